@@ -1,0 +1,80 @@
+package fastpath
+
+// Desc is a frame that carries a packet: where its first byte is in the UMEM,
+// and how many there are. Whoever holds a Desc owns the frame.
+type Desc struct {
+	Addr uint64 // byte offset of the packet's first byte in the UMEM
+	Len  uint32
+}
+
+// Link moves whole batches of frames in and out of a worker. All links of one
+// worker share one UMEM, so a frame received on one is transmitted on another
+// without a copy. A Link belongs to one worker; nothing here is safe for two.
+//
+// The frame law: a frame is owned by exactly one of the worker's pool, a link's
+// fill ring, its receive ring, the worker's batch or hold queue, a link's transmit
+// ring, its completion ring. Every method says which way ownership goes.
+type Link interface {
+	// Receive moves received frames to the caller, at most len(batch).
+	Receive(batch []Desc) int
+	// Refill moves free frames from the pool to the fill ring, as many as fit.
+	Refill(p *Pool)
+	// Transmit moves frames to the transmit ring and returns how many it took,
+	// from the front. The rest stay the caller's.
+	Transmit(batch []Desc) int
+	// Flush tells the kernel about what was transmitted, until all of it is taken
+	// or the device refuses. Called once per worker step, also without new frames.
+	Flush()
+	// Complete moves sent frames back to the pool.
+	Complete(p *Pool)
+	// Frames counts the frames the link and the kernel own: fill, receive,
+	// transmit and completion rings and what is inside the device.
+	Frames() int
+	// Up says whether the link can transmit now. A link that went down keeps its frames.
+	Up() bool
+	// FD is what poll waits on for received packets, or -1.
+	FD() int
+}
+
+// Pool is a worker's stack of free frames: addresses of frame starts. Last in,
+// first out, so that the next frame is likely still in cache.
+type Pool struct {
+	free      []uint64
+	frameSize uint64
+	total     int
+}
+
+// NewPool returns a pool that owns all frames of a UMEM of n frames of frameSize
+// bytes, a power of two.
+func NewPool(n int, frameSize int) *Pool {
+	p := &Pool{free: make([]uint64, n), frameSize: uint64(frameSize), total: n}
+	for i := range p.free {
+		p.free[i] = uint64(n-1-i) * p.frameSize
+	}
+	return p
+}
+
+// Get takes a frame: the address of its first byte. ok is false if none is free.
+func (p *Pool) Get() (addr uint64, ok bool) {
+	if len(p.free) == 0 {
+		return 0, false
+	}
+	addr = p.free[len(p.free)-1]
+	p.free = p.free[:len(p.free)-1]
+	return addr, true
+}
+
+// Put gives a frame back, by any address inside it. More frames than the UMEM
+// has is a broken frame law.
+func (p *Pool) Put(addr uint64) {
+	if len(p.free) == p.total {
+		panic("fastpath: a frame was freed twice: more free frames than the UMEM has; find the link that returned it while it was in flight")
+	}
+	p.free = append(p.free, addr&^(p.frameSize-1))
+}
+
+// Free counts the free frames.
+func (p *Pool) Free() int { return len(p.free) }
+
+// Total counts all frames of the UMEM.
+func (p *Pool) Total() int { return p.total }

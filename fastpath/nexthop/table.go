@@ -1,0 +1,120 @@
+// Package nexthop is the third, small contract: where translated packets leave.
+//
+// The control loop mirrors the kernel's routes and neighbours into a Table;
+// workers look up a destination once per flow, remember the hop's ID in the flow,
+// and read the hop's MAC addresses for every packet. A neighbour that changes its
+// MAC changes one Hop and no flow; a route that changes makes a new View, whose
+// generation tells every flow to look again.
+package nexthop
+
+import (
+	"sync/atomic"
+
+	"github.com/gaissmai/bart"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+// ID names a Hop. Zero is none. An ID keeps its meaning for as long as the View
+// generation it was learned under.
+type ID uint16
+
+// MaxHops bounds the next hops in use.
+const MaxHops = 1 << 14
+
+// Kind is how packets reach a hop.
+type Kind uint8
+
+const (
+	// Unreachable: the kernel has no route, or one that refuses.
+	Unreachable Kind = iota
+	// OnLink: out of one of the gateway's own links.
+	OnLink
+	// Kernel: through the host link, for this node's own endpoints and for
+	// backends that only the kernel's routing reaches.
+	Kernel
+)
+
+// Hop is how to send to one neighbour. It is immutable; a change is a new Hop.
+type Hop struct {
+	Kind           Kind
+	Ready          bool   // DstMAC is known. For Kernel always true.
+	Link           uint8  // OnLink: index of the interface in the configuration
+	VLANs          uint8  // tags to push, 0 to 2
+	MTU            uint16 // largest IP packet; 0 is no limit
+	DstMAC, SrcMAC [6]byte
+	VLAN           [2]uint16   // TCI, outer first
+	Addr           header.Addr // the neighbour, for people
+}
+
+// Table holds the hops and the current View. One writer (control), any number of readers.
+type Table struct {
+	hops     [MaxHops]atomic.Pointer[Hop]
+	view     atomic.Pointer[View]
+	requests chan Request
+}
+
+// Request asks the control loop to resolve the next hop of an address.
+type Request struct{ Addr header.Addr }
+
+// requestQueue bounds the requests that wait. What does not fit is asked again
+// with the next packet.
+const requestQueue = 256
+
+// NewTable returns a table without routes.
+func NewTable() *Table {
+	t := &Table{requests: make(chan Request, requestQueue)}
+	t.view.Store(&View{})
+	return t
+}
+
+// View returns the current routes. A worker loads it once per batch.
+func (t *Table) View() *View { return t.view.Load() }
+
+// Publish makes v current. Only the control loop calls it.
+func (t *Table) Publish(v *View) { t.view.Store(v) }
+
+// Hop returns a hop, or nil if the ID is not in use.
+func (t *Table) Hop(id ID) *Hop { return t.hops[id&(MaxHops-1)].Load() }
+
+// SetHop writes a hop. Only the control loop calls it.
+func (t *Table) SetHop(id ID, h *Hop) { t.hops[id&(MaxHops-1)].Store(h) }
+
+// Resolve asks for the next hop of an address. It never blocks: workers call it,
+// on the rare path of a hop that is not known yet.
+func (t *Table) Resolve(a header.Addr) {
+	select {
+	case t.requests <- Request{a}:
+	default:
+	}
+}
+
+// Requests is where the control loop finds what to resolve.
+func (t *Table) Requests() <-chan Request { return t.requests }
+
+// Route is the answer to a lookup.
+type Route struct {
+	// Hop is the next hop, or zero if the destination is on a link and its
+	// neighbour is not known yet: ask with Table.Resolve and look again later.
+	Hop ID
+	// Kind is Unreachable, OnLink or Kernel.
+	Kind Kind
+}
+
+// View is an immutable routing table.
+type View struct {
+	// Generation changes whenever a flow must look up its hops again.
+	Generation uint32
+	// Routes holds the kernel's prefixes and, as host routes, the neighbours that
+	// are known. The writer makes new versions with bart's persistent operations.
+	Routes *bart.Table[Route]
+}
+
+// Lookup finds the route to an address; Kind is Unreachable if there is none. It does not allocate.
+func (v *View) Lookup(a *header.Addr) Route {
+	if v.Routes == nil {
+		return Route{}
+	}
+	r, _ := v.Routes.Lookup(a.Netip())
+	return r
+}

@@ -1,0 +1,266 @@
+// Package services is the contract from the control loop down to the workers:
+// the Snapshot, an immutable table of everything that packets of one batch are
+// judged by, and the Handle that swaps one Snapshot for the next.
+//
+//	Frontend  (address, protocol, port) that clients send to
+//	   └─ Service   one port of a Kubernetes Service
+//	        └─ EndpointSet   who may take new flows, and the Maglev table over them
+//	             └─ Backend   (address, port), by BackendRef
+//
+// A Snapshot is built by a Builder from its predecessor and shares every page
+// that did not change with it, so a change costs what it touches. After Build
+// nothing in it is ever written again: a worker loads the Handle once per batch
+// and reads without locks.
+package services
+
+import (
+	"sync/atomic"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+// BackendRef names a Backend across snapshots: a 20-bit index and a 12-bit
+// generation. An index is used again, with the next generation, only after every
+// worker has left the snapshots that knew the old one; a flow that holds an old
+// ref therefore finds no backend instead of a stranger. Zero is no backend.
+type BackendRef uint32
+
+const (
+	backendIndexBits = 20
+	// MaxBackends bounds the backends of all services together.
+	MaxBackends = 1 << backendIndexBits
+	// BackendGenerations is how often an index can be used before its generation repeats.
+	BackendGenerations = 1 << (32 - backendIndexBits)
+)
+
+// MakeBackendRef puts a ref together. Generation zero is never used, so no ref is zero.
+func MakeBackendRef(index, generation uint32) BackendRef {
+	return BackendRef(generation<<backendIndexBits | index&(MaxBackends-1))
+}
+
+// Index is the backend's place in counters and pages.
+func (r BackendRef) Index() uint32 { return uint32(r) & (MaxBackends - 1) }
+
+// Generation says which use of the index this is.
+func (r BackendRef) Generation() uint32 { return uint32(r) >> backendIndexBits }
+
+// Backend is one endpoint of one service port. It is pointer-free.
+type Backend struct {
+	Addr    header.Addr
+	Port    uint16
+	Proto   uint8
+	Flags   BackendFlags
+	Ref     BackendRef
+	Service ServiceID
+}
+
+// BackendFlags are an endpoint's conditions.
+type BackendFlags uint8
+
+const (
+	// BackendServing: the endpoint still answers. UDP flows of one that does not
+	// are moved; TCP flows live on in any case.
+	BackendServing BackendFlags = 1 << iota
+	// BackendReady: ready in the sense of discovery/v1.
+	BackendReady
+	// BackendTerminating: being deleted.
+	BackendTerminating
+	// BackendLocal: on this node.
+	BackendLocal
+	// BackendDrained: an operator asked for no new flows.
+	BackendDrained
+)
+
+// ServiceID is a service port's number in this process.
+type ServiceID uint32
+
+// Service is one port of a Kubernetes Service.
+type Service struct {
+	ID        ServiceID
+	Namespace string
+	Name      string
+	PortName  string
+	Proto     uint8
+	Port      uint16
+}
+
+// Empty says what a new flow gets when no backend can take it.
+type Empty uint8
+
+const (
+	// EmptyReject: no usable endpoint anywhere; ICMP port unreachable.
+	EmptyReject Empty = iota
+	// EmptyDrop: usable endpoints exist, but the policy excludes them; silence.
+	EmptyDrop
+)
+
+// EndpointSet is who may take a frontend's new flows.
+type EndpointSet struct {
+	Backends []BackendRef
+	Table    []uint16 // Maglev: slot to position in Backends; empty if Backends is
+	Empty    Empty
+}
+
+// Pick chooses by a flow's selection hash. It returns 0 where the set is empty.
+func (s *EndpointSet) Pick(hash uint64) BackendRef {
+	if len(s.Table) == 0 {
+		return 0
+	}
+	slot := (hash >> 32) * uint64(len(s.Table)) >> 32
+	return s.Backends[s.Table[slot]]
+}
+
+// FrontendKind is which field of the Service a frontend comes from.
+type FrontendKind uint8
+
+const (
+	LoadBalancer FrontendKind = iota // status.loadBalancer.ingress
+	ExternalIP                       // spec.externalIPs
+	NodePort                         // spec.ports[].nodePort, on the node's addresses
+)
+
+// String returns the Kubernetes name.
+func (k FrontendKind) String() string {
+	return [...]string{"LoadBalancer", "ExternalIP", "NodePort"}[k]
+}
+
+// FrontendKey is what a packet is looked up by. A node port's key has the zero
+// address of its family (AnyIPv4 or AnyIPv6).
+type FrontendKey struct {
+	Addr  header.Addr
+	Port  uint16
+	Proto uint8
+}
+
+// The addresses of node-port keys.
+var (
+	AnyIPv4 = header.AddrFrom4([4]byte{})
+	AnyIPv6 = header.Addr{}
+)
+
+// Frontend is one thing that clients send to.
+type Frontend struct {
+	Key     FrontendKey
+	Kind    FrontendKind
+	Service *Service
+	Set     *EndpointSet
+	// KeepClient: the client's address reaches the backend (external traffic policy Local).
+	KeepClient bool
+}
+
+// AddrFlags say in which way an address is ours.
+type AddrFlags uint8
+
+const (
+	AddrVIP  AddrFlags = 1 << iota // a LoadBalancer or external IP: answers echo requests
+	AddrNode                       // an address of this node that accepts node ports
+	AddrSNAT                       // a source address of ours towards backends
+)
+
+// Snapshot is one immutable generation of the table. All methods are safe for
+// any number of readers and do not allocate.
+type Snapshot struct {
+	Generation uint64
+	// SelectKey keys the selection hash. All gateways of a cluster share it, so
+	// that they choose alike.
+	SelectKey [2]uint64
+	// UnservedPort is what a VIP's port without a frontend gets.
+	UnservedPort UnservedPolicy
+	// Source addresses towards backends, by family; the zero Addr where there is none.
+	SNAT4, SNAT6 []header.Addr
+	// SNATPorts is the range for source ports: First, Count of them.
+	SNATPorts PortRange
+
+	frontends index[FrontendKey, *Frontend]
+	addrs     index[header.Addr, AddrFlags]
+	backends  pages[Backend]
+	services  pages[*Service]
+}
+
+// PortRange is Count ports from First on.
+type PortRange struct{ First, Count uint16 }
+
+// Contains says whether a port is in the range.
+func (r PortRange) Contains(port uint16) bool { return port-r.First < r.Count }
+
+// UnservedPolicy is what happens to a packet for a port of a VIP that no service has.
+type UnservedPolicy uint8
+
+const (
+	UnservedPass   UnservedPolicy = iota // the kernel decides
+	UnservedReject                       // ICMP port unreachable
+	UnservedDrop
+)
+
+// Frontend finds the frontend of a packet's destination: first the exact
+// address, then a node port if the address is one of the node's. Nil if none.
+func (s *Snapshot) Frontend(t *header.Tuple) *Frontend {
+	if f, ok := s.frontends.get(FrontendKey{t.Dst, t.DstPort, t.Proto}); ok {
+		return f
+	}
+	if flags, _ := s.addrs.get(t.Dst); flags&AddrNode == 0 {
+		return nil
+	}
+	key := FrontendKey{AnyIPv4, t.DstPort, t.Proto}
+	if t.V6 {
+		key.Addr = AnyIPv6
+	}
+	f, _ := s.frontends.get(key)
+	return f
+}
+
+// FrontendByKey finds a frontend by its own key.
+func (s *Snapshot) FrontendByKey(k FrontendKey) (*Frontend, bool) { return s.frontends.get(k) }
+
+// Owned says in which way an address is ours; zero if it is not.
+func (s *Snapshot) Owned(a header.Addr) AddrFlags {
+	flags, _ := s.addrs.get(a)
+	return flags
+}
+
+// Backend finds a backend by ref; nil if it is gone or its index has a new owner.
+func (s *Snapshot) Backend(r BackendRef) *Backend {
+	b := s.backends.at(r.Index())
+	if b == nil || b.Ref != r || r == 0 {
+		return nil
+	}
+	return b
+}
+
+// Service finds a service port by its number; nil if it is gone.
+func (s *Snapshot) Service(id ServiceID) *Service {
+	p := s.services.at(uint32(id))
+	if p == nil {
+		return nil
+	}
+	return *p
+}
+
+// Frontends calls f for every frontend until it returns false.
+func (s *Snapshot) Frontends(f func(*Frontend) bool) {
+	s.frontends.each(func(_ FrontendKey, v *Frontend) bool { return f(v) })
+}
+
+// Addrs calls f for every address that is ours until it returns false.
+func (s *Snapshot) Addrs(f func(header.Addr, AddrFlags) bool) { s.addrs.each(f) }
+
+// Backends calls f for every backend until it returns false.
+func (s *Snapshot) Backends(f func(*Backend) bool) {
+	s.backends.each(func(b *Backend) bool { return b.Ref == 0 || f(b) })
+}
+
+// BackendIndexes is one more than the highest backend index ever used: what
+// stats.Counters.Ensure wants.
+func (s *Snapshot) BackendIndexes() int { return s.backends.len() }
+
+// Handle is where workers find the current Snapshot. The control loop stores,
+// workers load once per batch and publish the generation they saw in their stats
+// block; a snapshot is out of use when every worker has published a later one.
+type Handle struct{ p atomic.Pointer[Snapshot] }
+
+// Load returns the current snapshot. Pairs with Store: what the control loop
+// wrote before Store is visible.
+func (h *Handle) Load() *Snapshot { return h.p.Load() }
+
+// Store publishes a snapshot.
+func (h *Handle) Store(s *Snapshot) { h.p.Store(s) }

@@ -1,0 +1,95 @@
+package stats
+
+import "sync/atomic"
+
+// Block is what one worker counted. The worker is the only writer; it keeps
+// private sums during a batch and publishes them here once per batch, so a
+// reader may be one batch behind but never sees a torn value.
+//
+// The packet law holds over it at every quiescent point:
+//
+//	Rx + Generated = Tx + Returned + sum(Drops) + Held
+type Block struct {
+	_ [128]byte // keeps neighbours' writes off our first line
+
+	Rx        atomic.Uint64 // packets taken from links
+	RxBytes   atomic.Uint64
+	Tx        atomic.Uint64 // packets given to NIC links
+	TxBytes   atomic.Uint64
+	Generated atomic.Uint64 // packets of our own: ICMP errors, echo replies
+	Returned  atomic.Uint64 // packets given to the kernel by the host link, translated or not
+	Held      atomic.Int64  // packets waiting for a next hop or a first fragment, now
+	Drops     [NumDropReasons]atomic.Uint64
+
+	FlowsCreated atomic.Uint64
+	ICMPLimited  atomic.Uint64 // errors of our own that the rate limit suppressed
+	KernelRx     atomic.Uint64 // packets that came in by the host link
+
+	Batches    atomic.Uint64 // loop passes that moved at least one packet
+	Polls      atomic.Uint64 // times the worker slept
+	BusyNanos  atomic.Uint64
+	IdleNanos  atomic.Uint64
+	Generation atomic.Uint64 // snapshot generation the last batch was judged by
+	LoopTick   atomic.Uint64 // CLOCK_BOOTTIME nanoseconds of the last loop pass: the data path's pulse
+
+	Backends Counters // by backend index
+	_        [128]byte
+}
+
+// Counter counts one backend's traffic at one worker.
+type Counter struct {
+	Flows          atomic.Uint64 // flows created towards it
+	ToBackend      atomic.Uint64 // packets
+	ToBackendBytes atomic.Uint64
+	ToClient       atomic.Uint64
+	ToClientBytes  atomic.Uint64
+}
+
+const (
+	counterPageBits = 10
+	counterPages    = 1024
+	// MaxBackends bounds backend indexes (services.BackendRef has 20 index bits).
+	MaxBackends = counterPages << counterPageBits
+)
+
+// Counters is a table of Counter by backend index that grows by pages, so that a
+// worker never allocates: the control loop calls Ensure before it publishes a
+// snapshot with a new index.
+type Counters struct {
+	pages [counterPages]atomic.Pointer[[1 << counterPageBits]Counter]
+}
+
+// Ensure makes indexes below n usable. Only the control loop calls it.
+func (c *Counters) Ensure(n int) {
+	for p := 0; p<<counterPageBits < n && p < counterPages; p++ {
+		if c.pages[p].Load() == nil {
+			c.pages[p].Store(new([1 << counterPageBits]Counter))
+		}
+	}
+}
+
+// At returns the counter of a backend index, or nil where Ensure was not called.
+func (c *Counters) At(index uint32) *Counter {
+	page := c.pages[(index>>counterPageBits)&(counterPages-1)].Load()
+	if page == nil {
+		return nil
+	}
+	return &page[index&(1<<counterPageBits-1)]
+}
+
+// Dropped sums the drops of all reasons.
+func (b *Block) Dropped() uint64 {
+	var sum uint64
+	for i := range b.Drops {
+		sum += b.Drops[i].Load()
+	}
+	return sum
+}
+
+// PacketLaw returns what came in (received and generated) and what is accounted
+// for (transmitted, returned, dropped, held). They are equal at every quiescent point.
+func (b *Block) PacketLaw() (in, accounted uint64) {
+	in = b.Rx.Load() + b.Generated.Load()
+	accounted = b.Tx.Load() + b.Returned.Load() + b.Dropped() + uint64(b.Held.Load())
+	return in, accounted
+}

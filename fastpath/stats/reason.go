@@ -1,0 +1,139 @@
+// Package stats is the contract between the workers and everybody who wants to
+// know what they did: one Block of counters per worker, and one name for every
+// way a packet can end.
+//
+// A worker is the only writer of its Block. Readers (metrics, the status API,
+// tests) read at any time with atomic loads. Nothing here knows about packets,
+// services or Prometheus.
+package stats
+
+// DropReason says why a packet went no further. Every dropped packet has
+// exactly one. The zero value means "not dropped".
+type DropReason uint8
+
+// The order is the order of a packet's life: parse, judge, find a flow, admit a
+// new one, send. The strings are the operator's interface (`sluice stats`, the
+// label `reason` in metrics), so a name, once released, does not change.
+const (
+	None DropReason = iota
+
+	// Layer 2.
+	FrameTruncated // shorter than its own headers claim
+	FrameOversize  // longer than a frame of the UMEM can hold
+	EtherType      // steered, yet neither IPv4 nor IPv6
+
+	// IPv4, RFC 791 and RFC 1812 section 5.2.2.
+	IPv4Header      // version, header length or total length do not fit
+	IPv4Checksum    // header checksum does not verify
+	IPv4SourceRoute // LSRR or SSRR option (RFC 7126 section 4.3, 4.4)
+
+	// IPv6, RFC 8200.
+	IPv6Header          // version or payload length do not fit
+	IPv6ExtensionHeader // truncated, too many, or in an order RFC 8200 section 4.1 forbids
+	IPv6RoutingHeader   // type 0 (RFC 5095) or any with segments left
+
+	// Addresses.
+	MartianSource // loopback, multicast, broadcast, zero or link-local source
+	LandAttack    // source equals destination
+	SpoofedSource // an address of ours as the source of a packet from outside
+
+	// Fragments.
+	FragmentTiny    // first fragment without its whole header chain (RFC 7112, RFC 1858)
+	FragmentOverlap // a second, different, first fragment (RFC 5722)
+	FragmentLength  // not a multiple of 8, or beyond 65,535 bytes
+	FragmentTimeout // the first fragment never came
+	FragmentLimit   // no room to hold it until the first one comes
+
+	// Transport.
+	TCPHeader       // data offset does not fit
+	TCPFlags        // a combination no TCP sends
+	UDPLength       // length field does not fit
+	UDPZeroChecksum // zero checksum over IPv6 (RFC 8200 section 8.1)
+	PortZero        // source or destination port 0
+	ICMPHeader      // truncated, or an embedded packet that makes no sense
+	ICMPChecksum    // an ICMP error whose checksum does not verify (RFC 5508 REQ-3)
+	ICMPNoFlow      // an ICMP error about a flow we do not have
+	ICMPType        // a type that is not translated
+	Protocol        // a protocol that is not translated
+
+	// Finding and admitting a flow.
+	TTLExceeded        // TTL or hop limit would reach zero
+	NoFlow             // mid-stream TCP without a flow
+	NoEndpoints        // the service has no usable endpoint; rejected by ICMP
+	NoLocalEndpoints   // external traffic policy Local and none here; dropped in silence
+	FlowTableFull      // nothing left to shed
+	HalfOpenLimit      // too many flows that nobody answered yet
+	SNATPortsExhausted // no free source port towards this backend
+	FrontendRejected   // unserved port of a VIP, by configuration
+
+	// Sending.
+	NoRoute            // the kernel has no route to the next hop
+	NeighbourPending   // the next hop did not answer in time
+	NeighbourQueueFull // too many packets wait for next hops
+	PacketTooBig       // larger than the next link's MTU and not to be fragmented
+	TxRingFull         // the link did not take it
+	LinkDown           // the link is down or gone
+	NoFrame            // no free frame for a packet of our own
+	HostLinkDown       // meant for the kernel, but the host link is not there
+
+	// Configuration changes.
+	Shutdown // held or queued while the worker or the link went away
+
+	NumDropReasons
+)
+
+var dropReasonNames = [NumDropReasons]string{
+	None:                "none",
+	FrameTruncated:      "frame_truncated",
+	FrameOversize:       "frame_oversize",
+	EtherType:           "ether_type",
+	IPv4Header:          "ipv4_header",
+	IPv4Checksum:        "ipv4_checksum",
+	IPv4SourceRoute:     "ipv4_source_route",
+	IPv6Header:          "ipv6_header",
+	IPv6ExtensionHeader: "ipv6_extension_header",
+	IPv6RoutingHeader:   "ipv6_routing_header",
+	MartianSource:       "martian_source",
+	LandAttack:          "land_attack",
+	SpoofedSource:       "spoofed_source",
+	FragmentTiny:        "fragment_tiny",
+	FragmentOverlap:     "fragment_overlap",
+	FragmentLength:      "fragment_length",
+	FragmentTimeout:     "fragment_timeout",
+	FragmentLimit:       "fragment_limit",
+	TCPHeader:           "tcp_header",
+	TCPFlags:            "tcp_flags",
+	UDPLength:           "udp_length",
+	UDPZeroChecksum:     "udp_zero_checksum",
+	PortZero:            "port_zero",
+	ICMPHeader:          "icmp_header",
+	ICMPChecksum:        "icmp_checksum",
+	ICMPNoFlow:          "icmp_no_flow",
+	ICMPType:            "icmp_type",
+	Protocol:            "protocol",
+	TTLExceeded:         "ttl_exceeded",
+	NoFlow:              "no_flow",
+	NoEndpoints:         "no_endpoints",
+	NoLocalEndpoints:    "no_local_endpoints",
+	FlowTableFull:       "flow_table_full",
+	HalfOpenLimit:       "half_open_limit",
+	SNATPortsExhausted:  "snat_ports_exhausted",
+	FrontendRejected:    "frontend_rejected",
+	NoRoute:             "no_route",
+	NeighbourPending:    "neighbour_pending",
+	NeighbourQueueFull:  "neighbour_queue_full",
+	PacketTooBig:        "packet_too_big",
+	TxRingFull:          "tx_ring_full",
+	LinkDown:            "link_down",
+	NoFrame:             "no_frame",
+	HostLinkDown:        "host_link_down",
+	Shutdown:            "shutdown",
+}
+
+// String returns the reason's name in metrics and tables.
+func (r DropReason) String() string {
+	if r >= NumDropReasons {
+		return "unknown"
+	}
+	return dropReasonNames[r]
+}
