@@ -29,12 +29,24 @@ type Block struct {
 	Polls      atomic.Uint64 // times the worker slept
 	BusyNanos  atomic.Uint64
 	IdleNanos  atomic.Uint64
-	Generation atomic.Uint64 // snapshot generation the last batch was judged by
+	// Generation says which snapshots the worker may still use: none older than
+	// this one. Offline while it sleeps, 0 from waking to the end of the first batch.
+	Generation atomic.Uint64
 	LoopTick   atomic.Uint64 // CLOCK_BOOTTIME nanoseconds of the last loop pass: the data path's pulse
+
+	// The frame law: FramesTotal = FramesFree + FramesLinks + FramesHeld at every
+	// batch boundary, when the worker writes all four.
+	FramesTotal atomic.Uint64 // the UMEM's size
+	FramesFree  atomic.Uint64 // in the worker's pool
+	FramesLinks atomic.Uint64 // in the rings of its links and inside devices
+	FramesHeld  atomic.Uint64 // in the worker's hold queues
 
 	Backends Counters // by backend index
 	_        [128]byte
 }
+
+// Offline is the Generation of a worker that sleeps and therefore uses no snapshot.
+const Offline = ^uint64(0)
 
 // Counter counts one backend's traffic at one worker.
 type Counter struct {
@@ -84,6 +96,12 @@ func (b *Block) Dropped() uint64 {
 		sum += b.Drops[i].Load()
 	}
 	return sum
+}
+
+// FrameLaw returns the UMEM's size and the frames accounted for, equal at every
+// batch boundary.
+func (b *Block) FrameLaw() (total, accounted uint64) {
+	return b.FramesTotal.Load(), b.FramesFree.Load() + b.FramesLinks.Load() + b.FramesHeld.Load()
 }
 
 // PacketLaw returns what came in (received and generated) and what is accounted
