@@ -22,6 +22,15 @@ type ID uint16
 // MaxHops bounds the next hops in use.
 const MaxHops = 1 << 14
 
+// Two hops are always there, above those that the control loop hands out.
+const (
+	// ViaKernel is the host link: this node's own endpoints, and whatever only the
+	// kernel's routing reaches.
+	ViaKernel ID = MaxHops - 1
+	// NoRoute is where packets without a route go: nowhere.
+	NoRoute ID = MaxHops - 2
+)
+
 // Kind is how packets reach a hop.
 type Kind uint8
 
@@ -65,6 +74,8 @@ const requestQueue = 256
 func NewTable() *Table {
 	t := &Table{requests: make(chan Request, requestQueue)}
 	t.view.Store(&View{})
+	t.hops[ViaKernel].Store(&Hop{Kind: Kernel, Ready: true})
+	t.hops[NoRoute].Store(&Hop{Kind: Unreachable})
 	return t
 }
 
@@ -94,8 +105,9 @@ func (t *Table) Requests() <-chan Request { return t.requests }
 
 // Route is the answer to a lookup.
 type Route struct {
-	// Hop is the next hop, or zero if the destination is on a link and its
-	// neighbour is not known yet: ask with Table.Resolve and look again later.
+	// Hop is the next hop, ViaKernel or NoRoute by Kind; or zero if the destination
+	// is on a link and its neighbour is not known yet: ask with Table.Resolve and
+	// look again later.
 	Hop ID
 	// Kind is Unreachable, OnLink or Kernel.
 	Kind Kind
@@ -113,8 +125,14 @@ type View struct {
 // Lookup finds the route to an address; Kind is Unreachable if there is none. It does not allocate.
 func (v *View) Lookup(a *header.Addr) Route {
 	if v.Routes == nil {
-		return Route{}
+		return Route{Hop: NoRoute}
 	}
 	r, _ := v.Routes.Lookup(a.Netip())
+	switch r.Kind {
+	case Kernel:
+		r.Hop = ViaKernel
+	case Unreachable:
+		r.Hop = NoRoute
+	}
 	return r
 }

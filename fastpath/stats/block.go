@@ -25,10 +25,10 @@ type Block struct {
 	ICMPLimited  atomic.Uint64 // errors of our own that the rate limit suppressed
 	KernelRx     atomic.Uint64 // packets that came in by the host link
 
-	Batches    atomic.Uint64 // loop passes that moved at least one packet
-	Polls      atomic.Uint64 // times the worker slept
-	BusyNanos  atomic.Uint64
-	IdleNanos  atomic.Uint64
+	Batches   atomic.Uint64 // loop passes that moved at least one packet
+	Polls     atomic.Uint64 // times the worker slept
+	BusyNanos atomic.Uint64
+	IdleNanos atomic.Uint64
 	// Generation says which snapshots the worker may still use: none older than
 	// this one. Offline while it sleeps, 0 from waking to the end of the first batch.
 	Generation atomic.Uint64

@@ -76,6 +76,10 @@ const (
 	NoFrame            // no free frame for a packet of our own
 	HostLinkDown       // meant for the kernel, but the host link is not there
 
+	// HostLinkOther: the kernel put it on the host link, but it is neither a reply
+	// of ours nor routable onward (neighbour discovery, multicast).
+	HostLinkOther
+
 	// Configuration changes.
 	Shutdown // held or queued while the worker or the link went away
 
@@ -127,6 +131,7 @@ var dropReasonNames = [NumDropReasons]string{
 	LinkDown:            "link_down",
 	NoFrame:             "no_frame",
 	HostLinkDown:        "host_link_down",
+	HostLinkOther:       "host_link_other",
 	Shutdown:            "shutdown",
 }
 
