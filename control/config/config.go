@@ -1,0 +1,242 @@
+// Package config is the gateway's configuration file: one strict YAML (or JSON)
+// document of kind GatewayConfiguration.
+//
+//	file ──decode──▶ Configuration ──Validate──▶ what the daemon runs by
+//	          ▲                                       │
+//	     Default()                             Diff(next) at reload
+//
+// Three rules hold. A field that is not known is refused, so a misspelt one never
+// passes for its default. All problems are reported at once, each with its line,
+// its field and what to do. Every default is a value that Default returns and that
+// `sluice config defaults` prints; nothing is defaulted anywhere else.
+//
+// A Configuration is a plain value. After Load nobody writes to it; a reload
+// makes a new one.
+package config
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+)
+
+// APIVersion and Kind are what a file must start with.
+const (
+	APIVersion = "sluice.dev/v1alpha1"
+	Kind       = "GatewayConfiguration"
+)
+
+// Configuration is the whole file. The tag `reload:"live"` marks what a running
+// daemon takes over; everything else needs a restart (see Diff). Units and
+// defaults of every field are in defaults.yaml, which a test holds against Default.
+type Configuration struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+
+	// NodeName is the Node object that this gateway is; empty takes the host name (see Node).
+	NodeName   string      `json:"nodeName"`
+	Interfaces []Interface `json:"interfaces"`
+
+	// Workers counts the packet threads; 0 is one per queue index. WorkerCPUs pins
+	// them, in order; empty leaves the choice to the daemon.
+	Workers    int   `json:"workers"`
+	WorkerCPUs []int `json:"workerCPUs"`
+
+	// NodeAddresses selects the addresses that answer to node ports; empty selects
+	// all addresses of the configured interfaces.
+	NodeAddresses []netip.Prefix `json:"nodeAddresses" reload:"live"`
+	NodePortRange PortRange      `json:"nodePortRange"`
+	SNAT          SNAT           `json:"snat"`
+
+	Flows           Flows          `json:"flows"`
+	Fragments       Fragments      `json:"fragments"`
+	Maglev          Maglev         `json:"maglev" reload:"live"`
+	UnservedVIPPort UnservedPolicy `json:"unservedVIPPort" reload:"live"`
+	ICMP            ICMP           `json:"icmp"`
+
+	Heartbeat Heartbeat `json:"heartbeat" reload:"live"`
+	Frames    Frames    `json:"frames"`
+	Rings     Rings     `json:"rings"`
+	Batch     int       `json:"batch"`
+	HostLink  HostLink  `json:"hostLink"`
+
+	Manifests    Manifests `json:"manifests"`
+	StateDir     string    `json:"stateDir"`
+	BPFFS        string    `json:"bpfFS"`
+	StatusSocket string    `json:"statusSocket"`
+	Metrics      Metrics   `json:"metrics"`
+	Log          Log       `json:"log"`
+	Drain        Drain     `json:"drain" reload:"live"`
+}
+
+// Interface is one NIC that the gateway forwards on.
+type Interface struct {
+	Name     string   `json:"name"`
+	Mode     Mode     `json:"mode"`
+	ZeroCopy ZeroCopy `json:"zeroCopy"`
+	Queues   Queues   `json:"queues"`
+}
+
+// Mode is how the XDP program is attached.
+type Mode string
+
+// The modes of attachment.
+const (
+	ModeAuto    Mode = "auto"    // native where the driver can, generic otherwise
+	ModeNative  Mode = "native"  // in the driver, or refuse to start
+	ModeGeneric Mode = "generic" // after the driver, on any device
+)
+
+// ZeroCopy is whether the NIC may write into the UMEM itself.
+type ZeroCopy string
+
+// The choices for zero-copy.
+const (
+	ZeroCopyAuto    ZeroCopy = "auto"    // where the driver takes it
+	ZeroCopyNever   ZeroCopy = "never"   // always copy
+	ZeroCopyRequire ZeroCopy = "require" // or refuse to start
+)
+
+// SNAT is what the gateway calls itself towards backends.
+type SNAT struct {
+	// Addresses are the source addresses; empty takes, per family, the primary
+	// address of the first interface that has one.
+	Addresses []netip.Addr `json:"addresses"`
+	// Ports is the range of source ports.
+	Ports PortRange `json:"ports"`
+}
+
+// Flows sizes the flow table and its timeouts.
+type Flows struct {
+	IPv4 int `json:"ipv4"`
+	IPv6 int `json:"ipv6"`
+	// HalfOpenShare is the part of the table, 0 to 1, that flows nobody has answered may take.
+	HalfOpenShare float64 `json:"halfOpenShare"`
+	// Profile is where timeouts come from that the file does not give.
+	Profile  Profile  `json:"profile"`
+	Timeouts Timeouts `json:"timeouts"`
+}
+
+// Fragments bounds what waits for a first fragment, per worker.
+type Fragments struct {
+	Contexts int      `json:"contexts"` // datagrams whose fragments are remembered
+	Held     int      `json:"held"`     // frames that wait for a first fragment
+	Timeout  Duration `json:"timeout"`  // how long they wait
+}
+
+// Maglev is what gateways that should choose alike must share.
+type Maglev struct {
+	Seed string `json:"seed"`
+}
+
+// SelectKey is the seed as the key of the selection hash.
+func (m Maglev) SelectKey() [2]uint64 {
+	sum := sha256.Sum256([]byte("sluice maglev seed:" + m.Seed))
+	return [2]uint64{binary.LittleEndian.Uint64(sum[:]), binary.LittleEndian.Uint64(sum[8:])}
+}
+
+// UnservedPolicy is what a port of a VIP gets that no service has.
+type UnservedPolicy string
+
+// The policies for unserved ports.
+const (
+	UnservedPass   UnservedPolicy = "pass"
+	UnservedReject UnservedPolicy = "reject"
+	UnservedDrop   UnservedPolicy = "drop"
+)
+
+// ICMP shapes the errors that the gateway sends itself.
+type ICMP struct {
+	RatePerSecond int `json:"ratePerSecond"`
+	Burst         int `json:"burst"`
+	TTL           int `json:"ttl"`
+}
+
+// Heartbeat decides what the kernel program does when no worker is there.
+type Heartbeat struct {
+	// PassAfter: service packets are dropped while the last heartbeat is younger
+	// (a restart is under way), and pass to the kernel when it is older.
+	PassAfter Duration `json:"passAfter"`
+}
+
+// Frames sizes the UMEM.
+type Frames struct {
+	Size     int `json:"size"`     // bytes per frame
+	PerQueue int `json:"perQueue"` // frames per interface and queue
+}
+
+// Rings sizes the four rings of a socket, in descriptors.
+type Rings struct {
+	Rx         int `json:"rx"`
+	Tx         int `json:"tx"`
+	Fill       int `json:"fill"`
+	Completion int `json:"completion"`
+}
+
+// HostLink is the veth pair by which packets go back into the kernel.
+type HostLink struct {
+	Enabled bool   `json:"enabled"`
+	Name    string `json:"name"` // the end that workers hold
+	Peer    string `json:"peer"` // the end that belongs to the kernel
+	// Addresses of the kernel's end, one per family, each with a prefix that has room for the other end.
+	Addresses []netip.Prefix `json:"addresses"`
+}
+
+// Manifests is the directory of Kubernetes manifests that is watched.
+type Manifests struct {
+	Directory string `json:"directory"`
+}
+
+// Metrics is where /metrics, /healthz and /readyz are served; empty serves nothing.
+type Metrics struct {
+	Address string `json:"address"`
+}
+
+// Log shapes the daemon's log on standard error.
+type Log struct {
+	Level  LogLevel  `json:"level" reload:"live"`
+	Format LogFormat `json:"format"`
+}
+
+// LogLevel is the least severe level that is written.
+type LogLevel string
+
+// LogFormat is how a line of the log looks.
+type LogFormat string
+
+// The levels and formats of the log.
+const (
+	LogDebug LogLevel = "debug"
+	LogInfo  LogLevel = "info"
+	LogWarn  LogLevel = "warn"
+	LogError LogLevel = "error"
+
+	LogText LogFormat = "text"
+	LogJSON LogFormat = "json"
+)
+
+// Drain is how the daemon stops.
+type Drain struct {
+	// Timeout: after SIGTERM flows are served for at most this long; readiness is off at once.
+	Timeout Duration `json:"timeout"`
+}
+
+// Node returns the node's name: the configured one, or the host's, as the kubelet
+// derives it (trimmed and in lower case).
+func (c *Configuration) Node() (string, error) {
+	if c.NodeName != "" {
+		return c.NodeName, nil
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("nodeName is empty and the host name cannot be read: %w", err)
+	}
+	host = strings.ToLower(strings.TrimSpace(host))
+	if host == "" {
+		return "", fmt.Errorf("nodeName is empty and so is the host name; set nodeName to the name of this node's Node object")
+	}
+	return host, nil
+}

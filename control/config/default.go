@@ -1,0 +1,70 @@
+package config
+
+import (
+	_ "embed"
+	"net/netip"
+	"time"
+)
+
+//go:embed defaults.yaml
+var defaultsYAML []byte
+
+// DefaultsYAML returns every default as a commented file. A test holds it against Default.
+func DefaultsYAML() []byte { return append([]byte(nil), defaultsYAML...) }
+
+// Default returns a configuration with every default; only the interfaces are
+// missing. No list is nil, so that an empty one prints as [].
+func Default() *Configuration {
+	return &Configuration{
+		APIVersion:    APIVersion,
+		Kind:          Kind,
+		Interfaces:    []Interface{},
+		WorkerCPUs:    []int{},
+		NodeAddresses: []netip.Prefix{},
+		NodePortRange: PortRange{30000, 32767},
+		SNAT: SNAT{
+			Addresses: []netip.Addr{},
+			// Below the node ports and the host's ephemeral range (32768-60999), above the
+			// ports that a node's own daemons listen on (kubelet 10250, VXLAN 8472): a
+			// packet to the range that belongs to no flow of ours takes a detour through
+			// user space back to the kernel, which the node's own traffic should not.
+			Ports: PortRange{16384, 29999},
+		},
+		Flows: Flows{
+			IPv4:          1 << 20,
+			IPv6:          1 << 18,
+			HalfOpenShare: 0.125,
+			Profile:       ProfileDefault,
+			Timeouts:      TimeoutsOf(ProfileDefault),
+		},
+		Fragments:       Fragments{Contexts: 1024, Held: 256, Timeout: Duration(time.Second)},
+		UnservedVIPPort: UnservedPass,
+		// The kernel's own figures: net.ipv4.icmp_msgs_per_sec, icmp_msgs_burst, ip_default_ttl.
+		ICMP:      ICMP{RatePerSecond: 1000, Burst: 50, TTL: 64},
+		Heartbeat: Heartbeat{PassAfter: Duration(30 * time.Second)},
+		Frames:    Frames{Size: 2048, PerQueue: 4096},
+		Rings:     Rings{Rx: 2048, Tx: 2048, Fill: 2048, Completion: 2048},
+		Batch:     64,
+		HostLink: HostLink{
+			Enabled: true,
+			Name:    "sluice0",
+			Peer:    "sluice1",
+			Addresses: []netip.Prefix{
+				netip.MustParsePrefix("169.254.77.2/30"),
+				netip.MustParsePrefix("fd73:6c75:6963:6500::2/126"),
+			},
+		},
+		Manifests:    Manifests{Directory: "/etc/sluice/manifests"},
+		StateDir:     "/run/sluice",
+		BPFFS:        "/sys/fs/bpf",
+		StatusSocket: "/run/sluice/status.sock",
+		Metrics:      Metrics{Address: ":9470"},
+		Log:          Log{Level: LogInfo, Format: LogText},
+		Drain:        Drain{Timeout: Duration(10 * time.Second)},
+	}
+}
+
+// setDefaults gives an element of the list what the file does not say.
+func (i *Interface) setDefaults() {
+	*i = Interface{Mode: ModeAuto, ZeroCopy: ZeroCopyAuto}
+}

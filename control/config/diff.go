@@ -1,0 +1,95 @@
+package config
+
+import (
+	"encoding"
+	"fmt"
+	"reflect"
+)
+
+// Change is one field that differs between two configurations.
+type Change struct {
+	Path     string
+	Old, New string
+	// Restart: a running daemon keeps the old value; only a restart takes the new one.
+	Restart bool
+}
+
+// String says what happens to the change.
+func (c Change) String() string {
+	if c.Restart {
+		return fmt.Sprintf("%s: %s stays until the daemon restarts; the file says %s", c.Path, c.Old, c.New)
+	}
+	return fmt.Sprintf("%s: from %s to %s", c.Path, c.Old, c.New)
+}
+
+// leaf is one field that is judged as a whole: a scalar or a list.
+type leaf struct {
+	path  string
+	value any
+	live  bool
+	field reflect.Value
+}
+
+// leaves lists all fields in the order of the file.
+func leaves(c *Configuration) []leaf {
+	return appendLeaves(nil, "", reflect.ValueOf(c).Elem(), false)
+}
+
+func appendLeaves(list []leaf, path string, v reflect.Value, live bool) []leaf {
+	_, text := v.Addr().Interface().(encoding.TextUnmarshaler)
+	if v.Kind() != reflect.Struct || text {
+		return append(list, leaf{path, v.Interface(), live, v})
+	}
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		list = appendLeaves(list, join(path, f.Tag.Get("json")), v.Field(i), live || f.Tag.Get("reload") == "live")
+	}
+	return list
+}
+
+// Diff lists the fields in which next differs from c, in the order of the file.
+func (c *Configuration) Diff(next *Configuration) []Change {
+	var changes []Change
+	after := leaves(next)
+	for i, before := range leaves(c) {
+		if same(before.field, after[i].field) {
+			continue
+		}
+		changes = append(changes, Change{
+			Path: before.path, Old: text(before.value), New: text(after[i].value), Restart: !before.live,
+		})
+	}
+	return changes
+}
+
+// same compares two values of one field; an empty list is an empty list, nil or not.
+func same(a, b reflect.Value) bool {
+	if a.Kind() == reflect.Slice && a.Len() == 0 && b.Len() == 0 {
+		return true
+	}
+	return reflect.DeepEqual(a.Interface(), b.Interface())
+}
+
+// Reload returns what a daemon that runs by c runs by after next was read: the new
+// value of every live field, the old value of all others. Neither c nor next changes.
+func (c *Configuration) Reload(next *Configuration) *Configuration {
+	merged := *c
+	after := leaves(next)
+	for i, l := range leaves(&merged) {
+		if l.live {
+			l.field.Set(after[i].field)
+		}
+	}
+	return &merged
+}
+
+// text prints a value on one line for a message.
+func text(v any) string {
+	switch r := reflect.ValueOf(v); {
+	case r.Kind() == reflect.String:
+		return fmt.Sprintf("%q", r.String())
+	case r.Kind() == reflect.Slice && r.Len() == 0:
+		return "[]"
+	}
+	return fmt.Sprintf("%+v", v)
+}

@@ -1,0 +1,127 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+	"reflect"
+	"sort"
+	"strings"
+)
+
+// Error is one problem with one field.
+type Error struct {
+	File string // as given to Load
+	Line int    // 0 if the field is not in the file
+	// Path of the field, such as interfaces[0].mode; empty for the file as a whole.
+	Path string
+	// Problem says what is wrong and what to do.
+	Problem string
+}
+
+// Error writes file:line: path: problem, what to do.
+func (e Error) Error() string {
+	var b strings.Builder
+	b.WriteString(e.File)
+	if e.Line > 0 {
+		fmt.Fprintf(&b, ":%d", e.Line)
+	}
+	b.WriteString(": ")
+	if e.Path != "" {
+		b.WriteString(e.Path + ": ")
+	}
+	b.WriteString(e.Problem)
+	return b.String()
+}
+
+// Errors is every problem of a file, in the order of its lines.
+type Errors []Error
+
+// Error writes one problem per line.
+func (e Errors) Error() string {
+	lines := make([]string, len(e))
+	for i := range e {
+		lines[i] = e[i].Error()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// finish gives the errors their file and line and puts them in order. A field that
+// is not in the file gets the line of the nearest mapping around it that is.
+func (d *decoder) finish(file string) Errors {
+	for i := range d.errs {
+		e := &d.errs[i]
+		e.File = file
+		for p := e.Path; e.Line == 0 && p != ""; p = p[:max(0, strings.LastIndexAny(p, ".["))] {
+			e.Line = d.lines[p]
+		}
+	}
+	sort.SliceStable(d.errs, func(i, j int) bool { return d.errs[i].Line < d.errs[j].Line })
+	return d.errs
+}
+
+// textProblem puts a library's parse error into our words.
+func textProblem(v reflect.Value, text string, err error) string {
+	switch v.Interface().(type) {
+	case netip.Prefix:
+		return fmt.Sprintf("%q is no CIDR, write an address and a prefix length such as 192.0.2.0/24 or 2001:db8::/64", text)
+	case netip.Addr:
+		return fmt.Sprintf("%q is no IP address, write one such as 192.0.2.1 or 2001:db8::1", text)
+	}
+	return err.Error()
+}
+
+// fieldByName finds a struct's field by its name in the file.
+func fieldByName(v reflect.Value, name string) (reflect.Value, bool) {
+	for i := range v.NumField() {
+		if v.Type().Field(i).Tag.Get("json") == name {
+			return v.Field(i), true
+		}
+	}
+	return reflect.Value{}, false
+}
+
+// fieldNames lists a struct's fields as the file names them.
+func fieldNames(t reflect.Type) []string {
+	names := make([]string, t.NumField())
+	for i := range names {
+		names[i] = t.Field(i).Tag.Get("json")
+	}
+	return names
+}
+
+// suggest says what an unknown name may have been meant to be.
+func suggest(name string, known []string) string {
+	best, bestDistance := "", 3
+	for _, k := range known {
+		if d := distance(strings.ToLower(name), strings.ToLower(k)); d < bestDistance {
+			best, bestDistance = k, d
+		}
+	}
+	if best != "" {
+		return fmt.Sprintf("did you mean %s?", best)
+	}
+	return "known here are " + strings.Join(known, ", ")
+}
+
+// distance is the Levenshtein distance, for names of bounded length.
+func distance(a, b string) int {
+	if len(a) > 64 {
+		return len(a)
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		diagonal := row[0]
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := diagonal
+			if a[i-1] != b[j-1] {
+				cost++
+			}
+			diagonal, row[j] = row[j], min(cost, row[j]+1, row[j-1]+1)
+		}
+	}
+	return row[len(b)]
+}

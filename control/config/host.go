@@ -1,0 +1,130 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Host is what a configuration is judged against before anything is touched.
+type Host struct {
+	Interfaces []string
+	CPUs       []int       // that this process may run on
+	Ephemeral  PortRange   // net.ipv4.ip_local_port_range
+	Reserved   []PortRange // net.ipv4.ip_local_reserved_ports: never chosen by the kernel
+}
+
+// ReadHost reads the host in whose network namespace the process is.
+func ReadHost() (Host, error) {
+	h := Host{}
+	links, err := net.Interfaces()
+	if err != nil {
+		return h, fmt.Errorf("list the network interfaces: %w", err)
+	}
+	for _, l := range links {
+		h.Interfaces = append(h.Interfaces, l.Name)
+	}
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		return h, fmt.Errorf("read the CPUs this process may use: %w", err)
+	}
+	for cpu := range len(set) * 64 {
+		if set.IsSet(cpu) {
+			h.CPUs = append(h.CPUs, cpu)
+		}
+	}
+	if h.Ephemeral, err = readEphemeral("/proc/sys/net/ipv4/ip_local_port_range"); err != nil {
+		return h, err
+	}
+	h.Reserved, err = readReserved("/proc/sys/net/ipv4/ip_local_reserved_ports")
+	return h, err
+}
+
+func readEphemeral(path string) (r PortRange, err error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return r, fmt.Errorf("read the host's ephemeral ports: %w", err)
+	}
+	if err := r.UnmarshalText([]byte(strings.Join(strings.Fields(string(b)), "-"))); err != nil {
+		return r, fmt.Errorf("%s: %w", path, err)
+	}
+	return r, nil
+}
+
+func readReserved(path string) (list []PortRange, err error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read the host's reserved ports: %w", err)
+	}
+	for _, s := range strings.FieldsFunc(string(b), func(r rune) bool { return r == ',' || r == '\n' }) {
+		var r PortRange
+		if err := r.UnmarshalText([]byte(s)); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		list = append(list, r)
+	}
+	return list, nil
+}
+
+// CheckHost says what in the configuration does not fit this host; name is the
+// file's, for messages. Its error is an Errors with every problem.
+func (c *Configuration) CheckHost(name string, h Host) error {
+	k := check{}
+	for i, f := range c.Interfaces {
+		if !slices.Contains(h.Interfaces, f.Name) {
+			k.fail(fmt.Sprintf("interfaces[%d].name", i), "no interface %s in this network namespace, choose one of %s",
+				f.Name, strings.Join(h.Interfaces, ", "))
+		}
+	}
+	for i, cpu := range c.WorkerCPUs {
+		if !slices.Contains(h.CPUs, cpu) {
+			k.fail(fmt.Sprintf("workerCPUs[%d]", i), "this process may not run on CPU %d, choose among %s (cpuset, taskset)",
+				cpu, joinInts(h.CPUs))
+		}
+	}
+	if port, clash := h.chosenByKernel(c.SNAT.Ports); clash {
+		k.fail("snat.ports", "is %s, and the kernel itself gives out port %d of it (net.ipv4.ip_local_port_range %s): "+
+			"the node's own connections would break; choose a range outside, or run `sysctl net.ipv4.ip_local_reserved_ports=%s`",
+			c.SNAT.Ports, port, h.Ephemeral, c.SNAT.Ports)
+	}
+	if s, err := os.Stat(c.Manifests.Directory); err != nil || !s.IsDir() {
+		k.fail("manifests.directory", "%s is no directory, create it or name another", c.Manifests.Directory)
+	}
+	if d := filepath.Dir(c.StatusSocket); d != c.StateDir {
+		if s, err := os.Stat(d); err != nil || !s.IsDir() {
+			k.fail("statusSocket", "%s is no directory, create it or choose a path in stateDir (%s)", d, c.StateDir)
+		}
+	}
+	if len(k.errs) == 0 {
+		return nil
+	}
+	for i := range k.errs {
+		k.errs[i].File = name
+	}
+	return k.errs
+}
+
+// chosenByKernel finds a port of r that the kernel may choose for a local socket.
+func (h Host) chosenByKernel(r PortRange) (uint16, bool) {
+	for p := int(r.First); p <= int(r.Last); p++ {
+		port := uint16(p)
+		if h.Ephemeral.Contains(port) && !slices.ContainsFunc(h.Reserved, func(r PortRange) bool { return r.Contains(port) }) {
+			return port, true
+		}
+	}
+	return 0, false
+}
+
+func joinInts(list []int) string {
+	s := make([]string, len(list))
+	for i, v := range list {
+		s[i] = strconv.Itoa(v)
+	}
+	return strings.Join(s, ",")
+}

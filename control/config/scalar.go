@@ -1,0 +1,109 @@
+package config
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Duration is a time.Duration that is written "30s" or "2h4m".
+type Duration time.Duration
+
+// D is the duration as the standard library has it.
+func (d Duration) D() time.Duration { return time.Duration(d) }
+
+// String prints as time.Duration does, without zero units at the end.
+func (d Duration) String() string {
+	s := time.Duration(d).String()
+	if strings.HasSuffix(s, "m0s") {
+		s = s[:len(s)-2]
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = s[:len(s)-2]
+	}
+	return s
+}
+
+// MarshalText writes what UnmarshalText reads.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText reads a number with a unit.
+func (d *Duration) UnmarshalText(b []byte) error {
+	v, err := time.ParseDuration(string(b))
+	if err != nil {
+		return fmt.Errorf("%q is no duration, write a number with a unit such as 500ms, 30s or 2h4m", b)
+	}
+	*d = Duration(v)
+	return nil
+}
+
+// PortRange is the ports First to Last, both included, written "first-last".
+type PortRange struct{ First, Last uint16 }
+
+// Count is how many ports there are.
+func (r PortRange) Count() int { return int(r.Last) - int(r.First) + 1 }
+
+// Contains says whether a port is in the range.
+func (r PortRange) Contains(port uint16) bool { return r.First <= port && port <= r.Last }
+
+// Overlaps says whether two ranges share a port.
+func (r PortRange) Overlaps(o PortRange) bool { return r.First <= o.Last && o.First <= r.Last }
+
+// String writes first-last.
+func (r PortRange) String() string { return fmt.Sprintf("%d-%d", r.First, r.Last) }
+
+// MarshalText writes what UnmarshalText reads.
+func (r PortRange) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// UnmarshalText reads first-last or one port.
+func (r *PortRange) UnmarshalText(b []byte) error {
+	first, last, two := strings.Cut(string(b), "-")
+	if !two {
+		last = first
+	}
+	f, err1 := strconv.ParseUint(strings.TrimSpace(first), 10, 16)
+	l, err2 := strconv.ParseUint(strings.TrimSpace(last), 10, 16)
+	if err1 != nil || err2 != nil || f == 0 || l < f {
+		return fmt.Errorf("%q is no port range, write first-last with 1 <= first <= last <= 65535", b)
+	}
+	*r = PortRange{uint16(f), uint16(l)}
+	return nil
+}
+
+// Queues is how many queues of an interface are used, from queue 0 on. Zero is all.
+type Queues int
+
+// AllQueues is every combined queue the interface has.
+const AllQueues Queues = 0
+
+// String writes all or the number.
+func (q Queues) String() string {
+	if q == AllQueues {
+		return "all"
+	}
+	return strconv.Itoa(int(q))
+}
+
+// MarshalJSON writes "all" or a number.
+func (q Queues) MarshalJSON() ([]byte, error) {
+	if q == AllQueues {
+		return []byte(`"all"`), nil
+	}
+	return json.Marshal(int(q))
+}
+
+// UnmarshalText reads all or a number.
+func (q *Queues) UnmarshalText(b []byte) error {
+	if string(b) == "all" {
+		*q = AllQueues
+		return nil
+	}
+	n, err := strconv.ParseUint(string(b), 10, 16)
+	if err != nil || n == 0 {
+		return fmt.Errorf("%q is no number of queues, write all or a number from 1 on", b)
+	}
+	*q = Queues(n)
+	return nil
+}

@@ -1,0 +1,309 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// check collects what is wrong with values that could be read.
+type check struct {
+	errs    Errors
+	refused map[string]bool // fields that the decoder already refused
+}
+
+// Validate judges a configuration that did not come from a file. Load and Parse
+// call the same rules.
+func (c *Configuration) Validate() error {
+	if errs := validate(c, nil); len(errs) > 0 {
+		for i := range errs {
+			errs[i].File = "configuration"
+		}
+		return errs
+	}
+	return nil
+}
+
+func validate(c *Configuration, refused map[string]bool) Errors {
+	k := check{refused: refused}
+	k.header(c)
+	k.interfaces(c)
+	k.workers(c)
+	k.addresses(c)
+	k.flows(c)
+	k.policies(c)
+	k.memory(c)
+	k.hostLink(c)
+	k.paths(c)
+	return k.errs
+}
+
+// fail notes a problem with a field, unless it or something around it was refused already.
+func (k *check) fail(path, format string, args ...any) {
+	for p := path; p != ""; {
+		if k.refused[p] {
+			return
+		}
+		i := strings.LastIndexAny(p, ".[")
+		if i < 0 {
+			break
+		}
+		p = p[:i]
+	}
+	k.errs = append(k.errs, Error{Path: path, Problem: fmt.Sprintf(format, args...)})
+}
+
+func (k *check) between(path string, v, low, high int) {
+	if v < low || v > high {
+		k.fail(path, "is %d, choose from %d to %d", v, low, high)
+	}
+}
+
+func (k *check) duration(path string, v Duration, low, high time.Duration) {
+	if v.D() < low || v.D() > high {
+		k.fail(path, "is %s, choose from %s to %s", v, Duration(low), Duration(high))
+	}
+}
+
+func oneOf[T ~string](k *check, path string, v T, known ...T) {
+	if slices.Contains(known, v) {
+		return
+	}
+	names := make([]string, len(known))
+	for i := range known {
+		names[i] = string(known[i])
+	}
+	k.fail(path, "is %q, choose one of %s", string(v), strings.Join(names, ", "))
+}
+
+func (k *check) header(c *Configuration) {
+	if c.APIVersion != APIVersion {
+		k.fail("apiVersion", "is %q, this version of sluice reads %s", c.APIVersion, APIVersion)
+	}
+	if c.Kind != Kind {
+		k.fail("kind", "is %q, this file must be of kind %s", c.Kind, Kind)
+	}
+	if len(c.NodeName) > 253 || strings.ToLower(strings.TrimSpace(c.NodeName)) != c.NodeName {
+		k.fail("nodeName", "is %q, write the name of the Node object: lower case, no spaces, at most 253 characters", c.NodeName)
+	}
+}
+
+// maxInterfaces follows from nexthop.Hop.Link and what one poll of a worker should hold.
+const maxInterfaces = 16
+
+func (k *check) interfaces(c *Configuration) {
+	if len(c.Interfaces) == 0 {
+		k.fail("interfaces", "is empty, name at least one interface to forward on")
+	}
+	if len(c.Interfaces) > maxInterfaces {
+		k.fail("interfaces", "has %d entries, at most %d are supported", len(c.Interfaces), maxInterfaces)
+	}
+	seen := map[string]int{}
+	for i, f := range c.Interfaces {
+		at := fmt.Sprintf("interfaces[%d]", i)
+		if p := interfaceNameProblem(f.Name); p != "" {
+			k.fail(at+".name", "%s", p)
+		} else if first, twice := seen[f.Name]; twice {
+			k.fail(at+".name", "is %s like interfaces[%d], name each interface once", f.Name, first)
+		} else {
+			seen[f.Name] = i
+		}
+		oneOf(k, at+".mode", f.Mode, ModeAuto, ModeNative, ModeGeneric)
+		oneOf(k, at+".zeroCopy", f.ZeroCopy, ZeroCopyAuto, ZeroCopyNever, ZeroCopyRequire)
+		if f.Mode == ModeGeneric && f.ZeroCopy == ZeroCopyRequire {
+			k.fail(at+".zeroCopy", "is require, but generic mode cannot do it; set mode to native or zeroCopy to auto")
+		}
+		if f.Queues != AllQueues {
+			k.between(at+".queues", int(f.Queues), 1, maxWorkers)
+		}
+	}
+}
+
+// interfaceNameProblem applies the kernel's rules (dev_valid_name, net/core/dev.c).
+func interfaceNameProblem(name string) string {
+	switch {
+	case name == "":
+		return "is missing, write the name of a network interface as `ip link` shows it"
+	case len(name) > 15, name == ".", name == "..", strings.ContainsAny(name, "/: \t\n\v\f\r"):
+		return fmt.Sprintf("is %q, an interface name has at most 15 characters without slash, colon and space", name)
+	}
+	return ""
+}
+
+// maxWorkers bounds worker threads and queues.
+const maxWorkers = 256
+
+func (k *check) workers(c *Configuration) {
+	k.between("workers", c.Workers, 0, maxWorkers)
+	seen := map[int]bool{}
+	for i, cpu := range c.WorkerCPUs {
+		at := fmt.Sprintf("workerCPUs[%d]", i)
+		k.between(at, cpu, 0, 8191)
+		if seen[cpu] {
+			k.fail(at, "is CPU %d again, give each worker a CPU of its own", cpu)
+		}
+		seen[cpu] = true
+	}
+	if n := len(c.WorkerCPUs); n > 0 && c.Workers > n {
+		k.fail("workerCPUs", "has %d entries for %d workers, add CPUs or lower workers", n, c.Workers)
+	}
+}
+
+func (k *check) addresses(c *Configuration) {
+	for i, p := range c.NodeAddresses {
+		if p != p.Masked() {
+			k.fail(fmt.Sprintf("nodeAddresses[%d]", i), "is %s with host bits set, write %s", p, p.Masked())
+		}
+	}
+	seen := map[netip.Addr]bool{}
+	for i, a := range c.SNAT.Addresses {
+		at := fmt.Sprintf("snat.addresses[%d]", i)
+		switch {
+		case !a.IsValid() || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast() || a.Zone() != "" || a.Is4In6():
+			k.fail(at, "is %s, write an address that backends can answer to", a)
+		case seen[a]:
+			k.fail(at, "is %s again, keep one", a)
+		}
+		seen[a] = true
+	}
+	if p := c.SNAT.Ports; p.First < 1024 {
+		k.fail("snat.ports", "is %s, stay clear of the well-known ports below 1024", p)
+	} else if p.Overlaps(c.NodePortRange) {
+		k.fail("snat.ports", "is %s and overlaps nodePortRange %s: a reply could not be told from a request; choose a range outside, such as %s",
+			p, c.NodePortRange, Default().SNAT.Ports)
+	} else if p.Count() < minSNATPorts {
+		k.fail("snat.ports", "is %s, %d ports; give at least %d, each backend can have no more flows than that", p, p.Count(), minSNATPorts)
+	}
+}
+
+// minSNATPorts is where a range is surely a mistake.
+const minSNATPorts = 64
+
+func (k *check) flows(c *Configuration) {
+	const most = 1 << 28
+	k.between("flows.ipv4", c.Flows.IPv4, 0, most)
+	k.between("flows.ipv6", c.Flows.IPv6, 0, most)
+	if c.Flows.IPv4 == 0 && c.Flows.IPv6 == 0 {
+		k.fail("flows", "has room for no flow of either family, set ipv4 or ipv6")
+	}
+	if s := c.Flows.HalfOpenShare; !(s > 0 && s <= 1) {
+		k.fail("flows.halfOpenShare", "is %s, choose more than 0 and at most 1", strconv.FormatFloat(s, 'g', -1, 64))
+	}
+	oneOf(k, "flows.profile", c.Flows.Profile, ProfileDefault, ProfileRFC)
+	for _, leaf := range leaves(c) {
+		if d, ok := leaf.value.(Duration); ok && strings.HasPrefix(leaf.path, "flows.timeouts.") {
+			k.duration(leaf.path, d, time.Second, 30*24*time.Hour)
+		}
+	}
+	k.between("fragments.contexts", c.Fragments.Contexts, 0, 1<<20)
+	k.between("fragments.held", c.Fragments.Held, 0, 1<<16)
+	k.duration("fragments.timeout", c.Fragments.Timeout, 10*time.Millisecond, time.Minute)
+}
+
+func (k *check) policies(c *Configuration) {
+	oneOf(k, "unservedVIPPort", c.UnservedVIPPort, UnservedPass, UnservedReject, UnservedDrop)
+	k.between("icmp.ratePerSecond", c.ICMP.RatePerSecond, 0, 1_000_000)
+	k.between("icmp.burst", c.ICMP.Burst, 1, 1_000_000)
+	k.between("icmp.ttl", c.ICMP.TTL, 1, 255)
+	k.duration("heartbeat.passAfter", c.Heartbeat.PassAfter, 3*time.Second, time.Hour)
+	k.duration("drain.timeout", c.Drain.Timeout, 0, 24*time.Hour)
+	oneOf(k, "log.level", c.Log.Level, LogDebug, LogInfo, LogWarn, LogError)
+	oneOf(k, "log.format", c.Log.Format, LogText, LogJSON)
+}
+
+func (k *check) memory(c *Configuration) {
+	if s := c.Frames.Size; s != 2048 && s != 4096 {
+		k.fail("frames.size", "is %d, the kernel takes frames of 2048 or 4096 bytes", s)
+	}
+	for _, ring := range []struct {
+		path string
+		size int
+	}{
+		{"rings.rx", c.Rings.Rx}, {"rings.tx", c.Rings.Tx}, {"rings.fill", c.Rings.Fill}, {"rings.completion", c.Rings.Completion},
+	} {
+		if ring.size < 64 || ring.size > 1<<15 || ring.size&(ring.size-1) != 0 {
+			k.fail(ring.path, "is %d, choose a power of two from 64 to 32768", ring.size)
+		}
+	}
+	if c.Rings.Completion < c.Rings.Tx {
+		k.fail("rings.completion", "is %d, smaller than rings.tx (%d): sending would stop; make it at least as large", c.Rings.Completion, c.Rings.Tx)
+	}
+	if need := c.Rings.Fill + c.Rings.Tx; c.Frames.PerQueue < need || c.Frames.PerQueue > 1<<20 {
+		k.fail("frames.perQueue", "is %d, choose from %d (rings.fill + rings.tx, so that both can be full) to %d", c.Frames.PerQueue, need, 1<<20)
+	}
+	if b := c.Batch; b < 1 || b > 256 || b&(b-1) != 0 {
+		k.fail("batch", "is %d, choose a power of two from 1 to 256", b)
+	}
+	if held := c.Fragments.Held; held > c.Frames.PerQueue/2 {
+		k.fail("fragments.held", "is %d, more than half of frames.perQueue (%d): held fragments would starve the rings; lower it", held, c.Frames.PerQueue)
+	}
+}
+
+func (k *check) hostLink(c *Configuration) {
+	h := c.HostLink
+	if !h.Enabled {
+		return
+	}
+	for _, end := range []struct{ path, name string }{{"hostLink.name", h.Name}, {"hostLink.peer", h.Peer}} {
+		if p := interfaceNameProblem(end.name); p != "" {
+			k.fail(end.path, "%s", p)
+		}
+		for i, f := range c.Interfaces {
+			if f.Name == end.name && end.name != "" {
+				k.fail(end.path, "is %s like interfaces[%d]; the host link is a veth pair that sluice makes itself, choose a name that is not in use", end.name, i)
+			}
+		}
+	}
+	if h.Name == h.Peer && h.Name != "" {
+		k.fail("hostLink.peer", "is %s like hostLink.name, the two ends need two names", h.Peer)
+	}
+	families := map[bool]int{}
+	for i, p := range h.Addresses {
+		at := fmt.Sprintf("hostLink.addresses[%d]", i)
+		if p.Addr().BitLen()-p.Bits() < 1 {
+			k.fail(at, "is %s, leave room for the other end: a prefix of at most /%d", p, p.Addr().BitLen()-1)
+		}
+		if first, twice := families[p.Addr().Is4()]; twice {
+			k.fail(at, "is of the same family as hostLink.addresses[%d], give one per family", first)
+		} else {
+			families[p.Addr().Is4()] = i
+		}
+	}
+	if len(h.Addresses) == 0 {
+		k.fail("hostLink.addresses", "is empty, give one address per family or set hostLink.enabled to false")
+	}
+}
+
+// maxSocketPath is sun_path of struct sockaddr_un without its final zero.
+const maxSocketPath = 107
+
+func (k *check) paths(c *Configuration) {
+	for _, p := range []struct{ path, value string }{
+		{"manifests.directory", c.Manifests.Directory}, {"stateDir", c.StateDir}, {"bpfFS", c.BPFFS}, {"statusSocket", c.StatusSocket},
+	} {
+		if !filepath.IsAbs(p.value) {
+			k.fail(p.path, "is %q, write an absolute path", p.value)
+		}
+	}
+	if len(c.StatusSocket) > maxSocketPath {
+		k.fail("statusSocket", "has %d characters, a unix socket's path has at most %d", len(c.StatusSocket), maxSocketPath)
+	}
+	if c.Metrics.Address == "" {
+		return
+	}
+	host, port, err := net.SplitHostPort(c.Metrics.Address)
+	n, perr := strconv.ParseUint(port, 10, 16)
+	_, aerr := netip.ParseAddr(host)
+	if err != nil || perr != nil || n == 0 || (host != "" && aerr != nil) {
+		k.fail("metrics.address", "is %q, write address:port such as \":9470\" or \"127.0.0.1:9470\", or \"\" for none", c.Metrics.Address)
+		return
+	}
+	if p := uint16(n); c.SNAT.Ports.Contains(p) {
+		k.fail("metrics.address", "has port %d inside snat.ports (%s), choose one outside", p, c.SNAT.Ports)
+	}
+}
