@@ -1,0 +1,63 @@
+// Package xsk moves packets between a worker and its NIC queues through AF_XDP.
+//
+// A UMEM is a piece of memory cut into equal frames. It never grows, and no
+// packet is ever copied within it; what moves between the worker and the kernel is
+// ownership of frames. It moves on four rings per socket, each with one producer
+// and one consumer:
+//
+//	                    the worker
+//	      Refill │    ▲ Receive   Transmit │    ▲ Complete
+//	             ▼    │                    ▼    │
+//	          ┌──────┐ ┌──────┐      ┌──────┐ ┌────────────┐
+//	          │ fill │ │  rx  │      │  tx  │ │ completion │    rings: mapped from
+//	          └──────┘ └──────┘      └──────┘ └────────────┘    the kernel
+//	             │    ▲              Flush │    ▲
+//	             ▼    │                    ▼    │
+//	          driver, or the kernel's copy loop; the wire
+//
+// A frame is in the worker's pool, in its hands, or given to one side of one
+// socket. A table with a byte per frame (owners) says which, and every move checks
+// it: a frame that is handed over twice stops the program instead of corrupting
+// packets, and a closed socket knows which frames were inside the device.
+//
+// All sockets of a worker share one UMEM, so a packet that came in on one is sent
+// on another where it lies. The first socket registers the memory with the kernel;
+// the others join it through any socket that is bound (XDP_SHARED_UMEM) with fill
+// and completion rings of their own. The kernel's registration lives as long as
+// any of them, so no socket is special: when the device of one is deleted it is
+// closed and opened again, in whatever order, and joins those that are left or, if
+// none are, registers the memory anew.
+//
+// # Who calls what
+//
+// The goroutine of the worker calls everything that touches a ring: the methods of
+// fastpath.Link, Probe, Counters and Close. Any goroutine may call Open, Mode,
+// Gone, Stats and UMEM.Kept; they do not touch rings. A worker's step, per link
+// unless said otherwise:
+//
+//	Complete   sent frames to the pool
+//	Refill     free frames to the fill ring, before the kernel runs out
+//	Receive    a batch; the worker owns its frames now
+//	  ...      rewrite in place; the packet may grow by up to 256 bytes to the front
+//	Transmit   on the link where it leaves; what was not taken stays the worker's
+//	Flush      once per step, on every link, also if nothing was transmitted
+//
+// A new link gets a Refill before its descriptor is put into the XSKMAP: a packet
+// that finds the fill ring empty is dropped by the kernel.
+//
+// # Down and gone
+//
+// A device that goes down keeps its socket and its frames. Up turns false with the
+// next system call, Transmit takes nothing, Flush asks again each time it is
+// called, and Up turns true. A device that is deleted leaves a socket that is
+// bound to nothing and will never be again: Gone turns true. Poll reports neither, so
+// Flush asks now and then even if there is nothing to send; a worker whose poll
+// timed out calls Probe to know at once.
+//
+// # Copy and zero-copy
+//
+// With zero-copy the device reads and writes the UMEM; without, the kernel copies
+// each packet, and the system call in Flush is what sends. Open takes zero-copy
+// where the driver has it, and Mode says which it was, and why. The sockets of a UMEM
+// all have the same mode, which is the kernel's rule.
+package xsk

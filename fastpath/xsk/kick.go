@@ -1,0 +1,161 @@
+package xsk
+
+import "golang.org/x/sys/unix"
+
+// Counters say how a socket's system calls went. The worker is their only
+// writer; an exporter gets a copy through the worker.
+type Counters struct {
+	Kicks    uint64 // sendto calls
+	RxKicks  uint64 // recvfrom calls
+	EAGAIN   uint64 // budget of one call spent, completion ring or send buffer full, or device busy: tried again
+	EBUSY    uint64 // copy mode: the device dropped a packet; zero-copy: busy
+	ENOBUFS  uint64
+	ENETDOWN uint64
+	ENXIO    uint64
+	EINVAL   uint64
+	EINTR    uint64
+	Other    uint64
+	// Stalls counts calls that reported success and sent nothing, as the kernel
+	// does for a queue that the device no longer has.
+	Stalls uint64
+	// ForeignFrames counts frames that the kernel returned without having been given
+	// them, which is a kernel bug; they are ignored.
+	ForeignFrames uint64
+}
+
+// Counters returns a copy.
+func (s *Socket) Counters() Counters { return s.counters }
+
+const (
+	// txBatch is how many packets one call sends in copy mode where the kernel has
+	// no XDP_MAX_TX_SKB_BUDGET (TX_BATCH_SIZE, net/xdp/xsk.c).
+	txBatch = 32
+	// maxDropped bounds the calls of one Flush that cost a packet each.
+	maxDropped = 64
+	// spareKicks are the calls beyond those that a full ring needs.
+	spareKicks = 8
+	// probeEvery is after how many Flush calls without a system call the link's
+	// state is asked for.
+	probeEvery = 64
+)
+
+// Flush implements fastpath.Link. In copy mode the system call is what sends, so
+// it is repeated until the ring is empty or a call gets nowhere; what is left then
+// goes with the next Flush. In zero-copy mode one call wakes the driver, if it sleeps.
+func (s *Socket) Flush() {
+	if s.gone.Load() {
+		return
+	}
+	if !s.up || s.tx.untaken() == 0 {
+		s.flushQuiet()
+		return
+	}
+	s.quiet = 0
+	if !s.tx.needWakeup() {
+		return
+	}
+	if !s.copyMode {
+		s.judge(s.kick())
+		return
+	}
+	dropped := 0
+	for range int(s.tx.mask+1)/txBatch + maxDropped + spareKicks {
+		before := s.tx.untaken()
+		if before == 0 {
+			return
+		}
+		errno := s.kick()
+		s.judge(errno)
+		progress := s.tx.untaken() != before
+		switch errno {
+		case 0:
+			if !progress {
+				s.counters.Stalls++
+				return
+			}
+		case unix.EAGAIN:
+			if !progress && s.stash() == 0 {
+				return
+			}
+		case unix.EBUSY:
+			// One packet is gone and completed, the rest of the ring was not looked at.
+			if dropped++; dropped == maxDropped {
+				return
+			}
+		case unix.EINTR:
+		default:
+			return
+		}
+	}
+}
+
+// flushQuiet has nothing to send. A link that is down is probed each time; one
+// that is idle is probed rarely, to find out that it went down.
+func (s *Socket) flushQuiet() {
+	if s.quiet++; s.up && s.quiet < probeEvery {
+		return
+	}
+	s.Probe()
+}
+
+// Probe asks the kernel for the link's state, after which Up and Gone are fresh.
+// It costs a short system call: worth it when poll timed out, or when the link was
+// reported to have changed.
+func (s *Socket) Probe() {
+	s.quiet = 0
+	if !s.gone.Load() {
+		s.judge(s.kick())
+	}
+}
+
+// kick makes the kernel look at the transmit ring.
+func (s *Socket) kick() unix.Errno {
+	s.counters.Kicks++
+	_, _, errno := unix.Syscall6(unix.SYS_SENDTO, uintptr(s.fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)
+	return errno
+}
+
+// wakeReceive makes a sleeping zero-copy driver look at the fill ring.
+func (s *Socket) wakeReceive() {
+	s.counters.RxKicks++
+	_, _, errno := unix.Syscall6(unix.SYS_RECVFROM, uintptr(s.fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)
+	s.judge(errno)
+}
+
+// judge counts how a call went and learns the link's state from it.
+func (s *Socket) judge(errno unix.Errno) {
+	down := false
+	switch errno {
+	case 0:
+	case unix.EAGAIN:
+		s.counters.EAGAIN++
+	case unix.EBUSY:
+		s.counters.EBUSY++
+	case unix.ENOBUFS:
+		s.counters.ENOBUFS++
+	case unix.EINTR:
+		s.counters.EINTR++
+	case unix.EINVAL:
+		s.counters.EINVAL++
+	case unix.ENETDOWN:
+		s.counters.ENETDOWN++
+		down = true
+	case unix.ENXIO:
+		s.counters.ENXIO++
+		down = true
+		s.noticeGone()
+	default:
+		s.counters.Other++
+	}
+	s.up = !down
+}
+
+// noticeGone finds out what ENXIO means. In copy mode only an unbound socket gets
+// it, and only the device's deletion unbinds. A zero-copy driver also says so while it has no XDP
+// program; then the error that a deletion leaves on the socket decides.
+func (s *Socket) noticeGone() {
+	pending, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR)
+	if s.copyMode || (err == nil && unix.Errno(pending) == unix.ENETDOWN) {
+		s.gone.Store(true)
+	}
+}

@@ -1,0 +1,42 @@
+package xsk
+
+// owners says for every frame which socket has it, and on which side: one byte
+// each. Rings alone cannot tell: what the kernel took out of the fill or transmit
+// ring and has not brought back is in no ring. The table makes the frame law
+// checkable on every move, and lets Close find what was inside the device.
+//
+//	0            user space: pool, batch, hold queue
+//	2*slot + 1   given to the fill ring of the socket in that slot
+//	2*slot + 2   given to its transmit ring
+//	255          kept back when its socket was closed
+//
+// The worker is its only writer, as it is the only one to move frames.
+type owners []uint8
+
+const (
+	userSpace  = 0
+	kept       = 255
+	maxSockets = 64
+)
+
+func fillOwner(slot int) uint8 { return uint8(2*slot + 1) }
+func txOwner(slot int) uint8   { return uint8(2*slot + 2) }
+
+// give hands a frame of user space to a ring. A frame that is already in one
+// would be written by two sides at once.
+func (o owners) give(frame uint64, to uint8) {
+	if o[frame] != userSpace {
+		panic("xsk: a frame was given to a ring while a ring had it; find who kept using it after Transmit, or freed it twice")
+	}
+	o[frame] = to
+}
+
+// take brings a frame back to user space. It is false if the kernel named a frame
+// that was not given to this ring.
+func (o owners) take(frame uint64, from uint8) bool {
+	if frame >= uint64(len(o)) || o[frame] != from {
+		return false
+	}
+	o[frame] = userSpace
+	return true
+}

@@ -1,0 +1,167 @@
+package xsk
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// UMEMConfig describes the frames of one worker.
+type UMEMConfig struct {
+	// Frames is how many. A worker that never wants to run dry has, for each of
+	// its sockets, FillSize + RxSize + TxSize + CompletionSize, and what it holds itself.
+	Frames int
+	// FrameSize is 2048 or 4096 bytes. A packet may be FrameSize - 256 bytes long.
+	FrameSize int
+	// HugePages asks for 2 MiB pages. Where there are none the UMEM has 4 KiB pages.
+	HugePages bool
+}
+
+const (
+	hugePageBytes = 2 << 20
+	// packetHeadroom is what the kernel leaves free before a received packet
+	// (XDP_PACKET_HEADROOM); a worker may grow the packet into it.
+	packetHeadroom = unix.XDP_PACKET_HEADROOM
+)
+
+// UMEM is the memory that packets live in: equal frames, mapped outside the Go
+// heap. One worker owns it, all its sockets share it. The kernel pins it when the
+// first socket is opened.
+type UMEM struct {
+	mem        []byte // whole mapping
+	frames     int
+	frameSize  int
+	frameShift uint8
+	huge       bool
+	owners     owners // written by the worker, see owners
+
+	mu      sync.Mutex // guards what follows; never taken by a Link method
+	sockets [maxSockets]*Socket
+	graves  []grave
+}
+
+// NewUMEM maps the frames. They are locked in memory when the first socket is
+// opened, which is also where a too small RLIMIT_MEMLOCK shows (ErrMemlock).
+func NewUMEM(c UMEMConfig) (*UMEM, error) {
+	if c.Frames <= 0 || (c.FrameSize != 2048 && c.FrameSize != 4096) {
+		return nil, fmt.Errorf("umem: %d frames of %d bytes: want at least one frame, of 2048 or 4096 bytes", c.Frames, c.FrameSize)
+	}
+	if c.FrameSize > unix.Getpagesize() {
+		return nil, fmt.Errorf("umem: frames of %d bytes are larger than this machine's pages", c.FrameSize)
+	}
+	u := &UMEM{
+		frames:     c.Frames,
+		frameSize:  c.FrameSize,
+		frameShift: uint8(bits.TrailingZeros(uint(c.FrameSize))),
+		owners:     make(owners, c.Frames),
+	}
+	const prot, flags = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_POPULATE
+	size := c.Frames * c.FrameSize
+	if c.HugePages {
+		rounded := (size + hugePageBytes - 1) &^ (hugePageBytes - 1)
+		if mem, err := unix.Mmap(-1, 0, rounded, prot, flags|unix.MAP_HUGETLB|unix.MAP_HUGE_2MB); err == nil {
+			u.mem, u.huge = mem, true
+			return u, nil
+		}
+	}
+	mem, err := unix.Mmap(-1, 0, size, prot, flags)
+	if err != nil {
+		return nil, fmt.Errorf("umem: mapping %d frames of %d bytes: %w", c.Frames, c.FrameSize, err)
+	}
+	u.mem = mem
+	return u, nil
+}
+
+// Bytes is all frames; frame i starts at i * FrameSize.
+func (u *UMEM) Bytes() []byte { return u.mem[: u.frames*u.frameSize : u.frames*u.frameSize] }
+
+// Frames counts the frames.
+func (u *UMEM) Frames() int { return u.frames }
+
+// FrameSize is a frame's size in bytes.
+func (u *UMEM) FrameSize() int { return u.frameSize }
+
+// HugePages says whether the frames got huge pages.
+func (u *UMEM) HugePages() bool { return u.huge }
+
+// Kept counts the frames that closed sockets could not give back, because the
+// device may still read or write them. They belong to no pool and no link until
+// the socket's interface and queue are opened again.
+func (u *UMEM) Kept() int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	n := 0
+	for _, g := range u.graves {
+		n += len(g.frames)
+	}
+	return n
+}
+
+// Close unmaps the frames. All sockets must be closed, and nobody may hold a
+// slice of Bytes.
+func (u *UMEM) Close() error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, s := range u.sockets {
+		if s != nil {
+			return fmt.Errorf("umem: %s queue %d is still open: close its socket first", s.name, s.queue)
+		}
+	}
+	if u.mem == nil {
+		return errors.New("umem: closed twice")
+	}
+	err := unix.Munmap(u.mem)
+	u.mem = nil
+	return err
+}
+
+// grave holds the frames of a closed socket that the kernel may still touch. A
+// new pool on the same queue is the proof that it does not: the kernel refuses one
+// (EBUSY) until the old pool has stopped the device and seen its last packet freed.
+type grave struct {
+	ifindex, queue int
+	frames         []uint64
+}
+
+// exhume removes and returns the frames kept for a queue that was bound again.
+func (u *UMEM) exhume(ifindex, queue int) []uint64 {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	var frames []uint64
+	rest := u.graves[:0]
+	for _, g := range u.graves {
+		if g.ifindex == ifindex && g.queue == queue {
+			frames = append(frames, g.frames...)
+		} else {
+			rest = append(rest, g)
+		}
+	}
+	u.graves = rest
+	return frames
+}
+
+// enter gives a socket its place among the UMEM's sockets.
+func (u *UMEM) enter(s *Socket) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for i := range u.sockets {
+		if u.sockets[i] == nil {
+			u.sockets[i] = s
+			s.slot = i
+			s.inFill, s.inTx = fillOwner(i), txOwner(i)
+			return nil
+		}
+	}
+	return fmt.Errorf("umem: more than %d sockets", maxSockets)
+}
+
+// leave removes a socket that could not be opened.
+func (u *UMEM) leave(s *Socket) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	_ = s.release() // the caller has a better error
+	u.sockets[s.slot] = nil
+}
