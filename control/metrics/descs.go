@@ -1,0 +1,102 @@
+package metrics
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// descs names every metric. Grouped as an operator asks: is it there, what do
+// services get, what do workers do, where do packets end.
+type descs struct {
+	all []*prometheus.Desc
+
+	build, started, ready, draining, applied, configRefused, configRestart *prometheus.Desc
+	sourceSynced, sourceRevision, sourceObjects, problems, condition       *prometheus.Desc
+	interfaceUp, queueBound, generation, objects                           *prometheus.Desc
+
+	serviceBackends, serviceUsable, serviceFlows, servicePackets, serviceBytes *prometheus.Desc
+	backendReady, backendFlows, backendPackets, backendBytes                   *prometheus.Desc
+
+	received, receivedBytes, transmitted, transmittedBytes, returned, generated, held *prometheus.Desc
+	fromKernel, icmpLimited, flowsCreated, batches, polls, busy, idle, pulse          *prometheus.Desc
+	frames, umem, dropped, steering, socket                                           *prometheus.Desc
+
+	tableCapacity, tableUsed, tableHalfOpen, tableFlows, tableEvents *prometheus.Desc
+}
+
+func (d *descs) new(name, help string, labels ...string) *prometheus.Desc {
+	desc := prometheus.NewDesc("sluice_"+name, help, labels, nil)
+	d.all = append(d.all, desc)
+	return desc
+}
+
+func newDescs() descs {
+	d := descs{}
+	d.describeState()
+	d.describeServices()
+	d.describeWorkers()
+	d.describeFlows()
+	return d
+}
+
+func (d *descs) describeState() {
+	d.build = d.new("build_info", "Always 1; the labels say which build this is.", "version", "commit", "goversion")
+	d.started = d.new("start_time_seconds", "When the daemon started, in seconds since the epoch.")
+	d.ready = d.new("ready", "1 if /readyz says so.")
+	d.draining = d.new("draining", "1 after SIGTERM.")
+	d.applied = d.new("applied", "1 if everything read so far is published, steered and seen by every worker.")
+	d.configRefused = d.new("config_refused", "1 if the configuration file is refused as it is now and the last good one stays.")
+	d.configRestart = d.new("config_restart_fields", "Changes in the configuration file that wait for a restart.")
+	d.sourceSynced = d.new("source_synced", "1 if all objects of a source were read once.", "source")
+	d.sourceRevision = d.new("source_revision", "Revision of a source that was read, and that is applied.", "source", "stage")
+	d.sourceObjects = d.new("source_objects", "Objects in a source.", "source")
+	d.problems = d.new("problems", "Objects that are not served as they are written.", "source")
+	d.condition = d.new("condition_level", "0 ok, 1 warning, 2 failure; `sluice status` has the details.", "condition")
+	d.interfaceUp = d.new("interface_up", "1 if the interface can transmit.", "interface", "mode")
+	d.queueBound = d.new("queue_bound", "1 if the queue's AF_XDP socket is bound.", "interface", "queue", "worker", "zero_copy")
+	d.generation = d.new("snapshot_generation", "Generation of the table of services: published, steered by the kernel program, seen by the slowest worker.", "stage")
+	d.objects = d.new("snapshot_objects", "What the published table holds.", "kind")
+}
+
+func (d *descs) describeServices() {
+	service := []string{"namespace", "service", "port", "protocol"}
+	d.serviceBackends = d.new("service_backends", "Endpoints known.", service...)
+	d.serviceUsable = d.new("service_backends_usable", "Endpoints that take new flows.", service...)
+	d.serviceFlows = d.new("service_flows_created_total", "Flows created.", service...)
+	d.servicePackets = d.new("service_packets_total", "Packets translated.", append(service, "direction")...)
+	d.serviceBytes = d.new("service_bytes_total", "Bytes translated.", append(service, "direction")...)
+	backend := append(service, "backend")
+	d.backendReady = d.new("backend_ready", "1 if the endpoint is ready.", backend...)
+	d.backendFlows = d.new("backend_flows_created_total", "Flows created.", backend...)
+	d.backendPackets = d.new("backend_packets_total", "Packets translated.", append(backend, "direction")...)
+	d.backendBytes = d.new("backend_bytes_total", "Bytes translated.", append(backend, "direction")...)
+}
+
+func (d *descs) describeWorkers() {
+	const worker = "worker"
+	d.received = d.new("worker_received_packets_total", "Packets taken from links.", worker)
+	d.receivedBytes = d.new("worker_received_bytes_total", "Bytes taken from links.", worker)
+	d.transmitted = d.new("worker_transmitted_packets_total", "Packets given to NICs.", worker)
+	d.transmittedBytes = d.new("worker_transmitted_bytes_total", "Bytes given to NICs.", worker)
+	d.returned = d.new("worker_returned_packets_total", "Packets given to the kernel by the host link.", worker)
+	d.generated = d.new("worker_generated_packets_total", "Packets of the gateway's own: ICMP errors, echo replies.", worker)
+	d.held = d.new("worker_held_packets", "Packets that wait for a next hop or a first fragment.", worker)
+	d.dropped = d.new("worker_dropped_packets_total", "Packets dropped, by reason.", worker, "reason")
+	d.fromKernel = d.new("worker_host_link_packets_total", "Packets that came in by the host link.", worker)
+	d.icmpLimited = d.new("worker_icmp_limited_total", "ICMP errors that the rate limit suppressed.", worker)
+	d.flowsCreated = d.new("worker_flows_created_total", "Flows created.", worker)
+	d.batches = d.new("worker_batches_total", "Passes of the loop that moved a packet.", worker)
+	d.polls = d.new("worker_polls_total", "Times the worker slept.", worker)
+	d.busy = d.new("worker_busy_seconds_total", "Time spent on packets.", worker)
+	d.idle = d.new("worker_idle_seconds_total", "Time spent without packets.", worker)
+	d.pulse = d.new("worker_pulse_age_seconds", "Time since the last pass of the loop.", worker)
+	d.frames = d.new("worker_frames", "Frames of the UMEM, by where they are.", worker, "place")
+	d.umem = d.new("worker_umem_frames", "Frames the UMEM has.", worker)
+	d.steering = d.new("steering_packets_total", "What the kernel program did, by its own counters.", "counter")
+	d.socket = d.new("socket_events_total", "What the kernel counts for an AF_XDP socket (struct xdp_statistics).", "interface", "queue", "event")
+}
+
+func (d *descs) describeFlows() {
+	d.tableCapacity = d.new("flow_table_capacity_flows", "Flows the table has room for.", "family")
+	d.tableUsed = d.new("flow_table_used_flows", "Flows in the table.", "family")
+	d.tableHalfOpen = d.new("flow_table_half_open_flows", "Flows that nobody has answered yet.", "family")
+	d.tableFlows = d.new("flow_table_flows", "Flows by state.", "family", "state")
+	d.tableEvents = d.new("flow_table_events_total", "What happened to flows: expired, shed, refused.", "family", "event")
+}

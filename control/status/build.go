@@ -1,0 +1,197 @@
+package status
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat/header"
+)
+
+// ServiceViews lists a snapshot's services by namespace, name and port, with what the ledger says.
+func ServiceViews(s *services.Snapshot, l *Ledger) []ServiceView {
+	list := []ServiceView{}
+	at := map[services.ServiceID]int{}
+	usable := map[services.BackendRef]bool{} // once per backend, however many frontends choose it
+	sets := map[*services.EndpointSet]bool{}
+	view := func(p *services.Service) *ServiceView {
+		i, ok := at[p.ID]
+		if !ok {
+			i = len(list)
+			at[p.ID] = i
+			list = append(list, ServiceView{
+				Namespace: p.Namespace, Name: p.Name, PortName: p.PortName,
+				Protocol: ProtocolName(p.Proto), Port: p.Port,
+				Frontends: []FrontendView{}, Traffic: l.Retired(p.ID),
+			})
+		}
+		return &list[i]
+	}
+	s.Frontends(func(f *services.Frontend) bool {
+		v := view(f.Service)
+		v.Frontends = append(v.Frontends, frontendView(f))
+		if f.Set != nil && !sets[f.Set] {
+			sets[f.Set] = true
+			for _, r := range f.Set.Backends {
+				usable[r] = true
+			}
+		}
+		return true
+	})
+	s.Backends(func(b *services.Backend) bool {
+		p := s.Service(b.Service)
+		if p == nil {
+			return true // a removed service's backend, alive for its flows
+		}
+		v := view(p)
+		v.Backends++
+		if usable[b.Ref] {
+			v.Usable++
+		}
+		v.Traffic = v.Traffic.plus(l.Backend(b.Ref))
+		return true
+	})
+	for i := range list {
+		slices.SortFunc(list[i].Frontends, func(a, b FrontendView) int {
+			return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Address, b.Address))
+		})
+	}
+	slices.SortFunc(list, func(a, b ServiceView) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name),
+			cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.PortName, b.PortName))
+	})
+	return list
+}
+
+func frontendView(f *services.Frontend) FrontendView {
+	v := FrontendView{Kind: f.Kind.String(), KeepClient: f.KeepClient}
+	port := strconv.Itoa(int(f.Key.Port))
+	switch {
+	case f.Kind != services.NodePort:
+		v.Address = netip.AddrPortFrom(f.Key.Addr.Netip(), f.Key.Port).String()
+	case f.Key.Addr == services.AnyIPv4:
+		v.Address = "0.0.0.0:" + port
+	default:
+		v.Address = "[::]:" + port
+	}
+	if f.Set == nil {
+		return v
+	}
+	v.Usable, v.Slots = len(f.Set.Backends), len(f.Set.Table)
+	if v.Slots == 0 {
+		v.Empty = "reject"
+		if f.Set.Empty == services.EmptyDrop {
+			v.Empty = "drop"
+		}
+	}
+	return v
+}
+
+// The states of a backend, as `sluice backends` prints them.
+const (
+	stateReady       = "ready"
+	stateDrained     = "drained"     // an operator asked for no new flows
+	stateTerminating = "terminating" // being deleted, still serving
+	stateGone        = "gone"        // no longer serving; TCP flows live on
+	stateUnready     = "unready"
+)
+
+func backendState(f services.BackendFlags) string {
+	switch {
+	case f&services.BackendDrained != 0:
+		return stateDrained
+	case f&services.BackendServing == 0 && f&services.BackendReady == 0 && f&services.BackendTerminating != 0:
+		return stateGone
+	case f&services.BackendTerminating != 0:
+		return stateTerminating
+	case f&services.BackendReady == 0:
+		return stateUnready
+	}
+	return stateReady
+}
+
+// BackendViews lists a snapshot's backends by service and address. nextHop says
+// where packets to an address go, for people; it may be nil.
+func BackendViews(s *services.Snapshot, l *Ledger, nextHop func(netip.Addr) string) []BackendView {
+	list := []BackendView{}
+	s.Backends(func(b *services.Backend) bool {
+		v := BackendView{
+			Address:  netip.AddrPortFrom(b.Addr.Netip(), b.Port),
+			Protocol: ProtocolName(b.Proto),
+			State:    backendState(b.Flags),
+			Local:    b.Flags&services.BackendLocal != 0,
+			Traffic:  l.Backend(b.Ref),
+		}
+		if p := s.Service(b.Service); p != nil {
+			v.Namespace, v.Service, v.PortName, v.Port = p.Namespace, p.Name, p.PortName, p.Port
+		}
+		if nextHop != nil {
+			v.NextHop = nextHop(b.Addr.Netip())
+		}
+		list = append(list, v)
+		return true
+	})
+	slices.SortFunc(list, func(a, b BackendView) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Service, b.Service), cmp.Compare(a.Port, b.Port),
+			cmp.Compare(a.Protocol, b.Protocol), a.Address.Compare(b.Address))
+	})
+	return list
+}
+
+// WorkerOf reads a worker's block. now is CLOCK_BOOTTIME in nanoseconds, the clock of LoopTick.
+func WorkerOf(worker, cpu int, b *stats.Block, now uint64) WorkerView {
+	v := WorkerView{
+		Worker: worker, CPU: cpu,
+		Rx: b.Rx.Load(), RxBytes: b.RxBytes.Load(), Tx: b.Tx.Load(), TxBytes: b.TxBytes.Load(),
+		Generated: b.Generated.Load(), Returned: b.Returned.Load(), Held: b.Held.Load(), Dropped: b.Dropped(),
+		KernelRx: b.KernelRx.Load(), FlowsCreated: b.FlowsCreated.Load(), ICMPLimited: b.ICMPLimited.Load(),
+		Batches: b.Batches.Load(), Polls: b.Polls.Load(), BusyNanos: b.BusyNanos.Load(), IdleNanos: b.IdleNanos.Load(),
+		Generation: b.Generation.Load(), PulseNanos: -1, Drops: map[string]uint64{},
+	}
+	if v.Generation == stats.Offline {
+		v.Generation, v.Asleep = 0, true
+	}
+	if tick := b.LoopTick.Load(); tick != 0 {
+		v.PulseNanos = max(0, int64(now-tick))
+	}
+	for i := range b.Drops {
+		if n := b.Drops[i].Load(); n > 0 {
+			v.Drops[stats.DropReason(i).String()] = n
+		}
+	}
+	in, accounted := b.PacketLaw()
+	v.PacketLaw = PacketLaw{In: in, Accounted: accounted, Holds: in == accounted}
+	total, sum := b.FrameLaw()
+	v.FrameLaw = FrameLaw{Total: total, Free: b.FramesFree.Load(), Links: b.FramesLinks.Load(), Held: b.FramesHeld.Load(), Holds: total == sum}
+	return v
+}
+
+// SlowestSeen is the oldest snapshot that a worker may still use; published if none uses any.
+func SlowestSeen(published uint64, workers []WorkerView) uint64 {
+	for i := range workers {
+		if w := &workers[i]; !w.Asleep {
+			published = min(published, w.Generation)
+		}
+	}
+	return published
+}
+
+// ProtocolName is an IP protocol as Kubernetes and conntrack write it.
+func ProtocolName(p uint8) string {
+	switch p {
+	case header.ProtoTCP:
+		return "TCP"
+	case header.ProtoUDP:
+		return "UDP"
+	case header.ProtoSCTP:
+		return "SCTP"
+	case header.ProtoICMP:
+		return "ICMP"
+	case header.ProtoICMPv6:
+		return "ICMPv6"
+	}
+	return strconv.Itoa(int(p))
+}

@@ -1,0 +1,150 @@
+package status
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"syscall"
+)
+
+// ErrNotRunning is wrapped by a Client's errors when nobody answers on the socket.
+var ErrNotRunning = errors.New("the sluice daemon is not running")
+
+// Client asks a running daemon.
+type Client struct {
+	socket string
+	http   http.Client
+}
+
+// NewClient returns a client for the daemon behind a socket. It connects with the first question.
+func NewClient(socket string) *Client {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		d := net.Dialer{Timeout: dialTimeout}
+		return d.DialContext(ctx, "unix", socket)
+	}
+	return &Client{socket: socket, http: http.Client{Transport: &http.Transport{DialContext: dial}}}
+}
+
+// Close gives up idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Services lists the service ports.
+func (c *Client) Services(ctx context.Context) ([]ServiceView, error) {
+	return ask[[]ServiceView](ctx, c, http.MethodGet, "/v1/services", nil)
+}
+
+// Backends lists the endpoints.
+func (c *Client) Backends(ctx context.Context) ([]BackendView, error) {
+	return ask[[]BackendView](ctx, c, http.MethodGet, "/v1/backends", nil)
+}
+
+// Stats reads all counters.
+func (c *Client) Stats(ctx context.Context) (StatsView, error) {
+	return ask[StatsView](ctx, c, http.MethodGet, "/v1/stats", nil)
+}
+
+// Status says what is applied; with wait it answers when everything read so far is.
+func (c *Client) Status(ctx context.Context, wait bool) (StatusView, error) {
+	q := url.Values{}
+	if wait {
+		q.Set("wait", "true")
+	}
+	return ask[StatusView](ctx, c, http.MethodGet, "/v1/status", q)
+}
+
+// DeleteFlows ends the flows that match. A filter that selects everything is
+// refused unless all is set.
+func (c *Client) DeleteFlows(ctx context.Context, f FlowFilter, all bool) (int, error) {
+	q := f.query()
+	if all {
+		q.Set("all", "true")
+	}
+	n, err := ask[Count](ctx, c, http.MethodDelete, "/v1/flows", q)
+	return n.Count, err
+}
+
+// Drain keeps new flows from the backends that e selects, or lets them come again.
+func (c *Client) Drain(ctx context.Context, e Endpoint, on bool) (int, error) {
+	method := http.MethodPut
+	if !on {
+		method = http.MethodDelete
+	}
+	n, err := ask[Count](ctx, c, method, "/v1/drains/"+url.PathEscape(e.String()), nil)
+	return n.Count, err
+}
+
+// Flows calls each for every flow that matches, until it returns an error. A
+// listing that the daemon could not finish is an error.
+func (c *Client) Flows(ctx context.Context, f FlowFilter, each func(*FlowView) error) error {
+	body, err := c.do(ctx, http.MethodGet, "/v1/flows", f.query())
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	decoder := json.NewDecoder(body)
+	for {
+		var v FlowView
+		if err := decoder.Decode(&v); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("the listing of flows broke off: %w", err)
+		}
+		if err := each(&v); err != nil {
+			return err
+		}
+	}
+}
+
+func ask[T any](ctx context.Context, c *Client, method, path string, q url.Values) (v T, err error) {
+	body, err := c.do(ctx, method, path, q)
+	if err != nil {
+		return v, err
+	}
+	defer body.Close()
+	if err := json.NewDecoder(body).Decode(&v); err != nil {
+		return v, fmt.Errorf("the daemon's answer to %s %s cannot be read: %w", method, path, err)
+	}
+	return v, nil
+}
+
+// do sends a request and returns the body of a good answer.
+func (c *Client) do(ctx context.Context, method, path string, q url.Values) (io.ReadCloser, error) {
+	request, err := http.NewRequestWithContext(ctx, method, "http://sluice"+path+"?"+q.Encode(), nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := c.http.Do(request)
+	if err != nil {
+		return nil, c.explain(err)
+	}
+	if response.StatusCode == http.StatusOK {
+		return response.Body, nil
+	}
+	defer response.Body.Close()
+	var problem errorBody
+	if err := json.NewDecoder(io.LimitReader(response.Body, 1<<16)).Decode(&problem); err != nil || problem.Error == "" {
+		return nil, fmt.Errorf("the daemon answered %s to %s %s; are the command and the daemon of the same version?", response.Status, method, path)
+	}
+	return nil, errors.New(problem.Error)
+}
+
+// explain says what an error of the connection means and what to do.
+func (c *Client) explain(err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("%w: nobody answers on %s; start it with `sluice run --config FILE`, or name its socket with --socket", ErrNotRunning, c.socket)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("no permission to open %s: run as the user the daemon runs as (root)", c.socket)
+	}
+	var u *url.Error
+	if errors.As(err, &u) {
+		err = u.Err
+	}
+	return fmt.Errorf("ask the daemon on %s: %w", c.socket, err)
+}

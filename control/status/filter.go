@@ -1,0 +1,125 @@
+package status
+
+import (
+	"fmt"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// Endpoint selects by address, by address and port, or by prefix. The zero value
+// selects everything.
+type Endpoint struct {
+	Prefix netip.Prefix // a single address is a prefix of full length
+	Port   uint16       // 0 is any
+}
+
+// ParseEndpoint reads 10.0.0.1, 10.0.0.1:80, 10.0.0.0/8, 2001:db8::1 or [2001:db8::1]:80.
+func ParseEndpoint(s string) (Endpoint, error) {
+	if p, err := netip.ParsePrefix(s); err == nil {
+		return Endpoint{Prefix: p.Masked()}, nil
+	}
+	if ap, err := netip.ParseAddrPort(s); err == nil && ap.Port() != 0 {
+		a := ap.Addr().Unmap()
+		return Endpoint{Prefix: netip.PrefixFrom(a, a.BitLen()), Port: ap.Port()}, nil
+	}
+	if a, err := netip.ParseAddr(strings.Trim(s, "[]")); err == nil {
+		a = a.Unmap()
+		return Endpoint{Prefix: netip.PrefixFrom(a, a.BitLen())}, nil
+	}
+	return Endpoint{}, fmt.Errorf("%q is no address, address:port or prefix, write one such as 192.0.2.1, [2001:db8::1]:80 or 10.0.0.0/8", s)
+}
+
+// IsZero says whether e selects everything.
+func (e Endpoint) IsZero() bool { return !e.Prefix.IsValid() }
+
+// Match says whether e selects an address and port.
+func (e Endpoint) Match(ap netip.AddrPort) bool {
+	return e.IsZero() || e.Prefix.Contains(ap.Addr()) && (e.Port == 0 || e.Port == ap.Port())
+}
+
+// String writes what ParseEndpoint reads.
+func (e Endpoint) String() string {
+	switch {
+	case e.IsZero():
+		return ""
+	case e.Port != 0:
+		return netip.AddrPortFrom(e.Prefix.Addr(), e.Port).String()
+	case e.Prefix.IsSingleIP():
+		return e.Prefix.Addr().String()
+	}
+	return e.Prefix.String()
+}
+
+// FlowFilter selects flows; what is not set selects all.
+type FlowFilter struct {
+	Client, VIP, Backend Endpoint
+	Service              string // namespace/name or namespace/name:port
+	State                string
+	Protocol             string
+}
+
+// IsZero says whether every flow matches.
+func (f FlowFilter) IsZero() bool { return f == FlowFilter{} }
+
+// Match says whether a flow is selected. It does not allocate.
+func (f *FlowFilter) Match(v *FlowView) bool {
+	return f.Client.Match(v.Client) && f.VIP.Match(v.VIP) && f.Backend.Match(v.Backend) &&
+		(f.State == "" || strings.EqualFold(f.State, v.State)) &&
+		(f.Protocol == "" || strings.EqualFold(f.Protocol, v.Protocol)) &&
+		(f.Service == "" || matchService(f.Service, v.Service))
+}
+
+// matchService: a filter without a port selects every port of the service.
+func matchService(filter, service string) bool {
+	rest, ok := strings.CutPrefix(service, filter)
+	return ok && (rest == "" || rest[0] == ':' && !strings.Contains(filter, ":"))
+}
+
+// query writes the filter as parameters of a request.
+func (f FlowFilter) query() url.Values {
+	q := url.Values{}
+	for _, p := range []struct{ name, value string }{
+		{"client", f.Client.String()}, {"vip", f.VIP.String()}, {"backend", f.Backend.String()},
+		{"service", f.Service}, {"state", f.State}, {"protocol", f.Protocol},
+	} {
+		if p.value != "" {
+			q.Set(p.name, p.value)
+		}
+	}
+	return q
+}
+
+// filterFrom reads the parameters of a request. A parameter that is not known is
+// an error: a misspelt filter must not select everything.
+func filterFrom(q url.Values) (f FlowFilter, all bool, err error) {
+	for name, values := range q {
+		if len(values) != 1 {
+			return f, false, fmt.Errorf("parameter %s is given %d times, give it once", name, len(values))
+		}
+		value := values[0]
+		switch name {
+		case "client":
+			f.Client, err = ParseEndpoint(value)
+		case "vip":
+			f.VIP, err = ParseEndpoint(value)
+		case "backend":
+			f.Backend, err = ParseEndpoint(value)
+		case "service":
+			f.Service = value
+		case "state":
+			f.State = value
+		case "protocol":
+			f.Protocol = value
+		case "all":
+			all, err = strconv.ParseBool(value)
+		default:
+			err = fmt.Errorf("is not known; known are client, vip, backend, service, state, protocol, all")
+		}
+		if err != nil {
+			return f, false, fmt.Errorf("parameter %s: %w", name, err)
+		}
+	}
+	return f, all, nil
+}

@@ -1,0 +1,65 @@
+package status
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"syscall"
+	"time"
+)
+
+// ErrInUse is returned by Listen when another process answers on the socket.
+var ErrInUse = errors.New("another sluice daemon answers on the status socket")
+
+const (
+	socketMode  = 0o600
+	dialTimeout = 2 * time.Second
+)
+
+// Listen makes the unix socket. A socket that nobody answers on, left by a daemon
+// that was killed, is replaced; anything else at the path is left alone.
+func Listen(path string) (net.Listener, error) {
+	if err := removeStale(path); err != nil {
+		return nil, err
+	}
+	lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		// The mode of a socket that is not bound yet becomes the mode of its file
+		// (unix_bind_bsd, net/unix/af_unix.c), so at no time can others open it.
+		var chmodErr error
+		err := raw.Control(func(fd uintptr) { chmodErr = syscall.Fchmod(int(fd), socketMode) })
+		return errors.Join(err, chmodErr)
+	}}
+	l, err := lc.Listen(context.Background(), "unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("status socket %s: %w", path, err)
+	}
+	return l, nil
+}
+
+func removeStale(path string) error {
+	s, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("status socket: %w", err)
+	}
+	if s.Mode()&fs.ModeSocket == 0 {
+		return fmt.Errorf("status socket: %s exists and is no socket; remove it or set statusSocket to another path", path)
+	}
+	conn, err := net.DialTimeout("unix", path, dialTimeout)
+	if err == nil {
+		conn.Close()
+		return fmt.Errorf("%w %s; stop it, or give this one its own statusSocket and stateDir", ErrInUse, path)
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return fmt.Errorf("status socket %s: cannot tell whether another daemon uses it: %w", path, err)
+	}
+	if err := os.Remove(path); err != nil {
+		return fmt.Errorf("status socket: remove the one a dead daemon left: %w", err)
+	}
+	return nil
+}

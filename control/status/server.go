@@ -1,0 +1,175 @@
+package status
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// flowsPerPage bounds what a listing of flows holds in memory.
+const flowsPerPage = 512
+
+// writeTimeout is how long one page may take a reader to accept.
+const writeTimeout = 30 * time.Second
+
+// Server answers on the status socket.
+type Server struct {
+	gateway Gateway
+	log     *slog.Logger
+	http    http.Server
+}
+
+// NewServer returns a server for a gateway.
+func NewServer(g Gateway, log *slog.Logger) *Server {
+	s := &Server{gateway: g, log: log}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/services", func(w http.ResponseWriter, _ *http.Request) { s.reply(w, g.Services()) })
+	mux.HandleFunc("GET /v1/backends", func(w http.ResponseWriter, _ *http.Request) { s.reply(w, g.Backends()) })
+	mux.HandleFunc("GET /v1/stats", func(w http.ResponseWriter, _ *http.Request) { s.reply(w, g.Stats()) })
+	mux.HandleFunc("GET /v1/status", s.status)
+	mux.HandleFunc("GET /v1/flows", s.flows)
+	mux.HandleFunc("DELETE /v1/flows", s.deleteFlows)
+	mux.HandleFunc("PUT /v1/drains/{backend...}", func(w http.ResponseWriter, r *http.Request) { s.drain(w, r, true) })
+	mux.HandleFunc("DELETE /v1/drains/{backend...}", func(w http.ResponseWriter, r *http.Request) { s.drain(w, r, false) })
+	s.http = http.Server{
+		Handler:           mux,
+		ReadHeaderTimeout: 5 * time.Second,
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    1 << 16,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	return s
+}
+
+// Serve answers until Shutdown; it then returns nil.
+func (s *Server) Serve(l net.Listener) error {
+	if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("status socket: %w", err)
+	}
+	return nil
+}
+
+// Shutdown closes the listener (which removes the socket), lets requests finish
+// until ctx ends, and then cuts them off.
+func (s *Server) Shutdown(ctx context.Context) error {
+	if err := s.http.Shutdown(ctx); err != nil {
+		return s.http.Close()
+	}
+	return nil
+}
+
+func (s *Server) reply(w http.ResponseWriter, v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		s.fail(w, http.StatusInternalServerError, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if _, err := w.Write(append(body, '\n')); err != nil {
+		s.log.Debug("status reader went away", "error", err)
+	}
+}
+
+type errorBody struct {
+	Error string `json:"error"`
+}
+
+func (s *Server) fail(w http.ResponseWriter, code int, err error) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	if encodeErr := json.NewEncoder(w).Encode(errorBody{err.Error()}); encodeErr != nil {
+		s.log.Debug("status reader went away", "error", encodeErr)
+	}
+}
+
+// status answers at once, or with ?wait=true when everything is applied.
+func (s *Server) status(w http.ResponseWriter, r *http.Request) {
+	if wait, _ := strconv.ParseBool(r.URL.Query().Get("wait")); wait {
+		if err := s.gateway.WaitApplied(r.Context()); err != nil {
+			s.fail(w, http.StatusServiceUnavailable, err)
+			return
+		}
+	}
+	s.reply(w, s.gateway.Status())
+}
+
+// flows streams one JSON object per line. A listing that is cut short ends without
+// the final chunk, which the client sees as an error.
+func (s *Server) flows(w http.ResponseWriter, r *http.Request) {
+	filter, _, err := filterFrom(r.URL.Query())
+	if err != nil {
+		s.fail(w, http.StatusBadRequest, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	control := http.NewResponseController(w)
+	encoder := json.NewEncoder(w)
+	page := make([]FlowView, 0, flowsPerPage)
+	for cursor := uint64(0); ; {
+		page, cursor = s.gateway.Flows(&filter, cursor, flowsPerPage, page[:0])
+		if err := control.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+			s.log.Debug("status socket takes no deadline", "error", err)
+		}
+		for i := range page {
+			if err := encoder.Encode(&page[i]); err != nil {
+				panic(http.ErrAbortHandler) // net/http's way to end a reply without its last chunk
+			}
+		}
+		if cursor == 0 {
+			return
+		}
+		if r.Context().Err() != nil {
+			panic(http.ErrAbortHandler)
+		}
+		if err := control.Flush(); err != nil {
+			panic(http.ErrAbortHandler)
+		}
+	}
+}
+
+// Count is the answer of what changes several things.
+type Count struct {
+	Count int `json:"count"`
+}
+
+func (s *Server) deleteFlows(w http.ResponseWriter, r *http.Request) {
+	filter, all, err := filterFrom(r.URL.Query())
+	if err == nil && filter.IsZero() != all {
+		err = errors.New("give a filter, or all=true without one to delete every flow")
+	}
+	if err != nil {
+		s.fail(w, http.StatusBadRequest, err)
+		return
+	}
+	n, err := s.gateway.DeleteFlows(r.Context(), &filter)
+	if err != nil {
+		s.fail(w, http.StatusInternalServerError, err)
+		return
+	}
+	s.log.Info("flows deleted by the operator", "count", n, "filter", filter.query().Encode())
+	s.reply(w, Count{n})
+}
+
+func (s *Server) drain(w http.ResponseWriter, r *http.Request, on bool) {
+	e, err := ParseEndpoint(r.PathValue("backend"))
+	if err != nil {
+		s.fail(w, http.StatusBadRequest, err)
+		return
+	}
+	n, err := s.gateway.Drain(e, on)
+	switch {
+	case err != nil:
+		s.fail(w, http.StatusInternalServerError, err)
+	case n == 0:
+		s.fail(w, http.StatusNotFound, fmt.Errorf("no backend %s, see `sluice backends`", e))
+	default:
+		s.log.Info("backend drained by the operator", "backend", e.String(), "on", on, "count", n)
+		s.reply(w, Count{n})
+	}
+}

@@ -1,0 +1,240 @@
+package status
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Traffic counts packets and bytes of both directions, and flows, since the start.
+type Traffic struct {
+	Flows          uint64 `json:"flows"` // created
+	ToBackend      uint64 `json:"toBackend"`
+	ToBackendBytes uint64 `json:"toBackendBytes"`
+	ToClient       uint64 `json:"toClient"`
+	ToClientBytes  uint64 `json:"toClientBytes"`
+}
+
+// ServiceView is one port of a Kubernetes Service as it is served now.
+type ServiceView struct {
+	Namespace string         `json:"namespace"`
+	Name      string         `json:"name"`
+	PortName  string         `json:"portName,omitempty"`
+	Protocol  string         `json:"protocol"` // TCP, UDP
+	Port      uint16         `json:"port"`
+	Frontends []FrontendView `json:"frontends"`
+	// Backends counts the endpoints of both families that are known, Usable those that take new flows.
+	Backends int     `json:"backends"`
+	Usable   int     `json:"usable"`
+	Traffic  Traffic `json:"traffic"`
+}
+
+// FrontendView is one thing that clients of a service send to.
+type FrontendView struct {
+	Address    string `json:"address"` // addr:port; a node port has its family's zero address
+	Kind       string `json:"kind"`    // LoadBalancer, ExternalIP, NodePort
+	KeepClient bool   `json:"keepClient,omitempty"`
+	// Usable backends, and slots of the Maglev table over them.
+	Usable int `json:"usable"`
+	Slots  int `json:"slots"`
+	// Empty says what new flows get when there is no usable backend: reject or drop.
+	Empty string `json:"empty,omitempty"`
+}
+
+// BackendView is one endpoint of one service port.
+type BackendView struct {
+	Address   netip.AddrPort `json:"address"`
+	Protocol  string         `json:"protocol"`
+	Namespace string         `json:"namespace"`
+	Service   string         `json:"service"`
+	PortName  string         `json:"portName,omitempty"`
+	Port      uint16         `json:"port"` // of the service
+	// State is ready, drained, terminating (and serving), gone (no longer serving), unready.
+	State   string  `json:"state"`
+	Local   bool    `json:"local,omitempty"`
+	NextHop string  `json:"nextHop,omitempty"` // interface and MAC, host link, or why there is none
+	Traffic Traffic `json:"traffic"`
+}
+
+// FlowView is one flow. For ICMP echo the ports hold the identifier.
+type FlowView struct {
+	Protocol string         `json:"protocol"`
+	State    string         `json:"state"`
+	Client   netip.AddrPort `json:"client"`
+	VIP      netip.AddrPort `json:"vip"`
+	SNAT     netip.AddrPort `json:"snat"` // the client itself where its address is kept
+	Backend  netip.AddrPort `json:"backend"`
+	Service  string         `json:"service,omitempty"` // namespace/name, with :port-name if it has one
+	// IdleSeconds since the last packet, ExpiresSeconds until the flow ends without one.
+	IdleSeconds    int64 `json:"idleSeconds"`
+	ExpiresSeconds int64 `json:"expiresSeconds"`
+}
+
+// WorkerView is what one worker counted (stats.Block).
+type WorkerView struct {
+	Worker       int    `json:"worker"`
+	CPU          int    `json:"cpu"` // -1 if it is not pinned
+	Rx           uint64 `json:"rx"`
+	RxBytes      uint64 `json:"rxBytes"`
+	Tx           uint64 `json:"tx"`
+	TxBytes      uint64 `json:"txBytes"`
+	Generated    uint64 `json:"generated"`
+	Returned     uint64 `json:"returned"`
+	Held         int64  `json:"held"`
+	Dropped      uint64 `json:"dropped"`
+	KernelRx     uint64 `json:"kernelRx"`
+	FlowsCreated uint64 `json:"flowsCreated"`
+	ICMPLimited  uint64 `json:"icmpLimited"`
+	Batches      uint64 `json:"batches"`
+	Polls        uint64 `json:"polls"`
+	BusyNanos    uint64 `json:"busyNanos"`
+	IdleNanos    uint64 `json:"idleNanos"`
+	// Generation is the oldest snapshot the worker may still use; 0 while Asleep or waking.
+	Generation uint64 `json:"generation"`
+	Asleep     bool   `json:"asleep"`
+	// PulseNanos is how long ago the last pass of the loop was; -1 before the first.
+	PulseNanos int64             `json:"pulseNanos"`
+	Drops      map[string]uint64 `json:"drops"` // by reason; reasons that did not occur are left out
+	PacketLaw  PacketLaw         `json:"packetLaw"`
+	FrameLaw   FrameLaw          `json:"frameLaw"`
+}
+
+// PacketLaw is what came in and what it is accounted for by. The two are equal
+// whenever the worker is between batches; a reading in the middle may be one batch apart.
+type PacketLaw struct {
+	In        uint64 `json:"in"`        // received + generated
+	Accounted uint64 `json:"accounted"` // transmitted + returned + dropped + held
+	Holds     bool   `json:"holds"`
+}
+
+// FrameLaw is where the frames of a worker's UMEM are.
+type FrameLaw struct {
+	Total uint64 `json:"total"`
+	Free  uint64 `json:"free"`
+	Links uint64 `json:"links"`
+	Held  uint64 `json:"held"`
+	Holds bool   `json:"holds"`
+}
+
+// FlowTableView is one family's flow table.
+type FlowTableView struct {
+	Family   string            `json:"family"` // ipv4, ipv6
+	Capacity uint64            `json:"capacity"`
+	Used     uint64            `json:"used"`
+	HalfOpen uint64            `json:"halfOpen"`
+	States   map[string]uint64 `json:"states"`
+	// Counters of the table's own: shed, expired, refused, by name.
+	Counters map[string]uint64 `json:"counters,omitempty"`
+}
+
+// StatsView is everything that is counted.
+type StatsView struct {
+	Workers  []WorkerView      `json:"workers"`
+	Flows    []FlowTableView   `json:"flows"`
+	Steering map[string]uint64 `json:"steering"` // the kernel program's counters, by name
+	Queues   []QueueStatsView  `json:"queues"`
+	Snapshot SnapshotView      `json:"snapshot"`
+}
+
+// QueueStatsView is what the kernel counts for one AF_XDP socket (struct xdp_statistics).
+type QueueStatsView struct {
+	Interface       string `json:"interface"`
+	Queue           int    `json:"queue"`
+	RxDropped       uint64 `json:"rxDropped"`       // no frame in the fill ring, or one too large
+	RxRingFull      uint64 `json:"rxRingFull"`      // the worker was too slow
+	RxFillRingEmpty uint64 `json:"rxFillRingEmpty"` // times the kernel looked for a frame in vain
+	RxInvalidDescs  uint64 `json:"rxInvalidDescs"`
+	TxInvalidDescs  uint64 `json:"txInvalidDescs"`
+	TxRingEmpty     uint64 `json:"txRingEmpty"`
+}
+
+// SnapshotView is how far the table of services got.
+type SnapshotView struct {
+	Published   uint64    `json:"published"` // generation in the handle
+	PublishedAt time.Time `json:"publishedAt,omitzero"`
+	Steered     uint64    `json:"steered"` // generation the kernel program redirects by
+	Seen        uint64    `json:"seen"`    // by the slowest worker that is awake; Published if all sleep
+	Services    int       `json:"services"`
+	Frontends   int       `json:"frontends"`
+	Backends    int       `json:"backends"`
+}
+
+// StatusView is what is applied against what was read.
+type StatusView struct {
+	Node      string    `json:"node"`
+	PID       int       `json:"pid"`
+	StartedAt time.Time `json:"startedAt"`
+	Version   Version   `json:"version"`
+	// Ready is what /readyz says; NotReady why not.
+	Ready    bool     `json:"ready"`
+	NotReady []string `json:"notReady,omitempty"`
+	Draining bool     `json:"draining"`
+	// Applied: everything read so far is published, steered, and seen by every worker.
+	Applied    bool            `json:"applied"`
+	Config     ConfigView      `json:"config"`
+	Snapshot   SnapshotView    `json:"snapshot"`
+	Sources    []SourceView    `json:"sources"`
+	Problems   []ProblemView   `json:"problems"`
+	Interfaces []InterfaceView `json:"interfaces"`
+	Conditions []ConditionView `json:"conditions"`
+}
+
+// ConfigView is the configuration file's state.
+type ConfigView struct {
+	File     string    `json:"file"`
+	LoadedAt time.Time `json:"loadedAt"`
+	// Error: the file as it is now is refused, and the last good one stays.
+	Error string `json:"error,omitempty"`
+	// NeedRestart are changes in the file that the running daemon does not take over.
+	NeedRestart []string `json:"needRestart,omitempty"`
+}
+
+// SourceView is one place that objects are read from.
+type SourceView struct {
+	Name    string    `json:"name"` // such as manifests:/etc/sluice/manifests
+	Synced  bool      `json:"synced"`
+	Read    uint64    `json:"read"`    // revision read last
+	Applied uint64    `json:"applied"` // revision that is published and steered
+	ReadAt  time.Time `json:"readAt,omitzero"`
+	Objects int       `json:"objects"`
+	Error   string    `json:"error,omitempty"`
+}
+
+// ProblemView is one object that is not served as it is written.
+type ProblemView struct {
+	Source  string    `json:"source"` // config, manifests, services, neighbours, ...
+	Object  string    `json:"object"` // such as Service default/web, with the file if there is one
+	Field   string    `json:"field,omitempty"`
+	Message string    `json:"message"`
+	Since   time.Time `json:"since,omitzero"`
+	// Serving: the object's last good version is served meanwhile.
+	Serving bool `json:"serving"`
+}
+
+// InterfaceView is one link that workers use.
+type InterfaceView struct {
+	Name   string      `json:"name"`
+	Driver string      `json:"driver,omitempty"`
+	Up     bool        `json:"up"`
+	MTU    int         `json:"mtu"`
+	Mode   string      `json:"mode"`   // native, generic
+	Reason string      `json:"reason"` // why this mode
+	Queues []QueueView `json:"queues"`
+}
+
+// QueueView is one AF_XDP socket.
+type QueueView struct {
+	Queue    int    `json:"queue"`
+	Worker   int    `json:"worker"`
+	Bound    bool   `json:"bound"`
+	ZeroCopy bool   `json:"zeroCopy"`
+	Reason   string `json:"reason"` // why copy, or why not bound
+}
+
+// ConditionView is something an operator should know that stops nothing: a taken
+// port, a detached program, a stalled worker.
+type ConditionView struct {
+	Name   string    `json:"name"`
+	Level  string    `json:"level"` // ok, warn, fail
+	Detail string    `json:"detail"`
+	Since  time.Time `json:"since,omitzero"`
+}
