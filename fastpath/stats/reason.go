@@ -33,9 +33,10 @@ const (
 	IPv6RoutingHeader   // type 0 (RFC 5095) or any with segments left
 
 	// Addresses.
-	MartianSource // loopback, multicast, broadcast, zero or link-local source
-	LandAttack    // source equals destination
-	SpoofedSource // an address of ours as the source of a packet from outside
+	MartianSource      // loopback, multicast, broadcast, zero or link-local source
+	MartianDestination // the same kinds of address as a destination
+	LandAttack         // source equals destination
+	SpoofedSource      // an address of ours as the source of a packet from outside
 
 	// Fragments.
 	FragmentTiny    // first fragment without its whole header chain (RFC 7112, RFC 1858)
@@ -98,6 +99,7 @@ var dropReasonNames = [NumDropReasons]string{
 	IPv6ExtensionHeader: "ipv6_extension_header",
 	IPv6RoutingHeader:   "ipv6_routing_header",
 	MartianSource:       "martian_source",
+	MartianDestination:  "martian_destination",
 	LandAttack:          "land_attack",
 	SpoofedSource:       "spoofed_source",
 	FragmentTiny:        "fragment_tiny",
