@@ -1,6 +1,10 @@
 package header
 
-import "sluice.dev/sluice/fastpath/stats"
+import (
+	"encoding/binary"
+
+	"sluice.dev/sluice/fastpath/stats"
+)
 
 // Fragment says which part of a datagram a packet is.
 type Fragment uint8
@@ -12,7 +16,7 @@ const (
 )
 
 // Packet is what Parse found. Offsets are in bytes from the start of the frame.
-// It is pointer-free; a batch holds an array of them.
+// It is pointer-free and one cache line; a batch holds an array of them.
 type Packet struct {
 	// Tuple is the packet's own direction. For a LaterFragment both ports are
 	// zero until the fragment table supplies them. For an ICMP query (echo
@@ -35,11 +39,34 @@ type Packet struct {
 	TTL      uint8 // TTL or hop limit as received
 	DF       bool  // IPv4 don't-fragment bit; always true for IPv6
 
+	Multicast bool // the frame's destination MAC has the group bit
+
 	VLANs uint8     // tags found, 0 to 2
 	VLAN  [2]uint16 // TCI, outer first
-
-	Multicast bool // the frame's destination MAC has the group bit
 }
+
+// EtherTypes that Parse knows.
+const (
+	EtherTypeIPv4 = 0x0800
+	EtherTypeIPv6 = 0x86dd
+	etherTypeVLAN = 0x8100 // IEEE 802.1Q
+	etherTypeQinQ = 0x88a8 // IEEE 802.1ad
+)
+
+// Sizes of headers without options, in bytes.
+const (
+	EthernetBytes   = 14
+	IPv4Bytes       = 20
+	IPv6Bytes       = 40
+	TCPBytes        = 20
+	UDPBytes        = 8
+	ICMPBytes       = 8
+	VLANBytes       = 4
+	maxVLANs        = 2
+	maxPacketBytes  = 65535 // RFC 791, RFC 8200: what a 16-bit length can say
+	fragmentUnit    = 8     // RFC 791, RFC 8200: unit of the fragment offset, in bytes
+	etherTypeOffset = 12
+)
 
 // Parse reads and judges one Ethernet frame. It returns stats.None and fills p,
 // or the reason to drop the packet; p then holds only what was read before the
@@ -51,20 +78,44 @@ type Packet struct {
 // IPv6, its zero checksum; ports not zero; martian and land addresses. Not
 // checked: TCP, UDP and SCTP checksums (wrong in, wrong out) and ICMP checksums
 // (see ChecksumICMP), TTL.
-func Parse(frame []byte, p *Packet) stats.DropReason { panic("written by package header") }
-
-// ParseInner reads the packet embedded in an ICMP or ICMPv6 error: the header
-// and at least 8 bytes of transport (RFC 792; RFC 4443 section 2.4), which is all
-// that an error may carry. inner.Tuple is the embedded packet's direction: the
-// one our peer claims somebody sent. Offsets in inner are from the start of frame.
-// inner.End is where the frame's bytes end, not where the embedded packet claims to.
-func ParseInner(frame []byte, outer *Packet, inner *Packet) stats.DropReason {
-	panic("written by package header")
+func Parse(frame []byte, p *Packet) stats.DropReason {
+	*p = Packet{}
+	if len(frame) < EthernetBytes {
+		return stats.FrameTruncated
+	}
+	if len(frame) > maxPacketBytes {
+		return stats.FrameOversize // offsets are 16 bits
+	}
+	p.Multicast = frame[0]&1 != 0
+	l3 := EthernetBytes
+	etherType := binary.BigEndian.Uint16(frame[etherTypeOffset:])
+	for etherType == etherTypeVLAN || etherType == etherTypeQinQ {
+		if p.VLANs == maxVLANs {
+			return stats.EtherType
+		}
+		if len(frame) < l3+VLANBytes {
+			return stats.FrameTruncated
+		}
+		tag := (*[VLANBytes]byte)(frame[l3:])
+		p.VLAN[p.VLANs] = binary.BigEndian.Uint16(tag[0:2])
+		etherType = binary.BigEndian.Uint16(tag[2:4])
+		p.VLANs++
+		l3 += VLANBytes
+	}
+	switch etherType {
+	case EtherTypeIPv4:
+		return parseIPv4(frame, p, l3)
+	case EtherTypeIPv6:
+		return parseIPv6(frame, p, l3)
+	}
+	return stats.EtherType
 }
 
-// IsICMPError says whether a type of ICMP (v6 false) or ICMPv6 reports about
-// another packet: 3, 4, 5, 11, 12, or 1 to 4.
-func IsICMPError(v6 bool, icmpType uint8) bool { panic("written by package header") }
-
-// ChecksumICMP verifies the checksum of the ICMP or ICMPv6 message in the frame.
-func ChecksumICMP(frame []byte, p *Packet) bool { panic("written by package header") }
+// FragmentBytes is the number of bytes that a fragment contributes to its
+// datagram, counted from the same place as FragmentOffset.
+func (p *Packet) FragmentBytes() uint16 {
+	if p.FragmentHeader != 0 {
+		return p.End - p.FragmentHeader - fragmentHeaderBytes
+	}
+	return p.End - p.L4
+}

@@ -1,0 +1,173 @@
+package header
+
+import (
+	"encoding/binary"
+
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat/checksum"
+)
+
+// ICMP types (RFC 792).
+const (
+	ICMPEchoReply        = 0
+	ICMPUnreachable      = 3
+	ICMPSourceQuench     = 4
+	ICMPRedirect         = 5
+	ICMPEchoRequest      = 8
+	ICMPTimeExceeded     = 11
+	ICMPParameterProblem = 12
+)
+
+// ICMPv6 types (RFC 4443). Those below 128 are errors.
+const (
+	ICMPv6Unreachable      = 1
+	ICMPv6PacketTooBig     = 2
+	ICMPv6TimeExceeded     = 3
+	ICMPv6ParameterProblem = 4
+	ICMPv6EchoRequest      = 128
+	ICMPv6EchoReply        = 129
+	ICMPv6Redirect         = 137 // RFC 4861 section 4.5
+)
+
+// minInnerBytes is what an error carries of the transport header at least (RFC 792):
+// enough for the ports of TCP and UDP and for the identifier of a query.
+const minInnerBytes = 8
+
+// minExtendedBytes is the shortest quote that extensions may follow (RFC 4884
+// section 3); older senders left the length field zero.
+const minExtendedBytes = 128
+
+// IsICMPError says whether a type of ICMP (v6 false) or ICMPv6 reports about
+// another packet: 3, 4, 5, 11, 12, or 1 to 4.
+func IsICMPError(v6 bool, icmpType uint8) bool {
+	if v6 {
+		return icmpType >= ICMPv6Unreachable && icmpType <= ICMPv6ParameterProblem
+	}
+	switch icmpType {
+	case ICMPUnreachable, ICMPSourceQuench, ICMPRedirect, ICMPTimeExceeded, ICMPParameterProblem:
+		return true
+	}
+	return false
+}
+
+func isEcho(v6 bool, icmpType uint8) bool {
+	if v6 {
+		return icmpType == ICMPv6EchoRequest || icmpType == ICMPv6EchoReply
+	}
+	return icmpType == ICMPEchoRequest || icmpType == ICMPEchoReply
+}
+
+// ChecksumICMP verifies the checksum of the ICMP or ICMPv6 message in the frame.
+// It is false for a fragment, whose checksum covers what is not here.
+func ChecksumICMP(frame []byte, p *Packet) bool {
+	if p.Fragment != NotFragment {
+		return false
+	}
+	message := frame[p.L4:p.End]
+	sum := checksum.Sum(message)
+	if p.Tuple.V6 { // pseudo-header, RFC 8200 section 8.1
+		sum = checksum.Add(sum, p.Tuple.sumAddrs())
+		sum = checksum.Add(sum, checksum.Add(uint16(len(message)), ProtoICMPv6))
+	}
+	return sum == 0xffff
+}
+
+// ParseInner reads the packet embedded in an ICMP or ICMPv6 error: the header
+// and at least 8 bytes of transport (RFC 792; RFC 4443 section 2.4), which is all
+// that an error may carry. inner.Tuple is the embedded packet's direction: the
+// one our peer claims somebody sent. Offsets in inner are from the start of frame.
+// inner.End is where the quoted bytes end, not where the embedded packet claims to.
+//
+// Lengths inside are not compared with what is quoted. The embedded IPv4 header
+// checksum is verified (RFC 5508 REQ-3 a); transport checksums are not (REQ-3 c). An error about
+// an error makes no sense (RFC 1122 section 3.2.2); about a later fragment it may,
+// but there are no ports in it.
+func ParseInner(frame []byte, outer *Packet, inner *Packet) stats.DropReason {
+	*inner = Packet{}
+	if outer.Fragment != NotFragment {
+		return stats.ICMPHeader
+	}
+	l3 := int(outer.L4) + ICMPBytes
+	end := quotedEnd(frame, outer)
+	sensible := false // not a function value: through one, inner would escape to the heap
+	if outer.Tuple.V6 {
+		sensible = parseInnerIPv6(frame[:end], inner, l3)
+	} else {
+		sensible = parseInnerIPv4(frame[:end], inner, l3)
+	}
+	if !sensible {
+		return stats.ICMPHeader
+	}
+	if inner.Fragment == LaterFragment {
+		return stats.None
+	}
+	return parseInnerTransport(frame[inner.L4:end], inner)
+}
+
+// quotedEnd is where the quoted bytes end: with the message, or before the
+// extensions that a length field in the ICMP header announces (RFC 4884 section 3).
+func quotedEnd(frame []byte, outer *Packet) int {
+	end := int(outer.End)
+	var quotedBytes int
+	switch {
+	case outer.Tuple.V6 && (outer.ICMPType == ICMPv6Unreachable || outer.ICMPType == ICMPv6TimeExceeded):
+		quotedBytes = int(frame[outer.L4+4]) * 8
+	case !outer.Tuple.V6 && (outer.ICMPType == ICMPUnreachable ||
+		outer.ICMPType == ICMPTimeExceeded || outer.ICMPType == ICMPParameterProblem):
+		quotedBytes = int(frame[outer.L4+5]) * 4
+	}
+	if quotedBytes < minExtendedBytes {
+		return end
+	}
+	return min(end, int(outer.L4)+ICMPBytes+quotedBytes)
+}
+
+func parseInnerIPv4(quoted []byte, inner *Packet, l3 int) bool {
+	if len(quoted) < l3+IPv4Bytes {
+		return false
+	}
+	h := (*[IPv4Bytes]byte)(quoted[l3:])
+	l4 := l3 + int(h[0]&15)*4
+	if h[0]>>4 != 4 || l4 < l3+IPv4Bytes || l4 > len(quoted) || checksum.Sum(quoted[l3:l4]) != 0xffff {
+		return false
+	}
+	inner.setIPv4(h, l3, l4, len(quoted))
+	return true
+}
+
+func parseInnerIPv6(quoted []byte, inner *Packet, l3 int) bool {
+	if len(quoted) < l3+IPv6Bytes {
+		return false
+	}
+	h := (*[IPv6Bytes]byte)(quoted[l3:])
+	if h[0]>>4 != 6 {
+		return false
+	}
+	inner.setIPv6(h, l3, len(quoted))
+	return inner.walkExtensions(quoted, h[6]) == stats.None
+}
+
+func parseInnerTransport(b []byte, inner *Packet) stats.DropReason {
+	if !transportKnown(inner.Tuple.Proto, inner.Tuple.V6) {
+		return stats.Protocol
+	}
+	if len(b) < minInnerBytes {
+		return stats.ICMPHeader
+	}
+	h := (*[minInnerBytes]byte)(b)
+	if inner.Tuple.Proto == ProtoTCP || inner.Tuple.Proto == ProtoUDP {
+		inner.Tuple.SrcPort = binary.BigEndian.Uint16(h[0:2])
+		inner.Tuple.DstPort = binary.BigEndian.Uint16(h[2:4])
+		return stats.None
+	}
+	inner.ICMPType, inner.ICMPCode = h[0], h[1]
+	if IsICMPError(inner.Tuple.V6, h[0]) {
+		return stats.ICMPHeader
+	}
+	if !isEcho(inner.Tuple.V6, h[0]) {
+		return stats.ICMPType
+	}
+	inner.Tuple.SrcPort = binary.BigEndian.Uint16(h[4:6])
+	inner.Tuple.DstPort = inner.Tuple.SrcPort
+	return stats.None
+}

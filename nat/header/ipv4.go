@@ -1,0 +1,111 @@
+package header
+
+import (
+	"encoding/binary"
+	"math/bits"
+
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat/checksum"
+)
+
+// The flags and offset word of the IPv4 header (RFC 791 section 3.1).
+const (
+	ipv4DontFragment  = 0x4000
+	ipv4MoreFragments = 0x2000
+	ipv4OffsetMask    = 0x1fff // in units of 8 bytes
+)
+
+// IPv4 options (RFC 791 section 3.1): type, then length and data but for the first two.
+const (
+	optionEnd    = 0
+	optionNoOp   = 1
+	optionLSRR   = 131 // loose source route
+	optionSSRR   = 137 // strict source route
+	optionHeader = 2   // bytes of type and length
+)
+
+// parseIPv4 reads the packet whose header starts at l3.
+func parseIPv4(frame []byte, p *Packet, l3 int) stats.DropReason {
+	if len(frame) < l3+IPv4Bytes {
+		return stats.FrameTruncated
+	}
+	h := (*[IPv4Bytes]byte)(frame[l3:])
+	headerBytes := int(h[0]&15) * 4
+	totalBytes := int(binary.BigEndian.Uint16(h[2:4]))
+	if h[0]>>4 != 4 || headerBytes < IPv4Bytes || totalBytes < headerBytes {
+		return stats.IPv4Header
+	}
+	end := l3 + totalBytes
+	if end > len(frame) {
+		return stats.FrameTruncated
+	}
+	l4 := l3 + headerBytes
+	p.setIPv4(h, l3, l4, end)
+	if headerBytes == IPv4Bytes {
+		if sum20(h) != 0xffff {
+			return stats.IPv4Checksum
+		}
+	} else if reason := judgeOptions(frame[l3:l4]); reason != stats.None {
+		return reason
+	}
+	src, dst := binary.BigEndian.Uint32(h[12:16]), binary.BigEndian.Uint32(h[16:20])
+	switch {
+	case martian4(src):
+		return stats.MartianSource
+	case martian4(dst):
+		return stats.MartianDestination
+	case src == dst:
+		return stats.LandAttack
+	}
+	if p.Fragment != NotFragment {
+		return judgeFragment(frame, p, totalBytes+int(p.FragmentOffset))
+	}
+	return parseTransport(frame, p)
+}
+
+// setIPv4 fills p with what the fixed header says.
+func (p *Packet) setIPv4(h *[IPv4Bytes]byte, l3, l4, end int) {
+	p.Tuple.Src = Addr{10: 0xff, 11: 0xff, 12: h[12], 13: h[13], 14: h[14], 15: h[15]}
+	p.Tuple.Dst = Addr{10: 0xff, 11: 0xff, 12: h[16], 13: h[17], 14: h[18], 15: h[19]}
+	p.Tuple.Proto = h[9]
+	p.L3, p.L4, p.End = uint16(l3), uint16(l4), uint16(end)
+	p.TTL = h[8]
+	p.FragmentID = uint32(binary.BigEndian.Uint16(h[4:6]))
+	flags := binary.BigEndian.Uint16(h[6:8])
+	p.DF = flags&ipv4DontFragment != 0
+	if flags&(ipv4MoreFragments|ipv4OffsetMask) == 0 {
+		return
+	}
+	p.setFragment(flags&ipv4OffsetMask, flags&ipv4MoreFragments != 0)
+}
+
+// sum20 adds the words of a header without options.
+func sum20(h *[IPv4Bytes]byte) uint16 {
+	s, carry := bits.Add64(binary.BigEndian.Uint64(h[0:8]), binary.BigEndian.Uint64(h[8:16]), 0)
+	s, carry = bits.Add64(s, uint64(binary.BigEndian.Uint32(h[16:20])), carry)
+	return checksum.Fold(s + carry)
+}
+
+// judgeOptions verifies the checksum of a header with options, then walks them: at most 40
+// bytes, each step at least one.
+func judgeOptions(h []byte) stats.DropReason {
+	if checksum.Sum(h) != 0xffff {
+		return stats.IPv4Checksum
+	}
+	for options := h[IPv4Bytes:]; len(options) > 0; {
+		switch options[0] {
+		case optionEnd:
+			return stats.None
+		case optionNoOp:
+			options = options[1:]
+			continue
+		case optionLSRR, optionSSRR:
+			return stats.IPv4SourceRoute
+		}
+		if len(options) < optionHeader || options[1] < optionHeader || int(options[1]) > len(options) {
+			return stats.IPv4Header
+		}
+		options = options[options[1]:]
+	}
+	return stats.None
+}

@@ -1,0 +1,128 @@
+package header
+
+import (
+	"encoding/binary"
+
+	"sluice.dev/sluice/fastpath/stats"
+)
+
+// IPv6 extension headers that are walked (RFC 8200 section 4). Authentication (51) is not: it
+// covers the addresses, so a translated one could only be wrong.
+const (
+	nextHopByHop    = 0
+	nextRouting     = 43
+	nextFragment    = 44
+	nextDestination = 60
+
+	fragmentHeaderBytes  = 8
+	extensionUnit        = 8  // RFC 8200: unit of an extension header's length, in bytes
+	maxExtensionHeaders  = 16 // bounds the work per packet; RFC 8200 section 4.1 lists seven
+	fragmentMore         = 1  // M flag in the fragment header's offset word
+	fragmentOffsetShift  = 3  // offset in units of 8 bytes above two reserved bits and M
+	routingTypeSource    = 0  // deprecated: RFC 5095
+	routingTypeOffset    = 2
+	routingSegmentOffset = 3
+)
+
+// parseIPv6 reads the packet whose header starts at l3. A payload length of zero
+// would be a jumbogram (RFC 2675) or nothing at all: neither is translated.
+func parseIPv6(frame []byte, p *Packet, l3 int) stats.DropReason {
+	if len(frame) < l3+IPv6Bytes {
+		return stats.FrameTruncated
+	}
+	h := (*[IPv6Bytes]byte)(frame[l3:])
+	payloadBytes := int(binary.BigEndian.Uint16(h[4:6]))
+	if h[0]>>4 != 6 || payloadBytes == 0 {
+		return stats.IPv6Header
+	}
+	end := l3 + IPv6Bytes + payloadBytes
+	if end > len(frame) {
+		return stats.FrameTruncated
+	}
+	p.setIPv6(h, l3, end)
+	switch {
+	case martian6(binary.BigEndian.Uint64(h[8:16]), binary.BigEndian.Uint64(h[16:24])):
+		return stats.MartianSource
+	case martian6(binary.BigEndian.Uint64(h[24:32]), binary.BigEndian.Uint64(h[32:40])):
+		return stats.MartianDestination
+	case p.Tuple.Src == p.Tuple.Dst:
+		return stats.LandAttack
+	}
+	if reason := p.walkExtensions(frame, h[6]); reason != stats.None {
+		return reason
+	}
+	if p.Fragment != NotFragment {
+		return judgeFragment(frame, p, payloadBytes-fragmentHeaderBytes+int(p.FragmentOffset))
+	}
+	return parseTransport(frame, p)
+}
+
+// setIPv6 fills p with what the fixed header says.
+func (p *Packet) setIPv6(h *[IPv6Bytes]byte, l3, end int) {
+	p.Tuple.Src = Addr(h[8:24])
+	p.Tuple.Dst = Addr(h[24:40])
+	p.Tuple.V6 = true
+	p.L3, p.L4, p.End = uint16(l3), uint16(l3+IPv6Bytes), uint16(end)
+	p.TTL = h[7]
+	p.DF = true
+}
+
+// walkExtensions goes from the fixed header to the transport header, or to the
+// payload of a later fragment, and sets L4, Tuple.Proto and the fragment's fields.
+func (p *Packet) walkExtensions(frame []byte, next uint8) stats.DropReason {
+	at, end := int(p.L4), int(p.End)
+	for range maxExtensionHeaders + 1 {
+		switch next {
+		case nextHopByHop: // RFC 8200 section 4.1: right behind the fixed header or nowhere
+			if at != int(p.L3)+IPv6Bytes {
+				return stats.IPv6ExtensionHeader
+			}
+		case nextRouting, nextDestination, nextFragment:
+		default:
+			p.Tuple.Proto, p.L4 = next, uint16(at)
+			return stats.None
+		}
+		if at+extensionUnit > end {
+			return p.shortChain()
+		}
+		h := (*[extensionUnit]byte)(frame[at:])
+		bytes := (int(h[1]) + 1) * extensionUnit
+		switch next {
+		case nextFragment:
+			if p.FragmentHeader != 0 {
+				return stats.IPv6ExtensionHeader
+			}
+			bytes = fragmentHeaderBytes
+			p.setFragmentHeader(h, at)
+			if p.Fragment == LaterFragment {
+				p.Tuple.Proto, p.L4 = h[0], uint16(at+bytes)
+				return stats.None
+			}
+		case nextRouting:
+			if h[routingTypeOffset] == routingTypeSource || h[routingSegmentOffset] != 0 {
+				return stats.IPv6RoutingHeader
+			}
+		}
+		if at+bytes > end {
+			return p.shortChain()
+		}
+		next, at = h[0], at+bytes
+	}
+	return stats.IPv6ExtensionHeader
+}
+
+// shortChain names a chain that ends before the transport header: in a first fragment
+// RFC 7112 forbids it, elsewhere it is malformed.
+func (p *Packet) shortChain() stats.DropReason {
+	if p.Fragment == FirstFragment {
+		return stats.FragmentTiny
+	}
+	return stats.IPv6ExtensionHeader
+}
+
+func (p *Packet) setFragmentHeader(h *[fragmentHeaderBytes]byte, at int) {
+	p.FragmentHeader = uint16(at)
+	p.FragmentID = binary.BigEndian.Uint32(h[4:8])
+	word := binary.BigEndian.Uint16(h[2:4])
+	p.setFragment(word>>fragmentOffsetShift, word&fragmentMore != 0)
+}

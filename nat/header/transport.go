@@ -1,0 +1,125 @@
+package header
+
+import (
+	"encoding/binary"
+
+	"sluice.dev/sluice/fastpath/stats"
+)
+
+// TCP flags (RFC 9293 section 3.1), byte 13 of the header.
+const (
+	TCPFIN = 1 << iota
+	TCPSYN
+	TCPRST
+	TCPPSH
+	TCPACK
+	TCPURG
+	TCPECE
+	TCPCWR
+)
+
+// validTCPFlags has a bit for every combination of FIN, SYN, RST, ACK and URG
+// that a TCP sends; PSH, ECE and CWR may come with any of them. What is left out
+// is what scanners send: none at all, SYN with FIN or RST, FIN or URG without ACK.
+const (
+	judgedTCPFlags = TCPFIN | TCPSYN | TCPRST | TCPACK | TCPURG
+	validTCPFlags  = uint64(0) |
+		1<<TCPSYN | 1<<(TCPSYN|TCPURG) | 1<<(TCPSYN|TCPACK) |
+		1<<TCPRST | 1<<(TCPRST|TCPACK) |
+		1<<(TCPFIN|TCPACK) | 1<<(TCPFIN|TCPACK|TCPURG) |
+		1<<TCPACK | 1<<(TCPACK|TCPURG)
+)
+
+// transportKnown says whether a protocol is one that is translated.
+func transportKnown(proto uint8, v6 bool) bool {
+	switch proto {
+	case ProtoTCP, ProtoUDP:
+		return true
+	case ProtoICMP:
+		return !v6
+	case ProtoICMPv6:
+		return v6
+	}
+	return false
+}
+
+// parseTransport reads the transport header of a whole packet or a first fragment.
+func parseTransport(frame []byte, p *Packet) stats.DropReason {
+	b := frame[p.L4:p.End]
+	switch p.Tuple.Proto {
+	case ProtoTCP:
+		return parseTCP(b, p)
+	case ProtoUDP:
+		return parseUDP(b, p)
+	}
+	if !transportKnown(p.Tuple.Proto, p.Tuple.V6) {
+		return stats.Protocol
+	}
+	return parseICMP(b, p)
+}
+
+func parseTCP(b []byte, p *Packet) stats.DropReason {
+	if len(b) < TCPBytes {
+		return p.short(stats.TCPHeader)
+	}
+	h := (*[TCPBytes]byte)(b)
+	p.Tuple.SrcPort = binary.BigEndian.Uint16(h[0:2])
+	p.Tuple.DstPort = binary.BigEndian.Uint16(h[2:4])
+	p.TCPFlags = h[13]
+	headerBytes := int(h[12]>>4) * 4
+	switch {
+	case headerBytes < TCPBytes:
+		return stats.TCPHeader
+	case headerBytes > len(b):
+		return p.short(stats.TCPHeader)
+	case validTCPFlags>>(p.TCPFlags&judgedTCPFlags)&1 == 0:
+		return stats.TCPFlags
+	case p.Tuple.SrcPort == 0 || p.Tuple.DstPort == 0:
+		return stats.PortZero
+	}
+	return stats.None
+}
+
+// parseUDP lets a length field be smaller than the packet: what follows is the
+// surplus area of RFC 9868, which receivers ignore.
+func parseUDP(b []byte, p *Packet) stats.DropReason {
+	if len(b) < UDPBytes {
+		return p.short(stats.UDPLength)
+	}
+	h := (*[UDPBytes]byte)(b)
+	p.Tuple.SrcPort = binary.BigEndian.Uint16(h[0:2])
+	p.Tuple.DstPort = binary.BigEndian.Uint16(h[2:4])
+	datagramBytes := int(binary.BigEndian.Uint16(h[4:6]))
+	switch {
+	case datagramBytes < UDPBytes, datagramBytes > len(b) && p.Fragment == NotFragment:
+		return stats.UDPLength
+	case p.Tuple.V6 && h[6]|h[7] == 0:
+		return stats.UDPZeroChecksum
+	case p.Tuple.SrcPort == 0 || p.Tuple.DstPort == 0:
+		return stats.PortZero
+	}
+	return stats.None
+}
+
+// parseICMP reads both ICMP and ICMPv6: type, code, checksum, then the identifier of a query.
+func parseICMP(b []byte, p *Packet) stats.DropReason {
+	if len(b) < ICMPBytes {
+		return p.short(stats.ICMPHeader)
+	}
+	h := (*[ICMPBytes]byte)(b)
+	p.ICMPType, p.ICMPCode = h[0], h[1]
+	if isEcho(p.Tuple.V6, h[0]) {
+		p.Tuple.SrcPort = binary.BigEndian.Uint16(h[4:6])
+		p.Tuple.DstPort = p.Tuple.SrcPort
+	}
+	return stats.None
+}
+
+// short names a transport header that does not fit: in a first fragment it is the fragment
+// that is too small.
+func (p *Packet) short(whole stats.DropReason) stats.DropReason {
+	if p.Fragment == FirstFragment {
+		return stats.FragmentTiny
+	}
+	return whole
+}

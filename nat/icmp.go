@@ -1,0 +1,82 @@
+package nat
+
+import (
+	"encoding/binary"
+
+	"sluice.dev/sluice/nat/checksum"
+	"sluice.dev/sluice/nat/header"
+)
+
+// TranslateICMPError rewrites an ICMP error about a packet that we sent: the
+// outer addresses become outerSrc and outerDst, the embedded packet gets the tuple
+// innerOut, so that the receiver finds the socket it is about. d must be the
+// delta from inner's tuple to innerOut.
+//
+// Embedded checksums are updated where the quote reaches that far: a router may
+// quote 8 bytes of transport, and TCP's checksum comes after them. The ICMP checksum
+// follows from what really changed.
+func TranslateICMPError(frame []byte, outer, inner *header.Packet, outerSrc, outerDst header.Addr, innerOut *header.Tuple, d header.Delta) {
+	outerOut := header.Tuple{Src: outerSrc, Dst: outerDst, Proto: outer.Tuple.Proto, V6: outer.Tuple.V6}
+	outerDelta := header.DeltaOf(&outer.Tuple, &outerOut)
+	translateAddrs(frame, outer, &outerOut, outerDelta)
+
+	before := sumHeaders(frame, inner)
+	translateAddrs(frame, inner, innerOut, d)
+	translateQuote(frame[inner.L4:inner.End], inner, innerOut, d)
+	delta := checksum.Add(^before, sumHeaders(frame, inner))
+	if outer.Tuple.V6 {
+		delta = checksum.Add(delta, outerDelta.IP) // the pseudo-header
+	}
+	updateAt(frame[outer.L4+icmpChecksumOffset:], delta)
+}
+
+// translateQuote rewrites the quoted part of a transport header.
+func translateQuote(b []byte, inner *header.Packet, out *header.Tuple, d header.Delta) {
+	if inner.Fragment == header.LaterFragment {
+		return
+	}
+	switch inner.Tuple.Proto {
+	case header.ProtoTCP:
+		binary.BigEndian.PutUint16(b[srcPortOffset:], out.SrcPort)
+		binary.BigEndian.PutUint16(b[dstPortOffset:], out.DstPort)
+		if len(b) >= tcpChecksumOffset+2 {
+			updateAt(b[tcpChecksumOffset:], d.L4)
+		}
+	case header.ProtoUDP:
+		translateUDP((*[header.UDPBytes]byte)(b), out, d)
+	case header.ProtoICMP, header.ProtoICMPv6:
+		translateEcho(b, out.SrcPort, d)
+	}
+}
+
+// sumHeaders adds the words of a quote that translation may change. Both parts
+// start at an even offset in the message.
+func sumHeaders(frame []byte, inner *header.Packet) uint16 {
+	ipBytes := uint16(header.IPv4Bytes)
+	if inner.Tuple.V6 {
+		ipBytes = header.IPv6Bytes
+	}
+	ip := checksum.Sum(frame[inner.L3 : inner.L3+ipBytes])
+	return checksum.Add(ip, checksum.Sum(frame[inner.L4:min(inner.End, inner.L4+header.TCPBytes)]))
+}
+
+// EchoReply turns an echo request into its reply, in place: the addresses change
+// places, which no sum notices, the type changes, and the TTL is ours. The Ethernet
+// header is the caller's.
+func EchoReply(frame []byte, p *header.Packet, ttl uint8) {
+	reply := p.Tuple.Reverse()
+	message := frame[p.L4:p.End]
+	if p.Tuple.V6 {
+		translateAddrs(frame, p, &reply, header.Delta{})
+		frame[p.L3+ipv6HopOffset] = ttl
+		message[0] = header.ICMPv6EchoReply
+		updateICMP(message, checksum.Delta(header.ICMPv6EchoRequest<<8, header.ICMPv6EchoReply<<8))
+		return
+	}
+	h := (*[header.IPv4Bytes]byte)(frame[p.L3:])
+	delta := checksum.Delta(uint16(h[ipv4TTLOffset])<<8, uint16(ttl)<<8)
+	translateAddrs(frame, p, &reply, header.Delta{IP: delta})
+	h[ipv4TTLOffset] = ttl
+	message[0] = header.ICMPEchoReply
+	updateICMP(message, checksum.Delta(header.ICMPEchoRequest<<8, header.ICMPEchoReply<<8))
+}

@@ -1,0 +1,41 @@
+package nat
+
+// Default rate and burst of our own ICMP errors: what Linux allows itself
+// (net.ipv4.icmp_msgs_per_sec, net.ipv4.icmp_msgs_burst).
+const (
+	DefaultICMPRate  = 1000
+	DefaultICMPBurst = 50
+)
+
+// RateLimit is a token bucket, written as the one number that a token bucket is:
+// the time at which it will be full again (the generic cell rate algorithm of ITU-T I.371).
+// The zero value allows nothing. It belongs to one worker.
+type RateLimit struct {
+	costNanos  uint64 // one token
+	depthNanos uint64 // all tokens but one
+	fullAt     uint64
+}
+
+// NewRateLimit returns a full bucket of burst tokens that gains perSecond tokens
+// a second. It allows nothing if either is not positive.
+func NewRateLimit(perSecond, burst int) RateLimit {
+	if perSecond <= 0 || burst <= 0 {
+		return RateLimit{}
+	}
+	cost := max(uint64(1e9)/uint64(perSecond), 1)
+	return RateLimit{costNanos: cost, depthNanos: cost * uint64(burst-1)}
+}
+
+// Allow takes a token if there is one. now is in nanoseconds; a clock that stands
+// still or goes back gives no tokens.
+func (r *RateLimit) Allow(now uint64) bool {
+	if r.costNanos == 0 {
+		return false
+	}
+	fullAt := max(r.fullAt, now)
+	if fullAt-now > r.depthNanos {
+		return false
+	}
+	r.fullAt = fullAt + r.costNanos
+	return true
+}

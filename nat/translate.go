@@ -1,0 +1,126 @@
+package nat
+
+import (
+	"encoding/binary"
+
+	"sluice.dev/sluice/nat/checksum"
+	"sluice.dev/sluice/nat/header"
+)
+
+// Offsets in bytes from the start of their headers.
+const (
+	ipv4IDOffset       = 4
+	ipv4TTLOffset      = 8
+	ipv4ChecksumOffset = 10
+	ipv4SrcOffset      = 12
+	ipv4DstOffset      = 16
+	ipv6HopOffset      = 7
+	ipv6SrcOffset      = 8
+	ipv6DstOffset      = 24
+
+	srcPortOffset      = 0 // TCP and UDP
+	dstPortOffset      = 2
+	tcpChecksumOffset  = 16
+	udpChecksumOffset  = 6
+	icmpChecksumOffset = 2
+	icmpIDOffset       = 4
+)
+
+// ttlDelta is what one less TTL adds to the sum: minus 0x0100, the TTL being the high half
+// of its word.
+const ttlDelta = ^uint16(0x0100)
+
+// DecrementTTL takes one from the TTL or hop limit, which must not be zero.
+func DecrementTTL(frame []byte, p *header.Packet) {
+	if p.Tuple.V6 {
+		frame[p.L3+ipv6HopOffset]--
+		return
+	}
+	h := (*[header.IPv4Bytes]byte)(frame[p.L3:])
+	h[ipv4TTLOffset]--
+	updateAt(h[ipv4ChecksumOffset:], ttlDelta)
+}
+
+// Translate gives a packet the tuple out. d must be the delta from the packet's
+// own tuple to out, which is of the same family and protocol. Ports are rewritten where
+// there are any: not in a later fragment. An ICMP packet must be a query.
+func Translate(frame []byte, p *header.Packet, out *header.Tuple, d header.Delta) {
+	translateAddrs(frame, p, out, d)
+	if p.Fragment == header.LaterFragment {
+		return
+	}
+	b := frame[p.L4:p.End]
+	switch p.Tuple.Proto {
+	case header.ProtoTCP:
+		h := (*[header.TCPBytes]byte)(b)
+		binary.BigEndian.PutUint16(h[srcPortOffset:], out.SrcPort)
+		binary.BigEndian.PutUint16(h[dstPortOffset:], out.DstPort)
+		updateAt(h[tcpChecksumOffset:], d.L4)
+	case header.ProtoUDP:
+		translateUDP((*[header.UDPBytes]byte)(b), out, d)
+	case header.ProtoICMP, header.ProtoICMPv6:
+		translateEcho(b, out.SrcPort, d)
+	}
+}
+
+// translateAddrs rewrites the IP header.
+func translateAddrs(frame []byte, p *header.Packet, out *header.Tuple, d header.Delta) {
+	if p.Tuple.V6 {
+		h := (*[header.IPv6Bytes]byte)(frame[p.L3:])
+		*(*[16]byte)(h[ipv6SrcOffset:]) = out.Src
+		*(*[16]byte)(h[ipv6DstOffset:]) = out.Dst
+		return
+	}
+	h := (*[header.IPv4Bytes]byte)(frame[p.L3:])
+	*(*[4]byte)(h[ipv4SrcOffset:]) = out.Src.As4()
+	*(*[4]byte)(h[ipv4DstOffset:]) = out.Dst.As4()
+	updateAt(h[ipv4ChecksumOffset:], d.IP)
+}
+
+// translateUDP keeps the meaning of zero: no checksum. A checksum that comes out
+// as zero is sent as its other form (RFC 768).
+func translateUDP(h *[header.UDPBytes]byte, out *header.Tuple, d header.Delta) {
+	binary.BigEndian.PutUint16(h[srcPortOffset:], out.SrcPort)
+	binary.BigEndian.PutUint16(h[dstPortOffset:], out.DstPort)
+	old := binary.BigEndian.Uint16(h[udpChecksumOffset:])
+	if old == 0 {
+		return
+	}
+	sum := checksum.Update(old, d.L4)
+	if sum == 0 {
+		sum = 0xffff
+	}
+	binary.BigEndian.PutUint16(h[udpChecksumOffset:], sum)
+}
+
+// translateEcho rewrites the identifier of an ICMP or ICMPv6 query.
+func translateEcho(message []byte, id uint16, d header.Delta) {
+	binary.BigEndian.PutUint16(message[icmpIDOffset:], id)
+	updateICMP(message, d.L4)
+}
+
+// updateICMP updates the checksum of an ICMP message. ICMP is the one protocol here
+// whose checksum may cover zeros only (an echo reply has type and code zero, and no
+// pseudo-header); then zero's other form is the right one.
+func updateICMP(message []byte, delta uint16) {
+	field := message[icmpChecksumOffset:]
+	updateAt(field, delta)
+	if field[0]|field[1] == 0 && checksum.Sum(message) == 0 {
+		field[0], field[1] = 0xff, 0xff
+	}
+}
+
+// SetIPv4ID gives an IPv4 fragment the identification of its datagram. After SNAT
+// all clients share one source address, so fragments of two of them must not
+// share one identification as well (RFC 6864 section 5.3.1).
+func SetIPv4ID(frame []byte, p *header.Packet, id uint16) {
+	h := (*[header.IPv4Bytes]byte)(frame[p.L3:])
+	old := binary.BigEndian.Uint16(h[ipv4IDOffset:])
+	binary.BigEndian.PutUint16(h[ipv4IDOffset:], id)
+	updateAt(h[ipv4ChecksumOffset:], checksum.Delta(old, id))
+}
+
+// updateAt updates the checksum field that b starts with.
+func updateAt(b []byte, delta uint16) {
+	binary.BigEndian.PutUint16(b, checksum.Update(binary.BigEndian.Uint16(b), delta))
+}
