@@ -5,15 +5,15 @@
 // ownership of frames. It moves on four rings per socket, each with one producer
 // and one consumer:
 //
-//	                    the worker
-//	      Refill │    ▲ Receive   Transmit │    ▲ Complete
-//	             ▼    │                    ▼    │
-//	          ┌──────┐ ┌──────┐      ┌──────┐ ┌────────────┐
-//	          │ fill │ │  rx  │      │  tx  │ │ completion │    rings: mapped from
-//	          └──────┘ └──────┘      └──────┘ └────────────┘    the kernel
-//	             │    ▲              Flush │    ▲
-//	             ▼    │                    ▼    │
-//	          driver, or the kernel's copy loop; the wire
+//	              the worker
+//	Refill │    ▲ Receive   Transmit │    ▲ Complete
+//	       ▼    │                    ▼    │
+//	    ┌──────┐ ┌──────┐      ┌──────┐ ┌────────────┐
+//	    │ fill │ │  rx  │      │  tx  │ │ completion │    rings: mapped from
+//	    └──────┘ └──────┘      └──────┘ └────────────┘    the kernel
+//	       │    ▲              Flush │    ▲
+//	       ▼    │                    ▼    │
+//	    driver, or the kernel's copy loop; the wire
 //
 // A frame is in the worker's pool, in its hands, or given to one side of one
 // socket. A table with a byte per frame (owners) says which, and every move checks

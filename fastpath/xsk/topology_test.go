@@ -274,12 +274,19 @@ func newRig(tb testing.TB, frames int) *rig {
 // open adds a link on a wire and fills its fill ring.
 func (r *rig) open(w *wire, c Config) *Socket {
 	r.tb.Helper()
+	r.links = append(r.links, nil)
+	return r.reopen(len(r.links)-1, w, c)
+}
+
+// reopen puts a new link in the place of one that was closed.
+func (r *rig) reopen(i int, w *wire, c Config) *Socket {
+	r.tb.Helper()
 	c.Interface, c.UMEM = w.dev, r.umem
 	s, err := Open(r.tb.Context(), c)
 	must(r.tb, err)
 	s.Refill(r.pool)
 	w.redirectTo(r.tb, s)
-	r.links = append(r.links, s)
+	r.links[i] = s
 	return s
 }
 

@@ -1,0 +1,43 @@
+package xsk
+
+import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// BenchmarkKick is what one system call costs when there is nothing to send, and
+// what it would cost without telling the Go scheduler.
+func BenchmarkKick(b *testing.B) {
+	enterNamespace(b)
+	w := newWire(b, "sl0", "sl0p")
+	r := newRig(b, 512)
+	s := r.open(w, smallRings)
+	b.Run("Syscall", func(b *testing.B) {
+		for b.Loop() {
+			s.kick()
+		}
+	})
+	b.Run("RawSyscall", func(b *testing.B) {
+		for b.Loop() {
+			unix.RawSyscall6(unix.SYS_SENDTO, uintptr(s.fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)
+		}
+	})
+}
+
+// BenchmarkFlush64 is a batch of 64 packets from Transmit to Complete, so the
+// kernel's own send path is in it.
+func BenchmarkFlush64(b *testing.B) {
+	enterNamespace(b)
+	w := newWire(b, "sl0", "sl0p")
+	unix.Close(w.packet) // nobody reads them
+	w.packet = -1
+	r := newRig(b, 1024)
+	s := r.open(w, smallRings)
+	for b.Loop() {
+		r.generate(s, 0, 64)
+		s.Flush()
+		s.Complete(r.pool)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/64, "ns/packet")
+}
