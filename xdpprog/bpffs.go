@@ -1,0 +1,54 @@
+package xdpprog
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// onBPFFS says whether dir, or the nearest parent that exists, is on a bpffs.
+func onBPFFS(dir string) (bool, error) {
+	for {
+		var st unix.Statfs_t
+		err := unix.Statfs(dir, &st)
+		if err == nil {
+			return st.Type == unix.BPF_FS_MAGIC, nil
+		}
+		if parent := filepath.Dir(dir); errors.Is(err, fs.ErrNotExist) && parent != dir {
+			dir = parent
+			continue
+		}
+		return false, fmt.Errorf("statfs %s: %w", dir, err)
+	}
+}
+
+// EnsureBPFFS makes dir a directory on a bpffs, mounting one there if there is
+// none. It says whether it mounted; the mount outlives the process, as pins must.
+func EnsureBPFFS(dir string) (mountedHere bool, err error) {
+	ok, err := onBPFFS(dir)
+	if err != nil {
+		return false, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return false, fmt.Errorf("make bpffs directory: %w", err)
+	}
+	if ok {
+		return false, nil
+	}
+	if err := unix.Mount("bpf", dir, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil {
+		return false, fmt.Errorf("mount bpffs on %s: %w", dir, explain(err))
+	}
+	return true, nil
+}
+
+// UnmountBPFFS undoes an EnsureBPFFS that mounted. What is pinned there is unpinned.
+func UnmountBPFFS(dir string) error {
+	if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("unmount bpffs on %s: %w", dir, err)
+	}
+	return os.Remove(dir)
+}

@@ -1,0 +1,73 @@
+package xdpprog
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+)
+
+// AttachEgress puts the egress program first on an interface's way out. It does
+// nothing before Settings name a host link. Frames that Sluice sends by AF_XDP do
+// not come by it: __dev_direct_xmit (net/core/dev.c) passes no queueing
+// discipline and no TCX.
+func (s *Steering) AttachEgress(ifindex int, name string) error {
+	c, err := s.instance(steerProgEgress)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	e := &egressFilter{prog: c.DetachProgram(steerProgEgress)}
+	if err := e.attach(ifindex, s.linkPin(hookTCX, ifindex)); err != nil {
+		return errors.Join(fmt.Errorf("attach TCX egress to %s: %w", name, err), e.prog.Close())
+	}
+	s.mu.Lock()
+	s.egress[ifindex] = e
+	s.mu.Unlock()
+	s.config.Logger.Info("attached TCX program", "program", steerProgEgress, "interface", name)
+	return nil
+}
+
+// egressFilter is the TCX program on one interface's way out.
+type egressFilter struct {
+	link link.Link
+	prog *ebpf.Program
+}
+
+func (e *egressFilter) attach(ifindex int, path string) (err error) {
+	if e.link, err = openPinned(path); err != nil {
+		return err
+	}
+	if e.link != nil {
+		if e.check() == nil {
+			return e.link.Update(e.prog)
+		}
+		if err := dropLink(e.link); err != nil {
+			return err
+		}
+	}
+	e.link, err = link.AttachTCX(link.TCXOptions{
+		Interface: ifindex, Program: e.prog, Attach: ebpf.AttachTCXEgress, Anchor: link.Head(),
+	})
+	if err != nil {
+		return explain(err)
+	}
+	return pin(e.link, path)
+}
+
+// check says whether the link still has a device.
+func (e *egressFilter) check() error {
+	info, err := e.link.Info()
+	if err != nil {
+		return err
+	}
+	if info.TCX().Ifindex == 0 {
+		return ErrDetached
+	}
+	return nil
+}
+
+func (e *egressFilter) release(detach bool) error {
+	return errors.Join(closeLink(e.link, detach), e.prog.Close())
+}

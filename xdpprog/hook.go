@@ -1,0 +1,57 @@
+package xdpprog
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+)
+
+// Why Port.Check fails, and why Attach may.
+var (
+	// ErrDeviceGone: the interface does not exist any more, or not in this network namespace.
+	ErrDeviceGone = errors.New("the interface is gone")
+	// ErrDetached: somebody detached our program; Attach again.
+	ErrDetached = errors.New("the program is not attached any more")
+	// ErrForeign: the hook holds somebody else's program.
+	ErrForeign = errors.New("another XDP program is attached")
+)
+
+// hook is what rtnetlink says about an interface's XDP hook: unlike a program or
+// link looked up by id it needs no capability.
+type hook struct {
+	program ebpf.ProgramID // zero if the hook is free
+	generic bool
+}
+
+// xdpAttachedSKB is XDP_ATTACHED_SKB of include/uapi/linux/if_link.h.
+const xdpAttachedSKB = 2
+
+func readHook(ifindex int) (hook, error) {
+	l, err := netlink.LinkByIndex(ifindex)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return hook{}, ErrDeviceGone
+	}
+	if err != nil {
+		return hook{}, fmt.Errorf("read XDP state: %w", err)
+	}
+	x := l.Attrs().Xdp
+	if x == nil || !x.Attached {
+		return hook{}, nil
+	}
+	return hook{program: ebpf.ProgramID(x.ProgId), generic: x.AttachMode == xdpAttachedSKB}, nil
+}
+
+// foreign says whose program is there and what to do about it.
+func (h hook) foreign(name string) error {
+	who := ""
+	if p, err := ebpf.NewProgramFromID(h.program); err == nil {
+		if info, err := p.Info(); err == nil {
+			who = fmt.Sprintf(" (%q)", info.Name)
+		}
+		p.Close()
+	}
+	return fmt.Errorf("%w: program id %d%s; stop its owner, or remove it with `ip link set dev %s xdp off` or, if a link holds it, `bpftool link detach`",
+		ErrForeign, h.program, who, name)
+}

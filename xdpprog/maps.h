@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The maps of steer.bpf.c: what user space tells the programs and they tell it. */
+#pragma once
+
+#include "kernel.h"
+
+/* Address (IPv4 mapped), port, protocol: the key of frontends and keep_sources. */
+struct endpoint {
+	__be32 addr[4];
+	__be16 port;
+	__u8 proto, zero;
+};
+
+/* Why an address matters; the first three are what it is to us, the last two
+ * say that a map below has an entry with this address. */
+enum addr_flags {
+	VIP = 1,
+	NODE = 2,
+	SNAT = 4,
+	HAS_FRONTEND = 8,
+	HAS_KEEP = 16,
+};
+
+struct config {
+	__u64 pass_after_ns; /* a heartbeat older than this is no heartbeat */
+	__u32 host_link;     /* ifindex of the kernel-side end; 0: egress is off */
+	__u16 snat_first, snat_count;
+	__u64 unserved; /* not 0: packets to unserved ports of a VIP are ours */
+};
+
+struct counts {
+	__u64 steered, passed, missed_dropped, missed_passed, egress_redirected;
+};
+
+/* The sockets of one interface, by receive queue. All other maps are shared. */
+struct { UINT(type, MAP_XSK); UINT(max_entries, 1024); UINT(key_size, 4); UINT(value_size, 4); } xsks SEC(".maps");
+struct { UINT(type, MAP_HASH); UINT(max_entries, 1); TYPE(key, struct endpoint); TYPE(value, __u8); } frontends SEC(".maps");
+struct { UINT(type, MAP_HASH); UINT(max_entries, 1); TYPE(key, struct endpoint); TYPE(value, __u8); } keep_sources SEC(".maps");
+struct { UINT(type, MAP_HASH); UINT(max_entries, 1); TYPE(key, __be32[4]); TYPE(value, enum addr_flags); } addrs SEC(".maps");
+/* Bit p%64 of word (IPv6 ? 3 : 0 + TCP 0, UDP 1, SCTP 2) * 1024 + p/64: node port p is open. */
+struct { UINT(type, MAP_ARRAY); UINT(max_entries, 6 * 1024); TYPE(key, __u32); TYPE(value, __u64); } nodeports SEC(".maps");
+struct { UINT(type, MAP_ARRAY); UINT(max_entries, 1); TYPE(key, __u32); TYPE(value, struct config); } settings SEC(".maps");
+struct { UINT(type, MAP_ARRAY); UINT(max_entries, 1); TYPE(key, __u32); TYPE(value, __u64); } heartbeat SEC(".maps");
+struct { UINT(type, MAP_PERCPU_ARRAY); UINT(max_entries, 1); TYPE(key, __u32); TYPE(value, struct counts); } counters SEC(".maps");

@@ -1,0 +1,126 @@
+package xdpprog
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/bits"
+
+	"github.com/cilium/ebpf"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+// mirror is what the maps hold: rules are changed by difference, and a node port
+// or an address is one bit of a word that holds others'. The control loop is the
+// only writer of map and mirror.
+type mirror struct {
+	frontends, sources map[FrontendKey]struct{}
+	addrs              map[header.Addr]addrState
+	ports              [nodePortWords]uint64
+}
+
+// addrState is why an address is in the kernel's table.
+type addrState struct {
+	own                AddrFlags // by SetAddr
+	frontends, sources uint32    // entries with this address
+	kernel             AddrFlags // what the map holds
+}
+
+func (a addrState) flags() AddrFlags {
+	f := a.own
+	if a.frontends > 0 {
+		f |= addrHasFrontend
+	}
+	if a.sources > 0 {
+		f |= addrHasKeep
+	}
+	return f
+}
+
+const nodePortWords = 6 * (1 << 16) / 64
+
+func (r *mirror) set(table string) map[FrontendKey]struct{} {
+	if table == steerMapFrontends {
+		return r.frontends
+	}
+	return r.sources
+}
+
+func (r *mirror) use(table string, a header.Addr, by int32) {
+	st := r.addrs[a]
+	if table == steerMapFrontends {
+		st.frontends += uint32(by)
+	} else {
+		st.sources += uint32(by)
+	}
+	r.addrs[a] = st
+}
+
+func has(set map[FrontendKey]struct{}, k FrontendKey) bool {
+	_, ok := set[k]
+	return ok
+}
+
+// read makes the mirror what the maps hold.
+func (r *mirror) read(maps map[string]*ebpf.Map) error {
+	*r = mirror{
+		frontends: map[FrontendKey]struct{}{}, sources: map[FrontendKey]struct{}{},
+		addrs: map[header.Addr]addrState{},
+	}
+	err := each(maps[steerMapAddrs], func(a [4]uint32, flags uint32) {
+		r.addrs[addrOf(a)] = addrState{own: AddrFlags(flags) & addrOurs, kernel: AddrFlags(flags)}
+	})
+	for _, table := range []string{steerMapFrontends, steerMapKeepSources} {
+		err = errors.Join(err, each(maps[table], func(e steerEndpoint, _ uint8) {
+			r.set(table)[keyOf(e)] = struct{}{}
+			r.use(table, addrOf(e.Addr), 1)
+		}))
+	}
+	return errors.Join(err, each(maps[steerMapNodeports], func(word uint32, bits uint64) { r.ports[word] = bits }))
+}
+
+// each reads a whole map, some thousand entries per system call.
+func each[K, V any](m *ebpf.Map, f func(K, V)) error {
+	keys, values := make([]K, readBatch), make([]V, readBatch)
+	var at ebpf.MapBatchCursor
+	for {
+		n, err := m.BatchLookup(&at, keys, values, nil)
+		for i := range n {
+			f(keys[i], values[i])
+		}
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read %v: %w", m, explain(err))
+		}
+	}
+}
+
+// readBatch must exceed what one hash bucket holds (ENOSPC otherwise).
+const readBatch = 4096
+
+func (k FrontendKey) endpoint() steerEndpoint {
+	return steerEndpoint{Addr: words(k.Addr), Port: bits.ReverseBytes16(k.Port), Proto: k.Proto}
+}
+
+func keyOf(e steerEndpoint) FrontendKey {
+	return FrontendKey{Addr: addrOf(e.Addr), Port: bits.ReverseBytes16(e.Port), Proto: e.Proto}
+}
+
+// words and addrOf convert between an address and the same bytes in memory as the
+// kernel's four words.
+func words(a header.Addr) (w [4]uint32) {
+	for i := range w {
+		w[i] = binary.NativeEndian.Uint32(a[4*i:])
+	}
+	return w
+}
+
+func addrOf(w [4]uint32) (a header.Addr) {
+	for i, v := range w {
+		binary.NativeEndian.PutUint32(a[4*i:], v)
+	}
+	return a
+}

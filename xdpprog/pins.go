@@ -1,0 +1,216 @@
+package xdpprog
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// What is in PinDir. Names have no dots: bpffs reserves them (kernel/bpf/inode.c).
+//
+//	maps_<layout>/frontends, ...   the shared maps
+//	links/xdp_<ifindex>            XDP links, of NICs and of the host link
+//	links/tcx_<ifindex>            egress links
+const (
+	linkDir   = "links"
+	mapPrefix = "maps_"
+	hookXDP   = "xdp"
+	hookTCX   = "tcx"
+)
+
+// mapLayout must change with the meaning of any shared map's bytes; a change of
+// type or size is noticed without.
+const mapLayout = 1
+
+// ErrNoBPFFS is returned by Load if PinDir is not on a mounted bpffs.
+var ErrNoBPFFS = errors.New("not on a mounted BPF file system")
+
+// openMaps takes over pinned maps that fit and makes the others.
+func (s *Steering) openMaps() error {
+	dir := ""
+	if s.config.PinDir != "" {
+		var err error
+		if dir, err = makePinDirs(s.config.PinDir); err != nil {
+			return err
+		}
+	}
+	for name, spec := range s.spec.Maps {
+		if name == steerMapXsks {
+			continue
+		}
+		m, err := s.openMap(spec, dir)
+		if err != nil {
+			return fmt.Errorf("BPF map %q: %w", name, explain(err))
+		}
+		s.maps[name] = m
+	}
+	return nil
+}
+
+func (s *Steering) openMap(spec *ebpf.MapSpec, dir string) (*ebpf.Map, error) {
+	if dir == "" {
+		return ebpf.NewMap(spec)
+	}
+	path := filepath.Join(dir, spec.Name)
+	m, err := ebpf.LoadPinnedMap(path, nil)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, fmt.Errorf("open pin: %w", err)
+	default:
+		misfit := spec.Compatible(m)
+		if misfit == nil {
+			s.config.Logger.Debug("took over BPF map", "map", spec.Name)
+			return m, nil
+		}
+		s.config.Logger.Info("replaced BPF map", "map", spec.Name, "reason", misfit)
+		if err := errors.Join(m.Unpin(), m.Close()); err != nil {
+			return nil, fmt.Errorf("remove pin: %w", err)
+		}
+	}
+	if m, err = ebpf.NewMap(spec); err != nil {
+		return nil, err
+	}
+	if err := m.Pin(path); err != nil {
+		return nil, errors.Join(fmt.Errorf("pin: %w", err), m.Close())
+	}
+	return m, nil
+}
+
+// makePinDirs returns the directory of the maps. Maps of another layout go: the
+// programs that still use them hold them.
+func makePinDirs(pinDir string) (string, error) {
+	maps := filepath.Join(pinDir, mapPrefix+strconv.Itoa(mapLayout))
+	if ok, err := onBPFFS(pinDir); err != nil {
+		return "", fmt.Errorf("pin directory %s: %w", pinDir, err)
+	} else if !ok {
+		return "", fmt.Errorf("pin directory %s: %w; mount one (mount -t bpf bpf DIR) or choose a directory on one", pinDir, ErrNoBPFFS)
+	}
+	for _, dir := range []string{maps, filepath.Join(pinDir, linkDir)} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return "", fmt.Errorf("pin directory: %w", err)
+		}
+	}
+	others, err := filepath.Glob(filepath.Join(pinDir, mapPrefix+"*"))
+	if err != nil {
+		return "", err
+	}
+	for _, dir := range others {
+		if dir == maps {
+			continue
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			return "", fmt.Errorf("remove maps of another layout: %w", err)
+		}
+	}
+	return maps, nil
+}
+
+// removePins removes the directories of makePinDirs, and PinDir itself unless it
+// is a mount point or holds things of others.
+func removePins(pinDir string) error {
+	maps, err := filepath.Glob(filepath.Join(pinDir, mapPrefix+"*"))
+	if err != nil {
+		return err
+	}
+	for _, dir := range append(maps, filepath.Join(pinDir, linkDir)) {
+		if err := os.RemoveAll(dir); err != nil {
+			return fmt.Errorf("remove pins: %w", err)
+		}
+	}
+	err = os.Remove(pinDir)
+	if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.ENOTEMPTY) {
+		return nil
+	}
+	return err
+}
+
+// DetachOthers detaches what a predecessor left on interfaces that this Steering
+// has not attached to: interfaces that left the configuration, or the node.
+func (s *Steering) DetachOthers() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.config.PinDir == "" {
+		return nil
+	}
+	return s.detachStale()
+}
+
+func (s *Steering) detachStale() error {
+	dir := filepath.Join(s.config.PinDir, linkDir)
+	pins, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("list pinned links: %w", err)
+	}
+	var errs []error
+	for _, pin := range pins {
+		hook, index, _ := strings.Cut(pin.Name(), "_")
+		ifindex, err := strconv.Atoi(index)
+		if err != nil || hook == hookXDP && s.ports[ifindex] != nil || hook == hookTCX && s.egress[ifindex] != nil {
+			continue
+		}
+		l, err := link.LoadPinnedLink(filepath.Join(dir, pin.Name()), nil)
+		if err == nil {
+			s.config.Logger.Info("detached a predecessor's program", "hook", hook, "ifindex", ifindex)
+			err = dropLink(l)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// openPinned returns the link of a pin, nil if there is none.
+func openPinned(path string) (link.Link, error) {
+	if path == "" {
+		return nil, nil
+	}
+	l, err := link.LoadPinnedLink(path, nil)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, explain(err)
+	}
+	return l, nil
+}
+
+// pin makes a link outlive the process. What cannot be pinned is not attached.
+func pin(l link.Link, path string) error {
+	if path == "" {
+		return nil
+	}
+	if err := l.Pin(path); err != nil {
+		return errors.Join(fmt.Errorf("pin link: %w", explain(err)), l.Close())
+	}
+	return nil
+}
+
+// closeLink lets go of a link, or detaches it.
+func closeLink(l link.Link, detach bool) error {
+	if detach {
+		return dropLink(l)
+	}
+	return l.Close()
+}
+
+// dropLink detaches for good: whoever else holds the link cannot keep it attached.
+func dropLink(l link.Link) error {
+	// A link whose device is gone has nothing to detach, which is what is wanted.
+	detach := l.Detach()
+	if errors.Is(detach, unix.EINVAL) || errors.Is(detach, unix.ENOLINK) {
+		detach = nil
+	}
+	unpin := l.Unpin()
+	if errors.Is(unpin, fs.ErrNotExist) {
+		unpin = nil
+	}
+	return errors.Join(detach, unpin, l.Close())
+}

@@ -1,0 +1,228 @@
+package xdpprog
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// AttachMode is where in the receive path the XDP program runs.
+type AttachMode uint8
+
+const (
+	// Auto takes Native where the driver can, Generic elsewhere. A predecessor's
+	// attachment keeps its mode.
+	Auto AttachMode = iota
+	// Native: in the driver.
+	Native
+	// Generic: in the stack, after the kernel has made an skb; works on every device.
+	Generic
+)
+
+// String returns the name used in configuration and status.
+func (m AttachMode) String() string { return [...]string{"auto", "native", "generic"}[m] }
+
+func (m AttachMode) flags() link.XDPAttachFlags {
+	if m == Generic {
+		return link.XDPGenericMode
+	}
+	return link.XDPDriverMode
+}
+
+// Port is one interface with its XDP program and its sockets.
+type Port struct {
+	s       *Steering
+	ifindex int
+	name    string
+	mode    AttachMode
+	reason  string
+	link    link.Link
+	program *ebpf.Program
+	id      ebpf.ProgramID
+	xsks    *ebpf.Map
+}
+
+// Attach puts the steering program on an interface. What a predecessor left there
+// is replaced atomically. A program of anybody else is ErrForeign.
+func (s *Steering) Attach(ifindex int, name string, mode AttachMode) (*Port, error) {
+	return s.attach(steerProgSteer, ifindex, name, mode)
+}
+
+// AttachHostLink puts the program that steers everything on the user-space end of
+// the host link.
+func (s *Steering) AttachHostLink(ifindex int, name string) (*Port, error) {
+	return s.attach(steerProgHostLink, ifindex, name, Auto)
+}
+
+func (s *Steering) attach(program string, ifindex int, name string, mode AttachMode) (*Port, error) {
+	p := &Port{s: s, ifindex: ifindex, name: name}
+	c, err := s.instance(program)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	p.program, p.xsks = c.DetachProgram(program), c.DetachMap(steerMapXsks)
+	info, err := p.program.Info()
+	if err == nil {
+		p.id, _ = info.ID()
+		err = p.attach(mode)
+	}
+	if err != nil {
+		err = fmt.Errorf("attach XDP to %s: %w", name, err)
+		return nil, errors.Join(err, p.program.Close(), p.xsks.Close())
+	}
+	s.mu.Lock()
+	s.ports[ifindex] = p
+	s.mu.Unlock()
+	s.config.Logger.Info("attached XDP program", "program", program, "interface", name, "mode", p.mode, "reason", p.reason)
+	return p, nil
+}
+
+func (p *Port) attach(mode AttachMode) error {
+	h, err := readHook(p.ifindex)
+	if err != nil {
+		return err
+	}
+	taken, err := p.takeOver(h, mode)
+	if err != nil || taken {
+		return err
+	}
+	if h, err = readHook(p.ifindex); err != nil {
+		return err
+	}
+	if h.program != 0 {
+		return h.foreign(p.name)
+	}
+	if err := p.attachNew(mode); err != nil {
+		return explain(err)
+	}
+	return pin(p.link, p.pinPath())
+}
+
+// takeOver replaces the program of a predecessor's pinned link. It is false if
+// there is none that serves, and then the way is free for a new link.
+func (p *Port) takeOver(h hook, mode AttachMode) (bool, error) {
+	l, err := openPinned(p.pinPath())
+	if l == nil || err != nil {
+		return false, err
+	}
+	info, err := l.Info()
+	if err != nil {
+		return false, errors.Join(err, l.Close())
+	}
+	have := Native
+	if h.generic {
+		have = Generic
+	}
+	attachedTo := int(info.XDP().Ifindex)
+	if attachedTo == 0 || mode != Auto && mode != have {
+		return false, dropLink(l)
+	}
+	if h.program != info.Program {
+		return false, errors.Join(fmt.Errorf("%s is the link of an interface %d in another network namespace; "+
+			"every gateway needs a pin directory of its own", p.pinPath(), attachedTo), l.Close())
+	}
+	if err := l.Update(p.program); err != nil {
+		return false, errors.Join(fmt.Errorf("replace the predecessor's program: %w", err), l.Close())
+	}
+	p.link, p.mode, p.reason = l, have, "taken over from the process before"
+	return true, nil
+}
+
+func (p *Port) attachNew(mode AttachMode) error {
+	try := func(m AttachMode) (err error) {
+		p.mode = m
+		p.link, err = link.AttachXDP(link.XDPOptions{Program: p.program, Interface: p.ifindex, Flags: m.flags()})
+		return err
+	}
+	if mode != Auto {
+		p.reason = "configured"
+		return try(mode)
+	}
+	native := try(Native)
+	if native == nil {
+		p.reason = "the driver supports it"
+		return nil
+	}
+	// These would be no different in generic mode.
+	if errors.Is(native, unix.EPERM) || errors.Is(native, unix.EBUSY) || errors.Is(native, unix.EEXIST) || errors.Is(native, unix.ENODEV) {
+		return native
+	}
+	if err := try(Generic); err != nil {
+		return errors.Join(native, err)
+	}
+	p.reason = "the driver refuses native mode: " + native.Error()
+	return nil
+}
+
+// Mode is Native or Generic.
+func (p *Port) Mode() AttachMode { return p.mode }
+
+// Reason says why the mode is what it is.
+func (p *Port) Reason() string { return p.reason }
+
+// SetSocket gives the packets of a receive queue to an AF_XDP socket that is bound to
+// it. The kernel takes the entry away when the socket is closed.
+func (p *Port) SetSocket(queue int, fd int) error {
+	if err := p.xsks.Put(uint32(queue), uint32(fd)); err != nil {
+		return fmt.Errorf("socket of %s queue %d: %w", p.name, queue, err)
+	}
+	return nil
+}
+
+// ClearSocket takes the packets of a queue away from its socket.
+func (p *Port) ClearSocket(queue int) error {
+	if err := p.xsks.Delete(uint32(queue)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("socket of %s queue %d: %w", p.name, queue, err)
+	}
+	return nil
+}
+
+// Check says whether the interface still runs our programs: nil, or an error
+// that is ErrDeviceGone, ErrDetached or ErrForeign.
+func (p *Port) Check() error {
+	h, err := readHook(p.ifindex)
+	if err != nil {
+		return fmt.Errorf("%s: %w", p.name, err)
+	}
+	if h.program != 0 && h.program != p.id {
+		return fmt.Errorf("%s: %w", p.name, h.foreign(p.name))
+	}
+	if h.program == 0 {
+		return fmt.Errorf("%s: XDP: %w", p.name, ErrDetached)
+	}
+	p.s.mu.Lock()
+	defer p.s.mu.Unlock()
+	if e := p.s.egress[p.ifindex]; e != nil {
+		if err := e.check(); err != nil {
+			return fmt.Errorf("%s: egress: %w", p.name, err)
+		}
+	}
+	return nil
+}
+
+// Close detaches the interface, the egress program too.
+func (p *Port) Close() error {
+	p.s.mu.Lock()
+	defer p.s.mu.Unlock()
+	if p.s.ports[p.ifindex] != p {
+		return nil
+	}
+	delete(p.s.ports, p.ifindex)
+	err := p.release(true)
+	if e := p.s.egress[p.ifindex]; e != nil {
+		delete(p.s.egress, p.ifindex)
+		err = errors.Join(err, e.release(true))
+	}
+	return err
+}
+
+// release closes what this process holds, and ends the attachment if asked.
+func (p *Port) release(detach bool) error {
+	return errors.Join(closeLink(p.link, detach), p.program.Close(), p.xsks.Close())
+}
+
+func (p *Port) pinPath() string { return p.s.linkPin(hookXDP, p.ifindex) }

@@ -1,0 +1,178 @@
+package xdpprog
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+// FrontendKey is an address, port and protocol: what a frontend is found by, and
+// what a kept source is. Port is in host byte order.
+type FrontendKey struct {
+	Addr  header.Addr
+	Port  uint16
+	Proto uint8
+}
+
+// AddrFlags say in which way an address is ours.
+type AddrFlags uint8
+
+const (
+	// AddrVIP: echo requests are steered and, if Settings say so, unserved ports.
+	AddrVIP = AddrFlags(steerAddrFlagsVIP)
+	// AddrNode: accepts node ports.
+	AddrNode = AddrFlags(steerAddrFlagsNODE)
+	// AddrSNAT: replies come to it, in the SNAT port range.
+	AddrSNAT = AddrFlags(steerAddrFlagsSNAT)
+
+	// The kernel program looks an address up once and learns with it whether
+	// the bigger tables are worth a look. Kept by this package.
+	addrHasFrontend = AddrFlags(steerAddrFlagsHAS_FRONTEND)
+	addrHasKeep     = AddrFlags(steerAddrFlagsHAS_KEEP)
+	addrOurs        = AddrVIP | AddrNode | AddrSNAT
+)
+
+// NodePort is a port that is open on every address with AddrNode, for one family.
+type NodePort struct {
+	V6    bool
+	Proto uint8 // TCP, UDP or SCTP
+	Port  uint16
+}
+
+// ErrProto is returned for a node port whose protocol has none.
+var ErrProto = errors.New("node ports are for TCP, UDP and SCTP")
+
+// Rules is everything that a Steering steers by.
+type Rules struct {
+	Frontends []FrontendKey
+	NodePorts []NodePort
+	Addrs     map[header.Addr]AddrFlags
+	Sources   []FrontendKey
+}
+
+// bit finds a node port in the bitmap of maps.h.
+func (n NodePort) bit() (word uint32, mask uint64, err error) {
+	switch n.Proto {
+	case header.ProtoTCP:
+	case header.ProtoUDP:
+		word = 1
+	case header.ProtoSCTP:
+		word = 2
+	default:
+		return 0, 0, fmt.Errorf("protocol %d: %w", n.Proto, ErrProto)
+	}
+	if n.V6 {
+		word += 3
+	}
+	return word*1024 + uint32(n.Port)/64, 1 << (n.Port % 64), nil
+}
+
+// OpenFrontend steers packets to k.
+func (s *Steering) OpenFrontend(k FrontendKey) error { return s.open(steerMapFrontends, k) }
+
+// CloseFrontend ends that.
+func (s *Steering) CloseFrontend(k FrontendKey) error { return s.close(steerMapFrontends, k) }
+
+// KeepSource steers packets from k: the replies of a backend that sees the
+// client's own address.
+func (s *Steering) KeepSource(k FrontendKey) error { return s.open(steerMapKeepSources, k) }
+
+// DropSource ends that.
+func (s *Steering) DropSource(k FrontendKey) error { return s.close(steerMapKeepSources, k) }
+
+// OpenNodePort steers packets to a port of any address with AddrNode, in one family.
+func (s *Steering) OpenNodePort(v6 bool, proto uint8, port uint16) error {
+	return s.setNodePort(NodePort{v6, proto, port}, true)
+}
+
+// CloseNodePort ends that.
+func (s *Steering) CloseNodePort(v6 bool, proto uint8, port uint16) error {
+	return s.setNodePort(NodePort{v6, proto, port}, false)
+}
+
+// SetAddr says in which way an address is ours; zero flags say that it is not.
+func (s *Steering) SetAddr(a header.Addr, flags AddrFlags) error {
+	st := s.rules.addrs[a]
+	st.own = flags & addrOurs
+	s.rules.addrs[a] = st
+	return s.syncAddr(a)
+}
+
+func (s *Steering) open(table string, k FrontendKey) error {
+	if set := s.rules.set(table); !has(set, k) {
+		if err := s.maps[table].Put(k.endpoint(), uint8(1)); err != nil {
+			return full(s.maps[table], fmt.Errorf("steer %v: %w", k, err))
+		}
+		set[k] = struct{}{}
+		s.rules.use(table, k.Addr, 1)
+	}
+	return s.syncAddr(k.Addr)
+}
+
+func (s *Steering) close(table string, k FrontendKey) error {
+	if set := s.rules.set(table); has(set, k) {
+		if err := s.maps[table].Delete(k.endpoint()); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("stop steering %v: %w", k, err)
+		}
+		delete(set, k)
+		s.rules.use(table, k.Addr, -1)
+	}
+	return s.syncAddr(k.Addr)
+}
+
+// syncAddr makes the kernel's entry of an address what the mirror says.
+func (s *Steering) syncAddr(a header.Addr) error {
+	st := s.rules.addrs[a]
+	want := st.flags()
+	if want != st.kernel {
+		m := s.maps[steerMapAddrs]
+		if want == 0 {
+			if err := m.Delete(words(a)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+				return fmt.Errorf("disown address %v: %w", a, err)
+			}
+		} else if err := m.Put(words(a), uint32(want)); err != nil {
+			return full(m, fmt.Errorf("own address %v: %w", a, err))
+		}
+		st.kernel = want
+		s.rules.addrs[a] = st
+	}
+	if want == 0 {
+		delete(s.rules.addrs, a)
+	}
+	return nil
+}
+
+func (s *Steering) setNodePort(n NodePort, open bool) error {
+	word, mask, err := n.bit()
+	if err != nil {
+		return err
+	}
+	v := s.rules.ports[word] &^ mask
+	if open {
+		v |= mask
+	}
+	if v == s.rules.ports[word] {
+		return nil
+	}
+	return s.putNodePorts(word, v)
+}
+
+func (s *Steering) putNodePorts(word uint32, v uint64) error {
+	if err := s.maps[steerMapNodeports].Put(word, v); err != nil {
+		return fmt.Errorf("node ports from %d: %w", word%1024*64, err)
+	}
+	s.rules.ports[word] = v
+	return nil
+}
+
+// full says which setting is too small where a table has no room.
+func full(m *ebpf.Map, err error) error {
+	if errors.Is(err, unix.E2BIG) {
+		return fmt.Errorf("the BPF map is full at %d entries; load with a larger size: %w", m.MaxEntries(), err)
+	}
+	return err
+}

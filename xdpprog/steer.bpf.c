@@ -1,0 +1,118 @@
+//go:build ignore
+
+// SPDX-License-Identifier: Apache-2.0
+/* Which packets user space owns. All else, and every doubt, stays the kernel's.
+ *
+ *   steer      XDP on a NIC: service packets go to the AF_XDP socket of their queue
+ *   host_link  XDP on the user-space end of the host link: everything does
+ *   egress     TCX on a NIC, way out: replies of kept-client backends that the
+ *              kernel sends (endpoints on this node, overlays) go to the host link
+ *
+ * The maps but xsks are shared by all interfaces and change in place.
+ */
+#include "frame.h"
+
+/* What egress makes readable: VLAN tags, two IP headers, ICMP, ports. */
+enum { HEADER_BYTES = 160 };
+
+INLINE void *first(void *map)
+{
+	__u32 zero = 0;
+	return map_lookup(map, &zero);
+}
+
+INLINE bool heartbeat_young(struct config *s)
+{
+	__u64 *beat = first(&heartbeat);
+	return s && beat && *beat && ktime_get_boot_ns() - *beat < s->pass_after_ns;
+}
+
+INLINE bool node_port_open(struct tuple *t)
+{
+	__u16 port = ntohs(t->dst.port);
+	__u32 proto = t->dst.proto == PROTO_TCP ? 0 : t->dst.proto == PROTO_UDP ? 1 : 2;
+	__u32 word = (t->v6 * 3 + proto) * 1024 + port / 64;
+	__u64 *bits = map_lookup(&nodeports, &word);
+	return bits && *bits >> port % 64 & 1;
+}
+
+/* To us: a frontend, a node port, a reply to an SNAT address. */
+INLINE bool to_us(struct tuple *t, bool echo, struct config *s)
+{
+	enum addr_flags *dst = map_lookup(&addrs, t->dst.addr);
+	if (!dst || !(*dst & ~HAS_KEEP))
+		return 0;
+	if (echo)
+		return *dst & VIP;
+	if (t->fragment)
+		return 1;
+	if (*dst & HAS_FRONTEND && map_lookup(&frontends, &t->dst))
+		return 1;
+	if (*dst & NODE && node_port_open(t))
+		return 1;
+	if (*dst & SNAT && (__u16)(ntohs(t->dst.port) - s->snat_first) < s->snat_count)
+		return 1;
+	return s->unserved && (*dst & (VIP | NODE)) == VIP;
+}
+
+/* From a backend whose service keeps the client's address. */
+INLINE bool kept(struct tuple *t, bool echo, enum addr_flags except)
+{
+	enum addr_flags *src = map_lookup(&addrs, t->src.addr);
+	if (echo || !src || !(*src & HAS_KEEP) || *src & except)
+		return 0;
+	return t->fragment || map_lookup(&keep_sources, &t->src);
+}
+
+SEC("xdp.frags") int steer(struct xdp_md *ctx)
+{
+	struct tuple t = {};
+	bool echo = 0;
+	struct config *s = first(&settings);
+	struct counts *c = first(&counters);
+	if (!s || !c)
+		return XDP_PASS;
+	/* Who comes in with an address of ours as source is not our backend. */
+	if (!read_frame((void *)(long)ctx->data, (void *)(long)ctx->data_end, &t, &echo) ||
+	    (!to_us(&t, echo, s) && !kept(&t, echo, VIP | NODE | SNAT))) {
+		c->passed++;
+		return XDP_PASS;
+	}
+	if (redirect_map(&xsks, ctx->rx_queue_index, XDP_PASS) == XDP_REDIRECT) {
+		c->steered++;
+		return XDP_REDIRECT;
+	}
+	/* No socket. The kernel would answer live flows with RST: it may not, while a restart is under way. */
+	if (heartbeat_young(s)) {
+		c->missed_dropped++;
+		return XDP_DROP;
+	}
+	c->missed_passed++;
+	return XDP_PASS;
+}
+
+SEC("xdp.frags") int host_link(struct xdp_md *ctx)
+{
+	return redirect_map(&xsks, ctx->rx_queue_index, XDP_DROP);
+}
+
+SEC("tcx/egress") int egress(struct __sk_buff *skb)
+{
+	struct tuple t = {};
+	bool echo = 0;
+	struct config *s = first(&settings);
+	struct counts *c = first(&counters);
+	/* What came in by the host link was returned by user space: catching it again would be a loop. */
+	if (!s || !c || !s->host_link || skb->ingress_ifindex == s->host_link || skb->ifindex == s->host_link)
+		return TCX_NEXT;
+	__u32 linear = skb->data_end - skb->data;
+	if (linear < HEADER_BYTES && linear < skb->len)
+		skb_pull_data(skb, skb->len < HEADER_BYTES ? skb->len : HEADER_BYTES);
+	if (!read_frame((void *)(long)skb->data, (void *)(long)skb->data_end, &t, &echo) || !kept(&t, echo, 0) ||
+	    !heartbeat_young(s))
+		return TCX_NEXT;
+	c->egress_redirected++;
+	return redirect(s->host_link, 0);
+}
+
+char _license[] SEC("license") = "Apache-2.0";

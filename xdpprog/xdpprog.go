@@ -1,0 +1,246 @@
+// Package xdpprog is the kernel side of Sluice: small programs that choose which
+// packets user space owns, the maps that tell them, and the loader that attaches
+// them and finds them again after a restart.
+//
+//	NIC in ──► steer ──┬─ a rule matches ──► xsks[queue] ──► worker
+//	                   │                        └─ no socket: heartbeat young: drop
+//	                   │                                      old or never: kernel
+//	                   └─ no rule, any doubt ─► kernel, untouched
+//	NIC out ─► egress ─── source is kept ─────► host link ──► host_link ──► worker
+//
+// What matches is in maps shared by all interfaces and changed in place: Frontends,
+// node ports, addresses with their flags, kept sources, settings. What an
+// interface has of its own is its program instance and its sockets (an XSKMAP
+// takes only sockets of the receiving device and queue).
+//
+// Everything attached is a bpf_link and, where Config.PinDir is set, pinned with the
+// shared maps on a bpffs. A daemon that dies leaves a working kernel side; its
+// successor takes the maps over, reconciles them, and replaces the programs
+// atomically: an interface is never without one. Steering.Close(true) leaves nothing.
+//
+// The order that keeps every packet in good hands: Load, SetSettings, Reconcile,
+// Attach, SetSocket, Heartbeat; then DetachOthers.
+package xdpprog
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/cilium/ebpf"
+)
+
+//go:generate go run github.com/cilium/ebpf/cmd/bpf2go -target bpfel -type endpoint -type addr_flags -type config -type counts -cflags "-mcpu=v3 -Wall -Wextra -Werror" steer steer.bpf.c
+
+// Config is what a Steering is loaded with. Zero fields get the defaults below.
+type Config struct {
+	// PinDir is a directory on a bpffs, made if it is missing. Empty: nothing is
+	// pinned, and everything ends with the process.
+	PinDir string
+	// PassAfter is the heartbeat age from which service packets that find no
+	// socket pass to the kernel instead of being dropped.
+	PassAfter time.Duration
+	// Sizes of the tables. The kernel reserves about 80 bytes per entry at Load.
+	MaxFrontends, MaxSources, MaxAddrs uint32
+	// Logger gets what was attached, taken over and replaced. Nil: nothing is logged.
+	Logger *slog.Logger
+}
+
+// What zero fields of Config mean.
+const (
+	DefaultPassAfter  = 30 * time.Second
+	DefaultMaxEntries = 1 << 16
+)
+
+func (c Config) withDefaults() Config {
+	if c.PassAfter == 0 {
+		c.PassAfter = DefaultPassAfter
+	}
+	for _, n := range []*uint32{&c.MaxFrontends, &c.MaxSources, &c.MaxAddrs} {
+		if *n == 0 {
+			*n = DefaultMaxEntries
+		}
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// Steering is the kernel side of one gateway. Heartbeat, Counters and Port.Check
+// may be called from any goroutine; all else belongs to one, the control loop.
+type Steering struct {
+	config Config
+	spec   *ebpf.CollectionSpec
+	maps   map[string]*ebpf.Map // the shared ones
+	rules  mirror
+
+	mu     sync.Mutex            // guards ports and egress, for Check
+	ports  map[int]*Port         // by ifindex
+	egress map[int]*egressFilter // by ifindex
+}
+
+// Load makes the maps, or takes them over from a predecessor that left them in
+// PinDir. A pinned map of another shape or size is replaced by an empty one. It
+// attaches nothing. What is missing, a capability or a kernel feature, is named in
+// the error.
+func Load(c Config) (*Steering, error) {
+	c = c.withDefaults()
+	spec, err := loadSteer()
+	if err != nil {
+		return nil, fmt.Errorf("read the embedded BPF object: %w", err)
+	}
+	spec.Maps[steerMapFrontends].MaxEntries = c.MaxFrontends
+	spec.Maps[steerMapKeepSources].MaxEntries = c.MaxSources
+	spec.Maps[steerMapAddrs].MaxEntries = c.MaxAddrs
+	s := &Steering{
+		config: c, spec: spec,
+		maps: map[string]*ebpf.Map{}, ports: map[int]*Port{}, egress: map[int]*egressFilter{},
+	}
+	if err := s.start(); err != nil {
+		return nil, errors.Join(err, s.Close(false))
+	}
+	return s, nil
+}
+
+func (s *Steering) start() error {
+	if err := s.openMaps(); err != nil {
+		return err
+	}
+	// Loaded once for nothing but the kernel's judgement: better now than at Attach.
+	trial, err := s.instance(steerProgSteer)
+	if err != nil {
+		return err
+	}
+	trial.Close()
+	if err := s.rules.read(s.maps); err != nil {
+		return err
+	}
+	return s.takeOverSettings()
+}
+
+// instance loads one program with the shared maps and an XSKMAP of its own.
+func (s *Steering) instance(program string) (*ebpf.Collection, error) {
+	spec := s.spec.Copy()
+	spec.Programs = map[string]*ebpf.ProgramSpec{program: spec.Programs[program]}
+	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: s.maps})
+	if err != nil {
+		return nil, fmt.Errorf("load BPF program %q: %w", program, explain(err))
+	}
+	return c, nil
+}
+
+// Counters are the programs' own, of all CPUs and interfaces since the maps were made.
+type Counters struct {
+	Steered          uint64 // to a socket
+	Passed           uint64 // no rule matched: the kernel's
+	MissedDropped    uint64 // a rule matched, no socket, heartbeat young
+	MissedPassed     uint64 // a rule matched, no socket, heartbeat old
+	EgressRedirected uint64 // sent by the kernel, caught for the host link
+}
+
+// Counters sums over the CPUs.
+func (s *Steering) Counters() (Counters, error) {
+	var perCPU []steerCounts
+	if err := s.maps[steerMapCounters].Lookup(uint32(0), &perCPU); err != nil {
+		return Counters{}, fmt.Errorf("read BPF counters: %w", err)
+	}
+	var sum Counters
+	for _, c := range perCPU {
+		sum.Steered += c.Steered
+		sum.Passed += c.Passed
+		sum.MissedDropped += c.MissedDropped
+		sum.MissedPassed += c.MissedPassed
+		sum.EgressRedirected += c.EgressRedirected
+	}
+	return sum, nil
+}
+
+// Settings are the numbers the programs go by.
+type Settings struct {
+	// SNATFirst and SNATCount are the port range of replies to an address with AddrSNAT.
+	SNATFirst, SNATCount uint16
+	// HostLinkIndex is the kernel-side end of the host link; zero turns the egress
+	// programs off.
+	HostLinkIndex int
+	// Unserved steers a VIP's TCP, UDP and SCTP packets for ports nobody serves.
+	// An address that is also the node's own is exempt.
+	Unserved bool
+	// PassAfter as in Config; zero means Config's.
+	PassAfter time.Duration
+}
+
+// SetSettings replaces the settings.
+func (s *Steering) SetSettings(v Settings) error {
+	raw := steerConfig{
+		PassAfterNs: uint64(v.PassAfter), HostLink: uint32(v.HostLinkIndex),
+		SnatFirst: v.SNATFirst, SnatCount: v.SNATCount,
+	}
+	if v.PassAfter == 0 {
+		raw.PassAfterNs = uint64(s.config.PassAfter)
+	}
+	if v.Unserved {
+		raw.Unserved = 1
+	}
+	return s.putSettings(&raw)
+}
+
+// takeOverSettings keeps a predecessor's settings until SetSettings replaces them.
+func (s *Steering) takeOverSettings() error {
+	var raw steerConfig
+	if err := s.maps[steerMapSettings].Lookup(uint32(0), &raw); err != nil {
+		return fmt.Errorf("read BPF settings: %w", err)
+	}
+	raw.PassAfterNs = uint64(s.config.PassAfter)
+	return s.putSettings(&raw)
+}
+
+func (s *Steering) putSettings(raw *steerConfig) error {
+	if err := s.maps[steerMapSettings].Put(uint32(0), raw); err != nil {
+		return fmt.Errorf("write BPF settings: %w", err)
+	}
+	return nil
+}
+
+// Heartbeat says that the daemon was alive at a time of CLOCK_BOOTTIME. Zero says
+// that it has gone: matching packets without a socket then pass at once.
+func (s *Steering) Heartbeat(bootNanos uint64) error {
+	if err := s.maps[steerMapHeartbeat].Put(uint32(0), bootNanos); err != nil {
+		return fmt.Errorf("write BPF heartbeat: %w", err)
+	}
+	return nil
+}
+
+// Close ends the Steering. With detach, programs and pins are removed and the
+// node is as before; without, everything pinned stays at work for a successor.
+func (s *Steering) Close(detach bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	for _, p := range s.ports {
+		errs = append(errs, p.release(detach))
+	}
+	for _, e := range s.egress {
+		errs = append(errs, e.release(detach))
+	}
+	clear(s.ports)
+	clear(s.egress)
+	if detach && s.config.PinDir != "" {
+		errs = append(errs, s.detachStale(), removePins(s.config.PinDir))
+	}
+	for _, m := range s.maps {
+		errs = append(errs, m.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// linkPin is where a link is pinned; empty if nothing is.
+func (s *Steering) linkPin(hook string, ifindex int) string {
+	if s.config.PinDir == "" {
+		return ""
+	}
+	return filepath.Join(s.config.PinDir, linkDir, fmt.Sprintf("%s_%d", hook, ifindex))
+}
