@@ -78,3 +78,31 @@ func (p *Pool) Free() int { return len(p.free) }
 
 // Total counts all frames of the UMEM.
 func (p *Pool) Total() int { return p.total }
+
+// NoLink stands where a link is missing: a device that was deleted, until it is
+// back. It receives nothing and takes nothing.
+type NoLink struct{}
+
+// Receive implements Link.
+func (NoLink) Receive([]Desc) int { return 0 }
+
+// Refill implements Link.
+func (NoLink) Refill(*Pool) {}
+
+// Transmit implements Link.
+func (NoLink) Transmit([]Desc) int { return 0 }
+
+// Flush implements Link.
+func (NoLink) Flush() {}
+
+// Complete implements Link.
+func (NoLink) Complete(*Pool) {}
+
+// Frames implements Link.
+func (NoLink) Frames() int { return 0 }
+
+// Up implements Link.
+func (NoLink) Up() bool { return false }
+
+// FD implements Link.
+func (NoLink) FD() int { return -1 }

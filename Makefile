@@ -1,0 +1,63 @@
+# Sluice: `make help` lists the targets. Building needs Go and make only; the BPF
+# object is committed. Tests and the demo need Linux 6.6 or newer and root.
+
+GO        ?= go
+VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS   := -s -w -X sluice.dev/sluice/control/status.Version=$(VERSION)
+BUILD     := $(GO) build -trimpath -ldflags '$(LDFLAGS)'
+FUZZTIME  ?= 60s
+# Tests with namespaces and pins share one machine: packages run one after another.
+TEST      := SLUICE_VALIDATE=1 $(GO) test -p 1 -timeout 15m
+
+.PHONY: help
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## build bin/sluice and bin/sluice-bench
+	CGO_ENABLED=0 $(BUILD) -o bin/ ./cmd/sluice ./cmd/sluice-bench
+
+.PHONY: demo
+demo: build ## three namespaces, real traffic, under a minute; KEEP=1 leaves it standing
+	./bin/sluice-bench demo --sluice ./bin/sluice $(if $(KEEP),--keep)
+
+.PHONY: test
+test: build ## every test that root can run without a cluster
+	$(TEST) ./...
+
+.PHONY: unit
+unit: ## the tests that need neither root nor Linux
+	$(GO) test ./flowtable ./nat/... ./fastpath/services ./fastpath/stats ./fastpath/nexthop ./control/maglev
+
+.PHONY: race
+race: ## the packages that share memory between goroutines, under the race detector
+	$(TEST) -race -short ./flowtable/... ./nat/... ./fastpath/... ./control/... ./bench/memlink/...
+
+.PHONY: e2e
+e2e: build ## the long end-to-end runs: 1 GiB transfers, kill -9, churn, idle and memory figures
+	SLUICE_E2E=full $(TEST) -v -count=1 ./bench/e2e/...
+
+.PHONY: fuzz
+fuzz: ## every fuzz target for FUZZTIME (60s)
+	./bench/fuzz.sh $(FUZZTIME)
+
+.PHONY: bench
+bench: ## the quick benchmarks
+	$(GO) test -run '^$$' -bench . -benchtime 0.5s ./flowtable ./nat/... ./fastpath/... ./control/...
+
+.PHONY: generate
+generate: ## rebuild the BPF object and its Go (needs clang, llvm and libbpf-dev)
+	$(GO) generate ./xdpprog
+
+.PHONY: generate-check
+generate-check: ## the committed BPF object is what its source compiles to
+	./.ci/generate-check
+
+.PHONY: lint
+lint: ## formatting, vet, linters
+	@test -z "$$(gofmt -l . | tee /dev/stderr)" || { echo 'gofmt would change the files above'; exit 1; }
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+
+.PHONY: check
+check: lint generate-check test race ## what CI runs

@@ -1,0 +1,145 @@
+// Package memlink is a fastpath.Link without a kernel: frames are injected and
+// taken by the caller. Tests, fuzzing, benchmarks and the replay of captures drive
+// workers with it. It keeps the rings of a real link (fill, receive, transmit,
+// completion), so the frame law means the same.
+package memlink
+
+import "sluice.dev/sluice/fastpath"
+
+// headroom is where a packet starts in its frame, as with AF_XDP.
+const headroom = 256
+
+// Link is one link. It is not safe for concurrent use.
+type Link struct {
+	mem       []byte
+	frameSize uint64
+	fill      ring[uint64]
+	rx        ring[fastpath.Desc]
+	tx        ring[fastpath.Desc]
+	done      ring[uint64]
+	down      bool
+}
+
+// New returns a link over a UMEM with rings of the given size each. UMEM frames are
+// frameSize bytes, a power of two.
+func New(mem []byte, frameSize, size int) *Link {
+	return &Link{
+		mem: mem, frameSize: uint64(frameSize),
+		fill: newRing[uint64](size), rx: newRing[fastpath.Desc](size),
+		tx: newRing[fastpath.Desc](size), done: newRing[uint64](size),
+	}
+}
+
+// Inject delivers a packet into a frame of the fill ring. It reports false, as a
+// NIC would drop, if there is none, if the packet does not fit, or if the receive ring is full.
+func (l *Link) Inject(packet []byte) bool {
+	if l.fill.n == 0 || l.rx.free() == 0 || uint64(len(packet)) > l.frameSize-headroom {
+		return false
+	}
+	addr := l.fill.pop() + headroom
+	copy(l.mem[addr:], packet)
+	l.rx.push(fastpath.Desc{Addr: addr, Len: uint32(len(packet))})
+	return true
+}
+
+// Take removes the oldest transmitted packet and appends it to buf, or returns
+// false if there is none. Its frame is then complete.
+func (l *Link) Take(buf []byte) ([]byte, bool) {
+	if l.tx.n == 0 || l.done.free() == 0 {
+		return buf, false
+	}
+	d := l.tx.pop()
+	buf = append(buf, l.mem[d.Addr:d.Addr+uint64(d.Len)]...)
+	l.done.push(d.Addr)
+	return buf, true
+}
+
+// Loop completes all transmitted packets unread and returns their number.
+func (l *Link) Loop() (n int) {
+	for l.tx.n > 0 && l.done.free() > 0 {
+		l.done.push(l.tx.pop().Addr)
+		n++
+	}
+	return n
+}
+
+// SetUp takes the link down or up.
+func (l *Link) SetUp(up bool) { l.down = !up }
+
+// Receive implements fastpath.Link.
+func (l *Link) Receive(batch []fastpath.Desc) int {
+	n := min(len(batch), l.rx.n)
+	for i := range n {
+		batch[i] = l.rx.pop()
+	}
+	return n
+}
+
+// Refill implements fastpath.Link.
+func (l *Link) Refill(p *fastpath.Pool) {
+	for l.fill.free() > 0 {
+		addr, ok := p.Get()
+		if !ok {
+			return
+		}
+		l.fill.push(addr)
+	}
+}
+
+// Transmit implements fastpath.Link.
+func (l *Link) Transmit(batch []fastpath.Desc) int {
+	n := min(len(batch), l.tx.free())
+	for _, d := range batch[:n] {
+		l.tx.push(d)
+	}
+	return n
+}
+
+// Flush implements fastpath.Link.
+func (l *Link) Flush() {}
+
+// Complete implements fastpath.Link.
+func (l *Link) Complete(p *fastpath.Pool) {
+	for l.done.n > 0 {
+		p.Put(l.done.pop())
+	}
+}
+
+// Frames implements fastpath.Link.
+func (l *Link) Frames() int { return l.fill.n + l.rx.n + l.tx.n + l.done.n }
+
+// Up implements fastpath.Link.
+func (l *Link) Up() bool { return !l.down }
+
+// FD implements fastpath.Link.
+func (l *Link) FD() int { return -1 }
+
+// ring is a fixed queue.
+type ring[T any] struct {
+	v    []T
+	head int
+	n    int
+}
+
+func newRing[T any](size int) ring[T] { return ring[T]{v: make([]T, size)} }
+
+func (r *ring[T]) free() int { return len(r.v) - r.n }
+
+func (r *ring[T]) push(v T) {
+	i := r.head + r.n
+	if i >= len(r.v) {
+		i -= len(r.v)
+	}
+	r.v[i] = v
+	r.n++
+}
+
+func (r *ring[T]) pop() T {
+	v := r.v[r.head]
+	r.head++
+	if r.head == len(r.v) {
+		r.head = 0
+	}
+	r.n--
+	return v
+}

@@ -1,0 +1,121 @@
+// Package rules holds the tests about the tree itself.
+package rules
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+const module = "sluice.dev/sluice/"
+
+// rule forbids packages under From to depend, directly or not, on packages under
+// any of Never. Why is printed when it is broken.
+type rule struct {
+	From  string
+	Never []string
+	Why   string
+	// But are exceptions among what Never covers.
+	But []string
+}
+
+var contracts = []string{"fastpath/services", "fastpath/stats", "fastpath/nexthop"}
+
+var rules = []rule{
+	{From: "control", Never: []string{"fastpath"}, But: contracts,
+		Why: "the control loop meets the workers in the contracts only, so that it can stall, panic or be tested without them"},
+	{From: "fastpath", Never: []string{"control", "cmd", "xdpprog", "bench"},
+		Why: "a worker must not be able to reach what allocates, locks and talks to the network"},
+	{From: "flowtable", Never: []string{"fastpath", "control", "xdpprog", "k8s.io", "github.com"},
+		But: contracts,
+		Why: "the table is memory and arithmetic; it builds and tests without Linux or root"},
+	{From: "nat", Never: []string{"fastpath", "flowtable", "control", "xdpprog", "golang.org/x/sys", "k8s.io", "github.com"},
+		But: []string{"fastpath/stats"},
+		Why: "rewriting is a pure function of bytes; it builds and tests without Linux or root"},
+	{From: "fastpath/services", Never: []string{"flowtable", "control", "xdpprog", "golang.org/x/sys", "k8s.io", "github.com"},
+		Why: "a contract must not drag in either side"},
+	{From: "fastpath/stats", Never: []string{"nat", "flowtable", "control", "xdpprog", "golang.org/x/sys", "k8s.io", "github.com"},
+		Why: "a contract must not drag in either side"},
+	{From: "control/maglev", Never: []string{"fastpath", "control/files", "k8s.io", "github.com", "golang.org/x/sys"},
+		Why: "a pure function of names, weights, seed and size"},
+	{From: "xdpprog", Never: []string{"fastpath", "flowtable", "control", "bench"}, But: []string{"fastpath/stats"},
+		Why: "the kernel program knows packets and maps, not who decides what is in them (nat/header brings the reasons' names)"},
+	{From: "cmd/sluice", Never: []string{"bench", "github.com/asavie/xdp", "github.com/google/gopacket"},
+		Why: "the laboratory is not in the production binary"},
+	{From: "", Never: []string{"github.com/asavie/xdp"}, But: []string{"bench/asavie"},
+		Why: "asavie/xdp is the measured baseline, not a way to forward"},
+}
+
+type pkg struct {
+	ImportPath string
+	Deps       []string
+	Imports    []string
+}
+
+func TestImportDirections(t *testing.T) {
+	packages := list(t)
+	for _, r := range rules {
+		for _, p := range packages {
+			path := strings.TrimPrefix(p.ImportPath, module)
+			if !under(path, r.From) || under(path, "bench/asavie") {
+				continue
+			}
+			for _, dep := range p.Deps {
+				dep = strings.TrimPrefix(dep, module)
+				if underAny(dep, r.Never) && !underAny(dep, r.But) && !under(dep, r.From) {
+					t.Errorf("%s depends on %s: %s", path, dep, r.Why)
+				}
+				if r.From == "" && underAny(dep, r.Never) {
+					t.Errorf("%s depends on %s: %s", path, dep, r.Why)
+				}
+			}
+		}
+	}
+}
+
+// TestRulesBite proves that the test above can fail: every rule's From exists.
+func TestRulesBite(t *testing.T) {
+	packages := list(t)
+	for _, r := range rules {
+		found := false
+		for _, p := range packages {
+			found = found || under(strings.TrimPrefix(p.ImportPath, module), r.From)
+		}
+		if !found {
+			t.Errorf("rule about %q matches no package", r.From)
+		}
+	}
+}
+
+func under(path, folder string) bool {
+	return folder == "" || path == folder || strings.HasPrefix(path, folder+"/")
+}
+
+func underAny(path string, folders []string) bool {
+	for _, f := range folders {
+		if under(path, f) {
+			return true
+		}
+	}
+	return false
+}
+
+func list(t *testing.T) (packages []pkg) {
+	t.Helper()
+	out, err := exec.Command("go", "list", "-json=ImportPath,Deps,Imports", module+"...").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p pkg
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			return packages
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		packages = append(packages, p)
+	}
+}

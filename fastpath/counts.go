@@ -1,0 +1,85 @@
+package fastpath
+
+import (
+	"fmt"
+	"math/bits"
+
+	"sluice.dev/sluice/fastpath/stats"
+)
+
+// counts are the worker's private sums; publish copies what changed to the Block
+// once per step.
+type counts struct {
+	rx, rxBytes, tx, txBytes     uint64
+	generated, returned          uint64
+	kernelRx, flows, icmpLimited uint64
+	held                         int64
+	batches                      uint64
+	drops                        [stats.NumDropReasons]uint64
+	dirty                        uint64 // drop reasons that changed since publish, by bit
+}
+
+// Reasons must fit the dirty mask.
+var _ [64 - stats.NumDropReasons]struct{}
+
+// dropped counts a packet that ends here and frees its frame.
+func (w *Worker) dropped(d Desc, reason stats.DropReason) {
+	w.countDrop(reason)
+	w.pool.Put(d.Addr)
+}
+
+func (w *Worker) countDrop(reason stats.DropReason) {
+	w.n.drops[reason]++
+	w.n.dirty |= 1 << reason
+}
+
+// publish makes the step's counts and the generation it used visible.
+func (w *Worker) publish(moved int) {
+	s, n := w.stats, &w.n
+	s.LoopTick.Store(uint64(w.now))
+	if w.snap != nil {
+		s.Generation.Store(w.snap.Generation)
+	}
+	total, free, links, held := w.Frames()
+	s.FramesTotal.Store(uint64(total))
+	s.FramesFree.Store(uint64(free))
+	s.FramesLinks.Store(uint64(links))
+	s.FramesHeld.Store(uint64(held))
+	if w.c.Validate {
+		w.validate()
+	}
+	if moved == 0 && n.dirty == 0 {
+		return
+	}
+	n.batches++
+	s.Rx.Store(n.rx)
+	s.RxBytes.Store(n.rxBytes)
+	s.Tx.Store(n.tx)
+	s.TxBytes.Store(n.txBytes)
+	s.Generated.Store(n.generated)
+	s.Returned.Store(n.returned)
+	s.KernelRx.Store(n.kernelRx)
+	s.FlowsCreated.Store(n.flows)
+	s.ICMPLimited.Store(n.icmpLimited)
+	s.Held.Store(n.held)
+	s.Batches.Store(n.batches)
+	for ; n.dirty != 0; n.dirty &= n.dirty - 1 {
+		r := bits.TrailingZeros64(n.dirty)
+		s.Drops[r].Store(n.drops[r])
+	}
+}
+
+// validate panics where a law is broken; tests and SLUICE_VALIDATE=1 run it.
+func (w *Worker) validate() {
+	if total, free, links, held := w.Frames(); total != free+links+held {
+		panic(fmt.Sprintf("fastpath: frame law broken: UMEM %d, free %d + links %d + held %d; look for the path that neither queued nor freed a frame", total, free, links, held))
+	}
+	var drops uint64
+	for _, d := range w.n.drops {
+		drops += d
+	}
+	in, out := w.n.rx+w.n.generated, w.n.tx+w.n.returned+drops+uint64(w.n.held)
+	if in != out {
+		panic(fmt.Sprintf("fastpath: packet law broken: in %d, accounted %d; look for the path that ended a packet twice or never", in, out))
+	}
+}

@@ -1,0 +1,25 @@
+// Package fastpath moves frames from receive to transmit. It is one loop,
+// Worker.Step, run by one pinned thread per queue index:
+//
+//	links ──Receive──► Batch ─parse─touch─judge──► egress queues ──Transmit──► links
+//	                              │                     ▲
+//	                              ├─ held: next hop or first fragment not known yet
+//	                              ├─ returned: to the kernel by the host link
+//	                              └─ dropped: with one named reason
+//
+// A worker owns its UMEM, its Pool of free frames, its Links and its stats.Block;
+// it shares the flow table with the other workers and reads, once per batch, the
+// current services.Snapshot and nexthop.View. It takes no lock, allocates nothing
+// and reads the clock once per step.
+//
+// Two laws hold whenever a step is over, and the Block carries what is needed to
+// check them from outside:
+//
+//	frames:  UMEM = free + in links + held
+//	packets: received + generated = transmitted + returned + dropped + held
+//
+// The story of a packet is told in the order of the files: worker.go (the step),
+// judge.go (what is this), admit.go (a new flow), forward.go (a known one),
+// icmp.go (errors and echo), fragment.go, hold.go (next hops that are not known
+// yet), egress.go (Ethernet and out).
+package fastpath

@@ -1,0 +1,150 @@
+package fastpath
+
+import (
+	"encoding/binary"
+
+	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat/header"
+)
+
+// outgoing is an IP packet ready to leave but for its Ethernet header.
+type outgoing struct {
+	desc       Desc
+	l3, end    uint16 // IP header and end of the IP packet, bytes from desc.Addr
+	v6         bool
+	splittable bool // IPv4 without DF: may be fragmented
+	dst        header.Addr
+}
+
+// egressQueue collects what a step sends on one link.
+type egressQueue struct {
+	n    int
+	desc [2 * BatchSize]Desc
+}
+
+// send queues a packet for its next hop, holds it while the hop is not known or
+// not resolved, or says why it cannot leave.
+func (w *Worker) send(o outgoing, id nexthop.ID) Verdict {
+	hop := w.c.Hops.Hop(id)
+	switch {
+	case id == nexthop.ViaKernel:
+		return w.sendKernel(o)
+	case id == 0 || hop == nil || (hop.Kind == nexthop.OnLink && !hop.Ready):
+		return w.hold(o)
+	case hop.Kind != nexthop.OnLink || int(hop.Link) >= len(w.c.Egress):
+		return drop(stats.NoRoute)
+	case hop.MTU != 0 && o.end-o.l3 > hop.MTU:
+		if !o.splittable {
+			return drop(stats.PacketTooBig)
+		}
+		return w.split(o, hop)
+	}
+	w.queue(w.c.Egress[hop.Link], w.encapsulate(o, hop))
+	return queued
+}
+
+// sendKernel gives a packet to the kernel by the host link.
+func (w *Worker) sendKernel(o outgoing) Verdict {
+	if w.c.Host < 0 {
+		return drop(stats.HostLinkDown)
+	}
+	w.queue(w.c.Host, w.encapsulate(o, &w.host))
+	return queued
+}
+
+// returnToKernel gives a packet back as it came.
+func (w *Worker) returnToKernel(d Desc, p *header.Packet) {
+	end := p.End
+	if end == 0 || p.L3 == 0 {
+		end = uint16(d.Len)
+	}
+	o := outgoing{desc: d, l3: max(p.L3, header.EthernetBytes), end: end, v6: p.Tuple.V6}
+	if v := w.sendKernel(o); v.Action == Drop {
+		w.dropped(d, v.Reason)
+	}
+}
+
+// encapsulate writes the Ethernet header for a hop in front of the IP header, in
+// place of the one the packet came with. What VLAN tags need beyond it lies in the
+// frame's headroom. Trailing padding is cut, but for frames that are short.
+func (w *Worker) encapsulate(o outgoing, hop *nexthop.Hop) Desc {
+	tags := int(hop.VLANs)
+	l2 := uint64(header.EthernetBytes + tags*header.VLANBytes)
+	start := o.desc.Addr + uint64(o.l3) - l2
+	b := w.mem[start : start+l2 : start+l2]
+	copy(b[0:6], hop.DstMAC[:])
+	copy(b[6:12], hop.SrcMAC[:])
+	at := 12
+	for i := range tags {
+		tpid := uint16(header.EtherTypeVLAN)
+		if i == 0 && tags == 2 {
+			tpid = header.EtherTypeQinQ
+		}
+		binary.BigEndian.PutUint16(b[at:], tpid)
+		binary.BigEndian.PutUint16(b[at+2:], hop.VLAN[i])
+		at += header.VLANBytes
+	}
+	etherType := uint16(header.EtherTypeIPv4)
+	if o.v6 {
+		etherType = header.EtherTypeIPv6
+	}
+	binary.BigEndian.PutUint16(b[at:], etherType)
+	return Desc{start, uint32(l2) + uint32(o.end-o.l3)}
+}
+
+// queue appends to a link's egress queue, sending what is there if it is full.
+func (w *Worker) queue(link int, d Desc) {
+	q := &w.out[link]
+	if q.n == len(q.desc) {
+		w.transmitOn(link)
+	}
+	q.desc[q.n] = d
+	q.n++
+}
+
+// transmit gives every egress queue to its link.
+func (w *Worker) transmit() {
+	for i := range w.out {
+		if w.out[i].n > 0 {
+			w.transmitOn(i)
+		}
+	}
+}
+
+// transmitOn gives one queue to its link. A full ring is drained once; what it
+// still does not take is dropped, so that one slow link never stops the worker.
+func (w *Worker) transmitOn(i int) {
+	q, link := &w.out[i], w.c.Links[i]
+	batch := q.desc[:q.n]
+	q.n = 0
+	if !link.Up() {
+		w.dropAll(batch, stats.LinkDown)
+		return
+	}
+	taken := link.Transmit(batch)
+	if taken < len(batch) {
+		link.Flush()
+		link.Complete(w.pool)
+		taken += link.Transmit(batch[taken:])
+	}
+	w.countSent(i, batch[:taken])
+	w.dropAll(batch[taken:], stats.TxRingFull)
+}
+
+func (w *Worker) countSent(link int, batch []Desc) {
+	if link == w.c.Host {
+		w.n.returned += uint64(len(batch))
+		return
+	}
+	w.n.tx += uint64(len(batch))
+	for i := range batch {
+		w.n.txBytes += uint64(batch[i].Len)
+	}
+}
+
+func (w *Worker) dropAll(batch []Desc, reason stats.DropReason) {
+	for _, d := range batch {
+		w.dropped(d, reason)
+	}
+}

@@ -1,0 +1,126 @@
+package fastpath
+
+import (
+	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat"
+	"sluice.dev/sluice/nat/header"
+)
+
+// forward sends a packet of a known flow on: it leaves with the reverse of the
+// other side's tuple.
+func (w *Worker) forward(d Desc, p *header.Packet, ref flowtable.Ref, side flowtable.Side) Verdict {
+	if p.TTL <= 1 {
+		w.sendError(d, p, nat.TimeExceeded, 0)
+		return drop(stats.TTLExceeded)
+	}
+	w.bind(ref)
+	f := w.flows.Flow(ref)
+	var out header.Tuple
+	w.flows.Outgoing(ref, side, &out)
+	id := w.nextHop(f, side, &out.Dst)
+	if v := w.fits(d, p, id); v.Action == Drop {
+		return v
+	}
+	w.flows.Observe(ref, side, p.TCPFlags, w.now)
+	w.countBackend(f, side, d.Len)
+
+	frame := w.frame(d)
+	nat.DecrementTTL(frame, p)
+	nat.Translate(frame, p, &out, f.Delta(side))
+	if p.Fragment != header.NotFragment && !p.Tuple.V6 {
+		nat.SetIPv4ID(frame, p, w.frags.id)
+	}
+	return w.send(outgoing{d, p.L3, p.End, p.Tuple.V6, !p.DF && !p.Tuple.V6, out.Dst}, id)
+}
+
+// fits says whether a packet may take a hop: Queued if so, or the drop, with the
+// ICMP error that a router owes the sender. A packet whose DF bit allows it is
+// fragmented later, by send.
+func (w *Worker) fits(d Desc, p *header.Packet, id nexthop.ID) Verdict {
+	hop := w.c.Hops.Hop(id)
+	switch {
+	case id == 0 || hop == nil:
+		return queued
+	case hop.Kind == nexthop.Unreachable:
+		w.sendError(d, p, nat.HostUnreachable, 0)
+		return drop(stats.NoRoute)
+	case hop.MTU != 0 && p.End-p.L3 > hop.MTU && p.DF:
+		w.sendError(d, p, nat.FragmentationNeeded, hop.MTU)
+		return drop(stats.PacketTooBig)
+	}
+	return queued
+}
+
+// nextHop returns the flow's hop in the direction of a packet from side, looking
+// it up again while it is not known. Zero means: hold the packet.
+func (w *Worker) nextHop(f *flowtable.Flow, side flowtable.Side, dst *header.Addr) nexthop.ID {
+	toBackend, toClient := f.NextHops()
+	id := &toBackend
+	if side == flowtable.ReplySide {
+		id = &toClient
+	}
+	if *id == 0 {
+		*id = uint16(w.view.Lookup(dst).Hop)
+		if *id == 0 {
+			return 0
+		}
+		f.Bind(w.view.Generation, f.Service(), f.BackendRef(), toBackend, toClient)
+	}
+	return nexthop.ID(*id)
+}
+
+// bind makes sure that what a flow remembers of this process is current: its next
+// hops after a change of routes, and its backend after a restart.
+func (w *Worker) bind(ref flowtable.Ref) {
+	f := w.flows.Flow(ref)
+	if f.Binding() == w.view.Generation {
+		return
+	}
+	var toBackend, toClient header.Tuple
+	w.flows.Outgoing(ref, flowtable.ClientSide, &toBackend)
+	w.flows.Outgoing(ref, flowtable.ReplySide, &toClient)
+	service, backend := f.Service(), f.BackendRef()
+	if f.Binding() == 0 {
+		client := toClient.Reverse()
+		service, backend = w.adopt(&client, &toBackend)
+	}
+	f.Bind(w.view.Generation, service, backend,
+		uint16(w.view.Lookup(&toBackend.Dst).Hop), uint16(w.view.Lookup(&toClient.Dst).Hop))
+}
+
+// adopt finds the service and backend of a flow that an earlier process made.
+// Zero where they are gone: TCP lives on uncounted, UDP is scheduled anew.
+func (w *Worker) adopt(client, toBackend *header.Tuple) (service, backend uint32) {
+	f := w.snap.Frontend(client)
+	if f == nil {
+		return 0, 0
+	}
+	for _, ref := range f.Service.Backends {
+		b := w.snap.Backend(ref)
+		if b != nil && b.Addr == toBackend.Dst && b.Port == toBackend.DstPort {
+			return uint32(b.Service), uint32(ref)
+		}
+	}
+	return uint32(f.Service.ID), 0
+}
+
+func (w *Worker) countBackend(f *flowtable.Flow, side flowtable.Side, bytes uint32) {
+	ref := services.BackendRef(f.BackendRef())
+	if ref == 0 {
+		return
+	}
+	c := w.stats.Backends.At(ref.Index())
+	if c == nil {
+		return
+	}
+	if side == flowtable.ClientSide {
+		c.ToBackend.Add(1)
+		c.ToBackendBytes.Add(uint64(bytes))
+	} else {
+		c.ToClient.Add(1)
+		c.ToClientBytes.Add(uint64(bytes))
+	}
+}

@@ -1,0 +1,113 @@
+package fastpath
+
+import (
+	"time"
+
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat/fragment"
+	"sluice.dev/sluice/nat/header"
+)
+
+// fragmentQueue holds later fragments that came before their first one. Which
+// ports a datagram has is known to all workers (fragment.Table), so it does not
+// matter which of them receives the first fragment.
+//
+// They wait for a second by default. Reordering within a datagram is a matter of
+// milliseconds; the full reassembly time of RFC 791 would only serve those who
+// never send a first fragment.
+type fragmentQueue struct {
+	held    []heldFragment // capacity is fixed
+	wait    flowtable.Time
+	retryAt flowtable.Time
+	id      uint16 // IPv4 identification of the datagram being judged
+}
+
+type heldFragment struct {
+	desc     Desc
+	key      uint64
+	deadline flowtable.Time
+	link     int
+}
+
+func newFragmentQueue(limit int, wait time.Duration) fragmentQueue {
+	return fragmentQueue{held: make([]heldFragment, 0, limit), wait: flowtable.Time(wait)}
+}
+
+func (q *fragmentQueue) len() int { return len(q.held) }
+
+// firstFragment tells all workers the ports of a datagram.
+func (w *Worker) firstFragment(p *header.Packet) stats.DropReason {
+	id, status := w.c.Fragments.Record(uint64(w.now), w.c.Fragments.Key(p), p.Tuple.SrcPort, p.Tuple.DstPort)
+	w.frags.id = id
+	switch status {
+	case fragment.Overlap:
+		return stats.FragmentOverlap
+	case fragment.Full:
+		return stats.FragmentLimit
+	}
+	return stats.None
+}
+
+// laterFragment finds the ports that the datagram's first fragment carried, or
+// holds the fragment until they are known.
+func (w *Worker) laterFragment(d Desc, p *header.Packet) Verdict {
+	key := w.c.Fragments.Key(p)
+	v, known := w.judgeFragment(d, p, key)
+	if known {
+		return v
+	}
+	q := &w.frags
+	if len(q.held) == cap(q.held) {
+		return drop(stats.FragmentLimit)
+	}
+	q.held = append(q.held, heldFragment{d, key, w.now + q.wait, w.b.link})
+	w.n.held++
+	return queued
+}
+
+// judgeFragment judges a later fragment whose first one is known.
+func (w *Worker) judgeFragment(d Desc, p *header.Packet, key uint64) (v Verdict, known bool) {
+	src, dst, id, status := w.c.Fragments.Lookup(uint64(w.now), key)
+	switch status {
+	case fragment.Unknown:
+		return Verdict{}, false
+	case fragment.Overlap:
+		return drop(stats.FragmentOverlap), true
+	}
+	if isICMP(p) {
+		return w.notOurs(p), true
+	}
+	w.frags.id = id
+	p.Tuple.SrcPort, p.Tuple.DstPort = src, dst
+	return w.judgeFlow(d, p, w.flows.Hash(&p.Tuple)), true
+}
+
+// releaseFragments looks again for the first fragments of held ones.
+func (w *Worker) releaseFragments() (moved int) {
+	q := &w.frags
+	if len(q.held) == 0 || w.now < q.retryAt {
+		return 0
+	}
+	q.retryAt = w.now + retryEvery
+	kept := q.held[:0]
+	for _, h := range q.held {
+		w.b.link, w.b.kernel = h.link, h.link == w.c.Host
+		p := &w.b.pkt[0]
+		header.Parse(w.frame(h.desc), p) // it parsed before, and nobody wrote to it
+		v, known := w.judgeFragment(h.desc, p, h.key)
+		switch {
+		case known:
+		case w.now < h.deadline:
+			kept = append(kept, h)
+			continue
+		default:
+			v = drop(stats.FragmentTimeout)
+		}
+		w.n.held--
+		moved++
+		w.carryOut(h.desc, p, v)
+	}
+	q.held = kept
+	return moved
+}

@@ -1,0 +1,97 @@
+package fastpath
+
+import (
+	"time"
+
+	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat/header"
+)
+
+// holdFor is how long a packet waits for its next hop to be resolved: one second,
+// in which Linux asks once (net.ipv4.neigh.default.retrans_time_ms).
+const holdFor = flowtable.Time(time.Second)
+
+// retryEvery paces looking again for held packets.
+const retryEvery = flowtable.Time(time.Millisecond)
+
+// hopQueue holds translated packets whose next hop is not known yet, oldest first.
+type hopQueue struct {
+	held    []heldPacket // capacity is fixed
+	perHop  int
+	retryAt flowtable.Time
+}
+
+type heldPacket struct {
+	o        outgoing
+	deadline flowtable.Time
+}
+
+func newHopQueue(limit, perHop int) hopQueue {
+	return hopQueue{held: make([]heldPacket, 0, limit), perHop: perHop}
+}
+
+func (q *hopQueue) len() int { return len(q.held) }
+
+func (q *hopQueue) waitingFor(dst *header.Addr) (n int) {
+	for i := range q.held {
+		if q.held[i].o.dst == *dst {
+			n++
+		}
+	}
+	return n
+}
+
+// hold keeps a packet until its next hop is known, and asks for it.
+func (w *Worker) hold(o outgoing) Verdict {
+	q := &w.hops
+	waiting := q.waitingFor(&o.dst)
+	if waiting == 0 {
+		w.c.Hops.Resolve(o.dst)
+	}
+	if len(q.held) == cap(q.held) || waiting >= q.perHop {
+		return drop(stats.NeighbourQueueFull)
+	}
+	q.held = append(q.held, heldPacket{o, w.now + holdFor})
+	w.n.held++
+	return queued
+}
+
+// release looks again for the next hops of held packets and for the first
+// fragments of held later ones. It returns how many packets moved.
+func (w *Worker) release() int {
+	return w.releaseHops() + w.releaseFragments()
+}
+
+func (w *Worker) releaseHops() (moved int) {
+	q := &w.hops
+	if len(q.held) == 0 || w.now < q.retryAt {
+		return 0
+	}
+	q.retryAt = w.now + retryEvery
+	kept := q.held[:0]
+	all := q.held
+	for i := range all {
+		h := &all[i]
+		id := w.view.Lookup(&h.o.dst).Hop
+		hop := w.c.Hops.Hop(id)
+		if id == 0 || hop == nil || (!hop.Ready && id != nexthop.NoRoute) {
+			if w.now < h.deadline {
+				kept = append(kept, *h)
+				continue
+			}
+			w.n.held--
+			w.dropped(h.o.desc, stats.NeighbourPending)
+			moved++
+			continue
+		}
+		w.n.held--
+		moved++
+		if v := w.send(h.o, id); v.Action == Drop {
+			w.dropped(h.o.desc, v.Reason)
+		}
+	}
+	q.held = kept
+	return moved
+}

@@ -1,0 +1,114 @@
+package fastpath
+
+import (
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat"
+	"sluice.dev/sluice/nat/header"
+)
+
+// frameHeadroom is where a packet of our own starts in its frame: where the
+// kernel puts received ones (XDP_PACKET_HEADROOM, include/uapi/linux/bpf.h).
+const frameHeadroom = 256
+
+// icmp decides about ICMP and ICMPv6: errors about our flows are translated, echo
+// requests to a VIP are answered, all else is the kernel's.
+func (w *Worker) icmp(d Desc, p *header.Packet) Verdict {
+	if p.Fragment == header.FirstFragment {
+		w.firstFragment(p)
+		return w.notOurs(p)
+	}
+	if header.IsICMPError(p.Tuple.V6, p.ICMPType) {
+		return w.icmpError(d, p)
+	}
+	request := uint8(header.ICMPEchoRequest)
+	if p.Tuple.V6 {
+		request = header.ICMPv6EchoRequest
+	}
+	if p.ICMPType == request && !w.b.kernel && w.snap.Owned(p.Tuple.Dst)&services.AddrVIP != 0 {
+		return w.echo(d, p)
+	}
+	return w.notOurs(p)
+}
+
+func (w *Worker) echo(d Desc, p *header.Packet) Verdict {
+	if !header.ChecksumICMP(w.frame(d), p) {
+		return drop(stats.ICMPChecksum)
+	}
+	nat.EchoReply(w.frame(d), p, w.c.TTL)
+	dst := p.Tuple.Src
+	return w.send(outgoing{d, p.L3, p.End, p.Tuple.V6, false, dst}, w.view.Lookup(&dst).Hop)
+}
+
+// icmpError translates an error about a packet of ours (RFC 5508 section 4): the
+// embedded packet is one that we sent, so its reverse is what the other end would
+// answer, and finds the flow. The error never refreshes or ends the flow (REQ-6).
+func (w *Worker) icmpError(d Desc, p *header.Packet) Verdict {
+	frame := w.frame(d)
+	if !header.ChecksumICMP(frame, p) {
+		return drop(stats.ICMPChecksum)
+	}
+	var inner header.Packet
+	if r := header.ParseInner(frame, p, &inner); r != stats.None {
+		return drop(r)
+	}
+	if inner.Tuple.Src != p.Tuple.Dst || inner.Fragment == header.LaterFragment {
+		return w.icmpNoFlow(p)
+	}
+	key := inner.Tuple.Reverse()
+	ref, side := w.flows.Lookup(w.flows.Hash(&key), &key, w.now)
+	if ref == 0 {
+		return w.icmpNoFlow(p)
+	}
+	if p.TTL <= 1 {
+		return drop(stats.TTLExceeded) // no error about an error (RFC 1122 section 3.2.2)
+	}
+	w.bind(ref)
+	f := w.flows.Flow(ref)
+	var out header.Tuple
+	w.flows.Outgoing(ref, side, &out)
+	innerOut := out.Reverse()
+	nat.DecrementTTL(frame, p)
+	nat.TranslateICMPError(frame, p, &inner, out.Src, out.Dst, &innerOut, f.Delta(side))
+	return w.send(outgoing{d, p.L3, p.End, p.Tuple.V6, false, out.Dst}, w.nextHop(f, side, &out.Dst))
+}
+
+// icmpNoFlow is an error about nothing we know. On an address that the node shares
+// it may be about the node's own traffic.
+func (w *Worker) icmpNoFlow(p *header.Packet) Verdict {
+	if w.b.kernel || w.snap.Owned(p.Tuple.Dst)&(services.AddrNode|services.AddrSNAT) != 0 {
+		return w.notOurs(p)
+	}
+	return drop(stats.ICMPNoFlow)
+}
+
+// sendError answers a packet with an ICMP error of our own, if one may be sent and
+// the rate allows it. It must run before the packet is rewritten: the error quotes
+// what its sender sent. The error comes from the address the packet was sent to,
+// the one address that its sender knows us by.
+func (w *Worker) sendError(d Desc, p *header.Packet, kind nat.ErrorKind, mtu uint16) {
+	if w.b.kernel && w.view.Lookup(&p.Tuple.Src).Hop == 0 {
+		return
+	}
+	addr, ok := w.pool.Get()
+	if !ok {
+		w.n.icmpLimited++
+		return
+	}
+	start := addr + frameHeadroom
+	end := addr + w.pool.frameSize
+	n, ok := nat.BuildError(w.mem[start:end:end], w.frame(d), p, kind, p.Tuple.Dst, mtu)
+	if !ok || !w.limit.Allow(uint64(w.now)) {
+		if ok {
+			w.n.icmpLimited++
+		}
+		w.pool.Put(addr)
+		return
+	}
+	w.n.generated++
+	dst := p.Tuple.Src
+	v := w.send(outgoing{Desc{start, uint32(n)}, header.EthernetBytes, uint16(n), p.Tuple.V6, false, dst}, w.view.Lookup(&dst).Hop)
+	if v.Action == Drop {
+		w.dropped(Desc{start, uint32(n)}, v.Reason)
+	}
+}

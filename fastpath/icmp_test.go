@@ -1,0 +1,190 @@
+package fastpath_test
+
+import (
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/header/headertest"
+)
+
+func TestEcho(t *testing.T) {
+	for _, tt := range [][2]string{{client4, vip4}, {client6, vip6}} {
+		l := newLab(t, labConfig{})
+		g := l.workers[0]
+		l.send(0, headertest.Echo(tt[0], tt[1], 77, 3, false))
+		frame, p := l.out(g.nic)
+		want := headertest.Echo(tt[1], tt[0], 77, 3, true).Bytes()
+		if p.Tuple.Src != addr(tt[1]) || p.Tuple.Dst != addr(tt[0]) || string(frame[p.L4:]) != string(want[p.L4:]) {
+			t.Fatalf("reply %x, want %x", frame, want)
+		}
+		if g.stats.Generated.Load() != 0 || l.table.Counts().Live != [2]uint64{} {
+			t.Fatal("an echo request made a packet or a flow")
+		}
+	}
+}
+
+// open makes a flow through the lab's gateway and returns the packet as the
+// backend gets it.
+func (l *lab) open(client, vip string) (frame []byte, snat, backend string) {
+	l.t.Helper()
+	l.send(0, headertest.TCP(client, vip, headertest.SYN))
+	frame, p := l.out(l.workers[0].nic)
+	s, d := ends(&p.Tuple)
+	return frame, s.String(), d.String()
+}
+
+// TestErrorFromBackendSide: a router behind us says fragmentation needed about the
+// translated packet; the client must recognise its own.
+func TestErrorFromBackendSide(t *testing.T) {
+	tests := []struct {
+		name, client, vip, router, snat string
+		icmpType, code                  uint8
+	}{
+		{"v4", join(client4, 40000), join(vip4, 80), "10.0.1.254", snat4, header.ICMPUnreachable, 4},
+		{"v6", join(client6, 40000), join(vip6, 80), "2001:db8:1::fe", snat6, header.ICMPv6PacketTooBig, 0},
+	}
+	for _, tt := range tests {
+		for _, quote := range []int{-1, quoted8(tt.snat)} {
+			l := newLab(t, labConfig{workers: 2})
+			sent, _, _ := l.open(tt.client, tt.vip)
+			l.send(1, headertest.ICMPError(tt.router, tt.snat, tt.icmpType, tt.code, 1400, sent, quote))
+			frame, p := l.out(l.workers[1].nic)
+			var inner header.Packet
+			if r := header.ParseInner(frame, &p, &inner); r != stats.None {
+				t.Fatalf("%s: quoted packet: %v", tt.name, r)
+			}
+			l.wantTuple(&inner, tt.client, tt.vip)
+			vip, client := inner.Tuple.Dst, inner.Tuple.Src
+			if p.Tuple.Src != vip || p.Tuple.Dst != client {
+				t.Errorf("%s: error from %v to %v", tt.name, p.Tuple.Src, p.Tuple.Dst)
+			}
+			if mtu := binary.BigEndian.Uint32(frame[p.L4+4:]); mtu != 1400 {
+				t.Errorf("%s: MTU %d", tt.name, mtu)
+			}
+		}
+	}
+}
+
+// quoted8 is an IP header and 8 bytes: the least an error must quote.
+func quoted8(ip string) int {
+	if a := addr(ip); a.Is4() {
+		return 28
+	}
+	return 48
+}
+
+// TestErrorFromClientSide: the other direction, towards the backend.
+func TestErrorFromClientSide(t *testing.T) {
+	l := newLab(t, labConfig{})
+	g := l.workers[0]
+	_, snat, be := l.open(join(client4, 40000), join(vip4, 80))
+	l.send(0, headertest.TCP(be, snat, headertest.SYN|headertest.ACK))
+	reply, _ := l.out(g.nic)
+	l.send(0, headertest.ICMPError("198.51.100.1", vip4, header.ICMPUnreachable, 4, 1300, reply, -1))
+	frame, p := l.out(g.nic)
+	var inner header.Packet
+	if r := header.ParseInner(frame, &p, &inner); r != stats.None {
+		t.Fatal(r)
+	}
+	l.wantTuple(&inner, be, snat)
+	if p.Tuple.Src != addr(snat4) || p.Tuple.Dst != addr(backend4) {
+		t.Errorf("error from %v to %v", p.Tuple.Src, p.Tuple.Dst)
+	}
+}
+
+func TestForgedErrors(t *testing.T) {
+	l := newLab(t, labConfig{})
+	sent, _, _ := l.open(join(client4, 40000), join(vip4, 80))
+	bad := headertest.ICMPError("10.0.1.254", snat4, header.ICMPUnreachable, 1, 0, sent, -1).Bytes()
+	bad[len(bad)-1]++ // the checksum is wrong now
+	l.workers[0].nic.Inject(bad)
+	l.step(time.Microsecond)
+	l.wantDrop(stats.ICMPChecksum, 1)
+	// About a packet that the addressee did not send.
+	l.send(0, headertest.ICMPError(client4, keepVIP, header.ICMPUnreachable, 1, 0, sent, -1))
+	if l.drops()["icmp_no_flow"] != 1 {
+		t.Fatalf("drops %v", l.drops())
+	}
+	l.nothing(l.workers[0].nic, l.workers[0].host)
+}
+
+// TestPacketTooBig: DF set gets the error, and the flow's packet is not sent.
+func TestPacketTooBig(t *testing.T) {
+	l := newLab(t, labConfig{})
+	g := l.workers[0]
+	_, _, _ = l.open(join(client4, 40000), join(vip4, 80))
+	hop := *l.hops.Hop(hopBackend)
+	hop.MTU = 1400
+	l.hops.SetHop(hopBackend, &hop)
+	big := headertest.TCP(join(client4, 40000), join(vip4, 80), headertest.ACK)
+	big.DF, big.Payload = true, make([]byte, 1440)
+	l.send(0, big)
+	l.wantDrop(stats.PacketTooBig, 1)
+	frame, p := l.out(g.nic)
+	if p.ICMPType != header.ICMPUnreachable || p.ICMPCode != 4 || binary.BigEndian.Uint16(frame[p.L4+6:]) != 1400 {
+		t.Fatalf("error %x", frame)
+	}
+	var inner header.Packet
+	header.ParseInner(frame, &p, &inner)
+	l.wantTuple(&inner, join(client4, 40000), join(vip4, 80))
+}
+
+// TestSplit: without DF a router fragments. The backend must be able to put the
+// datagram together again.
+func TestSplit(t *testing.T) {
+	l := newLab(t, labConfig{})
+	g := l.workers[0]
+	hop := *l.hops.Hop(hopBackend)
+	hop.MTU = 600
+	l.hops.SetHop(hopBackend, &hop)
+	payload := make([]byte, 1400)
+	for i := range payload {
+		payload[i] = byte(i * 7)
+	}
+	l.send(0, headertest.UDP(join(client4, 40000), join(vip4, 53), string(payload)))
+	whole := make([]byte, 8+1400)
+	seen := 0
+	for range 3 {
+		frame, p := l.out(g.nic)
+		if int(p.End-p.L3) > 600 {
+			t.Fatalf("fragment of %d bytes", p.End-p.L3)
+		}
+		seen += copy(whole[p.FragmentOffset:], frame[p.L3+20:p.End])
+	}
+	l.nothing(g.nic)
+	if seen != len(whole) || string(whole[8:]) != string(payload) {
+		t.Fatalf("%d bytes came through, or others than were sent", seen)
+	}
+	if g.stats.Generated.Load() != 2 {
+		t.Errorf("generated %d, want 2: one packet became three", g.stats.Generated.Load())
+	}
+}
+
+func TestErrorRateIsLimited(t *testing.T) {
+	l := newLab(t, labConfig{})
+	for i := range 200 {
+		l.send(0, headertest.TCP(join(client4, uint16(1000+i)), join(emptyVIP, 80), headertest.SYN))
+	}
+	sent := l.workers[0].nic.Loop()
+	if sent < 50 || sent > 52 || l.workers[0].stats.ICMPLimited.Load() != uint64(200-sent) {
+		t.Fatalf("%d errors for 200 packets in 200 µs, want the burst of 50; limited %d", sent, l.workers[0].stats.ICMPLimited.Load())
+	}
+}
+
+func TestUnreachableRoute(t *testing.T) {
+	l := newLab(t, labConfig{})
+	view := *l.hops.View()
+	view.Generation++
+	view.Routes = view.Routes.InsertPersist(prefix("10.0.1.0/24"), nexthop.Route{Kind: nexthop.Unreachable})
+	l.hops.Publish(&view)
+	l.send(0, headertest.TCP(join(client4, 1), join(vip4, 80), headertest.SYN))
+	l.wantDrop(stats.NoRoute, 1)
+	_, p := l.out(l.workers[0].nic)
+	if p.ICMPType != header.ICMPUnreachable || p.ICMPCode != 1 {
+		t.Fatalf("ICMP %d/%d, want host unreachable", p.ICMPType, p.ICMPCode)
+	}
+}

@@ -1,0 +1,208 @@
+package fastpath
+
+import (
+	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat/header"
+)
+
+// batch is the packets judged together, one field per array so that each pass of
+// the step walks what it needs.
+type batch struct {
+	desc   [BatchSize]Desc
+	pkt    [BatchSize]header.Packet
+	reason [BatchSize]stats.DropReason // parse's finding
+	hash   [BatchSize]uint64           // of pkt.Tuple, where there is a flow to look up
+	link   int                         // they all came from this link
+	kernel bool                        // which is the host link
+	touch  uint64                      // keeps the early loads alive
+}
+
+// Verdict is what becomes of a packet. Every packet gets exactly one.
+type Verdict struct {
+	Action Action
+	Reason stats.DropReason // for Drop
+}
+
+// Action is the kind of a Verdict.
+type Action uint8
+
+const (
+	// Drop: counted under Verdict.Reason, frame freed. The zero Action, so that a
+	// forgotten verdict shows as a drop without a reason, not as a leak.
+	Drop Action = iota
+	// Queued: the frame went to an egress queue or a hold queue, which own it now.
+	Queued
+	// ToKernel: the packet as it came goes to the kernel by the host link.
+	ToKernel
+)
+
+func drop(r stats.DropReason) Verdict { return Verdict{Drop, r} }
+
+var (
+	queued   = Verdict{Action: Queued}
+	toKernel = Verdict{Action: ToKernel}
+)
+
+// take counts what a link delivered.
+func (w *Worker) take(link, n int) {
+	w.b.link, w.b.kernel = link, link == w.c.Host
+	w.n.rx += uint64(n)
+	if w.b.kernel {
+		w.n.kernelRx += uint64(n)
+	}
+	for i := range w.b.desc[:n] {
+		w.n.rxBytes += uint64(w.b.desc[i].Len)
+	}
+}
+
+// frame returns a packet's bytes. The capacity ends with the packet, so nothing
+// can write into the next frame.
+func (w *Worker) frame(d Desc) []byte {
+	end := d.Addr + uint64(d.Len)
+	return w.mem[d.Addr:end:end]
+}
+
+func (w *Worker) parse(n int) {
+	for i := range w.b.desc[:n] {
+		w.b.reason[i] = header.Parse(w.frame(w.b.desc[i]), &w.b.pkt[i])
+	}
+}
+
+// touch hashes every packet that belongs to a flow and loads the line of the flow
+// table where it must be: the misses overlap instead of queueing up in judge.
+func (w *Worker) touch(n int) {
+	var sum uint64
+	for i := range w.b.desc[:n] {
+		if w.b.reason[i] != stats.None {
+			continue
+		}
+		p := &w.b.pkt[i]
+		w.b.hash[i] = w.flows.Hash(&p.Tuple)
+		sum += w.flows.Touch(w.b.hash[i], p.Tuple.V6)
+	}
+	w.b.touch = sum
+}
+
+// judgeAll gives every packet of the batch its verdict and carries it out.
+func (w *Worker) judgeAll(n int) {
+	for i := range w.b.desc[:n] {
+		d, p := w.b.desc[i], &w.b.pkt[i]
+		v := drop(w.b.reason[i])
+		if v.Reason == stats.None {
+			v = w.judge(d, p, w.b.hash[i])
+		} else if w.b.kernel {
+			v = w.judgeNoise(p, v)
+		}
+		w.carryOut(d, p, v)
+	}
+}
+
+func (w *Worker) carryOut(d Desc, p *header.Packet, v Verdict) {
+	switch v.Action {
+	case Queued:
+	case ToKernel:
+		w.returnToKernel(d, p)
+	default:
+		w.dropped(d, v.Reason)
+	}
+}
+
+// judge decides about a packet that parsed. p.Tuple is complete but for a later
+// fragment's ports.
+func (w *Worker) judge(d Desc, p *header.Packet, hash uint64) Verdict {
+	switch {
+	case p.Multicast:
+		return w.notOurs(p)
+	case p.Fragment == header.LaterFragment:
+		return w.laterFragment(d, p)
+	case isICMP(p):
+		return w.icmp(d, p)
+	}
+	if p.Fragment == header.FirstFragment {
+		if r := w.firstFragment(p); r != stats.None {
+			return drop(r)
+		}
+	}
+	return w.judgeFlow(d, p, hash)
+}
+
+// judgeFlow finds or makes the flow of a packet and sends it on.
+func (w *Worker) judgeFlow(d Desc, p *header.Packet, hash uint64) Verdict {
+	ref, side := w.flows.Lookup(hash, &p.Tuple, w.now)
+	if ref != 0 && !w.superseded(ref, side, p) {
+		return w.forward(d, p, ref, side)
+	}
+	if w.b.kernel {
+		return w.fromKernel(d, p)
+	}
+	ref, v := w.admit(d, p)
+	if ref == 0 {
+		return v
+	}
+	return w.forward(d, p, ref, flowtable.ClientSide)
+}
+
+// superseded says whether a client's packet must be scheduled anew although a
+// flow exists, and removes that flow: a SYN on a connection that is over
+// (RFC 9293 section 3.6.1), or UDP whose backend no longer serves.
+func (w *Worker) superseded(ref flowtable.Ref, side flowtable.Side, p *header.Packet) bool {
+	if side != flowtable.ClientSide {
+		return false
+	}
+	switch p.Tuple.Proto {
+	case header.ProtoTCP:
+		if !isSYN(p.TCPFlags) || !w.flows.Closing(ref) {
+			return false
+		}
+	case header.ProtoUDP:
+		w.bind(ref)
+		b := w.snap.Backend(services.BackendRef(w.flows.Flow(ref).BackendRef()))
+		if b != nil && b.Flags&services.BackendServing != 0 {
+			return false
+		}
+	default:
+		return false
+	}
+	w.flows.Delete(ref)
+	return true
+}
+
+// notOurs passes what was steered here by mistake: back to the kernel if it came
+// from outside, nowhere if the kernel just gave it to us.
+func (w *Worker) notOurs(p *header.Packet) Verdict {
+	if w.b.kernel {
+		return drop(stats.HostLinkOther)
+	}
+	return toKernel
+}
+
+// judgeNoise keeps what the kernel says on its own link (neighbour discovery,
+// multicast) apart from malformed packets.
+func (w *Worker) judgeNoise(p *header.Packet, v Verdict) Verdict {
+	if p.Multicast || v.Reason == stats.EtherType {
+		return drop(stats.HostLinkOther)
+	}
+	return v
+}
+
+// fromKernel sends on a packet that the kernel put on the host link and that is no
+// reply of ours: the egress program matches on addresses alone and may catch one
+// that was on its way out. It leaves as the kernel would have sent it.
+func (w *Worker) fromKernel(d Desc, p *header.Packet) Verdict {
+	route := w.view.Lookup(&p.Tuple.Dst)
+	if route.Hop == nexthop.ViaKernel || route.Hop == nexthop.NoRoute {
+		return drop(stats.HostLinkOther)
+	}
+	return w.send(outgoing{d, p.L3, p.End, p.Tuple.V6, !p.DF, p.Tuple.Dst}, route.Hop)
+}
+
+func isICMP(p *header.Packet) bool {
+	return p.Tuple.Proto == header.ProtoICMP || p.Tuple.Proto == header.ProtoICMPv6
+}
+
+func isSYN(flags uint8) bool {
+	return flags&(header.TCPSYN|header.TCPACK|header.TCPRST|header.TCPFIN) == header.TCPSYN
+}

@@ -1,0 +1,159 @@
+package fastpath
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	mrand "math/rand/v2"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/fastpath/stats"
+)
+
+// RunConfig says how the loop uses its core.
+type RunConfig struct {
+	CPU int // to pin the thread to, or -1
+	// Spin is how long the worker looks for more work before it sleeps. The longer,
+	// the lower the latency of the next packet and the higher the cost of silence.
+	Spin time.Duration
+	// Sleep bounds one sleep, so that flows expire on an idle gateway.
+	Sleep time.Duration
+}
+
+// busySleep bounds a sleep while packets are held for a next hop or a fragment.
+const busySleep = time.Millisecond
+
+// Run is the worker's life: it pins the calling goroutine's thread and steps until
+// ctx is done or Stop is called. Packets that are still held are then dropped.
+func (w *Worker) Run(ctx context.Context, c RunConfig) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if c.CPU >= 0 {
+		var set unix.CPUSet
+		set.Set(c.CPU)
+		if err := unix.SchedSetaffinity(0, &set); err != nil {
+			return fmt.Errorf("worker %d: pin to CPU %d: %w (is the CPU online and in the process's cpuset?)", w.c.ID, c.CPU, err)
+		}
+	}
+	if err := w.wake.open(); err != nil {
+		return fmt.Errorf("worker %d: eventfd: %w", w.c.ID, err)
+	}
+	defer w.wake.close()
+	defer w.shutdown()
+	cancel := context.AfterFunc(ctx, w.Stop)
+	defer cancel()
+	w.loop(c)
+	return nil
+}
+
+// loop steps while there is traffic and sleeps while there is none.
+func (w *Worker) loop(c RunConfig) {
+	var clock clock
+	now := clock.now()
+	lastWork := now
+	for !w.stop.Load() {
+		if w.pending.Load() {
+			w.runTasks()
+		}
+		moved := w.Step(now)
+		after := clock.now()
+		if moved > 0 {
+			lastWork = after
+			w.stats.BusyNanos.Store(w.stats.BusyNanos.Load() + after - now)
+		} else if after-lastWork >= uint64(c.Spin) {
+			w.sleep(c.Sleep)
+			woke := clock.now()
+			w.stats.IdleNanos.Store(w.stats.IdleNanos.Load() + woke - after)
+			after = woke
+		}
+		now = after
+	}
+}
+
+// sleep blocks until a link has packets, somebody wakes the worker, or the time is
+// over. Meanwhile the worker uses no flow and no snapshot.
+func (w *Worker) sleep(limit time.Duration) {
+	if w.hops.len()+w.frags.len() > 0 {
+		limit = busySleep
+	}
+	w.flows.Leave()
+	w.snap, w.view = nil, nil
+	w.stats.Generation.Store(stats.Offline)
+	fds := w.wake.fds[:1]
+	for _, l := range w.c.Links {
+		if fd := l.FD(); fd >= 0 && len(fds) < cap(fds) {
+			fds = append(fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
+		}
+	}
+	// An error is EINTR or a link that just went: the next step finds out.
+	_, _ = unix.Poll(fds, int(limit/time.Millisecond))
+	if fds[0].Revents != 0 {
+		w.wake.drain()
+	}
+	w.stats.Polls.Add(1)
+	// From here on any generation may be loaded. This store must come before the
+	// load in begin: a writer that has published since sees that we are back.
+	w.stats.Generation.Store(0)
+}
+
+// Stop ends Run after the current step. Safe from any goroutine.
+func (w *Worker) Stop() {
+	w.stop.Store(true)
+	w.wake.signal()
+}
+
+// Do runs f on the worker's goroutine between two steps and waits for it: how the
+// daemon changes links. It reports false if the worker stopped first.
+func (w *Worker) Do(ctx context.Context, f func(*Worker)) bool {
+	done := make(chan struct{})
+	task := func() { f(w); close(done) }
+	w.pending.Store(true)
+	w.wake.signal()
+	select {
+	case w.tasks <- task:
+	case <-ctx.Done():
+		return false
+	}
+	<-done
+	return true
+}
+
+func (w *Worker) runTasks() {
+	w.pending.Store(false)
+	for {
+		select {
+		case f := <-w.tasks:
+			f()
+		case <-time.After(busySleep):
+			// Do raises pending before it offers the task; the task may be a moment late.
+			return
+		}
+	}
+}
+
+// shutdown accounts for what the worker still holds.
+func (w *Worker) shutdown() {
+	for _, h := range w.hops.held {
+		w.n.held--
+		w.dropped(h.o.desc, stats.Shutdown)
+	}
+	for _, h := range w.frags.held {
+		w.n.held--
+		w.dropped(h.desc, stats.Shutdown)
+	}
+	w.hops.held, w.frags.held = w.hops.held[:0], w.frags.held[:0]
+	w.snap, w.view = nil, nil
+	w.publish(1)
+	w.stats.Generation.Store(stats.Offline)
+	w.flows.Leave()
+}
+
+func newRandom(seed [32]byte) *mrand.ChaCha8 {
+	if seed == ([32]byte{}) {
+		rand.Read(seed[:]) // never fails (crypto/rand)
+	}
+	return mrand.NewChaCha8(seed)
+}

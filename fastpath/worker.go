@@ -1,0 +1,222 @@
+package fastpath
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat"
+	"sluice.dev/sluice/nat/fragment"
+	"sluice.dev/sluice/nat/header"
+)
+
+// BatchSize is the most packets judged together: enough to overlap the cache
+// misses of their flows, few enough to stay in the first-level cache.
+const BatchSize = 64
+
+// Config is what a Worker needs. Everything but the Links is shared by reference
+// with the rest of the process; Links belong to the worker.
+type Config struct {
+	ID     int
+	Memory []byte // the UMEM
+	Pool   *Pool  // all frames of the UMEM that no link owns yet
+
+	// Links are what the worker receives from, in any order.
+	Links []Link
+	// Egress maps an interface index (nexthop.Hop.Link) to the position in Links
+	// of the link to transmit on.
+	Egress []int
+	// Host is the position in Links of the host link, or -1.
+	Host int
+	// HostMAC are the kernel's end of the host link and ours.
+	HostMAC HostMAC
+
+	Flows    *flowtable.Table // shared by Workers workers
+	Workers  int
+	Services *services.Handle
+	Hops     *nexthop.Table
+	// Fragments is shared by all workers.
+	Fragments *fragment.Table
+	Stats     *stats.Block
+
+	// HostSource are our own addresses on the host link, by family: the source
+	// address towards backends that the kernel reaches for us.
+	HostSource4, HostSource6 header.Addr
+
+	// HeldPackets bounds the packets that wait for next hops, HeldPerHop those that
+	// wait for one.
+	HeldPackets, HeldPerHop int
+	// HeldFragments bounds the fragments that wait for their first one, for FragmentWait.
+	HeldFragments int
+	FragmentWait  time.Duration
+	// ICMPRate (per second) and ICMPBurst limit this worker's own ICMP errors. TTL is
+	// that of what it sends itself.
+	ICMPRate, ICMPBurst int
+	TTL                 uint8
+	// FramesKept counts frames that a closed link could not give back yet, or is nil.
+	FramesKept func() int
+	// Seed makes source ports unguessable. Zero takes one from the system.
+	Seed [32]byte
+	// Validate checks both laws after every step and panics where one is broken.
+	Validate bool
+}
+
+// HostMAC are the two ends of the host link.
+type HostMAC struct{ Kernel, User [6]byte }
+
+// Worker is one queue's loop. Only its own goroutine touches it, except Do and Stop.
+type Worker struct {
+	c     Config
+	mem   []byte
+	pool  *Pool
+	flows *flowtable.Handle // ours in the shared table
+	stats *stats.Block
+
+	// Loaded once per step.
+	now  flowtable.Time
+	snap *services.Snapshot
+	view *nexthop.View
+
+	b      batch
+	out    []egressQueue // by position in Links
+	hops   hopQueue
+	frags  fragmentQueue
+	limit  nat.RateLimit
+	rnd    *rand.ChaCha8
+	nextID uint32 // IPv4 identification of datagrams we fragment or build
+	host   nexthop.Hop
+
+	n       counts
+	swept   flowtable.Time
+	tasks   chan func()
+	pending atomic.Bool // a task waits
+	wake    wakeup
+	stop    atomic.Bool
+}
+
+// New checks the configuration and returns a worker that has not started.
+func New(c Config) (*Worker, error) {
+	switch {
+	case c.Pool == nil || len(c.Memory) == 0:
+		return nil, errors.New("fastpath: a worker needs a UMEM and its pool")
+	case c.Flows == nil || c.Services == nil || c.Hops == nil || c.Stats == nil || c.Fragments == nil:
+		return nil, errors.New("fastpath: a worker needs flows, services, next hops, fragments and a stats block")
+	case c.Workers < 1:
+		return nil, errors.New("fastpath: Workers must count this worker")
+	case c.Host >= len(c.Links):
+		return nil, fmt.Errorf("fastpath: host link is link %d of %d", c.Host, len(c.Links))
+	}
+	for i, l := range c.Egress {
+		if l < 0 || l >= len(c.Links) {
+			return nil, fmt.Errorf("fastpath: interface %d transmits on link %d of %d", i, l, len(c.Links))
+		}
+	}
+	flows, err := c.Flows.Register()
+	if err != nil {
+		return nil, fmt.Errorf("fastpath: worker %d: %w", c.ID, err)
+	}
+	w := &Worker{
+		c: c, mem: c.Memory, pool: c.Pool, flows: flows, stats: c.Stats,
+		tasks: make(chan func()),
+		rnd:   newRandom(c.Seed),
+		limit: nat.NewRateLimit(c.ICMPRate, c.ICMPBurst),
+		host:  nexthop.Hop{Kind: nexthop.Kernel, Ready: true, DstMAC: c.HostMAC.Kernel, SrcMAC: c.HostMAC.User},
+	}
+	w.nextID = uint32(w.rnd.Uint64())
+	w.hops = newHopQueue(c.HeldPackets, c.HeldPerHop)
+	w.frags = newFragmentQueue(c.HeldFragments, c.FragmentWait)
+	w.out = make([]egressQueue, len(c.Links))
+	return w, nil
+}
+
+// SetLink puts another link in a position. It must run on the worker's goroutine
+// (Do); the caller owns the old link, whose frames count as missing until it is
+// closed into Pool.
+func (w *Worker) SetLink(position int, l Link) (old Link) {
+	old = w.c.Links[position]
+	w.c.Links[position] = l
+	return old
+}
+
+// Pool returns the worker's free frames, for closing a link into. It must be used
+// on the worker's goroutine (Do) only.
+func (w *Worker) Pool() *Pool { return w.pool }
+
+// Step is one pass of the loop: the whole forwarding story. now is CLOCK_BOOTTIME
+// in nanoseconds. Run calls it for ever; tests and replays call it themselves. It
+// returns how many
+// packets moved.
+func (w *Worker) Step(now uint64) int {
+	w.begin(flowtable.Time(now))
+	moved := 0
+	for i, link := range w.c.Links {
+		n := link.Receive(w.b.desc[:])
+		if n == 0 {
+			continue
+		}
+		moved += n
+		w.take(i, n)  // count them, look up where their bytes are
+		w.parse(n)    // read and judge headers; find the ports of fragments
+		w.touch(n)    // hash, and load every flow's line before any is compared
+		w.judgeAll(n) // find or admit flows, rewrite, queue, drop with a reason
+		w.transmit()
+	}
+	moved += w.release()
+	w.transmit()
+	w.reclaim()
+	w.expire()
+	w.publish(moved)
+	return moved
+}
+
+// begin opens a step: one clock value, one snapshot and one view for all of it.
+func (w *Worker) begin(now flowtable.Time) {
+	w.now = now
+	w.flows.Enter(now)
+	w.snap = w.c.Services.Load()
+	w.view = w.c.Hops.View()
+}
+
+// reclaim takes sent frames back and gives the links empty ones.
+func (w *Worker) reclaim() {
+	for _, link := range w.c.Links {
+		link.Flush()
+		link.Complete(w.pool)
+		link.Refill(w.pool)
+	}
+}
+
+// sweepEvery is the pace of expiry: slices worth a call.
+const sweepEvery = flowtable.Time(time.Millisecond)
+
+// expire sweeps this worker's share of the flow table that is due by now.
+func (w *Worker) expire() {
+	elapsed := w.now - w.swept
+	if elapsed < sweepEvery {
+		return
+	}
+	w.swept = w.now
+	quota := w.c.Flows.SweepQuota(time.Duration(elapsed))
+	w.flows.Sweep(w.now, (quota+w.c.Workers-1)/w.c.Workers)
+}
+
+// Close gives the worker's place in the flow table back. Run must have ended.
+func (w *Worker) Close() { w.flows.Close() }
+
+// Frames returns the UMEM's size and the frames accounted for. Only the worker's
+// goroutine, or a test that drives the steps itself, may call it.
+func (w *Worker) Frames() (total, free, links, held int) {
+	for _, l := range w.c.Links {
+		links += l.Frames()
+	}
+	if w.c.FramesKept != nil {
+		links += w.c.FramesKept()
+	}
+	return w.pool.Total(), w.pool.Free(), links, w.hops.len() + w.frags.len()
+}
