@@ -1,0 +1,168 @@
+package flowtable
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+var sizes = []uint32{1_000, 100_000, 1_000_000}
+
+// benchTable returns a table with n UDP flows in it, full.
+func benchTable(b *testing.B, n uint32, v6 bool) (*Table, *Handle, []header.Tuple) {
+	c := Config{IPv4Flows: n, Timeouts: DefaultTimeouts()}
+	if v6 {
+		c.IPv4Flows, c.IPv6Flows = 0, n
+	}
+	tb, h := testTableOf(b, c)
+	tuples := make([]header.Tuple, n)
+	for i := range n {
+		if i%64 == 0 {
+			h.Enter(bootTime)
+		}
+		f := newFlow(header.ProtoUDP, v6, i)
+		r := h.mustCreate(b, bootTime, f)
+		tuples[i] = f.Client
+		if i&1 == 1 {
+			tuples[i] = h.reply(r)
+		}
+	}
+	size, _ := Size(c)
+	b.ReportMetric(float64(size)/float64(n), "bytes/flow")
+	return tb, h, tuples
+}
+
+// shuffled walks the tuples in an order that no prefetcher guesses.
+func shuffled(i, n int) int { return int(uint64(i) * 2654435761 % uint64(n)) }
+
+func BenchmarkLookup(b *testing.B) {
+	for _, n := range sizes {
+		for _, v6 := range []bool{false, true} {
+			b.Run(fmt.Sprintf("v6=%v/flows=%d", v6, n), func(b *testing.B) {
+				_, h, tuples := benchTable(b, n, v6)
+				b.Run("hit", func(b *testing.B) { benchLookup(b, h, tuples, 1) })
+				b.Run("hit-batch64", func(b *testing.B) { benchLookup(b, h, tuples, 64) })
+				for i := range tuples {
+					tuples[i].Dst[12] ^= 0x55
+				}
+				b.Run("miss", func(b *testing.B) { benchLookup(b, h, tuples, 1) })
+				b.Run("miss-batch64", func(b *testing.B) { benchLookup(b, h, tuples, 64) })
+			})
+		}
+	}
+}
+
+// benchLookup looks up in batches, as the worker does: hash and touch all, then
+// look up all. A packet's tuple is at hand when it is looked up, so the tuples of
+// a batch are copied before.
+func benchLookup(b *testing.B, h *Handle, tuples []header.Tuple, batch int) {
+	const window = 1 << 14 // few enough that the tuples themselves stay in cache
+	var hash [64]uint64
+	var sink uint64
+	work := make([]header.Tuple, window)
+	at, left := 0, 0
+	for b.Loop() {
+		if left == 0 {
+			b.StopTimer()
+			for i := range work {
+				work[i] = tuples[shuffled(at, len(tuples))]
+				at++
+			}
+			left = window
+			b.StartTimer()
+		}
+		left -= 64
+		part := work[left : left+64]
+		for i := 0; i < 64; i += batch {
+			for j := range batch {
+				hash[j] = h.Hash(&part[i+j])
+				sink += h.Touch(hash[j], part[i+j].V6)
+			}
+			for j := range batch {
+				r, _ := h.Lookup(hash[j], &part[i+j], bootTime)
+				sink += uint64(r)
+				if r != 0 {
+					sink += uint64(h.Flow(r).created)
+				}
+			}
+		}
+	}
+	if sink == 1 {
+		b.Log(sink)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/64, "ns/packet")
+}
+
+// BenchmarkCreate fills tables that were never touched by flows, then ends all: what one
+// flow's birth and death cost.
+func BenchmarkCreate(b *testing.B) {
+	for _, n := range sizes {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			_, h := testTable(b, n, 0)
+			refs := make([]Ref, n)
+			var create, end time.Duration
+			for b.Loop() {
+				start := time.Now()
+				for i := range n {
+					if i%64 == 0 {
+						h.Enter(bootTime)
+					}
+					refs[i] = h.mustCreate(b, bootTime, newFlow(header.ProtoUDP, false, i))
+				}
+				created := time.Now()
+				for i, r := range refs {
+					if i%64 == 0 {
+						h.Enter(bootTime)
+					}
+					h.Delete(r)
+				}
+				end += time.Since(created)
+				create += created.Sub(start)
+				for range 2 * n / maxReclaim {
+					h.Enter(bootTime)
+				}
+			}
+			total := float64(b.N) * float64(n)
+			b.ReportMetric(float64(create.Nanoseconds())/total, "ns/create")
+			b.ReportMetric(float64(end.Nanoseconds())/total, "ns/delete")
+		})
+	}
+}
+
+func BenchmarkSweep(b *testing.B) {
+	for _, n := range sizes {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			_, h, _ := benchTable(b, n, false)
+			var examined int
+			for b.Loop() {
+				e, _ := h.Sweep(bootTime, int(n))
+				examined += e
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(examined), "ns/record")
+		})
+	}
+}
+
+func BenchmarkObserve(b *testing.B) {
+	_, h := testTable(b, 1000, 0)
+	r := h.mustCreate(b, bootTime, newFlow(header.ProtoTCP, false, 1))
+	h.establish(r, bootTime)
+	for b.Loop() {
+		h.Observe(r, ClientSide, tcpACK, bootTime)
+	}
+}
+
+func BenchmarkRecover(b *testing.B) {
+	const n = 1_000_000
+	tb, _, _ := benchTable(b, n, false)
+	c := Config{IPv4Flows: n, Timeouts: DefaultTimeouts()}
+	for b.Loop() {
+		_, rec, err := Recover(tb.mem, c, bootTime)
+		if err != nil || rec.Recovered != n {
+			b.Fatal(rec, err)
+		}
+	}
+	b.ReportMetric(b.Elapsed().Seconds()/float64(b.N), "s/recover")
+}

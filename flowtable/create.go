@@ -1,0 +1,276 @@
+package flowtable
+
+import (
+	"encoding/binary"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+// NewFlow is what Create makes a flow of.
+type NewFlow struct {
+	Client      header.Tuple // client to frontend; its family and protocol are the flow's
+	Backend     header.Addr
+	BackendPort uint16 // ignored for ICMP queries, which have one identifier
+	Source      header.Addr
+	SourcePort  uint16 // if not zero, tried first
+	Ports       Ports  // tried after SourcePort
+	Service     uint32
+	BackendRef  uint32
+	Flags       uint8 // the caller's; kept, not looked at
+}
+
+// Ports is where source ports may come from: Count of them from First on, in the
+// order First + (Start + i*Stride) mod Count. Start and Stride must not be guessable
+// (RFC 6056), and Stride should be coprime to Count. No ports (Count 0) means that
+// SourcePort is the only choice.
+type Ports struct{ First, Count, Start, Stride uint16 }
+
+// maxPortTries bounds the probes for one flow.
+const maxPortTries = 16
+
+// at returns the port of the i-th try.
+func (p *Ports) at(i int) uint16 {
+	stride := max(uint32(p.Stride)%uint32(p.Count), 1)
+	return p.First + uint16((uint32(p.Start)+uint32(i)*stride)%uint32(p.Count))
+}
+
+// Status is what became of a Create.
+type Status uint8
+
+const (
+	Created Status = iota
+	// Exists: another worker made the client's flow first; the ref is its.
+	Exists
+	// TableFull: no room, and nothing that may be shed for it.
+	TableFull
+	// HalfOpenLimit: too many half-open flows, all too young to be shed.
+	HalfOpenLimit
+	// PortsExhausted: no port of those tried is free towards this backend, or the
+	// client's own tuple is one that a backend's replies have.
+	PortsExhausted
+)
+
+const numRefusals = 3
+
+var statusNames = [...]string{"created", "exists", "table_full", "half_open_limit", "ports_exhausted"}
+
+// String returns the name used in metrics.
+func (s Status) String() string {
+	if int(s) < len(statusNames) {
+		return statusNames[s]
+	}
+	return "invalid"
+}
+
+// Create makes a flow and finds its source port. The reply key goes in first: if
+// it is taken, so is the port, in the scope of this source address and backend,
+// and the next port is tried. The commit of the client key then creates the flow:
+// whoever finds it may act on the flow from then on.
+func (h *Handle) Create(now Time, n *NewFlow) (Ref, Status) {
+	t := now.ticks()
+	r, s := h.create(t, n)
+	switch s {
+	case Created:
+		h.p.created[family(n.Client.V6)].Add(1)
+	case TableFull, HalfOpenLimit, PortsExhausted:
+		h.p.refused[s-TableFull].Add(1)
+	}
+	return r, s
+}
+
+func (h *Handle) create(now ticks, n *NewFlow) (Ref, Status) {
+	a := h.arena(n.Client.V6)
+	if a.flows == 0 {
+		return 0, TableFull
+	}
+	var client key
+	client.from(&n.Client)
+	clientHash := h.secret.hash(a.v6, &client)
+	if slot := a.find(clientHash, &client); slot != 0 && !h.expire(a, slotIndex(slot), now) {
+		return h.existing(a, slot)
+	}
+	if s := h.admit(a, n.Client.Proto, now); s != Created {
+		return 0, s
+	}
+	i := h.local[family(a.v6)].get(h.t, a)
+	if i == 0 {
+		return 0, TableFull // all of the reserve is in limbo
+	}
+	f := a.flow(i)
+	f.meta.Store(uint64(makeMeta(initial(client.proto), client.proto, n.Flags, now) | metaEmbryo))
+	f.binding.Store(0)
+	f.service.Store(n.Service)
+	f.backend.Store(n.BackendRef)
+	f.hops.Store(0)
+	f.created = now
+	a.setAddr(i, ClientSide, &client)
+	f.ports[ClientSide].Store(client.ports)
+
+	replyHash, s := h.allocatePort(a, i, n, now)
+	if s != Created {
+		h.abort(a, i)
+		return 0, s
+	}
+	f.sum = sum(clientHash, replyHash)
+	slot, ins := h.insert(a, clientHash, &client, slotOf(i, ClientSide), now)
+	if ins != inserted {
+		f.meta.Store(uint64(f.load().dead()))
+		a.remove(replyHash, slotOf(i, ReplySide))
+		h.retire(a.ref(i))
+		if ins == full {
+			return 0, TableFull
+		}
+		return h.existing(a, slot)
+	}
+	a.hatch(i)
+	h.count(a.v6, initial(client.proto), 1)
+	return a.ref(i), Created
+}
+
+// sum folds a flow's hashes into what recovery recognises a whole record by.
+func sum(client, reply uint64) uint32 {
+	x := client ^ (reply<<1 | reply>>63)
+	return uint32(x>>32) ^ uint32(x)
+}
+
+// allocatePort commits the reply key of an embryo with the first port that is free.
+func (h *Handle) allocatePort(a *arena, i uint32, n *NewFlow, now ticks) (hash uint64, s Status) {
+	f := a.flow(i)
+	reply := header.Tuple{Src: n.Backend, Dst: n.Source, SrcPort: n.BackendPort, Proto: n.Client.Proto, V6: n.Client.V6}
+	query := initial(reply.Proto) == ICMPEcho
+	var k key
+	k.from(&reply)
+	a.setAddr(i, ReplySide, &k)
+	for try, next := 0, 0; try < maxPortTries; try++ {
+		switch {
+		case try == 0 && n.SourcePort != 0:
+			reply.DstPort = n.SourcePort
+		case next < int(n.Ports.Count):
+			reply.DstPort = n.Ports.at(next)
+			next++
+		default:
+			return 0, PortsExhausted
+		}
+		if query {
+			reply.SrcPort = reply.DstPort
+		}
+		k.from(&reply)
+		f.ports[ReplySide].Store(k.ports)
+		hash = h.secret.hash(a.v6, &k)
+		if _, ins := h.insert(a, hash, &k, slotOf(i, ReplySide), now); ins == inserted {
+			out := reply.Reverse()
+			f.delta = header.DeltaOf(&n.Client, &out)
+			return hash, Created
+		}
+	}
+	return 0, PortsExhausted
+}
+
+// abort gives up an embryo without keys. Others may have seen its slot while it
+// was claimed, so it takes the way through limbo.
+func (h *Handle) abort(a *arena, i uint32) {
+	f := a.flow(i)
+	f.meta.Store(uint64(f.load().dead()))
+	h.retire(a.ref(i))
+}
+
+// find returns the slot of the flow or embryo that has the key, or 0.
+func (a *arena) find(hash uint64, k *key) uint32 {
+	home := a.home(hash)
+	for ctl := &a.buckets[home].ctl; ; {
+		c := ctl.Load()
+		slot := a.holder(home, c, uint8(hash), k)
+		if slot == 0 || ctl.Load() == c {
+			return slot
+		}
+	}
+}
+
+// existing is the answer to a Create whose client key is taken.
+func (h *Handle) existing(a *arena, slot uint32) (Ref, Status) {
+	i := slotIndex(slot)
+	if slotSideOf(slot) == ReplySide {
+		return 0, PortsExhausted
+	}
+	a.hatch(i)
+	return a.ref(i), Exists
+}
+
+// hatch makes an embryo live whose client key is committed. Its creator does it,
+// or whoever needs the flow before the creator comes to it.
+func (a *arena) hatch(i uint32) {
+	f := a.flow(i)
+	for {
+		m := f.load()
+		if !m.embryo() || f.swap(m, m&^metaEmbryo) {
+			return
+		}
+	}
+}
+
+func (a *arena) setAddr(i uint32, side Side, k *key) {
+	if a.v6 {
+		a.six[i].addr[side] = k.addr
+	} else {
+		a.four[i].addr[side] = k.addr[0]
+	}
+}
+
+// Delete ends a flow: for every worker, at once, on both sides.
+func (h *Handle) Delete(r Ref) {
+	a, i := h.arena(r&refV6 != 0), r.index()
+	for f := a.flow(i); ; {
+		m := f.load()
+		if !m.live() || h.kill(a, i, m) {
+			return
+		}
+	}
+}
+
+// expire kills a live flow that is expired. It returns whether the flow is dead now.
+func (h *Handle) expire(a *arena, i uint32, now ticks) bool {
+	f := a.flow(i)
+	for {
+		m := f.load()
+		if m.state() == None {
+			return true
+		}
+		if m.embryo() || !h.t.lifetimes.expired(m, now) {
+			return false
+		}
+		if h.kill(a, i, m) {
+			return true
+		}
+	}
+}
+
+// kill ends a flow whose meta is still m. The swap ends it on both sides at once;
+// whoever succeeds, and nobody else, takes the keys out of the index.
+func (h *Handle) kill(a *arena, i uint32, m meta) bool {
+	if !a.flow(i).swap(m, m.dead()) {
+		return false
+	}
+	h.count(a.v6, m.state(), -1)
+	for _, side := range [2]Side{ClientSide, ReplySide} {
+		k := a.keyOf(i, side)
+		a.remove(h.secret.hash(a.v6, &k), slotOf(i, side))
+	}
+	h.retire(a.ref(i))
+	return true
+}
+
+// to is the inverse of from.
+func (k *key) to(t *header.Tuple, v6 bool) {
+	t.SrcPort, t.DstPort = uint16(k.ports>>16), uint16(k.ports)
+	t.Proto, t.V6 = k.proto, v6
+	if !v6 {
+		t.Src, t.Dst = header.AddrFrom4([4]byte{}), header.AddrFrom4([4]byte{})
+		binary.BigEndian.PutUint32(t.Src[12:], uint32(k.addr[0]>>32))
+		binary.BigEndian.PutUint32(t.Dst[12:], uint32(k.addr[0]))
+		return
+	}
+	binary.BigEndian.PutUint64(t.Src[:8], k.addr[0])
+	binary.BigEndian.PutUint64(t.Src[8:], k.addr[1])
+	binary.BigEndian.PutUint64(t.Dst[:8], k.addr[2])
+	binary.BigEndian.PutUint64(t.Dst[8:], k.addr[3])
+}

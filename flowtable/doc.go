@@ -1,0 +1,51 @@
+// Package flowtable is the table of flows that all workers share.
+//
+// NAT changes both ends of a packet, so a flow is known by two tuples: the one its
+// client's packets carry, and the one its backend's replies carry. One record
+// holds both and is found by either:
+//
+//	client ──(client, frontend)──> [ flow record ] <──(backend, source)── backend
+//	           key 1, ClientSide     one object        key 2, ReplySide
+//
+// The two keys live and die together, because what makes a flow live or dead is one word of
+// its record. A packet that matches one key leaves with the reverse of the other
+// (Outgoing).
+//
+// # One table, no owner
+//
+// A reply may arrive at any worker. So any worker may look up, create, refresh
+// and end any flow, without locks: a worker that is stopped at any instruction
+// holds up no other. How that works, and why it is right, is written at the type
+// that does it:
+//
+//	bucket (index.go)   the index: who has a key, and how it is committed
+//	meta   (flow.go)    the word that makes refresh and expiry exclude each other
+//	limbo  (pool.go)    when a dead record may be used again
+//
+// The reply key's uniqueness is the allocation of the source port: Create
+// commits the reply key first, and goes to the next port if another flow has it.
+// So a port is used once per source address and backend, not once at all.
+//
+// # The shape in memory
+//
+// The table lives in memory that the caller gives: a mapped file (OpenFile), so that
+// the flows outlive the process, or the heap (NewHeap). There are no pointers in it.
+//
+//	head | IPv4 records, 64 B | IPv4 index | IPv6 records, 128 B | IPv6 index
+//
+// At 5 keys to an index bucket of 64 bytes and with the reserve of records, an
+// IPv4 flow takes 92 bytes and an IPv6 flow 158. After a crash the index is not
+// trusted: Recover makes it anew from the records.
+//
+// # Handles
+//
+// A worker or reader has a Handle and calls Enter once per batch. What it finds
+// stays valid until its next Enter or Leave. Who blocks must Leave before, or
+// nobody can reuse a record meanwhile.
+//
+// # Pressure
+//
+// The table never grows. When all flows it may hold are live, a new one costs an
+// old one: expired, closed, unreplied UDP, half-open, idle UDP, in this order.
+// Established flows are never shed: then Create refuses.
+package flowtable

@@ -1,0 +1,125 @@
+package flowtable
+
+import (
+	"time"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+// Info is one flow as people see it.
+type Info struct {
+	Ref           Ref
+	Client, Reply header.Tuple
+	State         State
+	Reset         bool // an RST was the last packet
+	Idle          time.Duration
+	Expires       time.Duration // zero: expired, not yet swept
+	Age           time.Duration
+	Service       uint32
+	Backend       uint32
+	Binding       uint32
+	Flags         uint8
+}
+
+// Dump copies live flows to buf, beginning at a cursor that is 0 at first. It
+// returns the cursor to go on from, 0 at the end. An offline handle is online only during
+// the call, so a slow reader holds up nothing. Flows that are made or end
+// meanwhile may or may not be seen; no flow is seen twice.
+func (h *Handle) Dump(cursor uint64, buf []Info, now Time) (next uint64, n int) {
+	if !h.online {
+		h.Enter(now)
+		defer h.Leave()
+	}
+	// A slice is bounded also where few flows are live.
+	const slice = 1 << 16
+	end := min(cursor+slice, h.t.positions())
+	for cursor < end && n < len(buf) {
+		a, first, stop, positions := h.t.slice(cursor, int(end-cursor))
+		i := first
+		for ; i < stop && n < len(buf); i++ {
+			if h.info(a, i, now.ticks(), &buf[n]) {
+				n++
+			}
+		}
+		if i < stop {
+			return cursor + uint64(i-first), n
+		}
+		cursor += uint64(positions)
+	}
+	if cursor >= h.t.positions() {
+		return 0, n
+	}
+	return cursor, n
+}
+
+// Inspect describes one flow; false if it has ended.
+func (h *Handle) Inspect(r Ref, now Time, out *Info) bool {
+	return h.info(h.arena(r&refV6 != 0), r.index(), now.ticks(), out)
+}
+
+func (h *Handle) info(a *arena, i uint32, now ticks, out *Info) bool {
+	f := a.flow(i)
+	m := f.load()
+	if !m.live() {
+		return false
+	}
+	left := h.t.lifetimes[m.life()] - now.since(m.seen())
+	*out = Info{
+		Ref:     a.ref(i),
+		State:   m.state(),
+		Reset:   m.reset(),
+		Idle:    max(0, span(m.seen(), now)),
+		Expires: max(0, time.Duration(left)*tick),
+		Age:     max(0, span(f.created, now)),
+		Service: f.service.Load(),
+		Backend: f.backend.Load(),
+		Binding: f.binding.Load(),
+		Flags:   m.flags(),
+	}
+	a.tuple(i, ClientSide, &out.Client)
+	a.tuple(i, ReplySide, &out.Reply)
+	return true
+}
+
+// Counts is the table in figures.
+type Counts struct {
+	Live        [2]uint64 // IPv4, IPv6
+	Capacity    [2]uint64
+	States      [NumStates]uint64 // both families
+	HalfOpen    uint64
+	MaxHalfOpen uint64
+	Created     [2]uint64
+	Shed        [NumSheds]uint64
+	Refused     [PortsExhausted + 1]uint64 // by Status; the first two stay 0
+}
+
+// Counts sums up all participants. While they work it is a near guess; when they
+// rest it is exact.
+func (t *Table) Counts() (c Counts) {
+	sums := t.recovered
+	for i := range t.participants[:t.watermark.Load()] {
+		p := &t.participants[i]
+		p.addTo(&sums)
+		for f := range c.Created {
+			c.Created[f] += p.created[f].Load()
+		}
+		for k := range c.Shed {
+			c.Shed[k] += p.shed[k].Load()
+		}
+		for k := range p.refused {
+			c.Refused[int(TableFull)+k] += p.refused[k].Load()
+		}
+	}
+	for f := range sums {
+		c.Capacity[f] = uint64(t.arenas[f].flows)
+		c.Live[f] = uint64(max(0, sums[f][None]))
+		for s := range c.States {
+			if s != int(None) {
+				c.States[s] += uint64(max(0, sums[f][s]))
+			}
+		}
+	}
+	c.HalfOpen = c.States[SynSeen] + c.States[SynRecv]
+	c.MaxHalfOpen = uint64(t.halfOpen)
+	return c
+}

@@ -1,0 +1,171 @@
+package flowtable
+
+import (
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+// Ref names a flow: its record's number, with bit 30 set in the IPv6 arena.
+// Zero is no flow. A Ref is valid until its holder's next Enter or Leave.
+type Ref uint32
+
+const refV6 Ref = 1 << 30
+
+func (r Ref) index() uint32 { return uint32(r &^ refV6) }
+
+// Side says which of a flow's two tuples a packet carries.
+type Side uint8
+
+const (
+	ClientSide Side = iota // client to frontend
+	ReplySide              // backend to our source
+)
+
+// Time is CLOCK_BOOTTIME in nanoseconds. It is always an argument: nothing here reads a clock.
+type Time uint64
+
+// ticks are deciseconds of boot time: 32 bits last 13 years.
+type ticks uint32
+
+const tick = 100 * time.Millisecond
+
+func (t Time) ticks() ticks                  { return ticks(uint64(t) / uint64(tick)) }
+func (t ticks) since(u ticks) int32          { return int32(t - u) }
+func (t ticks) duration() time.Duration      { return time.Duration(t) * tick }
+func ticksOf(d time.Duration) int32          { return int32(d / tick) }
+func span(from, to ticks) time.Duration      { return time.Duration(to.since(from)) * tick }
+func positive(d time.Duration) time.Duration { return max(d, 0) }
+
+// Flow is the part of a record that both families share; the addresses follow it.
+//
+//	 0  meta     state and last seen, see below          8  binding  32 service
+//	16  backend  20 hops   24 delta   28 created        32  sum      36 next
+//	40  ports    client tuple, reply tuple (source<<16 | destination)
+//	48  addr     IPv4: 2 x 8 bytes; IPv6: 2 x 32 bytes (client tuple, reply tuple)
+//
+// Who writes what: meta by compare-and-swap, anybody; binding, service, backend
+// and hops by Bind, anybody; next by whoever owns the dead record; ports, addr,
+// delta, created and sum by the creator before the flow is live, never after.
+// ports is atomic because the creator changes the reply port while it probes, and
+// a reader with an old slot in hand may look at it meanwhile.
+//
+// A record that is not live lends its fields to the lists of pool.go.
+type Flow struct {
+	meta    atomic.Uint64
+	binding atomic.Uint32
+	service atomic.Uint32
+	backend atomic.Uint32
+	hops    atomic.Uint32
+	delta   header.Delta
+	created ticks
+	sum     uint32 // fold of both keyed hashes: what recovery tells a torn record by
+	next    atomic.Uint32
+	ports   [2]atomic.Uint32
+}
+
+// record4 and record6 are one and two cache lines.
+type (
+	record4 struct {
+		Flow
+		addr [2]uint64 // source<<32 | destination
+	}
+	record6 struct {
+		Flow
+		addr [2][4]uint64 // source, destination, big endian
+		_    [16]byte
+	}
+)
+
+const (
+	_ = -(unsafe.Sizeof(record4{}) ^ 64)
+	_ = -(unsafe.Sizeof(record6{}) ^ 128)
+	_ = -(unsafe.Offsetof(record4{}.addr) ^ 48)
+	_ = -(unsafe.Offsetof(record6{}.addr) ^ 48)
+)
+
+// meta is everything about a flow that two workers both change, in one word, so
+// that a refresh and an expiry can never both succeed:
+//
+//	63    56 55    48 47    40 39 38 37 36 35  32 31               0
+//	[      ][ proto  ][ flags ][    ][em][rs][state][ last seen, ticks ]
+//
+// State zero is no flow: free, dead, or in limbo. em is set while the flow is an
+// embryo (its keys are being inserted). rs says that an RST was the last packet.
+type meta uint64
+
+const (
+	metaStateShift        = 32
+	metaReset      meta   = 1 << 36
+	metaEmbryo     meta   = 1 << 37
+	metaFlagsShift        = 40
+	metaProtoShift        = 48
+	metaSeen       meta   = 1<<32 - 1
+	metaLife       uint64 = 63 // state, rs and em: the index of lifetimes
+)
+
+func makeMeta(s State, proto, flags uint8, now ticks) meta {
+	return meta(proto)<<metaProtoShift | meta(flags)<<metaFlagsShift | meta(s)<<metaStateShift | meta(now)
+}
+
+func (m meta) state() State    { return State(m>>metaStateShift) & 15 }
+func (m meta) proto() uint8    { return uint8(m >> metaProtoShift) }
+func (m meta) flags() uint8    { return uint8(m >> metaFlagsShift) }
+func (m meta) seen() ticks     { return ticks(m) }
+func (m meta) embryo() bool    { return m&metaEmbryo != 0 }
+func (m meta) reset() bool     { return m&metaReset != 0 }
+func (m meta) live() bool      { return m.state() != 0 && !m.embryo() }
+func (m meta) life() uint64    { return uint64(m>>metaStateShift) & metaLife }
+func (m meta) dead() meta      { return m &^ (meta(metaLife) << metaStateShift) }
+func (m meta) at(t ticks) meta { return m&^metaSeen | meta(t) }
+
+func (m meta) withState(s State) meta {
+	return m&^(15<<metaStateShift) | meta(s)<<metaStateShift
+}
+
+func (f *Flow) load() meta              { return meta(f.meta.Load()) }
+func (f *Flow) swap(old, new meta) bool { return f.meta.CompareAndSwap(uint64(old), uint64(new)) }
+
+// Delta returns the checksum delta of a packet that arrived on the given side.
+func (f *Flow) Delta(from Side) header.Delta {
+	if from == ClientSide {
+		return f.delta
+	}
+	return f.delta.Reverse()
+}
+
+// State returns the flow's state. It may change at any time.
+func (f *Flow) State() State { return f.load().state() }
+
+// Proto returns the IANA protocol number.
+func (f *Flow) Proto() uint8 { return f.load().proto() }
+
+// Flags returns the caller's flags of NewFlow.
+func (f *Flow) Flags() uint8 { return f.load().flags() }
+
+// Service and BackendRef return what Create or the last Bind said.
+func (f *Flow) Service() uint32    { return f.service.Load() }
+func (f *Flow) BackendRef() uint32 { return f.backend.Load() }
+
+// Binding returns the number given to the last Bind; zero for a flow that this
+// process has not bound: a new one, or one recovered from a dead process.
+func (f *Flow) Binding() uint32 { return f.binding.Load() }
+
+// NextHops returns the hops towards the backend and towards the client. Read
+// Binding before: Bind writes it last.
+func (f *Flow) NextHops() (backend, client uint16) {
+	h := f.hops.Load()
+	return uint16(h >> 16), uint16(h)
+}
+
+// Bind stores what depends on this process and its current snapshot. Two workers
+// may bind at once: the values are equal if the snapshots are, and if not, the
+// loser's binding is old and is renewed with the next packet.
+func (f *Flow) Bind(binding, service, backendRef uint32, nhBackend, nhClient uint16) {
+	f.service.Store(service)
+	f.backend.Store(backendRef)
+	f.hops.Store(uint32(nhBackend)<<16 | uint32(nhClient))
+	f.binding.Store(binding) // publishes the three stores above; pairs with Binding
+}

@@ -1,0 +1,193 @@
+package flowtable
+
+import (
+	"errors"
+	"math"
+	"math/bits"
+	"sync/atomic"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+// MaxHandles is how many participants a table can have at once.
+const MaxHandles = 64
+
+// ErrHandles means that MaxHandles are registered.
+var ErrHandles = errors.New("flowtable: 64 handles are registered")
+
+// offline is the seen word of a participant that holds no refs.
+const offline = math.MaxUint64
+
+// participant is a handle's public half: what the others read. Its owner alone
+// writes it. Counters are signed differences: only their sum over all
+// participants means anything, as a flow may be counted in by one and out by another.
+type participant struct {
+	// seen is the epoch at the last Enter. Stored by the owner before it loads
+	// anything of the table; loaded by who wants to reuse a record.
+	seen atomic.Uint64
+	_    [56]byte
+	// live[family][state]; state None counts them all.
+	live [2][16]atomic.Int32
+	tally
+}
+
+// tally is counted and never taken back.
+type tally struct {
+	created [2]atomic.Uint64
+	shed    [NumSheds]atomic.Uint64
+	refused [numRefusals]atomic.Uint64
+	_       [8 * (16 - 2 - NumSheds - numRefusals)]byte
+}
+
+// Handle is one participant's way into the table: a worker's or a reader's. It
+// must not be used by two goroutines at once. Between Enter and the next Enter or
+// Leave it is online: every Ref and *Flow it got stays what it was, because no
+// record that dies is used again until all online handles have entered anew.
+type Handle struct {
+	t      *Table
+	p      *participant
+	secret *HashKey
+	id     int
+	online bool
+
+	local [2]magazines
+	limbo limbo
+
+	// What the other participants' live counters sum up to, as of the first
+	// Create after an Enter.
+	others      [2][16]int32
+	othersStale bool
+
+	hunt [2]hunter
+}
+
+// Register adds a participant.
+func (t *Table) Register() (*Handle, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range t.handles {
+		if t.handles[i] != nil {
+			continue
+		}
+		h := &Handle{t: t, p: &t.participants[i], secret: &t.secret, id: i}
+		for f := range h.hunt {
+			h.hunt[f].cursor = uint32(i) * (t.arenas[f].records / MaxHandles)
+		}
+		h.p.seen.Store(offline)
+		t.handles[i] = h
+		if n := int32(i + 1); n > t.watermark.Load() {
+			t.watermark.Store(n)
+		}
+		return h, nil
+	}
+	return nil, ErrHandles
+}
+
+// Close leaves the table. What the handle kept for itself goes to the others.
+func (h *Handle) Close() {
+	h.Leave()
+	for f := range h.local {
+		h.local[f].flush(&h.t.arenas[f], h.t)
+	}
+	h.t.mu.Lock()
+	defer h.t.mu.Unlock()
+	h.t.handles[h.id] = nil // the counters stay: the next owner of the place counts on
+}
+
+// Enter says that the handle holds no refs any more, and goes on from here: call
+// it once per batch. It also takes a bounded number of dead records back into use.
+func (h *Handle) Enter(now Time) {
+	t := h.t
+	h.limbo.stamp(t)
+	h.p.seen.Store(t.epoch.Load())
+	h.online = true
+	h.othersStale = true
+	h.reclaim()
+}
+
+// Leave says that the handle holds no refs, until the next Enter. A handle that
+// is online and does not Enter keeps all dead records of the table from use.
+func (h *Handle) Leave() {
+	h.limbo.stamp(h.t)
+	h.limbo.abandon(h.t)
+	h.online = false
+	h.p.seen.Store(offline)
+}
+
+// safe returns the lowest epoch that any online participant has seen.
+func (t *Table) safe() uint64 {
+	low := uint64(offline)
+	for i := range t.participants[:t.watermark.Load()] {
+		low = min(low, t.participants[i].seen.Load())
+	}
+	return low
+}
+
+func family(v6 bool) int {
+	if v6 {
+		return 1
+	}
+	return 0
+}
+
+func (h *Handle) arena(v6 bool) *arena { return &h.t.arenas[family(v6)] }
+
+// Flow returns a flow's record. The ref must be from this handle's current batch and not zero.
+func (h *Handle) Flow(r Ref) *Flow { return h.t.flow(r) }
+
+func (t *Table) flow(r Ref) *Flow {
+	if r&refV6 == 0 {
+		return &t.arenas[0].four[r].Flow
+	}
+	return &t.arenas[1].six[r&^refV6].Flow
+}
+
+// Touch loads the cache line that a Lookup of this hash begins with. Touching a
+// whole batch first lets the misses overlap.
+func (h *Handle) Touch(hash uint64, v6 bool) uint64 {
+	a := h.arena(v6)
+	return a.buckets[a.home(hash)].ctl.Load()
+}
+
+// Lookup finds a packet's flow and which of its sides the packet is on. It returns
+// 0 if there is none, or none that is not expired.
+func (h *Handle) Lookup(hash uint64, t *header.Tuple, now Time) (Ref, Side) {
+	a := h.arena(t.V6)
+	var k key
+	k.from(t)
+	tag, b := uint8(hash), a.home(hash)
+	for members := a.buckets[b].ctl.Load() & memberMask; members != 0; b, members = b+1, members>>bucketSlots {
+		bk := &a.buckets[b]
+		for m := bk.candidates(tag) & members & slotMask; m != 0; m &= m - 1 {
+			slot := bk.slots[bits.TrailingZeros64(m)].Load()
+			if slot == 0 {
+				continue
+			}
+			// Meta before the key: a live flow's ports are final.
+			i := slotIndex(slot)
+			md := a.flow(i).load()
+			if !md.live() || md.proto() != k.proto || !a.same(slot, &k) {
+				continue
+			}
+			if h.t.lifetimes.expired(md, now.ticks()) {
+				return 0, 0
+			}
+			return a.ref(i), slotSideOf(slot)
+		}
+	}
+	return 0, 0
+}
+
+// tuple returns one of a flow's two tuples.
+func (a *arena) tuple(index uint32, side Side, out *header.Tuple) {
+	k := a.keyOf(index, side)
+	k.to(out, a.v6)
+}
+
+// Outgoing sets out to the tuple that a packet which arrived on side from leaves
+// with: the reverse of the other side's tuple.
+func (h *Handle) Outgoing(r Ref, from Side, out *header.Tuple) {
+	var t header.Tuple
+	h.arena(r&refV6 != 0).tuple(r.index(), from^1, &t)
+	*out = t.Reverse()
+}

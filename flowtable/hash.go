@@ -1,0 +1,76 @@
+package flowtable
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"math/bits"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+// HashKey keys the table's hash. Zero means: take a random one.
+type HashKey [6]uint64
+
+func randomKey() (k HashKey) {
+	var b [len(k) * 8]byte
+	rand.Read(b[:]) // never fails: crypto/rand documents that it crashes instead
+	for i := range k {
+		k[i] = binary.LittleEndian.Uint64(b[i*8:])
+	}
+	return k
+}
+
+// key is a tuple as the table compares it. IPv4 uses addr[0] alone.
+type key struct {
+	addr  [4]uint64
+	ports uint32
+	proto uint8
+}
+
+func (k *key) from(t *header.Tuple) {
+	k.ports = uint32(t.SrcPort)<<16 | uint32(t.DstPort)
+	k.proto = t.Proto
+	if !t.V6 {
+		k.addr[0] = uint64(binary.BigEndian.Uint32(t.Src[12:]))<<32 | uint64(binary.BigEndian.Uint32(t.Dst[12:]))
+		return
+	}
+	k.addr[0] = binary.BigEndian.Uint64(t.Src[:8])
+	k.addr[1] = binary.BigEndian.Uint64(t.Src[8:])
+	k.addr[2] = binary.BigEndian.Uint64(t.Dst[:8])
+	k.addr[3] = binary.BigEndian.Uint64(t.Dst[8:])
+}
+
+// hash4 and hash6 multiply the key's words, masked with secrets, to 128 bits and
+// keep all of them until the last fold. Nobody without the secrets can build a
+// set of tuples that collide; the table's probes are bounded in any case.
+func (s *HashKey) hash4(addr uint64, ports uint32, proto uint8) uint64 {
+	hi, lo := bits.Mul64(addr^s[0], (uint64(ports)<<8|uint64(proto))^s[1])
+	hi, lo = bits.Mul64(lo^s[2], hi^s[3])
+	return hi ^ lo
+}
+
+func (s *HashKey) hash6(addr *[4]uint64, ports uint32, proto uint8) uint64 {
+	h1, l1 := bits.Mul64(addr[0]^s[0], addr[1]^s[1])
+	h2, l2 := bits.Mul64(addr[2]^s[2], addr[3]^s[3])
+	hi, lo := bits.Mul64(h1^l2^s[4], l1^h2^s[5]^(uint64(ports)<<8|uint64(proto)))
+	hi, lo = bits.Mul64(lo^s[1], hi^s[0])
+	return hi ^ lo
+}
+
+func (s *HashKey) hash(v6 bool, k *key) uint64 {
+	if v6 {
+		return s.hash6(&k.addr, k.ports, k.proto)
+	}
+	return s.hash4(k.addr[0], k.ports, k.proto)
+}
+
+// Hash returns the keyed hash of a tuple, for Touch and Lookup.
+func (h *Handle) Hash(t *header.Tuple) uint64 {
+	if t.V6 {
+		var k key
+		k.from(t)
+		return h.secret.hash6(&k.addr, k.ports, k.proto)
+	}
+	addr := uint64(binary.BigEndian.Uint32(t.Src[12:]))<<32 | uint64(binary.BigEndian.Uint32(t.Dst[12:]))
+	return h.secret.hash4(addr, uint32(t.SrcPort)<<16|uint32(t.DstPort), t.Proto)
+}

@@ -1,0 +1,281 @@
+package flowtable
+
+import (
+	"math/bits"
+	"sync/atomic"
+	"unsafe"
+)
+
+// bucket is one cache line of the index.
+//
+//	 0  ctl    members of this home, and a version (below)
+//	 8  tags   11 bytes: the low byte of each slot's hash; 1 byte unused
+//	20  slots  11 x (side << 31 | record number); 0 is empty
+//
+// A key's home is the bucket its hash chooses. The key sits in a slot of the home
+// or, if that is full, of one of the next three buckets: the home's chain. The
+// home's ctl says which slots of the chain hold its keys:
+//
+//	63         44 43       33 32       22 21       11 10        0
+//	[  version   ][ home + 3 ][ home + 2 ][ home + 1 ][   home   ]
+//
+// So one load of one word tells exactly what a lookup must look at: a key that is
+// not there is known from one cache line unless its home has overflowed, and no
+// flag has to be cleaned up when it no longer has.
+//
+// Invariants:
+//
+//	I1  A slot belongs to who changed it from 0 (claim), until the same record's
+//	    owner stores 0 (release). Nobody else writes it, or its tag.
+//	I2  The ctl bit of a slot is set only by the slot's owner, by commit, and
+//	    cleared only by the record's killer, before the release.
+//	I3  Every commit adds one to the version.
+//	I4  At any time, at most one record that is not dead has a committed slot
+//	    with a given key.
+//
+// Commit is insertion's only linearisation point:
+//
+//	c := ctl; look at all members in c; a record with the key that is not dead:
+//	    ctl still c? taken : again
+//	claim an empty slot of the chain
+//	compare-and-swap ctl from c to c + the slot's bit + one version, or again
+//
+// Why I4 holds: the swap succeeds only if ctl was c all the time since the load
+// (see below about the version), so the members that were looked at were all
+// members, with the slots unchanged by I1 and I2, and none had the key; dead
+// records stay dead. Why "taken" is true: the bit was set all the time, so what
+// was read in the slot was committed. A claim that is not committed is never
+// taken for a key, so of two that race for one key exactly one wins.
+// Lock-free: every "again" means that somebody else's commit or kill succeeded,
+// and who stops anywhere, stops nobody: it leaves at most one slot occupied.
+// There are no helpers, so no late helper can bring back an old slot.
+//
+// Version: the swap could mistake a later ctl for c only if 2^20 keys were
+// committed to this one home in between. Every commit consumes a record (at most
+// 16 keys each are tried, on distinct homes), and no record is used again while the one
+// who loaded c stays online, so at most all of the arena's records could be
+// committed: about five per home, as the hash is keyed.
+//
+// Lookup: load ctl, compare the members. What was live at the load and still is,
+// is found: its slot was written before its bit (the load of ctl pairs with the
+// commit's swap). A slot that was released and claimed again meanwhile shows
+// another record, whose key does not match, or which is an embryo and is skipped.
+type bucket struct {
+	ctl    atomic.Uint64
+	tagsLo atomic.Uint64 // slots 0 to 7
+	tagsHi atomic.Uint32 // slots 8 to 10
+	slots  [bucketSlots]atomic.Uint32
+}
+
+const (
+	bucketSlots  = 11
+	chainBuckets = 4
+	memberBits   = bucketSlots * chainBuckets
+	memberMask   = 1<<memberBits - 1
+	slotMask     = 1<<bucketSlots - 1
+	versionOne   = 1 << memberBits
+
+	slotSide = 31 // the slot's bit that says which of the record's keys it is
+
+	_ = -(unsafe.Sizeof(bucket{}) ^ 64)
+)
+
+func slotOf(index uint32, side Side) uint32 { return index | uint32(side)<<slotSide }
+func slotIndex(slot uint32) uint32          { return slot &^ (1 << slotSide) }
+func slotSideOf(slot uint32) Side           { return Side(slot >> slotSide) }
+
+// candidates returns a bit for each slot whose tag may match: all that do, rarely one more.
+func (b *bucket) candidates(tag uint8) uint64 {
+	const ones, tops = 0x0101010101010101, 0x8080808080808080
+	pattern := uint64(tag) * ones
+	lo := b.tagsLo.Load() ^ pattern
+	hi := uint64(b.tagsHi.Load()) ^ pattern&0xffffffff
+	// A byte that is zero borrows from its top bit.
+	lo = (lo - ones) &^ lo & tops
+	hi = (hi - ones) &^ hi & tops
+	// Gather the top bits of eight bytes in one byte.
+	const gather = 0x0102040810204080
+	return (lo>>7)*gather>>56 | (hi>>7)*gather>>56<<8
+}
+
+// claim takes an empty slot, with its tag.
+func (b *bucket) claim(slot uint32, tag uint8) (n int, ok bool) {
+	for n := range b.slots {
+		if s := &b.slots[n]; s.Load() == 0 && s.CompareAndSwap(0, slot) {
+			if n < 8 {
+				b.tagsLo.Or(uint64(tag) << (n * 8))
+			} else {
+				b.tagsHi.Or(uint32(tag) << (n*8 - 64))
+			}
+			return n, true
+		}
+	}
+	return 0, false
+}
+
+// release gives a slot back whose bit is not set, or not any more.
+func (b *bucket) release(n int) {
+	if n < 8 {
+		b.tagsLo.And(^(uint64(0xff) << (n * 8)))
+	} else {
+		b.tagsHi.And(^(uint32(0xff) << (n*8 - 64)))
+	}
+	b.slots[n].Store(0)
+}
+
+// arena is the records of one family and their index. Records are numbered from 1.
+type arena struct {
+	v6      bool
+	buckets []bucket // homes, then chainBuckets-1 that only overflow uses
+	homes   uint64
+	four    []record4
+	six     []record6
+	flows   uint32 // how many may live
+	records uint32 // how many there are: flows and the reserve
+
+	freed stack         // magazines of free records
+	fresh atomic.Uint32 // records from here on were never used
+}
+
+func (a *arena) flow(index uint32) *Flow {
+	if a.v6 {
+		return &a.six[index].Flow
+	}
+	return &a.four[index].Flow
+}
+
+func (a *arena) ref(index uint32) Ref {
+	if a.v6 {
+		return Ref(index) | refV6
+	}
+	return Ref(index)
+}
+
+func (a *arena) home(hash uint64) uint64 { return (hash >> 32) * a.homes >> 32 }
+
+// at returns the bucket and slot number of a member bit.
+func (a *arena) at(home uint64, bit int) (*bucket, int) {
+	return &a.buckets[home+uint64(bit/bucketSlots)], bit % bucketSlots
+}
+
+// same compares a record's key. For a live record ports are final; for an embryo
+// the answer holds if the slot is a member (see bucket).
+func (a *arena) same(slot uint32, k *key) bool {
+	i, side := slotIndex(slot), slotSideOf(slot)
+	if !a.v6 {
+		r := &a.four[i]
+		return r.ports[side].Load() == k.ports && r.addr[side] == k.addr[0]
+	}
+	r := &a.six[i]
+	return r.ports[side].Load() == k.ports && r.addr[side] == k.addr
+}
+
+// keyOf reads a record's key.
+func (a *arena) keyOf(index uint32, side Side) (k key) {
+	f := a.flow(index)
+	k.proto, k.ports = f.load().proto(), f.ports[side].Load()
+	if a.v6 {
+		k.addr = a.six[index].addr[side]
+	} else {
+		k.addr[0] = a.four[index].addr[side]
+	}
+	return k
+}
+
+// holder looks through the members in ctl value c for a record with the key that
+// is not dead. It returns its slot, or 0.
+func (a *arena) holder(home, c uint64, tag uint8, k *key) uint32 {
+	for b, members := home, c&memberMask; members != 0; b, members = b+1, members>>bucketSlots {
+		bk := &a.buckets[b]
+		for m := bk.candidates(tag) & members & slotMask; m != 0; m &= m - 1 {
+			slot := bk.slots[bits.TrailingZeros64(m)].Load()
+			if slot == 0 {
+				continue
+			}
+			if f := a.flow(slotIndex(slot)); f.load().state() != None && f.load().proto() == k.proto && a.same(slot, k) {
+				return slot
+			}
+		}
+	}
+	return 0
+}
+
+// insertion is what became of an insert.
+type insertion uint8
+
+const (
+	inserted insertion = iota
+	taken              // a flow has the key
+	full               // no empty slot in the chain
+)
+
+// insert commits a key of the caller's embryo. If the key is taken, it returns
+// the slot of the flow that has it; an expired one is killed instead.
+func (h *Handle) insert(a *arena, hash uint64, k *key, slot uint32, now ticks) (uint32, insertion) {
+	home, tag := a.home(hash), uint8(hash)
+	ctl := &a.buckets[home].ctl
+	claimed := -1
+	for {
+		c := ctl.Load()
+		if s := a.holder(home, c, tag, k); s != 0 {
+			if ctl.Load() != c {
+				continue
+			}
+			if i := slotIndex(s); h.expire(a, i, now) {
+				continue
+			}
+			if claimed >= 0 {
+				b, n := a.at(home, claimed)
+				b.release(n)
+			}
+			return s, taken
+		}
+		if claimed < 0 {
+			if claimed = a.claim(home, slot, tag); claimed < 0 {
+				return 0, full
+			}
+		}
+		if ctl.CompareAndSwap(c, c&^memberMask+versionOne|c&memberMask|1<<claimed) {
+			return slot, inserted // publishes the record, the slot and the tag; pairs with every load of ctl
+		}
+	}
+}
+
+// claim takes an empty slot of a home's chain and returns its member bit, or -1.
+func (a *arena) claim(home uint64, slot uint32, tag uint8) int {
+	for k := range chainBuckets {
+		if n, ok := a.buckets[home+uint64(k)].claim(slot, tag); ok {
+			return k*bucketSlots + n
+		}
+	}
+	return -1
+}
+
+// remove takes a committed key out of the index. Only who killed the record may call it.
+func (a *arena) remove(hash uint64, slot uint32) {
+	home, tag := a.home(hash), uint8(hash)
+	ctl := &a.buckets[home].ctl
+	c := ctl.Load()
+	bit := a.position(home, c, tag, slot)
+	if bit < 0 {
+		panic("flowtable: a killed flow's key is not in the index: some other thread released its slot; find who wrote a slot it had not claimed")
+	}
+	for !ctl.CompareAndSwap(c, c&^(1<<bit)) {
+		c = ctl.Load()
+	}
+	b, n := a.at(home, bit)
+	b.release(n)
+}
+
+// position returns the member bit of a slot value, or -1.
+func (a *arena) position(home, c uint64, tag uint8, slot uint32) int {
+	for k, members := 0, c&memberMask; members != 0; k, members = k+1, members>>bucketSlots {
+		b := &a.buckets[home+uint64(k)]
+		for m := b.candidates(tag) & members & slotMask; m != 0; m &= m - 1 {
+			if n := bits.TrailingZeros64(m); b.slots[n].Load() == slot {
+				return k*bucketSlots + n
+			}
+		}
+	}
+	return -1
+}

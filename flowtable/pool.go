@@ -1,0 +1,245 @@
+package flowtable
+
+import "sync/atomic"
+
+// Where records are when no flow has them:
+//
+//	fresh ──take──> local magazines <──> freed (shared stack of magazines)
+//	  live flow ──retire──> limbo ──every online handle entered──> local magazines
+//
+// Lists are linked through the dead records themselves: next links the records of
+// a list. The first record of a list that is on a shared stack carries the list's
+// facts in fields that only live flows need otherwise:
+//
+//	binding  next list on the stack      hops     records in the list
+//	service  last record of the list     meta     low half: stamp (limbo only)
+
+// stack is a lock-free stack of lists (Treiber): tag << 32 | ref of the top
+// list's first record. The tag counts pops and pushes, so that a pop that was
+// overtaken by a pop and a push of the same list fails.
+type stack struct {
+	top atomic.Uint64
+	_   [56]byte
+}
+
+func (s *stack) push(t *Table, first Ref) {
+	for f := t.flow(first); ; {
+		top := s.top.Load()
+		f.binding.Store(uint32(top))
+		if s.top.CompareAndSwap(top, (top>>32+1)<<32|uint64(first)) {
+			return // publishes the list; pairs with pop
+		}
+	}
+}
+
+func (s *stack) pop(t *Table) Ref {
+	for {
+		top := s.top.Load()
+		if uint32(top) == 0 {
+			return 0
+		}
+		// The list may be popped and even live by now: then the swap fails.
+		below := t.flow(Ref(top)).binding.Load()
+		if s.top.CompareAndSwap(top, (top>>32+1)<<32|uint64(below)) {
+			return Ref(top)
+		}
+	}
+}
+
+// list is a chain of dead records with one owner.
+type list struct {
+	first, last Ref
+	n           uint32
+}
+
+func (l *list) push(t *Table, r Ref) {
+	if l.first == 0 {
+		l.last = r
+	}
+	t.flow(r).next.Store(uint32(l.first))
+	l.first = r
+	l.n++
+}
+
+func (l *list) pop(t *Table) Ref {
+	r := l.first
+	l.first = Ref(t.flow(r).next.Load())
+	l.n--
+	return r
+}
+
+const (
+	magazineSize = 32
+	freshSize    = 8
+)
+
+// magazines are the free records of one family that a handle keeps: a list it
+// works with, a full one in reserve so that a create and a delete in turn do not
+// go to the shared stack each time, and a run of fresh records (Bonwick's
+// magazines).
+type magazines struct {
+	current, full       list
+	freshNext, freshEnd uint32
+}
+
+// get returns a free record, or 0.
+func (m *magazines) get(t *Table, a *arena) uint32 {
+	if m.current.n == 0 {
+		m.current, m.full = m.full, list{}
+	}
+	if m.current.n == 0 {
+		if r := a.freed.pop(t); r != 0 {
+			m.current = list{first: r, n: t.flow(r).hops.Load()}
+		}
+	}
+	if m.current.n > 0 {
+		return m.current.pop(t).index()
+	}
+	if m.freshNext == m.freshEnd {
+		m.freshNext, m.freshEnd = a.takeFresh()
+	}
+	if m.freshNext == m.freshEnd {
+		return 0
+	}
+	m.freshNext++
+	return m.freshNext - 1
+}
+
+func (m *magazines) put(t *Table, a *arena, r Ref) {
+	if m.current.n == magazineSize {
+		if m.full.n != 0 {
+			m.full.give(t, a)
+		}
+		m.current, m.full = list{}, m.current
+	}
+	m.current.push(t, r)
+}
+
+// give puts a list on the shared stack.
+func (l *list) give(t *Table, a *arena) {
+	t.flow(l.first).hops.Store(l.n)
+	a.freed.push(t, l.first)
+	*l = list{}
+}
+
+// flush gives everything to the others.
+func (m *magazines) flush(a *arena, t *Table) {
+	for m.freshNext != m.freshEnd {
+		m.put(t, a, a.ref(m.freshNext))
+		m.freshNext++
+	}
+	for _, l := range []*list{&m.current, &m.full} {
+		if l.n != 0 {
+			l.give(t, a)
+		}
+	}
+}
+
+// takeFresh returns a run of records that were never used, empty if there are none.
+func (a *arena) takeFresh() (first, end uint32) {
+	for {
+		first = a.fresh.Load()
+		end = min(first+freshSize, a.records+1)
+		if first == end || a.fresh.CompareAndSwap(first, end) {
+			return first, end
+		}
+	}
+}
+
+// limbo holds dead records until nobody can have a ref to them (quiescent-state
+// based reclamation). A batch is stamped with a new epoch after its records left
+// the index; they are free when every online participant has seen that epoch,
+// because each of them has then entered after they left.
+type limbo struct {
+	pending list // since the last Enter
+	batches [8]stamped
+	first   int
+	n       int
+}
+
+type stamped struct {
+	list
+	stamp uint64
+}
+
+// stamp closes the pending batch.
+func (l *limbo) stamp(t *Table) {
+	if l.pending.n == 0 {
+		return
+	}
+	b := stamped{l.pending, t.epoch.Add(1)}
+	l.pending = list{}
+	if l.n < len(l.batches) {
+		l.append(b)
+		return
+	}
+	// Join the youngest batch, which then waits longer.
+	y := &l.batches[(l.first+l.n-1)%len(l.batches)]
+	t.flow(y.last).next.Store(uint32(b.first))
+	y.last, y.n, y.stamp = b.last, y.n+b.n, b.stamp
+}
+
+func (l *limbo) append(b stamped) {
+	l.batches[(l.first+l.n)%len(l.batches)] = b
+	l.n++
+}
+
+func (l *limbo) drop() stamped {
+	b := l.batches[l.first]
+	l.first = (l.first + 1) % len(l.batches)
+	l.n--
+	return b
+}
+
+// abandon gives the batches to whoever enters next.
+func (l *limbo) abandon(t *Table) {
+	for l.n > 0 {
+		b := l.drop()
+		f := t.flow(b.first)
+		f.hops.Store(b.n)
+		f.service.Store(uint32(b.last))
+		f.meta.Store(uint64(b.stamp & (1<<32 - 1)))
+		t.abandoned.push(t, b.first)
+	}
+}
+
+// adopt takes one abandoned batch.
+func (l *limbo) adopt(t *Table) {
+	r := t.abandoned.pop(t)
+	if r == 0 {
+		return
+	}
+	f, epoch := t.flow(r), t.epoch.Load()
+	age := uint32(epoch) - uint32(f.meta.Load()) // a stamp is never ahead of the epoch
+	l.append(stamped{list{r, Ref(f.service.Load()), f.hops.Load()}, epoch - uint64(age)})
+}
+
+// maxReclaim bounds the records that one Enter takes back.
+const maxReclaim = 256
+
+// reclaim moves records whose grace period is over to the magazines.
+func (h *Handle) reclaim() {
+	l, t := &h.limbo, h.t
+	if uint32(t.abandoned.top.Load()) != 0 && l.n < len(l.batches) {
+		l.adopt(t)
+	}
+	if l.n == 0 {
+		return
+	}
+	safe := t.safe()
+	for budget := maxReclaim; l.n > 0 && budget > 0; budget-- {
+		b := &l.batches[l.first]
+		if b.stamp > safe {
+			return
+		}
+		r := b.pop(t)
+		if b.n == 0 {
+			l.drop()
+		}
+		f := family(r&refV6 != 0)
+		h.local[f].put(t, &t.arenas[f], r)
+	}
+}
+
+// retire puts a record in limbo whose keys have left the index.
+func (h *Handle) retire(r Ref) { h.limbo.pending.push(h.t, r) }

@@ -1,0 +1,129 @@
+package flowtable
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrLayout means that memory was not made by this version of the table, or for
+// another size: its flows cannot be taken over.
+var ErrLayout = errors.New("flowtable: another layout")
+
+// Recovery is what became of the flows of the process before.
+type Recovery struct {
+	Recovered int // live again, with binding 0
+	Expired   int // their time was over
+	Torn      int // half-written, damaged, or two with one key: dropped
+	Fresh     bool
+	Why       string // why Fresh
+}
+
+// Recover takes over the table that a dead process left in mem. Only the records
+// count: the index is built anew from them, so it does not matter at which
+// instruction the process died. A record is taken if its state is possible, its
+// time is not over and not in the future, and its keys hash to what its creator
+// wrote down. Nobody else may use the memory. It fails with ErrLayout if the
+// memory holds another version or size, and leaves it as it was.
+func Recover(mem []byte, c Config, now Time) (*Table, Recovery, error) {
+	t, err := view(mem, &c)
+	if err != nil {
+		return nil, Recovery{}, err
+	}
+	found, want := *t.head, t.describe(&c)
+	want.secret, want.incarnation = found.secret, found.incarnation
+	switch {
+	case found.magic != want.magic:
+		return nil, Recovery{}, fmt.Errorf("%w: no flow table here", ErrLayout)
+	case found.version != want.version:
+		return nil, Recovery{}, fmt.Errorf("%w: version %d, this program has %d", ErrLayout, found.version, want.version)
+	case found != want:
+		return nil, Recovery{}, fmt.Errorf("%w: made for %d IPv4 and %d IPv6 flows, configured are %d and %d",
+			ErrLayout, found.flows[0], found.flows[1], want.flows[0], want.flows[1])
+	case found.secret == (HashKey{}):
+		return nil, Recovery{}, fmt.Errorf("%w: no hash key", ErrLayout)
+	}
+	t.head.incarnation++
+	t.secret = found.secret
+	var rec Recovery
+	for f := range t.arenas {
+		t.recoverArena(&t.arenas[f], now.ticks(), &rec)
+	}
+	return t, rec, nil
+}
+
+func (t *Table) recoverArena(a *arena, now ticks, rec *Recovery) {
+	clear(a.buckets)
+	h := &Handle{t: t, secret: &t.secret}
+	last := uint32(0)
+	for i := uint32(1); i <= a.records && a.flows != 0; i++ {
+		f := a.flow(i)
+		m := f.load()
+		if m.state() == None {
+			continue
+		}
+		switch {
+		case !t.whole(a, i, m, now):
+			rec.Torn++
+		case t.lifetimes.expired(m, now):
+			rec.Expired++
+		case !h.reinsert(a, i):
+			rec.Torn++
+		default:
+			last = i
+			rec.Recovered++
+			t.recovered[family(a.v6)][None]++
+			t.recovered[family(a.v6)][m.state()]++
+			f.binding.Store(0)
+			continue
+		}
+		f.meta.Store(0)
+	}
+	a.fresh.Store(last + 1)
+	t.refree(a, last)
+}
+
+// whole says whether a record was finished, and not damaged since.
+func (t *Table) whole(a *arena, i uint32, m meta, now ticks) bool {
+	if m.embryo() || m.seen() > now || m.state() >= NumStates {
+		return false
+	}
+	if s := initial(m.proto()); (s == SynSeen) != (m.state() <= Closed) || (s == ICMPEcho) != (m.state() == ICMPEcho) {
+		return false
+	}
+	client, reply := a.keyOf(i, ClientSide), a.keyOf(i, ReplySide)
+	return a.flow(i).sum == sum(t.secret.hash(a.v6, &client), t.secret.hash(a.v6, &reply))
+}
+
+// reinsert puts both keys of a record in the index; false if one is taken.
+func (h *Handle) reinsert(a *arena, i uint32) bool {
+	// insert expires nothing here: time stands at 0
+	reply := a.keyOf(i, ReplySide)
+	replyHash := h.secret.hash(a.v6, &reply)
+	if _, ins := h.insert(a, replyHash, &reply, slotOf(i, ReplySide), 0); ins != inserted {
+		return false
+	}
+	client := a.keyOf(i, ClientSide)
+	if _, ins := h.insert(a, h.secret.hash(a.v6, &client), &client, slotOf(i, ClientSide), 0); ins != inserted {
+		a.remove(replyHash, slotOf(i, ReplySide))
+		return false
+	}
+	return true
+}
+
+// refree makes magazines of the dead records below the last live one.
+func (t *Table) refree(a *arena, last uint32) {
+	var l list
+	for i := uint32(1); i <= last; i++ {
+		if a.flow(i).load().state() != None {
+			continue
+		}
+		a.flow(i).meta.Store(0)
+		l.push(t, a.ref(i))
+		if l.n == magazineSize {
+			l.give(t, a)
+		}
+	}
+	if l.n != 0 {
+		l.give(t, a)
+	}
+}

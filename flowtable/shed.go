@@ -1,0 +1,263 @@
+package flowtable
+
+import "time"
+
+// Shed is why a flow ended before its packets did. The order is the order of
+// shedding under pressure.
+type Shed uint8
+
+const (
+	ShedExpired   Shed = iota // its time was over; also what the sweep ends
+	ShedClosed                // TCP, closed or in TIME_WAIT
+	ShedUnreplied             // UDP without a reply
+	ShedHalfOpen              // TCP, the client unproven
+	ShedIdle                  // UDP, replied, idle for long
+	NumSheds      = iota
+	shedNever     = Shed(NumSheds)
+)
+
+// String returns the name used in metrics.
+func (s Shed) String() string {
+	return [...]string{"expired", "closed", "unreplied", "half_open", "idle", "never"}[min(s, shedNever)]
+}
+
+// shedStates are the states whose flows are of each kind; expired ones are of all states.
+var shedStates = [NumSheds][]State{
+	ShedClosed:    {Closed, TimeWaitClient, TimeWaitBackend},
+	ShedUnreplied: {UDPNew},
+	ShedHalfOpen:  {SynSeen, SynRecv},
+	ShedIdle:      {UDPAssured},
+}
+
+// shedOf says what a live flow may be shed as.
+func (t *Table) shedOf(m meta, now ticks) Shed {
+	if t.lifetimes.expired(m, now) {
+		return ShedExpired
+	}
+	switch m.state() {
+	case Closed, TimeWaitClient, TimeWaitBackend:
+		return ShedClosed
+	case UDPNew:
+		return ShedUnreplied
+	case SynSeen, SynRecv:
+		return ShedHalfOpen
+	case UDPAssured:
+		if now.since(m.seen()) > t.udpIdle {
+			return ShedIdle
+		}
+	}
+	return shedNever
+}
+
+const (
+	// huntLength bounds the records one hunt looks at: 64 cache lines at once
+	// ahead of the hardware prefetcher, some microseconds. Where a kind is rarer than
+	// one in as many records, a flow of the next kind may go before its last ones.
+	huntLength = 4096
+	// huntRest is how long a handle does not hunt again for a kind it did not find.
+	huntRest = int32(time.Second / tick)
+	// halfOpenGrace protects young handshakes: at the half-open cap, no flow
+	// younger than this makes room for another.
+	halfOpenGrace = int32(500 * time.Millisecond / tick)
+	// halfOpenSample is how many half-open flows are compared to find an old one.
+	halfOpenSample = 8
+)
+
+// hunter is a handle's memory of its search for flows to shed in one arena.
+type hunter struct {
+	cursor  uint32
+	restful [NumSheds]bool
+	until   [NumSheds]ticks // do not hunt before, if restful
+}
+
+// count books a flow in or out.
+func (h *Handle) count(v6 bool, s State, by int32) {
+	c := &h.p.live[family(v6)]
+	c[s].Store(c[s].Load() + by) // one writer
+	c[None].Store(c[None].Load() + by)
+}
+
+// moved books a change of state.
+func (h *Handle) moved(r Ref, from, to State) {
+	if from != to {
+		c := &h.p.live[family(r&refV6 != 0)]
+		c[from].Store(c[from].Load() - 1)
+		c[to].Store(c[to].Load() + 1)
+	}
+}
+
+// live returns how many flows there are in a state (None: in all): exact for this
+// handle's doings, as of the first Create in the batch for the others'.
+func (h *Handle) live(f int, s State) int32 { return h.others[f][s] + h.p.live[f][s].Load() }
+
+// recount sums up the other participants.
+func (h *Handle) recount() {
+	h.others, h.othersStale = h.t.recovered, false
+	for i := range h.t.participants[:h.t.watermark.Load()] {
+		if p := &h.t.participants[i]; p != h.p {
+			p.addTo(&h.others)
+		}
+	}
+}
+
+func (p *participant) addTo(sums *[2][16]int32) {
+	for f := range sums {
+		for s := range sums[f] {
+			sums[f][s] += p.live[f][s].Load()
+		}
+	}
+}
+
+// admit makes sure there is room for one more flow. The limits hold exactly for
+// one handle; several can pass them by a batch each, which the reserve covers.
+func (h *Handle) admit(a *arena, proto uint8, now ticks) Status {
+	if h.othersStale {
+		h.recount()
+	}
+	if initial(proto) == SynSeen && h.halfOpenFlows() >= h.t.halfOpen && !h.shedHalfOpen(a, now) {
+		return HalfOpenLimit
+	}
+	f := family(a.v6)
+	if h.live(f, None) < int32(a.flows) {
+		return Created
+	}
+	for kind := ShedExpired; kind < NumSheds; kind++ {
+		if h.shed(a, kind, now) {
+			return Created
+		}
+	}
+	return TableFull
+}
+
+func (h *Handle) halfOpenFlows() int32 {
+	return h.live(0, SynSeen) + h.live(0, SynRecv) + h.live(1, SynSeen) + h.live(1, SynRecv)
+}
+
+// shed ends one flow of a kind, or an expired one it comes across.
+func (h *Handle) shed(a *arena, kind Shed, now ticks) bool {
+	f := family(a.v6)
+	u := &h.hunt[f]
+	if kind != ShedExpired {
+		n := int32(0)
+		for _, s := range shedStates[kind] {
+			n += h.live(f, s)
+		}
+		if n <= 0 {
+			return false
+		}
+	}
+	if u.restful[kind] && now.since(u.until[kind]) < 0 {
+		return false
+	}
+	for left := min(huntLength, a.records); left > 0; left-- {
+		i := u.step(a)
+		m := a.flow(i).load()
+		if !m.live() {
+			continue
+		}
+		if k := h.t.shedOf(m, now); k <= kind && (k == kind || k == ShedExpired) && h.kill(a, i, m) {
+			h.p.shed[k].Add(1)
+			u.restful[kind] = false
+			return true
+		}
+	}
+	u.restful[kind], u.until[kind] = true, now+ticks(huntRest)
+	return false
+}
+
+// step moves the cursor over the records in use, around and around.
+func (u *hunter) step(a *arena) uint32 {
+	if u.cursor++; u.cursor >= a.fresh.Load() {
+		u.cursor = 1
+	}
+	return u.cursor
+}
+
+// shedHalfOpen makes room under the half-open cap: of a few half-open flows, the
+// oldest goes, unless all are young.
+func (h *Handle) shedHalfOpen(a *arena, now ticks) bool {
+	if h.shedOldest(a, now) {
+		return true
+	}
+	other := h.arena(!a.v6)
+	return other.flows != 0 && h.shedOldest(other, now)
+}
+
+func (h *Handle) shedOldest(a *arena, now ticks) bool {
+	f := family(a.v6)
+	if h.live(f, SynSeen)+h.live(f, SynRecv) <= 0 {
+		return false
+	}
+	var oldest uint32
+	var found meta
+	for left, sample := min(huntLength, a.records), halfOpenSample; left > 0 && sample > 0; left-- {
+		i := h.hunt[f].step(a)
+		m := a.flow(i).load()
+		if !m.live() || !m.state().HalfOpen() {
+			continue
+		}
+		sample--
+		if oldest == 0 || now.since(m.seen()) > now.since(found.seen()) {
+			oldest, found = i, m
+		}
+	}
+	if oldest == 0 || now.since(found.seen()) < halfOpenGrace || !h.kill(a, oldest, found) {
+		return false
+	}
+	h.p.shed[ShedHalfOpen].Add(1)
+	return true
+}
+
+// sweepPeriod is how long one sweep over the whole table takes, at SweepQuota's pace.
+const sweepPeriod = 5 * time.Second
+
+// SweepQuota returns how many records all workers together must sweep for the
+// time since their last sweep. More than a second counts as one: after a stop of
+// the whole process the sweep catches up in slices, not at once. Lookup judges
+// every flow by itself, so a late sweep is never visible.
+func (t *Table) SweepQuota(elapsed time.Duration) int {
+	elapsed = min(max(elapsed, 0), time.Second)
+	return int((t.positions()*uint64(elapsed) + uint64(sweepPeriod) - 1) / uint64(sweepPeriod))
+}
+
+// positions is the length of the sweep: the records of both arenas.
+func (t *Table) positions() uint64 {
+	return uint64(t.arenas[0].records) + uint64(t.arenas[1].records)
+}
+
+// slice cuts positions [from, from+n) into the used records of one arena. It
+// returns the record numbers [first, end) and how many positions that is.
+func (t *Table) slice(from uint64, n int) (a *arena, first, end uint32, positions int) {
+	a = &t.arenas[0]
+	if from >= uint64(a.records) {
+		from -= uint64(a.records)
+		a = &t.arenas[1]
+	}
+	positions = int(min(uint64(n), uint64(a.records)-from))
+	first = uint32(from) + 1
+	end = max(first, min(first+uint32(positions), a.fresh.Load()))
+	return a, first, end, positions
+}
+
+// Sweep examines the next max records of the whole table and ends the expired
+// flows among them. Workers share one cursor.
+func (h *Handle) Sweep(now Time, max int) (examined, expired int) {
+	t := h.t
+	total := t.positions()
+	max = int(min(uint64(max), total))
+	from := t.sweep.Add(uint64(max)) - uint64(max)
+	for tk := now.ticks(); max > 0; {
+		a, first, end, n := t.slice(from%total, max)
+		for i := first; i < end; i++ {
+			m := a.flow(i).load()
+			if m.live() && t.lifetimes.expired(m, tk) && h.kill(a, i, m) {
+				h.p.shed[ShedExpired].Add(1)
+				expired++
+			}
+		}
+		examined += n
+		from += uint64(n)
+		max -= n
+	}
+	return examined, expired
+}

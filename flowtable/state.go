@@ -1,0 +1,225 @@
+package flowtable
+
+import (
+	"time"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+// State is where a flow is in its life. Zero is no flow.
+type State uint8
+
+const (
+	None            State = iota
+	SynSeen               // TCP: SYN seen
+	SynRecv               // TCP: the backend answered, the client has not yet
+	Established           // TCP: the client acknowledged: its address is real
+	FinClient             // TCP: the client closed first
+	FinBackend            // TCP: the backend closed first
+	LastAckClient         // TCP: both sent FIN, the client first
+	LastAckBackend        // TCP: both sent FIN, the backend first
+	TimeWaitClient        // TCP: closed, the client first
+	TimeWaitBackend       // TCP: closed, the backend first: it holds the port in TIME_WAIT
+	Closed                // TCP: the backend refused
+	UDPNew                // UDP and others: no reply yet
+	UDPAssured            // UDP and others: replied
+	ICMPEcho              // ICMP queries
+	NumStates       = iota
+)
+
+var stateNames = [NumStates]string{
+	"NONE", "SYN_SENT", "SYN_RECV", "ESTABLISHED", "FIN_CLIENT", "FIN_BACKEND", "LAST_ACK", "LAST_ACK",
+	"TIME_WAIT", "TIME_WAIT", "CLOSED", "UDP_NEW", "UDP_ASSURED", "ICMP",
+}
+
+// String returns the name people know, which does not tell who closed first.
+func (s State) String() string {
+	if int(s) < len(stateNames) {
+		return stateNames[s]
+	}
+	return "INVALID"
+}
+
+// HalfOpen says whether the client's address is still unproven.
+func (s State) HalfOpen() bool { return s == SynSeen || s == SynRecv }
+
+// class is what a TCP packet's flags amount to.
+type class uint8
+
+const (
+	classNone class = iota
+	classACK
+	classFIN
+	classSYNACK
+	classSYN
+	classRST
+	numClasses
+)
+
+// TCP flag bits, RFC 9293 section 3.1.
+const (
+	tcpFIN = 1 << 0
+	tcpSYN = 1 << 1
+	tcpRST = 1 << 2
+	tcpACK = 1 << 4
+)
+
+// classOf reduces flags to a class: RST over SYN over FIN over ACK.
+func classOf(flags uint8) class {
+	switch {
+	case flags&tcpRST != 0:
+		return classRST
+	case flags&(tcpSYN|tcpACK) == tcpSYN|tcpACK:
+		return classSYNACK
+	case flags&tcpSYN != 0:
+		return classSYN
+	case flags&tcpFIN != 0:
+		return classFIN
+	case flags&tcpACK != 0:
+		return classACK
+	}
+	return classNone
+}
+
+// move is what a packet does to a flow: the next state in the low four bits, and
+// whether the packet refreshes a flow that stays in its state. A change of state
+// always does.
+type move uint8
+
+const (
+	refresh move = 1 << 4 // the packet keeps the flow alive, and takes back an RST
+	reset   move = 1 << 5 // put the flow on the reset timer
+)
+
+// moves is the state machine: moves[state][side][class]. What it does not name
+// leaves the flow as it is, without a refresh. In particular: SYN and SYN-ACK
+// never refresh (a lone retransmitted SYN must not hold a half-open flow), and
+// an RST outside the handshake changes no state: no sequence numbers are tracked,
+// so it may be forged, and any later packet of the flow takes it back (RFC 7857
+// section 2.2).
+var moves = makeMoves()
+
+func makeMoves() (m [NumStates][2][numClasses]move) {
+	for s := range m {
+		for side := range m[s] {
+			for c := range m[s][side] {
+				m[s][side][c] = move(s)
+			}
+		}
+	}
+	both := func(s State, c class, mv move) { m[s][ClientSide][c], m[s][ReplySide][c] = mv, mv }
+
+	// The handshake. The client's ACK after the backend's answer proves its address.
+	// A backend that answers a SYN with a bare ACK knows an older connection
+	// (RFC 9293 section 3.10.7.4, challenge ACK); one that answers a mid-flow packet
+	// so is continuing a connection that was set up before our time.
+	m[SynSeen][ReplySide][classSYNACK] = move(SynRecv)
+	m[SynSeen][ReplySide][classACK] = move(SynRecv)
+	m[SynSeen][ReplySide][classFIN] = move(SynRecv)
+	m[SynRecv][ClientSide][classACK] = move(Established)
+	m[SynRecv][ClientSide][classFIN] = move(FinClient)
+	for _, s := range []State{SynSeen, SynRecv} {
+		m[s][ReplySide][classRST] = move(Closed)
+		m[s][ClientSide][classRST] = move(s) | reset
+	}
+
+	// Data, and the closing of one direction.
+	for _, s := range []State{Established, FinClient, FinBackend} {
+		both(s, classACK, move(s)|refresh)
+		both(s, classFIN, move(s)|refresh)
+		both(s, classRST, move(s)|reset)
+	}
+	m[Established][ClientSide][classFIN] = move(FinClient)
+	m[Established][ReplySide][classFIN] = move(FinBackend)
+	m[FinClient][ReplySide][classFIN] = move(LastAckClient)
+	m[FinBackend][ClientSide][classFIN] = move(LastAckBackend)
+
+	// Both directions closed. The last ACK comes from who closed first.
+	for _, s := range []State{LastAckClient, LastAckBackend} {
+		both(s, classACK, move(s)|refresh)
+		both(s, classFIN, move(s)|refresh)
+		both(s, classRST, move(s)|reset)
+	}
+	m[LastAckClient][ClientSide][classACK] = move(TimeWaitClient)
+	m[LastAckBackend][ReplySide][classACK] = move(TimeWaitBackend)
+
+	// A FIN that comes again lost its last ACK (RFC 9293 section 3.10.7.8).
+	both(TimeWaitClient, classFIN, move(TimeWaitClient)|refresh)
+	both(TimeWaitBackend, classFIN, move(TimeWaitBackend)|refresh)
+	return m
+}
+
+// datagram is the machine of everything but TCP.
+var datagram = [NumStates][2]move{
+	UDPNew:     {move(UDPNew) | refresh, move(UDPAssured)},
+	UDPAssured: {move(UDPAssured) | refresh, move(UDPAssured) | refresh},
+	ICMPEcho:   {move(ICMPEcho) | refresh, move(ICMPEcho) | refresh},
+}
+
+// initial is the state of a new flow.
+func initial(proto uint8) State {
+	switch proto {
+	case header.ProtoTCP:
+		return SynSeen
+	case header.ProtoICMP, header.ProtoICMPv6:
+		return ICMPEcho
+	}
+	return UDPNew
+}
+
+// refreshTicks is how old last seen may be before a packet renews it.
+const refreshTicks = int32(time.Second / tick)
+
+// observe returns what m becomes by a packet at time now; equal to m if nothing need be written.
+func (m meta) observe(from Side, tcpFlags uint8, now ticks) meta {
+	var mv move
+	if m.proto() == header.ProtoTCP {
+		mv = moves[m.state()][from&1][classOf(tcpFlags)]
+	} else {
+		mv = datagram[m.state()][from&1]
+	}
+	if m.seen()-now < 1<<31 {
+		now = m.seen() // another worker's batch is later than ours: never step back
+	}
+	next := State(mv & 15)
+	switch {
+	case next != m.state():
+		return m.withState(next).at(now) &^ metaReset
+	case mv&reset != 0 && !m.reset():
+		return m.at(now) | metaReset // the timer starts with the first RST, later ones do not move it
+	case mv&refresh != 0 && (m.reset() || now.since(m.seen()) >= refreshTicks):
+		return m.at(now) &^ metaReset
+	}
+	return m
+}
+
+// Observe tells the flow about one of its packets. It writes at most once a
+// second, or when the state changes.
+func (h *Handle) Observe(r Ref, from Side, tcpFlags uint8, now Time) {
+	f := h.Flow(r)
+	for t := now.ticks(); ; {
+		m := f.load()
+		if !m.live() {
+			return
+		}
+		n := m.observe(from, tcpFlags, t)
+		if n == m {
+			return
+		}
+		if f.swap(m, n) {
+			h.moved(r, m.state(), n.state())
+			return
+		}
+	}
+}
+
+// Closing says whether a client's SYN on this flow opens a new connection: the
+// old one is over, or was reset. The caller deletes the flow and creates it anew.
+func (h *Handle) Closing(r Ref) bool {
+	m := h.Flow(r).load()
+	switch m.state() {
+	case None, LastAckClient, LastAckBackend, TimeWaitClient, TimeWaitBackend, Closed:
+		return true
+	}
+	return m.reset()
+}

@@ -1,0 +1,228 @@
+package flowtable
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+)
+
+// Config sizes a table.
+type Config struct {
+	// IPv4Flows and IPv6Flows are how many flows of each family may live. Either may be 0.
+	IPv4Flows, IPv6Flows uint32
+	// HalfOpen is how many flows of both families may be half-open; 0 is an eighth of all.
+	HalfOpen uint32
+	Timeouts Timeouts
+	// HashKey is for tests that must repeat; zero takes a random one.
+	HashKey HashKey
+}
+
+const (
+	maxFlows = 1 << 29 // of each family: record numbers must stay below refV6, counters in 31 bits
+
+	// bucketLoad is the average number of keys in a bucket of 11 when the table
+	// is full. Keys per chain of four are then 20 on average; more than 44 are
+	// seen once in 10^6 inserts.
+	bucketLoad = 5
+
+	minReserve   = 1024
+	reserveShare = 32
+)
+
+// reserve is how many records there are beyond the flows that may live: dead
+// ones wait in limbo, and handles keep some free ones for themselves.
+func reserve(flows uint32) uint32 {
+	if flows == 0 {
+		return 0
+	}
+	return max(minReserve, flows/reserveShare)
+}
+
+func homesFor(flows uint32) uint64 {
+	return (2*uint64(flows) + bucketLoad - 1) / bucketLoad
+}
+
+// layout is where things are in the memory, in bytes.
+type layout struct {
+	records, buckets [2]int64
+	size             int64
+}
+
+const headerSize = 4096
+
+func (c *Config) layout() (l layout) {
+	at := int64(headerSize)
+	for f, flows := range [2]uint32{c.IPv4Flows, c.IPv6Flows} {
+		recordSize := int64(unsafe.Sizeof(record4{}))
+		if f == 1 {
+			recordSize = int64(unsafe.Sizeof(record6{}))
+		}
+		l.records[f], l.buckets[f] = at, at
+		if flows == 0 {
+			continue
+		}
+		at += recordSize * (int64(flows) + int64(reserve(flows)) + 1) // record 0 means none
+		l.buckets[f] = (at + 63) &^ 63
+		at = l.buckets[f] + int64(unsafe.Sizeof(bucket{}))*int64(homesFor(flows)+chainBuckets-1)
+	}
+	l.size = (at + headerSize - 1) &^ (headerSize - 1)
+	return l
+}
+
+// check refuses what cannot be laid out.
+func (c *Config) check() error {
+	switch {
+	case c.IPv4Flows == 0 && c.IPv6Flows == 0:
+		return errors.New("flowtable: no flows: set the number of IPv4 or IPv6 flows")
+	case c.IPv4Flows > maxFlows || c.IPv6Flows > maxFlows:
+		return fmt.Errorf("flowtable: more than %d flows of one family", maxFlows)
+	}
+	if _, err := c.Timeouts.lifetimes(); err != nil {
+		return fmt.Errorf("flowtable: %w", err)
+	}
+	return nil
+}
+
+// Size returns how many bytes of memory a table needs.
+func Size(c Config) (int64, error) {
+	if err := c.check(); err != nil {
+		return 0, err
+	}
+	return c.layout().size, nil
+}
+
+// Table is the shared table. What is mapped is the header, the records and the
+// index; everything else dies with the process and is made anew by Recover.
+type Table struct {
+	mem       []byte // keeps heap memory alive
+	head      *head
+	arenas    [2]arena // IPv4, IPv6
+	secret    HashKey
+	lifetimes lifetimes
+	halfOpen  int32
+	udpIdle   int32 // ticks
+
+	_         [64]byte
+	epoch     atomic.Uint64
+	_         [56]byte
+	abandoned stack // limbo batches of handles that left
+	sweep     atomic.Uint64
+	_         [56]byte
+
+	watermark    atomic.Int32 // participants ever registered at once
+	participants [MaxHandles]participant
+	recovered    [2][16]int32 // live flows at Recover, by state
+
+	mu      sync.Mutex // Register and Handle.Close
+	handles [MaxHandles]*Handle
+}
+
+// head is the first page of the memory.
+type head struct {
+	magic       uint64
+	version     uint32
+	slots       uint32 // bucketSlots, and so the meaning of ctl
+	recordSize  [2]uint32
+	flows       [2]uint32
+	records     [2]uint32
+	homes       [2]uint64
+	size        int64
+	secret      HashKey
+	incarnation uint64 // how often the memory was opened
+}
+
+const (
+	headMagic   = 0x656c626174776f6c // "lowtable", little endian
+	headVersion = 1
+)
+
+// view lays a Table over memory.
+func view(mem []byte, c *Config) (*Table, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	l := c.layout()
+	if int64(len(mem)) < l.size {
+		return nil, fmt.Errorf("flowtable: memory of %d bytes, %d needed: see Size", len(mem), l.size)
+	}
+	if uintptr(unsafe.Pointer(&mem[0]))%64 != 0 {
+		return nil, errors.New("flowtable: memory is not aligned to 64 bytes")
+	}
+	t := &Table{mem: mem, halfOpen: int32(c.HalfOpen)}
+	t.lifetimes, _ = c.Timeouts.lifetimes() // checked
+	t.udpIdle = ticksOf(c.Timeouts.UDPIdle)
+	if c.HalfOpen == 0 {
+		t.halfOpen = int32(max(1, (uint64(c.IPv4Flows)+uint64(c.IPv6Flows))/8))
+	}
+	// Safety: layout keeps every part inside l.size <= len(mem), and at a multiple of 64.
+	t.head = (*head)(unsafe.Pointer(&mem[0]))
+	for f, flows := range [2]uint32{c.IPv4Flows, c.IPv6Flows} {
+		a := &t.arenas[f]
+		a.v6 = f == 1
+		if a.flows = flows; flows == 0 {
+			continue
+		}
+		a.records = flows + reserve(flows)
+		a.homes = homesFor(flows)
+		a.fresh.Store(1)
+		// Safety: as above; the types are pointer-free, and their sizes are asserted.
+		a.buckets = unsafe.Slice((*bucket)(unsafe.Pointer(&mem[l.buckets[f]])), int(a.homes)+chainBuckets-1)
+		if a.v6 {
+			a.six = unsafe.Slice((*record6)(unsafe.Pointer(&mem[l.records[f]])), int(a.records)+1)
+		} else {
+			a.four = unsafe.Slice((*record4)(unsafe.Pointer(&mem[l.records[f]])), int(a.records)+1)
+		}
+	}
+	return t, nil
+}
+
+// describe returns the head that this table's memory has.
+func (t *Table) describe(c *Config) head {
+	h := head{magic: headMagic, version: headVersion, slots: bucketSlots, size: c.layout().size}
+	h.recordSize = [2]uint32{uint32(unsafe.Sizeof(record4{})), uint32(unsafe.Sizeof(record6{}))}
+	for f := range t.arenas {
+		a := &t.arenas[f]
+		h.flows[f], h.records[f], h.homes[f] = a.flows, a.records, a.homes
+	}
+	return h
+}
+
+// New formats memory, which must be aligned to 64 bytes, and returns the empty table in it.
+func New(mem []byte, c Config) (*Table, error) {
+	t, err := view(mem, &c)
+	if err != nil {
+		return nil, err
+	}
+	clear(mem)
+	h := t.describe(&c)
+	h.secret = c.HashKey
+	if h.secret == (HashKey{}) {
+		h.secret = randomKey()
+	}
+	h.incarnation = 1
+	t.secret = h.secret
+	*t.head = h
+	return t, nil
+}
+
+// NewHeap returns a table in ordinary memory: for tests, replay, and a gateway
+// that need not find its flows again.
+func NewHeap(c Config) (*Table, error) {
+	size, err := Size(c)
+	if err != nil {
+		return nil, err
+	}
+	return New(heapMemory(size), c)
+}
+
+// heapMemory returns size bytes aligned to 64.
+func heapMemory(size int64) []byte {
+	mem := make([]byte, size+63)
+	skip := -uintptr(unsafe.Pointer(&mem[0])) & 63
+	return mem[skip : skip+uintptr(size) : skip+uintptr(size)]
+}
+
+// Incarnation says how often the memory was opened: 1 for a table made by New.
+func (t *Table) Incarnation() uint64 { return t.head.incarnation }

@@ -1,0 +1,377 @@
+package flowtable
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+// testSeed is the one seed of all random tests; set SLUICE_SEED to repeat a run.
+func testSeed(t testing.TB) uint64 {
+	seed := uint64(time.Now().UnixNano())
+	if s := os.Getenv("SLUICE_SEED"); s != "" {
+		var err error
+		if seed, err = strconv.ParseUint(s, 0, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("SLUICE_SEED=%d", seed)
+	return seed
+}
+
+const second = Time(time.Second)
+
+// bootTime is when the tests' virtual clocks begin: not zero, and not a round number of ticks.
+const bootTime = 12345*second + 67891
+
+func testTable(t testing.TB, flows4, flows6 uint32) (*Table, *Handle) {
+	t.Helper()
+	return testTableOf(t, Config{IPv4Flows: flows4, IPv6Flows: flows6, Timeouts: DefaultTimeouts()})
+}
+
+func testTableOf(t testing.TB, c Config) (*Table, *Handle) {
+	t.Helper()
+	tb, err := NewHeap(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := tb.Register()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Enter(bootTime)
+	return tb, h
+}
+
+func validate(t testing.TB, tb *Table) {
+	t.Helper()
+	if err := tb.Validate(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func addr(s string) header.Addr { return header.AddrFrom(netip.MustParseAddr(s)) }
+
+// addrN returns the n-th address of a test network.
+func addrN(v6 bool, net byte, n uint32) header.Addr {
+	if !v6 {
+		return header.AddrFrom4([4]byte{net, byte(n >> 16), byte(n >> 8), byte(n)})
+	}
+	a := header.Addr{0x20, 0x01, 0x0d, 0xb8, net}
+	binary.BigEndian.PutUint32(a[12:], n)
+	return a
+}
+
+// newFlow is the n-th client's flow to one frontend and one backend, with a port
+// out of 64,512.
+func newFlow(proto uint8, v6 bool, n uint32) NewFlow {
+	f := NewFlow{
+		Client: header.Tuple{
+			Src: addrN(v6, 10, n>>12), SrcPort: 1024 + uint16(n&0xfff),
+			Dst: addrN(v6, 192, 1), DstPort: 443, Proto: proto, V6: v6,
+		},
+		Backend: addrN(v6, 11, n%251), BackendPort: 8443,
+		Source: addrN(v6, 172, 1), Service: 7, BackendRef: n,
+		Ports: Ports{First: 1024, Count: 64512, Start: uint16(n * 40503), Stride: 257},
+	}
+	if proto == header.ProtoICMP || proto == header.ProtoICMPv6 {
+		f.Client.DstPort = f.Client.SrcPort
+	}
+	return f
+}
+
+func (h *Handle) mustCreate(t testing.TB, now Time, n NewFlow) Ref {
+	t.Helper()
+	r, s := h.Create(now, &n)
+	if s != Created {
+		t.Fatalf("Create %v: %v", n.Client, s)
+	}
+	return r
+}
+
+// reply returns the tuple that a backend's packets of this flow have.
+func (h *Handle) reply(r Ref) header.Tuple {
+	var out header.Tuple
+	h.Outgoing(r, ClientSide, &out)
+	return out.Reverse()
+}
+
+// lookup finds a tuple without a hash in hand.
+func (h *Handle) lookup(t *header.Tuple, now Time) (Ref, Side) {
+	return h.Lookup(h.Hash(t), t, now)
+}
+
+// establish brings a TCP flow through the handshake.
+func (h *Handle) establish(r Ref, now Time) {
+	h.Observe(r, ClientSide, tcpSYN, now)
+	h.Observe(r, ReplySide, tcpSYN|tcpACK, now)
+	h.Observe(r, ClientSide, tcpACK, now)
+}
+
+func TestCreateLookupDelete(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		proto uint8
+		v6    bool
+	}{
+		{"TCP over IPv4", header.ProtoTCP, false},
+		{"UDP over IPv4", header.ProtoUDP, false},
+		{"SCTP over IPv4", header.ProtoSCTP, false},
+		{"ICMP", header.ProtoICMP, false},
+		{"TCP over IPv6", header.ProtoTCP, true},
+		{"UDP over IPv6", header.ProtoUDP, true},
+		{"ICMPv6", header.ProtoICMPv6, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tb, h := testTable(t, 100, 100)
+			n := newFlow(c.proto, c.v6, 1)
+			n.Flags = 0xa5
+			r := h.mustCreate(t, bootTime, n)
+			validate(t, tb)
+
+			reply := h.reply(r)
+			if reply.Src != n.Backend || reply.Dst != n.Source || reply.Proto != c.proto || reply.V6 != c.v6 {
+				t.Errorf("reply tuple %+v", reply)
+			}
+			if got, side := h.lookup(&n.Client, bootTime); got != r || side != ClientSide {
+				t.Errorf("client tuple: flow %d side %d, want %d side %d", got, side, r, ClientSide)
+			}
+			if got, side := h.lookup(&reply, bootTime); got != r || side != ReplySide {
+				t.Errorf("reply tuple: flow %d side %d, want %d side %d", got, side, r, ReplySide)
+			}
+			var out header.Tuple
+			if h.Outgoing(r, ReplySide, &out); out != n.Client.Reverse() {
+				t.Errorf("a reply leaves as %+v, want %+v", out, n.Client.Reverse())
+			}
+			toBackend := reply.Reverse()
+			f := h.Flow(r)
+			if got, want := f.Delta(ClientSide), header.DeltaOf(&n.Client, &toBackend); got != want {
+				t.Errorf("delta to the backend %v, want %v", got, want)
+			}
+			if f.Flags() != 0xa5 || f.Service() != 7 || f.BackendRef() != 1 || f.Proto() != c.proto || f.Binding() != 0 {
+				t.Errorf("flow says flags %#x, service %d, backend %d, protocol %d, binding %d", f.Flags(), f.Service(), f.BackendRef(), f.Proto(), f.Binding())
+			}
+			f.Bind(9, 8, 6, 5, 4)
+			if b, cl := f.NextHops(); f.Binding() != 9 || f.Service() != 8 || f.BackendRef() != 6 || b != 5 || cl != 4 {
+				t.Error("Bind did not keep what it was given")
+			}
+			if again, s := h.Create(bootTime, &n); again != r || s != Exists {
+				t.Errorf("Create again: %d %v", again, s)
+			}
+
+			h.Delete(r)
+			if got, _ := h.lookup(&n.Client, bootTime); got != 0 {
+				t.Error("client tuple found after Delete")
+			}
+			if got, _ := h.lookup(&reply, bootTime); got != 0 {
+				t.Error("reply tuple found after Delete")
+			}
+			h.Delete(r) // no effect
+			validate(t, tb)
+		})
+	}
+}
+
+// A tuple is matched whole: a neighbour in any one field is another tuple.
+func TestLookupMatchesWholeTuple(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		_, h := testTable(t, 100, 100)
+		n := newFlow(header.ProtoUDP, v6, 1)
+		h.mustCreate(t, bootTime, n)
+		hash := h.Hash(&n.Client)
+		for name, edit := range map[string]func(*header.Tuple){
+			"source address":      func(t *header.Tuple) { t.Src[15] ^= 1 },
+			"destination address": func(t *header.Tuple) { t.Dst[13] ^= 1 },
+			"source port":         func(t *header.Tuple) { t.SrcPort ^= 1 },
+			"destination port":    func(t *header.Tuple) { t.DstPort ^= 0x8000 },
+			"protocol":            func(t *header.Tuple) { t.Proto = header.ProtoTCP },
+			"direction":           func(t *header.Tuple) { *t = t.Reverse() },
+		} {
+			other := n.Client
+			edit(&other)
+			if h.Hash(&other) == hash {
+				t.Errorf("v6 %v: another %s has the same hash", v6, name)
+			}
+			// With the flow's own hash, so that only the comparison can tell them apart.
+			if r, _ := h.Lookup(hash, &other, bootTime); r != 0 {
+				t.Errorf("v6 %v: found by another %s", v6, name)
+			}
+		}
+	}
+}
+
+func TestConfigRefused(t *testing.T) {
+	good := DefaultTimeouts()
+	short := good
+	short.Fin = time.Millisecond
+	for _, c := range []struct {
+		name string
+		c    Config
+	}{
+		{"no flows", Config{Timeouts: good}},
+		{"too many flows", Config{IPv4Flows: maxFlows + 1, Timeouts: good}},
+		{"no timeouts", Config{IPv4Flows: 1}},
+		{"a timeout below a second", Config{IPv4Flows: 1, Timeouts: short}},
+	} {
+		if _, err := Size(c.c); err == nil {
+			t.Errorf("%s: accepted", c.name)
+		}
+	}
+	c := Config{IPv4Flows: 10, Timeouts: good}
+	size, err := Size(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(heapMemory(size)[:size-1], c); err == nil {
+		t.Error("memory one byte too short: accepted")
+	}
+	if _, err := New(heapMemory(size + 8)[8:], c); err == nil {
+		t.Error("memory not aligned: accepted")
+	}
+}
+
+// The promise of the package doc.
+func TestBytesPerFlow(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		c    Config
+		most int64
+	}{
+		{"IPv4", Config{IPv4Flows: 1 << 20, Timeouts: DefaultTimeouts()}, 96},
+		{"IPv6", Config{IPv6Flows: 1 << 20, Timeouts: DefaultTimeouts()}, 160},
+	} {
+		size, err := Size(c.c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := float64(size) / (1 << 20); got > float64(c.most) {
+			t.Errorf("%s: %.1f bytes per flow, want at most %d", c.name, got, c.most)
+		} else {
+			t.Logf("%s: %.1f bytes per flow", c.name, got)
+		}
+	}
+}
+
+func TestRegisterLimit(t *testing.T) {
+	tb, first := testTable(t, 10, 0)
+	for range MaxHandles - 1 {
+		if _, err := tb.Register(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := tb.Register(); err != ErrHandles {
+		t.Fatalf("one handle too many: %v", err)
+	}
+	first.Close()
+	if _, err := tb.Register(); err != nil {
+		t.Fatalf("after a Close: %v", err)
+	}
+}
+
+// What a closed handle kept is there for the others: a table can be filled,
+// emptied and filled again by handles that come and go.
+func TestHandlesComeAndGo(t *testing.T) {
+	const flows = 2000
+	tb, h := testTable(t, flows, 0)
+	h.Close()
+	for round := range 10 {
+		h, err := tb.Register()
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := bootTime + Time(round)*second
+		h.Enter(now)
+		var refs []Ref
+		for n := range uint32(flows) {
+			refs = append(refs, h.mustCreate(t, now, newFlow(header.ProtoUDP, false, n)))
+		}
+		for _, r := range refs {
+			h.Delete(r)
+		}
+		validate(t, tb)
+		h.Close()
+		validate(t, tb)
+		// Another one enters often enough to pass on what was left in limbo.
+		other, err := tb.Register()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 * flows / maxReclaim {
+			other.Enter(now)
+		}
+		other.Close()
+		validate(t, tb)
+	}
+}
+
+// A record is not used again while any online handle may hold a ref to it.
+func TestReuseWaitsForEveryHandle(t *testing.T) {
+	tb, h := testTable(t, 2000, 0)
+	reader, err := tb.Register()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := newFlow(header.ProtoUDP, false, 1)
+	old := h.mustCreate(t, bootTime, n)
+	reader.Enter(bootTime)
+	if got, _ := reader.lookup(&n.Client, bootTime); got != old {
+		t.Fatal("reader does not see the flow")
+	}
+	h.Delete(old)
+	// reused makes flows, ends them, and says whether one got the old record.
+	reused := func(flows uint32) (found bool) {
+		var refs []Ref
+		for i := range flows {
+			if i%64 == 0 {
+				h.Enter(bootTime)
+			}
+			refs = append(refs, h.mustCreate(t, bootTime, newFlow(header.ProtoUDP, false, 100+i)))
+			found = found || refs[i] == old
+		}
+		for _, r := range refs {
+			h.Delete(r)
+		}
+		for range 2 * flows / maxReclaim {
+			h.Enter(bootTime)
+		}
+		return found
+	}
+	if reused(1000) {
+		t.Fatal("record used again while a reader holds it")
+	}
+	if reply := reader.reply(old); reply.Dst != n.Source {
+		t.Fatal("the record changed under the reader")
+	}
+	reader.Leave()
+	if !reused(2000) {
+		t.Fatal("record never used again after the reader left")
+	}
+	validate(t, tb)
+}
+
+func TestHashSpreads(t *testing.T) {
+	tb, h := testTable(t, 1<<16, 1<<16)
+	rnd := rand.New(rand.NewPCG(testSeed(t), 0))
+	for _, v6 := range []bool{false, true} {
+		a := h.arena(v6)
+		load := make([]int, a.homes)
+		base := rnd.Uint32()
+		for n := range uint32(5 * a.homes) {
+			f := newFlow(header.ProtoTCP, v6, base+n)
+			load[a.home(h.Hash(&f.Client))]++
+		}
+		// Five on average: Poisson gives a bucket of more than 25 once in 10^10.
+		for b, n := range load {
+			if n > 25 {
+				t.Fatalf("v6 %v: %d of %d sequential tuples in bucket %d", v6, n, 5*a.homes, b)
+			}
+		}
+	}
+	_ = tb
+}

@@ -1,0 +1,123 @@
+package flowtable
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// Timeouts says how long a flow lives without packets, by state.
+type Timeouts struct {
+	SynSeen     time.Duration // TCP: the client's SYN, no answer
+	SynAckSeen  time.Duration // TCP: the backend answered, the client did not
+	Established time.Duration
+	Fin         time.Duration // TCP: one direction closed
+	LastAck     time.Duration // TCP: both directions closed, the last ACK is missing
+
+	// TCP closed. The side that closed first is in TIME_WAIT; while that is the
+	// backend, another client's SYN from the same port would be judged against
+	// the old connection, so the port must rest longer.
+	TimeWaitClient, TimeWaitBackend time.Duration
+
+	Reset            time.Duration // TCP: refused, or an RST outside Established
+	ResetEstablished time.Duration // TCP: an RST while established (RFC 7857 section 2.2)
+
+	UDPUnreplied time.Duration
+	UDPReplied   time.Duration
+	ICMP         time.Duration
+
+	// UDPIdle is not a timeout: a replied UDP flow that was idle for longer may
+	// be shed when the table is full.
+	UDPIdle time.Duration
+}
+
+// DefaultTimeouts suit a balancer in front of servers: RFC 5382's seconds for
+// established connections, less for what a flood of SYNs can make.
+func DefaultTimeouts() Timeouts {
+	return Timeouts{
+		SynSeen:          10 * time.Second,
+		SynAckSeen:       30 * time.Second,
+		Established:      7440 * time.Second,
+		Fin:              300 * time.Second,
+		LastAck:          30 * time.Second,
+		TimeWaitClient:   5 * time.Second,
+		TimeWaitBackend:  60 * time.Second,
+		Reset:            10 * time.Second,
+		ResetEstablished: 240 * time.Second,
+		UDPUnreplied:     30 * time.Second,
+		UDPReplied:       300 * time.Second,
+		ICMP:             60 * time.Second,
+		UDPIdle:          120 * time.Second,
+	}
+}
+
+// RFCTimeouts follow RFC 5382 REQ-5 (TCP: 2 h 4 min established, 4 min transitory),
+// RFC 7857 section 2.2 (4 min after an RST), RFC 4787 REQ-5 (UDP: 5 min) and
+// RFC 5508 REQ-1 (ICMP queries: 60 s).
+func RFCTimeouts() Timeouts {
+	const transitory = 240 * time.Second
+	return Timeouts{
+		SynSeen:          transitory,
+		SynAckSeen:       transitory,
+		Established:      7440 * time.Second,
+		Fin:              transitory,
+		LastAck:          transitory,
+		TimeWaitClient:   transitory,
+		TimeWaitBackend:  transitory,
+		Reset:            transitory,
+		ResetEstablished: transitory,
+		UDPUnreplied:     300 * time.Second,
+		UDPReplied:       300 * time.Second,
+		ICMP:             60 * time.Second,
+		UDPIdle:          120 * time.Second,
+	}
+}
+
+// lifetimes holds the age at which a flow is expired, by the life bits of its
+// meta word: state, reset, embryo. What is not live is always expired.
+type lifetimes [64]int32
+
+// maxTimeout keeps differences of ticks far from the sign bit.
+const maxTimeout = 365 * 24 * time.Hour
+
+func (t *Timeouts) lifetimes() (l lifetimes, err error) {
+	for i := range l {
+		l[i] = math.MinInt32
+	}
+	for _, e := range []struct {
+		name     string
+		normal   time.Duration
+		afterRST time.Duration
+		states   []State
+	}{
+		{"SynSeen", t.SynSeen, min(t.Reset, t.SynSeen), []State{SynSeen}},
+		{"SynAckSeen", t.SynAckSeen, min(t.Reset, t.SynAckSeen), []State{SynRecv}},
+		{"Established", t.Established, min(t.ResetEstablished, t.Established), []State{Established}},
+		{"Fin", t.Fin, min(t.Reset, t.Fin), []State{FinClient, FinBackend}},
+		{"LastAck", t.LastAck, min(t.Reset, t.LastAck), []State{LastAckClient, LastAckBackend}},
+		{"TimeWaitClient", t.TimeWaitClient, t.TimeWaitClient, []State{TimeWaitClient}},
+		{"TimeWaitBackend", t.TimeWaitBackend, t.TimeWaitBackend, []State{TimeWaitBackend}},
+		{"Reset", t.Reset, t.Reset, []State{Closed}},
+		{"ResetEstablished", t.ResetEstablished, t.ResetEstablished, nil},
+		{"UDPUnreplied", t.UDPUnreplied, t.UDPUnreplied, []State{UDPNew}},
+		{"UDPReplied", t.UDPReplied, t.UDPReplied, []State{UDPAssured}},
+		{"ICMP", t.ICMP, t.ICMP, []State{ICMPEcho}},
+		{"UDPIdle", t.UDPIdle, t.UDPIdle, nil},
+	} {
+		if e.normal < time.Second || e.normal > maxTimeout {
+			return l, fmt.Errorf("timeout %s is %v: must be between 1s and %v", e.name, e.normal, maxTimeout)
+		}
+		for _, s := range e.states {
+			// Last seen may be a second behind the last packet: see refreshTicks.
+			m := makeMeta(s, 0, 0, 0)
+			l[m.life()] = ticksOf(e.normal) + refreshTicks
+			l[(m | metaReset).life()] = ticksOf(e.afterRST) + refreshTicks
+		}
+	}
+	return l, nil
+}
+
+// expired says whether a flow in this condition counts as gone.
+func (l *lifetimes) expired(m meta, now ticks) bool {
+	return now.since(m.seen()) > l[m.life()]
+}

@@ -1,0 +1,168 @@
+package flowtable
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+)
+
+// Validate walks the whole table and returns all that is wrong with it, up to a
+// bound. Nobody may use the table meanwhile. It holds that
+//
+//   - every live flow has exactly its two keys in the index, each in its own chain;
+//   - every occupied slot is a member of exactly one home and names a live flow;
+//   - no two flows share a key, and so no source port towards one backend;
+//   - no record is an embryo, and every record is live, free, in limbo or fresh,
+//     and only one of these;
+//   - the counters say what the records say.
+func (t *Table) Validate() error {
+	v := validation{t: t}
+	for f := range t.arenas {
+		if a := &t.arenas[f]; a.flows != 0 {
+			v.arena(a)
+		}
+	}
+	v.counters()
+	return errors.Join(v.errs...)
+}
+
+type validation struct {
+	t    *Table
+	errs []error
+	live [2][16]int32
+}
+
+const maxValidationErrors = 20
+
+func (v *validation) errorf(format string, args ...any) {
+	if len(v.errs) < maxValidationErrors {
+		v.errs = append(v.errs, fmt.Errorf("flowtable: "+format, args...))
+	}
+}
+
+func (v *validation) arena(a *arena) {
+	keys := v.index(a)
+	where := v.lists(a)
+	for i := uint32(1); i <= a.records; i++ {
+		m := a.flow(i).load()
+		switch {
+		case m.embryo():
+			v.errorf("record %d is an embryo that nobody works on", a.ref(i))
+		case m.live():
+			v.live[family(a.v6)][None]++
+			v.live[family(a.v6)][m.state()]++
+			if keys[i] != 3 {
+				v.errorf("flow %d has keys %02b in the index, want 11", a.ref(i), keys[i])
+			}
+			if where[i] != "" {
+				v.errorf("flow %d is live and %s", a.ref(i), where[i])
+			}
+		case where[i] == "":
+			v.errorf("record %d is lost: neither live nor free nor in limbo nor fresh", a.ref(i))
+		case keys[i] != 0:
+			v.errorf("dead record %d has keys %02b in the index", a.ref(i), keys[i])
+		}
+	}
+}
+
+// index checks every slot and returns the sides of each record that it found.
+func (v *validation) index(a *arena) (keys []uint8) {
+	keys = make([]uint8, a.records+1)
+	owners := make([]int8, len(a.buckets)*bucketSlots)
+	unique := make(map[key]uint32)
+	for home := range a.homes {
+		for m := a.buckets[home].ctl.Load() & memberMask; m != 0; m &= m - 1 {
+			b, n := a.at(home, bits.TrailingZeros64(m))
+			owners[(home+uint64(bits.TrailingZeros64(m)/bucketSlots))*bucketSlots+uint64(n)]++
+			slot := b.slots[n].Load()
+			i, side := slotIndex(slot), slotSideOf(slot)
+			if i == 0 || i > a.records {
+				v.errorf("home %d has a member without a record: slot %#x", home, slot)
+				continue
+			}
+			keys[i] |= 1 << side
+			k := a.keyOf(i, side)
+			hash := v.t.secret.hash(a.v6, &k)
+			if a.home(hash) != home || b.candidates(uint8(hash))&(1<<n) == 0 {
+				v.errorf("flow %d side %d: home %d holds it, its key belongs to %d; or its tag is wrong", a.ref(i), side, home, a.home(hash))
+			}
+			if other, dup := unique[k]; dup {
+				v.errorf("slots %#x and %#x have one key", slot, other)
+			}
+			unique[k] = slot
+		}
+	}
+	for at, n := range owners {
+		slot := a.buckets[at/bucketSlots].slots[at%bucketSlots].Load()
+		if occupied := slot != 0; int8(b2i(occupied)) != n {
+			v.errorf("slot %d of bucket %d holds %#x and is a member of %d homes", at%bucketSlots, at/bucketSlots, slot, n)
+		}
+	}
+	return keys
+}
+
+func b2i(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// lists finds out where each record is that is not live.
+func (v *validation) lists(a *arena) (where []string) {
+	t := v.t
+	where = make([]string, a.records+1)
+	put := func(r Ref, place string) {
+		if (r&refV6 != 0) != a.v6 {
+			return
+		}
+		if i := r.index(); i == 0 || i > a.records {
+			v.errorf("%s holds record %d, which there is not", place, r)
+		} else if where[i] != "" {
+			v.errorf("record %d is %s and %s", r, where[i], place)
+		} else {
+			where[i] = place
+		}
+	}
+	walk := func(l list, place string) {
+		for n, r := l.n, l.first; n > 0 && r != 0; n, r = n-1, Ref(t.flow(r).next.Load()) {
+			put(r, place)
+		}
+	}
+	stacked := func(s *stack, place string) {
+		for r := Ref(s.top.Load()); r != 0; r = Ref(t.flow(r).binding.Load()) {
+			walk(list{first: r, n: t.flow(r).hops.Load()}, place)
+		}
+	}
+	stacked(&a.freed, "on the free stack")
+	stacked(&t.abandoned, "in abandoned limbo")
+	for _, h := range t.handles {
+		if h == nil {
+			continue
+		}
+		m := &h.local[family(a.v6)]
+		walk(m.current, "in a magazine")
+		walk(m.full, "in a full magazine")
+		for i := m.freshNext; i < m.freshEnd; i++ {
+			put(a.ref(i), "fresh in a handle")
+		}
+		walk(h.limbo.pending, "in pending limbo")
+		for k := range h.limbo.n {
+			walk(h.limbo.batches[(h.limbo.first+k)%len(h.limbo.batches)].list, "in limbo")
+		}
+	}
+	for i := a.fresh.Load(); i <= a.records; i++ {
+		put(a.ref(i), "fresh")
+	}
+	return where
+}
+
+func (v *validation) counters() {
+	sums := v.t.recovered
+	for i := range v.t.participants {
+		v.t.participants[i].addTo(&sums)
+	}
+	if sums != v.live {
+		v.errorf("counters say %v, the records say %v", sums, v.live)
+	}
+}
