@@ -1,0 +1,363 @@
+package control
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"sluice.dev/sluice/control/maglev"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/nat/header"
+)
+
+// port is a compiled service port.
+type port struct {
+	id       services.ServiceID
+	spec     servicePort
+	service  *services.Service // as it is in the snapshot
+	families [2]familySet
+}
+
+// familySet is a service port's endpoints of one family.
+type familySet struct {
+	members []member // in order of address and port
+	set     *services.EndpointSet
+	table   *sharedTable
+	keep    bool // the members that are local are keep-sources
+}
+
+// member is an endpoint of a service port.
+type member struct {
+	addr  header.Addr
+	port  uint16
+	flags services.BackendFlags
+	ref   services.BackendRef
+}
+
+func compareMembers(a, b member) int {
+	return cmp.Or(compareAddrs(a.addr, b.addr), cmp.Compare(a.port, b.port))
+}
+
+// scratch is memory that every build uses again.
+type scratch struct {
+	members []member
+	refs    []services.BackendRef
+	names   []string
+	addrs   []header.Addr
+}
+
+// build compiles a dirty unit. What did not change in it keeps its identity: a
+// backend its ref, a set of the same backends its table.
+func (r *run) build(u *unit) {
+	problems := slices.Concat(u.clashes, r.setUses(u))
+	r.matchPorts(u)
+	for _, p := range u.ports {
+		for f := range p.families {
+			problems = append(problems, r.buildFamily(u, p, f == 1)...)
+		}
+		r.setServicePort(u, p)
+	}
+	problems = append(problems, r.setFrontends(u)...)
+	problems = append(problems, u.faults()...)
+	if !slices.Equal(problems, u.problems) {
+		u.problems, r.reported = problems, true
+	}
+}
+
+// matchPorts carries the ports over that the Service still has, by name and
+// protocol, and removes the others.
+func (r *run) matchPorts(u *unit) {
+	old := u.ports
+	u.ports = nil
+	if u.service.served() {
+		for _, spec := range u.service.ports {
+			at := slices.IndexFunc(old, func(p *port) bool {
+				return p != nil && p.spec.name == spec.name && p.spec.proto == spec.proto
+			})
+			p := &port{}
+			if at >= 0 {
+				p, old[at] = old[at], nil
+			} else {
+				p.id = r.ids.service()
+			}
+			p.spec = spec
+			u.ports = append(u.ports, p)
+		}
+	}
+	for _, p := range old {
+		if p != nil {
+			r.removePort(p)
+		}
+	}
+}
+
+// setServicePort puts a port into the snapshot if anything about it changed.
+func (r *run) setServicePort(u *unit, p *port) {
+	refs := r.scratch.refs[:0]
+	for f := range p.families {
+		for _, m := range p.families[f].members {
+			refs = append(refs, m.ref)
+		}
+	}
+	r.scratch.refs = refs
+	if s := p.service; s != nil && s.Port == p.spec.port && slices.Equal(s.Backends, refs) {
+		return
+	}
+	p.service = &services.Service{
+		ID: p.id, Namespace: u.key.namespace, Name: u.key.name,
+		PortName: p.spec.name, Proto: p.spec.proto, Port: p.spec.port, Backends: slices.Clone(refs),
+	}
+	r.builder.SetService(p.service)
+	r.changed = true
+}
+
+func (r *run) removePort(p *port) {
+	for f := range p.families {
+		r.setMembers(p, &p.families[f], nil, false)
+		r.tables.release(p.families[f].table)
+	}
+	r.builder.DeleteService(p.id)
+	r.ids.retireService(p.id, r.generation)
+	r.changed = true
+}
+
+// setUses notes which addresses a unit's endpoints have, so that it is built
+// again when one of them becomes ours, and reports those that are.
+func (r *run) setUses(u *unit) (problems []Problem) {
+	now := r.scratch.addrs[:0]
+	if u.service.served() {
+		for _, s := range u.slices {
+			for i, e := range s.endpoints {
+				now = append(now, e.addr)
+				if own := r.own[e.addr].all() & notBackend; own != 0 {
+					problems = append(problems, Problem{Object: s.id, Severity: Refused,
+						Field: fmt.Sprintf("endpoints[%d].addresses[0]", i), Message: fmt.Sprintf("%q is %s", e.addr, ownName(own))})
+				}
+			}
+		}
+	}
+	slices.SortFunc(now, compareAddrs)
+	now = slices.Compact(now)
+	r.scratch.addrs = now
+	old := u.uses
+	if slices.Equal(old, now) {
+		return problems
+	}
+	for _, a := range old {
+		if _, stays := slices.BinarySearchFunc(now, a, compareAddrs); !stays {
+			r.uses.remove(a, u.num)
+		}
+	}
+	for _, a := range now {
+		if _, was := slices.BinarySearchFunc(old, a, compareAddrs); !was {
+			r.uses.add(a, u.num)
+		}
+	}
+	u.uses = slices.Clone(now)
+	return problems
+}
+
+func ownName(flags services.AddrFlags) string {
+	if flags&services.AddrVIP != 0 {
+		return "an address that a Service is reached at, not one of an endpoint"
+	}
+	return "a source address of this gateway, not one of an endpoint"
+}
+
+// buildFamily compiles the endpoints of one family of a service port.
+func (r *run) buildFamily(u *unit, p *port, v6 bool) (problems []Problem) {
+	f := &p.families[family(v6)]
+	var members []member
+	if u.service.families[family(v6)] {
+		members = r.merge(u, p.spec, v6)
+	}
+	if short := r.setMembers(p, f, members, u.service.local); short > 0 {
+		problems = append(problems, Problem{Object: u.service.id, Severity: Refused,
+			Message: fmt.Sprintf("%d endpoints have no place among the %d backends of all services together", short, services.MaxBackends)})
+	}
+	return append(problems, r.setSet(u, p, f)...)
+}
+
+// merge gathers the endpoints of a port from all slices, each once, in order.
+func (r *run) merge(u *unit, sp servicePort, v6 bool) []member {
+	all := r.scratch.members[:0]
+	for _, s := range u.slices {
+		if s.v6 != v6 {
+			continue
+		}
+		for _, p := range s.ports {
+			if p.name == sp.name && p.proto == sp.proto {
+				all = r.appendMembers(all, s, p.port)
+			}
+		}
+	}
+	r.scratch.members = all
+	// Of duplicates the first stays: one that is not terminating before one that
+	// is, then the readier, so that the order of slices does not matter.
+	slices.SortFunc(all, func(a, b member) int {
+		return cmp.Or(compareMembers(a, b), cmp.Compare(rank(b.flags), rank(a.flags)))
+	})
+	return slices.CompactFunc(all, func(a, b member) bool { return compareMembers(a, b) == 0 })
+}
+
+func rank(f services.BackendFlags) int {
+	n := 0
+	for i, good := range [...]bool{f&services.BackendLocal != 0, f&services.BackendServing != 0, f&services.BackendReady != 0, f&services.BackendTerminating == 0} {
+		if good {
+			n |= 1 << i
+		}
+	}
+	return n
+}
+
+func (r *run) appendMembers(all []member, s *slice, number uint16) []member {
+	for _, e := range s.endpoints {
+		if r.own[e.addr].all()&notBackend != 0 {
+			continue
+		}
+		m := member{addr: e.addr, port: number, flags: e.flags}
+		if e.node != 0 && s.nodes[e.node-1] == r.cfg.NodeName {
+			m.flags |= services.BackendLocal
+		}
+		if len(r.drains) > 0 && (r.drains[Drain{e.addr, 0}] || r.drains[Drain{e.addr, number}]) {
+			m.flags |= services.BackendDrained
+		}
+		all = append(all, m)
+	}
+	return all
+}
+
+// setMembers makes the backends of a family those of members, whose refs it
+// fills in. It returns how many found no room.
+func (r *run) setMembers(p *port, f *familySet, members []member, keep bool) (short int) {
+	old := f.members
+	if f.keep == keep && slices.EqualFunc(old, members, func(a, b member) bool { b.ref = a.ref; return a == b }) {
+		return 0
+	}
+	for _, m := range old {
+		at, stays := slices.BinarySearchFunc(members, m, compareMembers)
+		if !stays {
+			r.builder.DeleteBackend(m.ref)
+			r.ids.retireBackend(m.ref, p.id, r.generation)
+			r.changed = true
+		} else {
+			members[at].ref = m.ref
+			if members[at].flags == m.flags {
+				continue
+			}
+			r.setBackend(p, members[at])
+		}
+	}
+	for i := range members {
+		m := &members[i]
+		if m.ref != 0 {
+			continue
+		}
+		var ok bool
+		if m.ref, ok = r.ids.backend(); !ok {
+			short++
+			continue
+		}
+		r.setBackend(p, *m)
+	}
+	members = slices.Clone(slices.DeleteFunc(members, func(m member) bool { return m.ref == 0 }))
+	r.setKeeps(p, old, f.keep, -1)
+	r.setKeeps(p, members, keep, +1)
+	f.members, f.keep = members, keep
+	return short
+}
+
+func (r *run) setBackend(p *port, m member) {
+	r.builder.SetBackend(services.Backend{Addr: m.addr, Port: m.port, Proto: p.spec.proto, Flags: m.flags, Ref: m.ref, Service: p.id})
+	r.changed = true
+}
+
+// setKeeps counts the local members: their replies carry no address of ours, so
+// they are caught by where they come from, whether they take new flows or not.
+func (r *run) setKeeps(p *port, members []member, keep bool, by int32) {
+	for _, m := range members {
+		if keep && m.flags&services.BackendLocal != 0 {
+			r.countKeep(KeepSource{m.addr, m.port, p.spec.proto}, by)
+		}
+	}
+}
+
+// setSet chooses who takes new flows.
+func (r *run) setSet(u *unit, p *port, f *familySet) (problems []Problem) {
+	chosen, empty := choose(f.members, u.service.local, r.scratch.refs[:0])
+	r.scratch.refs = chosen
+	if over := len(chosen) - maglev.MaxNames; over > 0 {
+		chosen = chosen[:maglev.MaxNames]
+		problems = append(problems, Problem{Object: u.service.id, Severity: Refused,
+			Message: fmt.Sprintf("%d endpoints are more than the %d a service port can have", len(chosen)+over, maglev.MaxNames)})
+	}
+	if f.set != nil && slices.Equal(f.set.Backends, chosen) && f.set.Empty == empty {
+		return problems
+	}
+	before := f.table
+	f.table = nil
+	f.set = &services.EndpointSet{Empty: empty}
+	if len(chosen) > 0 {
+		f.table = r.tables.get(r.names(p, f, chosen), r.cfg.SelectKey)
+		f.set.Backends, f.set.Table = slices.Clone(chosen), f.table.slots
+	}
+	r.tables.release(before)
+	return problems
+}
+
+// names are the identities of backends in Maglev tables: address, port and
+// protocol, which are the same on every gateway.
+func (r *run) names(p *port, f *familySet, chosen []services.BackendRef) []string {
+	names := r.scratch.names[:0]
+	i := 0
+	for _, m := range f.members {
+		if i < len(chosen) && chosen[i] == m.ref {
+			names = append(names, endpointName(m.addr, m.port, p.spec.proto))
+			i++
+		}
+	}
+	r.scratch.names = names
+	return names
+}
+
+// endpointName prints 10.0.0.1:80/TCP, or [2001:db8::1]:80/TCP.
+func endpointName(a header.Addr, port uint16, proto uint8) string {
+	b := netip.AddrPortFrom(a.Netip(), port).AppendTo(make([]byte, 0, 54))
+	b = append(b, '/')
+	return string(append(b, protocolName(proto)...))
+}
+
+// dropSets makes the next build choose and fill every table anew.
+func (u *unit) dropSets() {
+	for _, p := range u.ports {
+		for f := range p.families {
+			p.families[f].set = nil
+		}
+	}
+}
+
+// faults are what is wrong with the unit's objects by themselves.
+func (u *unit) faults() (problems []Problem) {
+	if u.service != nil {
+		for _, f := range u.service.faults {
+			problems = append(problems, f.problem(u.service.id))
+		}
+	}
+	hints := false
+	for _, s := range u.slices {
+		for _, f := range s.faults {
+			problems = append(problems, f.problem(s.id))
+		}
+		hints = hints || s.hints
+	}
+	if hints && u.service.served() && !u.service.local {
+		problems = append(problems, Problem{Object: u.service.id, Severity: Warning,
+			Message: "its EndpointSlices carry topology hints, a preference that is not followed yet: all ready endpoints take traffic"})
+	}
+	return problems
+}
+
+func (f fault) problem(id ObjectID) Problem {
+	return Problem{Object: id, Field: f.field, Message: f.message, Severity: f.severity}
+}

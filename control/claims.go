@@ -1,0 +1,165 @@
+package control
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/nat/header"
+)
+
+// claim is a frontend that a Service asks for. If several Services ask for one,
+// the oldest has it: then every gateway decides alike, and a new Service cannot
+// take traffic from one that works. Those without a creation time, which no API
+// server has seen, count as youngest; between equals the name decides.
+type claim struct {
+	key  services.FrontendKey
+	kind services.FrontendKind
+	port int // index in service.ports
+}
+
+func compareClaims(a, b claim) int {
+	return cmp.Or(compareKeys(a.key, b.key), cmp.Compare(a.kind, b.kind))
+}
+
+// setClaims replaces what a unit claims by what its new version does. Everybody
+// who claims one of the same frontends becomes dirty. It must be called before
+// u.service is replaced.
+func (r *run) setClaims(u *unit, now *service) {
+	for _, v := range u.service.servedVIPs() {
+		r.setVIP(v.addr, -1)
+	}
+	for _, c := range u.claims {
+		r.claims.remove(c.key, u.num)
+		r.touchClaimants(c.key)
+	}
+	u.claims, u.clashes = r.claimsOf(now)
+	for _, c := range u.claims {
+		r.touchClaimants(c.key)
+		r.claims.add(c.key, u.num)
+	}
+	for _, v := range now.servedVIPs() {
+		r.setVIP(v.addr, +1)
+	}
+}
+
+func (r *run) touchClaimants(k services.FrontendKey) {
+	r.claims.each(k, func(num int32) { r.dirty[r.byNum[num]] = true })
+}
+
+// served says whether anything of a Service is.
+func (s *service) served() bool { return s != nil && s.skip == "" && !s.refused }
+
+func (s *service) servedVIPs() []vip {
+	if !s.served() || len(s.ports) == 0 {
+		return nil
+	}
+	return s.vips
+}
+
+// claimsOf lists the frontends a Service asks for, in order, and those that it
+// cannot have because they would swallow replies to our own source ports.
+func (r *run) claimsOf(s *service) (claims []claim, clashes []Problem) {
+	if !s.served() {
+		return nil, nil
+	}
+	add := func(c claim, field string) {
+		if r.swallowsReplies(c.key) {
+			clashes = append(clashes, Problem{Object: s.id, Field: field, Severity: Refused,
+				Message: fmt.Sprintf("%s is in the range of source ports (%d to %d) on a source address of this gateway",
+					keyString(c.key), r.cfg.SNATPorts.First, r.cfg.SNATPorts.First+r.cfg.SNATPorts.Count-1)})
+			return
+		}
+		claims = append(claims, c)
+	}
+	for i, p := range s.ports {
+		for _, v := range s.vips {
+			add(claim{services.FrontendKey{Addr: v.addr, Port: p.port, Proto: p.proto}, v.kind, i}, fmt.Sprintf("spec.ports[%d].port", i))
+		}
+		for f, any := range [2]header.Addr{services.AnyIPv4, services.AnyIPv6} {
+			if p.nodePort != 0 && s.families[f] {
+				add(claim{services.FrontendKey{Addr: any, Port: p.nodePort, Proto: p.proto}, services.NodePort, i}, fmt.Sprintf("spec.ports[%d].nodePort", i))
+			}
+		}
+	}
+	slices.SortFunc(claims, compareClaims)
+	return claims, clashes
+}
+
+// swallowsReplies says whether a frontend would take packets that are replies to
+// source addresses and ports of ours.
+func (r *run) swallowsReplies(k services.FrontendKey) bool {
+	if !r.cfg.SNATPorts.Contains(k.Port) {
+		return false
+	}
+	switch k.Addr {
+	case services.AnyIPv4:
+		return slices.ContainsFunc(r.cfg.SNAT4, r.acceptsNodePorts)
+	case services.AnyIPv6:
+		return slices.ContainsFunc(r.cfg.SNAT6, r.acceptsNodePorts)
+	}
+	return r.own[k.Addr].flags&services.AddrSNAT != 0
+}
+
+func (r *run) acceptsNodePorts(a header.Addr) bool { return r.own[a].flags&services.AddrNode != 0 }
+
+// winner is who has a frontend; nil if nobody claims it.
+func (r *run) winner(k services.FrontendKey) (best *unit) {
+	r.claims.each(k, func(num int32) {
+		u := r.byNum[num]
+		if best == nil || cmp.Or(cmp.Compare(u.service.created, best.service.created), u.key.compare(best.key)) < 0 {
+			best = u
+		}
+	})
+	return best
+}
+
+// dropFrontends takes from the snapshot what a unit has and will not keep.
+func (r *run) dropFrontends(u *unit) {
+	u.held = slices.DeleteFunc(u.held, func(k services.FrontendKey) bool {
+		_, claimed := slices.BinarySearchFunc(u.claims, k, func(c claim, k services.FrontendKey) int { return compareKeys(c.key, k) })
+		if claimed && r.winner(k) == u {
+			return false
+		}
+		r.builder.DeleteFrontend(k)
+		r.changed = true
+		r.frontends[k]--
+		return true
+	})
+}
+
+// setFrontends puts the frontends a unit wins into the snapshot, and says who has
+// the others.
+func (r *run) setFrontends(u *unit) (lost []Problem) {
+	for _, c := range u.claims {
+		if w := r.winner(c.key); w != u {
+			lost = append(lost, Problem{Object: u.service.id, Field: fmt.Sprintf("spec.ports[%d]", c.port), Severity: Refused,
+				Message: fmt.Sprintf("%s %s already belongs to Service %s/%s", c.kind, keyString(c.key), w.key.namespace, w.key.name)})
+			continue
+		}
+		p := u.ports[c.port]
+		f := services.Frontend{Key: c.key, Kind: c.kind, Service: p.service, Set: p.families[family(!is4(c.key.Addr))].set, KeepClient: u.service.local}
+		before, had := r.builder.Settings().FrontendByKey(c.key)
+		if had && *before == f {
+			continue
+		}
+		if !had {
+			r.frontends[c.key]++
+			u.held = append(u.held, c.key)
+		}
+		r.builder.SetFrontend(&f)
+		r.changed = true
+	}
+	return lost
+}
+
+func is4(a header.Addr) bool { return a.Is4() }
+
+// keyString prints a frontend for people: 192.0.2.1:80/TCP, or *:30080/TCP.
+func keyString(k services.FrontendKey) string {
+	if k.Addr == services.AnyIPv4 || k.Addr == services.AnyIPv6 {
+		return fmt.Sprintf("*:%d/%s", k.Port, protocolName(k.Proto))
+	}
+	return endpointName(k.Addr, k.Port, k.Proto)
+}

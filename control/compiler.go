@@ -1,0 +1,187 @@
+package control
+
+import (
+	"cmp"
+	"slices"
+
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/nat/header"
+)
+
+// CompilerConfig is what the compiler knows besides objects.
+type CompilerConfig struct {
+	// NodeName decides which endpoints are local: exactly those that name it.
+	NodeName string
+	// NodeAddresses accept node ports.
+	NodeAddresses []header.Addr
+	// SNAT4 and SNAT6 are source addresses towards backends, SNATPorts their ports.
+	SNAT4, SNAT6 []header.Addr
+	SNATPorts    services.PortRange
+	// SelectKey keys selection and Maglev tables; gateways share it.
+	SelectKey [2]uint64
+	// UnservedPort is what a VIP's port without a service gets.
+	UnservedPort services.UnservedPolicy
+}
+
+// Compiler turns objects into Snapshots. It remembers what it compiled, so that
+// Compile rebuilds only what changed; what it returns depends on the objects, the
+// configuration and the drains alone, never on the order they came in, but for
+// the numbers of services and backends. One goroutine uses it.
+type Compiler struct {
+	cfg    CompilerConfig
+	units  map[unitKey]*unit
+	byNum  []*unit // by unit.num
+	free   []int32 // unit numbers
+	owner  map[ObjectID]unitKey
+	claims relation[services.FrontendKey]
+	uses   relation[header.Addr]
+	own    map[header.Addr]ownership
+	keep   map[KeepSource]int32
+	drains map[Drain]bool
+	tables tableStore
+	ids    identities
+
+	snapshot *services.Snapshot
+	problems []Problem
+	read     uint64
+	scratch  scratch
+}
+
+// unitKey names a Kubernetes Service.
+type unitKey struct{ namespace, name string }
+
+func (k unitKey) compare(o unitKey) int {
+	return cmp.Or(cmp.Compare(k.namespace, o.namespace), cmp.Compare(k.name, o.name))
+}
+
+// unit is one Service and the EndpointSlices that name it: what is compiled as a whole.
+type unit struct {
+	num      int32
+	key      unitKey
+	service  *service // nil while there are only slices
+	slices   []*slice // by name
+	claims   []claim  // by key: the frontends it asks for
+	held     []services.FrontendKey
+	uses     []header.Addr // its endpoints' addresses, in order
+	ports    []*port
+	clashes  []Problem // claims refused, whatever others claim
+	problems []Problem
+}
+
+// NewCompiler returns a Compiler that has compiled nothing.
+func NewCompiler(cfg CompilerConfig) *Compiler {
+	c := &Compiler{
+		cfg:    cfg,
+		units:  map[unitKey]*unit{},
+		owner:  map[ObjectID]unitKey{},
+		claims: newRelation[services.FrontendKey](),
+		uses:   newRelation[header.Addr](),
+		own:    map[header.Addr]ownership{},
+		keep:   map[KeepSource]int32{},
+		drains: map[Drain]bool{},
+		tables: tableStore{},
+		ids:    newIdentities(),
+	}
+	r := c.begin()
+	r.configure(CompilerConfig{}, &c.cfg)
+	r.finish()
+	return c
+}
+
+// Compile brings the snapshot up to date with changes. It returns the snapshot,
+// the same one if nothing in it changes; every outstanding Problem (without
+// Source); and what the kernel program must open and close.
+func (c *Compiler) Compile(ch *Changes) (*services.Snapshot, []Problem, *Steer) {
+	r := c.begin()
+	for _, s := range ch.services {
+		r.setService(s.id, s.now)
+	}
+	for _, s := range ch.slices {
+		r.setSlice(s.id, s.now)
+	}
+	c.read = max(c.read, ch.Read)
+	return r.finish()
+}
+
+// Configure changes the configuration.
+func (c *Compiler) Configure(cfg CompilerConfig) (*services.Snapshot, []Problem, *Steer) {
+	r := c.begin()
+	old := c.cfg
+	c.cfg = cfg
+	r.configure(old, &c.cfg)
+	return r.finish()
+}
+
+// Full compiles a state from nothing, under the same configuration and drains.
+// What it returns equals what any sequence of changes to that state leads to.
+func (c *Compiler) Full(s *State) (*services.Snapshot, []Problem, *Steer) {
+	fresh := NewCompiler(c.cfg)
+	for d := range c.drains {
+		fresh.drains[d] = true
+	}
+	snapshot, problems, _ := fresh.Compile(&s.all)
+	return snapshot, problems, fresh.Steer()
+}
+
+// Steer returns all that the kernel program must have open.
+func (c *Compiler) Steer() *Steer {
+	s := &Steer{}
+	c.snapshot.Frontends(func(f *services.Frontend) bool {
+		s.Open.addFrontend(f.Key)
+		return true
+	})
+	c.snapshot.Addrs(func(a header.Addr, flags services.AddrFlags) bool {
+		s.Open.Addrs = append(s.Open.Addrs, OwnAddr{a, flags})
+		return true
+	})
+	for k := range c.keep {
+		s.Open.KeepSources = append(s.Open.KeepSources, k)
+	}
+	s.Open.sort()
+	return s
+}
+
+// Snapshot returns the snapshot of the last compile.
+func (c *Compiler) Snapshot() *services.Snapshot { return c.snapshot }
+
+// Watch makes o hear of the numbers that are given out and taken back from now
+// on. It is called before the first compile.
+func (c *Compiler) Watch(o Owners) { c.ids.owners = o }
+
+// Release tells the compiler which snapshots are still in use: none older than
+// oldest. Numbers that only older ones know can then be used again.
+func (c *Compiler) Release(oldest uint64) { c.ids.release(oldest) }
+
+// unit returns the unit of a Service, making it if needed.
+func (c *Compiler) unit(k unitKey) *unit {
+	if u := c.units[k]; u != nil {
+		return u
+	}
+	u := &unit{key: k}
+	if n := len(c.free); n > 0 {
+		u.num, c.free = c.free[n-1], c.free[:n-1]
+		c.byNum[u.num] = u
+	} else {
+		u.num = int32(len(c.byNum))
+		c.byNum = append(c.byNum, u)
+	}
+	c.units[k] = u
+	return u
+}
+
+// forget drops a unit that nothing speaks of any more.
+func (c *Compiler) forget(u *unit) {
+	delete(c.units, u.key)
+	c.byNum[u.num] = nil
+	c.free = append(c.free, u.num)
+}
+
+// gather puts all problems in order.
+func (c *Compiler) gather() []Problem {
+	var all []Problem
+	for _, u := range c.units {
+		all = append(all, u.problems...)
+	}
+	slices.SortFunc(all, compareProblems)
+	return all
+}

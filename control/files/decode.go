@@ -1,0 +1,185 @@
+package files
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	kjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+
+	"sluice.dev/sluice/control"
+)
+
+// found is what a file says.
+type found struct {
+	objects []object
+	skipped []object // of other kinds
+}
+
+// object is one object of a file: decoded, or malformed in a field.
+type object struct {
+	document       int // from 1
+	id             control.ObjectID
+	decoded        runtime.Object
+	field, message string
+}
+
+// documentError is why a whole file is of no use.
+type documentError struct {
+	document int
+	err      error
+}
+
+func (e *documentError) Error() string { return fmt.Sprintf("document %d: %v", e.document, e.err) }
+func (e *documentError) Unwrap() error { return e.err }
+
+// header is what every object says of itself.
+type header struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Metadata   struct {
+		Name      string `json:"name"`
+		Namespace string `json:"namespace"`
+	} `json:"metadata"`
+	Items []json.RawMessage `json:"items"`
+}
+
+// decode reads all documents of a file. It fails if one of them cannot be parsed
+// or does not say which object it is: then nothing can be said of what is gone.
+func decode(data []byte) (*found, error) {
+	out := &found{}
+	number := 1
+	for _, document := range split(data) {
+		raw, err := toJSON(document)
+		if raw == nil && err == nil {
+			continue
+		}
+		if err == nil {
+			err = out.add(raw, number, false)
+		}
+		if err != nil {
+			return nil, &documentError{number, err}
+		}
+		number++
+	}
+	return out, nil
+}
+
+// split cuts a YAML stream at its document markers: "---" at the start of a line
+// (YAML 1.2.2 section 9.1.2).
+func split(data []byte) (documents [][]byte) {
+	start := 0
+	for at := 0; at < len(data); {
+		end := at + bytes.IndexByte(data[at:], '\n') + 1
+		if end == at {
+			end = len(data)
+		}
+		line := data[at:end]
+		if at > 0 && bytes.HasPrefix(line, []byte("---")) && (len(line) == 3 || strings.IndexByte(" \t\r\n", line[3]) >= 0) {
+			documents = append(documents, data[start:at])
+			start = at
+		}
+		at = end
+	}
+	return append(documents, data[start:])
+}
+
+// toJSON converts a document; JSON stays as it is. Nil is a document of nothing.
+func toJSON(document []byte) ([]byte, error) {
+	if trimmed := bytes.TrimSpace(document); len(trimmed) > 0 && trimmed[0] == '{' && json.Valid(trimmed) {
+		return trimmed, nil
+	}
+	raw, err := yaml.YAMLToJSONStrict(document)
+	if err != nil {
+		return nil, err
+	}
+	if bytes.Equal(raw, []byte("null")) {
+		return nil, nil
+	}
+	return raw, nil
+}
+
+// add decodes one object, or those of a List.
+func (out *found) add(raw []byte, document int, inList bool) error {
+	var h header
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &h); err != nil {
+		return err
+	}
+	if h.APIVersion == "" || h.Kind == "" {
+		return errors.New("apiVersion and kind are missing: this is not a Kubernetes object")
+	}
+	if h.APIVersion == "v1" && h.Kind == "List" && !inList {
+		for i, item := range h.Items {
+			if err := out.add(item, document, true); err != nil {
+				return fmt.Errorf("items[%d]: %w", i, err)
+			}
+		}
+		return nil
+	}
+	o := object{document: document, id: identify(&h)}
+	if o.decoded = newObject(&h); o.decoded == nil {
+		out.skipped = append(out.skipped, o)
+		return nil
+	}
+	if h.Metadata.Name == "" {
+		return fmt.Errorf("%s: metadata.name is missing", h.Kind)
+	}
+	if o.field, o.message = decodeStrict(raw, o.decoded); o.message != "" {
+		o.decoded = nil
+	}
+	out.objects = append(out.objects, o)
+	return nil
+}
+
+func identify(h *header) control.ObjectID {
+	id := control.ObjectID{Kind: h.Kind, Namespace: h.Metadata.Namespace, Name: h.Metadata.Name}
+	switch {
+	case h.Kind == control.KindNode:
+		id.Namespace = ""
+	case id.Namespace == "":
+		id.Namespace = corev1.NamespaceDefault
+	}
+	return id
+}
+
+// newObject returns an object of the header's kind, or nil if it is not read.
+func newObject(h *header) runtime.Object {
+	switch {
+	case h.APIVersion == "v1" && h.Kind == control.KindService:
+		return &corev1.Service{}
+	case h.APIVersion == "v1" && h.Kind == control.KindNode:
+		return &corev1.Node{}
+	case h.APIVersion == "discovery.k8s.io/v1" && h.Kind == control.KindEndpointSlice:
+		return &discoveryv1.EndpointSlice{}
+	}
+	return nil
+}
+
+// decodeStrict says which field is wrong, and how; an empty message is success.
+func decodeStrict(raw []byte, into runtime.Object) (field, message string) {
+	strict, err := kjson.UnmarshalStrict(raw, into)
+	var wrongType *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &wrongType):
+		return wrongType.Field, fmt.Sprintf("is a %s where a %s belongs", wrongType.Value, wrongType.Type)
+	case err != nil:
+		return "", err.Error()
+	case len(strict) == 0:
+		return "", ""
+	}
+	var at kjson.FieldError
+	if errors.As(strict[0], &at) {
+		field = at.FieldPath()
+	}
+	message = strings.TrimSuffix(strict[0].Error(), fmt.Sprintf(" %q", field))
+	if more := len(strict) - 1; more > 0 {
+		message += fmt.Sprintf(" (and %d more such faults)", more)
+	}
+	return field, message
+}

@@ -1,0 +1,176 @@
+// Package files reads Kubernetes objects from a directory of manifests, as they
+// would be given to kubectl, and keeps reading them as they change.
+//
+//	directory ──watch, settle──▶ file ──split──▶ documents ──decode──▶ control.Batch
+//
+// Read are v1 Service, v1 Node, discovery.k8s.io/v1 EndpointSlice and v1 List of
+// them, in files that end in .yaml, .yml or .json and do not begin with a dot.
+// Other kinds are skipped with a warning, so that a directory may hold a whole
+// application. Unlike kubectl, the status of a Service is read: its
+// status.loadBalancer.ingress says which VIPs it has. spec.clusterIPs, or where
+// there are none spec.ipFamilies, say which address families it is served in.
+//
+// Decoding is strict: an unknown or doubled field makes the object malformed.
+//
+// What must hold:
+//   - Everything that one look at the directory finds is handed on in one batch, so
+//     that an object which moves between files never goes.
+//   - A file is read once it has stopped changing. One that cannot be parsed or
+//     attributed keeps the objects it last had; a malformed object in a good file
+//     keeps its own last version; an empty file is taken for one being written.
+//   - Files may be replaced by rename, and the whole directory by a swap of the
+//     symbolic link ..data, as kubelet does for a ConfigMap.
+package files
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"sluice.dev/sluice/control"
+)
+
+// Kind is the kind of Source that objects from files have.
+const Kind = "manifests"
+
+// Config is what a Watcher needs.
+type Config struct {
+	Log     *slog.Logger
+	Dir     string
+	Tracker *control.Tracker
+	// Settle is how long a file must not change before it is read; 0 is 50 ms.
+	Settle time.Duration
+	// Rescan is how often to look without being told, for filesystems that do not
+	// tell; 0 is 10 s.
+	Rescan time.Duration
+}
+
+// Watcher reads a directory. It is a control.Feed.
+type Watcher struct {
+	Config
+	syncs chan chan error
+	ended chan struct{}
+
+	// Only Run's goroutine uses these.
+	files          map[string]*file // by name
+	unsettledSince time.Time        // zero while nothing is being written
+}
+
+// New returns a Watcher that does nothing until Run.
+func New(cfg Config) *Watcher {
+	if cfg.Settle == 0 {
+		cfg.Settle = 50 * time.Millisecond
+	}
+	if cfg.Rescan == 0 {
+		cfg.Rescan = 10 * time.Second
+	}
+	return &Watcher{Config: cfg, syncs: make(chan chan error), ended: make(chan struct{}), files: map[string]*file{}}
+}
+
+// Source names the directory.
+func (w *Watcher) Source() control.Source { return control.Source{Kind: Kind, Path: w.Dir} }
+
+// ErrEnded is returned by Sync when Run has returned.
+var ErrEnded = errors.New("the directory is not watched any more")
+
+// Sync returns when everything that was in the directory before the call is in
+// the Tracker, or why it cannot be read.
+func (w *Watcher) Sync(ctx context.Context) error {
+	answer := make(chan error, 1)
+	select {
+	case w.syncs <- answer:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-w.ended:
+		return ErrEnded
+	}
+	select {
+	case err := <-answer:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-w.ended:
+		return ErrEnded
+	}
+}
+
+// Run watches until ctx is done. Without notifications, which it logs, it looks
+// every Rescan.
+func (w *Watcher) Run(ctx context.Context) error {
+	defer close(w.ended)
+	events, errs := make(chan fsnotify.Event), make(chan error)
+	notify, err := fsnotify.NewWatcher()
+	if err != nil {
+		w.Log.Warn("no file notifications; changes are found by looking", "every", w.Rescan, "error", err)
+	} else {
+		defer notify.Close()
+		events, errs = notify.Events, notify.Errors
+	}
+	l := looking{Watcher: w, notify: notify}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-events:
+			timer.Reset(w.Settle)
+		case err := <-errs:
+			w.Log.Warn("file notifications were lost; looking instead", "dir", w.Dir, "error", err)
+			timer.Reset(w.Settle)
+		case answer := <-w.syncs:
+			l.waiting = append(l.waiting, waiting{answer, time.Now()})
+			timer.Reset(0)
+		case <-timer.C:
+			timer.Reset(l.look())
+		}
+	}
+}
+
+// looking is Run's state between two looks at the directory.
+type looking struct {
+	*Watcher
+	notify  *fsnotify.Watcher // nil without notifications
+	watched bool
+	failure string
+	waiting []waiting
+}
+
+// waiting is a caller of Sync.
+type waiting struct {
+	answer chan error
+	since  time.Time
+}
+
+// look scans once and returns when to look again.
+func (l *looking) look() time.Duration {
+	if l.notify != nil && !l.watched {
+		l.watched = l.notify.Add(l.Dir) == nil // the directory may not exist yet
+	}
+	unsettled, err := l.scan(time.Now())
+	if err != nil {
+		l.watched = false // a directory made anew must be watched anew
+		if l.failure != err.Error() {
+			l.failure = err.Error()
+			l.Log.Warn("manifests cannot be read; what was read last stays", "dir", l.Dir, "error", err)
+		}
+		l.answer(err)
+		return min(l.Rescan, time.Second)
+	}
+	l.failure = ""
+	if unsettled {
+		return l.Settle
+	}
+	l.answer(nil)
+	return l.Rescan
+}
+
+func (l *looking) answer(err error) {
+	for _, w := range l.waiting {
+		w.answer <- err
+	}
+	l.waiting = nil
+}

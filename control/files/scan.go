@@ -1,0 +1,224 @@
+package files
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/control"
+)
+
+// file is what is known of one file.
+type file struct {
+	stamp   stamp
+	since   time.Time // when it was first seen like this
+	read    bool      // like this
+	objects map[control.ObjectID]bool
+}
+
+// stamp tells two contents of a file apart without reading them.
+type stamp struct {
+	device, inode uint64
+	size          int64
+	modified      time.Time
+}
+
+const (
+	// maxFiles bounds a directory: one file per object of a large cluster.
+	maxFiles = 100_000
+	// maxBytes bounds a file. A List of 10,000 Services and their EndpointSlices has some 40 MiB.
+	maxBytes = 256 << 20
+	// patience is how many times Settle a file that keeps changing holds up the others.
+	patience = 20
+)
+
+// scan reads what changed, once all of it has settled, and hands it on as one
+// batch. It says whether something has not settled.
+func (w *Watcher) scan(now time.Time) (unsettled bool, err error) {
+	names, err := w.list()
+	if err != nil {
+		return false, err
+	}
+	for _, name := range names {
+		if !w.look(name, now).settled(now, w.Settle) {
+			unsettled = true
+		}
+	}
+	if !unsettled {
+		w.unsettledSince = time.Time{}
+	} else if w.unsettledSince.IsZero() {
+		w.unsettledSince = now
+	}
+	if unsettled && now.Sub(w.unsettledSince) < patience*w.Settle {
+		return true, nil
+	}
+	var batch control.Batch
+	changed := false
+	for _, name := range names {
+		if f := w.files[name]; !f.read && f.settled(now, w.Settle) {
+			if f.read = w.read(name, f, &batch); f.read {
+				changed = true
+			} else {
+				unsettled = true
+			}
+		}
+	}
+	for name, f := range w.files {
+		if _, there := slices.BinarySearch(names, name); !there {
+			f.replace(w, name, &found{}, &batch)
+			delete(w.files, name)
+			changed = true
+		}
+	}
+	if changed {
+		w.Tracker.Apply(&batch)
+	}
+	return unsettled, nil
+}
+
+// list returns the names of manifests, in order.
+func (w *Watcher) list() (names []string, err error) {
+	entries, err := os.ReadDir(w.Dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		name := e.Name()
+		if strings.HasPrefix(name, ".") || !slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) {
+			continue
+		}
+		// Follows symbolic links; a link to nothing is no file.
+		if s, err := os.Stat(filepath.Join(w.Dir, name)); err == nil && s.Mode().IsRegular() {
+			names = append(names, name)
+		}
+	}
+	if len(names) > maxFiles {
+		return nil, fmt.Errorf("%s has more than %d manifests", w.Dir, maxFiles)
+	}
+	return names, nil
+}
+
+// look notes whether a file is as it was.
+func (w *Watcher) look(name string, now time.Time) *file {
+	f := w.files[name]
+	if f == nil {
+		f = &file{since: now}
+		w.files[name] = f
+	}
+	s, err := stampOf(filepath.Join(w.Dir, name))
+	if err != nil || s != f.stamp {
+		f.stamp, f.since, f.read = s, now, false
+	}
+	return f
+}
+
+// settled: nobody has written the file for a while, by its own clock or ours.
+func (f *file) settled(now time.Time, settle time.Duration) bool {
+	return f.read || now.Sub(f.since) >= settle || now.Sub(f.stamp.modified) >= settle
+}
+
+func stampOf(path string) (s stamp, err error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return s, err
+	}
+	return stamp{uint64(st.Dev), st.Ino, st.Size, time.Unix(st.Mtim.Unix())}, nil
+}
+
+// read reads a file into the batch. It says false if the file changed meanwhile.
+func (w *Watcher) read(name string, f *file, batch *control.Batch) bool {
+	path := filepath.Join(w.Dir, name)
+	data, err := readBounded(path)
+	if s, serr := stampOf(path); serr != nil || s != f.stamp {
+		return false
+	}
+	if err != nil {
+		w.keep(name, err, batch)
+		return true
+	}
+	found, err := decode(data)
+	if err != nil {
+		w.keep(name, err, batch)
+		return true
+	}
+	f.replace(w, name, found, batch)
+	return true
+}
+
+// keep reports a file that is of no use; what it had stays.
+func (w *Watcher) keep(name string, err error, batch *control.Batch) {
+	from := w.place(name, 0)
+	var at *documentError
+	if errors.As(err, &at) {
+		from.Document = at.document
+	}
+	message := err.Error()
+	if f := w.files[name]; len(f.objects) > 0 {
+		message += "; the objects it had before stay"
+	}
+	batch.Report(from, []control.Problem{{Source: from, Message: message, Severity: control.Refused, Serving: len(w.files[name].objects) > 0}})
+}
+
+// replace puts what a file says now into the batch, in place of what it said.
+func (f *file) replace(w *Watcher, name string, found *found, batch *control.Batch) {
+	now := map[control.ObjectID]bool{}
+	var problems []control.Problem
+	for i := range found.objects {
+		o := &found.objects[i]
+		from := w.place(name, o.document)
+		if now[o.id] {
+			problems = append(problems, control.Problem{Source: from, Object: o.id, Severity: control.Refused,
+				Message: "is in this file twice, and the first one is used"})
+			continue
+		}
+		now[o.id] = true
+		if o.decoded != nil {
+			batch.Upsert(from, o.decoded)
+		} else {
+			batch.Malformed(from, o.id, o.field, o.message)
+		}
+	}
+	for id := range f.objects {
+		if !now[id] {
+			batch.Delete(w.place(name, 0), id)
+		}
+	}
+	for _, s := range found.skipped {
+		problems = append(problems, control.Problem{Source: w.place(name, s.document), Object: s.id, Severity: control.Warning,
+			Message: "is of no kind that is read here, and is skipped"})
+	}
+	f.objects = now
+	batch.Report(w.place(name, 0), problems)
+}
+
+func (w *Watcher) place(name string, document int) control.Source {
+	return control.Source{Kind: Kind, Path: filepath.Join(w.Dir, name), Document: document}
+}
+
+// errEmpty: most often a file is empty because somebody is about to write it.
+var errEmpty = errors.New("the file is empty; to take its objects away, delete it")
+
+func readBounded(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
+	switch {
+	case err != nil:
+		return nil, err
+	case len(data) > maxBytes:
+		return nil, fmt.Errorf("the file is larger than %d MiB", maxBytes>>20)
+	case len(data) == 0:
+		return nil, errEmpty
+	}
+	return data, nil
+}

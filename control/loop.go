@@ -1,0 +1,279 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"time"
+
+	"sluice.dev/sluice/fastpath/services"
+)
+
+// Feed is a source as the control loop sees it.
+type Feed interface {
+	// Source names it.
+	Source() Source
+	// Sync returns when everything that the source said before the call is in the
+	// Tracker, or why it cannot say.
+	Sync(ctx context.Context) error
+}
+
+// LoopConfig is what a Loop works with.
+type LoopConfig struct {
+	Log       *slog.Logger
+	Tracker   *Tracker
+	Compiler  *Compiler
+	Publisher *Publisher
+	Steering  Steering
+	// Flows keeps what live flows need open in the kernel program after it is no
+	// longer wanted. Nil: it is closed at once.
+	Flows Flows
+	// Feeds must all have synced once before the first snapshot is published:
+	// half a table would break flows that a predecessor left.
+	Feeds []Feed
+	// Window is how long to wait after a change for more.
+	Window time.Duration
+	// Retry is how often work that is left over is looked at again: numbers to take
+	// back, frontends to close, refusals of the kernel. 0 is one second.
+	Retry time.Duration
+}
+
+// Loop is the control loop: one goroutine that compiles what changed, publishes
+// it, and steers by it.
+//
+//	opening   publish, then the kernel program: what it sends is known
+//	closing   the kernel program, then publish; with Flows: publish, so that no flow
+//	          begins, and the kernel program when the last flow has ended
+type Loop struct {
+	LoopConfig
+	requests chan func()
+	ready    chan struct{}
+	ended    chan struct{}
+
+	// Only Run's goroutine uses these.
+	pending  *ledger // what the kernel program has not done yet
+	replaced bool    // the kernel program was given the full set once
+
+	progress progress
+}
+
+// NewLoop returns a Loop that does nothing until Run.
+func NewLoop(cfg LoopConfig) *Loop {
+	if cfg.Retry == 0 {
+		cfg.Retry = time.Second
+	}
+	return &Loop{
+		LoopConfig: cfg,
+		requests:   make(chan func()),
+		ready:      make(chan struct{}),
+		ended:      make(chan struct{}),
+		pending:    newLedger(),
+		progress:   progress{changed: make(chan struct{}), feeds: map[Source]error{}},
+	}
+}
+
+// ErrEnded is returned by requests to a loop that does not run any more.
+var ErrEnded = errors.New("the control loop has ended")
+
+// Ready is closed when the first complete snapshot is published and steered by.
+func (l *Loop) Ready() <-chan struct{} { return l.ready }
+
+// Run works until ctx is done. It runs once.
+func (l *Loop) Run(ctx context.Context) error {
+	defer close(l.ended)
+	if err := l.await(ctx); err != nil {
+		return err
+	}
+	l.update()
+	tick := time.NewTicker(l.Retry)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-l.Tracker.Wake():
+			if err := pause(ctx, l.Window); err != nil {
+				return err
+			}
+			l.update()
+		case request := <-l.requests:
+			request()
+		case <-tick.C:
+			l.leftovers()
+		}
+	}
+}
+
+// await returns when every feed has synced once. A feed that cannot is asked
+// again and again; status says why nothing is served.
+func (l *Loop) await(ctx context.Context) error {
+	for _, f := range l.Feeds {
+		for {
+			err := f.Sync(ctx)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if l.progress.feed(f.Source(), err) && err != nil {
+				l.Log.Warn("source cannot be read; nothing is served before it is", "source", f.Source().String(), "error", err)
+			}
+			if err == nil {
+				break
+			}
+			if err := pause(ctx, l.Retry); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// update compiles and applies what the sources changed.
+func (l *Loop) update() {
+	l.Compiler.Release(l.Publisher.Oldest())
+	l.apply(l.Compiler.Compile(l.Tracker.Changes()))
+}
+
+// apply brings the workers and the kernel program to what was compiled.
+func (l *Loop) apply(snapshot *services.Snapshot, problems []Problem, steer *Steer) {
+	l.pending.add(steer)
+	if l.Flows == nil {
+		l.close()
+	}
+	if snapshot.Generation != l.Publisher.Published() {
+		l.Publisher.Publish(snapshot)
+	}
+	l.open()
+	l.note(problems)
+}
+
+// leftovers looks at what could not be done at once: frontends that live flows
+// needed, refusals of the kernel, numbers that were in use.
+func (l *Loop) leftovers() {
+	l.Compiler.Release(l.Publisher.Oldest())
+	if l.replaced && l.pending.empty() {
+		return
+	}
+	l.open()
+	l.close()
+	l.note(l.Compiler.problems)
+}
+
+// open asks the kernel program for what is published and not steered yet.
+func (l *Loop) open() {
+	if !l.replaced {
+		full := l.Compiler.Steer().Open
+		if l.steered(l.Steering.Replace(&full)) {
+			l.replaced, l.pending = true, newLedger()
+			close(l.ready)
+		}
+		return
+	}
+	if set := l.pending.opening(); !set.Empty() && l.steered(l.Steering.Open(&set)) {
+		l.pending.done(&set)
+	}
+}
+
+// close takes from the kernel program what is not wanted and not in use.
+func (l *Loop) close() {
+	set := l.pending.closing()
+	if !l.replaced || set.Empty() {
+		return
+	}
+	if l.Flows != nil {
+		used := l.Flows.InUse(&set)
+		set = set.without(&used)
+	}
+	if !set.Empty() && l.steered(l.Steering.Close(&set)) {
+		l.pending.done(&set)
+	}
+}
+
+// steered notes what the kernel program answered, and says whether it was yes.
+func (l *Loop) steered(err error) bool {
+	if l.progress.steer(err) && err != nil {
+		l.Log.Error("the kernel program refused; it is asked again", "error", err, "retry", l.Retry)
+	}
+	return err == nil
+}
+
+// note tells everybody how far the loop is.
+func (l *Loop) note(compiled []Problem) {
+	opening, closing := l.pending.opening(), l.pending.closing()
+	problems := l.Tracker.locate(compiled)
+	p := &l.progress
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !slices.Equal(p.problems, problems) {
+		for _, q := range subtract(problems, p.problems) {
+			l.Log.Warn("problem", "severity", q.Severity, "problem", q.String())
+		}
+		p.problems = problems
+	}
+	p.closing = closing.len()
+	if l.replaced && opening.Empty() && p.applied != l.Compiler.read {
+		p.applied, p.at = l.Compiler.read, time.Now()
+	}
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+// request runs f on the loop's goroutine.
+func (l *Loop) request(ctx context.Context, f func()) error {
+	done := make(chan struct{})
+	select {
+	case l.requests <- func() { f(); close(done) }:
+		<-done
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-l.ended:
+		return ErrEnded
+	}
+}
+
+// Configure changes the compiler's configuration.
+func (l *Loop) Configure(ctx context.Context, change func(*CompilerConfig)) error {
+	return l.request(ctx, func() {
+		cfg := l.Compiler.cfg
+		change(&cfg)
+		l.apply(l.Compiler.Configure(cfg))
+	})
+}
+
+// Drain keeps new flows from backends and says how many those are now. See
+// Compiler.Drain.
+func (l *Loop) Drain(ctx context.Context, d Drain) (backends int, err error) {
+	return l.drain(ctx, d, l.Compiler.Drain)
+}
+
+// Undrain lets them come again.
+func (l *Loop) Undrain(ctx context.Context, d Drain) (backends int, err error) {
+	return l.drain(ctx, d, l.Compiler.Undrain)
+}
+
+func (l *Loop) drain(ctx context.Context, d Drain, do func(Drain) error) (backends int, err error) {
+	requested := l.request(ctx, func() {
+		if err = do(d); err != nil {
+			return
+		}
+		backends = l.Compiler.count(d)
+		l.apply(l.Compiler.recompile(d.Addr))
+	})
+	return backends, errors.Join(requested, err)
+}
+
+// pause waits for a time.
+func pause(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return ctx.Err()
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,292 @@
+package control
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/nat/header"
+)
+
+// labelProxyName hands a Service to another proxy; any value counts.
+const labelProxyName = "service.kubernetes.io/service-proxy-name"
+
+// service is what is kept of a v1 Service. It is immutable.
+type service struct {
+	id       ObjectID
+	created  int64 // Unix seconds; math.MaxInt64 where the object does not say
+	families [2]bool
+	local    bool   // external traffic policy Local, where it is effective
+	skip     string // why kube-proxy would not look at it, if so
+	refused  bool   // it uses something not honoured: none of it is served
+	ports    []servicePort
+	vips     []vip
+	faults   []fault
+}
+
+// servicePort is one of spec.ports. Its identity is name and protocol.
+type servicePort struct {
+	name           string
+	proto          uint8
+	port, nodePort uint16
+}
+
+// vip is an address clients send to.
+type vip struct {
+	addr header.Addr
+	kind services.FrontendKind
+}
+
+// fault is a Problem before it is known where the object was read.
+type fault struct {
+	field, message string
+	severity       Severity
+}
+
+func refuse(field, format string, args ...any) fault {
+	return fault{field, fmt.Sprintf(format, args...), Refused}
+}
+
+// family indexes per-family tables: 0 for IPv4, 1 for IPv6.
+func family(v6 bool) int {
+	if v6 {
+		return 1
+	}
+	return 0
+}
+
+func (s *service) equal(o *service) bool {
+	return s.id == o.id && s.created == o.created && s.families == o.families && s.local == o.local &&
+		s.skip == o.skip && s.refused == o.refused && slices.Equal(s.ports, o.ports) && slices.Equal(s.vips, o.vips) && slices.Equal(s.faults, o.faults)
+}
+
+// trimService keeps what is needed of a Service. Malformed means that no API
+// server would have taken it; the object's last good version then stays.
+func trimService(in *corev1.Service) (s *service, malformed []fault) {
+	s = &service{id: idOf(KindService, in.Namespace, in.Name), created: math.MaxInt64}
+	malformed = checkName(s.id)
+	if t := in.CreationTimestamp; !t.IsZero() {
+		s.created = t.Unix()
+	}
+	if s.skip = skipService(in); s.skip != "" {
+		return s, malformed
+	}
+	malformed = append(malformed, s.readPorts(in.Spec.Ports)...)
+	malformed = append(malformed, s.readFamilies(&in.Spec)...)
+	malformed = append(malformed, s.readPolicy(&in.Spec)...)
+	s.readUnhonoured(&in.Spec)
+	s.readAddresses(in)
+	return s, malformed
+}
+
+// skipService says why kube-proxy would not look at a Service, which is no
+// fault; "" if it would.
+func skipService(in *corev1.Service) string {
+	_, foreign := in.Labels[labelProxyName]
+	switch {
+	case foreign:
+		return "label " + labelProxyName
+	case in.Spec.Type == corev1.ServiceTypeExternalName:
+		return "type ExternalName"
+	case in.Spec.ClusterIP == corev1.ClusterIPNone || slices.Contains(in.Spec.ClusterIPs, corev1.ClusterIPNone):
+		return "headless"
+	}
+	return ""
+}
+
+func (s *service) readPorts(ports []corev1.ServicePort) (malformed []fault) {
+	type number struct {
+		proto uint8
+		port  uint16
+	}
+	names, numbers, nodePorts := map[servicePort]bool{}, map[number]bool{}, map[number]bool{}
+	bad := func(i int, field, format string, args ...any) {
+		malformed = append(malformed, refuse(fmt.Sprintf("spec.ports[%d]%s", i, field), format, args...))
+	}
+	for i, p := range ports {
+		proto, ok := protocol(p.Protocol)
+		if !ok {
+			bad(i, ".protocol", "%q is none of TCP, UDP and SCTP", p.Protocol)
+			continue
+		}
+		if p.Port < 1 || p.Port > math.MaxUint16 {
+			bad(i, ".port", "%d is not between 1 and 65535", p.Port)
+			continue
+		}
+		if p.NodePort < 0 || p.NodePort > math.MaxUint16 {
+			bad(i, ".nodePort", "%d is not between 0 and 65535", p.NodePort)
+			continue
+		}
+		if p.Name != "" && len(validation.IsDNS1123Label(p.Name)) > 0 {
+			bad(i, ".name", "%q is not a DNS label", p.Name)
+			continue
+		}
+		sp := servicePort{p.Name, proto, uint16(p.Port), uint16(p.NodePort)}
+		switch name := (servicePort{name: sp.name}); {
+		case names[name]:
+			bad(i, ".name", "%q is the name of another port", p.Name)
+		case numbers[number{proto, sp.port}]:
+			bad(i, ".port", "%d/%s is another port's", p.Port, protocolName(proto))
+		case sp.nodePort != 0 && nodePorts[number{proto, sp.nodePort}]:
+			bad(i, ".nodePort", "%d/%s is another port's", p.NodePort, protocolName(proto))
+		default:
+			names[name], numbers[number{proto, sp.port}], nodePorts[number{proto, sp.nodePort}] = true, true, true
+			s.ports = append(s.ports, sp)
+		}
+	}
+	return malformed
+}
+
+// readFamilies: a family is served if the Service has a ClusterIP of it. A
+// manifest that no API server has seen has none; it says spec.ipFamilies.
+func (s *service) readFamilies(spec *corev1.ServiceSpec) (malformed []fault) {
+	ips, field := spec.ClusterIPs, "spec.clusterIPs[%d]"
+	if len(ips) == 0 && spec.ClusterIP != "" {
+		ips, field = []string{spec.ClusterIP}, "spec.clusterIP"
+	}
+	for i, ip := range ips {
+		a, err := parseAddr(ip)
+		if err != nil {
+			if len(spec.ClusterIPs) > 0 {
+				field = fmt.Sprintf(field, i)
+			}
+			return append(malformed, refuse(field, "%q %v", ip, err))
+		}
+		s.families[family(a.Is6())] = true
+	}
+	if len(ips) > 0 {
+		return nil
+	}
+	for i, f := range spec.IPFamilies {
+		if f != corev1.IPv4Protocol && f != corev1.IPv6Protocol {
+			return append(malformed, refuse(fmt.Sprintf("spec.ipFamilies[%d]", i), "%q is none of IPv4 and IPv6", f))
+		}
+		s.families[family(f == corev1.IPv6Protocol)] = true
+	}
+	if len(spec.IPFamilies) == 0 {
+		s.refused = true
+		s.faults = append(s.faults, refuse("spec.ipFamilies", "is missing, and so are spec.clusterIPs: say which of IPv4 and IPv6 to serve"))
+	}
+	return nil
+}
+
+func (s *service) readPolicy(spec *corev1.ServiceSpec) (malformed []fault) {
+	switch spec.Type {
+	case "", corev1.ServiceTypeClusterIP:
+		// A ClusterIP service is reached from outside only by external IPs.
+		s.local = len(spec.ExternalIPs) > 0
+	case corev1.ServiceTypeNodePort, corev1.ServiceTypeLoadBalancer:
+		s.local = true
+	default:
+		malformed = append(malformed, refuse("spec.type", "%q is not a Service type", spec.Type))
+	}
+	switch spec.ExternalTrafficPolicy {
+	case "", corev1.ServiceExternalTrafficPolicyCluster:
+		s.local = false
+	case corev1.ServiceExternalTrafficPolicyLocal:
+	default:
+		malformed = append(malformed, refuse("spec.externalTrafficPolicy", "%q is none of Cluster and Local", spec.ExternalTrafficPolicy))
+	}
+	return malformed
+}
+
+// readUnhonoured finds the fields that would be served wrong.
+func (s *service) readUnhonoured(spec *corev1.ServiceSpec) {
+	var faults []fault
+	for i, p := range spec.Ports {
+		if p.Protocol == corev1.ProtocolSCTP {
+			faults = append(faults, refuse(fmt.Sprintf("spec.ports[%d].protocol", i), "SCTP is not supported yet"))
+		}
+	}
+	switch spec.SessionAffinity {
+	case "", corev1.ServiceAffinityNone:
+	default:
+		faults = append(faults, refuse("spec.sessionAffinity", "%q is not supported yet", spec.SessionAffinity))
+	}
+	if len(spec.LoadBalancerSourceRanges) > 0 {
+		faults = append(faults, refuse("spec.loadBalancerSourceRanges", "is not supported yet; serving without it would admit everybody"))
+	}
+	s.refused = s.refused || len(faults) > 0
+	s.faults = append(s.faults, faults...)
+	if spec.HealthCheckNodePort != 0 {
+		s.faults = append(s.faults, fault{"spec.healthCheckNodePort", fmt.Sprintf("port %d is not answered by Sluice yet; packets for it pass to the kernel", spec.HealthCheckNodePort), Warning})
+	}
+}
+
+// readAddresses keeps the VIPs and external IPs of the families that are served.
+func (s *service) readAddresses(in *corev1.Service) {
+	kinds := map[header.Addr]services.FrontendKind{}
+	add := func(field, text string, kind services.FrontendKind) {
+		a, err := parseAddr(text)
+		if err == nil {
+			err = unicast(a)
+		}
+		if err != nil {
+			s.faults = append(s.faults, refuse(field, "%q %v", text, err))
+			return
+		}
+		addr := header.AddrFrom(a)
+		if _, twice := kinds[addr]; !twice && s.families[family(a.Is6())] {
+			kinds[addr] = kind
+		}
+	}
+	for _, ingress := range in.Status.LoadBalancer.Ingress {
+		proxied := ingress.IPMode != nil && *ingress.IPMode == corev1.LoadBalancerIPModeProxy
+		if ingress.IP != "" && !proxied {
+			add("status.loadBalancer.ingress", ingress.IP, services.LoadBalancer)
+		}
+	}
+	for _, ip := range in.Spec.ExternalIPs {
+		add("spec.externalIPs", ip, services.ExternalIP)
+	}
+	for _, addr := range slices.SortedFunc(maps.Keys(kinds), compareAddrs) {
+		s.vips = append(s.vips, vip{addr, kinds[addr]})
+	}
+}
+
+func idOf(kind, namespace, name string) ObjectID {
+	if namespace == "" && kind != KindNode {
+		namespace = "default"
+	}
+	return ObjectID{kind, namespace, name}
+}
+
+func checkName(id ObjectID) (malformed []fault) {
+	if len(validation.IsDNS1123Subdomain(id.Name)) > 0 {
+		malformed = append(malformed, refuse("metadata.name", "%q is not a DNS name", id.Name))
+	}
+	if id.Kind != KindNode && len(validation.IsDNS1123Label(id.Namespace)) > 0 {
+		malformed = append(malformed, refuse("metadata.namespace", "%q is not a DNS label", id.Namespace))
+	}
+	return malformed
+}
+
+// protocol returns the number of a Kubernetes protocol; empty is TCP.
+func protocol(p corev1.Protocol) (uint8, bool) {
+	switch p {
+	case "", corev1.ProtocolTCP:
+		return header.ProtoTCP, true
+	case corev1.ProtocolUDP:
+		return header.ProtoUDP, true
+	case corev1.ProtocolSCTP:
+		return header.ProtoSCTP, true
+	}
+	return 0, false
+}
+
+func protocolName(proto uint8) string {
+	switch proto {
+	case header.ProtoTCP:
+		return "TCP"
+	case header.ProtoUDP:
+		return "UDP"
+	case header.ProtoSCTP:
+		return "SCTP"
+	}
+	return fmt.Sprint(proto)
+}

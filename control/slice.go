@@ -1,0 +1,151 @@
+package control
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/nat/header"
+)
+
+// slice is what is kept of a discovery.k8s.io/v1 EndpointSlice. It is immutable
+// and its endpoints are pointer-free: there are many of them.
+type slice struct {
+	id        ObjectID
+	service   string // name; "" if the slice belongs to none that is served
+	v6        bool
+	hints     bool
+	ports     []slicePort
+	nodes     []string // what endpoint.node indexes
+	endpoints []endpoint
+	faults    []fault
+}
+
+type slicePort struct {
+	name  string
+	proto uint8
+	port  uint16
+}
+
+type endpoint struct {
+	addr  header.Addr
+	node  uint16 // one more than the index in slice.nodes; 0 where none is named
+	flags services.BackendFlags
+}
+
+// maxSliceEndpoints is the API's own bound (discovery/v1 EndpointSlice.endpoints).
+const maxSliceEndpoints = 1000
+
+func (s *slice) equal(o *slice) bool {
+	return s.id == o.id && s.service == o.service && s.v6 == o.v6 && s.hints == o.hints &&
+		slices.Equal(s.ports, o.ports) && slices.Equal(s.nodes, o.nodes) &&
+		slices.Equal(s.endpoints, o.endpoints) && slices.Equal(s.faults, o.faults)
+}
+
+// trimSlice keeps what is needed of an EndpointSlice. An endpoint whose address
+// nothing can be sent to is a fault; the others beside it are kept.
+func trimSlice(in *discoveryv1.EndpointSlice) (s *slice, malformed []fault) {
+	s = &slice{id: idOf(KindEndpointSlice, in.Namespace, in.Name)}
+	malformed = checkName(s.id)
+	if _, headless := in.Labels[corev1.IsHeadlessService]; headless {
+		return s, malformed
+	}
+	switch in.AddressType {
+	case discoveryv1.AddressTypeIPv4:
+	case discoveryv1.AddressTypeIPv6:
+		s.v6 = true
+	case discoveryv1.AddressTypeFQDN:
+		return s, malformed
+	default:
+		return s, append(malformed, refuse("addressType", "%q is none of IPv4, IPv6 and FQDN", in.AddressType))
+	}
+	if len(in.Endpoints) > maxSliceEndpoints {
+		return s, append(malformed, refuse("endpoints", "%d are more than the API's %d", len(in.Endpoints), maxSliceEndpoints))
+	}
+	s.service = in.Labels[discoveryv1.LabelServiceName]
+	malformed = append(malformed, s.readPorts(in.Ports)...)
+	s.readEndpoints(in.Endpoints)
+	return s, malformed
+}
+
+// readPorts leaves out ports without a number, which match no Service port. A
+// missing name is the empty name, as the API server would write it.
+func (s *slice) readPorts(ports []discoveryv1.EndpointPort) (malformed []fault) {
+	for i, p := range ports {
+		var kind corev1.Protocol
+		if p.Protocol != nil {
+			kind = *p.Protocol
+		}
+		proto, ok := protocol(kind)
+		if !ok {
+			malformed = append(malformed, refuse(fmt.Sprintf("ports[%d].protocol", i), "%q is none of TCP, UDP and SCTP", kind))
+			continue
+		}
+		if p.Port != nil && (*p.Port < 0 || *p.Port > math.MaxUint16) {
+			malformed = append(malformed, refuse(fmt.Sprintf("ports[%d].port", i), "%d is not between 0 and 65535", *p.Port))
+			continue
+		}
+		if p.Port == nil || *p.Port == 0 {
+			continue
+		}
+		sp := slicePort{proto: proto, port: uint16(*p.Port)}
+		if p.Name != nil {
+			sp.name = *p.Name
+		}
+		s.ports = append(s.ports, sp)
+	}
+	return malformed
+}
+
+func (s *slice) readEndpoints(endpoints []discoveryv1.Endpoint) {
+	nodes := map[string]uint16{}
+	s.endpoints = make([]endpoint, 0, len(endpoints))
+	for i := range endpoints {
+		in := &endpoints[i]
+		if len(in.Addresses) == 0 {
+			s.faults = append(s.faults, refuse(fmt.Sprintf("endpoints[%d].addresses", i), "is empty"))
+			continue
+		}
+		addr, err := servable(in.Addresses[0], s.v6)
+		if err != nil {
+			s.faults = append(s.faults, refuse(fmt.Sprintf("endpoints[%d].addresses[0]", i), "%q %v", in.Addresses[0], err))
+			continue
+		}
+		e := endpoint{addr: addr, flags: conditions(&in.Conditions)}
+		if in.NodeName != nil {
+			n, known := nodes[*in.NodeName]
+			if !known {
+				s.nodes = append(s.nodes, *in.NodeName)
+				n = uint16(len(s.nodes))
+				nodes[*in.NodeName] = n
+			}
+			e.node = n
+		}
+		s.hints = s.hints || in.Hints != nil && len(in.Hints.ForZones)+len(in.Hints.ForNodes) > 0
+		s.endpoints = append(s.endpoints, e)
+	}
+}
+
+// conditions applies the API's defaults: ready and serving unless it says not,
+// not terminating unless it says so. A ready endpoint counts as serving: the
+// controller says ready without serving for Services that publish unready
+// addresses, and whoever takes new flows must keep its old ones.
+func conditions(c *discoveryv1.EndpointConditions) (flags services.BackendFlags) {
+	if c.Ready == nil || *c.Ready {
+		flags |= services.BackendReady | services.BackendServing
+	}
+	if c.Serving == nil || *c.Serving {
+		flags |= services.BackendServing
+	}
+	if c.Terminating != nil && *c.Terminating {
+		flags |= services.BackendTerminating
+	}
+	return flags
+}
+
+func compareAddrs(a, b header.Addr) int { return bytes.Compare(a[:], b[:]) }

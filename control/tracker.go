@@ -1,0 +1,242 @@
+package control
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// Tracker gathers what the sources read and hands out what changed since it was
+// last asked. It is safe for any number of goroutines.
+//
+// Three rules:
+//   - Changes that cancel vanish, and so does an update that changes nothing we use.
+//   - An object whose new version is malformed keeps its last good one.
+//   - One object read at two places is a Problem; the place that sorts first is
+//     used, and when it goes the other takes over.
+type Tracker struct {
+	mu       sync.Mutex
+	objects  map[ObjectID]*tracked
+	dirty    map[ObjectID]bool
+	troubled map[ObjectID]bool    // more or less than one good version
+	reports  map[Source][]Problem // of places, not of objects
+	read     uint64               // counts batches taken in
+	wake     chan struct{}
+}
+
+// tracked is all that is known of one object.
+type tracked struct {
+	versions []version // by source, in order; never empty while anything is to be said
+	given    any       // what Changes handed out last; nil if nothing
+}
+
+// version is what one place says of an object.
+type version struct {
+	source Source
+	good   any     // *service, *slice or *node; nil if there never was a good one
+	bad    []fault // why the newest was not taken
+	read   uint64
+}
+
+// NewTracker returns a Tracker that knows nothing.
+func NewTracker() *Tracker {
+	return &Tracker{
+		objects:  map[ObjectID]*tracked{},
+		dirty:    map[ObjectID]bool{},
+		reports:  map[Source][]Problem{},
+		troubled: map[ObjectID]bool{},
+		wake:     make(chan struct{}, 1),
+	}
+}
+
+// Wake receives when there may be changes.
+func (t *Tracker) Wake() <-chan struct{} { return t.wake }
+
+// Batch is a group of changes that must be seen together, such as what one file
+// said. The zero Batch is empty.
+type Batch struct{ ops []operation }
+
+type operation struct {
+	source  Source
+	id      ObjectID
+	object  any // nil deletes
+	bad     []fault
+	report  []Problem
+	reports bool
+}
+
+// Upsert adds or replaces an object: a *corev1.Service, *discoveryv1.EndpointSlice
+// or *corev1.Node. Nothing of it is kept but copies.
+func (b *Batch) Upsert(from Source, object runtime.Object) {
+	op := operation{source: from}
+	switch o := object.(type) {
+	case *corev1.Service:
+		s, bad := trimService(o)
+		op.id, op.object, op.bad = s.id, s, bad
+	case *discoveryv1.EndpointSlice:
+		s, bad := trimSlice(o)
+		op.id, op.object, op.bad = s.id, s, bad
+	case *corev1.Node:
+		n := &node{idOf(KindNode, "", o.Name)}
+		op.id, op.object, op.bad = n.id, n, checkName(n.id)
+	default:
+		panic(fmt.Sprintf("control: %T given to Batch.Upsert; give it a Service, EndpointSlice or Node", object))
+	}
+	b.ops = append(b.ops, op)
+}
+
+// Malformed notes that the newest version of an object cannot even be decoded.
+// Its last good version stays.
+func (b *Batch) Malformed(from Source, id ObjectID, field, message string) {
+	id = idOf(id.Kind, id.Namespace, id.Name)
+	b.ops = append(b.ops, operation{source: from, id: id, bad: []fault{refuse(field, "%s", message)}})
+}
+
+// Delete says that a place has the object no longer.
+func (b *Batch) Delete(from Source, id ObjectID) {
+	b.ops = append(b.ops, operation{source: from, id: idOf(id.Kind, id.Namespace, id.Name)})
+}
+
+// Report replaces the problems of a place itself, such as a file that is no YAML.
+func (b *Batch) Report(from Source, problems []Problem) {
+	b.ops = append(b.ops, operation{source: from, report: problems, reports: true})
+}
+
+// Upsert, for sources that see one object at a time.
+func (t *Tracker) Upsert(from Source, object runtime.Object) {
+	var b Batch
+	b.Upsert(from, object)
+	t.Apply(&b)
+}
+
+// Delete, for sources that see one object at a time.
+func (t *Tracker) Delete(from Source, id ObjectID) {
+	var b Batch
+	b.Delete(from, id)
+	t.Apply(&b)
+}
+
+// Apply takes a batch in, all of it at once.
+func (t *Tracker) Apply(b *Batch) {
+	t.mu.Lock()
+	t.read++
+	for i := range b.ops {
+		t.apply(&b.ops[i])
+	}
+	t.mu.Unlock()
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (t *Tracker) apply(op *operation) {
+	if op.reports {
+		place := op.source.place()
+		delete(t.reports, place)
+		if len(op.report) > 0 {
+			t.reports[place] = slices.Clone(op.report)
+		}
+		return
+	}
+	o := t.objects[op.id]
+	if o == nil {
+		if op.object == nil && op.bad == nil {
+			return
+		}
+		o = &tracked{}
+		t.objects[op.id] = o
+	}
+	t.dirty[op.id] = true
+	at, found := slices.BinarySearchFunc(o.versions, op.source, func(v version, s Source) int {
+		return compareSources(v.source.place(), s.place())
+	})
+	defer func() {
+		if len(o.versions) > 1 || len(o.versions) == 1 && len(o.versions[0].bad) > 0 {
+			t.troubled[op.id] = true
+		} else {
+			delete(t.troubled, op.id)
+		}
+	}()
+	switch {
+	case op.object == nil && op.bad == nil:
+		if found {
+			o.versions = slices.Delete(o.versions, at, at+1)
+		}
+		return
+	case !found:
+		o.versions = slices.Insert(o.versions, at, version{})
+	}
+	v := &o.versions[at]
+	v.source, v.bad, v.read = op.source, op.bad, t.read
+	if len(op.bad) == 0 {
+		v.good = op.object
+	}
+}
+
+// winner is the version that is used: the first place that has a good one.
+func (o *tracked) winner() *version {
+	for i := range o.versions {
+		if o.versions[i].good != nil {
+			return &o.versions[i]
+		}
+	}
+	return nil
+}
+
+// Changes returns what differs from what it returned before. Read counts the
+// batches that are in it.
+func (t *Tracker) Changes() *Changes {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	ch := &Changes{Read: t.read}
+	for id := range t.dirty {
+		o := t.objects[id]
+		var now any
+		if w := o.winner(); w != nil {
+			now = w.good
+		}
+		if !equalObjects(o.given, now) {
+			ch.add(id, now)
+			o.given = now
+		}
+		if len(o.versions) == 0 {
+			delete(t.objects, id)
+		}
+	}
+	clear(t.dirty)
+	ch.sort()
+	return ch
+}
+
+// Pending says whether Changes was not yet asked for something read.
+func (t *Tracker) Pending() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.dirty) > 0
+}
+
+// Read counts the batches taken in.
+func (t *Tracker) Read() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.read
+}
+
+// State returns everything that Changes has handed out so far, as if from nothing.
+func (t *Tracker) State() *State {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := &State{Changes{Read: t.read}}
+	for id, o := range t.objects {
+		if o.given != nil {
+			s.all.add(id, o.given)
+		}
+	}
+	s.all.sort()
+	return s
+}
