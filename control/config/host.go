@@ -88,7 +88,7 @@ func (c *Configuration) CheckHost(name string, h Host) error {
 				cpu, joinInts(h.CPUs))
 		}
 	}
-	if port, clash := h.chosenByKernel(c.SNAT.Ports); clash {
+	if port, clash := h.ChosenByKernel(c.SNAT.Ports); clash {
 		k.fail("snat.ports", "is %s, and the kernel itself gives out port %d of it (net.ipv4.ip_local_port_range %s): "+
 			"the node's own connections would break; choose a range outside, or run `sysctl net.ipv4.ip_local_reserved_ports=%s`",
 			c.SNAT.Ports, port, h.Ephemeral, c.SNAT.Ports)
@@ -110,8 +110,8 @@ func (c *Configuration) CheckHost(name string, h Host) error {
 	return k.errs
 }
 
-// chosenByKernel finds a port of r that the kernel may choose for a local socket.
-func (h Host) chosenByKernel(r PortRange) (uint16, bool) {
+// ChosenByKernel finds a port of r that the kernel may choose for a local socket.
+func (h Host) ChosenByKernel(r PortRange) (uint16, bool) {
 	for p := int(r.First); p <= int(r.Last); p++ {
 		port := uint16(p)
 		if h.Ephemeral.Contains(port) && !slices.ContainsFunc(h.Reserved, func(r PortRange) bool { return r.Contains(port) }) {

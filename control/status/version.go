@@ -5,8 +5,12 @@ import (
 	"runtime/debug"
 )
 
-// Version says which build this is.
-type Version struct {
+// Version is set by the linker: -X sluice.dev/sluice/control/status.Version=v1.2.3.
+// Nothing else writes it. Empty means that the module's own version counts.
+var Version string
+
+// Build says which build this is.
+type Build struct {
 	Version  string `json:"version"`
 	Commit   string `json:"commit,omitempty"`
 	Modified bool   `json:"modified,omitempty"` // built from a tree with uncommitted changes
@@ -15,41 +19,39 @@ type Version struct {
 	Platform string `json:"platform"`
 }
 
-// BuildVersion reads the version from the binary. A non-empty linked (set by the
-// linker, -X main.version=...) goes before the module's version.
-func BuildVersion(linked string) Version {
-	v := Version{Version: linked, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
-	build, ok := debug.ReadBuildInfo()
-	if ok {
-		if v.Version == "" {
-			v.Version = build.Main.Version
+// ThisBuild reads what the linker left in the binary.
+func ThisBuild() Build {
+	b := Build{Version: Version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		if b.Version == "" {
+			b.Version = info.Main.Version
 		}
-		for _, s := range build.Settings {
+		for _, s := range info.Settings {
 			switch s.Key {
 			case "vcs.revision":
-				v.Commit = s.Value
+				b.Commit = s.Value
 			case "vcs.modified":
-				v.Modified = s.Value == "true"
+				b.Modified = s.Value == "true"
 			case "vcs.time":
-				v.Time = s.Value
+				b.Time = s.Value
 			}
 		}
 	}
-	if v.Version == "" {
-		v.Version = "(devel)"
+	if b.Version == "" {
+		b.Version = "(devel)"
 	}
-	return v
+	return b
 }
 
-// String is the version on one line.
-func (v Version) String() string {
-	s := "sluice " + v.Version
-	if v.Commit != "" {
-		s += " (" + v.Commit[:min(12, len(v.Commit))]
-		if v.Modified {
+// String is the build on one line.
+func (b Build) String() string {
+	s := "sluice " + b.Version
+	if b.Commit != "" {
+		s += " (" + b.Commit[:min(12, len(b.Commit))]
+		if b.Modified {
 			s += ", modified"
 		}
 		s += ")"
 	}
-	return s + " " + v.Go + " " + v.Platform
+	return s + " " + b.Go + " " + b.Platform
 }

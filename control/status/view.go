@@ -163,7 +163,7 @@ type StatusView struct {
 	Node      string    `json:"node"`
 	PID       int       `json:"pid"`
 	StartedAt time.Time `json:"startedAt"`
-	Version   Version   `json:"version"`
+	Version   Build     `json:"version"`
 	// Ready is what /readyz says; NotReady why not.
 	Ready    bool     `json:"ready"`
 	NotReady []string `json:"notReady,omitempty"`

@@ -1,0 +1,157 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"sluice.dev/sluice/control/status"
+)
+
+// endpointFlag is a flag that takes an address, address:port or prefix.
+type endpointFlag struct{ e *status.Endpoint }
+
+// String, Set and Type implement pflag.Value.
+func (f endpointFlag) String() string {
+	if f.e == nil {
+		return ""
+	}
+	return f.e.String()
+}
+
+// Type names the flag's values in help.
+func (f endpointFlag) Type() string { return "address" }
+
+// Set refuses what is no address.
+func (f endpointFlag) Set(s string) (err error) {
+	*f.e, err = status.ParseEndpoint(s)
+	return err
+}
+
+func (s *session) flowsCommand() *cobra.Command {
+	var filter status.FlowFilter
+	c := &cobra.Command{
+		Use:     "flows",
+		Aliases: []string{"flow"},
+		Short:   "List flows, or delete them",
+		Long: "flows lists the flow table as conntrack -L and ipvsadm -Lnc do. Filters combine; an address\n" +
+			"filter is an address, address:port or prefix.",
+		Example: "  sluice flows --vip 192.0.2.10:80 --state established\n" +
+			"  sluice flows --client 198.51.100.0/24 -o json\n" +
+			"  sluice flows delete --backend 10.1.2.3:8080",
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return s.ask(func(client *status.Client) error {
+				out := s.flowPrinter()
+				err := client.Flows(c.Context(), filter, out.flow)
+				return errors.Join(err, out.end())
+			})
+		},
+	}
+	f := c.PersistentFlags()
+	f.Var(endpointFlag{&filter.Client}, "client", "only flows of this client")
+	f.Var(endpointFlag{&filter.VIP}, "vip", "only flows to this virtual address or node port")
+	f.Var(endpointFlag{&filter.Backend}, "backend", "only flows to this backend")
+	f.StringVar(&filter.Service, "service", "", "only flows of this service: namespace/name or namespace/name:port")
+	f.StringVar(&filter.State, "state", "", "only flows in this state, such as established")
+	f.StringVar(&filter.Protocol, "protocol", "", "only flows of this protocol: tcp, udp, icmp")
+	c.AddCommand(s.flowsDeleteCommand(&filter))
+	return c
+}
+
+func (s *session) flowsDeleteCommand(filter *status.FlowFilter) *cobra.Command {
+	var all bool
+	c := &cobra.Command{
+		Use:   "delete",
+		Short: "Delete the flows that match",
+		Long:  "delete ends the flows that match the filters of `sluice flows`. Without a filter it refuses, unless --all is given.",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			switch {
+			case filter.IsZero() && !all:
+				return usageError{errors.New("flows delete without a filter would delete every flow; give a filter, or --all if that is meant")}
+			case !filter.IsZero() && all:
+				return usageError{errors.New("flows delete takes a filter or --all, not both")}
+			}
+			return s.ask(func(client *status.Client) error {
+				n, err := client.DeleteFlows(c.Context(), *filter, all)
+				if err != nil {
+					return err
+				}
+				return s.print(status.Count{Count: n}, func(r *rows) { r.line("deleted " + plural(n, "flow")) })
+			})
+		},
+	}
+	c.Flags().BoolVar(&all, "all", false, "delete every flow")
+	return c
+}
+
+// flowPrinter writes flows as they come: a million of them are never held at once.
+type flowPrinter struct {
+	format outputFormat
+	w      io.Writer
+	rows   *rows
+	n      int
+}
+
+func (s *session) flowPrinter() *flowPrinter {
+	p := &flowPrinter{format: s.format, w: s.app.Out, rows: newRows(s.app.Out)}
+	if p.format == formatTable {
+		p.rows.row("PROTO", "STATE", "EXPIRES", "IDLE", "CLIENT", "VIP", "SNAT", "BACKEND", "SERVICE")
+	}
+	return p
+}
+
+// rowsPerTable is after how many rows columns may change their width.
+const rowsPerTable = 1000
+
+func (p *flowPrinter) flow(v *status.FlowView) error {
+	p.n++
+	switch p.format {
+	case formatJSON:
+		start := ",\n  "
+		if p.n == 1 {
+			start = "[\n  "
+		}
+		b, err := json.Marshal(v)
+		if err != nil {
+			return err
+		}
+		_, err = io.WriteString(p.w, start+string(b))
+		return err
+	case formatYAML:
+		b, err := yaml.Marshal([]*status.FlowView{v})
+		if err != nil {
+			return err
+		}
+		_, err = p.w.Write(b)
+		return err
+	}
+	p.rows.row(v.Protocol, v.State, seconds(v.ExpiresSeconds), seconds(v.IdleSeconds), v.Client, v.VIP, v.SNAT, v.Backend, v.Service)
+	if p.n%rowsPerTable == 0 {
+		return p.rows.flush()
+	}
+	return nil
+}
+
+// end closes what flow opened.
+func (p *flowPrinter) end() error {
+	switch {
+	case p.format == formatTable:
+		return p.rows.flush()
+	case p.n == 0:
+		_, err := fmt.Fprintln(p.w, "[]")
+		return err
+	case p.format == formatJSON:
+		_, err := fmt.Fprintln(p.w, "\n]")
+		return err
+	}
+	return nil
+}
+
+func seconds(n int64) string { return (time.Duration(n) * time.Second).String() }

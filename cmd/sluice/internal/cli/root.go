@@ -1,0 +1,105 @@
+// Package cli is the operator's side of sluice: one command line for the daemon
+// and for everything one asks it. The commands hold no logic: they parse flags, ask
+// (control/status, control/config, doctor) and print.
+//
+// Exit codes: 0 it worked, 1 it did not, 2 it was asked wrongly.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/control/status"
+)
+
+// The exit codes.
+const (
+	exitOK      = 0
+	exitFailure = 1
+	exitUsage   = 2
+)
+
+// App is what the commands are made of.
+type App struct {
+	// Run is the daemon: it forwards by a configuration file until ctx ends, then
+	// drains and leaves the node clean.
+	Run      func(ctx context.Context, configFile string) error
+	Out, Err io.Writer
+}
+
+// usageError is a mistake of the caller that only a command's own code can see.
+type usageError struct{ error }
+
+// Main executes one command line and returns the exit code.
+func (a *App) Main(ctx context.Context, args []string) int {
+	s := &session{app: a}
+	root := s.root()
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	fmt.Fprintln(a.Err, "sluice:", err)
+	var usage usageError
+	if !s.started || errors.As(err, &usage) {
+		fmt.Fprintln(a.Err, "Run `sluice help` for the commands, `sluice COMMAND --help` for one.")
+		return exitUsage
+	}
+	return exitFailure
+}
+
+// session is one execution: the flags that every command has.
+type session struct {
+	app     *App
+	socket  string
+	format  outputFormat
+	started bool // flags and arguments were in order
+}
+
+func (s *session) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "sluice",
+		Short: "Userspace L4 load balancer for Kubernetes gateway nodes",
+		Long: "sluice takes the packets of Kubernetes Services off the NIC before the kernel sees them,\n" +
+			"and sends them on to backends. `sluice run` is the daemon; the other commands ask it.",
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		PersistentPreRun:  func(*cobra.Command, []string) { s.started = true },
+		Args:              cobra.NoArgs,
+		RunE:              func(c *cobra.Command, _ []string) error { return c.Help() },
+		Version:           status.ThisBuild().Version,
+		DisableAutoGenTag: true,
+	}
+	root.SetOut(s.app.Out)
+	root.SetErr(s.app.Err)
+	s.format = formatTable
+	root.PersistentFlags().StringVar(&s.socket, "socket", config.Default().StatusSocket, "status socket of the daemon")
+	root.PersistentFlags().VarP(&s.format, "output", "o", "output format: table, json or yaml")
+	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)))
+	root.AddCommand(
+		s.runCommand(), s.configCommand(),
+		s.servicesCommand(), s.backendsCommand(), s.flowsCommand(),
+		s.drainCommand(), s.undrainCommand(),
+		s.statsCommand(), s.statusCommand(), s.doctorCommand(), s.versionCommand(),
+	)
+	return root
+}
+
+// ask gives a client to f, and closes it.
+func (s *session) ask(f func(*status.Client) error) error {
+	client := status.NewClient(s.socket)
+	defer client.Close()
+	return f(client)
+}
+
+// must is for what only a change of this package can break.
+func must(err error) {
+	if err != nil {
+		panic("cli: a command is put together wrongly: " + err.Error())
+	}
+}

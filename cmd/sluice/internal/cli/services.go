@@ -1,0 +1,128 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"sluice.dev/sluice/control/status"
+)
+
+func (s *session) servicesCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "services",
+		Aliases: []string{"service", "svc"},
+		Short:   "List the service ports that are served",
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return s.ask(func(client *status.Client) error {
+				list, err := client.Services(c.Context())
+				if err != nil {
+					return err
+				}
+				return s.print(list, func(r *rows) { serviceRows(r, list) })
+			})
+		},
+	}
+}
+
+func serviceRows(r *rows, list []status.ServiceView) {
+	r.row("NAMESPACE", "NAME", "PORT", "FRONTENDS", "BACKENDS", "FLOWS", "PACKETS-IN", "BYTES-IN", "PACKETS-OUT", "BYTES-OUT")
+	for i := range list {
+		v := &list[i]
+		frontends := make([]string, len(v.Frontends))
+		for j, f := range v.Frontends {
+			frontends[j] = f.Address
+		}
+		r.row(v.Namespace, v.Name, servicePort(v.PortName, v.Port, v.Protocol), strings.Join(frontends, ","),
+			fmt.Sprintf("%d/%d", v.Usable, v.Backends), v.Traffic.Flows,
+			v.Traffic.ToBackend, byteCount(v.Traffic.ToBackendBytes), v.Traffic.ToClient, byteCount(v.Traffic.ToClientBytes))
+	}
+}
+
+// servicePort prints a port as kubectl does, with its name if it has one.
+func servicePort(name string, port uint16, protocol string) string {
+	if name != "" {
+		return fmt.Sprintf("%s:%d/%s", name, port, protocol)
+	}
+	return fmt.Sprintf("%d/%s", port, protocol)
+}
+
+func (s *session) backendsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "backends",
+		Aliases: []string{"backend", "endpoints"},
+		Short:   "List the endpoints, their state and their traffic",
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return s.ask(func(client *status.Client) error {
+				list, err := client.Backends(c.Context())
+				if err != nil {
+					return err
+				}
+				return s.print(list, func(r *rows) { backendRows(r, list) })
+			})
+		},
+	}
+}
+
+func backendRows(r *rows, list []status.BackendView) {
+	r.row("NAMESPACE", "SERVICE", "PORT", "BACKEND", "STATE", "NEXT-HOP", "FLOWS", "PACKETS-IN", "BYTES-IN", "PACKETS-OUT", "BYTES-OUT")
+	for i := range list {
+		v := &list[i]
+		state := v.State
+		if v.Local {
+			state += ",local"
+		}
+		r.row(v.Namespace, v.Service, servicePort(v.PortName, v.Port, v.Protocol), v.Address, state, v.NextHop, v.Traffic.Flows,
+			v.Traffic.ToBackend, byteCount(v.Traffic.ToBackendBytes), v.Traffic.ToClient, byteCount(v.Traffic.ToClientBytes))
+	}
+}
+
+func (s *session) drainCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "drain BACKEND",
+		Short: "Keep new flows from a backend; its old ones live on",
+		Long: "drain keeps new flows from a backend (an address, address:port or prefix); flows it has live on.\n" +
+			"`sluice backends` shows it as drained, `sluice undrain` ends it.",
+		Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error { return s.drain(c, args[0], true) },
+	}
+}
+
+func (s *session) undrainCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "undrain BACKEND",
+		Short: "Let new flows come to a drained backend again",
+		Args:  cobra.ExactArgs(1),
+		RunE:  func(c *cobra.Command, args []string) error { return s.drain(c, args[0], false) },
+	}
+}
+
+func (s *session) drain(c *cobra.Command, backend string, on bool) error {
+	e, err := status.ParseEndpoint(backend)
+	if err != nil {
+		return usageError{err}
+	}
+	return s.ask(func(client *status.Client) error {
+		n, err := client.Drain(c.Context(), e, on)
+		if err != nil {
+			return err
+		}
+		return s.print(status.Count{Count: n}, func(r *rows) {
+			if on {
+				r.line(fmt.Sprintf("%s: new flows are kept from %s; `sluice flows --backend %s` shows the ones it has", e, plural(n, "backend"), e))
+			} else {
+				r.line(fmt.Sprintf("%s: new flows come to %s again", e, plural(n, "backend")))
+			}
+		})
+	})
+}
+
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}

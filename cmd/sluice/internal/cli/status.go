@@ -1,0 +1,150 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sluice.dev/sluice/control/status"
+)
+
+func (s *session) statusCommand() *cobra.Command {
+	var wait bool
+	var timeout time.Duration
+	c := &cobra.Command{
+		Use:   "status",
+		Short: "Show what is applied against what was read, and every problem",
+		Long: "status shows what is applied against what was read, per source and object. With --wait it\n" +
+			"returns once everything read so far is published, steered and seen by every worker.",
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			ctx := c.Context()
+			if wait {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, timeout)
+				defer cancel()
+			}
+			return s.ask(func(client *status.Client) error {
+				v, err := client.Status(ctx, wait)
+				if errors.Is(err, context.DeadlineExceeded) {
+					return fmt.Errorf("not everything is applied after %s; `sluice status` says what is missing", timeout)
+				}
+				if err != nil {
+					return err
+				}
+				return s.print(v, func(r *rows) { statusTables(r, &v) })
+			})
+		},
+	}
+	c.Flags().BoolVar(&wait, "wait", false, "wait until everything read so far is applied")
+	c.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long --wait waits")
+	return c
+}
+
+func statusTables(r *rows, v *status.StatusView) {
+	ready := yesNo(v.Ready)
+	if len(v.NotReady) > 0 {
+		ready += ": " + strings.Join(v.NotReady, "; ")
+	}
+	r.row("Node:", v.Node)
+	r.row("Daemon:", fmt.Sprintf("%s, pid %d, since %s", v.Version.Version, v.PID, stamp(v.StartedAt)))
+	r.row("Ready:", ready)
+	if v.Draining {
+		r.row("Draining:", "yes")
+	}
+	r.row("Applied:", yesNo(v.Applied))
+	r.row("Config:", fmt.Sprintf("%s, loaded %s", v.Config.File, stamp(v.Config.LoadedAt)))
+	if v.Config.Error != "" {
+		r.row("", "refused, the last good one stays: "+strings.ReplaceAll(v.Config.Error, "\n", "\n-\t"))
+	}
+	for _, change := range v.Config.NeedRestart {
+		r.row("", "needs a restart: "+change)
+	}
+	n := v.Snapshot
+	r.row("Snapshot:", fmt.Sprintf("published %d, steered %d, seen by all workers %d", n.Published, n.Steered, n.Seen))
+	r.row("Serving:", fmt.Sprintf("%s, %s, %s", plural(n.Services, "service port"), plural(n.Frontends, "frontend"), plural(n.Backends, "backend")))
+	sourceRows(r, v.Sources)
+	interfaceRows(r, v.Interfaces)
+	conditionRows(r, v.Conditions)
+	problemRows(r, v.Problems)
+}
+
+// stamp prints a time in the zone of the daemon.
+func stamp(t time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	return t.Format(time.RFC3339)
+}
+
+func sourceRows(r *rows, list []status.SourceView) {
+	section(r)
+	r.row("SOURCE", "SYNCED", "OBJECTS", "READ", "APPLIED", "ERROR")
+	for _, s := range list {
+		r.row(s.Name, yesNo(s.Synced), s.Objects, s.Read, s.Applied, s.Error)
+	}
+}
+
+func interfaceRows(r *rows, list []status.InterfaceView) {
+	section(r)
+	r.row("INTERFACE", "UP", "DRIVER", "MTU", "MODE", "QUEUE", "WORKER", "SOCKET", "REASON")
+	for _, f := range list {
+		if len(f.Queues) == 0 {
+			r.row(f.Name, yesNo(f.Up), f.Driver, f.MTU, f.Mode, "", "", "", f.Reason)
+		}
+		for _, q := range f.Queues {
+			r.row(f.Name, yesNo(f.Up), f.Driver, f.MTU, f.Mode, q.Queue, q.Worker, socketState(q), reasons(f.Reason, q.Reason))
+		}
+	}
+}
+
+func socketState(q status.QueueView) string {
+	switch {
+	case !q.Bound:
+		return "not bound"
+	case q.ZeroCopy:
+		return "zero-copy"
+	}
+	return "copy"
+}
+
+func reasons(list ...string) string {
+	var given []string
+	for _, s := range list {
+		if s != "" {
+			given = append(given, s)
+		}
+	}
+	return strings.Join(given, "; ")
+}
+
+func conditionRows(r *rows, list []status.ConditionView) {
+	if len(list) == 0 {
+		return
+	}
+	section(r)
+	r.row("CONDITION", "LEVEL", "DETAIL")
+	for _, c := range list {
+		r.row(c.Name, c.Level, c.Detail)
+	}
+}
+
+func problemRows(r *rows, list []status.ProblemView) {
+	section(r)
+	if len(list) == 0 {
+		r.line("No problems.")
+		return
+	}
+	r.row("PROBLEM-IN", "OBJECT", "FIELD", "SERVING", "MESSAGE")
+	for _, p := range list {
+		serving := "no"
+		if p.Serving {
+			serving = "last good version"
+		}
+		r.row(p.Source, p.Object, p.Field, serving, p.Message)
+	}
+}

@@ -1,0 +1,143 @@
+// Package doctor looks at a host as a gateway will find it, and says what is wrong
+// and what to do about it.
+//
+//	Read(host) ──▶ Facts ──▶ Examine (pure) ──▶ []Finding
+//
+// Reading never changes anything and never needs the daemon. Where a daemon runs,
+// its own view of modes and queues goes before a guess. What cannot be read, for
+// lack of a capability or on an old kernel, is a finding too, never a silence.
+package doctor
+
+import (
+	"net/netip"
+
+	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/control/status"
+)
+
+// Level is how bad a finding is.
+type Level string
+
+// The levels: Fail keeps the gateway from working right, Warn may.
+const (
+	OK   Level = "ok"
+	Warn Level = "warn"
+	Fail Level = "fail"
+)
+
+// Finding is the result of one check.
+type Finding struct {
+	Check   string `json:"check"`
+	Subject string `json:"subject,omitempty"` // interface, port, file
+	Level   Level  `json:"level"`
+	Found   string `json:"found"`
+	Do      string `json:"do,omitempty"` // empty where Level is OK
+}
+
+// Facts is what was read from a host.
+type Facts struct {
+	Config *config.Configuration // nil if there is none to check against
+	// ConfigFile and ConfigError say where Config is from and why it is nil.
+	ConfigFile  string
+	ConfigError error
+	Running     *status.StatusView // nil if no daemon answers
+	RunningErr  error
+
+	Kernel    string // as uname -r prints it
+	AFXDP     error  // of making an AF_XDP socket
+	CapsOf    string // whose Caps these are
+	Caps      uint64 // effective
+	BPFFS     bool   // mounted where the configuration says
+	Memlock   uint64 // soft limit in bytes
+	HugePages int    // reserved, of the default size
+	CPUs      int
+
+	Host       config.Host
+	Sysctls    map[string]string // those that could be read, such as net.ipv4.ip_forward
+	Listeners  []Listener
+	Interfaces []Interface
+	Manifests  bool // the directory is there
+	Socket     SocketState
+}
+
+// Listener is a socket of this network namespace that waits for packets.
+type Listener struct {
+	Protocol string // tcp, udp
+	Addr     netip.AddrPort
+}
+
+// SocketState is what is at the status socket's path.
+type SocketState string
+
+// The states of the status socket.
+const (
+	SocketAbsent   SocketState = "absent"
+	SocketAnswers  SocketState = "answers"
+	SocketStale    SocketState = "stale"
+	SocketObstacle SocketState = "obstacle" // something that is no socket, or not ours to open
+)
+
+// Interface is one configured interface as the kernel has it.
+type Interface struct {
+	Name   string
+	Err    error // it is not there, or cannot be read
+	Up     bool
+	Kind   string // veth, bond, vlan, ...; device for hardware
+	Driver string
+	MTU    int
+	Queues int // that can both receive and transmit
+	// RSSQueues is how many queues the kernel spreads packets over.
+	RSSQueues int
+	Features  map[string]bool // ethtool -k, by the kernel's names
+	// XDPFeatures is the device's netdev_xdp_act bits, if XDPKnown.
+	XDPFeatures uint64
+	XDPKnown    bool
+	Program     string // of XDP, attached now: its name, or its id where the name cannot be read
+	Master      string // kind of the device it is enslaved to
+	VLANs       []string
+	// PeerFeatures is of the other end of a veth, if that is in this namespace.
+	PeerFeatures map[string]bool
+}
+
+// Examine judges the facts, in the order in which an operator would put things right.
+func Examine(f *Facts) []Finding {
+	e := examination{f: f}
+	e.kernel()
+	e.privileges()
+	e.configuration()
+	if f.Config == nil {
+		return e.findings
+	}
+	e.memory()
+	e.forwarding()
+	e.ports()
+	e.places()
+	for i := range f.Interfaces {
+		e.device(&f.Interfaces[i])
+	}
+	return e.findings
+}
+
+// Failed says whether a finding is a Fail.
+func Failed(list []Finding) bool {
+	for i := range list {
+		if list[i].Level == Fail {
+			return true
+		}
+	}
+	return false
+}
+
+// examination collects findings.
+type examination struct {
+	f        *Facts
+	findings []Finding
+}
+
+func (e *examination) ok(check, subject, found string) {
+	e.findings = append(e.findings, Finding{Check: check, Subject: subject, Level: OK, Found: found})
+}
+
+func (e *examination) add(level Level, check, subject, found, do string) {
+	e.findings = append(e.findings, Finding{Check: check, Subject: subject, Level: level, Found: found, Do: do})
+}

@@ -1,0 +1,218 @@
+package doctor
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// kernel checks what no configuration can change.
+func (e *examination) kernel() {
+	var major, minor int
+	if _, err := fmt.Sscanf(e.f.Kernel, "%d.%d", &major, &minor); err != nil {
+		e.add(Warn, "kernel", "", e.f.Kernel+", which cannot be understood", "make sure it is Linux 6.6 or newer")
+	} else if major < 6 || major == 6 && minor < 6 {
+		// TCX, by which replies of local endpoints are caught, came with 6.6.
+		e.add(Fail, "kernel", "", e.f.Kernel, "use Linux 6.6 or newer (TCX programs)")
+	} else {
+		e.ok("kernel", "", e.f.Kernel)
+	}
+	switch {
+	case e.f.AFXDP == nil:
+		e.ok("af_xdp", "", "sockets can be made")
+	case unix.EAFNOSUPPORT == e.f.AFXDP:
+		e.add(Fail, "af_xdp", "", "the kernel has no AF_XDP", "use a kernel with CONFIG_XDP_SOCKETS=y")
+	case unix.EPERM == e.f.AFXDP:
+		e.add(Warn, "af_xdp", "", "this command may not make AF_XDP sockets", "run it as root, or give it CAP_NET_RAW")
+	default:
+		e.add(Fail, "af_xdp", "", "a socket cannot be made: "+e.f.AFXDP.Error(), "see dmesg")
+	}
+}
+
+// needed are the capabilities of the daemon and what each is for.
+var needed = []struct {
+	bit  uint
+	name string
+	why  string
+}{
+	{unix.CAP_NET_ADMIN, "CAP_NET_ADMIN", "attach XDP, make the host link"},
+	{unix.CAP_NET_RAW, "CAP_NET_RAW", "make AF_XDP sockets"},
+	{unix.CAP_BPF, "CAP_BPF", "load programs and maps"},
+}
+
+func (e *examination) has(bit uint) bool { return e.f.Caps&(1<<bit) != 0 }
+
+func (e *examination) privileges() {
+	var missing []string
+	for _, c := range needed {
+		if !e.has(c.bit) && !(c.bit == unix.CAP_BPF && e.has(unix.CAP_SYS_ADMIN)) {
+			missing = append(missing, c.name+" ("+c.why+")")
+		}
+	}
+	if len(missing) == 0 {
+		e.ok("capabilities", e.f.CapsOf, "all that are needed")
+	} else {
+		e.add(Fail, "capabilities", e.f.CapsOf, "missing "+strings.Join(missing, ", "), "run as root, or add them to the unit or the container")
+	}
+}
+
+func (e *examination) configuration() {
+	f := e.f
+	switch {
+	case f.ConfigError != nil:
+		e.add(Fail, "configuration", f.ConfigFile, f.ConfigError.Error(), "correct the file; nothing that depends on it was checked")
+	case f.Config == nil:
+		e.add(Warn, "configuration", "", "none given, and no daemon runs that has one", "name one with --config; nothing that depends on it was checked")
+	default:
+		e.ok("configuration", f.ConfigFile, "valid")
+	}
+	if f.Running != nil {
+		for _, c := range f.Running.Conditions {
+			if c.Level != string(OK) {
+				e.add(Level(c.Level), c.Name, "", c.Detail, "see `sluice status`")
+			}
+		}
+	}
+	switch {
+	case f.Running != nil && f.Running.Ready:
+		e.ok("daemon", "", fmt.Sprintf("running as pid %d, ready", f.Running.PID))
+	case f.Running != nil:
+		e.add(Warn, "daemon", "", fmt.Sprintf("running as pid %d, not ready: %s", f.Running.PID, strings.Join(f.Running.NotReady, "; ")), "see `sluice status`")
+	default:
+		e.ok("daemon", "", "not running; modes below are what the drivers say they can")
+	}
+}
+
+func (e *examination) memory() {
+	c := e.f.Config
+	var umem uint64
+	for _, i := range e.f.Interfaces {
+		umem += uint64(e.queuesUsed(&i)) * uint64(c.Frames.PerQueue) * uint64(c.Frames.Size)
+	}
+	const mib = 1 << 20
+	found := fmt.Sprintf("%d MiB of packet memory, limit %s", umem/mib, limit(e.f.Memlock))
+	switch {
+	case e.has(unix.CAP_IPC_LOCK), umem <= e.f.Memlock:
+		e.ok("memlock", "", found)
+	default:
+		e.add(Fail, "memlock", "", found, "add CAP_IPC_LOCK, raise LimitMEMLOCK (ulimit -l), or lower frames.perQueue")
+	}
+	if e.f.HugePages > 0 {
+		e.ok("hugepages", "", fmt.Sprintf("%d reserved", e.f.HugePages))
+	} else {
+		e.ok("hugepages", "", "none reserved; small pages are used")
+	}
+}
+
+func limit(bytes uint64) string {
+	if bytes == unix.RLIM_INFINITY {
+		return "none"
+	}
+	return fmt.Sprintf("%d KiB", bytes/1024)
+}
+
+// forwarding checks what the kernel does with packets that the host link gives it.
+func (e *examination) forwarding() {
+	if !e.f.Config.HostLink.Enabled {
+		return
+	}
+	for _, family := range []struct{ name, key string }{{"IPv4", "net.ipv4.ip_forward"}, {"IPv6", "net.ipv6.conf.all.forwarding"}} {
+		switch v, known := e.f.Sysctls[family.key]; {
+		case !known:
+			e.add(Warn, "forwarding", family.name, family.key+" cannot be read", "make sure it is 1 if backends are behind kernel routes")
+		case v == "0":
+			e.add(Warn, "forwarding", family.name, family.key+" is 0", "backends that only the kernel reaches (overlays) get nothing: sysctl "+family.key+"=1")
+		default:
+			e.ok("forwarding", family.name, family.key+" is "+v)
+		}
+	}
+}
+
+// ports checks what shares the node's port numbers.
+func (e *examination) ports() {
+	c := e.f.Config
+	if port, clash := e.f.Host.ChosenByKernel(c.SNAT.Ports); clash {
+		e.add(Fail, "snat-ports", c.SNAT.Ports.String(), fmt.Sprintf("the kernel gives out port %d of it too (%s)", port, e.f.Host.Ephemeral),
+			"choose a range outside, or: sysctl net.ipv4.ip_local_reserved_ports="+c.SNAT.Ports.String())
+	} else {
+		e.ok("snat-ports", c.SNAT.Ports.String(), "outside node ports "+c.NodePortRange.String()+" and the kernel's own "+e.f.Host.Ephemeral.String())
+	}
+	if in := e.listeners(func(l Listener) bool { return !l.Addr.Addr().IsLoopback() && c.SNAT.Ports.Contains(l.Addr.Port()) }); in != "" {
+		e.add(Warn, "snat-ports", c.SNAT.Ports.String(), "the node listens in it: "+in,
+			"it works, by a detour through user space; choose another range if that traffic matters")
+	}
+	if in := e.listeners(func(l Listener) bool { return !l.Addr.Addr().IsLoopback() && c.NodePortRange.Contains(l.Addr.Port()) }); in != "" {
+		e.add(Warn, "node-ports", c.NodePortRange.String(), "the node listens in it: "+in,
+			"a node port that a service has goes to the service; move the listener")
+	}
+	e.metricsPort(c.Metrics.Address)
+}
+
+func (e *examination) metricsPort(address string) {
+	if address == "" {
+		e.ok("metrics-port", "", "none configured")
+		return
+	}
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return // config.Validate has said so
+	}
+	at, _ := netip.ParseAddr(host) // without a host the zero Addr: every address
+	clash := e.listeners(func(l Listener) bool {
+		return l.Protocol == "tcp" && strconv.Itoa(int(l.Addr.Port())) == port &&
+			(!at.IsValid() || at.IsUnspecified() || l.Addr.Addr().IsUnspecified() || l.Addr.Addr() == at)
+	})
+	if clash != "" && e.f.Running == nil {
+		e.add(Warn, "metrics-port", address, "taken: "+clash, "free it or set metrics.address; forwarding works without")
+		return
+	}
+	e.ok("metrics-port", address, "free, or the daemon's own")
+}
+
+// listeners prints those that match, a few of them.
+func (e *examination) listeners(match func(Listener) bool) string {
+	const most = 5
+	var found []string
+	n := 0
+	for _, l := range e.f.Listeners {
+		if match(l) {
+			if n++; n <= most {
+				found = append(found, l.Protocol+" "+l.Addr.String())
+			}
+		}
+	}
+	if n > most {
+		found = append(found, fmt.Sprintf("and %d more", n-most))
+	}
+	return strings.Join(found, ", ")
+}
+
+// places checks files and directories.
+func (e *examination) places() {
+	c := e.f.Config
+	switch {
+	case e.f.BPFFS:
+		e.ok("bpffs", c.BPFFS, "mounted")
+	case e.has(unix.CAP_SYS_ADMIN):
+		e.ok("bpffs", c.BPFFS, "not mounted; the daemon mounts it")
+	default:
+		e.add(Fail, "bpffs", c.BPFFS, "not mounted, and mounting needs CAP_SYS_ADMIN", "mount -t bpf bpf "+c.BPFFS)
+	}
+	if e.f.Manifests {
+		e.ok("manifests", c.Manifests.Directory, "there")
+	} else {
+		e.add(Fail, "manifests", c.Manifests.Directory, "no such directory", "create it or set manifests.directory")
+	}
+	switch e.f.Socket {
+	case SocketAbsent, SocketAnswers:
+		e.ok("status-socket", c.StatusSocket, string(e.f.Socket))
+	case SocketStale:
+		e.ok("status-socket", c.StatusSocket, "left by a daemon that was killed; the next one replaces it")
+	default:
+		e.add(Fail, "status-socket", c.StatusSocket, "something else is there, or it cannot be opened", "remove it, run this as root, or set statusSocket")
+	}
+}

@@ -1,0 +1,17 @@
+// Command sluice is the gateway and everything one asks it: `sluice run` is the
+// daemon, the other commands talk to it. See package cli for the commands and
+// package daemon for how the parts are put together.
+package main
+
+import (
+	"context"
+	"os"
+
+	"sluice.dev/sluice/cmd/sluice/internal/cli"
+	"sluice.dev/sluice/cmd/sluice/internal/daemon"
+)
+
+func main() {
+	app := cli.App{Run: daemon.Run, Out: os.Stdout, Err: os.Stderr}
+	os.Exit(app.Main(context.Background(), os.Args[1:]))
+}
