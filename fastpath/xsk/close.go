@@ -66,7 +66,7 @@ func (s *Socket) Close(p *fastpath.Pool) error {
 		u.graves = append(u.graves, grave{s.ifindex, s.queue, behind})
 	}
 	u.sockets[s.slot] = nil
-	s.frames, s.up = 0, false
+	s.frames, s.done, s.up = 0, nil, false
 	if e := s.release(); err == nil {
 		err = e
 	}

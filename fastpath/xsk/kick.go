@@ -108,7 +108,10 @@ func (s *Socket) Probe() {
 	}
 }
 
-// kick makes the kernel look at the transmit ring.
+// kick makes the kernel look at the transmit ring. Not telling the Go scheduler
+// (RawSyscall) would save 35 of 265 ns per call (BenchmarkKick), half a nanosecond per
+// packet of a full batch; but the call itself takes some 50 us per 64 packets in
+// copy mode, for which it would keep every other goroutine from stopping the world.
 func (s *Socket) kick() unix.Errno {
 	s.counters.Kicks++
 	_, _, errno := unix.Syscall6(unix.SYS_SENDTO, uintptr(s.fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)

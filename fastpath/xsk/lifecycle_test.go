@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +21,9 @@ func TestModeAndReason(t *testing.T) {
 	in, out := newWire(t, "sl0", "sl0p"), newWire(t, "sl1", "sl1p")
 	r := newRig(t, 1024)
 	a := r.open(in, smallRings)
+	if err := r.umem.Close(); err == nil || !strings.Contains(err.Error(), "sl0 queue 0 is still open") {
+		t.Errorf("closing a UMEM under its socket: %v", err)
+	}
 	if m, why := a.Mode(); m != Copy || why != "the driver has no AF_XDP zero-copy" {
 		t.Errorf("veth is in %v, because %q", m, why)
 	}
@@ -126,7 +130,7 @@ func TestQueueIsTaken(t *testing.T) {
 		if !errors.Is(err, ErrQueueTaken) || !strings.Contains(err.Error(), "sl0 queue 0: queue is taken") {
 			t.Errorf("%s: %v", name, err)
 		}
-		if took := time.Since(start); took < c.RebindFor || took > 10*c.RebindFor {
+		if took := time.Since(start); took < c.RebindFor || took > 5*time.Second {
 			t.Errorf("%s: gave up after %v", name, took)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -145,19 +149,25 @@ func TestRebind(t *testing.T) {
 	enterNamespace(t)
 	w := newWire(t, "sl0", "sl0p")
 	r := newRig(t, 1024)
-	longest := time.Duration(0)
-	r.open(w, smallRings)
+	best, worst := time.Hour, time.Duration(0)
+	c := smallRings
+	c.TxBudget = txBatch // so that Close has to call more than once
+	r.open(w, c)
 	must(t, r.links[0].Close(r.pool))
 	for range 5 {
 		start := time.Now()
-		s := r.reopen(0, w, smallRings)
-		longest = max(longest, time.Since(start))
-		if n := r.generate(s, 0, 20); n != 20 {
-			t.Fatalf("transmit ring took %d of 20", n)
+		s := r.reopen(0, w, c)
+		took := time.Since(start)
+		best, worst = min(best, took), max(worst, took)
+		if n := r.generate(s, 0, 200); n != 200 {
+			t.Fatalf("transmit ring took %d of 200", n)
 		}
-		s.Flush()
 		w.send(t, 0, 20)
-		must(t, s.Close(r.pool))
+		must(t, s.Close(r.pool)) // sends what was transmitted and not flushed
+		seen := map[uint64]int{}
+		if w.receive(t, seen); len(seen) != 200 {
+			t.Errorf("%d of 200 packets were sent before Close", len(seen))
+		}
 		r.law("after Close")
 		if r.pool.Free() != 1024 {
 			t.Errorf("%d of 1024 frames after Close", r.pool.Free())
@@ -166,9 +176,9 @@ func TestRebind(t *testing.T) {
 			t.Error("closed twice")
 		}
 	}
-	t.Logf("longest open after close: %v", longest)
-	if longest > 500*time.Millisecond {
-		t.Errorf("opening again took %v", longest)
+	t.Logf("open after close took %v to %v", best, worst)
+	if best > 250*time.Millisecond { // the worst depends on what else the machine does
+		t.Errorf("opening again took at least %v", best)
 	}
 }
 
@@ -332,6 +342,58 @@ func TestKeptFrames(t *testing.T) {
 	r.law("after the frame came back")
 	if s.Frames() != 256 || r.pool.Free() != 256 {
 		t.Errorf("%d in the link, %d free at the end", s.Frames(), r.pool.Free())
+	}
+}
+
+// TestSort: what Close may take back, for a frame in each place that there is.
+func TestSort(t *testing.T) {
+	const inRx, inDeviceRx, inTxRing, inDeviceTx, inCompletion, stashed = 0, 1, 2, 3, 4, 5
+	for _, tc := range []struct {
+		name           string
+		copyMode, gone bool
+		behind         []uint64
+	}{
+		{"copy", true, false, []uint64{inDeviceTx}},
+		{"zero-copy", false, false, []uint64{inDeviceRx, inDeviceTx}},
+		{"copy, device deleted", true, true, nil},
+		{"zero-copy, device deleted", false, true, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			rx, tx, completion := heapRing[unix.XDPDesc](8, 0), heapRing[unix.XDPDesc](8, 0), heapRing[uint64](8, 0)
+			s := &Socket{owners: make(owners, 8), frameShift: 11, inFill: fillOwner(3), inTx: txOwner(3), copyMode: tc.copyMode,
+				rx: newConsumer[unix.XDPDesc](rx, &heapOffsets, 8), tx: newProducer[unix.XDPDesc](tx, &heapOffsets, 8),
+				completion: newConsumer[uint64](completion, &heapOffsets, 8), done: []uint64{stashed << 11}}
+			s.gone.Store(tc.gone)
+			kernelRx := newProducer[unix.XDPDesc](rx, &heapOffsets, 8)
+			kernelTx := newConsumer[unix.XDPDesc](tx, &heapOffsets, 8)
+			kernelCompletion := newProducer[uint64](completion, &heapOffsets, 8)
+			for _, frame := range []uint64{inRx, inDeviceRx} {
+				s.owners.give(frame, s.inFill)
+			}
+			for i, frame := range []uint64{inCompletion, inDeviceTx, inTxRing} {
+				s.owners.give(frame, s.inTx)
+				s.tx.reserve(3)
+				*s.tx.at(uint32(i)) = unix.XDPDesc{Addr: frame << 11, Len: 60}
+			}
+			s.tx.submit(3)
+			kernelTx.peek(3)
+			kernelTx.release(2)
+			kernelCompletion.reserve(1)
+			*kernelCompletion.at(0) = inCompletion << 11
+			kernelCompletion.submit(1)
+			kernelRx.reserve(1)
+			*kernelRx.at(0) = unix.XDPDesc{Addr: inRx<<11 + packetHeadroom, Len: 60}
+			kernelRx.submit(1)
+			s.owners[stashed] = kept
+
+			back, behind := s.sort()
+			for i := range behind {
+				behind[i] >>= 11
+			}
+			if !slices.Equal(behind, tc.behind) || len(back)+len(behind) != 6 {
+				t.Errorf("%d come back, frames %v stay behind, want %v", len(back), behind, tc.behind)
+			}
+		})
 	}
 }
 

@@ -41,14 +41,15 @@ type Config struct {
 	// TxBudget is how many packets one system call may send in copy mode; TxSize if
 	// zero. Kernels before 6.17 have 32, and then Flush calls more often.
 	TxBudget int
-	// RebindFor is how long Open waits for a queue that is taken: one second if
-	// zero. A socket closed just now holds its queue for some 20 ms more.
+	// RebindFor is how long Open waits for a queue that is taken: three seconds if
+	// zero. A socket closed just now holds its queue for some 20 ms more, and up to half
+	// a second on a busy machine.
 	RebindFor time.Duration
 }
 
 const (
 	defaultRingSize  = 2048
-	defaultRebindFor = time.Second
+	defaultRebindFor = 3 * time.Second
 )
 
 // check fills in defaults and finds the interface.
