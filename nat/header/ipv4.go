@@ -65,8 +65,8 @@ func parseIPv4(frame []byte, p *Packet, l3 int) stats.DropReason {
 
 // setIPv4 fills p with what the fixed header says.
 func (p *Packet) setIPv4(h *[IPv4Bytes]byte, l3, l4, end int) {
-	p.Tuple.Src = Addr{10: 0xff, 11: 0xff, 12: h[12], 13: h[13], 14: h[14], 15: h[15]}
-	p.Tuple.Dst = Addr{10: 0xff, 11: 0xff, 12: h[16], 13: h[17], 14: h[18], 15: h[19]}
+	p.Tuple.Src.setMapped((*[4]byte)(h[12:16]))
+	p.Tuple.Dst.setMapped((*[4]byte)(h[16:20]))
 	p.Tuple.Proto = h[9]
 	p.L3, p.L4, p.End = uint16(l3), uint16(l4), uint16(end)
 	p.TTL = h[8]

@@ -71,7 +71,7 @@ func (p *Packet) setIPv6(h *[IPv6Bytes]byte, l3, end int) {
 // payload of a later fragment, and sets L4, Tuple.Proto and the fragment's fields.
 func (p *Packet) walkExtensions(frame []byte, next uint8) stats.DropReason {
 	at, end := int(p.L4), int(p.End)
-	for range maxExtensionHeaders + 1 {
+	for n := 0; ; n++ {
 		switch next {
 		case nextHopByHop: // RFC 8200 section 4.1: right behind the fixed header or nowhere
 			if at != int(p.L3)+IPv6Bytes {
@@ -81,6 +81,9 @@ func (p *Packet) walkExtensions(frame []byte, next uint8) stats.DropReason {
 		default:
 			p.Tuple.Proto, p.L4 = next, uint16(at)
 			return stats.None
+		}
+		if n == maxExtensionHeaders {
+			return stats.IPv6ExtensionHeader
 		}
 		if at+extensionUnit > end {
 			return p.shortChain()
@@ -108,7 +111,6 @@ func (p *Packet) walkExtensions(frame []byte, next uint8) stats.DropReason {
 		}
 		next, at = h[0], at+bytes
 	}
-	return stats.IPv6ExtensionHeader
 }
 
 // shortChain names a chain that ends before the transport header: in a first fragment

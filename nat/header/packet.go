@@ -49,8 +49,8 @@ type Packet struct {
 const (
 	EtherTypeIPv4 = 0x0800
 	EtherTypeIPv6 = 0x86dd
-	etherTypeVLAN = 0x8100 // IEEE 802.1Q
-	etherTypeQinQ = 0x88a8 // IEEE 802.1ad
+	EtherTypeVLAN = 0x8100 // IEEE 802.1Q
+	EtherTypeQinQ = 0x88a8 // IEEE 802.1ad
 )
 
 // Sizes of headers without options, in bytes.
@@ -89,7 +89,7 @@ func Parse(frame []byte, p *Packet) stats.DropReason {
 	p.Multicast = frame[0]&1 != 0
 	l3 := EthernetBytes
 	etherType := binary.BigEndian.Uint16(frame[etherTypeOffset:])
-	for etherType == etherTypeVLAN || etherType == etherTypeQinQ {
+	for etherType == EtherTypeVLAN || etherType == EtherTypeQinQ {
 		if p.VLANs == maxVLANs {
 			return stats.EtherType
 		}

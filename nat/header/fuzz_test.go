@@ -1,0 +1,85 @@
+package header_test
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/header/headertest"
+)
+
+// FuzzParse: whatever the bytes, Parse reads no others (the slice has no capacity
+// beyond them), writes none, says the same twice whatever was in the Packet before, agrees
+// with the reference, and points only into the frame.
+func FuzzParse(f *testing.F) {
+	for _, frame := range corpus() {
+		f.Add(frame, false)
+		f.Add(frame, true)
+	}
+	f.Fuzz(func(t *testing.T, data []byte, seal bool) {
+		frame := slices.Clip(slices.Clone(data))
+		if seal && len(frame) >= 34 && frame[12] == 0x08 && frame[13] == 0 {
+			headertest.SealIPv4(frame) // or the fuzzer never gets past the checksum
+		}
+		before := slices.Clone(frame)
+		agree(t, "fuzz", frame)
+		var p header.Packet
+		reason := header.Parse(frame, &p)
+		again := header.Packet{Tuple: header.Tuple{SrcPort: 9, V6: true}, VLANs: 2, Fragment: header.LaterFragment}
+		if header.Parse(frame, &again) != reason || again != p {
+			t.Fatalf("not the same twice: %+v, %+v", p, again)
+		}
+		if !bytes.Equal(frame, before) {
+			t.Fatal("the frame changed")
+		}
+		if reason == stats.None {
+			within(t, frame, &p)
+		}
+	})
+}
+
+// within checks the order of offsets, and that what is built on them holds.
+func within(t *testing.T, frame []byte, p *header.Packet) {
+	if p.L3 < header.EthernetBytes || p.L4 < p.L3+header.IPv4Bytes || p.End < p.L4 || int(p.End) > len(frame) {
+		t.Fatalf("offsets %d, %d, %d in %d bytes", p.L3, p.L4, p.End, len(frame))
+	}
+	if p.Fragment != header.LaterFragment && p.End-p.L4 < 8 {
+		t.Fatalf("%d bytes of transport", p.End-p.L4)
+	}
+	if p.Tuple.V6 == p.Tuple.Src.Is4() || p.Tuple.V6 == p.Tuple.Dst.Is4() {
+		t.Fatalf("families %+v", p.Tuple)
+	}
+	if !header.Unicast(&p.Tuple.Src) || !header.Unicast(&p.Tuple.Dst) {
+		t.Fatalf("not unicast: %+v", p.Tuple)
+	}
+	if p.Fragment != header.NotFragment && uint32(p.FragmentOffset)+uint32(p.FragmentBytes()) > 65535 {
+		t.Fatalf("%d bytes at %d", p.FragmentBytes(), p.FragmentOffset)
+	}
+	header.ChecksumICMP(frame, p)
+}
+
+// FuzzIPv4Options: any 40 bytes of options behind a right checksum.
+func FuzzIPv4Options(f *testing.F) {
+	for _, options := range [][]byte{
+		{}, {0}, {1, 1, 1, 1}, {131, 3, 4}, {137, 7, 4, 1, 2, 3, 4}, {7, 39, 4}, {68, 4, 5, 0},
+		{148, 4, 0, 0}, {7, 0}, {7, 1}, {7, 5, 0, 0}, {1, 1, 1, 7}, {0, 131, 3, 4}, bytes.Repeat([]byte{1}, 40),
+	} {
+		f.Add(options)
+	}
+	f.Fuzz(func(t *testing.T, options []byte) {
+		frame := tcp(func(p *headertest.Packet) { p.Options = options[:min(len(options), 40)] })
+		agree(t, "fuzz", frame)
+		var p header.Packet
+		switch reason := header.Parse(frame, &p); reason {
+		case stats.None:
+			if err := headertest.Verify(frame); err != nil {
+				t.Fatal(err)
+			}
+		case stats.IPv4Header, stats.IPv4SourceRoute:
+		default:
+			t.Fatalf("dropped as %v", reason)
+		}
+	})
+}

@@ -1,0 +1,291 @@
+package header_test
+
+import (
+	"encoding/binary"
+	"reflect"
+	"slices"
+	"testing"
+
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/header/headertest"
+)
+
+func TestParseReadsWhatIsThere(t *testing.T) {
+	for name, frame := range corpus() {
+		t.Run(name, func(t *testing.T) {
+			if err := headertest.Verify(frame); err != nil {
+				t.Fatalf("the test packet itself: %v", err)
+			}
+			var p header.Packet
+			if reason := header.Parse(frame, &p); reason != stats.None {
+				t.Fatalf("dropped: %v", reason)
+			}
+			if want, _ := parseReference(frame); p != want {
+				t.Errorf("got  %+v\nwant %+v", p, want)
+			}
+		})
+	}
+}
+
+func TestPacketIsOneCacheLine(t *testing.T) {
+	if n := reflect.TypeFor[header.Packet]().Size(); n != 64 {
+		t.Errorf("Packet takes %d bytes, want 64", n)
+	}
+}
+
+// Every truncation is named, and none is read past its end: the slice has no
+// capacity beyond the cut.
+func TestParseTruncated(t *testing.T) {
+	for name, frame := range corpus() {
+		for cut := range frame {
+			var p header.Packet
+			if got := header.Parse(slices.Clip(slices.Clone(frame[:cut])), &p); got != stats.FrameTruncated {
+				t.Errorf("%s cut to %d of %d bytes: %v", name, cut, len(frame), got)
+			}
+		}
+	}
+}
+
+// Every length that a header can claim of a truncated or padded frame is judged as the reference does.
+func TestParseLyingLengths(t *testing.T) {
+	for name, frame := range corpus() {
+		at := len(frame) - len(headertest.IP(frame))
+		field, v4 := at+4, frame[at]>>4 == 4
+		if v4 {
+			field = at + 2
+		}
+		right := int(binary.BigEndian.Uint16(frame[field:]))
+		for _, bytes := range []int{len(frame), len(frame) + 6, len(frame) + 40} {
+			for claimed := max(right-80, 0); claimed < right+48; claimed++ {
+				f := slices.Clone(frame)
+				for len(f) < bytes {
+					f = append(f, 0xa5)
+				}
+				binary.BigEndian.PutUint16(f[field:], uint16(claimed))
+				if v4 {
+					sealAt(f, at)
+				}
+				agree(t, name, f)
+			}
+		}
+	}
+}
+
+// sealAt makes an IPv4 header's checksum right.
+func sealAt(frame []byte, at int) {
+	end := min(at+int(frame[at]&15)*4, len(frame))
+	if end < at+20 {
+		return
+	}
+	binary.BigEndian.PutUint16(frame[at+10:], 0)
+	s := 0
+	for i, v := range frame[at:end] {
+		s += int(v) << (8 * (1 - i%2))
+	}
+	s %= 65535
+	binary.BigEndian.PutUint16(frame[at+10:], ^uint16(s))
+}
+
+// agree compares Parse with the reference. Where a packet is dropped, only what
+// contract says must hold is compared.
+func agree(t *testing.T, name string, frame []byte) {
+	t.Helper()
+	var got header.Packet
+	reason := header.Parse(frame, &got)
+	want, wantReason := parseReference(frame)
+	if reason != wantReason {
+		t.Fatalf("%s: %v, reference says %v\n%x", name, reason, wantReason, frame)
+	}
+	if reason == stats.None && got != want {
+		t.Fatalf("%s:\ngot  %+v\nwant %+v\n%x", name, got, want, frame)
+	}
+	if got.L3 != 0 && (got.Tuple.Src != want.Tuple.Src || got.Tuple.Dst != want.Tuple.Dst) {
+		t.Fatalf("%s: addresses of a dropped packet: %v, %v\n%x", name, got.Tuple, want.Tuple, frame)
+	}
+}
+
+type fault struct {
+	name   string
+	frame  []byte
+	reason stats.DropReason
+}
+
+func tcp(change func(*headertest.Packet)) []byte {
+	p := headertest.TCP(client4, vip4, headertest.SYN)
+	change(p)
+	return p.Bytes()
+}
+
+func udp6(change func(*headertest.Packet)) []byte {
+	p := headertest.UDP(client6, vip6, "hello")
+	change(p)
+	return p.Bytes()
+}
+
+// patch writes bytes at an offset of a frame; an IPv4 header is sealed again.
+func patch(frame []byte, at int, b ...byte) []byte {
+	f := slices.Clone(frame)
+	copy(f[at:], b)
+	if binary.BigEndian.Uint16(f[12:]) == 0x0800 {
+		headertest.SealIPv4(f)
+	}
+	return f
+}
+
+func extensions(types ...uint8) []byte {
+	return udp6(func(p *headertest.Packet) {
+		for _, t := range types {
+			e := headertest.Extension{Type: t, Data: padding}
+			if t == headertest.Routing {
+				e.Data = []byte{4, 0, 0, 0, 0, 0}
+			}
+			p.Extensions = append(p.Extensions, e)
+		}
+	})
+}
+
+func TestParseNamesTheFault(t *testing.T) {
+	tcp4 := corpus()["tcp4"]
+	tcp6 := corpus()["tcp6"]
+	udp4 := corpus()["udp4"]
+	echo4 := corpus()["echo4"]
+	broken := slices.Clone(tcp4)
+	broken[24] ^= 1
+	destinations := slices.Repeat([]uint8{60}, 16)
+	for _, f := range []fault{
+		{"three tags", tcp(func(p *headertest.Packet) { p.VLAN = []uint16{1, 2, 3} }), stats.EtherType},
+		{"arp", patch(tcp6, 12, 0x08, 0x06), stats.EtherType},
+		{"802.3 length", patch(tcp6, 12, 0x00, 0x40), stats.EtherType},
+		{"too long for 16 bits", make([]byte, 65536), stats.FrameOversize},
+		{"ipv6 in the ipv4 ethertype", patch(tcp4, 14, 0x65), stats.IPv4Header},
+		{"ihl 4", patch(tcp4, 14, 0x44), stats.IPv4Header},
+		{"total below header", patch(tcp4, 16, 0, 19), stats.IPv4Header},
+		{"bad header checksum", broken, stats.IPv4Checksum},
+		{"loose source route", tcp(func(p *headertest.Packet) { p.Options = []byte{131, 3, 4} }), stats.IPv4SourceRoute},
+		{"strict source route", tcp(func(p *headertest.Packet) { p.Options = []byte{1, 1, 137, 7, 4, 1, 2, 3, 4} }), stats.IPv4SourceRoute},
+		{"option of length 0", tcp(func(p *headertest.Packet) { p.Options = []byte{7, 0, 0, 0} }), stats.IPv4Header},
+		{"option of length 1", tcp(func(p *headertest.Packet) { p.Options = []byte{7, 1, 0, 0} }), stats.IPv4Header},
+		{"option past the header", tcp(func(p *headertest.Packet) { p.Options = []byte{7, 5, 0, 0} }), stats.IPv4Header},
+		{"option type in the last byte", tcp(func(p *headertest.Packet) { p.Options = []byte{1, 1, 1, 7} }), stats.IPv4Header},
+		{"ipv4 in the ipv6 ethertype", patch(tcp6, 14, 0x45), stats.IPv6Header},
+		{"jumbogram", patch(tcp6, 18, 0, 0), stats.IPv6Header},
+		{"hop-by-hop second", extensions(60, 0), stats.IPv6ExtensionHeader},
+		{"two fragment headers", patch(extensions(44, 44), 14+40+2, 0, 0, 0, 0, 0, 0, 17, 0, 0, 0), stats.IPv6ExtensionHeader},
+		{"17 extension headers", extensions(append(destinations, 60)...), stats.IPv6ExtensionHeader},
+		{"extension past the packet", patch(extensions(60), 14+40+1, 99), stats.IPv6ExtensionHeader},
+		{"routing type 0", patch(extensions(43), 14+40+2, 0), stats.IPv6RoutingHeader},
+		{"segments left", patch(extensions(43), 14+40+3, 1), stats.IPv6RoutingHeader},
+		{"authentication header", extensions(51), stats.Protocol},
+		{"land", patch(tcp4, 26, 198, 51, 100, 7), stats.LandAttack},
+		{"land6", patch(tcp6, 22, tcp6[38:54]...), stats.LandAttack},
+		{"tcp offset 4", patch(tcp4, 14+20+12, 0x40), stats.TCPHeader},
+		{"tcp offset past the end", patch(tcp4, 14+20+12, 0x60), stats.TCPHeader},
+		{"tcp cut by the ip length", patch(tcp4, 16, 0, 39), stats.TCPHeader},
+		{"udp length 7", patch(udp4, 14+20+4, 0, 7), stats.UDPLength},
+		{"udp length past the end", patch(udp4, 14+20+4, 0, 14), stats.UDPLength},
+		{"udp cut by the ip length", patch(udp4, 16, 0, 27), stats.UDPLength},
+		{"udp6 without checksum", udp6(func(p *headertest.Packet) { p.NoChecksum = true }), stats.UDPZeroChecksum},
+		{"source port 0", patch(udp4, 14+20, 0, 0), stats.PortZero},
+		{"destination port 0", patch(tcp4, 14+20+2, 0, 0), stats.PortZero},
+		{"icmp cut by the ip length", patch(echo4, 16, 0, 27), stats.ICMPHeader},
+		{"sctp", tcp(func(p *headertest.Packet) { p.Proto, p.Payload = 132, make([]byte, 12) }), stats.Protocol},
+		{"icmpv6 over ipv4", patch(echo4, 14+9, 58), stats.Protocol},
+		{"icmp over ipv6", patch(corpus()["echo6"], 14+6, 1), stats.Protocol},
+	} {
+		t.Run(f.name, func(t *testing.T) {
+			var p header.Packet
+			if got := header.Parse(f.frame, &p); got != f.reason {
+				t.Errorf("dropped as %v, want %v", got, f.reason)
+			}
+			agree(t, f.name, f.frame)
+		})
+	}
+	t.Run("16 extension headers pass", func(t *testing.T) {
+		var p header.Packet
+		if got := header.Parse(extensions(destinations...), &p); got != stats.None {
+			t.Errorf("dropped as %v", got)
+		}
+	})
+	t.Run("surplus behind a datagram passes", func(t *testing.T) {
+		var p header.Packet
+		if got := header.Parse(patch(udp4, 14+20+4, 0, 9), &p); got != stats.None {
+			t.Errorf("dropped as %v", got)
+		}
+	})
+}
+
+func TestParseMartians(t *testing.T) {
+	for _, a := range []string{
+		"0.0.0.0", "0.1.2.3", "127.0.0.1", "127.255.255.255", "169.254.0.1", "169.254.255.255",
+		"224.0.0.1", "239.255.255.255", "240.0.0.1", "255.255.255.255",
+		"::", "::1", "::192.0.2.1", "::ffff:192.0.2.1", "fe80::1", "febf::1", "ff00::", "ff02::1", "ffff::1",
+	} {
+		t.Run(a, func(t *testing.T) {
+			src, dst := withAddresses(a)
+			var p header.Packet
+			if got := header.Parse(src, &p); got != stats.MartianSource {
+				t.Errorf("as source: %v", got)
+			}
+			if got := header.Parse(dst, &p); got != stats.MartianDestination {
+				t.Errorf("as destination: %v", got)
+			}
+		})
+	}
+	for _, a := range []string{
+		"1.0.0.0", "10.0.0.1", "126.255.255.255", "128.0.0.0", "169.253.255.255", "169.255.0.0",
+		"192.168.0.1", "223.255.255.255", "fd00::1", "fec0::1", "fe7f::1", "64:ff9b::1", "2001:db8::2", "::1:0:0:1",
+	} {
+		t.Run(a, func(t *testing.T) {
+			src, dst := withAddresses(a)
+			var p header.Packet
+			for _, f := range [][]byte{src, dst} {
+				if got := header.Parse(f, &p); got != stats.None {
+					t.Errorf("dropped as %v", got)
+				}
+			}
+		})
+	}
+}
+
+func TestParseTCPFlags(t *testing.T) {
+	for flags := range 256 {
+		frame := tcp(func(p *headertest.Packet) { p.Flags = uint8(flags) })
+		want := stats.TCPFlags
+		if slices.Contains(validFlags, uint8(flags)&^(headertest.PSH|headertest.ECE|headertest.CWR)) {
+			want = stats.None
+		}
+		var p header.Packet
+		if got := header.Parse(frame, &p); got != want || p.TCPFlags != uint8(flags) {
+			t.Errorf("flags %#02x: %v, want %v", flags, got, want)
+		}
+	}
+}
+
+func TestParseAllocatesNothing(t *testing.T) {
+	for name, frame := range corpus() {
+		var p, inner header.Packet
+		if n := testing.AllocsPerRun(100, func() {
+			header.Parse(frame, &p)
+			header.ParseInner(frame, &p, &inner)
+			header.ChecksumICMP(frame, &p)
+		}); n != 0 {
+			t.Errorf("%s: %v allocations", name, n)
+		}
+	}
+}
+
+func BenchmarkParse(b *testing.B) {
+	all := corpus()
+	for _, name := range []string{"tcp4", "tcp4 vlan", "tcp4 ip opts", "udp4", "later4", "tcp6", "tcp6 chain"} {
+		b.Run(name, func(b *testing.B) {
+			frame := all[name]
+			var p header.Packet
+			for b.Loop() {
+				if header.Parse(frame, &p) != stats.None {
+					b.Fatal("dropped")
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,299 @@
+package header_test
+
+import (
+	"net/netip"
+	"slices"
+
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat/header"
+)
+
+// reference is the parser written a second time, to be read and not to be fast: a cursor that
+// cannot leave the frame, prefixes and lists in place of masks. It is the
+// oracle of Parse.
+type reference struct {
+	frame []byte
+	p     header.Packet
+	more  bool
+}
+
+// at returns n bytes at an offset, or nil if they are not all before end.
+func (r *reference) at(offset, n, end int) []byte {
+	if offset < 0 || offset+n > end || offset+n > len(r.frame) {
+		return nil
+	}
+	return r.frame[offset : offset+n]
+}
+
+func word(b []byte) int { return int(b[0])<<8 | int(b[1]) }
+
+func parseReference(frame []byte) (header.Packet, stats.DropReason) {
+	r := &reference{frame: frame}
+	reason := r.ethernet()
+	return r.p, reason
+}
+
+func (r *reference) ethernet() stats.DropReason {
+	all := len(r.frame)
+	if all < 14 {
+		return stats.FrameTruncated
+	}
+	if all > 65535 {
+		return stats.FrameOversize
+	}
+	r.p.Multicast = r.frame[0]%2 == 1
+	typeAt := 12
+	for range 3 {
+		switch b := r.at(typeAt, 2, all); {
+		case b == nil:
+			return stats.FrameTruncated
+		case word(b) == 0x0800:
+			return r.ipv4(typeAt + 2)
+		case word(b) == 0x86dd:
+			return r.ipv6(typeAt + 2)
+		case word(b) != 0x8100 && word(b) != 0x88a8:
+			return stats.EtherType
+		}
+		if r.p.VLANs == 2 {
+			return stats.EtherType
+		}
+		if r.at(typeAt+2, 4, all) == nil {
+			return stats.FrameTruncated
+		}
+		r.p.VLAN[r.p.VLANs] = uint16(word(r.frame[typeAt+2:]))
+		r.p.VLANs++
+		typeAt += 4
+	}
+	return stats.EtherType
+}
+
+var martians = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"),
+	netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("224.0.0.0/4"),
+	netip.MustParsePrefix("240.0.0.0/4"), netip.MustParsePrefix("::/96"),
+	netip.MustParsePrefix("::ffff:0:0/96"), netip.MustParsePrefix("ff00::/8"),
+	netip.MustParsePrefix("fe80::/10"),
+}
+
+func martian(b []byte) bool {
+	a, _ := netip.AddrFromSlice(b)
+	if a.Is4In6() {
+		return true // netip keeps these out of every prefix
+	}
+	return slices.ContainsFunc(martians, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+func addresses(src, dst []byte) stats.DropReason {
+	switch {
+	case martian(src):
+		return stats.MartianSource
+	case martian(dst):
+		return stats.MartianDestination
+	case slices.Equal(src, dst):
+		return stats.LandAttack
+	}
+	return stats.None
+}
+
+// sumsToOnes adds words until the bytes end.
+func sumsToOnes(b []byte) bool {
+	s := 0
+	for i, v := range b {
+		s += int(v) << (8 * (1 - i%2))
+	}
+	return s > 0 && s%65535 == 0
+}
+
+func (r *reference) ipv4(l3 int) stats.DropReason {
+	h := r.at(l3, 20, len(r.frame))
+	if h == nil {
+		return stats.FrameTruncated
+	}
+	ihl, total := int(h[0]%16)*4, word(h[2:])
+	if h[0]/16 != 4 || ihl < 20 || total < ihl {
+		return stats.IPv4Header
+	}
+	if r.at(l3, total, len(r.frame)) == nil {
+		return stats.FrameTruncated
+	}
+	r.p.L3, r.p.L4, r.p.End = uint16(l3), uint16(l3+ihl), uint16(l3+total)
+	r.p.Tuple.Src, r.p.Tuple.Dst = header.AddrFrom4([4]byte(h[12:16])), header.AddrFrom4([4]byte(h[16:20]))
+	r.p.Tuple.Proto, r.p.TTL = h[9], h[8]
+	r.p.FragmentID, r.p.DF = uint32(word(h[4:])), h[6]/64%2 == 1
+	r.fragment(word(h[6:])%8192*8, h[6]/32%2 == 1)
+	if !sumsToOnes(r.frame[l3 : l3+ihl]) {
+		return stats.IPv4Checksum
+	}
+	if reason := options(r.frame[l3+20 : l3+ihl]); reason != stats.None {
+		return reason
+	}
+	if reason := addresses(h[12:16], h[16:20]); reason != stats.None {
+		return reason
+	}
+	return r.payload(int(r.p.FragmentOffset)+total, total-ihl)
+}
+
+func options(b []byte) stats.DropReason {
+	for i := 0; i < len(b); {
+		switch {
+		case b[i] == 0:
+			return stats.None
+		case b[i] == 1:
+			i++
+		case b[i] == 131 || b[i] == 137:
+			return stats.IPv4SourceRoute
+		case i+1 >= len(b) || b[i+1] < 2 || i+int(b[i+1]) > len(b):
+			return stats.IPv4Header
+		default:
+			i += int(b[i+1])
+		}
+	}
+	return stats.None
+}
+
+func (r *reference) fragment(offset int, more bool) {
+	r.p.FragmentOffset = uint16(offset)
+	r.more = more
+	if offset > 0 {
+		r.p.Fragment = header.LaterFragment
+	} else if more {
+		r.p.Fragment = header.FirstFragment
+	}
+}
+
+func (r *reference) ipv6(l3 int) stats.DropReason {
+	h := r.at(l3, 40, len(r.frame))
+	if h == nil {
+		return stats.FrameTruncated
+	}
+	n := word(h[4:])
+	if h[0]/16 != 6 || n == 0 {
+		return stats.IPv6Header
+	}
+	if r.at(l3, 40+n, len(r.frame)) == nil {
+		return stats.FrameTruncated
+	}
+	r.p.L3, r.p.L4, r.p.End = uint16(l3), uint16(l3+40), uint16(l3+40+n)
+	r.p.Tuple.Src, r.p.Tuple.Dst = header.Addr(h[8:24]), header.Addr(h[24:40])
+	r.p.Tuple.V6, r.p.TTL, r.p.DF = true, h[7], true
+	if reason := addresses(h[8:24], h[24:40]); reason != stats.None {
+		return reason
+	}
+	return r.chain(int(h[6]), l3+40)
+}
+
+func (r *reference) chain(next, at int) stats.DropReason {
+	end, start := int(r.p.End), at
+	extension := func() stats.DropReason {
+		if r.p.Fragment == header.FirstFragment {
+			return stats.FragmentTiny
+		}
+		return stats.IPv6ExtensionHeader
+	}
+	for seen := 0; slices.Contains([]int{0, 43, 44, 60}, next); seen++ {
+		if seen == 16 || next == 0 && at != start {
+			return stats.IPv6ExtensionHeader
+		}
+		b := r.at(at, 8, end)
+		if b == nil {
+			return extension()
+		}
+		n := 8 + 8*int(b[1])
+		switch next {
+		case 44:
+			if r.p.FragmentHeader != 0 {
+				return stats.IPv6ExtensionHeader
+			}
+			n = 8
+			r.p.FragmentHeader = uint16(at)
+			r.p.FragmentID = uint32(word(b[4:]))<<16 | uint32(word(b[6:]))
+			r.fragment(word(b[2:])/8*8, b[3]%2 == 1)
+			if r.p.Fragment == header.LaterFragment {
+				r.p.Tuple.Proto, r.p.L4 = b[0], uint16(at+8)
+				return r.payload(end-start-8+int(r.p.FragmentOffset), end-at-8)
+			}
+		case 43:
+			if b[2] == 0 || b[3] != 0 {
+				return stats.IPv6RoutingHeader
+			}
+		}
+		if at+n > end {
+			return extension()
+		}
+		next, at = int(b[0]), at+n
+	}
+	r.p.Tuple.Proto, r.p.L4 = uint8(next), uint16(at)
+	if r.p.FragmentHeader == 0 {
+		return r.payload(0, 0)
+	}
+	return r.payload(end-start-8, end-int(r.p.FragmentHeader)-8)
+}
+
+// payload judges what follows the IP header: fragmentBytes of a datagram that would be
+// reassembled bytes long if it ended here.
+func (r *reference) payload(reassembled, fragmentBytes int) stats.DropReason {
+	known := map[bool][]uint8{false: {6, 17, 1}, true: {6, 17, 58}}[r.p.Tuple.V6]
+	if r.p.Fragment != header.NotFragment {
+		if fragmentBytes == 0 || reassembled > 65535 || r.more && fragmentBytes%8 != 0 {
+			return stats.FragmentLength
+		}
+		if r.p.Fragment == header.LaterFragment && r.p.Tuple.Proto == 6 && r.p.FragmentOffset <= 16 {
+			return stats.FragmentTiny
+		}
+	}
+	if !slices.Contains(known, r.p.Tuple.Proto) {
+		return stats.Protocol
+	}
+	if r.p.Fragment == header.LaterFragment {
+		return stats.None
+	}
+	return r.transport(r.frame[r.p.L4:r.p.End])
+}
+
+var validFlags = []uint8{0x02, 0x22, 0x12, 0x04, 0x14, 0x11, 0x31, 0x10, 0x30}
+
+func (r *reference) transport(b []byte) stats.DropReason {
+	need := map[uint8]int{6: 20, 17: 8, 1: 8, 58: 8}[r.p.Tuple.Proto]
+	short := map[uint8]stats.DropReason{6: stats.TCPHeader, 17: stats.UDPLength, 1: stats.ICMPHeader, 58: stats.ICMPHeader}[r.p.Tuple.Proto]
+	if r.p.Fragment == header.FirstFragment {
+		short = stats.FragmentTiny
+	}
+	if len(b) < need {
+		return short
+	}
+	if r.p.Tuple.Proto == 6 || r.p.Tuple.Proto == 17 {
+		r.p.Tuple.SrcPort, r.p.Tuple.DstPort = uint16(word(b)), uint16(word(b[2:]))
+	}
+	switch r.p.Tuple.Proto {
+	case 6:
+		r.p.TCPFlags = b[13]
+		if b[12]/16 < 5 {
+			return stats.TCPHeader
+		}
+		if int(b[12]/16)*4 > len(b) {
+			return short
+		}
+		if !slices.Contains(validFlags, b[13]&^0xc8) {
+			return stats.TCPFlags
+		}
+	case 17:
+		n := word(b[4:])
+		if n < 8 || r.p.Fragment == header.NotFragment && n > len(b) {
+			return stats.UDPLength
+		}
+		if r.p.Tuple.V6 && word(b[6:]) == 0 {
+			return stats.UDPZeroChecksum
+		}
+	default:
+		r.p.ICMPType, r.p.ICMPCode = b[0], b[1]
+		echo := map[bool][]uint8{false: {0, 8}, true: {128, 129}}[r.p.Tuple.V6]
+		if slices.Contains(echo, b[0]) {
+			r.p.Tuple.SrcPort, r.p.Tuple.DstPort = uint16(word(b[4:])), uint16(word(b[4:]))
+		}
+		return stats.None
+	}
+	if r.p.Tuple.SrcPort == 0 || r.p.Tuple.DstPort == 0 {
+		return stats.PortZero
+	}
+	return stats.None
+}

@@ -1,0 +1,60 @@
+package nat_test
+
+import (
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/nat"
+)
+
+const second = uint64(time.Second)
+
+// 50,000 triggers a second get the rate, and in the first second the burst on top.
+func TestRateLimit(t *testing.T) {
+	r := nat.NewRateLimit(nat.DefaultICMPRate, nat.DefaultICMPBurst)
+	const perSecond = 50_000
+	now := 7 * second
+	for s, want := range []int{1049, 1000, 1000} {
+		allowed := 0
+		for range perSecond {
+			if r.Allow(now) {
+				allowed++
+			}
+			now += second / perSecond
+		}
+		if allowed < want || allowed > want+1 {
+			t.Errorf("second %d: %d allowed, want %d", s, allowed, want)
+		}
+	}
+}
+
+func TestRateLimitRefills(t *testing.T) {
+	r := nat.NewRateLimit(1000, 3)
+	take := func(now uint64) (n int) {
+		for r.Allow(now) {
+			n++
+		}
+		return n
+	}
+	now := 100 * second
+	for _, c := range []struct {
+		after uint64
+		want  int
+	}{{0, 3}, {0, 0}, {second / 2000, 0}, {second / 2000, 1}, {second / 500, 2}, {3600 * second, 3}} {
+		now += c.after
+		if got := take(now); got != c.want {
+			t.Errorf("%d ns later: %d, want %d", c.after, got, c.want)
+		}
+	}
+	if got := take(now - 10*second); got != 0 {
+		t.Errorf("a clock that went back gave %d", got)
+	}
+}
+
+func TestRateLimitZero(t *testing.T) {
+	for _, r := range []nat.RateLimit{{}, nat.NewRateLimit(0, 50), nat.NewRateLimit(1000, 0), nat.NewRateLimit(-1, -1)} {
+		if r.Allow(second) {
+			t.Errorf("%+v allows", r)
+		}
+	}
+}

@@ -1,0 +1,289 @@
+package nat_test
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/header/headertest"
+)
+
+// The four ends of a flow with full NAT.
+var ends = map[bool]struct{ client, vip, source, backend string }{
+	false: {"192.0.2.1:40000", "198.51.100.7:80", "10.0.0.2:61001", "10.1.2.3:8080"},
+	true:  {"[2001:db8::1]:40000", "[2001:db8:1::7]:80", "[fd00::2]:61001", "[fd00:1::3]:8080"},
+}
+
+func random(t testing.TB) *rand.Rand {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
+func tuple(src, dst string, proto uint8) header.Tuple {
+	s, d := netip.MustParseAddrPort(src), netip.MustParseAddrPort(dst)
+	return header.Tuple{
+		Src: header.AddrFrom(s.Addr()), Dst: header.AddrFrom(d.Addr()),
+		SrcPort: s.Port(), DstPort: d.Port(), Proto: proto, V6: s.Addr().Is6(),
+	}
+}
+
+// packet builds one of every kind between two ends.
+func packet(kind, src, dst string) *headertest.Packet {
+	s, d := netip.MustParseAddrPort(src), netip.MustParseAddrPort(dst)
+	switch kind {
+	case "tcp":
+		p := headertest.TCP(src, dst, headertest.ACK)
+		p.Payload = []byte("odd payload")
+		return p
+	case "udp":
+		return headertest.UDP(src, dst, "even load!")
+	}
+	return headertest.Echo(s.Addr().String(), d.Addr().String(), s.Port(), 9, false)
+}
+
+func mustParse(t testing.TB, frame []byte) *header.Packet {
+	t.Helper()
+	var p header.Packet
+	if reason := header.Parse(frame, &p); reason != stats.None {
+		t.Fatalf("dropped: %v\n%x", reason, frame)
+	}
+	return &p
+}
+
+// A translated packet is, byte for byte, the packet that would have been built
+// between the new ends, and the reverse delta leads back to the old ones.
+func TestTranslateBuildsTheOtherSidesPacket(t *testing.T) {
+	for v6, e := range ends {
+		for _, kind := range []string{"tcp", "udp", "icmp"} {
+			for payload := range 5 {
+				build := func(src, dst string) []byte {
+					p := packet(kind, src, dst)
+					p.Payload = p.Payload[:len(p.Payload)-payload]
+					return p.Bytes()
+				}
+				client, backend := build(e.client, e.vip), build(e.source, e.backend)
+				frame := slices.Clone(client)
+				p := mustParse(t, frame)
+				out := mustParse(t, backend).Tuple
+				d := header.DeltaOf(&p.Tuple, &out)
+				nat.Translate(frame, p, &out, d)
+				if !bytes.Equal(frame, backend) {
+					t.Errorf("%s, IPv6 %v, %d bytes less:\ngot  %x\nwant %x", kind, v6, payload, frame, backend)
+				}
+				back := p.Tuple
+				nat.Translate(frame, mustParse(t, frame), &back, d.Reverse())
+				if !bytes.Equal(frame, client) {
+					t.Errorf("%s, IPv6 %v, %d bytes less, and back:\ngot  %x\nwant %x", kind, v6, payload, frame, client)
+				}
+			}
+		}
+	}
+}
+
+// randomTuple keeps family and protocol, and picks ends with many zeros and ones in them.
+func randomTuple(r *rand.Rand, t header.Tuple) header.Tuple {
+	word := func() uint16 {
+		switch v := r.Uint32(); v % 4 {
+		case 0:
+			return 0xffff
+		case 1:
+			return 0
+		default:
+			return uint16(v >> 16)
+		}
+	}
+	addr := func(a *header.Addr) {
+		from := 12
+		if t.V6 {
+			from = 2
+		}
+		for i := from; i < 16; i += 2 {
+			v := word()
+			a[i], a[i+1] = byte(v>>8), byte(v)
+		}
+	}
+	addr(&t.Src)
+	addr(&t.Dst)
+	t.SrcPort, t.DstPort = word(), word()
+	if t.Proto == header.ProtoICMP || t.Proto == header.ProtoICMPv6 {
+		t.DstPort = t.SrcPort
+	}
+	return t
+}
+
+// Half a million random translations, each judged by full recomputation.
+func TestTranslateKeepsChecksumsValid(t *testing.T) {
+	r := random(t)
+	rounds := 80_000
+	if testing.Short() {
+		rounds /= 10
+	}
+	for _, e := range ends {
+		for _, kind := range []string{"tcp", "udp", "icmp"} {
+			frame := packet(kind, e.client, e.vip).Bytes()
+			p := mustParse(t, frame)
+			for range rounds {
+				out := randomTuple(r, p.Tuple)
+				nat.Translate(frame, p, &out, header.DeltaOf(&p.Tuple, &out))
+				p.Tuple = out
+				if err := headertest.Verify(frame); err != nil {
+					t.Fatalf("%s to %+v: %v\n%x", kind, out, err, frame)
+				}
+			}
+		}
+	}
+}
+
+// Ping with nothing but zeros: the one message whose sum can be zero itself.
+func TestTranslateAllZeroEchoReply(t *testing.T) {
+	p := headertest.Echo("192.0.2.1", "198.51.100.7", 7, 0, true)
+	p.Payload = make([]byte, 9)
+	frame := p.Bytes()
+	parsed := mustParse(t, frame)
+	out := parsed.Tuple
+	out.SrcPort, out.DstPort = 0, 0
+	nat.Translate(frame, parsed, &out, header.DeltaOf(&parsed.Tuple, &out))
+	if err := headertest.Verify(frame); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTranslateKeepsMissingUDPChecksum(t *testing.T) {
+	e := ends[false]
+	d := headertest.UDP(e.client, e.vip, "x")
+	d.NoChecksum = true
+	frame := d.Bytes()
+	p := mustParse(t, frame)
+	out := tuple(e.source, e.backend, header.ProtoUDP)
+	nat.Translate(frame, p, &out, header.DeltaOf(&p.Tuple, &out))
+	if sum := frame[p.L4+6 : p.L4+8]; sum[0]|sum[1] != 0 {
+		t.Errorf("a checksum appeared: %x", sum)
+	}
+	if err := headertest.Verify(frame); err != nil {
+		t.Error(err)
+	}
+}
+
+// A computed zero is sent as 0xffff, or it would mean that there is none.
+func TestTranslateSendsComputedZeroAsOnes(t *testing.T) {
+	for _, e := range ends {
+		frame := headertest.UDP(e.client, e.vip, "x").Bytes()
+		p := mustParse(t, frame)
+		sum := uint16(frame[p.L4+6])<<8 | uint16(frame[p.L4+7])
+		out := p.Tuple
+		out.SrcPort += sum // the sum grows by what it lacks, if no carry is lost
+		if out.SrcPort < sum {
+			out.SrcPort++
+		}
+		nat.Translate(frame, p, &out, header.DeltaOf(&p.Tuple, &out))
+		if got := frame[p.L4+6 : p.L4+8]; got[0] != 0xff || got[1] != 0xff {
+			t.Errorf("checksum %x, want ffff", got)
+		}
+		if err := headertest.Verify(frame); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestTranslateFragments(t *testing.T) {
+	for v6, e := range ends {
+		whole := func(src, dst string) []byte {
+			return headertest.UDP(src, dst, string(make([]byte, 200))).Bytes()
+		}
+		in := headertest.Split(whole(e.client, e.vip), 80, 0x1234)
+		want := headertest.Split(whole(e.source, e.backend), 80, 0x1234)
+		out := tuple(e.source, e.backend, header.ProtoUDP)
+		first := mustParse(t, in[0]).Tuple
+		d := header.DeltaOf(&first, &out)
+		for i, frame := range in {
+			p := mustParse(t, frame)
+			nat.Translate(frame, p, &out, d)
+			if !bytes.Equal(frame, want[i]) {
+				t.Errorf("fragment %d, IPv6 %v:\ngot  %x\nwant %x", i, v6, frame, want[i])
+			}
+		}
+	}
+}
+
+func TestSetIPv4ID(t *testing.T) {
+	frame := headertest.Split(headertest.UDP(ends[false].client, ends[false].vip, string(make([]byte, 200))).Bytes(), 80, 1)[1]
+	p := mustParse(t, frame)
+	for id := range 1 << 16 {
+		nat.SetIPv4ID(frame, p, uint16(id))
+		if err := headertest.Verify(frame); err != nil {
+			t.Fatalf("id %d: %v", id, err)
+		}
+	}
+	if got := mustParse(t, frame).FragmentID; got != 0xffff {
+		t.Errorf("id %#x", got)
+	}
+}
+
+func TestDecrementTTL(t *testing.T) {
+	for v6, e := range ends {
+		d := headertest.TCP(e.client, e.vip, headertest.SYN)
+		d.TTL = 255
+		frame := d.Bytes()
+		p := mustParse(t, frame)
+		for ttl := 254; ttl >= 0; ttl-- {
+			nat.DecrementTTL(frame, p)
+			if got := mustParse(t, frame).TTL; int(got) != ttl {
+				t.Fatalf("IPv6 %v: TTL %d, want %d", v6, got, ttl)
+			}
+			if err := headertest.Verify(frame); err != nil {
+				t.Fatalf("IPv6 %v, TTL %d: %v", v6, ttl, err)
+			}
+		}
+	}
+}
+
+func TestTranslateAllocatesNothing(t *testing.T) {
+	for _, e := range ends {
+		for _, kind := range []string{"tcp", "udp", "icmp"} {
+			frame := packet(kind, e.client, e.vip).Bytes()
+			p := mustParse(t, frame)
+			out := p.Tuple.Reverse()
+			if n := testing.AllocsPerRun(100, func() {
+				nat.DecrementTTL(frame, p)
+				nat.Translate(frame, p, &out, header.DeltaOf(&p.Tuple, &out))
+				nat.EchoReply(frame, p, 64)
+			}); n != 0 {
+				t.Errorf("%s: %v allocations", kind, n)
+			}
+		}
+	}
+}
+
+func BenchmarkTranslate(b *testing.B) {
+	for v6, e := range ends {
+		for _, kind := range []string{"tcp", "udp"} {
+			name := kind + "4"
+			if v6 {
+				name = kind + "6"
+			}
+			b.Run(name, func(b *testing.B) {
+				frame := packet(kind, e.client, e.vip).Bytes()
+				p := mustParse(b, frame)
+				out := tuple(e.source, e.backend, p.Tuple.Proto)
+				d := header.DeltaOf(&p.Tuple, &out)
+				for b.Loop() {
+					nat.Translate(frame, p, &out, d)
+				}
+			})
+		}
+	}
+}
+
+func BenchmarkDecrementTTL(b *testing.B) {
+	frame := packet("tcp", ends[false].client, ends[false].vip).Bytes()
+	p := mustParse(b, frame)
+	for b.Loop() {
+		nat.DecrementTTL(frame, p)
+	}
+}
