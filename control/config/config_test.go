@@ -1,0 +1,323 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// difference shows where two configurations differ, as their prints do.
+func difference(want, got *Configuration) string {
+	a, errA := want.YAML()
+	b, errB := got.YAML()
+	return cmp.Diff(string(a), string(b)) + fmt.Sprint(errors.Join(errA, errB))
+}
+
+// minimal is the shortest valid file.
+const minimal = `apiVersion: sluice.dev/v1alpha1
+kind: GatewayConfiguration
+interfaces:
+- name: eth0
+`
+
+// problems returns the lines of Parse's error.
+func problems(t *testing.T, text string) []string {
+	t.Helper()
+	c, err := ParseFile("gw.yaml", []byte(text))
+	if err == nil {
+		return nil
+	}
+	if c != nil {
+		t.Errorf("a refused file gave a configuration: %+v", c)
+	}
+	var errs Errors
+	if !errors.As(err, &errs) {
+		t.Fatalf("error is a %T, want Errors", err)
+	}
+	return strings.Split(err.Error(), "\n")
+}
+
+// TestBadFields gives each rule one file that breaks only it. The text is appended
+// to minimal, or replaces it where it starts with apiVersion.
+func TestBadFields(t *testing.T) {
+	for _, c := range []struct{ name, text, want string }{
+		{"unknown field", "nodename: x", "gw.yaml:5: nodename: is no known field, did you mean nodeName?"},
+		{"unknown nested field", "snat: {portz: 1-2}", "gw.yaml:5: snat.portz: is no known field, did you mean ports?"},
+		{"field far from any", "bananas: 1", "gw.yaml:5: bananas: is no known field, known here are apiVersion, kind,"},
+		{"given twice", "batch: 32\nbatch: 64", "gw.yaml:6: batch: is given twice, keep one"},
+		{"mapping for scalar", "batch: {a: 1}", "gw.yaml:5: batch: must be a single value, not a list or mapping"},
+		{"scalar for mapping", "log: info", "gw.yaml:5: log: must be a mapping with the fields level, format"},
+		{"scalar for list", "workerCPUs: 3", "gw.yaml:5: workerCPUs: must be a list"},
+		{"empty element", "workerCPUs: [1, ~]", "gw.yaml:5: workerCPUs[1]: is empty, fill it in or remove it"},
+		{"alias", "nodeName: &a x\nstateDir: *a", "gw.yaml:6: stateDir: uses a YAML alias, write the value itself"},
+		{"merge key", "log: {<<: {level: info}}", "gw.yaml:5: log.<<: is no known field"},
+		{"number for text", "nodeName: 12", "gw.yaml:5: nodeName: must be a text, put 12 in quotes"},
+		{"text for number", "workers: two", `gw.yaml:5: workers: is "two", write a whole number in decimal`},
+		{"fraction for number", "workers: 1.5", `gw.yaml:5: workers: is "1.5", write a whole number in decimal`},
+		{"octal", "workers: 010", `gw.yaml:5: workers: is "010", write a whole number in decimal`},
+		{"beyond 32 bits", "workers: 4294967297", `gw.yaml:5: workers: is "4294967297", write a whole number`},
+		{"text for bool", "hostLink: {enabled: yes please}", `gw.yaml:5: hostLink.enabled: is "yes please", write true or false`},
+		{"text for share", "flows: {halfOpenShare: half}", `gw.yaml:5: flows.halfOpenShare: is "half", write a number such as 0.125`},
+		{"share of nothing", "flows: {halfOpenShare: 0}", "gw.yaml:5: flows.halfOpenShare: is 0, choose more than 0 and at most 1"},
+		{"share not a number", "flows: {halfOpenShare: .nan}", "gw.yaml:5: flows.halfOpenShare: is \".nan\", write a number such as 0.125"},
+		{"duration without unit", "drain: {timeout: 30}", `gw.yaml:5: drain.timeout: "30" is no duration, write a number with a unit`},
+		{"negative duration", "drain: {timeout: -1s}", "gw.yaml:5: drain.timeout: is -1s, choose from 0s to 24h"},
+		{"timeout too short", "flows: {timeouts: {icmp: 1ms}}", "gw.yaml:5: flows.timeouts.icmp: is 1ms, choose from 1s to 720h"},
+		{"range reversed", "nodePortRange: 5-4", `gw.yaml:5: nodePortRange: "5-4" is no port range, write first-last`},
+		{"range beyond 16 bits", "nodePortRange: 1-65536", `gw.yaml:5: nodePortRange: "1-65536" is no port range`},
+		{"address for prefix", "nodeAddresses: [10.0.0.1]", `gw.yaml:5: nodeAddresses[0]: "10.0.0.1" is no CIDR`},
+		{"host bits", "nodeAddresses: [10.0.0.1/8]", "gw.yaml:5: nodeAddresses[0]: is 10.0.0.1/8 with host bits set, write 10.0.0.0/8"},
+		{"no address", "snat: {addresses: [gw1]}", `gw.yaml:5: snat.addresses[0]: "gw1" is no IP address`},
+		{"loopback as source", "snat: {addresses: [127.0.0.1]}", "gw.yaml:5: snat.addresses[0]: is 127.0.0.1, write an address that backends can answer to"},
+		{"source twice", "snat: {addresses: [10.0.0.1, 10.0.0.1]}", "gw.yaml:5: snat.addresses[1]: is 10.0.0.1 again, keep one"},
+		{"well-known ports", "snat: {ports: 80-2000}", "gw.yaml:5: snat.ports: is 80-2000, stay clear of the well-known ports below 1024"},
+		{"ports in node ports", "snat: {ports: 29000-31000}", "gw.yaml:5: snat.ports: is 29000-31000 and overlaps nodePortRange 30000-32767"},
+		{"few ports", "snat: {ports: 20000-20009}", "gw.yaml:5: snat.ports: is 20000-20009, 10 ports; give at least 64"},
+		{"no flows", "flows: {ipv4: 0, ipv6: 0}", "gw.yaml:5: flows: has room for no flow of either family, set ipv4 or ipv6"},
+		{"profile", "flows: {profile: fast}", `gw.yaml:5: flows.profile: is "fast", choose one of default, rfc`},
+		{"policy", "unservedVIPPort: ignore", `gw.yaml:5: unservedVIPPort: is "ignore", choose one of pass, reject, drop`},
+		{"heartbeat", "heartbeat: {passAfter: 1s}", "gw.yaml:5: heartbeat.passAfter: is 1s, choose from 3s to 1h"},
+		{"ttl", "icmp: {ttl: 0}", "gw.yaml:5: icmp.ttl: is 0, choose from 1 to 255"},
+		{"frame size", "frames: {size: 3000}", "gw.yaml:5: frames.size: is 3000, the kernel takes frames of 2048 or 4096 bytes"},
+		{"ring not a power of two", "rings: {rx: 1000}", "gw.yaml:5: rings.rx: is 1000, choose a power of two from 64 to 32768"},
+		{"completion below tx", "rings: {completion: 1024}", "gw.yaml:5: rings.completion: is 1024, smaller than rings.tx (2048)"},
+		{"too few frames", "frames: {perQueue: 4095}", "gw.yaml:5: frames.perQueue: is 4095, choose from 4096 (rings.fill + rings.tx"},
+		{"batch", "batch: 48", "gw.yaml:5: batch: is 48, choose a power of two from 1 to 256"},
+		{"held fragments", "fragments: {held: 4096}", "gw.yaml:5: fragments.held: is 4096, more than half of frames.perQueue (4096)"},
+		{"host link name in use", "hostLink: {name: eth0}", "gw.yaml:5: hostLink.name: is eth0 like interfaces[0]"},
+		{"host link ends alike", "hostLink: {peer: sluice0}", "gw.yaml:5: hostLink.peer: is sluice0 like hostLink.name"},
+		{"host link without room", "hostLink: {addresses: [169.254.1.1/32]}", "gw.yaml:5: hostLink.addresses[0]: is 169.254.1.1/32, leave room for the other end: a prefix of at most /31"},
+		{"host link family twice", "hostLink: {addresses: [169.254.1.1/30, 169.254.2.1/30]}", "gw.yaml:5: hostLink.addresses[1]: is of the same family as hostLink.addresses[0]"},
+		{"host link without address", "hostLink: {addresses: []}", "gw.yaml:5: hostLink.addresses: is empty, give one address per family"},
+		{"relative path", "stateDir: run", `gw.yaml:5: stateDir: is "run", write an absolute path`},
+		{"long socket", "statusSocket: /" + strings.Repeat("s", 107), "gw.yaml:5: statusSocket: has 108 characters, a unix socket's path has at most 107"},
+		{"metrics without port", "metrics: {address: localhost}", `gw.yaml:5: metrics.address: is "localhost", write address:port`},
+		{"metrics in the SNAT range", "metrics: {address: ':20000'}", "gw.yaml:5: metrics.address: has port 20000 inside snat.ports (16384-29999)"},
+		{"log level", "log: {level: loud}", `gw.yaml:5: log.level: is "loud", choose one of debug, info, warn, error`},
+		{"CPU twice", "workerCPUs: [1, 1]", "gw.yaml:5: workerCPUs[1]: is CPU 1 again"},
+		{"fewer CPUs than workers", "workers: 2\nworkerCPUs: [1]", "gw.yaml:6: workerCPUs: has 1 entries for 2 workers"},
+		{"node name", "nodeName: Node-1", `gw.yaml:5: nodeName: is "Node-1", write the name of the Node object: lower case`},
+		{"two documents", "---\na: 1", "gw.yaml: holds more than one document, keep one GatewayConfiguration"},
+		{"no YAML", "a: [", "gw.yaml: is neither YAML nor JSON: line 5: did not find expected node content"},
+
+		{"other version", strings.Replace(minimal, "v1alpha1", "v9", 1), `gw.yaml:1: apiVersion: is "sluice.dev/v9", this version of sluice reads sluice.dev/v1alpha1`},
+		{"other kind", strings.Replace(minimal, "Gateway", "Router", 1), `gw.yaml:2: kind: is "RouterConfiguration", this file must be of kind GatewayConfiguration`},
+		{"no interface", strings.Split(minimal, "interfaces")[0], "gw.yaml: interfaces: is empty, name at least one interface to forward on"},
+		{"interface twice", minimal + "- name: eth0\n", "gw.yaml:5: interfaces[1].name: is eth0 like interfaces[0]"},
+		{"interface without name", strings.Replace(minimal, "name: eth0", "mode: auto", 1), "gw.yaml:4: interfaces[0].name: is missing"},
+		{"interface name", strings.Replace(minimal, "eth0", "a/b", 1), `gw.yaml:4: interfaces[0].name: is "a/b", an interface name has at most 15 characters`},
+		{"mode", minimal + "  mode: fast\n", `gw.yaml:5: interfaces[0].mode: is "fast", choose one of auto, native, generic`},
+		{"zero-copy", minimal + "  zeroCopy: 1\n", `gw.yaml:5: interfaces[0].zeroCopy: must be a text, put 1 in quotes`},
+		{"generic zero-copy", minimal + "  mode: generic\n  zeroCopy: require\n", "gw.yaml:6: interfaces[0].zeroCopy: is require, but generic mode cannot do it"},
+		{"no queues", minimal + "  queues: 0\n", `gw.yaml:5: interfaces[0].queues: "0" is no number of queues, write all or a number from 1 on`},
+		{"many queues", minimal + "  queues: 1000\n", "gw.yaml:5: interfaces[0].queues: is 1000, choose from 1 to 256"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			text := c.text
+			if !strings.HasPrefix(text, "apiVersion") {
+				text = minimal + text + "\n"
+			}
+			got := problems(t, text)
+			if len(got) != 1 || !strings.HasPrefix(got[0], c.want) {
+				t.Errorf("got  %q\nwant one problem starting with\n     %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestEmptyFiles(t *testing.T) {
+	for name, text := range map[string]string{"nothing": "", "a comment": "# later\n", "spaces": " \n"} {
+		t.Run(name, func(t *testing.T) {
+			got := problems(t, text)
+			if len(got) != 1 || got[0] != "gw.yaml: is empty, start from the output of `sluice config defaults`" {
+				t.Errorf("got %q", got)
+			}
+		})
+	}
+	t.Run("too large", func(t *testing.T) {
+		got := problems(t, "# "+strings.Repeat("x", maxFileBytes))
+		if len(got) != 1 || !strings.Contains(got[0], "is larger than") {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
+// TestAllAtOnce holds the whole message of a file with many mistakes of all kinds.
+func TestAllAtOnce(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join("testdata", "bad.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = ParseFile("bad.yaml", data)
+	if err == nil {
+		t.Fatal("a bad file was accepted")
+	}
+	want, readErr := os.ReadFile(filepath.Join("testdata", "bad.golden"))
+	if readErr != nil {
+		t.Fatal(readErr)
+	}
+	if diff := cmp.Diff(string(want), err.Error()+"\n"); diff != "" {
+		t.Errorf("message (-want +got):\n%s", diff)
+	}
+}
+
+// TestDefaultsFile holds the commented file against Default: the same values, and
+// every field is there.
+func TestDefaultsFile(t *testing.T) {
+	d := decoder{}
+	got := d.document(DefaultsYAML())
+	if len(d.errs) > 0 {
+		t.Fatalf("defaults.yaml has problems: %v", d.errs)
+	}
+	if want := Default(); !reflect.DeepEqual(got, want) {
+		t.Errorf("defaults.yaml is not Default (-Default +file):\n%s", difference(want, got))
+	}
+	for _, l := range leaves(Default()) {
+		if _, there := d.lines[l.path]; !there {
+			t.Errorf("defaults.yaml does not show %s", l.path)
+		}
+	}
+	for _, f := range fieldNames(reflect.TypeFor[Interface]()) {
+		if !bytes.Contains(DefaultsYAML(), []byte(" "+f+": ")) {
+			t.Errorf("defaults.yaml does not show interfaces[].%s", f)
+		}
+	}
+}
+
+// TestDefaultsAreValid: only the interfaces are missing from Default.
+func TestDefaultsAreValid(t *testing.T) {
+	c := Default()
+	c.Interfaces = []Interface{{Name: "eth0", Mode: ModeAuto, ZeroCopy: ZeroCopyAuto}}
+	if err := c.Validate(); err != nil {
+		t.Error(err)
+	}
+	if err := Default().Validate(); err == nil || strings.Count(err.Error(), "\n") != 0 {
+		t.Errorf("without interfaces: %v, want one problem", err)
+	}
+}
+
+func TestMinimal(t *testing.T) {
+	got, err := Parse([]byte(minimal))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Default()
+	want.Interfaces = []Interface{{Name: "eth0", Mode: ModeAuto, ZeroCopy: ZeroCopyAuto, Queues: AllQueues}}
+	if !reflect.DeepEqual(got, want) {
+		t.Error(difference(want, got))
+	}
+}
+
+// TestEverythingSet sets every field to something that is not its default, in YAML
+// and in JSON indented by tabs; both must read alike and print back.
+func TestEverythingSet(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join("testdata", "everything.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := Parse(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := leaves(c)
+	for i, l := range leaves(Default()) {
+		if l.path != "apiVersion" && l.path != "kind" && same(l.field, set[i].field) {
+			t.Errorf("testdata/everything.yaml leaves %s at its default", l.path)
+		}
+	}
+	tabbed, err := json.MarshalIndent(c, "", "\t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	printed, err := c.YAML()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string][]byte{"JSON": tabbed, "YAML": printed} {
+		again, err := Parse(text)
+		if err != nil {
+			t.Errorf("%s is refused: %v\n%s", name, err, text)
+		} else if !reflect.DeepEqual(c, again) {
+			t.Errorf("%s reads differently:\n%s", name, difference(c, again))
+		}
+	}
+}
+
+func TestProfile(t *testing.T) {
+	c, err := Parse([]byte(minimal + "flows:\n  timeouts: {synSent: 7s}\n  profile: rfc\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := TimeoutsOf(ProfileRFC)
+	want.SynSent = Duration(7 * time.Second)
+	if c.Flows.Timeouts != want {
+		t.Errorf("got %+v, want the profile but for synSent", c.Flows.Timeouts)
+	}
+}
+
+func TestLoad(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "gw.yaml")
+	if _, err := Load(file); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a missing file gives %v", err)
+	}
+	if err := os.WriteFile(file, []byte(minimal+"batch: 3\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(file); err == nil || !strings.HasPrefix(err.Error(), file+":5: batch: ") {
+		t.Errorf("got %v, want the file's name, line and field", err)
+	}
+	if err := os.WriteFile(file, []byte(minimal), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := Load(file); err != nil || len(c.Interfaces) != 1 {
+		t.Errorf("got %+v, %v", c, err)
+	}
+}
+
+func TestNode(t *testing.T) {
+	if got, err := (&Configuration{NodeName: "gw-1"}).Node(); got != "gw-1" || err != nil {
+		t.Errorf("configured name: %q, %v", got, err)
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := (&Configuration{}).Node(); got != strings.ToLower(host) || err != nil {
+		t.Errorf("host name: %q, %v, want %q", got, err, strings.ToLower(host))
+	}
+}
+
+func TestSelectKey(t *testing.T) {
+	a, b := Maglev{Seed: "a"}.SelectKey(), Maglev{Seed: "b"}.SelectKey()
+	if a == b || a != (Maglev{Seed: "a"}).SelectKey() {
+		t.Error("the key must depend on the seed and on nothing else")
+	}
+	// Gateways of different versions must choose alike: this value never changes.
+	if want := [2]uint64{0x17a62b756a69ad69, 0x34a1753c3d535394}; (Maglev{}).SelectKey() != want {
+		t.Errorf("key of the empty seed is %#x, want %#x", (Maglev{}).SelectKey(), want)
+	}
+}
+
+func TestDurationText(t *testing.T) {
+	for text, d := range map[string]time.Duration{
+		"0s": 0, "30s": 30 * time.Second, "2h4m": 124 * time.Minute, "1h": time.Hour, "10m": 10 * time.Minute,
+		"1h0m5s": time.Hour + 5*time.Second, "1.5s": 1500 * time.Millisecond, "250ms": 250 * time.Millisecond,
+	} {
+		if got := Duration(d).String(); got != text {
+			t.Errorf("%v prints as %s, want %s", d, got, text)
+		}
+		var back Duration
+		if err := back.UnmarshalText([]byte(text)); err != nil || back.D() != d {
+			t.Errorf("%s reads as %v, %v", text, back, err)
+		}
+	}
+}

@@ -1,0 +1,92 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func changed(t *testing.T, more string) (old, next *Configuration) {
+	t.Helper()
+	old, err := Parse([]byte(minimal))
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err = Parse([]byte(minimal + more))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return old, next
+}
+
+func TestDiff(t *testing.T) {
+	for _, c := range []struct {
+		name, text string
+		want       []string
+	}{
+		{"nothing", "batch: 64", nil},
+		{"empty list", "workerCPUs: []", nil},
+		{"live", "log: {level: debug}", []string{`log.level: from "info" to "debug"`}},
+		{"live group", "heartbeat: {passAfter: 1m}", []string{"heartbeat.passAfter: from 30s to 1m"}},
+		{"live list", "nodeAddresses: [10.0.0.0/8]", []string{"nodeAddresses: from [] to [10.0.0.0/8]"}},
+		{"restart", "batch: 32", []string{"batch: 64 stays until the daemon restarts; the file says 32"}},
+		{"restart, nested", "flows: {timeouts: {icmp: 5s}}", []string{"flows.timeouts.icmp: 1m stays until the daemon restarts; the file says 5s"}},
+		{"interface", "  mode: native", []string{
+			"interfaces: [{Name:eth0 Mode:auto ZeroCopy:auto Queues:all}] stays until the daemon restarts; the file says [{Name:eth0 Mode:native ZeroCopy:auto Queues:all}]"}},
+		{"both", "snat: {ports: 1024-2048}\ndrain: {timeout: 0s}", []string{
+			"snat.ports: 16384-29999 stays until the daemon restarts; the file says 1024-2048", "drain.timeout: from 10s to 0s"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			old, next := changed(t, c.text)
+			var got []string
+			for _, change := range old.Diff(next) {
+				got = append(got, change.String())
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// TestReload: of a file in which every field changed, the live ones are taken over,
+// the others stay, and neither side is written to.
+func TestReload(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join("testdata", "everything.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := Parse(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := Default()
+	merged := old.Reload(next)
+	var live []string
+	after := leaves(next)
+	for i, l := range leaves(merged) {
+		want := leaves(old)[i]
+		if l.live {
+			live, want = append(live, l.path), after[i]
+		}
+		if !reflect.DeepEqual(l.value, want.value) {
+			t.Errorf("%s is %v after the reload, want %v", l.path, l.value, want.value)
+		}
+	}
+	want := []string{"nodeAddresses", "maglev.seed", "unservedVIPPort", "heartbeat.passAfter", "log.level", "drain.timeout"}
+	if !slices.Equal(live, want) {
+		t.Errorf("live fields are %v, want %v", live, want)
+	}
+	if !reflect.DeepEqual(old, Default()) {
+		t.Error("Reload changed the old configuration")
+	}
+	for _, change := range merged.Diff(next) {
+		if !change.Restart {
+			t.Errorf("%s is live, but differs after the reload", change.Path)
+		}
+	}
+}
