@@ -1,0 +1,43 @@
+package topo
+
+import (
+	"fmt"
+	"runtime"
+
+	"github.com/safchain/ethtool"
+)
+
+func goexit() { runtime.Goexit() }
+
+// countByQueue has a veth count by receive queue, which it does only where it
+// polls: with an XDP program, or with GRO.
+func countByQueue(dev string) error {
+	e, err := ethtool.NewEthtool()
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	return e.Change(dev, map[string]bool{"rx-gro": true})
+}
+
+// receivedByQueue reads the packets that each receive queue of a veth took, from
+// the calling thread's namespace.
+func receivedByQueue(dev string) ([]uint64, error) {
+	e, err := ethtool.NewEthtool()
+	if err != nil {
+		return nil, err
+	}
+	defer e.Close()
+	stats, err := e.Stats(dev)
+	if err != nil {
+		return nil, err
+	}
+	var queues []uint64
+	for {
+		v, ok := stats[fmt.Sprintf("rx_queue_%d_xdp_packets", len(queues))]
+		if !ok {
+			return queues, nil
+		}
+		queues = append(queues, v)
+	}
+}

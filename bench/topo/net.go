@@ -1,0 +1,268 @@
+package topo
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+)
+
+// Config says what network to build. Zero values mean the defaults.
+type Config struct {
+	OneArmed   bool // everybody on one segment
+	Clients    int  // 1
+	Backends   int  // 1
+	Queues     int  // of every interface, 1
+	MTU        int  // of the clients' segment, 1500
+	BackendMTU int  // of the backends' segment, MTU; two-armed only
+	Named      bool // bind the namespaces to names in /run/netns
+}
+
+// Limits of a Config.
+const (
+	maxHosts  = 64
+	maxQueues = 16
+)
+
+func (c *Config) setDefaults() {
+	for _, d := range []struct {
+		p *int
+		v int
+	}{{&c.Clients, 1}, {&c.Backends, 1}, {&c.Queues, 1}, {&c.MTU, 1500}} {
+		if *d.p == 0 {
+			*d.p = d.v
+		}
+	}
+	if c.BackendMTU == 0 {
+		c.BackendMTU = c.MTU
+	}
+}
+
+func (c *Config) check() error {
+	switch {
+	case c.Clients < 1 || c.Clients > maxHosts || c.Backends < 1 || c.Backends > maxHosts:
+		return fmt.Errorf("topo: %d clients, %d backends: 1 to %d of each are possible", c.Clients, c.Backends, maxHosts)
+	case c.Queues < 1 || c.Queues > maxQueues:
+		return fmt.Errorf("topo: %d queues: 1 to %d are possible", c.Queues, maxQueues)
+	case c.MTU < 1280 || c.BackendMTU < 1280:
+		return fmt.Errorf("topo: MTU %d, %d: IPv6 needs 1280", c.MTU, c.BackendMTU)
+	case c.OneArmed && c.BackendMTU != c.MTU:
+		return errors.New("topo: one segment has one MTU")
+	}
+	return nil
+}
+
+// Prefix is how names of namespaces start.
+const Prefix = "sluice-"
+
+// Net is a network that stands. Close takes it down.
+type Net struct {
+	ID       string // random; part of all names and in the environment of all processes
+	Clients  []*Host
+	Gateway  *Host
+	Backends []*Host
+
+	named bool
+	wire  *namespace
+	hosts []*Host
+
+	mu      sync.Mutex
+	closers []func() error // of servers, processes and flows; called in reverse
+	closed  bool
+}
+
+// Addressing: .1 is the gateway, clients from .10 on, backends from .100 on.
+const (
+	firstClient  = 10
+	firstBackend = 100
+)
+
+var (
+	front4 = netip.MustParsePrefix("10.71.0.0/24")
+	front6 = netip.MustParsePrefix("fd71::/64")
+	back4  = netip.MustParsePrefix("10.72.0.0/24")
+	back6  = netip.MustParsePrefix("fd72::/64")
+)
+
+// New builds the network. What was built before an error is taken down again.
+func New(c Config) (*Net, error) {
+	c.setDefaults()
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	var id [4]byte
+	if _, err := rand.Read(id[:]); err != nil {
+		return nil, fmt.Errorf("topo: %w", err)
+	}
+	n := &Net{ID: hex.EncodeToString(id[:]), named: c.Named}
+	if err := n.build(&c); err != nil {
+		return nil, errors.Join(fmt.Errorf("topo: %w", err), n.Close())
+	}
+	return n, nil
+}
+
+func (n *Net) build(c *Config) error {
+	var err error
+	if n.wire, err = newNamespace(n.netnsName("wire")); err != nil {
+		return err
+	}
+	front := &segment{bridge: "front", net4: front4, net6: front6, mtu: c.MTU, queues: c.Queues}
+	back := front
+	segments := []*segment{front}
+	frontDev, backDev := "eth0", "eth0"
+	if !c.OneArmed {
+		back = &segment{bridge: "back", net4: back4, net6: back6, mtu: c.BackendMTU, queues: c.Queues}
+		segments = append(segments, back)
+		frontDev, backDev = "front0", "back0"
+	}
+	for _, s := range segments {
+		if err := n.wire.run(s.addBridge); err != nil {
+			return err
+		}
+	}
+	if n.Gateway, err = n.addHost("gateway"); err != nil {
+		return err
+	}
+	if err := n.attach(n.Gateway, front, frontDev, 1); err != nil {
+		return err
+	}
+	if back != front {
+		if err := n.attach(n.Gateway, back, backDev, 1); err != nil {
+			return err
+		}
+	}
+	if n.Clients, err = n.addHosts("client", c.Clients, front, firstClient); err != nil {
+		return err
+	}
+	n.Backends, err = n.addHosts("backend", c.Backends, back, firstBackend)
+	return err
+}
+
+// addHosts adds hosts with one interface each and the gateway as default route.
+func (n *Net) addHosts(kind string, count int, s *segment, first int) ([]*Host, error) {
+	var hosts []*Host
+	for i := range count {
+		h, err := n.addHost(fmt.Sprintf("%s%d", kind, i))
+		if err != nil {
+			return nil, err
+		}
+		if err := n.attach(h, s, "eth0", first+i); err != nil {
+			return nil, err
+		}
+		err = h.Run(func() error {
+			return errors.Join(addDefaultRoute(nth(s.net4, 1)), addDefaultRoute(nth(s.net6, 1)))
+		})
+		if err != nil {
+			return nil, err
+		}
+		hosts = append(hosts, h)
+	}
+	return hosts, nil
+}
+
+// addHost makes a namespace in which nothing but the loopback device is up.
+func (n *Net) addHost(name string) (*Host, error) {
+	ns, err := newNamespace(n.netnsName(name))
+	if err != nil {
+		return nil, err
+	}
+	h := &Host{Name: name, net: n, ns: ns}
+	n.hosts = append(n.hosts, h)
+	return h, h.Run(func() error {
+		for _, s := range []struct{ name, value string }{
+			{"net/ipv4/conf/all/rp_filter", "0"},
+			{"net/ipv4/conf/all/send_redirects", "0"},
+			{"net/ipv4/conf/all/accept_redirects", "0"},
+			{"net/ipv4/ip_local_port_range", "10000 65000"},
+		} {
+			if err := sysctl(s.name, s.value); err != nil {
+				return err
+			}
+		}
+		return bringUp("lo")
+	})
+}
+
+// attach gives a host an interface on a segment.
+func (n *Net) attach(h *Host, s *segment, dev string, number int) error {
+	err := n.wire.run(func() error {
+		port, err := s.plug(h.ns, dev)
+		if err != nil || h != n.Gateway || s.queues == 1 {
+			return err
+		}
+		spread, err := spreadFlows(port, s.queues)
+		if err == nil {
+			n.onClose(spread.Close)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	i := Interface{
+		Name:  dev,
+		Addr4: netip.PrefixFrom(nth(s.net4, number), s.net4.Bits()),
+		Addr6: netip.PrefixFrom(nth(s.net6, number), s.net6.Bits()),
+	}
+	err = h.Run(func() error {
+		if err := configure(dev, i.Addr4, i.Addr6); err != nil {
+			return err
+		}
+		link, err := netlink.LinkByName(dev)
+		if err != nil {
+			return err
+		}
+		copy(i.MAC[:], link.Attrs().HardwareAddr)
+		return nil
+	})
+	h.Interfaces = append(h.Interfaces, i)
+	return err
+}
+
+func nth(p netip.Prefix, n int) netip.Addr {
+	b := p.Addr().AsSlice()
+	b[len(b)-1] = byte(n)
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+func (n *Net) netnsName(host string) string {
+	if !n.named {
+		return ""
+	}
+	return Prefix + n.ID + "-" + host
+}
+
+// onClose has f called by Close.
+func (n *Net) onClose(f func() error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.closers = append(n.closers, f)
+}
+
+// Close stops everything that runs in the network and removes it. It may be
+// called twice.
+func (n *Net) Close() error {
+	n.mu.Lock()
+	closers, closed := n.closers, n.closed
+	n.closers, n.closed = nil, true
+	n.mu.Unlock()
+	if closed {
+		return nil
+	}
+	var errs []error
+	for i := len(closers) - 1; i >= 0; i-- {
+		errs = append(errs, closers[i]())
+	}
+	for _, h := range n.hosts {
+		errs = append(errs, h.ns.close())
+	}
+	if n.wire != nil {
+		errs = append(errs, n.wire.close())
+	}
+	return errors.Join(errs...)
+}

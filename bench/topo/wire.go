@@ -1,0 +1,185 @@
+package topo
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path"
+	"strings"
+
+	"github.com/safchain/ethtool"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// segment is an Ethernet: a bridge in the wire namespace.
+type segment struct {
+	bridge      string
+	net4, net6  netip.Prefix
+	mtu, queues int
+	ports       int // plugged in so far
+}
+
+// addBridge makes the segment's bridge. It runs in the wire namespace.
+func (s *segment) addBridge() error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU = s.bridge, s.mtu
+	// Without a querier snooping learns nothing, and floods; with one it could
+	// swallow neighbour solicitations.
+	snooping := false
+	if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs, MulticastSnooping: &snooping}); err != nil {
+		return fmt.Errorf("create bridge %s: %w", s.bridge, err)
+	}
+	return bringUp(s.bridge)
+}
+
+// plug connects a namespace to the segment by a veth pair: dev in the namespace,
+// a port of the bridge on the other side. It runs in the wire namespace.
+func (s *segment) plug(ns *namespace, dev string) (port string, err error) {
+	port = fmt.Sprintf("%s-p%d", s.bridge, s.ports)
+	s.ports++
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU = port, s.mtu
+	attrs.NumTxQueues, attrs.NumRxQueues = s.queues, s.queues
+	veth := netlink.NewVeth(attrs)
+	veth.PeerName, veth.PeerNamespace = dev, netlink.NsFd(int(ns.file.Fd()))
+	if err := netlink.LinkAdd(veth); err != nil {
+		return "", fmt.Errorf("create veth %s: %w", port, err)
+	}
+	bridge, err := netlink.LinkByName(s.bridge)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", s.bridge, err)
+	}
+	link, err := netlink.LinkByName(port)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", port, err)
+	}
+	if err := netlink.LinkSetMaster(link, bridge); err != nil {
+		return "", fmt.Errorf("plug %s into %s: %w", port, s.bridge, err)
+	}
+	if err := sysctl("net/ipv6/conf/"+port+"/disable_ipv6", "1"); err != nil {
+		return "", err
+	}
+	if err := offloadsOff(port); err != nil {
+		return "", err
+	}
+	return port, bringUp(port)
+}
+
+// configure gives the interface of a host its addresses and brings it up. It runs
+// in the host's namespace.
+func configure(dev string, prefixes ...netip.Prefix) error {
+	if err := offloadsOff(dev); err != nil {
+		return err
+	}
+	for _, s := range []struct{ name, value string }{
+		{"net/ipv6/conf/" + dev + "/accept_dad", "0"},
+		{"net/ipv6/conf/" + dev + "/dad_transmits", "0"},
+		{"net/ipv6/conf/" + dev + "/accept_ra", "0"},
+		{"net/ipv6/conf/" + dev + "/router_solicitations", "0"},
+		{"net/ipv6/conf/" + dev + "/accept_redirects", "0"},
+		{"net/ipv4/conf/" + dev + "/accept_redirects", "0"},
+		{"net/ipv4/conf/" + dev + "/send_redirects", "0"},
+		{"net/ipv4/conf/" + dev + "/rp_filter", "0"},
+	} {
+		if err := sysctl(s.name, s.value); err != nil {
+			return err
+		}
+	}
+	if err := bringUp(dev); err != nil {
+		return err
+	}
+	link, err := netlink.LinkByName(dev)
+	if err != nil {
+		return fmt.Errorf("%s: %w", dev, err)
+	}
+	for _, p := range prefixes {
+		addr := &netlink.Addr{IPNet: ipNet(p)}
+		if p.Addr().Is6() {
+			addr.Flags = unix.IFA_F_NODAD
+		}
+		if err := netlink.AddrAdd(link, addr); err != nil {
+			return fmt.Errorf("%s: add %s: %w", dev, p, err)
+		}
+	}
+	return nil
+}
+
+// addDefaultRoute runs in a host's namespace.
+func addDefaultRoute(via netip.Addr) error {
+	all := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	if via.Is6() {
+		all = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+	}
+	if err := netlink.RouteAdd(&netlink.Route{Dst: ipNet(all), Gw: via.AsSlice()}); err != nil {
+		return fmt.Errorf("default route via %s: %w", via, err)
+	}
+	return nil
+}
+
+func bringUp(dev string) error {
+	link, err := netlink.LinkByName(dev)
+	if err != nil {
+		return fmt.Errorf("%s: %w", dev, err)
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		return fmt.Errorf("bring %s up: %w", dev, err)
+	}
+	return nil
+}
+
+// offloads that must be off wherever traffic starts or passes; names as in
+// net/ethtool/common.c.
+var offloads = [...]string{
+	"tx-checksum-ip-generic", "tx-checksum-sctp",
+	"tx-scatter-gather", "tx-scatter-gather-fraglist",
+	"tx-generic-segmentation", "tx-tcp-segmentation", "tx-tcp-ecn-segmentation",
+	"tx-tcp-mangleid-segmentation", "tx-tcp6-segmentation", "tx-udp-segmentation",
+	"rx-gro", "rx-gro-list",
+	"tx-vlan-hw-insert", "rx-vlan-hw-parse", "tx-vlan-stag-hw-insert", "rx-vlan-stag-hw-parse",
+}
+
+func offloadsOff(dev string) error {
+	e, err := ethtool.NewEthtool()
+	if err != nil {
+		return fmt.Errorf("open ethtool: %w", err)
+	}
+	defer e.Close()
+	have, err := e.Features(dev)
+	if err != nil {
+		return fmt.Errorf("%s: read offloads: %w", dev, err)
+	}
+	change := make(map[string]bool)
+	for _, f := range offloads {
+		if have[f] {
+			change[f] = false
+		}
+	}
+	if len(change) == 0 {
+		return nil
+	}
+	if err := e.Change(dev, change); err != nil {
+		return fmt.Errorf("%s: turn offloads off: %w", dev, err)
+	}
+	return nil
+}
+
+// sysctl writes a setting of the calling thread's namespace, given as a path below
+// /proc/sys. One the kernel does not have is an error that names it.
+func sysctl(name, value string) error {
+	file := path.Join("/proc/sys", name)
+	if err := os.WriteFile(file, []byte(value), 0o644); err != nil {
+		if errors.Is(err, fs.ErrNotExist) && strings.HasPrefix(name, "net/ipv6") {
+			return fmt.Errorf("this kernel has no IPv6: %w", err)
+		}
+		return fmt.Errorf("set %s to %s: %w", strings.ReplaceAll(name, "/", "."), value, err)
+	}
+	return nil
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
