@@ -23,7 +23,7 @@ const (
 	entriesPer   = 5
 	entryWords   = 3
 	minBuckets   = 16
-	writerTries  = 64
+	writerTries  = 256
 	readerTries  = 16
 	versionBusy  = 1
 	flagPoisoned = 1

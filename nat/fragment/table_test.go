@@ -1,0 +1,249 @@
+package fragment
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+const start = uint64(time.Hour)
+
+func newTable(t testing.TB, contexts int) *Table {
+	t.Helper()
+	table, err := New(make([]atomic.Uint64, Words(contexts)), [2]uint64{0x0123456789abcdef, 0xfedcba9876543210})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table
+}
+
+func TestNewRefusesOtherSizes(t *testing.T) {
+	for _, words := range []int{0, 1, 16, 255, 257, 16 * 24} {
+		if _, err := New(make([]atomic.Uint64, words), [2]uint64{}); err == nil {
+			t.Errorf("%d words accepted", words)
+		}
+	}
+	for _, contexts := range []int{0, 1, 80, 81, 10_000} {
+		if table := newTable(t, contexts); table.Contexts() < contexts {
+			t.Errorf("%d contexts, want %d", table.Contexts(), contexts)
+		}
+	}
+}
+
+func TestRecordAndLookup(t *testing.T) {
+	table := newTable(t, 80)
+	if _, _, _, s := table.Lookup(start, 42); s != Unknown {
+		t.Errorf("an empty table knows: %v", s)
+	}
+	id, s := table.Record(start, 42, 1000, 53)
+	if s != Known {
+		t.Fatalf("record: %v", s)
+	}
+	src, dst, again, s := table.Lookup(start, 42)
+	if src != 1000 || dst != 53 || again != id || s != Known {
+		t.Errorf("lookup: %d %d %d %v", src, dst, again, s)
+	}
+	if _, _, _, s := table.Lookup(start, 43); s != Unknown {
+		t.Errorf("another datagram: %v", s)
+	}
+	if again, s := table.Record(start+1, 42, 1000, 53); again != id || s != Known {
+		t.Errorf("a duplicate: id %d, want %d; %v", again, id, s)
+	}
+}
+
+func TestContextsExpire(t *testing.T) {
+	table := newTable(t, 80)
+	table.Record(start, 42, 1000, 53)
+	if _, _, _, s := table.Lookup(start+uint64(Life)-1, 42); s != Known {
+		t.Errorf("just before: %v", s)
+	}
+	if _, _, _, s := table.Lookup(start+uint64(Life), 42); s != Unknown {
+		t.Errorf("after: %v", s)
+	}
+	if _, _, _, s := table.Lookup(start-5, 42); s != Known {
+		t.Errorf("on a clock that is behind: %v", s)
+	}
+}
+
+// RFC 5722: a datagram with two different first fragments is dead, for all of them.
+func TestOverlapPoisons(t *testing.T) {
+	for _, ports := range [][2]uint16{{1001, 53}, {1000, 54}} {
+		table := newTable(t, 80)
+		table.Record(start, 42, 1000, 53)
+		if _, s := table.Record(start+1, 42, ports[0], ports[1]); s != Overlap {
+			t.Errorf("other ports: %v", s)
+		}
+		if _, s := table.Record(start+2, 42, 1000, 53); s != Overlap {
+			t.Errorf("the first ports again: %v", s)
+		}
+		if _, _, _, s := table.Lookup(start+2, 42); s != Overlap {
+			t.Errorf("lookup: %v", s)
+		}
+		if _, _, _, s := table.Lookup(start+uint64(Life), 42); s != Unknown {
+			t.Errorf("lookup a life later: %v", s)
+		}
+	}
+}
+
+// An identification that comes round is a new datagram, with a new identification of ours.
+func TestReusedIdentification(t *testing.T) {
+	table := newTable(t, 80)
+	old, _ := table.Record(start, 42, 1000, 53)
+	id, s := table.Record(start+uint64(reuseAge), 42, 2000, 53)
+	if s != Known || id == old {
+		t.Errorf("id %d after %d, %v", id, old, s)
+	}
+	if src, _, again, s := table.Lookup(start+uint64(reuseAge), 42); src != 2000 || again != id || s != Known {
+		t.Errorf("lookup: %d %d %v", src, again, s)
+	}
+	if _, _, _, s := table.Lookup(start+uint64(reuseAge)+uint64(Life)-1, 42); s != Known {
+		t.Errorf("its life began with the old one: %v", s)
+	}
+}
+
+func TestIdentificationsDoNotRepeat(t *testing.T) {
+	table := newTable(t, 1<<16)
+	seen := make([]bool, 1<<16)
+	inOrder := 0
+	last := uint16(0)
+	for key := range uint64(1 << 16) {
+		id, s := table.Record(start, key*0x9e3779b97f4a7c15, 1, 2)
+		if s != Known || seen[id] {
+			t.Fatalf("datagram %d: id %d again, or %v", key, id, s)
+		}
+		seen[id] = true
+		if id == last+1 {
+			inOrder++
+		}
+		last = id
+	}
+	if inOrder > 20 {
+		t.Errorf("%d of 65,536 identifications follow their predecessor", inOrder)
+	}
+}
+
+// A hundred thousand datagrams through a small table: memory is what it was, the youngest are known.
+func TestFullTableGivesUpTheOldest(t *testing.T) {
+	table := newTable(t, 80)
+	bucket := func(n uint64) uint64 { return n << 8 } // all in bucket 0
+	for n := range uint64(100_000) {
+		if _, s := table.Record(start+n, bucket(n), 1, 2); s != Known {
+			t.Fatalf("datagram %d: %v", n, s)
+		}
+	}
+	for n := range uint64(10) {
+		_, _, _, s := table.Lookup(start+100_000, bucket(99_999-n))
+		if known := n < entriesPer; known != (s == Known) {
+			t.Errorf("%d datagrams ago: %v", n, s)
+		}
+	}
+}
+
+// Several workers record and look up the same few datagrams, whose ports follow from their key; nobody ever
+// sees the ports of another.
+func TestConcurrentWorkersSeeWholeContexts(t *testing.T) {
+	table := newTable(t, 80)
+	const workers, rounds, keys = 4, 30_000, 400
+	var wg sync.WaitGroup
+	for w := range uint64(workers) {
+		wg.Go(func() {
+			for i := range uint64(rounds) {
+				n := (i*7919 + w*31) % keys
+				key := (n + 1) * 0x9e3779b97f4a7c15
+				now := start + i
+				if i%3 == w%3 {
+					if _, s := table.Record(now, key, uint16(n), uint16(n)+1); s != Known && s != Full {
+						t.Errorf("record: %v", s)
+						return
+					}
+					continue
+				}
+				src, dst, _, s := table.Lookup(now, key)
+				if s == Overlap || s == Known && (src != uint16(n) || dst != uint16(n)+1) {
+					t.Errorf("datagram %d has ports %d and %d, %v", n, src, dst, s)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// All workers that record the same datagram get the same identification.
+func TestConcurrentRecordsAgree(t *testing.T) {
+	table := newTable(t, 80)
+	const workers = 4
+	for n := range uint64(2000) {
+		var got [workers]uint16
+		var ready, wg sync.WaitGroup
+		ready.Add(workers)
+		for w := range workers {
+			wg.Go(func() {
+				ready.Done()
+				ready.Wait()
+				id, s := table.Record(start, (n+1)*0x9e3779b97f4a7c15, 5, 6)
+				for s == Full { // another was stopped while it wrote
+					runtime.Gosched()
+					id, s = table.Record(start, (n+1)*0x9e3779b97f4a7c15, 5, 6)
+				}
+				if s != Known {
+					t.Errorf("record: %v", s)
+				}
+				got[w] = id
+			})
+		}
+		wg.Wait()
+		for _, id := range got {
+			if id != got[0] {
+				t.Fatalf("datagram %d: %v", n, got)
+			}
+		}
+	}
+}
+
+// A bucket that stays busy, as if its writer had been stopped, costs its datagrams and nothing else.
+func TestBusyBucketIsBounded(t *testing.T) {
+	table := newTable(t, 80)
+	table.Record(start, 42, 1, 2)
+	table.bucket(42).lock()
+	if _, s := table.Record(start, 42, 1, 2); s != Full {
+		t.Errorf("record: %v", s)
+	}
+	if _, _, _, s := table.Lookup(start, 42); s != Unknown {
+		t.Errorf("lookup: %v", s)
+	}
+	if _, s := table.Record(start, 43, 1, 2); s != Known {
+		t.Errorf("another bucket: %v", s)
+	}
+}
+
+func TestTableAllocatesNothing(t *testing.T) {
+	table := newTable(t, 80)
+	key := uint64(1)
+	if n := testing.AllocsPerRun(100, func() {
+		table.Record(start, key, 1, 2)
+		table.Lookup(start, key)
+		key++
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func BenchmarkLookup(b *testing.B) {
+	table := newTable(b, 1<<16)
+	table.Record(start, 42, 1, 2)
+	for b.Loop() {
+		table.Lookup(start, 42)
+	}
+}
+
+func BenchmarkRecord(b *testing.B) {
+	table := newTable(b, 1<<16)
+	key := uint64(0)
+	for b.Loop() {
+		key += 0x9e3779b97f4a7c15
+		table.Record(start, key, 1, 2)
+	}
+}
