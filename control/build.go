@@ -128,11 +128,11 @@ func (r *run) setUses(u *unit) (problems []Problem) {
 	now := r.scratch.addrs[:0]
 	if u.service.served() {
 		for _, s := range u.slices {
-			for i, e := range s.endpoints {
+			for _, e := range s.endpoints {
 				now = append(now, e.addr)
 				if own := r.own[e.addr].all() & notBackend; own != 0 {
 					problems = append(problems, Problem{Object: s.id, Severity: Refused,
-						Field: fmt.Sprintf("endpoints[%d].addresses[0]", i), Message: fmt.Sprintf("%q is %s", e.addr, ownName(own))})
+						Field: "endpoints", Message: fmt.Sprintf("%q is %s", e.addr, ownName(own))})
 				}
 			}
 		}

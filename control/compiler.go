@@ -38,8 +38,10 @@ type Compiler struct {
 	own    map[header.Addr]ownership
 	keep   map[KeepSource]int32
 	drains map[Drain]bool
-	tables tableStore
-	ids    identities
+	// touched are addresses whose drains changed since the last compile.
+	touched []header.Addr
+	tables  tableStore
+	ids     identities
 
 	snapshot *services.Snapshot
 	problems []Problem

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -29,35 +28,29 @@ var (
 	ErrNotDrained = errors.New("was not drained in these words")
 )
 
-// Drain leaves backends out of all sets; their flows live on. It takes effect
-// with the next compile of the units that have them, and holds until Undrain,
-// also for a backend that goes and comes back.
+// Drain leaves backends out of all sets from the next compile on; their flows live
+// on. It holds until Undrain, also for a backend that goes and comes back.
 func (c *Compiler) Drain(d Drain) error {
-	if c.count(d) == 0 {
+	if c.Count(d) == 0 {
 		return fmt.Errorf("drain %v: %w", d, ErrUnknownBackend)
 	}
 	c.drains[d] = true
+	c.touched = append(c.touched, d.Addr)
 	return nil
 }
 
-// Undrain lets backends take new flows again.
+// Undrain lets backends take new flows again from the next compile on.
 func (c *Compiler) Undrain(d Drain) error {
 	if !c.drains[d] {
 		return fmt.Errorf("%v: %w", d, ErrNotDrained)
 	}
 	delete(c.drains, d)
+	c.touched = append(c.touched, d.Addr)
 	return nil
 }
 
-// recompile builds the units that have endpoints at an address.
-func (c *Compiler) recompile(a header.Addr) (*services.Snapshot, []Problem, *Steer) {
-	r := c.begin()
-	c.uses.each(a, func(num int32) { r.dirty[c.byNum[num]] = true })
-	return r.finish()
-}
-
-// count counts the backends that d names.
-func (c *Compiler) count(d Drain) (n int) {
+// Count counts the backends that d names.
+func (c *Compiler) Count(d Drain) (n int) {
 	c.uses.each(d.Addr, func(num int32) {
 		for _, p := range c.byNum[num].ports {
 			for f := range p.families {

@@ -200,7 +200,7 @@ func (l *Loop) steered(err error) bool {
 // note tells everybody how far the loop is.
 func (l *Loop) note(compiled []Problem) {
 	opening, closing := l.pending.opening(), l.pending.closing()
-	problems := l.Tracker.locate(compiled)
+	problems := l.Tracker.Locate(compiled)
 	p := &l.progress
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -257,8 +257,8 @@ func (l *Loop) drain(ctx context.Context, d Drain, do func(Drain) error) (backen
 		if err = do(d); err != nil {
 			return
 		}
-		backends = l.Compiler.count(d)
-		l.apply(l.Compiler.recompile(d.Addr))
+		backends = l.Compiler.Count(d)
+		l.apply(l.Compiler.Compile(&Changes{}))
 	})
 	return backends, errors.Join(requested, err)
 }

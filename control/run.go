@@ -154,7 +154,7 @@ func (r *run) settleAddrs(steer *Steer) {
 		} else {
 			steer.Open.Addrs = append(steer.Open.Addrs, OwnAddr{a, now})
 		}
-		if (now&notBackend == 0) != (before&notBackend == 0) {
+		if now&notBackend != before&notBackend {
 			r.uses.each(a, func(num int32) { r.dirty[r.byNum[num]] = true })
 		}
 	}
@@ -164,6 +164,10 @@ func (r *run) settleAddrs(steer *Steer) {
 func (r *run) finish() (*services.Snapshot, []Problem, *Steer) {
 	steer := &Steer{}
 	r.settleAddrs(steer)
+	for _, a := range r.touched {
+		r.uses.each(a, func(num int32) { r.dirty[r.byNum[num]] = true })
+	}
+	r.touched = nil
 	units := slices.SortedFunc(maps.Keys(r.dirty), func(a, b *unit) int { return a.key.compare(b.key) })
 	for _, u := range units {
 		r.dropFrontends(u)

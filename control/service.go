@@ -52,6 +52,16 @@ func refuse(field, format string, args ...any) fault {
 	return fault{field, fmt.Sprintf(format, args...), Refused}
 }
 
+// maxFaults bounds what is said of one version of an object.
+const maxFaults = 20
+
+func limit(faults []fault) []fault {
+	if over := len(faults) - maxFaults; over > 0 {
+		faults = append(faults[:maxFaults:maxFaults], fault{"", fmt.Sprintf("%d more faults", over), Refused})
+	}
+	return faults
+}
+
 // family indexes per-family tables: 0 for IPv4, 1 for IPv6.
 func family(v6 bool) int {
 	if v6 {

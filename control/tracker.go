@@ -76,10 +76,12 @@ func (b *Batch) Upsert(from Source, object runtime.Object) {
 	switch o := object.(type) {
 	case *corev1.Service:
 		s, bad := trimService(o)
-		op.id, op.object, op.bad = s.id, s, bad
+		s.faults = limit(s.faults)
+		op.id, op.object, op.bad = s.id, s, limit(bad)
 	case *discoveryv1.EndpointSlice:
 		s, bad := trimSlice(o)
-		op.id, op.object, op.bad = s.id, s, bad
+		s.faults = limit(s.faults)
+		op.id, op.object, op.bad = s.id, s, limit(bad)
 	case *corev1.Node:
 		n := &node{idOf(KindNode, "", o.Name)}
 		op.id, op.object, op.bad = n.id, n, checkName(n.id)

@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// locate returns every outstanding problem, in order: those of compiling, which
+// Locate returns every outstanding problem, in order: those of compiling, which
 // know the object but not where it was read, and the Tracker's own.
-func (t *Tracker) locate(compiled []Problem) []Problem {
+func (t *Tracker) Locate(compiled []Problem) []Problem {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	all := make([]Problem, 0, len(compiled)+len(t.troubled)+len(t.reports))

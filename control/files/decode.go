@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -48,6 +50,46 @@ type header struct {
 		Namespace string `json:"namespace"`
 	} `json:"metadata"`
 	Items []json.RawMessage `json:"items"`
+}
+
+// Decode puts all objects of a manifest into a batch, as a Watcher does with a
+// file that is new, and says which they are. It fails where the whole manifest is
+// of no use; the batch is then as it was.
+func Decode(from control.Source, data []byte, batch *control.Batch) ([]control.ObjectID, error) {
+	found, err := decode(data)
+	if err != nil {
+		return nil, err
+	}
+	return slices.SortedFunc(maps.Keys(found.put(from, batch)), control.ObjectID.Compare), nil
+}
+
+// put puts everything into a batch, and says which objects there are.
+func (out *found) put(from control.Source, batch *control.Batch) map[control.ObjectID]bool {
+	now := make(map[control.ObjectID]bool, len(out.objects))
+	var problems []control.Problem
+	for i := range out.objects {
+		o := &out.objects[i]
+		at := from
+		at.Document = o.document
+		switch {
+		case now[o.id]:
+			problems = append(problems, control.Problem{Source: at, Object: o.id, Severity: control.Refused,
+				Message: "is in this file twice, and the first one is used"})
+		case o.decoded == nil:
+			batch.Malformed(at, o.id, o.field, o.message)
+		default:
+			batch.Upsert(at, o.decoded)
+		}
+		now[o.id] = true
+	}
+	for _, s := range out.skipped {
+		at := from
+		at.Document = s.document
+		problems = append(problems, control.Problem{Source: at, Object: s.id, Severity: control.Warning,
+			Message: "is of no kind that is read here, and is skipped"})
+	}
+	batch.Report(from, problems)
+	return now
 }
 
 // decode reads all documents of a file. It fails if one of them cannot be parsed

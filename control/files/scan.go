@@ -72,7 +72,7 @@ func (w *Watcher) scan(now time.Time) (unsettled bool, err error) {
 	}
 	for name, f := range w.files {
 		if _, there := slices.BinarySearch(names, name); !there {
-			f.replace(w, name, &found{}, &batch)
+			f.replace(w.place(name), &found{}, &batch)
 			delete(w.files, name)
 			changed = true
 		}
@@ -148,58 +148,37 @@ func (w *Watcher) read(name string, f *file, batch *control.Batch) bool {
 		w.keep(name, err, batch)
 		return true
 	}
-	f.replace(w, name, found, batch)
+	f.replace(w.place(name), found, batch)
 	return true
 }
 
 // keep reports a file that is of no use; what it had stays.
 func (w *Watcher) keep(name string, err error, batch *control.Batch) {
-	from := w.place(name, 0)
+	from := w.place(name)
 	var at *documentError
 	if errors.As(err, &at) {
 		from.Document = at.document
 	}
-	message := err.Error()
-	if f := w.files[name]; len(f.objects) > 0 {
-		message += "; the objects it had before stay"
+	problem := control.Problem{Source: from, Message: err.Error(), Severity: control.Refused, Serving: len(w.files[name].objects) > 0}
+	if problem.Serving {
+		problem.Message += "; the objects it had before stay"
 	}
-	batch.Report(from, []control.Problem{{Source: from, Message: message, Severity: control.Refused, Serving: len(w.files[name].objects) > 0}})
+	batch.Report(from, []control.Problem{problem})
 }
 
 // replace puts what a file says now into the batch, in place of what it said.
-func (f *file) replace(w *Watcher, name string, found *found, batch *control.Batch) {
-	now := map[control.ObjectID]bool{}
-	var problems []control.Problem
-	for i := range found.objects {
-		o := &found.objects[i]
-		from := w.place(name, o.document)
-		if now[o.id] {
-			problems = append(problems, control.Problem{Source: from, Object: o.id, Severity: control.Refused,
-				Message: "is in this file twice, and the first one is used"})
-			continue
-		}
-		now[o.id] = true
-		if o.decoded != nil {
-			batch.Upsert(from, o.decoded)
-		} else {
-			batch.Malformed(from, o.id, o.field, o.message)
-		}
-	}
+func (f *file) replace(from control.Source, found *found, batch *control.Batch) {
+	now := found.put(from, batch)
 	for id := range f.objects {
 		if !now[id] {
-			batch.Delete(w.place(name, 0), id)
+			batch.Delete(from, id)
 		}
 	}
-	for _, s := range found.skipped {
-		problems = append(problems, control.Problem{Source: w.place(name, s.document), Object: s.id, Severity: control.Warning,
-			Message: "is of no kind that is read here, and is skipped"})
-	}
 	f.objects = now
-	batch.Report(w.place(name, 0), problems)
 }
 
-func (w *Watcher) place(name string, document int) control.Source {
-	return control.Source{Kind: Kind, Path: filepath.Join(w.Dir, name), Document: document}
+func (w *Watcher) place(name string) control.Source {
+	return control.Source{Kind: Kind, Path: filepath.Join(w.Dir, name)}
 }
 
 // errEmpty: most often a file is empty because somebody is about to write it.

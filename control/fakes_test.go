@@ -1,0 +1,164 @@
+package control_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/nat/header"
+)
+
+// kernel is a Steering that remembers.
+type kernel struct {
+	frontends map[services.FrontendKey]bool
+	ports     map[control.NodePort]bool
+	addrs     map[header.Addr]services.AddrFlags
+	keep      map[control.KeepSource]bool
+	log       []string // calls, in order
+	refuse    error    // what it answers instead of doing anything
+}
+
+func newKernel() *kernel {
+	k := &kernel{}
+	k.clear()
+	return k
+}
+
+func (k *kernel) clear() {
+	k.frontends, k.ports = map[services.FrontendKey]bool{}, map[control.NodePort]bool{}
+	k.addrs, k.keep = map[header.Addr]services.AddrFlags{}, map[control.KeepSource]bool{}
+}
+
+func (k *kernel) Replace(s *control.SteerSet) error {
+	k.log = append(k.log, "replace")
+	if k.refuse == nil {
+		k.clear()
+		k.set(s, true)
+	}
+	return k.refuse
+}
+
+func (k *kernel) Open(s *control.SteerSet) error {
+	k.log = append(k.log, "open")
+	if k.refuse == nil {
+		k.set(s, true)
+	}
+	return k.refuse
+}
+
+func (k *kernel) Close(s *control.SteerSet) error {
+	k.log = append(k.log, "close")
+	if k.refuse == nil {
+		k.set(s, false)
+	}
+	return k.refuse
+}
+
+func (k *kernel) set(s *control.SteerSet, open bool) {
+	for _, f := range s.Frontends {
+		put(k.frontends, f, open)
+	}
+	for _, p := range s.NodePorts {
+		put(k.ports, p, open)
+	}
+	for _, a := range s.Addrs {
+		k.addrs[a.Addr] = a.Flags
+		if !open {
+			delete(k.addrs, a.Addr)
+		}
+	}
+	for _, s := range s.KeepSources {
+		put(k.keep, s, open)
+	}
+}
+
+func put[K comparable](m map[K]bool, k K, in bool) {
+	if in {
+		m[k] = true
+	} else {
+		delete(m, k)
+	}
+}
+
+// must applies a difference and fails if it opens what is open or closes what is not.
+func (k *kernel) must(t *testing.T, s *control.SteerSet, do func(*control.SteerSet) error) {
+	t.Helper()
+	before := len(k.frontends) + len(k.ports) + len(k.keep)
+	if err := do(s); err != nil {
+		t.Fatal(err)
+	}
+	after := len(k.frontends) + len(k.ports) + len(k.keep)
+	if d := after - before; d != len(s.Frontends)+len(s.NodePorts)+len(s.KeepSources) && -d != len(s.Frontends)+len(s.NodePorts)+len(s.KeepSources) {
+		t.Fatalf("something was opened or closed twice: %v", renderSteer(s))
+	}
+}
+
+// equal fails if not exactly s is open.
+func (k *kernel) equal(t *testing.T, s *control.SteerSet) {
+	t.Helper()
+	want := newKernel()
+	want.set(s, true)
+	if !maps.Equal(k.frontends, want.frontends) || !maps.Equal(k.ports, want.ports) ||
+		!maps.Equal(k.addrs, want.addrs) || !maps.Equal(k.keep, want.keep) {
+		t.Fatalf("the kernel program has\n%v %v %v %v\nand should have\n%v %v %v %v",
+			k.frontends, k.ports, k.addrs, k.keep, want.frontends, want.ports, want.addrs, want.keep)
+	}
+}
+
+// owners is an Owners that fails the test if a number has two meanings at once.
+type owners struct {
+	t        *testing.T
+	known    map[services.BackendRef]bool
+	snaps    []*services.Snapshot // in use
+	services map[services.ServiceID]bool
+	oldest   uint64
+	opened   int
+}
+
+func ownersOf(t *testing.T) *owners {
+	return &owners{t: t, known: map[services.BackendRef]bool{}, services: map[services.ServiceID]bool{}}
+}
+
+// published notes a snapshot that is in use until oldest passes it.
+func (o *owners) published(s *services.Snapshot) {
+	o.snaps = append(slices.DeleteFunc(o.snaps, func(s *services.Snapshot) bool { return s.Generation < o.oldest }), s)
+}
+
+func (o *owners) Open(r services.BackendRef) {
+	o.opened++
+	if o.known[r] {
+		o.t.Fatalf("ref %#x is given out twice", r)
+	}
+	for known := range o.inUse(r.Index()) {
+		o.t.Fatalf("index %d is given out while a snapshot in use knows it as %v", r.Index(), known)
+	}
+	o.known[r] = true
+}
+
+// inUse finds who has an index in a snapshot that a worker may hold.
+func (o *owners) inUse(index uint32) map[string]bool {
+	found := map[string]bool{}
+	for _, s := range o.snaps {
+		if s.Generation < o.oldest {
+			continue
+		}
+		for r := range o.known {
+			if r.Index() == index && s.Backend(r) != nil {
+				found[fmt.Sprintf("%v in generation %d", s.Backend(r), s.Generation)] = true
+			}
+		}
+	}
+	return found
+}
+
+func (o *owners) Close(r services.BackendRef, _ services.ServiceID) {
+	if !o.known[r] {
+		o.t.Fatalf("ref %#x is taken back twice", r)
+	}
+	delete(o.known, r)
+}
+
+func (o *owners) Forget(services.ServiceID) {}

@@ -1,0 +1,200 @@
+package control_test
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/nat/header"
+)
+
+var seedFlag = flag.Uint64("seed", 0, "of random tests; 0 draws one")
+
+// world makes random objects out of so few names, addresses and ports that they
+// meet in every way: frontends are contested, endpoints are VIPs, slices change
+// their Service.
+type world struct{ *rand.Rand }
+
+func (w world) one(n int) int           { return w.IntN(n) }
+func (w world) chance(percent int) bool { return w.IntN(100) < percent }
+
+func (w world) addr() string {
+	if w.chance(3) {
+		return []string{"127.0.0.1", "224.0.0.1", "192.0.2.20", "not an address"}[w.one(4)]
+	}
+	return fmt.Sprintf("10.0.0.%d", 1+w.one(24))
+}
+
+// vip is now and then an endpoint's address.
+func (w world) vip() string {
+	if w.chance(10) {
+		return w.addr()
+	}
+	return fmt.Sprintf("203.0.113.%d", 1+w.one(8))
+}
+
+func (w world) service(name string) *corev1.Service {
+	s := &corev1.Service{}
+	s.Name, s.Namespace = name, "default"
+	if w.chance(50) {
+		s.CreationTimestamp = metav1.NewTime(time.Unix(int64(1+w.one(3)), 0))
+	}
+	s.Spec.Type = []corev1.ServiceType{corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort, corev1.ServiceTypeLoadBalancer}[w.one(3)]
+	s.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}[:1+w.one(2)]
+	if w.chance(30) {
+		s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+	}
+	if w.chance(5) {
+		s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+	}
+	if w.chance(5) {
+		s.Spec.ClusterIP = corev1.ClusterIPNone
+	}
+	for i := range 1 + w.one(3) {
+		p := corev1.ServicePort{Name: string(rune('a' + i)), Port: int32(80 + w.one(3)), Protocol: []corev1.Protocol{"TCP", "UDP"}[w.one(2)]}
+		if w.chance(40) {
+			p.NodePort = int32(30000 + w.one(3))
+		}
+		s.Spec.Ports = append(s.Spec.Ports, p)
+	}
+	for range w.one(3) {
+		s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, w.vip())
+	}
+	for range w.one(3) {
+		s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: w.vip()})
+	}
+	return s
+}
+
+func (w world) slice(name string) *discoveryv1.EndpointSlice {
+	s := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4}
+	s.Name, s.Namespace = name, "default"
+	s.Labels = map[string]string{discoveryv1.LabelServiceName: fmt.Sprintf("svc-%d", w.one(8))}
+	for i := range w.one(3) {
+		name, number, protocol := string(rune('a'+i)), int32(8080+w.one(2)), []corev1.Protocol{"TCP", "UDP"}[w.one(2)]
+		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: &name, Port: &number, Protocol: &protocol})
+	}
+	for range w.one(6) {
+		e := discoveryv1.Endpoint{Addresses: []string{w.addr()}}
+		for _, c := range []**bool{&e.Conditions.Ready, &e.Conditions.Serving, &e.Conditions.Terminating} {
+			if w.chance(60) {
+				b := w.chance(50)
+				*c = &b
+			}
+		}
+		if w.chance(60) {
+			node := []string{"gw-1", "gw-2"}[w.one(2)]
+			e.NodeName = &node
+		}
+		s.Endpoints = append(s.Endpoints, e)
+	}
+	return s
+}
+
+// step makes one random change.
+func (w world) step(t *control.Tracker) {
+	from := control.Source{Kind: "test", Path: string(rune('a' + w.one(2)*w.one(2)*w.one(2)))}
+	kind, name := control.KindEndpointSlice, fmt.Sprintf("slice-%d", w.one(12))
+	if w.chance(30) {
+		kind, name = control.KindService, fmt.Sprintf("svc-%d", w.one(8))
+	}
+	switch {
+	case w.chance(25):
+		t.Delete(from, control.ObjectID{Kind: kind, Namespace: "default", Name: name})
+	case kind == control.KindService:
+		t.Upsert(from, w.service(name))
+	default:
+		t.Upsert(from, w.slice(name))
+	}
+}
+
+func testConfig() control.CompilerConfig {
+	addr := header.AddrFrom4
+	return control.CompilerConfig{
+		NodeName:      "gw-1",
+		NodeAddresses: []header.Addr{addr([4]byte{192, 0, 2, 10}), addr([4]byte{192, 0, 2, 20})},
+		SNAT4:         []header.Addr{addr([4]byte{192, 0, 2, 20})},
+		SNATPorts:     services.PortRange{First: 30002, Count: 1000},
+		SelectKey:     [2]uint64{1, 2},
+	}
+}
+
+// TestIncrementalEqualsFull makes random changes, drains and reconfigurations.
+// Each so often, the compiler that saw them all must agree with one that sees
+// only what they led to; and the kernel program, given only differences, must have
+// open what the full set says.
+func TestIncrementalEqualsFull(t *testing.T) {
+	const changes, checkEvery = 100_000, 50
+	seed := *seedFlag
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("seed %d: go test -run TestIncrementalEqualsFull -seed %[1]d", seed)
+	w := world{rand.New(rand.NewPCG(seed, 0))}
+	tracker, compiler := control.NewTracker(), control.NewCompiler(testConfig())
+	owners := ownersOf(t)
+	compiler.Watch(owners)
+	kernel := newKernel()
+	all := compiler.Steer()
+	kernel.must(t, &all.Open, kernel.Open)
+
+	var snapshot *services.Snapshot
+	var problems []control.Problem
+	apply := func(s *services.Snapshot, p []control.Problem, steer *control.Steer) {
+		snapshot, problems = s, p
+		kernel.must(t, &steer.Open, kernel.Open)
+		kernel.must(t, &steer.Close, kernel.Close)
+		owners.published(s)
+		if w.chance(20) {
+			owners.oldest = s.Generation
+			compiler.Release(s.Generation)
+		}
+	}
+	cfg := testConfig()
+	for n := 1; n <= changes; n++ {
+		w.step(tracker)
+		switch {
+		case w.chance(1) && w.chance(20):
+			cfg.NodeName = []string{"gw-1", "gw-2"}[w.one(2)]
+			cfg.SelectKey[0] = uint64(w.one(2))
+			cfg.SNAT4 = testConfig().NodeAddresses[w.one(2):][:1]
+			cfg.NodeAddresses = testConfig().NodeAddresses[:w.one(3)]
+			apply(compiler.Configure(cfg))
+		case w.chance(2):
+			d := control.Drain{Addr: header.AddrFrom4([4]byte{10, 0, 0, byte(1 + w.one(24))}), Port: uint16(8080*w.one(2) + w.one(2))}
+			if w.chance(50) {
+				_ = compiler.Drain(d)
+			} else {
+				_ = compiler.Undrain(d)
+			}
+		}
+		if w.chance(60) { // else several changes meet in one compile
+			apply(compiler.Compile(tracker.Changes()))
+		}
+		if n%checkEvery != 0 {
+			continue
+		}
+		apply(compiler.Compile(tracker.Changes()))
+		full, fullProblems, steer := compiler.Full(tracker.State())
+		if got, want := describe(snapshot, problems), describe(full, fullProblems); got != want {
+			t.Fatalf("after %d changes, full against incremental:\n%s", n, cmp.Diff(strings.Split(want, "\n"), strings.Split(got, "\n")))
+		}
+		kernel.equal(t, &steer.Open)
+	}
+	t.Logf("%d changes, %d generations, %d backend refs", changes, snapshot.Generation, owners.opened)
+}
+
+// describe is render with the contents of Maglev tables.
+func describe(s *services.Snapshot, problems []control.Problem) string {
+	return render(s, problems) + strings.Join(renderFrontends(s, true), "\n")
+}
