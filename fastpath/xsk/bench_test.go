@@ -4,13 +4,15 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/fastpath/xsk/xsktest"
 )
 
 // BenchmarkKick is what one system call costs when there is nothing to send, and
 // what it would cost without telling the Go scheduler.
 func BenchmarkKick(b *testing.B) {
-	enterNamespace(b)
-	w := newWire(b, "sl0", "sl0p")
+	xsktest.EnterNamespace(b)
+	w := xsktest.NewWire(b, "sl0", "sl0p")
 	r := newRig(b, 512)
 	s := r.open(w, smallRings)
 	b.Run("Syscall", func(b *testing.B) {
@@ -28,10 +30,9 @@ func BenchmarkKick(b *testing.B) {
 // BenchmarkFlush64 is a batch of 64 packets from Transmit to Complete, so the
 // kernel's own send path is in it.
 func BenchmarkFlush64(b *testing.B) {
-	enterNamespace(b)
-	w := newWire(b, "sl0", "sl0p")
-	unix.Close(w.packet) // nobody reads them
-	w.packet = -1
+	xsktest.EnterNamespace(b)
+	w := xsktest.NewWire(b, "sl0", "sl0p")
+	w.Deaf()
 	r := newRig(b, 1024)
 	s := r.open(w, smallRings)
 	for b.Loop() {

@@ -12,13 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/xsk/xsktest"
 )
 
 var smallRings = Config{RxSize: 256, TxSize: 256, FillSize: 256, CompletionSize: 256}
 
 func TestModeAndReason(t *testing.T) {
-	enterNamespace(t)
-	in, out := newWire(t, "sl0", "sl0p"), newWire(t, "sl1", "sl1p")
+	xsktest.EnterNamespace(t)
+	in, out := xsktest.NewWire(t, "sl0", "sl0p"), xsktest.NewWire(t, "sl1", "sl1p")
 	r := newRig(t, 1024)
 	a := r.open(in, smallRings)
 	if err := r.umem.Close(); err == nil || !strings.Contains(err.Error(), "sl0 queue 0 is still open") {
@@ -50,8 +51,8 @@ func TestModeAndReason(t *testing.T) {
 }
 
 func TestOpenErrors(t *testing.T) {
-	enterNamespace(t)
-	newWire(t, "sl0", "sl0p")
+	xsktest.EnterNamespace(t)
+	xsktest.NewWire(t, "sl0", "sl0p")
 	u, err := NewUMEM(UMEMConfig{Frames: 64, FrameSize: 2048})
 	must(t, err)
 	defer func() { must(t, u.Close()) }() // fails if a failed Open left its socket
@@ -75,8 +76,8 @@ func TestOpenErrors(t *testing.T) {
 }
 
 func TestMemlock(t *testing.T) {
-	enterNamespace(t)
-	newWire(t, "sl0", "sl0p")
+	xsktest.EnterNamespace(t)
+	xsktest.NewWire(t, "sl0", "sl0p")
 	u, err := NewUMEM(UMEMConfig{Frames: 64, FrameSize: 2048})
 	must(t, err)
 	defer u.Close()
@@ -118,8 +119,8 @@ func TestUMEM(t *testing.T) {
 }
 
 func TestQueueIsTaken(t *testing.T) {
-	enterNamespace(t)
-	w := newWire(t, "sl0", "sl0p")
+	xsktest.EnterNamespace(t)
+	w := xsktest.NewWire(t, "sl0", "sl0p")
 	mine, theirs := newRig(t, 512), newRig(t, 512)
 	s := mine.open(w, smallRings)
 	for name, u := range map[string]*UMEM{"another UMEM": theirs.umem, "the same UMEM": mine.umem} {
@@ -139,15 +140,15 @@ func TestQueueIsTaken(t *testing.T) {
 			t.Errorf("%s, cancelled: %v", name, err)
 		}
 	}
-	w.send(t, 0, 10) // the first is left alone
+	w.Send(t, 0, 10) // the first is left alone
 	got := 0
 	eventually(t, "10 packets at the first socket", func() { n, _ := mine.step(s, s); got += n }, func() bool { return got == 10 })
 }
 
 // TestRebind opens a queue right after it was closed: its old pool still has it.
 func TestRebind(t *testing.T) {
-	enterNamespace(t)
-	w := newWire(t, "sl0", "sl0p")
+	xsktest.EnterNamespace(t)
+	w := xsktest.NewWire(t, "sl0", "sl0p")
 	r := newRig(t, 1024)
 	best, worst := time.Hour, time.Duration(0)
 	c := smallRings
@@ -162,10 +163,10 @@ func TestRebind(t *testing.T) {
 		if n := r.generate(s, 0, 200); n != 200 {
 			t.Fatalf("transmit ring took %d of 200", n)
 		}
-		w.send(t, 0, 20)
+		w.Send(t, 0, 20)
 		must(t, s.Close(r.pool)) // sends what was transmitted and not flushed
 		seen := map[uint64]int{}
-		if w.receive(t, seen); len(seen) != 200 {
+		if w.Receive(t, seen); len(seen) != 200 {
 			t.Errorf("%d of 200 packets were sent before Close", len(seen))
 		}
 		r.law("after Close")
@@ -185,8 +186,8 @@ func TestRebind(t *testing.T) {
 // TestDownUp: packets wait in the transmit ring of a link that is down, it takes
 // no more, and it carries on when it is up.
 func TestDownUp(t *testing.T) {
-	enterNamespace(t)
-	w := newWire(t, "sl0", "sl0p")
+	xsktest.EnterNamespace(t)
+	w := xsktest.NewWire(t, "sl0", "sl0p")
 	r := newRig(t, 1024)
 	s := r.open(w, smallRings)
 	if !s.Up() {
@@ -195,7 +196,7 @@ func TestDownUp(t *testing.T) {
 	if n := r.generate(s, 0, 5); n != 5 {
 		t.Fatal("transmit ring did not take 5 packets")
 	}
-	w.set(t, false)
+	w.Set(t, false)
 	s.Flush()
 	if s.Up() || s.Gone() || s.Counters().ENETDOWN == 0 {
 		t.Errorf("up %v, gone %v, %+v after Flush into a device that is down", s.Up(), s.Gone(), s.Counters())
@@ -208,15 +209,15 @@ func TestDownUp(t *testing.T) {
 	if s.Frames() != 256+5 {
 		t.Errorf("the link has %d frames while down, want its 261", s.Frames())
 	}
-	w.set(t, true)
+	w.Set(t, true)
 	seen := map[uint64]int{}
-	eventually(t, "the 5 packets", func() { s.Flush(); s.Complete(r.pool); w.receive(t, seen) }, func() bool { return len(seen) == 5 })
+	eventually(t, "the 5 packets", func() { s.Flush(); s.Complete(r.pool); w.Receive(t, seen) }, func() bool { return len(seen) == 5 })
 	if !s.Up() {
 		t.Error("not up again")
 	}
 	got := 0
 	eventually(t, "10 packets after up", func() {
-		w.send(t, 0, 1) // the kernel gives the peer its queue back when it pleases, within a second
+		w.Send(t, 0, 1) // the kernel gives the peer its queue back when it pleases, within a second
 		n, _ := r.step(s, s)
 		got += n
 	}, func() bool { return got >= 10 })
@@ -224,11 +225,11 @@ func TestDownUp(t *testing.T) {
 
 // TestIdleLinkNoticesDown: nothing is sent, so only Flush's own question tells.
 func TestIdleLinkNoticesDown(t *testing.T) {
-	enterNamespace(t)
-	w := newWire(t, "sl0", "sl0p")
+	xsktest.EnterNamespace(t)
+	w := xsktest.NewWire(t, "sl0", "sl0p")
 	r := newRig(t, 512)
 	s := r.open(w, smallRings)
-	w.set(t, false)
+	w.Set(t, false)
 	before := s.Counters().Kicks
 	for range probeEvery {
 		s.Flush()
@@ -236,7 +237,7 @@ func TestIdleLinkNoticesDown(t *testing.T) {
 	if s.Up() || s.Counters().Kicks != before+1 {
 		t.Errorf("up %v after %d idle Flush calls, with %d kicks", s.Up(), probeEvery, s.Counters().Kicks-before)
 	}
-	w.set(t, true)
+	w.Set(t, true)
 	s.Flush()
 	if !s.Up() {
 		t.Error("the first Flush after up did not notice")
@@ -251,16 +252,16 @@ func TestDeviceDeleted(t *testing.T) {
 		"both": {0, 1}, "both, the other order": {1, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			enterNamespace(t)
-			wires := []*wire{newWire(t, "sl0", "sl0p"), newWire(t, "sl1", "sl1p")}
+			xsktest.EnterNamespace(t)
+			wires := []*xsktest.Wire{xsktest.NewWire(t, "sl0", "sl0p"), xsktest.NewWire(t, "sl1", "sl1p")}
 			r := newRig(t, 2048)
 			r.open(wires[0], smallRings)
 			r.open(wires[1], smallRings)
 			exchange(t, r, wires)
 			for _, v := range victims {
 				r.generate(r.links[v], 0, 3) // in the ring when the device goes
-				wires[v].send(t, 0, 3)
-				wires[v].delete(t)
+				wires[v].Send(t, 0, 3)
+				wires[v].Delete(t)
 			}
 			for _, v := range victims {
 				s := r.links[v]
@@ -270,7 +271,7 @@ func TestDeviceDeleted(t *testing.T) {
 				}
 				r.law("with a device gone")
 				must(t, s.Close(r.pool))
-				wires[v].makeDevices(t)
+				wires[v].Make(t)
 				r.reopen(v, wires[v], smallRings)
 				r.law("after opening again")
 			}
@@ -280,14 +281,14 @@ func TestDeviceDeleted(t *testing.T) {
 }
 
 // exchange forwards 50 packets each way between two links.
-func exchange(t *testing.T, r *rig, wires []*wire) {
+func exchange(t *testing.T, r *rig, wires []*xsktest.Wire) {
 	t.Helper()
 	for from, to := range []int{1, 0} {
 		seen := map[uint64]int{}
-		wires[from].send(t, 0, 50)
+		wires[from].Send(t, 0, 50)
 		eventually(t, "50 packets across", func() {
 			r.step(r.links[from], r.links[to])
-			wires[to].receive(t, seen)
+			wires[to].Receive(t, seen)
 		}, func() bool { return len(seen) == 50 })
 	}
 	r.law("after an exchange")
@@ -296,18 +297,18 @@ func exchange(t *testing.T, r *rig, wires []*wire) {
 // TestGoneUnnoticed: the socket that all others joined is unbound, but its worker
 // has not found out; a new socket must not depend on it.
 func TestGoneUnnoticed(t *testing.T) {
-	enterNamespace(t)
-	wires := []*wire{newWire(t, "sl0", "sl0p"), newWire(t, "sl1", "sl1p")}
+	xsktest.EnterNamespace(t)
+	wires := []*xsktest.Wire{xsktest.NewWire(t, "sl0", "sl0p"), xsktest.NewWire(t, "sl1", "sl1p")}
 	r := newRig(t, 2048)
 	a := r.open(wires[0], smallRings)
-	wires[0].delete(t)
+	wires[0].Delete(t)
 	c := smallRings
 	c.ShareWith = a
 	b := r.open(wires[1], c)
 	if m, why := b.Mode(); m != Copy || strings.Contains(why, "inherited") {
 		t.Errorf("%v, because %q", m, why)
 	}
-	wires[1].send(t, 0, 5)
+	wires[1].Send(t, 0, 5)
 	got := 0
 	eventually(t, "5 packets", func() { n, _ := r.step(b, b); got += n }, func() bool { return got == 5 })
 	a.Probe()
@@ -319,8 +320,8 @@ func TestGoneUnnoticed(t *testing.T) {
 // TestKeptFrames: a frame that is still inside the device at Close must not be
 // used before the kernel has let go of the queue.
 func TestKeptFrames(t *testing.T) {
-	enterNamespace(t)
-	w := newWire(t, "sl0", "sl0p")
+	xsktest.EnterNamespace(t)
+	w := xsktest.NewWire(t, "sl0", "sl0p")
 	r := newRig(t, 512)
 	s := r.open(w, smallRings)
 	addr, _ := r.pool.Get()
@@ -399,11 +400,11 @@ func TestSort(t *testing.T) {
 
 // TestFrameLawAtRandom does at random what can happen to two links.
 func TestFrameLawAtRandom(t *testing.T) {
-	enterNamespace(t)
+	xsktest.EnterNamespace(t)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 0))
-	wires := []*wire{newWire(t, "sl0", "sl0p"), newWire(t, "sl1", "sl1p")}
+	wires := []*xsktest.Wire{xsktest.NewWire(t, "sl0", "sl0p"), xsktest.NewWire(t, "sl1", "sl1p")}
 	r := newRig(t, 1024) // fewer than the rings could hold: pools run dry
 	r.open(wires[0], smallRings)
 	r.open(wires[1], smallRings)
@@ -415,7 +416,7 @@ func TestFrameLawAtRandom(t *testing.T) {
 		s := r.links[v]
 		switch k := rnd.IntN(100); {
 		case k < 25 && up[v]:
-			wires[v].send(t, 0, uint64(rnd.IntN(40)))
+			wires[v].Send(t, 0, uint64(rnd.IntN(40)))
 		case k < 40:
 			n := s.Receive(r.batch)
 			hold = append(hold, r.batch[:n]...)
@@ -432,7 +433,7 @@ func TestFrameLawAtRandom(t *testing.T) {
 			s.Flush()
 		case k < 99:
 			up[v] = !up[v]
-			wires[v].set(t, up[v])
+			wires[v].Set(t, up[v])
 		case i%4 == 0:
 			must(t, s.Close(r.pool))
 			r.reopen(v, wires[v], smallRings)
@@ -442,7 +443,7 @@ func TestFrameLawAtRandom(t *testing.T) {
 		if t.Failed() {
 			t.Fatalf("at operation %d", i)
 		}
-		wires[v].receive(t, seen)
+		wires[v].Receive(t, seen)
 	}
 	for _, d := range hold {
 		r.pool.Put(d.Addr)

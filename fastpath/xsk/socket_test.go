@@ -6,17 +6,18 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/xsk/xsktest"
 )
 
 func TestReceive(t *testing.T) {
-	enterNamespace(t)
-	w := newWire(t, "sl0", "sl0p")
+	xsktest.EnterNamespace(t)
+	w := xsktest.NewWire(t, "sl0", "sl0p")
 	r := newRig(t, 1024)
 	s := r.open(w, Config{RxSize: 256, TxSize: 256, FillSize: 256, CompletionSize: 256})
 	if s.Frames() != 256 || r.pool.Free() != 768 {
 		t.Fatalf("after Refill the link has %d frames, the pool %d", s.Frames(), r.pool.Free())
 	}
-	w.send(t, 0, 100)
+	w.Send(t, 0, 100)
 	next := uint64(0)
 	eventually(t, "100 packets", func() {
 		n := s.Receive(r.batch)
@@ -26,7 +27,7 @@ func TestReceive(t *testing.T) {
 			if d.Addr%2048 != packetHeadroom {
 				t.Errorf("packet at offset %d of its frame, want %d", d.Addr%2048, packetHeadroom)
 			}
-			number, err := packetNumber(r.umem.Bytes()[d.Addr : d.Addr+uint64(d.Len)])
+			number, err := xsktest.PacketNumber(r.umem.Bytes()[d.Addr : d.Addr+uint64(d.Len)])
 			if err != nil || number != next {
 				t.Errorf("packet %d, want %d: %v", number, next, err)
 			}
@@ -40,8 +41,8 @@ func TestReceive(t *testing.T) {
 }
 
 func TestTransmit(t *testing.T) {
-	enterNamespace(t)
-	w := newWire(t, "sl0", "sl0p")
+	xsktest.EnterNamespace(t)
+	w := xsktest.NewWire(t, "sl0", "sl0p")
 	r := newRig(t, 1024)
 	s := r.open(w, Config{RxSize: 256, TxSize: 256, FillSize: 256, CompletionSize: 256})
 	if n := r.generate(s, 0, 10); n != 10 {
@@ -50,15 +51,15 @@ func TestTransmit(t *testing.T) {
 	r.law("before Flush")
 	s.Flush()
 	seen := map[uint64]int{}
-	eventually(t, "10 packets", func() { w.receive(t, seen); s.Complete(r.pool) },
+	eventually(t, "10 packets", func() { w.Receive(t, seen); s.Complete(r.pool) },
 		func() bool { return len(seen) == 10 && s.Frames() == 256 })
 	r.law("after completion")
 }
 
 // TestForward carries 100,000 packets between two devices that share a UMEM.
 func TestForward(t *testing.T) {
-	enterNamespace(t)
-	in, out := newWire(t, "sl0", "sl0p"), newWire(t, "sl1", "sl1p")
+	xsktest.EnterNamespace(t)
+	in, out := xsktest.NewWire(t, "sl0", "sl0p"), xsktest.NewWire(t, "sl1", "sl1p")
 	r := newRig(t, 8192)
 	a := r.open(in, Config{})
 	b := r.open(out, Config{ShareWith: a})
@@ -66,12 +67,12 @@ func TestForward(t *testing.T) {
 	seen := make(map[uint64]int, total)
 	received := 0
 	for first := uint64(0); first < total; first += window {
-		in.send(t, first, min(first+window, total))
+		in.Send(t, first, min(first+window, total))
 		want := int(min(first+window, total))
 		eventually(t, "a window", func() {
 			n, _ := r.step(a, b)
 			received += n
-			out.receive(t, seen)
+			out.Receive(t, seen)
 		}, func() bool { return len(seen) == want })
 		r.law("between windows")
 	}
@@ -97,8 +98,8 @@ func TestForward(t *testing.T) {
 func TestBurst(t *testing.T) {
 	for name, budget := range map[string]int{"budget 32": txBatch, "budget of the ring": 0} {
 		t.Run(name, func(t *testing.T) {
-			enterNamespace(t)
-			w := newWire(t, "sl0", "sl0p")
+			xsktest.EnterNamespace(t)
+			w := xsktest.NewWire(t, "sl0", "sl0p")
 			r := newRig(t, 4096)
 			s := r.open(w, Config{TxSize: 1024, RxSize: 64, FillSize: 64, CompletionSize: 1024, TxBudget: budget})
 			if n := r.generate(s, 0, 1024); n != 1024 {
@@ -117,7 +118,7 @@ func TestBurst(t *testing.T) {
 				t.Errorf("send buffer of %d bytes does not hold the transmit ring: %v", n, err)
 			}
 			seen := map[uint64]int{}
-			eventually(t, "1024 packets", func() { w.receive(t, seen); s.Complete(r.pool) },
+			eventually(t, "1024 packets", func() { w.Receive(t, seen); s.Complete(r.pool) },
 				func() bool { return len(seen) == 1024 && s.Frames() == 64 })
 			t.Logf("%+v", s.Counters())
 		})
@@ -127,8 +128,8 @@ func TestBurst(t *testing.T) {
 // TestFlushDrainsCompletions: a completion ring that nobody emptied blocks the
 // transmit ring, and Flush has no pool to empty it into.
 func TestFlushDrainsCompletions(t *testing.T) {
-	enterNamespace(t)
-	w := newWire(t, "sl0", "sl0p")
+	xsktest.EnterNamespace(t)
+	w := xsktest.NewWire(t, "sl0", "sl0p")
 	r := newRig(t, 4096)
 	s := r.open(w, Config{TxSize: 256, RxSize: 64, FillSize: 64, CompletionSize: 256})
 	seen := map[uint64]int{}
@@ -137,7 +138,7 @@ func TestFlushDrainsCompletions(t *testing.T) {
 			t.Fatalf("transmit ring took %d of 256", n)
 		}
 		s.Flush()
-		eventually(t, "a ring of packets", func() { w.receive(t, seen) }, func() bool { return len(seen) == int(i+1)*256 })
+		eventually(t, "a ring of packets", func() { w.Receive(t, seen) }, func() bool { return len(seen) == int(i+1)*256 })
 		if i%2 == 0 {
 			continue
 		}
@@ -154,11 +155,11 @@ func TestFlushDrainsCompletions(t *testing.T) {
 }
 
 func TestFillStarvation(t *testing.T) {
-	enterNamespace(t)
-	w := newWire(t, "sl0", "sl0p")
+	xsktest.EnterNamespace(t)
+	w := xsktest.NewWire(t, "sl0", "sl0p")
 	r := newRig(t, 64)
 	s := r.open(w, Config{RxSize: 256, TxSize: 64, FillSize: 64, CompletionSize: 64})
-	w.send(t, 0, 100)
+	w.Send(t, 0, 100)
 	got := 0
 	eventually(t, "64 packets", func() {
 		n := s.Receive(r.batch)
@@ -173,18 +174,18 @@ func TestFillStarvation(t *testing.T) {
 		t.Errorf("kernel counted %+v, want 36 dropped for want of frames", st)
 	}
 	s.Refill(r.pool)
-	w.send(t, 100, 101)
+	w.Send(t, 100, 101)
 	eventually(t, "a packet after refilling", func() { got += s.Receive(r.batch) }, func() bool { return got == 65 })
 	r.pool.Put(r.batch[0].Addr)
 }
 
 // TestReceiveRingFull: the frame of a packet that finds no slot stays in the kernel, and is counted.
 func TestReceiveRingFull(t *testing.T) {
-	enterNamespace(t)
-	w := newWire(t, "sl0", "sl0p")
+	xsktest.EnterNamespace(t)
+	w := xsktest.NewWire(t, "sl0", "sl0p")
 	r := newRig(t, 256)
 	s := r.open(w, Config{RxSize: 32, TxSize: 32, FillSize: 128, CompletionSize: 32})
-	w.send(t, 0, 100)
+	w.Send(t, 0, 100)
 	got := 0
 	eventually(t, "32 packets", func() {
 		n := s.Receive(r.batch)
@@ -202,17 +203,17 @@ func TestReceiveRingFull(t *testing.T) {
 }
 
 func TestNoAllocation(t *testing.T) {
-	enterNamespace(t)
-	in, out := newWire(t, "sl0", "sl0p"), newWire(t, "sl1", "sl1p")
+	xsktest.EnterNamespace(t)
+	in, out := xsktest.NewWire(t, "sl0", "sl0p"), xsktest.NewWire(t, "sl1", "sl1p")
 	r := newRig(t, 2048)
 	a := r.open(in, Config{RxSize: 256, TxSize: 256, FillSize: 256, CompletionSize: 256})
 	b := r.open(out, Config{RxSize: 256, TxSize: 256, FillSize: 256, CompletionSize: 256})
-	packet := make([]byte, packetLen)
-	fillPacket(packet, 1)
+	packet := make([]byte, xsktest.PacketLen)
+	xsktest.FillPacket(packet, 1)
 	moved := 0
 	allocs := testing.AllocsPerRun(500, func() {
 		for range 8 {
-			if _, err := unix.Write(in.packet, packet); err != nil {
+			if err := in.Inject(packet); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -231,8 +232,8 @@ func TestNoAllocation(t *testing.T) {
 
 // TestBrokenInvariants: what would corrupt packets in silence must stop the worker.
 func TestBrokenInvariants(t *testing.T) {
-	enterNamespace(t)
-	w := newWire(t, "sl0", "sl0p")
+	xsktest.EnterNamespace(t)
+	w := xsktest.NewWire(t, "sl0", "sl0p")
 	r := newRig(t, 256)
 	s := r.open(w, Config{RxSize: 64, TxSize: 64, FillSize: 64, CompletionSize: 64})
 	addr, _ := r.pool.Get()
