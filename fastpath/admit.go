@@ -16,7 +16,7 @@ func (w *Worker) admit(d Desc, p *header.Packet) (flowtable.Ref, Verdict) {
 	if f == nil {
 		return 0, w.unserved(d, p)
 	}
-	if w.snap.Owned(p.Tuple.Src) != 0 {
+	if w.ours(p.Tuple.Src) {
 		return 0, drop(stats.SpoofedSource)
 	}
 	if p.Tuple.Proto == header.ProtoTCP && !isSYN(p.TCPFlags) {
@@ -31,6 +31,11 @@ func (w *Worker) admit(d Desc, p *header.Packet) (flowtable.Ref, Verdict) {
 		return 0, w.noBackend(d, p, f)
 	}
 	return w.create(p, f, b)
+}
+
+// ours says whether a packet from outside cannot truly come from an address.
+func (w *Worker) ours(a header.Addr) bool {
+	return w.snap.Owned(a) != 0 || a == w.c.HostSource4 || a == w.c.HostSource6
 }
 
 // create inserts the flow. Another worker may have been faster with the same
@@ -48,7 +53,7 @@ func (w *Worker) create(p *header.Packet, f *services.Frontend, b *services.Back
 		n.Source, n.SourcePort = p.Tuple.Src, p.Tuple.SrcPort
 		n.Ports = portChoice(random, services.PortRange{First: 1024, Count: 64512})
 	} else {
-		n.Source = w.source(random>>32, toBackend.Hop, p.Tuple.V6)
+		n.Source = w.source(random>>32, toBackend.Kind, p.Tuple.V6)
 		n.Ports = portChoice(random, w.snap.SNATPorts)
 	}
 	if n.Source == (header.Addr{}) {
@@ -78,12 +83,12 @@ func (w *Worker) create(p *header.Packet, f *services.Frontend, b *services.Back
 // source chooses our address towards a backend: the host link's own where the
 // kernel carries the packet on (its replies then come back by the host link), one
 // of the configured addresses elsewhere. The zero Addr if the family has none.
-func (w *Worker) source(random uint64, hop nexthop.ID, v6 bool) header.Addr {
+func (w *Worker) source(random uint64, kind nexthop.Kind, v6 bool) header.Addr {
 	pool, host := w.snap.SNAT4, w.c.HostSource4
 	if v6 {
 		pool, host = w.snap.SNAT6, w.c.HostSource6
 	}
-	if hop == nexthop.ViaKernel {
+	if kind == nexthop.Kernel {
 		return host
 	}
 	if len(pool) == 0 {

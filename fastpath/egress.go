@@ -28,11 +28,11 @@ type egressQueue struct {
 func (w *Worker) send(o outgoing, id nexthop.ID) Verdict {
 	hop := w.c.Hops.Hop(id)
 	switch {
-	case id == nexthop.ViaKernel:
-		return w.sendKernel(o)
 	case id == 0 || hop == nil || (hop.Kind == nexthop.OnLink && !hop.Ready):
 		return w.hold(o)
-	case hop.Kind != nexthop.OnLink || int(hop.Link) >= len(w.c.Egress):
+	case hop.Kind == nexthop.Kernel:
+		return w.sendKernel(o) // which fragments and reports what is too big by itself
+	case hop.Kind == nexthop.Unreachable || int(hop.Link) >= len(w.c.Egress):
 		return drop(stats.NoRoute)
 	case hop.MTU != 0 && o.end-o.l3 > hop.MTU:
 		if !o.splittable {

@@ -76,7 +76,7 @@ func (w *Worker) releaseHops() (moved int) {
 		h := &all[i]
 		id := w.view.Lookup(&h.o.dst).Hop
 		hop := w.c.Hops.Hop(id)
-		if id == 0 || hop == nil || (!hop.Ready && id != nexthop.NoRoute) {
+		if id == 0 || hop == nil || (hop.Kind == nexthop.OnLink && !hop.Ready) {
 			if w.now < h.deadline {
 				kept = append(kept, *h)
 				continue

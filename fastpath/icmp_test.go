@@ -153,6 +153,10 @@ func TestSplit(t *testing.T) {
 		if int(p.End-p.L3) > 600 {
 			t.Fatalf("fragment of %d bytes", p.End-p.L3)
 		}
+		last := int(p.FragmentOffset)+int(p.End-p.L3)-20 == len(whole)
+		if more := frame[p.L3+6]&0x20 != 0; more == last {
+			t.Fatalf("fragment at %d says more to come: %v", p.FragmentOffset, more)
+		}
 		seen += copy(whole[p.FragmentOffset:], frame[p.L3+20:p.End])
 	}
 	l.nothing(g.nic)

@@ -193,7 +193,7 @@ func (w *Worker) judgeNoise(p *header.Packet, v Verdict) Verdict {
 // that was on its way out. It leaves as the kernel would have sent it.
 func (w *Worker) fromKernel(d Desc, p *header.Packet) Verdict {
 	route := w.view.Lookup(&p.Tuple.Dst)
-	if route.Hop == nexthop.ViaKernel || route.Hop == nexthop.NoRoute {
+	if route.Kind != nexthop.OnLink {
 		return drop(stats.HostLinkOther)
 	}
 	return w.send(outgoing{d, p.L3, p.End, p.Tuple.V6, !p.DF, p.Tuple.Dst}, route.Hop)

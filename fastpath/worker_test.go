@@ -145,6 +145,7 @@ func TestDrops(t *testing.T) {
 		{"our VIP as source", tcp(join(keepVIP, 1), join(vip4, 80), headertest.SYN), stats.SpoofedSource, 0},
 		{"our source address as source", tcp(join(snat4, 1), join(vip4, 80), headertest.SYN), stats.SpoofedSource, 0},
 		{"the node as source", tcp(join(node4, 1), join(vip4, 80), headertest.SYN), stats.SpoofedSource, 0},
+		{"our host link address as source", tcp(join(hostSource, 1), join(vip4, 80), headertest.SYN), stats.SpoofedSource, 0},
 		{"land", tcp(join(vip4, 80), join(vip4, 80), headertest.SYN), stats.LandAttack, 0},
 		{"loopback source", tcp("127.0.0.1:1", join(vip4, 80), headertest.SYN), stats.MartianSource, 0},
 		{"port zero", tcp(join(client4, 0), join(vip4, 80), headertest.SYN), stats.PortZero, 0},

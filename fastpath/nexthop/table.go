@@ -24,8 +24,8 @@ const MaxHops = 1 << 14
 
 // Two hops are always there, above those that the control loop hands out.
 const (
-	// ViaKernel is the host link: this node's own endpoints, and whatever only the
-	// kernel's routing reaches.
+	// ViaKernel is the host link without an MTU of the route beyond it: this node's
+	// own endpoints, and whatever only the kernel's routing reaches.
 	ViaKernel ID = MaxHops - 1
 	// NoRoute is where packets without a route go: nowhere.
 	NoRoute ID = MaxHops - 2
@@ -105,9 +105,9 @@ func (t *Table) Requests() <-chan Request { return t.requests }
 
 // Route is the answer to a lookup.
 type Route struct {
-	// Hop is the next hop, ViaKernel or NoRoute by Kind; or zero if the destination
-	// is on a link and its neighbour is not known yet: ask with Table.Resolve and
-	// look again later.
+	// Hop is the next hop; NoRoute if Kind is Unreachable. A Kernel route that was
+	// inserted without a hop gets ViaKernel. Zero if the destination is on a link and
+	// its neighbour is not known yet: ask with Table.Resolve and look again later.
 	Hop ID
 	// Kind is Unreachable, OnLink or Kernel.
 	Kind Kind
@@ -128,10 +128,10 @@ func (v *View) Lookup(a *header.Addr) Route {
 		return Route{Hop: NoRoute}
 	}
 	r, _ := v.Routes.Lookup(a.Netip())
-	switch r.Kind {
-	case Kernel:
+	switch {
+	case r.Kind == Kernel && r.Hop == 0:
 		r.Hop = ViaKernel
-	case Unreachable:
+	case r.Kind == Unreachable:
 		r.Hop = NoRoute
 	}
 	return r

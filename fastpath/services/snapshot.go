@@ -82,6 +82,8 @@ type Service struct {
 	PortName  string
 	Proto     uint8
 	Port      uint16
+	// Backends are all endpoints of the port, also those that take no new flows.
+	Backends []BackendRef
 }
 
 // Empty says what a new flow gets when no backend can take it.

@@ -1,0 +1,453 @@
+// Package daemon puts the gateway together: it is the one place where the control
+// loop, the workers, the kernel program and the operator's interfaces meet.
+//
+//	config ─► flow table ─► host link ─► mirror of routes ─► control loop
+//	                                                            │ first snapshot
+//	       status, metrics ◄── workers ◄── sockets, programs ◄──┘
+//
+// The order of start is the order of promises. The lock on the flow table comes
+// first: a second instance changes nothing. The first snapshot is published before
+// any socket is bound, so that no packet is ever judged by half a table. Stopping
+// goes the other way round, and leaves the node as it was.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/control/files"
+	"sluice.dev/sluice/control/hostlink"
+	"sluice.dev/sluice/control/neigh"
+	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/xdpprog"
+)
+
+// readyTimeout bounds how long the start waits for the kernel's routes.
+const readyTimeout = 10 * time.Second
+
+// Daemon is one running gateway.
+type Daemon struct {
+	file      string
+	log       *slog.Logger
+	level     *slog.LevelVar
+	startedAt time.Time
+
+	mu          sync.Mutex // guards the next four, which a reload changes
+	config      *config.Configuration
+	loadedAt    time.Time
+	reloadErr   error
+	needRestart []config.Change // changes in the file that wait for a restart
+
+	flows    *flowtable.File
+	reader   *flowReader
+	host     *hostlink.HostLink
+	mirror   *neigh.Mirror
+	path     *datapath
+	steer    *steering
+	loop     *control.Loop
+	ledger   *status.Ledger
+	bpffs    bool // we mounted it
+	open     atomic.Bool
+	draining atomic.Bool
+	failed   chan error
+	servers  servers
+
+	cancel context.CancelFunc // ends every goroutine of ours
+	group  sync.WaitGroup
+}
+
+// Run is the gateway's life: it returns after ctx is done and everything is
+// cleaned up, or with the reason why it could not start or go on.
+func Run(ctx context.Context, file string) error {
+	c, err := config.Load(file)
+	if err != nil {
+		return err
+	}
+	h, err := config.ReadHost()
+	if err != nil {
+		return err
+	}
+	if err := c.CheckHost(file, h); err != nil {
+		return err
+	}
+	d := &Daemon{
+		file: file, config: c, startedAt: time.Now(), loadedAt: time.Now(), level: new(slog.LevelVar),
+		failed: make(chan error, 16),
+	}
+	d.log = d.newLogger(c)
+	// The goroutines outlive ctx: flows are served while the gateway drains.
+	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	d.cancel = cancel
+	defer cancel()
+	if err := d.start(life); err != nil {
+		return errors.Join(err, d.stop())
+	}
+	err = d.serve(ctx, life)
+	return errors.Join(err, d.stop())
+}
+
+func (d *Daemon) newLogger(c *config.Configuration) *slog.Logger {
+	d.setLevel(c)
+	options := &slog.HandlerOptions{Level: d.level}
+	if c.Log.Format == config.LogJSON {
+		return slog.New(slog.NewJSONHandler(os.Stderr, options))
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, options))
+}
+
+func (d *Daemon) setLevel(c *config.Configuration) {
+	d.level.Set(map[config.LogLevel]slog.Level{
+		config.LogDebug: slog.LevelDebug, config.LogInfo: slog.LevelInfo,
+		config.LogWarn: slog.LevelWarn, config.LogError: slog.LevelError,
+	}[c.Log.Level])
+}
+
+// start builds everything in order. What it has built when it fails, stop undoes.
+func (d *Daemon) start(ctx context.Context) error {
+	for _, step := range []func(context.Context) error{
+		d.openFlows, d.loadProgram, d.makeHostLink, d.makeDatapath,
+		d.startMirror, d.startControl, d.startServers,
+	} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	d.goes(func() { d.openPorts(ctx) })
+	return nil
+}
+
+// goes runs f until the daemon ends.
+func (d *Daemon) goes(f func()) {
+	d.group.Add(1)
+	go func() {
+		defer d.group.Done()
+		f()
+	}()
+}
+
+// fail ends the daemon with an error.
+func (d *Daemon) fail(err error) {
+	select {
+	case d.failed <- err:
+	default: // an earlier one says why
+	}
+}
+
+// openFlows takes the lock that makes this the only instance, and the flows that a
+// predecessor left.
+func (d *Daemon) openFlows(context.Context) error {
+	c := d.config
+	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
+		return fmt.Errorf("stateDir: %w", err)
+	}
+	flows, err := flowtable.OpenFile(filepath.Join(c.StateDir, "flows"), flowConfig(c), flowtable.Time(bootNanos()))
+	if errors.Is(err, flowtable.ErrInUse) {
+		return fmt.Errorf("another sluice runs with stateDir %s: stop it, or give this one a stateDir and interfaces of its own (%w)", c.StateDir, err)
+	}
+	if err != nil {
+		return err
+	}
+	d.flows = flows
+	r := flows.Recovery
+	if r.Fresh {
+		d.log.Info("flow table is new", "why", r.Why)
+	} else {
+		d.log.Info("flow table taken over", "flows", r.Recovered, "expired", r.Expired, "torn", r.Torn)
+	}
+	d.reader, err = newFlowReader(flows.Table)
+	return err
+}
+
+// loadProgram finds or makes the BPF maps; nothing is attached yet.
+func (d *Daemon) loadProgram(context.Context) error {
+	c := d.config
+	mounted, err := xdpprog.EnsureBPFFS(c.BPFFS)
+	if err != nil {
+		return err
+	}
+	d.bpffs = mounted || d.leftMount()
+	if mounted {
+		if err := os.WriteFile(d.mountMark(), []byte(c.BPFFS+"\n"), 0o600); err != nil {
+			return err
+		}
+	}
+	s, err := xdpprog.Load(xdpprog.Config{
+		PinDir: filepath.Join(c.BPFFS, "sluice"), PassAfter: c.Heartbeat.PassAfter.D(), Logger: d.log,
+	})
+	if err != nil {
+		return err
+	}
+	d.steer = &steering{s: s}
+	return nil
+}
+
+// mountMark remembers, for a successor of a daemon that was killed, that the bpffs
+// is ours to unmount.
+func (d *Daemon) mountMark() string { return filepath.Join(d.config.StateDir, "bpffs") }
+
+func (d *Daemon) leftMount() bool {
+	_, err := os.Stat(d.mountMark())
+	return err == nil
+}
+
+// makeHostLink makes the way back into the kernel.
+func (d *Daemon) makeHostLink(context.Context) error {
+	c := d.config
+	if !c.HostLink.Enabled {
+		return nil
+	}
+	devices, err := findDevices(c)
+	if err != nil {
+		return err
+	}
+	workers, _, err := plan(devices, c)
+	if err != nil {
+		return err
+	}
+	mtu := minHostMTU
+	for _, dev := range devices {
+		mtu = max(mtu, dev.mtu)
+	}
+	d.host, err = hostlink.Ensure(hostlink.Config{
+		Name: c.HostLink.Name, KernelName: c.HostLink.Peer, Queues: workers, MTU: mtu, Addresses: c.HostLink.Addresses,
+	})
+	return err
+}
+
+// minHostMTU is what IPv6 needs (RFC 8200 section 5).
+const minHostMTU = 1280
+
+// makeDatapath makes the workers, which do nothing yet.
+func (d *Daemon) makeDatapath(context.Context) error {
+	devices, err := findDevices(d.config)
+	if err != nil {
+		return err
+	}
+	d.path, err = newDatapath(d.config, d.log, d.flows.Table, devices, d.host)
+	if err != nil {
+		return err
+	}
+	d.ledger = status.NewLedger(d.path.blocks())
+	return nil
+}
+
+// startMirror follows the kernel's routes and neighbours.
+func (d *Daemon) startMirror(ctx context.Context) (err error) {
+	nc := neigh.Config{Table: d.path.hops, Logger: d.log}
+	for _, i := range d.config.Interfaces {
+		nc.Links = append(nc.Links, neigh.LinkConfig{Name: i.Name})
+	}
+	if d.host != nil {
+		nc.HostLink = &neigh.HostLink{KernelIndex: d.host.KernelIndex, KernelMAC: d.host.KernelMAC, UserMAC: d.host.MAC, MTU: d.host.MTU}
+	}
+	if d.mirror, err = neigh.New(nc); err != nil {
+		return err
+	}
+	d.goes(func() {
+		if err := d.mirror.Run(ctx); err != nil {
+			d.fail(err)
+		}
+	})
+	select {
+	case <-d.mirror.Ready():
+		return nil
+	case err := <-d.failed:
+		return err
+	case <-time.After(readyTimeout):
+		return errors.New("the kernel's routes could not be read in time")
+	}
+}
+
+// startControl reads manifests and compiles them. It publishes by itself from here on.
+func (d *Daemon) startControl(ctx context.Context) error {
+	compiler := control.NewCompiler(d.compilerConfig(d.config))
+	compiler.Watch(d.ledger)
+	tracker := control.NewTracker()
+	watcher := files.New(files.Config{Log: d.log, Dir: d.config.Manifests.Directory, Tracker: tracker})
+	d.loop = control.NewLoop(control.LoopConfig{
+		Log: d.log, Tracker: tracker, Compiler: compiler,
+		Publisher: control.NewPublisher(&d.path.services, d.path.blocks()),
+		Steering:  d.steer, Flows: d.reader, Feeds: []control.Feed{watcher},
+		Window: controlWindow,
+	})
+	if err := d.steer.settings(d.config, d.host); err != nil {
+		return err
+	}
+	d.goes(func() { _ = watcher.Run(ctx) })
+	d.goes(func() { _ = d.loop.Run(ctx) })
+	d.goes(func() { d.followAddresses(ctx) })
+	return nil
+}
+
+// controlWindow is how long the control loop waits after a change for more.
+const controlWindow = 2 * time.Millisecond
+
+// openPorts waits for the first snapshot, starts the workers and gives them
+// packets.
+func (d *Daemon) openPorts(ctx context.Context) {
+	select {
+	case <-d.loop.Ready():
+	case <-ctx.Done():
+		return
+	}
+	d.path.run(ctx, d.failed)
+	for _, p := range d.path.ports {
+		if err := d.path.openPort(ctx, d.steer, p); err != nil {
+			d.fail(err)
+			return
+		}
+		d.logPort(p)
+	}
+	if err := d.steer.attachEgress(d.path.ports); err != nil {
+		d.log.Warn("replies of local endpoints that see the client's address are not caught on their way out", "error", err)
+	}
+	if err := d.steer.detachOthers(); err != nil {
+		d.log.Warn("what a predecessor left could not be removed", "error", err)
+	}
+	d.beat()
+	d.open.Store(true)
+	d.log.Info("forwarding", "workers", len(d.path.workers), "took", time.Since(d.startedAt).Round(time.Millisecond))
+	d.goes(func() { d.heartbeat(ctx) })
+	d.path.watch(ctx, d.steer, d.reopened)
+}
+
+func (d *Daemon) logPort(p *port) {
+	mode, reason := p.attach.Mode(), p.attach.Reason()
+	socketMode, why := p.slots[0].socket.Load().Mode()
+	d.log.Info("interface open", "interface", p.name, "queues", len(p.slots), "xdp", mode, "xdpReason", reason, "sockets", socketMode, "socketsReason", why)
+}
+
+// reopened puts back what belongs to an interface that came back.
+func (d *Daemon) reopened(*port) {
+	if err := d.steer.attachEgress(d.path.ports); err != nil {
+		d.log.Warn("egress program", "error", err)
+	}
+}
+
+// beatEvery is how often the kernel program hears that the workers live.
+const beatEvery = time.Second
+
+// pulseStale is how old the slowest worker's pulse may be for that.
+const pulseStale = 5 * time.Second
+
+func (d *Daemon) heartbeat(ctx context.Context) {
+	tick := time.NewTicker(beatEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			d.beat()
+		}
+	}
+}
+
+// beat tells the kernel program that the data path is alive, if it is.
+func (d *Daemon) beat() {
+	now := bootNanos()
+	for _, w := range d.path.workers {
+		if tick := w.block.LoopTick.Load(); tick != 0 && now-min(now, tick) > uint64(pulseStale) {
+			return
+		}
+	}
+	if err := d.steer.s.Heartbeat(now); err != nil {
+		d.log.Warn("heartbeat", "error", err)
+	}
+}
+
+// serve waits for the end: ctx, or a failure. A reload happens on SIGHUP and when
+// the file changes.
+func (d *Daemon) serve(ctx, life context.Context) error {
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Stop(hup)
+	d.goes(func() { d.watchConfig(life, hup) })
+	select {
+	case err := <-d.failed:
+		return err
+	case <-ctx.Done():
+	}
+	return d.drain()
+}
+
+// drain serves flows until none is left or the time is over. Readiness is off at once.
+func (d *Daemon) drain() error {
+	d.draining.Store(true)
+	timeout := d.configuration().Drain.Timeout.D()
+	d.log.Info("draining", "flows", d.liveFlows(), "timeout", timeout)
+	deadline := time.After(timeout)
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for d.liveFlows() > 0 {
+		select {
+		case err := <-d.failed:
+			return err
+		case <-deadline:
+			d.log.Warn("drain time is over", "flows", d.liveFlows())
+			return nil
+		case <-tick.C:
+		}
+	}
+	return nil
+}
+
+func (d *Daemon) liveFlows() uint64 {
+	live := d.flows.Table.Counts().Live
+	return live[0] + live[1]
+}
+
+// stop undoes start, in reverse, as far as it came. Packets are left to the kernel
+// before the workers end.
+func (d *Daemon) stop() error {
+	var errs []error
+	// A start that failed where a predecessor left flows and programs leaves them
+	// for the next attempt.
+	keep := !d.open.Load() && d.flows != nil && !d.flows.Recovery.Fresh
+	if d.steer != nil {
+		errs = append(errs, d.steer.close(!keep))
+	}
+	d.cancel()
+	d.group.Wait()
+	d.servers.wait()
+	if d.path != nil {
+		errs = append(errs, d.path.close())
+	}
+	if d.reader != nil {
+		d.reader.close()
+	}
+	if keep {
+		return errors.Join(append(errs, d.flows.Close())...)
+	}
+	if d.host != nil {
+		errs = append(errs, d.host.Remove())
+	}
+	if d.bpffs {
+		errs = append(errs, xdpprog.UnmountBPFFS(d.config.BPFFS), os.Remove(d.mountMark()))
+	}
+	if d.flows != nil {
+		errs = append(errs, d.flows.Remove())
+		_ = os.Remove(d.config.StateDir) // if it is empty now
+	}
+	return errors.Join(errs...)
+}
+
+func bootNanos() uint64 {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // cannot fail on Linux
+	return uint64(ts.Nano())
+}

@@ -1,0 +1,241 @@
+package daemon
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/control/hostlink"
+	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/fastpath/xsk"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat/fragment"
+	"sluice.dev/sluice/nat/header"
+)
+
+// How a worker uses its core. It looks for more work for a few batch times before
+// it sleeps; while it sleeps it wakes often enough to expire flows in time.
+const (
+	workerSpin  = 20 * time.Microsecond
+	workerSleep = 100 * time.Millisecond
+	heldPackets = 512
+	heldPerHop  = 128
+)
+
+// datapath is the workers and what they share.
+type datapath struct {
+	config    *config.Configuration
+	log       *slog.Logger
+	flows     *flowtable.Table
+	services  services.Handle
+	hops      *nexthop.Table
+	fragments *fragment.Table
+	workers   []*worker
+	ports     []*port // in the order of the configuration, the host link's last
+	started   bool
+	done      sync.WaitGroup
+}
+
+// worker is a fastpath.Worker and what belongs to it alone.
+type worker struct {
+	*fastpath.Worker
+	umem  *xsk.UMEM
+	block *stats.Block
+	cpu   int
+}
+
+// newDatapath makes workers without links, and the ports that will give them some.
+func newDatapath(c *config.Configuration, log *slog.Logger, flows *flowtable.Table, devices []device, host *hostlink.HostLink) (*datapath, error) {
+	workers, queues, err := plan(devices, c)
+	if err != nil {
+		return nil, err
+	}
+	fragments, err := newFragments(c.Fragments.Contexts)
+	if err != nil {
+		return nil, err
+	}
+	d := &datapath{config: c, log: log, flows: flows, hops: nexthop.NewTable(), fragments: fragments}
+	links := make([]int, workers) // sockets of each worker
+	for i, dev := range devices {
+		p := &port{name: dev.name, config: c.Interfaces[i], device: dev}
+		for q := range queues[i] {
+			w := q % workers
+			p.slots = append(p.slots, &slot{worker: w, position: links[w], queue: q})
+			links[w]++
+		}
+		d.ports = append(d.ports, p)
+	}
+	if host != nil {
+		p := &port{name: host.Name, host: true, config: config.Interface{Name: host.Name, Mode: config.ModeNative, ZeroCopy: config.ZeroCopyNever}}
+		for w := range workers {
+			p.slots = append(p.slots, &slot{worker: w, position: links[w], queue: w})
+			links[w]++
+		}
+		d.ports = append(d.ports, p)
+	}
+	cpus := pinning(c, workers)
+	for w := range workers {
+		if err := d.addWorker(w, workers, links[w], cpus[w], host); err != nil {
+			return nil, errors.Join(err, d.close())
+		}
+	}
+	return d, nil
+}
+
+func newFragments(contexts int) (*fragment.Table, error) {
+	var secret [16]byte
+	rand.Read(secret[:]) // never fails (crypto/rand)
+	return fragment.New(make([]atomic.Uint64, fragment.Words(contexts)),
+		[2]uint64{binary.LittleEndian.Uint64(secret[:]), binary.LittleEndian.Uint64(secret[8:])})
+}
+
+func (d *datapath) addWorker(id, workers, links, cpu int, host *hostlink.HostLink) error {
+	c := d.config
+	umem, err := xsk.NewUMEM(xsk.UMEMConfig{Frames: links * c.Frames.PerQueue, FrameSize: c.Frames.Size, HugePages: true})
+	if err != nil {
+		return err
+	}
+	w := &worker{umem: umem, block: new(stats.Block), cpu: cpu}
+	d.workers = append(d.workers, w)
+	fc := fastpath.Config{
+		ID: id, Memory: umem.Bytes(), Pool: fastpath.NewPool(umem.Frames(), umem.FrameSize()),
+		Links: make([]fastpath.Link, links), Host: -1,
+		Flows: d.flows, Workers: workers, Services: &d.services, Hops: d.hops, Fragments: d.fragments, Stats: w.block,
+		HeldPackets: heldPackets, HeldPerHop: heldPerHop,
+		HeldFragments: c.Fragments.Held, FragmentWait: c.Fragments.Timeout.D(),
+		ICMPRate: share(c.ICMP.RatePerSecond, workers), ICMPBurst: share(c.ICMP.Burst, workers), TTL: uint8(c.ICMP.TTL),
+		FramesKept: umem.Kept,
+		Validate:   os.Getenv("SLUICE_VALIDATE") == "1",
+	}
+	for i := range fc.Links {
+		fc.Links[i] = fastpath.NoLink{}
+	}
+	for _, p := range d.ports {
+		first := p.first(id)
+		if p.host {
+			fc.Host = first
+			fc.HostMAC = fastpath.HostMAC{Kernel: host.KernelMAC, User: host.MAC}
+			if host.Addr4.IsValid() {
+				fc.HostSource4 = header.AddrFrom(host.Addr4)
+			}
+			if host.Addr6.IsValid() {
+				fc.HostSource6 = header.AddrFrom(host.Addr6)
+			}
+			continue
+		}
+		fc.Egress = append(fc.Egress, first)
+	}
+	w.Worker, err = fastpath.New(fc)
+	return err
+}
+
+// share divides a limit of the process among its workers; what was not zero stays so.
+func share(limit, workers int) int {
+	if limit == 0 {
+		return 0
+	}
+	return max(1, limit/workers)
+}
+
+// pinning chooses each worker's CPU: the configured ones, or those the process
+// may run on in turn.
+func pinning(c *config.Configuration, workers int) []int {
+	cpus := c.WorkerCPUs
+	if len(cpus) == 0 {
+		var set unix.CPUSet
+		if unix.SchedGetaffinity(0, &set) == nil {
+			for cpu := range len(set) * 64 {
+				if set.IsSet(cpu) {
+					cpus = append(cpus, cpu)
+				}
+			}
+		}
+	}
+	pins := make([]int, workers)
+	for w := range pins {
+		pins[w] = -1
+		if len(cpus) > 0 {
+			pins[w] = cpus[w%len(cpus)]
+		}
+	}
+	return pins
+}
+
+// run starts the workers. A worker that fails stops the process: half a data path
+// would lose half the packets.
+func (d *datapath) run(ctx context.Context, failed chan<- error) {
+	// A locked thread that is preempted hands its P to another thread and waits for
+	// it back: with spare Ps that is immediate.
+	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), len(d.workers)+2))
+	d.started = true
+	for _, w := range d.workers {
+		d.done.Add(1)
+		go func() {
+			defer d.done.Done()
+			if err := w.Run(ctx, fastpath.RunConfig{CPU: w.cpu, Spin: workerSpin, Sleep: workerSleep}); err != nil {
+				failed <- err
+			}
+		}()
+	}
+}
+
+// onWorker runs f where the worker's links may be changed.
+func (d *datapath) onWorker(ctx context.Context, id int, f func(*fastpath.Worker)) error {
+	w := d.workers[id].Worker
+	if !d.started {
+		f(w)
+		return nil
+	}
+	if !w.Do(ctx, f) {
+		return fmt.Errorf("worker %d is stopped", id)
+	}
+	return nil
+}
+
+// oldestGeneration is the oldest snapshot that any worker may still use.
+func (d *datapath) oldestGeneration() uint64 {
+	oldest := stats.Offline
+	for _, w := range d.workers {
+		oldest = min(oldest, w.block.Generation.Load())
+	}
+	return oldest
+}
+
+func (d *datapath) blocks() []*stats.Block {
+	blocks := make([]*stats.Block, len(d.workers))
+	for i, w := range d.workers {
+		blocks[i] = w.block
+	}
+	return blocks
+}
+
+// close frees everything. The workers must have ended.
+func (d *datapath) close() error {
+	d.done.Wait()
+	d.started = false
+	var errs []error
+	for _, p := range d.ports {
+		errs = append(errs, d.closePort(context.Background(), p))
+	}
+	for _, w := range d.workers {
+		if w.Worker != nil {
+			w.Worker.Close()
+		}
+		errs = append(errs, w.umem.Close())
+	}
+	return errors.Join(errs...)
+}

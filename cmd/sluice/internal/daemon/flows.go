@@ -1,0 +1,178 @@
+package daemon
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+
+	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat/header"
+)
+
+func flowConfig(c *config.Configuration) flowtable.Config {
+	t := c.Flows.Timeouts
+	timeouts := flowtable.DefaultTimeouts()
+	if c.Flows.Profile == config.ProfileRFC {
+		timeouts = flowtable.RFCTimeouts()
+	}
+	timeouts.SynSeen, timeouts.SynAckSeen = t.SynSent.D(), t.SynReceived.D()
+	timeouts.Established, timeouts.Fin, timeouts.LastAck = t.Established.D(), t.FinWait.D(), t.LastAck.D()
+	timeouts.TimeWaitClient, timeouts.TimeWaitBackend = t.TimeWaitClient.D(), t.TimeWaitBackend.D()
+	timeouts.Reset = t.Reset.D()
+	timeouts.UDPUnreplied, timeouts.UDPReplied, timeouts.ICMP = t.UDPUnreplied.D(), t.UDPReplied.D(), t.ICMP.D()
+	return flowtable.Config{
+		IPv4Flows: uint32(c.Flows.IPv4), IPv6Flows: uint32(c.Flows.IPv6), Timeouts: timeouts,
+		HalfOpen: max(1, uint32(float64(c.Flows.IPv4+c.Flows.IPv6)*c.Flows.HalfOpenShare)),
+	}
+}
+
+// flowReader is the control side's way into the flow table: a participant of its
+// own, online only while a slice is copied.
+type flowReader struct {
+	mu     sync.Mutex // one participant, several callers
+	handle *flowtable.Handle
+	slice  [256]flowtable.Info
+}
+
+func newFlowReader(t *flowtable.Table) (*flowReader, error) {
+	h, err := t.Register()
+	if err != nil {
+		return nil, err
+	}
+	return &flowReader{handle: h}, nil
+}
+
+func (r *flowReader) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.handle.Close()
+}
+
+// each calls f for the flows of one slice from cursor on, and returns where to go
+// on; 0 is the end. f must not keep the Info.
+func (r *flowReader) each(cursor uint64, f func(*flowtable.Info)) (next uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	next, n := r.handle.Dump(cursor, r.slice[:], flowtable.Time(bootNanos()))
+	for i := range r.slice[:n] {
+		f(&r.slice[i])
+	}
+	return next
+}
+
+// all calls f for every flow, with a pause for other callers after each slice.
+func (r *flowReader) all(f func(*flowtable.Info)) {
+	for cursor := r.each(0, f); cursor != 0; {
+		cursor = r.each(cursor, f)
+	}
+}
+
+// delete ends the flows that match.
+func (r *flowReader) delete(ctx context.Context, match func(*flowtable.Info) bool) (n int, err error) {
+	var refs []flowtable.Ref
+	for cursor, first := uint64(0), true; first || cursor != 0; first = false {
+		if ctx.Err() != nil {
+			return n, ctx.Err()
+		}
+		r.mu.Lock()
+		now := flowtable.Time(bootNanos())
+		// Online from the reading to the deleting: a record that was read is not
+		// given to another flow meanwhile.
+		r.handle.Enter(now)
+		next, found := r.handle.Dump(cursor, r.slice[:], now)
+		refs = refs[:0]
+		for i := range r.slice[:found] {
+			if match(&r.slice[i]) {
+				refs = append(refs, r.slice[i].Ref)
+			}
+		}
+		for _, ref := range refs {
+			r.handle.Delete(ref)
+		}
+		r.handle.Leave()
+		r.mu.Unlock()
+		n += len(refs)
+		cursor = next
+	}
+	return n, nil
+}
+
+// InUse implements control.Flows: frontends that TCP flows were opened by stay
+// steered until those have ended, and so do the sources of their replies. UDP
+// needs none of it: with the service gone, there is nobody to send it to.
+func (r *flowReader) InUse(set *control.SteerSet) (used control.SteerSet) {
+	frontends := make(map[services.FrontendKey]bool, len(set.Frontends))
+	for _, k := range set.Frontends {
+		frontends[k] = false
+	}
+	ports := make(map[control.NodePort]bool, len(set.NodePorts))
+	for _, p := range set.NodePorts {
+		ports[p] = false
+	}
+	sources := make(map[control.KeepSource]bool, len(set.KeepSources))
+	for _, s := range set.KeepSources {
+		sources[s] = false
+	}
+	addrs := make(map[header.Addr]bool, len(set.Addrs))
+	for _, a := range set.Addrs {
+		addrs[a.Addr] = false
+	}
+	r.all(func(f *flowtable.Info) {
+		if f.Client.Proto != header.ProtoTCP {
+			return
+		}
+		dst, src := &f.Client, &f.Reply
+		mark(frontends, services.FrontendKey{Addr: dst.Dst, Port: dst.DstPort, Proto: dst.Proto})
+		mark(ports, control.NodePort{V6: dst.V6, Proto: dst.Proto, Port: dst.DstPort})
+		mark(sources, control.KeepSource{Addr: src.Src, Port: src.SrcPort, Proto: src.Proto})
+		mark(addrs, dst.Dst)
+		mark(addrs, src.Dst)
+	})
+	used.Frontends, used.NodePorts, used.KeepSources = marked(frontends), marked(ports), marked(sources)
+	for _, a := range set.Addrs {
+		if addrs[a.Addr] {
+			used.Addrs = append(used.Addrs, a)
+		}
+	}
+	return used
+}
+
+func mark[K comparable](set map[K]bool, k K) {
+	if _, asked := set[k]; asked {
+		set[k] = true
+	}
+}
+
+func marked[K comparable](set map[K]bool) (keys []K) {
+	for k, used := range set {
+		if used {
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
+// flowView is a flow as people see it.
+func flowView(f *flowtable.Info, s *services.Snapshot) status.FlowView {
+	port := func(a header.Addr, p uint16) netip.AddrPort { return netip.AddrPortFrom(a.Netip(), p) }
+	v := status.FlowView{
+		Protocol: status.ProtocolName(f.Client.Proto), State: f.State.String(),
+		Client: port(f.Client.Src, f.Client.SrcPort), VIP: port(f.Client.Dst, f.Client.DstPort),
+		SNAT: port(f.Reply.Dst, f.Reply.DstPort), Backend: port(f.Reply.Src, f.Reply.SrcPort),
+		IdleSeconds: int64(f.Idle.Seconds()), ExpiresSeconds: int64(f.Expires.Seconds()),
+	}
+	if s == nil || f.Binding == 0 {
+		return v
+	}
+	if svc := s.Service(services.ServiceID(f.Service)); svc != nil {
+		v.Service = svc.Namespace + "/" + svc.Name
+		if svc.PortName != "" {
+			v.Service += ":" + svc.PortName
+		}
+	}
+	return v
+}

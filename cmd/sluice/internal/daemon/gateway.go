@@ -1,0 +1,285 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+
+	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/xsk"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat/header"
+)
+
+var _ status.Gateway = (*Daemon)(nil)
+
+// snapshot is the published one, or an empty one before the first.
+func (d *Daemon) snapshot() *services.Snapshot {
+	if s := d.path.services.Load(); s != nil {
+		return s
+	}
+	return &services.Snapshot{}
+}
+
+// Services implements status.Gateway.
+func (d *Daemon) Services() []status.ServiceView { return status.ServiceViews(d.snapshot(), d.ledger) }
+
+// Backends implements status.Gateway.
+func (d *Daemon) Backends() []status.BackendView {
+	return status.BackendViews(d.snapshot(), d.ledger, d.nextHopOf)
+}
+
+// nextHopOf says where packets to an address go.
+func (d *Daemon) nextHopOf(a netip.Addr) string {
+	addr := header.AddrFrom(a)
+	route := d.path.hops.View().Lookup(&addr)
+	hop := d.path.hops.Hop(route.Hop)
+	switch {
+	case route.Kind == nexthop.Kernel:
+		return "host link"
+	case route.Kind == nexthop.Unreachable:
+		return "no route"
+	case hop == nil:
+		return "not resolved yet"
+	case !hop.Ready:
+		return "no answer from " + hop.Addr.String()
+	case int(hop.Link) >= len(d.config.Interfaces):
+		return "unknown interface"
+	}
+	return fmt.Sprintf("%s %s", d.config.Interfaces[hop.Link].Name, mac(hop.DstMAC))
+}
+
+func mac(m [6]byte) string {
+	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])
+}
+
+// Flows implements status.Gateway. A page ends with a slice of the table, so it may
+// be longer than limit by less than one slice.
+func (d *Daemon) Flows(f *status.FlowFilter, cursor uint64, limit int, page []status.FlowView) ([]status.FlowView, uint64) {
+	s := d.snapshot()
+	start := len(page)
+	for {
+		cursor = d.reader.each(cursor, func(i *flowtable.Info) {
+			if v := flowView(i, s); f.Match(&v) {
+				page = append(page, v)
+			}
+		})
+		if cursor == 0 || len(page)-start >= limit {
+			return page, cursor
+		}
+	}
+}
+
+// DeleteFlows implements status.Gateway.
+func (d *Daemon) DeleteFlows(ctx context.Context, f *status.FlowFilter) (int, error) {
+	s := d.snapshot()
+	return d.reader.delete(ctx, func(i *flowtable.Info) bool {
+		v := flowView(i, s)
+		return f.Match(&v)
+	})
+}
+
+// Drain implements status.Gateway.
+func (d *Daemon) Drain(e status.Endpoint, on bool) (int, error) {
+	if !e.Prefix.IsSingleIP() {
+		return 0, errors.New("drain one backend at a time: an address or address:port, not a prefix")
+	}
+	what := control.Drain{Addr: header.AddrFrom(e.Prefix.Addr()), Port: e.Port}
+	if on {
+		return d.loop.Drain(context.Background(), what)
+	}
+	return d.loop.Undrain(context.Background(), what)
+}
+
+// WaitApplied implements status.Gateway.
+func (d *Daemon) WaitApplied(ctx context.Context) error {
+	if err := d.loop.Wait(ctx); err != nil {
+		return err
+	}
+	if !d.open.Load() {
+		return errors.New("the interfaces are not open yet")
+	}
+	return nil
+}
+
+// Stats implements status.Gateway.
+func (d *Daemon) Stats() status.StatsView {
+	v := status.StatsView{Workers: d.workerViews(), Steering: map[string]uint64{}}
+	c := d.flows.Table.Counts()
+	for f, name := range []string{"ipv4", "ipv6"} {
+		v.Flows = append(v.Flows, status.FlowTableView{
+			Family: name, Capacity: c.Capacity[f], Used: c.Live[f], HalfOpen: c.HalfOpen,
+			States: states(&c, f), Counters: map[string]uint64{"created": c.Created[f]},
+		})
+	}
+	for k, n := range c.Shed {
+		v.Flows[0].Counters["shed_"+flowtable.Shed(k).String()] = n
+	}
+	for s := flowtable.TableFull; s <= flowtable.PortsExhausted; s++ {
+		v.Flows[0].Counters["refused_"+s.String()] = c.Refused[s]
+	}
+	if k, err := d.steer.s.Counters(); err == nil {
+		v.Steering = map[string]uint64{
+			"steered": k.Steered, "passed": k.Passed, "missed_dropped": k.MissedDropped,
+			"missed_passed": k.MissedPassed, "egress_redirected": k.EgressRedirected,
+		}
+	}
+	for _, p := range d.path.ports {
+		v.Queues = append(v.Queues, p.queueStats()...)
+	}
+	v.Snapshot = d.snapshotView()
+	return v
+}
+
+// states splits the counts by state between the families' views: the table counts
+// states of both together, so they are shown with the first.
+func states(c *flowtable.Counts, family int) map[string]uint64 {
+	m := map[string]uint64{}
+	if family == 0 {
+		for s, n := range c.States {
+			if n > 0 {
+				m[flowtable.State(s).String()] += n
+			}
+		}
+	}
+	return m
+}
+
+func (p *port) queueStats() (list []status.QueueStatsView) {
+	for _, sl := range p.slots {
+		socket := sl.socket.Load()
+		if socket == nil {
+			continue
+		}
+		if k, err := socket.Stats(); err == nil {
+			list = append(list, status.QueueStatsView{
+				Interface: p.name, Queue: sl.queue, RxDropped: k.RxDropped, RxRingFull: k.RxRingFull,
+				RxFillRingEmpty: k.RxFillRingEmptyDescs, RxInvalidDescs: k.RxInvalidDescs,
+				TxInvalidDescs: k.TxInvalidDescs, TxRingEmpty: k.TxRingEmptyDescs,
+			})
+		}
+	}
+	return list
+}
+
+func (d *Daemon) workerViews() []status.WorkerView {
+	now := bootNanos()
+	views := make([]status.WorkerView, len(d.path.workers))
+	for i, w := range d.path.workers {
+		views[i] = status.WorkerOf(i, w.cpu, w.block, now)
+	}
+	return views
+}
+
+func (d *Daemon) snapshotView() status.SnapshotView {
+	s, st := d.snapshot(), d.loop.Status()
+	v := status.SnapshotView{Published: s.Generation, PublishedAt: st.At, Seen: min(st.Oldest, s.Generation)}
+	if st.Applied == st.Read {
+		v.Steered = s.Generation
+	}
+	seen := map[services.ServiceID]bool{}
+	s.Frontends(func(f *services.Frontend) bool {
+		v.Frontends++
+		seen[f.Service.ID] = true
+		return true
+	})
+	s.Backends(func(*services.Backend) bool { v.Backends++; return true })
+	v.Services = len(seen)
+	return v
+}
+
+// Status implements status.Gateway.
+func (d *Daemon) Status() status.StatusView {
+	c := d.configuration()
+	node, _ := c.Node() // checked at start
+	st := d.loop.Status()
+	v := status.StatusView{
+		Node: node, PID: os.Getpid(), StartedAt: d.startedAt, Version: status.ThisBuild(),
+		Draining: d.draining.Load(), Snapshot: d.snapshotView(),
+		Config: d.configView(), Sources: sources(st), Problems: problems(st),
+		Conditions: d.conditions(),
+	}
+	v.Applied = st.Applied == st.Read && st.Oldest >= st.Generation && d.open.Load()
+	for _, p := range d.path.ports {
+		v.Interfaces = append(v.Interfaces, p.view())
+	}
+	v.NotReady = d.notReady()
+	v.Ready = len(v.NotReady) == 0
+	return v
+}
+
+// notReady lists why no traffic should be sent here.
+func (d *Daemon) notReady() (why []string) {
+	if !d.open.Load() {
+		why = append(why, "the first table is not published and steered yet, or the interfaces are not open")
+	}
+	if d.draining.Load() {
+		why = append(why, "draining")
+	}
+	for _, p := range d.path.ports {
+		if d.open.Load() && !p.isOpen() {
+			why = append(why, "interface "+p.name+" is not open: "+p.reason())
+		}
+	}
+	return why
+}
+
+func sources(st *control.Status) (list []status.SourceView) {
+	for _, s := range st.Sources {
+		v := status.SourceView{Name: s.Source.Kind + ":" + s.Source.Path, Synced: s.Synced, Read: s.Read, Objects: s.Objects, Error: s.Error, ReadAt: st.At}
+		if s.Applied {
+			v.Applied = s.Read
+		}
+		list = append(list, v)
+	}
+	return list
+}
+
+func problems(st *control.Status) (list []status.ProblemView) {
+	for _, p := range st.Problems {
+		list = append(list, status.ProblemView{
+			Source: p.Source.String(), Object: p.Object.String(), Field: p.Field, Message: p.Message,
+			Serving: p.Serving || p.Severity == control.Warning,
+		})
+	}
+	return list
+}
+
+func (p *port) view() status.InterfaceView {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	v := status.InterfaceView{Name: p.name, Driver: p.device.driver, Up: p.device.up, MTU: p.device.mtu, Reason: p.why}
+	if p.attach != nil {
+		v.Mode, v.Reason = p.attach.Mode().String(), p.attach.Reason()
+	}
+	for _, sl := range p.slots {
+		q := status.QueueView{Queue: sl.queue, Worker: sl.worker, Reason: p.why}
+		if socket := sl.socket.Load(); socket != nil {
+			mode, reason := socket.Mode()
+			q.Bound, q.ZeroCopy, q.Reason = true, mode == xsk.ZeroCopy, reason
+		}
+		v.Queues = append(v.Queues, q)
+	}
+	return v
+}
+
+// conditions are what an operator should know and nothing stops for.
+func (d *Daemon) conditions() (list []status.ConditionView) {
+	if d.servers.metrics != nil {
+		list = append(list, d.servers.metrics.Condition())
+	}
+	for _, w := range d.mirror.Status().Warnings {
+		list = append(list, status.ConditionView{Name: "routes", Level: "warn", Detail: w})
+	}
+	for _, w := range d.workerViews() {
+		if d.open.Load() && w.PulseNanos > int64(pulseStale) {
+			list = append(list, status.ConditionView{Name: "worker", Level: "fail", Detail: fmt.Sprintf("worker %d has not moved for %d s", w.Worker, w.PulseNanos/1e9)})
+		}
+	}
+	return list
+}

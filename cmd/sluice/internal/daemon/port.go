@@ -1,0 +1,226 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/xsk"
+	"sluice.dev/sluice/xdpprog"
+)
+
+// port is one interface: the program on it and a socket on each queue. It may be
+// missing for a while (a device deleted and created again) and is opened again.
+type port struct {
+	name   string
+	host   bool // the user-space end of the host link
+	config config.Interface
+	slots  []*slot
+
+	mu     sync.Mutex // guards what follows, for the status
+	device device
+	attach *xdpprog.Port
+	open   bool
+	why    string // not open
+}
+
+// slot is the place of one socket in a worker's links.
+type slot struct {
+	worker, position, queue int
+	socket                  atomic.Pointer[xsk.Socket] // nil while the port is not open
+}
+
+// first is the position of the port's first link at a worker.
+func (p *port) first(worker int) int {
+	for _, s := range p.slots {
+		if s.worker == worker {
+			return s.position
+		}
+	}
+	panic("daemon: a worker has no queue of " + p.name + "; plan must give it one")
+}
+
+// openPort attaches the program, binds a socket on every queue and gives it to its
+// worker. If anything fails, what was done is undone.
+func (d *datapath) openPort(ctx context.Context, s *steering, p *port) error {
+	dev, err := findDevice(p.name)
+	if err == nil {
+		err = checkDevice(dev, d.config)
+	}
+	if err != nil {
+		return p.closed(err)
+	}
+	p.mu.Lock()
+	p.device = dev
+	p.mu.Unlock()
+	for _, sl := range p.slots {
+		if err := d.openSlot(ctx, p, sl); err != nil {
+			return p.closed(errors.Join(err, d.closePort(ctx, p)))
+		}
+	}
+	attach, err := s.attach(p, dev.ifindex)
+	if err != nil {
+		return p.closed(errors.Join(err, d.closePort(ctx, p)))
+	}
+	p.mu.Lock()
+	p.attach, p.open, p.why = attach, true, ""
+	p.mu.Unlock()
+	for _, sl := range p.slots {
+		if err := attach.SetSocket(sl.queue, sl.socket.Load().FD()); err != nil {
+			return p.closed(errors.Join(err, d.closePort(ctx, p)))
+		}
+	}
+	return nil
+}
+
+// closed notes why the port is not open and returns that.
+func (p *port) closed(err error) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.open, p.why = false, err.Error()
+	return err
+}
+
+func (d *datapath) openSlot(ctx context.Context, p *port, sl *slot) error {
+	c := d.config
+	mode := map[config.ZeroCopy]xsk.Mode{
+		config.ZeroCopyAuto: xsk.Auto, config.ZeroCopyNever: xsk.Copy, config.ZeroCopyRequire: xsk.ZeroCopy,
+	}[p.config.ZeroCopy]
+	socket, err := xsk.Open(ctx, xsk.Config{
+		Interface: p.name, Queue: sl.queue, UMEM: d.workers[sl.worker].umem, Mode: mode,
+		RxSize: uint32(c.Rings.Rx), TxSize: uint32(c.Rings.Tx),
+		FillSize: uint32(c.Rings.Fill), CompletionSize: uint32(c.Rings.Completion),
+		RebindFor: 3 * time.Second,
+	})
+	if err != nil {
+		return err
+	}
+	sl.socket.Store(socket)
+	return d.onWorker(ctx, sl.worker, func(w *fastpath.Worker) {
+		w.SetLink(sl.position, socket)
+		socket.Refill(w.Pool())
+	})
+}
+
+// closePort takes the sockets away from the workers and closes them.
+func (d *datapath) closePort(ctx context.Context, p *port) error {
+	p.mu.Lock()
+	attach := p.attach
+	p.attach, p.open = nil, false
+	p.mu.Unlock()
+	var errs []error
+	for _, sl := range p.slots {
+		socket := sl.socket.Swap(nil)
+		if socket == nil {
+			continue
+		}
+		errs = append(errs, d.onWorker(ctx, sl.worker, func(w *fastpath.Worker) {
+			w.SetLink(sl.position, fastpath.NoLink{})
+			var kept *xsk.KeptError
+			if err := socket.Close(w.Pool()); err != nil && !errors.As(err, &kept) {
+				errs = append(errs, err)
+			}
+		}))
+	}
+	if attach != nil {
+		errs = append(errs, attach.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// watchEvery is how often ports are looked at. A deleted device is also noticed
+// by its sockets.
+const watchEvery = 500 * time.Millisecond
+
+// watch reopens ports whose device was deleted and created again, and puts back a
+// program that somebody else took away, until ctx is done.
+func (d *datapath) watch(ctx context.Context, s *steering, reopened func(*port)) {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		for _, p := range d.ports {
+			if ctx.Err() == nil && d.check(ctx, s, p) {
+				reopened(p)
+			}
+		}
+	}
+}
+
+// check says whether the port had to be opened again and was.
+func (d *datapath) check(ctx context.Context, s *steering, p *port) (reopened bool) {
+	fault := p.fault()
+	if fault == nil {
+		return false
+	}
+	if p.isOpen() {
+		d.log.Warn("interface lost", "interface", p.name, "why", fault)
+		if err := d.closePort(ctx, p); err != nil {
+			d.log.Warn("interface closed with errors", "interface", p.name, "error", err)
+		}
+	}
+	if _, err := findDevice(p.name); err != nil {
+		p.closed(err)
+		return false
+	}
+	before := p.reason()
+	if err := d.openPort(ctx, s, p); err != nil {
+		if err.Error() != before {
+			d.log.Warn("interface cannot be opened, trying again", "interface", p.name, "error", err)
+		}
+		return false
+	}
+	d.log.Info("interface is back", "interface", p.name)
+	return true
+}
+
+func (p *port) isOpen() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.open
+}
+
+func (p *port) index() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.device.ifindex
+}
+
+// reason is why the port is not open.
+func (p *port) reason() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.why
+}
+
+// fault says what is wrong with a port, or nil.
+func (p *port) fault() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.open {
+		return errors.New("not open")
+	}
+	dev, err := findDevice(p.name)
+	if err != nil {
+		return err
+	}
+	if dev.ifindex != p.device.ifindex {
+		return fmt.Errorf("device was created again: index %d is now %d", p.device.ifindex, dev.ifindex)
+	}
+	p.device = dev
+	for _, sl := range p.slots {
+		if socket := sl.socket.Load(); socket != nil && socket.Gone() {
+			return errors.New("device was deleted")
+		}
+	}
+	return p.attach.Check()
+}

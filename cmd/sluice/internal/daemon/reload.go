@@ -1,0 +1,178 @@
+package daemon
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/control/neigh"
+	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/nat/header"
+)
+
+// configuration is the one in force.
+func (d *Daemon) configuration() *config.Configuration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.config
+}
+
+// watchConfig reloads the file when it changes and when a signal asks for it. The
+// directory is watched, because editors and ConfigMaps replace the file.
+func (d *Daemon) watchConfig(ctx context.Context, hup <-chan os.Signal) {
+	var events chan fsnotify.Event
+	if w, err := fsnotify.NewWatcher(); err == nil {
+		defer w.Close()
+		if err := w.Add(filepath.Dir(d.file)); err == nil {
+			events = w.Events
+		}
+	}
+	last, _ := os.ReadFile(d.file)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hup:
+			d.reload(ctx)
+		case <-events:
+			now, err := os.ReadFile(d.file)
+			if err != nil || slices.Equal(now, last) {
+				continue // another file, or one that is just being replaced
+			}
+			last = now
+			d.reload(ctx)
+		}
+	}
+}
+
+// reload takes over what the file says and can change now. A bad file changes
+// nothing.
+func (d *Daemon) reload(ctx context.Context) {
+	next, err := config.Load(d.file)
+	d.mu.Lock()
+	d.reloadErr = err
+	if err != nil {
+		d.mu.Unlock()
+		d.log.Error("configuration is refused, the last one stays in force", "error", err)
+		return
+	}
+	merged := d.config.Reload(next)
+	changes := d.config.Diff(next)
+	d.config, d.needRestart, d.loadedAt = merged, nil, time.Now()
+	for _, c := range changes {
+		if c.Restart {
+			d.needRestart = append(d.needRestart, c)
+		}
+		d.log.Info("configuration changed", "change", c.String())
+	}
+	d.mu.Unlock()
+	d.setLevel(merged)
+	if err := d.steer.settings(merged, d.host); err != nil {
+		d.log.Error("kernel program settings", "error", err)
+	}
+	d.configure(ctx, merged)
+}
+
+// configure gives the compiler what the configuration and the node's addresses say.
+func (d *Daemon) configure(ctx context.Context, c *config.Configuration) {
+	next := d.compilerConfig(c)
+	if err := d.loop.Configure(ctx, func(cfg *control.CompilerConfig) { *cfg = next }); err != nil && ctx.Err() == nil {
+		d.log.Error("configuration could not be compiled", "error", err)
+	}
+}
+
+// followAddresses recompiles when the node's addresses change.
+func (d *Daemon) followAddresses(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.mirror.AddressesChanged():
+			d.configure(ctx, d.configuration())
+		}
+	}
+}
+
+func (d *Daemon) configView() status.ConfigView {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	v := status.ConfigView{File: d.file, LoadedAt: d.loadedAt}
+	if d.reloadErr != nil {
+		v.Error = d.reloadErr.Error()
+	}
+	for _, c := range d.needRestart {
+		v.NeedRestart = append(v.NeedRestart, c.String())
+	}
+	return v
+}
+
+// compilerConfig is what the compiler knows besides objects.
+func (d *Daemon) compilerConfig(c *config.Configuration) control.CompilerConfig {
+	node, _ := c.Node() // checked at start
+	cc := control.CompilerConfig{
+		NodeName: node, SelectKey: c.Maglev.SelectKey(), UnservedPort: unserved(c.UnservedVIPPort),
+		SNATPorts: services.PortRange{First: c.SNAT.Ports.First, Count: uint16(c.SNAT.Ports.Count())},
+	}
+	addresses := d.mirror.Addresses()
+	for _, a := range addresses {
+		if nodePortAddress(c, a) {
+			cc.NodeAddresses = append(cc.NodeAddresses, header.AddrFrom(a.Prefix.Addr()))
+		}
+	}
+	cc.SNAT4, cc.SNAT6 = sourcesOf(c, addresses, false), sourcesOf(c, addresses, true)
+	return cc
+}
+
+// sourcesOf are our addresses towards backends: the configured ones of a family,
+// or the primary one.
+func sourcesOf(c *config.Configuration, addresses []neigh.Address, v6 bool) (list []header.Addr) {
+	for _, a := range c.SNAT.Addresses {
+		if a.Is6() == v6 {
+			list = append(list, header.AddrFrom(a))
+		}
+	}
+	if a, ok := primary(c, addresses, v6); ok && len(list) == 0 {
+		list = append(list, a)
+	}
+	return list
+}
+
+// nodePortAddress says whether node ports are served on an address: those that the
+// configuration selects, or all of our own interfaces.
+func nodePortAddress(c *config.Configuration, a neigh.Address) bool {
+	if !a.Global {
+		return false
+	}
+	if len(c.NodeAddresses) == 0 {
+		return a.Link >= 0
+	}
+	return slices.ContainsFunc(c.NodeAddresses, func(p netip.Prefix) bool { return p.Contains(a.Prefix.Addr()) })
+}
+
+// primary is the default source address of a family: the first usable one of the
+// first interface that has one.
+func primary(c *config.Configuration, addresses []neigh.Address, v6 bool) (header.Addr, bool) {
+	for link := range c.Interfaces {
+		for _, a := range addresses {
+			if a.Link == link && a.Global && !a.Secondary && a.Usable && a.Prefix.Addr().Is6() == v6 {
+				return header.AddrFrom(a.Prefix.Addr()), true
+			}
+		}
+	}
+	return header.Addr{}, false
+}
+
+func unserved(p config.UnservedPolicy) services.UnservedPolicy {
+	return map[config.UnservedPolicy]services.UnservedPolicy{
+		config.UnservedPass: services.UnservedPass, config.UnservedReject: services.UnservedReject,
+		config.UnservedDrop: services.UnservedDrop,
+	}[p]
+}

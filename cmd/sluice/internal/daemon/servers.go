@@ -1,0 +1,58 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"sluice.dev/sluice/control/metrics"
+	"sluice.dev/sluice/control/status"
+)
+
+// servers are the operator's interfaces. Neither stops forwarding when it fails.
+type servers struct {
+	status  *status.Server
+	metrics *metrics.Server
+	group   sync.WaitGroup
+}
+
+// startServers opens the status socket, which must not be another daemon's, and
+// the metrics address, which may be taken.
+func (d *Daemon) startServers(ctx context.Context) error {
+	c := d.config
+	l, err := status.Listen(c.StatusSocket)
+	if err != nil {
+		return fmt.Errorf("statusSocket: %w", err)
+	}
+	s := &d.servers
+	s.status = status.NewServer(d, d.log)
+	s.group.Add(1)
+	go func() {
+		defer s.group.Done()
+		if err := s.status.Serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) {
+			d.log.Error("status socket", "error", err)
+		}
+	}()
+	if c.Metrics.Address != "" {
+		s.metrics = metrics.NewServer(metrics.Config{Address: c.Metrics.Address, Source: d, Registry: metrics.NewRegistry(d), Log: d.log})
+		s.group.Add(1)
+		go func() {
+			defer s.group.Done()
+			s.metrics.Run(ctx)
+		}()
+	}
+	return nil
+}
+
+// wait ends the servers. The context they run under must be done.
+func (s *servers) wait() {
+	if s.status != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		_ = s.status.Shutdown(ctx) // what is still streamed is cut
+	}
+	s.group.Wait()
+}

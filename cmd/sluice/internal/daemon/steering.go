@@ -1,0 +1,155 @@
+package daemon
+
+import (
+	"errors"
+	"sync"
+
+	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/control/hostlink"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/xdpprog"
+)
+
+// steering is the kernel program as the control loop sees it: it translates
+// control's sets into xdpprog's calls. One object that is refused does not keep the
+// others from being done.
+type steering struct {
+	mu sync.Mutex // the control loop and the reopening of ports share the maps
+	s  *xdpprog.Steering
+}
+
+// Open implements control.Steering. Addresses come first: a frontend's entry is of
+// no use before its address is known.
+func (k *steering) Open(set *control.SteerSet) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var errs []error
+	for _, a := range set.Addrs {
+		errs = append(errs, k.s.SetAddr(a.Addr, addrFlags(a.Flags)))
+	}
+	for _, f := range set.Frontends {
+		errs = append(errs, k.s.OpenFrontend(xdpprog.FrontendKey(f)))
+	}
+	for _, n := range set.NodePorts {
+		errs = append(errs, k.s.OpenNodePort(n.V6, n.Proto, n.Port))
+	}
+	for _, f := range set.KeepSources {
+		errs = append(errs, k.s.KeepSource(xdpprog.FrontendKey(f)))
+	}
+	return errors.Join(errs...)
+}
+
+// Close implements control.Steering.
+func (k *steering) Close(set *control.SteerSet) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var errs []error
+	for _, f := range set.Frontends {
+		errs = append(errs, k.s.CloseFrontend(xdpprog.FrontendKey(f)))
+	}
+	for _, n := range set.NodePorts {
+		errs = append(errs, k.s.CloseNodePort(n.V6, n.Proto, n.Port))
+	}
+	for _, f := range set.KeepSources {
+		errs = append(errs, k.s.DropSource(xdpprog.FrontendKey(f)))
+	}
+	for _, a := range set.Addrs {
+		errs = append(errs, k.s.SetAddr(a.Addr, 0))
+	}
+	return errors.Join(errs...)
+}
+
+// Replace implements control.Steering.
+func (k *steering) Replace(set *control.SteerSet) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	_, err := k.s.Reconcile(rules(set))
+	return err
+}
+
+// settings writes the numbers the programs go by.
+func (k *steering) settings(c *config.Configuration, host *hostlink.HostLink) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s := xdpprog.Settings{
+		SNATFirst: c.SNAT.Ports.First, SNATCount: uint16(c.SNAT.Ports.Count()),
+		Unserved: c.UnservedVIPPort != config.UnservedPass, PassAfter: c.Heartbeat.PassAfter.D(),
+	}
+	if host != nil {
+		s.HostLinkIndex = host.KernelIndex
+	}
+	return k.s.SetSettings(s)
+}
+
+// attach puts the program for a port on its device.
+func (k *steering) attach(p *port, ifindex int) (*xdpprog.Port, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if p.host {
+		return k.s.AttachHostLink(ifindex, p.name)
+	}
+	mode := map[config.Mode]xdpprog.AttachMode{
+		config.ModeAuto: xdpprog.Auto, config.ModeNative: xdpprog.Native, config.ModeGeneric: xdpprog.Generic,
+	}[p.config.Mode]
+	return k.s.Attach(ifindex, p.name, mode)
+}
+
+// attachEgress catches replies of local endpoints on the way out of every NIC.
+func (k *steering) attachEgress(ports []*port) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var errs []error
+	for _, p := range ports {
+		if !p.host && p.isOpen() {
+			if err := k.s.AttachEgress(p.index(), p.name); !errors.Is(err, xdpprog.ErrAttached) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (k *steering) detachOthers() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.s.DetachOthers()
+}
+
+// close detaches and unpins everything, or leaves it all to a successor.
+func (k *steering) close(detach bool) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.s.Close(detach)
+}
+
+// rules is a whole set in xdpprog's terms.
+func rules(set *control.SteerSet) xdpprog.Rules {
+	r := xdpprog.Rules{Addrs: make(map[header.Addr]xdpprog.AddrFlags, len(set.Addrs))}
+	for _, f := range set.Frontends {
+		r.Frontends = append(r.Frontends, xdpprog.FrontendKey(f))
+	}
+	for _, n := range set.NodePorts {
+		r.NodePorts = append(r.NodePorts, xdpprog.NodePort(n))
+	}
+	for _, f := range set.KeepSources {
+		r.Sources = append(r.Sources, xdpprog.FrontendKey(f))
+	}
+	for _, a := range set.Addrs {
+		r.Addrs[a.Addr] = addrFlags(a.Flags)
+	}
+	return r
+}
+
+func addrFlags(f services.AddrFlags) (out xdpprog.AddrFlags) {
+	for _, m := range []struct {
+		from services.AddrFlags
+		to   xdpprog.AddrFlags
+	}{{services.AddrVIP, xdpprog.AddrVIP}, {services.AddrNode, xdpprog.AddrNode}, {services.AddrSNAT, xdpprog.AddrSNAT}} {
+		if f&m.from != 0 {
+			out |= m.to
+		}
+	}
+	return out
+}
