@@ -1,0 +1,109 @@
+package headertest
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/gopacket"
+	"github.com/google/gopacket/layers"
+)
+
+func samples() map[string]*Packet {
+	udp := UDP("192.0.2.1:40000", "198.51.100.7:5000", "hello")
+	vlan := TCP("192.0.2.1:40000", "198.51.100.7:80", SYN|ACK)
+	vlan.VLAN, vlan.TCPOptions, vlan.Options = []uint16{1, 2}, []byte{2, 4, 5, 0xb4}, []byte{1}
+	chain := TCP("[2001:db8::1]:40000", "[2001:db8:1::7]:80", ACK)
+	chain.Extensions = []Extension{{Type: Destination, Data: []byte{1, 4, 0, 0, 0, 0}}}
+	return map[string]*Packet{
+		"udp4": udp, "tcp4": vlan, "tcp6": chain,
+		"udp6":   UDP("[2001:db8::1]:40000", "[2001:db8:1::7]:5000", "hello"),
+		"echo4":  Echo("192.0.2.1", "198.51.100.7", 1, 2, false),
+		"echo6":  Echo("2001:db8::1", "2001:db8:1::7", 1, 2, true),
+		"error4": ICMPError("203.0.113.9", "192.0.2.1", 3, 3, 0, udp.Bytes(), -1),
+		"error6": ICMPError("2001:db8:9::9", "2001:db8::1", 1, 4, 0, chain.Bytes(), -1),
+	}
+}
+
+// gopacket reads what is built: same ends, and the lengths add up.
+func TestBytesDecode(t *testing.T) {
+	for name, p := range samples() {
+		frame := p.Bytes()
+		pkt := gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.Default)
+		if err := pkt.ErrorLayer(); err != nil {
+			t.Errorf("%s: %v", name, err.Error())
+			continue
+		}
+		src, dst := pkt.NetworkLayer().NetworkFlow().Endpoints()
+		if src.String() != p.Src.String() || dst.String() != p.Dst.String() {
+			t.Errorf("%s: from %v to %v", name, src, dst)
+		}
+		if err := Verify(frame); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Verify notices one changed byte in whatever a checksum covers.
+func TestVerifyNoticesEveryByte(t *testing.T) {
+	for name, p := range samples() {
+		frame := p.Bytes()
+		ip := len(frame) - len(IP(frame))
+		for at := ip; at < len(frame); at++ {
+			v6 := frame[ip]>>4 == 6
+			if v6 && at-ip < 8 { // traffic class, flow label, length, next header, hop limit
+				continue
+			}
+			if v6 && name != "udp6" && name != "echo6" && name != "error6" && at-ip >= 40 && at-ip < 48 {
+				continue // the extension header of tcp6
+			}
+			f := slices.Clone(frame)
+			f[at] ^= 0x10
+			if Verify(f) == nil {
+				t.Errorf("%s: byte %d changed, nobody noticed", name, at-ip)
+			}
+		}
+	}
+}
+
+func TestVerifyKnowsUDPWithoutChecksum(t *testing.T) {
+	for dst, ok := range map[string]bool{"198.51.100.7:5000": true, "[2001:db8:1::7]:5000": false} {
+		src := "192.0.2.1:40000"
+		if !ok {
+			src = "[2001:db8::1]:40000"
+		}
+		p := UDP(src, dst, "hello")
+		p.NoChecksum = true
+		if err := Verify(p.Bytes()); (err == nil) != ok {
+			t.Errorf("to %s: %v", dst, err)
+		}
+	}
+}
+
+// The fragments of Split are valid, of the size asked for, and their payloads are the datagram's.
+func TestSplit(t *testing.T) {
+	for _, p := range []*Packet{
+		UDP("192.0.2.1:40000", "198.51.100.7:5000", strings.Repeat("x", 300)),
+		UDP("[2001:db8::1]:40000", "[2001:db8:1::7]:5000", strings.Repeat("x", 300)),
+	} {
+		whole := p.Bytes()
+		var payload []byte
+		for i, f := range Split(whole, 104, 7) {
+			if err := Verify(f); err != nil {
+				t.Errorf("fragment %d: %v", i, err)
+			}
+			ip := IP(f)
+			header := 20
+			if ip[0]>>4 == 6 {
+				header = 48
+			}
+			payload = append(payload, ip[header:]...)
+			if n := len(ip) - header; n != 104 && i < 2 {
+				t.Errorf("fragment %d carries %d bytes", i, n)
+			}
+		}
+		if !strings.HasSuffix(string(whole), string(payload)) || len(payload) != 308 {
+			t.Errorf("%d bytes in the fragments", len(payload))
+		}
+	}
+}

@@ -1,0 +1,162 @@
+package header_test
+
+import (
+	"slices"
+	"testing"
+
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/header/headertest"
+)
+
+func TestIsICMPError(t *testing.T) {
+	for icmpType := range 256 {
+		if got, want := header.IsICMPError(false, uint8(icmpType)), slices.Contains([]int{3, 4, 5, 11, 12}, icmpType); got != want {
+			t.Errorf("ICMP type %d: %v", icmpType, got)
+		}
+		if got, want := header.IsICMPError(true, uint8(icmpType)), icmpType >= 1 && icmpType <= 4; got != want {
+			t.Errorf("ICMPv6 type %d: %v", icmpType, got)
+		}
+	}
+}
+
+// Any one bit of a message that changes is noticed, and so is, over IPv6, one of an address.
+func TestChecksumICMP(t *testing.T) {
+	for _, name := range []string{"echo4", "echo6", "unreachable4", "unreachable6"} {
+		frame := corpus()[name]
+		var p header.Packet
+		header.Parse(frame, &p)
+		if !header.ChecksumICMP(frame, &p) {
+			t.Errorf("%s does not verify", name)
+		}
+		for at := int(p.L4); at < int(p.End); at++ {
+			f := slices.Clone(frame)
+			f[at] ^= 4
+			if header.ChecksumICMP(f, &p) {
+				t.Errorf("%s verifies with byte %d changed", name, at)
+			}
+		}
+		q := p
+		q.Tuple.Src[15] ^= 1
+		if header.ChecksumICMP(frame, &q) == p.Tuple.V6 {
+			t.Errorf("%s: a changed address", name)
+		}
+		q = p
+		q.Fragment = header.FirstFragment
+		if header.ChecksumICMP(frame, &q) {
+			t.Errorf("%s verifies as a fragment", name)
+		}
+	}
+}
+
+// innerOf parses the packet that an error quotes.
+func innerOf(t *testing.T, v6 bool, quote []byte, change func(outer *headertest.Packet)) (header.Packet, stats.DropReason) {
+	t.Helper()
+	e := headertest.ICMPError("203.0.113.9", "198.51.100.7", 3, 4, 1400, corpus()["tcp4"], -1)
+	if v6 {
+		e = headertest.ICMPError("2001:db8:9::9", "2001:db8:1::7", 2, 0, 1400, corpus()["tcp6"], -1)
+	}
+	e.Payload = slices.Clone(quote)
+	if change != nil {
+		change(e)
+	}
+	frame := slices.Clip(e.Bytes())
+	var outer, inner header.Packet
+	if reason := header.Parse(frame, &outer); reason != stats.None {
+		t.Fatal(reason)
+	}
+	return inner, header.ParseInner(frame, &outer, &inner)
+}
+
+// Of every packet that Parse takes, ParseInner reads the same tuple when it is quoted.
+func TestParseInnerReadsWhatParseReads(t *testing.T) {
+	for name, frame := range corpus() {
+		var p header.Packet
+		header.Parse(frame, &p)
+		inner, reason := innerOf(t, p.Tuple.V6, headertest.IP(frame), nil)
+		if header.IsICMPError(p.Tuple.V6, p.ICMPType) && p.Tuple.SrcPort == 0 && p.Fragment == header.NotFragment {
+			if reason != stats.ICMPHeader {
+				t.Errorf("%s, an error about an error: %v", name, reason)
+			}
+			continue
+		}
+		if reason != stats.None || inner.Tuple != p.Tuple || inner.Fragment != p.Fragment || inner.L4-inner.L3 != p.L4-p.L3 {
+			t.Errorf("%s: %v\ngot  %+v\nwant %+v", name, reason, inner, p)
+		}
+	}
+}
+
+func TestParseInnerRefuses(t *testing.T) {
+	tcp4, tcp6 := headertest.IP(corpus()["tcp4"]), headertest.IP(corpus()["tcp6"])
+	changed := func(b []byte, at int, v byte) []byte {
+		b = slices.Clone(b)
+		b[at] = v
+		return b
+	}
+	ofType := func(v6 bool, icmpType uint8) []byte {
+		p := headertest.Echo("192.0.2.1", "198.51.100.7", 1, 1, false)
+		if v6 {
+			p = headertest.Echo("2001:db8::1", "2001:db8:1::7", 1, 1, false)
+		}
+		p.ICMPType = icmpType
+		return headertest.IP(p.Bytes())
+	}
+	for _, c := range []struct {
+		name  string
+		v6    bool
+		quote []byte
+		want  stats.DropReason
+	}{
+		{"nothing", false, nil, stats.ICMPHeader},
+		{"nothing6", true, nil, stats.ICMPHeader},
+		{"version 6 in ICMP", false, tcp6, stats.ICMPHeader},
+		{"version 4 in ICMPv6", true, tcp4, stats.ICMPHeader},
+		{"ihl 4", false, changed(tcp4, 0, 0x44), stats.ICMPHeader},
+		{"ihl past the quote", false, changed(tcp4, 0, 0x4f), stats.ICMPHeader},
+		{"wrong header checksum", false, changed(tcp4, 10, 0x99), stats.ICMPHeader},
+		{"seven bytes of transport", false, tcp4[:27], stats.ICMPHeader},
+		{"seven bytes of transport6", true, tcp6[:47], stats.ICMPHeader},
+		{"endless chain", true, changed(changed(tcp6, 6, 60), 40, 60), stats.ICMPHeader},
+		{"error", false, ofType(false, 11), stats.ICMPHeader},
+		{"error6", true, ofType(true, 3), stats.ICMPHeader},
+		{"router advertisement", true, ofType(true, 134), stats.ICMPType},
+		{"timestamp", false, ofType(false, 13), stats.ICMPType},
+		{"sctp6", true, changed(tcp6, 6, 132), stats.Protocol},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if _, got := innerOf(t, c.v6, c.quote, nil); got != c.want {
+				t.Errorf("%v, want %v", got, c.want)
+			}
+		})
+	}
+	t.Run("in a fragment", func(t *testing.T) {
+		frame := headertest.Split(corpus()["unreachable4"], 24, 1)[0]
+		var outer, inner header.Packet
+		if reason := header.Parse(frame, &outer); reason != stats.None {
+			t.Fatal(reason)
+		}
+		if got := header.ParseInner(frame, &outer, &inner); got != stats.ICMPHeader {
+			t.Errorf("%v", got)
+		}
+	})
+}
+
+// What the quote claims about its length is not compared with what is quoted.
+func TestParseInnerEndsWithTheQuote(t *testing.T) {
+	tcp4 := headertest.IP(corpus()["tcp4 payload"])
+	for cut := 28; cut <= len(tcp4); cut++ {
+		inner, reason := innerOf(t, false, tcp4[:cut], nil)
+		if reason != stats.None || int(inner.End-inner.L3) != cut {
+			t.Errorf("cut to %d: %v, %d bytes", cut, reason, inner.End-inner.L3)
+		}
+	}
+}
+
+// A length field below RFC 4884's least is not one.
+func TestParseInnerIgnoresShortLengthField(t *testing.T) {
+	tcp4 := headertest.IP(corpus()["tcp4"])
+	inner, reason := innerOf(t, false, tcp4, func(e *headertest.Packet) { e.ICMPRest = 3 << 16 })
+	if reason != stats.None || int(inner.End-inner.L3) != len(tcp4) {
+		t.Errorf("%v, %d bytes", reason, inner.End-inner.L3)
+	}
+}
