@@ -13,6 +13,7 @@ import (
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/fastpath/stats"
@@ -26,10 +27,15 @@ type Source interface {
 	Status() status.StatusView
 }
 
-// NewRegistry returns a registry of its own with the gateway's collector in it.
+// NewRegistry returns a registry of its own: the gateway, and what every Go
+// process shows (go_*, process_*).
 func NewRegistry(s Source) *prometheus.Registry {
 	r := prometheus.NewRegistry()
-	r.MustRegister(&collector{source: s, d: newDescs()})
+	r.MustRegister(
+		&collector{source: s, d: newDescs()},
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
 	return r
 }
 

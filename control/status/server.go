@@ -56,10 +56,10 @@ func (s *Server) Serve(l net.Listener) error {
 }
 
 // Shutdown closes the listener (which removes the socket), lets requests finish
-// until ctx ends, and then cuts them off.
+// until ctx ends, and then cuts them off, which is an error.
 func (s *Server) Shutdown(ctx context.Context) error {
 	if err := s.http.Shutdown(ctx); err != nil {
-		return s.http.Close()
+		return errors.Join(fmt.Errorf("status requests cut off: %w", err), s.http.Close())
 	}
 	return nil
 }
