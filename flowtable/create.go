@@ -106,6 +106,7 @@ func (h *Handle) create(now ticks, n *NewFlow) (Ref, Status) {
 	a.setAddr(i, ClientSide, &client)
 	f.ports[ClientSide].Store(client.ports)
 
+	h.exposed = false
 	replyHash, s := h.allocatePort(a, i, n, now)
 	if s != Created {
 		h.abort(a, i)
@@ -166,12 +167,17 @@ func (h *Handle) allocatePort(a *arena, i uint32, n *NewFlow, now ticks) (hash u
 	return 0, PortsExhausted
 }
 
-// abort gives up an embryo without keys. Others may have seen its slot while it
-// was claimed, so it takes the way through limbo.
+// abort gives up an embryo without keys. If it never claimed a slot, nobody else
+// can have come across it, and it is free at once: a flood towards a backend
+// whose ports are used up must not fill limbo.
 func (h *Handle) abort(a *arena, i uint32) {
 	f := a.flow(i)
 	f.meta.Store(uint64(f.load().dead()))
-	h.retire(a.ref(i))
+	if h.exposed {
+		h.retire(a.ref(i))
+	} else {
+		h.local[family(a.v6)].put(h.t, a, a.ref(i))
+	}
 }
 
 // find returns the slot of the flow or embryo that has the key, or 0.

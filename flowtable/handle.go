@@ -50,8 +50,9 @@ type Handle struct {
 	id     int
 	online bool
 
-	local [2]magazines
-	limbo limbo
+	local   [2]magazines
+	limbo   limbo
+	exposed bool // the embryo in the making has claimed a slot: others may look at it
 
 	// What the other participants' live counters sum up to, as of the first
 	// Create after an Enter.

@@ -212,32 +212,64 @@ const (
 // insert commits a key of the caller's embryo. If the key is taken, it returns
 // the slot of the flow that has it; an expired one is killed instead.
 func (h *Handle) insert(a *arena, hash uint64, k *key, slot uint32, now ticks) (uint32, insertion) {
-	home, tag := a.home(hash), uint8(hash)
-	ctl := &a.buckets[home].ctl
-	claimed := -1
+	op := attempt{home: a.home(hash), tag: uint8(hash), slot: slot, claimed: -1}
 	for {
-		c := ctl.Load()
-		if s := a.holder(home, c, tag, k); s != 0 {
-			if ctl.Load() != c {
-				continue
-			}
-			if i := slotIndex(s); h.expire(a, i, now) {
-				continue
-			}
-			if claimed >= 0 {
-				b, n := a.at(home, claimed)
-				b.release(n)
-			}
-			return s, taken
-		}
-		if claimed < 0 {
-			if claimed = a.claim(home, slot, tag); claimed < 0 {
-				return 0, full
+		op.look(a)
+		holder := op.scan(a, k)
+		switch {
+		case holder != 0 && (op.moved(a) || h.expire(a, slotIndex(holder), now)):
+		case holder != 0:
+			op.giveUp(a)
+			return holder, taken
+		case !op.claim(a):
+			return 0, full
+		default:
+			h.exposed = true
+			if op.commit(a) {
+				return slot, inserted
 			}
 		}
-		if ctl.CompareAndSwap(c, c&^memberMask+versionOne|c&memberMask|1<<claimed) {
-			return slot, inserted // publishes the record, the slot and the tag; pairs with every load of ctl
-		}
+	}
+}
+
+// attempt is an insertion under way. Its steps are apart so that tests can put
+// other steps in between.
+type attempt struct {
+	home    uint64
+	ctl     uint64 // as last looked at
+	slot    uint32 // what to insert
+	tag     uint8
+	claimed int // member bit of the slot that is claimed, or -1
+}
+
+func (op *attempt) look(a *arena) { op.ctl = a.buckets[op.home].ctl.Load() }
+
+func (op *attempt) scan(a *arena, k *key) (holder uint32) {
+	return a.holder(op.home, op.ctl, op.tag, k)
+}
+
+// moved says whether what scan found need not be true.
+func (op *attempt) moved(a *arena) bool { return a.buckets[op.home].ctl.Load() != op.ctl }
+
+func (op *attempt) claim(a *arena) bool {
+	if op.claimed < 0 {
+		op.claimed = a.claim(op.home, op.slot, op.tag)
+	}
+	return op.claimed >= 0
+}
+
+// commit makes the key known. It publishes the record, the slot and the tag;
+// every load of ctl pairs with it.
+func (op *attempt) commit(a *arena) bool {
+	members := op.ctl&memberMask | 1<<op.claimed
+	version := op.ctl&^memberMask + versionOne
+	return a.buckets[op.home].ctl.CompareAndSwap(op.ctl, version|members)
+}
+
+func (op *attempt) giveUp(a *arena) {
+	if op.claimed >= 0 {
+		b, n := a.at(op.home, op.claimed)
+		b.release(n)
 	}
 }
 
@@ -253,18 +285,23 @@ func (a *arena) claim(home uint64, slot uint32, tag uint8) int {
 
 // remove takes a committed key out of the index. Only who killed the record may call it.
 func (a *arena) remove(hash uint64, slot uint32) {
-	home, tag := a.home(hash), uint8(hash)
+	home := a.home(hash)
+	bit := a.forget(home, uint8(hash), slot)
+	b, n := a.at(home, bit)
+	b.release(n)
+}
+
+// forget clears a member bit, and returns it: the slot is still the caller's.
+func (a *arena) forget(home uint64, tag uint8, slot uint32) (bit int) {
 	ctl := &a.buckets[home].ctl
 	c := ctl.Load()
-	bit := a.position(home, c, tag, slot)
-	if bit < 0 {
+	if bit = a.position(home, c, tag, slot); bit < 0 {
 		panic("flowtable: a killed flow's key is not in the index: some other thread released its slot; find who wrote a slot it had not claimed")
 	}
 	for !ctl.CompareAndSwap(c, c&^(1<<bit)) {
 		c = ctl.Load()
 	}
-	b, n := a.at(home, bit)
-	b.release(n)
+	return bit
 }
 
 // position returns the member bit of a slot value, or -1.

@@ -3,6 +3,8 @@ package flowtable
 import (
 	"errors"
 	"fmt"
+
+	"sluice.dev/sluice/nat/header"
 )
 
 // ErrLayout means that memory was not made by this version of the table, or for
@@ -74,6 +76,7 @@ func (t *Table) recoverArena(a *arena, now ticks, rec *Recovery) {
 			t.recovered[family(a.v6)][None]++
 			t.recovered[family(a.v6)][m.state()]++
 			f.binding.Store(0)
+			f.delta = a.deltaOf(i)
 			continue
 		}
 		f.meta.Store(0)
@@ -92,6 +95,15 @@ func (t *Table) whole(a *arena, i uint32, m meta, now ticks) bool {
 	}
 	client, reply := a.keyOf(i, ClientSide), a.keyOf(i, ReplySide)
 	return a.flow(i).sum == sum(t.secret.hash(a.v6, &client), t.secret.hash(a.v6, &reply))
+}
+
+// deltaOf computes a record's checksum delta from its tuples.
+func (a *arena) deltaOf(i uint32) header.Delta {
+	var client, reply header.Tuple
+	a.tuple(i, ClientSide, &client)
+	a.tuple(i, ReplySide, &reply)
+	out := reply.Reverse()
+	return header.DeltaOf(&client, &out)
 }
 
 // reinsert puts both keys of a record in the index; false if one is taken.

@@ -27,7 +27,7 @@ const (
 	// seen once in 10^6 inserts.
 	bucketLoad = 5
 
-	minReserve   = 1024
+	minReserve   = 4096
 	reserveShare = 32
 )
 

@@ -1,0 +1,357 @@
+package flowtable
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+	"slices"
+	"testing"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+// These tests put the steps of several insertions and removals in every possible
+// order. All keys have one home.
+
+// actor does one step at a time; it returns true when it has done its last.
+type actor interface{ step(a *arena) bool }
+
+// inserter goes through the steps of Handle.insert.
+type inserter struct {
+	op     attempt
+	k      key
+	at     int
+	holder uint32
+	result insertion
+}
+
+func (in *inserter) step(a *arena) bool {
+	switch in.at {
+	case 0:
+		in.op.look(a)
+		in.at = 1
+	case 1:
+		if in.holder = in.op.scan(a, &in.k); in.holder != 0 {
+			in.at = 2
+		} else {
+			in.at = 3
+		}
+	case 2:
+		if !in.op.moved(a) {
+			in.op.giveUp(a)
+			in.result = taken
+			return true
+		}
+		in.at = 0
+	case 3:
+		if !in.op.claim(a) {
+			in.result = full
+			return true
+		}
+		in.at = 4
+	case 4:
+		if in.op.commit(a) {
+			in.result = inserted
+			return true
+		}
+		in.at = 0
+	}
+	return false
+}
+
+// remover goes through the steps of Handle.kill for one key.
+type remover struct {
+	record uint32
+	slot   uint32
+	tag    uint8
+	at     int
+	bit    int
+}
+
+func (r *remover) step(a *arena) bool {
+	switch r.at {
+	case 0:
+		f := a.flow(r.record)
+		f.meta.Store(uint64(f.load().dead()))
+	case 1:
+		r.bit = a.forget(0, r.tag, r.slot)
+	case 2:
+		b, n := a.at(0, r.bit)
+		b.release(n)
+	}
+	r.at++
+	return r.at == 3
+}
+
+// orders runs every order of the actors' steps. start makes the scene anew and
+// returns them; check judges the end. An order is a list of which actor goes
+// next. The first two actors are alike, so the first step is always actor 0's.
+func orders(t *testing.T, start func() []actor, a *arena, check func() error) int {
+	most := math.MaxInt
+	if raceEnabled || testing.Short() {
+		most = 20_000 // what these tests are about does not need the detector
+	}
+	order := []int{0}
+	var ready [][]bool // for each place in order: who could go there
+	for runs := 1; ; runs++ {
+		actors := start()
+		done := make([]bool, len(actors))
+		ready = ready[:0]
+		for at, left := 0, len(actors); left > 0; at++ {
+			if at > 100 {
+				t.Fatalf("no end in order %v", order)
+			}
+			can := make([]bool, len(actors))
+			for n := range can {
+				can[n] = !done[n]
+			}
+			ready = append(ready, can)
+			if at == len(order) {
+				order = append(order, slices.Index(can, true))
+			}
+			if actors[order[at]].step(a) {
+				done[order[at]] = true
+				left--
+			}
+		}
+		if err := check(); err != nil {
+			t.Fatalf("order %v: %v", order, err)
+		}
+		if order = following(order, ready); len(order) <= 1 || runs == most {
+			return runs
+		}
+	}
+}
+
+// following returns the next order: the last choice that can be raised, is.
+func following(order []int, ready [][]bool) []int {
+	for last := len(order) - 1; last >= 0; last-- {
+		for n := order[last] + 1; n < len(ready[last]); n++ {
+			if ready[last][n] {
+				return append(order[:last], n)
+			}
+		}
+	}
+	return nil
+}
+
+// scene has records with keys, all in home 0.
+type scene struct {
+	tb *Table
+	a  *arena
+}
+
+func newScene(t *testing.T) *scene {
+	tb, _ := testTable(t, 2, 0) // two flows have one home
+	a := &tb.arenas[0]
+	if a.homes != 1 {
+		t.Fatalf("%d homes, want 1", a.homes)
+	}
+	return &scene{tb, a}
+}
+
+func (s *scene) clear() {
+	clear(s.a.buckets)
+}
+
+// embryo makes a record with the n-th key.
+func (s *scene) embryo(record uint32, n uint16) key {
+	k := key{addr: [4]uint64{uint64(n)}, ports: uint32(n), proto: header.ProtoUDP}
+	s.a.setAddr(record, ClientSide, &k)
+	f := s.a.flow(record)
+	f.ports[ClientSide].Store(k.ports)
+	f.meta.Store(uint64(makeMeta(UDPNew, header.ProtoUDP, 0, 0) | metaEmbryo))
+	return k
+}
+
+func (s *scene) insert(record uint32, n uint16, tag uint8) *inserter {
+	k := s.embryo(record, n)
+	return &inserter{op: attempt{tag: tag, slot: slotOf(record, ClientSide), claimed: -1}, k: k}
+}
+
+func (s *scene) insertNow(record uint32, n uint16, tag uint8) {
+	for in := s.insert(record, n, tag); !in.step(s.a); {
+	}
+}
+
+// holders returns the records that are members with the n-th key and not dead.
+func (s *scene) holders(n uint16) (records []uint32, err error) {
+	var seen [memberBits]bool
+	for m := s.a.buckets[0].ctl.Load() & memberMask; m != 0; m &= m - 1 {
+		bit := bits.TrailingZeros64(m)
+		b, at := s.a.at(0, bit)
+		slot := b.slots[at].Load()
+		if slot == 0 {
+			return nil, fmt.Errorf("member %d is an empty slot", bit)
+		}
+		seen[bit] = true
+		i := slotIndex(slot)
+		if s.a.keyOf(i, ClientSide).ports == uint32(n) && s.a.flow(i).load().state() != None {
+			records = append(records, i)
+		}
+	}
+	for bit := range memberBits {
+		b, at := s.a.at(0, bit)
+		if b.slots[at].Load() != 0 && !seen[bit] {
+			return nil, fmt.Errorf("slot %d is occupied by nobody", bit)
+		}
+	}
+	return records, nil
+}
+
+// race puts two insertions of key 1, by records 1 and 2, against whatever else
+// goes on. Of the two exactly one may win, and the loser must know who has the key.
+func race(t *testing.T, before func(*scene), others func(*scene) []actor) {
+	s := newScene(t)
+	var one, two *inserter
+	runs := orders(t, func() []actor {
+		s.clear()
+		before(s)
+		one, two = s.insert(1, 1, 7), s.insert(2, 1, 7)
+		return append([]actor{one, two}, others(s)...)
+	}, s.a, func() error {
+		have, err := s.holders(1)
+		if err != nil {
+			return err
+		}
+		winners := 0
+		for _, in := range []*inserter{one, two} {
+			if in.result == inserted {
+				winners++
+			} else if in.result == full || in.holder == in.op.slot {
+				return fmt.Errorf("loser: %v, holder %d", in.result, in.holder)
+			}
+		}
+		if winners > 1 || len(have) != winners {
+			return fmt.Errorf("%d winners, %v have the key", winners, have)
+		}
+		// Key 1's old owner, record 3, may have been found before it died.
+		for _, in := range []*inserter{one, two} {
+			if in.result == taken && in.holder != 3 && (len(have) == 0 || in.holder != have[0]) {
+				return fmt.Errorf("loser was told of %d, %v have the key", in.holder, have)
+			}
+		}
+		return nil
+	})
+	t.Logf("%d orders", runs)
+}
+
+func TestEveryOrderOfTwoInsertions(t *testing.T) {
+	race(t, func(*scene) {}, func(*scene) []actor { return nil })
+}
+
+// The key's old flow ends meanwhile: its slot is still a member for a moment.
+func TestEveryOrderWithTheOldFlowEnding(t *testing.T) {
+	race(t, func(s *scene) { s.insertNow(3, 1, 7) }, func(s *scene) []actor {
+		s.a.flow(3).meta.Store(uint64(makeMeta(UDPNew, header.ProtoUDP, 0, 0)))
+		return []actor{&remover{record: 3, slot: slotOf(3, ClientSide), tag: 7}}
+	})
+}
+
+// Another key's slot comes free meanwhile and is claimed by one of the two, so
+// that the other finds an uncommitted claim where it expects a member.
+func TestEveryOrderWithASlotComingFree(t *testing.T) {
+	race(t, func(s *scene) { s.insertNow(3, 2, 7) }, func(s *scene) []actor {
+		return []actor{&remover{record: 3, slot: slotOf(3, ClientSide), tag: 7}}
+	})
+}
+
+// Only one slot is free: claims and overflow of all four buckets. Nobody may be
+// turned away while the chain has room for one.
+func TestChainFills(t *testing.T) {
+	s := newScene(t)
+	for n := range uint32(memberBits) {
+		in := s.insert(n+1, uint16(n), uint8(n))
+		for !in.step(s.a) {
+		}
+		if in.result != inserted {
+			t.Fatalf("key %d of %d: %v", n, memberBits, in.result)
+		}
+	}
+	in := s.insert(100, 100, 1)
+	for !in.step(s.a) {
+	}
+	if in.result != full {
+		t.Fatalf("key %d: %v, want full", memberBits, in.result)
+	}
+	(&remover{record: 20, slot: slotOf(20, ClientSide), tag: 19}).all(s.a)
+	in = s.insert(101, 101, 1)
+	for !in.step(s.a) {
+	}
+	if in.result != inserted {
+		t.Fatalf("after a removal: %v", in.result)
+	}
+	if have, err := s.holders(101); err != nil || len(have) != 1 {
+		t.Fatalf("%v have the key: %v", have, err)
+	}
+}
+
+func (r *remover) all(a *arena) {
+	for !r.step(a) {
+	}
+}
+
+// A delayed thread comes back after the whole of another flow's life in its
+// slot: key in, out, and its like in again with the same members. Only the
+// version tells the two apart.
+func TestDelayedCommitFails(t *testing.T) {
+	s := newScene(t)
+	s.insertNow(3, 2, 9)
+	late := s.insert(1, 1, 7)
+	late.step(s.a) // look: nobody has key 1
+	late.step(s.a) // scan
+	late.step(s.a) // claim
+	before := late.op.ctl & memberMask
+
+	// Record 3 ends; record 2 takes key 1, and gets record 3's slot.
+	(&remover{record: 3, slot: slotOf(3, ClientSide), tag: 9}).all(s.a)
+	s.insertNow(2, 1, 7)
+	if got := s.a.buckets[0].ctl.Load() & memberMask; got != before {
+		t.Fatalf("members %b, want the same %b as before", got, before)
+	}
+	for !late.step(s.a) {
+	}
+	if late.result != taken || late.holder != slotOf(2, ClientSide) {
+		t.Fatalf("the delayed insertion: %v, holder %d; want taken by record 2", late.result, late.holder)
+	}
+	if _, err := s.holders(1); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The tag match against the obvious loop.
+func TestCandidates(t *testing.T) {
+	var b bucket
+	for tags := range 256 {
+		for n := range b.slots {
+			b.slots[n].Store(0)
+		}
+		b.tagsLo.Store(0)
+		b.tagsHi.Store(0)
+		for n := range bucketSlots {
+			if got, ok := b.claim(1, uint8(tags*n)); !ok || got != n {
+				t.Fatalf("claim %d gave slot %d", n, got)
+			}
+		}
+		for tag := range 256 {
+			got := b.candidates(uint8(tag)) & slotMask
+			for n := range bucketSlots {
+				if uint8(tags*n) == uint8(tag) && got&(1<<n) == 0 {
+					t.Fatalf("tag %d in slot %d not found", tag, n)
+				}
+			}
+			// A byte one above a match may match too; nothing else.
+			for m := got; m != 0; m &= m - 1 {
+				if d := uint8(tags*bits.TrailingZeros64(m)) ^ uint8(tag); d > 1 {
+					t.Fatalf("slot %d has tag %d, matches %d", bits.TrailingZeros64(m), uint8(tags*bits.TrailingZeros64(m)), tag)
+				}
+			}
+		}
+		for n := range bucketSlots {
+			b.release(n)
+		}
+		if b.tagsLo.Load() != 0 || b.tagsHi.Load() != 0 {
+			t.Fatal("release left a tag")
+		}
+	}
+}

@@ -1,0 +1,206 @@
+package flowtable
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+// oracle is the table as plain maps: slow, obvious, for one thread.
+type oracle struct {
+	byTuple  map[header.Tuple]*oracleFlow
+	timeouts Timeouts
+}
+
+type oracleFlow struct {
+	client, reply header.Tuple
+	ref           Ref
+	state         State
+	rst           bool
+	seen          Time // of the last refresh
+}
+
+func (o *oracle) timeout(f *oracleFlow) time.Duration {
+	t := &o.timeouts
+	normal := map[State]time.Duration{
+		SynSeen: t.SynSeen, SynRecv: t.SynAckSeen, Established: t.Established, FinClient: t.Fin, FinBackend: t.Fin,
+		LastAckClient: t.LastAck, LastAckBackend: t.LastAck, TimeWaitClient: t.TimeWaitClient,
+		TimeWaitBackend: t.TimeWaitBackend, Closed: t.Reset, UDPNew: t.UDPUnreplied, UDPAssured: t.UDPReplied, ICMPEcho: t.ICMP,
+	}[f.state]
+	switch {
+	case f.rst && f.state == Established:
+		return min(normal, t.ResetEstablished)
+	case f.rst:
+		return min(normal, t.Reset)
+	}
+	return normal
+}
+
+// find returns the flow of a tuple that is not over. Age counts in whole ticks,
+// with the second that a refresh may be late.
+func (o *oracle) find(t *header.Tuple, now Time) *oracleFlow {
+	f := o.byTuple[*t]
+	if f == nil {
+		return nil
+	}
+	age := time.Duration(now/Time(tick)-f.seen/Time(tick)) * tick
+	if age > o.timeout(f)+time.Second {
+		o.remove(f)
+		return nil
+	}
+	return f
+}
+
+func (o *oracle) remove(f *oracleFlow) {
+	delete(o.byTuple, f.client)
+	delete(o.byTuple, f.reply)
+}
+
+func (o *oracle) create(n *NewFlow, ref Ref, reply header.Tuple, now Time) *oracleFlow {
+	f := &oracleFlow{client: n.Client, reply: reply, ref: ref, state: initial(n.Client.Proto), seen: now}
+	o.byTuple[f.client], o.byTuple[f.reply] = f, f
+	return f
+}
+
+// freePort says which of the flow's ports the table should find, by trying them in order.
+func (o *oracle) freePort(n *NewFlow, now Time) (port uint16, ok bool) {
+	for try := range 16 {
+		i := try
+		if n.SourcePort != 0 {
+			i--
+		}
+		if i >= int(n.Ports.Count) {
+			return 0, false
+		}
+		port := n.SourcePort
+		if i >= 0 {
+			port = n.Ports.First + uint16((int(n.Ports.Start)+i*int(n.Ports.Stride))%int(n.Ports.Count))
+		}
+		reply := header.Tuple{Src: n.Backend, SrcPort: n.BackendPort, Dst: n.Source, DstPort: port, Proto: n.Client.Proto, V6: n.Client.V6}
+		if reply.Proto == header.ProtoICMP || reply.Proto == header.ProtoICMPv6 {
+			reply.SrcPort = port
+		}
+		if o.find(&reply, now) == nil {
+			return port, true
+		}
+	}
+	return 0, false
+}
+
+// observe mirrors the machine through its reference table in state_test.go's
+// terms: it uses meta.observe, which that test holds against the text.
+func (o *oracle) observe(f *oracleFlow, side Side, flags uint8, now Time) {
+	m := makeMeta(f.state, f.client.Proto, 0, f.seen.ticks())
+	if f.rst {
+		m |= metaReset
+	}
+	n := m.observe(side, flags, now.ticks())
+	if n != m {
+		f.state, f.rst, f.seen = n.state(), n.reset(), now
+	}
+}
+
+// Random operations on few clients and few ports, so that everything meets
+// everything: the table and the maps must agree on every answer.
+func TestOracle(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(testSeed(t), 1))
+	protos := []uint8{header.ProtoTCP, header.ProtoUDP, header.ProtoICMP}
+	tb, h := testTableOf(t, Config{IPv4Flows: 4000, IPv6Flows: 4000, HalfOpen: 4000, Timeouts: DefaultTimeouts()})
+	o := oracle{byTuple: map[header.Tuple]*oracleFlow{}, timeouts: DefaultTimeouts()}
+	now := bootTime
+	operations := 300_000
+	if testing.Short() || raceEnabled {
+		operations = 50_000
+	}
+	for op := range operations {
+		if op%50 == 0 {
+			now += Time(rnd.IntN(int(2 * second)))
+			h.Enter(now)
+			h.Sweep(now, rnd.IntN(500))
+		}
+		n := newFlow(protos[rnd.IntN(3)], rnd.IntN(2) == 0, uint32(rnd.IntN(500)))
+		n.Ports = Ports{First: 5000, Count: 40, Start: uint16(rnd.IntN(40)), Stride: 7}
+		n.Backend = addrN(n.Client.V6, 11, uint32(rnd.IntN(3)))
+		if rnd.IntN(4) == 0 {
+			n.SourcePort = 5000 + uint16(rnd.IntN(40))
+		}
+		want := o.find(&n.Client, now)
+		got, side := h.lookup(&n.Client, now)
+		if (want == nil) != (got == 0) || want != nil && (got != want.ref || side != ClientSide) {
+			t.Fatalf("operation %d: Lookup gave %d side %d, the oracle has %+v", op, got, side, want)
+		}
+		if want != nil {
+			if r, s := h.lookup(&want.reply, now); r != want.ref || s != ReplySide {
+				t.Fatalf("operation %d: Lookup of the reply gave %d side %d, want %d", op, r, s, want.ref)
+			}
+		}
+		switch do := rnd.IntN(10); {
+		case want == nil || do == 0:
+			port, free := o.freePort(&n, now)
+			r, s := h.Create(now, &n)
+			switch {
+			case want != nil:
+				if s != Exists || r != want.ref {
+					t.Fatalf("operation %d: Create gave %v %d, want the existing %d", op, s, r, want.ref)
+				}
+			case !free:
+				if s != PortsExhausted || r != 0 {
+					t.Fatalf("operation %d: Create gave %v %d, no port is free", op, s, r)
+				}
+			case s != Created:
+				t.Fatalf("operation %d: Create gave %v, port %d is free", op, s, port)
+			default:
+				reply := h.reply(r)
+				if reply.DstPort != port {
+					t.Fatalf("operation %d: port %d, want %d", op, reply.DstPort, port)
+				}
+				o.create(&n, r, reply, now)
+			}
+		case do < 3:
+			h.Delete(want.ref)
+			o.remove(want)
+		default:
+			side, flags := Side(rnd.IntN(2)), uint8(rnd.IntN(32))
+			h.Observe(want.ref, side, flags, now)
+			o.observe(want, side, flags, now)
+			if st := h.Flow(want.ref).State(); st != want.state {
+				t.Fatalf("operation %d: state %v, the oracle has %v", op, st, want.state)
+			}
+		}
+		if op%10_000 == 0 {
+			validate(t, tb)
+		}
+	}
+	validate(t, tb)
+	live := map[*oracleFlow]bool{}
+	for tuple := range o.byTuple {
+		if f := o.find(&tuple, now); f != nil {
+			live[f] = true
+		}
+	}
+	h.Enter(now)
+	h.Sweep(now, 1<<20)
+	if c := tb.Counts(); c.Live[0]+c.Live[1] != uint64(len(live)) {
+		t.Errorf("Counts says %v flows, the oracle has %d", c.Live, len(live))
+	}
+	seen := 0
+	buf := make([]Info, 37)
+	for cursor := uint64(0); ; {
+		next, n := h.Dump(cursor, buf, now)
+		for _, i := range buf[:n] {
+			f := o.byTuple[i.Client]
+			if f == nil || f.ref != i.Ref || f.reply != i.Reply || f.state != i.State || f.rst != i.Reset {
+				t.Fatalf("Dump shows %+v, the oracle has %+v", i, f)
+			}
+			seen++
+		}
+		if cursor = next; next == 0 {
+			break
+		}
+	}
+	if seen != len(live) {
+		t.Errorf("Dump shows %d flows, the oracle has %d", seen, len(live))
+	}
+}

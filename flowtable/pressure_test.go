@@ -1,0 +1,291 @@
+package flowtable
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+// kinds counts live flows by what they may be shed as.
+func (tb *Table) kinds(now Time) (n [NumSheds + 1]int) {
+	for f := range tb.arenas {
+		for i := uint32(1); i <= tb.arenas[f].records && tb.arenas[f].flows > 0; i++ {
+			if m := tb.arenas[f].flow(i).load(); m.live() {
+				n[tb.shedOf(m, now.ticks())]++
+			}
+		}
+	}
+	return n
+}
+
+// A full table with flows of all kinds, mixed: new flows end the old ones in the
+// stated order, kind by kind, and stop at the established and the busy.
+func TestShedOrder(t *testing.T) {
+	const each = 100
+	tb, h := testTableOf(t, Config{IPv4Flows: 7 * each, HalfOpen: 7 * each, Timeouts: DefaultTimeouts()})
+	const B, C = ReplySide, ClientSide
+	now := bootTime + 200*second
+	kinds := []struct {
+		proto uint8
+		born  Time
+		steps []step
+	}{
+		{header.ProtoUDP, bootTime, nil}, // expired
+		{header.ProtoTCP, now, []step{{B, tcpRST, 0}}},
+		{header.ProtoUDP, now, nil},
+		{header.ProtoTCP, now, []step{{B, tcpSYN | tcpACK, 0}}},
+		{header.ProtoUDP, bootTime, []step{{B, 0, 0}}}, // idle
+		{header.ProtoUDP, now, []step{{B, 0, 0}}},
+		{header.ProtoTCP, bootTime, []step{{B, tcpSYN | tcpACK, 0}, {C, tcpACK, 0}}},
+	}
+	var order []uint32
+	for n := range uint32(7 * each) {
+		order = append(order, n)
+	}
+	rand.New(rand.NewPCG(testSeed(t), 3)).Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+	for _, n := range order {
+		k := kinds[n%7]
+		r := h.mustCreate(t, k.born, newFlow(k.proto, false, n))
+		for _, s := range k.steps {
+			h.Observe(r, s.side, s.flags, k.born)
+		}
+	}
+	if got, want := tb.kinds(now), [NumSheds + 1]int{each, each, each, each, each, 2 * each}; got != want {
+		t.Fatalf("the scene has %v, want %v", got, want)
+	}
+	// The new ones are established at once, so that only the old ones are shed.
+	for i := range 5 * each {
+		h.Enter(now)
+		r := h.mustCreate(t, now, newFlow(header.ProtoTCP, false, uint32(10_000+i)))
+		h.establish(r, now)
+		left := tb.kinds(now)
+		for kind := range NumSheds {
+			want := min(each, max(0, (kind+1)*each-i-1))
+			if left[kind] != want {
+				t.Fatalf("after %d new flows: %v left by kind, want %d %v", i+1, left, want, Shed(kind))
+			}
+		}
+	}
+	n := newFlow(header.ProtoTCP, false, 20_000)
+	if r, s := h.Create(now, &n); s != TableFull || r != 0 {
+		t.Fatalf("only established and busy flows left: %v, want a refusal", s)
+	}
+	c := tb.Counts()
+	if c.Shed != [NumSheds]uint64{each, each, each, each, each} || c.Refused[TableFull] != 1 {
+		t.Errorf("counted: shed %v, refused %v", c.Shed, c.Refused)
+	}
+	validate(t, tb)
+}
+
+// The half-open cap holds under a flood; the oldest go, established ones stay, and
+// a handshake that completes within the grace always succeeds.
+func TestHalfOpenCap(t *testing.T) {
+	const halfOpen = 1000
+	tb, h := testTableOf(t, Config{IPv4Flows: 10_000, IPv6Flows: 10_000, HalfOpen: halfOpen, Timeouts: DefaultTimeouts()})
+	var established []NewFlow
+	now := bootTime
+	for n := range uint32(5000) {
+		f := newFlow(header.ProtoTCP, n&1 == 1, 1_000_000+n)
+		h.establish(h.mustCreate(t, now, f), now)
+		established = append(established, f)
+	}
+	refused := 0
+	var honest []NewFlow
+	for n := range uint32(20_000) {
+		if n%64 == 0 {
+			h.Enter(now)
+			now += 64 * second / 1000 // 1,000 SYN/s: five times what the cap holds in 10 s is 500/s
+		}
+		f := newFlow(header.ProtoTCP, n&1 == 1, n)
+		if _, s := h.Create(now, &f); s == HalfOpenLimit {
+			refused++
+		} else if s != Created {
+			t.Fatal(s)
+		}
+		if n%100 == 0 {
+			f := newFlow(header.ProtoTCP, false, 2_000_000+n)
+			if r, s := h.Create(now, &f); s == Created {
+				h.establish(r, now+300*second/1000)
+				honest = append(honest, f)
+			}
+		}
+		if c := tb.Counts(); c.HalfOpen > halfOpen {
+			t.Fatalf("%d half-open flows, the cap is %d", c.HalfOpen, halfOpen)
+		}
+	}
+	for _, flows := range [][]NewFlow{established, honest} {
+		for i := range flows {
+			if r, _ := h.lookup(&flows[i].Client, now); r == 0 {
+				t.Fatal("the flood ended an established flow")
+			}
+		}
+	}
+	if len(honest) < 190 {
+		t.Errorf("%d of 200 honest clients got in", len(honest))
+	}
+	t.Logf("%d of 20000 SYNs refused, %d of 200 honest clients in", refused, len(honest))
+
+	// All in one moment: none is old enough to go.
+	now += 60 * second
+	h.Enter(now)
+	h.Sweep(now, 1<<20)
+	for n := range uint32(halfOpen) {
+		h.mustCreate(t, now, newFlow(header.ProtoTCP, false, 3_000_000+n))
+	}
+	f := newFlow(header.ProtoTCP, false, 4_000_000)
+	if _, s := h.Create(now, &f); s != HalfOpenLimit {
+		t.Errorf("one more than the cap in one moment: %v, want a refusal", s)
+	}
+	if f.Client.Proto = header.ProtoUDP; tb.Counts().HalfOpen != halfOpen {
+		t.Errorf("%d half-open", tb.Counts().HalfOpen)
+	}
+	h.mustCreate(t, now, f) // the cap is not about UDP
+	validate(t, tb)
+}
+
+// A range of ports is used to the last one where the order meets every port, and the
+// tries are bounded.
+func TestPorts(t *testing.T) {
+	flow := func(n uint32) NewFlow {
+		f := newFlow(header.ProtoUDP, false, n)
+		f.Backend = addrN(false, 11, 1)
+		f.Ports = Ports{First: 65000, Count: 16, Start: uint16(n), Stride: 3}
+		return f
+	}
+	tb, h := testTable(t, 100, 0)
+	for n := range uint32(16) {
+		r := h.mustCreate(t, bootTime, flow(n))
+		if p := h.reply(r).DstPort; p < 65000 || p >= 65016 {
+			t.Errorf("port %d is outside the range", p)
+		}
+	}
+	full := flow(17)
+	if _, s := h.Create(bootTime, &full); s != PortsExhausted {
+		t.Errorf("all ports taken: %v", s)
+	}
+	other := flow(18)
+	other.Backend = addrN(false, 11, 2)
+	h.mustCreate(t, bootTime, other) // the ports of another backend are others
+	source := flow(19)
+	source.Source = addrN(false, 172, 2)
+	h.mustCreate(t, bootTime, source) // and so are those of another source
+
+	preferred := flow(20)
+	preferred.Backend, preferred.SourcePort = addrN(false, 11, 3), 4321
+	if r := h.mustCreate(t, bootTime, preferred); h.reply(r).DstPort != 4321 {
+		t.Error("the preferred port was free and not taken")
+	}
+	preferred.Client.SrcPort++
+	if r := h.mustCreate(t, bootTime, preferred); h.reply(r).DstPort == 4321 {
+		t.Error("the preferred port was given twice")
+	}
+	only := flow(30)
+	only.Backend, only.SourcePort, only.Ports = addrN(false, 11, 3), 4321, Ports{}
+	if _, s := h.Create(bootTime, &only); s != PortsExhausted {
+		t.Errorf("no choice but a taken port: %v", s)
+	}
+	for _, stride := range []uint16{0, 16, 48} {
+		lazy := flow(100 + 20*uint32(stride))
+		lazy.Backend, lazy.Ports.Stride = addrN(false, 11, 4+uint32(stride)), stride
+		for range 16 {
+			h.mustCreate(t, bootTime, lazy)
+			lazy.Client.SrcPort++
+		}
+	}
+	validate(t, tb)
+}
+
+// The client's own tuple may be what some backend replies with; then no flow can
+// be made of it.
+func TestClientTupleIsAReply(t *testing.T) {
+	tb, h := testTable(t, 100, 0)
+	r := h.mustCreate(t, bootTime, newFlow(header.ProtoUDP, false, 1))
+	n := newFlow(header.ProtoUDP, false, 2)
+	n.Client = h.reply(r)
+	if got, s := h.Create(bootTime, &n); got != 0 || s != PortsExhausted {
+		t.Errorf("Create: %d %v", got, s)
+	}
+	validate(t, tb)
+}
+
+// An expired flow holds neither its tuple nor its port, swept or not.
+func TestExpiredGivesWay(t *testing.T) {
+	tb, h := testTable(t, 100, 0)
+	n := newFlow(header.ProtoUDP, false, 1)
+	n.SourcePort, n.Ports = 2000, Ports{}
+	old := h.mustCreate(t, bootTime, n)
+	later := bootTime + 100*second
+	again := h.mustCreate(t, later, n)
+	if again == old {
+		t.Error("the expired record was used again at once")
+	}
+	other := newFlow(header.ProtoUDP, false, 2)
+	other.Backend, other.SourcePort, other.Ports = n.Backend, 2000, Ports{}
+	even := later + 100*second
+	if r := h.mustCreate(t, even, other); h.reply(r).DstPort != 2000 {
+		t.Error("the expired flow's port was not free")
+	}
+	validate(t, tb)
+}
+
+func TestSweepPace(t *testing.T) {
+	tb, h := testTable(t, 10_000, 5_000)
+	for n := range uint32(15_000) {
+		h.mustCreate(t, bootTime, newFlow(header.ProtoUDP, n%3 == 0, n))
+	}
+	now := bootTime + 40*second
+	expired := 0
+	for range 5000 { // 5 s in steps of a millisecond
+		h.Enter(now)
+		_, n := h.Sweep(now, tb.SweepQuota(time.Millisecond))
+		expired += n
+	}
+	if expired != 15_000 {
+		t.Errorf("%d of 15000 expired flows ended in five seconds", expired)
+	}
+	if q, most := tb.SweepQuota(time.Hour), int(tb.positions()/5+1); q > most {
+		t.Errorf("after an hour's stop: %d records at once, want at most %d", q, most)
+	}
+	if q := tb.SweepQuota(-time.Second); q != 0 {
+		t.Errorf("time went back: quota %d", q)
+	}
+	validate(t, tb)
+}
+
+func TestNoAllocations(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	_, h := testTable(t, 1000, 1000)
+	now := bootTime
+	n := uint32(0)
+	var sink uint64
+	buf := make([]Info, 8)
+	if got := testing.AllocsPerRun(5000, func() {
+		n++
+		now += second / 100
+		h.Enter(now)
+		f := newFlow([]uint8{header.ProtoTCP, header.ProtoUDP, header.ProtoICMP}[n%3], n%2 == 0, n)
+		hash := h.Hash(&f.Client)
+		sink += h.Touch(hash, f.Client.V6)
+		r, _ := h.Create(now, &f)
+		if r, side := h.Lookup(hash, &f.Client, now); r != 0 {
+			h.Observe(r, side, tcpSYN, now)
+			h.Observe(r, ReplySide, tcpSYN|tcpACK, now)
+			h.Closing(r)
+		}
+		if n%5 == 0 && r != 0 {
+			h.Delete(r)
+		}
+		h.Sweep(now, 50)
+		h.Dump(0, buf, now)
+		if n%7 == 0 {
+			h.Leave()
+		}
+	}); got != 0 {
+		t.Errorf("%v allocations per packet", got)
+	}
+	_ = sink
+}
