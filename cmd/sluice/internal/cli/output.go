@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
+	"unicode"
 
 	"sigs.k8s.io/yaml"
 )
@@ -68,11 +69,22 @@ func newRows(w io.Writer) *rows { return &rows{w: tabwriter.NewWriter(w, 0, 0, 2
 func (r *rows) row(cells ...any) {
 	text := make([]string, len(cells))
 	for i, c := range cells {
-		if text[i] = fmt.Sprint(c); text[i] == "" {
+		if text[i] = oneLine(fmt.Sprint(c)); text[i] == "" {
 			text[i] = "-" // so that awk counts columns right
 		}
 	}
 	r.line(strings.Join(text, "\t"))
+}
+
+// oneLine keeps a message that has several lines in its cell, and what an object's
+// author wrote from steering the terminal.
+func oneLine(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, strings.ReplaceAll(s, "\n", "; "))
 }
 
 // line writes text as it is; without a tab it does not widen the columns.

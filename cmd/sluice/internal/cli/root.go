@@ -39,7 +39,7 @@ type usageError struct{ error }
 func (a *App) Main(ctx context.Context, args []string) int {
 	s := &session{app: a}
 	root := s.root()
-	root.SetArgs(args)
+	root.SetArgs(append([]string{}, args...)) // nil would be the process's own
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return exitOK

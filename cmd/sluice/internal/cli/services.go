@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -86,18 +88,41 @@ func (s *session) drainCommand() *cobra.Command {
 		Short: "Keep new flows from a backend; its old ones live on",
 		Long: "drain keeps new flows from a backend (an address, address:port or prefix); flows it has live on.\n" +
 			"`sluice backends` shows it as drained, `sluice undrain` ends it.",
-		Args: cobra.ExactArgs(1),
-		RunE: func(c *cobra.Command, args []string) error { return s.drain(c, args[0], true) },
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: s.completeBackend,
+		RunE:              func(c *cobra.Command, args []string) error { return s.drain(c, args[0], true) },
 	}
 }
 
 func (s *session) undrainCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "undrain BACKEND",
-		Short: "Let new flows come to a drained backend again",
-		Args:  cobra.ExactArgs(1),
-		RunE:  func(c *cobra.Command, args []string) error { return s.drain(c, args[0], false) },
+		Use:               "undrain BACKEND",
+		Short:             "Let new flows come to a drained backend again",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: s.completeBackend,
+		RunE:              func(c *cobra.Command, args []string) error { return s.drain(c, args[0], false) },
 	}
+}
+
+// completeBackend offers the addresses of the backends that the daemon knows.
+func (s *session) completeBackend(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := context.WithTimeout(c.Context(), time.Second)
+	defer cancel()
+	var names []string
+	err := s.ask(func(client *status.Client) error {
+		list, err := client.Backends(ctx)
+		for i := range list {
+			names = append(names, list[i].Address.String()+"\t"+list[i].Namespace+"/"+list[i].Service)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
 func (s *session) drain(c *cobra.Command, backend string, on bool) error {

@@ -59,10 +59,10 @@ func statusTables(r *rows, v *status.StatusView) {
 	r.row("Applied:", yesNo(v.Applied))
 	r.row("Config:", fmt.Sprintf("%s, loaded %s", v.Config.File, stamp(v.Config.LoadedAt)))
 	if v.Config.Error != "" {
-		r.row("", "refused, the last good one stays: "+strings.ReplaceAll(v.Config.Error, "\n", "\n-\t"))
+		r.row("Refused:", "the file as it is now, and the last good one stays: "+v.Config.Error)
 	}
 	for _, change := range v.Config.NeedRestart {
-		r.row("", "needs a restart: "+change)
+		r.row("Pending:", change)
 	}
 	n := v.Snapshot
 	r.row("Snapshot:", fmt.Sprintf("published %d, steered %d, seen by all workers %d", n.Published, n.Steered, n.Seen))

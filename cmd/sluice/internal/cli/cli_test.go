@@ -1,0 +1,287 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+
+	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/control/status/statustest"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// daemon serves a sample gateway on a socket and returns the socket.
+func daemon(t *testing.T, g status.Gateway) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := status.Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := status.NewServer(g, slog.New(slog.DiscardHandler))
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(l) }()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		if err := errors.Join(s.Shutdown(ctx), <-done); err != nil {
+			t.Error(err)
+		}
+	})
+	return path
+}
+
+func sluice(t *testing.T, args ...string) (code int, out, errs string) {
+	t.Helper()
+	var o, e bytes.Buffer
+	app := App{Out: &o, Err: &e, Run: func(context.Context, string) error { return errors.New("no daemon in this test") }}
+	code = app.Main(t.Context(), args)
+	return code, o.String(), e.String()
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s, -want +got (go test -update rewrites it):\n%s", name, diff)
+	}
+}
+
+// TestOutputs holds what every asking command prints, in all three formats; JSON
+// and YAML must say the same.
+func TestOutputs(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		args []string
+	}{
+		{"services", []string{"services"}},
+		{"backends", []string{"backends"}},
+		{"flows", []string{"flows"}},
+		{"flows-filtered", []string{"flows", "--vip", "192.0.2.10:80", "--state", "established"}},
+		{"flows-none", []string{"flows", "--protocol", "sctp"}},
+		{"flows-delete", []string{"flows", "delete", "--backend", "10.1.0.11"}},
+		{"drain", []string{"drain", "10.1.0.11:8080"}},
+		{"undrain", []string{"undrain", "10.1.0.11:8080"}},
+		{"stats", []string{"stats"}},
+		{"status", []string{"status"}},
+		{"status-wait", []string{"status", "--wait"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			printed := map[string]string{}
+			for _, format := range []string{"table", "json", "yaml"} {
+				socket := daemon(t, statustest.New())
+				code, out, errs := sluice(t, append(c.args, "-o", format, "--socket", socket)...)
+				if code != exitOK || errs != "" {
+					t.Fatalf("%s: exit %d, %s", format, code, errs)
+				}
+				golden(t, c.name+"."+format, out)
+				printed[format] = out
+			}
+			var fromJSON, fromYAML any
+			if err := json.Unmarshal([]byte(printed["json"]), &fromJSON); err != nil {
+				t.Errorf("not JSON: %v", err)
+			}
+			if err := yaml.Unmarshal([]byte(printed["yaml"]), &fromYAML); err != nil {
+				t.Errorf("not YAML: %v", err)
+			}
+			if !reflect.DeepEqual(fromJSON, fromYAML) {
+				t.Errorf("JSON says %v\nYAML says %v", fromJSON, fromYAML)
+			}
+		})
+	}
+}
+
+// TestManyFlows: a long listing is complete in every format.
+func TestManyFlows(t *testing.T) {
+	const n = 2500
+	g := statustest.New()
+	g.Many(n)
+	socket := daemon(t, g)
+	_, out, _ := sluice(t, "flows", "--socket", socket)
+	if lines := strings.Count(out, "\n"); lines != n+1 {
+		t.Errorf("table has %d lines, want %d", lines, n+1)
+	}
+	for _, format := range []string{"json", "yaml"} {
+		_, out, _ := sluice(t, "flows", "--socket", socket, "-o", format)
+		var list []status.FlowView
+		if err := yaml.Unmarshal([]byte(out), &list); err != nil || len(list) != n {
+			t.Errorf("%s: %d flows, %v", format, len(list), err)
+		}
+	}
+}
+
+// TestTablesAreColumns: every row of a listing has as many columns as its head, so awk works.
+func TestTablesAreColumns(t *testing.T) {
+	socket := daemon(t, statustest.New())
+	for command, spaced := range map[string]string{"services": "", "backends": "eth1 02:00:00:00:00:11|host link", "flows": ""} {
+		_, out, _ := sluice(t, command, "--socket", socket)
+		for _, s := range strings.Split(spaced, "|") {
+			if s != "" {
+				out = strings.ReplaceAll(out, s, strings.ReplaceAll(s, " ", "_"))
+			}
+		}
+		lines := strings.Split(strings.TrimSpace(out), "\n")
+		for _, line := range lines[1:] {
+			if got, want := len(strings.Fields(line)), len(strings.Fields(lines[0])); got != want {
+				t.Errorf("%s: %d columns under %d heads: %s", command, got, want, line)
+			}
+		}
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	g := statustest.New()
+	g.Err = errors.New("the table is being rebuilt")
+	refusing := daemon(t, g)
+	absent := filepath.Join(t.TempDir(), "none")
+	slow := statustest.New()
+	slow.Applied = make(chan struct{})
+	waiting := daemon(t, slow)
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{nil, exitOK, ""},
+		{[]string{"help"}, exitOK, ""},
+		{[]string{"version"}, exitOK, ""},
+		{[]string{"completion", "bash"}, exitOK, ""},
+		{[]string{"servces"}, exitUsage, `sluice: unknown command "servces" for "sluice"`},
+		{[]string{"services", "extra"}, exitUsage, `sluice: unknown command "extra" for "sluice services"`},
+		{[]string{"services", "--colour"}, exitUsage, "sluice: unknown flag: --colour"},
+		{[]string{"services", "-o", "xml"}, exitUsage, `sluice: invalid argument "xml" for "-o, --output" flag: choose table, json or yaml`},
+		{[]string{"flows", "--client", "me"}, exitUsage, `sluice: invalid argument "me" for "--client" flag: "me" is no address, address:port or prefix`},
+		{[]string{"flows", "delete"}, exitUsage, "sluice: flows delete without a filter would delete every flow; give a filter, or --all"},
+		{[]string{"flows", "delete", "--all", "--state", "x"}, exitUsage, "sluice: flows delete takes a filter or --all, not both"},
+		{[]string{"drain"}, exitUsage, "sluice: accepts 1 arg(s), received 0"},
+		{[]string{"drain", "web"}, exitUsage, `sluice: "web" is no address`},
+		{[]string{"config"}, exitUsage, "sluice: config needs one of: check FILE, defaults"},
+		{[]string{"config", "chekc"}, exitUsage, `sluice: unknown command "chekc" for "sluice config"`},
+		{[]string{"config", "check"}, exitUsage, "sluice: accepts 1 arg(s), received 0"},
+		{[]string{"run"}, exitUsage, "sluice: run needs --config FILE; `sluice config defaults` prints one to start from"},
+
+		{[]string{"run", "--config", "x"}, exitFailure, "sluice: no daemon in this test\n"},
+		{[]string{"config", "check", absent}, exitFailure, "sluice: configuration: open " + absent + ": no such file or directory\n"},
+		{[]string{"drain", "10.9.9.9", "--socket", daemon(t, statustest.New())}, exitFailure, "sluice: no backend 10.9.9.9, see `sluice backends`\n"},
+		{[]string{"flows", "delete", "--all", "--socket", refusing}, exitFailure, "sluice: the table is being rebuilt\n"},
+		{[]string{"status", "--wait", "--timeout", "20ms", "--socket", waiting}, exitFailure, "sluice: not everything is applied after 20ms; `sluice status` says what is missing\n"},
+		{[]string{"stats", "--socket", absent}, exitFailure,
+			"sluice: the sluice daemon is not running: nobody answers on " + absent + "; start it with `sluice run --config FILE`, or name its socket with --socket\n"},
+		{[]string{"flows", "--socket", absent}, exitFailure, "sluice: the sluice daemon is not running"},
+	} {
+		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
+			code, _, errs := sluice(t, c.args...)
+			if code != c.code || !strings.HasPrefix(errs, c.want) {
+				t.Errorf("exit %d, %q\nwant %d, %q", code, errs, c.code, c.want)
+			}
+			if help := strings.Contains(errs, "sluice help"); help != (c.code == exitUsage) {
+				t.Errorf("exit %d, and points to help: %v", code, help)
+			}
+			if c.code == exitFailure && strings.Count(errs, "\n") != 1 {
+				t.Errorf("not one clear line: %q", errs)
+			}
+		})
+	}
+}
+
+func TestConfigCommands(t *testing.T) {
+	_, defaults, _ := sluice(t, "config", "defaults")
+	if defaults != string(config.DefaultsYAML()) {
+		t.Error("config defaults is not the commented file")
+	}
+	file := filepath.Join(t.TempDir(), "gw.yaml")
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// What an operator does first: the defaults, with an interface.
+	write(strings.Replace(defaults, "interfaces: []", "interfaces: [{name: lo}]", 1))
+	if code, out, errs := sluice(t, "config", "check", file); code != exitOK || out != file+": ok\n" {
+		t.Errorf("exit %d, %q %q", code, out, errs)
+	}
+	if code, _, errs := sluice(t, "config", "check", "--host", file); code != exitFailure || !strings.Contains(errs, "manifests.directory: /etc/sluice/manifests is no directory") {
+		t.Errorf("--host: exit %d, %q", code, errs)
+	}
+	if _, out, _ := sluice(t, "config", "check", file, "-o", "yaml"); !strings.Contains(out, "name: lo") || !strings.Contains(out, "halfOpenShare: 0.125") {
+		t.Errorf("-o yaml prints %q", out)
+	}
+	write(defaults + "\nbach: 3\n")
+	code, out, errs := sluice(t, "config", "check", file)
+	if code != exitFailure || out != "" || !strings.HasPrefix(errs, "sluice: 2 problems\n"+file+":") || strings.Count(errs, "\n") != 3 {
+		t.Errorf("exit %d, %q %q", code, out, errs)
+	}
+}
+
+// TestRunSignal: the first SIGTERM ends the daemon's context.
+func TestRunSignal(t *testing.T) {
+	app := App{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}, Run: func(ctx context.Context, file string) error {
+		if file != "gw.yaml" {
+			t.Errorf("run got file %q", file)
+		}
+		if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(10 * time.Second):
+			return errors.New("SIGTERM did not end the context")
+		}
+	}}
+	if code := app.Main(t.Context(), []string{"run", "--config", "gw.yaml"}); code != exitOK {
+		t.Errorf("exit %d: %s", code, app.Err)
+	}
+}
+
+// TestCompletion: a shell that asks for a backend gets the daemon's.
+func TestCompletion(t *testing.T) {
+	socket := daemon(t, statustest.New())
+	_, out, _ := sluice(t, "__complete", "--socket", socket, "drain", "")
+	if !strings.HasPrefix(out, "10.1.0.11:8080\tdefault/web\n10.1.0.12:8080\tdefault/web\n") {
+		t.Errorf("got %q", out)
+	}
+}
+
+// TestMessagesStayInTheirCell: what comes from objects neither breaks a table nor
+// reaches the terminal as a command.
+func TestMessagesStayInTheirCell(t *testing.T) {
+	g := statustest.New()
+	g.StatusView.Problems[0].Message = "one\ntwo\tthree\x1b[2J"
+	_, out, _ := sluice(t, "status", "--socket", daemon(t, g))
+	if !strings.Contains(out, "  one; two three [2J\n") {
+		t.Errorf("got %q", out)
+	}
+}
+
+func TestByteCount(t *testing.T) {
+	for n, want := range map[uint64]string{0: "0B", 1023: "1023B", 1024: "1.0KiB", 1536: "1.5KiB", 1 << 20: "1.0MiB", 3 << 30: "3.0GiB", ^uint64(0): "16.0EiB"} {
+		if got := byteCount(n); got != want {
+			t.Errorf("%d: %s, want %s", n, got, want)
+		}
+	}
+}
