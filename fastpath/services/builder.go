@@ -9,19 +9,15 @@ type Builder struct {
 	s    Snapshot
 }
 
-// NewBuilder starts from prev, or from nothing if prev is nil. It copies the
-// roots of prev's tables (8 bytes per 128 backends or services, per 4 to 8 frontends or
-// addresses), no entry of them.
+// NewBuilder starts from prev, or from nothing if prev is nil. It copies nothing
+// of prev's tables; what is changed later is copied then: 8 bytes for every 128
+// backends, services, frontends or addresses, and what lies beside the change.
 func NewBuilder(prev *Snapshot) *Builder {
 	b := &Builder{}
-	if prev == nil {
-		return b
+	if prev != nil {
+		b.s = *prev
 	}
-	b.s = *prev
-	b.s.frontends = prev.frontends.fork()
-	b.s.addrs = prev.addrs.fork()
-	b.s.backends = prev.backends.fork()
-	b.s.services = prev.services.fork()
+	b.edit = edit(b.s.Generation + 1)
 	return b
 }
 
@@ -30,39 +26,39 @@ func NewBuilder(prev *Snapshot) *Builder {
 func (b *Builder) Settings() *Snapshot { return &b.s }
 
 // SetFrontend adds or replaces a frontend.
-func (b *Builder) SetFrontend(f *Frontend) { b.s.frontends.set(&b.edit, f.Key, f) }
+func (b *Builder) SetFrontend(f *Frontend) { b.s.frontends.set(b.edit, f.Key, f) }
 
 // DeleteFrontend removes a frontend.
-func (b *Builder) DeleteFrontend(k FrontendKey) { b.s.frontends.delete(&b.edit, k) }
+func (b *Builder) DeleteFrontend(k FrontendKey) { b.s.frontends.delete(b.edit, k) }
 
 // SetAddr says in which way an address is ours; zero flags remove it.
 func (b *Builder) SetAddr(a header.Addr, flags AddrFlags) {
 	if flags == 0 {
-		b.s.addrs.delete(&b.edit, a)
+		b.s.addrs.delete(b.edit, a)
 		return
 	}
-	b.s.addrs.set(&b.edit, a, flags)
+	b.s.addrs.set(b.edit, a, flags)
 }
 
 // SetBackend adds or replaces the backend with its Ref.
-func (b *Builder) SetBackend(be Backend) { b.s.backends.set(&b.edit, be.Ref.Index(), be) }
+func (b *Builder) SetBackend(be Backend) { *b.s.backends.own(b.edit, be.Ref.Index()) = be }
 
 // DeleteBackend removes the backend with this ref, unless the index has a new owner.
 func (b *Builder) DeleteBackend(r BackendRef) {
 	if be := b.s.backends.at(r.Index()); be != nil && be.Ref == r {
-		b.s.backends.set(&b.edit, r.Index(), Backend{})
+		*b.s.backends.own(b.edit, r.Index()) = Backend{}
 	}
 }
 
 // SetService adds or replaces a service port.
-func (b *Builder) SetService(s *Service) { b.s.services.set(&b.edit, uint32(s.ID), s) }
+func (b *Builder) SetService(s *Service) { *b.s.services.own(b.edit, uint32(s.ID)) = s }
 
 // DeleteService removes a service port.
-func (b *Builder) DeleteService(id ServiceID) { b.s.services.set(&b.edit, uint32(id), nil) }
+func (b *Builder) DeleteService(id ServiceID) { *b.s.services.own(b.edit, uint32(id)) = nil }
 
 // Build finishes the snapshot with the generation after its predecessor's.
 func (b *Builder) Build() *Snapshot {
-	b.s.Generation++
+	b.s.Generation = uint64(b.edit)
 	s := b.s
 	return &s
 }

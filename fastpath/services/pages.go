@@ -2,22 +2,29 @@ package services
 
 import "hash/maphash"
 
-// pages is a persistent array: a root of fixed-size pages. A copy shares all
-// pages; a writer copies the root and the pages it touches, once per edit.
+// edit is the generation of the snapshot that a Builder makes. What carries it was
+// made or copied by that Builder, which may write it until Build; everybody else
+// must copy first. It is a number and not a pointer, because what is shared for
+// long would otherwise keep every Builder since alive.
+type edit uint64
+
+// pages is a persistent array: a root of fixed-size pages. A copy of the struct
+// shares everything; a writer copies the root and the pages it touches, once per
+// edit.
+//
+//	root ─┬─▶ page 0: elements   0 … 127
+//	      └─▶ page 1: elements 128 … 255
 type pages[T any] struct {
+	edit edit // whose the root is
 	root []*page[T]
 }
 
 const pageSize = 128
 
 type page[T any] struct {
-	edit *edit // who may write it in place; compared by identity
+	edit edit
 	v    [pageSize]T
 }
-
-// edit is the identity of one Builder. It must not have size zero: equal
-// addresses would make pages of finished snapshots look writable.
-type edit struct{ _ byte }
 
 func (p *pages[T]) at(i uint32) *T {
 	if n := i / pageSize; n < uint32(len(p.root)) {
@@ -38,12 +45,14 @@ func (p *pages[T]) each(f func(*T) bool) {
 	}
 }
 
-// fork returns a copy whose root may be written.
-func (p *pages[T]) fork() pages[T] { return pages[T]{root: append([]*page[T](nil), p.root...)} }
-
-// set writes one element for edit e, copying the page if e does not own it yet.
-func (p *pages[T]) set(e *edit, i uint32, v T) {
+// own returns an element that edit e may write, copying root and page if e does not own
+// them yet. The array grows to hold it.
+func (p *pages[T]) own(e edit, i uint32) *T {
 	n := int(i / pageSize)
+	if p.edit != e {
+		p.root = append(make([]*page[T], 0, max(n+1, len(p.root))), p.root...)
+		p.edit = e
+	}
 	for n >= len(p.root) {
 		p.root = append(p.root, &page[T]{edit: e})
 	}
@@ -52,23 +61,26 @@ func (p *pages[T]) set(e *edit, i uint32, v T) {
 		c.edit = e
 		p.root[n] = &c
 	}
-	p.root[n].v[i%pageSize] = v
+	return &p.root[n].v[i%pageSize]
 }
 
-// index is a persistent hash table: buckets of a few entries, copied when
-// touched. Its size doubles when buckets hold more than indexLoad on average.
+// index is a persistent hash table: a persistent array of buckets of a few
+// entries. A bucket is copied when touched. The number of buckets doubles when
+// they hold more than indexLoad entries on average; it never shrinks.
 type index[K comparable, V any] struct {
-	root []*bucket[K, V] // length is a power of two; nil root means empty
-	n    int
+	seed    maphash.Seed // drawn with the first entry: clients cannot know it
+	buckets pages[bucket[K, V]]
+	size    uint32 // of buckets in use, a power of two; 0 if there never was an entry
+	n       int
 }
 
 const (
 	indexLoad    = 4
-	indexMinSize = 64
+	indexMinSize = pageSize
 )
 
 type bucket[K comparable, V any] struct {
-	edit *edit
+	edit edit
 	kv   []entry[K, V]
 }
 
@@ -77,61 +89,45 @@ type entry[K comparable, V any] struct {
 	v V
 }
 
-var indexSeed = maphash.MakeSeed()
-
-func (x *index[K, V]) slot(k K) int {
-	return int(maphash.Comparable(indexSeed, k)) & (len(x.root) - 1)
+func (x *index[K, V]) slot(k K) uint32 {
+	return uint32(maphash.Comparable(x.seed, k)) & (x.size - 1)
 }
 
 func (x *index[K, V]) get(k K) (v V, ok bool) {
 	if x.n == 0 {
 		return v, false
 	}
-	b := x.root[x.slot(k)]
-	if b == nil {
-		return v, false
-	}
-	for i := range b.kv {
-		if b.kv[i].k == k {
-			return b.kv[i].v, true
+	kv := x.buckets.at(x.slot(k)).kv
+	for i := range kv {
+		if kv[i].k == k {
+			return kv[i].v, true
 		}
 	}
 	return v, false
 }
 
 func (x *index[K, V]) each(f func(K, V) bool) {
-	for _, b := range x.root {
-		if b == nil {
-			continue
-		}
+	x.buckets.each(func(b *bucket[K, V]) bool {
 		for i := range b.kv {
 			if !f(b.kv[i].k, b.kv[i].v) {
-				return
+				return false
 			}
 		}
-	}
-}
-
-func (x *index[K, V]) fork() index[K, V] {
-	return index[K, V]{root: append([]*bucket[K, V](nil), x.root...), n: x.n}
+		return true
+	})
 }
 
 // own returns the bucket of k, writable for e.
-func (x *index[K, V]) own(e *edit, k K) *bucket[K, V] {
-	i := x.slot(k)
-	b := x.root[i]
-	if b == nil {
-		b = &bucket[K, V]{edit: e}
-		x.root[i] = b
-	} else if b.edit != e {
-		b = &bucket[K, V]{edit: e, kv: append([]entry[K, V](nil), b.kv...)}
-		x.root[i] = b
+func (x *index[K, V]) own(e edit, k K) *bucket[K, V] {
+	b := x.buckets.own(e, x.slot(k))
+	if b.edit != e {
+		b.edit, b.kv = e, append(make([]entry[K, V], 0, len(b.kv)+1), b.kv...)
 	}
 	return b
 }
 
-func (x *index[K, V]) set(e *edit, k K, v V) {
-	if x.n >= len(x.root)*indexLoad {
+func (x *index[K, V]) set(e edit, k K, v V) {
+	if x.n >= int(x.size)*indexLoad {
 		x.grow(e)
 	}
 	b := x.own(e, k)
@@ -145,23 +141,32 @@ func (x *index[K, V]) set(e *edit, k K, v V) {
 	x.n++
 }
 
-func (x *index[K, V]) delete(e *edit, k K) {
+func (x *index[K, V]) delete(e edit, k K) {
 	if _, ok := x.get(k); !ok {
 		return
 	}
 	b := x.own(e, k)
 	for i := range b.kv {
 		if b.kv[i].k == k {
-			b.kv = append(b.kv[:i], b.kv[i+1:]...)
+			last := len(b.kv) - 1
+			b.kv[i], b.kv[last] = b.kv[last], entry[K, V]{} // no stale pointer
+			b.kv = b.kv[:last]
 			x.n--
 			return
 		}
 	}
 }
 
-func (x *index[K, V]) grow(e *edit) {
+// grow doubles the table, or makes it.
+func (x *index[K, V]) grow(e edit) {
 	old := *x
-	x.root, x.n = make([]*bucket[K, V], max(indexMinSize, 2*len(old.root))), 0
+	x.buckets, x.n = pages[bucket[K, V]]{}, 0
+	if x.size *= 2; x.size == 0 {
+		x.seed, x.size = maphash.MakeSeed(), indexMinSize
+	}
+	for i := range x.size / pageSize {
+		x.buckets.own(e, i*pageSize)
+	}
 	old.each(func(k K, v V) bool {
 		b := x.own(e, k)
 		b.kv = append(b.kv, entry[K, V]{k, v})
