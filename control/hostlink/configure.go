@@ -1,0 +1,280 @@
+package hostlink
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path"
+	"strings"
+
+	"github.com/safchain/ethtool"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// setting is one sysctl of one end; the package doc says what each is for.
+type setting struct {
+	family, name, value string
+	// sinceKernel marks one that older kernels do not have; missing there is no error.
+	sinceKernel string
+}
+
+// Order matters twice: addr_gen_mode must be set before the end is brought up, and
+// accept_ra before forwarding, which changes what accept_ra means.
+var kernelEnd = [...]setting{
+	{"ipv6", "addr_gen_mode", "1", ""},
+	{"ipv6", "accept_ra", "0", ""},
+	{"ipv6", "autoconf", "0", ""},
+	{"ipv6", "router_solicitations", "0", ""},
+	{"ipv6", "accept_dad", "0", ""},
+	{"ipv6", "dad_transmits", "0", ""},
+	{"ipv6", "forwarding", "1", ""},
+	{"ipv6", "force_forwarding", "1", "6.17"},
+	{"ipv4", "rp_filter", "2", ""},
+	{"ipv4", "accept_local", "1", ""},
+	{"ipv4", "forwarding", "1", ""},
+	{"ipv4", "accept_redirects", "0", ""},
+	{"ipv4", "send_redirects", "0", ""},
+}
+
+var userEnd = [...]setting{
+	{"ipv6", "addr_gen_mode", "1", ""},
+	{"ipv6", "disable_ipv6", "1", ""},
+	{"ipv4", "forwarding", "0", ""},
+	{"ipv4", "arp_ignore", "8", ""},
+}
+
+// offloads are the features that must be off; names as in net/ethtool/common.c.
+var offloads = [...]string{
+	"tx-checksum-ip-generic", "tx-checksum-sctp",
+	"tx-scatter-gather", "tx-scatter-gather-fraglist",
+	"tx-generic-segmentation", "tx-tcp-segmentation", "tx-tcp-ecn-segmentation",
+	"tx-tcp-mangleid-segmentation", "tx-tcp6-segmentation", "tx-udp-segmentation",
+	"rx-gro", "rx-gro-list",
+	"tx-vlan-hw-insert", "rx-vlan-hw-parse",
+	"tx-vlan-stag-hw-insert", "rx-vlan-stag-hw-parse",
+}
+
+// configure makes both ends what c says.
+func configure(c *Config, created bool) error {
+	if err := sysctls(c.Name, userEnd[:]); err != nil {
+		return err
+	}
+	if err := sysctls(c.KernelName, kernelEnd[:]); err != nil {
+		return err
+	}
+	e, err := ethtool.NewEthtool()
+	if err != nil {
+		return fmt.Errorf("open ethtool: %w", err)
+	}
+	defer e.Close()
+	for _, name := range [...]string{c.Name, c.KernelName} {
+		l, err := netlink.LinkByName(name)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		if err := offloadsOff(e, name); err != nil {
+			return fmt.Errorf("%s: turn offloads off: %w", name, err)
+		}
+		if l.Attrs().MTU != c.MTU {
+			if err := netlink.LinkSetMTU(l, c.MTU); err != nil {
+				return fmt.Errorf("%s: set MTU %d: %w", name, c.MTU, err)
+			}
+		}
+	}
+	if err := queues(e, c); err != nil {
+		return err
+	}
+	for _, name := range [...]string{c.Name, c.KernelName} {
+		l, err := netlink.LinkByName(name)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		if err := netlink.LinkSetUp(l); err != nil {
+			return fmt.Errorf("%s: bring up: %w", name, err)
+		}
+	}
+	return addresses(c)
+}
+
+func sysctls(dev string, settings []setting) error {
+	for _, s := range settings {
+		err := writeSysctl(path.Join("/proc/sys/net", s.family, "conf", dev, s.name), s.value)
+		switch {
+		case errors.Is(err, os.ErrNotExist) && (s.sinceKernel != "" || !hasFamily(s.family)):
+		case err != nil:
+			return fmt.Errorf("set net.%s.conf.%s.%s: %w", s.family, dev, s.name, err)
+		}
+	}
+	return nil
+}
+
+// hasFamily says whether the kernel knows IPv6 at all (ipv6.disable=1 removes it).
+func hasFamily(family string) bool {
+	_, err := os.Stat(path.Join("/proc/sys/net", family, "conf"))
+	return err == nil
+}
+
+// writeSysctl leaves a right value alone: some writes have effects of their own.
+func writeSysctl(file, value string) error {
+	old, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if strings.TrimSpace(string(old)) == value {
+		return nil
+	}
+	return os.WriteFile(file, []byte(value), 0o644)
+}
+
+func offloadsOff(e *ethtool.Ethtool, dev string) error {
+	names, err := e.Features(dev)
+	if err != nil {
+		return err
+	}
+	change := make(map[string]bool)
+	for _, f := range offloads {
+		if names[f] {
+			change[f] = false
+		}
+	}
+	if len(change) == 0 {
+		return nil
+	}
+	return e.Change(dev, change)
+}
+
+// queues sets the real number of queues. A native XDP program on one end refuses
+// more transmit queues at the other than it has receive queues (drivers/net/veth.c,
+// veth_set_channels), so what grows, grows on the receiving side first: the order
+// is by receive queues of both ends, then transmit queues.
+func queues(e *ethtool.Ethtool, c *Config) error {
+	for _, direction := range [...]bool{true, false} {
+		for _, name := range [...]string{c.Name, c.KernelName} {
+			ch, err := e.GetChannels(name)
+			if err != nil {
+				return fmt.Errorf("%s: read queues: %w", name, err)
+			}
+			n := uint32(c.Queues)
+			if n > ch.MaxRx || n > ch.MaxTx {
+				return fmt.Errorf("%s has room for %d queues, %d are needed: delete the pair, it is made anew with enough", name, min(ch.MaxRx, ch.MaxTx), n)
+			}
+			want := ch
+			if direction {
+				want.RxCount = max(n, ch.RxCount)
+			} else {
+				want.RxCount, want.TxCount = n, n
+			}
+			if want == ch {
+				continue
+			}
+			if _, err := e.SetChannels(name, want); err != nil {
+				return fmt.Errorf("%s: set %d queues: %w", name, n, err)
+			}
+		}
+	}
+	return nil
+}
+
+// addresses makes the kernel's end have exactly the addresses of the configuration,
+// and our own address a permanent neighbour on it.
+func addresses(c *Config) error {
+	kern, err := netlink.LinkByName(c.KernelName)
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.KernelName, err)
+	}
+	user, err := netlink.LinkByName(c.Name)
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.Name, err)
+	}
+	if err := removeOtherAddresses(kern, c.Addresses); err != nil {
+		return err
+	}
+	for _, p := range c.Addresses {
+		// IFA_F_NODAD: usable at once.
+		err := netlink.AddrReplace(kern, &netlink.Addr{IPNet: ipNet(p), Flags: unix.IFA_F_NODAD, Scope: unix.RT_SCOPE_UNIVERSE})
+		if err != nil {
+			return fmt.Errorf("%s: add address %s: %w", c.KernelName, p, err)
+		}
+		a, err := ours(p)
+		if err != nil {
+			return err
+		}
+		err = netlink.NeighSet(&netlink.Neigh{
+			LinkIndex: kern.Attrs().Index, IP: a.AsSlice(),
+			HardwareAddr: user.Attrs().HardwareAddr, State: netlink.NUD_PERMANENT,
+		})
+		if err != nil {
+			return fmt.Errorf("%s: add our address %s as a neighbour: %w", c.KernelName, a, err)
+		}
+	}
+	return nil
+}
+
+func removeOtherAddresses(l netlink.Link, keep []netip.Prefix) error {
+	have, err := netlink.AddrList(l, netlink.FAMILY_ALL)
+	if err != nil {
+		return fmt.Errorf("%s: read addresses: %w", l.Attrs().Name, err)
+	}
+next:
+	for i := range have {
+		for _, p := range keep {
+			if have[i].IPNet.String() == ipNet(p).String() {
+				continue next
+			}
+		}
+		if err := netlink.AddrDel(l, &have[i]); err != nil {
+			return fmt.Errorf("%s: remove address %s: %w", l.Attrs().Name, have[i].IPNet, err)
+		}
+	}
+	return nil
+}
+
+// Protocol marks the routes that we add, as other routing daemons mark theirs
+// (ip-route(8), proto), so that what a former process left can be told apart.
+const Protocol = 83
+
+// RouteSNAT makes the kernel send packets to these addresses to us: sources of our
+// own that no interface of the node has. The gateway is our address on the link, so
+// one permanent neighbour serves all. Routes of a former list that are not in addrs
+// are removed. An address that is the node's own must not be in addrs: its replies
+// are steered on the link they come in by.
+func (h *HostLink) RouteSNAT(addrs []netip.Addr) error {
+	want := make(map[netip.Addr]bool, len(addrs))
+	for _, a := range addrs {
+		want[a] = true
+	}
+	for _, family := range [...]int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		have, err := netlink.RouteListFiltered(family,
+			&netlink.Route{LinkIndex: h.KernelIndex, Protocol: Protocol}, netlink.RT_FILTER_OIF|netlink.RT_FILTER_PROTOCOL)
+		if err != nil {
+			return fmt.Errorf("host link %s: read routes: %w", h.Name, err)
+		}
+		for i := range have {
+			a, ok := netip.AddrFromSlice(have[i].Dst.IP)
+			if ok && want[a.Unmap()] {
+				continue
+			}
+			if err := netlink.RouteDel(&have[i]); err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("host link %s: remove route to %s: %w", h.Name, have[i].Dst, explain(err))
+			}
+		}
+	}
+	for _, a := range addrs {
+		via := h.Addr4
+		if a.Is6() {
+			via = h.Addr6
+		}
+		if !via.IsValid() {
+			return fmt.Errorf("host link %s: route to %s: the link has no address of that family", h.Name, a)
+		}
+		err := netlink.RouteReplace(&netlink.Route{
+			LinkIndex: h.KernelIndex, Dst: ipNet(netip.PrefixFrom(a, a.BitLen())), Gw: via.AsSlice(), Protocol: Protocol,
+		})
+		if err != nil {
+			return fmt.Errorf("host link %s: route to %s: %w", h.Name, a, explain(err))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,286 @@
+package hostlink
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"path"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/safchain/ethtool"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// inNamespace runs f on a thread in a network namespace of its own.
+func inNamespace(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("network namespaces need root")
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done) // also where f calls FailNow
+		runtime.LockOSThread()
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			t.Error(err)
+			return
+		}
+		f(t)
+	}()
+	<-done
+}
+
+func testConfig() Config {
+	return Config{
+		Name: "sluice0", KernelName: "sluice1", Queues: 2, MTU: 1500,
+		Addresses: []netip.Prefix{netip.MustParsePrefix("169.254.77.1/30"), netip.MustParsePrefix("fd53::1/126")},
+	}
+}
+
+func must[T any](t *testing.T) func(T, error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+func TestEnsureMakesThePair(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		h := must[*HostLink](t)(Ensure(testConfig()))
+		if !h.Created || h.Addr4 != netip.MustParseAddr("169.254.77.2") || h.Addr6 != netip.MustParseAddr("fd53::2") {
+			t.Errorf("%+v", h)
+		}
+		for _, end := range []struct {
+			name  string
+			index int
+			mac   [6]byte
+		}{{"sluice0", h.Index, h.MAC}, {"sluice1", h.KernelIndex, h.KernelMAC}} {
+			a := must[netlink.Link](t)(netlink.LinkByName(end.name)).Attrs()
+			if a.Index != end.index || [6]byte(a.HardwareAddr) != end.mac || a.MTU != 1500 || a.Flags&net.FlagUp == 0 {
+				t.Errorf("%s: %+v", end.name, a)
+			}
+			e := must[*ethtool.Ethtool](t)(ethtool.NewEthtool())
+			defer e.Close()
+			if ch := must[ethtool.Channels](t)(e.GetChannels(end.name)); ch.RxCount != 2 || ch.TxCount != 2 {
+				t.Errorf("%s has %d receive and %d transmit queues", end.name, ch.RxCount, ch.TxCount)
+			}
+			on := must[map[string]bool](t)(e.Features(end.name))
+			for _, f := range offloads {
+				if on[f] {
+					t.Errorf("%s: %s is on", end.name, f)
+				}
+			}
+		}
+		if n := must[[]netlink.Addr](t)(netlink.AddrList(must[netlink.Link](t)(netlink.LinkByName("sluice0")), netlink.FAMILY_ALL)); len(n) != 0 {
+			t.Errorf("our end has addresses: %v", n)
+		}
+		for _, s := range []struct {
+			dev      string
+			settings []setting
+		}{{"sluice0", userEnd[:]}, {"sluice1", kernelEnd[:]}} {
+			for _, want := range s.settings {
+				got := must[[]byte](t)(os.ReadFile(path.Join("/proc/sys/net", want.family, "conf", s.dev, want.name)))
+				if strings.TrimSpace(string(got)) != want.value {
+					t.Errorf("%s %s.%s = %s", s.dev, want.family, want.name, got)
+				}
+			}
+		}
+	})
+}
+
+// The pair is there for packets: what the kernel sends to our address must come
+// out of our end, and what we send must reach a socket of the kernel, with a source
+// that is ours, a client's, or the node's own.
+func TestPacketsPassBothWays(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		for _, s := range []string{"rp_filter", "arp_ignore"} { // a strict node
+			if err := os.WriteFile("/proc/sys/net/ipv4/conf/all/"+s, []byte("1"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		lo := must[netlink.Link](t)(netlink.LinkByName("lo"))
+		if err := netlink.LinkSetUp(lo); err != nil {
+			t.Fatal(err)
+		}
+		node := must[*netlink.Addr](t)(netlink.ParseAddr("192.0.2.1/32"))
+		if err := netlink.AddrAdd(lo, node); err != nil {
+			t.Fatal(err)
+		}
+		h := must[*HostLink](t)(Ensure(testConfig()))
+		// The route back to clients is elsewhere, as on a real node.
+		if err := netlink.RouteAdd(&netlink.Route{Dst: ipNet(netip.MustParsePrefix("203.0.113.0/24")), LinkIndex: lo.Attrs().Index}); err != nil {
+			t.Fatal(err)
+		}
+		if err := h.RouteSNAT([]netip.Addr{netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8:5::1")}); err != nil {
+			t.Fatal(err)
+		}
+		wire := openWire(t, h.Index)
+		for _, dst := range []string{"169.254.77.2", "fd53::2", "198.51.100.1", "2001:db8:5::1"} {
+			c := must[net.Conn](t)(net.Dial("udp", netip.AddrPortFrom(netip.MustParseAddr(dst), 4000).String()))
+			must[int](t)(c.Write([]byte("to " + dst)))
+			c.Close()
+			if f := wire.receive(t, "to "+dst); [6]byte(f[0:6]) != h.MAC || [6]byte(f[6:12]) != h.KernelMAC {
+				t.Errorf("%s: frame from %x to %x", dst, f[6:12], f[0:6])
+			}
+		}
+		for _, tc := range []struct{ name, src, dst string }{
+			{"our address", "169.254.77.2", "169.254.77.1"},
+			{"a client, route elsewhere", "203.0.113.9", "192.0.2.1"},
+			{"the node's own address", "192.0.2.1", "169.254.77.1"},
+			{"an SNAT address", "198.51.100.1", "192.0.2.1"},
+			{"our IPv6 address", "fd53::2", "fd53::1"},
+		} {
+			dst := netip.AddrPortFrom(netip.MustParseAddr(tc.dst), 5000)
+			l := must[net.PacketConn](t)(net.ListenPacket("udp", dst.String()))
+			wire.send(t, udpFrame(h, netip.MustParseAddr(tc.src), dst, []byte(tc.name)))
+			_ = l.SetReadDeadline(time.Now().Add(time.Second))
+			in := make([]byte, 100)
+			n, from, err := l.ReadFrom(in)
+			if err != nil {
+				t.Errorf("%s: %v", tc.name, err)
+			} else if got := from.(*net.UDPAddr).AddrPort().Addr().Unmap(); got.String() != tc.src || string(in[:n]) != tc.name {
+				t.Errorf("%s: %q from %s", tc.name, in[:n], got)
+			}
+			l.Close()
+		}
+	})
+}
+
+func TestEnsureAdopts(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		first := must[*HostLink](t)(Ensure(testConfig()))
+		c := testConfig()
+		c.MTU, c.Queues = 1400, 1
+		c.Addresses = []netip.Prefix{netip.MustParsePrefix("169.254.78.1/30")}
+		second := must[*HostLink](t)(Ensure(c))
+		if second.Created || second.Index != first.Index || second.MTU != 1400 {
+			t.Errorf("%+v", second)
+		}
+		kern := must[netlink.Link](t)(netlink.LinkByName("sluice1"))
+		if a := must[[]netlink.Addr](t)(netlink.AddrList(kern, netlink.FAMILY_ALL)); len(a) != 1 || a[0].IP.String() != "169.254.78.1" {
+			t.Errorf("addresses %v", a)
+		}
+		if kern.Attrs().MTU != 1400 {
+			t.Errorf("MTU %d", kern.Attrs().MTU)
+		}
+		c.Queues = 2 // as many as it was made with
+		must[*HostLink](t)(Ensure(c))
+		c.Queues = 3
+		if _, err := Ensure(c); err == nil || !strings.Contains(err.Error(), "delete the pair") {
+			t.Errorf("more queues than there is room for: %v", err)
+		}
+	})
+}
+
+func TestEnsureLeavesStrangersAlone(t *testing.T) {
+	add := func(t *testing.T, l netlink.Link) {
+		t.Helper()
+		if err := netlink.LinkAdd(l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	attrs := func(name string) netlink.LinkAttrs {
+		a := netlink.NewLinkAttrs()
+		a.Name = name
+		return a
+	}
+	for _, tc := range []struct {
+		name string
+		make func(t *testing.T)
+	}{
+		{"a bridge", func(t *testing.T) { add(t, &netlink.Bridge{LinkAttrs: attrs("sluice1")}) }},
+		{"half of another pair", func(t *testing.T) { add(t, &netlink.Veth{LinkAttrs: attrs("sluice0"), PeerName: "other"}) }},
+		{"halves of two pairs", func(t *testing.T) {
+			add(t, &netlink.Veth{LinkAttrs: attrs("sluice0"), PeerName: "x"})
+			add(t, &netlink.Veth{LinkAttrs: attrs("sluice1"), PeerName: "y"})
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			inNamespace(t, func(t *testing.T) {
+				tc.make(t)
+				before := must[[]netlink.Link](t)(netlink.LinkList())
+				if _, err := Ensure(testConfig()); !errors.Is(err, ErrForeign) {
+					t.Errorf("got %v", err)
+				}
+				if after := must[[]netlink.Link](t)(netlink.LinkList()); len(after) != len(before) {
+					t.Error("interfaces were made or deleted")
+				}
+			})
+		})
+	}
+}
+
+func TestRemoveLeavesNothing(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		before := len(must[[]netlink.Link](t)(netlink.LinkList()))
+		h := must[*HostLink](t)(Ensure(testConfig()))
+		for range 2 {
+			if err := h.Remove(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if after := len(must[[]netlink.Link](t)(netlink.LinkList())); after != before {
+			t.Errorf("%d interfaces, %d before", after, before)
+		}
+	})
+}
+
+func TestRouteSNATReplacesTheFormerList(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		h := must[*HostLink](t)(Ensure(testConfig()))
+		list := func() (dsts []string) {
+			for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+				for _, r := range must[[]netlink.Route](t)(netlink.RouteListFiltered(family, &netlink.Route{Protocol: Protocol}, netlink.RT_FILTER_PROTOCOL)) {
+					dsts = append(dsts, r.Dst.String())
+				}
+			}
+			return dsts
+		}
+		for _, step := range []struct{ addrs, want []string }{
+			{[]string{"198.51.100.1", "198.51.100.2"}, []string{"198.51.100.1/32", "198.51.100.2/32"}},
+			{[]string{"198.51.100.2", "2001:db8:5::1"}, []string{"198.51.100.2/32", "2001:db8:5::1/128"}},
+			{nil, nil},
+		} {
+			var addrs []netip.Addr
+			for _, a := range step.addrs {
+				addrs = append(addrs, netip.MustParseAddr(a))
+			}
+			if err := h.RouteSNAT(addrs); err != nil {
+				t.Fatal(err)
+			}
+			if got := list(); !slices.Equal(got, step.want) {
+				t.Errorf("routes %v, want %v", got, step.want)
+			}
+		}
+		h.Addr6 = netip.Addr{}
+		if err := h.RouteSNAT([]netip.Addr{netip.MustParseAddr("2001:db8:5::1")}); err == nil {
+			t.Error("a route without an address of the family")
+		}
+	})
+}
+
+func TestBadConfigsNameEverything(t *testing.T) {
+	_, err := Ensure(Config{
+		Name: "a-name-that-is-too-long", KernelName: "", MTU: 1000,
+		Addresses: []netip.Prefix{
+			netip.MustParsePrefix("10.0.0.1/32"), netip.MustParsePrefix("10.0.0.1/24"), netip.MustParsePrefix("fd00::3/126"),
+		},
+	})
+	if err == nil {
+		t.Fatal("accepted")
+	}
+	for _, part := range []string{"a-name-that-is-too-long", `""`, "0 queues", "MTU 1000", "10.0.0.1/32", "10.0.0.1/24", "fd00::3/126"} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%q is not in %q", part, err)
+		}
+	}
+}
