@@ -1,0 +1,75 @@
+package neigh
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Address is a local address of this node: a place for node ports, and a source
+// towards backends.
+type Address struct {
+	Interface string
+	Link      int          // position of the interface, or of the one below its VLAN tags, in the configuration; -1 if not ours
+	Prefix    netip.Prefix // the address with the length of its network
+	Global    bool         // scope global or site: not loopback, not link-local
+	Secondary bool         // not the first of its network on the interface
+	Usable    bool         // not tentative, duplicate or deprecated: good as a source
+}
+
+func addressesOf(addrs []netlink.Addr, devices map[int]device) []Address {
+	out := make([]Address, 0, len(addrs))
+	for i := range addrs {
+		a := &addrs[i]
+		if a.IPNet == nil {
+			continue
+		}
+		ip, ok := netip.AddrFromSlice(a.IP)
+		if !ok {
+			continue
+		}
+		d, ok := devices[a.LinkIndex]
+		if !ok {
+			continue
+		}
+		bits, _ := a.Mask.Size()
+		out = append(out, Address{
+			Interface: d.name,
+			Link:      d.link,
+			Prefix:    netip.PrefixFrom(ip.Unmap(), bits),
+			Global:    a.Scope < unix.RT_SCOPE_LINK && !ip.IsLoopback(),
+			Secondary: a.Flags&unix.IFA_F_SECONDARY != 0,
+			Usable:    a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED|unix.IFA_F_DEPRECATED) == 0,
+		})
+	}
+	// The kernel's order within an interface says which address is the primary one.
+	slices.SortStableFunc(out, func(a, b Address) int { return strings.Compare(a.Interface, b.Interface) })
+	return out
+}
+
+// Addresses returns the node's addresses on all interfaces as of the last reading,
+// by interface. The slice must not be written.
+func (m *Mirror) Addresses() []Address {
+	if p := m.addresses.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// AddressesChanged receives a value after Addresses changed. Changes that nobody
+// received yet are one value.
+func (m *Mirror) AddressesChanged() <-chan struct{} { return m.addressesChanged }
+
+func (m *Mirror) setAddresses(now []Address) {
+	if slices.Equal(now, m.Addresses()) && m.addresses.Load() != nil {
+		return
+	}
+	m.addresses.Store(&now)
+	select {
+	case m.addressesChanged <- struct{}{}:
+	default:
+	}
+}

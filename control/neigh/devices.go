@@ -1,0 +1,99 @@
+package neigh
+
+import (
+	"math"
+	"net"
+
+	"github.com/vishvananda/netlink"
+)
+
+// LinkConfig names one of the gateway's own links. The interface is found, and
+// after it was deleted and created again found anew, by its name.
+type LinkConfig struct{ Name string }
+
+// HostLink is the veth pair of our own into the kernel (package hostlink).
+type HostLink struct {
+	KernelIndex int     // interface index of the kernel's end
+	KernelMAC   [6]byte // destination of frames to the kernel
+	UserMAC     [6]byte // their source: our end
+	MTU         int
+}
+
+// notOurs is the link of a device that only the kernel sends on.
+const notOurs = -1
+
+// device is an interface as far as sending on it matters.
+type device struct {
+	name  string
+	link  int // position in the configuration, or notOurs
+	vlans uint8
+	tci   [2]uint16 // outer first
+	mac   [6]byte
+	mtu   uint16 // 0 is no limit that IP knows
+	up    bool
+}
+
+// devicesOf finds out which interfaces are ours: those of the configuration, and
+// their VLAN sub-devices.
+func devicesOf(links []netlink.Link, config []LinkConfig) map[int]device {
+	position := make(map[string]int, len(config))
+	for i, c := range config {
+		position[c.Name] = i
+	}
+	byIndex := make(map[int]netlink.Link, len(links))
+	for _, l := range links {
+		byIndex[l.Attrs().Index] = l
+	}
+	devices := make(map[int]device, len(links))
+	for _, l := range links {
+		a := l.Attrs()
+		d := device{name: a.Name, link: notOurs, mtu: clampMTU(a.MTU), up: a.Flags&net.FlagUp != 0}
+		if len(a.HardwareAddr) == len(d.mac) {
+			d.mac = [6]byte(a.HardwareAddr)
+		}
+		d.link, d.tci, d.vlans = ownership(l, byIndex, position)
+		devices[a.Index] = d
+	}
+	return devices
+}
+
+// ownership follows VLAN devices down to one of our links, at most as many tags
+// as a hop can carry, and collects their tags.
+func ownership(l netlink.Link, byIndex map[int]netlink.Link, position map[string]int) (link int, tci [2]uint16, n uint8) {
+	for {
+		if p, ok := position[l.Attrs().Name]; ok {
+			return p, tci, n
+		}
+		vlan, ok := l.(*netlink.Vlan)
+		// A lower device in another namespace has an index of that namespace.
+		if !ok || int(n) == len(tci) || vlan.NetNsID != -1 {
+			return notOurs, [2]uint16{}, 0
+		}
+		// Zero is what the library says where the kernel gave no protocol.
+		if vlan.VlanProtocol != netlink.VLAN_PROTOCOL_8021Q && vlan.VlanProtocol != 0 {
+			return notOurs, [2]uint16{}, 0
+		}
+		tci = [2]uint16{uint16(vlan.VlanId), tci[0]}
+		n++
+		if l, ok = byIndex[vlan.ParentIndex]; !ok {
+			return notOurs, [2]uint16{}, 0
+		}
+	}
+}
+
+// clampMTU makes an MTU fit a hop. The loopback device has 65,536, which limits
+// no IP packet.
+func clampMTU(mtu int) uint16 {
+	if mtu <= 0 || mtu > math.MaxUint16 {
+		return 0
+	}
+	return uint16(mtu)
+}
+
+// minMTU is the smaller limit, where zero is none.
+func minMTU(a, b uint16) uint16 {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,67 @@
+// Package neigh mirrors the kernel's routes, neighbours and addresses into a
+// nexthop.Table, so that workers send packets where the kernel would have sent
+// them, without asking it.
+//
+//	kernel ──events──▶ Mirror ──View (prefix → Route), Hop by ID──▶ workers
+//	   ▲                  ▲                                            │
+//	   └──"I need this───┘◀──────Table.Resolve(destination)────────────┘
+//	      neighbour"
+//
+// # Two kinds of truth
+//
+// Routes, interfaces and addresses are level-triggered: an event only says
+// that something changed, and the state is always read as a whole and compared
+// with what is published. The kernel does not announce everything: IPv4 routes
+// that go away with their interface, their source address or their nexthop
+// object do so in silence, so a mirror that adds up events drifts. Reading costs
+// time in proportion to the size of the table; a burst of events is one
+// reading, and readings never take more than a tenth of one core.
+//
+// Neighbours are edge-triggered: an event carries the whole state of one
+// neighbour and is applied at once, in place. A changed MAC address rewrites one
+// Hop; no flow and no View notices. Once a minute, and whenever the kernel says
+// that it lost events for us, neighbours too are read as a whole and compared.
+//
+// # What a destination becomes
+//
+//	via a gateway on a link of ours    Route{hop of the gateway, OnLink}
+//	on a link of ours                  Route{0, OnLink} until somebody asks for it
+//	                                   and it answers; then a host route to its hop
+//	an address of this node            Route{ViaKernel, Kernel}
+//	on any other device                Route{hop of the host link, Kernel}; ViaKernel,
+//	                                   unless the device or route limits the MTU
+//	behind the host link itself        Unreachable: our own addresses, or a loop
+//	blackhole, prohibit, throw, none   Unreachable
+//	multicast, link-local IPv6         Unreachable: never forwarded (RFC 4291 section 2.5.6)
+//
+// The lookup answers what `ip route get` answers for a packet that is to be
+// forwarded and that no policy rule treats specially: tables local, main and
+// default, longest prefix, lowest metric, TOS zero. Other policy rules are not
+// honoured; they are reported as a warning. Of a multipath route the first
+// usable nexthop is taken. A VLAN sub-device (802.1Q, up to two deep) of one of our
+// links counts as ours: its tags are part of the hop. An 802.1ad sub-device, and a
+// bridge, bond or macvlan on top of a link do not: the kernel sends for them.
+// Routes with an encapsulation are the kernel's too.
+//
+// # Neighbours
+//
+// A neighbour is tracked from the moment a route names it as gateway or a worker
+// asks for it. Resolution is left to the kernel: a neighbour message with NTF_USE
+// does what sending a packet would do (include/uapi/linux/neighbour.h), for ARP
+// and for neighbour discovery, and leaves nothing behind. The same message, every
+// ProbeInterval, keeps a tracked neighbour fresh; meanwhile a stale one stays in
+// use. A hop is ready while an address is known that has not failed: between the
+// kernel forgetting an entry and the answer to our question the last address stays.
+//
+// # Hops and generations
+//
+// Invariants:
+//   - A hop's ID must keep its meaning while a View of the generation it was
+//     learned under can be in a worker's hand. So an ID that no route uses any more
+//     is freed only after a new generation was published and HopGrace has passed.
+//   - A change of a neighbour, of a link's MAC or MTU must not change the
+//     generation; a change of any route must.
+//   - Generations start from the boot clock in milliseconds and are stepped more
+//     slowly than it, so a flow that outlived a restart of the daemon never takes
+//     an ID of the former process for one of this process.
+package neigh

@@ -1,0 +1,96 @@
+package neigh
+
+import (
+	"time"
+
+	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/nat/header"
+)
+
+// neighKey is a neighbour: who, and on which interface.
+type neighKey struct {
+	dev  int32
+	addr header.Addr
+}
+
+// hopKey is everything a hop's ID stands for. Routes of different MTU by way of
+// one neighbour are different hops.
+type hopKey struct {
+	kind  nexthop.Kind
+	neigh neighKey // OnLink
+	mtu   uint16   // of the route
+}
+
+// hopIDs gives IDs to hops and takes them back. An ID that is not used any more
+// is retired first: a View that still has it may be in a worker's hand, and a flow
+// may hold it until it notices the new generation. A retired hop that is wanted
+// again is the same hop.
+//
+// Invariant: an ID must not be given to another key before the generation it was
+// last used in is over and grace has passed since.
+type hopIDs struct {
+	table *nexthop.Table
+	grace time.Duration
+	byKey map[hopKey]*hopID
+	free  []nexthop.ID
+	next  nexthop.ID // IDs from here on were never used
+}
+
+type hopID struct {
+	id         nexthop.ID
+	retired    bool
+	generation uint32 // retired: the last generation in which it was in use
+	at         time.Time
+}
+
+func newHopIDs(table *nexthop.Table, grace time.Duration) *hopIDs {
+	return &hopIDs{table: table, grace: grace, byKey: make(map[hopKey]*hopID), next: 1}
+}
+
+// acquire returns the ID of a hop, a new one if need be. It is not ok if all are in use.
+func (h *hopIDs) acquire(k hopKey) (nexthop.ID, bool) {
+	if e, ok := h.byKey[k]; ok {
+		e.retired = false
+		return e.id, true
+	}
+	var id nexthop.ID
+	switch {
+	case len(h.free) > 0:
+		id, h.free = h.free[len(h.free)-1], h.free[:len(h.free)-1]
+	case h.next < nexthop.NoRoute: // the first of the IDs that are always there
+		id = h.next
+		h.next++
+	default:
+		return 0, false
+	}
+	h.byKey[k] = &hopID{id: id}
+	return id, true
+}
+
+// retireAllBut retires the hops that are not in used. generation is the last one
+// in which they were in use; the caller publishes the next.
+func (h *hopIDs) retireAllBut(used map[hopKey]struct{}, generation uint32, now time.Time) {
+	for k, e := range h.byKey {
+		if _, ok := used[k]; !ok && !e.retired {
+			e.retired, e.generation, e.at = true, generation, now
+		}
+	}
+}
+
+// reap frees what was retired long enough ago.
+func (h *hopIDs) reap(generation uint32, now time.Time) {
+	for k, e := range h.byKey {
+		if e.retired && e.generation != generation && now.Sub(e.at) >= h.grace {
+			h.table.SetHop(e.id, nil)
+			h.free = append(h.free, e.id)
+			delete(h.byKey, k)
+		}
+	}
+}
+
+// set writes a hop's content, if it changed.
+func (h *hopIDs) set(id nexthop.ID, hop nexthop.Hop) {
+	if old := h.table.Hop(id); old == nil || *old != hop {
+		h.table.SetHop(id, &hop)
+	}
+}

@@ -1,0 +1,215 @@
+package neigh
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// kernel is what the mirror needs from the kernel. Tests inject what a kernel
+// without 802.1Q, or one that loses events, would say.
+type kernel interface {
+	// topology reads interfaces, addresses and routes.
+	topology() (*topology, error)
+	// neighbours reads all neighbours of both families.
+	neighbours() ([]netlink.Neigh, error)
+	// rules reads the policy rules of both families.
+	rules() ([]netlink.Rule, error)
+	// use makes the kernel resolve or confirm a neighbour, as a packet to it would.
+	use(dev int, a netip.Addr) error
+	// events delivers what changed. It is closed when the subscription broke.
+	events() <-chan []event
+	close()
+}
+
+// topology is one reading of everything that routes depend on.
+type topology struct {
+	links  []netlink.Link
+	addrs  []netlink.Addr
+	routes []netlink.Route
+}
+
+// event is one announcement of the kernel.
+type event struct {
+	kind  eventKind
+	neigh netlink.Neigh // of neighbourChanged and neighbourGone
+}
+
+type eventKind uint8
+
+const (
+	topologyChanged eventKind = iota
+	rulesChanged
+	neighbourChanged
+	neighbourGone
+	eventsLost // the kernel dropped announcements (ENOBUFS)
+)
+
+// receiveBufferBytes holds the announcements of a link with a few thousand
+// neighbours and routes that goes down at once. More is a resync, not an error.
+const receiveBufferBytes = 4 << 20
+
+// groups are the rtnetlink multicast groups that say when to look again.
+// Nexthop objects have their own: routes change with them in silence.
+var groups = [...]uint{
+	unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH,
+	unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
+	unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE,
+	unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE,
+	unix.RTNLGRP_NEXTHOP,
+}
+
+// rtnetlink is the kernel of the network namespace of the thread that called
+// openKernel.
+type rtnetlink struct {
+	handle *netlink.Handle
+	socket *nl.NetlinkSocket
+	ch     chan []event
+	done   chan struct{}
+	once   sync.Once
+}
+
+func openKernel(log *slog.Logger) (kernel, error) {
+	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open rtnetlink: %w", err)
+	}
+	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, groups[:]...)
+	if err != nil {
+		handle.Close()
+		return nil, fmt.Errorf("subscribe to rtnetlink: %w", err)
+	}
+	// Beyond net.core.rmem_max only with CAP_NET_ADMIN; without it events are lost
+	// earlier, and recovered.
+	if err := socket.SetReceiveBufferSize(receiveBufferBytes, true); err != nil {
+		log.Debug("rtnetlink receive buffer stays at its default", "error", err)
+	}
+	k := &rtnetlink{handle: handle, socket: socket, ch: make(chan []event, 16), done: make(chan struct{})}
+	go k.receive(log)
+	return k, nil
+}
+
+func (k *rtnetlink) events() <-chan []event { return k.ch }
+
+func (k *rtnetlink) close() {
+	k.once.Do(func() {
+		close(k.done)
+		k.socket.Close()
+		k.handle.Close()
+	})
+}
+
+// receive turns messages into events until the socket is closed or breaks.
+func (k *rtnetlink) receive(log *slog.Logger) {
+	defer close(k.ch)
+	for {
+		msgs, from, err := k.socket.Receive()
+		var batch []event
+		switch {
+		case errors.Is(err, unix.ENOBUFS):
+			batch = []event{{kind: eventsLost}}
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			select {
+			case <-k.done:
+			default:
+				log.Warn("rtnetlink subscription broke", "error", err)
+			}
+			return
+		case from.Pid != nl.PidKernel:
+			continue // any local process may send to a netlink socket
+		}
+		for i := range msgs {
+			if e, ok := decode(msgs[i].Header.Type, msgs[i].Data); ok {
+				batch = append(batch, e)
+			}
+		}
+		if len(batch) == 0 {
+			continue
+		}
+		select {
+		case k.ch <- batch:
+		case <-k.done:
+			return
+		}
+	}
+}
+
+func decode(messageType uint16, data []byte) (event, bool) {
+	switch messageType {
+	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
+		n, err := netlink.NeighDeserialize(data)
+		if err != nil {
+			return event{kind: eventsLost}, true
+		}
+		if messageType == unix.RTM_DELNEIGH {
+			return event{kind: neighbourGone, neigh: *n}, true
+		}
+		return event{kind: neighbourChanged, neigh: *n}, true
+	case unix.RTM_NEWRULE, unix.RTM_DELRULE:
+		return event{kind: rulesChanged}, true
+	case unix.NLMSG_NOOP, unix.NLMSG_DONE, unix.NLMSG_ERROR:
+		return event{}, false
+	}
+	return event{kind: topologyChanged}, true
+}
+
+func (k *rtnetlink) topology() (*topology, error) {
+	var t topology
+	var err error
+	if t.links, err = k.handle.LinkList(); err != nil {
+		return nil, fmt.Errorf("read interfaces: %w", err)
+	}
+	if t.addrs, err = k.handle.AddrList(nil, netlink.FAMILY_ALL); err != nil {
+		return nil, fmt.Errorf("read addresses: %w", err)
+	}
+	// A filter on table "unspecified" is how the library is told not to leave out
+	// all tables but main.
+	for _, family := range [...]int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		r, err := k.handle.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+		if err != nil {
+			return nil, fmt.Errorf("read routes: %w", err)
+		}
+		t.routes = append(t.routes, r...)
+	}
+	return &t, nil
+}
+
+func (k *rtnetlink) neighbours() ([]netlink.Neigh, error) {
+	var all []netlink.Neigh
+	for _, family := range [...]int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		n, err := k.handle.NeighList(0, family)
+		if err != nil {
+			return nil, fmt.Errorf("read neighbours: %w", err)
+		}
+		all = append(all, n...)
+	}
+	return all, nil
+}
+
+func (k *rtnetlink) rules() ([]netlink.Rule, error) {
+	var all []netlink.Rule
+	for _, family := range [...]int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		r, err := k.handle.RuleList(family)
+		if err != nil {
+			return nil, fmt.Errorf("read policy rules: %w", err)
+		}
+		all = append(all, r...)
+	}
+	return all, nil
+}
+
+func (k *rtnetlink) use(dev int, a netip.Addr) error {
+	err := k.handle.NeighSet(&netlink.Neigh{LinkIndex: dev, IP: a.AsSlice(), Flags: netlink.NTF_USE})
+	if err != nil {
+		return fmt.Errorf("ask for neighbour %s on interface %d: %w", a, dev, err)
+	}
+	return nil
+}

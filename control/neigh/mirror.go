@@ -1,0 +1,254 @@
+package neigh
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gaissmai/bart"
+	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/fastpath/nexthop"
+)
+
+// Config is what a Mirror needs. Zero durations mean the defaults.
+type Config struct {
+	Links    []LinkConfig   // in the order of the configuration: position is nexthop.Hop.Link
+	HostLink *HostLink      // nil if there is none: destinations of Kind Kernel get no hop
+	Table    *nexthop.Table // the mirror is its only writer and the only reader of its requests
+
+	ProbeInterval  time.Duration // how often a neighbour is confirmed (30 s)
+	ResyncInterval time.Duration // how often everything is read and compared (1 min)
+	ForgetAfter    time.Duration // how long a neighbour that fails and is not asked for is kept (5 min)
+	HopGrace       time.Duration // how long an unused hop ID rests before it is given away (10 s)
+
+	Logger *slog.Logger
+	Now    func() time.Time
+}
+
+func (c *Config) setDefaults() {
+	for _, d := range []struct {
+		d *time.Duration
+		v time.Duration
+	}{
+		{&c.ProbeInterval, 30 * time.Second}, {&c.ResyncInterval, time.Minute},
+		{&c.ForgetAfter, 5 * time.Minute}, {&c.HopGrace, 10 * time.Second},
+	} {
+		if *d.d == 0 {
+			*d.d = d.v
+		}
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+}
+
+// Mirror keeps a nexthop.Table equal to what the kernel would do. All fields but
+// those marked shared belong to the goroutine of Run.
+type Mirror struct {
+	table         *nexthop.Table
+	log           *slog.Logger
+	now           func() time.Time
+	probeInterval time.Duration
+	resyncEvery   time.Duration
+	forgetAfter   time.Duration
+	open          func(*slog.Logger) (kernel, error)
+
+	kernel     kernel
+	links      []LinkConfig
+	host       *HostLink
+	devices    map[int]device             // all interfaces, by index
+	targets    *bart.Table[target]        // what the kernel's routes lead to
+	routes     *bart.Table[nexthop.Route] // what is published: targets with hops, and host routes
+	generation uint32                     // of the published View
+	ids        *hopIDs                    //
+	known      map[neighKey][6]byte       // every usable neighbour of the kernel on our devices
+	tracked    map[neighKey]*neighbour    // those we send to
+	waiting    int                        // tracked, asked for, no answer yet
+	forgotAt   time.Time                  // last forgetHosts
+	warnings   []string                   // policy rules that are not honoured
+	pace       pace                       // when the topology is read next
+	counts     struct{ readings, lost, drift uint64 }
+
+	addresses        atomic.Pointer[[]Address] // shared
+	addressesChanged chan struct{}
+	status           atomic.Pointer[Status] // shared
+	ready            chan struct{}          // closed after the first View
+	readyOnce        sync.Once
+
+	mu   sync.Mutex // shared: the wishes of SetLinks
+	want *wish
+	wake chan struct{}
+}
+
+type wish struct {
+	links []LinkConfig
+	host  *HostLink
+}
+
+// New returns a mirror that has not read anything yet.
+func New(c Config) (*Mirror, error) {
+	if c.Table == nil {
+		return nil, errors.New("neigh: Config.Table is missing")
+	}
+	if err := checkLinks(c.Links); err != nil {
+		return nil, err
+	}
+	c.setDefaults()
+	return &Mirror{
+		table: c.Table, log: c.Logger, now: c.Now,
+		probeInterval: c.ProbeInterval, resyncEvery: c.ResyncInterval, forgetAfter: c.ForgetAfter,
+		open:  openKernel,
+		links: slices.Clone(c.Links), host: c.HostLink,
+		targets: new(bart.Table[target]), generation: firstGeneration(),
+		ids:   newHopIDs(c.Table, c.HopGrace),
+		known: make(map[neighKey][6]byte), tracked: make(map[neighKey]*neighbour),
+		addressesChanged: make(chan struct{}, 1), ready: make(chan struct{}), wake: make(chan struct{}, 1),
+	}, nil
+}
+
+func checkLinks(links []LinkConfig) error {
+	if len(links) > math.MaxUint8+1 {
+		return fmt.Errorf("neigh: %d links: a hop can name %d", len(links), math.MaxUint8+1)
+	}
+	seen := make(map[string]bool, len(links))
+	for _, l := range links {
+		if l.Name == "" || seen[l.Name] {
+			return fmt.Errorf("neigh: link name %q is empty or given twice", l.Name)
+		}
+		seen[l.Name] = true
+	}
+	return nil
+}
+
+// firstGeneration is the boot clock in milliseconds. Generations are stepped at
+// most once per minReadingGap, so they never catch up with it: what a later process
+// starts from, no earlier one has reached.
+func firstGeneration() uint32 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		panic("neigh: CLOCK_BOOTTIME is missing: Linux 2.6.39 or later is needed")
+	}
+	return max(1, uint32(ts.Nano()/int64(time.Millisecond)))
+}
+
+// SetLinks says which links there are from now on. A link that stays should keep
+// its position. Interfaces that come, go or change are followed without it. It may
+// be called at any time, by any goroutine.
+func (m *Mirror) SetLinks(links []LinkConfig, host *HostLink) error {
+	if err := checkLinks(links); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	m.want = &wish{slices.Clone(links), host}
+	m.mu.Unlock()
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// Ready is closed once the first View is published.
+func (m *Mirror) Ready() <-chan struct{} { return m.ready }
+
+// Run follows the kernel until ctx is done. It works in the network namespace of
+// the thread it starts on, so in a namespace other than the process's own the
+// caller must have locked the goroutine to its thread. Only the first attempt to
+// reach the kernel can fail; later ones are repeated.
+func (m *Mirror) Run(ctx context.Context) error {
+	if err := m.session(ctx); err != nil {
+		return fmt.Errorf("mirror of routes and neighbours: %w", err)
+	}
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-time.After(retryInterval):
+			if err := m.session(ctx); err != nil {
+				m.log.Warn("routes and neighbours cannot be read; the last ones stay in use", "error", err)
+			}
+		}
+	}
+	return nil
+}
+
+// session follows one subscription until it breaks or ctx is done. It fails only
+// if there is nothing to follow.
+func (m *Mirror) session(ctx context.Context) error {
+	k, err := m.open(m.log)
+	if err != nil {
+		return err
+	}
+	defer k.close()
+	m.kernel = k
+	// Subscribed first, read second: what changes in between is announced.
+	if err := m.readAll(true); err != nil {
+		return err
+	}
+	m.readyOnce.Do(func() { close(m.ready) })
+	m.follow(ctx)
+	return nil
+}
+
+func (m *Mirror) follow(ctx context.Context) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	reading := time.NewTimer(0)
+	defer reading.Stop()
+	resyncAt := m.now().Add(m.resyncEvery)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case batch, ok := <-m.kernel.events():
+			if !ok {
+				return
+			}
+			m.apply(batch)
+		case r := <-m.table.Requests():
+			m.resolve(r.Addr)
+		case <-m.wake:
+			m.pace.force()
+		case <-reading.C:
+			m.pace.armed = false
+			m.read()
+		case <-tick.C:
+			m.keepFresh()
+			m.ids.reap(m.generation, m.now())
+			if now := m.now(); !now.Before(resyncAt) {
+				resyncAt = now.Add(m.resyncEvery)
+				m.pace.everything()
+			}
+			m.report()
+		}
+		if wait, ok := m.pace.arm(m.now()); ok {
+			reading.Reset(wait)
+		}
+	}
+}
+
+// apply takes neighbours as they come and notes everything else.
+func (m *Mirror) apply(batch []event) {
+	for i := range batch {
+		switch e := &batch[i]; e.kind {
+		case neighbourChanged, neighbourGone:
+			m.neighbourChanged(&e.neigh, e.kind == neighbourGone)
+		case eventsLost:
+			m.counts.lost++
+			m.pace.everything()
+		case rulesChanged:
+			m.pace.everything()
+		default:
+			m.pace.dirty = true
+		}
+	}
+}

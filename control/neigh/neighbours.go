@@ -1,0 +1,239 @@
+package neigh
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/nat/header"
+)
+
+// neighbour is one that we send to, or that somebody asked for.
+type neighbour struct {
+	key     neighKey
+	gateway bool // a route names it
+	host    bool // a worker asked for it as a destination
+	hosted  bool // host: a host route leads to it
+	ready   bool // mac is known and has not failed
+	mac     [6]byte
+	hops    []hopKey  // the hops it is behind, one for each route MTU
+	askedAt time.Time // last request of a worker
+	usedAt  time.Time // last time the kernel was told that we need it
+}
+
+const (
+	// retryInterval is how often the kernel is asked again about a neighbour that
+	// does not answer; its own three solicitations take as long.
+	retryInterval = time.Second
+	// maxPending bounds the neighbours that were asked for and have not answered:
+	// destinations on a link can be made up by whoever sends from spoofed addresses.
+	maxPending = 1024
+	// usesPerTick bounds the probes of one second.
+	usesPerTick = 512
+)
+
+// valid are the states in which the kernel itself would send to the address.
+const valid = netlink.NUD_PERMANENT | netlink.NUD_NOARP | netlink.NUD_REACHABLE |
+	netlink.NUD_PROBE | netlink.NUD_STALE | netlink.NUD_DELAY
+
+// neighbourChanged applies an announcement, or one entry of a reading. It returns
+// whether a neighbour that we send to was different.
+func (m *Mirror) neighbourChanged(kn *netlink.Neigh, gone bool) bool {
+	key, ok := m.keyOf(kn)
+	if !ok {
+		return false
+	}
+	mac, usable := usableMAC(kn)
+	if gone || !usable {
+		delete(m.known, key)
+	} else {
+		m.known[key] = mac
+	}
+	n := m.tracked[key]
+	if n == nil {
+		return false
+	}
+	switch {
+	case gone:
+		// Forgotten, not failed: the last address stays until the kernel, asked
+		// again, says otherwise.
+		m.useAgain(n)
+		return true
+	case usable:
+		changed := !n.ready || n.mac != mac
+		n.ready, n.mac = true, mac
+		if changed {
+			m.hopChanged(n)
+		}
+		return changed
+	case kn.State&netlink.NUD_FAILED != 0 && n.ready:
+		n.ready = false
+		m.hopChanged(n)
+		m.useAgain(n)
+		return true
+	}
+	return false
+}
+
+// keyOf returns the key of a kernel neighbour on a device of ours.
+func (m *Mirror) keyOf(kn *netlink.Neigh) (neighKey, bool) {
+	d, ok := m.devices[kn.LinkIndex]
+	if !ok || d.link == notOurs || kn.Flags&netlink.NTF_PROXY != 0 {
+		return neighKey{}, false
+	}
+	a, ok := netip.AddrFromSlice(kn.IP)
+	if !ok || a.IsMulticast() {
+		return neighKey{}, false
+	}
+	return neighKey{int32(kn.LinkIndex), header.AddrFrom(a)}, true
+}
+
+func usableMAC(kn *netlink.Neigh) (mac [6]byte, ok bool) {
+	if kn.State&valid == 0 || len(kn.HardwareAddr) != len(mac) {
+		return mac, false
+	}
+	return [6]byte(kn.HardwareAddr), true
+}
+
+// readNeighbours compares all neighbours with what we know and returns how many
+// of those we send to were different.
+func (m *Mirror) readNeighbours() (int, error) {
+	all, err := m.kernel.neighbours()
+	if err != nil {
+		return 0, err
+	}
+	differences := 0
+	seen := make(map[neighKey]struct{}, len(all))
+	for i := range all {
+		if key, ok := m.keyOf(&all[i]); ok {
+			seen[key] = struct{}{}
+			if m.neighbourChanged(&all[i], false) {
+				differences++
+			}
+		}
+	}
+	for key := range m.known {
+		if _, ok := seen[key]; ok {
+			continue
+		}
+		delete(m.known, key)
+		if n := m.tracked[key]; n != nil {
+			differences++
+			m.useAgain(n)
+		}
+	}
+	return differences, nil
+}
+
+// track returns the neighbour, from now on one of those we keep fresh. It is nil
+// if too many are waiting for an answer.
+func (m *Mirror) track(key neighKey, gateway bool) *neighbour {
+	n := m.tracked[key]
+	if n == nil {
+		mac, ready := m.known[key]
+		if !ready && !gateway {
+			if m.waiting >= maxPending {
+				return nil
+			}
+			m.waiting++
+		}
+		n = &neighbour{key: key, mac: mac, ready: ready}
+		m.tracked[key] = n
+	}
+	return n
+}
+
+// resolve answers a worker that found no hop, or one that is not ready, for a
+// destination.
+func (m *Mirror) resolve(a header.Addr) {
+	t, ok := m.targets.Lookup(a.Netip())
+	if !ok || t.kind != nexthop.OnLink {
+		return
+	}
+	key := neighKey{t.dev, a}
+	if t.via != (header.Addr{}) {
+		key.addr = t.via
+	}
+	n := m.track(key, t.via != (header.Addr{}))
+	if n == nil {
+		return
+	}
+	n.askedAt = m.now()
+	if key.addr == a {
+		n.host = true
+		m.admitHost(n)
+	}
+	m.use(n)
+}
+
+// use tells the kernel that we send to n: it resolves what it does not know and
+// confirms what is stale. It does nothing if it was told a moment ago.
+func (m *Mirror) use(n *neighbour) {
+	now := m.now()
+	interval := m.probeInterval
+	if _, known := m.known[n.key]; !n.ready || !known {
+		interval = retryInterval
+	}
+	if now.Sub(n.usedAt) < interval || !m.devices[int(n.key.dev)].up {
+		return
+	}
+	n.usedAt = now
+	if err := m.kernel.use(int(n.key.dev), n.key.addr.Netip()); err != nil {
+		m.log.Debug("neighbour not asked for", "error", err)
+	}
+}
+
+// useAgain is use at once, for a neighbour that the kernel just gave up: what it
+// was told a moment ago is void.
+func (m *Mirror) useAgain(n *neighbour) {
+	n.usedAt = time.Time{}
+	m.use(n)
+}
+
+// keepFresh runs once a second. It uses the neighbours whose time has come, and
+// forgets those that do not answer and that nobody asks for any more.
+func (m *Mirror) keepFresh() {
+	now, uses, expired := m.now(), 0, false
+	m.waiting = 0
+	for key, n := range m.tracked {
+		idle := now.Sub(n.askedAt)
+		if !n.ready && !n.gateway {
+			if idle >= m.forgetAfter {
+				expired = expired || n.hosted
+				delete(m.tracked, key)
+				continue
+			}
+			if idle >= m.probeInterval {
+				continue // nobody sends to it now
+			}
+			m.waiting++
+		}
+		if uses < usesPerTick && now.Sub(n.usedAt) >= retryInterval {
+			uses++
+			m.use(n)
+		}
+	}
+	if expired {
+		m.publish()
+	}
+}
+
+// forgetHosts gives all host routes up when hop IDs run out. Who is still sent to
+// is asked for again: that is how the ones in use are found out. Until HopGrace has
+// passed nothing new can be learned, so it must not run again sooner.
+func (m *Mirror) forgetHosts() {
+	now := m.now()
+	if now.Sub(m.forgotAt) < 2*m.ids.grace {
+		return
+	}
+	m.forgotAt = now
+	m.log.Warn("next hops exhausted: all destinations on links are learned anew", "limit", nexthop.MaxHops-1)
+	for key, n := range m.tracked {
+		if !n.gateway {
+			delete(m.tracked, key)
+		}
+	}
+	m.publish()
+}

@@ -1,0 +1,136 @@
+package neigh
+
+import (
+	"maps"
+	"net/netip"
+	"time"
+
+	"github.com/gaissmai/bart"
+)
+
+// read does the reading that pace asked for.
+func (m *Mirror) read() {
+	all, forced := m.pace.all, m.pace.forced
+	m.pace.dirty, m.pace.all, m.pace.forced = false, false, false
+	var err error
+	if all {
+		err = m.readAll(forced)
+	} else {
+		err = m.readTopology(forced)
+	}
+	if err != nil {
+		// A dump that the kernel interrupted because the tables changed under it
+		// is the usual case.
+		m.log.Debug("reading repeated", "error", err)
+		m.pace.dirty, m.pace.all, m.pace.forced = true, all, forced
+	}
+}
+
+// readAll reads topology, rules and neighbours and counts what no event had told.
+func (m *Mirror) readAll(forced bool) error {
+	if err := m.readTopology(forced); err != nil {
+		return err
+	}
+	if err := m.readRules(); err != nil {
+		return err
+	}
+	n, err := m.readNeighbours()
+	if !forced { // at the start of a session nothing could have been announced
+		m.counts.drift += uint64(n)
+	}
+	return err
+}
+
+// readTopology reads interfaces, addresses and routes and publishes what differs.
+func (m *Mirror) readTopology(forced bool) error {
+	began := time.Now()
+	defer func() { m.pace.done(m.now(), time.Since(began)) }()
+	t, err := m.kernel.topology()
+	if err != nil {
+		return err
+	}
+	m.counts.readings++
+	if m.takeWish() {
+		forced = true
+	}
+	devices := devicesOf(t.links, m.links)
+	oursChanged := !sameOwnership(devices, m.devices)
+	devicesChanged := !maps.Equal(devices, m.devices)
+	m.devices = devices
+	m.setAddresses(addressesOf(t.addrs, devices))
+	if oursChanged {
+		m.dropForeign()
+	}
+	next := compileRoutes(t.routes, devices, m.host)
+	if forced || !sameTargets(m.targets, next) {
+		m.targets = new(bart.Table[target])
+		for p, t := range next {
+			m.targets.Insert(p, t)
+		}
+		m.publish()
+	}
+	if devicesChanged || forced {
+		m.rewriteHops()
+	}
+	if oursChanged {
+		// Neighbours on an interface that was not ours were not listened to.
+		m.pace.everything()
+	}
+	return nil
+}
+
+func (m *Mirror) takeWish() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.want == nil {
+		return false
+	}
+	m.links, m.host, m.want = m.want.links, m.want.host, nil
+	return true
+}
+
+// dropForeign forgets neighbours on interfaces that went away or are not ours any more.
+func (m *Mirror) dropForeign() {
+	ours := func(k neighKey) bool {
+		d, ok := m.devices[int(k.dev)]
+		return ok && d.link != notOurs
+	}
+	for k := range m.known {
+		if !ours(k) {
+			delete(m.known, k)
+		}
+	}
+	for k := range m.tracked {
+		if !ours(k) {
+			delete(m.tracked, k)
+		}
+	}
+}
+
+func sameOwnership(a, b map[int]device) bool {
+	count := func(x, y map[int]device) (n int, same bool) {
+		for i, d := range x {
+			if d.link != notOurs {
+				if n++; y[i].link != d.link || y[i].name != d.name {
+					return n, false
+				}
+			}
+		}
+		return n, true
+	}
+	n, same := count(a, b)
+	k, _ := count(b, a)
+	return same && n == k
+}
+
+func sameTargets(t *bart.Table[target], next map[netip.Prefix]target) bool {
+	if t.Size() != len(next) {
+		return false
+	}
+	for p, v := range next {
+		if old, ok := t.Get(p); !ok || old != v {
+			return false
+		}
+	}
+	return true
+}

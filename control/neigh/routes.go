@@ -1,0 +1,203 @@
+package neigh
+
+import (
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/nat/header"
+)
+
+// target is what a prefix leads to, without hop IDs. It is comparable, so that
+// a new reading of the kernel's routes can be compared with the last one, and
+// pointer-free.
+type target struct {
+	kind nexthop.Kind
+	dev  int32       // OnLink: index of the interface to send on
+	via  header.Addr // OnLink: the gateway; zero where the destination itself is on the link
+	mtu  uint16      // of the route; for Kernel also of its device; 0 is no limit
+}
+
+// neverForwarded are destinations that no route makes reachable through us.
+var neverForwarded = [...]netip.Prefix{
+	netip.MustParsePrefix("224.0.0.0/4"),
+	netip.MustParsePrefix("255.255.255.255/32"),
+	netip.MustParsePrefix("fe80::/10"),
+	netip.MustParsePrefix("ff00::/8"),
+}
+
+// candidate is a route for a prefix with what decides among several.
+type candidate struct {
+	target
+	table  int // 0 local, 1 main, 2 default: the order of the kernel's own rules
+	metric int
+}
+
+// beats says whether the kernel would prefer c. Of equal routes the first wins.
+func (c *candidate) beats(o *candidate) bool {
+	if c.table != o.table {
+		return c.table < o.table
+	}
+	return c.metric < o.metric
+}
+
+// compileRoutes turns the kernel's routes into targets. It is pure: the same
+// reading gives the same targets.
+func compileRoutes(routes []netlink.Route, devices map[int]device, host *HostLink) map[netip.Prefix]target {
+	best := make(map[netip.Prefix]candidate, len(routes))
+	var local6 []netip.Prefix // IPv6 local prefixes that are longer than one address: AnyIP
+	for i := range routes {
+		r := &routes[i]
+		prefix, ok := prefixOf(r)
+		if !ok {
+			continue
+		}
+		c := candidate{metric: r.Priority}
+		if c.table, ok = tableRank(r.Table); !ok {
+			continue
+		}
+		if c.target, ok = targetOf(r, devices, host); !ok {
+			continue
+		}
+		if c.table == 0 && prefix.Addr().Is6() && !prefix.IsSingleIP() {
+			local6 = append(local6, prefix)
+		}
+		if old, taken := best[prefix]; !taken || c.beats(&old) {
+			best[prefix] = c
+		}
+	}
+	targets := make(map[netip.Prefix]target, len(best)+len(neverForwarded))
+	for p, c := range best {
+		if !shadowed(p, c.table, best, local6) {
+			targets[p] = c.target
+		}
+	}
+	for _, p := range neverForwarded {
+		targets[p] = target{}
+	}
+	return targets
+}
+
+// shadowed says whether another table answers first for all of p. The kernel asks
+// its tables in order, and a shorter match in an earlier one hides a longer match
+// in a later one. Only for IPv4 are local and main one table, as long as there are
+// no rules of one's own (net/ipv4/fib_frontend.c, fib_unmerge).
+func shadowed(p netip.Prefix, table int, best map[netip.Prefix]candidate, local6 []netip.Prefix) bool {
+	if table == 1 && p.Addr().Is6() {
+		for _, l := range local6 {
+			if l.Bits() < p.Bits() && l.Contains(p.Addr()) {
+				return true
+			}
+		}
+	}
+	if table == 2 {
+		for bits := p.Bits() - 1; bits >= 0; bits-- {
+			shorter, _ := p.Addr().Prefix(bits)
+			if c, ok := best[shorter]; ok && c.table < table {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func tableRank(table int) (int, bool) {
+	switch table {
+	case unix.RT_TABLE_LOCAL:
+		return 0, true
+	case unix.RT_TABLE_MAIN:
+		return 1, true
+	case unix.RT_TABLE_DEFAULT:
+		return 2, true
+	}
+	return 0, false
+}
+
+// prefixOf returns the destination of a route that can match a packet of ours.
+func prefixOf(r *netlink.Route) (netip.Prefix, bool) {
+	if r.Dst == nil || r.Tos != 0 || r.Flags&unix.RTM_F_CLONED != 0 {
+		return netip.Prefix{}, false
+	}
+	a, ok := netip.AddrFromSlice(r.Dst.IP)
+	if !ok {
+		return netip.Prefix{}, false
+	}
+	bits, size := r.Dst.Mask.Size()
+	if size == 32 {
+		a = a.Unmap()
+	}
+	p, err := a.Prefix(bits)
+	if err != nil || a.IsMulticast() || a.IsLinkLocalUnicast() && a.Is6() {
+		return netip.Prefix{}, false
+	}
+	return p, true
+}
+
+// targetOf judges one route. It is not ok where the kernel would pass over the
+// route because all of its nexthops are dead.
+func targetOf(r *netlink.Route, devices map[int]device, host *HostLink) (target, bool) {
+	switch r.Type {
+	case unix.RTN_LOCAL, unix.RTN_ANYCAST:
+		// Delivered, not sent: the MTU of the interface does not matter.
+		return kernelTarget(0, r.MTU), true
+	case unix.RTN_UNICAST:
+	default: // blackhole, unreachable, prohibit, throw, broadcast, multicast
+		return target{}, true
+	}
+	nh, ok := nexthopOf(r)
+	if !ok {
+		return target{}, false
+	}
+	d, known := devices[nh.LinkIndex]
+	switch {
+	case host != nil && nh.LinkIndex == host.KernelIndex:
+		return target{}, true
+	case !known || d.link == notOurs || nh.Encap != nil:
+		return kernelTarget(d.mtu, r.MTU), true
+	case !d.up:
+		return target{}, false
+	}
+	t := target{kind: nexthop.OnLink, dev: int32(nh.LinkIndex), mtu: clampMTU(r.MTU)}
+	t.via, ok = gatewayOf(nh)
+	return t, ok
+}
+
+func kernelTarget(device uint16, route int) target {
+	return target{kind: nexthop.Kernel, mtu: minMTU(device, clampMTU(route))}
+}
+
+// nexthopOf picks the first nexthop that the kernel considers alive. The flag
+// RTNH_F_DEAD covers interfaces that are down and, where the node is told to
+// ignore them, those without carrier (net/ipv4/fib_semantics.c, fib_nexthop_info).
+func nexthopOf(r *netlink.Route) (*netlink.NexthopInfo, bool) {
+	if len(r.MultiPath) == 0 {
+		nh := &netlink.NexthopInfo{LinkIndex: r.LinkIndex, Gw: r.Gw, Via: r.Via, Encap: r.Encap, Flags: r.Flags}
+		return nh, nh.Flags&unix.RTNH_F_DEAD == 0
+	}
+	for _, nh := range r.MultiPath {
+		if nh.Flags&unix.RTNH_F_DEAD == 0 {
+			return nh, true
+		}
+	}
+	return nil, false
+}
+
+// gatewayOf returns the gateway, of either family (RFC 5549: IPv4 by way of an
+// IPv6 neighbour), or the zero address where there is none.
+func gatewayOf(nh *netlink.NexthopInfo) (header.Addr, bool) {
+	gw := nh.Gw
+	if via, ok := nh.Via.(*netlink.Via); ok && via != nil {
+		gw = via.Addr
+	}
+	if len(gw) == 0 || gw.Equal(net.IPv6zero) || gw.Equal(net.IPv4zero) {
+		return header.Addr{}, true
+	}
+	a, ok := netip.AddrFromSlice(gw)
+	if !ok {
+		return header.Addr{}, false
+	}
+	return header.AddrFrom(a), true
+}

@@ -1,0 +1,76 @@
+package neigh
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Status is what the mirror shows of itself, at most a second old.
+type Status struct {
+	Generation uint32
+	Prefixes   int      // in the View, host routes included
+	Neighbours int      // tracked
+	Waiting    int      // tracked, asked for, no answer yet
+	Hops       int      // IDs in use or retired
+	Readings   uint64   // of routes, interfaces and addresses
+	LostEvents uint64   // times the kernel lost announcements for us
+	Drift      uint64   // neighbours that a comparison found different without an announcement
+	Warnings   []string // what the kernel is told to do that is not honoured
+}
+
+// Status returns the current status; safe for any goroutine.
+func (m *Mirror) Status() Status {
+	if s := m.status.Load(); s != nil {
+		return *s
+	}
+	return Status{}
+}
+
+func (m *Mirror) report() {
+	s := &Status{
+		Generation: m.generation, Neighbours: len(m.tracked), Waiting: m.waiting, Hops: len(m.ids.byKey),
+		Readings: m.counts.readings, LostEvents: m.counts.lost, Drift: m.counts.drift, Warnings: m.warnings,
+	}
+	if m.routes != nil {
+		s.Prefixes = m.routes.Size()
+	}
+	m.status.Store(s)
+}
+
+// readRules finds policy rules that the View does not honour.
+func (m *Mirror) readRules() error {
+	rules, err := m.kernel.rules()
+	if err != nil {
+		return err
+	}
+	var warnings []string
+	for i := range rules {
+		if r := &rules[i]; !defaultRule(r) {
+			warnings = append(warnings, fmt.Sprintf("policy rule is not honoured: %s", r))
+		}
+	}
+	if !slices.Equal(warnings, m.warnings) {
+		for _, w := range warnings {
+			m.log.Warn(w)
+		}
+	}
+	m.warnings = warnings
+	m.report()
+	return nil
+}
+
+// defaultRule says whether r is one of the rules the kernel starts with: tables
+// local, main and default, for every packet.
+func defaultRule(r *netlink.Rule) bool {
+	for _, d := range [...]struct{ priority, table int }{
+		{0, unix.RT_TABLE_LOCAL}, {32766, unix.RT_TABLE_MAIN}, {32767, unix.RT_TABLE_DEFAULT},
+	} {
+		if r.Priority == d.priority && r.Table == d.table {
+			return r.Src == nil && r.Dst == nil && r.IifName == "" && r.OifName == "" && r.Mark == 0 && !r.Invert
+		}
+	}
+	return false
+}

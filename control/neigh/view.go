@@ -1,0 +1,168 @@
+package neigh
+
+import (
+	"net/netip"
+
+	"github.com/gaissmai/bart"
+
+	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/nat/header"
+)
+
+// publish makes a View of the next generation from the targets and the tracked
+// neighbours, and retires the hops that it does not use.
+func (m *Mirror) publish() {
+	used := make(map[hopKey]struct{})
+	for _, n := range m.tracked {
+		n.gateway, n.hosted, n.hops = false, false, n.hops[:0]
+	}
+	routes := new(bart.Table[nexthop.Route])
+	for prefix, t := range m.targets.All() {
+		routes.Insert(prefix, m.routeOf(t, used))
+	}
+	for key, n := range m.tracked {
+		if hop, ok := m.hostHop(n); ok {
+			id, ok := m.hopOf(hop, n)
+			if !ok {
+				continue
+			}
+			used[hop] = struct{}{}
+			n.hosted = true
+			routes.Insert(hostPrefix(key.addr), nexthop.Route{Hop: id, Kind: nexthop.OnLink})
+		} else if !n.gateway && !n.host {
+			delete(m.tracked, key)
+		}
+	}
+	m.ids.retireAllBut(used, m.generation, m.now())
+	if m.generation++; m.generation == 0 {
+		m.generation = 1
+	}
+	m.routes = routes
+	m.table.Publish(&nexthop.View{Generation: m.generation, Routes: routes})
+	for _, n := range m.tracked {
+		m.use(n) // gateways that are new
+	}
+}
+
+// routeOf finds or makes the hop of a target. Hops are written before the View
+// that names them is published.
+func (m *Mirror) routeOf(t target, used map[hopKey]struct{}) nexthop.Route {
+	r := nexthop.Route{Kind: t.kind}
+	switch {
+	case t.kind == nexthop.Kernel && (t.mtu == 0 || m.host != nil && int(t.mtu) >= m.host.MTU):
+		r.Hop = nexthop.ViaKernel
+	case t.kind == nexthop.Kernel:
+		key := hopKey{kind: nexthop.Kernel, mtu: t.mtu}
+		if id, ok := m.ids.acquire(key); ok {
+			r.Hop, used[key] = id, struct{}{}
+			m.ids.set(id, m.kernelHop(t.mtu))
+		}
+	case t.kind == nexthop.OnLink && t.via != (header.Addr{}):
+		n := m.track(neighKey{t.dev, t.via}, true)
+		n.gateway = true
+		key := hopKey{nexthop.OnLink, n.key, t.mtu}
+		if _, again := used[key]; again {
+			r.Hop, _ = m.ids.acquire(key)
+			return r
+		}
+		id, ok := m.hopOf(key, n)
+		if !ok {
+			// Without an ID the gateway cannot be named. There are not
+			// MaxHops gateways; there can be that many destinations.
+			m.log.Error("next hops exhausted: a route is not served", "gateway", t.via)
+			return nexthop.Route{}
+		}
+		r.Hop, used[key] = id, struct{}{}
+	}
+	return r
+}
+
+// hopOf acquires the ID of a hop behind n and writes it.
+func (m *Mirror) hopOf(key hopKey, n *neighbour) (nexthop.ID, bool) {
+	id, ok := m.ids.acquire(key)
+	if !ok {
+		return 0, false
+	}
+	n.hops = append(n.hops, key)
+	m.ids.set(id, m.neighbourHop(n, key.mtu))
+	return id, true
+}
+
+// hostHop returns the hop that a host route to n would lead to: n was asked for
+// as a destination, has answered once, and its address is on the link it is on.
+func (m *Mirror) hostHop(n *neighbour) (hopKey, bool) {
+	if !n.host || n.mac == ([6]byte{}) {
+		return hopKey{}, false
+	}
+	t, ok := m.targets.Lookup(n.key.addr.Netip())
+	if !ok || t.kind != nexthop.OnLink || t.via != (header.Addr{}) || t.dev != n.key.dev {
+		return hopKey{}, false
+	}
+	return hopKey{nexthop.OnLink, n.key, t.mtu}, true
+}
+
+// admitHost inserts the host route to a neighbour, if it may have one and has
+// none. It shares the rest of the table with the View before it and keeps its
+// generation: nobody has learned anything about this destination yet.
+func (m *Mirror) admitHost(n *neighbour) {
+	hop, ok := m.hostHop(n)
+	if !ok || n.hosted {
+		return
+	}
+	id, ok := m.hopOf(hop, n)
+	if !ok {
+		m.forgetHosts()
+		return
+	}
+	n.hosted = true
+	m.routes = m.routes.InsertPersist(hostPrefix(n.key.addr), nexthop.Route{Hop: id, Kind: nexthop.OnLink})
+	m.table.Publish(&nexthop.View{Generation: m.generation, Routes: m.routes})
+}
+
+// hopChanged rewrites the hops behind a neighbour in place.
+func (m *Mirror) hopChanged(n *neighbour) {
+	for _, key := range n.hops {
+		if e := m.ids.byKey[key]; e != nil {
+			m.ids.set(e.id, m.neighbourHop(n, key.mtu))
+		}
+	}
+	m.admitHost(n)
+}
+
+// rewriteHops rewrites all hops in place: an interface changed its MAC or MTU.
+func (m *Mirror) rewriteHops() {
+	for _, n := range m.tracked {
+		m.hopChanged(n)
+	}
+	m.ids.set(nexthop.ViaKernel, m.kernelHop(0))
+	for key, e := range m.ids.byKey {
+		if key.kind == nexthop.Kernel {
+			m.ids.set(e.id, m.kernelHop(key.mtu))
+		}
+	}
+}
+
+func (m *Mirror) neighbourHop(n *neighbour, mtu uint16) nexthop.Hop {
+	d := m.devices[int(n.key.dev)]
+	return nexthop.Hop{
+		Kind: nexthop.OnLink, Ready: n.ready, Link: uint8(d.link),
+		VLANs: d.vlans, VLAN: d.tci, MTU: minMTU(d.mtu, mtu),
+		DstMAC: n.mac, SrcMAC: d.mac, Addr: n.key.addr,
+	}
+}
+
+// kernelHop is a hop of the host link; without one it is nowhere to send to.
+func (m *Mirror) kernelHop(mtu uint16) nexthop.Hop {
+	if m.host == nil {
+		return nexthop.Hop{Kind: nexthop.Kernel, Ready: true, MTU: mtu}
+	}
+	return nexthop.Hop{
+		Kind: nexthop.Kernel, Ready: true, MTU: minMTU(clampMTU(m.host.MTU), mtu),
+		DstMAC: m.host.KernelMAC, SrcMAC: m.host.UserMAC,
+	}
+}
+
+func hostPrefix(a header.Addr) netip.Prefix {
+	ip := a.Netip()
+	return netip.PrefixFrom(ip, ip.BitLen())
+}
