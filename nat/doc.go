@@ -8,12 +8,12 @@
 //	client side:   C → V  arrives,  S → B  leaves    Delta(C→V, S→B)
 //	reply side:    B → S  arrives,  V → C  leaves    the same Delta, reversed
 //
-// and an ICMP error carries, inside, a packet that left: its reverse is what would
-// have arrived, so the same two tuples translate the embedded headers back.
+// and an ICMP error carries, inside, a packet that left. Translated back, it is the
+// packet that its sender sent, and the sender's kernel finds the socket it is about:
 //
-//	IP  router → S                    IP  router → C' s side
+//	IP  router → S                    IP  V → C
 //	ICMP                   becomes    ICMP
-//	  IP  S → B  | 8 bytes              IP  C → V  | 8 bytes
+//	  IP  S → B | 8 bytes               IP  C → V | 8 bytes
 //
 // Checksums are updated, never computed anew (package checksum): one that was wrong
 // stays wrong by the same difference, so no fault of a sender is hidden from the

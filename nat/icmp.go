@@ -15,7 +15,9 @@ import (
 // Embedded checksums are updated where the quote reaches that far: a router may
 // quote 8 bytes of transport, and TCP's checksum comes after them. The ICMP checksum
 // follows from what really changed.
-func TranslateICMPError(frame []byte, outer, inner *header.Packet, outerSrc, outerDst header.Addr, innerOut *header.Tuple, d header.Delta) {
+func TranslateICMPError(
+	frame []byte, outer, inner *header.Packet, outerSrc, outerDst header.Addr, innerOut *header.Tuple, d header.Delta,
+) {
 	outerOut := header.Tuple{Src: outerSrc, Dst: outerDst, Proto: outer.Tuple.Proto, V6: outer.Tuple.V6}
 	outerDelta := header.DeltaOf(&outer.Tuple, &outerOut)
 	translateAddrs(frame, outer, &outerOut, outerDelta)

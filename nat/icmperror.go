@@ -92,8 +92,9 @@ func BuildError(dst, orig []byte, p *header.Packet, kind ErrorKind, src header.A
 
 // mayReport says whether an error about a packet may be sent: not about an error
 // or a redirect, not about a later fragment, not about what was sent to many, not to
-// what is not one host (RFC 1122 section 3.2.2, RFC 4443 section 2.4 (e)).
-// That the addresses are unicast is judged by header.Parse already.
+// what is not one host (RFC 1122 section 3.2.2, RFC 4443 section 2.4 (e)). The
+// addresses are judged again although header.Parse refuses such packets: a caller
+// that reports a refused packet must not make us a reflector.
 func mayReport(p *header.Packet) bool {
 	if p.L3 == 0 || p.Multicast || p.Fragment == header.LaterFragment {
 		return false
@@ -110,7 +111,8 @@ func mayReport(p *header.Packet) bool {
 	return true
 }
 
-// writeError4 fills headers that are zero. The datagram is atomic, so it needs no identification (RFC 6864).
+// writeError4 fills headers that are zero. The datagram is atomic, so it needs no
+// identification (RFC 6864 section 4.1).
 func writeError4(ip, message []byte, kind ErrorKind, src, dst *header.Addr, mtu uint16) {
 	h := (*[header.IPv4Bytes]byte)(ip)
 	h[0], h[1] = 0x45, errorTOS

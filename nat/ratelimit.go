@@ -8,7 +8,7 @@ const (
 )
 
 // RateLimit is a token bucket, written as the one number that a token bucket is:
-// the time at which it will be full again (the generic cell rate algorithm of ITU-T I.371).
+// the time at which it will be full again (generic cell rate algorithm, ITU-T I.371).
 // The zero value allows nothing. It belongs to one worker.
 type RateLimit struct {
 	costNanos  uint64 // one token

@@ -26,8 +26,8 @@ const (
 	icmpIDOffset       = 4
 )
 
-// ttlDelta is what one less TTL adds to the sum: minus 0x0100, the TTL being the high half
-// of its word.
+// ttlDelta is what one less TTL adds to the sum: minus 0x0100, the TTL being the
+// high half of its word.
 const ttlDelta = ^uint16(0x0100)
 
 // DecrementTTL takes one from the TTL or hop limit, which must not be zero.
@@ -42,8 +42,8 @@ func DecrementTTL(frame []byte, p *header.Packet) {
 }
 
 // Translate gives a packet the tuple out. d must be the delta from the packet's
-// own tuple to out, which is of the same family and protocol. Ports are rewritten where
-// there are any: not in a later fragment. An ICMP packet must be a query.
+// own tuple to out, which is of the same family and protocol. Ports are rewritten
+// where there are any: not in a later fragment. An ICMP packet must be a query.
 func Translate(frame []byte, p *header.Packet, out *header.Tuple, d header.Delta) {
 	translateAddrs(frame, p, out, d)
 	if p.Fragment == header.LaterFragment {
@@ -100,8 +100,8 @@ func translateEcho(message []byte, id uint16, d header.Delta) {
 }
 
 // updateICMP updates the checksum of an ICMP message. ICMP is the one protocol here
-// whose checksum may cover zeros only (an echo reply has type and code zero, and no
-// pseudo-header); then zero's other form is the right one.
+// whose checksum may cover nothing but zeros (an echo reply has type and code zero,
+// and no pseudo-header); then zero's other form is the right one.
 func updateICMP(message []byte, delta uint16) {
 	field := message[icmpChecksumOffset:]
 	updateAt(field, delta)

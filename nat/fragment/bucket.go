@@ -41,8 +41,8 @@ func (b *bucket) find(now, key uint64) (value uint64, ok bool) {
 	return 0, false
 }
 
-// slotFor returns the entry of key or, if there is none, the one to give up for it: the
-// oldest, an empty one being older than all.
+// slotFor returns the entry of key or, if there is none, the one to give up for it:
+// the oldest, an empty one being older than all.
 func (b *bucket) slotFor(key uint64) *entry {
 	oldest := b.entry(0)
 	for i := range entriesPer {

@@ -8,8 +8,8 @@ import (
 )
 
 // sip is SipHash-2-4 (Aumasson and Bernstein, 2012), a keyed hash whose output
-// tells nothing about the key. It takes whole words; the caller packs the last one, which
-// carries the length in its top byte.
+// tells nothing about the key. It takes whole words; the caller packs the last one,
+// which carries the length in its top byte.
 type sip struct{ v0, v1, v2, v3 uint64 }
 
 func newSip(key [2]uint64) sip {
@@ -61,7 +61,8 @@ func datagramKey(secret [2]uint64, p *header.Packet) uint64 {
 	return s.sum()
 }
 
-// permute maps 16 bits to 16 bits, one to one: a Feistel network of four rounds over two bytes.
+// permute maps 16 bits to 16 bits, one to one: a Feistel network of four rounds
+// over two bytes.
 func permute(secret [2]uint64, x uint16) uint16 {
 	left, right := uint8(x>>8), uint8(x)
 	for round := range uint64(4) {

@@ -10,13 +10,13 @@ import (
 
 const (
 	// Life is how long a context lives after its first fragment: Linux's
-	// net.ipv4.ipfrag_time. RFC 791 and RFC 8200 let a receiver wait 60 s or more, but what
-	// has not come after 30 s was lost, and an attacker fills a table half as fast.
+	// net.ipv4.ipfrag_time. A receiver may wait for 60 s (RFC 1122 section 3.3.2,
+	// RFC 8200 section 4.5), but what has not come after 30 s was lost.
 	Life = 30 * time.Second
-	// reuseAge is when a first fragment stops being a duplicate or an overlap of an earlier
-	// one and starts a new datagram: 16 bits of identification come round, in a
-	// fast sender soon (RFC 6864 section 2.2). A pair of overlapping
-	// fragments that far apart gets two identifications, so it cannot meet at an IPv4 receiver.
+	// reuseAge is when a first fragment stops being a duplicate or an overlap of an
+	// earlier one and starts a new datagram: 16 bits of identification come round, in
+	// a fast sender soon (RFC 4963). Overlapping fragments that far apart get two
+	// identifications of ours, so they do not meet at an IPv4 receiver.
 	reuseAge = time.Second
 
 	bucketWords  = 16
@@ -69,7 +69,8 @@ func Words(contexts int) int {
 func New(mem []atomic.Uint64, secret [2]uint64) (*Table, error) {
 	buckets := len(mem) / bucketWords
 	if len(mem)%bucketWords != 0 || buckets < minBuckets || buckets&(buckets-1) != 0 {
-		return nil, fmt.Errorf("fragment table of %d words: must be a power of two, at least %d (use Words)", len(mem), minBuckets*bucketWords)
+		return nil, fmt.Errorf("fragment table of %d words: must be a power of two, at least %d (see Words)",
+			len(mem), minBuckets*bucketWords)
 	}
 	return &Table{mem: mem, mask: uint64(buckets - 1), secret: secret}, nil
 }
@@ -82,7 +83,8 @@ func (t *Table) Key(p *header.Packet) uint64 { return datagramKey(t.secret, p) }
 
 // Record remembers the ports that a datagram's first fragment carries and returns
 // the datagram's new identification. A duplicate gets the one the original got.
-// Status is Known, Overlap or Full. now is in nanoseconds of a clock that all callers share.
+// Status is Known, Overlap or Full. now is in nanoseconds of a clock that all
+// callers share.
 func (t *Table) Record(now, key uint64, src, dst uint16) (id uint16, s Status) {
 	b := t.bucket(key)
 	version, ok := b.lock()

@@ -4,17 +4,17 @@ import "encoding/binary"
 
 // martian4 says whether an IPv4 address, in host order, cannot be an end of a
 // packet that is forwarded: "this network" 0/8, loopback 127/8, multicast 224/4,
-// reserved 240/4 with the limited broadcast address (RFC 6890 section 2.2.2), and link-local
-// 169.254/16 (RFC 3927 section 7). Private ranges are not martian.
+// reserved 240/4 with the limited broadcast address (RFC 6890 section 2.2.2), and
+// link-local 169.254/16 (RFC 3927 section 7). Private ranges are not martian.
 func martian4(a uint32) bool {
 	first := a >> 24
 	return first-1 >= 223 || first == 127 || a>>16 == 0xa9fe
 }
 
-// martian6 says the same of an IPv6 address in two halves, host order: ::/96 with the
-// unspecified and the loopback address and the deprecated IPv4-compatible ones,
+// martian6 says the same of an IPv6 address in two halves, host order: ::/96 with
+// the unspecified and the loopback address and the deprecated IPv4-compatible ones,
 // ::ffff:0:0/96, which never appears on the wire, multicast ff00::/8 and link-local
-// fe80::/10 (RFC 4291 section 2.5 to 2.7).
+// fe80::/10 (RFC 4291 sections 2.5 to 2.7).
 func martian6(hi, lo uint64) bool {
 	if hi == 0 && (lo>>32 == 0 || lo>>32 == 0xffff) {
 		return true

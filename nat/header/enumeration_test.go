@@ -78,6 +78,9 @@ func TestEnumerateIPv6Fragment(t *testing.T) {
 	for word := range 1 << 16 {
 		agree(t, "offset and flags", patch(base, 62+2, byte(word>>8), byte(word)))
 	}
+	for reserved := range 256 { // a length in every other extension header
+		agree(t, "reserved byte", patch(base, 62+1, byte(reserved)))
+	}
 	for next := range 256 {
 		for _, word := range []byte{0, 1, 8, 9} {
 			f := patch(base, 62, byte(next))

@@ -19,14 +19,20 @@ func (p *Packet) setFragment(offset uint16, more bool) {
 	}
 }
 
-// judgeFragment checks a fragment's geometry. reassembledBytes is the length that
-// the datagram would have if this were its last fragment, in the terms of its own length field.
+// judgeFragment checks a fragment's geometry. reassembledBytes is what the length
+// field of the whole datagram would say if this were its last fragment. A later
+// IPv6 fragment whose next header is an extension header has its ports behind
+// options that only the first fragment holds; such datagrams are refused, the first
+// fragment with the others.
 func judgeFragment(frame []byte, p *Packet, reassembledBytes int) stats.DropReason {
 	n := p.FragmentBytes()
 	if n == 0 || reassembledBytes > maxPacketBytes || p.moreFragments(frame) && n%fragmentUnit != 0 {
 		return stats.FragmentLength
 	}
 	if p.Fragment == FirstFragment {
+		if p.Tuple.V6 && frame[p.FragmentHeader] != p.Tuple.Proto {
+			return stats.Protocol
+		}
 		return parseTransport(frame, p)
 	}
 	if p.Tuple.Proto == ProtoTCP && p.FragmentOffset < minTCPFragmentOffset {

@@ -30,7 +30,7 @@ const (
 )
 
 // minInnerBytes is what an error carries of the transport header at least (RFC 792):
-// enough for the ports of TCP and UDP and for the identifier of a query.
+// enough for the ports of TCP and UDP, and for the identifier of a query.
 const minInnerBytes = 8
 
 // minExtendedBytes is the shortest quote that extensions may follow (RFC 4884
@@ -79,9 +79,9 @@ func ChecksumICMP(frame []byte, p *Packet) bool {
 // inner.End is where the quoted bytes end, not where the embedded packet claims to.
 //
 // Lengths inside are not compared with what is quoted. The embedded IPv4 header
-// checksum is verified (RFC 5508 REQ-3 a); transport checksums are not (REQ-3 c). An error about
-// an error makes no sense (RFC 1122 section 3.2.2); about a later fragment it may,
-// but there are no ports in it.
+// checksum is verified (RFC 5508 REQ-3 a); transport checksums are not (REQ-3 c).
+// An error about an error makes no sense (RFC 1122 section 3.2.2); about a later
+// fragment it may, but there are no ports in it.
 func ParseInner(frame []byte, outer *Packet, inner *Packet) stats.DropReason {
 	*inner = Packet{}
 	if outer.Fragment != NotFragment {
@@ -89,7 +89,7 @@ func ParseInner(frame []byte, outer *Packet, inner *Packet) stats.DropReason {
 	}
 	l3 := int(outer.L4) + ICMPBytes
 	end := quotedEnd(frame, outer)
-	sensible := false // not a function value: through one, inner would escape to the heap
+	var sensible bool // no function value here: inner would escape to the heap
 	if outer.Tuple.V6 {
 		sensible = parseInnerIPv6(frame[:end], inner, l3)
 	} else {

@@ -130,7 +130,8 @@ func TestParseInnerRefuses(t *testing.T) {
 		})
 	}
 	t.Run("in a fragment", func(t *testing.T) {
-		frame := headertest.Split(corpus()["unreachable4"], 24, 1)[0]
+		long := headertest.ICMPError("203.0.113.9", "198.51.100.7", 3, 4, 1400, corpus()["tcp4"], -1).Bytes()
+		frame := headertest.Split(long, 40, 1)[0] // header, quoted header and 12 bytes: enough, if it were whole
 		var outer, inner header.Packet
 		if reason := header.Parse(frame, &outer); reason != stats.None {
 			t.Fatal(reason)

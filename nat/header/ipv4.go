@@ -86,8 +86,8 @@ func sum20(h *[IPv4Bytes]byte) uint16 {
 	return checksum.Fold(s + carry)
 }
 
-// judgeOptions verifies the checksum of a header with options, then walks them: at most 40
-// bytes, each step at least one.
+// judgeOptions verifies the checksum of a header with options, then walks them: at
+// most 40 bytes, each step at least one.
 func judgeOptions(h []byte) stats.DropReason {
 	if checksum.Sum(h) != 0xffff {
 		return stats.IPv4Checksum

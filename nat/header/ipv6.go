@@ -6,8 +6,8 @@ import (
 	"sluice.dev/sluice/fastpath/stats"
 )
 
-// IPv6 extension headers that are walked (RFC 8200 section 4). Authentication (51) is not: it
-// covers the addresses, so a translated one could only be wrong.
+// IPv6 extension headers that are walked (RFC 8200 section 4). Authentication (51)
+// is not: it covers the addresses, so a translated one could only be wrong.
 const (
 	nextHopByHop    = 0
 	nextRouting     = 43
@@ -25,7 +25,7 @@ const (
 )
 
 // parseIPv6 reads the packet whose header starts at l3. A payload length of zero
-// would be a jumbogram (RFC 2675) or nothing at all: neither is translated.
+// is a jumbogram (RFC 2675) or nothing at all: neither is translated.
 func parseIPv6(frame []byte, p *Packet, l3 int) stats.DropReason {
 	if len(frame) < l3+IPv6Bytes {
 		return stats.FrameTruncated
@@ -113,8 +113,8 @@ func (p *Packet) walkExtensions(frame []byte, next uint8) stats.DropReason {
 	}
 }
 
-// shortChain names a chain that ends before the transport header: in a first fragment
-// RFC 7112 forbids it, elsewhere it is malformed.
+// shortChain names a chain that ends before the transport header: in a first
+// fragment RFC 7112 forbids it, elsewhere it is malformed.
 func (p *Packet) shortChain() stats.DropReason {
 	if p.Fragment == FirstFragment {
 		return stats.FragmentTiny

@@ -101,7 +101,8 @@ func parseUDP(b []byte, p *Packet) stats.DropReason {
 	return stats.None
 }
 
-// parseICMP reads both ICMP and ICMPv6: type, code, checksum, then the identifier of a query.
+// parseICMP reads both ICMP and ICMPv6: type, code, checksum, then the identifier of
+// a query.
 func parseICMP(b []byte, p *Packet) stats.DropReason {
 	if len(b) < ICMPBytes {
 		return p.short(stats.ICMPHeader)
@@ -115,8 +116,8 @@ func parseICMP(b []byte, p *Packet) stats.DropReason {
 	return stats.None
 }
 
-// short names a transport header that does not fit: in a first fragment it is the fragment
-// that is too small.
+// short names a transport header that does not fit: in a first fragment it is the
+// fragment that is too small.
 func (p *Packet) short(whole stats.DropReason) stats.DropReason {
 	if p.Fragment == FirstFragment {
 		return stats.FragmentTiny

@@ -1,6 +1,6 @@
 // Package headertest builds Ethernet frames for tests, byte by byte and with full
-// checksums, and verifies frames the same slow way. It shares no code with the parser and the
-// translator, so that it can judge them.
+// checksums, and verifies frames the same slow way. It shares no code with the parser
+// and the translator, so that it can judge them.
 //
 //	f := headertest.TCP("192.0.2.1:40000", "198.51.100.7:80", headertest.SYN)
 //	f.TTL = 1
