@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"sluice.dev/sluice/flowtable"
 )
 
 // difference shows where two configurations differ, as their prints do.
@@ -261,6 +263,23 @@ func TestProfile(t *testing.T) {
 	want.SynSent = Duration(7 * time.Second)
 	if c.Flows.Timeouts != want {
 		t.Errorf("got %+v, want the profile but for synSent", c.Flows.Timeouts)
+	}
+}
+
+// TestTimeoutsAreTheTables: the profiles say what the flow table does without them.
+func TestTimeoutsAreTheTables(t *testing.T) {
+	for profile, table := range map[Profile]flowtable.Timeouts{
+		ProfileDefault: flowtable.DefaultTimeouts(), ProfileRFC: flowtable.RFCTimeouts(),
+	} {
+		c := TimeoutsOf(profile)
+		got := flowtable.Timeouts{
+			SynSeen: c.SynSent.D(), SynAckSeen: c.SynReceived.D(), Established: c.Established.D(), Fin: c.FinWait.D(), LastAck: c.LastAck.D(),
+			TimeWaitClient: c.TimeWaitClient.D(), TimeWaitBackend: c.TimeWaitBackend.D(), Reset: c.Reset.D(), ResetEstablished: c.ResetEstablished.D(),
+			UDPUnreplied: c.UDPUnreplied.D(), UDPReplied: c.UDPReplied.D(), ICMP: c.ICMP.D(), UDPIdle: c.UDPIdle.D(),
+		}
+		if got != table {
+			t.Errorf("profile %s is %+v, the table's %+v", profile, got, table)
+		}
 	}
 }
 

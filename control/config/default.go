@@ -50,8 +50,8 @@ func Default() *Configuration {
 			Name:    "sluice0",
 			Peer:    "sluice1",
 			Addresses: []netip.Prefix{
-				netip.MustParsePrefix("169.254.77.2/30"),
-				netip.MustParsePrefix("fd73:6c75:6963:6500::2/126"),
+				netip.MustParsePrefix("192.0.0.1/30"),
+				netip.MustParsePrefix("fd73:6c75:6963:6500::1/126"),
 			},
 		},
 		Manifests:    Manifests{Directory: "/etc/sluice/manifests"},

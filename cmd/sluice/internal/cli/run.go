@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"os/signal"
 	"syscall"
@@ -29,7 +30,7 @@ func (s *session) runCommand() *cobra.Command {
 				<-ctx.Done()
 				stop() // from here on a signal does what it does by default
 			}()
-			return s.app.Run(ctx, file)
+			return listed(s.app.Run(ctx, file))
 		},
 	}
 	c.Flags().StringVar(&file, "config", "", "configuration file (required)")
@@ -90,7 +91,8 @@ func (s *session) checkConfig(file string, host bool) error {
 
 // listed puts several problems on lines of their own.
 func listed(err error) error {
-	if errs, ok := err.(config.Errors); ok && len(errs) > 1 {
+	var errs config.Errors
+	if errors.As(err, &errs) && len(errs) > 1 {
 		return fmt.Errorf("%d problems\n%w", len(errs), err)
 	}
 	return err

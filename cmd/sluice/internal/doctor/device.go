@@ -184,13 +184,11 @@ func (e *examination) mtu(d *Interface) {
 // offloads checks what makes packets that are not as they were on the wire.
 func (e *examination) offloads(d *Interface) {
 	before := len(e.findings)
-	for _, o := range []struct{ feature, flag, why string }{
-		{"rx-lro", "lro", "merges packets into ones that no frame holds and nobody may forward"},
-		{"rx-gro-hw", "rx-gro-hw", "merges packets before XDP sees them"},
-	} {
-		if d.Features[o.feature] {
-			e.add(Fail, "offloads", d.Name, o.feature+" is on: "+o.why, "ethtool -K "+d.Name+" "+o.flag+" off")
-		}
+	if d.Features["rx-lro"] {
+		e.add(Fail, "offloads", d.Name, "rx-lro is on: it merges packets into ones that no frame holds and nobody may forward", "ethtool -K "+d.Name+" lro off")
+	}
+	if d.Features["rx-gro-hw"] && d.Program == "" { // drivers that can turn it off do so with XDP
+		e.add(Warn, "offloads", d.Name, "rx-gro-hw is on: it merges packets before XDP sees them, unless the driver turns it off with XDP", "ethtool -K "+d.Name+" rx-gro-hw off")
 	}
 	if len(d.VLANs) > 0 && d.Features["rx-vlan-hw-parse"] {
 		e.add(Warn, "offloads", d.Name, "rx-vlan-hw-parse is on and VLANs are on top ("+strings.Join(d.VLANs, ", ")+"): XDP sees tagged packets without their tag",

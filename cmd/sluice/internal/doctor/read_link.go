@@ -115,6 +115,17 @@ const (
 	netdevAttrXDPFeature = 3
 )
 
+// genlHeader is struct genlmsghdr: command, version, two reserved bytes that must
+// be zero. (nl.Genlmsg has two bytes and serializes four, so what follows it in
+// memory goes to the kernel, which refuses it when it is not zero.)
+type genlHeader [nl.SizeofGenlmsg]byte
+
+// Len and Serialize implement nl.NetlinkRequestData.
+func (h genlHeader) Len() int { return len(h) }
+
+// Serialize returns the header's bytes.
+func (h genlHeader) Serialize() []byte { return h[:] }
+
 var errNoAttribute = errors.New("no such attribute")
 
 // xdpFeatures asks the kernel what a device's driver can do with XDP; known is
@@ -125,7 +136,7 @@ func xdpFeatures(index int) (features uint64, known bool) {
 		return 0, false
 	}
 	request := nl.NewNetlinkRequest(int(family.ID), 0)
-	request.AddData(&nl.Genlmsg{Command: netdevCmdDevGet, Version: 1})
+	request.AddData(genlHeader{netdevCmdDevGet, 1})
 	request.AddData(nl.NewRtAttr(netdevAttrIfindex, nl.Uint32Attr(uint32(index))))
 	answers, err := request.Execute(unix.NETLINK_GENERIC, 0)
 	if err != nil || len(answers) == 0 || len(answers[0]) < nl.SizeofGenlmsg {

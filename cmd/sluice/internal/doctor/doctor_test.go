@@ -1,0 +1,186 @@
+package doctor
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/control/status"
+)
+
+// healthy is a host on which nothing is wrong.
+func healthy() *Facts {
+	c := config.Default()
+	c.Interfaces = []config.Interface{{Name: "eth0", Mode: config.ModeAuto, ZeroCopy: config.ZeroCopyAuto}}
+	return &Facts{
+		Config: c, ConfigFile: "gw.yaml",
+		Kernel: "6.18.1-generic", Caps: ^uint64(0), CapsOf: "this command", BPFFS: true, Memlock: unix.RLIM_INFINITY, HugePages: 4, CPUs: 4,
+		Host:    config.Host{Interfaces: []string{"eth0"}, Ephemeral: config.PortRange{First: 32768, Last: 60999}},
+		Sysctls: map[string]string{"net.ipv4.ip_forward": "1", "net.ipv6.conf.all.forwarding": "1", "net.ipv4.conf.all.rp_filter": "0", "net.ipv4.conf.eth0.rp_filter": "2"},
+		Interfaces: []Interface{{
+			Name: "eth0", Up: true, Kind: "device", Driver: "ice", MTU: 1500, Queues: 4, RSSQueues: 4,
+			Features: map[string]bool{"rx-gro": true}, XDPFeatures: xdpBasic | xdpRedirect | xdpZeroCopy, XDPKnown: true,
+		}},
+		Manifests: true, Socket: SocketAbsent,
+	}
+}
+
+func listener(protocol, addr string) Listener {
+	return Listener{protocol, netip.MustParseAddrPort(addr)}
+}
+
+func TestHealthy(t *testing.T) {
+	for _, f := range Examine(healthy()) {
+		if f.Level != OK || f.Do != "" || f.Found == "" {
+			t.Errorf("%+v", f)
+		}
+	}
+	if Failed(Examine(healthy())) {
+		t.Error("Failed says so")
+	}
+}
+
+// TestFindings gives each check a host on which only it has something to say.
+func TestFindings(t *testing.T) {
+	eth := func(change func(*Interface)) func(*Facts) { return func(f *Facts) { change(&f.Interfaces[0]) } }
+	without := func(bits ...uint) func(*Facts) {
+		return func(f *Facts) {
+			for _, b := range bits {
+				f.Caps &^= 1 << b
+			}
+		}
+	}
+	for _, c := range []struct {
+		name         string
+		change       func(*Facts)
+		level        Level
+		check, found string
+		what         string // to do, in part
+	}{
+		{"old kernel", func(f *Facts) { f.Kernel = "6.1.0-18-amd64" }, Fail, "kernel", "6.1.0-18-amd64", "Linux 6.6"},
+		{"strange kernel", func(f *Facts) { f.Kernel = "next" }, Warn, "kernel", "next", "6.6"},
+		{"no AF_XDP", func(f *Facts) { f.AFXDP = unix.EAFNOSUPPORT }, Fail, "af_xdp", "the kernel has no AF_XDP", "CONFIG_XDP_SOCKETS"},
+		{"AF_XDP refused", func(f *Facts) { f.AFXDP = unix.EPERM }, Warn, "af_xdp", "may not make", "CAP_NET_RAW"},
+		{"AF_XDP fails", func(f *Facts) { f.AFXDP = unix.ENOMEM }, Fail, "af_xdp", "cannot allocate memory", "dmesg"},
+		{"no capability", without(unix.CAP_NET_RAW, unix.CAP_NET_ADMIN), Fail, "capabilities",
+			"missing CAP_NET_ADMIN (attach XDP, make the host link), CAP_NET_RAW (make AF_XDP sockets)", "root"},
+		{"no CAP_BPF", without(unix.CAP_BPF, unix.CAP_SYS_ADMIN), Fail, "capabilities", "missing CAP_BPF", "root"},
+		{"bad configuration", func(f *Facts) { f.Config, f.ConfigError = nil, errors.New("gw.yaml:1: kind: is wrong") }, Fail, "configuration", "kind: is wrong", "correct the file"},
+		{"no configuration", func(f *Facts) { f.Config = nil }, Warn, "configuration", "none given", "--config"},
+		{"daemon not ready", func(f *Facts) { f.Running = &status.StatusView{PID: 7, NotReady: []string{"draining"}} }, Warn, "daemon", "pid 7, not ready: draining", "sluice status"},
+		{"daemon's condition", func(f *Facts) {
+			f.Running = &status.StatusView{Ready: true, Conditions: []status.ConditionView{{Name: "worker-1", Level: "fail", Detail: "stands still"}, {Name: "x", Level: "ok"}}}
+		}, Fail, "worker-1", "stands still", "sluice status"},
+		{"little locked memory", func(f *Facts) { f.Memlock = 8 << 20; without(unix.CAP_IPC_LOCK)(f) }, Fail, "memlock", "32 MiB of packet memory, limit 8192 KiB", "CAP_IPC_LOCK"},
+		{"no forwarding", func(f *Facts) { f.Sysctls["net.ipv4.ip_forward"] = "0" }, Warn, "forwarding", "net.ipv4.ip_forward is 0", "sysctl net.ipv4.ip_forward=1"},
+		{"forwarding unknown", func(f *Facts) { delete(f.Sysctls, "net.ipv6.conf.all.forwarding") }, Warn, "forwarding", "cannot be read", "make sure"},
+		{"ephemeral ports", func(f *Facts) { f.Host.Ephemeral.First = 1024 }, Fail, "snat-ports", "gives out port 16384 of it too (1024-60999)", "ip_local_reserved_ports=16384-29999"},
+		{"listener in SNAT range", func(f *Facts) {
+			f.Listeners = []Listener{listener("tcp", "0.0.0.0:20000"), listener("tcp", "127.0.0.1:20001"), listener("tcp", "0.0.0.0:22")}
+		}, Warn, "snat-ports", "the node listens in it: tcp 0.0.0.0:20000", "detour"},
+		{"many listeners", func(f *Facts) {
+			for p := range 8 {
+				f.Listeners = append(f.Listeners, Listener{"udp", netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(31000+p))})
+			}
+		}, Warn, "node-ports", "udp 0.0.0.0:31004, and 3 more", "move the listener"},
+		{"metrics port taken", func(f *Facts) { f.Listeners = []Listener{listener("tcp", "[::]:9470")} }, Warn, "metrics-port", "taken: tcp [::]:9470", "metrics.address"},
+		{"no bpffs", func(f *Facts) { f.BPFFS = false; without(unix.CAP_SYS_ADMIN)(f) }, Fail, "bpffs", "not mounted", "mount -t bpf bpf /sys/fs/bpf"},
+		{"no manifests", func(f *Facts) { f.Manifests = false }, Fail, "manifests", "no such directory", "manifests.directory"},
+		{"obstacle at the socket", func(f *Facts) { f.Socket = SocketObstacle }, Fail, "status-socket", "something else", "statusSocket"},
+
+		{"no interface", eth(func(d *Interface) { *d = Interface{Name: "eth0", Err: errors.New("no such interface")} }), Fail, "interface", "no such interface", "ip link"},
+		{"down", eth(func(d *Interface) { d.Up = false }), Warn, "interface", "down, driver ice", "ip link set eth0 up"},
+		{"bridged", eth(func(d *Interface) { d.Master = "bridge" }), Warn, "enslaved", "to a bridge", "meant"},
+		{"bond", eth(func(d *Interface) { d.Kind = "bond" }), Warn, "device", "is a bond", "devices under it"},
+		{"foreign program", eth(func(d *Interface) { d.Program = "xdp_lb" }), Fail, "xdp-program", "xdp_lb is attached", "ip link set eth0 xdp off"},
+		{"driver unknown", eth(func(d *Interface) { d.XDPKnown = false }), Warn, "driver-mode", "does not say what driver ice can", "sluice status"},
+		{"generic only", eth(func(d *Interface) { d.XDPFeatures = 0 }), Warn, "driver-mode", "generic, copy", "fraction"},
+		{"native wanted", func(f *Facts) {
+			f.Config.Interfaces[0].Mode = config.ModeNative
+			f.Interfaces[0].XDPFeatures = xdpBasic
+		}, Fail, "driver-mode", "driver ice has no native XDP", "auto or generic"},
+		{"zero-copy wanted", func(f *Facts) {
+			f.Config.Interfaces[0].ZeroCopy = config.ZeroCopyRequire
+			f.Interfaces[0].XDPFeatures &^= xdpZeroCopy
+		}, Fail, "driver-mode", "driver ice has no zero-copy", "zeroCopy to auto"},
+		{"queue not bound", func(f *Facts) {
+			f.Running = &status.StatusView{Ready: true, Interfaces: []status.InterfaceView{{Name: "eth0", Mode: "native", Queues: []status.QueueView{
+				{Queue: 0, Bound: true, ZeroCopy: true}, {Queue: 1, Reason: "busy"}}}}}
+		}, Fail, "driver-mode", "not bound: busy", "another process"},
+		{"too many queues wanted", func(f *Facts) { f.Config.Interfaces[0].Queues = 8 }, Fail, "queues", "8 configured, it has 4", "ethtool -L eth0 combined 8"},
+		{"spread too far", func(f *Facts) { f.Config.Interfaces[0].Queues = 2 }, Warn, "queues", "packets are spread over 4", "ethtool -X eth0 equal 2"},
+		{"more queues than CPUs", func(f *Facts) { f.CPUs = 2 }, Warn, "queues", "4 of 4 used, on 2 CPUs", "combined 2"},
+		{"MTU", eth(func(d *Interface) { d.MTU = 9000 }), Fail, "mtu", "9000, but a frame of 2048 bytes holds 1770", "frames.size to 4096"},
+		{"LRO", eth(func(d *Interface) { d.Features["rx-lro"] = true }), Fail, "offloads", "rx-lro is on", "ethtool -K eth0 lro off"},
+		{"hardware GRO", eth(func(d *Interface) { d.Features["rx-gro-hw"] = true }), Warn, "offloads", "rx-gro-hw is on", "rx-gro-hw off"},
+		{"VLAN stripped", eth(func(d *Interface) { d.Features["rx-vlan-hw-parse"] = true; d.VLANs = []string{"eth0.7"} }), Warn, "offloads", "VLANs are on top (eth0.7)", "rxvlan off"},
+		{"veth, peer elsewhere", eth(func(d *Interface) { d.Kind = "veth" }), Warn, "offloads", "another namespace", "tx off"},
+		{"veth, peer offloads", eth(func(d *Interface) { d.Kind = "veth"; d.PeerFeatures = map[string]bool{"tx-checksum-ip-generic": true} }), Fail, "offloads", "unfinished checksums", "tx off"},
+		{"strict rp_filter", func(f *Facts) { f.Sysctls["net.ipv4.conf.eth0.rp_filter"] = "1" }, Warn, "rp_filter", "strict", "rp_filter=2"},
+		{"rp_filter unknown", func(f *Facts) {
+			clear(f.Sysctls)
+			f.Sysctls["net.ipv4.ip_forward"], f.Sysctls["net.ipv6.conf.all.forwarding"] = "1", "1"
+		}, Warn, "rp_filter", "cannot be read", "0 or 2"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := healthy()
+			c.change(f)
+			var bad []Finding
+			for _, finding := range Examine(f) {
+				if finding.Level != OK {
+					bad = append(bad, finding)
+				}
+			}
+			if len(bad) != 1 {
+				t.Fatalf("got %d findings: %+v", len(bad), bad)
+			}
+			got := bad[0]
+			if got.Level != c.level || got.Check != c.check || !strings.Contains(got.Found, c.found) || !strings.Contains(got.Do, c.what) {
+				t.Errorf("got  %+v\nwant %s %s %q, to do %q", got, c.level, c.check, c.found, c.what)
+			}
+			if Failed(bad) != (c.level == Fail) {
+				t.Error("Failed disagrees")
+			}
+		})
+	}
+}
+
+// TestEnough: what is on the edge is no finding.
+func TestEnough(t *testing.T) {
+	for name, change := range map[string]func(*Facts){
+		"first kernel":          func(f *Facts) { f.Kernel = "6.6.0" },
+		"next major":            func(f *Facts) { f.Kernel = "7.0.0" },
+		"SYS_ADMIN is BPF":      func(f *Facts) { f.Caps &^= 1 << unix.CAP_BPF },
+		"memlock by capability": func(f *Facts) { f.Memlock = 0 },
+		"memlock by limit":      func(f *Facts) { f.Caps &^= 1 << unix.CAP_IPC_LOCK; f.Memlock = 32 << 20 },
+		"largest MTU":           func(f *Facts) { f.Interfaces[0].MTU = 1770 },
+		"our own program":       func(f *Facts) { f.Interfaces[0].Program = "steer" },
+		"our own metrics port": func(f *Facts) {
+			f.Running = &status.StatusView{Ready: true}
+			f.Listeners = []Listener{listener("tcp", "[::]:9470")}
+		},
+		"udp on the metrics port":  func(f *Facts) { f.Listeners = []Listener{listener("udp", "0.0.0.0:9470")} },
+		"bpffs to be mounted":      func(f *Facts) { f.BPFFS = false },
+		"stale socket":             func(f *Facts) { f.Socket = SocketStale },
+		"no huge pages":            func(f *Facts) { f.HugePages = 0 },
+		"VLANs with their tags":    func(f *Facts) { f.Interfaces[0].VLANs = []string{"eth0.7"} },
+		"veth with tx off":         func(f *Facts) { f.Interfaces[0].Kind = "veth"; f.Interfaces[0].PeerFeatures = map[string]bool{} },
+		"no host link, no forward": func(f *Facts) { f.Config.HostLink.Enabled = false; clear(f.Sysctls) },
+		"no zero-copy":             func(f *Facts) { f.Interfaces[0].XDPFeatures &^= xdpZeroCopy },
+		"bond member":              func(f *Facts) { f.Interfaces[0].Master = "bond" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := healthy()
+			change(f)
+			for _, finding := range Examine(f) {
+				if finding.Level != OK {
+					t.Errorf("%+v", finding)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,141 @@
+package doctor
+
+import (
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/control/status/statustest"
+)
+
+func writeConfig(t *testing.T, dir, more string) string {
+	t.Helper()
+	file := filepath.Join(dir, "gw.yaml")
+	text := "apiVersion: sluice.dev/v1alpha1\nkind: GatewayConfiguration\ninterfaces: [{name: lo}]\n" +
+		"statusSocket: " + filepath.Join(dir, "s") + "\nmanifests: {directory: " + dir + "}\n" + more
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// TestReadStopped reads this host without a daemon; every Linux has a loopback.
+func TestReadStopped(t *testing.T) {
+	dir := t.TempDir()
+	file := writeConfig(t, dir, "")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	f, err := Read(t.Context(), file, filepath.Join(dir, "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.Config == nil || f.Running != nil || !errors.Is(f.RunningErr, status.ErrNotRunning) {
+		t.Errorf("config %v (%v), running %v (%v)", f.Config, f.ConfigError, f.Running, f.RunningErr)
+	}
+	if f.Kernel == "" || f.CPUs == 0 || f.Memlock == 0 || !f.Manifests || f.Socket != SocketAbsent || len(f.Sysctls) < 2 {
+		t.Errorf("read %+v", f)
+	}
+	if want := (Listener{"tcp", netip.MustParseAddrPort(l.Addr().String())}); !slices.Contains(f.Listeners, want) {
+		t.Errorf("%v is not among %v", want, f.Listeners)
+	}
+	lo := f.Interfaces[0]
+	if lo.Err != nil || !lo.Up || lo.MTU == 0 || lo.Queues == 0 || lo.Program != "" || !lo.XDPKnown {
+		t.Errorf("the loopback reads as %+v", lo)
+	}
+	if len(Examine(f)) == 0 {
+		t.Error("nothing to say")
+	}
+}
+
+// TestReadRunning: without a file the running daemon's configuration counts.
+func TestReadRunning(t *testing.T) {
+	dir := t.TempDir()
+	g := statustest.New()
+	g.StatusView.PID = os.Getpid()
+	g.StatusView.Config.File = writeConfig(t, dir, "")
+	socket := filepath.Join(dir, "s")
+	l, err := status.Listen(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := status.NewServer(g, slog.New(slog.DiscardHandler))
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(l) }()
+	defer func() {
+		if err := errors.Join(s.Shutdown(t.Context()), <-done); err != nil {
+			t.Error(err)
+		}
+	}()
+	f, err := Read(t.Context(), "", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.Running == nil || f.Config == nil || f.ConfigFile != g.StatusView.Config.File || f.Socket != SocketAnswers {
+		t.Errorf("read %+v", f)
+	}
+}
+
+func TestReadNothing(t *testing.T) {
+	f, err := Read(t.Context(), "", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.Config != nil || f.ConfigError != nil || len(f.Interfaces) != 0 {
+		t.Errorf("read %+v", f)
+	}
+}
+
+func TestReadAbsentInterface(t *testing.T) {
+	if d := readInterface("sluice-none"); d.Err == nil {
+		t.Errorf("read %+v", d)
+	}
+}
+
+func TestReadSocket(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	stale := filepath.Join(dir, "stale")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: stale, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	if got := readSocket(stale); got != SocketAnswers {
+		t.Errorf("open: %s", got)
+	}
+	l.Close()
+	for path, want := range map[string]SocketState{file: SocketObstacle, stale: SocketStale, dir + "/none": SocketAbsent} {
+		if got := readSocket(path); got != want {
+			t.Errorf("%s: %s, want %s", path, got, want)
+		}
+	}
+}
+
+func TestParseProcAddr(t *testing.T) {
+	for text, want := range map[string]string{
+		"0100007F:1F90":                         "127.0.0.1:8080",
+		"00000000:0016":                         "0.0.0.0:22",
+		"B80D0120000000000000000001000000:0050": "[2001:db8::1]:80",
+	} {
+		if got, ok := parseProcAddr(text); !ok || got.String() != want {
+			t.Errorf("%s: %v, %v, want %s", text, got, ok, want)
+		}
+	}
+	for _, text := range []string{"", "0100007F", "01:1", "xx:1", "0100007F:12345"} {
+		if got, ok := parseProcAddr(text); ok {
+			t.Errorf("%q reads as %v", text, got)
+		}
+	}
+}

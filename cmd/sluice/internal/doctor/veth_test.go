@@ -1,0 +1,69 @@
+package doctor
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"testing"
+
+	"github.com/safchain/ethtool"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+)
+
+// TestReadVeth reads a veth pair in a namespace of its own: kind, queues, what its
+// driver can, and the other end's offloads as long as that is in sight.
+func TestReadVeth(t *testing.T) {
+	runtime.LockOSThread() // never unlocked: the thread ends with the test, and its namespace with it
+	outside, err := netns.Get()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer outside.Close()
+	inside, err := netns.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inside.Close()
+	suffix := fmt.Sprintf("%04x", rand.N(1<<16))
+	pair := &netlink.Veth{LinkAttrs: netlink.NewLinkAttrs(), PeerName: "drb" + suffix}
+	pair.Name, pair.MTU = "dra"+suffix, 1400
+	pair.NumTxQueues, pair.NumRxQueues = 2, 2
+	if err := netlink.LinkAdd(pair); err != nil {
+		t.Fatal(err)
+	}
+	d := readInterface(pair.Name)
+	if d.Err != nil || d.Up || d.Kind != "veth" || d.Driver != "veth" || d.MTU != 1400 || d.Program != "" {
+		t.Errorf("read %+v", d)
+	}
+	if native := uint64(xdpBasic | xdpRedirect); !d.XDPKnown || d.XDPFeatures&native != native || d.XDPFeatures&xdpZeroCopy != 0 {
+		t.Errorf("XDP features %b (%v)", d.XDPFeatures, d.XDPKnown)
+	}
+	if !d.PeerFeatures["tx-checksum-ip-generic"] {
+		t.Errorf("the other end's offloads read as %v", d.PeerFeatures)
+	}
+	e, err := ethtool.NewEthtool()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	if err := e.Change(pair.PeerName, map[string]bool{"tx-checksum-ip-generic": false}); err != nil {
+		t.Fatal(err)
+	}
+	if d := readInterface(pair.Name); d.PeerFeatures == nil || d.PeerFeatures["tx-checksum-ip-generic"] {
+		t.Errorf("with tx off: %v", d.PeerFeatures)
+	}
+	peer, err := netlink.LinkByName(pair.PeerName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.LinkSetNsFd(peer, int(outside)); err != nil {
+		t.Fatal(err)
+	}
+	if d := readInterface(pair.Name); d.PeerFeatures != nil {
+		t.Errorf("the other end is out of sight, but reads as %v", d.PeerFeatures)
+	}
+	if err := netlink.LinkDel(pair); err != nil { // both ends
+		t.Error(err)
+	}
+}
