@@ -16,7 +16,18 @@ func benchTable(b *testing.B, n uint32, v6 bool) (*Table, *Handle, []header.Tupl
 	if v6 {
 		c.IPv4Flows, c.IPv6Flows = 0, n
 	}
-	tb, h := testTableOf(b, c)
+	size, err := Size(c)
+	if err != nil {
+		b.Fatal(err)
+	}
+	tb, err := New(benchMemory(b, size), c)
+	if err != nil {
+		b.Fatal(err)
+	}
+	h, err := tb.Register()
+	if err != nil {
+		b.Fatal(err)
+	}
 	tuples := make([]header.Tuple, n)
 	for i := range n {
 		if i%64 == 0 {
@@ -29,8 +40,6 @@ func benchTable(b *testing.B, n uint32, v6 bool) (*Table, *Handle, []header.Tupl
 			tuples[i] = h.reply(r)
 		}
 	}
-	size, _ := Size(c)
-	b.ReportMetric(float64(size)/float64(n), "bytes/flow")
 	return tb, h, tuples
 }
 
@@ -42,22 +51,23 @@ func BenchmarkLookup(b *testing.B) {
 		for _, v6 := range []bool{false, true} {
 			b.Run(fmt.Sprintf("v6=%v/flows=%d", v6, n), func(b *testing.B) {
 				_, h, tuples := benchTable(b, n, v6)
-				b.Run("hit", func(b *testing.B) { benchLookup(b, h, tuples, 1) })
-				b.Run("hit-batch64", func(b *testing.B) { benchLookup(b, h, tuples, 64) })
+				b.Run("hit", func(b *testing.B) { benchLookup(b, h, tuples, 1, false) })
+				b.Run("hit-batch64", func(b *testing.B) { benchLookup(b, h, tuples, 64, false) })
+				b.Run("hit-batch64-flows", func(b *testing.B) { benchLookup(b, h, tuples, 64, true) })
 				for i := range tuples {
 					tuples[i].Dst[12] ^= 0x55
 				}
-				b.Run("miss", func(b *testing.B) { benchLookup(b, h, tuples, 1) })
-				b.Run("miss-batch64", func(b *testing.B) { benchLookup(b, h, tuples, 64) })
+				b.Run("miss", func(b *testing.B) { benchLookup(b, h, tuples, 1, false) })
+				b.Run("miss-batch64", func(b *testing.B) { benchLookup(b, h, tuples, 64, false) })
 			})
 		}
 	}
 }
 
 // benchLookup looks up in batches, as the worker does: hash and touch all, then
-// look up all. A packet's tuple is at hand when it is looked up, so the tuples of
+// look up all; with flows, it touches the records in between. A packet's tuple is at hand when it is looked up, so the tuples of
 // a batch are copied before.
-func benchLookup(b *testing.B, h *Handle, tuples []header.Tuple, batch int) {
+func benchLookup(b *testing.B, h *Handle, tuples []header.Tuple, batch int, flows bool) {
 	const window = 1 << 14 // few enough that the tuples themselves stay in cache
 	var hash [64]uint64
 	var sink uint64
@@ -79,6 +89,11 @@ func benchLookup(b *testing.B, h *Handle, tuples []header.Tuple, batch int) {
 			for j := range batch {
 				hash[j] = h.Hash(&part[i+j])
 				sink += h.Touch(hash[j], part[i+j].V6)
+			}
+			for j := range batch {
+				if flows {
+					sink += h.TouchFlow(hash[j], part[i+j].V6)
+				}
 			}
 			for j := range batch {
 				r, _ := h.Lookup(hash[j], &part[i+j], bootTime)

@@ -213,57 +213,80 @@ const (
 // the slot of the flow that has it; an expired one is killed instead.
 func (h *Handle) insert(a *arena, hash uint64, k *key, slot uint32, now ticks) (uint32, insertion) {
 	op := attempt{home: a.home(hash), tag: uint8(hash), slot: slot, claimed: -1}
-	for {
-		op.look(a)
-		holder := op.scan(a, k)
-		switch {
-		case holder != 0 && (op.moved(a) || h.expire(a, slotIndex(holder), now)):
-		case holder != 0:
-			op.giveUp(a)
-			return holder, taken
-		case !op.claim(a):
-			return 0, full
-		default:
-			h.exposed = true
-			if op.commit(a) {
-				return slot, inserted
-			}
-		}
+	for !op.step(h, a, k, now) {
 	}
+	return op.holder, op.result
 }
 
-// attempt is an insertion under way. Its steps are apart so that tests can put
-// other steps in between.
+// attempt is an insertion under way.
 type attempt struct {
 	home    uint64
 	ctl     uint64 // as last looked at
 	slot    uint32 // what to insert
+	holder  uint32 // who has the key: in the end, or as scan found it
+	claimed int    // member bit of the slot that is claimed, or -1
 	tag     uint8
-	claimed int // member bit of the slot that is claimed, or -1
+	at      stage
+	result  insertion
 }
 
-func (op *attempt) look(a *arena) { op.ctl = a.buckets[op.home].ctl.Load() }
+type stage uint8
 
-func (op *attempt) scan(a *arena, k *key) (holder uint32) {
-	return a.holder(op.home, op.ctl, op.tag, k)
-}
+const (
+	looking stage = iota
+	scanning
+	confirming
+	claiming
+	committing
+)
 
-// moved says whether what scan found need not be true.
-func (op *attempt) moved(a *arena) bool { return a.buckets[op.home].ctl.Load() != op.ctl }
-
-func (op *attempt) claim(a *arena) bool {
-	if op.claimed < 0 {
-		op.claimed = a.claim(op.home, op.slot, op.tag)
+// step takes the attempt one step further, and says whether it is at its end. Each
+// step touches what is shared in one way, so that tests can put the steps of
+// several attempts in every order.
+func (op *attempt) step(h *Handle, a *arena, k *key, now ticks) (done bool) {
+	ctl := &a.buckets[op.home].ctl
+	switch op.at {
+	case looking:
+		op.ctl = ctl.Load()
+		op.at = scanning
+	case scanning:
+		op.holder = a.holder(op.home, op.ctl, op.tag, k)
+		op.at = claiming
+		if op.holder != 0 {
+			op.at = confirming
+		} else if op.claimed >= 0 {
+			op.at = committing
+		}
+	case confirming:
+		if ctl.Load() == op.ctl && !h.expire(a, slotIndex(op.holder), now) {
+			op.giveUp(a)
+			op.result = taken
+			return true
+		}
+		op.at = looking
+	case claiming:
+		if op.claimed = a.claim(op.home, op.slot, op.tag); op.claimed < 0 {
+			op.result = full
+			return true
+		}
+		h.exposed = true
+		op.at = committing
+	case committing:
+		if op.commit(ctl) {
+			op.holder, op.result = op.slot, inserted
+			return true
+		}
+		op.at = looking
 	}
-	return op.claimed >= 0
+	return false
 }
 
 // commit makes the key known. It publishes the record, the slot and the tag;
 // every load of ctl pairs with it.
-func (op *attempt) commit(a *arena) bool {
+func (op *attempt) commit(ctl *atomic.Uint64) bool {
 	members := op.ctl&memberMask | 1<<op.claimed
 	version := op.ctl&^memberMask + versionOne
-	return a.buckets[op.home].ctl.CompareAndSwap(op.ctl, version|members)
+	return ctl.CompareAndSwap(op.ctl, version|members)
 }
 
 func (op *attempt) giveUp(a *arena) {

@@ -16,48 +16,14 @@ import (
 // actor does one step at a time; it returns true when it has done its last.
 type actor interface{ step(a *arena) bool }
 
-// inserter goes through the steps of Handle.insert.
+// inserter takes the steps of Handle.insert. Nothing expires: time stands at 0.
 type inserter struct {
-	op     attempt
-	k      key
-	at     int
-	holder uint32
-	result insertion
+	attempt
+	h *Handle
+	k key
 }
 
-func (in *inserter) step(a *arena) bool {
-	switch in.at {
-	case 0:
-		in.op.look(a)
-		in.at = 1
-	case 1:
-		if in.holder = in.op.scan(a, &in.k); in.holder != 0 {
-			in.at = 2
-		} else {
-			in.at = 3
-		}
-	case 2:
-		if !in.op.moved(a) {
-			in.op.giveUp(a)
-			in.result = taken
-			return true
-		}
-		in.at = 0
-	case 3:
-		if !in.op.claim(a) {
-			in.result = full
-			return true
-		}
-		in.at = 4
-	case 4:
-		if in.op.commit(a) {
-			in.result = inserted
-			return true
-		}
-		in.at = 0
-	}
-	return false
-}
+func (in *inserter) step(a *arena) bool { return in.attempt.step(in.h, a, &in.k, 0) }
 
 // remover goes through the steps of Handle.kill for one key.
 type remover struct {
@@ -137,17 +103,17 @@ func following(order []int, ready [][]bool) []int {
 
 // scene has records with keys, all in home 0.
 type scene struct {
-	tb *Table
-	a  *arena
+	h *Handle
+	a *arena
 }
 
 func newScene(t *testing.T) *scene {
-	tb, _ := testTable(t, 2, 0) // two flows have one home
+	tb, h := testTable(t, 2, 0) // two flows have one home
 	a := &tb.arenas[0]
 	if a.homes != 1 {
 		t.Fatalf("%d homes, want 1", a.homes)
 	}
-	return &scene{tb, a}
+	return &scene{h, a}
 }
 
 func (s *scene) clear() {
@@ -166,7 +132,7 @@ func (s *scene) embryo(record uint32, n uint16) key {
 
 func (s *scene) insert(record uint32, n uint16, tag uint8) *inserter {
 	k := s.embryo(record, n)
-	return &inserter{op: attempt{tag: tag, slot: slotOf(record, ClientSide), claimed: -1}, k: k}
+	return &inserter{attempt{tag: tag, slot: slotOf(record, ClientSide), claimed: -1}, s.h, k}
 }
 
 func (s *scene) insertNow(record uint32, n uint16, tag uint8) {
@@ -218,7 +184,7 @@ func race(t *testing.T, before func(*scene), others func(*scene) []actor) {
 		for _, in := range []*inserter{one, two} {
 			if in.result == inserted {
 				winners++
-			} else if in.result == full || in.holder == in.op.slot {
+			} else if in.result == full || in.holder == in.slot {
 				return fmt.Errorf("loser: %v, holder %d", in.result, in.holder)
 			}
 		}
@@ -227,7 +193,7 @@ func race(t *testing.T, before func(*scene), others func(*scene) []actor) {
 		}
 		// Key 1's old owner, record 3, may have been found before it died.
 		for _, in := range []*inserter{one, two} {
-			if in.result == taken && in.holder != 3 && (len(have) == 0 || in.holder != have[0]) {
+			if in.result == taken && in.holder != slotOf(3, ClientSide) && (len(have) == 0 || in.holder != slotOf(have[0], ClientSide)) {
 				return fmt.Errorf("loser was told of %d, %v have the key", in.holder, have)
 			}
 		}
@@ -301,7 +267,7 @@ func TestDelayedCommitFails(t *testing.T) {
 	late.step(s.a) // look: nobody has key 1
 	late.step(s.a) // scan
 	late.step(s.a) // claim
-	before := late.op.ctl & memberMask
+	before := late.ctl & memberMask
 
 	// Record 3 ends; record 2 takes key 1, and gets record 3's slot.
 	(&remover{record: 3, slot: slotOf(3, ClientSide), tag: 9}).all(s.a)
@@ -352,6 +318,32 @@ func TestCandidates(t *testing.T) {
 		}
 		if b.tagsLo.Load() != 0 || b.tagsHi.Load() != 0 {
 			t.Fatal("release left a tag")
+		}
+	}
+}
+
+// A claim that is not committed is not a flow: who comes across it, by a ctl from
+// before its slot was claimed, must look again and be told of the real one.
+func TestUncommittedClaimIsNotTaken(t *testing.T) {
+	s := newScene(t)
+	s.insertNow(3, 2, 7)
+	late, claimant, winner := s.insert(4, 1, 7), s.insert(1, 1, 7), s.insert(2, 1, 7)
+	late.step(s.a) // look: record 3 is a member, in slot 0
+	(&remover{record: 3, slot: slotOf(3, ClientSide), tag: 7}).all(s.a)
+	s.h.exposed = false
+	for claimant.at != committing { // claims slot 0
+		claimant.step(s.a)
+	}
+	if !s.h.exposed {
+		t.Error("a claim exposes the embryo: others may look at it")
+	}
+	for !winner.step(s.a) {
+	}
+	for _, in := range []*inserter{late, claimant} {
+		for !in.step(s.a) {
+		}
+		if in.result != taken || in.holder != slotOf(2, ClientSide) {
+			t.Errorf("record %d: %v, holder %d; want taken by record 2", slotIndex(in.slot), in.result, in.holder)
 		}
 	}
 }

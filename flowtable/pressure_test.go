@@ -165,6 +165,11 @@ func TestPorts(t *testing.T) {
 	if _, s := h.Create(bootTime, &full); s != PortsExhausted {
 		t.Errorf("all ports taken: %v", s)
 	}
+	for range 3 * reserve(100) { // refusals use up no records
+		if _, s := h.Create(bootTime, &full); s != PortsExhausted {
+			t.Fatalf("all ports taken, again: %v", s)
+		}
+	}
 	other := flow(18)
 	other.Backend = addrN(false, 11, 2)
 	h.mustCreate(t, bootTime, other) // the ports of another backend are others

@@ -53,48 +53,77 @@ func Recover(mem []byte, c Config, now Time) (*Table, Recovery, error) {
 	return t, rec, nil
 }
 
+// recoverGroup is how many records are hashed, and their index lines touched,
+// before the first is put back: their cache misses overlap.
+const recoverGroup = 16
+
+// hashes are those of a record's two keys.
+type hashes [2]uint64
+
 func (t *Table) recoverArena(a *arena, now ticks, rec *Recovery) {
 	clear(a.buckets)
 	h := &Handle{t: t, secret: &t.secret}
 	last := uint32(0)
-	for i := uint32(1); i <= a.records && a.flows != 0; i++ {
-		f := a.flow(i)
-		m := f.load()
-		if m.state() == None {
-			continue
+	var group [recoverGroup]hashes
+	for first := uint32(1); first <= a.records && a.flows != 0; first += recoverGroup {
+		end := min(first+recoverGroup, a.records+1)
+		for i := first; i < end; i++ {
+			if a.flow(i).load().state() != None {
+				group[i-first] = t.touch(a, i)
+			}
 		}
-		switch {
-		case !t.whole(a, i, m, now):
-			rec.Torn++
-		case t.lifetimes.expired(m, now):
-			rec.Expired++
-		case !h.reinsert(a, i):
-			rec.Torn++
-		default:
-			last = i
-			rec.Recovered++
-			t.recovered[family(a.v6)][None]++
-			t.recovered[family(a.v6)][m.state()]++
-			f.binding.Store(0)
-			f.delta = a.deltaOf(i)
-			continue
+		for i := first; i < end; i++ {
+			if a.flow(i).load().state() != None && h.recoverFlow(a, i, &group[i-first], now, rec) {
+				last = i
+			}
 		}
-		f.meta.Store(0)
 	}
 	a.fresh.Store(last + 1)
 	t.refree(a, last)
 }
 
+// touch hashes a record's keys and loads the lines they belong to.
+func (t *Table) touch(a *arena, i uint32) (hs hashes) {
+	for side := range hs {
+		k := a.keyOf(i, Side(side))
+		hs[side] = t.secret.hash(a.v6, &k)
+		a.buckets[a.home(hs[side])].ctl.Load()
+	}
+	return hs
+}
+
+// recoverFlow puts one record back to life, or drops it.
+func (h *Handle) recoverFlow(a *arena, i uint32, hs *hashes, now ticks, rec *Recovery) bool {
+	f := a.flow(i)
+	m := f.load()
+	switch {
+	case !f.whole(m, hs, now):
+		rec.Torn++
+	case h.t.lifetimes.expired(m, now):
+		rec.Expired++
+	case !h.reinsert(a, i, hs):
+		rec.Torn++
+	default:
+		rec.Recovered++
+		h.t.recovered[family(a.v6)][None]++
+		h.t.recovered[family(a.v6)][m.state()]++
+		f.binding.Store(0)
+		f.delta = a.deltaOf(i)
+		return true
+	}
+	f.meta.Store(0)
+	return false
+}
+
 // whole says whether a record was finished, and not damaged since.
-func (t *Table) whole(a *arena, i uint32, m meta, now ticks) bool {
+func (f *Flow) whole(m meta, hs *hashes, now ticks) bool {
 	if m.embryo() || m.seen() > now || m.state() >= NumStates {
 		return false
 	}
 	if s := initial(m.proto()); (s == SynSeen) != (m.state() <= Closed) || (s == ICMPEcho) != (m.state() == ICMPEcho) {
 		return false
 	}
-	client, reply := a.keyOf(i, ClientSide), a.keyOf(i, ReplySide)
-	return a.flow(i).sum == sum(t.secret.hash(a.v6, &client), t.secret.hash(a.v6, &reply))
+	return f.sum == sum(hs[ClientSide], hs[ReplySide])
 }
 
 // deltaOf computes a record's checksum delta from its tuples.
@@ -107,17 +136,16 @@ func (a *arena) deltaOf(i uint32) header.Delta {
 }
 
 // reinsert puts both keys of a record in the index; false if one is taken.
-func (h *Handle) reinsert(a *arena, i uint32) bool {
-	// insert expires nothing here: time stands at 0
-	reply := a.keyOf(i, ReplySide)
-	replyHash := h.secret.hash(a.v6, &reply)
-	if _, ins := h.insert(a, replyHash, &reply, slotOf(i, ReplySide), 0); ins != inserted {
-		return false
-	}
-	client := a.keyOf(i, ClientSide)
-	if _, ins := h.insert(a, h.secret.hash(a.v6, &client), &client, slotOf(i, ClientSide), 0); ins != inserted {
-		a.remove(replyHash, slotOf(i, ReplySide))
-		return false
+// Nothing expires by the way: time stands at 0.
+func (h *Handle) reinsert(a *arena, i uint32, hs *hashes) bool {
+	for _, side := range [2]Side{ReplySide, ClientSide} {
+		k := a.keyOf(i, side)
+		if _, ins := h.insert(a, hs[side], &k, slotOf(i, side), 0); ins != inserted {
+			if side == ClientSide {
+				a.remove(hs[ReplySide], slotOf(i, ReplySide))
+			}
+			return false
+		}
 	}
 	return true
 }

@@ -324,6 +324,8 @@ func TestReuseWaitsForEveryHandle(t *testing.T) {
 		t.Fatal("reader does not see the flow")
 	}
 	h.Delete(old)
+	h.Leave() // leaves the record to whoever enters next: the same handle
+	h.Enter(bootTime)
 	// reused makes flows, ends them, and says whether one got the old record.
 	reused := func(flows uint32) (found bool) {
 		var refs []Ref
@@ -355,8 +357,60 @@ func TestReuseWaitsForEveryHandle(t *testing.T) {
 	validate(t, tb)
 }
 
+// When more batches wait than limbo tells apart, they wait together for the youngest.
+func TestLimboOverflows(t *testing.T) {
+	tb, h := testTable(t, 3000, 0)
+	reader, err := tb.Register()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := newFlow(header.ProtoUDP, false, 1)
+	held := h.mustCreate(t, bootTime, n)
+	var others []Ref
+	for i := range uint32(2000) {
+		others = append(others, h.mustCreate(t, bootTime, newFlow(header.ProtoUDP, false, 100+i)))
+	}
+	reader.Enter(bootTime)
+	for i, r := range others {
+		h.Delete(r)
+		if i%100 == 99 {
+			h.Enter(bootTime)
+		}
+	}
+	reader.Enter(bootTime) // all of those are over for it, but it takes up another
+	if r, _ := reader.lookup(&n.Client, bootTime); r != held {
+		t.Fatal("reader does not see the flow")
+	}
+	h.Delete(held)
+	for range 20 {
+		h.Enter(bootTime)
+	}
+	for i := range uint32(3000) {
+		if h.mustCreate(t, bootTime, newFlow(header.ProtoUDP, false, 5000+i)) == held {
+			t.Fatal("record used again while a reader holds it")
+		}
+	}
+	validate(t, tb)
+}
+
+// An embryo that claimed a slot may have been seen, and waits in limbo.
+func TestAbortedEmbryo(t *testing.T) {
+	for _, exposed := range []bool{false, true} {
+		tb, h := testTable(t, 10, 0)
+		a := &tb.arenas[0]
+		i := h.local[0].get(tb, a)
+		a.flow(i).meta.Store(uint64(makeMeta(UDPNew, header.ProtoUDP, 0, 0) | metaEmbryo))
+		h.exposed = exposed
+		h.abort(a, i)
+		if inLimbo := h.limbo.pending.n == 1; inLimbo != exposed {
+			t.Errorf("exposed %v: in limbo %v", exposed, inLimbo)
+		}
+		validate(t, tb)
+	}
+}
+
 func TestHashSpreads(t *testing.T) {
-	tb, h := testTable(t, 1<<16, 1<<16)
+	_, h := testTable(t, 1<<16, 1<<16)
 	rnd := rand.New(rand.NewPCG(testSeed(t), 0))
 	for _, v6 := range []bool{false, true} {
 		a := h.arena(v6)
@@ -373,5 +427,4 @@ func TestHashSpreads(t *testing.T) {
 			}
 		}
 	}
-	_ = tb
 }

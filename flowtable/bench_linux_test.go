@@ -1,0 +1,21 @@
+package flowtable
+
+import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// benchMemory returns memory as the product has it: mapped, on huge pages where
+// the kernel gives them.
+func benchMemory(b *testing.B, size int64) []byte {
+	mem, err := unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { unix.Munmap(mem) })
+	if err := unix.Madvise(mem, unix.MADV_HUGEPAGE); err != nil {
+		b.Log("on small pages: ", err)
+	}
+	return mem
+}
