@@ -42,3 +42,21 @@ func BenchmarkFlush64(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/64, "ns/packet")
 }
+
+// BenchmarkOwners is what the owner table costs a frame that is given to a ring and comes back.
+func BenchmarkOwners(b *testing.B) {
+	o := make(owners, 8192)
+	next := uint64(0)
+	for b.Loop() {
+		for i := range uint64(64) {
+			o.give((next+i*37)%8192, txOwner(1))
+		}
+		for i := range uint64(64) {
+			if !o.take((next+i*37)%8192, txOwner(1)) {
+				b.Fatal("not ours")
+			}
+		}
+		next += 64
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/64, "ns/frame")
+}

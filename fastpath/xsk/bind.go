@@ -33,25 +33,27 @@ func (s *Socket) bind(parent context.Context, c *Config, mtu int) error {
 	defer timer.Stop()
 	<-timer.C
 	for wait := rebindFirst; ; wait = min(2*wait, rebindLast) {
-		err := s.tryBind(c, mtu)
+		err := s.tryBind(c, mtu, ctx.Err() != nil)
 		if err == nil || !errors.Is(err, unix.EBUSY) {
 			return err
+		}
+		if err := parent.Err(); err != nil {
+			return fmt.Errorf("waiting for the queue: %w", err)
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("%w: another program, or another socket of this one, is bound to it", ErrQueueTaken)
 		}
 		timer.Reset(wait)
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
-			if err := parent.Err(); err != nil {
-				return fmt.Errorf("waiting for the queue: %w", err)
-			}
-			return fmt.Errorf("%w: another program, or another socket of this one, is bound to it", ErrQueueTaken)
 		}
 	}
 }
 
 // tryBind joins a bound socket of the same UMEM, or registers the UMEM and binds
 // alone. The UMEM is locked so that no descriptor is closed, and reused, meanwhile.
-func (s *Socket) tryBind(c *Config, mtu int) error {
+func (s *Socket) tryBind(c *Config, mtu int, last bool) error {
 	s.umem.mu.Lock()
 	defer s.umem.mu.Unlock()
 	if c.ShareWith != nil && c.ShareWith.umem != s.umem {
@@ -71,7 +73,7 @@ func (s *Socket) tryBind(c *Config, mtu int) error {
 		}
 		return s.bound(c, fmt.Sprintf("inherited from %s queue %d: %s", peer.name, peer.queue, peer.reason))
 	}
-	return s.bindAlone(c, mtu)
+	return s.bindAlone(c, mtu, last)
 }
 
 // sharable says whether another socket may share this one's registration: it is
@@ -82,8 +84,9 @@ func (s *Socket) sharable(other *Socket) bool {
 		(s.ifindex != other.ifindex || s.queue != other.queue)
 }
 
-// bindAlone registers the UMEM with this socket and tries the modes in turn.
-func (s *Socket) bindAlone(c *Config, mtu int) error {
+// bindAlone registers the UMEM with this socket and tries the modes in turn. A busy
+// queue is no reason for copy mode before the last try: it may be the old socket's.
+func (s *Socket) bindAlone(c *Config, mtu int, last bool) error {
 	if !s.registered {
 		err := registerUMEM(s.fd, s.umem)
 		if errors.Is(err, unix.ENOBUFS) {
@@ -102,11 +105,11 @@ func (s *Socket) bindAlone(c *Config, mtu int) error {
 			return s.bound(c, "the driver supports it")
 		}
 		reason = whyNoZeroCopy(err, mtu, s.umem.frameSize)
-		if c.Mode == ZeroCopy && !errors.Is(err, unix.EBUSY) {
-			return fmt.Errorf("%w: %s", ErrNoZeroCopy, reason)
-		}
-		if c.Mode == ZeroCopy {
+		switch busy := errors.Is(err, unix.EBUSY); {
+		case busy && (!last || c.Mode == ZeroCopy):
 			return err
+		case c.Mode == ZeroCopy:
+			return fmt.Errorf("%w: %s", ErrNoZeroCopy, reason)
 		}
 	}
 	if err := s.bindTo(flags|unix.XDP_COPY, 0); err != nil {

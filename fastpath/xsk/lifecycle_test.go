@@ -1,149 +1,21 @@
 package xsk
 
 import (
-	"context"
-	"errors"
 	"math/rand/v2"
-	"slices"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
 
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/xsk/xsktest"
 )
 
 var smallRings = Config{RxSize: 256, TxSize: 256, FillSize: 256, CompletionSize: 256}
-
-func TestModeAndReason(t *testing.T) {
-	xsktest.EnterNamespace(t)
-	in, out := xsktest.NewWire(t, "sl0", "sl0p"), xsktest.NewWire(t, "sl1", "sl1p")
-	r := newRig(t, 1024)
-	a := r.open(in, smallRings)
-	if err := r.umem.Close(); err == nil || !strings.Contains(err.Error(), "sl0 queue 0 is still open") {
-		t.Errorf("closing a UMEM under its socket: %v", err)
-	}
-	if m, why := a.Mode(); m != Copy || why != "the driver has no AF_XDP zero-copy" {
-		t.Errorf("veth is in %v, because %q", m, why)
-	}
-	b := r.open(out, smallRings)
-	if m, why := b.Mode(); m != Copy || !strings.HasPrefix(why, "inherited from sl0 queue 0: ") {
-		t.Errorf("shared socket is in %v, because %q", m, why)
-	}
-	must(t, b.Close(r.pool))
-
-	other, err := NewUMEM(UMEMConfig{Frames: 64, FrameSize: 2048})
-	must(t, err)
-	defer other.Close()
-	if _, err := Open(t.Context(), Config{Interface: "sl1", UMEM: other, Mode: ZeroCopy}); !errors.Is(err, ErrNoZeroCopy) {
-		t.Errorf("zero-copy on veth: %v", err)
-	}
-	c := smallRings
-	c.Interface, c.UMEM, c.Mode = "sl1", r.umem, ZeroCopy
-	if _, err := Open(t.Context(), c); err == nil || !strings.Contains(err.Error(), "a UMEM each") {
-		t.Errorf("zero-copy on a UMEM in copy mode: %v", err)
-	}
-	if _, err := Open(t.Context(), Config{Interface: "sl1", UMEM: other, ShareWith: a}); err == nil {
-		t.Error("sharing with a socket on another UMEM was accepted")
-	}
-}
-
-func TestOpenErrors(t *testing.T) {
-	xsktest.EnterNamespace(t)
-	xsktest.NewWire(t, "sl0", "sl0p")
-	u, err := NewUMEM(UMEMConfig{Frames: 64, FrameSize: 2048})
-	must(t, err)
-	defer func() { must(t, u.Close()) }() // fails if a failed Open left its socket
-	for name, tc := range map[string]struct {
-		c    Config
-		want string
-	}{
-		"no such interface": {Config{Interface: "sl9"}, "sl9 queue 0"},
-		"no such index":     {Config{IfIndex: 1 << 20}, "interface 1048576 queue 0"},
-		"stale index":       {Config{Interface: "sl0", IfIndex: 1}, "not 1"},
-		"no such queue":     {Config{Interface: "sl0", Queue: 7}, "has no queue 7"},
-		"odd ring":          {Config{Interface: "sl0", RxSize: 100}, "RxSize 100 is not a power of two"},
-		"completion small":  {Config{Interface: "sl0", CompletionSize: 64}, "CompletionSize 64 is less than TxSize 2048"},
-	} {
-		tc.c.UMEM = u // and no subtest: it would have a thread of its own, outside the namespace
-		_, err := Open(t.Context(), tc.c)
-		if err == nil || !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%s: error %v, want %q in it", name, err, tc.want)
-		}
-	}
-}
-
-func TestMemlock(t *testing.T) {
-	xsktest.EnterNamespace(t)
-	xsktest.NewWire(t, "sl0", "sl0p")
-	u, err := NewUMEM(UMEMConfig{Frames: 64, FrameSize: 2048})
-	must(t, err)
-	defer u.Close()
-	withoutCapability(t, unix.CAP_IPC_LOCK)
-	var old unix.Rlimit
-	must(t, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &old))
-	must(t, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: 4096, Max: old.Max}))
-	defer unix.Setrlimit(unix.RLIMIT_MEMLOCK, &old)
-	if _, err := Open(t.Context(), Config{Interface: "sl0", UMEM: u}); !errors.Is(err, ErrMemlock) {
-		t.Errorf("with a memlock limit of 4 KiB: %v", err)
-	}
-}
-
-// withoutCapability drops an effective capability of this thread.
-func withoutCapability(t *testing.T, capability int) {
-	t.Helper()
-	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var caps [2]unix.CapUserData
-	must(t, unix.Capget(&head, &caps[0]))
-	caps[capability/32].Effective &^= 1 << (capability % 32)
-	must(t, unix.Capset(&head, &caps[0]))
-}
-
-func TestUMEM(t *testing.T) {
-	for _, c := range []UMEMConfig{{Frames: 0, FrameSize: 2048}, {Frames: 8, FrameSize: 1024}, {Frames: 8, FrameSize: 3000}} {
-		if _, err := NewUMEM(c); err == nil {
-			t.Errorf("%+v was accepted", c)
-		}
-	}
-	u, err := NewUMEM(UMEMConfig{Frames: 100, FrameSize: 4096, HugePages: true}) // huge or not, as the machine has
-	must(t, err)
-	if len(u.Bytes()) != 409600 || u.Frames() != 100 || u.FrameSize() != 4096 {
-		t.Errorf("%d bytes in %d frames of %d", len(u.Bytes()), u.Frames(), u.FrameSize())
-	}
-	must(t, u.Close())
-	if u.Close() == nil {
-		t.Error("closed twice")
-	}
-}
-
-func TestQueueIsTaken(t *testing.T) {
-	xsktest.EnterNamespace(t)
-	w := xsktest.NewWire(t, "sl0", "sl0p")
-	mine, theirs := newRig(t, 512), newRig(t, 512)
-	s := mine.open(w, smallRings)
-	for name, u := range map[string]*UMEM{"another UMEM": theirs.umem, "the same UMEM": mine.umem} {
-		c := smallRings
-		c.Interface, c.UMEM, c.RebindFor = "sl0", u, 30*time.Millisecond
-		start := time.Now()
-		_, err := Open(t.Context(), c)
-		if !errors.Is(err, ErrQueueTaken) || !strings.Contains(err.Error(), "sl0 queue 0: queue is taken") {
-			t.Errorf("%s: %v", name, err)
-		}
-		if took := time.Since(start); took < c.RebindFor || took > 5*time.Second {
-			t.Errorf("%s: gave up after %v", name, took)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		if _, err := Open(ctx, c); !errors.Is(err, context.Canceled) {
-			t.Errorf("%s, cancelled: %v", name, err)
-		}
-	}
-	w.Send(t, 0, 10) // the first is left alone
-	got := 0
-	eventually(t, "10 packets at the first socket", func() { n, _ := mine.step(s, s); got += n }, func() bool { return got == 10 })
-}
 
 // TestRebind opens a queue right after it was closed: its old pool still has it.
 func TestRebind(t *testing.T) {
@@ -317,87 +189,6 @@ func TestGoneUnnoticed(t *testing.T) {
 	}
 }
 
-// TestKeptFrames: a frame that is still inside the device at Close must not be
-// used before the kernel has let go of the queue.
-func TestKeptFrames(t *testing.T) {
-	xsktest.EnterNamespace(t)
-	w := xsktest.NewWire(t, "sl0", "sl0p")
-	r := newRig(t, 512)
-	s := r.open(w, smallRings)
-	addr, _ := r.pool.Get()
-	s.owners.give(addr>>s.frameShift, s.inTx) // as if the device never completed it
-	s.frames++
-	var kept *KeptError
-	if err := s.Close(r.pool); !errors.As(err, &kept) || kept.Frames != 1 || kept.Interface != "sl0" {
-		t.Fatalf("Close: %v, want one frame kept", err)
-	}
-	if r.umem.Kept() != 1 || r.pool.Free() != 511 {
-		t.Errorf("%d kept, %d free after Close", r.umem.Kept(), r.pool.Free())
-	}
-	r.law("with a frame kept")
-	s = r.reopen(0, w, smallRings)
-	if r.umem.Kept() != 0 || s.Frames() != 257 {
-		t.Errorf("%d kept, %d in the link after opening again", r.umem.Kept(), s.Frames())
-	}
-	s.Complete(r.pool)
-	r.law("after the frame came back")
-	if s.Frames() != 256 || r.pool.Free() != 256 {
-		t.Errorf("%d in the link, %d free at the end", s.Frames(), r.pool.Free())
-	}
-}
-
-// TestSort: what Close may take back, for a frame in each place that there is.
-func TestSort(t *testing.T) {
-	const inRx, inDeviceRx, inTxRing, inDeviceTx, inCompletion, stashed = 0, 1, 2, 3, 4, 5
-	for _, tc := range []struct {
-		name           string
-		copyMode, gone bool
-		behind         []uint64
-	}{
-		{"copy", true, false, []uint64{inDeviceTx}},
-		{"zero-copy", false, false, []uint64{inDeviceRx, inDeviceTx}},
-		{"copy, device deleted", true, true, nil},
-		{"zero-copy, device deleted", false, true, nil},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			rx, tx, completion := heapRing[unix.XDPDesc](8, 0), heapRing[unix.XDPDesc](8, 0), heapRing[uint64](8, 0)
-			s := &Socket{owners: make(owners, 8), frameShift: 11, inFill: fillOwner(3), inTx: txOwner(3), copyMode: tc.copyMode,
-				rx: newConsumer[unix.XDPDesc](rx, &heapOffsets, 8), tx: newProducer[unix.XDPDesc](tx, &heapOffsets, 8),
-				completion: newConsumer[uint64](completion, &heapOffsets, 8), done: []uint64{stashed << 11}}
-			s.gone.Store(tc.gone)
-			kernelRx := newProducer[unix.XDPDesc](rx, &heapOffsets, 8)
-			kernelTx := newConsumer[unix.XDPDesc](tx, &heapOffsets, 8)
-			kernelCompletion := newProducer[uint64](completion, &heapOffsets, 8)
-			for _, frame := range []uint64{inRx, inDeviceRx} {
-				s.owners.give(frame, s.inFill)
-			}
-			for i, frame := range []uint64{inCompletion, inDeviceTx, inTxRing} {
-				s.owners.give(frame, s.inTx)
-				s.tx.reserve(3)
-				*s.tx.at(uint32(i)) = unix.XDPDesc{Addr: frame << 11, Len: 60}
-			}
-			s.tx.submit(3)
-			kernelTx.peek(3)
-			kernelTx.release(2)
-			kernelCompletion.reserve(1)
-			*kernelCompletion.at(0) = inCompletion << 11
-			kernelCompletion.submit(1)
-			kernelRx.reserve(1)
-			*kernelRx.at(0) = unix.XDPDesc{Addr: inRx<<11 + packetHeadroom, Len: 60}
-			kernelRx.submit(1)
-			s.owners[stashed] = kept
-
-			back, behind := s.sort()
-			for i := range behind {
-				behind[i] >>= 11
-			}
-			if !slices.Equal(behind, tc.behind) || len(back)+len(behind) != 6 {
-				t.Errorf("%d come back, frames %v stay behind, want %v", len(back), behind, tc.behind)
-			}
-		})
-	}
-}
-
 // TestFrameLawAtRandom does at random what can happen to two links.
 func TestFrameLawAtRandom(t *testing.T) {
 	xsktest.EnterNamespace(t)
@@ -449,4 +240,96 @@ func TestFrameLawAtRandom(t *testing.T) {
 		r.pool.Put(d.Addr)
 	}
 	r.held = 0
+}
+
+// TestStall: the kernel reports success, and sends nothing, for a queue that only
+// receives.
+func TestStall(t *testing.T) {
+	xsktest.EnterNamespace(t)
+	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "sl0", NumRxQueues: 2, NumTxQueues: 1}, PeerName: "sl0p"}))
+	for _, name := range []string{"sl0", "sl0p"} {
+		l, err := netlink.LinkByName(name)
+		must(t, err)
+		must(t, netlink.LinkSetUp(l))
+	}
+	r := newRig(t, 512)
+	c := smallRings
+	c.Interface, c.UMEM, c.Queue = "sl0", r.umem, 1
+	s, err := Open(t.Context(), c)
+	must(t, err)
+	r.links = append(r.links, s)
+	if n := r.generate(s, 0, 5); n != 5 {
+		t.Fatalf("transmit ring took %d of 5", n)
+	}
+	s.Flush()
+	if got := s.Counters(); got.Stalls != 1 || got.Kicks != 2 || s.tx.untaken() != 5 || !s.Up() {
+		t.Errorf("%+v, %d untaken, up %v: want one stall and the five still there", got, s.tx.untaken(), s.Up())
+	}
+}
+
+// TestOtherGoroutines: what the documentation allows any goroutine, while the
+// worker forwards; the race detector judges.
+func TestOtherGoroutines(t *testing.T) {
+	xsktest.EnterNamespace(t)
+	wires := []*xsktest.Wire{xsktest.NewWire(t, "sl0", "sl0p"), xsktest.NewWire(t, "sl1", "sl1p"), xsktest.NewWire(t, "sl2", "sl2p")}
+	ns, err := netns.Get()
+	must(t, err)
+	defer ns.Close()
+	r := newRig(t, 2048)
+	s := r.open(wires[0], smallRings)
+	opened, stop := make(chan *Socket, 2), make(chan struct{})
+	var others sync.WaitGroup
+	repeat := func(f func()) { // until the end of the test, and nothing else in between that could order it
+		others.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					f()
+					runtime.Gosched()
+				}
+			}
+		})
+	}
+	for _, w := range wires[1:] { // at the same time
+		others.Go(func() {
+			runtime.LockOSThread() // never unlocked: the thread is in the namespace
+			must(t, netns.Set(ns))
+			c := smallRings
+			c.Interface, c.UMEM, c.RebindFor = w.Dev, r.umem, 20*time.Second
+			other, err := Open(t.Context(), c)
+			if err != nil {
+				t.Error(err)
+				close(opened)
+				return
+			}
+			opened <- other
+			repeat(func() {
+				if _, err := other.Stats(); err != nil && !other.Gone() {
+					t.Error(err)
+				}
+			})
+		})
+	}
+	repeat(func() { r.umem.Kept(); s.Mode() })
+	got := 0
+	eventually(t, "two sockets opened elsewhere", func() {
+		wires[0].Send(t, 0, 1)
+		n, _ := r.step(s, s)
+		got += n
+	}, func() bool { return len(opened) == 2 && got > 200 || t.Failed() })
+	for range 2 {
+		other := <-opened
+		r.links = append(r.links, other)
+		for _, w := range wires[1:] {
+			if w.Dev == other.name {
+				w.Delete(t)
+			}
+		}
+		eventually(t, "gone", other.Flush, other.Gone)
+		must(t, other.Close(r.pool))
+	}
+	close(stop)
+	others.Wait()
 }

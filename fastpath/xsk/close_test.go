@@ -1,0 +1,92 @@
+package xsk
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/fastpath/xsk/xsktest"
+)
+
+// TestKeptFrames: a frame that is still inside the device at Close must not be
+// used before the kernel has let go of the queue.
+func TestKeptFrames(t *testing.T) {
+	xsktest.EnterNamespace(t)
+	w := xsktest.NewWire(t, "sl0", "sl0p")
+	r := newRig(t, 512)
+	s := r.open(w, smallRings)
+	addr, _ := r.pool.Get()
+	s.owners.give(addr>>s.frameShift, s.inTx) // as if the device never completed it
+	s.frames++
+	var kept *KeptError
+	if err := s.Close(r.pool); !errors.As(err, &kept) || kept.Frames != 1 || kept.Interface != "sl0" {
+		t.Fatalf("Close: %v, want one frame kept", err)
+	}
+	if r.umem.Kept() != 1 || r.pool.Free() != 511 {
+		t.Errorf("%d kept, %d free after Close", r.umem.Kept(), r.pool.Free())
+	}
+	r.law("with a frame kept")
+	s = r.reopen(0, w, smallRings)
+	if r.umem.Kept() != 0 || s.Frames() != 257 {
+		t.Errorf("%d kept, %d in the link after opening again", r.umem.Kept(), s.Frames())
+	}
+	s.Complete(r.pool)
+	r.law("after the frame came back")
+	if s.Frames() != 256 || r.pool.Free() != 256 {
+		t.Errorf("%d in the link, %d free at the end", s.Frames(), r.pool.Free())
+	}
+}
+
+// TestSort: what Close may take back, for a frame in each place that there is.
+func TestSort(t *testing.T) {
+	const inRx, inDeviceRx, inTxRing, inDeviceTx, inCompletion, stashed = 0, 1, 2, 3, 4, 5
+	for _, tc := range []struct {
+		name           string
+		copyMode, gone bool
+		behind         []uint64
+	}{
+		{"copy", true, false, []uint64{inDeviceTx}},
+		{"zero-copy", false, false, []uint64{inDeviceRx, inDeviceTx}},
+		{"copy, device deleted", true, true, nil},
+		{"zero-copy, device deleted", false, true, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			rx, tx, completion := heapRing[unix.XDPDesc](8, 0), heapRing[unix.XDPDesc](8, 0), heapRing[uint64](8, 0)
+			s := &Socket{owners: make(owners, 8), frameShift: 11, inFill: fillOwner(3), inTx: txOwner(3), copyMode: tc.copyMode,
+				rx: newConsumer[unix.XDPDesc](rx, &heapOffsets, 8), tx: newProducer[unix.XDPDesc](tx, &heapOffsets, 8),
+				completion: newConsumer[uint64](completion, &heapOffsets, 8), done: []uint64{stashed << 11}}
+			s.gone.Store(tc.gone)
+			kernelRx := newProducer[unix.XDPDesc](rx, &heapOffsets, 8)
+			kernelTx := newConsumer[unix.XDPDesc](tx, &heapOffsets, 8)
+			kernelCompletion := newProducer[uint64](completion, &heapOffsets, 8)
+			for _, frame := range []uint64{inRx, inDeviceRx} {
+				s.owners.give(frame, s.inFill)
+			}
+			for i, frame := range []uint64{inCompletion, inDeviceTx, inTxRing} {
+				s.owners.give(frame, s.inTx)
+				s.tx.reserve(3)
+				*s.tx.at(uint32(i)) = unix.XDPDesc{Addr: frame << 11, Len: 60}
+			}
+			s.tx.submit(3)
+			kernelTx.peek(3)
+			kernelTx.release(2)
+			kernelCompletion.reserve(1)
+			*kernelCompletion.at(0) = inCompletion << 11
+			kernelCompletion.submit(1)
+			kernelRx.reserve(1)
+			*kernelRx.at(0) = unix.XDPDesc{Addr: inRx<<11 + packetHeadroom, Len: 60}
+			kernelRx.submit(1)
+			s.owners[stashed] = kept
+
+			back, behind := s.sort()
+			for i := range behind {
+				behind[i] >>= 11
+			}
+			if !slices.Equal(behind, tc.behind) || len(back)+len(behind) != 6 {
+				t.Errorf("%d come back, frames %v stay behind, want %v", len(back), behind, tc.behind)
+			}
+		})
+	}
+}

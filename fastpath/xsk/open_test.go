@@ -1,0 +1,141 @@
+package xsk
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/fastpath/xsk/xsktest"
+)
+
+func TestModeAndReason(t *testing.T) {
+	xsktest.EnterNamespace(t)
+	in, out := xsktest.NewWire(t, "sl0", "sl0p"), xsktest.NewWire(t, "sl1", "sl1p")
+	r := newRig(t, 1024)
+	a := r.open(in, smallRings)
+	if err := r.umem.Close(); err == nil || !strings.Contains(err.Error(), "sl0 queue 0 is still open") {
+		t.Errorf("closing a UMEM under its socket: %v", err)
+	}
+	if m, why := a.Mode(); m != Copy || why != "the driver has no AF_XDP zero-copy" {
+		t.Errorf("veth is in %v, because %q", m, why)
+	}
+	b := r.open(out, smallRings)
+	if m, why := b.Mode(); m != Copy || !strings.HasPrefix(why, "inherited from sl0 queue 0: ") {
+		t.Errorf("shared socket is in %v, because %q", m, why)
+	}
+	must(t, b.Close(r.pool))
+
+	other, err := NewUMEM(UMEMConfig{Frames: 64, FrameSize: 2048})
+	must(t, err)
+	defer other.Close()
+	if _, err := Open(t.Context(), Config{Interface: "sl1", UMEM: other, Mode: ZeroCopy}); !errors.Is(err, ErrNoZeroCopy) {
+		t.Errorf("zero-copy on veth: %v", err)
+	}
+	c := smallRings
+	c.Interface, c.UMEM, c.Mode = "sl1", r.umem, ZeroCopy
+	if _, err := Open(t.Context(), c); err == nil || !strings.Contains(err.Error(), "a UMEM each") {
+		t.Errorf("zero-copy on a UMEM in copy mode: %v", err)
+	}
+	if _, err := Open(t.Context(), Config{Interface: "sl1", UMEM: other, ShareWith: a}); err == nil {
+		t.Error("sharing with a socket on another UMEM was accepted")
+	}
+}
+
+func TestOpenErrors(t *testing.T) {
+	xsktest.EnterNamespace(t)
+	xsktest.NewWire(t, "sl0", "sl0p")
+	u, err := NewUMEM(UMEMConfig{Frames: 64, FrameSize: 2048})
+	must(t, err)
+	defer func() { must(t, u.Close()) }() // fails if a failed Open left its socket
+	for name, tc := range map[string]struct {
+		c    Config
+		want string
+	}{
+		"no such interface": {Config{Interface: "sl9"}, "sl9 queue 0"},
+		"no such index":     {Config{IfIndex: 1 << 20}, "interface 1048576 queue 0"},
+		"stale index":       {Config{Interface: "sl0", IfIndex: 1}, "not 1"},
+		"no such queue":     {Config{Interface: "sl0", Queue: 7}, "has no queue 7"},
+		"odd ring":          {Config{Interface: "sl0", RxSize: 100}, "RxSize 100 is not a power of two"},
+		"completion small":  {Config{Interface: "sl0", CompletionSize: 64}, "CompletionSize 64 is less than TxSize 2048"},
+	} {
+		tc.c.UMEM = u // and no subtest: it would have a thread of its own, outside the namespace
+		_, err := Open(t.Context(), tc.c)
+		if err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: error %v, want %q in it", name, err, tc.want)
+		}
+	}
+}
+
+func TestMemlock(t *testing.T) {
+	xsktest.EnterNamespace(t)
+	xsktest.NewWire(t, "sl0", "sl0p")
+	u, err := NewUMEM(UMEMConfig{Frames: 64, FrameSize: 2048})
+	must(t, err)
+	defer u.Close()
+	withoutCapability(t, unix.CAP_IPC_LOCK)
+	var old unix.Rlimit
+	must(t, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &old))
+	must(t, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: 4096, Max: old.Max}))
+	defer unix.Setrlimit(unix.RLIMIT_MEMLOCK, &old)
+	if _, err := Open(t.Context(), Config{Interface: "sl0", UMEM: u}); !errors.Is(err, ErrMemlock) {
+		t.Errorf("with a memlock limit of 4 KiB: %v", err)
+	}
+}
+
+// withoutCapability drops an effective capability of this thread.
+func withoutCapability(t *testing.T, capability int) {
+	t.Helper()
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var caps [2]unix.CapUserData
+	must(t, unix.Capget(&head, &caps[0]))
+	caps[capability/32].Effective &^= 1 << (capability % 32)
+	must(t, unix.Capset(&head, &caps[0]))
+}
+
+func TestUMEM(t *testing.T) {
+	for _, c := range []UMEMConfig{{Frames: 0, FrameSize: 2048}, {Frames: 8, FrameSize: 1024}, {Frames: 8, FrameSize: 3000}} {
+		if _, err := NewUMEM(c); err == nil {
+			t.Errorf("%+v was accepted", c)
+		}
+	}
+	u, err := NewUMEM(UMEMConfig{Frames: 100, FrameSize: 4096, HugePages: true}) // huge or not, as the machine has
+	must(t, err)
+	if len(u.Bytes()) != 409600 || u.Frames() != 100 || u.FrameSize() != 4096 {
+		t.Errorf("%d bytes in %d frames of %d", len(u.Bytes()), u.Frames(), u.FrameSize())
+	}
+	must(t, u.Close())
+	if u.Close() == nil {
+		t.Error("closed twice")
+	}
+}
+
+func TestQueueIsTaken(t *testing.T) {
+	xsktest.EnterNamespace(t)
+	w := xsktest.NewWire(t, "sl0", "sl0p")
+	mine, theirs := newRig(t, 512), newRig(t, 512)
+	s := mine.open(w, smallRings)
+	for name, u := range map[string]*UMEM{"another UMEM": theirs.umem, "the same UMEM": mine.umem} {
+		c := smallRings
+		c.Interface, c.UMEM, c.RebindFor = "sl0", u, 30*time.Millisecond
+		start := time.Now()
+		_, err := Open(t.Context(), c)
+		if !errors.Is(err, ErrQueueTaken) || !strings.Contains(err.Error(), "sl0 queue 0: queue is taken") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if took := time.Since(start); took < c.RebindFor || took > 5*time.Second {
+			t.Errorf("%s: gave up after %v", name, took)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := Open(ctx, c); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s, cancelled: %v", name, err)
+		}
+	}
+	w.Send(t, 0, 10) // the first is left alone
+	got := 0
+	eventually(t, "10 packets at the first socket", func() { n, _ := mine.step(s, s); got += n }, func() bool { return got == 10 })
+}
