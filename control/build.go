@@ -130,7 +130,7 @@ func (r *run) setUses(u *unit) (problems []Problem) {
 		for _, s := range u.slices {
 			for _, e := range s.endpoints {
 				now = append(now, e.addr)
-				if own := r.own[e.addr].all() & notBackend; own != 0 {
+				if own := notBackend(r.own[e.addr].all()); own != 0 {
 					problems = append(problems, Problem{Object: s.id, Severity: Refused,
 						Field: "endpoints", Message: fmt.Sprintf("%q is %s", e.addr, ownName(own))})
 				}
@@ -213,7 +213,7 @@ func rank(f services.BackendFlags) int {
 
 func (r *run) appendMembers(all []member, s *slice, number uint16) []member {
 	for _, e := range s.endpoints {
-		if r.own[e.addr].all()&notBackend != 0 {
+		if notBackend(r.own[e.addr].all()) != 0 {
 			continue
 		}
 		m := member{addr: e.addr, port: number, flags: e.flags}

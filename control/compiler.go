@@ -12,8 +12,9 @@ import (
 type CompilerConfig struct {
 	// NodeName decides which endpoints are local: exactly those that name it.
 	NodeName string
-	// NodeAddresses accept node ports.
-	NodeAddresses []header.Addr
+	// LocalAddresses are all of this node's. NodeAddresses are those of them that
+	// accept node ports.
+	LocalAddresses, NodeAddresses []header.Addr
 	// SNAT4 and SNAT6 are source addresses towards backends, SNATPorts their ports.
 	SNAT4, SNAT6 []header.Addr
 	SNATPorts    services.PortRange

@@ -29,7 +29,7 @@ type run struct {
 // ownership is in which ways an address is ours.
 type ownership struct {
 	vips  int32              // services that have it as a VIP
-	flags services.AddrFlags // AddrNode and AddrSNAT
+	flags services.AddrFlags // AddrNode, AddrSNAT and AddrLocal
 }
 
 func (o ownership) all() services.AddrFlags {
@@ -70,6 +70,9 @@ func (r *run) configure(old CompilerConfig, cfg *CompilerConfig) {
 	for _, a := range slices.Concat(cfg.SNAT4, cfg.SNAT6) {
 		r.setFlags(a, r.own[a].flags|services.AddrSNAT)
 	}
+	for _, a := range cfg.LocalAddresses {
+		r.setFlags(a, r.own[a].flags|services.AddrLocal)
+	}
 	rekeyed := old.SelectKey != cfg.SelectKey
 	for _, u := range r.units {
 		r.dirty[u] = true
@@ -81,7 +84,7 @@ func (r *run) configure(old CompilerConfig, cfg *CompilerConfig) {
 }
 
 func (cfg *CompilerConfig) addresses() []header.Addr {
-	return slices.Concat(cfg.NodeAddresses, cfg.SNAT4, cfg.SNAT6)
+	return slices.Concat(cfg.LocalAddresses, cfg.NodeAddresses, cfg.SNAT4, cfg.SNAT6)
 }
 
 // setService notes a Service's new version, or nil.
@@ -135,9 +138,15 @@ func (r *run) setOwn(a header.Addr, o ownership) {
 	r.own[a] = o
 }
 
-// notBackend are the flags of an address that cannot be an endpoint's: packets
-// sent to it would come straight back.
-const notBackend = services.AddrVIP | services.AddrSNAT
+// notBackend returns those flags of an address that forbid endpoints on it, because
+// packets sent to it would come straight back. An address of this node is
+// different: the kernel delivers to it, as to the endpoint of a host-network pod.
+func notBackend(flags services.AddrFlags) services.AddrFlags {
+	if flags&services.AddrLocal != 0 {
+		return 0
+	}
+	return flags & (services.AddrVIP | services.AddrSNAT)
+}
 
 // settleAddrs puts the addresses that changed into the snapshot, and makes those
 // units dirty whose endpoints became or stopped being illegal by it.
@@ -154,7 +163,7 @@ func (r *run) settleAddrs(steer *Steer) {
 		} else {
 			steer.Open.Addrs = append(steer.Open.Addrs, OwnAddr{a, now})
 		}
-		if now&notBackend != before&notBackend {
+		if notBackend(now) != notBackend(before) {
 			r.uses.each(a, func(num int32) { r.dirty[r.byNum[num]] = true })
 		}
 	}

@@ -161,6 +161,8 @@ func parseGateway(t *testing.T, text string) (cfg control.CompilerConfig) {
 			cfg.NodeName = w[1]
 		case "address":
 			cfg.NodeAddresses = append(cfg.NodeAddresses, header.AddrFrom(netip.MustParseAddr(w[1])))
+		case "local":
+			cfg.LocalAddresses = append(cfg.LocalAddresses, header.AddrFrom(netip.MustParseAddr(w[1])))
 		case "snat":
 			if a := netip.MustParseAddr(w[1]); a.Is4() {
 				cfg.SNAT4 = append(cfg.SNAT4, header.AddrFrom(a))

@@ -151,7 +151,7 @@ func toJSON(document []byte) ([]byte, error) {
 func (out *found) add(raw []byte, document int, inList bool) error {
 	var h header
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &h); err != nil {
-		return err
+		return shapeError(err)
 	}
 	if h.APIVersion == "" || h.Kind == "" {
 		return errors.New("apiVersion and kind are missing: this is not a Kubernetes object")
@@ -177,6 +177,18 @@ func (out *found) add(raw []byte, document int, inList bool) error {
 	}
 	out.objects = append(out.objects, o)
 	return nil
+}
+
+// shapeError words a wrong type for people who do not know our types.
+func shapeError(err error) error {
+	var wrong *json.UnmarshalTypeError
+	switch {
+	case !errors.As(err, &wrong):
+		return err
+	case wrong.Field == "":
+		return fmt.Errorf("is a %s, not an object", wrong.Value)
+	}
+	return fmt.Errorf("%s: is a %s", wrong.Field, wrong.Value)
 }
 
 func identify(h *header) control.ObjectID {

@@ -354,6 +354,23 @@ func TestIDsAreReusedOnlyAfterGenerationAndGrace(t *testing.T) {
 	}
 }
 
+func TestNeighboursGoWithTheirInterface(t *testing.T) {
+	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
+		k.ch <- []event{{kind: neighbourChanged, neigh: neighbourEvent("10.0.0.7", netlink.NUD_PERMANENT, 2, 7, 7, 7, 7, 7)}}
+		m.table.Resolve(addr("10.0.0.7"))
+		m.settle(2 * time.Second)
+		if s := m.Status(); s.Neighbours != 1 || s.Hops != 1 {
+			t.Fatalf("before: %+v", s)
+		}
+		k.set(func() { k.top = topology{} })
+		k.ch <- []event{{kind: topologyChanged}}
+		m.settle(20 * time.Second)
+		if s := m.Status(); s.Neighbours != 0 || s.Hops != 0 {
+			t.Errorf("after: %+v", s)
+		}
+	})
+}
+
 func TestWellKnownIDsAreNeverGivenAway(t *testing.T) {
 	ids := newHopIDs(nexthop.NewTable(), 0)
 	seen := map[nexthop.ID]bool{0: true, nexthop.NoRoute: true, nexthop.ViaKernel: true}

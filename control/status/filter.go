@@ -74,7 +74,7 @@ func (f *FlowFilter) Match(v *FlowView) bool {
 // matchService: a filter without a port selects every port of the service.
 func matchService(filter, service string) bool {
 	rest, ok := strings.CutPrefix(service, filter)
-	return ok && (rest == "" || rest[0] == ':' && !strings.Contains(filter, ":"))
+	return ok && (rest == "" || rest[0] == ':')
 }
 
 // query writes the filter as parameters of a request.

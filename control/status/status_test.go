@@ -210,7 +210,9 @@ type gated struct {
 }
 
 func (g *gated) Flows(f *status.FlowFilter, cursor uint64, limit int, page []status.FlowView) ([]status.FlowView, uint64) {
-	if cursor != 0 {
+	if cursor == 0 {
+		limit = 1 // too little to leave a buffer by itself
+	} else {
 		<-g.gate
 	}
 	return g.Gateway.Flows(f, cursor, limit, page)
@@ -225,6 +227,18 @@ func TestFlowsReaderLeaves(t *testing.T) {
 	enough := errors.New("enough")
 	if err := c.Flows(t.Context(), status.FlowFilter{}, func(*status.FlowView) error { return enough }); !errors.Is(err, enough) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestFlowsReaderLeavesNothing is the same where no flow matches, so that no write
+// tells the server that nobody reads.
+func TestFlowsReaderLeavesNothing(t *testing.T) {
+	g := &endless{Gateway: statustest.New()}
+	c, _ := serve(t, g)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if got, err := list(ctx, c, status.FlowFilter{State: "none"}); err == nil || got != nil {
+		t.Errorf("got %v, %v", got, err)
 	}
 }
 

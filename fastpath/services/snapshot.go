@@ -154,9 +154,10 @@ type Frontend struct {
 type AddrFlags uint8
 
 const (
-	AddrVIP  AddrFlags = 1 << iota // a LoadBalancer or external IP: answers echo requests
-	AddrNode                       // an address of this node that accepts node ports
-	AddrSNAT                       // a source address of ours towards backends
+	AddrVIP   AddrFlags = 1 << iota // a LoadBalancer or external IP: answers echo requests
+	AddrNode                        // an address of this node that accepts node ports
+	AddrSNAT                        // a source address of ours towards backends
+	AddrLocal                       // an address of this node, whether or not it is one of the above
 )
 
 // Snapshot is one immutable generation of the table. All methods are safe for

@@ -389,16 +389,16 @@ func (d *Daemon) serve(ctx, life context.Context) error {
 func (d *Daemon) drain() error {
 	d.draining.Store(true)
 	timeout := d.configuration().Drain.Timeout.D()
-	d.log.Info("draining", "flows", d.liveFlows(), "timeout", timeout)
+	d.log.Info("draining", "flows", d.openFlowCount(), "timeout", timeout)
 	deadline := time.After(timeout)
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	for d.liveFlows() > 0 {
+	for d.openFlowCount() > 0 {
 		select {
 		case err := <-d.failed:
 			return err
 		case <-deadline:
-			d.log.Warn("drain time is over", "flows", d.liveFlows())
+			d.log.Warn("drain time is over", "flows", d.openFlowCount())
 			return nil
 		case <-tick.C:
 		}
@@ -406,9 +406,15 @@ func (d *Daemon) drain() error {
 	return nil
 }
 
-func (d *Daemon) liveFlows() uint64 {
-	live := d.flows.Table.Counts().Live
-	return live[0] + live[1]
+// openFlowCount counts the flows whose ends still have something to say: those that
+// are over and wait for nothing but their time are left out.
+func (d *Daemon) openFlowCount() uint64 {
+	c := d.flows.Table.Counts()
+	open := c.Live[0] + c.Live[1]
+	for _, over := range []flowtable.State{flowtable.TimeWaitClient, flowtable.TimeWaitBackend, flowtable.Closed} {
+		open -= min(open, c.States[over])
+	}
+	return open
 }
 
 // stop undoes start, in reverse, as far as it came. Packets are left to the kernel

@@ -123,6 +123,9 @@ func (d *Daemon) compilerConfig(c *config.Configuration) control.CompilerConfig 
 	}
 	addresses := d.mirror.Addresses()
 	for _, a := range addresses {
+		if a.Global {
+			cc.LocalAddresses = append(cc.LocalAddresses, header.AddrFrom(a.Prefix.Addr()))
+		}
 		if nodePortAddress(c, a) {
 			cc.NodeAddresses = append(cc.NodeAddresses, header.AddrFrom(a.Prefix.Addr()))
 		}
