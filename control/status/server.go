@@ -127,7 +127,7 @@ func (s *Server) flows(w http.ResponseWriter, r *http.Request) {
 		if r.Context().Err() != nil {
 			panic(http.ErrAbortHandler)
 		}
-		if err := error(nil); err != nil {
+		if err := control.Flush(); err != nil {
 			panic(http.ErrAbortHandler)
 		}
 	}

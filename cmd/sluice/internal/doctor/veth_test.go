@@ -60,6 +60,16 @@ func TestReadVeth(t *testing.T) {
 	if err := netlink.LinkSetNsFd(peer, int(outside)); err != nil {
 		t.Fatal(err)
 	}
+	// A device here that has the number which the other end has there is not it.
+	near, err := netlink.LinkByName(pair.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stranger := &netlink.Bridge{LinkAttrs: netlink.NewLinkAttrs()}
+	stranger.Name, stranger.Index = "drc"+suffix, near.Attrs().ParentIndex
+	if err := netlink.LinkAdd(stranger); err != nil {
+		t.Fatal(err)
+	}
 	if d := readInterface(pair.Name); d.PeerFeatures != nil {
 		t.Errorf("the other end is out of sight, but reads as %v", d.PeerFeatures)
 	}
