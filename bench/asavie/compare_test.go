@@ -2,6 +2,7 @@ package asavie
 
 import (
 	"cmp"
+	"flag"
 	"fmt"
 	"os"
 	"runtime"
@@ -19,11 +20,15 @@ import (
 )
 
 const (
-	frames, frameSize, ringSize = 8192, 2048, 2048
+	frameSize, ringSize = 2048, 2048
 
 	window  = 1024 // packets that wait in the receive ring when the clock starts
 	windows = 16   // per round
-	batch   = 64
+)
+
+var (
+	frames = flag.Int("frames", 8192, "frames of each UMEM, a power of two from 4096")
+	batch  = flag.Int("batch", 64, "packets that the forwarder takes at once")
 )
 
 // layer is one way to forward: packets come in on in and leave on out.
@@ -119,7 +124,7 @@ func runRound(b *testing.B, s shape, open func(testing.TB, shape, []*xsktest.Wir
 // measure sends all windows through the layer.
 func (l *layer) measure(tb testing.TB, source, sink *xsktest.Wire) round {
 	seen := make(map[uint64]int, windows*window)
-	descs := make([]fastpath.Desc, batch)
+	descs := make([]fastpath.Desc, *batch)
 	r := round{sent: windows * window}
 	before := l.syscalls()
 	for w := range uint64(windows) {
@@ -171,9 +176,9 @@ func (l *layer) step(descs []fastpath.Desc) int {
 }
 
 func openXSK(tb testing.TB, s shape, wires []*xsktest.Wire) *layer {
-	u, err := xsk.NewUMEM(xsk.UMEMConfig{Frames: frames, FrameSize: frameSize})
+	u, err := xsk.NewUMEM(xsk.UMEMConfig{Frames: *frames, FrameSize: frameSize})
 	must(tb, err)
-	pool := fastpath.NewPool(frames, frameSize)
+	pool := fastpath.NewPool(*frames, frameSize)
 	open := func(w *xsktest.Wire) *xsk.Socket {
 		c := xsk.Config{Interface: w.Dev, UMEM: u, RxSize: ringSize, TxSize: ringSize, FillSize: ringSize, CompletionSize: ringSize}
 		k, err := xsk.Open(tb.Context(), c)
@@ -196,8 +201,8 @@ func openXSK(tb testing.TB, s shape, wires []*xsktest.Wire) *layer {
 			for _, k := range all {
 				must(tb, k.Close(pool))
 			}
-			if pool.Free() != frames {
-				tb.Errorf("%d of %d frames at the end", pool.Free(), frames)
+			if pool.Free() != *frames {
+				tb.Errorf("%d of %d frames at the end", pool.Free(), *frames)
 			}
 			return u.Close()
 		},
@@ -216,18 +221,18 @@ func openAsavie(tb testing.TB, s shape, wires []*xsktest.Wire, name string, drai
 	open := func(w *xsktest.Wire) *Link {
 		dev, err := netlink.LinkByName(w.Dev)
 		must(tb, err)
-		k, err := Open(Config{IfIndex: dev.Attrs().Index, Frames: frames, FrameSize: frameSize, RingSize: ringSize, Drain: drain})
+		k, err := Open(Config{IfIndex: dev.Attrs().Index, Frames: *frames, FrameSize: frameSize, RingSize: ringSize, Drain: drain})
 		must(tb, err)
 		return k
 	}
 	in := open(wires[0])
-	l := &layer{name: name, in: in, out: in, pools: []*fastpath.Pool{fastpath.NewPool(frames, frameSize)}}
+	l := &layer{name: name, in: in, out: in, pools: []*fastpath.Pool{fastpath.NewPool(*frames, frameSize)}}
 	l.cross = func(batch []fastpath.Desc) []fastpath.Desc { return batch }
 	l.syscalls, l.close = in.Syscalls, in.Close
 	if !s.hair {
 		out := open(wires[1])
 		l.out, l.syscalls = out, out.Syscalls
-		l.pools = append(l.pools, fastpath.NewPool(frames, frameSize))
+		l.pools = append(l.pools, fastpath.NewPool(*frames, frameSize))
 		l.cross = copying(in, out, l.pools[0], l.pools[1])
 		l.close = func() error { return cmp.Or(in.Close(), out.Close()) }
 	}
