@@ -53,10 +53,6 @@ func Recover(mem []byte, c Config, now Time) (*Table, Recovery, error) {
 	return t, rec, nil
 }
 
-// recoverGroup is how many records are hashed, and their index lines touched,
-// before the first is put back: their cache misses overlap.
-const recoverGroup = 16
-
 // hashes are those of a record's two keys.
 type hashes [2]uint64
 
@@ -64,44 +60,30 @@ func (t *Table) recoverArena(a *arena, now ticks, rec *Recovery) {
 	clear(a.buckets)
 	h := &Handle{t: t, secret: &t.secret}
 	last := uint32(0)
-	var group [recoverGroup]hashes
-	for first := uint32(1); first <= a.records && a.flows != 0; first += recoverGroup {
-		end := min(first+recoverGroup, a.records+1)
-		for i := first; i < end; i++ {
-			if a.flow(i).load().state() != None {
-				group[i-first] = t.touch(a, i)
-			}
-		}
-		for i := first; i < end; i++ {
-			if a.flow(i).load().state() != None && h.recoverFlow(a, i, &group[i-first], now, rec) {
-				last = i
-			}
+	for i := uint32(1); i <= a.records && a.flows != 0; i++ {
+		if a.flow(i).load().state() != None && h.recoverFlow(a, i, now, rec) {
+			last = i
 		}
 	}
 	a.fresh.Store(last + 1)
 	t.refree(a, last)
 }
 
-// touch hashes a record's keys and loads the lines they belong to.
-func (t *Table) touch(a *arena, i uint32) (hs hashes) {
-	for side := range hs {
-		k := a.keyOf(i, Side(side))
-		hs[side] = t.secret.hash(a.v6, &k)
-		a.buckets[a.home(hs[side])].ctl.Load()
-	}
-	return hs
-}
-
 // recoverFlow puts one record back to life, or drops it.
-func (h *Handle) recoverFlow(a *arena, i uint32, hs *hashes, now ticks, rec *Recovery) bool {
+func (h *Handle) recoverFlow(a *arena, i uint32, now ticks, rec *Recovery) bool {
 	f := a.flow(i)
 	m := f.load()
+	var hs hashes
+	for side := range hs {
+		k := a.keyOf(i, Side(side))
+		hs[side] = h.secret.hash(a.v6, &k)
+	}
 	switch {
-	case !f.whole(m, hs, now):
+	case !f.whole(m, &hs, now):
 		rec.Torn++
 	case h.t.lifetimes.expired(m, now):
 		rec.Expired++
-	case !h.reinsert(a, i, hs):
+	case !h.reinsert(a, i, &hs):
 		rec.Torn++
 	default:
 		rec.Recovered++
