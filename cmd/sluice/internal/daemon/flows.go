@@ -15,14 +15,11 @@ import (
 
 func flowConfig(c *config.Configuration) flowtable.Config {
 	t := c.Flows.Timeouts
-	timeouts := flowtable.DefaultTimeouts()
-	if c.Flows.Profile == config.ProfileRFC {
-		timeouts = flowtable.RFCTimeouts()
-	}
+	var timeouts flowtable.Timeouts
 	timeouts.SynSeen, timeouts.SynAckSeen = t.SynSent.D(), t.SynReceived.D()
 	timeouts.Established, timeouts.Fin, timeouts.LastAck = t.Established.D(), t.FinWait.D(), t.LastAck.D()
 	timeouts.TimeWaitClient, timeouts.TimeWaitBackend = t.TimeWaitClient.D(), t.TimeWaitBackend.D()
-	timeouts.Reset = t.Reset.D()
+	timeouts.Reset, timeouts.ResetEstablished, timeouts.UDPIdle = t.Reset.D(), t.ResetEstablished.D(), t.UDPIdle.D()
 	timeouts.UDPUnreplied, timeouts.UDPReplied, timeouts.ICMP = t.UDPUnreplied.D(), t.UDPReplied.D(), t.ICMP.D()
 	return flowtable.Config{
 		IPv4Flows: uint32(c.Flows.IPv4), IPv6Flows: uint32(c.Flows.IPv6), Timeouts: timeouts,

@@ -1,0 +1,244 @@
+// Package e2e proves the whole gateway: the real binary, in a network of
+// namespaces, between real TCP and UDP stacks, with both laws checked after every
+// test. The figures that a test prints are the ones that documentation quotes.
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/control/status"
+)
+
+// The lab's VIPs, outside of every segment: clients reach them by their default route.
+const (
+	vip4, vip6       = "203.0.113.10", "2001:db8:f::10"
+	external4        = "203.0.113.20"
+	keepVIP4         = "203.0.113.30"
+	keepVIP6         = "2001:db8:f::30"
+	backendPort      = 8080
+	localBackendPort = 8090
+	webPort, dnsPort = 80, 53
+	webNodePort      = 30080
+	gatewayNode      = "gateway"
+)
+
+// full says whether the long runs are asked for.
+func full() bool { return os.Getenv("SLUICE_E2E") == "full" }
+
+var binary string // the daemon, built once
+
+func TestMain(m *testing.M) {
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "sluice-e2e-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	binary = filepath.Join(dir, "sluice")
+	build := exec.Command("go", "build", "-o", binary, "sluice.dev/sluice/cmd/sluice")
+	build.Stderr = os.Stderr
+	if err := build.Run(); err != nil {
+		fmt.Fprintln(os.Stderr, "go build:", err)
+		return 1
+	}
+	status := m.Run()
+	left, err := topo.Leftovers()
+	if err != nil || len(left) > 0 {
+		fmt.Fprintln(os.Stderr, "left behind:", left, err)
+		return 1
+	}
+	return status
+}
+
+// lab is a network with a gateway that forwards.
+type lab struct {
+	*topo.Net
+	t       *testing.T
+	ctx     context.Context
+	gate    *gate.Gateway
+	servers []*topo.Server
+	damage  map[*topo.Host]topo.Counters
+}
+
+// newLab builds the network, starts a server on every backend and the gateway with
+// a service "web" (TCP) and "dns" (UDP) over all of them.
+func newLab(t *testing.T, c topo.Config, options string, more ...gate.Service) *lab {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	t.Cleanup(cancel)
+	n, err := topo.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &lab{Net: n, t: t, ctx: ctx, damage: map[*topo.Host]topo.Counters{}}
+	t.Cleanup(l.close)
+	// Hosts of the lab give out more ports than Linux by default; a gateway must not.
+	if err := n.Gateway.SetSysctl("net.ipv4.ip_local_port_range", "32768 60999"); err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range n.Backends {
+		s, err := h.Serve(backendPort)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.servers = append(l.servers, s)
+	}
+	l.gate, err = gate.New(gate.Config{Sluice: binary, Host: n.Gateway, NodeName: gatewayNode, Options: options})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.apply(append([]gate.Service{l.web(n.Backends...), l.dns(n.Backends...)}, more...)...)
+	if err := l.gate.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range l.hosts() {
+		if l.damage[h], err = h.Counters(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return l
+}
+
+func (l *lab) hosts() []*topo.Host {
+	return append(append([]*topo.Host{l.Gateway}, l.Clients...), l.Backends...)
+}
+
+// close checks what must hold after every test, and that nothing is left.
+func (l *lab) close() {
+	if l.gate != nil && !l.t.Failed() {
+		l.checkLaws()
+		l.checkDamage()
+	}
+	if l.t.Failed() && l.gate != nil {
+		l.explain()
+	}
+	if l.gate != nil {
+		if err := l.gate.Close(); err != nil {
+			l.t.Error(err)
+		}
+	}
+	if err := l.Net.Close(); err != nil {
+		l.t.Error(err)
+	}
+	left, err := l.Net.Leftovers()
+	if err != nil || len(left) > 0 {
+		l.t.Errorf("left behind: %v %v", left, err)
+	}
+}
+
+// explain prints what a failed test leaves to look at.
+func (l *lab) explain() {
+	if s, err := l.gate.Client.Stats(l.ctx); err == nil {
+		l.t.Logf("statistics: %+v", s)
+	}
+	shown := 0
+	_ = l.gate.Client.Flows(l.ctx, status.FlowFilter{}, func(f *status.FlowView) error {
+		if shown++; shown <= 20 {
+			l.t.Logf("flow: %+v", *f)
+		}
+		return nil
+	})
+	for h, before := range l.damage {
+		if now, err := h.Counters(); err == nil {
+			l.t.Logf("%s counted: %v", h.Name, now.Since(before))
+		}
+	}
+	l.t.Logf("daemon:\n%s", l.gate.Log())
+}
+
+// checkLaws holds the gateway to the packet law and the frame law, exactly.
+func (l *lab) checkLaws() status.StatsView {
+	l.t.Helper()
+	s, err := l.gate.Laws(l.ctx)
+	if err != nil {
+		l.t.Errorf("after the test: %v", err)
+	}
+	for _, q := range s.Queues {
+		if q.TxInvalidDescs+q.RxInvalidDescs > 0 {
+			l.t.Errorf("kernel refused descriptors: %+v", q)
+		}
+	}
+	return s
+}
+
+// checkDamage: no kernel received anything with a bad header or checksum.
+func (l *lab) checkDamage() {
+	l.t.Helper()
+	for h, before := range l.damage {
+		now, err := h.Counters()
+		if err != nil {
+			l.t.Error(err)
+			continue
+		}
+		if bad := now.Since(before).Damaged(); len(bad) > 0 {
+			l.t.Errorf("%s received damaged packets: %v", h.Name, bad)
+		}
+	}
+}
+
+func (l *lab) apply(services ...gate.Service) {
+	l.t.Helper()
+	if err := l.gate.Apply(services...); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func (l *lab) applied() {
+	l.t.Helper()
+	if err := l.gate.Applied(l.ctx); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func endpoints(hosts ...*topo.Host) (list []gate.Endpoint) {
+	for _, h := range hosts {
+		list = append(list,
+			gate.Endpoint{Addr: h.Addr4(), Port: backendPort, Node: h.Name},
+			gate.Endpoint{Addr: h.Addr6(), Port: backendPort, Node: h.Name})
+	}
+	return list
+}
+
+func (l *lab) web(hosts ...*topo.Host) gate.Service {
+	return gate.Service{
+		Name: "web", Port: webPort, NodePort: webNodePort, VIPs: []string{vip4, vip6},
+		ExternalIPs: []string{external4}, Endpoints: endpoints(hosts...),
+	}
+}
+
+func (l *lab) dns(hosts ...*topo.Host) gate.Service {
+	return gate.Service{Name: "dns", UDP: true, Port: dnsPort, VIPs: []string{vip4, vip6}, Endpoints: endpoints(hosts...)}
+}
+
+func at(addr string, port uint16) netip.AddrPort {
+	return netip.AddrPortFrom(netip.MustParseAddr(addr), port)
+}
+
+func fair(hosts []*topo.Host) map[string]float64 {
+	w := map[string]float64{}
+	for _, h := range hosts {
+		w[h.Name] = 1
+	}
+	return w
+}
+
+// sum adds up a worker counter over all workers.
+func sum(s *status.StatsView, f func(*status.WorkerView) uint64) (n uint64) {
+	for i := range s.Workers {
+		n += f(&s.Workers[i])
+	}
+	return n
+}
