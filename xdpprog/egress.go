@@ -13,6 +13,9 @@ import (
 // not come by it: __dev_direct_xmit (net/core/dev.c) passes no queueing
 // discipline and no TCX.
 func (s *Steering) AttachEgress(ifindex int, name string) error {
+	if s.egress[ifindex] != nil {
+		return fmt.Errorf("attach TCX egress to %s: %w", name, ErrAttached)
+	}
 	c, err := s.instance(steerProgEgress)
 	if err != nil {
 		return err

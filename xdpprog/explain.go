@@ -11,16 +11,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// explain turns a refusal of the kernel into what is missing. A rejection by the
-// verifier carries the same errno as a missing capability; only the log tells.
+// explain turns a refusal of the kernel into what is missing. The verifier's
+// rejection of a program carries the same errno as a missing capability, and may
+// be due to one: only then is it not the program's or the kernel's fault.
 func explain(err error) error {
+	missing := missingCapabilities()
 	var rejected *ebpf.VerifierError
-	if errors.As(err, &rejected) && len(rejected.Log) > 0 {
+	if errors.As(err, &rejected) && len(rejected.Log) > 0 && missing == "" {
 		return fmt.Errorf("this kernel's BPF verifier rejects the program; Sluice needs Linux 5.18 or later: %w", err)
 	}
 	switch {
 	case errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES):
-		if missing := missingCapabilities(); missing != "" {
+		if missing != "" {
 			return fmt.Errorf("the process lacks %s: %w", missing, err)
 		}
 		return fmt.Errorf("refused although the capabilities are there; look for kernel lockdown, an LSM, or a user namespace: %w", err)
@@ -30,8 +32,9 @@ func explain(err error) error {
 	return err
 }
 
-// missingCapabilities names what loading and attaching needs and the process has
-// not (capabilities(7)). CAP_SYS_ADMIN stands for CAP_BPF.
+// missingCapabilities names what loading and attaching needs and the thread has
+// not (capabilities(7)). Without CAP_PERFMON the verifier allows no arithmetic on
+// packet pointers. CAP_SYS_ADMIN stands for it and for CAP_BPF.
 func missingCapabilities() string {
 	status, err := os.ReadFile("/proc/thread-self/status")
 	if err != nil {
@@ -51,5 +54,8 @@ func missingCapabilities() string {
 	if !has(unix.CAP_BPF) && !has(unix.CAP_SYS_ADMIN) {
 		missing = append(missing, "CAP_BPF")
 	}
-	return strings.Join(missing, " and ")
+	if !has(unix.CAP_PERFMON) && !has(unix.CAP_SYS_ADMIN) {
+		missing = append(missing, "CAP_PERFMON")
+	}
+	return strings.Join(missing, ", ")
 }

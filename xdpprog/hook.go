@@ -16,6 +16,8 @@ var (
 	ErrDetached = errors.New("the program is not attached any more")
 	// ErrForeign: the hook holds somebody else's program.
 	ErrForeign = errors.New("another XDP program is attached")
+	// ErrAttached: this Steering has attached there before; Port.Close first.
+	ErrAttached = errors.New("attached already")
 )
 
 // hook is what rtnetlink says about an interface's XDP hook: unlike a program or

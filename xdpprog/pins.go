@@ -133,6 +133,17 @@ func removePins(pinDir string) error {
 	return err
 }
 
+// removeUnusedPins undoes makePinDirs if no predecessor's program is in force.
+func removeUnusedPins(pinDir string) error {
+	if pinDir == "" {
+		return nil
+	}
+	if links, err := os.ReadDir(filepath.Join(pinDir, linkDir)); err != nil || len(links) > 0 {
+		return nil
+	}
+	return removePins(pinDir)
+}
+
 // DetachOthers detaches what a predecessor left on interfaces that this Steering
 // has not attached to: interfaces that left the configuration, or the node.
 func (s *Steering) DetachOthers() error {
@@ -203,13 +214,8 @@ func closeLink(l link.Link, detach bool) error {
 
 // dropLink detaches for good: whoever else holds the link cannot keep it attached.
 func dropLink(l link.Link) error {
-	// A link whose device is gone has nothing to detach, which is what is wanted.
-	detach := l.Detach()
-	if errors.Is(detach, unix.EINVAL) || errors.Is(detach, unix.ENOLINK) {
-		detach = nil
-	}
-	unpin := l.Unpin()
-	if errors.Is(unpin, fs.ErrNotExist) {
+	detach, unpin := l.Detach(), l.Unpin()
+	if errors.Is(unpin, fs.ErrNotExist) { // somebody removed the pin before us
 		unpin = nil
 	}
 	return errors.Join(detach, unpin, l.Close())

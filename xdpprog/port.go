@@ -58,6 +58,9 @@ func (s *Steering) AttachHostLink(ifindex int, name string) (*Port, error) {
 }
 
 func (s *Steering) attach(program string, ifindex int, name string, mode AttachMode) (*Port, error) {
+	if s.ports[ifindex] != nil {
+		return nil, fmt.Errorf("attach XDP to %s: %w", name, ErrAttached)
+	}
 	p := &Port{s: s, ifindex: ifindex, name: name}
 	c, err := s.instance(program)
 	if err != nil {
@@ -97,7 +100,7 @@ func (p *Port) attach(mode AttachMode) error {
 		return h.foreign(p.name)
 	}
 	if err := p.attachNew(mode); err != nil {
-		return explain(err)
+		return err
 	}
 	return pin(p.link, p.pinPath())
 }
@@ -117,13 +120,16 @@ func (p *Port) takeOver(h hook, mode AttachMode) (bool, error) {
 	if h.generic {
 		have = Generic
 	}
-	attachedTo := int(info.XDP().Ifindex)
-	if attachedTo == 0 || mode != Auto && mode != have {
+	attachedTo := info.XDP().Ifindex
+	if attachedTo == 0 { // its device was deleted, or somebody detached it
 		return false, dropLink(l)
 	}
 	if h.program != info.Program {
-		return false, errors.Join(fmt.Errorf("%s is the link of an interface %d in another network namespace; "+
+		return false, errors.Join(fmt.Errorf("%s is the link of interface %d in another network namespace; "+
 			"every gateway needs a pin directory of its own", p.pinPath(), attachedTo), l.Close())
+	}
+	if mode != Auto && mode != have {
+		return false, dropLink(l)
 	}
 	if err := l.Update(p.program); err != nil {
 		return false, errors.Join(fmt.Errorf("replace the predecessor's program: %w", err), l.Close())
@@ -133,29 +139,44 @@ func (p *Port) takeOver(h hook, mode AttachMode) (bool, error) {
 }
 
 func (p *Port) attachNew(mode AttachMode) error {
-	try := func(m AttachMode) (err error) {
-		p.mode = m
-		p.link, err = link.AttachXDP(link.XDPOptions{Program: p.program, Interface: p.ifindex, Flags: m.flags()})
-		return err
+	p.reason = "configured"
+	if mode == Generic {
+		return p.hook(Generic)
 	}
-	if mode != Auto {
-		p.reason = "configured"
-		return try(mode)
-	}
-	native := try(Native)
-	if native == nil {
+	native := p.hook(Native)
+	switch {
+	case native == nil && mode == Auto:
 		p.reason = "the driver supports it"
 		return nil
-	}
-	// These would be no different in generic mode.
-	if errors.Is(native, unix.EPERM) || errors.Is(native, unix.EBUSY) || errors.Is(native, unix.EEXIST) || errors.Is(native, unix.ENODEV) {
+	case native == nil || noModeHelps(native):
 		return native
+	case mode == Native:
+		return fmt.Errorf("the driver refuses native mode, choose auto or generic, or look at its MTU and queues: %w", native)
 	}
-	if err := try(Generic); err != nil {
+	if err := p.hook(Generic); err != nil {
 		return errors.Join(native, err)
 	}
 	p.reason = "the driver refuses native mode: " + native.Error()
 	return nil
+}
+
+// noModeHelps is for refusals that have nothing to do with the driver.
+func noModeHelps(err error) bool {
+	for _, e := range []error{unix.EPERM, unix.EBUSY, unix.EEXIST, unix.ENODEV} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *Port) hook(m AttachMode) (err error) {
+	p.mode = m
+	p.link, err = link.AttachXDP(link.XDPOptions{Program: p.program, Interface: p.ifindex, Flags: m.flags()})
+	if errors.Is(err, unix.EPERM) {
+		return explain(err)
+	}
+	return err
 }
 
 // Mode is Native or Generic.

@@ -20,18 +20,18 @@ func (s *Steering) Reconcile(want Rules) (changed int, err error) {
 		changed++
 		errs = append(errs, err)
 	}
-	// A predecessor that died between two writes left an address unlike its entries.
-	for a, st := range s.rules.addrs {
-		if st.flags() != st.kernel {
-			do(s.syncAddr(a))
-		}
-	}
 	s.reconcileKeys(steerMapFrontends, want.Frontends, do)
 	s.reconcileKeys(steerMapKeepSources, want.Sources, do)
 	if err := s.reconcileNodePorts(want.NodePorts, do); err != nil {
 		errs = append(errs, err)
 	}
 	s.reconcileAddrs(want.Addrs, do)
+	// A predecessor that died between two writes left an address unlike its entries.
+	for a, st := range s.rules.addrs {
+		if st.flags() != st.kernel {
+			do(s.syncAddr(a))
+		}
+	}
 	return changed, errors.Join(errs...)
 }
 

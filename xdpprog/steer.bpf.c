@@ -37,12 +37,12 @@ INLINE bool node_port_open(struct tuple *t)
 }
 
 /* To us: a frontend, a node port, a reply to an SNAT address. */
-INLINE bool to_us(struct tuple *t, bool echo, struct config *s)
+INLINE bool to_us(struct tuple *t, struct config *s)
 {
 	enum addr_flags *dst = map_lookup(&addrs, t->dst.addr);
 	if (!dst || !(*dst & ~HAS_KEEP))
 		return 0;
-	if (echo)
+	if (t->echo)
 		return *dst & VIP;
 	if (t->fragment)
 		return 1;
@@ -56,10 +56,10 @@ INLINE bool to_us(struct tuple *t, bool echo, struct config *s)
 }
 
 /* From a backend whose service keeps the client's address. */
-INLINE bool kept(struct tuple *t, bool echo, enum addr_flags except)
+INLINE bool kept(struct tuple *t, enum addr_flags except)
 {
 	enum addr_flags *src = map_lookup(&addrs, t->src.addr);
-	if (echo || !src || !(*src & HAS_KEEP) || *src & except)
+	if (!src || !(*src & HAS_KEEP) || *src & except)
 		return 0;
 	return t->fragment || map_lookup(&keep_sources, &t->src);
 }
@@ -67,14 +67,13 @@ INLINE bool kept(struct tuple *t, bool echo, enum addr_flags except)
 SEC("xdp.frags") int steer(struct xdp_md *ctx)
 {
 	struct tuple t = {};
-	bool echo = 0;
 	struct config *s = first(&settings);
 	struct counts *c = first(&counters);
 	if (!s || !c)
 		return XDP_PASS;
 	/* Who comes in with an address of ours as source is not our backend. */
-	if (!read_frame((void *)(long)ctx->data, (void *)(long)ctx->data_end, &t, &echo) ||
-	    (!to_us(&t, echo, s) && !kept(&t, echo, VIP | NODE | SNAT))) {
+	if (!read_frame((void *)(long)ctx->data, (void *)(long)ctx->data_end, &t) ||
+	    (!to_us(&t, s) && !kept(&t, VIP | NODE | SNAT))) {
 		c->passed++;
 		return XDP_PASS;
 	}
@@ -99,17 +98,20 @@ SEC("xdp.frags") int host_link(struct xdp_md *ctx)
 SEC("tcx/egress") int egress(struct __sk_buff *skb)
 {
 	struct tuple t = {};
-	bool echo = 0;
 	struct config *s = first(&settings);
 	struct counts *c = first(&counters);
 	/* What came in by the host link was returned by user space: catching it again would be a loop. */
 	if (!s || !c || !s->host_link || skb->ingress_ifindex == s->host_link || skb->ifindex == s->host_link)
 		return TCX_NEXT;
-	__u32 linear = skb->data_end - skb->data;
-	if (linear < HEADER_BYTES && linear < skb->len)
-		skb_pull_data(skb, skb->len < HEADER_BYTES ? skb->len : HEADER_BYTES);
-	if (!read_frame((void *)(long)skb->data, (void *)(long)skb->data_end, &t, &echo) || !kept(&t, echo, 0) ||
-	    !heartbeat_young(s))
+	for (bool pulled = 0;; pulled = 1) {
+		if (read_frame((void *)(long)skb->data, (void *)(long)skb->data_end, &t))
+			break;
+		/* Readable is the skb's linear part. Headers beyond it are rare; making them
+		 * linear costs a copy, and only one that gets us further is worth it. */
+		if (pulled || !t.cut || skb_pull_data(skb, skb->len < HEADER_BYTES ? skb->len : HEADER_BYTES))
+			return TCX_NEXT;
+	}
+	if (!kept(&t, 0) || !heartbeat_young(s))
 		return TCX_NEXT;
 	c->egress_redirected++;
 	return redirect(s->host_link, 0);

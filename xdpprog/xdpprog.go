@@ -101,7 +101,7 @@ func Load(c Config) (*Steering, error) {
 		maps: map[string]*ebpf.Map{}, ports: map[int]*Port{}, egress: map[int]*egressFilter{},
 	}
 	if err := s.start(); err != nil {
-		return nil, errors.Join(err, s.Close(false))
+		return nil, errors.Join(err, s.Close(false), removeUnusedPins(c.PinDir))
 	}
 	return s, nil
 }

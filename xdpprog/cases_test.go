@@ -1,0 +1,197 @@
+package xdpprog
+
+import (
+	"fmt"
+	"net/netip"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+const (
+	vip4, vip6       = "192.0.2.10", "2001:db8::10"
+	bareVIP4         = "192.0.2.11" // a VIP of which no port is served
+	nodeVIP4         = "192.0.2.12" // an external IP that is the node's own
+	node4, node6     = "198.51.100.1", "2001:db8:1::1"
+	snat4, snat6     = "203.0.113.5", "2001:db8:2::5"
+	client4, client6 = "100.64.7.7", "2001:db8:7::7"
+	kept4, kept6     = "10.0.0.5", "fd00::5"
+	plain4, plain6   = "10.0.0.9", "fd00::9" // a backend that does not keep, or any host
+	snatFirst        = 20000
+	snatCount        = 1000
+	tcp, udp, sctp   = header.ProtoTCP, header.ProtoUDP, header.ProtoSCTP
+	icmp4, icmp6     = header.ProtoICMP, header.ProtoICMPv6
+)
+
+func addr(s string) header.Addr { return header.AddrFrom(netip.MustParseAddr(s)) }
+
+func key(a string, proto uint8, port uint16) FrontendKey {
+	return FrontendKey{Addr: addr(a), Port: port, Proto: proto}
+}
+
+// fixture is the rules that the packets of TestSteer meet.
+func fixture() Rules {
+	return Rules{
+		Frontends: []FrontendKey{
+			key(vip4, tcp, 80), key(vip4, udp, 53), key(vip4, sctp, 9),
+			key(vip6, tcp, 80), key(vip6, udp, 53), key(vip6, sctp, 9),
+		},
+		NodePorts: []NodePort{
+			{false, tcp, 30080}, {true, tcp, 30080}, {false, udp, 30053}, {true, tcp, 30090}, {false, sctp, 30009}, {false, tcp, 65535},
+		},
+		Addrs: map[header.Addr]AddrFlags{
+			addr(vip4): AddrVIP, addr(vip6): AddrVIP, addr(bareVIP4): AddrVIP, addr(nodeVIP4): AddrVIP | AddrNode,
+			addr(node4): AddrNode, addr(node6): AddrNode, addr(snat4): AddrSNAT, addr(snat6): AddrSNAT,
+		},
+		Sources: []FrontendKey{key(kept4, tcp, 8080), key(kept6, tcp, 8080), key(node4, tcp, 8080)},
+	}
+}
+
+// The verdict of a case: which program wants the packet.
+const (
+	kernel     = 0
+	steers     = 1 // steer does
+	redirects  = 2 // egress does
+	both       = steers | redirects
+	whenAsked  = 4 // steer does if Settings.Unserved
+	hostLinkIx = 4242
+)
+
+type verdictCase struct {
+	name string
+	p    pkt
+	want int
+}
+
+func verdictCases() []verdictCase {
+	// Errors about packets: from a router or the far end, back to whom the packet claims as its source.
+	about := func(typ uint8, quote pkt) pkt {
+		p := pkt{src: plain4, dst: quote.src, proto: icmp4, icmpType: typ, quote: &quote}
+		if quote.v6() {
+			p.src, p.proto = plain6, icmp6
+		}
+		return p
+	}
+	frag6 := func(v uint16) []ex { return []ex{{kind: fragment, units: 1, fragment: v}} }
+	cases := []verdictCase{
+		{"frontend TCP v4", pkt{src: client4, dst: vip4, proto: tcp, sport: 999, dport: 80}, steers},
+		{"frontend UDP v4", pkt{src: client4, dst: vip4, proto: udp, sport: 999, dport: 53}, steers},
+		{"frontend SCTP v4", pkt{src: client4, dst: vip4, proto: sctp, sport: 999, dport: 9}, steers},
+		{"frontend TCP v6", pkt{src: client6, dst: vip6, proto: tcp, sport: 999, dport: 80}, steers},
+		{"frontend UDP v6", pkt{src: client6, dst: vip6, proto: udp, sport: 999, dport: 53}, steers},
+		{"frontend SCTP v6", pkt{src: client6, dst: vip6, proto: sctp, sport: 999, dport: 9}, steers},
+		{"frontend's port of another protocol", pkt{src: client4, dst: vip4, proto: udp, sport: 999, dport: 80}, whenAsked},
+		{"frontend's port, other address", pkt{src: client4, dst: plain4, proto: tcp, sport: 999, dport: 80}, kernel},
+		{"frontend's port as source", pkt{src: vip4, dst: client4, proto: tcp, sport: 80, dport: 999}, kernel},
+		{"frontend, port bytes swapped", pkt{src: client4, dst: vip4, proto: tcp, sport: 999, dport: 80 << 8}, whenAsked},
+		{"frontend, other protocol", pkt{src: client4, dst: vip4, proto: 47, sport: 999, dport: 80}, kernel},
+		{"frontend, IPv4 options", pkt{src: client4, dst: vip4, proto: tcp, sport: 999, dport: 80, optionBytes: 40}, steers},
+
+		{"VIP without frontends", pkt{src: client4, dst: bareVIP4, proto: tcp, dport: 80}, whenAsked},
+		{"VIP that is the node's, unserved", pkt{src: client4, dst: nodeVIP4, proto: tcp, dport: 22}, kernel},
+		{"VIP that is the node's, node port", pkt{src: client4, dst: nodeVIP4, proto: tcp, dport: 30080}, steers},
+
+		{"node port TCP v4", pkt{src: client4, dst: node4, proto: tcp, dport: 30080}, steers},
+		{"node port TCP v6", pkt{src: client6, dst: node6, proto: tcp, dport: 30080}, steers},
+		{"node port UDP v4", pkt{src: client4, dst: node4, proto: udp, dport: 30053}, steers},
+		{"node port SCTP v4", pkt{src: client4, dst: node4, proto: sctp, dport: 30009}, steers},
+		{"node port, highest", pkt{src: client4, dst: node4, proto: tcp, dport: 65535}, steers},
+		{"node port of v4 only, v6", pkt{src: client6, dst: node6, proto: udp, dport: 30053}, kernel},
+		{"node port of v6 only, v4", pkt{src: client4, dst: node4, proto: tcp, dport: 30090}, kernel},
+		{"node port of another protocol", pkt{src: client4, dst: node4, proto: udp, dport: 30080}, kernel},
+		{"node port's neighbour", pkt{src: client4, dst: node4, proto: tcp, dport: 30081}, kernel},
+		{"node port at a VIP", pkt{src: client4, dst: vip4, proto: tcp, dport: 30080}, whenAsked},
+		{"node's SSH", pkt{src: client4, dst: node4, proto: tcp, dport: 22}, kernel},
+		{"node port 0", pkt{src: client4, dst: node4, proto: tcp}, kernel},
+
+		{"reply, first port of the range", pkt{src: plain4, dst: snat4, proto: tcp, sport: 80, dport: snatFirst}, steers},
+		{"reply, last port of the range", pkt{src: plain6, dst: snat6, proto: udp, sport: 80, dport: snatFirst + snatCount - 1}, steers},
+		{"reply SCTP", pkt{src: plain4, dst: snat4, proto: sctp, sport: 80, dport: snatFirst + 1}, steers},
+		{"port before the range", pkt{src: plain4, dst: snat4, proto: tcp, sport: 80, dport: snatFirst - 1}, kernel},
+		{"port after the range", pkt{src: plain4, dst: snat4, proto: tcp, sport: 80, dport: snatFirst + snatCount}, kernel},
+		{"range at an address that is not SNAT", pkt{src: plain4, dst: node4, proto: tcp, sport: 80, dport: snatFirst}, kernel},
+
+		{"kept source v4", pkt{src: kept4, dst: client4, proto: tcp, sport: 8080, dport: 999}, both},
+		{"kept source v6", pkt{src: kept6, dst: client6, proto: tcp, sport: 8080, dport: 999}, both},
+		{"kept source, other port", pkt{src: kept4, dst: client4, proto: tcp, sport: 8081, dport: 999}, kernel},
+		{"kept source, other protocol", pkt{src: kept4, dst: client4, proto: udp, sport: 8080, dport: 999}, kernel},
+		{"to a kept source", pkt{src: client4, dst: kept4, proto: tcp, sport: 999, dport: 8080}, kernel},
+		{"kept source is the node's own: from outside a forgery", pkt{src: node4, dst: client4, proto: tcp, sport: 8080, dport: 999}, redirects},
+		{"kept source, other address", pkt{src: plain4, dst: client4, proto: tcp, sport: 8080, dport: 999}, kernel},
+
+		{"echo request to a VIP v4", pkt{src: client4, dst: vip4, proto: icmp4, icmpType: 8}, steers},
+		{"echo request to a VIP v6", pkt{src: client6, dst: vip6, proto: icmp6, icmpType: 128}, steers},
+		{"echo request to a VIP without frontends", pkt{src: client4, dst: bareVIP4, proto: icmp4, icmpType: 8}, steers},
+		{"echo reply to a VIP", pkt{src: client4, dst: vip4, proto: icmp4, icmpType: 0}, kernel},
+		{"echo request to the node", pkt{src: client4, dst: node4, proto: icmp4, icmpType: 8}, kernel},
+		{"echo request to an SNAT address", pkt{src: client6, dst: snat6, proto: icmp6, icmpType: 128}, kernel},
+		{"echo request from a kept source", pkt{src: kept4, dst: client4, proto: icmp4, icmpType: 8}, kernel},
+		{"ICMPv6 type in ICMP", pkt{src: client4, dst: vip4, proto: icmp4, icmpType: 128}, kernel},
+		{"ICMP in IPv6", pkt{src: client6, dst: vip6, proto: icmp4, icmpType: 8}, kernel},
+		{"neighbour solicitation to a VIP", pkt{src: client6, dst: vip6, proto: icmp6, icmpType: 135}, kernel},
+
+		{"error about a frontend's packet", about(3, pkt{src: vip4, dst: client4, proto: tcp, sport: 80, dport: 999}), steers},
+		{"error about a frontend's packet v6", about(2, pkt{src: vip6, dst: client6, proto: udp, sport: 53, dport: 999}), steers},
+		{"error about a node port's packet", about(11, pkt{src: node4, dst: client4, proto: tcp, sport: 30080, dport: 999}), steers},
+		{"error about the node's own packet", about(3, pkt{src: node4, dst: client4, proto: tcp, sport: 22, dport: 999}), kernel},
+		{"error about an SNAT packet", about(12, pkt{src: snat4, dst: plain4, proto: udp, sport: snatFirst, dport: 53}), steers},
+		{"error about an SNAT packet v6", about(1, pkt{src: snat6, dst: plain6, proto: tcp, sport: snatFirst, dport: 80}), steers},
+		{"error about a port outside the range", about(3, pkt{src: snat4, dst: plain4, proto: udp, sport: 53, dport: 53}), kernel},
+		{"error about a packet to a kept backend", about(3, pkt{src: client4, dst: kept4, proto: tcp, sport: 999, dport: 8080}), both},
+		{"error about a packet to a kept backend v6", about(3, pkt{src: client6, dst: kept6, proto: tcp, sport: 999, dport: 8080}), both},
+		{"error about a packet to another port of it", about(3, pkt{src: client4, dst: kept4, proto: tcp, sport: 999, dport: 22}), kernel},
+		{"error about a packet from a kept backend", about(3, pkt{src: kept4, dst: client4, proto: tcp, sport: 8080, dport: 999}), kernel},
+		{"error about strangers", about(3, pkt{src: client4, dst: plain4, proto: tcp, sport: 999, dport: 80}), kernel},
+		{"error about an echo reply of a VIP", about(3, pkt{src: vip4, dst: client4, proto: icmp4}), kernel},
+		{"error about IPv4 options", about(3, pkt{src: vip4, dst: client4, proto: tcp, sport: 80, dport: 999, optionBytes: 12}), steers},
+		{"error about extension headers", about(2, pkt{src: vip6, dst: client6, proto: tcp, sport: 80, ext: []ex{{kind: dstopts, units: 2}}}), steers},
+		{"error about a fragment of ours", about(11, pkt{src: snat4, dst: plain4, proto: udp, fragOffset: 1480}), steers},
+		{"error about a fragment to a kept backend", about(11, pkt{src: client4, dst: kept4, proto: udp, fragOffset: 1480}), both},
+		{"error about a fragment of strangers", about(11, pkt{src: client4, dst: plain4, proto: udp, fragOffset: 1480}), kernel},
+		{"redirect", about(5, pkt{src: vip4, dst: client4, proto: tcp, sport: 80, dport: 999}), kernel},
+		{"source quench (RFC 6633)", about(4, pkt{src: vip4, dst: client4, proto: tcp, sport: 80, dport: 999}), kernel},
+		{"ICMPv6 informational", about(129, pkt{src: vip6, dst: client6, proto: tcp, sport: 80, dport: 999}), kernel},
+		{"error to somebody else than it quotes", pkt{src: plain4, dst: node4, proto: icmp4, icmpType: 3,
+			quote: &pkt{src: vip4, dst: client4, proto: tcp, sport: 80, dport: 999}}, kernel},
+
+		{"first fragment to a VIP", pkt{src: client4, dst: vip4, proto: udp, dport: 53, fragMore: true}, steers},
+		{"later fragment to a VIP", pkt{src: client4, dst: vip4, proto: udp, fragOffset: 1480}, steers},
+		{"later fragment to the node", pkt{src: client4, dst: node4, proto: udp, fragOffset: 1480, fragMore: true}, steers},
+		{"later fragment to an SNAT address", pkt{src: plain4, dst: snat4, proto: icmp4, fragOffset: 8}, steers},
+		{"fragment, IPv4 options", pkt{src: client4, dst: vip4, proto: udp, fragOffset: 8, optionBytes: 8}, steers},
+		{"fragment to a stranger", pkt{src: client4, dst: plain4, proto: udp, fragOffset: 1480}, kernel},
+		{"later fragment from a kept source", pkt{src: kept4, dst: client4, proto: tcp, fragOffset: 1480}, both},
+		{"first fragment from a kept source", pkt{src: kept4, dst: client4, proto: udp, sport: 1, fragMore: true}, both},
+		{"fragment to a kept source", pkt{src: client4, dst: kept4, proto: tcp, fragOffset: 1480}, kernel},
+		{"fragment from a kept source that is the node's", pkt{src: node4, dst: client4, proto: tcp, fragOffset: 8}, redirects},
+		{"first fragment to a VIP v6", pkt{src: client6, dst: vip6, proto: udp, dport: 53, ext: frag6(more)}, steers},
+		{"later fragment to a VIP v6", pkt{src: client6, dst: vip6, proto: udp, ext: frag6(1480)}, steers},
+		{"later fragment from a kept source v6", pkt{src: kept6, dst: client6, proto: tcp, ext: frag6(1480 | more)}, both},
+		{"atomic fragment v6, frontend", pkt{src: client6, dst: vip6, proto: udp, dport: 53, ext: frag6(0)}, steers},
+		{"atomic fragment v6, reserved bits", pkt{src: client6, dst: vip6, proto: udp, dport: 53, ext: frag6(6)}, steers},
+		{"atomic fragment v6, unserved", pkt{src: client6, dst: vip6, proto: udp, dport: 54, ext: frag6(0)}, whenAsked},
+		{"fragment behind options v6", pkt{src: client6, dst: vip6, proto: udp, ext: []ex{{kind: hopopts, units: 1}, {kind: fragment, units: 1, fragment: 8}}}, steers},
+		{"options behind a fragment header v6", pkt{src: client6, dst: vip6, proto: udp, ext: []ex{{kind: fragment, units: 1, fragment: 8}, {kind: dstopts, units: 3}}}, steers},
+
+		{"hop-by-hop options", pkt{src: client6, dst: vip6, proto: tcp, dport: 80, ext: []ex{{kind: hopopts, units: 1}}}, steers},
+		{"all extension headers", pkt{src: client6, dst: vip6, proto: tcp, dport: 80, ext: []ex{{kind: hopopts, units: 2},
+			{kind: dstopts, units: 1}, {kind: routing, units: 3}, {kind: fragment, units: 1}, {kind: auth, units: 3}, {kind: dstopts, units: 4}}}, steers},
+		{"extension headers, echo request", pkt{src: client6, dst: vip6, proto: icmp6, icmpType: 128, ext: []ex{{kind: dstopts, units: 1}}}, steers},
+		{"extension headers, unserved", pkt{src: client6, dst: node6, proto: tcp, dport: 22, ext: []ex{{kind: dstopts, units: 1}}}, kernel},
+		{"unknown extension header", pkt{src: client6, dst: vip6, proto: tcp, dport: 80, ext: []ex{{kind: 253, units: 1}}}, kernel},
+		{"no next header", pkt{src: client6, dst: vip6, proto: 59}, kernel},
+
+		{"broadcast MAC", pkt{src: client4, dst: vip4, proto: tcp, dport: 80, toMAC: 0xff}, kernel},
+		{"multicast MAC", pkt{src: client4, dst: vip4, proto: tcp, dport: 80, toMAC: 0x01}, kernel},
+	}
+	for n := range 10 { // eight headers are walked and a ninth is not
+		c := verdictCase{fmt.Sprintf("%d extension headers", n), pkt{src: client6, dst: vip6, proto: tcp, dport: 80}, steers}
+		for range n {
+			c.p.ext = append(c.p.ext, ex{kind: dstopts, units: 1})
+		}
+		if n > 8 {
+			c.want = kernel
+		}
+		cases = append(cases, c)
+	}
+	return cases
+}

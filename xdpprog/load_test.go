@@ -1,0 +1,178 @@
+package xdpprog
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"golang.org/x/sys/unix"
+)
+
+// TestCapabilities: what is missing is named, and no more is needed than is said.
+func TestCapabilities(t *testing.T) {
+	const bpf, netAdmin, perfmon = unix.CAP_BPF, unix.CAP_NET_ADMIN, unix.CAP_PERFMON
+	for _, c := range []struct {
+		name string
+		have []int
+		want string // in the error; empty: none
+	}{
+		{"all that is needed", []int{bpf, netAdmin, perfmon}, ""},
+		{"none", nil, "lacks CAP_NET_ADMIN, CAP_BPF, CAP_PERFMON:"},
+		{"no CAP_BPF", []int{netAdmin, perfmon}, "lacks CAP_BPF:"},
+		{"no CAP_NET_ADMIN", []int{bpf, perfmon}, "lacks CAP_NET_ADMIN:"},
+		{"no CAP_PERFMON", []int{bpf, netAdmin}, "lacks CAP_PERFMON:"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			isolate(t)
+			nic, _ := veth(t, "nic", "peer")
+			_, user := veth(t, "hl", "user")
+			keepOnly(t, c.have...)
+			s, err := Load(Config{})
+			if c.want != "" {
+				if err == nil || !strings.Contains(err.Error(), c.want) {
+					t.Errorf("Load says %v, want %q", err, c.want)
+				}
+				return
+			}
+			must(t, err)
+			p := attach(t, s, nic, "nic", Auto)
+			must(t, s.AttachEgress(nic, "nic"))
+			_, err = s.AttachHostLink(user, "user")
+			must(t, err)
+			keepOnly(t) // once attached, no capability is needed for what the daemon does all day
+			must(t, s.OpenFrontend(key(vip4, tcp, 80)))
+			must(t, s.Heartbeat(1))
+			must(t, p.Check())
+			must(t, s.Close(true))
+		})
+	}
+}
+
+// keepOnly drops the thread's effective capabilities but these.
+func keepOnly(t *testing.T, caps ...int) {
+	t.Helper()
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	must(t, unix.Capget(&head, &data[0]))
+	data[0].Effective, data[1].Effective = 0, 0
+	for _, c := range caps {
+		data[c/32].Effective |= 1 << (c % 32)
+	}
+	must(t, unix.Capset(&head, &data[0]))
+}
+
+// TestVerifierRejection must not read like a missing capability, though the errno
+// is the same.
+func TestVerifierRejection(t *testing.T) {
+	needRoot(t)
+	_, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.XDP, License: "Apache-2.0",
+		Instructions: asm.Instructions{asm.LoadMem(asm.R0, asm.R1, 4096, asm.Word), asm.Return()},
+	})
+	if !errors.Is(err, unix.EACCES) {
+		t.Fatalf("a program that reads beyond its context: %v", err)
+	}
+	err = explain(err)
+	if !strings.Contains(err.Error(), "verifier rejects") || strings.Contains(err.Error(), "CAP_") {
+		t.Errorf("explained as %v", err)
+	}
+}
+
+// TestVerifierBudget: the verifier gives up after a million instructions, and older
+// kernels' need more for the same program.
+func TestVerifierBudget(t *testing.T) {
+	b := newRig(t, Settings{}, Rules{})
+	for _, p := range []*ebpf.Program{b.steer, b.egress} {
+		info, err := p.Info()
+		must(t, err)
+		n, _ := info.VerifiedInstructions()
+		t.Logf("%v: %d instructions verified", p, n)
+		if n > 100_000 {
+			t.Errorf("%v: the verifier walked %d instructions, want at most 100000", p, n)
+		}
+	}
+}
+
+func TestPinDirectory(t *testing.T) {
+	isolate(t)
+	dir := t.TempDir()
+	if _, err := Load(Config{PinDir: filepath.Join(dir, "plain", "pins")}); !errors.Is(err, ErrNoBPFFS) {
+		t.Errorf("pins on a plain file system: %v", err)
+	}
+	mount := filepath.Join(dir, "bpf")
+	for _, want := range []bool{true, false} { // mounted the first time, found the second
+		here, err := EnsureBPFFS(mount)
+		if err != nil || here != want {
+			t.Errorf("EnsureBPFFS: mounted %v, %v; want %v", here, err, want)
+		}
+	}
+	below := filepath.Join(mount, "a", "b")
+	if here, err := EnsureBPFFS(below); err != nil || here {
+		t.Errorf("EnsureBPFFS below: mounted %v, %v", here, err)
+	}
+	s := load(t, Config{PinDir: below})
+	must(t, os.WriteFile(filepath.Join(dir, "note"), nil, 0o600))
+	must(t, s.Close(true))
+	s = load(t, Config{PinDir: mount}) // a mount point cannot be removed, only emptied
+	must(t, s.Close(true))
+	must(t, os.Remove(filepath.Dir(below)))
+	entries, err := os.ReadDir(mount)
+	must(t, err)
+	for _, e := range entries {
+		if !strings.HasSuffix(e.Name(), ".debug") { // the kernel's own
+			t.Errorf("left behind: %s", e.Name())
+		}
+	}
+	must(t, UnmountBPFFS(mount))
+	if _, err := os.Stat(mount); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the mount point is still there: %v", err)
+	}
+}
+
+// TestFailedLoad leaves nothing of a first start, and everything of a predecessor.
+func TestFailedLoad(t *testing.T) {
+	isolate(t)
+	nic, _ := veth(t, "nic", "peer")
+	c := Config{PinDir: pinDir(t)}
+	fail := func(c Config) {
+		t.Helper()
+		keepOnly(t, unix.CAP_BPF, unix.CAP_DAC_OVERRIDE) // maps but no XDP program
+		if _, err := Load(c); err == nil {
+			t.Fatal("Load without CAP_NET_ADMIN: no error")
+		}
+		restoreCapabilities(t)
+	}
+	fail(c)
+	if _, err := os.Stat(c.PinDir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a first start left its pin directory: %v", err)
+	}
+	s := load(t, c)
+	p := attach(t, s, nic, "nic", Auto)
+	must(t, s.Close(false))
+	fail(c)
+	if h, err := readHook(nic); err != nil || h.program != p.id {
+		t.Errorf("the hook holds program %d, %v; want the predecessor's %d", h.program, err, p.id)
+	}
+	s = load(t, c)
+	must(t, s.Close(true))
+
+	t.Chdir(t.TempDir()) // "" is no pin directory, least of all the working directory
+	must(t, os.Mkdir(linkDir, 0o700))
+	fail(Config{})
+	if _, err := os.Stat(linkDir); err != nil {
+		t.Error(err)
+	}
+}
+
+func restoreCapabilities(t *testing.T) {
+	t.Helper()
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	must(t, unix.Capget(&head, &data[0]))
+	data[0].Effective, data[1].Effective = data[0].Permitted, data[1].Permitted
+	must(t, unix.Capset(&head, &data[0]))
+}
