@@ -41,3 +41,18 @@ func receivedByQueue(dev string) ([]uint64, error) {
 		queues = append(queues, v)
 	}
 }
+
+func featuresOn(dev string) (on []string, err error) {
+	e, err := ethtool.NewEthtool()
+	if err != nil {
+		return nil, err
+	}
+	defer e.Close()
+	features, err := e.Features(dev)
+	for f, v := range features {
+		if v {
+			on = append(on, f)
+		}
+	}
+	return on, err
+}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 
 	"github.com/vishvananda/netlink"
 )
@@ -69,6 +70,8 @@ type Net struct {
 	named bool
 	wire  *namespace
 	hosts []*Host
+
+	started atomic.Bool // a process was started
 
 	mu      sync.Mutex
 	closers []func() error // of servers, processes and flows; called in reverse
@@ -257,6 +260,9 @@ func (n *Net) Close() error {
 	var errs []error
 	for i := len(closers) - 1; i >= 0; i-- {
 		errs = append(errs, closers[i]())
+	}
+	if n.started.Load() {
+		errs = append(errs, n.endProcesses())
 	}
 	for _, h := range n.hosts {
 		errs = append(errs, h.ns.close())

@@ -49,6 +49,7 @@ func (h *Host) Start(c Command) (*Process, error) {
 		// that thread until the process has ended.
 		Pdeathsig: syscall.SIGKILL,
 	}
+	h.net.started.Store(true)
 	started := make(chan error, 1)
 	go func() {
 		defer close(p.done)
@@ -138,4 +139,19 @@ func (p *Process) Stop(grace time.Duration) error {
 		}
 	}
 	return fmt.Errorf("process %d does not die", p.PID())
+}
+
+// endProcesses kills what processes of the network started and left behind, and
+// waits until it is gone. They are found by the network's ID in their environment.
+func (n *Net) endProcesses() error {
+	var left []int
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if left = processesWith(environmentTag + "=" + n.ID); len(left) == 0 {
+			return nil
+		}
+		for _, pid := range left {
+			_ = syscall.Kill(pid, syscall.SIGKILL) // gone in the meantime is as well
+		}
+	}
+	return fmt.Errorf("processes do not die: %v", left)
 }

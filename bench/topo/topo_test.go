@@ -204,7 +204,7 @@ func TestFlowsSeeAServerDie(t *testing.T) {
 	}
 	load := FlowLoad{
 		Targets: []netip.AddrPort{netip.AddrPortFrom(n.Backends[0].Addr4(), testPort)},
-		Flows:   10, Interval: 5 * time.Millisecond, Timeout: 200 * time.Millisecond,
+		Flows:   10, Interval: 5 * time.Millisecond, Timeout: 2 * time.Second,
 	}
 	tcp, err := n.Clients[0].OpenTCP(testContext(t), load)
 	if err != nil {
@@ -271,6 +271,26 @@ func TestQueuesSpreadFlows(t *testing.T) {
 	}
 }
 
+func TestOffloadsAreOff(t *testing.T) {
+	n := build(t, Config{})
+	for _, h := range n.hosts {
+		for _, i := range h.Interfaces {
+			err := h.Run(func() error {
+				on, err := featuresOn(i.Name)
+				for _, f := range offloads {
+					if slices.Contains(on, f) {
+						t.Errorf("%s: %s: %s is on", h.Name, i.Name, f)
+					}
+				}
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
 func TestProcessRunsOnHost(t *testing.T) {
 	n := build(t, Config{})
 	var out bytes.Buffer
@@ -292,19 +312,46 @@ func TestProcessRunsOnHost(t *testing.T) {
 
 func TestCloseEndsProcesses(t *testing.T) {
 	n := build(t, Config{})
-	// Without OwnMounts, and deaf to SIGTERM, with a child of its own.
-	p, err := n.Gateway.Start(Command{Path: "/bin/sh", Args: []string{"-c", "trap '' TERM; sleep 600 & while :; do sleep 1; done"}})
+	p, err := n.Gateway.Start(Command{Path: "/bin/sh", Args: []string{"-c", "sleep 600 & wait"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if left, err := n.Leftovers(); err != nil || len(left) == 0 {
 		t.Errorf("a running process is not found: %v %v", left, err)
 	}
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-p.Done():
+	default:
+		t.Error("it runs on")
+	}
+}
+
+// Deaf to SIGTERM, with a child of its own.
+func TestStopKillsWhatDoesNotObey(t *testing.T) {
+	n := build(t, Config{})
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	p, err := n.Gateway.Start(Command{
+		Path: "/bin/sh", Args: []string{"-c", "trap '' TERM; echo deaf; while :; do sleep 0.05; done"}, Stdout: w,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Read(make([]byte, 8)); err != nil {
+		t.Fatal(err)
+	}
 	if err := p.Stop(50 * time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.Close(); err != nil {
-		t.Fatal(err)
+	if err := p.Err(); err == nil {
+		t.Error("it ended well")
 	}
 }
 

@@ -69,7 +69,7 @@ func (m *Mirror) setAddresses(now []Address) {
 	}
 	m.addresses.Store(&now)
 	select {
-	case (chan struct{})(nil) <- struct{}{}:
+	case m.addressesChanged <- struct{}{}:
 	default:
 	}
 }
