@@ -32,12 +32,10 @@ type ticks uint32
 
 const tick = 100 * time.Millisecond
 
-func (t Time) ticks() ticks                  { return ticks(uint64(t) / uint64(tick)) }
-func (t ticks) since(u ticks) int32          { return int32(t - u) }
-func (t ticks) duration() time.Duration      { return time.Duration(t) * tick }
-func ticksOf(d time.Duration) int32          { return int32(d / tick) }
-func span(from, to ticks) time.Duration      { return time.Duration(to.since(from)) * tick }
-func positive(d time.Duration) time.Duration { return max(d, 0) }
+func (t Time) ticks() ticks             { return ticks(uint64(t) / uint64(tick)) }
+func (t ticks) since(u ticks) int32     { return int32(t - u) }
+func ticksOf(d time.Duration) int32     { return int32(d / tick) }
+func span(from, to ticks) time.Duration { return time.Duration(to.since(from)) * tick }
 
 // Flow is the part of a record that both families share; the addresses follow it.
 //

@@ -3,7 +3,6 @@ package flowtable
 import (
 	"encoding/binary"
 	"math/rand/v2"
-	"net/netip"
 	"os"
 	"strconv"
 	"testing"
@@ -55,8 +54,6 @@ func validate(t testing.TB, tb *Table) {
 		t.Fatal(err)
 	}
 }
-
-func addr(s string) header.Addr { return header.AddrFrom(netip.MustParseAddr(s)) }
 
 // addrN returns the n-th address of a test network.
 func addrN(v6 bool, net byte, n uint32) header.Addr {

@@ -73,13 +73,20 @@ type lab struct {
 	damage  map[*topo.Host]topo.Counters
 }
 
+// labConfig says what differs from a two-armed gateway on all its interfaces.
+type labConfig struct {
+	topo.Config
+	interfaces []string // of the gateway, that sluice forwards on
+	options    string   // more of its configuration
+}
+
 // newLab builds the network, starts a server on every backend and the gateway with
 // a service "web" (TCP) and "dns" (UDP) over all of them.
-func newLab(t *testing.T, c topo.Config, options string, more ...gate.Service) *lab {
+func newLab(t *testing.T, c labConfig) *lab {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	t.Cleanup(cancel)
-	n, err := topo.New(c)
+	n, err := topo.New(c.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,11 +103,11 @@ func newLab(t *testing.T, c topo.Config, options string, more ...gate.Service) *
 		}
 		l.servers = append(l.servers, s)
 	}
-	l.gate, err = gate.New(gate.Config{Sluice: binary, Host: n.Gateway, NodeName: gatewayNode, Options: options})
+	l.gate, err = gate.New(gate.Config{Sluice: binary, Host: n.Gateway, NodeName: gatewayNode, Interfaces: c.interfaces, Options: c.options})
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.apply(append([]gate.Service{l.web(n.Backends...), l.dns(n.Backends...)}, more...)...)
+	l.apply(l.web(n.Backends...), l.dns(n.Backends...))
 	if err := l.gate.Start(ctx); err != nil {
 		t.Fatal(err)
 	}

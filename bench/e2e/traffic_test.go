@@ -21,7 +21,7 @@ func TestHTTP(t *testing.T) {
 		{"one-armed", topo.Config{Backends: 2, Queues: 1, OneArmed: true}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			l := newLab(t, c.Config, "")
+			l := newLab(t, labConfig{Config: c.Config})
 			gateway := l.Gateway
 			targets := map[string]netip.AddrPort{
 				"VIP IPv4": at(vip4, webPort), "VIP IPv6": at(vip6, webPort), "externalIP": at(external4, webPort),
@@ -47,7 +47,7 @@ func TestHTTP(t *testing.T) {
 // TestWorkersShareFlows: with two queues a reply often arrives at the worker that
 // did not make its flow. Every packet must be translated all the same.
 func TestWorkersShareFlows(t *testing.T) {
-	l := newLab(t, topo.Config{Clients: 2, Backends: 4, Queues: 2}, "")
+	l := newLab(t, labConfig{Config: topo.Config{Clients: 2, Backends: 4, Queues: 2}})
 	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort), at(vip6, webPort)}, Flows: 400, Interval: 10 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func TestTransfers(t *testing.T) {
 	if full() {
 		size = 1 << 30
 	}
-	l := newLab(t, topo.Config{Queues: 2}, "")
+	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
 	for _, target := range []netip.AddrPort{at(vip4, webPort), at(vip6, webPort)} {
 		for name, transfer := range map[string]func() (*topo.Transfer, error){
 			"download": func() (*topo.Transfer, error) { return l.Clients[0].Download(l.ctx, target, size) },
@@ -109,7 +109,7 @@ func TestTransfers(t *testing.T) {
 // TestClientAddressIsKept: external traffic policy Local, with an endpoint in the
 // gateway's own namespace.
 func TestClientAddressIsKept(t *testing.T) {
-	l := newLab(t, topo.Config{Queues: 2}, "")
+	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
 	local, err := l.Gateway.ServeOn("local", localBackendPort, l.Gateway.Addr4(), l.Gateway.Addr6())
 	if err != nil {
 		t.Fatal(err)
@@ -138,9 +138,39 @@ func TestClientAddressIsKept(t *testing.T) {
 	}
 }
 
+// TestKernelRoutedBackend: backends behind a device that is not the gateway's own.
+// The kernel carries packets on, and replies come back by the host link: to our
+// address on it, or caught on their way out where the client's address was kept.
+func TestKernelRoutedBackend(t *testing.T) {
+	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 2}, interfaces: []string{"front0"}})
+	if err := l.Gateway.Forward(true); err != nil {
+		t.Fatal(err)
+	}
+	keep := gate.Service{Name: "keep", Port: webPort, Local: true, VIPs: []string{keepVIP4, keepVIP6}}
+	for _, e := range endpoints(l.Backends...) {
+		e.Node = gatewayNode // pods of this node
+		keep.Endpoints = append(keep.Endpoints, e)
+	}
+	l.apply(keep)
+	l.applied()
+	client := l.Clients[0]
+	for vip, want := range map[string]string{
+		keepVIP4: client.Addr4().String(), keepVIP6: client.Addr6().String(),
+		vip4: "192.0.0.2", vip6: "fd73:6c75:6963:6500::2",
+	} {
+		r, err := client.HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(vip, webPort)}, Requests: 300, Concurrency: 4, Timeout: 2 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Failed() > 0 || r.Clients[want] != 300 || r.Deviation(fair(l.Backends)) > 5 {
+			t.Errorf("%s: errors %v, shares %v, client addresses seen %v, want %v", vip, r.Errors, r.Shares, r.Clients, want)
+		}
+	}
+}
+
 // TestLocalEndpointWithSNAT: policy Cluster and an endpoint on this node.
 func TestLocalEndpointWithSNAT(t *testing.T) {
-	l := newLab(t, topo.Config{Queues: 2}, "")
+	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
 	local, err := l.Gateway.ServeOn("local", localBackendPort, l.Gateway.Addr4(), l.Gateway.Addr6())
 	if err != nil {
 		t.Fatal(err)
@@ -166,7 +196,7 @@ func TestLocalEndpointWithSNAT(t *testing.T) {
 
 // TestPathMTU: the link to the backends is narrower than both ends believe.
 func TestPathMTU(t *testing.T) {
-	l := newLab(t, topo.Config{BackendMTU: 1400, Queues: 2}, "")
+	l := newLab(t, labConfig{Config: topo.Config{BackendMTU: 1400, Queues: 2}})
 	if err := l.Backends[0].AdvertiseMTU(1500); err != nil {
 		t.Fatal(err)
 	}

@@ -98,6 +98,9 @@ func (g *Gateway) configuration() string {
 	}
 	fmt.Fprintf(&b, "manifests: {directory: %s}\nstateDir: %s\nstatusSocket: %s\nbpfFS: %s\n",
 		g.manifests(), filepath.Join(g.state, "run"), g.socket(), g.bpffs())
+	if !strings.Contains(g.config.Options, "drain:") {
+		b.WriteString("drain: {timeout: 1s}\n") // UDP flows would keep a test waiting for their timeout
+	}
 	b.WriteString(g.config.Options)
 	return b.String()
 }

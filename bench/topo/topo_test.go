@@ -235,7 +235,7 @@ func TestFlowsSeeAServerDie(t *testing.T) {
 // connection lives: the oracle of every test of consistency.
 func TestFlowNoticesAnotherBackend(t *testing.T) {
 	f := &Flows{c: newCollector(), flow: make([]FlowState, 1)}
-	if !f.answer(0, "a") || !f.answer(0, "a") {
+	if first, again := f.answer(0, "a"), f.answer(0, "a"); !first || !again {
 		t.Error("the same backend was taken for another")
 	}
 	if f.answer(0, "b") || f.flow[0].Moves != 1 {

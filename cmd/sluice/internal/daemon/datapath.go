@@ -206,15 +206,6 @@ func (d *datapath) onWorker(ctx context.Context, id int, f func(*fastpath.Worker
 	return nil
 }
 
-// oldestGeneration is the oldest snapshot that any worker may still use.
-func (d *datapath) oldestGeneration() uint64 {
-	oldest := stats.Offline
-	for _, w := range d.workers {
-		oldest = min(oldest, w.block.Generation.Load())
-	}
-	return oldest
-}
-
 func (d *datapath) blocks() []*stats.Block {
 	blocks := make([]*stats.Block, len(d.workers))
 	for i, w := range d.workers {

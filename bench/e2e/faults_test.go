@@ -1,0 +1,359 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"sluice.dev/sluice/bench/topo"
+)
+
+// background is a load that runs while something happens.
+type background struct {
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+	result *topo.Result
+	err    error
+}
+
+// hammer opens new connections, one after another, until stop.
+func (l *lab) hammer(target netip.AddrPort, interval time.Duration) *background {
+	ctx, cancel := context.WithCancel(l.ctx)
+	b := &background{cancel: cancel}
+	b.done.Add(1)
+	go func() {
+		defer b.done.Done()
+		b.result, b.err = l.Clients[0].HTTP(ctx, topo.HTTPLoad{Targets: []netip.AddrPort{target}, Requests: 1_000_000, Concurrency: 2, Interval: interval})
+	}()
+	return b
+}
+
+func (b *background) stop(t *testing.T) *topo.Result {
+	t.Helper()
+	b.cancel()
+	b.done.Wait()
+	if b.err != nil {
+		t.Fatal(b.err)
+	}
+	return b.result
+}
+
+// TestKill: kill -9 under load. Established flows survive, the node's own traffic
+// does not notice, and a new daemon forwards within a second.
+func TestKill(t *testing.T) {
+	l := newLab(t, labConfig{Config: topo.Config{Backends: 4, Queues: 2}})
+	own, err := l.Gateway.ServeOn("node", 9000, l.Gateway.Addr4())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { own.Close() })
+	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort), at(vip6, webPort)}, Flows: 1000, Interval: 200 * time.Millisecond, Timeout: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := l.hammer(netip.AddrPortFrom(l.Gateway.Addr4(), 9000), 5*time.Millisecond)
+	if n := flows.Broken(); n > 0 {
+		t.Fatalf("%d of 1000 flows could not be opened", n)
+	}
+	for round := range 3 {
+		if err := l.gate.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if err := l.gate.Start(l.ctx); err != nil {
+			t.Fatal(err)
+		}
+		took := time.Since(began)
+		t.Logf("round %d: forwards again %v after the start of the new daemon", round, took.Round(time.Millisecond))
+		if took > time.Second {
+			t.Errorf("the new daemon took %v to forward", took)
+		}
+		time.Sleep(2 * time.Second) // every flow asks several times
+	}
+	broken := flows.Broken()
+	r, n := flows.Stop(), node.stop(t)
+	t.Logf("1000 established flows: %d broken, %d answers; the node's own traffic: %d requests, %d errors", broken, r.Requests, n.Requests, n.Failed())
+	if broken > 0 || r.Failed() > 0 {
+		t.Errorf("flows broken: %v", r.Errors)
+	}
+	if n.Failed() > 0 {
+		t.Errorf("the node's own traffic: %v", n.Errors)
+	}
+}
+
+// TestHeartbeat: what a frontend does while nobody is there. First silence, so that
+// live flows are not reset; when the heartbeat is old, the kernel decides.
+func TestHeartbeat(t *testing.T) {
+	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}, options: "heartbeat: {passAfter: 3s}\n"})
+	target := netip.AddrPortFrom(l.Gateway.Addr4(), webNodePort)
+	ask := func(timeout time.Duration) string {
+		r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{target}, Requests: 1, Timeout: timeout})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Failed() == 0 {
+			return "served"
+		}
+		for kind := range r.Errors {
+			if strings.Contains(kind, "refused") {
+				return "refused"
+			}
+		}
+		return "silence"
+	}
+	want := func(when, what string, timeout time.Duration) {
+		t.Helper()
+		got := ask(timeout)
+		t.Logf("%s: %s", when, got)
+		if got != what {
+			t.Errorf("%s: %s, want %s", when, got, what)
+		}
+	}
+	want("before", "served", time.Second)
+	if err := l.gate.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	killed := time.Now()
+	want("killed, heartbeat young", "silence", time.Second)
+	time.Sleep(time.Until(killed.Add(4500 * time.Millisecond))) // the heartbeat is older than passAfter by then
+	want("killed, heartbeat old", "refused", time.Second)
+	if err := l.gate.Start(l.ctx); err != nil {
+		t.Fatal(err)
+	}
+	want("restarted", "served", time.Second)
+}
+
+// TestChurn: endpoints come and go under load. No flow breaks, and once a change is
+// applied nobody new reaches an endpoint that is gone.
+func TestChurn(t *testing.T) {
+	updates := 100
+	if full() {
+		updates = 500
+	}
+	l := newLab(t, labConfig{Config: topo.Config{Backends: 8, Queues: 2}})
+	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort), at(vip6, webPort)}, Flows: 1000, Interval: 500 * time.Millisecond, Timeout: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	var requests, wrong, failed int64
+	for i := range updates {
+		// Every backend is out one time in eight; two are out at a time.
+		in := map[string]bool{}
+		var hosts []*topo.Host
+		for k, h := range l.Backends {
+			if k != i%8 && k != (i*3+1)%8 {
+				hosts = append(hosts, h)
+				in[h.Name] = true
+			}
+		}
+		l.apply(l.web(hosts...))
+		l.applied()
+		r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(vip4, webPort), at(vip6, webPort)}, Requests: 8, Concurrency: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		requests += r.Requests
+		failed += r.Failed()
+		for name, n := range r.Shares {
+			if !in[name] {
+				wrong += n
+			}
+		}
+	}
+	took := time.Since(began)
+	broken := flows.Broken()
+	r := flows.Stop()
+	t.Logf("%d updates in %v; 1000 long flows: %d broken, %d answers; %d new connections: %d errors, %d to removed endpoints",
+		updates, took.Round(time.Millisecond), broken, r.Requests, requests, failed, wrong)
+	if broken > 0 || r.Failed() > 0 || failed > 0 || wrong > 0 {
+		t.Errorf("flows: %v", r.Errors)
+	}
+}
+
+// TestServiceDeletedUnderFlows: established TCP outlives its Service.
+func TestServiceDeletedUnderFlows(t *testing.T) {
+	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 2}})
+	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort), at(vip6, webPort)}, Flows: 50, Interval: 50 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.gate.Remove("web"); err != nil {
+		t.Fatal(err)
+	}
+	l.applied()
+	time.Sleep(2 * time.Second) // every flow asks some forty times
+	if n := flows.Broken(); n > 0 {
+		t.Errorf("%d of 50 flows broke with their Service", n)
+	}
+	flows.Stop()
+}
+
+// TestUDPMovesAtOnce: datagrams never go to an endpoint that does not serve.
+func TestUDPMovesAtOnce(t *testing.T) {
+	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 2}})
+	flows, err := l.Clients[0].OpenUDP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, dnsPort), at(vip6, dnsPort)}, Flows: 100, Interval: 20 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for round := range 4 {
+		stay := l.Backends[round%2]
+		l.apply(l.dns(stay))
+		l.applied()
+		time.Sleep(300 * time.Millisecond) // every flow asks a dozen times
+		if by := flows.ByBackend(); by[stay.Name] != 100 {
+			t.Errorf("only %s serves, but the last answers came from %v", stay.Name, by)
+		}
+	}
+	if r := flows.Stop(); r.Failed() > 2 { // a datagram may be under way to the endpoint as it goes
+		t.Errorf("lost: %v", r.Errors)
+	}
+}
+
+// TestSecondInstance: it refuses to start, says why, and leaves the first alone.
+func TestSecondInstance(t *testing.T) {
+	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
+	load := l.hammer(at(vip4, webPort), time.Millisecond)
+	var out strings.Builder
+	p, err := l.Gateway.Start(topo.Command{Path: binary, Args: []string{"run", "--config", l.gate.ConfigFile()}, Stdout: &out, Stderr: &out})
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-p.Done():
+	case <-time.After(5 * time.Second):
+		t.Fatal("the second instance still runs")
+	}
+	if p.Err() == nil || !strings.Contains(out.String(), "another sluice runs") {
+		t.Errorf("the second instance said %q, %v", out.String(), p.Err())
+	}
+	if r := load.stop(t); r.Failed() > 0 {
+		t.Errorf("the first instance suffered: %v", r.Errors)
+	}
+}
+
+// TestLinkFaults: an interface goes down and up, and is deleted and created again.
+func TestLinkFaults(t *testing.T) {
+	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 2}})
+	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort)}, Flows: 100, Interval: 50 * time.Millisecond, Timeout: 20 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := func(up bool) {
+		t.Helper()
+		if err := l.Gateway.Run(func() error {
+			link, err := netlink.LinkByName("back0")
+			if err != nil {
+				return err
+			}
+			if up {
+				return netlink.LinkSetUp(link)
+			}
+			return netlink.LinkSetDown(link)
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Linux takes IPv6 addresses away from a link that goes down unless it is told not to.
+	if err := l.Gateway.SetSysctl("net.ipv6.conf.back0.keep_addr_on_down", "1"); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		set(false)
+		time.Sleep(200 * time.Millisecond) // how long the link is down
+		set(true)
+		time.Sleep(time.Second) // retransmissions come through again
+	}
+	if n := flows.Broken(); n > 0 {
+		t.Errorf("%d of 100 flows broke while the link flapped", n)
+	}
+	r := flows.Stop()
+	t.Logf("three flaps of 200 ms: %d answers, 0 broken", r.Requests)
+	l.wantServed("after the flaps")
+	l.checkLaws()
+}
+
+func (l *lab) wantServed(when string) {
+	l.t.Helper()
+	r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(vip4, webPort), at(vip6, webPort)}, Requests: 100, Concurrency: 4})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	if r.Failed() > 0 {
+		l.t.Errorf("%s: %v", when, r.Errors)
+	}
+}
+
+// TestBadManifest: one clear problem, and what is good is served.
+func TestBadManifest(t *testing.T) {
+	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
+	if err := l.gate.Write("bad.yaml", []byte("apiVersion: v1\nkind: Service\nmetadata: {name: bad, namespace: default}\nspec: {ports: [{port: 99999}], sessionAffinityy: None}\n")); err != nil {
+		t.Fatal(err)
+	}
+	l.applied()
+	st, err := l.gate.Client.Status(l.ctx, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := false
+	for _, p := range st.Problems {
+		t.Logf("problem: %+v", p)
+		found = found || strings.Contains(p.Object, "default/bad")
+	}
+	if !found {
+		t.Error("no problem names Service default/bad")
+	}
+	l.wantServed("with a bad manifest beside")
+}
+
+// TestIdle: what a gateway that forwards nothing costs.
+func TestIdle(t *testing.T) {
+	const flows = 1 << 20
+	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}, options: fmt.Sprintf("flows: {ipv4: %d, ipv6: %d}\n", flows, flows/4)})
+	span := 3 * time.Second
+	if full() {
+		span = 20 * time.Second
+	}
+	before := cpuTime(t, l.gate.PID())
+	time.Sleep(span) // the time that is measured
+	used := cpuTime(t, l.gate.PID()) - before
+	share := float64(used) / float64(span)
+	t.Logf("idle for %v: %.2f %% of one core in all, 2 queues", span, 100*share)
+	if share > 0.02 {
+		t.Errorf("an idle gateway used %.2f %% of a core", 100*share)
+	}
+	for _, line := range strings.Split(procFile(t, l.gate.PID(), "status"), "\n") {
+		if strings.HasPrefix(line, "VmRSS") || strings.HasPrefix(line, "Rss") {
+			t.Log(line)
+		}
+	}
+}
+
+func procFile(t *testing.T, pid int, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("/proc", fmt.Sprint(pid), name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// cpuTime is user and system time of a process (proc(5): fields 14 and 15 of stat, in ticks of 10 ms).
+func cpuTime(t *testing.T, pid int) time.Duration {
+	t.Helper()
+	stat := procFile(t, pid, "stat")
+	fields := strings.Fields(stat[strings.LastIndex(stat, ")")+2:])
+	var user, system int
+	if _, err := fmt.Sscan(fields[11]+" "+fields[12], &user, &system); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(user+system) * 10 * time.Millisecond
+}
