@@ -1,0 +1,183 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"sluice.dev/sluice/bench/topo"
+)
+
+// churn rewrites the manifest of web's endpoints while connections live and new
+// ones are made.
+func (d *demo) churn(ctx context.Context) (err error) {
+	d.flows, err = d.client.OpenTCP(ctx, topo.FlowLoad{
+		Targets: webVIP, Flows: d.longFlows, Interval: 100 * time.Millisecond, Timeout: 2 * answerTimeout,
+	})
+	if err != nil {
+		return err
+	}
+	d.p.say("%d TCP connections are opened and ask every 100 ms; they live through acts 5, 6 and 7.", d.longFlows)
+	d.p.say("Beside them 8 clients make new connections all the time.")
+	load := d.load(ctx, webVIP)
+	defer load.cancel()
+	c := columns{-16, -36, 10, -34}
+	d.p.head(c, "change", "endpoints then", "applied in", "new connections afterwards")
+	toRemoved := int64(0)
+	for i := range d.changes {
+		n, err := d.change(ctx, c, d.net.Backends[toggled[i%len(toggled)]])
+		if err != nil {
+			return err
+		}
+		toRemoved += n
+	}
+	r, err := load.stop()
+	if err != nil {
+		return err
+	}
+	d.p.say("")
+	d.p.expect(toRemoved == 0, "after each change was applied, new connections to removed endpoints: %d", toRemoved)
+	d.p.expect(r.Failed() == 0 && r.Requests > 0, "%s new connections meanwhile, %s errors", grouped(r.Requests), grouped(r.Failed()))
+	d.errors(r)
+	d.unbroken(ctx)
+	return nil
+}
+
+// toggled are the backends that become endpoints, or cease to be, by number. The
+// first three are endpoints at the start, and again at the end; there are always two.
+var toggled = [...]int{3, 0, 1, 0, 2, 1, 3, 2, 0, 0}
+
+// change adds an endpoint, or removes it if it is there, and returns how many new
+// connections went to a removed one afterwards.
+func (d *demo) change(ctx context.Context, c columns, which *topo.Host) (toRemoved int64, err error) {
+	next, added := without(d.web, which), false
+	if len(next) == len(d.web) {
+		next, added = append(next, which), true
+	}
+	began := time.Now()
+	if err := setEndpoints(d.gw.path(manifestsDir), next); err != nil {
+		return 0, err
+	}
+	if _, err := d.gw.applied(ctx); err != nil {
+		return 0, err
+	}
+	took := time.Since(began)
+	d.web = next
+	r, err := d.probe(ctx)
+	if err != nil {
+		return 0, err
+	}
+	listed := int64(0)
+	for _, h := range next {
+		listed += r.Shares[h.Name]
+	}
+	removed := r.Requests - r.Failed() - listed
+	what := "- " + which.Name
+	if added {
+		what = "+ " + which.Name
+	}
+	d.p.row(c, what, names(next), fmt.Sprintf("%d ms", took.Milliseconds()),
+		fmt.Sprintf("%d, %d to %s, %d errors", r.Requests, r.Shares[which.Name], which.Name, r.Failed()))
+	d.errors(r)
+	if r.Failed() > 0 {
+		d.p.fail("0 errors of new connections after a change")
+	}
+	if added && r.Shares[which.Name] == 0 {
+		d.p.fail("new connections come to an endpoint that was added: " + which.Name)
+	}
+	return removed, nil
+}
+
+// drain takes a backend out by the operator's command, and back.
+func (d *demo) drain(ctx context.Context) error {
+	b := d.web[0]
+	had := d.flows.ByBackend()[b.Name]
+	if err := d.operate(ctx, "drain", b); err != nil {
+		return err
+	}
+	r, err := d.probe(ctx)
+	if err != nil {
+		return err
+	}
+	d.p.expect(r.Shares[b.Name] == 0 && r.Failed() == 0, "%d new connections: %d to %s, %d errors", r.Requests, r.Shares[b.Name], b.Name, r.Failed())
+	d.errors(r)
+	d.unbroken(ctx)
+	has := d.flows.ByBackend()[b.Name]
+	d.p.expect(has == had, "%d of them are with %s, as before (%d)", has, b.Name, had)
+	if err := d.operate(ctx, "undrain", b); err != nil {
+		return err
+	}
+	if r, err = d.probe(ctx); err != nil {
+		return err
+	}
+	d.p.expect(r.Shares[b.Name] > 0 && r.Failed() == 0, "%d new connections: %d to %s, %d errors", r.Requests, r.Shares[b.Name], b.Name, r.Failed())
+	d.errors(r)
+	return nil
+}
+
+// operate gives an operator's command for both addresses of a backend.
+func (d *demo) operate(ctx context.Context, verb string, b *topo.Host) error {
+	for _, a := range []string{b.Addr4().String(), b.Addr6().String()} {
+		d.p.say("$ sluice %s %s", verb, a)
+		out, err := d.gw.command(verb, a)
+		if err != nil {
+			return err
+		}
+		d.p.say("  %s", out)
+	}
+	_, err := d.gw.applied(ctx)
+	return err
+}
+
+// restartWithin is what a restart may take until packets are forwarded again.
+const restartWithin = time.Second
+
+// retransmitted is when a SYN that was lost has been sent again (RFC 6298 section
+// 2.1: after one second) and answered.
+const retransmitted = 1500 * time.Millisecond
+
+// crash kills the daemon while everything runs, starts it again, and measures.
+func (d *demo) crash(ctx context.Context) error {
+	if err := d.laws(ctx, "before the kill"); err != nil {
+		return err
+	}
+	pulse, err := d.newPulse(ctx, echoVIP4)
+	if err != nil {
+		return err
+	}
+	defer pulse.close()
+	load := d.load(ctx, webVIP)
+	defer load.cancel()
+	silent(ctx, d.flows) // one round of everybody, under load
+	d.p.say("$ kill -9 %d", d.gw.process.PID())
+	killed := time.Now()
+	if err := d.gw.kill(); err != nil {
+		return err
+	}
+	dead := time.Now()
+	if err := d.gw.start(); err != nil {
+		return err
+	}
+	first, err := pulse.answered(ctx, dead, applyTimeout)
+	if err != nil {
+		return err
+	}
+	d.p.say("killed; the process was gone after %d ms and was started again at once, pid %d", dead.Sub(killed).Milliseconds(), d.gw.process.PID())
+	d.p.expect(first.Sub(dead) < restartWithin, "the next packet is forwarded %d ms after the new start (within %s)", first.Sub(dead).Milliseconds(), restartWithin)
+	if _, err := d.gw.applied(ctx); err != nil {
+		return err
+	}
+	d.unbroken(ctx)
+	select { // the load goes on, so that what waits for a second SYN is in its result
+	case <-time.After(retransmitted):
+	case <-ctx.Done():
+	}
+	r, err := load.stop()
+	if err != nil {
+		return err
+	}
+	d.p.expect(r.Failed() == 0 && r.Requests > 0, "%s new connections meanwhile, %s errors, slowest %.1f s (a lost SYN is sent again after 1 s)",
+		grouped(r.Requests), grouped(r.Failed()), float64(r.Latency.Max())/1e6)
+	d.errors(r)
+	return nil
+}

@@ -1,0 +1,209 @@
+package demo
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"sluice.dev/sluice/control/status"
+)
+
+// counted shows the gateway's own counters and what the kernels of the others think.
+func (d *demo) counted(ctx context.Context) error {
+	r := d.flows.Stop()
+	d.p.say("the long-lived connections end, after %s requests", grouped(r.Requests))
+	if err := d.laws(ctx, "since the restart"); err != nil {
+		return err
+	}
+	v, err := d.gw.client.Stats(ctx)
+	if err != nil {
+		return err
+	}
+	states, drops := map[string]uint64{}, map[string]uint64{}
+	var used uint64
+	for _, f := range v.Flows {
+		used += f.Used
+		add(states, f.States)
+	}
+	for _, w := range v.Workers {
+		add(drops, w.Drops)
+	}
+	d.p.say("")
+	d.p.say("flows now: %s (%s)", grouped(used), counts(states))
+	d.p.say("drops by reason: %s", counts(drops))
+	d.p.say("kernel program: %s", counts(v.Steering))
+	d.p.say("")
+	return d.kernels()
+}
+
+// kernels looks at the counters of damaged packets on every host.
+func (d *demo) kernels() error {
+	c := columns{-9, 11, 11, 12, -20}
+	d.p.head(c, "kernel of", "TCP in", "UDP in", "sent again", "damaged packets")
+	var damaged []string
+	for _, h := range d.hosts() {
+		now, err := h.Counters()
+		if err != nil {
+			return err
+		}
+		n := now.Since(d.before[h])
+		bad := n.Damaged()
+		text := "0"
+		if len(bad) > 0 {
+			text = strings.Join(bad, " ")
+			damaged = append(damaged, h.Name+" "+text)
+		}
+		d.p.row(c, h.Name, grouped(n["TcpInSegs"]), grouped(n["UdpInDatagrams"]+n["Udp6InDatagrams"]), grouped(n.Retransmitted()), text)
+	}
+	d.p.say("")
+	d.p.expect(len(damaged) == 0, "no kernel counts a bad checksum or header: %s", orElse(strings.Join(damaged, "; "), "0"))
+	return nil
+}
+
+func orElse(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}
+
+func add(sum, m map[string]uint64) {
+	for k, n := range m {
+		sum[k] += n
+	}
+}
+
+// counts writes a map in one line, the largest first; zeros are left out.
+func counts(m map[string]uint64) string {
+	list := slices.SortedFunc(maps.Keys(m), func(a, b string) int {
+		return cmp.Or(cmp.Compare(m[b], m[a]), cmp.Compare(a, b))
+	})
+	var out []string
+	for _, k := range list {
+		if m[k] > 0 {
+			out = append(out, fmt.Sprintf("%s %s", k, grouped(m[k])))
+		}
+	}
+	return orElse(strings.Join(out, ", "), "none")
+}
+
+// lawTimeout is how long the laws may take to hold: a reading in the middle of a
+// batch is one batch apart, and long-lived connections go on.
+const lawTimeout = 3 * time.Second
+
+// laws states that every packet and every frame is accounted for, by each worker.
+func (d *demo) laws(ctx context.Context, when string) error {
+	workers, err := d.settled(ctx)
+	if err != nil {
+		return err
+	}
+	c := columns{-8, 9, 9, 2, 9, 9, 9, 6, 9, 2, 9, 9, 6}
+	d.p.head(c, "worker", "received", "generated", "=", "sent", "returned", "dropped", "held", "frames", "=", "free", "at links", "held")
+	hold := true
+	for _, w := range workers {
+		f := w.FrameLaw
+		d.p.row(c, w.Worker, grouped(w.Rx), grouped(w.Generated), law(w.PacketLaw.Holds), grouped(w.Tx), grouped(w.Returned), grouped(w.Dropped), w.Held,
+			grouped(f.Total), law(f.Holds), grouped(f.Free), grouped(f.Links), f.Held)
+		hold = hold && w.PacketLaw.Holds && f.Holds
+	}
+	d.p.expect(hold && len(workers) > 0, "every packet and every frame is accounted for, %s", when)
+	return nil
+}
+
+func law(holds bool) string {
+	if holds {
+		return "="
+	}
+	return "!="
+}
+
+// settled reads each worker when both of its laws hold, or as it is when the time
+// is over.
+func (d *demo) settled(ctx context.Context) ([]status.WorkerView, error) {
+	ctx, cancel := context.WithTimeout(ctx, lawTimeout)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	var workers []status.WorkerView
+	for {
+		v, err := d.gw.client.Stats(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if workers == nil {
+			workers = v.Workers
+		}
+		for i, w := range v.Workers {
+			if old := &workers[i]; !old.PacketLaw.Holds || !old.FrameLaw.Holds {
+				*old = w
+			}
+		}
+		if !slices.ContainsFunc(workers, func(w status.WorkerView) bool { return !w.PacketLaw.Holds || !w.FrameLaw.Holds }) {
+			return workers, nil
+		}
+		select {
+		case <-ctx.Done():
+			return workers, nil
+		case <-tick.C:
+		}
+	}
+}
+
+// leave ends the daemon and looks at what is left of it.
+func (d *demo) leave() error {
+	began := time.Now()
+	err := d.gw.terminate()
+	d.p.expect(err == nil, "the daemon ends by itself with exit status 0 (%s), after %.1f s", orElse(errorText(err), "it did"), time.Since(began).Seconds())
+	left, err := d.gw.leftovers()
+	if err != nil {
+		return err
+	}
+	d.p.expect(len(left) == 0, "no interface, XDP or TC program, mount, pin, flow table or socket of it is left: %s", orElse(strings.Join(left, ", "), "none"))
+	return nil
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// keep prints what to try, and waits until somebody has had enough.
+func (d *demo) keep(ctx context.Context) {
+	ns := func(name string) string { return topoName(d, name) }
+	sluice := fmt.Sprintf("%s --socket %s", d.Sluice, d.gw.path(socketFile))
+	d.p.say("")
+	d.p.say("Everything stands. Things to try, in another terminal:")
+	for _, t := range [][2]string{
+		{"ip netns exec " + ns(d.client.Name) + " curl http://" + webVIP4.String(), "a request; the answer names the backend"},
+		{sluice + " services", "what is served"},
+		{sluice + " backends", "the endpoints, their next hops and traffic"},
+		{sluice + " flows", "the flow table"},
+		{sluice + " stats", "per worker, per drop reason, the laws"},
+		{sluice + " status", "what is applied, and how each queue is served"},
+		{"ip netns exec " + ns("gateway") + " ip -d link", "the gateway's interfaces"},
+		{sluice + " drain " + d.web[0].Addr4().String(), "no new connections to " + d.web[0].Name + " (undrain: and back)"},
+		{"${EDITOR:-vi} " + d.gw.path(manifestsDir) + "/" + webEndpoints, "add " + d.net.Backends[3].Name + ", remove another"},
+		{"tail -f " + d.gw.path(logFile), "the daemon's log"},
+	} {
+		d.p.say("  %s", d.p.paint(faint, "# "+t[1]))
+		d.p.say("  %s", t[0])
+	}
+	d.p.say("To remove everything press ^C here, or: kill %d", os.Getpid())
+	<-ctx.Done()
+}
+
+func topoName(d *demo, name string) string {
+	for _, h := range d.hosts() {
+		if h.Name == name {
+			return h.NetnsName()
+		}
+	}
+	return name
+}

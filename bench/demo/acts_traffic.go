@@ -1,0 +1,257 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/control/status"
+)
+
+// place starts the gateway and shows who is where.
+func (d *demo) place(ctx context.Context) error {
+	began := time.Now()
+	if err := d.gw.start(); err != nil {
+		return err
+	}
+	v, err := d.gw.applied(ctx)
+	if err != nil {
+		return err
+	}
+	d.started, d.applied = time.Since(began), v
+	for _, line := range d.drawing() {
+		d.p.say("%s", line)
+	}
+	d.p.say("")
+	d.modes(v.Interfaces)
+	d.p.say("")
+	d.p.expect(v.Ready, "the gateway serves %d services, %d frontends, %d endpoints, %d ms after its start",
+		v.Snapshot.Services, v.Snapshot.Frontends, v.Snapshot.Backends, d.started.Milliseconds())
+	d.p.expect(len(v.Problems) == 0, "the manifests have no problems: %d", len(v.Problems))
+	for _, problem := range v.Problems {
+		d.p.say("   %s %s %s: %s", problem.Source, problem.Object, problem.Field, problem.Message)
+	}
+	for _, c := range v.Conditions {
+		if c.Level != "ok" {
+			d.p.say("%s: %s: %s", c.Level, c.Name, c.Detail)
+		}
+	}
+	return nil
+}
+
+// drawing is the network with its addresses.
+func (d *demo) drawing() []string {
+	front, back := d.net.Gateway.Interfaces[0], d.net.Gateway.Interfaces[1]
+	c := d.client
+	left := []string{c.Name, c.Addr4().String(), c.Addr6().String()}
+	lines := []string{
+		fmt.Sprintf("%-12s      ┌─────────── gateway ───────────┐", ""),
+		fmt.Sprintf("%-12s      │ front0    sluice run    back0 │", left[0]),
+		fmt.Sprintf("%-12s ─────┤ %-13s  %14s ├──┬─", left[1], front.Addr4.Addr(), back.Addr4.Addr()),
+		fmt.Sprintf("%-12s      │ %-13s  %14s │  ├─", left[2], front.Addr6.Addr(), back.Addr6.Addr()),
+		fmt.Sprintf("%-12s      └───────────────────────────────┘  ├─", ""),
+	}
+	for len(lines) < 2+len(d.net.Backends) {
+		lines = append(lines, strings.Repeat(" ", 53)+"├─")
+	}
+	for i, b := range d.net.Backends {
+		lines[2+i] += fmt.Sprintf(" %s  %-12s %s", b.Name, b.Addr4(), b.Addr6())
+	}
+	last := 1 + len(d.net.Backends)
+	lines[last] = strings.Replace(lines[last], "├─ ", "└─ ", 1)
+	return append(lines,
+		"",
+		fmt.Sprintf("demo/web    TCP 80   VIPs %s %s   external IPs %s %s   node port %d", webVIP4.Addr(), webVIP6.Addr(), webExt4.Addr(), webExt6.Addr(), nodePort),
+		fmt.Sprintf("demo/echo   UDP 7    VIPs %s %s", echoVIP4.Addr(), echoVIP6.Addr()),
+		fmt.Sprintf("demo/local  TCP 80   VIPs %s %s   external traffic policy Local", localVIP4.Addr(), localVIP6.Addr()),
+	)
+}
+
+// modes shows how each queue is served, and why so.
+func (d *demo) modes(interfaces []status.InterfaceView) {
+	c := columns{-9, 5, 6, -7, -9}
+	d.p.head(c, "interface", "queue", "worker", "xdp", "socket", "why")
+	for _, i := range interfaces {
+		for _, q := range i.Queues {
+			socket := "copy"
+			switch {
+			case !q.Bound:
+				socket = "not bound"
+			case q.ZeroCopy:
+				socket = "zero-copy"
+			}
+			why := slices.DeleteFunc([]string{i.Reason, q.Reason}, func(s string) bool { return s == "" })
+			d.p.row(c, i.Name, q.Queue, q.Worker, i.Mode, socket, strings.Join(why, "; "))
+		}
+	}
+}
+
+// maxDeviation is how far a share may be from fair, in standard deviations: a fair
+// gateway exceeds it once in a million tables.
+const maxDeviation = 5
+
+// http sends requests by every way in.
+func (d *demo) http(ctx context.Context) error {
+	gw := d.net.Gateway
+	ways := []struct {
+		name   string
+		target netip.AddrPort
+	}{
+		{"VIP", webVIP4}, {"VIP", webVIP6},
+		{"node port", netip.AddrPortFrom(gw.Addr4(), nodePort)}, {"node port", netip.AddrPortFrom(gw.Addr6(), nodePort)},
+		{"external IP", webExt4}, {"external IP", webExt6},
+	}
+	c := columns{-11, -22, 8, 6, 8, 8, 8, 5, 8, 8}
+	d.p.head(c, "way in", "", "requests", "errors", d.web[0].Name, d.web[1].Name, d.web[2].Name, "worst", "p50", "p99")
+	var requests, failed int64
+	worst, rate := 0.0, 0.0
+	for _, way := range ways {
+		r, err := d.client.HTTP(ctx, topo.HTTPLoad{Targets: []netip.AddrPort{way.target}, Requests: d.requests, Concurrency: 16})
+		if err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		deviation := r.Deviation(d.fair())
+		cells := []any{way.name, way.target, grouped(r.Requests), grouped(r.Failed())}
+		for _, b := range d.web {
+			cells = append(cells, share(r, b.Name))
+		}
+		d.p.row(c, append(cells, fmt.Sprintf("%.1fσ", deviation), quantile(r, 50), quantile(r, 99))...)
+		d.errors(r)
+		requests, failed, worst = requests+r.Requests, failed+r.Failed(), max(worst, deviation)
+		rate += float64(r.Requests) / r.Elapsed.Seconds() / float64(len(ways))
+	}
+	d.p.say("")
+	d.p.expect(requests == int64(len(ways)*d.requests) && failed == 0, "%s requests, %s errors (%s new connections a second)", grouped(requests), grouped(failed), grouped(int64(rate)))
+	d.p.expect(worst <= maxDeviation, "every share is within %d standard deviations of fair: the worst is %.1f off", maxDeviation, worst)
+	return nil
+}
+
+// fair are equal weights of web's endpoints.
+func (d *demo) fair() map[string]float64 {
+	weights := make(map[string]float64)
+	for _, b := range d.web {
+		weights[b.Name] = 1
+	}
+	return weights
+}
+
+func share(r *topo.Result, backend string) string {
+	answers := r.Requests - r.Failed()
+	return fmt.Sprintf("%.1f %%", 100*float64(r.Shares[backend])/float64(max(1, answers)))
+}
+
+func quantile(r *topo.Result, q float64) string {
+	return fmt.Sprintf("%.2f ms", float64(r.Latency.ValueAtQuantile(q))/1000)
+}
+
+// errors prints what went wrong, by kind.
+func (d *demo) errors(r *topo.Result) {
+	for kind, n := range r.Errors {
+		d.p.say("   %s: %d", kind, n)
+	}
+}
+
+// udpRounds is how many datagrams each UDP flow exchanges at least.
+const udpRounds = 5
+
+// udp opens flows to the echo service and has each exchange some datagrams.
+func (d *demo) udp(ctx context.Context) error {
+	c := columns{-11, -22, 8, 9, 6, 8, 8, 8, 5, 8, 8}
+	d.p.head(c, "way in", "", "flows", "datagrams", "lost", d.web[0].Name, d.web[1].Name, d.web[2].Name, "worst", "p50", "p99")
+	var lost int64
+	worst, moves := 0.0, 0
+	for _, target := range []netip.AddrPort{echoVIP4, echoVIP6} {
+		f, err := d.client.OpenUDP(ctx, topo.FlowLoad{
+			Targets: []netip.AddrPort{target}, Flows: d.udpFlows, Interval: 200 * time.Millisecond, Timeout: time.Second,
+		})
+		if err != nil {
+			return err
+		}
+		rounds(ctx, f, udpRounds)
+		r := f.Stop()
+		// A flow is drawn once, however many datagrams it has.
+		drawn := &topo.Result{Shares: map[string]int64{}}
+		for _, s := range f.States() {
+			drawn.Shares[s.Backend]++
+			drawn.Requests++
+			moves += s.Moves
+		}
+		deviation := drawn.Deviation(d.fair())
+		cells := []any{"VIP", target, d.udpFlows, grouped(r.Requests), grouped(r.Failed())}
+		for _, b := range d.web {
+			cells = append(cells, share(drawn, b.Name))
+		}
+		d.p.row(c, append(cells, fmt.Sprintf("%.1fσ", deviation), quantile(r, 50), quantile(r, 99))...)
+		d.errors(r)
+		lost, worst = lost+r.Failed(), max(worst, deviation)
+	}
+	d.p.say("")
+	d.p.expect(lost == 0, "every datagram was answered: %d lost", lost)
+	d.p.expect(moves == 0, "every flow stayed with its backend: %d moves", moves)
+	d.p.expect(worst <= maxDeviation, "every share is within %d standard deviations of fair: the worst is %.1f off", maxDeviation, worst)
+	return nil
+}
+
+// rounds waits until every flow has been answered so often, or has lost something.
+func rounds(ctx context.Context, f *topo.Flows, n int64) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for slices.ContainsFunc(f.States(), func(s topo.FlowState) bool { return s.Answers+s.Lost < n }) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// clientAddress compares what backends see under the two external traffic policies.
+func (d *demo) clientAddress(ctx context.Context) error {
+	gw := d.net.Gateway
+	c := columns{-8, -22, 8, 6, -26, -12}
+	d.p.head(c, "policy", "VIP", "requests", "errors", "answered by", "which saw")
+	right := map[string]int{} // requests by policy that were answered as they must be
+	for _, w := range []struct {
+		policy string
+		target netip.AddrPort
+		by     []*topo.Host
+		seen   netip.Addr
+	}{
+		{"Cluster", webVIP4, d.web, gw.Addr4()},
+		{"Cluster", webVIP6, d.web, gw.Addr6()},
+		{"Local", localVIP4, []*topo.Host{gw}, d.client.Addr4()},
+		{"Local", localVIP6, []*topo.Host{gw}, d.client.Addr6()},
+	} {
+		r, err := d.client.HTTP(ctx, topo.HTTPLoad{Targets: []netip.AddrPort{w.target}, Requests: d.probes, Concurrency: 8})
+		if err != nil {
+			return err
+		}
+		var by int64
+		for _, h := range w.by {
+			by += r.Shares[h.Name]
+		}
+		right[w.policy] += int(min(by, r.Clients[w.seen.String()]))
+		d.p.row(c, w.policy, w.target, r.Requests, r.Failed(), keys(r.Shares), keys(r.Clients))
+		d.errors(r)
+	}
+	d.p.say("")
+	n := 2 * d.probes
+	d.p.expect(right["Cluster"] == n, "Cluster: %d of %d answered by backends, which saw the gateway's address", right["Cluster"], n)
+	d.p.expect(right["Local"] == n, "Local: %d of %d answered by the endpoint on the gateway, which saw the client's own", right["Local"], n)
+	return nil
+}
+
+// keys are what was counted.
+func keys(m map[string]int64) string {
+	return strings.Join(slices.Sorted(maps.Keys(m)), " ")
+}

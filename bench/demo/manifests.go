@@ -1,0 +1,152 @@
+package demo
+
+import (
+	"bytes"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"sigs.k8s.io/yaml"
+
+	"sluice.dev/sluice/bench/topo"
+)
+
+//go:embed manifests/*.yaml
+var manifests embed.FS
+
+// Where the manifests say that the services are. A test holds them against the files.
+var (
+	webVIP4, webVIP6     = netip.MustParseAddrPort("203.0.113.10:80"), netip.MustParseAddrPort("[2001:db8:10::10]:80")
+	webExt4, webExt6     = netip.MustParseAddrPort("198.51.100.20:80"), netip.MustParseAddrPort("[2001:db8:20::20]:80")
+	echoVIP4, echoVIP6   = netip.MustParseAddrPort("203.0.113.11:7"), netip.MustParseAddrPort("[2001:db8:10::11]:7")
+	localVIP4, localVIP6 = netip.MustParseAddrPort("203.0.113.12:80"), netip.MustParseAddrPort("[2001:db8:10::12]:80")
+)
+
+const (
+	nodePort     = 30080
+	targetPort   = 8080
+	nodeName     = "gateway"
+	webEndpoints = "web-endpoints.yaml"
+)
+
+// webVIP are both VIPs of the web service.
+var webVIP = []netip.AddrPort{webVIP4, webVIP6}
+
+// writeManifests copies the embedded manifests into a directory.
+func writeManifests(dir string) error {
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	names, err := fs.Glob(manifests, "manifests/*.yaml")
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		text, err := manifests.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, filepath.Base(name)), text, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replaceFile writes a file as editors and kubelets do: beside it, and then over it
+// in one step. The temporary name begins with a dot, so nobody reads it.
+func replaceFile(path string, text []byte) error {
+	next := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".next")
+	if err := os.WriteFile(next, text, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(next, path)
+}
+
+// slices of a Service, in the order of the file.
+type endpointSlices []*discoveryv1.EndpointSlice
+
+func parseSlices(text []byte) (list endpointSlices, err error) {
+	for document := range bytes.SplitSeq(text, []byte("\n---\n")) {
+		s := &discoveryv1.EndpointSlice{}
+		if err := yaml.UnmarshalStrict(document, s); err != nil {
+			return nil, fmt.Errorf("read endpoint slices: %w", err)
+		}
+		list = append(list, s)
+	}
+	return list, nil
+}
+
+func (list endpointSlices) text() ([]byte, error) {
+	var documents [][]byte
+	for _, s := range list {
+		text, err := yaml.Marshal(s)
+		if err != nil {
+			return nil, fmt.Errorf("write endpoint slices: %w", err)
+		}
+		documents = append(documents, text)
+	}
+	return bytes.Join(documents, []byte("---\n")), nil
+}
+
+var errNoFamily = errors.New("an endpoint slice is of no address family that the demo has")
+
+// set makes exactly these hosts the endpoints of every slice.
+func (list endpointSlices) set(hosts []*topo.Host) error {
+	for _, s := range list {
+		s.Endpoints = nil
+		for _, h := range hosts {
+			var a netip.Addr
+			switch s.AddressType {
+			case discoveryv1.AddressTypeIPv4:
+				a = h.Addr4()
+			case discoveryv1.AddressTypeIPv6:
+				a = h.Addr6()
+			default:
+				return fmt.Errorf("%w: %s", errNoFamily, s.AddressType)
+			}
+			s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{a.String()}, NodeName: &h.Name})
+		}
+	}
+	return nil
+}
+
+// setEndpoints rewrites the manifest of web's endpoints.
+func setEndpoints(dir string, hosts []*topo.Host) error {
+	path := filepath.Join(dir, webEndpoints)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	list, err := parseSlices(text)
+	if err != nil {
+		return err
+	}
+	if err := list.set(hosts); err != nil {
+		return err
+	}
+	if text, err = list.text(); err != nil {
+		return err
+	}
+	return replaceFile(path, text)
+}
+
+// without is the hosts but one.
+func without(hosts []*topo.Host, gone *topo.Host) []*topo.Host {
+	return slices.DeleteFunc(slices.Clone(hosts), func(h *topo.Host) bool { return h == gone })
+}
+
+func names(hosts []*topo.Host) string {
+	var list []string
+	for _, h := range hosts {
+		list = append(list, h.Name)
+	}
+	return strings.Join(list, " ")
+}

@@ -1,0 +1,178 @@
+package demo
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"sluice.dev/sluice/bench/topo"
+)
+
+// background is HTTP load that runs while something else happens.
+type background struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+	result *topo.Result // valid after done
+	err    error
+}
+
+// load starts new connections one after the other, from several clients at a time,
+// until it is stopped.
+func (d *demo) load(ctx context.Context, targets []netip.AddrPort) *background {
+	ctx, cancel := context.WithCancel(ctx)
+	b := &background{cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(b.done)
+		b.result, b.err = d.client.HTTP(ctx, topo.HTTPLoad{
+			Targets: targets, Requests: 10_000_000, Concurrency: 8, Interval: 4 * time.Millisecond,
+		})
+	}()
+	return b
+}
+
+// stop ends the load and returns what it saw.
+func (b *background) stop() (*topo.Result, error) {
+	b.cancel()
+	<-b.done
+	return b.result, b.err
+}
+
+// probe makes new connections to the web service, on both families.
+func (d *demo) probe(ctx context.Context) (*topo.Result, error) {
+	return d.client.HTTP(ctx, topo.HTTPLoad{Targets: webVIP, Requests: d.probes, Concurrency: 8})
+}
+
+// answerTimeout is how long a flow may take to answer again. TCP doubles the time
+// between retransmissions, so after an outage it may be silent for as long again; a
+// connection that is merely slow must not count as broken.
+const answerTimeout = 12 * time.Second
+
+// silent waits until every long-lived flow has answered once more, and returns how
+// many did not in time. Broken ones are not waited for.
+func silent(ctx context.Context, f *topo.Flows) int {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	before := f.States()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		waiting := 0
+		for i, s := range f.States() {
+			if s.Broken == nil && s.Answers == before[i].Answers {
+				waiting++
+			}
+		}
+		if waiting == 0 {
+			return 0
+		}
+		select {
+		case <-ctx.Done():
+			return waiting
+		case <-tick.C:
+		}
+	}
+}
+
+// unbroken states that the long-lived flows live, all of them.
+func (d *demo) unbroken(ctx context.Context) {
+	quiet, broken := silent(ctx, d.flows), d.flows.Broken()
+	d.p.expect(broken == 0 && quiet == 0, "%d long-lived TCP connections: %d broken, %d silent", d.longFlows, broken, quiet)
+	for _, s := range d.flows.States() {
+		if s.Broken != nil {
+			d.p.say("   %s -> %s, with %s: %v", s.Local, s.Target, orElse(s.Backend, "nobody"), s.Broken)
+		}
+	}
+}
+
+// pulse is one UDP flow that sends a datagram every millisecond, to see when the
+// gateway forwards.
+type pulse struct {
+	conn    net.Conn
+	running sync.WaitGroup
+
+	mu    sync.Mutex
+	after time.Time // datagrams sent later count
+	first chan time.Time
+}
+
+const pulseEvery = time.Millisecond
+
+// newPulse returns once the flow has been answered.
+func (d *demo) newPulse(ctx context.Context, target netip.AddrPort) (*pulse, error) {
+	conn, err := d.client.Dial(ctx, "udp", target.String())
+	if err != nil {
+		return nil, err
+	}
+	p := &pulse{conn: conn}
+	p.running.Go(p.send)
+	p.running.Go(p.receive)
+	if _, err := p.answered(ctx, time.Now(), answerTimeout); err != nil {
+		return nil, errors.Join(err, p.close())
+	}
+	return p, nil
+}
+
+func (p *pulse) send() {
+	tick := time.NewTicker(pulseEvery)
+	defer tick.Stop()
+	var datagram [8]byte
+	for range tick.C {
+		binary.BigEndian.PutUint64(datagram[:], uint64(time.Now().UnixNano()))
+		if _, err := p.conn.Write(datagram[:]); errors.Is(err, net.ErrClosed) {
+			return
+		}
+	}
+}
+
+// receive reads echoes: the backend's name, a space, and the time of sending.
+func (p *pulse) receive() {
+	in := make([]byte, 256)
+	for {
+		n, err := p.conn.Read(in)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		_, echo, ok := bytes.Cut(in[:n], []byte(" "))
+		if err != nil || !ok || len(echo) != 8 {
+			continue
+		}
+		p.echoed(time.Unix(0, int64(binary.BigEndian.Uint64(echo))))
+	}
+}
+
+func (p *pulse) echoed(sent time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.first != nil && sent.After(p.after) {
+		p.first <- time.Now()
+		p.first = nil
+	}
+}
+
+// answered waits for the first answer to a datagram that was sent after a time.
+func (p *pulse) answered(ctx context.Context, after time.Time, timeout time.Duration) (time.Time, error) {
+	first := make(chan time.Time, 1)
+	p.mu.Lock()
+	p.after, p.first = after, first
+	p.mu.Unlock()
+	select {
+	case t := <-first:
+		return t, nil
+	case <-time.After(timeout):
+		return time.Time{}, fmt.Errorf("no datagram was answered in %s", timeout)
+	case <-ctx.Done():
+		return time.Time{}, ctx.Err()
+	}
+}
+
+func (p *pulse) close() error {
+	err := p.conn.Close()
+	p.running.Wait()
+	return err
+}

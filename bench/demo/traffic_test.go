@@ -1,0 +1,45 @@
+package demo
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Only an answer to a datagram that was sent after the daemon died says that its
+// successor forwards.
+func TestPulseCountsWhatWasSentLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &pulse{}
+		died := time.Now()
+		go func() {
+			time.Sleep(10 * time.Millisecond)
+			p.echoed(died.Add(-time.Millisecond)) // an old one, late
+			p.echoed(died)
+			time.Sleep(20 * time.Millisecond)
+			p.echoed(died.Add(time.Millisecond))
+			p.echoed(died.Add(2 * time.Millisecond)) // nobody waits any more
+		}()
+		at, err := p.answered(t.Context(), died, time.Minute)
+		if err != nil || at.Sub(died) != 30*time.Millisecond {
+			t.Errorf("answered after %s: %v", at.Sub(died), err)
+		}
+		synctest.Wait()
+	})
+}
+
+func TestPulseGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &pulse{}
+		began := time.Now()
+		if _, err := p.answered(t.Context(), began, time.Second); err == nil || time.Since(began) != time.Second {
+			t.Errorf("no answer, but error %v after %s", err, time.Since(began))
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := p.answered(ctx, time.Now(), time.Hour); err == nil {
+			t.Error("interrupted, but no error")
+		}
+	})
+}
