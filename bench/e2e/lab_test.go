@@ -78,6 +78,7 @@ type labConfig struct {
 	topo.Config
 	interfaces []string // of the gateway, that sluice forwards on
 	options    string   // more of its configuration
+	prepare    func(*lab)
 }
 
 // newLab builds the network, starts a server on every backend and the gateway with
@@ -102,6 +103,9 @@ func newLab(t *testing.T, c labConfig) *lab {
 			t.Fatal(err)
 		}
 		l.servers = append(l.servers, s)
+	}
+	if c.prepare != nil {
+		c.prepare(l)
 	}
 	l.gate, err = gate.New(gate.Config{Sluice: binary, Host: n.Gateway, NodeName: gatewayNode, Interfaces: c.interfaces, Options: c.options})
 	if err != nil {

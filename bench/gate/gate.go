@@ -74,7 +74,12 @@ func New(c Config) (*Gateway, error) {
 	if err := os.Mkdir(g.manifests(), 0o755); err != nil {
 		return nil, errors.Join(err, g.Close())
 	}
-	return g, os.WriteFile(g.ConfigFile(), []byte(g.configuration()), 0o644)
+	return g, g.WriteConfiguration(g.Configuration())
+}
+
+// WriteConfiguration replaces the configuration file; a running daemon reloads it.
+func (g *Gateway) WriteConfiguration(text string) error {
+	return replace(g.ConfigFile(), []byte(text))
 }
 
 func (g *Gateway) manifests() string { return filepath.Join(g.dir, "manifests") }
@@ -90,7 +95,8 @@ func (g *Gateway) Socket() string { return g.socket() }
 // PID is the daemon's process.
 func (g *Gateway) PID() int { return g.process.PID() }
 
-func (g *Gateway) configuration() string {
+// Configuration is the gateway's configuration as New wrote it.
+func (g *Gateway) Configuration() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "apiVersion: sluice.dev/v1alpha1\nkind: GatewayConfiguration\nnodeName: %s\ninterfaces:\n", g.config.NodeName)
 	for _, i := range g.config.Interfaces {

@@ -57,7 +57,10 @@ func (g *Gateway) Apply(services ...Service) error {
 
 // Write puts a file into the gateway's manifests, by rename.
 func (g *Gateway) Write(name string, text []byte) error {
-	path := filepath.Join(g.manifests(), name)
+	return replace(filepath.Join(g.manifests(), name), text)
+}
+
+func replace(path string, text []byte) error {
 	if err := os.WriteFile(path+".tmp", text, 0o644); err != nil {
 		return err
 	}

@@ -63,7 +63,7 @@ func (s *segment) plug(ns *namespace, dev string) (port string, err error) {
 	if err := sysctl("net/ipv6/conf/"+port+"/disable_ipv6", "1"); err != nil {
 		return "", err
 	}
-	if err := offloadsOff(port); err != nil {
+	if err := OffloadsOff(port); err != nil {
 		return "", err
 	}
 	return port, bringUp(port)
@@ -72,7 +72,7 @@ func (s *segment) plug(ns *namespace, dev string) (port string, err error) {
 // configure gives the interface of a host its addresses and brings it up. It runs
 // in the host's namespace.
 func configure(dev string, prefixes ...netip.Prefix) error {
-	if err := offloadsOff(dev); err != nil {
+	if err := OffloadsOff(dev); err != nil {
 		return err
 	}
 	for _, s := range []struct{ name, value string }{
@@ -142,7 +142,8 @@ var offloads = [...]string{
 	"tx-vlan-hw-insert", "rx-vlan-hw-parse", "tx-vlan-stag-hw-insert", "rx-vlan-stag-hw-parse",
 }
 
-func offloadsOff(dev string) error {
+// OffloadsOff turns them off on one device of the calling thread's namespace.
+func OffloadsOff(dev string) error {
 	e, err := ethtool.NewEthtool()
 	if err != nil {
 		return fmt.Errorf("open ethtool: %w", err)
