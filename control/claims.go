@@ -52,7 +52,7 @@ func (r *run) touchClaimants(k services.FrontendKey) {
 func (s *service) served() bool { return s != nil && s.skip == "" && !s.refused }
 
 func (s *service) servedVIPs() []vip {
-	if !s.served() || len(s.ports) == 0 {
+	if !s.served() {
 		return nil
 	}
 	return s.vips

@@ -18,6 +18,8 @@ type CompilerConfig struct {
 	// SNAT4 and SNAT6 are source addresses towards backends, SNATPorts their ports.
 	SNAT4, SNAT6 []header.Addr
 	SNATPorts    services.PortRange
+	// SNATByRoute4 and SNATByRoute6: of these addresses, the one the route prefers.
+	SNATByRoute4, SNATByRoute6 bool
 	// SelectKey keys selection and Maglev tables; gateways share it.
 	SelectKey [2]uint64
 	// UnservedPort is what a VIP's port without a service gets.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"sluice.dev/sluice/control"
@@ -17,8 +18,8 @@ type kernel struct {
 	ports     map[control.NodePort]bool
 	addrs     map[header.Addr]services.AddrFlags
 	keep      map[control.KeepSource]bool
-	log       []string // calls, in order
-	refuse    error    // what it answers instead of doing anything
+	log       []string              // calls, in order
+	refuse    atomic.Pointer[error] // what it answers instead of doing anything
 }
 
 func newKernel() *kernel {
@@ -34,27 +35,30 @@ func (k *kernel) clear() {
 
 func (k *kernel) Replace(s *control.SteerSet) error {
 	k.log = append(k.log, "replace")
-	if k.refuse == nil {
-		k.clear()
-		k.set(s, true)
+	if err := k.refuse.Load(); err != nil {
+		return *err
 	}
-	return k.refuse
+	k.clear()
+	k.set(s, true)
+	return nil
 }
 
 func (k *kernel) Open(s *control.SteerSet) error {
 	k.log = append(k.log, "open")
-	if k.refuse == nil {
-		k.set(s, true)
+	if err := k.refuse.Load(); err != nil {
+		return *err
 	}
-	return k.refuse
+	k.set(s, true)
+	return nil
 }
 
 func (k *kernel) Close(s *control.SteerSet) error {
 	k.log = append(k.log, "close")
-	if k.refuse == nil {
-		k.set(s, false)
+	if err := k.refuse.Load(); err != nil {
+		return *err
 	}
-	return k.refuse
+	k.set(s, false)
+	return nil
 }
 
 func (k *kernel) set(s *control.SteerSet, open bool) {

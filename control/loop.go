@@ -54,6 +54,10 @@ type Loop struct {
 	// Only Run's goroutine uses these.
 	pending  *ledger // what the kernel program has not done yet
 	replaced bool    // the kernel program was given the full set once
+	// Asking which flows live walks all of them, so it is done ever more rarely
+	// while the answer does not change.
+	askFlows      time.Time
+	askFlowsAfter time.Duration
 
 	progress progress
 }
@@ -137,6 +141,9 @@ func (l *Loop) update() {
 // apply brings the workers and the kernel program to what was compiled.
 func (l *Loop) apply(snapshot *services.Snapshot, problems []Problem, steer *Steer) {
 	l.pending.add(steer)
+	if !steer.Close.Empty() {
+		l.askFlows, l.askFlowsAfter = time.Time{}, l.Retry
+	}
 	if l.Flows == nil {
 		l.close()
 	}
@@ -181,12 +188,31 @@ func (l *Loop) close() {
 		return
 	}
 	if l.Flows != nil {
-		used := l.Flows.InUse(&set)
-		set = set.without(&used)
+		if set = l.unused(&set); set.Empty() {
+			return
+		}
 	}
-	if !set.Empty() && l.steered(l.Steering.Close(&set)) {
+	if l.steered(l.Steering.Close(&set)) {
 		l.pending.done(&set)
 	}
+}
+
+// maxAskFlows bounds how long a frontend stays open after its last flow.
+const maxAskFlows = time.Minute
+
+// unused returns what no live flow needs, nothing if it is not time to ask.
+func (l *Loop) unused(set *SteerSet) (rest SteerSet) {
+	now := time.Now()
+	if now.Before(l.askFlows) {
+		return rest
+	}
+	l.askFlows = now.Add(l.askFlowsAfter)
+	used := l.Flows.InUse(set)
+	rest = set.without(&used)
+	if l.askFlowsAfter = min(2*l.askFlowsAfter, maxAskFlows); !rest.Empty() {
+		l.askFlowsAfter = l.Retry
+	}
+	return rest
 }
 
 // steered notes what the kernel program answered, and says whether it was yes.

@@ -156,8 +156,8 @@ func TestIncrementalEqualsFull(t *testing.T) {
 		kernel.must(t, &steer.Close, kernel.Close)
 		owners.published(s)
 		if w.chance(20) {
-			owners.oldest = s.Generation
-			compiler.Release(s.Generation)
+			owners.oldest += w.Uint64N(s.Generation - owners.oldest + 1)
+			compiler.Release(owners.oldest)
 		}
 	}
 	cfg := testConfig()
@@ -169,6 +169,7 @@ func TestIncrementalEqualsFull(t *testing.T) {
 			cfg.SelectKey[0] = uint64(w.one(2))
 			cfg.SNAT4 = testConfig().NodeAddresses[w.one(2):][:1]
 			cfg.NodeAddresses = testConfig().NodeAddresses[:w.one(3)]
+			cfg.LocalAddresses = testConfig().NodeAddresses[:w.one(3)]
 			apply(compiler.Configure(cfg))
 		case w.chance(2):
 			d := control.Drain{Addr: header.AddrFrom4([4]byte{10, 0, 0, byte(1 + w.one(24))}), Port: uint16(8080*w.one(2) + w.one(2))}

@@ -110,7 +110,7 @@ func renderSteer(s *control.SteerSet) (lines []string) {
 }
 
 func addrFlags(f services.AddrFlags) (s string) {
-	for i, name := range []string{"vip", "node", "snat"} {
+	for i, name := range []string{"vip", "node", "snat", "local"} {
 		if f>>i&1 != 0 {
 			s += " " + name
 		}

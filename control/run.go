@@ -60,6 +60,7 @@ func (r *run) configure(old CompilerConfig, cfg *CompilerConfig) {
 	s := r.builder.Settings()
 	s.SelectKey, s.UnservedPort, s.SNATPorts = cfg.SelectKey, cfg.UnservedPort, cfg.SNATPorts
 	s.SNAT4, s.SNAT6 = slices.Clone(cfg.SNAT4), slices.Clone(cfg.SNAT6)
+	s.SNATByRoute4, s.SNATByRoute6 = cfg.SNATByRoute4, cfg.SNATByRoute6
 	r.changed = true
 	for _, a := range old.addresses() {
 		r.setFlags(a, 0)

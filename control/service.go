@@ -118,6 +118,9 @@ func (s *service) readPorts(ports []corev1.ServicePort) (malformed []fault) {
 	bad := func(i int, field, format string, args ...any) {
 		malformed = append(malformed, refuse(fmt.Sprintf("spec.ports[%d]%s", i, field), format, args...))
 	}
+	if len(ports) == 0 {
+		malformed = append(malformed, refuse("spec.ports", "is empty"))
+	}
 	for i, p := range ports {
 		proto, ok := protocol(p.Protocol)
 		if !ok {

@@ -347,3 +347,14 @@ func BenchmarkChange(b *testing.B) {
 		s = builder.Build()
 	}
 }
+
+func TestTableDoesNotGrowByChanges(t *testing.T) {
+	b := NewBuilder(nil)
+	for n := range 10_000 {
+		b.SetAddr(addr(n%10), AddrVIP)
+		b.SetAddr(addr(n%10), 0)
+	}
+	if s := b.Build(); s.addrs.size != indexMinSize {
+		t.Errorf("%d buckets for no address", s.addrs.size)
+	}
+}

@@ -1,0 +1,362 @@
+package control_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat/header"
+)
+
+// rig is a Loop with fakes around it, in a synctest bubble.
+type rig struct {
+	*control.Loop
+	tracker *control.Tracker
+	kernel  *kernel
+	flows   *flows
+	feed    *feed
+	handle  services.Handle
+	worker  stats.Block
+	end     context.CancelFunc
+}
+
+type flows struct {
+	used  atomic.Pointer[[]services.FrontendKey]
+	asked atomic.Int32
+}
+
+func (f *flows) InUse(s *control.SteerSet) (used control.SteerSet) {
+	f.asked.Add(1)
+	for _, k := range s.Frontends {
+		if now := f.used.Load(); now != nil && slices.Contains(*now, k) {
+			used.Frontends = append(used.Frontends, k)
+		}
+	}
+	return used
+}
+
+type feed struct{ err atomic.Pointer[error] }
+
+func (f *feed) Source() control.Source { return control.Source{Kind: "test"} }
+
+func (f *feed) Sync(context.Context) error {
+	if err := f.err.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+func newRig(t *testing.T, change func(*rig, *control.LoopConfig)) *rig {
+	r := &rig{tracker: control.NewTracker(), kernel: newKernel(), flows: &flows{}, feed: &feed{}}
+	r.worker.Generation.Store(stats.Offline)
+	cfg := control.LoopConfig{
+		Log: slog.New(slog.DiscardHandler), Tracker: r.tracker, Compiler: control.NewCompiler(testConfig()),
+		Publisher: control.NewPublisher(&r.handle, []*stats.Block{&r.worker}), Steering: r.kernel,
+		Feeds: []control.Feed{r.feed}, Window: time.Millisecond,
+	}
+	if change != nil {
+		change(r, &cfg)
+	}
+	r.Loop = control.NewLoop(cfg)
+	ctx, cancel := context.WithCancel(t.Context())
+	r.end = cancel
+	go r.Run(ctx)
+	synctest.Wait()
+	return r
+}
+
+func (r *rig) add(i int) {
+	var b control.Batch
+	b.Upsert(control.Source{Kind: "test"}, benchService(i))
+	b.Upsert(control.Source{Kind: "test"}, benchSlice(i, 0))
+	r.tracker.Apply(&b)
+	r.settle()
+}
+
+func (r *rig) remove(i int) {
+	r.tracker.Delete(control.Source{Kind: "test"}, control.ObjectID{Kind: control.KindService, Namespace: "bench", Name: fmt.Sprintf("service-%d", i)})
+	r.settle()
+}
+
+// settle lets the loop's window pass and its work be done.
+func (r *rig) settle() {
+	time.Sleep(10 * time.Millisecond) // of the bubble's clock
+	synctest.Wait()
+}
+
+func vipKey(i int) services.FrontendKey {
+	return services.FrontendKey{Addr: header.AddrFrom4([4]byte{203, 0, byte(i), 1}), Port: 80, Proto: header.ProtoTCP}
+}
+
+func TestNothingIsPublishedBeforeTheFeedsAreRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		missing := errors.New("no such directory")
+		r := newRig(t, func(r *rig, _ *control.LoopConfig) { r.feed.err.Store(&missing) })
+		r.add(1)
+		if r.handle.Load() != nil || len(r.kernel.log) > 0 {
+			t.Fatal("published or steered before the source was read")
+		}
+		if s := r.Status(); s.Sources[0].Synced || s.Sources[0].Error == "" || s.Applied != 0 {
+			t.Errorf("status %+v", s)
+		}
+		r.feed.err.Store(nil)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		<-r.Ready()
+		if _, ok := r.handle.Load().FrontendByKey(vipKey(1)); !ok || !r.kernel.frontends[vipKey(1)] {
+			t.Error("not published and steered after the source was read")
+		}
+		if s := r.Status(); !s.Sources[0].Synced || !s.Sources[0].Applied || s.Sources[0].Objects != 2 || s.Applied != s.Read {
+			t.Errorf("status %+v", s)
+		}
+		r.end()
+	})
+}
+
+func TestManyChangesAreOneSnapshot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		before := r.handle.Load().Generation
+		for i := range 100 {
+			r.tracker.Upsert(control.Source{Kind: "test"}, benchService(i))
+		}
+		r.settle()
+		if got := r.handle.Load().Generation - before; got > 2 {
+			t.Errorf("100 changes in one window made %d snapshots", got)
+		}
+		if r.worker.Backends.At(0) != nil {
+			t.Error("counters without a backend")
+		}
+		r.add(1)
+		if r.worker.Backends.At(9) == nil {
+			t.Error("no counters for published backends")
+		}
+		r.end()
+	})
+}
+
+// TestOrderOfOpeningAndClosing looks, from inside the kernel's calls, at what is
+// published at that moment.
+func TestOrderOfOpeningAndClosing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var seen []string
+		r := newRig(t, func(r *rig, cfg *control.LoopConfig) {
+			cfg.Steering = watched{r.kernel, func(call string) {
+				published := false
+				if s := r.handle.Load(); s != nil {
+					_, published = s.FrontendByKey(vipKey(1))
+				}
+				seen = append(seen, fmt.Sprintf("%s published=%v", call, published))
+			}}
+		})
+		r.add(1)
+		r.remove(1)
+		if got, want := strings.Join(seen, ", "), "replace published=false, open published=true, close published=true"; got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+		r.end()
+	})
+}
+
+type watched struct {
+	*kernel
+	see func(string)
+}
+
+func (w watched) Replace(s *control.SteerSet) error { w.see("replace"); return w.kernel.Replace(s) }
+func (w watched) Open(s *control.SteerSet) error    { w.see("open"); return w.kernel.Open(s) }
+func (w watched) Close(s *control.SteerSet) error   { w.see("close"); return w.kernel.Close(s) }
+
+func TestFlowsKeepAFrontendOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(r *rig, cfg *control.LoopConfig) { cfg.Flows = r.flows })
+		r.add(1)
+		r.add(2)
+		r.flows.used.Store(&[]services.FrontendKey{vipKey(1)})
+		r.remove(1)
+		r.remove(2)
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if _, ok := r.handle.Load().FrontendByKey(vipKey(1)); ok {
+			t.Error("the frontend still takes new flows")
+		}
+		if !r.kernel.frontends[vipKey(1)] || r.kernel.frontends[vipKey(2)] {
+			t.Errorf("open are %v; want the one with flows and not the other", r.kernel.frontends)
+		}
+		if s := r.Status(); s.Closing != 1 || s.Applied != s.Read {
+			t.Errorf("closing %d, applied %d of %d", s.Closing, s.Applied, s.Read)
+		}
+		asked := r.flows.asked.Load()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if n := r.flows.asked.Load() - asked; n < 50 || n > 70 {
+			t.Errorf("all flows were walked %d times in an hour, want about 60", n)
+		}
+		r.add(1) // wanted again before its flows ended
+		r.flows.used.Store(nil)
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if !r.kernel.frontends[vipKey(1)] {
+			t.Error("a frontend that is wanted again was closed")
+		}
+		r.remove(1)
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if r.kernel.frontends[vipKey(1)] || r.Status().Closing != 0 {
+			t.Error("a frontend without flows stays open")
+		}
+		r.end()
+	})
+}
+
+func TestTheKernelIsAskedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		full, gone := errors.New("map is full"), errors.New("map is gone")
+		r.kernel.refuse.Store(&full)
+		r.add(1)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		if err := r.Wait(ctx); !errors.Is(err, full) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Wait: %v", err)
+		}
+		cancel()
+		synctest.Wait()
+		if s := r.Status(); s.Refusal != "map is full" || s.Applied == s.Read {
+			t.Errorf("status %+v", s)
+		}
+		r.kernel.refuse.Store(nil)
+		if err := r.Wait(t.Context()); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if !r.kernel.frontends[vipKey(1)] || r.Status().Refusal != "" {
+			t.Error("not steered after the kernel gave in")
+		}
+		r.kernel.refuse.Store(&gone)
+		r.remove(1)
+		r.kernel.refuse.Store(nil)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if r.kernel.frontends[vipKey(1)] {
+			t.Error("not closed after the kernel gave in")
+		}
+		r.end()
+	})
+}
+
+func TestWaitIsForWorkersToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.worker.Generation.Store(1)
+		r.add(1)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := r.Wait(ctx); err == nil {
+			t.Error("Wait returned while a worker uses an old snapshot")
+		}
+		r.worker.Generation.Store(r.handle.Load().Generation)
+		if err := r.Wait(t.Context()); err != nil {
+			t.Error(err)
+		}
+		r.end()
+		synctest.Wait()
+		if err := r.Wait(t.Context()); err != nil && !errors.Is(err, control.ErrEnded) {
+			t.Errorf("Wait after the end: %v", err)
+		}
+		if _, err := r.Drain(t.Context(), control.Drain{}); !errors.Is(err, control.ErrEnded) {
+			t.Errorf("Drain after the end: %v", err)
+		}
+	})
+}
+
+// TestNumbersComeBack: of a Service that went, once no worker uses a snapshot that
+// knew it, whether or not anything else changes.
+func TestNumbersComeBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		owners := ownersOf(t)
+		r := newRig(t, func(_ *rig, cfg *control.LoopConfig) { cfg.Compiler.Watch(owners) })
+		r.add(1)
+		r.worker.Generation.Store(r.handle.Load().Generation)
+		r.remove(1)
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if len(owners.known) != serviceEndpoints {
+			t.Errorf("%d refs are known while a worker uses them, want %d", len(owners.known), serviceEndpoints)
+		}
+		r.worker.Generation.Store(stats.Offline)
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if len(owners.known) != 0 {
+			t.Errorf("%d refs are known after the last worker left", len(owners.known))
+		}
+		r.end()
+	})
+}
+
+func TestDrainByRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.add(1)
+		d := control.Drain{Addr: header.AddrFrom4([4]byte{10, 0, 1, 0})}
+		set := func() int {
+			f, _ := r.handle.Load().FrontendByKey(vipKey(1))
+			return len(f.Set.Backends)
+		}
+		if n, err := r.Drain(t.Context(), d); n != 1 || err != nil || set() != 9 {
+			t.Errorf("drained %d, %v; %d take new flows", n, err, set())
+		}
+		if _, err := r.Drain(t.Context(), control.Drain{Addr: header.AddrFrom4([4]byte{10, 99, 99, 99})}); !errors.Is(err, control.ErrUnknownBackend) {
+			t.Errorf("drain of nobody: %v", err)
+		}
+		if n, err := r.Undrain(t.Context(), d); n != 1 || err != nil || set() != 10 {
+			t.Errorf("undrained %d, %v; %d take new flows", n, err, set())
+		}
+		if _, err := r.Undrain(t.Context(), d); !errors.Is(err, control.ErrNotDrained) {
+			t.Errorf("undrain twice: %v", err)
+		}
+		if err := r.Configure(t.Context(), func(c *control.CompilerConfig) { c.NodeAddresses = nil }); err != nil {
+			t.Error(err)
+		}
+		if got := renderAddrs(r.handle.Load()); slices.Contains(got, "192.0.2.10 node") {
+			t.Errorf("addresses %v", got)
+		}
+		r.end()
+	})
+}
+
+func TestOldestInUse(t *testing.T) {
+	var handle services.Handle
+	blocks := []*stats.Block{{}, {}}
+	p := control.NewPublisher(&handle, blocks)
+	s := services.NewBuilder(nil).Build()
+	for range 6 {
+		s = services.NewBuilder(s).Build()
+	}
+	if p.Published() != 0 {
+		t.Error("published before anything was")
+	}
+	p.Publish(s)
+	for _, c := range []struct{ a, b, want uint64 }{
+		{stats.Offline, stats.Offline, 7},
+		{stats.Offline, 5, 5},
+		{6, 5, 5},
+		{7, 7, 7},
+		{0, 7, 0}, // woke, and has not said what it uses
+	} {
+		blocks[0].Generation.Store(c.a)
+		blocks[1].Generation.Store(c.b)
+		if got := p.Oldest(); got != c.want {
+			t.Errorf("workers at %d and %d: oldest %d, want %d", c.a, c.b, got, c.want)
+		}
+	}
+}
