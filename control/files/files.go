@@ -134,7 +134,6 @@ func (w *Watcher) Run(ctx context.Context) error {
 type looking struct {
 	*Watcher
 	notify  *fsnotify.Watcher // nil without notifications
-	watched bool
 	failure string
 	waiting []waiting
 }
@@ -147,12 +146,13 @@ type waiting struct {
 
 // look scans once and returns when to look again.
 func (l *looking) look() time.Duration {
-	if l.notify != nil && !l.watched {
-		l.watched = l.notify.Add(l.Dir) == nil // the directory may not exist yet
+	if l.notify != nil {
+		// Each time: a directory that is moved or made anew loses its watch. One that
+		// does not exist is reported by scan.
+		_ = l.notify.Add(l.Dir)
 	}
 	unsettled, err := l.scan(time.Now())
 	if err != nil {
-		l.watched = false // a directory made anew must be watched anew
 		if l.failure != err.Error() {
 			l.failure = err.Error()
 			l.Log.Warn("manifests cannot be read; what was read last stays", "dir", l.Dir, "error", err)
