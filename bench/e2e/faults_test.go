@@ -223,7 +223,7 @@ func TestSecondInstance(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
 	load := l.hammer(at(vip4, webPort), time.Millisecond)
 	var out strings.Builder
-	p, err := l.Gateway.Start(topo.Command{Path: binary, Args: []string{"run", "--config", l.gate.ConfigFile()}, Stdout: &out, Stderr: &out})
+	p, err := l.Gateway.Start(topo.Command{Path: daemonBinary, Args: []string{"run", "--config", l.gate.ConfigFile()}, Stdout: &out, Stderr: &out})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-// Package e2e proves the whole gateway: the real binary, in a network of
+// Package e2e proves the whole gateway: the real daemonBinary, in a network of
 // namespaces, between real TCP and UDP stacks, with both laws checked after every
 // test. The figures that a test prints are the ones that documentation quotes.
 package e2e
@@ -34,7 +34,7 @@ const (
 // full says whether the long runs are asked for.
 func full() bool { return os.Getenv("SLUICE_E2E") == "full" }
 
-var binary string // the daemon, built once
+var daemonBinary string // the daemon, built once
 
 func TestMain(m *testing.M) {
 	os.Exit(run(m))
@@ -47,8 +47,12 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	binary = filepath.Join(dir, "sluice")
-	build := exec.Command("go", "build", "-o", binary, "sluice.dev/sluice/cmd/sluice")
+	daemonBinary = filepath.Join(dir, "sluice")
+	args := []string{"build", "-o", daemonBinary}
+	if os.Getenv("SLUICE_RACE") == "1" {
+		args = append(args, "-race") // the daemon under the race detector
+	}
+	build := exec.Command("go", append(args, "sluice.dev/sluice/cmd/sluice")...)
 	build.Stderr = os.Stderr
 	if err := build.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, "go build:", err)
@@ -107,7 +111,7 @@ func newLab(t *testing.T, c labConfig) *lab {
 	if c.prepare != nil {
 		c.prepare(l)
 	}
-	l.gate, err = gate.New(gate.Config{Sluice: binary, Host: n.Gateway, NodeName: gatewayNode, Interfaces: c.interfaces, Options: c.options})
+	l.gate, err = gate.New(gate.Config{Sluice: daemonBinary, Host: n.Gateway, NodeName: gatewayNode, Interfaces: c.interfaces, Options: c.options})
 	if err != nil {
 		t.Fatal(err)
 	}

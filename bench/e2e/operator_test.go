@@ -1,0 +1,195 @@
+package e2e
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/bench/topo"
+)
+
+// TestReload: what can change while the gateway runs does; a bad file changes
+// nothing; what needs a restart says so.
+func TestReload(t *testing.T) {
+	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
+	// While the policy is pass, the kernel gets packets for an address that is not its own.
+	delete(l.damage, l.Gateway)
+	unserved := func() string {
+		r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(vip4, 81)}, Requests: 1, Timeout: 500 * time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for kind := range r.Errors {
+			return kind
+		}
+		return "served"
+	}
+	reload := func(more string, done func() bool) {
+		t.Helper()
+		if err := l.gate.WriteConfiguration(l.gate.Configuration() + more); err != nil {
+			t.Fatal(err)
+		}
+		deadline := time.Now().Add(5 * time.Second)
+		for !done() {
+			if time.Now().After(deadline) {
+				t.Fatalf("no effect within 5 s: %q", more)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	config := func() (problem string, restart []string) {
+		st, err := l.gate.Client.Status(l.ctx, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st.Config.Error, st.Config.NeedRestart
+	}
+	reload("unservedVIPPort: reject\n", func() bool { return strings.Contains(unserved(), "refused") })
+	reload("unservedVIPPort: nonsense\n", func() bool { problem, _ := config(); return strings.Contains(problem, "unservedVIPPort") })
+	if got := unserved(); !strings.Contains(got, "refused") {
+		t.Errorf("after a bad file the policy is not the last good one: %s", got)
+	}
+	reload("rings: {rx: 1024}\n", func() bool {
+		problem, restart := config()
+		return problem == "" && len(restart) == 1 && strings.Contains(restart[0], "rings.rx")
+	})
+	l.wantServed("after the reloads")
+}
+
+// TestMetrics: the daemon's own endpoints, as a scraper and a kubelet see them.
+func TestMetrics(t *testing.T) {
+	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
+	l.wantServed("before the scrape")
+	client := http.Client{Transport: &http.Transport{DialContext: l.Gateway.Dial, DisableKeepAlives: true}}
+	get := func(path string) (int, string) {
+		r, err := client.Get("http://127.0.0.1:9470" + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		b, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.StatusCode, string(b)
+	}
+	for _, path := range []string{"/healthz", "/readyz"} {
+		if code, body := get(path); code != http.StatusOK {
+			t.Errorf("%s: %d %s", path, code, body)
+		}
+	}
+	_, text := get("/metrics")
+	for _, want := range []string{`sluice_service_flows_created_total{`, `sluice_backend_packets_total{`, `sluice_worker_received_packets_total{`, `sluice_flow_table_used_flows{`, `namespace="default"`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("/metrics lacks %s", want)
+		}
+	}
+}
+
+// TestCommands runs the operator's commands as an operator would.
+func TestCommands(t *testing.T) {
+	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 2}})
+	l.wantServed("before the commands")
+	sluice := func(args ...string) string {
+		t.Helper()
+		out, err := exec.Command(daemonBinary, append([]string{"--socket", l.gate.Socket()}, args...)...).CombinedOutput()
+		if err != nil {
+			t.Errorf("sluice %v: %v\n%s", args, err, out)
+		}
+		return string(out)
+	}
+	for _, c := range []struct{ args, want string }{
+		{"services", "203.0.113.10:80"}, {"backends", "10.72.0.100:8080"}, {"flows --protocol tcp", "default/web"},
+		{"stats", "packets"}, {"status --wait", "Applied:   yes"}, {"version", ""},
+	} {
+		if out := sluice(strings.Fields(c.args)...); !strings.Contains(out, c.want) {
+			t.Errorf("sluice %s lacks %q:\n%s", c.args, c.want, out)
+		}
+	}
+	// A drained backend gets nothing new.
+	drained := netip.AddrPortFrom(l.Backends[0].Addr4(), backendPort)
+	sluice("drain", drained.String())
+	l.applied()
+	r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(vip4, webPort)}, Requests: 100, Concurrency: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Shares[l.Backends[0].Name] > 0 || r.Failed() > 0 {
+		t.Errorf("after drain: shares %v, errors %v", r.Shares, r.Errors)
+	}
+	sluice("undrain", drained.String())
+	out := sluice("flows", "delete", "--vip", vip4)
+	left := sluice("flows", "--vip", vip4)
+	if strings.Contains(left, "default/web") {
+		t.Errorf("flows delete said %q and left:\n%s", out, left)
+	}
+}
+
+// TestPing: a VIP answers echo requests by itself.
+func TestPing(t *testing.T) {
+	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
+	for _, c := range []struct {
+		vip                string
+		domain, proto, req int
+	}{{vip4, unix.AF_INET, unix.IPPROTO_ICMP, 8}, {vip6, unix.AF_INET6, unix.IPPROTO_ICMPV6, 128}} {
+		if err := ping(l.Clients[0], c.vip, c.domain, c.proto, byte(c.req)); err != nil {
+			t.Errorf("%s: %v", c.vip, err)
+		}
+	}
+}
+
+// ping sends one echo request from an ICMP socket of the host's kernel and waits
+// for the reply, which that kernel matches and verifies.
+func ping(from *topo.Host, vip string, domain, proto int, request byte) error {
+	return from.Run(func() error {
+		fd, err := unix.Socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, proto)
+		if err != nil {
+			return err
+		}
+		f := os.NewFile(uintptr(fd), "icmp")
+		defer f.Close()
+		c, err := net.FilePacketConn(f)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		const id = 0x5151
+		message := []byte{request, 0, 0, 0, id >> 8, id & 0xff, 0, 1, 's', 'l', 'u', 'i', 'c', 'e', '!', '!'}
+		if domain == unix.AF_INET {
+			binary.BigEndian.PutUint16(message[2:], onesComplement(message))
+		}
+		if _, err := c.WriteTo(message, &net.IPAddr{IP: net.ParseIP(vip)}); err != nil {
+			return err
+		}
+		_ = c.SetReadDeadline(time.Now().Add(2 * time.Second))
+		var b [1500]byte
+		for {
+			n, peer, err := c.ReadFrom(b[:])
+			if err != nil {
+				return fmt.Errorf("no reply: %w", err)
+			}
+			if peer.String() == vip && n == len(message) && string(b[4:n]) == string(message[4:]) && b[0] != request {
+				return nil
+			}
+		}
+	})
+}
+
+// onesComplement is the Internet checksum (RFC 1071); ICMPv6's is the kernel's to fill in.
+func onesComplement(b []byte) uint16 {
+	var sum uint32
+	for i := 0; i < len(b); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(b[i:]))
+	}
+	return ^uint16(sum + sum>>16)
+}
