@@ -16,7 +16,7 @@ type Address struct {
 	Link      int          // position of the interface, or of the one below its VLAN tags, in the configuration; -1 if not ours
 	Prefix    netip.Prefix // the address with the length of its network
 	Global    bool         // scope global or site: not loopback, not link-local
-	Secondary bool         // not the first of its network on the interface
+	Secondary bool         // IPv4: not the first of its network on the interface; IPv6: temporary (RFC 8981)
 	Usable    bool         // not tentative, duplicate or deprecated: good as a source
 }
 
@@ -59,8 +59,18 @@ func (m *Mirror) Addresses() []Address {
 	return nil
 }
 
-// AddressesChanged receives a value after Addresses changed. Changes that nobody
-// received yet are one value.
+// Sources returns the addresses that packets leave from by our links, in order:
+// those that a Route has as its Source, and the primary ones of the links. The slice
+// must not be written.
+func (m *Mirror) Sources() []netip.Addr {
+	if p := m.sources.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// AddressesChanged receives a value after Addresses or Sources changed. Changes
+// that nobody received yet are one value.
 func (m *Mirror) AddressesChanged() <-chan struct{} { return m.addressesChanged }
 
 func (m *Mirror) setAddresses(now []Address) {
@@ -68,6 +78,18 @@ func (m *Mirror) setAddresses(now []Address) {
 		return
 	}
 	m.addresses.Store(&now)
+	m.tellAddresses()
+}
+
+func (m *Mirror) setSources(now []netip.Addr) {
+	if slices.Equal(now, m.Sources()) {
+		return
+	}
+	m.sources.Store(&now)
+	m.tellAddresses()
+}
+
+func (m *Mirror) tellAddresses() {
 	select {
 	case m.addressesChanged <- struct{}{}:
 	default:

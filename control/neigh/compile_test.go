@@ -152,7 +152,7 @@ func TestCompileRoutes(t *testing.T) {
 		{"families apart", []netlink.Route{route("0.0.0.0/0", via("192.0.2.1"))}, "2001:db8::1", none},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := longest(compileRoutes(tc.routes, devices, host), netip.MustParseAddr(tc.dst))
+			got := longest(compileRoutes(tc.routes, devices, nil, host), netip.MustParseAddr(tc.dst))
 			if got != tc.want {
 				t.Errorf("got %+v, want %+v", got, tc.want)
 			}

@@ -43,6 +43,13 @@
 // bridge, bond or macvlan on top of a link do not: the kernel sends for them.
 // Routes with an encapsulation are the kernel's too.
 //
+// # Where a packet leaves from
+//
+// A Route on a link of ours has the source address that MASQUERADE would take:
+// the primary address of the interface, or of several the one that suits the next
+// hop (IPv4) or the destination (IPv6). A source that the route itself prefers
+// (`ip route ... src`) comes first, as it does for the node's own packets.
+//
 // # Neighbours
 //
 // A neighbour is tracked from the moment a route names it as gateway or a worker
@@ -60,7 +67,7 @@
 //     learned under can be in a worker's hand. So an ID that no route uses any more
 //     is freed only after a new generation was published and HopGrace has passed.
 //   - A change of a neighbour, of a link's MAC or MTU must not change the
-//     generation; a change of any route must.
+//     generation; a change of any route, its Source included, must.
 //   - Generations start from the boot clock in milliseconds and are stepped more
 //     slowly than it, so a flow that outlived a restart of the daemon never takes
 //     an ID of the former process for one of this process.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -79,7 +80,8 @@ type Mirror struct {
 	pace       pace                       // when the topology is read next
 	counts     struct{ readings, lost, drift uint64 }
 
-	addresses        atomic.Pointer[[]Address] // shared
+	addresses        atomic.Pointer[[]Address]    // shared
+	sources          atomic.Pointer[[]netip.Addr] // shared
 	addressesChanged chan struct{}
 	status           atomic.Pointer[Status] // shared
 	ready            chan struct{}          // closed after the first View

@@ -27,15 +27,18 @@ var unreachable = nexthop.Route{Hop: nexthop.NoRoute}
 
 func TestNeverSeenNeighbourIsResolved(t *testing.T) {
 	gw, peer, m := pair(t, Config{})
-	for _, dst := range []string{"192.0.2.2", "2001:db8::2"} {
+	for dst, source := range map[string]string{"192.0.2.2": "192.0.2.1", "2001:db8::2": "2001:db8::1"} {
 		t.Run(dst, func(t *testing.T) {
-			if r := m.lookup(dst); r != (nexthop.Route{Kind: nexthop.OnLink}) {
+			if r := m.lookup(dst); r != (nexthop.Route{Kind: nexthop.OnLink, Source: addr(source)}) {
 				t.Fatalf("before: %+v", r)
 			}
 			before := m.table.View().Generation
 			began := time.Now()
-			hop, _ := m.resolved(dst)
+			hop, id := m.resolved(dst)
 			t.Logf("resolved in %v", time.Since(began))
+			if r := m.lookup(dst); r != (nexthop.Route{Hop: id, Kind: nexthop.OnLink, Source: addr(source)}) {
+				t.Errorf("after: %+v", r)
+			}
 			want := nexthop.Hop{
 				Kind: nexthop.OnLink, Ready: true, MTU: 1500,
 				DstMAC: peer.mac("eth0"), SrcMAC: gw.mac("eth0"), Addr: addr(dst),

@@ -57,11 +57,14 @@ func (m *Mirror) readTopology(forced bool) error {
 	oursChanged := !sameOwnership(devices, m.devices)
 	devicesChanged := !maps.Equal(devices, m.devices)
 	m.devices = devices
-	m.setAddresses(addressesOf(t.addrs, devices))
+	addresses := addressesOf(t.addrs, devices)
+	m.setAddresses(addresses)
 	if oursChanged {
 		m.dropForeign()
 	}
-	next := compileRoutes(t.routes, devices, m.host)
+	own := sourcesOf(addresses)
+	next := compileRoutes(t.routes, devices, own, m.host)
+	m.setSources(own.all(next, devices))
 	if forced || !sameTargets(m.targets, next) {
 		m.targets = new(bart.Table[target])
 		for p, t := range next {

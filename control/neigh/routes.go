@@ -15,10 +15,11 @@ import (
 // a new reading of the kernel's routes can be compared with the last one, and
 // pointer-free.
 type target struct {
-	kind nexthop.Kind
-	dev  int32       // OnLink: index of the interface to send on
-	via  header.Addr // OnLink: the gateway; zero where the destination itself is on the link
-	mtu  uint16      // of the route; for Kernel also of its device; 0 is no limit
+	kind   nexthop.Kind
+	dev    int32       // OnLink: index of the interface to send on
+	via    header.Addr // OnLink: the gateway; zero where the destination itself is on the link
+	source header.Addr // OnLink: our address; zero where the interface has none
+	mtu    uint16      // of the route; for Kernel also of its device; 0 is no limit
 }
 
 // neverForwarded are destinations that no route makes reachable through us.
@@ -46,7 +47,7 @@ func (c *candidate) beats(o *candidate) bool {
 
 // compileRoutes turns the kernel's routes into targets. It is pure: the same
 // reading gives the same targets.
-func compileRoutes(routes []netlink.Route, devices map[int]device, host *HostLink) map[netip.Prefix]target {
+func compileRoutes(routes []netlink.Route, devices map[int]device, own sources, host *HostLink) map[netip.Prefix]target {
 	best := make(map[netip.Prefix]candidate, len(routes))
 	var local6 []netip.Prefix // IPv6 local prefixes that are longer than one address: AnyIP
 	for i := range routes {
@@ -61,6 +62,9 @@ func compileRoutes(routes []netlink.Route, devices map[int]device, host *HostLin
 		}
 		if c.target, ok = targetOf(r, devices, host); !ok {
 			continue
+		}
+		if c.kind == nexthop.OnLink {
+			c.source = own.pick(devices[int(c.dev)].name, prefix, c.via, r.Src)
 		}
 		if c.table == 0 && prefix.Addr().Is6() && !prefix.IsSingleIP() {
 			local6 = append(local6, prefix)

@@ -28,7 +28,7 @@ func (m *Mirror) publish() {
 			}
 			used[hop] = struct{}{}
 			n.hosted = true
-			routes.Insert(hostPrefix(key.addr), nexthop.Route{Hop: id, Kind: nexthop.OnLink})
+			routes.Insert(hostPrefix(key.addr), m.hostRoute(n, id))
 		} else if !n.gateway && !n.host {
 			delete(m.tracked, key)
 		}
@@ -47,7 +47,7 @@ func (m *Mirror) publish() {
 // routeOf finds or makes the hop of a target. Hops are written before the View
 // that names them is published.
 func (m *Mirror) routeOf(t target, used map[hopKey]struct{}) nexthop.Route {
-	r := nexthop.Route{Kind: t.kind}
+	r := nexthop.Route{Kind: t.kind, Source: t.source}
 	switch {
 	case t.kind == nexthop.Kernel && (t.mtu == 0 || m.host != nil && int(t.mtu) >= m.host.MTU):
 		r.Hop = nexthop.ViaKernel
@@ -101,6 +101,13 @@ func (m *Mirror) hostHop(n *neighbour) (hopKey, bool) {
 	return hopKey{nexthop.OnLink, n.key, t.mtu}, true
 }
 
+// hostRoute is the route to a neighbour that hostHop allows: that to its network,
+// with the neighbour's own hop.
+func (m *Mirror) hostRoute(n *neighbour, id nexthop.ID) nexthop.Route {
+	t, _ := m.targets.Lookup(n.key.addr.Netip())
+	return nexthop.Route{Hop: id, Kind: nexthop.OnLink, Source: t.source}
+}
+
 // admitHost inserts the host route to a neighbour, if it may have one and has
 // none. It shares the rest of the table with the View before it and keeps its
 // generation: nobody has learned anything about this destination yet.
@@ -115,7 +122,7 @@ func (m *Mirror) admitHost(n *neighbour) {
 		return
 	}
 	n.hosted = true
-	m.routes = m.routes.InsertPersist(hostPrefix(n.key.addr), nexthop.Route{Hop: id, Kind: nexthop.OnLink})
+	m.routes = m.routes.InsertPersist(hostPrefix(n.key.addr), m.hostRoute(n, id))
 	m.table.Publish(&nexthop.View{Generation: m.generation, Routes: m.routes})
 }
 

@@ -111,6 +111,10 @@ type Route struct {
 	Hop ID
 	// Kind is Unreachable, OnLink or Kernel.
 	Kind Kind
+	// Source is the address that the kernel would send from: the one that the route
+	// prefers, or else the primary one of the interface. OnLink only; zero if the
+	// interface has none of the family.
+	Source header.Addr
 }
 
 // View is an immutable routing table.

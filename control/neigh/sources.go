@@ -1,0 +1,105 @@
+package neigh
+
+import (
+	"maps"
+	"math/bits"
+	"net"
+	"net/netip"
+	"slices"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+// sources are, by interface, the addresses that packets can leave from, in the
+// kernel's order.
+type sources map[string][]netip.Prefix
+
+func sourcesOf(addresses []Address) sources {
+	s := make(sources)
+	for _, a := range addresses {
+		if a.Global && a.Usable && !a.Secondary {
+			s[a.Interface] = append(s[a.Interface], a.Prefix)
+		}
+	}
+	return s
+}
+
+// pick returns the source for a route to prefix out of an interface, by way of a
+// gateway if via is not zero. The zero address if there is none.
+//
+// preferred is what the route itself says (RTA_PREFSRC). Without it the choice is
+// MASQUERADE's. IPv4: the first address whose network has the next hop in it, or
+// else the first (net/ipv4/devinet.c, inet_select_addr). IPv6: the address that has
+// the most leading bits in common with the destination (RFC 6724 section 5, rule 8;
+// of the rules before it only those about scope and state can make a difference
+// within one interface, and sourcesOf has applied them, but for rule 6, which
+// comes to the same for unique local and global addresses).
+//
+// A prefix is judged by its first address. Where one has destinations on both
+// sides, as the default route has, the kernel may choose differently for some.
+func (s sources) pick(device string, prefix netip.Prefix, via header.Addr, preferred net.IP) header.Addr {
+	if a, ok := netip.AddrFromSlice(preferred); ok {
+		if a = a.Unmap(); a.Is4() == prefix.Addr().Is4() && a.IsGlobalUnicast() {
+			return header.AddrFrom(a)
+		}
+	}
+	to := prefix.Addr()
+	if to.Is4() && via.Is4() {
+		to = via.Netip()
+	}
+	best, most := header.Addr{}, -1
+	for _, own := range s[device] {
+		if own.Addr().Is4() != to.Is4() {
+			continue
+		}
+		if n := likeness(own, to); n > most {
+			best, most = header.AddrFrom(own.Addr()), n
+		}
+	}
+	return best
+}
+
+// likeness says how well an address of ours suits a destination.
+func likeness(own netip.Prefix, to netip.Addr) int {
+	if !to.Is4() {
+		return min(commonBits(own.Addr().As16(), to.As16()), own.Bits())
+	}
+	if own.Contains(to) {
+		return 1
+	}
+	return 0
+}
+
+// commonBits is how many leading bits are equal.
+func commonBits(a, b [16]byte) (n int) {
+	for i := range a {
+		if x := a[i] ^ b[i]; x != 0 {
+			return n + bits.LeadingZeros8(x)
+		}
+		n += 8
+	}
+	return n
+}
+
+// all lists, in order, what the routes out of our links have as source, and the
+// primary addresses of the links: these stay while a route is away.
+func (s sources) all(targets map[netip.Prefix]target, devices map[int]device) []netip.Addr {
+	set := make(map[header.Addr]struct{})
+	for _, t := range targets {
+		set[t.source] = struct{}{}
+	}
+	for _, d := range devices {
+		if d.link != notOurs {
+			for _, anywhere := range [...]netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+				set[s.pick(d.name, netip.PrefixFrom(anywhere, 0), header.Addr{}, nil)] = struct{}{}
+			}
+		}
+	}
+	delete(set, header.Addr{})
+	list := make([]netip.Addr, 0, len(set))
+	for a := range maps.Keys(set) {
+		list = append(list, a.Netip())
+	}
+	slices.SortFunc(list, netip.Addr.Compare)
+	return list
+}
