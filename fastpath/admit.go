@@ -53,7 +53,7 @@ func (w *Worker) create(p *header.Packet, f *services.Frontend, b *services.Back
 		n.Source, n.SourcePort = p.Tuple.Src, p.Tuple.SrcPort
 		n.Ports = portChoice(random, services.PortRange{First: 1024, Count: 64512})
 	} else {
-		n.Source = w.source(random>>32, toBackend.Kind, p.Tuple.V6)
+		n.Source = w.source(random>>32, &toBackend, p.Tuple.V6)
 		n.Ports = portChoice(random, w.snap.SNATPorts)
 	}
 	if n.Source == (header.Addr{}) {
@@ -81,15 +81,20 @@ func (w *Worker) create(p *header.Packet, f *services.Frontend, b *services.Back
 }
 
 // source chooses our address towards a backend: the host link's own where the
-// kernel carries the packet on (its replies then come back by the host link), one
-// of the configured addresses elsewhere. The zero Addr if the family has none.
-func (w *Worker) source(random uint64, kind nexthop.Kind, v6 bool) header.Addr {
-	pool, host := w.snap.SNAT4, w.c.HostSource4
+// kernel carries the packet on (its replies then come back by the host link), the
+// route's or one of the configured addresses elsewhere. The zero Addr if the family
+// has none.
+func (w *Worker) source(random uint64, r *nexthop.Route, v6 bool) header.Addr {
+	pool, byRoute, host := w.snap.SNAT4, w.snap.SNATByRoute4, w.c.HostSource4
 	if v6 {
-		pool, host = w.snap.SNAT6, w.c.HostSource6
+		pool, byRoute, host = w.snap.SNAT6, w.snap.SNATByRoute6, w.c.HostSource6
 	}
-	if kind == nexthop.Kernel {
+	if r.Kind == nexthop.Kernel {
 		return host
+	}
+	// A source that the snapshot does not know yet would get no replies.
+	if byRoute && w.snap.Owned(r.Source)&services.AddrSNAT != 0 {
+		return r.Source
 	}
 	if len(pool) == 0 {
 		return header.Addr{}

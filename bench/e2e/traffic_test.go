@@ -39,9 +39,22 @@ func TestHTTP(t *testing.T) {
 				if d := r.Deviation(fair(l.Backends)); d > 5 {
 					t.Errorf("%s: shares %v", name, r.Shares)
 				}
+				if want := towardsBackends(gateway, target.Addr()).String(); r.Clients[want] != 2000 {
+					t.Errorf("%s: backends saw %v, want %s: the address on their segment", name, r.Clients, want)
+				}
 			}
 		})
 	}
+}
+
+// towardsBackends is the gateway's address, of the family of a target, on the
+// interface that backends are behind.
+func towardsBackends(gateway *topo.Host, target netip.Addr) netip.Addr {
+	i := gateway.Interfaces[len(gateway.Interfaces)-1]
+	if target.Is4() {
+		return i.Addr4.Addr()
+	}
+	return i.Addr6.Addr()
 }
 
 // TestWorkersShareFlows: with two queues a reply often arrives at the worker that

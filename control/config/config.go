@@ -102,8 +102,8 @@ const (
 
 // SNAT is what the gateway calls itself towards backends.
 type SNAT struct {
-	// Addresses are the source addresses; empty takes, per family, the primary
-	// address of the first interface that has one.
+	// Addresses are the source addresses. A family that has none takes what the
+	// kernel would: of the interface that the packet leaves by.
 	Addresses []netip.Addr `json:"addresses"`
 	// Ports is the range of source ports.
 	Ports PortRange `json:"ports"`

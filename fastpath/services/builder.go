@@ -22,7 +22,7 @@ func NewBuilder(prev *Snapshot) *Builder {
 }
 
 // Settings gives access to the plain fields of the snapshot under construction
-// (SelectKey, UnservedPort, SNAT4, SNAT6, SNATPorts). Slices must be replaced, not written.
+// (SelectKey, UnservedPort and what begins with SNAT). Slices must be replaced, not written.
 func (b *Builder) Settings() *Snapshot { return &b.s }
 
 // SetFrontend adds or replaces a frontend.

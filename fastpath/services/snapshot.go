@@ -171,6 +171,9 @@ type Snapshot struct {
 	UnservedPort UnservedPolicy
 	// Source addresses towards backends, by family; the zero Addr where there is none.
 	SNAT4, SNAT6 []header.Addr
+	// SNATByRoute4 and SNATByRoute6 say that a flow leaves from the Source of its
+	// route where that is an AddrSNAT, and from any of the above only where it is not.
+	SNATByRoute4, SNATByRoute6 bool
 	// SNATPorts is the range for source ports: First, Count of them.
 	SNATPorts PortRange
 

@@ -89,7 +89,8 @@ func (d *Daemon) configure(ctx context.Context, c *config.Configuration) {
 	}
 }
 
-// followAddresses recompiles when the node's addresses change.
+// followAddresses recompiles when the node's addresses change, or which of them
+// packets leave from.
 func (d *Daemon) followAddresses(ctx context.Context) {
 	for {
 		select {
@@ -121,8 +122,7 @@ func (d *Daemon) compilerConfig(c *config.Configuration) control.CompilerConfig 
 		NodeName: node, SelectKey: c.Maglev.SelectKey(), UnservedPort: unserved(c.UnservedVIPPort),
 		SNATPorts: services.PortRange{First: c.SNAT.Ports.First, Count: uint16(c.SNAT.Ports.Count())},
 	}
-	addresses := d.mirror.Addresses()
-	for _, a := range addresses {
+	for _, a := range d.mirror.Addresses() {
 		if a.Global {
 			cc.LocalAddresses = append(cc.LocalAddresses, header.AddrFrom(a.Prefix.Addr()))
 		}
@@ -130,20 +130,26 @@ func (d *Daemon) compilerConfig(c *config.Configuration) control.CompilerConfig 
 			cc.NodeAddresses = append(cc.NodeAddresses, header.AddrFrom(a.Prefix.Addr()))
 		}
 	}
-	cc.SNAT4, cc.SNAT6 = sourcesOf(c, addresses, false), sourcesOf(c, addresses, true)
+	routed := d.mirror.Sources()
+	cc.SNAT4, cc.SNATByRoute4 = sourcesOf(c.SNAT.Addresses, routed, false)
+	cc.SNAT6, cc.SNATByRoute6 = sourcesOf(c.SNAT.Addresses, routed, true)
 	return cc
 }
 
-// sourcesOf are our addresses towards backends: the configured ones of a family,
-// or the primary one.
-func sourcesOf(c *config.Configuration, addresses []neigh.Address, v6 bool) (list []header.Addr) {
-	for _, a := range c.SNAT.Addresses {
+// sourcesOf are our addresses towards backends of a family: the configured ones, or
+// those that the kernel would send from. Then the route chooses among them.
+func sourcesOf(configured, routed []netip.Addr, v6 bool) (list []header.Addr, byRoute bool) {
+	if list = family(configured, v6); len(list) > 0 {
+		return list, false
+	}
+	return family(routed, v6), true
+}
+
+func family(all []netip.Addr, v6 bool) (list []header.Addr) {
+	for _, a := range all {
 		if a.Is6() == v6 {
 			list = append(list, header.AddrFrom(a))
 		}
-	}
-	if a, ok := primary(c, addresses, v6); ok && len(list) == 0 {
-		list = append(list, a)
 	}
 	return list
 }
@@ -158,19 +164,6 @@ func nodePortAddress(c *config.Configuration, a neigh.Address) bool {
 		return a.Link >= 0
 	}
 	return slices.ContainsFunc(c.NodeAddresses, func(p netip.Prefix) bool { return p.Contains(a.Prefix.Addr()) })
-}
-
-// primary is the default source address of a family: the first usable one of the
-// first interface that has one.
-func primary(c *config.Configuration, addresses []neigh.Address, v6 bool) (header.Addr, bool) {
-	for link := range c.Interfaces {
-		for _, a := range addresses {
-			if a.Link == link && a.Global && !a.Secondary && a.Usable && a.Prefix.Addr().Is6() == v6 {
-				return header.AddrFrom(a.Prefix.Addr()), true
-			}
-		}
-	}
-	return header.Addr{}, false
 }
 
 func unserved(p config.UnservedPolicy) services.UnservedPolicy {
