@@ -6,6 +6,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -167,9 +168,13 @@ func (l *lab) explain() {
 		return nil
 	})
 	for h, before := range l.damage {
-		if now, err := h.Counters(); err == nil {
-			l.t.Logf("%s counted: %v", h.Name, now.Since(before))
+		now, err := h.Counters()
+		if err != nil {
+			continue
 		}
+		d := now.Since(before)
+		maps.DeleteFunc(d, func(_ string, v uint64) bool { return v == 0 })
+		l.t.Logf("%s counted: %v", h.Name, d)
 	}
 	l.t.Logf("daemon:\n%s", l.gate.Log())
 }

@@ -209,7 +209,9 @@ func TestLocalEndpointWithSNAT(t *testing.T) {
 
 // TestPathMTU: the link to the backends is narrower than both ends believe.
 func TestPathMTU(t *testing.T) {
-	l := newLab(t, labConfig{Config: topo.Config{BackendMTU: 1400, Queues: 2}})
+	// The source address is on the other segment, so that the backend's kernel goes by
+	// what AdvertiseMTU says of the way to it.
+	l := newLab(t, labConfig{Config: topo.Config{BackendMTU: 1400, Queues: 2}, options: "snat: {addresses: [10.71.0.1, 'fd71::1']}\n"})
 	if err := l.Backends[0].AdvertiseMTU(1500); err != nil {
 		t.Fatal(err)
 	}
