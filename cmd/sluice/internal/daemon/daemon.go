@@ -60,14 +60,17 @@ type Daemon struct {
 	steer    *steering
 	loop     *control.Loop
 	ledger   *status.Ledger
-	bpffs    bool // we mounted it
-	open     atomic.Bool
+	bpffs    bool          // we mounted it
+	open     chan struct{} // closed when packets are forwarded
 	draining atomic.Bool
 	failed   chan error
 	servers  servers
 
-	cancel context.CancelFunc // ends every goroutine of ours
-	group  sync.WaitGroup
+	// Two lives: workers go on until nothing sends them packets any more.
+	cancel        context.CancelFunc // ends every goroutine but the workers
+	group         sync.WaitGroup
+	workersLife   context.Context
+	cancelWorkers context.CancelFunc
 }
 
 // Run is the gateway's life: it returns after ctx is done and everything is
@@ -86,13 +89,15 @@ func Run(ctx context.Context, file string) error {
 	}
 	d := &Daemon{
 		file: file, config: c, startedAt: time.Now(), loadedAt: time.Now(), level: new(slog.LevelVar),
-		failed: make(chan error, 16),
+		failed: make(chan error, 16), open: make(chan struct{}),
 	}
 	d.log = d.newLogger(c)
 	// The goroutines outlive ctx: flows are served while the gateway drains.
 	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	d.cancel = cancel
 	defer cancel()
+	d.workersLife, d.cancelWorkers = context.WithCancel(context.WithoutCancel(ctx))
+	defer d.cancelWorkers()
 	if err := d.start(life); err != nil {
 		return errors.Join(err, d.stop())
 	}
@@ -304,13 +309,9 @@ func (d *Daemon) openPorts(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
-	d.path.run(ctx, d.failed)
-	for _, p := range d.path.ports {
-		if err := d.path.openPort(ctx, d.steer, p); err != nil {
-			d.fail(err)
-			return
-		}
-		d.logPort(p)
+	if err := d.openAll(ctx); err != nil {
+		d.fail(err)
+		return
 	}
 	if err := d.steer.attachEgress(d.path.ports); err != nil {
 		d.log.Warn("replies of local endpoints that see the client's address are not caught on their way out", "error", err)
@@ -319,10 +320,28 @@ func (d *Daemon) openPorts(ctx context.Context) {
 		d.log.Warn("what a predecessor left could not be removed", "error", err)
 	}
 	d.beat()
-	d.open.Store(true)
+	close(d.open)
 	d.log.Info("forwarding", "workers", len(d.path.workers), "took", time.Since(d.startedAt).Round(time.Millisecond))
 	d.goes(func() { d.heartbeat(ctx) })
 	d.path.watch(ctx, d.steer, d.reopened)
+}
+
+// openAll binds all sockets before the first one gets packets, so that what is
+// received on one interface can leave by the others.
+func (d *Daemon) openAll(ctx context.Context) error {
+	for _, p := range d.path.ports {
+		if err := d.path.bindPort(ctx, p); err != nil {
+			return err
+		}
+	}
+	d.path.run(d.workersLife, d.failed)
+	for _, p := range d.path.ports {
+		if err := d.path.attachPort(ctx, d.steer, p); err != nil {
+			return err
+		}
+		d.logPort(p)
+	}
+	return nil
 }
 
 func (d *Daemon) logPort(p *port) {
@@ -335,6 +354,15 @@ func (d *Daemon) logPort(p *port) {
 func (d *Daemon) reopened(*port) {
 	if err := d.steer.attachEgress(d.path.ports); err != nil {
 		d.log.Warn("egress program", "error", err)
+	}
+}
+
+func (d *Daemon) isOpen() bool {
+	select {
+	case <-d.open:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -417,19 +445,21 @@ func (d *Daemon) openFlowCount() uint64 {
 	return open
 }
 
-// stop undoes start, in reverse, as far as it came. Packets are left to the kernel
-// before the workers end.
+// stop undoes start, in reverse, as far as it came: first those who would put
+// things back, then the programs, so that packets are left to the kernel, then the
+// workers.
 func (d *Daemon) stop() error {
 	var errs []error
-	// A start that failed where a predecessor left flows and programs leaves them
-	// for the next attempt.
-	keep := !d.open.Load() && d.flows != nil && !d.flows.Recovery.Fresh
-	if d.steer != nil {
-		errs = append(errs, d.steer.close(!keep))
-	}
 	d.cancel()
 	d.group.Wait()
 	d.servers.wait()
+	// A start that failed where a predecessor left flows and programs leaves them
+	// for the next attempt.
+	keep := !d.isOpen() && d.flows != nil && !d.flows.Recovery.Fresh
+	if d.steer != nil {
+		errs = append(errs, d.steer.close(!keep))
+	}
+	d.cancelWorkers()
 	if d.path != nil {
 		errs = append(errs, d.path.close())
 	}

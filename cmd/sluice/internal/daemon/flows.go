@@ -162,10 +162,14 @@ func flowView(f *flowtable.Info, s *services.Snapshot) status.FlowView {
 		SNAT: port(f.Reply.Dst, f.Reply.DstPort), Backend: port(f.Reply.Src, f.Reply.SrcPort),
 		IdleSeconds: int64(f.Idle.Seconds()), ExpiresSeconds: int64(f.Expires.Seconds()),
 	}
-	if s == nil || f.Binding == 0 {
-		return v
+	svc := s.Service(services.ServiceID(f.Service))
+	if f.Binding == 0 { // made by an earlier process, and quiet since
+		svc = nil
+		if front := s.Frontend(&f.Client); front != nil {
+			svc = front.Service
+		}
 	}
-	if svc := s.Service(services.ServiceID(f.Service)); svc != nil {
+	if svc != nil {
 		v.Service = svc.Namespace + "/" + svc.Name
 		if svc.PortName != "" {
 			v.Service += ":" + svc.PortName

@@ -98,13 +98,12 @@ func (d *Daemon) Drain(e status.Endpoint, on bool) (int, error) {
 
 // WaitApplied implements status.Gateway.
 func (d *Daemon) WaitApplied(ctx context.Context) error {
-	if err := d.loop.Wait(ctx); err != nil {
-		return err
+	select {
+	case <-d.open:
+		return d.loop.Wait(ctx)
+	case <-ctx.Done():
+		return fmt.Errorf("%w: the interfaces are not open yet", ctx.Err())
 	}
-	if !d.open.Load() {
-		return errors.New("the interfaces are not open yet")
-	}
-	return nil
 }
 
 // Stats implements status.Gateway.
@@ -204,7 +203,7 @@ func (d *Daemon) Status() status.StatusView {
 		Config: d.configView(), Sources: sources(st), Problems: problems(st),
 		Conditions: d.conditions(),
 	}
-	v.Applied = st.Applied == st.Read && st.Oldest >= st.Generation && d.open.Load()
+	v.Applied = st.Applied == st.Read && st.Oldest >= st.Generation && d.isOpen()
 	for _, p := range d.path.ports {
 		v.Interfaces = append(v.Interfaces, p.view())
 	}
@@ -215,14 +214,14 @@ func (d *Daemon) Status() status.StatusView {
 
 // notReady lists why no traffic should be sent here.
 func (d *Daemon) notReady() (why []string) {
-	if !d.open.Load() {
+	if !d.isOpen() {
 		why = append(why, "the first table is not published and steered yet, or the interfaces are not open")
 	}
 	if d.draining.Load() {
 		why = append(why, "draining")
 	}
 	for _, p := range d.path.ports {
-		if d.open.Load() && !p.isOpen() {
+		if d.isOpen() && !p.isOpen() {
 			why = append(why, "interface "+p.name+" is not open: "+p.reason())
 		}
 	}
@@ -277,7 +276,7 @@ func (d *Daemon) conditions() (list []status.ConditionView) {
 		list = append(list, status.ConditionView{Name: "routes", Level: "warn", Detail: w})
 	}
 	for _, w := range d.workerViews() {
-		if d.open.Load() && w.PulseNanos > int64(pulseStale) {
+		if d.isOpen() && w.PulseNanos > int64(pulseStale) {
 			list = append(list, status.ConditionView{Name: "worker", Level: "fail", Detail: fmt.Sprintf("worker %d has not moved for %d s", w.Worker, w.PulseNanos/1e9)})
 		}
 	}

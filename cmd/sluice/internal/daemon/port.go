@@ -45,9 +45,18 @@ func (p *port) first(worker int) int {
 	panic("daemon: a worker has no queue of " + p.name + "; plan must give it one")
 }
 
-// openPort attaches the program, binds a socket on every queue and gives it to its
-// worker. If anything fails, what was done is undone.
+// openPort binds the port's sockets and gives them packets. If anything fails, what
+// was done is undone.
 func (d *datapath) openPort(ctx context.Context, s *steering, p *port) error {
+	if err := d.bindPort(ctx, p); err != nil {
+		return err
+	}
+	return d.attachPort(ctx, s, p)
+}
+
+// bindPort binds a socket on every queue and gives it to its worker. No packet
+// comes to it yet.
+func (d *datapath) bindPort(ctx context.Context, p *port) error {
 	dev, err := findDevice(p.name)
 	if err == nil {
 		err = checkDevice(dev, d.config)
@@ -63,7 +72,12 @@ func (d *datapath) openPort(ctx context.Context, s *steering, p *port) error {
 			return p.closed(errors.Join(err, d.closePort(ctx, p)))
 		}
 	}
-	attach, err := s.attach(p, dev.ifindex)
+	return nil
+}
+
+// attachPort puts the program on the device and the sockets into its map.
+func (d *datapath) attachPort(ctx context.Context, s *steering, p *port) error {
+	attach, err := s.attach(p, p.index())
 	if err != nil {
 		return p.closed(errors.Join(err, d.closePort(ctx, p)))
 	}
