@@ -60,7 +60,6 @@ type Configuration struct {
 	Heartbeat Heartbeat `json:"heartbeat" reload:"live"`
 	Frames    Frames    `json:"frames"`
 	Rings     Rings     `json:"rings"`
-	Batch     int       `json:"batch"`
 	HostLink  HostLink  `json:"hostLink"`
 
 	Manifests    Manifests `json:"manifests"`
@@ -120,10 +119,10 @@ type Flows struct {
 	Timeouts Timeouts `json:"timeouts"`
 }
 
-// Fragments bounds what waits for a first fragment, per worker.
+// Fragments bounds what is remembered of datagrams in fragments.
 type Fragments struct {
-	Contexts int      `json:"contexts"` // datagrams whose fragments are remembered
-	Held     int      `json:"held"`     // frames that wait for a first fragment
+	Contexts int      `json:"contexts"` // datagrams whose fragments are remembered, all workers together
+	Held     int      `json:"held"`     // frames of each worker that wait for a first fragment
 	Timeout  Duration `json:"timeout"`  // how long they wait
 }
 
@@ -152,7 +151,6 @@ const (
 type ICMP struct {
 	RatePerSecond int `json:"ratePerSecond"`
 	Burst         int `json:"burst"`
-	TTL           int `json:"ttl"`
 }
 
 // Heartbeat decides what the kernel program does when no worker is there.

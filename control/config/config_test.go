@@ -55,8 +55,8 @@ func TestBadFields(t *testing.T) {
 		{"unknown field", "nodename: x", "gw.yaml:5: nodename: is no known field, did you mean nodeName?"},
 		{"unknown nested field", "snat: {portz: 1-2}", "gw.yaml:5: snat.portz: is no known field, did you mean ports?"},
 		{"field far from any", "bananas: 1", "gw.yaml:5: bananas: is no known field, known here are apiVersion, kind,"},
-		{"given twice", "batch: 32\nbatch: 64", "gw.yaml:6: batch: is given twice, keep one"},
-		{"mapping for scalar", "batch: {a: 1}", "gw.yaml:5: batch: must be a single value, not a list or mapping"},
+		{"given twice", "workers: 1\nworkers: 2", "gw.yaml:6: workers: is given twice, keep one"},
+		{"mapping for scalar", "workers: {a: 1}", "gw.yaml:5: workers: must be a single value, not a list or mapping"},
 		{"scalar for mapping", "log: info", "gw.yaml:5: log: must be a mapping with the fields level, format"},
 		{"scalar for list", "workerCPUs: 3", "gw.yaml:5: workerCPUs: must be a list"},
 		{"empty element", "workerCPUs: [1, ~]", "gw.yaml:5: workerCPUs[1]: is empty, fill it in or remove it"},
@@ -88,12 +88,13 @@ func TestBadFields(t *testing.T) {
 		{"profile", "flows: {profile: fast}", `gw.yaml:5: flows.profile: is "fast", choose one of default, rfc`},
 		{"policy", "unservedVIPPort: ignore", `gw.yaml:5: unservedVIPPort: is "ignore", choose one of pass, reject, drop`},
 		{"heartbeat", "heartbeat: {passAfter: 1s}", "gw.yaml:5: heartbeat.passAfter: is 1s, choose from 3s to 1h"},
-		{"ttl", "icmp: {ttl: 0}", "gw.yaml:5: icmp.ttl: is 0, choose from 1 to 255"},
 		{"frame size", "frames: {size: 3000}", "gw.yaml:5: frames.size: is 3000, the kernel takes frames of 2048 or 4096 bytes"},
 		{"ring not a power of two", "rings: {rx: 1000}", "gw.yaml:5: rings.rx: is 1000, choose a power of two from 64 to 32768"},
 		{"completion below tx", "rings: {completion: 1024}", "gw.yaml:5: rings.completion: is 1024, smaller than rings.tx (2048)"},
 		{"too few frames", "frames: {perQueue: 4095}", "gw.yaml:5: frames.perQueue: is 4095, choose from 4096 (rings.fill + rings.tx"},
-		{"batch", "batch: 48", "gw.yaml:5: batch: is 48, choose a power of two from 1 to 256"},
+		{"many held fragments", "fragments: {held: 4097}\nframes: {perQueue: 65536}", "gw.yaml:5: fragments.held: is 4097, choose from 0 to 4096"},
+		{"no such field any more", "batch: 64", "gw.yaml:5: batch: "},
+		{"nor in a group", "icmp: {ttl: 64}", "gw.yaml:5: icmp.ttl: "},
 		{"held fragments", "fragments: {held: 4096}", "gw.yaml:5: fragments.held: is 4096, more than half of frames.perQueue (4096)"},
 		{"host link name in use", "hostLink: {name: eth0}", "gw.yaml:5: hostLink.name: is eth0 like interfaces[0]"},
 		{"host link ends alike", "hostLink: {peer: sluice0}", "gw.yaml:5: hostLink.peer: is sluice0 like hostLink.name"},
@@ -288,10 +289,10 @@ func TestLoad(t *testing.T) {
 	if _, err := Load(file); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a missing file gives %v", err)
 	}
-	if err := os.WriteFile(file, []byte(minimal+"batch: 3\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(minimal+"workers: -3\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Load(file); err == nil || !strings.HasPrefix(err.Error(), file+":5: batch: ") {
+	if _, err := Load(file); err == nil || !strings.HasPrefix(err.Error(), file+":5: workers: ") {
 		t.Errorf("got %v, want the file's name, line and field", err)
 	}
 	if err := os.WriteFile(file, []byte(minimal), 0o600); err != nil {

@@ -39,12 +39,11 @@ func Default() *Configuration {
 		},
 		Fragments:       Fragments{Contexts: 1024, Held: 256, Timeout: Duration(time.Second)},
 		UnservedVIPPort: UnservedPass,
-		// The kernel's own figures: net.ipv4.icmp_msgs_per_sec, icmp_msgs_burst, ip_default_ttl.
-		ICMP:      ICMP{RatePerSecond: 1000, Burst: 50, TTL: 64},
+		// The kernel's own figures: net.ipv4.icmp_msgs_per_sec and icmp_msgs_burst.
+		ICMP:      ICMP{RatePerSecond: 1000, Burst: 50},
 		Heartbeat: Heartbeat{PassAfter: Duration(30 * time.Second)},
 		Frames:    Frames{Size: 2048, PerQueue: 4096},
 		Rings:     Rings{Rx: 2048, Tx: 2048, Fill: 2048, Completion: 2048},
-		Batch:     64,
 		HostLink: HostLink{
 			Enabled: true,
 			Name:    "sluice0",

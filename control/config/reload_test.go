@@ -28,12 +28,12 @@ func TestDiff(t *testing.T) {
 		name, text string
 		want       []string
 	}{
-		{"nothing", "batch: 64", nil},
+		{"nothing", "workers: 0", nil},
 		{"empty list", "workerCPUs: []", nil},
 		{"live", "log: {level: debug}", []string{`log.level: from "info" to "debug"`}},
 		{"live group", "heartbeat: {passAfter: 1m}", []string{"heartbeat.passAfter: from 30s to 1m"}},
 		{"live list", "nodeAddresses: [10.0.0.0/8]", []string{"nodeAddresses: from [] to [10.0.0.0/8]"}},
-		{"restart", "batch: 32", []string{"batch: 64 stays until the daemon restarts; the file says 32"}},
+		{"restart", "workers: 1", []string{"workers: 0 stays until the daemon restarts; the file says 1"}},
 		{"restart, nested", "flows: {timeouts: {icmp: 5s}}", []string{"flows.timeouts.icmp: 1m stays until the daemon restarts; the file says 5s"}},
 		{"interface", "  mode: native", []string{
 			"interfaces: [{Name:eth0 Mode:auto ZeroCopy:auto Queues:all}] stays until the daemon restarts; the file says [{Name:eth0 Mode:native ZeroCopy:auto Queues:all}]"}},

@@ -181,6 +181,9 @@ func (k *check) addresses(c *Configuration) {
 	}
 }
 
+// maxHeldFragments bounds what a worker looks through when fragments have waited too long.
+const maxHeldFragments = 4096
+
 // minSNATPorts is where a range is surely a mistake.
 const minSNATPorts = 64
 
@@ -201,7 +204,7 @@ func (k *check) flows(c *Configuration) {
 		}
 	}
 	k.between("fragments.contexts", c.Fragments.Contexts, 0, 1<<20)
-	k.between("fragments.held", c.Fragments.Held, 0, 1<<16)
+	k.between("fragments.held", c.Fragments.Held, 0, maxHeldFragments)
 	k.duration("fragments.timeout", c.Fragments.Timeout, 10*time.Millisecond, time.Minute)
 }
 
@@ -209,7 +212,6 @@ func (k *check) policies(c *Configuration) {
 	oneOf(k, "unservedVIPPort", c.UnservedVIPPort, UnservedPass, UnservedReject, UnservedDrop)
 	k.between("icmp.ratePerSecond", c.ICMP.RatePerSecond, 0, 1_000_000)
 	k.between("icmp.burst", c.ICMP.Burst, 1, 1_000_000)
-	k.between("icmp.ttl", c.ICMP.TTL, 1, 255)
 	k.duration("heartbeat.passAfter", c.Heartbeat.PassAfter, 3*time.Second, time.Hour)
 	k.duration("drain.timeout", c.Drain.Timeout, 0, 24*time.Hour)
 	oneOf(k, "log.level", c.Log.Level, LogDebug, LogInfo, LogWarn, LogError)
@@ -235,9 +237,6 @@ func (k *check) memory(c *Configuration) {
 	}
 	if need := c.Rings.Fill + c.Rings.Tx; c.Frames.PerQueue < need || c.Frames.PerQueue > 1<<20 {
 		k.fail("frames.perQueue", "is %d, choose from %d (rings.fill + rings.tx, so that both can be full) to %d", c.Frames.PerQueue, need, 1<<20)
-	}
-	if b := c.Batch; b < 1 || b > 256 || b&(b-1) != 0 {
-		k.fail("batch", "is %d, choose a power of two from 1 to 256", b)
 	}
 	if held := c.Fragments.Held; held > c.Frames.PerQueue/2 {
 		k.fail("fragments.held", "is %d, more than half of frames.perQueue (%d): held fragments would starve the rings; lower it", held, c.Frames.PerQueue)

@@ -34,6 +34,7 @@ const (
 	workerSleep = 100 * time.Millisecond
 	heldPackets = 512
 	heldPerHop  = 128
+	ownTTL      = 64 // of ICMP errors and echo replies, as Linux has it (net.ipv4.ip_default_ttl)
 )
 
 // datapath is the workers and what they share.
@@ -117,7 +118,7 @@ func (d *datapath) addWorker(id, workers, links, cpu int, host *hostlink.HostLin
 		Flows: d.flows, Workers: workers, Services: &d.services, Hops: d.hops, Fragments: d.fragments, Stats: w.block,
 		HeldPackets: heldPackets, HeldPerHop: heldPerHop,
 		HeldFragments: c.Fragments.Held, FragmentWait: c.Fragments.Timeout.D(),
-		ICMPRate: share(c.ICMP.RatePerSecond, workers), ICMPBurst: share(c.ICMP.Burst, workers), TTL: uint8(c.ICMP.TTL),
+		ICMPRate: share(c.ICMP.RatePerSecond, workers), ICMPBurst: share(c.ICMP.Burst, workers), TTL: ownTTL,
 		FramesKept: umem.Kept,
 		Validate:   os.Getenv("SLUICE_VALIDATE") == "1",
 	}
