@@ -11,7 +11,10 @@ import (
 
 // admit makes a flow for a packet that has none: frontend, backend, source
 // address and port, both keys. It returns the flow, or 0 and what becomes of the packet.
-func (w *Worker) admit(d Desc, p *header.Packet) (flowtable.Ref, Verdict) {
+//
+// old is where a flow went that this one replaces, or zero: the connection keeps its
+// source port if it keeps its backend.
+func (w *Worker) admit(d Desc, p *header.Packet, old *header.Tuple) (flowtable.Ref, Verdict) {
 	f := w.snap.Frontend(&p.Tuple)
 	if f == nil {
 		return 0, w.unserved(d, p)
@@ -30,17 +33,22 @@ func (w *Worker) admit(d Desc, p *header.Packet) (flowtable.Ref, Verdict) {
 	if b == nil {
 		return 0, w.noBackend(d, p, f)
 	}
-	return w.create(p, f, b)
+	return w.create(p, f, b, old)
 }
 
 // ours says whether a packet from outside cannot truly come from an address.
 func (w *Worker) ours(a header.Addr) bool {
-	return w.snap.Owned(a) != 0 || a == w.c.HostSource4 || a == w.c.HostSource6
+	return w.snap.Owned(a) != 0 || w.hostSource(a)
+}
+
+// hostSource says whether an address is ours on the host link.
+func (w *Worker) hostSource(a header.Addr) bool {
+	return a == w.c.HostSource4 || a == w.c.HostSource6
 }
 
 // create inserts the flow. Another worker may have been faster with the same
 // packet (a retransmission on another queue): then its flow is the flow.
-func (w *Worker) create(p *header.Packet, f *services.Frontend, b *services.Backend) (flowtable.Ref, Verdict) {
+func (w *Worker) create(p *header.Packet, f *services.Frontend, b *services.Backend, old *header.Tuple) (flowtable.Ref, Verdict) {
 	n := flowtable.NewFlow{
 		Client: p.Tuple, Backend: b.Addr, BackendPort: b.Port,
 		Service: uint32(b.Service), BackendRef: uint32(b.Ref),
@@ -59,6 +67,7 @@ func (w *Worker) create(p *header.Packet, f *services.Frontend, b *services.Back
 	if n.Source == (header.Addr{}) {
 		return 0, drop(stats.NoRoute)
 	}
+	w.keepPort(&n, old)
 	ref, status := w.flows.Create(w.now, &n)
 	switch status {
 	case flowtable.Created:
@@ -78,6 +87,22 @@ func (w *Worker) create(p *header.Packet, f *services.Frontend, b *services.Back
 	default:
 		return 0, drop(stats.FlowTableFull)
 	}
+}
+
+// keepPort gives a connection that was opened again the source it had: the backend
+// knows it, and may judge the new SYN by the old connection in TIME_WAIT (RFC 6191).
+// Its port is then not free for others meanwhile.
+func (w *Worker) keepPort(n *flowtable.NewFlow, old *header.Tuple) {
+	if old.Dst != n.Backend || old.DstPort != n.BackendPort {
+		return
+	}
+	if old.Src != n.Source && (n.SourcePort != 0 || w.snap.Owned(old.Src)&services.AddrSNAT == 0) {
+		return
+	}
+	if n.SourcePort == 0 && !w.snap.SNATPorts.Contains(old.SrcPort) {
+		return
+	}
+	n.Source, n.SourcePort = old.Src, old.SrcPort
 }
 
 // source chooses our address towards a backend: the host link's own where the

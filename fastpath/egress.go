@@ -26,7 +26,12 @@ type egressQueue struct {
 // send queues a packet for its next hop, holds it while the hop is not known or
 // not resolved, or says why it cannot leave.
 func (w *Worker) send(o outgoing, id nexthop.ID) Verdict {
-	hop := w.c.Hops.Hop(id)
+	return w.sendTo(o, id, w.c.Hops.Hop(id))
+}
+
+// sendTo is send with the hop that id named when somebody looked: it may be another
+// one by now.
+func (w *Worker) sendTo(o outgoing, id nexthop.ID, hop *nexthop.Hop) Verdict {
 	switch {
 	case id == 0 || hop == nil || (hop.Kind == nexthop.OnLink && !hop.Ready):
 		return w.hold(o)

@@ -76,7 +76,7 @@ func (w *Worker) judgeFragment(d Desc, p *header.Packet, key uint64) (v Verdict,
 		return drop(stats.FragmentOverlap), true
 	}
 	if isICMP(p) {
-		return w.notOurs(p), true
+		return w.notOurs(d, p), true
 	}
 	w.frags.id = id
 	p.Tuple.SrcPort, p.Tuple.DstPort = src, dst

@@ -16,11 +16,15 @@ const holdFor = flowtable.Time(time.Second)
 // retryEvery paces looking again for held packets.
 const retryEvery = flowtable.Time(time.Millisecond)
 
+// askEvery paces asking again: a request may have been lost where requests are many.
+const askEvery = flowtable.Time(100 * time.Millisecond)
+
 // hopQueue holds translated packets whose next hop is not known yet, oldest first.
 type hopQueue struct {
 	held    []heldPacket // capacity is fixed
 	perHop  int
 	retryAt flowtable.Time
+	askAt   flowtable.Time
 }
 
 type heldPacket struct {
@@ -70,6 +74,10 @@ func (w *Worker) releaseHops() (moved int) {
 		return 0
 	}
 	q.retryAt = w.now + retryEvery
+	ask := w.now >= q.askAt
+	if ask {
+		q.askAt = w.now + askEvery
+	}
 	kept := q.held[:0]
 	all := q.held
 	for i := range all {
@@ -78,6 +86,9 @@ func (w *Worker) releaseHops() (moved int) {
 		hop := w.c.Hops.Hop(id)
 		if id == 0 || hop == nil || (hop.Kind == nexthop.OnLink && !hop.Ready) {
 			if w.now < h.deadline {
+				if ask && (i == 0 || all[i-1].o.dst != h.o.dst) {
+					w.c.Hops.Resolve(h.o.dst)
+				}
 				kept = append(kept, *h)
 				continue
 			}
@@ -88,7 +99,7 @@ func (w *Worker) releaseHops() (moved int) {
 		}
 		w.n.held--
 		moved++
-		if v := w.send(h.o, id); v.Action == Drop {
+		if v := w.sendTo(h.o, id, hop); v.Action == Drop {
 			w.dropped(h.o.desc, v.Reason)
 		}
 	}

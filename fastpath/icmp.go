@@ -16,7 +16,7 @@ const frameHeadroom = 256
 func (w *Worker) icmp(d Desc, p *header.Packet) Verdict {
 	if p.Fragment == header.FirstFragment {
 		w.firstFragment(p)
-		return w.notOurs(p)
+		return w.notOurs(d, p)
 	}
 	if header.IsICMPError(p.Tuple.V6, p.ICMPType) {
 		return w.icmpError(d, p)
@@ -28,7 +28,7 @@ func (w *Worker) icmp(d Desc, p *header.Packet) Verdict {
 	if p.ICMPType == request && !w.b.kernel && w.snap.Owned(p.Tuple.Dst)&services.AddrVIP != 0 {
 		return w.echo(d, p)
 	}
-	return w.notOurs(p)
+	return w.notOurs(d, p)
 }
 
 func (w *Worker) echo(d Desc, p *header.Packet) Verdict {
@@ -53,12 +53,12 @@ func (w *Worker) icmpError(d Desc, p *header.Packet) Verdict {
 		return drop(r)
 	}
 	if inner.Tuple.Src != p.Tuple.Dst || inner.Fragment == header.LaterFragment {
-		return w.icmpNoFlow(p)
+		return w.icmpNoFlow(d, p)
 	}
 	key := inner.Tuple.Reverse()
 	ref, side := w.flows.Lookup(w.flows.Hash(&key), &key, w.now)
 	if ref == 0 {
-		return w.icmpNoFlow(p)
+		return w.icmpNoFlow(d, p)
 	}
 	if p.TTL <= 1 {
 		return drop(stats.TTLExceeded) // no error about an error (RFC 1122 section 3.2.2)
@@ -75,9 +75,9 @@ func (w *Worker) icmpError(d Desc, p *header.Packet) Verdict {
 
 // icmpNoFlow is an error about nothing we know. On an address that the node shares
 // it may be about the node's own traffic.
-func (w *Worker) icmpNoFlow(p *header.Packet) Verdict {
+func (w *Worker) icmpNoFlow(d Desc, p *header.Packet) Verdict {
 	if w.b.kernel || w.snap.Owned(p.Tuple.Dst)&(services.AddrNode|services.AddrSNAT) != 0 {
-		return w.notOurs(p)
+		return w.notOurs(d, p)
 	}
 	return drop(stats.ICMPNoFlow)
 }
@@ -90,6 +90,10 @@ func (w *Worker) sendError(d Desc, p *header.Packet, kind nat.ErrorKind, mtu uin
 	if w.b.kernel && w.view.Lookup(&p.Tuple.Src).Hop == 0 {
 		return
 	}
+	if !w.limit.Allow(uint64(w.now)) {
+		w.n.icmpLimited++
+		return
+	}
 	addr, ok := w.pool.Get()
 	if !ok {
 		w.n.icmpLimited++
@@ -98,10 +102,7 @@ func (w *Worker) sendError(d Desc, p *header.Packet, kind nat.ErrorKind, mtu uin
 	start := addr + frameHeadroom
 	end := addr + w.pool.frameSize
 	n, ok := nat.BuildError(w.mem[start:end:end], w.frame(d), p, kind, p.Tuple.Dst, mtu)
-	if !ok || !w.limit.Allow(uint64(w.now)) {
-		if ok {
-			w.n.icmpLimited++
-		}
+	if !ok {
 		w.pool.Put(addr)
 		return
 	}

@@ -168,6 +168,28 @@ func TestSplit(t *testing.T) {
 	}
 }
 
+// TestSplitIdentification: two clients with one identification, behind one source
+// address: the backend must not mix their fragments.
+func TestSplitIdentification(t *testing.T) {
+	l := newLab(t, labConfig{})
+	hop := *l.hops.Hop(hopBackend)
+	hop.MTU = 1000
+	l.hops.SetHop(hopBackend, &hop)
+	owner := map[uint32]string{}
+	for _, client := range []string{client4, "198.51.100.8"} {
+		p := headertest.UDP(join(client, 4000), join(vip4, 53), string(make([]byte, 1200)))
+		p.ID = 77
+		l.send(0, p)
+		for range 2 {
+			frame, out := l.out(l.workers[0].nic)
+			if other := owner[out.FragmentID]; other != "" && other != client {
+				t.Errorf("clients %s and %s share identification %d: %x", other, client, out.FragmentID, frame)
+			}
+			owner[out.FragmentID] = client
+		}
+	}
+}
+
 func TestErrorRateIsLimited(t *testing.T) {
 	l := newLab(t, labConfig{})
 	for i := range 200 {

@@ -90,11 +90,11 @@ func (w *Worker) touch(n int) {
 func (w *Worker) judgeAll(n int) {
 	for i := range w.b.desc[:n] {
 		d, p := w.b.desc[i], &w.b.pkt[i]
-		v := drop(w.b.reason[i])
-		if v.Reason == stats.None {
+		var v Verdict
+		if w.b.reason[i] == stats.None {
 			v = w.judge(d, p, w.b.hash[i])
-		} else if w.b.kernel {
-			v = w.judgeNoise(p, v)
+		} else {
+			v = w.judgeFault(d, p, w.b.reason[i])
 		}
 		w.carryOut(d, p, v)
 	}
@@ -104,6 +104,10 @@ func (w *Worker) carryOut(d Desc, p *header.Packet, v Verdict) {
 	switch v.Action {
 	case Queued:
 	case ToKernel:
+		if w.forged(p) {
+			w.dropped(d, stats.SpoofedSource)
+			return
+		}
 		w.returnToKernel(d, p)
 	default:
 		w.dropped(d, v.Reason)
@@ -115,7 +119,7 @@ func (w *Worker) carryOut(d Desc, p *header.Packet, v Verdict) {
 func (w *Worker) judge(d Desc, p *header.Packet, hash uint64) Verdict {
 	switch {
 	case p.Multicast:
-		return w.notOurs(p)
+		return w.notOurs(d, p)
 	case p.Fragment == header.LaterFragment:
 		return w.laterFragment(d, p)
 	case isICMP(p):
@@ -132,13 +136,18 @@ func (w *Worker) judge(d Desc, p *header.Packet, hash uint64) Verdict {
 // judgeFlow finds or makes the flow of a packet and sends it on.
 func (w *Worker) judgeFlow(d Desc, p *header.Packet, hash uint64) Verdict {
 	ref, side := w.flows.Lookup(hash, &p.Tuple, w.now)
-	if ref != 0 && !w.superseded(ref, side, p) {
-		return w.forward(d, p, ref, side)
+	var old header.Tuple // towards the backend, of the flow that this one replaces
+	if ref != 0 {
+		if !w.superseded(ref, side, p) {
+			return w.forward(d, p, ref, side)
+		}
+		w.flows.Outgoing(ref, flowtable.ClientSide, &old)
+		w.flows.Delete(ref)
 	}
 	if w.b.kernel {
 		return w.fromKernel(d, p)
 	}
-	ref, v := w.admit(d, p)
+	ref, v := w.admit(d, p, &old)
 	if ref == 0 {
 		return v
 	}
@@ -146,46 +155,55 @@ func (w *Worker) judgeFlow(d Desc, p *header.Packet, hash uint64) Verdict {
 }
 
 // superseded says whether a client's packet must be scheduled anew although a
-// flow exists, and removes that flow: a SYN on a connection that is over
-// (RFC 9293 section 3.6.1), or UDP whose backend no longer serves.
+// flow exists: a SYN on a connection that is over (RFC 9293 section 3.6.1), or UDP
+// whose backend no longer serves.
 func (w *Worker) superseded(ref flowtable.Ref, side flowtable.Side, p *header.Packet) bool {
 	if side != flowtable.ClientSide {
 		return false
 	}
 	switch p.Tuple.Proto {
 	case header.ProtoTCP:
-		if !isSYN(p.TCPFlags) || !w.flows.Closing(ref) {
-			return false
-		}
+		return isSYN(p.TCPFlags) && w.flows.Closing(ref)
 	case header.ProtoUDP:
 		w.bind(ref)
 		b := w.snap.Backend(services.BackendRef(w.flows.Flow(ref).BackendRef()))
-		if b != nil && b.Flags&services.BackendServing != 0 {
-			return false
-		}
-	default:
-		return false
+		return b == nil || b.Flags&services.BackendServing == 0
 	}
-	w.flows.Delete(ref)
-	return true
+	return false
 }
 
-// notOurs passes what was steered here by mistake: back to the kernel if it came
-// from outside, nowhere if the kernel just gave it to us.
-func (w *Worker) notOurs(p *header.Packet) Verdict {
-	if w.b.kernel {
+// notOurs passes on what was steered here and belongs to no flow: to the kernel if it
+// came from outside, onward if it came from the kernel.
+func (w *Worker) notOurs(d Desc, p *header.Packet) Verdict {
+	switch {
+	case !w.b.kernel:
+		return toKernel
+	case p.Multicast:
 		return drop(stats.HostLinkOther)
 	}
-	return toKernel
+	return w.fromKernel(d, p)
 }
 
-// judgeNoise keeps what the kernel says on its own link (neighbour discovery,
-// multicast) apart from malformed packets.
-func (w *Worker) judgeNoise(p *header.Packet, v Verdict) Verdict {
-	if p.Multicast || v.Reason == stats.EtherType {
+// judgeFault decides about a packet that did not parse. A protocol that is not
+// translated came here in fragments, to an address that the node shares or from an
+// endpoint on the node: it is not ours. All else is dropped; what the kernel says on
+// its own link (neighbour discovery, multicast) is told apart from malformed packets.
+func (w *Worker) judgeFault(d Desc, p *header.Packet, r stats.DropReason) Verdict {
+	switch {
+	case r == stats.Protocol:
+		return w.notOurs(d, p)
+	case w.b.kernel && (p.Multicast || r == stats.EtherType):
 		return drop(stats.HostLinkOther)
 	}
-	return v
+	return drop(r)
+}
+
+// forged says whether a packet claims to be from this node and came from outside.
+// The kernel must not get it from us: it would believe it, because on the host link it
+// accepts local sources. (A VIP as source is possible: another gateway may share it.)
+func (w *Worker) forged(p *header.Packet) bool {
+	const own = services.AddrLocal | services.AddrNode | services.AddrSNAT
+	return !w.b.kernel && (w.snap.Owned(p.Tuple.Src)&own != 0 || w.hostSource(p.Tuple.Src))
 }
 
 // fromKernel sends on a packet that the kernel put on the host link and that is no

@@ -3,9 +3,12 @@ package fastpath_test
 import (
 	"math/rand/v2"
 	"net/netip"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"sluice.dev/sluice/bench/memlink"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
@@ -57,6 +60,53 @@ func TestHeldUntilResolved(t *testing.T) {
 	l.out(g.nic) // at once, now
 	if g.stats.Held.Load() != 0 {
 		t.Fatalf("held %d", g.stats.Held.Load())
+	}
+}
+
+// TestLostRequestIsRepeated: the queue of requests was full when the first was made.
+func TestLostRequestIsRepeated(t *testing.T) {
+	l := newLab(t, labConfig{edit: unresolved})
+	for len(l.hops.Requests()) < cap(l.hops.Requests()) {
+		l.hops.Resolve(addr("10.0.9.77"))
+	}
+	l.send(0, headertest.UDP(join(client4, 5), join(vip4, 99), "x"))
+	for len(l.hops.Requests()) > 0 {
+		<-l.hops.Requests()
+	}
+	for range 3 {
+		l.step(60 * time.Millisecond)
+	}
+	if len(l.hops.Requests()) == 0 {
+		t.Error("nobody asked again")
+	}
+}
+
+// TestHopFlapsWhileHeld: a hop that is lost again while held packets are released
+// must not lose them with it. Validate panics if one is.
+func TestHopFlapsWhileHeld(t *testing.T) {
+	l := newLab(t, labConfig{edit: unresolved})
+	up := &nexthop.Hop{Kind: nexthop.OnLink, Ready: true, MTU: 1500, DstMAC: macBackend, SrcMAC: macOurs}
+	down := &nexthop.Hop{Kind: nexthop.OnLink, MTU: 1500, DstMAC: macBackend, SrcMAC: macOurs}
+	l.hops.SetHop(3, down)
+	view := *l.hops.View()
+	view.Routes = view.Routes.InsertPersist(prefix("10.0.9.1/32"), nexthop.Route{Hop: 3, Kind: nexthop.OnLink})
+	l.hops.Publish(&view)
+	var stop atomic.Bool
+	var flapping sync.WaitGroup
+	flapping.Go(func() {
+		for !stop.Load() {
+			l.hops.SetHop(3, up)
+			l.hops.SetHop(3, down)
+		}
+	})
+	defer flapping.Wait()
+	defer stop.Store(true)
+	for range 20000 {
+		for range 4 {
+			l.workers[0].nic.Inject(headertest.UDP(join(client4, 5), join(vip4, 99), "x").Bytes())
+		}
+		l.step(2 * time.Millisecond)
+		l.workers[0].nic.Loop()
 	}
 }
 
@@ -163,6 +213,55 @@ func (l *lab) wantFragments(n int, to string) {
 		if got != n {
 			l.t.Fatalf("%d fragments with identification %d, want %d; drops %v", got, id, n, l.drops())
 		}
+	}
+}
+
+// TestFragmentOfAnOldDatagram: identifications come round. A later fragment that
+// comes first must wait, not go by the ports of a datagram long gone.
+func TestFragmentOfAnOldDatagram(t *testing.T) {
+	l := newLab(t, labConfig{})
+	g := l.workers[0]
+	payload := string(make([]byte, 1200))
+	for _, f := range headertest.Split(headertest.UDP(join(client4, 1111), join(vip4, 53), payload).Bytes(), 800, 9) {
+		g.nic.Inject(f)
+	}
+	l.step(time.Microsecond)
+	g.nic.Loop()
+	l.step(5 * time.Second)
+	g.nic.Inject(headertest.Split(headertest.UDP(join(client4, 2222), join(vip4, 53), payload).Bytes(), 800, 9)[1])
+	l.step(time.Microsecond)
+	l.nothing(g.nic)
+}
+
+// TestFragmentsOfOtherProtocols: what we do not translate is the kernel's, or on
+// its way from the kernel, also in fragments.
+func TestFragmentsOfOtherProtocols(t *testing.T) {
+	l := newLab(t, labConfig{})
+	g := l.workers[0]
+	inject := func(link *memlink.Link, p *headertest.Packet) {
+		for _, f := range headertest.Split(p.Bytes(), 800, 9) {
+			link.Inject(f)
+		}
+		l.step(time.Microsecond)
+	}
+	esp := func(src, dst string) *headertest.Packet {
+		return &headertest.Packet{Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr(dst), Proto: 50, Payload: make([]byte, 1200)}
+	}
+	inject(g.nic, esp(client4, node4))
+	if n := g.host.Loop(); n != 2 {
+		t.Errorf("%d of 2 ESP fragments for the node went to the kernel", n)
+	}
+	inject(g.host, esp(local4, client4))
+	ping := headertest.Echo(local4, client4, 7, 1, false)
+	ping.Payload = make([]byte, 1200)
+	inject(g.host, ping)
+	if n := g.nic.Loop(); n != 4 {
+		t.Errorf("%d of 4 fragments that the kernel sent went on; drops %v", n, l.drops())
+	}
+	g.host.Inject(headertest.ICMPError(local4, client4, 3, 3, 0, headertest.UDP(join(client4, 999), join(local4, 8080), "x").Bytes(), 28).Bytes())
+	l.step(time.Microsecond)
+	if n := g.nic.Loop(); n != 1 {
+		t.Errorf("an ICMP error of a local endpoint did not go on; drops %v", l.drops())
 	}
 }
 

@@ -38,10 +38,6 @@ func (w *Worker) Run(ctx context.Context, c RunConfig) error {
 			return fmt.Errorf("worker %d: pin to CPU %d: %w (is the CPU online and in the process's cpuset?)", w.c.ID, c.CPU, err)
 		}
 	}
-	if err := w.wake.open(); err != nil {
-		return fmt.Errorf("worker %d: eventfd: %w", w.c.ID, err)
-	}
-	defer w.wake.close()
 	defer w.shutdown()
 	cancel := context.AfterFunc(ctx, w.Stop)
 	defer cancel()
@@ -55,9 +51,7 @@ func (w *Worker) loop(c RunConfig) {
 	now := clock.now()
 	lastWork := now
 	for !w.stop.Load() {
-		if w.pending.Load() {
-			w.runTasks()
-		}
+		w.tasks.run(w)
 		moved := w.Step(now)
 		after := clock.now()
 		if moved > 0 {
@@ -105,35 +99,6 @@ func (w *Worker) Stop() {
 	w.wake.signal()
 }
 
-// Do runs f on the worker's goroutine between two steps and waits for it: how the
-// daemon changes links. It reports false if the worker stopped first.
-func (w *Worker) Do(ctx context.Context, f func(*Worker)) bool {
-	done := make(chan struct{})
-	task := func() { f(w); close(done) }
-	w.pending.Store(true)
-	w.wake.signal()
-	select {
-	case w.tasks <- task:
-	case <-ctx.Done():
-		return false
-	}
-	<-done
-	return true
-}
-
-func (w *Worker) runTasks() {
-	w.pending.Store(false)
-	for {
-		select {
-		case f := <-w.tasks:
-			f()
-		case <-time.After(busySleep):
-			// Do raises pending before it offers the task; the task may be a moment late.
-			return
-		}
-	}
-}
-
 // shutdown accounts for what the worker still holds.
 func (w *Worker) shutdown() {
 	for _, h := range w.hops.held {
@@ -145,6 +110,7 @@ func (w *Worker) shutdown() {
 		w.dropped(h.desc, stats.Shutdown)
 	}
 	w.hops.held, w.frags.held = w.hops.held[:0], w.frags.held[:0]
+	w.tasks.end()
 	w.snap, w.view = nil, nil
 	w.publish(1)
 	w.stats.Generation.Store(stats.Offline)

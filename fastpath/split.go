@@ -21,6 +21,11 @@ func (w *Worker) split(o outgoing, hop *nexthop.Hop) Verdict {
 	payload := packet[header.IPv4Bytes:]
 	chunk := int(hop.MTU-header.IPv4Bytes) &^ 7
 	field := binary.BigEndian.Uint16(packet[6:])
+	if field&(ipv4MoreFragments|ipv4OffsetMask) == 0 {
+		// Behind one source address the identifications of all clients must differ
+		// (RFC 6864 section 5.2). A packet that came as a fragment has its new one.
+		binary.BigEndian.PutUint16(packet[4:], w.c.Fragments.NewID())
+	}
 	for at := chunk; at < len(payload); at += chunk {
 		part := payload[at:min(at+chunk, len(payload))]
 		more := field & ipv4MoreFragments

@@ -83,21 +83,19 @@ type Worker struct {
 	snap *services.Snapshot
 	view *nexthop.View
 
-	b      batch
-	out    []egressQueue // by position in Links
-	hops   hopQueue
-	frags  fragmentQueue
-	limit  nat.RateLimit
-	rnd    *rand.ChaCha8
-	nextID uint32 // IPv4 identification of datagrams we fragment or build
-	host   nexthop.Hop
+	b     batch
+	out   []egressQueue // by position in Links
+	hops  hopQueue
+	frags fragmentQueue
+	limit nat.RateLimit
+	rnd   *rand.ChaCha8
+	host  nexthop.Hop
 
-	n       counts
-	swept   flowtable.Time
-	tasks   chan func()
-	pending atomic.Bool // a task waits
-	wake    wakeup
-	stop    atomic.Bool
+	n     counts
+	swept flowtable.Time
+	tasks tasks
+	wake  wakeup
+	stop  atomic.Bool
 }
 
 // New checks the configuration and returns a worker that has not started.
@@ -123,15 +121,17 @@ func New(c Config) (*Worker, error) {
 	}
 	w := &Worker{
 		c: c, mem: c.Memory, pool: c.Pool, flows: flows, stats: c.Stats,
-		tasks: make(chan func()),
 		rnd:   newRandom(c.Seed),
 		limit: nat.NewRateLimit(c.ICMPRate, c.ICMPBurst),
 		host:  nexthop.Hop{Kind: nexthop.Kernel, Ready: true, DstMAC: c.HostMAC.Kernel, SrcMAC: c.HostMAC.User},
 	}
-	w.nextID = uint32(w.rnd.Uint64())
 	w.hops = newHopQueue(c.HeldPackets, c.HeldPerHop)
 	w.frags = newFragmentQueue(c.HeldFragments, c.FragmentWait)
 	w.out = make([]egressQueue, len(c.Links))
+	if err := w.wake.open(); err != nil {
+		flows.Close()
+		return nil, fmt.Errorf("fastpath: worker %d: eventfd: %w", c.ID, err)
+	}
 	return w, nil
 }
 
@@ -206,8 +206,12 @@ func (w *Worker) expire() {
 	w.flows.Sweep(w.now, (quota+w.c.Workers-1)/w.c.Workers)
 }
 
-// Close gives the worker's place in the flow table back. Run must have ended.
-func (w *Worker) Close() { w.flows.Close() }
+// Close gives the worker's place in the flow table back. Run and all calls of Do
+// and Stop must have ended.
+func (w *Worker) Close() {
+	w.flows.Close()
+	w.wake.close()
+}
 
 // Frames returns the UMEM's size and the frames accounted for. Only the worker's
 // goroutine, or a test that drives the steps itself, may call it.

@@ -1,10 +1,14 @@
 package fastpath_test
 
 import (
+	"context"
 	"net/netip"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
@@ -288,5 +292,81 @@ func TestRoutesChange(t *testing.T) {
 	l.send(0, headertest.TCP(join(client4, 1), join(vip4, 80), headertest.ACK))
 	if frame, _ := l.out(g.nic); [6]byte(frame[:6]) != macClient {
 		t.Fatalf("sent to %x, want the new route's hop", frame[:6])
+	}
+}
+
+// TestReopenedConnectionKeepsItsPort: the backend may hold the old connection in
+// TIME_WAIT, and judges the new SYN by it.
+func TestReopenedConnectionKeepsItsPort(t *testing.T) {
+	l := newLab(t, labConfig{})
+	g := l.workers[0]
+	client, vip := join(client4, 1), join(vip4, 80)
+	pass := func(src, dst string, flags uint8) (string, string) {
+		l.send(0, headertest.TCP(src, dst, flags))
+		_, p := l.out(g.nic)
+		s, d := ends(&p.Tuple)
+		return s.String(), d.String()
+	}
+	snat, be := pass(client, vip, headertest.SYN)
+	pass(be, snat, headertest.SYN|headertest.ACK)
+	pass(client, vip, headertest.ACK)
+	pass(be, snat, headertest.FIN|headertest.ACK)
+	pass(client, vip, headertest.FIN|headertest.ACK)
+	pass(be, snat, headertest.ACK)
+	if again, _ := pass(client, vip, headertest.SYN); again != snat {
+		t.Errorf("source %s became %s", snat, again)
+	}
+}
+
+// TestForgedSourceNeverReachesTheKernel: on the host link the kernel accepts local
+// sources, so nothing from outside may claim one.
+func TestForgedSourceNeverReachesTheKernel(t *testing.T) {
+	l := newLab(t, labConfig{})
+	l.send(0, headertest.UDP(join(node4, 5), join(snat4, 25000), "x"))
+	for _, f := range headertest.Split(headertest.UDP(join(snat4, 5), join(node4, 2049), string(make([]byte, 1200))).Bytes(), 800, 9) {
+		l.workers[0].nic.Inject(f)
+	}
+	l.step(time.Microsecond)
+	l.nothing(l.workers[0].host)
+	l.wantDrop(stats.SpoofedSource, 3)
+}
+
+// TestDo: a task is run however late it comes, and a worker that ended says so.
+func TestDo(t *testing.T) {
+	l := newLab(t, labConfig{})
+	w := l.workers[0].Worker
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() {
+		ended <- w.Run(ctx, fastpath.RunConfig{CPU: -1, Spin: 20 * time.Microsecond, Sleep: 100 * time.Millisecond})
+	}()
+	var group sync.WaitGroup
+	var ran atomic.Int64
+	for range 8 {
+		group.Go(func() {
+			for range 200 {
+				if !w.Do(ctx, func(*fastpath.Worker) { ran.Add(1) }) {
+					t.Error("a task was not run")
+				}
+			}
+		})
+	}
+	group.Wait()
+	if ran.Load() != 1600 {
+		t.Errorf("%d of 1600 tasks ran", ran.Load())
+	}
+	given, giveUp := context.WithCancel(context.Background())
+	giveUp()
+	before := ran.Load()
+	did := w.Do(given, func(*fastpath.Worker) { ran.Add(1) })
+	cancel()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if got := ran.Load() - before; did != (got == 1) {
+		t.Errorf("Do said %v, and the task ran %d times", did, got)
+	}
+	if w.Do(context.Background(), func(*fastpath.Worker) { t.Error("run by a worker that ended") }) {
+		t.Error("a worker that ended ran a task")
 	}
 }

@@ -64,6 +64,7 @@ func (s *Socket) Close(p *fastpath.Pool) error {
 	}
 	if len(behind) > 0 {
 		u.graves = append(u.graves, grave{s.ifindex, s.queue, behind})
+		u.kept.Add(int64(len(behind)))
 	}
 	u.sockets[s.slot] = nil
 	s.frames, s.done, s.up = 0, nil, false

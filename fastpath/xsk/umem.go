@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -37,6 +38,8 @@ type UMEM struct {
 	frameShift uint8
 	huge       bool
 	owners     owners // written by the worker, see owners
+
+	kept atomic.Int64 // frames in graves
 
 	mu      sync.Mutex // guards what follows; never taken by a Link method
 	sockets [maxSockets]*Socket
@@ -90,15 +93,9 @@ func (u *UMEM) HugePages() bool { return u.huge }
 // Kept counts the frames that closed sockets could not give back, because the
 // device may still read or write them. They belong to no pool and no link until
 // the socket's interface and queue are opened again.
-func (u *UMEM) Kept() int {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	n := 0
-	for _, g := range u.graves {
-		n += len(g.frames)
-	}
-	return n
-}
+//
+// It takes no lock: workers ask in every step, and mu is held over system calls.
+func (u *UMEM) Kept() int { return int(u.kept.Load()) }
 
 // Close unmaps the frames. All sockets must be closed, and nobody may hold a
 // slice of Bytes.
@@ -140,6 +137,7 @@ func (u *UMEM) exhume(ifindex, queue int) []uint64 {
 		}
 	}
 	u.graves = rest
+	u.kept.Add(-int64(len(frames)))
 	return frames
 }
 

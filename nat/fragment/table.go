@@ -9,10 +9,13 @@ import (
 )
 
 const (
-	// Life is how long a context lives after its first fragment: Linux's
-	// net.ipv4.ipfrag_time. A receiver may wait for 60 s (RFC 1122 section 3.3.2,
-	// RFC 8200 section 4.5), but what has not come after 30 s was lost.
-	Life = 30 * time.Second
+	// Life is how long a context lives after its first fragment. A receiver may wait
+	// for 60 s (RFC 1122 section 3.3.2, RFC 8200 section 4.5): it has the data. A
+	// context is a guess about packets to come, and a fast sender uses all
+	// identifications in less time (RFC 4963 section 2): a later fragment that comes
+	// first would go by an older datagram's ports. Reordering within a datagram is a
+	// matter of milliseconds.
+	Life = 2 * time.Second
 	// reuseAge is when a first fragment stops being a duplicate or an overlap of an
 	// earlier one and starts a new datagram: 16 bits of identification come round, in
 	// a fast sender soon (RFC 4963). Overlapping fragments that far apart get two
@@ -95,7 +98,7 @@ func (t *Table) Record(now, key uint64, src, dst uint16) (id uint16, s Status) {
 	value, born := e[entryValue].Load(), e[entryBorn].Load()
 	switch {
 	case e[entryKey].Load() != key || born == 0 || age(now, born) >= uint64(reuseAge):
-		id, s = t.newID(), Known
+		id, s = t.NewID(), Known
 		e[entryKey].Store(key)
 		e[entryValue].Store(pack(src, dst, id))
 		e[entryBorn].Store(max(now, 1))
@@ -140,9 +143,9 @@ func (t *Table) bucket(key uint64) *bucket {
 	return (*bucket)(t.mem[at : at+bucketWords])
 }
 
-// newID returns identifications that do not repeat within 65,536 datagrams and
+// NewID returns identifications that do not repeat within 65,536 datagrams and
 // cannot be predicted (RFC 7739): a secret permutation of a counter.
-func (t *Table) newID() uint16 {
+func (t *Table) NewID() uint16 {
 	return permute(t.secret, uint16(t.nextID.Add(1)))
 }
 
