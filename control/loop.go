@@ -42,7 +42,7 @@ type LoopConfig struct {
 // Loop is the control loop: one goroutine that compiles what changed, publishes
 // it, and steers by it.
 //
-//	opening   publish, then the kernel program: what it sends is known
+//	opening   addresses, publish, then the kernel program: what it sends is known
 //	closing   the kernel program, then publish; with Flows: publish, so that no flow
 //	          begins, and the kernel program when the last flow has ended
 type Loop struct {
@@ -147,6 +147,7 @@ func (l *Loop) apply(snapshot *services.Snapshot, problems []Problem, steer *Ste
 	if l.Flows == nil {
 		l.close()
 	}
+	l.openAddrs()
 	if snapshot.Generation != l.Publisher.Published() {
 		l.Publisher.Publish(snapshot)
 	}
@@ -177,6 +178,17 @@ func (l *Loop) open() {
 		return
 	}
 	if set := l.pending.opening(); !set.Empty() && l.steered(l.Steering.Open(&set)) {
+		l.pending.done(&set)
+	}
+}
+
+// openAddrs steers what comes to new addresses before they are published: with the
+// snapshot a flow may leave from one, and its reply must not meet the kernel, which
+// knows nothing of it and would reset it. What comes before the snapshot goes back
+// to the kernel.
+func (l *Loop) openAddrs() {
+	set := SteerSet{Addrs: l.pending.opening().Addrs}
+	if l.replaced && !set.Empty() && l.steered(l.Steering.Open(&set)) {
 		l.pending.done(&set)
 	}
 }

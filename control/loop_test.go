@@ -146,23 +146,29 @@ func TestManyChangesAreOneSnapshot(t *testing.T) {
 }
 
 // TestOrderOfOpeningAndClosing looks, from inside the kernel's calls, at what is
-// published at that moment.
+// published at that moment: addresses are open before, frontends after.
 func TestOrderOfOpeningAndClosing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen []string
 		r := newRig(t, func(r *rig, cfg *control.LoopConfig) {
-			cfg.Steering = watched{r.kernel, func(call string) {
+			cfg.Steering = watched{r.kernel, func(call string, set *control.SteerSet) {
 				published := false
 				if s := r.handle.Load(); s != nil {
 					_, published = s.FrontendByKey(vipKey(1))
 				}
-				seen = append(seen, fmt.Sprintf("%s published=%v", call, published))
+				seen = append(seen, fmt.Sprintf("%s addrs=%d frontends=%d published=%v", call, len(set.Addrs), len(set.Frontends), published))
 			}}
 		})
 		r.add(1)
 		r.remove(1)
-		if got, want := strings.Join(seen, ", "), "replace published=false, open published=true, close published=true"; got != want {
-			t.Errorf("got  %s\nwant %s", got, want)
+		want := []string{
+			"replace addrs=2 frontends=0 published=false",
+			"open addrs=1 frontends=0 published=false",
+			"open addrs=0 frontends=1 published=true",
+			"close addrs=1 frontends=1 published=true",
+		}
+		if !slices.Equal(seen, want) {
+			t.Errorf("got\n%s\nwant\n%s", strings.Join(seen, "\n"), strings.Join(want, "\n"))
 		}
 		r.end()
 	})
@@ -170,12 +176,23 @@ func TestOrderOfOpeningAndClosing(t *testing.T) {
 
 type watched struct {
 	*kernel
-	see func(string)
+	see func(call string, set *control.SteerSet)
 }
 
-func (w watched) Replace(s *control.SteerSet) error { w.see("replace"); return w.kernel.Replace(s) }
-func (w watched) Open(s *control.SteerSet) error    { w.see("open"); return w.kernel.Open(s) }
-func (w watched) Close(s *control.SteerSet) error   { w.see("close"); return w.kernel.Close(s) }
+func (w watched) Replace(s *control.SteerSet) error {
+	w.see("replace", s)
+	return w.kernel.Replace(s)
+}
+
+func (w watched) Open(s *control.SteerSet) error {
+	w.see("open", s)
+	return w.kernel.Open(s)
+}
+
+func (w watched) Close(s *control.SteerSet) error {
+	w.see("close", s)
+	return w.kernel.Close(s)
+}
 
 func TestFlowsKeepAFrontendOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
