@@ -144,6 +144,10 @@ func (w *Worker) SetLink(position int, l Link) (old Link) {
 	return old
 }
 
+// SetHostMAC says who the ends of the host link are from now on: it may be deleted
+// and made again. It must run on the worker's goroutine (Do).
+func (w *Worker) SetHostMAC(m HostMAC) { w.host.DstMAC, w.host.SrcMAC = m.Kernel, m.User }
+
 // Pool returns the worker's free frames, for closing a link into. It must be used
 // on the worker's goroutine (Do) only.
 func (w *Worker) Pool() *Pool { return w.pool }
