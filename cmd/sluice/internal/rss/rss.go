@@ -1,0 +1,79 @@
+// Package rss asks the kernel over which receive queues a NIC spreads packets:
+// the largest entry of its indirection table, by ethtool's netlink family.
+package rss
+
+import (
+	"encoding/binary"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Of the generic netlink family "ethtool" (include/uapi/linux/ethtool_netlink.h).
+// The older ioctl is no way to ask: the answer is as long as the table, and the
+// caller cannot say how much room there is.
+const (
+	family         = "ethtool"
+	attrHeader     = 1 // ETHTOOL_A_RSS_HEADER
+	attrIndir      = 4 // ETHTOOL_A_RSS_INDIR
+	genlHeaderSize = nl.SizeofGenlmsg
+	attrTypeMask   = 0x3fff // NLA_TYPE_MASK (include/uapi/linux/netlink.h)
+)
+
+// genlHeader is struct genlmsghdr: command, version, two reserved bytes.
+type genlHeader [genlHeaderSize]byte
+
+// Len implements nl.NetlinkRequestData.
+func (h genlHeader) Len() int { return len(h) }
+
+// Serialize implements nl.NetlinkRequestData.
+func (h genlHeader) Serialize() []byte { return h[:] }
+
+// Queues says how many queues, from queue 0 on, packets may arrive on. It is not
+// known where the driver has no table or the kernel does not tell (before Linux 6.2).
+func Queues(ifindex int) (n int, known bool) {
+	answer, err := ask(ifindex)
+	if err != nil {
+		return 0, false
+	}
+	return parse(answer)
+}
+
+// ask returns the attributes of the kernel's answer.
+func ask(ifindex int) ([]byte, error) {
+	f, err := netlink.GenlFamilyGet(family)
+	if err != nil {
+		return nil, err
+	}
+	request := nl.NewNetlinkRequest(int(f.ID), 0)
+	request.AddData(genlHeader{unix.ETHTOOL_MSG_RSS_GET, 1})
+	header := nl.NewRtAttr(unix.NLA_F_NESTED|attrHeader, nil)
+	header.AddRtAttr(unix.ETHTOOL_A_HEADER_DEV_INDEX, nl.Uint32Attr(uint32(ifindex)))
+	request.AddData(header)
+	answers, err := request.Execute(unix.NETLINK_GENERIC, 0)
+	if err != nil {
+		return nil, err
+	}
+	if len(answers) == 0 || len(answers[0]) < genlHeaderSize {
+		return nil, unix.ENODATA
+	}
+	return answers[0][genlHeaderSize:], nil
+}
+
+// parse looks through the attributes of an answer.
+func parse(b []byte) (n int, known bool) {
+	attrs, err := nl.ParseRouteAttr(b)
+	if err != nil {
+		return 0, false
+	}
+	for _, a := range attrs {
+		if a.Attr.Type&attrTypeMask != attrIndir {
+			continue
+		}
+		for v := a.Value; len(v) >= 4; v = v[4:] {
+			n = max(n, int(binary.NativeEndian.Uint32(v))+1)
+		}
+	}
+	return n, n > 0
+}
