@@ -334,7 +334,7 @@ func (d *Daemon) openAll(ctx context.Context) error {
 			return err
 		}
 	}
-	d.path.run(d.workersLife, d.failed)
+	d.path.run(d.workersLife, d.fail)
 	for _, p := range d.path.ports {
 		if err := d.path.attachPort(ctx, d.steer, p); err != nil {
 			return err
@@ -369,9 +369,6 @@ func (d *Daemon) isOpen() bool {
 // beatEvery is how often the kernel program hears that the workers live.
 const beatEvery = time.Second
 
-// pulseStale is how old the slowest worker's pulse may be for that.
-const pulseStale = 5 * time.Second
-
 func (d *Daemon) heartbeat(ctx context.Context) {
 	tick := time.NewTicker(beatEvery)
 	defer tick.Stop()
@@ -388,10 +385,8 @@ func (d *Daemon) heartbeat(ctx context.Context) {
 // beat tells the kernel program that the data path is alive, if it is.
 func (d *Daemon) beat() {
 	now := bootNanos()
-	for _, w := range d.path.workers {
-		if tick := w.block.LoopTick.Load(); tick != 0 && now-min(now, tick) > uint64(pulseStale) {
-			return
-		}
+	if len(d.path.stalled(now)) > 0 {
+		return
 	}
 	if err := d.steer.s.Heartbeat(now); err != nil {
 		d.log.Warn("heartbeat", "error", err)

@@ -48,6 +48,7 @@ type datapath struct {
 	workers   []*worker
 	ports     []*port // in the order of the configuration, the host link's last
 	started   bool
+	startedAt uint64 // CLOCK_BOOTTIME
 	done      sync.WaitGroup
 }
 
@@ -176,19 +177,19 @@ func pinning(c *config.Configuration, workers int) []int {
 	return pins
 }
 
-// run starts the workers. A worker that fails stops the process: half a data path
-// would lose half the packets.
-func (d *datapath) run(ctx context.Context, failed chan<- error) {
+// run starts the workers. fail, which must not block, hears of a worker that could
+// not go on: half a data path would lose half the packets.
+func (d *datapath) run(ctx context.Context, fail func(error)) {
 	// A locked thread that is preempted hands its P to another thread and waits for
 	// it back: with spare Ps that is immediate.
 	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), len(d.workers)+2))
-	d.started = true
+	d.started, d.startedAt = true, bootNanos()
 	for _, w := range d.workers {
 		d.done.Add(1)
 		go func() {
 			defer d.done.Done()
 			if err := w.Run(ctx, fastpath.RunConfig{CPU: w.cpu, Spin: workerSpin, Sleep: workerSleep}); err != nil {
-				failed <- err
+				fail(err)
 			}
 		}()
 	}
@@ -205,6 +206,21 @@ func (d *datapath) onWorker(ctx context.Context, id int, f func(*fastpath.Worker
 		return fmt.Errorf("worker %d is stopped", id)
 	}
 	return nil
+}
+
+// pulseStale is how old a worker's pulse may be before it counts as stalled. A worker
+// without work wakes ten times a second (workerSleep).
+const pulseStale = 5 * time.Second
+
+// stalled lists the workers that have not moved for pulseStale. They must have been
+// started.
+func (d *datapath) stalled(now uint64) (ids []int) {
+	for id, w := range d.workers {
+		if last := max(d.startedAt, w.block.LoopTick.Load()); now-min(now, last) > uint64(pulseStale) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 func (d *datapath) blocks() []*stats.Block {

@@ -220,6 +220,9 @@ func (d *Daemon) notReady() (why []string) {
 	if d.draining.Load() {
 		why = append(why, "draining")
 	}
+	for _, id := range d.stalled() {
+		why = append(why, fmt.Sprintf("worker %d does not move", id))
+	}
 	for _, p := range d.path.ports {
 		if d.isOpen() && !p.isOpen() {
 			why = append(why, "interface "+p.name+" is not open: "+p.reason())
@@ -267,18 +270,33 @@ func (p *port) view() status.InterfaceView {
 	return v
 }
 
+func failed(name, detail string) status.ConditionView {
+	return status.ConditionView{Name: name, Level: "fail", Detail: detail}
+}
+
+func warning(name, detail string) status.ConditionView {
+	return status.ConditionView{Name: name, Level: "warn", Detail: detail}
+}
+
+// stalled lists workers that run and do not move.
+func (d *Daemon) stalled() []int {
+	if !d.isOpen() {
+		return nil
+	}
+	return d.path.stalled(bootNanos())
+}
+
 // conditions are what an operator should know and nothing stops for.
 func (d *Daemon) conditions() (list []status.ConditionView) {
 	if d.servers.metrics != nil {
 		list = append(list, d.servers.metrics.Condition())
 	}
 	for _, w := range d.mirror.Status().Warnings {
-		list = append(list, status.ConditionView{Name: "routes", Level: "warn", Detail: w})
+		list = append(list, warning("routes", w))
 	}
-	for _, w := range d.workerViews() {
-		if d.isOpen() && w.PulseNanos > int64(pulseStale) {
-			list = append(list, status.ConditionView{Name: "worker", Level: "fail", Detail: fmt.Sprintf("worker %d has not moved for %d s", w.Worker, w.PulseNanos/1e9)})
-		}
+	for _, id := range d.stalled() {
+		list = append(list, failed("worker", fmt.Sprintf("worker %d has not moved for more than %v: its queues are not served; "+
+			"see whether CPU %d is taken by something of real-time priority, and restart the daemon", id, pulseStale, d.path.workers[id].cpu)))
 	}
 	return list
 }

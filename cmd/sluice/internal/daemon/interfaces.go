@@ -8,6 +8,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/flowtable"
 )
 
 // Bytes around an IP packet that a frame must have room for: XDP_PACKET_HEADROOM
@@ -85,6 +86,9 @@ func checkDevice(d device, c *config.Configuration) error {
 	return nil
 }
 
+// mostWorkers leaves one participant of the flow table to the control loop.
+const mostWorkers = flowtable.MaxHandles - 1
+
 // plan says which worker serves which queue: worker w has the queues q of every
 // interface with q mod workers = w, so that each worker can transmit on each.
 func plan(devices []device, c *config.Configuration) (workers int, queues []int, err error) {
@@ -106,6 +110,9 @@ func plan(devices []device, c *config.Configuration) (workers int, queues []int,
 	}
 	if c.Workers > 0 {
 		workers = c.Workers
+	}
+	if workers > mostWorkers {
+		return 0, nil, fmt.Errorf("%d workers, one per queue of every interface, are more than the flow table has places for: set workers to at most %d", workers, mostWorkers)
 	}
 	perWorker := 1 // the host link
 	for _, q := range queues {

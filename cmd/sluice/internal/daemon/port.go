@@ -133,13 +133,19 @@ func (d *datapath) closePort(ctx context.Context, p *port) error {
 		if socket == nil {
 			continue
 		}
-		errs = append(errs, d.onWorker(ctx, sl.worker, func(w *fastpath.Worker) {
+		var closed error
+		err := d.onWorker(ctx, sl.worker, func(w *fastpath.Worker) {
 			w.SetLink(sl.position, fastpath.NoLink{})
-			var kept *xsk.KeptError
-			if err := socket.Close(w.Pool()); err != nil && !errors.As(err, &kept) {
-				errs = append(errs, err)
-			}
-		}))
+			closed = socket.Close(w.Pool())
+		})
+		if err != nil {
+			// The socket is still the worker's. Once that has ended, close takes it.
+			sl.socket.Store(socket)
+		}
+		if kept := new(xsk.KeptError); !errors.As(closed, &kept) {
+			err = errors.Join(err, closed)
+		}
+		errs = append(errs, err)
 	}
 	if attach != nil {
 		errs = append(errs, attach.Close())

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -28,14 +29,23 @@ func (d *Daemon) configuration() *config.Configuration {
 // watchConfig reloads the file when it changes and when a signal asks for it. The
 // directory is watched, because editors and ConfigMaps replace the file.
 func (d *Daemon) watchConfig(ctx context.Context, hup <-chan os.Signal) {
-	var events chan fsnotify.Event
-	if w, err := fsnotify.NewWatcher(); err == nil {
+	var events <-chan fsnotify.Event
+	var lost <-chan error
+	if w, err := watchDirectory(filepath.Dir(d.file)); err == nil {
 		defer w.Close()
-		if err := w.Add(filepath.Dir(d.file)); err == nil {
-			events = w.Events
-		}
+		events, lost = w.Events, w.Errors
+	} else {
+		d.log.Warn("changes of the configuration file are not noticed; SIGHUP reloads it", "error", err)
 	}
-	last, _ := os.ReadFile(d.file)
+	last, _ := os.ReadFile(d.file) // if it is gone by now, its return is a change
+	look := func() {
+		now, err := os.ReadFile(d.file)
+		if err != nil || slices.Equal(now, last) {
+			return // another file, or one that is just being replaced
+		}
+		last = now
+		d.reload(ctx)
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -43,14 +53,23 @@ func (d *Daemon) watchConfig(ctx context.Context, hup <-chan os.Signal) {
 		case <-hup:
 			d.reload(ctx)
 		case <-events:
-			now, err := os.ReadFile(d.file)
-			if err != nil || slices.Equal(now, last) {
-				continue // another file, or one that is just being replaced
-			}
-			last = now
-			d.reload(ctx)
+			look()
+		case err := <-lost: // such as too many events at once: ours may be among them
+			d.log.Debug("watching the configuration", "error", err)
+			look()
 		}
 	}
+}
+
+func watchDirectory(dir string) (*fsnotify.Watcher, error) {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		return nil, err
+	}
+	if err := w.Add(dir); err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	return w, nil
 }
 
 // reload takes over what the file says and can change now. A bad file changes
