@@ -1,6 +1,7 @@
 package control_test
 
 import (
+	"slices"
 	"testing"
 
 	"sluice.dev/sluice/control"
@@ -32,5 +33,36 @@ func TestSourcesByRoute(t *testing.T) {
 	}
 	if a := steer.Open.Addrs; len(a) != 1 || a[0] != (control.OwnAddr{Addr: second, Flags: services.AddrSNAT}) {
 		t.Errorf("the kernel program opens %v", a)
+	}
+}
+
+// TestLostFlagsAreClosed: an address that stays ours in one way and not in another
+// opens nothing and closes the other.
+func TestLostFlagsAreClosed(t *testing.T) {
+	const node, snat, local = services.AddrNode, services.AddrSNAT, services.AddrLocal
+	first, second := header.AddrFrom4([4]byte{10, 0, 0, 1}), header.AddrFrom4([4]byte{10, 0, 0, 2})
+	both := []header.Addr{first, second}
+	cfg := control.CompilerConfig{NodeAddresses: both, LocalAddresses: both, SNAT4: both[:1]}
+	for _, tc := range []struct {
+		name          string
+		change        func(*control.CompilerConfig)
+		opens, closes []control.OwnAddr
+	}{
+		{"the source moves", func(c *control.CompilerConfig) { c.SNAT4 = both[1:] },
+			[]control.OwnAddr{{Addr: second, Flags: snat}}, []control.OwnAddr{{Addr: first, Flags: snat}}},
+		{"node ports are narrowed", func(c *control.CompilerConfig) { c.NodeAddresses = both[1:] },
+			nil, []control.OwnAddr{{Addr: first, Flags: node}}},
+		{"the address goes", func(c *control.CompilerConfig) {
+			c.NodeAddresses, c.LocalAddresses, c.SNAT4 = both[1:], both[1:], nil
+		}, nil, []control.OwnAddr{{Addr: first, Flags: node | snat | local}}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			compiler, next := control.NewCompiler(cfg), cfg
+			tc.change(&next)
+			_, _, steer := compiler.Configure(next)
+			if !slices.Equal(steer.Open.Addrs, tc.opens) || !slices.Equal(steer.Close.Addrs, tc.closes) {
+				t.Errorf("opens %v, want %v; closes %v, want %v", steer.Open.Addrs, tc.opens, steer.Close.Addrs, tc.closes)
+			}
+		})
 	}
 }

@@ -3,6 +3,7 @@ package control_test
 import (
 	"fmt"
 	"maps"
+	"math/bits"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -69,8 +70,9 @@ func (k *kernel) set(s *control.SteerSet, open bool) {
 		put(k.ports, p, open)
 	}
 	for _, a := range s.Addrs {
-		k.addrs[a.Addr] = a.Flags
-		if !open {
+		if open {
+			k.addrs[a.Addr] |= a.Flags
+		} else if k.addrs[a.Addr] &^= a.Flags; k.addrs[a.Addr] == 0 {
 			delete(k.addrs, a.Addr)
 		}
 	}
@@ -90,14 +92,26 @@ func put[K comparable](m map[K]bool, k K, in bool) {
 // must applies a difference and fails if it opens what is open or closes what is not.
 func (k *kernel) must(t *testing.T, s *control.SteerSet, do func(*control.SteerSet) error) {
 	t.Helper()
-	before := len(k.frontends) + len(k.ports) + len(k.keep)
+	before := k.len()
 	if err := do(s); err != nil {
 		t.Fatal(err)
 	}
-	after := len(k.frontends) + len(k.ports) + len(k.keep)
-	if d := after - before; d != len(s.Frontends)+len(s.NodePorts)+len(s.KeepSources) && -d != len(s.Frontends)+len(s.NodePorts)+len(s.KeepSources) {
+	asked := len(s.Frontends) + len(s.NodePorts) + len(s.KeepSources)
+	for _, a := range s.Addrs {
+		asked += bits.OnesCount8(uint8(a.Flags))
+	}
+	if d := k.len() - before; d != asked && -d != asked {
 		t.Fatalf("something was opened or closed twice: %v", renderSteer(s))
 	}
+}
+
+// len counts what is open, each flag of an address for itself.
+func (k *kernel) len() int {
+	n := len(k.frontends) + len(k.ports) + len(k.keep)
+	for _, flags := range k.addrs {
+		n += bits.OnesCount8(uint8(flags))
+	}
+	return n
 }
 
 // equal fails if not exactly s is open.

@@ -178,7 +178,7 @@ func (l *Loop) open() {
 		return
 	}
 	if set := l.pending.opening(); !set.Empty() && l.steered(l.Steering.Open(&set)) {
-		l.pending.done(&set)
+		l.pending.opened(&set)
 	}
 }
 
@@ -189,7 +189,7 @@ func (l *Loop) open() {
 func (l *Loop) openAddrs() {
 	set := SteerSet{Addrs: l.pending.opening().Addrs}
 	if l.replaced && !set.Empty() && l.steered(l.Steering.Open(&set)) {
-		l.pending.done(&set)
+		l.pending.opened(&set)
 	}
 }
 
@@ -205,7 +205,7 @@ func (l *Loop) close() {
 		}
 	}
 	if l.steered(l.Steering.Close(&set)) {
-		l.pending.done(&set)
+		l.pending.closed(&set)
 	}
 }
 

@@ -32,6 +32,7 @@ type rig struct {
 
 type flows struct {
 	used  atomic.Pointer[[]services.FrontendKey]
+	addrs atomic.Pointer[control.OwnAddr]
 	asked atomic.Int32
 }
 
@@ -40,6 +41,11 @@ func (f *flows) InUse(s *control.SteerSet) (used control.SteerSet) {
 	for _, k := range s.Frontends {
 		if now := f.used.Load(); now != nil && slices.Contains(*now, k) {
 			used.Frontends = append(used.Frontends, k)
+		}
+	}
+	for _, a := range s.Addrs {
+		if now := f.addrs.Load(); now != nil && now.Addr == a.Addr && now.Flags&a.Flags != 0 {
+			used.Addrs = append(used.Addrs, control.OwnAddr{Addr: a.Addr, Flags: now.Flags & a.Flags})
 		}
 	}
 	return used
@@ -234,6 +240,67 @@ func TestFlowsKeepAFrontendOpen(t *testing.T) {
 		}
 		r.end()
 	})
+}
+
+// TestFlowsKeepAWayOfAnAddress: an address that stays ours loses what no flow
+// needs and keeps what one does, as long as it does.
+func TestFlowsKeepAWayOfAnAddress(t *testing.T) {
+	const node, snat = services.AddrNode, services.AddrSNAT
+	a, other := testConfig().SNAT4[0], testConfig().NodeAddresses[0]
+	configure := func(t *testing.T, r *rig, nodes, sources []header.Addr) {
+		t.Helper()
+		if err := r.Configure(t.Context(), func(c *control.CompilerConfig) { c.NodeAddresses, c.SNAT4 = nodes, sources }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wait := func() {
+		time.Sleep(3 * time.Minute) // the longest that flows are not asked for
+		synctest.Wait()
+	}
+	both, one := []header.Addr{other, a}, []header.Addr{other}
+	for _, tc := range []struct {
+		name           string
+		nodes, sources []header.Addr
+		lost           services.AddrFlags
+	}{
+		{"the source moves", both, one, snat},
+		{"node ports are narrowed", one, []header.Addr{a}, node},
+		{"both", one, one, node | snat},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, func(r *rig, cfg *control.LoopConfig) { cfg.Flows = r.flows })
+				expect := func(when string, flags services.AddrFlags) {
+					t.Helper()
+					if got := r.kernel.addrs[a]; got != flags {
+						t.Errorf("%s: the kernel program has flags %#x, want %#x", when, got, flags)
+					}
+				}
+				for _, needed := range []services.AddrFlags{node, snat, node | snat} {
+					r.flows.addrs.Store(&control.OwnAddr{Addr: a, Flags: needed})
+					configure(t, r, tc.nodes, tc.sources)
+					if got := r.handle.Load().Owned(a); got != (node|snat)&^tc.lost {
+						t.Errorf("published with flags %#x", got)
+					}
+					expect("at once", node|snat)
+					wait()
+					expect("with flows", (node|snat)&^(tc.lost&^needed))
+					configure(t, r, both, []header.Addr{a})
+					wait()
+					expect("wanted again", node|snat)
+					configure(t, r, tc.nodes, tc.sources)
+					r.flows.addrs.Store(nil)
+					wait()
+					expect("without flows", (node|snat)&^tc.lost)
+					if s := r.Status(); s.Closing != 0 || s.Applied != s.Read {
+						t.Errorf("closing %d, applied %d of %d", s.Closing, s.Applied, s.Read)
+					}
+					configure(t, r, both, []header.Addr{a})
+				}
+				r.end()
+			})
+		})
+	}
 }
 
 func TestTheKernelIsAskedAgain(t *testing.T) {

@@ -159,10 +159,11 @@ func (r *run) settleAddrs(steer *Steer) {
 		}
 		r.builder.SetAddr(a, now)
 		r.changed = true
-		if now == 0 {
-			steer.Close.Addrs = append(steer.Close.Addrs, OwnAddr{a, 0})
-		} else {
-			steer.Open.Addrs = append(steer.Open.Addrs, OwnAddr{a, now})
+		if gained := now &^ before; gained != 0 {
+			steer.Open.Addrs = append(steer.Open.Addrs, OwnAddr{a, gained})
+		}
+		if lost := before &^ now; lost != 0 {
+			steer.Close.Addrs = append(steer.Close.Addrs, OwnAddr{a, lost})
 		}
 		if notBackend(now) != notBackend(before) {
 			r.uses.each(a, func(num int32) { r.dirty[r.byNum[num]] = true })

@@ -16,7 +16,9 @@ type NodePort struct {
 	Port  uint16 `json:"port"`
 }
 
-// OwnAddr is an address that is ours, and in which ways.
+// OwnAddr is an address that is ours, and in which ways. The ways open and close
+// one by one, because flows need them one by one: an address that accepts no more
+// node ports may still be the one that replies come to.
 type OwnAddr struct {
 	Addr  header.Addr        `json:"addr"`
 	Flags services.AddrFlags `json:"flags"`
@@ -45,8 +47,8 @@ func (s *SteerSet) len() int {
 	return len(s.Frontends) + len(s.NodePorts) + len(s.Addrs) + len(s.KeepSources)
 }
 
-// Steer is what one compile asks of the kernel program. An address in Open is
-// added or has its flags replaced; one in Close is ours no longer.
+// Steer is what one compile asks of the kernel program. An address has in Open the
+// flags that it gains, in Close those that it loses; what it has besides stays.
 type Steer struct{ Open, Close SteerSet }
 
 // Empty says that nothing changes.
@@ -58,16 +60,18 @@ type Steering interface {
 	// Replace sends to user space exactly what is in the set, whatever a
 	// predecessor left.
 	Replace(*SteerSet) error
-	// Open sends more packets to user space.
+	// Open sends more packets to user space. Addresses gain the flags in the set.
 	Open(*SteerSet) error
-	// Close leaves packets to the kernel again.
+	// Close leaves packets to the kernel again. Addresses lose the flags in the set.
 	Close(*SteerSet) error
 }
 
 // Flows is the flow table as the control loop sees it.
 type Flows interface {
 	// InUse returns the part of a set that live flows need: frontends and node
-	// ports their clients send to, keep-sources that answer them.
+	// ports their clients send to, keep-sources that answer them. Of an address
+	// it returns those of the flags in the set that are needed: AddrVIP and AddrNode
+	// if clients send to it, AddrSNAT if replies come to it.
 	InUse(*SteerSet) SteerSet
 }
 
@@ -75,12 +79,15 @@ type Flows interface {
 // one another, so that changes that cancel vanish and failures are retried.
 type ledger struct {
 	frontends map[services.FrontendKey]bool // true: open; false: close
-	addrs     map[header.Addr]services.AddrFlags
+	addrs     map[header.Addr]flagWishes
 	keep      map[KeepSource]bool
 }
 
+// flagWishes are the flags that an address is to gain and to lose; none is in both.
+type flagWishes struct{ open, close services.AddrFlags }
+
 func newLedger() *ledger {
-	return &ledger{map[services.FrontendKey]bool{}, map[header.Addr]services.AddrFlags{}, map[KeepSource]bool{}}
+	return &ledger{map[services.FrontendKey]bool{}, map[header.Addr]flagWishes{}, map[KeepSource]bool{}}
 }
 
 func (l *ledger) empty() bool { return len(l.frontends)+len(l.addrs)+len(l.keep) == 0 }
@@ -102,7 +109,13 @@ func (l *ledger) note(s *SteerSet, want bool) {
 		l.keep[k] = want
 	}
 	for _, a := range s.Addrs {
-		l.addrs[a.Addr] = a.Flags // zero in Close
+		w := l.addrs[a.Addr]
+		if want {
+			w.open, w.close = w.open|a.Flags, w.close&^a.Flags
+		} else {
+			w.open, w.close = w.open&^a.Flags, w.close|a.Flags
+		}
+		l.addrs[a.Addr] = w
 	}
 }
 
@@ -116,8 +129,12 @@ func (l *ledger) list(open bool) (s SteerSet) {
 			s.addFrontend(k)
 		}
 	}
-	for a, flags := range l.addrs {
-		if (flags != 0) == open {
+	for a, w := range l.addrs {
+		flags := w.close
+		if open {
+			flags = w.open
+		}
+		if flags != 0 {
 			s.Addrs = append(s.Addrs, OwnAddr{a, flags})
 		}
 	}
@@ -130,8 +147,11 @@ func (l *ledger) list(open bool) (s SteerSet) {
 	return s
 }
 
-// done forgets what is fulfilled.
-func (l *ledger) done(s *SteerSet) {
+// opened and closed forget what is fulfilled.
+func (l *ledger) opened(s *SteerSet) { l.done(s, true) }
+func (l *ledger) closed(s *SteerSet) { l.done(s, false) }
+
+func (l *ledger) done(s *SteerSet, open bool) {
 	for _, k := range s.Frontends {
 		delete(l.frontends, k)
 	}
@@ -139,7 +159,16 @@ func (l *ledger) done(s *SteerSet) {
 		delete(l.frontends, n.key())
 	}
 	for _, a := range s.Addrs {
-		delete(l.addrs, a.Addr)
+		w := l.addrs[a.Addr]
+		if open {
+			w.open &^= a.Flags
+		} else {
+			w.close &^= a.Flags
+		}
+		l.addrs[a.Addr] = w
+		if w == (flagWishes{}) {
+			delete(l.addrs, a.Addr)
+		}
 	}
 	for _, k := range s.KeepSources {
 		delete(l.keep, k)
@@ -151,7 +180,7 @@ func (s *SteerSet) without(o *SteerSet) SteerSet {
 	return SteerSet{
 		Frontends:   subtract(s.Frontends, o.Frontends),
 		NodePorts:   subtract(s.NodePorts, o.NodePorts),
-		Addrs:       subtract(s.Addrs, o.Addrs),
+		Addrs:       subtractFlags(s.Addrs, o.Addrs),
 		KeepSources: subtract(s.KeepSources, o.KeepSources),
 	}
 }
@@ -163,6 +192,20 @@ func subtract[T comparable](from, what []T) (rest []T) {
 	}
 	for _, f := range from {
 		if !out[f] {
+			rest = append(rest, f)
+		}
+	}
+	return rest
+}
+
+// subtractFlags takes flags away, and addresses that have none left.
+func subtractFlags(from, what []OwnAddr) (rest []OwnAddr) {
+	out := make(map[header.Addr]services.AddrFlags, len(what))
+	for _, w := range what {
+		out[w.Addr] |= w.Flags
+	}
+	for _, f := range from {
+		if f.Flags &^= out[f.Addr]; f.Flags != 0 {
 			rest = append(rest, f)
 		}
 	}

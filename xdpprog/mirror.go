@@ -22,7 +22,7 @@ type mirror struct {
 
 // addrState is why an address is in the kernel's table.
 type addrState struct {
-	own                AddrFlags // by SetAddr
+	own                AddrFlags // by OpenAddr and CloseAddr
 	frontends, sources uint32    // entries with this address
 	kernel             AddrFlags // what the map holds
 }

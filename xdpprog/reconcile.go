@@ -73,12 +73,12 @@ func (s *Steering) reconcileNodePorts(want []NodePort, do func(error)) error {
 func (s *Steering) reconcileAddrs(want map[header.Addr]AddrFlags, do func(error)) {
 	for a, flags := range want {
 		if s.rules.addrs[a].own != flags&addrOurs {
-			do(s.SetAddr(a, flags))
+			do(s.setAddr(a, flags))
 		}
 	}
 	for a, st := range s.rules.addrs {
 		if _, ok := want[a]; !ok && st.own != 0 {
-			do(s.SetAddr(a, 0))
+			do(s.setAddr(a, 0))
 		}
 	}
 }

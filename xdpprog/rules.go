@@ -94,8 +94,17 @@ func (s *Steering) CloseNodePort(v6 bool, proto uint8, port uint16) error {
 	return s.setNodePort(NodePort{v6, proto, port}, false)
 }
 
-// SetAddr says in which way an address is ours; zero flags say that it is not.
-func (s *Steering) SetAddr(a header.Addr, flags AddrFlags) error {
+// OpenAddr makes an address ours in more ways; those that it has stay.
+func (s *Steering) OpenAddr(a header.Addr, flags AddrFlags) error {
+	return s.setAddr(a, s.rules.addrs[a].own|flags)
+}
+
+// CloseAddr makes an address ours in fewer ways; with the last one it is not ours.
+func (s *Steering) CloseAddr(a header.Addr, flags AddrFlags) error {
+	return s.setAddr(a, s.rules.addrs[a].own&^flags)
+}
+
+func (s *Steering) setAddr(a header.Addr, flags AddrFlags) error {
 	st := s.rules.addrs[a]
 	st.own = flags & addrOurs
 	s.rules.addrs[a] = st

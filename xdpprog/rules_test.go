@@ -17,9 +17,10 @@ import (
 func TestRulesInPlace(t *testing.T) {
 	b := newRig(t, Settings{SNATFirst: snatFirst, SNATCount: snatCount, HostLinkIndex: hostLinkIx}, Rules{})
 	b.beat(time.Second)
-	must(t, b.SetAddr(addr(node6), AddrSNAT)) // a neighbour in the table
+	must(t, b.OpenAddr(addr(node6), AddrSNAT)) // a neighbour in the table
 	frontend := pkt{src: client4, dst: vip4, proto: tcp, dport: 80}
 	nodePort := pkt{src: client6, dst: node6, proto: sctp, dport: 30000}
+	reply6 := pkt{src: plain6, dst: node6, proto: tcp, dport: snatFirst}
 	reply := pkt{src: plain4, dst: snat4, proto: tcp, dport: snatFirst}
 	kept := pkt{src: kept4, dst: client4, proto: tcp, sport: 8080}
 	fragments := pkt{src: client4, dst: vip4, proto: tcp, fragOffset: 8}
@@ -34,25 +35,30 @@ func TestRulesInPlace(t *testing.T) {
 		{"opened again", func() error { return b.OpenFrontend(key(vip4, tcp, 80)) }, frontend, steers},
 		{"its address takes fragments", func() error { return nil }, fragments, steers},
 		{"but no echo requests yet", func() error { return nil }, echo, kernel},
-		{"address is a VIP", func() error { return b.SetAddr(addr(vip4), AddrVIP) }, echo, steers},
+		{"address is a VIP", func() error { return b.OpenAddr(addr(vip4), AddrVIP) }, echo, steers},
 		{"second port", func() error { return b.OpenFrontend(key(vip4, tcp, 81)) }, frontend, steers},
 		{"second port closed", func() error { return b.CloseFrontend(key(vip4, tcp, 81)) }, frontend, steers},
-		{"address no VIP any more, frontend stays", func() error { return b.SetAddr(addr(vip4), 0) }, frontend, steers},
+		{"address no VIP any more, frontend stays", func() error { return b.CloseAddr(addr(vip4), AddrVIP) }, frontend, steers},
 		{"frontend closed", func() error { return b.CloseFrontend(key(vip4, tcp, 80)) }, frontend, kernel},
 		{"closed again", func() error { return b.CloseFrontend(key(vip4, tcp, 80)) }, fragments, kernel},
 
 		{"node port opened, no address", func() error { return b.OpenNodePort(true, sctp, 30000) }, nodePort, kernel},
-		{"node address", func() error { return b.SetAddr(addr(node6), AddrNode|AddrSNAT) }, nodePort, steers},
+		{"node address", func() error { return b.OpenAddr(addr(node6), AddrNode) }, nodePort, steers},
+		{"it was an SNAT address and is none any more", func() error { return b.CloseAddr(addr(node6), AddrSNAT) }, nodePort, steers},
+		{"it is one again", func() error { return b.OpenAddr(addr(node6), AddrSNAT) }, nodePort, steers},
+		{"it takes no node ports", func() error { return b.CloseAddr(addr(node6), AddrNode) }, nodePort, kernel},
+		{"it is still an SNAT address", func() error { return nil }, reply6, steers},
+		{"it takes node ports again", func() error { return b.OpenAddr(addr(node6), AddrNode) }, nodePort, steers},
 		{"neighbour port closed", func() error { return b.CloseNodePort(true, sctp, 30001) }, nodePort, steers},
 		{"other family closed", func() error { return b.CloseNodePort(false, sctp, 30000) }, nodePort, steers},
 		{"node port closed", func() error { return b.CloseNodePort(true, sctp, 30000) }, nodePort, kernel},
 
-		{"SNAT address", func() error { return b.SetAddr(addr(snat4), AddrSNAT) }, reply, steers},
+		{"SNAT address", func() error { return b.OpenAddr(addr(snat4), AddrSNAT) }, reply, steers},
 		{"range moved", func() error { return b.SetSettings(Settings{SNATFirst: snatFirst + 1, SNATCount: 9}) }, reply, kernel},
 		{"range moved back", func() error {
 			return b.SetSettings(Settings{SNATFirst: snatFirst, SNATCount: 1, HostLinkIndex: hostLinkIx})
 		}, reply, steers},
-		{"SNAT address removed", func() error { return b.SetAddr(addr(snat4), 0) }, reply, kernel},
+		{"SNAT address removed", func() error { return b.CloseAddr(addr(snat4), AddrSNAT) }, reply, kernel},
 
 		{"source kept", func() error { return b.KeepSource(key(kept4, tcp, 8080)) }, kept, both},
 		{"source dropped", func() error { return b.DropSource(key(kept4, tcp, 8080)) }, kept, kernel},
@@ -87,13 +93,13 @@ func TestTableFull(t *testing.T) {
 		t.Errorf("verdict %d, want steered", got)
 	}
 	for i := range byte(63) {
-		must(t, b.SetAddr(header.AddrFrom4([4]byte{10, 1, 1, i}), AddrNode))
+		must(t, b.OpenAddr(header.AddrFrom4([4]byte{10, 1, 1, i}), AddrNode))
 	}
 	// The source finds room, its address does not: when there is room, again is enough.
 	if err := b.KeepSource(key(kept4, tcp, 8080)); !errors.Is(err, unix.E2BIG) {
 		t.Errorf("no room for the address: %v", err)
 	}
-	must(t, b.SetAddr(header.AddrFrom4([4]byte{10, 1, 1, 1}), 0))
+	must(t, b.CloseAddr(header.AddrFrom4([4]byte{10, 1, 1, 1}), AddrNode))
 	must(t, b.KeepSource(key(kept4, tcp, 8080)))
 	if got := b.verdict(t, (&pkt{src: kept4, dst: client4, proto: tcp, sport: 8080}).frame()); got != steers {
 		t.Errorf("verdict %d, want steered", got)
@@ -116,7 +122,7 @@ func TestReconcile(t *testing.T) {
 			must(t, b.maps[steerMapFrontends].Put(key(plain6, udp, 4).endpoint(), uint8(1)))
 		case 1: // changes one by one
 			must(t, b.OpenFrontend(key(vip6, tcp, 7)))
-			must(t, b.SetAddr(addr(vip6), AddrNode))
+			must(t, b.OpenAddr(addr(vip6), AddrNode))
 		}
 		if _, err := b.Reconcile(want); err != nil {
 			t.Fatal(err)

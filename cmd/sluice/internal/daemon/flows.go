@@ -100,7 +100,9 @@ func (r *flowReader) delete(ctx context.Context, match func(*flowtable.Info) boo
 
 // InUse implements control.Flows: frontends that TCP flows were opened by stay
 // steered until those have ended, and so do the sources of their replies. UDP
-// needs none of it: with the service gone, there is nobody to send it to.
+// needs none of that: what its clients send to a frontend that is gone is the
+// kernel's at once, as with kube-proxy. What UDP's backends still answer
+// is ours, though: the address it comes to is in use by flows of any protocol.
 func (r *flowReader) InUse(set *control.SteerSet) (used control.SteerSet) {
 	frontends := make(map[services.FrontendKey]bool, len(set.Frontends))
 	for _, k := range set.Frontends {
@@ -114,24 +116,24 @@ func (r *flowReader) InUse(set *control.SteerSet) (used control.SteerSet) {
 	for _, s := range set.KeepSources {
 		sources[s] = false
 	}
-	addrs := make(map[header.Addr]bool, len(set.Addrs))
+	addrs := make(map[header.Addr]services.AddrFlags, len(set.Addrs))
 	for _, a := range set.Addrs {
-		addrs[a.Addr] = false
+		addrs[a.Addr] = 0
 	}
 	r.all(func(f *flowtable.Info) {
-		if f.Client.Proto != header.ProtoTCP {
+		dst, src := &f.Client, &f.Reply
+		markAddr(addrs, src.Dst, services.AddrSNAT)
+		if dst.Proto != header.ProtoTCP {
 			return
 		}
-		dst, src := &f.Client, &f.Reply
 		mark(frontends, services.FrontendKey{Addr: dst.Dst, Port: dst.DstPort, Proto: dst.Proto})
 		mark(ports, control.NodePort{V6: dst.V6, Proto: dst.Proto, Port: dst.DstPort})
 		mark(sources, control.KeepSource{Addr: src.Src, Port: src.SrcPort, Proto: src.Proto})
-		mark(addrs, dst.Dst)
-		mark(addrs, src.Dst)
+		markAddr(addrs, dst.Dst, services.AddrVIP|services.AddrNode)
 	})
 	used.Frontends, used.NodePorts, used.KeepSources = marked(frontends), marked(ports), marked(sources)
 	for _, a := range set.Addrs {
-		if addrs[a.Addr] {
+		if a.Flags &= addrs[a.Addr]; a.Flags != 0 {
 			used.Addrs = append(used.Addrs, a)
 		}
 	}
@@ -141,6 +143,12 @@ func (r *flowReader) InUse(set *control.SteerSet) (used control.SteerSet) {
 func mark[K comparable](set map[K]bool, k K) {
 	if _, asked := set[k]; asked {
 		set[k] = true
+	}
+}
+
+func markAddr(addrs map[header.Addr]services.AddrFlags, a header.Addr, flags services.AddrFlags) {
+	if was, asked := addrs[a]; asked {
+		addrs[a] = was | flags
 	}
 }
 

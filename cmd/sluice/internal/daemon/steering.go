@@ -27,7 +27,7 @@ func (k *steering) Open(set *control.SteerSet) error {
 	defer k.mu.Unlock()
 	var errs []error
 	for _, a := range set.Addrs {
-		errs = append(errs, k.s.SetAddr(a.Addr, addrFlags(a.Flags)))
+		errs = append(errs, k.s.OpenAddr(a.Addr, addrFlags(a.Flags)))
 	}
 	for _, f := range set.Frontends {
 		errs = append(errs, k.s.OpenFrontend(xdpprog.FrontendKey(f)))
@@ -56,7 +56,7 @@ func (k *steering) Close(set *control.SteerSet) error {
 		errs = append(errs, k.s.DropSource(xdpprog.FrontendKey(f)))
 	}
 	for _, a := range set.Addrs {
-		errs = append(errs, k.s.SetAddr(a.Addr, 0))
+		errs = append(errs, k.s.CloseAddr(a.Addr, addrFlags(a.Flags)))
 	}
 	return errors.Join(errs...)
 }

@@ -1,0 +1,87 @@
+package daemon
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat/header"
+)
+
+// TestInUse: which side of a flow needs which way of an address. Every address is
+// asked for with every flag.
+func TestInUse(t *testing.T) {
+	const client, vip, source, backend = "198.51.100.7", "203.0.113.9", "192.0.2.20", "10.0.0.5"
+	const all = services.AddrVIP | services.AddrNode | services.AddrSNAT | services.AddrLocal
+	toVIP, toSNAT := services.AddrVIP|services.AddrNode, services.AddrSNAT
+	of := func(s string) header.Addr { return header.AddrFrom(netip.MustParseAddr(s)) }
+	own := func(a string, f services.AddrFlags) control.OwnAddr { return control.OwnAddr{Addr: of(a), Flags: f} }
+	keep := control.KeepSource{Addr: of(backend), Port: 8080, Proto: header.ProtoTCP}
+	frontend := services.FrontendKey{Addr: of(vip), Port: 30080, Proto: header.ProtoTCP}
+	port := control.NodePort{Proto: header.ProtoTCP, Port: 30080}
+	for _, tc := range []struct {
+		name   string
+		proto  uint8 // 0: no flow
+		source string
+		want   control.SteerSet
+	}{
+		{"no flow", 0, "", control.SteerSet{}},
+		{"TCP", header.ProtoTCP, source, control.SteerSet{
+			Frontends: []services.FrontendKey{frontend}, NodePorts: []control.NodePort{port}, KeepSources: []control.KeepSource{keep},
+			Addrs: []control.OwnAddr{own(vip, toVIP), own(source, toSNAT)},
+		}},
+		{"TCP, one address is both", header.ProtoTCP, vip, control.SteerSet{
+			Frontends: []services.FrontendKey{frontend}, NodePorts: []control.NodePort{port}, KeepSources: []control.KeepSource{keep},
+			Addrs: []control.OwnAddr{own(vip, toVIP|toSNAT)},
+		}},
+		{"UDP", header.ProtoUDP, source, control.SteerSet{Addrs: []control.OwnAddr{own(source, toSNAT)}}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 1024, IPv6Flows: 1024, Timeouts: flowtable.DefaultTimeouts()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := newFlowReader(table)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.close()
+			if tc.proto != 0 {
+				create(t, table, &flowtable.NewFlow{
+					Client:  header.Tuple{Src: of(client), SrcPort: 999, Dst: of(vip), DstPort: 30080, Proto: tc.proto},
+					Backend: of(backend), BackendPort: 8080, Source: of(tc.source), Service: 1, BackendRef: 1,
+					Ports: flowtable.Ports{First: 20000, Count: 1000, Stride: 1},
+				})
+			}
+			got := r.InUse(&control.SteerSet{
+				Frontends:   []services.FrontendKey{frontend, {Addr: of(vip), Port: 80, Proto: header.ProtoTCP}},
+				NodePorts:   []control.NodePort{port, {Proto: header.ProtoTCP, Port: 30081}},
+				KeepSources: []control.KeepSource{keep, {Addr: of(backend), Port: 8081, Proto: header.ProtoTCP}},
+				Addrs:       []control.OwnAddr{own(vip, all), own(source, all), own(client, all), own(backend, all)},
+			})
+			if !slices.Equal(got.Frontends, tc.want.Frontends) || !slices.Equal(got.NodePorts, tc.want.NodePorts) ||
+				!slices.Equal(got.KeepSources, tc.want.KeepSources) || !slices.Equal(got.Addrs, tc.want.Addrs) {
+				t.Errorf("got  %+v\nwant %+v", got, tc.want)
+			}
+		})
+	}
+}
+
+func create(t *testing.T, table *flowtable.Table, f *flowtable.NewFlow) {
+	t.Helper()
+	h, err := table.Register()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	now := flowtable.Time(bootNanos()) + flowtable.Time(time.Second)
+	h.Enter(now)
+	defer h.Leave()
+	if _, s := h.Create(now, f); s != flowtable.Created {
+		t.Fatalf("Create: %v", s)
+	}
+}
