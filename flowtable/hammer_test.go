@@ -121,6 +121,9 @@ func TestHammer(t *testing.T) {
 		}
 		for op := range operations {
 			if op%16 == 0 {
+				if rnd.IntN(4) == 0 {
+					h.Leave()
+				}
 				h.Enter(bootTime)
 			}
 			n := newFlow(header.ProtoTCP, false, uint32(rnd.IntN(clients)))
@@ -162,6 +165,7 @@ func TestHammer(t *testing.T) {
 				if again, s := h.lookup(&reply, bootTime); again != 0 && s != ReplySide {
 					t.Errorf("reply tuple found on side %d", s)
 				}
+				h.Flow(r).Bind(uint32(op), 1, 2, 3, 4) // as after a change of routes
 				h.Observe(r, Side(rnd.IntN(2)), tcpACK, bootTime)
 			}
 		}
@@ -197,16 +201,21 @@ func TestHammerUnderPressure(t *testing.T) {
 	workers(t, tb, func(w int, h *Handle) {
 		rnd := rand.New(rand.NewPCG(seed, uint64(w)))
 		buf := make([]Info, 20)
+		var held []Ref
 		var cursor uint64
 		now := bootTime
 		for op := range operations {
 			if op%32 == 0 {
 				now = Time(clock.Add(uint64(rnd.IntN(int(second / 4)))))
+				if rnd.IntN(4) == 0 {
+					h.Leave()
+				}
 				if rnd.IntN(50) == 0 {
 					h.Leave()
 					cursor, _ = h.Dump(cursor, buf, now)
 				}
 				h.Enter(now)
+				held = held[:0]
 			}
 			n := newFlow(protos[rnd.IntN(3)], rnd.IntN(3) == 0, uint32(rnd.IntN(1000)))
 			n.Backend = addrN(n.Client.V6, 11, uint32(rnd.IntN(2)))
@@ -219,14 +228,16 @@ func TestHammerUnderPressure(t *testing.T) {
 				}
 				side = ClientSide
 			}
+			// What was found in this batch may be used until its end, whatever
+			// became of it: also by Bind, also if who ended it has left.
+			held = append(held, r)
+			h.Flow(held[rnd.IntN(len(held))]).Bind(uint32(op), 1, 2, 3, 4)
 			switch rnd.IntN(20) {
 			case 0:
 				h.Delete(r)
 			case 1:
 				h.Sweep(now, 64)
 			case 2:
-				h.Flow(r).Bind(uint32(op), 1, 2, 3, 4)
-			case 3:
 				h.Closing(r)
 			case 4:
 				if h.Inspect(r, now, &buf[0]) && buf[0].Client != n.Client {

@@ -87,6 +87,7 @@ func (t *Table) Register() (*Handle, error) {
 // Close leaves the table. What the handle kept for itself goes to the others.
 func (h *Handle) Close() {
 	h.Leave()
+	h.abandonAll()
 	for f := range h.local {
 		h.local[f].flush(&h.t.arenas[f], h.t)
 	}
@@ -110,7 +111,7 @@ func (h *Handle) Enter(now Time) {
 // is online and does not Enter keeps all dead records of the table from use.
 func (h *Handle) Leave() {
 	h.limbo.stamp(h.t)
-	h.limbo.abandon(h.t)
+	h.abandon()
 	h.online = false
 	h.p.seen.Store(offline)
 }

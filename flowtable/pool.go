@@ -6,13 +6,17 @@ import "sync/atomic"
 //
 //	fresh ──take──> local magazines <──> freed (shared stack of magazines)
 //	  live flow ──retire──> limbo ──every online handle entered──> local magazines
+//	                            └──Leave──> orphans ──Enter──> another's limbo
 //
 // Lists are linked through the dead records themselves: next links the records of
-// a list. The first record of a list that is on a shared stack carries the list's
-// facts in fields that only live flows need otherwise:
+// a list. The first record of a list that is on the shared stack of free records
+// also carries the list's facts, in fields that only live flows need otherwise:
 //
 //	binding  next list on the stack      hops     records in the list
-//	service  last record of the list     meta     low half: stamp (limbo only)
+//
+// That is right for free records alone. A record in limbo may still be in the hands of
+// somebody who found it alive, and who may Bind it: what is to be known about
+// limbo is therefore kept outside the records (limbo, orphans.go).
 
 // stack is a lock-free stack of lists (Treiber): tag << 32 | ref of the top
 // list's first record. The tag counts pops and pushes, so that a pop that was
@@ -152,10 +156,12 @@ func (a *arena) takeFresh() (first, end uint32) {
 // because each of them has then entered after they left.
 type limbo struct {
 	pending list // since the last Enter
-	batches [8]stamped
+	batches [limboBatches]stamped
 	first   int
 	n       int
 }
+
+const limboBatches = 8
 
 type stamped struct {
 	list
@@ -164,54 +170,29 @@ type stamped struct {
 
 // stamp closes the pending batch.
 func (l *limbo) stamp(t *Table) {
-	if l.pending.n == 0 {
-		return
+	if l.pending.n != 0 {
+		l.add(t, stamped{l.pending, t.epoch.Add(1)})
+		l.pending = list{}
 	}
-	b := stamped{l.pending, t.epoch.Add(1)}
-	l.pending = list{}
-	if l.n < len(l.batches) {
-		l.append(b)
-		return
-	}
-	// Join the youngest batch, which then waits longer.
-	y := &l.batches[(l.first+l.n-1)%len(l.batches)]
-	t.flow(y.last).next.Store(uint32(b.first))
-	y.last, y.n, y.stamp = b.last, y.n+b.n, b.stamp
 }
 
-func (l *limbo) append(b stamped) {
-	l.batches[(l.first+l.n)%len(l.batches)] = b
-	l.n++
+// add appends a batch, or joins it to the last one, which then waits for both.
+func (l *limbo) add(t *Table, b stamped) {
+	if l.n < limboBatches {
+		l.batches[(l.first+l.n)%limboBatches] = b
+		l.n++
+		return
+	}
+	y := &l.batches[(l.first+l.n-1)%limboBatches]
+	t.flow(y.last).next.Store(uint32(b.first))
+	y.last, y.n, y.stamp = b.last, y.n+b.n, max(y.stamp, b.stamp)
 }
 
 func (l *limbo) drop() stamped {
 	b := l.batches[l.first]
-	l.first = (l.first + 1) % len(l.batches)
+	l.first = (l.first + 1) % limboBatches
 	l.n--
 	return b
-}
-
-// abandon gives the batches to whoever enters next.
-func (l *limbo) abandon(t *Table) {
-	for l.n > 0 {
-		b := l.drop()
-		f := t.flow(b.first)
-		f.hops.Store(b.n)
-		f.service.Store(uint32(b.last))
-		f.meta.Store(uint64(b.stamp & (1<<32 - 1)))
-		t.abandoned.push(t, b.first)
-	}
-}
-
-// adopt takes one abandoned batch.
-func (l *limbo) adopt(t *Table) {
-	r := t.abandoned.pop(t)
-	if r == 0 {
-		return
-	}
-	f, epoch := t.flow(r), t.epoch.Load()
-	age := uint32(epoch) - uint32(f.meta.Load()) // a stamp is never ahead of the epoch
-	l.append(stamped{list{r, Ref(f.service.Load()), f.hops.Load()}, epoch - uint64(age)})
 }
 
 // maxReclaim bounds the records that one Enter takes back.
@@ -220,9 +201,7 @@ const maxReclaim = 256
 // reclaim moves records whose grace period is over to the magazines.
 func (h *Handle) reclaim() {
 	l, t := &h.limbo, h.t
-	if uint32(t.abandoned.top.Load()) != 0 && l.n < len(l.batches) {
-		l.adopt(t)
-	}
+	h.adopt()
 	if l.n == 0 {
 		return
 	}

@@ -104,15 +104,17 @@ type Table struct {
 	halfOpen  int32
 	udpIdle   int32 // ticks
 
-	_         [64]byte
-	epoch     atomic.Uint64
-	_         [56]byte
-	abandoned stack // limbo batches of handles that left
-	sweep     atomic.Uint64
-	_         [56]byte
+	_        [64]byte
+	epoch    atomic.Uint64
+	_        [56]byte
+	sweep    atomic.Uint64
+	_        [56]byte
+	orphaned orphaned
+	_        [64]byte
 
 	watermark    atomic.Int32 // participants ever registered at once
 	participants [MaxHandles]participant
+	orphans      [MaxHandles]orphans
 	recovered    [2][16]int32 // live flows at Recover, by state
 
 	mu      sync.Mutex // Register and Handle.Close

@@ -135,7 +135,13 @@ func (v *validation) lists(a *arena) (where []string) {
 		}
 	}
 	stacked(&a.freed, "on the free stack")
-	stacked(&t.abandoned, "in abandoned limbo")
+	for id := range t.orphans {
+		if o := &t.orphans[id]; t.orphaned[id/64].Load()&(1<<(id%64)) != 0 {
+			for _, b := range o.batches[:o.n] {
+				walk(b.list, "orphaned in limbo")
+			}
+		}
+	}
 	for _, h := range t.handles {
 		if h == nil {
 			continue

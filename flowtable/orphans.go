@@ -1,0 +1,85 @@
+package flowtable
+
+import (
+	"math/bits"
+	"runtime"
+	"sync/atomic"
+)
+
+// orphans is where a handle that leaves puts its limbo, so that whoever enters next
+// waits for the grace period in its stead. Each participant has one.
+//
+// The batches' descriptors are on the heap and not in the records: the grace period
+// is not over, so the record may be in somebody's hands, who reads all of it and
+// writes meta, binding, service, backend and hops. In a record in limbo only next is used, which
+// no holder of a ref reads or writes. Nothing here is in a record.
+//
+// Who may touch n and batches, and why it is one at a time:
+//
+//	busy false           the participant itself, and it sets busy before it writes
+//	busy, bit set        nobody
+//	busy, bit cleared    who cleared it, and it resets busy after it has read
+//
+// The bit is the participant's in Table.orphaned. Setting it publishes the
+// batches to who clears it; resetting busy publishes that they have been read to
+// the participant's next load of it. Of several who clear the bit, one finds it set.
+type orphans struct {
+	busy    atomic.Bool
+	n       int
+	batches [limboBatches]stamped
+	_       [48]byte
+}
+
+// orphaned has a bit for each participant whose orphans wait for somebody.
+type orphaned [(MaxHandles + 63) / 64]atomic.Uint64
+
+// abandon gives the batches to whoever enters next. It fails if somebody is in
+// the midst of taking the last ones: then the batches stay, until the next Enter
+// or Leave.
+func (h *Handle) abandon() bool {
+	l, o := &h.limbo, &h.t.orphans[h.id]
+	if l.n == 0 {
+		return true
+	}
+	if o.busy.Load() {
+		return false
+	}
+	o.busy.Store(true) // one writer while it is false
+	for o.n = 0; l.n > 0; o.n++ {
+		o.batches[o.n] = l.drop()
+	}
+	h.t.orphaned[h.id/64].Or(1 << (h.id % 64)) // publishes the batches; pairs with And in adoptFrom
+	return true
+}
+
+// adopt takes back what the handle itself left, so that it can leave again, and
+// what one other did.
+func (h *Handle) adopt() {
+	h.adoptFrom(h.id)
+	for w := range h.t.orphaned {
+		if waiting := h.t.orphaned[w].Load(); waiting != 0 && h.limbo.n < limboBatches {
+			h.adoptFrom(w*64 + bits.TrailingZeros64(waiting))
+			return
+		}
+	}
+}
+
+func (h *Handle) adoptFrom(id int) {
+	word, bit := &h.t.orphaned[id/64], uint64(1)<<(id%64)
+	if word.Load()&bit == 0 || word.And(^bit)&bit == 0 {
+		return // nothing, or somebody else was faster
+	}
+	o := &h.t.orphans[id]
+	for _, b := range o.batches[:o.n] {
+		h.limbo.add(h.t, b)
+	}
+	o.busy.Store(false) // pairs with the load in abandon
+}
+
+// abandonAll is abandon for a handle that does not come again. Who is in its way
+// has a few words to copy.
+func (h *Handle) abandonAll() {
+	for !h.abandon() {
+		runtime.Gosched()
+	}
+}

@@ -1,0 +1,142 @@
+package flowtable
+
+import (
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+// A holder of a ref may use it until its next Enter, also when the flow has ended
+// and who ended it has left: what it writes must not reach the lists of dead
+// records, and what it reads must be the flow that it found.
+func TestOldRefAfterLeave(t *testing.T) {
+	const flows, victim = 20, 15
+	tb, killer := testTable(t, 4096, 0)
+	holder, err := tb.Register()
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := make([]NewFlow, flows)
+	for i := range made {
+		made[i] = newFlow(header.ProtoUDP, false, uint32(i))
+		made[i].Flags = 0x5a
+		killer.mustCreate(t, bootTime, made[i])
+	}
+	holder.Enter(bootTime)
+	ref, _ := holder.lookup(&made[victim].Client, bootTime)
+	reply := holder.reply(ref)
+	killer.Delete(ref)
+	killer.Leave()
+	if got := holder.reply(ref); got != reply {
+		t.Errorf("after its end the holder reads %+v, it found %+v", got, reply)
+	}
+	if f := holder.Flow(ref); f.Proto() != header.ProtoUDP || f.Flags() != 0x5a {
+		t.Errorf("after its end the holder reads protocol %d and flags %#x", f.Proto(), f.Flags())
+	}
+	holder.Flow(ref).Bind(7, 1, 2, 3, 4)
+	holder.Observe(ref, ReplySide, 0, bootTime)
+	validate(t, tb)
+	for range 10 {
+		killer.Enter(bootTime)
+		holder.Enter(bootTime)
+	}
+	killer.Leave()
+	validate(t, tb)
+	for i := range uint32(300) {
+		holder.mustCreate(t, bootTime, newFlow(header.ProtoUDP, false, 1000+i))
+	}
+	for i := range made {
+		if r, _ := holder.lookup(&made[i].Client, bootTime); (r != 0) != (i != victim) {
+			t.Errorf("flow %d: ref %d", i, r)
+		}
+	}
+	validate(t, tb)
+}
+
+// One worker binds what it looks up, as each must after a change of routes;
+// another ends flows, makes them, and leaves after each.
+func TestBindWhileOthersLeave(t *testing.T) {
+	const flows = 64
+	tb, own := testTable(t, 4096, 0)
+	own.Close()
+	rounds := 100_000
+	if testing.Short() || raceEnabled {
+		rounds = 20_000
+	}
+	seed := testSeed(t)
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	enter := func(n uint64) (*Handle, *rand.Rand) {
+		h, err := tb.Register()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h, rand.New(rand.NewPCG(seed, n))
+	}
+	binder, bRnd := enter(1)
+	killer, kRnd := enter(2)
+	wg.Go(func() {
+		defer binder.Close()
+		for generation := uint32(1); !stop.Load(); generation++ {
+			binder.Enter(bootTime)
+			for range flows {
+				n := newFlow(header.ProtoUDP, false, uint32(bRnd.IntN(flows)))
+				if r, _ := binder.lookup(&n.Client, bootTime); r != 0 && binder.Flow(r).Binding() != generation {
+					binder.Flow(r).Bind(generation%1000, 1, 1, 1, 1)
+				}
+			}
+		}
+	})
+	for range rounds {
+		killer.Enter(bootTime)
+		n := newFlow(header.ProtoUDP, false, uint32(kRnd.IntN(flows)))
+		if r, _ := killer.lookup(&n.Client, bootTime); r != 0 {
+			killer.Delete(r)
+		} else if _, s := killer.Create(bootTime, &n); s != Created && s != TableFull {
+			t.Errorf("Create: %v", s)
+		}
+		killer.Leave()
+	}
+	stop.Store(true)
+	wg.Wait()
+	killer.Close()
+	validate(t, tb)
+}
+
+// Who is stopped while taking over limbo holds up nobody: the handle that would
+// leave something else meanwhile keeps it.
+func TestLeaveWhileOrphansAreTaken(t *testing.T) {
+	tb, h := testTable(t, 100, 0)
+	other, err := tb.Register()
+	if err != nil {
+		t.Fatal(err)
+	}
+	orphan := func(n uint32) {
+		h.Enter(bootTime)
+		h.Delete(h.mustCreate(t, bootTime, newFlow(header.ProtoUDP, false, n)))
+		h.Leave()
+	}
+	orphan(1)
+	if got := tb.orphaned[0].And(0); got != 1 { // the other one stops after this
+		t.Fatalf("orphaned %b, want the first handle's", got)
+	}
+	orphan(2)
+	orphan(3)
+	if got := tb.orphaned[0].Load(); got != 0 || h.limbo.n == 0 {
+		t.Errorf("left a second time while the first is being read: orphaned %b, %d batches kept", got, h.limbo.n)
+	}
+	for _, b := range tb.orphans[0].batches[:tb.orphans[0].n] { // and goes on here
+		other.limbo.add(tb, b)
+	}
+	tb.orphans[0].busy.Store(false)
+	h.Enter(bootTime)
+	h.Leave()
+	orphan(4)
+	other.Enter(bootTime)
+	other.Close()
+	validate(t, tb)
+}
