@@ -34,6 +34,16 @@ func (k *kernel) clear() {
 	k.addrs, k.keep = map[header.Addr]services.AddrFlags{}, map[control.KeepSource]bool{}
 }
 
+func (k *kernel) Held() (s control.SteerSet) {
+	s.Frontends = slices.Collect(maps.Keys(k.frontends))
+	s.NodePorts = slices.Collect(maps.Keys(k.ports))
+	s.KeepSources = slices.Collect(maps.Keys(k.keep))
+	for a, flags := range k.addrs {
+		s.Addrs = append(s.Addrs, control.OwnAddr{Addr: a, Flags: flags})
+	}
+	return s
+}
+
 func (k *kernel) Replace(s *control.SteerSet) error {
 	k.log = append(k.log, "replace")
 	if err := k.refuse.Load(); err != nil {

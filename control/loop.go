@@ -45,6 +45,7 @@ type LoopConfig struct {
 //	opening   addresses, publish, then the kernel program: what it sends is known
 //	closing   the kernel program, then publish; with Flows: publish, so that no flow
 //	          begins, and the kernel program when the last flow has ended
+//	start     as opening, and what a predecessor left as closing
 type Loop struct {
 	LoopConfig
 	requests chan func()
@@ -74,6 +75,8 @@ func NewLoop(cfg LoopConfig) *Loop {
 		ended:      make(chan struct{}),
 		pending:    newLedger(),
 		progress:   progress{changed: make(chan struct{}), feeds: map[Source]error{}},
+
+		askFlowsAfter: cfg.Retry,
 	}
 }
 
@@ -170,15 +173,30 @@ func (l *Loop) leftovers() {
 // open asks the kernel program for what is published and not steered yet.
 func (l *Loop) open() {
 	if !l.replaced {
-		full := l.Compiler.Steer().Open
-		if l.steered(l.Steering.Replace(&full)) {
-			l.replaced, l.pending = true, newLedger()
-			close(l.ready)
-		}
+		l.replace()
 		return
 	}
 	if set := l.pending.opening(); !set.Empty() && l.steered(l.Steering.Open(&set)) {
 		l.pending.opened(&set)
+	}
+}
+
+// replace gives the kernel program the full set for the first time. What a
+// predecessor left there and nobody wants stays as long as flows need it: the daemon
+// was dead while a service went, or the predecessor kept it for them.
+func (l *Loop) replace() {
+	full, used := l.Compiler.Steer().Open, SteerSet{}
+	if l.Flows != nil {
+		held := l.Steering.Held()
+		if left := held.without(&full); !left.Empty() {
+			used = l.Flows.InUse(&left)
+		}
+	}
+	keep := full.with(&used)
+	if l.steered(l.Steering.Replace(&keep)) {
+		l.replaced, l.pending = true, newLedger()
+		l.pending.note(&used, false)
+		close(l.ready)
 	}
 }
 

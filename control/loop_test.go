@@ -303,6 +303,80 @@ func TestFlowsKeepAWayOfAnAddress(t *testing.T) {
 	}
 }
 
+// TestTakeOverKeepsWhatFlowsNeed: a service and the source address of its flows went
+// while no daemon ran; another service went that has no flows.
+func TestTakeOverKeepsWhatFlowsNeed(t *testing.T) {
+	a := testConfig().NodeAddresses[0] // wanted as a node address, and no more as a source
+	const node, snat = services.AddrNode, services.AddrSNAT
+	start := func(t *testing.T, withFlows bool) *rig {
+		return newRig(t, func(r *rig, cfg *control.LoopConfig) {
+			r.kernel.frontends[vipKey(1)], r.kernel.frontends[vipKey(2)] = true, true
+			r.kernel.ports[control.NodePort{Proto: header.ProtoTCP, Port: 31000}] = true
+			r.kernel.addrs[vipKey(1).Addr], r.kernel.addrs[vipKey(2).Addr], r.kernel.addrs[a] = services.AddrVIP, services.AddrVIP, node|snat
+			r.flows.used.Store(&[]services.FrontendKey{vipKey(1)})
+			r.flows.addrs.Store(&control.OwnAddr{Addr: a, Flags: snat})
+			if withFlows {
+				cfg.Flows = r.flows
+			}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, true)
+		<-r.Ready()
+		k := r.kernel
+		if !slices.Equal(k.log, []string{"replace"}) {
+			t.Errorf("calls %v", k.log)
+		}
+		if !k.frontends[vipKey(1)] || k.frontends[vipKey(2)] || len(k.ports) != 0 {
+			t.Errorf("open are %v %v; want the frontend with flows and no other", k.frontends, k.ports)
+		}
+		if k.addrs[a] != node|snat || k.addrs[vipKey(2).Addr] != 0 {
+			t.Errorf("addresses %v", k.addrs)
+		}
+		if s := r.Status(); s.Closing != 2 || s.Applied != s.Read {
+			t.Errorf("closing %d, applied %d of %d", s.Closing, s.Applied, s.Read)
+		}
+		asked := r.flows.asked.Load()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if n := r.flows.asked.Load() - asked; n < 50 || n > 70 {
+			t.Errorf("all flows were walked %d times in an hour, want about 60", n)
+		}
+		r.flows.used.Store(nil)
+		r.flows.addrs.Store(nil)
+		time.Sleep(3 * time.Minute)
+		synctest.Wait()
+		all := control.NewCompiler(testConfig()).Steer()
+		k.equal(t, &all.Open)
+		if n := r.Status().Closing; n != 0 {
+			t.Errorf("closing %d after the last flow", n)
+		}
+		r.end()
+	})
+	t.Run("without flows", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := start(t, false)
+			<-r.Ready()
+			all := control.NewCompiler(testConfig()).Steer()
+			r.kernel.equal(t, &all.Open)
+			r.end()
+		})
+	})
+	t.Run("wanted again", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := start(t, true)
+			r.add(1)
+			r.flows.used.Store(nil)
+			time.Sleep(3 * time.Minute)
+			synctest.Wait()
+			if !r.kernel.frontends[vipKey(1)] {
+				t.Error("a frontend that is wanted again was closed")
+			}
+			r.end()
+		})
+	})
+}
+
 func TestTheKernelIsAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)

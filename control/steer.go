@@ -57,8 +57,10 @@ func (s *Steer) Empty() bool { return s.Open.Empty() && s.Close.Empty() }
 // Steering is the kernel program as the control loop sees it. All methods must
 // be idempotent: what failed is asked for again.
 type Steering interface {
-	// Replace sends to user space exactly what is in the set, whatever a
-	// predecessor left.
+	// Held is what the kernel program sends to user space now: before the first
+	// Replace, what a predecessor left.
+	Held() SteerSet
+	// Replace sends to user space exactly what is in the set.
 	Replace(*SteerSet) error
 	// Open sends more packets to user space. Addresses gain the flags in the set.
 	Open(*SteerSet) error
@@ -183,6 +185,29 @@ func (s *SteerSet) without(o *SteerSet) SteerSet {
 		Addrs:       subtractFlags(s.Addrs, o.Addrs),
 		KeepSources: subtract(s.KeepSources, o.KeepSources),
 	}
+}
+
+// with returns the set and what is in o; the two have nothing in common.
+func (s *SteerSet) with(o *SteerSet) SteerSet {
+	sum := SteerSet{
+		Frontends:   slices.Concat(s.Frontends, o.Frontends),
+		NodePorts:   slices.Concat(s.NodePorts, o.NodePorts),
+		Addrs:       slices.Clone(s.Addrs),
+		KeepSources: slices.Concat(s.KeepSources, o.KeepSources),
+	}
+	at := make(map[header.Addr]int, len(s.Addrs))
+	for i, a := range s.Addrs {
+		at[a.Addr] = i
+	}
+	for _, a := range o.Addrs {
+		if i, ok := at[a.Addr]; ok {
+			sum.Addrs[i].Flags |= a.Flags
+		} else {
+			sum.Addrs = append(sum.Addrs, a)
+		}
+	}
+	sum.sort()
+	return sum
 }
 
 func subtract[T comparable](from, what []T) (rest []T) {

@@ -91,6 +91,7 @@ func TestTakeover(t *testing.T) {
 	if settings.SnatFirst != snatFirst || settings.HostLink != 7 {
 		t.Errorf("settings were not taken over: %+v", settings)
 	}
+	sameRules(t, s.Rules(), fixture())
 	if n, err := s.Reconcile(fixture()); err != nil || n != 0 {
 		t.Errorf("Reconcile with what the maps hold: %d changes, %v", n, err)
 	}

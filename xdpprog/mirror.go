@@ -4,7 +4,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"math/bits"
+	"slices"
 
 	"github.com/cilium/ebpf"
 
@@ -78,6 +80,25 @@ func (r *mirror) read(maps map[string]*ebpf.Map) error {
 		}))
 	}
 	return errors.Join(err, each(maps[steerMapNodeports], func(word uint32, bits uint64) { r.ports[word] = bits }))
+}
+
+// rules is what the mirror holds, without an order.
+func (r *mirror) rules() Rules {
+	held := Rules{
+		Frontends: slices.Collect(maps.Keys(r.frontends)), Sources: slices.Collect(maps.Keys(r.sources)),
+		Addrs: make(map[header.Addr]AddrFlags, len(r.addrs)),
+	}
+	for a, st := range r.addrs {
+		if st.own != 0 {
+			held.Addrs[a] = st.own
+		}
+	}
+	for word, v := range r.ports {
+		for ; v != 0; v &= v - 1 {
+			held.NodePorts = append(held.NodePorts, nodePortAt(uint32(word), bits.TrailingZeros64(v)))
+		}
+	}
+	return held
 }
 
 // each reads a whole map, some thousand entries per system call.

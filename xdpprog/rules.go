@@ -3,6 +3,7 @@ package xdpprog
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -54,22 +55,30 @@ type Rules struct {
 	Sources   []FrontendKey
 }
 
+// nodePortProtos is the order of protocols in the bitmap.
+var nodePortProtos = [...]uint8{header.ProtoTCP, header.ProtoUDP, header.ProtoSCTP}
+
 // bit finds a node port in the bitmap of maps.h.
 func (n NodePort) bit() (word uint32, mask uint64, err error) {
-	switch n.Proto {
-	case header.ProtoTCP:
-	case header.ProtoUDP:
-		word = 1
-	case header.ProtoSCTP:
-		word = 2
-	default:
+	table := slices.Index(nodePortProtos[:], n.Proto)
+	if table < 0 {
 		return 0, 0, fmt.Errorf("protocol %d: %w", n.Proto, ErrProto)
 	}
 	if n.V6 {
-		word += 3
+		table += len(nodePortProtos)
 	}
-	return word*1024 + uint32(n.Port)/64, 1 << (n.Port % 64), nil
+	return uint32(table)*1024 + uint32(n.Port)/64, 1 << (n.Port % 64), nil
 }
+
+// nodePortAt is the inverse of bit.
+func nodePortAt(word uint32, bit int) NodePort {
+	table := int(word / 1024)
+	return NodePort{V6: table >= len(nodePortProtos), Proto: nodePortProtos[table%len(nodePortProtos)], Port: uint16(word%1024*64) + uint16(bit)}
+}
+
+// Rules returns what the kernel steers by: what Load found of a predecessor, and
+// what was changed since.
+func (s *Steering) Rules() Rules { return s.rules.rules() }
 
 // OpenFrontend steers packets to k.
 func (s *Steering) OpenFrontend(k FrontendKey) error { return s.open(steerMapFrontends, k) }

@@ -2,8 +2,10 @@ package xdpprog
 
 import (
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -164,6 +166,30 @@ func TestReconcile(t *testing.T) {
 		if kernel.ports != ports {
 			t.Error("node ports differ")
 		}
+		sameRules(t, b.Rules(), want)
+		sameRules(t, kernel.rules(), want)
+	}
+}
+
+// sameRules compares sets.
+func sameRules(t *testing.T, got, want Rules) {
+	t.Helper()
+	if !maps.Equal(got.Addrs, want.Addrs) {
+		t.Errorf("addresses %v, want %v", got.Addrs, want.Addrs)
+	}
+	sameSet(t, "frontends", got.Frontends, want.Frontends)
+	sameSet(t, "sources", got.Sources, want.Sources)
+	sameSet(t, "node ports", got.NodePorts, want.NodePorts)
+}
+
+func sameSet[T comparable](t *testing.T, what string, got, want []T) {
+	t.Helper()
+	set := map[T]bool{}
+	for _, w := range want {
+		set[w] = true
+	}
+	if len(got) != len(set) || slices.ContainsFunc(got, func(g T) bool { return !set[g] }) {
+		t.Errorf("%s %v, want %v", what, got, want)
 	}
 }
 

@@ -61,6 +61,26 @@ func (k *steering) Close(set *control.SteerSet) error {
 	return errors.Join(errs...)
 }
 
+// Held implements control.Steering.
+func (k *steering) Held() (set control.SteerSet) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	r := k.s.Rules()
+	for _, f := range r.Frontends {
+		set.Frontends = append(set.Frontends, services.FrontendKey(f))
+	}
+	for _, n := range r.NodePorts {
+		set.NodePorts = append(set.NodePorts, control.NodePort(n))
+	}
+	for _, f := range r.Sources {
+		set.KeepSources = append(set.KeepSources, control.KeepSource(f))
+	}
+	for a, flags := range r.Addrs {
+		set.Addrs = append(set.Addrs, control.OwnAddr{Addr: a, Flags: serviceFlags(flags)})
+	}
+	return set
+}
+
 // Replace implements control.Steering.
 func (k *steering) Replace(set *control.SteerSet) error {
 	k.mu.Lock()
@@ -142,13 +162,25 @@ func rules(set *control.SteerSet) xdpprog.Rules {
 	return r
 }
 
+// sameFlags are the flags of an address that control and xdpprog both know.
+var sameFlags = [...]struct {
+	services services.AddrFlags
+	kernel   xdpprog.AddrFlags
+}{{services.AddrVIP, xdpprog.AddrVIP}, {services.AddrNode, xdpprog.AddrNode}, {services.AddrSNAT, xdpprog.AddrSNAT}}
+
 func addrFlags(f services.AddrFlags) (out xdpprog.AddrFlags) {
-	for _, m := range []struct {
-		from services.AddrFlags
-		to   xdpprog.AddrFlags
-	}{{services.AddrVIP, xdpprog.AddrVIP}, {services.AddrNode, xdpprog.AddrNode}, {services.AddrSNAT, xdpprog.AddrSNAT}} {
-		if f&m.from != 0 {
-			out |= m.to
+	for _, m := range sameFlags {
+		if f&m.services != 0 {
+			out |= m.kernel
+		}
+	}
+	return out
+}
+
+func serviceFlags(f xdpprog.AddrFlags) (out services.AddrFlags) {
+	for _, m := range sameFlags {
+		if f&m.kernel != 0 {
+			out |= m.services
 		}
 	}
 	return out
