@@ -98,10 +98,8 @@ func (h *Handle) create(now ticks, n *NewFlow) (Ref, Status) {
 	}
 	f := a.flow(i)
 	f.meta.Store(uint64(makeMeta(initial(client.proto), client.proto, n.Flags, now) | metaEmbryo))
-	f.binding.Store(0)
-	f.service.Store(n.Service)
-	f.backend.Store(n.BackendRef)
-	f.hops.Store(0)
+	f.bound.Store(0)
+	f.owner.Store(packOwner(n.Service, n.BackendRef))
 	f.created = now
 	a.setAddr(i, ClientSide, &client)
 	f.ports[ClientSide].Store(client.ports)

@@ -71,11 +71,10 @@ func (h *Handle) info(a *arena, i uint32, now ticks, out *Info) bool {
 		Idle:    max(0, span(m.seen(), now)),
 		Expires: max(0, time.Duration(left)*tick),
 		Age:     max(0, span(f.created, now)),
-		Service: f.service.Load(),
-		Backend: f.backend.Load(),
-		Binding: f.binding.Load(),
+		Binding: f.Binding(),
 		Flags:   m.flags(),
 	}
+	out.Service, out.Backend = f.Owner()
 	a.tuple(i, ClientSide, &out.Client)
 	a.tuple(i, ReplySide, &out.Reply)
 	return true

@@ -39,13 +39,15 @@ func span(from, to ticks) time.Duration { return time.Duration(to.since(from)) *
 
 // Flow is the part of a record that both families share; the addresses follow it.
 //
-//	 0  meta     state and last seen, see below          8  binding  32 service
-//	16  backend  20 hops   24 delta   28 created        32  sum      36 next
+//	 0  meta     state and last seen, see below
+//	 8  bound    binding, hop to the backend, hop to the client
+//	16  owner    service, backend
+//	24  delta    28 created   32 sum   36 next
 //	40  ports    client tuple, reply tuple (source<<16 | destination)
 //	48  addr     IPv4: 2 x 8 bytes; IPv6: 2 x 32 bytes (client tuple, reply tuple)
 //
-// Who writes what: meta by compare-and-swap, anybody; binding, service, backend
-// and hops by Bind, anybody; next by whoever owns the dead record; ports, addr,
+// Who writes what: meta by compare-and-swap, anybody; bound and owner by Bind,
+// anybody, each in one store; next by whoever owns the dead record; ports, addr,
 // delta, created and sum by the creator before the flow is live, never after.
 // ports is atomic because the creator changes the reply port while it probes, and
 // a reader with an old slot in hand may look at it meanwhile.
@@ -53,10 +55,8 @@ func span(from, to ticks) time.Duration { return time.Duration(to.since(from)) *
 // A record that is not live lends its fields to the lists of pool.go.
 type Flow struct {
 	meta    atomic.Uint64
-	binding atomic.Uint32
-	service atomic.Uint32
-	backend atomic.Uint32
-	hops    atomic.Uint32
+	bound   atomic.Uint64
+	owner   atomic.Uint64
 	delta   header.Delta
 	created ticks
 	sum     uint32 // fold of both keyed hashes: what recovery tells a torn record by
@@ -143,27 +143,45 @@ func (f *Flow) Proto() uint8 { return f.load().proto() }
 // Flags returns the caller's flags of NewFlow.
 func (f *Flow) Flags() uint8 { return f.load().flags() }
 
-// Service and BackendRef return what Create or the last Bind said.
-func (f *Flow) Service() uint32    { return f.service.Load() }
-func (f *Flow) BackendRef() uint32 { return f.backend.Load() }
+// Owner returns the service and the backend that Create or the last Bind said.
+func (f *Flow) Owner() (service, backendRef uint32) {
+	o := f.owner.Load()
+	return uint32(o >> 32), uint32(o)
+}
 
-// Binding returns the number given to the last Bind; zero for a flow that this
-// process has not bound: a new one, or one recovered from a dead process.
-func (f *Flow) Binding() uint32 { return f.binding.Load() }
+// Service and BackendRef return the halves of Owner.
+func (f *Flow) Service() uint32    { return uint32(f.owner.Load() >> 32) }
+func (f *Flow) BackendRef() uint32 { return uint32(f.owner.Load()) }
 
-// NextHops returns the hops towards the backend and towards the client. Read
-// Binding before: Bind writes it last.
+// Bound returns the number given to the last Bind, and the hops towards the
+// backend and towards the client that were given with it. The number is zero for
+// a flow that this process has not bound: a new one, or one recovered from a dead
+// process.
+func (f *Flow) Bound() (binding uint32, backend, client uint16) {
+	b := f.bound.Load()
+	return uint32(b >> 32), uint16(b >> 16), uint16(b)
+}
+
+// Binding and NextHops return parts of Bound. Another worker may Bind between a
+// call of one and of the other: who needs both calls Bound.
+func (f *Flow) Binding() uint32 { return uint32(f.bound.Load() >> 32) }
+
 func (f *Flow) NextHops() (backend, client uint16) {
-	h := f.hops.Load()
-	return uint16(h >> 16), uint16(h)
+	_, backend, client = f.Bound()
+	return backend, client
 }
 
-// Bind stores what depends on this process and its current snapshot. Two workers
-// may bind at once: the values are equal if the snapshots are, and if not, the
-// loser's binding is old and is renewed with the next packet.
+// Bind stores what depends on this process and its current snapshot. Workers may
+// bind at once, with different snapshots: the last store of bound wins, with
+// number and hops of one snapshot, and if that is the older one, its number is
+// old and the next packet renews it.
 func (f *Flow) Bind(binding, service, backendRef uint32, nhBackend, nhClient uint16) {
-	f.service.Store(service)
-	f.backend.Store(backendRef)
-	f.hops.Store(uint32(nhBackend)<<16 | uint32(nhClient))
-	f.binding.Store(binding) // publishes the three stores above; pairs with Binding
+	if o := packOwner(service, backendRef); f.owner.Load() != o { // mostly it is: only a restart changes it
+		f.owner.Store(o)
+	}
+	// Publishes the owner; pairs with the load in Bound: who sees this process's
+	// binding sees its owner.
+	f.bound.Store(uint64(binding)<<32 | uint64(nhBackend)<<16 | uint64(nhClient))
 }
+
+func packOwner(service, backendRef uint32) uint64 { return uint64(service)<<32 | uint64(backendRef) }

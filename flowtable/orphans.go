@@ -11,7 +11,7 @@ import (
 //
 // The batches' descriptors are on the heap and not in the records: the grace period
 // is not over, so the record may be in somebody's hands, who reads all of it and
-// writes meta, binding, service, backend and hops. In a record in limbo only next is used, which
+// writes meta, bound and owner. In a record in limbo only next is used, which
 // no holder of a ref reads or writes. Nothing here is in a record.
 //
 // Who may touch n and batches, and why it is one at a time:

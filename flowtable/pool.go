@@ -10,9 +10,9 @@ import "sync/atomic"
 //
 // Lists are linked through the dead records themselves: next links the records of
 // a list. The first record of a list that is on the shared stack of free records
-// also carries the list's facts, in fields that only live flows need otherwise:
+// also carries the list's facts, in a word that only live flows need otherwise:
 //
-//	binding  next list on the stack      hops     records in the list
+//	bound  next list on the stack << 32 | records in the list
 //
 // That is right for free records alone. A record in limbo may still be in the hands of
 // somebody who found it alive, and who may Bind it: what is to be known about
@@ -26,28 +26,35 @@ type stack struct {
 	_   [56]byte
 }
 
-func (s *stack) push(t *Table, first Ref) {
-	for f := t.flow(first); ; {
+func (s *stack) push(t *Table, l list) {
+	for f := t.flow(l.first); ; {
 		top := s.top.Load()
-		f.binding.Store(uint32(top))
-		if s.top.CompareAndSwap(top, (top>>32+1)<<32|uint64(first)) {
+		f.bound.Store(top<<32 | uint64(l.n))
+		if s.top.CompareAndSwap(top, (top>>32+1)<<32|uint64(l.first)) {
 			return // publishes the list; pairs with pop
 		}
 	}
 }
 
-func (s *stack) pop(t *Table) Ref {
+// pop returns the list on top, empty if there is none. Its last is not known.
+func (s *stack) pop(t *Table) list {
 	for {
 		top := s.top.Load()
 		if uint32(top) == 0 {
-			return 0
+			return list{}
 		}
 		// The list may be popped and even live by now: then the swap fails.
-		below := t.flow(Ref(top)).binding.Load()
+		below, n := t.stacked(Ref(top))
 		if s.top.CompareAndSwap(top, (top>>32+1)<<32|uint64(below)) {
-			return Ref(top)
+			return list{first: Ref(top), n: n}
 		}
 	}
+}
+
+// stacked reads the facts of a list on a stack.
+func (t *Table) stacked(first Ref) (below Ref, n uint32) {
+	facts := t.flow(first).bound.Load()
+	return Ref(facts >> 32), uint32(facts)
 }
 
 // list is a chain of dead records with one owner.
@@ -92,9 +99,7 @@ func (m *magazines) get(t *Table, a *arena) uint32 {
 		m.current, m.full = m.full, list{}
 	}
 	if m.current.n == 0 {
-		if r := a.freed.pop(t); r != 0 {
-			m.current = list{first: r, n: t.flow(r).hops.Load()}
-		}
+		m.current = a.freed.pop(t)
 	}
 	if m.current.n > 0 {
 		return m.current.pop(t).index()
@@ -121,8 +126,7 @@ func (m *magazines) put(t *Table, a *arena, r Ref) {
 
 // give puts a list on the shared stack.
 func (l *list) give(t *Table, a *arena) {
-	t.flow(l.first).hops.Store(l.n)
-	a.freed.push(t, l.first)
+	a.freed.push(t, *l)
 	*l = list{}
 }
 

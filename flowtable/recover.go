@@ -89,7 +89,7 @@ func (h *Handle) recoverFlow(a *arena, i uint32, now ticks, rec *Recovery) bool 
 		rec.Recovered++
 		h.t.recovered[family(a.v6)][None]++
 		h.t.recovered[family(a.v6)][m.state()]++
-		f.binding.Store(0)
+		f.bound.Store(0)
 		f.delta = a.deltaOf(i)
 		return true
 	}

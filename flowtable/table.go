@@ -137,7 +137,7 @@ type head struct {
 
 const (
 	headMagic   = 0x656c626174776f6c // "lowtable", little endian
-	headVersion = 1
+	headVersion = 2                  // 2: bound and owner are a word each
 )
 
 // view lays a Table over memory.

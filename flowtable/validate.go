@@ -130,8 +130,10 @@ func (v *validation) lists(a *arena) (where []string) {
 		}
 	}
 	stacked := func(s *stack, place string) {
-		for r := Ref(s.top.Load()); r != 0; r = Ref(t.flow(r).binding.Load()) {
-			walk(list{first: r, n: t.flow(r).hops.Load()}, place)
+		for r := Ref(s.top.Load()); r != 0; {
+			below, n := t.stacked(r)
+			walk(list{first: r, n: n}, place)
+			r = below
 		}
 	}
 	stacked(&a.freed, "on the free stack")
