@@ -247,8 +247,8 @@ func TestOtherNamespace(t *testing.T) {
 	nic, _ := veth(t, "nic", "peer")
 	c := Config{PinDir: pinDir(t)}
 	s := load(t, c)
-	defer func() { must(t, s.Close(true)) }()
-	p := attach(t, s, nic, "nic", Native)
+	id := attach(t, s, nic, "nic", Native).id
+	must(t, s.Close(false))
 	home, err := netns.Get()
 	must(t, err)
 	defer home.Close()
@@ -265,7 +265,12 @@ func TestOtherNamespace(t *testing.T) {
 	}
 	must(t, second.Close(false))
 	must(t, netns.Set(home))
-	must(t, p.Check())
+	if h, err := readHook(nic); err != nil || h.program != id {
+		t.Errorf("the hook holds program %d, %v; want %d", h.program, err, id)
+	}
+	s = load(t, c)
+	must(t, attach(t, s, nic, "nic", Auto).Check())
+	must(t, s.Close(true))
 }
 
 // TestCleanRemoval: Close(true) leaves no pin, no link and no program.

@@ -89,11 +89,6 @@ func (s *Steering) openMap(spec *ebpf.MapSpec, dir string) (*ebpf.Map, error) {
 // programs that still use them hold them.
 func makePinDirs(pinDir string) (string, error) {
 	maps := filepath.Join(pinDir, mapPrefix+strconv.Itoa(mapLayout))
-	if ok, err := onBPFFS(pinDir); err != nil {
-		return "", fmt.Errorf("pin directory %s: %w", pinDir, err)
-	} else if !ok {
-		return "", fmt.Errorf("pin directory %s: %w; mount one (mount -t bpf bpf DIR) or choose a directory on one", pinDir, ErrNoBPFFS)
-	}
 	for _, dir := range []string{maps, filepath.Join(pinDir, linkDir)} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return "", fmt.Errorf("pin directory: %w", err)

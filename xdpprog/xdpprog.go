@@ -17,6 +17,8 @@
 // shared maps on a bpffs. A daemon that dies leaves a working kernel side; its
 // successor takes the maps over, reconciles them, and replaces the programs
 // atomically: an interface is never without one. Steering.Close(true) leaves nothing.
+// The pin directory is locked (flock(2)) while a Steering works by it: there is one
+// writer, and a second gateway needs a directory of its own.
 //
 // The order that keeps every packet in good hands: Load, SetSettings, Reconcile,
 // Attach, SetSocket, Heartbeat; then DetachOthers.
@@ -26,6 +28,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -75,6 +78,7 @@ func (c Config) withDefaults() Config {
 type Steering struct {
 	config Config
 	spec   *ebpf.CollectionSpec
+	lock   *os.File             // on PinDir; nil without
 	maps   map[string]*ebpf.Map // the shared ones
 	rules  mirror
 
@@ -86,7 +90,8 @@ type Steering struct {
 // Load makes the maps, or takes them over from a predecessor that left them in
 // PinDir. A pinned map of another shape or size is replaced by an empty one. It
 // attaches nothing. What is missing, a capability or a kernel feature, is named in
-// the error.
+// the error. PinDir belongs to the Steering until Close; a second Load of the same
+// one is ErrInUse.
 func Load(c Config) (*Steering, error) {
 	c = c.withDefaults()
 	spec, err := loadSteer()
@@ -100,8 +105,13 @@ func Load(c Config) (*Steering, error) {
 		config: c, spec: spec,
 		maps: map[string]*ebpf.Map{}, ports: map[int]*Port{}, egress: map[int]*egressFilter{},
 	}
+	if c.PinDir != "" {
+		if s.lock, err = lockPins(c.PinDir); err != nil {
+			return nil, err
+		}
+	}
 	if err := s.start(); err != nil {
-		return nil, errors.Join(err, s.Close(false), removeUnusedPins(c.PinDir))
+		return nil, errors.Join(err, removeUnusedPins(c.PinDir), s.Close(false))
 	}
 	return s, nil
 }
@@ -233,6 +243,9 @@ func (s *Steering) Close(detach bool) error {
 	}
 	for _, m := range s.maps {
 		errs = append(errs, m.Close())
+	}
+	if s.lock != nil { // last: all of this was still ours to remove
+		errs = append(errs, s.lock.Close())
 	}
 	return errors.Join(errs...)
 }

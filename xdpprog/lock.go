@@ -1,0 +1,78 @@
+package xdpprog
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrInUse is returned by Load if another Steering, of this process or another,
+// has the pin directory. Nothing was changed.
+var ErrInUse = errors.New("another gateway steers by it")
+
+// lockTries bounds how often the directory may vanish while it is being locked.
+const lockTries = 100
+
+// lockPins makes the pin directory and takes it for this Steering alone, until the
+// file is closed: maps have one writer, and links one owner. The kernel lets go of
+// the lock of a process that was killed.
+func lockPins(pinDir string) (*os.File, error) {
+	if ok, err := onBPFFS(pinDir); err != nil {
+		return nil, fmt.Errorf("pin directory %s: %w", pinDir, err)
+	} else if !ok {
+		return nil, fmt.Errorf("pin directory %s: %w; mount one (mount -t bpf bpf DIR) or choose a directory on one", pinDir, ErrNoBPFFS)
+	}
+	f, err := lockDir(pinDir)
+	if errors.Is(err, ErrInUse) {
+		return nil, fmt.Errorf("pin directory %s: %w: stop that one, or give this one a BPF file system, interfaces and a host link of its own", pinDir, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("pin directory %s: %w", pinDir, err)
+	}
+	return f, nil
+}
+
+// lockDir locks a directory, which it makes if it is missing. Who held it may have
+// removed it before letting go: a lock on what is not there any more is none.
+func lockDir(dir string) (*os.File, error) {
+	for range lockTries {
+		err := os.MkdirAll(dir, 0o700)
+		if errors.Is(err, os.ErrExist) { // and is gone again
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		f, err := os.Open(dir)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			f.Close()
+			if errors.Is(err, unix.EWOULDBLOCK) {
+				return nil, ErrInUse
+			}
+			return nil, fmt.Errorf("lock: %w", err)
+		}
+		if isThere(f, dir) {
+			return f, nil
+		}
+		f.Close()
+	}
+	return nil, errors.New("it is removed again and again")
+}
+
+// isThere says whether a path still leads to the open file.
+func isThere(f *os.File, path string) bool {
+	opened, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	found, err := os.Stat(path)
+	return err == nil && os.SameFile(opened, found)
+}
