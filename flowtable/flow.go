@@ -88,16 +88,18 @@ const (
 // that a refresh and an expiry can never both succeed:
 //
 //	63    56 55    48 47    40 39 38 37 36 35  32 31               0
-//	[      ][ proto  ][ flags ][    ][em][rs][state][ last seen, ticks ]
+//	[      ][ proto  ][ flags ][][ag][em][rs][state][ last seen, ticks ]
 //
 // State zero is no flow: free, dead, or in limbo. em is set while the flow is an
-// embryo (its keys are being inserted). rs says that an RST was the last packet.
+// embryo (its keys are being inserted). rs says that an RST was the last packet,
+// ag that the client sent a SYN on the open connection which has no answer yet.
 type meta uint64
 
 const (
 	metaStateShift        = 32
 	metaReset      meta   = 1 << 36
 	metaEmbryo     meta   = 1 << 37
+	metaAgain      meta   = 1 << 38
 	metaFlagsShift        = 40
 	metaProtoShift        = 48
 	metaSeen       meta   = 1<<32 - 1

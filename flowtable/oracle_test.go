@@ -18,7 +18,7 @@ type oracleFlow struct {
 	client, reply header.Tuple
 	ref           Ref
 	state         State
-	rst           bool
+	rst, again    bool
 	seen          Time // of the last refresh
 }
 
@@ -96,9 +96,15 @@ func (o *oracle) observe(f *oracleFlow, side Side, flags uint8, now Time) {
 	if f.rst {
 		m |= metaReset
 	}
+	if f.again {
+		m |= metaAgain
+	}
 	n := m.observe(side, flags, now.ticks())
 	if n != m {
-		f.state, f.rst, f.seen = n.state(), n.reset(), now
+		f.state, f.rst, f.again = n.state(), n.reset(), n&metaAgain != 0
+		if n.seen() != m.seen() {
+			f.seen = now
+		}
 	}
 }
 

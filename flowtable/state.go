@@ -89,6 +89,8 @@ type move uint8
 const (
 	refresh move = 1 << 4 // the packet keeps the flow alive, and takes back an RST
 	reset   move = 1 << 5 // put the flow on the reset timer
+	ask     move = 1 << 6 // remember the SYN
+	answer  move = 1 << 7 // begin anew, if a SYN is remembered
 )
 
 // moves is the state machine: moves[state][side][class]. What it does not name
@@ -97,6 +99,14 @@ const (
 // an RST outside the handshake changes no state: no sequence numbers are tracked,
 // so it may be forged, and any later packet of the flow takes it back (RFC 7857
 // section 2.2).
+//
+// A SYN on a connection that is open may be forged as well, or the client may have
+// lost the connection (RFC 9293 section 3.5.1). The backend knows, so the SYN goes
+// there and nothing changes but that it is remembered. An ACK is the challenge of
+// a backend that has the connection (RFC 5961 section 4), and forgets the SYN. A
+// SYN-ACK comes from one that has not: the handshake begins anew, on the same
+// flow. A forged SYN-ACK goes to the client, whose ACK takes it back. A backend's
+// RST is no answer: who forged the SYN could forge it too.
 var moves = makeMoves()
 
 func makeMoves() (m [NumStates][2][numClasses]move) {
@@ -128,6 +138,10 @@ func makeMoves() (m [NumStates][2][numClasses]move) {
 		both(s, classACK, move(s)|refresh)
 		both(s, classFIN, move(s)|refresh)
 		both(s, classRST, move(s)|reset)
+	}
+	for _, s := range []State{SynRecv, Established, FinClient, FinBackend} {
+		m[s][ClientSide][classSYN] = move(s) | ask
+		m[s][ReplySide][classSYNACK] = move(SynRecv) | answer
 	}
 	m[Established][ClientSide][classFIN] = move(FinClient)
 	m[Established][ReplySide][classFIN] = move(FinBackend)
@@ -183,12 +197,22 @@ func (m meta) observe(from Side, tcpFlags uint8, now ticks) meta {
 	}
 	next := State(mv & 15)
 	switch {
+	case mv&ask != 0:
+		if m.state() == SynRecv && !m.reset() {
+			return m // the same SYN again: with its answer it would hold the flow
+		}
+		return m | metaAgain
+	case mv&answer != 0:
+		if m&metaAgain == 0 {
+			return m
+		}
+		return m.withState(next).at(now) &^ (metaReset | metaAgain)
 	case next != m.state():
-		return m.withState(next).at(now) &^ metaReset
+		return m.withState(next).at(now) &^ (metaReset | metaAgain)
 	case mv&reset != 0 && !m.reset():
 		return m.at(now) | metaReset // the timer starts with the first RST, later ones do not move it
-	case mv&refresh != 0 && (m.reset() || now.since(m.seen()) >= refreshTicks):
-		return m.at(now) &^ metaReset
+	case mv&refresh != 0 && (m&(metaReset|metaAgain) != 0 || now.since(m.seen()) >= refreshTicks):
+		return m.at(now) &^ (metaReset | metaAgain)
 	}
 	return m
 }
@@ -213,13 +237,13 @@ func (h *Handle) Observe(r Ref, from Side, tcpFlags uint8, now Time) {
 	}
 }
 
-// Closing says whether a client's SYN on this flow opens a new connection: the
-// old one is over, or was reset. The caller deletes the flow and creates it anew.
+// Closing says whether a client's SYN on this flow opens a new connection, which
+// is scheduled anew: the old one is over on both sides. A connection that saw an
+// RST is not: the RST may be forged, and the SYN with it.
 func (h *Handle) Closing(r Ref) bool {
-	m := h.Flow(r).load()
-	switch m.state() {
+	switch h.Flow(r).State() {
 	case None, LastAckClient, LastAckBackend, TimeWaitClient, TimeWaitBackend, Closed:
 		return true
 	}
-	return m.reset()
+	return false
 }

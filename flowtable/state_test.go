@@ -10,15 +10,16 @@ import (
 )
 
 // The whole state machine as the reference states it. A cell says what one packet
-// does: a state, "." for nothing, "r" for a refresh, "R" for the reset timer.
+// does: a state, "." for nothing, "r" for a refresh, "R" for the reset timer, "a"
+// for a SYN that is remembered, "A" for nothing unless one is.
 const machine = `
                     client:                                  backend:
                     none ACK  FIN  S+A  SYN  RST             none ACK  FIN  S+A  SYN  RST
 SynSeen             .    .    .    .    .    R               .    SR   SR   SR   .    CL
-SynRecv             .    ES   FC   .    .    R               .    .    .    .    .    CL
-Established         .    r    FC   .    .    R               .    r    FB   .    .    R
-FinClient           .    r    r    .    .    R               .    r    LC   .    .    R
-FinBackend          .    r    LB   .    .    R               .    r    r    .    .    R
+SynRecv             .    ES   FC   .    .    R               .    .    .    A    .    CL
+Established         .    r    FC   .    a    R               .    r    FB   A    .    R
+FinClient           .    r    r    .    a    R               .    r    LC   A    .    R
+FinBackend          .    r    LB   .    a    R               .    r    r    A    .    R
 LastAckClient       .    TC   r    .    .    R               .    r    r    .    .    R
 LastAckBackend      .    r    r    .    .    R               .    TB   r    .    .    R
 TimeWaitClient      .    .    r    .    .    .               .    .    r    .    .    .
@@ -67,7 +68,11 @@ func TestStateMachine(t *testing.T) {
 				got := m.observe(side, flags, now)
 				name := fmt.Sprintf("%s, side %d, flags %#02x", col[0], side, flags)
 				switch want {
-				case ".":
+				case "a":
+					if got != m|metaAgain {
+						t.Errorf("%s: %v %v, seen %d; want nothing but a note", name, got.state(), got.reset(), got.seen())
+					}
+				case ".", "A":
 					if got != m {
 						t.Errorf("%s: changed to %v %v, seen %d; want no change", name, got.state(), got.reset(), got.seen())
 					}
@@ -91,8 +96,14 @@ func TestStateMachine(t *testing.T) {
 					}
 				}
 				if want == "r" || len(want) == 2 {
-					if back := (m | metaReset).observe(side, flags, start); back.reset() {
-						t.Errorf("%s: a packet of the flow did not take back the RST", name)
+					if back := (m | metaReset | metaAgain).observe(side, flags, start); back&(metaReset|metaAgain) != 0 {
+						t.Errorf("%s: a packet of the flow did not take back the RST and the SYN", name)
+					}
+				}
+				if want == "A" {
+					again := (m | metaReset | metaAgain).observe(side, flags, now)
+					if again != m.withState(SynRecv).at(now) {
+						t.Errorf("%s, after a SYN: %v %v, seen %d; want a new handshake", name, again.state(), again.reset(), again.seen())
 					}
 				}
 			}
@@ -163,9 +174,20 @@ func TestConversations(t *testing.T) {
 		{"refused", []step{{C, S, SynSeen}, {B, R | A, Closed}}, true},
 		{"SYN again and again", []step{{C, S, SynSeen}, {C, S, SynSeen}, {B, S | A, SynRecv}, {C, S, SynRecv}, {B, S | A, SynRecv}}, false},
 		{"SYN into a live flow is challenged", append(open[:3:3], step{C, S, Established}, step{B, A, Established}), false},
-		{"and the client resets it", append(open[:3:3], step{C, S, Established}, step{B, A, Established}, step{C, R, Established}), true},
+		{"and the client resets it", append(open[:3:3], step{C, S, Established}, step{B, A, Established}, step{C, R, Established}), false},
+		{"and opens it again", append(open[:3:3], step{C, S, Established}, step{B, A, Established}, step{C, R, Established},
+			step{C, S, Established}, step{B, S | A, SynRecv}, step{C, A, Established}), false},
+		{"a blind RST and SYN move nothing", append(open[:3:3], step{C, R, Established}, step{C, S, Established}, step{B, A, Established}, step{C, A, Established}), false},
+		{"reset, opened again", append(open[:3:3], step{C, R, Established}, step{C, S, Established}, step{B, S | A, SynRecv}, step{C, A, Established}), false},
+		{"reset while closing, opened again", append(open[:3:3], step{C, F | A, FinClient}, step{C, R, FinClient},
+			step{C, S, FinClient}, step{B, S | A, SynRecv}, step{C, A, Established}), false},
+		{"closing, forgotten by both, opened again", append(open[:3:3], step{B, F | A, FinBackend}, step{C, S, FinBackend}, step{B, S | A, SynRecv}, step{C, A, Established}), false},
+		{"opened again, refused", append(open[:3:3], step{C, R, Established}, step{C, S, Established}, step{B, S | A, SynRecv}, step{B, R, Closed}), true},
+		{"SYN-ACK that nobody asked for", append(open[:3:3], step{B, S | A, Established}), false},
+		{"SYN-ACK after the challenge", append(open[:3:3], step{C, S, Established}, step{B, A, Established}, step{B, S | A, Established}), false},
+		{"handshake reset by the client, opened again", append(open[:2:2], step{C, R, SynRecv}, step{C, S, SynRecv}, step{B, S | A, SynRecv}, step{C, A, Established}), false},
 		{"a blind RST is taken back", append(open[:3:3], step{C, R, Established}, step{B, A, Established}), false},
-		{"challenge ACK to a first SYN", []step{{C, S, SynSeen}, {B, A, SynRecv}, {C, R, SynRecv}}, true},
+		{"challenge ACK to a first SYN", []step{{C, S, SynSeen}, {B, A, SynRecv}, {C, R, SynRecv}, {C, S, SynRecv}, {B, S | A, SynRecv}, {C, A, Established}}, false},
 		{"set up before our time", []step{{C, A, SynSeen}, {B, A, SynRecv}, {C, A, Established}}, false},
 		{"FIN with the handshake's ACK", []step{{C, S, SynSeen}, {B, S | A, SynRecv}, {C, F | A, FinClient}}, false},
 	} {
@@ -300,5 +322,69 @@ func TestBlindRST(t *testing.T) {
 	h.Observe(r, ClientSide, tcpACK, idle+239*second)
 	if got, _ := h.lookup(&n.Client, idle+7000*second); got != r {
 		t.Fatal("a packet after an RST did not restore the connection")
+	}
+}
+
+// A client that resets a connection and opens another from the same port, at the
+// last moment of what the RST left it: the new one has the time of a new one.
+func TestReopenedAfterReset(t *testing.T) {
+	const C, B = ClientSide, ReplySide
+	d := DefaultTimeouts()
+	for _, c := range []struct {
+		name  string
+		steps []step // before the RST
+		left  time.Duration
+	}{
+		{"handshake", []step{{B, tcpSYN | tcpACK, 0}}, d.Reset},
+		{"established", []step{{B, tcpSYN | tcpACK, 0}, {C, tcpACK, 0}}, d.ResetEstablished},
+		{"closing", []step{{B, tcpSYN | tcpACK, 0}, {C, tcpACK, 0}, {C, tcpFIN, 0}}, d.Reset},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tb, h := testTable(t, 10, 0)
+			n := newFlow(header.ProtoTCP, false, 1)
+			r := h.mustCreate(t, bootTime, n)
+			now := bootTime
+			say := func(side Side, flags uint8) {
+				t.Helper()
+				if got, _ := h.lookup(&n.Client, now); got != r {
+					t.Fatalf("flags %#x find no flow", flags)
+				}
+				h.Observe(r, side, flags, now)
+			}
+			for _, s := range append(c.steps, step{C, tcpRST, 0}) {
+				say(s.side, s.flags)
+			}
+			now += Time(c.left)
+			say(C, tcpSYN)
+			if h.Closing(r) {
+				t.Error("the SYN is scheduled anew")
+			}
+			now += second
+			say(B, tcpSYN|tcpACK)
+			now += 5 * second
+			say(C, tcpACK)
+			now += 7000 * second
+			say(C, tcpACK)
+			if s := h.Flow(r).State(); s != Established {
+				t.Errorf("%v, want ESTABLISHED", s)
+			}
+			validate(t, tb)
+		})
+	}
+}
+
+// SYNs and the answers to them hold no half-open flow.
+func TestSYNsHoldNothing(t *testing.T) {
+	_, h := testTable(t, 10, 0)
+	n := newFlow(header.ProtoTCP, false, 1)
+	r := h.mustCreate(t, bootTime, n)
+	now := bootTime
+	for range 32 {
+		h.Observe(r, ClientSide, tcpSYN, now)
+		h.Observe(r, ReplySide, tcpSYN|tcpACK, now)
+		now += second
+	}
+	if got, _ := h.lookup(&n.Client, now); got != 0 {
+		t.Error("a half-open flow is held by SYNs")
 	}
 }
