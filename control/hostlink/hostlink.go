@@ -48,6 +48,13 @@
 // Offloads of checksums, segmentation and aggregation are off at both ends: a veth
 // would hand over packets with unfinished checksums (CHECKSUM_PARTIAL) and of up to
 // 64 KiB, which an AF_XDP socket sees as they are. VLAN offload is off for the same reason.
+//
+// # Whose it is
+//
+// A pair belongs to one process: two that adopted the same one would take each
+// other's sockets and programs from it. Ensure binds an abstract Unix socket named after
+// our end; it keeps a second instance out and vanishes with the process that has it. The
+// pair itself stays when the process is killed, for the next one to adopt.
 package hostlink
 
 import (
@@ -83,6 +90,8 @@ type HostLink struct {
 	Addr4, Addr6 netip.Addr
 	// Created says that the pair was not there before.
 	Created bool
+
+	lock *lock // nil if an earlier HostLink of this process has it
 }
 
 // ErrForeign is returned when an interface of one of the two names exists that
@@ -130,15 +139,25 @@ func ours(p netip.Prefix) (netip.Addr, error) {
 }
 
 // Ensure creates the pair, or adopts the one that a former process left, and makes
-// it what c says. Called again it changes nothing that is right already.
+// it what c says. Called again it changes nothing that is right already and repairs
+// the rest; a pair that was deleted is made anew, with other indexes and MACs.
+//
+// The pair is this process's until Remove or the process's end; for any other, Ensure
+// is ErrInUse.
 func Ensure(c Config) (*HostLink, error) {
 	if err := c.check(); err != nil {
 		return nil, fmt.Errorf("host link: %w", err)
 	}
+	l, err := takeLock(c.Name)
+	if err != nil {
+		return nil, fmt.Errorf("host link %s: %w", c.Name, err)
+	}
 	h, err := ensure(&c)
 	if err != nil {
+		l.release()
 		return nil, fmt.Errorf("host link %s: %w", c.Name, explain(err))
 	}
+	h.lock = l
 	return h, nil
 }
 
@@ -221,6 +240,8 @@ func (h *HostLink) Remove() error {
 	if err := remove(h.Name); err != nil {
 		return fmt.Errorf("host link %s: %w", h.Name, explain(err))
 	}
+	h.lock.release()
+	h.lock = nil
 	return nil
 }
 
