@@ -236,10 +236,17 @@ next:
 const Protocol = 83
 
 // RouteSNAT makes the kernel send packets to these addresses to us: sources of our
-// own that no interface of the node has. The gateway is our address on the link, so
-// one permanent neighbour serves all. Routes of a former list that are not in addrs
-// are removed. An address that is the node's own must not be in addrs: its replies
-// are steered on the link they come in by.
+// own that no interface of the node has. Replies that come in by a steered interface
+// do not need it. Two others do: the answers of the node's own endpoints, and of those
+// behind an overlay, which the kernel routes; and what the workers return to the
+// kernel, because it belongs to no flow. Without these routes both would leave by the default route, and
+// perhaps come back from there until their TTL is used up.
+//
+// It must be called with the whole list whenever one of these changes: the pair
+// (after an Ensure that created it), the configured source addresses, the node's own
+// addresses. The gateway is our address on the link, so one permanent neighbour
+// serves all. Routes of a former list that are not in addrs are removed. An address
+// that is the node's own must not be in addrs: the kernel delivers what comes to it.
 func (h *HostLink) RouteSNAT(addrs []netip.Addr) error {
 	want := make(map[netip.Addr]bool, len(addrs))
 	for _, a := range addrs {
