@@ -12,8 +12,8 @@ type NewFlow struct {
 	Backend     header.Addr
 	BackendPort uint16 // ignored for ICMP queries, which have one identifier
 	Source      header.Addr
-	SourcePort  uint16 // if not zero, tried first
-	Ports       Ports  // tried after SourcePort
+	SourcePort  uint16 // if not zero, tried first, also if it rests (resting)
+	Ports       Ports  // tried after SourcePort; those that rest, last
 	Service     uint32
 	BackendRef  uint32
 	Flags       uint8 // the caller's; kept, not looked at
@@ -132,8 +132,17 @@ func sum(client, reply uint64) uint32 {
 	return uint32(x>>32) ^ uint32(x)
 }
 
-// allocatePort commits the reply key of an embryo with the first port that is free.
+// allocatePort commits the reply key of an embryo with the first port that is free
+// and does not rest, or else with the first that is free.
 func (h *Handle) allocatePort(a *arena, i uint32, n *NewFlow, now ticks) (hash uint64, s Status) {
+	hash, s, rested := h.tryPorts(a, i, n, now, false)
+	if rested && s != Created {
+		hash, s, _ = h.tryPorts(a, i, n, now, true)
+	}
+	return hash, s
+}
+
+func (h *Handle) tryPorts(a *arena, i uint32, n *NewFlow, now ticks, wake bool) (hash uint64, s Status, rested bool) {
 	f := a.flow(i)
 	reply := header.Tuple{Src: n.Backend, Dst: n.Source, SrcPort: n.BackendPort, Proto: n.Client.Proto, V6: n.Client.V6}
 	query := initial(reply.Proto) == ICMPEcho
@@ -141,28 +150,33 @@ func (h *Handle) allocatePort(a *arena, i uint32, n *NewFlow, now ticks) (hash u
 	k.from(&reply)
 	a.setAddr(i, ReplySide, &k)
 	for try, next := 0, 0; try < maxPortTries; try++ {
+		preferred := try == 0 && n.SourcePort != 0
 		switch {
-		case try == 0 && n.SourcePort != 0:
+		case preferred:
 			reply.DstPort = n.SourcePort
 		case next < int(n.Ports.Count):
 			reply.DstPort = n.Ports.at(next)
 			next++
 		default:
-			return 0, PortsExhausted
+			return 0, PortsExhausted, rested
 		}
 		if query {
 			reply.SrcPort = reply.DstPort
 		}
 		k.from(&reply)
-		f.ports[ReplySide].Store(k.ports)
 		hash = h.secret.hash(a.v6, &k)
+		if !preferred && !wake && h.t.resting.has(hash, now) {
+			rested = true
+			continue
+		}
+		f.ports[ReplySide].Store(k.ports)
 		if _, ins := h.insert(a, hash, &k, slotOf(i, ReplySide), now); ins == inserted {
 			out := reply.Reverse()
 			f.delta = header.DeltaOf(&n.Client, &out)
-			return hash, Created
+			return hash, Created, rested
 		}
 	}
-	return 0, PortsExhausted
+	return 0, PortsExhausted, rested
 }
 
 // abort gives up an embryo without keys. If it never claimed a slot, nobody else
@@ -220,7 +234,9 @@ func (a *arena) setAddr(i uint32, side Side, k *key) {
 	}
 }
 
-// Delete ends a flow: for every worker, at once, on both sides.
+// Delete ends a flow: for every worker, at once, on both sides. A connection that
+// is opened again should keep its source port if it keeps its backend: ask Outgoing
+// for it before, and give it to Create as the SourcePort.
 func (h *Handle) Delete(r Ref) {
 	a, i := h.arena(r&refV6 != 0), r.index()
 	for f := a.flow(i); ; {
@@ -257,7 +273,12 @@ func (h *Handle) kill(a *arena, i uint32, m meta) bool {
 	h.count(a.v6, m.state(), -1)
 	for _, side := range [2]Side{ClientSide, ReplySide} {
 		k := a.keyOf(i, side)
-		a.remove(h.secret.hash(a.v6, &k), slotOf(i, side))
+		hash := h.secret.hash(a.v6, &k)
+		if side == ReplySide && m.state() == TimeWaitBackend {
+			// Before the key is free. Where the flow's time is over, so is the rest.
+			h.t.resting.begin(hash, m.seen()+ticks(h.t.lifetimes[m.life()]))
+		}
+		a.remove(hash, slotOf(i, side))
 	}
 	h.retire(a.ref(i))
 	return true

@@ -64,26 +64,29 @@ func (o *oracle) create(n *NewFlow, ref Ref, reply header.Tuple, now Time) *orac
 	return f
 }
 
-// freePort says which of the flow's ports the table should find, by trying them in order.
-func (o *oracle) freePort(n *NewFlow, now Time) (port uint16, ok bool) {
-	for try := range 16 {
-		i := try
-		if n.SourcePort != 0 {
-			i--
-		}
-		if i >= int(n.Ports.Count) {
-			return 0, false
-		}
-		port := n.SourcePort
-		if i >= 0 {
-			port = n.Ports.First + uint16((int(n.Ports.Start)+i*int(n.Ports.Stride))%int(n.Ports.Count))
-		}
-		reply := header.Tuple{Src: n.Backend, SrcPort: n.BackendPort, Dst: n.Source, DstPort: port, Proto: n.Client.Proto, V6: n.Client.V6}
-		if reply.Proto == header.ProtoICMP || reply.Proto == header.ProtoICMPv6 {
-			reply.SrcPort = port
-		}
-		if o.find(&reply, now) == nil {
-			return port, true
+// freePort says which of the flow's ports the table should find, by trying them in
+// order: first those that do not rest, of which the table is asked.
+func (o *oracle) freePort(n *NewFlow, rests func(*header.Tuple) bool, now Time) (port uint16, ok bool) {
+	for _, wake := range []bool{false, true} {
+		for try := range 16 {
+			i := try
+			if n.SourcePort != 0 {
+				i--
+			}
+			if i >= int(n.Ports.Count) {
+				break
+			}
+			port := n.SourcePort
+			if i >= 0 {
+				port = n.Ports.First + uint16((int(n.Ports.Start)+i*int(n.Ports.Stride))%int(n.Ports.Count))
+			}
+			reply := header.Tuple{Src: n.Backend, SrcPort: n.BackendPort, Dst: n.Source, DstPort: port, Proto: n.Client.Proto, V6: n.Client.V6}
+			if reply.Proto == header.ProtoICMP || reply.Proto == header.ProtoICMPv6 {
+				reply.SrcPort = port
+			}
+			if o.find(&reply, now) == nil && (wake || i < 0 || !rests(&reply)) {
+				return port, true
+			}
 		}
 	}
 	return 0, false
@@ -116,6 +119,7 @@ func TestOracle(t *testing.T) {
 	tb, h := testTableOf(t, Config{IPv4Flows: 4000, IPv6Flows: 4000, HalfOpen: 4000, Timeouts: DefaultTimeouts()})
 	o := oracle{byTuple: map[header.Tuple]*oracleFlow{}, timeouts: DefaultTimeouts()}
 	now := bootTime
+	rests := func(t *header.Tuple) bool { return tb.resting.has(h.Hash(t), now.ticks()) }
 	operations := 300_000
 	if testing.Short() || raceEnabled {
 		operations = 50_000
@@ -144,7 +148,7 @@ func TestOracle(t *testing.T) {
 		}
 		switch do := rnd.IntN(10); {
 		case want == nil || do == 0:
-			port, free := o.freePort(&n, now)
+			port, free := o.freePort(&n, rests, now)
 			r, s := h.Create(now, &n)
 			switch {
 			case want != nil:

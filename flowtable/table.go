@@ -116,6 +116,7 @@ type Table struct {
 	participants [MaxHandles]participant
 	orphans      [MaxHandles]orphans
 	recovered    [2][16]int32 // live flows at Recover, by state
+	resting      resting
 
 	mu      sync.Mutex // Register and Handle.Close
 	handles [MaxHandles]*Handle

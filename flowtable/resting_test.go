@@ -1,0 +1,85 @@
+package flowtable
+
+import (
+	"testing"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+// closedByBackend brings an open connection to TIME_WAIT at its backend.
+func (h *Handle) closedByBackend(r Ref, now Time) {
+	h.Observe(r, ReplySide, tcpFIN|tcpACK, now)
+	h.Observe(r, ClientSide, tcpFIN|tcpACK, now)
+	h.Observe(r, ReplySide, tcpACK, now)
+}
+
+// The port of a connection that its backend holds in TIME_WAIT is free at once for
+// who asks for it by name, and for others only when the backend has forgotten it
+// or when there is no other.
+func TestPortRests(t *testing.T) {
+	const ports = 4
+	rest := Time(DefaultTimeouts().TimeWaitBackend)
+	for _, v6 := range []bool{false, true} {
+		tb, h := testTable(t, 100, 100)
+		flow := func(n uint32) NewFlow {
+			f := newFlow(header.ProtoTCP, v6, n)
+			f.Backend = addrN(v6, 11, 1)
+			f.Ports = Ports{First: 7000, Count: ports, Start: 0, Stride: 1}
+			return f
+		}
+		port := func(r Ref) uint16 { return h.reply(r).DstPort }
+
+		r := h.mustCreate(t, bootTime, flow(1))
+		h.establish(r, bootTime)
+		h.closedByBackend(r, bootTime)
+		if s := h.Flow(r).State(); s != TimeWaitBackend || port(r) != 7000 {
+			t.Fatalf("%v at port %d", s, port(r))
+		}
+		h.Delete(r)
+
+		same := flow(1)
+		same.SourcePort = 7000
+		r = h.mustCreate(t, bootTime+second, same)
+		if port(r) != 7000 {
+			t.Errorf("opened again at port %d, want its own", port(r))
+		}
+		h.Delete(r)
+
+		now := bootTime + rest
+		var others []Ref
+		for n := range uint32(ports) {
+			r := h.mustCreate(t, now, flow(10+n))
+			if want := 7000 + uint16(n+1)%ports; port(r) != want {
+				t.Errorf("flow %d has port %d, want %d: what rests comes last", n, port(r), want)
+			}
+			others = append(others, r)
+		}
+		full := flow(20)
+		if _, s := h.Create(now, &full); s != PortsExhausted {
+			t.Errorf("all ports taken: %v", s)
+		}
+		for _, r := range others {
+			h.Delete(r)
+		}
+		if r := h.mustCreate(t, bootTime+rest+2*second, flow(30)); port(r) != 7000 {
+			t.Errorf("after its rest: port %d, want 7000", port(r))
+		}
+		validate(t, tb)
+	}
+}
+
+// A flow that is swept long after its time makes nobody wait, and does not take
+// the place of one that rests.
+func TestExpiredDoesNotRest(t *testing.T) {
+	var r resting
+	const now = ticks(5000)
+	r.begin(7, now+10)
+	r.begin(7|1<<40, now-10)
+	if !r.has(7, now) || r.has(7|1<<40, now) {
+		t.Error("an expired key took the place of one that rests")
+	}
+	r.begin(7|1<<40, now+20)
+	if r.has(7, now) || !r.has(7|1<<40, now) || r.has(7|1<<40, now+21) {
+		t.Error("the key that rests longer should have the word, until its time")
+	}
+}
