@@ -32,8 +32,10 @@ struct counts {
 	__u64 steered, passed, missed_dropped, missed_passed, egress_redirected;
 };
 
-/* The sockets of one interface, by receive queue. All other maps are shared. */
+/* Each interface has these two of its own; all other maps are shared. The sockets by
+ * receive queue, and how many queues, from the first on, are meant to have one; 0: all. */
 struct { UINT(type, MAP_XSK); UINT(max_entries, 1024); UINT(key_size, 4); UINT(value_size, 4); } xsks SEC(".maps");
+struct { UINT(type, MAP_ARRAY); UINT(max_entries, 1); TYPE(key, __u32); TYPE(value, __u32); } queues SEC(".maps");
 struct { UINT(type, MAP_HASH); UINT(max_entries, 1); TYPE(key, struct endpoint); TYPE(value, __u8); } frontends SEC(".maps");
 struct { UINT(type, MAP_HASH); UINT(max_entries, 1); TYPE(key, struct endpoint); TYPE(value, __u8); } keep_sources SEC(".maps");
 struct { UINT(type, MAP_HASH); UINT(max_entries, 1); TYPE(key, __be32[4]); TYPE(value, enum addr_flags); } addrs SEC(".maps");

@@ -43,7 +43,7 @@ func (s *Steering) openMaps() error {
 		}
 	}
 	for name, spec := range s.spec.Maps {
-		if name == steerMapXsks {
+		if name == steerMapXsks || name == steerMapQueues { // every port's own
 			continue
 		}
 		m, err := s.openMap(spec, dir)

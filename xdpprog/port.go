@@ -43,6 +43,7 @@ type Port struct {
 	program *ebpf.Program
 	id      ebpf.ProgramID
 	xsks    *ebpf.Map
+	queues  *ebpf.Map
 }
 
 // Attach puts the steering program on an interface. What a predecessor left there
@@ -67,7 +68,7 @@ func (s *Steering) attach(program string, ifindex int, name string, mode AttachM
 		return nil, err
 	}
 	defer c.Close()
-	p.program, p.xsks = c.DetachProgram(program), c.DetachMap(steerMapXsks)
+	p.program, p.xsks, p.queues = c.DetachProgram(program), c.DetachMap(steerMapXsks), c.DetachMap(steerMapQueues)
 	info, err := p.program.Info()
 	if err == nil {
 		p.id, _ = info.ID()
@@ -75,7 +76,7 @@ func (s *Steering) attach(program string, ifindex int, name string, mode AttachM
 	}
 	if err != nil {
 		err = fmt.Errorf("attach XDP to %s: %w", name, err)
-		return nil, errors.Join(err, p.program.Close(), p.xsks.Close())
+		return nil, errors.Join(err, p.close())
 	}
 	s.mu.Lock()
 	s.ports[ifindex] = p
@@ -185,6 +186,18 @@ func (p *Port) Mode() AttachMode { return p.mode }
 // Reason says why the mode is what it is.
 func (p *Port) Reason() string { return p.reason }
 
+// SetQueues says that the first n receive queues have a socket or will have one.
+// Service packets of others pass to the kernel at once: dropping them while the
+// heartbeat is young would be for as long as the daemon lives. That is the case where the
+// device has more queues than are wanted, or is given more (ethtool -L). Before
+// SetQueues, and for 0, every queue is meant to have a socket.
+func (p *Port) SetQueues(n int) error {
+	if err := p.queues.Put(uint32(0), uint32(n)); err != nil {
+		return fmt.Errorf("served queues of %s: %w", p.name, err)
+	}
+	return nil
+}
+
 // SetSocket gives the packets of a receive queue to an AF_XDP socket that is bound to
 // it. The kernel takes the entry away when the socket is closed.
 func (p *Port) SetSocket(queue int, fd int) error {
@@ -243,7 +256,11 @@ func (p *Port) Close() error {
 
 // release closes what this process holds, and ends the attachment if asked.
 func (p *Port) release(detach bool) error {
-	return errors.Join(closeLink(p.link, detach), p.program.Close(), p.xsks.Close())
+	return errors.Join(closeLink(p.link, detach), p.close())
+}
+
+func (p *Port) close() error {
+	return errors.Join(p.program.Close(), p.xsks.Close(), p.queues.Close())
 }
 
 func (p *Port) pinPath() string { return p.s.linkPin(hookXDP, p.ifindex) }

@@ -8,7 +8,7 @@
  *   egress     TCX on a NIC, way out: replies of kept-client backends that the
  *              kernel sends (endpoints on this node, overlays) go to the host link
  *
- * The maps but xsks are shared by all interfaces and change in place.
+ * The maps but xsks and queues are shared by all interfaces. All change in place.
  */
 #include "frame.h"
 
@@ -25,6 +25,13 @@ INLINE bool heartbeat_young(struct config *s)
 {
 	__u64 *beat = first(&heartbeat);
 	return s && beat && *beat && ktime_get_boot_ns() - *beat < s->pass_after_ns;
+}
+
+/* Whether a receive queue is meant to have a socket. */
+INLINE bool queue_served(__u32 queue)
+{
+	__u32 *n = first(&queues);
+	return n && (*n == 0 || queue < *n);
 }
 
 INLINE bool node_port_open(struct tuple *t)
@@ -81,8 +88,9 @@ SEC("xdp.frags") int steer(struct xdp_md *ctx)
 		c->steered++;
 		return XDP_REDIRECT;
 	}
-	/* No socket. The kernel would answer live flows with RST: it may not, while a restart is under way. */
-	if (heartbeat_young(s)) {
+	/* No socket. The kernel would answer live flows with RST: it may not, while a restart
+	 * is under way. A queue that is never to have one would wait for it for ever. */
+	if (queue_served(ctx->rx_queue_index) && heartbeat_young(s)) {
 		c->missed_dropped++;
 		return XDP_DROP;
 	}

@@ -59,6 +59,7 @@ const (
 	steerMapHeartbeat   = "heartbeat"
 	steerMapKeepSources = "keep_sources"
 	steerMapNodeports   = "nodeports"
+	steerMapQueues      = "queues"
 	steerMapSettings    = "settings"
 	steerMapXsks        = "xsks"
 	steerProgEgress     = "egress"
@@ -123,6 +124,7 @@ type steerMapSpecs struct {
 	Heartbeat   *ebpf.MapSpec `ebpf:"heartbeat"`
 	KeepSources *ebpf.MapSpec `ebpf:"keep_sources"`
 	Nodeports   *ebpf.MapSpec `ebpf:"nodeports"`
+	Queues      *ebpf.MapSpec `ebpf:"queues"`
 	Settings    *ebpf.MapSpec `ebpf:"settings"`
 	Xsks        *ebpf.MapSpec `ebpf:"xsks"`
 }
@@ -159,6 +161,7 @@ type steerMaps struct {
 	Heartbeat   *ebpf.Map `ebpf:"heartbeat"`
 	KeepSources *ebpf.Map `ebpf:"keep_sources"`
 	Nodeports   *ebpf.Map `ebpf:"nodeports"`
+	Queues      *ebpf.Map `ebpf:"queues"`
 	Settings    *ebpf.Map `ebpf:"settings"`
 	Xsks        *ebpf.Map `ebpf:"xsks"`
 }
@@ -171,6 +174,7 @@ func (m *steerMaps) Close() error {
 		m.Heartbeat,
 		m.KeepSources,
 		m.Nodeports,
+		m.Queues,
 		m.Settings,
 		m.Xsks,
 	)

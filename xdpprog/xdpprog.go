@@ -5,13 +5,14 @@
 //	NIC in ──► steer ──┬─ a rule matches ──► xsks[queue] ──► worker
 //	                   │                        └─ no socket: heartbeat young: drop
 //	                   │                                      old or never: kernel
+//	                   │                                      queue never served: kernel
 //	                   └─ no rule, any doubt ─► kernel, untouched
 //	NIC out ─► egress ─── source is kept ─────► host link ──► host_link ──► worker
 //
 // What matches is in maps shared by all interfaces and changed in place: Frontends,
 // node ports, addresses with their flags, kept sources, settings. What an
-// interface has of its own is its program instance and its sockets (an XSKMAP
-// takes only sockets of the receiving device and queue).
+// interface has of its own is its program instance, its sockets (an XSKMAP takes only
+// sockets of the receiving device and queue) and how many queues get one.
 //
 // Everything attached is a bpf_link and, where Config.PinDir is set, pinned with the
 // shared maps on a bpffs. A daemon that dies leaves a working kernel side; its
@@ -21,7 +22,7 @@
 // writer, and a second gateway needs a directory of its own.
 //
 // The order that keeps every packet in good hands: Load, SetSettings, Reconcile,
-// Attach, SetSocket, Heartbeat; then DetachOthers.
+// Attach, SetQueues, SetSocket, Heartbeat; then DetachOthers.
 package xdpprog
 
 import (
@@ -132,7 +133,7 @@ func (s *Steering) start() error {
 	return s.takeOverSettings()
 }
 
-// instance loads one program with the shared maps and an XSKMAP of its own.
+// instance loads one program with the shared maps and a port's maps of its own.
 func (s *Steering) instance(program string) (*ebpf.Collection, error) {
 	spec := s.spec.Copy()
 	spec.Programs = map[string]*ebpf.ProgramSpec{program: spec.Programs[program]}
@@ -148,7 +149,7 @@ type Counters struct {
 	Steered          uint64 // to a socket
 	Passed           uint64 // no rule matched: the kernel's
 	MissedDropped    uint64 // a rule matched, no socket, heartbeat young
-	MissedPassed     uint64 // a rule matched, no socket, heartbeat old
+	MissedPassed     uint64 // a rule matched, no socket, heartbeat old or a queue beyond Port.SetQueues
 	EgressRedirected uint64 // sent by the kernel, caught for the host link
 }
 
