@@ -160,6 +160,18 @@ func BenchmarkSweep(b *testing.B) {
 	}
 }
 
+// BenchmarkRefusedSYN is what a SYN costs at the half-open cap, where the search
+// for an old flow finds one half-open flow in thousands, and that is young.
+func BenchmarkRefusedSYN(b *testing.B) {
+	_, h := sparseHalfOpen(b)
+	n := newFlow(header.ProtoTCP, true, 1_000_000)
+	for b.Loop() {
+		if _, s := h.Create(bootTime, &n); s != HalfOpenLimit {
+			b.Fatal(s)
+		}
+	}
+}
+
 func BenchmarkObserve(b *testing.B) {
 	_, h := testTable(b, 1000, 0)
 	r := h.mustCreate(b, bootTime, newFlow(header.ProtoTCP, false, 1))

@@ -145,6 +145,52 @@ func TestHalfOpenCap(t *testing.T) {
 	validate(t, tb)
 }
 
+// sparseHalfOpen is a table at its half-open cap: in one arena all flows are
+// half-open, in the other one of many is.
+func sparseHalfOpen(t testing.TB) (*Table, *Handle) {
+	const dense, sparse = 999, 5000
+	tb, h := testTableOf(t, Config{IPv4Flows: 10_000, IPv6Flows: 10_000, HalfOpen: dense + 1, Timeouts: DefaultTimeouts()})
+	for n := range uint32(sparse) {
+		if r := h.mustCreate(t, bootTime, newFlow(header.ProtoTCP, true, n)); n > 0 {
+			h.establish(r, bootTime)
+		}
+	}
+	for n := range uint32(dense) {
+		h.mustCreate(t, bootTime, newFlow(header.ProtoTCP, false, n))
+	}
+	return tb, h
+}
+
+// While all half-open flows are young, the search for one to shed rests: a SYN
+// that is refused must not cost thousands of records each time. When they are no
+// longer young, it has rested.
+func TestRefusedSYNsLookAtFewRecords(t *testing.T) {
+	tb, h := sparseHalfOpen(t)
+	refuse := func() {
+		t.Helper()
+		n := newFlow(header.ProtoTCP, true, 1_000_000)
+		if _, s := h.Create(bootTime, &n); s != HalfOpenLimit {
+			t.Fatalf("Create: %v, want a refusal", s)
+		}
+	}
+	for range 2 * huntLength / halfOpenSample {
+		refuse()
+	}
+	before := [2]uint32{h.hunt[0].cursor, h.hunt[1].cursor}
+	for range 100 {
+		refuse()
+	}
+	if after := [2]uint32{h.hunt[0].cursor, h.hunt[1].cursor}; after != before {
+		t.Errorf("after thousands of refusals in one tick the hunt goes on: from %v to %v", before, after)
+	}
+	later := bootTime + Time(time.Second)
+	h.mustCreate(t, later, newFlow(header.ProtoTCP, true, 1_000_000))
+	if c := tb.Counts(); c.Shed[ShedHalfOpen] != 1 {
+		t.Errorf("a second later %d half-open flows were shed, want 1", c.Shed[ShedHalfOpen])
+	}
+	validate(t, tb)
+}
+
 // A range of ports is used to the last one where the order meets every port, and the
 // tries are bounded.
 func TestPorts(t *testing.T) {

@@ -68,6 +68,10 @@ type hunter struct {
 	cursor  uint32
 	restful [NumSheds]bool
 	until   [NumSheds]ticks // do not hunt before, if restful
+
+	// At the half-open cap: records looked at in vain in the tick wearyAt.
+	weary   uint32
+	wearyAt ticks
 }
 
 // count books a flow in or out.
@@ -183,15 +187,24 @@ func (h *Handle) shedHalfOpen(a *arena, now ticks) bool {
 	return other.flows != 0 && h.shedOldest(other, now)
 }
 
+// shedOldest looks in one arena. Searches in vain look at no more than huntLength
+// records in a tick together, so a flood of SYNs that are all refused costs little;
+// a rest as long as huntRest would refuse those whose turn comes meanwhile.
 func (h *Handle) shedOldest(a *arena, now ticks) bool {
 	f := family(a.v6)
 	if h.live(f, SynSeen)+h.live(f, SynRecv) <= 0 {
 		return false
 	}
+	u := &h.hunt[f]
+	if u.wearyAt != now {
+		u.weary, u.wearyAt = 0, now
+	}
+	budget := min(huntLength-u.weary, a.records)
 	var oldest uint32
 	var found meta
-	for left, sample := min(huntLength, a.records), halfOpenSample; left > 0 && sample > 0; left-- {
-		i := h.hunt[f].step(a)
+	left := budget
+	for sample := halfOpenSample; left > 0 && sample > 0; left-- {
+		i := u.step(a)
 		m := a.flow(i).load()
 		if !m.live() || !m.state().HalfOpen() {
 			continue
@@ -202,6 +215,7 @@ func (h *Handle) shedOldest(a *arena, now ticks) bool {
 		}
 	}
 	if oldest == 0 || now.since(found.seen()) < halfOpenGrace || !h.kill(a, oldest, found) {
+		u.weary += budget - left
 		return false
 	}
 	h.p.shed[ShedHalfOpen].Add(1)
