@@ -30,9 +30,9 @@ func OpenFile(path string, c Config, now Time) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := openLocked(path)
 	if err != nil {
-		return nil, fmt.Errorf("flowtable: %w", err)
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	t := &File{file: f}
 	if err := t.open(size, c, now); err != nil {
@@ -42,13 +42,50 @@ func OpenFile(path string, c Config, now Time) (*File, error) {
 	return t, nil
 }
 
-func (f *File) open(size int64, c Config, now Time) error {
-	if err := unix.Flock(int(f.file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return ErrInUse
+// lockTries bounds how often a file may be deleted between its opening and locking.
+const lockTries = 10
+
+// openLocked opens the file that has the path, and locks it.
+func openLocked(path string) (*os.File, error) {
+	for range lockTries {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			return nil, err
 		}
-		return fmt.Errorf("flock: %w", err)
+		current, err := lock(f, path)
+		if current && err == nil {
+			return f, nil
+		}
+		f.Close()
+		if err != nil {
+			return nil, err
+		}
 	}
+	return nil, errors.New("is deleted again and again while it is opened: who does that?")
+}
+
+// lock locks an open file, and says whether it still is what the path names: who
+// had it locked before may have deleted it (Remove). With a lock on a file without a name, the
+// next process would make another one, and both would run.
+func lock(f *os.File, path string) (current bool, err error) {
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return false, ErrInUse
+		}
+		return false, fmt.Errorf("flock: %w", err)
+	}
+	ours, err := f.Stat()
+	if err != nil {
+		return false, err
+	}
+	named, err := os.Stat(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil && os.SameFile(ours, named), err
+}
+
+func (f *File) open(size int64, c Config, now Time) error {
 	found, err := f.file.Stat()
 	if err != nil {
 		return err
