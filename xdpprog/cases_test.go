@@ -20,6 +20,8 @@ const (
 	snatCount        = 1000
 	tcp, udp, sctp   = header.ProtoTCP, header.ProtoUDP, header.ProtoSCTP
 	icmp4, icmp6     = header.ProtoICMP, header.ProtoICMPv6
+
+	esp, gre, ipip, ospf = 50, 47, 4, 89 // the kernel's, whole or in fragments
 )
 
 func addr(s string) header.Addr { return header.AddrFrom(netip.MustParseAddr(s)) }
@@ -172,6 +174,18 @@ func verdictCases() []verdictCase {
 		{"fragment behind options v6", pkt{src: client6, dst: vip6, proto: udp, ext: []ex{{kind: hopopts, units: 1}, {kind: fragment, units: 1, fragment: 8}}}, steers},
 		{"options behind a fragment header v6", pkt{src: client6, dst: vip6, proto: udp, ext: []ex{{kind: fragment, units: 1, fragment: 8}, {kind: dstopts, units: 3}}}, steers},
 
+		{"options behind a fragment header v6, to the node", pkt{src: client6, dst: node6, proto: udp, ext: []ex{{kind: fragment, units: 1, fragment: 8}, {kind: dstopts, units: 3}}}, kernel},
+		{"options behind a fragment header v6, kept source", pkt{src: kept6, dst: client6, proto: tcp, ext: []ex{{kind: fragment, units: 1, fragment: 8}, {kind: dstopts, units: 3}}}, both},
+		{"AH behind a fragment header v6, to the node", pkt{src: client6, dst: node6, proto: tcp, ext: []ex{{kind: fragment, units: 1, fragment: more}, {kind: auth, units: 3}}}, kernel},
+		{"options behind a fragment header v6, to an SNAT address", pkt{src: plain6, dst: snat6, proto: udp, ext: []ex{{kind: fragment, units: 1, fragment: 8}, {kind: hopopts, units: 1}}}, steers},
+		{"fragment behind options v6, to the node", pkt{src: client6, dst: node6, proto: udp, ext: []ex{{kind: hopopts, units: 1}, {kind: fragment, units: 1, fragment: 8}}}, steers},
+		{"later fragment of ICMP to the node", pkt{src: client4, dst: node4, proto: icmp4, fragOffset: 1480}, steers},
+		{"later fragment of ICMPv6 to the node", pkt{src: client6, dst: node6, proto: icmp6, ext: frag6(1480)}, steers},
+		{"later fragment of ICMP to the node v6", pkt{src: client6, dst: node6, proto: icmp4, ext: frag6(1480)}, kernel},
+		{"later fragment of SCTP to the node", pkt{src: client4, dst: node4, proto: sctp, fragOffset: 1480}, steers},
+		{"error about a fragment of the node's ESP", about(11, pkt{src: node4, dst: plain4, proto: esp, fragOffset: 1480}), kernel},
+		{"error about a fragment of ours v6", about(3, pkt{src: snat6, dst: plain6, proto: udp, ext: frag6(1480)}), steers},
+
 		{"hop-by-hop options", pkt{src: client6, dst: vip6, proto: tcp, dport: 80, ext: []ex{{kind: hopopts, units: 1}}}, steers},
 		{"all extension headers", pkt{src: client6, dst: vip6, proto: tcp, dport: 80, ext: []ex{{kind: hopopts, units: 2},
 			{kind: dstopts, units: 1}, {kind: routing, units: 3}, {kind: fragment, units: 1}, {kind: auth, units: 3}, {kind: dstopts, units: 4}}}, steers},
@@ -192,6 +206,19 @@ func verdictCases() []verdictCase {
 			c.want = kernel
 		}
 		cases = append(cases, c)
+	}
+	for _, proto := range []uint8{esp, gre, ipip, ospf, 0, 51, 60} { // as IPv4 protocols, the last three are nothing that is walked
+		for _, to := range []string{node4, vip4, snat4} {
+			cases = append(cases,
+				verdictCase{fmt.Sprintf("first fragment of protocol %d to %s", proto, to), pkt{src: client4, dst: to, proto: proto, fragMore: true}, kernel},
+				verdictCase{fmt.Sprintf("later fragment of protocol %d to %s", proto, to), pkt{src: client4, dst: to, proto: proto, fragOffset: 1480}, kernel})
+		}
+		cases = append(cases, verdictCase{fmt.Sprintf("fragment of protocol %d from a kept source", proto), pkt{src: kept4, dst: client4, proto: proto, fragOffset: 1480}, kernel})
+	}
+	for _, proto := range []uint8{esp, gre, ipip, ospf, 59} {
+		for _, to := range []string{node6, vip6, snat6} {
+			cases = append(cases, verdictCase{fmt.Sprintf("fragment of protocol %d to %s", proto, to), pkt{src: client6, dst: to, proto: proto, ext: frag6(1480 | more)}, kernel})
+		}
 	}
 	return cases
 }

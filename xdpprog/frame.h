@@ -35,21 +35,33 @@ __attribute__((noinline)) __u32 advance(__u32 at, __u32 by)
 	return at + by;
 }
 
+INLINE bool has_ports(__u8 proto)
+{
+	return proto == PROTO_TCP || proto == PROTO_UDP || proto == PROTO_SCTP;
+}
+
+INLINE bool is_extension(__u8 proto)
+{
+	return proto == PROTO_HOPOPTS || proto == PROTO_ROUTING || proto == PROTO_DSTOPTS ||
+	       proto == PROTO_FRAGMENT || proto == PROTO_AH;
+}
+
 /* Steps over IPv6 extension headers: from offset at, to the header that *next then
  * names or to the payload of a fragment. 0 if they do not end. */
 INLINE __u32 skip_extensions(void *data, void *end, __u32 at, __u8 *next, struct tuple *t)
 {
 	for (int i = 0; i <= MAX_EXTENSIONS; i++) {
 		struct extension *e = data + at;
-		if (*next != PROTO_HOPOPTS && *next != PROTO_ROUTING && *next != PROTO_DSTOPTS &&
-		    *next != PROTO_FRAGMENT && *next != PROTO_AH)
+		if (!is_extension(*next))
 			return at;
 		if (!within(e + 1, end, t))
 			return 0;
 		if (*next == PROTO_FRAGMENT) {
 			t->fragment = e->fragment & ntohs(0xfff9); /* neither offset nor M: atomic, RFC 6946 */
-			if (t->fragment)
+			if (t->fragment) {
+				*next = e->next; /* of the packet; its sender repeats it in all fragments, RFC 8200 section 4.5 */
 				return at;
+			}
 			at = advance(at, 8);
 		} else if (*next == PROTO_AH) {
 			at = advance(at, (e->len + 2) * 4); /* RFC 4302 section 2.2 */
@@ -92,12 +104,18 @@ INLINE __u32 read_ip(void *data, void *end, __u32 at, struct tuple *t)
 	return at;
 }
 
+/* Whether the protocol, a fragment's too, is one that flows have. */
+INLINE bool is_transport(struct tuple *t)
+{
+	return has_ports(t->dst.proto) || t->dst.proto == (t->v6 ? PROTO_ICMPV6 : PROTO_ICMP);
+}
+
 INLINE bool read_ports(void *data, void *end, __u32 at, struct tuple *t)
 {
 	struct ports *p = data + at;
-	if (t->fragment) /* judged by address alone: later ones have no ports */
-		return 1;
-	if (t->dst.proto != PROTO_TCP && t->dst.proto != PROTO_UDP && t->dst.proto != PROTO_SCTP)
+	if (t->fragment) /* judged by address and protocol alone: later ones have no ports */
+		return is_transport(t) || (t->v6 && is_extension(t->dst.proto));
+	if (!has_ports(t->dst.proto))
 		return 0;
 	if (!within(p + 1, end, t))
 		return 0;

@@ -51,8 +51,8 @@ INLINE bool to_us(struct tuple *t, struct config *s)
 		return 0;
 	if (t->echo)
 		return *dst & VIP;
-	if (t->fragment)
-		return 1;
+	if (t->fragment) /* behind an extension header may be anything: on the node's addresses, the node's */
+		return !(*dst & NODE) || is_transport(t);
 	if (*dst & HAS_FRONTEND && map_lookup(&frontends, &t->dst))
 		return 1;
 	if (*dst & NODE && node_port_open(t))
