@@ -1,7 +1,7 @@
 package flowtable
 
 import (
-	"errors"
+	"fmt"
 	"math"
 	"math/bits"
 	"sync/atomic"
@@ -9,11 +9,13 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// MaxHandles is how many participants a table can have at once.
-const MaxHandles = 64
+// MaxHandles is how many participants a table can have at once: 256 workers, and
+// readers. One that is not registered costs 576 bytes of heap and nothing else;
+// what is done per participant ends with the highest that ever was.
+const MaxHandles = 256 + 8
 
 // ErrHandles means that MaxHandles are registered.
-var ErrHandles = errors.New("flowtable: 64 handles are registered")
+var ErrHandles = fmt.Errorf("flowtable: %d handles are registered", MaxHandles)
 
 // offline is the seen word of a participant that holds no refs.
 const offline = math.MaxUint64

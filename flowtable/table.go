@@ -27,7 +27,8 @@ const (
 	// seen once in 10^6 inserts.
 	bucketLoad = 5
 
-	minReserve   = 4096
+	// The reserve: what all handles may keep free for themselves, and room for limbo.
+	minReserve   = MaxHandles*(2*magazineSize+freshSize) + 4096
 	reserveShare = 32
 )
 

@@ -271,6 +271,45 @@ func TestRegisterLimit(t *testing.T) {
 	}
 }
 
+// As many handles as there may be keep free records for themselves, and a small
+// table can still be filled by any one.
+func TestHandlesKeepFewRecords(t *testing.T) {
+	if MaxHandles < 256+4 {
+		t.Errorf("%d handles: 256 workers and some readers want one each", MaxHandles)
+	}
+	const flows = 1000
+	tb, first := testTable(t, flows, 0)
+	first.Leave()
+	handles := []*Handle{first}
+	for range MaxHandles - 1 {
+		h, err := tb.Register()
+		if err != nil {
+			t.Fatal(err)
+		}
+		handles = append(handles, h)
+	}
+	use := func(h *Handle, n uint32) {
+		t.Helper()
+		h.Enter(bootTime)
+		refs := make([]Ref, n)
+		for i := range n {
+			refs[i] = h.mustCreate(t, bootTime, newFlow(header.ProtoUDP, false, i))
+		}
+		for _, r := range refs {
+			h.Delete(r)
+		}
+		for range n/maxReclaim + 2 {
+			h.Enter(bootTime)
+		}
+		h.Leave()
+	}
+	for _, h := range handles {
+		use(h, 2*magazineSize+freshSize+1)
+	}
+	use(handles[len(handles)/2], flows)
+	validate(t, tb)
+}
+
 // What a closed handle kept is there for the others: a table can be filled,
 // emptied and filled again by handles that come and go.
 func TestHandlesComeAndGo(t *testing.T) {
