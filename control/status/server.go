@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 )
 
@@ -23,6 +24,10 @@ type Server struct {
 	gateway Gateway
 	log     *slog.Logger
 	http    http.Server
+
+	// Every request holds it for reading; Shutdown takes it once to wait for them all.
+	requests sync.RWMutex
+	closed   bool
 }
 
 // NewServer returns a server for a gateway.
@@ -38,7 +43,7 @@ func NewServer(g Gateway, log *slog.Logger) *Server {
 	mux.HandleFunc("PUT /v1/drains/{backend...}", func(w http.ResponseWriter, r *http.Request) { s.drain(w, r, true) })
 	mux.HandleFunc("DELETE /v1/drains/{backend...}", func(w http.ResponseWriter, r *http.Request) { s.drain(w, r, false) })
 	s.http = http.Server{
-		Handler:           mux,
+		Handler:           http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.serve(mux, w, r) }),
 		ReadHeaderTimeout: 5 * time.Second,
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    1 << 16,
@@ -55,13 +60,29 @@ func (s *Server) Serve(l net.Listener) error {
 	return nil
 }
 
-// Shutdown closes the listener (which removes the socket), lets requests finish
-// until ctx ends, and then cuts them off, which is an error.
-func (s *Server) Shutdown(ctx context.Context) error {
-	if err := s.http.Shutdown(ctx); err != nil {
-		return errors.Join(fmt.Errorf("status requests cut off: %w", err), s.http.Close())
+// serve answers one request, unless the server is closed.
+func (s *Server) serve(h http.Handler, w http.ResponseWriter, r *http.Request) {
+	s.requests.RLock()
+	defer s.requests.RUnlock()
+	if s.closed {
+		panic(http.ErrAbortHandler)
 	}
-	return nil
+	h.ServeHTTP(w, r)
+}
+
+// Shutdown closes the listener (which removes the socket), lets requests finish
+// until ctx ends, and then cuts them off, which is an error. When it returns nobody
+// asks the Gateway any more.
+func (s *Server) Shutdown(ctx context.Context) error {
+	err := s.http.Shutdown(ctx)
+	if err != nil {
+		err = errors.Join(fmt.Errorf("status requests cut off: %w", err), s.http.Close())
+	}
+	// Cut off is the connection; whoever writes to it notices only then.
+	s.requests.Lock()
+	defer s.requests.Unlock()
+	s.closed = true
+	return err
 }
 
 func (s *Server) reply(w http.ResponseWriter, v any) {

@@ -218,6 +218,51 @@ func (g *gated) Flows(f *status.FlowFilter, cursor uint64, limit int, page []sta
 	return g.Gateway.Flows(f, cursor, limit, page)
 }
 
+// TestShutdownWaits: a request that is cut off still asks the gateway for a moment.
+// Until it has ended, what it reads must not go away.
+func TestShutdownWaits(t *testing.T) {
+	g := &gated{Gateway: statustest.New(), gate: make(chan struct{})}
+	g.Many(3000)
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := status.Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := status.NewServer(g, slog.New(slog.DiscardHandler))
+	served, listed, down := make(chan error, 1), make(chan error, 1), make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	began := make(chan struct{})
+	go func() {
+		var once sync.Once
+		c := status.NewClient(path)
+		defer c.Close()
+		listed <- c.Flows(t.Context(), status.FlowFilter{}, func(*status.FlowView) error {
+			once.Do(func() { close(began) })
+			return nil
+		})
+	}()
+	<-began // the second page waits at the gate
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	go func() { down <- s.Shutdown(over) }()
+	if err := <-listed; err == nil {
+		t.Error("a listing that was cut off looks complete")
+	}
+	select {
+	case <-down:
+		close(g.gate)
+		t.Fatal("Shutdown returned while a request was in the gateway")
+	case <-time.After(50 * time.Millisecond):
+	}
+	close(g.gate)
+	if err := <-down; !errors.Is(err, context.Canceled) {
+		t.Errorf("Shutdown: %v", err)
+	}
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
+
 // TestFlowsReaderLeaves: a reader that goes away ends the listing in the server,
 // or the server of this test could not shut down.
 func TestFlowsReaderLeaves(t *testing.T) {

@@ -67,6 +67,7 @@ type Daemon struct {
 	servers  servers
 
 	// Two lives: workers go on until nothing sends them packets any more.
+	life          context.Context
 	cancel        context.CancelFunc // ends every goroutine but the workers
 	group         sync.WaitGroup
 	workersLife   context.Context
@@ -93,15 +94,14 @@ func Run(ctx context.Context, file string) error {
 	}
 	d.log = d.newLogger(c)
 	// The goroutines outlive ctx: flows are served while the gateway drains.
-	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	d.cancel = cancel
-	defer cancel()
+	d.life, d.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	defer d.cancel()
 	d.workersLife, d.cancelWorkers = context.WithCancel(context.WithoutCancel(ctx))
 	defer d.cancelWorkers()
-	if err := d.start(life); err != nil {
+	if err := d.start(d.life); err != nil {
 		return errors.Join(err, d.stop())
 	}
-	err = d.serve(ctx, life)
+	err = d.serve(ctx, d.life)
 	return errors.Join(err, d.stop())
 }
 

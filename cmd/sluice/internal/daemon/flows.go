@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"sync"
 
@@ -33,7 +34,10 @@ type flowReader struct {
 	mu     sync.Mutex // one participant, several callers
 	handle *flowtable.Handle
 	slice  [256]flowtable.Info
+	closed bool // the table's memory may be gone
 }
+
+var errFlowsClosed = errors.New("the daemon is ending: flows can no longer be read")
 
 func newFlowReader(t *flowtable.Table) (*flowReader, error) {
 	h, err := t.Register()
@@ -47,6 +51,7 @@ func (r *flowReader) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.handle.Close()
+	r.closed = true
 }
 
 // each calls f for the flows of one slice from cursor on, and returns where to go
@@ -54,6 +59,9 @@ func (r *flowReader) close() {
 func (r *flowReader) each(cursor uint64, f func(*flowtable.Info)) (next uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.closed {
+		return 0
+	}
 	next, n := r.handle.Dump(cursor, r.slice[:], flowtable.Time(bootNanos()))
 	for i := range r.slice[:n] {
 		f(&r.slice[i])
@@ -76,6 +84,10 @@ func (r *flowReader) delete(ctx context.Context, match func(*flowtable.Info) boo
 			return n, ctx.Err()
 		}
 		r.mu.Lock()
+		if r.closed {
+			r.mu.Unlock()
+			return n, errFlowsClosed
+		}
 		now := flowtable.Time(bootNanos())
 		// Online from the reading to the deleting: a record that was read is not
 		// given to another flow meanwhile.

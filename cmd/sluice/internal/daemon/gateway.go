@@ -91,9 +91,9 @@ func (d *Daemon) Drain(e status.Endpoint, on bool) (int, error) {
 	}
 	what := control.Drain{Addr: header.AddrFrom(e.Prefix.Addr()), Port: e.Port}
 	if on {
-		return d.loop.Drain(context.Background(), what)
+		return d.loop.Drain(d.life, what)
 	}
-	return d.loop.Undrain(context.Background(), what)
+	return d.loop.Undrain(d.life, what)
 }
 
 // WaitApplied implements status.Gateway.
