@@ -2,6 +2,8 @@ package flowtable
 
 import (
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -65,8 +67,8 @@ func BenchmarkLookup(b *testing.B) {
 }
 
 // benchLookup looks up in batches, as the worker does: hash and touch all, then
-// look up all; with flows, it touches the records in between. A packet's tuple is at hand when it is looked up, so the tuples of
-// a batch are copied before.
+// look up all; with flows, it touches the records in between. A packet's tuple is at
+// hand when it is looked up, so the tuples of a batch are copied before.
 func benchLookup(b *testing.B, h *Handle, tuples []header.Tuple, batch int, flows bool) {
 	const window = 1 << 14 // few enough that the tuples themselves stay in cache
 	var hash [64]uint64
@@ -108,6 +110,54 @@ func benchLookup(b *testing.B, h *Handle, tuples []header.Tuple, batch int, flow
 		b.Log(sink)
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/64, "ns/packet")
+}
+
+// BenchmarkTwoWorkers is what the choice of a table without locks is measured by:
+// two workers look up the same flows at once, as they do when a flow's two directions
+// arrive on two queues. With a lock for each flow they write what they otherwise read.
+func BenchmarkTwoWorkers(b *testing.B) {
+	type lock struct {
+		taken atomic.Uint32
+		_     [60]byte
+	}
+	for _, flows := range []int{1, 1000} {
+		for _, locked := range []bool{false, true} {
+			b.Run(fmt.Sprintf("flows=%d/locked=%v", flows, locked), func(b *testing.B) {
+				tb, _, tuples := benchTable(b, 1000, false)
+				locks := make([]lock, flows)
+				work := func(h *Handle) {
+					h.Enter(bootTime)
+					for i := range b.N {
+						at := shuffled(i, flows)
+						l, t := &locks[at].taken, &tuples[at]
+						if locked {
+							for !l.CompareAndSwap(0, 1) {
+							}
+						}
+						r, _ := h.Lookup(h.Hash(t), t, bootTime)
+						if locked {
+							l.Store(0)
+						}
+						if r == 0 {
+							b.Error("a flow is gone")
+							return
+						}
+					}
+				}
+				var wg sync.WaitGroup
+				b.ResetTimer()
+				for range 2 {
+					h, err := tb.Register()
+					if err != nil {
+						b.Fatal(err)
+					}
+					wg.Go(func() { work(h) })
+				}
+				wg.Wait()
+				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N), "ns/packet")
+			})
+		}
+	}
 }
 
 // BenchmarkCreate fills tables that were never touched by flows, then ends all: what one
