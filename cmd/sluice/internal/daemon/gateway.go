@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
@@ -259,7 +260,11 @@ func (p *port) view() status.InterfaceView {
 	if p.attach != nil {
 		v.Mode, v.Reason = p.attach.Mode().String(), p.attach.Reason()
 	}
-	for _, sl := range p.slots {
+	slots := p.slots
+	if p.open {
+		slots = slots[:p.served]
+	}
+	for _, sl := range slots {
 		q := status.QueueView{Queue: sl.queue, Worker: sl.worker, Reason: p.why}
 		if socket := sl.socket.Load(); socket != nil {
 			mode, reason := socket.Mode()
@@ -286,6 +291,31 @@ func (d *Daemon) stalled() []int {
 	return d.path.stalled(bootNanos())
 }
 
+// conditions are what is wrong with an open port. One that is not open is in
+// notReady.
+func (p *port) conditions(c *config.Configuration) (list []status.ConditionView) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.open || p.host {
+		return nil
+	}
+	if err := checkDevice(p.device, c); err != nil {
+		list = append(list, failed("mtu", err.Error()))
+	}
+	if p.served < len(p.slots) {
+		list = append(list, warning("queues", fmt.Sprintf("interface %s has %d queues and had %d at the start: some workers have less to do; restart the daemon to plan anew", p.name, p.served, len(p.slots))))
+	}
+	if p.device.spread <= p.served {
+		return list
+	}
+	detail := fmt.Sprintf("interface %s receives on %d queues and %d are served: what arrives on the others goes to the kernel. "+
+		"Let it receive on those only: ethtool -X %s equal %d, then: ethtool -L %s combined %d", p.name, p.device.spread, p.served, p.name, p.served, p.name, p.served)
+	if p.config.Queues != config.AllQueues {
+		return append(list, warning("queues", detail))
+	}
+	return append(list, failed("queues", detail+". Or restart the daemon to serve them all"))
+}
+
 // conditions are what an operator should know and nothing stops for.
 func (d *Daemon) conditions() (list []status.ConditionView) {
 	if d.servers.metrics != nil {
@@ -293,6 +323,9 @@ func (d *Daemon) conditions() (list []status.ConditionView) {
 	}
 	for _, w := range d.mirror.Status().Warnings {
 		list = append(list, warning("routes", w))
+	}
+	for _, p := range d.path.ports {
+		list = append(list, p.conditions(d.path.config)...)
 	}
 	for _, id := range d.stalled() {
 		list = append(list, failed("worker", fmt.Sprintf("worker %d has not moved for more than %v: its queues are not served; "+

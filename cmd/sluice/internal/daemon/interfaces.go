@@ -7,6 +7,7 @@ import (
 	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 
+	"sluice.dev/sluice/cmd/sluice/internal/rss"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/flowtable"
 )
@@ -16,6 +17,7 @@ import (
 const (
 	frameHeadroom  = 256
 	frameL2Bytes   = 14 + 2*4
+	maxFrameSize   = 4096
 	maxSharedLinks = 63 // links of one worker that poll can wait on
 )
 
@@ -27,6 +29,7 @@ type device struct {
 	mac     [6]byte
 	up      bool
 	queues  int // that can both receive and transmit
+	spread  int // queues that packets may arrive on
 	driver  string
 }
 
@@ -39,10 +42,7 @@ func findDevice(name string) (device, error) {
 	a := link.Attrs()
 	d := device{name: name, ifindex: a.Index, mtu: a.MTU, up: a.Flags&net.FlagUp != 0}
 	copy(d.mac[:], a.HardwareAddr)
-	d.driver, d.queues = ethtoolFacts(name)
-	if d.queues == 0 {
-		d.queues = 1
-	}
+	d.readQueues()
 	return d, nil
 }
 
@@ -62,26 +62,35 @@ func findDevices(c *config.Configuration) ([]device, error) {
 	return devices, nil
 }
 
-// ethtoolFacts asks the driver for its name and for the queues that can both
-// receive and transmit. Devices that do not answer have one queue.
-func ethtoolFacts(name string) (driver string, queues int) {
+// readQueues asks the driver for its name and queues. Devices that do not answer
+// have one queue.
+func (d *device) readQueues() {
+	d.queues, d.spread = 1, 1
 	e, err := ethtool.NewEthtool()
 	if err != nil {
-		return "", 0
+		return
 	}
 	defer e.Close()
-	driver, _ = e.DriverName(name)
-	c, err := e.GetChannels(name)
+	d.driver, _ = e.DriverName(d.name)
+	c, err := e.GetChannels(d.name)
 	if err != nil {
-		return driver, 0
+		return
 	}
-	return driver, int(c.CombinedCount + min(c.RxCount, c.TxCount))
+	d.queues = max(1, int(c.CombinedCount+min(c.RxCount, c.TxCount)))
+	d.spread = max(1, int(c.CombinedCount+c.RxCount))
+	if n, known := rss.Queues(d.ifindex); known {
+		d.spread = n
+	}
 }
 
 // checkDevice refuses what cannot work, before anything is changed.
 func checkDevice(d device, c *config.Configuration) error {
 	if room := c.Frames.Size - frameHeadroom - frameL2Bytes; d.mtu > room {
-		return fmt.Errorf("interface %s has MTU %d, but frames of %d bytes take at most %d: set frames.size to 4096, or the MTU to %d", d.name, d.mtu, c.Frames.Size, room, room)
+		do := fmt.Sprintf("ip link set %s mtu %d", d.name, room)
+		if c.Frames.Size < maxFrameSize {
+			do = fmt.Sprintf("set frames.size to %d and restart, or: %s", maxFrameSize, do)
+		}
+		return fmt.Errorf("interface %s has MTU %d, but frames of %d bytes take at most %d, and larger packets are lost: %s", d.name, d.mtu, c.Frames.Size, room, do)
 	}
 	return nil
 }

@@ -24,10 +24,16 @@ type port struct {
 
 	mu     sync.Mutex // guards what follows, for the status
 	device device
+	served int // slots that have a socket: the first ones
 	attach *xdpprog.Port
 	open   bool
 	why    string // not open
 }
+
+// servable is how many of its slots a device has queues for. Slots are fixed when the
+// workers are made, and so is the memory for their packets: a device that is given
+// more queues later is served on as many as before.
+func (p *port) servable(dev device) int { return min(len(p.slots), dev.queues) }
 
 // slot is the place of one socket in a worker's links.
 type slot struct {
@@ -61,13 +67,18 @@ func (d *datapath) bindPort(ctx context.Context, p *port) error {
 	if err == nil {
 		err = checkDevice(dev, d.config)
 	}
+	n := p.servable(dev)
+	if err == nil && n < len(d.workers) {
+		err = fmt.Errorf("%s has %d queues now, and each of %d workers needs one of its own on every interface: `ethtool -L %s combined %d`, or restart the daemon",
+			p.name, n, len(d.workers), p.name, len(d.workers))
+	}
 	if err != nil {
 		return p.closed(err)
 	}
 	p.mu.Lock()
-	p.device = dev
+	p.device, p.served = dev, n
 	p.mu.Unlock()
-	for _, sl := range p.slots {
+	for _, sl := range p.slots[:n] {
 		if err := d.openSlot(ctx, p, sl); err != nil {
 			return p.closed(errors.Join(err, d.closePort(ctx, p)))
 		}
@@ -83,8 +94,12 @@ func (d *datapath) attachPort(ctx context.Context, s *steering, p *port) error {
 	}
 	p.mu.Lock()
 	p.attach, p.open, p.why = attach, true, ""
+	served := p.served
 	p.mu.Unlock()
-	for _, sl := range p.slots {
+	if err := attach.SetQueues(served); err != nil {
+		return p.closed(errors.Join(err, d.closePort(ctx, p)))
+	}
+	for _, sl := range p.slots[:served] {
 		if err := attach.SetSocket(sl.queue, sl.socket.Load().FD()); err != nil {
 			return p.closed(errors.Join(err, d.closePort(ctx, p)))
 		}
@@ -237,6 +252,9 @@ func (p *port) fault() error {
 		return fmt.Errorf("device was created again: index %d is now %d", p.device.ifindex, dev.ifindex)
 	}
 	p.device = dev
+	if n := p.servable(dev); n != p.served {
+		return fmt.Errorf("%d queues are served, and it has %d now", p.served, dev.queues)
+	}
 	for _, sl := range p.slots {
 		if socket := sl.socket.Load(); socket != nil && socket.Gone() {
 			return errors.New("device was deleted")

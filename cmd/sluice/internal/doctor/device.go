@@ -158,7 +158,7 @@ func (e *examination) queues(d *Interface, c config.Interface) {
 			fmt.Sprintf("set queues to all, or: ethtool -L %s combined %d", d.Name, used))
 	case d.RSSQueues > used:
 		e.add(Warn, "queues", d.Name, fmt.Sprintf("%s, but packets are spread over %d: those of other queues go to the kernel", found, d.RSSQueues),
-			fmt.Sprintf("ethtool -X %s equal %d, or set queues to all", d.Name, used))
+			fmt.Sprintf("ethtool -X %s equal %d, then ethtool -L %s combined %d; or set queues to all", d.Name, used, d.Name, used))
 	case used > e.f.CPUs:
 		e.add(Warn, "queues", d.Name, fmt.Sprintf("%s, on %d CPUs", found, e.f.CPUs),
 			fmt.Sprintf("workers will share CPUs: ethtool -L %s combined %d", d.Name, e.f.CPUs))

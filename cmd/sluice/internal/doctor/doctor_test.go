@@ -112,7 +112,7 @@ func TestFindings(t *testing.T) {
 				{Queue: 0, Bound: true, ZeroCopy: true}, {Queue: 1, Reason: "busy"}}}}}
 		}, Fail, "driver-mode", "not bound: busy", "another process"},
 		{"too many queues wanted", func(f *Facts) { f.Config.Interfaces[0].Queues = 8 }, Fail, "queues", "8 configured, it has 4", "ethtool -L eth0 combined 8"},
-		{"spread too far", func(f *Facts) { f.Config.Interfaces[0].Queues = 2 }, Warn, "queues", "packets are spread over 4", "ethtool -X eth0 equal 2"},
+		{"spread too far", func(f *Facts) { f.Config.Interfaces[0].Queues = 2 }, Warn, "queues", "packets are spread over 4", "ethtool -X eth0 equal 2, then ethtool -L eth0 combined 2"},
 		{"more queues than CPUs", func(f *Facts) { f.CPUs = 2 }, Warn, "queues", "4 of 4 used, on 2 CPUs", "combined 2"},
 		{"MTU", eth(func(d *Interface) { d.MTU = 9000 }), Fail, "mtu", "9000, but a frame of 2048 bytes holds 1770", "frames.size to 4096"},
 		{"LRO", eth(func(d *Interface) { d.Features["rx-lro"] = true }), Fail, "offloads", "rx-lro is on", "ethtool -K eth0 lro off"},

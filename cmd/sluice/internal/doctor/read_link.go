@@ -13,6 +13,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/cmd/sluice/internal/rss"
 )
 
 // readInterface reads a device of this network namespace. Only its absence is an
@@ -28,6 +30,9 @@ func readInterface(name string) Interface {
 	d.Up = a.OperState == netlink.OperUp || a.OperState == netlink.OperUnknown && a.RawFlags&unix.IFF_UP != 0
 	d.Kind, d.MTU = link.Type(), a.MTU
 	d.Queues, d.RSSQueues = countQueues(name)
+	if n, known := rss.Queues(a.Index); known {
+		d.RSSQueues = n
+	}
 	if a.Xdp != nil && a.Xdp.Attached {
 		d.Program = programName(a.Xdp.ProgId)
 	}
@@ -61,7 +66,7 @@ func (d *Interface) readDriver(link netlink.Link) {
 }
 
 // countQueues counts the queues that both receive and transmit, and those that
-// packets are spread over: the receive queues.
+// receive: packets are spread over all of them unless the driver's table says less.
 func countQueues(name string) (both, rx int) {
 	dir := filepath.Join("/sys/class/net", name, "queues")
 	entries, err := os.ReadDir(dir)

@@ -1,0 +1,156 @@
+package daemon
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/safchain/ethtool"
+	"github.com/vishvananda/netlink"
+
+	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/xdpprog"
+)
+
+// portLab is one open port whose device changes.
+type portLab struct {
+	t     *testing.T
+	d     *datapath
+	steer *steering
+	p     *port
+}
+
+func newPortLab(t *testing.T, c *config.Configuration) *portLab {
+	t.Helper()
+	s, err := xdpprog.Load(xdpprog.Config{})
+	must(t, err)
+	d, endWorkers := testDatapath(t, c)
+	l := &portLab{t: t, d: d, steer: &steering{s: s}, p: d.ports[0]}
+	t.Cleanup(func() {
+		endWorkers()
+		must(t, l.steer.close(true))
+		must(t, d.close())
+	})
+	must(t, d.openPort(t.Context(), l.steer, l.p))
+	return l
+}
+
+// want looks at the port as the watcher does, and holds its state: how many queues
+// are served, why it is not open, what is reported about it.
+func (l *portLab) want(when string, served int, why string, conditions ...string) {
+	l.t.Helper()
+	l.d.check(l.t.Context(), l.steer, l.p)
+	if open := l.p.isOpen(); open != (why == "") || !strings.Contains(l.p.reason(), why) {
+		l.t.Fatalf("%s: open %v (%s), want %q", when, open, l.p.reason(), why)
+	}
+	if why == "" {
+		if v := l.p.view(); len(v.Queues) != served {
+			l.t.Errorf("%s: %d queues are served, want %d", when, len(v.Queues), served)
+		}
+	}
+	for _, sl := range l.p.slots {
+		if bound := sl.socket.Load() != nil; bound != (why == "" && sl.queue < served) {
+			l.t.Errorf("%s: queue %d has a socket: %v", when, sl.queue, bound)
+		}
+	}
+	var got []string
+	for _, c := range l.p.conditions(l.d.config) {
+		got = append(got, c.Level+" "+c.Name+": "+c.Detail)
+	}
+	ok := len(got) == len(conditions)
+	for i := range min(len(got), len(conditions)) {
+		ok = ok && strings.Contains(got[i], conditions[i])
+	}
+	if !ok {
+		l.t.Errorf("%s: conditions %q, want %q", when, got, conditions)
+	}
+}
+
+func setQueues(t *testing.T, n uint32) {
+	t.Helper()
+	e, err := ethtool.NewEthtool()
+	must(t, err)
+	defer e.Close()
+	// The end without the program never sends on more queues than the other receives on
+	// (drivers/net/veth.c): it shrinks first and grows last.
+	order := []string{nic, "peer0"}
+	if c, err := e.GetChannels(nic); err == nil && c.RxCount > n {
+		slices.Reverse(order)
+	}
+	for _, name := range order {
+		c, err := e.GetChannels(name)
+		must(t, err)
+		c.RxCount, c.TxCount = n, n
+		_, err = e.SetChannels(name, c)
+		must(t, err)
+	}
+}
+
+// TestFewerQueuesWanted: what arrives on the others is the kernel's, and that is said.
+func TestFewerQueuesWanted(t *testing.T) {
+	isolate(t)
+	addNIC(t, 4)
+	c := smallConfig()
+	c.Interfaces[0].Queues = 2
+	l := newPortLab(t, c)
+	l.want("two of four", 2, "", "warn queues: interface nic0 receives on 4 queues and 2 are served")
+	setQueues(t, 2)
+	l.want("two of two", 2, "")
+}
+
+// TestQueuesAdded: workers and their memory are made at the start. What is added
+// later goes to the kernel, and that is a failure to report.
+func TestQueuesAdded(t *testing.T) {
+	isolate(t)
+	addNIC(t, 4)
+	setQueues(t, 2)
+	l := newPortLab(t, smallConfig())
+	l.want("at the start", 2, "")
+	setQueues(t, 4)
+	l.want("two more", 2, "", "fail queues: interface nic0 receives on 4 queues and 2 are served")
+}
+
+// TestDeviceWithFewerQueues: it is served with what it has while every worker gets
+// a queue, and in full when it has them again.
+func TestDeviceWithFewerQueues(t *testing.T) {
+	isolate(t)
+	addNIC(t, 4)
+	c := smallConfig()
+	c.Workers = 2
+	l := newPortLab(t, c)
+	l.want("at the start", 4, "")
+	for _, step := range []struct {
+		queues, served int
+		why            string
+		conditions     []string
+	}{
+		{3, 3, "", []string{"warn queues: interface nic0 has 3 queues and had 4"}},
+		{1, 0, "has 1 queues now, and each of 2 workers needs one", nil},
+		{4, 4, "", nil},
+	} {
+		deleteNIC(t)
+		addNIC(t, step.queues)
+		l.want("created again", step.served, step.why, step.conditions...)
+	}
+	// More queues of the same device, as many as there are places for.
+	deleteNIC(t)
+	addNIC(t, 4)
+	setQueues(t, 2)
+	l.want("half of them", 2, "", "warn queues: interface nic0 has 2 queues and had 4")
+	setQueues(t, 4)
+	l.want("the rest", 4, "")
+}
+
+// TestMTURaised: the port stays open, and what cannot be received is said.
+func TestMTURaised(t *testing.T) {
+	isolate(t)
+	addNIC(t, 1)
+	l := newPortLab(t, smallConfig())
+	l.want("at the start", 1, "")
+	link, err := netlink.LinkByName(nic)
+	must(t, err)
+	must(t, netlink.LinkSetMTU(link, 9000))
+	l.want("raised", 1, "", "fail mtu: interface nic0 has MTU 9000, but frames of 2048 bytes take at most 1770")
+	must(t, netlink.LinkSetMTU(link, 1500))
+	l.want("as before", 1, "")
+}
