@@ -55,19 +55,22 @@ func (w *Worker) fits(d Desc, p *header.Packet, id nexthop.ID) Verdict {
 }
 
 // nextHop returns the flow's hop in the direction of a packet from side, looking
-// it up again while it is not known. Zero means: hold the packet.
+// it up again while it is not known. Zero means: hold the packet. The flow must be bound.
 func (w *Worker) nextHop(f *flowtable.Flow, side flowtable.Side, dst *header.Addr) nexthop.ID {
-	toBackend, toClient := f.NextHops()
+	binding, toBackend, toClient := f.Bound()
 	id := &toBackend
 	if side == flowtable.ReplySide {
 		id = &toClient
 	}
-	if *id == 0 {
-		*id = uint16(w.view.Lookup(dst).Hop)
-		if *id == 0 {
-			return 0
-		}
-		f.Bind(w.view.Generation, f.Service(), f.BackendRef(), toBackend, toClient)
+	if *id != 0 {
+		return nexthop.ID(*id)
+	}
+	*id = uint16(w.view.Lookup(dst).Hop)
+	// Another worker may have bound the flow by a later view since: then the other
+	// hop is not of our view, and this packet alone goes by ours.
+	if *id != 0 && binding == w.view.Generation {
+		service, backend := f.Owner()
+		f.Bind(binding, service, backend, toBackend, toClient)
 	}
 	return nexthop.ID(*id)
 }
@@ -76,14 +79,15 @@ func (w *Worker) nextHop(f *flowtable.Flow, side flowtable.Side, dst *header.Add
 // hops after a change of routes, and its backend after a restart.
 func (w *Worker) bind(ref flowtable.Ref) {
 	f := w.flows.Flow(ref)
-	if f.Binding() == w.view.Generation {
+	binding, _, _ := f.Bound()
+	if binding == w.view.Generation {
 		return
 	}
 	var toBackend, toClient header.Tuple
 	w.flows.Outgoing(ref, flowtable.ClientSide, &toBackend)
 	w.flows.Outgoing(ref, flowtable.ReplySide, &toClient)
-	service, backend := f.Service(), f.BackendRef()
-	if f.Binding() == 0 {
+	service, backend := f.Owner()
+	if binding == 0 {
 		client := toClient.Reverse()
 		service, backend = w.adopt(&client, &toBackend)
 	}
