@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -46,15 +47,19 @@ type Daemon struct {
 	level     *slog.LevelVar
 	startedAt time.Time
 
-	mu          sync.Mutex // guards the next four, which a reload changes
+	mu          sync.Mutex // guards the next six, which a reload or a repair changes
 	config      *config.Configuration
 	loadedAt    time.Time
 	reloadErr   error
 	needRestart []config.Change // changes in the file that wait for a restart
+	host        *hostlink.HostLink
+	hostErr     error // of the last repair
+
+	hostMu sync.Mutex   // held while the kernel is told what follows from config and host
+	routed []netip.Addr // source addresses with a route to the host link
 
 	flows    *flowtable.File
 	reader   *flowReader
-	host     *hostlink.HostLink
 	mirror   *neigh.Mirror
 	path     *datapath
 	steer    *steering
@@ -193,6 +198,9 @@ func (d *Daemon) loadProgram(context.Context) error {
 	s, err := xdpprog.Load(xdpprog.Config{
 		PinDir: filepath.Join(c.BPFFS, "sluice"), PassAfter: c.Heartbeat.PassAfter.D(), Logger: d.log,
 	})
+	if errors.Is(err, xdpprog.ErrInUse) {
+		return fmt.Errorf("another sluice runs with bpfFS %s: stop it, or give this one a bpfFS, a hostLink and interfaces of its own (%w)", c.BPFFS, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -208,33 +216,6 @@ func (d *Daemon) leftMount() bool {
 	_, err := os.Stat(d.mountMark())
 	return err == nil
 }
-
-// makeHostLink makes the way back into the kernel.
-func (d *Daemon) makeHostLink(context.Context) error {
-	c := d.config
-	if !c.HostLink.Enabled {
-		return nil
-	}
-	devices, err := findDevices(c)
-	if err != nil {
-		return err
-	}
-	workers, _, err := plan(devices, c)
-	if err != nil {
-		return err
-	}
-	mtu := minHostMTU
-	for _, dev := range devices {
-		mtu = max(mtu, dev.mtu)
-	}
-	d.host, err = hostlink.Ensure(hostlink.Config{
-		Name: c.HostLink.Name, KernelName: c.HostLink.Peer, Queues: workers, MTU: mtu, Addresses: c.HostLink.Addresses,
-	})
-	return err
-}
-
-// minHostMTU is what IPv6 needs (RFC 8200 section 5).
-const minHostMTU = 1280
 
 // makeDatapath makes the workers, which do nothing yet.
 func (d *Daemon) makeDatapath(context.Context) error {
@@ -252,14 +233,9 @@ func (d *Daemon) makeDatapath(context.Context) error {
 
 // startMirror follows the kernel's routes and neighbours.
 func (d *Daemon) startMirror(ctx context.Context) (err error) {
-	nc := neigh.Config{Table: d.path.hops, Logger: d.log}
-	for _, i := range d.config.Interfaces {
-		nc.Links = append(nc.Links, neigh.LinkConfig{Name: i.Name})
-	}
-	if d.host != nil {
-		nc.HostLink = &neigh.HostLink{KernelIndex: d.host.KernelIndex, KernelMAC: d.host.KernelMAC, UserMAC: d.host.MAC, MTU: d.host.MTU}
-	}
-	if d.mirror, err = neigh.New(nc); err != nil {
+	if d.mirror, err = neigh.New(neigh.Config{
+		Links: mirrorLinks(d.config), HostLink: mirrorHost(d.host), Table: d.path.hops, Logger: d.log,
+	}); err != nil {
 		return err
 	}
 	d.goes(func() {
@@ -289,9 +265,10 @@ func (d *Daemon) startControl(ctx context.Context) error {
 		Steering:  d.steer, Flows: d.reader, Feeds: []control.Feed{watcher},
 		Window: controlWindow,
 	})
-	if err := d.steer.settings(d.config, d.host); err != nil {
+	if err := d.applySettings(); err != nil {
 		return err
 	}
+	d.applySources()
 	d.goes(func() { _ = watcher.Run(ctx) })
 	d.goes(func() { _ = d.loop.Run(ctx) })
 	d.goes(func() { d.followAddresses(ctx) })
@@ -323,7 +300,7 @@ func (d *Daemon) openPorts(ctx context.Context) {
 	close(d.open)
 	d.log.Info("forwarding", "workers", len(d.path.workers), "took", time.Since(d.startedAt).Round(time.Millisecond))
 	d.goes(func() { d.heartbeat(ctx) })
-	d.path.watch(ctx, d.steer, d.reopened)
+	d.path.watch(ctx, d.steer, d.watchHostLink, d.reopened)
 }
 
 // openAll binds all sockets before the first one gets packets, so that what is
@@ -464,8 +441,8 @@ func (d *Daemon) stop() error {
 	if keep {
 		return errors.Join(append(errs, d.flows.Close())...)
 	}
-	if d.host != nil {
-		errs = append(errs, d.host.Remove())
+	if h := d.hostLink(); h != nil {
+		errs = append(errs, h.Remove())
 	}
 	if d.bpffs {
 		errs = append(errs, xdpprog.UnmountBPFFS(d.config.BPFFS), os.Remove(d.mountMark()))

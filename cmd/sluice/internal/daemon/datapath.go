@@ -223,6 +223,18 @@ func (d *datapath) stalled(now uint64) (ids []int) {
 	return ids
 }
 
+// devices are the interfaces as they were last seen, without the host link.
+func (d *datapath) devices() (list []device) {
+	for _, p := range d.ports {
+		if !p.host {
+			p.mu.Lock()
+			list = append(list, p.device)
+			p.mu.Unlock()
+		}
+	}
+	return list
+}
+
 func (d *datapath) blocks() []*stats.Block {
 	blocks := make([]*stats.Block, len(d.workers))
 	for i, w := range d.workers {

@@ -324,6 +324,12 @@ func (d *Daemon) conditions() (list []status.ConditionView) {
 	for _, w := range d.mirror.Status().Warnings {
 		list = append(list, warning("routes", w))
 	}
+	d.mu.Lock()
+	hostErr := d.hostErr
+	d.mu.Unlock()
+	if hostErr != nil {
+		list = append(list, failed("host-link", "cannot be repaired, so the kernel gets nothing from us: "+hostErr.Error()))
+	}
 	for _, p := range d.path.ports {
 		list = append(list, p.conditions(d.path.config)...)
 	}

@@ -83,9 +83,12 @@ func (d *device) readQueues() {
 	}
 }
 
+// frameRoom is the largest IP packet that a frame holds.
+func frameRoom(c *config.Configuration) int { return c.Frames.Size - frameHeadroom - frameL2Bytes }
+
 // checkDevice refuses what cannot work, before anything is changed.
 func checkDevice(d device, c *config.Configuration) error {
-	if room := c.Frames.Size - frameHeadroom - frameL2Bytes; d.mtu > room {
+	if room := frameRoom(c); d.mtu > room {
 		do := fmt.Sprintf("ip link set %s mtu %d", d.name, room)
 		if c.Frames.Size < maxFrameSize {
 			do = fmt.Sprintf("set frames.size to %d and restart, or: %s", maxFrameSize, do)

@@ -174,7 +174,9 @@ const watchEvery = 500 * time.Millisecond
 
 // watch reopens ports whose device was deleted and created again, and puts back a
 // program that somebody else took away, until ctx is done.
-func (d *datapath) watch(ctx context.Context, s *steering, reopened func(*port)) {
+//
+// first is called before the ports are looked at.
+func (d *datapath) watch(ctx context.Context, s *steering, first func(context.Context), reopened func(*port)) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for {
@@ -183,6 +185,7 @@ func (d *datapath) watch(ctx context.Context, s *steering, reopened func(*port))
 			return
 		case <-tick.C:
 		}
+		first(ctx)
 		for _, p := range d.ports {
 			if ctx.Err() == nil && d.check(ctx, s, p) {
 				reopened(p)

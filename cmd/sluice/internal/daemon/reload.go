@@ -94,7 +94,7 @@ func (d *Daemon) reload(ctx context.Context) {
 	}
 	d.mu.Unlock()
 	d.setLevel(merged)
-	if err := d.steer.settings(merged, d.host); err != nil {
+	if err := d.applySettings(); err != nil {
 		d.log.Error("kernel program settings", "error", err)
 	}
 	d.configure(ctx, merged)
@@ -116,6 +116,7 @@ func (d *Daemon) followAddresses(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-d.mirror.AddressesChanged():
+			d.applySources()
 			d.configure(ctx, d.configuration())
 		}
 	}

@@ -1,0 +1,173 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/control/hostlink"
+	"sluice.dev/sluice/control/neigh"
+	"sluice.dev/sluice/fastpath"
+)
+
+// minHostMTU is what IPv6 needs (RFC 8200 section 5).
+const minHostMTU = 1280
+
+// hostMTU is the largest of the interfaces' MTUs that frames hold.
+func hostMTU(c *config.Configuration, devices []device) int {
+	mtu := minHostMTU
+	for _, d := range devices {
+		mtu = max(mtu, d.mtu)
+	}
+	return min(mtu, frameRoom(c))
+}
+
+// ensureHostLink makes the pair, or makes it right again.
+func ensureHostLink(c *config.Configuration, workers, mtu int) (*hostlink.HostLink, error) {
+	return hostlink.Ensure(hostlink.Config{
+		Name: c.HostLink.Name, KernelName: c.HostLink.Peer, Queues: workers, MTU: mtu, Addresses: c.HostLink.Addresses,
+	})
+}
+
+// makeHostLink makes the way back into the kernel.
+func (d *Daemon) makeHostLink(context.Context) error {
+	c := d.config
+	if !c.HostLink.Enabled {
+		return nil
+	}
+	devices, err := findDevices(c)
+	if err != nil {
+		return err
+	}
+	workers, _, err := plan(devices, c)
+	if err != nil {
+		return err
+	}
+	d.host, err = ensureHostLink(c, workers, hostMTU(c, devices))
+	return err
+}
+
+// hostLink is the pair as it is now; nil if there is to be none.
+func (d *Daemon) hostLink() *hostlink.HostLink {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.host
+}
+
+// watchHostLink repairs the pair if somebody deleted or changed it, and widens it
+// for interfaces whose MTU was raised.
+func (d *Daemon) watchHostLink(ctx context.Context) {
+	h := d.hostLink()
+	if h == nil {
+		return
+	}
+	mtu := hostMTU(d.path.config, d.path.devices())
+	why := h.Check()
+	if why == nil && mtu > h.MTU {
+		why = fmt.Errorf("MTU is %d, interfaces have %d", h.MTU, mtu)
+	}
+	if why == nil {
+		return
+	}
+	next, err := ensureHostLink(d.path.config, len(d.path.workers), max(mtu, h.MTU))
+	if err == nil {
+		err = d.useHostLink(ctx, next)
+	}
+	d.mu.Lock()
+	before := d.hostErr
+	d.hostErr = err
+	d.mu.Unlock()
+	switch {
+	case err == nil:
+		d.log.Warn("host link repaired", "interface", h.Name, "why", why)
+	case ctx.Err() == nil && (before == nil || before.Error() != err.Error()):
+		d.log.Error("host link cannot be repaired, trying again", "interface", h.Name, "why", why, "error", err)
+	}
+}
+
+// useHostLink tells everybody who the two ends are now. Its sockets are the port's,
+// which finds that its device was made again. If one cannot be told, the old pair
+// stays the known one, and the next look finds it wrong again.
+func (d *Daemon) useHostLink(ctx context.Context, h *hostlink.HostLink) error {
+	mac := fastpath.HostMAC{Kernel: h.KernelMAC, User: h.MAC}
+	for id := range d.path.workers {
+		if err := d.path.onWorker(ctx, id, func(w *fastpath.Worker) { w.SetHostMAC(mac) }); err != nil {
+			return err
+		}
+	}
+	if err := d.mirror.SetLinks(mirrorLinks(d.path.config), mirrorHost(h)); err != nil {
+		return err
+	}
+	d.hostMu.Lock()
+	defer d.hostMu.Unlock()
+	if err := d.steer.settings(d.configuration(), h); err != nil {
+		return err
+	}
+	if err := d.routeSources(h); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	d.host = h
+	d.mu.Unlock()
+	return nil
+}
+
+// applySettings gives the kernel programs their numbers.
+func (d *Daemon) applySettings() error {
+	d.hostMu.Lock()
+	defer d.hostMu.Unlock()
+	return d.steer.settings(d.configuration(), d.hostLink())
+}
+
+// applySources brings the routes of source addresses up to date.
+func (d *Daemon) applySources() {
+	d.hostMu.Lock()
+	defer d.hostMu.Unlock()
+	if h := d.hostLink(); h != nil {
+		if err := d.routeSources(h); err != nil {
+			d.log.Warn("stray replies to source addresses go where the kernel's routes lead", "error", err)
+		}
+	}
+}
+
+// routeSources makes the kernel send us what it gets for source addresses that no
+// interface has: replies that it sends itself, and strays, which would otherwise
+// leave by the default route and come back. hostMu must be held.
+func (d *Daemon) routeSources(h *hostlink.HostLink) error {
+	addrs := withoutOwn(d.configuration().SNAT.Addresses, d.mirror.Addresses())
+	if err := h.RouteSNAT(addrs); err != nil {
+		return err
+	}
+	if !slices.Equal(addrs, d.routed) {
+		d.log.Info("source addresses that no interface has are routed to the host link", "addresses", addrs, "interface", h.KernelName)
+	}
+	d.routed = addrs
+	return nil
+}
+
+// withoutOwn leaves out what is the node's own: replies to that reach the node
+// without our doing.
+func withoutOwn(addrs []netip.Addr, own []neigh.Address) (rest []netip.Addr) {
+	for _, a := range addrs {
+		if !slices.ContainsFunc(own, func(o neigh.Address) bool { return o.Prefix.Addr() == a }) {
+			rest = append(rest, a)
+		}
+	}
+	return rest
+}
+
+func mirrorLinks(c *config.Configuration) (links []neigh.LinkConfig) {
+	for _, i := range c.Interfaces {
+		links = append(links, neigh.LinkConfig{Name: i.Name})
+	}
+	return links
+}
+
+func mirrorHost(h *hostlink.HostLink) *neigh.HostLink {
+	if h == nil {
+		return nil
+	}
+	return &neigh.HostLink{KernelIndex: h.KernelIndex, KernelMAC: h.KernelMAC, UserMAC: h.MAC, MTU: h.MTU}
+}
