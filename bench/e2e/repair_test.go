@@ -181,3 +181,26 @@ func TestSourceOnNoInterface(t *testing.T) {
 		t.Error("the log does not say so")
 	}
 }
+
+// TestDrainWaitsForConnections: SIGTERM with UDP flows that live on, and nothing else.
+func TestDrainWaitsForConnections(t *testing.T) {
+	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}, options: "drain: {timeout: 15s}\n"})
+	flows, err := l.Clients[0].OpenUDP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, dnsPort)}, Flows: 10, Interval: 20 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	flows.Stop()
+	l.checkLaws()
+	began := time.Now()
+	if err := l.gate.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	took := time.Since(began)
+	t.Logf("stopped after %v", took.Round(time.Millisecond))
+	if took > 5*time.Second {
+		t.Error("the daemon waited for UDP flows")
+	}
+	if err := l.gate.Start(l.ctx); err != nil {
+		t.Fatal(err)
+	}
+}

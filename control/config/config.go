@@ -218,7 +218,8 @@ const (
 
 // Drain is how the daemon stops.
 type Drain struct {
-	// Timeout: after SIGTERM flows are served for at most this long; readiness is off at once.
+	// Timeout: after SIGTERM flows are served until no TCP connection is open, for at
+	// most this long; readiness is off at once.
 	Timeout Duration `json:"timeout"`
 }
 

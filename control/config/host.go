@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -44,6 +45,22 @@ func ReadHost() (Host, error) {
 	}
 	h.Reserved, err = readReserved("/proc/sys/net/ipv4/ip_local_reserved_ports")
 	return h, err
+}
+
+// InMemory says whether a path, or where it is missing the nearest directory above
+// it, is on a file system without a disk behind it. In doubt it is.
+func InMemory(path string) bool {
+	var st unix.Statfs_t
+	for {
+		err := unix.Statfs(path, &st)
+		if err == nil {
+			return st.Type == unix.TMPFS_MAGIC || st.Type == unix.RAMFS_MAGIC || st.Type == unix.HUGETLBFS_MAGIC
+		}
+		if !errors.Is(err, unix.ENOENT) || path == filepath.Dir(path) {
+			return true
+		}
+		path = filepath.Dir(path)
+	}
 }
 
 func readEphemeral(path string) (r PortRange, err error) {

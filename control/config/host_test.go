@@ -83,3 +83,14 @@ func TestReadReserved(t *testing.T) {
 		t.Error("nonsense was read")
 	}
 }
+
+// TestInMemory: /dev/shm is a tmpfs on every Linux, /proc is none.
+func TestInMemory(t *testing.T) {
+	for path, want := range map[string]bool{
+		"/dev/shm": true, "/dev/shm/sluice-not-there/nor-this": true, "/proc": false, "/proc/1/sluice-not-there": false,
+	} {
+		if got := InMemory(path); got != want {
+			t.Errorf("%s: %v", path, got)
+		}
+	}
+}

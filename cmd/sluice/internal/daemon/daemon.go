@@ -58,6 +58,8 @@ type Daemon struct {
 	hostMu sync.Mutex   // held while the kernel is told what follows from config and host
 	routed []netip.Addr // source addresses with a route to the host link
 
+	stateOnDisk bool
+
 	flows    *flowtable.File
 	reader   *flowReader
 	mirror   *neigh.Mirror
@@ -164,6 +166,10 @@ func (d *Daemon) openFlows(context.Context) error {
 	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
 		return fmt.Errorf("stateDir: %w", err)
 	}
+	d.stateOnDisk = !config.InMemory(c.StateDir)
+	if d.stateOnDisk {
+		d.log.Warn(onDisk, "stateDir", c.StateDir)
+	}
 	flows, err := flowtable.OpenFile(filepath.Join(c.StateDir, "flows"), flowConfig(c), flowtable.Time(bootNanos()))
 	if errors.Is(err, flowtable.ErrInUse) {
 		return fmt.Errorf("another sluice runs with stateDir %s: stop it, or give this one a stateDir and interfaces of its own (%w)", c.StateDir, err)
@@ -181,6 +187,8 @@ func (d *Daemon) openFlows(context.Context) error {
 	d.reader, err = newFlowReader(flows.Table)
 	return err
 }
+
+const onDisk = "stateDir is not on a tmpfs: the flow table is written to disk as long as flows change, which costs the disk and may hold up workers"
 
 // loadProgram finds or makes the BPF maps; nothing is attached yet.
 func (d *Daemon) loadProgram(context.Context) error {
@@ -383,38 +391,6 @@ func (d *Daemon) serve(ctx, life context.Context) error {
 	case <-ctx.Done():
 	}
 	return d.drain()
-}
-
-// drain serves flows until none is left or the time is over. Readiness is off at once.
-func (d *Daemon) drain() error {
-	d.draining.Store(true)
-	timeout := d.configuration().Drain.Timeout.D()
-	d.log.Info("draining", "flows", d.openFlowCount(), "timeout", timeout)
-	deadline := time.After(timeout)
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for d.openFlowCount() > 0 {
-		select {
-		case err := <-d.failed:
-			return err
-		case <-deadline:
-			d.log.Warn("drain time is over", "flows", d.openFlowCount())
-			return nil
-		case <-tick.C:
-		}
-	}
-	return nil
-}
-
-// openFlowCount counts the flows whose ends still have something to say: those that
-// are over and wait for nothing but their time are left out.
-func (d *Daemon) openFlowCount() uint64 {
-	c := d.flows.Table.Counts()
-	open := c.Live[0] + c.Live[1]
-	for _, over := range []flowtable.State{flowtable.TimeWaitClient, flowtable.TimeWaitBackend, flowtable.Closed} {
-		open -= min(open, c.States[over])
-	}
-	return open
 }
 
 // stop undoes start, in reverse, as far as it came: first those who would put

@@ -327,6 +327,9 @@ func (d *Daemon) conditions() (list []status.ConditionView) {
 	d.mu.Lock()
 	hostErr := d.hostErr
 	d.mu.Unlock()
+	if d.stateOnDisk {
+		list = append(list, warning("state-dir", onDisk))
+	}
 	if hostErr != nil {
 		list = append(list, failed("host-link", "cannot be repaired, so the kernel gets nothing from us: "+hostErr.Error()))
 	}

@@ -57,6 +57,7 @@ type Facts struct {
 	Listeners  []Listener
 	Interfaces []Interface
 	Manifests  bool // the directory is there
+	StateDisk  bool // the state directory is on a disk, or will be
 	Socket     SocketState
 }
 

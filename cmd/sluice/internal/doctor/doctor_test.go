@@ -90,6 +90,7 @@ func TestFindings(t *testing.T) {
 		{"metrics port taken", func(f *Facts) { f.Listeners = []Listener{listener("tcp", "[::]:9470")} }, Warn, "metrics-port", "taken: tcp [::]:9470", "metrics.address"},
 		{"no bpffs", func(f *Facts) { f.BPFFS = false; without(unix.CAP_SYS_ADMIN)(f) }, Fail, "bpffs", "not mounted", "mount -t bpf bpf /sys/fs/bpf"},
 		{"no manifests", func(f *Facts) { f.Manifests = false }, Fail, "manifests", "no such directory", "manifests.directory"},
+		{"state on disk", func(f *Facts) { f.StateDisk = true }, Warn, "state-dir", "not on a tmpfs", "/run"},
 		{"obstacle at the socket", func(f *Facts) { f.Socket = SocketObstacle }, Fail, "status-socket", "something else", "statusSocket"},
 
 		{"no interface", eth(func(d *Interface) { *d = Interface{Name: "eth0", Err: errors.New("no such interface")} }), Fail, "interface", "no such interface", "ip link"},

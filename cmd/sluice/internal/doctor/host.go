@@ -207,6 +207,11 @@ func (e *examination) places() {
 	} else {
 		e.add(Fail, "manifests", c.Manifests.Directory, "no such directory", "create it or set manifests.directory")
 	}
+	if e.f.StateDisk {
+		e.add(Warn, "state-dir", c.StateDir, "not on a tmpfs: the flow table is written to disk as long as flows change", "set stateDir to a directory under /run")
+	} else {
+		e.ok("state-dir", c.StateDir, "in memory")
+	}
 	switch e.f.Socket {
 	case SocketAbsent, SocketAnswers:
 		e.ok("status-socket", c.StatusSocket, string(e.f.Socket))

@@ -112,6 +112,7 @@ func (f *Facts) readConfigured(c *config.Configuration) {
 	f.BPFFS = unix.Statfs(c.BPFFS, &st) == nil && st.Type == unix.BPF_FS_MAGIC
 	s, err := os.Stat(c.Manifests.Directory)
 	f.Manifests = err == nil && s.IsDir()
+	f.StateDisk = !config.InMemory(c.StateDir)
 	f.Socket = readSocket(c.StatusSocket)
 	for _, key := range []string{"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding", "net.ipv4.conf.all.rp_filter"} {
 		f.readSysctl(key, "")

@@ -1,0 +1,46 @@
+package daemon
+
+import (
+	"time"
+
+	"sluice.dev/sluice/flowtable"
+)
+
+// drain serves flows until no connection is open or the time is over. Readiness is
+// off at once.
+func (d *Daemon) drain() error {
+	d.draining.Store(true)
+	timeout := d.configuration().Drain.Timeout.D()
+	d.log.Info("draining", "connections", d.connections(), "timeout", timeout)
+	deadline := time.After(timeout)
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for d.connections() > 0 {
+		select {
+		case err := <-d.failed:
+			return err
+		case <-deadline:
+			d.log.Warn("drain time is over", "connections", d.connections())
+			return nil
+		case <-tick.C:
+		}
+	}
+	return nil
+}
+
+func (d *Daemon) connections() uint64 {
+	c := d.flows.Table.Counts()
+	return connections(&c)
+}
+
+// connections counts the TCP flows whose ends still have something to say. Nobody
+// can tell when UDP has: it is served meanwhile, but not waited for.
+func connections(c *flowtable.Counts) (n uint64) {
+	for _, open := range [...]flowtable.State{
+		flowtable.SynSeen, flowtable.SynRecv, flowtable.Established, flowtable.FinClient, flowtable.FinBackend,
+		flowtable.LastAckClient, flowtable.LastAckBackend,
+	} {
+		n += c.States[open]
+	}
+	return n
+}
