@@ -115,6 +115,32 @@ func TestOutputs(t *testing.T) {
 	}
 }
 
+// TestFailedCondition: it is seen at once, above the tables, and is not the command's
+// failure; that something is not applied is, with --wait.
+func TestFailedCondition(t *testing.T) {
+	g := statustest.New()
+	g.StatusView.Conditions = append(g.StatusView.Conditions, status.ConditionView{Name: "mtu", Level: "fail", Detail: "interface eth0 has MTU 9000"})
+	socket := daemon(t, g)
+	for _, args := range [][]string{{"status"}, {"status", "--wait"}} {
+		code, out, errs := sluice(t, append(args, "--socket", socket)...)
+		head, _, _ := strings.Cut(out, "\n\n")
+		if code != exitOK || errs != "" || !strings.Contains(head, "Failed:    mtu: interface eth0 has MTU 9000") || strings.Contains(head, "metrics-listener") {
+			t.Errorf("%v: exit %d, %s\n%s", args, code, errs, head)
+		}
+	}
+	g = statustest.New()
+	g.StatusView.Applied, g.Applied = false, make(chan struct{})
+	socket = daemon(t, g)
+	for _, c := range []struct {
+		args []string
+		code int
+	}{{[]string{"status"}, exitOK}, {[]string{"status", "--wait", "--timeout", "50ms"}, exitFailure}} {
+		if code, out, errs := sluice(t, append(c.args, "--socket", socket)...); code != c.code {
+			t.Errorf("%v: exit %d, want %d\n%s%s", c.args, code, c.code, out, errs)
+		}
+	}
+}
+
 // TestManyFlows: a long listing is complete in every format.
 func TestManyFlows(t *testing.T) {
 	const n = 2500

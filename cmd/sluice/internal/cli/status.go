@@ -19,7 +19,8 @@ func (s *session) statusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "Show what is applied against what was read, and every problem",
 		Long: "status shows what is applied against what was read, per source and object. With --wait it\n" +
-			"returns once everything read so far is published, steered and seen by every worker.",
+			"returns once everything read so far is published, steered and seen by every worker, and\n" +
+			"fails if that takes too long. What is marked Failed needs an operator, but fails no command.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx := c.Context()
@@ -57,6 +58,11 @@ func statusTables(r *rows, v *status.StatusView) {
 		r.row("Draining:", "yes")
 	}
 	r.row("Applied:", yesNo(v.Applied))
+	for _, c := range v.Conditions {
+		if c.Level == "fail" {
+			r.row("Failed:", c.Name+": "+c.Detail)
+		}
+	}
 	r.row("Config:", fmt.Sprintf("%s, loaded %s", v.Config.File, stamp(v.Config.LoadedAt)))
 	if v.Config.Error != "" {
 		r.row("Refused:", "the file as it is now, and the last good one stays: "+v.Config.Error)
