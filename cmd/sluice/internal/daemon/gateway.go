@@ -151,6 +151,8 @@ func states(c *flowtable.Counts, family int) map[string]uint64 {
 }
 
 func (p *port) queueStats() (list []status.QueueStatsView) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for _, sl := range p.slots {
 		socket := sl.socket.Load()
 		if socket == nil {

@@ -151,6 +151,8 @@ func (d *datapath) closePort(ctx context.Context, p *port) error {
 		var closed error
 		err := d.onWorker(ctx, sl.worker, func(w *fastpath.Worker) {
 			w.SetLink(sl.position, fastpath.NoLink{})
+			p.mu.Lock() // whoever asks the socket for its statistics holds it
+			defer p.mu.Unlock()
 			closed = socket.Close(w.Pool())
 		})
 		if err != nil {
