@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/bits"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -15,6 +16,7 @@ import (
 
 // kernel is a Steering that remembers.
 type kernel struct {
+	mu        sync.Mutex // guards set against flags
 	frontends map[services.FrontendKey]bool
 	ports     map[control.NodePort]bool
 	addrs     map[header.Addr]services.AddrFlags
@@ -72,7 +74,16 @@ func (k *kernel) Close(s *control.SteerSet) error {
 	return nil
 }
 
+// flags are an address's, whatever the loop does meanwhile.
+func (k *kernel) flags(a header.Addr) services.AddrFlags {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.addrs[a]
+}
+
 func (k *kernel) set(s *control.SteerSet, open bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	for _, f := range s.Frontends {
 		put(k.frontends, f, open)
 	}

@@ -272,7 +272,7 @@ func TestFlowsKeepAWayOfAnAddress(t *testing.T) {
 				r := newRig(t, func(r *rig, cfg *control.LoopConfig) { cfg.Flows = r.flows })
 				expect := func(when string, flags services.AddrFlags) {
 					t.Helper()
-					if got := r.kernel.addrs[a]; got != flags {
+					if got := r.kernel.flags(a); got != flags {
 						t.Errorf("%s: the kernel program has flags %#x, want %#x", when, got, flags)
 					}
 				}
