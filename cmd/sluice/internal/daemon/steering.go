@@ -103,8 +103,7 @@ func (k *steering) settings(c *config.Configuration, host *hostlink.HostLink) er
 	return k.s.SetSettings(s)
 }
 
-// attach puts the program for a port on its device. Packets of queues that the port
-// has no slot for are left to the kernel.
+// attach puts the program for a port on its device.
 func (k *steering) attach(p *port, ifindex int) (*xdpprog.Port, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -114,14 +113,7 @@ func (k *steering) attach(p *port, ifindex int) (*xdpprog.Port, error) {
 	mode := map[config.Mode]xdpprog.AttachMode{
 		config.ModeAuto: xdpprog.Auto, config.ModeNative: xdpprog.Native, config.ModeGeneric: xdpprog.Generic,
 	}[p.config.Mode]
-	attached, err := k.s.Attach(ifindex, p.name, mode)
-	if err != nil {
-		return nil, err
-	}
-	if err := attached.SetQueues(len(p.slots)); err != nil {
-		return nil, errors.Join(err, attached.Close())
-	}
-	return attached, nil
+	return k.s.Attach(ifindex, p.name, mode)
 }
 
 // attachEgress catches replies of local endpoints on the way out of every NIC.
