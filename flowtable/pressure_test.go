@@ -9,11 +9,11 @@ import (
 )
 
 // kinds counts live flows by what they may be shed as.
-func (tb *Table) kinds(now Time) (n [NumSheds + 1]int) {
-	for f := range tb.arenas {
-		for i := uint32(1); i <= tb.arenas[f].records && tb.arenas[f].flows > 0; i++ {
-			if m := tb.arenas[f].flow(i).load(); m.live() {
-				n[tb.shedOf(m, now.ticks())]++
+func (t *Table) kinds(now Time) (n [NumSheds + 1]int) {
+	for f := range t.arenas {
+		for i := uint32(1); i <= t.arenas[f].records && t.arenas[f].flows > 0; i++ {
+			if m := t.arenas[f].flow(i).load(); m.live() {
+				n[t.shedOf(m, now.ticks())]++
 			}
 		}
 	}

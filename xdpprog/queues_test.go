@@ -9,7 +9,7 @@ import (
 
 // xdpContext is struct xdp_md of a test run (include/uapi/linux/bpf.h).
 type xdpContext struct {
-	data, dataEnd, dataMeta, ingress, queue, egress uint32
+	_, dataEnd, _, ingress, queue, _ uint32
 }
 
 // TestQueuesWithoutSocket: while the daemon lives, service packets wait for a socket
