@@ -168,9 +168,8 @@ func TestMissingInterface(t *testing.T) {
 	if err := l.gate.WriteConfiguration(config); err != nil {
 		t.Fatal(err)
 	}
-	err := l.gate.Start(l.ctx)
-	if err == nil || !strings.Contains(err.Error(), "no interface nothere0") {
-		t.Errorf("the error is %v", err)
+	if err := l.gate.Start(l.ctx); err == nil || !strings.Contains(l.gate.Log(), "no interface nothere0") {
+		t.Errorf("started: %v; it said\n%s", err, l.gate.Log())
 	}
 	if after := links(); len(after) != len(before) {
 		t.Errorf("interfaces before %v, after %v", before, after)

@@ -1,4 +1,4 @@
-// Package e2e proves the whole gateway: the real daemonBinary, in a network of
+// Package e2e proves the whole gateway: the real daemon, in a network of
 // namespaces, between real TCP and UDP stacks, with both laws checked after every
 // test. The figures that a test prints are the ones that documentation quotes.
 package e2e
@@ -9,8 +9,6 @@ import (
 	"maps"
 	"net/netip"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -48,15 +46,9 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	daemonBinary = filepath.Join(dir, "sluice")
-	args := []string{"build", "-o", daemonBinary}
-	if os.Getenv("SLUICE_RACE") == "1" {
-		args = append(args, "-race") // the daemon under the race detector
-	}
-	build := exec.Command("go", append(args, "sluice.dev/sluice/cmd/sluice")...)
-	build.Stderr = os.Stderr
-	if err := build.Run(); err != nil {
-		fmt.Fprintln(os.Stderr, "go build:", err)
+	daemonBinary, err = gate.Build(dir, os.Getenv("SLUICE_RACE") == "1")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	status := m.Run()
@@ -112,7 +104,10 @@ func newLab(t *testing.T, c labConfig) *lab {
 	if c.prepare != nil {
 		c.prepare(l)
 	}
-	l.gate, err = gate.New(gate.Config{Sluice: daemonBinary, Host: n.Gateway, NodeName: gatewayNode, Interfaces: c.interfaces, Options: c.options})
+	l.gate, err = gate.New(gate.Config{
+		Sluice: daemonBinary, Host: n.Gateway, NodeName: gatewayNode, Interfaces: c.interfaces, Options: c.options,
+		Env: []string{"SLUICE_VALIDATE=1"},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,10 +133,8 @@ func (l *lab) close() {
 		l.checkLaws()
 		l.checkDamage()
 	}
-	if l.t.Failed() && l.gate != nil {
-		l.explain()
-	}
 	if l.gate != nil {
+		l.stop()
 		if err := l.gate.Close(); err != nil {
 			l.t.Error(err)
 		}
@@ -152,6 +145,20 @@ func (l *lab) close() {
 	left, err := l.Net.Leftovers()
 	if err != nil || len(left) > 0 {
 		l.t.Errorf("left behind: %v %v", left, err)
+	}
+}
+
+// stop ends the daemon, which must take everything with it.
+func (l *lab) stop() {
+	if l.t.Failed() {
+		l.explain()
+	}
+	if err := l.gate.Stop(); err != nil {
+		l.t.Errorf("the daemon's end: %v\n%s", err, l.gate.Log())
+		return
+	}
+	if left, err := l.gate.Leftovers(); err != nil || len(left) > 0 {
+		l.t.Errorf("the daemon left behind: %v %v", left, err)
 	}
 }
 
@@ -218,7 +225,7 @@ func (l *lab) apply(services ...gate.Service) {
 
 func (l *lab) applied() {
 	l.t.Helper()
-	if err := l.gate.Applied(l.ctx); err != nil {
+	if _, err := l.gate.Applied(l.ctx); err != nil {
 		l.t.Fatal(err)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -102,11 +101,11 @@ func TestCommands(t *testing.T) {
 	l.wantServed("before the commands")
 	sluice := func(args ...string) string {
 		t.Helper()
-		out, err := exec.Command(daemonBinary, append([]string{"--socket", l.gate.Socket()}, args...)...).CombinedOutput()
+		out, err := l.gate.Command(l.ctx, args...)
 		if err != nil {
-			t.Errorf("sluice %v: %v\n%s", args, err, out)
+			t.Error(err)
 		}
-		return string(out)
+		return out
 	}
 	for _, c := range []struct{ args, want string }{
 		{"services", "203.0.113.10:80"}, {"backends", "10.72.0.100:8080"}, {"flows --protocol tcp", "default/web"},

@@ -57,19 +57,12 @@ func (g *Gateway) Apply(services ...Service) error {
 
 // Write puts a file into the gateway's manifests, by rename.
 func (g *Gateway) Write(name string, text []byte) error {
-	return replace(filepath.Join(g.manifests(), name), text)
-}
-
-func replace(path string, text []byte) error {
-	if err := os.WriteFile(path+".tmp", text, 0o644); err != nil {
-		return err
-	}
-	return os.Rename(path+".tmp", path)
+	return replace(filepath.Join(g.Manifests(), name), text)
 }
 
 // Remove takes a service's file away.
 func (g *Gateway) Remove(name string) error {
-	return os.Remove(filepath.Join(g.manifests(), name+".yaml"))
+	return os.Remove(filepath.Join(g.Manifests(), name+".yaml"))
 }
 
 func (s *Service) objects() []any {

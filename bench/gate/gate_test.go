@@ -1,0 +1,207 @@
+package gate
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/control/config"
+)
+
+func TestConfigurationIsValid(t *testing.T) {
+	for _, tc := range []struct {
+		name, options string
+		drain         time.Duration
+	}{
+		{"nothing more", "", time.Second},
+		{"options", "flows: {ipv4: 65536, ipv6: 65536}\n", time.Second},
+		{"a drain of its own", "drain: {timeout: 7s}\n", 7 * time.Second},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g, err := New(Config{Host: &topo.Host{}, Interfaces: []string{"front0", "back0"}, Options: tc.options})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, err := config.Load(g.ConfigFile())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(c.Interfaces) != 2 || time.Duration(c.Drain.Timeout) != tc.drain {
+				t.Errorf("interfaces %v, drain %v", c.Interfaces, c.Drain.Timeout)
+			}
+			for _, path := range []string{c.Manifests.Directory, c.StateDir, c.BPFFS, c.StatusSocket} {
+				if !strings.HasPrefix(path, g.dir+"/") {
+					t.Errorf("%s is outside of the gateway's directory", path)
+				}
+			}
+			if err := g.Close(); err != nil {
+				t.Error(err)
+			}
+			if _, err := os.Stat(g.dir); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("the directory after Close: %v", err)
+			}
+		})
+	}
+}
+
+// A name that the daemon reads must never hold half a file.
+func TestWriteReplaces(t *testing.T) {
+	g, err := New(Config{Host: &topo.Host{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	for _, text := range []string{"first", "second, longer", "3"} {
+		if err := g.Write("a.yaml", []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(filepath.Join(g.Manifests(), "a.yaml")); err != nil || string(got) != text {
+			t.Errorf("%q, %v", got, err)
+		}
+	}
+	if entries, err := os.ReadDir(g.Manifests()); err != nil || len(entries) != 1 {
+		t.Errorf("beside it: %v, %v", entries, err)
+	}
+}
+
+// lab is a gateway's host, without traffic.
+func lab(t *testing.T, binary string) *Gateway {
+	t.Helper()
+	n, err := topo.New(topo.Config{Queues: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := n.Gateway.SetSysctl("net.ipv4.ip_local_port_range", "32768 60999"); err != nil {
+		t.Fatal(err)
+	}
+	g, err := New(Config{Sluice: binary, Host: n.Gateway})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Stat(g.dir); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the directory after Close: %v", err)
+		}
+	})
+	return g
+}
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("network namespaces, XDP and AF_XDP need root")
+	}
+}
+
+// What a gateway that was stopped must have left nothing of is found where it is:
+// after a kill.
+func TestLeftoversAreFound(t *testing.T) {
+	needRoot(t)
+	binary, err := Build(t.TempDir(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := lab(t, binary)
+	if left, err := g.Leftovers(); err != nil || len(left) != 0 {
+		t.Fatalf("before the start: %v, %v", left, err)
+	}
+	if err := g.Start(t.Context()); err != nil {
+		t.Fatalf("%v\n%s", err, g.Log())
+	}
+	if left, err := g.Leftovers(); err != nil || !slices.Contains(left, fmt.Sprintf("process %d", g.PID())) {
+		t.Errorf("while it runs: %v, %v", left, err)
+	}
+	if err := g.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	left, err := g.Leftovers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := strings.Join(left, "\n")
+	for _, want := range []string{
+		"interface sluice0", "interface sluice1", "XDP program on front0", "XDP program on back0",
+		"TCXEgress program on front0", "a mount under", "file " + stateDir, "file " + socketFile,
+	} {
+		if !strings.Contains(all, want) {
+			t.Errorf("not found: %s, in\n%s", want, all)
+		}
+	}
+	if err := g.Start(t.Context()); err != nil {
+		t.Fatalf("after the kill: %v\n%s", err, g.Log())
+	}
+	if err := g.Stop(); err != nil {
+		t.Errorf("stop: %v\n%s", err, g.Log())
+	}
+	if left, err := g.Leftovers(); err != nil || len(left) != 0 {
+		t.Errorf("after the stop: %v, %v", left, err)
+	}
+}
+
+// Whoever judges a daemon by how it ended must hear of it, once.
+func TestStopTellsHowItEnded(t *testing.T) {
+	needRoot(t)
+	dir := t.TempDir()
+	script := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for _, tc := range []struct{ name, text, want string }{
+		{"well", "trap 'exit 0' TERM; echo ready; while :; do sleep 0.01; done", ""},
+		{"badly", "trap 'exit 3' TERM; echo ready; while :; do sleep 0.01; done", "exit status 3"},
+		{"before it was asked to", "echo ready; exit 4", "ended before SIGTERM: exit status 4"},
+		{"well, before it was asked to", "echo ready; exit 0", "ended before SIGTERM: exit status 0"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g := lab(t, script(strings.ReplaceAll(tc.name, " ", "-"), tc.text))
+			if err := g.Launch(); err != nil {
+				t.Fatal(err)
+			}
+			within(t, func() bool { return strings.Contains(g.Log(), "ready") })
+			if strings.Contains(tc.want, "before") {
+				within(t, func() bool { return !g.Running() })
+			}
+			if err := g.Stop(); (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%v, want %q", err, tc.want)
+			}
+			if err := g.Stop(); err != nil {
+				t.Errorf("asked again: %v", err)
+			}
+		})
+	}
+	t.Run("at the start", func(t *testing.T) {
+		g := lab(t, script("false", "exit 5"))
+		if err := g.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "exit status 5") {
+			t.Errorf("start: %v", err)
+		}
+		if err := g.Stop(); err != nil {
+			t.Errorf("stop: %v", err)
+		}
+	})
+}
+
+func within(t *testing.T, yes func() bool) {
+	t.Helper()
+	for end := time.Now().Add(5 * time.Second); !yes(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("not within 5 s")
+		}
+	}
+}

@@ -1,0 +1,78 @@
+package gate
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+)
+
+// Leftovers finds what a daemon that has ended left in its directory and on its
+// host: nothing, if it ended well.
+func (g *Gateway) Leftovers() (left []string, err error) {
+	known := append([]string{"lo"}, g.config.Interfaces...)
+	for _, i := range g.config.Host.Interfaces {
+		known = append(known, i.Name)
+	}
+	err = g.config.Host.Run(func() error {
+		left, err = linkLeftovers(known)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return nil, err
+	}
+	if strings.Contains(string(mounts), g.dir) {
+		left = append(left, "a mount under "+g.dir)
+	}
+	entries, err := os.ReadDir(g.dir)
+	if err != nil {
+		return nil, err
+	}
+	ours := []string{configFile, logFile, manifestsDir}
+	for _, e := range entries {
+		if !slices.Contains(ours, e.Name()) {
+			left = append(left, "file "+e.Name())
+		}
+	}
+	if g.Running() {
+		left = append(left, fmt.Sprintf("process %d", g.PID()))
+	}
+	return left, nil
+}
+
+// linkLeftovers finds interfaces that were not there, and programs on those that
+// were, in the calling thread's namespace.
+func linkLeftovers(known []string) (left []string, err error) {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("read interfaces: %w", err)
+	}
+	for _, l := range links {
+		a := l.Attrs()
+		if !slices.Contains(known, a.Name) {
+			left = append(left, "interface "+a.Name)
+		}
+		if a.Xdp != nil && a.Xdp.Attached {
+			left = append(left, "XDP program on "+a.Name)
+		}
+		for _, t := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress} {
+			programs, err := link.QueryPrograms(link.QueryOptions{Target: a.Index, Attach: t})
+			if err != nil && !errors.Is(err, os.ErrNotExist) {
+				return nil, fmt.Errorf("read programs of %s: %w", a.Name, err)
+			}
+			if programs != nil && len(programs.Programs) > 0 {
+				left = append(left, fmt.Sprintf("%s program on %s", t, a.Name))
+			}
+		}
+	}
+	return left, nil
+}

@@ -1,0 +1,187 @@
+package gate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/control/status"
+)
+
+// applyTimeout bounds every wait for the daemon to do something but end.
+const applyTimeout = 20 * time.Second
+
+// stopTimeout is what the daemon may take to end after SIGTERM: its drain time and
+// then some.
+const stopTimeout = 10 * time.Second
+
+var errNotRunning = errors.New("the daemon does not run")
+
+// Launch starts the daemon and does not wait for it to forward.
+func (g *Gateway) Launch() error {
+	// Appended to, because the successor of a killed daemon writes on.
+	log, err := os.OpenFile(g.LogFile(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close() // the daemon has its own
+	g.process, err = g.config.Host.Start(topo.Command{
+		Path: g.config.Sluice, Args: []string{"run", "--config", g.ConfigFile()},
+		Env: g.config.Env, Stdout: log, Stderr: log,
+	})
+	return err
+}
+
+// Start starts the daemon and returns once everything that is in the manifests is
+// served.
+func (g *Gateway) Start(ctx context.Context) error {
+	if err := g.Launch(); err != nil {
+		return err
+	}
+	_, err := g.Applied(ctx)
+	return err
+}
+
+// Applied returns once everything written so far is published, steered and seen by
+// every worker. A daemon that is just starting says no at first.
+func (g *Gateway) Applied(ctx context.Context) (status.StatusView, error) {
+	if g.process == nil {
+		return status.StatusView{}, errNotRunning
+	}
+	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		v, err := g.Client.Status(ctx, true)
+		if err == nil {
+			return v, nil
+		}
+		select {
+		case <-g.process.Done():
+			return v, fmt.Errorf("the daemon ended: %w", g.ended())
+		case <-ctx.Done():
+			return v, fmt.Errorf("%w: %w", ctx.Err(), err)
+		case <-tick.C:
+		}
+	}
+}
+
+// ended is how the process ended, for a sentence about it. It is told once: a later
+// Stop has nothing to add.
+func (g *Gateway) ended() error {
+	err := g.process.Err()
+	g.process = nil
+	if err == nil {
+		return errors.New("exit status 0")
+	}
+	return err
+}
+
+// Running says whether the daemon runs.
+func (g *Gateway) Running() bool {
+	if g.process == nil {
+		return false
+	}
+	select {
+	case <-g.process.Done():
+		return false
+	default:
+		return true
+	}
+}
+
+// PID is the daemon's process; 0 while none runs.
+func (g *Gateway) PID() int {
+	if g.process == nil {
+		return 0
+	}
+	return g.process.PID()
+}
+
+// Kill ends the daemon as a crash would, and returns when it is dead.
+func (g *Gateway) Kill() error {
+	if g.process == nil {
+		return errNotRunning
+	}
+	if err := g.process.Signal(syscall.SIGKILL); err != nil {
+		return fmt.Errorf("kill the daemon: %w", err)
+	}
+	<-g.process.Done()
+	g.process = nil
+	return nil
+}
+
+// Stop ends the daemon as Kubernetes would, and says if it ended badly, or not at
+// all, or before it was asked to.
+func (g *Gateway) Stop() error {
+	if g.process == nil {
+		return nil
+	}
+	err := g.process.Signal(syscall.SIGTERM)
+	if errors.Is(err, os.ErrProcessDone) {
+		<-g.process.Done()
+		return fmt.Errorf("the daemon ended before SIGTERM: %w", g.ended())
+	}
+	if err != nil {
+		return fmt.Errorf("SIGTERM: %w", err)
+	}
+	select {
+	case <-g.process.Done():
+		err := g.process.Err()
+		g.process = nil
+		return err
+	case <-time.After(stopTimeout):
+		return fmt.Errorf("still runs %s after SIGTERM", stopTimeout)
+	}
+}
+
+// Close ends the daemon if it runs, however that goes, and removes everything.
+func (g *Gateway) Close() error {
+	var err error
+	if g.process != nil {
+		err = g.process.Stop(stopTimeout)
+		g.process = nil
+	}
+	g.Client.Close()
+	return errors.Join(err, removeDirectory(g.dir))
+}
+
+// Command runs an operator's command against the daemon and returns what it printed.
+func (g *Gateway) Command(ctx context.Context, args ...string) (string, error) {
+	name := "sluice " + strings.Join(args, " ")
+	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
+	defer cancel()
+	var out strings.Builder
+	p, err := g.config.Host.Start(topo.Command{
+		Path: g.config.Sluice, Args: append([]string{"--socket", g.Socket()}, args...), Stdout: &out, Stderr: &out,
+	})
+	if err != nil {
+		return "", err
+	}
+	select {
+	case <-p.Done():
+	case <-ctx.Done():
+		return "", errors.Join(fmt.Errorf("%s: %w", name, ctx.Err()), p.Stop(0))
+	}
+	if err := p.Err(); err != nil {
+		return "", fmt.Errorf("%s: %w: %s", name, err, strings.TrimSpace(out.String()))
+	}
+	return strings.TrimSpace(out.String()), nil
+}
+
+const logTailBytes = 64 << 10
+
+// Log is the end of what the daemon logged.
+func (g *Gateway) Log() string {
+	text, err := os.ReadFile(g.LogFile())
+	if err != nil {
+		return err.Error()
+	}
+	return string(text[max(0, len(text)-logTailBytes):])
+}
