@@ -55,10 +55,14 @@ func (d *demo) change(ctx context.Context, c columns, which *topo.Host) (toRemov
 		next, added = append(next, which), true
 	}
 	began := time.Now()
-	if err := setEndpoints(d.gw.path(manifestsDir), next); err != nil {
+	text, err := webEndpointsOf(next)
+	if err != nil {
 		return 0, err
 	}
-	if _, err := d.gw.applied(ctx); err != nil {
+	if err := d.gw.Write(webEndpoints, text); err != nil {
+		return 0, err
+	}
+	if _, err := d.gw.Applied(ctx); err != nil {
 		return 0, err
 	}
 	took := time.Since(began)
@@ -119,13 +123,13 @@ func (d *demo) drain(ctx context.Context) error {
 func (d *demo) operate(ctx context.Context, verb string, b *topo.Host) error {
 	for _, a := range []string{b.Addr4().String(), b.Addr6().String()} {
 		d.p.say("$ sluice %s %s", verb, a)
-		out, err := d.gw.command(verb, a)
+		out, err := d.gw.Command(ctx, verb, a)
 		if err != nil {
 			return err
 		}
 		d.p.say("  %s", out)
 	}
-	_, err := d.gw.applied(ctx)
+	_, err := d.gw.Applied(ctx)
 	return err
 }
 
@@ -149,22 +153,22 @@ func (d *demo) crash(ctx context.Context) error {
 	load := d.load(ctx, webVIP)
 	defer load.cancel()
 	silent(ctx, d.flows) // one round of everybody, under load
-	d.p.say("$ kill -9 %d", d.gw.process.PID())
+	d.p.say("$ kill -9 %d", d.gw.PID())
 	killed := time.Now()
-	if err := d.gw.kill(); err != nil {
+	if err := d.gw.Kill(); err != nil {
 		return err
 	}
 	dead := time.Now()
-	if err := d.gw.start(); err != nil {
+	if err := d.gw.Launch(); err != nil {
 		return err
 	}
-	first, err := pulse.answered(ctx, dead, applyTimeout)
+	first, err := pulse.answered(ctx, dead, answerTimeout)
 	if err != nil {
 		return err
 	}
-	d.p.say("killed; the process was gone after %d ms and was started again at once, pid %d", dead.Sub(killed).Milliseconds(), d.gw.process.PID())
+	d.p.say("killed; the process was gone after %d ms and was started again at once, pid %d", dead.Sub(killed).Milliseconds(), d.gw.PID())
 	d.p.expect(first.Sub(dead) < restartWithin, "the next packet is forwarded %d ms after the new start (within %s)", first.Sub(dead).Milliseconds(), restartWithin)
-	if _, err := d.gw.applied(ctx); err != nil {
+	if _, err := d.gw.Applied(ctx); err != nil {
 		return err
 	}
 	d.unbroken(ctx)

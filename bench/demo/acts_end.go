@@ -20,7 +20,7 @@ func (d *demo) counted(ctx context.Context) error {
 	if err := d.laws(ctx, "since the restart"); err != nil {
 		return err
 	}
-	v, err := d.gw.client.Stats(ctx)
+	v, err := d.gw.Client.Stats(ctx)
 	if err != nil {
 		return err
 	}
@@ -131,7 +131,7 @@ func (d *demo) settled(ctx context.Context) ([]status.WorkerView, error) {
 	defer tick.Stop()
 	var workers []status.WorkerView
 	for {
-		v, err := d.gw.client.Stats(ctx)
+		v, err := d.gw.Client.Stats(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -157,9 +157,9 @@ func (d *demo) settled(ctx context.Context) ([]status.WorkerView, error) {
 // leave ends the daemon and looks at what is left of it.
 func (d *demo) leave() error {
 	began := time.Now()
-	err := d.gw.terminate()
+	err := d.gw.Stop()
 	d.p.expect(err == nil, "the daemon ends by itself with exit status 0 (%s), after %.1f s", orElse(errorText(err), "it did"), time.Since(began).Seconds())
-	left, err := d.gw.leftovers()
+	left, err := d.gw.Leftovers()
 	if err != nil {
 		return err
 	}
@@ -177,7 +177,7 @@ func errorText(err error) string {
 // keep prints what to try, and waits until somebody has had enough.
 func (d *demo) keep(ctx context.Context) {
 	ns := func(name string) string { return topoName(d, name) }
-	sluice := fmt.Sprintf("%s --socket %s", d.Sluice, d.gw.path(socketFile))
+	sluice := fmt.Sprintf("%s --socket %s", d.Sluice, d.gw.Socket())
 	d.p.say("")
 	d.p.say("Everything stands. Things to try, in another terminal:")
 	for _, t := range [][2]string{
@@ -189,8 +189,8 @@ func (d *demo) keep(ctx context.Context) {
 		{sluice + " status", "what is applied, and how each queue is served"},
 		{"ip netns exec " + ns("gateway") + " ip -d link", "the gateway's interfaces"},
 		{sluice + " drain " + d.web[0].Addr4().String(), "no new connections to " + d.web[0].Name + " (undrain: and back)"},
-		{"${EDITOR:-vi} " + d.gw.path(manifestsDir) + "/" + webEndpoints, "add " + d.net.Backends[3].Name + ", remove another"},
-		{"tail -f " + d.gw.path(logFile), "the daemon's log"},
+		{"${EDITOR:-vi} " + d.gw.Manifests() + "/" + webEndpoints, "add " + d.net.Backends[3].Name + ", remove another"},
+		{"tail -f " + d.gw.LogFile(), "the daemon's log"},
 	} {
 		d.p.say("  %s", d.p.paint(faint, "# "+t[1]))
 		d.p.say("  %s", t[0])

@@ -16,10 +16,10 @@ import (
 // place starts the gateway and shows who is where.
 func (d *demo) place(ctx context.Context) error {
 	began := time.Now()
-	if err := d.gw.start(); err != nil {
+	if err := d.gw.Launch(); err != nil {
 		return err
 	}
-	v, err := d.gw.applied(ctx)
+	v, err := d.gw.Applied(ctx)
 	if err != nil {
 		return err
 	}

@@ -7,10 +7,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"sluice.dev/sluice/bench/gate"
 	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/control/status"
 )
@@ -48,7 +48,7 @@ type demo struct {
 	began   time.Time
 	net     *topo.Net
 	client  *topo.Host
-	gw      *gateway
+	gw      *gate.Gateway
 	web     []*topo.Host // the endpoints of web
 	flows   *topo.Flows  // the long-lived ones
 	before  map[*topo.Host]topo.Counters
@@ -81,29 +81,25 @@ func Run(ctx context.Context, c Config) error {
 		return errors.New("network namespaces, XDP and AF_XDP need root")
 	}
 	d.Sluice = binary
-	dir, err := makeDirectory()
-	if err != nil {
-		return err
-	}
-	err = d.perform(ctx, dir)
+	err = d.perform(ctx)
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		d.p.say("interrupted; everything is being removed")
-		return errors.Join(errors.New("interrupted"), d.remove(dir))
+		return errors.Join(errors.New("interrupted"), d.remove())
 	}
 	if err != nil {
 		d.p.fail("the demo can be carried out: " + err.Error())
 	}
 	d.printLog()
-	if err := d.remove(dir); err != nil {
+	if err := d.remove(); err != nil {
 		d.p.fail("everything is removed: " + err.Error())
 	}
 	return d.verdict()
 }
 
 // perform plays all acts.
-func (d *demo) perform(ctx context.Context, dir string) error {
+func (d *demo) perform(ctx context.Context) error {
 	d.p.muted = func() bool { return ctx.Err() != nil }
-	if err := d.build(dir); err != nil {
+	if err := d.build(); err != nil {
 		return err
 	}
 	acts := []act{
@@ -135,7 +131,7 @@ func (d *demo) perform(ctx context.Context, dir string) error {
 }
 
 // build makes the network, the servers and the gateway's files.
-func (d *demo) build(dir string) (err error) {
+func (d *demo) build() (err error) {
 	d.p.say("building the network and starting the gateway ...")
 	d.net, err = topo.New(topo.Config{Clients: 1, Backends: 4, Queues: 2, Named: d.Keep})
 	if err != nil {
@@ -161,47 +157,37 @@ func (d *demo) build(dir string) (err error) {
 			return err
 		}
 	}
-	d.gw, err = newGateway(d.net.Gateway, d.Sluice, dir)
-	return err
+	d.gw, err = gate.New(gate.Config{
+		Sluice: d.Sluice, Host: d.net.Gateway, NodeName: nodeName, Options: "flows: {ipv4: 65536, ipv6: 65536}\n",
+	})
+	if err != nil {
+		return err
+	}
+	return writeManifests(d.gw)
 }
 
 func (d *demo) hosts() []*topo.Host {
 	return append([]*topo.Host{d.client, d.net.Gateway}, d.net.Backends...)
 }
 
-// makeDirectory makes the working directory on a tmpfs, where the flow table
-// should be: it is memory that outlives the daemon, and nothing to write to a disk.
-func makeDirectory() (string, error) {
-	for _, parent := range []string{"/dev/shm", "/run"} {
-		var st unix.Statfs_t
-		if unix.Statfs(parent, &st) == nil && st.Type == unix.TMPFS_MAGIC {
-			return os.MkdirTemp(parent, "sluice-demo-")
-		}
-	}
-	return os.MkdirTemp("", "sluice-demo-")
-}
-
 // remove takes everything down, whatever state it is in.
-func (d *demo) remove(dir string) error {
+func (d *demo) remove() error {
 	var errs []error
 	if d.flows != nil {
 		d.flows.Stop()
 	}
+	if d.gw != nil {
+		errs = append(errs, d.gw.Close())
+	}
 	if d.net != nil {
-		errs = append(errs, d.net.Close()) // ends the daemon too
+		errs = append(errs, d.net.Close())
 		left, err := d.net.Leftovers()
 		errs = append(errs, err)
 		if len(left) > 0 {
 			errs = append(errs, fmt.Errorf("left over: %v", left))
 		}
 	}
-	if d.gw != nil {
-		d.gw.client.Close()
-		errs = append(errs, d.gw.log.Close())
-	}
-	// A daemon that was killed leaves its mount to its successor; here there is none.
-	_ = unix.Unmount(filepath.Join(dir, bpfDir), unix.MNT_DETACH) // an error if there is none
-	return errors.Join(append(errs, os.RemoveAll(dir))...)
+	return errors.Join(errs...)
 }
 
 // tailLines is how much of the daemon's log is printed when something failed.
@@ -212,7 +198,8 @@ func (d *demo) printLog() {
 		return
 	}
 	d.p.say("the end of the daemon's log:")
-	for _, line := range d.gw.logTail(tailLines) {
+	lines := strings.Split(strings.TrimRight(d.gw.Log(), "\n"), "\n")
+	for _, line := range lines[max(0, len(lines)-tailLines):] {
 		d.p.say("| %s", line)
 	}
 }

@@ -11,7 +11,6 @@
 // Run return an error. So the demo is a test that people like to read.
 //
 // The network is a topo.Net, and the gateway's kernel does not forward: what gets
-// through went through Sluice. Everything on disk (configuration, manifests, the flow
-// table, the mounted BPF file system, the log) is under one directory on tmpfs that
-// is removed at the end, however the demo ends.
+// through went through Sluice. The gateway is a gate.Gateway: everything on disk is
+// in its directory, which is removed at the end, however the demo ends.
 package demo

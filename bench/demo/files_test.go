@@ -2,9 +2,8 @@ package demo
 
 import (
 	"bytes"
+	"io/fs"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -14,23 +13,18 @@ import (
 
 	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/control"
-	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/files"
 )
 
 // The gateway decodes the manifests, and the services are where the demo asks.
 func TestManifestsAreWhereTheDemoAsks(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), manifestsDir)
-	if err := writeManifests(dir); err != nil {
-		t.Fatal(err)
-	}
-	paths, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
+	paths, err := fs.Glob(manifests, "manifests/*.yaml")
 	if err != nil || len(paths) != 4 {
 		t.Fatalf("%v: %v", paths, err)
 	}
 	var at []netip.AddrPort
 	for _, path := range paths {
-		text, err := os.ReadFile(path)
+		text, err := manifests.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,34 +63,13 @@ func addresses(t *testing.T, text []byte) (at []netip.AddrPort) {
 	return at
 }
 
-func TestConfigurationIsValid(t *testing.T) {
-	c, err := config.Parse([]byte(configuration("/dev/shm/demo")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range []string{c.Manifests.Directory, c.StateDir, c.BPFFS, c.StatusSocket} {
-		if !strings.HasPrefix(path, "/dev/shm/demo/") {
-			t.Errorf("%s is outside of the demo's directory", path)
-		}
-	}
-}
-
 func host(name, a4, a6 string) *topo.Host {
 	return &topo.Host{Name: name, Interfaces: []topo.Interface{{
 		Addr4: netip.PrefixFrom(netip.MustParseAddr(a4), 24), Addr6: netip.PrefixFrom(netip.MustParseAddr(a6), 64),
 	}}}
 }
 
-func TestSetEndpoints(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), manifestsDir)
-	if err := writeManifests(dir); err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(dir, webEndpoints)
-	original, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+func TestWebEndpointsOf(t *testing.T) {
 	a, b := host("a", "10.0.0.1", "fd00::1"), host("b", "10.0.0.2", "fd00::2")
 	for _, tc := range []struct {
 		name  string
@@ -108,10 +81,7 @@ func TestSetEndpoints(t *testing.T) {
 		{"none", nil, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if err := setEndpoints(dir, tc.hosts); err != nil {
-				t.Fatal(err)
-			}
-			text, err := os.ReadFile(path)
+			text, err := webEndpointsOf(tc.hosts)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -128,13 +98,10 @@ func TestSetEndpoints(t *testing.T) {
 			if strings.Join(got, " ") != tc.want {
 				t.Errorf("got %v, want %s", got, tc.want)
 			}
-			if bytes.Equal(text, original) || list[0].Labels["kubernetes.io/service-name"] != "web" {
+			if list[0].Labels["kubernetes.io/service-name"] != "web" {
 				t.Errorf("written:\n%s", text)
 			}
 		})
-	}
-	if left, _ := filepath.Glob(filepath.Join(dir, ".*.next")); len(left) > 0 {
-		t.Errorf("left over: %v", left)
 	}
 }
 

@@ -7,14 +7,14 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
-	"os"
-	"path/filepath"
+	"path"
 	"slices"
 	"strings"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"sigs.k8s.io/yaml"
 
+	"sluice.dev/sluice/bench/gate"
 	"sluice.dev/sluice/bench/topo"
 )
 
@@ -39,11 +39,8 @@ const (
 // webVIP are both VIPs of the web service.
 var webVIP = []netip.AddrPort{webVIP4, webVIP6}
 
-// writeManifests copies the embedded manifests into a directory.
-func writeManifests(dir string) error {
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		return err
-	}
+// writeManifests gives the embedded manifests to the gateway.
+func writeManifests(g *gate.Gateway) error {
 	names, err := fs.Glob(manifests, "manifests/*.yaml")
 	if err != nil {
 		return err
@@ -53,21 +50,11 @@ func writeManifests(dir string) error {
 		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(filepath.Join(dir, filepath.Base(name)), text, 0o644); err != nil {
+		if err := g.Write(path.Base(name), text); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// replaceFile writes a file as editors and kubelets do: beside it, and then over it
-// in one step. The temporary name begins with a dot, so nobody reads it.
-func replaceFile(path string, text []byte) error {
-	next := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".next")
-	if err := os.WriteFile(next, text, 0o644); err != nil {
-		return err
-	}
-	return os.Rename(next, path)
 }
 
 // slices of a Service, in the order of the file.
@@ -118,24 +105,20 @@ func (list endpointSlices) set(hosts []*topo.Host) error {
 	return nil
 }
 
-// setEndpoints rewrites the manifest of web's endpoints.
-func setEndpoints(dir string, hosts []*topo.Host) error {
-	path := filepath.Join(dir, webEndpoints)
-	text, err := os.ReadFile(path)
+// webEndpointsOf is the manifest of web's endpoints, with these hosts in it.
+func webEndpointsOf(hosts []*topo.Host) ([]byte, error) {
+	text, err := manifests.ReadFile("manifests/" + webEndpoints)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	list, err := parseSlices(text)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := list.set(hosts); err != nil {
-		return err
+		return nil, err
 	}
-	if text, err = list.text(); err != nil {
-		return err
-	}
-	return replaceFile(path, text)
+	return list.text()
 }
 
 // without is the hosts but one.
