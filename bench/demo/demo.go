@@ -81,6 +81,7 @@ func Run(ctx context.Context, c Config) error {
 		return errors.New("network namespaces, XDP and AF_XDP need root")
 	}
 	d.Sluice = binary
+	d.sweep()
 	err = d.perform(ctx)
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		d.p.say("interrupted; everything is being removed")
@@ -168,6 +169,18 @@ func (d *demo) build() (err error) {
 
 func (d *demo) hosts() []*topo.Host {
 	return append([]*topo.Host{d.client, d.net.Gateway}, d.net.Backends...)
+}
+
+// sweep removes what demos left that were killed. That it cannot is no reason not to
+// perform.
+func (d *demo) sweep() {
+	removed, err := gate.Sweep()
+	for _, dir := range removed {
+		d.p.say("removed %s of a run that was killed", dir)
+	}
+	if err != nil {
+		d.p.say("what a killed run left cannot be removed: %v", err)
+	}
 }
 
 // remove takes everything down, whatever state it is in.

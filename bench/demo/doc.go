@@ -12,5 +12,6 @@
 //
 // The network is a topo.Net, and the gateway's kernel does not forward: what gets
 // through went through Sluice. The gateway is a gate.Gateway: everything on disk is
-// in its directory, which is removed at the end, however the demo ends.
+// in its directory, which is removed at the end, however the demo ends. A demo that
+// was killed could not; the next one removes it.
 package demo
