@@ -75,15 +75,7 @@ func TestDeviceDeletedAndCreated(t *testing.T) {
 	l := newLab(t, c)
 	load := l.hammer(at(vip4, webPort), time.Millisecond)
 	for round := range 3 {
-		if err := l.Gateway.Run(func() error {
-			link, err := netlink.LinkByName(spare)
-			if err != nil {
-				return err
-			}
-			return netlink.LinkDel(link)
-		}); err != nil {
-			t.Fatal(err)
-		}
+		l.onLink(spare, netlink.LinkDel)
 		l.waitFor("the loss is reported", func(v *status.InterfaceView) bool { return v.Mode == "" && v.Reason != "" })
 		addSpare(t, l.Gateway, l.Clients[0])
 		began := time.Now()
@@ -125,20 +117,8 @@ func (l *lab) waitFor(what string, is func(*status.InterfaceView) bool) {
 // TestMTUChange: the gateway follows its devices' MTU while it runs.
 func TestMTUChange(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 1, Queues: 2}})
-	setMTU := func(mtu int) {
-		t.Helper()
-		if err := l.Gateway.Run(func() error {
-			link, err := netlink.LinkByName("back0")
-			if err != nil {
-				return err
-			}
-			return netlink.LinkSetMTU(link, mtu)
-		}); err != nil {
-			t.Fatal(err)
-		}
-	}
 	for _, mtu := range []int{1400, 1500, 1300} {
-		setMTU(mtu)
+		l.onLink("back0", func(link netlink.Link) error { return netlink.LinkSetMTU(link, mtu) })
 		for _, vip := range []string{vip4, vip6} {
 			if _, err := l.Clients[0].Upload(l.ctx, at(vip, webPort), 1<<20); err != nil {
 				t.Errorf("MTU %d, %s: %v", mtu, vip, err)

@@ -247,29 +247,14 @@ func TestLinkFaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	set := func(up bool) {
-		t.Helper()
-		if err := l.Gateway.Run(func() error {
-			link, err := netlink.LinkByName("back0")
-			if err != nil {
-				return err
-			}
-			if up {
-				return netlink.LinkSetUp(link)
-			}
-			return netlink.LinkSetDown(link)
-		}); err != nil {
-			t.Fatal(err)
-		}
-	}
 	// Linux takes IPv6 addresses away from a link that goes down unless it is told not to.
 	if err := l.Gateway.SetSysctl("net.ipv6.conf.back0.keep_addr_on_down", "1"); err != nil {
 		t.Fatal(err)
 	}
 	for range 3 {
-		set(false)
+		l.onLink("back0", netlink.LinkSetDown)
 		time.Sleep(200 * time.Millisecond) // how long the link is down
-		set(true)
+		l.onLink("back0", netlink.LinkSetUp)
 		time.Sleep(time.Second) // retransmissions come through again
 	}
 	if n := flows.Broken(); n > 0 {

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"sluice.dev/sluice/bench/gate"
 	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/control/status"
@@ -239,6 +241,21 @@ func endpoints(hosts ...*topo.Host) (list []gate.Endpoint) {
 	return list
 }
 
+// serveLocally starts a server in the gateway's own namespace, and returns its
+// endpoints.
+func (l *lab) serveLocally() []gate.Endpoint {
+	l.t.Helper()
+	s, err := l.Gateway.ServeOn("local", localBackendPort, l.Gateway.Addr4(), l.Gateway.Addr6())
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(func() { s.Close() })
+	return []gate.Endpoint{
+		{Addr: l.Gateway.Addr4(), Port: localBackendPort, Node: gatewayNode},
+		{Addr: l.Gateway.Addr6(), Port: localBackendPort, Node: gatewayNode},
+	}
+}
+
 func (l *lab) web(hosts ...*topo.Host) gate.Service {
 	return gate.Service{
 		Name: "web", Port: webPort, NodePort: webNodePort, VIPs: []string{vip4, vip6},
@@ -248,6 +265,21 @@ func (l *lab) web(hosts ...*topo.Host) gate.Service {
 
 func (l *lab) dns(hosts ...*topo.Host) gate.Service {
 	return gate.Service{Name: "dns", UDP: true, Port: dnsPort, VIPs: []string{vip4, vip6}, Endpoints: endpoints(hosts...)}
+}
+
+// onLink changes an interface of the gateway.
+func (l *lab) onLink(name string, change func(netlink.Link) error) {
+	l.t.Helper()
+	err := l.Gateway.Run(func() error {
+		link, err := netlink.LinkByName(name)
+		if err != nil {
+			return err
+		}
+		return change(link)
+	})
+	if err != nil {
+		l.t.Fatal(err)
+	}
 }
 
 func at(addr string, port uint16) netip.AddrPort {

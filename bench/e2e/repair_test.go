@@ -42,34 +42,12 @@ func (l *lab) condition(name string) (found status.ConditionView) {
 	return found
 }
 
-// onLink changes an interface of the gateway.
-func (l *lab) onLink(name string, change func(netlink.Link) error) {
-	l.t.Helper()
-	err := l.Gateway.Run(func() error {
-		link, err := netlink.LinkByName(name)
-		if err != nil {
-			return err
-		}
-		return change(link)
-	})
-	if err != nil {
-		l.t.Fatal(err)
-	}
-}
-
 // TestHostLinkDeleted: somebody deletes the way back into the kernel. It is made
 // again, and endpoints on the node are served again, with and without the client's
 // address.
 func TestHostLinkDeleted(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
-	local, err := l.Gateway.ServeOn("local", localBackendPort, l.Gateway.Addr4(), l.Gateway.Addr6())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { local.Close() })
-	own := []gate.Endpoint{
-		{Addr: l.Gateway.Addr4(), Port: localBackendPort, Node: gatewayNode},
-		{Addr: l.Gateway.Addr6(), Port: localBackendPort, Node: gatewayNode}}
+	own := l.serveLocally()
 	const other4, other6 = "203.0.113.40", "2001:db8:f::40"
 	l.apply(
 		gate.Service{Name: "keep", Port: webPort, Local: true, VIPs: []string{keepVIP4, keepVIP6}, Endpoints: own},

@@ -123,16 +123,9 @@ func TestTransfers(t *testing.T) {
 // gateway's own namespace.
 func TestClientAddressIsKept(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
-	local, err := l.Gateway.ServeOn("local", localBackendPort, l.Gateway.Addr4(), l.Gateway.Addr6())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { local.Close() })
 	l.apply(gate.Service{
 		Name: "keep", Port: webPort, Local: true, VIPs: []string{keepVIP4, keepVIP6},
-		Endpoints: append(endpoints(l.Backends...), // elsewhere: not chosen
-			gate.Endpoint{Addr: l.Gateway.Addr4(), Port: localBackendPort, Node: gatewayNode},
-			gate.Endpoint{Addr: l.Gateway.Addr6(), Port: localBackendPort, Node: gatewayNode}),
+		Endpoints: append(endpoints(l.Backends...), l.serveLocally()...), // those elsewhere are not chosen
 	})
 	l.applied()
 	client := l.Clients[0]
@@ -184,17 +177,7 @@ func TestKernelRoutedBackend(t *testing.T) {
 // TestLocalEndpointWithSNAT: policy Cluster and an endpoint on this node.
 func TestLocalEndpointWithSNAT(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
-	local, err := l.Gateway.ServeOn("local", localBackendPort, l.Gateway.Addr4(), l.Gateway.Addr6())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { local.Close() })
-	l.apply(gate.Service{
-		Name: "cluster", Port: webPort, VIPs: []string{keepVIP4, keepVIP6},
-		Endpoints: []gate.Endpoint{
-			{Addr: l.Gateway.Addr4(), Port: localBackendPort, Node: gatewayNode},
-			{Addr: l.Gateway.Addr6(), Port: localBackendPort, Node: gatewayNode}},
-	})
+	l.apply(gate.Service{Name: "cluster", Port: webPort, VIPs: []string{keepVIP4, keepVIP6}, Endpoints: l.serveLocally()})
 	l.applied()
 	for vip, want := range map[string]string{keepVIP4: "192.0.0.2", keepVIP6: "fd73:6c75:6963:6500::2"} {
 		r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(vip, webPort)}, Requests: 200, Concurrency: 4, Timeout: 2 * time.Second})
