@@ -30,7 +30,7 @@ func (m model) record(now, key uint64, src, dst uint16) Status {
 func (m model) lookup(now, key uint64) (modelContext, Status) {
 	c := m[key]
 	switch {
-	case c == nil || now-c.born >= uint64(30*time.Second):
+	case c == nil || now-c.born >= uint64(2*time.Second):
 		return modelContext{}, Unknown
 	case c.poisoned:
 		return modelContext{}, Overlap
