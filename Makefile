@@ -30,8 +30,9 @@ unit: ## the tests that need neither root nor Linux
 	$(GO) test ./flowtable ./nat/... ./fastpath/services ./fastpath/stats ./fastpath/nexthop ./control/maglev
 
 .PHONY: race
-race: ## the packages that share memory between goroutines, under the race detector
-	$(TEST) -race -short ./flowtable/... ./nat/... ./fastpath/... ./control/... ./bench/memlink/...
+race: ## what shares memory between goroutines, and the daemon on real traffic, under the race detector
+	$(TEST) -race -short ./flowtable/... ./nat/... ./fastpath/... ./control/... ./cmd/...
+	SLUICE_RACE=1 $(TEST) -run 'TestWorkersShareFlows|TestFragments|TestReload|TestClientAddressIsKept|TestDeviceDeletedAndCreated' -count=1 ./bench/e2e
 
 .PHONY: e2e
 e2e: build ## the long end-to-end runs: 1 GiB transfers, kill -9, churn, idle and memory figures

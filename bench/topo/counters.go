@@ -90,16 +90,20 @@ var damage = [...]string{
 	"Icmp6InErrors", "Icmp6InCsumErrors", "Udp6InErrors", "Udp6InCsumErrors",
 }
 
-// full maps counters of damage to the part of them that is no damage: good
-// datagrams for a full receive buffer (__udp_queue_rcv_skb, net/ipv4/udp.c).
-var full = map[string]string{"UdpInErrors": "UdpRcvbufErrors", "Udp6InErrors": "Udp6RcvbufErrors"}
+// harmless maps counters of damage to the part of them that is no damage: good
+// datagrams for a full receive buffer (__udp_queue_rcv_skb, net/ipv4/udp.c), and a SYN
+// or SYN-ACK that comes again on an open connection (tcp_validate_incoming,
+// net/ipv4/tcp_input.c).
+var harmless = map[string]string{
+	"UdpInErrors": "UdpRcvbufErrors", "Udp6InErrors": "Udp6RcvbufErrors", "TcpInErrs": "TcpExtTCPSYNChallenge",
+}
 
 // Damaged returns the counters of damaged packets that are not zero, as
 // "name=value", sorted. Nothing a good translator sends adds to them.
 func (c Counters) Damaged() []string {
 	var out []string
 	for _, name := range damage {
-		if v := c[name] - min(c[name], c[full[name]]); v > 0 {
+		if v := c[name] - min(c[name], c[harmless[name]]); v > 0 {
 			out = append(out, fmt.Sprintf("%s=%d", name, v))
 		}
 	}

@@ -5,7 +5,6 @@ package rss
 import (
 	"encoding/binary"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
@@ -42,15 +41,40 @@ func Queues(ifindex int) (n int, known bool) {
 
 // ask returns the attributes of the kernel's answer.
 func ask(ifindex int) ([]byte, error) {
-	f, err := netlink.GenlFamilyGet(family)
+	id, err := familyID()
 	if err != nil {
 		return nil, err
 	}
-	request := nl.NewNetlinkRequest(int(f.ID), 0)
-	request.AddData(genlHeader{unix.ETHTOOL_MSG_RSS_GET, 1})
 	header := nl.NewRtAttr(unix.NLA_F_NESTED|attrHeader, nil)
 	header.AddRtAttr(unix.ETHTOOL_A_HEADER_DEV_INDEX, nl.Uint32Attr(uint32(ifindex)))
-	request.AddData(header)
+	return execute(id, unix.ETHTOOL_MSG_RSS_GET, header)
+}
+
+// familyID is the number that the running kernel gave the family. (Not by
+// netlink.GenlFamilyGet: its header has two bytes, and the two after them in memory are sent along.)
+func familyID() (int, error) {
+	answer, err := execute(unix.GENL_ID_CTRL, unix.CTRL_CMD_GETFAMILY, nl.NewRtAttr(unix.CTRL_ATTR_FAMILY_NAME, nl.ZeroTerminated(family)))
+	if err != nil {
+		return 0, err
+	}
+	attrs, err := nl.ParseRouteAttr(answer)
+	if err != nil {
+		return 0, err
+	}
+	for _, a := range attrs {
+		if a.Attr.Type == unix.CTRL_ATTR_FAMILY_ID && len(a.Value) >= 2 {
+			return int(binary.NativeEndian.Uint16(a.Value)), nil
+		}
+	}
+	return 0, unix.ENODATA
+}
+
+// execute sends one request of a generic netlink family and returns the
+// attributes of the answer.
+func execute(family int, command byte, attr *nl.RtAttr) ([]byte, error) {
+	request := nl.NewNetlinkRequest(family, 0)
+	request.AddData(genlHeader{command, 1})
+	request.AddData(attr)
 	answers, err := request.Execute(unix.NETLINK_GENERIC, 0)
 	if err != nil {
 		return nil, err
