@@ -217,6 +217,11 @@ func (l *Loop) close() {
 	if !l.replaced || set.Empty() {
 		return
 	}
+	// A worker that still judges by an older snapshot may make a flow of what that
+	// one serves after the flows were asked.
+	if l.Flows != nil && l.Publisher.Oldest() < l.Publisher.Published() {
+		return
+	}
 	if l.Flows != nil {
 		if set = l.unused(&set); set.Empty() {
 			return

@@ -518,3 +518,22 @@ func TestOldestInUse(t *testing.T) {
 		}
 	}
 }
+
+// TestNotClosedWhileAWorkerStillAdmits: a worker that still judges by the snapshot
+// before may make a flow after the flows were asked.
+func TestNotClosedWhileAWorkerStillAdmits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(r *rig, c *control.LoopConfig) { c.Flows = r.flows })
+		r.add(1)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		r.worker.Generation.Store(r.handle.Load().Generation) // in the midst of a batch, with the service
+		r.remove(1)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if !r.kernel.frontends[vipKey(1)] {
+			t.Error("the kernel program was told to pass packets of a frontend that a worker may still make flows for")
+		}
+		r.end()
+	})
+}

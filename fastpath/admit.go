@@ -55,7 +55,7 @@ func (w *Worker) create(p *header.Packet, f *services.Frontend, b *services.Back
 	}
 	random := w.rnd.Uint64()
 	toBackend := w.view.Lookup(&b.Addr)
-	if f.KeepClient {
+	if f.KeepClient && p.Tuple.Src != b.Addr { // a backend that reaches itself would see its own address
 		// The client's own port if it is free. It is not when the same client port
 		// reaches the same backend through two frontends; then another one.
 		n.Source, n.SourcePort = p.Tuple.Src, p.Tuple.SrcPort
@@ -67,7 +67,7 @@ func (w *Worker) create(p *header.Packet, f *services.Frontend, b *services.Back
 	if n.Source == (header.Addr{}) {
 		return 0, drop(stats.NoRoute)
 	}
-	w.keepPort(&n, old)
+	w.keepPort(&n, old, n.SourcePort != 0 || toBackend.Kind == nexthop.Kernel)
 	ref, status := w.flows.Create(w.now, &n)
 	switch status {
 	case flowtable.Created:
@@ -91,12 +91,13 @@ func (w *Worker) create(p *header.Packet, f *services.Frontend, b *services.Back
 
 // keepPort gives a connection that was opened again the source it had: the backend
 // knows it, and may judge the new SYN by the old connection in TIME_WAIT (RFC 6191).
-// Its port is then not free for others meanwhile.
-func (w *Worker) keepPort(n *flowtable.NewFlow, old *header.Tuple) {
+// Its port is then not free for others meanwhile. onlyOne: the source address is not
+// ours to choose, it is the client's or the host link's.
+func (w *Worker) keepPort(n *flowtable.NewFlow, old *header.Tuple, onlyOne bool) {
 	if old.Dst != n.Backend || old.DstPort != n.BackendPort {
 		return
 	}
-	if old.Src != n.Source && (n.SourcePort != 0 || w.snap.Owned(old.Src)&services.AddrSNAT == 0) {
+	if old.Src != n.Source && (onlyOne || w.snap.Owned(old.Src)&services.AddrSNAT == 0) {
 		return
 	}
 	if n.SourcePort == 0 && !w.snap.SNATPorts.Contains(old.SrcPort) {
@@ -131,7 +132,7 @@ func (w *Worker) source(random uint64, r *nexthop.Route, v6 bool) header.Addr {
 // are shared with the host, so the kernel gets the packet; a VIP is ours alone.
 func (w *Worker) unserved(d Desc, p *header.Packet) Verdict {
 	flags := w.snap.Owned(p.Tuple.Dst)
-	if flags&services.AddrVIP == 0 || flags&(services.AddrNode|services.AddrSNAT) != 0 {
+	if flags&services.AddrVIP == 0 || flags&(services.AddrNode|services.AddrSNAT|services.AddrLocal) != 0 {
 		return toKernel
 	}
 	switch w.snap.UnservedPort {

@@ -11,14 +11,15 @@ struct endpoint {
 	__u8 proto, zero;
 };
 
-/* Why an address matters; the first three are what it is to us, the last two
- * say that a map below has an entry with this address. */
+/* Why an address matters: what it is to us; that a map below has an entry with
+ * it; that it is one of the node's, which by itself is no reason to steer. */
 enum addr_flags {
 	VIP = 1,
 	NODE = 2,
 	SNAT = 4,
 	HAS_FRONTEND = 8,
 	HAS_KEEP = 16,
+	LOCAL = 32,
 };
 
 struct config {

@@ -68,3 +68,25 @@ func TestQueuesWithoutSocket(t *testing.T) {
 		t.Errorf("another interface: action %d, want %d", got, xdpDrop)
 	}
 }
+
+// TestNodesOwnFragmentsWithoutSocket: while a restart is under way the node's own
+// fragmented traffic (large DNS answers, big pings) loses nothing. A service's
+// fragments on an address that is no node's wait with the rest.
+func TestNodesOwnFragmentsWithoutSocket(t *testing.T) {
+	b := newRig(t, Settings{SNATFirst: snatFirst, SNATCount: snatCount}, fixture())
+	b.beat(time.Second)
+	for _, c := range []struct {
+		name string
+		p    pkt
+		want uint32
+	}{
+		{"UDP to the node", pkt{src: client4, dst: node4, proto: udp, sport: 53, dport: 61000, fragMore: true}, xdpPass},
+		{"ICMP to the node", pkt{src: client4, dst: node4, proto: 1, fragMore: true}, xdpPass},
+		{"UDP to a VIP", pkt{src: client4, dst: vip4, proto: udp, sport: 53, dport: 53, fragMore: true}, xdpDrop},
+		{"whole, to a node port", pkt{src: client4, dst: node4, proto: tcp, sport: 53, dport: 30080}, xdpDrop},
+	} {
+		if got := run(t, b.steer, c.p.frame(), nil); got != c.want {
+			t.Errorf("%s: action %d, want %d", c.name, got, c.want)
+		}
+	}
+}

@@ -83,18 +83,45 @@ func (b *rig) verdict(t *testing.T, frame []byte) (v int) {
 	default:
 		t.Fatalf("steer returned action %d", got)
 	}
+	return v | b.caught(t, frame)
+}
+
+// wants is verdict by the counters: a packet that steer wants is counted as missed,
+// also where it passes for being perhaps the node's.
+func (b *rig) wants(t *testing.T, frame []byte) (v int) {
+	t.Helper()
+	before := b.missed(t)
+	run(t, b.steer, frame, nil)
+	if b.missed(t) > before {
+		v |= steers
+	}
+	return v | b.caught(t, frame)
+}
+
+// caught is egress's part of a verdict.
+func (b *rig) caught(t *testing.T, frame []byte) int {
+	t.Helper()
 	// The kernel's test run of egress takes no less than an IP header.
 	if frame[12] == 0x08 && len(frame) < 14+20 || frame[12] == 0x86 && len(frame) < 14+40 {
-		return v
+		return 0
 	}
 	switch got := b.runEgress(t, frame, skb{}); got {
 	case tcxRedirect:
-		v |= redirects
+		return redirects
 	case tcxNext:
 	default:
 		t.Fatalf("egress returned action %d", got)
 	}
-	return v
+	return 0
+}
+
+func (b *rig) missed(t *testing.T) uint64 {
+	t.Helper()
+	c, err := b.Counters()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.MissedDropped + c.MissedPassed
 }
 
 // skb is what a test run may say about a packet: struct __sk_buff.

@@ -29,12 +29,16 @@ const (
 	AddrNode = AddrFlags(steerAddrFlagsNODE)
 	// AddrSNAT: replies come to it, in the SNAT port range.
 	AddrSNAT = AddrFlags(steerAddrFlagsSNAT)
+	// AddrLocal: an address of this node. It steers nothing by itself; it keeps
+	// unserved ports of an address that is also a VIP, and fragments while no socket
+	// is there, with the kernel.
+	AddrLocal = AddrFlags(steerAddrFlagsLOCAL)
 
 	// The kernel program looks an address up once and learns with it whether
 	// the bigger tables are worth a look. Kept by this package.
 	addrHasFrontend = AddrFlags(steerAddrFlagsHAS_FRONTEND)
 	addrHasKeep     = AddrFlags(steerAddrFlagsHAS_KEEP)
-	addrOurs        = AddrVIP | AddrNode | AddrSNAT
+	addrOurs        = AddrVIP | AddrNode | AddrSNAT | AddrLocal
 )
 
 // NodePort is a port that is open on every address with AddrNode, for one family.

@@ -47,7 +47,7 @@ INLINE bool node_port_open(struct tuple *t)
 INLINE bool to_us(struct tuple *t, struct config *s)
 {
 	enum addr_flags *dst = map_lookup(&addrs, t->dst.addr);
-	if (!dst || !(*dst & ~HAS_KEEP))
+	if (!dst || !(*dst & ~(HAS_KEEP | LOCAL)))
 		return 0;
 	if (t->echo)
 		return *dst & VIP;
@@ -59,7 +59,14 @@ INLINE bool to_us(struct tuple *t, struct config *s)
 		return 1;
 	if (*dst & SNAT && (__u16)(ntohs(t->dst.port) - s->snat_first) < s->snat_count)
 		return 1;
-	return s->unserved && (*dst & (VIP | NODE)) == VIP;
+	return s->unserved && (*dst & (VIP | NODE | LOCAL)) == VIP;
+}
+
+/* A fragment says too little to tell the node's own traffic from a service's. */
+INLINE bool maybe_the_nodes(struct tuple *t)
+{
+	enum addr_flags *dst = t->fragment ? map_lookup(&addrs, t->dst.addr) : 0;
+	return dst && *dst & (NODE | LOCAL);
 }
 
 /* From a backend whose service keeps the client's address. */
@@ -89,8 +96,9 @@ SEC("xdp.frags") int steer(struct xdp_md *ctx)
 		return XDP_REDIRECT;
 	}
 	/* No socket. The kernel would answer live flows with RST: it may not, while a restart
-	 * is under way. A queue that is never to have one would wait for it for ever. */
-	if (queue_served(ctx->rx_queue_index) && heartbeat_young(s)) {
+	 * is under way. A queue that is never to have one would wait for it for ever, and
+	 * what is the node's own must not suffer. */
+	if (queue_served(ctx->rx_queue_index) && heartbeat_young(s) && !maybe_the_nodes(&t)) {
 		c->missed_dropped++;
 		return XDP_DROP;
 	}

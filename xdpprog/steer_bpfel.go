@@ -21,6 +21,7 @@ const (
 	steerAddrFlagsSNAT         steerAddrFlags = 4
 	steerAddrFlagsHAS_FRONTEND steerAddrFlags = 8
 	steerAddrFlagsHAS_KEEP     steerAddrFlags = 16
+	steerAddrFlagsLOCAL        steerAddrFlags = 32
 )
 
 type steerConfig struct {

@@ -24,7 +24,7 @@ func TestSteer(t *testing.T) {
 				for _, tags := range [][]uint16{nil, {0x8100}, {0x88a8}, {0x88a8, 0x8100}, {0x8100, 0x8100}} {
 					b.judge(t, &c.p, tags, want)
 				}
-				if got := b.verdict(t, c.p.frame(0x88a8, 0x8100, 0x8100)); got != kernel {
+				if got := b.wants(t, c.p.frame(0x88a8, 0x8100, 0x8100)); got != kernel {
 					t.Errorf("three VLAN tags: verdict %d, want the kernel's", got)
 				}
 			})
@@ -41,7 +41,7 @@ func (b *rig) judge(t *testing.T, p *pkt, tags []uint16, want int) {
 		if n < p.needs(len(tags)) {
 			w = kernel
 		}
-		if got := b.verdict(t, whole[:n]); got != w {
+		if got := b.wants(t, whole[:n]); got != w {
 			t.Errorf("%d VLAN tags, %d of %d bytes: verdict %d, want %d", len(tags), n, len(whole), got, w)
 		}
 	}

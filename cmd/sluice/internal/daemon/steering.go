@@ -166,7 +166,7 @@ func rules(set *control.SteerSet) xdpprog.Rules {
 var sameFlags = [...]struct {
 	services services.AddrFlags
 	kernel   xdpprog.AddrFlags
-}{{services.AddrVIP, xdpprog.AddrVIP}, {services.AddrNode, xdpprog.AddrNode}, {services.AddrSNAT, xdpprog.AddrSNAT}}
+}{{services.AddrVIP, xdpprog.AddrVIP}, {services.AddrNode, xdpprog.AddrNode}, {services.AddrSNAT, xdpprog.AddrSNAT}, {services.AddrLocal, xdpprog.AddrLocal}}
 
 func addrFlags(f services.AddrFlags) (out xdpprog.AddrFlags) {
 	for _, m := range sameFlags {
