@@ -26,7 +26,7 @@ test: build ## every test that root can run without a cluster
 	$(TEST) ./...
 
 .PHONY: unit
-unit: ## the tests that need neither root nor Linux
+unit: ## the tests that need no root
 	$(GO) test ./flowtable ./nat/... ./fastpath/services ./fastpath/stats ./fastpath/nexthop ./control/maglev
 
 .PHONY: race

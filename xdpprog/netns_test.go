@@ -32,7 +32,7 @@ func isolate(t *testing.T) {
 func needRoot(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("needs root: BPF programs, namespaces")
+		t.Fatal("needs root: BPF programs, namespaces")
 	}
 }
 

@@ -223,7 +223,7 @@ func randomRules(r *rand.Rand) Rules {
 // BenchmarkReconcile is a start with 10,000 services: 30,000 frontends, 20,000 kept sources.
 func BenchmarkReconcile(b *testing.B) {
 	if unix.Geteuid() != 0 {
-		b.Skip("needs root: BPF maps")
+		b.Fatal("needs root: BPF maps")
 	}
 	want := Rules{Addrs: map[header.Addr]AddrFlags{}}
 	for i := range 10000 {

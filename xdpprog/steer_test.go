@@ -195,7 +195,7 @@ func TestCounters(t *testing.T) {
 // a program costs that only looks up the socket.
 func BenchmarkSteer(b *testing.B) {
 	if unix.Geteuid() != 0 {
-		b.Skip("needs root: BPF programs")
+		b.Fatal("needs root: BPF programs")
 	}
 	s, err := Load(Config{})
 	if err != nil {

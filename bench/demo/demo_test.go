@@ -17,7 +17,7 @@ import (
 func buildSluice(t *testing.T) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("network namespaces, XDP and AF_XDP need root")
+		t.Fatal("needs root: network namespaces, XDP and AF_XDP")
 	}
 	path, err := gate.Build(t.TempDir(), false)
 	if err != nil {
@@ -56,7 +56,7 @@ func TestShortDemo(t *testing.T) {
 // The exit status must tell the truth, whatever goes wrong.
 func TestDemoFails(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("network namespaces, XDP and AF_XDP need root")
+		t.Fatal("needs root: network namespaces, XDP and AF_XDP")
 	}
 	out, err := run(t, t.Context(), Config{Sluice: "/bin/false"})
 	if !errors.Is(err, ErrExpectation) || !strings.Contains(out, "1 FAILED, 0 met") {

@@ -103,7 +103,7 @@ func lab(t *testing.T, binary string) *Gateway {
 func needRoot(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("network namespaces, XDP and AF_XDP need root")
+		t.Fatal("needs root: network namespaces, XDP and AF_XDP")
 	}
 }
 

@@ -19,7 +19,7 @@ const testPort = 8080
 func build(t *testing.T, c Config) *Net {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("network namespaces need root")
+		t.Fatal("needs root: network namespaces")
 	}
 	n, err := New(c)
 	if err != nil {

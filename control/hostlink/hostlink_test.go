@@ -21,7 +21,7 @@ import (
 func inNamespace(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("network namespaces need root")
+		t.Fatal("needs root: network namespaces")
 	}
 	done := make(chan struct{})
 	go func() {

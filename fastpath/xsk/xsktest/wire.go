@@ -25,7 +25,7 @@ import (
 func EnterNamespace(tb testing.TB) {
 	tb.Helper()
 	if os.Geteuid() != 0 {
-		tb.Skip("needs root: network namespaces, XDP")
+		tb.Fatal("needs root: network namespaces, XDP")
 	}
 	runtime.LockOSThread() // never unlocked: the thread, and with it the namespace, dies
 	ns, err := netns.New()

@@ -21,7 +21,7 @@ import (
 func isolate(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("needs root: namespaces, AF_XDP")
+		t.Fatal("needs root: namespaces, AF_XDP")
 	}
 	runtime.LockOSThread() // never unlocked: the thread, and with it the namespace, dies
 	must(t, unix.Unshare(unix.CLONE_NEWNET))
