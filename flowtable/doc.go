@@ -47,6 +47,6 @@
 // # Pressure
 //
 // The table never grows. When all flows it may hold are live, a new one costs an
-// old one: expired, closed, unreplied UDP, half-open, idle UDP, in this order.
-// Established flows are never shed: then Create refuses.
+// old one: expired, closed, unreplied UDP, half-open, unconfirmed, idle UDP, in this
+// order. Established flows are never shed: then Create refuses.
 package flowtable

@@ -88,11 +88,12 @@ const (
 // that a refresh and an expiry can never both succeed:
 //
 //	63    56 55    48 47    40 39 38 37 36 35  32 31               0
-//	[      ][ proto  ][ flags ][][ag][em][rs][state][ last seen, ticks ]
+//	[      ][ proto  ][ flags ][fn][ag][em][rs][state][ last seen, ticks ]
 //
 // State zero is no flow: free, dead, or in limbo. em is set while the flow is an
 // embryo (its keys are being inserted). rs says that an RST was the last packet,
-// ag that the client sent a SYN on the open connection which has no answer yet.
+// ag that the client sent a SYN on the open connection which has no answer yet, fn
+// that the client of an Unconfirmed flow sent FIN.
 type meta uint64
 
 const (
@@ -100,6 +101,8 @@ const (
 	metaReset      meta   = 1 << 36
 	metaEmbryo     meta   = 1 << 37
 	metaAgain      meta   = 1 << 38
+	metaFin        meta   = 1 << 39
+	metaNotes             = metaReset | metaAgain | metaFin // end with the state
 	metaFlagsShift        = 40
 	metaProtoShift        = 48
 	metaSeen       meta   = 1<<32 - 1

@@ -18,21 +18,21 @@ type oracleFlow struct {
 	client, reply header.Tuple
 	ref           Ref
 	state         State
-	rst, again    bool
+	notes         meta
 	seen          Time // of the last refresh
 }
 
 func (o *oracle) timeout(f *oracleFlow) time.Duration {
 	t := &o.timeouts
 	normal := map[State]time.Duration{
-		SynSeen: t.SynSeen, SynRecv: t.SynAckSeen, Established: t.Established, FinClient: t.Fin, FinBackend: t.Fin,
+		SynSeen: t.SynSeen, SynRecv: t.SynAckSeen, Unconfirmed: t.Established, Established: t.Established, FinClient: t.Fin, FinBackend: t.Fin,
 		LastAckClient: t.LastAck, LastAckBackend: t.LastAck, TimeWaitClient: t.TimeWaitClient,
-		TimeWaitBackend: t.TimeWaitBackend, Closed: t.Reset, UDPNew: t.UDPUnreplied, UDPAssured: t.UDPReplied, ICMPEcho: t.ICMP,
+		TimeWaitBackend: t.TimeWaitBackend, Closed: t.Reset, UDPNew: t.UDPUnreplied, UDPReplied: t.UDPUnreplied, UDPAssured: t.UDPReplied, ICMPEcho: t.ICMP,
 	}[f.state]
 	switch {
-	case f.rst && f.state == Established:
+	case f.notes.reset() && (f.state == Established || f.state == Unconfirmed):
 		return min(normal, t.ResetEstablished)
-	case f.rst:
+	case f.notes.reset():
 		return min(normal, t.Reset)
 	}
 	return normal
@@ -96,15 +96,10 @@ func (o *oracle) freePort(n *NewFlow, rests func(*header.Tuple) bool, now Time) 
 // terms: it uses meta.observe, which that test holds against the text.
 func (o *oracle) observe(f *oracleFlow, side Side, flags uint8, now Time) {
 	m := makeMeta(f.state, f.client.Proto, 0, f.seen.ticks())
-	if f.rst {
-		m |= metaReset
-	}
-	if f.again {
-		m |= metaAgain
-	}
+	m |= f.notes
 	n := m.observe(side, flags, now.ticks())
 	if n != m {
-		f.state, f.rst, f.again = n.state(), n.reset(), n&metaAgain != 0
+		f.state, f.notes = n.state(), n&metaNotes
 		if n.seen() != m.seen() {
 			f.seen = now
 		}
@@ -201,7 +196,7 @@ func TestOracle(t *testing.T) {
 		next, n := h.Dump(cursor, buf, now)
 		for _, i := range buf[:n] {
 			f := o.byTuple[i.Client]
-			if f == nil || f.ref != i.Ref || f.reply != i.Reply || f.state != i.State || f.rst != i.Reset {
+			if f == nil || f.ref != i.Ref || f.reply != i.Reply || f.state != i.State || f.notes.reset() != i.Reset {
 				t.Fatalf("Dump shows %+v, the oracle has %+v", i, f)
 			}
 			seen++

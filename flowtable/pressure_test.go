@@ -24,7 +24,7 @@ func (t *Table) kinds(now Time) (n [NumSheds + 1]int) {
 // stated order, kind by kind, and stop at the established and the busy.
 func TestShedOrder(t *testing.T) {
 	const each = 100
-	tb, h := testTableOf(t, Config{IPv4Flows: 7 * each, HalfOpen: 7 * each, Timeouts: DefaultTimeouts()})
+	tb, h := testTableOf(t, Config{IPv4Flows: 8 * each, HalfOpen: 8 * each, Timeouts: DefaultTimeouts()})
 	const B, C = ReplySide, ClientSide
 	now := bootTime + 200*second
 	kinds := []struct {
@@ -36,27 +36,28 @@ func TestShedOrder(t *testing.T) {
 		{header.ProtoTCP, now, []step{{B, tcpRST, 0}}},
 		{header.ProtoUDP, now, nil},
 		{header.ProtoTCP, now, []step{{B, tcpSYN | tcpACK, 0}}},
-		{header.ProtoUDP, bootTime, []step{{B, 0, 0}}}, // idle
-		{header.ProtoUDP, now, []step{{B, 0, 0}}},
-		{header.ProtoTCP, bootTime, []step{{B, tcpSYN | tcpACK, 0}, {C, tcpACK, 0}}},
+		{header.ProtoTCP, bootTime, []step{{B, tcpSYN | tcpACK, 0}, {C, tcpACK, 0}}}, // unconfirmed
+		{header.ProtoUDP, bootTime, []step{{B, 0, 0}, {C, 0, 0}}},                    // idle
+		{header.ProtoUDP, now, []step{{B, 0, 0}, {C, 0, 0}}},
+		{header.ProtoTCP, bootTime, []step{{B, tcpSYN | tcpACK, 0}, {C, tcpACK, 0}, {B, tcpACK, 0}}},
 	}
 	var order []uint32
-	for n := range uint32(7 * each) {
+	for n := range uint32(8 * each) {
 		order = append(order, n)
 	}
 	rand.New(rand.NewPCG(testSeed(t), 3)).Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
 	for _, n := range order {
-		k := kinds[n%7]
+		k := kinds[n%8]
 		r := h.mustCreate(t, k.born, newFlow(k.proto, false, n))
 		for _, s := range k.steps {
 			h.Observe(r, s.side, s.flags, k.born)
 		}
 	}
-	if got, want := tb.kinds(now), [NumSheds + 1]int{each, each, each, each, each, 2 * each}; got != want {
+	if got, want := tb.kinds(now), [NumSheds + 1]int{each, each, each, each, each, each, 2 * each}; got != want {
 		t.Fatalf("the scene has %v, want %v", got, want)
 	}
 	// The new ones are established at once, so that only the old ones are shed.
-	for i := range 5 * each {
+	for i := range 6 * each {
 		h.Enter(now)
 		r := h.mustCreate(t, now, newFlow(header.ProtoTCP, false, uint32(10_000+i)))
 		h.establish(r, now)
@@ -73,7 +74,7 @@ func TestShedOrder(t *testing.T) {
 		t.Fatalf("only established and busy flows left: %v, want a refusal", s)
 	}
 	c := tb.Counts()
-	if c.Shed != [NumSheds]uint64{each, each, each, each, each} || c.Refused[TableFull] != 1 {
+	if c.Shed != [NumSheds]uint64{each, each, each, each, each, each} || c.Refused[TableFull] != 1 {
 		t.Errorf("counted: shed %v, refused %v", c.Shed, c.Refused)
 	}
 	validate(t, tb)
@@ -191,6 +192,12 @@ func TestRefusedSYNsLookAtFewRecords(t *testing.T) {
 	validate(t, tb)
 }
 
+// assure brings a UDP flow to where it gives way to no other.
+func (h *Handle) assure(r Ref, now Time) {
+	h.Observe(r, ReplySide, 0, now)
+	h.Observe(r, ClientSide, 0, now)
+}
+
 // A range of ports is used to the last one where the order meets every port, and the
 // tries are bounded.
 func TestPorts(t *testing.T) {
@@ -206,6 +213,7 @@ func TestPorts(t *testing.T) {
 		if p := h.reply(r).DstPort; p < 65000 || p >= 65016 {
 			t.Errorf("port %d is outside the range", p)
 		}
+		h.assure(r, bootTime)
 	}
 	full := flow(17)
 	if _, s := h.Create(bootTime, &full); s != PortsExhausted {
@@ -225,9 +233,11 @@ func TestPorts(t *testing.T) {
 
 	preferred := flow(20)
 	preferred.Backend, preferred.SourcePort = addrN(false, 11, 3), 4321
-	if r := h.mustCreate(t, bootTime, preferred); h.reply(r).DstPort != 4321 {
+	r := h.mustCreate(t, bootTime, preferred)
+	if h.reply(r).DstPort != 4321 {
 		t.Error("the preferred port was free and not taken")
 	}
+	h.assure(r, bootTime)
 	preferred.Client.SrcPort++
 	if r := h.mustCreate(t, bootTime, preferred); h.reply(r).DstPort == 4321 {
 		t.Error("the preferred port was given twice")
@@ -241,7 +251,7 @@ func TestPorts(t *testing.T) {
 		lazy := flow(100 + 20*uint32(stride))
 		lazy.Backend, lazy.Ports.Stride = addrN(false, 11, 4+uint32(stride)), stride
 		for range 16 {
-			h.mustCreate(t, bootTime, lazy)
+			h.assure(h.mustCreate(t, bootTime, lazy), bootTime)
 			lazy.Client.SrcPort++
 		}
 	}

@@ -99,7 +99,7 @@ func (h *Handle) recoverFlow(a *arena, i uint32, now ticks, rec *Recovery) bool 
 
 // whole says whether a record was finished, and not damaged since.
 func (f *Flow) whole(m meta, hs *hashes, now ticks) bool {
-	if m.embryo() || m.seen() > now || m.state() >= NumStates {
+	if m.embryo() || m.seen() > now {
 		return false
 	}
 	if s := initial(m.proto()); (s == SynSeen) != (m.state() <= Closed) || (s == ICMPEcho) != (m.state() == ICMPEcho) {

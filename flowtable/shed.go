@@ -7,26 +7,28 @@ import "time"
 type Shed uint8
 
 const (
-	ShedExpired   Shed = iota // its time was over; also what the sweep ends
-	ShedClosed                // TCP, closed or in TIME_WAIT
-	ShedUnreplied             // UDP without a reply
-	ShedHalfOpen              // TCP, the client unproven
-	ShedIdle                  // UDP, replied, idle for long
-	NumSheds      = iota
-	shedNever     = Shed(NumSheds)
+	ShedExpired     Shed = iota // its time was over; also what the sweep ends
+	ShedClosed                  // TCP, closed or in TIME_WAIT
+	ShedUnreplied               // UDP without a reply, or without a word of the client after it
+	ShedHalfOpen                // TCP, the client has not acknowledged
+	ShedUnconfirmed             // TCP, acknowledged, but the backend has not spoken since
+	ShedIdle                    // UDP, replied, idle for long
+	NumSheds        = iota
+	shedNever       = Shed(NumSheds)
 )
 
 // String returns the name used in metrics.
 func (s Shed) String() string {
-	return [...]string{"expired", "closed", "unreplied", "half_open", "idle", "never"}[min(s, shedNever)]
+	return [...]string{"expired", "closed", "unreplied", "half_open", "unconfirmed", "idle", "never"}[min(s, shedNever)]
 }
 
 // shedStates are the states whose flows are of each kind; expired ones are of all states.
 var shedStates = [NumSheds][]State{
-	ShedClosed:    {Closed, TimeWaitClient, TimeWaitBackend},
-	ShedUnreplied: {UDPNew},
-	ShedHalfOpen:  {SynSeen, SynRecv},
-	ShedIdle:      {UDPAssured},
+	ShedClosed:      {Closed, TimeWaitClient, TimeWaitBackend},
+	ShedUnreplied:   {UDPNew, UDPReplied},
+	ShedHalfOpen:    {SynSeen, SynRecv},
+	ShedUnconfirmed: {Unconfirmed},
+	ShedIdle:        {UDPAssured},
 }
 
 // shedOf says what a live flow may be shed as.
@@ -37,10 +39,14 @@ func (t *Table) shedOf(m meta, now ticks) Shed {
 	switch m.state() {
 	case Closed, TimeWaitClient, TimeWaitBackend:
 		return ShedClosed
-	case UDPNew:
+	case UDPNew, UDPReplied:
 		return ShedUnreplied
 	case SynSeen, SynRecv:
 		return ShedHalfOpen
+	case Unconfirmed:
+		if now.since(m.seen()) >= halfOpenGrace {
+			return ShedUnconfirmed
+		}
 	case UDPAssured:
 		if now.since(m.seen()) > t.udpIdle {
 			return ShedIdle
@@ -57,9 +63,11 @@ const (
 	// huntRest is how long a handle does not hunt again for a kind it did not find.
 	huntRest = int32(time.Second / tick)
 	// halfOpenGrace protects young handshakes: at the half-open cap, no flow
-	// younger than this makes room for another.
+	// younger than this makes room for another. An Unconfirmed flow that is younger
+	// never does: its backend is likely to speak yet.
 	halfOpenGrace = int32(500 * time.Millisecond / tick)
-	// halfOpenSample is how many half-open flows are compared to find an old one.
+	// halfOpenSample is how many half-open or unconfirmed flows are compared to find an
+	// old one.
 	halfOpenSample = 8
 )
 
@@ -137,7 +145,8 @@ func (h *Handle) halfOpenFlows() int32 {
 	return h.live(0, SynSeen) + h.live(0, SynRecv) + h.live(1, SynSeen) + h.live(1, SynRecv)
 }
 
-// shed ends one flow of a kind, or an expired one it comes across.
+// shed ends one flow of a kind, or an expired one it comes across. Of unconfirmed flows,
+// which may be open connections, it is the oldest of a few.
 func (h *Handle) shed(a *arena, kind Shed, now ticks) bool {
 	f := family(a.v6)
 	u := &h.hunt[f]
@@ -153,20 +162,39 @@ func (h *Handle) shed(a *arena, kind Shed, now ticks) bool {
 	if u.restful[kind] && now.since(u.until[kind]) < 0 {
 		return false
 	}
-	for left := min(huntLength, a.records); left > 0; left-- {
+	var oldest uint32
+	var found meta
+	sample := halfOpenSample
+	for left := min(huntLength, a.records); left > 0 && sample > 0; left-- {
 		i := u.step(a)
 		m := a.flow(i).load()
 		if !m.live() {
 			continue
 		}
-		if k := h.t.shedOf(m, now); k <= kind && (k == kind || k == ShedExpired) && h.kill(a, i, m) {
-			h.p.shed[k].Add(1)
-			u.restful[kind] = false
-			return true
+		switch k := h.t.shedOf(m, now); {
+		case k == ShedExpired || k == kind && kind != ShedUnconfirmed:
+			if h.giveUp(a, i, m, k) {
+				u.restful[kind] = false
+				return true
+			}
+		case k == kind:
+			sample--
+			if oldest == 0 || now.since(m.seen()) > now.since(found.seen()) {
+				oldest, found = i, m
+			}
 		}
 	}
-	u.restful[kind], u.until[kind] = true, now+ticks(huntRest)
-	return false
+	u.restful[kind], u.until[kind] = oldest == 0, now+ticks(huntRest)
+	return oldest != 0 && h.giveUp(a, oldest, found, kind)
+}
+
+// giveUp ends a flow that is to be shed, if its meta is still m, and counts it.
+func (h *Handle) giveUp(a *arena, i uint32, m meta, kind Shed) bool {
+	if !h.kill(a, i, m) {
+		return false
+	}
+	h.p.shed[kind].Add(1)
+	return true
 }
 
 // step moves the cursor over the records in use, around and around.
@@ -214,11 +242,10 @@ func (h *Handle) shedOldest(a *arena, now ticks) bool {
 			oldest, found = i, m
 		}
 	}
-	if oldest == 0 || now.since(found.seen()) < halfOpenGrace || !h.kill(a, oldest, found) {
+	if oldest == 0 || now.since(found.seen()) < halfOpenGrace || !h.giveUp(a, oldest, found, ShedHalfOpen) {
 		u.weary += budget - left
 		return false
 	}
-	h.p.shed[ShedHalfOpen].Add(1)
 	return true
 }
 

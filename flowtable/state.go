@@ -13,7 +13,8 @@ const (
 	None            State = iota
 	SynSeen               // TCP: SYN seen
 	SynRecv               // TCP: the backend answered, the client has not yet
-	Established           // TCP: the client acknowledged: its address is real
+	Unconfirmed           // TCP: the client acknowledged, the backend has not spoken since
+	Established           // TCP: the backend spoke after the client acknowledged: the handshake is complete
 	FinClient             // TCP: the client closed first
 	FinBackend            // TCP: the backend closed first
 	LastAckClient         // TCP: both sent FIN, the client first
@@ -22,14 +23,17 @@ const (
 	TimeWaitBackend       // TCP: closed, the backend first: it holds the port in TIME_WAIT
 	Closed                // TCP: the backend refused
 	UDPNew                // UDP and others: no reply yet
-	UDPAssured            // UDP and others: replied
+	UDPReplied            // UDP and others: the backend replied, the client has not spoken since
+	UDPAssured            // UDP and others: the client spoke after a reply
 	ICMPEcho              // ICMP queries
-	NumStates       = iota
+	NumStates             = iota
+
+	_ uint = 16 - NumStates // meta has four bits for it
 )
 
 var stateNames = [NumStates]string{
-	"NONE", "SYN_SENT", "SYN_RECV", "ESTABLISHED", "FIN_CLIENT", "FIN_BACKEND", "LAST_ACK", "LAST_ACK",
-	"TIME_WAIT", "TIME_WAIT", "CLOSED", "UDP_NEW", "UDP_ASSURED", "ICMP",
+	"NONE", "SYN_SENT", "SYN_RECV", "UNCONFIRMED", "ESTABLISHED", "FIN_CLIENT", "FIN_BACKEND", "LAST_ACK", "LAST_ACK",
+	"TIME_WAIT", "TIME_WAIT", "CLOSED", "UDP_NEW", "UDP_REPLIED", "UDP_ASSURED", "ICMP",
 }
 
 // String returns the name people know, which does not tell who closed first.
@@ -40,7 +44,9 @@ func (s State) String() string {
 	return "INVALID"
 }
 
-// HalfOpen says whether the client's address is still unproven.
+// HalfOpen says whether the client has not acknowledged yet. It is what the cap of
+// half-open flows counts: an Unconfirmed flow may be an open connection on which
+// nobody speaks, as in a pool, so it is not under the cap.
 func (s State) HalfOpen() bool { return s == SynSeen || s == SynRecv }
 
 // class is what a TCP packet's flags amount to.
@@ -84,13 +90,15 @@ func classOf(flags uint8) class {
 // move is what a packet does to a flow: the next state in the low four bits, and
 // whether the packet refreshes a flow that stays in its state. A change of state
 // always does.
-type move uint8
+type move uint16
 
 const (
 	refresh move = 1 << 4 // the packet keeps the flow alive, and takes back an RST
 	reset   move = 1 << 5 // put the flow on the reset timer
 	ask     move = 1 << 6 // remember the SYN
 	answer  move = 1 << 7 // begin anew, if a SYN is remembered
+	finish  move = 1 << 8 // remember the client's FIN until the backend speaks
+	confirm move = 1 << 9 // the backend speaks: what the client said is true
 )
 
 // moves is the state machine: moves[state][side][class]. What it does not name
@@ -107,6 +115,14 @@ const (
 // SYN-ACK comes from one that has not: the handshake begins anew, on the same
 // flow. A forged SYN-ACK goes to the client, whose ACK takes it back. A backend's
 // RST is no answer: who forged the SYN could forge it too.
+//
+// What the client says is worth nothing alone, as no sequence numbers are tracked:
+// whoever forges SYNs from foreign addresses can forge an ACK after each, or a FIN.
+// The backend knows which acknowledges its own SYN-ACK. To the others it answers with
+// an RST (RFC 9293 section 3.10.7.4, SYN-RECEIVED) or not at all; to the right one with
+// data or an ACK of the client's, if anybody speaks. Until then the flow is
+// Unconfirmed: it has the time of an open connection, but gives way under pressure.
+// The backend's ACK after a SYN is about that SYN, and confirms nothing.
 var moves = makeMoves()
 
 func makeMoves() (m [NumStates][2][numClasses]move) {
@@ -119,15 +135,20 @@ func makeMoves() (m [NumStates][2][numClasses]move) {
 	}
 	both := func(s State, c class, mv move) { m[s][ClientSide][c], m[s][ReplySide][c] = mv, mv }
 
-	// The handshake. The client's ACK after the backend's answer proves its address.
-	// A backend that answers a SYN with a bare ACK knows an older connection
+	// The handshake. A backend that answers a SYN with a bare ACK knows an older connection
 	// (RFC 9293 section 3.10.7.4, challenge ACK); one that answers a mid-flow packet
 	// so is continuing a connection that was set up before our time.
 	m[SynSeen][ReplySide][classSYNACK] = move(SynRecv)
 	m[SynSeen][ReplySide][classACK] = move(SynRecv)
 	m[SynSeen][ReplySide][classFIN] = move(SynRecv)
-	m[SynRecv][ClientSide][classACK] = move(Established)
-	m[SynRecv][ClientSide][classFIN] = move(FinClient)
+	m[SynRecv][ClientSide][classACK] = move(Unconfirmed)
+	m[SynRecv][ClientSide][classFIN] = move(Unconfirmed) | finish
+	m[Unconfirmed][ClientSide][classACK] = move(Unconfirmed) | refresh
+	m[Unconfirmed][ClientSide][classFIN] = move(Unconfirmed) | refresh | finish
+	m[Unconfirmed][ClientSide][classRST] = move(Unconfirmed) | reset
+	m[Unconfirmed][ReplySide][classACK] = move(Established) | refresh | confirm
+	m[Unconfirmed][ReplySide][classFIN] = move(FinBackend) | confirm
+	m[Unconfirmed][ReplySide][classRST] = move(Closed)
 	for _, s := range []State{SynSeen, SynRecv} {
 		m[s][ReplySide][classRST] = move(Closed)
 		m[s][ClientSide][classRST] = move(s) | reset
@@ -139,7 +160,7 @@ func makeMoves() (m [NumStates][2][numClasses]move) {
 		both(s, classFIN, move(s)|refresh)
 		both(s, classRST, move(s)|reset)
 	}
-	for _, s := range []State{SynRecv, Established, FinClient, FinBackend} {
+	for _, s := range []State{SynRecv, Unconfirmed, Established, FinClient, FinBackend} {
 		m[s][ClientSide][classSYN] = move(s) | ask
 		m[s][ReplySide][classSYNACK] = move(SynRecv) | answer
 	}
@@ -157,15 +178,23 @@ func makeMoves() (m [NumStates][2][numClasses]move) {
 	m[LastAckClient][ClientSide][classACK] = move(TimeWaitClient)
 	m[LastAckBackend][ReplySide][classACK] = move(TimeWaitBackend)
 
-	// A FIN that comes again lost its last ACK (RFC 9293 section 3.10.7.8).
-	both(TimeWaitClient, classFIN, move(TimeWaitClient)|refresh)
-	both(TimeWaitBackend, classFIN, move(TimeWaitBackend)|refresh)
+	// A FIN that comes again lost its last ACK (RFC 9293 section 3.10.7.8). And the ACK
+	// that was taken for the last may have been of something before the FIN, with a
+	// window of data still to come or to come again: a connection that is over sends
+	// no ACKs, one that is not stays as long as it does.
+	for _, s := range []State{TimeWaitClient, TimeWaitBackend} {
+		both(s, classACK, move(s)|refresh)
+		both(s, classFIN, move(s)|refresh)
+	}
 	return m
 }
 
-// datagram is the machine of everything but TCP.
+// datagram is the machine of everything but TCP. One packet and its reply prove
+// nothing: the client's address may be forged. Who speaks again has heard the reply,
+// or sends more than one packet for each flow it takes.
 var datagram = [NumStates][2]move{
-	UDPNew:     {move(UDPNew) | refresh, move(UDPAssured)},
+	UDPNew:     {move(UDPNew) | refresh, move(UDPReplied)},
+	UDPReplied: {move(UDPAssured), move(UDPReplied) | refresh},
 	UDPAssured: {move(UDPAssured) | refresh, move(UDPAssured) | refresh},
 	ICMPEcho:   {move(ICMPEcho) | refresh, move(ICMPEcho) | refresh},
 }
@@ -196,6 +225,13 @@ func (m meta) observe(from Side, tcpFlags uint8, now ticks) meta {
 		now = m.seen() // another worker's batch is later than ours: never step back
 	}
 	next := State(mv & 15)
+	if mv&confirm != 0 {
+		next = m.confirmed(next)
+	}
+	note := meta(0)
+	if mv&finish != 0 {
+		note = metaFin
+	}
 	switch {
 	case mv&ask != 0:
 		if m.state() == SynRecv && !m.reset() {
@@ -206,15 +242,31 @@ func (m meta) observe(from Side, tcpFlags uint8, now ticks) meta {
 		if m&metaAgain == 0 {
 			return m
 		}
-		return m.withState(next).at(now) &^ (metaReset | metaAgain)
+		return m.withState(next).at(now) &^ metaNotes
 	case next != m.state():
-		return m.withState(next).at(now) &^ (metaReset | metaAgain)
+		return m.withState(next).at(now)&^metaNotes | note
 	case mv&reset != 0 && !m.reset():
 		return m.at(now) | metaReset // the timer starts with the first RST, later ones do not move it
+	case note&^m != 0:
+		return m.at(now)&^metaNotes | note
 	case mv&refresh != 0 && (m&(metaReset|metaAgain) != 0 || now.since(m.seen()) >= refreshTicks):
 		return m.at(now) &^ (metaReset | metaAgain)
 	}
 	return m
+}
+
+// confirmed returns where the backend's word takes an Unconfirmed flow whose client
+// has sent nothing but ACKs, where it has sent FIN, and where it has sent a SYN.
+func (m meta) confirmed(next State) State {
+	switch {
+	case next == Established && m&metaAgain != 0:
+		return Unconfirmed
+	case next == Established && m&metaFin != 0:
+		return FinClient
+	case m&metaFin != 0:
+		return LastAckClient
+	}
+	return next
 }
 
 // Observe tells the flow about one of its packets. It writes at most once a

@@ -139,7 +139,7 @@ type head struct {
 
 const (
 	headMagic   = 0x656c626174776f6c // "lowtable", little endian
-	headVersion = 2                  // 2: bound and owner are a word each
+	headVersion = 3                  // 2: bound and owner are a word each; 3: states renumbered
 )
 
 // view lays a Table over memory.

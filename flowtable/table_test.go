@@ -109,6 +109,7 @@ func (h *Handle) establish(r Ref, now Time) {
 	h.Observe(r, ClientSide, tcpSYN, now)
 	h.Observe(r, ReplySide, tcpSYN|tcpACK, now)
 	h.Observe(r, ClientSide, tcpACK, now)
+	h.Observe(r, ReplySide, tcpACK, now)
 }
 
 func TestCreateLookupDelete(t *testing.T) {

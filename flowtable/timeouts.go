@@ -10,7 +10,7 @@ import (
 type Timeouts struct {
 	SynSeen     time.Duration // TCP: the client's SYN, no answer
 	SynAckSeen  time.Duration // TCP: the backend answered, the client did not
-	Established time.Duration
+	Established time.Duration // TCP: also while the backend has not spoken since the client's ACK
 	Fin         time.Duration // TCP: one direction closed
 	LastAck     time.Duration // TCP: both directions closed, the last ACK is missing
 
@@ -22,11 +22,11 @@ type Timeouts struct {
 	Reset            time.Duration // TCP: refused, or an RST outside Established
 	ResetEstablished time.Duration // TCP: an RST while established (RFC 7857 section 2.2)
 
-	UDPUnreplied time.Duration
-	UDPReplied   time.Duration
+	UDPUnreplied time.Duration // UDP: no reply, or nothing of the client after it
+	UDPReplied   time.Duration // UDP: the client spoke after a reply
 	ICMP         time.Duration
 
-	// UDPIdle is not a timeout: a replied UDP flow that was idle for longer may
+	// UDPIdle is not a timeout: an assured UDP flow that was idle for longer may
 	// be shed when the table is full.
 	UDPIdle time.Duration
 }
@@ -92,14 +92,14 @@ func (t *Timeouts) lifetimes() (l lifetimes, err error) {
 	}{
 		{"SynSeen", t.SynSeen, min(t.Reset, t.SynSeen), []State{SynSeen}},
 		{"SynAckSeen", t.SynAckSeen, min(t.Reset, t.SynAckSeen), []State{SynRecv}},
-		{"Established", t.Established, min(t.ResetEstablished, t.Established), []State{Established}},
+		{"Established", t.Established, min(t.ResetEstablished, t.Established), []State{Unconfirmed, Established}},
 		{"Fin", t.Fin, min(t.Reset, t.Fin), []State{FinClient, FinBackend}},
 		{"LastAck", t.LastAck, min(t.Reset, t.LastAck), []State{LastAckClient, LastAckBackend}},
 		{"TimeWaitClient", t.TimeWaitClient, t.TimeWaitClient, []State{TimeWaitClient}},
 		{"TimeWaitBackend", t.TimeWaitBackend, t.TimeWaitBackend, []State{TimeWaitBackend}},
 		{"Reset", t.Reset, t.Reset, []State{Closed}},
 		{"ResetEstablished", t.ResetEstablished, t.ResetEstablished, nil},
-		{"UDPUnreplied", t.UDPUnreplied, t.UDPUnreplied, []State{UDPNew}},
+		{"UDPUnreplied", t.UDPUnreplied, t.UDPUnreplied, []State{UDPNew, UDPReplied}},
 		{"UDPReplied", t.UDPReplied, t.UDPReplied, []State{UDPAssured}},
 		{"ICMP", t.ICMP, t.ICMP, []State{ICMPEcho}},
 		{"UDPIdle", t.UDPIdle, t.UDPIdle, nil},

@@ -26,8 +26,8 @@ type Timeouts struct {
 	TimeWaitBackend  Duration `json:"timeWaitBackend"`  // closed, the backend's FIN came first
 	Reset            Duration `json:"reset"`            // refused, or an RST outside established
 	ResetEstablished Duration `json:"resetEstablished"` // an RST while established; any later packet restores the flow
-	UDPUnreplied     Duration `json:"udpUnreplied"`     // packets of one side only
-	UDPReplied       Duration `json:"udpReplied"`       // packets of both sides
+	UDPUnreplied     Duration `json:"udpUnreplied"`     // no reply, or nothing of the client after it
+	UDPReplied       Duration `json:"udpReplied"`       // the client spoke after a reply
 	ICMP             Duration `json:"icmp"`             // echo request and reply
 	// UDPIdle ends nothing: a replied UDP flow that is idle for longer may be shed
 	// when the table is full.

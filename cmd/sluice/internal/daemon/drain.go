@@ -37,8 +37,8 @@ func (d *Daemon) connections() uint64 {
 // can tell when UDP has: it is served meanwhile, but not waited for.
 func connections(c *flowtable.Counts) (n uint64) {
 	for _, open := range [...]flowtable.State{
-		flowtable.SynSeen, flowtable.SynRecv, flowtable.Established, flowtable.FinClient, flowtable.FinBackend,
-		flowtable.LastAckClient, flowtable.LastAckBackend,
+		flowtable.SynSeen, flowtable.SynRecv, flowtable.Unconfirmed, flowtable.Established,
+		flowtable.FinClient, flowtable.FinBackend, flowtable.LastAckClient, flowtable.LastAckBackend,
 	} {
 		n += c.States[open]
 	}

@@ -11,7 +11,7 @@ func TestConnections(t *testing.T) {
 	var c flowtable.Counts
 	for s, n := range map[flowtable.State]uint64{
 		flowtable.TimeWaitClient: 1, flowtable.TimeWaitBackend: 1, flowtable.Closed: 1,
-		flowtable.UDPNew: 100, flowtable.UDPAssured: 100, flowtable.ICMPEcho: 100,
+		flowtable.UDPNew: 100, flowtable.UDPReplied: 100, flowtable.UDPAssured: 100, flowtable.ICMPEcho: 100,
 	} {
 		c.Live[0] += n
 		c.States[s] = n
@@ -22,7 +22,7 @@ func TestConnections(t *testing.T) {
 	for s := flowtable.SynSeen; s <= flowtable.LastAckBackend; s++ {
 		c.States[s] = 2
 	}
-	if n := connections(&c); n != 14 {
-		t.Errorf("%d open, want 14", n)
+	if n := connections(&c); n != 16 {
+		t.Errorf("%d open, want 16", n)
 	}
 }

@@ -1,0 +1,179 @@
+package flowtable
+
+import (
+	"testing"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+// Whoever forges addresses and cannot hear the answers: SYN, any ACK or FIN, a second
+// SYN. A thousand such flows fill the table and keep nobody out.
+func TestForgedHandshakesAreShed(t *testing.T) {
+	const C, B = ClientSide, ReplySide
+	const S, A, F = uint8(tcpSYN), uint8(tcpACK), uint8(tcpFIN)
+	for _, c := range []struct {
+		name  string
+		proto uint8
+		steps []step
+	}{
+		{"SYN, ACK", header.ProtoTCP, []step{{B, S | A, 0}, {C, A, 0}}},
+		{"SYN, ACK, SYN-ACK again", header.ProtoTCP, []step{{B, S | A, 0}, {C, A, 0}, {B, S | A, 0}}},
+		{"SYN, FIN", header.ProtoTCP, []step{{B, S | A, 0}, {C, F | A, 0}}},
+		{"SYN, ACK, FIN", header.ProtoTCP, []step{{B, S | A, 0}, {C, A, 0}, {C, F | A, 0}}},
+		{"SYN, ACK, refused", header.ProtoTCP, []step{{B, S | A, 0}, {C, A, 0}, {B, tcpRST, 0}}},
+		{"SYN, ACK, SYN, challenged", header.ProtoTCP, []step{{B, S | A, 0}, {C, A, 0}, {C, S, 0}, {B, A, 0}}},
+		{"UDP, one packet and its reply", header.ProtoUDP, []step{{B, 0, 0}}},
+		{"UDP, one packet and many replies", header.ProtoUDP, []step{{B, 0, 0}, {B, 0, 0}, {B, 0, 0}}},
+	} {
+		tb, h := testTable(t, 1000, 0)
+		for n := range uint32(1000) {
+			h.Enter(bootTime)
+			r := h.mustCreate(t, bootTime, newFlow(c.proto, false, n))
+			for _, s := range c.steps {
+				h.Observe(r, s.side, s.flags, bootTime)
+			}
+		}
+		now := bootTime + second
+		for n := range uint32(1000) {
+			h.Enter(now)
+			f := newFlow(header.ProtoTCP, false, 10_000+n)
+			r, s := h.Create(now, &f)
+			if s != Created {
+				t.Errorf("%s: %d honest clients got in, then %v; states %v", c.name, n, s, tb.Counts().States)
+				break
+			}
+			h.establish(r, now)
+		}
+		validate(t, tb)
+	}
+}
+
+// A connection on which nobody has spoken yet, as in a pool, lives as long as an idle
+// one that was used, and is not counted as half-open.
+func TestSilentConnectionLives(t *testing.T) {
+	tb, h := testTable(t, 10, 0)
+	n := newFlow(header.ProtoTCP, false, 1)
+	r := h.mustCreate(t, bootTime, n)
+	h.Observe(r, ReplySide, tcpSYN|tcpACK, bootTime)
+	h.Observe(r, ClientSide, tcpACK, bootTime)
+	if c := tb.Counts(); c.HalfOpen != 0 || c.States[Unconfirmed] != 1 {
+		t.Errorf("%d half-open, states %v", c.HalfOpen, c.States)
+	}
+	if got, _ := h.lookup(&n.Client, bootTime+7400*second); got != r {
+		t.Error("gone before it was used")
+	}
+}
+
+// At the half-open cap half-open flows give way, and none on which the client has
+// acknowledged, however old.
+func TestUnconfirmedAreNotUnderTheCap(t *testing.T) {
+	const halfOpen = 20
+	tb, h := testTableOf(t, Config{IPv4Flows: 1000, HalfOpen: halfOpen, Timeouts: DefaultTimeouts()})
+	for n := range uint32(10 * halfOpen) {
+		r := h.mustCreate(t, bootTime, newFlow(header.ProtoTCP, false, n))
+		h.Observe(r, ReplySide, tcpSYN|tcpACK, bootTime)
+		h.Observe(r, ClientSide, tcpACK, bootTime)
+	}
+	for n := range uint32(5 * halfOpen) {
+		now := bootTime + Time(n)*second/10
+		h.Enter(now)
+		h.mustCreate(t, now, newFlow(header.ProtoTCP, false, 10_000+n))
+	}
+	if c := tb.Counts(); c.States[Unconfirmed] != 10*halfOpen || c.HalfOpen != halfOpen || c.Shed[ShedHalfOpen] != 4*halfOpen {
+		t.Errorf("states %v, shed %v", c.States, c.Shed)
+	}
+	validate(t, tb)
+}
+
+// Under pressure, of the connections on which nobody has spoken the old ones go, and
+// none whose handshake has just been completed.
+func TestUnconfirmedAreShedByAge(t *testing.T) {
+	const flows = 1000
+	tb, h := testTable(t, flows, 0)
+	now := bootTime + 100*second
+	ack := func(r Ref, at Time) {
+		h.Observe(r, ReplySide, tcpSYN|tcpACK, at)
+		h.Observe(r, ClientSide, tcpACK, at)
+	}
+	for n := range uint32(flows) {
+		born := bootTime + Time(n%2)*99*second
+		ack(h.mustCreate(t, born, newFlow(header.ProtoTCP, false, n)), born)
+	}
+	for n := range uint32(flows / 4) {
+		h.Enter(now)
+		h.establish(h.mustCreate(t, now, newFlow(header.ProtoTCP, false, 10_000+n)), now)
+	}
+	old := 0
+	for n := uint32(0); n < flows; n += 2 {
+		f := newFlow(header.ProtoTCP, false, n)
+		if r, _ := h.lookup(&f.Client, now); r != 0 {
+			old++
+		}
+	}
+	if old > flows/4+flows/20 {
+		t.Errorf("of 500 old ones %d are left after 250 were shed: not the old ones went", old)
+	}
+	for n := uint32(0); ; n++ { // until only the new are left
+		h.Enter(now)
+		f := newFlow(header.ProtoTCP, false, 20_000+n)
+		r, s := h.Create(now, &f)
+		if s == TableFull {
+			break
+		}
+		ack(r, now)
+		if n > flows {
+			t.Fatal("handshakes that have just been completed give way")
+		}
+	}
+	if c := tb.Counts(); c.Live[0] != flows || c.Refused[TableFull] != 1 {
+		t.Errorf("%+v", c)
+	}
+	validate(t, tb)
+}
+
+// The backend's FIN passes while a window is in flight, and a segment of it is lost:
+// what the client acknowledges is not the FIN, and the rest comes again. The flow stays
+// as long as the two speak, gives way like one that is closed, and lets its client
+// open another connection.
+func TestTailLossInTimeWait(t *testing.T) {
+	const C, B = ClientSide, ReplySide
+	for _, c := range []struct {
+		name   string
+		first  Side
+		state  State
+		speaks []Side
+	}{
+		{"download, both speak", C, TimeWaitClient, []Side{B, C}},
+		{"download, data alone", C, TimeWaitClient, []Side{B}},
+		{"download, ACKs alone", C, TimeWaitClient, []Side{C}},
+		{"upload, both speak", B, TimeWaitBackend, []Side{B, C}},
+		{"upload, data alone", B, TimeWaitBackend, []Side{C}},
+	} {
+		tb, h := testTable(t, 10, 0)
+		n := newFlow(header.ProtoTCP, false, 1)
+		r := h.mustCreate(t, bootTime, n)
+		h.establish(r, bootTime)
+		h.Observe(r, c.first, tcpFIN|tcpACK, bootTime)
+		h.Observe(r, c.first^1, tcpFIN|tcpACK, bootTime)
+		h.Observe(r, c.first, tcpACK, bootTime) // of something far before the FIN
+		now := bootTime
+		for range 40 {
+			now += 4 * second
+			h.Enter(now)
+			if got, _ := h.lookup(&n.Client, now); got != r {
+				t.Fatalf("%s: gone %d s after the FIN, with packets all the time", c.name, (now-bootTime)/second)
+			}
+			for _, side := range c.speaks {
+				h.Observe(r, side, tcpACK, now)
+			}
+		}
+		if s := h.Flow(r).State(); s != c.state || !h.Closing(r) || tb.shedOf(h.Flow(r).load(), now.ticks()) != ShedClosed {
+			t.Errorf("%s: %v, Closing %v; want a closed flow", c.name, s, h.Closing(r))
+		}
+		now += Time(DefaultTimeouts().TimeWaitBackend) + 2*second
+		if got, _ := h.lookup(&n.Client, now); got != 0 {
+			t.Errorf("%s: lives on in silence", c.name)
+		}
+		validate(t, tb)
+	}
+}
