@@ -19,21 +19,6 @@ type NewFlow struct {
 	Flags       uint8 // the caller's; kept, not looked at
 }
 
-// Ports is where source ports may come from: Count of them from First on, in the
-// order First + (Start + i*Stride) mod Count. Start and Stride must not be guessable
-// (RFC 6056), and Stride should be coprime to Count. No ports (Count 0) means that
-// SourcePort is the only choice.
-type Ports struct{ First, Count, Start, Stride uint16 }
-
-// maxPortTries bounds the probes for one flow.
-const maxPortTries = 16
-
-// at returns the port of the i-th try.
-func (p *Ports) at(i int) uint16 {
-	stride := max(uint32(p.Stride)%uint32(p.Count), 1)
-	return p.First + uint16((uint32(p.Start)+uint32(i)*stride)%uint32(p.Count))
-}
-
 // Status is what became of a Create.
 type Status uint8
 
@@ -45,8 +30,9 @@ const (
 	TableFull
 	// HalfOpenLimit: too many half-open flows, all too young to be shed.
 	HalfOpenLimit
-	// PortsExhausted: no port of those tried is free towards this backend, or the
-	// client's own tuple is one that a backend's replies have.
+	// PortsExhausted: of the ports tried, none is free towards this backend, and none
+	// is held by a flow that gives way; or the client's own tuple is one that a
+	// backend's replies have.
 	PortsExhausted
 )
 
@@ -64,7 +50,7 @@ func (s Status) String() string {
 
 // Create makes a flow and finds its source port. The reply key goes in first: if
 // it is taken, so is the port, in the scope of this source address and backend,
-// and the next port is tried. The commit of the client key then creates the flow:
+// and the next port is tried (portSearch). The commit of the client key then creates the flow:
 // whoever finds it may act on the flow from then on.
 func (h *Handle) Create(now Time, n *NewFlow) (Ref, Status) {
 	t := now.ticks()
@@ -89,12 +75,14 @@ func (h *Handle) create(now ticks, n *NewFlow) (Ref, Status) {
 	if slot := a.find(clientHash, &client); slot != 0 && !h.expire(a, slotIndex(slot), now) {
 		return h.existing(a, slot)
 	}
-	if s := h.admit(a, n.Client.Proto, now); s != Created {
-		return 0, s
-	}
+	// The record first: who gets none must not have ended another's flow for it.
 	i := h.local[family(a.v6)].get(h.t, a)
 	if i == 0 {
 		return 0, TableFull // all of the reserve is in limbo
+	}
+	if s := h.admit(a, n.Client.Proto, now); s != Created {
+		h.local[family(a.v6)].put(h.t, a, a.ref(i)) // nobody has seen it
+		return 0, s
 	}
 	f := a.flow(i)
 	f.meta.Store(uint64(makeMeta(initial(client.proto), client.proto, n.Flags, now) | metaEmbryo))
@@ -130,53 +118,6 @@ func (h *Handle) create(now ticks, n *NewFlow) (Ref, Status) {
 func sum(client, reply uint64) uint32 {
 	x := client ^ (reply<<1 | reply>>63)
 	return uint32(x>>32) ^ uint32(x)
-}
-
-// allocatePort commits the reply key of an embryo with the first port that is free
-// and does not rest, or else with the first that is free.
-func (h *Handle) allocatePort(a *arena, i uint32, n *NewFlow, now ticks) (hash uint64, s Status) {
-	hash, s, rested := h.tryPorts(a, i, n, now, false)
-	if rested && s != Created {
-		hash, s, _ = h.tryPorts(a, i, n, now, true)
-	}
-	return hash, s
-}
-
-func (h *Handle) tryPorts(a *arena, i uint32, n *NewFlow, now ticks, wake bool) (hash uint64, s Status, rested bool) {
-	f := a.flow(i)
-	reply := header.Tuple{Src: n.Backend, Dst: n.Source, SrcPort: n.BackendPort, Proto: n.Client.Proto, V6: n.Client.V6}
-	query := initial(reply.Proto) == ICMPEcho
-	var k key
-	k.from(&reply)
-	a.setAddr(i, ReplySide, &k)
-	for try, next := 0, 0; try < maxPortTries; try++ {
-		preferred := try == 0 && n.SourcePort != 0
-		switch {
-		case preferred:
-			reply.DstPort = n.SourcePort
-		case next < int(n.Ports.Count):
-			reply.DstPort = n.Ports.at(next)
-			next++
-		default:
-			return 0, PortsExhausted, rested
-		}
-		if query {
-			reply.SrcPort = reply.DstPort
-		}
-		k.from(&reply)
-		hash = h.secret.hash(a.v6, &k)
-		if !preferred && !wake && h.t.resting.has(hash, now) {
-			rested = true
-			continue
-		}
-		f.ports[ReplySide].Store(k.ports)
-		if _, ins := h.insert(a, hash, &k, slotOf(i, ReplySide), now); ins == inserted {
-			out := reply.Reverse()
-			f.delta = header.DeltaOf(&n.Client, &out)
-			return hash, Created, rested
-		}
-	}
-	return 0, PortsExhausted, rested
 }
 
 // abort gives up an embryo without keys. If it never claimed a slot, nobody else

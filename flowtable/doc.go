@@ -48,5 +48,6 @@
 //
 // The table never grows. When all flows it may hold are live, a new one costs an
 // old one: expired, closed, unreplied UDP, half-open, unconfirmed, idle UDP, in this
-// order. Established flows are never shed: then Create refuses.
+// order. Established flows are never shed: then Create refuses. Where the source ports
+// towards one backend run short, those that hold them give way in the same order.
 package flowtable

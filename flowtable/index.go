@@ -51,9 +51,9 @@ import (
 // There are no helpers, so no late helper can bring back an old slot.
 //
 // Version: the swap could mistake a later ctl for c only if 2^20 keys were
-// committed to this one home in between. Every commit consumes a record (at most
-// 16 keys each are tried, on distinct homes), and no record is used again while the one
-// who loaded c stays online, so at most all of the arena's records could be
+// committed to this one home in between. Every commit is one of a record's two keys
+// (a port that is tried in vain commits nothing), and no record is used again while
+// the one who loaded c stays online, so at most all of the arena's records could be
 // committed: about five per home, as the hash is keyed.
 //
 // Lookup: load ctl, compare the members. What was live at the load and still is,

@@ -65,8 +65,10 @@ func (o *oracle) create(n *NewFlow, ref Ref, reply header.Tuple, now Time) *orac
 }
 
 // freePort says which of the flow's ports the table should find, by trying them in
-// order: first those that do not rest, of which the table is asked.
+// order: first those that do not rest, of which the table is asked; if there is none,
+// the port of the flow that gives way, which ends.
 func (o *oracle) freePort(n *NewFlow, rests func(*header.Tuple) bool, now Time) (port uint16, ok bool) {
+	var weakest *oracleFlow
 	for _, wake := range []bool{false, true} {
 		for try := range 16 {
 			i := try
@@ -84,12 +86,57 @@ func (o *oracle) freePort(n *NewFlow, rests func(*header.Tuple) bool, now Time) 
 			if reply.Proto == header.ProtoICMP || reply.Proto == header.ProtoICMPv6 {
 				reply.SrcPort = port
 			}
-			if o.find(&reply, now) == nil && (wake || i < 0 || !rests(&reply)) {
+			if !wake && i >= 0 && rests(&reply) {
+				continue
+			}
+			f := o.find(&reply, now)
+			if f == nil {
 				return port, true
+			}
+			if weakest == nil || f.before(weakest, now) {
+				weakest = f
 			}
 		}
 	}
-	return 0, false
+	if weakest == nil || weakest.rank(now) == 0 {
+		return 0, false
+	}
+	port = weakest.reply.DstPort
+	o.remove(weakest)
+	return port, true
+}
+
+func (f *oracleFlow) idle(now Time) time.Duration {
+	return time.Duration(now/Time(tick)-f.seen/Time(tick)) * tick
+}
+
+// rank is the higher, the sooner the flow gives its port; at 0 it never does.
+func (f *oracleFlow) rank(now Time) int {
+	young := f.idle(now) < time.Second/2
+	switch f.state {
+	case Closed, TimeWaitClient, TimeWaitBackend:
+		return 5
+	case UDPNew, UDPReplied:
+		return 4
+	case SynSeen, SynRecv:
+		if !young {
+			return 3
+		}
+	case Unconfirmed:
+		if !young {
+			return 2
+		}
+	case UDPAssured:
+		if f.idle(now) > 2*time.Minute {
+			return 1
+		}
+	}
+	return 0
+}
+
+func (f *oracleFlow) before(g *oracleFlow, now Time) bool {
+	a, b := f.rank(now), g.rank(now)
+	return a > b || a == b && f.idle(now) > g.idle(now)
 }
 
 // observe mirrors the machine through its reference table in state_test.go's
@@ -143,7 +190,10 @@ func TestOracle(t *testing.T) {
 		}
 		switch do := rnd.IntN(10); {
 		case want == nil || do == 0:
-			port, free := o.freePort(&n, rests, now)
+			port, free := uint16(0), false
+			if want == nil {
+				port, free = o.freePort(&n, rests, now)
+			}
 			r, s := h.Create(now, &n)
 			switch {
 			case want != nil:

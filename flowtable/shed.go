@@ -62,9 +62,9 @@ const (
 	huntLength = 4096
 	// huntRest is how long a handle does not hunt again for a kind it did not find.
 	huntRest = int32(time.Second / tick)
-	// halfOpenGrace protects young handshakes: at the half-open cap, no flow
-	// younger than this makes room for another. An Unconfirmed flow that is younger
-	// never does: its backend is likely to speak yet.
+	// halfOpenGrace protects young handshakes: at the half-open cap, and where source
+	// ports run short, no flow younger than this makes room for another. An Unconfirmed
+	// flow that is younger never does: its backend is likely to speak yet.
 	halfOpenGrace = int32(500 * time.Millisecond / tick)
 	// halfOpenSample is how many half-open or unconfirmed flows are compared to find an
 	// old one.

@@ -1,0 +1,138 @@
+package flowtable
+
+import "sluice.dev/sluice/nat/header"
+
+// Ports is where source ports may come from: Count of them from First on, in the
+// order First + (Start + i*Stride) mod Count. Start and Stride must not be guessable
+// (RFC 6056), and Stride should be coprime to Count. No ports (Count 0) means that
+// SourcePort is the only choice.
+type Ports struct{ First, Count, Start, Stride uint16 }
+
+// at returns the port of the i-th try.
+func (p *Ports) at(i int) uint16 {
+	stride := max(uint32(p.Stride)%uint32(p.Count), 1)
+	return p.First + uint16((uint32(p.Start)+uint32(i)*stride)%uint32(p.Count))
+}
+
+// maxPortTries bounds the ports that are tried for one flow. Where some of them rest
+// and no other is free, they are tried a second time: so there are at most twice as
+// many probes, and one more for the port of a flow that gives way.
+const maxPortTries = 16
+
+// portSearch is the choice of a source port for an embryo, by the commit of its
+// reply key. It takes, in this order:
+//
+//	the first port that is free and does not rest
+//	the first that is free
+//	the port of the flow that is the first to give way, of those that hold the others
+//
+// The last is what keeps a backend reachable whose ports a flood has taken, or
+// thousands of connections that are over: there are some ten thousand ports to a
+// backend, so they run short long before the table does. What gives way is what the
+// full table sheds, in the same order, but no handshake that is young.
+type portSearch struct {
+	a     *arena
+	i     uint32 // the embryo
+	n     *NewFlow
+	reply header.Tuple
+	now   ticks
+
+	rested bool // a port was passed over because it rests
+
+	// The holder that gives way first: its record, its meta as judged, and its port.
+	holder uint32
+	meta   meta
+	kind   Shed
+	port   uint16
+}
+
+// allocatePort commits the reply key of an embryo.
+func (h *Handle) allocatePort(a *arena, i uint32, n *NewFlow, now ticks) (hash uint64, s Status) {
+	ps := portSearch{a: a, i: i, n: n, now: now, kind: shedNever}
+	ps.reply = header.Tuple{Src: n.Backend, Dst: n.Source, SrcPort: n.BackendPort, Proto: n.Client.Proto, V6: n.Client.V6}
+	var k key
+	k.from(&ps.reply)
+	a.setAddr(i, ReplySide, &k)
+	hash, s = ps.try(h, false)
+	if ps.rested && s != Created {
+		hash, s = ps.try(h, true)
+	}
+	if ps.kind != shedNever && s != Created {
+		hash, s = ps.takeOver(h)
+	}
+	return hash, s
+}
+
+// try goes through the ports in their order, with those that rest or without.
+func (ps *portSearch) try(h *Handle, wake bool) (hash uint64, s Status) {
+	next := 0
+	for try := range maxPortTries {
+		var port uint16
+		preferred := try == 0 && ps.n.SourcePort != 0
+		switch {
+		case preferred:
+			port = ps.n.SourcePort
+		case next < int(ps.n.Ports.Count):
+			port = ps.n.Ports.at(next)
+			next++
+		default:
+			return 0, PortsExhausted
+		}
+		if hash, s = ps.probe(h, port, wake || preferred); s == Created {
+			return hash, s
+		}
+	}
+	return 0, PortsExhausted
+}
+
+// probe tries one port.
+func (ps *portSearch) probe(h *Handle, port uint16, wake bool) (hash uint64, s Status) {
+	ps.reply.DstPort = port
+	if initial(ps.reply.Proto) == ICMPEcho {
+		ps.reply.SrcPort = port
+	}
+	var k key
+	k.from(&ps.reply)
+	hash = h.secret.hash(ps.a.v6, &k)
+	if !wake && h.t.resting.has(hash, ps.now) {
+		ps.rested = true
+		return 0, PortsExhausted
+	}
+	f := ps.a.flow(ps.i)
+	f.ports[ReplySide].Store(k.ports)
+	slot, ins := h.insert(ps.a, hash, &k, slotOf(ps.i, ReplySide), ps.now)
+	if ins == taken {
+		ps.judge(h, slotIndex(slot), port)
+	}
+	if ins != inserted {
+		return 0, PortsExhausted
+	}
+	out := ps.reply.Reverse()
+	f.delta = header.DeltaOf(&ps.n.Client, &out)
+	return hash, Created
+}
+
+// judge remembers the holder of a port if it gives way before the one remembered:
+// by kind, then by age.
+func (ps *portSearch) judge(h *Handle, i uint32, port uint16) {
+	m := ps.a.flow(i).load()
+	if !m.live() {
+		return
+	}
+	kind := h.t.shedOf(m, ps.now)
+	if kind == shedNever || m.state().HalfOpen() && ps.now.since(m.seen()) < halfOpenGrace {
+		return
+	}
+	if kind < ps.kind || kind == ps.kind && ps.now.since(m.seen()) > ps.now.since(ps.meta.seen()) {
+		ps.holder, ps.meta, ps.kind, ps.port = i, m, kind, port
+	}
+}
+
+// takeOver ends the remembered holder, unless something has happened to it since, and
+// takes its port, also if that rests now.
+func (ps *portSearch) takeOver(h *Handle) (hash uint64, s Status) {
+	if !h.giveUp(ps.a, ps.holder, ps.meta, ps.kind) {
+		return 0, PortsExhausted
+	}
+	return ps.probe(h, ps.port, true)
+}

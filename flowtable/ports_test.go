@@ -1,0 +1,206 @@
+package flowtable
+
+import (
+	"testing"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+const backendPorts = 13616 // of the range that is configured by default
+
+// toOneBackend is a flow by one source address to one backend: what ports it may
+// have, all others want too.
+func toOneBackend(proto uint8, v6 bool, n uint32) NewFlow {
+	f := newFlow(proto, v6, n)
+	f.Backend = addrN(v6, 11, 1)
+	f.Ports = Ports{First: 16384, Count: backendPorts, Start: uint16(n * 7 % backendPorts), Stride: 257}
+	return f
+}
+
+// Whoever holds all ports to a backend, with flows that are over or that nobody
+// proved, keeps nobody out, though the table has room for a million.
+func TestPortsGiveWay(t *testing.T) {
+	const B, C = ReplySide, ClientSide
+	synAck, closed := step{B, tcpSYN | tcpACK, 0}, []step{{B, tcpFIN | tcpACK, 0}, {C, tcpFIN | tcpACK, 0}, {B, tcpACK, 0}}
+	open := []step{synAck, {C, tcpACK, 0}, {B, tcpACK, 0}}
+	for _, c := range []struct {
+		name  string
+		proto uint8
+		steps []step
+		age   Time
+		want  Shed
+	}{
+		{"TIME_WAIT", header.ProtoTCP, append(open[:3:3], closed...), 30 * second, ShedClosed},
+		{"refused", header.ProtoTCP, []step{{B, tcpRST, 0}}, 0, ShedClosed},
+		{"UDP without a reply", header.ProtoUDP, nil, 0, ShedUnreplied},
+		{"UDP with one reply", header.ProtoUDP, []step{{B, 0, 0}}, 0, ShedUnreplied},
+		{"SYNs", header.ProtoTCP, nil, second, ShedHalfOpen},
+		{"answered SYNs", header.ProtoTCP, []step{synAck}, 20 * second, ShedHalfOpen},
+		{"blind ACKs", header.ProtoTCP, open[:2], 200 * second, ShedUnconfirmed},
+		{"UDP, idle", header.ProtoUDP, []step{{B, 0, 0}, {C, 0, 0}}, 200 * second, ShedIdle},
+
+		{"young SYNs", header.ProtoTCP, []step{synAck}, second / 5, shedNever},
+		{"young ACKs", header.ProtoTCP, open[:2], second / 5, shedNever},
+		{"open connections", header.ProtoTCP, open, 7000 * second, shedNever},
+		{"half-closed connections", header.ProtoTCP, append(open[:3:3], closed[0]), 250 * second, shedNever},
+		{"UDP, busy", header.ProtoUDP, []step{{B, 0, 0}, {C, 0, 0}}, 100 * second, shedNever},
+	} {
+		for _, v6 := range []bool{false, true} {
+			tb, h := testTableOf(t, Config{IPv4Flows: 200_000, IPv6Flows: 200_000, Timeouts: DefaultTimeouts()})
+			held := uint32(0)
+			for ; ; held++ {
+				if held%64 == 0 {
+					h.Enter(bootTime)
+				}
+				n := toOneBackend(c.proto, v6, held)
+				n.Ports.Start, n.Ports.Stride = uint16(held), 1
+				if held == backendPorts {
+					break
+				}
+				r := h.mustCreate(t, bootTime, n)
+				for _, s := range c.steps {
+					h.Observe(r, s.side, s.flags, bootTime)
+				}
+			}
+			now := bootTime + c.age
+			const newcomers = 300
+			made := uint64(0)
+			for n := range uint32(newcomers) {
+				h.Enter(now)
+				f := toOneBackend(c.proto, v6, 100_000+n)
+				r, s := h.Create(now, &f)
+				if s == Created {
+					made++
+					if c.proto == header.ProtoTCP {
+						h.establish(r, now)
+					} else {
+						h.assure(r, now)
+					}
+				} else if s != PortsExhausted {
+					t.Fatalf("%s: %v", c.name, s)
+				}
+			}
+			counts := tb.Counts()
+			if want := uint64(b2i(c.want != shedNever) * newcomers); made != want {
+				t.Errorf("%s, IPv6 %v: %d of %d got a port, want %d", c.name, v6, made, newcomers, want)
+			}
+			if c.want != shedNever && counts.Shed[c.want] != made {
+				t.Errorf("%s, IPv6 %v: shed %v, want %d %v", c.name, v6, counts.Shed, made, c.want)
+			}
+			if live := counts.Live[family(v6)]; live != backendPorts {
+				t.Errorf("%s, IPv6 %v: %d flows live, want %d", c.name, v6, live, backendPorts)
+			}
+			validate(t, tb)
+		}
+	}
+}
+
+// Of the holders of the ports tried, the first by kind gives way, and the oldest of
+// its kind; also if it is the last one tried.
+func TestFirstToGiveWay(t *testing.T) {
+	const B, C = ReplySide, ClientSide
+	tb, h := testTable(t, 100, 0)
+	now := bootTime + 200*second
+	flow := func(proto uint8, n uint32, port uint16) NewFlow {
+		f := newFlow(proto, false, n)
+		f.Backend, f.SourcePort, f.Ports = addrN(false, 11, 1), port, Ports{}
+		return f
+	}
+	open := []step{{B, tcpSYN | tcpACK, 0}, {C, tcpACK, 0}, {B, tcpACK, 0}}
+	for i, k := range []struct {
+		age   Time
+		steps []step
+	}{
+		{100, open},                 // 7000
+		{20, open[:2]},              // 7001
+		{30, open[:2]},              // 7002
+		{1, nil},                    // 7003
+		{2, open[:1]},               // 7004
+		{0, nil},                    // 7005: too young
+		{1, []step{{B, tcpRST, 0}}}, // 7006
+		{2, []step{{B, tcpRST, 0}}}, // 7007
+	} {
+		born := now - k.age*second
+		r := h.mustCreate(t, born, flow(header.ProtoTCP, uint32(i), 7000+uint16(i)))
+		for _, s := range k.steps {
+			h.Observe(r, s.side, s.flags, born)
+		}
+	}
+	for i, want := range []uint16{7007, 7006, 7004, 7003, 7002, 7001, 0} {
+		n := newFlow(header.ProtoTCP, false, uint32(100+i))
+		n.Backend, n.Ports = addrN(false, 11, 1), Ports{First: 7000, Count: 8, Start: uint16(i), Stride: 1}
+		r, s := h.Create(now, &n)
+		if want == 0 {
+			if s != PortsExhausted {
+				t.Errorf("nobody left to give way: %v", s)
+			}
+			break
+		}
+		if s != Created || h.reply(r).DstPort != want {
+			t.Fatalf("flow %d: %v at port %d, want %d", i, s, h.reply(r).DstPort, want)
+		}
+		h.establish(r, now)
+	}
+	validate(t, tb)
+}
+
+// A holder that something happens to after it was judged stays.
+func TestGivesWayOnlyAsJudged(t *testing.T) {
+	tb, h := testTable(t, 10, 0)
+	held := toOneBackend(header.ProtoUDP, false, 1)
+	r := h.mustCreate(t, bootTime, held)
+	ps := portSearch{a: &tb.arenas[0], now: bootTime.ticks(), kind: shedNever}
+	ps.judge(h, r.index(), h.reply(r).DstPort)
+	if ps.kind != ShedUnreplied {
+		t.Fatalf("judged %v", ps.kind)
+	}
+	h.Observe(r, ReplySide, 0, bootTime)
+	if _, s := ps.takeOver(h); s != PortsExhausted {
+		t.Errorf("%v", s)
+	}
+	if got, _ := h.lookup(&held.Client, bootTime); got != r {
+		t.Error("a flow that got its reply was ended for another")
+	}
+	validate(t, tb)
+}
+
+// Who gets no record ends nobody's flow for it.
+func TestNoRecordNoShedding(t *testing.T) {
+	tb, h := testTable(t, 10, 0)
+	for n := range uint32(10) {
+		h.mustCreate(t, bootTime, newFlow(header.ProtoUDP, false, n))
+	}
+	a := &tb.arenas[0]
+	var hoard []uint32
+	for i := h.local[0].get(tb, a); i != 0; i = h.local[0].get(tb, a) {
+		hoard = append(hoard, i)
+	}
+	later := bootTime + 100*second // the ten are expired: the first hunt would find them
+	h.Enter(later)
+	n := newFlow(header.ProtoUDP, false, 100)
+	if _, s := h.Create(later, &n); s != TableFull {
+		t.Errorf("Create without a record: %v", s)
+	}
+	if c := tb.Counts(); c.Live[0] != 10 || c.Shed != [NumSheds]uint64{} {
+		t.Errorf("%d of 10 flows live, shed %v", c.Live[0], c.Shed)
+	}
+	for _, i := range hoard {
+		h.local[0].put(tb, a, a.ref(i))
+	}
+	validate(t, tb)
+}
+
+// Refusals by admission give their record back.
+func TestRefusedAdmissionKeepsNoRecord(t *testing.T) {
+	tb, h := testTable(t, 10, 0)
+	for n := range uint32(10) {
+		h.assure(h.mustCreate(t, bootTime, newFlow(header.ProtoUDP, false, n)), bootTime)
+	}
+	for range 2 * tb.arenas[0].records {
+		n := newFlow(header.ProtoUDP, false, 100)
+		if _, s := h.Create(bootTime, &n); s != TableFull {
+			t.Fatal(s)
+		}
+	}
+	validate(t, tb)
+}
