@@ -56,6 +56,14 @@ func (k *fakeKernel) use(_ int, a netip.Addr) error {
 func (k *fakeKernel) rules() ([]netlink.Rule, error) { return nil, nil }
 func (k *fakeKernel) close()                         {}
 
+// subscription is the fakeKernel with the channel that it had when it was opened.
+type subscription struct {
+	*fakeKernel
+	ch <-chan []event
+}
+
+func (s subscription) events() <-chan []event { return s.ch }
+
 // set changes what the kernel says.
 func (k *fakeKernel) set(f func()) {
 	k.mu.Lock()
@@ -91,7 +99,7 @@ func inBubble(t *testing.T, c Config, f func(m *mirror, k *fakeKernel)) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m.open = func(*slog.Logger) (kernel, error) { return k, nil }
+		m.open = func(*slog.Logger) (kernel, error) { return subscription{k, k.events()}, nil }
 		done := make(chan error)
 		go func() { done <- m.Run(t.Context()) }()
 		t.Cleanup(func() { // after the context is done

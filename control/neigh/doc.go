@@ -19,8 +19,14 @@
 //
 // Neighbours are edge-triggered: an event carries the whole state of one
 // neighbour and is applied at once, in place. A changed MAC address rewrites one
-// Hop; no flow and no View notices. Once a minute, and whenever the kernel says
-// that it lost events for us, neighbours too are read as a whole and compared.
+// Hop; no flow and no View notices. Once a minute neighbours too are read as a whole
+// and compared.
+//
+// Where events come faster than they are taken the kernel says so once (ENOBUFS),
+// ahead of what is still queued, and drops in silence until that queue is empty. So
+// the first such error ends the subscription: nothing more of it is applied, and as
+// soon as pace allows (2 ms after a rest, a second at most) a new one is opened and
+// everything is read. What an event did not tell otherwise is found within a minute.
 //
 // # What a destination becomes
 //
@@ -38,7 +44,8 @@
 // forwarded and that no policy rule treats specially: tables local, main and
 // default, longest prefix, lowest metric, TOS zero. Other policy rules are not
 // honoured; they are reported as a warning. Of a multipath route the first
-// usable nexthop is taken. A VLAN sub-device (802.1Q, up to two deep) of one of our
+// usable nexthop is taken; where the kernel would spread over several this is
+// reported too. A VLAN sub-device (802.1Q, up to two deep) of one of our
 // links counts as ours: its tags are part of the hop. An 802.1ad sub-device, and a
 // bridge, bond or macvlan on top of a link do not: the kernel sends for them.
 // Routes with an encapsulation are the kernel's too.
@@ -57,7 +64,9 @@
 // does what sending a packet would do (include/uapi/linux/neighbour.h), for ARP
 // and for neighbour discovery, and leaves nothing behind. The same message, every
 // ProbeInterval, keeps a tracked neighbour fresh; meanwhile a stale one stays in
-// use. A hop is ready while an address is known that has not failed: between the
+// use. Of the destinations that have never answered 1024 are tracked; the one asked
+// for longest ago gives way to a new one, so that a flood from made-up addresses does
+// not shut out who is sent to. A hop is ready while an address is known that has not failed: between the
 // kernel forgetting an entry and the answer to our question the last address stays.
 //
 // # Hops and generations
@@ -69,6 +78,9 @@
 //   - A change of a neighbour, of a link's MAC or MTU must not change the
 //     generation; a change of any route, its Source included, must.
 //   - Generations start from the boot clock in milliseconds and are stepped more
-//     slowly than it, so a flow that outlived a restart of the daemon never takes
-//     an ID of the former process for one of this process.
+//     slowly than it, so a flow that outlived a restart of the daemon does not take
+//     an ID of the former process for one of this process. Both are 32 bits wide and
+//     wrap after 49.7 days: a restart that long after the former start, or a multiple
+//     of it, to within as many milliseconds as the former process made generations,
+//     can meet a generation again.
 package neigh

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gaissmai/bart"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/fastpath/nexthop"
@@ -74,9 +75,10 @@ type Mirror struct {
 	ids        *hopIDs                    //
 	known      map[neighKey][6]byte       // every usable neighbour of the kernel on our devices
 	tracked    map[neighKey]*neighbour    // those we send to
-	waiting    int                        // tracked, asked for, no answer yet
+	waiting    waiting                    // those of tracked that have never answered
 	forgotAt   time.Time                  // last forgetHosts
-	warnings   []string                   // policy rules that are not honoured
+	rules      []string                   // warnings: policy rules that are not honoured
+	multipath  []string                   // warnings: routes that are not spread
 	pace       pace                       // when the topology is read next
 	counts     struct{ readings, lost, drift uint64 }
 
@@ -134,7 +136,9 @@ func checkLinks(links []LinkConfig) error {
 
 // firstGeneration is the boot clock in milliseconds. Generations are stepped at
 // most once per minReadingGap, so they never catch up with it: what a later process
-// starts from, no earlier one has reached.
+// starts from, no earlier one has reached. That holds until the 32 bits wrap: 49.7
+// days after an earlier start, to within as many milliseconds as it made
+// generations, a start can meet one of them.
 func firstGeneration() uint32 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
@@ -168,62 +172,82 @@ func (m *Mirror) Ready() <-chan struct{} { return m.ready }
 // caller must have locked the goroutine to its thread. Only the first attempt to
 // reach the kernel can fail; later ones are repeated.
 func (m *Mirror) Run(ctx context.Context) error {
-	if err := m.session(ctx); err != nil {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	m.pace.force()
+	overrun, err := m.session(ctx, tick.C)
+	if err != nil {
 		return fmt.Errorf("mirror of routes and neighbours: %w", err)
 	}
 	for ctx.Err() == nil {
-		select {
-		case <-ctx.Done():
-		case <-time.After(retryInterval):
-			if err := m.session(ctx); err != nil {
-				m.log.Warn("routes and neighbours cannot be read; the last ones stay in use", "error", err)
+		if !overrun {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(retryInterval):
 			}
+		}
+		if overrun, err = m.session(ctx, tick.C); err != nil {
+			m.log.Warn("routes and neighbours cannot be read; the last ones stay in use", "error", err)
 		}
 	}
 	return nil
 }
 
 // session follows one subscription until it breaks or ctx is done. It fails only
-// if there is nothing to follow.
-func (m *Mirror) session(ctx context.Context) error {
+// if there is nothing to follow. After an overrun the next one must follow at once.
+func (m *Mirror) session(ctx context.Context, tick <-chan time.Time) (overrun bool, err error) {
 	k, err := m.open(m.log)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer k.close()
 	m.kernel = k
-	// Subscribed first, read second: what changes in between is announced.
-	if err := m.readAll(true); err != nil {
-		return err
+	// Subscribed first, read second: what changes in between is announced. A dump
+	// that was interrupted is repeated as any other; tables that change so fast
+	// that announcements are lost often interrupt one.
+	m.pace.everything()
+	if err := m.read(); err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return false, err
 	}
-	m.readyOnce.Do(func() { close(m.ready) })
-	m.follow(ctx)
-	return nil
+	return m.follow(ctx, tick), nil
 }
 
-func (m *Mirror) follow(ctx context.Context) {
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	reading := time.NewTimer(0)
+// follow returns whether the subscription ended because it overran. From the
+// overrun until it is time to read again, workers are served and nothing is heard.
+func (m *Mirror) follow(ctx context.Context, tick <-chan time.Time) (overrun bool) {
+	m.pace.armed = false
+	reading := time.NewTimer(time.Hour)
 	defer reading.Stop()
+	events := m.kernel.events()
 	resyncAt := m.now().Add(m.resyncEvery)
 	for {
+		if wait, ok := m.pace.arm(m.now()); ok {
+			reading.Reset(wait)
+		}
 		select {
 		case <-ctx.Done():
-			return
-		case batch, ok := <-m.kernel.events():
+			return false
+		case batch, ok := <-events:
 			if !ok {
-				return
+				return false
 			}
-			m.apply(batch)
+			if !m.apply(batch) {
+				overrun, events = true, nil
+			}
 		case r := <-m.table.Requests():
 			m.resolve(r.Addr)
 		case <-m.wake:
 			m.pace.force()
 		case <-reading.C:
+			if overrun {
+				return true
+			}
 			m.pace.armed = false
-			m.read()
-		case <-tick.C:
+			if err := m.read(); err != nil {
+				m.log.Debug("reading repeated", "error", err)
+			}
+		case <-tick:
 			m.keepFresh()
 			m.ids.reap(m.generation, m.now())
 			if now := m.now(); !now.Before(resyncAt) {
@@ -232,14 +256,15 @@ func (m *Mirror) follow(ctx context.Context) {
 			}
 			m.report()
 		}
-		if wait, ok := m.pace.arm(m.now()); ok {
-			reading.Reset(wait)
-		}
 	}
 }
 
-// apply takes neighbours as they come and notes everything else.
-func (m *Mirror) apply(batch []event) {
+// apply takes neighbours as they come and notes everything else. It stops and
+// returns false where the kernel dropped announcements. What comes after that is no
+// use: it is older than the next reading, and until the socket is empty the kernel
+// goes on dropping without saying so again (net/netlink/af_netlink.c,
+// netlink_overrun and netlink_rcv_wake). Only a new socket is without that past.
+func (m *Mirror) apply(batch []event) bool {
 	for i := range batch {
 		switch e := &batch[i]; e.kind {
 		case neighbourChanged, neighbourGone:
@@ -247,10 +272,12 @@ func (m *Mirror) apply(batch []event) {
 		case eventsLost:
 			m.counts.lost++
 			m.pace.everything()
+			return false
 		case rulesChanged:
 			m.pace.everything()
 		default:
 			m.pace.dirty = true
 		}
 	}
+	return true
 }

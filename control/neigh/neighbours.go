@@ -1,6 +1,7 @@
 package neigh
 
 import (
+	"container/list"
 	"net/netip"
 	"time"
 
@@ -18,18 +19,16 @@ type neighbour struct {
 	hosted  bool // host: a host route leads to it
 	ready   bool // mac is known and has not failed
 	mac     [6]byte
-	hops    []hopKey  // the hops it is behind, one for each route MTU
-	askedAt time.Time // last request of a worker
-	usedAt  time.Time // last time the kernel was told that we need it
+	hops    []hopKey      // the hops it is behind, one for each route MTU
+	askedAt time.Time     // last request of a worker
+	usedAt  time.Time     // last time the kernel was told that we need it
+	place   *list.Element // among the waiting; nil if it is not one of them
 }
 
 const (
 	// retryInterval is how often the kernel is asked again about a neighbour that
 	// does not answer; its own three solicitations take as long.
 	retryInterval = time.Second
-	// maxPending bounds the neighbours that were asked for and have not answered:
-	// destinations on a link can be made up by whoever sends from spoofed addresses.
-	maxPending = 1024
 	// usesPerTick bounds the probes of one second.
 	usesPerTick = 512
 )
@@ -64,6 +63,7 @@ func (m *Mirror) neighbourChanged(kn *netlink.Neigh, gone bool) bool {
 	case usable:
 		changed := !n.ready || n.mac != mac
 		n.ready, n.mac = true, mac
+		m.waiting.leave(n)
 		if changed {
 			m.hopChanged(n)
 		}
@@ -128,19 +128,19 @@ func (m *Mirror) readNeighbours() (int, error) {
 }
 
 // track returns the neighbour, from now on one of those we keep fresh. It is nil
-// if too many are waiting for an answer.
+// if too many that are not gateways wait for an answer.
 func (m *Mirror) track(key neighKey, gateway bool) *neighbour {
 	n := m.tracked[key]
 	if n == nil {
 		mac, ready := m.known[key]
-		if !ready && !gateway {
-			if m.waiting >= maxPending {
-				return nil
-			}
-			m.waiting++
+		if !ready && !gateway && m.waiting.full() {
+			return nil
 		}
 		n = &neighbour{key: key, mac: mac, ready: ready}
 		m.tracked[key] = n
+	}
+	if gateway {
+		m.waiting.leave(n)
 	}
 	return n
 }
@@ -164,6 +164,9 @@ func (m *Mirror) resolve(a header.Addr) {
 	if key.addr == a {
 		n.host = true
 		m.admitHost(n)
+		if oldest := m.waiting.asked(n); oldest != nil {
+			m.forget(oldest)
+		}
 	}
 	m.use(n)
 }
@@ -196,19 +199,18 @@ func (m *Mirror) useAgain(n *neighbour) {
 // forgets those that do not answer and that nobody asks for any more.
 func (m *Mirror) keepFresh() {
 	now, uses, expired := m.now(), 0, false
-	m.waiting = 0
-	for key, n := range m.tracked {
+	m.waiting.displaced = 0
+	for _, n := range m.tracked {
 		idle := now.Sub(n.askedAt)
 		if !n.ready && !n.gateway {
 			if idle >= m.forgetAfter {
 				expired = expired || n.hosted
-				delete(m.tracked, key)
+				m.forget(n)
 				continue
 			}
 			if idle >= m.probeInterval {
 				continue // nobody sends to it now
 			}
-			m.waiting++
 		}
 		if uses < usesPerTick && now.Sub(n.usedAt) >= retryInterval {
 			uses++
@@ -230,9 +232,9 @@ func (m *Mirror) forgetHosts() {
 	}
 	m.forgotAt = now
 	m.log.Warn("next hops exhausted: all destinations on links are learned anew", "limit", nexthop.MaxHops-1)
-	for key, n := range m.tracked {
+	for _, n := range m.tracked {
 		if !n.gateway {
-			delete(m.tracked, key)
+			m.forget(n)
 		}
 	}
 	m.publish()

@@ -29,7 +29,7 @@ type space struct {
 func newSpace(t *testing.T) *space {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("network namespaces need root")
+		t.Fatal("needs root: network namespaces")
 	}
 	s := &space{t: t, work: make(chan func())}
 	ready := make(chan error)
@@ -206,12 +206,19 @@ type mirror struct {
 // follow starts a mirror in the namespace and waits for its first View.
 func (s *space) follow(c Config) *mirror {
 	s.t.Helper()
+	return s.followWith(c, openKernel)
+}
+
+// followWith is follow with another way to reach the kernel.
+func (s *space) followWith(c Config, open func(*slog.Logger) (kernel, error)) *mirror {
+	s.t.Helper()
 	c.Table = nexthop.NewTable()
 	c.Logger = slog.New(slog.NewTextHandler(s.t.Output(), nil))
 	m, err := New(c)
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	m.open = open
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {

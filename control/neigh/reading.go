@@ -8,8 +8,8 @@ import (
 	"github.com/gaissmai/bart"
 )
 
-// read does the reading that pace asked for.
-func (m *Mirror) read() {
+// read does the reading that pace asked for, or notes that it is still due.
+func (m *Mirror) read() error {
 	all, forced := m.pace.all, m.pace.forced
 	m.pace.dirty, m.pace.all, m.pace.forced = false, false, false
 	var err error
@@ -21,9 +21,12 @@ func (m *Mirror) read() {
 	if err != nil {
 		// A dump that the kernel interrupted because the tables changed under it
 		// is the usual case.
-		m.log.Debug("reading repeated", "error", err)
-		m.pace.dirty, m.pace.all, m.pace.forced = true, all, forced
+		m.pace.dirty, m.pace.forced = true, m.pace.forced || forced
+		m.pace.all = m.pace.all || all
+		return err
 	}
+	m.readyOnce.Do(func() { close(m.ready) })
+	return nil
 }
 
 // readAll reads topology, rules and neighbours and counts what no event had told.
@@ -35,10 +38,14 @@ func (m *Mirror) readAll(forced bool) error {
 		return err
 	}
 	n, err := m.readNeighbours()
-	if !forced { // at the start of a session nothing could have been announced
+	if err != nil {
+		return err
+	}
+	m.pace.dirty, m.pace.all = false, false // what readTopology asked for is done
+	if !forced {                            // at the start nothing could have been announced
 		m.counts.drift += uint64(n)
 	}
-	return err
+	return nil
 }
 
 // readTopology reads interfaces, addresses and routes and publishes what differs.
@@ -65,6 +72,9 @@ func (m *Mirror) readTopology(forced bool) error {
 	own := sourcesOf(addresses)
 	next := compileRoutes(t.routes, devices, own, m.host)
 	m.setSources(own.all(next, devices))
+	multipath := multipathWarnings(t.routes, next, devices, m.host)
+	logNew(m.log, multipath, m.multipath)
+	m.multipath = multipath
 	if forced || !sameTargets(m.targets, next) {
 		m.targets = new(bart.Table[target])
 		for p, t := range next {
@@ -103,9 +113,9 @@ func (m *Mirror) dropForeign() {
 			delete(m.known, k)
 		}
 	}
-	for k := range m.tracked {
+	for k, n := range m.tracked {
 		if !ours(k) {
-			delete(m.tracked, k)
+			m.forget(n)
 		}
 	}
 }

@@ -13,7 +13,7 @@ type Status struct {
 	Generation uint32
 	Prefixes   int      // in the View, host routes included
 	Neighbours int      // tracked
-	Waiting    int      // tracked, asked for, no answer yet
+	Waiting    int      // tracked, asked for, never answered
 	Hops       int      // IDs in use or retired
 	Readings   uint64   // of routes, interfaces and addresses
 	LostEvents uint64   // times the kernel lost announcements for us
@@ -31,8 +31,8 @@ func (m *Mirror) Status() Status {
 
 func (m *Mirror) report() {
 	s := &Status{
-		Generation: m.generation, Neighbours: len(m.tracked), Waiting: m.waiting, Hops: len(m.ids.byKey),
-		Readings: m.counts.readings, LostEvents: m.counts.lost, Drift: m.counts.drift, Warnings: m.warnings,
+		Generation: m.generation, Neighbours: len(m.tracked), Waiting: m.waiting.list.Len(), Hops: len(m.ids.byKey),
+		Readings: m.counts.readings, LostEvents: m.counts.lost, Drift: m.counts.drift, Warnings: slices.Concat(m.rules, m.multipath),
 	}
 	if m.routes != nil {
 		s.Prefixes = m.routes.Size()
@@ -52,12 +52,8 @@ func (m *Mirror) readRules() error {
 			warnings = append(warnings, fmt.Sprintf("policy rule is not honoured: %s", r))
 		}
 	}
-	if !slices.Equal(warnings, m.warnings) {
-		for _, w := range warnings {
-			m.log.Warn(w)
-		}
-	}
-	m.warnings = warnings
+	logNew(m.log, warnings, m.rules)
+	m.rules = warnings
 	m.report()
 	return nil
 }

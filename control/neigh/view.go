@@ -30,7 +30,7 @@ func (m *Mirror) publish() {
 			n.hosted = true
 			routes.Insert(hostPrefix(key.addr), m.hostRoute(n, id))
 		} else if !n.gateway && !n.host {
-			delete(m.tracked, key)
+			m.forget(n)
 		}
 	}
 	m.ids.retireAllBut(used, m.generation, m.now())

@@ -1,0 +1,68 @@
+package neigh
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/fastpath/nexthop"
+)
+
+// maxMultipathWarnings bounds the prefixes that are named; the rest is counted.
+const maxMultipathWarnings = 5
+
+// multipathWarnings names the prefixes that the kernel would spread over several
+// next hops and the targets do not. What only the kernel sends it spreads itself.
+func multipathWarnings(routes []netlink.Route, targets map[netip.Prefix]target, devices map[int]device, host *HostLink) []string {
+	var found []netip.Prefix
+	for i := range routes {
+		r := &routes[i]
+		if aliveNexthops(r) < 2 {
+			continue
+		}
+		p, ok := prefixOf(r)
+		if !ok {
+			continue
+		}
+		if _, ok := tableRank(r.Table); !ok {
+			continue
+		}
+		t, ok := targetOf(r, devices, host)
+		t.source = targets[p].source
+		if ok && t.kind == nexthop.OnLink && t == targets[p] { // else another route for p is better
+			found = append(found, p)
+		}
+	}
+	slices.SortFunc(found, netip.Prefix.Compare)
+	found = slices.Compact(found)
+	var warnings []string
+	for _, p := range found[:min(len(found), maxMultipathWarnings)] {
+		warnings = append(warnings, fmt.Sprintf("multipath route is not spread, its first next hop takes all: %s", p))
+	}
+	if more := len(found) - maxMultipathWarnings; more > 0 {
+		warnings = append(warnings, fmt.Sprintf("multipath routes are not spread: %d more", more))
+	}
+	return warnings
+}
+
+func aliveNexthops(r *netlink.Route) (n int) {
+	for _, nh := range r.MultiPath {
+		if nh.Flags&unix.RTNH_F_DEAD == 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// logNew logs the warnings that were not there before.
+func logNew(log *slog.Logger, warnings, before []string) {
+	for _, w := range warnings {
+		if !slices.Contains(before, w) {
+			log.Warn(w)
+		}
+	}
+}
