@@ -135,7 +135,7 @@ func (r *run) setFrontends(u *unit) (lost []Problem) {
 	for _, c := range u.claims {
 		if w := r.winner(c.key); w != u {
 			lost = append(lost, Problem{Object: u.service.id, Field: fmt.Sprintf("spec.ports[%d]", c.port), Severity: Refused,
-				Message: fmt.Sprintf("%s %s already belongs to Service %s/%s", c.kind, keyString(c.key), w.key.namespace, w.key.name)})
+				Message: fmt.Sprintf("%s %s belongs to Service %s/%s", c.kind, keyString(c.key), w.key.namespace, w.key.name)})
 			continue
 		}
 		p := u.ports[c.port]

@@ -25,7 +25,7 @@ var (
 	// ErrUnknownBackend: drain was asked for an address and port that no endpoint has now.
 	ErrUnknownBackend = errors.New("no service has such a backend")
 	// ErrNotDrained: undrain was asked for an address and port that drain was not.
-	ErrNotDrained = errors.New("was not drained in these words")
+	ErrNotDrained = errors.New("was not drained by this address and port; undrain takes what drain was given")
 )
 
 // Drain leaves backends out of all sets from the next compile on; their flows live

@@ -85,6 +85,7 @@ type Counts struct {
 	Live        [2]uint64 // IPv4, IPv6
 	Capacity    [2]uint64
 	States      [NumStates]uint64 // both families
+	ByFamily    [2][NumStates]uint64
 	HalfOpen    uint64
 	MaxHalfOpen uint64
 	Created     [2]uint64
@@ -114,7 +115,8 @@ func (t *Table) Counts() (c Counts) {
 		c.Live[f] = uint64(max(0, sums[f][None]))
 		for s := range c.States {
 			if s != int(None) {
-				c.States[s] += uint64(max(0, sums[f][s]))
+				c.ByFamily[f][s] = uint64(max(0, sums[f][s]))
+				c.States[s] += c.ByFamily[f][s]
 			}
 		}
 	}

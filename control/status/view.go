@@ -208,6 +208,8 @@ type ProblemView struct {
 	Since   time.Time `json:"since,omitzero"`
 	// Serving: the object's last good version is served meanwhile.
 	Serving bool `json:"serving"`
+	// Warning: the object is served as it is, but perhaps not as its author means.
+	Warning bool `json:"warning,omitempty"`
 }
 
 // InterfaceView is one link that workers use.

@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
 	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/flowtable"
 )
 
 // endpointFlag is a flag that takes an address, address:port or prefix.
@@ -31,6 +34,49 @@ func (f endpointFlag) Type() string { return "address" }
 func (f endpointFlag) Set(s string) (err error) {
 	*f.e, err = status.ParseEndpoint(s)
 	return err
+}
+
+// wordFlag is a flag that takes one of some words. A word that no flow can have
+// would look like a table without such flows.
+type wordFlag struct {
+	v     *string
+	known []string
+}
+
+// String, Set and Type implement pflag.Value.
+func (f wordFlag) String() string {
+	if f.v == nil {
+		return ""
+	}
+	return *f.v
+}
+
+// Type names the flag's values in help.
+func (f wordFlag) Type() string { return "word" }
+
+// Set takes a known word, in any case.
+func (f wordFlag) Set(s string) error {
+	if !slices.ContainsFunc(f.known, func(k string) bool { return strings.EqualFold(k, s) }) {
+		return fmt.Errorf("choose one of %s", strings.Join(f.known, ", "))
+	}
+	*f.v = s
+	return nil
+}
+
+// What flows can be filtered by: the protocols that are translated, and the names of
+// the table's states.
+var (
+	flowProtocols = []string{"tcp", "udp", "icmp", "icmpv6"}
+	flowStates    = knownStates()
+)
+
+func knownStates() (names []string) {
+	for st := flowtable.State(1); st < flowtable.NumStates; st++ {
+		if name := strings.ToLower(st.String()); !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 func (s *session) flowsCommand() *cobra.Command {
@@ -58,8 +104,11 @@ func (s *session) flowsCommand() *cobra.Command {
 	f.Var(endpointFlag{&filter.VIP}, "vip", "only flows to this virtual address or node port")
 	f.Var(endpointFlag{&filter.Backend}, "backend", "only flows to this backend")
 	f.StringVar(&filter.Service, "service", "", "only flows of this service: namespace/name or namespace/name:port")
-	f.StringVar(&filter.State, "state", "", "only flows in this state, such as established")
-	f.StringVar(&filter.Protocol, "protocol", "", "only flows of this protocol: tcp, udp, icmp")
+	f.Var(wordFlag{&filter.State, flowStates}, "state", "only flows in this state: "+strings.Join(flowStates, ", "))
+	f.Var(wordFlag{&filter.Protocol, flowProtocols}, "protocol", "only flows of this protocol: "+strings.Join(flowProtocols, ", "))
+	for name, words := range map[string][]string{"state": flowStates, "protocol": flowProtocols} {
+		must(c.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)))
+	}
 	c.AddCommand(s.flowsDeleteCommand(&filter))
 	return c
 }
@@ -69,8 +118,9 @@ func (s *session) flowsDeleteCommand(filter *status.FlowFilter) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "delete",
 		Short: "Delete the flows that match",
-		Long:  "delete ends the flows that match the filters of `sluice flows`. Without a filter it refuses, unless --all is given.",
-		Args:  cobra.NoArgs,
+		Long: "delete ends the flows that match the filters of `sluice flows`. Without a filter it refuses, unless --all is given.\n" +
+			"Neither end is told: an open connection gets no answer any more, and its packets are dropped as no_flow.",
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			switch {
 			case filter.IsZero() && !all:

@@ -86,8 +86,9 @@ func (s *session) drainCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "drain BACKEND",
 		Short: "Keep new flows from a backend; its old ones live on",
-		Long: "drain keeps new flows from a backend (an address, address:port or prefix); flows it has live on.\n" +
-			"`sluice backends` shows it as drained, `sluice undrain` ends it.",
+		Long: "drain keeps new flows from a backend (an address or address:port); flows it has live on.\n" +
+			"`sluice backends` shows it as drained, `sluice undrain` ends it. It is not kept over a restart\n" +
+			"of the daemon.",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: s.completeBackend,
 		RunE:              func(c *cobra.Command, args []string) error { return s.drain(c, args[0], true) },

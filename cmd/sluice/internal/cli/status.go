@@ -142,13 +142,16 @@ func conditionRows(r *rows, list []status.ConditionView) {
 func problemRows(r *rows, list []status.ProblemView) {
 	section(r)
 	if len(list) == 0 {
-		r.line("No problems.")
+		r.line("No problems with objects.")
 		return
 	}
 	r.row("PROBLEM-IN", "OBJECT", "FIELD", "SERVING", "MESSAGE")
 	for _, p := range list {
-		serving := "no"
-		if p.Serving {
+		serving := "not this"
+		switch {
+		case p.Warning:
+			serving = "yes"
+		case p.Serving:
 			serving = "last good version"
 		}
 		r.row(p.Source, p.Object, p.Field, serving, p.Message)

@@ -88,6 +88,10 @@ func Run(ctx context.Context, file string) error {
 	if err != nil {
 		return err
 	}
+	// Others are told the path, and are elsewhere.
+	if file, err = filepath.Abs(file); err != nil {
+		return err
+	}
 	h, err := config.ReadHost()
 	if err != nil {
 		return err

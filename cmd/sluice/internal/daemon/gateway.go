@@ -136,15 +136,13 @@ func (d *Daemon) Stats() status.StatsView {
 	return v
 }
 
-// states splits the counts by state between the families' views: the table counts
-// states of both together, so they are shown with the first.
+// states lists a family's flows by state, those that there are. States that people
+// know by one name are added up.
 func states(c *flowtable.Counts, family int) map[string]uint64 {
 	m := map[string]uint64{}
-	if family == 0 {
-		for s, n := range c.States {
-			if n > 0 {
-				m[flowtable.State(s).String()] += n
-			}
+	for s, n := range c.ByFamily[family] {
+		if n > 0 {
+			m[flowtable.State(s).String()] += n
 		}
 	}
 	return m
@@ -249,7 +247,7 @@ func problems(st *control.Status) (list []status.ProblemView) {
 	for _, p := range st.Problems {
 		list = append(list, status.ProblemView{
 			Source: p.Source.String(), Object: p.Object.String(), Field: p.Field, Message: p.Message,
-			Serving: p.Serving || p.Severity == control.Warning,
+			Serving: p.Serving, Warning: p.Severity == control.Warning,
 		})
 	}
 	return list
@@ -303,6 +301,9 @@ func (p *port) conditions(c *config.Configuration) (list []status.ConditionView)
 	}
 	if err := checkDevice(p.device, c); err != nil {
 		list = append(list, failed("mtu", err.Error()))
+	}
+	if !p.device.up {
+		list = append(list, failed("link", fmt.Sprintf("interface %s is down: nothing is received on it, and what should leave by it is dropped; ip link set %s up", p.name, p.name)))
 	}
 	if p.served < len(p.slots) {
 		list = append(list, warning("queues", fmt.Sprintf("interface %s has %d queues and had %d at the start: some workers have less to do; restart the daemon to plan anew", p.name, p.served, len(p.slots))))
