@@ -5,6 +5,7 @@ import (
 
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat/checksum"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -69,11 +70,5 @@ func setFragment(ip []byte, size, field uint16) {
 	binary.BigEndian.PutUint16(ip[2:], size)
 	binary.BigEndian.PutUint16(ip[6:], field)
 	binary.BigEndian.PutUint16(ip[10:], 0)
-	var sum uint32
-	for i := 0; i < header.IPv4Bytes; i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(ip[i:]))
-	}
-	sum = sum&0xffff + sum>>16
-	sum = sum&0xffff + sum>>16
-	binary.BigEndian.PutUint16(ip[10:], ^uint16(sum))
+	binary.BigEndian.PutUint16(ip[10:], ^checksum.Sum(ip))
 }
