@@ -100,9 +100,9 @@ func TestMemory(t *testing.T) {
 	runtime.ReadMemStats(&after)
 	tables, sets := 0, map[*services.EndpointSet]bool{}
 	s.Frontends(func(f *services.Frontend) bool {
-		if !sets[f.Set] {
-			sets[f.Set] = true
-			tables += 2 * cap(f.Set.Table)
+		if !sets[f.Outside.Set] {
+			sets[f.Outside.Set] = true
+			tables += 2 * cap(f.Outside.Set.Table)
 		}
 		return true
 	})

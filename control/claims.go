@@ -139,7 +139,9 @@ func (r *run) setFrontends(u *unit) (lost []Problem) {
 			continue
 		}
 		p := u.ports[c.port]
-		f := services.Frontend{Key: c.key, Kind: c.kind, Service: p.service, Set: p.families[family(!is4(c.key.Addr))].set, KeepClient: u.service.local}
+		f := services.Frontend{Key: c.key, Kind: c.kind, Service: p.service,
+			Outside: services.Rule{Set: p.families[family(!is4(c.key.Addr))].set, KeepClient: u.service.local}}
+		f.Pod = f.Outside
 		before, had := r.builder.Settings().FrontendByKey(c.key)
 		if had && *before == f {
 			continue

@@ -77,7 +77,7 @@ func judge(t *testing.T, tracker *control.Tracker, compiler *control.Compiler) {
 	vip := services.FrontendKey{Addr: header.AddrFrom4([4]byte{203, 0, 113, 200}), Port: 80, Proto: header.ProtoTCP}
 	if f, ok := s.FrontendByKey(vip); !ok || f.Service.Name != "innocent" {
 		t.Fatal("the innocent Service is not served")
-	} else if b := s.Backend(f.Set.Pick(1)); b == nil && s.Owned(header.AddrFrom4([4]byte{198, 18, 0, 1})) == 0 {
+	} else if b := s.Backend(f.Outside.Set.Pick(1)); b == nil && s.Owned(header.AddrFrom4([4]byte{198, 18, 0, 1})) == 0 {
 		t.Fatal("the innocent Service has lost its backend")
 	}
 	s.Backends(func(b *services.Backend) bool {
@@ -91,7 +91,7 @@ func judge(t *testing.T, tracker *control.Tracker, compiler *control.Compiler) {
 		if f.Key.Port == 0 || anyAddr != (f.Kind == services.NodePort) || !anyAddr && illegal(f.Key.Addr) {
 			t.Fatalf("frontend %+v", *f)
 		}
-		for _, r := range f.Set.Backends {
+		for _, r := range f.Outside.Set.Backends {
 			if b := s.Backend(r); b == nil || b.Flags&services.BackendServing == 0 || b.Proto != f.Key.Proto || b.Addr.Is4() != f.Key.Addr.Is4() {
 				t.Fatalf("frontend %+v sends new flows to %+v", *f, b)
 			}

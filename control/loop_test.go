@@ -468,7 +468,7 @@ func TestDrainByRequest(t *testing.T) {
 		d := control.Drain{Addr: header.AddrFrom4([4]byte{10, 0, 1, 0})}
 		set := func() int {
 			f, _ := r.handle.Load().FrontendByKey(vipKey(1))
-			return len(f.Set.Backends)
+			return len(f.Outside.Set.Backends)
 		}
 		if n, err := r.Drain(t.Context(), d); n != 1 || err != nil || set() != 9 {
 			t.Errorf("drained %d, %v; %d take new flows", n, err, set())

@@ -38,9 +38,9 @@ func section(b *strings.Builder, title string, lines []string) {
 
 func renderFrontends(s *services.Snapshot, tables bool) (lines []string) {
 	s.Frontends(func(f *services.Frontend) bool {
-		verdict := map[services.Empty]string{services.EmptyReject: "reject", services.EmptyDrop: "drop"}[f.Set.Empty]
+		verdict := map[services.Empty]string{services.EmptyReject: "reject", services.EmptyDrop: "drop"}[f.Outside.Set.Empty]
 		var to []string
-		for _, r := range f.Set.Backends {
+		for _, r := range f.Outside.Set.Backends {
 			be := s.Backend(r)
 			to = append(to, hostPort(be.Addr, be.Port))
 		}
@@ -48,16 +48,16 @@ func renderFrontends(s *services.Snapshot, tables bool) (lines []string) {
 			verdict = "-> " + strings.Join(to, " ")
 		}
 		keep := ""
-		if f.KeepClient {
+		if f.Outside.KeepClient {
 			keep = " keep-client"
 		}
 		line := fmt.Sprintf("%s %s %s%s %s", key(f.Key), f.Kind, serviceName(f.Service), keep, verdict)
 		if tables {
 			h := fnv.New64a()
-			for _, slot := range f.Set.Table {
+			for _, slot := range f.Outside.Set.Table {
 				h.Write([]byte{byte(slot), byte(slot >> 8)})
 			}
-			line += fmt.Sprintf(" table %d/%x", len(f.Set.Table), h.Sum64())
+			line += fmt.Sprintf(" table %d/%x", len(f.Outside.Set.Table), h.Sum64())
 		}
 		lines = append(lines, line)
 		return true

@@ -29,7 +29,7 @@ func (w *Worker) admit(d Desc, p *header.Packet, old *header.Tuple) (flowtable.R
 		w.sendError(d, p, nat.TimeExceeded, 0)
 		return 0, drop(stats.TTLExceeded)
 	}
-	b := w.snap.Backend(f.Set.Pick(w.snap.SelectHash(&p.Tuple)))
+	b := w.snap.Backend(f.Outside.Set.Pick(w.snap.SelectHash(&p.Tuple)))
 	if b == nil {
 		return 0, w.noBackend(d, p, f)
 	}
@@ -55,7 +55,7 @@ func (w *Worker) create(p *header.Packet, f *services.Frontend, b *services.Back
 	}
 	random := w.rnd.Uint64()
 	toBackend := w.view.Lookup(&b.Addr)
-	if f.KeepClient && p.Tuple.Src != b.Addr { // a backend that reaches itself would see its own address
+	if f.Outside.KeepClient && p.Tuple.Src != b.Addr { // a backend that reaches itself would see its own address
 		// The client's own port if it is free. It is not when the same client port
 		// reaches the same backend through two frontends; then another one.
 		n.Source, n.SourcePort = p.Tuple.Src, p.Tuple.SrcPort
@@ -148,7 +148,7 @@ func (w *Worker) unserved(d Desc, p *header.Packet) Verdict {
 
 // noBackend is a packet for a frontend whose set is empty.
 func (w *Worker) noBackend(d Desc, p *header.Packet, f *services.Frontend) Verdict {
-	if f.Set.Empty == services.EmptyDrop {
+	if f.Outside.Set.Empty == services.EmptyDrop {
 		return drop(stats.NoLocalEndpoints)
 	}
 	w.sendError(d, p, nat.PortUnreachable, 0)

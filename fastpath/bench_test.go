@@ -25,7 +25,7 @@ func manyBackends(b *services.Builder) {
 	}
 	b.SetFrontend(&services.Frontend{
 		Key:     services.FrontendKey{Addr: addr(vip4), Port: 53, Proto: header.ProtoUDP},
-		Service: &services.Service{ID: 2, Namespace: "default", Name: "svc"}, Set: set,
+		Service: &services.Service{ID: 2, Namespace: "default", Name: "svc"}, Outside: services.Rule{Set: set},
 	})
 }
 

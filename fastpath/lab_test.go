@@ -191,8 +191,8 @@ func serve(b *services.Builder, id services.ServiceID, ip string, port uint16, p
 		b.SetAddr(addr(ip), services.AddrVIP)
 	}
 	b.SetFrontend(&services.Frontend{
-		Key: services.FrontendKey{Addr: addr(ip), Port: port, Proto: proto}, Kind: kind, Service: svc, KeepClient: keep,
-		Set: &services.EndpointSet{Backends: []services.BackendRef{be.Ref}, Table: []uint16{0, 0, 0}},
+		Key: services.FrontendKey{Addr: addr(ip), Port: port, Proto: proto}, Kind: kind, Service: svc,
+		Outside: services.Rule{Set: &services.EndpointSet{Backends: []services.BackendRef{be.Ref}, Table: []uint16{0, 0, 0}}, KeepClient: keep},
 	})
 }
 
@@ -202,7 +202,7 @@ func unserve(b *services.Builder, id services.ServiceID, ip string, empty servic
 	b.SetAddr(addr(ip), services.AddrVIP)
 	b.SetFrontend(&services.Frontend{
 		Key:     services.FrontendKey{Addr: addr(ip), Port: 80, Proto: header.ProtoTCP},
-		Service: svc, Set: &services.EndpointSet{Empty: empty},
+		Service: svc, Outside: services.Rule{Set: &services.EndpointSet{Empty: empty}},
 	})
 }
 

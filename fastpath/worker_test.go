@@ -260,7 +260,7 @@ func TestRemovedBackend(t *testing.T) {
 			b.SetBackend(be)
 			old, _ := l.handle.Load().FrontendByKey(f)
 			next := *old
-			next.Set = &services.EndpointSet{Backends: []services.BackendRef{be.Ref}, Table: []uint16{0}}
+			next.Outside.Set = &services.EndpointSet{Backends: []services.BackendRef{be.Ref}, Table: []uint16{0}}
 			b.SetFrontend(&next)
 		}
 	})

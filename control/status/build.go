@@ -33,9 +33,9 @@ func ServiceViews(s *services.Snapshot, l *Ledger) []ServiceView {
 	s.Frontends(func(f *services.Frontend) bool {
 		v := view(f.Service)
 		v.Frontends = append(v.Frontends, frontendView(f))
-		if f.Set != nil && !sets[f.Set] {
-			sets[f.Set] = true
-			for _, r := range f.Set.Backends {
+		if f.Outside.Set != nil && !sets[f.Outside.Set] {
+			sets[f.Outside.Set] = true
+			for _, r := range f.Outside.Set.Backends {
 				usable[r] = true
 			}
 		}
@@ -67,7 +67,7 @@ func ServiceViews(s *services.Snapshot, l *Ledger) []ServiceView {
 }
 
 func frontendView(f *services.Frontend) FrontendView {
-	v := FrontendView{Kind: f.Kind.String(), KeepClient: f.KeepClient}
+	v := FrontendView{Kind: f.Kind.String(), KeepClient: f.Outside.KeepClient}
 	port := strconv.Itoa(int(f.Key.Port))
 	switch {
 	case f.Kind != services.NodePort:
@@ -77,13 +77,13 @@ func frontendView(f *services.Frontend) FrontendView {
 	default:
 		v.Address = "[::]:" + port
 	}
-	if f.Set == nil {
+	if f.Outside.Set == nil {
 		return v
 	}
-	v.Usable, v.Slots = len(f.Set.Backends), len(f.Set.Table)
+	v.Usable, v.Slots = len(f.Outside.Set.Backends), len(f.Outside.Set.Table)
 	if v.Slots == 0 {
 		v.Empty = "reject"
-		if f.Set.Empty == services.EmptyDrop {
+		if f.Outside.Set.Empty == services.EmptyDrop {
 			v.Empty = "drop"
 		}
 	}

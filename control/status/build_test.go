@@ -28,10 +28,10 @@ func world(t *testing.T) (*services.Snapshot, []*stats.Block) {
 	}
 	set := &services.EndpointSet{Backends: []services.BackendRef{services.MakeBackendRef(0, 1)}, Table: []uint16{0, 0, 0}}
 	for _, f := range []services.Frontend{
-		{Key: services.FrontendKey{Addr: services.AnyIPv4, Port: 30080, Proto: header.ProtoTCP}, Kind: services.NodePort, Set: set},
-		{Key: services.FrontendKey{Addr: addr("192.0.2.1"), Port: 80, Proto: header.ProtoTCP}, Kind: services.LoadBalancer, Set: set, KeepClient: true},
+		{Key: services.FrontendKey{Addr: services.AnyIPv4, Port: 30080, Proto: header.ProtoTCP}, Kind: services.NodePort, Outside: services.Rule{Set: set}},
+		{Key: services.FrontendKey{Addr: addr("192.0.2.1"), Port: 80, Proto: header.ProtoTCP}, Kind: services.LoadBalancer, Outside: services.Rule{Set: set, KeepClient: true}},
 		{Key: services.FrontendKey{Addr: services.AnyIPv6, Port: 30080, Proto: header.ProtoTCP}, Kind: services.NodePort,
-			Set: &services.EndpointSet{Empty: services.EmptyDrop}},
+			Outside: services.Rule{Set: &services.EndpointSet{Empty: services.EmptyDrop}}},
 	} {
 		f.Service = web
 		b.SetFrontend(&f)

@@ -129,8 +129,8 @@ func TestReadersWhileBuilding(t *testing.T) {
 	var h Handle
 	build := func(prev *Snapshot, n int) *Snapshot {
 		b := NewBuilder(prev)
-		f := &Frontend{Key: FrontendKey{addr(n % 500), 80, 6}, Set: &EndpointSet{Backends: []BackendRef{MakeBackendRef(uint32(n%500), 1)}, Table: []uint16{0}}}
-		b.SetBackend(Backend{Ref: f.Set.Backends[0], Port: uint16(n % 500)})
+		f := &Frontend{Key: FrontendKey{addr(n % 500), 80, 6}, Outside: Rule{Set: &EndpointSet{Backends: []BackendRef{MakeBackendRef(uint32(n%500), 1)}, Table: []uint16{0}}}}
+		b.SetBackend(Backend{Ref: f.Outside.Set.Backends[0], Port: uint16(n % 500)})
 		b.SetFrontend(f)
 		return b.Build()
 	}
@@ -147,7 +147,7 @@ func TestReadersWhileBuilding(t *testing.T) {
 				}
 				s := h.Load()
 				s.Frontends(func(f *Frontend) bool {
-					if be := s.Backend(f.Set.Pick(7)); be == nil || addr(int(be.Port)) != f.Key.Addr {
+					if be := s.Backend(f.Outside.Set.Pick(7)); be == nil || addr(int(be.Port)) != f.Key.Addr {
 						t.Errorf("frontend %v has backend %v", f.Key, be)
 						return false
 					}
@@ -301,7 +301,7 @@ func TestReadingDoesNotAllocate(t *testing.T) {
 	s, tuple := benchSnapshot(1000)
 	if n := testing.AllocsPerRun(100, func() {
 		f := s.Frontend(&tuple)
-		s.Backend(f.Set.Pick(s.SelectHash(&tuple)))
+		s.Backend(f.Outside.Set.Pick(s.SelectHash(&tuple)))
 		s.Owned(tuple.Dst)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
@@ -313,7 +313,7 @@ func benchSnapshot(n int) (*Snapshot, header.Tuple) {
 	for i := range n {
 		ref := MakeBackendRef(uint32(i), 1)
 		b.SetBackend(Backend{Ref: ref})
-		b.SetFrontend(&Frontend{Key: FrontendKey{addr(i), 80, 6}, Set: &EndpointSet{Backends: []BackendRef{ref}, Table: []uint16{0}}})
+		b.SetFrontend(&Frontend{Key: FrontendKey{addr(i), 80, 6}, Outside: Rule{Set: &EndpointSet{Backends: []BackendRef{ref}, Table: []uint16{0}}}})
 	}
 	return b.Build(), header.Tuple{Dst: addr(n / 2), DstPort: 80, Proto: 6}
 }

@@ -52,6 +52,9 @@ type Backend struct {
 	Flags   BackendFlags
 	Ref     BackendRef
 	Service ServiceID
+	// Weight is its share of new flows relative to the others'; 1 unless somebody says
+	// otherwise, 0 takes none.
+	Weight uint16
 }
 
 // BackendFlags are an endpoint's conditions.
@@ -69,6 +72,10 @@ const (
 	BackendLocal
 	// BackendDrained: an operator asked for no new flows.
 	BackendDrained
+	// BackendHintNode and BackendHintZone: its topology hints name this node, this
+	// node's zone.
+	BackendHintNode
+	BackendHintZone
 )
 
 // ServiceID is a service port's number in this process.
@@ -84,7 +91,48 @@ type Service struct {
 	Port      uint16
 	// Backends are all endpoints of the port, also those that take no new flows.
 	Backends []BackendRef
+	// Identity is the same for this service port in every process and on every gateway:
+	// what affinity pins are keyed by.
+	Identity uint64
+	// AffinitySeconds is how long after its last new flow a client stays with its
+	// backend (sessionAffinity ClientIP); 0 is no affinity.
+	AffinitySeconds uint32
+	// Scheduler chooses among a set's backends.
+	Scheduler Scheduler
+	// Topology says, by family (0 is IPv4), which hints the sets of policy Cluster follow.
+	Topology [2]Topology
+	// Turn counts the new flows that took turns (RoundRobin, WeightedRoundRobin). It is the one
+	// thing in a Snapshot that workers write; versions of a Service share it.
+	Turn *atomic.Uint32
 }
+
+// Scheduler is how a backend is chosen for a new flow. The names are those of IPVS
+// (ipvsadm(8)), and maglev.
+type Scheduler uint8
+
+const (
+	Maglev             Scheduler = iota // consistent hash of the flow; the same on all gateways
+	RoundRobin                          // rr: in turn
+	WeightedRoundRobin                  // wrr: in turn, by weight
+	LeastConn                           // lc: fewest connections
+	WeightedLeastConn                   // wlc: fewest connections for its weight
+	SourceHash                          // sh: consistent hash of the client's address
+	DestinationHash                     // dh: consistent hash of the frontend's address
+	ShortestDelay                       // sed: least (connections + 1) / weight
+	NeverQueue                          // nq: an idle one, else as sed
+	Random                              // random: by weight
+	NumSchedulers
+)
+
+// Topology is which topology hints decide who takes new flows of policy Cluster
+// (k8s.io/kubernetes pkg/proxy/topology.go).
+type Topology uint8
+
+const (
+	TopologyNone Topology = iota // all ready endpoints
+	TopologyZone                 // those hinted for this node's zone (KEP-2433)
+	TopologyNode                 // those hinted for this node (KEP-3015)
+)
 
 // Empty says what a new flow gets when no backend can take it.
 type Empty uint8
@@ -97,9 +145,16 @@ const (
 )
 
 // EndpointSet is who may take a frontend's new flows.
+//
+// Table means, by scheduler:
+//
+//	maglev, sh, dh, random   slot to position in Backends; shares are by weight
+//	rr, wrr                  whose turn it is, position after position
+//	lc, wlc, sed, nq         none: all Backends are compared
 type EndpointSet struct {
-	Backends []BackendRef
-	Table    []uint16 // Maglev: slot to position in Backends; empty if Backends is
+	Backends []BackendRef // in order of address and port; weights are not 0
+	Weights  []uint16     // by position in Backends; nil if all are 1
+	Table    []uint16
 	Empty    Empty
 }
 
@@ -119,11 +174,12 @@ const (
 	LoadBalancer FrontendKind = iota // status.loadBalancer.ingress
 	ExternalIP                       // spec.externalIPs
 	NodePort                         // spec.ports[].nodePort, on the node's addresses
+	ClusterIP                        // spec.clusterIPs, from outside
 )
 
 // String returns the Kubernetes name.
 func (k FrontendKind) String() string {
-	return [...]string{"LoadBalancer", "ExternalIP", "NodePort"}[k]
+	return [...]string{"LoadBalancer", "ExternalIP", "NodePort", "ClusterIP"}[k]
 }
 
 // FrontendKey is what a packet is looked up by. A node port's key has the zero
@@ -145,8 +201,16 @@ type Frontend struct {
 	Key     FrontendKey
 	Kind    FrontendKind
 	Service *Service
-	Set     *EndpointSet
-	// KeepClient: the client's address reaches the backend (external traffic policy Local).
+	// Outside is for clients outside of the cluster, Pod for those in Snapshot.Pods.
+	Outside, Pod Rule
+	// Allowed are the clients that may use it (loadBalancerSourceRanges); nil is all.
+	Allowed *Prefixes
+}
+
+// Rule is what new flows of one kind of client get.
+type Rule struct {
+	Set *EndpointSet
+	// KeepClient: the client's address reaches the backend, else one of ours does.
 	KeepClient bool
 }
 
@@ -169,6 +233,11 @@ type Snapshot struct {
 	SelectKey [2]uint64
 	// UnservedPort is what a VIP's port without a frontend gets.
 	UnservedPort UnservedPolicy
+	// Pods are the addresses of pods (cluster CIDRs); nil if that is not known.
+	Pods *Prefixes
+	// RetryOther: a client whose backend has not answered its SYN, nor the first that it sent
+	// again, gets another backend with the second.
+	RetryOther bool
 	// Source addresses towards backends, by family; the zero Addr where there is none.
 	SNAT4, SNAT6 []header.Addr
 	// SNATByRoute4 and SNATByRoute6 say that a flow leaves from the Source of its
