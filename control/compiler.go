@@ -2,6 +2,7 @@ package control
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
 
 	"sluice.dev/sluice/fastpath/services"
@@ -24,6 +25,19 @@ type CompilerConfig struct {
 	SelectKey [2]uint64
 	// UnservedPort is what a VIP's port without a service gets.
 	UnservedPort services.UnservedPolicy
+
+	// ClusterIPs: they are frontends, too.
+	ClusterIPs bool
+	// ClusterCIDRs are the addresses of pods; empty means that nobody is known to be one.
+	ClusterCIDRs []netip.Prefix
+	// MasqueradeAll: towards ClusterIPs nobody keeps his address.
+	MasqueradeAll bool
+	// StrictSourceRanges: source ranges guard node ports and external IPs, too.
+	StrictSourceRanges bool
+	// Scheduler is that of Services that do not say.
+	Scheduler services.Scheduler
+	// RetryOther: see services.Snapshot.
+	RetryOther bool
 }
 
 // Compiler turns objects into Snapshots. It remembers what it compiled, so that

@@ -47,9 +47,10 @@ type Configuration struct {
 
 	// NodeAddresses selects the addresses that answer to node ports; empty selects
 	// all addresses of the configured interfaces.
-	NodeAddresses []netip.Prefix `json:"nodeAddresses" reload:"live"`
-	NodePortRange PortRange      `json:"nodePortRange"`
-	SNAT          SNAT           `json:"snat"`
+	NodeAddresses []AddressSelector `json:"nodeAddresses" reload:"live"`
+	NodePortRange PortRange         `json:"nodePortRange"`
+	SNAT          SNAT              `json:"snat"`
+	Proxy         Proxy             `json:"proxy"`
 
 	Flows           Flows          `json:"flows"`
 	Fragments       Fragments      `json:"fragments"`
@@ -62,13 +63,15 @@ type Configuration struct {
 	Rings     Rings     `json:"rings"`
 	HostLink  HostLink  `json:"hostLink"`
 
-	Manifests    Manifests `json:"manifests"`
-	StateDir     string    `json:"stateDir"`
-	BPFFS        string    `json:"bpfFS"`
-	StatusSocket string    `json:"statusSocket"`
-	Metrics      Metrics   `json:"metrics"`
-	Log          Log       `json:"log"`
-	Drain        Drain     `json:"drain" reload:"live"`
+	Kubernetes   Kubernetes `json:"kubernetes"`
+	Manifests    Manifests  `json:"manifests"`
+	StateDir     string     `json:"stateDir"`
+	BPFFS        string     `json:"bpfFS"`
+	StatusSocket string     `json:"statusSocket"`
+	Metrics      Metrics    `json:"metrics"`
+	Health       Health     `json:"health"`
+	Log          Log        `json:"log"`
+	Drain        Drain      `json:"drain" reload:"live"`
 }
 
 // Interface is one NIC that the gateway forwards on.
@@ -106,6 +109,49 @@ type SNAT struct {
 	Addresses []netip.Addr `json:"addresses"`
 	// Ports is the range of source ports.
 	Ports PortRange `json:"ports"`
+}
+
+// Proxy is what kube-proxy knows by flags and fields of its own, and how backends are
+// chosen.
+type Proxy struct {
+	// ClusterIPs: they are frontends for what comes from outside, too.
+	ClusterIPs bool `json:"clusterIPs" reload:"live"`
+	// ClusterCIDRs are the addresses of pods (clusterCIDR of kube-proxy).
+	ClusterCIDRs []netip.Prefix `json:"clusterCIDRs" reload:"live"`
+	// MasqueradeAll: pods do not keep their address towards ClusterIPs either.
+	MasqueradeAll bool `json:"masqueradeAll" reload:"live"`
+	// StrictSourceRanges: loadBalancerSourceRanges guard node ports and external IPs, too.
+	StrictSourceRanges bool `json:"strictSourceRanges" reload:"live"`
+	// Scheduler is that of Services without the annotation sluice.dev/scheduler.
+	Scheduler Scheduler `json:"scheduler" reload:"live"`
+	// RetryOther: a client's second repeated SYN without an answer goes to another backend.
+	RetryOther bool `json:"retryOther" reload:"live"`
+	// AffinityClients bounds the clients that are remembered for sessionAffinity ClientIP.
+	AffinityClients int `json:"affinityClients"`
+}
+
+// Scheduler is how a backend is chosen, by the names of IPVS (ipvsadm(8)).
+type Scheduler string
+
+// Schedulers are all that there are; the first is the default.
+var Schedulers = []Scheduler{"maglev", "rr", "wrr", "lc", "wlc", "sh", "dh", "sed", "nq", "random"}
+
+// Kubernetes is the API server as a source of objects.
+type Kubernetes struct {
+	Enabled bool `json:"enabled"`
+	// Kubeconfig is a file; empty is the service account of the pod.
+	Kubeconfig string `json:"kubeconfig"`
+	// Events: what users must know is written as Events of the objects concerned.
+	Events bool `json:"events"`
+	// Hold keeps endpoints for a time that vanish in a mass, without having been seen
+	// terminating: a controller may have been restarted. 0 keeps none.
+	Hold Duration `json:"hold" reload:"live"`
+}
+
+// Health is where /healthz and /livez are served as kube-proxy serves them; empty
+// serves nothing. Health check node ports are not affected.
+type Health struct {
+	Address string `json:"address"`
 }
 
 // Flows sizes the flow table and its timeouts.

@@ -20,7 +20,7 @@ func Default() *Configuration {
 		Kind:          Kind,
 		Interfaces:    []Interface{},
 		WorkerCPUs:    []int{},
-		NodeAddresses: []netip.Prefix{},
+		NodeAddresses: []AddressSelector{},
 		NodePortRange: PortRange{30000, 32767},
 		SNAT: SNAT{
 			Addresses: []netip.Addr{},
@@ -29,6 +29,10 @@ func Default() *Configuration {
 			// packet to the range that belongs to no flow of ours takes a detour through
 			// user space back to the kernel, which the node's own traffic should not.
 			Ports: PortRange{16384, 29999},
+		},
+		Proxy: Proxy{
+			ClusterIPs: true, ClusterCIDRs: []netip.Prefix{}, Scheduler: Schedulers[0],
+			RetryOther: true, AffinityClients: 1 << 18,
 		},
 		Flows: Flows{
 			IPv4:          1 << 20,
@@ -53,11 +57,13 @@ func Default() *Configuration {
 				netip.MustParsePrefix("fd73:6c75:6963:6500::1/126"),
 			},
 		},
+		Kubernetes:   Kubernetes{Events: true},
 		Manifests:    Manifests{Directory: "/etc/sluice/manifests"},
 		StateDir:     "/run/sluice",
 		BPFFS:        "/sys/fs/bpf",
 		StatusSocket: "/run/sluice/status.sock",
 		Metrics:      Metrics{Address: ":9470"},
+		Health:       Health{Address: ":10256"},
 		Log:          Log{Level: LogInfo, Format: LogText},
 		Drain:        Drain{Timeout: Duration(10 * time.Second)},
 	}

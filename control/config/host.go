@@ -110,7 +110,7 @@ func (c *Configuration) CheckHost(name string, h Host) error {
 			"the node's own connections would break; choose a range outside, or run `sysctl net.ipv4.ip_local_reserved_ports=%s`",
 			c.SNAT.Ports, port, h.Ephemeral, c.SNAT.Ports)
 	}
-	if s, err := os.Stat(c.Manifests.Directory); err != nil || !s.IsDir() {
+	if s, err := os.Stat(c.Manifests.Directory); c.Manifests.Directory != "" && (err != nil || !s.IsDir()) {
 		k.fail("manifests.directory", "%s is no directory, create it or name another", c.Manifests.Directory)
 	}
 	if d := filepath.Dir(c.StatusSocket); d != c.StateDir {

@@ -77,7 +77,11 @@ func TestReload(t *testing.T) {
 			t.Errorf("%s is %v after the reload, want %v", l.path, l.value, want.value)
 		}
 	}
-	want := []string{"nodeAddresses", "maglev.seed", "unservedVIPPort", "heartbeat.passAfter", "log.level", "drain.timeout"}
+	want := []string{
+		"nodeAddresses", "proxy.clusterIPs", "proxy.clusterCIDRs", "proxy.masqueradeAll", "proxy.strictSourceRanges",
+		"proxy.scheduler", "proxy.retryOther", "maglev.seed", "unservedVIPPort", "heartbeat.passAfter",
+		"kubernetes.hold", "log.level", "drain.timeout",
+	}
 	if !slices.Equal(live, want) {
 		t.Errorf("live fields are %v, want %v", live, want)
 	}

@@ -3,6 +3,7 @@ package config
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -105,5 +106,39 @@ func (q *Queues) UnmarshalText(b []byte) error {
 		return fmt.Errorf("%q is no number of queues, write all or a number from 1 on", b)
 	}
 	*q = Queues(n)
+	return nil
+}
+
+// AddressSelector selects addresses of the node: a CIDR, or those of the Node object.
+type AddressSelector struct {
+	Prefix  netip.Prefix // not valid if Primary
+	Primary bool
+}
+
+// primary is how an AddressSelector names the Node object's addresses.
+const primary = "primary"
+
+// String writes what UnmarshalText reads.
+func (s AddressSelector) String() string {
+	if s.Primary {
+		return primary
+	}
+	return s.Prefix.String()
+}
+
+// MarshalText writes what UnmarshalText reads.
+func (s AddressSelector) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads a CIDR or the word primary.
+func (s *AddressSelector) UnmarshalText(b []byte) error {
+	if string(b) == primary {
+		*s = AddressSelector{Primary: true}
+		return nil
+	}
+	p, err := netip.ParsePrefix(string(b))
+	if err != nil {
+		return fmt.Errorf("%q is no CIDR, write one such as 10.0.0.0/8, or primary", b)
+	}
+	*s = AddressSelector{Prefix: p}
 	return nil
 }

@@ -35,6 +35,7 @@ func validate(c *Configuration, refused map[string]bool) Errors {
 	k.interfaces(c)
 	k.workers(c)
 	k.addresses(c)
+	k.proxy(c)
 	k.flows(c)
 	k.policies(c)
 	k.memory(c)
@@ -156,8 +157,8 @@ func (k *check) workers(c *Configuration) {
 
 func (k *check) addresses(c *Configuration) {
 	for i, p := range c.NodeAddresses {
-		if p != p.Masked() {
-			k.fail(fmt.Sprintf("nodeAddresses[%d]", i), "is %s with host bits set, write %s", p, p.Masked())
+		if p.Prefix != p.Prefix.Masked() {
+			k.fail(fmt.Sprintf("nodeAddresses[%d]", i), "is %s with host bits set, write %s", p, p.Prefix.Masked())
 		}
 	}
 	seen := map[netip.Addr]bool{}
@@ -178,6 +179,23 @@ func (k *check) addresses(c *Configuration) {
 			p, c.NodePortRange, Default().SNAT.Ports)
 	} else if p.Count() < minSNATPorts {
 		k.fail("snat.ports", "is %s, %d ports; give at least %d, each backend can have no more flows than that", p, p.Count(), minSNATPorts)
+	}
+}
+
+func (k *check) proxy(c *Configuration) {
+	for i, p := range c.Proxy.ClusterCIDRs {
+		if p != p.Masked() {
+			k.fail(fmt.Sprintf("proxy.clusterCIDRs[%d]", i), "is %s with host bits set, write %s", p, p.Masked())
+		}
+	}
+	oneOf(k, "proxy.scheduler", c.Proxy.Scheduler, Schedulers...)
+	k.between("proxy.affinityClients", c.Proxy.AffinityClients, 1024, 1<<26)
+	k.duration("kubernetes.hold", c.Kubernetes.Hold, 0, time.Hour)
+	if c.Kubernetes.Kubeconfig != "" && !filepath.IsAbs(c.Kubernetes.Kubeconfig) {
+		k.fail("kubernetes.kubeconfig", "is %q, write an absolute path, or \"\" for the pod's service account", c.Kubernetes.Kubeconfig)
+	}
+	if !c.Kubernetes.Enabled && c.Manifests.Directory == "" {
+		k.fail("kubernetes.enabled", "is false and manifests.directory is empty: there is nothing to read Services from; set one of them")
 	}
 }
 
@@ -285,24 +303,33 @@ func (k *check) paths(c *Configuration) {
 	for _, p := range []struct{ path, value string }{
 		{"manifests.directory", c.Manifests.Directory}, {"stateDir", c.StateDir}, {"bpfFS", c.BPFFS}, {"statusSocket", c.StatusSocket},
 	} {
-		if !filepath.IsAbs(p.value) {
+		if !filepath.IsAbs(p.value) && (p.path != "manifests.directory" || p.value != "") {
 			k.fail(p.path, "is %q, write an absolute path", p.value)
 		}
 	}
 	if len(c.StatusSocket) > maxSocketPath {
 		k.fail("statusSocket", "has %d characters, a unix socket's path has at most %d", len(c.StatusSocket), maxSocketPath)
 	}
-	if c.Metrics.Address == "" {
+	k.listener(c, "metrics.address", c.Metrics.Address)
+	k.listener(c, "health.address", c.Health.Address)
+	if a := c.Health.Address; a != "" && a == c.Metrics.Address {
+		k.fail("health.address", "is %s like metrics.address, give each a port of its own", a)
+	}
+}
+
+// listener judges where something of ours listens; empty is nowhere.
+func (k *check) listener(c *Configuration, path, address string) {
+	if address == "" {
 		return
 	}
-	host, port, err := net.SplitHostPort(c.Metrics.Address)
+	host, port, err := net.SplitHostPort(address)
 	n, perr := strconv.ParseUint(port, 10, 16)
 	_, aerr := netip.ParseAddr(host)
 	if err != nil || perr != nil || n == 0 || (host != "" && aerr != nil) {
-		k.fail("metrics.address", "is %q, write address:port such as \":9470\" or \"127.0.0.1:9470\", or \"\" for none", c.Metrics.Address)
+		k.fail(path, "is %q, write address:port such as \":9470\" or \"127.0.0.1:9470\", or \"\" for none", address)
 		return
 	}
 	if p := uint16(n); c.SNAT.Ports.Contains(p) {
-		k.fail("metrics.address", "has port %d inside snat.ports (%s), choose one outside", p, c.SNAT.Ports)
+		k.fail(path, "has port %d inside snat.ports (%s), choose one outside", p, c.SNAT.Ports)
 	}
 }

@@ -183,7 +183,7 @@ func nodePortAddress(c *config.Configuration, a neigh.Address) bool {
 	if len(c.NodeAddresses) == 0 {
 		return a.Link >= 0
 	}
-	return slices.ContainsFunc(c.NodeAddresses, func(p netip.Prefix) bool { return p.Contains(a.Prefix.Addr()) })
+	return slices.ContainsFunc(c.NodeAddresses, func(s config.AddressSelector) bool { return s.Prefix.Contains(a.Prefix.Addr()) })
 }
 
 func unserved(p config.UnservedPolicy) services.UnservedPolicy {
