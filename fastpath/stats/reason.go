@@ -50,6 +50,8 @@ const (
 	TCPFlags        // a combination no TCP sends
 	UDPLength       // length field does not fit
 	UDPZeroChecksum // zero checksum over IPv6 (RFC 8200 section 8.1)
+	SCTPHeader      // common header or first chunk do not fit, or an INIT that is not alone or has a tag (RFC 9260 section 8.5.1)
+	SCTPFragment    // a fragment: the CRC covers the whole packet, which a fragment does not know the length of
 	PortZero        // source or destination port 0
 	ICMPHeader      // truncated, or an embedded packet that makes no sense
 	ICMPChecksum    // an ICMP error whose checksum does not verify (RFC 5508 REQ-3)
@@ -111,6 +113,8 @@ var dropReasonNames = [NumDropReasons]string{
 	TCPFlags:            "tcp_flags",
 	UDPLength:           "udp_length",
 	UDPZeroChecksum:     "udp_zero_checksum",
+	SCTPHeader:          "sctp_header",
+	SCTPFragment:        "sctp_fragment",
 	PortZero:            "port_zero",
 	ICMPHeader:          "icmp_header",
 	ICMPChecksum:        "icmp_checksum",
