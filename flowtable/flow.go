@@ -88,25 +88,30 @@ const (
 // that a refresh and an expiry can never both succeed:
 //
 //	63    56 55    48 47    40 39 38 37 36 35  32 31               0
-//	[      ][ proto  ][ flags ][fn][ag][em][rs][state][ last seen, ticks ]
+//	[repeat][ proto  ][ flags ][fn][ag][em][rs][state][ last seen, ticks ]
 //
 // State zero is no flow: free, dead, or in limbo. em is set while the flow is an
 // embryo (its keys are being inserted). rs says that an RST was the last packet,
 // ag that the client sent a SYN on the open connection which has no answer yet, fn
-// that the client of an Unconfirmed flow sent FIN.
+// that the client of an Unconfirmed flow sent FIN. In SynSeen, where nothing is open
+// yet, ag says that the client repeated its SYN, repeat how old the flow was then, and fn
+// that it repeated it once more (Repeated).
 type meta uint64
 
 const (
-	metaStateShift        = 32
-	metaReset      meta   = 1 << 36
-	metaEmbryo     meta   = 1 << 37
-	metaAgain      meta   = 1 << 38
-	metaFin        meta   = 1 << 39
-	metaNotes             = metaReset | metaAgain | metaFin // end with the state
-	metaFlagsShift        = 40
-	metaProtoShift        = 48
-	metaSeen       meta   = 1<<32 - 1
-	metaLife       uint64 = 63 // state, rs and em: the index of lifetimes
+	metaStateShift         = 32
+	metaReset       meta   = 1 << 36
+	metaEmbryo      meta   = 1 << 37
+	metaAgain       meta   = 1 << 38
+	metaFin         meta   = 1 << 39
+	metaTold               = metaFin                                      // in SynSeen
+	metaNotes              = metaReset | metaAgain | metaFin | metaRepeat // end with the state
+	metaFlagsShift         = 40
+	metaProtoShift         = 48
+	metaRepeatShift        = 56
+	metaRepeat      meta   = 255 << metaRepeatShift
+	metaSeen        meta   = 1<<32 - 1
+	metaLife        uint64 = 63 // state, rs and em: the index of lifetimes
 )
 
 func makeMeta(s State, proto, flags uint8, now ticks) meta {

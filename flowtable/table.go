@@ -118,6 +118,7 @@ type Table struct {
 	orphans      [MaxHandles]orphans
 	recovered    [2][16]int32 // live flows at Recover, by state
 	resting      resting
+	abandoned    abandoned
 
 	mu      sync.Mutex // Register and Handle.Close
 	handles [MaxHandles]*Handle
