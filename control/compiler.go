@@ -55,6 +55,9 @@ type Compiler struct {
 	own    map[header.Addr]ownership
 	keep   map[KeepSource]int32
 	drains map[Drain]bool
+	// zones are those of Nodes by name, zone that of the node cfg.NodeName.
+	zones map[string]string
+	zone  string
 	// touched are addresses whose drains changed since the last compile.
 	touched []header.Addr
 	tables  tableStore
@@ -98,6 +101,7 @@ func NewCompiler(cfg CompilerConfig) *Compiler {
 		own:    map[header.Addr]ownership{},
 		keep:   map[KeepSource]int32{},
 		drains: map[Drain]bool{},
+		zones:  map[string]string{},
 		tables: tableStore{},
 		ids:    newIdentities(),
 	}
@@ -112,6 +116,9 @@ func NewCompiler(cfg CompilerConfig) *Compiler {
 // Source); and what the kernel program must open and close.
 func (c *Compiler) Compile(ch *Changes) (*services.Snapshot, []Problem, *Steer) {
 	r := c.begin()
+	for _, n := range ch.nodes {
+		r.setNode(n.id, n.now)
+	}
 	for _, s := range ch.services {
 		r.setService(s.id, s.now)
 	}

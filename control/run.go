@@ -74,6 +74,7 @@ func (r *run) configure(old CompilerConfig, cfg *CompilerConfig) {
 	for _, a := range cfg.LocalAddresses {
 		r.setFlags(a, r.own[a].flags|services.AddrLocal)
 	}
+	r.settleZone()
 	rekeyed := old.SelectKey != cfg.SelectKey
 	for _, u := range r.units {
 		r.dirty[u] = true

@@ -24,6 +24,10 @@ type slice struct {
 	nodes     []string // what endpoint.node indexes
 	endpoints []endpoint
 	faults    []fault
+	// trigger is when what made this version happened (annotation
+	// endpoints.kubernetes.io/last-change-trigger-time), in nanoseconds since 1970; 0 if
+	// it does not say. It is no part of equality: it only measures.
+	trigger int64
 }
 
 type slicePort struct {
@@ -52,6 +56,7 @@ func (s *slice) equal(o *slice) bool {
 func trimSlice(in *discoveryv1.EndpointSlice) (s *slice, malformed []fault) {
 	s = &slice{id: idOf(KindEndpointSlice, in.Namespace, in.Name)}
 	malformed = checkName(s.id)
+	s.trigger = triggerTime(in.Annotations[corev1.EndpointsLastChangeTriggerTime])
 	if _, headless := in.Labels[corev1.IsHeadlessService]; headless {
 		return s, malformed
 	}

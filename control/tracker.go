@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -26,6 +27,12 @@ type Tracker struct {
 	reports  map[Source][]Problem // of places, not of objects
 	read     uint64               // counts batches taken in
 	wake     chan struct{}
+
+	// For those who measure, see triggers.go.
+	started  time.Time
+	queued   time.Time // when the oldest of dirty was read
+	waiting  Waiting
+	triggers []trigger
 }
 
 // tracked is all that is known of one object.
@@ -50,6 +57,7 @@ func NewTracker() *Tracker {
 		reports:  map[Source][]Problem{},
 		troubled: map[ObjectID]bool{},
 		wake:     make(chan struct{}, 1),
+		started:  time.Now(),
 	}
 }
 
@@ -83,8 +91,8 @@ func (b *Batch) Upsert(from Source, object runtime.Object) {
 		s.faults = limit(s.faults)
 		op.id, op.object, op.bad = s.id, s, limit(bad)
 	case *corev1.Node:
-		n := &node{idOf(KindNode, "", o.Name)}
-		op.id, op.object, op.bad = n.id, n, checkName(n.id)
+		n, bad := trimNode(o)
+		op.id, op.object, op.bad = n.id, n, limit(bad)
 	default:
 		panic(fmt.Sprintf("control: %T given to Batch.Upsert; give it a Service, EndpointSlice or Node", object))
 	}
@@ -153,7 +161,7 @@ func (t *Tracker) apply(op *operation) {
 		o = &tracked{}
 		t.objects[op.id] = o
 	}
-	t.dirty[op.id] = true
+	t.note(op.id)
 	at, found := slices.BinarySearchFunc(o.versions, op.source, func(v version, s Source) int {
 		return compareSources(v.source.place(), s.place())
 	})
@@ -176,6 +184,7 @@ func (t *Tracker) apply(op *operation) {
 	v := &o.versions[at]
 	v.source, v.bad, v.read = op.source, op.bad, t.read
 	if len(op.bad) == 0 {
+		t.noteTrigger(v.good, op.object)
 		v.good = op.object
 	}
 }
@@ -195,7 +204,7 @@ func (o *tracked) winner() *version {
 func (t *Tracker) Changes() *Changes {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	ch := &Changes{Read: t.read}
+	ch := &Changes{Read: t.read, queued: t.queued}
 	for id := range t.dirty {
 		o := t.objects[id]
 		var now any
@@ -210,16 +219,10 @@ func (t *Tracker) Changes() *Changes {
 			delete(t.objects, id)
 		}
 	}
-	clear(t.dirty)
 	ch.sort()
+	ch.triggers = t.takeTriggers(ch)
+	t.forgetDirty()
 	return ch
-}
-
-// Pending says whether Changes was not yet asked for something read.
-func (t *Tracker) Pending() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return len(t.dirty) > 0
 }
 
 // Read counts the batches taken in.
