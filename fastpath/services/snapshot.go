@@ -101,8 +101,8 @@ type Service struct {
 	Scheduler Scheduler
 	// Topology says, by family (0 is IPv4), which hints the sets of policy Cluster follow.
 	Topology [2]Topology
-	// Turn counts the new flows that took turns (RoundRobin, WeightedRoundRobin). It is the one
-	// thing in a Snapshot that workers write; versions of a Service share it.
+	// Turn counts the new flows that took turns (RoundRobin, WeightedRoundRobin): not nil with
+	// these. It is the one thing in a Snapshot that workers write; versions of a Service share it.
 	Turn *atomic.Uint32
 }
 
@@ -151,6 +151,9 @@ const (
 //	maglev, sh, dh, random   slot to position in Backends; shares are by weight
 //	rr, wrr                  whose turn it is, position after position
 //	lc, wlc, sed, nq         none: all Backends are compared
+//
+// Without a Table the others have one slot for each backend. A set is empty where it has
+// no Backends.
 type EndpointSet struct {
 	Backends []BackendRef // in order of address and port; weights are not 0
 	Weights  []uint16     // by position in Backends; nil if all are 1
@@ -158,13 +161,12 @@ type EndpointSet struct {
 	Empty    Empty
 }
 
-// Pick chooses by a flow's selection hash. It returns 0 where the set is empty.
+// Pick returns the backend of a hash's slot. It returns 0 where the set is empty.
 func (s *EndpointSet) Pick(hash uint64) BackendRef {
-	if len(s.Table) == 0 {
+	if len(s.Backends) == 0 {
 		return 0
 	}
-	slot := (hash >> 32) * uint64(len(s.Table)) >> 32
-	return s.Backends[s.Table[slot]]
+	return s.at(slotOf(hash, s.slots()))
 }
 
 // FrontendKind is which field of the Service a frontend comes from.

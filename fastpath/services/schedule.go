@@ -1,0 +1,201 @@
+package services
+
+import (
+	"bytes"
+	"sync/atomic"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+// Draw is what the choice of a new flow's backend depends on beside the Service and
+// its set.
+type Draw struct {
+	Tuple  *header.Tuple  // client to frontend
+	Random uint64         // for Random; it must not be guessable
+	Loads  []atomic.Int32 // connections by backend index; what it does not hold has none
+	// Not is a backend that is chosen only if there is no other; zero for none.
+	Not BackendRef
+	// Look says that no flow follows: nobody's turn is taken.
+	Look bool
+}
+
+// Choice is a backend and how it was found.
+type Choice struct {
+	Backend BackendRef // zero where the set is empty
+	// Slot is its place in the set's Table; -1 where the scheduler compared connections.
+	Slot int
+}
+
+// Choose says who of a set gets a new flow. The set must be one of svc's in this
+// snapshot. It allocates nothing, and writes nothing but svc.Turn.
+//
+// For Maglev, SourceHash and DestinationHash the answer is the same in every process
+// that has the same set and SelectKey. With session affinity, Maglev looks at the
+// client's address and the service port and no longer at ports and frontends: a client
+// that has no pin at a gateway gets the backend it has at the others.
+//
+// Least connections are those of this process: gateways do not tell each other. What
+// ties is decided by the flow's hash, so that they do not all run to the same backend.
+func (s *Snapshot) Choose(svc *Service, set *EndpointSet, d *Draw) Choice {
+	switch {
+	case len(set.Backends) == 0:
+		return Choice{Slot: -1}
+	case svc.Scheduler.byLoad():
+		return Choice{set.least(svc.Scheduler, s.SelectHash(d.Tuple), d), -1}
+	}
+	n := set.slots()
+	slot := 0
+	switch svc.Scheduler {
+	case RoundRobin, WeightedRoundRobin:
+		slot = int(svc.turn(d.Look) % uint32(n))
+	default:
+		slot = slotOf(s.hash(svc, d), n)
+	}
+	return set.other(slot, d.Not)
+}
+
+// byLoad says whether a scheduler compares connections.
+func (s Scheduler) byLoad() bool {
+	return s == LeastConn || s == WeightedLeastConn || s == ShortestDelay || s == NeverQueue
+}
+
+// hash is what a scheduler with a table of slots goes by.
+func (s *Snapshot) hash(svc *Service, d *Draw) uint64 {
+	switch svc.Scheduler {
+	case Random:
+		return d.Random
+	case SourceHash:
+		return s.addrHash(&d.Tuple.Src, 0)
+	case DestinationHash:
+		return s.addrHash(&d.Tuple.Dst, 0)
+	}
+	if svc.AffinitySeconds != 0 {
+		return s.addrHash(&d.Tuple.Src, svc.Identity)
+	}
+	return s.SelectHash(d.Tuple)
+}
+
+// addrHash is SelectHash of one address and a number.
+func (s *Snapshot) addrHash(a *header.Addr, n uint64) uint64 {
+	h := fold(word(a[:8])^s.SelectKey[0], word(a[8:])^s.SelectKey[1]^0x9e3779b97f4a7c15)
+	return fold(h^n^0xa0761d6478bd642f, h^s.SelectKey[0]^0xe7037ed1a0b428db)
+}
+
+// turn is the number of a flow among those that take turns. The atomic orders nothing:
+// two workers only must not take the same turn.
+func (svc *Service) turn(look bool) uint32 {
+	if look {
+		return svc.Turn.Load()
+	}
+	return svc.Turn.Add(1) - 1
+}
+
+// slotOf scales a hash to n slots.
+func slotOf(hash uint64, n int) int { return int((hash >> 32) * uint64(n) >> 32) }
+
+// slots is the length of the table. A set without one has a slot for each backend.
+func (s *EndpointSet) slots() int {
+	if len(s.Table) != 0 {
+		return len(s.Table)
+	}
+	return len(s.Backends)
+}
+
+func (s *EndpointSet) at(slot int) BackendRef {
+	if len(s.Table) != 0 {
+		return s.Backends[s.Table[slot]]
+	}
+	return s.Backends[slot]
+}
+
+// other returns the backend of a slot, or of the next slot that has another than not.
+func (s *EndpointSet) other(slot int, not BackendRef) Choice {
+	first := Choice{s.at(slot), slot}
+	if first.Backend != not || len(s.Backends) == 1 {
+		return first
+	}
+	n := s.slots()
+	for range n - 1 {
+		if slot++; slot == n {
+			slot = 0
+		}
+		if r := s.at(slot); r != not {
+			return Choice{r, slot}
+		}
+	}
+	return first
+}
+
+// least returns the backend with the least load, in the sense of the scheduler.
+//
+//	lc    connections
+//	wlc   connections / weight
+//	sed   (connections + 1) / weight
+//	nq    as sed, but whoever has none goes before whoever has some
+//
+// Quotients are compared as products: a/v < b/w where a*w < b*v. Both fit: 2^31
+// connections and weights of 2^16.
+func (s *EndpointSet) least(by Scheduler, hash uint64, d *Draw) BackendRef {
+	var best BackendRef
+	var bestLoad, bestWeight, bestTie uint64
+	for i, r := range s.Backends {
+		if r == d.Not && len(s.Backends) > 1 {
+			continue
+		}
+		load, weight := s.load(by, i, d.Loads)
+		if best != 0 {
+			a, b := load*bestWeight, bestLoad*weight
+			if a > b || a == b && tie(hash, r) >= bestTie {
+				continue
+			}
+		}
+		best, bestLoad, bestWeight, bestTie = r, load, weight, tie(hash, r)
+	}
+	return best
+}
+
+// load is the dividend and the divisor of a backend.
+func (s *EndpointSet) load(by Scheduler, i int, loads []atomic.Int32) (load, weight uint64) {
+	if n := s.Backends[i].Index(); n < uint32(len(loads)) {
+		load = uint64(max(0, loads[n].Load()))
+	}
+	weight = 1
+	if s.Weights != nil && by != LeastConn {
+		weight = uint64(s.Weights[i])
+	}
+	if by == ShortestDelay || by == NeverQueue && load != 0 {
+		load++
+	}
+	return load, weight
+}
+
+// tie orders backends differently for each flow (rendezvous hashing).
+func tie(hash uint64, r BackendRef) uint64 {
+	return fold(hash^0x8bb84b93962eacc9, uint64(r)*0x9e3779b97f4a7c15|1)
+}
+
+// Find returns the set's backend with an address and port, or zero. It relies on the
+// order of Backends.
+func (s *EndpointSet) Find(snap *Snapshot, addr header.Addr, port uint16) BackendRef {
+	lo, hi := 0, len(s.Backends)
+	for lo < hi {
+		mid := int(uint(lo+hi) >> 1)
+		b := snap.Backend(s.Backends[mid])
+		if b == nil {
+			return 0 // not a set of this snapshot
+		}
+		c := bytes.Compare(b.Addr[:], addr[:])
+		if c == 0 {
+			c = int(b.Port) - int(port)
+		}
+		switch {
+		case c == 0:
+			return b.Ref
+		case c < 0:
+			lo = mid + 1
+		default:
+			hi = mid
+		}
+	}
+	return 0
+}

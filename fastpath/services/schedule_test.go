@@ -1,0 +1,302 @@
+package services
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+// choosers is a service and a set of n backends at addr(100+i):8080 with the given
+// weights, and the snapshot that has them.
+func choosers(by Scheduler, weights ...uint16) (*Snapshot, *Service, *EndpointSet) {
+	b := NewBuilder(nil)
+	b.Settings().SelectKey = [2]uint64{11, 22}
+	svc := &Service{ID: 1, Scheduler: by, Identity: 0xfeed, Turn: new(atomic.Uint32)}
+	set := &EndpointSet{Weights: weights}
+	for i := range weights {
+		be := Backend{Addr: addr(100 + i), Port: 8080, Ref: MakeBackendRef(uint32(i), 1), Service: 1}
+		b.SetBackend(be)
+		set.Backends = append(set.Backends, be.Ref)
+		if !by.byLoad() {
+			for range weights[i] {
+				set.Table = append(set.Table, uint16(i))
+			}
+		}
+	}
+	b.SetService(svc)
+	return b.Build(), svc, set
+}
+
+func client(n int) *header.Tuple {
+	return &header.Tuple{Src: addr(n / 50), Dst: addr(2), SrcPort: uint16(1024 + n%50), DstPort: 80, Proto: header.ProtoTCP}
+}
+
+// TestSchedulersShare: 12,000 flows of 240 clients over three backends with weights 1, 2, 3.
+// Connections stay open, so that the load is what was chosen before.
+func TestSchedulersShare(t *testing.T) {
+	const flows = 12_000
+	equal, weighted := []int{4000, 4000, 4000}, []int{2000, 4000, 6000}
+	for _, tt := range []struct {
+		name string
+		by   Scheduler
+		want []int
+		off  int // how far from that it may be
+	}{
+		{"maglev", Maglev, weighted, 250},
+		{"random", Random, weighted, 250},
+		{"source hash", SourceHash, weighted, 2000}, // 240 clients only: 7 are a standard deviation
+		{"in turn", RoundRobin, weighted, 0},        // by the table it has
+		{"in turn by weight", WeightedRoundRobin, weighted, 0},
+		{"least connections", LeastConn, equal, 1},
+		{"least connections by weight", WeightedLeastConn, weighted, 2},
+		{"shortest delay", ShortestDelay, weighted, 2},
+		{"never queue", NeverQueue, weighted, 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s, svc, set := choosers(tt.by, 1, 2, 3)
+			loads := make([]atomic.Int32, 3)
+			rnd := rand.New(rand.NewPCG(1, 2))
+			got := make([]int, 3)
+			for n := range flows {
+				c := s.Choose(svc, set, &Draw{Tuple: client(n), Random: rnd.Uint64(), Loads: loads})
+				if tt.by.byLoad() != (c.Slot < 0) || c.Slot >= 0 && set.Backends[set.Table[c.Slot]] != c.Backend {
+					t.Fatalf("backend %#x of slot %d", c.Backend, c.Slot)
+				}
+				loads[c.Backend.Index()].Add(1)
+				got[c.Backend.Index()]++
+			}
+			for i := range got {
+				if d := got[i] - tt.want[i]; d < -tt.off || d > tt.off {
+					t.Errorf("backends got %v flows, want %v within %d", got, tt.want, tt.off)
+				}
+			}
+		})
+	}
+}
+
+// TestWhatDecides: which part of the flow each hash looks at.
+func TestWhatDecides(t *testing.T) {
+	const backends = 50
+	weights := slices.Repeat([]uint16{1}, backends)
+	for _, tt := range []struct {
+		name                            string
+		by                              Scheduler
+		affinity                        uint32
+		port, source, dst, service, key bool // does a change of it change the choice?
+	}{
+		{"maglev", Maglev, 0, true, true, true, false, true},
+		{"maglev with affinity", Maglev, 60, false, true, false, true, true},
+		{"sh", SourceHash, 0, false, true, false, false, true},
+		{"sh with affinity", SourceHash, 60, false, true, false, false, true},
+		{"dh", DestinationHash, 0, false, false, true, false, true},
+	} {
+		for _, vary := range []struct {
+			name  string
+			want  bool
+			apply func(*Snapshot, *Service, *header.Tuple, int)
+		}{
+			{"source port", tt.port, func(_ *Snapshot, _ *Service, tu *header.Tuple, n int) { tu.SrcPort = uint16(2000 + n) }},
+			{"source address", tt.source, func(_ *Snapshot, _ *Service, tu *header.Tuple, n int) { tu.Src = addr(3000 + n) }},
+			{"frontend address", tt.dst, func(_ *Snapshot, _ *Service, tu *header.Tuple, n int) { tu.Dst = addr(4000 + n) }},
+			{"service", tt.service, func(_ *Snapshot, svc *Service, _ *header.Tuple, n int) { svc.Identity = uint64(n) }},
+			{"key", tt.key, func(s *Snapshot, _ *Service, _ *header.Tuple, n int) { s.SelectKey[1] = uint64(n + 1) }},
+			{"key", tt.key, func(s *Snapshot, _ *Service, _ *header.Tuple, n int) { s.SelectKey[0] = uint64(n + 1) }},
+		} {
+			got := map[BackendRef]int{}
+			for n := range 500 {
+				s, svc, set := choosers(tt.by, weights...)
+				svc.AffinitySeconds = tt.affinity
+				tuple := *client(7)
+				vary.apply(s, svc, &tuple, n)
+				got[s.Choose(svc, set, &Draw{Tuple: &tuple}).Backend]++
+			}
+			// 500 draws of 50 leave out none but by bad luck (0.2%); 35 is far from that and from 1.
+			if (len(got) > 35) != vary.want || !vary.want && len(got) != 1 {
+				t.Errorf("%s: 500 values of the %s gave %d backends of %d, want it to matter: %v", tt.name, vary.name, len(got), backends, vary.want)
+			}
+		}
+	}
+}
+
+// TestAnother: the excluded one is chosen only where it is alone, and what was not its
+// stays where it is.
+func TestAnother(t *testing.T) {
+	for by := range NumSchedulers {
+		s, svc, set := choosers(by, 1, 5, 2)
+		loads := make([]atomic.Int32, 3)
+		for n := range 600 {
+			d := Draw{Tuple: client(n), Random: uint64(n) << 55, Loads: loads, Look: true}
+			first := s.Choose(svc, set, &d)
+			d.Not = first.Backend
+			if other := s.Choose(svc, set, &d); other.Backend == first.Backend || other.Backend == 0 {
+				t.Fatalf("scheduler %d: another than %#x is %#x", by, first.Backend, other.Backend)
+			}
+			d.Not = MakeBackendRef(9, 9)
+			if same := s.Choose(svc, set, &d); same != first {
+				t.Fatalf("scheduler %d: without a stranger %v became %v", by, first, same)
+			}
+			svc.Turn.Add(1)
+		}
+		s, svc, set = choosers(by, 3)
+		if c := s.Choose(svc, set, &Draw{Tuple: client(1), Not: set.Backends[0]}); c.Backend != set.Backends[0] {
+			t.Errorf("scheduler %d: the only backend is not chosen: %v", by, c)
+		}
+		if c := s.Choose(svc, &EndpointSet{}, &Draw{Tuple: client(1)}); c != (Choice{Slot: -1}) {
+			t.Errorf("scheduler %d: an empty set gives %v", by, c)
+		}
+	}
+}
+
+// TestLookTakesNoTurn: a question does not change the next answer.
+func TestLookTakesNoTurn(t *testing.T) {
+	s, svc, set := choosers(RoundRobin, 1, 1, 1)
+	for n := range 9 {
+		look := s.Choose(svc, set, &Draw{Tuple: client(n), Look: true})
+		if took := s.Choose(svc, set, &Draw{Tuple: client(n)}); took != look || took.Slot != n%3 {
+			t.Fatalf("turn %d: said %v, was %v", n, look, took)
+		}
+	}
+}
+
+// TestWithoutTable: a set may do without where all weights are 1.
+func TestWithoutTable(t *testing.T) {
+	for _, by := range []Scheduler{Maglev, RoundRobin} {
+		s, svc, set := choosers(by, 1, 1, 1, 1)
+		bare := &EndpointSet{Backends: set.Backends}
+		for n := range 50 {
+			with := s.Choose(svc, set, &Draw{Tuple: client(n), Look: true})
+			if got := s.Choose(svc, bare, &Draw{Tuple: client(n)}); got != with {
+				t.Fatalf("scheduler %d: %v, with the table that says the same %v", by, got, with)
+			}
+		}
+	}
+}
+
+// TestLeastPrefers: the comparisons themselves, ties apart.
+func TestLeastPrefers(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		by      Scheduler
+		loads   []int32
+		weights []uint16
+		want    int
+	}{
+		{"lc: fewest", LeastConn, []int32{3, 2, 4}, []uint16{1, 1, 9}, 1},
+		{"wlc: 6/3 before 3/1", WeightedLeastConn, []int32{3, 6, 5}, []uint16{1, 3, 2}, 1},
+		{"wlc: large numbers", WeightedLeastConn, []int32{1<<31 - 1, 1<<31 - 2}, []uint16{65535, 65535}, 1},
+		{"sed: 1/2 before 1/1, both idle", ShortestDelay, []int32{0, 0}, []uint16{1, 2}, 1},
+		{"sed: queues at the fast one", ShortestDelay, []int32{0, 1}, []uint16{1, 3}, 1},
+		{"nq: the idle one", NeverQueue, []int32{0, 1}, []uint16{1, 3}, 0},
+		{"nq: none idle, as sed", NeverQueue, []int32{1, 1}, []uint16{1, 3}, 1},
+		{"a count below zero is none", LeastConn, []int32{0, -5, 0}, []uint16{1, 1, 1}, -1},
+	} {
+		s, svc, set := choosers(tt.by, tt.weights...)
+		loads := make([]atomic.Int32, len(tt.loads))
+		for i := range loads {
+			loads[i].Store(tt.loads[i])
+		}
+		got := map[uint32]bool{}
+		for n := range 100 {
+			got[s.Choose(svc, set, &Draw{Tuple: client(n), Loads: loads}).Backend.Index()] = true
+		}
+		if tt.want >= 0 && (len(got) != 1 || !got[uint32(tt.want)]) {
+			t.Errorf("%s: chose %v", tt.name, got)
+		}
+		if tt.want < 0 && len(got) != len(tt.loads) {
+			t.Errorf("%s: of %d equal backends %v are chosen", tt.name, len(tt.loads), got)
+		}
+	}
+}
+
+// TestTiesSpread: idle backends get equal shares, whichever of them are idle.
+func TestTiesSpread(t *testing.T) {
+	s, svc, set := choosers(LeastConn, slices.Repeat([]uint16{1}, 10)...)
+	loads := make([]atomic.Int32, 10)
+	for i := range loads[2:] {
+		loads[2+i].Store(1)
+	}
+	got := make([]int, 10)
+	for n := range 10_000 {
+		got[s.Choose(svc, set, &Draw{Tuple: client(n), Loads: loads}).Backend.Index()]++
+	}
+	if got[0] < 4700 || got[0] > 5300 || got[0]+got[1] != 10_000 {
+		t.Errorf("two idle backends of ten got %v", got)
+	}
+}
+
+func TestFind(t *testing.T) {
+	b := NewBuilder(nil)
+	set := &EndpointSet{}
+	for i := range 21 { // three ports of seven addresses
+		be := Backend{Addr: addr(10 + i/3), Port: uint16(80 + i%3), Ref: MakeBackendRef(uint32(i), 1)}
+		b.SetBackend(be)
+		set.Backends = append(set.Backends, be.Ref)
+	}
+	b.SetBackend(Backend{Addr: addr(500), Port: 80, Ref: MakeBackendRef(50, 1)}) // not of the set
+	s := b.Build()
+	for i, want := range set.Backends {
+		if got := set.Find(s, addr(10+i/3), uint16(80+i%3)); got != want {
+			t.Errorf("backend %d: found %#x, want %#x", i, got, want)
+		}
+	}
+	for _, c := range []struct {
+		a    header.Addr
+		port uint16
+	}{{addr(9), 80}, {addr(17), 80}, {addr(12), 79}, {addr(12), 83}, {addr(500), 80}} {
+		if got := set.Find(s, c.a, c.port); got != 0 {
+			t.Errorf("%v:%d is in the set: %#x", c.a, c.port, got)
+		}
+	}
+	if got := (&EndpointSet{}).Find(s, addr(10), 80); got != 0 {
+		t.Errorf("an empty set has %#x", got)
+	}
+}
+
+func TestChoosingDoesNotAllocate(t *testing.T) {
+	loads := make([]atomic.Int32, 3)
+	for by := range NumSchedulers {
+		s, svc, set := choosers(by, 1, 2, 3)
+		if n := testing.AllocsPerRun(100, func() {
+			tuple := header.Tuple{Src: addr(1), Dst: addr(2), SrcPort: 1, DstPort: 2, Proto: 6}
+			d := Draw{Tuple: &tuple, Loads: loads}
+			c := s.Choose(svc, set, &d)
+			be := s.Backend(c.Backend)
+			set.Find(s, be.Addr, be.Port)
+		}); n != 0 {
+			t.Errorf("scheduler %d: %v allocations", by, n)
+		}
+	}
+}
+
+func BenchmarkChoose(b *testing.B) {
+	names := [NumSchedulers]string{"maglev", "rr", "wrr", "lc", "wlc", "sh", "dh", "sed", "nq", "random"}
+	for _, backends := range []int{10, 1000} {
+		weights := make([]uint16, backends)
+		for i := range weights {
+			weights[i] = uint16(1 + i%4)
+		}
+		loads := make([]atomic.Int32, backends)
+		rnd := rand.New(rand.NewPCG(1, 2))
+		for i := range loads {
+			loads[i].Store(int32(rnd.IntN(1000)))
+		}
+		for by := range NumSchedulers {
+			b.Run(fmt.Sprintf("%s/backends=%d", names[by], backends), func(b *testing.B) {
+				s, svc, set := choosers(by, weights...)
+				tuple := client(1)
+				n := 0
+				for b.Loop() {
+					n++
+					tuple.SrcPort = uint16(n)
+					if s.Choose(svc, set, &Draw{Tuple: tuple, Random: uint64(n) * 0x9e3779b97f4a7c15, Loads: loads}).Backend == 0 {
+						b.Fatal("none")
+					}
+				}
+			})
+		}
+	}
+}
