@@ -1,0 +1,131 @@
+// Package crc32c updates the checksum of SCTP: CRC32c (RFC 9260 appendix A) over the whole
+// packet, without a pseudo-header. Addresses do not enter it, ports do.
+//
+// A CRC is the remainder of a polynomial over GF(2), where addition is exclusive or. So
+// of two packets of equal length that differ by d, the CRCs differ by what d alone
+// comes to, whatever else is in the packets and wherever the CRC started:
+//
+//	         |  ports  |  tag  | CRC 0 |  chunks ...  |
+//	d        |  D      |  0 0 0 0 0 0 0 0 0 0 0 0 0 0 |      CRC' = CRC ^ D·x^(8n) mod P
+//	           4 bytes   └─ n bytes from the first D ─┘
+//
+// Nobody has to read the packet again, and a CRC that was wrong is wrong after it by the
+// same bits. The factor depends on the length alone, and is one multiplication away from
+// a table for packets of at most 2 KiB, two for longer ones.
+//
+// Numbers are as RFC 9260 sends them, least significant byte first: the bit 1<<31 is
+// x^0, and 1<<0 is x^31.
+package crc32c
+
+const (
+	// poly is Castagnoli's polynomial without x^32.
+	poly = 0x82f63b78
+	one  = 1 << 31
+
+	wordBytes = 4
+	lowBits   = 9 // words in the low table: 2 KiB of packet
+	lowWords  = 1 << lowBits
+	highWords = (1<<16 - 1) / wordBytes >> lowBits
+)
+
+// factors are powers of x: what a difference is multiplied by for each byte that follows its
+// first one. SCTP pads packets to words (RFC 9260 section 3.2), so bytes[0] is the usual one.
+type factors struct {
+	low   [lowWords]uint32      // x^(32·i)
+	high  [highWords + 1]uint32 // x^(32·512·i)
+	bytes [wordBytes]uint32     // x^(8·i)
+}
+
+// powers and steps are only read after they are made.
+var (
+	powers = makeFactors()
+	steps  = makeSteps()
+)
+
+func makeFactors() (f factors) {
+	f.bytes[0], f.low[0], f.high[0] = one, one, one
+	for i := range f.bytes[1:] {
+		f.bytes[i+1] = zeroByte(f.bytes[i])
+	}
+	word := zeroByte(f.bytes[wordBytes-1])
+	for i := range f.low[1:] {
+		f.low[i+1] = slowMultiply(f.low[i], word)
+	}
+	step := slowMultiply(f.low[lowWords-1], word)
+	for i := range f.high[1:] {
+		f.high[i+1] = slowMultiply(f.high[i], step)
+	}
+	return f
+}
+
+// makeSteps returns what each byte of a word comes to when it is multiplied by x^32.
+func makeSteps() (t [wordBytes][256]uint32) {
+	for i := range t {
+		for v := range t[i] {
+			w := uint32(v) << (8 * i)
+			for range wordBytes {
+				w = zeroByte(w)
+			}
+			t[i][v] = w
+		}
+	}
+	return t
+}
+
+// zeroByte multiplies by x^8.
+func zeroByte(a uint32) uint32 {
+	for range 8 {
+		a = a>>1 ^ poly&-(a&1)
+	}
+	return a
+}
+
+// slowMultiply returns a·b mod P, term by term. It is what multiply is tested against.
+func slowMultiply(a, b uint32) (product uint32) {
+	for range 32 {
+		product ^= b & -(a >> 31)
+		a <<= 1
+		b = b>>1 ^ poly&-(b&1)
+	}
+	return product
+}
+
+// multiply returns a·b mod P. Of the product's 63 bits the upper 32 are its terms below
+// x^32, and the lower ones are reduced a byte at a time.
+func multiply(a, b uint32) uint32 {
+	product := carryless(uint64(a), uint64(b)) << 1
+	low := uint32(product)
+	return uint32(product>>32) ^
+		steps[0][low&255] ^ steps[1][low>>8&255] ^ steps[2][low>>16&255] ^ steps[3][low>>24]
+}
+
+// carryless multiplies two numbers of 32 bits without carries. The processor's own
+// multiplication has them, but of operands in which only every fourth bit can be set, no
+// column adds up more than eight bits, and the three empty columns above it take the carry.
+func carryless(a, b uint64) uint64 {
+	const m0, m1, m2, m3 = 0x1111111111111111, 0x2222222222222222, 0x4444444444444444, 0x8888888888888888
+	a0, a1, a2, a3 := a&m0, a&m1, a&m2, a&m3
+	b0, b1, b2, b3 := b&m0, b&m1, b&m2, b&m3
+	return (a0*b0^a1*b3^a2*b2^a3*b1)&m0 |
+		(a0*b1^a1*b0^a2*b3^a3*b2)&m1 |
+		(a0*b2^a1*b1^a2*b0^a3*b3)&m2 |
+		(a0*b3^a1*b2^a2*b1^a3*b0)&m3
+}
+
+// Delta returns what the CRC changes by, to be combined by exclusive or, if four bytes of
+// a message change by difference (both little-endian, combined by exclusive or). bytes is
+// the length of the message from the first of the four on, at most 65,535.
+func Delta(difference uint32, bytes uint16) uint32 {
+	if difference == 0 {
+		return 0
+	}
+	words := bytes / wordBytes
+	d := multiply(difference, powers.low[words%lowWords])
+	if high := words / lowWords; high != 0 {
+		d = multiply(d, powers.high[high])
+	}
+	if rest := bytes % wordBytes; rest != 0 {
+		d = multiply(d, powers.bytes[rest])
+	}
+	return d
+}
