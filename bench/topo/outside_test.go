@@ -1,0 +1,46 @@
+package topo
+
+import (
+	"os"
+	"testing"
+	"time"
+)
+
+// TestOutside: what is started outside is in the caller's namespace, and ends with Close.
+func TestOutside(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("needs root: network namespaces")
+	}
+	n, h, err := Outside()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := h.Start(Command{Path: "sleep", Args: []string{"60"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs, err1 := os.Readlink("/proc/self/ns/net")
+	ours, err2 := currentNamespaceName(h)
+	if err1 != nil || err2 != nil || theirs != ours {
+		t.Errorf("namespace %s (%v), want %s (%v)", ours, err2, theirs, err1)
+	}
+	if err := n.Close(); err != nil {
+		t.Errorf("close: %v", err)
+	}
+	select {
+	case <-p.Done():
+	case <-time.After(10 * time.Second):
+		t.Error("the process outlives Close")
+	}
+	if left, err := n.Leftovers(); err != nil || len(left) != 0 {
+		t.Errorf("left over: %v %v", left, err)
+	}
+}
+
+func currentNamespaceName(h *Host) (name string, err error) {
+	err = h.Run(func() (err error) {
+		name, err = os.Readlink("/proc/thread-self/ns/net")
+		return err
+	})
+	return name, err
+}
