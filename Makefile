@@ -38,6 +38,16 @@ race: ## what shares memory between goroutines, and the daemon on real traffic, 
 e2e: build ## the long end-to-end runs: 1 GiB transfers, kill -9, churn, idle and memory figures
 	SLUICE_E2E=full $(TEST) -v -count=1 ./bench/e2e/...
 
+.PHONY: cluster-binaries
+cluster-binaries: ## build etcd, kube-apiserver and kube-proxy into the user's cache: minutes, once
+	$(GO) run ./bench/cluster/build
+
+# Not part of `test`: on a machine that has not built them, the binaries take minutes
+# and download some hundred modules.
+.PHONY: cluster
+cluster: build cluster-binaries ## the tests against a real API server and kube-proxy
+	SLUICE_CLUSTER=1 $(TEST) -count=1 ./bench/cluster/...
+
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME (60s)
 	./bench/fuzz.sh $(FUZZTIME)

@@ -1,0 +1,167 @@
+package cluster
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// EnableVariable is the environment variable that tests which need the binaries ask
+// for. They are not decided by whether the binaries happen to be cached: then the same
+// command would test different things on two machines.
+const EnableVariable = "SLUICE_CLUSTER"
+
+// Enabled says whether tests that need the binaries are wanted.
+func Enabled() bool { return os.Getenv(EnableVariable) == "1" }
+
+// Binaries are the programs of a control plane.
+type Binaries struct {
+	Dir                        string
+	Etcd, APIServer, KubeProxy string // paths
+}
+
+// version is of the kubernetes that go.mod in binaries requires. The linker writes it
+// into the programs, as the release's own build does (hack/lib/version.sh).
+const version = "v1.36.3"
+
+const linkerFlags = "-s -w" +
+	" -X k8s.io/component-base/version.gitVersion=" + version +
+	" -X k8s.io/component-base/version.gitMajor=1" +
+	" -X k8s.io/component-base/version.gitMinor=36"
+
+// programs are the packages and what they are called when built.
+var programs = [...]struct{ name, path string }{
+	{"etcd", "go.etcd.io/etcd/server/v3"},
+	{"kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"},
+	{"kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy"},
+}
+
+// Build returns the cached binaries, or builds them, which takes minutes and a few
+// GiB in Go's own cache. Progress is written to a stream. Of several callers, in any
+// processes, one builds and the others wait for it.
+func Build(ctx context.Context, progress io.Writer) (*Binaries, error) {
+	source, err := moduleDir(ctx)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := cacheDir(source)
+	if err != nil {
+		return nil, err
+	}
+	if complete(dir) { // nobody ever changes it again
+		return binariesIn(dir), nil
+	}
+	unlock, err := lock(ctx, dir+".lock")
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if complete(dir) { // by somebody else, meanwhile
+		return binariesIn(dir), nil
+	}
+	begin := time.Now()
+	fmt.Fprintf(progress, "cluster: building etcd, kube-apiserver and kube-proxy %s into %s: this takes minutes, once\n", version, dir)
+	if err := buildAll(ctx, source, dir); err != nil {
+		return nil, err
+	}
+	fmt.Fprintf(progress, "cluster: built in %s\n", time.Since(begin).Round(time.Second))
+	return binariesIn(dir), nil
+}
+
+func binariesIn(dir string) *Binaries {
+	return &Binaries{Dir: dir, Etcd: filepath.Join(dir, "etcd"),
+		APIServer: filepath.Join(dir, "kube-apiserver"), KubeProxy: filepath.Join(dir, "kube-proxy")}
+}
+
+// complete says whether a directory has all binaries: it gets its name in one step
+// when it does.
+func complete(dir string) bool {
+	info, err := os.Stat(dir)
+	return err == nil && info.IsDir()
+}
+
+// moduleDir is where the nested module lies in the tree that the caller is in.
+func moduleDir(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "sluice.dev/sluice").Output()
+	if err != nil {
+		return "", fmt.Errorf("cluster: find the source tree (run this inside of it): %w", err)
+	}
+	return filepath.Join(strings.TrimSpace(string(out)), "bench", "cluster", "binaries"), nil
+}
+
+// cacheDir is named by everything that decides what is built.
+func cacheDir(source string) (string, error) {
+	sum := sha256.New()
+	fmt.Fprintln(sum, runtime.Version(), runtime.GOARCH, linkerFlags)
+	for _, name := range [...]string{"go.mod", "go.sum"} {
+		text, err := os.ReadFile(filepath.Join(source, name))
+		if err != nil {
+			return "", fmt.Errorf("cluster: %w", err)
+		}
+		sum.Write(text)
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("cluster: %w (set HOME or XDG_CACHE_HOME)", err)
+	}
+	parent := filepath.Join(cache, "sluice-cluster")
+	return filepath.Join(parent, hex.EncodeToString(sum.Sum(nil)[:8])), os.MkdirAll(parent, 0o755)
+}
+
+// buildAll builds beside the directory and renames when all is there. The caller holds
+// the lock, so what lies there already is of a build that was killed.
+func buildAll(ctx context.Context, source, dir string) error {
+	next := dir + ".next"
+	if err := errors.Join(os.RemoveAll(next), os.Mkdir(next, 0o755)); err != nil {
+		return fmt.Errorf("cluster: %w", err)
+	}
+	defer os.RemoveAll(next) // after the rename there is nothing of that name
+	for _, p := range programs {
+		c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", linkerFlags, "-o", filepath.Join(next, p.name), p.path)
+		c.Dir = source
+		c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+		if out, err := c.CombinedOutput(); err != nil {
+			return fmt.Errorf("cluster: build %s: %w\n%s", p.name, err, out)
+		}
+	}
+	if err := os.Rename(next, dir); err != nil {
+		return fmt.Errorf("cluster: %w", err)
+	}
+	return nil
+}
+
+// lock takes an advisory lock on a file. The kernel gives it back when its holder
+// dies, so a killed build stops nobody.
+func lock(ctx context.Context, path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("cluster: %w", err)
+	}
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			return nil, errors.Join(fmt.Errorf("cluster: lock %s: %w", path, err), f.Close())
+		}
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(fmt.Errorf("cluster: somebody else builds (%s is locked): %w", path, ctx.Err()), f.Close())
+		case <-tick.C:
+		}
+	}
+}

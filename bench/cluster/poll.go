@@ -1,0 +1,39 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// permanent is an error of a condition that will not become true any more.
+type permanent struct{ error }
+
+func (p permanent) Unwrap() error { return p.error }
+
+const pollInterval = 20 * time.Millisecond
+
+// poll waits until a condition holds: until it returns no error. It gives up after the
+// timeout and at a permanent error, with what was wrong last.
+func poll(ctx context.Context, timeout time.Duration, condition func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	for {
+		err := condition(ctx)
+		if err == nil {
+			return nil
+		}
+		var p permanent
+		if errors.As(err, &p) {
+			return p.error
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
+		case <-tick.C:
+		}
+	}
+}
