@@ -6,8 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"sluice.dev/sluice/nat/header"
@@ -107,77 +105,6 @@ func TestFileInUse(t *testing.T) {
 		t.Errorf("second process: %v\n%s", err, out)
 	}
 	validate(t, f.Table)
-}
-
-// The file is deleted, and perhaps made anew, after it was opened and before it is
-// locked: the lock is on nothing then.
-func TestLockOfDeletedFile(t *testing.T) {
-	for _, c := range []struct {
-		name      string
-		meanwhile func(path string) error
-		current   bool
-	}{
-		{"nothing happens", func(string) error { return nil }, true},
-		{"deleted", os.Remove, false},
-		{"deleted and made anew", func(path string) error {
-			return errors.Join(os.Rename(path, path+".old"), os.WriteFile(path, nil, 0o600))
-		}, false},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "flows")
-			f, err := os.Create(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer f.Close()
-			if err := c.meanwhile(path); err != nil {
-				t.Fatal(err)
-			}
-			if current, err := lock(f, path); current != c.current || err != nil {
-				t.Errorf("lock: %v %v, want %v", current, err, c.current)
-			}
-		})
-	}
-}
-
-// Instances that open and remove one file at once: at no time do two have it.
-func TestFileOpenedAndRemoved(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "flows")
-	c := Config{IPv4Flows: 1, Timeouts: DefaultTimeouts()}
-	rounds := 300
-	if testing.Short() || raceEnabled {
-		rounds = 50
-	}
-	var holders, opened atomic.Int32
-	var wg sync.WaitGroup
-	for range 4 {
-		wg.Go(func() {
-			for range rounds {
-				f, err := OpenFile(path, c, bootTime)
-				if errors.Is(err, ErrInUse) {
-					continue
-				} else if err != nil {
-					t.Error(err)
-					return
-				}
-				opened.Add(1)
-				if holders.Add(1) != 1 {
-					t.Error("two have the table's file")
-				}
-				named, err := os.Stat(path)
-				ours, err2 := f.file.Stat()
-				if err != nil || err2 != nil || !os.SameFile(named, ours) {
-					t.Errorf("the path does not name the file that was opened: %v %v", err, err2)
-				}
-				holders.Add(-1)
-				if err := f.Remove(); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	t.Logf("opened %d times", opened.Load())
 }
 
 func TestFileErrors(t *testing.T) {

@@ -1,0 +1,124 @@
+package mapped
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// File is a locked file, and the memory that it is mapped to.
+type File struct {
+	Mem  []byte // of page alignment; nobody may use it after Close
+	file *os.File
+}
+
+// Open opens or makes the file that has the path, locks it against other processes
+// for as long as it is open, and maps size bytes of it. A file of another size is
+// emptied, and why says so; otherwise why is empty. It fails with ErrInUse if another
+// process has the file.
+func Open(path string, size int64) (f *File, why string, err error) {
+	file, err := openLocked(path)
+	if err != nil {
+		return nil, "", fmt.Errorf("%s: %w", path, err)
+	}
+	f = &File{file: file}
+	if why, err = f.resize(size); err == nil {
+		err = f.mapMemory(size)
+	}
+	if err != nil {
+		f.Close()
+		return nil, "", fmt.Errorf("%s: %w", path, err)
+	}
+	return f, why, nil
+}
+
+// lockTries bounds how often a file may be deleted between its opening and locking.
+const lockTries = 10
+
+// openLocked opens the file that has the path, and locks it.
+func openLocked(path string) (*os.File, error) {
+	for range lockTries {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		current, err := lock(f, path)
+		if current && err == nil {
+			return f, nil
+		}
+		f.Close()
+		if err != nil {
+			return nil, err
+		}
+	}
+	return nil, errors.New("is deleted again and again while it is opened: who does that?")
+}
+
+// lock locks an open file, and says whether it still is what the path names: who
+// had it locked before may have deleted it (Remove). With a lock on a file without a name, the
+// next process would make another one, and both would run.
+func lock(f *os.File, path string) (current bool, err error) {
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return false, ErrInUse
+		}
+		return false, fmt.Errorf("flock: %w", err)
+	}
+	ours, err := f.Stat()
+	if err != nil {
+		return false, err
+	}
+	named, err := os.Stat(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil && os.SameFile(ours, named), err
+}
+
+// resize gives the file its size, through zero, so that nothing old shows through.
+func (f *File) resize(size int64) (why string, err error) {
+	found, err := f.file.Stat()
+	if err != nil || found.Size() == size {
+		return "", err
+	}
+	if why = "new file"; found.Size() != 0 {
+		why = fmt.Sprintf("the file has %d bytes, this configuration needs %d", found.Size(), size)
+	}
+	return why, errors.Join(f.file.Truncate(0), f.file.Truncate(size))
+}
+
+// mapMemory maps the file and makes sure that all of it is backed: a page that
+// cannot be had must be an error now, not a SIGBUS in a worker later.
+func (f *File) mapMemory(size int64) error {
+	if err := unix.Fallocate(int(f.file.Fd()), 0, 0, size); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+		return fmt.Errorf("reserving %d bytes: %w", size, err)
+	}
+	mem, err := unix.Mmap(int(f.file.Fd()), 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("mmap of %d bytes: %w", size, err)
+	}
+	f.Mem = mem
+	// Best effort: without huge pages the memory works, with more TLB misses.
+	_ = unix.Madvise(mem, unix.MADV_HUGEPAGE)
+	// Linux 5.14; before that, the pages come with their first use.
+	_ = unix.Madvise(mem, unix.MADV_POPULATE_WRITE)
+	return nil
+}
+
+// Close unmaps the memory and lets another process have the file, with what is in it.
+func (f *File) Close() error {
+	var unmap error
+	if f.Mem != nil {
+		unmap = unix.Munmap(f.Mem)
+		f.Mem = nil
+	}
+	return errors.Join(unmap, f.file.Close()) // closing releases the lock
+}
+
+// Remove closes the file and deletes it: what is in it is not wanted again.
+func (f *File) Remove() error {
+	// Deleted while locked, so that no other process can have opened it in between.
+	return errors.Join(os.Remove(f.file.Name()), f.Close())
+}

@@ -1,0 +1,33 @@
+// Package mapped gives tables memory that outlives the process: a file on tmpfs, locked
+// against other processes and mapped whole.
+//
+//	path ──open, lock──> the file that has the path ──size, reserve, map──> File.Mem
+//
+// One process at a time has a file, from Open to Close or its death. What is in the memory is the
+// caller's matter; whoever opens a file after a crash finds it as the last store left it.
+package mapped
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+)
+
+// ErrInUse means that another process has the file open.
+var ErrInUse = errors.New("file is in use by another process")
+
+// Slice lays n values of T over memory, from an offset in bytes. T must be free of
+// pointers. It panics if they do not fit or are not aligned: then the caller's layout is wrong.
+func Slice[T any](mem []byte, offset int64, n int) []T {
+	var t T
+	size, align := int64(unsafe.Sizeof(t)), uintptr(unsafe.Alignof(t))
+	if n < 1 || size == 0 || offset < 0 || int64(n) > (int64(len(mem))-offset)/size {
+		panic(fmt.Sprintf("mapped: %d values of %d bytes at %d do not fit in %d bytes: fix the caller's layout", n, size, offset, len(mem)))
+	}
+	if (uintptr(unsafe.Pointer(&mem[0]))+uintptr(offset))%align != 0 {
+		panic(fmt.Sprintf("mapped: offset %d is not aligned to %d bytes: fix the caller's layout", offset, align))
+	}
+	// Safety: inside mem and aligned, as just checked; without pointers, the
+	// collector has no interest in what the memory holds.
+	return unsafe.Slice((*T)(unsafe.Pointer(&mem[offset])), n)
+}
