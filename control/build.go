@@ -62,7 +62,9 @@ func (r *run) build(u *unit) {
 	problems = append(problems, u.faults()...)
 	if !slices.Equal(problems, u.problems) {
 		u.problems, r.reported = problems, true
+		r.setIll(u)
 	}
+	r.setHealthCheck(u)
 }
 
 // matchPorts carries the ports over that the Service still has, by name and

@@ -58,13 +58,19 @@ type Compiler struct {
 	// zones are those of Nodes by name, zone that of the node cfg.NodeName.
 	zones map[string]string
 	zone  string
+	// health is in order of port; healthEdits counts how often it changed.
+	health      []HealthCheck
+	healthEdits uint64
+
+	problemEdits uint64
 	// touched are addresses whose drains changed since the last compile.
 	touched []header.Addr
 	tables  tableStore
 	ids     identities
 
 	snapshot *services.Snapshot
-	problems []Problem
+	problems []Problem // of ill units, in order; problemEdits counts how often they changed
+	ill      map[*unit]bool
 	read     uint64
 	scratch  scratch
 }
@@ -88,6 +94,7 @@ type unit struct {
 	ports    []*port
 	clashes  []Problem // claims refused, whatever others claim
 	problems []Problem
+	health   HealthCheck // Port 0: none
 }
 
 // NewCompiler returns a Compiler that has compiled nothing.
@@ -102,6 +109,7 @@ func NewCompiler(cfg CompilerConfig) *Compiler {
 		keep:   map[KeepSource]int32{},
 		drains: map[Drain]bool{},
 		zones:  map[string]string{},
+		ill:    map[*unit]bool{},
 		tables: tableStore{},
 		ids:    newIdentities(),
 	}
@@ -205,7 +213,7 @@ func (c *Compiler) forget(u *unit) {
 // gather puts all problems in order.
 func (c *Compiler) gather() []Problem {
 	var all []Problem
-	for _, u := range c.units {
+	for u := range c.ill {
 		all = append(all, u.problems...)
 	}
 	slices.SortFunc(all, compareProblems)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 	"time"
 
 	"sluice.dev/sluice/fastpath/services"
@@ -29,6 +28,14 @@ type LoopConfig struct {
 	// Flows keeps what live flows need open in the kernel program after it is no
 	// longer wanted. Nil: it is closed at once.
 	Flows Flows
+	// Observer hears of each pass. Nil: nobody does.
+	Observer Observer
+	// HealthChecks hears of health check node ports. Nil: nobody does.
+	HealthChecks HealthChecks
+	// NodeChanged hears of the Node that the compiler's configuration names, when what
+	// NodeInfo says of it changes, also that it went. It is called on the loop's
+	// goroutine: it must not block, nor ask anything of the Loop.
+	NodeChanged func(NodeInfo)
 	// Feeds must all have synced once before the first snapshot is published:
 	// half a table would break flows that a predecessor left.
 	Feeds []Feed
@@ -59,6 +66,12 @@ type Loop struct {
 	// while the answer does not change.
 	askFlows      time.Time
 	askFlowsAfter time.Duration
+	// outstanding is what the observer has not heard of; told is Compiler.healthEdits
+	// when toldHealth was.
+	outstanding *Sync
+	told        uint64
+	toldHealth  bool
+	noted       problemEdits
 
 	progress progress
 }
@@ -92,7 +105,7 @@ func (l *Loop) Run(ctx context.Context) error {
 	if err := l.await(ctx); err != nil {
 		return err
 	}
-	l.update()
+	l.update(true)
 	tick := time.NewTicker(l.Retry)
 	defer tick.Stop()
 	for {
@@ -103,7 +116,7 @@ func (l *Loop) Run(ctx context.Context) error {
 			if err := pause(ctx, l.Window); err != nil {
 				return err
 			}
-			l.update()
+			l.update(false)
 		case request := <-l.requests:
 			request()
 		case <-tick.C:
@@ -135,14 +148,19 @@ func (l *Loop) await(ctx context.Context) error {
 	return nil
 }
 
-// update compiles and applies what the sources changed.
-func (l *Loop) update() {
+// update compiles and applies what the sources changed. The first time is full.
+func (l *Loop) update(full bool) {
 	l.Compiler.Release(l.Publisher.Oldest())
-	l.apply(l.Compiler.Compile(l.Tracker.Changes()))
+	ch := l.Tracker.Changes()
+	if ch.Len() > 0 || full {
+		l.began(ch.sync(full))
+	}
+	l.apply(l.Compiler.Compile(ch))
+	l.tell(ch)
 }
 
 // apply brings the workers and the kernel program to what was compiled.
-func (l *Loop) apply(snapshot *services.Snapshot, problems []Problem, steer *Steer) {
+func (l *Loop) apply(snapshot *services.Snapshot, _ []Problem, steer *Steer) {
 	l.pending.add(steer)
 	if !steer.Close.Empty() {
 		l.askFlows, l.askFlowsAfter = time.Time{}, l.Retry
@@ -155,7 +173,8 @@ func (l *Loop) apply(snapshot *services.Snapshot, problems []Problem, steer *Ste
 		l.Publisher.Publish(snapshot)
 	}
 	l.open()
-	l.note(problems)
+	l.note()
+	l.completed()
 }
 
 // leftovers looks at what could not be done at once: frontends that live flows
@@ -167,7 +186,8 @@ func (l *Loop) leftovers() {
 	}
 	l.open()
 	l.close()
-	l.note(l.Compiler.problems)
+	l.note()
+	l.completed()
 }
 
 // open asks the kernel program for what is published and not steered yet.
@@ -176,7 +196,10 @@ func (l *Loop) open() {
 		l.replace()
 		return
 	}
-	if set := l.pending.opening(); !set.Empty() && l.steered(l.Steering.Open(&set)) {
+	if l.pending.opens() == 0 {
+		return
+	}
+	if set := l.pending.opening(); l.steered(l.Steering.Open(&set)) {
 		l.pending.opened(&set)
 	}
 }
@@ -205,16 +228,18 @@ func (l *Loop) replace() {
 // knows nothing of it and would reset it. What comes before the snapshot goes back
 // to the kernel.
 func (l *Loop) openAddrs() {
+	if !l.replaced || l.pending.opens() == 0 {
+		return
+	}
 	set := SteerSet{Addrs: l.pending.opening().Addrs}
-	if l.replaced && !set.Empty() && l.steered(l.Steering.Open(&set)) {
+	if !set.Empty() && l.steered(l.Steering.Open(&set)) {
 		l.pending.opened(&set)
 	}
 }
 
 // close takes from the kernel program what is not wanted and not in use.
 func (l *Loop) close() {
-	set := l.pending.closing()
-	if !l.replaced || set.Empty() {
+	if !l.replaced || l.pending.closes() == 0 {
 		return
 	}
 	// A worker that still judges by an older snapshot may make a flow of what that
@@ -222,6 +247,7 @@ func (l *Loop) close() {
 	if l.Flows != nil && l.Publisher.Oldest() < l.Publisher.Published() {
 		return
 	}
+	set := l.pending.closing()
 	if l.Flows != nil {
 		if set = l.unused(&set); set.Empty() {
 			return
@@ -258,25 +284,29 @@ func (l *Loop) steered(err error) bool {
 	return err == nil
 }
 
-// note tells everybody how far the loop is.
-func (l *Loop) note(compiled []Problem) {
-	opening, closing := l.pending.opening(), l.pending.closing()
-	problems := l.Tracker.Locate(compiled)
+// note tells everybody how far the loop is. What problems there are is asked only when
+// that may differ: with thousands of them, listing all is no part of one small change.
+func (l *Loop) note() {
 	p := &l.progress
+	if edits := (problemEdits{l.Compiler.problemEdits, l.Tracker.troubleEdits()}); edits != l.noted {
+		problems := l.Tracker.Locate(l.Compiler.problems)
+		l.noted = edits
+		l.warn(p.setProblems(problems))
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !slices.Equal(p.problems, problems) {
-		for _, q := range subtract(problems, p.problems) {
-			l.Log.Warn("problem", "severity", q.Severity, "problem", q.String())
-		}
-		p.problems = problems
-	}
-	p.closing = closing.len()
-	if l.replaced && opening.Empty() && p.applied != l.Compiler.read {
+	p.closing = l.pending.closes()
+	if l.replaced && l.pending.opens() == 0 && p.applied != l.Compiler.read {
 		p.applied, p.at = l.Compiler.read, time.Now()
 	}
 	close(p.changed)
 	p.changed = make(chan struct{})
+}
+
+func (l *Loop) warn(news []Problem) {
+	for _, q := range news {
+		l.Log.Warn("problem", "severity", q.Severity, "problem", q.String())
+	}
 }
 
 // request runs f on the loop's goroutine.
@@ -298,7 +328,10 @@ func (l *Loop) Configure(ctx context.Context, change func(*CompilerConfig)) erro
 	return l.request(ctx, func() {
 		cfg := l.Compiler.cfg
 		change(&cfg)
+		none := &Changes{}
+		l.began(none.sync(true))
 		l.apply(l.Compiler.Configure(cfg))
+		l.tell(none)
 	})
 }
 
@@ -319,7 +352,9 @@ func (l *Loop) drain(ctx context.Context, d Drain, do func(Drain) error) (backen
 			return
 		}
 		backends = l.Compiler.Count(d)
-		l.apply(l.Compiler.Compile(&Changes{}))
+		none := &Changes{}
+		l.apply(l.Compiler.Compile(none))
+		l.tell(none)
 	})
 	return backends, errors.Join(requested, err)
 }

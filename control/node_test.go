@@ -51,6 +51,10 @@ func TestNodeObject(t *testing.T) {
 	if n := tracker.Changes().Len(); n != 0 {
 		t.Errorf("%d changes where nobody looks", n)
 	}
+	tracker.Upsert(from, testNode("gw-1", "z2"))
+	if n := tracker.Changes().Len(); n != 1 || tracker.Node("gw-1").Zone != "z2" {
+		t.Errorf("%d changes for a new zone", n)
+	}
 	for _, c := range []struct {
 		name    string
 		change  func(*corev1.Node)

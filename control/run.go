@@ -196,6 +196,7 @@ func (r *run) finish() (*services.Snapshot, []Problem, *Steer) {
 	}
 	if r.reported {
 		r.problems = r.gather()
+		r.problemEdits++
 	}
 	return r.snapshot, r.problems, steer
 }

@@ -23,10 +23,12 @@ type service struct {
 	families [2]bool
 	local    bool   // external traffic policy Local, where it is effective
 	skip     string // why kube-proxy would not look at it, if so
-	refused  bool   // it uses something not honoured: none of it is served
-	ports    []servicePort
-	vips     []vip
-	faults   []fault
+	// healthPort is spec.healthCheckNodePort where it is effective, else 0.
+	healthPort uint16
+	refused    bool // it uses something not honoured: none of it is served
+	ports      []servicePort
+	vips       []vip
+	faults     []fault
 }
 
 // servicePort is one of spec.ports. Its identity is name and protocol.
@@ -72,7 +74,7 @@ func family(v6 bool) int {
 
 func (s *service) equal(o *service) bool {
 	return s.id == o.id && s.created == o.created && s.families == o.families && s.local == o.local &&
-		s.skip == o.skip && s.refused == o.refused && slices.Equal(s.ports, o.ports) && slices.Equal(s.vips, o.vips) && slices.Equal(s.faults, o.faults)
+		s.skip == o.skip && s.healthPort == o.healthPort && s.refused == o.refused && slices.Equal(s.ports, o.ports) && slices.Equal(s.vips, o.vips) && slices.Equal(s.faults, o.faults)
 }
 
 // trimService keeps what is needed of a Service. Malformed means that no API
@@ -90,6 +92,7 @@ func trimService(in *corev1.Service) (s *service, malformed []fault) {
 	malformed = append(malformed, s.readFamilies(&in.Spec)...)
 	malformed = append(malformed, s.readPolicy(&in.Spec)...)
 	s.readUnhonoured(&in.Spec)
+	s.healthPort = healthPort(&in.Spec)
 	s.readAddresses(in)
 	return s, malformed
 }

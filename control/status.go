@@ -29,6 +29,20 @@ func (p *progress) feed(s Source, err error) bool {
 	return !asked || fmt.Sprint(before) != fmt.Sprint(err)
 }
 
+// problemEdits count how often the problems of compiling and of the sources changed.
+type problemEdits struct{ compiled, read uint64 }
+
+// setProblems notes the outstanding problems and returns the new ones.
+func (p *progress) setProblems(problems []Problem) (news []Problem) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !slices.Equal(p.problems, problems) {
+		news = subtract(problems, p.problems)
+		p.problems = problems
+	}
+	return news
+}
+
 func (p *progress) steer(err error) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

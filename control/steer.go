@@ -78,21 +78,32 @@ type Flows interface {
 }
 
 // ledger remembers what the kernel program was asked for, as wishes that replace
-// one another, so that changes that cancel vanish and failures are retried.
-type ledger struct {
-	frontends map[services.FrontendKey]bool // true: open; false: close
-	addrs     map[header.Addr]flagWishes
+// one another, so that changes that cancel vanish and failures are retried. No
+// frontend, keep-source or flag of an address is both to open and to close. The two are
+// apart because what closes may wait long, for flows, and many passes open meanwhile.
+type ledger struct{ toOpen, toClose wishes }
+
+type wishes struct {
+	frontends map[services.FrontendKey]bool
+	addrs     map[header.Addr]services.AddrFlags
 	keep      map[KeepSource]bool
 }
 
-// flagWishes are the flags that an address is to gain and to lose; none is in both.
-type flagWishes struct{ open, close services.AddrFlags }
-
-func newLedger() *ledger {
-	return &ledger{map[services.FrontendKey]bool{}, map[header.Addr]flagWishes{}, map[KeepSource]bool{}}
+func newWishes() wishes {
+	return wishes{map[services.FrontendKey]bool{}, map[header.Addr]services.AddrFlags{}, map[KeepSource]bool{}}
 }
 
-func (l *ledger) empty() bool { return len(l.frontends)+len(l.addrs)+len(l.keep) == 0 }
+func newLedger() *ledger { return &ledger{newWishes(), newWishes()} }
+
+func (l *ledger) empty() bool { return l.opens()+l.closes() == 0 }
+
+// opens and closes count what is asked for; an address counts once.
+func (l *ledger) opens() int  { return l.toOpen.len() }
+func (l *ledger) closes() int { return l.toClose.len() }
+
+// opening and closing list it, in a fixed order.
+func (l *ledger) opening() SteerSet { return l.toOpen.list() }
+func (l *ledger) closing() SteerSet { return l.toClose.list() }
 
 // add notes what s asks for; it overrides what was asked before.
 func (l *ledger) add(s *Steer) {
@@ -101,80 +112,74 @@ func (l *ledger) add(s *Steer) {
 }
 
 func (l *ledger) note(s *SteerSet, want bool) {
-	for _, k := range s.Frontends {
-		l.frontends[k] = want
+	to, from := &l.toOpen, &l.toClose
+	if !want {
+		to, from = from, to
 	}
-	for _, n := range s.NodePorts {
-		l.frontends[n.key()] = want
-	}
-	for _, k := range s.KeepSources {
-		l.keep[k] = want
-	}
-	for _, a := range s.Addrs {
-		w := l.addrs[a.Addr]
-		if want {
-			w.open, w.close = w.open|a.Flags, w.close&^a.Flags
-		} else {
-			w.open, w.close = w.open&^a.Flags, w.close|a.Flags
-		}
-		l.addrs[a.Addr] = w
-	}
-}
-
-// opening and closing list what is asked for, in a fixed order.
-func (l *ledger) opening() SteerSet { return l.list(true) }
-func (l *ledger) closing() SteerSet { return l.list(false) }
-
-func (l *ledger) list(open bool) (s SteerSet) {
-	for k, want := range l.frontends {
-		if want == open {
-			s.addFrontend(k)
-		}
-	}
-	for a, w := range l.addrs {
-		flags := w.close
-		if open {
-			flags = w.open
-		}
-		if flags != 0 {
-			s.Addrs = append(s.Addrs, OwnAddr{a, flags})
-		}
-	}
-	for k, want := range l.keep {
-		if want == open {
-			s.KeepSources = append(s.KeepSources, k)
-		}
-	}
-	s.sort()
-	return s
+	from.remove(s)
+	to.add(s)
 }
 
 // opened and closed forget what is fulfilled.
-func (l *ledger) opened(s *SteerSet) { l.done(s, true) }
-func (l *ledger) closed(s *SteerSet) { l.done(s, false) }
+func (l *ledger) opened(s *SteerSet) { l.toOpen.remove(s) }
+func (l *ledger) closed(s *SteerSet) { l.toClose.remove(s) }
 
-func (l *ledger) done(s *SteerSet, open bool) {
+func (w *wishes) len() int { return len(w.frontends) + len(w.addrs) + len(w.keep) }
+
+func (w *wishes) add(s *SteerSet) {
 	for _, k := range s.Frontends {
-		delete(l.frontends, k)
+		w.frontends[k] = true
 	}
 	for _, n := range s.NodePorts {
-		delete(l.frontends, n.key())
+		w.frontends[n.key()] = true
 	}
 	for _, a := range s.Addrs {
-		w := l.addrs[a.Addr]
-		if open {
-			w.open &^= a.Flags
+		w.addrs[a.Addr] |= a.Flags
+	}
+	for _, k := range s.KeepSources {
+		w.keep[k] = true
+	}
+}
+
+// remove takes wishes away. When the last one goes, so do the maps: walking an empty one
+// costs what it once held.
+func (w *wishes) remove(s *SteerSet) {
+	if w.len() == 0 || s.Empty() {
+		return
+	}
+	for _, k := range s.Frontends {
+		delete(w.frontends, k)
+	}
+	for _, n := range s.NodePorts {
+		delete(w.frontends, n.key())
+	}
+	for _, a := range s.Addrs {
+		if rest := w.addrs[a.Addr] &^ a.Flags; rest != 0 {
+			w.addrs[a.Addr] = rest
 		} else {
-			w.close &^= a.Flags
-		}
-		l.addrs[a.Addr] = w
-		if w == (flagWishes{}) {
-			delete(l.addrs, a.Addr)
+			delete(w.addrs, a.Addr)
 		}
 	}
 	for _, k := range s.KeepSources {
-		delete(l.keep, k)
+		delete(w.keep, k)
 	}
+	if w.len() == 0 {
+		*w = newWishes()
+	}
+}
+
+func (w *wishes) list() (s SteerSet) {
+	for k := range w.frontends {
+		s.addFrontend(k)
+	}
+	for a, flags := range w.addrs {
+		s.Addrs = append(s.Addrs, OwnAddr{a, flags})
+	}
+	for k := range w.keep {
+		s.KeepSources = append(s.KeepSources, k)
+	}
+	s.sort()
+	return s
 }
 
 // without returns the set less what is in o.

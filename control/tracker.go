@@ -24,6 +24,7 @@ type Tracker struct {
 	objects  map[ObjectID]*tracked
 	dirty    map[ObjectID]bool
 	troubled map[ObjectID]bool    // more or less than one good version
+	troubles uint64               // counts what may change what Locate says
 	reports  map[Source][]Problem // of places, not of objects
 	read     uint64               // counts batches taken in
 	wake     chan struct{}
@@ -146,6 +147,7 @@ func (t *Tracker) Apply(b *Batch) {
 
 func (t *Tracker) apply(op *operation) {
 	if op.reports {
+		t.troubles++
 		place := op.source.place()
 		delete(t.reports, place)
 		if len(op.report) > 0 {
@@ -165,13 +167,8 @@ func (t *Tracker) apply(op *operation) {
 	at, found := slices.BinarySearchFunc(o.versions, op.source, func(v version, s Source) int {
 		return compareSources(v.source.place(), s.place())
 	})
-	defer func() {
-		if len(o.versions) > 1 || len(o.versions) == 1 && len(o.versions[0].bad) > 0 {
-			t.troubled[op.id] = true
-		} else {
-			delete(t.troubled, op.id)
-		}
-	}()
+	before := o.place()
+	defer func() { t.noteTrouble(op.id, o, before) }()
 	switch {
 	case op.object == nil && op.bad == nil:
 		if found {

@@ -5,6 +5,37 @@ import (
 	"slices"
 )
 
+// troubleEdits counts changes after which Locate may say something else of the same
+// problems of compiling.
+func (t *Tracker) troubleEdits() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.troubles
+}
+
+// place is where the version that is used was read; the zero Source if none is.
+func (o *tracked) place() Source {
+	if w := o.winner(); w != nil {
+		return w.source
+	}
+	return Source{}
+}
+
+// noteTrouble keeps troubled and troubles after a change of an object that was used
+// from a place before.
+func (t *Tracker) noteTrouble(id ObjectID, o *tracked, before Source) {
+	was := t.troubled[id]
+	is := len(o.versions) > 1 || len(o.versions) == 1 && len(o.versions[0].bad) > 0
+	if is {
+		t.troubled[id] = true
+	} else if was {
+		delete(t.troubled, id)
+	}
+	if was || is || before != o.place() {
+		t.troubles++
+	}
+}
+
 // Locate returns every outstanding problem, in order: those of compiling, which
 // know the object but not where it was read, and the Tracker's own.
 func (t *Tracker) Locate(compiled []Problem) []Problem {
@@ -75,4 +106,14 @@ func (t *Tracker) objectStatus() []ObjectStatus {
 		return compareSources(a.Source, b.Source)
 	})
 	return all
+}
+
+// setIll keeps the set of units that have problems, so that listing them costs nothing
+// for those that have none.
+func (r *run) setIll(u *unit) {
+	if len(u.problems) > 0 {
+		r.ill[u] = true
+	} else {
+		delete(r.ill, u)
+	}
 }
