@@ -31,7 +31,7 @@ type Packet struct {
 	// Extensions are IPv6 headers before the transport header.
 	Extensions []Extension
 
-	Proto            uint8 // 6, 17, 1, 58, or anything with a Payload
+	Proto            uint8 // 6, 17, 1, 58, 132, or anything with a Payload
 	SrcPort, DstPort uint16
 
 	Flags      uint8 // TCP
@@ -39,6 +39,11 @@ type Packet struct {
 	TCPOptions []byte // padded like Options
 
 	NoChecksum bool // UDP: zero checksum
+
+	// SCTP: the first chunk, whose value is Payload. Its length field is what is
+	// right, so a test of a second chunk shortens it.
+	Chunk uint8
+	Tag   uint32
 
 	ICMPType, ICMPCode uint8
 	ICMPRest           uint32 // bytes 4 to 7: identifier and sequence number, MTU, ...
@@ -72,6 +77,20 @@ func TCP(src, dst string, flags uint8) *Packet {
 func UDP(src, dst string, payload string) *Packet {
 	p := between(src, dst)
 	p.Proto, p.Payload = 17, []byte(payload)
+	return p
+}
+
+// SCTP describes a packet with one chunk of a type. INIT and INIT ACK ask for nothing special
+// (RFC 9260 section 3.3.2), the others are empty.
+func SCTP(src, dst string, chunk uint8) *Packet {
+	p := between(src, dst)
+	p.Proto, p.Chunk, p.Tag = 132, chunk, 0x0a0b0c0d
+	if chunk == 1 {
+		p.Tag = 0
+	}
+	if chunk == 1 || chunk == 2 {
+		p.Payload = []byte{1, 2, 3, 4, 0, 1, 0xa0, 0, 0, 10, 0xff, 0xff, 5, 6, 7, 8}
+	}
 	return p
 }
 
@@ -199,6 +218,8 @@ func (p *Packet) transport() []byte {
 	var b []byte
 	field := -1
 	switch p.Proto {
+	case 132:
+		return p.sctp()
 	case 6:
 		b, field = p.tcp(), 16
 	case 17:
@@ -236,6 +257,21 @@ func (p *Packet) tcp() []byte {
 	b[13] = p.Flags
 	binary.BigEndian.PutUint16(b[14:], 64240)
 	return append(b, options...)
+}
+
+func (p *Packet) sctp() []byte {
+	b := make([]byte, 16)
+	binary.BigEndian.PutUint16(b, p.SrcPort)
+	binary.BigEndian.PutUint16(b[2:], p.DstPort)
+	binary.BigEndian.PutUint32(b[4:], p.Tag)
+	b[12] = p.Chunk
+	if p.Chunk == 0 {
+		b[13] = 3 // DATA: a whole message
+	}
+	binary.BigEndian.PutUint16(b[14:], uint16(4+len(p.Payload)))
+	b = append(b, pad(p.Payload)...)
+	binary.LittleEndian.PutUint32(b[8:], crc32c(b))
+	return b
 }
 
 func pad(options []byte) []byte {

@@ -126,6 +126,8 @@ func verifyTransport(src, dst []byte, proto uint8, b []byte) error {
 		}
 		b = b[:be16(b[4:])]
 		seed = pseudo(src, dst, proto, len(b))
+	case 132:
+		return verifySCTP(b)
 	case 1, 58:
 		if len(b) < 8 {
 			return errors.New("ICMP header does not fit")
@@ -140,6 +142,35 @@ func verifyTransport(src, dst []byte, proto uint8, b []byte) error {
 		return verifyQuote(b[8:])
 	}
 	return nil
+}
+
+// verifySCTP: RFC 9260 section 6.8, with the checksum field taken as zero.
+func verifySCTP(b []byte) error {
+	if len(b) < 12 {
+		return errors.New("SCTP header does not fit")
+	}
+	zeroed := append([]byte(nil), b...)
+	copy(zeroed[8:], []byte{0, 0, 0, 0})
+	if got, want := binary.LittleEndian.Uint32(b[8:]), crc32c(zeroed); got != want {
+		return fmt.Errorf("checksum of SCTP is %#08x, want %#08x", got, want)
+	}
+	return nil
+}
+
+// crc32c is RFC 9260 appendix A, bit by bit.
+func crc32c(b []byte) uint32 {
+	s := ^uint32(0)
+	for _, v := range b {
+		s ^= uint32(v)
+		for range 8 {
+			if s&1 == 1 {
+				s = s>>1 ^ 0x82f63b78
+			} else {
+				s >>= 1
+			}
+		}
+	}
+	return ^s
 }
 
 func isError4(t uint8) bool { return t == 3 || t == 4 || t == 5 || t == 11 || t == 12 }
