@@ -15,8 +15,8 @@
 //	ICMP                   becomes    ICMP
 //	  IP  S → B | 8 bytes               IP  C → V | 8 bytes
 //
-// Checksums are updated, never computed anew (package checksum): one that was wrong
-// stays wrong by the same difference, so no fault of a sender is hidden from the
+// Checksums are updated, never computed anew (packages checksum, and crc32c for SCTP): one
+// that was wrong stays wrong by the same difference, so no fault of a sender is hidden from the
 // receiver. A checksum that is not there (UDP over IPv4, RFC 768) stays away.
 //
 // The functions trust their Packet: it must come from header.Parse or

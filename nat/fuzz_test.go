@@ -3,6 +3,7 @@ package nat_test
 import (
 	"bytes"
 	"encoding/binary"
+	"hash/crc32"
 	"slices"
 	"testing"
 
@@ -29,9 +30,22 @@ func faults(frame []byte, p *header.Packet) (ip, transport int) {
 		if p.Tuple.Proto == header.ProtoICMP {
 			return ip, slowSum(b)
 		}
+		if p.Tuple.Proto == header.ProtoSCTP {
+			return ip, sctpFault(b)
+		}
 		return ip, (slowSum(frame[p.L3+12:p.L3+20]) + slowSum(b)) % 65535
 	}
+	if p.Tuple.Proto == header.ProtoSCTP {
+		return 0, sctpFault(b)
+	}
 	return 0, (slowSum(frame[p.L3+8:p.L3+40]) + slowSum(b)) % 65535
+}
+
+// sctpFault is the bits in which the CRC of an SCTP packet is not what it should be.
+func sctpFault(b []byte) int {
+	zeroed := slices.Clone(b)
+	copy(zeroed[8:], make([]byte, 4))
+	return int(binary.LittleEndian.Uint32(b[8:]) ^ crc32.Checksum(zeroed, crc32.MakeTable(crc32.Castagnoli)))
 }
 
 // mayChange marks the bytes that translation is about.
@@ -54,6 +68,9 @@ func mayChange(p *header.Packet, mark func(from, n int)) {
 	case header.ProtoUDP:
 		mark(l4, 4)
 		mark(l4+6, 2)
+	case header.ProtoSCTP:
+		mark(l4, 4)
+		mark(l4+8, 4)
 	default:
 		mark(l4+2, 2)
 		if isEcho(p) {
@@ -96,7 +113,7 @@ func target(p *header.Packet, seed []byte) header.Tuple {
 		return out
 	}
 	out.SrcPort, out.DstPort = binary.BigEndian.Uint16(b[32:]), binary.BigEndian.Uint16(b[34:])
-	if p.Tuple.Proto == header.ProtoTCP || p.Tuple.Proto == header.ProtoUDP {
+	if p.Tuple.Proto != header.ProtoICMP && p.Tuple.Proto != header.ProtoICMPv6 {
 		out.SrcPort, out.DstPort = max(out.SrcPort, 1), max(out.DstPort, 1)
 	} else {
 		out.DstPort = out.SrcPort
@@ -107,13 +124,18 @@ func target(p *header.Packet, seed []byte) header.Tuple {
 func seeds() [][]byte {
 	var all [][]byte
 	for _, e := range ends {
-		for _, kind := range []string{"tcp", "udp", "icmp"} {
+		for _, kind := range kinds {
 			p := packet(kind, e.client, e.vip)
 			all = append(all, p.Bytes())
 			p.Payload = bytes.Repeat([]byte{0x5a}, 100)
 			all = append(all, headertest.Split(p.Bytes(), 64, 0xabcd)...)
 			p.VLAN, p.Padding, p.NoChecksum = []uint16{1, 2}, 5, true
 			all = append(all, p.Bytes())
+		}
+	}
+	for _, e := range ends {
+		for _, chunk := range []uint8{header.SCTPInit, header.SCTPInitAck, header.SCTPAbort, header.SCTPCookieEcho} {
+			all = append(all, headertest.SCTP(e.client, e.vip, chunk).Bytes())
 		}
 	}
 	return all

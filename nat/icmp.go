@@ -13,7 +13,7 @@ import (
 // delta from inner's tuple to innerOut.
 //
 // Embedded checksums are updated where the quote reaches that far: a router may
-// quote 8 bytes of transport, and TCP's checksum comes after them. The ICMP checksum
+// quote 8 bytes of transport, and TCP's and SCTP's checksums come after them. The ICMP checksum
 // follows from what really changed.
 func TranslateICMPError(
 	frame []byte, outer, inner *header.Packet, outerSrc, outerDst header.Addr, innerOut *header.Tuple, d header.Delta,
@@ -24,7 +24,7 @@ func TranslateICMPError(
 
 	before := sumHeaders(frame, inner)
 	translateAddrs(frame, inner, innerOut, d)
-	translateQuote(frame[inner.L4:inner.End], inner, innerOut, d)
+	translateQuote(frame, inner, innerOut, d)
 	delta := checksum.Add(^before, sumHeaders(frame, inner))
 	if outer.Tuple.V6 {
 		delta = checksum.Add(delta, outerDelta.IP) // the pseudo-header
@@ -33,10 +33,11 @@ func TranslateICMPError(
 }
 
 // translateQuote rewrites the quoted part of a transport header.
-func translateQuote(b []byte, inner *header.Packet, out *header.Tuple, d header.Delta) {
+func translateQuote(frame []byte, inner *header.Packet, out *header.Tuple, d header.Delta) {
 	if inner.Fragment == header.LaterFragment {
 		return
 	}
+	b := frame[inner.L4:inner.End]
 	switch inner.Tuple.Proto {
 	case header.ProtoTCP:
 		binary.BigEndian.PutUint16(b[srcPortOffset:], out.SrcPort)
@@ -46,9 +47,26 @@ func translateQuote(b []byte, inner *header.Packet, out *header.Tuple, d header.
 		}
 	case header.ProtoUDP:
 		translateUDP((*[header.UDPBytes]byte)(b), out, d)
+	case header.ProtoSCTP:
+		bytes := quotedTransportBytes(frame, inner)
+		if inner.Fragment == header.NotFragment && len(b) >= header.SCTPBytes && bytes >= header.SCTPBytes {
+			translateSCTP((*[header.SCTPBytes]byte)(b), out, uint16(bytes))
+			return
+		}
+		rewritePorts(b, out)
 	case header.ProtoICMP, header.ProtoICMPv6:
 		translateEcho(b, out.SrcPort, d)
 	}
+}
+
+// quotedTransportBytes is how long the transport part of a quoted packet was when it was
+// sent, as it says itself: the CRC of SCTP depends on it. Below zero if it lies.
+func quotedTransportBytes(frame []byte, inner *header.Packet) int {
+	if inner.Tuple.V6 {
+		payload := binary.BigEndian.Uint16(frame[inner.L3+ipv6LengthOffset:])
+		return int(payload) + header.IPv6Bytes - int(inner.L4-inner.L3)
+	}
+	return int(binary.BigEndian.Uint16(frame[inner.L3+ipv4LengthOffset:])) - int(inner.L4-inner.L3)
 }
 
 // sumHeaders adds the words of a quote that translation may change. Both parts

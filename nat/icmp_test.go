@@ -23,7 +23,7 @@ type icmpCase struct {
 	router         string
 }
 
-// icmpCases are all 48: two directions, two families, four types, three protocols.
+// icmpCases are all 64: two directions, two families, four types, four protocols.
 func icmpCases() []icmpCase {
 	var cases []icmpCase
 	types := map[bool][][3]uint32{
@@ -33,7 +33,7 @@ func icmpCases() []icmpCase {
 	routers := map[bool]string{false: "203.0.113.9", true: "2001:db8:9::9"}
 	for v6, e := range ends {
 		for _, icmp := range types[v6] {
-			for _, kind := range []string{"tcp", "udp", "icmp"} {
+			for _, kind := range kinds {
 				c := icmpCase{
 					kind: kind, icmpType: uint8(icmp[0]), code: uint8(icmp[1]), rest: icmp[2], router: routers[v6],
 				}
@@ -104,8 +104,8 @@ func (c *icmpCase) check(t *testing.T, frame, want []byte) {
 
 func TestTranslateICMPError(t *testing.T) {
 	cases := icmpCases()
-	if len(cases) != 48 {
-		t.Fatalf("%d cases, want 48", len(cases))
+	if len(cases) != 64 {
+		t.Fatalf("%d cases, want 64", len(cases))
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -141,6 +141,10 @@ func TestTranslateICMPErrorCut(t *testing.T) {
 				// Half a checksum cannot be updated; it stays what the router quoted.
 				want = append(want[:cut-1:cut-1], frame[len(frame)-1])
 			}
+			if part := cut - least; c.kind == "sctp" && part > 0 && part < 4 {
+				sent := headertest.IP(packet(c.kind, c.near, c.receiver).Bytes()) // the same of one to three bytes of a CRC
+				want = append(want[:least:least], sent[least:cut]...)
+			}
 			c.check(t, frame, want)
 		}
 	}
@@ -148,9 +152,15 @@ func TestTranslateICMPErrorCut(t *testing.T) {
 
 // A wrong checksum inside stays wrong by the same difference: the quote is what the sender sent.
 func TestTranslateICMPErrorKeepsInnerFaults(t *testing.T) {
+	for _, kind := range []string{"tcp", "sctp"} {
+		t.Run(kind, func(t *testing.T) { keepsInnerFaults(t, kind) })
+	}
+}
+
+func keepsInnerFaults(t *testing.T, kind string) {
 	e := ends[false]
-	sent := packet("tcp", e.source, e.backend).Bytes()
-	received := packet("tcp", e.client, e.vip).Bytes()
+	sent := packet(kind, e.source, e.backend).Bytes()
+	received := packet(kind, e.client, e.vip).Bytes()
 	for _, f := range [][]byte{sent, received} {
 		f[len(f)-1] ^= 0x55 // payload, so that the checksum does not fit
 	}
@@ -167,6 +177,53 @@ func TestTranslateICMPErrorKeepsInnerFaults(t *testing.T) {
 	if !header.ChecksumICMP(frame, mustParse(t, frame)) {
 		t.Error("ICMP checksum is wrong")
 	}
+}
+
+// A quoted SCTP packet that says it is shorter than its header has no checksum where one would
+// be, and a first fragment's depends on what is not here: what stands there stays.
+func TestTranslateICMPErrorLeavesWhatIsNoCRC(t *testing.T) {
+	for _, quoted := range []string{"short", "first fragment"} {
+		for v6, e := range ends {
+			t.Run(fmt.Sprintf("%s/IPv6=%v", quoted, v6), func(t *testing.T) {
+				d := packet("sctp", e.source, e.backend)
+				d.Payload = make([]byte, 100)
+				sent := headertest.Split(d.Bytes(), 64, 9)[0]
+				if quoted == "short" {
+					sent = claim(d.Bytes(), 11)
+				}
+				host := func(end string) string { return netip.MustParseAddrPort(end).Addr().String() }
+				report := headertest.ICMPError(host(e.vip), host(e.source), 3, 0, 0, d.Bytes(), -1)
+				report.Payload = sent[14:]
+				frame := report.Bytes()
+				outer, inner := mustParse(t, frame), header.Packet{}
+				if reason := header.ParseInner(frame, outer, &inner); reason != stats.None {
+					t.Fatal(reason)
+				}
+				tag := bytes.Clone(frame[inner.L4+4:])
+				out := tuple(e.client, e.vip, header.ProtoSCTP)
+				nat.TranslateICMPError(frame, outer, &inner, out.Dst, out.Src, &out, header.DeltaOf(&inner.Tuple, &out))
+				if !bytes.Equal(frame[inner.L4+4:], tag) {
+					t.Error("more than the ports changed")
+				}
+				var again header.Packet
+				after := mustParse(t, frame)
+				if header.ParseInner(frame, after, &again); again.Tuple != out || !header.ChecksumICMP(frame, after) {
+					t.Errorf("now about %+v, or the ICMP checksum is wrong", again.Tuple)
+				}
+			})
+		}
+	}
+}
+
+// claim makes an untagged frame say that its transport part has so many bytes.
+func claim(frame []byte, transportBytes byte) []byte {
+	if frame[14]>>4 == 6 {
+		frame[18], frame[19] = 0, transportBytes
+		return frame
+	}
+	frame[16], frame[17] = 0, 20+transportBytes
+	headertest.SealIPv4(frame)
+	return frame
 }
 
 // RFC 4884: what follows the quote is not part of it.

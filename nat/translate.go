@@ -4,24 +4,28 @@ import (
 	"encoding/binary"
 
 	"sluice.dev/sluice/nat/checksum"
+	"sluice.dev/sluice/nat/crc32c"
 	"sluice.dev/sluice/nat/header"
 )
 
 // Offsets in bytes from the start of their headers.
 const (
+	ipv4LengthOffset   = 2
 	ipv4IDOffset       = 4
 	ipv4TTLOffset      = 8
 	ipv4ChecksumOffset = 10
 	ipv4SrcOffset      = 12
 	ipv4DstOffset      = 16
+	ipv6LengthOffset   = 4
 	ipv6HopOffset      = 7
 	ipv6SrcOffset      = 8
 	ipv6DstOffset      = 24
 
-	srcPortOffset      = 0 // TCP and UDP
+	srcPortOffset      = 0 // TCP, UDP and SCTP
 	dstPortOffset      = 2
 	tcpChecksumOffset  = 16
 	udpChecksumOffset  = 6
+	sctpChecksumOffset = 8
 	icmpChecksumOffset = 2
 	icmpIDOffset       = 4
 )
@@ -58,6 +62,8 @@ func Translate(frame []byte, p *header.Packet, out *header.Tuple, d header.Delta
 		updateAt(h[tcpChecksumOffset:], d.L4)
 	case header.ProtoUDP:
 		translateUDP((*[header.UDPBytes]byte)(b), out, d)
+	case header.ProtoSCTP:
+		translateSCTP((*[header.SCTPBytes]byte)(b), out, p.End-p.L4)
 	case header.ProtoICMP, header.ProtoICMPv6:
 		translateEcho(b, out.SrcPort, d)
 	}
@@ -91,6 +97,23 @@ func translateUDP(h *[header.UDPBytes]byte, out *header.Tuple, d header.Delta) {
 		sum = 0xffff
 	}
 	binary.BigEndian.PutUint16(h[udpChecksumOffset:], sum)
+}
+
+// translateSCTP rewrites the ports of a packet of so many bytes. A CRC of zero is one like
+// any other: to leave it out is for SCTP inside of DTLS (RFC 9653).
+func translateSCTP(h *[header.SCTPBytes]byte, out *header.Tuple, bytes uint16) {
+	difference := rewritePorts(h[:], out)
+	field := h[sctpChecksumOffset:]
+	binary.LittleEndian.PutUint32(field, binary.LittleEndian.Uint32(field)^crc32c.Delta(difference, bytes))
+}
+
+// rewritePorts returns which bits of the ports changed, little-endian as CRC32c is.
+func rewritePorts(b []byte, out *header.Tuple) (difference uint32) {
+	ports := b[:4:4]
+	before := binary.LittleEndian.Uint32(ports)
+	binary.BigEndian.PutUint16(ports[srcPortOffset:], out.SrcPort)
+	binary.BigEndian.PutUint16(ports[dstPortOffset:], out.DstPort)
+	return before ^ binary.LittleEndian.Uint32(ports)
 }
 
 // translateEcho rewrites the identifier of an ICMP or ICMPv6 query.

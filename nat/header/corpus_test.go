@@ -47,9 +47,19 @@ func corpus() map[string][]byte {
 		"last4":         headertest.Split(big4, 64, 0xbeef)[2],
 		"first tcp4":    headertest.Split(tcpBig4, 24, 0xbeef)[0],
 		"later tcp4":    headertest.Split(tcpBig4, 24, 0xbeef)[1],
-		"tcp6":          tcp6().Bytes(),
-		"tcp6 vlan":     with(tcp6(), func(p *headertest.Packet) { p.VLAN = []uint16{100} }),
-		"tcp6 hopbyhop": with(tcp6(), func(p *headertest.Packet) { p.Extensions = []headertest.Extension{{Type: 0, Data: padding}} }),
+		"sctp4 init":    headertest.SCTP(client4, vip4, 1).Bytes(),
+		"sctp4 vlan":    with(headertest.SCTP(client4, vip4, 10), func(p *headertest.Packet) { p.VLAN = []uint16{100} }),
+		"sctp4 data":    with(headertest.SCTP(client4, vip4, 0), func(p *headertest.Packet) { p.Payload = []byte("odd payload") }),
+		"sctp4 padded":  with(headertest.SCTP(client4, vip4, 0), func(p *headertest.Packet) { p.Payload = []byte("x") }),
+		"sctp6 initack": headertest.SCTP(client6, vip6, 2).Bytes(),
+		"sctp6 abort":   headertest.SCTP(client6, vip6, 6).Bytes(),
+		"sctp6 atomic": with(headertest.SCTP(client6, vip6, 8), func(p *headertest.Packet) {
+			p.Extensions = []headertest.Extension{{Type: 44, Data: []byte{0, 0, 1, 2, 3, 4}}}
+		}),
+		"unreachable sctp4": headertest.ICMPError("203.0.113.9", "198.51.100.7", 3, 3, 0, headertest.SCTP(client4, vip4, 1).Bytes(), 28).Bytes(),
+		"tcp6":              tcp6().Bytes(),
+		"tcp6 vlan":         with(tcp6(), func(p *headertest.Packet) { p.VLAN = []uint16{100} }),
+		"tcp6 hopbyhop":     with(tcp6(), func(p *headertest.Packet) { p.Extensions = []headertest.Extension{{Type: 0, Data: padding}} }),
 		"tcp6 chain": with(tcp6(), func(p *headertest.Packet) {
 			p.Extensions = []headertest.Extension{{Type: 0, Data: padding}, {Type: 60, Data: append(padding, 1, 6, 0, 0, 0, 0, 0, 0)}, {Type: 43, Data: []byte{4, 0, 0, 0, 0, 0}}}
 		}),

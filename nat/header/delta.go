@@ -10,8 +10,9 @@ import (
 // Delta is what turning one tuple into another adds to ones-complement checksums
 // (RFC 1624): IP to the IPv4 header checksum (addresses), L4 to the TCP, UDP,
 // and ICMPv6 checksums (addresses and ports) and, having no pseudo-header, to the ICMP
-// checksum (identifier). It depends on the
-// tuples alone, so a flow stores it once; the way back is its complement.
+// checksum (identifier). It depends on the tuples alone, so a flow stores it once; the way
+// back is its complement. SCTP's CRC depends on the length too (package crc32c): its L4
+// is not used.
 type Delta struct{ IP, L4 uint16 }
 
 // DeltaOf returns the delta of packets that arrive as in and leave as out.

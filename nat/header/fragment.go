@@ -38,6 +38,9 @@ func judgeFragment(frame []byte, p *Packet, reassembledBytes int) stats.DropReas
 	if p.Tuple.Proto == ProtoTCP && p.FragmentOffset < minTCPFragmentOffset {
 		return stats.FragmentTiny
 	}
+	if p.Tuple.Proto == ProtoSCTP {
+		return stats.SCTPFragment
+	}
 	if !transportKnown(p.Tuple.Proto, p.Tuple.V6) {
 		return stats.Protocol
 	}

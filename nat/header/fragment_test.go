@@ -23,6 +23,8 @@ func fragmentOf(v6 bool, proto uint8, offset, n int, more bool) []byte {
 		p.Payload = []byte(strings.Repeat("x", n))
 	case proto == 6:
 		p.Flags, p.Payload = headertest.SYN, []byte(strings.Repeat("x", max(n-20, 0)))
+	case proto == 132:
+		p.Payload = []byte(strings.Repeat("x", max(n-16, 0)))
 	default:
 		p.Payload = []byte(strings.Repeat("x", max(n-8, 0)))
 	}
@@ -82,7 +84,12 @@ func TestParseFragments(t *testing.T) {
 		{"first of nothing", 17, 0, 0, true, stats.FragmentLength, 0},
 		{"last of nothing", 17, 64, 0, false, stats.FragmentLength, 0},
 		{"ping of death", 17, 65528, 64, false, stats.FragmentLength, 0},
-		{"unknown protocol", 132, 64, 64, false, stats.Protocol, 0},
+		{"unknown protocol", 136, 64, 64, false, stats.Protocol, 0},
+		{"first sctp", 132, 0, 64, true, stats.SCTPFragment, 0},
+		{"first sctp, ports only", 132, 0, 8, true, stats.SCTPFragment, 0},
+		{"later sctp", 132, 64, 64, true, stats.SCTPFragment, 0},
+		{"last sctp", 132, 64, 64, false, stats.SCTPFragment, 0},
+		{"last of nothing, sctp", 132, 64, 0, false, stats.FragmentLength, 0},
 		{"extension in a later fragment", 60, 64, 64, false, stats.Protocol, 0},
 	} {
 		for _, v6 := range []bool{false, true} {

@@ -30,7 +30,7 @@ const (
 )
 
 // minInnerBytes is what an error carries of the transport header at least (RFC 792):
-// enough for the ports of TCP and UDP, and for the identifier of a query.
+// enough for the ports of TCP, UDP and SCTP, and for the identifier of a query.
 const minInnerBytes = 8
 
 // minExtendedBytes is the shortest quote that extensions may follow (RFC 4884
@@ -155,7 +155,8 @@ func parseInnerTransport(b []byte, inner *Packet) stats.DropReason {
 		return stats.ICMPHeader
 	}
 	h := (*[minInnerBytes]byte)(b)
-	if inner.Tuple.Proto == ProtoTCP || inner.Tuple.Proto == ProtoUDP {
+	switch inner.Tuple.Proto {
+	case ProtoTCP, ProtoUDP, ProtoSCTP:
 		inner.Tuple.SrcPort = binary.BigEndian.Uint16(h[0:2])
 		inner.Tuple.DstPort = binary.BigEndian.Uint16(h[2:4])
 		return stats.None

@@ -121,7 +121,8 @@ func TestParseInnerRefuses(t *testing.T) {
 		{"error6", true, ofType(true, 3), stats.ICMPHeader},
 		{"router advertisement", true, ofType(true, 134), stats.ICMPType},
 		{"timestamp", false, ofType(false, 13), stats.ICMPType},
-		{"sctp6", true, changed(tcp6, 6, 132), stats.Protocol},
+		{"seven bytes of sctp", false, headertest.IP(corpus()["sctp4 init"])[:27], stats.ICMPHeader},
+		{"udp-lite6", true, changed(tcp6, 6, 136), stats.Protocol},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if _, got := innerOf(t, c.v6, c.quote, nil); got != c.want {

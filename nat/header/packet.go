@@ -33,7 +33,7 @@ type Packet struct {
 	FragmentHeader uint16 // IPv6: offset of the fragment header, 0 if none
 	Fragment       Fragment
 
-	TCPFlags uint8 // byte 13 of the TCP header
+	TCPFlags uint8 // byte 13 of the TCP header; of SCTP, what means the same (sctp.go)
 	ICMPType uint8
 	ICMPCode uint8
 	TTL      uint8 // TTL or hop limit as received
@@ -75,7 +75,8 @@ const (
 // What is checked: lengths against the frame; IPv4 header checksum, version,
 // IHL, total length, source route options; the IPv6 extension chain (bounded);
 // fragment geometry; TCP data offset and flag combinations; UDP length and, over
-// IPv6, its zero checksum; ports not zero; martian and land addresses. Not
+// IPv6, its zero checksum; of SCTP the first chunk, and that it is no fragment; ports
+// not zero; martian and land addresses. Not
 // checked: TCP, UDP and SCTP checksums (wrong in, wrong out) and ICMP checksums
 // (see ChecksumICMP), TTL.
 func Parse(frame []byte, p *Packet) stats.DropReason {

@@ -191,7 +191,7 @@ func TestParseNamesTheFault(t *testing.T) {
 		{"tcp source port 0", patch(tcp4, 14+20, 0, 0), stats.PortZero},
 		{"tcp destination port 0", patch(tcp4, 14+20+2, 0, 0), stats.PortZero},
 		{"icmp cut by the ip length", patch(echo4, 16, 0, 27), stats.ICMPHeader},
-		{"sctp", tcp(func(p *headertest.Packet) { p.Proto, p.Payload = 132, make([]byte, 12) }), stats.Protocol},
+		{"udp-lite", tcp(func(p *headertest.Packet) { p.Proto, p.Payload = 136, make([]byte, 12) }), stats.Protocol},
 		{"icmpv6 over ipv4", patch(echo4, 14+9, 58), stats.Protocol},
 		{"icmp over ipv6", patch(corpus()["echo6"], 14+6, 1), stats.Protocol},
 	} {

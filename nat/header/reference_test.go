@@ -232,7 +232,7 @@ func (r *reference) chain(next, at int) stats.DropReason {
 // payload judges what follows the IP header: fragmentBytes of a datagram that would be
 // reassembled bytes long if it ended here.
 func (r *reference) payload(reassembled, fragmentBytes int) stats.DropReason {
-	known := map[bool][]uint8{false: {6, 17, 1}, true: {6, 17, 58}}[r.p.Tuple.V6]
+	known := map[bool][]uint8{false: {6, 17, 132, 1}, true: {6, 17, 132, 58}}[r.p.Tuple.V6]
 	if r.p.Fragment != header.NotFragment {
 		if fragmentBytes == 0 || reassembled > 65535 || r.more && fragmentBytes%8 != 0 {
 			return stats.FragmentLength
@@ -242,6 +242,9 @@ func (r *reference) payload(reassembled, fragmentBytes int) stats.DropReason {
 		}
 		if r.p.Fragment == header.LaterFragment && r.p.Tuple.Proto == 6 && r.p.FragmentOffset <= 16 {
 			return stats.FragmentTiny
+		}
+		if r.p.Tuple.Proto == 132 {
+			return stats.SCTPFragment
 		}
 	}
 	if !slices.Contains(known, r.p.Tuple.Proto) {
@@ -253,18 +256,37 @@ func (r *reference) payload(reassembled, fragmentBytes int) stats.DropReason {
 	return r.transport(r.frame[r.p.L4:r.p.End])
 }
 
+// sctp judges a packet by its first chunk.
+func (r *reference) sctp(b []byte) bool {
+	meaning := map[uint8]uint8{1: 0x02, 2: 0x12, 6: 0x04, 7: 0x11, 8: 0x11}
+	flags, known := meaning[b[12]]
+	if !known {
+		flags = 0x10
+	}
+	r.p.TCPFlags = flags
+	tag := word(b[4:])<<16 + word(b[6:])
+	first, all := word(b[14:]), len(b)-12
+	if first < 4 || first > all {
+		return false
+	}
+	if b[12] != 1 {
+		return tag != 0
+	}
+	return tag == 0 && first >= 20 && all < first+4
+}
+
 var validFlags = []uint8{0x02, 0x22, 0x12, 0x04, 0x14, 0x11, 0x31, 0x10, 0x30}
 
 func (r *reference) transport(b []byte) stats.DropReason {
-	need := map[uint8]int{6: 20, 17: 8, 1: 8, 58: 8}[r.p.Tuple.Proto]
-	short := map[uint8]stats.DropReason{6: stats.TCPHeader, 17: stats.UDPLength, 1: stats.ICMPHeader, 58: stats.ICMPHeader}[r.p.Tuple.Proto]
+	need := map[uint8]int{6: 20, 17: 8, 1: 8, 58: 8, 132: 16}[r.p.Tuple.Proto]
+	short := map[uint8]stats.DropReason{6: stats.TCPHeader, 17: stats.UDPLength, 1: stats.ICMPHeader, 58: stats.ICMPHeader, 132: stats.SCTPHeader}[r.p.Tuple.Proto]
 	if r.p.Fragment == header.FirstFragment {
 		short = stats.FragmentTiny
 	}
 	if len(b) < need {
 		return short
 	}
-	if r.p.Tuple.Proto == 6 || r.p.Tuple.Proto == 17 {
+	if r.p.Tuple.Proto == 6 || r.p.Tuple.Proto == 17 || r.p.Tuple.Proto == 132 {
 		r.p.Tuple.SrcPort, r.p.Tuple.DstPort = uint16(word(b)), uint16(word(b[2:]))
 	}
 	switch r.p.Tuple.Proto {
@@ -286,6 +308,10 @@ func (r *reference) transport(b []byte) stats.DropReason {
 		}
 		if r.p.Tuple.V6 && word(b[6:]) == 0 {
 			return stats.UDPZeroChecksum
+		}
+	case 132:
+		if !r.sctp(b) {
+			return stats.SCTPHeader
 		}
 	default:
 		r.p.ICMPType, r.p.ICMPCode = b[0], b[1]

@@ -33,7 +33,7 @@ const (
 // transportKnown says whether a protocol is one that is translated.
 func transportKnown(proto uint8, v6 bool) bool {
 	switch proto {
-	case ProtoTCP, ProtoUDP:
+	case ProtoTCP, ProtoUDP, ProtoSCTP:
 		return true
 	case ProtoICMP:
 		return !v6
@@ -51,6 +51,8 @@ func parseTransport(frame []byte, p *Packet) stats.DropReason {
 		return parseTCP(b, p)
 	case ProtoUDP:
 		return parseUDP(b, p)
+	case ProtoSCTP:
+		return parseSCTP(b, p)
 	}
 	if !transportKnown(p.Tuple.Proto, p.Tuple.V6) {
 		return stats.Protocol

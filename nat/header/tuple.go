@@ -1,5 +1,5 @@
 // Package header knows where things are on the wire: Ethernet, VLAN tags, IPv4,
-// IPv6 with its extension headers, TCP, UDP, ICMP and ICMPv6. It reads and
+// IPv6 with its extension headers, TCP, UDP, SCTP, ICMP and ICMPv6. It reads and
 // judges; package nat changes.
 //
 // Nothing here allocates, and nothing reads outside the frame it is given.
@@ -47,6 +47,11 @@ type Tuple struct {
 func (t *Tuple) Reverse() Tuple {
 	return Tuple{Src: t.Dst, Dst: t.Src, SrcPort: t.DstPort, DstPort: t.SrcPort, Proto: t.Proto, V6: t.V6}
 }
+
+// Stateful says whether the protocol opens and closes what its packets belong to: a TCP
+// connection or an SCTP association. Only a packet that opens one (Packet.TCPFlags: SYN)
+// makes a flow, and the flow outlives its backend's place in the service.
+func (t *Tuple) Stateful() bool { return t.Proto == ProtoTCP || t.Proto == ProtoSCTP }
 
 // IANA protocol numbers.
 const (
