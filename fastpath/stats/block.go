@@ -22,6 +22,7 @@ type Block struct {
 	Drops     [NumDropReasons]atomic.Uint64
 
 	FlowsCreated atomic.Uint64
+	FlowsRetried atomic.Uint64 // flows given to another backend because theirs did not answer
 	ICMPLimited  atomic.Uint64 // errors of our own that the rate limit suppressed
 	KernelRx     atomic.Uint64 // packets that came in by the host link
 

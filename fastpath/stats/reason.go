@@ -61,7 +61,9 @@ const (
 
 	// Finding and admitting a flow.
 	TTLExceeded        // TTL or hop limit would reach zero
-	NoFlow             // mid-stream TCP without a flow
+	NoFlow             // mid-stream TCP or SCTP without a flow
+	LateAnswer         // from a backend that the flow has left, or, UDP, that is gone
+	SourceRangeDenied  // its source is not in the Service's loadBalancerSourceRanges
 	NoEndpoints        // the service has no usable endpoint; rejected by ICMP
 	NoLocalEndpoints   // external traffic policy Local and none here; dropped in silence
 	FlowTableFull      // nothing left to shed
@@ -123,6 +125,8 @@ var dropReasonNames = [NumDropReasons]string{
 	Protocol:            "protocol",
 	TTLExceeded:         "ttl_exceeded",
 	NoFlow:              "no_flow",
+	LateAnswer:          "late_answer",
+	SourceRangeDenied:   "source_range",
 	NoEndpoints:         "no_endpoints",
 	NoLocalEndpoints:    "no_local_endpoints",
 	FlowTableFull:       "flow_table_full",
