@@ -9,71 +9,55 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// admit makes a flow for a packet that has none: frontend, backend, source
-// address and port, both keys. It returns the flow, or 0 and what becomes of the packet.
+// admit makes a flow for a packet that has none, as planned: source port and both
+// keys. It returns the flow, or 0 and what becomes of the packet.
 //
 // old is where a flow went that this one replaces, or zero: the connection keeps its
 // source port if it keeps its backend.
 func (w *Worker) admit(d Desc, p *header.Packet, old *header.Tuple) (flowtable.Ref, Verdict) {
-	f := w.snap.Frontend(&p.Tuple)
-	if f == nil {
-		return 0, w.unserved(d, p)
+	var n plan
+	o := w.opening(p)
+	w.plan(&n, &o)
+	if n.verdict.Action != Queued {
+		if n.tell {
+			w.sendError(d, p, n.err, 0)
+		}
+		return 0, n.verdict
 	}
-	if w.ours(p.Tuple.Src) {
-		return 0, drop(stats.SpoofedSource)
-	}
-	if p.Tuple.Proto == header.ProtoTCP && !isSYN(p.TCPFlags) {
-		return 0, drop(stats.NoFlow)
-	}
-	if p.TTL <= 1 {
-		w.sendError(d, p, nat.TimeExceeded, 0)
-		return 0, drop(stats.TTLExceeded)
-	}
-	b := w.snap.Backend(f.Outside.Set.Pick(w.snap.SelectHash(&p.Tuple)))
-	if b == nil {
-		return 0, w.noBackend(d, p, f)
-	}
-	return w.create(p, f, b, old)
+	return w.create(p, &n, old)
 }
 
-// ours says whether a packet from outside cannot truly come from an address.
-func (w *Worker) ours(a header.Addr) bool {
-	return w.snap.Owned(a) != 0 || w.hostSource(a)
+// opening is a packet as a plan sees it.
+func (w *Worker) opening(p *header.Packet) opening {
+	return opening{
+		tuple: &p.Tuple, opens: isSYN(p.TCPFlags), ttl: p.TTL,
+		random: [2]uint64{w.rnd.Uint64(), w.rnd.Uint64()},
+	}
 }
 
-// hostSource says whether an address is ours on the host link.
-func (w *Worker) hostSource(a header.Addr) bool {
-	return a == w.c.HostSource4 || a == w.c.HostSource6
-}
-
-// create inserts the flow. Another worker may have been faster with the same
+// create inserts the flow of a plan. Another worker may have been faster with the same
 // packet (a retransmission on another queue): then its flow is the flow.
-func (w *Worker) create(p *header.Packet, f *services.Frontend, b *services.Backend, old *header.Tuple) (flowtable.Ref, Verdict) {
-	n := flowtable.NewFlow{
-		Client: p.Tuple, Backend: b.Addr, BackendPort: b.Port,
+func (w *Worker) create(p *header.Packet, n *plan, old *header.Tuple) (flowtable.Ref, Verdict) {
+	b := n.backend
+	f := flowtable.NewFlow{
+		Client: p.Tuple, Backend: b.Addr, BackendPort: b.Port, Source: n.source,
 		Service: uint32(b.Service), BackendRef: uint32(b.Ref),
 	}
-	random := w.rnd.Uint64()
-	toBackend := w.view.Lookup(&b.Addr)
-	if f.Outside.KeepClient && p.Tuple.Src != b.Addr { // a backend that reaches itself would see its own address
+	if n.keep {
 		// The client's own port if it is free. It is not when the same client port
 		// reaches the same backend through two frontends; then another one.
-		n.Source, n.SourcePort = p.Tuple.Src, p.Tuple.SrcPort
-		n.Ports = portChoice(random, services.PortRange{First: 1024, Count: 64512})
+		f.SourcePort = p.Tuple.SrcPort
+		f.Ports = portChoice(n.random, services.PortRange{First: 1024, Count: 64512})
 	} else {
-		n.Source = w.source(random>>32, &toBackend, p.Tuple.V6)
-		n.Ports = portChoice(random, w.snap.SNATPorts)
+		f.Ports = portChoice(n.random, w.snap.SNATPorts)
 	}
-	if n.Source == (header.Addr{}) {
-		return 0, drop(stats.NoRoute)
-	}
-	w.keepPort(&n, old, n.SourcePort != 0 || toBackend.Kind == nexthop.Kernel)
-	ref, status := w.flows.Create(w.now, &n)
+	w.keepPort(&f, old, n.keep || n.route.Kind == nexthop.Kernel)
+	ref, status := w.flows.Create(w.now, &f)
 	switch status {
 	case flowtable.Created:
 		w.n.flows++
 		toClient := w.view.Lookup(&p.Tuple.Src)
-		w.flows.Flow(ref).Bind(w.view.Generation, n.Service, n.BackendRef, uint16(toBackend.Hop), uint16(toClient.Hop))
+		w.flows.Flow(ref).Bind(w.view.Generation, f.Service, f.BackendRef, uint16(n.route.Hop), uint16(toClient.Hop))
 		if c := w.stats.Backends.At(b.Ref.Index()); c != nil {
 			c.Flows.Add(1)
 		}
@@ -104,55 +88,6 @@ func (w *Worker) keepPort(n *flowtable.NewFlow, old *header.Tuple, onlyOne bool)
 		return
 	}
 	n.Source, n.SourcePort = old.Src, old.SrcPort
-}
-
-// source chooses our address towards a backend: the host link's own where the
-// kernel carries the packet on (its replies then come back by the host link), the
-// route's or one of the configured addresses elsewhere. The zero Addr if the family
-// has none.
-func (w *Worker) source(random uint64, r *nexthop.Route, v6 bool) header.Addr {
-	pool, byRoute, host := w.snap.SNAT4, w.snap.SNATByRoute4, w.c.HostSource4
-	if v6 {
-		pool, byRoute, host = w.snap.SNAT6, w.snap.SNATByRoute6, w.c.HostSource6
-	}
-	if r.Kind == nexthop.Kernel {
-		return host
-	}
-	// A source that the snapshot does not know yet would get no replies.
-	if byRoute && w.snap.Owned(r.Source)&services.AddrSNAT != 0 {
-		return r.Source
-	}
-	if len(pool) == 0 {
-		return header.Addr{}
-	}
-	return pool[random%uint64(len(pool))]
-}
-
-// unserved is a packet for no frontend. Addresses of the node and SNAT addresses
-// are shared with the host, so the kernel gets the packet; a VIP is ours alone.
-func (w *Worker) unserved(d Desc, p *header.Packet) Verdict {
-	flags := w.snap.Owned(p.Tuple.Dst)
-	if flags&services.AddrVIP == 0 || flags&(services.AddrNode|services.AddrSNAT|services.AddrLocal) != 0 {
-		return toKernel
-	}
-	switch w.snap.UnservedPort {
-	case services.UnservedReject:
-		w.sendError(d, p, nat.PortUnreachable, 0)
-		return drop(stats.FrontendRejected)
-	case services.UnservedDrop:
-		return drop(stats.FrontendRejected)
-	default:
-		return toKernel
-	}
-}
-
-// noBackend is a packet for a frontend whose set is empty.
-func (w *Worker) noBackend(d Desc, p *header.Packet, f *services.Frontend) Verdict {
-	if f.Outside.Set.Empty == services.EmptyDrop {
-		return drop(stats.NoLocalEndpoints)
-	}
-	w.sendError(d, p, nat.PortUnreachable, 0)
-	return drop(stats.NoEndpoints)
 }
 
 func portChoice(random uint64, r services.PortRange) flowtable.Ports {

@@ -13,6 +13,7 @@ type counts struct {
 	rx, rxBytes, tx, txBytes     uint64
 	generated, returned          uint64
 	kernelRx, flows, icmpLimited uint64
+	retried                      uint64 // flows
 	held                         int64
 	batches                      uint64
 	drops                        [stats.NumDropReasons]uint64
@@ -60,6 +61,7 @@ func (w *Worker) publish(moved int) {
 	s.Returned.Store(n.returned)
 	s.KernelRx.Store(n.kernelRx)
 	s.FlowsCreated.Store(n.flows)
+	s.FlowsRetried.Store(n.retried)
 	s.ICMPLimited.Store(n.icmpLimited)
 	s.Held.Store(n.held)
 	s.Batches.Store(n.batches)

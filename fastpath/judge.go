@@ -138,11 +138,22 @@ func (w *Worker) judgeFlow(d Desc, p *header.Packet, hash uint64) Verdict {
 	ref, side := w.flows.Lookup(hash, &p.Tuple, w.now)
 	var old header.Tuple // towards the backend, of the flow that this one replaces
 	if ref != 0 {
-		if !w.superseded(ref, side, p) {
+		switch w.standing(ref, side, p) {
+		case stands:
 			return w.forward(d, p, ref, side)
+		case left:
+			return drop(stats.LateAnswer)
+		case unanswered:
+			next, v := w.retry(p, hash, ref)
+			if next == 0 {
+				return v
+			}
+			return w.forward(d, p, next, side)
 		}
 		w.flows.Outgoing(ref, flowtable.ClientSide, &old)
 		w.flows.Delete(ref)
+	} else if stateful(&p.Tuple) && !isSYN(p.TCPFlags) && w.flows.Abandoned(hash, w.now) {
+		return drop(stats.LateAnswer)
 	}
 	if w.b.kernel {
 		return w.fromKernel(d, p)
@@ -154,22 +165,45 @@ func (w *Worker) judgeFlow(d Desc, p *header.Packet, hash uint64) Verdict {
 	return w.forward(d, p, ref, flowtable.ClientSide)
 }
 
-// superseded says whether a client's packet must be scheduled anew although a
-// flow exists: a SYN on a connection that is over (RFC 9293 section 3.6.1), or UDP
-// whose backend no longer serves.
-func (w *Worker) superseded(ref flowtable.Ref, side flowtable.Side, p *header.Packet) bool {
-	if side != flowtable.ClientSide {
-		return false
-	}
-	switch p.Tuple.Proto {
-	case header.ProtoTCP:
-		return isSYN(p.TCPFlags) && w.flows.Closing(ref)
-	case header.ProtoUDP:
+// standing is what a flow is to a packet that has its key.
+type standing uint8
+
+const (
+	// stands: the packet is the flow's.
+	stands standing = iota
+	// superseded: a client's packet that must be scheduled anew, a SYN on a connection that is
+	// over (RFC 9293 section 3.6.1), or UDP whose backend no longer serves.
+	superseded
+	// unanswered: a client's second repetition of a SYN that its backend has not
+	// answered, where another is to be tried then.
+	unanswered
+	// left: an answer over UDP from an endpoint that is gone.
+	left
+)
+
+// standing finds out. A UDP flow never outlives its endpoint: the address of one that
+// is gone may be another pod's by now, which must not answer in its name. One that is
+// there and no longer serves may still send what it owes.
+func (w *Worker) standing(ref flowtable.Ref, side flowtable.Side, p *header.Packet) standing {
+	switch {
+	case p.Tuple.Proto == header.ProtoUDP:
 		w.bind(ref)
 		b := w.snap.Backend(services.BackendRef(w.flows.Flow(ref).BackendRef()))
-		return b == nil || b.Flags&services.BackendServing == 0
+		switch {
+		case b != nil && (side == flowtable.ReplySide || b.Flags&services.BackendServing != 0):
+			return stands
+		case side == flowtable.ReplySide:
+			return left
+		}
+		return superseded
+	case side != flowtable.ClientSide || !isSYN(p.TCPFlags):
+		return stands
+	case w.flows.Closing(ref):
+		return superseded
+	case w.snap.RetryOther && w.flows.Repeated(ref, w.now):
+		return unanswered
 	}
-	return false
+	return stands
 }
 
 // notOurs passes on what was steered here and belongs to no flow: to the kernel if it

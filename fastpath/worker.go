@@ -78,10 +78,7 @@ type Worker struct {
 	flows *flowtable.Handle // ours in the shared table
 	stats *stats.Block
 
-	// Loaded once per step.
-	now  flowtable.Time
-	snap *services.Snapshot
-	view *nexthop.View
+	scene
 
 	b     batch
 	out   []egressQueue // by position in Links
@@ -121,6 +118,7 @@ func New(c Config) (*Worker, error) {
 	}
 	w := &Worker{
 		c: c, mem: c.Memory, pool: c.Pool, flows: flows, stats: c.Stats,
+		scene: scene{host4: c.HostSource4, host6: c.HostSource6},
 		rnd:   newRandom(c.Seed),
 		limit: nat.NewRateLimit(c.ICMPRate, c.ICMPBurst),
 		host:  nexthop.Hop{Kind: nexthop.Kernel, Ready: true, DstMAC: c.HostMAC.Kernel, SrcMAC: c.HostMAC.User},

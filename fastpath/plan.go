@@ -1,0 +1,175 @@
+package fastpath
+
+import (
+	"sync/atomic"
+
+	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat"
+	"sluice.dev/sluice/nat/header"
+)
+
+// scene is what a packet without a flow is judged by. Workers and Explainers have
+// one each and ask it the same question (plan), so that an explanation is what would happen.
+type scene struct {
+	// Loaded once per step.
+	now  flowtable.Time
+	snap *services.Snapshot
+	view *nexthop.View
+
+	loads        []atomic.Int32 // connections by backend index, of the flow table
+	host4, host6 header.Addr    // our own addresses on the host link
+}
+
+// opening is a packet that may make a flow.
+type opening struct {
+	tuple *header.Tuple // client to frontend
+	opens bool          // it opens a connection; UDP always does
+	ttl   uint8
+	// not is a backend that the flow must not get if there is another; zero for none.
+	not services.BackendRef
+	// random must not be guessable: the first for the choice of a backend, the second for
+	// that of source address and port.
+	random [2]uint64
+	look   bool // it is a question: no turn is taken
+}
+
+// plan is a flow before it exists: all that is decided about it but its source port.
+type plan struct {
+	services.Decision
+	verdict Verdict // Queued: the flow may be made
+	tell    bool    // the sender is owed an ICMP error, err
+	err     nat.ErrorKind
+
+	choice  services.Choice
+	backend *services.Backend
+	keep    bool          // the client's address reaches the backend
+	route   nexthop.Route // to the backend
+	source  header.Addr   // towards the backend
+	origin  Source
+	random  uint64 // for the source port
+}
+
+// Source says whose address a backend sees.
+type Source uint8
+
+const (
+	SourceNone    Source = iota // there is none of its family: no flow
+	SourceClient                // the client's own
+	SourceHost                  // ours on the host link, as the kernel carries the packet on
+	SourceByRoute               // the one that the route prefers
+	SourcePool                  // any of the configured ones
+)
+
+// String says it in a word.
+func (s Source) String() string {
+	return [...]string{"none", "client", "host link", "route", "pool"}[s]
+}
+
+// plan decides about a packet that has no flow. The order of its refusals is the order
+// in which an operator would ask: whose packet is it, may it be here, who takes it. It
+// changes nothing but a Service's turn.
+func (s *scene) plan(n *plan, o *opening) {
+	n.Decision, n.random = s.snap.Decide(o.tuple), o.random[1]
+	switch {
+	case n.Outcome == services.Unserved:
+		s.unserved(n, &o.tuple.Dst)
+	case s.ours(o.tuple.Src):
+		n.verdict = drop(stats.SpoofedSource)
+	case stateful(o.tuple) && !o.opens:
+		n.verdict = drop(stats.NoFlow)
+	case n.Outcome == services.Denied:
+		n.verdict = drop(stats.SourceRangeDenied)
+	case o.ttl <= 1:
+		n.refuse(stats.TTLExceeded, nat.TimeExceeded)
+	case n.Outcome == services.Reject:
+		n.refuse(stats.NoEndpoints, nat.PortUnreachable)
+	case n.Outcome == services.Silence:
+		n.verdict = drop(stats.NoLocalEndpoints)
+	default:
+		s.choose(n, o)
+		s.address(n, o)
+	}
+}
+
+// refuse is a drop of which the sender is told.
+func (n *plan) refuse(r stats.DropReason, err nat.ErrorKind) {
+	n.verdict, n.tell, n.err = drop(r), true, err
+}
+
+// unserved is a packet for no frontend. Addresses of the node and SNAT addresses
+// are shared with the host, so the kernel gets the packet; a VIP is ours alone.
+func (s *scene) unserved(n *plan, dst *header.Addr) {
+	flags := s.snap.Owned(*dst)
+	n.verdict = toKernel
+	if flags&services.AddrVIP == 0 || flags&(services.AddrNode|services.AddrSNAT|services.AddrLocal) != 0 {
+		return
+	}
+	switch s.snap.UnservedPort {
+	case services.UnservedReject:
+		n.refuse(stats.FrontendRejected, nat.PortUnreachable)
+	case services.UnservedDrop:
+		n.verdict = drop(stats.FrontendRejected)
+	}
+}
+
+// ours says whether a packet from outside cannot truly come from an address.
+func (s *scene) ours(a header.Addr) bool {
+	return s.snap.Owned(a) != 0 || s.hostSource(a)
+}
+
+// hostSource says whether an address is ours on the host link.
+func (s *scene) hostSource(a header.Addr) bool { return a == s.host4 || a == s.host6 }
+
+// choose finds the backend of a plan that is admitted.
+func (s *scene) choose(n *plan, o *opening) {
+	d := services.Draw{Tuple: o.tuple, Random: o.random[0], Loads: s.loads, Not: o.not, Look: o.look}
+	n.choice = s.snap.Choose(n.Frontend.Service, n.Rule.Set, &d)
+	n.backend = s.snap.Backend(n.choice.Backend)
+}
+
+// address finds how the backend is reached, and from which address.
+func (s *scene) address(n *plan, o *opening) {
+	if n.backend == nil { // not a set of this snapshot
+		n.refuse(stats.NoEndpoints, nat.PortUnreachable)
+		return
+	}
+	n.route = s.view.Lookup(&n.backend.Addr)
+	n.keep = n.Rule.KeepClient && o.tuple.Src != n.backend.Addr // a backend that reaches itself would see its own address
+	if n.keep {
+		n.source, n.origin = o.tuple.Src, SourceClient
+	} else {
+		n.source, n.origin = s.source(o.random[1]>>32, &n.route, o.tuple.V6)
+	}
+	n.verdict = queued
+	if n.origin == SourceNone {
+		n.verdict = drop(stats.NoRoute)
+	}
+}
+
+// source chooses our address towards a backend: the host link's own where the
+// kernel carries the packet on (its replies then come back by the host link), the
+// route's or one of the configured addresses elsewhere.
+func (s *scene) source(random uint64, r *nexthop.Route, v6 bool) (header.Addr, Source) {
+	pool, byRoute, host := s.snap.SNAT4, s.snap.SNATByRoute4, s.host4
+	if v6 {
+		pool, byRoute, host = s.snap.SNAT6, s.snap.SNATByRoute6, s.host6
+	}
+	switch {
+	case r.Kind == nexthop.Kernel && host == header.Addr{}:
+		return host, SourceNone
+	case r.Kind == nexthop.Kernel:
+		return host, SourceHost
+	// A source that the snapshot does not know yet would get no replies.
+	case byRoute && s.snap.Owned(r.Source)&services.AddrSNAT != 0:
+		return r.Source, SourceByRoute
+	case len(pool) == 0:
+		return header.Addr{}, SourceNone
+	}
+	return pool[random%uint64(len(pool))], SourcePool
+}
+
+// stateful says whether only an opening packet makes a flow.
+func stateful(t *header.Tuple) bool { return t.Proto == header.ProtoTCP || t.Proto == header.ProtoSCTP }

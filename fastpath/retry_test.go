@@ -1,0 +1,164 @@
+package fastpath_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/header/headertest"
+)
+
+// retryLab has two backends behind ruleVIP, and says whether the second is tried where
+// the first does not answer.
+func retryLab(t *testing.T, on, keep bool, ips ...string) *lab {
+	return newLab(t, labConfig{workers: 2, edit: func(b *services.Builder) {
+		b.Settings().RetryOther = on
+		r := services.Rule{Set: set(b, 30, 30, header.ProtoTCP, ips...), KeepClient: keep}
+		rules(b, 30, services.LoadBalancer, ruleVIP, 80, header.ProtoTCP, r, r)
+	}})
+}
+
+// syn sends a client's SYN and returns where it went and from where.
+func (l *lab) syn(worker int) (src, dst string) {
+	l.t.Helper()
+	l.send(worker, headertest.TCP(join(client4, 40000), join(ruleVIP, 80), headertest.SYN))
+	_, p := l.out(l.workers[worker].nic)
+	s, d := ends(&p.Tuple)
+	return s.String(), d.String()
+}
+
+func (l *lab) retried() (n uint64) {
+	for _, g := range l.workers {
+		n += g.stats.FlowsRetried.Load()
+	}
+	return n
+}
+
+// TestRetryOther: a client sends SYN, and again after 1 s and 3 s. The second repetition
+// goes to the other backend, from a port of its own; what the first says later is
+// dropped by name, and what the second says reaches the client.
+func TestRetryOther(t *testing.T) {
+	for name, keep := range map[string]bool{"translated": false, "client kept": true} {
+		t.Run(name, func(t *testing.T) {
+			l := retryLab(t, true, keep, backend4, second4)
+			src1, dst1 := l.syn(0)
+			l.step(time.Second)
+			if src, dst := l.syn(0); src != src1 || dst != dst1 {
+				t.Fatalf("the first repetition moved from %s, %s to %s, %s", src1, dst1, src, dst)
+			}
+			l.step(2 * time.Second)
+			src2, dst2 := l.syn(1)
+			if dst2 == dst1 || l.retried() != 1 {
+				t.Fatalf("the second repetition went to %s as before; %d flows retried", dst2, l.retried())
+			}
+			if live := l.table.Counts().Live[0]; live != 1 {
+				t.Errorf("%d flows, want 1", live)
+			}
+			for _, late := range []uint8{headertest.SYN | headertest.ACK, headertest.RST | headertest.ACK} {
+				l.send(0, headertest.TCP(dst1, src1, late))
+			}
+			l.nothing(l.workers[0].nic, l.workers[0].host)
+			l.wantDrop(stats.LateAnswer, 2)
+			l.send(0, headertest.TCP(dst2, src2, headertest.SYN|headertest.ACK))
+			_, p := l.out(l.workers[0].nic)
+			l.wantTuple(&p, join(ruleVIP, 80), join(client4, 40000))
+			if _, dst := l.syn(0); dst != dst2 {
+				t.Errorf("after the answer the SYN goes to %s", dst)
+			}
+		})
+	}
+}
+
+// TestNoRetry: when the connection stays where it is.
+func TestNoRetry(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		on     bool
+		ips    []string
+		during func(l *lab, src, dst string) // before the second repetition
+	}{
+		{"switched off", false, []string{backend4, second4}, nil},
+		{"no other backend", true, []string{backend4}, nil},
+		{"answered meanwhile", true, []string{backend4, second4}, func(l *lab, src, dst string) {
+			l.send(0, headertest.TCP(dst, src, headertest.SYN|headertest.ACK))
+			l.out(l.workers[0].nic)
+		}},
+		{"no backend takes new flows", true, []string{backend4, second4}, func(l *lab, _, _ string) {
+			l.publish(func(b *services.Builder) {
+				empty := services.Rule{Set: &services.EndpointSet{}}
+				rules(b, 30, services.LoadBalancer, ruleVIP, 80, header.ProtoTCP, empty, empty)
+			})
+		}},
+		{"the client is not in the ranges any more", true, []string{backend4, second4}, func(l *lab, _, _ string) {
+			l.publish(func(b *services.Builder) {
+				f, _ := b.Settings().FrontendByKey(services.FrontendKey{Addr: addr(ruleVIP), Port: 80, Proto: header.ProtoTCP})
+				next := *f
+				next.Allowed = ranges("192.0.2.0/24")
+				b.SetFrontend(&next)
+			})
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := retryLab(t, tt.on, false, tt.ips...)
+			src, dst := l.syn(0)
+			for i := range 6 {
+				if i == 1 && tt.during != nil {
+					tt.during(l, src, dst)
+				}
+				l.step(time.Second)
+				if s, d := l.syn(0); s != src || d != dst {
+					t.Fatalf("repetition %d moved from %s, %s to %s, %s", i+1, src, dst, s, d)
+				}
+			}
+			l.send(0, headertest.TCP(dst, src, headertest.SYN|headertest.ACK))
+			_, p := l.out(l.workers[0].nic)
+			l.wantTuple(&p, join(ruleVIP, 80), join(client4, 40000))
+			if l.retried() != 0 || len(l.drops()) != 0 {
+				t.Errorf("%d flows retried, drops %v", l.retried(), l.drops())
+			}
+		})
+	}
+}
+
+// TestRetryByTheRulesOfNow: the first backend is gone from the service and its index has
+// another owner; the retry is as a new flow.
+func TestRetryByTheRulesOfNow(t *testing.T) {
+	l := retryLab(t, true, false, backend4)
+	_, dst := l.syn(0)
+	l.step(time.Second)
+	l.syn(0)
+	l.publish(func(b *services.Builder) {
+		b.DeleteBackend(services.MakeBackendRef(30, 1))
+		both(b, 30, ruleVIP, header.ProtoTCP, set(b, 30, 31, header.ProtoTCP, second4))
+	})
+	l.step(time.Second)
+	if _, next := l.syn(0); next == dst || next != join(second4, 8080) || l.retried() != 1 {
+		t.Errorf("the second repetition went to %s", next)
+	}
+}
+
+// TestRetryBothWorkersAtOnce: copies of the second repetition on two queues make one flow.
+func TestRetryBothWorkersAtOnce(t *testing.T) {
+	l := retryLab(t, true, false, "10.0.1.21", "10.0.1.22", "10.0.1.23", "10.0.1.24")
+	l.syn(0)
+	l.step(time.Second)
+	l.syn(0)
+	l.step(2 * time.Second)
+	syn := headertest.TCP(join(client4, 40000), join(ruleVIP, 80), headertest.SYN).Bytes()
+	var went []string
+	for _, g := range l.workers {
+		g.nic.Inject(slices.Clone(syn))
+	}
+	l.step(time.Microsecond)
+	for _, g := range l.workers {
+		_, p := l.out(g.nic)
+		s, d := ends(&p.Tuple)
+		went = append(went, s.String()+" "+d.String())
+	}
+	if went[0] != went[1] || l.retried() != 1 || l.table.Counts().Live[0] != 1 {
+		t.Errorf("went %v, %d retried, %d flows", went, l.retried(), l.table.Counts().Live[0])
+	}
+}

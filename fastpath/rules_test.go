@@ -1,0 +1,207 @@
+package fastpath_test
+
+import (
+	"net/netip"
+	"sync/atomic"
+	"testing"
+
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/header/headertest"
+)
+
+// More addresses of the lab: a second VIP of its own for each test, pods of the cluster.
+const (
+	ruleVIP   = "203.0.113.60"
+	clusterIP = "10.96.0.10"
+	pod4      = "10.0.1.200"
+	podCIDR   = "10.0.1.0/24"
+)
+
+// set adds backends ip:8080 of a service, with the indexes from first on, and returns
+// their set. The addresses must be in order.
+func set(b *services.Builder, id services.ServiceID, first uint32, proto uint8, ips ...string) *services.EndpointSet {
+	s := &services.EndpointSet{}
+	for i, ip := range ips {
+		be := backend(first+uint32(i), id, ip, 8080, proto)
+		b.SetBackend(be)
+		s.Backends = append(s.Backends, be.Ref)
+		s.Table = append(s.Table, uint16(i))
+	}
+	return s
+}
+
+// rules adds a frontend of a new service, whose rules the caller fills.
+func rules(b *services.Builder, id services.ServiceID, kind services.FrontendKind, ip string, port uint16, proto uint8, outside, pod services.Rule) *services.Frontend {
+	svc := &services.Service{ID: id, Namespace: "default", Name: "rules", Proto: proto, Port: port, Identity: uint64(id) << 32, Turn: new(atomic.Uint32)}
+	for _, s := range []*services.EndpointSet{outside.Set, pod.Set} {
+		svc.Backends = append(svc.Backends, s.Backends...)
+	}
+	b.SetService(svc)
+	if a := addr(ip); a != services.AnyIPv4 {
+		b.SetAddr(a, b.Settings().Owned(a)|services.AddrVIP)
+	}
+	f := &services.Frontend{Key: services.FrontendKey{Addr: addr(ip), Port: port, Proto: proto}, Kind: kind, Service: svc, Outside: outside, Pod: pod}
+	b.SetFrontend(f)
+	return f
+}
+
+// both is the same rule for clients of both kinds.
+func both(b *services.Builder, id services.ServiceID, ip string, proto uint8, to *services.EndpointSet) *services.Frontend {
+	return rules(b, id, services.LoadBalancer, ip, 80, proto, services.Rule{Set: to}, services.Rule{Set: to})
+}
+
+func ranges(cidrs ...string) *services.Prefixes {
+	var list []netip.Prefix
+	for _, c := range cidrs {
+		list = append(list, netip.MustParsePrefix(c))
+	}
+	return services.NewPrefixes(list)
+}
+
+// TestSourceRanges: loadBalancerSourceRanges. Who is not in them is dropped in silence,
+// with endpoints and without; open connections are not touched by a change.
+func TestSourceRanges(t *testing.T) {
+	friend, stranger := join("198.51.100.7", 40000), join("198.51.100.200", 40000)
+	var front, empty *services.Frontend
+	l := newLab(t, labConfig{edit: func(b *services.Builder) {
+		front = both(b, 30, ruleVIP, header.ProtoTCP, set(b, 30, 30, header.ProtoTCP, backend4))
+		front.Allowed = ranges("198.51.100.0/25")
+		empty = both(b, 31, "203.0.113.61", header.ProtoTCP, &services.EndpointSet{})
+		empty.Allowed = front.Allowed
+	}})
+	g := l.workers[0]
+	l.send(0, headertest.TCP(stranger, join(ruleVIP, 80), headertest.SYN), headertest.TCP(stranger, join("203.0.113.61", 80), headertest.SYN))
+	l.nothing(g.nic, g.host)
+	l.wantDrop(stats.SourceRangeDenied, 2)
+	l.send(0, headertest.TCP(friend, join(ruleVIP, 80), headertest.SYN))
+	_, p := l.out(g.nic)
+	l.wantTuple(&p, "", join(backend4, 8080))
+	l.publish(func(b *services.Builder) {
+		next := *front
+		next.Allowed = ranges("192.0.2.0/24")
+		b.SetFrontend(&next)
+	})
+	l.send(0, headertest.TCP(friend, join(ruleVIP, 80), headertest.ACK))
+	_, p = l.out(g.nic)
+	l.wantTuple(&p, "", join(backend4, 8080))
+	l.wantDrop(stats.SourceRangeDenied, 2)
+}
+
+// TestKindOfClient: what a client of each kind gets of each kind of frontend.
+func TestKindOfClient(t *testing.T) {
+	for _, tt := range []struct {
+		name         string
+		kind         services.FrontendKind
+		outside, pod services.Rule // without sets: near for outside, far for pods
+		client       string
+		backend      string
+		kept         bool
+	}{
+		{"VIP, policy Cluster: translated", services.LoadBalancer, services.Rule{}, services.Rule{}, client4, backend4, false},
+		{"VIP, policy Cluster: pods are translated as well", services.LoadBalancer, services.Rule{}, services.Rule{}, pod4, second4, false},
+		{"VIP, policy Local: kept", services.LoadBalancer, services.Rule{KeepClient: true}, services.Rule{KeepClient: true}, client4, backend4, true},
+		{"VIP, policy Local: pods are not bound by it", services.LoadBalancer, services.Rule{KeepClient: true}, services.Rule{KeepClient: true}, pod4, second4, true},
+		{"ClusterIP: translated", services.ClusterIP, services.Rule{}, services.Rule{KeepClient: true}, client4, backend4, false},
+		{"ClusterIP: pods are kept", services.ClusterIP, services.Rule{}, services.Rule{KeepClient: true}, pod4, second4, true},
+		{"hairpin: a pod that reaches itself is translated", services.ClusterIP, services.Rule{}, services.Rule{KeepClient: true}, second4, second4, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := newLab(t, labConfig{edit: func(b *services.Builder) {
+				b.Settings().Pods = ranges(podCIDR)
+				tt.outside.Set = set(b, 30, 30, header.ProtoTCP, backend4)
+				tt.pod.Set = set(b, 30, 31, header.ProtoTCP, second4)
+				rules(b, 30, tt.kind, clusterIP, 80, header.ProtoTCP, tt.outside, tt.pod)
+			}})
+			g := l.workers[0]
+			client := join(tt.client, 40000)
+			l.send(0, headertest.TCP(client, join(clusterIP, 80), headertest.SYN))
+			_, p := l.out(g.nic)
+			l.wantTuple(&p, "", join(tt.backend, 8080))
+			src, dst := ends(&p.Tuple)
+			if kept := src.String() == client; kept != tt.kept {
+				t.Errorf("the backend sees %v, kept %v, want %v", src, kept, tt.kept)
+			}
+			l.send(0, headertest.TCP(dst.String(), src.String(), headertest.SYN|headertest.ACK))
+			_, p = l.out(g.nic)
+			l.wantTuple(&p, join(clusterIP, 80), client)
+		})
+	}
+}
+
+// TestPolicyLocal: none here. Outside there is silence, and a pod gets one elsewhere.
+func TestPolicyLocal(t *testing.T) {
+	l := newLab(t, labConfig{edit: func(b *services.Builder) {
+		b.Settings().Pods = ranges(podCIDR)
+		rules(b, 30, services.LoadBalancer, ruleVIP, 80, header.ProtoTCP,
+			services.Rule{Set: &services.EndpointSet{Empty: services.EmptyDrop}, KeepClient: true},
+			services.Rule{Set: set(b, 30, 30, header.ProtoTCP, second4), KeepClient: true})
+	}})
+	g := l.workers[0]
+	l.send(0, headertest.TCP(join(pod4, 1), join(ruleVIP, 80), headertest.SYN))
+	_, p := l.out(g.nic)
+	l.wantTuple(&p, join(pod4, 1), join(second4, 8080))
+	l.send(0, headertest.TCP(join(client4, 1), join(ruleVIP, 80), headertest.SYN))
+	l.nothing(g.nic, g.host)
+	l.wantDrop(stats.NoLocalEndpoints, 1)
+}
+
+// TestAddressOfTheNode: a frontend's address is one of the node's. The explicit address
+// goes before a node port of the same number; other node ports and the node's own stay.
+func TestAddressOfTheNode(t *testing.T) {
+	for _, kind := range []services.FrontendKind{services.LoadBalancer, services.ExternalIP, services.ClusterIP} {
+		t.Run(kind.String(), func(t *testing.T) {
+			l := newLab(t, labConfig{edit: func(b *services.Builder) {
+				b.SetAddr(addr(node4), services.AddrNode|services.AddrLocal)
+				to := services.Rule{Set: set(b, 30, 30, header.ProtoTCP, second4)}
+				rules(b, 30, kind, node4, 30080, header.ProtoTCP, to, to)
+				near := services.Rule{Set: set(b, 31, 31, header.ProtoTCP, backend4)}
+				rules(b, 31, services.NodePort, "0.0.0.0", 30081, header.ProtoTCP, near, near)
+			}})
+			g := l.workers[0]
+			for port, end := range map[uint16]string{30080: second4, 30081: backend4} {
+				l.send(0, headertest.TCP(join(client4, 1), join(node4, port), headertest.SYN))
+				_, p := l.out(g.nic)
+				l.wantTuple(&p, "", join(end, 8080))
+			}
+			l.send(0, headertest.TCP(join(client4, 1), join(node4, 22), headertest.SYN))
+			l.out(g.host)
+		})
+	}
+}
+
+// TestSchedulerOfService: the worker asks the service's scheduler, and counts turns and
+// connections over all flows.
+func TestSchedulerOfService(t *testing.T) {
+	for name, by := range map[string]services.Scheduler{"rr": services.RoundRobin, "sh": services.SourceHash, "random": services.Random, "maglev": services.Maglev} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t, labConfig{edit: func(b *services.Builder) {
+				f := both(b, 30, ruleVIP, header.ProtoTCP, set(b, 30, 30, header.ProtoTCP, "10.0.1.21", "10.0.1.22", "10.0.1.23"))
+				f.Service.Scheduler = by
+			}})
+			got := map[string]int{}
+			for port := range uint16(90) {
+				l.send(0, headertest.TCP(join(client4, 1000+port), join(ruleVIP, 80), headertest.SYN))
+				_, p := l.out(l.workers[0].nic)
+				got[p.Tuple.Dst.String()]++
+			}
+			switch by {
+			case services.RoundRobin:
+				if len(got) != 3 || got["10.0.1.21"] != 30 || got["10.0.1.22"] != 30 {
+					t.Errorf("in turn: %v", got)
+				}
+			case services.SourceHash:
+				if len(got) != 1 {
+					t.Errorf("one client went to %v", got)
+				}
+			default:
+				for ip, n := range got { // 30 each, 4.5 is a standard deviation
+					if len(got) != 3 || n < 10 || n > 50 {
+						t.Errorf("%s got %d of %v", ip, n, got)
+					}
+				}
+			}
+		})
+	}
+}

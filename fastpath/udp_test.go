@@ -1,0 +1,117 @@
+package fastpath_test
+
+import (
+	"testing"
+
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/header/headertest"
+)
+
+// TestUDPNeverOutlivesItsEndpoint: what becomes of a UDP flow's next datagram and of a
+// late answer, by what became of its endpoint.
+func TestUDPNeverOutlivesItsEndpoint(t *testing.T) {
+	const id, first, second = 30, 30, 31
+	old, next := services.MakeBackendRef(first, 1), services.MakeBackendRef(second, 1)
+	key := services.FrontendKey{Addr: addr(ruleVIP), Port: 80, Proto: header.ProtoUDP}
+	frontend := func(b *services.Builder, edit func(*services.Frontend)) {
+		f, _ := b.Settings().FrontendByKey(key)
+		c := *f
+		edit(&c)
+		b.SetFrontend(&c)
+	}
+	only := func(refs ...services.BackendRef) func(*services.Frontend) {
+		return func(f *services.Frontend) { f.Outside.Set = &services.EndpointSet{Backends: refs} }
+	}
+	flags := func(b *services.Builder, flags services.BackendFlags) {
+		be := backend(first, id, backend4, 8080, header.ProtoUDP)
+		be.Flags = flags
+		b.SetBackend(be)
+	}
+	const rejected, kernel = "rejected", "to the kernel"
+	for _, tt := range []struct {
+		name   string
+		change func(*services.Builder)
+		// where the client's next datagram goes: a backend, or what else
+		datagram string
+		answers  bool // do answers of the old endpoint still reach the client, before that?
+	}{
+		{"nothing changed", func(*services.Builder) {}, backend4, true},
+		{"terminating, serving, others ready", func(b *services.Builder) {
+			flags(b, services.BackendServing|services.BackendTerminating)
+			frontend(b, only(next))
+		}, backend4, true},
+		{"not serving", func(b *services.Builder) {
+			flags(b, 0)
+			frontend(b, only(next))
+		}, second4, true},
+		{"removed", func(b *services.Builder) {
+			b.DeleteBackend(old)
+			frontend(b, only(next))
+		}, second4, false},
+		{"zero endpoints", func(b *services.Builder) {
+			b.DeleteBackend(old)
+			frontend(b, only())
+		}, rejected, false},
+		{"none serves any more", func(b *services.Builder) {
+			flags(b, 0)
+			frontend(b, only())
+		}, rejected, true},
+		{"service deleted", func(b *services.Builder) {
+			b.DeleteBackend(old)
+			b.DeleteFrontend(key)
+			b.DeleteService(id)
+		}, kernel, false},
+		{"frontend gone, service stays", func(b *services.Builder) { b.DeleteFrontend(key) }, backend4, true},
+		{"the endpoint's index has another owner", func(b *services.Builder) {
+			be := backend(first, id, second4, 8080, header.ProtoUDP)
+			be.Ref = services.MakeBackendRef(first, 2)
+			b.SetBackend(be)
+			frontend(b, only(be.Ref))
+		}, second4, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := newLab(t, labConfig{edit: func(b *services.Builder) {
+				both(b, id, ruleVIP, header.ProtoUDP, set(b, id, first, header.ProtoUDP, backend4))
+				b.SetBackend(backend(second, id, second4, 8080, header.ProtoUDP))
+			}})
+			g := l.workers[0]
+			client, vip := join(client4, 40000), join(ruleVIP, 80)
+			l.send(0, headertest.UDP(client, vip, "question"))
+			_, p := l.out(g.nic)
+			src, dst := ends(&p.Tuple)
+			l.publish(tt.change)
+
+			l.send(0, headertest.UDP(dst.String(), src.String(), "answer"))
+			if tt.answers {
+				_, p = l.out(g.nic)
+				l.wantTuple(&p, vip, client)
+			} else {
+				l.nothing(g.nic, g.host)
+				l.wantDrop(stats.LateAnswer, 1)
+			}
+			before := l.drops()[stats.NoEndpoints.String()]
+			l.send(0, headertest.UDP(client, vip, "question"))
+			live := uint64(1)
+			switch tt.datagram {
+			case rejected:
+				live = 0
+				_, p = l.out(g.nic)
+				if p.ICMPType != header.ICMPUnreachable || p.ICMPCode != 3 || l.drops()[stats.NoEndpoints.String()] != before+1 {
+					t.Errorf("got ICMP %d/%d, drops %v", p.ICMPType, p.ICMPCode, l.drops())
+				}
+			case kernel:
+				live = 0
+				_, p = l.out(g.host)
+				l.wantTuple(&p, client, vip)
+			default:
+				_, p = l.out(g.nic)
+				l.wantTuple(&p, "", join(tt.datagram, 8080))
+			}
+			if n := l.table.Counts().Live[0]; n != live {
+				t.Errorf("%d flows are left, want %d", n, live)
+			}
+		})
+	}
+}
