@@ -6,7 +6,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// State is where a flow is in its life. Zero is no flow.
+// State is where a flow is in its life. Zero is no flow. What is said of TCP is said of SCTP
+// too, whose packets come with the flags that mean the same (header.Packet.TCPFlags).
 type State uint8
 
 const (
@@ -22,9 +23,9 @@ const (
 	TimeWaitClient        // TCP: closed, the client first
 	TimeWaitBackend       // TCP: closed, the backend first: it holds the port in TIME_WAIT
 	Closed                // TCP: the backend refused
-	UDPNew                // UDP and others: no reply yet
-	UDPReplied            // UDP and others: the backend replied, the client has not spoken since
-	UDPAssured            // UDP and others: the client spoke after a reply
+	UDPNew                // UDP: no reply yet
+	UDPReplied            // UDP: the backend replied, the client has not spoken since
+	UDPAssured            // UDP: the client spoke after a reply
 	ICMPEcho              // ICMP queries
 	NumStates             = iota
 
@@ -123,6 +124,21 @@ const (
 // data or an ACK of the client's, if anybody speaks. Until then the flow is
 // Unconfirmed: it has the time of an open connection, but gives way under pressure.
 // The backend's ACK after a SYN is about that SYN, and confirms nothing.
+//
+// An SCTP association (RFC 9260 sections 5.1 and 9.2) goes the same way:
+//
+//	INIT               SynSeen        SHUTDOWN           FinClient
+//	INIT ACK           SynRecv        SHUTDOWN ACK       LastAckClient
+//	COOKIE ECHO        Unconfirmed    SHUTDOWN COMPLETE  TimeWaitClient
+//	COOKIE ACK         Established    ABORT              as an RST
+//
+// with four differences. The server answers a right COOKIE ECHO at once, so Unconfirmed is
+// short, and a blind one not at all. Heartbeats, 30 s apart and answered (section 8.3), are
+// ACKs that keep an idle association. There is no half-closed one: after a SHUTDOWN the other
+// end sends what it has and answers with SHUTDOWN ACK; what SHUTDOWN COMPLETE leaves behind
+// needs no TIME_WAIT, as its tags tell old packets, but gets it. And an endpoint answers an
+// INIT on an open association with INIT ACK, whoever sent it, and goes on as before until a
+// valid COOKIE ECHO (section 5.2.2): see answered.
 var moves = makeMoves()
 
 func makeMoves() (m [NumStates][2][numClasses]move) {
@@ -189,7 +205,7 @@ func makeMoves() (m [NumStates][2][numClasses]move) {
 	return m
 }
 
-// datagram is the machine of everything but TCP. One packet and its reply prove
+// datagram is the machine of everything but TCP and SCTP. One packet and its reply prove
 // nothing: the client's address may be forged. Who speaks again has heard the reply,
 // or sends more than one packet for each flow it takes.
 var datagram = [NumStates][2]move{
@@ -202,7 +218,7 @@ var datagram = [NumStates][2]move{
 // initial is the state of a new flow.
 func initial(proto uint8) State {
 	switch proto {
-	case header.ProtoTCP:
+	case header.ProtoTCP, header.ProtoSCTP:
 		return SynSeen
 	case header.ProtoICMP, header.ProtoICMPv6:
 		return ICMPEcho
@@ -216,7 +232,7 @@ const refreshTicks = int32(time.Second / tick)
 // observe returns what m becomes by a packet at time now; equal to m if nothing need be written.
 func (m meta) observe(from Side, tcpFlags uint8, now ticks) meta {
 	var mv move
-	if m.proto() == header.ProtoTCP {
+	if header.Stateful(m.proto()) {
 		mv = moves[m.state()][from&1][classOf(tcpFlags)]
 	} else {
 		mv = datagram[m.state()][from&1]
@@ -242,7 +258,7 @@ func (m meta) observe(from Side, tcpFlags uint8, now ticks) meta {
 		if m&metaAgain == 0 {
 			return m
 		}
-		return m.withState(next).at(now) &^ metaNotes
+		return m.answered(next).at(now) &^ metaNotes
 	case next != m.state():
 		return m.withState(next).at(now)&^metaNotes | note
 	case mv&reset != 0 && !m.reset():
@@ -253,6 +269,17 @@ func (m meta) observe(from Side, tcpFlags uint8, now ticks) meta {
 		return m.at(now) &^ (metaReset | metaAgain)
 	}
 	return m
+}
+
+// answered returns where the backend's SYN-ACK takes a flow on which a SYN is remembered. An
+// SCTP server sends INIT ACK to a forged INIT too, and forgets it: an open association stays
+// what it is, or one INIT would give it the time of a handshake, which is less than the time
+// between two heartbeats. A restarted one goes on in its state.
+func (m meta) answered(next State) meta {
+	if s := m.state(); m.proto() == header.ProtoSCTP && (s == Unconfirmed || s == Established) {
+		return m
+	}
+	return m.withState(next)
 }
 
 // confirmed returns where the backend's word takes an Unconfirmed flow whose client

@@ -51,7 +51,10 @@ func (t *Tuple) Reverse() Tuple {
 // Stateful says whether the protocol opens and closes what its packets belong to: a TCP
 // connection or an SCTP association. Only a packet that opens one (Packet.TCPFlags: SYN)
 // makes a flow, and the flow outlives its backend's place in the service.
-func (t *Tuple) Stateful() bool { return t.Proto == ProtoTCP || t.Proto == ProtoSCTP }
+func (t *Tuple) Stateful() bool { return Stateful(t.Proto) }
+
+// Stateful says it of a protocol number.
+func Stateful(proto uint8) bool { return proto == ProtoTCP || proto == ProtoSCTP }
 
 // IANA protocol numbers.
 const (
