@@ -27,12 +27,13 @@ type Source interface {
 	Status() status.StatusView
 }
 
-// NewRegistry returns a registry of its own: the gateway, and what every Go
-// process shows (go_*, process_*).
-func NewRegistry(s Source) *prometheus.Registry {
+// NewRegistry returns a registry of its own: the gateway with its extras, and what
+// every Go process shows (go_*, process_*).
+func NewRegistry(s Source, x Extras) *prometheus.Registry {
 	r := prometheus.NewRegistry()
+	x.register(r)
 	r.MustRegister(
-		&collector{source: s, d: newDescs()},
+		&collector{source: s, extras: x, d: newDescs()},
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
@@ -41,6 +42,7 @@ func NewRegistry(s Source) *prometheus.Registry {
 
 type collector struct {
 	source Source
+	extras Extras
 	d      descs
 }
 
@@ -64,6 +66,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	c.kernel(e, &st)
 	view := c.source.Status()
 	c.state(e, &view)
+	c.extras.collect(e, &c.d)
 }
 
 // emitter writes metrics to one scrape.
@@ -92,6 +95,7 @@ const (
 )
 
 func (c *collector) services(e emitter, list []status.ServiceView) {
+	n := newNoLocal()
 	for i := range list {
 		v := &list[i]
 		labels := []string{v.Namespace, v.Name, strconv.Itoa(int(v.Port)), v.Protocol}
@@ -99,6 +103,10 @@ func (c *collector) services(e emitter, list []status.ServiceView) {
 		e.gauge(c.d.serviceUsable, float64(v.Usable), labels...)
 		e.count(c.d.serviceFlows, float64(v.Traffic.Flows), labels...)
 		e.traffic(c.d.servicePackets, c.d.serviceBytes, v.Traffic, labels)
+		n.add(v)
+	}
+	for key, count := range n {
+		e.gauge(c.d.noLocal, float64(count), key[0], key[1])
 	}
 }
 
@@ -222,7 +230,11 @@ func (c *collector) state(e emitter, v *status.StatusView) {
 			e.flag(c.d.queueBound, q.Bound, i.Name, strconv.Itoa(q.Queue), strconv.Itoa(q.Worker), strconv.FormatBool(q.ZeroCopy))
 		}
 	}
+	worst := map[string]float64{} // several interfaces may have the same condition
 	for _, n := range v.Conditions {
-		e.gauge(c.d.condition, levels[n.Level], n.Name)
+		worst[n.Name] = max(worst[n.Name], levels[n.Level])
+	}
+	for name, level := range worst {
+		e.gauge(c.d.condition, level, name)
 	}
 }

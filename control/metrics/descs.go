@@ -18,11 +18,19 @@ type descs struct {
 	fromKernel, icmpLimited, flowsCreated, batches, polls, busy, idle, pulse          *prometheus.Desc
 	frames, umem, dropped, steering, socket                                           *prometheus.Desc
 
+	noLocal                                         *prometheus.Desc
+	affinityPins, affinityCapacity, affinityEvicted *prometheus.Desc
+	checks, checkDifferences                        *prometheus.Desc
+
 	tableCapacity, tableUsed, tableHalfOpen, tableFlows, tableEvents *prometheus.Desc
 }
 
 func (d *descs) new(name, help string, labels ...string) *prometheus.Desc {
-	desc := prometheus.NewDesc("sluice_"+name, help, labels, nil)
+	return d.named("sluice_"+name, help, labels...)
+}
+
+func (d *descs) named(name, help string, labels ...string) *prometheus.Desc {
+	desc := prometheus.NewDesc(name, help, labels, nil)
 	d.all = append(d.all, desc)
 	return desc
 }
@@ -33,6 +41,7 @@ func newDescs() descs {
 	d.describeServices()
 	d.describeWorkers()
 	d.describeFlows()
+	d.describeExtras()
 	return d
 }
 
@@ -62,6 +71,8 @@ func (d *descs) describeServices() {
 	d.serviceFlows = d.new("service_flows_created_total", "Flows created.", service...)
 	d.servicePackets = d.new("service_packets_total", "Packets translated.", append(service, "direction")...)
 	d.serviceBytes = d.new("service_bytes_total", "Bytes translated.", append(service, "direction")...)
+	d.noLocal = d.named(kubeProxyPrefix+"sync_proxy_rules_no_local_endpoints_total",
+		"Service ports that drop: their traffic policy is Local and their endpoints are elsewhere.", "traffic_policy", "ip_family")
 	backend := append(service, "backend")
 	d.backendReady = d.new("backend_ready", "1 if the endpoint is ready.", backend...)
 	d.backendFlows = d.new("backend_flows_created_total", "Flows created.", backend...)

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"sluice.dev/sluice/control"
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/control/status/statustest"
 	"sluice.dev/sluice/fastpath/stats"
@@ -25,10 +26,35 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
+// extras has all of them, with fixed times.
+func extras() Extras {
+	at := statustest.Start()
+	k := NewKubeProxy(KubeProxyConfig{
+		Waiting: func() control.Waiting { return control.Waiting{Services: 1, EndpointSlices: 3} },
+		Queued:  func() time.Time { return at.Add(time.Hour) },
+	})
+	k.Synced(&control.Sync{Queued: at, Started: at.Add(time.Second), Took: 3 * time.Millisecond, Services: 10, EndpointSlices: 20, Full: true})
+	k.Synced(&control.Sync{
+		Queued: at.Add(time.Minute), Started: at.Add(time.Minute + 2*time.Millisecond), Took: time.Millisecond, EndpointSlices: 2,
+		Triggers: []time.Time{at.Add(time.Minute - 700*time.Millisecond), at.Add(-time.Minute), at.Add(2 * time.Hour)},
+	})
+	for _, a := range []struct {
+		path string
+		code int
+	}{{"/healthz", 200}, {"/healthz", 503}, {"/healthz", 503}, {"/livez", 200}} {
+		k.Answered(a.path, a.code)
+	}
+	return Extras{
+		KubeProxy: k,
+		Affinity:  func() Affinity { return Affinity{Pins: 5, Capacity: 262144, Evicted: 1} },
+		SelfCheck: func() SelfCheck { return SelfCheck{Runs: 9, Differences: 0} },
+	}
+}
+
 func server(t *testing.T, address string, g *statustest.Gateway) *Server {
 	t.Helper()
 	return NewServer(Config{
-		Address: address, Source: g, Registry: NewRegistry(g), Log: slog.New(slog.DiscardHandler), Retry: time.Millisecond,
+		Address: address, Source: g, Registry: NewRegistry(g, extras()), Log: slog.New(slog.DiscardHandler), Retry: time.Millisecond,
 	})
 }
 
@@ -75,8 +101,8 @@ func get(t *testing.T, s *Server, path string) (int, string) {
 }
 
 // TestGolden holds the text of /metrics: names and labels are an interface. Left
-// out are the process's own metrics and drop reasons that did not occur; that
-// those are there is TestEveryDropReason's.
+// out are the process's own metrics, buckets (TestBuckets) and drop reasons that did
+// not occur (TestEveryDropReason).
 func TestGolden(t *testing.T) {
 	s := server(t, "127.0.0.1:0", statustest.New())
 	start(t, s)
@@ -86,7 +112,8 @@ func TestGolden(t *testing.T) {
 	}
 	var kept strings.Builder
 	for line := range strings.Lines(body) {
-		if strings.Contains(line, "sluice_") && !(strings.Contains(line, `{reason="`) && strings.HasSuffix(line, " 0\n")) {
+		ours := strings.Contains(line, "sluice_") || strings.Contains(line, "kubeproxy_")
+		if ours && !strings.Contains(line, "_bucket{") && !(strings.Contains(line, `{reason="`) && strings.HasSuffix(line, " 0\n")) {
 			kept.WriteString(line)
 		}
 	}
@@ -128,15 +155,16 @@ func TestEveryDropReason(t *testing.T) {
 // TestNames: what promlint knows about good names, and what the collector
 // describes is what it collects.
 func TestNames(t *testing.T) {
-	r := prometheus.NewPedanticRegistry()
-	if err := r.Register(&collector{source: statustest.New(), d: newDescs()}); err != nil {
-		t.Fatal(err)
-	}
+	r, x := prometheus.NewPedanticRegistry(), extras()
+	r.MustRegister(&collector{source: statustest.New(), extras: x, d: newDescs()}, x.KubeProxy)
 	problems, err := testutil.GatherAndLint(r)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range problems {
+		if p.Metric == "kubeproxy_sync_proxy_rules_no_local_endpoints_total" {
+			continue // kube-proxy's name for a gauge
+		}
 		t.Errorf("%s: %s", p.Metric, p.Text)
 	}
 }
@@ -158,6 +186,22 @@ func TestOneBadSeries(t *testing.T) {
 	start(t, s)
 	if code, body := get(t, s, "/metrics"); code != http.StatusOK || !strings.Contains(body, "sluice_ready 1\n") {
 		t.Errorf("%d %s", code, body)
+	}
+}
+
+// TestConditions: of several with one name the worst is shown.
+func TestConditions(t *testing.T) {
+	g := statustest.New()
+	g.StatusView.Conditions = []status.ConditionView{
+		{Name: "queues", Level: "warn"}, {Name: "queues", Level: "fail"}, {Name: "queues", Level: "warn"}, {Name: "routes", Level: "warn"},
+	}
+	s := server(t, "127.0.0.1:0", g)
+	start(t, s)
+	_, body := get(t, s, "/metrics")
+	for _, line := range []string{`sluice_condition_level{condition="queues"} 2`, `sluice_condition_level{condition="routes"} 1`} {
+		if !strings.Contains(body, line+"\n") {
+			t.Errorf("no line %s", line)
+		}
 	}
 }
 

@@ -72,6 +72,7 @@ type Daemon struct {
 	draining atomic.Bool
 	failed   chan error
 	servers  servers
+	health   healthServers
 
 	// Two lives: workers go on until nothing sends them packets any more.
 	life          context.Context
@@ -267,15 +268,18 @@ func (d *Daemon) startMirror(ctx context.Context) (err error) {
 
 // startControl reads manifests and compiles them. It publishes by itself from here on.
 func (d *Daemon) startControl(ctx context.Context) error {
-	compiler := control.NewCompiler(d.compilerConfig(d.config))
+	cc := d.compilerConfig(d.config)
+	compiler := control.NewCompiler(cc)
 	compiler.Watch(d.ledger)
 	tracker := control.NewTracker()
 	watcher := files.New(files.Config{Log: d.log, Dir: d.config.Manifests.Directory, Tracker: tracker})
+	d.makeHealth(tracker, cc.NodeName)
+	d.health.ports.SetAddresses(healthAddresses(d.config, cc.NodeAddresses))
 	d.loop = control.NewLoop(control.LoopConfig{
 		Log: d.log, Tracker: tracker, Compiler: compiler,
 		Publisher: control.NewPublisher(&d.path.services, d.path.blocks()),
 		Steering:  d.steer, Flows: d.reader, Feeds: []control.Feed{watcher},
-		Window: controlWindow,
+		Window: controlWindow, Observer: d.health.kubeProxy, HealthChecks: d.health.ports,
 	})
 	if err := d.applySettings(); err != nil {
 		return err

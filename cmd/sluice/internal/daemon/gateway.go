@@ -213,25 +213,6 @@ func (d *Daemon) Status() status.StatusView {
 	return v
 }
 
-// notReady lists why no traffic should be sent here.
-func (d *Daemon) notReady() (why []string) {
-	if !d.isOpen() {
-		why = append(why, "the first table is not published and steered yet, or the interfaces are not open")
-	}
-	if d.draining.Load() {
-		why = append(why, "draining")
-	}
-	for _, id := range d.stalled() {
-		why = append(why, fmt.Sprintf("worker %d does not move", id))
-	}
-	for _, p := range d.path.ports {
-		if d.isOpen() && !p.isOpen() {
-			why = append(why, "interface "+p.name+" is not open: "+p.reason())
-		}
-	}
-	return why
-}
-
 func sources(st *control.Status) (list []status.SourceView) {
 	for _, s := range st.Sources {
 		v := status.SourceView{Name: s.Source.Kind + ":" + s.Source.Path, Synced: s.Synced, Read: s.Read, Objects: s.Objects, Error: s.Error, ReadAt: st.At}
@@ -324,6 +305,7 @@ func (d *Daemon) conditions() (list []status.ConditionView) {
 	if d.servers.metrics != nil {
 		list = append(list, d.servers.metrics.Condition())
 	}
+	list = append(list, d.health.proxy.Conditions()...)
 	for _, w := range d.mirror.Status().Warnings {
 		list = append(list, warning("routes", w))
 	}

@@ -103,6 +103,7 @@ func (d *Daemon) reload(ctx context.Context) {
 // configure gives the compiler what the configuration and the node's addresses say.
 func (d *Daemon) configure(ctx context.Context, c *config.Configuration) {
 	next := d.compilerConfig(c)
+	d.health.ports.SetAddresses(healthAddresses(c, next.NodeAddresses))
 	if err := d.loop.Configure(ctx, func(cfg *control.CompilerConfig) { *cfg = next }); err != nil && ctx.Err() == nil {
 		d.log.Error("configuration could not be compiled", "error", err)
 	}

@@ -20,7 +20,7 @@ type servers struct {
 }
 
 // startServers opens the status socket, which must not be another daemon's, and
-// the metrics address, which may be taken.
+// the addresses for metrics and health, which may be taken.
 func (d *Daemon) startServers(ctx context.Context) error {
 	c := d.config
 	l, err := status.Listen(c.StatusSocket)
@@ -29,21 +29,20 @@ func (d *Daemon) startServers(ctx context.Context) error {
 	}
 	s := &d.servers
 	s.status = status.NewServer(d, d.log)
-	s.group.Add(1)
-	go func() {
-		defer s.group.Done()
+	s.group.Go(func() {
 		if err := s.status.Serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) {
 			d.log.Error("status socket", "error", err)
 		}
-	}()
+	})
 	if c.Metrics.Address != "" {
-		s.metrics = metrics.NewServer(metrics.Config{Address: c.Metrics.Address, Source: d, Registry: metrics.NewRegistry(d), Log: d.log})
-		s.group.Add(1)
-		go func() {
-			defer s.group.Done()
-			s.metrics.Run(ctx)
-		}()
+		s.metrics = metrics.NewServer(metrics.Config{
+			Address: c.Metrics.Address, Source: d, Log: d.log,
+			Registry: metrics.NewRegistry(d, metrics.Extras{KubeProxy: d.health.kubeProxy}),
+		})
+		s.group.Go(func() { s.metrics.Run(ctx) })
 	}
+	s.group.Go(func() { d.health.proxy.Run(ctx) })
+	s.group.Go(func() { d.health.ports.Run(ctx) })
 	return nil
 }
 

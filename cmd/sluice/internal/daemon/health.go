@@ -1,0 +1,92 @@
+package daemon
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/control/health"
+	"sluice.dev/sluice/control/metrics"
+	"sluice.dev/sluice/nat/header"
+)
+
+// healthServers are what load balancers ask, and what the control loop tells them.
+type healthServers struct {
+	proxy     *health.Proxy
+	ports     *health.Ports
+	kubeProxy *metrics.KubeProxy
+}
+
+// makeHealth makes them before the control loop, which reports to them. They ask the
+// loop in turn, but not before startServers runs them.
+func (d *Daemon) makeHealth(tracker *control.Tracker, node string) {
+	h := &d.health
+	h.kubeProxy = metrics.NewKubeProxy(metrics.KubeProxyConfig{
+		Waiting: tracker.Waiting, Queued: func() time.Time { return h.proxy.Queued() },
+	})
+	c := health.Config{
+		Address:  d.config.Health.Address,
+		Reached:  func() (read, applied uint64, at time.Time) { return d.loop.Reached() },
+		DataPath: d.faults, Answered: h.kubeProxy.Answered, Log: d.log,
+	}
+	if d.config.Kubernetes.Enabled {
+		c.Node = func() control.NodeInfo { return tracker.Node(node) }
+	}
+	h.proxy = health.NewProxy(c)
+	h.ports = health.NewPorts(health.PortsConfig{
+		Serving: h.proxy.Serving, NodeName: node, Log: d.log,
+		Report: func(problems []control.Problem) {
+			var b control.Batch
+			b.Report(health.Source(), problems)
+			tracker.Apply(&b)
+		},
+	})
+}
+
+// faults list what keeps the data path from forwarding.
+func (d *Daemon) faults() (list []health.Fault) {
+	if !d.isOpen() {
+		list = append(list, health.Fault{Reason: "the first table is not published and steered yet, or the interfaces are not open"})
+	}
+	if d.draining.Load() {
+		list = append(list, health.Fault{Reason: "draining"})
+	}
+	for _, id := range d.stalled() {
+		list = append(list, health.Fault{Reason: fmt.Sprintf("worker %d does not move", id), Restart: true})
+	}
+	for _, p := range d.path.ports {
+		if d.isOpen() && !p.isOpen() {
+			list = append(list, health.Fault{Reason: "interface " + p.name + " is not open: " + p.reason()})
+		}
+	}
+	return list
+}
+
+// notReady lists why no traffic should be sent here.
+func (d *Daemon) notReady() (why []string) {
+	for _, f := range d.faults() {
+		why = append(why, f.Reason)
+	}
+	return why
+}
+
+// healthAddresses are where health check node ports listen: on what the configuration
+// selects, or on all addresses of a family that the node has, as kube-proxy does
+// (nodePortAddresses). Addresses that come later need nothing then.
+func healthAddresses(c *config.Configuration, nodePorts []header.Addr) (list []netip.Addr) {
+	for i := range nodePorts {
+		a := nodePorts[i].Netip()
+		if len(c.NodeAddresses) == 0 && a.Is4() {
+			a = netip.IPv4Unspecified()
+		} else if len(c.NodeAddresses) == 0 {
+			a = netip.IPv6Unspecified()
+		}
+		if !slices.Contains(list, a) {
+			list = append(list, a)
+		}
+	}
+	return list
+}
