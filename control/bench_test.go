@@ -10,20 +10,32 @@ import (
 
 	"sluice.dev/sluice/control"
 	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/stats"
 )
 
-const (
-	clusterServices  = 10_000
-	serviceEndpoints = 10
-)
+// shape is a cluster of Services with a VIP and a node port each, and their endpoints.
+type shape struct{ services, endpoints int }
 
-// cluster is 10,000 Services of a VIP and a node port with 10 endpoints each.
-func cluster() *control.Tracker {
+func (s shape) String() string { return fmt.Sprintf("%dx%d", s.services, s.endpoints) }
+
+// large is what one gateway must carry.
+var large = shape{10_000, 10}
+
+// perSlice is how many endpoints the EndpointSlice controller puts into one slice
+// (kube-controller-manager --max-endpoints-per-slice).
+const perSlice = 100
+
+var benchSource = control.Source{Kind: "bench"}
+
+// tracker has read all of it.
+func (s shape) tracker() *control.Tracker {
 	t := control.NewTracker()
 	var b control.Batch
-	for i := range clusterServices {
-		b.Upsert(control.Source{Kind: "bench"}, benchService(i))
-		b.Upsert(control.Source{Kind: "bench"}, benchSlice(i, 0))
+	for i := range s.services {
+		b.Upsert(benchSource, benchService(i))
+		for n := 0; n*perSlice < s.endpoints; n++ {
+			b.Upsert(benchSource, s.slice(i, n, 0))
+		}
 	}
 	t.Apply(&b)
 	return t
@@ -38,59 +50,96 @@ func benchService(i int) *corev1.Service {
 	return s
 }
 
-// benchSlice differs in one endpoint by version.
-func benchSlice(i, version int) *discoveryv1.EndpointSlice {
-	s := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4}
-	s.Namespace, s.Name = "bench", fmt.Sprintf("service-%d-x", i)
-	s.Labels = map[string]string{discoveryv1.LabelServiceName: fmt.Sprintf("service-%d", i)}
+// benchSlice is the only slice of a Service with ten endpoints.
+func benchSlice(i, version int) *discoveryv1.EndpointSlice { return large.slice(i, 0, version) }
+
+// slice is the n-th slice of a Service. It differs in one endpoint by version.
+func (s shape) slice(i, n, version int) *discoveryv1.EndpointSlice {
+	e := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4}
+	e.Namespace, e.Name = "bench", fmt.Sprintf("service-%d-x", i)
+	if n > 0 {
+		e.Name += fmt.Sprint(n)
+	}
+	e.Labels = map[string]string{discoveryv1.LabelServiceName: fmt.Sprintf("service-%d", i)}
 	name, port := "http", int32(8080)
-	s.Ports = []discoveryv1.EndpointPort{{Name: &name, Port: &port}}
-	for e := range serviceEndpoints {
-		if e == 3 {
-			e = 100 + version%97
+	e.Ports = []discoveryv1.EndpointPort{{Name: &name, Port: &port}}
+	for k := n * perSlice; k < min((n+1)*perSlice, s.endpoints); k++ {
+		pod := i*s.endpoints + k
+		if k == 3 {
+			pod = 1<<23 + i*128 + version%97
 		}
-		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.%d.%d.%d", i>>8, i&255, e)}})
+		e.Endpoints = append(e.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.%d.%d.%d", pod>>16, pod>>8&255, pod&255)}})
 	}
-	return s
+	return e
 }
 
-func BenchmarkFullBuild(b *testing.B) {
-	t := cluster()
-	changes := t.Changes()
-	b.ReportAllocs()
-	var s *services.Snapshot
-	for b.Loop() {
-		s, _, _ = control.NewCompiler(testConfig()).Compile(changes)
-	}
-	runtime.KeepAlive(s)
+// table is a compiler with a worker behind it that is always up to date.
+type table struct {
+	tracker   *control.Tracker
+	compiler  *control.Compiler
+	publisher *control.Publisher
+	handle    services.Handle
+	worker    stats.Block
 }
 
-// BenchmarkOneEndpoint is what one changed endpoint costs among 10,000 Services,
-// without reading it: from Changes to Snapshot.
-func BenchmarkOneEndpoint(b *testing.B) {
-	t := cluster()
-	c := control.NewCompiler(testConfig())
-	c.Compile(t.Changes())
-	b.ReportAllocs()
-	n := 0
-	for b.Loop() {
-		b.StopTimer()
-		n++
-		t.Upsert(control.Source{Kind: "bench"}, benchSlice(n*7919%clusterServices, n))
-		changes := t.Changes()
-		b.StartTimer()
-		s, _, _ := c.Compile(changes)
-		c.Release(s.Generation)
+func newTable(tracker *control.Tracker) *table {
+	t := &table{tracker: tracker, compiler: control.NewCompiler(testConfig())}
+	t.worker.Generation.Store(stats.Offline)
+	t.publisher = control.NewPublisher(&t.handle, []*stats.Block{&t.worker})
+	return t
+}
+
+// pass takes in what the tracker has read.
+func (t *table) pass() {
+	t.compiler.Release(t.publisher.Oldest())
+	s, _, _ := t.compiler.Compile(t.tracker.Changes())
+	t.publisher.Publish(s)
+}
+
+// BenchmarkScaleFirst is the first table of a cluster whose objects are all read.
+func BenchmarkScaleFirst(b *testing.B) {
+	for _, s := range []shape{large, {5_000, 6}, {1, 5_000}} {
+		b.Run(s.String(), func(b *testing.B) {
+			tracker := s.tracker()
+			changes := tracker.Changes()
+			b.ReportAllocs()
+			for b.Loop() {
+				t := newTable(tracker)
+				snapshot, _, _ := t.compiler.Compile(changes)
+				t.publisher.Publish(snapshot)
+			}
+		})
 	}
 }
 
-// TestMemory holds the compiled table to its bound: 64 MiB of Maglev tables.
+// BenchmarkScaleChange is one changed endpoint, from what was read of it to the table
+// that workers use. Beside each small cluster stands one with 1,000 times the Services.
+func BenchmarkScaleChange(b *testing.B) {
+	for _, s := range []shape{{10, 10}, large, {1, 100}, {1_000, 100}, {1, 5_000}} {
+		b.Run(s.String(), func(b *testing.B) {
+			t := newTable(s.tracker())
+			t.pass()
+			n := 0
+			b.ReportAllocs()
+			for b.Loop() {
+				b.StopTimer()
+				n++
+				var batch control.Batch
+				batch.Upsert(benchSource, s.slice(n*7919%s.services, 0, n))
+				b.StartTimer()
+				t.tracker.Apply(&batch)
+				t.pass()
+			}
+		})
+	}
+}
+
+// TestMemory holds the compiled table to its bound: 64 MiB of tables over backends.
 func TestMemory(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds 10,000 services")
 	}
-	tracker := cluster()
-	changes := tracker.Changes()
+	changes := large.tracker().Changes()
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
@@ -106,9 +155,9 @@ func TestMemory(t *testing.T) {
 		}
 		return true
 	})
-	t.Logf("%d services of %d endpoints: Maglev tables %.1f MiB, compiler and snapshot %.1f MiB in %d objects",
-		clusterServices, serviceEndpoints, mib(tables), mib(int(after.HeapAlloc-before.HeapAlloc)), after.HeapObjects-before.HeapObjects)
-	if len(sets) != clusterServices || tables > 64<<20 {
+	t.Logf("%v: tables over backends %.1f MiB, compiler and snapshot %.1f MiB in %d objects",
+		large, mib(tables), mib(int(after.HeapAlloc-before.HeapAlloc)), after.HeapObjects-before.HeapObjects)
+	if len(sets) != large.services || tables > 64<<20 {
 		t.Errorf("%d sets, tables of %.1f MiB", len(sets), mib(tables))
 	}
 	runtime.KeepAlive(c)

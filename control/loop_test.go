@@ -448,8 +448,8 @@ func TestNumbersComeBack(t *testing.T) {
 		r.remove(1)
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
-		if len(owners.known) != serviceEndpoints {
-			t.Errorf("%d refs are known while a worker uses them, want %d", len(owners.known), serviceEndpoints)
+		if len(owners.known) != large.endpoints {
+			t.Errorf("%d refs are known while a worker uses them, want %d", len(owners.known), large.endpoints)
 		}
 		r.worker.Generation.Store(stats.Offline)
 		time.Sleep(3 * time.Second)
