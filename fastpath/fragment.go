@@ -111,3 +111,19 @@ func (w *Worker) releaseFragments() (moved int) {
 	q.held = kept
 	return moved
 }
+
+// sctpFragment decides about a fragment of SCTP, which cannot be translated: the CRC is
+// the whole packet's. It ends here if it is ours: for an address that the node does not
+// share, or a first fragment of a flow or for a frontend. Other fragments may be the
+// node's own, and it reassembles nothing of ours, as it never gets the first one.
+func (w *Worker) sctpFragment(d Desc, p *header.Packet) Verdict {
+	ours := !w.b.kernel && w.snap.VIPOnly(p.Tuple.Dst)
+	if p.Fragment == header.FirstFragment {
+		ref, _ := w.flows.Lookup(w.flows.Hash(&p.Tuple), &p.Tuple, w.now)
+		ours = ours || ref != 0 || w.snap.Frontend(&p.Tuple) != nil
+	}
+	if ours {
+		return drop(stats.SCTPFragment)
+	}
+	return w.notOurs(d, p)
+}

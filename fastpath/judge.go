@@ -152,7 +152,7 @@ func (w *Worker) judgeFlow(d Desc, p *header.Packet, hash uint64) Verdict {
 		}
 		w.flows.Outgoing(ref, flowtable.ClientSide, &old)
 		w.flows.Delete(ref)
-	} else if stateful(&p.Tuple) && !isSYN(p.TCPFlags) && w.flows.Abandoned(hash, w.now) {
+	} else if p.Tuple.Stateful() && !isSYN(p.TCPFlags) && w.flows.Abandoned(hash, w.now) {
 		return drop(stats.LateAnswer)
 	}
 	if w.b.kernel {
@@ -226,6 +226,8 @@ func (w *Worker) judgeFault(d Desc, p *header.Packet, r stats.DropReason) Verdic
 	switch {
 	case r == stats.Protocol:
 		return w.notOurs(d, p)
+	case r == stats.SCTPFragment:
+		return w.sctpFragment(d, p)
 	case w.b.kernel && (p.Multicast || r == stats.EtherType):
 		return drop(stats.HostLinkOther)
 	}

@@ -78,7 +78,7 @@ func (s *scene) plan(n *plan, o *opening) {
 		s.unserved(n, &o.tuple.Dst)
 	case s.ours(o.tuple.Src):
 		n.verdict = drop(stats.SpoofedSource)
-	case stateful(o.tuple) && !o.opens:
+	case o.tuple.Stateful() && !o.opens:
 		n.verdict = drop(stats.NoFlow)
 	case n.Outcome == services.Denied:
 		n.verdict = drop(stats.SourceRangeDenied)
@@ -102,9 +102,8 @@ func (n *plan) refuse(r stats.DropReason, err nat.ErrorKind) {
 // unserved is a packet for no frontend. Addresses of the node and SNAT addresses
 // are shared with the host, so the kernel gets the packet; a VIP is ours alone.
 func (s *scene) unserved(n *plan, dst *header.Addr) {
-	flags := s.snap.Owned(*dst)
 	n.verdict = toKernel
-	if flags&services.AddrVIP == 0 || flags&(services.AddrNode|services.AddrSNAT|services.AddrLocal) != 0 {
+	if !s.snap.VIPOnly(*dst) {
 		return
 	}
 	switch s.snap.UnservedPort {
@@ -170,6 +169,3 @@ func (s *scene) source(random uint64, r *nexthop.Route, v6 bool) (header.Addr, S
 	}
 	return pool[random%uint64(len(pool))], SourcePool
 }
-
-// stateful says whether only an opening packet makes a flow.
-func stateful(t *header.Tuple) bool { return t.Proto == header.ProtoTCP || t.Proto == header.ProtoSCTP }

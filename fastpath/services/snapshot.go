@@ -295,6 +295,13 @@ func (s *Snapshot) Owned(a header.Addr) AddrFlags {
 	return flags
 }
 
+// VIPOnly says whether an address is a frontend's alone, and none that the node or its
+// connections use.
+func (s *Snapshot) VIPOnly(a header.Addr) bool {
+	const shared = AddrNode | AddrSNAT | AddrLocal
+	return s.Owned(a)&(AddrVIP|shared) == AddrVIP
+}
+
 // Backend finds a backend by ref; nil if it is gone or its index has a new owner.
 func (s *Snapshot) Backend(r BackendRef) *Backend {
 	b := s.backends.at(r.Index())
