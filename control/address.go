@@ -3,6 +3,7 @@ package control
 import (
 	"errors"
 	"net/netip"
+	"strconv"
 	"strings"
 
 	"sluice.dev/sluice/nat/header"
@@ -42,6 +43,25 @@ func trimZeros(s string) string {
 		}
 	}
 	return strings.Join(octets, ".")
+}
+
+// parsePrefix reads a CIDR of a Kubernetes object: blanks around it and host bits
+// in it do no harm, and leading zeros are decimal.
+func parsePrefix(s string) (netip.Prefix, error) {
+	host, bits, found := strings.Cut(strings.TrimSpace(s), "/")
+	n, err := strconv.ParseUint(bits, 10, 8)
+	if !found || err != nil {
+		return netip.Prefix{}, errors.New("is not a CIDR")
+	}
+	a, err := parseAddr(host)
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	p := netip.PrefixFrom(a, int(n))
+	if !p.IsValid() {
+		return netip.Prefix{}, errors.New("is not a CIDR")
+	}
+	return p.Masked(), nil
 }
 
 // unicast says why packets can never be sent to an address, wherever it stands.

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 
-	"sluice.dev/sluice/control/maglev"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/nat/header"
 )
@@ -17,22 +17,28 @@ type port struct {
 	spec     servicePort
 	service  *services.Service // as it is in the snapshot
 	families [2]familySet
+
+	identity  uint64
+	scheduler services.Scheduler
+	turn      *atomic.Uint32 // from the first version on that takes turns
 }
 
 // familySet is a service port's endpoints of one family.
 type familySet struct {
-	members []member // in order of address and port
-	set     *services.EndpointSet
-	table   *sharedTable
-	keep    bool // the members that are local are keep-sources
+	members  []member // in order of address and port
+	sets     [numSets]chosenSet
+	topology services.Topology // what the cluster set follows
+	keep     keepMode
 }
 
 // member is an endpoint of a service port.
 type member struct {
-	addr  header.Addr
-	port  uint16
-	flags services.BackendFlags
-	ref   services.BackendRef
+	addr   header.Addr
+	port   uint16
+	flags  services.BackendFlags
+	hints  hintBits
+	weight uint16
+	ref    services.BackendRef
 }
 
 func compareMembers(a, b member) int {
@@ -45,6 +51,7 @@ type scratch struct {
 	refs    []services.BackendRef
 	names   []string
 	addrs   []header.Addr
+	hints   []hintBits
 }
 
 // build compiles a dirty unit. What did not change in it keeps its identity: a
@@ -53,6 +60,7 @@ func (r *run) build(u *unit) {
 	problems := slices.Concat(u.clashes, r.setUses(u))
 	r.matchPorts(u)
 	for _, p := range u.ports {
+		r.setScheduler(u, p)
 		for f := range p.families {
 			problems = append(problems, r.buildFamily(u, p, f == 1)...)
 		}
@@ -81,7 +89,7 @@ func (r *run) matchPorts(u *unit) {
 			if at >= 0 {
 				p, old[at] = old[at], nil
 			} else {
-				p.id = r.ids.service()
+				p.id, p.identity = r.ids.service(), serviceIdentity(u.key, spec)
 			}
 			p.spec = spec
 			u.ports = append(u.ports, p)
@@ -103,21 +111,38 @@ func (r *run) setServicePort(u *unit, p *port) {
 		}
 	}
 	r.scratch.refs = refs
-	if s := p.service; s != nil && s.Port == p.spec.port && slices.Equal(s.Backends, refs) {
+	topology := [2]services.Topology{p.families[0].topology, p.families[1].topology}
+	if s := p.service; s != nil && s.Port == p.spec.port && s.AffinitySeconds == u.service.affinity &&
+		s.Scheduler == p.scheduler && s.Topology == topology && slices.Equal(s.Backends, refs) {
 		return
 	}
 	p.service = &services.Service{
 		ID: p.id, Namespace: u.key.namespace, Name: u.key.name,
 		PortName: p.spec.name, Proto: p.spec.proto, Port: p.spec.port, Backends: slices.Clone(refs),
+		Identity: p.identity, AffinitySeconds: u.service.affinity,
+		Scheduler: p.scheduler, Topology: topology, Turn: p.turn,
 	}
 	r.builder.SetService(p.service)
 	r.changed = true
 }
 
+// setScheduler takes over what the Service or the configuration says.
+func (r *run) setScheduler(u *unit, p *port) {
+	p.scheduler = r.cfg.Scheduler
+	if s := u.service.scheduler; s != nil {
+		p.scheduler = *s
+	}
+	if p.turn == nil && (p.scheduler == services.RoundRobin || p.scheduler == services.WeightedRoundRobin) {
+		p.turn = new(atomic.Uint32)
+	}
+}
+
 func (r *run) removePort(p *port) {
 	for f := range p.families {
-		r.setMembers(p, &p.families[f], nil, false)
-		r.tables.release(p.families[f].table)
+		r.setMembers(p, &p.families[f], nil, keepNone)
+		for _, s := range p.families[f].sets {
+			r.tables.release(s.table)
+		}
 	}
 	r.builder.DeleteService(p.id)
 	r.ids.retireService(p.id, r.generation)
@@ -174,11 +199,12 @@ func (r *run) buildFamily(u *unit, p *port, v6 bool) (problems []Problem) {
 	if u.service.families[family(v6)] {
 		members = r.merge(u, p.spec, v6)
 	}
-	if short := r.setMembers(p, f, members, u.service.local); short > 0 {
+	n := r.needs(u.service, p.spec, family(v6))
+	if short := r.setMembers(p, f, members, n.keep); short > 0 {
 		problems = append(problems, Problem{Object: u.service.id, Severity: Refused,
 			Message: fmt.Sprintf("%d endpoints have no place among the %d backends of all services together", short, services.MaxBackends)})
 	}
-	return append(problems, r.setSet(u, p, f)...)
+	return append(problems, r.setSets(u, p, f, n)...)
 }
 
 // merge gathers the endpoints of a port from all slices, each once, in order.
@@ -190,15 +216,16 @@ func (r *run) merge(u *unit, sp servicePort, v6 bool) []member {
 		}
 		for _, p := range s.ports {
 			if p.name == sp.name && p.proto == sp.proto {
-				all = r.appendMembers(all, s, p.port)
+				all = r.appendMembers(all, u.service, s, p.port)
 			}
 		}
 	}
 	r.scratch.members = all
 	// Of duplicates the first stays: one that is not terminating before one that
-	// is, then the readier, so that the order of slices does not matter.
+	// is, then the readier, then whichever sorts first in everything that it says, so
+	// that the order of slices does not matter.
 	slices.SortFunc(all, func(a, b member) int {
-		return cmp.Or(compareMembers(a, b), cmp.Compare(rank(b.flags), rank(a.flags)))
+		return cmp.Or(compareMembers(a, b), cmp.Compare(rank(b.flags), rank(a.flags)), cmp.Compare(b.hints, a.hints), cmp.Compare(b.weight, a.weight))
 	})
 	return slices.CompactFunc(all, func(a, b member) bool { return compareMembers(a, b) == 0 })
 }
@@ -213,14 +240,28 @@ func rank(f services.BackendFlags) int {
 	return n
 }
 
-func (r *run) appendMembers(all []member, s *slice, number uint16) []member {
-	for _, e := range s.endpoints {
+func (r *run) appendMembers(all []member, svc *service, s *slice, number uint16) []member {
+	hints := r.hints(s)
+	for i := range s.endpoints {
+		e := &s.endpoints[i]
 		if notBackend(r.own[e.addr].all()) != 0 {
 			continue
 		}
-		m := member{addr: e.addr, port: number, flags: e.flags}
-		if e.node != 0 && s.nodes[e.node-1] == r.cfg.NodeName {
+		m := member{addr: e.addr, port: number, flags: e.flags, weight: svc.weightOf(s, i)}
+		if name := s.node(e); name != "" && name == r.cfg.NodeName {
 			m.flags |= services.BackendLocal
+		}
+		if e.forNodes != 0 {
+			m.hints |= hintedNode | hints[e.forNodes-1]&hintsNode
+		}
+		if e.forZones != 0 {
+			m.hints |= hintedZone | hints[e.forZones-1]&hintsZone
+		}
+		if m.hints&hintsNode != 0 {
+			m.flags |= services.BackendHintNode
+		}
+		if m.hints&hintsZone != 0 {
+			m.flags |= services.BackendHintZone
 		}
 		if len(r.drains) > 0 && (r.drains[Drain{e.addr, 0}] || r.drains[Drain{e.addr, number}]) {
 			m.flags |= services.BackendDrained
@@ -230,9 +271,26 @@ func (r *run) appendMembers(all []member, s *slice, number uint16) []member {
 	return all
 }
 
+// hints says of every hint set of a slice whether it has this node's name and zone.
+func (r *run) hints(s *slice) []hintBits {
+	list := r.scratch.hints[:0]
+	for _, names := range s.hintSets {
+		var h hintBits
+		if slices.Contains(names, r.cfg.NodeName) {
+			h |= hintsNode
+		}
+		if r.zone != "" && slices.Contains(names, r.zone) {
+			h |= hintsZone
+		}
+		list = append(list, h)
+	}
+	r.scratch.hints = list
+	return list
+}
+
 // setMembers makes the backends of a family those of members, whose refs it
 // fills in. It returns how many found no room.
-func (r *run) setMembers(p *port, f *familySet, members []member, keep bool) (short int) {
+func (r *run) setMembers(p *port, f *familySet, members []member, keep keepMode) (short int) {
 	old := f.members
 	if f.keep == keep && slices.EqualFunc(old, members, func(a, b member) bool { b.ref = a.ref; return a == b }) {
 		return 0
@@ -245,10 +303,9 @@ func (r *run) setMembers(p *port, f *familySet, members []member, keep bool) (sh
 			r.changed = true
 		} else {
 			members[at].ref = m.ref
-			if members[at].flags == m.flags {
-				continue
+			if members[at] != m {
+				r.setBackend(p, members[at])
 			}
-			r.setBackend(p, members[at])
 		}
 	}
 	for i := range members {
@@ -271,56 +328,19 @@ func (r *run) setMembers(p *port, f *familySet, members []member, keep bool) (sh
 }
 
 func (r *run) setBackend(p *port, m member) {
-	r.builder.SetBackend(services.Backend{Addr: m.addr, Port: m.port, Proto: p.spec.proto, Flags: m.flags, Ref: m.ref, Service: p.id})
+	r.builder.SetBackend(services.Backend{Addr: m.addr, Port: m.port, Proto: p.spec.proto, Flags: m.flags, Ref: m.ref, Service: p.id, Weight: m.weight})
 	r.changed = true
 }
 
-// setKeeps counts the local members: their replies carry no address of ours, so
-// they are caught by where they come from, whether they take new flows or not.
-func (r *run) setKeeps(p *port, members []member, keep bool, by int32) {
+// setKeeps counts the members whose clients may keep their address: their replies
+// carry no address of ours, so they are caught by where they come from, whether they
+// take new flows or not.
+func (r *run) setKeeps(p *port, members []member, keep keepMode, by int32) {
 	for _, m := range members {
-		if keep && m.flags&services.BackendLocal != 0 {
+		if keep == keepAll || keep == keepLocal && m.flags&services.BackendLocal != 0 {
 			r.countKeep(KeepSource{m.addr, m.port, p.spec.proto}, by)
 		}
 	}
-}
-
-// setSet chooses who takes new flows.
-func (r *run) setSet(u *unit, p *port, f *familySet) (problems []Problem) {
-	chosen, empty := choose(f.members, u.service.local, r.scratch.refs[:0])
-	r.scratch.refs = chosen
-	if over := len(chosen) - maglev.MaxNames; over > 0 {
-		chosen = chosen[:maglev.MaxNames]
-		problems = append(problems, Problem{Object: u.service.id, Severity: Refused,
-			Message: fmt.Sprintf("%d endpoints are more than the %d a service port can have", len(chosen)+over, maglev.MaxNames)})
-	}
-	if f.set != nil && slices.Equal(f.set.Backends, chosen) && f.set.Empty == empty {
-		return problems
-	}
-	before := f.table
-	f.table = nil
-	f.set = &services.EndpointSet{Empty: empty}
-	if len(chosen) > 0 {
-		f.table = r.tables.get(r.names(p, f, chosen), r.cfg.SelectKey)
-		f.set.Backends, f.set.Table = slices.Clone(chosen), f.table.slots
-	}
-	r.tables.release(before)
-	return problems
-}
-
-// names are the identities of backends in Maglev tables: address, port and
-// protocol, which are the same on every gateway.
-func (r *run) names(p *port, f *familySet, chosen []services.BackendRef) []string {
-	names := r.scratch.names[:0]
-	i := 0
-	for _, m := range f.members {
-		if i < len(chosen) && chosen[i] == m.ref {
-			names = append(names, endpointName(m.addr, m.port, p.spec.proto))
-			i++
-		}
-	}
-	r.scratch.names = names
-	return names
 }
 
 // endpointName prints 10.0.0.1:80/TCP, or [2001:db8::1]:80/TCP.
@@ -330,15 +350,6 @@ func endpointName(a header.Addr, port uint16, proto uint8) string {
 	return string(append(b, protocolName(proto)...))
 }
 
-// dropSets makes the next build choose and fill every table anew.
-func (u *unit) dropSets() {
-	for _, p := range u.ports {
-		for f := range p.families {
-			p.families[f].set = nil
-		}
-	}
-}
-
 // faults are what is wrong with the unit's objects by themselves.
 func (u *unit) faults() (problems []Problem) {
 	if u.service != nil {
@@ -346,16 +357,10 @@ func (u *unit) faults() (problems []Problem) {
 			problems = append(problems, f.problem(u.service.id))
 		}
 	}
-	hints := false
 	for _, s := range u.slices {
 		for _, f := range s.faults {
 			problems = append(problems, f.problem(s.id))
 		}
-		hints = hints || s.hints
-	}
-	if hints && u.service.served() && !u.service.local {
-		problems = append(problems, Problem{Object: u.service.id, Severity: Warning,
-			Message: "its EndpointSlices carry topology hints, a preference that is not followed yet: all ready endpoints take traffic"})
 	}
 	return problems
 }

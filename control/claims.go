@@ -27,8 +27,8 @@ func compareClaims(a, b claim) int {
 // who claims one of the same frontends becomes dirty. It must be called before
 // u.service is replaced.
 func (r *run) setClaims(u *unit, now *service) {
-	for _, v := range u.service.servedVIPs() {
-		r.setVIP(v.addr, -1)
+	for _, a := range u.vips {
+		r.setVIP(a, -1)
 	}
 	for _, c := range u.claims {
 		r.claims.remove(c.key, u.num)
@@ -39,8 +39,9 @@ func (r *run) setClaims(u *unit, now *service) {
 		r.touchClaimants(c.key)
 		r.claims.add(c.key, u.num)
 	}
-	for _, v := range now.servedVIPs() {
-		r.setVIP(v.addr, +1)
+	u.vips = r.vipsOf(now)
+	for _, a := range u.vips {
+		r.setVIP(a, +1)
 	}
 }
 
@@ -51,11 +52,20 @@ func (r *run) touchClaimants(k services.FrontendKey) {
 // served says whether anything of a Service is.
 func (s *service) served() bool { return s != nil && s.skip == "" && !s.refused }
 
-func (s *service) servedVIPs() []vip {
+// serves says whether an address of a Service is a frontend here.
+func (r *run) serves(v vip) bool { return v.kind != services.ClusterIP || r.cfg.ClusterIPs }
+
+// vipsOf are the addresses that a Service is reached at.
+func (r *run) vipsOf(s *service) (addrs []header.Addr) {
 	if !s.served() {
 		return nil
 	}
-	return s.vips
+	for _, v := range s.vips {
+		if r.serves(v) {
+			addrs = append(addrs, v.addr)
+		}
+	}
+	return addrs
 }
 
 // claimsOf lists the frontends a Service asks for, in order, and those that it
@@ -75,6 +85,9 @@ func (r *run) claimsOf(s *service) (claims []claim, clashes []Problem) {
 	}
 	for i, p := range s.ports {
 		for _, v := range s.vips {
+			if !r.serves(v) {
+				continue
+			}
 			add(claim{services.FrontendKey{Addr: v.addr, Port: p.port, Proto: p.proto}, v.kind, i}, fmt.Sprintf("spec.ports[%d].port", i))
 		}
 		for f, any := range [2]header.Addr{services.AnyIPv4, services.AnyIPv6} {
@@ -138,11 +151,13 @@ func (r *run) setFrontends(u *unit) (lost []Problem) {
 				Message: fmt.Sprintf("%s %s belongs to Service %s/%s", c.kind, keyString(c.key), w.key.namespace, w.key.name)})
 			continue
 		}
-		p := u.ports[c.port]
-		f := services.Frontend{Key: c.key, Kind: c.kind, Service: p.service,
-			Outside: services.Rule{Set: p.families[family(!is4(c.key.Addr))].set, KeepClient: u.service.local}}
-		f.Pod = f.Outside
 		before, had := r.builder.Settings().FrontendByKey(c.key)
+		f := r.frontend(u, c)
+		if ranges := r.allowed(u.service, c); had && slices.Equal(before.Allowed.List(), ranges) {
+			f.Allowed = before.Allowed
+		} else {
+			f.Allowed = services.NewPrefixes(ranges)
+		}
 		if had && *before == f {
 			continue
 		}
@@ -154,6 +169,18 @@ func (r *run) setFrontends(u *unit) (lost []Problem) {
 		r.changed = true
 	}
 	return lost
+}
+
+// frontend is what a claim that wins becomes, but for who may use it.
+func (r *run) frontend(u *unit, c claim) services.Frontend {
+	p, fam := u.ports[c.port], family(!is4(c.key.Addr))
+	outside, pod := r.policies(u.service, c.kind, fam)
+	sets := &p.families[fam].sets
+	return services.Frontend{
+		Key: c.key, Kind: c.kind, Service: p.service,
+		Outside: services.Rule{Set: sets[outside.set].set, KeepClient: outside.keep},
+		Pod:     services.Rule{Set: sets[pod.set].set, KeepClient: pod.keep},
+	}
 }
 
 func is4(a header.Addr) bool { return a.Is4() }

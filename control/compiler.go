@@ -46,6 +46,7 @@ type CompilerConfig struct {
 // the numbers of services and backends. One goroutine uses it.
 type Compiler struct {
 	cfg    CompilerConfig
+	pods   [2]bool // by family: ClusterCIDRs has one
 	units  map[unitKey]*unit
 	byNum  []*unit // by unit.num
 	free   []int32 // unit numbers
@@ -86,9 +87,10 @@ func (k unitKey) compare(o unitKey) int {
 type unit struct {
 	num      int32
 	key      unitKey
-	service  *service // nil while there are only slices
-	slices   []*slice // by name
-	claims   []claim  // by key: the frontends it asks for
+	service  *service      // nil while there are only slices
+	slices   []*slice      // by name
+	claims   []claim       // by key: the frontends it asks for
+	vips     []header.Addr // that it is counted for in own
 	held     []services.FrontendKey
 	uses     []header.Addr // its endpoints' addresses, in order
 	ports    []*port
@@ -181,6 +183,11 @@ func (c *Compiler) Snapshot() *services.Snapshot { return c.snapshot }
 // Watch makes o hear of the numbers that are given out and taken back from now
 // on. It is called before the first compile.
 func (c *Compiler) Watch(o Owners) { c.ids.owners = o }
+
+// WatchFlows makes busy decide, from now on, whether a backend's number that no
+// snapshot knows any more must wait, because flows of its owner still count under
+// its index. It is called on the compiler's goroutine.
+func (c *Compiler) WatchFlows(busy func(services.BackendRef) bool) { c.ids.busy = busy }
 
 // Release tells the compiler which snapshots are still in use: none older than
 // oldest. Numbers that only older ones know can then be used again.

@@ -1,7 +1,9 @@
 package control_test
 
 import (
+	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -41,7 +43,9 @@ func FuzzManifest(f *testing.F) {
 	f.Add([]byte("apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: Node, metadata: {name: gw-1}}]"))
 	f.Add([]byte("a: &a [*a, *a]"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		tracker, compiler := control.NewTracker(), control.NewCompiler(testConfig())
+		cfg := testConfig()
+		cfg.ClusterIPs, cfg.ClusterCIDRs = true, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}
+		tracker, compiler := control.NewTracker(), control.NewCompiler(cfg)
 		decode := func(name, text string) []control.ObjectID {
 			var batch control.Batch
 			ids, err := files.Decode(control.Source{Kind: "test", Path: name}, []byte(text), &batch)
@@ -91,7 +95,7 @@ func judge(t *testing.T, tracker *control.Tracker, compiler *control.Compiler) {
 		if f.Key.Port == 0 || anyAddr != (f.Kind == services.NodePort) || !anyAddr && illegal(f.Key.Addr) {
 			t.Fatalf("frontend %+v", *f)
 		}
-		for _, r := range f.Outside.Set.Backends {
+		for _, r := range slices.Concat(f.Outside.Set.Backends, f.Pod.Set.Backends) {
 			if b := s.Backend(r); b == nil || b.Flags&services.BackendServing == 0 || b.Proto != f.Key.Proto || b.Addr.Is4() != f.Key.Addr.Is4() {
 				t.Fatalf("frontend %+v sends new flows to %+v", *f, b)
 			}

@@ -20,7 +20,9 @@ type Owners interface {
 // turn, the longest unused first, so that a backend's generation repeats as late
 // as can be.
 type identities struct {
-	owners      Owners // or nil
+	owners      Owners                         // or nil
+	busy        func(services.BackendRef) bool // flows of its owner still count; nil: never
+	waiting     []services.BackendRef          // closed, but busy when they were last asked after
 	backends    recycler[retiredBackend]
 	generations []uint16 // of each backend index's latest use
 	services    recycler[services.ServiceID]
@@ -77,20 +79,43 @@ func (ids *identities) retireService(id services.ServiceID, generation uint64) {
 }
 
 // release takes back what no snapshot from generation oldest on knows, backends
-// before the services they were of.
+// before the services they were of. The index of a backend that is busy waits.
 func (ids *identities) release(oldest uint64) {
-	ids.backends.release(oldest, func(b retiredBackend) uint32 {
+	ids.recheck()
+	ids.backends.release(oldest, func(b retiredBackend) (uint32, bool) {
 		if ids.owners != nil {
 			ids.owners.Close(b.ref, b.service)
 		}
-		return b.ref.Index()
+		if ids.busy != nil && ids.busy(b.ref) {
+			ids.waiting = append(ids.waiting, b.ref)
+			return 0, false
+		}
+		return b.ref.Index(), true
 	})
-	ids.services.release(oldest, func(id services.ServiceID) uint32 {
+	ids.services.release(oldest, func(id services.ServiceID) (uint32, bool) {
 		if ids.owners != nil {
 			ids.owners.Forget(id)
 		}
-		return uint32(id)
+		return uint32(id), true
 	})
+}
+
+// maxRecheck bounds the indexes that one release asks after again, because a flow can
+// live for days.
+const maxRecheck = 64
+
+// recheck frees waiting indexes that are no longer busy; the others go to the back.
+func (ids *identities) recheck() {
+	n := min(len(ids.waiting), maxRecheck)
+	asked := ids.waiting[:n]
+	ids.waiting = ids.waiting[n:]
+	for _, ref := range asked {
+		if ids.busy(ref) {
+			ids.waiting = append(ids.waiting, ref)
+		} else {
+			ids.backends.free = append(ids.backends.free, ref.Index())
+		}
+	}
 }
 
 // recycler hands out numbers below a limit, and again those given back.
@@ -123,12 +148,14 @@ func (r *recycler[T]) retire(what T, generation uint64) {
 	r.retired = append(r.retired, retired[T]{what, generation})
 }
 
-// release frees what was retired in generations up to oldest: every snapshot in
-// use is that one or a later one.
-func (r *recycler[T]) release(oldest uint64, number func(T) uint32) {
+// release frees what was retired in generations up to oldest, unless number says
+// that somebody else will: every snapshot in use is that one or a later one.
+func (r *recycler[T]) release(oldest uint64, number func(T) (uint32, bool)) {
 	n := 0
 	for n < len(r.retired) && r.retired[n].generation <= oldest {
-		r.free = append(r.free, number(r.retired[n].what))
+		if i, ok := number(r.retired[n].what); ok {
+			r.free = append(r.free, i)
+		}
 		n++
 	}
 	r.retired = r.retired[n:]

@@ -78,8 +78,10 @@ func tableUsers(c *Compiler) (known, are int) {
 	for _, u := range c.units {
 		for _, p := range u.ports {
 			for _, f := range p.families {
-				if f.table != nil {
-					are++
+				for _, s := range f.sets {
+					if s.table != nil {
+						are++
+					}
 				}
 			}
 		}

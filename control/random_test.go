@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -54,14 +55,34 @@ func (w world) service(name string) *corev1.Service {
 	if w.chance(30) {
 		s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 	}
-	if w.chance(5) {
-		s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+	if w.chance(30) {
+		p := []corev1.ServiceInternalTrafficPolicy{corev1.ServiceInternalTrafficPolicyLocal, corev1.ServiceInternalTrafficPolicyCluster, "bad"}[w.one(3)]
+		s.Spec.InternalTrafficPolicy = &p
 	}
-	if w.chance(5) {
+	if w.chance(20) {
+		s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+		if w.chance(50) {
+			seconds := int32(w.one(3) * 100)
+			s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds}}
+		}
+	}
+	for range w.one(3) * w.one(2) {
+		s.Spec.LoadBalancerSourceRanges = append(s.Spec.LoadBalancerSourceRanges,
+			[]string{"192.0.2.0/24", " 198.51.100.0/24", "0.0.0.0/0", "2001:db8::/32", "::/0", "bad", "bad::x/1"}[w.one(7)])
+	}
+	s.Annotations = w.annotations()
+	switch w.one(12) {
+	case 0:
 		s.Spec.ClusterIP = corev1.ClusterIPNone
+	case 1:
+		s.UID = "seen"
+	case 2, 3, 4:
+		s.Spec.ClusterIPs = []string{fmt.Sprintf("10.96.0.%d", 1+w.one(6)), fmt.Sprintf("fd00::%d", 1+w.one(6))}[:1+w.one(2)]
+	case 5:
+		s.Spec.ClusterIPs = []string{w.vip()}
 	}
 	for i := range 1 + w.one(3) {
-		p := corev1.ServicePort{Name: string(rune('a' + i)), Port: int32(80 + w.one(3)), Protocol: []corev1.Protocol{"TCP", "UDP"}[w.one(2)]}
+		p := corev1.ServicePort{Name: string(rune('a' + i)), Port: int32(80 + w.one(3)), Protocol: []corev1.Protocol{"TCP", "UDP", "SCTP"}[w.one(3)]}
 		if w.chance(40) {
 			p.NodePort = int32(30000 + w.one(3))
 		}
@@ -76,13 +97,50 @@ func (w world) service(name string) *corev1.Service {
 	return s
 }
 
+// annotations are those that the compiler reads.
+func (w world) annotations() map[string]string {
+	a := map[string]string{}
+	if w.chance(30) {
+		a["sluice.dev/scheduler"] = append(services.SchedulerNames(), "bad")[w.Uint64N(uint64(services.NumSchedulers)+1)]
+	}
+	if w.chance(20) {
+		a["sluice.dev/weights"] = []string{"10.0.0.0/29=3", "node:gw-1=0", "zone:a=2,zone:b=5", "10.0.0.3=65535,10.0.0.4=0", "bad=1", "10.0.0.0/8=x, 0.0.0.0/0=7"}[w.one(6)]
+	}
+	return a
+}
+
+// node is one of two gateways, in a zone or not.
+func (w world) node(name string) *corev1.Node {
+	n := &corev1.Node{}
+	n.Name = name
+	if w.chance(70) {
+		n.Labels = map[string]string{corev1.LabelTopologyZone: []string{"a", "b"}[w.one(2)]}
+	}
+	return n
+}
+
+func (w world) hints() *discoveryv1.EndpointHints {
+	h := &discoveryv1.EndpointHints{}
+	for range w.one(3) {
+		h.ForZones = append(h.ForZones, discoveryv1.ForZone{Name: []string{"a", "b", "c"}[w.one(3)]})
+	}
+	for range w.one(2) {
+		h.ForNodes = append(h.ForNodes, discoveryv1.ForNode{Name: []string{"gw-1", "gw-2"}[w.one(2)]})
+	}
+	return h
+}
+
 func (w world) slice(name string) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4}
 	s.Name, s.Namespace = name, "default"
 	s.Labels = map[string]string{discoveryv1.LabelServiceName: fmt.Sprintf("svc-%d", w.one(8))}
 	for i := range w.one(3) {
-		name, number, protocol := string(rune('a'+i)), int32(8080+w.one(2)), []corev1.Protocol{"TCP", "UDP"}[w.one(2)]
+		name, number, protocol := string(rune('a'+i)), int32(8080+w.one(2)), []corev1.Protocol{"TCP", "UDP", "SCTP"}[w.one(3)]
 		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: &name, Port: &number, Protocol: &protocol})
+	}
+	hinted := w.chance(50)
+	if w.chance(30) {
+		s.Annotations = w.annotations()
 	}
 	for range w.one(6) {
 		e := discoveryv1.Endpoint{Addresses: []string{w.addr()}}
@@ -96,6 +154,12 @@ func (w world) slice(name string) *discoveryv1.EndpointSlice {
 			node := []string{"gw-1", "gw-2"}[w.one(2)]
 			e.NodeName = &node
 		}
+		if hinted || w.chance(10) {
+			e.Hints = w.hints()
+		}
+		if w.chance(30) {
+			e.Zone = &[]string{"a", "b"}[w.one(2)]
+		}
 		s.Endpoints = append(s.Endpoints, e)
 	}
 	return s
@@ -108,9 +172,14 @@ func (w world) step(t *control.Tracker) {
 	if w.chance(30) {
 		kind, name = control.KindService, fmt.Sprintf("svc-%d", w.one(8))
 	}
+	if w.chance(3) {
+		kind, name = control.KindNode, fmt.Sprintf("gw-%d", 1+w.one(2))
+	}
 	switch {
 	case w.chance(25):
-		t.Delete(from, control.ObjectID{Kind: kind, Namespace: "default", Name: name})
+		t.Delete(from, control.ObjectID{Kind: kind, Namespace: map[bool]string{false: "default"}[kind == control.KindNode], Name: name})
+	case kind == control.KindNode:
+		t.Upsert(from, w.node(name))
 	case kind == control.KindService:
 		t.Upsert(from, w.service(name))
 	default:
@@ -170,6 +239,9 @@ func TestIncrementalEqualsFull(t *testing.T) {
 			cfg.SNAT4 = testConfig().NodeAddresses[w.one(2):][:1]
 			cfg.NodeAddresses = testConfig().NodeAddresses[:w.one(3)]
 			cfg.LocalAddresses = testConfig().NodeAddresses[:w.one(3)]
+			cfg.ClusterIPs, cfg.MasqueradeAll, cfg.StrictSourceRanges = w.chance(70), w.chance(30), w.chance(50)
+			cfg.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16"), netip.MustParsePrefix("fd01::/64")}[:w.one(3)]
+			cfg.Scheduler = services.Scheduler(w.Uint64N(uint64(services.NumSchedulers)))
 			apply(compiler.Configure(cfg))
 		case w.chance(2):
 			d := control.Drain{Addr: header.AddrFrom4([4]byte{10, 0, 0, byte(1 + w.one(24))}), Port: uint16(8080*w.one(2) + w.one(2))}

@@ -36,28 +36,22 @@ func section(b *strings.Builder, title string, lines []string) {
 	}
 }
 
+// renderFrontends writes what is not the usual only where it is not: pods that
+// get something else than outside clients, who is allowed, affinity, schedulers and
+// hints.
 func renderFrontends(s *services.Snapshot, tables bool) (lines []string) {
 	s.Frontends(func(f *services.Frontend) bool {
-		verdict := map[services.Empty]string{services.EmptyReject: "reject", services.EmptyDrop: "drop"}[f.Outside.Set.Empty]
-		var to []string
-		for _, r := range f.Outside.Set.Backends {
-			be := s.Backend(r)
-			to = append(to, hostPort(be.Addr, be.Port))
+		line := fmt.Sprintf("%s %s %s%s", key(f.Key), f.Kind, serviceName(f.Service), renderService(f))
+		if f.Allowed != nil {
+			line += fmt.Sprintf(" from %v", f.Allowed.List())
 		}
-		if len(to) > 0 {
-			verdict = "-> " + strings.Join(to, " ")
+		outside, pods := renderRule(s, &f.Outside, tables), renderRule(s, &f.Pod, tables)
+		line += outside
+		if pods != outside {
+			line += ", pods" + pods
 		}
-		keep := ""
-		if f.Outside.KeepClient {
-			keep = " keep-client"
-		}
-		line := fmt.Sprintf("%s %s %s%s %s", key(f.Key), f.Kind, serviceName(f.Service), keep, verdict)
 		if tables {
-			h := fnv.New64a()
-			for _, slot := range f.Outside.Set.Table {
-				h.Write([]byte{byte(slot), byte(slot >> 8)})
-			}
-			line += fmt.Sprintf(" table %d/%x", len(f.Outside.Set.Table), h.Sum64())
+			line += fmt.Sprintf(" identity %x", f.Service.Identity)
 		}
 		lines = append(lines, line)
 		return true
@@ -66,13 +60,55 @@ func renderFrontends(s *services.Snapshot, tables bool) (lines []string) {
 	return lines
 }
 
+func renderService(f *services.Frontend) (line string) {
+	if n := f.Service.AffinitySeconds; n != 0 {
+		line += fmt.Sprintf(" affinity %ds", n)
+	}
+	if f.Service.Scheduler != services.Maglev {
+		line += " " + f.Service.Scheduler.String()
+	}
+	topology := f.Service.Topology[0]
+	if !f.Key.Addr.Is4() {
+		topology = f.Service.Topology[1]
+	}
+	return line + map[services.Topology]string{services.TopologyZone: " hints-zone", services.TopologyNode: " hints-node"}[topology]
+}
+
+func renderRule(s *services.Snapshot, r *services.Rule, tables bool) (line string) {
+	if r.KeepClient {
+		line = " keep-client"
+	}
+	if len(r.Set.Backends) == 0 {
+		return line + map[services.Empty]string{services.EmptyReject: " reject", services.EmptyDrop: " drop"}[r.Set.Empty]
+	}
+	line += " ->"
+	for i, ref := range r.Set.Backends {
+		be := s.Backend(ref)
+		line += " " + hostPort(be.Addr, be.Port)
+		if r.Set.Weights != nil {
+			line += fmt.Sprintf("*%d", r.Set.Weights[i])
+		}
+	}
+	if tables {
+		h := fnv.New64a()
+		for _, slot := range r.Set.Table {
+			h.Write([]byte{byte(slot), byte(slot >> 8)})
+		}
+		line += fmt.Sprintf(" table %d/%x", len(r.Set.Table), h.Sum64())
+	}
+	return line
+}
+
 func renderBackends(s *services.Snapshot) (lines []string) {
 	s.Backends(func(b *services.Backend) bool {
 		line := fmt.Sprintf("%s %s/%s", serviceName(s.Service(b.Service)), hostPort(b.Addr, b.Port), proto(b.Proto))
-		for i, name := range []string{"serving", "ready", "terminating", "local", "drained"} {
+		for i, name := range []string{"serving", "ready", "terminating", "local", "drained", "hinted-node", "hinted-zone"} {
 			if b.Flags>>i&1 != 0 {
 				line += " " + name
 			}
+		}
+		if b.Weight != 1 {
+			line += fmt.Sprintf(" weight %d", b.Weight)
 		}
 		if !slices.Contains(s.Service(b.Service).Backends, b.Ref) {
 			line += " NOT LISTED BY ITS SERVICE"

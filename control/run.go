@@ -61,6 +61,11 @@ func (r *run) configure(old CompilerConfig, cfg *CompilerConfig) {
 	s.SelectKey, s.UnservedPort, s.SNATPorts = cfg.SelectKey, cfg.UnservedPort, cfg.SNATPorts
 	s.SNAT4, s.SNAT6 = slices.Clone(cfg.SNAT4), slices.Clone(cfg.SNAT6)
 	s.SNATByRoute4, s.SNATByRoute6 = cfg.SNATByRoute4, cfg.SNATByRoute6
+	s.Pods, s.RetryOther = services.NewPrefixes(slices.Clone(cfg.ClusterCIDRs)), cfg.RetryOther
+	r.pods = [2]bool{}
+	for _, p := range cfg.ClusterCIDRs {
+		r.pods[family(p.Addr().Is6())] = true
+	}
 	r.changed = true
 	for _, a := range old.addresses() {
 		r.setFlags(a, 0)

@@ -23,8 +23,8 @@ import (
 var update = flag.Bool("update", false, "write what was got into testdata")
 
 // A scenario is a txtar file: what it shows, a gateway, and steps. Step N applies
-// the manifests N/*.yaml together (a file of one line "gone" is deleted), then the
-// commands in N/do, and must lead to N/want.
+// the manifests N/*.yaml together (a file of one line "gone" is deleted), under a new
+// gateway if there is an N/gateway, then the commands in N/do, and must lead to N/want.
 func TestScenarios(t *testing.T) {
 	paths, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(paths) == 0 {
@@ -94,6 +94,9 @@ func (s *scenario) step(t *testing.T, a *txtar.Archive, dir string) string {
 		}
 	}
 	s.tracker.Apply(&batch)
+	if gateway := section0(a, dir+"gateway"); gateway != "" {
+		s.compiler.Configure(parseGateway(t, gateway))
+	}
 	snapshot, problems, steer := s.compiler.Compile(s.tracker.Changes())
 	if do := section0(a, dir+"do"); do != "" {
 		for line := range strings.Lines(do) {
@@ -152,7 +155,8 @@ func (s *scenario) do(t *testing.T, words []string) {
 	}
 }
 
-// parseGateway reads lines of "name value...": node, address, snat, snat-ports FIRST COUNT.
+// parseGateway reads lines of "name value...": node, address, local, snat, snat-ports
+// FIRST COUNT, cluster-ips, cluster-cidr, masquerade-all, strict-source-ranges, scheduler.
 func parseGateway(t *testing.T, text string) (cfg control.CompilerConfig) {
 	for line := range strings.Lines(text) {
 		w := strings.Fields(line)
@@ -173,6 +177,16 @@ func parseGateway(t *testing.T, text string) (cfg control.CompilerConfig) {
 			first, _ := strconv.Atoi(w[1])
 			count, _ := strconv.Atoi(w[2])
 			cfg.SNATPorts = services.PortRange{First: uint16(first), Count: uint16(count)}
+		case "cluster-ips":
+			cfg.ClusterIPs = true
+		case "cluster-cidr":
+			cfg.ClusterCIDRs = append(cfg.ClusterCIDRs, netip.MustParsePrefix(w[1]))
+		case "masquerade-all":
+			cfg.MasqueradeAll = true
+		case "strict-source-ranges":
+			cfg.StrictSourceRanges = true
+		case "scheduler":
+			cfg.Scheduler, _ = services.ParseScheduler(w[1])
 		default:
 			t.Fatalf("gateway: %q", line)
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,13 +23,19 @@ type service struct {
 	created  int64 // Unix seconds; math.MaxInt64 where the object does not say
 	families [2]bool
 	local    bool   // external traffic policy Local, where it is effective
+	inner    bool   // internal traffic policy Local
 	skip     string // why kube-proxy would not look at it, if so
 	// healthPort is spec.healthCheckNodePort where it is effective, else 0.
 	healthPort uint16
 	refused    bool // it uses something not honoured: none of it is served
 	ports      []servicePort
-	vips       []vip
-	faults     []fault
+	vips       []vip // in order of address, ClusterIPs among them
+	// ranges are spec.loadBalancerSourceRanges by family; none is everybody.
+	ranges    [2][]netip.Prefix
+	affinity  uint32              // seconds; 0 is none
+	scheduler *services.Scheduler // nil: the configuration's
+	weights   weightRules
+	faults    []fault
 }
 
 // servicePort is one of spec.ports. Its identity is name and protocol.
@@ -73,9 +80,13 @@ func family(v6 bool) int {
 }
 
 func (s *service) equal(o *service) bool {
-	return s.id == o.id && s.created == o.created && s.families == o.families && s.local == o.local &&
-		s.skip == o.skip && s.healthPort == o.healthPort && s.refused == o.refused && slices.Equal(s.ports, o.ports) && slices.Equal(s.vips, o.vips) && slices.Equal(s.faults, o.faults)
+	return s.id == o.id && s.created == o.created && s.families == o.families && s.local == o.local && s.inner == o.inner &&
+		s.skip == o.skip && s.healthPort == o.healthPort && s.refused == o.refused && slices.Equal(s.ports, o.ports) && slices.Equal(s.vips, o.vips) &&
+		slices.Equal(s.ranges[0], o.ranges[0]) && slices.Equal(s.ranges[1], o.ranges[1]) && s.affinity == o.affinity &&
+		equalPointees(s.scheduler, o.scheduler) && slices.Equal(s.weights, o.weights) && slices.Equal(s.faults, o.faults)
 }
+
+func equalPointees[T comparable](a, b *T) bool { return a == b || a != nil && b != nil && *a == *b }
 
 // trimService keeps what is needed of a Service. Malformed means that no API
 // server would have taken it; the object's last good version then stays.
@@ -91,7 +102,9 @@ func trimService(in *corev1.Service) (s *service, malformed []fault) {
 	malformed = append(malformed, s.readPorts(in.Spec.Ports)...)
 	malformed = append(malformed, s.readFamilies(&in.Spec)...)
 	malformed = append(malformed, s.readPolicy(&in.Spec)...)
-	s.readUnhonoured(&in.Spec)
+	malformed = append(malformed, s.readAffinity(&in.Spec)...)
+	malformed = append(malformed, s.readRanges(&in.Spec)...)
+	s.readScheduling(in.Annotations)
 	s.healthPort = healthPort(&in.Spec)
 	s.readAddresses(in)
 	return s, malformed
@@ -108,6 +121,8 @@ func skipService(in *corev1.Service) string {
 		return "type ExternalName"
 	case in.Spec.ClusterIP == corev1.ClusterIPNone || slices.Contains(in.Spec.ClusterIPs, corev1.ClusterIPNone):
 		return "headless"
+	case in.UID != "" && in.Spec.ClusterIP == "" && len(in.Spec.ClusterIPs) == 0:
+		return "no ClusterIP" // as the API server has it; a manifest has neither
 	}
 	return ""
 }
@@ -161,9 +176,9 @@ func (s *service) readPorts(ports []corev1.ServicePort) (malformed []fault) {
 // readFamilies: a family is served if the Service has a ClusterIP of it. A
 // manifest that no API server has seen has none; it says spec.ipFamilies.
 func (s *service) readFamilies(spec *corev1.ServiceSpec) (malformed []fault) {
-	ips, field := spec.ClusterIPs, "spec.clusterIPs[%d]"
-	if len(ips) == 0 && spec.ClusterIP != "" {
-		ips, field = []string{spec.ClusterIP}, "spec.clusterIP"
+	ips, field := clusterIPs(spec), "spec.clusterIPs[%d]"
+	if len(spec.ClusterIPs) == 0 {
+		field = "spec.clusterIP"
 	}
 	for i, ip := range ips {
 		a, err := parseAddr(ip)
@@ -191,50 +206,8 @@ func (s *service) readFamilies(spec *corev1.ServiceSpec) (malformed []fault) {
 	return nil
 }
 
-func (s *service) readPolicy(spec *corev1.ServiceSpec) (malformed []fault) {
-	switch spec.Type {
-	case "", corev1.ServiceTypeClusterIP:
-		// A ClusterIP service is reached from outside only by external IPs.
-		s.local = len(spec.ExternalIPs) > 0
-	case corev1.ServiceTypeNodePort, corev1.ServiceTypeLoadBalancer:
-		s.local = true
-	default:
-		malformed = append(malformed, refuse("spec.type", "%q is not a Service type", spec.Type))
-	}
-	switch spec.ExternalTrafficPolicy {
-	case "", corev1.ServiceExternalTrafficPolicyCluster:
-		s.local = false
-	case corev1.ServiceExternalTrafficPolicyLocal:
-	default:
-		malformed = append(malformed, refuse("spec.externalTrafficPolicy", "%q is none of Cluster and Local", spec.ExternalTrafficPolicy))
-	}
-	return malformed
-}
-
-// readUnhonoured finds the fields that would be served wrong.
-func (s *service) readUnhonoured(spec *corev1.ServiceSpec) {
-	var faults []fault
-	for i, p := range spec.Ports {
-		if p.Protocol == corev1.ProtocolSCTP {
-			faults = append(faults, refuse(fmt.Sprintf("spec.ports[%d].protocol", i), "SCTP is not supported yet"))
-		}
-	}
-	switch spec.SessionAffinity {
-	case "", corev1.ServiceAffinityNone:
-	default:
-		faults = append(faults, refuse("spec.sessionAffinity", "%q is not supported yet", spec.SessionAffinity))
-	}
-	if len(spec.LoadBalancerSourceRanges) > 0 {
-		faults = append(faults, refuse("spec.loadBalancerSourceRanges", "is not supported yet; serving without it would admit everybody"))
-	}
-	s.refused = s.refused || len(faults) > 0
-	s.faults = append(s.faults, faults...)
-	if spec.HealthCheckNodePort != 0 {
-		s.faults = append(s.faults, fault{"spec.healthCheckNodePort", fmt.Sprintf("port %d is not answered by Sluice yet; packets for it pass to the kernel", spec.HealthCheckNodePort), Warning})
-	}
-}
-
-// readAddresses keeps the VIPs and external IPs of the families that are served.
+// readAddresses keeps the VIPs, external IPs and ClusterIPs of the families that
+// are served. An address that is several of these is the first.
 func (s *service) readAddresses(in *corev1.Service) {
 	kinds := map[header.Addr]services.FrontendKind{}
 	add := func(field, text string, kind services.FrontendKind) {
@@ -260,9 +233,19 @@ func (s *service) readAddresses(in *corev1.Service) {
 	for _, ip := range in.Spec.ExternalIPs {
 		add("spec.externalIPs", ip, services.ExternalIP)
 	}
+	for _, ip := range clusterIPs(&in.Spec) {
+		add("spec.clusterIPs", ip, services.ClusterIP)
+	}
 	for _, addr := range slices.SortedFunc(maps.Keys(kinds), compareAddrs) {
 		s.vips = append(s.vips, vip{addr, kinds[addr]})
 	}
+}
+
+func clusterIPs(spec *corev1.ServiceSpec) []string {
+	if len(spec.ClusterIPs) == 0 && spec.ClusterIP != "" {
+		return []string{spec.ClusterIP}
+	}
+	return spec.ClusterIPs
 }
 
 func idOf(kind, namespace, name string) ObjectID {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -19,10 +20,13 @@ type slice struct {
 	id        ObjectID
 	service   string // name; "" if the slice belongs to none that is served
 	v6        bool
-	hints     bool
+	hints     bool // hintSets has one
 	ports     []slicePort
-	nodes     []string // what endpoint.node indexes
+	nodes     []string   // what endpoint.node indexes
+	zones     []string   // what endpoint.zone indexes
+	hintSets  [][]string // what endpoint.forNodes and forZones index: names in order
 	endpoints []endpoint
+	weights   []int32 // of endpoints, by the slice's annotation; -1 where it is silent, nil without one
 	faults    []fault
 	// trigger is when what made this version happened (annotation
 	// endpoints.kubernetes.io/last-change-trigger-time), in nanoseconds since 1970; 0 if
@@ -36,10 +40,12 @@ type slicePort struct {
 	port  uint16
 }
 
+// endpoint names what is in its slice's lists by one more than the index; 0 is nothing.
 type endpoint struct {
-	addr  header.Addr
-	node  uint16 // one more than the index in slice.nodes; 0 where none is named
-	flags services.BackendFlags
+	addr               header.Addr
+	node, zone         uint16
+	forNodes, forZones uint16
+	flags              services.BackendFlags
 }
 
 // maxSliceEndpoints is the API's own bound (discovery/v1 EndpointSlice.endpoints).
@@ -47,7 +53,8 @@ const maxSliceEndpoints = 1000
 
 func (s *slice) equal(o *slice) bool {
 	return s.id == o.id && s.service == o.service && s.v6 == o.v6 && s.hints == o.hints &&
-		slices.Equal(s.ports, o.ports) && slices.Equal(s.nodes, o.nodes) &&
+		slices.Equal(s.ports, o.ports) && slices.Equal(s.nodes, o.nodes) && slices.Equal(s.zones, o.zones) &&
+		slices.EqualFunc(s.hintSets, o.hintSets, slices.Equal) && slices.Equal(s.weights, o.weights) &&
 		slices.Equal(s.endpoints, o.endpoints) && slices.Equal(s.faults, o.faults)
 }
 
@@ -74,7 +81,7 @@ func trimSlice(in *discoveryv1.EndpointSlice) (s *slice, malformed []fault) {
 	}
 	s.service = in.Labels[discoveryv1.LabelServiceName]
 	malformed = append(malformed, s.readPorts(in.Ports)...)
-	s.readEndpoints(in.Endpoints)
+	s.readEndpoints(in)
 	return s, malformed
 }
 
@@ -107,33 +114,83 @@ func (s *slice) readPorts(ports []discoveryv1.EndpointPort) (malformed []fault) 
 	return malformed
 }
 
-func (s *slice) readEndpoints(endpoints []discoveryv1.Endpoint) {
-	nodes := map[string]uint16{}
-	s.endpoints = make([]endpoint, 0, len(endpoints))
-	for i := range endpoints {
-		in := &endpoints[i]
-		if len(in.Addresses) == 0 {
+func (s *slice) readEndpoints(in *discoveryv1.EndpointSlice) {
+	rules, faults := readWeights(in.Annotations)
+	s.faults = append(s.faults, faults...)
+	nodes, zones, hints := map[string]uint16{}, map[string]uint16{}, map[string]uint16{}
+	s.endpoints = make([]endpoint, 0, len(in.Endpoints))
+	for i := range in.Endpoints {
+		from := &in.Endpoints[i]
+		if len(from.Addresses) == 0 {
 			s.faults = append(s.faults, refuse(fmt.Sprintf("endpoints[%d].addresses", i), "is empty"))
 			continue
 		}
-		addr, err := servable(in.Addresses[0], s.v6)
+		addr, err := servable(from.Addresses[0], s.v6)
 		if err != nil {
-			s.faults = append(s.faults, refuse(fmt.Sprintf("endpoints[%d].addresses[0]", i), "%q %v", in.Addresses[0], err))
+			s.faults = append(s.faults, refuse(fmt.Sprintf("endpoints[%d].addresses[0]", i), "%q %v", from.Addresses[0], err))
 			continue
 		}
-		e := endpoint{addr: addr, flags: conditions(&in.Conditions)}
-		if in.NodeName != nil {
-			n, known := nodes[*in.NodeName]
-			if !known {
-				s.nodes = append(s.nodes, *in.NodeName)
-				n = uint16(len(s.nodes))
-				nodes[*in.NodeName] = n
-			}
-			e.node = n
+		e := endpoint{addr: addr, flags: conditions(&from.Conditions)}
+		if from.NodeName != nil {
+			e.node = intern(&s.nodes, nodes, *from.NodeName, *from.NodeName)
 		}
-		s.hints = s.hints || in.Hints != nil && len(in.Hints.ForZones)+len(in.Hints.ForNodes) > 0
+		if from.Zone != nil {
+			e.zone = intern(&s.zones, zones, *from.Zone, *from.Zone)
+		}
+		if from.Hints != nil {
+			e.forNodes = s.hintSet(hints, forNodes(from.Hints))
+			e.forZones = s.hintSet(hints, forZones(from.Hints))
+		}
+		if rules != nil {
+			s.weights = append(s.weights, rules.weight(addr, s.node(&e), s.zone(&e)))
+		}
 		s.endpoints = append(s.endpoints, e)
 	}
+	s.hints = len(s.hintSets) > 0
+}
+
+// intern returns what an endpoint says for v, which is put into the list once by its key.
+func intern[T any](list *[]T, known map[string]uint16, key string, v T) uint16 {
+	n, ok := known[key]
+	if !ok {
+		*list = append(*list, v)
+		n = uint16(len(*list))
+		known[key] = n
+	}
+	return n
+}
+
+func (s *slice) hintSet(known map[string]uint16, names []string) uint16 {
+	if len(names) == 0 {
+		return 0
+	}
+	slices.Sort(names)
+	return intern(&s.hintSets, known, strings.Join(names, "\x00"), names)
+}
+
+func forNodes(h *discoveryv1.EndpointHints) (names []string) {
+	for _, n := range h.ForNodes {
+		names = append(names, n.Name)
+	}
+	return names
+}
+
+func forZones(h *discoveryv1.EndpointHints) (names []string) {
+	for _, z := range h.ForZones {
+		names = append(names, z.Name)
+	}
+	return names
+}
+
+// node and zone are the names that an endpoint has; "" where it has none.
+func (s *slice) node(e *endpoint) string { return named(s.nodes, e.node) }
+func (s *slice) zone(e *endpoint) string { return named(s.zones, e.zone) }
+
+func named(list []string, n uint16) string {
+	if n == 0 {
+		return ""
+	}
+	return list[n-1]
 }
 
 // conditions applies the API's defaults: ready and serving unless it says not,

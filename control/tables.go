@@ -3,10 +3,29 @@ package control
 import (
 	"slices"
 
-	"sluice.dev/sluice/control/maglev"
+	"sluice.dev/sluice/fastpath/services"
 )
 
-// tableStore keeps one copy of equal Maglev tables: those of all sets of one
+// tableKind is what the table of an EndpointSet lists.
+type tableKind uint8
+
+const (
+	noTable   tableKind = iota // all backends are equal or compared
+	hashTable                  // the backend of each slot of a Maglev table
+	turnTable                  // whose turn it is
+)
+
+func tableOf(s services.Scheduler) tableKind {
+	switch s {
+	case services.Maglev, services.SourceHash, services.DestinationHash, services.Random:
+		return hashTable
+	case services.WeightedRoundRobin:
+		return turnTable
+	}
+	return noTable
+}
+
+// tableStore keeps one copy of equal tables: those of all sets of one
 // backend, and those of services with the same endpoints.
 type tableStore map[uint64][]*sharedTable
 
@@ -17,9 +36,11 @@ type sharedTable struct {
 	users int
 }
 
-// get returns the table of a set's backends. The caller releases it.
-func (ts tableStore) get(names []string, seed [2]uint64) *sharedTable {
-	slots := maglev.Table(names, nil, seed, maglev.Size(len(names)))
+// get returns the table with these slots; nil if there are none. The caller releases it.
+func (ts tableStore) get(slots []uint16) *sharedTable {
+	if len(slots) == 0 {
+		return nil
+	}
 	sum := checksum(slots)
 	for _, t := range ts[sum] {
 		if slices.Equal(t.slots, slots) {
@@ -30,6 +51,13 @@ func (ts tableStore) get(names []string, seed [2]uint64) *sharedTable {
 	t := &sharedTable{slots, sum, 1}
 	ts[sum] = append(ts[sum], t)
 	return t
+}
+
+// share counts one more user. Nil is shared without effect.
+func (ts tableStore) share(t *sharedTable) {
+	if t != nil {
+		t.users++
+	}
 }
 
 // release forgets a table with its last user. Nil is released without effect.
