@@ -22,7 +22,8 @@ type Service struct {
 	UDP         bool
 	VIPs        []string
 	ExternalIPs []string
-	Local       bool // external traffic policy
+	Local       bool  // external traffic policy
+	HealthCheck int32 // node port; needs Local
 	Endpoints   []Endpoint
 }
 
@@ -85,6 +86,7 @@ func (s *Service) objects() []any {
 	}
 	if s.Local {
 		svc.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+		svc.Spec.HealthCheckNodePort = s.HealthCheck
 	}
 	for _, ip := range s.VIPs {
 		svc.Status.LoadBalancer.Ingress = append(svc.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: ip})

@@ -1,0 +1,94 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/topo"
+)
+
+const healthPort = 32100
+
+// TestHealthCheckNodePort: what is sent to a Service's health check node port goes past
+// the workers to the daemon's own listener, from outside and in both families.
+func TestHealthCheckNodePort(t *testing.T) {
+	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
+	pods := gate.Service{Name: "pods", Port: 81, NodePort: 30081, VIPs: []string{keepVIP4, keepVIP6}, Local: true, HealthCheck: healthPort}
+	pods.Endpoints = append(l.serveLocally(), endpoints(l.Backends...)...)
+	l.apply(pods)
+	l.applied()
+	gateways := []netip.Addr{l.Gateway.Addr4(), l.Gateway.Addr6()}
+	const body = "{\n\t\"service\": {\n\t\t\"namespace\": \"default\",\n\t\t\"name\": \"pods\"\n\t},\n\t\"localEndpoints\": %d,\n\t\"serviceProxyHealthy\": true\n}"
+	for _, a := range gateways {
+		l.awaitHealth(netip.AddrPortFrom(a, healthPort), "/", 200, fmt.Sprintf(body, 1))
+		l.awaitHealth(netip.AddrPortFrom(a, 10256), "/healthz", 200, `"healthy":true`)
+		l.awaitHealth(netip.AddrPortFrom(a, 10256), "/livez", 200, `"status":{"IPv4":{`)
+	}
+
+	pods.Endpoints = endpoints(l.Backends...)
+	l.apply(pods)
+	for _, a := range gateways {
+		l.awaitHealth(netip.AddrPortFrom(a, healthPort), "/", 503, fmt.Sprintf(body, 0))
+	}
+
+	pods.Local = false // and so the port is not the Service's any more
+	l.apply(pods)
+	l.within("the port to close", func() bool {
+		_, _, err := l.health(netip.AddrPortFrom(gateways[0], healthPort), "/")
+		return err != nil
+	})
+}
+
+// TestHealthWhileDraining: load balancers hear of the end before it comes.
+func TestHealthWhileDraining(t *testing.T) {
+	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}, options: "drain: {timeout: 30s}\n"})
+	at10256 := netip.AddrPortFrom(l.Gateway.Addr4(), 10256)
+	l.awaitHealth(at10256, "/healthz", 200, `"healthy":true`)
+	open, err := l.Clients[0].Dial(l.ctx, "tcp", at(vip4, webPort).String()) // the daemon waits for it
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- l.gate.Stop() }()
+	l.awaitHealth(at10256, "/healthz", 503, `"healthy":false,`)
+	l.awaitHealth(at10256, "/healthz", 503, `"dataPath":["draining"]`)
+	l.awaitHealth(at10256, "/livez", 200, `"healthy":true`)
+	open.Close()
+	if err := <-stopped; err != nil {
+		t.Errorf("%v\n%s", err, l.gate.Log())
+	}
+	if err := l.gate.Start(l.ctx); err != nil { // the lab asks a running daemon for its laws
+		t.Fatal(err)
+	}
+}
+
+// health asks as a client does.
+func (l *lab) health(at netip.AddrPort, path string) (code int, body string, err error) {
+	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DialContext: l.Clients[0].Dial, DisableKeepAlives: true}}
+	r, err := client.Get(fmt.Sprintf("http://%v%s", at, path))
+	if err != nil {
+		return 0, "", err
+	}
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	return r.StatusCode, string(text), err
+}
+
+func (l *lab) awaitHealth(at netip.AddrPort, path string, code int, body string) {
+	l.t.Helper()
+	var last string
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		c, b, err := l.health(at, path)
+		if c == code && strings.Contains(b, body) {
+			return
+		}
+		last = fmt.Sprint(c, " ", b, " ", err)
+	}
+	l.t.Fatalf("http://%v%s does not answer %d %s: %s", at, path, code, body, last)
+}
