@@ -66,7 +66,7 @@ func (f wordFlag) Set(s string) error {
 // What flows can be filtered by: the protocols that are translated, and the names of
 // the table's states.
 var (
-	flowProtocols = []string{"tcp", "udp", "icmp", "icmpv6"}
+	flowProtocols = []string{"tcp", "udp", "sctp", "icmp", "icmpv6"}
 	flowStates    = knownStates()
 )
 

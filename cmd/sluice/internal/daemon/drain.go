@@ -33,7 +33,7 @@ func (d *Daemon) connections() uint64 {
 	return connections(&c)
 }
 
-// connections counts the TCP flows whose ends still have something to say. Nobody
+// connections counts the TCP and SCTP flows whose ends still have something to say. Nobody
 // can tell when UDP has: it is served meanwhile, but not waited for.
 func connections(c *flowtable.Counts) (n uint64) {
 	for _, open := range [...]flowtable.State{

@@ -110,7 +110,7 @@ func (r *flowReader) delete(ctx context.Context, match func(*flowtable.Info) boo
 	return n, nil
 }
 
-// InUse implements control.Flows: frontends that TCP flows were opened by stay
+// InUse implements control.Flows: frontends that TCP and SCTP flows were opened by stay
 // steered until those have ended, and so do the sources of their replies. UDP
 // needs none of that: what its clients send to a frontend that is gone is the
 // kernel's at once, as with kube-proxy. What UDP's backends still answer
@@ -135,7 +135,7 @@ func (r *flowReader) InUse(set *control.SteerSet) (used control.SteerSet) {
 	r.all(func(f *flowtable.Info) {
 		dst, src := &f.Client, &f.Reply
 		markAddr(addrs, src.Dst, services.AddrSNAT)
-		if dst.Proto != header.ProtoTCP {
+		if !dst.Stateful() {
 			return
 		}
 		mark(frontends, services.FrontendKey{Addr: dst.Dst, Port: dst.DstPort, Proto: dst.Proto})

@@ -23,6 +23,8 @@ func TestInUse(t *testing.T) {
 	keep := control.KeepSource{Addr: of(backend), Port: 8080, Proto: header.ProtoTCP}
 	frontend := services.FrontendKey{Addr: of(vip), Port: 30080, Proto: header.ProtoTCP}
 	port := control.NodePort{Proto: header.ProtoTCP, Port: 30080}
+	keepSCTP, frontendSCTP, portSCTP := keep, frontend, port
+	keepSCTP.Proto, frontendSCTP.Proto, portSCTP.Proto = header.ProtoSCTP, header.ProtoSCTP, header.ProtoSCTP
 	for _, tc := range []struct {
 		name   string
 		proto  uint8 // 0: no flow
@@ -37,6 +39,10 @@ func TestInUse(t *testing.T) {
 		{"TCP, one address is both", header.ProtoTCP, vip, control.SteerSet{
 			Frontends: []services.FrontendKey{frontend}, NodePorts: []control.NodePort{port}, KeepSources: []control.KeepSource{keep},
 			Addrs: []control.OwnAddr{own(vip, toVIP|toSNAT)},
+		}},
+		{"SCTP", header.ProtoSCTP, source, control.SteerSet{
+			Frontends: []services.FrontendKey{frontendSCTP}, NodePorts: []control.NodePort{portSCTP}, KeepSources: []control.KeepSource{keepSCTP},
+			Addrs: []control.OwnAddr{own(vip, toVIP), own(source, toSNAT)},
 		}},
 		{"UDP", header.ProtoUDP, source, control.SteerSet{Addrs: []control.OwnAddr{own(source, toSNAT)}}},
 	} {
@@ -58,9 +64,9 @@ func TestInUse(t *testing.T) {
 				})
 			}
 			got := r.InUse(&control.SteerSet{
-				Frontends:   []services.FrontendKey{frontend, {Addr: of(vip), Port: 80, Proto: header.ProtoTCP}},
-				NodePorts:   []control.NodePort{port, {Proto: header.ProtoTCP, Port: 30081}},
-				KeepSources: []control.KeepSource{keep, {Addr: of(backend), Port: 8081, Proto: header.ProtoTCP}},
+				Frontends:   []services.FrontendKey{frontend, frontendSCTP, {Addr: of(vip), Port: 80, Proto: header.ProtoTCP}},
+				NodePorts:   []control.NodePort{port, portSCTP, {Proto: header.ProtoTCP, Port: 30081}},
+				KeepSources: []control.KeepSource{keep, keepSCTP, {Addr: of(backend), Port: 8081, Proto: header.ProtoTCP}},
 				Addrs:       []control.OwnAddr{own(vip, all), own(source, all), own(client, all), own(backend, all)},
 			})
 			if !slices.Equal(got.Frontends, tc.want.Frontends) || !slices.Equal(got.NodePorts, tc.want.NodePorts) ||
