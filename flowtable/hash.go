@@ -20,6 +20,12 @@ func randomKey() (k HashKey) {
 	return k
 }
 
+// RandomHashKey returns a key for a table beside this one, for Words.
+func RandomHashKey() HashKey { return randomKey() }
+
+// Words returns the keyed hash of three words, with the promise of hash6.
+func (s *HashKey) Words(a, b, c uint64) uint64 { return s.hash6(&[4]uint64{a, b, c}, 0, 0) }
+
 // key is a tuple as the table compares it. IPv4 uses addr[0] alone.
 type key struct {
 	addr  [4]uint64

@@ -1,0 +1,54 @@
+package affinity
+
+import (
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/flowtable/mapped"
+)
+
+// ErrInUse means that another process has the table's file open.
+var ErrInUse = mapped.ErrInUse
+
+// File is a table in a mapped file. On a tmpfs it outlives the process but not the
+// machine, which is right: its times are times since boot.
+type File struct {
+	Table    *Table
+	Recovery Recovery
+	file     *mapped.File
+}
+
+// OpenFile opens or makes the table's file, locks it against other processes for
+// as long as it is open, and takes over the pins in it. A file of another version
+// or size, or a damaged one, is replaced by an empty table; Recovery says why.
+func OpenFile(path string, c Config, now flowtable.Time) (*File, error) {
+	size, err := Size(c)
+	if err != nil {
+		return nil, err
+	}
+	file, why, err := mapped.Open(path, size)
+	if err != nil {
+		return nil, err
+	}
+	f := &File{file: file}
+	if why == "" {
+		if f.Table, f.Recovery, err = recoverTable(file.Mem, &c, now); err != nil {
+			why = err.Error() // ErrLayout, nothing else
+		}
+	}
+	if why != "" {
+		f.Table, f.Recovery = format(file.Mem, &c), Recovery{Fresh: true, Why: why}
+	}
+	return f, nil
+}
+
+// Close unmaps the table and lets another process have it. Nobody may use the
+// Table any more. The pins stay in the file.
+func (f *File) Close() error {
+	f.Table = nil
+	return f.file.Close()
+}
+
+// Remove closes the table and deletes the file: its pins are not wanted again.
+func (f *File) Remove() error {
+	f.Table = nil
+	return f.file.Remove()
+}

@@ -1,0 +1,117 @@
+package affinity
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"unsafe"
+
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/flowtable/mapped"
+)
+
+// ErrLayout means that memory was not made by this version of the table, or for another
+// size: its pins cannot be taken over.
+var ErrLayout = errors.New("affinity: another layout")
+
+// Recovery is what became of the pins of the process before.
+type Recovery struct {
+	Kept    int
+	Ended   int // their time was over
+	Damaged int // in the wrong place, of a time that cannot be, or two of one key: dropped
+	Fresh   bool
+	Why     string // why Fresh
+}
+
+// head is the first page of a file.
+type head struct {
+	magic    uint64
+	version  uint32
+	setBytes uint32
+	clients  uint64
+	size     int64
+	secret   flowtable.HashKey
+}
+
+const (
+	headBytes   = 4096
+	headMagic   = 0x7974696e69666661 // "affinity", little endian
+	headVersion = 1
+)
+
+// Size returns how many bytes of memory a table needs in a file.
+func Size(c Config) (int64, error) {
+	if err := c.check(); err != nil {
+		return 0, err
+	}
+	const page = headBytes
+	sets := int64(c.sets()) * int64(unsafe.Sizeof(set{}))
+	return headBytes + (sets+page-1)&^(page-1), nil
+}
+
+// view lays a table over memory of Size bytes.
+func view(mem []byte, c *Config) (*Table, *head) {
+	t := &Table{clients: c.Clients, sets: mapped.Slice[set](mem, headBytes, c.sets())}
+	return t, &mapped.Slice[head](mem, 0, 1)[0]
+}
+
+func (c *Config) describe(size int) head {
+	return head{magic: headMagic, version: headVersion, setBytes: uint32(unsafe.Sizeof(set{})), clients: uint64(c.Clients), size: int64(size)}
+}
+
+// format makes memory an empty table.
+func format(mem []byte, c *Config) *Table {
+	clear(mem)
+	t, h := view(mem, c)
+	*h = c.describe(len(mem))
+	if h.secret = c.HashKey; h.secret == (flowtable.HashKey{}) {
+		h.secret = flowtable.RandomHashKey()
+	}
+	t.secret = h.secret
+	return t
+}
+
+// recoverTable takes over the table that another process left in memory, wherever it was stopped. It
+// fails with ErrLayout if the memory holds another version or size.
+func recoverTable(mem []byte, c *Config, now flowtable.Time) (t *Table, r Recovery, err error) {
+	t, h := view(mem, c)
+	want := c.describe(len(mem))
+	want.secret = h.secret
+	switch {
+	case h.magic != want.magic:
+		return nil, r, fmt.Errorf("%w: no affinity table here", ErrLayout)
+	case h.version != want.version:
+		return nil, r, fmt.Errorf("%w: version %d, this program has %d", ErrLayout, h.version, want.version)
+	case *h != want:
+		return nil, r, fmt.Errorf("%w: made for %d clients, configured are %d", ErrLayout, h.clients, want.clients)
+	case h.secret == (flowtable.HashKey{}):
+		return nil, r, fmt.Errorf("%w: no hash key", ErrLayout)
+	}
+	t.secret = h.secret
+	for i := range t.sets {
+		t.recoverSet(&t.sets[i], ticksAt(now), &r)
+	}
+	return t, r, nil
+}
+
+// recoverSet keeps the pins of a set that are whole. Slots that were claimed are free: nobody
+// had seen what was being written there.
+func (t *Table) recoverSet(s *set, now ticks, r *Recovery) {
+	kept := uint64(0)
+	var other entry
+	for m := s.ctl.Load() & slotMask; m != 0; m &= m - 1 {
+		at := bits.TrailingZeros64(m)
+		e := s.slots[at].load()
+		home, tag := t.place(&e.key)
+		switch left := e.until().since(now); {
+		case left < 0:
+			r.Ended++
+		case home != s || tag != s.tag(at) || left > int32(ticks(0).after(MaxSeconds)) || s.find(kept, tag, &e.key, &other) >= 0:
+			r.Damaged++
+		default:
+			r.Kept++
+			kept |= 1 << at
+		}
+	}
+	s.ctl.Store(kept)
+}

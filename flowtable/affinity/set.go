@@ -1,0 +1,182 @@
+package affinity
+
+import (
+	"math/bits"
+	"sync/atomic"
+	"unsafe"
+)
+
+const (
+	setSlots = 10
+	tagBits  = 16
+	tagsPer  = 64 / tagBits
+
+	slotMask   = 1<<setSlots - 1
+	claimShift = setSlots
+	versionOne = 1 << (2 * setSlots)
+)
+
+// set is a bucket of pins: eight cache lines.
+//
+//	ctl   63           20 19      10 9        0
+//	      [   version   ][ claimed ][  valid   ]
+//
+// Invariants:
+//
+//	S1  A slot is valid (it holds a pin), claimed (somebody writes it), or free: never both bits.
+//	S2  Only who set a claimed bit writes the slot and its tag, and clears the bit. The end
+//	    of a valid slot alone may be changed by anybody, by compare-and-swap.
+//	S3  Every change of ctl adds one to the version.
+//	S4  At most one valid slot has a given key.
+//
+// Read: load ctl, look at the valid slots, load ctl again. If it is the same (S3: no slot has
+// been claimed in between), what was read belongs together by S2.
+//
+// Commit: the same look, for the key's own pin, then one compare-and-swap of ctl that turns
+// claimed into valid and the key's older pin into free. It succeeds only if ctl was the same
+// since before the look: so S4 holds, and who settles on a pin sees every pin committed before.
+// The swap publishes the slot's words; every load of ctl pairs with it. The version would have to
+// go around in one look, 2^44 changes, to deceive.
+type set struct {
+	ctl   atomic.Uint64
+	tags  [3]atomic.Uint64 // tagsPer to a word, lowest slot lowest
+	slots [setSlots]slot
+}
+
+// slot is one pin. The words of the key and of the backend are final while it is valid.
+type slot struct {
+	key     [3]atomic.Uint64 // client address, service
+	backend [2]atomic.Uint64 // address
+	end     atomic.Uint64    // end of the pin in ticks << 32 | port << 16 | how often written
+}
+
+const (
+	_ = -(unsafe.Sizeof(set{}) ^ 512)
+	_ = uint(len(set{}.tags)*tagsPer - setSlots)
+)
+
+// entry is a slot's words as they were read.
+type entry struct {
+	key     [3]uint64
+	backend [2]uint64
+	end     uint64
+}
+
+func packEnd(until ticks, port uint16) uint64 { return uint64(until)<<32 | uint64(port)<<16 }
+
+func (e *entry) until() ticks { return ticks(e.end >> 32) }
+func (e *entry) port() uint16 { return uint16(e.end >> 16) }
+
+func (e *entry) pins(backend [2]uint64, port uint16) bool {
+	return e.backend == backend && e.port() == port
+}
+
+func (s *slot) load() (e entry) {
+	for i := range e.key {
+		e.key[i] = s.key[i].Load()
+	}
+	for i := range e.backend {
+		e.backend[i] = s.backend[i].Load()
+	}
+	e.end = s.end.Load()
+	return e
+}
+
+// look finds the key's slot, or -1, and the ctl value with which that is so.
+func (s *set) look(tag uint16, key *[3]uint64, e *entry) (c uint64, at int) {
+	for {
+		c = s.ctl.Load()
+		if at = s.find(c, tag, key, e); s.ctl.Load() == c {
+			return c, at // or else somebody's change of the set succeeded
+		}
+	}
+}
+
+// find looks for the key among the valid slots of ctl value c. The answer, also that there is
+// none, holds if ctl still is c afterwards.
+func (s *set) find(c uint64, tag uint16, key *[3]uint64, e *entry) (at int) {
+	for m := c & slotMask; m != 0; m &= m - 1 {
+		i := bits.TrailingZeros64(m)
+		if s.tag(i) != tag {
+			continue
+		}
+		if *e = s.slots[i].load(); e.key == *key {
+			return i
+		}
+	}
+	return -1
+}
+
+func (s *set) tag(i int) uint16 {
+	return uint16(s.tags[i/tagsPer].Load() >> (i % tagsPer * tagBits))
+}
+
+// claim takes a slot to write a pin in, other than keep: a free one, or else that of the pin
+// which ends first; not quite, if that is set again at this moment. It fails if ctl is not c
+// any more, or if all others are claimed.
+func (s *set) claim(c uint64, keep int, now ticks) (at int, evicted, ok bool) {
+	free := ^(c | c>>claimShift) & slotMask
+	if free == 0 {
+		if at, evicted = s.first(c, keep, now); at < 0 {
+			return 0, false, false
+		}
+	} else {
+		at = bits.TrailingZeros64(free)
+	}
+	next := c&^(1<<at) | 1<<(at+claimShift)
+	return at, evicted, s.ctl.CompareAndSwap(c, next+versionOne)
+}
+
+// first returns the valid slot that ends first, and whether it had still some time.
+func (s *set) first(c uint64, keep int, now ticks) (at int, alive bool) {
+	at = -1
+	var left int32
+	for m := c & slotMask; m != 0; m &= m - 1 {
+		i := bits.TrailingZeros64(m)
+		l := ticks(s.slots[i].end.Load() >> 32).since(now)
+		if i != keep && (at < 0 || l < left) {
+			at, left = i, l
+		}
+	}
+	return at, left >= 0
+}
+
+// write fills a claimed slot. The end has another count than the end that was there: who read
+// that and is about to change it (prolong) does not change this one.
+func (s *set) write(at int, tag uint16, e *entry) {
+	w, shift := &s.tags[at/tagsPer], at%tagsPer*tagBits
+	w.And(^(uint64(1<<tagBits-1) << shift))
+	w.Or(uint64(tag) << shift)
+	l := &s.slots[at]
+	for i := range e.key {
+		l.key[i].Store(e.key[i])
+	}
+	for i := range e.backend {
+		l.backend[i].Store(e.backend[i])
+	}
+	l.end.Store(e.end | uint64(uint16(l.end.Load()+1)))
+}
+
+// commit makes a claimed slot the key's pin, instead of slot old (-1: there is none).
+func (s *set) commit(c uint64, claimed, old int) bool {
+	next := c&^(1<<(claimed+claimShift)) | 1<<claimed
+	if old >= 0 {
+		next &^= 1 << old
+	}
+	return s.ctl.CompareAndSwap(c, next+versionOne)
+}
+
+// release frees a claimed slot.
+func (s *set) release(claimed int) {
+	for {
+		c := s.ctl.Load()
+		if s.ctl.CompareAndSwap(c, c&^(1<<(claimed+claimShift))+versionOne) {
+			return
+		}
+	}
+}
+
+// drop frees a valid slot, if ctl still is c.
+func (s *set) drop(c uint64, at int) bool {
+	return s.ctl.CompareAndSwap(c, c&^(1<<at)+versionOne)
+}

@@ -1,0 +1,108 @@
+package affinity
+
+import (
+	"math/bits"
+	"time"
+
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat/header"
+)
+
+// Entry is a pin as people see it.
+type Entry struct {
+	Client  header.Addr
+	Service uint64 // services.Service.Identity
+	Pin     Pin
+	Left    time.Duration // until it ends, to a tenth of a second
+}
+
+// Each calls f for each pin whose time is not over, until f returns false. Pins that are set or
+// moved meanwhile may or may not be seen; nobody waits for f.
+func (t *Table) Each(now flowtable.Time, f func(*Entry) bool) {
+	var found [setSlots]entry
+	for i := range t.sets {
+		for _, e := range found[:t.sets[i].snapshot(&found)] {
+			if left := e.until().since(ticksAt(now)); left >= 0 && !f(e.entry(left)) {
+				return
+			}
+		}
+	}
+}
+
+func (e *entry) entry(left int32) *Entry {
+	client := addrOf([2]uint64{e.key[0], e.key[1]})
+	return &Entry{Client: client, Service: e.key[2], Pin: e.pin(), Left: time.Duration(left) * tick}
+}
+
+// snapshot copies what a set held at one moment, and returns how many pins that is.
+func (s *set) snapshot(out *[setSlots]entry) (n int) {
+	for {
+		c := s.ctl.Load()
+		n = 0
+		for m := c & slotMask; m != 0; m &= m - 1 {
+			out[n] = s.slots[bits.TrailingZeros64(m)].load()
+			n++
+		}
+		if s.ctl.Load() == c {
+			return n
+		}
+	}
+}
+
+// Forget ends the pins that match says, and returns how many. Each pin that is there from
+// before the call until its end is shown to match, some perhaps more than once. It is for endpoints that leave
+// their service: when they come back, they do not get their clients back. Workers that have not
+// seen the change may pin to them still: wait for these before.
+func (t *Table) Forget(now flowtable.Time, match func(*Entry) bool) (ended int) {
+	for i := range t.sets {
+		ended += t.sets[i].forget(ticksAt(now), match)
+	}
+	return ended
+}
+
+func (s *set) forget(now ticks, match func(*Entry) bool) (ended int) {
+	for {
+		c := s.ctl.Load()
+		at := s.search(c, now, match)
+		if at < 0 && s.ctl.Load() == c {
+			return ended
+		}
+		if at >= 0 && s.drop(c, at) {
+			ended++
+		}
+	}
+}
+
+// search returns a valid slot of ctl value c that match says, or -1. The answer holds if ctl
+// still is c afterwards.
+func (s *set) search(c uint64, now ticks, match func(*Entry) bool) (at int) {
+	for m := c & slotMask; m != 0; m &= m - 1 {
+		at := bits.TrailingZeros64(m)
+		if e := s.slots[at].load(); e.alive(now) && s.ctl.Load() == c && match(e.entry(e.until().since(now))) {
+			return at
+		}
+	}
+	return -1
+}
+
+// Counts is the table in figures.
+type Counts struct {
+	Capacity int    // as configured
+	Live     int    // pins whose time is not over: the table is walked for it
+	Evicted  uint64 // pins that gave way before their time, since the process began
+	Lost     uint64 // pins that could not be stored: too many at once in one set
+}
+
+// Counts counts. Each part is right for some moment during the call.
+func (t *Table) Counts(now flowtable.Time) Counts {
+	c := Counts{Capacity: t.clients, Evicted: t.evicted.Load(), Lost: t.lost.Load()}
+	for i := range t.sets {
+		s := &t.sets[i]
+		for m := s.ctl.Load() & slotMask; m != 0; m &= m - 1 {
+			if ticks(s.slots[bits.TrailingZeros64(m)].end.Load()>>32).since(ticksAt(now)) >= 0 {
+				c.Live++
+			}
+		}
+	}
+	return c
+}
