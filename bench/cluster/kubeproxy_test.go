@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"sluice.dev/sluice/bench/topo"
 )
@@ -81,8 +82,15 @@ func kubeProxyForwards(t *testing.T, mode string, ruleset []string) {
 	if got := answering(ctx, t, n, vip4); !slices.Equal(got, []string{"backend0"}) {
 		t.Errorf("%s is answered by %v", vip4, got)
 	}
-	if err := c.Put(ctx, late...); err != nil {
-		t.Fatal(err)
+	// The first change is programmed at once and holds back the second for a second
+	// (minSyncPeriod): without Settle, the answers below would be of the first.
+	for _, ready := range [...]bool{false, true} {
+		for _, o := range late {
+			o.(*discoveryv1.EndpointSlice).Endpoints[0].Conditions.Ready = &ready
+		}
+		if err := c.Put(ctx, late...); err != nil {
+			t.Fatal(err)
+		}
 	}
 	begin = time.Now()
 	if err := p.Settle(ctx); err != nil {

@@ -28,7 +28,7 @@ func poll(ctx context.Context, timeout time.Duration, condition func(context.Con
 		}
 		var p permanent
 		if errors.As(err, &p) {
-			return p.error
+			return err
 		}
 		select {
 		case <-ctx.Done():
