@@ -212,6 +212,8 @@ func (e *examination) vethPeer(d *Interface) {
 		e.add(Warn, "offloads", d.Name, "is a veth whose other end is in another namespace: packets its stack sends have unfinished checksums unless its tx offload is off", fix)
 	case d.PeerFeatures["tx-checksum-ip-generic"]:
 		e.add(Fail, "offloads", d.Name, "the other end of this veth has tx checksumming on: packets its stack sends have unfinished checksums", fix)
+	case d.PeerFeatures["tx-checksum-sctp"]: // NETIF_F_SCTP_CRC, the same for the CRC of SCTP
+		e.add(Warn, "offloads", d.Name, "the other end of this veth has tx-checksum-sctp on: the SCTP packets its stack sends have no CRC", fix)
 	}
 }
 

@@ -121,6 +121,7 @@ func TestFindings(t *testing.T) {
 		{"VLAN stripped", eth(func(d *Interface) { d.Features["rx-vlan-hw-parse"] = true; d.VLANs = []string{"eth0.7"} }), Warn, "offloads", "VLANs are on top (eth0.7)", "rxvlan off"},
 		{"veth, peer elsewhere", eth(func(d *Interface) { d.Kind = "veth" }), Warn, "offloads", "another namespace", "tx off"},
 		{"veth, peer offloads", eth(func(d *Interface) { d.Kind = "veth"; d.PeerFeatures = map[string]bool{"tx-checksum-ip-generic": true} }), Fail, "offloads", "unfinished checksums", "tx off"},
+		{"veth, peer offloads SCTP", eth(func(d *Interface) { d.Kind = "veth"; d.PeerFeatures = map[string]bool{"tx-checksum-sctp": true} }), Warn, "offloads", "no CRC", "tx off"},
 		{"strict rp_filter", func(f *Facts) { f.Sysctls["net.ipv4.conf.eth0.rp_filter"] = "1" }, Warn, "rp_filter", "strict", "rp_filter=2"},
 		{"rp_filter unknown", func(f *Facts) {
 			clear(f.Sysctls)
