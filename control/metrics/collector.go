@@ -142,6 +142,7 @@ func (c *collector) worker(e emitter, w *status.WorkerView) {
 	e.count(c.d.fromKernel, float64(w.KernelRx), id)
 	e.count(c.d.icmpLimited, float64(w.ICMPLimited), id)
 	e.count(c.d.flowsCreated, float64(w.FlowsCreated), id)
+	e.count(c.d.flowsRetried, float64(w.FlowsRetried), id)
 	e.count(c.d.batches, float64(w.Batches), id)
 	e.count(c.d.polls, float64(w.Polls), id)
 	e.count(c.d.busy, float64(w.BusyNanos)/nanosPerSecond, id)

@@ -14,13 +14,13 @@ type descs struct {
 	serviceBackends, serviceUsable, serviceFlows, servicePackets, serviceBytes *prometheus.Desc
 	backendReady, backendFlows, backendPackets, backendBytes                   *prometheus.Desc
 
-	received, receivedBytes, transmitted, transmittedBytes, returned, generated, held *prometheus.Desc
-	fromKernel, icmpLimited, flowsCreated, batches, polls, busy, idle, pulse          *prometheus.Desc
-	frames, umem, dropped, steering, socket                                           *prometheus.Desc
+	received, receivedBytes, transmitted, transmittedBytes, returned, generated, held      *prometheus.Desc
+	fromKernel, icmpLimited, flowsCreated, flowsRetried, batches, polls, busy, idle, pulse *prometheus.Desc
+	frames, umem, dropped, steering, socket                                                *prometheus.Desc
 
-	noLocal                                         *prometheus.Desc
-	affinityPins, affinityCapacity, affinityEvicted *prometheus.Desc
-	checks, checkDifferences                        *prometheus.Desc
+	noLocal                                                       *prometheus.Desc
+	affinityPins, affinityCapacity, affinityEvicted, affinityLost *prometheus.Desc
+	checks, checkDifferences                                      *prometheus.Desc
 
 	tableCapacity, tableUsed, tableHalfOpen, tableFlows, tableEvents *prometheus.Desc
 }
@@ -93,6 +93,7 @@ func (d *descs) describeWorkers() {
 	d.fromKernel = d.new("worker_host_link_packets_total", "Packets that came in by the host link.", worker)
 	d.icmpLimited = d.new("worker_icmp_limited_total", "ICMP errors that the rate limit suppressed.", worker)
 	d.flowsCreated = d.new("worker_flows_created_total", "Flows created.", worker)
+	d.flowsRetried = d.new("worker_flows_retried_total", "Flows given to another backend, because theirs did not answer.", worker)
 	d.batches = d.new("worker_batches_total", "Passes of the loop that moved a packet.", worker)
 	d.polls = d.new("worker_polls_total", "Times the worker slept.", worker)
 	d.busy = d.new("worker_busy_seconds_total", "Time spent on packets.", worker)

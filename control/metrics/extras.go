@@ -15,8 +15,8 @@ type Extras struct {
 type Affinity struct {
 	// Pins live now, Capacity is how many there is room for.
 	Pins, Capacity int
-	// Evicted pins gave way to others before their time.
-	Evicted uint64
+	// Evicted pins gave way to others before their time; Lost ones were never stored.
+	Evicted, Lost uint64
 }
 
 // SelfCheck is how often the gateway checked itself since the start.
@@ -26,6 +26,7 @@ func (d *descs) describeExtras() {
 	d.affinityPins = d.new("affinity_pins", "Clients remembered for sessionAffinity ClientIP.")
 	d.affinityCapacity = d.new("affinity_capacity_pins", "Clients there is room for (proxy.affinityClients).")
 	d.affinityEvicted = d.new("affinity_evicted_total", "Clients forgotten before their time, for lack of room.")
+	d.affinityLost = d.new("affinity_lost_total", "Clients that could not be remembered: too many at once in one place of the memory.")
 	d.checks = d.new("self_checks_total", "Comparisons of the table with one built anew from all objects.")
 	d.checkDifferences = d.new("self_check_differences_total", "Comparisons that found a difference, which is a bug of ours.")
 }
@@ -36,6 +37,7 @@ func (x *Extras) collect(e emitter, d *descs) {
 		e.gauge(d.affinityPins, float64(a.Pins))
 		e.gauge(d.affinityCapacity, float64(a.Capacity))
 		e.count(d.affinityEvicted, float64(a.Evicted))
+		e.count(d.affinityLost, float64(a.Lost))
 	}
 	if x.SelfCheck != nil {
 		c := x.SelfCheck()

@@ -147,7 +147,7 @@ func WorkerOf(worker, cpu int, b *stats.Block, now uint64) WorkerView {
 		Worker: worker, CPU: cpu,
 		Rx: b.Rx.Load(), RxBytes: b.RxBytes.Load(), Tx: b.Tx.Load(), TxBytes: b.TxBytes.Load(),
 		Generated: b.Generated.Load(), Returned: b.Returned.Load(), Held: b.Held.Load(), Dropped: b.Dropped(),
-		KernelRx: b.KernelRx.Load(), FlowsCreated: b.FlowsCreated.Load(), ICMPLimited: b.ICMPLimited.Load(),
+		KernelRx: b.KernelRx.Load(), FlowsCreated: b.FlowsCreated.Load(), FlowsRetried: b.FlowsRetried.Load(), ICMPLimited: b.ICMPLimited.Load(),
 		Batches: b.Batches.Load(), Polls: b.Polls.Load(), BusyNanos: b.BusyNanos.Load(), IdleNanos: b.IdleNanos.Load(),
 		Generation: b.Generation.Load(), PulseNanos: -1, Drops: map[string]uint64{},
 	}

@@ -83,6 +83,8 @@ type WorkerView struct {
 	Dropped      uint64 `json:"dropped"`
 	KernelRx     uint64 `json:"kernelRx"`
 	FlowsCreated uint64 `json:"flowsCreated"`
+	// FlowsRetried were given to another backend, because theirs did not answer.
+	FlowsRetried uint64 `json:"flowsRetried"`
 	ICMPLimited  uint64 `json:"icmpLimited"`
 	Batches      uint64 `json:"batches"`
 	Polls        uint64 `json:"polls"`
