@@ -5,6 +5,7 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/flowtable/affinity"
 	"sluice.dev/sluice/nat"
 	"sluice.dev/sluice/nat/header"
 )
@@ -24,7 +25,26 @@ func (w *Worker) admit(d Desc, p *header.Packet, old *header.Tuple) (flowtable.R
 		}
 		return 0, n.verdict
 	}
+	if w.settle(&n, &o); n.verdict.Action != Queued {
+		return 0, n.verdict
+	}
 	return w.create(p, &n, old)
+}
+
+// settle pins the client to the planned backend, or makes its pin last on, for a service
+// with session affinity (k8s.io/kubernetes pkg/proxy/nftables/proxier.go: the time counts from the
+// client's last new flow). Where another worker was faster with a flow of this
+// client, its choice holds, so that a client's first two flows do not part.
+func (w *Worker) settle(n *plan, o *opening) {
+	svc := n.Frontend.Service
+	if svc.AffinitySeconds == 0 || w.pins == nil {
+		return
+	}
+	want := affinity.Pin{Addr: n.backend.Addr, Port: n.backend.Port}
+	got := w.pins.Settle(w.now, o.tuple.Src, svc.Identity, want, n.pin, svc.AffinitySeconds)
+	if got != want && w.follow(n, got, o.not) {
+		w.address(n, o)
+	}
 }
 
 // opening is a packet as a plan sees it.

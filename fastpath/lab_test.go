@@ -14,6 +14,7 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/flowtable/affinity"
 	"sluice.dev/sluice/nat/fragment"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
@@ -52,12 +53,15 @@ func addr(s string) header.Addr { return header.AddrFrom(netip.MustParseAddr(s))
 // lab is a gateway on in-memory links: any number of workers with a NIC and a host
 // link each, over one flow table, on a virtual clock.
 type lab struct {
-	t       testing.TB
-	now     uint64
-	table   *flowtable.Table
-	handle  services.Handle
-	hops    *nexthop.Table
-	workers []*gate
+	t     testing.TB
+	now   uint64
+	table *flowtable.Table
+	pins  *affinity.Table
+	// fragments is shared by the workers.
+	fragments *fragment.Table
+	handle    services.Handle
+	hops      *nexthop.Table
+	workers   []*gate
 	// validate checks both laws in every step; benchmarks do without.
 	validate bool
 }
@@ -90,14 +94,19 @@ func newLab(t testing.TB, c labConfig) *lab {
 	if err != nil {
 		t.Fatal(err)
 	}
+	pins, err := affinity.NewHeap(affinity.Config{Clients: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
 	_, bench := t.(*testing.B)
-	l := &lab{t: t, now: uint64(time.Hour), table: table, hops: nexthop.NewTable(), validate: !bench}
+	l := &lab{t: t, now: uint64(time.Hour), table: table, pins: pins, hops: nexthop.NewTable(), validate: !bench}
 	l.routes()
 	l.publish(func(b *services.Builder) { fillSnapshot(b, c.snat) }, c.edit)
 	frags, err := fragment.New(make([]atomic.Uint64, fragment.Words(1024)), [2]uint64{1, 2})
 	if err != nil {
 		t.Fatal(err)
 	}
+	l.fragments = frags
 	for id := range c.workers {
 		l.addWorker(id, c.workers, frags)
 	}
@@ -113,7 +122,7 @@ func (l *lab) addWorker(id, workers int, frags *fragment.Table) {
 		ID: id, Memory: mem, Pool: fastpath.NewPool(frames, frameSize),
 		Links: []fastpath.Link{g.nic, g.host}, Egress: []int{0}, Host: 1,
 		HostMAC: fastpath.HostMAC{Kernel: macKernel, User: macUser}, HostSource4: addr(hostSource),
-		Flows: l.table, Workers: workers, Services: &l.handle, Hops: l.hops, Fragments: frags, Stats: g.stats,
+		Flows: l.table, Affinity: l.pins, Workers: workers, Services: &l.handle, Hops: l.hops, Fragments: frags, Stats: g.stats,
 		HeldPackets: 64, HeldPerHop: 16, HeldFragments: 64, FragmentWait: time.Second,
 		ICMPRate: 1000, ICMPBurst: 50, TTL: 64, Seed: [32]byte{1, byte(id)}, Validate: l.validate,
 	})

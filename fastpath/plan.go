@@ -7,6 +7,7 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/flowtable/affinity"
 	"sluice.dev/sluice/nat"
 	"sluice.dev/sluice/nat/header"
 )
@@ -19,8 +20,9 @@ type scene struct {
 	snap *services.Snapshot
 	view *nexthop.View
 
-	loads        []atomic.Int32 // connections by backend index, of the flow table
-	host4, host6 header.Addr    // our own addresses on the host link
+	loads        []atomic.Int32  // connections by backend index, of the flow table
+	pins         *affinity.Table // of session affinity; nil if there is none
+	host4, host6 header.Addr     // our own addresses on the host link
 }
 
 // opening is a packet that may make a flow.
@@ -43,7 +45,9 @@ type plan struct {
 	tell    bool    // the sender is owed an ICMP error, err
 	err     nat.ErrorKind
 
-	choice  services.Choice
+	pin     affinity.Pin    // of the client; zero if it has none
+	pinned  bool            // the pin chose the backend
+	choice  services.Choice // by the scheduler, where it did not
 	backend *services.Backend
 	keep    bool          // the client's address reaches the backend
 	route   nexthop.Route // to the backend
@@ -122,11 +126,32 @@ func (s *scene) ours(a header.Addr) bool {
 // hostSource says whether an address is ours on the host link.
 func (s *scene) hostSource(a header.Addr) bool { return a == s.host4 || a == s.host6 }
 
-// choose finds the backend of a plan that is admitted.
+// choose finds the backend of a plan that is admitted: where the client is pinned to, if
+// that is in the set in force and may be had, else the scheduler's choice.
 func (s *scene) choose(n *plan, o *opening) {
+	if svc := n.Frontend.Service; svc.AffinitySeconds != 0 && s.pins != nil {
+		n.pin, _ = s.pins.Get(s.now, o.tuple.Src, svc.Identity)
+		if s.follow(n, n.pin, o.not) {
+			return
+		}
+	}
 	d := services.Draw{Tuple: o.tuple, Random: o.random[0], Loads: s.loads, Not: o.not, Look: o.look}
 	n.choice = s.snap.Choose(n.Frontend.Service, n.Rule.Set, &d)
 	n.backend = s.snap.Backend(n.choice.Backend)
+}
+
+// follow makes a pin's backend that of the plan, if it is in the set and not the one that
+// the flow must not get.
+func (s *scene) follow(n *plan, pin affinity.Pin, not services.BackendRef) bool {
+	if pin.Port == 0 {
+		return false // no pin
+	}
+	ref := n.Rule.Set.Find(s.snap, pin.Addr, pin.Port)
+	if ref == 0 || ref == not {
+		return false
+	}
+	n.pinned, n.backend = true, s.snap.Backend(ref)
+	return true
 }
 
 // address finds how the backend is reached, and from which address.

@@ -7,9 +7,9 @@ import (
 )
 
 // retry gives a connection whose backend does not answer to another backend, by the
-// same rules as a new one. It returns the flow that the packet belongs to: the new one, or
-// the old one where there is no other backend or where it has been answered after all; or
-// 0 and what becomes of the packet.
+// same rules as a new one; its client's pin moves with it. It returns the flow that the
+// packet belongs to: the new one, or the old one where there is no other backend or where it
+// has been answered after all; or 0 and what becomes of the packet.
 //
 // The new flow keeps nothing of the old one. The old backend may have the SYN and be
 // slow: its answers are known for a while and dropped (flowtable.Handle.Abandoned), so the client
@@ -29,6 +29,9 @@ func (w *Worker) retry(p *header.Packet, hash uint64, ref flowtable.Ref) (flowta
 		if found, _ := w.flows.Lookup(hash, &p.Tuple, w.now); found != 0 {
 			return found, queued
 		}
+	}
+	if w.settle(&n, &o); n.verdict.Action != Queued {
+		return 0, n.verdict
 	}
 	next, v := w.create(p, &n, &header.Tuple{})
 	if next != 0 {

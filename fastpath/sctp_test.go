@@ -121,7 +121,9 @@ func TestSCTPFragments(t *testing.T) {
 		p.Payload = make([]byte, 800)
 		return headertest.Split(p.Bytes(), 400, 9)
 	}
-	l := sctpLab(t)
+	l := sctpLab(t, func(b *services.Builder) { // an external IP may be an address of the node
+		b.SetAddr(addr(node4), services.AddrVIP|services.AddrNode|services.AddrLocal)
+	})
 	l.send(0, headertest.SCTP(join(client4, 40000), join(ruleVIP, 80), header.SCTPInit))
 	_, p := l.out(l.workers[0].nic)
 	src, dst := ends(&p.Tuple)

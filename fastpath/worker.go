@@ -11,6 +11,7 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/flowtable/affinity"
 	"sluice.dev/sluice/nat"
 	"sluice.dev/sluice/nat/fragment"
 	"sluice.dev/sluice/nat/header"
@@ -41,6 +42,8 @@ type Config struct {
 	Workers  int
 	Services *services.Handle
 	Hops     *nexthop.Table
+	// Affinity are the pins of clients, shared by all workers; nil if there is no session affinity.
+	Affinity *affinity.Table
 	// Fragments is shared by all workers.
 	Fragments *fragment.Table
 	Stats     *stats.Block
@@ -118,7 +121,7 @@ func New(c Config) (*Worker, error) {
 	}
 	w := &Worker{
 		c: c, mem: c.Memory, pool: c.Pool, flows: flows, stats: c.Stats,
-		scene: scene{host4: c.HostSource4, host6: c.HostSource6},
+		scene: scene{pins: c.Affinity, host4: c.HostSource4, host6: c.HostSource6},
 		rnd:   newRandom(c.Seed),
 		limit: nat.NewRateLimit(c.ICMPRate, c.ICMPBurst),
 		host:  nexthop.Hop{Kind: nexthop.Kernel, Ready: true, DstMAC: c.HostMAC.Kernel, SrcMAC: c.HostMAC.User},

@@ -1,0 +1,78 @@
+package fastpath
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/gaissmai/bart"
+
+	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/flowtable/affinity"
+	"sluice.dev/sluice/nat/header"
+)
+
+// TestSettleFollowsTheFaster: between a worker's plan and its settling, another worker
+// pins the client to another backend, which is reached in another way: all of the plan
+// that depends on the backend must follow. Where the other's choice is not in our set, ours stays.
+func TestSettleFollowsTheFaster(t *testing.T) {
+	at := func(s string) header.Addr { return header.AddrFrom(netip.MustParseAddr(s)) }
+	near, far, stranger, client, host := at("10.0.1.11"), at("10.244.0.5"), at("10.0.1.99"), at("198.51.100.7"), at("192.0.0.1")
+	b := services.NewBuilder(nil)
+	b.Settings().SNAT4 = []header.Addr{at("10.0.1.2")}
+	set := &services.EndpointSet{Table: []uint16{0}} // the scheduler knows only the first
+	for i, a := range []header.Addr{near, far} {
+		be := services.Backend{Addr: a, Port: 8080, Ref: services.MakeBackendRef(uint32(i), 1)}
+		b.SetBackend(be)
+		set.Backends = append(set.Backends, be.Ref)
+	}
+	f := &services.Frontend{
+		Key:     services.FrontendKey{Addr: at("203.0.113.10"), Port: 80, Proto: header.ProtoTCP},
+		Service: &services.Service{Identity: 7, AffinitySeconds: 60}, Outside: services.Rule{Set: set},
+	}
+	b.SetFrontend(f)
+	routes := new(bart.Table[nexthop.Route])
+	routes.Insert(netip.MustParsePrefix("10.0.1.0/24"), nexthop.Route{Hop: 2, Kind: nexthop.OnLink})
+	routes.Insert(netip.MustParsePrefix("10.244.0.0/24"), nexthop.Route{Kind: nexthop.Kernel})
+
+	for _, tt := range []struct {
+		name            string
+		faster, backend header.Addr
+		origin          Source
+		kind            nexthop.Kind
+	}{
+		{"nobody", header.Addr{}, near, SourcePool, nexthop.OnLink},
+		{"to another", far, far, SourceHost, nexthop.Kernel},
+		{"to one that is not in our set", stranger, near, SourcePool, nexthop.OnLink},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			pins, err := affinity.NewHeap(affinity.Config{Clients: 10})
+			if err != nil {
+				t.Fatal(err)
+			}
+			now := flowtable.Time(time.Hour)
+			w := &Worker{scene: scene{now: now, snap: b.Build(), view: &nexthop.View{Routes: routes}, pins: pins, host4: host}}
+			o := opening{tuple: &header.Tuple{Src: client, Dst: f.Key.Addr, SrcPort: 1, DstPort: 80, Proto: header.ProtoTCP}, opens: true, ttl: 64}
+			var n plan
+			w.plan(&n, &o)
+			pins.Set(now, at("198.51.100.8"), 7, affinity.Pin{Addr: stranger, Port: 8080}, 60)
+			lost := opening{tuple: &header.Tuple{Src: at("198.51.100.8"), Dst: f.Key.Addr, SrcPort: 1, DstPort: 80, Proto: header.ProtoTCP}, opens: true, ttl: 64, not: set.Backends[1]}
+			var again plan
+			if w.plan(&again, &lost); again.pinned || again.backend == nil || again.backend.Addr != near {
+				t.Errorf("pinned to what is gone, and moved from what is silent: %+v", again)
+			}
+			if n.backend == nil || n.backend.Addr != near || n.pinned {
+				t.Fatalf("the plan is %+v", n)
+			}
+			if tt.faster != (header.Addr{}) {
+				pins.Set(now, client, 7, affinity.Pin{Addr: tt.faster, Port: 8080}, 60)
+			}
+			w.settle(&n, &o)
+			if n.backend.Addr != tt.backend || n.origin != tt.origin || n.route.Kind != tt.kind || n.verdict != queued {
+				t.Errorf("to %v from %v (%v), route kind %d, want %v, %v, %d", n.backend.Addr, n.source, n.origin, n.route.Kind, tt.backend, tt.origin, tt.kind)
+			}
+		})
+	}
+}
