@@ -89,7 +89,7 @@ func (r *run) matchPorts(u *unit) {
 			if at >= 0 {
 				p, old[at] = old[at], nil
 			} else {
-				p.id, p.identity = r.ids.service(), serviceIdentity(u.key, spec)
+				p.id, p.identity = r.serviceID(u, &spec), serviceIdentity(u.key, spec)
 			}
 			p.spec = spec
 			u.ports = append(u.ports, p)
@@ -314,7 +314,7 @@ func (r *run) setMembers(p *port, f *familySet, members []member, keep keepMode)
 			continue
 		}
 		var ok bool
-		if m.ref, ok = r.ids.backend(); !ok {
+		if m.ref, ok = r.backendRef(p, m); !ok {
 			short++
 			continue
 		}

@@ -68,6 +68,8 @@ type Compiler struct {
 	touched []header.Addr
 	tables  tableStore
 	ids     identities
+	// inherit is not nil while this compiler takes the place of another.
+	inherit *inheritance
 
 	snapshot *services.Snapshot
 	problems []Problem // of ill units, in order; problemEdits counts how often they changed

@@ -465,7 +465,7 @@ func TestDrainByRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)
 		r.add(1)
-		d := control.Drain{Addr: header.AddrFrom4([4]byte{10, 0, 1, 0})}
+		d := control.Drain{Addr: header.AddrFrom4([4]byte{10, 0, 0, 10})}
 		set := func() int {
 			f, _ := r.handle.Load().FrontendByKey(vipKey(1))
 			return len(f.Outside.Set.Backends)
