@@ -76,7 +76,7 @@ func (r *run) claimsOf(s *service) (claims []claim, clashes []Problem) {
 	}
 	add := func(c claim, field string) {
 		if r.swallowsReplies(c.key) {
-			clashes = append(clashes, Problem{Object: s.id, Field: field, Severity: Refused,
+			clashes = append(clashes, Problem{Object: s.id, Field: field, Severity: Refused, Reason: ReasonPortClash,
 				Message: fmt.Sprintf("%s is in the range of source ports (%d to %d) on a source address of this gateway",
 					keyString(c.key), r.cfg.SNATPorts.First, r.cfg.SNATPorts.First+r.cfg.SNATPorts.Count-1)})
 			return
@@ -147,7 +147,7 @@ func (r *run) dropFrontends(u *unit) {
 func (r *run) setFrontends(u *unit) (lost []Problem) {
 	for _, c := range u.claims {
 		if w := r.winner(c.key); w != u {
-			lost = append(lost, Problem{Object: u.service.id, Field: fmt.Sprintf("spec.ports[%d]", c.port), Severity: Refused,
+			lost = append(lost, Problem{Object: u.service.id, Field: fmt.Sprintf("spec.ports[%d]", c.port), Severity: Refused, Reason: ReasonFrontendConflict,
 				Message: fmt.Sprintf("%s %s belongs to Service %s/%s", c.kind, keyString(c.key), w.key.namespace, w.key.name)})
 			continue
 		}

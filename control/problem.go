@@ -84,6 +84,8 @@ type Problem struct {
 	Severity Severity `json:"severity"`
 	// Serving: an earlier version of the object is served meanwhile.
 	Serving bool `json:"serving,omitempty"`
+	// Reason is what kind of Problem it is, where Severity does not say enough; see Why.
+	Reason Reason `json:"reason,omitempty"`
 }
 
 // String prints the Problem as one line: place, object, field, message.

@@ -67,11 +67,11 @@ func (o *tracked) trouble(id ObjectID) (problems []Problem) {
 		v := &o.versions[i]
 		for _, f := range v.bad {
 			p := f.problem(id)
-			p.Source, p.Serving = v.source, v.good != nil && v == w
+			p.Source, p.Serving, p.Reason = v.source, v.good != nil && v == w, ReasonInvalidObject
 			problems = append(problems, p)
 		}
 		if w != nil && v != w && v.good != nil {
-			problems = append(problems, Problem{Source: v.source, Object: id, Severity: Refused,
+			problems = append(problems, Problem{Source: v.source, Object: id, Severity: Refused, Reason: ReasonDuplicate,
 				Message: fmt.Sprintf("is also in %v, and that one is used", w.source)})
 		}
 	}
