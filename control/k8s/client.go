@@ -1,0 +1,79 @@
+package k8s
+
+import (
+	"fmt"
+	"net/http"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// ClientConfig reads how to reach the API server: from a kubeconfig file, or, where
+// file is "", from the pod's service account.
+func ClientConfig(file string) (*rest.Config, error) {
+	if file == "" {
+		c, err := rest.InClusterConfig()
+		if err != nil {
+			return nil, fmt.Errorf("kubernetes.kubeconfig is empty, so the pod's service account is used: %w; outside of a pod, name a kubeconfig file", err)
+		}
+		return c, nil
+	}
+	c, err := clientcmd.BuildConfigFromFlags("", file)
+	if err != nil {
+		return nil, fmt.Errorf("kubernetes.kubeconfig %s: %w", file, err)
+	}
+	return c, nil
+}
+
+const (
+	// protobuf is what objects are read in: it takes a fraction of JSON's time and garbage.
+	protobuf  = runtime.ContentTypeProtobuf
+	userAgent = "sluice"
+)
+
+// clients are the three API groups over one set of connections.
+type clients struct{ core, discovery, events rest.Interface }
+
+func newClients(base *rest.Config) (c clients, err error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, eventsv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return c, fmt.Errorf("register API types: %w", err)
+		}
+	}
+	codecs := serializer.NewCodecFactory(scheme).WithoutConversion()
+	base = rest.CopyConfig(base)
+	base.UserAgent = userAgent
+	// Three lists and three watches are no load; Events have their own limit.
+	base.QPS = -1
+	transport, err := rest.HTTPClientFor(base)
+	if err != nil {
+		return c, fmt.Errorf("API server %s: %w", base.Host, err)
+	}
+	for _, g := range []struct {
+		to *rest.Interface
+		gv schema.GroupVersion
+	}{{&c.core, corev1.SchemeGroupVersion}, {&c.discovery, discoveryv1.SchemeGroupVersion}, {&c.events, eventsv1.SchemeGroupVersion}} {
+		if *g.to, err = newClient(base, transport, g.gv, codecs); err != nil {
+			return c, fmt.Errorf("API server %s: %w", base.Host, err)
+		}
+	}
+	return c, nil
+}
+
+func newClient(base *rest.Config, transport *http.Client, gv schema.GroupVersion, codecs runtime.NegotiatedSerializer) (rest.Interface, error) {
+	c := rest.CopyConfig(base)
+	c.APIPath = "/apis"
+	if gv.Group == "" {
+		c.APIPath = "/api"
+	}
+	c.GroupVersion, c.NegotiatedSerializer = &gv, codecs
+	c.ContentType, c.AcceptContentTypes = runtime.ContentTypeJSON, protobuf+","+runtime.ContentTypeJSON
+	return rest.RESTClientForConfigAndClient(c, transport)
+}

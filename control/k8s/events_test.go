@@ -1,0 +1,116 @@
+package k8s_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	eventsv1 "k8s.io/api/events/v1"
+
+	"sluice.dev/sluice/control/k8s"
+	"sluice.dev/sluice/control/k8s/k8stest"
+)
+
+// runEvents writes Events of a loop's problems until the test ends.
+func runEvents(t *testing.T, w *world, problems k8s.Problems) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); w.watcher.RunEvents(ctx, problems) }()
+	t.Cleanup(func() { cancel(); <-done })
+}
+
+// written counts the Events with a reason about an object, and checks what all must have.
+func written(t *testing.T, s *k8stest.Server, reason, name string) (n int) {
+	t.Helper()
+	events, _ := s.Events()
+	for _, e := range events {
+		if e.Regarding.Kind+"/"+e.Regarding.Name != name || e.Reason != reason {
+			continue
+		}
+		n++
+		check(t, e)
+	}
+	return n
+}
+
+func check(t *testing.T, e *eventsv1.Event) {
+	t.Helper()
+	uid := "uid-" + e.Regarding.Kind + "-shop-" + e.Regarding.Name
+	if e.Regarding.Kind == "Node" {
+		uid = e.Regarding.Name
+	}
+	if e.Type != "Warning" || e.ReportingController != "sluice.dev/gateway" || e.ReportingInstance != nodeName ||
+		e.Action == "" || e.Note == "" || e.EventTime.IsZero() || string(e.Regarding.UID) != uid {
+		t.Errorf("Event %+v lacks something", e)
+	}
+}
+
+func TestEventsAreWrittenOnce(t *testing.T) {
+	t.Parallel()
+	s := k8stest.Start(t)
+	rival := service("rival", 80)
+	s.Set(service("a", 80), rival)
+	w := start(t, s)
+	loop, _ := w.loop(t)
+	<-loop.Ready()
+	runEvents(t, w, loop.Problems)
+	eventually(t, "an Event about the conflict", func() bool { return written(t, s, "FrontendConflict", "Service/rival") == 1 })
+
+	// The same again, and changes elsewhere, are no news. A bad object is.
+	bad := service("bad", 81)
+	bad.Spec.Ports[0].Protocol = "HTTP"
+	s.Set(service("rival", 80), service("c", 83), bad)
+	eventually(t, "an Event about the bad object", func() bool { return written(t, s, "InvalidObject", "Service/bad") == 1 })
+	s.Delete(node(nodeName))
+	eventually(t, "an Event about the missing Node", func() bool { return written(t, s, "ServedDifferently", "Node/"+nodeName) == 1 })
+	if n := written(t, s, "FrontendConflict", "Service/rival"); n != 1 {
+		t.Errorf("%d Events about one conflict", n)
+	}
+
+	// A Problem that returns is one more of its series.
+	s.Delete(service("a", 80))
+	eventually(t, "no conflict", func() bool { list, _ := loop.Problems(); return !strings.Contains(textOf(list), "rival") })
+	quietRounds(t, w, s)
+	s.Set(service("a", 80))
+	eventually(t, "a series", func() bool { _, patches := s.Events(); return patches == 1 })
+	if n := written(t, s, "FrontendConflict", "Service/rival"); n != 1 {
+		t.Errorf("%d Events about a conflict that returned, want one series", n)
+	}
+}
+
+// quietRounds waits until the writer has looked at the problems as they are: it takes
+// them in order, so it has when it tells of another.
+func quietRounds(t *testing.T, w *world, s *k8stest.Server) {
+	t.Helper()
+	bad := slice("a", "bad-slice", "10.0.0.1")
+	bad.AddressType = "IPX"
+	s.Set(bad)
+	eventually(t, "an Event about a slice", func() bool { return written(t, s, "InvalidObject", "EndpointSlice/bad-slice") == 1 })
+}
+
+// An API server that takes no Events stops nothing, and gets them later.
+func TestEventsRefused(t *testing.T) {
+	t.Parallel()
+	s := k8stest.Start(t)
+	s.Allow = func(verb, _, resource string) bool { return resource != "events" }
+	s.Set(service("a", 80), service("rival", 80))
+	w := start(t, s)
+	loop, _ := w.loop(t)
+	<-loop.Ready()
+	runEvents(t, w, loop.Problems)
+	eventually(t, "an attempt", func() bool {
+		return slices.Contains(s.Requests(), k8stest.Request{Verb: "create", Group: "events.k8s.io", Resource: "events"})
+	})
+	s.Set(service("c", 83))
+	w.settle(t)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := loop.Wait(ctx); err != nil {
+		t.Errorf("the loop is held up: %v", err)
+	}
+	if events, _ := s.Events(); len(events) != 0 {
+		t.Errorf("%d Events were taken", len(events))
+	}
+}

@@ -1,0 +1,228 @@
+package k8s
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"sluice.dev/sluice/control"
+)
+
+// stage is a hold with a Tracker behind it, and what went through.
+type stage struct {
+	*hold
+	tracker *control.Tracker
+}
+
+var testSource = control.Source{Kind: Kind, Path: "endpointslices"}
+
+func newStage(period time.Duration) *stage {
+	s := &stage{tracker: control.NewTracker()}
+	s.hold = newHold(s.tracker.Apply, period)
+	return s
+}
+
+func (s *stage) set(objects ...runtime.Object) {
+	var changes []change
+	for _, o := range objects {
+		id, _, _ := idOf(o)
+		changes = append(changes, change{id: id, object: o})
+	}
+	s.apply(testSource, changes)
+}
+
+func (s *stage) gone(objects ...runtime.Object) {
+	var changes []change
+	for _, o := range objects {
+		id, _, _ := idOf(o)
+		changes = append(changes, change{id: id})
+	}
+	s.apply(testSource, changes)
+}
+
+func (s *stage) changes() int { return s.tracker.Changes().Len() }
+
+func testService() *corev1.Service {
+	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "a"},
+		Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.1", Ports: []corev1.ServicePort{{Port: 80}}}}
+}
+
+// testSlice has endpoints by name: "1" is ready, "-1" terminating, "!1" not ready.
+func testSlice(name string, endpoints ...string) *discoveryv1.EndpointSlice {
+	s := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: "shop", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: "a"}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+	}
+	yes, no := true, false
+	for _, e := range endpoints {
+		var c discoveryv1.EndpointConditions
+		switch e[0] {
+		case '-':
+			c, e = discoveryv1.EndpointConditions{Ready: &no, Serving: &yes, Terminating: &yes}, e[1:]
+		case '!':
+			c, e = discoveryv1.EndpointConditions{Ready: &no}, e[1:]
+		}
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{"10.0.0." + e}, Conditions: c})
+	}
+	return s
+}
+
+func TestHold(t *testing.T) {
+	const period = 30 * time.Second
+	one, two := testSlice("x", "1", "2"), testSlice("y", "3")
+	cases := []struct {
+		name string
+		do   func(*stage)
+		// now, afterGather, afterHold are the slices that go through at once, a second
+		// later, and after the period.
+		now, afterGather, afterHold int
+	}{
+		{"one of a slice vanishes", func(s *stage) { s.set(testSlice("x", "1")) }, 1, 0, 0},
+		{"a slice vanishes, others stay", func(s *stage) { s.gone(one) }, 0, 1, 0},
+		{"all vanish, slice by slice", func(s *stage) { s.gone(one); s.gone(two) }, 0, 0, 2},
+		{"all are emptied, slice by slice", func(s *stage) { s.set(testSlice("x")); s.set(testSlice("y")) }, 0, 0, 2},
+		{"all vanish in one list", func(s *stage) { s.gone(one, two) }, 0, 0, 2},
+		{"all vanish and come back", func(s *stage) { s.gone(one, two); s.set(one, two) }, 0, 0, 0},
+		{"all vanish, one slice comes back", func(s *stage) { s.gone(one, two); s.set(two) }, 0, 0, 1},
+		{"all vanish, another pod comes", func(s *stage) { s.gone(one, two); s.set(testSlice("z", "9")) }, 3, 0, 0},
+		{"all are terminating", func(s *stage) { s.set(testSlice("x", "-1", "-2"), testSlice("y", "-3")) }, 2, 0, 0},
+		{"all were terminating and vanish", func(s *stage) {
+			s.set(testSlice("x", "-1", "-2"), testSlice("y", "-3"))
+			s.gone(one, two)
+		}, 2, 0, 0},
+		{"one terminates, then the last ready one vanishes", func(s *stage) { s.set(testSlice("x", "-1")); s.gone(two) }, 1, 0, 1},
+		{"all are not ready", func(s *stage) { s.set(testSlice("x", "!1", "!2"), testSlice("y", "!3")) }, 2, 0, 0},
+		{"held, then seen terminating", func(s *stage) { s.gone(one, two); s.set(testSlice("x", "-1", "-2")) }, 2, 0, 0},
+		{"other pods in one slice, then the old one's goes", func(s *stage) { s.set(testSlice("x", "7")); s.gone(two) }, 1, 1, 0},
+		{"moved to another slice", func(s *stage) { s.set(testSlice("y", "1", "2", "3")); s.gone(one) }, 2, 0, 0},
+		{"moved, the old slice goes first", func(s *stage) { s.gone(one); s.set(testSlice("y", "1", "2", "3")) }, 2, 0, 0},
+		{"the Service is deleted first", func(s *stage) { s.gone(testService()); s.gone(one, two) }, 3, 0, 0},
+		{"the Service is deleted while held", func(s *stage) { s.gone(one, two); s.gone(testService()) }, 3, 0, 0},
+		{"a slice leaves its Service", func(s *stage) {
+			other := testSlice("x", "1", "2")
+			other.Labels[discoveryv1.LabelServiceName] = "b"
+			s.set(other)
+		}, 1, 0, 0},
+		{"a slice without a Service", func(s *stage) {
+			none := testSlice("x", "1", "2")
+			none.Labels = nil
+			s.set(none)
+			s.gone(two)
+		}, 1, 0, 1},
+		{"held twice", func(s *stage) {
+			s.gone(one, two)
+			time.Sleep(period - time.Second)
+			s.gone(one)
+			s.gone(two)
+		}, 0, 2, 0},
+		{"switched off", func(s *stage) { s.gone(one, two); s.setPeriod(0) }, 2, 0, 0},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStage(period)
+				s.set(testService())
+				s.set(one)
+				s.set(two)
+				s.changes()
+				c.do(s)
+				now := s.changes()
+				held := s.held()
+				time.Sleep(gather)
+				synctest.Wait()
+				afterGather := s.changes()
+				time.Sleep(period)
+				synctest.Wait()
+				if afterHold := s.changes(); now != c.now || afterGather != c.afterGather || afterHold != c.afterHold {
+					t.Errorf("%d changes at once, %d after %v, %d after %v more; want %d, %d and %d",
+						now, afterGather, gather, afterHold, period, c.now, c.afterGather, c.afterHold)
+				}
+				if want := c.afterHold > 1 || c.name == "held twice"; want && held != 1 {
+					t.Errorf("%d problems while it is held, want 1", held)
+				}
+				if n := s.held(); n != 0 || len(s.waiting) != 0 {
+					t.Errorf("%d problems and %d Services that wait at the end", n, len(s.waiting))
+				}
+				s.stop()
+			})
+		})
+	}
+}
+
+// held counts the problems about held Services.
+func (s *stage) held() (n int) {
+	for _, p := range s.tracker.Locate(nil) {
+		if p.Why() == control.ReasonEndpointsHeld {
+			n++
+		}
+	}
+	return n
+}
+
+// Whatever happens, what has gone through when all time is over is what was said last,
+// and nothing is remembered of what is gone.
+func TestHoldEndsWithTheTruth(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
+	synctest.Test(t, func(t *testing.T) {
+		s, truth := newStage(10*time.Second), map[control.ObjectID]runtime.Object{}
+		names := []string{"x", "y", "z"}
+		for range 5000 {
+			var objects []runtime.Object
+			switch r.IntN(8) {
+			case 0:
+				objects = append(objects, testService())
+			default:
+				objects = append(objects, testSlice(names[r.IntN(3)], someEndpoints(r)...))
+			}
+			deleted := r.IntN(3) == 0
+			for _, o := range objects {
+				id, _, _ := idOf(o)
+				if truth[id] = o; deleted {
+					truth[id] = nil
+				}
+			}
+			if deleted {
+				s.gone(objects...)
+			} else {
+				s.set(objects...)
+			}
+			time.Sleep(time.Duration(r.IntN(3000)) * time.Millisecond)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		s.changes()
+		for id, o := range truth {
+			if o == nil {
+				s.tracker.Delete(testSource, id)
+			} else {
+				s.tracker.Upsert(testSource, o)
+			}
+		}
+		if n := s.changes(); n != 0 {
+			t.Errorf("%d objects are not what was said last", n)
+		}
+		s.gone(testService(), testSlice("x"), testSlice("y"), testSlice("z"))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(s.services)+len(s.owner)+len(s.waiting) != 0 {
+			t.Errorf("remembered of nothing: %d Services, %d slices, %d that wait", len(s.services), len(s.owner), len(s.waiting))
+		}
+		s.stop()
+	})
+}
+
+func someEndpoints(r *rand.Rand) (list []string) {
+	for range r.IntN(3) {
+		list = append(list, []string{"", "", "-", "!"}[r.IntN(4)]+fmt.Sprint(1+r.IntN(4)))
+	}
+	return list
+}

@@ -1,0 +1,245 @@
+package k8s
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"sluice.dev/sluice/control"
+)
+
+// resource is one kind of objects: its list and watch, and how they are doing.
+type resource struct {
+	health
+	w      *Watcher
+	client rest.Interface
+	kind   runtime.Object // an example
+	labels string
+	fields string
+	store  *store
+	again  chan struct{} // relist
+	// only, if not "", is the one object there should be.
+	only string
+
+	reporting sync.Mutex
+	said      []control.Problem // what the Tracker was told of the kind as a whole
+}
+
+// watched are the three kinds, with kube-proxy's selectors.
+func (w *Watcher) watched() []*resource {
+	return []*resource{
+		w.resource("services", w.clients.core, &corev1.Service{}, "!service.kubernetes.io/service-proxy-name",
+			fields.OneTermNotEqualSelector("spec.clusterIP", corev1.ClusterIPNone)),
+		w.resource("endpointslices", w.clients.discovery, &discoveryv1.EndpointSlice{}, "!"+corev1.IsHeadlessService, fields.Everything()),
+		w.resource("nodes", w.clients.core, &corev1.Node{}, "", fields.OneTermEqualSelector(metav1.ObjectNameField, w.NodeName)),
+	}
+}
+
+func (w *Watcher) resource(name string, client rest.Interface, kind runtime.Object, labels string, fields fields.Selector) *resource {
+	r := &resource{w: w, client: client, kind: kind, labels: labels, fields: fields.String(), again: make(chan struct{}, 1)}
+	r.now.Source, r.changed = control.Source{Kind: Kind, Path: name}, make(chan struct{})
+	if _, node := kind.(*corev1.Node); node {
+		r.only = w.NodeName
+	}
+	r.store = newStore(r.now.Source)
+	r.store.apply, r.store.heard = w.hold.apply, r.heard
+	return r
+}
+
+// restartAfter is how long to wait after a panic of client-go's.
+const restartAfter = time.Second
+
+// run lists and watches until ctx is done. A Reflector that panics, or one that is told
+// to list anew, gives way to a new one.
+func (r *resource) run(ctx context.Context) {
+	defer func() {
+		r.mu.Lock()
+		r.ended = true
+		r.mu.Unlock()
+		r.update(func(*Status) {})
+	}()
+	for ctx.Err() == nil {
+		life, cancel := context.WithCancel(ctx)
+		done := make(chan error, 1)
+		go func() { done <- r.reflect(life) }()
+		var err error
+		select {
+		case err = <-done:
+		case <-r.again:
+			cancel()
+			err = <-done
+			r.store.doubt()
+		}
+		cancel()
+		if err != nil {
+			r.failed(err)
+			select {
+			case <-time.After(restartAfter):
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+// relist makes run start over with nothing known. What is listed then is what the
+// Tracker has, if nothing changed meanwhile.
+func (r *resource) relist() {
+	select {
+	case r.again <- struct{}{}:
+	default:
+	}
+}
+
+// reflect runs client-go's Reflector until ctx is done. Backing off, expired watches and
+// bookmarks are its own.
+func (r *resource) reflect(ctx context.Context) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v, at %s", p, firstFrame(debug.Stack()))
+			r.w.Log.Error("watching failed; it is started anew", "source", r.Source().Path, "panic", p, "stack", string(debug.Stack()))
+		}
+	}()
+	// client-go's own messages are for debugging: what matters is in our status.
+	log := logr.FromSlogHandler(quiet{r.w.Log.Handler()})
+	lw := cache.NewFilteredListWatchFromClient(r.client, r.now.Source.Path, metav1.NamespaceAll, func(o *metav1.ListOptions) {
+		o.LabelSelector, o.FieldSelector = r.labels, r.fields
+	})
+	noted := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			list, err := lw.ListWithContext(ctx, o)
+			return list, r.note(ctx, err, false)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			watching, err := lw.WatchWithContext(ctx, o)
+			return watching, r.note(ctx, err, true)
+		},
+	}
+	cache.NewReflectorWithOptions(noted, r.kind, r.store, cache.ReflectorOptions{
+		Name: "sluice/" + r.now.Source.Path, Logger: &log,
+	}).RunWithContext(logr.NewContext(ctx, log))
+	return nil
+}
+
+// note remembers how a request went. Only a watch that could be opened shows that
+// nothing is missed. Two answers make client-go list instead, which is no failure: that
+// the watch is too old, and that lists are not streamed (Invalid, servers before 1.32).
+func (r *resource) note(ctx context.Context, err error, watching bool) error {
+	switch {
+	case err == nil:
+		if watching {
+			r.works()
+		}
+	case ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || watching && apierrors.IsInvalid(err):
+	default:
+		r.failed(err)
+	}
+	return err
+}
+
+// heard is called by the store.
+func (r *resource) heard(objects int, version uint64, listed bool) {
+	r.mu.Lock()
+	r.now.Objects, r.now.Version, r.now.Heard = objects, version, time.Now()
+	r.mu.Unlock()
+	if listed {
+		r.update(func(s *Status) { s.Synced, s.Err, s.Since = true, nil, time.Time{} })
+	}
+	r.report()
+}
+
+// works is called when a watch was opened.
+func (r *resource) works() {
+	if r.status().Err == nil {
+		return
+	}
+	r.update(func(s *Status) { s.Err, s.Since = nil, time.Time{} })
+	r.w.Log.Info("the API server is watched again", "source", r.Source().Path)
+	r.report()
+}
+
+// failed is called when nothing can be listed or watched.
+func (r *resource) failed(err error) {
+	r.update(func(s *Status) {
+		s.Err = err
+		if s.Since.IsZero() {
+			s.Since = time.Now()
+		}
+	})
+	r.report()
+}
+
+// report tells the Tracker what is wrong with the kind of objects as a whole, if that
+// is not what it was told last.
+func (r *resource) report() {
+	r.reporting.Lock()
+	defer r.reporting.Unlock()
+	s := r.status()
+	var problems []control.Problem
+	say := func(object control.ObjectID, format string, args ...any) {
+		problems = append(problems, control.Problem{Source: s.Source, Object: object, Severity: control.Warning, Message: fmt.Sprintf(format, args...)})
+	}
+	if s.Err != nil {
+		what := "nothing is served before they are listed once"
+		if s.Synced {
+			what = "what was read last is served on"
+		}
+		say(control.ObjectID{}, "cannot be read from the API server since %s; %s: %v", s.Since.UTC().Format(time.RFC3339), what, s.Err)
+	}
+	if s.Synced && s.Objects == 0 && r.only != "" {
+		say(control.ObjectID{Kind: control.KindNode, Name: r.only},
+			"does not exist: no endpoint is local, this node's zone is not known, and nodeAddresses: primary takes the interfaces' addresses; "+
+				"set nodeName to the name of this node's Node object")
+	}
+	if slices.Equal(problems, r.said) {
+		return
+	}
+	r.said = problems
+	var b control.Batch
+	b.Report(s.Source, problems)
+	r.w.Tracker.Apply(&b)
+}
+
+// quiet makes every message of a library one for debugging.
+type quiet struct{ slog.Handler }
+
+func (q quiet) Enabled(ctx context.Context, _ slog.Level) bool {
+	return q.Handler.Enabled(ctx, slog.LevelDebug)
+}
+
+func (q quiet) Handle(ctx context.Context, r slog.Record) error {
+	r.Level = slog.LevelDebug
+	return q.Handler.Handle(ctx, r)
+}
+
+func (q quiet) WithAttrs(a []slog.Attr) slog.Handler { return quiet{q.Handler.WithAttrs(a)} }
+
+func (q quiet) WithGroup(name string) slog.Handler { return quiet{q.Handler.WithGroup(name)} }
+
+// firstFrame finds in a stack the line of code that panicked.
+func firstFrame(stack []byte) string {
+	_, after, found := bytes.Cut(stack, []byte("panic("))
+	if !found {
+		after = stack
+	}
+	lines := bytes.Split(after, []byte("\n"))
+	if len(lines) < 4 {
+		return "an unknown place"
+	}
+	return string(bytes.TrimSpace(lines[3]))
+}

@@ -1,0 +1,187 @@
+package k8s
+
+import (
+	"fmt"
+	"runtime/debug"
+	"strconv"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/cache"
+
+	"sluice.dev/sluice/control"
+)
+
+// store is what client-go's Reflector keeps up to date: which version of each object
+// was handed on. The Reflector's goroutine is the only one to use it.
+type store struct {
+	from control.Source
+	// apply hands changes on, all of them at once.
+	apply func(control.Source, []change)
+	// heard is called after everything that was taken in, with the number of objects and
+	// newest; listed says that it was all there is.
+	heard func(objects int, version uint64, listed bool)
+
+	known map[control.ObjectID]uint64 // resource versions; 0 where it is no number
+	// newest is the version up to which the API server has told everything: an object
+	// that is not known and not newer has been deleted since.
+	newest uint64
+}
+
+var _ cache.TransformingStore = (*store)(nil)
+
+// change is one object's new version, or nil for one that went.
+type change struct {
+	id     control.ObjectID
+	object runtime.Object
+	// bad says why the new version cannot be used; object is then nil, too.
+	bad string
+}
+
+func newStore(from control.Source) *store {
+	return &store{from: from, known: map[control.ObjectID]uint64{}}
+}
+
+// Transformer implements cache.TransformingStore.
+func (s *store) Transformer() cache.TransformFunc { return trim }
+
+// Add implements cache.ReflectorStore.
+func (s *store) Add(object any) error { return s.set(object) }
+
+// Update implements cache.ReflectorStore.
+func (s *store) Update(object any) error { return s.set(object) }
+
+// Resync implements cache.ReflectorStore; nothing asks for it.
+func (s *store) Resync() error { return nil }
+
+func (s *store) set(object any) error {
+	id, text, ok := idOf(object)
+	if !ok {
+		return fmt.Errorf("%v: %T is no object of this kind", s.from, object)
+	}
+	version := number(text)
+	if s.stale(id, version) {
+		return nil
+	}
+	s.known[id], s.newest = version, max(s.newest, version)
+	s.apply(s.from, []change{{id: id, object: object.(runtime.Object)}})
+	s.heard(len(s.known), s.newest, false)
+	return nil
+}
+
+// Delete implements cache.ReflectorStore.
+func (s *store) Delete(object any) error {
+	if d, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		return s.bury(d)
+	}
+	id, text, ok := idOf(object)
+	if !ok {
+		return fmt.Errorf("%v: %T is no object of this kind", s.from, object)
+	}
+	version := number(text)
+	if before, known := s.known[id]; !known || version != 0 && version < before {
+		return nil
+	}
+	s.newest = max(s.newest, version)
+	s.forget(id)
+	return nil
+}
+
+// bury deletes an object whose last version nobody saw.
+func (s *store) bury(d cache.DeletedFinalStateUnknown) error {
+	name, err := cache.ParseObjectName(d.Key)
+	if err != nil {
+		return fmt.Errorf("%v: deletion of %q: %w", s.from, d.Key, err)
+	}
+	for id := range s.known {
+		if id.Namespace == name.Namespace && id.Name == name.Name {
+			s.forget(id)
+			return nil
+		}
+	}
+	return nil
+}
+
+func (s *store) forget(id control.ObjectID) {
+	delete(s.known, id)
+	s.apply(s.from, []change{{id: id}})
+	s.heard(len(s.known), s.newest, false)
+}
+
+// doubt makes the next list hand on every object again.
+func (s *store) doubt() {
+	for id := range s.known {
+		s.known[id] = 0
+	}
+}
+
+// stale says whether a version was read before, or an object deleted since.
+func (s *store) stale(id control.ObjectID, version uint64) bool {
+	if version == 0 {
+		return false
+	}
+	if before, known := s.known[id]; known {
+		return version <= before
+	}
+	return version <= s.newest
+}
+
+// Replace implements cache.ReflectorStore: objects are all there is.
+func (s *store) Replace(objects []any, version string) error {
+	now := make(map[control.ObjectID]uint64, len(objects))
+	var changes []change
+	for _, object := range objects {
+		id, text, ok := idOf(object)
+		if !ok {
+			return fmt.Errorf("%v: %T in a list is no object of this kind", s.from, object)
+		}
+		v := number(text)
+		if before, known := s.known[id]; !known || v == 0 || v != before {
+			changes = append(changes, change{id: id, object: object.(runtime.Object)})
+		}
+		now[id] = v
+	}
+	for id := range s.known {
+		if _, there := now[id]; !there {
+			changes = append(changes, change{id: id})
+		}
+	}
+	s.known, s.newest = now, number(version)
+	if len(changes) > 0 {
+		s.apply(s.from, changes)
+	}
+	s.heard(len(s.known), s.newest, true)
+	return nil
+}
+
+// number reads a resource version. Those of one resource of one API server can be
+// compared as numbers (KEP-5504); 0 stands for one that is none.
+func number(version string) uint64 {
+	n, err := strconv.ParseUint(version, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// add puts a change into a batch. A panic over its object is that object's fault.
+func add(b *control.Batch, from control.Source, c *change) {
+	if c.object != nil {
+		upsert(b, from, c)
+	}
+	switch {
+	case c.bad != "":
+		b.Malformed(from, c.id, "", c.bad)
+	case c.object == nil:
+		b.Delete(from, c.id)
+	}
+}
+
+// upsert marks the change as bad where its object makes the reading of it panic.
+func upsert(b *control.Batch, from control.Source, c *change) {
+	defer func() {
+		if p := recover(); p != nil {
+			c.bad = fmt.Sprintf("reading it failed: %v; this is a bug of Sluice's, at %s", p, firstFrame(debug.Stack()))
+		}
+	}()
+	b.Upsert(from, c.object)
+}

@@ -1,0 +1,67 @@
+package k8s
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sluice.dev/sluice/control"
+)
+
+// trim takes from an object what the control package never reads. It is client-go's
+// TransformFunc for objects of a list that is still arriving; the Tracker, which keeps
+// even less, would come to the same without it.
+func trim(object any) (any, error) {
+	switch o := object.(type) {
+	case *corev1.Service:
+		trimMeta(&o.ObjectMeta)
+		o.Spec.Selector, o.Status.Conditions = nil, nil
+	case *discoveryv1.EndpointSlice:
+		trimMeta(&o.ObjectMeta)
+		for i := range o.Endpoints {
+			e := &o.Endpoints[i]
+			e.TargetRef, e.Hostname, e.DeprecatedTopology = nil, nil, nil
+			if len(e.Addresses) > 1 {
+				e.Addresses = e.Addresses[:1]
+			}
+		}
+	case *corev1.Node:
+		trimMeta(&o.ObjectMeta)
+		o.Spec = corev1.NodeSpec{Taints: o.Spec.Taints}
+		o.Status = corev1.NodeStatus{Addresses: o.Status.Addresses}
+	}
+	return object, nil
+}
+
+// trimMeta keeps the annotations and labels of Kubernetes' own and of ours.
+func trimMeta(m *metav1.ObjectMeta) {
+	m.ManagedFields, m.OwnerReferences, m.Finalizers, m.GenerateName = nil, nil, nil, ""
+	for k := range m.Annotations {
+		if k != corev1.EndpointsLastChangeTriggerTime && !strings.HasPrefix(k, annotations) {
+			delete(m.Annotations, k)
+		}
+	}
+	for k := range m.Labels {
+		if !strings.Contains(k, "kubernetes.io/") {
+			delete(m.Labels, k)
+		}
+	}
+}
+
+// annotations is the prefix of those that are read, but for the trigger time.
+const annotations = "sluice.dev/"
+
+// idOf names an object; ok is false if it is none of the three.
+func idOf(object any) (id control.ObjectID, version string, ok bool) {
+	switch o := object.(type) {
+	case *corev1.Service:
+		return control.ObjectID{Kind: control.KindService, Namespace: o.Namespace, Name: o.Name}, o.ResourceVersion, true
+	case *discoveryv1.EndpointSlice:
+		return control.ObjectID{Kind: control.KindEndpointSlice, Namespace: o.Namespace, Name: o.Name}, o.ResourceVersion, true
+	case *corev1.Node:
+		return control.ObjectID{Kind: control.KindNode, Name: o.Name}, o.ResourceVersion, true
+	}
+	return id, "", false
+}

@@ -1,0 +1,85 @@
+package k8s
+
+import discoveryv1 "k8s.io/api/discovery/v1"
+
+// seen is an endpoint of a slice. The text is the API's own, as nothing is compared but
+// versions of one object.
+type seen struct {
+	address string
+	ready   bool
+}
+
+func endpointsOf(object *discoveryv1.EndpointSlice) (list []seen) {
+	if object == nil {
+		return nil
+	}
+	for i := range object.Endpoints {
+		e := &object.Endpoints[i]
+		if len(e.Addresses) == 0 {
+			continue
+		}
+		c := &e.Conditions
+		ready := (c.Ready == nil || *c.Ready) && (c.Terminating == nil || !*c.Terminating)
+		list = append(list, seen{e.Addresses[0], ready})
+	}
+	return list
+}
+
+// evidence is what the newest versions of a Service's slices say of the endpoints that
+// the Tracker has as ready.
+type evidence struct {
+	now       map[string]bool // all that are there: ready or not
+	ready     int             // given as ready
+	left      int             // of these, still ready
+	explained bool            // of these, some are there and not ready
+	fresh     bool            // others are ready
+}
+
+func (s *heldService) compare() evidence {
+	e := evidence{now: map[string]bool{}}
+	given := map[string]bool{}
+	for _, slice := range s.slices {
+		for _, p := range slice.given {
+			if p.ready {
+				given[p.address] = true
+			}
+		}
+		for _, p := range slice.newest() {
+			e.now[p.address] = e.now[p.address] || p.ready
+		}
+	}
+	e.ready = len(given)
+	for address := range given {
+		if ready, there := e.now[address]; ready {
+			e.left++
+		} else if there {
+			e.explained = true
+		}
+	}
+	for address, ready := range e.now {
+		e.fresh = e.fresh || ready && !given[address]
+	}
+	return e
+}
+
+func (s *heldSlice) newest() []seen {
+	if s.waiting != nil {
+		return s.next
+	}
+	return s.given
+}
+
+// vanished says whether a slice had ready endpoints, and none of them is anywhere.
+func (e *evidence) vanished(s *heldSlice) bool {
+	had := false
+	for _, p := range s.given {
+		if !p.ready {
+			continue
+		}
+		if _, there := e.now[p.address]; there {
+			return false
+		}
+		had = true
+	}
+	return had
+}
