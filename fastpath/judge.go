@@ -104,7 +104,7 @@ func (w *Worker) carryOut(d Desc, p *header.Packet, v Verdict) {
 	switch v.Action {
 	case Queued:
 	case ToKernel:
-		if w.forged(p) {
+		if !w.b.kernel && w.forged(p.Tuple.Src) {
 			w.dropped(d, stats.SpoofedSource)
 			return
 		}
@@ -181,21 +181,12 @@ const (
 	left
 )
 
-// standing finds out. A UDP flow never outlives its endpoint: the address of one that
-// is gone may be another pod's by now, which must not answer in its name. One that is
-// there and no longer serves may still send what it owes.
+// standing finds out.
 func (w *Worker) standing(ref flowtable.Ref, side flowtable.Side, p *header.Packet) standing {
 	switch {
 	case p.Tuple.Proto == header.ProtoUDP:
 		w.bind(ref)
-		b := w.snap.Backend(services.BackendRef(w.flows.Flow(ref).BackendRef()))
-		switch {
-		case b != nil && (side == flowtable.ReplySide || b.Flags&services.BackendServing != 0):
-			return stands
-		case side == flowtable.ReplySide:
-			return left
-		}
-		return superseded
+		return w.datagram(services.BackendRef(w.flows.Flow(ref).BackendRef()), side)
 	case side != flowtable.ClientSide || !isSYN(p.TCPFlags):
 		return stands
 	case w.flows.Closing(ref):
@@ -204,6 +195,20 @@ func (w *Worker) standing(ref flowtable.Ref, side flowtable.Side, p *header.Pack
 		return unanswered
 	}
 	return stands
+}
+
+// datagram is the standing of a UDP flow. It never outlives its endpoint: the address of one that
+// is gone may be another pod's by now, which must not answer in its name. One that is
+// there and no longer serves may still send what it owes.
+func (s *scene) datagram(backend services.BackendRef, side flowtable.Side) standing {
+	b := s.snap.Backend(backend)
+	switch {
+	case b != nil && (side == flowtable.ReplySide || b.Flags&services.BackendServing != 0):
+		return stands
+	case side == flowtable.ReplySide:
+		return left
+	}
+	return superseded
 }
 
 // notOurs passes on what was steered here and belongs to no flow: to the kernel if it
@@ -237,9 +242,9 @@ func (w *Worker) judgeFault(d Desc, p *header.Packet, r stats.DropReason) Verdic
 // forged says whether a packet claims to be from this node and came from outside.
 // The kernel must not get it from us: it would believe it, because on the host link it
 // accepts local sources. (A VIP as source is possible: another gateway may share it.)
-func (w *Worker) forged(p *header.Packet) bool {
+func (s *scene) forged(src header.Addr) bool {
 	const own = services.AddrLocal | services.AddrNode | services.AddrSNAT
-	return !w.b.kernel && (w.snap.Owned(p.Tuple.Src)&own != 0 || w.hostSource(p.Tuple.Src))
+	return s.snap.Owned(src)&own != 0 || s.hostSource(src)
 }
 
 // fromKernel sends on a packet that the kernel put on the host link and that is no

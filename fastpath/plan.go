@@ -38,12 +38,17 @@ type opening struct {
 	look   bool // it is a question: no turn is taken
 }
 
+// refusal is a verdict, and whether the sender is owed an ICMP error, err.
+type refusal struct {
+	verdict Verdict
+	tell    bool
+	err     nat.ErrorKind
+}
+
 // plan is a flow before it exists: all that is decided about it but its source port.
 type plan struct {
 	services.Decision
-	verdict Verdict // Queued: the flow may be made
-	tell    bool    // the sender is owed an ICMP error, err
-	err     nat.ErrorKind
+	refusal // Queued: the flow may be made
 
 	pin     affinity.Pin    // of the client; zero if it has none
 	pinned  bool            // the pin chose the backend
@@ -100,7 +105,7 @@ func (s *scene) plan(n *plan, o *opening) {
 
 // refuse is a drop of which the sender is told.
 func (n *plan) refuse(r stats.DropReason, err nat.ErrorKind) {
-	n.verdict, n.tell, n.err = drop(r), true, err
+	n.refusal = refusal{drop(r), true, err}
 }
 
 // unserved is a packet for no frontend. Addresses of the node and SNAT addresses

@@ -40,7 +40,7 @@ func (s *Snapshot) Choose(svc *Service, set *EndpointSet, d *Draw) Choice {
 	switch {
 	case len(set.Backends) == 0:
 		return Choice{Slot: -1}
-	case svc.Scheduler.byLoad():
+	case svc.Scheduler.ByLoad():
 		return Choice{set.least(svc.Scheduler, s.SelectHash(d.Tuple), d), -1}
 	}
 	n := set.slots()
@@ -54,8 +54,8 @@ func (s *Snapshot) Choose(svc *Service, set *EndpointSet, d *Draw) Choice {
 	return set.other(slot, d.Not)
 }
 
-// byLoad says whether a scheduler compares connections.
-func (s Scheduler) byLoad() bool {
+// ByLoad says whether a scheduler compares connections.
+func (s Scheduler) ByLoad() bool {
 	return s == LeastConn || s == WeightedLeastConn || s == ShortestDelay || s == NeverQueue
 }
 

@@ -21,7 +21,7 @@ func choosers(by Scheduler, weights ...uint16) (*Snapshot, *Service, *EndpointSe
 		be := Backend{Addr: addr(100 + i), Port: 8080, Ref: MakeBackendRef(uint32(i), 1), Service: 1}
 		b.SetBackend(be)
 		set.Backends = append(set.Backends, be.Ref)
-		if !by.byLoad() {
+		if !by.ByLoad() {
 			for range weights[i] {
 				set.Table = append(set.Table, uint16(i))
 			}
@@ -63,7 +63,7 @@ func TestSchedulersShare(t *testing.T) {
 			got := make([]int, 3)
 			for n := range flows {
 				c := s.Choose(svc, set, &Draw{Tuple: client(n), Random: rnd.Uint64(), Loads: loads})
-				if tt.by.byLoad() != (c.Slot < 0) || c.Slot >= 0 && set.Backends[set.Table[c.Slot]] != c.Backend {
+				if tt.by.ByLoad() != (c.Slot < 0) || c.Slot >= 0 && set.Backends[set.Table[c.Slot]] != c.Backend {
 					t.Fatalf("backend %#x of slot %d", c.Backend, c.Slot)
 				}
 				loads[c.Backend.Index()].Add(1)
