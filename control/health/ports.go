@@ -21,17 +21,16 @@ type PortsConfig struct {
 	Serving func() bool
 	// NodeName is how this node calls itself in messages.
 	NodeName string
-	// Report replaces what is wrong with the ports; nil tells nobody.
+	// Report replaces what is wrong with the ports.
 	Report func([]control.Problem)
-	// Event tells the owner of a Service, once for each failure; nil tells nobody.
-	Event func(namespace, service, reason, message string)
-	Log   *slog.Logger
+	Log    *slog.Logger
 	// Retry is how often a port that cannot be had is tried again; 0 is web.DefaultRetry.
 	Retry time.Duration
 }
 
-// EventFailed is the reason of the Event, kube-proxy's (pkg/proxy/healthcheck/service_health.go).
-const EventFailed = "FailedToStartServiceHealthcheck"
+// ReasonFailed is that of the Problem, and so of the Event: kube-proxy's word
+// (pkg/proxy/healthcheck/service_health.go).
+const ReasonFailed control.Reason = "FailedToStartServiceHealthcheck"
 
 // Ports are the health check node ports of all Services: one listener for each
 // Service, family and address. What is wanted is set at any time and from any
@@ -45,9 +44,8 @@ type Ports struct {
 	addresses []netip.Addr
 
 	// Only Run's goroutine uses these.
-	open   map[netip.AddrPort]*listener
-	failed map[netip.AddrPort]failure
-	told   []control.Problem
+	open map[netip.AddrPort]*listener
+	told []control.Problem // what there is to try again
 }
 
 // failure is a port that could not be had, in whose words and for which Service.
@@ -58,10 +56,7 @@ func NewPorts(c PortsConfig) *Ports {
 	if c.Retry == 0 {
 		c.Retry = web.DefaultRetry
 	}
-	return &Ports{
-		config: c, wake: make(chan struct{}, 1),
-		open: map[netip.AddrPort]*listener{}, failed: map[netip.AddrPort]failure{},
-	}
+	return &Ports{config: c, wake: make(chan struct{}, 1), open: map[netip.AddrPort]*listener{}}
 }
 
 // SetHealthChecks implements control.HealthChecks: it hands over and returns.
@@ -103,13 +98,24 @@ func (p *Ports) Run(ctx context.Context) {
 			return
 		case <-p.wake:
 		case <-retry.C:
-			if len(p.failed) == 0 && !p.anyEnded() {
+			if len(p.told) == 0 && !p.anyEnded() {
 				continue
 			}
 		}
+		began := time.Now()
 		p.reconcile(ctx)
+		// Thousands of Services that change all the time must not take a core.
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(restFactor * time.Since(began)):
+		}
 	}
 }
+
+// restFactor is how much longer than a pass the rest after it is. A pass over 2,000
+// Services in two families takes 14 ms.
+const restFactor = 9
 
 // reconcile opens and closes until what is open is what is wanted.
 func (p *Ports) reconcile(ctx context.Context) {
@@ -161,27 +167,18 @@ func (p *Ports) failure(c *control.HealthCheck, err error) failure {
 	return failure{service, fmt.Sprintf("node %s failed to start healthcheck %q on port %d: %v", p.config.NodeName, service, c.Port, err)}
 }
 
-// tell says what is wrong, as far as it was not said before.
+// tell says what is wrong, one Problem for each Service, if it is not what was said
+// before.
 func (p *Ports) tell(failed map[netip.AddrPort]failure) {
-	known := make(map[string]bool) // Services whose owner knows
-	for _, f := range p.failed {
-		known[f.service] = true
-	}
 	var problems []control.Problem
+	told := make(map[string]bool) // Services
 	for _, at := range slices.SortedFunc(maps.Keys(failed), netip.AddrPort.Compare) {
-		f := failed[at]
-		problems = append(problems, f.problem())
-		if p.failed[at] != f {
-			p.config.Log.Warn("health check node port cannot be opened; it is tried again", "service", f.service, "address", at, "reason", f.message)
+		if f := failed[at]; !told[f.service] {
+			told[f.service] = true
+			problems = append(problems, f.problem())
 		}
-		if !known[f.service] && p.config.Event != nil {
-			namespace, name, _ := strings.Cut(f.service, "/")
-			p.config.Event(namespace, name, EventFailed, f.message)
-		}
-		known[f.service] = true
 	}
-	p.failed = failed
-	if p.config.Report != nil && !slices.Equal(problems, p.told) {
+	if !slices.Equal(problems, p.told) {
 		p.told = problems
 		p.config.Report(problems)
 	}
@@ -193,8 +190,8 @@ func (f failure) problem() control.Problem {
 		Source:   Source(),
 		Object:   control.ObjectID{Kind: control.KindService, Namespace: namespace, Name: name},
 		Field:    "spec.healthCheckNodePort",
-		Message:  EventFailed + ": " + f.message + "; load balancers get no answer there, but what they send is forwarded. Free the port: it is tried again",
-		Severity: control.Warning,
+		Message:  f.message + ". Load balancers get no answer there; what they send is forwarded. Free the port: it is tried again",
+		Severity: control.Warning, Reason: ReasonFailed,
 	}
 }
 

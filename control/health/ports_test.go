@@ -29,7 +29,7 @@ type ports struct {
 
 	mu       sync.Mutex
 	problems []control.Problem
-	events   []string
+	reports  int
 }
 
 func newPorts(t *testing.T) *ports {
@@ -38,12 +38,7 @@ func newPorts(t *testing.T) *ports {
 	p.serving.Store(true)
 	p.Ports = NewPorts(PortsConfig{
 		Serving: p.serving.Load, NodeName: "gateway", Log: slog.New(slog.DiscardHandler), Retry: 5 * time.Millisecond,
-		Report: func(list []control.Problem) { p.mu.Lock(); p.problems = list; p.mu.Unlock() },
-		Event: func(namespace, service, reason, message string) {
-			p.mu.Lock()
-			p.events = append(p.events, fmt.Sprintf("%s/%s %s %s", namespace, service, reason, message))
-			p.mu.Unlock()
-		},
+		Report: func(list []control.Problem) { p.mu.Lock(); p.problems = list; p.reports++; p.mu.Unlock() },
 	})
 	p.SetAddresses([]netip.Addr{loop4, loop6})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -59,10 +54,11 @@ func newPorts(t *testing.T) *ports {
 	return p
 }
 
-func (p *ports) reported() ([]control.Problem, []string) {
+// reported are the problems there are, and how often that changed.
+func (p *ports) reported() ([]control.Problem, int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.problems, p.events
+	return p.problems, p.reports
 }
 
 // freePort is a port that nobody listens on, neither at 127.0.0.1 nor at ::1.
@@ -229,13 +225,13 @@ func TestLifecycle(t *testing.T) {
 
 	p.SetHealthChecks(nil)
 	await(t, "the port to close", func() bool { return !listens(loop4, other) })
-	if problems, events := p.reported(); len(problems)+len(events) != 0 {
-		t.Errorf("there was nothing wrong: %v %v", problems, events)
+	if problems, reports := p.reported(); reports != 0 {
+		t.Errorf("there was nothing wrong: %v", problems)
 	}
 }
 
-// TestPortTaken: a Problem and one Event for the Service, nothing for others, and the
-// port is taken once it is free.
+// TestPortTaken: a Problem in kube-proxy's words for the Service, nothing for others,
+// and the port is used once it is free.
 func TestPortTaken(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -250,23 +246,20 @@ func TestPortTaken(t *testing.T) {
 	})
 	await(t, "the problem", func() bool { list, _ := p.reported(); return len(list) == 1 })
 	p.get(t, loop4, free)
-	problems, events := p.reported()
+	problems, _ := p.reported()
 	want := fmt.Sprintf("node gateway failed to start healthcheck \"shop/web\" on port %d: listen tcp4 127.0.0.1:%d: bind: address already in use", taken, taken)
 	q := problems[0]
 	if q.Object != (control.ObjectID{Kind: "Service", Namespace: "shop", Name: "web"}) || q.Severity != control.Warning ||
-		q.Field != "spec.healthCheckNodePort" || !strings.HasPrefix(q.Message, "FailedToStartServiceHealthcheck: "+want+"; ") {
+		q.Field != "spec.healthCheckNodePort" || q.Why() != "FailedToStartServiceHealthcheck" || !strings.HasPrefix(q.Message, want+". ") {
 		t.Errorf("%+v", q)
-	}
-	if len(events) != 1 || events[0] != "shop/web FailedToStartServiceHealthcheck "+want {
-		t.Errorf("events %q", events)
 	}
 	l.Close()
 	await(t, "the problem to go", func() bool { list, _ := p.reported(); return len(list) == 0 })
 	if g := p.get(t, loop4, taken); g.code != 200 {
 		t.Errorf("%+v", g)
 	}
-	if _, events := p.reported(); len(events) != 1 {
-		t.Errorf("it was told again: %q", events)
+	if _, reports := p.reported(); reports != 2 {
+		t.Errorf("every attempt was told: %d reports, not one of the problem and one of its end", reports)
 	}
 }
 
@@ -277,13 +270,10 @@ func TestOnePortTwice(t *testing.T) {
 	b := a
 	b.Name = "b"
 	p.SetHealthChecks([]control.HealthCheck{a, b})
-	await(t, "the problems", func() bool { list, _ := p.reported(); return len(list) == 2 })
-	problems, events := p.reported()
-	if !strings.Contains(problems[0].Message, "the port is that of Service shop/a") || problems[0].Object.Name != "b" {
-		t.Errorf("%v", problems)
-	}
-	if len(events) != 1 || !strings.HasPrefix(events[0], "shop/b ") {
-		t.Errorf("one Event for a Service, not one for each family: %q", events)
+	await(t, "the problem", func() bool { list, _ := p.reported(); return len(list) > 0 })
+	problems, _ := p.reported()
+	if len(problems) != 1 || !strings.Contains(problems[0].Message, "the port is that of Service shop/a") || problems[0].Object.Name != "b" {
+		t.Errorf("want one for shop/b, not one for each family: %v", problems)
 	}
 	if g := p.get(t, loop4, port); !strings.Contains(g.body, `"name": "a"`) {
 		t.Errorf("%+v", g)
