@@ -74,6 +74,9 @@ func (s *service) readRanges(spec *corev1.ServiceSpec) (malformed []fault) {
 	var all, bad [2]bool
 	var faults []fault
 	for i, text := range spec.LoadBalancerSourceRanges {
+		if strings.TrimSpace(text) == "" {
+			continue
+		}
 		field := fmt.Sprintf("spec.loadBalancerSourceRanges[%d]", i)
 		p, err := parsePrefix(text)
 		if err != nil {

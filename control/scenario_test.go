@@ -94,8 +94,9 @@ func (s *scenario) step(t *testing.T, a *txtar.Archive, dir string) string {
 		}
 	}
 	s.tracker.Apply(&batch)
+	configured := &control.Steer{}
 	if gateway := section0(a, dir+"gateway"); gateway != "" {
-		s.compiler.Configure(parseGateway(t, gateway))
+		_, _, configured = s.compiler.Configure(parseGateway(t, gateway))
 	}
 	snapshot, problems, steer := s.compiler.Compile(s.tracker.Changes())
 	if do := section0(a, dir+"do"); do != "" {
@@ -110,8 +111,8 @@ func (s *scenario) step(t *testing.T, a *txtar.Archive, dir string) string {
 	}
 	var b strings.Builder
 	b.WriteString(render(snapshot, s.tracker.Locate(problems)))
-	section(&b, "kernel opens", renderSteer(&steer.Open))
-	section(&b, "kernel closes", renderSteer(&steer.Close))
+	section(&b, "kernel opens", append(renderSteer(&configured.Open), renderSteer(&steer.Open)...))
+	section(&b, "kernel closes", append(renderSteer(&configured.Close), renderSteer(&steer.Close)...))
 	section(&b, "errors", s.errors)
 	return b.String()
 }
