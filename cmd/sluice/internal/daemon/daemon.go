@@ -29,7 +29,6 @@ import (
 
 	"sluice.dev/sluice/control"
 	"sluice.dev/sluice/control/config"
-	"sluice.dev/sluice/control/files"
 	"sluice.dev/sluice/control/hostlink"
 	"sluice.dev/sluice/control/neigh"
 	"sluice.dev/sluice/control/status"
@@ -65,6 +64,7 @@ type Daemon struct {
 	mirror   *neigh.Mirror
 	path     *datapath
 	steer    *steering
+	objects  objects
 	loop     *control.Loop
 	ledger   *status.Ledger
 	bpffs    bool          // we mounted it
@@ -266,26 +266,27 @@ func (d *Daemon) startMirror(ctx context.Context) (err error) {
 	}
 }
 
-// startControl reads manifests and compiles them. It publishes by itself from here on.
+// startControl reads objects and compiles them. It publishes by itself from here on.
 func (d *Daemon) startControl(ctx context.Context) error {
+	if err := d.makeObjects(); err != nil {
+		return err
+	}
 	cc := d.compilerConfig(d.config)
 	compiler := control.NewCompiler(cc)
 	compiler.Watch(d.ledger)
-	tracker := control.NewTracker()
-	watcher := files.New(files.Config{Log: d.log, Dir: d.config.Manifests.Directory, Tracker: tracker})
-	d.makeHealth(tracker, cc.NodeName)
+	d.makeHealth(d.objects.tracker, cc.NodeName)
 	d.health.ports.SetAddresses(healthAddresses(d.config, cc.NodeAddresses))
 	d.loop = control.NewLoop(control.LoopConfig{
-		Log: d.log, Tracker: tracker, Compiler: compiler,
+		Log: d.log, Tracker: d.objects.tracker, Compiler: compiler,
 		Publisher: control.NewPublisher(&d.path.services, d.path.blocks()),
-		Steering:  d.steer, Flows: d.reader, Feeds: []control.Feed{watcher},
+		Steering:  d.steer, Flows: d.reader, Feeds: d.objects.feeds(), NodeChanged: d.objects.noteNode,
 		Window: controlWindow, Observer: d.health.kubeProxy, HealthChecks: d.health.ports,
 	})
 	if err := d.applySettings(); err != nil {
 		return err
 	}
 	d.applySources()
-	d.goes(func() { _ = watcher.Run(ctx) })
+	d.readObjects(ctx)
 	d.goes(func() { _ = d.loop.Run(ctx) })
 	d.goes(func() { d.followAddresses(ctx) })
 	return nil

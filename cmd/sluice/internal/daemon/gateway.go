@@ -201,7 +201,7 @@ func (d *Daemon) Status() status.StatusView {
 	v := status.StatusView{
 		Node: node, PID: os.Getpid(), StartedAt: d.startedAt, Version: status.ThisBuild(),
 		Draining: d.draining.Load(), Snapshot: d.snapshotView(),
-		Config: d.configView(), Sources: sources(st), Problems: problems(st),
+		Config: d.configView(), Sources: d.sourceViews(st), Problems: problems(st),
 		Conditions: d.conditions(),
 	}
 	v.Applied = st.Applied == st.Read && st.Oldest >= st.Generation && d.isOpen()

@@ -13,7 +13,6 @@ import (
 
 	"sluice.dev/sluice/control"
 	"sluice.dev/sluice/control/config"
-	"sluice.dev/sluice/control/neigh"
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/nat/header"
@@ -97,6 +96,9 @@ func (d *Daemon) reload(ctx context.Context) {
 	if err := d.applySettings(); err != nil {
 		d.log.Error("kernel program settings", "error", err)
 	}
+	if k := d.objects.kubernetes; k != nil {
+		k.SetHold(merged.Kubernetes.Hold.D())
+	}
 	d.configure(ctx, merged)
 }
 
@@ -109,8 +111,8 @@ func (d *Daemon) configure(ctx context.Context, c *config.Configuration) {
 	}
 }
 
-// followAddresses recompiles when the node's addresses change, or which of them
-// packets leave from.
+// followAddresses recompiles when the node's addresses change, which of them packets
+// leave from, or which of them the Node object names.
 func (d *Daemon) followAddresses(ctx context.Context) {
 	for {
 		select {
@@ -118,6 +120,8 @@ func (d *Daemon) followAddresses(ctx context.Context) {
 			return
 		case <-d.mirror.AddressesChanged():
 			d.applySources()
+			d.configure(ctx, d.configuration())
+		case <-d.objects.nodeChanged:
 			d.configure(ctx, d.configuration())
 		}
 	}
@@ -143,14 +147,14 @@ func (d *Daemon) compilerConfig(c *config.Configuration) control.CompilerConfig 
 		NodeName: node, SelectKey: c.Maglev.SelectKey(), UnservedPort: unserved(c.UnservedVIPPort),
 		SNATPorts: services.PortRange{First: c.SNAT.Ports.First, Count: uint16(c.SNAT.Ports.Count())},
 	}
-	for _, a := range d.mirror.Addresses() {
+	proxied(&c.Proxy, &cc)
+	all := d.mirror.Addresses()
+	for _, a := range all {
 		if a.Global {
 			cc.LocalAddresses = append(cc.LocalAddresses, header.AddrFrom(a.Prefix.Addr()))
 		}
-		if nodePortAddress(c, a) {
-			cc.NodeAddresses = append(cc.NodeAddresses, header.AddrFrom(a.Prefix.Addr()))
-		}
 	}
+	cc.NodeAddresses = nodePortAddresses(c, all, d.objects.tracker.Node(node))
 	routed := d.mirror.Sources()
 	cc.SNAT4, cc.SNATByRoute4 = sourcesOf(c.SNAT.Addresses, routed, false)
 	cc.SNAT6, cc.SNATByRoute6 = sourcesOf(c.SNAT.Addresses, routed, true)
@@ -173,18 +177,6 @@ func family(all []netip.Addr, v6 bool) (list []header.Addr) {
 		}
 	}
 	return list
-}
-
-// nodePortAddress says whether node ports are served on an address: those that the
-// configuration selects, or all of our own interfaces.
-func nodePortAddress(c *config.Configuration, a neigh.Address) bool {
-	if !a.Global {
-		return false
-	}
-	if len(c.NodeAddresses) == 0 {
-		return a.Link >= 0
-	}
-	return slices.ContainsFunc(c.NodeAddresses, func(s config.AddressSelector) bool { return s.Prefix.Contains(a.Prefix.Addr()) })
 }
 
 func unserved(p config.UnservedPolicy) services.UnservedPolicy {
