@@ -5,12 +5,14 @@ import (
 	"io"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"sluice.dev/sluice/bench/gate"
 	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/control/status"
 )
 
 const healthPort = 32100
@@ -43,6 +45,32 @@ func TestHealthCheckNodePort(t *testing.T) {
 		_, _, err := l.health(netip.AddrPortFrom(gateways[0], healthPort), "/")
 		return err != nil
 	})
+}
+
+// TestHealthCheckNodePortTaken: a port of somebody else's is a problem of the Service
+// that an operator sees, traffic is forwarded, and the port is used once it is free.
+func TestHealthCheckNodePortTaken(t *testing.T) {
+	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
+	other, err := l.Gateway.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", healthPort))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	l.apply(gate.Service{Name: "pods", Port: 81, VIPs: []string{keepVIP4}, Local: true, HealthCheck: healthPort, Endpoints: l.serveLocally()})
+	problem := func() bool {
+		st, err := l.gate.Client.Status(l.ctx, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(st.Problems, func(p status.ProblemView) bool {
+			return p.Warning && strings.Contains(p.Object, "default/pods") && strings.Contains(p.Message, `node gateway failed to start healthcheck "default/pods" on port 32100`)
+		})
+	}
+	l.within("the problem to be shown", problem)
+	l.wantServed("while the port is taken")
+	other.Close()
+	l.awaitHealth(netip.AddrPortFrom(l.Gateway.Addr4(), healthPort), "/", 200, `"localEndpoints": 1`)
+	l.within("the problem to go", func() bool { return !problem() })
 }
 
 // TestHealthWhileDraining: load balancers hear of the end before it comes.
