@@ -60,7 +60,11 @@ func Table(names []string, weights []uint32, seed [2]uint64, size int) []uint16 
 		}
 		return table
 	}
-	fill(table, turns)
+	if uneven(turns) {
+		fillByRound(table, turns)
+	} else {
+		fill(table, turns)
+	}
 	return table
 }
 

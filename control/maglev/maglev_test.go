@@ -181,6 +181,32 @@ func TestWeights(t *testing.T) {
 	}
 }
 
+// TestFillByRoundIsFill: the two ways to fill agree, whatever the weights.
+func TestFillByRoundIsFill(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	unevens := 0
+	for range 500 {
+		in := names(2 + r.IntN(40))
+		weights := make([]uint32, len(in))
+		for i := range weights {
+			weights[i] = 1 + r.Uint32N([]uint32{1, 3, 100, 65_535}[r.IntN(4)])
+		}
+		turns := order(in, weights, seed, 1009)
+		if uneven(turns) {
+			unevens++
+		}
+		want, got := make([]uint16, 1009), make([]uint16, 1009)
+		fill(want, slices.Clone(turns))
+		fillByRound(got, turns)
+		if !slices.Equal(got, want) {
+			t.Fatalf("weights %v:\ngot  %v\nwant %v", weights, got, want)
+		}
+	}
+	if unevens == 0 || unevens == 500 {
+		t.Errorf("%d of 500 are uneven: the choice between the two ways is not met", unevens)
+	}
+}
+
 func TestSeedMatters(t *testing.T) {
 	in := names(10)
 	a, b := Table(in, nil, seed, 1009), Table(in, nil, [2]uint64{1, 2}, 1009)
@@ -226,6 +252,23 @@ func BenchmarkTable(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				Table(in, nil, seed, Size(n))
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(Size(n)), "ns/slot")
+		})
+	}
+}
+
+// BenchmarkUneven is the worst case of weights: one is heavy.
+func BenchmarkUneven(b *testing.B) {
+	for _, n := range []int{10, 100, 1000} {
+		in, weights := names(n), make([]uint32, n)
+		for i := range weights {
+			weights[i] = 1
+		}
+		weights[n/2] = 65_535
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			for b.Loop() {
+				Table(in, weights, seed, Size(n))
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(Size(n)), "ns/slot")
 		})

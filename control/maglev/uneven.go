@@ -1,0 +1,82 @@
+package maglev
+
+import "slices"
+
+// uneven says whether most turns of fill would be nobody's: the heaviest weight is
+// far above the mean.
+func uneven(turns []turn) bool {
+	heaviest, sum := uint64(0), uint64(0)
+	for i := range turns {
+		heaviest = max(heaviest, uint64(turns[i].weight))
+		sum += uint64(turns[i].weight)
+	}
+	return heaviest*uint64(len(turns)) > 8*sum
+}
+
+// fillByRound does what fill does and costs no more for unequal weights: instead of
+// asking everybody in every round, it keeps who takes a slot next in a heap. A
+// backend's k-th slot is due in the first round in which its credit of k times the
+// heaviest weight is there.
+func fillByRound(table []uint16, turns []turn) {
+	size := uint32(len(table))
+	taken := make([]uint64, (size+63)/64)
+	heaviest := uint64(0)
+	for i := range turns {
+		heaviest = max(heaviest, uint64(turns[i].weight))
+	}
+	h := make([]due, len(turns))
+	for i := range turns {
+		h[i] = due{ceil(heaviest, uint64(turns[i].weight)), uint32(i), 1}
+	}
+	slices.SortFunc(h, func(a, b due) int { // a sorted slice is a heap
+		if a.before(b) {
+			return -1
+		}
+		return 1
+	})
+	for range size {
+		d := &h[0]
+		t := &turns[d.turn]
+		slot := t.next
+		for taken[slot>>6]>>(slot&63)&1 != 0 {
+			slot = step(slot, t.skip, size)
+		}
+		taken[slot>>6] |= 1 << (slot & 63)
+		table[slot] = t.position
+		t.next = step(slot, t.skip, size)
+		d.slots++
+		d.round = ceil(heaviest*uint64(d.slots), uint64(t.weight))
+		sink(h)
+	}
+}
+
+// due says in which round of fill a turn takes its next slot, and which one that is.
+// Products stay below 2^54: weights below 2^32 and slots below 2^22.
+type due struct {
+	round       uint64
+	turn, slots uint32
+}
+
+func (d due) before(o due) bool { return d.round < o.round || d.round == o.round && d.turn < o.turn }
+
+func ceil(a, b uint64) uint64 { return (a + b - 1) / b }
+
+// sink restores a heap whose first element has become later.
+func sink(h []due) {
+	d, at := h[0], 0
+	for {
+		child := 2*at + 1
+		if child >= len(h) {
+			break
+		}
+		if next := child + 1; next < len(h) && h[next].before(h[child]) {
+			child = next
+		}
+		if !h[child].before(d) {
+			break
+		}
+		h[at] = h[child]
+		at = child
+	}
+	h[at] = d
+}
