@@ -13,14 +13,23 @@
 //
 // # What is served
 //
-// The semantics are those of kube-proxy for packets from outside. For each port
-// of a Service these are frontends: the VIPs of status.loadBalancer.ingress
-// (ipMode VIP or unset), spec.externalIPs, and the node port on the node's
-// addresses; each in the families that the Service has a ClusterIP of. New flows go
-// to the ready endpoints, or if there are none to those that terminate and still
-// serve; under external traffic policy Local, to this node's alone, with the
-// client's address kept. If two Services ask for one frontend, the older has it
-// until it goes.
+// The semantics are those of kube-proxy for packets from outside; docs/kubernetes.md
+// goes through them field by field. For each port of a Service these are frontends:
+// the VIPs of status.loadBalancer.ingress (ipMode VIP or unset), spec.externalIPs,
+// the node port on the node's addresses, and the ClusterIPs if the configuration says
+// so; each in the families that the Service has a ClusterIP of. If two Services ask
+// for one frontend, the older has it until it goes.
+//
+// In each family a service port has up to two sets of endpoints that may take new
+// flows:
+//
+//	cluster   the ready ones that topology hints leave; if none is ready, all that
+//	          terminate and still serve
+//	local     the same of this node's alone, whatever hints say
+//
+// A frontend has a Rule for clients outside and one for pods; each names a set and
+// says whether the client's address is kept (policies). Where it may be, the replies
+// of the endpoints are caught by where they come from (KeepSource).
 //
 // Not looked at: type ExternalName, headless Services, the label
 // service.kubernetes.io/service-proxy-name, and EndpointSlices labelled
@@ -28,7 +37,8 @@
 //
 // Where an object comes without what an API server adds, a missing namespace is
 // "default", a missing port name is the empty one, and a Service without
-// ClusterIPs is served in spec.ipFamilies.
+// ClusterIPs is served in spec.ipFamilies. With a uid, which an API server gave, a
+// Service without ClusterIPs is skipped.
 //
 // # What is not served
 //
@@ -36,19 +46,19 @@
 // another object:
 //
 //   - It is malformed: no API server would have taken it. Its last good version stays.
-//   - It asks for something that is not honoured: session affinity, source ranges,
-//     SCTP. The whole Service is refused, because serving it without would be wrong.
+//   - It says neither ClusterIPs nor IP families: the whole Service is refused.
 //   - A part of it cannot be served: a VIP or an endpoint with an address nothing
 //     can be sent to, an endpoint whose address is a VIP or source address of this
 //     gateway, a frontend that another Service has. That part is refused.
 //
-// Each is a Problem of severity refused. A Warning is for what is served as well
-// as asked, but not in everything: topology hints are a preference that is not
-// followed, and a health check node port is left to the kernel.
+// Each is a Problem of severity refused. A Warning is for what is served, but not in
+// everything as written: an annotation that cannot be read, a source range that is
+// no CIDR beside others that are.
 //
 // # Time
 //
 // A Snapshot is published by one atomic store. Numbers of backends and services
 // that a new snapshot lacks are used again only when no worker can hold an older
-// one (Publisher.Oldest); nobody waits for that, leftovers are looked at again.
+// one (Publisher.Oldest), and those of backends only when no flow counts under them
+// (Compiler.WatchFlows); nobody waits for that, leftovers are looked at again.
 package control
