@@ -39,6 +39,17 @@ const (
 	ToKernel
 )
 
+// String says what an operator would call it.
+func (v Verdict) String() string {
+	switch v.Action {
+	case Queued:
+		return "forward"
+	case ToKernel:
+		return "to kernel"
+	}
+	return "drop (" + v.Reason.String() + ")"
+}
+
 func drop(r stats.DropReason) Verdict { return Verdict{Drop, r} }
 
 var (
@@ -139,11 +150,11 @@ func (w *Worker) judgeFlow(d Desc, p *header.Packet, hash uint64) Verdict {
 	var old header.Tuple // towards the backend, of the flow that this one replaces
 	if ref != 0 {
 		switch w.standing(ref, side, p) {
-		case stands:
+		case Stands:
 			return w.forward(d, p, ref, side)
-		case left:
+		case Left:
 			return drop(stats.LateAnswer)
-		case unanswered:
+		case Unanswered:
 			next, v := w.retry(p, hash, ref)
 			if next == 0 {
 				return v
@@ -165,50 +176,55 @@ func (w *Worker) judgeFlow(d Desc, p *header.Packet, hash uint64) Verdict {
 	return w.forward(d, p, ref, flowtable.ClientSide)
 }
 
-// standing is what a flow is to a packet that has its key.
-type standing uint8
+// Standing is what a flow is to a packet that has its key.
+type Standing uint8
 
 const (
-	// stands: the packet is the flow's.
-	stands standing = iota
-	// superseded: a client's packet that must be scheduled anew, a SYN on a connection that is
+	// Stands: the packet is the flow's.
+	Stands Standing = iota
+	// Superseded: a client's packet that must be scheduled anew, a SYN on a connection that is
 	// over (RFC 9293 section 3.6.1), or UDP whose backend no longer serves.
-	superseded
-	// unanswered: a client's second repetition of a SYN that its backend has not
+	Superseded
+	// Unanswered: a client's second repetition of a SYN that its backend has not
 	// answered, where another is to be tried then.
-	unanswered
-	// left: an answer over UDP from an endpoint that is gone.
-	left
+	Unanswered
+	// Left: an answer over UDP from an endpoint that is gone.
+	Left
 )
 
+// String says it in a word.
+func (s Standing) String() string {
+	return [...]string{"stands", "superseded", "unanswered", "left"}[s]
+}
+
 // standing finds out.
-func (w *Worker) standing(ref flowtable.Ref, side flowtable.Side, p *header.Packet) standing {
+func (w *Worker) standing(ref flowtable.Ref, side flowtable.Side, p *header.Packet) Standing {
 	switch {
 	case p.Tuple.Proto == header.ProtoUDP:
 		w.bind(ref)
 		return w.datagram(services.BackendRef(w.flows.Flow(ref).BackendRef()), side)
 	case side != flowtable.ClientSide || !isSYN(p.TCPFlags):
-		return stands
+		return Stands
 	case w.flows.Closing(ref):
-		return superseded
+		return Superseded
 	case w.snap.RetryOther && w.flows.Repeated(ref, w.now):
-		return unanswered
+		return Unanswered
 	}
-	return stands
+	return Stands
 }
 
 // datagram is the standing of a UDP flow. It never outlives its endpoint: the address of one that
 // is gone may be another pod's by now, which must not answer in its name. One that is
 // there and no longer serves may still send what it owes.
-func (s *scene) datagram(backend services.BackendRef, side flowtable.Side) standing {
+func (s *scene) datagram(backend services.BackendRef, side flowtable.Side) Standing {
 	b := s.snap.Backend(backend)
 	switch {
 	case b != nil && (side == flowtable.ReplySide || b.Flags&services.BackendServing != 0):
-		return stands
+		return Stands
 	case side == flowtable.ReplySide:
-		return left
+		return Left
 	}
-	return superseded
+	return Superseded
 }
 
 // notOurs passes on what was steered here and belongs to no flow: to the kernel if it
