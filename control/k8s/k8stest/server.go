@@ -40,6 +40,8 @@ type Server struct {
 	// Pace, if set, is called before object i of n of every list is sent, and for i = n
 	// before its end.
 	Pace func(resource string, i, n int)
+	// Listen is net.Listen where nil: a network namespace has its own.
+	Listen func(network, address string) (net.Listener, error)
 	// PlainLists: streamed lists are refused, as servers before 1.32 do.
 	PlainLists bool
 
@@ -111,7 +113,11 @@ func New() *Server {
 
 // Start listens: at a free port of the loopback the first time, then at the same.
 func (s *Server) Start() error {
-	l, err := net.Listen("tcp", s.address)
+	listen := net.Listen
+	if s.Listen != nil {
+		listen = s.Listen
+	}
+	l, err := listen("tcp", s.address)
 	if err != nil {
 		return fmt.Errorf("listen as API server: %w", err)
 	}
@@ -131,8 +137,11 @@ func (s *Server) Stop() {
 	_ = server.Close()
 }
 
+// URL is where it listens.
+func (s *Server) URL() string { return "http://" + s.address }
+
 // Config is how clients reach it.
-func (s *Server) Config() *rest.Config { return &rest.Config{Host: "http://" + s.address} }
+func (s *Server) Config() *rest.Config { return &rest.Config{Host: s.URL()} }
 
 // Set creates or replaces objects, each with the next resource version, and returns the
 // last. The objects' own resource versions are set, so they must not be shared.
