@@ -134,6 +134,19 @@ func BenchmarkScaleChange(b *testing.B) {
 	}
 }
 
+// BenchmarkScaleSelfCheck is one check of a few of 10,000 services against a table made
+// from nothing.
+func BenchmarkScaleSelfCheck(b *testing.B) {
+	t := newTable(large.tracker())
+	t.pass()
+	b.ReportAllocs()
+	for b.Loop() {
+		if d := t.compiler.CheckSome(t.tracker); d != "" {
+			b.Fatal(d)
+		}
+	}
+}
+
 // TestMemory holds the compiled table to its bound: 64 MiB of tables over backends.
 func TestMemory(t *testing.T) {
 	if testing.Short() {

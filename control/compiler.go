@@ -76,6 +76,8 @@ type Compiler struct {
 	ill      map[*unit]bool
 	read     uint64
 	scratch  scratch
+	// nextCheck is the unit number that sample begins at.
+	nextCheck int
 }
 
 // unitKey names a Kubernetes Service.
@@ -153,12 +155,17 @@ func (c *Compiler) Configure(cfg CompilerConfig) (*services.Snapshot, []Problem,
 // Full compiles a state from nothing, under the same configuration and drains.
 // What it returns equals what any sequence of changes to that state leads to.
 func (c *Compiler) Full(s *State) (*services.Snapshot, []Problem, *Steer) {
+	fresh := c.full(s)
+	return fresh.snapshot, fresh.problems, fresh.Steer()
+}
+
+func (c *Compiler) full(s *State) *Compiler {
 	fresh := NewCompiler(c.cfg)
 	for d := range c.drains {
 		fresh.drains[d] = true
 	}
-	snapshot, problems, _ := fresh.Compile(&s.all)
-	return snapshot, problems, fresh.Steer()
+	fresh.Compile(&s.all)
+	return fresh
 }
 
 // Steer returns all that the kernel program must have open.

@@ -72,6 +72,7 @@ type Loop struct {
 	told        uint64
 	toldHealth  bool
 	noted       problemEdits
+	checked     time.Time // when the last self check was
 
 	progress progress
 }
@@ -108,6 +109,7 @@ func (l *Loop) Run(ctx context.Context) error {
 	l.update(true)
 	tick := time.NewTicker(l.Retry)
 	defer tick.Stop()
+	l.checked = time.Now()
 	for {
 		select {
 		case <-ctx.Done():
@@ -121,6 +123,7 @@ func (l *Loop) Run(ctx context.Context) error {
 			request()
 		case <-tick.C:
 			l.leftovers()
+			l.selfCheck(time.Now())
 		}
 	}
 }

@@ -32,6 +32,23 @@ func TestScale(t *testing.T) {
 			}
 		})
 	}
+	t.Run("self check", func(t *testing.T) {
+		table := newTable(large.tracker())
+		table.pass()
+		took := make([]time.Duration, 101)
+		for n := range took {
+			start := time.Now()
+			if d := table.compiler.CheckSome(table.tracker); d != "" {
+				t.Fatal(d)
+			}
+			took[n] = time.Since(start)
+		}
+		slices.Sort(took)
+		t.Logf("a check takes %v", took[50])
+		if took[50] > slow(3*time.Millisecond) {
+			t.Errorf("a check of a few services takes %v", took[50])
+		}
+	})
 	t.Run("change", func(t *testing.T) {
 		few, many := oneChange(shape{10, 10}), oneChange(large)
 		t.Logf("one of 10 endpoints: %v among 10 services, %v among 10,000", few, many)

@@ -15,8 +15,9 @@ type progress struct {
 	at       time.Time     // when it became so
 	changed  chan struct{} // closed at the next change
 	problems []Problem
-	closing  int              // what the kernel program still has and should not
-	refusal  error            // of the kernel program
+	closing  int   // what the kernel program still has and should not
+	refusal  error // of the kernel program
+	check    SelfCheck
 	feeds    map[Source]error // by feed that was asked; nil: it has synced
 }
 
@@ -119,6 +120,8 @@ type Status struct {
 	Sources  []SourceStatus `json:"sources"`
 	Objects  []ObjectStatus `json:"objects"`
 	Problems []Problem      `json:"problems"`
+	// SelfCheck is what comparing the table with one compiled anew found.
+	SelfCheck SelfCheck `json:"selfCheck"`
 }
 
 // SourceStatus is one feed.
@@ -151,6 +154,7 @@ func (l *Loop) Status() *Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s.Applied, s.At, s.Closing, s.Problems = p.applied, p.at, p.closing, slices.Clone(p.problems)
+	s.SelfCheck = p.check
 	if p.refusal != nil {
 		s.Refusal = p.refusal.Error()
 	}
