@@ -27,7 +27,7 @@ type service struct {
 	skip     string // why kube-proxy would not look at it, if so
 	// healthPort is spec.healthCheckNodePort where it is effective, else 0.
 	healthPort uint16
-	refused    bool // it uses something not honoured: none of it is served
+	refused    bool // it does not say which families to serve: none of it is
 	ports      []servicePort
 	vips       []vip // in order of address, ClusterIPs among them
 	// ranges are spec.loadBalancerSourceRanges by family; none is everybody.
