@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -54,6 +56,7 @@ func (w world) service(name string) *corev1.Service {
 	s.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}[:1+w.one(2)]
 	if w.chance(30) {
 		s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+		s.Spec.HealthCheckNodePort = int32(31000 + w.one(3))
 	}
 	if w.chance(30) {
 		p := []corev1.ServiceInternalTrafficPolicy{corev1.ServiceInternalTrafficPolicyLocal, corev1.ServiceInternalTrafficPolicyCluster, "bad"}[w.one(3)]
@@ -198,12 +201,16 @@ func testConfig() control.CompilerConfig {
 	}
 }
 
-// TestIncrementalEqualsFull makes random changes, drains and reconfigurations.
+// TestIncrementalEqualsFull makes random changes, drains and reconfigurations: 20,000 of
+// them, a million with SLUICE_E2E=full.
 // Each so often, the compiler that saw them all must agree with one that sees
 // only what they led to; and the kernel program, given only differences, must have
 // open what the full set says.
 func TestIncrementalEqualsFull(t *testing.T) {
-	const changes, checkEvery = 100_000, 50
+	changes, checkEvery := 20_000, 50
+	if os.Getenv("SLUICE_E2E") == "full" {
+		changes, checkEvery = 1_000_000, 1_000
+	}
 	seed := *seedFlag
 	if seed == 0 {
 		seed = rand.Uint64()
@@ -229,7 +236,7 @@ func TestIncrementalEqualsFull(t *testing.T) {
 			compiler.Release(owners.oldest)
 		}
 	}
-	cfg := testConfig()
+	answers, cfg := 0, testConfig()
 	for n := 1; n <= changes; n++ {
 		w.step(tracker)
 		switch {
@@ -262,9 +269,18 @@ func TestIncrementalEqualsFull(t *testing.T) {
 		if got, want := describe(snapshot, problems), describe(full, fullProblems); got != want {
 			t.Fatalf("after %d changes, full against incremental:\n%s", n, cmp.Diff(strings.Split(want, "\n"), strings.Split(got, "\n")))
 		}
+		if got, want := compiler.HealthChecks(), compiler.FullHealthChecks(tracker.State()); !slices.Equal(got, want) {
+			t.Fatalf("after %d changes, health checks are %+v, and full %+v", n, got, want)
+		} else {
+			answers += len(got)
+		}
 		kernel.equal(t, &steer.Open)
 	}
-	t.Logf("%d changes, %d generations, %d backend refs", changes, snapshot.Generation, owners.opened)
+	if answers == 0 {
+		t.Error("there never was a health check node port")
+	}
+	t.Logf("%d changes compared with a full compile %d times: %d generations, %d backend refs, %d health checks",
+		changes, changes/checkEvery, snapshot.Generation, owners.opened, answers)
 }
 
 // describe is render with the contents of Maglev tables.
