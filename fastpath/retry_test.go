@@ -162,3 +162,27 @@ func TestRetryBothWorkersAtOnce(t *testing.T) {
 		t.Errorf("went %v, %d retried, %d flows", went, l.retried(), l.table.Counts().Live[0])
 	}
 }
+
+// TestRetryBehindTheKernel: the late answer of an endpoint on the node comes by the host
+// link, and is not sent on as if it were the node's own.
+func TestRetryBehindTheKernel(t *testing.T) {
+	l := retryLab(t, true, false, local4, "10.244.0.6")
+	g := l.workers[0]
+	var first, last header.Tuple
+	for i := range 3 {
+		l.send(0, headertest.TCP(join(client4, 40000), join(ruleVIP, 80), headertest.SYN))
+		_, p := l.out(g.host)
+		if last = p.Tuple; i == 0 {
+			first = p.Tuple
+		}
+		l.step(2 * time.Second)
+	}
+	if first.Dst == last.Dst {
+		t.Fatalf("it stayed with %v", first.Dst)
+	}
+	src, dst := ends(&first)
+	g.host.Inject(headertest.TCP(dst.String(), src.String(), headertest.SYN|headertest.ACK).Bytes())
+	l.step(time.Microsecond)
+	l.nothing(g.nic, g.host)
+	l.wantDrop(stats.LateAnswer, 1)
+}
