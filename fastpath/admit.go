@@ -77,7 +77,7 @@ func (w *Worker) create(p *header.Packet, n *plan, old *header.Tuple) (flowtable
 	case flowtable.Created:
 		w.n.flows++
 		toClient := w.view.Lookup(&p.Tuple.Src)
-		w.flows.Flow(ref).Bind(w.view.Generation, f.Service, f.BackendRef, uint16(n.route.Hop), uint16(toClient.Hop))
+		w.flows.Flow(ref).BindHops(w.view.Generation, uint16(n.route.Hop), uint16(toClient.Hop))
 		if c := w.stats.Backends.At(b.Ref.Index()); c != nil {
 			c.Flows.Add(1)
 		}

@@ -69,8 +69,7 @@ func (w *Worker) nextHop(f *flowtable.Flow, side flowtable.Side, dst *header.Add
 	// Another worker may have bound the flow by a later view since: then the other
 	// hop is not of our view, and this packet alone goes by ours.
 	if *id != 0 && binding == w.view.Generation {
-		service, backend := f.Owner()
-		f.Bind(binding, service, backend, toBackend, toClient)
+		f.BindHops(binding, toBackend, toClient)
 	}
 	return nexthop.ID(*id)
 }
@@ -86,13 +85,14 @@ func (w *Worker) bind(ref flowtable.Ref) {
 	var toBackend, toClient header.Tuple
 	w.flows.Outgoing(ref, flowtable.ClientSide, &toBackend)
 	w.flows.Outgoing(ref, flowtable.ReplySide, &toClient)
-	service, backend := f.Owner()
-	if binding == 0 {
-		client := toClient.Reverse()
-		service, backend = w.adopt(&client, &toBackend)
+	hopToBackend, hopToClient := uint16(w.view.Lookup(&toBackend.Dst).Hop), uint16(w.view.Lookup(&toClient.Dst).Hop)
+	if binding != 0 {
+		f.BindHops(w.view.Generation, hopToBackend, hopToClient)
+		return
 	}
-	f.Bind(w.view.Generation, service, backend,
-		uint16(w.view.Lookup(&toBackend.Dst).Hop), uint16(w.view.Lookup(&toClient.Dst).Hop))
+	client := toClient.Reverse()
+	service, backend := w.adopt(&client, &toBackend)
+	w.flows.Bind(ref, w.view.Generation, service, backend, hopToBackend, hopToClient)
 }
 
 // adopt finds the service and backend of a flow that an earlier process made.

@@ -12,8 +12,9 @@ import (
 // generation never has another one's hops, nor a service another one's backend.
 func TestBindAtOnce(t *testing.T) {
 	tb, h := testTable(t, 10, 0)
-	f := h.Flow(h.mustCreate(t, bootTime, newFlow(header.ProtoUDP, false, 1)))
-	f.Bind(1, 1, 1, 1, 1)
+	r := h.mustCreate(t, bootTime, newFlow(header.ProtoUDP, false, 1))
+	f := h.Flow(r)
+	h.Bind(r, 1, 1, 1, 1, 1)
 	rounds := uint32(200_000)
 	if testing.Short() || raceEnabled {
 		rounds = 30_000
@@ -38,7 +39,7 @@ func TestBindAtOnce(t *testing.T) {
 			defer stop.Store(true)
 			for g := uint32(1); g < rounds && !stop.Load(); g++ {
 				n := 2*g + w
-				f.Bind(n, n, n, uint16(n), uint16(n))
+				h.Bind(r, n, n, n, uint16(n), uint16(n))
 			}
 		})
 	}

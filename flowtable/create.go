@@ -14,9 +14,9 @@ type NewFlow struct {
 	Source      header.Addr
 	SourcePort  uint16 // if not zero, tried first, also if it rests (resting)
 	Ports       Ports  // tried after SourcePort; those that rest, last
-	Service     uint32
-	BackendRef  uint32
-	Flags       uint8 // the caller's; kept, not looked at
+	Service     uint32 // below 1<<31
+	BackendRef  uint32 // the low bits are its index, see MaxBackends; 0: no backend that counts
+	Flags       uint8  // the caller's; kept, not looked at
 }
 
 // Status is what became of a Create.
@@ -99,9 +99,11 @@ func (h *Handle) create(now ticks, n *NewFlow) (Ref, Status) {
 		return 0, s
 	}
 	f.sum = sum(clientHash, replyHash)
+	h.t.bookEmbryo(f)
 	slot, ins := h.insert(a, clientHash, &client, slotOf(i, ClientSide), now)
 	if ins != inserted {
 		f.meta.Store(uint64(f.load().dead()))
+		h.t.unbook(f)
 		a.remove(replyHash, slotOf(i, ReplySide))
 		h.retire(a.ref(i))
 		if ins == full {
@@ -212,6 +214,7 @@ func (h *Handle) kill(a *arena, i uint32, m meta) bool {
 		return false
 	}
 	h.count(a.v6, m.state(), -1)
+	h.t.unbook(a.flow(i))
 	for _, side := range [2]Side{ClientSide, ReplySide} {
 		k := a.keyOf(i, side)
 		hash := h.secret.hash(a.v6, &k)

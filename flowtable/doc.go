@@ -21,6 +21,7 @@
 //	bucket (index.go)   the index: who has a key, and how it is committed
 //	meta   (flow.go)    the word that makes refresh and expiry exclude each other
 //	limbo  (pool.go)    when a dead record may be used again
+//	counted (loads.go)  how many connections each backend has, exactly
 //
 // The reply key's uniqueness is the allocation of the source port: Create
 // commits the reply key first, and goes to the next port if another flow has it.
@@ -37,6 +38,13 @@
 // IPv4 flow takes 92 bytes and an IPv6 flow 158. Below 740,000 flows the reserve is
 // what MaxHandles handles may keep for themselves: 1.5 MB, 3 MB for IPv6. After a
 // crash the index is not trusted: Recover makes it anew from the records.
+//
+// # Backends that do not answer
+//
+// Repeated knows when a client has sent its SYN for the third time and nobody has answered:
+// then the flow should have another backend. Abandon ends it, and answers that come later
+// are told from strays (Abandoned). Which backend the client's next flows go to is kept beside the flows, in package
+// affinity, whose files are of the same kind (package mapped).
 //
 // # Handles
 //

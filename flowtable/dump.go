@@ -19,6 +19,7 @@ type Info struct {
 	Backend       uint32
 	Binding       uint32
 	Flags         uint8
+	Counted       bool // in the load of its backend
 }
 
 // Dump copies live flows to buf, beginning at a cursor that is 0 at first. It
@@ -75,6 +76,7 @@ func (h *Handle) info(a *arena, i uint32, now ticks, out *Info) bool {
 		Flags:   m.flags(),
 	}
 	out.Service, out.Backend = f.Owner()
+	out.Counted = f.owner.Load()&counted != 0
 	a.tuple(i, ClientSide, &out.Client)
 	a.tuple(i, ReplySide, &out.Reply)
 	return true

@@ -41,13 +41,13 @@ func span(from, to ticks) time.Duration { return time.Duration(to.since(from)) *
 //
 //	 0  meta     state and last seen, see below
 //	 8  bound    binding, hop to the backend, hop to the client
-//	16  owner    service, backend
+//	16  owner    counted, service, backend
 //	24  delta    28 created   32 sum   36 next
 //	40  ports    client tuple, reply tuple (source<<16 | destination)
 //	48  addr     IPv4: 2 x 8 bytes; IPv6: 2 x 32 bytes (client tuple, reply tuple)
 //
-// Who writes what: meta by compare-and-swap, anybody; bound and owner by Bind,
-// anybody, each in one store; next by whoever owns the dead record; ports, addr,
+// Who writes what: meta by compare-and-swap, anybody; owner by compare-and-swap,
+// see counted; bound by BindHops, anybody, in one store; next by whoever owns the dead record; ports, addr,
 // delta, created and sum by the creator before the flow is live, never after.
 // ports is atomic because the creator changes the reply port while it probes, and
 // a reader with an old slot in hand may look at it meanwhile.
@@ -155,12 +155,12 @@ func (f *Flow) Flags() uint8 { return f.load().flags() }
 
 // Owner returns the service and the backend that Create or the last Bind said.
 func (f *Flow) Owner() (service, backendRef uint32) {
-	o := f.owner.Load()
+	o := f.owner.Load() &^ counted
 	return uint32(o >> 32), uint32(o)
 }
 
 // Service and BackendRef return the halves of Owner.
-func (f *Flow) Service() uint32    { return uint32(f.owner.Load() >> 32) }
+func (f *Flow) Service() uint32    { return uint32(f.owner.Load() &^ counted >> 32) }
 func (f *Flow) BackendRef() uint32 { return uint32(f.owner.Load()) }
 
 // Bound returns the number given to the last Bind, and the hops towards the
@@ -181,17 +181,15 @@ func (f *Flow) NextHops() (backend, client uint16) {
 	return backend, client
 }
 
-// Bind stores what depends on this process and its current snapshot. Workers may
-// bind at once, with different snapshots: the last store of bound wins, with
-// number and hops of one snapshot, and if that is the older one, its number is
-// old and the next packet renews it.
-func (f *Flow) Bind(binding, service, backendRef uint32, nhBackend, nhClient uint16) {
-	if o := packOwner(service, backendRef); f.owner.Load() != o { // mostly it is: only a restart changes it
-		f.owner.Store(o)
-	}
+// BindHops stores the hops of a flow whose owner is what Create or Bind said. Of workers with
+// different snapshots, the last store wins, as in Handle.Bind.
+func (f *Flow) BindHops(binding uint32, nhBackend, nhClient uint16) {
 	// Publishes the owner; pairs with the load in Bound: who sees this process's
 	// binding sees its owner.
 	f.bound.Store(uint64(binding)<<32 | uint64(nhBackend)<<16 | uint64(nhClient))
 }
 
-func packOwner(service, backendRef uint32) uint64 { return uint64(service)<<32 | uint64(backendRef) }
+// packOwner makes an owner word that is not counted. Service IDs are below 1<<31.
+func packOwner(service, backendRef uint32) uint64 {
+	return (uint64(service)<<32 | uint64(backendRef)) &^ counted
+}

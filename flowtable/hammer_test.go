@@ -165,7 +165,7 @@ func TestHammer(t *testing.T) {
 				if again, s := h.lookup(&reply, bootTime); again != 0 && s != ReplySide {
 					t.Errorf("reply tuple found on side %d", s)
 				}
-				h.Flow(r).Bind(uint32(op), 1, 2, 3, 4) // as after a change of routes
+				h.Bind(r, uint32(op), 1, uint32(rnd.IntN(3)), 3, 4) // as after a change of routes
 				h.Observe(r, Side(rnd.IntN(2)), tcpACK, bootTime)
 			}
 		}
@@ -231,7 +231,7 @@ func TestHammerUnderPressure(t *testing.T) {
 			// What was found in this batch may be used until its end, whatever
 			// became of it: also by Bind, also if who ended it has left.
 			held = append(held, r)
-			h.Flow(held[rnd.IntN(len(held))]).Bind(uint32(op), 1, 2, 3, 4)
+			h.Bind(held[rnd.IntN(len(held))], uint32(op), 1, uint32(rnd.IntN(3)), 3, 4)
 			switch rnd.IntN(20) {
 			case 0:
 				h.Delete(r)

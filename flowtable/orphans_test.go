@@ -36,7 +36,7 @@ func TestOldRefAfterLeave(t *testing.T) {
 	if f := holder.Flow(ref); f.Proto() != header.ProtoUDP || f.Flags() != 0x5a {
 		t.Errorf("after its end the holder reads protocol %d and flags %#x", f.Proto(), f.Flags())
 	}
-	holder.Flow(ref).Bind(7, 1, 2, 3, 4)
+	holder.Bind(ref, 7, 1, 2, 3, 4)
 	holder.Observe(ref, ReplySide, 0, bootTime)
 	validate(t, tb)
 	for range 10 {
@@ -86,7 +86,7 @@ func TestBindWhileOthersLeave(t *testing.T) {
 			for range flows {
 				n := newFlow(header.ProtoUDP, false, uint32(bRnd.IntN(flows)))
 				if r, _ := binder.lookup(&n.Client, bootTime); r != 0 && binder.Flow(r).Binding() != generation {
-					binder.Flow(r).Bind(generation%1000, 1, 1, 1, 1)
+					binder.Bind(r, generation%1000, 1, 1, 1, 1)
 				}
 			}
 		}

@@ -61,7 +61,11 @@ func (t *Table) recoverArena(a *arena, now ticks, rec *Recovery) {
 	h := &Handle{t: t, secret: &t.secret}
 	last := uint32(0)
 	for i := uint32(1); i <= a.records && a.flows != 0; i++ {
-		if a.flow(i).load().state() != None && h.recoverFlow(a, i, now, rec) {
+		f := a.flow(i)
+		if o := f.owner.Load(); o&counted != 0 {
+			f.owner.Store(o &^ counted) // loads begin at 0; Bind counts what lives
+		}
+		if f.load().state() != None && h.recoverFlow(a, i, now, rec) {
 			last = i
 		}
 	}

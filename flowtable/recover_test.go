@@ -46,7 +46,7 @@ func TestRecover(t *testing.T) {
 		if f.Client.Proto == header.ProtoTCP {
 			h.establish(r, bootTime)
 		}
-		h.Flow(r).Bind(3, f.Service, f.BackendRef, 1, 2)
+		h.Bind(r, 3, f.Service, f.BackendRef, 1, 2)
 		if n%5 == 0 {
 			h.Delete(r)
 			continue
@@ -69,7 +69,7 @@ func TestRecover(t *testing.T) {
 		if r == 0 || side != ClientSide || !h2.Inspect(r, bootTime, &got) {
 			t.Fatalf("flow %d is gone", n)
 		}
-		want[n].Binding = 0
+		want[n].Binding, want[n].Counted = 0, false
 		if got != want[n] {
 			t.Fatalf("recovered as %+v\nwant %+v", got, want[n])
 		}

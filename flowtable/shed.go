@@ -95,6 +95,9 @@ func (h *Handle) moved(r Ref, from, to State) {
 		c := &h.p.live[family(r&refV6 != 0)]
 		c[from].Store(c[from].Load() - 1)
 		c[to].Store(c[to].Load() + 1)
+		if to.over() && !from.over() {
+			h.t.unbook(h.Flow(r))
+		}
 	}
 }
 

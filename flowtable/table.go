@@ -119,6 +119,7 @@ type Table struct {
 	recovered    [2][16]int32 // live flows at Recover, by state
 	resting      resting
 	abandoned    abandoned
+	loads        []atomic.Int32
 
 	mu      sync.Mutex // Register and Handle.Close
 	handles [MaxHandles]*Handle
@@ -155,7 +156,8 @@ func view(mem []byte, c *Config) (*Table, error) {
 	if uintptr(unsafe.Pointer(&mem[0]))%64 != 0 {
 		return nil, errors.New("flowtable: memory is not aligned to 64 bytes")
 	}
-	t := &Table{mem: mem, halfOpen: int32(c.HalfOpen)}
+	// Pages of loads that no backend uses are never touched.
+	t := &Table{mem: mem, halfOpen: int32(c.HalfOpen), loads: make([]atomic.Int32, MaxBackends)}
 	t.lifetimes, _ = c.Timeouts.lifetimes() // checked
 	t.udpIdle = ticksOf(c.Timeouts.UDPIdle)
 	if c.HalfOpen == 0 {

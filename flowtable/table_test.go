@@ -155,7 +155,7 @@ func TestCreateLookupDelete(t *testing.T) {
 			if f.Flags() != 0xa5 || f.Service() != 7 || f.BackendRef() != 1 || f.Proto() != c.proto || f.Binding() != 0 {
 				t.Errorf("flow says flags %#x, service %d, backend %d, protocol %d, binding %d", f.Flags(), f.Service(), f.BackendRef(), f.Proto(), f.Binding())
 			}
-			f.Bind(9, 8, 6, 5, 4)
+			h.Bind(r, 9, 8, 6, 5, 4)
 			if b, cl := f.NextHops(); f.Binding() != 9 || f.Service() != 8 || f.BackendRef() != 6 || b != 5 || cl != 4 {
 				t.Error("Bind did not keep what it was given")
 			}

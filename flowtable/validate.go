@@ -14,15 +14,16 @@ import (
 //   - no two flows share a key, and so no source port towards one backend;
 //   - no record is an embryo, and every record is live, free, in limbo or fresh,
 //     and only one of these;
-//   - the counters say what the records say.
+//   - the counters say what the records say, and so do the loads of backends.
 func (t *Table) Validate() error {
-	v := validation{t: t}
+	v := validation{t: t, loads: make(map[uint64]int32)}
 	for f := range t.arenas {
 		if a := &t.arenas[f]; a.flows != 0 {
 			v.arena(a)
 		}
 	}
 	v.counters()
+	v.allLoads()
 	return errors.Join(v.errs...)
 }
 
@@ -30,6 +31,8 @@ type validation struct {
 	t    *Table
 	errs []error
 	live [2][16]int32
+
+	loads map[uint64]int32 // by index of the backend
 }
 
 const maxValidationErrors = 20
@@ -45,6 +48,7 @@ func (v *validation) arena(a *arena) {
 	where := v.lists(a)
 	for i := uint32(1); i <= a.records; i++ {
 		m := a.flow(i).load()
+		v.load(a.ref(i), a.flow(i))
 		switch {
 		case m.embryo():
 			v.errorf("record %d is an embryo that nobody works on", a.ref(i))
@@ -172,5 +176,25 @@ func (v *validation) counters() {
 	}
 	if sums != v.live {
 		v.errorf("counters say %v, the records say %v", sums, v.live)
+	}
+}
+
+// load checks whether a flow is counted that should be. Who is not bound is of an earlier process, or new.
+func (v *validation) load(r Ref, f *Flow) {
+	o, m := f.owner.Load(), f.load()
+	is, bears := o&counted != 0, m.bears() && uint32(o) != 0
+	if is {
+		v.loads[o&(MaxBackends-1)]++
+	}
+	if is && !bears || !is && bears && f.Binding() != 0 {
+		v.errorf("flow %d, state %v, backend %d: counted %v", r, m.state(), uint32(o), is)
+	}
+}
+
+func (v *validation) allLoads() {
+	for i := range v.t.loads {
+		if n := v.t.loads[i].Load(); n != v.loads[uint64(i)] {
+			v.errorf("backend %d has a load of %d, its flows are %d", i, n, v.loads[uint64(i)])
+		}
 	}
 }

@@ -1,0 +1,317 @@
+package flowtable
+
+import (
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/nat/header"
+)
+
+// The index of a BackendRef is what services says it is.
+func TestLoadsIndex(t *testing.T) {
+	tb, h := testTable(t, 10, 0)
+	for _, index := range []uint32{0, 1, services.MaxBackends - 1} {
+		n := newFlow(header.ProtoUDP, false, index)
+		n.BackendRef = uint32(services.MakeBackendRef(index, 4095))
+		n.Service = math.MaxInt32
+		r := h.mustCreate(t, bootTime, n)
+		if got := tb.Loads()[index].Load(); got != 1 {
+			t.Errorf("backend %d has a load of %d, want 1", index, got)
+		}
+		if service, ref := h.Flow(r).Owner(); service != n.Service || ref != n.BackendRef || h.Flow(r).Service() != service {
+			t.Errorf("the owner is %#x, %#x; want %#x, %#x", service, ref, n.Service, n.BackendRef)
+		}
+	}
+	if len(tb.Loads()) != services.MaxBackends {
+		t.Errorf("%d loads, want %d", len(tb.Loads()), services.MaxBackends)
+	}
+	validate(t, tb)
+}
+
+// What counts as a connection of backend 1, through the life of a flow.
+func TestLoads(t *testing.T) {
+	established := func(h *Handle, r Ref) { h.establish(r, bootTime) }
+	closed := func(h *Handle, r Ref) { h.establish(r, bootTime); h.closedByBackend(r, bootTime) }
+	remove := func(h *Handle, r Ref) { h.Delete(r) }
+	bind := func(ref uint32) func(h *Handle, r Ref) {
+		return func(h *Handle, r Ref) { h.Bind(r, 1, 5, ref, 0, 0) }
+	}
+	type does = func(h *Handle, r Ref)
+	for _, c := range []struct {
+		name  string
+		proto uint8
+		do    []does
+		want  [3]int32 // loads of backends 0 (nobody), 1, 2
+	}{
+		{"new TCP", header.ProtoTCP, nil, [3]int32{0, 1, 0}},
+		{"new UDP", header.ProtoUDP, nil, [3]int32{0, 1, 0}},
+		{"ICMP", header.ProtoICMP, nil, [3]int32{0, 1, 0}},
+		{"established", header.ProtoTCP, []does{established}, [3]int32{0, 1, 0}},
+		{"deleted", header.ProtoTCP, []does{established, remove}, [3]int32{}},
+		{"abandoned", header.ProtoTCP, []does{func(h *Handle, r Ref) { h.Abandon(r, bootTime) }}, [3]int32{}},
+		{"half closed", header.ProtoTCP, []does{established, func(h *Handle, r Ref) { h.Observe(r, ClientSide, tcpFIN|tcpACK, bootTime) }}, [3]int32{0, 1, 0}},
+		{"refused", header.ProtoTCP, []does{func(h *Handle, r Ref) { h.Observe(r, ReplySide, tcpRST|tcpACK, bootTime) }}, [3]int32{}},
+		{"an RST, which may be forged", header.ProtoTCP, []does{established, func(h *Handle, r Ref) { h.Observe(r, ClientSide, tcpRST, bootTime) }}, [3]int32{0, 1, 0}},
+		{"both sent FIN", header.ProtoTCP, []does{established, func(h *Handle, r Ref) {
+			h.Observe(r, ClientSide, tcpFIN|tcpACK, bootTime)
+			h.Observe(r, ReplySide, tcpFIN|tcpACK, bootTime)
+		}}, [3]int32{}},
+		{"TIME_WAIT", header.ProtoTCP, []does{closed}, [3]int32{}},
+		{"TIME_WAIT, deleted", header.ProtoTCP, []does{closed, remove}, [3]int32{}},
+		{"TIME_WAIT, bound again", header.ProtoTCP, []does{closed, bind(2), bind(1)}, [3]int32{}},
+		{"expired, swept", header.ProtoTCP, []does{func(h *Handle, _ Ref) { h.Sweep(bootTime+3600*second, 1<<20) }}, [3]int32{}},
+		{"bound to the same", header.ProtoUDP, []does{bind(1), bind(1)}, [3]int32{0, 1, 0}},
+		{"bound to another", header.ProtoUDP, []does{bind(2)}, [3]int32{0, 0, 1}},
+		{"bound to another, deleted", header.ProtoUDP, []does{bind(2), remove}, [3]int32{}},
+		{"bound to nobody", header.ProtoUDP, []does{bind(0)}, [3]int32{}},
+		{"bound to nobody, then somebody", header.ProtoUDP, []does{bind(0), bind(2)}, [3]int32{0, 0, 1}},
+		{"bound when dead", header.ProtoUDP, []does{remove, bind(2), bind(1)}, [3]int32{}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tb, h := testTable(t, 100, 0)
+			n := newFlow(c.proto, false, 1)
+			n.BackendRef = 1
+			r := h.mustCreate(t, bootTime, n)
+			if again, s := h.Create(bootTime, &n); again != r || s != Exists {
+				t.Fatalf("Create again: %v", s)
+			}
+			for _, do := range c.do {
+				do(h, r)
+			}
+			for i, want := range c.want {
+				if got := tb.Loads()[i].Load(); got != want {
+					t.Errorf("backend %d has a load of %d, want %d", i, got, want)
+				}
+			}
+			var info Info
+			if h.Inspect(r, bootTime, &info) && info.Counted != (c.want != [3]int32{}) {
+				t.Errorf("the flow says that it is counted: %v", info.Counted)
+			}
+			validate(t, tb)
+		})
+	}
+}
+
+// A Create that fails counts nothing; one that ends an older flow counts one.
+func TestLoadsOfRefused(t *testing.T) {
+	tb, h := testTableOf(t, Config{IPv4Flows: 4, HalfOpen: 4, Timeouts: DefaultTimeouts()})
+	flow := func(i uint32) NewFlow {
+		n := newFlow(header.ProtoUDP, false, i)
+		n.BackendRef, n.Backend = 1, addrN(false, 11, 1)
+		n.Ports = Ports{First: 7000, Count: 3, Stride: 1}
+		return n
+	}
+	for i := range uint32(3) {
+		r := h.mustCreate(t, bootTime, flow(i))
+		h.Observe(r, ReplySide, 0, bootTime)
+		h.Observe(r, ClientSide, 0, bootTime) // assured: gives way to nobody
+	}
+	n := flow(4)
+	if _, s := h.Create(bootTime, &n); s != PortsExhausted {
+		t.Fatal(s)
+	}
+	if got := tb.Loads()[1].Load(); got != 3 {
+		t.Errorf("with a refused flow: %d, want 3", got)
+	}
+	h.mustCreate(t, bootTime+130*second, n) // an idle one gives way
+	if got := tb.Loads()[1].Load(); got != 3 {
+		t.Errorf("with a flow for a flow: %d, want 3", got)
+	}
+	validate(t, tb)
+}
+
+// After a restart nothing is counted, then what is bound.
+func TestLoadsRecovered(t *testing.T) {
+	c := Config{IPv4Flows: 100, Timeouts: DefaultTimeouts()}
+	tb, h := testTableOf(t, c)
+	flows := make([]NewFlow, 10)
+	for i := range flows {
+		flows[i] = newFlow(header.ProtoTCP, false, uint32(i))
+		flows[i].BackendRef = 1
+		if r := h.mustCreate(t, bootTime, flows[i]); i == 9 {
+			h.establish(r, bootTime)
+			h.closedByBackend(r, bootTime)
+		}
+	}
+	tb, h, rec := recovered(t, copyOf(tb.mem), c, bootTime+second)
+	if rec.Recovered != 10 || tb.Loads()[1].Load() != 0 {
+		t.Fatalf("%+v, a load of %d; want 10 flows, and none counted", rec, tb.Loads()[1].Load())
+	}
+	for i := range flows {
+		r, _ := h.lookup(&flows[i].Client, bootTime+second)
+		h.Bind(r, 1, 7, uint32(1+i%2), 0, 0) // half of them to the ref they had
+		h.Bind(r, 2, 7, uint32(1+i%2), 0, 0)
+	}
+	if one, two := tb.Loads()[1].Load(), tb.Loads()[2].Load(); one != 5 || two != 4 {
+		t.Errorf("bound: loads %d and %d, want 5 and 4", one, two)
+	}
+	validate(t, tb)
+}
+
+// A restart, and all that can happen to a flow at the moment it is bound, on several
+// workers at once: whatever comes first, the loads are what the flows say.
+func TestLoadsHammer(t *testing.T) {
+	flows := 40_000
+	if testing.Short() || raceEnabled {
+		flows = 8_000
+	}
+	c := Config{IPv4Flows: uint32(flows), HalfOpen: uint32(flows), Timeouts: DefaultTimeouts()}
+	old, own := testTableOf(t, c)
+	for i := range flows {
+		if i%64 == 0 {
+			own.Enter(bootTime)
+		}
+		n := newFlow([]uint8{header.ProtoTCP, header.ProtoUDP}[i%2], false, uint32(i))
+		r := own.mustCreate(t, bootTime, n)
+		if i%2 == 0 {
+			own.establish(r, bootTime)
+			own.Observe(r, ClientSide, tcpFIN|tcpACK, bootTime) // one FIN from being over
+		}
+	}
+	now := bootTime + second
+	tb, own, rec := recovered(t, copyOf(old.mem), c, now)
+	own.Close()
+	if rec.Recovered != flows {
+		t.Fatalf("%+v", rec)
+	}
+	seed := testSeed(t)
+	var here [hammerWorkers]atomic.Int32
+	workers(t, tb, func(w int, h *Handle) {
+		rnd := rand.New(rand.NewPCG(seed, uint64(w)))
+		for i := range flows {
+			here[w].Store(int32(i))
+			for o := range here {
+				for here[o].Load() < int32(i)-1 { // side by side
+					runtime.Gosched()
+				}
+			}
+			if i%64 == 0 {
+				h.Enter(now)
+			}
+			n := newFlow([]uint8{header.ProtoTCP, header.ProtoUDP}[i%2], false, uint32(i))
+			r, _ := h.lookup(&n.Client, now)
+			if r == 0 {
+				if n.BackendRef = uint32(rnd.IntN(4)); rnd.IntN(2) == 0 {
+					h.Create(now, &n)
+				}
+				continue
+			}
+			switch rnd.IntN(6) {
+			case 0:
+				h.Delete(r)
+			case 1:
+				h.Sweep(now+3600*second*Time(rnd.IntN(2)), 3)
+			case 2:
+				h.Observe(r, ReplySide, tcpFIN|tcpACK, now)
+			default:
+				h.Bind(r, uint32(i+1), 7, uint32(rnd.IntN(4)), 1, 1)
+			}
+		}
+		here[w].Store(math.MaxInt32)
+	})
+	validate(t, tb)
+	loads := tb.Loads()
+	t.Logf("loads %d, %d, %d, %d", loads[0].Load(), loads[1].Load(), loads[2].Load(), loads[3].Load())
+}
+
+// Two things that happen to one flow at the same moment, again and again at other distances.
+func TestLoadsRaces(t *testing.T) {
+	flows := 30_000
+	if testing.Short() || raceEnabled {
+		flows = 4_000
+	}
+	type do = func(h *Handle, r Ref)
+	bind := func(ref uint32) do { return func(h *Handle, r Ref) { h.Bind(r, 1, 7, ref, 1, 1) } }
+	remove := func(h *Handle, r Ref) { h.Delete(r) }
+	fin := func(h *Handle, r Ref) { h.Observe(r, ReplySide, tcpFIN|tcpACK, bootTime) }
+	for _, c := range []struct {
+		name    string
+		backend uint32 // of the flow before
+		does    [2]do
+	}{
+		{"bound and deleted", 0, [2]do{bind(1), remove}},
+		{"bound anew and deleted", 1, [2]do{bind(2), remove}},
+		{"bound and over", 0, [2]do{bind(1), fin}},
+		{"bound twice", 0, [2]do{bind(1), bind(1)}},
+		{"bound to two", 0, [2]do{bind(1), bind(2)}},
+		{"bound anew to two", 1, [2]do{bind(2), bind(3)}},
+		{"bound to somebody and nobody", 1, [2]do{bind(2), bind(0)}},
+		{"over and deleted", 1, [2]do{fin, remove}},
+		{"deleted twice", 1, [2]do{remove, remove}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tb, own := testTableOf(t, Config{IPv4Flows: uint32(flows), HalfOpen: uint32(flows), Timeouts: DefaultTimeouts()})
+			refs := make([]Ref, flows)
+			for i := range refs {
+				n := newFlow(header.ProtoTCP, false, uint32(i))
+				n.BackendRef = c.backend
+				refs[i] = own.mustCreate(t, bootTime, n)
+				own.establish(refs[i], bootTime)
+				own.Observe(refs[i], ClientSide, tcpFIN|tcpACK, bootTime)
+			}
+			own.Leave()
+			seed := testSeed(t)
+			var here [2]atomic.Int32
+			var wg sync.WaitGroup
+			for w, do := range c.does {
+				h, err := tb.Register()
+				if err != nil {
+					t.Fatal(err)
+				}
+				wg.Go(func() {
+					rnd := rand.New(rand.NewPCG(seed, uint64(w)))
+					h.Enter(bootTime)
+					for i, r := range refs {
+						here[w].Store(int32(i + 1))
+						for spins := 0; here[1-w].Load() <= int32(i); spins++ {
+							if spins > 1000 {
+								runtime.Gosched()
+							}
+						}
+						for range rnd.IntN(64) {
+							here[w].Load()
+						}
+						do(h, r)
+					}
+					h.Leave()
+				})
+			}
+			wg.Wait()
+			validate(t, tb)
+		})
+	}
+}
+
+// All changes of one flow's count at once, as fast as they go: each is booked as often as it happens.
+func TestLoadsOneFlow(t *testing.T) {
+	changes := 3_000_000
+	if testing.Short() || raceEnabled {
+		changes = 200_000
+	}
+	tb, h := testTable(t, 10, 0)
+	f := h.Flow(h.mustCreate(t, bootTime, newFlow(header.ProtoUDP, false, 1)))
+	seed := testSeed(t)
+	var wg sync.WaitGroup
+	for w := range hammerWorkers {
+		wg.Go(func() {
+			rnd := rand.New(rand.NewPCG(seed, uint64(w)))
+			for range changes {
+				switch rnd.IntN(3) {
+				case 0:
+					tb.assign(f, 7, uint32(rnd.IntN(3)))
+				case 1:
+					tb.book(f)
+				case 2:
+					tb.unbook(f)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	validate(t, tb)
+}
