@@ -33,6 +33,7 @@ import (
 	"sluice.dev/sluice/control/neigh"
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/flowtable/affinity"
 	"sluice.dev/sluice/xdpprog"
 )
 
@@ -60,6 +61,7 @@ type Daemon struct {
 	stateOnDisk bool
 
 	flows    *flowtable.File
+	pins     *affinity.File
 	reader   *flowReader
 	mirror   *neigh.Mirror
 	path     *datapath
@@ -190,6 +192,14 @@ func (d *Daemon) openFlows(context.Context) error {
 		d.log.Info("flow table taken over", "flows", r.Recovered, "expired", r.Expired, "torn", r.Torn)
 	}
 	d.reader, err = newFlowReader(flows.Table)
+	return errors.Join(err, d.openPins())
+}
+
+// openPins takes over whom clients were sent to (sessionAffinity ClientIP). The flow table's
+// lock is held, so nobody else has the file.
+func (d *Daemon) openPins() (err error) {
+	d.pins, err = affinity.OpenFile(filepath.Join(d.config.StateDir, "pins"),
+		affinity.Config{Clients: d.config.Proxy.AffinityClients}, flowtable.Time(bootNanos()))
 	return err
 }
 
@@ -236,7 +246,7 @@ func (d *Daemon) makeDatapath(context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.path, err = newDatapath(d.config, d.log, d.flows.Table, devices, d.host)
+	d.path, err = newDatapath(d.config, d.log, tables{d.flows.Table, d.pins.Table}, devices, d.host)
 	if err != nil {
 		return err
 	}
@@ -424,7 +434,7 @@ func (d *Daemon) stop() error {
 		d.reader.close()
 	}
 	if keep {
-		return errors.Join(append(errs, d.flows.Close())...)
+		return errors.Join(append(errs, d.flows.Close(), d.closePins(false))...)
 	}
 	if h := d.hostLink(); h != nil {
 		errs = append(errs, h.Remove())
@@ -433,10 +443,21 @@ func (d *Daemon) stop() error {
 		errs = append(errs, xdpprog.UnmountBPFFS(d.config.BPFFS), os.Remove(d.mountMark()))
 	}
 	if d.flows != nil {
-		errs = append(errs, d.flows.Remove())
+		errs = append(errs, d.flows.Remove(), d.closePins(true))
 		_ = os.Remove(d.config.StateDir) // if it is empty now
 	}
 	return errors.Join(errs...)
+}
+
+// closePins closes the file of pins, if it is open, and may delete it.
+func (d *Daemon) closePins(remove bool) error {
+	switch {
+	case d.pins == nil:
+		return nil
+	case remove:
+		return d.pins.Remove()
+	}
+	return d.pins.Close()
 }
 
 func bootNanos() uint64 {

@@ -23,6 +23,7 @@ import (
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/fastpath/xsk"
 	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/flowtable/affinity"
 	"sluice.dev/sluice/nat/fragment"
 	"sluice.dev/sluice/nat/header"
 )
@@ -39,9 +40,9 @@ const (
 
 // datapath is the workers and what they share.
 type datapath struct {
-	config    *config.Configuration
-	log       *slog.Logger
-	flows     *flowtable.Table
+	config *config.Configuration
+	log    *slog.Logger
+	tables
 	services  services.Handle
 	hops      *nexthop.Table
 	fragments *fragment.Table
@@ -50,6 +51,12 @@ type datapath struct {
 	started   bool
 	startedAt uint64 // CLOCK_BOOTTIME
 	done      sync.WaitGroup
+}
+
+// tables are what workers share that outlives the process.
+type tables struct {
+	flows *flowtable.Table
+	pins  *affinity.Table
 }
 
 // worker is a fastpath.Worker and what belongs to it alone.
@@ -61,7 +68,7 @@ type worker struct {
 }
 
 // newDatapath makes workers without links, and the ports that will give them some.
-func newDatapath(c *config.Configuration, log *slog.Logger, flows *flowtable.Table, devices []device, host *hostlink.HostLink) (*datapath, error) {
+func newDatapath(c *config.Configuration, log *slog.Logger, shared tables, devices []device, host *hostlink.HostLink) (*datapath, error) {
 	workers, queues, err := plan(devices, c)
 	if err != nil {
 		return nil, err
@@ -70,7 +77,7 @@ func newDatapath(c *config.Configuration, log *slog.Logger, flows *flowtable.Tab
 	if err != nil {
 		return nil, err
 	}
-	d := &datapath{config: c, log: log, flows: flows, hops: nexthop.NewTable(), fragments: fragments}
+	d := &datapath{config: c, log: log, tables: shared, hops: nexthop.NewTable(), fragments: fragments}
 	links := make([]int, workers) // sockets of each worker
 	for i, dev := range devices {
 		p := &port{name: dev.name, config: c.Interfaces[i], device: dev}
@@ -116,7 +123,7 @@ func (d *datapath) addWorker(id, workers, links, cpu int, host *hostlink.HostLin
 	fc := fastpath.Config{
 		ID: id, Memory: umem.Bytes(), Pool: fastpath.NewPool(umem.Frames(), umem.FrameSize()),
 		Links: make([]fastpath.Link, links), Host: -1,
-		Flows: d.flows, Workers: workers, Services: &d.services, Hops: d.hops, Fragments: d.fragments, Stats: w.block,
+		Flows: d.flows, Affinity: d.pins, Workers: workers, Services: &d.services, Hops: d.hops, Fragments: d.fragments, Stats: w.block,
 		HeldPackets: heldPackets, HeldPerHop: heldPerHop,
 		HeldFragments: c.Fragments.Held, FragmentWait: c.Fragments.Timeout.D(),
 		ICMPRate: share(c.ICMP.RatePerSecond, workers), ICMPBurst: share(c.ICMP.Burst, workers), TTL: ownTTL,

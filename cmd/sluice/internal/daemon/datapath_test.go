@@ -76,7 +76,7 @@ func testDatapath(t *testing.T, c *config.Configuration) (d *datapath, endWorker
 	must(t, err)
 	table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 1024, IPv6Flows: 1024, Timeouts: flowtable.DefaultTimeouts()})
 	must(t, err)
-	d, err = newDatapath(c, slog.New(slog.DiscardHandler), table, devices, nil)
+	d, err = newDatapath(c, slog.New(slog.DiscardHandler), tables{flows: table}, devices, nil)
 	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	d.run(ctx, func(err error) { t.Error(err) })

@@ -10,6 +10,7 @@ import (
 
 	"sluice.dev/sluice/control/metrics"
 	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/flowtable"
 )
 
 // servers are the operator's interfaces. Neither stops forwarding when it fails.
@@ -37,7 +38,7 @@ func (d *Daemon) startServers(ctx context.Context) error {
 	if c.Metrics.Address != "" {
 		s.metrics = metrics.NewServer(metrics.Config{
 			Address: c.Metrics.Address, Source: d, Log: d.log,
-			Registry: metrics.NewRegistry(d, metrics.Extras{KubeProxy: d.health.kubeProxy}),
+			Registry: metrics.NewRegistry(d, metrics.Extras{KubeProxy: d.health.kubeProxy, Affinity: d.affinityCounts}),
 		})
 		s.group.Go(func() { s.metrics.Run(ctx) })
 	}
@@ -54,4 +55,10 @@ func (s *servers) wait() {
 		_ = s.status.Shutdown(ctx) // what is still streamed is cut
 	}
 	s.group.Wait()
+}
+
+// affinityCounts implements metrics.Extras.Affinity.
+func (d *Daemon) affinityCounts() metrics.Affinity {
+	c := d.pins.Table.Counts(flowtable.Time(bootNanos()))
+	return metrics.Affinity{Pins: c.Live, Capacity: c.Capacity, Evicted: c.Evicted, Lost: c.Lost}
 }
