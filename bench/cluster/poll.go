@@ -15,13 +15,13 @@ func (p permanent) Unwrap() error { return p.error }
 const pollInterval = 20 * time.Millisecond
 
 // poll waits until a condition holds: until it returns no error. It gives up after the
-// timeout and at a permanent error, with what was wrong last.
+// timeout and at a permanent error, with what was wrong last. It rests as long as it
+// has asked, because asking (nft, in a large table) may cost what is waited for.
 func poll(ctx context.Context, timeout time.Duration, condition func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	tick := time.NewTicker(pollInterval)
-	defer tick.Stop()
 	for {
+		began := time.Now()
 		err := condition(ctx)
 		if err == nil {
 			return nil
@@ -33,7 +33,7 @@ func poll(ctx context.Context, timeout time.Duration, condition func(context.Con
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", ctx.Err(), err)
-		case <-tick.C:
+		case <-time.After(max(pollInterval, time.Since(began))):
 		}
 	}
 }
