@@ -90,3 +90,9 @@ func healthAddresses(c *config.Configuration, nodePorts []header.Addr) (list []n
 	}
 	return list
 }
+
+// selfChecks implements metrics.Extras.SelfCheck.
+func (d *Daemon) selfChecks() metrics.SelfCheck {
+	c := d.loop.SelfCheck()
+	return metrics.SelfCheck{Runs: c.Runs, Differences: c.Differences}
+}
