@@ -2,6 +2,7 @@ package control
 
 import (
 	"fmt"
+	"net/netip"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,7 +16,11 @@ import (
 // and have VIPs for endpoints, changes them, deletes all, and looks into every
 // table of the compiler and the tracker.
 func TestNothingIsLeftBehind(t *testing.T) {
-	tracker, c := NewTracker(), NewCompiler(CompilerConfig{NodeName: "gw"})
+	tracker, c := NewTracker(), NewCompiler(CompilerConfig{
+		NodeName: "gw", ClusterIPs: true, ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
+	})
+	flows := true
+	c.WatchFlows(func(services.BackendRef) bool { return flows })
 	met := map[string]bool{}
 	for round := range 20 {
 		var b Batch
@@ -30,6 +35,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 		if got, want := tableUsers(c); got != want {
 			t.Fatalf("tables have %d users, and are used by %d sets", got, want)
 		}
+		met["shared sets"] = met["shared sets"] || sharesSet(c)
 		met["tables"] = met["tables"] || len(c.tables) > 0
 		met["keep-sources"] = met["keep-sources"] || len(c.keep) > 0
 		met["contested"] = met["contested"] || len(c.claims.pairs) > len(c.claims.head)+unused(&c.claims)
@@ -48,6 +54,12 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	}
 	s, problems, _ := c.Compile(tracker.Changes())
 	c.Release(s.Generation)
+	if len(c.ids.waiting) == 0 {
+		t.Error("no backend's number waits for its flows")
+	}
+	for flows = false; len(c.ids.waiting) > 0; {
+		c.Release(s.Generation)
+	}
 	for what, n := range map[string]int{
 		"problems": len(problems), "units": len(c.units), "owners": len(c.owner),
 		"claims": len(c.claims.head), "uses": len(c.uses.head), "own addresses": len(c.own),
@@ -89,6 +101,20 @@ func tableUsers(c *Compiler) (known, are int) {
 	return known, are
 }
 
+// sharesSet says whether a port has one set for both of its policies.
+func sharesSet(c *Compiler) bool {
+	for _, u := range c.units {
+		for _, p := range u.ports {
+			for _, f := range p.families {
+				if f.sets[clusterSet].table != nil && f.sets[clusterSet].set == f.sets[localSet].set {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
 func unused[K comparable](r *relation[K]) (n int) {
 	for at := r.free; at != none; at = r.pairs[at].next {
 		n++
@@ -99,7 +125,9 @@ func unused[K comparable](r *relation[K]) (n int) {
 func leakService(i, round int) *corev1.Service {
 	s := &corev1.Service{}
 	s.Name = fmt.Sprintf("s%d", i)
-	s.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol}
+	s.Spec.ClusterIPs = []string{fmt.Sprintf("10.96.0.%d", 1+(i+round)%12)}
+	s.Spec.LoadBalancerSourceRanges = []string{fmt.Sprintf("192.0.2.%d/32", round)}
+	s.Annotations = map[string]string{annotationScheduler: []string{"maglev", "wrr", "lc"}[round%3], annotationWeights: fmt.Sprintf("10.0.0.0/29=%d", round)}
 	s.Spec.ExternalIPs = []string{fmt.Sprintf("10.0.0.%d", 1+(i+round)%7)}
 	s.Spec.Ports = []corev1.ServicePort{{Name: "a", Port: int32(80 + round%2), NodePort: int32(30000 + i%3)}, {Name: fmt.Sprint("b", round%3), Port: 90}}
 	if round%3 == 0 {
