@@ -1,0 +1,90 @@
+// Package kubeproxy turns the configuration of kube-proxy into one of Sluice's.
+//
+//	KubeProxyConfiguration ──read──▶ settings ──rules──▶ Result
+//	(or a ConfigMap with one)        path, value, line   YAML of ours, and for each
+//	                                                     setting what became of it
+//
+// Every field that kube-proxy v1.36 knows (k8s.io/kube-proxy config/v1alpha1 types.go)
+// has a rule, as have those that it knew once and clusters still carry. A field
+// without a rule is an error with its line: nothing is passed over in silence. A field
+// that has its zero value is not set, as kube-proxy puts its default in the place of
+// it; the exceptions are the fields where their type tells absent from zero.
+//
+// The package reads no file and no host; the caller gives it bytes.
+package kubeproxy
+
+// Fate is what became of a field.
+type Fate string
+
+// The fates.
+const (
+	Kept      Fate = "kept"       // it means the same here
+	Differs   Fate = "differs"    // it was taken over, or not, and something is not the same
+	NoMeaning Fate = "no meaning" // there is nothing here that it could be about
+)
+
+// Field is one field that was set, and what became of it.
+type Field struct {
+	Line  int    `json:"line"` // in the file; 0 if the document was JSON inside of JSON
+	Path  string `json:"path"`
+	Value string `json:"value"`
+	Fate  Fate   `json:"fate"`
+	// Here is what it became, as "path: value"; empty if it became nothing.
+	Here string `json:"here,omitempty"`
+	Why  string `json:"why,omitempty"`
+}
+
+// Options are what kube-proxy's configuration cannot know.
+type Options struct {
+	// Interfaces to forward on. Without any the result is not complete.
+	Interfaces []string
+	// CPUs of a gateway node, by which conntrack.maxPerCore counts; at least 1.
+	CPUs int
+}
+
+// Result is a configuration of ours and its story.
+type Result struct {
+	Fields []Field `json:"fields"` // in the order of the file
+	// Notes are defaults of kube-proxy that were in force and are others here.
+	Notes []string `json:"notes"`
+	// YAML is the file, with all of the above as comments. It passes config.Parse if
+	// Options.Interfaces has an entry.
+	YAML []byte `json:"-"`
+}
+
+// Convert reads a KubeProxyConfiguration, a ConfigMap that holds one under config.conf
+// as kubeadm makes it (or under any one key), or one document of these among several.
+// name is for messages. Its error is a config.Errors with every problem.
+func Convert(name string, data []byte, o Options) (*Result, error) {
+	r := reader{file: name}
+	root := r.document(data)
+	if root == nil {
+		return nil, r.errs
+	}
+	r.walk("", root, rules())
+	c := newConversion(r.settings, o)
+	c.apply()
+	for _, e := range c.problems {
+		e.File = name
+		r.errs = append(r.errs, e)
+	}
+	if len(r.errs) > 0 {
+		return nil, sorted(r.errs)
+	}
+	c.notes()
+	c.settle()
+	text := c.yaml()
+	if errs := c.check(name); len(errs) > 0 {
+		return nil, sorted(errs)
+	}
+	return &Result{Fields: c.fields, Notes: c.remarks, YAML: text}, nil
+}
+
+// Known lists the fields that have a rule, for tests that hold them against
+// kube-proxy's own types.
+func Known() (paths []string) {
+	for path := range rules() {
+		paths = append(paths, path)
+	}
+	return paths
+}
