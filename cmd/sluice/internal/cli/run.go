@@ -41,10 +41,10 @@ func (s *session) runCommand() *cobra.Command {
 func (s *session) configCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "config",
-		Short: "Check a configuration file, print the defaults",
+		Short: "Check a configuration file, print the defaults, make one from kube-proxy's",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return usageError{fmt.Errorf("config needs one of: check FILE, defaults")}
+			return usageError{fmt.Errorf("config needs one of: check FILE, defaults, from-kube-proxy FILE")}
 		},
 	}
 	var host bool
@@ -67,7 +67,7 @@ func (s *session) configCommand() *cobra.Command {
 			return err
 		},
 	}
-	c.AddCommand(check, defaults)
+	c.AddCommand(check, defaults, s.fromKubeProxyCommand())
 	return c
 }
 
