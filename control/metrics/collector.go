@@ -115,6 +115,7 @@ func (c *collector) backends(e emitter, list []status.BackendView) {
 		v := &list[i]
 		labels := []string{v.Namespace, v.Service, strconv.Itoa(int(v.Port)), v.Protocol, v.Address.String()}
 		e.flag(c.d.backendReady, v.State == "ready", labels...)
+		e.gauge(c.d.backendConnections, float64(v.Connections), labels...)
 		e.count(c.d.backendFlows, float64(v.Traffic.Flows), labels...)
 		e.traffic(c.d.backendPackets, c.d.backendBytes, v.Traffic, labels)
 	}

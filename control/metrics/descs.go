@@ -11,8 +11,8 @@ type descs struct {
 	sourceSynced, sourceRevision, sourceObjects, problems, condition       *prometheus.Desc
 	interfaceUp, queueBound, generation, objects                           *prometheus.Desc
 
-	serviceBackends, serviceUsable, serviceFlows, servicePackets, serviceBytes *prometheus.Desc
-	backendReady, backendFlows, backendPackets, backendBytes                   *prometheus.Desc
+	serviceBackends, serviceUsable, serviceFlows, servicePackets, serviceBytes   *prometheus.Desc
+	backendReady, backendConnections, backendFlows, backendPackets, backendBytes *prometheus.Desc
 
 	received, receivedBytes, transmitted, transmittedBytes, returned, generated, held      *prometheus.Desc
 	fromKernel, icmpLimited, flowsCreated, flowsRetried, batches, polls, busy, idle, pulse *prometheus.Desc
@@ -75,6 +75,7 @@ func (d *descs) describeServices() {
 		"Service ports that drop: their traffic policy is Local and their endpoints are elsewhere.", "traffic_policy", "ip_family")
 	backend := append(service, "backend")
 	d.backendReady = d.new("backend_ready", "1 if the endpoint is ready.", backend...)
+	d.backendConnections = d.new("backend_connections", "Flows that are not over.", backend...)
 	d.backendFlows = d.new("backend_flows_created_total", "Flows created.", backend...)
 	d.backendPackets = d.new("backend_packets_total", "Packets translated.", append(backend, "direction")...)
 	d.backendBytes = d.new("backend_bytes_total", "Bytes translated.", append(backend, "direction")...)

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"sync/atomic"
 
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
@@ -113,9 +114,10 @@ func backendState(f services.BackendFlags) string {
 	return stateReady
 }
 
-// BackendViews lists a snapshot's backends by service and address. nextHop says
-// where packets to an address go, for people; it may be nil.
-func BackendViews(s *services.Snapshot, l *Ledger, nextHop func(netip.Addr) string) []BackendView {
+// BackendViews lists a snapshot's backends by service and address. loads are connections
+// by index (flowtable.Table.Loads). nextHop says where packets to an address go, for
+// people; it may be nil.
+func BackendViews(s *services.Snapshot, l *Ledger, loads []atomic.Int32, nextHop func(netip.Addr) string) []BackendView {
 	list := []BackendView{}
 	s.Backends(func(b *services.Backend) bool {
 		v := BackendView{
@@ -124,6 +126,9 @@ func BackendViews(s *services.Snapshot, l *Ledger, nextHop func(netip.Addr) stri
 			State:    backendState(b.Flags),
 			Local:    b.Flags&services.BackendLocal != 0,
 			Traffic:  l.Backend(b.Ref),
+		}
+		if i := int(b.Ref.Index()); i < len(loads) {
+			v.Connections = loads[i].Load()
 		}
 		if p := s.Service(b.Service); p != nil {
 			v.Namespace, v.Service, v.PortName, v.Port = p.Namespace, p.Name, p.PortName, p.Port

@@ -3,6 +3,7 @@ package status
 import (
 	"net/netip"
 	"reflect"
+	"sync/atomic"
 	"testing"
 
 	"sluice.dev/sluice/fastpath/services"
@@ -65,11 +66,23 @@ func TestServiceViews(t *testing.T) {
 
 func TestBackendViews(t *testing.T) {
 	s, blocks := world(t)
-	got := BackendViews(s, NewLedger(blocks), func(a netip.Addr) string { return "via " + a.String() })
+	loads := make([]atomic.Int32, 2) // shorter than there are backends: the last has none
+	for i := range loads {
+		loads[i].Store(int32(i + 10))
+	}
+	connections := map[string]int32{}
+	s.Backends(func(b *services.Backend) bool {
+		if i := b.Ref.Index(); int(i) < len(loads) {
+			connections[b.Addr.Netip().String()] = int32(i + 10)
+		}
+		return true
+	})
+	got := BackendViews(s, NewLedger(blocks), loads, func(a netip.Addr) string { return "via " + a.String() })
 	var lines [][3]string
 	for _, v := range got {
 		lines = append(lines, [3]string{v.Address.String(), v.State, v.NextHop})
-		if v.Namespace != "default" || v.Service != "web" || v.Port != 80 || v.Local != (v.State == "drained") {
+		if v.Namespace != "default" || v.Service != "web" || v.Port != 80 || v.Local != (v.State == "drained") ||
+			v.Connections != connections[v.Address.Addr().String()] {
 			t.Errorf("got %+v", v)
 		}
 	}

@@ -49,10 +49,12 @@ type BackendView struct {
 	PortName  string         `json:"portName,omitempty"`
 	Port      uint16         `json:"port"` // of the service
 	// State is ready, drained, terminating (and serving), gone (no longer serving), unready.
-	State   string  `json:"state"`
-	Local   bool    `json:"local,omitempty"`
-	NextHop string  `json:"nextHop,omitempty"` // interface and MAC, host link, or why there is none
-	Traffic Traffic `json:"traffic"`
+	State   string `json:"state"`
+	Local   bool   `json:"local,omitempty"`
+	NextHop string `json:"nextHop,omitempty"` // interface and MAC, host link, or why there is none
+	// Connections are the flows that are not over, what the schedulers lc, wlc, sed and nq look at.
+	Connections int32   `json:"connections"`
+	Traffic     Traffic `json:"traffic"`
 }
 
 // FlowView is one flow. For ICMP echo the ports hold the identifier.

@@ -39,6 +39,7 @@ func sampleBackends() []status.BackendView {
 		web("[2001:db8:1::11]:8080", "ready", "host link", status.Traffic{}),
 	}
 	list[2].Local = true
+	list[0].Connections, list[1].Connections = 2, 1
 	return list
 }
 

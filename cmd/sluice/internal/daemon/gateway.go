@@ -32,7 +32,7 @@ func (d *Daemon) Services() []status.ServiceView { return status.ServiceViews(d.
 
 // Backends implements status.Gateway.
 func (d *Daemon) Backends() []status.BackendView {
-	return status.BackendViews(d.snapshot(), d.ledger, d.nextHopOf)
+	return status.BackendViews(d.snapshot(), d.ledger, d.flows.Table.Loads(), d.nextHopOf)
 }
 
 // nextHopOf says where packets to an address go.

@@ -38,7 +38,7 @@ func (d *Daemon) startServers(ctx context.Context) error {
 	if c.Metrics.Address != "" {
 		s.metrics = metrics.NewServer(metrics.Config{
 			Address: c.Metrics.Address, Source: d, Log: d.log,
-			Registry: metrics.NewRegistry(d, metrics.Extras{KubeProxy: d.health.kubeProxy, Affinity: d.affinityCounts}),
+			Registry: metrics.NewRegistry(d, metrics.Extras{KubeProxy: d.health.kubeProxy, Affinity: d.affinityCounts, SelfCheck: d.selfChecks}),
 		})
 		s.group.Go(func() { s.metrics.Run(ctx) })
 	}
