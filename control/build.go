@@ -113,7 +113,7 @@ func (r *run) setServicePort(u *unit, p *port) {
 	r.scratch.refs = refs
 	topology := [2]services.Topology{p.families[0].topology, p.families[1].topology}
 	if s := p.service; s != nil && s.Port == p.spec.port && s.AffinitySeconds == u.service.affinity &&
-		s.Scheduler == p.scheduler && s.Topology == topology && slices.Equal(s.Backends, refs) {
+		s.Scheduler == p.scheduler && s.Topology == topology && s.LocalExternal == u.service.local && s.LocalInternal == u.service.inner && slices.Equal(s.Backends, refs) {
 		return
 	}
 	p.service = &services.Service{
@@ -121,6 +121,7 @@ func (r *run) setServicePort(u *unit, p *port) {
 		PortName: p.spec.name, Proto: p.spec.proto, Port: p.spec.port, Backends: slices.Clone(refs),
 		Identity: p.identity, AffinitySeconds: u.service.affinity,
 		Scheduler: p.scheduler, Topology: topology, Turn: p.turn,
+		LocalExternal: u.service.local, LocalInternal: u.service.inner,
 	}
 	r.builder.SetService(p.service)
 	r.changed = true

@@ -100,6 +100,8 @@ func (f *facts) addPorts() {
 			uint64(s.Scheduler), uint64(s.Topology[0]), uint64(s.Topology[1]), uint64(len(s.Backends))} {
 			f.num(n)
 		}
+		f.bit(s.LocalExternal)
+		f.bit(s.LocalInternal)
 		f.bit(s.ID == p.id && s == p.service)
 	}
 }

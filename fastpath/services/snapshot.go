@@ -101,6 +101,9 @@ type Service struct {
 	Scheduler Scheduler
 	// Topology says, by family (0 is IPv4), which hints the sets of policy Cluster follow.
 	Topology [2]Topology
+	// LocalExternal and LocalInternal: externalTrafficPolicy and internalTrafficPolicy are
+	// Local. What follows from that is in the frontends; this is for people.
+	LocalExternal, LocalInternal bool
 	// Turn counts the new flows that took turns (RoundRobin, WeightedRoundRobin): not nil with
 	// these. It is the one thing in a Snapshot that workers write; versions of a Service share it.
 	Turn *atomic.Uint32
@@ -166,7 +169,7 @@ func (s *EndpointSet) Pick(hash uint64) BackendRef {
 	if len(s.Backends) == 0 {
 		return 0
 	}
-	return s.at(slotOf(hash, s.slots()))
+	return s.at(slotOf(hash, s.Slots()))
 }
 
 // FrontendKind is which field of the Service a frontend comes from.
