@@ -45,14 +45,17 @@ func (w *Worker) fits(d Desc, p *header.Packet, id nexthop.ID) Verdict {
 	case id == 0 || hop == nil:
 		return queued
 	case hop.Kind == nexthop.Unreachable:
-		w.sendError(d, p, nat.HostUnreachable, 0)
-		return drop(stats.NoRoute)
+		w.sendError(d, p, unreachable.err, 0)
+		return unreachable.verdict
 	case hop.MTU != 0 && p.End-p.L3 > hop.MTU && p.DF:
 		w.sendError(d, p, nat.FragmentationNeeded, hop.MTU)
 		return drop(stats.PacketTooBig)
 	}
 	return queued
 }
+
+// unreachable is what a packet gets whose next hop the kernel has no route to.
+var unreachable = refusal{drop(stats.NoRoute), true, nat.HostUnreachable}
 
 // nextHop returns the flow's hop in the direction of a packet from side, looking
 // it up again while it is not known. Zero means: hold the packet. The flow must be bound.
@@ -97,13 +100,13 @@ func (w *Worker) bind(ref flowtable.Ref) {
 
 // adopt finds the service and backend of a flow that an earlier process made.
 // Zero where they are gone: TCP lives on uncounted, UDP is scheduled anew.
-func (w *Worker) adopt(client, toBackend *header.Tuple) (service, backend uint32) {
-	f := w.snap.Frontend(client)
+func (s *scene) adopt(client, toBackend *header.Tuple) (service, backend uint32) {
+	f := s.snap.Frontend(client)
 	if f == nil {
 		return 0, 0
 	}
 	for _, ref := range f.Service.Backends {
-		b := w.snap.Backend(ref)
+		b := s.snap.Backend(ref)
 		if b != nil && b.Addr == toBackend.Dst && b.Port == toBackend.DstPort {
 			return uint32(b.Service), uint32(ref)
 		}

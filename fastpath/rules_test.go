@@ -1,9 +1,11 @@
 package fastpath_test
 
 import (
+	"encoding/binary"
 	"net/netip"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
@@ -174,7 +176,7 @@ func TestAddressOfTheNode(t *testing.T) {
 // TestSchedulerOfService: the worker asks the service's scheduler, and counts turns and
 // connections over all flows.
 func TestSchedulerOfService(t *testing.T) {
-	for name, by := range map[string]services.Scheduler{"rr": services.RoundRobin, "sh": services.SourceHash, "random": services.Random, "maglev": services.Maglev} {
+	for name, by := range map[string]services.Scheduler{"rr": services.RoundRobin, "lc": services.LeastConn, "sh": services.SourceHash, "random": services.Random, "maglev": services.Maglev} {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t, labConfig{edit: func(b *services.Builder) {
 				f := both(b, 30, ruleVIP, header.ProtoTCP, set(b, 30, 30, header.ProtoTCP, "10.0.1.21", "10.0.1.22", "10.0.1.23"))
@@ -187,9 +189,9 @@ func TestSchedulerOfService(t *testing.T) {
 				got[p.Tuple.Dst.String()]++
 			}
 			switch by {
-			case services.RoundRobin:
+			case services.RoundRobin, services.LeastConn:
 				if len(got) != 3 || got["10.0.1.21"] != 30 || got["10.0.1.22"] != 30 {
-					t.Errorf("in turn: %v", got)
+					t.Errorf("want equal shares: %v", got)
 				}
 			case services.SourceHash:
 				if len(got) != 1 {
@@ -203,5 +205,47 @@ func TestSchedulerOfService(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestNewFlowsDoNotAllocate: by no scheduler, pin, range or retry.
+func TestNewFlowsDoNotAllocate(t *testing.T) {
+	l := newLab(t, labConfig{flows: 1 << 16, edit: func(b *services.Builder) {
+		crowd(b)
+		b.Settings().RetryOther = true
+	}})
+	g := l.workers[0]
+	open := func(frame []byte, source uint16) {
+		binary.BigEndian.PutUint16(frame[34:], source)
+		g.nic.Inject(frame)
+		l.now += uint64(time.Millisecond)
+		g.Step(l.now)
+		g.nic.Loop()
+		g.host.Loop()
+	}
+	for port := uint16(200); port < 222; port++ {
+		frame := headertest.UDP(join(client4, 1), join(ruleVIP, port), "x").Bytes()
+		frame[40], frame[41] = 0, 0 // no UDP checksum, so that ports may be changed freely
+		source := uint16(2000)
+		if n := testing.AllocsPerRun(200, func() { source++; open(frame, source) }); n != 0 {
+			t.Errorf("port %d: %v allocations for a new flow", port, n)
+		}
+	}
+	syn := headertest.TCP(join(client4, 1), join(ruleVIP, 120), headertest.SYN).Bytes()
+	source := uint16(2000)
+	if n := testing.AllocsPerRun(200, func() {
+		source++
+		for range 3 {
+			open(syn, source)
+			l.now += uint64(2 * time.Second)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations for a connection that moves", n)
+	}
+	if n := g.stats.FlowsRetried.Load(); n < 200 {
+		t.Errorf("%d of 200 connections moved", n)
+	}
+	if g.stats.FlowsCreated.Load() < 12*200 {
+		t.Errorf("%d flows made; drops %v", g.stats.FlowsCreated.Load(), l.drops())
 	}
 }

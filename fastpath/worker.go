@@ -121,7 +121,7 @@ func New(c Config) (*Worker, error) {
 	}
 	w := &Worker{
 		c: c, mem: c.Memory, pool: c.Pool, flows: flows, stats: c.Stats,
-		scene: scene{pins: c.Affinity, host4: c.HostSource4, host6: c.HostSource6},
+		scene: scene{loads: c.Flows.Loads(), pins: c.Affinity, host4: c.HostSource4, host6: c.HostSource6},
 		rnd:   newRandom(c.Seed),
 		limit: nat.NewRateLimit(c.ICMPRate, c.ICMPBurst),
 		host:  nexthop.Hop{Kind: nexthop.Kernel, Ready: true, DstMAC: c.HostMAC.Kernel, SrcMAC: c.HostMAC.User},

@@ -43,7 +43,7 @@ func (s *Snapshot) Choose(svc *Service, set *EndpointSet, d *Draw) Choice {
 	case svc.Scheduler.ByLoad():
 		return Choice{set.least(svc.Scheduler, s.SelectHash(d.Tuple), d), -1}
 	}
-	n := set.slots()
+	n := set.Slots()
 	slot := 0
 	switch svc.Scheduler {
 	case RoundRobin, WeightedRoundRobin:
@@ -93,8 +93,8 @@ func (svc *Service) turn(look bool) uint32 {
 // slotOf scales a hash to n slots.
 func slotOf(hash uint64, n int) int { return int((hash >> 32) * uint64(n) >> 32) }
 
-// slots is the length of the table. A set without one has a slot for each backend.
-func (s *EndpointSet) slots() int {
+// Slots is the length of the table. A set without one has a slot for each backend.
+func (s *EndpointSet) Slots() int {
 	if len(s.Table) != 0 {
 		return len(s.Table)
 	}
@@ -114,7 +114,7 @@ func (s *EndpointSet) other(slot int, not BackendRef) Choice {
 	if first.Backend != not || len(s.Backends) == 1 {
 		return first
 	}
-	n := s.slots()
+	n := s.Slots()
 	for range n - 1 {
 		if slot++; slot == n {
 			slot = 0

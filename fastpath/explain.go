@@ -1,0 +1,230 @@
+package fastpath
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+
+	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/flowtable/affinity"
+	"sluice.dev/sluice/nat"
+	"sluice.dev/sluice/nat/header"
+)
+
+// ExplainerConfig is what an Explainer shares with the workers: the fields mean what
+// they mean in Config.
+type ExplainerConfig struct {
+	Services                 *services.Handle
+	Hops                     *nexthop.Table
+	Flows                    *flowtable.Table // nil: no flow is known
+	Affinity                 *affinity.Table  // nil: nobody is pinned
+	HostSource4, HostSource6 header.Addr
+}
+
+// Explainer says what the workers would do with a packet, by asking what they ask, and
+// changes nothing: no flow, no pin, no turn. It may be used by any number of goroutines.
+type Explainer struct {
+	c  ExplainerConfig
+	mu sync.Mutex // over flows, which is one participant's
+	// flows is offline between two calls, and nil where there is no table.
+	flows *flowtable.Handle
+}
+
+// NewExplainer takes a participant's place in the flow table, until Close.
+func NewExplainer(c ExplainerConfig) (*Explainer, error) {
+	e := &Explainer{c: c}
+	if c.Flows == nil {
+		return e, nil
+	}
+	var err error
+	if e.flows, err = c.Flows.Register(); err != nil {
+		return nil, fmt.Errorf("fastpath: explaining packets: %w", err)
+	}
+	return e, nil
+}
+
+// Close gives the place back. No call may follow.
+func (e *Explainer) Close() {
+	if e.flows != nil {
+		e.flows.Close()
+	}
+}
+
+// Explanation is what would become of a packet from outside that is whole, well-formed and
+// small enough for its way, and why. What was not asked is zero.
+type Explanation struct {
+	Generation uint64 // of the snapshot
+	Tuple      header.Tuple
+	Opens      bool
+
+	// What becomes of it. Tell: its sender gets the ICMP error Error (if the rate allows).
+	Verdict Verdict
+	Tell    bool
+	Error   nat.ErrorKind
+
+	// Known says that it has a flow: Flow, on Side. Standing is what the flow is to it; if
+	// it is superseded, all below is about the flow that would replace it.
+	Known    bool
+	Flow     flowtable.Info
+	Side     flowtable.Side
+	Standing Standing
+	// Retry: if the packet is the second repetition of one that nobody answered, it goes to
+	// another backend (services.Snapshot.RetryOther).
+	Retry bool
+
+	// Decision is about a new flow: frontend, source ranges, kind of client, rule.
+	services.Decision
+	PodRange netip.Prefix // which of Snapshot.Pods the client is in, if it is
+
+	// Pin is where the client is pinned to, if it is; PinInSet says that this is in the set of
+	// its rule, and therefore chosen. Scheduler did not choose then.
+	Pin       affinity.Pin
+	PinInSet  bool
+	Scheduler services.Scheduler
+	Slot      int    // of the set's Table; -1 where connections were compared
+	Turn      uint32 // whose turn it is, for schedulers that take turns
+	Loads     []Load // what was compared, for schedulers that compare connections
+
+	// Backend is the chosen one, or the known flow's; nil if there is none, or it is gone.
+	Backend *services.Backend
+	// Out is the packet as it leaves. The source port of a new flow is drawn when it is
+	// made, and 0 here; that of a kept client is its own, if it is free.
+	Out    header.Tuple
+	Source Source // whose address it leaves with; for new flows
+	// Route is the way to where it goes, and Hop the neighbour, which may be not resolved
+	// yet (Ready); nil if it has to be asked for first.
+	Route nexthop.Route
+	Hop   *nexthop.Hop
+}
+
+// Load is what a scheduler knows of a backend.
+type Load struct {
+	Backend     *services.Backend
+	Connections int32
+	Weight      uint16
+}
+
+// Explain says what would become of a packet with this tuple, of TCP, UDP or SCTP. opens: it opens a
+// connection or association (SYN, INIT); UDP has no such thing. now is CLOCK_BOOTTIME.
+func (e *Explainer) Explain(t header.Tuple, opens bool, now flowtable.Time) Explanation {
+	s := scene{
+		now: now, snap: e.c.Services.Load(), view: e.c.Hops.View(),
+		pins: e.c.Affinity, host4: e.c.HostSource4, host6: e.c.HostSource6,
+	}
+	if e.c.Flows != nil {
+		s.loads = e.c.Flows.Loads()
+	}
+	x := Explanation{Generation: s.snap.Generation, Tuple: t, Opens: opens}
+	if e.known(&s, &x) {
+		e.leaves(&s, &x)
+		return x
+	}
+	var n plan
+	o := opening{tuple: &x.Tuple, opens: opens, ttl: 255, random: [2]uint64{rand.Uint64(), rand.Uint64()}, look: true}
+	s.plan(&n, &o)
+	x.planned(&s, &n)
+	if x.Verdict == queued {
+		e.leaves(&s, &x)
+	}
+	if x.Verdict == toKernel && s.forged(t.Src) {
+		x.Verdict = drop(stats.SpoofedSource)
+	}
+	return x
+}
+
+// known looks for the packet's flow, and says whether that settles what becomes of it.
+func (e *Explainer) known(s *scene, x *Explanation) bool {
+	if e.flows == nil {
+		return false
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.flows.Enter(s.now)
+	defer e.flows.Leave()
+	hash := e.flows.Hash(&x.Tuple)
+	ref, side := e.flows.Lookup(hash, &x.Tuple, s.now)
+	if ref == 0 || !e.flows.Inspect(ref, s.now, &x.Flow) {
+		if x.Tuple.Stateful() && !x.Opens && e.flows.Abandoned(hash, s.now) {
+			x.Verdict = drop(stats.LateAnswer)
+			return true
+		}
+		return false
+	}
+	x.Known, x.Side = true, side
+	e.flows.Outgoing(ref, side, &x.Out)
+	backend := services.BackendRef(x.Flow.Backend)
+	if x.Flow.Binding == 0 {
+		toBackend := x.Flow.Reply.Reverse()
+		_, adopted := s.adopt(&x.Flow.Client, &toBackend)
+		backend = services.BackendRef(adopted)
+	}
+	x.Backend = s.snap.Backend(backend)
+	switch {
+	case x.Tuple.Proto == header.ProtoUDP:
+		x.Standing = s.datagram(backend, side)
+	case side == flowtable.ClientSide && x.Opens && e.flows.Closing(ref):
+		x.Standing = Superseded
+	}
+	x.Retry = s.snap.RetryOther && x.Opens && side == flowtable.ClientSide && x.Flow.State == flowtable.SynSeen
+	x.Verdict = queued
+	if x.Standing == Left {
+		x.Verdict = drop(stats.LateAnswer)
+	}
+	return x.Standing != Superseded
+}
+
+// planned takes over what a plan says.
+func (x *Explanation) planned(s *scene, n *plan) {
+	x.Verdict, x.Tell, x.Error = n.verdict, n.tell, n.err
+	x.Decision, x.Pin, x.PinInSet, x.Backend = n.Decision, n.pin, n.pinned, n.backend
+	x.Slot, x.Source, x.Out = n.choice.Slot, n.origin, header.Tuple{}
+	if x.Pod {
+		x.PodRange, _ = s.snap.Pods.Match(x.Tuple.Src)
+	}
+	if n.backend == nil {
+		return
+	}
+	x.Out = header.Tuple{Src: n.source, Dst: n.backend.Addr, DstPort: n.backend.Port, Proto: x.Tuple.Proto, V6: x.Tuple.V6}
+	if n.keep {
+		x.Out.SrcPort = x.Tuple.SrcPort
+	}
+	svc := n.Frontend.Service
+	x.Scheduler = svc.Scheduler
+	if svc.Turn != nil {
+		x.Turn = svc.Turn.Load()
+	}
+	if !n.pinned && svc.Scheduler.ByLoad() {
+		x.Loads = s.compared(n.Rule.Set)
+	}
+}
+
+// compared lists what a scheduler by connections sees.
+func (s *scene) compared(set *services.EndpointSet) (all []Load) {
+	for i, r := range set.Backends {
+		l := Load{Backend: s.snap.Backend(r), Weight: 1}
+		if set.Weights != nil {
+			l.Weight = set.Weights[i]
+		}
+		if n := r.Index(); n < uint32(len(s.loads)) {
+			l.Connections = s.loads[n].Load()
+		}
+		all = append(all, l)
+	}
+	return all
+}
+
+// leaves finds the way of a packet that is sent on.
+func (e *Explainer) leaves(s *scene, x *Explanation) {
+	if x.Verdict != queued {
+		return
+	}
+	x.Route = s.view.Lookup(&x.Out.Dst)
+	x.Hop = e.c.Hops.Hop(x.Route.Hop)
+	if x.Hop != nil && x.Hop.Kind == nexthop.Unreachable {
+		x.Verdict, x.Tell, x.Error = unreachable.verdict, unreachable.tell, unreachable.err
+	}
+}

@@ -1,0 +1,174 @@
+package fastpath
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat"
+	"sluice.dev/sluice/nat/header"
+)
+
+// Step is one line of an explanation as people read it: what was asked, and the answer.
+type Step struct{ Name, Text string }
+
+// Steps tells the explanation in the order in which it was found out. The last step is
+// the verdict.
+func (x *Explanation) Steps() []Step {
+	steps := []Step{{"flow", x.flowText()}}
+	add := func(name, format string, args ...any) {
+		steps = append(steps, Step{name, fmt.Sprintf(format, args...)})
+	}
+	if f := x.Frontend; f != nil {
+		add("frontend", "%v %v of %s", f.Kind, end(f.Key.Addr, f.Key.Port), serviceText(f.Service))
+		add("source ranges", "%s", x.rangesText())
+		if x.Rule != nil {
+			add("client", "%s", x.clientText())
+			add("endpoints", "%s", x.ruleText())
+		}
+		if x.Backend != nil {
+			add("affinity", "%s", x.affinityText())
+			add("scheduler", "%s", x.schedulerText())
+		}
+	} else if !x.Known {
+		add("frontend", "none has this address, port and protocol")
+	}
+	if x.Backend != nil {
+		add("backend", "%v", end(x.Backend.Addr, x.Backend.Port))
+	}
+	if x.Verdict.Action == Queued {
+		add("leaves as", "%s", x.outText())
+		add("next hop", "%s", x.hopText())
+	}
+	add("verdict", "%s", x.verdictText())
+	return steps
+}
+
+func end(a header.Addr, port uint16) netip.AddrPort { return netip.AddrPortFrom(a.Netip(), port) }
+
+func serviceText(s *services.Service) string {
+	name := s.Namespace + "/" + s.Name
+	if s.PortName != "" {
+		name += ":" + s.PortName
+	}
+	return name
+}
+
+func (x *Explanation) flowText() string {
+	if !x.Known {
+		return "none"
+	}
+	from := "from its client"
+	if x.Side == flowtable.ReplySide {
+		from = "from its backend"
+	}
+	s := fmt.Sprintf("%v, %v old, %s", x.Flow.State, x.Flow.Age, from)
+	switch {
+	case x.Standing == Superseded && x.Tuple.Proto == header.ProtoUDP:
+		s += "; its endpoint no longer serves, so it is scheduled anew"
+	case x.Standing == Superseded:
+		s += "; it is over, so a new one begins"
+	case x.Standing == Left:
+		s += "; the endpoint is gone"
+	case x.Retry:
+		s += "; if this is sent for the third time, it goes to another backend"
+	}
+	return s
+}
+
+func (x *Explanation) rangesText() string {
+	list := x.Frontend.Allowed.List()
+	switch match, ok := x.Frontend.Allowed.Match(x.Tuple.Src); {
+	case list == nil:
+		return "none"
+	case ok:
+		return fmt.Sprintf("the client is in %v", match)
+	}
+	return fmt.Sprintf("the client is in none of %v", list)
+}
+
+func (x *Explanation) clientText() string {
+	if x.Pod {
+		return fmt.Sprintf("a pod, of %v", x.PodRange)
+	}
+	return "outside of the cluster"
+}
+
+func (x *Explanation) ruleText() string {
+	n := len(x.Rule.Set.Backends)
+	switch {
+	case x.Outcome == services.Silence:
+		return "the traffic policy excludes all there are"
+	case n == 0:
+		return "none is usable"
+	case x.Source == SourceClient:
+		return fmt.Sprintf("%d, and the client's address is kept", n)
+	case x.Rule.KeepClient:
+		return fmt.Sprintf("%d, and the client's address would be kept, but it is the backend's own", n)
+	}
+	return fmt.Sprintf("%d, and the client's address is replaced", n)
+}
+
+func (x *Explanation) affinityText() string {
+	seconds := x.Frontend.Service.AffinitySeconds
+	switch {
+	case seconds == 0:
+		return "none"
+	case x.Pin.Port == 0:
+		return fmt.Sprintf("%d s, and the client is not pinned", seconds)
+	case !x.PinInSet:
+		return fmt.Sprintf("%d s, and the client is pinned to %v, which may not be had", seconds, end(x.Pin.Addr, x.Pin.Port))
+	}
+	return fmt.Sprintf("%d s, and the client is pinned to the backend", seconds)
+}
+
+func (x *Explanation) schedulerText() string {
+	switch {
+	case x.PinInSet:
+		return fmt.Sprintf("%v, not asked", x.Scheduler)
+	case x.Slot >= 0:
+		return fmt.Sprintf("%v, slot %d of %d", x.Scheduler, x.Slot, x.Rule.Set.Slots())
+	}
+	const most = 16 // enough to see why, and not a screen of it
+	var loads []string
+	for _, l := range x.Loads[:min(most, len(x.Loads))] {
+		loads = append(loads, fmt.Sprintf("%v has %d (weight %d)", end(l.Backend.Addr, l.Backend.Port), l.Connections, l.Weight))
+	}
+	if more := len(x.Loads) - most; more > 0 {
+		loads = append(loads, fmt.Sprintf("and %d others", more))
+	}
+	return fmt.Sprintf("%v; of connections, %s", x.Scheduler, strings.Join(loads, ", "))
+}
+
+func (x *Explanation) outText() string {
+	src := end(x.Out.Src, x.Out.SrcPort).String()
+	if x.Out.SrcPort == 0 {
+		src = fmt.Sprintf("%v, a port to be drawn (%v)", x.Out.Src, x.Source)
+	}
+	return fmt.Sprintf("%s -> %v", src, end(x.Out.Dst, x.Out.DstPort))
+}
+
+func (x *Explanation) hopText() string {
+	switch {
+	case x.Route.Kind == nexthop.Kernel:
+		return "the kernel, by the host link"
+	case x.Hop == nil || x.Route.Hop == 0:
+		return "not known yet; it is held for up to a second"
+	case !x.Hop.Ready:
+		return fmt.Sprintf("%v, not resolved yet; it is held for up to a second", x.Hop.Addr)
+	}
+	return x.Hop.Addr.String()
+}
+
+func (x *Explanation) verdictText() string {
+	s := x.Verdict.String()
+	if x.Tell {
+		s += "; the sender gets ICMP " + map[nat.ErrorKind]string{
+			nat.PortUnreachable: "port unreachable", nat.HostUnreachable: "host unreachable", nat.TimeExceeded: "time exceeded",
+		}[x.Error]
+	}
+	return s
+}
