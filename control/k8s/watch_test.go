@@ -297,3 +297,28 @@ func TestSyncEnds(t *testing.T) {
 		t.Errorf("Sync: %v, want the context's", err)
 	}
 }
+
+// The hold can be switched on and off while the Watcher runs. Switched on it knows what
+// is there, without that being a change.
+func TestHoldIsLive(t *testing.T) {
+	t.Parallel()
+	s := k8stest.Start(t)
+	s.Set(service("a", 80), slice("a", "a-1", "10.0.0.1"), slice("a", "a-2", "10.0.0.2"))
+	w := start(t, s)
+	w.sync(t)
+	lists := w.lists()
+	w.watcher.SetHold(time.Hour)
+	w.relisted(t, lists)
+	if got := w.tracker.Changes().Len(); got != 0 {
+		t.Errorf("%d changes by switching on", got)
+	}
+	s.Delete(slice("a", "a-1"), slice("a", "a-2"))
+	w.settle(t)
+	if got, held := w.tracker.Changes().Len(), w.problems("are served until"); got != 0 || held != 1 {
+		t.Errorf("all slices vanished: %d changes and %d problems, want it held", got, held)
+	}
+	w.watcher.SetHold(0)
+	if got, held := w.tracker.Changes().Len(), w.problems("are served until"); got != 2 || held != 0 {
+		t.Errorf("switched off: %d changes and %d problems, want both slices gone", got, held)
+	}
+}
