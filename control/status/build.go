@@ -27,6 +27,9 @@ func ServiceViews(s *services.Snapshot, l *Ledger) []ServiceView {
 				Namespace: p.Namespace, Name: p.Name, PortName: p.PortName,
 				Protocol: ProtocolName(p.Proto), Port: p.Port,
 				Frontends: []FrontendView{}, Traffic: l.Retired(p.ID),
+				Scheduler: p.Scheduler.String(), AffinitySeconds: p.AffinitySeconds,
+				ExternalPolicy: policyName(p.LocalExternal), InternalPolicy: policyName(p.LocalInternal),
+				Topology4: topologyName(p.Topology[0]), Topology6: topologyName(p.Topology[1]),
 			})
 		}
 		return &list[i]
@@ -34,9 +37,12 @@ func ServiceViews(s *services.Snapshot, l *Ledger) []ServiceView {
 	s.Frontends(func(f *services.Frontend) bool {
 		v := view(f.Service)
 		v.Frontends = append(v.Frontends, frontendView(f))
-		if f.Outside.Set != nil && !sets[f.Outside.Set] {
-			sets[f.Outside.Set] = true
-			for _, r := range f.Outside.Set.Backends {
+		for _, set := range [...]*services.EndpointSet{f.Outside.Set, f.Pod.Set} {
+			if set == nil || sets[set] {
+				continue
+			}
+			sets[set] = true
+			for _, r := range set.Backends {
 				usable[r] = true
 			}
 		}
@@ -68,7 +74,15 @@ func ServiceViews(s *services.Snapshot, l *Ledger) []ServiceView {
 }
 
 func frontendView(f *services.Frontend) FrontendView {
-	v := FrontendView{Kind: f.Kind.String(), KeepClient: f.Outside.KeepClient}
+	rule := ruleView(f.Outside)
+	v := FrontendView{Kind: f.Kind.String(), KeepClient: rule.KeepClient, Usable: rule.Usable, Slots: rule.Slots, Empty: rule.Empty}
+	if f.Pod != f.Outside && f.Pod.Set != nil {
+		pods := ruleView(f.Pod)
+		v.Pods = &pods
+	}
+	for _, p := range f.Allowed.List() {
+		v.SourceRanges = append(v.SourceRanges, p.String())
+	}
 	port := strconv.Itoa(int(f.Key.Port))
 	switch {
 	case f.Kind != services.NodePort:
@@ -77,16 +91,6 @@ func frontendView(f *services.Frontend) FrontendView {
 		v.Address = "0.0.0.0:" + port
 	default:
 		v.Address = "[::]:" + port
-	}
-	if f.Outside.Set == nil {
-		return v
-	}
-	v.Usable, v.Slots = len(f.Outside.Set.Backends), len(f.Outside.Set.Table)
-	if v.Slots == 0 {
-		v.Empty = "reject"
-		if f.Outside.Set.Empty == services.EmptyDrop {
-			v.Empty = "drop"
-		}
 	}
 	return v
 }
@@ -119,6 +123,7 @@ func backendState(f services.BackendFlags) string {
 // people; it may be nil.
 func BackendViews(s *services.Snapshot, l *Ledger, loads []atomic.Int32, nextHop func(netip.Addr) string) []BackendView {
 	list := []BackendView{}
+	takers := takersOf(s)
 	s.Backends(func(b *services.Backend) bool {
 		v := BackendView{
 			Address:  netip.AddrPortFrom(b.Addr.Netip(), b.Port),
@@ -126,7 +131,9 @@ func BackendViews(s *services.Snapshot, l *Ledger, loads []atomic.Int32, nextHop
 			State:    backendState(b.Flags),
 			Local:    b.Flags&services.BackendLocal != 0,
 			Traffic:  l.Backend(b.Ref),
+			Weight:   b.Weight, Hints: hints(b.Flags),
 		}
+		v.NewFlows, v.PodsOnly, v.Why = takers.of(s.Service(b.Service), b)
 		if i := int(b.Ref.Index()); i < len(loads) {
 			v.Connections = loads[i].Load()
 		}

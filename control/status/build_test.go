@@ -57,6 +57,7 @@ func TestServiceViews(t *testing.T) {
 			{Address: "0.0.0.0:30080", Kind: "NodePort", Usable: 1, Slots: 3},
 			{Address: "[::]:30080", Kind: "NodePort", Empty: "drop"},
 		},
+		Scheduler: "maglev", ExternalPolicy: "Cluster", InternalPolicy: "Cluster",
 		Backends: 3, Usable: 1, Traffic: Traffic{ToBackend: 7, ToClientBytes: 100},
 	}}
 	if !reflect.DeepEqual(got, want) {

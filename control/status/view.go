@@ -22,6 +22,17 @@ type ServiceView struct {
 	Protocol  string         `json:"protocol"` // TCP, UDP
 	Port      uint16         `json:"port"`
 	Frontends []FrontendView `json:"frontends"`
+	// Scheduler chooses among the backends: maglev, rr, wrr, lc, ...
+	Scheduler string `json:"scheduler"`
+	// AffinitySeconds is how long a client stays with its backend; 0 is no affinity.
+	AffinitySeconds uint32 `json:"affinitySeconds,omitempty"`
+	// ExternalPolicy and InternalPolicy are the traffic policies: Cluster or Local. The
+	// internal one is that of ClusterIP frontends.
+	ExternalPolicy string `json:"externalPolicy"`
+	InternalPolicy string `json:"internalPolicy"`
+	// Topology4 and Topology6 say which hints policy Cluster follows: node, zone, or none.
+	Topology4 string `json:"topologyIPv4,omitempty"`
+	Topology6 string `json:"topologyIPv6,omitempty"`
 	// Backends counts the endpoints of both families that are known, Usable those that take new flows.
 	Backends int     `json:"backends"`
 	Usable   int     `json:"usable"`
@@ -31,13 +42,25 @@ type ServiceView struct {
 // FrontendView is one thing that clients of a service send to.
 type FrontendView struct {
 	Address    string `json:"address"` // addr:port; a node port has its family's zero address
-	Kind       string `json:"kind"`    // LoadBalancer, ExternalIP, NodePort
+	Kind       string `json:"kind"`    // LoadBalancer, ExternalIP, NodePort, ClusterIP
 	KeepClient bool   `json:"keepClient,omitempty"`
-	// Usable backends, and slots of the Maglev table over them.
+	// Usable backends, and slots of the table over them; 0 where the scheduler has none.
 	Usable int `json:"usable"`
 	Slots  int `json:"slots"`
 	// Empty says what new flows get when there is no usable backend: reject or drop.
 	Empty string `json:"empty,omitempty"`
+	// Pods is what clients inside the cluster get, where that differs.
+	Pods *RuleView `json:"pods,omitempty"`
+	// SourceRanges are the only clients that may use it; none listed: all may.
+	SourceRanges []string `json:"sourceRanges,omitempty"`
+}
+
+// RuleView is what new flows of one kind of client get; see FrontendView.
+type RuleView struct {
+	KeepClient bool   `json:"keepClient,omitempty"`
+	Usable     int    `json:"usable"`
+	Slots      int    `json:"slots"`
+	Empty      string `json:"empty,omitempty"`
 }
 
 // BackendView is one endpoint of one service port.
@@ -49,9 +72,18 @@ type BackendView struct {
 	PortName  string         `json:"portName,omitempty"`
 	Port      uint16         `json:"port"` // of the service
 	// State is ready, drained, terminating (and serving), gone (no longer serving), unready.
-	State   string `json:"state"`
-	Local   bool   `json:"local,omitempty"`
-	NextHop string `json:"nextHop,omitempty"` // interface and MAC, host link, or why there is none
+	State string `json:"state"`
+	Local bool   `json:"local,omitempty"`
+	// Weight is its share of new flows relative to the others'.
+	Weight uint16 `json:"weight"`
+	// Hints: its topology hints name this node ("node"), this node's zone ("zone").
+	Hints []string `json:"hints,omitempty"`
+	// NewFlows: it takes some; pods only, if PodsOnly. Why says why not, or why it does
+	// although it terminates.
+	NewFlows bool   `json:"newFlows"`
+	PodsOnly bool   `json:"podsOnly,omitempty"`
+	Why      string `json:"why,omitempty"`
+	NextHop  string `json:"nextHop,omitempty"` // interface and MAC, host link, or why there is none
 	// Connections are the flows that are not over, what the schedulers lc, wlc, sed and nq look at.
 	Connections int32   `json:"connections"`
 	Traffic     Traffic `json:"traffic"`

@@ -16,12 +16,17 @@ func sampleServices() []status.ServiceView {
 				{Address: "[2001:db8::10]:80", Kind: "LoadBalancer", Usable: 1, Slots: 251},
 				{Address: "0.0.0.0:30080", Kind: "NodePort", Usable: 2, Slots: 251},
 			},
+			Scheduler: "maglev", AffinitySeconds: 10800, ExternalPolicy: "Cluster", InternalPolicy: "Cluster", Topology4: "zone",
 			Backends: 3, Usable: 2,
 			Traffic: status.Traffic{Flows: 12, ToBackend: 3400, ToBackendBytes: 1 << 20, ToClient: 5600, ToClientBytes: 3 << 30},
 		},
 		{
 			Namespace: "kube-system", Name: "dns", Protocol: "UDP", Port: 53,
-			Frontends: []status.FrontendView{{Address: "192.0.2.53:53", Kind: "ExternalIP", KeepClient: true, Empty: "drop"}},
+			Frontends: []status.FrontendView{{
+				Address: "192.0.2.53:53", Kind: "ExternalIP", KeepClient: true, Empty: "drop",
+				Pods: &status.RuleView{KeepClient: true, Usable: 1}, SourceRanges: []string{"198.51.100.0/24"},
+			}},
+			Scheduler: "wlc", ExternalPolicy: "Local", InternalPolicy: "Cluster",
 		},
 	}
 }
@@ -39,6 +44,10 @@ func sampleBackends() []status.BackendView {
 		web("[2001:db8:1::11]:8080", "ready", "host link", status.Traffic{}),
 	}
 	list[2].Local = true
+	list[0].Weight, list[0].Hints, list[0].NewFlows = 1, []string{"zone"}, true
+	list[1].Weight, list[1].Why = 3, "terminating, and others are ready"
+	list[2].NewFlows, list[2].PodsOnly = true, true
+	list[2].Weight = 1
 	list[0].Connections, list[1].Connections = 2, 1
 	return list
 }

@@ -30,7 +30,7 @@ func (s *session) servicesCommand() *cobra.Command {
 }
 
 func serviceRows(r *rows, list []status.ServiceView) {
-	r.row("NAMESPACE", "NAME", "PORT", "FRONTENDS", "BACKENDS", "FLOWS", "PACKETS-IN", "BYTES-IN", "PACKETS-OUT", "BYTES-OUT")
+	r.row("NAMESPACE", "NAME", "PORT", "FRONTENDS", "POLICY", "SCHEDULER", "AFFINITY", "BACKENDS", "FLOWS", "PACKETS-IN", "BYTES-IN", "PACKETS-OUT", "BYTES-OUT")
 	for i := range list {
 		v := &list[i]
 		frontends := make([]string, len(v.Frontends))
@@ -38,9 +38,28 @@ func serviceRows(r *rows, list []status.ServiceView) {
 			frontends[j] = f.Address
 		}
 		r.row(v.Namespace, v.Name, servicePort(v.PortName, v.Port, v.Protocol), strings.Join(frontends, ","),
-			fmt.Sprintf("%d/%d", v.Usable, v.Backends), v.Traffic.Flows,
+			v.ExternalPolicy, v.Scheduler, affinity(v.AffinitySeconds), fmt.Sprintf("%d/%d", v.Usable, v.Backends), v.Traffic.Flows,
 			v.Traffic.ToBackend, byteCount(v.Traffic.ToBackendBytes), v.Traffic.ToClient, byteCount(v.Traffic.ToClientBytes))
 	}
+}
+
+// affinity prints how long a client stays with its backend.
+func affinity(seconds uint32) string {
+	if seconds == 0 {
+		return "-"
+	}
+	return (time.Duration(seconds) * time.Second).String()
+}
+
+// newFlows says in one word whether a backend takes some; -o json says why not.
+func newFlows(v *status.BackendView) string {
+	switch {
+	case v.PodsOnly:
+		return "pods"
+	case v.NewFlows:
+		return "yes"
+	}
+	return "no"
 }
 
 // servicePort prints a port as kubectl does, with its name if it has one.
@@ -70,14 +89,14 @@ func (s *session) backendsCommand() *cobra.Command {
 }
 
 func backendRows(r *rows, list []status.BackendView) {
-	r.row("NAMESPACE", "SERVICE", "PORT", "BACKEND", "STATE", "NEXT-HOP", "FLOWS", "PACKETS-IN", "BYTES-IN", "PACKETS-OUT", "BYTES-OUT")
+	r.row("NAMESPACE", "SERVICE", "PORT", "BACKEND", "STATE", "WEIGHT", "NEW-FLOWS", "NEXT-HOP", "CONNS", "FLOWS", "PACKETS-IN", "BYTES-IN", "PACKETS-OUT", "BYTES-OUT")
 	for i := range list {
 		v := &list[i]
 		state := v.State
 		if v.Local {
 			state += ",local"
 		}
-		r.row(v.Namespace, v.Service, servicePort(v.PortName, v.Port, v.Protocol), v.Address, state, v.NextHop, v.Traffic.Flows,
+		r.row(v.Namespace, v.Service, servicePort(v.PortName, v.Port, v.Protocol), v.Address, state, v.Weight, newFlows(v), v.NextHop, v.Connections, v.Traffic.Flows,
 			v.Traffic.ToBackend, byteCount(v.Traffic.ToBackendBytes), v.Traffic.ToClient, byteCount(v.Traffic.ToClientBytes))
 	}
 }

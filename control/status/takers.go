@@ -1,0 +1,105 @@
+package status
+
+import "sluice.dev/sluice/fastpath/services"
+
+// takers are the backends that take new flows, of anybody or of pods alone.
+type takers struct{ outside, pods map[services.BackendRef]bool }
+
+func takersOf(s *services.Snapshot) takers {
+	t := takers{map[services.BackendRef]bool{}, map[services.BackendRef]bool{}}
+	seen := map[*services.EndpointSet]bool{nil: true}
+	note := func(set *services.EndpointSet, into map[services.BackendRef]bool) {
+		if seen[set] {
+			return
+		}
+		seen[set] = true
+		for _, r := range set.Backends {
+			into[r] = true
+		}
+	}
+	s.Frontends(func(f *services.Frontend) bool { note(f.Outside.Set, t.outside); return true })
+	s.Frontends(func(f *services.Frontend) bool { note(f.Pod.Set, t.pods); return true })
+	return t
+}
+
+// of says whether a backend takes new flows, and why not; see BackendView.
+func (t *takers) of(p *services.Service, b *services.Backend) (newFlows, podsOnly bool, why string) {
+	const leaving = services.BackendServing | services.BackendTerminating
+	switch {
+	case t.outside[b.Ref], t.pods[b.Ref]:
+		if b.Flags&services.BackendReady == 0 {
+			why = "terminating, but no endpoint is ready"
+		}
+		return true, !t.outside[b.Ref], why
+	case p == nil:
+		why = "its service port is gone"
+	case b.Flags&services.BackendDrained != 0:
+		why = "drained"
+	case b.Weight == 0:
+		why = "weight 0"
+	case b.Flags&services.BackendReady == 0 && b.Flags&leaving != leaving:
+		why = "not ready"
+	case (p.LocalExternal || p.LocalInternal) && b.Flags&services.BackendLocal == 0:
+		why = "policy Local, and it is not on this node"
+	case b.Flags&services.BackendReady == 0:
+		why = "terminating, and others are ready"
+	default:
+		why = unhinted(p.Topology[family(b)], b.Flags)
+	}
+	return false, false, why
+}
+
+// unhinted is why a ready backend is left out: hints for others, or nobody asks.
+func unhinted(t services.Topology, f services.BackendFlags) string {
+	switch {
+	case t == services.TopologyNode && f&services.BackendHintNode == 0:
+		return "its hints are for other nodes"
+	case t == services.TopologyZone && f&services.BackendHintZone == 0:
+		return "its hints are for other zones"
+	}
+	return "no frontend chooses among these"
+}
+
+func family(b *services.Backend) int {
+	if b.Addr.Is4() {
+		return 0
+	}
+	return 1
+}
+
+func hints(f services.BackendFlags) (names []string) {
+	if f&services.BackendHintNode != 0 {
+		names = append(names, "node")
+	}
+	if f&services.BackendHintZone != 0 {
+		names = append(names, "zone")
+	}
+	return names
+}
+
+func ruleView(r services.Rule) (v RuleView) {
+	v.KeepClient = r.KeepClient
+	if r.Set == nil {
+		return v
+	}
+	v.Usable, v.Slots = len(r.Set.Backends), len(r.Set.Table)
+	if v.Usable == 0 {
+		v.Empty = "reject"
+		if r.Set.Empty == services.EmptyDrop {
+			v.Empty = "drop"
+		}
+	}
+	return v
+}
+
+// policyName is a traffic policy as Kubernetes writes it.
+func policyName(local bool) string {
+	if local {
+		return "Local"
+	}
+	return "Cluster"
+}
+
+func topologyName(t services.Topology) string {
+	return [...]string{services.TopologyNone: "", services.TopologyZone: "zone", services.TopologyNode: "node"}[t]
+}
