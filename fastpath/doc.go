@@ -19,7 +19,12 @@
 //	packets: received + generated = transmitted + returned + dropped + held
 //
 // The story of a packet is told in the order of the files: worker.go (the step),
-// judge.go (what is this), admit.go (a new flow), forward.go (a known one),
+// judge.go (what is this), plan.go (what a new flow would be), admit.go (making it),
+// retry.go (another backend for one that nobody answers), forward.go (a known flow),
 // icmp.go (errors and echo), fragment.go, hold.go (next hops that are not known
 // yet), egress.go (Ethernet and out).
+//
+// What decides about a packet is apart from what is done about it: a scene (clock, snapshot,
+// view, connections, pins) is asked for a plan. Workers carry plans out; an Explainer
+// (explain.go) has a scene of its own and tells them to people.
 package fastpath

@@ -4,13 +4,16 @@
 //
 //	Frontend  (address, protocol, port) that clients send to
 //	   └─ Service   one port of a Kubernetes Service
-//	        └─ EndpointSet   who may take new flows, and the Maglev table over them
+//	        └─ EndpointSet   who may take new flows, and the scheduler's table over them
 //	             └─ Backend   (address, port), by BackendRef
+//
+// Decide says what a new flow gets by the rules (decide.go), Choose who of a set takes it
+// (schedule.go).
 //
 // A Snapshot is built by a Builder from its predecessor and shares every page
 // that did not change with it, so a change costs what it touches. After Build
-// nothing in it is ever written again: a worker loads the Handle once per batch
-// and reads without locks.
+// nothing in it is ever written again but Service.Turn: a worker loads the Handle once per
+// batch and reads without locks.
 package services
 
 import (
