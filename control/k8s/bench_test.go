@@ -40,7 +40,7 @@ func benchSlice(i, endpoints, version int) *discoveryv1.EndpointSlice {
 }
 
 var managed = []metav1.ManagedFieldsEntry{{Manager: "kube-controller-manager", Operation: "Update", APIVersion: "v1",
-	FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:labels":{"f:app":{}}},"f:spec":{"f:ports":{},"f:selector":{}}}`)}}}
+	FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{"f:app":{}}},"f:spec":{"f:ports":{},"f:selector":{}}}`)}}
 
 func large(services, endpoints int) *k8stest.Server {
 	s := k8stest.New()

@@ -52,6 +52,7 @@ func newClients(base *rest.Config) (c clients, err error) {
 	base.UserAgent = userAgent
 	// Three lists and three watches are no load; Events have their own limit.
 	base.QPS = -1
+	base.WarningHandler = rest.NoWarnings{} // they are for those who write objects
 	transport, err := rest.HTTPClientFor(base)
 	if err != nil {
 		return c, fmt.Errorf("API server %s: %w", base.Host, err)
