@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"fmt"
 
 	"sluice.dev/sluice/fastpath/services"
@@ -18,6 +19,9 @@ func (c *Compiler) CheckAll(t *Tracker) string {
 	}
 	return ""
 }
+
+// Do runs f on the loop's goroutine, as its Compiler asks.
+func (l *Loop) Do(ctx context.Context, f func()) error { return l.request(ctx, f) }
 
 // CheckSome is one self check of a running loop.
 func (c *Compiler) CheckSome(t *Tracker) string {

@@ -96,7 +96,13 @@ func TestSelfCheckFindsAndRepairs(t *testing.T) {
 				if c := r.SelfCheck(); c.Runs < 19 || c.Services < 39 || c.Differences != 0 {
 					t.Fatalf("before anything was wrong: %+v", c)
 				}
-				corrupt(r.Compiler)
+				do := func(f func()) {
+					t.Helper()
+					if err := r.Do(t.Context(), f); err != nil {
+						t.Fatal(err)
+					}
+				}
+				do(func() { corrupt(r.Compiler) })
 				time.Sleep(10 * time.Minute)
 				synctest.Wait()
 				c := r.SelfCheck()
@@ -104,13 +110,21 @@ func TestSelfCheckFindsAndRepairs(t *testing.T) {
 				if c.Differences != 1 || c.Last == "" || r.Status().SelfCheck != c {
 					t.Fatalf("after something was wrong: %+v", c)
 				}
-				full, problems, steer := r.Compiler.Full(r.tracker.State())
+				var full *services.Snapshot
+				var problems, wantProblems []control.Problem
+				var steer *control.Steer
+				var checks, wantChecks []control.HealthCheck
+				do(func() {
+					full, wantProblems, steer = r.Compiler.Full(r.tracker.State())
+					problems = r.Compiler.Problems()
+					checks, wantChecks = r.Compiler.HealthChecks(), r.Compiler.FullHealthChecks(r.tracker.State())
+				})
 				now := r.handle.Load()
-				if got, want := describe(now, r.Compiler.Problems()), describe(full, problems); got != want {
+				if got, want := describe(now, problems), describe(full, wantProblems); got != want {
 					t.Errorf("what is published is still wrong:\n%s", cmp.Diff(strings.Split(want, "\n"), strings.Split(got, "\n")))
 				}
-				if !slices.Equal(r.Compiler.HealthChecks(), r.Compiler.FullHealthChecks(r.tracker.State())) {
-					t.Errorf("health checks are still %+v", r.Compiler.HealthChecks())
+				if !slices.Equal(checks, wantChecks) {
+					t.Errorf("health checks are still %+v", checks)
 				}
 				r.kernel.equal(t, &steer.Open)
 				if now.Generation != generation+1 {
