@@ -227,6 +227,8 @@ type HostLink struct {
 	Peer    string `json:"peer"` // the end that belongs to the kernel
 	// Addresses of the kernel's end, one per family, each with a prefix that has room for the other end.
 	Addresses []netip.Prefix `json:"addresses"`
+	// ProcSys is where the sysctls of the pair are written: below its directory net.
+	ProcSys string `json:"procSys"`
 }
 
 // Manifests is the directory of Kubernetes manifests that is watched.
@@ -269,11 +271,18 @@ type Drain struct {
 	Timeout Duration `json:"timeout"`
 }
 
-// Node returns the node's name: the configured one, or the host's, as the kubelet
-// derives it (trimmed and in lower case).
+// NodeNameVariable is an environment variable that names the node where the
+// configuration does not: pods of a DaemonSet share a configuration.
+const NodeNameVariable = "SLUICE_NODE_NAME"
+
+// Node returns the node's name: the configured one, or the environment's, or the host's
+// as the kubelet derives it (trimmed and in lower case).
 func (c *Configuration) Node() (string, error) {
 	if c.NodeName != "" {
 		return c.NodeName, nil
+	}
+	if name := os.Getenv(NodeNameVariable); name != "" {
+		return name, nil
 	}
 	host, err := os.Hostname()
 	if err != nil {

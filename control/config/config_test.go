@@ -311,6 +311,14 @@ func TestNode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Setenv(NodeNameVariable, "node-of-the-pod")
+	if got, err := (&Configuration{NodeName: "gw-1"}).Node(); got != "gw-1" || err != nil {
+		t.Errorf("with the environment: %q %v", got, err)
+	}
+	if got, err := (&Configuration{}).Node(); got != "node-of-the-pod" || err != nil {
+		t.Errorf("from the environment: %q %v", got, err)
+	}
+	t.Setenv(NodeNameVariable, "")
 	if got, err := (&Configuration{}).Node(); got != strings.ToLower(host) || err != nil {
 		t.Errorf("host name: %q, %v, want %q", got, err, strings.ToLower(host))
 	}

@@ -56,6 +56,7 @@ func Default() *Configuration {
 				netip.MustParsePrefix("192.0.0.1/30"),
 				netip.MustParsePrefix("fd73:6c75:6963:6500::1/126"),
 			},
+			ProcSys: "/proc/sys",
 		},
 		Kubernetes:   Kubernetes{Events: true},
 		Manifests:    Manifests{Directory: "/etc/sluice/manifests"},

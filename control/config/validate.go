@@ -302,6 +302,7 @@ const maxSocketPath = 107
 func (k *check) paths(c *Configuration) {
 	for _, p := range []struct{ path, value string }{
 		{"manifests.directory", c.Manifests.Directory}, {"stateDir", c.StateDir}, {"bpfFS", c.BPFFS}, {"statusSocket", c.StatusSocket},
+		{"hostLink.procSys", c.HostLink.ProcSys},
 	} {
 		if !filepath.IsAbs(p.value) && (p.path != "manifests.directory" || p.value != "") {
 			k.fail(p.path, "is %q, write an absolute path", p.value)

@@ -58,10 +58,10 @@ var offloads = [...]string{
 
 // configure makes both ends what c says.
 func configure(c *Config, created bool) error {
-	if err := sysctls(c.Name, userEnd[:]); err != nil {
+	if err := c.sysctls(c.Name, userEnd[:]); err != nil {
 		return err
 	}
-	if err := sysctls(c.KernelName, kernelEnd[:]); err != nil {
+	if err := c.sysctls(c.KernelName, kernelEnd[:]); err != nil {
 		return err
 	}
 	e, err := ethtool.NewEthtool()
@@ -98,11 +98,21 @@ func configure(c *Config, created bool) error {
 	return addresses(c)
 }
 
-func sysctls(dev string, settings []setting) error {
+// procSys is where the kernel has its sysctls.
+const procSys = "/proc/sys"
+
+func (c *Config) sysctls(dev string, settings []setting) error {
+	root := c.ProcSys
+	if root == "" {
+		root = procSys
+	}
 	for _, s := range settings {
-		err := writeSysctl(path.Join("/proc/sys/net", s.family, "conf", dev, s.name), s.value)
+		err := writeSysctl(path.Join(root, "net", s.family, "conf", dev, s.name), s.value)
 		switch {
-		case errors.Is(err, os.ErrNotExist) && (s.sinceKernel != "" || !hasFamily(s.family)):
+		case errors.Is(err, os.ErrNotExist) && (s.sinceKernel != "" || !hasFamily(root, s.family)):
+		case errors.Is(err, unix.EROFS):
+			return fmt.Errorf("set net.%s.conf.%s.%s: %s is mounted read-only, as in a container: mount the host's /proc/sys/net "+
+				"writable at another place and say so in hostLink.procSys: %w", s.family, dev, s.name, root, err)
 		case err != nil:
 			return fmt.Errorf("set net.%s.conf.%s.%s: %w", s.family, dev, s.name, err)
 		}
@@ -111,8 +121,8 @@ func sysctls(dev string, settings []setting) error {
 }
 
 // hasFamily says whether the kernel knows IPv6 at all (ipv6.disable=1 removes it).
-func hasFamily(family string) bool {
-	_, err := os.Stat(path.Join("/proc/sys/net", family, "conf"))
+func hasFamily(root, family string) bool {
+	_, err := os.Stat(path.Join(root, "net", family, "conf"))
 	return err == nil
 }
 

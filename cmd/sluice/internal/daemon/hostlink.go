@@ -28,6 +28,7 @@ func hostMTU(c *config.Configuration, devices []device) int {
 func ensureHostLink(c *config.Configuration, workers, mtu int) (*hostlink.HostLink, error) {
 	return hostlink.Ensure(hostlink.Config{
 		Name: c.HostLink.Name, KernelName: c.HostLink.Peer, Queues: workers, MTU: mtu, Addresses: c.HostLink.Addresses,
+		ProcSys: c.HostLink.ProcSys,
 	})
 }
 
