@@ -1,0 +1,123 @@
+package xdpprog
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+// Match is the rule by which program steer takes a packet.
+type Match uint8
+
+const (
+	MatchNone     Match = iota // none: the packet is the kernel's
+	MatchFrontend              // its destination is a frontend
+	MatchNodePort              // its destination is a node port on an address that accepts them
+	MatchReply                 // it goes to a source port of ours, as replies do
+	MatchUnserved              // it goes to a VIP, of which unserved ports are taken, too (Settings.Unserved)
+	MatchSource                // it comes from a backend that sees its clients' addresses
+)
+
+// String says it as part of a sentence: the packet is steered by ...
+func (m Match) String() string {
+	return [...]string{"no rule", "its frontend", "its node port", "a source port of ours", "its VIP", "the backend it comes from"}[m]
+}
+
+// facts is all that the rules say about one packet's ends.
+type facts struct {
+	src, dst                    AddrFlags // as the kernel has them
+	frontend, nodePort, replied bool      // of the destination
+	source                      bool
+	unserved                    bool // Settings.Unserved
+}
+
+// match is to_us and kept of steer.bpf.c for a whole TCP, UDP or SCTP packet, and must
+// stay their twin: a test holds both against each other.
+func (f *facts) match() Match {
+	switch {
+	case f.dst&addrHasFrontend != 0 && f.frontend:
+		return MatchFrontend
+	case f.dst&AddrNode != 0 && f.nodePort:
+		return MatchNodePort
+	case f.dst&AddrSNAT != 0 && f.replied:
+		return MatchReply
+	case f.unserved && f.dst&(AddrVIP|AddrNode|AddrLocal) == AddrVIP:
+		return MatchUnserved
+	case f.src&addrHasKeep != 0 && f.src&(AddrVIP|AddrNode|AddrSNAT) == 0 && f.source:
+		return MatchSource
+	}
+	return MatchNone
+}
+
+// Steers says by which rule the kernel program would take a whole TCP, UDP or SCTP packet,
+// by what the kernel's maps hold now. It may be called from any goroutine.
+func (s *Steering) Steers(t *header.Tuple) (Match, error) {
+	var settings steerConfig
+	if err := s.maps[steerMapSettings].Lookup(uint32(0), &settings); err != nil {
+		return 0, fmt.Errorf("read BPF settings: %w", err)
+	}
+	word, mask, err := NodePort{t.V6, t.Proto, t.DstPort}.bit()
+	if err != nil {
+		return 0, err
+	}
+	var ports uint64
+	if err := s.maps[steerMapNodeports].Lookup(word, &ports); err != nil {
+		return 0, fmt.Errorf("read BPF node ports: %w", err)
+	}
+	f := facts{
+		nodePort: ports&mask != 0, replied: t.DstPort-settings.SnatFirst < settings.SnatCount,
+		unserved: settings.Unserved != 0,
+	}
+	src, dst := FrontendKey{t.Src, t.SrcPort, t.Proto}, FrontendKey{t.Dst, t.DstPort, t.Proto}
+	var errs [4]error
+	f.src, errs[0] = s.flagsOf(t.Src)
+	f.dst, errs[1] = s.flagsOf(t.Dst)
+	f.frontend, errs[2] = s.holds(steerMapFrontends, dst)
+	f.source, errs[3] = s.holds(steerMapKeepSources, src)
+	return f.match(), errors.Join(errs[:]...)
+}
+
+func (s *Steering) flagsOf(a header.Addr) (AddrFlags, error) {
+	var flags uint32
+	err := s.maps[steerMapAddrs].Lookup(words(a), &flags)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return 0, fmt.Errorf("read BPF address %v: %w", a, err)
+	}
+	return AddrFlags(flags), nil
+}
+
+func (s *Steering) holds(table string, k FrontendKey) (bool, error) {
+	var one uint8
+	err := s.maps[table].Lookup(k.endpoint(), &one)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return false, fmt.Errorf("read BPF map %q: %w", table, err)
+	}
+	return err == nil, nil
+}
+
+// Steers says the same of rules that no kernel has.
+func (r *Rules) Steers(t *header.Tuple, v Settings) Match {
+	f := facts{
+		src: r.Addrs[t.Src], dst: r.Addrs[t.Dst],
+		replied: t.DstPort-v.SNATFirst < v.SNATCount, unserved: v.Unserved,
+	}
+	for _, k := range r.Frontends {
+		if k.Addr == t.Dst {
+			f.dst |= addrHasFrontend
+			f.frontend = f.frontend || k == FrontendKey{t.Dst, t.DstPort, t.Proto}
+		}
+	}
+	for _, k := range r.Sources {
+		if k.Addr == t.Src {
+			f.src |= addrHasKeep
+			f.source = f.source || k == FrontendKey{t.Src, t.SrcPort, t.Proto}
+		}
+	}
+	for _, n := range r.NodePorts {
+		f.nodePort = f.nodePort || n == NodePort{t.V6, t.Proto, t.DstPort}
+	}
+	return f.match()
+}
