@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"time"
 
 	"sigs.k8s.io/yaml"
 
@@ -27,6 +28,8 @@ type ProxyConfig struct {
 	// Options is more of the KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1):
 	// YAML, whole top-level fields, which win. metricsBindAddress must stay.
 	Options string
+	// Timeout of the first sync, 60 s: with thousands of Services, iptables needs more.
+	Timeout time.Duration
 }
 
 // Proxy is a kube-proxy that runs in a host's namespace. It belongs to one goroutine.
@@ -51,6 +54,9 @@ func (c *Cluster) KubeProxy(ctx context.Context, config ProxyConfig) (*Proxy, er
 	if config.Mode == "" {
 		config.Mode = "nftables"
 	}
+	if config.Timeout == 0 {
+		config.Timeout = startTimeout
+	}
 	p := &Proxy{cluster: c, config: config}
 	if err := p.check(ctx); err != nil {
 		return nil, fmt.Errorf("cluster: kube-proxy on %s: %w", config.Host.Name, err)
@@ -58,7 +64,7 @@ func (c *Cluster) KubeProxy(ctx context.Context, config ProxyConfig) (*Proxy, er
 	if err := p.start(); err != nil {
 		return nil, fmt.Errorf("cluster: kube-proxy on %s: %w", config.Host.Name, err)
 	}
-	if err := poll(ctx, startTimeout, p.synced); err != nil {
+	if err := poll(ctx, config.Timeout, p.synced); err != nil {
 		err = fmt.Errorf("cluster: kube-proxy on %s has not synced: %w\n%s", config.Host.Name, err, p.Log())
 		_ = p.Stop() // what it did not do comes first
 		return nil, err
