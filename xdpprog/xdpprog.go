@@ -35,6 +35,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
 //go:generate go run github.com/cilium/ebpf/cmd/bpf2go -target bpfel -type endpoint -type addr_flags -type config -type counts -cflags "-mcpu=v3 -Wall -Wextra -Werror" steer steer.bpf.c
@@ -47,7 +48,8 @@ type Config struct {
 	// PassAfter is the heartbeat age from which service packets that find no
 	// socket pass to the kernel instead of being dropped.
 	PassAfter time.Duration
-	// Sizes of the tables. The kernel reserves about 80 bytes per entry at Load.
+	// Sizes of the tables. The kernel reserves about 16 bytes per entry at Load, and takes
+	// some 80 more for each that is used.
 	MaxFrontends, MaxSources, MaxAddrs uint32
 	// Logger gets what was attached, taken over and replaced. Nil: nothing is logged.
 	Logger *slog.Logger
@@ -56,7 +58,7 @@ type Config struct {
 // What zero fields of Config mean.
 const (
 	DefaultPassAfter  = 30 * time.Second
-	DefaultMaxEntries = 1 << 16
+	DefaultMaxEntries = 1 << 18
 )
 
 func (c Config) withDefaults() Config {
@@ -99,9 +101,12 @@ func Load(c Config) (*Steering, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the embedded BPF object: %w", err)
 	}
-	spec.Maps[steerMapFrontends].MaxEntries = c.MaxFrontends
-	spec.Maps[steerMapKeepSources].MaxEntries = c.MaxSources
-	spec.Maps[steerMapAddrs].MaxEntries = c.MaxAddrs
+	for m, entries := range map[string]uint32{
+		steerMapFrontends: c.MaxFrontends, steerMapKeepSources: c.MaxSources, steerMapAddrs: c.MaxAddrs,
+	} {
+		spec.Maps[m].MaxEntries = entries
+		spec.Maps[m].Flags |= unix.BPF_F_NO_PREALLOC
+	}
 	s := &Steering{
 		config: c, spec: spec,
 		maps: map[string]*ebpf.Map{}, ports: map[int]*Port{}, egress: map[int]*egressFilter{},
