@@ -117,15 +117,26 @@ func (r *run) swallowsReplies(k services.FrontendKey) bool {
 
 func (r *run) acceptsNodePorts(a header.Addr) bool { return r.own[a].flags&services.AddrNode != 0 }
 
-// winner is who has a frontend; nil if nobody claims it.
+// winner is who has a frontend; nil if nobody claims it. Whoever may write a Service may write
+// any address as an external IP (CVE-2020-8554); cluster IPs and the status of a load balancer are
+// allocated, so they go first.
 func (r *run) winner(k services.FrontendKey) (best *unit) {
+	taken := false // by an external IP
 	r.claims.each(k, func(num int32) {
 		u := r.byNum[num]
-		if best == nil || cmp.Or(cmp.Compare(u.service.created, best.service.created), u.key.compare(best.key)) < 0 {
-			best = u
+		external := u.kindOf(k) == services.ExternalIP
+		if best == nil || external != taken && taken ||
+			external == taken && cmp.Or(cmp.Compare(u.service.created, best.service.created), u.key.compare(best.key)) < 0 {
+			best, taken = u, external
 		}
 	})
 	return best
+}
+
+// kindOf is which field a unit claims a frontend by.
+func (u *unit) kindOf(k services.FrontendKey) services.FrontendKind {
+	i, _ := slices.BinarySearchFunc(u.claims, k, func(c claim, k services.FrontendKey) int { return compareKeys(c.key, k) })
+	return u.claims[i].kind
 }
 
 // dropFrontends takes from the snapshot what a unit has and will not keep.

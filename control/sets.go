@@ -43,8 +43,7 @@ type policy struct {
 // k8s.io/kubernetes pkg/proxy/nftables/proxier.go):
 //
 //	                    outside                      pod
-//	ClusterIP           translated if pods are       kept, unless MasqueradeAll
-//	                    known or MasqueradeAll
+//	ClusterIP           translated                   kept, unless MasqueradeAll
 //	others, Cluster     translated                   translated
 //	others, Local       this node's, kept            everywhere, kept
 //
@@ -52,7 +51,6 @@ type policy struct {
 func (r *run) policies(s *service, kind services.FrontendKind, f int) (outside, pod policy) {
 	switch {
 	case kind == services.ClusterIP:
-		outside.keep = !r.pods[f] && !r.cfg.MasqueradeAll
 		pod.keep = !r.cfg.MasqueradeAll
 		if s.inner {
 			outside.set, pod.set = localSet, localSet
