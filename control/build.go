@@ -61,9 +61,11 @@ func (r *run) build(u *unit) {
 	r.matchPorts(u)
 	for _, p := range u.ports {
 		r.setScheduler(u, p)
+		before := p.families
 		for f := range p.families {
 			problems = append(problems, r.buildFamily(u, p, f == 1)...)
 		}
+		r.losePins(p, before)
 		r.setServicePort(u, p)
 	}
 	problems = append(problems, r.setFrontends(u)...)
@@ -139,12 +141,15 @@ func (r *run) setScheduler(u *unit, p *port) {
 }
 
 func (r *run) removePort(p *port) {
+	before := p.families
 	for f := range p.families {
 		r.setMembers(p, &p.families[f], nil, keepNone)
 		for _, s := range p.families[f].sets {
 			r.tables.release(s.table)
 		}
+		p.families[f].sets = [numSets]chosenSet{}
 	}
+	r.losePins(p, before)
 	r.builder.DeleteService(p.id)
 	r.ids.retireService(p.id, r.generation)
 	r.changed = true

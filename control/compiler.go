@@ -65,9 +65,10 @@ type Compiler struct {
 
 	problemEdits uint64
 	// touched are addresses whose drains changed since the last compile.
-	touched []header.Addr
-	tables  tableStore
-	ids     identities
+	touched  []header.Addr
+	tables   tableStore
+	ids      identities
+	lostPins lostPins
 	// inherit is not nil while this compiler takes the place of another.
 	inherit *inheritance
 
@@ -200,7 +201,12 @@ func (c *Compiler) WatchFlows(busy func(services.BackendRef) bool) { c.ids.busy 
 
 // Release tells the compiler which snapshots are still in use: none older than
 // oldest. Numbers that only older ones know can then be used again.
-func (c *Compiler) Release(oldest uint64) { c.ids.release(oldest) }
+func (c *Compiler) Release(oldest uint64) {
+	c.ids.release(oldest)
+	if c.lostPins.tell != nil {
+		c.lostPins.release(oldest)
+	}
+}
 
 // unit returns the unit of a Service, making it if needed.
 func (c *Compiler) unit(k unitKey) *unit {

@@ -33,7 +33,6 @@ import (
 	"sluice.dev/sluice/control/neigh"
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/flowtable"
-	"sluice.dev/sluice/flowtable/affinity"
 	"sluice.dev/sluice/xdpprog"
 )
 
@@ -61,7 +60,7 @@ type Daemon struct {
 	stateOnDisk bool
 
 	flows    *flowtable.File
-	pins     *affinity.File
+	pins     *pins
 	reader   *flowReader
 	mirror   *neigh.Mirror
 	path     *datapath
@@ -192,14 +191,10 @@ func (d *Daemon) openFlows(context.Context) error {
 		d.log.Info("flow table taken over", "flows", r.Recovered, "expired", r.Expired, "torn", r.Torn)
 	}
 	d.reader, err = newFlowReader(flows.Table)
-	return errors.Join(err, d.openPins())
-}
-
-// openPins takes over whom clients were sent to (sessionAffinity ClientIP). The flow table's
-// lock is held, so nobody else has the file.
-func (d *Daemon) openPins() (err error) {
-	d.pins, err = affinity.OpenFile(filepath.Join(d.config.StateDir, "pins"),
-		affinity.Config{Clients: d.config.Proxy.AffinityClients}, flowtable.Time(bootNanos()))
+	if err != nil {
+		return err
+	}
+	d.pins, err = openPins(c)
 	return err
 }
 
@@ -246,7 +241,7 @@ func (d *Daemon) makeDatapath(context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.path, err = newDatapath(d.config, d.log, tables{d.flows.Table, d.pins.Table}, devices, d.host)
+	d.path, err = newDatapath(d.config, d.log, tables{d.flows.Table, d.pins.file.Table}, devices, d.host)
 	if err != nil {
 		return err
 	}
@@ -284,6 +279,8 @@ func (d *Daemon) startControl(ctx context.Context) error {
 	cc := d.compilerConfig(d.config)
 	compiler := control.NewCompiler(cc)
 	compiler.Watch(d.ledger)
+	compiler.WatchFlows(d.hasConnections)
+	compiler.WatchPins(d.pins.lose)
 	d.makeHealth(d.objects.tracker, cc.NodeName)
 	d.health.ports.SetAddresses(healthAddresses(d.config, cc.NodeAddresses))
 	d.loop = control.NewLoop(control.LoopConfig{
@@ -296,6 +293,7 @@ func (d *Daemon) startControl(ctx context.Context) error {
 		return err
 	}
 	d.applySources()
+	d.goes(func() { d.pins.run(ctx) })
 	d.readObjects(ctx)
 	d.goes(func() { _ = d.loop.Run(ctx) })
 	d.goes(func() { d.followAddresses(ctx) })
@@ -434,7 +432,7 @@ func (d *Daemon) stop() error {
 		d.reader.close()
 	}
 	if keep {
-		return errors.Join(append(errs, d.flows.Close(), d.closePins(false))...)
+		return errors.Join(append(errs, d.flows.Close(), d.pins.close(false))...)
 	}
 	if h := d.hostLink(); h != nil {
 		errs = append(errs, h.Remove())
@@ -443,21 +441,10 @@ func (d *Daemon) stop() error {
 		errs = append(errs, xdpprog.UnmountBPFFS(d.config.BPFFS), os.Remove(d.mountMark()))
 	}
 	if d.flows != nil {
-		errs = append(errs, d.flows.Remove(), d.closePins(true))
+		errs = append(errs, d.flows.Remove(), d.pins.close(true))
 		_ = os.Remove(d.config.StateDir) // if it is empty now
 	}
 	return errors.Join(errs...)
-}
-
-// closePins closes the file of pins, if it is open, and may delete it.
-func (d *Daemon) closePins(remove bool) error {
-	switch {
-	case d.pins == nil:
-		return nil
-	case remove:
-		return d.pins.Remove()
-	}
-	return d.pins.Close()
 }
 
 func bootNanos() uint64 {

@@ -197,3 +197,8 @@ func flowView(f *flowtable.Info, s *services.Snapshot) status.FlowView {
 	}
 	return v
 }
+
+// hasConnections says whether connections count under a backend's number.
+func (d *Daemon) hasConnections(r services.BackendRef) bool {
+	return d.flows.Table.Loads()[r.Index()].Load() > 0
+}

@@ -10,7 +10,6 @@ import (
 
 	"sluice.dev/sluice/control/metrics"
 	"sluice.dev/sluice/control/status"
-	"sluice.dev/sluice/flowtable"
 )
 
 // servers are the operator's interfaces. Neither stops forwarding when it fails.
@@ -38,7 +37,7 @@ func (d *Daemon) startServers(ctx context.Context) error {
 	if c.Metrics.Address != "" {
 		s.metrics = metrics.NewServer(metrics.Config{
 			Address: c.Metrics.Address, Source: d, Log: d.log,
-			Registry: metrics.NewRegistry(d, metrics.Extras{KubeProxy: d.health.kubeProxy, Affinity: d.affinityCounts, SelfCheck: d.selfChecks}),
+			Registry: metrics.NewRegistry(d, metrics.Extras{KubeProxy: d.health.kubeProxy, Affinity: d.pins.counts, SelfCheck: d.selfChecks}),
 		})
 		s.group.Go(func() { s.metrics.Run(ctx) })
 	}
@@ -55,10 +54,4 @@ func (s *servers) wait() {
 		_ = s.status.Shutdown(ctx) // what is still streamed is cut
 	}
 	s.group.Wait()
-}
-
-// affinityCounts implements metrics.Extras.Affinity.
-func (d *Daemon) affinityCounts() metrics.Affinity {
-	c := d.pins.Table.Counts(flowtable.Time(bootNanos()))
-	return metrics.Affinity{Pins: c.Live, Capacity: c.Capacity, Evicted: c.Evicted, Lost: c.Lost}
 }

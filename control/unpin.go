@@ -1,0 +1,88 @@
+package control
+
+import (
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/nat/header"
+)
+
+// LostPin is a backend that takes no new flows of a service port any more: clients that
+// were pinned to it lose it, and do not get it back when it returns.
+type LostPin struct {
+	Service uint64 // services.Service.Identity
+	Addr    header.Addr
+	Port    uint16
+}
+
+// WatchPins makes lost hear, from now on, of backends that no snapshot in use gives to new
+// flows any more, of service ports with session affinity. It is called on the
+// compiler's goroutine and must not block.
+func (c *Compiler) WatchPins(lost func([]LostPin)) { c.lostPins.tell = lost }
+
+// lostPins are told of when every worker has left the snapshots that could still
+// pin somebody to them.
+type lostPins struct {
+	tell    func([]LostPin) // or nil
+	waiting []retired[LostPin]
+}
+
+// release tells of what snapshots from oldest on do not choose.
+func (l *lostPins) release(oldest uint64) {
+	n := 0
+	var list []LostPin
+	for n < len(l.waiting) && l.waiting[n].generation <= oldest {
+		list = append(list, l.waiting[n].what)
+		n++
+	}
+	l.waiting = l.waiting[n:]
+	if len(list) > 0 {
+		l.tell(list)
+	}
+}
+
+// losePins notes who of those that took new flows before does not any more. families is what
+// the port was before its build.
+func (r *run) losePins(p *port, families [2]familySet) {
+	if r.lostPins.tell == nil || p.service == nil || p.service.AffinitySeconds == 0 {
+		return
+	}
+	now := map[services.BackendRef]bool{}
+	for f := range families {
+		before, after := &families[f], &p.families[f]
+		if before.sets == after.sets {
+			continue
+		}
+		for _, s := range after.sets {
+			for _, ref := range s.backends() {
+				now[ref] = true
+			}
+		}
+		for _, s := range before.sets {
+			r.losePinsOf(p, before.members, s.backends(), now)
+		}
+	}
+}
+
+// losePinsOf notes those of a set's backends that are not in now. The set's backends are in
+// the order of members.
+func (r *run) losePinsOf(p *port, members []member, set []services.BackendRef, now map[services.BackendRef]bool) {
+	i := 0
+	for _, ref := range set {
+		for i < len(members) && members[i].ref != ref {
+			i++
+		}
+		if i == len(members) {
+			return
+		}
+		if m := &members[i]; !now[ref] {
+			now[ref] = true // once, if it was in both sets
+			r.lostPins.waiting = append(r.lostPins.waiting, retired[LostPin]{LostPin{p.identity, m.addr, m.port}, r.generation})
+		}
+	}
+}
+
+func (c *chosenSet) backends() []services.BackendRef {
+	if c.set == nil {
+		return nil
+	}
+	return c.set.Backends
+}
