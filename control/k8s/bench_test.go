@@ -53,8 +53,8 @@ func large(services, endpoints int) *k8stest.Server {
 // BenchmarkList is from nothing to everything in the Tracker, 10,000 Services of 10
 // endpoints, and what is in memory then: heap of the feed and the Tracker by object.
 func BenchmarkList(b *testing.B) {
-	const services, endpoints = 10_000, 10
-	s := large(services, endpoints)
+	const services = benchServices
+	s := large(services, benchEndpoints)
 	if err := s.Start(); err != nil {
 		b.Fatal(err)
 	}
@@ -84,33 +84,63 @@ func BenchmarkList(b *testing.B) {
 }
 
 // BenchmarkUpdates sends changed slices at 1,000 a second to 10,000 Services of 10
-// endpoints: from the server's call to the Tracker's, over HTTP.
+// endpoints: from the server's call until the Tracker has it, and until the table with it
+// is published, over HTTP and JSON.
 func BenchmarkUpdates(b *testing.B) {
-	const services, endpoints, rate = 10_000, 10, 1000
-	s := large(services, endpoints)
+	b.Run("read", func(b *testing.B) {
+		w := startLarge(b)
+		w.sync(b)
+		for taken := false; !taken; {
+			select {
+			case <-w.tracker.Wake(): // of the lists
+			default:
+				taken = true
+			}
+		}
+		update(b, w, func() { <-w.tracker.Wake() }) // nobody else takes it, and nothing else changes
+	})
+	b.Run("published", func(b *testing.B) {
+		w := startLarge(b)
+		loop, handle := w.loop(b)
+		<-loop.Ready()
+		last := handle.Load()
+		update(b, w, func() {
+			for handle.Load() == last {
+				_, changed := loop.Problems()
+				if handle.Load() == last {
+					<-changed
+				}
+			}
+			last = handle.Load()
+		})
+	})
+}
+
+const benchServices, benchEndpoints = 10_000, 10
+
+func startLarge(b *testing.B) *world {
+	b.Helper()
+	s := large(benchServices, benchEndpoints)
 	if err := s.Start(); err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(s.Stop)
-	w := start(b, s)
-	w.sync(b)
-	for taken := false; !taken; {
-		select {
-		case <-w.tracker.Wake(): // of the lists
-		default:
-			taken = true
-		}
-	}
+	return start(b, s)
+}
+
+// update changes one slice after the other, and waits for each.
+func update(b *testing.B, w *world, arrived func()) {
+	const rate = 1000
 	var late []time.Duration
 	next, version := time.Now(), 0
 	for b.Loop() {
 		version++
 		time.Sleep(time.Until(next))
 		next = next.Add(time.Second / rate)
-		changed := benchSlice(version*7919%services, endpoints, version)
+		changed := benchSlice(version*7919%benchServices, benchEndpoints, 1+version/benchServices) // differs from the last round's
 		begin := time.Now()
-		s.Set(changed)
-		<-w.tracker.Wake() // nobody else takes it, and nothing else changes
+		w.Set(changed)
+		arrived()
 		late = append(late, time.Since(begin))
 	}
 	slices.Sort(late)

@@ -164,7 +164,7 @@ func (w *world) loop(t testing.TB) (*control.Loop, *services.Handle) {
 	l := control.NewLoop(control.LoopConfig{
 		Log: quiet(), Tracker: w.tracker, Compiler: control.NewCompiler(control.CompilerConfig{NodeName: nodeName}),
 		Publisher: control.NewPublisher(handle, []*stats.Block{}), Steering: steering{}, Feeds: w.watcher.Feeds(),
-		Retry: 10 * time.Millisecond,
+		Retry: 10 * time.Millisecond, Window: 2 * time.Millisecond, // the daemon's
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
