@@ -1,0 +1,127 @@
+package tuesday
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"sluice.dev/sluice/bench/witness"
+)
+
+// connection is what is the same in all SYNs of one connection to one pod.
+type connection struct {
+	src, dst netip.AddrPort
+	sequence uint32
+}
+
+// arrivals are the first SYNs of connections, as they arrived at pods' hosts.
+type arrivals struct {
+	mu   sync.Mutex
+	seen map[connection]bool
+	list []witness.Packet
+}
+
+// add may be called by any goroutine.
+func (a *arrivals) add(p witness.Packet) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	c := connection{p.Src, p.Dst, p.Sequence}
+	if a.seen[c] {
+		return // sent again
+	}
+	if a.seen == nil {
+		a.seen = map[connection]bool{}
+	}
+	a.seen[c] = true
+	a.list = append(a.list, p)
+}
+
+// all returns what arrived so far.
+func (a *arrivals) all() []witness.Packet {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.list)
+}
+
+// stale is what connections met old endpoints.
+type stale struct {
+	terminating, dead int           // connections whose first SYN met such a pod
+	longest           time.Duration // after a pod was terminating that it got a connection
+	converged         time.Duration // after the last pod was terminating that any such got one
+	last              time.Time     // of these connections; zero if there were none
+}
+
+// judge looks at all connections that arrived at pods that left.
+func judge(pods []*pod, list []witness.Packet) (s stale) {
+	byAddr := map[netip.Addr]*pod{}
+	var change time.Time
+	for _, p := range pods {
+		if !p.left.IsZero() {
+			byAddr[p.addr] = p
+			if p.left.After(change) {
+				change = p.left
+			}
+		}
+	}
+	for _, syn := range list {
+		p := byAddr[syn.Dst.Addr()]
+		if p == nil || syn.At.Before(p.left) {
+			continue
+		}
+		if !p.died.IsZero() && syn.At.After(p.died) {
+			s.dead++
+		} else {
+			s.terminating++
+		}
+		s.longest = max(s.longest, syn.At.Sub(p.left))
+		s.converged = max(s.converged, syn.At.Sub(change))
+		if syn.At.After(s.last) {
+			s.last = syn.At
+		}
+	}
+	return s
+}
+
+// slow is what a connection takes at least whose first SYN was in vain: the
+// retransmission timeout (RFC 6298 section 2.1).
+const slow = time.Second
+
+// tally is what clients saw.
+type tally struct {
+	Tried    int            `json:"tried"`
+	Failed   int            `json:"failed"`
+	Slow     int            `json:"slow"` // answered, but open only after a second or more
+	Failures map[string]int `json:"failures,omitempty"`
+	// Times to connect, of those that were answered.
+	P50, P99, Max time.Duration
+}
+
+// count looks at the attempts that began in a span.
+func count(list []attempt, rolling bool, from, to time.Time) (t tally) {
+	var took []time.Duration
+	for i := range list {
+		a := &list[i]
+		if a.rolling != rolling || a.began.Before(from) || a.began.After(to) {
+			continue
+		}
+		t.Tried++
+		if a.failure != "" {
+			if t.Failures == nil {
+				t.Failures = map[string]int{}
+			}
+			t.Failed++
+			t.Failures[a.failure]++
+			continue
+		}
+		if a.connect >= slow {
+			t.Slow++
+		}
+		took = append(took, a.connect)
+	}
+	if len(took) > 0 {
+		slices.Sort(took)
+		t.P50, t.P99, t.Max = took[len(took)/2], took[len(took)*99/100], took[len(took)-1]
+	}
+	return t
+}

@@ -1,0 +1,284 @@
+package tuesday
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"sluice.dev/sluice/bench/cluster"
+	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/bench/witness"
+)
+
+// lab is one system's network, and what is measured in it.
+type lab struct {
+	*plan
+	rollout  *rollout
+	result   *Result
+	net      *topo.Net
+	servers  *podServers
+	system   system
+	arrivals arrivals
+	taps     []*witness.Tap
+}
+
+// build makes the network, the pods and the objects that describe them, and no system.
+func (l *lab) build(ctx context.Context, name string) (err error) {
+	if l.net, err = topo.New(topo.Config{Clients: 2, Backends: podHosts, Queues: 2}); err != nil {
+		return err
+	}
+	gateway := l.net.Gateway
+	if err := gateway.Forward(true); err != nil {
+		return err
+	}
+	// Hosts of topo give out more ports than Linux by default; a gateway must not.
+	if err := gateway.SetSysctl("net.ipv4.ip_local_port_range", "32768 60999"); err != nil {
+		return err
+	}
+	if l.servers, err = newPodServers(l.net); err != nil {
+		return err
+	}
+	for _, pods := range [][]*pod{l.otherPods, l.rollout.pods} {
+		for _, p := range pods {
+			if err := l.servers.start(p); err != nil {
+				return err
+			}
+		}
+	}
+	node := cluster.NewNode(gatewayNode, "", gateway.Addr4(), gateway.Addr6())
+	if err := l.cluster.Put(ctx, node, webSlice(l.rollout.pods)); err != nil {
+		return err
+	}
+	l.system, err = newSystem(name, l.Config, l.cluster, gateway)
+	return err
+}
+
+// firstSync starts the system, and waits for the first answer through it and until it
+// says that it has synced.
+func (l *lab) firstSync(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, firstSync)
+	defer cancel()
+	group, ctx := errgroup.WithContext(ctx)
+	began := time.Now()
+	group.Go(func() (err error) {
+		l.result.FirstAnswer, err = l.awaitAnswer(ctx, began)
+		return err
+	})
+	if err := l.system.start(ctx); err != nil {
+		cancel()
+		_ = group.Wait() // it was cancelled
+		return err
+	}
+	l.result.FirstSync = time.Since(began)
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	used, err := witness.ProcessUsage(l.system.pid())
+	l.result.FirstSyncCPU = processorOf(used)
+	l.say("%s: first answer after %.2f s, synced after %.2f s", l.result.System, l.result.FirstAnswer.Seconds(), l.result.FirstSync.Seconds())
+	return err
+}
+
+// probeEvery and probeTimeout are of the wait for the first answer. Attempts overlap,
+// because one of them meets silence where the kernel limits its ICMP errors.
+const (
+	probeEvery   = 20 * time.Millisecond
+	probeTimeout = 500 * time.Millisecond
+)
+
+// awaitAnswer opens connections until one is answered, and says when that one was.
+func (l *lab) awaitAnswer(ctx context.Context, began time.Time) (time.Duration, error) {
+	ctx, done := context.WithCancel(ctx)
+	defer done()
+	probe := &load{
+		host: l.net.Clients[0], targets: []netip.AddrPort{l.rollingVIP}, rate: int(time.Second / probeEvery), timeout: probeTimeout,
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- probe.run(ctx) }()
+	tick := time.NewTicker(probeEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-ended:
+			return 0, errors.Join(err, fmt.Errorf("no answer from %s: %w", l.rollingVIP, ctx.Err()))
+		case <-tick.C:
+		}
+		for _, a := range probe.attempts() {
+			if a.failure == "" {
+				done()
+				return a.began.Add(a.connect).Sub(began), <-ended
+			}
+		}
+	}
+}
+
+// warmUp is how long clients connect before the update begins.
+const warmUp = 3 * time.Second
+
+// roll replaces all pods under load, until no connection meets an old one.
+func (l *lab) roll(ctx context.Context) error {
+	for _, h := range l.net.Backends {
+		tap, err := witness.SYNs(h, "eth0", l.arrivals.add)
+		if err != nil {
+			return err
+		}
+		l.taps = append(l.taps, tap)
+	}
+	loads := []*load{
+		{host: l.net.Clients[0], targets: []netip.AddrPort{l.rollingVIP}, rate: l.Rate, timeout: l.Timeout, rolling: true},
+		{host: l.net.Clients[1], targets: l.otherVIPs, rate: l.OtherRate, timeout: l.Timeout},
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	loading, stop := context.WithCancel(ctx)
+	defer stop()
+	for _, load := range loads {
+		group.Go(func() error { return load.run(loading) })
+	}
+	group.Go(func() error {
+		defer stop()
+		return l.update(ctx)
+	})
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	return l.summarise(loads)
+}
+
+// update is the rolling update and the time until it is over for clients.
+func (l *lab) update(ctx context.Context) error {
+	if err := sleep(ctx, warmUp+jitter(l.Seed, time.Second)); err != nil {
+		return err
+	}
+	before, err := witness.ProcessUsage(l.system.pid())
+	if err != nil {
+		return err
+	}
+	l.result.began = time.Now()
+	if err := l.replace(ctx); err != nil {
+		return err
+	}
+	if err := l.quiet(ctx); err != nil {
+		return err
+	}
+	l.result.ended = time.Now()
+	l.result.Observed = l.result.ended.Sub(l.result.began)
+	after, err := witness.ProcessUsage(l.system.pid())
+	if err != nil {
+		return err
+	}
+	l.result.CPU = processorOf(after.Sub(before))
+	l.result.Memory, err = witness.ProcessMemory(l.system.pid())
+	return err
+}
+
+// tick is how long a slice controller takes to see that a pod changed.
+const tick = 50 * time.Millisecond
+
+// replace carries out the rollout.
+func (l *lab) replace(ctx context.Context) error {
+	began := time.Now()
+	for !l.rollout.done() {
+		s := l.rollout.step(time.Since(began))
+		for _, p := range s.born {
+			if err := l.servers.start(p); err != nil {
+				return err
+			}
+		}
+		for _, p := range s.died {
+			if err := l.servers.stop(p); err != nil {
+				return err
+			}
+		}
+		if s.any() {
+			now := time.Now()
+			for _, p := range s.ended {
+				p.left = now
+			}
+			if err := l.cluster.Put(ctx, webSlice(l.rollout.pods)); err != nil {
+				return err
+			}
+			l.result.Writes++
+		}
+		if err := sleep(ctx, tick); err != nil {
+			return err
+		}
+	}
+	l.result.Rolled = time.Since(began)
+	return nil
+}
+
+// convergence bounds how long connections may meet old endpoints after the update.
+const convergence = 2 * time.Minute
+
+var errNeverConverged = errors.New("connections still meet old endpoints")
+
+// quiet waits until no connection has met an old endpoint for a while.
+func (l *lab) quiet(ctx context.Context) error {
+	rolled := time.Now()
+	for ; ; time.Sleep(tick) {
+		last := judge(l.rollout.pods, l.arrivals.all()).last
+		if last.Before(rolled) {
+			last = rolled
+		}
+		switch now := time.Now(); {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case now.Sub(last) >= l.Quiet:
+			return nil
+		case now.Sub(rolled) >= convergence:
+			return fmt.Errorf("%w %s after the update", errNeverConverged, convergence)
+		}
+	}
+}
+
+// summarise turns what was seen into figures.
+func (l *lab) summarise(loads []*load) error {
+	for _, tap := range l.taps {
+		missed, err := tap.Close()
+		if err != nil || missed > 0 {
+			return fmt.Errorf("the tap missed %d packets: %w", missed, err)
+		}
+	}
+	l.taps = nil
+	r := l.result
+	s := judge(l.rollout.pods, l.arrivals.all())
+	r.ToDead, r.ToTerminating, r.LongestStale, r.Converged = s.dead, s.terminating, s.longest, s.converged
+	r.Rolling = count(loads[0].attempts(), true, r.began, r.ended)
+	r.Others = count(loads[1].attempts(), false, r.began, r.ended)
+	l.say("%s: %d of %d failed, %d to dead pods, converged after %.3f s", r.System, r.Rolling.Failed, r.Rolling.Tried, r.ToDead, r.Converged.Seconds())
+	return nil
+}
+
+// close takes the lab down.
+func (l *lab) close() error {
+	var errs []error
+	for _, tap := range l.taps {
+		_, err := tap.Close()
+		errs = append(errs, err)
+	}
+	if l.system != nil {
+		errs = append(errs, l.system.close())
+	}
+	if l.servers != nil {
+		l.servers.close()
+	}
+	if l.net != nil {
+		errs = append(errs, l.net.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,95 @@
+package tuesday
+
+import (
+	"fmt"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"sluice.dev/sluice/bench/cluster"
+)
+
+const (
+	gatewayNode = "gateway"
+	namespace   = "tuesday"
+	webPort     = 80
+	reached     = 20 // other Services that client1 connects to
+)
+
+// vip is the load balancer's address of the Service that rolls (0) and of those that
+// client1 connects to.
+func vip(i int) netip.Addr { return netip.AddrFrom4([4]byte{203, 0, 113, byte(10 + i)}) }
+
+// nobody is an address of an endpoint that nobody connects to.
+func nobody(i int) netip.Addr {
+	return netip.AddrFrom4([4]byte{10, byte(128 + i>>16), byte(i >> 8), byte(i)})
+}
+
+// service is a Service with one port. Those with a VIP are of type LoadBalancer, without
+// node ports, of which a cluster has too few for thousands; others have a ClusterIP only.
+func service(name string, vips ...netip.Addr) *corev1.Service {
+	s := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: corev1.ServiceSpec{
+			Type:  corev1.ServiceTypeClusterIP,
+			Ports: []corev1.ServicePort{{Name: "http", Port: webPort, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt32(podPort)}},
+		},
+	}
+	for _, a := range vips {
+		s.Spec.Type, s.Spec.AllocateLoadBalancerNodePorts = corev1.ServiceTypeLoadBalancer, new(bool)
+		s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: a.String()})
+	}
+	return s
+}
+
+var web = service("web", vip(0))
+
+// webSlice is the one slice of the Service that rolls, as the pods are now.
+func webSlice(pods []*pod) *discoveryv1.EndpointSlice {
+	var endpoints []discoveryv1.Endpoint
+	for _, p := range pods {
+		if p.phase != dead {
+			endpoints = append(endpoints, p.endpoint())
+		}
+	}
+	return cluster.NewSlice(web, "pods", corev1.IPv4Protocol, endpoints...)
+}
+
+func nodeOf(host int) string { return fmt.Sprintf("node-%d", host) }
+
+// endpoint is a pod as the EndpointSlice controller describes it (KEP-1672).
+func (p *pod) endpoint() discoveryv1.Endpoint {
+	e := cluster.NewEndpoint(nodeOf(p.host), p.addr)
+	isReady, serving, ending := p.phase == ready, p.phase != starting, p.phase == terminating
+	e.Conditions = discoveryv1.EndpointConditions{Ready: &isReady, Serving: &serving, Terminating: &ending}
+	return e
+}
+
+// others makes the Services that do not change and their slices. Those of the first few
+// have pods, which it returns.
+func others(c *Config, addresses *podAddresses) (objects []cluster.Object, pods []*pod) {
+	for i := range c.Services - 1 {
+		var s *corev1.Service
+		var endpoints []discoveryv1.Endpoint
+		name := fmt.Sprintf("other-%d", i)
+		if i < reached {
+			s = service(name, vip(1+i))
+			for range c.Pods {
+				p := addresses.next()
+				p.phase = ready
+				pods = append(pods, p)
+				endpoints = append(endpoints, p.endpoint())
+			}
+		} else {
+			s = service(name)
+			for k := range c.Pods {
+				endpoints = append(endpoints, cluster.NewEndpoint(nodeOf(k%podHosts), nobody(i*c.Pods+k)))
+			}
+		}
+		objects = append(objects, s, cluster.NewSlice(s, "pods", corev1.IPv4Protocol, endpoints...))
+	}
+	return objects, pods
+}

@@ -1,0 +1,132 @@
+package tuesday
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"sluice.dev/sluice/bench/topo"
+)
+
+const (
+	podHosts = 4 // namespaces that pods are on
+	podPort  = 8080
+)
+
+// podNet is what is routed to a host.
+func podNet(host int) netip.Prefix {
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(host), 0}), 24)
+}
+
+// podAddresses gives out addresses of pods, the hosts in turn.
+type podAddresses struct{ given int }
+
+// maxPods is what podAddresses has: .1 to .254 on each host.
+const maxPods = podHosts * 254
+
+func (a *podAddresses) next() *pod {
+	host := a.given % podHosts
+	p := &pod{host: host, addr: netip.AddrFrom4([4]byte{10, 244, byte(host), byte(1 + a.given/podHosts)})}
+	a.given++
+	return p
+}
+
+// podServers are the pods that run in a network. start and stop are called by one
+// goroutine.
+type podServers struct {
+	hosts     []*topo.Host
+	listeners map[netip.Addr]net.Listener
+	running   sync.WaitGroup
+}
+
+func newPodServers(n *topo.Net) (*podServers, error) {
+	s := &podServers{hosts: n.Backends, listeners: map[netip.Addr]net.Listener{}}
+	err := n.Gateway.Run(func() error {
+		for i, h := range n.Backends {
+			r := &netlink.Route{Dst: ipNet(podNet(i)), Gw: h.Addr4().AsSlice()}
+			if err := netlink.RouteAdd(r); err != nil {
+				return fmt.Errorf("route %s: %w", podNet(i), err)
+			}
+		}
+		return nil
+	})
+	return s, err
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// start gives a pod its address and serves on it.
+func (s *podServers) start(p *pod) error {
+	var l net.Listener
+	err := s.hosts[p.host].Run(func() (err error) {
+		if err := change(p.addr, netlink.AddrAdd); err != nil {
+			return err
+		}
+		l, err = net.Listen("tcp4", netip.AddrPortFrom(p.addr, podPort).String())
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("pod %s: %w", p.addr, err)
+	}
+	s.listeners[p.addr] = l
+	s.running.Go(func() { s.serve(l, p.addr) })
+	return nil
+}
+
+// stop takes a pod's address away, and then its server: nothing answers in between.
+func (s *podServers) stop(p *pod) error {
+	err := s.hosts[p.host].Run(func() error { return change(p.addr, netlink.AddrDel) })
+	p.died = time.Now()
+	l := s.listeners[p.addr]
+	delete(s.listeners, p.addr)
+	if err = errors.Join(err, l.Close()); err != nil {
+		return fmt.Errorf("pod %s: %w", p.addr, err)
+	}
+	return nil
+}
+
+// change adds or removes a pod's address on its host. It runs there.
+func change(addr netip.Addr, f func(netlink.Link, *netlink.Addr) error) error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	return f(lo, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(addr, addr.BitLen()))})
+}
+
+// serve says to every client who it is.
+func (s *podServers) serve(l net.Listener, addr netip.Addr) {
+	greeting := []byte(addr.String() + "\n")
+	for {
+		c, err := l.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			continue // of one connection
+		}
+		s.running.Go(func() {
+			defer c.Close()
+			_ = c.SetDeadline(time.Now().Add(10 * time.Second)) // cannot fail on an open connection
+			if _, err := c.Write(greeting); err == nil {
+				_, _ = bufio.NewReader(c).ReadByte() // the client closes first, and keeps TIME-WAIT
+			}
+		})
+	}
+}
+
+// close stops all servers and waits for their connections.
+func (s *podServers) close() {
+	for _, l := range s.listeners {
+		l.Close()
+	}
+	s.running.Wait()
+}

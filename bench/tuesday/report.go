@@ -1,0 +1,119 @@
+package tuesday
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"sluice.dev/sluice/bench/witness"
+)
+
+// Result is what one system did. Durations are nanoseconds in JSON.
+type Result struct {
+	System string `json:"system"`
+	// From the start of the process: the first connection through the gateway that was
+	// answered, and the system's own word.
+	FirstAnswer  time.Duration `json:"firstAnswer"`
+	FirstSync    time.Duration `json:"firstSync"`
+	FirstSyncCPU Processor     `json:"firstSyncCPU"`
+
+	Rolled   time.Duration `json:"rolled"`   // first write to last pod dead
+	Observed time.Duration `json:"observed"` // first write until quiet: the span of all below
+	Writes   int           `json:"writes"`   // of the slice
+
+	Rolling tally `json:"rolling"` // connections to the Service that rolls
+	Others  tally `json:"others"`
+	// Connections whose first SYN met an old pod, in its grace or after it.
+	ToTerminating int           `json:"toTerminating"`
+	ToDead        int           `json:"toDead"`
+	LongestStale  time.Duration `json:"longestStale"` // after a pod was terminating
+	Converged     time.Duration `json:"converged"`    // after the last pod was terminating
+
+	CPU    Processor      `json:"cpu"`
+	Memory witness.Memory `json:"memory"`
+
+	began, ended time.Time
+}
+
+// Processor is processor time of the process and of programs that it ran.
+type Processor struct {
+	All time.Duration `json:"all"`
+	// Workers is the part of threads pinned to a processor: Sluice's packet workers. The
+	// kernel does kube-proxy's forwarding in nobody's name.
+	Workers time.Duration `json:"workers"`
+	Tools   time.Duration `json:"tools"` // nft, iptables-restore
+}
+
+func processorOf(u witness.Usage) Processor {
+	return Processor{All: u.Own + u.Children, Workers: u.Pinned, Tools: u.Children}
+}
+
+func print(c *Config, results []*Result) error {
+	if c.JSON {
+		e := json.NewEncoder(c.Out)
+		e.SetIndent("", "  ")
+		return e.Encode(results)
+	}
+	return table(c.Out, results)
+}
+
+// row is one line of the table.
+type row struct {
+	name string
+	of   func(*Result) string
+}
+
+func seconds(d time.Duration) string { return fmt.Sprintf("%.2f s", d.Seconds()) }
+
+func millis(d time.Duration) string {
+	return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond))
+}
+
+func latency(t *tally) string { return millis(t.P50) + ", " + millis(t.P99) + ", " + millis(t.Max) }
+
+var rows = []row{
+	{"first connection answered, after the start", func(r *Result) string { return seconds(r.FirstAnswer) }},
+	{"processor time until synced", func(r *Result) string { return seconds(r.FirstSyncCPU.All) }},
+	{"the update took", func(r *Result) string { return fmt.Sprintf("%s, %d writes", seconds(r.Rolled), r.Writes) }},
+	{"connections to the Service: tried", func(r *Result) string { return fmt.Sprint(r.Rolling.Tried) }},
+	{"failed", func(r *Result) string { return fmt.Sprint(r.Rolling.Failed) }},
+	{"answered only after 1 s or more", func(r *Result) string { return fmt.Sprint(r.Rolling.Slow) }},
+	{"sent to dead pods", func(r *Result) string { return fmt.Sprint(r.ToDead) }},
+	{"sent to terminating pods", func(r *Result) string { return fmt.Sprint(r.ToTerminating) }},
+	{"time to connect: p50, p99, max", func(r *Result) string { return latency(&r.Rolling) }},
+	{"connections to others: tried, failed", func(r *Result) string { return fmt.Sprintf("%d, %d", r.Others.Tried, r.Others.Failed) }},
+	{"time to connect: p50, p99, max", func(r *Result) string { return latency(&r.Others) }},
+	{"longest that a terminating pod got connections", func(r *Result) string { return millis(r.LongestStale) }},
+	{"converged, after the last pod was terminating", func(r *Result) string { return millis(r.Converged) }},
+	{"observed", func(r *Result) string { return seconds(r.Observed) }},
+	{"processor time in that", func(r *Result) string { return seconds(r.CPU.All) }},
+	{"without packet workers", func(r *Result) string { return seconds(r.CPU.All - r.CPU.Workers) }},
+	{"of programs it ran", func(r *Result) string { return seconds(r.CPU.Tools) }},
+	{"resident: now, most", func(r *Result) string {
+		return fmt.Sprintf("%d, %d MiB", r.Memory.Now>>20, r.Memory.Most>>20)
+	}},
+}
+
+// table is Markdown, so that documentation can have it as it is.
+func table(out io.Writer, results []*Result) error {
+	w := tabwriter.NewWriter(out, 0, 0, 1, ' ', 0)
+	fmt.Fprint(w, "|\t")
+	for _, r := range results {
+		fmt.Fprintf(w, "| %s\t", r.System)
+	}
+	fmt.Fprint(w, "|\n| ---\t")
+	for range results {
+		fmt.Fprint(w, "| ---\t")
+	}
+	fmt.Fprintln(w, "|")
+	for _, line := range rows {
+		fmt.Fprintf(w, "| %s\t", line.name)
+		for _, r := range results {
+			fmt.Fprintf(w, "| %s\t", line.of(r))
+		}
+		fmt.Fprintln(w, "|")
+	}
+	return w.Flush()
+}

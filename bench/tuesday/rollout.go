@@ -1,0 +1,125 @@
+package tuesday
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"time"
+)
+
+// pod is one endpoint and what became of it.
+type pod struct {
+	addr  netip.Addr
+	host  int // index of the host that it is on
+	old   bool
+	phase phase
+	due   time.Duration // of the next phase, on the rollout's clock
+	// left is when the write began that says it is terminating, died when its address
+	// went; zero before.
+	left, died time.Time
+}
+
+// phase is where a pod is in its life.
+type phase int
+
+const (
+	starting phase = iota
+	ready
+	terminating
+	dead
+)
+
+// rollout decides like a Deployment's controllers (k8s.io/kubernetes
+// pkg/controller/deployment/rolling.go, reconcileNewReplicaSet and
+// reconcileOldReplicaSets): at most maxSurge pods more than wanted, terminating ones not
+// counted, and at least the wanted ones minus maxUnavailable ready.
+type rollout struct {
+	replicas           int
+	surge, unavailable int
+	startup, grace     time.Duration
+	random             *rand.Rand
+	next               func() *pod // makes a pod with an address of its own
+	pods               []*pod      // old ones first
+}
+
+// newRollout begins with all replicas old and ready. 25 % are rounded up for maxSurge
+// and down for maxUnavailable (ResolveFenceposts, pkg/controller/deployment/util).
+func newRollout(c *Config, next func() *pod) *rollout {
+	r := &rollout{
+		replicas: c.Replicas, surge: (c.Replicas + 3) / 4, unavailable: c.Replicas / 4,
+		startup: c.Startup, grace: c.Grace, random: rand.New(rand.NewPCG(c.Seed, 1)), next: next,
+	}
+	for range c.Replicas {
+		p := next()
+		p.old, p.phase = true, ready
+		r.pods = append(r.pods, p)
+	}
+	return r
+}
+
+// step is what happens at a time: who is born, becomes ready, is told to end, and dies.
+// The caller makes it true and writes the slice if anything changed.
+type step struct {
+	born, ready, ended, died []*pod
+}
+
+func (s *step) any() bool { return len(s.born)+len(s.ready)+len(s.ended)+len(s.died) > 0 }
+
+// step moves on to a time.
+func (r *rollout) step(now time.Duration) (s step) {
+	for _, p := range r.pods {
+		switch {
+		case p.phase == starting && p.due <= now:
+			p.phase = ready
+			s.ready = append(s.ready, p)
+		case p.phase == terminating && p.due <= now:
+			p.phase = dead
+			s.died = append(s.died, p)
+		}
+	}
+	old, fresh, unready := r.count()
+	for range min(r.replicas-fresh, r.replicas+r.surge-old-fresh) {
+		p := r.next()
+		// Images are pulled and programs start at different speed: half to one and a half.
+		p.due = now + r.startup/2 + time.Duration(r.random.Int64N(int64(r.startup)+1))
+		r.pods = append(r.pods, p)
+		s.born = append(s.born, p)
+		fresh++
+		unready++
+	}
+	down := min(old, old+fresh-(r.replicas-r.unavailable)-unready)
+	for _, p := range r.pods {
+		if down > 0 && p.old && p.phase == ready {
+			p.phase, p.due = terminating, now+r.grace
+			s.ended = append(s.ended, p)
+			down--
+		}
+	}
+	return s
+}
+
+// count counts old pods that are not told to end, new ones, and those of these that are
+// not ready.
+func (r *rollout) count() (old, fresh, unready int) {
+	for _, p := range r.pods {
+		switch {
+		case p.old && p.phase == ready:
+			old++
+		case !p.old:
+			fresh++
+			if p.phase == starting {
+				unready++
+			}
+		}
+	}
+	return old, fresh, unready
+}
+
+// done says whether all is new and ready, and all old pods are dead.
+func (r *rollout) done() bool {
+	for _, p := range r.pods {
+		if p.old && p.phase != dead || p.phase == starting {
+			return false
+		}
+	}
+	return len(r.pods) == 2*r.replicas
+}

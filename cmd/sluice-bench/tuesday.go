@@ -1,0 +1,42 @@
+package main
+
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"sluice.dev/sluice/bench/tuesday"
+)
+
+func tuesdayCommand() *cobra.Command {
+	c := tuesday.Defaults()
+	command := &cobra.Command{
+		Use:   "tuesday",
+		Short: "Replace all pods of a Service under load, on Sluice and on kube-proxy",
+		Long: "tuesday runs etcd and kube-apiserver with thousands of Services, has one of them replace all its pods\n" +
+			"as a Deployment does while clients open new connections, and says for each system how many failed,\n" +
+			"how many went to pods that were gone, how long until none did, and what the control process used.\n" +
+			"It needs Linux 6.6, root, and for kube-proxy the tools nft and iptables; the first run builds the\n" +
+			"control plane, which takes minutes (make cluster-binaries).",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := tuesday.Run(cmd.Context(), c)
+			return err
+		},
+	}
+	f := command.Flags()
+	f.StringVar(&c.Sluice, "sluice", besideMe("sluice"), "the sluice binary")
+	f.StringSliceVar(&c.Systems, "systems", c.Systems, "what to measure, of "+strings.Join(tuesday.Systems, ", "))
+	f.IntVar(&c.Services, "services", c.Services, "Services in all")
+	f.IntVar(&c.Pods, "pods", c.Pods, "endpoints of each Service that does not roll")
+	f.IntVar(&c.Replicas, "replicas", c.Replicas, "pods of the Service that rolls")
+	f.IntVar(&c.Rate, "rate", c.Rate, "connections a second to the Service that rolls")
+	f.IntVar(&c.OtherRate, "other-rate", c.OtherRate, "connections a second to other Services")
+	f.DurationVar(&c.Startup, "startup", c.Startup, "of a pod until it is ready, half to one and a half of it")
+	f.DurationVar(&c.Grace, "grace", c.Grace, "of a pod from terminating to gone")
+	f.DurationVar(&c.Timeout, "timeout", c.Timeout, "of a client's connection")
+	f.DurationVar(&c.Quiet, "quiet", c.Quiet, "how long no connection may meet an old pod until it is over")
+	f.Uint64Var(&c.Seed, "seed", c.Seed, "of the times that pods take to start")
+	f.BoolVar(&c.JSON, "json", false, "print JSON; durations are nanoseconds")
+	return command
+}
