@@ -65,12 +65,12 @@ func TestTurnsAreFair(t *testing.T) {
 func checkSpread(t *testing.T, table []uint16, who, whole int) {
 	t.Helper()
 	rate, n := float64(whole)/float64(len(table)), 0
+	most := 1.5 + rate*float64(distinct(table)) // ties and rounding to whole turns cost one more than the ideal's half
 	for at, p := range table {
 		if int(p) == who {
 			n++
 		}
-		// Ties and rounding to whole turns cost one turn more than the ideal's half.
-		if d := math.Abs(float64(n) - rate*float64(at+1)); d > 1.5+rate*float64(distinct(table)) {
+		if d := math.Abs(float64(n) - rate*float64(at+1)); d > most {
 			t.Fatalf("after %d turns %d had %d, %.1f off", at+1, who, n, d)
 		}
 	}
