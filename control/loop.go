@@ -66,6 +66,9 @@ type Loop struct {
 	// while the answer does not change.
 	askFlows      time.Time
 	askFlowsAfter time.Duration
+	// asking is not nil while the flows are walked; its answer comes in answers.
+	asking  *question
+	answers chan *question
 	// outstanding is what the observer has not heard of; told is Compiler.healthEdits
 	// when toldHealth was.
 	outstanding *Sync
@@ -86,6 +89,7 @@ func NewLoop(cfg LoopConfig) *Loop {
 		LoopConfig: cfg,
 		requests:   make(chan func()),
 		ready:      make(chan struct{}),
+		answers:    make(chan *question, 1),
 		ended:      make(chan struct{}),
 		pending:    newLedger(),
 		progress:   progress{changed: make(chan struct{}), feeds: map[Source]error{}},
@@ -103,6 +107,7 @@ func (l *Loop) Ready() <-chan struct{} { return l.ready }
 // Run works until ctx is done. It runs once.
 func (l *Loop) Run(ctx context.Context) error {
 	defer close(l.ended)
+	defer l.awaitAnswer()
 	if err := l.await(ctx); err != nil {
 		return err
 	}
@@ -121,6 +126,8 @@ func (l *Loop) Run(ctx context.Context) error {
 			l.update(false)
 		case request := <-l.requests:
 			request()
+		case q := <-l.answers:
+			l.answered(q)
 		case <-tick.C:
 			l.leftovers()
 			l.selfCheck(time.Now())
@@ -164,6 +171,9 @@ func (l *Loop) update(full bool) {
 
 // apply brings the workers and the kernel program to what was compiled.
 func (l *Loop) apply(snapshot *services.Snapshot, _ []Problem, steer *Steer) {
+	if l.asking != nil {
+		l.asking.reopened.add(&steer.Open)
+	}
 	l.pending.add(steer)
 	if !steer.Close.Empty() {
 		l.askFlows, l.askFlowsAfter = time.Time{}, l.Retry
@@ -238,45 +248,6 @@ func (l *Loop) openAddrs() {
 	if !set.Empty() && l.steered(l.Steering.Open(&set)) {
 		l.pending.opened(&set)
 	}
-}
-
-// close takes from the kernel program what is not wanted and not in use.
-func (l *Loop) close() {
-	if !l.replaced || l.pending.closes() == 0 {
-		return
-	}
-	// A worker that still judges by an older snapshot may make a flow of what that
-	// one serves after the flows were asked.
-	if l.Flows != nil && l.Publisher.Oldest() < l.Publisher.Published() {
-		return
-	}
-	set := l.pending.closing()
-	if l.Flows != nil {
-		if set = l.unused(&set); set.Empty() {
-			return
-		}
-	}
-	if l.steered(l.Steering.Close(&set)) {
-		l.pending.closed(&set)
-	}
-}
-
-// maxAskFlows bounds how long a frontend stays open after its last flow.
-const maxAskFlows = time.Minute
-
-// unused returns what no live flow needs, nothing if it is not time to ask.
-func (l *Loop) unused(set *SteerSet) (rest SteerSet) {
-	now := time.Now()
-	if now.Before(l.askFlows) {
-		return rest
-	}
-	l.askFlows = now.Add(l.askFlowsAfter)
-	used := l.Flows.InUse(set)
-	rest = set.without(&used)
-	if l.askFlowsAfter = min(2*l.askFlowsAfter, maxAskFlows); !rest.Empty() {
-		l.askFlowsAfter = l.Retry
-	}
-	return rest
 }
 
 // steered notes what the kernel program answered, and says whether it was yes.

@@ -28,6 +28,7 @@ type rig struct {
 	handle  services.Handle
 	worker  stats.Block
 	end     context.CancelFunc
+	ended   chan struct{}
 }
 
 type flows struct {
@@ -76,7 +77,11 @@ func newRig(t *testing.T, change func(*rig, *control.LoopConfig)) *rig {
 	r.Loop = control.NewLoop(cfg)
 	ctx, cancel := context.WithCancel(t.Context())
 	r.end = cancel
-	go r.Run(ctx)
+	r.ended = make(chan struct{})
+	go func() {
+		defer close(r.ended)
+		r.Run(ctx)
+	}()
 	synctest.Wait()
 	return r
 }
