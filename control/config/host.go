@@ -111,7 +111,11 @@ func (c *Configuration) CheckHost(name string, h Host) error {
 			c.SNAT.Ports, port, h.Ephemeral, c.SNAT.Ports)
 	}
 	if s, err := os.Stat(c.Manifests.Directory); c.Manifests.Directory != "" && (err != nil || !s.IsDir()) {
-		k.fail("manifests.directory", "%s is no directory, create it or name another", c.Manifests.Directory)
+		do := "create it or name another"
+		if c.Kubernetes.Enabled {
+			do = `create it, or write "" if Services come from the API server alone`
+		}
+		k.fail("manifests.directory", "%s is no directory, %s", c.Manifests.Directory, do)
 	}
 	if d := filepath.Dir(c.StatusSocket); d != c.StateDir {
 		if s, err := os.Stat(d); err != nil || !s.IsDir() {

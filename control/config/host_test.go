@@ -37,7 +37,13 @@ func TestCheckHost(t *testing.T) {
 			h.Reserved = []PortRange{{20000, 25000}, {25002, 29999}}
 		}, "gw: snat.ports: is 16384-29999, and the kernel itself gives out port 25001 of it"},
 		{"no manifests", func(c *Configuration, _ *Host) { c.Manifests.Directory = dir + "/none" },
-			"gw: manifests.directory: " + dir + "/none is no directory"},
+			"gw: manifests.directory: " + dir + "/none is no directory, create it or name another"},
+		{"manifests beside the API server", func(c *Configuration, _ *Host) {
+			c.Manifests.Directory, c.Kubernetes.Enabled = dir+"/none", true
+		}, "gw: manifests.directory: " + dir + `/none is no directory, create it, or write "" if Services come from the API server alone`},
+		{"API server alone", func(c *Configuration, _ *Host) {
+			c.Manifests.Directory, c.Kubernetes.Enabled = "", true
+		}, ""},
 		{"socket nowhere", func(c *Configuration, _ *Host) { c.StatusSocket = dir + "/none/s" },
 			"gw: statusSocket: " + dir + "/none is no directory"},
 	} {
