@@ -48,6 +48,24 @@ cluster-binaries: ## build etcd, kube-apiserver and kube-proxy into the user's c
 cluster: build cluster-binaries ## the tests against a real API server and kube-proxy
 	SLUICE_CLUSTER=1 $(TEST) -count=1 ./bench/cluster/...
 
+# What is deployed is made by a module of its own, deploy/tools, so that Helm's library
+# and image formats are not among the gateway's dependencies.
+.PHONY: chart
+chart: ## lint the Helm chart and render deploy/manifests from it
+	cd deploy/tools && $(GO) run ./chart
+
+.PHONY: deploy-check
+deploy-check: ## the manifests are what the chart renders; the image is reproducible
+	cd deploy/tools && $(GO) vet ./... && $(GO) test ./...
+
+IMAGE_ARCHS ?= amd64 arm64
+
+.PHONY: image
+image: ## bin/sluice-image.tar: an OCI image of bin/ARCH/sluice, reproducible, without Docker
+	for arch in $(IMAGE_ARCHS); do CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(BUILD) -o bin/$$arch/sluice ./cmd/sluice || exit 1; done
+	cd deploy/tools && $(GO) run ./image -o ../../bin/sluice-image.tar -version $(VERSION) -revision "$$(git rev-parse HEAD)" \
+		$(foreach arch,$(IMAGE_ARCHS),$(arch)=../../bin/$(arch)/sluice)
+
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME (60s)
 	./bench/fuzz.sh $(FUZZTIME)

@@ -1,0 +1,208 @@
+package deploy
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"sluice.dev/sluice/control/config"
+)
+
+const manifestsFile = "manifests/sluice.yaml"
+
+// objects are the manifests, decoded so that a field nobody knows is an error.
+type objects struct {
+	namespace      corev1.Namespace
+	serviceAccount corev1.ServiceAccount
+	configMap      corev1.ConfigMap
+	role           rbacv1.ClusterRole
+	binding        rbacv1.ClusterRoleBinding
+	daemonSet      appsv1.DaemonSet
+}
+
+func readManifests(t *testing.T) (o objects) {
+	t.Helper()
+	text, err := os.ReadFile(manifestsFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	into := map[string]any{
+		"v1 Namespace": &o.namespace, "v1 ServiceAccount": &o.serviceAccount, "v1 ConfigMap": &o.configMap,
+		"rbac.authorization.k8s.io/v1 ClusterRole": &o.role, "rbac.authorization.k8s.io/v1 ClusterRoleBinding": &o.binding,
+		"apps/v1 DaemonSet": &o.daemonSet,
+	}
+	for _, doc := range bytes.Split(text, []byte("\n---\n")) {
+		var kind metav1.TypeMeta
+		if err := yaml.Unmarshal(doc, &kind); err != nil {
+			t.Fatal(err)
+		}
+		name := kind.APIVersion + " " + kind.Kind
+		if into[name] == nil {
+			t.Fatalf("%s: a second %s, or one that is not expected", manifestsFile, name)
+		}
+		if err := yaml.UnmarshalStrict(doc, into[name]); err != nil {
+			t.Errorf("%s: %s: %v", manifestsFile, name, err)
+		}
+		delete(into, name)
+	}
+	for name := range into {
+		t.Errorf("%s: no %s", manifestsFile, name)
+	}
+	return o
+}
+
+// The gateway's rights are these and no others, none by a wildcard.
+func TestRights(t *testing.T) {
+	t.Parallel()
+	o := readManifests(t)
+	var got []string
+	for _, r := range o.role.Rules {
+		if len(r.ResourceNames)+len(r.NonResourceURLs) > 0 {
+			t.Errorf("a rule has names or URLs: %+v", r)
+		}
+		for _, group := range r.APIGroups {
+			for _, resource := range r.Resources {
+				for _, verb := range r.Verbs {
+					got = append(got, fmt.Sprintf("%s/%s %s", group, resource, verb))
+				}
+			}
+		}
+	}
+	want := []string{
+		"/nodes list", "/nodes watch", "/services get", "/services list", "/services watch",
+		"discovery.k8s.io/endpointslices get", "discovery.k8s.io/endpointslices list", "discovery.k8s.io/endpointslices watch",
+		"events.k8s.io/events create", "events.k8s.io/events patch",
+	}
+	slices.Sort(got)
+	if diff := gocmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	s := o.binding.Subjects
+	if o.binding.RoleRef.Name != o.role.Name || len(s) != 1 || s[0].Name != o.serviceAccount.Name || s[0].Namespace != o.namespace.Name {
+		t.Errorf("the binding is not of %s to %s: %+v", o.role.Name, o.serviceAccount.Name, o.binding)
+	}
+}
+
+// capabilities are those of the pod, as the manifests have them.
+func capabilities(t *testing.T, o *objects) []string {
+	t.Helper()
+	c := o.daemonSet.Spec.Template.Spec.Containers[0].SecurityContext.Capabilities
+	if c == nil || !slices.Equal(c.Drop, []corev1.Capability{"ALL"}) {
+		t.Fatalf("capabilities are %+v: all must be dropped first", c)
+	}
+	var names []string
+	for _, name := range c.Add {
+		names = append(names, string(name))
+	}
+	return names
+}
+
+// The pod is confined, and has what its configuration speaks of.
+func TestPod(t *testing.T) {
+	t.Parallel()
+	o := readManifests(t)
+	c, err := config.ParseFile("gateway.yaml", []byte(o.configMap.Data["gateway.yaml"]))
+	if err != nil {
+		t.Fatalf("the daemon would not take its configuration: %v", err)
+	}
+	if !c.Kubernetes.Enabled || c.Manifests.Directory != "" {
+		t.Errorf("objects come from %+v and %+v; want the API server alone", c.Kubernetes, c.Manifests)
+	}
+	pod := o.daemonSet.Spec.Template.Spec
+	container := pod.Containers[0]
+	s := container.SecurityContext
+	for what, ok := range map[string]bool{
+		"the host's network":            pod.HostNetwork && !pod.HostPID && !pod.HostIPC,
+		"not privileged":                !*s.Privileged && !*s.AllowPrivilegeEscalation,
+		"a root directory to read only": *s.ReadOnlyRootFilesystem,
+		"the runtime's seccomp profile": pod.SecurityContext.SeccompProfile.Type == corev1.SeccompProfileTypeRuntimeDefault,
+		"one container":                 len(pod.Containers) == 1 && len(pod.InitContainers) == 0,
+		"time to drain":                 *pod.TerminationGracePeriodSeconds > int64(c.Drain.Timeout.D().Seconds()),
+		"one gateway away at a time":    o.daemonSet.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable.IntValue() == 1,
+		"gateways only":                 pod.NodeSelector["sluice.dev/gateway"] == "true",
+		"its service account":           pod.ServiceAccountName == o.serviceAccount.Name,
+		"the selector's labels":         containsAll(o.daemonSet.Spec.Template.Labels, o.daemonSet.Spec.Selector.MatchLabels),
+		"its node's name":               container.Env[0].Name == config.NodeNameVariable && container.Env[0].ValueFrom.FieldRef.FieldPath == "spec.nodeName",
+	} {
+		if !ok {
+			t.Errorf("the pod has not: %s", what)
+		}
+	}
+	if diff := gocmp.Diff(map[string]string{
+		c.StateDir: c.StateDir, c.BPFFS: c.BPFFS, c.HostLink.ProcSys + "/net": "/proc/sys/net",
+	}, hostPaths(&pod)); diff != "" {
+		t.Errorf("what is mounted from the host, -want +got:\n%s", diff)
+	}
+	testProbes(t, &container, c)
+}
+
+func testProbes(t *testing.T, container *corev1.Container, c *config.Configuration) {
+	t.Helper()
+	var port int32
+	for _, p := range container.Ports {
+		if p.Name == "metrics" && p.HostPort == p.ContainerPort {
+			port = p.ContainerPort
+		}
+	}
+	if want := c.Metrics.Address; fmt.Sprintf(":%d", port) != want {
+		t.Errorf("port %d, want %s as metrics.address has it", port, want)
+	}
+	for path, p := range map[string]*corev1.Probe{"/healthz": container.LivenessProbe, "/readyz": container.ReadinessProbe} {
+		if p.HTTPGet.Path != path || p.HTTPGet.Port.StrVal != "metrics" {
+			t.Errorf("probe %+v, want %s", p, path)
+		}
+	}
+}
+
+func containsAll(have, want map[string]string) bool {
+	for k, v := range want {
+		if have[k] != v {
+			return false
+		}
+	}
+	return len(want) > 0
+}
+
+// hostPaths are the host's directories by where they are mounted.
+func hostPaths(pod *corev1.PodSpec) map[string]string {
+	paths := map[string]string{}
+	for _, m := range pod.Containers[0].VolumeMounts {
+		i := slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name })
+		if v := pod.Volumes[i]; v.HostPath != nil {
+			paths[m.MountPath] = v.HostPath.Path
+		}
+	}
+	return paths
+}
+
+// The chart's comments name each capability with a reason, in the order of the file.
+func TestCapabilitiesHaveReasons(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(manifestsFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := readManifests(t)
+	names := capabilities(t, &o)
+	for _, name := range names {
+		_, after, found := strings.Cut(string(text), "            - "+name)
+		line, _, _ := strings.Cut(after, "\n")
+		if !found || !strings.Contains(line, "# ") {
+			t.Errorf("%s has no reason beside it", name)
+		}
+	}
+	if slices.SortedFunc(slices.Values(names), cmp.Compare)[0] == "ALL" {
+		t.Error("all capabilities are given")
+	}
+}

@@ -1,0 +1,114 @@
+// Command chart lints the chart and renders it into the manifests that are committed,
+// or with -check says whether they are what it renders.
+package main
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"slices"
+	"strings"
+
+	"helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+	"helm.sh/helm/v3/pkg/lint"
+	"helm.sh/helm/v3/pkg/lint/support"
+	"helm.sh/helm/v3/pkg/releaseutil"
+)
+
+// The release that the plain manifests are of.
+const (
+	release   = "sluice"
+	namespace = "sluice-system"
+)
+
+func main() {
+	dir := flag.String("chart", "../chart", "directory of the chart")
+	file := flag.String("manifests", "../manifests/sluice.yaml", "file that the chart is rendered into")
+	check := flag.Bool("check", false, "write nothing; fail if the file is not what the chart renders")
+	flag.Parse()
+	if err := run(*dir, *file, *check); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(dir, file string, check bool) error {
+	if err := lintChart(dir); err != nil {
+		return err
+	}
+	got, err := Manifests(dir, nil)
+	if err != nil {
+		return err
+	}
+	if !check {
+		return os.WriteFile(file, got, 0o644)
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(got, want) {
+		return fmt.Errorf("%s is not what the chart in %s renders; run `make chart`", file, dir)
+	}
+	return nil
+}
+
+// lintChart fails for errors and warnings; what is merely recommended (an icon) is let be.
+func lintChart(dir string) error {
+	var errs []error
+	for _, m := range lint.All(dir, map[string]any{}, namespace, true).Messages {
+		if m.Severity >= support.WarningSev {
+			errs = append(errs, m)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Manifests renders the chart with values over its own, in the order in which Helm
+// installs, after a Namespace that admits pods with the host's network.
+func Manifests(dir string, values map[string]any) ([]byte, error) {
+	c, err := loader.LoadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	list, err := render(c, values)
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "# Rendered from deploy/chart with its default values by `make chart`. Do not edit.\n"+
+		"# What must fit your cluster: the image, and the interfaces in the ConfigMap.\n"+
+		"apiVersion: v1\nkind: Namespace\nmetadata:\n  name: %s\n  labels:\n    pod-security.kubernetes.io/enforce: privileged\n", namespace)
+	for _, m := range list {
+		fmt.Fprintf(&b, "---\n%s\n", strings.TrimSpace(m.Content))
+	}
+	return b.Bytes(), nil
+}
+
+func render(c *chart.Chart, values map[string]any) ([]releaseutil.Manifest, error) {
+	all, err := chartutil.ToRenderValues(c, values, chartutil.ReleaseOptions{
+		Name: release, Namespace: namespace, Revision: 1, IsInstall: true,
+	}, chartutil.DefaultCapabilities)
+	if err != nil {
+		return nil, err
+	}
+	files, err := engine.Engine{Strict: true}.Render(c, all)
+	if err != nil {
+		return nil, err
+	}
+	for name := range files {
+		if strings.HasSuffix(name, ".txt") {
+			delete(files, name)
+		}
+	}
+	_, list, err := releaseutil.SortManifests(files, nil, releaseutil.InstallOrder)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(list, func(m releaseutil.Manifest) bool { return strings.TrimSpace(m.Content) == "" }), nil
+}

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const chartDir = "../../chart"
+
+// The chart has no error and no warning, and the committed manifests are its own.
+func TestChart(t *testing.T) {
+	if err := run(chartDir, "../../manifests/sluice.yaml", true); err != nil {
+		t.Error(err)
+	}
+}
+
+// A manifest that was edited by hand is found.
+func TestCheckFindsAnEdit(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "sluice.yaml")
+	if err := run(chartDir, file, false); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(strings.Replace(string(text), "NET_RAW", "SYS_ADMIN", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := run(chartDir, file, true); err == nil || !strings.Contains(err.Error(), "make chart") {
+		t.Errorf("%v, want a word about make chart", err)
+	}
+}
+
+// What values change, and what they cannot have together.
+func TestValues(t *testing.T) {
+	type values = map[string]any
+	for _, tt := range []struct {
+		name           string
+		values         values
+		want, wantNot  string
+		refusedBecause string
+	}{
+		{name: "the API server's own address", values: values{"apiServer": values{"host": "192.0.2.1"}},
+			want: "- name: KUBERNETES_SERVICE_HOST\n          value: \"192.0.2.1\"\n        - name: KUBERNETES_SERVICE_PORT\n          value: \"6443\""},
+		{name: "no address of the API server", wantNot: "KUBERNETES_SERVICE_HOST"},
+		{name: "metrics on one address", values: values{"config": values{"metrics": values{"address": "127.0.0.1:9999"}}},
+			want: "hostPort: 9999"},
+		{name: "probes on one address", values: values{"config": values{"metrics": values{"address": "[::1]:9999"}}},
+			want: `scheme: HTTP, host: "::1"}`},
+		{name: "probes on any address", values: values{"config": values{"metrics": values{"address": "0.0.0.0:9999"}}}, wantNot: "host: "},
+		{name: "no metrics", values: values{"config": values{"metrics": values{"address": ""}}}, wantNot: "Probe"},
+		{name: "no metrics for a PodMonitor", values: values{"podMonitor": values{"enabled": true}, "config": values{"metrics": values{"address": ""}}},
+			refusedBecause: "there is nothing to ask"},
+		{name: "PodMonitor", values: values{"podMonitor": values{"enabled": true, "labels": values{"team": "net"}}}, want: "kind: PodMonitor"},
+		{name: "no PodMonitor", wantNot: "PodMonitor"},
+		{name: "no events", values: values{"config": values{"kubernetes": values{"events": false}}}, wantNot: "events.k8s.io"},
+		{name: "events", want: "events.k8s.io"},
+		{name: "no get without events", values: values{"config": values{"kubernetes": values{"events": false}}}, wantNot: "watch, get"},
+		{name: "a digest", values: values{"image": values{"digest": "sha256:ab", "tag": "v9"}}, want: "image: sluice@sha256:ab\n"},
+		{name: "a tag", values: values{"image": values{"tag": "v9"}}, want: "image: sluice:v9\n"},
+		{name: "other directories", values: values{"config": values{"stateDir": "/run/gw"}}, want: "hostPath: {path: /run/gw, type: DirectoryOrCreate}"},
+		{name: "a priority class of its own", values: values{"priorityClass": values{"create": true, "name": "gw"}}, want: "kind: PriorityClass"},
+		{name: "restart on change", values: values{"restartOnConfigChange": true}, want: "checksum/config: "},
+		{name: "the configuration's own word", values: values{"config": values{"hostLink": values{"procSys": "/elsewhere"}}}, want: "procSys: /elsewhere"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := Manifests(chartDir, tt.values)
+			if tt.refusedBecause != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.refusedBecause) {
+					t.Fatalf("%v, want %s", err, tt.refusedBecause)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(string(got), tt.want) {
+				t.Errorf("not there: %s\n%s", tt.want, got)
+			}
+			if tt.wantNot != "" && strings.Contains(string(got), tt.wantNot) {
+				t.Errorf("there: %s\n%s", tt.wantNot, got)
+			}
+		})
+	}
+}

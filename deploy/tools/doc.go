@@ -1,0 +1,7 @@
+// Package tools holds what makes the things that are deployed: the manifests from the
+// chart, and the container image. It is a module of its own, so that nothing of Helm
+// or of image formats is among the dependencies of the gateway.
+//
+//	go run ./chart   lint and render deploy/chart (make chart)
+//	go run ./image   put binaries into an image (make image)
+package tools

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"debug/elf"
+	"fmt"
+	"io"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// binary is the gateway's for one architecture, by Go's name of it.
+type binary struct {
+	arch    string
+	content []byte
+}
+
+// Where the binary is in the image; the directory is the whole PATH.
+const (
+	binDir  = "bin"
+	binName = "sluice"
+)
+
+// epoch is the time of everything in the image, so that a build does not show when it was.
+var epoch = time.Unix(0, 0).UTC()
+
+// machines are the ELF names of Go's architectures.
+var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
+
+// build makes an index with an image for each binary, in their order.
+func build(binaries []binary, labels map[string]string) (v1.ImageIndex, error) {
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	for _, b := range binaries {
+		if err := b.check(); err != nil {
+			return nil, err
+		}
+		image, err := b.image(labels)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", b.arch, err)
+		}
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{
+			Add:        image,
+			Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: b.arch}},
+		})
+	}
+	return index, nil
+}
+
+// check refuses what would not run in an image that has nothing else: a binary of
+// another machine, or one that needs a dynamic loader.
+func (b binary) check() error {
+	f, err := elf.NewFile(bytes.NewReader(b.content))
+	if err != nil {
+		return fmt.Errorf("%s: the file is no ELF binary: %w", b.arch, err)
+	}
+	defer f.Close()
+	machine, known := machines[b.arch]
+	if !known {
+		return fmt.Errorf("%s: no such architecture here; choose amd64 or arm64", b.arch)
+	}
+	if f.Machine != machine {
+		return fmt.Errorf("%s: the binary is for %s; build it with GOARCH=%s", b.arch, f.Machine, b.arch)
+	}
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP {
+			return fmt.Errorf("%s: the binary is not static; build it with CGO_ENABLED=0", b.arch)
+		}
+	}
+	return nil
+}
+
+// image is the binary and how it is started.
+func (b binary) image(labels map[string]string) (v1.Image, error) {
+	layer, err := b.layer()
+	if err != nil {
+		return nil, err
+	}
+	image := mutate.MediaType(empty.Image, types.OCIManifestSchema1)
+	image = mutate.ConfigMediaType(image, types.OCIConfigJSON)
+	if image, err = mutate.Append(image, mutate.Addendum{
+		Layer: layer, MediaType: types.OCILayer,
+		History: v1.History{Created: v1.Time{Time: epoch}, CreatedBy: "sluice.dev/sluice/deploy/tools/image"},
+	}); err != nil {
+		return nil, err
+	}
+	return mutate.ConfigFile(image, b.config(image, labels))
+}
+
+func (b binary) config(image v1.Image, labels map[string]string) *v1.ConfigFile {
+	file, err := image.ConfigFile()
+	if err != nil {
+		panic("image: a configuration that was just made cannot be read: " + err.Error())
+	}
+	file = file.DeepCopy()
+	file.OS, file.Architecture = "linux", b.arch
+	file.Created = v1.Time{Time: epoch}
+	file.Config = v1.Config{
+		User:       "0:0",
+		Env:        []string{"PATH=/" + binDir},
+		Entrypoint: []string{"/" + binDir + "/" + binName},
+		Cmd:        []string{"help"},
+		WorkingDir: "/",
+		Labels:     labels,
+		StopSignal: "SIGTERM",
+	}
+	return file
+}
+
+// layer is a tar with the binary, owned by root, of the time 0.
+func (b binary) layer() (v1.Layer, error) {
+	var t bytes.Buffer
+	w := tar.NewWriter(&t)
+	for _, h := range []tar.Header{
+		{Typeflag: tar.TypeDir, Name: binDir + "/", Mode: 0o755},
+		{Typeflag: tar.TypeReg, Name: binDir + "/" + binName, Mode: 0o555, Size: int64(len(b.content))},
+	} {
+		h.ModTime, h.Format = epoch, tar.FormatUSTAR
+		if err := w.WriteHeader(&h); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := w.Write(b.content); err != nil {
+		return nil, err
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(t.Bytes())), nil }
+	return tarball.LayerFromOpener(open, tarball.WithMediaType(types.OCILayer))
+}

@@ -1,0 +1,5 @@
+package main
+
+import "syscall"
+
+func chroot(dir string) *syscall.SysProcAttr { return &syscall.SysProcAttr{Chroot: dir} }

@@ -1,0 +1,210 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/validate"
+)
+
+// The programs that images are made of here.
+const (
+	gateway = "./cmd/sluice"
+	static  = "./testdata/static"
+)
+
+// compile builds a program as `make image` does, into a directory of its own.
+func compile(t *testing.T, program, arch string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "sluice")
+	args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", path}
+	c := exec.Command("go", append(args, program)...)
+	if program == gateway {
+		c.Dir = "../../.."
+	}
+	c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch)
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	return path
+}
+
+// Two builds give the same image to the byte, and the same digest.
+func TestReproducible(t *testing.T) {
+	var files [2][]byte
+	var digests [2]string
+	for i := range files {
+		out := filepath.Join(t.TempDir(), "image.tar")
+		var err error
+		if digests[i], err = run(out, "v1", "abc", []string{"amd64=" + compile(t, gateway, "amd64"), "arm64=" + compile(t, static, "arm64")}); err != nil {
+			t.Fatal(err)
+		}
+		if files[i], err = os.ReadFile(out); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if digests[0] != digests[1] || !bytes.Equal(files[0], files[1]) {
+		t.Errorf("digests %s and %s, files of %d and %d bytes", digests[0], digests[1], len(files[0]), len(files[1]))
+	}
+	t.Logf("%s, %d bytes", digests[0], len(files[0]))
+}
+
+// extract unpacks a tar of files.
+func extract(t *testing.T, file, dir string) {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for r := tar.NewReader(f); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if !h.ModTime.Equal(epoch) {
+			t.Errorf("%s is of %s", h.Name, h.ModTime)
+		}
+		content, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(dir, filepath.FromSlash(h.Name))
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, content, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// images reads the images of a written file back, by architecture.
+func images(t *testing.T, file string) map[string]v1.Image {
+	t.Helper()
+	dir := t.TempDir()
+	extract(t, file, dir)
+	outer, err := layout.ImageIndexFromPath(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	top, err := outer.IndexManifest()
+	if err != nil || len(top.Manifests) != 1 || top.Manifests[0].Annotations[refName] != "sluice:v1" {
+		t.Fatalf("layout %+v, %v; want one image named sluice:v1", top, err)
+	}
+	index, err := outer.ImageIndex(top.Manifests[0].Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := validate.Index(index); err != nil {
+		t.Errorf("the index is not valid: %v", err)
+	}
+	m, err := index.IndexManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	byArch := map[string]v1.Image{}
+	for _, d := range m.Manifests {
+		image, err := index.Image(d.Digest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		byArch[d.Platform.Architecture] = image
+	}
+	return byArch
+}
+
+// The image has the binary and nothing else, and what it has runs by itself.
+func TestContents(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "image.tar")
+	binary := compile(t, gateway, runtime.GOARCH)
+	if _, err := run(out, "v1", "abc", []string{runtime.GOARCH + "=" + binary}); err != nil {
+		t.Fatal(err)
+	}
+	image := images(t, out)[runtime.GOARCH]
+	if image == nil {
+		t.Fatalf("no image for %s", runtime.GOARCH)
+	}
+	c, err := image.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !c.Created.Equal(time.Unix(0, 0)) || c.Config.Labels["org.opencontainers.image.revision"] != "abc" || c.Config.StopSignal != "SIGTERM" {
+		t.Errorf("configuration %+v", c)
+	}
+	root := t.TempDir()
+	var names []string
+	contents := mutate.Extract(image)
+	defer contents.Close()
+	for r := tar.NewReader(contents); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, h.Name)
+		if h.Typeflag == tar.TypeReg {
+			content, err := io.ReadAll(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join(root, h.Name)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, content, os.FileMode(h.Mode))); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if got := strings.Join(names, " "); strings.ReplaceAll(got, "bin/ ", "bin ") != "bin bin/sluice" {
+		t.Errorf("files %s, want the binary alone", got)
+	}
+	// In a root directory that has nothing but the image.
+	cmd := exec.Command(c.Config.Entrypoint[0], "version")
+	cmd.Dir, cmd.Env = "/", c.Config.Env
+	if cmd.SysProcAttr = chroot(root); os.Geteuid() != 0 {
+		t.Fatal("needs root: chroot")
+	}
+	if text, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, text)
+	}
+}
+
+// What would not run in an empty image is refused.
+func TestRefused(t *testing.T) {
+	good := compile(t, static, "arm64")
+	dynamic := filepath.Join(t.TempDir(), "dynamic")
+	if sh, err := os.ReadFile("/bin/sh"); err != nil {
+		t.Fatal(err)
+	} else if err := os.WriteFile(dynamic, sh, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ name, arg, want string }{
+		{"another machine", "amd64=" + good, "GOARCH=amd64"},
+		{"no such architecture", "sparc=" + good, "choose amd64 or arm64"},
+		{"a dynamic binary", runtime.GOARCH + "=" + dynamic, "CGO_ENABLED=0"},
+		{"no binary", "amd64=main.go", "no ELF binary"},
+		{"no file", "amd64=/nonexistent", "no such file"},
+		{"no architecture", good, "name it as"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			out := filepath.Join(t.TempDir(), "image.tar")
+			if _, err := run(out, "v1", "", []string{tt.arg}); err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("%v, want %s", err, tt.want)
+			}
+			if _, err := os.Stat(out); err == nil {
+				t.Error("a file was written")
+			}
+		})
+	}
+}

@@ -1,0 +1,65 @@
+// Command image puts the gateway's binary into a container image: one layer with one
+// file, nothing else, built without a daemon and without a base image. The same
+// binaries give the same digest, whenever and wherever it runs.
+//
+//	go run ./image -o sluice-image.tar -version v1 amd64=bin/sluice arm64=bin/arm64/sluice
+//
+// The file is an OCI image layout in a tar (OCI image specification, image-layout.md).
+package main
+
+import (
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"strings"
+)
+
+func main() {
+	out := flag.String("o", "sluice-image.tar", "file to write")
+	version := flag.String("version", "unknown", "label org.opencontainers.image.version, and tag")
+	revision := flag.String("revision", "", "label org.opencontainers.image.revision")
+	flag.Parse()
+	digest, err := run(*out, *version, *revision, flag.Args())
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s  %s\n", digest, *out)
+}
+
+// run writes the image of binaries, each given as arch=path, and returns its digest.
+func run(out, version, revision string, args []string) (string, error) {
+	if len(args) == 0 {
+		return "", fmt.Errorf("no binaries: name them as amd64=bin/sluice")
+	}
+	labels := map[string]string{
+		"org.opencontainers.image.title":    "sluice",
+		"org.opencontainers.image.licenses": "Apache-2.0",
+		"org.opencontainers.image.url":      "https://sluice.dev",
+		"org.opencontainers.image.version":  version,
+	}
+	if revision != "" {
+		labels["org.opencontainers.image.revision"] = revision
+	}
+	var binaries []binary
+	for _, arg := range args {
+		arch, path, ok := strings.Cut(arg, "=")
+		if !ok {
+			return "", fmt.Errorf("%q is no binary, name it as amd64=bin/sluice", arg)
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return "", err
+		}
+		binaries = append(binaries, binary{arch, content})
+	}
+	index, err := build(binaries, labels)
+	if err != nil {
+		return "", err
+	}
+	digest, err := index.Digest()
+	if err != nil {
+		return "", err
+	}
+	return digest.String(), write(out, index, "sluice:"+version)
+}
