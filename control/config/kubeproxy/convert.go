@@ -200,8 +200,8 @@ func (c *conversion) detectLocalMode(s *setting) {
 	case byClusterCIDR:
 		c.tell(s, Kept, "", "it is the only mode here: who is a pod is told by proxy.clusterCIDRs")
 	case "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix":
-		c.become(s, "proxy.masqueradeAll", "true", "it tells the pods of this node from everybody else, and what comes in by the "+
-			"gateway's interfaces is never from those: kube-proxy would translate the source of all of it, and so does this")
+		c.tell(s, Kept, "", "it tells the pods of this node from everybody else, and what comes in by the gateway's interfaces is never "+
+			"from those. Without proxy.clusterCIDRs everybody counts as outside here, too")
 	default:
 		c.refuse(s, "is %q, kube-proxy has ClusterCIDR, NodeCIDR, BridgeInterface and InterfaceNamePrefix", s.text)
 	}

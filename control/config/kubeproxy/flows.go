@@ -108,6 +108,9 @@ func (c *conversion) notes() {
 		note("Node ports are served on all addresses of the gateway's interfaces. kube-proxy in mode %s serves them on all "+
 			"addresses of the node: for those of other interfaces, write nodeAddresses: [0.0.0.0/0, \"::/0\"].", c.mode)
 	}
+	if m := c.text("detectLocalMode"); unset("clusterCIDR") && (m == "" || m == byClusterCIDR) {
+		note("Without clusterCIDR kube-proxy keeps the address of clients of a ClusterIP; here it is translated, so that replies come back.")
+	}
 	if c.mode == modeIPVS && unset("ipvs.scheduler") {
 		c.set("proxy.scheduler", "rr", "mode ipvs takes rr where ipvs.scheduler says nothing")
 	} else if c.mode != modeIPVS {

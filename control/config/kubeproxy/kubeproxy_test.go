@@ -93,8 +93,8 @@ func TestMeaning(t *testing.T) {
 	}{
 		{"cluster CIDR", "clusterCIDR: 10.1.2.3/16", clusterCIDRs, "[10.1.0.0/16]"},
 		{"cluster CIDR that is not read", "clusterCIDR: 10.1.0.0/16\ndetectLocalMode: NodeCIDR", clusterCIDRs, "[]"},
-		{"pods by bridge", "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0}", masqueradeAll, "true"},
-		{"pods by CIDR", "detectLocalMode: ClusterCIDR", masqueradeAll, "false"},
+		{"pods by bridge", "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0}\nclusterCIDR: 10.1.0.0/16", clusterCIDRs, "[]"},
+		{"pods by CIDR", "detectLocalMode: ClusterCIDR\nclusterCIDR: 10.1.0.0/16", clusterCIDRs, "[10.1.0.0/16]"},
 		{"iptables masqueradeAll in mode iptables", "iptables: {masqueradeAll: true}", masqueradeAll, "true"},
 		{"iptables masqueradeAll in mode ipvs", "mode: ipvs\niptables: {masqueradeAll: true}", masqueradeAll, "true"},
 		{"iptables masqueradeAll in mode nftables", "mode: nftables\niptables: {masqueradeAll: true}", masqueradeAll, "false"},
