@@ -104,7 +104,7 @@ func (x *Explanation) ruleText() string {
 		return "the traffic policy excludes all there are"
 	case n == 0:
 		return "none is usable"
-	case x.Source == SourceClient:
+	case x.Rule.KeepClient && (x.Backend == nil || x.Source == SourceClient):
 		return fmt.Sprintf("%d, and the client's address is kept", n)
 	case x.Rule.KeepClient:
 		return fmt.Sprintf("%d, and the client's address would be kept, but it is the backend's own", n)
