@@ -29,6 +29,8 @@ type Gateway interface {
 	// Drain keeps new flows from the backends that e selects (on) or lets them come
 	// again, and says how many backends it selects.
 	Drain(e Endpoint, on bool) (int, error)
+	// Explain says what would become of a packet. It changes nothing.
+	Explain(q *ExplainQuery) (ExplainView, error)
 	Stats() StatsView
 	Status() StatusView
 	// WaitApplied returns when everything that was read before the call is published,

@@ -38,6 +38,7 @@ func NewServer(g Gateway, log *slog.Logger) *Server {
 	mux.HandleFunc("GET /v1/backends", func(w http.ResponseWriter, _ *http.Request) { s.reply(w, g.Backends()) })
 	mux.HandleFunc("GET /v1/stats", func(w http.ResponseWriter, _ *http.Request) { s.reply(w, g.Stats()) })
 	mux.HandleFunc("GET /v1/status", s.status)
+	mux.HandleFunc("GET /v1/explain", s.explain)
 	mux.HandleFunc("GET /v1/flows", s.flows)
 	mux.HandleFunc("DELETE /v1/flows", s.deleteFlows)
 	mux.HandleFunc("PUT /v1/drains/{backend...}", func(w http.ResponseWriter, r *http.Request) { s.drain(w, r, true) })

@@ -24,7 +24,6 @@ func takersOf(s *services.Snapshot) takers {
 
 // of says whether a backend takes new flows, and why not; see BackendView.
 func (t *takers) of(p *services.Service, b *services.Backend) (newFlows, podsOnly bool, why string) {
-	const leaving = services.BackendServing | services.BackendTerminating
 	switch {
 	case t.outside[b.Ref], t.pods[b.Ref]:
 		if b.Flags&services.BackendReady == 0 {
@@ -33,23 +32,34 @@ func (t *takers) of(p *services.Service, b *services.Backend) (newFlows, podsOnl
 		return true, !t.outside[b.Ref], why
 	case p == nil:
 		why = "its service port is gone"
-	case b.Flags&services.BackendDrained != 0:
-		why = "drained"
-	case b.Weight == 0:
-		why = "weight 0"
-	case b.Flags&services.BackendReady == 0 && b.Flags&leaving != leaving:
-		why = "not ready"
-	case (p.LocalExternal || p.LocalInternal) && b.Flags&services.BackendLocal == 0:
-		why = "policy Local, and it is not on this node"
-	case b.Flags&services.BackendReady == 0:
-		why = "terminating, and others are ready"
 	default:
-		why = unhinted(p.Topology[family(b)], b.Flags)
+		if why = Excluded(p, b, p.LocalExternal || p.LocalInternal); why == "" {
+			why = "no frontend chooses among these"
+		}
 	}
 	return false, false, why
 }
 
-// unhinted is why a ready backend is left out: hints for others, or nobody asks.
+// Excluded says why an endpoint is not in a set of its service's that follows policy Local
+// (local) or Cluster; "" if nothing of its own keeps it out.
+func Excluded(p *services.Service, b *services.Backend, local bool) string {
+	const leaving = services.BackendServing | services.BackendTerminating
+	switch {
+	case b.Flags&services.BackendDrained != 0:
+		return "drained"
+	case b.Weight == 0:
+		return "weight 0"
+	case b.Flags&services.BackendReady == 0 && b.Flags&leaving != leaving:
+		return "not ready"
+	case local && b.Flags&services.BackendLocal == 0:
+		return "policy Local, and it is not on this node"
+	case b.Flags&services.BackendReady == 0:
+		return "terminating, and others are ready"
+	}
+	return unhinted(p.Topology[family(b)], b.Flags)
+}
+
+// unhinted is why hints leave a ready backend out, if they do.
 func unhinted(t services.Topology, f services.BackendFlags) string {
 	switch {
 	case t == services.TopologyNode && f&services.BackendHintNode == 0:
@@ -57,7 +67,7 @@ func unhinted(t services.Topology, f services.BackendFlags) string {
 	case t == services.TopologyZone && f&services.BackendHintZone == 0:
 		return "its hints are for other zones"
 	}
-	return "no frontend chooses among these"
+	return ""
 }
 
 func family(b *services.Backend) int {

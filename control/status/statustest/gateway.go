@@ -123,6 +123,17 @@ func (g *Gateway) Drain(e status.Endpoint, on bool) (int, error) {
 	return n, g.Err
 }
 
+// Explain implements status.Gateway: everything is forwarded to the first backend.
+func (g *Gateway) Explain(q *status.ExplainQuery) (status.ExplainView, error) {
+	backend := g.BackendList[0].Address
+	return status.ExplainView{
+		From: q.From, To: q.To, Protocol: q.Protocol, Opens: !q.Established, AnyPort: q.AnyPort,
+		Verdict: status.VerdictForward, Service: "shop/web:http", Backend: backend, Generation: 7,
+		Steps:     []status.ExplainStep{{Name: "endpoints", Text: "2"}, {Name: "verdict", Text: "forward"}},
+		Endpoints: []status.ExplainEndpoint{{Address: backend, In: true, Why: "ready", Weight: 1}},
+	}, g.Err
+}
+
 // Stats implements status.Gateway.
 func (g *Gateway) Stats() status.StatsView { return g.StatsView }
 

@@ -49,7 +49,7 @@ func daemon(t *testing.T, g status.Gateway) string {
 func sluice(t *testing.T, args ...string) (code int, out, errs string) {
 	t.Helper()
 	var o, e bytes.Buffer
-	app := App{Out: &o, Err: &e, Run: func(context.Context, string) error { return errors.New("no daemon in this test") }}
+	app := App{Out: &o, Err: &e, Explain: explainOffline, Run: func(context.Context, string) error { return errors.New("no daemon in this test") }}
 	code = app.Main(t.Context(), args)
 	return code, o.String(), e.String()
 }
@@ -84,6 +84,7 @@ func TestOutputs(t *testing.T) {
 		{"flows-filtered", []string{"flows", "--vip", "192.0.2.10:80", "--state", "established"}},
 		{"flows-none", []string{"flows", "--protocol", "icmp"}},
 		{"flows-delete", []string{"flows", "delete", "--backend", "10.1.0.11"}},
+		{"explain", []string{"explain", "--from", "198.51.100.7", "--to", "192.0.2.10:80"}},
 		{"drain", []string{"drain", "10.1.0.11:8080"}},
 		{"undrain", []string{"undrain", "10.1.0.11:8080"}},
 		{"stats", []string{"stats"}},

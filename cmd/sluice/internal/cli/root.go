@@ -28,7 +28,9 @@ const (
 type App struct {
 	// Run is the daemon: it forwards by a configuration file until ctx ends, then
 	// drains and leaves the node clean.
-	Run      func(ctx context.Context, configFile string) error
+	Run func(ctx context.Context, configFile string) error
+	// Explain answers what becomes of a packet without asking a daemon.
+	Explain  ExplainOffline
 	Out, Err io.Writer
 }
 
@@ -83,7 +85,7 @@ func (s *session) root() *cobra.Command {
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)))
 	root.AddCommand(
 		s.runCommand(), s.configCommand(),
-		s.servicesCommand(), s.backendsCommand(), s.flowsCommand(),
+		s.servicesCommand(), s.backendsCommand(), s.flowsCommand(), s.explainCommand(),
 		s.drainCommand(), s.undrainCommand(),
 		s.statsCommand(), s.statusCommand(), s.doctorCommand(), s.versionCommand(),
 	)

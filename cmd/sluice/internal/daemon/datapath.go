@@ -46,6 +46,7 @@ type datapath struct {
 	services  services.Handle
 	hops      *nexthop.Table
 	fragments *fragment.Table
+	explainer *explainer
 	workers   []*worker
 	ports     []*port // in the order of the configuration, the host link's last
 	started   bool
@@ -78,6 +79,9 @@ func newDatapath(c *config.Configuration, log *slog.Logger, shared tables, devic
 		return nil, err
 	}
 	d := &datapath{config: c, log: log, tables: shared, hops: nexthop.NewTable(), fragments: fragments}
+	if d.explainer, err = newExplainer(shared, d.hops, host); err != nil {
+		return nil, err
+	}
 	links := make([]int, workers) // sockets of each worker
 	for i, dev := range devices {
 		p := &port{name: dev.name, config: c.Interfaces[i], device: dev}
@@ -264,5 +268,6 @@ func (d *datapath) close() error {
 		}
 		errs = append(errs, w.umem.Close())
 	}
+	d.explainer.close()
 	return errors.Join(errs...)
 }

@@ -13,6 +13,7 @@ import (
 
 	"sluice.dev/sluice/control"
 	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/control/neigh"
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/nat/header"
@@ -143,19 +144,23 @@ func (d *Daemon) configView() status.ConfigView {
 // compilerConfig is what the compiler knows besides objects.
 func (d *Daemon) compilerConfig(c *config.Configuration) control.CompilerConfig {
 	node, _ := c.Node() // checked at start
+	return compilerConfig(c, node, d.mirror.Addresses(), d.mirror.Sources(), d.objects.tracker.Node(node))
+}
+
+// compilerConfig is the same of a node: its name, its addresses, those that the kernel
+// would send from, and its Node object.
+func compilerConfig(c *config.Configuration, node string, all []neigh.Address, routed []netip.Addr, info control.NodeInfo) control.CompilerConfig {
 	cc := control.CompilerConfig{
 		NodeName: node, SelectKey: c.Maglev.SelectKey(), UnservedPort: unserved(c.UnservedVIPPort),
 		SNATPorts: services.PortRange{First: c.SNAT.Ports.First, Count: uint16(c.SNAT.Ports.Count())},
 	}
 	proxied(&c.Proxy, &cc)
-	all := d.mirror.Addresses()
 	for _, a := range all {
 		if a.Global {
 			cc.LocalAddresses = append(cc.LocalAddresses, header.AddrFrom(a.Prefix.Addr()))
 		}
 	}
-	cc.NodeAddresses = nodePortAddresses(c, all, d.objects.tracker.Node(node))
-	routed := d.mirror.Sources()
+	cc.NodeAddresses = nodePortAddresses(c, all, info)
 	cc.SNAT4, cc.SNATByRoute4 = sourcesOf(c.SNAT.Addresses, routed, false)
 	cc.SNAT6, cc.SNATByRoute6 = sourcesOf(c.SNAT.Addresses, routed, true)
 	return cc

@@ -1,0 +1,97 @@
+package cli
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	gateway "sluice.dev/sluice/cmd/sluice/internal/daemon"
+	"sluice.dev/sluice/control/status"
+)
+
+// explainOffline is what the program gives to its commands.
+var explainOffline = gateway.ExplainOffline
+
+// TestExplainOffline: what is said of packets to the Services of testdata/explain. All
+// verdicts are among them, and every way in which an endpoint is in or out.
+func TestExplainOffline(t *testing.T) {
+	seen := map[string]bool{}
+	for _, c := range []struct {
+		name, config, from, to, more string
+	}{
+		{"forward", "config", "198.51.100.7:40000", "203.0.113.10:80", ""},
+		{"forward-v6", "config", "2001:db8::7", "[2001:db8:f::10]:80", ""},
+		{"forward-from", "reject", "198.51.100.7:40000", "203.0.113.20:80/TCP", ""},
+		{"node-port", "config", "198.51.100.7:40000", "192.0.2.10:30080", ""},
+		{"other-node", "config", "198.51.100.7:40000", "203.0.113.10:80", "--node gw-3"},
+		{"cluster-ip-of-pod", "config", "10.1.0.9:40000", "10.96.0.10:80", ""},
+		{"affinity-and-load", "config", "198.51.100.7", "203.0.113.11:443", ""},
+		{"source-range", "config", "192.0.2.99", "203.0.113.11:443", ""},
+		{"local", "config", "198.51.100.7:1000", "203.0.113.14:5060/sctp", ""},
+		{"local-elsewhere", "config", "198.51.100.7", "203.0.113.12:53/udp", ""},
+		{"local-of-pod", "config", "10.1.0.99", "203.0.113.12:53/UDP", ""},
+		{"itself", "config", "10.1.0.41", "203.0.113.14:5060/SCTP", ""},
+		{"no-endpoints", "config", "198.51.100.7", "203.0.113.13:80", ""},
+		{"no-flow", "config", "198.51.100.7:40000", "203.0.113.10:80", "--established"},
+		{"spoofed", "config", "203.0.113.10", "203.0.113.14:5060/SCTP", ""},
+		{"martian", "config", "127.0.0.1", "203.0.113.10:80", ""},
+		{"unserved-pass", "config", "198.51.100.7", "203.0.113.10:81", ""},
+		{"unserved-reject", "reject", "198.51.100.7", "203.0.113.10:81", ""},
+		{"stranger", "config", "198.51.100.7", "203.0.113.99:80", ""},
+		{"the-nodes", "config", "198.51.100.7", "192.0.2.10:22", ""},
+		{"late-reply", "config", "10.1.0.11:8080", "192.0.2.10:20000", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			args := append([]string{"explain", "--from", c.from, "--to", c.to, "--manifests", "testdata/explain/manifests",
+				"--config", "testdata/explain/" + c.config + ".yaml"}, strings.Fields(c.more)...)
+			code, out, errs := sluice(t, args...)
+			if code != exitOK || errs != "" {
+				t.Fatalf("exit %d: %s", code, errs)
+			}
+			golden(t, "explain/"+c.name+".table", out)
+			code, out, errs = sluice(t, append(args, "-o", "json")...)
+			var v status.ExplainView
+			if err := json.Unmarshal([]byte(out), &v); err != nil || code != exitOK {
+				t.Fatalf("exit %d: %v\n%s%s", code, err, out, errs)
+			}
+			seen[v.Verdict+" "+v.Reason] = true
+		})
+	}
+	for _, want := range []string{"forward ", "pass ", "reject no_endpoints", "reject frontend_rejected", "drop source_range",
+		"drop no_local_endpoints", "drop no_flow", "drop spoofed_source", "drop martian_source"} {
+		if !seen[want] {
+			t.Errorf("no packet has the verdict %q", want)
+		}
+	}
+}
+
+// TestExplainUsage: what it is asked wrongly, and what it cannot answer.
+func TestExplainUsage(t *testing.T) {
+	bad := filepath.Join(t.TempDir(), "bad.yaml")
+	if err := os.WriteFile(bad, []byte("kind: Nonsense\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ask := "--from 198.51.100.7 --to 203.0.113.10:80 "
+	for _, c := range []struct {
+		args string
+		code int
+		want string
+	}{
+		{"--to 203.0.113.10:80", exitUsage, "needs --from and --to"},
+		{"--from 198.51.100.7", exitUsage, "needs --from and --to"},
+		{ask + "--syn --established", exitUsage, "not both"},
+		{ask + "--established", exitUsage, "known by its port"},
+		{"--from x --to 203.0.113.10:80", exitUsage, "is no address"},
+		{ask + "--node gw-1", exitUsage, "without a gateway"},
+		{ask + "--socket /nowhere/s", exitFailure, "not running"},
+		{ask + "--manifests /nowhere", exitFailure, "/nowhere"},
+		{ask + "--manifests testdata/explain/manifests --config " + bad, exitFailure, "kind"},
+	} {
+		code, out, errs := sluice(t, append([]string{"explain"}, strings.Fields(c.args)...)...)
+		if code != c.code || !strings.Contains(errs, c.want) {
+			t.Errorf("%s: exit %d, want %d; %s%s, want %q", c.args, code, c.code, out, errs, c.want)
+		}
+	}
+}

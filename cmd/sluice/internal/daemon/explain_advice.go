@@ -1,0 +1,81 @@
+package daemon
+
+import (
+	"fmt"
+	"strings"
+
+	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/xdpprog"
+)
+
+// advice says what to do if the verdict is not what somebody meant; "" where it most
+// likely is. fault is the parser's.
+func (a *answer) advice(v *status.ExplainView, fault stats.DropReason) string {
+	switch {
+	case v.Verdict == status.VerdictForward:
+		return ""
+	case v.Verdict == status.VerdictPass:
+		return a.passAdvice()
+	case fault != stats.None:
+		return "no sender that means well does this: look at who sends it"
+	}
+	object, _, _ := strings.Cut(v.Service, ":")
+	namespace, name, _ := strings.Cut(object, "/")
+	slices := fmt.Sprintf("kubectl -n %s get endpointslices -l kubernetes.io/service-name=%s -o yaml", namespace, name)
+	switch a.x.Verdict.Reason {
+	case stats.NoFlow:
+		return "it is in the middle of a connection that this gateway does not know: `sluice flows --client " + v.From.Addr().String() +
+			"` lists those it knows; ask without --established what a new one gets"
+	case stats.LateAnswer:
+		return "its flow has another backend by now, or its endpoint is gone: nothing, unless it happens often; then see why the backend answers late"
+	case stats.SourceRangeDenied:
+		return "if the client may use it, put its address into spec.loadBalancerSourceRanges of Service " + object
+	case stats.NoEndpoints:
+		return "make an endpoint ready; what there is: " + slices
+	case stats.NoLocalEndpoints:
+		return a.localAdvice(object)
+	case stats.SpoofedSource:
+		return fmt.Sprintf("%v is an address of this gateway, which cannot come in from outside: if another host has it, too, change one of them", v.From.Addr())
+	case stats.NoRoute:
+		return a.routeAdvice(v)
+	case stats.FrontendRejected:
+		return "unservedVIPPort of the configuration says what happens to a VIP's other ports"
+	}
+	return "docs/counters.md says what " + v.Reason + " means"
+}
+
+// passAdvice is about packets that are left to the kernel.
+func (a *answer) passAdvice() string {
+	switch {
+	case a.x.Frontend != nil || a.x.Known:
+		return "`sluice status` says what is not applied yet, and why"
+	case a.match != xdpprog.MatchNone:
+		return "nothing: it is the kernel's, which has it after a detour through a worker"
+	case a.snapshot.Owned(a.tuple.Dst)&(services.AddrNode|services.AddrLocal) != 0:
+		return "nothing, if it is for a server on this node; else `sluice services` lists what is served"
+	}
+	return "`sluice services` lists what is served, `sluice status` what is not and why; if kube-proxy runs here, the packet may be its own"
+}
+
+// localAdvice is about a Service whose policy is Local and that has nobody here.
+func (a *answer) localAdvice(object string) string {
+	field := "externalTrafficPolicy"
+	if a.x.Frontend.Kind == services.ClusterIP {
+		field = "internalTrafficPolicy"
+	}
+	svc := a.x.Frontend.Service
+	if !svc.LocalExternal && field == "externalTrafficPolicy" || !svc.LocalInternal && field == "internalTrafficPolicy" {
+		return "endpoints exist, and terminate, have weight 0 or hints for others: see the list"
+	}
+	return fmt.Sprintf("send it to a node that has an endpoint, or set %s of Service %s to Cluster", field, object)
+}
+
+// routeAdvice tells the two ways apart in which there is none.
+func (a *answer) routeAdvice(v *status.ExplainView) string {
+	if a.x.Tell {
+		return fmt.Sprintf("the kernel has no route to the backend: ip route get %v", v.Backend.Addr())
+	}
+	return "there is no address of this family to send from: give an interface one, or set snat.addresses of the configuration"
+}

@@ -1,0 +1,153 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gaissmai/bart"
+
+	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/control/files"
+	"sluice.dev/sluice/control/neigh"
+	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/xdpprog"
+)
+
+// readTimeout bounds how long reading manifests may take: some seconds for 10,000 Services.
+const readTimeout = time.Minute
+
+// offline is what a question is answered from where there is no gateway.
+type offline struct {
+	sources [2]bool // by family: the configuration says which address packets leave from
+}
+
+// ExplainOffline answers from manifests and a configuration, as a gateway would that
+// has just started with them and has no flows: the same compiler, the same decisions.
+// configFile may be empty, which is the default configuration; manifests, then the
+// configuration's directory; node, then the configuration's. Of the node's addresses
+// it knows those in the Node object, if that is among the manifests.
+func ExplainOffline(ctx context.Context, configFile, manifests, node string, q *status.ExplainQuery) (v status.ExplainView, err error) {
+	c := config.Default()
+	if configFile != "" {
+		if c, err = config.Load(configFile); err != nil {
+			return v, err
+		}
+	}
+	if manifests == "" {
+		manifests = c.Manifests.Directory
+	}
+	if manifests == "" {
+		return v, errors.New("the configuration names no manifests.directory, and only a gateway knows what the API server says: name a directory with --manifests, or ask without --config")
+	}
+	if node != "" {
+		c.NodeName = node
+	}
+	if node, err = c.Node(); err != nil {
+		return v, err
+	}
+	tracker := control.NewTracker()
+	if err := readOnce(ctx, manifests, tracker); err != nil {
+		return v, err
+	}
+	var off offline
+	cc := off.compilerConfig(c, node, tracker.Node(node))
+	compiler := control.NewCompiler(cc)
+	snapshot, found, _ := compiler.Compile(tracker.Changes())
+	x, err := newExplainer(tables{}, everywhere(), nil)
+	if err != nil {
+		return v, err
+	}
+	defer x.close()
+	t := q.Tuple()
+	r := rules(&compiler.Steer().Open)
+	a := answer{
+		query: q, snapshot: snapshot, tuple: t, offline: &off,
+		match: r.Steers(&t, xdpprog.Settings{
+			SNATFirst: cc.SNATPorts.First, SNATCount: cc.SNATPorts.Count, Unserved: c.UnservedVIPPort != config.UnservedPass,
+		}),
+	}
+	if a.x, err = x.ask(snapshot, t, !q.Established, 0); err != nil {
+		return v, err
+	}
+	return a.view(problems(&control.Status{Problems: tracker.Locate(found)})), nil
+}
+
+// readOnce reads a directory of manifests as the daemon does.
+func readOnce(ctx context.Context, dir string, tracker *control.Tracker) error {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	w := files.New(files.Config{Log: slog.New(slog.DiscardHandler), Dir: dir, Tracker: tracker})
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	err := w.Sync(ctx)
+	cancel()
+	<-done
+	if err != nil {
+		return fmt.Errorf("read manifests: %w", err)
+	}
+	return nil
+}
+
+// unknownSources stand for the addresses that routes would choose where no Node object
+// has any, by family: the dummy address of RFC 7600 section 4.8, and one of the discard
+// prefix of RFC 6666.
+var unknownSources = [...]netip.Addr{netip.MustParseAddr("192.0.0.8"), netip.MustParseAddr("100::8")}
+
+// compilerConfig is the daemon's, with what a Node object knows of a node's addresses.
+func (off *offline) compilerConfig(c *config.Configuration, node string, info control.NodeInfo) control.CompilerConfig {
+	var addresses []neigh.Address
+	for _, a := range info.Addresses {
+		addresses = append(addresses, neigh.Address{Prefix: netip.PrefixFrom(a, a.BitLen()), Global: true, Usable: true})
+	}
+	for f := range off.sources {
+		off.sources[f] = len(family(c.SNAT.Addresses, f == 1)) > 0
+	}
+	var routed []netip.Addr
+	for f, unknown := range unknownSources {
+		at := slices.IndexFunc(info.Addresses, func(a netip.Addr) bool { return a.Is6() == (f == 1) })
+		if at >= 0 {
+			unknown = info.Addresses[at]
+		}
+		routed = append(routed, unknown)
+	}
+	return compilerConfig(c, node, addresses, routed, info)
+}
+
+// everywhere is a table in which everything is on a link, and no neighbour known.
+func everywhere() *nexthop.Table {
+	var routes bart.Table[nexthop.Route]
+	for _, p := range [...]string{"0.0.0.0/0", "::/0"} {
+		routes.Insert(netip.MustParsePrefix(p), nexthop.Route{Kind: nexthop.OnLink})
+	}
+	t := nexthop.NewTable()
+	t.Publish(&nexthop.View{Generation: 1, Routes: &routes})
+	return t
+}
+
+// soften takes back what only a gateway can say.
+func (off *offline) soften(x *fastpath.Explanation, s *status.ExplainStep) {
+	switch {
+	case s.Name == "flow":
+		s.Text, s.Unknown = "as if none had it", true
+	case s.Name == "affinity" && x.Frontend.Service.AffinitySeconds != 0:
+		s.Text, s.Unknown = fmt.Sprintf("%d s, as if the client was not pinned", x.Frontend.Service.AffinitySeconds), true
+	case s.Name == "leaves as" && x.Source != fastpath.SourceClient && !off.sources[family4or6(x.Tuple.V6)]:
+		s.Text, s.Unknown = fmt.Sprintf("the address that its route leaves from, a port to be drawn -> %v", addrPort(x.Out.Dst, x.Out.DstPort)), true
+	case s.Name == "next hop":
+		s.Text, s.Unknown = "as if there was a way", true
+	case s.Name == "scheduler" && x.Scheduler.ByLoad() && !x.PinInSet:
+		s.Text, _, _ = strings.Cut(s.Text, ";")
+		s.Text += ", as if nobody had connections"
+	}
+}
+
+func addrPort(a header.Addr, port uint16) netip.AddrPort { return netip.AddrPortFrom(a.Netip(), port) }

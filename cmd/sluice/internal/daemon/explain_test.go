@@ -1,0 +1,65 @@
+package daemon
+
+import (
+	"net/netip"
+	"testing"
+
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/header/headertest"
+)
+
+// TestMalformedIsTheParsers: ends that no packet can have are refused as the parser refuses
+// the packet.
+func TestMalformedIsTheParsers(t *testing.T) {
+	ends := [2][]string{
+		{"198.51.100.7", "203.0.113.10", "127.0.0.1", "0.1.2.3", "224.0.0.1", "255.255.255.255", "169.254.1.1", "240.0.0.1"},
+		{"2001:db8::7", "2001:db8:f::10", "::1", "::", "fe80::1", "ff02::1", "::192.0.2.1"},
+	}
+	refused := map[stats.DropReason]int{}
+	for _, list := range ends {
+		for _, src := range list {
+			for _, dst := range list {
+				for _, ports := range [][2]uint16{{1, 2}, {0, 2}, {1, 0}} {
+					s, d := netip.MustParseAddr(src), netip.MustParseAddr(dst)
+					from, to := netip.AddrPortFrom(s, ports[0]), netip.AddrPortFrom(d, ports[1])
+					var p header.Packet
+					want := header.Parse(headertest.UDP(from.String(), to.String(), "x").Bytes(), &p)
+					got, why := malformed(&header.Tuple{
+						Src: header.AddrFrom(s), Dst: header.AddrFrom(d), SrcPort: ports[0], DstPort: ports[1], Proto: header.ProtoUDP, V6: s.Is6(),
+					})
+					if got != want || (got == stats.None) != (why == "") {
+						t.Errorf("%v -> %v: %v (%q), the parser says %v", from, to, got, why, want)
+					}
+					refused[got]++
+				}
+			}
+		}
+	}
+	for _, r := range []stats.DropReason{stats.None, stats.MartianSource, stats.MartianDestination, stats.LandAttack, stats.PortZero} {
+		if refused[r] == 0 {
+			t.Errorf("no packet is refused by %v", r)
+		}
+	}
+}
+
+// TestNames: a problem that names an address is found by it, and by no other.
+func TestNames(t *testing.T) {
+	for _, c := range []struct {
+		message, addr string
+		want          bool
+	}{
+		{"LoadBalancer 203.0.113.1:80/TCP belongs to Service a/b", "203.0.113.1", true},
+		{"LoadBalancer 203.0.113.10:80/TCP belongs to Service a/b", "203.0.113.1", false},
+		{`"10.203.0.113.1" is not an IP address`, "203.0.113.1", false},
+		{`"203.0.113.1" is a loopback address.`, "203.0.113.1", true},
+		{"it is 203.0.113.1.", "203.0.113.1", true},
+		{"ExternalIP [2001:db8::1]:80/TCP belongs to Service a/b", "2001:db8::1", true},
+		{"ExternalIP [2001:db8::12]:80/TCP belongs to Service a/b", "2001:db8::1", false},
+		{"", "203.0.113.1", false},
+	} {
+		if got := names(c.message, netip.MustParseAddr(c.addr)); got != c.want {
+			t.Errorf("%q names %s: %v", c.message, c.addr, got)
+		}
+	}
+}

@@ -1,0 +1,177 @@
+package status
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+// ExplainQuery is a packet that somebody asks about. ParseExplain makes one.
+type ExplainQuery struct {
+	From, To netip.AddrPort
+	Protocol string // TCP, UDP, SCTP
+	// Established: it opens no connection or association, it belongs to one. UDP has none.
+	Established bool
+	// AnyPort: nobody said which port it comes from, and From has assumedPort.
+	AnyPort bool
+}
+
+// assumedPort is of the ephemeral range (RFC 6335 section 6 has 49152 to 65535).
+const assumedPort = 50000
+
+// ParseExplain reads from, an address or address:port, and to, address:port or
+// address:port/protocol; TCP where it does not say.
+func ParseExplain(from, to string, established bool) (q ExplainQuery, err error) {
+	q.Established = established
+	end, protocol, named := strings.Cut(to, "/")
+	if q.Protocol = strings.ToUpper(protocol); !named {
+		q.Protocol = "TCP"
+	}
+	if q.number() == 0 {
+		return q, fmt.Errorf("%q: protocol %q is none of TCP, UDP and SCTP", to, protocol)
+	}
+	if q.To, err = netip.ParseAddrPort(end); err != nil {
+		return q, fmt.Errorf("%q is no address and port, write one such as 203.0.113.10:80/TCP or [2001:db8::10]:53/UDP", to)
+	}
+	if q.From, err = netip.ParseAddrPort(from); err != nil {
+		a, err := netip.ParseAddr(strings.Trim(from, "[]"))
+		if err != nil {
+			return q, fmt.Errorf("%q is no address or address:port, write one such as 198.51.100.7, 198.51.100.7:40000 or [2001:db8::7]:40000", from)
+		}
+		q.From, q.AnyPort = netip.AddrPortFrom(a, assumedPort), true
+	}
+	for _, p := range []*netip.AddrPort{&q.From, &q.To} {
+		if p.Addr().Zone() != "" {
+			return q, fmt.Errorf("%v has a zone: packets that are forwarded have no link-local address", p.Addr())
+		}
+		*p = netip.AddrPortFrom(p.Addr().Unmap(), p.Port())
+	}
+	if q.From.Addr().Is4() != q.To.Addr().Is4() {
+		return q, fmt.Errorf("%v and %v are of two families: a packet has addresses of one", q.From.Addr(), q.To.Addr())
+	}
+	if established && q.Protocol == "UDP" {
+		return q, errors.New("UDP has no connections, every datagram may begin a flow: ask without established")
+	}
+	if established && q.AnyPort {
+		return q, fmt.Errorf("a connection of %v is known by its port: name that, too", q.From.Addr())
+	}
+	return q, nil
+}
+
+// number is the IP protocol; 0 if it is none that flows have.
+func (q *ExplainQuery) number() uint8 {
+	for _, p := range [...]uint8{header.ProtoTCP, header.ProtoUDP, header.ProtoSCTP} {
+		if ProtocolName(p) == q.Protocol {
+			return p
+		}
+	}
+	return 0
+}
+
+// Tuple is the packet as a worker reads it.
+func (q *ExplainQuery) Tuple() header.Tuple {
+	return header.Tuple{
+		Src: header.AddrFrom(q.From.Addr()), Dst: header.AddrFrom(q.To.Addr()),
+		SrcPort: q.From.Port(), DstPort: q.To.Port(), Proto: q.number(), V6: q.From.Addr().Is6(),
+	}
+}
+
+// The verdicts of an ExplainView.
+const (
+	VerdictForward = "forward" // to Backend, or back to the client of a flow
+	VerdictReject  = "reject"  // dropped, and the sender gets an ICMP error
+	VerdictDrop    = "drop"    // in silence
+	VerdictPass    = "pass"    // to the kernel, which does with it what it does without Sluice
+)
+
+// ExplainView is what would become of a packet, and why.
+type ExplainView struct {
+	From     netip.AddrPort `json:"from"`
+	To       netip.AddrPort `json:"to"`
+	Protocol string         `json:"protocol"`
+	// Opens: the packet opens a connection or association.
+	Opens bool `json:"opens"`
+	// AnyPort: the question had no source port, and this one is assumed.
+	AnyPort bool `json:"anyPort,omitempty"`
+	// Offline: no gateway was asked; what only one knows is Unknown in its step.
+	Offline bool `json:"offline,omitempty"`
+
+	Verdict string `json:"verdict"`          // forward, reject, drop, pass
+	Reason  string `json:"reason,omitempty"` // of a drop or reject, as in `sluice stats`
+	Advice  string `json:"advice,omitempty"` // what to do if that is not what was meant
+
+	Service string `json:"service,omitempty"` // namespace/name, with :port-name if it has one
+	// Backend is who gets it. BackendUnknown: another one may, for what only a gateway or chance knows.
+	Backend        netip.AddrPort `json:"backend,omitzero"`
+	BackendUnknown bool           `json:"backendUnknown,omitempty"`
+	Generation     uint64         `json:"generation"` // of the table of services
+
+	Steps     []ExplainStep     `json:"steps"` // in the order of the decision
+	Endpoints []ExplainEndpoint `json:"endpoints,omitempty"`
+	// Problems are those of the Service, or about the address.
+	Problems []ProblemView `json:"problems,omitempty"`
+}
+
+// ExplainStep is one question on the way to the verdict, and its answer.
+type ExplainStep struct {
+	Name string `json:"name"`
+	Text string `json:"text"`
+	// Unknown: the answer is an assumption.
+	Unknown bool `json:"unknown,omitempty"`
+}
+
+// ExplainEndpoint is one endpoint of the service, and whether it may take the flow.
+type ExplainEndpoint struct {
+	Address netip.AddrPort `json:"address"`
+	In      bool           `json:"in"`
+	Why     string         `json:"why"`
+	Weight  uint16         `json:"weight"`
+}
+
+// query writes the question as parameters of a request.
+func (q *ExplainQuery) query() url.Values {
+	v := url.Values{"from": {q.From.String()}, "to": {q.To.String() + "/" + q.Protocol}}
+	if q.AnyPort {
+		v.Set("from", q.From.Addr().String())
+	}
+	if q.Established {
+		v.Set("established", "true")
+	}
+	return v
+}
+
+// explain answers what would become of a packet.
+func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
+	v := r.URL.Query()
+	var established bool
+	var err error
+	if text := v.Get("established"); text != "" {
+		if established, err = strconv.ParseBool(text); err != nil {
+			s.fail(w, http.StatusBadRequest, fmt.Errorf("parameter established: %w", err))
+			return
+		}
+	}
+	q, err := ParseExplain(v.Get("from"), v.Get("to"), established)
+	if err != nil {
+		s.fail(w, http.StatusBadRequest, err)
+		return
+	}
+	view, err := s.gateway.Explain(&q)
+	if err != nil {
+		s.fail(w, http.StatusInternalServerError, err)
+		return
+	}
+	s.reply(w, view)
+}
+
+// Explain asks what would become of a packet.
+func (c *Client) Explain(ctx context.Context, q *ExplainQuery) (ExplainView, error) {
+	return ask[ExplainView](ctx, c, http.MethodGet, "/v1/explain", q.query())
+}
