@@ -158,6 +158,9 @@ func testProbes(t *testing.T, container *corev1.Container, c *config.Configurati
 	if want := c.Metrics.Address; fmt.Sprintf(":%d", port) != want {
 		t.Errorf("port %d, want %s as metrics.address has it", port, want)
 	}
+	if p := container.StartupProbe; p.PeriodSeconds*p.FailureThreshold < 3600 {
+		t.Errorf("a daemon that waits for the API server is killed after %d s", p.PeriodSeconds*p.FailureThreshold)
+	}
 	for path, p := range map[string]*corev1.Probe{"/healthz": container.LivenessProbe, "/readyz": container.ReadinessProbe} {
 		if p.HTTPGet.Path != path || p.HTTPGet.Port.StrVal != "metrics" {
 			t.Errorf("probe %+v, want %s", p, path)

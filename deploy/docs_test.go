@@ -1,0 +1,79 @@
+package deploy
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"sluice.dev/sluice/control/config"
+)
+
+// operatorDocs are what operators follow to the letter.
+var operatorDocs = []string{"../docs/operations.md", "../docs/kube-proxy.md"}
+
+func readDocs(t *testing.T) string {
+	t.Helper()
+	var all strings.Builder
+	for _, file := range operatorDocs {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Write(text)
+	}
+	return all.String()
+}
+
+// Every metric that they tell to watch is one that there is.
+func TestDocumentedMetricsExist(t *testing.T) {
+	t.Parallel()
+	golden, err := os.ReadFile("../control/metrics/testdata/metrics.golden")
+	if err != nil {
+		t.Fatal(err)
+	}
+	metrics, err := os.ReadFile("../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := regexp.MustCompile(`\b(sluice|kubeproxy)_[a-z0-9_]+[a-z]\b`).FindAllString(readDocs(t), -1)
+	if len(names) < 10 {
+		t.Fatalf("only %d metrics were found: %v", len(names), names)
+	}
+	for _, name := range names {
+		base := strings.TrimSuffix(name, "_bucket")
+		if name != "sluice_worker" && !strings.Contains(string(golden), "\n"+base) && !strings.Contains(string(metrics), "`"+base+"`") {
+			t.Errorf("%s is no metric", name)
+		}
+	}
+}
+
+// Every field of the configuration that they name is one that there is.
+func TestDocumentedFieldsExist(t *testing.T) {
+	t.Parallel()
+	var defaults map[string]any
+	if err := yaml.Unmarshal(config.DefaultsYAML(), &defaults); err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, m := range regexp.MustCompile("`([a-zA-Z]+)\\.([a-zA-Z0-9.]+)`").FindAllStringSubmatch(readDocs(t), -1) {
+		section, ok := defaults[m[1]].(map[string]any)
+		if !ok {
+			continue // of Kubernetes, of the chart
+		}
+		for _, name := range strings.Split(m[2], ".") {
+			next, ok := section[name]
+			if !ok {
+				t.Errorf("%s.%s is no field of the configuration", m[1], m[2])
+				break
+			}
+			found++
+			section, _ = next.(map[string]any)
+		}
+	}
+	if found < 10 {
+		t.Errorf("only %d fields were found", found)
+	}
+}
