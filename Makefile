@@ -46,7 +46,7 @@ cluster-binaries: ## build etcd, kube-apiserver and kube-proxy into the user's c
 # and download some hundred modules.
 .PHONY: cluster
 cluster: build cluster-binaries ## the tests against a real API server and kube-proxy
-	SLUICE_CLUSTER=1 $(TEST) -count=1 ./bench/cluster/...
+	SLUICE_CLUSTER=1 $(TEST) -count=1 ./bench/cluster/... ./deploy
 
 # What is deployed is made by a module of its own, deploy/tools, so that Helm's library
 # and image formats are not among the gateway's dependencies.

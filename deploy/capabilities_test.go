@@ -32,6 +32,12 @@ type confined struct {
 
 func newConfined(t *testing.T, daemon string, capabilities []string) *confined {
 	t.Helper()
+	return newConfinedWith(t, daemon, capabilities, func(*topo.Net) string { return "" })
+}
+
+// newConfinedWith adds options to the configuration, which may depend on the network.
+func newConfinedWith(t *testing.T, daemon string, capabilities []string, options func(*topo.Net) string) *confined {
+	t.Helper()
 	n, err := topo.New(topo.Config{Backends: 2, Queues: 2})
 	if err != nil {
 		t.Fatal(err)
@@ -50,7 +56,7 @@ func newConfined(t *testing.T, daemon string, capabilities []string) *confined {
 		t.Fatal(err)
 	}
 	c.gate, err = gate.New(gate.Config{
-		Sluice: self, Host: n.Gateway, Options: "hostLink: {procSys: " + procSys + "}\n",
+		Sluice: self, Host: n.Gateway, Options: "hostLink: {procSys: " + procSys + "}\n" + options(n),
 		Env: []string{daemonVariable + "=" + daemon, capabilitiesVariable + "=" + strings.Join(capabilities, ","), procSysVariable + "=" + procSys},
 	})
 	if err != nil {
