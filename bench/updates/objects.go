@@ -1,0 +1,101 @@
+package updates
+
+import (
+	"fmt"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"sluice.dev/sluice/bench/cluster"
+)
+
+const (
+	namespace   = "updates"
+	gatewayNode = "gateway"
+	servicePort = 80
+	podPort     = 8080
+)
+
+// Addresses of Service i: every one has a ClusterIP and a VIP, two frontends.
+func clusterIP(i int) netip.Addr {
+	n := i + 1<<8
+	return netip.AddrFrom4([4]byte{10, byte(96 + n>>16), byte(n >> 8), byte(n)})
+}
+
+func vip(i int) netip.Addr {
+	return netip.AddrFrom4([4]byte{100, byte(64 + i>>16), byte(i >> 8), byte(i)})
+}
+
+// nobody is the address of an endpoint that nobody sends to.
+func nobody(i int) netip.Addr {
+	return netip.AddrFrom4([4]byte{10, byte(128 + i>>16), byte(i >> 8), byte(i)})
+}
+
+func service(name string, i int, protocols ...corev1.Protocol) *corev1.Service {
+	ip := clusterIP(i).String()
+	s := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeLoadBalancer, AllocateLoadBalancerNodePorts: new(bool),
+			ClusterIP: ip, ClusterIPs: []string{ip}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+		},
+		Status: corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: vip(i).String()}}}},
+	}
+	for _, p := range protocols {
+		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{
+			Name: string([]byte{p[0] | 0x20}), Port: servicePort, Protocol: p, TargetPort: intstr.FromInt32(podPort),
+		})
+	}
+	return s
+}
+
+// Services have the numbers: probed ones first, then the steady one, then all others.
+func (c *Config) steady() int { return c.Probed }
+func (c *Config) firstOther() int {
+	return c.Probed + 1
+}
+
+func (c *Config) probedService(i int) *corev1.Service {
+	return service(fmt.Sprintf("probed-%d", i), i, corev1.ProtocolUDP)
+}
+
+func (c *Config) probedSlice(i, version int) *discoveryv1.EndpointSlice {
+	return cluster.NewSlice(c.probedService(i), "x", corev1.IPv4Protocol, cluster.NewEndpoint("node-0", address(i, version)))
+}
+
+func (c *Config) steadyService() *corev1.Service {
+	return service("steady", c.steady(), corev1.ProtocolTCP, corev1.ProtocolUDP)
+}
+
+func (c *Config) otherService(i int) *corev1.Service {
+	return service(fmt.Sprintf("other-%d", i), i, corev1.ProtocolTCP)
+}
+
+// otherSlice has endpoints that move by one address with every version.
+func (c *Config) otherSlice(i, version int) *discoveryv1.EndpointSlice {
+	var endpoints []discoveryv1.Endpoint
+	for k := range c.Endpoints {
+		endpoints = append(endpoints, cluster.NewEndpoint(fmt.Sprintf("node-%d", (i+k)%100), nobody(i*(c.Endpoints+1)+k+version%2)))
+	}
+	return cluster.NewSlice(c.otherService(i), "x", corev1.IPv4Protocol, endpoints...)
+}
+
+// objects are all that is there at first.
+func (c *Config) objects(steadyAt ...netip.Addr) (list []cluster.Object) {
+	for i := range c.Probed {
+		list = append(list, c.probedService(i), c.probedSlice(i, 0))
+	}
+	var endpoints []discoveryv1.Endpoint
+	for _, a := range steadyAt {
+		endpoints = append(endpoints, cluster.NewEndpoint("node-1", a))
+	}
+	steady := c.steadyService()
+	list = append(list, steady, cluster.NewSlice(steady, "x", corev1.IPv4Protocol, endpoints...))
+	for i := c.firstOther(); i < c.Services; i++ {
+		list = append(list, c.otherService(i), c.otherSlice(i, 0))
+	}
+	return list
+}

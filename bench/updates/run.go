@@ -1,0 +1,90 @@
+package updates
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"sluice.dev/sluice/bench/gate"
+)
+
+// Config says what to measure.
+type Config struct {
+	Sluice    string // path of the daemon's binary
+	Server    string // of Servers
+	Services  int    // in all
+	Endpoints int    // of each Service but the probed ones
+	Probed    int    // Services that datagrams are sent to, of one endpoint each
+	Rate      int    // changes a second, all together
+	// ProbedRate is how many of these are of probed Services.
+	ProbedRate int
+	Probe      time.Duration // between two datagrams to a Service
+	Seconds    int           // of changes
+	JSON       bool
+	Env        []string // of the daemon
+	Out        io.Writer
+	Progress   io.Writer
+}
+
+// Defaults is the measurement as it is documented.
+func Defaults() Config {
+	return Config{
+		Server: Servers[0], Services: 10_000, Endpoints: 10, Probed: 4, Rate: 1000, ProbedRate: 200,
+		Probe: 500 * time.Microsecond, Seconds: 10, Out: os.Stdout, Progress: os.Stderr,
+	}
+}
+
+func (c *Config) check() error {
+	switch {
+	case c.Probed < 1 || c.Probed > 200 || c.Endpoints < 1 || c.Services < c.Probed+2 || c.Services*(c.Endpoints+1) > 4<<20:
+		return fmt.Errorf("%d Services of %d endpoints, %d of them probed: at least one other, at most 200 probed and %d endpoints are possible",
+			c.Services, c.Endpoints, c.Probed, 4<<20)
+	case c.Rate < 1 || c.ProbedRate < 1 || c.Rate%c.ProbedRate != 0 || c.ProbedRate/c.Probed > ring:
+		return fmt.Errorf("%d changes a second, %d of them probed: the one must be a multiple of the other, which is at most %d for each probed Service", c.Rate, c.ProbedRate, ring)
+	case c.Seconds < 1 || c.Probe < 100*time.Microsecond:
+		return fmt.Errorf("%d seconds, a datagram every %s: at least 1 and 100µs", c.Seconds, c.Probe)
+	case os.Geteuid() != 0:
+		return errors.New("network namespaces, XDP and AF_XDP need root")
+	}
+	path, err := filepath.Abs(c.Sluice)
+	if err != nil {
+		return err
+	}
+	c.Sluice = path
+	if _, err := os.Stat(path); err != nil {
+		return fmt.Errorf("the gateway's binary: %w; build it with `make build`, or name it with --sluice", err)
+	}
+	return nil
+}
+
+// Run measures and prints what came out.
+func Run(ctx context.Context, c Config) (r *Result, err error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	if _, err := gate.Sweep(); err != nil {
+		return nil, err
+	}
+	l := &lab{Config: &c, result: &Result{Server: c.Server}}
+	defer func() { err = errors.Join(err, l.close()) }()
+	if err := l.build(ctx); err != nil {
+		return nil, err
+	}
+	if err := l.measure(ctx); err != nil {
+		if l.gate != nil {
+			err = fmt.Errorf("%w\n%s", err, l.gate.Log())
+		}
+		return nil, err
+	}
+	if c.JSON {
+		e := json.NewEncoder(c.Out)
+		e.SetIndent("", "  ")
+		return l.result, e.Encode(l.result)
+	}
+	return l.result, l.result.table(c.Out)
+}
