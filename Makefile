@@ -70,6 +70,12 @@ image: ## bin/sluice-image.tar: an OCI image of bin/ARCH/sluice, reproducible, w
 fuzz: ## every fuzz target for FUZZTIME (60s)
 	./bench/fuzz.sh $(FUZZTIME)
 
+OBJECTS   ?= 1000000
+
+.PHONY: fuzz-objects
+fuzz-objects: ## mutated Services, EndpointSlices and Nodes beside good ones, OBJECTS (1000000) of them
+	SLUICE_OBJECTS=$(OBJECTS) $(GO) test -count=1 -timeout 30m -run TestMutatedObjects -v ./control
+
 .PHONY: bench
 bench: ## the quick benchmarks
 	$(GO) test -run '^$$' -bench . -benchtime 0.5s ./flowtable ./nat/... ./fastpath/... ./control/...
