@@ -110,11 +110,12 @@ func (r *flowReader) delete(ctx context.Context, match func(*flowtable.Info) boo
 	return n, nil
 }
 
-// InUse implements control.Flows: frontends that TCP and SCTP flows were opened by stay
-// steered until those have ended, and so do the sources of their replies. UDP
-// needs none of that: what its clients send to a frontend that is gone is the
-// kernel's at once, as with kube-proxy. What UDP's backends still answer
-// is ours, though: the address it comes to is in use by flows of any protocol.
+// InUse implements control.Flows: frontends that flows were opened by stay steered until
+// those have ended, and so do the sources of their replies. UDP flows end with their
+// endpoint (fastpath), not with the port or address that they were opened by: kube-proxy
+// leaves their conntrack entries alone, too (k8s.io/kubernetes pkg/proxy/conntrack/cleanup.go
+// asks for the endpoint only). Of ICMP queries only the address counts that their
+// answers come to.
 func (r *flowReader) InUse(set *control.SteerSet) (used control.SteerSet) {
 	frontends := make(map[services.FrontendKey]bool, len(set.Frontends))
 	for _, k := range set.Frontends {
@@ -135,7 +136,7 @@ func (r *flowReader) InUse(set *control.SteerSet) (used control.SteerSet) {
 	r.all(func(f *flowtable.Info) {
 		dst, src := &f.Client, &f.Reply
 		markAddr(addrs, src.Dst, services.AddrSNAT)
-		if !dst.Stateful() {
+		if !dst.Stateful() && dst.Proto != header.ProtoUDP {
 			return
 		}
 		mark(frontends, services.FrontendKey{Addr: dst.Dst, Port: dst.DstPort, Proto: dst.Proto})

@@ -23,6 +23,8 @@ func TestInUse(t *testing.T) {
 	keep := control.KeepSource{Addr: of(backend), Port: 8080, Proto: header.ProtoTCP}
 	frontend := services.FrontendKey{Addr: of(vip), Port: 30080, Proto: header.ProtoTCP}
 	port := control.NodePort{Proto: header.ProtoTCP, Port: 30080}
+	keepUDP, frontendUDP, portUDP := keep, frontend, port
+	keepUDP.Proto, frontendUDP.Proto, portUDP.Proto = header.ProtoUDP, header.ProtoUDP, header.ProtoUDP
 	keepSCTP, frontendSCTP, portSCTP := keep, frontend, port
 	keepSCTP.Proto, frontendSCTP.Proto, portSCTP.Proto = header.ProtoSCTP, header.ProtoSCTP, header.ProtoSCTP
 	for _, tc := range []struct {
@@ -44,7 +46,11 @@ func TestInUse(t *testing.T) {
 			Frontends: []services.FrontendKey{frontendSCTP}, NodePorts: []control.NodePort{portSCTP}, KeepSources: []control.KeepSource{keepSCTP},
 			Addrs: []control.OwnAddr{own(vip, toVIP), own(source, toSNAT)},
 		}},
-		{"UDP", header.ProtoUDP, source, control.SteerSet{Addrs: []control.OwnAddr{own(source, toSNAT)}}},
+		{"UDP", header.ProtoUDP, source, control.SteerSet{
+			Frontends: []services.FrontendKey{frontendUDP}, NodePorts: []control.NodePort{portUDP}, KeepSources: []control.KeepSource{keepUDP},
+			Addrs: []control.OwnAddr{own(vip, toVIP), own(source, toSNAT)},
+		}},
+		{"ICMP", header.ProtoICMP, source, control.SteerSet{Addrs: []control.OwnAddr{own(source, toSNAT)}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 1024, IPv6Flows: 1024, Timeouts: flowtable.DefaultTimeouts()})
@@ -64,9 +70,9 @@ func TestInUse(t *testing.T) {
 				})
 			}
 			got := r.InUse(&control.SteerSet{
-				Frontends:   []services.FrontendKey{frontend, frontendSCTP, {Addr: of(vip), Port: 80, Proto: header.ProtoTCP}},
-				NodePorts:   []control.NodePort{port, portSCTP, {Proto: header.ProtoTCP, Port: 30081}},
-				KeepSources: []control.KeepSource{keep, keepSCTP, {Addr: of(backend), Port: 8081, Proto: header.ProtoTCP}},
+				Frontends:   []services.FrontendKey{frontend, frontendUDP, frontendSCTP, {Addr: of(vip), Port: 80, Proto: header.ProtoTCP}},
+				NodePorts:   []control.NodePort{port, portUDP, portSCTP, {Proto: header.ProtoTCP, Port: 30081}},
+				KeepSources: []control.KeepSource{keep, keepUDP, keepSCTP, {Addr: of(backend), Port: 8081, Proto: header.ProtoTCP}},
 				Addrs:       []control.OwnAddr{own(vip, all), own(source, all), own(client, all), own(backend, all)},
 			})
 			if !slices.Equal(got.Frontends, tc.want.Frontends) || !slices.Equal(got.NodePorts, tc.want.NodePorts) ||
