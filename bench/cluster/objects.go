@@ -156,8 +156,15 @@ func write[T interface {
 	next := o.DeepCopy()
 	next.SetResourceVersion("")
 	got, err := w.Create(ctx, next, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
+	switch {
+	case apierrors.IsAlreadyExists(err):
 		return w.Update(ctx, next, metav1.UpdateOptions{})
+	case apierrors.IsInvalid(err):
+		// Perhaps because of itself: addresses and node ports are claimed before it is
+		// found that the name exists.
+		if got, err := w.Update(ctx, next, metav1.UpdateOptions{}); err == nil {
+			return got, nil
+		}
 	}
 	return got, err
 }
