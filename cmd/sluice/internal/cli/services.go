@@ -2,7 +2,9 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,7 +14,8 @@ import (
 )
 
 func (s *session) servicesCommand() *cobra.Command {
-	return &cobra.Command{
+	var only serviceFlag
+	c := &cobra.Command{
 		Use:     "services",
 		Aliases: []string{"service", "svc"},
 		Short:   "List the service ports that are served",
@@ -23,10 +26,41 @@ func (s *session) servicesCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
+				list = slices.DeleteFunc(list, func(v status.ServiceView) bool { return !only.selects(v.Namespace, v.Name, v.PortName) })
 				return s.print(list, func(r *rows) { serviceRows(r, list) })
 			})
 		},
 	}
+	only.add(c)
+	return c
+}
+
+// serviceFlag is --service; empty selects all.
+type serviceFlag string
+
+func (f *serviceFlag) add(c *cobra.Command) {
+	c.Flags().Var(f, "service", "only this service: namespace/name or namespace/name:port")
+}
+
+// String, Set and Type implement pflag.Value.
+func (f *serviceFlag) String() string { return string(*f) }
+
+// Type names the flag's values in help.
+func (f *serviceFlag) Type() string { return "service" }
+
+// Set refuses what no service is called.
+func (f *serviceFlag) Set(s string) error {
+	if namespace, name, ok := strings.Cut(s, "/"); !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
+		return errors.New("write namespace/name or namespace/name:port")
+	}
+	*f = serviceFlag(s)
+	return nil
+}
+
+// selects: without a port it selects every port of the service.
+func (f serviceFlag) selects(namespace, name, port string) bool {
+	rest, ok := strings.CutPrefix(string(f), namespace+"/"+name)
+	return f == "" || ok && (rest == "" || port != "" && rest == ":"+port)
 }
 
 func serviceRows(r *rows, list []status.ServiceView) {
@@ -71,7 +105,8 @@ func servicePort(name string, port uint16, protocol string) string {
 }
 
 func (s *session) backendsCommand() *cobra.Command {
-	return &cobra.Command{
+	var only serviceFlag
+	c := &cobra.Command{
 		Use:     "backends",
 		Aliases: []string{"backend", "endpoints"},
 		Short:   "List the endpoints, their state and their traffic",
@@ -82,10 +117,13 @@ func (s *session) backendsCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
+				list = slices.DeleteFunc(list, func(v status.BackendView) bool { return !only.selects(v.Namespace, v.Service, v.PortName) })
 				return s.print(list, func(r *rows) { backendRows(r, list) })
 			})
 		},
 	}
+	only.add(c)
+	return c
 }
 
 func backendRows(r *rows, list []status.BackendView) {
