@@ -95,3 +95,20 @@ func TestExplainUsage(t *testing.T) {
 		}
 	}
 }
+
+// TestExplainDocumented: the examples of docs/explain.md are what is printed.
+func TestExplainDocumented(t *testing.T) {
+	doc, err := os.ReadFile("../../../../docs/explain.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"forward", "local-elsewhere"} {
+		out, err := os.ReadFile("testdata/explain/" + name + ".table")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(doc), "\n"+string(out)+"```\n") {
+			t.Errorf("docs/explain.md has not what testdata/explain/%s.table has", name)
+		}
+	}
+}
