@@ -172,7 +172,7 @@ func (e *Explainer) known(s *scene, x *Explanation) bool {
 	x.Retry = s.snap.RetryOther && x.Opens && side == flowtable.ClientSide && x.Flow.State == flowtable.SynSeen
 	x.Verdict = queued
 	if x.Standing == Left {
-		x.Verdict = drop(stats.LateAnswer)
+		x.Verdict = drop(stats.BackendGone)
 	}
 	return x.Standing != Superseded
 }

@@ -153,7 +153,7 @@ func (w *Worker) judgeFlow(d Desc, p *header.Packet, hash uint64) Verdict {
 		case Stands:
 			return w.forward(d, p, ref, side)
 		case Left:
-			return drop(stats.LateAnswer)
+			return drop(stats.BackendGone)
 		case Unanswered:
 			next, v := w.retry(p, hash, ref)
 			if next == 0 {

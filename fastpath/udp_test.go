@@ -89,7 +89,7 @@ func TestUDPNeverOutlivesItsEndpoint(t *testing.T) {
 				l.wantTuple(&p, vip, client)
 			} else {
 				l.nothing(g.nic, g.host)
-				l.wantDrop(stats.LateAnswer, 1)
+				l.wantDrop(stats.BackendGone, 1)
 			}
 			before := l.drops()[stats.NoEndpoints.String()]
 			l.send(0, headertest.UDP(client, vip, "question"))

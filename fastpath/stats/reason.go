@@ -62,7 +62,8 @@ const (
 	// Finding and admitting a flow.
 	TTLExceeded        // TTL or hop limit would reach zero
 	NoFlow             // mid-stream TCP or SCTP without a flow
-	LateAnswer         // from a backend that the flow has left, or, UDP, that is gone
+	LateAnswer         // from a backend that its flow has left
+	BackendGone        // from an endpoint that is gone: its address may be another's by now
 	SourceRangeDenied  // its source is not in the Service's loadBalancerSourceRanges
 	NoEndpoints        // the service has no usable endpoint; rejected by ICMP
 	NoLocalEndpoints   // external traffic policy Local and none here; dropped in silence
@@ -126,6 +127,7 @@ var dropReasonNames = [NumDropReasons]string{
 	TTLExceeded:         "ttl_exceeded",
 	NoFlow:              "no_flow",
 	LateAnswer:          "late_answer",
+	BackendGone:         "backend_gone",
 	SourceRangeDenied:   "source_range",
 	NoEndpoints:         "no_endpoints",
 	NoLocalEndpoints:    "no_local_endpoints",

@@ -29,7 +29,9 @@ func (a *answer) advice(v *status.ExplainView, fault stats.DropReason) string {
 		return "it is in the middle of a connection that this gateway does not know: `sluice flows --client " + v.From.Addr().String() +
 			"` lists those it knows; ask without --established what a new one gets"
 	case stats.LateAnswer:
-		return "its flow has another backend by now, or its endpoint is gone: nothing, unless it happens often; then see why the backend answers late"
+		return "its flow has another backend by now: nothing, unless it happens often; then see why the backend answers late"
+	case stats.BackendGone:
+		return "its endpoint is gone, and the address may be another pod's by now: nothing"
 	case stats.SourceRangeDenied:
 		return "if the client may use it, put its address into spec.loadBalancerSourceRanges of Service " + object
 	case stats.NoEndpoints:
