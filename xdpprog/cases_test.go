@@ -15,7 +15,8 @@ const (
 	snat4, snat6     = "203.0.113.5", "2001:db8:2::5"
 	client4, client6 = "100.64.7.7", "2001:db8:7::7"
 	kept4, kept6     = "10.0.0.5", "fd00::5"
-	plain4, plain6   = "10.0.0.9", "fd00::9" // a backend that does not keep, or any host
+	local4, local6   = "198.51.100.2", "2001:db8:1::2" // the node's, without node ports
+	plain4, plain6   = "10.0.0.9", "fd00::9"           // a backend that does not keep, or any host
 	snatFirst        = 20000
 	snatCount        = 1000
 	tcp, udp, sctp   = header.ProtoTCP, header.ProtoUDP, header.ProtoSCTP
@@ -42,6 +43,7 @@ func fixture() Rules {
 		},
 		Addrs: map[header.Addr]AddrFlags{
 			addr(vip4): AddrVIP, addr(vip6): AddrVIP, addr(bareVIP4): AddrVIP, addr(nodeVIP4): AddrVIP | AddrNode,
+			addr(local4): AddrLocal, addr(local6): AddrLocal,
 			addr(node4): AddrNode, addr(node6): AddrNode, addr(snat4): AddrSNAT, addr(snat6): AddrSNAT,
 		},
 		Sources: []FrontendKey{
@@ -130,6 +132,14 @@ func verdictCases() []verdictCase {
 		{"kept source, other protocol", pkt{src: kept4, dst: client4, proto: udp, sport: 8080, dport: 999}, kernel},
 		{"to a kept source", pkt{src: client4, dst: kept4, proto: tcp, sport: 999, dport: 8080}, kernel},
 		{"kept source is the node's own: from outside a forgery", pkt{src: node4, dst: client4, proto: tcp, sport: 8080, dport: 999}, redirects},
+		{"kept source to the node", pkt{src: kept4, dst: node4, proto: tcp, sport: 8080, dport: 45678}, kernel},
+		{"kept source to the node v6", pkt{src: kept6, dst: node6, proto: tcp, sport: 8080, dport: 45678}, kernel},
+		{"kept source to an address without node ports", pkt{src: kept4, dst: local4, proto: tcp, sport: 8080, dport: 45678}, kernel},
+		{"kept source to an address without node ports v6", pkt{src: kept6, dst: local6, proto: sctp, sport: 9, dport: 45678}, kernel},
+		{"kept source to a VIP that is the node's", pkt{src: kept4, dst: nodeVIP4, proto: tcp, sport: 8080, dport: 45678}, kernel},
+		{"kept source to a node port", pkt{src: kept4, dst: node4, proto: tcp, sport: 8080, dport: 30080}, steers},
+		{"fragment from a kept source to the node", pkt{src: kept4, dst: local4, proto: tcp, fragOffset: 1480}, kernel},
+		{"error about the node's packet to a kept backend", about(3, pkt{src: local4, dst: kept4, proto: tcp, sport: 45678, dport: 8080}), kernel},
 		{"kept source, other address", pkt{src: plain4, dst: client4, proto: tcp, sport: 8080, dport: 999}, kernel},
 
 		{"echo request to a VIP v4", pkt{src: client4, dst: vip4, proto: icmp4, icmpType: 8}, steers},

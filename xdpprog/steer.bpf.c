@@ -69,11 +69,16 @@ INLINE bool maybe_the_nodes(struct tuple *t)
 	return dst && *dst & (NODE | LOCAL);
 }
 
-/* From a backend whose service keeps the client's address. */
+/* From a backend whose service keeps the client's address, to such a client. The
+ * node itself is none: what the same endpoint, the API server perhaps, sends to one
+ * of its addresses is the node's own traffic, which no dead daemon may hold up. */
 INLINE bool kept(struct tuple *t, enum addr_flags except)
 {
 	enum addr_flags *src = map_lookup(&addrs, t->src.addr);
 	if (!src || !(*src & HAS_KEEP) || *src & except)
+		return 0;
+	enum addr_flags *dst = map_lookup(&addrs, t->dst.addr);
+	if (dst && *dst & (NODE | LOCAL))
 		return 0;
 	return t->fragment || map_lookup(&keep_sources, &t->src);
 }

@@ -12,8 +12,8 @@ import (
 // what the program does.
 func TestSteersIsTheProgramsTwin(t *testing.T) {
 	ends := [2][]string{
-		{vip4, bareVIP4, nodeVIP4, node4, snat4, client4, kept4, plain4},
-		{vip6, node6, snat6, client6, kept6, plain6},
+		{vip4, bareVIP4, nodeVIP4, node4, local4, snat4, client4, kept4, plain4},
+		{vip6, node6, local6, snat6, client6, kept6, plain6},
 	}
 	sources := []uint16{999, 8080, 9}
 	destinations := []uint16{80, 53, 9, 22, 30080, 30053, 30009, 30019, 65535, snatFirst - 1, snatFirst, snatFirst + snatCount - 1, snatFirst + snatCount}
