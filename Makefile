@@ -66,6 +66,20 @@ image: ## bin/sluice-image.tar: an OCI image of bin/ARCH/sluice, reproducible, w
 	cd deploy/tools && $(GO) run ./image -o ../../bin/sluice-image.tar -version $(VERSION) -revision "$$(git rev-parse HEAD)" \
 		$(foreach arch,$(IMAGE_ARCHS),$(arch)=../../bin/$(arch)/sluice)
 
+AGAINST   ?= nftables
+
+.PHONY: conformance
+conformance: cluster-binaries ## every row of docs/kubernetes.md on a real API server, with real packets
+	SLUICE_CLUSTER=1 $(TEST) -count=1 -v -run 'TestConformance|TestEveryRow' ./bench/conformance
+
+.PHONY: conformance-diff
+conformance-diff: cluster-binaries ## the same packets to kube-proxy (AGAINST=nftables, iptables): every difference
+	SLUICE_CLUSTER=1 SLUICE_AGAINST=$(AGAINST) $(TEST) -count=1 -run TestConformance -v ./bench/conformance
+
+.PHONY: conformance-doc
+conformance-doc: ## the tables of docs/conformance.md
+	$(GO) test -count=1 -run TestTables ./bench/conformance -update
+
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME (60s)
 	./bench/fuzz.sh $(FUZZTIME)

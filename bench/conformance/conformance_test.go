@@ -1,0 +1,158 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/bench/cluster"
+	"sluice.dev/sluice/bench/gate"
+)
+
+// againstVariable is a mode of kube-proxy to be given the same probes.
+const againstVariable = "SLUICE_AGAINST"
+
+// TestConformance runs every case.
+func TestConformance(t *testing.T) {
+	if !cluster.Enabled() {
+		t.Skip("needs a control plane, which takes minutes to build: " + cluster.EnableVariable + "=1, or make conformance")
+	}
+	if os.Geteuid() != 0 {
+		t.Fatal("needs root: network namespaces, XDP and AF_XDP")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 14*time.Minute)
+	defer cancel()
+	began := time.Now()
+	r := prepare(ctx, t)
+	ready := time.Now()
+	if err := r.all(ctx); err != nil {
+		t.Errorf("the run ended early: %v", err)
+	}
+	probed := time.Since(ready)
+	list := r.inOrder()
+	for _, c := range r.cases {
+		t.Run(c.ID(), func(t *testing.T) { judge(t, c, list) })
+	}
+	report(t, r, list)
+	t.Logf("%d cases, %d probes: %.0f s, %.0f s of them after everything had started",
+		len(r.cases), len(list), time.Since(began).Seconds(), probed.Seconds())
+}
+
+// judge holds Sluice to what a case says.
+func judge(t *testing.T, c *Case, list []*result) {
+	n := 0
+	for _, at := range list {
+		if at.c != c {
+			continue
+		}
+		n++
+		if got := at.outcomes[0]; got != at.p.want {
+			t.Errorf("%s\n\t got %s\n\twant %s", at, got, at.p.want)
+		}
+	}
+	if n == 0 && len(c.steps[0].refuse) == 0 {
+		t.Error("no probe")
+	}
+}
+
+// prepare starts the control plane, writes the first steps, and starts the systems.
+func prepare(ctx context.Context, t *testing.T) *run {
+	t.Helper()
+	binary, err := gate.Build(t.TempDir(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := cluster.Start(ctx, cluster.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Errorf("close the cluster: %v", err)
+		}
+	})
+	r := &run{c: c, cases: all(), results: map[*probe]*result{}}
+	_, first := r.round(0)
+	if err := c.Put(ctx, gatewayNodeObject(gatewayZone)); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.write(ctx, first...); err != nil {
+		t.Fatal(err)
+	}
+	r.add(t, "sluice", func(r *result) string { return r.p.want }, func(w *world) (system, error) {
+		return startSluice(ctx, c, w, binary)
+	})
+	if mode := os.Getenv(againstVariable); mode != "" {
+		r.add(t, mode, expected(mode), func(w *world) (system, error) { return startKubeProxy(ctx, c, w, mode) })
+	}
+	for _, x := range r.subjects {
+		if err := x.sync(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return r
+}
+
+// add starts a system in a topology of its own.
+func (r *run) add(t *testing.T, name string, wants func(*result) string, start func(*world) (system, error)) {
+	t.Helper()
+	w, err := newWorld()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := w.close(); err != nil {
+			t.Errorf("close the network: %v", err)
+		}
+		if left, err := w.Leftovers(); err != nil || len(left) > 0 {
+			t.Errorf("left behind: %v %v", left, err)
+		}
+	})
+	s, err := start(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := &subject{system: s, name: name, prober: newProber(w), wants: wants}
+	t.Cleanup(func() {
+		x.prober.close()
+		if t.Failed() {
+			t.Logf("%s logged:\n%s", name, s.log())
+		}
+		if err := s.stop(); err != nil {
+			t.Errorf("stop %s: %v", name, err)
+		}
+	})
+	r.subjects = append(r.subjects, x)
+}
+
+// report compares the systems and fails for what is not listed.
+func report(t *testing.T, r *run, list []*result) {
+	if len(r.subjects) < 2 {
+		return
+	}
+	mode := r.subjects[1].name
+	listed := map[string]difference{}
+	for _, d := range differences[mode] {
+		listed[d.where] = d
+	}
+	for _, at := range list {
+		ours, theirs := at.outcomes[0], at.outcomes[1]
+		d, ok := listed[at.key()]
+		delete(listed, at.key())
+		switch {
+		case theirs == "": // not asked
+		case !ok && ours != theirs:
+			t.Errorf("not listed: %s\n\tsluice     %s\n\t%s   %s", at.key(), ours, mode, theirs)
+		case ok && ours == theirs:
+			t.Errorf("listed, and no difference any more: %s: %s", at.key(), ours)
+		case ok && theirs != d.theirs:
+			t.Errorf("listed as %q: %s\n\tsluice     %s\n\t%s   %s", d.theirs, at.key(), ours, mode, theirs)
+		}
+	}
+	for where := range listed {
+		t.Errorf("listed, but there is no such probe: %s", where)
+	}
+	fmt.Printf("%d differences from kube-proxy (%s) are listed\n", len(differences[mode]), mode)
+}
