@@ -73,7 +73,7 @@ type Explanation struct {
 	Side     flowtable.Side
 	Standing Standing
 	// Retry: if the packet is the second repetition of one that nobody answered, it goes to
-	// another backend (services.Snapshot.RetryOther).
+	// another backend (services.Snapshot.RetryOther, or the flow's backend is gone).
 	Retry bool
 
 	// Decision is about a new flow: frontend, source ranges, kind of client, rule.
@@ -157,7 +157,7 @@ func (e *Explainer) known(s *scene, x *Explanation) bool {
 	x.Known, x.Side = true, side
 	e.flows.Outgoing(ref, side, &x.Out)
 	backend := services.BackendRef(x.Flow.Backend)
-	if x.Flow.Binding == 0 {
+	if x.Flow.Binding == 0 || x.Tuple.Stateful() && s.snap.Backend(backend) == nil { // or it came back
 		toBackend := x.Flow.Reply.Reverse()
 		_, adopted := s.adopt(&x.Flow.Client, &toBackend)
 		backend = services.BackendRef(adopted)
@@ -169,7 +169,8 @@ func (e *Explainer) known(s *scene, x *Explanation) bool {
 	case side == flowtable.ClientSide && x.Opens && e.flows.Closing(ref):
 		x.Standing = Superseded
 	}
-	x.Retry = s.snap.RetryOther && x.Opens && side == flowtable.ClientSide && x.Flow.State == flowtable.SynSeen
+	again := x.Tuple.Stateful() && x.Opens && side == flowtable.ClientSide && x.Standing == Stands
+	x.Retry = again && (x.Backend == nil || s.snap.RetryOther && x.Flow.State == flowtable.SynSeen)
 	x.Verdict = queued
 	if x.Standing == Left {
 		x.Verdict = drop(stats.BackendGone)

@@ -93,9 +93,17 @@ func (w *Worker) bind(ref flowtable.Ref) {
 		f.BindHops(w.view.Generation, hopToBackend, hopToClient)
 		return
 	}
-	client := toClient.Reverse()
-	service, backend := w.adopt(&client, &toBackend)
+	service, backend := w.owner(ref)
 	w.flows.Bind(ref, w.view.Generation, service, backend, hopToBackend, hopToClient)
+}
+
+// owner is adopt by what the flow's tuples say.
+func (w *Worker) owner(ref flowtable.Ref) (service, backend uint32) {
+	var toBackend, toClient header.Tuple
+	w.flows.Outgoing(ref, flowtable.ClientSide, &toBackend)
+	w.flows.Outgoing(ref, flowtable.ReplySide, &toClient)
+	client := toClient.Reverse()
+	return w.adopt(&client, &toBackend)
 }
 
 // adopt finds the service and backend of a flow that an earlier process made.

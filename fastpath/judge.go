@@ -186,9 +186,10 @@ const (
 	// over (RFC 9293 section 3.6.1), or UDP whose backend no longer serves.
 	Superseded
 	// Unanswered: a client's second repetition of a SYN that its backend has not
-	// answered, where another is to be tried then.
+	// answered, where another is to be tried then: by configuration, or because the
+	// backend is gone.
 	Unanswered
-	// Left: an answer over UDP from an endpoint that is gone.
+	// Left: from an endpoint that is gone, over UDP, or to a SYN.
 	Left
 )
 
@@ -203,14 +204,47 @@ func (w *Worker) standing(ref flowtable.Ref, side flowtable.Side, p *header.Pack
 	case p.Tuple.Proto == header.ProtoUDP:
 		w.bind(ref)
 		return w.datagram(services.BackendRef(w.flows.Flow(ref).BackendRef()), side)
-	case side != flowtable.ClientSide || !isSYN(p.TCPFlags):
+	case p.TCPFlags&header.TCPSYN == 0:
+		return Stands
+	case side == flowtable.ReplySide:
+		return w.handshake(ref, p.TCPFlags)
+	case !isSYN(p.TCPFlags):
 		return Stands
 	case w.flows.Closing(ref):
 		return Superseded
-	case w.snap.RetryOther && w.flows.Repeated(ref, w.now):
+	}
+	gone := w.gone(ref)
+	if (gone || w.snap.RetryOther) && w.flows.Repeated(ref, w.now, gone) {
 		return Unanswered
 	}
 	return Stands
+}
+
+// handshake is the standing of a flow to an answer to a SYN. A connection goes on with a backend
+// that is no endpoint any more, and none begins there.
+func (w *Worker) handshake(ref flowtable.Ref, flags uint8) Standing {
+	if flags&header.TCPACK != 0 && w.flows.Awaits(ref) && w.gone(ref) {
+		return Left
+	}
+	return Stands
+}
+
+// gone says whether the backend of a connection is no endpoint of its service any more: its address
+// may be another pod's by now. An endpoint that came back has another ref; it becomes
+// the flow's.
+func (w *Worker) gone(ref flowtable.Ref) bool {
+	w.bind(ref)
+	f := w.flows.Flow(ref)
+	if w.snap.Backend(services.BackendRef(f.BackendRef())) != nil {
+		return false
+	}
+	service, backend := w.owner(ref)
+	if backend == 0 {
+		return true
+	}
+	binding, toBackend, toClient := f.Bound()
+	w.flows.Bind(ref, binding, service, backend, toBackend, toClient)
+	return false
 }
 
 // datagram is the standing of a UDP flow. It never outlives its endpoint: the address of one that

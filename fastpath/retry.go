@@ -6,7 +6,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// retry gives a connection whose backend does not answer to another backend, by the
+// retry gives a connection whose backend does not answer, or is gone, to another backend, by the
 // same rules as a new one; its client's pin moves with it. It returns the flow that the
 // packet belongs to: the new one, or the old one where there is no other backend or where it
 // has been answered after all; or 0 and what becomes of the packet.

@@ -123,6 +123,36 @@ func TestNoRetry(t *testing.T) {
 	}
 }
 
+// TestRetryWhenThereIsAnother: the second repetition comes too early for another backend, a
+// later one does not.
+func TestRetryWhenThereIsAnother(t *testing.T) {
+	for name, hinder := range map[string]func(b *services.Builder){
+		"no other backend": func(b *services.Builder) {
+			both(b, 30, ruleVIP, header.ProtoTCP, set(b, 30, 30, header.ProtoTCP, backend4))
+		},
+		"none at all": func(b *services.Builder) { both(b, 30, ruleVIP, header.ProtoTCP, &services.EndpointSet{}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := retryLab(t, true, false, backend4)
+			_, dst := l.syn(0)
+			l.publish(hinder)
+			for range 3 {
+				l.step(time.Second)
+				if _, d := l.syn(0); d != dst {
+					t.Fatalf("from %s to %s", dst, d)
+				}
+			}
+			l.publish(func(b *services.Builder) {
+				both(b, 30, ruleVIP, header.ProtoTCP, set(b, 30, 30, header.ProtoTCP, backend4, second4))
+			})
+			l.step(time.Second)
+			if _, d := l.syn(0); d != join(second4, 8080) || l.retried() != 1 {
+				t.Errorf("the fourth repetition went to %s", d)
+			}
+		})
+	}
+}
+
 // TestRetryByTheRulesOfNow: the first backend is gone from the service and its index has
 // another owner; the retry is as a new flow.
 func TestRetryByTheRulesOfNow(t *testing.T) {

@@ -22,39 +22,86 @@ const (
 const abandonedTicks = ticks(120 * time.Second / tick)
 
 // Repeated is to be called for each opening packet of a client (TCP SYN, SCTP INIT) on a
-// flow that was there before. It returns true for the second repetition while nobody has
-// answered (SynSeen): then the flow should be given to another backend. It returns
-// true once in a flow's life, to one worker, and does not refresh the flow, whatever it returns.
+// flow that was there before. It returns true for the second repetition that nobody has
+// answered, and for each later one: then the flow should be given to another backend. Of the
+// copies of one packet it is true for one, at one worker. It does not refresh the flow.
 //
-// A repetition is the first if the flow is 0.5 s old, and the second if the flow is
-// 1.5 s old and the first was 0.5 s before; others are copies of one packet. Where the
-// flow is 25.5 s old at the first, a copy of that is the second.
-func (h *Handle) Repeated(r Ref, now Time) bool {
-	f := h.Flow(r)
-	for age := now.ticks().since(f.created); ; {
+// A flow in SynSeen began with the first packet. A repetition is the first if the flow is 0.5 s old,
+// and the second if the flow is 1.5 s old and the one before was 0.5 s before; others are copies of
+// one packet. From 25.5 s on copies count, too.
+//
+// On an open connection the first such packet is the one that begins anew, and may be
+// forged while the connection is in use: so it is a repetition only if neither end has
+// said anything since that one, and the one before was 0.5 s before. gone says that these count: the backend
+// is no endpoint any more. With a backend that is there, an open connection is not given away.
+func (h *Handle) Repeated(r Ref, now Time, gone bool) bool {
+	f, t := h.Flow(r), now.ticks()
+	for {
 		m := f.load()
-		n, second := m.repeat(age)
+		n, second := m, false
+		switch {
+		case !m.live():
+		case m.state() == SynSeen:
+			n, second = m.repeat(t.since(f.created))
+		case gone && m.state().open():
+			n, second = m.repeatOpen(t)
+		}
 		if n == m || f.swap(m, n) {
 			return second
 		}
 	}
 }
 
-// repeat returns what m becomes by an opening packet at that age of the flow, and whether it
-// is the second repetition.
+// repeat returns what m, in SynSeen, becomes by an opening packet at that age of the flow, and
+// whether that is the second repetition, or a later one.
 func (m meta) repeat(age int32) (next meta, second bool) {
+	first, note := m&metaAgain == 0, meta(max(0, min(age, 255)))<<metaRepeatShift
 	switch {
-	case !m.live() || m.state() != SynSeen || m&metaTold != 0:
-		return m, false
-	case m&metaAgain == 0 && age >= firstRepetition:
-		return m | metaAgain | meta(min(age, 255))<<metaRepeatShift, false
-	case m&metaAgain != 0 && age >= secondRepetition && age-int32(m>>metaRepeatShift) >= repetitionGap:
-		return m | metaTold, true
+	case first && age >= firstRepetition:
+		return m | metaAgain | note, false
+	case !first && age >= secondRepetition && age-int32(m>>metaRepeatShift) >= repetitionGap:
+		return m&^metaRepeat | note, true
 	}
 	return m, false
 }
 
-// Abandon ends a flow that nobody answered (SynSeen), so that its client can have another
+// On an open connection, repeat holds when the last opening packet came, as 1 + ticks modulo
+// openTicks, and openRepeated from the first repetition on.
+const (
+	openTicks    = 127
+	openRepeated = 1 << 7
+)
+
+// repeatOpen is repeat on an open connection. A repetition that comes within 0.4 s of a
+// multiple of 12.7 s after the one before is taken for a copy of it.
+func (m meta) repeatOpen(now ticks) (next meta, second bool) {
+	last, stamp := uint8(m>>metaRepeatShift), meta(1+now%openTicks)
+	if last == 0 {
+		return m | stamp<<metaRepeatShift, false
+	}
+	// Another worker's batch may be later than ours: then the time between is below zero.
+	gap := (int32(now%openTicks) - int32(last&^openRepeated-1) + openTicks) % openTicks
+	if gap < repetitionGap || gap > openTicks-repetitionGap {
+		return m, false
+	}
+	return m&^metaRepeat | (stamp|openRepeated)<<metaRepeatShift, last&openRepeated != 0
+}
+
+// open says whether a backend has answered, and the connection is not over.
+func (s State) open() bool { return s >= SynRecv && s <= FinBackend }
+
+// unanswered says whether a flow may be abandoned.
+func (m meta) unanswered() bool {
+	return m.live() && (m.state() == SynSeen || m.state().open() && m&(openRepeated<<metaRepeatShift) != 0)
+}
+
+// Awaits says whether an opening packet of the client waits for its answer.
+func (h *Handle) Awaits(r Ref) bool {
+	m := h.Flow(r).load()
+	return m.live() && (m.state() == SynSeen || m.state().open() && m&metaAgain != 0)
+}
+
+// Abandon ends a flow that nobody answered (SynSeen, or as Repeated says), so that its client can have another
 // backend. Its backend's answers are known for 2 minutes (Abandoned), and its source port
 // is the last that Create takes towards this backend. It returns false, and leaves the flow
 // as it is, if the backend has answered meanwhile or the flow has ended: the client's
@@ -66,7 +113,7 @@ func (h *Handle) Abandon(r Ref, now Time) bool {
 	hash, until := h.secret.hash(a.v6, &k), now.ticks()+abandonedTicks
 	for f := a.flow(i); ; {
 		m := f.load()
-		if !m.live() || m.state() != SynSeen {
+		if !m.unanswered() {
 			return false
 		}
 		// Before the key is free. If the backend answers in between, its packets

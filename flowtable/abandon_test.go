@@ -25,8 +25,9 @@ func TestRepeated(t *testing.T) {
 		name string
 		syns []syn
 	}{
-		{"RFC 6298", []syn{{1000 * ms, no}, {3000 * ms, yes}, {7000 * ms, no}}},
-		{"Linux, linear", []syn{{1000 * ms, no}, {2000 * ms, yes}, {3000 * ms, no}, {4000 * ms, no}}},
+		{"RFC 6298", []syn{{1000 * ms, no}, {3000 * ms, yes}, {7000 * ms, yes}}},
+		{"Linux, linear", []syn{{1000 * ms, no}, {2000 * ms, yes}, {3000 * ms, yes}, {4000 * ms, yes}}},
+		{"copies of the second repetition", []syn{{1000 * ms, no}, {3000 * ms, yes}, {3001 * ms, no}, {3400 * ms, no}, {7000 * ms, yes}}},
 		{"copies of the first SYN", []syn{{0, no}, {1 * ms, no}, {300 * ms, no}, {1000 * ms, no}, {2000 * ms, yes}}},
 		{"copies of the first repetition", []syn{{1600 * ms, no}, {1601 * ms, no}, {1900 * ms, no}, {3000 * ms, yes}, {3001 * ms, no}}},
 		{"early ones", []syn{{600 * ms, no}, {1300 * ms, no}, {1800 * ms, yes}}},
@@ -41,7 +42,7 @@ func TestRepeated(t *testing.T) {
 			r := h.mustCreate(t, start, newFlow(header.ProtoTCP, false, 1))
 			for _, s := range c.syns {
 				seen := h.Flow(r).load().seen()
-				if got := h.Repeated(r, start+Time(s.at)); got != s.want {
+				if got := h.Repeated(r, start+Time(s.at), false); got != s.want {
 					t.Errorf("SYN at %v: %v, want %v", s.at, got, s.want)
 				}
 				if m := h.Flow(r).load(); m.seen() != seen || m.state() != SynSeen {
@@ -58,17 +59,17 @@ func TestRepeated(t *testing.T) {
 func TestRepeatedAnswered(t *testing.T) {
 	_, h := testTable(t, 10, 0)
 	r := h.mustCreate(t, bootTime, newFlow(header.ProtoTCP, false, 1))
-	h.Repeated(r, bootTime+second)
-	h.Repeated(r, bootTime+2*second)
-	if m := h.Flow(r).load(); m&metaAgain == 0 || m&metaTold == 0 {
-		t.Fatalf("meta %#x has no notes of two repetitions", m)
+	h.Repeated(r, bootTime+second, false)
+	h.Repeated(r, bootTime+2*second, false)
+	if m := h.Flow(r).load(); m&metaAgain == 0 || m&metaRepeat == 0 {
+		t.Fatalf("meta %#x has no note of a repetition", m)
 	}
 	h.Observe(r, ReplySide, tcpSYN|tcpACK, bootTime+3*second)
 	if m := h.Flow(r).load(); m.state() != SynRecv || m&(metaNotes|0xff<<56) != 0 {
 		t.Fatalf("after the answer: %v, notes %#x", m.state(), m&metaNotes)
 	}
 	for n := range Time(3) {
-		if h.Repeated(r, bootTime+(4+2*n)*second) {
+		if h.Repeated(r, bootTime+(4+2*n)*second, false) {
 			t.Error("a flow with an answer was to be given away")
 		}
 	}
@@ -76,8 +77,66 @@ func TestRepeatedAnswered(t *testing.T) {
 		t.Error("a flow with an answer was abandoned")
 	}
 	h.Delete(r)
-	if h.Repeated(r, bootTime+9*second) || h.Abandon(r, bootTime+9*second) {
+	if h.Repeated(r, bootTime+9*second, false) || h.Abandon(r, bootTime+9*second) {
 		t.Error("a flow that has ended was to be given away")
+	}
+}
+
+// A client opens a connection anew, on a flow that is open and whose backend is gone or not: which of its
+// SYNs give it away, with all that is said in between.
+func TestRepeatedOnAnOpenConnection(t *testing.T) {
+	const ms = Time(time.Millisecond)
+	type packet struct {
+		at    Time
+		side  Side
+		flags uint8
+		want  bool // of a SYN
+	}
+	syn := func(at Time, want bool) packet { return packet{at, ClientSide, tcpSYN, want} }
+	for _, c := range []struct {
+		name    string
+		gone    bool
+		ends    bool // may be abandoned then: repeated, and not answered since
+		packets []packet
+	}{
+		{"RFC 6298", true, true, []packet{syn(0, false), syn(1000*ms, false), syn(3000*ms, true), syn(7000*ms, true)}},
+		{"copies", true, true, []packet{syn(100*ms, false), syn(101*ms, false), syn(1100*ms, false), syn(1200*ms, false), syn(1000*ms, false), syn(3000*ms, true), syn(3001*ms, false)}},
+		{"hours between", true, true, []packet{syn(0, false), syn(3601*second, false), syn(7201*second, true)}},
+		{"the backend is there", false, false, []packet{syn(0, false), syn(1000*ms, false), syn(3000*ms, false), syn(7000*ms, false)}},
+		{"the connection is in use", true, true, []packet{syn(0, false), syn(1000*ms, false), {1500 * ms, ClientSide, tcpACK, false}, syn(3000*ms, false), syn(7000*ms, false), syn(15000*ms, true)}},
+		{"the backend says no", true, false, []packet{syn(0, false), syn(1000*ms, false), {1100 * ms, ReplySide, tcpACK, false}, syn(3000*ms, false)}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tb, h := testTable(t, 10, 0)
+			const start = bootTime / Time(tick) * Time(tick)
+			r := h.mustCreate(t, start, newFlow(header.ProtoTCP, false, 1))
+			for i, p := range []packet{{0, ReplySide, tcpSYN | tcpACK, false}, {0, ClientSide, tcpACK, false}, {0, ReplySide, tcpACK, false}} {
+				if h.Awaits(r) != (i == 0) {
+					t.Errorf("after %d packets it waits for an answer: %v", i, h.Awaits(r))
+				}
+				h.Observe(r, p.side, p.flags, start)
+			}
+			answered := true
+			for _, p := range c.packets {
+				again := false
+				if p.flags == tcpSYN {
+					again = h.Repeated(r, start+p.at, c.gone)
+				}
+				if again != p.want {
+					t.Errorf("SYN at %v: %v, want %v", time.Duration(p.at), again, p.want)
+				}
+				h.Observe(r, p.side, p.flags, start+p.at)
+				answered = p.flags != tcpSYN
+				if h.Flow(r).State() != Established || h.Awaits(r) == answered {
+					t.Errorf("at %v: %v, waits for an answer: %v", time.Duration(p.at), h.Flow(r).State(), h.Awaits(r))
+				}
+			}
+			last := c.packets[len(c.packets)-1]
+			if h.Abandon(r, start+last.at) != c.ends {
+				t.Errorf("abandoned: %v", !c.ends)
+			}
+			validate(t, tb)
+		})
 	}
 }
 
@@ -91,7 +150,7 @@ func TestRepeatedOnce(t *testing.T) {
 	refs := make([]Ref, flows)
 	for i := range refs {
 		refs[i] = own.mustCreate(t, bootTime, newFlow(header.ProtoTCP, false, uint32(i)))
-		own.Repeated(refs[i], bootTime+second)
+		own.Repeated(refs[i], bootTime+second, false)
 	}
 	given := make([]atomic.Int32, flows)
 	var here [hammerWorkers]atomic.Int32 // how far each worker is: they go side by side
@@ -107,7 +166,7 @@ func TestRepeatedOnce(t *testing.T) {
 					runtime.Gosched()
 				}
 			}
-			if h.Repeated(r, bootTime+2*second) {
+			if h.Repeated(r, bootTime+2*second, false) {
 				given[i].Add(1)
 			}
 		}

@@ -94,8 +94,8 @@ const (
 // embryo (its keys are being inserted). rs says that an RST was the last packet,
 // ag that the client sent a SYN on the open connection which has no answer yet, fn
 // that the client of an Unconfirmed flow sent FIN. In SynSeen, where nothing is open
-// yet, ag says that the client repeated its SYN, repeat how old the flow was then, and fn
-// that it repeated it once more (Repeated).
+// yet, ag says that the client repeated its SYN, and repeat how old the flow was when it last did.
+// In the states of an open connection repeat is about SYNs towards a backend that is gone (repeatOpen).
 type meta uint64
 
 const (
@@ -104,7 +104,6 @@ const (
 	metaEmbryo      meta   = 1 << 37
 	metaAgain       meta   = 1 << 38
 	metaFin         meta   = 1 << 39
-	metaTold               = metaFin                                      // in SynSeen
 	metaNotes              = metaReset | metaAgain | metaFin | metaRepeat // end with the state
 	metaFlagsShift         = 40
 	metaProtoShift         = 48

@@ -265,8 +265,8 @@ func (m meta) observe(from Side, tcpFlags uint8, now ticks) meta {
 		return m.at(now) | metaReset // the timer starts with the first RST, later ones do not move it
 	case note&^m != 0:
 		return m.at(now)&^metaNotes | note
-	case mv&refresh != 0 && (m&(metaReset|metaAgain) != 0 || now.since(m.seen()) >= refreshTicks):
-		return m.at(now) &^ (metaReset | metaAgain)
+	case mv&refresh != 0 && (m&(metaReset|metaAgain|metaRepeat) != 0 || now.since(m.seen()) >= refreshTicks):
+		return m.at(now) &^ (metaReset | metaAgain | metaRepeat)
 	}
 	return m
 }

@@ -1,0 +1,143 @@
+package fastpath_test
+
+import (
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/header/headertest"
+)
+
+// TestNewConnectionToAGoneEndpoint: a client comes back with the port of a connection whose endpoint
+// is no endpoint any more, whatever state it left the connection in. Whoever has the address now is
+// not taken for the service; the second repetition goes where new connections go,
+// also without retryOther.
+func TestNewConnectionToAGoneEndpoint(t *testing.T) {
+	c, v := join(client4, 40000), join(ruleVIP, 80)
+	for _, tt := range []struct {
+		name   string
+		before func(l *lab, src, dst string)
+	}{
+		{"nobody answered", func(*lab, string, string) {}},
+		{"the backend answered", func(l *lab, src, dst string) {
+			l.send(0, headertest.TCP(dst, src, headertest.SYN|headertest.ACK))
+			l.out(l.workers[0].nic)
+		}},
+		{"open", (*lab).shake},
+		{"half closed", func(l *lab, src, dst string) {
+			l.shake(src, dst)
+			l.send(0, headertest.TCP(c, v, headertest.FIN|headertest.ACK))
+			l.out(l.workers[0].nic)
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := retryLab(t, false, false, backend4, second4)
+			src, dst := l.syn(0)
+			tt.before(l, src, dst)
+			live := l.leaves(dst)
+			var went []string
+			for _, pause := range []time.Duration{0, 1, 2} {
+				l.step(pause * time.Second)
+				_, d := l.syn(int(pause) % 2)
+				if went = append(went, d); d != dst {
+					break
+				}
+				if l.state() != flowtable.SynRecv { // which has its answer
+					before := l.drops()[stats.BackendGone.String()]
+					l.send(0, headertest.TCP(dst, src, headertest.SYN|headertest.ACK))
+					l.nothing(l.workers[0].nic, l.workers[0].host)
+					if n := l.drops()[stats.BackendGone.String()]; n != before+1 {
+						t.Errorf("a stranger's SYN-ACK: drops %v", l.drops())
+					}
+				}
+			}
+			if last := went[len(went)-1]; last != live || l.table.Counts().Live[0] != 1 || l.retried() != 1 {
+				t.Errorf("SYNs went to %v, want the last at %s; %d flows, %d retried", went, live, l.table.Counts().Live[0], l.retried())
+			}
+			l.send(0, headertest.TCP(dst, src, headertest.ACK)) // of the old connection
+			l.nothing(l.workers[0].nic, l.workers[0].host)
+			if l.drops()[stats.LateAnswer.String()] != 1 {
+				t.Errorf("drops %v", l.drops())
+			}
+		})
+	}
+}
+
+// TestDrainingConnectionIsNotGivenAway: the endpoint is none any more and still serves the connection. Who
+// forges SYNs in its client's name does not end it, as long as either end speaks.
+func TestDrainingConnectionIsNotGivenAway(t *testing.T) {
+	l := retryLab(t, true, false, backend4, second4)
+	src, dst := l.syn(0)
+	l.shake(src, dst)
+	l.leaves(dst)
+	for range 8 {
+		l.step(time.Second)
+		if _, d := l.syn(0); d != dst { // forged
+			t.Fatalf("the connection went from %s to %s", dst, d)
+		}
+		l.send(0, headertest.TCP(dst, src, headertest.ACK)) // RFC 5961 section 4
+		_, p := l.out(l.workers[0].nic)
+		l.wantTuple(&p, join(ruleVIP, 80), join(client4, 40000))
+	}
+}
+
+// TestEndpointComesBack: under a new number, to its connections too.
+func TestEndpointComesBack(t *testing.T) {
+	l := retryLab(t, false, false, backend4)
+	src, dst := l.syn(0)
+	l.shake(src, dst)
+	l.publish(func(b *services.Builder) {
+		b.DeleteBackend(services.MakeBackendRef(30, 1))
+		r := services.Rule{Set: set(b, 30, 50, header.ProtoTCP, backend4)}
+		rules(b, 30, services.LoadBalancer, ruleVIP, 80, header.ProtoTCP, r, r)
+	})
+	for range 4 {
+		if s, d := l.syn(0); s != src || d != dst {
+			t.Fatalf("from %s, %s to %s, %s", src, dst, s, d)
+		}
+		l.step(time.Second)
+	}
+	l.send(0, headertest.TCP(dst, src, headertest.SYN|headertest.ACK))
+	_, p := l.out(l.workers[0].nic)
+	l.wantTuple(&p, join(ruleVIP, 80), join(client4, 40000))
+	if loads := l.table.Loads(); loads[30].Load() != 0 || loads[50].Load() != 1 {
+		t.Errorf("loads: %d under the old number, %d under the new", loads[30].Load(), loads[50].Load())
+	}
+}
+
+// shake completes the handshake of the client's connection that went from src to dst.
+func (l *lab) shake(src, dst string) {
+	l.t.Helper()
+	l.send(0, headertest.TCP(dst, src, headertest.SYN|headertest.ACK),
+		headertest.TCP(join(client4, 40000), join(ruleVIP, 80), headertest.ACK), headertest.TCP(dst, src, headertest.ACK))
+	for range 3 {
+		l.out(l.workers[0].nic)
+	}
+}
+
+// leaves takes the endpoint dst from retryLab's two, and returns the other.
+func (l *lab) leaves(dst string) (other string) {
+	gone, live := uint32(30), second4
+	if dst != join(backend4, 8080) {
+		gone, live = 31, backend4
+	}
+	l.publish(func(b *services.Builder) {
+		b.DeleteBackend(services.MakeBackendRef(gone, 1))
+		r := services.Rule{Set: set(b, 30, 40, header.ProtoTCP, live)}
+		rules(b, 30, services.LoadBalancer, ruleVIP, 80, header.ProtoTCP, r, r)
+	})
+	return join(live, 8080)
+}
+
+// state is that of the one flow.
+func (l *lab) state() flowtable.State {
+	for s, n := range l.table.Counts().States {
+		if n == 1 {
+			return flowtable.State(s)
+		}
+	}
+	return flowtable.None
+}
