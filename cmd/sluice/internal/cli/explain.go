@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -106,8 +108,17 @@ func explainRows(r *rows, v *status.ExplainView) {
 		r.row("advice", v.Advice)
 	}
 	for _, p := range v.Problems {
-		r.row("problem", fmt.Sprintf("%s: %s: %s", p.Object, p.Field, p.Message))
+		r.row("problem", problemText(&p))
 	}
+}
+
+// problemText names the object, or the file where there is none.
+func problemText(p *status.ProblemView) string {
+	parts := []string{cmp.Or(strings.TrimSpace(p.Object), p.Source)}
+	if p.Field != "" {
+		parts = append(parts, p.Field)
+	}
+	return strings.Join(append(parts, p.Message), ": ")
 }
 
 func endpointRows(r *rows, list []status.ExplainEndpoint) {

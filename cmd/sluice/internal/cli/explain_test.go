@@ -67,6 +67,24 @@ func TestExplainOffline(t *testing.T) {
 	}
 }
 
+// TestExplainBrokenManifests: what cannot be read is said where nothing is served.
+func TestExplainBrokenManifests(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"a.yaml": "kind: Service\n",
+		"b.yaml": "{apiVersion: v1, kind: Service, metadata: {name: b}, spec: {ports: [{port: 0}]}}\n",
+		"c.yaml": "{apiVersion: v1, kind: Service, metadata: {name: c}, spec: {ipFamilies: [IPv4], loadBalancerSourceRanges: [bad, 10.0.0.0/8], ports: [{port: 80}]}}\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	code, out, errs := sluice(t, "explain", "--from", "198.51.100.7", "--to", "203.0.113.10:80", "--manifests", dir)
+	if code != exitOK || !strings.Contains(out, "a.yaml") || !strings.Contains(out, "Service default/b: spec.ports[0].port") || strings.Contains(out, "default/c") {
+		t.Errorf("exit %d: %s\n%s", code, errs, out)
+	}
+}
+
 // TestExplainUsage: what it is asked wrongly, and what it cannot answer.
 func TestExplainUsage(t *testing.T) {
 	bad := filepath.Join(t.TempDir(), "bad.yaml")

@@ -56,7 +56,10 @@ func (a *answer) passAdvice() string {
 	case a.match != xdpprog.MatchNone:
 		return "nothing: it is the kernel's, which has it after a detour through a worker"
 	case a.snapshot.Owned(a.tuple.Dst)&(services.AddrNode|services.AddrLocal) != 0:
-		return "nothing, if it is for a server on this node; else `sluice services` lists what is served"
+		return "nothing, if it is for a server on this node; else look at the node ports of the Service"
+	}
+	if a.offline != nil {
+		return "look whether the Service has this address and port in its status, spec.externalIPs or spec.clusterIPs, and at the problems, if there are any"
 	}
 	return "`sluice services` lists what is served, `sluice status` what is not and why; if kube-proxy runs here, the packet may be its own"
 }

@@ -253,15 +253,21 @@ func (a *answer) portsOf(addr header.Addr) string {
 	return strings.Join(names, ", ")
 }
 
-// about picks the problems of a Service, and those that name the packet's destination.
+// mostProblems is enough to see what is wrong.
+const mostProblems = 10
+
+// about picks the problems of a Service, and those that name the packet's destination. Where
+// that is nobody's and there is no gateway to ask for the others, all that is refused may
+// be why.
 func (a *answer) about(service string, problems []status.ProblemView) (list []status.ProblemView) {
 	service, _, _ = strings.Cut(service, ":")
+	all := a.offline != nil && a.x.Frontend == nil && a.match != xdpprog.MatchReply
 	for _, p := range problems {
-		if service != "" && p.Object == "Service "+service || names(p.Message, a.query.To.Addr()) {
+		if all && !p.Warning || service != "" && p.Object == "Service "+service || names(p.Message, a.query.To.Addr()) {
 			list = append(list, p)
 		}
 	}
-	return list
+	return list[:min(mostProblems, len(list))]
 }
 
 // names says whether a message has an address in it, with or without a port.
