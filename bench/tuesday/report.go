@@ -44,10 +44,13 @@ type Processor struct {
 	// kernel does kube-proxy's forwarding in nobody's name.
 	Workers time.Duration `json:"workers"`
 	Tools   time.Duration `json:"tools"` // nft, iptables-restore
+	// Waited is how long threads of the process were ready and had no processor, because
+	// clients, pods and other programs had it.
+	Waited time.Duration `json:"waited"`
 }
 
 func processorOf(u witness.Usage) Processor {
-	return Processor{All: u.Own + u.Children, Workers: u.Pinned, Tools: u.Children}
+	return Processor{All: u.Own + u.Children, Workers: u.Pinned, Tools: u.Children, Waited: u.Waited}
 }
 
 func print(c *Config, results []*Result) error {
@@ -91,6 +94,7 @@ var rows = []row{
 	{"processor time in that", func(r *Result) string { return seconds(r.CPU.All) }},
 	{"without packet workers", func(r *Result) string { return seconds(r.CPU.All - r.CPU.Workers) }},
 	{"of programs it ran", func(r *Result) string { return seconds(r.CPU.Tools) }},
+	{"waited for a processor, all threads together", func(r *Result) string { return seconds(r.CPU.Waited) }},
 	{"resident: now, most", func(r *Result) string {
 		return fmt.Sprintf("%d, %d MiB", r.Memory.Now>>20, r.Memory.Most>>20)
 	}},

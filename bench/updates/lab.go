@@ -102,7 +102,7 @@ func (l *lab) measure(ctx context.Context) error {
 	return nil
 }
 
-// start starts the daemon and reads how long its first table took.
+// start starts the daemon.
 func (l *lab) start(ctx context.Context) error {
 	began := time.Now()
 	if err := l.gate.Launch(); err != nil {
@@ -114,9 +114,6 @@ func (l *lab) start(ctx context.Context) error {
 	}
 	l.result.Started = time.Since(began)
 	l.result.Services, l.result.Frontends, l.result.Backends = st.Snapshot.Services, st.Snapshot.Frontends, st.Snapshot.Backends
-	if l.result.FirstTable, l.result.FullTables, err = l.fullTables(ctx); err != nil {
-		return err
-	}
 	l.result.MemoryFirst, err = witness.ProcessMemory(l.gate.PID())
 	return err
 }
@@ -124,31 +121,38 @@ func (l *lab) start(ctx context.Context) error {
 // metricsPort is the default of the daemon's metrics.address.
 const metricsPort = 9470
 
-// fullTables reads how long the daemon took to compile, publish and steer by full tables
-// so far, all together, and how many there were. The first is one of all objects, begun
-// when all lists were read; there are more if addresses of the node came later. It is
-// asked of the daemon once, because asking for its status often slows it.
-func (l *lab) fullTables(ctx context.Context) (took time.Duration, tables int, err error) {
-	client := http.Client{Transport: &http.Transport{DialContext: l.net.Gateway.Dial, DisableKeepAlives: true}}
+// scrape reads the daemon's metrics, once and last: among this many Services that costs
+// the daemon more than all changes did. Among them is what full tables took to compile,
+// publish and steer by. The first is that of all objects, begun when all lists were read;
+// there are more if addresses of the node came later.
+func (l *lab) scrape(ctx context.Context) error {
+	client := http.Client{Transport: &http.Transport{DialContext: l.net.Gateway.Dial, DisableKeepAlives: true, DisableCompression: true}}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/metrics", metricsPort), nil)
 	if err != nil {
-		return 0, 0, err
+		return err
 	}
+	began := time.Now()
 	response, err := client.Do(request)
 	if err != nil {
-		return 0, 0, fmt.Errorf("the daemon's metrics: %w", err)
+		return fmt.Errorf("the daemon's metrics: %w", err)
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
 	if err != nil {
-		return 0, 0, fmt.Errorf("the daemon's metrics: %w", err)
+		return fmt.Errorf("the daemon's metrics: %w", err)
+	}
+	r := l.result
+	r.Scrape, r.ScrapeBytes = time.Since(began), len(text)
+	if r.MemoryScraped, err = witness.ProcessMemory(l.gate.PID()); err != nil {
+		return err
 	}
 	sum, err := metric(string(text), "kubeproxy_sync_full_proxy_rules_duration_seconds_sum")
 	if err != nil {
-		return 0, 0, err
+		return err
 	}
 	count, err := metric(string(text), "kubeproxy_sync_full_proxy_rules_duration_seconds_count")
-	return time.Duration(sum * float64(time.Second)), int(count), err
+	r.FirstTable, r.FullTables = time.Duration(sum*float64(time.Second)), int(count)
+	return err
 }
 
 // metric is the value of a metric for IPv4.
@@ -207,8 +211,10 @@ func (l *lab) underLoad(ctx context.Context) error {
 		return err
 	}
 	l.compare(before, after)
-	l.result.Memory, err = witness.ProcessMemory(l.gate.PID())
-	return err
+	if l.result.Memory, err = witness.ProcessMemory(l.gate.PID()); err != nil {
+		return err
+	}
+	return l.scrape(ctx)
 }
 
 // reading is what was counted at a moment.
@@ -233,7 +239,7 @@ func (l *lab) reading(ctx context.Context) (r reading, err error) {
 func (l *lab) compare(before, after reading) {
 	r := l.result
 	used := after.used.Sub(before.used)
-	r.CPU, r.CPUWorkers = used.Own, used.Pinned
+	r.CPU, r.CPUWorkers, r.Waited = used.Own, used.Pinned, used.Waited
 	r.Dropped = map[string]uint64{}
 	for i := range after.stats.Workers {
 		a, b := &after.stats.Workers[i], &before.stats.Workers[i]

@@ -44,7 +44,13 @@ type Result struct {
 	RingLost uint64
 
 	CPU, CPUWorkers time.Duration
+	Waited          time.Duration // of the daemon's threads, all together, for a processor that others used
 	Memory          witness.Memory
+
+	// One scrape of the daemon's metrics, after all else.
+	Scrape        time.Duration
+	ScrapeBytes   int
+	MemoryScraped witness.Memory
 
 	latencies []time.Duration
 }
@@ -70,8 +76,10 @@ func (r *Result) table(out io.Writer) error {
 		{"packets received by Sluice, dropped by it", fmt.Sprintf("%d, %v", r.Received, r.Dropped)},
 		{"lost for want of room in sockets' rings", fmt.Sprint(r.RingLost)},
 		{"processor time, without packet workers", seconds(r.CPU) + ", " + seconds(r.CPU-r.CPUWorkers)},
+		{"waited for a processor, all threads together", seconds(r.Waited)},
 		{"resident after the first table: now, most", mib(r.MemoryFirst)},
-		{"resident in the end: now, most", mib(r.Memory)},
+		{"resident after the changes: now, most", mib(r.Memory)},
+		{"a scrape of all metrics: time, size; resident then", fmt.Sprintf("%s, %d MiB; %s", seconds(r.Scrape), r.ScrapeBytes>>20, mib(r.MemoryScraped))},
 	} {
 		fmt.Fprintf(w, "| %s\t| %s\t|\n", line.name, line.value)
 	}

@@ -21,11 +21,14 @@ type Usage struct {
 	// Pinned is the part of Own that threads bound to a single processor used: packet
 	// workers. Threads that have ended are not in it.
 	Pinned time.Duration
+	// Waited is how long its threads were ready to run and had no processor, because of
+	// others (schedstats, the kernel's Documentation/scheduler/sched-stats.rst). Threads that have ended are not in it.
+	Waited time.Duration
 }
 
 // Sub is what was used since an earlier reading.
 func (u Usage) Sub(before Usage) Usage {
-	return Usage{Own: u.Own - before.Own, Children: u.Children - before.Children, Pinned: u.Pinned - before.Pinned}
+	return Usage{Own: u.Own - before.Own, Children: u.Children - before.Children, Pinned: u.Pinned - before.Pinned, Waited: u.Waited - before.Waited}
 }
 
 var errOneProcessor = errors.New("all its threads are bound to one processor each: pinned ones cannot be told; give it two")
@@ -50,6 +53,11 @@ func ProcessUsage(pid int) (u Usage, err error) {
 		if err := unix.SchedGetaffinity(tid, &set); err != nil {
 			continue // it ended meanwhile
 		}
+		waited, err := waiting(filepath.Join(task, "schedstat"))
+		if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ESRCH) {
+			return u, err
+		}
+		u.Waited += waited
 		if set.Count() != 1 {
 			free++
 			continue
@@ -62,6 +70,19 @@ func ProcessUsage(pid int) (u Usage, err error) {
 		return u, fmt.Errorf("process %d: %w", pid, errOneProcessor)
 	}
 	return u, nil
+}
+
+// waiting reads the second number of a schedstat: nanoseconds on a run queue.
+func waiting(file string) (time.Duration, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	var ran, waited, slices int64
+	if _, err := fmt.Sscan(string(text), &ran, &waited, &slices); err != nil {
+		return 0, fmt.Errorf("%s: %w", file, err)
+	}
+	return time.Duration(waited), nil
 }
 
 // userHz is the unit of times in /proc/PID/stat on all architectures but alpha

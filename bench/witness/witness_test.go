@@ -164,6 +164,38 @@ func burn(d time.Duration) {
 	}
 }
 
+// Two threads on one processor wait for each other.
+func TestWaited(t *testing.T) {
+	before, err := ProcessUsage(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var both sync.WaitGroup
+	read := make(chan struct{})
+	var ready sync.WaitGroup
+	for range 2 {
+		ready.Add(1)
+		both.Go(func() {
+			runtime.LockOSThread() // the thread ends with the goroutine
+			var set unix.CPUSet
+			set.Set(0)
+			if err := unix.SchedSetaffinity(0, &set); err != nil {
+				t.Error(err)
+			}
+			burn(200 * time.Millisecond)
+			ready.Done()
+			<-read
+		})
+	}
+	ready.Wait()
+	after, err := ProcessUsage(os.Getpid())
+	close(read)
+	both.Wait()
+	if err != nil || after.Sub(before).Waited < 150*time.Millisecond {
+		t.Errorf("waited %v, %v; two threads used 200 ms each of one processor", after.Sub(before).Waited, err)
+	}
+}
+
 func TestChildrenAndMemory(t *testing.T) {
 	before, err := ProcessUsage(os.Getpid())
 	if err != nil {
