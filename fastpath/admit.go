@@ -25,26 +25,48 @@ func (w *Worker) admit(d Desc, p *header.Packet, old *header.Tuple) (flowtable.R
 		}
 		return 0, n.verdict
 	}
-	if w.settle(&n, &o); n.verdict.Action != Queued {
-		return 0, n.verdict
+	ref, v, _ := w.carry(p, &n, &o, old)
+	return ref, v
+}
+
+// carry makes the flow of a plan and then pins its client: who gets no flow is not remembered, or
+// a flood that is refused would push out the pins of others. made says that it is a
+// new flow; where another worker was faster with the same packet, the pin is up to that one.
+func (w *Worker) carry(p *header.Packet, n *plan, o *opening, old *header.Tuple) (ref flowtable.Ref, v Verdict, made bool) {
+	ref, v, made = w.create(p, n, old)
+	if !made || !w.settle(n, o) {
+		return ref, v, made
 	}
-	return w.create(p, &n, old)
+	// Nobody but a copy of this packet can have used the flow.
+	if !w.flows.Abandon(ref, w.now) {
+		if p.Tuple.Stateful() {
+			return ref, v, made // a copy has, and it is answered
+		}
+		w.flows.Delete(ref)
+	}
+	if n.verdict.Action != Queued {
+		return 0, n.verdict, false
+	}
+	return w.create(p, n, old)
 }
 
 // settle pins the client to the planned backend, or makes its pin last on, for a service
 // with session affinity (k8s.io/kubernetes pkg/proxy/nftables/proxier.go: the time counts from the
 // client's last new flow). Where another worker was faster with a flow of this
-// client, its choice holds, so that a client's first two flows do not part.
-func (w *Worker) settle(n *plan, o *opening) {
+// client, its choice holds, so that a client's first two flows do not part: then settle
+// changes the plan, and returns true.
+func (w *Worker) settle(n *plan, o *opening) (moved bool) {
 	svc := n.Frontend.Service
 	if svc.AffinitySeconds == 0 || w.pins == nil {
-		return
+		return false
 	}
 	want := affinity.Pin{Addr: n.backend.Addr, Port: n.backend.Port}
 	got := w.pins.Settle(w.now, o.tuple.Src, svc.Identity, want, n.pin, svc.AffinitySeconds)
-	if got != want && w.follow(n, got, o.not) {
-		w.address(n, o)
+	if got == want || !w.follow(n, got, o.not) {
+		return false
 	}
+	w.address(n, o)
+	return true
 }
 
 // opening is a packet as a plan sees it.
@@ -56,8 +78,8 @@ func (w *Worker) opening(p *header.Packet) opening {
 }
 
 // create inserts the flow of a plan. Another worker may have been faster with the same
-// packet (a retransmission on another queue): then its flow is the flow.
-func (w *Worker) create(p *header.Packet, n *plan, old *header.Tuple) (flowtable.Ref, Verdict) {
+// packet (a retransmission on another queue): then its flow is the flow, and made is false.
+func (w *Worker) create(p *header.Packet, n *plan, old *header.Tuple) (ref flowtable.Ref, v Verdict, made bool) {
 	b := n.backend
 	f := flowtable.NewFlow{
 		Client: p.Tuple, Backend: b.Addr, BackendPort: b.Port, Source: n.source,
@@ -81,15 +103,15 @@ func (w *Worker) create(p *header.Packet, n *plan, old *header.Tuple) (flowtable
 		if c := w.stats.Backends.At(b.Ref.Index()); c != nil {
 			c.Flows.Add(1)
 		}
-		return ref, queued
+		return ref, queued, true
 	case flowtable.Exists:
-		return ref, queued
+		return ref, queued, false
 	case flowtable.HalfOpenLimit:
-		return 0, drop(stats.HalfOpenLimit)
+		return 0, drop(stats.HalfOpenLimit), false
 	case flowtable.PortsExhausted:
-		return 0, drop(stats.SNATPortsExhausted)
+		return 0, drop(stats.SNATPortsExhausted), false
 	default:
-		return 0, drop(stats.FlowTableFull)
+		return 0, drop(stats.FlowTableFull), false
 	}
 }
 

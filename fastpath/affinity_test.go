@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
@@ -196,5 +197,23 @@ func TestAffinityAgrees(t *testing.T) {
 	}
 	if n := l.pins.Counts(flowtable.Time(l.now)); n.Live != clients {
 		t.Errorf("%d pins for %d clients: %+v", n.Live, clients, n)
+	}
+}
+
+// TestAffinityOfRefusedFlows: who gets no flow gets no pin.
+func TestAffinityOfRefusedFlows(t *testing.T) {
+	l := newLab(t, labConfig{snat: services.PortRange{First: 20000, Count: 1}, edit: func(b *services.Builder) {
+		f := both(b, 30, ruleVIP, header.ProtoTCP, set(b, 30, 30, header.ProtoTCP, backend4))
+		f.Service.AffinitySeconds, f.Service.Identity = 60, stickyIdn
+	}})
+	pinned := func(client string) bool {
+		_, ok := l.pins.Get(flowtable.Time(l.now), addr(client), stickyIdn)
+		return ok
+	}
+	l.opens(0, header.ProtoTCP, join(client4, 40000), join(ruleVIP, 80))
+	l.send(0, headertest.TCP(join("198.51.100.9", 40000), join(ruleVIP, 80), headertest.SYN))
+	l.wantDrop(stats.SNATPortsExhausted, 1)
+	if !pinned(client4) || pinned("198.51.100.9") {
+		t.Errorf("pinned: who has a flow %v, who has none %v", pinned(client4), pinned("198.51.100.9"))
 	}
 }

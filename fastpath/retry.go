@@ -8,8 +8,8 @@ import (
 
 // retry gives a connection whose backend does not answer, or is gone, to another backend, by the
 // same rules as a new one; its client's pin moves with it. It returns the flow that the
-// packet belongs to: the new one, or the old one where there is no other backend or where it
-// has been answered after all; or 0 and what becomes of the packet.
+// packet belongs to: the new one, or the old one where there is no other backend, no room for
+// a new flow towards it, or where it has been answered after all; or 0 and what becomes of the packet.
 //
 // The new flow keeps nothing of the old one. The old backend may have the SYN and be
 // slow: its answers are known for a while and dropped (flowtable.Handle.Abandoned), so the client
@@ -19,7 +19,8 @@ func (w *Worker) retry(p *header.Packet, hash uint64, ref flowtable.Ref) (flowta
 	var old header.Tuple
 	w.flows.Outgoing(ref, flowtable.ClientSide, &old)
 	o := w.opening(p)
-	o.not = services.BackendRef(w.flows.Flow(ref).BackendRef())
+	service, backend := w.flows.Flow(ref).Owner()
+	o.not = services.BackendRef(backend)
 	var n plan
 	w.plan(&n, &o)
 	if n.verdict.Action != Queued || n.backend.Addr == old.Dst && n.backend.Port == old.DstPort {
@@ -30,12 +31,30 @@ func (w *Worker) retry(p *header.Packet, hash uint64, ref flowtable.Ref) (flowta
 			return found, queued
 		}
 	}
-	if w.settle(&n, &o); n.verdict.Action != Queued {
-		return 0, n.verdict
-	}
-	next, v := w.create(p, &n, &header.Tuple{})
-	if next != 0 {
+	next, v, made := w.carry(p, &n, &o, &header.Tuple{})
+	switch {
+	case made:
 		w.n.retried++
+	case next == 0:
+		return w.restore(&flowtable.NewFlow{
+			Client: p.Tuple, Backend: old.Dst, BackendPort: old.DstPort, Source: old.Src, SourcePort: old.SrcPort,
+			Service: service, BackendRef: backend,
+		}, v)
 	}
 	return next, v
+}
+
+// restore gives a client the flow back that it had, where another could not be made: its
+// backend may be slow instead of dead. If that is not possible either, v becomes of the packet.
+func (w *Worker) restore(f *flowtable.NewFlow, v Verdict) (flowtable.Ref, Verdict) {
+	ref, status := w.flows.Create(w.now, f)
+	switch status {
+	case flowtable.Created:
+		toBackend, toClient := w.view.Lookup(&f.Backend), w.view.Lookup(&f.Client.Src)
+		w.flows.Flow(ref).BindHops(w.view.Generation, uint16(toBackend.Hop), uint16(toClient.Hop))
+	case flowtable.Exists:
+	default:
+		return 0, v
+	}
+	return ref, queued
 }

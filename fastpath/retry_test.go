@@ -216,3 +216,48 @@ func TestRetryBehindTheKernel(t *testing.T) {
 	l.nothing(g.nic, g.host)
 	l.wantDrop(stats.LateAnswer, 1)
 }
+
+// TestRetryWithoutRoom: there is another backend, and no source port towards it. The client
+// keeps the flow it has, and its slow backend's answer; a port that is free later is used.
+func TestRetryWithoutRoom(t *testing.T) {
+	l := newLab(t, labConfig{workers: 1, snat: services.PortRange{First: 20000, Count: 1}, edit: func(b *services.Builder) {
+		b.Settings().RetryOther = true
+		both(b, 30, ruleVIP, header.ProtoTCP, set(b, 30, 30, header.ProtoTCP, backend4, second4))
+	}})
+	src, dst := l.syn(0)
+	taken := "" // the client of the connection that has the other backend's port
+	for port := uint16(1); taken == ""; port++ {
+		c := join("198.51.100.9", port)
+		l.send(0, headertest.TCP(c, join(ruleVIP, 80), headertest.SYN))
+		frame, ok := l.workers[0].nic.Take(nil)
+		if !ok {
+			continue // it hashed to the first backend, whose port is in use
+		}
+		var p header.Packet
+		header.Parse(frame, &p)
+		if s, d := ends(&p.Tuple); d.String() != dst {
+			taken = c
+			l.send(0, headertest.TCP(d.String(), s.String(), headertest.SYN|headertest.ACK), headertest.TCP(c, join(ruleVIP, 80), headertest.ACK))
+			l.send(0, headertest.TCP(d.String(), s.String(), headertest.ACK))
+			for range 3 {
+				l.out(l.workers[0].nic)
+			}
+		}
+	}
+	flows := l.table.Counts().Live[0]
+	for range 3 {
+		l.step(time.Second)
+		if s, d := l.syn(0); s != src || d != dst {
+			t.Fatalf("without a port it went from %s, %s to %s, %s", src, dst, s, d)
+		}
+	}
+	if n := l.table.Counts().Live[0]; n != flows || l.retried() != 0 {
+		t.Errorf("%d flows, were %d; %d retried", n, flows, l.retried())
+	}
+	if load := l.table.Loads(); load[30].Load() != 1 || load[31].Load() != 1 {
+		t.Errorf("loads %d, %d, want 1, 1", load[30].Load(), load[31].Load())
+	}
+	l.send(0, headertest.TCP(dst, src, headertest.SYN|headertest.ACK))
+	_, p := l.out(l.workers[0].nic)
+	l.wantTuple(&p, join(ruleVIP, 80), join(client4, 40000))
+}
