@@ -261,3 +261,23 @@ func TestRetryWithoutRoom(t *testing.T) {
 	_, p := l.out(l.workers[0].nic)
 	l.wantTuple(&p, join(ruleVIP, 80), join(client4, 40000))
 }
+
+// TestRetryTriesThemAll: of five backends one answers. Who goes on gets there, with any
+// scheduler: no two dead ones take turns.
+func TestRetryTriesThemAll(t *testing.T) {
+	for by := range services.NumSchedulers {
+		l := newLab(t, labConfig{workers: 1, edit: func(b *services.Builder) {
+			b.Settings().RetryOther = true
+			both(b, 30, ruleVIP, header.ProtoTCP, set(b, 30, 30, header.ProtoTCP, backend4, second4, "10.0.1.13", "10.0.1.14", "10.0.1.15")).Service.Scheduler = by
+		}})
+		seen := map[string]bool{}
+		for range 120 {
+			_, dst := l.syn(0)
+			seen[dst] = true
+			l.step(time.Second)
+		}
+		if len(seen) != 5 {
+			t.Errorf("%v: after %d retries only %v were tried", by, l.retried(), seen)
+		}
+	}
+}

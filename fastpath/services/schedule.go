@@ -11,9 +11,11 @@ import (
 // its set.
 type Draw struct {
 	Tuple  *header.Tuple  // client to frontend
-	Random uint64         // for Random; it must not be guessable
+	Random uint64         // for Random, and where Not is set; it must not be guessable
 	Loads  []atomic.Int32 // connections by backend index; what it does not hold has none
-	// Not is a backend that is chosen only if there is no other; zero for none.
+	// Not is a backend that is chosen only if there is no other; zero for none. Who had a
+	// flow and did not answer is excluded so. With it any scheduler draws at random:
+	// what it would say again and again may be another that does not answer.
 	Not BackendRef
 	// Look says that no flow follows: nobody's turn is taken.
 	Look bool
@@ -40,6 +42,8 @@ func (s *Snapshot) Choose(svc *Service, set *EndpointSet, d *Draw) Choice {
 	switch {
 	case len(set.Backends) == 0:
 		return Choice{Slot: -1}
+	case d.Not != 0:
+		return set.another(d.Random, d.Not)
 	case svc.Scheduler.ByLoad():
 		return Choice{set.least(svc.Scheduler, s.SelectHash(d.Tuple), d), -1}
 	}
@@ -51,7 +55,7 @@ func (s *Snapshot) Choose(svc *Service, set *EndpointSet, d *Draw) Choice {
 	default:
 		slot = slotOf(s.hash(svc, d), n)
 	}
-	return set.other(slot, d.Not)
+	return Choice{set.at(slot), slot}
 }
 
 // ByLoad says whether a scheduler compares connections.
@@ -108,22 +112,21 @@ func (s *EndpointSet) at(slot int) BackendRef {
 	return s.Backends[slot]
 }
 
-// other returns the backend of a slot, or of the next slot that has another than not.
-func (s *EndpointSet) other(slot int, not BackendRef) Choice {
-	first := Choice{s.at(slot), slot}
-	if first.Backend != not || len(s.Backends) == 1 {
-		return first
-	}
-	n := s.Slots()
-	for range n - 1 {
-		if slot++; slot == n {
-			slot = 0
+// another draws a slot that has another backend than not: by the shares of the table, where there is one.
+func (s *EndpointSet) another(random uint64, not BackendRef) Choice {
+	slot, n := 0, s.Slots()
+	for range 64 {
+		if slot = slotOf(random, n); s.at(slot) != not {
+			return Choice{s.at(slot), slot}
 		}
-		if r := s.at(slot); r != not {
-			return Choice{r, slot}
+		random = fold(random^0xa0761d6478bd642f, 0xe7037ed1a0b428db)
+	}
+	for i := range n { // nearly all slots are its
+		if next := (slot + i) % n; s.at(next) != not {
+			return Choice{s.at(next), next}
 		}
 	}
-	return first
+	return Choice{not, slot}
 }
 
 // least returns the backend with the least load, in the sense of the scheduler.
@@ -139,9 +142,6 @@ func (s *EndpointSet) least(by Scheduler, hash uint64, d *Draw) BackendRef {
 	var best BackendRef
 	var bestLoad, bestWeight, bestTie uint64
 	for i, r := range s.Backends {
-		if r == d.Not && len(s.Backends) > 1 {
-			continue
-		}
 		load, weight := s.load(by, i, d.Loads)
 		if best != 0 {
 			a, b := load*bestWeight, bestLoad*weight

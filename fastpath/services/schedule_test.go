@@ -122,24 +122,29 @@ func TestWhatDecides(t *testing.T) {
 	}
 }
 
-// TestAnother: the excluded one is chosen only where it is alone, and what was not its
-// stays where it is.
+// TestAnother: the excluded one is chosen only where it is alone, and the others by
+// their shares, whatever the scheduler would say: one flow asks again and again.
 func TestAnother(t *testing.T) {
 	for by := range NumSchedulers {
-		s, svc, set := choosers(by, 1, 5, 2)
-		loads := make([]atomic.Int32, 3)
-		for n := range 600 {
-			d := Draw{Tuple: client(n), Random: uint64(n) << 55, Loads: loads, Look: true}
-			first := s.Choose(svc, set, &d)
-			d.Not = first.Backend
-			if other := s.Choose(svc, set, &d); other.Backend == first.Backend || other.Backend == 0 {
-				t.Fatalf("scheduler %d: another than %#x is %#x", by, first.Backend, other.Backend)
+		s, svc, set := choosers(by, 1, 40, 2, 2, 3)
+		want := []int{1000, 0, 2000, 2000, 3000} // the excluded one has most of the slots
+		if by.ByLoad() {
+			want = []int{2000, 0, 2000, 2000, 2000}
+		}
+		rnd, got := rand.New(rand.NewPCG(1, uint64(by))), make([]int, 5)
+		for range 8000 {
+			d := Draw{Tuple: client(1), Random: rnd.Uint64(), Loads: make([]atomic.Int32, 5), Not: set.Backends[1]}
+			c := s.Choose(svc, set, &d)
+			if set.at(c.Slot) != c.Backend {
+				t.Fatalf("scheduler %d: %#x is not in slot %d", by, c.Backend, c.Slot)
 			}
-			d.Not = MakeBackendRef(9, 9)
-			if same := s.Choose(svc, set, &d); same != first {
-				t.Fatalf("scheduler %d: without a stranger %v became %v", by, first, same)
+			got[c.Backend.Index()]++
+		}
+		for i := range got {
+			// 250 is six standard deviations.
+			if off := got[i] - want[i]; want[i] == 0 && off != 0 || off < -250 || off > 250 {
+				t.Errorf("scheduler %d: got %v, want about %v", by, got, want)
 			}
-			svc.Turn.Add(1)
 		}
 		s, svc, set = choosers(by, 3)
 		if c := s.Choose(svc, set, &Draw{Tuple: client(1), Not: set.Backends[0]}); c.Backend != set.Backends[0] {
