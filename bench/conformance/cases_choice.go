@@ -102,6 +102,28 @@ func (b *book) disagreements() {
 	c.tcp(outside, passRoute, f.vip4().at(81)).tcp(outside, passRoute, f.vip6().at(81)).tcp(outside, passRoute, f.external4().at(81)).
 		udp(outside, passRoute, f.vip4().at(81))
 
+	const unsettled = "Not settled anywhere/"
+	c = b.add(unsettled+"two Services that claim one frontend", "an-external-ip-takes-nothing")
+	g := c.bare()
+	f = c.service(func(f *front) { f.Spec.ExternalIPs = []string{g.vipOf(false), g.vipOf(true)} }).slice("", "b0")
+	c.tcp(outside, viaB0, destination("its external IP", g.vipOf(false), 80)).then("another Service gets it from the load balancer")
+	c.put(g.Service)
+	g.slice("", "b1")
+	c.undefined("tcp", outside, viaB1, g.vip4()).undefined("udp", outside, viaB1, g.vip6()).tcp(outside, viaB0, f.vip4())
+
+	c = b.add(unsettled+"two Services that claim one frontend", "the-older-keeps-it")
+	f = c.service().slice("", "b0")
+	c.tcp(outside, viaB0, f.vip4()).then("another Service gets the same VIP")
+	g = c.service(vip(f.vipOf(false), f.vipOf(true))).slice("", "b1")
+	c.undefined("tcp", outside, viaB0, f.vip4()).undefined("udp", outside, viaB0, f.vip6()).tcp(outside, viaB1, g.node4())
+	c.then("the older goes")
+	c.remove(f.Service)
+	c.tcp(outside, viaB1, f.vip4()).tcp(outside, viaB1, f.vip6())
+
+	c = b.add(unsettled+"an address that one Service lists in several ways", "guarded-as-the-load-balancer's")
+	f = c.service(ranges("10.71.0.10/32"), func(f *front) { f.Spec.ExternalIPs = []string{f.vipOf(false)} }).slice("", "b0")
+	c.tcp(outside, viaB0, f.vip4()).undefined("tcp", other, drop, f.vip4())
+
 	const purpose = "Different on purpose/"
 	c = b.add(purpose+"VIPs answer ping", "ping")
 	f = c.service(external).slice("", "b0")
@@ -114,7 +136,7 @@ func (b *book) disagreements() {
 	c.probe(&probe{how: "tcp", from: outside, to: []dest{f.vip4()}, want: viaB0, n: 20, slow: 10 * time.Second})
 
 	c = b.add(purpose+"A frontend among the gateway's own source ports", "refused")
-	f = c.service(clusterIPType, servicePort(17000), func(f *front) { f.Spec.ExternalIPs = []string{"10.71.0.1"} }).slice("", "b0")
+	c.service(clusterIPType, servicePort(17000), func(f *front) { f.Spec.ExternalIPs = []string{"10.71.0.1"} }).slice("", "b0")
 	c.tcp(outside, passListen, destination("the node's address", "10.71.0.1", 17000))
 }
 

@@ -42,7 +42,7 @@ func (b *book) endpointChanges() {
 	f.slice("", "b1 @gateway")
 	c.established(f, "b0 from client", "b1 from client").tcp(outside, "b1 from client", f.vip4())
 
-	c = b.add("Established flows/endpoint removed", "sctp-stays")
+	c = b.add("Established flows/endpoint removed + Not settled anywhere/SCTP flows of removed endpoints", "sctp-stays")
 	f = c.service(withSCTP).slice("", "b0")
 	c.associates("a", outside, viaB0, f.vip4()).then("another instead")
 	f.slice("", "b1")
@@ -131,7 +131,7 @@ func (b *book) serviceChanges() {
 
 	c = b.add("Different on purpose/UDP flows of an endpoint that is ready and not serving stay", "udp")
 	f = c.service().slice("", "b0")
-	c.established(f, viaB0, viaB0).then("b0 does not serve, and is ready; b1, too")
-	f.slice("", "b0 unserving", "b1 unserving")
+	c.established(f, viaB0, viaB0).then("b0 does not serve, and is ready; b1 serves")
+	f.slice("", "b0 unserving", "b1")
 	c.established(f, viaB0, viaB0).tcp(outside, "b0 b1 from gateway", f.vip4())
 }

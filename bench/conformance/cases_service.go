@@ -100,7 +100,7 @@ func (b *book) serviceAddresses() {
 	c.tcp(outside, "b0 b1 from gateway", f.external4(), f.vip4(), f.node4())
 
 	c = b.add("Service/externalIPs", "an-address-of-the-node")
-	f = c.service(clusterIPType, servicePort(7070), func(f *front) { f.Spec.ExternalIPs = []string{"10.71.0.1", "fd71::1"} }).slice("", "b0")
+	c.service(clusterIPType, servicePort(7070), func(f *front) { f.Spec.ExternalIPs = []string{"10.71.0.1", "fd71::1"} }).slice("", "b0")
 	c.tcp(outside, "b0 from gateway", destination("the node's address", "10.71.0.1", 7070)).
 		tcp(outside, "b0 from gateway", destination("the node's address", "fd71::1", 7070)).
 		tcp(outside, passListen, destination("the node's address", "10.71.0.1", 7071))

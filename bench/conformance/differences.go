@@ -2,61 +2,80 @@ package conformance
 
 // difference is an outcome that kube-proxy has and Sluice has not, on purpose.
 type difference struct {
-	where  string // case and probe, as result.key has them
-	theirs string
-	why    string // and where it is decided
+	where              string // case and probe, as result.key has them
+	nftables, iptables string // what comes of it there; empty where that is no difference
+	why                string // and where it is decided
 }
+
+// in is the outcome in a mode.
+func (d *difference) in(mode string) string {
+	if mode == "iptables" {
+		return d.iptables
+	}
+	return d.nftables
+}
+
+// modes of kube-proxy, the columns of the table.
+var modes = [...]string{"nftables", "iptables"}
 
 // Why Sluice differs, and where that is decided.
 const (
 	whyPing     = "VIPs answer ping (ADR 6: ClusterIPs answer ping)"
 	whyUnused   = "Sluice does not know the service range; routes may use it otherwise (ADR 6)"
 	whyUnserved = "other ports of a ClusterIP are treated as those of a VIP: `unservedVIPPort` (ADR 6)"
-	whyHostLink = "endpoints on the gateway are reached by the host link; policy Cluster translates for all endpoints alike (ADR 4; docs/kubernetes.md, Whose address the endpoint sees)"
+	whyHostLink = "endpoints on the gateway are reached by the host link; policy Cluster translates for all endpoints alike (ADR 6)"
 	whyIllegal  = "an endpoint that is a VIP of this gateway is refused, kube-proxy routes its share into nothing (docs/kubernetes.md, EndpointSlice)"
-	whyForged   = "a VIP as the source of a packet on the wire is forged: martian_source, spoofed_source (docs/counters.md)"
+	whyForged   = "a VIP as the source of a packet on the wire is forged: martian_source, spoofed_source (ADR 6)"
 	whyZero     = "kube-proxy 1.36 leaves UDP flows of a Service without endpoints on the dead one (kubernetes issue 139628; docs/kubernetes.md, Different on purpose)"
-	whyDeleted  = "UDP flows end with their endpoint, also when the Service goes (docs/kubernetes.md, Different on purpose)"
+	whyDeleted  = "UDP flows end with their endpoint, also when the Service goes (ADR 6)"
+	whyServing  = "UDP flows of an endpoint that is ready and not serving stay (docs/kubernetes.md, Different on purpose)"
+	whyDenied   = "an answer would tell strangers which Services are down (ADR 6)"
+	whyNotOurs  = "an address that is not selected is not ours (ADR 6)"
 	whyChoice   = "an annotation of Sluice's (docs/kubernetes.md, Choosing a backend)"
-	whyHairpin  = "a client that got itself is translated wherever it is, kube-proxy's nftables mode does it for endpoints on the node only, and the connection hangs (docs/kubernetes.md, Whose address the endpoint sees)"
+	whyHairpin  = "a client that got itself is translated wherever it is, kube-proxy's nftables mode does it for endpoints on the node only, and the connection hangs (ADR 6)"
 	whyRetry    = "a SYN that nobody answers goes to another endpoint (docs/kubernetes.md, Different on purpose)"
 	whyPorts    = "a frontend among the gateway's own source ports is refused (docs/kubernetes.md, Different on purpose)"
 )
 
-// differences are those of each mode. A run fails if kube-proxy does anything else than
+// differences are all of them. A run fails if kube-proxy does anything else than
 // Sluice where nothing is listed, or anything else than what is.
-var differences = map[string][]difference{"nftables": {
-	{"Service/spec.clusterIP, clusterIPs/one-family: tcp outside to ClusterIP (IPv6)", drop, whyUnused},
-	{"Service/... with an address of this node in it/vip-as-source: syn 198.18.24.1 to VIP", "b0 from gateway", whyForged},
-	{"EndpointSlice/... of this node/host-network: tcp outside to VIP, node port", "local from client", whyHostLink},
-	{"EndpointSlice/... of this node/host-network: tcp outside to VIP (IPv6)", "local from client", whyHostLink},
-	{"EndpointSlice/... of this node/host-network: udp outside to VIP", "local from client", whyHostLink},
-	{"EndpointSlice/... of this node/host-network: tcp pod to VIP", "local from client", whyHostLink},
-	{itsOwnVIP + "tcp outside to VIP", "b0 beyond from gateway", whyIllegal},
-	{itsOwnVIP + "tcp outside to VIP (IPv6)", "b0 beyond from gateway", whyIllegal},
-	{"Established flows/service goes to zero endpoints/slice-empty: no endpoint: udp outside to VIP, flow udp", "b0 from gateway", whyZero},
-	{"Established flows/service goes to zero endpoints/slice-empty: no endpoint: udp outside to VIP (IPv6), flow udp6", "b0 from gateway", whyZero},
-	{"Established flows/service deleted/service-deleted: the Service and its slices are deleted: udp outside to VIP, flow udp", "b0 from gateway", whyDeleted},
-	{"Choosing a backend/sh, dh/sh: tcp outside to VIP", "several from gateway", whyChoice},
-	{"Choosing a backend/sh, dh/dh: tcp outside to VIP", "several from gateway", whyChoice},
-	{"Service/annotation sluice.dev/weights/zero: tcp outside to VIP", "b0 b1 from gateway", whyChoice},
-	{"Service/annotation sluice.dev/weights/zero: tcp outside to VIP (IPv6)", "b0 b1 from gateway", whyChoice},
-	{hairpinElsewhere + "tcp pod-b0 to VIP", drop, whyHairpin},
-	{hairpinElsewhere + "tcp pod-b0 to VIP (IPv6)", drop, whyHairpin},
-	{unusedClusterIP + "tcp outside to ClusterIP port 81", reject, whyUnserved},
-	{unusedClusterIP + "tcp outside to ClusterIP (IPv6) port 81", reject, whyUnserved},
-	{unusedClusterIP + "tcp outside to an unused ClusterIP", drop, whyUnused},
-	{ping + "VIP", drop, whyPing},
-	{ping + "VIP (IPv6)", drop, whyPing},
-	{ping + "ClusterIP", reject, whyPing},
-	{ping + "external IP", drop, whyPing},
-	{"Different on purpose/A SYN that nobody answers/another-endpoint: tcp outside to VIP", "b0 from gateway; drop", whyRetry},
-	{"Different on purpose/A frontend among the gateway's own source ports/refused: tcp outside to the node's address port 17000", "b0 from gateway", whyPorts},
-}}
+var differences = []difference{
+	{"Service/spec.clusterIP, clusterIPs/one-family: tcp outside to ClusterIP (IPv6)", drop, "", whyUnused},
+	{"Service/... with an address of this node in it/vip-as-source: syn 198.18.24.1 to VIP", "b0 from gateway", "b0 from gateway", whyForged},
+	{"EndpointSlice/... of this node/host-network: tcp outside to VIP, node port", "local from client", "local from client", whyHostLink},
+	{"EndpointSlice/... of this node/host-network: tcp outside to VIP (IPv6)", "local from client", "local from client", whyHostLink},
+	{"EndpointSlice/... of this node/host-network: udp outside to VIP", "local from client", "local from client", whyHostLink},
+	{"EndpointSlice/... of this node/host-network: tcp pod to VIP", "local from client", "local from client", whyHostLink},
+	{itsOwnVIP + "tcp outside to VIP", "b0 beyond from gateway", "b0 beyond from gateway", whyIllegal},
+	{itsOwnVIP + "tcp outside to VIP (IPv6)", "b0 beyond from gateway", "b0 beyond from gateway", whyIllegal},
+	{"Established flows/service goes to zero endpoints/slice-empty: no endpoint: udp outside to VIP, flow udp", "b0 from gateway", "b0 from gateway", whyZero},
+	{"Established flows/service goes to zero endpoints/slice-empty: no endpoint: udp outside to VIP (IPv6), flow udp6", "b0 from gateway", "b0 from gateway", whyZero},
+	{readyNotServing + "udp outside to VIP, flow udp", "b0 b1 from gateway", "b0 b1 from gateway", whyServing},
+	{readyNotServing + "udp outside to VIP (IPv6), flow udp6", "b0 b1 from gateway", "b0 b1 from gateway", whyServing},
+	{"Where kube-proxy's modes disagree/source not allowed, and no endpoints/drop: tcp other to VIP", "", reject, whyDenied},
+	{"Where kube-proxy's modes disagree/node port without endpoints, on a local address that is not selected/pass: tcp outside to node port of an address not selected", "", reject, whyNotOurs},
+	{"Established flows/service deleted/service-deleted: the Service and its slices are deleted: udp outside to VIP, flow udp", "b0 from gateway", "b0 from gateway", whyDeleted},
+	{"Choosing a backend/sh, dh/sh: tcp outside to VIP", "several from gateway", "several from gateway", whyChoice},
+	{"Choosing a backend/sh, dh/dh: tcp outside to VIP", "several from gateway", "several from gateway", whyChoice},
+	{"Service/annotation sluice.dev/weights/zero: tcp outside to VIP", "b0 b1 from gateway", "b0 b1 from gateway", whyChoice},
+	{"Service/annotation sluice.dev/weights/zero: tcp outside to VIP (IPv6)", "b0 b1 from gateway", "b0 b1 from gateway", whyChoice},
+	{hairpinElsewhere + "tcp pod-b0 to VIP", drop, "", whyHairpin},
+	{hairpinElsewhere + "tcp pod-b0 to VIP (IPv6)", drop, "", whyHairpin},
+	{unusedClusterIP + "tcp outside to ClusterIP port 81", reject, "", whyUnserved},
+	{unusedClusterIP + "tcp outside to ClusterIP (IPv6) port 81", reject, "", whyUnserved},
+	{unusedClusterIP + "tcp outside to an unused ClusterIP", drop, "", whyUnused},
+	{ping + "VIP", drop, drop, whyPing},
+	{ping + "VIP (IPv6)", drop, drop, whyPing},
+	{ping + "ClusterIP", reject, drop, whyPing},
+	{ping + "external IP", drop, drop, whyPing},
+	{"Different on purpose/A SYN that nobody answers/another-endpoint: tcp outside to VIP", "b0 from gateway; drop", "b0 from gateway; drop", whyRetry},
+	{"Different on purpose/A frontend among the gateway's own source ports/refused: tcp outside to the node's address port 17000", "b0 from gateway", "b0 from gateway", whyPorts},
+}
 
 // Beginnings of keys.
 const (
 	itsOwnVIP        = "EndpointSlice/... that nothing can be sent to, or that is a VIP or source address of this gateway/its-own-vip: "
+	readyNotServing  = "Different on purpose/UDP flows of an endpoint that is ready and not serving stay/udp: b0 does not serve, and is ready; b1 serves: "
 	hairpinElsewhere = "Whose address/a client that is the very endpoint it got/pod-elsewhere: "
 	unusedClusterIP  = "Where kube-proxy's modes disagree/unknown port of a ClusterIP, unused ClusterIP/pass: "
 	ping             = "Different on purpose/VIPs answer ping/ping: ping outside to "
@@ -68,8 +87,10 @@ func (r *result) key() string { return r.c.ID() + ": " + r.String() }
 // expected is what kube-proxy in a mode should make of a probe.
 func expected(mode string) func(*result) string {
 	listed := map[string]string{}
-	for _, d := range differences[mode] {
-		listed[d.where] = d.theirs
+	for _, d := range differences {
+		if theirs := d.in(mode); theirs != "" {
+			listed[d.where] = theirs
+		}
 	}
 	return func(r *result) string {
 		if theirs, ok := listed[r.key()]; ok {

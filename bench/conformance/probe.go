@@ -23,6 +23,8 @@ type probe struct {
 	keep   string // name of flows that stay open: opened by the first probe of the name
 	path   string // http
 	want   string
+	// undefined: kube-proxy promises nothing here, and is not asked.
+	undefined bool
 	// slow is how long silence is waited for, by all connections at the same time; zero
 	// means patience, by one after another.
 	slow time.Duration
@@ -46,6 +48,11 @@ func (c *Case) tcp(from, want string, to ...dest) *Case {
 
 func (c *Case) udp(from, want string, to ...dest) *Case {
 	return c.probe(&probe{how: "udp", from: from, to: to, want: want})
+}
+
+// undefined is a probe that kube-proxy promises nothing about.
+func (c *Case) undefined(how, from, want string, to dest) *Case {
+	return c.probe(&probe{how: how, from: from, to: []dest{to}, want: want, undefined: true})
 }
 
 // sticks is a probe of which only matters whether one backend took all: want is "one

@@ -21,6 +21,9 @@ const document = "../../docs/kubernetes.md"
 // (pkg/proxy/healthcheck).
 var prose = []string{
 	"Whose address/a client that is the very endpoint it got",
+	"Not settled anywhere/two Services that claim one frontend",
+	"Not settled anywhere/SCTP flows of removed endpoints",
+	"Not settled anywhere/an address that one Service lists in several ways",
 	"Affinity/the client's address and the service port",
 	"Affinity/two ports of a Service do not share it",
 	"Affinity/a new endpoint",

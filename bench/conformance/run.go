@@ -162,6 +162,9 @@ func (r *run) probe(ctx context.Context, cases []*Case, steps []*step, patient b
 				continue
 			}
 			for _, p := range s.probes {
+				if p.undefined && k > 0 {
+					continue
+				}
 				slots <- struct{}{}
 				running.Go(func() {
 					defer func() { <-slots }()

@@ -2,8 +2,6 @@ package conformance
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 )
 
@@ -25,17 +23,24 @@ func tables(cases []*Case, known []string) string {
 		}
 	}
 	fmt.Fprintf(&b, "%d rows, %d cases, %d probes.\n", len(known)-len(elsewhere), len(cases), probes)
-	for _, mode := range slices.Sorted(maps.Keys(differences)) {
-		fmt.Fprintf(&b, "\n## Differences from kube-proxy, %s mode: %d\n\n", mode, len(differences[mode]))
-		fmt.Fprint(&b, "| case | probe | Sluice | kube-proxy | why |\n| --- | --- | --- | --- | --- |\n")
-		for _, d := range differences[mode] {
-			r := byKey[d.where]
-			if r == nil {
-				fmt.Fprintf(&b, "| no such probe: %s | | | | |\n", d.where)
-				continue
+	for _, mode := range modes {
+		n := 0
+		for _, d := range differences {
+			if d.in(mode) != "" {
+				n++
 			}
-			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", r.c.Name, r, r.p.want, d.theirs, d.why)
 		}
+		fmt.Fprintf(&b, "%d of them differ from kube-proxy in %s mode.\n", n, mode)
+	}
+	fmt.Fprint(&b, "\n## Differences from kube-proxy\n\nEmpty: as Sluice.\n\n"+
+		"| case | probe | Sluice | nftables | iptables | why |\n| --- | --- | --- | --- | --- | --- |\n")
+	for _, d := range differences {
+		r := byKey[d.where]
+		if r == nil {
+			fmt.Fprintf(&b, "| no such probe: %s | | | | | |\n", d.where)
+			continue
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.c.Name, r, r.p.want, d.nftables, d.iptables, d.why)
 	}
 	section := ""
 	fmt.Fprint(&b, "\n## Rows and their cases\n\n| row | cases |\n| --- | --- |\n")

@@ -43,7 +43,9 @@ func TestTables(t *testing.T) {
 // Outcomes are compared as text, so the text must say everything.
 func TestOutcome(t *testing.T) {
 	gateway := func(a string) bool { return a == "10.72.0.1" }
-	from := func(backend, source string) answer { return answer{backend: backend, source: source, client: "10.71.0.10"} }
+	from := func(backend, source string) answer {
+		return answer{backend: backend, source: source, client: "10.71.0.10"}
+	}
 	for _, tc := range []struct {
 		name    string
 		answers []answer
