@@ -3,7 +3,10 @@ package k8s
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,20 +22,22 @@ import (
 	"sluice.dev/sluice/control"
 )
 
-// What Events cost the API server at most, and what is remembered of them.
+// What Events cost the API server at most.
 const (
 	eventsPerSecond = 1
 	eventsAtOnce    = 25
 	// eventGather is how long problems may come and go before anything is written.
 	eventGather = time.Second
-	// eventRetry is how long to leave an API server alone that took no Event.
-	eventRetry = 30 * time.Second
-	// eventMemory is how long a Problem that returns is the same Event once more.
-	eventMemory = 30 * time.Minute
-	// maxEvents bounds what is remembered.
-	maxEvents = 4096
-	// maxNote is the API's bound (events.k8s.io/v1 Event.note), in bytes.
+	// eventTimeout is how long one may take.
+	eventTimeout = 10 * time.Second
+	// eventAway is how long to leave an API server alone that does not answer.
+	eventAway = 30 * time.Second
+	// eventSilence is how often the log says that Events are refused.
+	eventSilence = 10 * time.Minute
+	// maxNote and maxName are the API's bounds (events.k8s.io/v1 Event.note; RFC 1123
+	// subdomain), in bytes.
 	maxNote = 1024
+	maxName = 253
 )
 
 // Controller is the reportingController of our Events.
@@ -43,150 +48,153 @@ const Controller = "sluice.dev/gateway"
 type Problems func() ([]control.Problem, <-chan struct{})
 
 // Events writes an Event of the object concerned for every Problem with an object of
-// the API server: one when it appears, a count more when it comes back.
+// the API server: one when it appears, a count more when it comes back. Problems about
+// one field of one object for one reason are one.
 type Events struct {
-	w        *Watcher
-	problems Problems
-	limit    flowcontrol.RateLimiter
-	written  map[control.Problem]*series
-	failure  string
-}
-
-// series is an Event that was written.
-type series struct {
-	namespace, name string
-	count           int32
-	last            time.Time // when the Problem was last outstanding
-	out             bool      // it is outstanding
+	w           *Watcher
+	problems    Problems
+	limit       flowcontrol.RateLimiter
+	outstanding outstanding
+	warned      time.Time
 }
 
 // RunEvents writes Events until ctx is done. It is a goroutine of its own: the control
 // loop never waits for it.
 func (w *Watcher) RunEvents(ctx context.Context, problems Problems) {
-	e := &Events{
-		w: w, problems: problems, written: map[control.Problem]*series{},
-		limit: flowcontrol.NewTokenBucketRateLimiter(eventsPerSecond, eventsAtOnce),
-	}
+	e := w.newEvents(problems)
 	for ctx.Err() == nil {
 		list, changed := problems()
-		wait := eventGather
-		if err := e.write(ctx, list); err != nil && ctx.Err() == nil {
-			e.failed(err)
-			wait = eventRetry
-		} else {
-			e.failure = ""
-			select {
-			case <-changed:
-			case <-ctx.Done():
-			}
+		e.outstanding.look(list, time.Now())
+		if s, at := e.outstanding.due(time.Now()); s == nil {
+			e.rest(ctx, changed, at)
+			continue
 		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
+		if e.limit.Wait(ctx) != nil {
+			return
+		}
+		e.one(ctx)
+	}
+}
+
+func (w *Watcher) newEvents(problems Problems) *Events {
+	return &Events{
+		w: w, problems: problems, outstanding: outstanding{},
+		limit: flowcontrol.NewTokenBucketRateLimiter(eventsPerSecond, eventsAtOnce),
+	}
+}
+
+// rest waits until there may be something to write: other Problems, or at.
+func (e *Events) rest(ctx context.Context, changed <-chan struct{}, at time.Time) {
+	var due <-chan time.Time
+	if !at.IsZero() {
+		due = time.After(time.Until(at))
+	}
+	select {
+	case <-changed:
+		sleep(ctx, eventGather)
+	case <-due:
+	case <-ctx.Done():
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// one writes the Event whose turn it is, by what is outstanding now: the limit may have
+// taken a while.
+func (e *Events) one(ctx context.Context) {
+	list, _ := e.problems()
+	e.outstanding.look(list, time.Now())
+	s, _ := e.outstanding.due(time.Now())
+	if s == nil {
+		return
+	}
+	request, cancel := context.WithTimeout(ctx, eventTimeout)
+	err := e.send(request, s)
+	cancel()
+	switch {
+	case err == nil:
+		s.wrote(time.Now())
+	case ctx.Err() != nil:
+	default:
+		s.refused(time.Now())
+		e.failed(err)
+		if unreachable(err) {
+			sleep(ctx, eventAway)
 		}
 	}
 }
 
 func (e *Events) failed(err error) {
-	if e.failure != err.Error() {
-		e.failure = err.Error()
-		e.w.Log.Warn("Events cannot be written; they are tried again", "error", err, "retry", eventRetry)
+	level := slog.LevelDebug
+	if now := time.Now(); !apierrors.IsNotFound(err) && now.Sub(e.warned) >= eventSilence {
+		level, e.warned = slog.LevelWarn, now
 	}
+	e.w.Log.Log(context.Background(), level, "an Event cannot be written; it is tried again later, and others are not held up", "error", err, "silent for", eventSilence)
 }
 
-// write brings what is written up to date with the problems there are. It ends with the
-// first Event that is not taken.
-func (e *Events) write(ctx context.Context, list []control.Problem) error {
-	now := time.Now()
-	outstanding := make(map[control.Problem]bool, len(list))
-	for _, p := range list {
-		if p.Source.Kind == Kind && p.Object != (control.ObjectID{}) {
-			outstanding[p] = true
-		}
-	}
-	for p, s := range e.written {
-		if s.out = s.out && outstanding[p]; !s.out && now.Sub(s.last) > eventMemory {
-			delete(e.written, p)
-		}
-	}
-	for _, p := range list {
-		if !outstanding[p] {
-			continue
-		}
-		s := e.written[p]
-		if s != nil && s.out {
-			s.last = now
-			continue
-		}
-		if s == nil && len(e.written) >= maxEvents {
-			continue
-		}
-		if err := e.limit.Wait(ctx); err != nil {
-			return err
-		}
-		if err := e.send(ctx, p, s); err != nil {
-			return err
-		}
-	}
-	return nil
+// unreachable says whether an error is no answer to this Event but would be the same
+// for any other.
+func unreachable(err error) bool {
+	var status apierrors.APIStatus
+	return !errors.As(err, &status) || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsUnauthorized(err)
 }
 
-// send writes a Problem: a new Event, or one more of a series.
-func (e *Events) send(ctx context.Context, p control.Problem, s *series) error {
+// send writes an Event: a new one, or one more of a series. Only the series of an Event
+// can be changed (k8s.io/kubernetes pkg/apis/core/validation, ValidateEventUpdate), so
+// another text is another Event.
+func (e *Events) send(ctx context.Context, s *series) error {
 	now := time.Now()
-	if s != nil {
-		patch, err := json.Marshal(map[string]any{"series": eventsv1.EventSeries{Count: s.count + 1, LastObservedTime: metav1.NewMicroTime(now)}})
+	if s.name != "" && s.note == s.text() {
+		patch, err := json.Marshal(map[string]any{"series": eventsv1.EventSeries{Count: s.count, LastObservedTime: metav1.NewMicroTime(now)}})
 		if err != nil {
 			return fmt.Errorf("encode Event: %w", err)
 		}
 		err = e.w.clients.events.Patch(types.MergePatchType).Namespace(s.namespace).Resource("events").Name(s.name).Body(patch).Do(ctx).Error()
 		if err == nil {
-			s.count, s.last, s.out = s.count+1, now, true
 			return nil
 		}
 		if !apierrors.IsNotFound(err) {
-			return fmt.Errorf("write Event about %v: %w", p.Object, err)
+			return fmt.Errorf("write Event about %v: %w", s.object, err)
 		}
+		s.name = "" // the API server forgets Events after an hour
 	}
-	regarding, err := e.reference(ctx, p.Object)
-	if apierrors.IsNotFound(err) {
-		return nil // the Problem will go with it
-	}
+	regarding, err := e.reference(ctx, s.object)
 	if err != nil {
-		return err
+		return fmt.Errorf("look up %v: %w", s.object, err)
 	}
-	event := e.event(p, regarding, now)
+	event := e.event(s, regarding, now)
 	err = e.w.clients.events.Post().Namespace(event.Namespace).Resource("events").Body(event).Do(ctx).Error()
 	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("write Event about %v: %w", p.Object, err)
+		return fmt.Errorf("write Event about %v: %w", s.object, err)
 	}
-	e.written[p] = &series{namespace: event.Namespace, name: event.Name, count: 1, last: now, out: true}
+	s.namespace, s.name, s.note, s.count = event.Namespace, event.Name, event.Note, 1
 	return nil
 }
 
-func (e *Events) event(p control.Problem, regarding corev1.ObjectReference, now time.Time) *eventsv1.Event {
+func (e *Events) event(s *series, regarding corev1.ObjectReference, now time.Time) *eventsv1.Event {
 	namespace := regarding.Namespace
 	if namespace == "" {
 		namespace = metav1.NamespaceDefault // where Events of Nodes are
 	}
-	note := p.Message
-	if p.Field != "" {
-		note = p.Field + ": " + note
-	}
-	if p.Serving {
-		note += " (its last good version is served)"
-	}
-	name := p.Object.Name
-	if over := len(name) + 17 - 253; over > 0 {
-		name = name[:len(name)-over]
-	}
 	return &eventsv1.Event{
-		ObjectMeta:          metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%s.%016x", name, now.UnixNano())},
+		ObjectMeta:          metav1.ObjectMeta{Namespace: namespace, Name: eventName(s.object.Name, now)},
 		EventTime:           metav1.NewMicroTime(now),
 		ReportingController: Controller, ReportingInstance: short(e.w.NodeName, 128),
-		Action: "Serve", Reason: string(p.Why()), Type: corev1.EventTypeWarning,
-		Regarding: regarding, Note: short(note, maxNote),
+		Action: "Serve", Reason: string(s.reason), Type: corev1.EventTypeWarning,
+		Regarding: regarding, Note: s.text(),
 	}
+}
+
+// eventName is unlike that of any other Event. What is cut off must leave the name one:
+// a part between dots ends with a letter or digit.
+func eventName(object string, now time.Time) string {
+	suffix := fmt.Sprintf(".%016x", now.UnixNano())
+	return strings.TrimRight(short(object, maxName-len(suffix)), ".-") + suffix
 }
 
 // reference names an object as an Event must, so that kubectl describe finds it: with

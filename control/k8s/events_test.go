@@ -8,6 +8,8 @@ import (
 
 	eventsv1 "k8s.io/api/events/v1"
 
+	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/health"
 	"sluice.dev/sluice/control/k8s"
 	"sluice.dev/sluice/control/k8s/k8stest"
 )
@@ -113,4 +115,58 @@ func TestEventsRefused(t *testing.T) {
 	if events, _ := s.Events(); len(events) != 0 {
 		t.Errorf("%d Events were taken", len(events))
 	}
+}
+
+// A refused Event, as in a namespace that is being deleted, holds up no other.
+func TestRefusedEventHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	s := k8stest.Start(t)
+	s.Refuse = func(e *eventsv1.Event) string {
+		if e.Regarding.Name == "a-rival" {
+			return "unable to create new content in namespace shop because it is being terminated"
+		}
+		return ""
+	}
+	s.Set(service("a", 80), service("a-rival", 80), service("rival", 80))
+	w := start(t, s)
+	loop, _ := w.loop(t)
+	<-loop.Ready()
+	runEvents(t, w, loop.Problems)
+	eventually(t, "an Event after the one that is refused", func() bool { return written(t, s, "FrontendConflict", "Service/rival") == 1 })
+	if n := written(t, s, "FrontendConflict", "Service/a-rival"); n != 0 {
+		t.Errorf("%d Events were taken that are refused", n)
+	}
+}
+
+// An object's name may be as long as an Event's, and what is cut off may begin anywhere.
+func TestEventOfLongName(t *testing.T) {
+	t.Parallel()
+	s := k8stest.Start(t)
+	bad := slice("a", strings.Repeat("a", 235)+"."+strings.Repeat("b", 17), "10.0.0.1")
+	bad.AddressType = "IPX"
+	s.Set(service("a", 80), bad)
+	w := start(t, s)
+	loop, _ := w.loop(t)
+	<-loop.Ready()
+	runEvents(t, w, loop.Problems)
+	eventually(t, "an Event about it", func() bool { return written(t, s, "InvalidObject", "EndpointSlice/"+bad.Name) == 1 })
+}
+
+// A health check node port that cannot be had is an Event of the Service, under
+// kube-proxy's reason.
+func TestEventOfHealthCheckPort(t *testing.T) {
+	t.Parallel()
+	s := k8stest.Start(t)
+	s.Set(service("a", 80))
+	w := start(t, s)
+	loop, _ := w.loop(t)
+	<-loop.Ready()
+	runEvents(t, w, loop.Problems)
+	var b control.Batch
+	b.Report(health.Source(), []control.Problem{{
+		Source: health.Source(), Object: control.ObjectID{Kind: control.KindService, Namespace: "shop", Name: "a"}, Field: "spec.healthCheckNodePort",
+		Message: "address already in use", Severity: control.Warning, Reason: health.ReasonFailed,
+	}})
+	w.tracker.Apply(&b)
+	eventually(t, "an Event", func() bool { return written(t, s, "FailedToStartServiceHealthcheck", "Service/a") == 1 })
 }

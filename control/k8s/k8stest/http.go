@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 func gvk(k *kind) schema.GroupVersionKind { return schema.FromAPIVersionAndKind(k.apiVersion, k.name) }
@@ -300,6 +301,9 @@ func (s *Server) event(w http.ResponseWriter, r *http.Request, verb string) {
 			return
 		}
 	}
+	if verb == "create" && !s.taken(w, &e) {
+		return
+	}
 	s.mu.Lock()
 	if verb == "create" {
 		s.events = append(s.events, &e)
@@ -310,6 +314,21 @@ func (s *Server) event(w http.ResponseWriter, r *http.Request, verb string) {
 	e.SetGroupVersionKind(eventsv1.SchemeGroupVersion.WithKind("Event"))
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(&e) // whoever asked may have gone
+}
+
+// taken refuses what a real server does, by the name, and what the test wants refused.
+func (s *Server) taken(w http.ResponseWriter, e *eventsv1.Event) bool {
+	if errs := validation.IsDNS1123Subdomain(e.Name); len(errs) > 0 {
+		fail(w, http.StatusUnprocessableEntity, "Invalid", fmt.Sprintf("metadata.name: %q: %v", e.Name, errs))
+		return false
+	}
+	if s.Refuse != nil {
+		if why := s.Refuse(e); why != "" {
+			fail(w, http.StatusForbidden, "Forbidden", why)
+			return false
+		}
+	}
+	return true
 }
 
 func fail(w http.ResponseWriter, code int, reason, message string) {

@@ -37,6 +37,8 @@ type Server struct {
 	Shuffle func(n int, swap func(i, j int))
 	// Allow, if set, says whether a request is allowed: RBAC's verb, group and resource.
 	Allow func(verb, group, resource string) bool
+	// Refuse, if set, says why an Event is forbidden; "" if it is not.
+	Refuse func(*eventsv1.Event) string
 	// Pace, if set, is called before object i of n of every list is sent, and for i = n
 	// before its end.
 	Pace func(resource string, i, n int)

@@ -1,0 +1,163 @@
+package k8s
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"sluice.dev/sluice/control"
+)
+
+// What is remembered of Events, and how often one thing is told.
+const (
+	// eventMemory is how long after its end a Problem that returns is the same Event.
+	eventMemory = 30 * time.Minute
+	// maxEvents bounds what is remembered. What is over it gets its Event when others go.
+	maxEvents = 4096
+	// eventAgain is the first time between two writings of one Problem; it doubles with
+	// each, up to eventSeldom: what comes and goes all day costs six requests an hour.
+	eventAgain  = 2 * time.Second
+	eventSeldom = 10 * time.Minute
+	// eventRetry is the first time after which a refused Event is tried again; it
+	// doubles, too.
+	eventRetry = 30 * time.Second
+)
+
+// about tells Events apart. The text is not in it: with numbers or times in its message
+// one Problem would be a new Event each time.
+type about struct {
+	object control.ObjectID
+	field  string
+	reason control.Reason
+}
+
+// series is what is known of one Event, and of the Problems it stands for.
+type series struct {
+	about
+	problem control.Problem // the first of them, as it is now
+	more    int             // others about the same
+	order   int             // in the list that was looked at last
+	out     bool            // outstanding
+	count   int32           // times that began
+	last    time.Time       // when it was last outstanding; not used while it is
+
+	namespace, name string // of the Event; empty while there is none
+	note            string // its text
+	told            int32  // the count it has
+	next            time.Time
+	wait            time.Duration // between the last writing or refusal and next
+}
+
+// outstanding is what there is to write Events about. It does no input or output.
+type outstanding map[about]*series
+
+// sources of Problems whose objects the API server can have. What is read from files has
+// its own place to look.
+var sources = map[string]bool{Kind: true, "health": true}
+
+// look takes in all Problems there are.
+func (o outstanding) look(list []control.Problem, now time.Time) {
+	seen := make(map[about]bool, len(o))
+	for i := range list {
+		p := &list[i]
+		if !sources[p.Source.Kind] || p.Object == (control.ObjectID{}) {
+			continue
+		}
+		a := about{p.Object, p.Field, p.Why()}
+		s := o[a]
+		if seen[a] {
+			if s != nil {
+				s.more++
+			}
+			continue
+		}
+		seen[a] = true
+		if s == nil {
+			if len(o) >= maxEvents {
+				continue
+			}
+			s = &series{about: a}
+			o[a] = s
+		}
+		if !s.out {
+			s.out = true
+			s.count++
+		}
+		s.problem, s.more, s.order = *p, 0, i
+	}
+	for a, s := range o {
+		if s.out && !seen[a] {
+			s.out, s.last = false, now
+		}
+	}
+	o.forget(now)
+}
+
+// forget drops what is over for eventMemory, and more where there would be no room.
+func (o outstanding) forget(now time.Time) {
+	const room = maxEvents / 8
+	over := slices.Collect(maps.Values(o))
+	over = slices.DeleteFunc(over, func(s *series) bool { return s.out })
+	slices.SortFunc(over, func(a, b *series) int { return a.last.Compare(b.last) })
+	for _, s := range over {
+		if len(o) <= maxEvents-room && now.Sub(s.last) <= eventMemory {
+			return
+		}
+		delete(o, s.about)
+	}
+}
+
+// due returns the Event to write next, nil if there is none now, and then the time at
+// which there is one: zero if only with other Problems. What is least often written
+// comes first, so that nothing waits behind what is refused or comes and goes.
+func (o outstanding) due(now time.Time) (first *series, at time.Time) {
+	for _, s := range o {
+		switch {
+		case !s.out || s.name != "" && s.told == s.count && s.note == s.text():
+		case now.Before(s.next):
+			if at.IsZero() || s.next.Before(at) {
+				at = s.next
+			}
+		case first == nil || s.before(first):
+			first = s
+		}
+	}
+	return first, at
+}
+
+func (s *series) before(o *series) bool {
+	return cmp.Or(cmp.Compare(s.wait, o.wait), cmp.Compare(s.order, o.order)) < 0
+}
+
+// text is the Event's note: of a length that the API takes.
+func (s *series) text() string {
+	p := &s.problem
+	note := p.Message
+	if p.Field != "" {
+		note = p.Field + ": " + note
+	}
+	if p.Serving {
+		note += " (its last good version is served)"
+	}
+	if s.more > 0 {
+		more := fmt.Sprintf(" (and %d more)", s.more)
+		return short(note, maxNote-len(more)) + more
+	}
+	return short(note, maxNote)
+}
+
+// wrote notes that the Event is as it should be.
+func (s *series) wrote(now time.Time) {
+	s.told = s.count
+	s.delay(now, eventAgain)
+}
+
+// refused notes that it is not.
+func (s *series) refused(now time.Time) { s.delay(now, eventRetry) }
+
+func (s *series) delay(now time.Time, least time.Duration) {
+	s.wait = min(max(2*s.wait, least), eventSeldom)
+	s.next = now.Add(s.wait)
+}

@@ -1,0 +1,158 @@
+package k8s
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/control"
+)
+
+func testProblem(name, message string) control.Problem {
+	return control.Problem{Source: control.Source{Kind: Kind}, Severity: control.Refused, Message: message,
+		Object: control.ObjectID{Kind: control.KindService, Namespace: "shop", Name: name}}
+}
+
+// clerk writes what is due, as Events does, and notes it.
+type clerk struct {
+	outstanding
+	now    time.Time
+	refuse string // what is about this object is refused
+	did    []string
+}
+
+func newClerk() *clerk { return &clerk{outstanding: outstanding{}, now: time.Unix(1e9, 0)} }
+
+// pass lets time go by and writes at most most Events about a list.
+func (c *clerk) pass(d time.Duration, most int, list ...control.Problem) {
+	c.now = c.now.Add(d)
+	for range most {
+		c.look(list, c.now)
+		s, _ := c.due(c.now)
+		switch {
+		case s == nil:
+			return
+		case s.object.Name == c.refuse:
+			s.refused(c.now)
+			c.did = append(c.did, "refused "+s.object.Name)
+			continue
+		case s.name != "" && s.note == s.text():
+			c.did = append(c.did, fmt.Sprintf("%s x%d", s.object.Name, s.count))
+		default:
+			s.name, s.note, s.count = "event", s.text(), 1
+			c.did = append(c.did, s.object.Name+" "+s.note)
+		}
+		s.wrote(c.now)
+	}
+}
+
+// TestOutstanding: which Events are written, in which order.
+func TestOutstanding(t *testing.T) {
+	a, b, c := testProblem("a", "x"), testProblem("b", "x"), testProblem("c", "x")
+	other := a
+	other.Message, other.Source.Path = "y", "elsewhere"
+	field := a
+	field.Field = "spec"
+	elsewhere := a
+	elsewhere.Source.Kind = "files"
+	const all, long = 100, time.Hour
+	for _, tt := range []struct {
+		name string
+		do   func(*clerk)
+		want string
+	}{
+		{"once", func(k *clerk) { k.pass(0, all, a); k.pass(long, all, a) }, "a x"},
+		{"of files none", func(k *clerk) { k.pass(0, all, elsewhere) }, ""},
+		{"a field is another", func(k *clerk) { k.pass(0, all, a, field) }, "a x, a spec: x"},
+		{"two of one kind are one", func(k *clerk) { k.pass(0, all, a, other); k.pass(long, all, a, other) }, "a x (and 1 more)"},
+		{"it returns", func(k *clerk) { k.pass(0, all, a); k.pass(long, all); k.pass(time.Second, all, a) }, "a x, a x2"},
+		{"it returns at the end of the memory", func(k *clerk) { k.pass(0, all, a); k.pass(long, all); k.pass(eventMemory, all, a) }, "a x, a x2"},
+		{"it returns after the memory", func(k *clerk) {
+			k.pass(0, all, a)
+			k.pass(long, all)
+			k.pass(eventMemory+1, all)
+			k.pass(0, all, a)
+		}, "a x, a x"},
+		{"it flaps", func(k *clerk) {
+			for range 600 {
+				k.pass(time.Second, all, a)
+				k.pass(time.Second, all)
+			}
+		}, "a x, a x2, a x4, a x8, a x16, a x32, a x64, a x128, a x256, a x512"},
+		{"its text changes all the time", func(k *clerk) {
+			for i := range 60 {
+				k.pass(time.Second, all, testProblem("a", fmt.Sprint(i)))
+			}
+		}, "a 0, a 2, a 6, a 14, a 30"},
+		{"the refused is no obstacle", func(k *clerk) { k.refuse = "a"; k.pass(0, all, a, b, c) }, "refused a, b x, c x"},
+		{"the refused is tried again", func(k *clerk) {
+			k.refuse = "a"
+			k.pass(0, all, a)
+			k.pass(eventRetry-1, all, a)
+			k.pass(1, all, a, b)
+			k.refuse = ""
+			k.pass(2*eventRetry, all, a)
+		}, "refused a, b x, refused a, a x"},
+		{"the resolved is no obstacle", func(k *clerk) { k.pass(0, 1, a, b); k.pass(0, all, c) }, "a x, c x"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			k := newClerk()
+			tt.do(k)
+			if got := strings.Join(k.did, ", "); got != tt.want {
+				t.Errorf("written: %s\nwant:    %s", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestOutstandingIsBounded: what is over makes room for what is new.
+func TestOutstandingIsBounded(t *testing.T) {
+	k := newClerk()
+	var list []control.Problem
+	for i := range 2 * maxEvents {
+		list = append(list, testProblem(fmt.Sprint("s", i), "x"))
+	}
+	k.look(list[:maxEvents+1], k.now)
+	if len(k.outstanding) != maxEvents {
+		t.Errorf("%d are remembered, want %d", len(k.outstanding), maxEvents)
+	}
+	for _, s := range k.outstanding {
+		s.name, s.note = "event", s.text()
+		s.wrote(k.now)
+	}
+	k.pass(time.Second, 1, list[maxEvents:]...)
+	if len(k.did) != 0 {
+		t.Errorf("written without room: %v", k.did)
+	}
+	k.pass(time.Second, 1, list[maxEvents:]...)
+	if want := fmt.Sprintf("s%d x", maxEvents); len(k.did) != 1 || k.did[0] != want {
+		t.Errorf("written: %v, want %s: what is over made no room", k.did, want)
+	}
+}
+
+// TestDueTells when to look again.
+func TestDueTells(t *testing.T) {
+	k := newClerk()
+	k.refuse = "a"
+	k.pass(0, 3, testProblem("a", "x"), testProblem("b", "x"))
+	k.pass(0, 1, testProblem("a", "x"), testProblem("b", "y"))
+	if s, at := k.due(k.now); s != nil || !at.Equal(k.now.Add(eventAgain)) {
+		t.Errorf("%v at %v, want the text's after %v", s, at, eventAgain)
+	}
+	k.look([]control.Problem{testProblem("a", "x")}, k.now)
+	if s, at := k.due(k.now); s != nil || !at.Equal(k.now.Add(eventRetry)) {
+		t.Errorf("%v at %v, want the retry after %v", s, at, eventRetry)
+	}
+}
+
+// TestTextFitsTheAPI with its tail.
+func TestTextFitsTheAPI(t *testing.T) {
+	p := testProblem("a", strings.Repeat("é", maxNote))
+	o := outstanding{}
+	o.look([]control.Problem{p, p}, time.Unix(0, 0))
+	s, _ := o.due(time.Unix(0, 0))
+	if n := s.text(); len(n) > maxNote || !strings.HasSuffix(n, "é (and 1 more)") {
+		t.Errorf("%d bytes that end with %q", len(n), n[max(0, len(n)-20):])
+	}
+}
