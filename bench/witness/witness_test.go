@@ -2,6 +2,7 @@ package witness
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"os"
@@ -164,35 +165,38 @@ func burn(d time.Duration) {
 	}
 }
 
-// Two threads on one processor wait for each other.
+// Two processes on one processor wait for each other, and have no thread that is free.
 func TestWaited(t *testing.T) {
-	before, err := ProcessUsage(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
-	var both sync.WaitGroup
-	read := make(chan struct{})
-	var ready sync.WaitGroup
+	var set unix.CPUSet
+	set.Set(0)
+	var last *exec.Cmd
 	for range 2 {
-		ready.Add(1)
-		both.Go(func() {
-			runtime.LockOSThread() // the thread ends with the goroutine
-			var set unix.CPUSet
-			set.Set(0)
-			if err := unix.SchedSetaffinity(0, &set); err != nil {
+		last = exec.Command("/bin/sh", "-c", "while :; do :; done")
+		if err := last.Start(); err != nil {
+			t.Fatal(err)
+		}
+		busy := last
+		t.Cleanup(func() {
+			if err := busy.Process.Kill(); err != nil {
 				t.Error(err)
 			}
-			burn(200 * time.Millisecond)
-			ready.Done()
-			<-read
+			_ = busy.Wait() // it was killed
 		})
+		if err := unix.SchedSetaffinity(busy.Process.Pid, &set); err != nil {
+			t.Fatal(err)
+		}
 	}
-	ready.Wait()
-	after, err := ProcessUsage(os.Getpid())
-	close(read)
-	both.Wait()
-	if err != nil || after.Sub(before).Waited < 150*time.Millisecond {
-		t.Errorf("waited %v, %v; two threads used 200 ms each of one processor", after.Sub(before).Waited, err)
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		u, err := ProcessUsage(last.Process.Pid)
+		if !errors.Is(err, errOneProcessor) {
+			t.Fatalf("all its threads are pinned: %v", err)
+		}
+		if u.Waited > 100*time.Millisecond && u.Pinned > 0 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%+v after 10 s", u)
+		}
 	}
 }
 
