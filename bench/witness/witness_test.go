@@ -148,10 +148,40 @@ func TestUsage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// A thread that was pinned may have worked before, so there may be more.
 	u := after.Sub(before)
-	if u.Pinned < 250*time.Millisecond || u.Own-u.Pinned < 250*time.Millisecond {
+	if u.Pinned < 250*time.Millisecond || u.Own < 550*time.Millisecond {
 		t.Errorf("%+v, want 300 ms pinned and 300 ms not", u)
 	}
+	free := busy(t)
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		u, err := ProcessUsage(free.Pid)
+		if err != nil || u.Pinned != 0 {
+			t.Fatalf("a process that is not pinned: %+v, %v", u, err)
+		}
+		if u.Own > 50*time.Millisecond {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("a process that works: %+v after 10 s", u)
+		}
+	}
+}
+
+// busy is a process that works until the test ends.
+func busy(t *testing.T) *os.Process {
+	t.Helper()
+	c := exec.Command("/bin/sh", "-c", "while :; do :; done")
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Process.Kill(); err != nil {
+			t.Error(err)
+		}
+		_ = c.Wait() // it was killed
+	})
+	return c.Process
 }
 
 // burn uses processor time of the calling thread.
@@ -169,25 +199,14 @@ func burn(d time.Duration) {
 func TestWaited(t *testing.T) {
 	var set unix.CPUSet
 	set.Set(0)
-	var last *exec.Cmd
-	for range 2 {
-		last = exec.Command("/bin/sh", "-c", "while :; do :; done")
-		if err := last.Start(); err != nil {
-			t.Fatal(err)
-		}
-		busy := last
-		t.Cleanup(func() {
-			if err := busy.Process.Kill(); err != nil {
-				t.Error(err)
-			}
-			_ = busy.Wait() // it was killed
-		})
-		if err := unix.SchedSetaffinity(busy.Process.Pid, &set); err != nil {
+	first, last := busy(t), busy(t)
+	for _, p := range []*os.Process{first, last} {
+		if err := unix.SchedSetaffinity(p.Pid, &set); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		u, err := ProcessUsage(last.Process.Pid)
+		u, err := ProcessUsage(last.Pid)
 		if !errors.Is(err, errOneProcessor) {
 			t.Fatalf("all its threads are pinned: %v", err)
 		}
