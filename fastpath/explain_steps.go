@@ -132,6 +132,10 @@ func (x *Explanation) schedulerText() string {
 	case x.Slot >= 0:
 		return fmt.Sprintf("%v, slot %d of %d", x.Scheduler, x.Slot, x.Rule.Set.Slots())
 	}
+	sampled := ""
+	if n := len(x.Loads); n > services.MaxCompared {
+		sampled = fmt.Sprintf(" (each new flow compares %d of %d, from a random one on)", services.MaxCompared, n)
+	}
 	const most = 16 // enough to see why, and not a screen of it
 	var loads []string
 	for _, l := range x.Loads[:min(most, len(x.Loads))] {
@@ -140,7 +144,7 @@ func (x *Explanation) schedulerText() string {
 	if more := len(x.Loads) - most; more > 0 {
 		loads = append(loads, fmt.Sprintf("and %d others", more))
 	}
-	return fmt.Sprintf("%v; of connections, %s", x.Scheduler, strings.Join(loads, ", "))
+	return fmt.Sprintf("%v%s; of connections, %s", x.Scheduler, sampled, strings.Join(loads, ", "))
 }
 
 func (x *Explanation) outText() string {

@@ -11,7 +11,7 @@ import (
 // its set.
 type Draw struct {
 	Tuple  *header.Tuple  // client to frontend
-	Random uint64         // for Random, and where Not is set; it must not be guessable
+	Random uint64         // for Random, for large sets, and where Not is set; it must not be guessable
 	Loads  []atomic.Int32 // connections by backend index; what it does not hold has none
 	// Not is a backend that is chosen only if there is no other; zero for none. Who had a
 	// flow and did not answer is excluded so. With it any scheduler draws at random:
@@ -129,7 +129,11 @@ func (s *EndpointSet) another(random uint64, not BackendRef) Choice {
 	return Choice{not, slot}
 }
 
-// least returns the backend with the least load, in the sense of the scheduler.
+// MaxCompared bounds the backends that schedulers by connections compare for one flow.
+const MaxCompared = 1024
+
+// least returns the backend with the least load, in the sense of the scheduler: of all, or, where
+// there are more than MaxCompared, of as many from a random one on.
 //
 //	lc    connections
 //	wlc   connections / weight
@@ -141,8 +145,17 @@ func (s *EndpointSet) another(random uint64, not BackendRef) Choice {
 func (s *EndpointSet) least(by Scheduler, hash uint64, d *Draw) BackendRef {
 	var best BackendRef
 	var bestLoad, bestWeight, bestTie uint64
-	for i, r := range s.Backends {
+	n, i := len(s.Backends), 0
+	if n > MaxCompared {
+		i = slotOf(d.Random, n)
+	}
+	for range min(n, MaxCompared) {
+		if i == n {
+			i = 0
+		}
+		r := s.Backends[i]
 		load, weight := s.load(by, i, d.Loads)
+		i++
 		if best != 0 {
 			a, b := load*bestWeight, bestLoad*weight
 			if a > b || a == b && tie(hash, r) >= bestTie {

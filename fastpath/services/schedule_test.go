@@ -233,6 +233,31 @@ func TestTiesSpread(t *testing.T) {
 	}
 }
 
+// TestLeastOfMany: up to 1,024 backends the one with the fewest connections is found for
+// sure. Beyond, as many are compared from a random one on: each has its turn to be among them.
+func TestLeastOfMany(t *testing.T) {
+	for _, n := range []int{1024, 1025, 3000} {
+		s, svc, set := choosers(LeastConn, slices.Repeat([]uint16{1}, n)...)
+		loads := make([]atomic.Int32, n)
+		for i := range loads {
+			loads[i].Store(1)
+		}
+		idle, rnd, found := n-1, rand.New(rand.NewPCG(1, 2)), 0
+		loads[idle].Store(0)
+		const draws = 3000
+		for range draws {
+			c := s.Choose(svc, set, &Draw{Tuple: client(1), Random: rnd.Uint64(), Loads: loads})
+			if c.Backend.Index() == uint32(idle) {
+				found++
+			}
+		}
+		want := draws * min(n, 1024) / n
+		if found < want-150 || found > want+150 || n == 1024 && found != draws {
+			t.Errorf("of %d backends the idle one was chosen %d times of %d, want about %d", n, found, draws, want)
+		}
+	}
+}
+
 func TestFind(t *testing.T) {
 	b := NewBuilder(nil)
 	set := &EndpointSet{}
@@ -279,7 +304,7 @@ func TestChoosingDoesNotAllocate(t *testing.T) {
 
 func BenchmarkChoose(b *testing.B) {
 	names := [NumSchedulers]string{"maglev", "rr", "wrr", "lc", "wlc", "sh", "dh", "sed", "nq", "random"}
-	for _, backends := range []int{10, 1000} {
+	for _, backends := range []int{10, 1000, 5000} {
 		weights := make([]uint16, backends)
 		for i := range weights {
 			weights[i] = uint16(1 + i%4)
