@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 
 	"sluice.dev/sluice/bench/cluster"
 	"sluice.dev/sluice/bench/gate"
@@ -27,14 +29,23 @@ type system interface {
 	stop() error
 }
 
-// rights is what Sluice may do in the cluster: what the documentation of control/k8s
-// says it needs.
-var rights = []rbacv1.PolicyRule{
-	{APIGroups: []string{""}, Resources: []string{"services", "nodes"}, Verbs: []string{"list", "watch"}},
-	{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: []string{"list", "watch"}},
-	{APIGroups: []string{"events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
-	{APIGroups: []string{""}, Resources: []string{"services"}, Verbs: []string{"get"}},
-	{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: []string{"get"}},
+// manifests is what Sluice is deployed by.
+const manifests = "../../deploy/manifests/sluice.yaml"
+
+// rights is what Sluice may do in the cluster: the rules of its ClusterRole.
+func rights() ([]rbacv1.PolicyRule, error) {
+	text, err := os.ReadFile(manifests)
+	if err != nil {
+		return nil, fmt.Errorf("the rights of Sluice: %w", err)
+	}
+	for document := range strings.SplitSeq(string(text), "\n---\n") {
+		var role rbacv1.ClusterRole
+		if strings.Contains(document, "\nkind: ClusterRole\n") {
+			err := yaml.UnmarshalStrict([]byte(document), &role)
+			return role.Rules, err
+		}
+	}
+	return nil, fmt.Errorf("%s has no ClusterRole", manifests)
 }
 
 // sluice is the daemon.
@@ -48,7 +59,11 @@ type sluice struct {
 const applyTimeout = 30 * time.Second
 
 func startSluice(ctx context.Context, c *cluster.Cluster, w *world, binary string) (*sluice, error) {
-	user, err := c.ServiceAccount(ctx, "sluice-system", "sluice", rights...)
+	rules, err := rights()
+	if err != nil {
+		return nil, err
+	}
+	user, err := c.ServiceAccount(ctx, "sluice-system", "sluice", rules...)
 	if err != nil {
 		return nil, err
 	}
