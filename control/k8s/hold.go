@@ -2,6 +2,7 @@ package k8s
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,14 +16,17 @@ import (
 // what a restarted or confused controller does, and no deployment. The newest versions of
 // the slices wait here meanwhile, and the Tracker goes on with the last.
 //
-// A Service is held when every endpoint that was ready is in none of its slices any more.
-// Half would not do: with some left there is a better thing to do than to send to those
-// that may be dead. Slices are written one by one, so a slice that loses all its ready
-// endpoints while others still have some waits for gather, whether those follow.
+// A Service is held, for each family by itself, when every endpoint that was ready is in
+// none of its slices any more. Half would not do: with some left there is a better thing
+// to do than to send to those that may be dead. Slices are written one by one, so a slice
+// that loses all its ready endpoints while others still have some waits for gather,
+// whether those follow.
 //
 // Nothing waits that the API server explains or that people want:
 //   - an endpoint that is there and not ready, or terminating: the news goes on at once;
-//   - a new ready endpoint: the Service has other pods now, and all that waits goes on;
+//   - the end of one that was not ready, or terminating, whatever vanished beside it: where
+//     its slice waits, the Tracker gets the last version without it;
+//   - a ready endpoint, new or back: the Service has pods, and all that waits goes on;
 //   - the Service itself deleted: all that waits goes on;
 //   - an endpoint that moved to another slice.
 type hold struct {
@@ -30,9 +34,9 @@ type hold struct {
 
 	mu       sync.Mutex
 	period   time.Duration // 0 holds nothing, and nothing is remembered
-	services map[serviceName]*heldService
-	owner    map[control.ObjectID]serviceName // of slices
-	waiting  map[serviceName]*heldService     // those of which a slice waits
+	services map[holdKey]*heldService
+	owner    map[control.ObjectID]holdKey // of slices
+	waiting  map[holdKey]*heldService     // those of which a slice waits
 	timer    *time.Timer
 	next     time.Time // when it runs out; zero if it does not run
 }
@@ -40,15 +44,20 @@ type hold struct {
 // gather is how long a slice without its endpoints waits for the others of its Service.
 const gather = time.Second
 
-type serviceName struct{ namespace, name string }
+// holdKey is a Service in one family: IPv6 endpoints are of no use to IPv4 clients.
+type holdKey struct {
+	namespace, name string
+	family          discoveryv1.AddressType
+}
 
-// heldService is a Service as far as endpoints can vanish from it.
+// heldService is a Service in one family as far as endpoints can vanish from it.
 type heldService struct {
 	exists bool
-	slices map[control.ObjectID]*heldSlice
-	until  time.Time // all is held until then; zero if not
-	said   time.Time // the until of the Problem that the Tracker has
-	lost   int       // ready endpoints when that began
+	slices map[control.ObjectID]*heldSlice // nil while it has none
+	since  time.Time                       // all is held since then; zero if not
+	until  time.Time                       // and until then
+	said   time.Time                       // the until of the Problem that the Tracker has
+	lost   int                             // ready endpoints when that began
 }
 
 // heldSlice is an EndpointSlice as the Tracker has it, and the version that waits.
@@ -56,44 +65,49 @@ type heldSlice struct {
 	from    control.Source
 	gone    bool // nothing is left to remember
 	given   []seen
-	waiting *change // nil if the Tracker has the newest
-	next    []seen  // of waiting
+	object  *discoveryv1.EndpointSlice // given, where not all of it is ready: see prune
+	waiting *change                    // nil if the Tracker has the newest
+	next    []seen                     // of waiting
 	until   time.Time
 }
 
 func newHold(to func(*control.Batch), period time.Duration) *hold {
 	return &hold{
-		to: to, period: period, services: map[serviceName]*heldService{},
-		owner: map[control.ObjectID]serviceName{}, waiting: map[serviceName]*heldService{},
+		to: to, period: period, services: map[holdKey]*heldService{},
+		owner: map[control.ObjectID]holdKey{}, waiting: map[holdKey]*heldService{},
 	}
 }
 
-// setPeriod changes the time for what vanishes from now on. With 0 all that waits goes
-// on at once. It says whether everything must be listed anew to be remembered.
+// setPeriod changes the time. What is held already is held no longer than the new one;
+// a longer one is for what vanishes from now on. With 0 all that waits goes on at once. It
+// says whether everything must be listed anew to be remembered.
 func (h *hold) setPeriod(d time.Duration) (relist bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	relist = h.period == 0 && d > 0
 	h.period = d
-	if d > 0 {
-		return relist
-	}
-	b := &control.Batch{}
+	b, now := &control.Batch{}, time.Now()
 	for n, s := range h.waiting {
-		s.release(b, everything)
+		if until := s.since.Add(d); !s.since.IsZero() && until.Before(s.until) {
+			s.until = until
+			s.wait(until)
+		}
+		s.release(b, func(slice *heldSlice) bool { return d == 0 || !now.Before(slice.until) })
 		h.tidy(n, s, b)
 	}
-	clear(h.services)
-	clear(h.owner)
+	if d == 0 {
+		clear(h.services)
+		clear(h.owner)
+	}
 	h.to(b)
-	return false
+	return relist
 }
 
 // apply takes changes in, and hands on those that need not wait, all at once.
 func (h *hold) apply(from control.Source, changes []change) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	b, touched := &control.Batch{}, map[serviceName]bool{}
+	b, touched := &control.Batch{}, map[holdKey]bool{}
 	for i := range changes {
 		c := &changes[i]
 		if h.period > 0 && h.keep(from, c, touched) {
@@ -110,32 +124,36 @@ func (h *hold) apply(from control.Source, changes []change) {
 
 // keep notes what a change means for its Service. It returns true where the change is
 // left to settle.
-func (h *hold) keep(from control.Source, c *change, touched map[serviceName]bool) bool {
+func (h *hold) keep(from control.Source, c *change, touched map[holdKey]bool) bool {
 	switch c.id.Kind {
 	case control.KindService:
-		n := serviceName{c.id.Namespace, c.id.Name}
-		h.service(n).exists = c.object != nil
-		touched[n] = true
+		for _, family := range families {
+			n := holdKey{c.id.Namespace, c.id.Name, family}
+			h.service(n).exists = c.object != nil
+			touched[n] = true
+		}
 	case control.KindEndpointSlice:
 		return h.keepSlice(from, c, touched)
 	}
 	return false
 }
 
-func (h *hold) service(n serviceName) *heldService {
+var families = [...]discoveryv1.AddressType{discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6}
+
+func (h *hold) service(n holdKey) *heldService {
 	s := h.services[n]
 	if s == nil {
-		s = &heldService{slices: map[control.ObjectID]*heldSlice{}}
+		s = &heldService{}
 		h.services[n] = s
 	}
 	return s
 }
 
-func (h *hold) keepSlice(from control.Source, c *change, touched map[serviceName]bool) bool {
+func (h *hold) keepSlice(from control.Source, c *change, touched map[holdKey]bool) bool {
 	n, owned := h.owner[c.id]
 	object, _ := c.object.(*discoveryv1.EndpointSlice)
 	if object != nil {
-		now := serviceName{object.Namespace, object.Labels[discoveryv1.LabelServiceName]}
+		now := holdKey{object.Namespace, object.Labels[discoveryv1.LabelServiceName], object.AddressType}
 		if owned && now != n {
 			delete(h.services[n].slices, c.id)
 			delete(h.owner, c.id)
@@ -150,6 +168,9 @@ func (h *hold) keepSlice(from control.Source, c *change, touched map[serviceName
 	slice := s.slices[c.id]
 	if slice == nil {
 		slice = &heldSlice{from: from}
+		if s.slices == nil {
+			s.slices = map[control.ObjectID]*heldSlice{}
+		}
 		s.slices[c.id] = slice
 		h.owner[c.id] = n
 	}
@@ -160,17 +181,19 @@ func (h *hold) keepSlice(from control.Source, c *change, touched map[serviceName
 }
 
 // settle decides which slices of a Service wait, and hands on the others.
-func (h *hold) settle(n serviceName, now time.Time, b *control.Batch) {
+func (h *hold) settle(n holdKey, now time.Time, b *control.Batch) {
 	s := h.services[n]
 	e := s.compare()
+	held := !s.since.IsZero()
 	switch {
-	case !s.exists || e.ready == 0 || e.fresh || e.left == 0 && e.explained:
+	case !s.exists || e.ready == 0 || e.fresh || e.left == 0 && e.explained || e.left > 0 && held:
 		s.release(b, everything)
 	case e.left == 0:
-		if s.until.IsZero() {
-			s.until, s.lost = now.Add(h.period), e.ready
+		if !held {
+			s.since, s.until, s.lost = now, now.Add(h.period), e.ready
 		}
 		s.wait(s.until)
+		s.release(b, func(slice *heldSlice) bool { return !e.vanished(slice) })
 	default:
 		for _, slice := range s.slices {
 			if slice.waiting != nil && slice.until.IsZero() && e.vanished(slice) {
@@ -178,6 +201,9 @@ func (h *hold) settle(n serviceName, now time.Time, b *control.Batch) {
 			}
 		}
 		s.release(b, func(slice *heldSlice) bool { return !e.vanished(slice) || !now.Before(slice.until) })
+	}
+	for _, slice := range s.slices {
+		slice.prune(&e, b)
 	}
 	h.tidy(n, s, b)
 }
@@ -200,13 +226,17 @@ func (s *heldService) release(b *control.Batch, which func(*heldSlice) bool) {
 			continue
 		}
 		add(b, slice.from, slice.waiting)
-		slice.gone = slice.waiting.object == nil
+		object, _ := slice.waiting.object.(*discoveryv1.EndpointSlice)
+		slice.gone, slice.object = object == nil, nil
+		if slices.ContainsFunc(slice.next, func(p seen) bool { return !p.ready }) {
+			slice.object = object
+		}
 		slice.given, slice.waiting, slice.next, slice.until = slice.next, nil, nil, time.Time{}
 	}
 }
 
 // tidy forgets what is over, says what is held, and sets the timer.
-func (h *hold) tidy(n serviceName, s *heldService, b *control.Batch) {
+func (h *hold) tidy(n holdKey, s *heldService, b *control.Batch) {
 	var next time.Time
 	for id, slice := range s.slices {
 		switch {
@@ -218,7 +248,7 @@ func (h *hold) tidy(n serviceName, s *heldService, b *control.Batch) {
 		}
 	}
 	if next.IsZero() {
-		s.until = time.Time{}
+		s.since, s.until = time.Time{}, time.Time{}
 		delete(h.waiting, n)
 	} else {
 		h.waiting[n] = s
@@ -268,9 +298,10 @@ func (h *hold) stop() {
 	}
 }
 
-// report says that a Service is held, or is no more.
-func report(b *control.Batch, n serviceName, s *heldService) {
-	place := control.Source{Kind: Kind, Path: "hold/" + n.namespace + "/" + n.name}
+// report says that a Service is held, or is no more. No time of day is in the text, so
+// that one Service that is held again and again is one and the same Problem.
+func report(b *control.Batch, n holdKey, s *heldService) {
+	place := control.Source{Kind: Kind, Path: fmt.Sprintf("hold/%s/%s/%s", n.namespace, n.name, n.family)}
 	if s.until.IsZero() {
 		b.Report(place, nil)
 		return
@@ -278,7 +309,7 @@ func report(b *control.Batch, n serviceName, s *heldService) {
 	b.Report(place, []control.Problem{{
 		Source: place, Severity: control.Warning, Reason: control.ReasonEndpointsHeld,
 		Object: control.ObjectID{Kind: control.KindService, Namespace: n.namespace, Name: n.name},
-		Message: fmt.Sprintf("its %d ready endpoints vanished at once and none was seen terminating; they are served until %s (kubernetes.hold)",
-			s.lost, s.until.UTC().Format(time.RFC3339)),
+		Message: fmt.Sprintf("its %d ready %s endpoints vanished at once and none was seen terminating; they are served on for %v, or until one is ready (kubernetes.hold)",
+			s.lost, n.family, s.until.Sub(s.since)),
 	}})
 }

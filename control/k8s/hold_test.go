@@ -3,6 +3,7 @@ package k8s
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,6 +20,8 @@ import (
 type stage struct {
 	*hold
 	tracker *control.Tracker
+	t       *testing.T
+	counted int // changes that were taken and not asked for
 }
 
 var testSource = control.Source{Kind: Kind, Path: "endpointslices"}
@@ -47,18 +50,38 @@ func (s *stage) gone(objects ...runtime.Object) {
 	s.apply(testSource, changes)
 }
 
-func (s *stage) changes() int { return s.tracker.Changes().Len() }
+// mustHave fails unless the Tracker has slices as they are here.
+func (s *stage) mustHave(slices ...*discoveryv1.EndpointSlice) {
+	s.t.Helper()
+	s.counted += s.tracker.Changes().Len()
+	for _, o := range slices {
+		s.tracker.Upsert(testSource, o)
+		if s.tracker.Changes().Len() != 0 {
+			s.t.Errorf("slice %s is not as it should be: %v", o.Name, o.Endpoints)
+		}
+	}
+}
+
+func (s *stage) changes() (n int) {
+	n, s.counted = s.counted+s.tracker.Changes().Len(), 0
+	return n
+}
 
 func testService() *corev1.Service {
 	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "a"},
 		Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.1", Ports: []corev1.ServicePort{{Port: 80}}}}
 }
 
-// testSlice has endpoints by name: "1" is ready, "-1" terminating, "!1" not ready.
+// testSlice has endpoints by name: "1" is ready, "-1" terminating, "!1" not ready. It is
+// of IPv6 if its name ends so.
 func testSlice(name string, endpoints ...string) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Namespace: "shop", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: "a"}},
 		AddressType: discoveryv1.AddressTypeIPv4,
+	}
+	prefix := "10.0.0."
+	if strings.HasSuffix(name, "6") {
+		s.AddressType, prefix = discoveryv1.AddressTypeIPv6, "fd00::"
 	}
 	yes, no := true, false
 	for _, e := range endpoints {
@@ -69,14 +92,14 @@ func testSlice(name string, endpoints ...string) *discoveryv1.EndpointSlice {
 		case '!':
 			c, e = discoveryv1.EndpointConditions{Ready: &no}, e[1:]
 		}
-		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{"10.0.0." + e}, Conditions: c})
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{prefix + e}, Conditions: c})
 	}
 	return s
 }
 
 func TestHold(t *testing.T) {
 	const period = 30 * time.Second
-	one, two := testSlice("x", "1", "2"), testSlice("y", "3")
+	one, two, six := testSlice("x", "1", "2"), testSlice("y", "3"), testSlice("x6", "1")
 	cases := []struct {
 		name string
 		do   func(*stage)
@@ -90,7 +113,51 @@ func TestHold(t *testing.T) {
 		{"all are emptied, slice by slice", func(s *stage) { s.set(testSlice("x")); s.set(testSlice("y")) }, 0, 0, 2},
 		{"all vanish in one list", func(s *stage) { s.gone(one, two) }, 0, 0, 2},
 		{"all vanish and come back", func(s *stage) { s.gone(one, two); s.set(one, two) }, 0, 0, 0},
-		{"all vanish, one slice comes back", func(s *stage) { s.gone(one, two); s.set(two) }, 0, 0, 1},
+		{"all vanish, one slice comes back", func(s *stage) { s.gone(one, two); s.set(two) }, 1, 0, 0},
+		{"all vanish, one endpoint comes back in another slice", func(s *stage) { s.gone(one, two); s.set(testSlice("z", "2")) }, 3, 0, 0},
+		{"all vanish, one comes back not ready", func(s *stage) { s.gone(one, two); s.set(testSlice("y", "!3")) }, 2, 0, 0},
+		{"all vanish, a new one is not ready yet", func(s *stage) { s.gone(one, two); s.set(testSlice("z", "!9")) }, 1, 0, 2},
+		{"all of IPv4 vanish, IPv6 stays", func(s *stage) { s.set(six); s.changes(); s.gone(one, two) }, 0, 0, 2},
+		{"all of IPv4 vanish, a new one of IPv6 comes", func(s *stage) { s.gone(one, two); s.set(six) }, 1, 0, 2},
+		{"all of both families vanish", func(s *stage) { s.set(six); s.changes(); s.gone(one, two, six) }, 0, 0, 3},
+		{"a slice that was terminating vanishes with the others", func(s *stage) {
+			s.set(testSlice("x", "-1", "-2"))
+			s.changes()
+			s.gone(one, two)
+		}, 1, 0, 1},
+		{"the same, slice by slice", func(s *stage) {
+			s.set(testSlice("x", "-1", "-2"))
+			s.changes()
+			s.gone(two)
+			s.gone(one)
+		}, 1, 0, 1},
+		{"one that was terminating vanishes with the others of its slice", func(s *stage) {
+			s.set(testSlice("x", "-1", "2"))
+			s.changes()
+			s.gone(one, two)
+			s.mustHave(testSlice("x", "2"), two)
+		}, 1, 0, 2},
+		{"the same, others of another slice stay", func(s *stage) {
+			s.set(testSlice("x", "-1", "2"))
+			s.changes()
+			s.gone(one)
+			s.mustHave(testSlice("x", "2"), two)
+		}, 1, 1, 0},
+		{"the same, it is still terminating", func(s *stage) {
+			s.set(testSlice("x", "-1", "2"))
+			s.changes()
+			s.gone(two)
+			s.set(testSlice("x", "-1"))
+			s.mustHave(testSlice("x", "-1", "2"))
+		}, 0, 0, 2},
+		{"one of two that are terminating vanishes", func(s *stage) {
+			s.set(testSlice("x", "-1", "-2", "4"))
+			s.changes()
+			s.gone(two)
+			s.set(testSlice("z", "-2"))
+			s.gone(one)
+			s.mustHave(testSlice("x", "-2", "4"), two)
+		}, 2, 0, 2},
 		{"all vanish, another pod comes", func(s *stage) { s.gone(one, two); s.set(testSlice("z", "9")) }, 3, 0, 0},
 		{"all are terminating", func(s *stage) { s.set(testSlice("x", "-1", "-2"), testSlice("y", "-3")) }, 2, 0, 0},
 		{"all were terminating and vanish", func(s *stage) {
@@ -123,11 +190,15 @@ func TestHold(t *testing.T) {
 			s.gone(two)
 		}, 0, 2, 0},
 		{"switched off", func(s *stage) { s.gone(one, two); s.setPeriod(0) }, 2, 0, 0},
+		{"shortened", func(s *stage) { s.gone(one, two); s.setPeriod(gather) }, 0, 2, 0},
+		{"shortened to what is over", func(s *stage) { s.gone(one, two); time.Sleep(gather); s.setPeriod(gather) }, 2, 0, 0},
+		{"lengthened", func(s *stage) { s.gone(one, two); s.setPeriod(time.Hour) }, 0, 0, 2},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newStage(period)
+				s.t = t
 				s.set(testService())
 				s.set(one)
 				s.set(two)
@@ -144,8 +215,9 @@ func TestHold(t *testing.T) {
 					t.Errorf("%d changes at once, %d after %v, %d after %v more; want %d, %d and %d",
 						now, afterGather, gather, afterHold, period, c.now, c.afterGather, c.afterHold)
 				}
-				if want := c.afterHold > 1 || c.name == "held twice"; want && held != 1 {
-					t.Errorf("%d problems while it is held, want 1", held)
+				families := 1 + strings.Count(c.name, "both families")
+				if want := c.afterHold > 1 || c.name == "held twice"; want && held != families {
+					t.Errorf("%d problems while it is held, want %d", held, families)
 				}
 				if n := s.held(); n != 0 || len(s.waiting) != 0 {
 					t.Errorf("%d problems and %d Services that wait at the end", n, len(s.waiting))
@@ -174,14 +246,14 @@ func TestHoldEndsWithTheTruth(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	synctest.Test(t, func(t *testing.T) {
 		s, truth := newStage(10*time.Second), map[control.ObjectID]runtime.Object{}
-		names := []string{"x", "y", "z"}
+		names := []string{"x", "y", "z", "x6", "y6"}
 		for range 5000 {
 			var objects []runtime.Object
 			switch r.IntN(8) {
 			case 0:
 				objects = append(objects, testService())
 			default:
-				objects = append(objects, testSlice(names[r.IntN(3)], someEndpoints(r)...))
+				objects = append(objects, testSlice(names[r.IntN(len(names))], someEndpoints(r)...))
 			}
 			deleted := r.IntN(3) == 0
 			for _, o := range objects {
@@ -210,7 +282,7 @@ func TestHoldEndsWithTheTruth(t *testing.T) {
 		if n := s.changes(); n != 0 {
 			t.Errorf("%d objects are not what was said last", n)
 		}
-		s.gone(testService(), testSlice("x"), testSlice("y"), testSlice("z"))
+		s.gone(testService(), testSlice("x"), testSlice("y"), testSlice("z"), testSlice("x6"), testSlice("y6"))
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if len(s.services)+len(s.owner)+len(s.waiting) != 0 {

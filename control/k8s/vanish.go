@@ -1,6 +1,12 @@
 package k8s
 
-import discoveryv1 "k8s.io/api/discovery/v1"
+import (
+	"slices"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"sluice.dev/sluice/control"
+)
 
 // seen is an endpoint of a slice. The text is the API's own, as nothing is compared but
 // versions of one object.
@@ -18,11 +24,14 @@ func endpointsOf(object *discoveryv1.EndpointSlice) (list []seen) {
 		if len(e.Addresses) == 0 {
 			continue
 		}
-		c := &e.Conditions
-		ready := (c.Ready == nil || *c.Ready) && (c.Terminating == nil || !*c.Terminating)
-		list = append(list, seen{e.Addresses[0], ready})
+		list = append(list, seen{e.Addresses[0], isReady(e)})
 	}
 	return list
+}
+
+func isReady(e *discoveryv1.Endpoint) bool {
+	c := &e.Conditions
+	return (c.Ready == nil || *c.Ready) && (c.Terminating == nil || !*c.Terminating)
 }
 
 // evidence is what the newest versions of a Service's slices say of the endpoints that
@@ -82,4 +91,25 @@ func (e *evidence) vanished(s *heldSlice) bool {
 		had = true
 	}
 	return had
+}
+
+// prune hands on the end of endpoints of a waiting slice that were not ready: the version
+// that the Tracker has, without them.
+func (s *heldSlice) prune(e *evidence, b *control.Batch) {
+	if s.waiting == nil || s.object == nil {
+		return
+	}
+	over := func(p seen) bool {
+		_, there := e.now[p.address]
+		return !p.ready && !there
+	}
+	if !slices.ContainsFunc(s.given, over) {
+		return
+	}
+	rest := *s.object // what it shares with the Tracker's version nobody writes to
+	rest.Endpoints = slices.DeleteFunc(slices.Clone(rest.Endpoints), func(p discoveryv1.Endpoint) bool {
+		return len(p.Addresses) > 0 && over(seen{p.Addresses[0], isReady(&p)})
+	})
+	s.object, s.given = &rest, endpointsOf(&rest)
+	add(b, s.from, &change{id: s.waiting.id, object: &rest})
 }
