@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"sync/atomic"
 
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/nat/header"
@@ -20,7 +19,6 @@ type port struct {
 
 	identity  uint64
 	scheduler services.Scheduler
-	turn      *atomic.Uint32 // from the first version on that takes turns
 }
 
 // familySet is a service port's endpoints of one family.
@@ -122,7 +120,7 @@ func (r *run) setServicePort(u *unit, p *port) {
 		ID: p.id, Namespace: u.key.namespace, Name: u.key.name,
 		PortName: p.spec.name, Proto: p.spec.proto, Port: p.spec.port, Backends: slices.Clone(refs),
 		Identity: p.identity, AffinitySeconds: u.service.affinity,
-		Scheduler: p.scheduler, Topology: topology, Turn: p.turn,
+		Scheduler: p.scheduler, Topology: topology,
 		LocalExternal: u.service.local, LocalInternal: u.service.inner,
 	}
 	r.builder.SetService(p.service)
@@ -134,9 +132,6 @@ func (r *run) setScheduler(u *unit, p *port) {
 	p.scheduler = r.cfg.Scheduler
 	if s := u.service.scheduler; s != nil {
 		p.scheduler = *s
-	}
-	if p.turn == nil && (p.scheduler == services.RoundRobin || p.scheduler == services.WeightedRoundRobin) {
-		p.turn = new(atomic.Uint32)
 	}
 }
 

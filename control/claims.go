@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/nat/header"
@@ -168,6 +169,11 @@ func (r *run) setFrontends(u *unit) (lost []Problem) {
 			f.Allowed = before.Allowed
 		} else {
 			f.Allowed = services.NewPrefixes(ranges)
+		}
+		if u.ports[c.port].scheduler.InTurn() {
+			if f.Turn = new(atomic.Uint32); had && before.Turn != nil {
+				f.Turn = before.Turn
+			}
 		}
 		if had && *before == f {
 			continue

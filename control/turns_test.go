@@ -4,8 +4,13 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
+	"sync/atomic"
 	"testing"
+
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/nat/header"
 )
 
 func TestTurns(t *testing.T) {
@@ -80,4 +85,36 @@ func distinct(table []uint16) int {
 	s := slices.Clone(table)
 	slices.Sort(s)
 	return len(slices.Compact(s))
+}
+
+// TestTurnsOfFrontends: each frontend counts its own turns, over all its versions, and
+// only where its scheduler takes turns.
+func TestTurnsOfFrontends(t *testing.T) {
+	w := newPinWorld("None")
+	addrs := []string{"192.0.2.1", "192.0.2.2"}
+	w.service.Spec.ExternalIPs = addrs
+	turnsNow := func(scheduler string, endpoints ...string) (turns [2]*atomic.Uint32) {
+		w.service = w.service.DeepCopy()
+		w.service.Annotations[annotationScheduler] = scheduler
+		w.endpoints(endpoints...)
+		w.compile()
+		for i, a := range addrs {
+			f, ok := w.c.Snapshot().FrontendByKey(services.FrontendKey{Addr: header.AddrFrom(netip.MustParseAddr(a)), Port: 80, Proto: header.ProtoTCP})
+			if !ok {
+				t.Fatalf("%s is no frontend", a)
+			}
+			turns[i] = f.Turn
+		}
+		return turns
+	}
+	first := turnsNow("rr", "10.0.0.1")
+	if first[0] == nil || first[1] == nil || first[0] == first[1] {
+		t.Fatalf("turns of the frontends: %p, %p", first[0], first[1])
+	}
+	if next := turnsNow("wrr", "10.0.0.1", "10.0.0.2"); next != first {
+		t.Error("a frontend begins its turns anew with each version")
+	}
+	if other := turnsNow("maglev", "10.0.0.1", "10.0.0.2"); other != [2]*atomic.Uint32{} {
+		t.Error("maglev takes turns")
+	}
 }

@@ -34,7 +34,7 @@ func stickyLab(t *testing.T, workers int) *lab {
 			b.SetAddr(addr(otherVIP), services.AddrVIP)
 			b.SetFrontend(&second)
 			f = rules(b, id+40, services.LoadBalancer, ruleVIP, 81, proto, f.Outside, f.Pod)
-			f.Service.AffinitySeconds, f.Service.Scheduler, f.Service.Turn = 60, services.RoundRobin, second.Service.Turn
+			f.Service.AffinitySeconds, f.Service.Scheduler, f.Turn = 60, services.RoundRobin, second.Turn
 		}
 	}})
 }

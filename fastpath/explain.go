@@ -195,8 +195,8 @@ func (x *Explanation) planned(s *scene, n *plan) {
 	}
 	svc := n.Frontend.Service
 	x.Scheduler = svc.Scheduler
-	if svc.Turn != nil {
-		x.Turn = svc.Turn.Load()
+	if turn := n.Frontend.Turn; turn != nil {
+		x.Turn = turn.Load()
 	}
 	if !n.pinned && svc.Scheduler.ByLoad() {
 		x.Loads = s.compared(n.Rule.Set)

@@ -79,7 +79,7 @@ func (s Source) String() string {
 
 // plan decides about a packet that has no flow. The order of its refusals is the order
 // in which an operator would ask: whose packet is it, may it be here, who takes it. It
-// changes nothing but a Service's turn.
+// changes nothing but a frontend's turn.
 func (s *scene) plan(n *plan, o *opening) {
 	n.Decision, n.random = s.snap.Decide(o.tuple), o.random[1]
 	switch {
@@ -141,7 +141,7 @@ func (s *scene) choose(n *plan, o *opening) {
 		}
 	}
 	d := services.Draw{Tuple: o.tuple, Random: o.random[0], Loads: s.loads, Not: o.not, Look: o.look}
-	n.choice = s.snap.Choose(n.Frontend.Service, n.Rule.Set, &d)
+	n.choice = s.snap.Choose(n.Frontend, n.Rule.Set, &d)
 	n.backend = s.snap.Backend(n.choice.Backend)
 }
 

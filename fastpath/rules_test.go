@@ -36,7 +36,7 @@ func set(b *services.Builder, id services.ServiceID, first uint32, proto uint8, 
 
 // rules adds a frontend of a new service, whose rules the caller fills.
 func rules(b *services.Builder, id services.ServiceID, kind services.FrontendKind, ip string, port uint16, proto uint8, outside, pod services.Rule) *services.Frontend {
-	svc := &services.Service{ID: id, Namespace: "default", Name: "rules", Proto: proto, Port: port, Identity: uint64(id) << 32, Turn: new(atomic.Uint32)}
+	svc := &services.Service{ID: id, Namespace: "default", Name: "rules", Proto: proto, Port: port, Identity: uint64(id) << 32}
 	for _, s := range []*services.EndpointSet{outside.Set, pod.Set} {
 		svc.Backends = append(svc.Backends, s.Backends...)
 	}
@@ -44,7 +44,7 @@ func rules(b *services.Builder, id services.ServiceID, kind services.FrontendKin
 	if a := addr(ip); a != services.AnyIPv4 {
 		b.SetAddr(a, b.Settings().Owned(a)|services.AddrVIP)
 	}
-	f := &services.Frontend{Key: services.FrontendKey{Addr: addr(ip), Port: port, Proto: proto}, Kind: kind, Service: svc, Outside: outside, Pod: pod}
+	f := &services.Frontend{Key: services.FrontendKey{Addr: addr(ip), Port: port, Proto: proto}, Kind: kind, Service: svc, Outside: outside, Pod: pod, Turn: new(atomic.Uint32)}
 	b.SetFrontend(f)
 	return f
 }

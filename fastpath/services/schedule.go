@@ -7,7 +7,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// Draw is what the choice of a new flow's backend depends on beside the Service and
+// Draw is what the choice of a new flow's backend depends on beside the frontend and
 // its set.
 type Draw struct {
 	Tuple  *header.Tuple  // client to frontend
@@ -28,8 +28,8 @@ type Choice struct {
 	Slot int
 }
 
-// Choose says who of a set gets a new flow. The set must be one of svc's in this
-// snapshot. It allocates nothing, and writes nothing but svc.Turn.
+// Choose says who of a set gets a new flow. The set must be one of the frontend's in this
+// snapshot. It allocates nothing, and writes nothing but f.Turn.
 //
 // For Maglev, SourceHash and DestinationHash the answer is the same in every process
 // that has the same set and SelectKey. With session affinity, Maglev looks at the
@@ -38,7 +38,8 @@ type Choice struct {
 //
 // Least connections are those of this process: gateways do not tell each other. What
 // ties is decided by the flow's hash, so that they do not all run to the same backend.
-func (s *Snapshot) Choose(svc *Service, set *EndpointSet, d *Draw) Choice {
+func (s *Snapshot) Choose(f *Frontend, set *EndpointSet, d *Draw) Choice {
+	svc := f.Service
 	switch {
 	case len(set.Backends) == 0:
 		return Choice{Slot: -1}
@@ -51,7 +52,7 @@ func (s *Snapshot) Choose(svc *Service, set *EndpointSet, d *Draw) Choice {
 	slot := 0
 	switch svc.Scheduler {
 	case RoundRobin, WeightedRoundRobin:
-		slot = int(svc.turn(d.Look) % uint32(n))
+		slot = int(f.turn(d.Look) % uint32(n))
 	default:
 		slot = slotOf(s.hash(svc, d), n)
 	}
@@ -87,11 +88,11 @@ func (s *Snapshot) addrHash(a *header.Addr, n uint64) uint64 {
 
 // turn is the number of a flow among those that take turns. The atomic orders nothing:
 // two workers only must not take the same turn.
-func (svc *Service) turn(look bool) uint32 {
+func (f *Frontend) turn(look bool) uint32 {
 	if look {
-		return svc.Turn.Load()
+		return f.Turn.Load()
 	}
-	return svc.Turn.Add(1) - 1
+	return f.Turn.Add(1) - 1
 }
 
 // slotOf scales a hash to n slots.

@@ -10,12 +10,12 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// choosers is a service and a set of n backends at addr(100+i):8080 with the given
+// choosers is a frontend and a set of n backends at addr(100+i):8080 with the given
 // weights, and the snapshot that has them.
-func choosers(by Scheduler, weights ...uint16) (*Snapshot, *Service, *EndpointSet) {
+func choosers(by Scheduler, weights ...uint16) (*Snapshot, *Frontend, *EndpointSet) {
 	b := NewBuilder(nil)
 	b.Settings().SelectKey = [2]uint64{11, 22}
-	svc := &Service{ID: 1, Scheduler: by, Identity: 0xfeed, Turn: new(atomic.Uint32)}
+	svc := &Service{ID: 1, Scheduler: by, Identity: 0xfeed}
 	set := &EndpointSet{Weights: weights}
 	for i := range weights {
 		be := Backend{Addr: addr(100 + i), Port: 8080, Ref: MakeBackendRef(uint32(i), 1), Service: 1}
@@ -28,7 +28,7 @@ func choosers(by Scheduler, weights ...uint16) (*Snapshot, *Service, *EndpointSe
 		}
 	}
 	b.SetService(svc)
-	return b.Build(), svc, set
+	return b.Build(), &Frontend{Service: svc, Turn: new(atomic.Uint32)}, set
 }
 
 func client(n int) *header.Tuple {
@@ -57,12 +57,12 @@ func TestSchedulersShare(t *testing.T) {
 		{"never queue", NeverQueue, weighted, 2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s, svc, set := choosers(tt.by, 1, 2, 3)
+			s, f, set := choosers(tt.by, 1, 2, 3)
 			loads := make([]atomic.Int32, 3)
 			rnd := rand.New(rand.NewPCG(1, 2))
 			got := make([]int, 3)
 			for n := range flows {
-				c := s.Choose(svc, set, &Draw{Tuple: client(n), Random: rnd.Uint64(), Loads: loads})
+				c := s.Choose(f, set, &Draw{Tuple: client(n), Random: rnd.Uint64(), Loads: loads})
 				if tt.by.ByLoad() != (c.Slot < 0) || c.Slot >= 0 && set.Backends[set.Table[c.Slot]] != c.Backend {
 					t.Fatalf("backend %#x of slot %d", c.Backend, c.Slot)
 				}
@@ -108,11 +108,11 @@ func TestWhatDecides(t *testing.T) {
 		} {
 			got := map[BackendRef]int{}
 			for n := range 500 {
-				s, svc, set := choosers(tt.by, weights...)
-				svc.AffinitySeconds = tt.affinity
+				s, f, set := choosers(tt.by, weights...)
+				f.Service.AffinitySeconds = tt.affinity
 				tuple := *client(7)
-				vary.apply(s, svc, &tuple, n)
-				got[s.Choose(svc, set, &Draw{Tuple: &tuple}).Backend]++
+				vary.apply(s, f.Service, &tuple, n)
+				got[s.Choose(f, set, &Draw{Tuple: &tuple}).Backend]++
 			}
 			// 500 draws of 50 leave out none but by bad luck (0.2%); 35 is far from that and from 1.
 			if (len(got) > 35) != vary.want || !vary.want && len(got) != 1 {
@@ -126,7 +126,7 @@ func TestWhatDecides(t *testing.T) {
 // their shares, whatever the scheduler would say: one flow asks again and again.
 func TestAnother(t *testing.T) {
 	for by := range NumSchedulers {
-		s, svc, set := choosers(by, 1, 40, 2, 2, 3)
+		s, f, set := choosers(by, 1, 40, 2, 2, 3)
 		want := []int{1000, 0, 2000, 2000, 3000} // the excluded one has most of the slots
 		if by.ByLoad() {
 			want = []int{2000, 0, 2000, 2000, 2000}
@@ -134,7 +134,7 @@ func TestAnother(t *testing.T) {
 		rnd, got := rand.New(rand.NewPCG(1, uint64(by))), make([]int, 5)
 		for range 8000 {
 			d := Draw{Tuple: client(1), Random: rnd.Uint64(), Loads: make([]atomic.Int32, 5), Not: set.Backends[1]}
-			c := s.Choose(svc, set, &d)
+			c := s.Choose(f, set, &d)
 			if set.at(c.Slot) != c.Backend {
 				t.Fatalf("scheduler %d: %#x is not in slot %d", by, c.Backend, c.Slot)
 			}
@@ -146,11 +146,11 @@ func TestAnother(t *testing.T) {
 				t.Errorf("scheduler %d: got %v, want about %v", by, got, want)
 			}
 		}
-		s, svc, set = choosers(by, 3)
-		if c := s.Choose(svc, set, &Draw{Tuple: client(1), Not: set.Backends[0]}); c.Backend != set.Backends[0] {
+		s, f, set = choosers(by, 3)
+		if c := s.Choose(f, set, &Draw{Tuple: client(1), Not: set.Backends[0]}); c.Backend != set.Backends[0] {
 			t.Errorf("scheduler %d: the only backend is not chosen: %v", by, c)
 		}
-		if c := s.Choose(svc, &EndpointSet{}, &Draw{Tuple: client(1)}); c != (Choice{Slot: -1}) {
+		if c := s.Choose(f, &EndpointSet{}, &Draw{Tuple: client(1)}); c != (Choice{Slot: -1}) {
 			t.Errorf("scheduler %d: an empty set gives %v", by, c)
 		}
 	}
@@ -158,10 +158,10 @@ func TestAnother(t *testing.T) {
 
 // TestLookTakesNoTurn: a question does not change the next answer.
 func TestLookTakesNoTurn(t *testing.T) {
-	s, svc, set := choosers(RoundRobin, 1, 1, 1)
+	s, f, set := choosers(RoundRobin, 1, 1, 1)
 	for n := range 9 {
-		look := s.Choose(svc, set, &Draw{Tuple: client(n), Look: true})
-		if took := s.Choose(svc, set, &Draw{Tuple: client(n)}); took != look || took.Slot != n%3 {
+		look := s.Choose(f, set, &Draw{Tuple: client(n), Look: true})
+		if took := s.Choose(f, set, &Draw{Tuple: client(n)}); took != look || took.Slot != n%3 {
 			t.Fatalf("turn %d: said %v, was %v", n, look, took)
 		}
 	}
@@ -170,11 +170,11 @@ func TestLookTakesNoTurn(t *testing.T) {
 // TestWithoutTable: a set may do without where all weights are 1.
 func TestWithoutTable(t *testing.T) {
 	for _, by := range []Scheduler{Maglev, RoundRobin} {
-		s, svc, set := choosers(by, 1, 1, 1, 1)
+		s, f, set := choosers(by, 1, 1, 1, 1)
 		bare := &EndpointSet{Backends: set.Backends}
 		for n := range 50 {
-			with := s.Choose(svc, set, &Draw{Tuple: client(n), Look: true})
-			if got := s.Choose(svc, bare, &Draw{Tuple: client(n)}); got != with {
+			with := s.Choose(f, set, &Draw{Tuple: client(n), Look: true})
+			if got := s.Choose(f, bare, &Draw{Tuple: client(n)}); got != with {
 				t.Fatalf("scheduler %d: %v, with the table that says the same %v", by, got, with)
 			}
 		}
@@ -199,14 +199,14 @@ func TestLeastPrefers(t *testing.T) {
 		{"nq: none idle, as sed", NeverQueue, []int32{1, 1}, []uint16{1, 3}, 1},
 		{"a count below zero is none", LeastConn, []int32{0, -5, 0}, []uint16{1, 1, 1}, -1},
 	} {
-		s, svc, set := choosers(tt.by, tt.weights...)
+		s, f, set := choosers(tt.by, tt.weights...)
 		loads := make([]atomic.Int32, len(tt.loads))
 		for i := range loads {
 			loads[i].Store(tt.loads[i])
 		}
 		got := map[uint32]bool{}
 		for n := range 100 {
-			got[s.Choose(svc, set, &Draw{Tuple: client(n), Loads: loads}).Backend.Index()] = true
+			got[s.Choose(f, set, &Draw{Tuple: client(n), Loads: loads}).Backend.Index()] = true
 		}
 		if tt.want >= 0 && (len(got) != 1 || !got[uint32(tt.want)]) {
 			t.Errorf("%s: chose %v", tt.name, got)
@@ -219,14 +219,14 @@ func TestLeastPrefers(t *testing.T) {
 
 // TestTiesSpread: idle backends get equal shares, whichever of them are idle.
 func TestTiesSpread(t *testing.T) {
-	s, svc, set := choosers(LeastConn, slices.Repeat([]uint16{1}, 10)...)
+	s, f, set := choosers(LeastConn, slices.Repeat([]uint16{1}, 10)...)
 	loads := make([]atomic.Int32, 10)
 	for i := range loads[2:] {
 		loads[2+i].Store(1)
 	}
 	got := make([]int, 10)
 	for n := range 10_000 {
-		got[s.Choose(svc, set, &Draw{Tuple: client(n), Loads: loads}).Backend.Index()]++
+		got[s.Choose(f, set, &Draw{Tuple: client(n), Loads: loads}).Backend.Index()]++
 	}
 	if got[0] < 4700 || got[0] > 5300 || got[0]+got[1] != 10_000 {
 		t.Errorf("two idle backends of ten got %v", got)
@@ -237,7 +237,7 @@ func TestTiesSpread(t *testing.T) {
 // sure. Beyond, as many are compared from a random one on: each has its turn to be among them.
 func TestLeastOfMany(t *testing.T) {
 	for _, n := range []int{1024, 1025, 3000} {
-		s, svc, set := choosers(LeastConn, slices.Repeat([]uint16{1}, n)...)
+		s, f, set := choosers(LeastConn, slices.Repeat([]uint16{1}, n)...)
 		loads := make([]atomic.Int32, n)
 		for i := range loads {
 			loads[i].Store(1)
@@ -246,7 +246,7 @@ func TestLeastOfMany(t *testing.T) {
 		loads[idle].Store(0)
 		const draws = 3000
 		for range draws {
-			c := s.Choose(svc, set, &Draw{Tuple: client(1), Random: rnd.Uint64(), Loads: loads})
+			c := s.Choose(f, set, &Draw{Tuple: client(1), Random: rnd.Uint64(), Loads: loads})
 			if c.Backend.Index() == uint32(idle) {
 				found++
 			}
@@ -289,11 +289,11 @@ func TestFind(t *testing.T) {
 func TestChoosingDoesNotAllocate(t *testing.T) {
 	loads := make([]atomic.Int32, 3)
 	for by := range NumSchedulers {
-		s, svc, set := choosers(by, 1, 2, 3)
+		s, f, set := choosers(by, 1, 2, 3)
 		if n := testing.AllocsPerRun(100, func() {
 			tuple := header.Tuple{Src: addr(1), Dst: addr(2), SrcPort: 1, DstPort: 2, Proto: 6}
 			d := Draw{Tuple: &tuple, Loads: loads}
-			c := s.Choose(svc, set, &d)
+			c := s.Choose(f, set, &d)
 			be := s.Backend(c.Backend)
 			set.Find(s, be.Addr, be.Port)
 		}); n != 0 {
@@ -316,13 +316,13 @@ func BenchmarkChoose(b *testing.B) {
 		}
 		for by := range NumSchedulers {
 			b.Run(fmt.Sprintf("%s/backends=%d", names[by], backends), func(b *testing.B) {
-				s, svc, set := choosers(by, weights...)
+				s, f, set := choosers(by, weights...)
 				tuple := client(1)
 				n := 0
 				for b.Loop() {
 					n++
 					tuple.SrcPort = uint16(n)
-					if s.Choose(svc, set, &Draw{Tuple: tuple, Random: uint64(n) * 0x9e3779b97f4a7c15, Loads: loads}).Backend == 0 {
+					if s.Choose(f, set, &Draw{Tuple: tuple, Random: uint64(n) * 0x9e3779b97f4a7c15, Loads: loads}).Backend == 0 {
 						b.Fatal("none")
 					}
 				}

@@ -12,7 +12,7 @@
 //
 // A Snapshot is built by a Builder from its predecessor and shares every page
 // that did not change with it, so a change costs what it touches. After Build
-// nothing in it is ever written again but Service.Turn: a worker loads the Handle once per
+// nothing in it is ever written again but Frontend.Turn: a worker loads the Handle once per
 // batch and reads without locks.
 package services
 
@@ -107,9 +107,6 @@ type Service struct {
 	// LocalExternal and LocalInternal: externalTrafficPolicy and internalTrafficPolicy are
 	// Local. What follows from that is in the frontends; this is for people.
 	LocalExternal, LocalInternal bool
-	// Turn counts the new flows that took turns (RoundRobin, WeightedRoundRobin): not nil with
-	// these. It is the one thing in a Snapshot that workers write; versions of a Service share it.
-	Turn *atomic.Uint32
 }
 
 // Scheduler is how a backend is chosen for a new flow. The names are those of IPVS
@@ -213,6 +210,11 @@ type Frontend struct {
 	Outside, Pod Rule
 	// Allowed are the clients that may use it (loadBalancerSourceRanges); nil is all.
 	Allowed *Prefixes
+	// Turn counts the new flows that took turns (RoundRobin, WeightedRoundRobin): not nil with
+	// these. Each frontend has its own, as IPVS's virtual servers have: were it shared, clients
+	// that come by two frontends in turn would each see the same backends only. It is the one thing in a Snapshot that
+	// workers write; versions of a frontend share it.
+	Turn *atomic.Uint32
 }
 
 // Rule is what new flows of one kind of client get.
