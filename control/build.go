@@ -55,7 +55,8 @@ type scratch struct {
 // build compiles a dirty unit. What did not change in it keeps its identity: a
 // backend its ref, a set of the same backends its table.
 func (r *run) build(u *unit) {
-	problems := slices.Concat(u.clashes, r.setUses(u))
+	r.setUses(u)
+	problems := slices.Clone(u.clashes)
 	r.matchPorts(u)
 	for _, p := range u.ports {
 		r.setScheduler(u, p)
@@ -68,6 +69,8 @@ func (r *run) build(u *unit) {
 	}
 	problems = append(problems, r.setFrontends(u)...)
 	problems = append(problems, u.faults()...)
+	slices.SortFunc(problems, compareProblems)
+	problems = slices.Compact(problems) // what is so at every port is said once
 	if !slices.Equal(problems, u.problems) {
 		u.problems, r.reported = problems, true
 		r.setIll(u)
@@ -151,17 +154,13 @@ func (r *run) removePort(p *port) {
 }
 
 // setUses notes which addresses a unit's endpoints have, so that it is built
-// again when one of them becomes ours, and reports those that are.
-func (r *run) setUses(u *unit) (problems []Problem) {
+// again when one of them becomes or stops being a place they cannot be at.
+func (r *run) setUses(u *unit) {
 	now := r.scratch.addrs[:0]
 	if u.service.served() {
 		for _, s := range u.slices {
 			for _, e := range s.endpoints {
 				now = append(now, e.addr)
-				if own := notBackend(r.own[e.addr].all()); own != 0 {
-					problems = append(problems, Problem{Object: s.id, Severity: Refused,
-						Field: "endpoints", Message: fmt.Sprintf("%q is %s", e.addr, ownName(own))})
-				}
 			}
 		}
 	}
@@ -170,7 +169,7 @@ func (r *run) setUses(u *unit) (problems []Problem) {
 	r.scratch.addrs = now
 	old := u.uses
 	if slices.Equal(old, now) {
-		return problems
+		return
 	}
 	for _, a := range old {
 		if _, stays := slices.BinarySearchFunc(now, a, compareAddrs); !stays {
@@ -183,14 +182,6 @@ func (r *run) setUses(u *unit) (problems []Problem) {
 		}
 	}
 	u.uses = slices.Clone(now)
-	return problems
-}
-
-func ownName(flags services.AddrFlags) string {
-	if flags&services.AddrVIP != 0 {
-		return "an address that a Service is reached at, not one of an endpoint"
-	}
-	return "a source address of this gateway, not one of an endpoint"
 }
 
 // buildFamily compiles the endpoints of one family of a service port.
@@ -198,7 +189,7 @@ func (r *run) buildFamily(u *unit, p *port, v6 bool) (problems []Problem) {
 	f := &p.families[family(v6)]
 	var members []member
 	if u.service.families[family(v6)] {
-		members = r.merge(u, p.spec, v6)
+		members, problems = r.merge(u, p.spec, v6)
 	}
 	n := r.needs(u.service, p.spec, family(v6))
 	if short := r.setMembers(p, f, members, n.keep); short > 0 {
@@ -209,15 +200,19 @@ func (r *run) buildFamily(u *unit, p *port, v6 bool) (problems []Problem) {
 }
 
 // merge gathers the endpoints of a port from all slices, each once, in order.
-func (r *run) merge(u *unit, sp servicePort, v6 bool) []member {
-	all := r.scratch.members[:0]
+func (r *run) merge(u *unit, sp servicePort, v6 bool) (all []member, problems []Problem) {
+	all = r.scratch.members[:0]
 	for _, s := range u.slices {
 		if s.v6 != v6 {
 			continue
 		}
 		for _, p := range s.ports {
 			if p.name == sp.name && p.proto == sp.proto {
-				all = r.appendMembers(all, u.service, s, p.port)
+				var refused []fault
+				all, refused = r.appendMembers(all, u, s, p)
+				for _, f := range limit(refused) {
+					problems = append(problems, f.problem(s.id))
+				}
 			}
 		}
 	}
@@ -228,7 +223,7 @@ func (r *run) merge(u *unit, sp servicePort, v6 bool) []member {
 	slices.SortFunc(all, func(a, b member) int {
 		return cmp.Or(compareMembers(a, b), cmp.Compare(rank(b.flags), rank(a.flags)), cmp.Compare(b.hints, a.hints), cmp.Compare(b.weight, a.weight))
 	})
-	return slices.CompactFunc(all, func(a, b member) bool { return compareMembers(a, b) == 0 })
+	return slices.CompactFunc(all, func(a, b member) bool { return compareMembers(a, b) == 0 }), problems
 }
 
 func rank(f services.BackendFlags) int {
@@ -241,14 +236,17 @@ func rank(f services.BackendFlags) int {
 	return n
 }
 
-func (r *run) appendMembers(all []member, svc *service, s *slice, number uint16) []member {
+// appendMembers adds a slice's endpoints at one of its ports, but for those that nothing
+// can be sent to from here.
+func (r *run) appendMembers(all []member, u *unit, s *slice, p slicePort) (_ []member, refused []fault) {
 	hints := r.hints(s)
 	for i := range s.endpoints {
 		e := &s.endpoints[i]
-		if notBackend(r.own[e.addr].all()) != 0 {
+		if why := r.comesBack(u, e.addr, p.port, p.proto); why != "" {
+			refused = append(refused, fault{"endpoints", why, Refused})
 			continue
 		}
-		m := member{addr: e.addr, port: number, flags: e.flags, weight: svc.weightOf(s, i)}
+		m := member{addr: e.addr, port: p.port, flags: e.flags, weight: u.service.weightOf(s, i)}
 		if name := s.node(e); name != "" && name == r.cfg.NodeName {
 			m.flags |= services.BackendLocal
 		}
@@ -264,12 +262,12 @@ func (r *run) appendMembers(all []member, svc *service, s *slice, number uint16)
 		if m.hints&hintsZone != 0 {
 			m.flags |= services.BackendHintZone
 		}
-		if len(r.drains) > 0 && (r.drains[Drain{e.addr, 0}] || r.drains[Drain{e.addr, number}]) {
+		if len(r.drains) > 0 && (r.drains[Drain{e.addr, 0}] || r.drains[Drain{e.addr, p.port}]) {
 			m.flags |= services.BackendDrained
 		}
 		all = append(all, m)
 	}
-	return all
+	return all, refused
 }
 
 // hints says of every hint set of a slice whether it has this node's name and zone.

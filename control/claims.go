@@ -24,30 +24,28 @@ func compareClaims(a, b claim) int {
 	return cmp.Or(compareKeys(a.key, b.key), cmp.Compare(a.kind, b.kind))
 }
 
-// setClaims replaces what a unit claims by what its new version does. Everybody
-// who claims one of the same frontends becomes dirty. It must be called before
-// u.service is replaced.
+// setClaims replaces what a unit claims by what its new version does. Who has the
+// frontends is settled later, when all claims are known.
 func (r *run) setClaims(u *unit, now *service) {
 	for _, a := range u.vips {
 		r.setVIP(a, -1)
 	}
-	for _, c := range u.claims {
-		r.claims.remove(c.key, u.num)
-		r.touchClaimants(c.key)
-	}
+	r.contest(u.claims)
+	before := u.claims
 	u.claims, u.clashes = r.claimsOf(now)
-	for _, c := range u.claims {
-		r.touchClaimants(c.key)
-		r.claims.add(c.key, u.num)
+	r.contest(u.claims)
+	if !slices.Equal(before, u.claims) {
+		for _, c := range before {
+			r.claims.remove(c.key, u.num)
+		}
+		for _, c := range u.claims {
+			r.claims.add(c.key, u.num)
+		}
 	}
 	u.vips = r.vipsOf(now)
 	for _, a := range u.vips {
 		r.setVIP(a, +1)
 	}
-}
-
-func (r *run) touchClaimants(k services.FrontendKey) {
-	r.claims.each(k, func(num int32) { r.dirty[r.byNum[num]] = true })
 }
 
 // served says whether anything of a Service is.
@@ -117,28 +115,6 @@ func (r *run) swallowsReplies(k services.FrontendKey) bool {
 }
 
 func (r *run) acceptsNodePorts(a header.Addr) bool { return r.own[a].flags&services.AddrNode != 0 }
-
-// winner is who has a frontend; nil if nobody claims it. Whoever may write a Service may write
-// any address as an external IP (CVE-2020-8554); cluster IPs and the status of a load balancer are
-// allocated, so they go first.
-func (r *run) winner(k services.FrontendKey) (best *unit) {
-	taken := false // by an external IP
-	r.claims.each(k, func(num int32) {
-		u := r.byNum[num]
-		external := u.kindOf(k) == services.ExternalIP
-		if best == nil || external != taken && taken ||
-			external == taken && cmp.Or(cmp.Compare(u.service.created, best.service.created), u.key.compare(best.key)) < 0 {
-			best, taken = u, external
-		}
-	})
-	return best
-}
-
-// kindOf is which field a unit claims a frontend by.
-func (u *unit) kindOf(k services.FrontendKey) services.FrontendKind {
-	i, _ := slices.BinarySearchFunc(u.claims, k, func(c claim, k services.FrontendKey) int { return compareKeys(c.key, k) })
-	return u.claims[i].kind
-}
 
 // dropFrontends takes from the snapshot what a unit has and will not keep.
 func (r *run) dropFrontends(u *unit) {

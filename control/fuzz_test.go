@@ -85,7 +85,7 @@ func judge(t *testing.T, tracker *control.Tracker, compiler *control.Compiler) {
 		t.Fatal("the innocent Service has lost its backend")
 	}
 	s.Backends(func(b *services.Backend) bool {
-		if illegal(b.Addr) || b.Port == 0 || s.Owned(b.Addr)&(services.AddrVIP|services.AddrSNAT) != 0 {
+		if illegal(b.Addr) || b.Port == 0 || comesBack(s, b) {
 			t.Fatalf("backend %+v", *b)
 		}
 		return true

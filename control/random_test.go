@@ -138,7 +138,7 @@ func (w world) slice(name string) *discoveryv1.EndpointSlice {
 	s.Name, s.Namespace = name, "default"
 	s.Labels = map[string]string{discoveryv1.LabelServiceName: fmt.Sprintf("svc-%d", w.one(8))}
 	for i := range w.one(3) {
-		name, number, protocol := string(rune('a'+i)), int32(8080+w.one(2)), []corev1.Protocol{"TCP", "UDP", "SCTP"}[w.one(3)]
+		name, number, protocol := string(rune('a'+i)), []int32{8080, 8081, 80}[w.one(3)], []corev1.Protocol{"TCP", "UDP", "SCTP"}[w.one(3)]
 		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: &name, Port: &number, Protocol: &protocol})
 	}
 	hinted := w.chance(50)

@@ -59,6 +59,15 @@ func (r *relation[K]) remove(k K, num int32) {
 	r.free = at
 }
 
+// only returns the number of a key that has one.
+func (r *relation[K]) only(k K) (num int32, ok bool) {
+	at, ok := r.head[k]
+	if !ok || r.pairs[at].next != none {
+		return 0, false
+	}
+	return r.pairs[at].num, true
+}
+
 // each calls f for the numbers of a key.
 func (r *relation[K]) each(k K, f func(num int32)) {
 	at, ok := r.head[k]

@@ -21,7 +21,9 @@ type run struct {
 	generation uint64
 	reported   bool // problems differ
 	dirty      map[*unit]bool
-	frontends  map[services.FrontendKey]int // +1: new, -1: gone, 0: both
+	contested  map[services.FrontendKey]bool  // claims of them changed
+	winners    map[services.FrontendKey]*unit // of those that several claim, as far as asked
+	frontends  map[services.FrontendKey]int   // +1: new, -1: gone, 0: both
 	keeps      map[KeepSource]int
 	owned      map[header.Addr]services.AddrFlags // flags before this run
 }
@@ -45,6 +47,8 @@ func (c *Compiler) begin() *run {
 		builder:    services.NewBuilder(c.snapshot),
 		generation: 1,
 		dirty:      map[*unit]bool{},
+		contested:  map[services.FrontendKey]bool{},
+		winners:    map[services.FrontendKey]*unit{},
 		frontends:  map[services.FrontendKey]int{},
 		keeps:      map[KeepSource]int{},
 		owned:      map[header.Addr]services.AddrFlags{},
@@ -145,18 +149,7 @@ func (r *run) setOwn(a header.Addr, o ownership) {
 	r.own[a] = o
 }
 
-// notBackend returns those flags of an address that forbid endpoints on it, because
-// packets sent to it would come straight back. An address of this node is
-// different: the kernel delivers to it, as to the endpoint of a host-network pod.
-func notBackend(flags services.AddrFlags) services.AddrFlags {
-	if flags&services.AddrLocal != 0 {
-		return 0
-	}
-	return flags & (services.AddrVIP | services.AddrSNAT)
-}
-
-// settleAddrs puts the addresses that changed into the snapshot, and makes those
-// units dirty whose endpoints became or stopped being illegal by it.
+// settleAddrs puts the addresses that changed into the snapshot.
 func (r *run) settleAddrs(steer *Steer) {
 	for a, before := range r.owned {
 		now := r.own[a].all()
@@ -171,15 +164,13 @@ func (r *run) settleAddrs(steer *Steer) {
 		if lost := before &^ now; lost != 0 {
 			steer.Close.Addrs = append(steer.Close.Addrs, OwnAddr{a, lost})
 		}
-		if notBackend(now) != notBackend(before) {
-			r.uses.each(a, func(num int32) { r.dirty[r.byNum[num]] = true })
-		}
 	}
 }
 
 // finish runs the remaining phases.
 func (r *run) finish() (*services.Snapshot, []Problem, *Steer) {
 	steer := &Steer{}
+	r.settleClaims()
 	r.settleAddrs(steer)
 	for _, a := range r.touched {
 		r.uses.each(a, func(num int32) { r.dirty[r.byNum[num]] = true })

@@ -179,8 +179,7 @@ func (c *Compiler) compare(units []*unit, t *Tracker, published *services.Snapsh
 }
 
 // anew compiles units as if nothing had been before. Of other units it takes over what
-// theirs depend on: who else claims their frontends, and which of their endpoints' addresses
-// are VIPs.
+// theirs depend on: who else claims their frontends, and the places of their endpoints.
 func (c *Compiler) anew(units []*unit) *Compiler {
 	fresh := NewCompiler(c.cfg)
 	fresh.drains, fresh.zones, fresh.zone = c.drains, c.zones, c.zone
@@ -199,14 +198,25 @@ func (c *Compiler) anew(units []*unit) *Compiler {
 		for _, s := range u.slices {
 			changes.slices = append(changes.slices, changed[*slice]{s.id, s})
 		}
-		for _, a := range u.uses {
-			if c.own[a].vips > 0 {
-				fresh.own[a] = ownership{vips: 1, flags: fresh.own[a].flags}
-			}
-		}
+		c.eachPlace(u, func(k services.FrontendKey) {
+			c.claims.each(k, func(num int32) { claimant(c.byNum[num]) })
+		})
 	}
 	fresh.Compile(changes)
 	return fresh
+}
+
+// eachPlace calls f for the places of a unit's endpoints that have an address of ours.
+func (c *Compiler) eachPlace(u *unit, f func(services.FrontendKey)) {
+	for _, s := range u.slices {
+		for _, e := range s.endpoints {
+			if _, ours := c.own[e.addr]; ours {
+				for _, p := range s.ports {
+					f(services.FrontendKey{Addr: e.addr, Port: p.port, Proto: p.proto})
+				}
+			}
+		}
+	}
 }
 
 // rebuild compiles a state from nothing and takes its result over. Service ports and

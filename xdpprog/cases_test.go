@@ -47,7 +47,7 @@ func fixture() Rules {
 			addr(node4): AddrNode, addr(node6): AddrNode, addr(snat4): AddrSNAT, addr(snat6): AddrSNAT,
 		},
 		Sources: []FrontendKey{
-			key(kept4, tcp, 8080), key(kept6, tcp, 8080), key(node4, tcp, 8080), key(kept4, sctp, 9), key(kept6, sctp, 9),
+			key(kept4, tcp, 8080), key(kept6, tcp, 8080), key(node4, tcp, 8080), key(bareVIP4, tcp, 8080), key(kept4, sctp, 9), key(kept6, sctp, 9),
 		},
 	}
 }
@@ -132,6 +132,7 @@ func verdictCases() []verdictCase {
 		{"kept source, other protocol", pkt{src: kept4, dst: client4, proto: udp, sport: 8080, dport: 999}, kernel},
 		{"to a kept source", pkt{src: client4, dst: kept4, proto: tcp, sport: 999, dport: 8080}, kernel},
 		{"kept source is the node's own: from outside a forgery", pkt{src: node4, dst: client4, proto: tcp, sport: 8080, dport: 999}, redirects},
+		{"kept source that somebody made a VIP", pkt{src: bareVIP4, dst: client4, proto: tcp, sport: 8080, dport: 999}, both},
 		{"kept source to the node", pkt{src: kept4, dst: node4, proto: tcp, sport: 8080, dport: 45678}, kernel},
 		{"kept source to the node v6", pkt{src: kept6, dst: node6, proto: tcp, sport: 8080, dport: 45678}, kernel},
 		{"kept source to an address without node ports", pkt{src: kept4, dst: local4, proto: tcp, sport: 8080, dport: 45678}, kernel},

@@ -46,7 +46,7 @@ func (f *facts) match() Match {
 		return MatchReply
 	case f.unserved && f.dst&(AddrVIP|AddrNode|AddrLocal) == AddrVIP:
 		return MatchUnserved
-	case f.src&addrHasKeep != 0 && f.src&(AddrVIP|AddrNode|AddrSNAT) == 0 && f.dst&(AddrNode|AddrLocal) == 0 && f.source:
+	case f.src&addrHasKeep != 0 && f.src&(AddrNode|AddrSNAT) == 0 && f.dst&(AddrNode|AddrLocal) == 0 && f.source:
 		return MatchSource
 	}
 	return MatchNone

@@ -21,7 +21,7 @@ func TestSteersIsTheProgramsTwin(t *testing.T) {
 		settings := Settings{SNATFirst: snatFirst, SNATCount: snatCount, Unserved: unserved}
 		rules := fixture()
 		rules.Addrs[addr(plain4)] = AddrVIP | AddrLocal
-		rules.Sources = append(rules.Sources, key(snat4, tcp, 8080), key(bareVIP4, tcp, 8080))
+		rules.Sources = append(rules.Sources, key(snat4, tcp, 8080))
 		b := newRig(t, settings, rules)
 		b.beat(time.Second)
 		said := map[Match]int{}
