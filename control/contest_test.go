@@ -36,13 +36,15 @@ func claimant(i int) *corev1.Service {
 func TestContestCostsWhoLoses(t *testing.T) {
 	cost := func(n int) float64 {
 		tracker, compiler := claimants(n)
-		affinity := corev1.ServiceAffinityNone
+		affinity := corev1.ServiceAffinityClientIP
 		return testing.AllocsPerRun(10, func() {
 			s := claimant(n / 2)
-			if affinity = corev1.ServiceAffinityClientIP; compiler.Snapshot().Generation%2 == 0 {
+			s.Spec.SessionAffinity = affinity
+			if affinity == corev1.ServiceAffinityNone {
+				affinity = corev1.ServiceAffinityClientIP
+			} else {
 				affinity = corev1.ServiceAffinityNone
 			}
-			s.Spec.SessionAffinity = affinity
 			tracker.Upsert(benchSource, s)
 			compiler.Compile(tracker.Changes())
 		})
