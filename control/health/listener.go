@@ -44,7 +44,7 @@ func (p *Ports) listen(ctx context.Context, at netip.AddrPort, c *control.Health
 	p.config.Log.Info("health check node port open", "service", c.Namespace+"/"+c.Name, "address", at)
 	go func() {
 		defer close(l.done)
-		if err := web.Serve(life, socket, l, p.config.Log); err != nil {
+		if err := web.Serve(life, socket, web.ServeConfig{Handler: l, Log: p.config.Log, Limit: p.connections, Once: true}); err != nil {
 			p.config.Log.Warn("health check node port ended; it is opened again", "service", c.Namespace+"/"+c.Name, "address", at, "error", err)
 		}
 	}()

@@ -38,15 +38,33 @@ const ReasonFailed control.Reason = "FailedToStartServiceHealthcheck"
 type Ports struct {
 	config PortsConfig
 	wake   chan struct{}
+	// connections are those of all ports.
+	connections *web.Limit
 
-	mu        sync.Mutex // guards the next two
-	checks    []control.HealthCheck
-	addresses []netip.Addr
+	mu   sync.Mutex // guards want
+	want wanted
 
 	// Only Run's goroutine uses these.
-	open map[netip.AddrPort]*listener
-	told []control.Problem // what there is to try again
+	open  map[netip.AddrPort]*listener
+	told  []control.Problem // what there is to try again
+	whole bool              // done is what is open, and nothing failed
+	done  wanted
 }
+
+// wanted is what should be open. The lists are never written to.
+type wanted struct {
+	checks    []control.HealthCheck
+	addresses []netip.Addr
+}
+
+// Bounds on what strangers and objects can make the daemon use.
+const (
+	// maxListeners: each costs a descriptor and a goroutine. It is enough for 2,000
+	// Services in two families at four addresses each.
+	maxListeners = 16384
+	// maxConnections of all ports together.
+	maxConnections = 512
+)
 
 // failure is a port that could not be had, in whose words and for which Service.
 type failure struct{ service, message string }
@@ -56,13 +74,13 @@ func NewPorts(c PortsConfig) *Ports {
 	if c.Retry == 0 {
 		c.Retry = web.DefaultRetry
 	}
-	return &Ports{config: c, wake: make(chan struct{}, 1), open: map[netip.AddrPort]*listener{}}
+	return &Ports{config: c, wake: make(chan struct{}, 1), connections: web.NewLimit(maxConnections), open: map[netip.AddrPort]*listener{}}
 }
 
 // SetHealthChecks implements control.HealthChecks: it hands over and returns.
 func (p *Ports) SetHealthChecks(checks []control.HealthCheck) {
 	p.mu.Lock()
-	p.checks = checks
+	p.want.checks = checks
 	p.mu.Unlock()
 	p.poke()
 }
@@ -71,7 +89,7 @@ func (p *Ports) SetHealthChecks(checks []control.HealthCheck) {
 // all addresses of a family.
 func (p *Ports) SetAddresses(addresses []netip.Addr) {
 	p.mu.Lock()
-	p.addresses = slices.Clone(addresses)
+	p.want.addresses = slices.Clone(addresses)
 	p.mu.Unlock()
 	p.poke()
 }
@@ -114,44 +132,85 @@ func (p *Ports) Run(ctx context.Context) {
 }
 
 // restFactor is how much longer than a pass the rest after it is. A pass over 2,000
-// Services in two families takes 14 ms.
+// Services in two families takes 14 ms where ports come or go.
 const restFactor = 9
 
 // reconcile opens and closes until what is open is what is wanted.
 func (p *Ports) reconcile(ctx context.Context) {
 	p.mu.Lock()
-	checks, addresses := p.checks, p.addresses
+	want := p.want
 	p.mu.Unlock()
-	wanted := make(map[netip.AddrPort]*control.HealthCheck)
-	failed := make(map[netip.AddrPort]failure)
-	for i := range checks {
-		c := &checks[i]
-		for _, a := range addresses {
-			if a.Is4() && !c.V4 || !a.Is4() && !c.V6 {
-				continue
-			}
-			at := netip.AddrPortFrom(a, c.Port)
-			if other := wanted[at]; other != nil {
-				failed[at] = p.failure(c, fmt.Errorf("the port is that of Service %s/%s", other.Namespace, other.Name))
-				continue
-			}
-			wanted[at] = c
-		}
+	if p.whole && !p.anyEnded() && p.count(&want) {
+		p.done = want
+		return
 	}
+	owners, failed := p.owners(&want)
 	// All closings come first: a port may have moved from one Service to another.
 	for at, l := range p.open {
-		if c := wanted[at]; c == nil || !l.of(c) || l.ended() {
+		if c := owners[at]; c == nil || !l.of(c) || l.ended() {
 			p.close(at)
 		}
 	}
-	for at, c := range wanted {
+	for at, c := range owners {
 		if l := p.open[at]; l != nil {
 			l.local.Store(int64(localOf(c, at.Addr())))
 		} else if err := p.listen(ctx, at, c); err != nil {
 			failed[at] = p.failure(c, err)
 		}
 	}
+	p.whole, p.done = len(failed) == 0, want
 	p.tell(failed)
+}
+
+// count takes in a want that differs from what is done by counts alone, as nearly all
+// do, at the cost of a comparison each. It returns false for any other.
+func (p *Ports) count(want *wanted) bool {
+	if len(want.checks) != len(p.done.checks) || !slices.Equal(want.addresses, p.done.addresses) {
+		return false
+	}
+	for i := range want.checks {
+		same := p.done.checks[i]
+		same.Local4, same.Local6 = want.checks[i].Local4, want.checks[i].Local6
+		if same != want.checks[i] {
+			return false
+		}
+	}
+	for i := range want.checks {
+		c := &want.checks[i]
+		if *c == p.done.checks[i] {
+			continue
+		}
+		for _, a := range want.addresses {
+			if l := p.open[netip.AddrPortFrom(a, c.Port)]; l != nil {
+				l.local.Store(int64(localOf(c, a)))
+			}
+		}
+	}
+	return true
+}
+
+// owners finds whose each address and port is to be, and what cannot be had.
+func (p *Ports) owners(want *wanted) (owners map[netip.AddrPort]*control.HealthCheck, failed map[netip.AddrPort]failure) {
+	owners, failed = make(map[netip.AddrPort]*control.HealthCheck), make(map[netip.AddrPort]failure)
+	for i := range want.checks {
+		c := &want.checks[i]
+		for _, a := range want.addresses {
+			if a.Is4() && !c.V4 || !a.Is4() && !c.V6 {
+				continue
+			}
+			at := netip.AddrPortFrom(a, c.Port)
+			if other := owners[at]; other != nil {
+				failed[at] = p.failure(c, fmt.Errorf("the port is that of Service %s/%s", other.Namespace, other.Name))
+				continue
+			}
+			if len(owners) == maxListeners {
+				failed[at] = p.failure(c, fmt.Errorf("%d addresses and ports are listened at for other Services, the most there may be: select fewer addresses by nodeAddresses", maxListeners))
+				continue
+			}
+			owners[at] = c
+		}
+	}
+	return owners, failed
 }
 
 func localOf(c *control.HealthCheck, a netip.Addr) int {

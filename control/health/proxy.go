@@ -70,7 +70,7 @@ func NewProxy(c Config) *Proxy {
 	mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) { p.answer(w, livez) })
 	p.server = web.New(web.Config{
 		Name: "health-listener", Purpose: "answers to load balancers", Field: "health.address",
-		Address: c.Address, Handler: mux, Log: c.Log, Retry: c.Retry,
+		Address: c.Address, Handler: mux, Log: c.Log, Retry: c.Retry, Once: true,
 	})
 	return p
 }

@@ -25,7 +25,12 @@ type Config struct {
 	Log                  *slog.Logger
 	// Retry is how often a taken port is tried again; 0 is DefaultRetry.
 	Retry time.Duration
+	// Once: a connection ends with its first answer.
+	Once bool
 }
+
+// maxConnections of one Server. Scrapers and probers are few.
+const maxConnections = 256
 
 // DefaultRetry is long for a port and short for an operator.
 const DefaultRetry = 5 * time.Second
@@ -33,6 +38,7 @@ const DefaultRetry = 5 * time.Second
 // Server serves one handler on one address.
 type Server struct {
 	config Config
+	limit  *Limit
 
 	mu        sync.Mutex // guards what follows
 	condition status.ConditionView
@@ -44,7 +50,7 @@ func New(c Config) *Server {
 	if c.Retry == 0 {
 		c.Retry = DefaultRetry
 	}
-	s := &Server{config: c}
+	s := &Server{config: c, limit: NewLimit(maxConnections)}
 	s.set("warn", "not listening yet", nil)
 	return s
 }
@@ -57,7 +63,7 @@ func (s *Server) Run(ctx context.Context) {
 		if err == nil {
 			warned = false
 			s.set("ok", "listening on "+l.Addr().String(), l.Addr())
-			err = Serve(ctx, l, c.Handler, c.Log)
+			err = Serve(ctx, l, ServeConfig{Handler: c.Handler, Log: c.Log, Limit: s.limit, Once: c.Once})
 		}
 		if err == nil {
 			break
@@ -76,16 +82,29 @@ func (s *Server) Run(ctx context.Context) {
 	s.set("warn", "stopped", nil)
 }
 
+// ServeConfig is what Serve needs.
+type ServeConfig struct {
+	Handler http.Handler
+	Log     *slog.Logger
+	// Limit bounds the connections of all that share it.
+	Limit *Limit
+	// Once: a connection ends with its first answer.
+	Once bool
+}
+
 // Serve answers on one listener, which it closes, until ctx ends; then it returns nil.
-func Serve(ctx context.Context, l net.Listener, handler http.Handler, log *slog.Logger) error {
+func Serve(ctx context.Context, l net.Listener, c ServeConfig) error {
 	h := http.Server{
-		Handler:           handler,
+		Handler:           c.Handler,
 		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      30 * time.Second,
 		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    1 << 16,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		MaxHeaderBytes:    1 << 14,
+		ErrorLog:          slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
+		ConnState:         c.Limit.note,
 	}
+	h.SetKeepAlivesEnabled(!c.Once)
 	stop := context.AfterFunc(ctx, func() { h.Close() })
 	defer stop()
 	if err := h.Serve(l); !errors.Is(err, http.ErrServerClosed) {
