@@ -65,6 +65,7 @@ func (r *run) build(u *unit) {
 			problems = append(problems, r.buildFamily(u, p, f == 1)...)
 		}
 		r.losePins(p, before)
+		r.loseAffinity(p, u.service.affinity)
 		r.setServicePort(u, p)
 	}
 	problems = append(problems, r.setFrontends(u)...)

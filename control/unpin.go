@@ -1,12 +1,15 @@
 package control
 
 import (
+	"slices"
+
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/nat/header"
 )
 
 // LostPin is a backend that takes no new flows of a service port any more: clients that
-// were pinned to it lose it, and do not get it back when it returns.
+// were pinned to it lose it, and do not get it back when it returns. The zero Port is all
+// backends of the service port: it has no session affinity any more.
 type LostPin struct {
 	Service uint64 // services.Service.Identity
 	Addr    header.Addr
@@ -14,7 +17,8 @@ type LostPin struct {
 }
 
 // WatchPins makes lost hear, from now on, of backends that no snapshot in use gives to new
-// flows any more, of service ports with session affinity. It is called on the
+// flows any more, of service ports with session affinity, and of those that have none any
+// more. A backend that is chosen again before that is not told of: its clients keep it. It is called on the
 // compiler's goroutine and must not block.
 func (c *Compiler) WatchPins(lost func([]LostPin)) { c.lostPins.tell = lost }
 
@@ -23,6 +27,36 @@ func (c *Compiler) WatchPins(lost func([]LostPin)) { c.lostPins.tell = lost }
 type lostPins struct {
 	tell    func([]LostPin) // or nil
 	waiting []retired[LostPin]
+	of      map[uint64]int // how many of waiting are of a service
+}
+
+func (l *lostPins) wait(p LostPin, generation uint64) {
+	if l.of == nil {
+		l.of = map[uint64]int{}
+	}
+	l.of[p.Service]++
+	l.waiting = append(l.waiting, retired[LostPin]{p, generation})
+}
+
+// forget takes note that one of a service is not waiting any more.
+func (l *lostPins) forget(service uint64) {
+	if l.of[service]--; l.of[service] == 0 {
+		delete(l.of, service)
+	}
+}
+
+// retake takes backends out of waiting that new flows are given to again: workers may have pinned
+// clients to them since.
+func (l *lostPins) retake(service uint64, chosen map[LostPin]bool) {
+	if l.of[service] == 0 {
+		return
+	}
+	l.waiting = slices.DeleteFunc(l.waiting, func(w retired[LostPin]) bool {
+		if chosen[w.what] {
+			l.forget(service)
+		}
+		return chosen[w.what]
+	})
 }
 
 // release tells of what snapshots from oldest on do not choose.
@@ -31,6 +65,7 @@ func (l *lostPins) release(oldest uint64) {
 	var list []LostPin
 	for n < len(l.waiting) && l.waiting[n].generation <= oldest {
 		list = append(list, l.waiting[n].what)
+		l.forget(l.waiting[n].what.Service)
 		n++
 	}
 	l.waiting = l.waiting[n:]
@@ -45,7 +80,7 @@ func (r *run) losePins(p *port, families [2]familySet) {
 	if r.lostPins.tell == nil || p.service == nil || p.service.AffinitySeconds == 0 {
 		return
 	}
-	now := map[services.BackendRef]bool{}
+	now, again := map[services.BackendRef]bool{}, map[LostPin]bool{}
 	for f := range families {
 		before, after := &families[f], &p.families[f]
 		if before.sets == after.sets {
@@ -56,9 +91,22 @@ func (r *run) losePins(p *port, families [2]familySet) {
 				now[ref] = true
 			}
 		}
+		for i := range after.members {
+			if m := &after.members[i]; now[m.ref] {
+				again[LostPin{p.identity, m.addr, m.port}] = true
+			}
+		}
 		for _, s := range before.sets {
 			r.losePinsOf(p, before.members, s.backends(), now)
 		}
+	}
+	r.lostPins.retake(p.identity, again)
+}
+
+// loseAffinity notes that a port has none any more, where that is so since its last version.
+func (r *run) loseAffinity(p *port, seconds uint32) {
+	if r.lostPins.tell != nil && p.service != nil && p.service.AffinitySeconds != 0 && seconds == 0 {
+		r.lostPins.wait(LostPin{Service: p.identity}, r.generation)
 	}
 }
 
@@ -75,7 +123,7 @@ func (r *run) losePinsOf(p *port, members []member, set []services.BackendRef, n
 		}
 		if m := &members[i]; !now[ref] {
 			now[ref] = true // once, if it was in both sets
-			r.lostPins.waiting = append(r.lostPins.waiting, retired[LostPin]{LostPin{p.identity, m.addr, m.port}, r.generation})
+			r.lostPins.wait(LostPin{p.identity, m.addr, m.port}, r.generation)
 		}
 	}
 }

@@ -55,6 +55,63 @@ func TestLostPins(t *testing.T) {
 	}
 }
 
+// TestPinsOfWhoComesBack: an endpoint that is chosen again before its loss is told keeps the
+// clients that workers have pinned to it since; its second loss is told.
+func TestPinsOfWhoComesBack(t *testing.T) {
+	w := newPinWorld("ClientIP")
+	lost := w.watch()
+	w.endpoints("10.0.0.1", "10.0.0.2", "10.0.0.3")
+	w.compile()
+	w.endpoints("10.0.0.1")
+	w.compile()
+	w.endpoints("10.0.0.1", "10.0.0.3")
+	w.c.Release(w.compile())
+	if !slices.Equal(*lost, []string{"10.0.0.2"}) {
+		t.Errorf("lost %v, want 10.0.0.2, which did not come back", *lost)
+	}
+	w.endpoints("10.0.0.1")
+	w.c.Release(w.compile())
+	if !slices.Equal(*lost, []string{"10.0.0.2", "10.0.0.3"}) {
+		t.Errorf("lost %v, want 10.0.0.3 as well", *lost)
+	}
+	if len(w.c.lostPins.of) != 0 || len(w.c.lostPins.waiting) != 0 {
+		t.Errorf("still waiting: %+v", w.c.lostPins)
+	}
+}
+
+// TestPinsOfNoAffinity: whom a service without affinity served, nobody says again: endpoints come
+// and go meanwhile.
+func TestPinsOfNoAffinity(t *testing.T) {
+	w := newPinWorld("ClientIP")
+	lost := w.watch()
+	w.endpoints("10.0.0.1", "10.0.0.2")
+	w.compile()
+	for _, affinity := range []corev1.ServiceAffinity{"None", "None", "ClientIP"} {
+		w.service = w.service.DeepCopy()
+		w.service.Spec.SessionAffinity = affinity
+		w.service.Annotations["touch"] += "x"
+		w.c.Release(w.compile())
+	}
+	if !slices.Equal(*lost, []string{"all"}) {
+		t.Errorf("lost %v, want all, once", *lost)
+	}
+}
+
+// watch notes who is lost.
+func (w *pinWorld) watch() *[]string {
+	lost := new([]string)
+	w.c.WatchPins(func(list []LostPin) {
+		for _, p := range list {
+			if name := p.Addr.String(); p.Port != 0 {
+				*lost = append(*lost, name)
+			} else {
+				*lost = append(*lost, "all")
+			}
+		}
+	})
+	return lost
+}
+
 // pinWorld is a Service with a VIP, and its endpoints.
 type pinWorld struct {
 	t       *Tracker

@@ -45,3 +45,16 @@ func BenchmarkAffinity(b *testing.B) {
 		})
 	}
 }
+
+// What it costs to forget nothing: the walk of a full table of the default size.
+func BenchmarkForget(b *testing.B) {
+	const n = 1 << 18
+	tb := testTable(b, n)
+	for i := range n {
+		tb.Set(bootTime, client(i), 7, backend(i%1000), 10800)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		tb.Forget(bootTime, func(service uint64, _ Pin) bool { return service == 8 })
+	}
+}

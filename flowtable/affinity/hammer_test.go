@@ -110,7 +110,7 @@ func TestHammer(t *testing.T) {
 				}
 			case 5:
 				if rnd.IntN(50) == 0 {
-					tb.Forget(now, func(e *Entry) bool { return e.Client == client(n) })
+					tb.Forget(now, func(_ uint64, p Pin) bool { return binary.BigEndian.Uint32(p.Addr[:4]) == uint32(n) })
 				}
 			case 6:
 				tb.Each(now, func(e *Entry) bool {

@@ -169,7 +169,7 @@ func compareAll(t *testing.T, tb *Table, m model, now flowtable.Time, gone Pin, 
 	if c := tb.Counts(now); seen != live || c.Live != live {
 		t.Errorf("%d pins walked over, %d counted, the map has %d", seen, c.Live, live)
 	}
-	forgotten := tb.Forget(now, func(e *Entry) bool { return e.Pin == gone && e.Service == svc })
+	forgotten := tb.Forget(now, func(service uint64, pin Pin) bool { return pin == gone && service == svc })
 	for k, p := range m {
 		if p.pin == gone && k[2] == svc {
 			delete(m, k)
@@ -262,7 +262,7 @@ func TestProlongOverFromBefore(t *testing.T) {
 	}
 
 	_, at = s.look(tag, &key, &e)
-	tb.Forget(bootTime, func(e *Entry) bool { return e.Pin == pin })
+	tb.Forget(bootTime, func(_ uint64, p Pin) bool { return p == pin })
 	tb.Set(bootTime, client(2), 7, pin, 20) // prolonged twice by 5
 	if now := s.slots[at].load(); now.key == e.key || now.until() != e.until() || now.port() != e.port() {
 		t.Fatalf("slot %d has %+v after %+v: the test is wrong", at, now, e)

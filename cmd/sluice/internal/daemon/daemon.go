@@ -194,7 +194,7 @@ func (d *Daemon) openFlows(context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.pins, err = openPins(c)
+	d.pins, err = openPins(c, d.log)
 	return err
 }
 
@@ -310,6 +310,9 @@ func (d *Daemon) openPorts(ctx context.Context) {
 	case <-d.loop.Ready():
 	case <-ctx.Done():
 		return
+	}
+	if n := d.pins.prune(d.path.services.Load()); n > 0 {
+		d.log.Info("clients lose the pins to backends that left meanwhile", "pins", n)
 	}
 	if err := d.openAll(ctx); err != nil {
 		d.fail(err)

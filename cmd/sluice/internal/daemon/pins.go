@@ -2,12 +2,14 @@ package daemon
 
 import (
 	"context"
+	"log/slog"
 	"path/filepath"
 	"sync"
 
 	"sluice.dev/sluice/control"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/metrics"
+	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/flowtable/affinity"
 )
@@ -25,11 +27,16 @@ type pins struct {
 
 // openPins takes over a predecessor's pins. The flow table's lock is held, so nobody
 // else has the file.
-func openPins(c *config.Configuration) (*pins, error) {
+func openPins(c *config.Configuration, log *slog.Logger) (*pins, error) {
 	file, err := affinity.OpenFile(filepath.Join(c.StateDir, "pins"),
 		affinity.Config{Clients: c.Proxy.AffinityClients}, flowtable.Time(bootNanos()))
 	if err != nil {
 		return nil, err
+	}
+	if r := file.Recovery; r.Fresh {
+		log.Info("table of clients' pins is new", "why", r.Why)
+	} else {
+		log.Info("pins of clients taken over", "pins", r.Kept, "ended", r.Ended, "damaged", r.Damaged)
 	}
 	return &pins{file: file, lost: map[control.LostPin]bool{}, wake: make(chan struct{}, 1)}, nil
 }
@@ -64,8 +71,38 @@ func (p *pins) forget() {
 	lost := p.lost
 	p.lost = map[control.LostPin]bool{}
 	p.mu.Unlock()
-	p.file.Table.Forget(flowtable.Time(bootNanos()), func(e *affinity.Entry) bool {
-		return lost[control.LostPin{Service: e.Service, Addr: e.Pin.Addr, Port: e.Pin.Port}]
+	of := map[uint64]bool{} // most pins are of other services, and a number is found fast
+	for l := range lost {
+		of[l.Service] = true
+	}
+	p.file.Table.Forget(flowtable.Time(bootNanos()), func(service uint64, pin affinity.Pin) bool {
+		return of[service] && (lost[control.LostPin{Service: service, Addr: pin.Addr, Port: pin.Port}] || lost[control.LostPin{Service: service}])
+	})
+}
+
+// prune forgets the pins that a predecessor left to backends that the first complete table gives
+// no new flows to: nobody tells of what was lost between the two processes. It is to be called before the
+// workers begin.
+func (p *pins) prune(s *services.Snapshot) (ended int) {
+	type place struct {
+		service uint64
+		pin     affinity.Pin
+	}
+	chosen := map[place]bool{}
+	s.Frontends(func(f *services.Frontend) bool {
+		if f.Service.AffinitySeconds == 0 {
+			return true
+		}
+		for _, set := range []*services.EndpointSet{f.Outside.Set, f.Pod.Set} {
+			for _, ref := range set.Backends {
+				b := s.Backend(ref)
+				chosen[place{f.Service.Identity, affinity.Pin{Addr: b.Addr, Port: b.Port}}] = true
+			}
+		}
+		return true
+	})
+	return p.file.Table.Forget(flowtable.Time(bootNanos()), func(service uint64, pin affinity.Pin) bool {
+		return !chosen[place{service, pin}]
 	})
 }
 

@@ -1,0 +1,79 @@
+package daemon
+
+import (
+	"io"
+	"log/slog"
+	"net/netip"
+	"testing"
+
+	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/flowtable/affinity"
+	"sluice.dev/sluice/nat/header"
+)
+
+// TestForgetPins: which pins are left when backends are lost, when a service has no affinity any
+// more, and when another process takes over and finds a table without some of them.
+func TestForgetPins(t *testing.T) {
+	const web, db = 11, 22
+	of := func(s string) header.Addr { return header.AddrFrom(netip.MustParseAddr(s)) }
+	pin := func(last string) affinity.Pin { return affinity.Pin{Addr: of("10.0.0." + last), Port: 8080} }
+	lose := func(list ...control.LostPin) func(*pins) {
+		return func(p *pins) {
+			p.lose(list)
+			<-p.wake
+			p.forget()
+		}
+	}
+	for _, tt := range []struct {
+		name string
+		do   func(*pins)
+		left [4]bool // web to 1, web to 2, db to 1, db to 2
+	}{
+		{"nothing", func(*pins) {}, [4]bool{true, true, true, true}},
+		{"a backend", lose(control.LostPin{Service: web, Addr: of("10.0.0.2"), Port: 8080}), [4]bool{true, false, true, true}},
+		{"another port of it", lose(control.LostPin{Service: web, Addr: of("10.0.0.2"), Port: 8081}), [4]bool{true, true, true, true}},
+		{"a service's affinity", lose(control.LostPin{Service: db}), [4]bool{true, true, false, false}},
+		{"between two processes", func(p *pins) {
+			if n := p.prune(pinTable(web, of("10.0.0.1"))); n != 3 {
+				t.Errorf("%d pins pruned, want 3", n)
+			}
+		}, [4]bool{true, false, false, false}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := &config.Configuration{Proxy: config.Proxy{AffinityClients: 1000}}
+			c.StateDir = t.TempDir()
+			p, err := openPins(c, slog.New(slog.NewTextHandler(io.Discard, nil)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.close(true)
+			now := flowtable.Time(bootNanos())
+			client := func(i int) header.Addr { return header.AddrFrom4([4]byte{198, 51, 100, byte(i)}) }
+			service := [4]uint64{web, web, db, db}
+			for i, last := range []string{"1", "2", "1", "2"} {
+				p.file.Table.Set(now, client(i), service[i], pin(last), 60)
+			}
+			tt.do(p)
+			for i, want := range tt.left {
+				if _, ok := p.file.Table.Get(now, client(i), service[i]); ok != want {
+					t.Errorf("pin %d is there: %v", i, ok)
+				}
+			}
+		})
+	}
+}
+
+// pinTable has a service with affinity and one backend, and the same backend under one without.
+func pinTable(identity uint64, a header.Addr) *services.Snapshot {
+	b := services.NewBuilder(nil)
+	be := services.Backend{Addr: a, Port: 8080, Ref: services.MakeBackendRef(1, 1)}
+	b.SetBackend(be)
+	rule := services.Rule{Set: &services.EndpointSet{Backends: []services.BackendRef{be.Ref}}}
+	for i, s := range []*services.Service{{Identity: identity, AffinitySeconds: 60}, {Identity: 22}} {
+		b.SetFrontend(&services.Frontend{Key: services.FrontendKey{Addr: a, Port: uint16(i), Proto: header.ProtoTCP}, Service: s, Outside: rule, Pod: rule})
+	}
+	return b.Build()
+}
