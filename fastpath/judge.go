@@ -289,9 +289,10 @@ func (w *Worker) judgeFault(d Desc, p *header.Packet, r stats.DropReason) Verdic
 	return drop(r)
 }
 
-// forged says whether a packet claims to be from this node and came from outside.
-// The kernel must not get it from us: it would believe it, because on the host link it
-// accepts local sources. (A VIP as source is possible: another gateway may share it.)
+// forged says whether a packet claims to be from this node and came from outside: it gets no
+// flow. The kernel must not get it from us either: it would believe it, because on the host link it
+// accepts local sources. A VIP alone is possible as a source: another gateway may share it, and
+// an external IP may be another node's address.
 func (s *scene) forged(src header.Addr) bool {
 	const own = services.AddrLocal | services.AddrNode | services.AddrSNAT
 	return s.snap.Owned(src)&own != 0 || s.hostSource(src)

@@ -85,7 +85,7 @@ func (s *scene) plan(n *plan, o *opening) {
 	switch {
 	case n.Outcome == services.Unserved:
 		s.unserved(n, &o.tuple.Dst)
-	case s.ours(o.tuple.Src):
+	case s.forged(o.tuple.Src):
 		n.verdict = drop(stats.SpoofedSource)
 	case o.tuple.Stateful() && !o.opens:
 		n.verdict = drop(stats.NoFlow)
@@ -121,11 +121,6 @@ func (s *scene) unserved(n *plan, dst *header.Addr) {
 	case services.UnservedDrop:
 		n.verdict = drop(stats.FrontendRejected)
 	}
-}
-
-// ours says whether a packet from outside cannot truly come from an address.
-func (s *scene) ours(a header.Addr) bool {
-	return s.snap.Owned(a) != 0 || s.hostSource(a)
 }
 
 // hostSource says whether an address is ours on the host link.

@@ -62,6 +62,40 @@ func ranges(cidrs ...string) *services.Prefixes {
 	return services.NewPrefixes(list)
 }
 
+// TestVIPAsSource: an external IP may be another node's address, and a VIP another gateway's
+// too: what comes from there is a client as others are, where ranges say so. An address that this
+// node has is not.
+func TestVIPAsSource(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		flags   services.AddrFlags
+		allowed *services.Prefixes
+		drop    stats.DropReason
+	}{
+		{"a VIP", services.AddrVIP, nil, stats.None},
+		{"a VIP in the ranges", services.AddrVIP, ranges(otherVIP + "/32"), stats.None},
+		{"a VIP that is not in the ranges", services.AddrVIP, ranges("192.0.2.1/32"), stats.SourceRangeDenied},
+		{"a VIP on this node", services.AddrVIP | services.AddrLocal, nil, stats.SpoofedSource},
+		{"a VIP that accepts node ports", services.AddrVIP | services.AddrNode, nil, stats.SpoofedSource},
+		{"a VIP among the source addresses", services.AddrVIP | services.AddrSNAT, nil, stats.SpoofedSource},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := newLab(t, labConfig{edit: func(b *services.Builder) {
+				both(b, 30, ruleVIP, header.ProtoTCP, set(b, 30, 30, header.ProtoTCP, backend4)).Allowed = tt.allowed
+				b.SetAddr(addr(otherVIP), tt.flags)
+			}})
+			l.send(0, headertest.TCP(join(otherVIP, 40000), join(ruleVIP, 80), headertest.SYN))
+			if tt.drop != stats.None {
+				l.nothing(l.workers[0].nic, l.workers[0].host)
+				l.wantDrop(tt.drop, 1)
+				return
+			}
+			_, p := l.out(l.workers[0].nic)
+			l.wantTuple(&p, "", join(backend4, 8080))
+		})
+	}
+}
+
 // TestSourceRanges: loadBalancerSourceRanges. Who is not in them is dropped in silence,
 // with endpoints and without; open connections are not touched by a change.
 func TestSourceRanges(t *testing.T) {

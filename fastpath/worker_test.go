@@ -146,7 +146,6 @@ func TestDrops(t *testing.T) {
 		{"reset without a flow", tcp(join(client4, 1), join(vip4, 80), headertest.RST), stats.NoFlow, 0},
 		{"SYN-ACK to a frontend", tcp(join(client4, 1), join(vip4, 80), headertest.SYN|headertest.ACK), stats.NoFlow, 0},
 		{"no flags", tcp(join(client4, 1), join(vip4, 80), 0), stats.TCPFlags, 0},
-		{"our VIP as source", tcp(join(keepVIP, 1), join(vip4, 80), headertest.SYN), stats.SpoofedSource, 0},
 		{"our source address as source", tcp(join(snat4, 1), join(vip4, 80), headertest.SYN), stats.SpoofedSource, 0},
 		{"the node as source", tcp(join(node4, 1), join(vip4, 80), headertest.SYN), stats.SpoofedSource, 0},
 		{"our host link address as source", tcp(join(hostSource, 1), join(vip4, 80), headertest.SYN), stats.SpoofedSource, 0},
