@@ -53,10 +53,12 @@ func (b *book) endpointChanges() {
 	c.established(f, viaB0, viaB0).then("port 8081 instead")
 	f.edit("", targetPort(8081), "b0")
 	c.established(f, viaB0, "b0:8081 from gateway").tcp(outside, "b0:8081 from gateway", f.vip4())
+}
 
+func (b *book) lastAndFirstEndpoint() {
 	const zero = "Established flows/service goes to zero endpoints"
-	c = b.add(zero+" + Different on purpose/UDP flows end with their endpoint in every case", "slice-empty")
-	f = c.service().slice("", "b0")
+	c := b.add(zero+" + Different on purpose/UDP flows end with their endpoint in every case", "slice-empty")
+	f := c.service().slice("", "b0")
 	c.established(f, viaB0, viaB0).then("no endpoint")
 	f.slice("")
 	c.established(f, viaB0, reject).tcp(outside, reject, f.vip4()).udp(outside, reject, f.vip6())

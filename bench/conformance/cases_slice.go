@@ -47,9 +47,11 @@ func (b *book) slices() {
 		}
 	}, "b1").slice("-3", "b2")
 	c.tcp(outside, "b2 from gateway", f.vip4()).udp(outside, "b2 from gateway", f.vip4())
+}
 
-	c = b.add("EndpointSlice/endpoints[].addresses", "the-first-counts")
-	f = c.service().slice("", "b1 b0", "b2 b0")
+func (b *book) endpointAddresses() {
+	c := b.add("EndpointSlice/endpoints[].addresses", "the-first-counts")
+	f := c.service().slice("", "b1 b0", "b2 b0")
 	c.tcp(outside, "b1 b2 from gateway", f.vip4()).tcp(outside, "b1 b2 from gateway", f.vip6())
 
 	c = b.add("EndpointSlice/... of this node", "host-network")

@@ -41,7 +41,7 @@ const (
 // Sluice where nothing is listed, or anything else than what is.
 var differences = []difference{
 	{"Service/spec.clusterIP, clusterIPs/one-family: tcp outside to ClusterIP (IPv6)", drop, "", whyUnused},
-	{"Service/... with an address of this node in it/vip-as-source: syn 198.18.24.1 to VIP", "b0 from gateway", "b0 from gateway", whyForged},
+	{"Service/... with an address of this node in it/vip-as-source: syn the VIP itself to VIP", "b0 from gateway", "b0 from gateway", whyForged},
 	{"EndpointSlice/... of this node/host-network: tcp outside to VIP, node port", "local from client", "local from client", whyHostLink},
 	{"EndpointSlice/... of this node/host-network: tcp outside to VIP (IPv6)", "local from client", "local from client", whyHostLink},
 	{"EndpointSlice/... of this node/host-network: udp outside to VIP", "local from client", "local from client", whyHostLink},

@@ -105,7 +105,11 @@ func (p *probe) String() string {
 	for _, d := range p.to {
 		to = append(to, d.name)
 	}
-	text := fmt.Sprintf("%s %s to %s", p.how, p.from, strings.Join(to, ", "))
+	from := p.from
+	if p.how == "syn" {
+		from = "the VIP itself" // its number says nothing
+	}
+	text := fmt.Sprintf("%s %s to %s", p.how, from, strings.Join(to, ", "))
 	if p.path != "" {
 		text += " " + p.path
 	}
