@@ -264,6 +264,12 @@ func (l *lab) compare(before, after reading) {
 	for _, s := range l.tcp.States() {
 		r.AskedTCP += s.Answers
 	}
+	answers := l.udp.Stop().Latency // in microseconds
+	micros := func(v int64) time.Duration { return time.Duration(v) * time.Microsecond }
+	r.Answers = Quantiles{
+		Count: int(answers.TotalCount()), P50: micros(answers.ValueAtQuantile(50)), P99: micros(answers.ValueAtQuantile(99)),
+		P999: micros(answers.ValueAtQuantile(99.9)), Max: micros(answers.Max()),
+	}
 }
 
 func (l *lab) close() error {

@@ -33,7 +33,8 @@ type Result struct {
 	ProbesApart Quantiles // rounds of datagrams: the latency contains a part of one gap
 
 	// Another Service's flows meanwhile.
-	Asked, Unanswered int64 // UDP requests, without an answer within a second
+	Asked, Unanswered int64     // UDP requests, without an answer within a second
+	Answers           Quantiles // from request to answer, UDP: what the data path alone took
 	AskedTCP          int64
 	Repeated          uint64 // TCP segments that the client sent again
 	Broken            int
@@ -71,6 +72,7 @@ func (r *Result) table(out io.Writer) error {
 		{"changes that no packet was seen of", fmt.Sprint(r.Unseen)},
 		{"datagrams apart: p50, p99, p99.9, max", r.ProbesApart.String()},
 		{"another Service, UDP: asked, unanswered", fmt.Sprintf("%d, %d", r.Asked, r.Unanswered)},
+		{"another Service, UDP, to the answer: p50, p99, p99.9, max", r.Answers.String()},
 		{"another Service, TCP: asked, segments repeated", fmt.Sprintf("%d, %d", r.AskedTCP, r.Repeated)},
 		{"flows broken", fmt.Sprint(r.Broken)},
 		{"packets received by Sluice, dropped by it", fmt.Sprintf("%d, %v", r.Received, r.Dropped)},
