@@ -13,7 +13,7 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end }}
 
 {{- define "sluice.serviceAccount" -}}
-{{ .Values.serviceAccount.name | default (include "sluice.name" .) }}
+{{ .Values.serviceAccount.name | default (ternary (include "sluice.name" .) "default" .Values.serviceAccount.create) }}
 {{- end }}
 
 {{/* What a pod needs, under what the values say. */}}
@@ -23,7 +23,7 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- toYaml (mergeOverwrite $pod (deepCopy .Values.config) $header) -}}
 {{- end }}
 
-{{/* Where probes and Prometheus ask; empty where the configuration says nowhere. */}}
+{{/* Where Prometheus asks; empty where the configuration says nowhere. */}}
 {{- define "sluice.metricsAddress" -}}
 {{- $m := get .Values.config "metrics" | default dict -}}
 {{- if hasKey $m "address" }}{{ $m.address }}{{ else }}:9470{{ end -}}
@@ -33,10 +33,38 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- include "sluice.metricsAddress" . | splitList ":" | last -}}
 {{- end }}
 
-{{/* The host of probes: that of the address, or the node's where it is any. */}}
-{{- define "sluice.probeHost" -}}
-{{- $host := include "sluice.metricsAddress" . | trimSuffix (printf ":%s" (include "sluice.metricsPort" .)) | trimAll "[]" -}}
-{{- if not (has $host (list "" "0.0.0.0" "::")) }}
-host: {{ $host | quote }}
+{{/* Directories of the host that are mounted where the configuration has them. */}}
+{{- define "sluice.stateDir" -}}
+{{- include "sluice.mountable" (list "stateDir" (get .Values.config "stateDir" | default "/run/sluice")) -}}
+{{- end }}
+
+{{- define "sluice.statusSocket" -}}
+{{- get .Values.config "statusSocket" | default "/run/sluice/status.sock" -}}
+{{- end }}
+
+{{- define "sluice.socketDir" -}}
+{{- include "sluice.mountable" (list "the directory of statusSocket" (dir (include "sluice.statusSocket" .))) -}}
+{{- end }}
+
+{{- define "sluice.mountable" -}}
+{{- $what := index . 0 }}{{ $path := clean (index . 1) -}}
+{{- if or (not (isAbs $path)) (has $path (list "/" "/run" "/var" "/var/run" "/etc" "/bin" "/proc" "/sys" "/dev" "/host" "/tmp")) -}}
+{{- fail (printf "config: %s is %s: it is mounted from the host, so give it a directory of its own, such as /run/sluice" $what $path) -}}
 {{- end -}}
+{{- $path -}}
+{{- end }}
+
+{{/* Where the host's /proc/sys/net is mounted: a container's own /proc/sys cannot be mounted on. */}}
+{{- define "sluice.procSys" -}}
+{{- $path := clean (dig "hostLink" "procSys" "/host/proc/sys" .Values.config) -}}
+{{- if or (eq $path "/proc") (hasPrefix "/proc/" $path) -}}
+{{- fail (printf "config: hostLink.procSys is %s, which a pod may only read: leave it out, or name a directory outside of /proc" $path) -}}
+{{- end -}}
+{{- $path -}}
+{{- end }}
+
+{{/* The command of a probe: (list . "live") or (list . "ready"). */}}
+{{- define "sluice.probe" -}}
+{{- $root := index . 0 -}}
+{{- toJson (list "/bin/sluice" "--socket" (include "sluice.statusSocket" $root) "probe" (index . 1)) -}}
 {{- end }}

@@ -87,7 +87,7 @@ func (s *session) root() *cobra.Command {
 		s.runCommand(), s.configCommand(),
 		s.servicesCommand(), s.backendsCommand(), s.flowsCommand(), s.explainCommand(),
 		s.drainCommand(), s.undrainCommand(),
-		s.statsCommand(), s.statusCommand(), s.doctorCommand(), s.versionCommand(),
+		s.statsCommand(), s.statusCommand(), s.probeCommand(), s.doctorCommand(), s.versionCommand(),
 	)
 	return root
 }

@@ -1,0 +1,53 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sluice.dev/sluice/control/metrics"
+	"sluice.dev/sluice/control/status"
+)
+
+// probeCommand is for the kubelet. It asks the status socket: on the host's network a port
+// of ours may be another process's, which would answer for us, or keep a gateway that
+// forwards from being ready.
+func (s *session) probeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "probe live|ready",
+		Short: "Exit with 0 if the daemon is alive, or ready; for probes",
+		Long: "probe fails, and says why, where the daemon is not\n" +
+			"  live:  it answers, and no worker stands still. One that waits for the API server is alive;\n" +
+			"  ready: it forwards packets and is not about to stop, as /readyz says.",
+		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		ValidArgs: []string{"live", "ready"},
+		RunE: func(c *cobra.Command, args []string) error {
+			return s.ask(func(client *status.Client) error {
+				if args[0] == "live" {
+					v, err := client.Stats(c.Context())
+					return errors.Join(err, alive(&v))
+				}
+				v, err := client.Status(c.Context(), false)
+				if err == nil && !v.Ready {
+					err = fmt.Errorf("not ready: %s", strings.Join(v.NotReady, "; "))
+				}
+				return err
+			})
+		},
+	}
+}
+
+// alive names the workers that a restart may help. One without a pulse has not begun:
+// there is nothing to forward by yet.
+func alive(v *status.StatsView) error {
+	var errs []error
+	for i := range v.Workers {
+		if w := &v.Workers[i]; time.Duration(w.PulseNanos) > metrics.DefaultStale {
+			errs = append(errs, fmt.Errorf("worker %d stands still for %v", w.Worker, time.Duration(w.PulseNanos).Round(time.Millisecond)))
+		}
+	}
+	return errors.Join(errs...)
+}
