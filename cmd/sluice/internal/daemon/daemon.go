@@ -245,6 +245,7 @@ func (d *Daemon) makeDatapath(context.Context) error {
 	if err != nil {
 		return err
 	}
+	d.reader.services = &d.path.services
 	d.ledger = status.NewLedger(d.path.blocks())
 	return nil
 }

@@ -17,7 +17,7 @@ func TestFlowReaderClosed(t *testing.T) {
 	r, err := newFlowReader(table)
 	must(t, err)
 	found := 0
-	create(t, table, &flowtable.NewFlow{
+	create(t, table, true, &flowtable.NewFlow{
 		Client:  header.Tuple{Src: header.AddrFrom(netip.MustParseAddr("198.51.100.7")), SrcPort: 999, Dst: header.AddrFrom(netip.MustParseAddr("203.0.113.9")), DstPort: 80, Proto: header.ProtoTCP},
 		Backend: header.AddrFrom(netip.MustParseAddr("10.0.0.5")), BackendPort: 8080, Source: header.AddrFrom(netip.MustParseAddr("192.0.2.20")),
 		Service: 1, BackendRef: 1, Ports: flowtable.Ports{First: 20000, Count: 1000, Stride: 1},

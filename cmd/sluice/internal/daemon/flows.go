@@ -35,6 +35,8 @@ type flowReader struct {
 	handle *flowtable.Handle
 	slice  [256]flowtable.Info
 	closed bool // the table's memory may be gone
+	// services says which backends serve. It is set before InUse is called.
+	services *services.Handle
 }
 
 var errFlowsClosed = errors.New("the daemon is ending: flows can no longer be read")
@@ -114,7 +116,8 @@ func (r *flowReader) delete(ctx context.Context, match func(*flowtable.Info) boo
 // those have ended, and so do the sources of their replies. UDP flows end with their
 // endpoint (fastpath), not with the port or address that they were opened by: kube-proxy
 // leaves their conntrack entries alone, too (k8s.io/kubernetes pkg/proxy/conntrack/cleanup.go
-// asks for the endpoint only). Of ICMP queries only the address counts that their
+// asks for the endpoint only). Where the endpoint does not serve any more, what the client sends next is the
+// kernel's at once. Of ICMP queries only the address counts that their
 // answers come to.
 func (r *flowReader) InUse(set *control.SteerSet) (used control.SteerSet) {
 	frontends := make(map[services.FrontendKey]bool, len(set.Frontends))
@@ -133,10 +136,11 @@ func (r *flowReader) InUse(set *control.SteerSet) (used control.SteerSet) {
 	for _, a := range set.Addrs {
 		addrs[a.Addr] = 0
 	}
+	snapshot := r.services.Load()
 	r.all(func(f *flowtable.Info) {
 		dst, src := &f.Client, &f.Reply
 		markAddr(addrs, src.Dst, services.AddrSNAT)
-		if !dst.Stateful() && dst.Proto != header.ProtoUDP {
+		if !dst.Stateful() && !(dst.Proto == header.ProtoUDP && serves(snapshot, f)) {
 			return
 		}
 		mark(frontends, services.FrontendKey{Addr: dst.Dst, Port: dst.DstPort, Proto: dst.Proto})
@@ -151,6 +155,16 @@ func (r *flowReader) InUse(set *control.SteerSet) (used control.SteerSet) {
 		}
 	}
 	return used
+}
+
+// serves says whether the backend of a flow does, as the workers see it. A flow of an earlier
+// process that no packet came for since has none where its frontend is gone.
+func serves(s *services.Snapshot, f *flowtable.Info) bool {
+	if s == nil {
+		return true // before the first table nothing is known to be gone
+	}
+	b := s.Backend(services.BackendRef(f.Backend))
+	return f.Binding != 0 && b != nil && b.Flags&services.BackendServing != 0
 }
 
 func mark[K comparable](set map[K]bool, k K) {

@@ -3,6 +3,7 @@ package daemon
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -31,26 +32,30 @@ func TestInUse(t *testing.T) {
 		name   string
 		proto  uint8 // 0: no flow
 		source string
+		state  string // of its backend
 		want   control.SteerSet
 	}{
-		{"no flow", 0, "", control.SteerSet{}},
-		{"TCP", header.ProtoTCP, source, control.SteerSet{
+		{"no flow", 0, "", "", control.SteerSet{}},
+		{"TCP, whatever its backend", header.ProtoTCP, source, "gone", control.SteerSet{
 			Frontends: []services.FrontendKey{frontend}, NodePorts: []control.NodePort{port}, KeepSources: []control.KeepSource{keep},
 			Addrs: []control.OwnAddr{own(vip, toVIP), own(source, toSNAT)},
 		}},
-		{"TCP, one address is both", header.ProtoTCP, vip, control.SteerSet{
+		{"TCP, one address is both", header.ProtoTCP, vip, "serves", control.SteerSet{
 			Frontends: []services.FrontendKey{frontend}, NodePorts: []control.NodePort{port}, KeepSources: []control.KeepSource{keep},
 			Addrs: []control.OwnAddr{own(vip, toVIP|toSNAT)},
 		}},
-		{"SCTP", header.ProtoSCTP, source, control.SteerSet{
+		{"SCTP", header.ProtoSCTP, source, "gone", control.SteerSet{
 			Frontends: []services.FrontendKey{frontendSCTP}, NodePorts: []control.NodePort{portSCTP}, KeepSources: []control.KeepSource{keepSCTP},
 			Addrs: []control.OwnAddr{own(vip, toVIP), own(source, toSNAT)},
 		}},
-		{"UDP", header.ProtoUDP, source, control.SteerSet{
+		{"UDP", header.ProtoUDP, source, "serves", control.SteerSet{
 			Frontends: []services.FrontendKey{frontendUDP}, NodePorts: []control.NodePort{portUDP}, KeepSources: []control.KeepSource{keepUDP},
 			Addrs: []control.OwnAddr{own(vip, toVIP), own(source, toSNAT)},
 		}},
-		{"ICMP", header.ProtoICMP, source, control.SteerSet{Addrs: []control.OwnAddr{own(source, toSNAT)}}},
+		{"UDP, backend gone", header.ProtoUDP, source, "gone", control.SteerSet{Addrs: []control.OwnAddr{own(source, toSNAT)}}},
+		{"UDP, backend there and not serving", header.ProtoUDP, source, "rests", control.SteerSet{Addrs: []control.OwnAddr{own(source, toSNAT)}}},
+		{"UDP, of an earlier process", header.ProtoUDP, source, "serves, unbound", control.SteerSet{Addrs: []control.OwnAddr{own(source, toSNAT)}}},
+		{"ICMP", header.ProtoICMP, source, "serves", control.SteerSet{Addrs: []control.OwnAddr{own(source, toSNAT)}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 1024, IPv6Flows: 1024, Timeouts: flowtable.DefaultTimeouts()})
@@ -62,10 +67,11 @@ func TestInUse(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer r.close()
+			r.services = backendThat(tc.state, 5, of(backend))
 			if tc.proto != 0 {
-				create(t, table, &flowtable.NewFlow{
+				create(t, table, tc.state != "serves, unbound", &flowtable.NewFlow{
 					Client:  header.Tuple{Src: of(client), SrcPort: 999, Dst: of(vip), DstPort: 30080, Proto: tc.proto},
-					Backend: of(backend), BackendPort: 8080, Source: of(tc.source), Service: 1, BackendRef: 1,
+					Backend: of(backend), BackendPort: 8080, Source: of(tc.source), Service: 1, BackendRef: uint32(services.MakeBackendRef(5, 1)),
 					Ports: flowtable.Ports{First: 20000, Count: 1000, Stride: 1},
 				})
 			}
@@ -83,7 +89,22 @@ func TestInUse(t *testing.T) {
 	}
 }
 
-func create(t *testing.T, table *flowtable.Table, f *flowtable.NewFlow) {
+// backendThat is a table with one backend in that state, or without.
+func backendThat(state string, index uint32, a header.Addr) *services.Handle {
+	b := services.NewBuilder(nil)
+	be := services.Backend{Addr: a, Port: 8080, Proto: header.ProtoUDP, Ref: services.MakeBackendRef(index, 1)}
+	if strings.HasPrefix(state, "serves") {
+		be.Flags = services.BackendServing
+	}
+	if state != "gone" {
+		b.SetBackend(be)
+	}
+	h := new(services.Handle)
+	h.Store(b.Build())
+	return h
+}
+
+func create(t *testing.T, table *flowtable.Table, bind bool, f *flowtable.NewFlow) {
 	t.Helper()
 	h, err := table.Register()
 	if err != nil {
@@ -93,7 +114,11 @@ func create(t *testing.T, table *flowtable.Table, f *flowtable.NewFlow) {
 	now := flowtable.Time(bootNanos()) + flowtable.Time(time.Second)
 	h.Enter(now)
 	defer h.Leave()
-	if _, s := h.Create(now, f); s != flowtable.Created {
+	ref, s := h.Create(now, f)
+	if s != flowtable.Created {
 		t.Fatalf("Create: %v", s)
+	}
+	if bind {
+		h.Flow(ref).BindHops(1, 0, 0)
 	}
 }
