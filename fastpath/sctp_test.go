@@ -156,3 +156,23 @@ func TestSCTPFragments(t *testing.T) {
 		}
 	}
 }
+
+// TestSCTPShortFirstFragment: however short the first fragment of an INIT for a frontend is, the kernel
+// does not get it, so it has nothing to put together; that for the node's own port it gets.
+func TestSCTPShortFirstFragment(t *testing.T) {
+	for _, bytes := range []int{8, 16, 24} {
+		for _, tt := range []struct {
+			dst     string
+			dropped bool
+		}{{join(node4, 30090), true}, {join(node4, 22), false}} {
+			l := sctpLab(t)
+			first := headertest.Split(headertest.SCTP(join(client4, 40000), tt.dst, header.SCTPInit).Bytes(), bytes, 9)[0]
+			l.workers[0].nic.Inject(first)
+			l.step(time.Microsecond)
+			_, kernel := l.workers[0].host.Take(nil)
+			if dropped := l.drops()[stats.SCTPFragment.String()] == 1; dropped != tt.dropped || kernel == dropped {
+				t.Errorf("first %d bytes to %s: dropped %v, to the kernel %v", bytes, tt.dst, dropped, kernel)
+			}
+		}
+	}
+}

@@ -23,6 +23,7 @@ const (
 )
 
 const (
+	sctpPortBytes = 4
 	sctpTagOffset = 4
 	chunkBytes    = 4  // type, flags, length
 	chunkPadBytes = 3  // at most, behind the last chunk
@@ -61,13 +62,14 @@ func sctpFlags(chunkType uint8) uint8 {
 // there (SHUTDOWN behind SACK, ABORT behind ERROR) are answered by one that comes first, or
 // leave the flow to its timeout.
 //
-// A fragment is refused, after its ports are read: its CRC is the whole packet's.
+// A fragment is refused, after its ports are read: its CRC is the whole packet's. A first one has
+// them, as it is 8 bytes long or more: so whose it is can be told of the shortest, and no kernel puts
+// together what is ours.
 func parseSCTP(b []byte, p *Packet) stats.DropReason {
-	if len(b) < SCTPBytes {
-		return p.shortSCTP()
+	if len(b) >= sctpPortBytes {
+		p.Tuple.SrcPort = binary.BigEndian.Uint16(b[0:2])
+		p.Tuple.DstPort = binary.BigEndian.Uint16(b[2:4])
 	}
-	p.Tuple.SrcPort = binary.BigEndian.Uint16(b[0:2])
-	p.Tuple.DstPort = binary.BigEndian.Uint16(b[2:4])
 	if p.Fragment != NotFragment {
 		return stats.SCTPFragment
 	}
@@ -88,11 +90,4 @@ func parseSCTP(b []byte, p *Packet) stats.DropReason {
 		return stats.PortZero
 	}
 	return stats.None
-}
-
-func (p *Packet) shortSCTP() stats.DropReason {
-	if p.Fragment != NotFragment {
-		return stats.SCTPFragment
-	}
-	return stats.SCTPHeader
 }
