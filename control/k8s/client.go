@@ -2,6 +2,7 @@ package k8s
 
 import (
 	"fmt"
+	"log/slog"
 	"net/http"
 
 	corev1 "k8s.io/api/core/v1"
@@ -40,7 +41,7 @@ const (
 // clients are the three API groups over one set of connections.
 type clients struct{ core, discovery, events rest.Interface }
 
-func newClients(base *rest.Config) (c clients, err error) {
+func newClients(base *rest.Config, log *slog.Logger) (c clients, err error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, eventsv1.AddToScheme} {
 		if err := add(scheme); err != nil {
@@ -61,14 +62,14 @@ func newClients(base *rest.Config) (c clients, err error) {
 		to *rest.Interface
 		gv schema.GroupVersion
 	}{{&c.core, corev1.SchemeGroupVersion}, {&c.discovery, discoveryv1.SchemeGroupVersion}, {&c.events, eventsv1.SchemeGroupVersion}} {
-		if *g.to, err = newClient(base, transport, g.gv, codecs); err != nil {
+		if *g.to, err = newClient(base, transport, g.gv, guarded{codecs, log}); err != nil {
 			return c, fmt.Errorf("API server %s: %w", base.Host, err)
 		}
 	}
 	return c, nil
 }
 
-func newClient(base *rest.Config, transport *http.Client, gv schema.GroupVersion, codecs runtime.NegotiatedSerializer) (rest.Interface, error) {
+func newClient(base *rest.Config, transport *http.Client, gv schema.GroupVersion, codecs guarded) (rest.Interface, error) {
 	c := rest.CopyConfig(base)
 	c.APIPath = "/apis"
 	if gv.Group == "" {

@@ -24,6 +24,7 @@
 //     believed, whatever its versions: an API server restored from a backup counts anew.
 //   - While the API server is away nothing changes; a Problem says since when.
 //   - A panic over one object makes that object malformed: its last good version stays.
+//     One in the decoding, where there is no object yet, ends that watch, not the process.
 //
 // # Rights
 //

@@ -38,7 +38,7 @@ type Watcher struct {
 // New returns a Watcher that does nothing until Run. It does not speak to the API
 // server, which may be away.
 func New(cfg Config) (*Watcher, error) {
-	c, err := newClients(cfg.Client)
+	c, err := newClients(cfg.Client, cfg.Log)
 	if err != nil {
 		return nil, err
 	}

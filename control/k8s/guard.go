@@ -1,0 +1,41 @@
+package k8s
+
+import (
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// guarded makes a panic of the decoding of an object an error. client-go decodes what a
+// watch sends on a goroutine of its own and lets a panic there end the process
+// (k8s.io/apimachinery pkg/watch, StreamWatcher.receive; pkg/util/runtime, ReallyCrash),
+// where no recover of ours is. As an error it ends the watch, which is begun anew, and
+// what was read is served on.
+type guarded struct {
+	runtime.NegotiatedSerializer
+	log *slog.Logger
+}
+
+// DecoderToVersion implements runtime.NegotiatedSerializer.
+func (g guarded) DecoderToVersion(d runtime.Decoder, gv runtime.GroupVersioner) runtime.Decoder {
+	return guardedDecoder{g.NegotiatedSerializer.DecoderToVersion(d, gv), g.log}
+}
+
+type guardedDecoder struct {
+	runtime.Decoder
+	log *slog.Logger
+}
+
+// Decode implements runtime.Decoder.
+func (d guardedDecoder) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (o runtime.Object, kind *schema.GroupVersionKind, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			o, kind, err = nil, nil, fmt.Errorf("decoding an object failed: %v, at %s", p, firstFrame(debug.Stack()))
+			d.log.Error("an object from the API server cannot be decoded; what was read last is served on", "error", err, "bytes", len(data))
+		}
+	}()
+	return d.Decoder.Decode(data, defaults, into)
+}
