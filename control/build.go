@@ -58,11 +58,17 @@ func (r *run) build(u *unit) {
 	r.setUses(u)
 	problems := slices.Clone(u.clashes)
 	r.matchPorts(u)
-	for _, p := range u.ports {
+	delete(r.short, u)
+	room := maxServiceBackends
+	for i, p := range u.ports {
 		r.setScheduler(u, p)
-		before := p.families
+		before, had := p.families, room
 		for f := range p.families {
-			problems = append(problems, r.buildFamily(u, p, f == 1)...)
+			problems = append(problems, r.buildFamily(u, p, f == 1, &room)...)
+		}
+		if had >= 0 && room < 0 {
+			problems = append(problems, Problem{Object: u.service.id, Field: fmt.Sprintf("spec.ports[%d]", i), Severity: Refused,
+				Message: fmt.Sprintf("with the endpoints of this port the Service has more than %d (endpoints times ports), the most that one can have; the rest of them and later ports' get nothing", maxServiceBackends)})
 		}
 		r.losePins(p, before)
 		r.loseAffinity(p, u.service.affinity)
@@ -84,8 +90,8 @@ func (r *run) build(u *unit) {
 func (r *run) matchPorts(u *unit) {
 	old := u.ports
 	u.ports = nil
-	if u.service.served() {
-		for _, spec := range u.service.ports {
+	if u.fits > 0 {
+		for _, spec := range u.service.ports[:u.fits] {
 			at := slices.IndexFunc(old, func(p *port) bool {
 				return p != nil && p.spec.name == spec.name && p.spec.proto == spec.proto
 			})
@@ -158,7 +164,7 @@ func (r *run) removePort(p *port) {
 // again when one of them becomes or stops being a place they cannot be at.
 func (r *run) setUses(u *unit) {
 	now := r.scratch.addrs[:0]
-	if u.service.served() {
+	if u.fits > 0 {
 		for _, s := range u.slices {
 			for _, e := range s.endpoints {
 				now = append(now, e.addr)
@@ -186,14 +192,24 @@ func (r *run) setUses(u *unit) {
 }
 
 // buildFamily compiles the endpoints of one family of a service port.
-func (r *run) buildFamily(u *unit, p *port, v6 bool) (problems []Problem) {
+// It takes what it adds from the room that the Service has left; negative: there was too little.
+func (r *run) buildFamily(u *unit, p *port, v6 bool, room *int) (problems []Problem) {
 	f := &p.families[family(v6)]
 	var members []member
-	if u.service.families[family(v6)] {
+	if u.service.families[family(v6)] && *room >= 0 {
 		members, problems = r.merge(u, p.spec, v6)
+	}
+	if over := len(members) - maxPortBackends; over > 0 {
+		problems = append(problems, Problem{Object: u.service.id, Severity: Refused,
+			Message: fmt.Sprintf("%d endpoints are more than the %d a service port can have", len(members), maxPortBackends)})
+		members = members[:maxPortBackends]
+	}
+	if *room -= len(members); *room < 0 {
+		members, *room = members[:max(0, len(members)+*room)], -1
 	}
 	n := r.needs(u.service, p.spec, family(v6))
 	if short := r.setMembers(p, f, members, n.keep); short > 0 {
+		r.short[u] = true
 		problems = append(problems, Problem{Object: u.service.id, Severity: Refused,
 			Message: fmt.Sprintf("%d endpoints have no place among the %d backends of all services together", short, services.MaxBackends)})
 	}

@@ -32,7 +32,14 @@ func (r *run) setClaims(u *unit, now *service) {
 	}
 	r.contest(u.claims)
 	before := u.claims
-	u.claims, u.clashes = r.claimsOf(now)
+	u.claims, u.clashes, u.fits = nil, nil, 0
+	if u.denied == "" {
+		u.fits, _ = r.fitting(now)
+		u.claims, u.clashes = r.claimsOf(now, u.fits)
+		u.clashes = append(u.clashes, now.tooMany(u.fits)...)
+	} else if now.served() {
+		u.clashes = u.denials(now)
+	}
 	r.contest(u.claims)
 	if !slices.Equal(before, u.claims) {
 		for _, c := range before {
@@ -42,7 +49,10 @@ func (r *run) setClaims(u *unit, now *service) {
 			r.claims.add(c.key, u.num)
 		}
 	}
-	u.vips = r.vipsOf(now)
+	u.vips = nil
+	if u.fits > 0 {
+		u.vips = r.vipsOf(now)
+	}
 	for _, a := range u.vips {
 		r.setVIP(a, +1)
 	}
@@ -56,9 +66,6 @@ func (r *run) serves(v vip) bool { return v.kind != services.ClusterIP || r.cfg.
 
 // vipsOf are the addresses that a Service is reached at.
 func (r *run) vipsOf(s *service) (addrs []header.Addr) {
-	if !s.served() {
-		return nil
-	}
 	for _, v := range s.vips {
 		if r.serves(v) {
 			addrs = append(addrs, v.addr)
@@ -67,10 +74,10 @@ func (r *run) vipsOf(s *service) (addrs []header.Addr) {
 	return addrs
 }
 
-// claimsOf lists the frontends a Service asks for, in order, and those that it
-// cannot have because they would swallow replies to our own source ports.
-func (r *run) claimsOf(s *service) (claims []claim, clashes []Problem) {
-	if !s.served() {
+// claimsOf lists the frontends that the first ports of a Service ask for, in order, and those
+// that it cannot have because they would swallow replies to our own source ports.
+func (r *run) claimsOf(s *service, ports int) (claims []claim, clashes []Problem) {
+	if ports == 0 {
 		return nil, nil
 	}
 	add := func(c claim, field string) {
@@ -82,7 +89,7 @@ func (r *run) claimsOf(s *service) (claims []claim, clashes []Problem) {
 		}
 		claims = append(claims, c)
 	}
-	for i, p := range s.ports {
+	for i, p := range s.ports[:ports] {
 		for _, v := range s.vips {
 			if !r.serves(v) {
 				continue
@@ -133,8 +140,12 @@ func (r *run) dropFrontends(u *unit) {
 // setFrontends puts the frontends a unit wins into the snapshot, and says who has
 // the others.
 func (r *run) setFrontends(u *unit) (lost []Problem) {
+	more := 0
 	for _, c := range u.claims {
 		if w := r.winner(c.key); w != u {
+			if more++; more > maxFaults {
+				continue
+			}
 			lost = append(lost, Problem{Object: u.service.id, Field: fmt.Sprintf("spec.ports[%d]", c.port), Severity: Refused, Reason: ReasonFrontendConflict,
 				Message: fmt.Sprintf("%s %s belongs to Service %s/%s", c.kind, keyString(c.key), w.key.namespace, w.key.name)})
 			continue
@@ -160,6 +171,10 @@ func (r *run) setFrontends(u *unit) (lost []Problem) {
 		}
 		r.builder.SetFrontend(&f)
 		r.changed = true
+	}
+	if more > maxFaults {
+		lost = append(lost, Problem{Object: u.service.id, Severity: Refused, Reason: ReasonFrontendConflict,
+			Message: fmt.Sprintf("%d more frontends belong to other Services", more-maxFaults)})
 	}
 	return lost
 }

@@ -38,6 +38,10 @@ type CompilerConfig struct {
 	Scheduler services.Scheduler
 	// RetryOther: see services.Snapshot.
 	RetryOther bool
+
+	// MaxFrontends, MaxAddrs and MaxSources are what the kernel program has room for: frontends
+	// with an address, addresses (VIPs and kept sources), kept sources. 0 is no bound.
+	MaxFrontends, MaxAddrs, MaxSources int
 }
 
 // Compiler turns objects into Snapshots. It remembers what it compiled, so that
@@ -69,6 +73,13 @@ type Compiler struct {
 	tables   tableStore
 	ids      identities
 	lostPins lostPins
+	// total is what all units ask for together; crowded: some are denied a place. short are
+	// those that found no number for an endpoint.
+	total   wants
+	crowded bool
+	short   map[*unit]bool
+	// judged, if not nil, says who is denied a place, instead of admit.
+	judged func(unitKey) string
 	// inherit is not nil while this compiler takes the place of another.
 	inherit *inheritance
 
@@ -100,6 +111,9 @@ type unit struct {
 	uses     []header.Addr // its endpoints' addresses, in order
 	ports    []*port
 	clashes  []Problem // claims refused, whatever others claim
+	fits     int       // the first so many of the Service's ports are served
+	wants    wants
+	denied   string // there is room for so much only, and older ones have it; "" if there is
 	problems []Problem
 	health   HealthCheck // Port 0: none
 }
@@ -117,6 +131,7 @@ func NewCompiler(cfg CompilerConfig) *Compiler {
 		drains: map[Drain]bool{},
 		zones:  map[string]string{},
 		ill:    map[*unit]bool{},
+		short:  map[*unit]bool{},
 		tables: tableStore{},
 		ids:    newIdentities(),
 	}
@@ -214,6 +229,9 @@ func (c *Compiler) unit(k unitKey) *unit {
 		return u
 	}
 	u := &unit{key: k}
+	if c.judged != nil {
+		u.denied = c.judged(k)
+	}
 	if n := len(c.free); n > 0 {
 		u.num, c.free = c.free[n-1], c.free[:n-1]
 		c.byNum[u.num] = u
@@ -228,6 +246,7 @@ func (c *Compiler) unit(k unitKey) *unit {
 // forget drops a unit that nothing speaks of any more.
 func (c *Compiler) forget(u *unit) {
 	delete(c.units, u.key)
+	delete(c.short, u)
 	c.byNum[u.num] = nil
 	c.free = append(c.free, u.num)
 }

@@ -131,8 +131,8 @@ type retired[T any] struct {
 	generation uint64
 }
 
-// full says that every number was given out once, so that there may be none.
-func (r *recycler[T]) full() bool { return r.next == r.limit }
+// left says whether there is a number to take.
+func (r *recycler[T]) left() bool { return len(r.free) > 0 || r.next < r.limit }
 
 func (r *recycler[T]) take() (uint32, bool) {
 	if len(r.free) > 0 {

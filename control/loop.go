@@ -194,6 +194,9 @@ func (l *Loop) apply(snapshot *services.Snapshot, _ []Problem, steer *Steer) {
 // needed, refusals of the kernel, numbers that were in use.
 func (l *Loop) leftovers() {
 	l.Compiler.Release(l.Publisher.Oldest())
+	if l.Compiler.starved() {
+		l.apply(l.Compiler.Compile(&Changes{}))
+	}
 	if l.replaced && l.pending.empty() {
 		return
 	}

@@ -249,6 +249,10 @@ func TestIncrementalEqualsFull(t *testing.T) {
 			cfg.ClusterIPs, cfg.MasqueradeAll, cfg.StrictSourceRanges = w.chance(70), w.chance(30), w.chance(50)
 			cfg.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16"), netip.MustParsePrefix("fd01::/64")}[:w.one(3)]
 			cfg.Scheduler = services.Scheduler(w.Uint64N(uint64(services.NumSchedulers)))
+			cfg.MaxFrontends, cfg.MaxAddrs, cfg.MaxSources = 0, 0, 0 // no bound
+			if w.chance(25) {
+				cfg.MaxFrontends, cfg.MaxAddrs, cfg.MaxSources = 10*w.one(6), 10*w.one(6), 10*w.one(6)
+			}
 			apply(compiler.Configure(cfg))
 		case w.chance(2):
 			d := control.Drain{Addr: header.AddrFrom4([4]byte{10, 0, 0, byte(1 + w.one(24))}), Port: uint16(8080*w.one(2) + w.one(2))}

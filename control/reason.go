@@ -9,6 +9,8 @@ const (
 	ReasonFrontendConflict Reason = "FrontendConflict"
 	// ReasonPortClash: the frontend would take replies to our own source ports.
 	ReasonPortClash Reason = "PortClash"
+	// ReasonNoRoom: older Services have all there is of something that all share.
+	ReasonNoRoom Reason = "NoRoom"
 	// ReasonInvalidObject: no API server would have taken this version of the object.
 	ReasonInvalidObject Reason = "InvalidObject"
 	// ReasonDuplicate: the object is read at another place, too, and that one is used.

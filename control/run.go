@@ -170,6 +170,12 @@ func (r *run) settleAddrs(steer *Steer) {
 // finish runs the remaining phases.
 func (r *run) finish() (*services.Snapshot, []Problem, *Steer) {
 	steer := &Steer{}
+	if r.starved() {
+		for u := range r.short {
+			r.dirty[u] = true
+		}
+	}
+	r.admit()
 	r.settleClaims()
 	r.settleAddrs(steer)
 	for _, a := range r.touched {

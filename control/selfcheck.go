@@ -46,9 +46,6 @@ func (l *Loop) selfCheck(now time.Time) {
 		return
 	}
 	l.checked = now
-	if l.Compiler.ids.backends.full() {
-		return // who has no place depends on who came first
-	}
 	units := l.Compiler.sample()
 	difference := l.Compiler.missing(l.Tracker)
 	if difference == "" {
@@ -85,7 +82,7 @@ func (c *Compiler) sample() (units []*unit) {
 			break
 		}
 		c.nextCheck++
-		if u == nil {
+		if u == nil || c.short[u] { // who finds no number depends on who came first
 			continue
 		}
 		units = append(units, u)
@@ -179,10 +176,17 @@ func (c *Compiler) compare(units []*unit, t *Tracker, published *services.Snapsh
 }
 
 // anew compiles units as if nothing had been before. Of other units it takes over what
-// theirs depend on: who else claims their frontends, and the places of their endpoints.
+// theirs depend on: who else claims their frontends and the places of their endpoints, and who
+// is denied a place.
 func (c *Compiler) anew(units []*unit) *Compiler {
 	fresh := NewCompiler(c.cfg)
 	fresh.drains, fresh.zones, fresh.zone = c.drains, c.zones, c.zone
+	fresh.judged = func(k unitKey) string {
+		if u := c.units[k]; u != nil {
+			return u.denied
+		}
+		return ""
+	}
 	known, changes := map[*unit]bool{}, &Changes{}
 	claimant := func(u *unit) {
 		if u.service != nil && !known[u] {

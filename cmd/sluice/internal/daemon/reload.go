@@ -17,6 +17,7 @@ import (
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/xdpprog"
 )
 
 // configuration is the one in force.
@@ -147,12 +148,18 @@ func (d *Daemon) compilerConfig(c *config.Configuration) control.CompilerConfig 
 	return compilerConfig(c, node, d.mirror.Addresses(), d.mirror.Sources(), d.objects.tracker.Node(node))
 }
 
+// programRoom is how many frontends, addresses and kept sources the objects may ask for. The
+// kernel program's tables have room for an eighth more: the node's own addresses, and what
+// live flows keep open after it was asked for.
+const programRoom = xdpprog.DefaultMaxEntries - xdpprog.DefaultMaxEntries/8
+
 // compilerConfig is the same of a node: its name, its addresses, those that the kernel
 // would send from, and its Node object.
 func compilerConfig(c *config.Configuration, node string, all []neigh.Address, routed []netip.Addr, info control.NodeInfo) control.CompilerConfig {
 	cc := control.CompilerConfig{
 		NodeName: node, SelectKey: c.Maglev.SelectKey(), UnservedPort: unserved(c.UnservedVIPPort),
-		SNATPorts: services.PortRange{First: c.SNAT.Ports.First, Count: uint16(c.SNAT.Ports.Count())},
+		SNATPorts:    services.PortRange{First: c.SNAT.Ports.First, Count: uint16(c.SNAT.Ports.Count())},
+		MaxFrontends: programRoom, MaxAddrs: programRoom, MaxSources: programRoom,
 	}
 	proxied(&c.Proxy, &cc)
 	for _, a := range all {
