@@ -103,7 +103,7 @@ func (h *Handle) create(now ticks, n *NewFlow) (Ref, Status) {
 	slot, ins := h.insert(a, clientHash, &client, slotOf(i, ClientSide), now)
 	if ins != inserted {
 		f.meta.Store(uint64(f.load().dead()))
-		h.t.unbook(f)
+		h.t.book(f)
 		a.remove(replyHash, slotOf(i, ReplySide))
 		h.retire(a.ref(i))
 		if ins == full {
@@ -214,7 +214,7 @@ func (h *Handle) kill(a *arena, i uint32, m meta) bool {
 		return false
 	}
 	h.count(a.v6, m.state(), -1)
-	h.t.unbook(a.flow(i))
+	h.t.book(a.flow(i))
 	for _, side := range [2]Side{ClientSide, ReplySide} {
 		k := a.keyOf(i, side)
 		hash := h.secret.hash(a.v6, &k)

@@ -12,19 +12,21 @@ const MaxBackends = 1 << 20
 //	L1  Whoever sets the bit adds one, whoever clears it takes one away, and who changes the
 //	    backend under the bit does both. Each is one compare-and-swap of the owner word, so
 //	    each happens once.
-//	L2  The bit is set before the flow is live (Create), or by Bind, which looks at
-//	    meta afterwards and clears it if the flow is over by then.
-//	L3  Whoever's swap of meta ends a flow or its connection clears the bit afterwards.
+//	L2  The bit is set before the flow is live (Create), or by Bind, which then books (L3).
+//	L3  Whoever's swap of meta changes whether the flow bears on its backend books afterwards
+//	    (book): he makes the bit what meta says, and after a change of it looks at meta again.
 //
-// L2 and L3 together: of Bind and who ends the flow, one at least comes after the other's
-// write, as both words are sequentially consistent. So when nobody is in between, a
+// L3: after the last such swap its maker looks at meta, finds what stays, and makes the bit so.
+// Whoever had looked at an older meta and changes the bit after that, looks again, as both words are
+// sequentially consistent, and takes his change back. So when nobody is in between, a
 // flow is in the load of its backend if and only if it bears on it, and was bound by this process or
 // made by it. One is added before the bit is set and taken away after it is cleared: a
 // load may be too high for a moment, and never too low.
 const counted = 1 << 63
 
 // Loads returns how many connections each backend has, by the index of its BackendRef: flows that
-// are live and not over (LAST_ACK, TIME_WAIT, closed). A flow of an earlier process
+// are live and not over (LAST_ACK, TIME_WAIT, closed). A connection that was reset does not count
+// until a packet takes that back. A flow of an earlier process
 // counts from its Bind on. An expired flow counts until it is swept, and one towards a backend that is gone
 // counts where its index says, also when that index has a new owner. The
 // loads are the table's to write.
@@ -36,7 +38,7 @@ func (t *Table) loadOf(owner uint64) *atomic.Int32 { return &t.loads[owner&(MaxB
 func (s State) over() bool { return s >= LastAckClient && s <= Closed }
 
 // bears says whether a flow in this condition is a connection of its backend.
-func (m meta) bears() bool { return m.live() && !m.state().over() }
+func (m meta) bears() bool { return m.live() && !m.state().over() && !m.reset() }
 
 // bookEmbryo counts a flow that is about to be live. Nobody else has its owner word yet.
 func (t *Table) bookEmbryo(f *Flow) {
@@ -46,34 +48,23 @@ func (t *Table) bookEmbryo(f *Flow) {
 	}
 }
 
-// book counts a flow, if it is not counted and is one to count.
+// book counts a flow if it bears on its backend, and else counts it no more (L3).
 func (t *Table) book(f *Flow) {
 	for {
+		bears := f.load().bears()
 		o := f.owner.Load()
-		if o&counted != 0 || uint32(o) == 0 || !f.load().bears() {
+		switch {
+		case uint32(o) == 0 || o&counted != 0 == bears:
 			return
-		}
-		t.loadOf(o).Add(1)
-		if f.owner.CompareAndSwap(o, o|counted) {
-			break
-		}
-		t.loadOf(o).Add(-1)
-	}
-	if !f.load().bears() {
-		t.unbook(f)
-	}
-}
-
-// unbook counts a flow no more. It is for who has ended it, or its connection.
-func (t *Table) unbook(f *Flow) {
-	for {
-		o := f.owner.Load()
-		if o&counted == 0 {
-			return
-		}
-		if f.owner.CompareAndSwap(o, o&^counted) {
-			t.loadOf(o).Add(-1)
-			return
+		case bears:
+			t.loadOf(o).Add(1)
+			if !f.owner.CompareAndSwap(o, o|counted) {
+				t.loadOf(o).Add(-1)
+			}
+		default:
+			if f.owner.CompareAndSwap(o, o&^counted) {
+				t.loadOf(o).Add(-1)
+			}
 		}
 	}
 }

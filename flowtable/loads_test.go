@@ -38,6 +38,7 @@ func TestLoads(t *testing.T) {
 	established := func(h *Handle, r Ref) { h.establish(r, bootTime) }
 	closed := func(h *Handle, r Ref) { h.establish(r, bootTime); h.closedByBackend(r, bootTime) }
 	remove := func(h *Handle, r Ref) { h.Delete(r) }
+	reset := func(h *Handle, r Ref) { h.Observe(r, ClientSide, tcpRST, bootTime) }
 	bind := func(ref uint32) func(h *Handle, r Ref) {
 		return func(h *Handle, r Ref) { h.Bind(r, 1, 5, ref, 0, 0) }
 	}
@@ -56,7 +57,12 @@ func TestLoads(t *testing.T) {
 		{"abandoned", header.ProtoTCP, []does{func(h *Handle, r Ref) { h.Abandon(r, bootTime) }}, [3]int32{}},
 		{"half closed", header.ProtoTCP, []does{established, func(h *Handle, r Ref) { h.Observe(r, ClientSide, tcpFIN|tcpACK, bootTime) }}, [3]int32{0, 1, 0}},
 		{"refused", header.ProtoTCP, []does{func(h *Handle, r Ref) { h.Observe(r, ReplySide, tcpRST|tcpACK, bootTime) }}, [3]int32{}},
-		{"an RST, which may be forged", header.ProtoTCP, []does{established, func(h *Handle, r Ref) { h.Observe(r, ClientSide, tcpRST, bootTime) }}, [3]int32{0, 1, 0}},
+		{"reset", header.ProtoTCP, []does{established, reset}, [3]int32{}},
+		{"reset, by both", header.ProtoTCP, []does{established, reset, func(h *Handle, r Ref) { h.Observe(r, ReplySide, tcpRST, bootTime) }}, [3]int32{}},
+		{"reset, bound to another", header.ProtoTCP, []does{established, reset, bind(2)}, [3]int32{}},
+		{"reset, deleted", header.ProtoTCP, []does{established, reset, remove}, [3]int32{}},
+		{"a forged RST: the connection goes on", header.ProtoTCP, []does{established, reset, func(h *Handle, r Ref) { h.Observe(r, ReplySide, tcpACK, bootTime) }}, [3]int32{0, 1, 0}},
+		{"a forged RST: the connection goes on, and ends", header.ProtoTCP, []does{established, reset, func(h *Handle, r Ref) { h.Observe(r, ReplySide, tcpACK, bootTime) }, remove}, [3]int32{}},
 		{"both sent FIN", header.ProtoTCP, []does{established, func(h *Handle, r Ref) {
 			h.Observe(r, ClientSide, tcpFIN|tcpACK, bootTime)
 			h.Observe(r, ReplySide, tcpFIN|tcpACK, bootTime)
@@ -304,10 +310,13 @@ func TestLoadsOneFlow(t *testing.T) {
 				switch rnd.IntN(3) {
 				case 0:
 					tb.assign(f, 7, uint32(rnd.IntN(3)))
+					tb.book(f)
 				case 1:
 					tb.book(f)
-				case 2:
-					tb.unbook(f)
+				case 2: // an RST, or a packet that takes it back
+					if m := f.load(); f.swap(m, m^metaReset) {
+						tb.book(f)
+					}
 				}
 			}
 		})

@@ -89,15 +89,15 @@ func (h *Handle) count(v6 bool, s State, by int32) {
 	c[None].Store(c[None].Load() + by)
 }
 
-// moved books a change of state.
-func (h *Handle) moved(r Ref, from, to State) {
-	if from != to {
+// moved books a change of a live flow.
+func (h *Handle) moved(r Ref, before, after meta) {
+	if from, to := before.state(), after.state(); from != to {
 		c := &h.p.live[family(r&refV6 != 0)]
 		c[from].Store(c[from].Load() - 1)
 		c[to].Store(c[to].Load() + 1)
-		if to.over() && !from.over() {
-			h.t.unbook(h.Flow(r))
-		}
+	}
+	if before.bears() != after.bears() {
+		h.t.book(h.Flow(r))
 	}
 }
 

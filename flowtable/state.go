@@ -310,7 +310,7 @@ func (h *Handle) Observe(r Ref, from Side, tcpFlags uint8, now Time) {
 			return
 		}
 		if f.swap(m, n) {
-			h.moved(r, m.state(), n.state())
+			h.moved(r, m, n)
 			return
 		}
 	}
