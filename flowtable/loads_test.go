@@ -324,3 +324,45 @@ func TestLoadsOneFlow(t *testing.T) {
 	wg.Wait()
 	validate(t, tb)
 }
+
+// An RST and a packet that takes it back at once, again and again: whichever is last, the load says the same.
+func TestLoadsResetRace(t *testing.T) {
+	rounds := 300_000
+	if testing.Short() || raceEnabled {
+		rounds = 100_000
+	}
+	tb, h := testTable(t, 10, 0)
+	f := h.Flow(h.mustCreate(t, bootTime, newFlow(header.ProtoTCP, false, 1)))
+	toggle := func() {
+		if m := f.load(); f.swap(m, m^metaReset) {
+			tb.book(f)
+		}
+	}
+	var checked, done atomic.Int64 // rounds
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for n := range int64(rounds) {
+			for checked.Load() < n {
+				runtime.Gosched()
+			}
+			toggle()
+			done.Store(n + 1)
+		}
+	})
+	wrong := 0
+	for n := range int64(rounds) {
+		checked.Store(n)
+		toggle()
+		for done.Load() < n+1 {
+			runtime.Gosched()
+		}
+		if f.owner.Load()&counted != 0 != f.load().bears() {
+			wrong++
+		}
+	}
+	wg.Wait()
+	if wrong != 0 {
+		t.Errorf("after %d of %d rounds the load is wrong", wrong, rounds)
+	}
+	validate(t, tb)
+}
