@@ -113,7 +113,15 @@ func (s *scene) adopt(client, toBackend *header.Tuple) (service, backend uint32)
 	if f == nil {
 		return 0, 0
 	}
-	for _, ref := range f.Service.Backends {
+	for _, set := range [2]*services.EndpointSet{f.Outside.Set, f.Pod.Set} {
+		if set == nil {
+			continue
+		}
+		if ref := set.Find(s.snap, toBackend.Dst, toBackend.DstPort); ref != 0 {
+			return uint32(f.Service.ID), uint32(ref)
+		}
+	}
+	for _, ref := range f.Service.Backends { // one that takes no new flows: rare
 		b := s.snap.Backend(ref)
 		if b != nil && b.Addr == toBackend.Dst && b.Port == toBackend.DstPort {
 			return uint32(b.Service), uint32(ref)

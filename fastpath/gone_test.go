@@ -84,27 +84,34 @@ func TestDrainingConnectionIsNotGivenAway(t *testing.T) {
 	}
 }
 
-// TestEndpointComesBack: under a new number, to its connections too.
+// TestEndpointComesBack: under a new number, to its connections too, whether or not it takes new ones.
 func TestEndpointComesBack(t *testing.T) {
-	l := retryLab(t, false, false, backend4)
-	src, dst := l.syn(0)
-	l.shake(src, dst)
-	l.publish(func(b *services.Builder) {
-		b.DeleteBackend(services.MakeBackendRef(30, 1))
-		r := services.Rule{Set: set(b, 30, 50, header.ProtoTCP, backend4)}
-		rules(b, 30, services.LoadBalancer, ruleVIP, 80, header.ProtoTCP, r, r)
-	})
-	for range 4 {
-		if s, d := l.syn(0); s != src || d != dst {
-			t.Fatalf("from %s, %s to %s, %s", src, dst, s, d)
-		}
-		l.step(time.Second)
-	}
-	l.send(0, headertest.TCP(dst, src, headertest.SYN|headertest.ACK))
-	_, p := l.out(l.workers[0].nic)
-	l.wantTuple(&p, join(ruleVIP, 80), join(client4, 40000))
-	if loads := l.table.Loads(); loads[30].Load() != 0 || loads[50].Load() != 1 {
-		t.Errorf("loads: %d under the old number, %d under the new", loads[30].Load(), loads[50].Load())
+	for name, takesNew := range map[string]bool{"takes new flows": true, "takes none": false} {
+		t.Run(name, func(t *testing.T) {
+			l := retryLab(t, false, false, backend4)
+			src, dst := l.syn(0)
+			l.shake(src, dst)
+			l.publish(func(b *services.Builder) {
+				b.DeleteBackend(services.MakeBackendRef(30, 1))
+				f := both(b, 30, ruleVIP, header.ProtoTCP, set(b, 30, 50, header.ProtoTCP, backend4))
+				if !takesNew {
+					other := services.Rule{Set: set(b, 30, 51, header.ProtoTCP, second4)}
+					f.Outside, f.Pod = other, other
+				}
+			})
+			for range 4 {
+				if s, d := l.syn(0); s != src || d != dst {
+					t.Fatalf("from %s, %s to %s, %s", src, dst, s, d)
+				}
+				l.step(time.Second)
+			}
+			l.send(0, headertest.TCP(dst, src, headertest.SYN|headertest.ACK))
+			_, p := l.out(l.workers[0].nic)
+			l.wantTuple(&p, join(ruleVIP, 80), join(client4, 40000))
+			if loads := l.table.Loads(); loads[30].Load() != 0 || loads[50].Load() != 1 {
+				t.Errorf("loads: %d under the old number, %d under the new", loads[30].Load(), loads[50].Load())
+			}
+		})
 	}
 }
 
