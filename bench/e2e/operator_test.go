@@ -88,7 +88,7 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	_, text := get("/metrics")
-	for _, want := range []string{`sluice_service_flows_created_total{`, `sluice_backend_packets_total{`, `sluice_worker_received_packets_total{`, `sluice_flow_table_used_flows{`, `namespace="default"`} {
+	for _, want := range []string{`sluice_service_flows_created_total{`, `sluice_service_packets_total{`, `sluice_worker_received_packets_total{`, `sluice_flow_table_used_flows{`, `namespace="default"`} {
 		if !strings.Contains(text, want) {
 			t.Errorf("/metrics lacks %s", want)
 		}

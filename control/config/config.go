@@ -239,6 +239,8 @@ type Manifests struct {
 // Metrics is where /metrics, /healthz and /readyz are served; empty serves nothing.
 type Metrics struct {
 	Address string `json:"address"`
+	// Backends: each backend has series of its own, not each Service alone.
+	Backends bool `json:"backends" reload:"live"`
 }
 
 // Log shapes the daemon's log on standard error.

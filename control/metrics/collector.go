@@ -57,7 +57,9 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	e := emitter{ch}
 	c.services(e, c.source.Services())
-	c.backends(e, c.source.Backends())
+	if c.extras.Backends != nil && c.extras.Backends() {
+		c.backends(e, c.source.Backends())
+	}
 	st := c.source.Stats()
 	for i := range st.Workers {
 		c.worker(e, &st.Workers[i])

@@ -4,6 +4,9 @@ import "github.com/prometheus/client_golang/prometheus"
 
 // Extras are metrics that not every gateway has. What is nil is left out.
 type Extras struct {
+	// Backends says whether each backend has series of its own: seven, and clusters have
+	// backends by the hundred thousand.
+	Backends  func() bool
 	KubeProxy *KubeProxy
 	// Affinity counts what is remembered for sessionAffinity ClientIP.
 	Affinity func() Affinity

@@ -45,6 +45,7 @@ func extras() Extras {
 		k.Answered(a.path, a.code)
 	}
 	return Extras{
+		Backends:  func() bool { return true },
 		KubeProxy: k,
 		Affinity:  func() Affinity { return Affinity{Pins: 5, Capacity: 262144, Evicted: 1, Lost: 2} },
 		SelfCheck: func() SelfCheck { return SelfCheck{Runs: 9, Differences: 0} },
@@ -274,3 +275,21 @@ func TestPortTaken(t *testing.T) {
 }
 
 var _ Source = status.Gateway(nil)
+
+// TestBackendsOnlyIfAsked: seven series for each of 100,000 backends would make a scrape
+// take seconds.
+func TestBackendsOnlyIfAsked(t *testing.T) {
+	for _, asked := range []bool{false, true} {
+		families, err := NewRegistry(statustest.New(), Extras{Backends: func() bool { return asked }}).Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := false
+		for _, f := range families {
+			found = found || strings.HasPrefix(f.GetName(), "sluice_backend_")
+		}
+		if found != asked {
+			t.Errorf("asked for series of backends: %v, found: %v", asked, found)
+		}
+	}
+}

@@ -37,7 +37,10 @@ func (d *Daemon) startServers(ctx context.Context) error {
 	if c.Metrics.Address != "" {
 		s.metrics = metrics.NewServer(metrics.Config{
 			Address: c.Metrics.Address, Source: d, Log: d.log,
-			Registry: metrics.NewRegistry(d, metrics.Extras{KubeProxy: d.health.kubeProxy, Affinity: d.pins.counts, SelfCheck: d.selfChecks}),
+			Registry: metrics.NewRegistry(d, metrics.Extras{
+				Backends:  func() bool { return d.configuration().Metrics.Backends },
+				KubeProxy: d.health.kubeProxy, Affinity: d.pins.counts, SelfCheck: d.selfChecks,
+			}),
 		})
 		s.group.Go(func() { s.metrics.Run(ctx) })
 	}
