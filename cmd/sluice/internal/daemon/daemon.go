@@ -106,6 +106,7 @@ func Run(ctx context.Context, file string) error {
 		failed: make(chan error, 16), open: make(chan struct{}),
 	}
 	d.log = d.newLogger(c)
+	tuneCollector()
 	// The goroutines outlive ctx: flows are served while the gateway drains.
 	d.life, d.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	defer d.cancel()
