@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -122,39 +123,47 @@ func testEvent(ctx context.Context, t *testing.T, c *Cluster, w *k8s.Watcher) {
 		Source: control.Source{Kind: k8s.Kind, Path: "services"}, Reason: control.ReasonFrontendConflict, Severity: control.Refused,
 		Object: control.ObjectID{Kind: control.KindService, Namespace: "default", Name: "rival"}, Field: "spec.ports[0]", Message: "belongs to another",
 	}
-	rounds := make(chan []control.Problem)
+	var outstanding atomic.Pointer[[]control.Problem]
+	var looks atomic.Int64
+	tell := func(list ...control.Problem) {
+		outstanding.Store(&list)
+		// Whoever looks again has done with the look before.
+		seen := looks.Load() + 2
+		until(t, "the problems are looked at", func() bool { return looks.Load() >= seen })
+	}
+	outstanding.Store(&[]control.Problem{problem})
 	life, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		w.RunEvents(life, func() ([]control.Problem, <-chan struct{}) {
+			looks.Add(1)
 			changed := make(chan struct{})
 			close(changed)
-			select {
-			case list := <-rounds:
-				return list, changed
-			case <-life.Done():
-				return nil, changed
-			}
+			return *outstanding.Load(), changed
 		})
 	}()
 	defer func() { cancel(); <-done }()
-	for _, list := range [][]control.Problem{{problem}, nil, {problem}, {problem}} {
-		rounds <- list
-	}
 	rival, err := c.Client().CoreV1().Services("default").Get(ctx, "rival", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	// As kubectl describe selects (k8s.io/client-go EventExpansion.GetFieldSelector).
-	events, err := c.Client().CoreV1().Events("default").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=Service,involvedObject.name=rival,involvedObject.uid=" + string(rival.UID)})
-	if err != nil {
-		t.Fatal(err)
+	written := func() []corev1.Event {
+		events, err := c.Client().CoreV1().Events("default").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=Service,involvedObject.name=rival,involvedObject.uid=" + string(rival.UID)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return events.Items
 	}
-	if len(events.Items) != 1 {
-		t.Fatalf("%d Events, want one series", len(events.Items))
+	until(t, "an Event is written", func() bool { return len(written()) > 0 })
+	tell()
+	tell(problem)
+	until(t, "it is one of a series", func() bool { return written()[0].Series != nil })
+	if n := len(written()); n != 1 {
+		t.Fatalf("%d Events, want one series", n)
 	}
-	e := events.Items[0]
+	e := written()[0]
 	if e.Reason != "FrontendConflict" || !strings.Contains(e.Message, "belongs to another") || e.Type != "Warning" || e.Series == nil || e.Series.Count != 2 {
 		t.Errorf("Event %+v, series %+v", e, e.Series)
 	}
