@@ -34,6 +34,7 @@ func (w *Worker) retry(p *header.Packet, hash uint64, ref flowtable.Ref) (flowta
 	next, v, made := w.carry(p, &n, &o, &header.Tuple{})
 	switch {
 	case made:
+		w.flows.Doubt(next)
 		w.n.retried++
 	case next == 0:
 		return w.restore(&flowtable.NewFlow{

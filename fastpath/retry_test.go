@@ -281,3 +281,18 @@ func TestRetryTriesThemAll(t *testing.T) {
 		}
 	}
 }
+
+// TestRetryDoublingTimers: a client repeats after 1, 2, 4 and 8 s (RFC 6298 section 5.5), and
+// its first backends are dead: each repetition after the second goes to another one.
+func TestRetryDoublingTimers(t *testing.T) {
+	l := retryLab(t, true, false, "10.0.1.21", "10.0.1.22", "10.0.1.23", "10.0.1.24")
+	_, last := l.syn(0)
+	for i, wait := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second} {
+		l.step(wait)
+		_, dst := l.syn(0)
+		if moved := dst != last; moved != (i > 0) {
+			t.Errorf("repetition %d went from %s to %s", i+1, last, dst)
+		}
+		last = dst
+	}
+}

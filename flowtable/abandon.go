@@ -52,6 +52,19 @@ func (h *Handle) Repeated(r Ref, now Time, gone bool) bool {
 	}
 }
 
+// Doubt makes the next repetition on a new flow count as the second: its client has
+// repeated its opening packet already, towards another backend. Timers that double (1, 3, 7,
+// 15 s) would else let the flow expire before its second repetition.
+func (h *Handle) Doubt(r Ref) {
+	f := h.Flow(r)
+	for {
+		m := f.load()
+		if !m.live() || m.state() != SynSeen || m&metaAgain != 0 || f.swap(m, m|metaAgain) {
+			return
+		}
+	}
+}
+
 // repeat returns what m, in SynSeen, becomes by an opening packet at that age of the flow, and
 // whether that is the second repetition, or a later one.
 func (m meta) repeat(age int32) (next meta, second bool) {
