@@ -33,6 +33,7 @@ func (l *Loop) close() {
 func (l *Loop) closeNow(set SteerSet) {
 	if l.steered(l.Steering.Close(&set)) {
 		l.pending.closed(&set)
+		l.askRefused, l.askRefusedAfter = time.Time{}, l.Retry
 	}
 }
 
@@ -42,7 +43,7 @@ func (l *Loop) ask(q *question) {
 	l.asking = q
 	go func() {
 		used := l.Flows.InUse(&q.set)
-		q.rest = q.set.without(&used)
+		q.rest = q.set.Without(&used)
 		l.answers <- q
 	}()
 }
@@ -58,7 +59,7 @@ func (l *Loop) answered(q *question) {
 		l.askFlowsAfter = l.Retry
 	}
 	reopened := q.reopened.list()
-	if rest := q.rest.without(&reopened); !rest.Empty() {
+	if rest := q.rest.Without(&reopened); !rest.Empty() {
 		l.closeNow(rest)
 	}
 	l.note()

@@ -66,6 +66,10 @@ type Loop struct {
 	// while the answer does not change.
 	askFlows      time.Time
 	askFlowsAfter time.Duration
+	// What the kernel program refused is asked for ever more rarely, but at once when
+	// something was closed.
+	askRefused      time.Time
+	askRefusedAfter time.Duration
 	// asking is not nil while the flows are walked; its answer comes in answers.
 	asking  *question
 	answers chan *question
@@ -94,7 +98,7 @@ func NewLoop(cfg LoopConfig) *Loop {
 		pending:    newLedger(),
 		progress:   progress{changed: make(chan struct{}), feeds: map[Source]error{}},
 
-		askFlowsAfter: cfg.Retry,
+		askFlowsAfter: cfg.Retry, askRefusedAfter: cfg.Retry,
 	}
 }
 
@@ -200,6 +204,10 @@ func (l *Loop) leftovers() {
 	if l.replaced && l.pending.empty() {
 		return
 	}
+	if now := time.Now(); l.pending.refused.len() > 0 && !now.Before(l.askRefused) {
+		l.askRefused, l.askRefusedAfter = now.Add(l.askRefusedAfter), min(2*l.askRefusedAfter, maxAskRefused)
+		l.pending.again()
+	}
 	l.open()
 	l.close()
 	l.note()
@@ -215,9 +223,31 @@ func (l *Loop) open() {
 	if l.pending.opens() == 0 {
 		return
 	}
-	if set := l.pending.opening(); l.steered(l.Steering.Open(&set)) {
-		l.pending.opened(&set)
+	set := l.pending.opening()
+	l.openSet(&set)
+}
+
+// maxAskRefused bounds how long something stays refused after there is room for it.
+const maxAskRefused = time.Minute
+
+// openSet asks the kernel program for a set and notes what became of it.
+func (l *Loop) openSet(set *SteerSet) {
+	err := l.Steering.Open(set)
+	if refusal := (*Refusal)(nil); errors.As(err, &refusal) {
+		l.pending.opened(set)
+		l.refused(refusal)
+	} else if l.steered(err) {
+		l.pending.opened(set)
 	}
+}
+
+// refused sets aside what cannot be had: the rest is served without it.
+func (l *Loop) refused(r *Refusal) {
+	if now := time.Now(); !now.Before(l.askRefused) {
+		l.askRefused = now.Add(l.askRefusedAfter)
+	}
+	l.pending.refuse(&r.Set)
+	l.steered(r)
 }
 
 // replace gives the kernel program the full set for the first time. What a
@@ -227,16 +257,25 @@ func (l *Loop) replace() {
 	full, used := l.Compiler.Steer().Open, SteerSet{}
 	if l.Flows != nil {
 		held := l.Steering.Held()
-		if left := held.without(&full); !left.Empty() {
+		if left := held.Without(&full); !left.Empty() {
 			used = l.Flows.InUse(&left)
 		}
 	}
 	keep := full.with(&used)
-	if l.steered(l.Steering.Replace(&keep)) {
-		l.replaced, l.pending = true, newLedger()
-		l.pending.note(&used, false)
-		close(l.ready)
+	err := l.Steering.Replace(&keep)
+	refusal := (*Refusal)(nil)
+	if errors.As(err, &refusal) && refusal.Set.len() < keep.len() {
+		err = nil
 	}
+	if !l.steered(err) {
+		return
+	}
+	l.replaced, l.pending = true, newLedger()
+	l.pending.note(&used, false)
+	if refusal != nil {
+		l.refused(refusal)
+	}
+	close(l.ready)
 }
 
 // openAddrs steers what comes to new addresses before they are published: with the
@@ -248,13 +287,17 @@ func (l *Loop) openAddrs() {
 		return
 	}
 	set := SteerSet{Addrs: l.pending.opening().Addrs}
-	if !set.Empty() && l.steered(l.Steering.Open(&set)) {
-		l.pending.opened(&set)
+	if !set.Empty() {
+		l.openSet(&set)
 	}
 }
 
-// steered notes what the kernel program answered, and says whether it was yes.
+// steered notes what the kernel program answered, and says whether it was yes. As long
+// as something is refused, that is what others are told.
 func (l *Loop) steered(err error) bool {
+	if err == nil && l.pending.refused.len() > 0 {
+		return true
+	}
 	if l.progress.steer(err) && err != nil {
 		l.Log.Error("the kernel program refused; it is asked again", "error", err, "retry", l.Retry)
 	}

@@ -11,3 +11,11 @@ func (l *Loop) Reached() (read, applied uint64, at time.Time) {
 	defer l.progress.mu.Unlock()
 	return read, l.progress.applied, l.progress.at
 }
+
+// Refusal is what the kernel program does not steer by, and why; nil if it does all that
+// was asked of it. It may be called from any goroutine.
+func (l *Loop) Refusal() error {
+	l.progress.mu.Lock()
+	defer l.progress.mu.Unlock()
+	return l.progress.refusal
+}

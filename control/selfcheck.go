@@ -238,6 +238,6 @@ func (c *Compiler) rebuild(s *State) (*services.Snapshot, []Problem, *Steer) {
 	fresh.inherit = nil
 	*c = *fresh
 	steer := c.Steer()
-	steer.Close = before.Open.without(&steer.Open)
+	steer.Close = before.Open.Without(&steer.Open)
 	return snapshot, problems, steer
 }

@@ -3,6 +3,7 @@ package control
 import (
 	"bytes"
 	"cmp"
+	"fmt"
 	"slices"
 
 	"sluice.dev/sluice/fastpath/services"
@@ -54,6 +55,20 @@ type Steer struct{ Open, Close SteerSet }
 // Empty says that nothing changes.
 func (s *Steer) Empty() bool { return s.Open.Empty() && s.Close.Empty() }
 
+// Refusal is an error of Steering.Open and Replace: what is in Set cannot be had, such as for
+// want of room in the kernel's tables, and all else that was asked for is done. Any other
+// error says nothing of what is done.
+type Refusal struct {
+	Set SteerSet
+	Err error
+}
+
+func (r *Refusal) Error() string {
+	return fmt.Sprintf("%d of what is to be steered is refused, all else is steered: %v", r.Set.len(), r.Err)
+}
+
+func (r *Refusal) Unwrap() error { return r.Err }
+
 // Steering is the kernel program as the control loop sees it. All methods must
 // be idempotent: what failed is asked for again.
 type Steering interface {
@@ -81,7 +96,9 @@ type Flows interface {
 // one another, so that changes that cancel vanish and failures are retried. No
 // frontend, keep-source or flag of an address is both to open and to close. The two are
 // apart because what closes may wait long, for flows, and many passes open meanwhile.
-type ledger struct{ toOpen, toClose wishes }
+//
+// What was refused for good is apart from what is to open: nobody waits for it.
+type ledger struct{ toOpen, toClose, refused wishes }
 
 type wishes struct {
 	frontends map[services.FrontendKey]bool
@@ -93,9 +110,9 @@ func newWishes() wishes {
 	return wishes{map[services.FrontendKey]bool{}, map[header.Addr]services.AddrFlags{}, map[KeepSource]bool{}}
 }
 
-func newLedger() *ledger { return &ledger{newWishes(), newWishes()} }
+func newLedger() *ledger { return &ledger{newWishes(), newWishes(), newWishes()} }
 
-func (l *ledger) empty() bool { return l.opens()+l.closes() == 0 }
+func (l *ledger) empty() bool { return l.opens()+l.closes()+l.refused.len() == 0 }
 
 // opens and closes count what is asked for; an address counts once.
 func (l *ledger) opens() int  { return l.toOpen.len() }
@@ -117,7 +134,20 @@ func (l *ledger) note(s *SteerSet, want bool) {
 		to, from = from, to
 	}
 	from.remove(s)
+	l.refused.remove(s)
 	to.add(s)
+}
+
+// refuse sets aside what cannot be had, and again asks for it once more.
+func (l *ledger) refuse(s *SteerSet) {
+	l.toOpen.remove(s)
+	l.refused.add(s)
+}
+
+func (l *ledger) again() {
+	set := l.refused.list()
+	l.refused.remove(&set)
+	l.toOpen.add(&set)
 }
 
 // opened and closed forget what is fulfilled.
@@ -182,8 +212,8 @@ func (w *wishes) list() (s SteerSet) {
 	return s
 }
 
-// without returns the set less what is in o.
-func (s *SteerSet) without(o *SteerSet) SteerSet {
+// Without returns the set less what is in o.
+func (s *SteerSet) Without(o *SteerSet) SteerSet {
 	return SteerSet{
 		Frontends:   subtract(s.Frontends, o.Frontends),
 		NodePorts:   subtract(s.NodePorts, o.NodePorts),

@@ -3,14 +3,14 @@ package xdpprog
 import (
 	"errors"
 
-	"sluice.dev/sluice/nat/header"
+	"golang.org/x/sys/unix"
 )
 
 // Reconcile makes the kernel steer by exactly want, and says how many rules it
 // had to change. It starts from what the maps hold, whoever wrote it: a predecessor,
 // or somebody's hand. New rules come first and unwanted ones go last, so that a
-// rule in both is in force throughout. After an error some rules are not as
-// wanted; Reconcile again.
+// rule in both is in force throughout; those that find no room before the unwanted ones went
+// are tried again after that. After an error some rules are not as wanted; Reconcile again.
 func (s *Steering) Reconcile(want Rules) (changed int, err error) {
 	if err := s.rules.read(s.maps); err != nil {
 		return 0, err
@@ -20,12 +20,18 @@ func (s *Steering) Reconcile(want Rules) (changed int, err error) {
 		changed++
 		errs = append(errs, err)
 	}
-	s.reconcileKeys(steerMapFrontends, want.Frontends, do)
-	s.reconcileKeys(steerMapKeepSources, want.Sources, do)
+	s.openAll(want, do)
+	crowded := errors.Is(errors.Join(errs...), unix.E2BIG)
+	if crowded {
+		errs = nil
+	}
+	s.closeOthers(want, do)
 	if err := s.reconcileNodePorts(want.NodePorts, do); err != nil {
 		errs = append(errs, err)
 	}
-	s.reconcileAddrs(want.Addrs, do)
+	if crowded {
+		s.openAll(want, do)
+	}
 	// A predecessor that died between two writes left an address unlike its entries.
 	for a, st := range s.rules.addrs {
 		if st.flags() != st.kernel {
@@ -35,17 +41,48 @@ func (s *Steering) Reconcile(want Rules) (changed int, err error) {
 	return changed, errors.Join(errs...)
 }
 
-func (s *Steering) reconcileKeys(table string, want []FrontendKey, do func(error)) {
-	wanted := make(map[FrontendKey]struct{}, len(want))
-	for _, k := range want {
-		wanted[k] = struct{}{}
-		if !has(s.rules.set(table), k) {
-			do(s.open(table, k))
+// keyList is what one table of keys must hold.
+type keyList struct {
+	table string
+	keys  []FrontendKey
+}
+
+func (r *Rules) lists() [2]keyList {
+	return [2]keyList{{steerMapFrontends, r.Frontends}, {steerMapKeepSources, r.Sources}}
+}
+
+// openAll opens what is wanted and not there.
+func (s *Steering) openAll(want Rules, do func(error)) {
+	for _, l := range want.lists() {
+		for _, k := range l.keys {
+			if !has(s.rules.set(l.table), k) {
+				do(s.open(l.table, k))
+			}
 		}
 	}
-	for k := range s.rules.set(table) {
-		if !has(wanted, k) {
-			do(s.close(table, k))
+	for a, flags := range want.Addrs {
+		if own := s.rules.addrs[a].own; own|flags&addrOurs != own {
+			do(s.setAddr(a, own|flags))
+		}
+	}
+}
+
+// closeOthers closes what is there and not wanted.
+func (s *Steering) closeOthers(want Rules, do func(error)) {
+	for _, l := range want.lists() {
+		wanted := make(map[FrontendKey]struct{}, len(l.keys))
+		for _, k := range l.keys {
+			wanted[k] = struct{}{}
+		}
+		for k := range s.rules.set(l.table) {
+			if !has(wanted, k) {
+				do(s.close(l.table, k))
+			}
+		}
+	}
+	for a, st := range s.rules.addrs {
+		if rest := st.own & want.Addrs[a]; rest != st.own {
+			do(s.setAddr(a, rest))
 		}
 	}
 }
@@ -68,17 +105,4 @@ func (s *Steering) reconcileNodePorts(want []NodePort, do func(error)) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-func (s *Steering) reconcileAddrs(want map[header.Addr]AddrFlags, do func(error)) {
-	for a, flags := range want {
-		if s.rules.addrs[a].own != flags&addrOurs {
-			do(s.setAddr(a, flags))
-		}
-	}
-	for a, st := range s.rules.addrs {
-		if _, ok := want[a]; !ok && st.own != 0 {
-			do(s.setAddr(a, 0))
-		}
-	}
 }

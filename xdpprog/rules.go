@@ -117,11 +117,19 @@ func (s *Steering) CloseAddr(a header.Addr, flags AddrFlags) error {
 	return s.setAddr(a, s.rules.addrs[a].own&^flags)
 }
 
+// setAddr leaves an address as it was if the kernel refuses.
 func (s *Steering) setAddr(a header.Addr, flags AddrFlags) error {
-	st := s.rules.addrs[a]
+	before := s.rules.addrs[a]
+	st := before
 	st.own = flags & addrOurs
 	s.rules.addrs[a] = st
-	return s.syncAddr(a)
+	err := s.syncAddr(a)
+	if err != nil {
+		if s.rules.addrs[a] = before; before == (addrState{}) {
+			delete(s.rules.addrs, a)
+		}
+	}
+	return err
 }
 
 func (s *Steering) open(table string, k FrontendKey) error {
@@ -132,7 +140,11 @@ func (s *Steering) open(table string, k FrontendKey) error {
 		set[k] = struct{}{}
 		s.rules.use(table, k.Addr, 1)
 	}
-	return s.syncAddr(k.Addr)
+	err := s.syncAddr(k.Addr)
+	if errors.Is(err, unix.E2BIG) { // nothing finds the entry without its address
+		err = errors.Join(err, s.close(table, k))
+	}
+	return err
 }
 
 func (s *Steering) close(table string, k FrontendKey) error {

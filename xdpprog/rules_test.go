@@ -108,6 +108,38 @@ func TestTableFull(t *testing.T) {
 	}
 }
 
+// TestReconcileInFullMaps: a predecessor's rules that nobody wants make room for those that
+// are wanted, and what finds no room keeps nothing else from being done.
+func TestReconcileInFullMaps(t *testing.T) {
+	b := newRig(t, Settings{}, Rules{})
+	rules := func(net byte, n int) Rules {
+		r := Rules{Addrs: map[header.Addr]AddrFlags{}}
+		for i := range n {
+			a := header.AddrFrom4([4]byte{10, net, 0, byte(i)})
+			r.Addrs[a] = AddrVIP
+			r.Frontends = append(r.Frontends, FrontendKey{a, 80, tcp})
+			r.Sources = append(r.Sources, FrontendKey{a, 8080, tcp})
+		}
+		return r
+	}
+	for net := range byte(2) {
+		if _, err := b.Reconcile(rules(net, 64)); err != nil {
+			t.Fatal(err)
+		}
+		sameRules(t, b.Rules(), rules(net, 64))
+	}
+	_, err := b.Reconcile(rules(3, 70))
+	held := b.Rules()
+	if !errors.Is(err, unix.E2BIG) || len(held.Addrs) != 64 || len(held.Frontends) != 64 || len(held.Sources) != 64 {
+		t.Errorf("%d addresses, %d frontends, %d sources, %v; want 64 of each and an error", len(held.Addrs), len(held.Frontends), len(held.Sources), err)
+	}
+	for _, k := range held.Frontends {
+		if held.Addrs[k.Addr] != AddrVIP {
+			t.Errorf("%v is open, its address is not", k)
+		}
+	}
+}
+
 // TestReconcile: from any rules to any others, the maps hold what is wanted, whether
 // the mirror or only the maps knew what was there.
 func TestReconcile(t *testing.T) {

@@ -306,6 +306,9 @@ func (d *Daemon) conditions() (list []status.ConditionView) {
 		list = append(list, d.servers.metrics.Condition())
 	}
 	list = append(list, d.health.proxy.Conditions()...)
+	if err := d.loop.Refusal(); err != nil {
+		list = append(list, failed("steering", "the kernel program does not steer all that it should: "+err.Error()))
+	}
 	for _, w := range d.mirror.Status().Warnings {
 		list = append(list, warning("routes", w))
 	}

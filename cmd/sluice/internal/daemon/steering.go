@@ -2,7 +2,10 @@ package daemon
 
 import (
 	"errors"
+	"slices"
 	"sync"
+
+	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/control"
 	"sluice.dev/sluice/control/config"
@@ -25,20 +28,53 @@ type steering struct {
 func (k *steering) Open(set *control.SteerSet) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	var errs []error
+	var o opening
 	for _, a := range set.Addrs {
-		errs = append(errs, k.s.OpenAddr(a.Addr, addrFlags(a.Flags)))
+		if o.refused(k.s.OpenAddr(a.Addr, addrFlags(a.Flags))) {
+			o.set.Addrs = append(o.set.Addrs, a)
+		}
 	}
 	for _, f := range set.Frontends {
-		errs = append(errs, k.s.OpenFrontend(xdpprog.FrontendKey(f)))
+		if o.refused(k.s.OpenFrontend(xdpprog.FrontendKey(f))) {
+			o.set.Frontends = append(o.set.Frontends, f)
+		}
 	}
 	for _, n := range set.NodePorts {
-		errs = append(errs, k.s.OpenNodePort(n.V6, n.Proto, n.Port))
+		o.refused(k.s.OpenNodePort(n.V6, n.Proto, n.Port))
 	}
 	for _, f := range set.KeepSources {
-		errs = append(errs, k.s.KeepSource(xdpprog.FrontendKey(f)))
+		if o.refused(k.s.KeepSource(xdpprog.FrontendKey(f))) {
+			o.set.KeepSources = append(o.set.KeepSources, f)
+		}
 	}
-	return errors.Join(errs...)
+	return o.err()
+}
+
+// opening gathers what finds no room in the kernel program's tables, apart from errors that
+// may pass.
+type opening struct {
+	set    control.SteerSet
+	full   error // the first
+	others []error
+}
+
+// refused says whether an entry found no room.
+func (o *opening) refused(err error) bool {
+	if !errors.Is(err, unix.E2BIG) {
+		o.others = append(o.others, err)
+		return false
+	}
+	if o.full == nil {
+		o.full = err
+	}
+	return true
+}
+
+func (o *opening) err() error {
+	if err := errors.Join(o.others...); err != nil || o.full == nil {
+		return errors.Join(err, o.full)
+	}
+	return &control.Refusal{Set: o.set, Err: o.full}
 }
 
 // Close implements control.Steering.
@@ -62,9 +98,13 @@ func (k *steering) Close(set *control.SteerSet) error {
 }
 
 // Held implements control.Steering.
-func (k *steering) Held() (set control.SteerSet) {
+func (k *steering) Held() control.SteerSet {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	return k.held()
+}
+
+func (k *steering) held() (set control.SteerSet) {
 	r := k.s.Rules()
 	for _, f := range r.Frontends {
 		set.Frontends = append(set.Frontends, services.FrontendKey(f))
@@ -86,6 +126,26 @@ func (k *steering) Replace(set *control.SteerSet) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	_, err := k.s.Reconcile(rules(set))
+	if !onlyFull(err) {
+		return err
+	}
+	held := k.held()
+	return &control.Refusal{Set: set.Without(&held), Err: first(err)}
+}
+
+// onlyFull says whether there are errors and all are of tables without room.
+func onlyFull(err error) bool {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		return !slices.ContainsFunc(joined.Unwrap(), func(e error) bool { return !onlyFull(e) })
+	}
+	return errors.Is(err, unix.E2BIG)
+}
+
+// first is one of joined errors, of which there may be many alike.
+func first(err error) error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		return first(joined.Unwrap()[0])
+	}
 	return err
 }
 

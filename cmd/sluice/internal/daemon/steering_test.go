@@ -1,0 +1,48 @@
+package daemon
+
+import (
+	"errors"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/xdpprog"
+)
+
+// TestFullTablesRefuse: of a set that is larger than the kernel's tables, what has no room is
+// named, and all else is done.
+func TestFullTablesRefuse(t *testing.T) {
+	const room = 8
+	s, err := xdpprog.Load(xdpprog.Config{MaxFrontends: room, MaxSources: room, MaxAddrs: room})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &steering{s: s}
+	defer k.close(true)
+	var set control.SteerSet
+	for i := range byte(room + 2) {
+		a := header.AddrFrom4([4]byte{192, 0, 2, i})
+		set.Addrs = append(set.Addrs, control.OwnAddr{Addr: a, Flags: services.AddrVIP})
+		set.Frontends = append(set.Frontends, services.FrontendKey{Addr: a, Port: 80, Proto: header.ProtoTCP})
+		set.KeepSources = append(set.KeepSources, control.KeepSource{Addr: a, Port: 8080, Proto: header.ProtoTCP})
+	}
+	for name, do := range map[string]func(*control.SteerSet) error{"open": k.Open, "replace": k.Replace} {
+		var refusal *control.Refusal
+		if err := do(&set); !errors.As(err, &refusal) || !errors.Is(err, unix.E2BIG) {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if r := &refusal.Set; len(r.Addrs) != 2 || len(r.Frontends) != 2 || len(r.KeepSources) != 2 {
+			t.Errorf("%s: %+v is refused, want two of each", name, *r)
+		}
+		held := k.Held()
+		if rest := set.Without(&held); len(rest.Addrs) != 2 || len(rest.Frontends) != 2 || len(rest.KeepSources) != 2 {
+			t.Errorf("%s: %+v is not held, want two of each", name, rest)
+		}
+		if err := k.Replace(&control.SteerSet{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

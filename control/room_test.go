@@ -1,0 +1,99 @@
+package control_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sluice.dev/sluice/control"
+)
+
+// narrow is a kernel program with room for so many frontends. It does what it can.
+type narrow struct {
+	*kernel
+	room  int
+	asked []int // how many frontends each Open was for
+}
+
+func (k *narrow) Open(s *control.SteerSet) error {
+	k.asked = append(k.asked, len(s.Frontends))
+	return k.fill(s)
+}
+
+func (k *narrow) Replace(s *control.SteerSet) error {
+	k.clear()
+	return k.fill(s)
+}
+
+func (k *narrow) fill(s *control.SteerSet) error {
+	fits, refused := *s, control.SteerSet{}
+	fits.Frontends = nil
+	left := k.room - len(k.frontends)
+	for _, f := range s.Frontends {
+		switch {
+		case k.frontends[f]:
+		case left > 0:
+			left--
+			fits.Frontends = append(fits.Frontends, f)
+		default:
+			refused.Frontends = append(refused.Frontends, f)
+		}
+	}
+	k.set(&fits, true)
+	if refused.Empty() {
+		return nil
+	}
+	return &control.Refusal{Set: refused, Err: errors.New("the map is full")}
+}
+
+// TestRefusedForGood: what the kernel program has no room for holds up nothing else: the loop
+// becomes ready, all else is applied, what is refused is asked for rarely and alone, and at
+// once when there is room.
+func TestRefusedForGood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &narrow{room: 3}
+		r := newRig(t, func(r *rig, c *control.LoopConfig) {
+			k.kernel, c.Steering = r.kernel, k
+			var b control.Batch
+			for i := range 5 {
+				b.Upsert(control.Source{Kind: "test"}, benchService(i))
+			}
+			r.tracker.Apply(&b)
+		})
+		synctest.Wait()
+		select {
+		case <-r.Ready():
+		default:
+			t.Fatal("not ready with room for 3 of 5")
+		}
+		r.add(5)
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if read, applied, _ := r.Reached(); read != applied || len(k.frontends) != 3 {
+			t.Errorf("read %d, applied %d, %d frontends", read, applied, len(k.frontends))
+		}
+		if r.Refusal() == nil || r.Status().Refusal == "" {
+			t.Error("nobody hears of what is refused")
+		}
+		if len(k.asked) > 20 { // by ever more rarely up to a minute
+			t.Errorf("asked %d times in ten minutes: %v", len(k.asked), k.asked)
+		}
+		asked := len(k.asked)
+		r.remove(5)
+		for i := range 2 {
+			r.remove(i)
+		}
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if len(k.frontends) != 3 || r.Refusal() != nil {
+			t.Errorf("after two went %d frontends are steered, want 3; %v", len(k.frontends), r.Refusal())
+		}
+		for _, n := range k.asked[asked:] {
+			if n > 3 {
+				t.Errorf("asked for %d frontends, want those that were refused alone", n)
+			}
+		}
+		r.end()
+	})
+}
