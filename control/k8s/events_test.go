@@ -2,8 +2,10 @@ package k8s_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	eventsv1 "k8s.io/api/events/v1"
@@ -169,4 +171,32 @@ func TestEventOfHealthCheckPort(t *testing.T) {
 	}})
 	w.tracker.Apply(&b)
 	eventually(t, "an Event", func() bool { return written(t, s, "FailedToStartServiceHealthcheck", "Service/a") == 1 })
+}
+
+// A new Problem does not wait for Events about those that are resolved by now.
+func TestEventsAreOfWhatIsOutstanding(t *testing.T) {
+	t.Parallel()
+	s := k8stest.Start(t)
+	problem := func(name string) control.Problem {
+		s.Set(service(name, 80))
+		return control.Problem{Source: control.Source{Kind: k8s.Kind}, Object: control.ObjectID{Kind: control.KindService, Namespace: "shop", Name: name},
+			Message: "x", Severity: control.Refused}
+	}
+	var many []control.Problem
+	for i := range 100 {
+		many = append(many, problem(fmt.Sprintf("s%02d", i)))
+	}
+	fresh := []control.Problem{problem("z")}
+	var outstanding atomic.Pointer[[]control.Problem]
+	outstanding.Store(&many)
+	w := start(t, s)
+	changed := make(chan struct{})
+	runEvents(t, w, func() ([]control.Problem, <-chan struct{}) { return *outstanding.Load(), changed })
+	eventually(t, "the first Events", func() bool { events, _ := s.Events(); return len(events) > 0 })
+	outstanding.Store(&fresh)
+	close(changed)
+	eventually(t, "an Event about what is outstanding", func() bool { return written(t, s, "NotServed", "Service/z") == 1 })
+	if events, _ := s.Events(); len(events) > len(many)/2 {
+		t.Errorf("%d Events about what was resolved", len(events)-1)
+	}
 }
