@@ -35,7 +35,7 @@ func TestExplainOffline(t *testing.T) {
 		{"itself", "config", "10.1.0.41", "203.0.113.14:5060/SCTP", ""},
 		{"no-endpoints", "config", "198.51.100.7", "203.0.113.13:80", ""},
 		{"no-flow", "config", "198.51.100.7:40000", "203.0.113.10:80", "--established"},
-		{"spoofed", "config", "203.0.113.10", "203.0.113.14:5060/SCTP", ""},
+		{"spoofed", "config", "192.0.2.10", "203.0.113.14:5060/SCTP", ""},
 		{"martian", "config", "127.0.0.1", "203.0.113.10:80", ""},
 		{"unserved-pass", "config", "198.51.100.7", "203.0.113.10:81", ""},
 		{"unserved-reject", "reject", "198.51.100.7", "203.0.113.10:81", ""},
