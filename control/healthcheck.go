@@ -48,8 +48,8 @@ func (r *run) setHealthCheck(u *unit) {
 }
 
 // healthCheck counts the distinct addresses of ready endpoints on this node. One that
-// an operator drained counts as if it were not there: it takes no new flows, and
-// whoever balances over gateways should send them elsewhere.
+// an operator drained, and one of weight 0, count as if they were not there: they take no new
+// flows, and whoever balances over gateways should send them elsewhere.
 func (r *run) healthCheck(u *unit) (h HealthCheck) {
 	if !u.service.served() || u.service.healthPort == 0 {
 		return h
@@ -62,8 +62,7 @@ func (r *run) healthCheck(u *unit) (h HealthCheck) {
 		addrs := r.scratch.addrs[:0]
 		for _, p := range u.ports {
 			for _, m := range p.families[f].members {
-				const want = services.BackendLocal | services.BackendReady
-				if m.flags&(want|services.BackendDrained) == want {
+				if m.flags&services.BackendLocal != 0 && m.ready() {
 					addrs = append(addrs, m.addr)
 				}
 			}

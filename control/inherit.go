@@ -83,3 +83,53 @@ func (i *inheritance) retireRest(ids *identities, generation uint64) {
 		ids.retireService(id, generation)
 	}
 }
+
+// pins are who may be given to clients that are pinned, and the service ports that pin.
+func (c *Compiler) pins() (chosen map[LostPin]bool, pinning map[uint64]bool) {
+	chosen, pinning = map[LostPin]bool{}, map[uint64]bool{}
+	for _, u := range c.units {
+		for _, p := range u.ports {
+			if p.service == nil || p.service.AffinitySeconds == 0 {
+				continue
+			}
+			pinning[p.identity] = true
+			for f := range p.families {
+				taking := map[services.BackendRef]bool{}
+				for _, s := range p.families[f].sets {
+					for _, ref := range s.backends() {
+						taking[ref] = true
+					}
+				}
+				for _, m := range p.families[f].members {
+					if taking[m.ref] {
+						chosen[LostPin{p.identity, m.addr, m.port}] = true
+					}
+				}
+			}
+		}
+	}
+	return chosen, pinning
+}
+
+// inheritPins takes over who is to hear of lost pins, what he was not told yet, and what
+// differs from the compiler before.
+func (c *Compiler) inheritPins(from *Compiler) {
+	c.lostPins = from.lostPins
+	if c.lostPins.tell == nil {
+		return
+	}
+	before, pinned := from.pins()
+	now, pinning := c.pins()
+	for service := range pinned {
+		if pinning[service] {
+			c.lostPins.retake(service, now)
+		} else {
+			c.lostPins.wait(LostPin{Service: service}, c.snapshot.Generation)
+		}
+	}
+	for p := range before {
+		if !now[p] {
+			c.lostPins.wait(p, c.snapshot.Generation)
+		}
+	}
+}

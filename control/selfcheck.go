@@ -224,7 +224,7 @@ func (c *Compiler) eachPlace(u *unit, f func(services.FrontendKey)) {
 }
 
 // rebuild compiles a state from nothing and takes its result over. Service ports and
-// endpoints keep their numbers. The kernel program is asked for all that it must have open,
+// endpoints keep their numbers, and whoever watches hears on. The kernel program is asked for all that it must have open,
 // and to close what it had besides.
 func (c *Compiler) rebuild(s *State) (*services.Snapshot, []Problem, *Steer) {
 	fresh := NewCompiler(c.cfg)
@@ -235,7 +235,8 @@ func (c *Compiler) rebuild(s *State) (*services.Snapshot, []Problem, *Steer) {
 	before := c.Steer()
 	snapshot, problems, _ := fresh.Compile(&s.all)
 	fresh.inherit.retireRest(&fresh.ids, snapshot.Generation)
-	fresh.inherit = nil
+	fresh.inherit = nil // who comes later gets a number of his own
+	fresh.inheritPins(c)
 	*c = *fresh
 	steer := c.Steer()
 	steer.Close = before.Open.Without(&steer.Open)
