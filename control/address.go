@@ -77,8 +77,8 @@ func unicast(a netip.Addr) error {
 		return errors.New("is a multicast address")
 	case a.Is4() && a.As4()[0] == 0:
 		return errors.New("is in 0.0.0.0/8, this network (RFC 1122 section 3.2.1.3)")
-	case a.Is4() && a.As4()[0] >= 240:
-		return errors.New("is in 240.0.0.0/4, reserved or broadcast (RFC 1112 section 4)")
+	case a == netip.AddrFrom4([4]byte{255, 255, 255, 255}): // the rest of 240.0.0.0/4 Linux routes, and clusters use it
+		return errors.New("is the limited broadcast address (RFC 919 section 7)")
 	}
 	return nil
 }

@@ -109,7 +109,7 @@ func illegal(a header.Addr) bool {
 	ip := a.Netip()
 	if ip.Is4() {
 		b := ip.As4()
-		return b[0] == 0 || b[0] == 127 || b[0] >= 224 || b[0] == 169 && b[1] == 254
+		return b[0] == 0 || b[0] == 127 || b[0]&0xf0 == 224 || b == [4]byte{255, 255, 255, 255} || b[0] == 169 && b[1] == 254
 	}
 	b := ip.As16()
 	return b[0] == 0xff || b[0] == 0xfe && b[1]&0xc0 == 0x80 || ip.String() == "::" || ip.String() == "::1"

@@ -4,11 +4,12 @@ import "encoding/binary"
 
 // martian4 says whether an IPv4 address, in host order, cannot be an end of a
 // packet that is forwarded: "this network" 0/8, loopback 127/8, multicast 224/4,
-// reserved 240/4 with the limited broadcast address (RFC 6890 section 2.2.2), and
-// link-local 169.254/16 (RFC 3927 section 7). Private ranges are not martian.
+// the limited broadcast address (RFC 6890 section 2.2.2), and link-local 169.254/16
+// (RFC 3927 section 7). Private ranges are not martian, nor is the rest of 240/4, which
+// Linux routes (net/ipv4/route.c, ip_route_input_slow) and clusters give to pods.
 func martian4(a uint32) bool {
 	first := a >> 24
-	return first-1 >= 223 || first == 127 || a>>16 == 0xa9fe
+	return first-1 >= 223 && (first < 240 || a == 1<<32-1) || first == 127 || a>>16 == 0xa9fe
 }
 
 // martian6 says the same of an IPv6 address in two halves, host order: ::/96 with

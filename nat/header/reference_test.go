@@ -70,7 +70,7 @@ func (r *reference) ethernet() stats.DropReason {
 var martians = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"),
 	netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("224.0.0.0/4"),
-	netip.MustParsePrefix("240.0.0.0/4"), netip.MustParsePrefix("::/96"),
+	netip.MustParsePrefix("255.255.255.255/32"), netip.MustParsePrefix("::/96"),
 	netip.MustParsePrefix("::ffff:0:0/96"), netip.MustParsePrefix("ff00::/8"),
 	netip.MustParsePrefix("fe80::/10"),
 }
