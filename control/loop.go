@@ -36,6 +36,10 @@ type LoopConfig struct {
 	// NodeInfo says of it changes, also that it went. It is called on the loop's
 	// goroutine: it must not block, nor ask anything of the Loop.
 	NodeChanged func(NodeInfo)
+	// Prepare corrects the compiler's configuration by what the feeds said, such as of this
+	// Node, before the first table is compiled. It is called on the loop's goroutine, once.
+	// Nil: the configuration stays.
+	Prepare func(*CompilerConfig)
 	// Feeds must all have synced once before the first snapshot is published:
 	// half a table would break flows that a predecessor left.
 	Feeds []Feed
@@ -115,6 +119,7 @@ func (l *Loop) Run(ctx context.Context) error {
 	if err := l.await(ctx); err != nil {
 		return err
 	}
+	l.prepare()
 	l.update(true)
 	tick := time.NewTicker(l.Retry)
 	defer tick.Stop()
@@ -137,6 +142,17 @@ func (l *Loop) Run(ctx context.Context) error {
 			l.selfCheck(time.Now())
 		}
 	}
+}
+
+// prepare asks for the configuration of the first table. What the kernel program must
+// have is asked for as a whole after that.
+func (l *Loop) prepare() {
+	if l.Prepare == nil {
+		return
+	}
+	cfg := l.Compiler.cfg
+	l.Prepare(&cfg)
+	l.Compiler.Configure(cfg)
 }
 
 // await returns when every feed has synced once. A feed that cannot is asked

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/nat/header"
 )
 
 // narrow is a kernel program with room for so many frontends. It does what it can.
@@ -93,6 +94,37 @@ func TestRefusedForGood(t *testing.T) {
 			if n > 3 {
 				t.Errorf("asked for %d frontends, want those that were refused alone", n)
 			}
+		}
+		r.end()
+	})
+}
+
+// TestFirstTableKnowsTheNode: the configuration of the first table is made when the feeds have
+// synced, and nothing is steered by another.
+func TestFirstTableKnowsTheNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		wrong, right := header.AddrFrom4([4]byte{192, 0, 2, 66}), header.AddrFrom4([4]byte{192, 0, 2, 7})
+		prepared := 0
+		r := newRig(t, func(r *rig, c *control.LoopConfig) {
+			away := errors.New("away")
+			r.feed.err.Store(&away)
+			c.Compiler = control.NewCompiler(control.CompilerConfig{NodeAddresses: []header.Addr{wrong}})
+			c.Prepare = func(cfg *control.CompilerConfig) {
+				prepared++
+				cfg.NodeAddresses = []header.Addr{right}
+			}
+		})
+		if prepared != 0 {
+			t.Error("asked before the feeds have synced")
+		}
+		r.feed.err.Store(nil)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if s := r.handle.Load(); prepared != 1 || s.Owned(right) == 0 || s.Owned(wrong) != 0 {
+			t.Errorf("prepared %d times; the first table has another configuration", prepared)
+		}
+		if r.kernel.flags(right) == 0 || r.kernel.flags(wrong) != 0 || len(r.kernel.log) != 1 {
+			t.Errorf("the kernel program was asked %v, want once for the whole", r.kernel.log)
 		}
 		r.end()
 	})

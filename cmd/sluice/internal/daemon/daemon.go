@@ -288,7 +288,7 @@ func (d *Daemon) startControl(ctx context.Context) error {
 	d.loop = control.NewLoop(control.LoopConfig{
 		Log: d.log, Tracker: d.objects.tracker, Compiler: compiler,
 		Publisher: control.NewPublisher(&d.path.services, d.path.blocks()),
-		Steering:  d.steer, Flows: d.reader, Feeds: d.objects.feeds(), NodeChanged: d.objects.noteNode,
+		Steering:  d.steer, Flows: d.reader, Feeds: d.objects.feeds(), NodeChanged: d.objects.noteNode, Prepare: d.current,
 		Window: controlWindow, Observer: d.health.kubeProxy, HealthChecks: d.health.ports,
 	})
 	if err := d.applySettings(); err != nil {

@@ -101,16 +101,22 @@ func (d *Daemon) reload(ctx context.Context) {
 	if k := d.objects.kubernetes; k != nil {
 		k.SetHold(merged.Kubernetes.Hold.D())
 	}
-	d.configure(ctx, merged)
+	d.configure(ctx)
 }
 
 // configure gives the compiler what the configuration and the node's addresses say.
-func (d *Daemon) configure(ctx context.Context, c *config.Configuration) {
-	next := d.compilerConfig(c)
-	d.health.ports.SetAddresses(healthAddresses(c, next.NodeAddresses))
-	if err := d.loop.Configure(ctx, func(cfg *control.CompilerConfig) { *cfg = next }); err != nil && ctx.Err() == nil {
+func (d *Daemon) configure(ctx context.Context) {
+	if err := d.loop.Configure(ctx, d.current); err != nil && ctx.Err() == nil {
 		d.log.Error("configuration could not be compiled", "error", err)
 	}
+}
+
+// current is what is so at the moment. It is asked for on the control loop's goroutine, so that
+// of several who noticed a change, none puts something older in force after the others.
+func (d *Daemon) current(cfg *control.CompilerConfig) {
+	c := d.configuration()
+	*cfg = d.compilerConfig(c)
+	d.health.ports.SetAddresses(healthAddresses(c, cfg.NodeAddresses))
 }
 
 // followAddresses recompiles when the node's addresses change, which of them packets
@@ -122,9 +128,9 @@ func (d *Daemon) followAddresses(ctx context.Context) {
 			return
 		case <-d.mirror.AddressesChanged():
 			d.applySources()
-			d.configure(ctx, d.configuration())
+			d.configure(ctx)
 		case <-d.objects.nodeChanged:
-			d.configure(ctx, d.configuration())
+			d.configure(ctx)
 		}
 	}
 }
