@@ -58,6 +58,7 @@ func (r *run) build(u *unit) {
 	r.setUses(u)
 	problems := slices.Clone(u.clashes)
 	r.matchPorts(u)
+	u.shares.renew(u)
 	delete(r.short, u)
 	room := maxServiceBackends
 	for i, p := range u.ports {
@@ -256,14 +257,17 @@ func rank(f services.BackendFlags) int {
 // appendMembers adds a slice's endpoints at one of its ports, but for those that nothing
 // can be sent to from here.
 func (r *run) appendMembers(all []member, u *unit, s *slice, p slicePort) (_ []member, refused []fault) {
-	hints := r.hints(s)
+	hints, weights := r.hints(s), u.shares.get(s)
 	for i := range s.endpoints {
 		e := &s.endpoints[i]
 		if why := r.comesBack(u, e.addr, p.port, p.proto); why != "" {
 			refused = append(refused, fault{"endpoints", why, Refused})
 			continue
 		}
-		m := member{addr: e.addr, port: p.port, flags: e.flags, weight: u.service.weightOf(s, i)}
+		m := member{addr: e.addr, port: p.port, flags: e.flags, weight: 1}
+		if weights != nil {
+			m.weight = weights[i]
+		}
 		if name := s.node(e); name != "" && name == r.cfg.NodeName {
 			m.flags |= services.BackendLocal
 		}

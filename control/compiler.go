@@ -111,7 +111,8 @@ type unit struct {
 	uses     []header.Addr // its endpoints' addresses, in order
 	ports    []*port
 	clashes  []Problem // claims refused, whatever others claim
-	fits     int       // the first so many of the Service's ports are served
+	shares   shares
+	fits     int // the first so many of the Service's ports are served
 	wants    wants
 	denied   string // there is room for so much only, and older ones have it; "" if there is
 	problems []Problem

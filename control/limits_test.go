@@ -215,3 +215,39 @@ func TestShortUnitsAreBuiltAgain(t *testing.T) {
 		t.Error(d)
 	}
 }
+
+// TestWeightsAreFoundOnce: rules are held against endpoints once for a version of a slice and of
+// the rules, whatever the number of ports.
+func TestWeightsAreFoundOnce(t *testing.T) {
+	l := newLimited(t, CompilerConfig{})
+	s := wide("x", 1, 3, 1)
+	s.Annotations = map[string]string{annotationWeights: "10.1.0.0=5"}
+	first := wideSlice("x", 1, 3, 2)
+	l.tracker.Upsert(limitsSource, s)
+	l.tracker.Upsert(limitsSource, first)
+	l.compile()
+	u := l.units[unitKey{"n", "x"}]
+	list := func() []uint16 { return u.shares.of[u.slices[0]] }
+	before := list()
+	if !slices.Equal(before, []uint16{5, 1}) {
+		t.Fatalf("weights %v", before)
+	}
+	l.tracker.Upsert(limitsSource, wideSlice("x", 2, 3, 2)) // another slice
+	l.compile()
+	if now := list(); &now[0] != &before[0] || len(u.shares.of) != 2 {
+		t.Error("the weights of a slice that did not change were found again")
+	}
+	l.tracker.Delete(limitsSource, ObjectID{KindEndpointSlice, "n", "x-2"})
+	l.compile()
+	if len(u.shares.of) != 1 {
+		t.Error("the weights of a slice that went are kept")
+	}
+	s.Annotations[annotationWeights] = "10.1.0.0=6"
+	l.tracker.Upsert(limitsSource, s)
+	first.Endpoints = first.Endpoints[:1]
+	l.tracker.Upsert(limitsSource, first)
+	l.compile()
+	if now := list(); !slices.Equal(now, []uint16{6}) || len(u.shares.of) != 1 || u.ports[2].families[0].members[0].weight != 6 {
+		t.Errorf("weights %v of %d slices, want the new version alone", now, len(u.shares.of))
+	}
+}

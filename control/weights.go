@@ -3,6 +3,7 @@ package control
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -80,29 +81,68 @@ func parseWeight(entry string) (rule weightRule, why string) {
 
 // weight returns an endpoint's weight; -1 where no rule matches it.
 func (rs weightRules) weight(a header.Addr, node, zone string) int32 {
+	ip := a.Netip()
 	for i := range rs {
 		r := &rs[i]
-		if r.node != "" && r.node == node || r.zone != "" && r.zone == zone || r.prefix.IsValid() && r.prefix.Contains(a.Netip()) {
+		if r.node != "" && r.node == node || r.zone != "" && r.zone == zone || r.prefix.IsValid() && r.prefix.Contains(ip) {
 			return int32(r.weight)
 		}
 	}
 	return -1
 }
 
-// weightOf is what the annotations of an endpoint's slice and Service make of it.
-func (s *service) weightOf(from *slice, i int) uint16 {
-	e := &from.endpoints[i]
-	w := int32(-1)
-	if from.weights != nil {
-		w = from.weights[i]
+// shares are the weights of a unit's endpoints, by slice. Up to a thousand rules are held
+// against each endpoint, so that is done once for a version of a slice and of the rules, not
+// for every port and build.
+type shares struct {
+	rules weightRules
+	of    map[*slice][]uint16
+}
+
+// renew forgets what is not so any more.
+func (h *shares) renew(u *unit) {
+	var rules weightRules
+	if u.service != nil {
+		rules = u.service.weights
 	}
-	if w < 0 && s.weights != nil {
-		w = s.weights.weight(e.addr, from.node(e), from.zone(e))
+	if !slices.Equal(h.rules, rules) {
+		*h = shares{rules: rules}
 	}
-	if w < 0 {
-		return 1
+	for s := range h.of {
+		if !slices.Contains(u.slices, s) {
+			delete(h.of, s)
+		}
 	}
-	return uint16(w)
+}
+
+// get returns the weights of a slice's endpoints, which its own annotation and the rules of the
+// Service make; nil if all are 1.
+func (h *shares) get(s *slice) []uint16 {
+	if h.rules == nil && s.weights == nil {
+		return nil
+	}
+	list, known := h.of[s]
+	if known {
+		return list
+	}
+	for i := range s.endpoints {
+		e, w := &s.endpoints[i], int32(-1)
+		if s.weights != nil {
+			w = s.weights[i]
+		}
+		if w < 0 {
+			w = h.rules.weight(e.addr, s.node(e), s.zone(e))
+		}
+		if w < 0 {
+			w = 1
+		}
+		list = append(list, uint16(w))
+	}
+	if h.of == nil {
+		h.of = map[*slice][]uint16{}
+	}
+	h.of[s] = list
+	return list
 }
 
 // weights lists those of chosen members by position; nil if all are 1.
