@@ -172,7 +172,7 @@ func (e *Explainer) known(s *scene, x *Explanation) bool {
 	again := x.Tuple.Stateful() && x.Opens && side == flowtable.ClientSide && x.Standing == Stands
 	x.Retry = again && (x.Backend == nil || s.snap.RetryOther && x.Flow.State == flowtable.SynSeen)
 	x.Verdict = queued
-	if x.Standing == Left {
+	if x.Standing == Left && x.Flow.Idle >= owes {
 		x.Verdict = drop(stats.BackendGone)
 	}
 	return x.Standing != Superseded

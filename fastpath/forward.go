@@ -9,9 +9,18 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// forward sends a packet of a known flow on: it leaves with the reverse of the
-// other side's tuple.
+// forward sends a packet of a known flow on and lets the flow know.
 func (w *Worker) forward(d Desc, p *header.Packet, ref flowtable.Ref, side flowtable.Side) Verdict {
+	v := w.deliver(d, p, ref, side)
+	if v.Action == Queued {
+		w.flows.Observe(ref, side, p.TCPFlags, w.now)
+	}
+	return v
+}
+
+// deliver sends a packet of a known flow on: it leaves with the reverse of the other
+// side's tuple.
+func (w *Worker) deliver(d Desc, p *header.Packet, ref flowtable.Ref, side flowtable.Side) Verdict {
 	if p.TTL <= 1 {
 		w.sendError(d, p, nat.TimeExceeded, 0)
 		return drop(stats.TTLExceeded)
@@ -24,7 +33,6 @@ func (w *Worker) forward(d Desc, p *header.Packet, ref flowtable.Ref, side flowt
 	if v := w.fits(d, p, id); v.Action == Drop {
 		return v
 	}
-	w.flows.Observe(ref, side, p.TCPFlags, w.now)
 	w.countBackend(f, side, d.Len)
 
 	frame := w.frame(d)

@@ -1,6 +1,8 @@
 package fastpath
 
 import (
+	"time"
+
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
@@ -153,6 +155,9 @@ func (w *Worker) judgeFlow(d Desc, p *header.Packet, hash uint64) Verdict {
 		case Stands:
 			return w.forward(d, p, ref, side)
 		case Left:
+			if w.owed(ref, p) {
+				return w.deliver(d, p, ref, side) // and the flow does not live longer by it
+			}
 			return drop(stats.BackendGone)
 		case Unanswered:
 			next, v := w.retry(p, hash, ref)
@@ -245,6 +250,15 @@ func (w *Worker) gone(ref flowtable.Ref) bool {
 	binding, toBackend, toClient := f.Bound()
 	w.flows.Bind(ref, binding, service, backend, toBackend, toClient)
 	return false
+}
+
+// owes is how long an endpoint that is gone may answer what it was asked before: an answer
+// that was under way is not lost, and no pod gets another's address as fast.
+const owes = 2 * time.Second
+
+// owed says whether a datagram of an endpoint that is gone is such an answer.
+func (w *Worker) owed(ref flowtable.Ref, p *header.Packet) bool {
+	return p.Tuple.Proto == header.ProtoUDP && w.flows.Idle(ref, w.now) < owes
 }
 
 // datagram is the standing of a UDP flow. It never outlives its endpoint: the address of one that

@@ -2,6 +2,7 @@ package fastpath_test
 
 import (
 	"testing"
+	"time"
 
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
@@ -83,6 +84,13 @@ func TestUDPNeverOutlivesItsEndpoint(t *testing.T) {
 			src, dst := ends(&p.Tuple)
 			l.publish(tt.change)
 
+			for range 3 { // what was under way arrives, and makes the flow live no longer
+				l.step(600 * time.Millisecond)
+				l.send(0, headertest.UDP(dst.String(), src.String(), "answer"))
+				_, p = l.out(g.nic)
+				l.wantTuple(&p, vip, client)
+			}
+			l.step(600 * time.Millisecond)
 			l.send(0, headertest.UDP(dst.String(), src.String(), "answer"))
 			if tt.answers {
 				_, p = l.out(g.nic)

@@ -316,6 +316,11 @@ func (h *Handle) Observe(r Ref, from Side, tcpFlags uint8, now Time) {
 	}
 }
 
+// Idle is how long ago the flow was last seen, to a second.
+func (h *Handle) Idle(r Ref, now Time) time.Duration {
+	return span(h.Flow(r).load().seen(), now.ticks())
+}
+
 // Closing says whether a client's SYN on this flow opens a new connection, which
 // is scheduled anew: the old one is over on both sides. A connection that saw an
 // RST is not: the RST may be forged, and the SYN with it.
