@@ -69,12 +69,12 @@ image: ## bin/sluice-image.tar: an OCI image of bin/ARCH/sluice, reproducible, w
 AGAINST   ?= nftables
 
 .PHONY: conformance
-conformance: cluster-binaries ## every row of docs/kubernetes.md on a real API server, with real packets
-	SLUICE_CLUSTER=1 $(TEST) -count=1 -v -run 'TestConformance|TestEveryRow' ./bench/conformance
+conformance: cluster-binaries ## every row of docs/kubernetes.md on a real API server, with real packets (CASES=regexp)
+	SLUICE_CLUSTER=1 SLUICE_CASES='$(CASES)' $(TEST) -count=1 -v -run 'TestConformance|TestEveryRow' ./bench/conformance
 
 .PHONY: conformance-diff
 conformance-diff: cluster-binaries ## the same packets to kube-proxy (AGAINST=nftables, iptables): every difference
-	SLUICE_CLUSTER=1 SLUICE_AGAINST=$(AGAINST) $(TEST) -count=1 -run TestConformance -v ./bench/conformance
+	SLUICE_CLUSTER=1 SLUICE_AGAINST=$(AGAINST) SLUICE_CASES='$(CASES)' $(TEST) -count=1 -run TestConformance -v ./bench/conformance
 
 .PHONY: conformance-doc
 conformance-doc: ## the tables of docs/conformance.md

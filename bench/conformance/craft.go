@@ -1,13 +1,11 @@
 package conformance
 
 import (
-	"encoding/binary"
+	"bytes"
 	"errors"
 	"fmt"
 	"net/netip"
-	"time"
-
-	"golang.org/x/sys/unix"
+	"sync/atomic"
 
 	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/nat/header/headertest"
@@ -22,7 +20,7 @@ const (
 	initiateTag                       = 0x01020304
 )
 
-const protoICMP, protoTCP, protoICMPv6, protoSCTP = 1, 6, 58, 132
+const protoICMP, protoTCP, protoUDP, protoICMPv6, protoSCTP = 1, 6, 17, 58, 132
 
 // association is an SCTP association between two packet sockets. The kernels at both
 // ends may know no SCTP; they then object by ICMP protocol unreachable, which nobody
@@ -33,143 +31,13 @@ type association struct {
 	source, target   netip.AddrPort // as the backend sees them
 }
 
-// wire is a packet socket on a host's eth0.
-type wire struct {
-	fd  int
-	mac [6]byte
-	to  [6]byte // the gateway's
-}
-
-func openWire(h *topo.Host, gateway [6]byte) (*wire, error) {
-	w := &wire{mac: h.Interfaces[0].MAC, to: gateway}
-	err := h.Run(func() (err error) {
-		// Another protocol than all, which ETH_P_ALL in network order is.
-		const all = unix.ETH_P_ALL<<8 | unix.ETH_P_ALL>>8
-		w.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, int(uint16(all&0xffff)))
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("packet socket: %w", err)
-	}
-	return w, nil
-}
-
-func (w *wire) close() { unix.Close(w.fd) }
-
-func (w *wire) send(h *topo.Host, p *headertest.Packet) error {
-	p.SrcMAC, p.DstMAC = w.mac, w.to
-	return h.Run(func() error {
-		i, err := interfaceIndex("eth0")
-		if err != nil {
-			return err
-		}
-		return unix.Sendto(w.fd, p.Bytes(), 0, &unix.SockaddrLinklayer{Ifindex: i})
-	})
-}
-
-// seen is what is looked at of a packet that arrived.
-type seen struct {
-	src, dst netip.AddrPort
-	proto    uint8
-	kind     uint8 // SCTP: first chunk; TCP: flags; ICMP: type
-	code     uint8 // ICMP
-	quoted   netip.AddrPort
-	seq      uint32 // TCP
-	at       int    // which wire
-	frame    []byte
-}
-
-// look parses a frame without extension headers or options.
-func look(frame []byte) (s seen, ok bool) {
-	ip := headertest.IP(frame)
-	if len(ip) < 28 {
-		return s, false
-	}
-	var payload []byte
-	var src, dst netip.Addr
-	if ip[0]>>4 == 4 {
-		s.proto, payload = ip[9], ip[int(ip[0]&15)*4:]
-		src, dst = netip.AddrFrom4([4]byte(ip[12:16])), netip.AddrFrom4([4]byte(ip[16:20]))
-	} else {
-		if len(ip) < 48 {
-			return s, false
-		}
-		s.proto, payload = ip[6], ip[40:]
-		src, dst = netip.AddrFrom16([16]byte(ip[8:24])), netip.AddrFrom16([16]byte(ip[24:40]))
-	}
-	if len(payload) < 8 {
-		return s, false
-	}
-	s.frame = frame
-	ports := func(b []byte) (uint16, uint16) { return binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:]) }
-	from, to := ports(payload)
-	switch s.proto {
-	case protoSCTP:
-		if len(payload) > 12 {
-			s.kind = payload[12]
-		}
-	case protoTCP:
-		if len(payload) > 13 {
-			s.kind, s.seq = payload[13], binary.BigEndian.Uint32(payload[4:])
-		}
-	case protoICMP, protoICMPv6:
-		s.kind, s.code = payload[0], payload[1]
-		inner := payload[8:]
-		if n := 20; s.proto == protoICMP && len(inner) >= n+4 {
-			p, _ := ports(inner[n:])
-			s.quoted = netip.AddrPortFrom(netip.AddrFrom4([4]byte(inner[12:16])), p)
-		} else if n := 40; s.proto == protoICMPv6 && len(inner) >= n+4 {
-			p, _ := ports(inner[n:])
-			s.quoted = netip.AddrPortFrom(netip.AddrFrom16([16]byte(inner[8:24])), p)
-		}
-		from, to = 0, 0
-	}
-	s.src, s.dst = netip.AddrPortFrom(src, from), netip.AddrPortFrom(dst, to)
-	return s, true
-}
-
-// craftedSeq is the sequence number of headertest's segments.
-const craftedSeq = 0x01020304
-
-// noProtocol says whether a kernel that knows no SCTP objects to it (RFC 792, RFC 4443
-// section 3.4).
-func (s *seen) noProtocol() bool {
-	return s.proto == protoICMP && s.kind == 3 && s.code == 2 || s.proto == protoICMPv6 && s.kind == 4 && s.code == 1
-}
-
-// await waits until a packet that is looked for arrives on any of the wires.
-func await(wires []*wire, limit time.Duration, wanted func(*seen) bool) (*seen, error) {
-	set := make([]unix.PollFd, len(wires))
-	for i, w := range wires {
-		set[i] = unix.PollFd{Fd: int32(w.fd), Events: unix.POLLIN}
-	}
-	for end := time.Now().Add(limit); ; {
-		left := time.Until(end)
-		if left <= 0 {
-			return nil, nil
-		}
-		if _, err := unix.Poll(set, int(left.Milliseconds())+1); err != nil && !errors.Is(err, unix.EINTR) {
-			return nil, fmt.Errorf("poll: %w", err)
-		}
-		for i := range set {
-			in := make([]byte, 2048)
-			n, _, err := unix.Recvfrom(wires[i].fd, in, 0)
-			if err != nil { // nothing here
-				continue
-			}
-			if s, ok := look(in[:n]); ok {
-				if s.at = i; wanted(&s) {
-					return &s, nil
-				}
-			}
-		}
-	}
-}
-
 // crafter is the wires of one crafted exchange: client 0 first, then the backends.
 type crafter struct {
 	w     *world
 	wires []*wire
+	// answers is what arrived for the client while something else was waited for.
+	answers []*seen
+	refused bool // an ICMP error is the backend's answer
 }
 
 func newCrafter(w *world) (*crafter, error) {
@@ -204,6 +72,16 @@ func (r *prober) craft(c *Case, p *probe) ([]answer, error) {
 		return x.syn(p)
 	case "ping":
 		return x.ping(p)
+	case tagged + "tcp", tagged + "udp":
+		return x.tagged(p)
+	case fragments:
+		return x.fragments(p)
+	case unreachable:
+		return x.unreachable(p)
+	case tooBig:
+		return x.tooBig(p)
+	case late:
+		return x.late(r, p)
 	}
 	key := c.ID() + "/" + p.keep
 	r.mu.Lock()
@@ -219,9 +97,11 @@ func (r *prober) craft(c *Case, p *probe) ([]answer, error) {
 	return answers, err
 }
 
-// craftedPort is where crafted flows begin to count their source ports; below what
-// hosts give out by themselves.
-var craftedPort = uint16(5000)
+// lastCraftedPort is the source port that the last crafted flow took: they count from
+// here, below what hosts give out by themselves.
+var lastCraftedPort atomic.Uint32
+
+func craftedPort() uint16 { return uint16(5000 + lastCraftedPort.Add(1)) }
 
 // forward sends a packet from the client and says which backend it arrived at, or what
 // the client was told.
@@ -232,10 +112,13 @@ func (c *crafter) forward(p *headertest.Packet, from netip.AddrPort, proto, kind
 	}
 	s, err := await(c.wires, patience, func(s *seen) bool {
 		if s.at == 0 {
-			return s.quoted == from && !s.noProtocol()
+			if s.dst == from || s.quoted == from {
+				c.answers = append(c.answers, s)
+			}
+			return s.quoted == from && !s.noProtocol() && !c.refused
 		}
-		if proto == protoTCP && s.seq != craftedSeq {
-			return false // of somebody else's connection
+		if proto == protoTCP && s.seq != craftedSeq || proto == protoUDP && !bytes.Equal(s.data, p.Payload) {
+			return false // of somebody else's flow
 		}
 		return s.proto == proto && s.kind == kind && s.dst.Port() >= backendPorts[0] && s.dst.Port() < backendPorts[0]+10
 	})
@@ -262,8 +145,7 @@ func (c *crafter) forward(p *headertest.Packet, from netip.AddrPort, proto, kind
 func (c *crafter) begin(p *probe) (*association, []answer, error) {
 	to := p.to[0].to
 	_, from := c.w.client(p.from, to.Addr().Is6(), 0)
-	craftedPort++
-	a := &association{client: netip.AddrPortFrom(from, craftedPort), frontend: to}
+	a := &association{client: netip.AddrPortFrom(from, craftedPort()), frontend: to}
 	got, answered, err := c.forward(headertest.SCTP(a.client.String(), to.String(), chunkInit), a.client, protoSCTP, chunkInit)
 	if got == nil {
 		return nil, []answer{answered}, err
@@ -307,8 +189,7 @@ func (c *crafter) goOn(a *association, chunk, ack uint8) ([]answer, error) {
 
 // syn sends a SYN from an address that need not be the client's.
 func (c *crafter) syn(p *probe) ([]answer, error) {
-	craftedPort++
-	from := netip.AddrPortFrom(addressOf(p.from), craftedPort)
+	from := netip.AddrPortFrom(addressOf(p.from), craftedPort())
 	_, a, err := c.forward(headertest.TCP(from.String(), p.to[0].to.String(), headertest.SYN), from, protoTCP, headertest.SYN)
 	return []answer{a}, err
 }
@@ -317,8 +198,7 @@ func (c *crafter) syn(p *probe) ([]answer, error) {
 func (c *crafter) ping(p *probe) ([]answer, error) {
 	to := p.to[0].to.Addr()
 	_, from := c.w.client(p.from, to.Is6(), 0)
-	craftedPort++
-	request := headertest.Echo(from.String(), to.String(), craftedPort, 1, false)
+	request := headertest.Echo(from.String(), to.String(), craftedPort(), 1, false)
 	if err := c.wires[0].send(c.w.Clients[0], request); err != nil {
 		return nil, err
 	}

@@ -37,6 +37,14 @@ const (
 	whyPorts    = "a frontend among the gateway's own source ports is refused (docs/kubernetes.md, Different on purpose)"
 )
 
+// Why kube-proxy is not asked.
+const (
+	whyUndefined = "kube-proxy promises nothing here"
+	whyNoVLAN    = "not run here: needs a VLAN device on the node, which this kernel does not have (no 8021q)"
+	whyNoTurns   = "kube-proxy chooses at random"
+	whyNoRetry   = "kube-proxy gives no connection to another endpoint, and counts no late answers (ADR 6)"
+)
+
 // differences are all of them. A run fails if kube-proxy does anything else than
 // Sluice where nothing is listed, or anything else than what is.
 var differences = []difference{

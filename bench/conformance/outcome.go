@@ -22,15 +22,66 @@ type answer struct {
 	client  string // the address that the client has
 }
 
+// manner is what of a probe's answers is in its outcome.
+type manner uint8
+
+const (
+	who        manner = iota // the backends
+	whetherOne               // one or several
+	oneForEach               // whether each client met one, or some met several
+	howOften                 // the backends, and how often each was met
+	inTurn                   // the backends, and whether each had its turn in every round
+)
+
+// name says who answered, in a manner.
+func (m manner) name(backends, clients []string) string {
+	met := set(backends)
+	switch m {
+	case whetherOne:
+		if len(met) > 1 {
+			return "several"
+		}
+		return "one"
+	case oneForEach:
+		by := map[string]string{}
+		for i, c := range clients {
+			if before, ok := by[c]; ok && before != backends[i] {
+				return "several for one client"
+			}
+			by[c] = backends[i]
+		}
+		return "one for each client"
+	case howOften:
+		n := map[string]int{}
+		for _, b := range backends {
+			n[b]++
+		}
+		for i, b := range met {
+			met[i] = fmt.Sprintf("%s %d×", b, n[b])
+		}
+		return strings.Join(met, ", ")
+	}
+	text := strings.Join(met, " ")
+	if m != inTurn {
+		return text
+	}
+	for i := len(met); i < len(backends); i++ {
+		if backends[i] != backends[i-len(met)] {
+			return text + " not in turn"
+		}
+	}
+	return text + " in turn"
+}
+
 // outcome is what came of a probe: one line.
-func outcome(answers []answer, sticky bool, gateway func(string) bool) string {
-	var verdicts, backends, sources []string
+func outcome(answers []answer, as manner, gateway func(string) bool) string {
+	var verdicts, backends, clients, sources []string
 	for _, a := range answers {
 		if a.verdict != "" {
 			verdicts = append(verdicts, a.verdict)
 			continue
 		}
-		backends = append(backends, a.backend)
+		backends, clients = append(backends, a.backend), append(clients, a.client)
 		switch {
 		case a.source == a.client:
 			sources = append(sources, "client")
@@ -42,14 +93,7 @@ func outcome(answers []answer, sticky bool, gateway func(string) bool) string {
 	}
 	var all []string
 	if len(backends) > 0 {
-		who := strings.Join(set(backends), " ")
-		if sticky {
-			who = "several"
-			if len(set(backends)) == 1 {
-				who = "one"
-			}
-		}
-		all = append(all, fmt.Sprintf("%s from %s", who, strings.Join(set(sources), ", ")))
+		all = append(all, fmt.Sprintf("%s from %s", as.name(backends, clients), strings.Join(set(sources), ", ")))
 	}
 	return strings.Join(append(all, set(verdicts)...), "; ")
 }

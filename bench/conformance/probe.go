@@ -14,17 +14,20 @@ import (
 
 // probe is packets that are sent, and what must come of them.
 type probe struct {
-	how    string // tcp, udp, sctp, syn, http
-	from   string // kind of client; for syn an address
-	to     []dest // taken in turn
-	n      int    // connections
-	sticky bool   // only whether all went to one backend matters
-	hold   bool   // all connections are open at the same time
-	keep   string // name of flows that stay open: opened by the first probe of the name
-	path   string // http
-	want   string
-	// undefined: kube-proxy promises nothing here, and is not asked.
-	undefined bool
+	how  string // tcp, udp, sctp, syn, http, or one of frames.go
+	from string // kind of client; for syn an address
+	to   []dest // taken in turn
+	n    int    // connections
+	as   manner // what of the answers matters
+	hold bool   // all connections are open at the same time
+	keep string // name of flows that stay open: opened by the first probe of the name
+	path string // http
+	want string
+	// unasked says why kube-proxy is not asked.
+	unasked string
+	// every is the time from one connection of a client to its next.
+	every time.Duration
+	tags  []uint16 // VLAN identifiers, outer first
 	// slow is how long silence is waited for, by all connections at the same time; zero
 	// means patience, by one after another.
 	slow time.Duration
@@ -52,13 +55,13 @@ func (c *Case) udp(from, want string, to ...dest) *Case {
 
 // undefined is a probe that kube-proxy promises nothing about.
 func (c *Case) undefined(how, from, want string, to dest) *Case {
-	return c.probe(&probe{how: how, from: from, to: []dest{to}, want: want, undefined: true})
+	return c.probe(&probe{how: how, from: from, to: []dest{to}, want: want, unasked: whyUndefined})
 }
 
 // sticks is a probe of which only matters whether one backend took all: want is "one
 // from SOURCE" or "several from SOURCE".
 func (c *Case) sticks(how, from, want string, to ...dest) *Case {
-	return c.probe(&probe{how: how, from: from, to: to, want: want, sticky: true})
+	return c.probe(&probe{how: how, from: from, to: to, want: want, as: whetherOne})
 }
 
 // holds is a probe whose connections are open at the same time.
@@ -113,6 +116,12 @@ func (p *probe) String() string {
 	if p.path != "" {
 		text += " " + p.path
 	}
+	if p.how == tagged+"tcp" || p.how == tagged+"udp" {
+		text += ", " + tagNames[len(p.tags)]
+		if p.tags[0] == 0 {
+			text += " for the priority"
+		}
+	}
 	if p.keep != "" {
 		text += ", flow " + p.keep
 	}
@@ -125,6 +134,8 @@ type prober struct {
 
 	mu   sync.Mutex
 	kept map[string]*keptFlow // by case and name of flows
+	// drops is how many packets the system dropped for a reason.
+	drops func(reason string) (uint64, error)
 	// Frames are crafted one probe at a time: everybody listens on the same wires.
 	crafting sync.Mutex
 }
@@ -152,7 +163,7 @@ func (r *prober) do(ctx context.Context, c *Case, p *probe) string {
 	switch p.how {
 	case "http":
 		return r.http(ctx, p)
-	case "sctp", "syn", "ping":
+	case "sctp", "syn", "ping", tagged + "tcp", tagged + "udp", fragments, unreachable, tooBig, late:
 		r.crafting.Lock()
 		defer r.crafting.Unlock()
 		answers, err = r.craft(c, p)
@@ -160,6 +171,8 @@ func (r *prober) do(ctx context.Context, c *Case, p *probe) string {
 		switch {
 		case p.keep != "":
 			answers, err = r.ask(c, p)
+		case p.every > 0:
+			answers, err = r.connectSlowly(ctx, p)
 		case p.slow > 0:
 			answers, err = r.connectAtOnce(p)
 		default:
@@ -169,7 +182,7 @@ func (r *prober) do(ctx context.Context, c *Case, p *probe) string {
 	if err != nil {
 		return "error: " + err.Error()
 	}
-	return outcome(answers, p.sticky, r.w.ofGateway)
+	return outcome(answers, p.as, r.w.ofGateway)
 }
 
 // connect opens p.n flows, one after another. Silence is waited for once, and the
@@ -208,6 +221,30 @@ func (r *prober) connect(ctx context.Context, p *probe) (answers []answer, err e
 	return answers, ctx.Err()
 }
 
+// slowClients is how many clients connect at the same time, each p.n times.
+const slowClients = 8
+
+// connectSlowly opens p.n flows of each of some clients of a crowd, p.every apart.
+func (r *prober) connectSlowly(ctx context.Context, p *probe) (answers []answer, err error) {
+	tick := time.NewTicker(p.every)
+	defer tick.Stop()
+	for range p.n {
+		one := *p
+		one.n = slowClients
+		got, err := r.connectAtOnce(&one)
+		if err != nil {
+			return nil, err
+		}
+		answers = append(answers, got...)
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-tick.C:
+		}
+	}
+	return answers, nil
+}
+
 // connectAtOnce opens all flows at the same time.
 func (r *prober) connectAtOnce(p *probe) ([]answer, error) {
 	answers, errs := make([]answer, p.n), make([]error, p.n)
@@ -229,7 +266,7 @@ func (r *prober) dial(p *probe, i int) (s *socket, a answer, err error) {
 	to := p.to[i%len(p.to)].to
 	host, from := r.w.client(p.from, to.Addr().Is6(), i)
 	err = host.Run(func() (err error) {
-		s, a.verdict, err = connect(p.how == "tcp", from, to, max(p.slow, patience))
+		s, a.verdict, err = connect(strings.HasSuffix(p.how, "tcp"), from, to, max(p.slow, patience))
 		return err
 	})
 	return s, a, err

@@ -162,7 +162,7 @@ func (r *run) probe(ctx context.Context, cases []*Case, steps []*step, patient b
 				continue
 			}
 			for _, p := range s.probes {
-				if p.undefined && k > 0 {
+				if p.unasked != "" && k > 0 {
 					continue
 				}
 				slots <- struct{}{}

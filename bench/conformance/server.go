@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"net"
 	"net/netip"
@@ -14,8 +15,12 @@ import (
 // ports that differ from slice to slice.
 var backendPorts = [...]uint16{8080, 8081, 8082}
 
+// largest is the largest datagram that servers and clients exchange.
+const largest = 8192
+
 // server answers each line on TCP, each datagram on UDP with
-// "NAME CLIENT-ADDRESS PORT\n": who answers, whom it saw, and on which port.
+// "NAME CLIENT-ADDRESS PORT\n": who answers, whom it saw, and on which port. A datagram
+// longer than that gets an answer as long as itself.
 type server struct {
 	name    string
 	closers []func() error
@@ -98,16 +103,17 @@ func (s *server) lines(c net.Conn, port uint16) {
 }
 
 func (s *server) datagrams(c net.PacketConn, port uint16) {
-	in := make([]byte, 2048)
+	in := make([]byte, largest)
 	for {
-		_, from, err := c.ReadFrom(in)
+		n, from, err := c.ReadFrom(in)
 		if err != nil && from == nil {
 			if isClosed(err) {
 				return
 			}
 			continue // ICMP errors about earlier answers
 		}
-		_, _ = c.WriteTo(s.text(from, port), from)
+		text := s.text(from, port)
+		_, _ = c.WriteTo(append(text, bytes.Repeat([]byte(" "), max(n-len(text), 0))...), from)
 	}
 }
 

@@ -29,6 +29,7 @@ type socket struct {
 	stream bool
 	six    bool
 	local  string // address
+	port   uint16
 }
 
 // connect opens a flow. A verdict instead of a socket says why there is none.
@@ -76,9 +77,9 @@ func (s *socket) open(from netip.Addr, to netip.AddrPort, level, option int, lim
 	}
 	switch n := name.(type) {
 	case *unix.SockaddrInet4:
-		s.local = netip.AddrFrom4(n.Addr).String()
+		s.local, s.port = netip.AddrFrom4(n.Addr).String(), uint16(n.Port)
 	case *unix.SockaddrInet6:
-		s.local = netip.AddrFrom16(n.Addr).String()
+		s.local, s.port = netip.AddrFrom16(n.Addr).String(), uint16(n.Port)
 	}
 	return "", nil
 }
@@ -185,7 +186,9 @@ func (s *socket) ask() answer {
 	}
 	for end := time.Now().Add(patience); ; {
 		if _, err := unix.Write(s.fd, []byte("?\n")); err != nil {
-			a.verdict = s.failure(err)
+			if a.verdict = s.failure(err); !s.stream && a.verdict == passListen && time.Now().Before(end) {
+				continue
+			}
 			return a
 		}
 		limit := time.Until(end)
@@ -193,7 +196,10 @@ func (s *socket) ask() answer {
 			limit = min(limit, repeatAfter)
 		}
 		a.verdict = s.wait(unix.POLLIN, limit)
-		if a.verdict == drop && time.Now().Before(end) {
+		// Nothing resets a datagram: that is an error of an ICMP message that was read before
+		// the socket had the error.
+		again := a.verdict == drop || !s.stream && a.verdict == passListen
+		if again && time.Now().Before(end) {
 			continue
 		}
 		if a.verdict == "" {
@@ -203,8 +209,8 @@ func (s *socket) ask() answer {
 	}
 }
 
-func (s *socket) read(a *answer) {
-	in := make([]byte, 2048)
+func (s *socket) read(a *answer) (bytes int) {
+	in := make([]byte, largest)
 	n, err := unix.Read(s.fd, in)
 	switch fields := strings.Fields(string(in[:max(n, 0)])); {
 	case err != nil:
@@ -219,4 +225,5 @@ func (s *socket) read(a *answer) {
 			a.backend += ":" + fields[2]
 		}
 	}
+	return n
 }

@@ -25,6 +25,8 @@ type system interface {
 	// configure puts more of a configuration into force, instead of what was put there
 	// before; false if the system has no such thing.
 	configure(ctx context.Context, options string) (bool, error)
+	// dropped is how many packets were dropped for a reason of package stats.
+	dropped(ctx context.Context, reason string) (uint64, error)
 	log() string
 	stop() error
 }
@@ -191,6 +193,14 @@ func (s *sluice) configure(ctx context.Context, options string) (bool, error) {
 	return true, s.sync(ctx)
 }
 
+func (s *sluice) dropped(ctx context.Context, reason string) (n uint64, err error) {
+	v, err := s.gate.Client.Stats(ctx)
+	for i := range v.Workers {
+		n += v.Workers[i].Drops[reason]
+	}
+	return n, err
+}
+
 func (s *sluice) log() string { return s.gate.Log() }
 
 // stop ends the daemon, after which the laws must hold and nothing may be left.
@@ -232,5 +242,8 @@ func startKubeProxy(ctx context.Context, c *cluster.Cluster, w *world, mode stri
 
 func (k *kubeProxy) sync(ctx context.Context) error                  { return k.Settle(ctx) }
 func (k *kubeProxy) configure(context.Context, string) (bool, error) { return false, nil }
-func (k *kubeProxy) log() string                                     { return k.Log() }
-func (k *kubeProxy) stop() error                                     { return k.Stop() }
+func (k *kubeProxy) dropped(context.Context, string) (uint64, error) {
+	return 0, errors.New("kube-proxy does not count drops by reason")
+}
+func (k *kubeProxy) log() string { return k.Log() }
+func (k *kubeProxy) stop() error { return k.Stop() }

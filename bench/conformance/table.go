@@ -42,6 +42,7 @@ func tables(cases []*Case, known []string) string {
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.c.Name, r, r.p.want, d.nftables, d.iptables, d.why)
 	}
+	b.WriteString(unasked(cases))
 	section := ""
 	fmt.Fprint(&b, "\n## Rows and their cases\n\n| row | cases |\n| --- | --- |\n")
 	for _, row := range known {
@@ -55,6 +56,22 @@ func tables(cases []*Case, known []string) string {
 			shown = "none: " + why
 		}
 		fmt.Fprintf(&b, "| %s | %s |\n", first, shown)
+	}
+	return b.String()
+}
+
+// unasked is the table of probes that kube-proxy does not get: reasons, and the cases.
+func unasked(cases []*Case) string {
+	var b strings.Builder
+	fmt.Fprint(&b, "\n## What kube-proxy is not asked\n\nAnd whatever a setting of Sluice's decides.\n\n| case | probe | Sluice | why |\n| --- | --- | --- | --- |\n")
+	for _, c := range cases {
+		for _, s := range c.steps {
+			for _, p := range s.probes {
+				if p.unasked != "" {
+					fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", c.Name, &result{c: c, s: s, p: p}, p.want, p.unasked)
+				}
+			}
+		}
 	}
 	return b.String()
 }

@@ -112,6 +112,9 @@ func (w *world) build() error {
 // The address of a backend that is there and never says anything.
 const silent4, silent6 = "10.72.0.200", "fd72::c8"
 
+// late4 is one more of that kind, whose answers are crafted.
+const late4 = "10.72.0.201"
+
 // addSilence has the gateway send what is for the silent addresses to backend 2, which
 // has no such addresses and does not forward.
 func (w *world) addSilence() error {
@@ -122,7 +125,7 @@ func (w *world) addSilence() error {
 			return err
 		}
 		mac := w.Backends[2].Interfaces[0].MAC
-		for _, a := range [...]string{silent4, silent6} {
+		for _, a := range [...]string{silent4, silent6, late4} {
 			ip := netip.MustParseAddr(a)
 			n := &netlink.Neigh{LinkIndex: link.Attrs().Index, IP: ip.AsSlice(), HardwareAddr: mac[:], State: netlink.NUD_PERMANENT}
 			if err := netlink.NeighSet(n); err != nil {
