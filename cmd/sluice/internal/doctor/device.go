@@ -112,10 +112,18 @@ func (e *examination) mode(d *Interface, c config.Interface) {
 		e.add(Fail, "driver-mode", d.Name, "driver "+d.Driver+" has no native XDP", "set mode to auto or generic")
 	case !zeroCopy && c.ZeroCopy == config.ZeroCopyRequire:
 		e.add(Fail, "driver-mode", d.Name, "driver "+d.Driver+" has no zero-copy", "set zeroCopy to auto")
-	case !native || c.Mode == config.ModeGeneric:
-		e.add(Warn, "driver-mode", d.Name, "generic, copy: driver "+d.Driver+" has no native XDP or mode is generic", "expect a fraction of native speed")
-	case !zeroCopy || c.ZeroCopy == config.ZeroCopyNever:
-		e.ok("driver-mode", d.Name, "native, copy: driver "+d.Driver+" has no zero-copy or zeroCopy is never")
+	case c.Mode == config.ModeGeneric:
+		e.add(Warn, "driver-mode", d.Name, "generic, copy: mode is generic in the configuration", "expect a fraction of native speed")
+	case !native && d.Kind == "veth":
+		// It says so as long as it is that way (veth_set_xdp_features of drivers/net/veth.c).
+		e.add(Warn, "driver-mode", d.Name, "generic, copy: the other end of this veth has more transmit queues than this end has receive queues",
+			fmt.Sprintf("expect a fraction of native speed, or: ethtool -L %s rx N, N as many as the other end has tx", d.Name))
+	case !native:
+		e.add(Warn, "driver-mode", d.Name, "generic, copy: driver "+d.Driver+" has no native XDP", "expect a fraction of native speed")
+	case c.ZeroCopy == config.ZeroCopyNever:
+		e.ok("driver-mode", d.Name, "native, copy: zeroCopy is never in the configuration")
+	case !zeroCopy:
+		e.ok("driver-mode", d.Name, "native, copy: driver "+d.Driver+" has no zero-copy")
 	default:
 		e.ok("driver-mode", d.Name, "native, zero-copy: driver "+d.Driver+" says it can")
 	}

@@ -56,8 +56,11 @@ type Facts struct {
 	Sysctls    map[string]string // those that could be read, such as net.ipv4.ip_forward
 	Listeners  []Listener
 	Interfaces []Interface
-	Manifests  bool // the directory is there
-	StateDisk  bool // the state directory is on a disk, or will be
+	Manifests  bool  // the directory is there
+	API        error // of finding what the API server is asked with; nil where none is asked
+	StateDisk  bool  // the state directory is on a disk, or will be
+	RunDisk    bool  // so is /run
+	OtherNetNS int   // the daemon's pid, if it is in another network namespace than this command; else 0
 	Socket     SocketState
 }
 

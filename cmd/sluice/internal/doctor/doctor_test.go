@@ -75,7 +75,7 @@ func TestFindings(t *testing.T) {
 		{"daemon's condition", func(f *Facts) {
 			f.Running = &status.StatusView{Ready: true, Conditions: []status.ConditionView{{Name: "worker-1", Level: "fail", Detail: "stands still"}, {Name: "x", Level: "ok"}}}
 		}, Fail, "worker-1", "stands still", "sluice status"},
-		{"little locked memory", func(f *Facts) { f.Memlock = 8 << 20; without(unix.CAP_IPC_LOCK)(f) }, Fail, "memlock", "32 MiB of packet memory, limit 8192 KiB", "CAP_IPC_LOCK"},
+		{"little locked memory", func(f *Facts) { f.Memlock = 8 << 20; without(unix.CAP_IPC_LOCK)(f) }, Fail, "memlock", "32 MiB of packet memory, limit 8 MiB", "CAP_IPC_LOCK"},
 		{"no forwarding", func(f *Facts) { f.Sysctls["net.ipv4.ip_forward"] = "0" }, Warn, "forwarding", "net.ipv4.ip_forward is 0", "sysctl net.ipv4.ip_forward=1"},
 		{"forwarding unknown", func(f *Facts) { delete(f.Sysctls, "net.ipv6.conf.all.forwarding") }, Warn, "forwarding", "cannot be read", "make sure"},
 		{"ephemeral ports", func(f *Facts) { f.Host.Ephemeral.First = 1024 }, Fail, "snat-ports", "gives out port 16384 of it too (1024-60999)", "ip_local_reserved_ports=16384-29999"},
@@ -90,7 +90,13 @@ func TestFindings(t *testing.T) {
 		{"metrics port taken", func(f *Facts) { f.Listeners = []Listener{listener("tcp", "[::]:9470")} }, Warn, "metrics-port", "taken: tcp [::]:9470", "metrics.address"},
 		{"no bpffs", func(f *Facts) { f.BPFFS = false; without(unix.CAP_SYS_ADMIN)(f) }, Fail, "bpffs", "not mounted", "mount -t bpf bpf /sys/fs/bpf"},
 		{"no manifests", func(f *Facts) { f.Manifests = false }, Fail, "manifests", "no such directory", "manifests.directory"},
-		{"state on disk", func(f *Facts) { f.StateDisk = true }, Warn, "state-dir", "not on a tmpfs", "/run"},
+		{"state on disk", func(f *Facts) { f.StateDisk = true }, Warn, "state-dir", "not on a tmpfs", "under /run"},
+		{"state on disk, and /run too", func(f *Facts) { f.StateDisk, f.RunDisk = true, true }, Warn, "state-dir", "not on a tmpfs", "mount -t tmpfs tmpfs /run/sluice"},
+		{"no kubeconfig", func(f *Facts) {
+			f.Config.Kubernetes.Enabled, f.Config.Kubernetes.Kubeconfig, f.API = true, "/etc/kubeconfig", errors.New("no such file")
+		}, Fail, "kubernetes", "no such file", "kubectl --kubeconfig /etc/kubeconfig"},
+		{"no service account", func(f *Facts) { f.Config.Kubernetes.Enabled, f.API = true, errors.New("this is no pod") }, Fail, "kubernetes", "no pod", "kubernetes.kubeconfig"},
+		{"daemon elsewhere", func(f *Facts) { f.Running, f.OtherNetNS = &status.StatusView{Ready: true}, 7 }, Warn, "network-namespace", "in another", "nsenter -t 7 -n"},
 		{"obstacle at the socket", func(f *Facts) { f.Socket = SocketObstacle }, Fail, "status-socket", "something else", "statusSocket"},
 
 		{"no interface", eth(func(d *Interface) { *d = Interface{Name: "eth0", Err: errors.New("no such interface")} }), Fail, "interface", "no such interface", "ip link"},
@@ -99,7 +105,11 @@ func TestFindings(t *testing.T) {
 		{"bond", eth(func(d *Interface) { d.Kind = "bond" }), Warn, "device", "is a bond", "devices under it"},
 		{"foreign program", eth(func(d *Interface) { d.Program = "xdp_lb" }), Fail, "xdp-program", "xdp_lb is attached", "ip link set eth0 xdp off"},
 		{"driver unknown", eth(func(d *Interface) { d.XDPKnown = false }), Warn, "driver-mode", "does not say what driver ice can", "sluice status"},
-		{"generic only", eth(func(d *Interface) { d.XDPFeatures = 0 }), Warn, "driver-mode", "generic, copy", "fraction"},
+		{"generic only", eth(func(d *Interface) { d.XDPFeatures = 0 }), Warn, "driver-mode", "generic, copy: driver ice has no native XDP", "fraction"},
+		{"generic wanted", func(f *Facts) { f.Config.Interfaces[0].Mode = config.ModeGeneric }, Warn, "driver-mode", "mode is generic in the configuration", "fraction"},
+		{"veth of fewer queues", eth(func(d *Interface) {
+			d.Kind, d.XDPFeatures, d.PeerFeatures = "veth", 0, map[string]bool{}
+		}), Warn, "driver-mode", "more transmit queues", "ethtool -L eth0 rx"},
 		{"native wanted", func(f *Facts) {
 			f.Config.Interfaces[0].Mode = config.ModeNative
 			f.Interfaces[0].XDPFeatures = xdpBasic
@@ -165,8 +175,14 @@ func TestEnough(t *testing.T) {
 			f.Running = &status.StatusView{Ready: true}
 			f.Listeners = []Listener{listener("tcp", "[::]:9470")}
 		},
-		"udp on the metrics port":  func(f *Facts) { f.Listeners = []Listener{listener("udp", "0.0.0.0:9470")} },
-		"bpffs to be mounted":      func(f *Facts) { f.BPFFS = false },
+		"udp on the metrics port": func(f *Facts) { f.Listeners = []Listener{listener("udp", "0.0.0.0:9470")} },
+		"bpffs to be mounted":     func(f *Facts) { f.BPFFS = false },
+		"objects of the API server": func(f *Facts) {
+			f.Manifests, f.Config.Manifests.Directory, f.Config.Kubernetes.Enabled = false, "", true
+		},
+		"a daemon with a service account": func(f *Facts) {
+			f.Config.Kubernetes.Enabled, f.API, f.Running = true, errors.New("this is no pod"), &status.StatusView{Ready: true}
+		},
 		"stale socket":             func(f *Facts) { f.Socket = SocketStale },
 		"no huge pages":            func(f *Facts) { f.HugePages = 0 },
 		"VLANs with their tags":    func(f *Facts) { f.Interfaces[0].VLANs = []string{"eth0.7"} },

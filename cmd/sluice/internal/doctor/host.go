@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/netip"
@@ -85,6 +86,10 @@ func (e *examination) configuration() {
 	default:
 		e.ok("daemon", "", "not running; modes below are what the drivers say they can")
 	}
+	if pid := f.OtherNetNS; pid != 0 {
+		e.add(Warn, "network-namespace", "", "the daemon is in another than this command: what follows about interfaces, ports and sysctls is not about its",
+			fmt.Sprintf("nsenter -t %d -n sluice doctor", pid))
+	}
 }
 
 func (e *examination) memory() {
@@ -112,7 +117,10 @@ func limit(bytes uint64) string {
 	if bytes == unix.RLIM_INFINITY {
 		return "none"
 	}
-	return fmt.Sprintf("%d KiB", bytes/1024)
+	if bytes%(1<<20) == 0 {
+		return fmt.Sprintf("%d MiB", bytes>>20)
+	}
+	return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))
 }
 
 // forwarding checks what the kernel does with packets that the host link gives it.
@@ -202,16 +210,8 @@ func (e *examination) places() {
 	default:
 		e.add(Fail, "bpffs", c.BPFFS, "not mounted, and mounting needs CAP_SYS_ADMIN", "mount -t bpf bpf "+c.BPFFS)
 	}
-	if e.f.Manifests {
-		e.ok("manifests", c.Manifests.Directory, "there")
-	} else {
-		e.add(Fail, "manifests", c.Manifests.Directory, "no such directory", "create it or set manifests.directory")
-	}
-	if e.f.StateDisk {
-		e.add(Warn, "state-dir", c.StateDir, "not on a tmpfs: the flow table is written to disk as long as flows change", "set stateDir to a directory under /run")
-	} else {
-		e.ok("state-dir", c.StateDir, "in memory")
-	}
+	e.objects()
+	e.stateDir()
 	switch e.f.Socket {
 	case SocketAbsent, SocketAnswers:
 		e.ok("status-socket", c.StatusSocket, string(e.f.Socket))
@@ -219,5 +219,44 @@ func (e *examination) places() {
 		e.ok("status-socket", c.StatusSocket, "left by a daemon that was killed; the next one replaces it")
 	default:
 		e.add(Fail, "status-socket", c.StatusSocket, "something else is there, or it cannot be opened", "remove it, run this as root, or set statusSocket")
+	}
+}
+
+// objects checks where Services come from: files, the API server, or both.
+func (e *examination) objects() {
+	c := e.f.Config
+	switch {
+	case c.Manifests.Directory == "": // then there must be an API server, which config.Validate sees to
+	case e.f.Manifests:
+		e.ok("manifests", c.Manifests.Directory, "there")
+	default:
+		e.add(Fail, "manifests", c.Manifests.Directory, "no such directory", "create it or set manifests.directory")
+	}
+	if !c.Kubernetes.Enabled {
+		return
+	}
+	subject := cmp.Or(c.Kubernetes.Kubeconfig, "service account")
+	switch {
+	case e.f.Running != nil: // which may have another file system and environment than this command
+		e.ok("kubernetes", subject, "the daemon has read it; `sluice status` says whether the API server answers")
+	case e.f.API == nil:
+		e.ok("kubernetes", subject, "there; whether the API server answers is not checked")
+	case c.Kubernetes.Kubeconfig == "":
+		e.add(Fail, "kubernetes", subject, e.f.API.Error(), "run this in the gateway's pod, or set kubernetes.kubeconfig to a file that the daemon can read")
+	default:
+		e.add(Fail, "kubernetes", subject, e.f.API.Error(), "correct kubernetes.kubeconfig or the file; kubectl --kubeconfig "+subject+" get services shows that it works")
+	}
+}
+
+func (e *examination) stateDir() {
+	dir := e.f.Config.StateDir
+	do := "set stateDir to a directory under /run"
+	if e.f.RunDisk {
+		do = fmt.Sprintf("mkdir -p %s && mount -t tmpfs tmpfs %s, before the daemon starts (/run is no tmpfs here either)", dir, dir)
+	}
+	if e.f.StateDisk {
+		e.add(Warn, "state-dir", dir, "not on a tmpfs: the flow table is written to disk as long as flows change", do)
+	} else {
+		e.ok("state-dir", dir, "in memory")
 	}
 }

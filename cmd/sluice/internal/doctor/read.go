@@ -60,6 +60,67 @@ func (f *Facts) readDaemon(ctx context.Context, socket string) {
 		return
 	}
 	f.Running = &view
+	f.OtherNetNS = otherNamespace(daemonPID(socket))
+}
+
+// daemonPID is the daemon's as this command's pid namespace has it, which a pod's own
+// view of itself does not say; 0 if it is in none that is seen from here.
+func daemonPID(socket string) int {
+	conn, err := net.DialTimeout("unix", socket, time.Second)
+	if err != nil {
+		return 0
+	}
+	defer conn.Close()
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return 0
+	}
+	pid := 0
+	err = raw.Control(func(fd uintptr) {
+		if peer, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			pid = int(peer.Pid)
+		}
+	})
+	if err != nil {
+		return 0
+	}
+	return pid
+}
+
+// otherNamespace returns pid if its network namespace is known to be another than ours.
+func otherNamespace(pid int) int {
+	ours, err1 := os.Readlink("/proc/thread-self/ns/net")
+	its, err2 := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid))
+	if pid == 0 || err1 != nil || err2 != nil || ours == its {
+		return 0
+	}
+	return pid
+}
+
+// The service account of a pod, as client-go takes it (rest.InClusterConfig).
+const (
+	accountToken = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+	apiHost      = "KUBERNETES_SERVICE_HOST"
+	apiPort      = "KUBERNETES_SERVICE_PORT"
+)
+
+// readAPI says what is missing of what the API server is asked with. It asks nobody.
+func readAPI(kubeconfig, token string) error {
+	if kubeconfig == "" {
+		kubeconfig = token
+		if os.Getenv(apiHost) == "" || os.Getenv(apiPort) == "" {
+			return fmt.Errorf("%s and %s are not both set: this is no pod", apiHost, apiPort)
+		}
+	}
+	f, err := os.Open(kubeconfig)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if n, err := f.Read(make([]byte, 1)); n == 0 {
+		return fmt.Errorf("read %s: %w", kubeconfig, err)
+	}
+	return nil
 }
 
 func (f *Facts) readKernel() error {
@@ -112,7 +173,10 @@ func (f *Facts) readConfigured(c *config.Configuration) {
 	f.BPFFS = unix.Statfs(c.BPFFS, &st) == nil && st.Type == unix.BPF_FS_MAGIC
 	s, err := os.Stat(c.Manifests.Directory)
 	f.Manifests = err == nil && s.IsDir()
-	f.StateDisk = !config.InMemory(c.StateDir)
+	if c.Kubernetes.Enabled {
+		f.API = readAPI(c.Kubernetes.Kubeconfig, accountToken)
+	}
+	f.StateDisk, f.RunDisk = !config.InMemory(c.StateDir), !config.InMemory("/run")
 	f.Socket = readSocket(c.StatusSocket)
 	for _, key := range []string{"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding", "net.ipv4.conf.all.rp_filter"} {
 		f.readSysctl(key, "")

@@ -2,12 +2,14 @@ package doctor
 
 import (
 	"errors"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"sluice.dev/sluice/control/status"
@@ -137,5 +139,34 @@ func TestParseProcAddr(t *testing.T) {
 		if got, ok := parseProcAddr(text); ok {
 			t.Errorf("%q reads as %v", text, got)
 		}
+	}
+}
+
+// TestReadAPI: what the API server is asked with is looked for where the daemon does.
+func TestReadAPI(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	if err := readAPI(file, ""); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a kubeconfig that is not there: %v", err)
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := readAPI(file, ""); err == nil {
+		t.Error("an empty kubeconfig passes")
+	}
+	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := readAPI(file, ""); err != nil {
+		t.Error(err)
+	}
+	t.Setenv(apiHost, "192.0.2.1")
+	t.Setenv(apiPort, "")
+	if err := readAPI("", file); err == nil || !strings.Contains(err.Error(), "no pod") {
+		t.Errorf("without the environment of a pod: %v", err)
+	}
+	t.Setenv(apiPort, "443")
+	if err := readAPI("", file); err != nil {
+		t.Error(err)
 	}
 }

@@ -3,12 +3,14 @@ package doctor
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"runtime"
 	"testing"
 
 	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 )
 
 // TestReadVeth reads a veth pair in a namespace of its own: kind, queues, what its
@@ -31,6 +33,9 @@ func TestReadVeth(t *testing.T) {
 	pair.NumTxQueues, pair.NumRxQueues = 2, 2
 	if err := netlink.LinkAdd(pair); err != nil {
 		t.Fatal(err)
+	}
+	if pid := os.Getppid(); otherNamespace(pid) != pid || otherNamespace(unix.Gettid()) != 0 {
+		t.Errorf("in another namespace than pid %d: %d; than itself: %d", pid, otherNamespace(pid), otherNamespace(unix.Gettid()))
 	}
 	d := readInterface(pair.Name)
 	if d.Err != nil || d.Up || d.Kind != "veth" || d.Driver != "veth" || d.MTU != 1400 || d.Program != "" {
