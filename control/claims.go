@@ -147,7 +147,7 @@ func (r *run) setFrontends(u *unit) (lost []Problem) {
 				continue
 			}
 			lost = append(lost, Problem{Object: u.service.id, Field: fmt.Sprintf("spec.ports[%d]", c.port), Severity: Refused, Reason: ReasonFrontendConflict,
-				Message: fmt.Sprintf("%s %s belongs to Service %s/%s", c.kind, keyString(c.key), w.key.namespace, w.key.name)})
+				Message: fmt.Sprintf("%s %s belongs to Service %s/%s%s", c.kind, keyString(c.key), w.key.namespace, w.key.name, u.service.ageless())})
 			continue
 		}
 		before, had := r.builder.Settings().FrontendByKey(c.key)

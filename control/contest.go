@@ -3,6 +3,7 @@ package control
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 
 	"sluice.dev/sluice/fastpath/services"
@@ -75,6 +76,15 @@ func (r *run) compete(k services.FrontendKey) (best *unit) {
 		}
 	})
 	return best
+}
+
+// ageless is what to know of a loser that nobody can see is the older one. It is about the
+// loser alone: who wins may change its age without the loser being looked at again.
+func (s *service) ageless() string {
+	if s.created != math.MaxInt64 {
+		return ""
+	}
+	return " (it has no metadata.creationTimestamp, so it counts as the youngest; among several such the name decides)"
 }
 
 // kindOf is which field a unit claims a frontend by.
