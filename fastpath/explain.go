@@ -159,7 +159,7 @@ func (e *Explainer) known(s *scene, x *Explanation) bool {
 	backend := services.BackendRef(x.Flow.Backend)
 	if x.Flow.Binding == 0 || x.Tuple.Stateful() && s.snap.Backend(backend) == nil { // or it came back
 		toBackend := x.Flow.Reply.Reverse()
-		_, adopted := s.adopt(&x.Flow.Client, &toBackend)
+		_, adopted := Adopt(s.snap, &x.Flow.Client, &toBackend)
 		backend = services.BackendRef(adopted)
 	}
 	x.Backend = s.snap.Backend(backend)

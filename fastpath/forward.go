@@ -105,19 +105,20 @@ func (w *Worker) bind(ref flowtable.Ref) {
 	w.flows.Bind(ref, w.view.Generation, service, backend, hopToBackend, hopToClient)
 }
 
-// owner is adopt by what the flow's tuples say.
+// owner is Adopt by what the flow's tuples say.
 func (w *Worker) owner(ref flowtable.Ref) (service, backend uint32) {
 	var toBackend, toClient header.Tuple
 	w.flows.Outgoing(ref, flowtable.ClientSide, &toBackend)
 	w.flows.Outgoing(ref, flowtable.ReplySide, &toClient)
 	client := toClient.Reverse()
-	return w.adopt(&client, &toBackend)
+	return Adopt(w.snap, &client, &toBackend)
 }
 
-// adopt finds the service and backend of a flow that an earlier process made.
+// Adopt finds the service and backend, as a snapshot numbers them, of a flow that an earlier
+// process made: client is the client's tuple, toBackend the one that its packets leave with.
 // Zero where they are gone: TCP lives on uncounted, UDP is scheduled anew.
-func (s *scene) adopt(client, toBackend *header.Tuple) (service, backend uint32) {
-	f := s.snap.Frontend(client)
+func Adopt(s *services.Snapshot, client, toBackend *header.Tuple) (service, backend uint32) {
+	f := s.Frontend(client)
 	if f == nil {
 		return 0, 0
 	}
@@ -125,12 +126,12 @@ func (s *scene) adopt(client, toBackend *header.Tuple) (service, backend uint32)
 		if set == nil {
 			continue
 		}
-		if ref := set.Find(s.snap, toBackend.Dst, toBackend.DstPort); ref != 0 {
+		if ref := set.Find(s, toBackend.Dst, toBackend.DstPort); ref != 0 {
 			return uint32(f.Service.ID), uint32(ref)
 		}
 	}
 	for _, ref := range f.Service.Backends { // one that takes no new flows: rare
-		b := s.snap.Backend(ref)
+		b := s.Backend(ref)
 		if b != nil && b.Addr == toBackend.Dst && b.Port == toBackend.DstPort {
 			return uint32(b.Service), uint32(ref)
 		}

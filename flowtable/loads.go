@@ -12,22 +12,22 @@ const MaxBackends = 1 << 20
 //	L1  Whoever sets the bit adds one, whoever clears it takes one away, and who changes the
 //	    backend under the bit does both. Each is one compare-and-swap of the owner word, so
 //	    each happens once.
-//	L2  The bit is set before the flow is live (Create), or by Bind, which then books (L3).
+//	L2  The bit is set before the flow is live (Create), or by Bind or Adopt, which then book (L3).
 //	L3  Whoever's swap of meta changes whether the flow bears on its backend books afterwards
 //	    (book): he makes the bit what meta says, and after a change of it looks at meta again.
 //
 // L3: after the last such swap its maker looks at meta, finds what stays, and makes the bit so.
 // Whoever had looked at an older meta and changes the bit after that, looks again, as both words are
 // sequentially consistent, and takes his change back. So when nobody is in between, a
-// flow is in the load of its backend if and only if it bears on it, and was bound by this process or
-// made by it. One is added before the bit is set and taken away after it is cleared: a
+// flow is in the load of its backend if and only if it bears on it, and was bound or adopted by this
+// process, or made by it. One is added before the bit is set and taken away after it is cleared: a
 // load may be too high for a moment, and never too low.
 const counted = 1 << 63
 
 // Loads returns how many connections each backend has, by the index of its BackendRef: flows that
 // are live and not over (LAST_ACK, TIME_WAIT, closed). A connection that was reset does not count
 // until a packet takes that back. A flow of an earlier process
-// counts from its Bind on. An expired flow counts until it is swept, and one towards a backend that is gone
+// counts from its Bind or Adopt on. An expired flow counts until it is swept, and one towards a backend that is gone
 // counts where its index says, also when that index has a new owner. The
 // loads are the table's to write.
 func (t *Table) Loads() []atomic.Int32 { return t.loads }
@@ -107,4 +107,16 @@ func (h *Handle) Bind(r Ref, binding, service, backendRef uint32, nhBackend, nhC
 	h.t.assign(f, service, backendRef)
 	h.t.book(f)
 	f.BindHops(binding, nhBackend, nhClient)
+}
+
+// Adopt gives a flow of an earlier process its owner, whose load it counts to from now on, and
+// leaves it unbound. It is for who walks the table while workers Bind: what a worker stored stays,
+// as its snapshot may be newer. It says whether the flow took the owner.
+func (h *Handle) Adopt(r Ref, service, backendRef uint32) bool {
+	f := h.Flow(r)
+	if f.Binding() != 0 || !f.owner.CompareAndSwap(0, packOwner(service, backendRef)) {
+		return false
+	}
+	h.t.book(f)
+	return true
 }

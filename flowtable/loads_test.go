@@ -159,6 +159,53 @@ func TestLoadsRecovered(t *testing.T) {
 	validate(t, tb)
 }
 
+// After a restart flows are adopted where they rest. Who was bound meanwhile stays with whom it was
+// bound to, and is adopted by nobody afterwards.
+func TestAdopt(t *testing.T) {
+	c := Config{IPv4Flows: 100, Timeouts: DefaultTimeouts()}
+	tb, h := testTableOf(t, c)
+	flows := make([]NewFlow, 10)
+	for i := range flows {
+		flows[i] = newFlow(header.ProtoTCP, false, uint32(i))
+		if r := h.mustCreate(t, bootTime, flows[i]); i == 9 {
+			h.establish(r, bootTime)
+			h.closedByBackend(r, bootTime)
+		}
+	}
+	tb, h, _ = recovered(t, copyOf(tb.mem), c, bootTime+second)
+	for i := range flows {
+		r, _ := h.lookup(&flows[i].Client, bootTime+second)
+		if i == 0 {
+			h.Bind(r, 1, 7, 2, 0, 0)
+		}
+		if i == 1 {
+			h.Bind(r, 1, 0, 0, 0, 0) // a worker saw that its frontend is gone
+		}
+		if got := h.Adopt(r, 7, 1); got != (i > 1) {
+			t.Errorf("flow %d adopted: %v", i, got)
+		}
+		if h.Adopt(r, 7, 3) {
+			t.Errorf("flow %d is adopted twice", i)
+		}
+		if i > 1 && h.Flow(r).Binding() != 0 {
+			t.Errorf("flow %d is bound", i)
+		}
+	}
+	want := [...]int32{0, 7, 1, 0} // the closed one does not count
+	for i := range want {
+		if got := tb.Loads()[i].Load(); got != want[i] {
+			t.Errorf("backend %d has a load of %d, want %d", i, got, want[i])
+		}
+	}
+	validate(t, tb)
+	r, _ := h.lookup(&flows[5].Client, bootTime+second)
+	h.Bind(r, 1, 7, 2, 0, 0)
+	if one, two := tb.Loads()[1].Load(), tb.Loads()[2].Load(); one != 6 || two != 2 {
+		t.Errorf("bound afterwards: loads %d and %d, want 6 and 2", one, two)
+	}
+	validate(t, tb)
+}
+
 // A restart, and all that can happen to a flow at the moment it is bound, on several
 // workers at once: whatever comes first, the loads are what the flows say.
 func TestLoadsHammer(t *testing.T) {
@@ -233,6 +280,7 @@ func TestLoadsRaces(t *testing.T) {
 	}
 	type do = func(h *Handle, r Ref)
 	bind := func(ref uint32) do { return func(h *Handle, r Ref) { h.Bind(r, 1, 7, ref, 1, 1) } }
+	adopt := func(ref uint32) do { return func(h *Handle, r Ref) { h.Adopt(r, 7, ref) } }
 	remove := func(h *Handle, r Ref) { h.Delete(r) }
 	fin := func(h *Handle, r Ref) { h.Observe(r, ReplySide, tcpFIN|tcpACK, bootTime) }
 	for _, c := range []struct {
@@ -247,6 +295,10 @@ func TestLoadsRaces(t *testing.T) {
 		{"bound to two", 0, [2]do{bind(1), bind(2)}},
 		{"bound anew to two", 1, [2]do{bind(2), bind(3)}},
 		{"bound to somebody and nobody", 1, [2]do{bind(2), bind(0)}},
+		{"adopted and deleted", 0, [2]do{adopt(1), remove}},
+		{"adopted and over", 0, [2]do{adopt(1), fin}},
+		{"adopted and bound", 0, [2]do{adopt(1), bind(2)}},
+		{"adopted twice", 0, [2]do{adopt(1), adopt(2)}},
 		{"over and deleted", 1, [2]do{fin, remove}},
 		{"deleted twice", 1, [2]do{remove, remove}},
 	} {
@@ -255,7 +307,9 @@ func TestLoadsRaces(t *testing.T) {
 			refs := make([]Ref, flows)
 			for i := range refs {
 				n := newFlow(header.ProtoTCP, false, uint32(i))
-				n.BackendRef = c.backend
+				if n.BackendRef = c.backend; n.BackendRef == 0 {
+					n.Service = 0 // as recovered
+				}
 				refs[i] = own.mustCreate(t, bootTime, n)
 				own.establish(refs[i], bootTime)
 				own.Observe(refs[i], ClientSide, tcpFIN|tcpACK, bootTime)

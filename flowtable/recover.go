@@ -13,7 +13,7 @@ var ErrLayout = errors.New("flowtable: another layout")
 
 // Recovery is what became of the flows of the process before.
 type Recovery struct {
-	Recovered int // live again, with binding 0
+	Recovered int // live again, with binding 0 and no owner
 	Expired   int // their time was over
 	Torn      int // half-written, damaged, or two with one key: dropped
 	Fresh     bool
@@ -63,7 +63,7 @@ func (t *Table) recoverArena(a *arena, now ticks, rec *Recovery) {
 	for i := uint32(1); i <= a.records && a.flows != 0; i++ {
 		f := a.flow(i)
 		if o := f.owner.Load(); o&counted != 0 {
-			f.owner.Store(o &^ counted) // loads begin at 0; Bind counts what lives
+			f.owner.Store(o &^ counted) // loads begin at 0; Bind and Adopt count what lives
 		}
 		if f.load().state() != None && h.recoverFlow(a, i, now, rec) {
 			last = i
@@ -93,6 +93,7 @@ func (h *Handle) recoverFlow(a *arena, i uint32, now ticks, rec *Recovery) bool 
 		rec.Recovered++
 		h.t.recovered[family(a.v6)][None]++
 		h.t.recovered[family(a.v6)][m.state()]++
+		f.owner.Store(0) // numbers of the dead process; Adopt tells by it that nobody was faster
 		f.bound.Store(0)
 		f.delta = a.deltaOf(i)
 		return true

@@ -69,7 +69,7 @@ func TestRecover(t *testing.T) {
 		if r == 0 || side != ClientSide || !h2.Inspect(r, bootTime, &got) {
 			t.Fatalf("flow %d is gone", n)
 		}
-		want[n].Binding, want[n].Counted = 0, false
+		want[n].Binding, want[n].Counted, want[n].Service, want[n].Backend = 0, false, 0, 0
 		if got != want[n] {
 			t.Fatalf("recovered as %+v\nwant %+v", got, want[n])
 		}
