@@ -29,12 +29,13 @@ type conversion struct {
 
 	fields   []Field
 	remarks  []string
+	warnings []string
 	entries  []entry
 	problems config.Errors
 }
 
 func newConversion(settings []setting, o Options) *conversion {
-	c := &conversion{options: o, by: map[string]*setting{}, fields: []Field{}, remarks: []string{}}
+	c := &conversion{options: o, by: map[string]*setting{}, fields: []Field{}, remarks: []string{}, warnings: []string{}}
 	for i := range settings {
 		s := &settings[i]
 		c.by[s.path], c.order = s, append(c.order, s)
@@ -210,7 +211,8 @@ func (c *conversion) detectLocalMode(s *setting) {
 func (c *conversion) masqueradeAll(s *setting) { c.become(s, "proxy.masqueradeAll", "true", "") }
 
 func (c *conversion) hostnameOverride(s *setting) {
-	c.become(s, "nodeName", strconv.Quote(strings.ToLower(strings.TrimSpace(s.text))), "")
+	c.become(s, "nodeName", strconv.Quote(strings.ToLower(strings.TrimSpace(s.text))),
+		"it makes this the file of one node: remove it where gateways share the file, as they do with the chart, which names each node itself")
 }
 
 // nodePortAddresses: a family that has no CIDR in the list is not restricted
@@ -261,7 +263,7 @@ func (c *conversion) metrics(s *setting) {
 	if host, _, ok := c.listener(s, "10249"); ok {
 		_, port, _ := net.SplitHostPort(config.Default().Metrics.Address)
 		c.become(s, "metrics.address", strconv.Quote(net.JoinHostPort(host, port)),
-			"kube-proxy itself holds its port on a node that has both; readiness probes ask here, too")
+			"kube-proxy itself holds its port on a node that has both")
 	}
 }
 

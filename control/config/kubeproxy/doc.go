@@ -40,6 +40,8 @@ type Options struct {
 	Interfaces []string
 	// CPUs of a gateway node, by which conntrack.maxPerCore counts; at least 1.
 	CPUs int
+	// CPUsAssumed: nobody said how many those are, and CPUs is a guess.
+	CPUsAssumed bool
 }
 
 // Result is a configuration of ours and its story.
@@ -47,6 +49,8 @@ type Result struct {
 	Fields []Field `json:"fields"` // in the order of the file
 	// Notes are defaults of kube-proxy that were in force and are others here.
 	Notes []string `json:"notes"`
+	// Warnings are what to look at before the file is used: it is right only for some gateways.
+	Warnings []string `json:"warnings"`
 	// YAML is the file, with all of the above as comments. It passes config.Parse if
 	// Options.Interfaces has an entry.
 	YAML []byte `json:"-"`
@@ -72,12 +76,13 @@ func Convert(name string, data []byte, o Options) (*Result, error) {
 		return nil, sorted(r.errs)
 	}
 	c.notes()
+	c.warn()
 	c.settle()
 	text := c.yaml()
 	if errs := c.check(name); len(errs) > 0 {
 		return nil, sorted(errs)
 	}
-	return &Result{Fields: c.fields, Notes: c.remarks, YAML: text}, nil
+	return &Result{Fields: c.fields, Notes: c.remarks, Warnings: c.warnings, YAML: text}, nil
 }
 
 // Known lists the fields that have a rule, for tests that hold them against

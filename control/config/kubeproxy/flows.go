@@ -2,6 +2,7 @@ package kubeproxy
 
 import (
 	"fmt"
+	"net/netip"
 	"strconv"
 	"time"
 
@@ -125,5 +126,25 @@ func (c *conversion) notes() {
 	}
 	if unset("metricsBindAddress") {
 		note("Metrics are on %s; kube-proxy's are on 127.0.0.1:10249.", d.Metrics.Address)
+	}
+}
+
+// warn says what is right for some gateways only, or for some clients.
+func (c *conversion) warn() {
+	warn := func(format string, args ...any) { c.warnings = append(c.warnings, fmt.Sprintf(format, args...)) }
+	for _, e := range c.entries {
+		switch e.path {
+		case "nodeName":
+			warn("nodeName is %s, from hostnameOverride: a file that several gateways share must not have it, or each takes itself for that node.", e.value)
+		case "flows.ipv4":
+			if c.options.CPUsAssumed {
+				warn("flows.ipv4 and flows.ipv6 are %s because this machine has %d CPUs: give --cpus, how many a gateway has.", e.value, c.options.CPUs)
+			}
+		case "metrics.address", "health.address":
+			text, _ := strconv.Unquote(e.value)
+			if at, err := netip.ParseAddrPort(text); err == nil && at.Addr() == netip.IPv4Unspecified() {
+				warn("%s is %s, and 0.0.0.0 is IPv4 only: write \":%d\" to be asked over IPv6, too.", e.path, text, at.Port())
+			}
+		}
 	}
 }

@@ -241,3 +241,32 @@ func FuzzConvert(f *testing.F) {
 		}
 	})
 }
+
+// TestWarnings: what is right for some gateways only is said, and nothing else.
+func TestWarnings(t *testing.T) {
+	for _, tt := range []struct {
+		name, text string
+		assumed    bool
+		want       string // in part; "" is no warning
+	}{
+		{"one node's name", "hostnameOverride: Gw-1", false, `nodeName is "gw-1"`},
+		{"another machine's CPUs", "conntrack: {maxPerCore: 1024}", true, "because this machine has 64 CPUs"},
+		{"CPUs that were given", "conntrack: {maxPerCore: 1024}", false, ""},
+		{"CPUs that do not matter", "mode: nftables", true, ""},
+		{"IPv4 metrics", "metricsBindAddress: 0.0.0.0:10249", false, `metrics.address is 0.0.0.0:9470, and 0.0.0.0 is IPv4 only: write ":9470"`},
+		{"metrics of one address", "metricsBindAddress: 127.0.0.1:10249", false, ""},
+		{"IPv4 health", "healthzBindAddress: 0.0.0.0:10256", false, `health.address is 0.0.0.0:10256`},
+		{"nothing", "", true, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			text := "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n" + tt.text + "\n"
+			r, err := Convert("x", []byte(text), Options{CPUs: 64, CPUsAssumed: tt.assumed})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Join(r.Warnings, "\n"); len(r.Warnings) > 1 || (got == "") != (tt.want == "") || !strings.Contains(got, tt.want) {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}

@@ -24,7 +24,10 @@ func (s *session) fromKubeProxyCommand() *cobra.Command {
 			"    sluice config from-kube-proxy - --interface eth0 > gateway.yaml\n\n" +
 			"With -o json or -o yaml it prints what became of each field, and the configuration as a text.",
 		Args: cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error { return s.fromKubeProxy(args[0], o) },
+		RunE: func(c *cobra.Command, args []string) error {
+			o.CPUsAssumed = !c.Flags().Changed("cpus")
+			return s.fromKubeProxy(args[0], o)
+		},
 	}
 	c.Flags().StringArrayVar(&o.Interfaces, "interface", nil, "interface to forward on; repeat it for more")
 	c.Flags().IntVar(&o.CPUs, "cpus", runtime.NumCPU(), "CPUs of a gateway node: conntrack.maxPerCore counts by them; default those of this machine")
@@ -83,6 +86,9 @@ func (s *session) tellOfFields(result *kubeproxy.Result, complete bool) error {
 	r.line("Why each of them differs, or has no meaning, is in the comments of the configuration.")
 	for _, n := range result.Notes {
 		r.line("Note: " + n)
+	}
+	for _, w := range result.Warnings {
+		r.line("Check: " + w)
 	}
 	if !complete {
 		r.line("The configuration is not complete: kube-proxy knows no interfaces. Name them in it, or here with --interface.")
