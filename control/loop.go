@@ -43,7 +43,8 @@ type LoopConfig struct {
 	// Feeds must all have synced once before the first snapshot is published:
 	// half a table would break flows that a predecessor left.
 	Feeds []Feed
-	// Window is how long to wait after a change for more.
+	// Window is the least time from the end of one pass to the next: the first change after
+	// quiet goes at once, and what comes in a burst goes together.
 	Window time.Duration
 	// Retry is how often work that is left over is looked at again: numbers to take
 	// back, frontends to close, refusals of the kernel. 0 is one second.
@@ -85,6 +86,7 @@ type Loop struct {
 	noted       problemEdits
 	checked     time.Time // when the last self check was
 
+	passed   time.Time // end of the last pass
 	progress progress
 }
 
@@ -129,10 +131,11 @@ func (l *Loop) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-l.Tracker.Wake():
-			if err := pause(ctx, l.Window); err != nil {
+			if err := pause(ctx, time.Until(l.passed.Add(l.Window))); err != nil {
 				return err
 			}
 			l.update(false)
+			l.passed = time.Now()
 		case request := <-l.requests:
 			request()
 		case q := <-l.answers:

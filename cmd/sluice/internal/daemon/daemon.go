@@ -106,7 +106,6 @@ func Run(ctx context.Context, file string) error {
 		failed: make(chan error, 16), open: make(chan struct{}),
 	}
 	d.log = d.newLogger(c)
-	tuneCollector()
 	// The goroutines outlive ctx: flows are served while the gateway drains.
 	d.life, d.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	defer d.cancel()
@@ -302,7 +301,7 @@ func (d *Daemon) startControl(ctx context.Context) error {
 	return nil
 }
 
-// controlWindow is how long the control loop waits after a change for more.
+// controlWindow is how long the control loop rests after a pass.
 const controlWindow = 2 * time.Millisecond
 
 // openPorts waits for the first snapshot, starts the workers and gives them
