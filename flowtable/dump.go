@@ -88,7 +88,7 @@ type Counts struct {
 	Capacity    [2]uint64
 	States      [NumStates]uint64 // both families
 	ByFamily    [2][NumStates]uint64
-	HalfOpen    uint64
+	HalfOpen    uint64 // of both families, as MaxHalfOpen
 	MaxHalfOpen uint64
 	Created     [2]uint64
 	Shed        [NumSheds]uint64

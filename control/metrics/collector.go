@@ -64,7 +64,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for i := range st.Workers {
 		c.worker(e, &st.Workers[i])
 	}
-	c.flowTables(e, st.Flows)
+	c.flowTables(e, &st)
 	c.kernel(e, &st)
 	view := c.source.Status()
 	c.state(e, &view)
@@ -164,8 +164,8 @@ func (c *collector) worker(e emitter, w *status.WorkerView) {
 	}
 }
 
-func (c *collector) flowTables(e emitter, list []status.FlowTableView) {
-	for _, t := range list {
+func (c *collector) flowTables(e emitter, st *status.StatsView) {
+	for _, t := range st.Flows {
 		e.gauge(c.d.tableCapacity, float64(t.Capacity), t.Family)
 		e.gauge(c.d.tableUsed, float64(t.Used), t.Family)
 		e.gauge(c.d.tableHalfOpen, float64(t.HalfOpen), t.Family)
@@ -175,6 +175,9 @@ func (c *collector) flowTables(e emitter, list []status.FlowTableView) {
 		for event, n := range t.Counters {
 			e.count(c.d.tableEvents, float64(n), t.Family, event)
 		}
+	}
+	for event, n := range st.FlowEvents {
+		e.count(c.d.tableShared, float64(n), event)
 	}
 }
 

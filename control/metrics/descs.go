@@ -22,7 +22,7 @@ type descs struct {
 	affinityPins, affinityCapacity, affinityEvicted, affinityLost *prometheus.Desc
 	checks, checkDifferences                                      *prometheus.Desc
 
-	tableCapacity, tableUsed, tableHalfOpen, tableFlows, tableEvents *prometheus.Desc
+	tableCapacity, tableUsed, tableHalfOpen, tableFlows, tableEvents, tableShared *prometheus.Desc
 }
 
 func (d *descs) new(name, help string, labels ...string) *prometheus.Desc {
@@ -111,5 +111,6 @@ func (d *descs) describeFlows() {
 	d.tableUsed = d.new("flow_table_used_flows", "Flows in the table.", "family")
 	d.tableHalfOpen = d.new("flow_table_half_open_flows", "Flows that nobody has answered yet.", "family")
 	d.tableFlows = d.new("flow_table_flows", "Flows by state.", "family", "state")
-	d.tableEvents = d.new("flow_table_events_total", "What happened to flows: expired, shed, refused.", "family", "event")
+	d.tableEvents = d.new("flow_table_events_total", "What happened to flows: created.", "family", "event")
+	d.tableShared = d.new("flow_table_shared_events_total", "What happened to flows of both families, which share the half-open cap: shed, by what they were, and refused, by why.", "event")
 }

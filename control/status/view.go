@@ -158,17 +158,19 @@ type FlowTableView struct {
 	Used     uint64            `json:"used"`
 	HalfOpen uint64            `json:"halfOpen"`
 	States   map[string]uint64 `json:"states"`
-	// Counters of the table's own: shed, expired, refused, by name.
+	// Counters of the family's own, by name: created.
 	Counters map[string]uint64 `json:"counters,omitempty"`
 }
 
 // StatsView is everything that is counted.
 type StatsView struct {
-	Workers  []WorkerView      `json:"workers"`
-	Flows    []FlowTableView   `json:"flows"`
-	Steering map[string]uint64 `json:"steering"` // the kernel program's counters, by name
-	Queues   []QueueStatsView  `json:"queues"`
-	Snapshot SnapshotView      `json:"snapshot"`
+	Workers []WorkerView    `json:"workers"`
+	Flows   []FlowTableView `json:"flows"`
+	// FlowEvents are counted for both families together, by name: shed_*, refused_*.
+	FlowEvents map[string]uint64 `json:"flowEvents"`
+	Steering   map[string]uint64 `json:"steering"` // the kernel program's counters, by name
+	Queues     []QueueStatsView  `json:"queues"`
+	Snapshot   SnapshotView      `json:"snapshot"`
 }
 
 // QueueStatsView is what the kernel counts for one AF_XDP socket (struct xdp_statistics).

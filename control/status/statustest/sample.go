@@ -90,12 +90,13 @@ func sampleStats() status.StatsView {
 		},
 		Flows: []status.FlowTableView{
 			{Family: "ipv4", Capacity: 1048576, Used: 3, HalfOpen: 0, States: map[string]uint64{"established": 1, "fin_wait": 1, "udp_replied": 1, "syn_sent": 0},
-				Counters: map[string]uint64{"expired": 40, "refused": 0}},
-			{Family: "ipv6", Capacity: 262144, Used: 1, States: map[string]uint64{"established": 1}},
+				Counters: map[string]uint64{"created": 43}},
+			{Family: "ipv6", Capacity: 262144, Used: 2, HalfOpen: 1, States: map[string]uint64{"established": 1, "syn_sent": 1}, Counters: map[string]uint64{"created": 2}},
 		},
-		Steering: map[string]uint64{"redirected": 9000, "passed": 123},
-		Queues:   []status.QueueStatsView{{Interface: "eth0", Queue: 0, RxDropped: 1}, {Interface: "eth0", Queue: 1, RxRingFull: 2}},
-		Snapshot: sampleSnapshot(),
+		FlowEvents: map[string]uint64{"shed_expired": 40, "refused_table_full": 0},
+		Steering:   map[string]uint64{"redirected": 9000, "passed": 123},
+		Queues:     []status.QueueStatsView{{Interface: "eth0", Queue: 0, RxDropped: 1}, {Interface: "eth0", Queue: 1, RxRingFull: 2}},
+		Snapshot:   sampleSnapshot(),
 	}
 	// The second worker sleeps.
 	st.Workers[1].Generation, st.Workers[1].Asleep = 0, true

@@ -70,6 +70,7 @@ type Daemon struct {
 	ledger   *status.Ledger
 	bpffs    bool          // we mounted it
 	open     chan struct{} // closed when packets are forwarded
+	adopted  chan struct{} // closed when a predecessor's flows count for their backends
 	draining atomic.Bool
 	failed   chan error
 	servers  servers
@@ -103,7 +104,7 @@ func Run(ctx context.Context, file string) error {
 	}
 	d := &Daemon{
 		file: file, config: c, startedAt: time.Now(), loadedAt: time.Now(), level: new(slog.LevelVar),
-		failed: make(chan error, 16), open: make(chan struct{}),
+		failed: make(chan error, 16), open: make(chan struct{}), adopted: make(chan struct{}),
 	}
 	d.log = d.newLogger(c)
 	// The goroutines outlive ctx: flows are served while the gateway drains.
@@ -315,6 +316,7 @@ func (d *Daemon) openPorts(ctx context.Context) {
 	if n := d.pins.prune(d.path.services.Load()); n > 0 {
 		d.log.Info("clients lose the pins to backends that left meanwhile", "pins", n)
 	}
+	d.goes(d.adoptFlows)
 	if err := d.openAll(ctx); err != nil {
 		d.fail(err)
 		return
@@ -330,6 +332,18 @@ func (d *Daemon) openPorts(ctx context.Context) {
 	d.log.Info("forwarding", "workers", len(d.path.workers), "took", time.Since(d.startedAt).Round(time.Millisecond))
 	d.goes(func() { d.heartbeat(ctx) })
 	d.path.watch(ctx, d.steer, d.watchHostLink, d.reopened)
+}
+
+// adoptFlows counts a predecessor's flows for their backends. It runs beside the workers: it
+// walks a table that may be large, and packets need not wait for it.
+func (d *Daemon) adoptFlows() {
+	defer close(d.adopted)
+	if d.flows.Recovery.Recovered == 0 {
+		return
+	}
+	began := time.Now()
+	n := d.reader.adopt()
+	d.log.Info("flows of a predecessor count for their backends", "flows", n, "took", time.Since(began).Round(time.Millisecond))
 }
 
 // openAll binds all sockets before the first one gets packets, so that what is

@@ -2,7 +2,12 @@ package daemon
 
 import (
 	"errors"
+	"net/netip"
+	"slices"
 	"sync"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/control/hostlink"
 	"sluice.dev/sluice/control/status"
@@ -70,8 +75,24 @@ func (d *Daemon) Explain(q *status.ExplainQuery) (status.ExplainView, error) {
 	}
 	if h := a.x.Hop; h != nil && h.Kind == nexthop.OnLink && h.Ready {
 		a.hop = d.nextHopOf(a.x.Out.Dst.Netip())
+	} else if h != nil && h.Kind == nexthop.OnLink && a.x.Route.Hop != 0 {
+		a.silent = failedNeighbour(h.Addr.Netip())
 	}
 	return a.view(problems(d.loop.Status())), nil
+}
+
+// failedNeighbour says whether the kernel asked for a neighbour on any link in vain, and
+// nobody has since (NUD_FAILED of include/uapi/linux/neighbour.h). What cannot be read is no.
+func failedNeighbour(a netip.Addr) bool {
+	family := unix.AF_INET
+	if a.Is6() {
+		family = unix.AF_INET6
+	}
+	list, err := netlink.NeighList(0, family)
+	return err == nil && slices.ContainsFunc(list, func(n netlink.Neigh) bool {
+		ip, ok := netip.AddrFromSlice(n.IP)
+		return ok && ip.Unmap() == a && n.State&netlink.NUD_FAILED != 0
+	})
 }
 
 // answer is what an answer is made of.
@@ -84,6 +105,7 @@ type answer struct {
 	match  xdpprog.Match // of the kernel program
 	unread error         // why match is not known
 	closed bool          // the kernel program is not on the interfaces yet
+	silent bool          // the next hop's neighbour has not answered lately
 	hop    string        // how the next hop is reached; "" if the explanation says all
 	// offline is not nil where no gateway was asked.
 	offline *offline

@@ -14,6 +14,8 @@ import (
 // likely is. fault is the parser's.
 func (a *answer) advice(v *status.ExplainView, fault stats.DropReason) string {
 	switch {
+	case v.Verdict == status.VerdictForward && a.silent:
+		return fmt.Sprintf("see that %v is up and on this link: ip neigh show %v", a.x.Hop.Addr, a.x.Hop.Addr)
 	case v.Verdict == status.VerdictForward:
 		return ""
 	case v.Verdict == status.VerdictPass:
@@ -35,6 +37,9 @@ func (a *answer) advice(v *status.ExplainView, fault stats.DropReason) string {
 	case stats.SourceRangeDenied:
 		return "if the client may use it, put its address into spec.loadBalancerSourceRanges of Service " + object
 	case stats.NoEndpoints:
+		if len(v.Endpoints) == 0 {
+			return "no EndpointSlice gives this port an endpoint of this family; its port must have the same name and protocol: " + slices
+		}
 		return "make an endpoint ready; what there is: " + slices
 	case stats.NoLocalEndpoints:
 		return a.localAdvice(object)

@@ -126,8 +126,15 @@ func (a *answer) step(s fastpath.Step) status.ExplainStep {
 			out.Text += ", or another that is in"
 		}
 	case "next hop":
-		if a.hop != "" {
+		switch {
+		case a.silent:
+			out.Text = fmt.Sprintf("%v, which has not answered the kernel (`ip neigh` has it as FAILED); it is asked again, and the packet held for up to a second", a.x.Hop.Addr)
+		case a.hop != "":
 			out.Text += " on " + a.hop
+		}
+	case stepVerdict:
+		if a.silent && a.x.Verdict.Action == fastpath.Queued {
+			out.Text += fmt.Sprintf(" if %v answers, else drop (%v)", a.x.Hop.Addr, stats.NeighbourPending)
 		}
 	}
 	if a.offline != nil {
@@ -220,7 +227,7 @@ func (a *answer) whyNone() string {
 	case flags&services.AddrVIP != 0:
 		return fmt.Sprintf("none: %v is served, but not %s; it has %s", t.Dst, end, a.portsOf(t.Dst))
 	case flags&services.AddrSNAT != 0 && a.snapshot.SNATPorts.Contains(t.DstPort):
-		return "none: it goes to a source port of ours, as replies do, and no flow has it"
+		return "none: it goes to a port of snat.ports, as replies do, and no flow has it"
 	case flags&services.AddrNode != 0:
 		return fmt.Sprintf("none: %v is this node's, and %s is no node port", t.Dst, end)
 	}

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
 )
@@ -31,4 +32,46 @@ func TestFlowReaderClosed(t *testing.T) {
 	if _, err := r.delete(t.Context(), func(*flowtable.Info) bool { return true }); !errors.Is(err, errFlowsClosed) {
 		t.Errorf("delete: %v", err)
 	}
+}
+
+// TestFlowReaderAdopts: what nobody bound gets the backend that its tuples say; what is bound, and what has
+// no backend any more, stays as it is.
+func TestFlowReaderAdopts(t *testing.T) {
+	of := func(s string) header.Addr { return header.AddrFrom(netip.MustParseAddr(s)) }
+	vip, there, gone := of("203.0.113.9"), of("10.0.0.5"), of("10.0.0.6")
+	table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 1024, IPv6Flows: 1024, Timeouts: flowtable.DefaultTimeouts()})
+	must(t, err)
+	r, err := newFlowReader(table)
+	must(t, err)
+	defer r.close()
+	b := services.NewBuilder(nil)
+	be := services.Backend{Addr: there, Port: 8080, Service: 3, Ref: services.MakeBackendRef(5, 1)}
+	b.SetBackend(be)
+	b.SetFrontend(&services.Frontend{
+		Key:     services.FrontendKey{Addr: vip, Port: 80, Proto: header.ProtoTCP},
+		Service: &services.Service{ID: 3, Backends: []services.BackendRef{be.Ref}},
+	})
+	r.services = new(services.Handle)
+	r.services.Store(b.Build())
+	for i, backend := range []header.Addr{there, there, gone, there} {
+		create(t, table, i == 3, &flowtable.NewFlow{ // no owner, as recovered
+			Client:  header.Tuple{Src: of("198.51.100.7"), SrcPort: uint16(1000 + i), Dst: vip, DstPort: 80, Proto: header.ProtoTCP},
+			Backend: backend, BackendPort: 8080, Source: of("192.0.2.20"), Ports: flowtable.Ports{First: 20000, Count: 1000, Stride: 1},
+		})
+	}
+	if n, load := r.adopt(), table.Loads()[5].Load(); n != 2 || load != 2 {
+		t.Errorf("%d adopted, a load of %d, want 2 of each", n, load)
+	}
+	if n, load := r.adopt(), table.Loads()[5].Load(); n != 0 || load != 2 {
+		t.Errorf("once more: %d adopted, a load of %d, want 0 and 2", n, load)
+	}
+	r.all(func(f *flowtable.Info) {
+		want := uint32(be.Ref)
+		if f.Client.SrcPort >= 1002 {
+			want = 0
+		}
+		if f.Backend != want || (want != 0) != (f.Service == 3) {
+			t.Errorf("the flow from port %d has service %d and backend %#x, want backend %#x", f.Client.SrcPort, f.Service, f.Backend, want)
+		}
+	})
 }

@@ -9,6 +9,7 @@ import (
 	"sluice.dev/sluice/control"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
@@ -35,7 +36,7 @@ type flowReader struct {
 	handle *flowtable.Handle
 	slice  [256]flowtable.Info
 	closed bool // the table's memory may be gone
-	// services says which backends serve. It is set before InUse is called.
+	// services says which backends there are. It is set before InUse or adopt is called.
 	services *services.Handle
 }
 
@@ -110,6 +111,41 @@ func (r *flowReader) delete(ctx context.Context, match func(*flowtable.Info) boo
 		cursor = next
 	}
 	return n, nil
+}
+
+// adopt gives the flows that an earlier process left to their backends, as a worker does when a
+// packet comes: a connection that rests counts from the start. It returns how many it gave. The
+// first table must be published; workers may be at work.
+func (r *flowReader) adopt() (n int) {
+	for cursor, first := uint64(0), true; first || cursor != 0; first = false {
+		cursor = r.adoptSlice(cursor, &n)
+	}
+	return n
+}
+
+func (r *flowReader) adoptSlice(cursor uint64, adopted *int) (next uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return 0
+	}
+	now := flowtable.Time(bootNanos())
+	r.handle.Enter(now) // from the reading to the giving, as in delete
+	defer r.handle.Leave()
+	s := r.services.Load() // for each slice: what it numbers may be given up when it is old
+	next, found := r.handle.Dump(cursor, r.slice[:], now)
+	for i := range r.slice[:found] {
+		f := &r.slice[i]
+		if f.Binding != 0 || f.Backend != 0 {
+			continue
+		}
+		toBackend := f.Reply.Reverse()
+		service, backend := fastpath.Adopt(s, &f.Client, &toBackend)
+		if backend != 0 && r.handle.Adopt(f.Ref, service, backend) {
+			*adopted++
+		}
+	}
+	return next
 }
 
 // InUse implements control.Flows: frontends that flows were opened by stay steered until

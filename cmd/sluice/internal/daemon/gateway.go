@@ -99,30 +99,27 @@ func (d *Daemon) Drain(e status.Endpoint, on bool) (int, error) {
 
 // WaitApplied implements status.Gateway.
 func (d *Daemon) WaitApplied(ctx context.Context) error {
-	select {
-	case <-d.open:
-		return d.loop.Wait(ctx)
-	case <-ctx.Done():
-		return fmt.Errorf("%w: the interfaces are not open yet", ctx.Err())
+	for _, stage := range []struct {
+		reached <-chan struct{}
+		not     string
+	}{
+		{d.open, "the interfaces are not open yet"},
+		{d.adopted, "the flows of the process before are not counted yet"},
+	} {
+		select {
+		case <-stage.reached:
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %s", ctx.Err(), stage.not)
+		}
 	}
+	return d.loop.Wait(ctx)
 }
 
 // Stats implements status.Gateway.
 func (d *Daemon) Stats() status.StatsView {
 	v := status.StatsView{Workers: d.workerViews(), Steering: map[string]uint64{}}
 	c := d.flows.Table.Counts()
-	for f, name := range []string{"ipv4", "ipv6"} {
-		v.Flows = append(v.Flows, status.FlowTableView{
-			Family: name, Capacity: c.Capacity[f], Used: c.Live[f], HalfOpen: c.HalfOpen,
-			States: states(&c, f), Counters: map[string]uint64{"created": c.Created[f]},
-		})
-	}
-	for k, n := range c.Shed {
-		v.Flows[0].Counters["shed_"+flowtable.Shed(k).String()] = n
-	}
-	for s := flowtable.TableFull; s <= flowtable.PortsExhausted; s++ {
-		v.Flows[0].Counters["refused_"+s.String()] = c.Refused[s]
-	}
+	v.Flows, v.FlowEvents = flowTableViews(&c)
 	if k, err := d.steer.s.Counters(); err == nil {
 		v.Steering = map[string]uint64{
 			"steered": k.Steered, "passed": k.Passed, "missed_dropped": k.MissedDropped,
@@ -134,6 +131,26 @@ func (d *Daemon) Stats() status.StatsView {
 	}
 	v.Snapshot = d.snapshotView()
 	return v
+}
+
+// flowTableViews is the table by family, and what it counts for both together: room under the
+// half-open cap is shared, and so a flow of one family may be shed for one of the other.
+func flowTableViews(c *flowtable.Counts) (list []status.FlowTableView, events map[string]uint64) {
+	for f, name := range []string{"ipv4", "ipv6"} {
+		list = append(list, status.FlowTableView{
+			Family: name, Capacity: c.Capacity[f], Used: c.Live[f],
+			HalfOpen: c.ByFamily[f][flowtable.SynSeen] + c.ByFamily[f][flowtable.SynRecv],
+			States:   states(c, f), Counters: map[string]uint64{"created": c.Created[f]},
+		})
+	}
+	events = map[string]uint64{}
+	for k, n := range c.Shed {
+		events["shed_"+flowtable.Shed(k).String()] = n
+	}
+	for s := flowtable.TableFull; s <= flowtable.PortsExhausted; s++ {
+		events["refused_"+s.String()] = c.Refused[s]
+	}
+	return list, events
 }
 
 // states lists a family's flows by state, those that there are. States that people
