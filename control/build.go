@@ -71,6 +71,7 @@ func (r *run) build(u *unit) {
 			problems = append(problems, Problem{Object: u.service.id, Field: fmt.Sprintf("spec.ports[%d]", i), Severity: Refused,
 				Message: fmt.Sprintf("with the endpoints of this port the Service has more than %d (endpoints times ports), the most that one can have; the rest of them and later ports' get nothing", maxServiceBackends)})
 		}
+		problems = append(problems, unmatched(u, i, p.spec)...)
 		r.losePins(p, before)
 		r.loseAffinity(p, u.service.affinity)
 		r.setServicePort(u, p)
