@@ -87,7 +87,18 @@ func (x *Explanation) rangesText() string {
 	case ok:
 		return fmt.Sprintf("the client is in %v", match)
 	}
-	return fmt.Sprintf("the client is in none of %v", list)
+	const most = 16
+	var names []string
+	for _, p := range list[:min(most, len(list))] {
+		names = append(names, p.String())
+	}
+	if more := len(list) - most; more > 0 {
+		names = append(names, fmt.Sprintf("and %d others", more))
+	}
+	if len(names) == 0 {
+		return "the client is in none: no range can be read"
+	}
+	return "the client is in none of " + strings.Join(names, ", ")
 }
 
 func (x *Explanation) clientText() string {
@@ -150,9 +161,22 @@ func (x *Explanation) schedulerText() string {
 func (x *Explanation) outText() string {
 	src := end(x.Out.Src, x.Out.SrcPort).String()
 	if x.Out.SrcPort == 0 {
-		src = fmt.Sprintf("%v, a port to be drawn (%v)", x.Out.Src, x.Source)
+		src = fmt.Sprintf("%v, a port to be drawn (%s)", x.Out.Src, sourceText(x.Source))
 	}
 	return fmt.Sprintf("%s -> %v", src, end(x.Out.Dst, x.Out.DstPort))
+}
+
+// sourceText says why packets leave with an address.
+func sourceText(s Source) string {
+	switch s {
+	case SourceHost:
+		return "of the host link, as the kernel carries it on"
+	case SourceByRoute:
+		return "of the interface that it leaves by"
+	case SourcePool:
+		return "of snat.addresses"
+	}
+	return s.String()
 }
 
 func (x *Explanation) hopText() string {

@@ -375,7 +375,7 @@ func TestExplanationAsText(t *testing.T) {
 			"affinity: none",
 			"scheduler: rr, slot 0 of 4",
 			"backend: 10.0.1.21:8080",
-			"leaves as: 10.0.1.2, a port to be drawn (pool) -> 10.0.1.21:8080",
+			"leaves as: 10.0.1.2, a port to be drawn (of snat.addresses) -> 10.0.1.21:8080",
 			"next hop: 10.0.1.254",
 			"verdict: forward",
 		}},
@@ -395,7 +395,7 @@ func TestExplanationAsText(t *testing.T) {
 		{"not in the ranges", join("198.51.101.8", 1), join(ruleVIP, 121), []string{
 			"flow: none",
 			"frontend: LoadBalancer 203.0.113.60:121 of default/rules",
-			"source ranges: the client is in none of [198.51.100.0/24]",
+			"source ranges: the client is in none of 198.51.100.0/24",
 			"verdict: drop (source_range)",
 		}},
 		{"pinned", join(client4, 1), join(ruleVIP, 120), []string{
@@ -407,7 +407,7 @@ func TestExplanationAsText(t *testing.T) {
 			"affinity: 60 s, and the client is pinned to the backend",
 			"scheduler: maglev, not asked",
 			"backend: 10.0.1.22:8080",
-			"leaves as: 10.0.1.2, a port to be drawn (pool) -> 10.0.1.22:8080",
+			"leaves as: 10.0.1.2, a port to be drawn (of snat.addresses) -> 10.0.1.22:8080",
 			"next hop: 10.0.1.254",
 			"verdict: forward",
 		}},

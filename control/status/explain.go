@@ -117,6 +117,8 @@ type ExplainView struct {
 	Endpoints []ExplainEndpoint `json:"endpoints,omitempty"`
 	// Problems are those of the Service, or about the address.
 	Problems []ProblemView `json:"problems,omitempty"`
+	// Unread are manifests that cannot be read, without a gateway: the answer does without them.
+	Unread []ProblemView `json:"unread,omitempty"`
 }
 
 // ExplainStep is one question on the way to the verdict, and its answer.

@@ -44,7 +44,10 @@ func (s *session) explainCommand() *cobra.Command {
 			if err != nil {
 				return listed(err)
 			}
-			return s.print(v, func(r *rows) { explainRows(r, &v) })
+			if err := s.print(v, func(r *rows) { explainRows(r, &v) }); err != nil {
+				return err
+			}
+			return unread(v.Unread)
 		},
 	}
 	f := c.Flags()
@@ -59,6 +62,25 @@ func (s *session) explainCommand() *cobra.Command {
 	must(c.MarkFlagFilename("config", "yaml", "yml", "json"))
 	return c
 }
+
+// unread is an error if the answer is not about all that was written.
+func unread(list []status.ProblemView) error {
+	if len(list) == 0 {
+		return nil
+	}
+	text := "the answer above is without what cannot be read:"
+	for i := range list[:min(mostUnread, len(list))] {
+		p := &list[i]
+		text += "\n  " + strings.TrimPrefix(p.Source+": ", ": ") + strings.TrimPrefix(problemText(p), p.Source+": ")
+	}
+	if more := len(list) - mostUnread; more > 0 {
+		text += fmt.Sprintf("\n  and %d more, which -o json lists", more)
+	}
+	return errors.New(text)
+}
+
+// mostUnread is enough to begin with.
+const mostUnread = 16
 
 // explain asks the daemon, or nobody.
 func (s *session) explain(ctx context.Context, q *status.ExplainQuery, configFile, manifests, node string) (v status.ExplainView, err error) {

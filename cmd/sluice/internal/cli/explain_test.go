@@ -80,8 +80,13 @@ func TestExplainBrokenManifests(t *testing.T) {
 		}
 	}
 	code, out, errs := sluice(t, "explain", "--from", "198.51.100.7", "--to", "203.0.113.10:80", "--manifests", dir)
-	if code != exitOK || !strings.Contains(out, "a.yaml") || !strings.Contains(out, "Service default/b: spec.ports[0].port") || strings.Contains(out, "default/c") {
+	if code != exitFailure || !strings.Contains(out, "a.yaml") || !strings.Contains(out, "Service default/b: spec.ports[0].port") || strings.Contains(out, "default/c") {
 		t.Errorf("exit %d: %s\n%s", code, errs, out)
+	}
+	for _, want := range []string{"a.yaml", "b.yaml#1: Service default/b"} {
+		if !strings.Contains(errs, want) || strings.Contains(errs, "c.yaml") {
+			t.Errorf("want %s and not c.yaml, which can be read: %s", want, errs)
+		}
 	}
 }
 

@@ -79,7 +79,16 @@ func ExplainOffline(ctx context.Context, configFile, manifests, node string, q *
 	if a.x, err = x.ask(snapshot, t, !q.Established, 0); err != nil {
 		return v, err
 	}
-	return a.view(problems(&control.Status{Problems: tracker.Locate(found)})), nil
+	all := tracker.Locate(found)
+	v = a.view(problems(&control.Status{Problems: all}))
+	v.Unread = problems(&control.Status{Problems: slices.DeleteFunc(all, readable)})
+	return v, nil
+}
+
+// readable says whether a problem leaves what was written readable: it is neither about a
+// whole file or document, nor about an object that no API server would take.
+func readable(p control.Problem) bool {
+	return p.Severity == control.Warning || p.Object != (control.ObjectID{}) && p.Why() != control.ReasonInvalidObject
 }
 
 // readOnce reads a directory of manifests as the daemon does.
