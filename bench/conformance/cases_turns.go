@@ -50,4 +50,16 @@ func (b *book) turns() {
 	c.last().put = c.last().put[:1]
 	c.put(f.sliceOf("", "IPv4", "b0", late4))
 	c.probe(&probe{how: late, from: outside, to: []dest{f.vip4()}, want: viaB0 + "; late answers counted", n: 12, slow: 3500 * time.Millisecond, unasked: whyNoRetry})
+
+	// A client that has been given another endpoint is asked to wait no second time.
+	c = b.add("Different on purpose/A SYN that nobody answers + Affinity/the client's address and the service port", "its-client-moves")
+	f = c.service(affinity(10800)).slice("", "b0", silent4)
+	c.last().put = c.last().put[:1]
+	c.put(f.sliceOf("", "IPv4", "b0", silent4))
+	opens := func(limit time.Duration) {
+		c.probe(&probe{how: "tcp", from: crowd, to: []dest{f.vip4()}, want: viaB0, slow: limit, unasked: whyNoRetry})
+	}
+	opens(10 * time.Second)
+	c.then("once more, and at once")
+	opens(900 * time.Millisecond)
 }

@@ -28,7 +28,7 @@ type probe struct {
 	// every is the time from one connection of a client to its next.
 	every time.Duration
 	tags  []uint16 // VLAN identifiers, outer first
-	// slow is how long silence is waited for, by all connections at the same time; zero
+	// slow is how long a connection may take to open, by all connections at the same time; zero
 	// means patience, by one after another.
 	slow time.Duration
 }
@@ -265,8 +265,12 @@ func (r *prober) connectAtOnce(p *probe) ([]answer, error) {
 func (r *prober) dial(p *probe, i int) (s *socket, a answer, err error) {
 	to := p.to[i%len(p.to)].to
 	host, from := r.w.client(p.from, to.Addr().Is6(), i)
+	limit := patience
+	if p.slow > 0 {
+		limit = p.slow
+	}
 	err = host.Run(func() (err error) {
-		s, a.verdict, err = connect(strings.HasSuffix(p.how, "tcp"), from, to, max(p.slow, patience))
+		s, a.verdict, err = connect(strings.HasSuffix(p.how, "tcp"), from, to, limit)
 		return err
 	})
 	return s, a, err
