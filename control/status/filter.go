@@ -77,16 +77,36 @@ func matchService(filter, service string) bool {
 	return ok && (rest == "" || rest[0] == ':')
 }
 
-// query writes the filter as parameters of a request.
-func (f FlowFilter) query() url.Values {
-	q := url.Values{}
+// parts are the fields that are set, by the names of their parameters.
+func (f FlowFilter) parts() (list []struct{ name, value string }) {
 	for _, p := range []struct{ name, value string }{
 		{"client", f.Client.String()}, {"vip", f.VIP.String()}, {"backend", f.Backend.String()},
 		{"service", f.Service}, {"state", f.State}, {"protocol", f.Protocol},
 	} {
 		if p.value != "" {
-			q.Set(p.name, p.value)
+			list = append(list, p)
 		}
+	}
+	return list
+}
+
+// String is for people: client 198.51.100.0/24, state established.
+func (f FlowFilter) String() string {
+	if f.IsZero() {
+		return "all flows"
+	}
+	var words []string
+	for _, p := range f.parts() {
+		words = append(words, p.name+" "+p.value)
+	}
+	return strings.Join(words, ", ")
+}
+
+// query writes the filter as parameters of a request.
+func (f FlowFilter) query() url.Values {
+	q := url.Values{}
+	for _, p := range f.parts() {
+		q.Set(p.name, p.value)
 	}
 	return q
 }

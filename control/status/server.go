@@ -174,7 +174,7 @@ func (s *Server) deleteFlows(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, http.StatusInternalServerError, err)
 		return
 	}
-	s.log.Info("flows deleted by the operator", "count", n, "filter", filter.query().Encode())
+	s.log.Info("flows deleted by the operator", "count", n, "filter", filter.String())
 	s.reply(w, Count{n})
 }
 
@@ -191,7 +191,11 @@ func (s *Server) drain(w http.ResponseWriter, r *http.Request, on bool) {
 	case n == 0:
 		s.fail(w, http.StatusNotFound, fmt.Errorf("no backend %s, see `sluice backends`", e))
 	default:
-		s.log.Info("backend drained by the operator", "backend", e.String(), "on", on, "count", n)
+		text := "backend drained by the operator"
+		if !on {
+			text = "backend undrained by the operator: it gets new flows again"
+		}
+		s.log.Info(text, "backend", e.String(), "count", n)
 		s.reply(w, Count{n})
 	}
 }

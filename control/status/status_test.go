@@ -1,6 +1,7 @@
 package status_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -25,12 +26,17 @@ import (
 // serve starts a server for g on a socket of its own and returns a client.
 func serve(t *testing.T, g status.Gateway) (*status.Client, string) {
 	t.Helper()
+	return serveLogged(t, g, slog.New(slog.DiscardHandler))
+}
+
+func serveLogged(t *testing.T, g status.Gateway, log *slog.Logger) (*status.Client, string) {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := status.Listen(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := status.NewServer(g, slog.New(slog.DiscardHandler))
+	s := status.NewServer(g, log)
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(l) }()
 	c := status.NewClient(path)
@@ -468,6 +474,30 @@ func TestEndpoint(t *testing.T) {
 	for _, text := range []string{"", "web", "10.0.0", "10.0.0.1:", "10.0.0.1:0", "10.0.0.1:70000", "10.0.0.1/33"} {
 		if e, err := status.ParseEndpoint(text); err == nil {
 			t.Errorf("%q is taken for %v", text, e)
+		}
+	}
+}
+
+// TestLogOfChanges: the log says what an operator did as he would, not as a URL has it.
+func TestLogOfChanges(t *testing.T) {
+	var log bytes.Buffer
+	c, _ := serveLogged(t, statustest.New(), slog.New(slog.NewTextHandler(&log, nil)))
+	for _, tt := range []struct {
+		do   func() (int, error)
+		want string
+	}{
+		{func() (int, error) {
+			return c.DeleteFlows(t.Context(), status.FlowFilter{VIP: endpoint(t, "203.0.113.10:80"), Protocol: "tcp"}, false)
+		}, `filter="vip 203.0.113.10:80, protocol tcp"`},
+		{func() (int, error) { return c.DeleteFlows(t.Context(), status.FlowFilter{}, true) }, `filter="all flows"`},
+		{func() (int, error) { return c.Drain(t.Context(), endpoint(t, "10.1.0.11:8080"), true) },
+			`msg="backend drained by the operator" backend=10.1.0.11:8080 count=1`},
+		{func() (int, error) { return c.Drain(t.Context(), endpoint(t, "10.1.0.11:8080"), false) },
+			`msg="backend undrained by the operator: it gets new flows again" backend=10.1.0.11:8080`},
+	} {
+		log.Reset()
+		if _, err := tt.do(); err != nil || !strings.Contains(log.String(), tt.want) {
+			t.Errorf("%v, logged %s, want %s", err, log.String(), tt.want)
 		}
 	}
 }

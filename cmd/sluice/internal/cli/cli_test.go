@@ -161,6 +161,35 @@ func TestManyFlows(t *testing.T) {
 	}
 }
 
+// TestSomeFlows: --limit lists so many and says that there are more, --count lists none.
+func TestSomeFlows(t *testing.T) {
+	g := statustest.New()
+	g.Many(700)
+	socket := daemon(t, g)
+	for _, c := range []struct {
+		args, errs string
+		code, rows int
+	}{
+		{"--limit 600", "more flows than --limit 600", exitOK, 601},
+		{"--limit 700", "", exitOK, 701},
+		{"--limit 0", "", exitOK, 701},
+		{"--limit -1", "--limit is -1", exitUsage, 0},
+		{"--count --limit 1", "not both", exitUsage, 0},
+		{"--count", "", exitOK, 1},
+	} {
+		code, out, errs := sluice(t, append([]string{"flows", "--socket", socket}, strings.Fields(c.args)...)...)
+		if code != c.code || strings.Count(out, "\n") != c.rows || !strings.Contains(errs, c.errs) || (errs == "") != (c.errs == "") {
+			t.Errorf("%s: exit %d, %d rows, %q; want %d, %d, %q", c.args, code, strings.Count(out, "\n"), errs, c.code, c.rows, c.errs)
+		}
+		if c.args == "--count" && out != "700\n" {
+			t.Errorf("counted %q", out)
+		}
+	}
+	if _, out, _ := sluice(t, "flows", "--socket", socket, "--limit", "3", "-o", "json"); strings.Count(out, `"protocol"`) != 3 || !strings.HasSuffix(out, "]\n") {
+		t.Errorf("three flows as JSON: %s", out)
+	}
+}
+
 // TestTablesAreColumns: every row of a listing has as many columns as its head, so awk works.
 func TestTablesAreColumns(t *testing.T) {
 	socket := daemon(t, statustest.New())

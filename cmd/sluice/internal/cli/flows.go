@@ -1,11 +1,13 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -81,6 +83,8 @@ func knownStates() (names []string) {
 
 func (s *session) flowsCommand() *cobra.Command {
 	var filter status.FlowFilter
+	var limit int
+	var count bool
 	c := &cobra.Command{
 		Use:     "flows",
 		Aliases: []string{"flow"},
@@ -89,16 +93,23 @@ func (s *session) flowsCommand() *cobra.Command {
 			"filter is an address, address:port or prefix.",
 		Example: "  sluice flows --vip 192.0.2.10:80 --state established\n" +
 			"  sluice flows --client 198.51.100.0/24 -o json\n" +
+			"  sluice flows --service shop/web --count\n" +
 			"  sluice flows delete --backend 10.1.2.3:8080",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return s.ask(func(client *status.Client) error {
-				out := s.flowPrinter()
-				err := client.Flows(c.Context(), filter, out.flow)
-				return errors.Join(err, out.end())
-			})
+			switch {
+			case limit < 0:
+				return usageError{fmt.Errorf("--limit is %d, give 0 for all flows or how many", limit)}
+			case count && limit > 0:
+				return usageError{errors.New("flows takes --count or --limit, not both")}
+			case count:
+				return s.countFlows(c.Context(), filter)
+			}
+			return s.listFlows(c.Context(), filter, limit)
 		},
 	}
+	c.Flags().IntVar(&limit, "limit", 0, "list so many at most; 0 is all")
+	c.Flags().BoolVar(&count, "count", false, "print only how many there are")
 	f := c.PersistentFlags()
 	f.Var(endpointFlag{&filter.Client}, "client", "only flows of this client")
 	f.Var(endpointFlag{&filter.VIP}, "vip", "only flows to this virtual address or node port")
@@ -111,6 +122,39 @@ func (s *session) flowsCommand() *cobra.Command {
 	}
 	c.AddCommand(s.flowsDeleteCommand(&filter))
 	return c
+}
+
+// errEnough ends a listing before its end.
+var errEnough = errors.New("enough flows were listed")
+
+// listFlows prints flows as they come; limit 0 is no limit.
+func (s *session) listFlows(ctx context.Context, filter status.FlowFilter, limit int) error {
+	return s.ask(func(client *status.Client) error {
+		out := s.flowPrinter()
+		err := client.Flows(ctx, filter, func(v *status.FlowView) error {
+			if limit > 0 && out.n == limit {
+				return errEnough
+			}
+			return out.flow(v)
+		})
+		if errors.Is(err, errEnough) {
+			err = nil
+			fmt.Fprintf(s.app.Err, "sluice: there are more flows than --limit %d\n", limit)
+		}
+		return errors.Join(err, out.end())
+	})
+}
+
+// countFlows prints how many match.
+func (s *session) countFlows(ctx context.Context, filter status.FlowFilter) error {
+	return s.ask(func(client *status.Client) error {
+		n := 0
+		err := client.Flows(ctx, filter, func(*status.FlowView) error { n++; return nil })
+		if err != nil {
+			return err
+		}
+		return s.print(status.Count{Count: n}, func(r *rows) { r.line(strconv.Itoa(n)) })
+	})
 }
 
 func (s *session) flowsDeleteCommand(filter *status.FlowFilter) *cobra.Command {

@@ -19,7 +19,9 @@ func (s *session) servicesCommand() *cobra.Command {
 		Use:     "services",
 		Aliases: []string{"service", "svc"},
 		Short:   "List the service ports that are served",
-		Args:    cobra.NoArgs,
+		Long: "services lists the service ports that are served. CREATED and what follows count since the daemon's start;\n" +
+			"`sluice flows --service NAMESPACE/NAME --count` says how many flows there are now.",
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return s.ask(func(client *status.Client) error {
 				list, err := client.Services(c.Context())
@@ -64,7 +66,7 @@ func (f serviceFlag) selects(namespace, name, port string) bool {
 }
 
 func serviceRows(r *rows, list []status.ServiceView) {
-	r.row("NAMESPACE", "NAME", "PORT", "FRONTENDS", "POLICY", "SCHEDULER", "AFFINITY", "BACKENDS", "FLOWS", "PACKETS-IN", "BYTES-IN", "PACKETS-OUT", "BYTES-OUT")
+	r.row("NAMESPACE", "NAME", "PORT", "FRONTENDS", "POLICY", "SCHEDULER", "AFFINITY", "BACKENDS", "CREATED", "PACKETS-IN", "BYTES-IN", "PACKETS-OUT", "BYTES-OUT")
 	for i := range list {
 		v := &list[i]
 		frontends := make([]string, len(v.Frontends))
@@ -110,7 +112,9 @@ func (s *session) backendsCommand() *cobra.Command {
 		Use:     "backends",
 		Aliases: []string{"backend", "endpoints"},
 		Short:   "List the endpoints, their state and their traffic",
-		Args:    cobra.NoArgs,
+		Long: "backends lists the endpoints. CONNS are the connections that are open now; CREATED are the flows that\n" +
+			"were made, and it and what follows count since the daemon's start.",
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return s.ask(func(client *status.Client) error {
 				list, err := client.Backends(c.Context())
@@ -127,7 +131,7 @@ func (s *session) backendsCommand() *cobra.Command {
 }
 
 func backendRows(r *rows, list []status.BackendView) {
-	r.row("NAMESPACE", "SERVICE", "PORT", "BACKEND", "STATE", "WEIGHT", "NEW-FLOWS", "NEXT-HOP", "CONNS", "FLOWS", "PACKETS-IN", "BYTES-IN", "PACKETS-OUT", "BYTES-OUT")
+	r.row("NAMESPACE", "SERVICE", "PORT", "BACKEND", "STATE", "WEIGHT", "NEW-FLOWS", "NEXT-HOP", "CONNS", "CREATED", "PACKETS-IN", "BYTES-IN", "PACKETS-OUT", "BYTES-OUT")
 	for i := range list {
 		v := &list[i]
 		state := v.State
@@ -189,18 +193,44 @@ func (s *session) drain(c *cobra.Command, backend string, on bool) error {
 		return usageError{err}
 	}
 	return s.ask(func(client *status.Client) error {
+		list, err := client.Backends(c.Context())
+		if err != nil {
+			return err
+		}
 		n, err := client.Drain(c.Context(), e, on)
 		if err != nil {
 			return err
 		}
+		of := servicesOf(list, e)
 		return s.print(status.Count{Count: n}, func(r *rows) {
 			if on {
-				r.line(fmt.Sprintf("%s: new flows are kept from %s; `sluice flows --backend %s` shows the ones it has", e, plural(n, "backend"), e))
+				r.line(fmt.Sprintf("%s: new flows are kept from %s%s; `sluice flows --backend %s` shows the ones it has", e, plural(n, "backend"), of, e))
 			} else {
-				r.line(fmt.Sprintf("%s: new flows come to %s again", e, plural(n, "backend")))
+				r.line(fmt.Sprintf("%s: new flows come to %s%s again", e, plural(n, "backend"), of))
 			}
 		})
 	})
+}
+
+// servicesOf names the Services that have an endpoint, a few of them, so that nobody drains
+// more than was meant without seeing it; "" if none has.
+func servicesOf(list []status.BackendView, e status.Endpoint) string {
+	const most = 8
+	var names []string
+	for i := range list {
+		if v := &list[i]; e.Match(v.Address) {
+			names = append(names, v.Namespace+"/"+v.Service)
+		}
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	if more := len(names) - most; more > 0 {
+		names = append(names[:most], fmt.Sprintf("%d more Services", more))
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return " of " + strings.Join(names, ", ")
 }
 
 func plural(n int, noun string) string {

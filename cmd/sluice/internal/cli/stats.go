@@ -57,7 +57,7 @@ func section(r *rows) {
 }
 
 func workerRows(r *rows, list []status.WorkerView) {
-	r.row("WORKER", "CPU", "RX", "TX", "RETURNED", "GENERATED", "DROPPED", "HELD", "FROM-KERNEL", "FLOWS", "BATCHES", "POLLS", "LOAD", "PULSE")
+	r.row("WORKER", "CPU", "RX", "TX", "RETURNED", "GENERATED", "DROPPED", "HELD", "FROM-KERNEL", "CREATED", "BATCHES", "POLLS", "LOAD", "PULSE")
 	for i := range list {
 		w := &list[i]
 		cpu := "-"
