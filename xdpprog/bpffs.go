@@ -45,10 +45,11 @@ func EnsureBPFFS(dir string) (mountedHere bool, err error) {
 	return true, nil
 }
 
-// UnmountBPFFS undoes an EnsureBPFFS that mounted. What is pinned there is unpinned.
+// UnmountBPFFS undoes an EnsureBPFFS that mounted. What is pinned there is unpinned. The
+// directory stays: only the caller knows whether it was there before.
 func UnmountBPFFS(dir string) error {
 	if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 		return fmt.Errorf("unmount bpffs on %s: %w", dir, err)
 	}
-	return os.Remove(dir)
+	return nil
 }

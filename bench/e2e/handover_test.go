@@ -1,13 +1,128 @@
 package e2e
 
 import (
+	"errors"
 	"maps"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
 	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/control/config"
 )
+
+const handsOver = "drain: {timeout: 1s, handOver: true}\n"
+
+// TestHandOver: SIGTERM ends no connection where the next process takes over; where it is told
+// to leave for good instead, without a restart, the node is as it was.
+func TestHandOver(t *testing.T) {
+	const open = 200
+	l := newLab(t, labConfig{Config: topo.Config{Backends: 3, Queues: 2}, options: handsOver})
+	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort), at(vip6, webPort)}, Flows: open, Interval: 100 * time.Millisecond, Timeout: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := flows.Broken(); n > 0 {
+		t.Fatalf("%d of %d flows could not be opened", n, open)
+	}
+	for round := range 3 {
+		began := time.Now()
+		l.handOver()
+		ended := time.Since(began)
+		if err := l.gate.Start(l.ctx); err != nil {
+			t.Fatal(err)
+		}
+		all := time.Since(began)
+		t.Logf("round %d: ended %v after SIGTERM, forwards again after %v", round, ended.Round(time.Millisecond), all.Round(time.Millisecond))
+		if all-ended > time.Second {
+			t.Errorf("the next process took %v to forward", all-ended)
+		}
+		time.Sleep(2 * time.Second) // every flow asks several times
+	}
+	broken := flows.Broken()
+	r := flows.Stop()
+	t.Logf("%d established flows, three times handed over: %d broken, %d answers", open, broken, r.Requests)
+	if broken > 0 || r.Failed() > 0 {
+		t.Errorf("flows broken: %v", r.Errors)
+	}
+	l.handOverNoMore()
+}
+
+// handOver ends the daemon, which must leave everything, and not wait for connections.
+func (l *lab) handOver() {
+	l.t.Helper()
+	if err := l.gate.Stop(); err != nil {
+		l.t.Fatalf("%v\n%s", err, l.gate.Log())
+	}
+	left, err := l.gate.Leftovers()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	for _, what := range []string{"file state", "program", "interface"} {
+		if !strings.Contains(strings.Join(left, "\n"), what) {
+			l.t.Errorf("no %s is left for the next process: %q", what, left)
+		}
+	}
+}
+
+// handOverNoMore changes the configuration under the running daemon: close finds nothing left then.
+func (l *lab) handOverNoMore() {
+	l.t.Helper()
+	before, err := l.gate.Client.Status(l.ctx, false)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	if err := l.gate.WriteConfiguration(strings.Replace(l.gate.Configuration(), "handOver: true", "handOver: false", 1)); err != nil {
+		l.t.Fatal(err)
+	}
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		v, err := l.gate.Client.Status(l.ctx, false)
+		if err != nil || time.Now().After(deadline) {
+			l.t.Fatalf("the configuration is not taken over: %+v, %v", v.Config, err)
+		}
+		if v.Config.LoadedAt.After(before.Config.LoadedAt) {
+			return
+		}
+	}
+}
+
+// TestCleanedUpByHand: what docs/operations.md says takes away all that was left for a next
+// process which never comes.
+func TestCleanedUpByHand(t *testing.T) {
+	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}, options: handsOver})
+	c, err := config.Load(l.gate.ConfigFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.handOver()
+	l.onLink(c.HostLink.Name, netlink.LinkDel)
+	for _, err := range []error{
+		os.RemoveAll(filepath.Join(c.BPFFS, "sluice")),
+		// On a node the BPF file system stays; here it is the daemon's own.
+		unix.Unmount(c.BPFFS, 0), os.Remove(c.BPFFS),
+		os.RemoveAll(c.StateDir),
+	} {
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Error(err)
+		}
+	}
+	left, err := l.gate.Leftovers()
+	if err != nil || len(left) > 0 {
+		t.Errorf("left behind: %q, %v", left, err)
+	}
+	// Nothing of it is missed by a gateway that begins anew.
+	if err := l.gate.Start(l.ctx); err != nil {
+		t.Fatal(err)
+	}
+	l.wantServed("after cleaning up")
+	l.handOverNoMore()
+}
 
 // TestRestingConnectionsCount: connections that send nothing count for their backends after a
 // crash, so that nobody who waits until they are 0 ends them.

@@ -271,6 +271,9 @@ type Drain struct {
 	// Timeout: after SIGTERM flows are served until no TCP connection is open, for at
 	// most this long; readiness is off at once.
 	Timeout Duration `json:"timeout"`
+	// HandOver: the daemon ends at once and leaves flow table, pins, maps, programs and host link
+	// to the next process, as a crash does. For rollouts: no connection ends by them.
+	HandOver bool `json:"handOver"`
 }
 
 // NodeNameVariable is an environment variable that names the node where the

@@ -80,7 +80,7 @@ func TestReload(t *testing.T) {
 	want := []string{
 		"nodeAddresses", "proxy.clusterIPs", "proxy.clusterCIDRs", "proxy.masqueradeAll", "proxy.strictSourceRanges",
 		"proxy.scheduler", "proxy.retryOther", "maglev.seed", "unservedVIPPort", "heartbeat.passAfter",
-		"kubernetes.hold", "metrics.backends", "log.level", "drain.timeout",
+		"kubernetes.hold", "metrics.backends", "log.level", "drain.timeout", "drain.handOver",
 	}
 	if !slices.Equal(live, want) {
 		t.Errorf("live fields are %v, want %v", live, want)

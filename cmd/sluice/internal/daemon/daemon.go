@@ -68,7 +68,7 @@ type Daemon struct {
 	objects  objects
 	loop     *control.Loop
 	ledger   *status.Ledger
-	bpffs    bool          // we mounted it
+	bpffs    ownMount
 	open     chan struct{} // closed when packets are forwarded
 	adopted  chan struct{} // closed when a predecessor's flows count for their backends
 	draining atomic.Bool
@@ -204,15 +204,8 @@ const onDisk = "stateDir is not on a tmpfs: the flow table is written to disk as
 // loadProgram finds or makes the BPF maps; nothing is attached yet.
 func (d *Daemon) loadProgram(context.Context) error {
 	c := d.config
-	mounted, err := xdpprog.EnsureBPFFS(c.BPFFS)
-	if err != nil {
+	if err := d.mount(); err != nil {
 		return err
-	}
-	d.bpffs = mounted || d.leftMount()
-	if mounted {
-		if err := os.WriteFile(d.mountMark(), []byte(c.BPFFS+"\n"), 0o600); err != nil {
-			return err
-		}
 	}
 	s, err := xdpprog.Load(xdpprog.Config{
 		PinDir: filepath.Join(c.BPFFS, "sluice"), PassAfter: c.Heartbeat.PassAfter.D(), Logger: d.log,
@@ -225,15 +218,6 @@ func (d *Daemon) loadProgram(context.Context) error {
 	}
 	d.steer = &steering{s: s}
 	return nil
-}
-
-// mountMark remembers, for a successor of a daemon that was killed, that the bpffs
-// is ours to unmount.
-func (d *Daemon) mountMark() string { return filepath.Join(d.config.StateDir, "bpffs") }
-
-func (d *Daemon) leftMount() bool {
-	_, err := os.Stat(d.mountMark())
-	return err == nil
 }
 
 // makeDatapath makes the workers, which do nothing yet.
@@ -436,9 +420,7 @@ func (d *Daemon) stop() error {
 	d.cancel()
 	d.group.Wait()
 	d.servers.wait()
-	// A start that failed where a predecessor left flows and programs leaves them
-	// for the next attempt.
-	keep := !d.isOpen() && d.flows != nil && !d.flows.Recovery.Fresh
+	keep := d.keeps()
 	if d.steer != nil {
 		errs = append(errs, d.steer.close(!keep))
 	}
@@ -455,14 +437,21 @@ func (d *Daemon) stop() error {
 	if h := d.hostLink(); h != nil {
 		errs = append(errs, h.Remove())
 	}
-	if d.bpffs {
-		errs = append(errs, xdpprog.UnmountBPFFS(d.config.BPFFS), os.Remove(d.mountMark()))
-	}
+	errs = append(errs, d.unmount())
 	if d.flows != nil {
 		errs = append(errs, d.flows.Remove(), d.pins.close(true))
 		_ = os.Remove(d.config.StateDir) // if it is empty now
 	}
 	return errors.Join(errs...)
+}
+
+// keeps says whether flows and programs are left for the next process: by one that forwards if it is
+// told to hand over, whatever it ends of; by a start that failed if a predecessor left them.
+func (d *Daemon) keeps() bool {
+	if d.isOpen() {
+		return d.configuration().Drain.HandOver
+	}
+	return d.flows != nil && !d.flows.Recovery.Fresh
 }
 
 func bootNanos() uint64 {

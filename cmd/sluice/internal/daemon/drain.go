@@ -7,9 +7,14 @@ import (
 )
 
 // drain serves flows until no connection is open or the time is over. Readiness is
-// off at once.
+// off at once. Who hands over does not wait: the next process serves them.
 func (d *Daemon) drain() error {
 	d.draining.Store(true)
+	if d.configuration().Drain.HandOver && d.isOpen() {
+		d.log.Info("handing over: flows, programs and host link stay for the next process", "connections", d.connections(),
+			"passAfter", d.configuration().Heartbeat.PassAfter.D())
+		return nil
+	}
 	timeout := d.configuration().Drain.Timeout.D()
 	d.log.Info("draining", "connections", d.connections(), "timeout", timeout)
 	deadline := time.After(timeout)
