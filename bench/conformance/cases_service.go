@@ -158,7 +158,7 @@ func (b *book) sourceRanges() {
 
 	c = b.add("Service/... with an address of this node in it", "vip-as-source")
 	f = c.service(ranges("10.71.0.1/32")).slice("", "b0")
-	// What has it as its source on the wire is forged: the node's own traffic is not there.
+	// On the wire it is a land attack: the node's own traffic is not there.
 	c.syn(f.vipOf(false), drop, f.vip4()).tcp(outside, drop, f.vip4())
 	c = b.add("Service/... with an address of this node in it", "not-its-address")
 	f = c.service(ranges("10.71.0.99/32")).slice("", "b0")

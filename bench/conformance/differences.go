@@ -25,7 +25,7 @@ const (
 	whyUnserved = "other ports of a ClusterIP are treated as those of a VIP: `unservedVIPPort` (ADR 6)"
 	whyHostLink = "endpoints on the gateway are reached by the host link; policy Cluster translates for all endpoints alike (ADR 6)"
 	whyIllegal  = "an endpoint that is a VIP of this gateway is refused, kube-proxy routes its share into nothing (docs/kubernetes.md, EndpointSlice)"
-	whyForged   = "a VIP as the source of a packet on the wire is forged: martian_source, spoofed_source (ADR 6)"
+	whyForged   = "on the wire its source is its destination: land_attack. The node's own traffic to its VIP does not come in there (docs/counters.md)"
 	whyZero     = "kube-proxy 1.36 leaves UDP flows of a Service without endpoints on the dead one (kubernetes issue 139628; docs/kubernetes.md, Different on purpose)"
 	whyDeleted  = "UDP flows end with their endpoint, also when the Service goes (ADR 6)"
 	whyServing  = "UDP flows of an endpoint that is ready and not serving stay (docs/kubernetes.md, Different on purpose)"
