@@ -123,17 +123,18 @@ func TestPod(t *testing.T) {
 	container := pod.Containers[0]
 	s := container.SecurityContext
 	for what, ok := range map[string]bool{
-		"the host's network":            pod.HostNetwork && !pod.HostPID && !pod.HostIPC,
-		"not privileged":                !*s.Privileged && !*s.AllowPrivilegeEscalation,
-		"a root directory to read only": *s.ReadOnlyRootFilesystem,
-		"the runtime's seccomp profile": pod.SecurityContext.SeccompProfile.Type == corev1.SeccompProfileTypeRuntimeDefault,
-		"one container":                 len(pod.Containers) == 1 && len(pod.InitContainers) == 0,
-		"time to drain":                 *pod.TerminationGracePeriodSeconds > int64(c.Drain.Timeout.D().Seconds()),
-		"one gateway away at a time":    o.daemonSet.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable.IntValue() == 1,
-		"gateways only":                 pod.NodeSelector["sluice.dev/gateway"] == "true",
-		"its service account":           pod.ServiceAccountName == o.serviceAccount.Name,
-		"the selector's labels":         containsAll(o.daemonSet.Spec.Template.Labels, o.daemonSet.Spec.Selector.MatchLabels),
-		"its node's name":               container.Env[0].Name == config.NodeNameVariable && container.Env[0].ValueFrom.FieldRef.FieldPath == "spec.nodeName",
+		"the host's network":               pod.HostNetwork && !pod.HostPID && !pod.HostIPC,
+		"not privileged":                   !*s.Privileged && !*s.AllowPrivilegeEscalation,
+		"a root directory to read only":    *s.ReadOnlyRootFilesystem,
+		"the runtime's seccomp profile":    pod.SecurityContext.SeccompProfile.Type == corev1.SeccompProfileTypeRuntimeDefault,
+		"one container":                    len(pod.Containers) == 1 && len(pod.InitContainers) == 0,
+		"time to drain":                    *pod.TerminationGracePeriodSeconds > int64(c.Drain.Timeout.D().Seconds()),
+		"no connection ended by a rollout": c.Drain.HandOver,
+		"one gateway away at a time":       o.daemonSet.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable.IntValue() == 1,
+		"gateways only":                    pod.NodeSelector["sluice.dev/gateway"] == "true",
+		"its service account":              pod.ServiceAccountName == o.serviceAccount.Name,
+		"the selector's labels":            containsAll(o.daemonSet.Spec.Template.Labels, o.daemonSet.Spec.Selector.MatchLabels),
+		"its node's name":                  container.Env[0].Name == config.NodeNameVariable && container.Env[0].ValueFrom.FieldRef.FieldPath == "spec.nodeName",
 	} {
 		if !ok {
 			t.Errorf("the pod has not: %s", what)
