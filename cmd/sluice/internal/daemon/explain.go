@@ -75,14 +75,20 @@ func (d *Daemon) Explain(q *status.ExplainQuery) (status.ExplainView, error) {
 	}
 	if h := a.x.Hop; h != nil && h.Kind == nexthop.OnLink && h.Ready {
 		a.hop = d.nextHopOf(a.x.Out.Dst.Netip())
-	} else if h != nil && h.Kind == nexthop.OnLink && a.x.Route.Hop != 0 {
-		a.silent = failedNeighbour(h.Addr.Netip())
+	} else if a.x.Route.Kind == nexthop.OnLink {
+		near := a.x.Out.Dst.Netip() // who is asked for where no hop is known yet
+		if h != nil && a.x.Route.Hop != 0 {
+			near = h.Addr.Netip()
+		}
+		if failedNeighbour(near) {
+			a.silent = near
+		}
 	}
 	return a.view(problems(d.loop.Status())), nil
 }
 
-// failedNeighbour says whether the kernel asked for a neighbour on any link in vain, and
-// nobody has since (NUD_FAILED of include/uapi/linux/neighbour.h). What cannot be read is no.
+// failedNeighbour says whether the kernel asks for a neighbour on any link without an answer, or
+// did (NUD_INCOMPLETE, NUD_FAILED of include/uapi/linux/neighbour.h). What cannot be read is no.
 func failedNeighbour(a netip.Addr) bool {
 	family := unix.AF_INET
 	if a.Is6() {
@@ -91,7 +97,7 @@ func failedNeighbour(a netip.Addr) bool {
 	list, err := netlink.NeighList(0, family)
 	return err == nil && slices.ContainsFunc(list, func(n netlink.Neigh) bool {
 		ip, ok := netip.AddrFromSlice(n.IP)
-		return ok && ip.Unmap() == a && n.State&netlink.NUD_FAILED != 0
+		return ok && ip.Unmap() == a && n.State&(netlink.NUD_FAILED|netlink.NUD_INCOMPLETE) != 0
 	})
 }
 
@@ -105,7 +111,7 @@ type answer struct {
 	match  xdpprog.Match // of the kernel program
 	unread error         // why match is not known
 	closed bool          // the kernel program is not on the interfaces yet
-	silent bool          // the next hop's neighbour has not answered lately
+	silent netip.Addr    // the neighbour of the next hop, if it does not answer
 	hop    string        // how the next hop is reached; "" if the explanation says all
 	// offline is not nil where no gateway was asked.
 	offline *offline

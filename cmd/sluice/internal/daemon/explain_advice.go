@@ -14,8 +14,8 @@ import (
 // likely is. fault is the parser's.
 func (a *answer) advice(v *status.ExplainView, fault stats.DropReason) string {
 	switch {
-	case v.Verdict == status.VerdictForward && a.silent:
-		return fmt.Sprintf("see that %v is up and on this link: ip neigh show %v", a.x.Hop.Addr, a.x.Hop.Addr)
+	case v.Verdict == status.VerdictForward && a.silent.IsValid():
+		return fmt.Sprintf("see that %v is up and on this link: ip neigh show %v", a.silent, a.silent)
 	case v.Verdict == status.VerdictForward:
 		return ""
 	case v.Verdict == status.VerdictPass:

@@ -127,14 +127,14 @@ func (a *answer) step(s fastpath.Step) status.ExplainStep {
 		}
 	case "next hop":
 		switch {
-		case a.silent:
-			out.Text = fmt.Sprintf("%v, which has not answered the kernel (`ip neigh` has it as FAILED); it is asked again, and the packet held for up to a second", a.x.Hop.Addr)
+		case a.silent.IsValid():
+			out.Text = fmt.Sprintf("%v, which does not answer the kernel (`ip neigh` has it as FAILED or INCOMPLETE); the packet is held for up to a second", a.silent)
 		case a.hop != "":
 			out.Text += " on " + a.hop
 		}
 	case stepVerdict:
-		if a.silent && a.x.Verdict.Action == fastpath.Queued {
-			out.Text += fmt.Sprintf(" if %v answers, else drop (%v)", a.x.Hop.Addr, stats.NeighbourPending)
+		if a.silent.IsValid() && a.x.Verdict.Action == fastpath.Queued {
+			out.Text += fmt.Sprintf(" if %v answers, else drop (%v)", a.silent, stats.NeighbourPending)
 		}
 	}
 	if a.offline != nil {
