@@ -88,7 +88,7 @@ func (e *examination) configuration() {
 	}
 	if pid := f.OtherNetNS; pid != 0 {
 		e.add(Warn, "network-namespace", "", "the daemon is in another than this command: what follows about interfaces, ports and sysctls is not about its",
-			fmt.Sprintf("nsenter -t %d -n sluice doctor", pid))
+			fmt.Sprintf("repeat this command there: nsenter -t %d -n sluice doctor, with the same flags", pid))
 	}
 }
 
@@ -101,8 +101,10 @@ func (e *examination) memory() {
 	const mib = 1 << 20
 	found := fmt.Sprintf("%d MiB of packet memory, limit %s", umem/mib, limit(e.f.Memlock))
 	switch {
-	case e.has(unix.CAP_IPC_LOCK), umem <= e.f.Memlock:
+	case umem <= e.f.Memlock:
 		e.ok("memlock", "", found)
+	case e.has(unix.CAP_IPC_LOCK):
+		e.ok("memlock", "", found+", which CAP_IPC_LOCK is not bound by")
 	default:
 		e.add(Fail, "memlock", "", found, "add CAP_IPC_LOCK, raise LimitMEMLOCK (ulimit -l), or lower frames.perQueue")
 	}
