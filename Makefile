@@ -22,7 +22,7 @@ demo: build ## three namespaces, real traffic, under a minute; KEEP=1 leaves it 
 	./bin/sluice-bench demo --sluice ./bin/sluice $(if $(KEEP),--keep)
 
 .PHONY: test
-test: build ## every test that root can run without a cluster
+test: build ## every test that root can run without a cluster: some minutes
 	$(TEST) ./...
 
 .PHONY: unit
@@ -61,7 +61,7 @@ deploy-check: ## the manifests are what the chart renders; the image is reproduc
 IMAGE_ARCHS ?= amd64 arm64
 
 .PHONY: image
-image: ## bin/sluice-image.tar: an OCI image of bin/ARCH/sluice, reproducible, without Docker
+image: ## bin/sluice-image.tar: an OCI image of bin/ARCH/sluice, reproducible, without Docker (VERSION=tag)
 	for arch in $(IMAGE_ARCHS); do CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(BUILD) -o bin/$$arch/sluice ./cmd/sluice || exit 1; done
 	cd deploy/tools && $(GO) run ./image -o ../../bin/sluice-image.tar -version $(VERSION) -revision "$$(git rev-parse HEAD)" \
 		$(foreach arch,$(IMAGE_ARCHS),$(arch)=../../bin/$(arch)/sluice)
@@ -69,7 +69,7 @@ image: ## bin/sluice-image.tar: an OCI image of bin/ARCH/sluice, reproducible, w
 AGAINST   ?= nftables
 
 .PHONY: conformance
-conformance: cluster-binaries ## every row of docs/kubernetes.md on a real API server, with real packets (CASES=regexp)
+conformance: cluster-binaries ## every row of docs/kubernetes.md on a real API server, with real packets (CASES=regexp); the first time it downloads modules
 	SLUICE_CLUSTER=1 SLUICE_CASES='$(CASES)' $(TEST) -count=1 -v -run 'TestConformance|TestEveryRow' ./bench/conformance
 
 .PHONY: conformance-diff

@@ -176,29 +176,39 @@ func errorText(err error) string {
 
 // keep prints what to try, and waits until somebody has had enough.
 func (d *demo) keep(ctx context.Context) {
-	ns := func(name string) string { return topoName(d, name) }
-	sluice := fmt.Sprintf("%s --socket %s", d.Sluice, d.gw.Socket())
 	d.p.say("")
 	d.p.say("Everything stands. Things to try, in another terminal:")
-	for _, t := range [][2]string{
-		{"ip netns exec " + ns(d.client.Name) + " curl http://" + webVIP4.String(), "a request; the answer names the backend"},
+	for _, t := range d.toTry() {
+		d.p.say("  %s", d.p.paint(faint, "# "+t[1]))
+		d.p.say("  %s", t[0])
+	}
+	d.p.say("To remove everything press ^C here, or: kill %d", os.Getpid())
+	d.p.say("(Killing the daemon itself is seen, too: the demo then ends with a failure.)")
+	stands := time.Now()
+	<-ctx.Done()
+	d.began = d.began.Add(time.Since(stands)) // the demo's time, not the reader's
+}
+
+// toTry are commands, and what each shows.
+func (d *demo) toTry() [][2]string {
+	ns := func(name string) string { return topoName(d, name) }
+	sluice := fmt.Sprintf("%s --socket %s", d.Sluice, d.gw.Socket())
+	web, vip := d.web[0].Addr4().String(), webVIP4.String()
+	return [][2]string{
+		{"ip netns exec " + ns(d.client.Name) + " curl http://" + vip, "a request; the answer names the backend"},
 		{sluice + " services", "what is served"},
 		{sluice + " backends", "the endpoints, their next hops and traffic"},
 		{sluice + " flows", "the flow table"},
 		{sluice + " stats", "per worker, per drop reason, the laws"},
 		{sluice + " status", "what is applied, and how each queue is served"},
+		{sluice + " explain --from " + d.client.Addr4().String() + " --to " + vip, "what becomes of a packet, step by step"},
+		{"ip netns exec " + ns("gateway") + " " + sluice + " doctor", "what of this host may trouble a gateway"},
 		{"ip netns exec " + ns("gateway") + " ip -d link", "the gateway's interfaces"},
-		{sluice + " drain " + d.web[0].Addr4().String(), "no new connections to " + d.web[0].Name + " (undrain: and back)"},
+		{sluice + " drain " + web, "no new connections to " + d.web[0].Name},
+		{sluice + " undrain " + web, "and back"},
 		{"${EDITOR:-vi} " + d.gw.Manifests() + "/" + webEndpoints, "add " + d.net.Backends[3].Name + ", remove another"},
 		{"tail -f " + d.gw.LogFile(), "the daemon's log"},
-	} {
-		d.p.say("  %s", d.p.paint(faint, "# "+t[1]))
-		d.p.say("  %s", t[0])
 	}
-	d.p.say("To remove everything press ^C here, or: kill %d", os.Getpid())
-	stands := time.Now()
-	<-ctx.Done()
-	d.began = d.began.Add(time.Since(stands)) // the demo's time, not the reader's
 }
 
 func topoName(d *demo, name string) string {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -35,6 +36,19 @@ func main() {
 	if err := run(*dir, *file, *check); err != nil {
 		log.Fatal(err)
 	}
+	done := "rendered into"
+	if *check {
+		done = "is what is in"
+	}
+	fmt.Printf("the chart in %s has nothing to complain about, and %s %s\n", fromRoot(*dir), done, fromRoot(*file))
+}
+
+// fromRoot names a path as whoever called make sees it, two directories above this module.
+func fromRoot(path string) string {
+	if rel, ok := strings.CutPrefix(filepath.ToSlash(path), "../"); ok {
+		return filepath.Join("deploy", rel)
+	}
+	return path
 }
 
 func run(dir, file string, check bool) error {

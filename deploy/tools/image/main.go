@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"path/filepath"
 	"strings"
 )
 
@@ -24,7 +25,11 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Printf("%s  %s\n", digest, *out)
+	path, err := filepath.Abs(*out)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s  %s  (sluice:%s; another tag: make image VERSION=...)\n", digest, path, *version)
 }
 
 // run writes the image of binaries, each given as arch=path, and returns its digest.
