@@ -8,7 +8,8 @@
 // The order of start is the order of promises. The lock on the flow table comes
 // first: a second instance changes nothing. The first snapshot is published before
 // any socket is bound, so that no packet is ever judged by half a table. Stopping
-// goes the other way round, and leaves the node as it was.
+// goes the other way round, and leaves the node as it was, or all to the next process
+// (drain.handOver).
 package daemon
 
 import (
@@ -431,8 +432,21 @@ func (d *Daemon) stop() error {
 	if d.reader != nil {
 		d.reader.close()
 	}
+	var open uint64
+	if d.flows != nil {
+		open = d.connections()
+	}
+	err := errors.Join(append(errs, d.clear(keep)...)...)
+	if d.isOpen() {
+		farewell(d.log, keep, open, err)
+	}
+	return err
+}
+
+// clear removes from the node what outlives a process, or leaves it to the next one.
+func (d *Daemon) clear(keep bool) (errs []error) {
 	if keep {
-		return errors.Join(append(errs, d.flows.Close(), d.pins.close(false))...)
+		return append(errs, d.flows.Close(), d.pins.close(false))
 	}
 	if h := d.hostLink(); h != nil {
 		errs = append(errs, h.Remove())
@@ -442,7 +456,7 @@ func (d *Daemon) stop() error {
 		errs = append(errs, d.flows.Remove(), d.pins.close(true))
 		_ = os.Remove(d.config.StateDir) // if it is empty now
 	}
-	return errors.Join(errs...)
+	return errs
 }
 
 // keeps says whether flows and programs are left for the next process: by one that forwards if it is
