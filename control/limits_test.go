@@ -132,6 +132,9 @@ func TestOlderServicesHaveTheRoom(t *testing.T) {
 				}
 			}
 			for _, p := range problems {
+				if p.Severity == Warning {
+					continue // two ports of the oldest are in no slice
+				}
 				if p.Reason != ReasonNoRoom || p.Object.Name == "big" || p.Object.Name == "s2" {
 					t.Errorf("problem %+v", p)
 				}

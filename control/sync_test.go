@@ -72,6 +72,11 @@ func TestObserverHearsOfEachPass(t *testing.T) {
 			t.Fatalf("after the start %+v, %+v", syncs, checks)
 		}
 		time.Sleep(time.Second)
+		r.tracker.Upsert(from, triggered(8, 0, before)) // at once, after quiet
+		synctest.Wait()
+		if syncs, _, _ := e.take(); len(syncs) != 1 || syncs[0].Started != syncs[0].Queued {
+			t.Errorf("after quiet: %+v", syncs)
+		}
 		queued := time.Now()
 		var b control.Batch
 		b.Upsert(from, benchService(1))
@@ -81,7 +86,7 @@ func TestObserverHearsOfEachPass(t *testing.T) {
 		bad.Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: "yesterday"}
 		b.Upsert(from, bad)
 		r.tracker.Apply(&b)
-		time.Sleep(500 * time.Microsecond) // the window is a millisecond: both meet in one pass
+		time.Sleep(500 * time.Microsecond) // the loop rests for a millisecond: both meet in one pass
 		r.tracker.Upsert(from, triggered(1, 1, queued.Add(time.Microsecond)))
 		r.settle()
 		syncs, _, _ := e.take()
