@@ -3,6 +3,7 @@ package control
 import (
 	"cmp"
 	"net/netip"
+	"reflect"
 	"slices"
 
 	"sluice.dev/sluice/fastpath/services"
@@ -162,6 +163,9 @@ func (c *Compiler) Compile(ch *Changes) (*services.Snapshot, []Problem, *Steer) 
 
 // Configure changes the configuration.
 func (c *Compiler) Configure(cfg CompilerConfig) (*services.Snapshot, []Problem, *Steer) {
+	if reflect.DeepEqual(c.cfg, cfg) {
+		return c.snapshot, c.problems, &Steer{} // who asks does not know what has changed
+	}
 	r := c.begin()
 	old := c.cfg
 	c.cfg = cfg

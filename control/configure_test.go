@@ -66,3 +66,19 @@ func TestLostFlagsAreClosed(t *testing.T) {
 		})
 	}
 }
+
+// TestConfigureTheSame: a configuration that says what the last one said makes no new
+// table. The node's addresses are told again and again, and each table costs a pass over all Services.
+func TestConfigureTheSame(t *testing.T) {
+	compiler := control.NewCompiler(testConfig())
+	before, _, _ := compiler.Compile(&control.Changes{})
+	s, _, steer := compiler.Configure(testConfig())
+	if s != before || !steer.Empty() {
+		t.Errorf("generation %d after %d, %v", s.Generation, before.Generation, steer)
+	}
+	cfg := testConfig()
+	cfg.MasqueradeAll = !cfg.MasqueradeAll
+	if s, _, _ := compiler.Configure(cfg); s == before {
+		t.Error("a change made no new table")
+	}
+}
