@@ -1,0 +1,75 @@
+package daemon
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+)
+
+// stop undoes start, in reverse, as far as it came: first those who would put
+// things back, then the programs, so that packets are left to the kernel, then the
+// workers.
+func (d *Daemon) stop() error {
+	var errs []error
+	d.cancel()
+	d.group.Wait()
+	d.servers.wait()
+	keep := d.keeps()
+	if d.steer != nil {
+		errs = append(errs, d.steer.close(!keep))
+	}
+	d.cancelWorkers()
+	if d.path != nil {
+		errs = append(errs, d.path.close())
+	}
+	if d.reader != nil {
+		d.reader.close()
+	}
+	var open uint64
+	if d.flows != nil {
+		open = d.connections()
+	}
+	err := errors.Join(append(errs, d.clear(keep)...)...)
+	if d.isOpen() {
+		farewell(d.log, keep, open, err)
+	}
+	return err
+}
+
+// clear removes from the node what outlives a process, or leaves it to the next one.
+func (d *Daemon) clear(keep bool) (errs []error) {
+	if keep {
+		return append(errs, d.flows.Close(), d.pins.close(false))
+	}
+	if h := d.hostLink(); h != nil {
+		errs = append(errs, h.Remove())
+	}
+	errs = append(errs, d.unmount())
+	if d.flows != nil {
+		errs = append(errs, d.flows.Remove(), d.pins.close(true))
+		_ = os.Remove(d.config.StateDir) // if it is empty now
+	}
+	return errs
+}
+
+// keeps says whether flows and programs are left for the next process: by one that forwards if it is
+// told to hand over, whatever it ends of; by a start that failed if a predecessor left them.
+func (d *Daemon) keeps() bool {
+	if d.isOpen() {
+		return d.configuration().Drain.HandOver
+	}
+	return d.flows != nil && !d.flows.Recovery.Fresh
+}
+
+// farewell writes the last line of the log: what of a daemon that forwarded is left on the
+// node, and how many connections were open. Who hands over breaks none of them.
+func farewell(log *slog.Logger, keep bool, open uint64, err error) {
+	switch {
+	case err != nil:
+		log.Error("stopped, and the node is not clean: start it again and end it with SIGTERM, which removes what is left", "error", err, "openConnections", open)
+	case keep:
+		log.Info("stopped; flows, programs and pins wait for the next process", "openConnections", open)
+	default:
+		log.Info("stopped, the node is clean", "brokenConnections", open)
+	}
+}
