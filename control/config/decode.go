@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"sluice.dev/sluice/control/config/node"
 )
 
 // maxFileBytes bounds a configuration file.
@@ -91,24 +93,11 @@ func (d *decoder) document(data []byte) *Configuration {
 	c := Default()
 	c.APIVersion, c.Kind = "", ""
 	root := doc.Content[0]
-	if p := lookup(lookup(root, "flows"), "profile"); p != nil && p.Value == string(ProfileRFC) {
+	if p := node.Lookup(node.Lookup(root, "flows"), "profile"); p != nil && p.Value == string(ProfileRFC) {
 		c.Flows.Timeouts = TimeoutsOf(ProfileRFC)
 	}
 	d.value("", root, reflect.ValueOf(c).Elem())
 	return c
-}
-
-// lookup finds a key of a mapping; nil if there is none.
-func lookup(n *yaml.Node, key string) *yaml.Node {
-	if n == nil || n.Kind != yaml.MappingNode {
-		return nil
-	}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		if n.Content[i].Value == key {
-			return n.Content[i+1]
-		}
-	}
-	return nil
 }
 
 func (d *decoder) value(path string, n *yaml.Node, v reflect.Value) {

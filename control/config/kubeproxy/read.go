@@ -12,6 +12,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"sluice.dev/sluice/control/config/node"
+
 	"sluice.dev/sluice/control/config"
 )
 
@@ -134,8 +136,8 @@ func (r *reader) decode(data []byte) (list []*yaml.Node, ok bool) {
 // unwrap returns the document that a ConfigMap holds as a text.
 func (r *reader) unwrap(configMap *yaml.Node) *yaml.Node {
 	var value *yaml.Node
-	data := lookup(configMap, "data")
-	if value = lookup(data, wrapperKey); value == nil && data != nil && data.Kind == yaml.MappingNode {
+	data := node.Lookup(configMap, "data")
+	if value = node.Lookup(data, wrapperKey); value == nil && data != nil && data.Kind == yaml.MappingNode {
 		for i := 1; i < len(data.Content); i += 2 {
 			if strings.Contains(data.Content[i].Value, "kind: "+kind) {
 				value = data.Content[i]
@@ -156,21 +158,8 @@ func (r *reader) unwrap(configMap *yaml.Node) *yaml.Node {
 	return root
 }
 
-// lookup finds a key of a mapping; nil if there is none.
-func lookup(n *yaml.Node, key string) *yaml.Node {
-	if n == nil || n.Kind != yaml.MappingNode {
-		return nil
-	}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		if n.Content[i].Value == key {
-			return n.Content[i+1]
-		}
-	}
-	return nil
-}
-
 func text(n *yaml.Node, key string) string {
-	if v := lookup(n, key); v != nil && v.Kind == yaml.ScalarNode {
+	if v := node.Lookup(n, key); v != nil && v.Kind == yaml.ScalarNode {
 		return v.Value
 	}
 	return ""
