@@ -106,7 +106,7 @@ func (h *Host) open(ctx context.Context, l FlowLoad, network string, run flowRun
 			// The end of the load interrupts a request that waits.
 			defer context.AfterFunc(ctx, func() { conn.Close() })()
 			// Requests of different flows are spread over the interval.
-			pause(ctx, l.Interval*time.Duration(i)/time.Duration(l.Flows))
+			_ = Pause(ctx, l.Interval*time.Duration(i)/time.Duration(l.Flows))
 			run(f, ctx, &l, i, conn)
 		})
 	}
@@ -159,7 +159,7 @@ func (f *Flows) tcp(ctx context.Context, l *FlowLoad, i int, conn net.Conn) {
 			return
 		}
 		f.c.answered(backend, client, time.Since(began))
-		pause(ctx, l.Interval)
+		_ = Pause(ctx, l.Interval)
 	}
 }
 
@@ -184,7 +184,7 @@ func (f *Flows) udp(ctx context.Context, l *FlowLoad, i int, conn net.Conn) {
 			f.answer(i, backend)
 			f.c.answered(backend, client, time.Since(began))
 		}
-		pause(ctx, l.Interval)
+		_ = Pause(ctx, l.Interval)
 	}
 }
 

@@ -55,7 +55,7 @@ func (h *Host) HTTP(ctx context.Context, l HTTPLoad) (*Result, error) {
 						return nil
 					}
 					l.one(ctx, c, l.Targets[k%int64(len(l.Targets))])
-					pause(ctx, l.Interval)
+					_ = Pause(ctx, l.Interval)
 				}
 				return nil
 			})
@@ -65,15 +65,18 @@ func (h *Host) HTTP(ctx context.Context, l HTTPLoad) (*Result, error) {
 	return c.result(), errors.Join(errs...)
 }
 
-func pause(ctx context.Context, d time.Duration) {
+// Pause waits for a time. It returns early, with its error, when ctx is done.
+func Pause(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
-		return
+		return ctx.Err()
 	}
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-ctx.Done():
+		return ctx.Err()
 	case <-t.C:
+		return nil
 	}
 }
 

@@ -150,7 +150,7 @@ func (l *lab) roll(ctx context.Context) error {
 
 // update is the rolling update and the time until it is over for clients.
 func (l *lab) update(ctx context.Context) error {
-	if err := sleep(ctx, warmUp+jitter(l.Seed, time.Second)); err != nil {
+	if err := topo.Pause(ctx, warmUp+jitter(l.Seed, time.Second)); err != nil {
 		return err
 	}
 	before, err := witness.ProcessUsage(l.system.pid())
@@ -203,7 +203,7 @@ func (l *lab) replace(ctx context.Context) error {
 			}
 			l.result.Writes++
 		}
-		if err := sleep(ctx, tick); err != nil {
+		if err := topo.Pause(ctx, tick); err != nil {
 			return err
 		}
 	}
@@ -270,15 +270,4 @@ func (l *lab) close() error {
 		errs = append(errs, l.net.Close())
 	}
 	return errors.Join(errs...)
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

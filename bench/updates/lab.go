@@ -190,7 +190,7 @@ const settle = time.Second
 
 // underLoad makes the changes and compares what was counted before and after.
 func (l *lab) underLoad(ctx context.Context) error {
-	if err := sleep(ctx, settle); err != nil {
+	if err := topo.Pause(ctx, settle); err != nil {
 		return err
 	}
 	if !l.probes.arrived() {
@@ -203,7 +203,7 @@ func (l *lab) underLoad(ctx context.Context) error {
 	if err := l.change(ctx); err != nil {
 		return err
 	}
-	if err := sleep(ctx, settle); err != nil {
+	if err := topo.Pause(ctx, settle); err != nil {
 		return err
 	}
 	after, err := l.reading(ctx)
@@ -292,15 +292,4 @@ func (l *lab) close() error {
 		errs = append(errs, l.net.Close())
 	}
 	return errors.Join(errs...)
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
