@@ -1,0 +1,97 @@
+// Package results is what the experiments of the laboratory say, in one form: a
+// Run is a machine, a command and Points, and is saved as JSON. Reports, plots,
+// tables and comparisons read nothing else.
+package results
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+)
+
+// Run is one command's outcome.
+type Run struct {
+	Command string    `json:"command"` // as a reader would type it
+	Began   time.Time `json:"began"`
+	Seconds float64   `json:"seconds"`
+	Version string    `json:"version"` // of Sluice: git describe
+	Machine Machine   `json:"machine"`
+	Points  []Point   `json:"points"`
+}
+
+// Machine is what a figure cannot be read without.
+type Machine struct {
+	CPU      string `json:"cpu"`
+	Cores    int    `json:"cores"`
+	MemoryMB int    `json:"memory_mb"`
+	Kernel   string `json:"kernel"`
+	Go       string `json:"go"`
+	Link     string `json:"link"` // what packets went over: "veth, native XDP, copy mode"
+	Notes    string `json:"notes,omitempty"`
+}
+
+// Point is one metric of one system under one set of conditions.
+type Point struct {
+	Experiment string `json:"experiment"` // "pipeline", "throughput", "latency"
+	System     string `json:"system"`     // "sluice", "nftables"
+	// Params are the conditions: what is varied, and what a reader must know. Two points
+	// are about the same thing where Experiment and Params are equal.
+	Params map[string]string `json:"params,omitempty"`
+	Metric string            `json:"metric"` // "rate", "ns_per_packet"
+	Unit   string            `json:"unit"`   // "Mpps", "ns", "ratio"
+	// Better is "higher" or "lower".
+	Better string `json:"better"`
+	// Samples are the values of interleaved repetitions, in the order they were taken.
+	Samples []float64 `json:"samples"`
+	// Curve, where there is one, is a distribution: pairs of percentile (0 to 100) and value.
+	Curve [][2]float64 `json:"curve,omitempty"`
+	// Target is the bound that the project holds itself to, in Unit; nil if there is none.
+	Target *float64 `json:"target,omitempty"`
+}
+
+// Median returns the middle sample, or the mean of the two; 0 without samples.
+func (p *Point) Median() float64 {
+	s := slices.Sorted(slices.Values(p.Samples))
+	if len(s) == 0 {
+		return 0
+	}
+	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
+}
+
+// Met says whether the median keeps the target; true if there is none.
+func (p *Point) Met() bool {
+	switch {
+	case p.Target == nil:
+		return true
+	case p.Better == "lower":
+		return p.Median() <= *p.Target
+	}
+	return p.Median() >= *p.Target
+}
+
+// Save writes the run to a file.
+func (r *Run) Save(path string) error {
+	text, err := json.MarshalIndent(r, "", "\t")
+	if err == nil {
+		err = os.WriteFile(path, append(text, '\n'), 0o644)
+	}
+	if err != nil {
+		return fmt.Errorf("save results: %w", err)
+	}
+	return nil
+}
+
+// Load reads what Save wrote.
+func Load(path string) (*Run, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("load results: %w", err)
+	}
+	var r Run
+	if err := json.Unmarshal(text, &r); err != nil {
+		return nil, fmt.Errorf("load results: %s: %w", path, err)
+	}
+	return &r, nil
+}

@@ -1,0 +1,56 @@
+package results_test
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"sluice.dev/sluice/bench/results"
+)
+
+func TestSaveLoad(t *testing.T) {
+	bound := 1.25
+	want := &results.Run{Command: "sluice-bench pipeline", Machine: results.Machine{Cores: 2}, Points: []results.Point{
+		{Experiment: "pipeline", System: "sluice", Params: map[string]string{"flows": "1000"}, Metric: "ratio", Unit: "ratio",
+			Better: "lower", Samples: []float64{1.3, 1.1, 1.2}, Target: &bound},
+	}}
+	path := filepath.Join(t.TempDir(), "run.json")
+	if err := want.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	got, err := results.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Fatal(d)
+	}
+}
+
+func TestMedianAndTarget(t *testing.T) {
+	bound := 2.0
+	for _, c := range []struct {
+		name    string
+		samples []float64
+		better  string
+		median  float64
+		met     bool
+	}{
+		{"odd", []float64{9, 1, 2}, "lower", 2, true},
+		{"even", []float64{4, 1, 2, 9}, "lower", 3, false},
+		{"higher is better", []float64{3}, "higher", 3, true},
+		{"higher is better, missed", []float64{1}, "higher", 1, false},
+		{"none", nil, "lower", 0, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := results.Point{Samples: c.samples, Better: c.better, Target: &bound}
+			if got := p.Median(); got != c.median {
+				t.Errorf("median %v, want %v", got, c.median)
+			}
+			if got := p.Met(); got != c.met {
+				t.Errorf("met %v, want %v", got, c.met)
+			}
+		})
+	}
+}
