@@ -1,0 +1,81 @@
+// Package progress says how far a long measurement is, and how long it will take yet:
+//
+//	p := progress.Start(os.Stderr, len(rounds)*len(systems))
+//	p.Step("round 1, sluice")   // [ 1/15] round 1, sluice
+//	p.Step("round 1, l2fwd")    // [ 2/15] round 1, l2fwd · 12 s gone, about 2 min 48 s left
+//	p.Done()                    // 15 of 15 in 3 min 2 s
+//
+// A step is named when it begins. What is left is reckoned from the steps that are over, so
+// steps should be about equally long.
+package progress
+
+import (
+	"fmt"
+	"io"
+	"sync"
+	"time"
+)
+
+// apart is the least time between two lines: thousands of short steps print few.
+const apart = time.Second
+
+// Progress is one measurement's. Its methods may be called by several goroutines.
+type Progress struct {
+	mu    sync.Mutex
+	out   io.Writer
+	total int
+	begun int // steps
+	start time.Time
+	said  time.Time
+	now   func() time.Time // of tests
+}
+
+// Start begins a measurement of total steps. A nil out prints nothing.
+func Start(out io.Writer, total int) *Progress { return startAt(out, total, time.Now) }
+
+func startAt(out io.Writer, total int, now func() time.Time) *Progress {
+	if out == nil {
+		out = io.Discard
+	}
+	return &Progress{out: out, total: total, start: now(), now: now}
+}
+
+// Step says what begins now; it ends the step before.
+func (p *Progress) Step(what string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := p.now()
+	over := p.begun
+	p.begun++
+	p.total = max(p.total, p.begun) // a total that was too small must not print 5/4
+	if over > 0 && p.begun < p.total && now.Sub(p.said) < apart {
+		return
+	}
+	p.said = now
+	width := len(fmt.Sprint(p.total))
+	fmt.Fprintf(p.out, "[%*d/%d] %s", width, p.begun, p.total, what)
+	if gone := now.Sub(p.start); over > 0 {
+		left := gone / time.Duration(over) * time.Duration(p.total-over)
+		fmt.Fprintf(p.out, " · %s gone, about %s left", Short(gone), Short(left))
+	}
+	fmt.Fprintln(p.out)
+}
+
+// Done says what it took in all.
+func (p *Progress) Done() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	fmt.Fprintf(p.out, "%d of %d in %s\n", p.begun, p.total, Short(p.now().Sub(p.start)))
+}
+
+// Short is a duration as people say it: "8 s", "2 min 48 s", "1 h 5 min".
+func Short(d time.Duration) string {
+	s := int(d.Round(time.Second) / time.Second)
+	switch {
+	case s < 60:
+		return fmt.Sprintf("%d s", s)
+	case s < 3600:
+		return fmt.Sprintf("%d min %d s", s/60, s%60)
+	}
+	return fmt.Sprintf("%d h %d min", s/3600, s%3600/60)
+}
