@@ -30,6 +30,12 @@ type Machine struct {
 	Go       string `json:"go"`
 	Link     string `json:"link"` // what packets went over: "veth, native XDP, copy mode"
 	Notes    string `json:"notes,omitempty"`
+
+	// What ThisMachine finds beside these; empty or 0 where it is not known.
+	MHz        float64 `json:"mhz,omitempty"`        // of the first core, as /proc/cpuinfo says
+	Hypervisor string  `json:"hypervisor,omitempty"` // "none", or its name as DMI has it
+	HugePages  string  `json:"huge_pages,omitempty"` // transparent ones: always, madvise, never
+	CC         string  `json:"cc,omitempty"`         // first line of `cc --version`
 }
 
 // Point is one metric of one system under one set of conditions.

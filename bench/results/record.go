@@ -1,0 +1,97 @@
+package results
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"sluice.dev/sluice/control/status"
+)
+
+// Begin is a Run of this command, on this machine, from now on. Link says what packets
+// go over ("veth, native XDP, copy mode", "memory"):
+//
+//	run := results.Begin("veth, native XDP, copy mode")
+//	run.Points = append(run.Points, …)
+//	err := run.Finish(path) // "" saves nothing
+func Begin(link string) *Run {
+	return &Run{Command: CommandLine(os.Args), Began: time.Now().UTC().Truncate(time.Second), Version: version(), Machine: ThisMachine(link)}
+}
+
+// Finish writes down how long it took, and saves the run unless path is empty.
+func (r *Run) Finish(path string) error {
+	r.Seconds = time.Since(r.Began).Round(100 * time.Millisecond).Seconds()
+	if path == "" {
+		return nil
+	}
+	return r.Save(path)
+}
+
+// version is what the linker said, or else what the tree says, or else what Go knows.
+func version() string {
+	if status.Version != "" {
+		return status.Version
+	}
+	if out, err := exec.Command("git", "describe", "--tags", "--always", "--dirty").Output(); err == nil {
+		return strings.TrimSpace(string(out))
+	}
+	return status.ThisBuild().Version
+}
+
+var plain = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
+
+// CommandLine is args as one types them in a shell. The program loses its directory, and so
+// do files under the working directory: where a tree lies is nobody's business.
+func CommandLine(args []string) string {
+	here, _ := os.Getwd()
+	words := make([]string, len(args))
+	for i, a := range args {
+		switch {
+		case i == 0:
+			a = filepath.Base(a)
+		case here != "" && here != "/":
+			a = strings.ReplaceAll(a, here+"/", "")
+		}
+		if !plain.MatchString(a) {
+			a = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
+		}
+		words[i] = a
+	}
+	return strings.Join(words, " ")
+}
+
+// LoadAll reads several files, oldest run first.
+func LoadAll(paths ...string) ([]*Run, error) {
+	var runs []*Run
+	for _, path := range paths {
+		r, err := Load(path)
+		if err != nil {
+			return nil, err
+		}
+		runs = append(runs, r)
+	}
+	slices.SortStableFunc(runs, func(a, b *Run) int { return a.Began.Compare(b.Began) })
+	return runs, nil
+}
+
+// Key says what a point is about: points of equal keys are the same figure, taken twice.
+func (p *Point) Key() string {
+	return strings.Join([]string{p.Experiment, p.System, p.Conditions(), p.Metric}, "|")
+}
+
+// Conditions is Params in one line, "flows 1000, frame 64"; without leaves out names.
+func (p *Point) Conditions(without ...string) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(p.Params)) {
+		if !slices.Contains(without, name) {
+			parts = append(parts, fmt.Sprintf("%s %s", name, p.Params[name]))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
