@@ -10,6 +10,9 @@
 //	         └ bridge              bridge ┘                  └ bridge ┘
 //	                                                     gateway [eth0]
 //
+// A direct network is a two-armed one without bridges, for measurements: what a packet
+// costs is then the gateway's and two veth pairs' alone.
+//
 // Every host is a namespace of its own with one interface, eth0; the two-armed
 // gateway has front0 and back0. The bridges live in one more namespace, the wire.
 // There is nothing in the namespace of the machine itself, and nothing on disk:

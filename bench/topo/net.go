@@ -15,6 +15,7 @@ import (
 // Config says what network to build. Zero values mean the defaults.
 type Config struct {
 	OneArmed   bool // everybody on one segment
+	Direct     bool // no bridges: one client and one backend, each on a veth pair to the gateway
 	Clients    int  // 1
 	Backends   int  // 1
 	Queues     int  // of every interface, 1
@@ -51,6 +52,8 @@ func (c *Config) check() error {
 		return fmt.Errorf("topo: %d queues: 1 to %d are possible", c.Queues, maxQueues)
 	case c.MTU < 1280 || c.BackendMTU < 1280:
 		return fmt.Errorf("topo: MTU %d, %d: IPv6 needs 1280", c.MTU, c.BackendMTU)
+	case c.Direct && (c.OneArmed || c.Clients != 1 || c.Backends != 1):
+		return errors.New("topo: a direct network has one client, one backend and two segments")
 	case c.OneArmed && c.BackendMTU != c.MTU:
 		return errors.New("topo: one segment has one MTU")
 	}
@@ -109,6 +112,9 @@ func New(c Config) (*Net, error) {
 }
 
 func (n *Net) build(c *Config) error {
+	if c.Direct {
+		return n.buildDirect(c)
+	}
 	var err error
 	if n.wire, err = newNamespace(n.netnsName("wire")); err != nil {
 		return err
@@ -156,15 +162,17 @@ func (n *Net) addHosts(kind string, count int, s *segment, first int) ([]*Host, 
 		if err := n.attach(h, s, "eth0", first+i); err != nil {
 			return nil, err
 		}
-		err = h.Run(func() error {
-			return errors.Join(addDefaultRoute(nth(s.net4, 1)), addDefaultRoute(nth(s.net6, 1)))
-		})
-		if err != nil {
+		if err := h.routeVia(nth(s.net4, 1), nth(s.net6, 1)); err != nil {
 			return nil, err
 		}
 		hosts = append(hosts, h)
 	}
 	return hosts, nil
+}
+
+// routeVia makes gateways the default routes of a host.
+func (h *Host) routeVia(via4, via6 netip.Addr) error {
+	return h.Run(func() error { return errors.Join(addDefaultRoute(via4), addDefaultRoute(via6)) })
 }
 
 // addHost makes a namespace in which nothing but the loopback device is up.
@@ -206,12 +214,17 @@ func (n *Net) attach(h *Host, s *segment, dev string, number int) error {
 	if err != nil {
 		return err
 	}
+	return h.address(dev, s.net4, s.net6, number)
+}
+
+// address gives a host's interface its addresses on a segment and brings it up.
+func (h *Host) address(dev string, net4, net6 netip.Prefix, number int) error {
 	i := Interface{
 		Name:  dev,
-		Addr4: netip.PrefixFrom(nth(s.net4, number), s.net4.Bits()),
-		Addr6: netip.PrefixFrom(nth(s.net6, number), s.net6.Bits()),
+		Addr4: netip.PrefixFrom(nth(net4, number), net4.Bits()),
+		Addr6: netip.PrefixFrom(nth(net6, number), net6.Bits()),
 	}
-	err = h.Run(func() error {
+	err := h.Run(func() error {
 		if err := configure(dev, i.Addr4, i.Addr6); err != nil {
 			return err
 		}

@@ -1,0 +1,67 @@
+package topo
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+)
+
+// buildDirect joins the hosts by veth pairs that lead from one to the other, without a
+// bridge in between: what a packet costs is then the gateway's and the wire's alone.
+//
+//	client0 [eth0] ═══ [front0] gateway [back0] ═══ [eth0] backend0
+//
+// A sender chooses the receive queue: it is the transmit queue that it uses.
+func (n *Net) buildDirect(c *Config) error {
+	var err error
+	if n.Gateway, err = n.addHost("gateway"); err != nil {
+		return err
+	}
+	for _, w := range [...]struct {
+		kind, port  string
+		net4, net6  netip.Prefix
+		mtu, number int
+		where       *[]*Host
+	}{
+		{"client0", "front0", front4, front6, c.MTU, firstClient, &n.Clients},
+		{"backend0", "back0", back4, back6, c.BackendMTU, firstBackend, &n.Backends},
+	} {
+		h, err := n.addHost(w.kind)
+		if err != nil {
+			return err
+		}
+		if err := n.pair(h, w.port, w.mtu, c.Queues); err != nil {
+			return err
+		}
+		for _, end := range [...]struct {
+			host   *Host
+			dev    string
+			number int
+		}{{n.Gateway, w.port, 1}, {h, "eth0", w.number}} {
+			if err := end.host.address(end.dev, w.net4, w.net6, end.number); err != nil {
+				return err
+			}
+		}
+		if err := h.routeVia(nth(w.net4, 1), nth(w.net6, 1)); err != nil {
+			return err
+		}
+		*w.where = []*Host{h}
+	}
+	return nil
+}
+
+// pair makes a veth pair between the gateway and eth0 of a host.
+func (n *Net) pair(h *Host, port string, mtu, queues int) error {
+	return n.Gateway.Run(func() error {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, attrs.MTU, attrs.NumTxQueues, attrs.NumRxQueues = port, mtu, queues, queues
+		veth := netlink.NewVeth(attrs)
+		veth.PeerName, veth.PeerNamespace = "eth0", netlink.NsFd(int(h.ns.file.Fd()))
+		veth.PeerMTU, veth.PeerNumTxQueues, veth.PeerNumRxQueues = uint32(mtu), uint32(queues), uint32(queues)
+		if err := netlink.LinkAdd(veth); err != nil {
+			return fmt.Errorf("create veth %s: %w", port, err)
+		}
+		return nil
+	})
+}

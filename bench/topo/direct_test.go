@@ -1,0 +1,53 @@
+package topo
+
+import (
+	"os/exec"
+	"testing"
+)
+
+// TestDirect: hosts are joined without a bridge, and each end has its queues, on
+// which receive packet steering can be set.
+func TestDirect(t *testing.T) {
+	n, err := New(Config{Direct: true, Queues: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := n.Gateway.Forward(true); err != nil {
+		t.Fatal(err)
+	}
+	to := n.Backends[0].Addr4().String()
+	err = n.Clients[0].Run(func() error { return exec.Command("ping", "-c", "1", "-W", "2", to).Run() })
+	if err != nil {
+		t.Errorf("client0 does not reach %s: %v", to, err)
+	}
+	for _, dev := range []string{"front0", "back0"} {
+		for _, queue := range []string{"queues/rx-0/rps_cpus", "queues/rx-1/rps_cpus"} {
+			if err := n.Gateway.SetDevice(dev, queue, "3"); err != nil {
+				t.Fatal(err)
+			}
+			if v, err := n.Gateway.Device(dev, queue); err != nil || v != "3" {
+				t.Errorf("%s %s: %q, %v", dev, queue, v, err)
+			}
+		}
+	}
+	if v, err := n.Gateway.Device("front0", "mtu"); err != nil || v != "1500" {
+		t.Errorf("mtu %q, %v", v, err)
+	}
+	if _, err := n.Gateway.Device("eth0", "mtu"); err == nil {
+		t.Error("the gateway has an eth0")
+	}
+}
+
+func TestDirectRefuses(t *testing.T) {
+	for _, c := range []Config{{Direct: true, Clients: 2}, {Direct: true, OneArmed: true}} {
+		if n, err := New(c); err == nil {
+			n.Close()
+			t.Errorf("%+v: no error", c)
+		}
+	}
+}

@@ -1,0 +1,67 @@
+package topo
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// SetDevice writes an attribute of one of the host's interfaces, a path below
+// /sys/class/net/DEV: "queues/rx-0/rps_cpus".
+func (h *Host) SetDevice(dev, attribute, value string) error {
+	return h.attribute(dev, attribute, unix.O_WRONLY, func(f *os.File) error {
+		_, err := f.WriteString(value)
+		return err
+	})
+}
+
+// Device reads what SetDevice writes.
+func (h *Host) Device(dev, attribute string) (value string, err error) {
+	err = h.attribute(dev, attribute, unix.O_RDONLY, func(f *os.File) error {
+		text, err := io.ReadAll(f)
+		value = strings.TrimSpace(string(text))
+		return err
+	})
+	return value, err
+}
+
+// attribute opens a file of the host's sysfs. What is mounted on /sys shows the interfaces of
+// whoever mounted it; so this mounts one for the host's namespace, without a place in
+// the file system: it is gone when it is closed, and nobody else sees it.
+func (h *Host) attribute(dev, attribute string, flags int, use func(*os.File) error) error {
+	name := "class/net/" + dev + "/" + attribute
+	err := h.ns.run(func() error {
+		mount, err := mountSysfs()
+		if err != nil {
+			return err
+		}
+		defer unix.Close(mount)
+		fd, err := unix.Openat(mount, name, flags|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		f := os.NewFile(uintptr(fd), name)
+		return errors.Join(use(f), f.Close())
+	})
+	if err != nil {
+		return fmt.Errorf("%s: sysfs %s: %w", h.Name, name, err)
+	}
+	return nil
+}
+
+// mountSysfs needs Linux 5.2 (fsopen) and the calling thread in the namespace.
+func mountSysfs() (int, error) {
+	fs, err := unix.Fsopen("sysfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("open sysfs: %w", err)
+	}
+	defer unix.Close(fs)
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return -1, fmt.Errorf("make sysfs: %w", err)
+	}
+	return unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
+}
