@@ -1,0 +1,109 @@
+package l2fwd
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/fastpath/xsk"
+)
+
+// MAC is an Ethernet address.
+type MAC [6]byte
+
+// Side is one of the two interfaces.
+type Side struct {
+	Interface string
+	// Next is who gets what leaves here. Zero: source and destination address are
+	// exchanged, which is right only where the next hop is who sent the packet.
+	Next MAC
+}
+
+// Config says what to forward between, and how. The zero value of every field but
+// the names of the interfaces is what the gateway has by default.
+type Config struct {
+	In, Out Side // may be one interface
+	Queues  int  // workers; 0: as many as the interface with fewer queues has
+	// CPUs to pin the workers to, in turn; empty: no pinning.
+	CPUs []int
+
+	Batch  int // packets per Receive, 64 if 0
+	Rings  config.Rings
+	Frames config.Frames
+	Mode   xsk.Mode
+	// TxBudget is how many packets one system call may send; 0: the transmit ring.
+	TxBudget int
+	// Spin and Sleep are fastpath.RunConfig's; negative Spin never sleeps.
+	Spin, Sleep time.Duration
+
+	// Ready, if set, is called once packets are forwarded, with the workers' statistics.
+	Ready func(*Stats)
+}
+
+// Defaults of the loop, those of the gateway's workers.
+const (
+	defaultBatch = 64
+	defaultSpin  = 20 * time.Microsecond
+	defaultSleep = 100 * time.Millisecond
+)
+
+func (c *Config) setDefaults() error {
+	if c.In.Interface == "" || c.Out.Interface == "" {
+		return errors.New("l2fwd: name the interfaces to forward between")
+	}
+	d := config.Default()
+	if c.Rings == (config.Rings{}) {
+		c.Rings = d.Rings
+	}
+	if c.Frames == (config.Frames{}) {
+		c.Frames = d.Frames
+	}
+	if c.Batch == 0 {
+		c.Batch = defaultBatch
+	}
+	if c.Spin == 0 {
+		c.Spin = defaultSpin
+	}
+	if c.Sleep == 0 {
+		c.Sleep = defaultSleep
+	}
+	if c.Batch < 1 || c.Queues < 0 {
+		return fmt.Errorf("l2fwd: batch of %d packets on %d queues: neither may be negative", c.Batch, c.Queues)
+	}
+	return nil
+}
+
+// Stats are what the workers did since they began. Any goroutine may read it.
+type Stats struct{ Workers []*WorkerStats }
+
+// WorkerStats are written by one worker, once per step.
+type WorkerStats struct {
+	Packets   atomic.Uint64 // received
+	Forwarded atomic.Uint64 // taken by the transmit ring
+	Dropped   atomic.Uint64 // not taken: ring full, or link down
+	Steps     atomic.Uint64 // that moved packets
+	Sleeps    atomic.Uint64
+	Kicks     atomic.Uint64 // system calls that send
+	Busy      atomic.Uint64 // EBUSY: the device dropped a packet
+}
+
+// Totals adds up the workers.
+func (s *Stats) Totals() (t Totals) {
+	for _, w := range s.Workers {
+		t.Packets += w.Packets.Load()
+		t.Forwarded += w.Forwarded.Load()
+		t.Dropped += w.Dropped.Load()
+		t.Steps += w.Steps.Load()
+		t.Sleeps += w.Sleeps.Load()
+		t.Kicks += w.Kicks.Load()
+		t.Busy += w.Busy.Load()
+	}
+	return t
+}
+
+// Totals are WorkerStats at one time.
+type Totals struct {
+	Packets, Forwarded, Dropped, Steps, Sleeps, Kicks, Busy uint64
+}

@@ -1,0 +1,171 @@
+package l2fwd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/safchain/ethtool"
+	"golang.org/x/sync/errgroup"
+
+	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/xsk"
+)
+
+// Run forwards between the two sides until ctx is done, and leaves nothing behind.
+// The interfaces are looked up in the network namespace of the calling thread:
+// call it on a goroutine that is locked to one (topo's Host.Run). Nothing else may
+// be attached to the interfaces' XDP hooks, or bound to their queues.
+func Run(ctx context.Context, c Config) (err error) {
+	if err := c.setDefaults(); err != nil {
+		return err
+	}
+	f := &forwarder{c: &c}
+	defer func() { err = errors.Join(err, f.close()) }()
+	if err := f.open(ctx); err != nil {
+		return err
+	}
+	stats := new(Stats)
+	g, ctx := errgroup.WithContext(ctx)
+	for _, w := range f.workers {
+		stats.Workers = append(stats.Workers, &w.stats)
+		g.Go(func() error { return w.run(ctx, &c) })
+	}
+	if c.Ready != nil {
+		c.Ready(stats)
+	}
+	return g.Wait()
+}
+
+// forwarder is everything that Run opens.
+type forwarder struct {
+	c        *Config
+	sides    []side // one, or in and out
+	workers  []*worker
+	steering []*steering
+}
+
+type side struct {
+	name    string
+	ifindex int
+	mac     MAC
+	queues  int
+}
+
+func (f *forwarder) open(ctx context.Context) error {
+	names := []string{f.c.In.Interface}
+	if f.c.Out.Interface != f.c.In.Interface {
+		names = append(names, f.c.Out.Interface)
+	}
+	queues := f.c.Queues
+	for _, name := range names {
+		s, err := findSide(name)
+		if err != nil {
+			return err
+		}
+		if queues > s.queues {
+			return fmt.Errorf("l2fwd: %s has %d queues, not %d: `ethtool -L %s combined %d`, or forward on fewer", name, s.queues, queues, name, queues)
+		}
+		f.sides = append(f.sides, s)
+	}
+	if queues == 0 {
+		queues = f.sides[0].queues
+		queues = min(queues, f.sides[len(f.sides)-1].queues)
+	}
+	for q := range queues {
+		if err := f.addWorker(ctx, q); err != nil {
+			return err
+		}
+	}
+	for i, s := range f.sides {
+		sockets := make([]*xsk.Socket, queues)
+		for q, w := range f.workers {
+			sockets[q] = w.links[i]
+		}
+		st, err := attach(s.ifindex, sockets)
+		if err != nil {
+			return err
+		}
+		f.steering = append(f.steering, st)
+	}
+	return nil
+}
+
+// addWorker opens a queue's sockets on every side, on one UMEM.
+func (f *forwarder) addWorker(ctx context.Context, queue int) error {
+	c := f.c
+	umem, err := xsk.NewUMEM(xsk.UMEMConfig{Frames: len(f.sides) * c.Frames.PerQueue, FrameSize: c.Frames.Size, HugePages: true})
+	if err != nil {
+		return err
+	}
+	w := &worker{
+		umem: umem, mem: umem.Bytes(), pool: fastpath.NewPool(umem.Frames(), umem.FrameSize()),
+		batch: make([]fastpath.Desc, c.Batch), cpu: -1,
+	}
+	f.workers = append(f.workers, w)
+	if len(c.CPUs) > 0 {
+		w.cpu = c.CPUs[queue%len(c.CPUs)]
+	}
+	for _, s := range f.sides {
+		socket, err := xsk.Open(ctx, xsk.Config{
+			Interface: s.name, Queue: queue, UMEM: umem, Mode: c.Mode, TxBudget: c.TxBudget,
+			RxSize: uint32(c.Rings.Rx), TxSize: uint32(c.Rings.Tx),
+			FillSize: uint32(c.Rings.Fill), CompletionSize: uint32(c.Rings.Completion),
+		})
+		if err != nil {
+			return err
+		}
+		w.links = append(w.links, socket)
+		socket.Refill(w.pool)
+	}
+	// What comes in on one side leaves by the other one's addresses.
+	out := f.sides[len(f.sides)-1]
+	w.macs = append(w.macs, leaving(out.mac, c.Out.Next))
+	if len(f.sides) > 1 {
+		w.macs = append(w.macs, leaving(f.sides[0].mac, c.In.Next))
+	}
+	return nil
+}
+
+func leaving(own, next MAC) macs {
+	m := macs{swap: next == MAC{}}
+	copy(m.bytes[:], next[:])
+	copy(m.bytes[6:], own[:])
+	return m
+}
+
+// findSide asks the kernel about an interface.
+func findSide(name string) (side, error) {
+	ifi, err := net.InterfaceByName(name)
+	if err != nil {
+		return side{}, fmt.Errorf("l2fwd: %s: %w", name, err)
+	}
+	s := side{name: name, ifindex: ifi.Index, queues: 1}
+	copy(s.mac[:], ifi.HardwareAddr)
+	e, err := ethtool.NewEthtool()
+	if err != nil {
+		return side{}, fmt.Errorf("l2fwd: open ethtool: %w", err)
+	}
+	defer e.Close()
+	if ch, err := e.GetChannels(name); err == nil {
+		s.queues = int(max(1, ch.CombinedCount+min(ch.RxCount, ch.TxCount)))
+	}
+	return s, nil
+}
+
+// close undoes what open did, in reverse: first no more packets come.
+func (f *forwarder) close() error {
+	var errs []error
+	for _, s := range f.steering {
+		errs = append(errs, s.close())
+	}
+	for _, w := range f.workers {
+		for _, err := range w.close() {
+			if kept := new(xsk.KeptError); !errors.As(err, &kept) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}

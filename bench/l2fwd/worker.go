@@ -1,0 +1,147 @@
+package l2fwd
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/xsk"
+)
+
+// worker forwards between one queue of each side.
+type worker struct {
+	umem  *xsk.UMEM
+	mem   []byte
+	pool  *fastpath.Pool
+	links []*xsk.Socket // one, or in and out
+	macs  []macs        // by the link that a packet came in on
+	batch []fastpath.Desc
+	cpu   int
+	stats WorkerStats
+
+	packets, forwarded, dropped uint64 // private; published in stats
+}
+
+// macs are the first twelve bytes of what leaves: destination and source.
+type macs struct {
+	bytes [12]byte
+	swap  bool // exchange instead
+}
+
+// step is one pass: the whole of forwarding.
+func (w *worker) step() int {
+	moved := 0
+	for i, in := range w.links {
+		n := in.Receive(w.batch)
+		if n == 0 {
+			continue
+		}
+		moved += n
+		batch := w.batch[:n]
+		w.address(batch, &w.macs[i])
+		sent := w.links[len(w.links)-1-i].Transmit(batch)
+		for _, d := range batch[sent:] {
+			w.pool.Put(d.Addr)
+		}
+		w.forwarded += uint64(sent)
+		w.dropped += uint64(n - sent)
+	}
+	for _, l := range w.links {
+		l.Flush()
+		l.Complete(w.pool)
+		l.Refill(w.pool)
+	}
+	return moved
+}
+
+// address writes where the packets go next.
+func (w *worker) address(batch []fastpath.Desc, m *macs) {
+	first := binary.LittleEndian.Uint64(m.bytes[:])
+	last := binary.LittleEndian.Uint32(m.bytes[8:])
+	for _, d := range batch {
+		b := w.mem[d.Addr:]
+		if m.swap {
+			var old [12]byte
+			copy(old[:], b)
+			copy(b, old[6:])
+			copy(b[6:], old[:6])
+			continue
+		}
+		binary.LittleEndian.PutUint64(b, first)
+		binary.LittleEndian.PutUint32(b[8:], last)
+	}
+}
+
+// publish makes what was done visible, once per step that did something.
+func (w *worker) publish(moved int) {
+	w.packets += uint64(moved)
+	w.stats.Packets.Store(w.packets)
+	w.stats.Forwarded.Store(w.forwarded)
+	w.stats.Dropped.Store(w.dropped)
+	w.stats.Steps.Store(w.stats.Steps.Load() + 1)
+	var kicks, busy uint64
+	for _, l := range w.links {
+		c := l.Counters()
+		kicks += c.Kicks
+		busy += c.EBUSY
+	}
+	w.stats.Kicks.Store(kicks)
+	w.stats.Busy.Store(busy)
+}
+
+// run steps while there is traffic and sleeps while there is none.
+func (w *worker) run(ctx context.Context, c *Config) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if w.cpu >= 0 {
+		var old, set unix.CPUSet
+		if err := unix.SchedGetaffinity(0, &old); err != nil {
+			return fmt.Errorf("l2fwd: affinity: %w", err)
+		}
+		set.Set(w.cpu)
+		if err := unix.SchedSetaffinity(0, &set); err != nil {
+			return fmt.Errorf("l2fwd: pin to CPU %d: %w (is the CPU online and in the process's cpuset?)", w.cpu, err)
+		}
+		defer func() { _ = unix.SchedSetaffinity(0, &old) }() // the thread goes back to the runtime
+	}
+	fds := make([]unix.PollFd, len(w.links))
+	for i, l := range w.links {
+		fds[i] = unix.PollFd{Fd: int32(l.FD()), Events: unix.POLLIN}
+	}
+	done := ctx.Done()
+	lastWork := time.Now()
+	for {
+		moved := w.step()
+		if moved > 0 {
+			w.publish(moved)
+		}
+		select {
+		case <-done:
+			return nil
+		default:
+		}
+		now := time.Now()
+		if moved > 0 {
+			lastWork = now
+		} else if c.Spin >= 0 && now.Sub(lastWork) >= c.Spin {
+			// An error is EINTR or a link that went: the next step finds out.
+			_, _ = unix.Poll(fds, int(c.Sleep/time.Millisecond))
+			w.stats.Sleeps.Add(1)
+		}
+	}
+}
+
+// close gives everything back. The worker must have ended.
+func (w *worker) close() (errs []error) {
+	for _, l := range w.links {
+		if l != nil {
+			errs = append(errs, l.Close(w.pool))
+		}
+	}
+	return append(errs, w.umem.Close())
+}

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"fmt"
+	"net"
+
+	"github.com/spf13/cobra"
+
+	"sluice.dev/sluice/bench/l2fwd"
+)
+
+func l2fwdCommand() *cobra.Command {
+	var c l2fwd.Config
+	var nextIn, nextOut string
+	command := &cobra.Command{
+		Use:   "l2fwd",
+		Short: "Forward between two interfaces and do nothing else",
+		Long: "l2fwd takes every IPv4 and IPv6 packet of two interfaces of this network namespace and sends it out of\n" +
+			"the other one, over the rings and with the settings that the gateway has by default. It is what the\n" +
+			"gateway's forwarding rate is held against. Stop it with ^C.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if c.In.Next, err = macFlag("next-in", nextIn); err != nil {
+				return err
+			}
+			if c.Out.Next, err = macFlag("next-out", nextOut); err != nil {
+				return err
+			}
+			var stats *l2fwd.Stats
+			c.Ready = func(s *l2fwd.Stats) {
+				stats = s
+				fmt.Fprintf(cmd.ErrOrStderr(), "forwarding between %s and %s on %d queues\n", c.In.Interface, c.Out.Interface, len(s.Workers))
+			}
+			err = l2fwd.Run(cmd.Context(), c)
+			if stats != nil {
+				fmt.Fprintf(cmd.ErrOrStderr(), "%+v\n", stats.Totals())
+			}
+			return err
+		},
+	}
+	f := command.Flags()
+	f.StringVar(&c.In.Interface, "in", "", "one interface")
+	f.StringVar(&c.Out.Interface, "out", "", "the other interface, or the same")
+	f.StringVar(&nextIn, "next-in", "", "MAC address of the next hop behind --in; without, source and destination are exchanged")
+	f.StringVar(&nextOut, "next-out", "", "MAC address of the next hop behind --out")
+	f.IntVar(&c.Queues, "queues", 0, "workers; 0: one per queue")
+	f.IntSliceVar(&c.CPUs, "cpus", nil, "CPUs of the workers, in turn; none: not pinned")
+	f.IntVar(&c.Batch, "batch", 0, "packets of one pass; 0: as the gateway")
+	f.IntVar(&c.TxBudget, "tx-budget", 0, "packets of one system call in copy mode; 0: the transmit ring")
+	f.DurationVar(&c.Spin, "spin", 0, "how long to look for packets before sleeping; 0: as the gateway, negative: never sleep")
+	_ = command.MarkFlagRequired("in")
+	_ = command.MarkFlagRequired("out")
+	return command
+}
+
+// macFlag reads an Ethernet address; nothing is the zero address.
+func macFlag(name, text string) (m l2fwd.MAC, err error) {
+	if text == "" {
+		return m, nil
+	}
+	a, err := net.ParseMAC(text)
+	if err != nil || len(a) != len(m) {
+		return m, fmt.Errorf("--%s %q: write an Ethernet address such as 02:00:00:00:00:01", name, text)
+	}
+	return l2fwd.MAC(a), nil
+}
