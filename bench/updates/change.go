@@ -57,10 +57,10 @@ func (l *lab) nth(ctx context.Context, n int) error {
 
 // other is a change of a Service that is not probed: they take turns in an order in
 // which neighbours are far apart, and change for good each time.
-func (l *lab) other(n int) *discoveryv1.EndpointSlice {
+func (c *Config) other(n int) *discoveryv1.EndpointSlice {
 	const stride = 7919 // a prime
-	others := l.Services - l.firstOther()
-	return l.otherSlice(l.firstOther()+n*stride%others, 1+n/others)
+	others := c.Services - c.firstOther()
+	return c.otherSlice(c.firstOther()+n*stride%others, 1+n/others)
 }
 
 // probed sends the next version of a probed Service.

@@ -9,7 +9,7 @@ import (
 	"sluice.dev/sluice/bench/witness"
 )
 
-// Result is what was measured. Durations are nanoseconds in JSON.
+// Result is what was measured.
 type Result struct {
 	Server string
 

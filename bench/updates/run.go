@@ -2,7 +2,6 @@ package updates
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/results"
 )
 
 // Config says what to measure.
@@ -25,8 +25,8 @@ type Config struct {
 	ProbedRate int
 	Probe      time.Duration // between two datagrams to a Service
 	Seconds    int           // of changes
-	JSON       bool
-	Env        []string // of the daemon
+	JSON       string        // file for a results.Run; empty for none
+	Env        []string      // of the daemon
 	Out        io.Writer
 	Progress   io.Writer
 }
@@ -70,6 +70,7 @@ func Run(ctx context.Context, c Config) (r *Result, err error) {
 	if _, err := gate.Sweep(); err != nil {
 		return nil, err
 	}
+	run := results.Begin("veth, native XDP, copy mode")
 	l := &lab{Config: &c, result: &Result{Server: c.Server}}
 	defer func() { err = errors.Join(err, l.close()) }()
 	if err := l.build(ctx); err != nil {
@@ -81,10 +82,9 @@ func Run(ctx context.Context, c Config) (r *Result, err error) {
 		}
 		return nil, err
 	}
-	if c.JSON {
-		e := json.NewEncoder(c.Out)
-		e.SetIndent("", "  ")
-		return l.result, e.Encode(l.result)
+	run.Points = l.points()
+	if err := run.Finish(c.JSON); err != nil {
+		return nil, err
 	}
 	return l.result, l.result.table(c.Out)
 }

@@ -140,7 +140,7 @@ func quantiles(list []time.Duration) (q Quantiles) {
 	return Quantiles{Count: len(list), P50: at(500), P99: at(990), P999: at(999), Max: list[len(list)-1]}
 }
 
-// Quantiles of times, nanoseconds in JSON.
+// Quantiles of times.
 type Quantiles struct {
 	Count               int
 	P50, P99, P999, Max time.Duration

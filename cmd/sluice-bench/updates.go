@@ -34,6 +34,6 @@ func updatesCommand() *cobra.Command {
 	f.DurationVar(&c.Probe, "probe", c.Probe, "time between two datagrams to a probed Service")
 	f.IntVar(&c.Seconds, "seconds", c.Seconds, "how long to make changes")
 	f.StringArrayVar(&c.Env, "env", nil, "NAME=VALUE for the daemon, such as GODEBUG=gctrace=1")
-	f.BoolVar(&c.JSON, "json", false, "print JSON; durations are nanoseconds")
+	f.StringVar(&c.JSON, "json", "", "a file for the figures, which sluice-bench report reads")
 	return command
 }
