@@ -1,0 +1,127 @@
+package pipeline
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/bench/memlink"
+	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/stats"
+)
+
+const (
+	chunkFrames = 4096
+	hostFrames  = 64
+	frameSize   = 2048
+	headroom    = 256 // where memlink puts packets, as AF_XDP does
+	umemFrames  = chunkFrames + hostFrames
+)
+
+// gate is a worker with its links: one to everybody, and the host link, which stays quiet.
+type gate struct {
+	*fastpath.Worker
+	w         *world
+	id        int
+	umem      []byte
+	nic, host *memlink.Link
+	stats     *stats.Block
+}
+
+// addGate makes one of so many workers.
+func (w *world) addGate(id, workers int) (*gate, error) {
+	umem, err := hugeMemory(umemFrames * frameSize)
+	if err != nil {
+		return nil, fmt.Errorf("UMEM: %w", err)
+	}
+	g := &gate{
+		w: w, id: id, umem: umem, stats: new(stats.Block),
+		nic: memlink.New(umem, frameSize, chunkFrames), host: memlink.New(umem, frameSize, hostFrames),
+	}
+	g.stats.Backends.Ensure(w.backendCount())
+	g.Worker, err = fastpath.New(fastpath.Config{
+		ID: id, Memory: umem[:umemFrames*frameSize], Pool: fastpath.NewPool(umemFrames, frameSize),
+		Links: []fastpath.Link{g.nic, g.host}, Egress: []int{0}, Host: 1,
+		HostMAC:     fastpath.HostMAC{Kernel: macKernel, User: macUser},
+		HostSource4: addr4(0xc0000001), HostSource6: addr6(net6|9<<16, 1),
+		Flows: w.table, Affinity: w.pins, Workers: workers, Services: &w.handle, Hops: w.hops,
+		Fragments: w.frags, Stats: g.stats,
+		HeldPackets: 64, HeldPerHop: 16, HeldFragments: 64, FragmentWait: time.Second,
+		ICMPRate: 1000, ICMPBurst: 50, TTL: frameTTL, Seed: [32]byte{1, byte(id)},
+	})
+	if err != nil {
+		unmap(umem)
+		return nil, err
+	}
+	w.gates = append(w.gates, g)
+	g.Step(w.now) // fills the fill rings
+	return g, nil
+}
+
+func (g *gate) close() {
+	g.Close()
+	unmap(g.umem)
+}
+
+// drain steps until the worker has taken n packets, and returns how long that took. Time goes on
+// from now meanwhile, and is read before every step as Run does.
+func (g *gate) drain(now uint64, n int) (time.Duration, error) {
+	began := time.Now()
+	for moved, idle := 0, 0; moved < n; {
+		m := g.Step(now + uint64(time.Since(began)))
+		moved += m
+		if m != 0 {
+			idle = 0
+		} else if idle++; idle == 3 {
+			return 0, fmt.Errorf("the worker took %d of %d packets and no more", moved, n)
+		}
+	}
+	return time.Since(began), nil
+}
+
+// chunk times what the worker does with the n packets that were injected: all must be sent.
+func (g *gate) chunk(n int) (time.Duration, error) {
+	spent, err := g.drain(g.w.now, n)
+	if err != nil {
+		return 0, err
+	}
+	sent := g.nic.Loop()
+	began := time.Now()
+	g.Step(g.w.now + uint64(spent))
+	spent += time.Since(began)
+	g.w.now += uint64(spent)
+	if sent != n {
+		return 0, fmt.Errorf("%d of %d packets were sent; dropped: %s", sent, n, g.drops())
+	}
+	return spent, nil
+}
+
+// drops says what the worker dropped since it began, by reason.
+func (g *gate) drops() string {
+	var b strings.Builder
+	for r := range g.stats.Drops {
+		if n := g.stats.Drops[r].Load(); n > 0 {
+			fmt.Fprintf(&b, "%v %d, ", stats.DropReason(r), n)
+		}
+	}
+	return strings.TrimSuffix(b.String(), ", ")
+}
+
+// onCPU runs f on a thread of its own that is pinned to a CPU.
+func onCPU(cpu int, f func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with its affinity
+		var set unix.CPUSet
+		set.Set(cpu)
+		if err := unix.SchedSetaffinity(0, &set); err != nil {
+			done <- fmt.Errorf("pin to CPU %d: %w (is it online and in the process's cpuset?)", cpu, err)
+			return
+		}
+		done <- f()
+	}()
+	return <-done
+}

@@ -1,0 +1,113 @@
+package pipeline
+
+import (
+	"fmt"
+	"math/rand/v2"
+
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat/header"
+)
+
+// addClients appends n flows of clients that have none yet, to services in turn, TCP or UDP by a coin.
+func (w *world) addClients(n int, rnd *rand.Rand) []flow {
+	at := len(w.flows)
+	for i := at; i < at+n; i++ {
+		f := flow{
+			client: clientBase4 + uint32(i/clientPorts), clientPort: uint16(firstPort + i%clientPorts),
+			service: uint32(i % w.services), proto: header.ProtoTCP,
+		}
+		if rnd.Uint64()&1 == 0 {
+			f.proto = header.ProtoUDP
+		}
+		w.flows = append(w.flows, f)
+	}
+	return w.flows[at:]
+}
+
+// open makes flows the way their ends would: a TCP handshake and the backend's first word; a
+// datagram, its answer and another. What the worker chose is then in the flows.
+func (g *gate) open(flows []flow) error {
+	for len(flows) > 0 {
+		wave := flows[:min(chunkFrames, len(flows))]
+		flows = flows[len(wave):]
+		if err := g.openWave(wave); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (g *gate) openWave(wave []flow) error {
+	if err := g.say(wave, opening, false); err != nil {
+		return fmt.Errorf("open flows: %w", err)
+	}
+	if err := g.learn(wave); err != nil {
+		return err
+	}
+	for _, k := range []kind{answer, fromClient} {
+		if err := g.say(wave, k, false); err != nil {
+			return fmt.Errorf("open flows: %w", err)
+		}
+		g.settle()
+	}
+	if err := g.say(wave, fromBackend, true); err != nil {
+		return fmt.Errorf("open flows: %w", err)
+	}
+	g.settle()
+	return nil
+}
+
+// say lets the worker have one packet of each flow, or of TCP flows only. What it
+// sends waits on the link.
+func (g *gate) say(flows []flow, k kind, tcpOnly bool) error {
+	var b [128]byte
+	n := 0
+	for i := range flows {
+		if f := &flows[i]; !tcpOnly || f.proto == header.ProtoTCP {
+			if !g.nic.Inject(b[:g.w.frame(&b, f, k, uint32(i))]) {
+				return fmt.Errorf("the link took %d packets and no more", n)
+			}
+			n++
+		}
+	}
+	spent, err := g.drain(g.w.now, n)
+	g.w.now += uint64(spent)
+	return err
+}
+
+// settle completes what was sent.
+func (g *gate) settle() int {
+	sent := g.nic.Loop()
+	g.Step(g.w.now)
+	return sent
+}
+
+// learn reads from what was sent where the worker put each flow.
+func (g *gate) learn(wave []flow) error {
+	var buf []byte
+	var p header.Packet
+	learnt := 0
+	for {
+		frame, ok := g.nic.Take(buf[:0])
+		if !ok {
+			break
+		}
+		buf = frame
+		if r := header.Parse(frame, &p); r != stats.None {
+			return fmt.Errorf("the worker sent what it would not take: %v", r)
+		}
+		tag := tagOf(frame, &p)
+		if int(tag) >= len(wave) {
+			return fmt.Errorf("the worker sent a packet that nobody gave it: %x", frame)
+		}
+		f := &wave[tag]
+		f.snat, f.snatPort = p.Tuple.Src[15]-2, p.Tuple.SrcPort
+		f.pod = uint32(podOf(&p.Tuple.Dst, g.w.v6))
+		learnt++
+	}
+	g.Step(g.w.now)
+	if learnt != len(wave) {
+		return fmt.Errorf("%d of %d flows could be opened; dropped: %s", learnt, len(wave), g.drops())
+	}
+	return nil
+}

@@ -1,0 +1,137 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"runtime/pprof"
+	"slices"
+	"strings"
+
+	"sluice.dev/sluice/bench/results"
+)
+
+// Config is what the command's flags say.
+type Config struct {
+	Out       io.Writer
+	Scenarios []string // names; nil is all
+	Flows     []int    // of the sweep; nil is 1k, 100k, 1M
+	Full      bool     // the sweep ends at 10M flows
+	IPv4      bool
+	IPv6      bool
+	Repeat    int // samples of each point
+	Chunks    int // of each sample
+	CPU       int // -1: the last
+	JSON      string
+	Profile   string // file for a CPU profile of it all, or empty
+}
+
+// Defaults is the default set.
+func Defaults() Config {
+	return Config{IPv4: true, IPv6: true, Repeat: 5, Chunks: 200, CPU: -1}
+}
+
+// runner is one run of the command.
+type runner struct {
+	Config
+	ctx context.Context
+	points
+	rnd *rand.Rand
+}
+
+type scenario struct {
+	name string
+	run  func(*runner) error
+}
+
+var scenarios = []scenario{
+	{"steady", (*runner).steady},
+}
+
+// Scenarios are the names that Config.Scenarios may have.
+func Scenarios() (names []string) {
+	for _, s := range scenarios {
+		names = append(names, s.name)
+	}
+	return names
+}
+
+// Run measures, prints, and saves what was asked for.
+func Run(ctx context.Context, c Config) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	// No collection while packets are timed: the worker makes no garbage, this harness does. Samples
+	// collect before they begin.
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	r := &runner{Config: c, ctx: ctx, rnd: rand.New(rand.NewPCG(1, 2))}
+	run := results.Begin("in memory, frames ready in the UMEM")
+	err := r.profiled(func() error { return onCPU(c.CPU, r.all) })
+	if tableErr := r.table(c.Out); err == nil {
+		err = tableErr
+	}
+	if err != nil {
+		return err
+	}
+	run.Points = r.list
+	return run.Finish(c.JSON)
+}
+
+func (c *Config) check() error {
+	for _, s := range c.Scenarios {
+		if !slices.Contains(Scenarios(), s) {
+			return fmt.Errorf("pipeline: no scenario %q: there are %s", s, strings.Join(Scenarios(), ", "))
+		}
+	}
+	if c.Repeat < 1 || c.Chunks < 1 {
+		return errors.New("pipeline: at least one repetition of one chunk is needed")
+	}
+	if c.CPU < 0 {
+		c.CPU = runtime.NumCPU() - 1
+	}
+	if len(c.Flows) == 0 {
+		c.Flows = []int{1_000, 100_000, 1_000_000}
+		if c.Full {
+			c.Flows = append(c.Flows, 10_000_000)
+		}
+	}
+	return nil
+}
+
+// profiled runs f, under a profile where one is asked for: look at what is under Worker.Step, the rest
+// is preparation.
+func (r *runner) profiled(f func() error) error {
+	if r.Profile == "" {
+		return f()
+	}
+	out, err := os.Create(r.Profile)
+	if err != nil {
+		return fmt.Errorf("pipeline: %w", err)
+	}
+	defer out.Close()
+	if err := pprof.StartCPUProfile(out); err != nil {
+		return fmt.Errorf("pipeline: %w", err)
+	}
+	defer pprof.StopCPUProfile()
+	return f()
+}
+
+func (r *runner) all() error {
+	for _, s := range scenarios {
+		if len(r.Scenarios) > 0 && !slices.Contains(r.Scenarios, s.name) {
+			continue
+		}
+		if err := s.run(r); err != nil {
+			return fmt.Errorf("pipeline: %s: %w", s.name, err)
+		}
+	}
+	return nil
+}
+
+// say prints a line of progress.
+func (r *runner) say(format string, args ...any) { fmt.Fprintf(r.Out, format+"\n", args...) }

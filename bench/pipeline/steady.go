@@ -1,0 +1,118 @@
+package pipeline
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// steadyBackends is how many a Service has, so that source ports suffice.
+func steadyBackends(flows int) int {
+	if flows > 1_000_000 {
+		return 400
+	}
+	return 64
+}
+
+// steadyTargets are what the project holds itself to, in ns a packet over IPv4, by flows; IPv6 may take
+// 15 more.
+var steadyTargets = map[int][2]float64{ // hot, cold
+	1_000: {25, 28}, 100_000: {30, 34}, 1_000_000: {40, 47}, 10_000_000: {48, 53},
+}
+
+const ipv6More = 15
+
+// steady is the sweep: packets of so many flows, drawn uniformly, and nothing else.
+func (r *runner) steady() error {
+	for _, v6 := range r.families() {
+		for _, flows := range r.Flows {
+			if err := r.steadyAt(v6, flows); err != nil {
+				return fmt.Errorf("%s, %d flows: %w", family(v6), flows, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (r *runner) families() (v6 []bool) {
+	if r.IPv4 {
+		v6 = append(v6, false)
+	}
+	if r.IPv6 {
+		v6 = append(v6, true)
+	}
+	return v6
+}
+
+func family(v6 bool) string {
+	if v6 {
+		return "ipv6"
+	}
+	return "ipv4"
+}
+
+// loads are the four kinds of chunks; three where headers cannot be made cold.
+func (r *runner) loads() (all []load) {
+	all = []load{{}, {mixed: true}}
+	if canFlush() {
+		all = append(all, load{cold: true}, load{cold: true, mixed: true})
+	}
+	return all
+}
+
+func (r *runner) steadyAt(v6 bool, flows int) error {
+	r.say("steady %s: opening %d flows", family(v6), flows)
+	g, err := r.populated(worldConfig{v6: v6, services: 1, backends: steadyBackends(flows), capacity: roomFor(flows)}, flows)
+	if err != nil {
+		return err
+	}
+	defer g.w.close()
+	for range r.Repeat {
+		for _, l := range r.loads() {
+			if err := r.ctx.Err(); err != nil {
+				return err
+			}
+			ns, err := g.sample(l, r.Chunks, r.rnd)
+			if err != nil {
+				return err
+			}
+			params := with(l.params(), "scenario", "steady", "family", family(v6), "flows", strconv.Itoa(flows))
+			r.cost(sluice, params, ns, steadyTarget(v6, flows, l.cold))
+		}
+	}
+	return nil
+}
+
+func steadyTarget(v6 bool, flows int, cold bool) *float64 {
+	t, ok := steadyTargets[flows]
+	if !ok {
+		return nil
+	}
+	ns := t[0]
+	if cold {
+		ns = t[1]
+	}
+	if v6 {
+		ns += ipv6More
+	}
+	return &ns
+}
+
+// roomFor is the size of a table that is three quarters full with so many flows.
+func roomFor(flows int) uint32 { return uint32(flows/3*4 + 64) }
+
+// populated makes a world of one worker with so many open flows. The caller closes g.w.
+func (r *runner) populated(c worldConfig, flows int) (*gate, error) {
+	w, err := newWorld(c)
+	if err != nil {
+		return nil, err
+	}
+	g, err := w.addGate(0, 1)
+	if err == nil {
+		err = g.open(w.addClients(flows, r.rnd))
+	}
+	if err != nil {
+		w.close()
+		return nil, err
+	}
+	return g, nil
+}

@@ -1,0 +1,39 @@
+package main
+
+import (
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"sluice.dev/sluice/bench/pipeline"
+)
+
+func pipelineCommand() *cobra.Command {
+	c := pipeline.Defaults()
+	command := &cobra.Command{
+		Use:   "pipeline",
+		Short: "Measure what a worker does with a packet, without a kernel, beside the same in C",
+		Long: "pipeline drives a real worker over in-memory links, with a real table of services and flows, and times\n" +
+			"its steps alone: nanoseconds a packet by number of flows, new flows, a full table, colliding flows, two\n" +
+			"workers, many services, updates. A program in C that does the same work runs in turns with it on the\n" +
+			"same core; it is built with cc, gcc or clang. It needs neither root nor a network.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c.Out = os.Stdout
+			return pipeline.Run(cmd.Context(), c)
+		},
+	}
+	f := command.Flags()
+	f.StringSliceVar(&c.Scenarios, "scenario", nil, "only these: "+strings.Join(pipeline.Scenarios(), ", "))
+	f.IntSliceVar(&c.Flows, "flows", nil, "numbers of flows of the sweep (default 1000,100000,1000000)")
+	f.BoolVar(&c.Full, "full", false, "the sweep goes on to 10,000,000 flows: 5 GB of memory")
+	f.BoolVar(&c.IPv4, "ipv4", c.IPv4, "measure IPv4")
+	f.BoolVar(&c.IPv6, "ipv6", c.IPv6, "measure IPv6")
+	f.IntVar(&c.Repeat, "repeat", c.Repeat, "samples of each figure, in turns with what it is compared to")
+	f.IntVar(&c.Chunks, "windows", c.Chunks, "chunks of 4096 packets of each sample, whose median it is")
+	f.IntVar(&c.CPU, "cpu", c.CPU, "the core to measure on; -1 is the last")
+	f.StringVar(&c.Profile, "profile", "", "save a CPU profile of the whole run in this file, for go tool pprof")
+	f.StringVar(&c.JSON, "json", "", "save the figures in this file")
+	return command
+}
