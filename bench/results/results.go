@@ -13,6 +13,10 @@ import (
 
 // Run is one command's outcome.
 type Run struct {
+	// Name is what the report's list of experiments calls it; Failed, where it is not empty, why
+	// it ended with an error. Who runs the list writes both.
+	Name    string    `json:"name,omitempty"`
+	Failed  string    `json:"failed,omitempty"`
 	Command string    `json:"command"` // as a reader would type it
 	Began   time.Time `json:"began"`
 	Seconds float64   `json:"seconds"`
