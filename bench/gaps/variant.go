@@ -1,0 +1,78 @@
+package gaps
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"sluice.dev/sluice/control/goruntime"
+)
+
+// Variant is one way to set up the process.
+type Variant struct {
+	Name string `json:"name"`
+	What string `json:"-"` // for the reader
+	goruntime.Settings
+	// Apart: all other threads are kept off the worker's CPU.
+	Apart bool `json:"apart"`
+	// Slice is what the scheduler's slice of all threads is set to; 0 leaves it.
+	Slice time.Duration `json:"slice"`
+	// Nice is the nice value of all threads.
+	Nice int `json:"nice"`
+	// Quiet: nothing changes.
+	Quiet bool     `json:"-"`
+	Env   []string `json:"-"`
+}
+
+// workers is how many the measured process has.
+const workers = 1
+
+func variants() []Variant {
+	asShipped := goruntime.ForWorkers(workers)
+	with := func(name, what string, change func(*Variant)) Variant {
+		v := Variant{Name: name, What: what, Settings: asShipped}
+		change(&v)
+		return v
+	}
+	return []Variant{
+		with("sluice", "as the daemon sets it", func(*Variant) {}),
+		with("quiet", "as the daemon sets it, without changes: what is the scheduler's", func(v *Variant) { v.Quiet = true }),
+		with("go-defaults", "GOGC=100, as many Ps as CPUs", func(v *Variant) { v.Settings = goruntime.Settings{} }),
+		with("gogc100", "GOGC=100", func(v *Variant) { v.GCPercent = 100 }),
+		with("gogc800", "GOGC=800", func(v *Variant) { v.GCPercent = 800 }),
+		with("nogc", "GOGC=off: what collections cost", func(v *Variant) { v.GCPercent = -1 }),
+		with("procs+6", "GOMAXPROCS = workers + 6", func(v *Variant) { v.MaxProcs = workers + 6 }),
+		with("kept-off", "no other thread on the worker's CPU", func(v *Variant) { v.Apart = true }),
+		with("short-slice", "scheduler slice of 0.1 ms for all threads (Linux 6.12)", func(v *Variant) { v.Slice = 100 * time.Microsecond }),
+		with("kept-off-short", "both", func(v *Variant) { v.Apart, v.Slice = true, 100*time.Microsecond }),
+		with("nice", "nice -10 for all threads", func(v *Variant) { v.Nice = -10 }),
+		with("kept-off-nice", "nice -10 and no other thread on the worker's CPU", func(v *Variant) { v.Apart, v.Nice = true, -10 }),
+		with("async-off", "without preemption by signals: a diagnosis, collections would wait", func(v *Variant) { v.Env = []string{"GODEBUG=asyncpreemptoff=1"} }),
+	}
+}
+
+// Variants lists the names with what they are, a line each.
+func Variants() string {
+	var b strings.Builder
+	for _, v := range variants() {
+		fmt.Fprintf(&b, "  %-16s %s\n", v.Name, v.What)
+	}
+	return b.String()
+}
+
+// choose returns the named ones; all of them for "all".
+func choose(names []string) (list []Variant, err error) {
+	all := variants()
+	if slices.Equal(names, []string{"all"}) {
+		return all, nil
+	}
+	for _, name := range names {
+		i := slices.IndexFunc(all, func(v Variant) bool { return v.Name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("variant %q is none of these:\n%s", name, Variants())
+		}
+		list = append(list, all[i])
+	}
+	return list, nil
+}

@@ -1,0 +1,102 @@
+// Package goruntime is what the Go runtime is told, so that its own work (garbage
+// collection, handing threads around) takes as little as possible from packet workers,
+// which spin on a processor each and must not wait.
+//
+// What the settings are, and which figures chose them: docs/tuning.md and
+// `sluice-bench gaps --variants all`.
+package goruntime
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// Settings are one choice. The zero value changes nothing.
+type Settings struct {
+	// GCPercent is GOGC; 0 leaves it as it is, -1 is off.
+	GCPercent int
+	// MemoryLimitBytes is GOMEMLIMIT: the collector works more when the process comes near it.
+	// 0 leaves it as it is.
+	MemoryLimitBytes int64
+	// MaxProcs is the least GOMAXPROCS; more stays.
+	MaxProcs int
+	// KeepOff are processors that no thread of the process may run on, but for those that
+	// bind themselves later: workers. Where nothing else is left, they are shared.
+	KeepOff []int
+}
+
+// Apply tells the runtime. What the operator said by GOGC or GOMEMLIMIT stands. It must
+// be called before threads are bound on purpose: every thread there is, and so every later
+// one, gets the mask. (A locked thread never begins another: the runtime has a thread of its own for that,
+// runtime.startTemplateThread.)
+func (s *Settings) Apply() error {
+	if s.GCPercent != 0 && os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(s.GCPercent)
+	}
+	if s.MemoryLimitBytes != 0 && os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(s.MemoryLimitBytes)
+	}
+	if s.MaxProcs > runtime.GOMAXPROCS(0) {
+		runtime.GOMAXPROCS(s.MaxProcs)
+	}
+	if len(s.KeepOff) == 0 {
+		return nil
+	}
+	var mask unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &mask); err != nil {
+		return fmt.Errorf("read the CPUs this process may use: %w", err)
+	}
+	for _, cpu := range s.KeepOff {
+		mask.Clear(cpu)
+	}
+	if mask.Count() == 0 {
+		return nil
+	}
+	return bindAll(&mask)
+}
+
+// bindAll gives every thread the mask. A thread that is made meanwhile inherits it or the
+// old one from whoever makes it, so it goes on until a pass finds nothing to do.
+func bindAll(mask *unix.CPUSet) error {
+	for {
+		tasks, err := filepath.Glob("/proc/self/task/[0-9]*")
+		if err != nil {
+			return err
+		}
+		changed := 0
+		for _, task := range tasks {
+			tid, err := strconv.Atoi(filepath.Base(task))
+			if err != nil {
+				return err
+			}
+			var now unix.CPUSet
+			if err := unix.SchedGetaffinity(tid, &now); err != nil || now == *mask {
+				continue // it ended, or is done
+			}
+			if err := unix.SchedSetaffinity(tid, mask); err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("keep thread %d off the workers' CPUs: %w", tid, err)
+			}
+			changed++
+		}
+		if changed == 0 {
+			return nil
+		}
+	}
+}
+
+// ForWorkers is what the daemon sets with a number of packet workers.
+func ForWorkers(n int) Settings {
+	return Settings{
+		GCPercent: 400,
+		// A locked thread that is preempted hands its P to another thread and waits for it
+		// back: with spare Ps that is immediate.
+		MaxProcs: n + 2,
+	}
+}
