@@ -1,0 +1,116 @@
+package report
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"sluice.dev/sluice/bench/results"
+)
+
+// Experiment is one command of the laboratory.
+type Experiment struct {
+	Name  string // of its file, and in tables
+	About string // what it answers
+	// Quick and Full are the arguments of sluice-bench, without --json. An experiment without
+	// Quick is not in the quick set.
+	Quick, Full []string
+}
+
+// Experiments is what the report is made of, in the order it is run and shown. The report
+// has a line for each that is missing.
+func Experiments() []Experiment {
+	return []Experiment{
+		{
+			Name: "pipeline", About: "a worker's own work per packet, beside the same work in C",
+			Quick: []string{"pipeline", "--flows", "1000,100000", "--scenario", "steady", "--repeat", "1", "--windows", "50"},
+			Full:  []string{"pipeline", "--full"},
+		},
+		{
+			Name: "compare", About: "Sluice, bare forwarders and kube-proxy in one topology: rate, CPU per packet, latency",
+			Quick: []string{"compare", "--quick"},
+			Full:  []string{"compare"},
+		},
+		{
+			Name: "services", About: "the same rates against the number of Services",
+			Full: []string{"compare", "--services", "1,100,1000,10000", "--rates"},
+		},
+		{
+			Name: "gaps", About: "how long a worker stands still because of the Go runtime",
+			Full: []string{"gaps"},
+		},
+		{
+			Name: "updates", About: "how long a change takes to reach packets",
+			Full: []string{"updates"},
+		},
+		{
+			Name: "stateful", About: "connections per second and concurrent connections of the lab's own generator, in memory",
+			Full: []string{"stateful", "--memory"},
+		},
+		{
+			Name: "generator", About: "what the lab's generator and receiver reach over a bare veth: the ceiling of what is measured with them",
+			Full: []string{"rfc2544", "--loopback"},
+		},
+		{
+			Name: "proportional", About: "CPU at 0, 10, 50 and 100 % load",
+			Full: []string{"l2fwd", "--proportional"},
+		},
+	}
+}
+
+// line is an experiment that has no figures, and why.
+type line struct{ Name, Why, Command string }
+
+// absent are the experiments that were not run or failed. Nothing is silently left out.
+func absent(runs []*results.Run, known []Experiment) (list []line) {
+	named := make(map[string]*results.Run)
+	for _, r := range runs {
+		named[r.Name] = r
+		if r.Failed != "" {
+			what := "failed"
+			if len(r.Points) > 0 {
+				what = "ended with an error, after the figures below"
+			}
+			name := r.Name
+			if name == "" {
+				name = r.Command
+			}
+			list = append(list, line{name, what + ": " + r.Failed, r.Command})
+		}
+	}
+	for _, e := range known {
+		if named[e.Name] == nil {
+			list = append(list, line{e.Name, "not measured (" + e.About + ")", "sluice-bench " + strings.Join(e.Full, " ")})
+		}
+	}
+	return list
+}
+
+// choose picks experiments by name, and the arguments of the set.
+func choose(set string, names []string) (list []Experiment, arguments func(Experiment) []string, err error) {
+	switch set {
+	case "quick":
+		arguments = func(e Experiment) []string { return e.Quick }
+	case "full":
+		arguments = func(e Experiment) []string { return e.Full }
+	default:
+		return nil, nil, fmt.Errorf("set %q: there are quick and full", set)
+	}
+	var known []string
+	for _, e := range Experiments() {
+		known = append(known, e.Name)
+		wanted := slices.Contains(names, e.Name) || len(names) == 0
+		if wanted && arguments(e) != nil {
+			list = append(list, e)
+		}
+	}
+	for _, n := range names {
+		if !slices.Contains(known, n) {
+			return nil, nil, fmt.Errorf("experiment %q: there are %s", n, strings.Join(known, ", "))
+		}
+	}
+	if len(list) == 0 {
+		return nil, nil, fmt.Errorf("none of %s is in the %s set", strings.Join(names, ", "), set)
+	}
+	return list, arguments, nil
+}

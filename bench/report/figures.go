@@ -1,0 +1,249 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"sluice.dev/sluice/bench/results"
+)
+
+// kind is how a figure is drawn.
+type kind int
+
+const (
+	sweep        kind = iota // lines against a condition that was varied
+	bars                     // one bar a system
+	distribution             // percentiles on a scale of nines
+)
+
+// figure is one plot, before it is drawn. Which there are follows from the points alone: an
+// experiment that is added needs no code here.
+type figure struct {
+	Name   string // of its files
+	Title  string
+	X, Y   string // labels of the axes; of bars only Y
+	Kind   kind
+	LogY   bool
+	Target *float64 // drawn as a line, if all points have the same
+	Series []series
+}
+
+// series is one line, or one bar (Pairs has one element then).
+type series struct {
+	Name  string
+	Pairs [][2]float64
+}
+
+// varied are the conditions that a plot may have on its x axis, the first that varies.
+var varied = []struct{ param, label string }{
+	{"services", "Services configured"},
+	{"flows", "Flows, chosen uniformly at random"},
+	{"load", "Offered load, % of the most"},
+	{"workers", "Workers"},
+}
+
+// variants are conditions that are lines of one plot, not plots of their own: they
+// tell apart what one compares.
+var variants = []string{"rps", "flows_mode", "variant", "direction"}
+
+// group is the points that share a plot.
+type group struct {
+	key    string
+	points []*results.Point
+}
+
+// figures says what there is to draw of the points, in a stable order.
+func figures(runs []*results.Run) []figure {
+	points := latest(runs)
+	var list []figure
+	drawn := make(map[*results.Point]bool)
+	for _, x := range varied {
+		for _, g := range groups(points, func(p *results.Point) (string, bool) {
+			_, numeric := number(p.Params[x.param])
+			return plotKey(p, x.param), numeric && p.Unit != "ratio" && !drawn[p]
+		}) {
+			if f, ok := sweepOf(g, x.param, x.label); ok {
+				list = append(list, f)
+				for _, p := range g.points {
+					drawn[p] = true
+				}
+			}
+		}
+	}
+	for _, g := range groups(points, func(p *results.Point) (string, bool) { return plotKey(p), len(p.Curve) > 1 }) {
+		list = append(list, distributionOf(g))
+	}
+	for _, g := range groups(points, func(p *results.Point) (string, bool) {
+		return plotKey(p), p.Unit != "ratio" && len(p.Curve) == 0 && !drawn[p]
+	}) {
+		if f, ok := barsOf(g); ok {
+			list = append(list, f)
+		}
+	}
+	names := make(map[string]int)
+	for i := range list {
+		n := names[list[i].Name]
+		names[list[i].Name]++
+		if n > 0 {
+			list[i].Name += fmt.Sprintf("-%d", n+1)
+		}
+	}
+	return list
+}
+
+// latest are the points of all runs; of equal keys the one of the newest run.
+func latest(runs []*results.Run) (points []*results.Point) {
+	at := make(map[string]int)
+	for _, r := range runs {
+		for i := range r.Points {
+			p := &r.Points[i]
+			if n, known := at[p.Key()]; known {
+				points[n] = p
+				continue
+			}
+			at[p.Key()] = len(points)
+			points = append(points, p)
+		}
+	}
+	return points
+}
+
+// plotKey is what points of one plot share: all but the system, the variants and without.
+func plotKey(p *results.Point, without ...string) string {
+	return strings.Join([]string{p.Experiment, p.Metric, p.Unit, p.Conditions(append(without, variants...)...)}, "|")
+}
+
+func groups(points []*results.Point, of func(*results.Point) (key string, in bool)) (list []group) {
+	at := make(map[string]int)
+	for _, p := range points {
+		key, in := of(p)
+		if !in || len(p.Samples) == 0 {
+			continue
+		}
+		n, known := at[key]
+		if !known {
+			n, at[key] = len(list), len(list)
+			list = append(list, group{key: key})
+		}
+		list[n].points = append(list[n].points, p)
+	}
+	return list
+}
+
+// seriesName is the system, with the variants that it has.
+func seriesName(p *results.Point) string {
+	name := p.System
+	for _, v := range variants {
+		if value := p.Params[v]; value != "" {
+			name += ", " + v + " " + value
+		}
+	}
+	return name
+}
+
+func (g group) figure(k kind, without ...string) figure {
+	p := g.points[0]
+	f := figure{Kind: k, Title: sentence(p.Experiment + ": " + words(p.Metric)), Name: fileName(p.Experiment + "-" + p.Metric)}
+	conditions := make(map[string]string)
+	for name := range p.Params {
+		if !slices.Contains(without, name) && !slices.Contains(variants, name) {
+			conditions[name] = p.Params[name]
+		}
+	}
+	if len(conditions) > 0 {
+		var parts []string
+		for _, name := range slices.Sorted(maps.Keys(conditions)) {
+			parts = append(parts, name+" "+conditions[name])
+		}
+		f.Title += " (" + strings.Join(parts, ", ") + ")"
+	}
+	f.Target = p.Target
+	for _, q := range g.points {
+		if q.Target == nil || p.Target == nil || *q.Target != *p.Target {
+			f.Target = nil
+		}
+	}
+	return f
+}
+
+func sweepOf(g group, param, label string) (figure, bool) {
+	f := g.figure(sweep, param)
+	f.X, f.Y = label, axis(g.points[0])
+	f.Name += "-by-" + fileName(param)
+	lines := make(map[string]int)
+	wide := false
+	for _, p := range g.points {
+		name := seriesName(p)
+		n, known := lines[name]
+		if !known {
+			n, lines[name] = len(f.Series), len(f.Series)
+			f.Series = append(f.Series, series{Name: name})
+		}
+		x, _ := number(p.Params[param])
+		f.Series[n].Pairs = append(f.Series[n].Pairs, [2]float64{x, p.Median()})
+		wide = wide || len(f.Series[n].Pairs) > 1
+	}
+	for _, s := range f.Series {
+		slices.SortFunc(s.Pairs, func(a, b [2]float64) int { return cmp.Compare(a[0], b[0]) })
+	}
+	return f, wide
+}
+
+func distributionOf(g group) figure {
+	f := g.figure(distribution)
+	f.Title = strings.Replace(f.Title, ", p50", "", 1)
+	f.Name = strings.TrimSuffix(f.Name, "-p50") + "-distribution"
+	f.X, f.Y, f.LogY, f.Target = "Percentile", strings.Replace(axis(g.points[0]), ", p50", "", 1), true, nil
+	for _, p := range g.points {
+		f.Series = append(f.Series, series{Name: seriesName(p), Pairs: p.Curve})
+	}
+	return f
+}
+
+// barsOf needs two systems: a single bar says nothing that a number does not.
+func barsOf(g group) (figure, bool) {
+	f := g.figure(bars)
+	f.Y = axis(g.points[0])
+	for _, p := range g.points {
+		f.Series = append(f.Series, series{Name: seriesName(p), Pairs: [][2]float64{{0, p.Median()}}})
+	}
+	return f, len(f.Series) > 1
+}
+
+func axis(p *results.Point) string { return sentence(words(p.Metric)) + ", " + p.Unit }
+
+// words is a metric's name in words: "ns_per_packet" is "ns per packet".
+func words(metric string) string { return strings.ReplaceAll(metric, "_", " ") }
+
+func sentence(s string) string {
+	if s == "" {
+		return s
+	}
+	return strings.ToUpper(s[:1]) + s[1:]
+}
+
+// fileName keeps what any file system and URL takes.
+func fileName(s string) string {
+	return strings.Trim(strings.Join(strings.FieldsFunc(strings.ToLower(s), func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < '0' || r > '9')
+	}), "-"), "-")
+}
+
+// number reads "1000", "1k", "10M", "50%".
+func number(s string) (float64, bool) {
+	factor := 1.0
+	switch {
+	case strings.HasSuffix(s, "k"):
+		s, factor = s[:len(s)-1], 1e3
+	case strings.HasSuffix(s, "M"):
+		s, factor = s[:len(s)-1], 1e6
+	case strings.HasSuffix(s, "%"):
+		s = strings.TrimSpace(s[:len(s)-1])
+	}
+	x, err := strconv.ParseFloat(s, 64)
+	return x * factor, err == nil
+}

@@ -1,0 +1,46 @@
+package report
+
+import (
+	"time"
+
+	"sluice.dev/sluice/bench/results"
+)
+
+func ptr(v float64) *float64 { return &v }
+
+// fixture is a small laboratory of invented figures: a sweep of Services, one of flows, a
+// distribution, bars, a missed target, names that must be escaped, and a command that failed.
+func fixture() []*results.Run {
+	machine := results.Machine{CPU: "Test CPU", Cores: 2, MemoryMB: 2048, Kernel: "6.18.0", Go: "go1.26", Link: "veth", Hypervisor: "none", HugePages: "madvise", CC: "cc 12"}
+	compare := &results.Run{
+		Name: "compare", Command: "sluice-bench compare --systems 'sluice <nftables>'", Began: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Seconds: 65,
+		Version: "v1-2-gabc", Machine: machine,
+	}
+	for i, services := range []string{"1", "100", "10000"} {
+		for j, system := range []string{"sluice", "nftables <RPS> & co"} {
+			compare.Points = append(compare.Points, results.Point{
+				Experiment: "throughput", System: system, Params: map[string]string{"services": services, "frame": "64"},
+				Metric: "rate", Unit: "Mpps", Better: "higher", Samples: []float64{1.0 / float64(1+i*j), 1.1, 0.9 / float64(1+j)},
+			})
+		}
+	}
+	compare.Points = append(compare.Points,
+		results.Point{Experiment: "throughput", System: "sluice", Params: map[string]string{"against": "nftables"}, Metric: "ratio", Unit: "ratio", Better: "higher", Samples: []float64{1.05}, Target: ptr(1.15)},
+		results.Point{Experiment: "cpu", System: "sluice", Metric: "cpu_per_packet", Unit: "ns", Better: "lower", Samples: []float64{900}},
+		results.Point{Experiment: "cpu", System: "nftables", Metric: "cpu_per_packet", Unit: "ns", Better: "lower", Samples: []float64{1800, 1900}},
+		results.Point{Experiment: "latency", System: "sluice", Params: map[string]string{"load": "50"}, Metric: "one-way, p50", Unit: "us", Better: "lower", Samples: []float64{12}, Curve: [][2]float64{{0, 4}, {50, 12}, {99, 40}, {99.9, 90}, {100, 700}}},
+		results.Point{Experiment: "latency", System: "nftables", Params: map[string]string{"load": "50"}, Metric: "one-way, p50", Unit: "us", Better: "lower", Samples: []float64{15}, Curve: [][2]float64{{0, 6}, {50, 15}, {99, 60}, {100, 1200}}},
+	)
+	pipeline := &results.Run{Name: "pipeline", Command: "sluice-bench pipeline", Began: time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC), Seconds: 30, Version: "v1", Machine: machine}
+	for i, flows := range []string{"1k", "100k", "1M"} {
+		for _, system := range []string{"sluice", "c-reference"} {
+			p := results.Point{Experiment: "pipeline", System: system, Params: map[string]string{"flows": flows, "headers": "hot"}, Metric: "ns_per_packet", Unit: "ns", Better: "lower", Samples: []float64{20 + float64(10*i)}}
+			if system == "sluice" {
+				p.Target = ptr([]float64{25, 30, 40}[i])
+			}
+			pipeline.Points = append(pipeline.Points, p)
+		}
+	}
+	failed := &results.Run{Name: "gaps", Command: "sluice-bench gaps", Began: time.Date(2026, 1, 2, 4, 0, 0, 0, time.UTC), Seconds: 1, Version: "v1", Machine: machine, Failed: "exit status 1: no C compiler <cc>"}
+	return []*results.Run{pipeline, compare, failed}
+}

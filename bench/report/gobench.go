@@ -1,0 +1,147 @@
+package report
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+
+	"sluice.dev/sluice/bench/progress"
+	"sluice.dev/sluice/bench/results"
+)
+
+// hot are the benchmarks of what every packet passes: package and regular expression. What
+// is not here is not per packet, or takes longer than what it tells.
+var hot = []struct{ path, run string }{
+	{"./nat/header", "."},
+	{"./nat/checksum", "."},
+	{"./nat", "Translate|DecrementTTL"},
+	{"./flowtable", "^Benchmark(Lookup|Create|Observe)$"},
+	{"./fastpath/services", "Frontend|Choose"},
+	{"./fastpath", "Step"},
+}
+
+// Files of the baselines' directory beside the experiments' NAME.json.
+const (
+	goText    = "go.txt"         // what go test printed: benchstat reads it
+	goMachine = "go.machine.txt" // a results.Machine in JSON; its name keeps it from bench/baselines/*.json
+)
+
+// Benchmarks is a run of Go benchmarks.
+type Benchmarks struct {
+	Dir       string // of the module
+	Count     int    // samples; benchstat wants 6 or more
+	BenchTime string // of go test
+	Out       string // directory of go.txt
+	// Progress gets a line for each package, Stdout what go test prints.
+	Stdout, Progress io.Writer
+}
+
+// Run runs the benchmarks and saves what they print, with the machine's description.
+func (b *Benchmarks) Run(ctx context.Context) error {
+	if err := os.MkdirAll(b.Out, 0o755); err != nil {
+		return fmt.Errorf("benchmarks: %w", err)
+	}
+	var text bytes.Buffer
+	p := progress.Start(b.Progress, len(hot))
+	for _, h := range hot {
+		p.Step("Go benchmarks of " + h.path)
+		args := []string{
+			"test", "-run", "^$", "-bench", h.run, "-benchtime", b.BenchTime, "-count", fmt.Sprint(b.Count), "-timeout", "60m", h.path,
+		}
+		cmd := exec.CommandContext(ctx, "go", args...)
+		cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
+		cmd.WaitDelay = 10 * time.Second
+		cmd.Dir, cmd.Stdout, cmd.Stderr = b.Dir, io.MultiWriter(&text, b.Stdout), b.Progress
+		if err := cmd.Run(); err != nil {
+			return fmt.Errorf("go %s: %w", strings.Join(args, " "), err)
+		}
+	}
+	p.Done()
+	if !benchmarkLine.Match(text.Bytes()) {
+		return errors.New("benchmarks: go test ran none")
+	}
+	machine, err := json.MarshalIndent(results.ThisMachine(""), "", "\t")
+	if err != nil {
+		return fmt.Errorf("benchmarks: %w", err)
+	}
+	err = errors.Join(os.WriteFile(filepath.Join(b.Out, goText), text.Bytes(), 0o644),
+		os.WriteFile(filepath.Join(b.Out, goMachine), append(machine, '\n'), 0o644))
+	if err != nil {
+		return fmt.Errorf("benchmarks: %w", err)
+	}
+	return nil
+}
+
+var benchmarkLine = regexp.MustCompile(`(?m)^Benchmark\S+\s+\d+\s`)
+
+// Compare prints both machines, warns where they differ, and lets benchstat compare the
+// benchmarks of two directories. It does not judge: what noise is on a machine, its owner knows.
+func Compare(ctx context.Context, dir, baseline, now string, out io.Writer) error {
+	var machines [2]results.Machine
+	for i, d := range [...]string{baseline, now} {
+		text, err := os.ReadFile(filepath.Join(d, goMachine))
+		if err == nil {
+			err = json.Unmarshal(text, &machines[i])
+		}
+		if err != nil {
+			return fmt.Errorf("machine of the benchmarks in %s: %w; `make bench-baseline` writes a baseline", d, err)
+		}
+		fmt.Fprintf(out, "%s: %s\n", d, machines[i].Line())
+	}
+	if differ := machines[0].Differ(machines[1]); differ != nil {
+		fmt.Fprintf(out, "WARNING: these are not the same machines: %s differ. What follows compares machines as much as code.\n", strings.Join(differ, ", "))
+	}
+	// The processor's name is in the machines above: it must not split the tables.
+	args := []string{"tool", "benchstat", "-ignore", "cpu", "-table", "pkg", "baseline=" + filepath.Join(baseline, goText), "now=" + filepath.Join(now, goText)}
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, out, out
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("go %s: %w", strings.Join(args, " "), err)
+	}
+	return nil
+}
+
+// Adopt replaces the baselines by what is in the directories: the Go benchmarks of one, the
+// experiments of another. Baselines of experiments that are not there go.
+func Adopt(baselines, goDir, experiments string) error {
+	found, err := filepath.Glob(filepath.Join(experiments, "*.json"))
+	if err != nil || len(found) == 0 {
+		return errors.Join(err, fmt.Errorf("no results in %s: run `make bench-report` first", experiments))
+	}
+	if _, err := results.LoadAll(found...); err != nil {
+		return err
+	}
+	files := append(found, filepath.Join(goDir, goText), filepath.Join(goDir, goMachine))
+	contents := make(map[string][]byte)
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			return fmt.Errorf("baseline: %w", err)
+		}
+		contents[filepath.Base(f)] = text
+	}
+	if err := os.MkdirAll(baselines, 0o755); err != nil {
+		return fmt.Errorf("baseline: %w", err)
+	}
+	old, _ := filepath.Glob(filepath.Join(baselines, "*.json"))
+	for _, f := range old {
+		err = errors.Join(err, os.Remove(f))
+	}
+	for name, text := range contents {
+		err = errors.Join(err, os.WriteFile(filepath.Join(baselines, name), text, 0o644))
+	}
+	if err != nil {
+		return fmt.Errorf("baseline: %w", err)
+	}
+	return nil
+}

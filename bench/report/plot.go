@@ -1,0 +1,224 @@
+package report
+
+import (
+	"bytes"
+	"fmt"
+	"image/color"
+	"math"
+	"regexp"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/font"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/text"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgimg"
+	"gonum.org/v1/plot/vg/vgsvg"
+)
+
+const (
+	plotWidth  = 22 * vg.Centimeter
+	plotHeight = 11 * vg.Centimeter
+)
+
+// palette is Okabe and Ito's, eight colours that people of all kinds of colour vision tell
+// apart (Color Universal Design, 2008), without its yellow, which is pale on white. Lines
+// of the same colour differ in dashes, and all in their marks.
+var palette = [...]color.RGBA{
+	{0x00, 0x72, 0xb2, 0xff}, {0xd5, 0x5e, 0x00, 0xff}, {0x00, 0x9e, 0x73, 0xff}, {0xcc, 0x79, 0xa7, 0xff},
+	{0x56, 0xb4, 0xe9, 0xff}, {0xe6, 0x9f, 0x00, 0xff}, {0x00, 0x00, 0x00, 0xff},
+}
+
+var dashes = [...][]vg.Length{nil, {6, 3}, {2, 2}, {8, 2, 2, 2}}
+
+var marks = [...]draw.GlyphDrawer{
+	draw.CircleGlyph{}, draw.SquareGlyph{}, draw.TriangleGlyph{}, draw.CrossGlyph{}, draw.PlusGlyph{}, draw.RingGlyph{}, draw.BoxGlyph{},
+}
+
+var grey = color.RGBA{0x60, 0x60, 0x60, 0xff}
+
+// svg draws the figure as an SVG document.
+func (f *figure) svg() ([]byte, error) {
+	p, err := f.plot()
+	if err != nil {
+		return nil, err
+	}
+	c := vgsvg.New(plotWidth, plotHeight)
+	drawWithLegend(p, draw.New(c))
+	var out bytes.Buffer
+	if _, err := c.WriteTo(&out); err != nil {
+		return nil, fmt.Errorf("plot %s: %w", f.Name, err)
+	}
+	return screenFonts(out.Bytes()), nil
+}
+
+// png draws the figure as a PNG image of 150 dots per inch.
+func (f *figure) png() ([]byte, error) {
+	p, err := f.plot()
+	if err != nil {
+		return nil, err
+	}
+	c := vgimg.NewWith(vgimg.UseWH(plotWidth, plotHeight), vgimg.UseDPI(150))
+	drawWithLegend(p, draw.New(c))
+	var out bytes.Buffer
+	if _, err := (vgimg.PngCanvas{Canvas: c}).WriteTo(&out); err != nil {
+		return nil, fmt.Errorf("plot %s: %w", f.Name, err)
+	}
+	return out.Bytes(), nil
+}
+
+var family = regexp.MustCompile(`font-family:[^;]*;(font-variant:[^;]*;)?`)
+
+// screenFonts lets readers who lack the font that the text was measured with have one
+// of the same widths.
+func screenFonts(svg []byte) []byte {
+	return family.ReplaceAll(svg, []byte("font-family:Liberation Sans,Arimo,Arial,Helvetica,sans-serif;"))
+}
+
+// drawWithLegend puts the legend right of the plot, where it hides no line.
+func drawWithLegend(p *plot.Plot, c draw.Canvas) {
+	c = draw.Crop(c, 8, -8, 8, -8)
+	legend := p.Legend
+	legend.Top = true
+	width := legend.Rectangle(c).Size().X
+	p.Legend = plot.NewLegend()
+	p.Draw(draw.Crop(c, 0, -width-14, 0, 0))
+	legend.Draw(draw.Crop(c, c.Max.X-c.Min.X-width, 0, 0, -p.Title.TextStyle.Height("X")-10))
+}
+
+// plot makes axes, scales and what is drawn.
+func (f *figure) plot() (*plot.Plot, error) {
+	p := plot.New()
+	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = f.Title, f.X, f.Y
+	for style, size := range map[*text.Style]vg.Length{
+		&p.Title.TextStyle: 12, &p.X.Label.TextStyle: 10, &p.Y.Label.TextStyle: 10,
+		&p.X.Tick.Label: 9, &p.Y.Tick.Label: 9, &p.Legend.TextStyle: 9,
+	} {
+		style.Font = font.Font{Typeface: "Liberation", Variant: "Sans", Size: size}
+	}
+	p.Title.Padding = 8
+	p.Legend.ThumbnailWidth, p.Legend.Padding = 24, 3
+	grid := plotter.NewGrid()
+	grid.Vertical.Color, grid.Horizontal.Color = color.Gray{0xe0}, color.Gray{0xe0}
+	p.Add(grid)
+	p.Y.Tick.Marker = amounts{}
+	var err error
+	if f.Kind == bars {
+		err = f.addBars(p)
+	} else {
+		err = f.addLines(p)
+	}
+	if err == nil && f.Target != nil {
+		err = f.addTarget(p)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("plot %s: %w", f.Name, err)
+	}
+	f.scale(p)
+	return p, nil
+}
+
+// scale chooses where axes begin, and which are logarithmic.
+func (f *figure) scale(p *plot.Plot) {
+	switch f.Kind {
+	case sweep:
+		p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, given(f.xs())
+		p.X.Min, p.X.Max = p.X.Min/1.15, p.X.Max*1.15
+	case distribution:
+		p.X.Tick.Marker = nineTicks
+	}
+	switch {
+	case f.LogY && p.Y.Min > 0:
+		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
+		p.Y.Min, p.Y.Max = math.Pow(10, math.Floor(math.Log10(p.Y.Min))), math.Pow(10, math.Ceil(math.Log10(p.Y.Max)))
+		if p.Y.Max <= p.Y.Min {
+			p.Y.Max = p.Y.Min * 10
+		}
+	default:
+		p.Y.Min, p.Y.Max = min(0, p.Y.Min), p.Y.Max*1.08 // from 0, or lengths lie
+		if p.Y.Max <= p.Y.Min {
+			p.Y.Max = p.Y.Min + 1
+		}
+	}
+}
+
+func (f *figure) addLines(p *plot.Plot) error {
+	for i, s := range f.Series {
+		pairs := s.pairs(f)
+		if len(pairs) == 0 {
+			continue
+		}
+		line, dots, err := plotter.NewLinePoints(pairs)
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.Name, err)
+		}
+		line.Color, line.Width, line.Dashes = palette[i%len(palette)], 1.6, dashes[i/len(palette)%len(dashes)]
+		dots.Color, dots.Shape, dots.Radius = line.Color, marks[i%len(marks)], 3
+		p.Add(line, dots)
+		p.Legend.Add(s.Name, line, dots)
+	}
+	return nil
+}
+
+// pairs are what is drawn: on a scale of logarithms nothing below or at 0 is.
+func (s *series) pairs(f *figure) (list plotter.XYs) {
+	for _, xy := range s.Pairs {
+		x, y := xy[0], xy[1]
+		if f.Kind == distribution {
+			x = nines(x)
+		} else if x <= 0 {
+			continue
+		}
+		if !f.LogY || y > 0 {
+			list = append(list, plotter.XY{X: x, Y: y})
+		}
+	}
+	return list
+}
+
+func (f *figure) addBars(p *plot.Plot) error {
+	for i, s := range f.Series {
+		bar, err := plotter.NewBarChart(plotter.Values{s.Pairs[0][1]}, 34)
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.Name, err)
+		}
+		bar.XMin, bar.Color, bar.LineStyle.Width = float64(i), palette[i%len(palette)], 0
+		label, err := plotter.NewLabels(plotter.XYLabels{
+			XYs: plotter.XYs{{X: float64(i), Y: s.Pairs[0][1]}}, Labels: []string{figureText(s.Pairs[0][1])},
+		})
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.Name, err)
+		}
+		label.TextStyle[0].Font = p.Y.Tick.Label.Font
+		label.TextStyle[0].XAlign = draw.XCenter
+		label.Offset.Y = 2
+		p.Add(bar, label)
+		p.Legend.Add(s.Name, bar)
+	}
+	p.X.Min, p.X.Max = -0.7, float64(len(f.Series))-0.3
+	p.X.Tick.Marker, p.X.LineStyle.Width = plot.ConstantTicks(nil), 0
+	return nil
+}
+
+// addTarget draws what all points are held to.
+func (f *figure) addTarget(p *plot.Plot) error {
+	left, right := p.X.Min, p.X.Max
+	line, err := plotter.NewLine(plotter.XYs{{X: left, Y: *f.Target}, {X: right, Y: *f.Target}})
+	if err != nil {
+		return fmt.Errorf("target: %w", err)
+	}
+	line.Color, line.Dashes, line.Width = grey, []vg.Length{4, 4}, 1
+	p.Add(line)
+	p.Legend.Add("target "+figureText(*f.Target), line)
+	return nil
+}
+
+func (f *figure) xs() (list []float64) {
+	for _, s := range f.Series {
+		for _, xy := range s.Pairs {
+			list = append(list, xy[0])
+		}
+	}
+	return list
+}

@@ -1,0 +1,211 @@
+package report
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"sluice.dev/sluice/bench/results"
+)
+
+var update = flag.Bool("update", false, "rewrite golden files")
+
+// known is a list with one experiment that the fixture has no run of.
+var known = []Experiment{
+	{Name: "pipeline"}, {Name: "compare"}, {Name: "gaps"},
+	{Name: "updates", About: "how long <changes> take", Full: []string{"updates"}},
+}
+
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), string(got)); d != "" {
+		t.Errorf("%s differs; if it should, run with -update and review:\n%s", name, d)
+	}
+}
+
+var svg = regexp.MustCompile(`(?s)<svg.*?</svg>`)
+
+func TestHTML(t *testing.T) {
+	page, err := HTML(fixture(), known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Plots are tested by themselves; their coordinates are the drawing library's.
+	golden(t, "report.html", svg.ReplaceAll(page, []byte("<svg/>")))
+	if n := len(svg.FindAll(page, -1)); n != 4 {
+		t.Errorf("%d plots in the page, want 4", n)
+	}
+}
+
+// TestHTMLNeedsNoNetwork: nothing in the page is loaded from elsewhere.
+func TestHTMLNeedsNoNetwork(t *testing.T) {
+	page, err := HTML(fixture(), known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found := regexp.MustCompile(`(?i)(src|href)\s*=\s*"[^#"][^"]*"|@import|url\(`).FindAllString(string(page), -1); found != nil {
+		t.Errorf("the page loads %q", found)
+	}
+	if strings.Contains(string(page), "<script") {
+		t.Error("the page has a script")
+	}
+}
+
+func TestEscapes(t *testing.T) {
+	const hostile = `"><script>alert(1)</script>|*_` + "`"
+	runs := []*results.Run{{
+		Name: hostile, Command: hostile, Failed: hostile, Version: hostile,
+		Machine: results.Machine{CPU: hostile, Notes: hostile, Link: hostile},
+		Points: []results.Point{
+			{Experiment: hostile, System: hostile, Params: map[string]string{hostile: hostile, "flows": "1"}, Metric: hostile, Unit: hostile, Samples: []float64{1}, Target: ptr(2)},
+			{Experiment: hostile, System: hostile, Params: map[string]string{hostile: hostile, "flows": "9"}, Metric: hostile, Unit: hostile, Samples: []float64{1}, Target: ptr(2)},
+		},
+	}}
+	page, err := HTML(runs, []Experiment{{Name: hostile + "2", About: hostile}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(page), "<script") || strings.Contains(string(page), `""><`) {
+		t.Error("the page has what a name said, as markup")
+	}
+	if n := strings.Count(string(page), "&lt;script&gt;"); n < 10 {
+		t.Errorf("the page says the name %d times", n)
+	}
+	text, _, err := block(runs, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	code := "`" + strings.ReplaceAll(hostile, "`", "'") + "`"
+	if rest := strings.Replace(text, code, "", 1); rest == text || strings.Contains(rest, "<script") {
+		t.Errorf("the README has markup:\n%s", text)
+	}
+}
+
+func TestBlock(t *testing.T) {
+	text, plots, err := block(fixture(), known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "block.md", []byte(text))
+	for _, w := range readmePlots {
+		if len(plots[w.file]) == 0 {
+			t.Errorf("no plot %s", w.file)
+		}
+	}
+}
+
+func TestWriteReadme(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "README.md")
+	write := func(text string) {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("# A\n" + blockBegins + "\nold\n" + blockEnds + "\n## B\n")
+	for range 2 { // the second finds what the first wrote
+		if err := WriteReadme(path, fixture(), known); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, _, err := block(fixture(), known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff("# A\n"+want+"## B\n", string(text)); d != "" {
+		t.Error(d)
+	}
+	plot := filepath.Join(filepath.Dir(path), plotsFolder, "services.svg")
+	if _, err := os.Stat(plot); err != nil {
+		t.Error(err)
+	}
+	// A plot that nothing was measured for must not stay.
+	if err := WriteReadme(path, fixture()[:1], known); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(plot); err == nil {
+		t.Error("the plot of figures that are gone is still there")
+	}
+	for _, bad := range []string{"no block\n", blockEnds + "\n" + blockBegins + "\n"} {
+		write(bad)
+		if err := WriteReadme(path, fixture(), known); err == nil {
+			t.Errorf("a README of %q was written", bad)
+		}
+	}
+}
+
+func TestVerdicts(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		point   results.Point
+		verdict string
+		ratio   string
+	}{
+		{"no target", results.Point{Samples: []float64{1}}, "", ""},
+		{"met", results.Point{Better: "lower", Samples: []float64{24}, Target: ptr(25)}, met, "0.96"},
+		{"missed", results.Point{Better: "higher", Samples: []float64{1, 2, 1}, Target: ptr(2)}, missed, "0.50"},
+		{"without samples", results.Point{Better: "lower", Target: ptr(25)}, missed, ""},
+		{"target zero", results.Point{Better: "lower", Samples: []float64{0}, Target: ptr(0)}, met, ""},
+	} {
+		r := rowOf(&c.point)
+		if r.Verdict != c.verdict || r.Ratio != c.ratio {
+			t.Errorf("%s: %q, of target %q; want %q, %q", c.name, r.Verdict, r.Ratio, c.verdict, c.ratio)
+		}
+	}
+}
+
+func TestNumbers(t *testing.T) {
+	for text, want := range map[string]float64{"1000": 1000, "1k": 1000, "10M": 1e7, "50 %": 50, "0.5": 0.5} {
+		if got, ok := number(text); !ok || got != want {
+			t.Errorf("%q is %g, %t", text, got, ok)
+		}
+	}
+	if _, ok := number("many"); ok {
+		t.Error(`"many" is a number`)
+	}
+	for v, want := range map[float64]string{0: "0", 1e6: "1.00M", 12345: "12.3k", 1234.5: "1234", 123.45: "123.5", 12.345: "12.3", 1.2345: "1.23", 0.01234: "0.012", 1500: "1500"} {
+		if got := figureText(v); got != want {
+			t.Errorf("%g is %q, want %q", v, got, want)
+		}
+	}
+	if got := nines(99.9); got < 2.999 || got > 3.001 || nines(100) != mostNines || nines(0) != 0 {
+		t.Errorf("99.9 is at %g", got)
+	}
+}
+
+// TestNewestCounts: a figure taken twice is drawn as it was the last time.
+func TestNewestCounts(t *testing.T) {
+	runs := fixture()
+	again := *runs[0]
+	again.Began = again.Began.Add(time.Hour)
+	again.Points = []results.Point{again.Points[0]}
+	again.Points[0].Samples = []float64{7}
+	for _, f := range figures(append(runs, &again)) {
+		if strings.HasSuffix(f.Name, "-by-flows") {
+			if got := f.Series[0].Pairs; len(got) != 3 || got[0] != [2]float64{1000, 7} {
+				t.Errorf("drawn %v", got)
+			}
+			return
+		}
+	}
+	t.Error("no figure by flows")
+}

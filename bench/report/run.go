@@ -1,0 +1,126 @@
+package report
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"sluice.dev/sluice/bench/progress"
+	"sluice.dev/sluice/bench/results"
+)
+
+// Config says which experiments to run, and where their results go.
+type Config struct {
+	Bench string   // path of sluice-bench
+	Set   string   // quick or full
+	Only  []string // names; nil: all of the set
+	Out   string   // directory: NAME.json and NAME.log of each
+	// Note is written on every run, as "short run".
+	Note string
+	// Stdout and Stderr get what the experiments print.
+	Stdout, Stderr io.Writer
+}
+
+// Run runs the experiments one after another. One that fails is noted in its file, and the
+// others run all the same; the error says which failed, after all were run.
+func Run(ctx context.Context, c Config) error {
+	list, arguments, err := choose(c.Set, c.Only)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(c.Out, 0o755); err != nil {
+		return fmt.Errorf("directory of the results: %w", err)
+	}
+	p := progress.Start(c.Stderr, len(list))
+	var failed []string
+	for _, e := range list {
+		p.Step(e.Name + ": " + e.About)
+		r, err := c.one(ctx, e, arguments(e))
+		if err != nil {
+			return err
+		}
+		if r.Failed != "" {
+			failed = append(failed, e.Name)
+			fmt.Fprintf(c.Stderr, "%s: %s\n", e.Name, r.Failed)
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("interrupted in experiment %s; those before it are in %s", e.Name, c.Out)
+		}
+	}
+	p.Done()
+	if failed != nil {
+		return fmt.Errorf("failed: %s; what they printed is in %s/NAME.log", strings.Join(failed, ", "), c.Out)
+	}
+	return nil
+}
+
+// one runs an experiment. It leaves a file even of one that failed.
+func (c *Config) one(ctx context.Context, e Experiment, args []string) (*results.Run, error) {
+	path := filepath.Join(c.Out, e.Name+".json")
+	// An older file must not pass for this run's.
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("experiment %s: %w", e.Name, err)
+	}
+	log, err := os.Create(filepath.Join(c.Out, e.Name+".log"))
+	if err != nil {
+		return nil, fmt.Errorf("experiment %s: %w", e.Name, err)
+	}
+	defer log.Close()
+	args = append(slices.Clone(args), "--json", path)
+	own := results.Begin("")
+	own.Command = results.CommandLine(append([]string{"sluice-bench"}, args...))
+	var last lastLine
+	cmd := exec.CommandContext(ctx, c.Bench, args...)
+	cmd.Stdout, cmd.Stderr = io.MultiWriter(log, c.Stdout), io.MultiWriter(log, c.Stderr, &last)
+	// It takes down its network by itself.
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 30 * time.Second
+	ran := cmd.Run()
+	r, err := results.Load(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		if r = own; ran == nil {
+			r.Failed = "it ended well, but saved no results"
+		}
+		r.Seconds = time.Since(own.Began).Round(100 * time.Millisecond).Seconds()
+	case err != nil:
+		return nil, fmt.Errorf("experiment %s: %w", e.Name, err)
+	}
+	if ran != nil {
+		r.Failed = ran.Error()
+		if text := last.String(); text != "" {
+			r.Failed += ": " + text
+		}
+	}
+	r.Name = e.Name
+	if r.Machine.Notes == "" {
+		r.Machine.Notes = c.Note
+	} else if c.Note != "" {
+		r.Machine.Notes += "; " + c.Note
+	}
+	return r, r.Save(path)
+}
+
+// lastLine keeps the end of what is written.
+type lastLine struct{ tail []byte }
+
+func (l *lastLine) Write(b []byte) (int, error) {
+	l.tail = append(l.tail, b...)
+	l.tail = slices.Clone(l.tail[max(0, len(l.tail)-1000):])
+	return len(b), nil
+}
+
+// String is the last line that says something.
+func (l *lastLine) String() string {
+	text := bytes.TrimSpace(l.tail)
+	return string(bytes.TrimSpace(text[bytes.LastIndexByte(text, '\n')+1:]))
+}

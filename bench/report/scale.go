@@ -1,0 +1,97 @@
+package report
+
+import (
+	"math"
+	"slices"
+	"strconv"
+
+	"gonum.org/v1/plot"
+)
+
+// mostNines is where a scale of nines ends: percentile 100 is drawn there.
+const mostNines = 5.0 // 99.999 %
+
+// nines is where a percentile lies on a scale that gives each further nine the same
+// room: 0 at 0, 1 at 90, 2 at 99, 3 at 99.9.
+func nines(percentile float64) float64 {
+	if percentile >= 100 {
+		return mostNines
+	}
+	return min(-math.Log10(1-percentile/100), mostNines)
+}
+
+// nineTicks are the marks of that scale.
+var nineTicks = plot.ConstantTicks{
+	{Value: 0, Label: "0"}, {Value: nines(50), Label: "50"}, {Value: 1, Label: "90"}, {Value: 2, Label: "99"},
+	{Value: 3, Label: "99.9"}, {Value: 4, Label: "99.99"}, {Value: mostNines, Label: "max"},
+}
+
+// given marks the values that were measured, and nothing between them.
+type given []float64
+
+// Ticks of a plot.
+func (g given) Ticks(lowest, highest float64) (ticks []plot.Tick) {
+	values := slices.Compact(slices.Sorted(slices.Values(g)))
+	last := 0.0
+	for _, v := range values {
+		t := plot.Tick{Value: v}
+		// Marks nearer than a quarter of a decade have labels that overlap.
+		if last == 0 || v/last > 1.8 {
+			t.Label, last = short(v), v
+		}
+		ticks = append(ticks, t)
+	}
+	return ticks
+}
+
+// amounts are a plot's usual marks, with thousands as k and M.
+type amounts struct{}
+
+// Ticks of a plot.
+func (amounts) Ticks(lowest, highest float64) []plot.Tick {
+	ticks := plot.DefaultTicks{}.Ticks(lowest, highest)
+	for i := range ticks {
+		if ticks[i].Label != "" {
+			ticks[i].Label = short(ticks[i].Value)
+		}
+	}
+	return ticks
+}
+
+// short is a round number as people say it: 100k, 1.5M.
+func short(v float64) string {
+	for _, u := range [...]struct {
+		of   float64
+		name string
+	}{{1e9, "G"}, {1e6, "M"}, {1e4, "k"}} {
+		if math.Abs(v) >= u.of {
+			unit := u.of
+			if u.name == "k" {
+				unit = 1e3
+			}
+			return strconv.FormatFloat(v/unit, 'g', 4, 64) + u.name
+		}
+	}
+	return strconv.FormatFloat(v, 'g', 6, 64)
+}
+
+// figureText is a value in three or four digits, which is what a median of a few
+// samples is good for; whole numbers are whole.
+func figureText(v float64) string {
+	a := math.Abs(v)
+	switch {
+	case a >= 1e6:
+		return strconv.FormatFloat(v/1e6, 'f', 2, 64) + "M"
+	case a >= 1e4:
+		return strconv.FormatFloat(v/1e3, 'f', 1, 64) + "k"
+	case v == math.Trunc(v), a >= 1000:
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	case a >= 100:
+		return strconv.FormatFloat(v, 'f', 1, 64)
+	case a >= 10:
+		return strconv.FormatFloat(v, 'f', 1, 64)
+	case a >= 0.1:
+		return strconv.FormatFloat(v, 'f', 2, 64)
+	}
+	return strconv.FormatFloat(v, 'g', 2, 64)
+}

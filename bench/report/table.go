@@ -1,0 +1,195 @@
+package report
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"sluice.dev/sluice/bench/results"
+)
+
+// row is a point as people read it.
+type row struct {
+	Experiment, What, System, Conditions string
+	Figure, Unit, Spread                 string
+	Target, Ratio, Verdict               string // empty where there is no target
+	Run                                  int    // number of the run, from 1
+	Command                              string
+}
+
+// Verdicts of points with a target. A point without samples is not one that is met.
+const (
+	met    = "met"
+	missed = "missed"
+)
+
+func rowOf(p *results.Point) row {
+	r := row{
+		Experiment: words(p.Experiment), What: words(p.Metric), System: p.System, Conditions: p.Conditions(),
+		Figure: figureText(p.Median()), Unit: p.Unit, Spread: spread(p),
+	}
+	if p.Target != nil {
+		r.Target = bound(p) + figureText(*p.Target)
+		r.Verdict = verdict(p)
+		r.Ratio = ratio(p)
+	}
+	if len(p.Samples) == 0 {
+		r.Figure = "none"
+	}
+	return r
+}
+
+func verdict(p *results.Point) string {
+	switch {
+	case p.Target == nil:
+		return ""
+	case len(p.Samples) > 0 && p.Met():
+		return met
+	}
+	return missed
+}
+
+func bound(p *results.Point) string {
+	if p.Better == "lower" {
+		return "≤ "
+	}
+	return "≥ "
+}
+
+// ratio is the figure over its target.
+func ratio(p *results.Point) string {
+	if p.Target == nil || *p.Target == 0 || len(p.Samples) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.2f", p.Median() / *p.Target)
+}
+
+// spread is the range of samples and how many there are.
+func spread(p *results.Point) string {
+	if len(p.Samples) < 2 {
+		return fmt.Sprintf("n = %d", len(p.Samples))
+	}
+	return fmt.Sprintf("%s to %s, n = %d", figureText(slices.Min(p.Samples)), figureText(slices.Max(p.Samples)), len(p.Samples))
+}
+
+// rows are all points of all runs.
+func rows(runs []*results.Run) (list []row) {
+	for i, run := range runs {
+		for j := range run.Points {
+			r := rowOf(&run.Points[j])
+			r.Run, r.Command = i+1, run.Command
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+// tally counts the targets.
+func tally(runs []*results.Run) (all, kept int) {
+	for _, run := range runs {
+		for i := range run.Points {
+			switch verdict(&run.Points[i]) {
+			case met:
+				all, kept = all+1, kept+1
+			case missed:
+				all++
+			}
+		}
+	}
+	return all, kept
+}
+
+// merged is a row of several points that differ in one condition only, as "25 / 30 / 40".
+type merged struct {
+	What, Target, Figure, Ratio, Verdict string
+}
+
+// mergedRows are the points with targets of a run, sweeps in one row each.
+func mergedRows(run *results.Run) (list []merged) {
+	var points []*results.Point
+	for i := range run.Points {
+		if run.Points[i].Target != nil {
+			points = append(points, &run.Points[i])
+		}
+	}
+	param := func(p *results.Point) string {
+		for _, v := range varied {
+			if p.Params[v.param] != "" && sweeps(points, p, v.param) {
+				return v.param
+			}
+		}
+		return ""
+	}
+	// A point without samples is a row too, so groups of figures would not do.
+	at := make(map[string]int)
+	var all [][]*results.Point
+	for _, p := range points {
+		key := mergeKey(p, param(p))
+		n, known := at[key]
+		if !known {
+			n, at[key] = len(all), len(all)
+			all = append(all, nil)
+		}
+		all[n] = append(all[n], p)
+	}
+	for _, g := range all {
+		list = append(list, mergeRow(g, param(g[0])))
+	}
+	return list
+}
+
+func mergeKey(p *results.Point, without string) string {
+	return strings.Join([]string{p.Experiment, p.System, p.Conditions(without), p.Metric, p.Unit, p.Better}, "|")
+}
+
+// sweeps says whether another point differs from p in the condition only.
+func sweeps(points []*results.Point, p *results.Point, param string) bool {
+	return slices.ContainsFunc(points, func(q *results.Point) bool {
+		return q.Params[param] != "" && q.Params[param] != p.Params[param] && mergeKey(p, param) == mergeKey(q, param)
+	})
+}
+
+func mergeRow(points []*results.Point, param string) merged {
+	first := points[0]
+	what := fmt.Sprintf("%s: %s", words(first.Experiment), words(first.Metric))
+	if first.System != "sluice" {
+		what += ", " + first.System
+	}
+	if c := first.Conditions(param); c != "" {
+		what += " (" + c + ")"
+	}
+	var xs, targets, values, ratios, misses []string
+	for _, p := range points {
+		xs = append(xs, p.Params[param])
+		targets = append(targets, figureText(*p.Target))
+		value := figureText(p.Median())
+		if len(p.Samples) == 0 {
+			value = "none"
+		}
+		values, ratios = append(values, value), append(ratios, ratio(p))
+		if verdict(p) == missed {
+			misses = append(misses, p.Params[param])
+		}
+	}
+	join := func(list []string) string {
+		if same := slices.Compact(slices.Clone(list)); len(same) == 1 {
+			return same[0]
+		}
+		return strings.Join(list, " / ")
+	}
+	m := merged{Target: bound(first) + join(targets), Figure: strings.Join(values, " / "), Ratio: strings.Join(ratios, " / "), Verdict: met}
+	if first.Unit != "ratio" {
+		m.Figure += " " + first.Unit
+	}
+	if len(points) > 1 {
+		what += fmt.Sprintf(", at %s %s", strings.Join(xs, " / "), param)
+	}
+	switch {
+	case len(misses) == len(points):
+		m.Verdict = "**missed**"
+	case len(misses) > 0:
+		m.Verdict = "**missed** at " + strings.Join(misses, ", ")
+	}
+	m.What = what
+	return m
+}

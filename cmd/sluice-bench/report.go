@@ -1,0 +1,72 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"sluice.dev/sluice/bench/report"
+	"sluice.dev/sluice/bench/results"
+)
+
+func reportCommand() *cobra.Command {
+	var from []string
+	var html, plots, readme string
+	command := &cobra.Command{
+		Use:   "report --from FILE... [FILE...]",
+		Short: "Show what experiments saved with --json: one HTML page, plots, the README's figures",
+		Long: "report reads files that the other commands saved with --json and writes what is asked for: one HTML page\n" +
+			"that needs no network, every plot as SVG and PNG, or the block of figures in a README and its plots beside it.\n" +
+			"Of a figure that several files have, plots show the newest.",
+		Example: "  sluice-bench report --from bench/out/*.json --html bench/out/report.html --plots bench/out/plots",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			// A shell writes the second and later files of a pattern as arguments.
+			files := slices.Concat(from, args)
+			switch {
+			case len(files) == 0:
+				return errors.New("no files: name them with --from, as in --from bench/out/*.json")
+			case html == "" && plots == "" && readme == "":
+				return errors.New("nothing to write: say --html FILE, --plots DIRECTORY or --readme FILE")
+			}
+			runs, err := results.LoadAll(files...)
+			if err != nil {
+				return err
+			}
+			return writeReport(runs, html, plots, readme)
+		},
+	}
+	f := command.Flags()
+	f.StringArrayVar(&from, "from", nil, "files to read")
+	f.StringVar(&html, "html", "", "the page to write")
+	f.StringVar(&plots, "plots", "", "the directory for plots")
+	f.StringVar(&readme, "readme", "", "the README whose figures to replace")
+	return command
+}
+
+func writeReport(runs []*results.Run, html, plots, readme string) error {
+	known := report.Experiments()
+	if html != "" {
+		page, err := report.HTML(runs, known)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(html, page, 0o644); err != nil {
+			return err
+		}
+		fmt.Printf("%s: %d KiB\n", html, len(page)>>10)
+	}
+	if plots != "" {
+		n, err := report.WritePlots(plots, runs)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("%s: %d files\n", plots, n)
+	}
+	if readme != "" {
+		return report.WriteReadme(readme, runs, known)
+	}
+	return nil
+}
