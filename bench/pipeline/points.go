@@ -15,8 +15,11 @@ import (
 const (
 	experiment = "pipeline"
 	sluice     = "sluice"
+	inC        = "c-reference"
+	inCSerial  = "c-one-by-one" // the same without batches and prefetches
 
-	metricCost = "ns_per_packet"
+	metricCost  = "ns_per_packet"
+	metricRatio = "ratio"
 )
 
 // points collects samples: what is sampled again becomes one point more.
@@ -39,6 +42,11 @@ func (p *points) add(sample float64, like results.Point) {
 // cost adds nanoseconds per packet.
 func (p *points) cost(system string, params map[string]string, ns float64, target *float64) {
 	p.add(ns, results.Point{System: system, Params: params, Metric: metricCost, Unit: "ns", Better: "lower", Target: target})
+}
+
+// ratio adds what Sluice's figure is of the one that params name; better is "lower" or "higher".
+func (p *points) ratio(params map[string]string, value float64, better string, target float64) {
+	p.add(value, results.Point{System: sluice, Params: params, Metric: metricRatio, Unit: "ratio", Better: better, Target: &target})
 }
 
 // table prints medians.

@@ -28,18 +28,20 @@ type Config struct {
 	Chunks    int // of each sample
 	CPU       int // -1: the last
 	JSON      string
+	Reference bool   // run the one in C beside it
 	Profile   string // file for a CPU profile of it all, or empty
 }
 
 // Defaults is the default set.
 func Defaults() Config {
-	return Config{IPv4: true, IPv6: true, Repeat: 5, Chunks: 200, CPU: -1}
+	return Config{IPv4: true, IPv6: true, Reference: true, Repeat: 5, Chunks: 200, CPU: -1}
 }
 
 // runner is one run of the command.
 type runner struct {
 	Config
-	ctx context.Context
+	ctx     context.Context
+	program *program // the reference; nil without one
 	points
 	rnd *rand.Rand
 }
@@ -71,6 +73,14 @@ func Run(ctx context.Context, c Config) error {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	r := &runner{Config: c, ctx: ctx, rnd: rand.New(rand.NewPCG(1, 2))}
 	run := results.Begin("in memory, frames ready in the UMEM")
+	if c.Reference {
+		var err error
+		if r.program, err = buildReference(ctx); err != nil {
+			return fmt.Errorf("pipeline: %w", err)
+		}
+		defer r.program.remove()
+		run.Machine.Notes = "reference built by " + r.program.compiler + ", -O3 -march=native"
+	}
 	err := r.profiled(func() error { return onCPU(c.CPU, r.all) })
 	if tableErr := r.table(c.Out); err == nil {
 		err = tableErr

@@ -66,20 +66,63 @@ func (r *runner) steadyAt(v6 bool, flows int) error {
 		return err
 	}
 	defer g.w.close()
-	for range r.Repeat {
+	c, err := r.startReference(v6, flows)
+	if err != nil {
+		return err
+	}
+	if c != nil {
+		defer c.close()
+	}
+	for round := range r.Repeat {
+		r.say("steady %s, %d flows: round %d of %d", family(v6), flows, round+1, r.Repeat)
 		for _, l := range r.loads() {
 			if err := r.ctx.Err(); err != nil {
 				return err
 			}
-			ns, err := g.sample(l, r.Chunks, r.rnd)
-			if err != nil {
+			params := with(l.params(), "scenario", "steady", "family", family(v6), "flows", strconv.Itoa(flows))
+			if err := r.compare(g, c, l, params, steadyTarget(v6, flows, l.cold)); err != nil {
 				return err
 			}
-			params := with(l.params(), "scenario", "steady", "family", family(v6), "flows", strconv.Itoa(flows))
-			r.cost(sluice, params, ns, steadyTarget(v6, flows, l.cold))
 		}
 	}
 	return nil
+}
+
+// startReference runs the reference with as many flows; nil if there is to be none.
+func (r *runner) startReference(v6 bool, flows int) (*reference, error) {
+	if r.program == nil {
+		return nil, nil
+	}
+	return r.program.start(r.ctx, v6, flows, steadyBackends(flows), roomFor(flows), r.CPU)
+}
+
+// overReference is how much more than the reference the worker may take.
+const overReference = 1.25
+
+// compare takes one sample of everything.
+func (r *runner) compare(g *gate, c *reference, l load, params map[string]string, target *float64) error {
+	ns, err := g.sample(l, r.Chunks, r.rnd)
+	if err != nil {
+		return err
+	}
+	r.cost(sluice, params, ns, target)
+	if c == nil {
+		return nil
+	}
+	ofC, err := c.sample(l, r.Chunks, false)
+	if err != nil {
+		return err
+	}
+	r.cost(inC, params, ofC, nil)
+	r.ratio(with(params, "to", inC), ns/ofC, "lower", overReference)
+	if l != (load{}) {
+		return nil
+	}
+	serial, err := c.sample(l, r.Chunks, true)
+	if err == nil {
+		r.cost(inCSerial, params, serial, nil)
+	}
+	return err
 }
 
 func steadyTarget(v6 bool, flows int, cold bool) *float64 {

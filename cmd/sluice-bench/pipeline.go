@@ -30,6 +30,7 @@ func pipelineCommand() *cobra.Command {
 	f.BoolVar(&c.Full, "full", false, "the sweep goes on to 10,000,000 flows: 5 GB of memory")
 	f.BoolVar(&c.IPv4, "ipv4", c.IPv4, "measure IPv4")
 	f.BoolVar(&c.IPv6, "ipv6", c.IPv6, "measure IPv6")
+	f.BoolVar(&c.Reference, "reference", c.Reference, "run the same work in C beside it; needs clang, gcc or cc")
 	f.IntVar(&c.Repeat, "repeat", c.Repeat, "samples of each figure, in turns with what it is compared to")
 	f.IntVar(&c.Chunks, "windows", c.Chunks, "chunks of 4096 packets of each sample, whose median it is")
 	f.IntVar(&c.CPU, "cpu", c.CPU, "the core to measure on; -1 is the last")

@@ -1,0 +1,159 @@
+package pipeline
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+//go:embed reference
+var referenceSource embed.FS
+
+// compilers in the order they are looked for: Clang's code was the faster one where both were tried.
+var compilers = []string{"clang", "gcc", "cc"}
+
+// errNoCompiler is when there is nothing to build the reference with.
+var errNoCompiler = errors.New("no C compiler (clang, gcc, cc) in PATH: install one, or measure without the reference (--reference=false)")
+
+// program is the reference, built.
+type program struct {
+	dir, path string
+	compiler  string // first line of its --version
+}
+
+// buildReference compiles the reference in a directory of its own; remove ends that.
+func buildReference(ctx context.Context) (*program, error) {
+	compiler := ""
+	for _, name := range compilers {
+		if path, err := exec.LookPath(name); err == nil {
+			compiler = path
+			break
+		}
+	}
+	if compiler == "" {
+		return nil, errNoCompiler
+	}
+	dir, err := os.MkdirTemp("", "sluice-reference-")
+	if err != nil {
+		return nil, fmt.Errorf("reference: %w", err)
+	}
+	p := &program{dir: dir, path: filepath.Join(dir, "reference")}
+	if err := p.compile(ctx, compiler); err != nil {
+		p.remove()
+		return nil, fmt.Errorf("reference: %w", err)
+	}
+	return p, nil
+}
+
+func (p *program) compile(ctx context.Context, compiler string) error {
+	source, err := fs.Sub(referenceSource, "reference")
+	if err == nil {
+		err = os.CopyFS(p.dir, source)
+	}
+	if err != nil {
+		return err
+	}
+	args := []string{"-std=c17", "-O3", "-march=native", "-o", p.path, filepath.Join(p.dir, "main.c")}
+	if out, err := exec.CommandContext(ctx, compiler, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", compiler, err, out)
+	}
+	version, err := exec.CommandContext(ctx, compiler, "--version").Output()
+	if err == nil {
+		line, _, _ := bytes.Cut(version, []byte("\n"))
+		p.compiler = string(line)
+	}
+	return err
+}
+
+func (p *program) remove() { _ = os.RemoveAll(p.dir) } // a temporary directory: the system's to clean otherwise
+
+// reference is a running one, with its own flows, on a CPU. It waits while it is not asked.
+type reference struct {
+	process *exec.Cmd
+	in      io.WriteCloser
+	out     *bufio.Reader
+	stderr  bytes.Buffer
+}
+
+// start runs the reference until it has opened and checked its flows. cpu -1 is any.
+func (p *program) start(ctx context.Context, v6 bool, flows, backends int, capacity uint32, cpu int) (*reference, error) {
+	version := "4"
+	if v6 {
+		version = "6"
+	}
+	r := &reference{process: exec.CommandContext(ctx, p.path, "-family", version, "-flows", strconv.Itoa(flows),
+		"-backends", strconv.Itoa(backends), "-capacity", strconv.FormatUint(uint64(capacity), 10), "-cpu", strconv.Itoa(cpu))}
+	r.process.Stderr = &r.stderr
+	var err error
+	if r.in, err = r.process.StdinPipe(); err != nil {
+		return nil, fmt.Errorf("reference: %w", err)
+	}
+	out, err := r.process.StdoutPipe()
+	if err == nil {
+		err = r.process.Start()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reference: %w", err)
+	}
+	r.out = bufio.NewReader(out)
+	if line, err := r.answer(); err != nil || line != "ready" {
+		r.close()
+		return nil, fmt.Errorf("reference: not ready: %q: %w", line, err)
+	}
+	return r, nil
+}
+
+// close ends it.
+func (r *reference) close() {
+	_ = r.in.Close() // it ends with its input; how is of no interest any more
+	_ = r.process.Wait()
+}
+
+// ask sends a line and returns the answer's.
+func (r *reference) ask(line string) (string, error) {
+	if _, err := io.WriteString(r.in, line+"\n"); err != nil {
+		return "", fmt.Errorf("reference: %w: %s", err, r.stderr.String())
+	}
+	return r.answer()
+}
+
+func (r *reference) answer() (string, error) {
+	line, err := r.out.ReadString('\n')
+	if err != nil {
+		_ = r.process.Wait() // so that all it said has been read
+		return "", fmt.Errorf("reference: it ended: %w: %s", err, strings.TrimSpace(r.stderr.String()))
+	}
+	return strings.TrimSpace(line), nil
+}
+
+// sample is what gate.sample is, in C; serial without pipelining.
+func (r *reference) sample(l load, chunks int, serial bool) (ns float64, err error) {
+	headers, packets, how := "hot", "clients", "pipelined"
+	if l.cold {
+		headers = "cold"
+	}
+	if l.mixed {
+		packets = "both"
+	}
+	if serial {
+		how = "serial"
+	}
+	line, err := r.ask(fmt.Sprintf("sample %s %s %d %s", headers, packets, chunks, how))
+	if err != nil {
+		return 0, err
+	}
+	if _, err := fmt.Sscanf(line, "ns %f", &ns); err != nil {
+		return 0, fmt.Errorf("reference: answer %q: %w", line, err)
+	}
+	return ns, nil
+}
