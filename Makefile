@@ -90,9 +90,42 @@ OBJECTS   ?= 1000000
 fuzz-objects: ## mutated Services, EndpointSlices and Nodes beside good ones, OBJECTS (1000000) of them
 	SLUICE_OBJECTS=$(OBJECTS) $(GO) test -count=1 -timeout 30m -run TestMutatedObjects -v ./control
 
+# Results lie in bench/out, which git ignores; those of the quick set beside it, so that they
+# never pass for the full ones. An experiment that fails is a line of the report, so the
+# report is written all the same, and make fails after it.
+OUT       := bench/out
+LAB       := ./bin/sluice-bench
+
 .PHONY: bench
-bench: ## the quick benchmarks
-	$(GO) test -run '^$$' -bench . -benchtime 0.5s ./flowtable ./nat/... ./fastpath/... ./control/...
+bench: build ## the quick set, under 3 minutes: Go benchmarks, and experiments that need no cluster
+	$(LAB) bench go --out $(OUT)/quick
+	$(LAB) bench run --set quick --out $(OUT)/quick; failed=$$?; \
+	$(LAB) report --from $(OUT)/quick/*.json --html $(OUT)/quick/report.html && exit $$failed
+
+.PHONY: bench-report
+bench-report: build cluster-binaries ## every experiment, full length, then bench/out/report.html and plots (ONLY=names,of,experiments)
+	$(LAB) bench run --set full --out $(OUT) $(if $(ONLY),--only $(ONLY)) --note '$(NOTE)'; failed=$$?; \
+	$(LAB) report --from $(OUT)/*.json --html $(OUT)/report.html --plots $(OUT)/plots && exit $$failed
+
+.PHONY: bench-compare
+bench-compare: build ## the Go benchmarks of today against the baseline, by benchstat
+	$(LAB) bench go --out $(OUT)
+	$(LAB) bench compare --baseline bench/baselines --now $(OUT)
+
+.PHONY: bench-baseline
+bench-baseline: build ## replace bench/baselines and README's figures by Go benchmarks of now and the last bench-report
+	$(LAB) bench go --count 10 --benchtime 50ms --out $(OUT)
+	$(LAB) bench baseline --go $(OUT) --experiments $(OUT) --to bench/baselines
+	$(MAKE) readme
+
+.PHONY: bench-full
+bench-full: ## bench-report, then bench-baseline: everything that README says of speed; hours, on a quiet machine
+	-$(MAKE) bench-report
+	$(MAKE) bench-baseline
+
+.PHONY: readme
+readme: build ## README's figures and docs/plots from bench/baselines
+	$(LAB) report --from bench/baselines/*.json --readme README.md
 
 .PHONY: generate
 generate: ## rebuild the BPF object and its Go (needs clang, llvm and libbpf-dev)

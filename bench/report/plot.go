@@ -109,7 +109,7 @@ func (f *figure) plot() (*plot.Plot, error) {
 	} else {
 		err = f.addLines(p)
 	}
-	if err == nil && f.Target != nil {
+	if err == nil && (f.Target != nil || len(f.Targets) > 1) {
 		err = f.addTarget(p)
 	}
 	if err != nil {
@@ -201,16 +201,23 @@ func (f *figure) addBars(p *plot.Plot) error {
 	return nil
 }
 
-// addTarget draws what all points are held to.
+// addTarget draws what the points are held to.
 func (f *figure) addTarget(p *plot.Plot) error {
-	left, right := p.X.Min, p.X.Max
-	line, err := plotter.NewLine(plotter.XYs{{X: left, Y: *f.Target}, {X: right, Y: *f.Target}})
+	name, at := "target", make(plotter.XYs, 0, 2)
+	for _, xy := range f.Targets {
+		at = append(at, plotter.XY{X: xy[0], Y: xy[1]})
+	}
+	if f.Target != nil {
+		name += " " + figureText(*f.Target)
+		at = plotter.XYs{{X: p.X.Min, Y: *f.Target}, {X: p.X.Max, Y: *f.Target}}
+	}
+	line, err := plotter.NewLine(at)
 	if err != nil {
 		return fmt.Errorf("target: %w", err)
 	}
-	line.Color, line.Dashes, line.Width = grey, []vg.Length{4, 4}, 1
+	line.Color, line.Dashes, line.Width = grey, []vg.Length{4, 4}, 1.2
 	p.Add(line)
-	p.Legend.Add("target "+figureText(*f.Target), line)
+	p.Legend.Add(name, line)
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -49,6 +50,9 @@ func TestPlots(t *testing.T) {
 					t.Errorf("the plot does not say %q", want)
 				}
 			}
+			if (f.Target != nil || f.Targets != nil) != strings.Contains(text, "target") {
+				t.Errorf("targets %v are drawn or not: %s", f.Targets, text)
+			}
 			if again, _ := f.svg(); !bytes.Equal(again, svg) {
 				t.Error("the same figure, drawn again, differs")
 			}
@@ -77,6 +81,9 @@ func TestPlots(t *testing.T) {
 				}
 			}
 		})
+	}
+	if want := [][2]float64{{1000, 25}, {100000, 30}, {1e6, 40}}; !slices.Equal(list[1].Targets, want) {
+		t.Errorf("targets by flows: %v, want %v", list[1].Targets, want)
 	}
 	want := "throughput-rate-by-services pipeline-ns-per-packet-by-flows latency-one-way-distribution cpu-cpu-per-packet"
 	if got := strings.Join(names, " "); got != want {
