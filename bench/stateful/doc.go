@@ -1,0 +1,45 @@
+// Package stateful is a generator of connections, in the manner of TRex's ASTF: a
+// client engine opens connections to a server engine and plays templates of real
+// exchanges over them, through whatever is in between, and says what became of each.
+//
+//	profile.yaml                client engine                     server engine
+//	  templates ──► Plan ──►  ┌──────────────┐                  ┌──────────────┐
+//	  shares, rates           │ conns, table │ ── Link ══ Link ─│ conns, table │
+//	  pools                   │ wheel, stats │   (what is tested)│ wheel, stats │
+//	                          └──────────────┘                  └──────────────┘
+//
+// A Template is a list of steps: who sends how many bytes (TCP) or datagrams (UDP),
+// after how long a think. Both engines know the template by the server's port, so
+// nothing needs to be said on the wire, and every byte can be checked at the far end.
+// A step begins when everything of the step before has arrived, or, if the same side
+// sent it, been acknowledged.
+//
+// # Who met whom
+//
+// A server writes a tag into the first bytes of each of its messages: the number of
+// its address in the pool, and a hash of the client's address and port as it sees
+// them. The client remembers the first tag of a connection and compares every later
+// one. A connection that meets two servers is a Violation; one whose server sees
+// another client address than before was translated anew, and is counted.
+//
+// # Memory
+//
+// A connection is a record of 128 bytes in one array without pointers, found by
+// an open-addressing table of eight bytes a slot, and on one timer, on a wheel of
+// intrusive lists. Nothing is allocated by a packet or a connection.
+//
+// # What of TCP is here
+//
+// Handshake, MSS option, cumulative acknowledgement, a fixed window, one retransmission
+// timer with backoff (RFC 6298), FIN both ways, TIME_WAIT that a younger connection
+// may take over (RFC 9293, section 3.6.1; RFC 6191), RST. What is not: SACK, timestamps,
+// window scale, fast retransmit, congestion control, reassembly (a segment out of order is
+// dropped and acknowledged at once; the sender goes back to it), delayed acknowledgement
+// (one is sent per connection and batch received), urgent data, path MTU discovery,
+// IP options and fragments.
+//
+// An engine has one Link, which is one queue: a NIC must be set to one combined
+// channel while it is used. It answers ARP and neighbour solicitations for its pool,
+// and resolves the one gateway that all its packets go to. The interface belongs to
+// it while it runs: the kernel sees none of its packets.
+package stateful

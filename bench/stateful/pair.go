@@ -1,0 +1,72 @@
+package stateful
+
+import (
+	"sluice.dev/sluice/bench/memlink"
+	"sluice.dev/sluice/fastpath"
+)
+
+// pair is a client and a server engine back to back on in-memory links, on one
+// goroutine.
+type pair struct {
+	client, server         *Engine
+	clientLink, serverLink *memlink.Link
+	buf                    []byte
+	// fault, where there is one, is what the wire does to each frame instead of
+	// delivering it: tests lose, repeat and reorder.
+	fault func(to *memlink.Link, frame []byte)
+}
+
+const (
+	pairFrameSize = 2048
+	pairRing      = 512
+	pairFrames    = 4 * pairRing
+)
+
+// Addresses of the two ends (RFC 7042, section 2.1: locally administered).
+var (
+	clientMAC = [6]byte{2, 0, 0, 0, 0, 1}
+	serverMAC = [6]byte{2, 0, 0, 0, 0, 2}
+)
+
+// newPair makes both engines. Each finds the other's MAC by asking for it.
+func newPair(p *Profile) (*pair, error) {
+	r := &pair{buf: make([]byte, 0, pairFrameSize)}
+	build := func(c Config) (*Engine, *memlink.Link, error) {
+		c.UMEM = make([]byte, pairFrames*pairFrameSize)
+		c.Pool = fastpath.NewPool(pairFrames, pairFrameSize)
+		link := memlink.New(c.UMEM, pairFrameSize, pairRing)
+		c.Link, c.Profile = link, p
+		e, err := New(c)
+		return e, link, err
+	}
+	var err error
+	if r.client, r.clientLink, err = build(Config{Role: Client, MAC: clientMAC, Gateway: p.Servers.First, Targets: p.Servers}); err != nil {
+		return nil, err
+	}
+	r.server, r.serverLink, err = build(Config{Role: Server, MAC: serverMAC, Gateway: p.Clients.First})
+	return r, err
+}
+
+// carry moves what one side transmitted to the other.
+func (r *pair) carry(from, to *memlink.Link) {
+	for range pairRing {
+		b, ok := from.Take(r.buf[:0])
+		if !ok {
+			return
+		}
+		if r.fault != nil {
+			r.fault(to, b)
+		} else {
+			to.Inject(b) // a full ring loses it, as a NIC's would
+		}
+	}
+}
+
+// step is one step of both engines and of the wire.
+func (r *pair) step(now uint64) (moved int) {
+	moved = r.client.Step(now)
+	r.carry(r.clientLink, r.serverLink)
+	moved += r.server.Step(now)
+	r.carry(r.serverLink, r.clientLink)
+	return moved
+}

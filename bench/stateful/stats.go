@@ -1,0 +1,130 @@
+package stateful
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	hdr "github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// Failure is why a connection was not completed.
+type Failure uint8
+
+// What becomes of connections that are not completed.
+const (
+	Unanswered Failure = iota // SYN was repeated in vain
+	Refused                   // RST in answer to SYN
+	Reset                     // RST later
+	Timeout                   // no answer, or no acknowledgement
+	Closed                    // FIN before the last step
+	Corrupt                   // other bytes than the template's
+	failures
+)
+
+func (f Failure) String() string {
+	return [failures]string{"unanswered", "refused", "reset", "timeout", "closed early", "corrupt"}[f]
+}
+
+// Counts are one template's counters at one engine. All but Active only grow.
+type Counts struct {
+	Opened      uint64 // client: SYN or first datagram sent; server: received
+	Connected   uint64 // handshakes
+	Completed   uint64 // every step done, and closed both ways
+	Failed      [failures]uint64
+	Retransmits uint64 // segments and datagrams sent again
+	ResetsIn    uint64
+	ResetsOut   uint64
+	BytesIn     uint64 // of messages
+	BytesOut    uint64
+	Violations  uint64 // connections that met two servers
+	Moved       uint64 // UDP: as a Violation, but its server had been removed meanwhile
+	Retupled    uint64 // answers whose server saw another client address or port than before
+	Active      int64
+}
+
+func (c *Counts) add(o *Counts) {
+	c.Opened += o.Opened
+	c.Connected += o.Connected
+	c.Completed += o.Completed
+	for i := range c.Failed {
+		c.Failed[i] += o.Failed[i]
+	}
+	c.Retransmits += o.Retransmits
+	c.ResetsIn += o.ResetsIn
+	c.ResetsOut += o.ResetsOut
+	c.BytesIn += o.BytesIn
+	c.BytesOut += o.BytesOut
+	c.Violations += o.Violations
+	c.Moved += o.Moved
+	c.Retupled += o.Retupled
+	c.Active += o.Active
+}
+
+// Failures is the sum of all reasons.
+func (c *Counts) Failures() (n uint64) {
+	for _, f := range c.Failed {
+		n += f
+	}
+	return n
+}
+
+// PacketCounts are an engine's counters that no template has.
+type PacketCounts struct {
+	In, Out     uint64
+	BadChecksum uint64
+	Stray       uint64 // of no connection
+	OutOfOrder  uint64 // segments that were dropped, to be sent again
+	Ignored     uint64 // not for us, or nothing we know
+	Full        uint64 // server: connections that found no room
+	NoTuple     uint64 // client: attempts that found no free address and port
+	Reused      uint64 // TIME_WAIT ended by a younger connection
+	CutShort    uint64 // TIME_WAIT ended because room was needed
+}
+
+// Stats is what an engine counted. The engine's goroutine owns it.
+type Stats struct {
+	Packets   PacketCounts
+	Templates []Counts
+	// Microseconds; client only.
+	Connect, FirstByte []*hdr.Histogram
+	Violations         []Violation // the first few
+}
+
+// keptViolations is how many are remembered with their facts.
+const keptViolations = 10
+
+const (
+	longestUS         = 60_000_000
+	significantDigits = 3
+)
+
+func newStats(p *Profile) Stats {
+	s := Stats{Templates: make([]Counts, len(p.Templates)), Violations: make([]Violation, 0, keptViolations)}
+	for range p.Templates {
+		s.Connect = append(s.Connect, hdr.New(1, longestUS, significantDigits))
+		s.FirstByte = append(s.FirstByte, hdr.New(1, longestUS, significantDigits))
+	}
+	return s
+}
+
+// Total is the sum over all templates.
+func (s *Stats) Total() (c Counts) {
+	for i := range s.Templates {
+		c.add(&s.Templates[i])
+	}
+	return c
+}
+
+// Violation is a connection that met two servers.
+type Violation struct {
+	Template       string
+	Client, Target netip.AddrPort
+	First, Then    netip.Addr    // servers
+	Opened, Seen   time.Duration // since the engine began
+}
+
+func (v *Violation) String() string {
+	return fmt.Sprintf("%s %s to %s: opened at %.3f s with server %s, met %s at %.3f s",
+		v.Template, v.Client, v.Target, v.Opened.Seconds(), v.First, v.Then, v.Seen.Seconds())
+}

@@ -1,0 +1,403 @@
+package stateful
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/bits"
+	"net/netip"
+	"time"
+)
+
+// stepOf is the step whose turn it is; nil when all are done.
+func (e *Engine) stepOf(c *conn) *step {
+	t := &e.plan.templates[c.template]
+	if c.step >= t.steps {
+		return nil
+	}
+	return &e.plan.steps[t.first+uint32(c.step)]
+}
+
+// ownTurn says whether the step is this side's.
+func (e *Engine) ownTurn(c *conn) bool {
+	s := e.stepOf(c)
+	return s != nil && s.from == e.role
+}
+
+// beginStep begins the step that c.step says: thinking, sending, waiting, or the end.
+func (e *Engine) beginStep(i uint32, c *conn) {
+	s := e.stepOf(c)
+	if c.rcvDone = 0; c.flags&again == 0 {
+		c.got = 0
+	}
+	c.flags &^= again
+	switch {
+	case s == nil:
+		e.finished(i, c)
+	case s.from != e.role:
+		e.arm(i, e.patience(c))
+	case s.afterMS > 0:
+		c.flags |= thinking
+		e.arm(i, s.afterMS)
+	default:
+		e.beginMessage(i, c)
+	}
+}
+
+// patience is how long the peer is waited for: its think, and the template's timeout;
+// a server, as often as a client may repeat itself.
+func (e *Engine) patience(c *conn) uint32 {
+	t := &e.plan.templates[c.template]
+	wait := t.timeoutMS
+	if e.role == Server {
+		wait *= uint32(t.retries) + 1
+	}
+	if s := e.stepOf(c); s != nil {
+		wait += s.afterMS
+	}
+	return wait
+}
+
+// beginMessage begins to send the own step.
+func (e *Engine) beginMessage(i uint32, c *conn) {
+	s := e.stepOf(c)
+	t := &e.plan.templates[c.template]
+	if e.role == Client {
+		c.asked = e.us
+		c.flags |= asking
+	}
+	if c.protocol == ProtocolUDP {
+		c.sndNxt = 0
+		e.arm(i, t.timeoutMS)
+	} else {
+		c.sndEnd = c.sndMax + s.size
+		if s.last && t.close == e.role {
+			c.flags |= finQueued | activeClose
+		}
+	}
+	e.wake(i)
+}
+
+// finished is called when the last step is done.
+func (e *Engine) finished(i uint32, c *conn) {
+	t := &e.plan.templates[c.template]
+	switch {
+	case c.protocol == ProtocolUDP && e.role == Client:
+		e.stats.Templates[c.template].Completed++
+		e.release(i)
+	case c.protocol == ProtocolUDP:
+		if c.flags&counted != 0 { // not if it was over before, and the client asked again
+			e.stats.Templates[c.template].Completed++
+		}
+		e.linger(i) // the client may have to ask again
+	case c.flags&finQueued != 0:
+	case t.close == e.role:
+		c.flags |= finQueued | activeClose
+		e.wake(i)
+	default:
+		e.arm(i, t.timeoutMS) // until the peer closes
+	}
+}
+
+// message writes the bytes of the own step from a sequence number on.
+func (e *Engine) message(c *conn, b []byte, seq uint32) {
+	s := e.stepOf(c)
+	offset := s.size - (c.sndEnd - seq)
+	copy(b, e.plan.content(s, offset, len(b)))
+	if e.role == Server && offset < TagBytes {
+		var tag [TagBytes]byte
+		Tag{Server: c.server, Peer: c.peerHash, Step: c.step}.Put(tag[:])
+		copy(b, tag[offset:])
+	}
+}
+
+// consume takes the next bytes of the peer's step, and of those after it. It reports
+// whether the connection still is.
+func (e *Engine) consume(i uint32, data []byte) bool {
+	c := &e.conns[i]
+	if e.observe != nil {
+		e.observe(i, data)
+	}
+	e.stats.Templates[c.template].BytesIn += uint64(len(data))
+	for len(data) > 0 {
+		s := e.stepOf(c)
+		if s == nil || s.from == e.role {
+			e.fail(i, Corrupt, true)
+			return false
+		}
+		n := min(len(data), int(s.size-c.rcvDone))
+		if !e.check(i, c, s, data[:n]) {
+			return false
+		}
+		c.rcvDone += uint32(n)
+		data = data[n:]
+		if c.rcvDone == s.size {
+			c.step++
+			e.beginStep(i, c)
+		} else {
+			e.arm(i, e.patience(c))
+		}
+	}
+	return true
+}
+
+// check compares what arrived with what the template says.
+func (e *Engine) check(i uint32, c *conn, s *step, b []byte) bool {
+	e.firstByte(c)
+	offset := c.rcvDone
+	if e.role == Client && offset < TagBytes {
+		n := min(len(b), int(TagBytes-offset))
+		whole, ok := e.readTag(c, b[:n], offset)
+		if !ok {
+			e.fail(i, Corrupt, true)
+			return false
+		}
+		if whole {
+			e.met(c, uint32(c.got>>32), uint32(c.got))
+		}
+		b, offset = b[n:], offset+uint32(n)
+	}
+	for len(b) > 0 {
+		n := min(len(b), patternBytes/32)
+		if !bytes.Equal(b[:n], e.plan.content(s, offset, n)) {
+			e.fail(i, Corrupt, true)
+			return false
+		}
+		b, offset = b[n:], offset+uint32(n)
+	}
+	return true
+}
+
+// readTag reads a piece of a tag, which a stream may cut anywhere, into c.got.
+func (e *Engine) readTag(c *conn, b []byte, offset uint32) (whole, ok bool) {
+	if offset == 0 && len(b) == TagBytes {
+		tag, ok := ReadTag(b)
+		c.got = uint64(tag.Server)<<32 | uint64(tag.Peer)
+		return true, ok && tag.Step == c.step
+	}
+	var fixed [TagBytes]byte
+	Tag{Step: c.step}.Put(fixed[:])
+	for k, v := range b {
+		if at := int(offset) + k; at >= 4 && at < 12 {
+			c.got = c.got<<8 | uint64(v)
+		} else if v != fixed[at] {
+			return false, false
+		}
+	}
+	return offset+uint32(len(b)) == TagBytes, true
+}
+
+// firstByte ends the wait for an answer.
+func (e *Engine) firstByte(c *conn) {
+	if c.flags&asking != 0 {
+		c.flags &^= asking
+		_ = e.stats.FirstByte[c.template].RecordValue(int64(e.us - c.asked)) // fails beyond a minute: templates' timeouts end that
+	}
+}
+
+// met is the checker: every tag that a client reads comes here.
+func (e *Engine) met(c *conn, server, peer uint32) {
+	if c.server == 0 {
+		c.server, c.peerHash = server, peer
+		return
+	}
+	s := &e.stats.Templates[c.template]
+	if c.server != server {
+		e.metAnother(c, server)
+	} else if c.peerHash != peer {
+		s.Retupled++
+	}
+	c.server, c.peerHash = server, peer
+}
+
+// metAnother is a connection that met two servers. Over UDP it may, when the first
+// was removed since the connection began: there is nobody else to answer it.
+func (e *Engine) metAnother(c *conn, server uint32) {
+	s := &e.stats.Templates[c.template]
+	first := int(c.server) - 1
+	if c.protocol == ProtocolUDP && first < len(e.c.Removed) {
+		if at := e.c.Removed[first].Load(); at >= e.began && e.us-uint32((at-e.began)/1000) <= e.us-c.opened {
+			s.Moved++
+			return
+		}
+	}
+	s.Violations++
+	v := &e.stats.Violations
+	if len(*v) == cap(*v) {
+		return
+	}
+	target := netip.AddrPortFrom(e.netip(c.peer), c.peerPort)
+	*v = append(*v, Violation{
+		Template: e.c.Profile.Templates[c.template].Name,
+		Client:   netip.AddrPortFrom(e.mine.At(int(c.local)), c.localPort), Target: target,
+		First: e.serverAt(c.server), Then: e.serverAt(server),
+		Opened: time.Duration(e.since) - time.Duration(e.us-c.opened)*time.Microsecond, Seen: time.Duration(e.since),
+	})
+}
+
+func (e *Engine) serverAt(tag uint32) netip.Addr {
+	if tag == 0 || int(tag) > e.c.Profile.Servers.Len() {
+		return netip.Addr{}
+	}
+	return e.c.Profile.Servers.At(int(tag) - 1)
+}
+
+// opens says whether a datagram of nobody begins an exchange.
+func (e *Engine) opens(template uint8, payload []byte) bool {
+	t := &e.plan.templates[template]
+	s := &e.plan.steps[t.first]
+	if s.literal != noLiteral {
+		return bytes.Equal(payload, e.plan.content(s, 0, int(s.size)))
+	}
+	tag, ok := ReadTag(payload)
+	return ok && tag.Step == 0
+}
+
+// datagram is one of an exchange that is known.
+func (e *Engine) datagram(i uint32, p *packet) {
+	c := &e.conns[i]
+	if e.observe != nil {
+		e.observe(i, p.payload)
+	}
+	e.stats.Templates[c.template].BytesIn += uint64(len(p.payload))
+	tag, s, known := e.identify(c, p.payload)
+	if !known {
+		e.fail(i, Corrupt, false)
+		return
+	}
+	if e.role == Client {
+		e.firstByte(c)
+		e.met(c, tag.Server, tag.Peer)
+	}
+	if c.state == lingering || tag.Step < c.step {
+		e.repeated(i, tag, s)
+		return
+	}
+	if tag.Step > c.step { // the peer went on: what is missing of steps before is lost
+		c.step, c.got = tag.Step, 0
+		c.flags &^= thinking
+	}
+	c.got |= 1 << tag.Seq
+	if bits.OnesCount64(c.got) < int(s.count) {
+		e.arm(i, e.patience(c))
+		return
+	}
+	c.retries = 0
+	c.step++
+	e.beginStep(i, c)
+}
+
+// identify finds the step that a datagram is of, and compares its bytes.
+func (e *Engine) identify(c *conn, b []byte) (tag Tag, s *step, known bool) {
+	t := &e.plan.templates[c.template]
+	tag, ok := ReadTag(b)
+	if !ok {
+		// Given bytes, of a client. The step in turn, or the last one before it.
+		for k := int(min(c.step, t.steps-1)); k >= 0; k-- {
+			s = &e.plan.steps[t.first+uint32(k)]
+			if s.from == Client && s.literal != noLiteral && bytes.Equal(b, e.plan.content(s, 0, int(s.size))) {
+				return Tag{Step: uint16(k)}, s, e.role == Server
+			}
+		}
+		return tag, nil, false
+	}
+	if tag.Step >= t.steps {
+		return tag, nil, false
+	}
+	s = &e.plan.steps[t.first+uint32(tag.Step)]
+	if s.from == e.role || tag.Seq >= s.count || len(b) != int(s.size) {
+		return tag, nil, false
+	}
+	at := 0
+	if s.literal == noLiteral || s.from == Server {
+		at = TagBytes
+	}
+	return tag, s, bytes.Equal(b[at:], e.plan.content(s, uint32(at), len(b)-at))
+}
+
+// repeated is a datagram of a step that is done: the client repeats its question,
+// because the answer was lost. It is given again, once for each repetition.
+func (e *Engine) repeated(i uint32, tag Tag, s *step) {
+	c := &e.conns[i]
+	if e.role == Client || tag.Seq != s.count-1 {
+		return
+	}
+	t := &e.plan.templates[c.template]
+	if c.state == lingering {
+		e.lingers.remove(e.conns, i)
+		c.state, c.deadline = exchange, 0
+	}
+	if tag.Step+1 < t.steps && e.plan.steps[t.first+uint32(tag.Step)+1].from == Server {
+		e.stats.Templates[c.template].Retransmits++
+	}
+	c.step = tag.Step + 1
+	c.flags &^= thinking
+	e.beginStep(i, c)
+}
+
+// unansweredDatagram repeats the last question, or gives up.
+func (e *Engine) unansweredDatagram(i uint32) {
+	c := &e.conns[i]
+	t := &e.plan.templates[c.template]
+	if c.flags&queued != 0 {
+		e.arm(i, t.timeoutMS) // it waits for room to send
+		return
+	}
+	if e.role == Server || c.retries >= t.retries {
+		e.fail(i, Timeout, false)
+		return
+	}
+	c.retries++
+	for c.step > 0 && (e.stepOf(c) == nil || e.stepOf(c).from != e.role) {
+		c.step--
+	}
+	e.stats.Templates[c.template].Retransmits++
+	c.flags |= again
+	e.beginMessage(i, c)
+}
+
+// outputUDP sends the datagrams of the own step that are left, and goes on to the next.
+func (e *Engine) outputUDP(i uint32, c *conn) bool {
+	for c.state == exchange && c.flags&thinking == 0 && e.ownTurn(c) {
+		s := e.stepOf(c)
+		for c.sndNxt < uint32(s.count) {
+			if !e.emitDatagram(c, s) {
+				return false
+			}
+			c.sndNxt++
+		}
+		c.step++
+		e.beginStep(i, c)
+	}
+	return true
+}
+
+func (e *Engine) emitDatagram(c *conn, s *step) bool {
+	n := int(s.size)
+	at, ok := e.take(c, udpBytes+n)
+	if !ok {
+		return false
+	}
+	b := e.frame[at : at+udpBytes+n]
+	binary.BigEndian.PutUint16(b, c.localPort)
+	binary.BigEndian.PutUint16(b[2:], c.peerPort)
+	binary.BigEndian.PutUint32(b[4:], uint32(udpBytes+n)<<16)
+	copy(b[udpBytes:], e.plan.content(s, 0, n))
+	tag := Tag{Step: c.step, Seq: uint16(c.sndNxt)}
+	if e.role == Server {
+		tag.Server, tag.Peer = c.server, c.peerHash
+	}
+	if e.role == Server || s.literal == noLiteral {
+		tag.Put(b[udpBytes:])
+	}
+	e.seal(c, b, at)
+	e.stats.Templates[c.template].BytesOut += uint64(n)
+	return true
+}
+
+// output lets one connection send, and reports whether there was room for all of it.
+func (e *Engine) output(i uint32, c *conn) bool {
+	if c.protocol == ProtocolUDP {
+		return e.outputUDP(i, c)
+	}
+	return e.outputTCP(i, c)
+}

@@ -1,0 +1,487 @@
+package stateful
+
+import (
+	"encoding/binary"
+	"math/bits"
+)
+
+// Sequence numbers compare modulo 2^32 (RFC 9293, section 3.4).
+func before(a, b uint32) bool     { return int32(a-b) < 0 }
+func notBefore(a, b uint32) bool  { return int32(a-b) >= 0 }
+func (c *conn) outstanding() bool { return c.sndUna != c.sndMax }
+
+// setSequence chooses the initial sequence number. It grows with time, and faster than
+// connections send, for all connections alike: so a younger one of the same addresses and
+// ports, also if those are a translator's, is known by its number (RFC 9293, section 3.6.1).
+func (e *Engine) setSequence(c *conn) {
+	iss := uint32(e.since >> 3)
+	c.sndUna, c.sndNxt, c.sndMax, c.sndEnd = iss, iss, iss, iss+1
+	c.mss = min(e.mss, defaultMSS)
+}
+
+// accept begins a server's connection.
+func (e *Engine) accept(p *packet) {
+	number := e.plan.byPort[protocolRow(p.key.protocol)][p.key.localPort]
+	if number == 0 || p.key.protocol == ProtocolUDP && !e.opens(number-1, p.payload) {
+		e.stray(p)
+		return
+	}
+	i := e.allocate(&p.key, p.hash)
+	if i == 0 {
+		e.stats.Packets.Full++
+		return
+	}
+	c := &e.conns[i]
+	c.template = number - 1
+	c.server = uint32(c.local) + 1
+	c.peerHash = peerHash(c.peer, c.peerPort)
+	e.enter(c)
+	if p.key.protocol == ProtocolUDP {
+		c.state = exchange
+		e.datagram(i, p)
+		return
+	}
+	c.state = synRcvd
+	e.setSequence(c)
+	e.greeted(c, p)
+	e.wake(i)
+}
+
+// greeted learns from the peer's SYN.
+func (e *Engine) greeted(c *conn, p *packet) {
+	c.rcvNxt, c.peerWnd = p.seq+1, p.wnd
+	if p.mss != 0 {
+		c.mss = max(min(e.mss, p.mss), 64)
+	}
+}
+
+// stray is a packet of no connection. RFC 9293, section 3.10.7.1: it is reset.
+func (e *Engine) stray(p *packet) {
+	e.stats.Packets.Stray++
+	if p.key.protocol == ProtocolTCP && p.flags&tcpRST == 0 {
+		e.refuse(p)
+	}
+}
+
+// refuse answers a segment with RST.
+func (e *Engine) refuse(p *packet) {
+	c := conn{peer: p.key.peer, local: p.key.local, localPort: p.key.localPort, peerPort: p.key.peerPort, protocol: ProtocolTCP}
+	if p.flags&tcpACK != 0 {
+		e.control(&c, p.ack, 0, tcpRST)
+		return
+	}
+	length := uint32(len(p.payload)) + uint32(p.flags&tcpSYN)>>1 + uint32(p.flags&tcpFIN)
+	e.control(&c, 0, p.seq+length, tcpRST|tcpACK)
+}
+
+// segment is one of a connection that is known.
+func (e *Engine) segment(i uint32, p *packet) {
+	c := &e.conns[i]
+	switch c.state {
+	case lingering:
+		e.late(i, p)
+		return
+	case synSent:
+		if !e.answered(i, p) {
+			return
+		}
+	default:
+		if !e.admissible(i, p) {
+			return
+		}
+	}
+	if !e.acknowledged(i, p) || !e.arrived(i, p) {
+		return
+	}
+	e.settle(i)
+}
+
+// late is a segment for a connection in TIME_WAIT. A SYN with a higher number begins
+// the next one (RFC 9293, section 3.6.1).
+func (e *Engine) late(i uint32, p *packet) {
+	c := &e.conns[i]
+	switch {
+	case p.flags&tcpRST != 0: // RFC 1337, section 3: ignored
+	case e.role == Server && p.flags&(tcpSYN|tcpACK) == tcpSYN && before(c.rcvNxt, p.seq):
+		e.stats.Packets.Reused++
+		e.release(i)
+		e.accept(p)
+	case len(p.payload) > 0 || p.flags&(tcpSYN|tcpFIN) != 0:
+		e.control(c, c.sndMax, c.rcvNxt, tcpACK)
+		if p.flags&tcpFIN != 0 {
+			e.linger(i) // anew (RFC 9293, section 3.10.7.4)
+		}
+	}
+}
+
+// answered is what came back for a SYN. It reports whether the connection is open.
+func (e *Engine) answered(i uint32, p *packet) bool {
+	c := &e.conns[i]
+	s := &e.stats.Templates[c.template]
+	if p.flags&tcpACK != 0 && p.ack != c.sndMax {
+		if p.flags&tcpRST == 0 {
+			e.refuse(p)
+		}
+		return false
+	}
+	if p.flags&tcpRST != 0 {
+		if p.flags&tcpACK != 0 {
+			s.ResetsIn++
+			e.fail(i, Refused, false)
+		}
+		return false
+	}
+	if p.flags&(tcpSYN|tcpACK) != tcpSYN|tcpACK {
+		return false
+	}
+	e.greeted(c, p)
+	c.flags |= needAck
+	return true
+}
+
+// admissible judges a segment of a connection that is (half) open by its sequence
+// number and its flags.
+func (e *Engine) admissible(i uint32, p *packet) bool {
+	c := &e.conns[i]
+	if p.flags&tcpRST != 0 {
+		if p.seq == c.rcvNxt { // others: RFC 5961, section 3.2
+			e.stats.Templates[c.template].ResetsIn++
+			e.fail(i, Reset, false)
+		} else if int32(p.seq-c.rcvNxt) > 0 && p.seq-c.rcvNxt < uint32(e.tcp.Window) {
+			c.flags |= needAck
+			e.wake(i)
+		}
+		return false
+	}
+	if p.flags&tcpSYN != 0 {
+		if c.state == synRcvd && p.seq+1 == c.rcvNxt {
+			c.sndNxt = c.sndUna // our answer was lost
+		} else {
+			c.flags |= needAck // RFC 5961, section 4.2
+		}
+		e.wake(i)
+		return false
+	}
+	return p.flags&tcpACK != 0
+}
+
+// acknowledged takes what the segment acknowledges, and goes on to the next step if
+// that is all of this one. It reports whether the connection still is.
+func (e *Engine) acknowledged(i uint32, p *packet) bool {
+	c := &e.conns[i]
+	if before(c.sndMax, p.ack) {
+		if c.state == synRcvd {
+			e.refuse(p)
+			return false
+		}
+		c.flags |= needAck
+		e.wake(i)
+		return false
+	}
+	if notBefore(p.ack, c.sndUna) {
+		if p.wnd > c.peerWnd {
+			e.wake(i)
+		}
+		c.peerWnd = p.wnd
+	}
+	if !before(c.sndUna, p.ack) {
+		return true
+	}
+	c.sndUna, c.retries = p.ack, 0
+	if before(c.sndNxt, c.sndUna) {
+		c.sndNxt = c.sndUna
+	}
+	if c.flags&timing != 0 && notBefore(p.ack, c.rttSeq) {
+		e.sample(c)
+	}
+	if c.outstanding() {
+		e.arm(i, e.rtoMS(c))
+	}
+	switch {
+	case c.state == synRcvd || c.state == synSent:
+		c.state = open
+		e.stats.Templates[c.template].Connected++
+		if e.role == Client {
+			_ = e.stats.Connect[c.template].RecordValue(int64(e.us - c.opened)) // fails beyond a minute, which no SYN waits
+		}
+		e.beginStep(i, c)
+	case e.ownTurn(c) && c.flags&thinking == 0 && notBefore(c.sndUna, c.sndEnd):
+		c.step++
+		e.beginStep(i, c)
+	}
+	e.wake(i)
+	return true
+}
+
+// sample is RFC 6298, section 2, in microseconds.
+func (e *Engine) sample(c *conn) {
+	c.flags &^= timing
+	r := max(e.us-c.rttAt, 1)
+	if c.srtt == 0 {
+		c.srtt, c.rttvar = r, r/2
+		return
+	}
+	apart := int32(c.srtt - r)
+	if apart < 0 {
+		apart = -apart
+	}
+	c.rttvar = (3*c.rttvar + uint32(apart)) / 4
+	c.srtt = (7*c.srtt + r) / 8
+}
+
+// rtoMS is the time until the next retransmission, backed off (RFC 6298, sections 2
+// and 5.5).
+func (e *Engine) rtoMS(c *conn) uint32 {
+	us := uint64(e.tcp.FirstRTO.Microseconds())
+	if c.srtt != 0 {
+		us = uint64(max(c.srtt+max(4*c.rttvar, 1000), e.minRTO))
+	}
+	const longestUS = 60_000_000
+	return uint32(min(us<<c.retries, longestUS)/1000) + 1
+}
+
+// arrived takes the segment's data and FIN. It reports whether the connection still is.
+func (e *Engine) arrived(i uint32, p *packet) bool {
+	c := &e.conns[i]
+	data, seq, fin := p.payload, p.seq, p.flags&tcpFIN != 0
+	if len(data) == 0 && !fin {
+		return true
+	}
+	c.flags |= needAck
+	e.wake(i)
+	if before(c.rcvNxt, seq) || c.flags&peerFin != 0 {
+		e.stats.Packets.OutOfOrder++
+		return true
+	}
+	old := c.rcvNxt - seq
+	if old > uint32(len(data)) {
+		return true
+	}
+	if data = data[old:]; len(data) > 0 {
+		c.rcvNxt += uint32(len(data))
+		if !e.consume(i, data) {
+			return false
+		}
+	}
+	if fin {
+		c.rcvNxt++
+		c.flags |= peerFin
+	}
+	return true
+}
+
+// settle closes what both sides have closed.
+func (e *Engine) settle(i uint32) {
+	c := &e.conns[i]
+	if c.flags&peerFin == 0 || c.state != open {
+		return
+	}
+	if c.step < e.plan.templates[c.template].steps {
+		e.fail(i, Closed, true)
+		return
+	}
+	if c.flags&finQueued == 0 {
+		c.flags |= finQueued
+		e.wake(i)
+		return
+	}
+	if c.sndUna != c.sndEnd+1 {
+		return
+	}
+	e.stats.Templates[c.template].Completed++
+	if c.flags&activeClose == 0 {
+		e.release(i)
+		return
+	}
+	e.control(c, c.sndMax, c.rcvNxt, tcpACK)
+	e.linger(i)
+}
+
+// fail ends a connection.
+func (e *Engine) fail(i uint32, why Failure, reset bool) {
+	c := &e.conns[i]
+	s := &e.stats.Templates[c.template]
+	s.Failed[why]++
+	if reset && c.protocol == ProtocolTCP {
+		s.ResetsOut++
+		e.control(c, c.sndNxt, c.rcvNxt, tcpRST|tcpACK)
+	}
+	e.release(i)
+}
+
+// due is a timer that has come.
+func (e *Engine) due(i uint32) {
+	c := &e.conns[i]
+	t := &e.plan.templates[c.template]
+	switch {
+	case c.flags&thinking != 0:
+		c.flags &^= thinking
+		e.beginMessage(i, c)
+	case c.protocol == ProtocolUDP:
+		e.unansweredDatagram(i)
+	case c.outstanding():
+		e.retransmit(i)
+	case c.sndEnd != c.sndNxt && c.peerWnd == 0:
+		c.peerWnd = 1 // a probe of one byte (RFC 9293, section 3.8.6.1)
+		e.arm(i, e.rtoMS(c))
+		e.wake(i)
+	case c.flags&queued != 0:
+		e.arm(i, t.timeoutMS) // it waits for room to send, not for the peer
+	default:
+		e.fail(i, Timeout, true)
+	}
+}
+
+// retransmit goes back to what is not acknowledged.
+func (e *Engine) retransmit(i uint32) {
+	c := &e.conns[i]
+	if int(c.retries) >= e.tcp.Retries {
+		if c.state == synSent {
+			e.fail(i, Unanswered, false)
+		} else {
+			e.fail(i, Timeout, true)
+		}
+		return
+	}
+	c.retries++
+	c.flags &^= timing // Karn: RFC 6298, section 3
+	c.sndNxt = c.sndUna
+	e.arm(i, e.rtoMS(c))
+	e.wake(i)
+}
+
+// outputTCP sends what may be sent, and reports whether there was room for it.
+func (e *Engine) outputTCP(i uint32, c *conn) bool {
+	had := c.outstanding()
+	switch {
+	case c.state == synSent && c.sndNxt == c.sndUna:
+		if !e.emit(c, tcpSYN, 0) {
+			return false
+		}
+	case c.state == synRcvd && c.sndNxt == c.sndUna:
+		if !e.emit(c, tcpSYN|tcpACK, 0) {
+			return false
+		}
+	case c.state == open:
+		if !e.outputData(c) {
+			return false
+		}
+	}
+	if !had && c.outstanding() {
+		e.arm(i, e.rtoMS(c))
+	} else if !had && c.state == open && c.sndNxt != c.sndEnd && c.peerWnd == 0 {
+		e.arm(i, e.rtoMS(c))
+	}
+	return true
+}
+
+// outputData sends as much of the message as the windows let, then FIN if it is
+// time, or else an acknowledgement if one is owed.
+func (e *Engine) outputData(c *conn) bool {
+	window := min(uint32(c.peerWnd), uint32(e.tcp.Window))
+	for before(c.sndNxt, c.sndEnd) {
+		flight := c.sndNxt - c.sndUna
+		if flight >= window {
+			break
+		}
+		n := min(c.sndEnd-c.sndNxt, uint32(c.mss), window-flight)
+		f := uint8(tcpACK)
+		if c.sndNxt+n == c.sndEnd {
+			f |= tcpPSH
+			if c.flags&finQueued != 0 {
+				f |= tcpFIN
+			}
+		}
+		if !e.emit(c, f, int(n)) {
+			return false
+		}
+	}
+	if c.flags&finQueued != 0 && c.sndNxt == c.sndEnd {
+		return e.emit(c, tcpFIN|tcpACK, 0)
+	}
+	if c.flags&needAck != 0 {
+		if !e.control(c, c.sndNxt, c.rcvNxt, tcpACK) {
+			return false
+		}
+		c.flags &^= needAck
+	}
+	return true
+}
+
+// emit sends one segment at sndNxt and moves it on.
+func (e *Engine) emit(c *conn, f uint8, n int) bool {
+	options := 0
+	if f&tcpSYN != 0 {
+		options = 4
+	}
+	at, ok := e.take(c, tcpBytes+options+n)
+	if !ok {
+		return false
+	}
+	b := e.frame[at : at+tcpBytes+options+n]
+	e.tcpHeader(b, c, c.sndNxt, c.rcvNxt, f)
+	if options != 0 {
+		b[12] = (tcpBytes + 4) / 4 << 4
+		b[20], b[21] = optionMSS, 4
+		binary.BigEndian.PutUint16(b[22:], e.mss)
+	}
+	if n > 0 {
+		e.message(c, b[tcpBytes:], c.sndNxt)
+	}
+	e.seal(c, b, at)
+	s := &e.stats.Templates[c.template]
+	if before(c.sndNxt, c.sndMax) {
+		s.Retransmits++
+	} else {
+		s.BytesOut += uint64(n)
+		if c.flags&timing == 0 && c.retries == 0 {
+			c.flags |= timing
+			c.rttAt, c.rttSeq = e.us, c.sndNxt+1
+		}
+	}
+	c.sndNxt += uint32(n) + uint32(bits.OnesCount8(f&(tcpSYN|tcpFIN)))
+	if before(c.sndMax, c.sndNxt) {
+		c.sndMax = c.sndNxt
+	}
+	c.flags &^= needAck
+	return true
+}
+
+// control sends a segment without data that takes no sequence number.
+func (e *Engine) control(c *conn, seq, ack uint32, f uint8) bool {
+	at, ok := e.take(c, tcpBytes)
+	if !ok {
+		return false
+	}
+	b := e.frame[at : at+tcpBytes]
+	e.tcpHeader(b, c, seq, ack, f)
+	e.seal(c, b, at)
+	return true
+}
+
+func (e *Engine) tcpHeader(b []byte, c *conn, seq, ack uint32, f uint8) {
+	if f&tcpACK == 0 {
+		ack = 0
+	}
+	binary.BigEndian.PutUint16(b, c.localPort)
+	binary.BigEndian.PutUint16(b[2:], c.peerPort)
+	binary.BigEndian.PutUint32(b[4:], seq)
+	binary.BigEndian.PutUint32(b[8:], ack)
+	b[12], b[13] = tcpBytes/4<<4, f
+	binary.BigEndian.PutUint16(b[14:], uint16(e.tcp.Window))
+	binary.BigEndian.PutUint32(b[16:], 0) // checksum, urgent pointer
+}
+
+// seal writes the checksum of a segment or datagram and ends its packet.
+func (e *Engine) seal(c *conn, b []byte, at int) {
+	where := 16
+	if c.protocol == ProtocolUDP {
+		where = 6
+	}
+	check := fold(sum(b, pseudo(e.addressesOf(e.frame), c.protocol, len(b))))
+	if check == 0 && c.protocol == ProtocolUDP {
+		check = 0xffff // RFC 768: zero is none
+	}
+	binary.LittleEndian.PutUint16(b[where:], check)
+	e.sent(at + len(b))
+}
