@@ -59,7 +59,10 @@ func Experiments() []Experiment {
 }
 
 // line is an experiment that has no figures, and why.
-type line struct{ Name, Why, Command string }
+type line struct {
+	Name, Why, Command string
+	Failed             bool
+}
 
 // absent are the experiments that were not run or failed. Nothing is silently left out.
 func absent(runs []*results.Run, known []Experiment) (list []line) {
@@ -75,12 +78,12 @@ func absent(runs []*results.Run, known []Experiment) (list []line) {
 			if name == "" {
 				name = r.Command
 			}
-			list = append(list, line{name, what + ": " + r.Failed, r.Command})
+			list = append(list, line{name, what + ": " + r.Failed, r.Command, true})
 		}
 	}
 	for _, e := range known {
 		if named[e.Name] == nil {
-			list = append(list, line{e.Name, "not measured (" + e.About + ")", "sluice-bench " + strings.Join(e.Full, " ")})
+			list = append(list, line{e.Name, "not measured (" + e.About + ")", "sluice-bench " + strings.Join(e.Full, " "), false})
 		}
 	}
 	return list

@@ -150,18 +150,8 @@ func seriesName(p *results.Point) string {
 func (g group) figure(k kind, without ...string) figure {
 	p := g.points[0]
 	f := figure{Kind: k, Title: sentence(p.Experiment + ": " + words(p.Metric)), Name: fileName(p.Experiment + "-" + p.Metric)}
-	conditions := make(map[string]string)
-	for name := range p.Params {
-		if !slices.Contains(without, name) && !slices.Contains(variants, name) {
-			conditions[name] = p.Params[name]
-		}
-	}
-	if len(conditions) > 0 {
-		var parts []string
-		for _, name := range slices.Sorted(maps.Keys(conditions)) {
-			parts = append(parts, name+" "+conditions[name])
-		}
-		f.Title += " (" + strings.Join(parts, ", ") + ")"
+	if c := conditions(p, append(without, variants...)...); c != "" {
+		f.Title += " (" + c + ")"
 	}
 	f.Target = p.Target
 	for _, q := range g.points {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,6 +18,9 @@ const (
 	blockBegins = "<!-- figures: begin; written by `make readme` from bench/baselines, not by hand -->"
 	blockEnds   = "<!-- figures: end -->"
 )
+
+// ShortRun is the note of runs that are too short, or on a machine too busy, to claim anything.
+const ShortRun = "short run"
 
 // plotsFolder is where the README's plots lie, beside it.
 const plotsFolder = "docs/plots"
@@ -32,17 +36,19 @@ var readmePlots = []struct{ file, suffix, unit, alt string }{
 func block(runs []*results.Run, known []Experiment) (text string, plots map[string][]byte, err error) {
 	var b strings.Builder
 	fmt.Fprintln(&b, blockBegins)
+	if slices.ContainsFunc(runs, func(r *results.Run) bool { return strings.Contains(r.Machine.Notes, ShortRun) }) {
+		fmt.Fprint(&b, "**What is noted as a short run shows that it was run, and claims no figure.**\n\n")
+	}
 	all, kept := tally(runs)
 	fmt.Fprintf(&b, "%d of %d targets are met. Medians of interleaved repetitions; \"of target\" is figure over target.\n", kept, all)
-	for _, line := range absent(runs, known) {
-		fmt.Fprintf(&b, "\n- **%s**: %s\n", escape(line.Name), escape(line.Why))
-	}
+	writeMachines(&b, runs)
+	writeAbsent(&b, absent(runs, known))
 	plots = make(map[string][]byte)
 	list := figures(runs)
 	for _, w := range readmePlots {
 		f := firstFigure(list, w.suffix, w.unit)
 		if f == nil {
-			fmt.Fprintf(&b, "\n- %s: not measured\n", w.alt)
+			fmt.Fprintf(&b, "\nNothing to draw yet: %s.\n", w.alt)
 			continue
 		}
 		if plots[w.file], err = f.svg(); err != nil {
@@ -50,22 +56,54 @@ func block(runs []*results.Run, known []Experiment) (text string, plots map[stri
 		}
 		fmt.Fprintf(&b, "\n![%s](%s/%s)\n", w.alt, plotsFolder, w.file)
 	}
-	for _, run := range runs {
-		writeRun(&b, run)
+	for i, run := range runs {
+		writeRun(&b, i+1, run)
 	}
 	fmt.Fprintln(&b, blockEnds)
 	return b.String(), plots, nil
 }
 
-func writeRun(b *strings.Builder, run *results.Run) {
+func writeMachines(b *strings.Builder, runs []*results.Run) {
+	list := machines(runs)
+	for _, m := range list {
+		m.Link, m.Notes = "", "" // of a run: its table has them
+		fmt.Fprintf(b, "\n%s.", escape(m.Line()))
+		if len(list) > 1 {
+			fmt.Fprintf(b, " Tables %s.", strings.Trim(strings.ReplaceAll(fmt.Sprint(m.Runs), " ", ", "), "[]"))
+		}
+		fmt.Fprintln(b)
+	}
+}
+
+// writeAbsent lists what failed, and names what was not run.
+func writeAbsent(b *strings.Builder, list []line) {
+	var names []string
+	for _, l := range list {
+		if l.Failed {
+			fmt.Fprintf(b, "\n**%s** %s\n", escape(l.Name), escape(l.Why))
+		} else {
+			names = append(names, escape(l.Name))
+		}
+	}
+	if names != nil {
+		fmt.Fprintf(b, "\n**Not measured:** %s.\n", strings.Join(names, ", "))
+	}
+}
+
+// writeRun writes the table of a run's targets, under its command.
+func writeRun(b *strings.Builder, number int, run *results.Run) {
 	list := mergedRows(run)
 	if len(list) == 0 {
 		return
 	}
 	// In a code span nothing but a backquote means anything.
-	command := strings.ReplaceAll(run.Command, "`", "'")
-	fmt.Fprintf(b, "\n`%s` (%s, %s, Sluice %s)  \n%s.\n\n",
-		command, run.Began.Format(time.DateOnly), took(run), escape(run.Version), escape(run.Machine.Line()))
+	about := []string{run.Began.Format(time.DateOnly), took(run), "Sluice " + escape(run.Version)}
+	for _, s := range [...]string{run.Machine.Link, run.Machine.Notes} {
+		if s != "" {
+			about = append(about, escape(s))
+		}
+	}
+	fmt.Fprintf(b, "\n**%d** `%s`  \n%s\n\n", number, strings.ReplaceAll(run.Command, "`", "'"), strings.Join(about, "; "))
 	fmt.Fprintf(b, "| what | target | figure | of target | |\n| --- | --- | --- | --- | --- |\n")
 	for _, m := range list {
 		fmt.Fprintf(b, "| %s | %s | %s | %s | %s |\n", escape(m.What), m.Target, escape(m.Figure), m.Ratio, m.Verdict)

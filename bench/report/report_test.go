@@ -110,6 +110,55 @@ func TestBlock(t *testing.T) {
 	}
 }
 
+// TestShortRunClaimsNothing: a short run is not shown without saying so.
+func TestShortRunClaimsNothing(t *testing.T) {
+	for _, short := range []bool{false, true} {
+		runs := fixture()
+		if short {
+			runs[1].Machine.Notes = "at night; " + ShortRun
+		}
+		text, _, err := block(runs, known)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(text, "claims no figure") != short {
+			t.Errorf("short %t: %s", short, text)
+		}
+	}
+}
+
+// TestReadme: README.md and its plots say what the committed baselines say.
+func TestReadme(t *testing.T) {
+	const root = "../.."
+	files, err := filepath.Glob(filepath.Join(root, "bench/baselines/*.json"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no baselines (%v): `make bench-full` makes them", err)
+	}
+	runs, err := results.LoadAll(files...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, plots, err := block(runs, Experiments())
+	if err != nil {
+		t.Fatal(err)
+	}
+	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(readme), want) {
+		_, rest, _ := strings.Cut(string(readme), blockBegins+"\n")
+		have, _, _ := strings.Cut(rest, blockEnds+"\n")
+		t.Errorf("README.md differs from bench/baselines; `make readme` writes it anew:\n%s", cmp.Diff(want, blockBegins+"\n"+have+blockEnds+"\n"))
+	}
+	for _, w := range readmePlots {
+		have, err := os.ReadFile(filepath.Join(root, plotsFolder, w.file))
+		if plots[w.file] == nil && err == nil || plots[w.file] != nil && string(have) != string(plots[w.file]) {
+			t.Errorf("%s/%s differs from bench/baselines; `make readme` draws it anew", plotsFolder, w.file)
+		}
+	}
+}
+
 func TestWriteReadme(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "README.md")
 	write := func(text string) {

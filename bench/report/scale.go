@@ -63,13 +63,9 @@ func short(v float64) string {
 	for _, u := range [...]struct {
 		of   float64
 		name string
-	}{{1e9, "G"}, {1e6, "M"}, {1e4, "k"}} {
-		if math.Abs(v) >= u.of {
-			unit := u.of
-			if u.name == "k" {
-				unit = 1e3
-			}
-			return strconv.FormatFloat(v/unit, 'g', 4, 64) + u.name
+	}{{1e9, "G"}, {1e6, "M"}, {1e3, "k"}} {
+		if math.Abs(v) >= u.of && (u.name != "k" || math.Mod(v, 1000) == 0) {
+			return strconv.FormatFloat(v/u.of, 'g', 4, 64) + u.name
 		}
 	}
 	return strconv.FormatFloat(v, 'g', 6, 64)

@@ -17,6 +17,31 @@ type row struct {
 	Command                              string
 }
 
+// plainParams are conditions whose value says what they are; they come first, in this order.
+var plainParams = []string{"scenario", "family", "protocol"}
+
+// conditions is a point's Params in one line.
+func conditions(p *results.Point, without ...string) string {
+	var parts []string
+	for _, name := range plainParams {
+		if v := p.Params[name]; v != "" && !slices.Contains(without, name) {
+			parts = append(parts, words(v))
+		}
+	}
+	if rest := p.Conditions(append(without, plainParams...)...); rest != "" {
+		parts = append(parts, rest)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// amount is a varied condition's value: 100000 is 100k.
+func amount(s string) string {
+	if x, ok := number(s); ok && x >= 1000 {
+		return short(x)
+	}
+	return s
+}
+
 // Verdicts of points with a target. A point without samples is not one that is met.
 const (
 	met    = "met"
@@ -25,7 +50,7 @@ const (
 
 func rowOf(p *results.Point) row {
 	r := row{
-		Experiment: words(p.Experiment), What: words(p.Metric), System: p.System, Conditions: p.Conditions(),
+		Experiment: words(p.Experiment), What: words(p.Metric), System: p.System, Conditions: conditions(p),
 		Figure: figureText(p.Median()), Unit: p.Unit, Spread: spread(p),
 	}
 	if p.Target != nil {
@@ -151,16 +176,16 @@ func sweeps(points []*results.Point, p *results.Point, param string) bool {
 
 func mergeRow(points []*results.Point, param string) merged {
 	first := points[0]
-	what := fmt.Sprintf("%s: %s", words(first.Experiment), words(first.Metric))
+	what := words(first.Metric)
 	if first.System != "sluice" {
 		what += ", " + first.System
 	}
-	if c := first.Conditions(param); c != "" {
+	if c := conditions(first, param); c != "" {
 		what += " (" + c + ")"
 	}
 	var xs, targets, values, ratios, misses []string
 	for _, p := range points {
-		xs = append(xs, p.Params[param])
+		xs = append(xs, amount(p.Params[param]))
 		targets = append(targets, figureText(*p.Target))
 		value := figureText(p.Median())
 		if len(p.Samples) == 0 {
@@ -168,7 +193,7 @@ func mergeRow(points []*results.Point, param string) merged {
 		}
 		values, ratios = append(values, value), append(ratios, ratio(p))
 		if verdict(p) == missed {
-			misses = append(misses, p.Params[param])
+			misses = append(misses, amount(p.Params[param]))
 		}
 	}
 	join := func(list []string) string {
