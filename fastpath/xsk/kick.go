@@ -27,9 +27,6 @@ type Counters struct {
 func (s *Socket) Counters() Counters { return s.counters }
 
 const (
-	// txBatch is how many packets one call sends in copy mode where the kernel has
-	// no XDP_MAX_TX_SKB_BUDGET (TX_BATCH_SIZE, net/xdp/xsk.c).
-	txBatch = 32
 	// maxDropped bounds the calls of one Flush that cost a packet each.
 	maxDropped = 64
 	// spareKicks are the calls beyond those that a full ring needs.
@@ -41,7 +38,8 @@ const (
 
 // Flush implements fastpath.Link. In copy mode the system call is what sends, so
 // it is repeated until the ring is empty or a call gets nowhere; what is left then
-// goes with the next Flush. In zero-copy mode one call wakes the driver, if it sleeps.
+// goes with the next Flush. In zero-copy mode one call wakes the driver, if it sleeps,
+// or polls it.
 func (s *Socket) Flush() {
 	if s.gone.Load() {
 		return
@@ -51,7 +49,7 @@ func (s *Socket) Flush() {
 		return
 	}
 	s.quiet = 0
-	if !s.tx.needWakeup() {
+	if !s.tx.needWakeup() && !s.busyPoll {
 		return
 	}
 	if !s.copyMode {
@@ -59,7 +57,7 @@ func (s *Socket) Flush() {
 		return
 	}
 	dropped := 0
-	for range int(s.tx.mask+1)/txBatch + maxDropped + spareKicks {
+	for range int(s.tx.mask+1)/minTxBudget + maxDropped + spareKicks {
 		before := s.tx.untaken()
 		if before == 0 {
 			return
@@ -91,7 +89,14 @@ func (s *Socket) Flush() {
 
 // flushQuiet has nothing to send. A link that is down is probed each time; one
 // that is idle is probed rarely, to find out that it went down.
+//
+// A worker that polls its devices itself polls them here: without it nobody would.
 func (s *Socket) flushQuiet() {
+	if s.busyPoll && s.up {
+		s.quiet = 0
+		s.wakeReceive()
+		return
+	}
 	if s.quiet++; s.up && s.quiet < probeEvery {
 		return
 	}
@@ -118,7 +123,8 @@ func (s *Socket) kick() unix.Errno {
 	return errno
 }
 
-// wakeReceive makes a sleeping zero-copy driver look at the fill ring.
+// wakeReceive makes a sleeping zero-copy driver look at the fill ring, and polls the
+// device where the socket prefers that.
 func (s *Socket) wakeReceive() {
 	s.counters.RxKicks++
 	_, _, errno := unix.Syscall6(unix.SYS_RECVFROM, uintptr(s.fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)

@@ -24,7 +24,7 @@ func TestRebind(t *testing.T) {
 	r := newRig(t, 1024)
 	best, worst := time.Hour, time.Duration(0)
 	c := smallRings
-	c.TxBudget = txBatch // so that Close has to call more than once
+	c.TxBudget = minTxBudget // so that Close has to call more than once
 	r.open(w, c)
 	must(t, r.links[0].Close(r.pool))
 	for range 5 {

@@ -38,13 +38,22 @@ type Config struct {
 	RxSize, TxSize, FillSize, CompletionSize uint32 // powers of two; 2048 if zero
 
 	Mode Mode // a socket that shares has the mode of the one it shares with
-	// TxBudget is how many packets one system call may send in copy mode; TxSize if
-	// zero. Kernels before 6.17 have 32, and then Flush calls more often.
+	// TxBudget is how many packets one system call may send in copy mode, 32 to TxSize;
+	// TxSize if zero. Kernels before 6.17 have 32, and then Flush calls more often.
 	TxBudget int
+	// BusyPoll, if not zero, makes the worker poll the device by its own system calls,
+	// one or more per step, instead of waiting for interrupts (SO_PREFER_BUSY_POLL; Documentation/
+	// networking/napi.rst). It is the kernel's limit of one poll, in microseconds, though calls that
+	// do not block poll once. The device should defer its interrupts, see package napi.
+	BusyPoll time.Duration
+	// BusyPollBudget is how many packets one such poll takes at most; 64 if zero.
+	BusyPollBudget int
 	// RebindFor is how long Open waits for a queue that is taken: three seconds if
 	// zero. A socket closed just now holds its queue for some 20 ms more, and up to half
 	// a second on a busy machine.
 	RebindFor time.Duration
+
+	set setter // unix.SetsockoptInt if nil
 }
 
 const (
@@ -74,8 +83,8 @@ func (c *Config) check() (*net.Interface, error) {
 	if c.RebindFor == 0 {
 		c.RebindFor = defaultRebindFor
 	}
-	if c.TxBudget == 0 {
-		c.TxBudget = int(c.TxSize)
+	if err := c.checkOptions(); err != nil {
+		return nil, err
 	}
 	if c.Interface == "" {
 		return net.InterfaceByIndex(c.IfIndex)
@@ -105,8 +114,9 @@ type Socket struct {
 	inFill, inTx uint8 // this socket's two values in owners
 	up           bool
 	copyMode     bool
-	frames       int // given to rings and not taken back
-	quiet        int // Flush calls since the kernel was last asked anything
+	busyPoll     bool // the worker polls the device, see flushQuiet
+	frames       int  // given to rings and not taken back
+	quiet        int  // Flush calls since the kernel was last asked anything
 	// done holds completed frames that Flush took out of the completion ring when
 	// it blocked the transmit ring, until Complete comes for them. Never grows.
 	done     []uint64
@@ -119,6 +129,7 @@ type Socket struct {
 	slot           int
 	mode           Mode
 	reason         string
+	options        Options
 	registered     bool // registered the UMEM itself, so it can share with nobody's
 	maps           [][]byte
 }
@@ -170,11 +181,7 @@ func (s *Socket) setup(ctx context.Context, c *Config, mtu int) error {
 	if err := s.bind(ctx, c, mtu); err != nil {
 		return err
 	}
-	if budget := uint32(c.TxBudget); budget > txBatch {
-		// Kernels that do not know the option send 32 packets per call, which only
-		// costs Flush more calls.
-		_ = setsockopt(s.fd, unix.XDP_MAX_TX_SKB_BUDGET, &budget)
-	}
+	s.tune(c)
 	return nil
 }
 

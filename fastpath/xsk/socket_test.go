@@ -96,7 +96,7 @@ func TestForward(t *testing.T) {
 
 // TestBurst: one Flush must send a whole ring, however few packets one call sends.
 func TestBurst(t *testing.T) {
-	for name, budget := range map[string]int{"budget 32": txBatch, "budget of the ring": 0} {
+	for name, budget := range map[string]int{"budget 32": minTxBudget, "budget of the ring": 0} {
 		t.Run(name, func(t *testing.T) {
 			xsktest.EnterNamespace(t)
 			w := xsktest.NewWire(t, "sl0", "sl0p")
@@ -109,9 +109,9 @@ func TestBurst(t *testing.T) {
 			if n := s.tx.untaken(); n != 0 {
 				t.Errorf("%d packets stranded after Flush; %+v", n, s.Counters())
 			}
-			one := uint32(txBatch)
+			one := uint32(minTxBudget)
 			canRaise := setsockopt(s.fd, unix.XDP_MAX_TX_SKB_BUDGET, &one) == nil // Linux 6.17
-			if calls := s.Counters().Kicks; budget == 0 && canRaise && calls >= 1024/txBatch {
+			if calls := s.Counters().Kicks; budget == 0 && canRaise && calls >= 1024/minTxBudget {
 				t.Errorf("%d calls for a ring of 1024: the budget was not raised", calls)
 			}
 			if n, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF); err != nil || n < 1024*2048 {

@@ -1,0 +1,151 @@
+package xsk
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Options are the settings of a socket that the kernel may refuse. What it refused
+// costs speed and nothing else, so the socket is opened without, and says so.
+type Options struct {
+	// TxBudget is how many packets one system call may send in copy mode.
+	TxBudget int
+	// SendBuffer is the bytes of packets that may be in flight in copy mode.
+	SendBuffer int
+	// BusyPoll is 0 where the worker does not poll the device itself.
+	BusyPoll       time.Duration
+	BusyPollBudget int
+	// Refused says, a sentence each, what was asked for and is not so, why, and what
+	// helps. Empty if all is as asked for.
+	Refused []string
+}
+
+const (
+	// minTxBudget is what a call sends without the option, and the least that one may set
+	// (TX_BATCH_SIZE, net/xdp/xsk.c).
+	minTxBudget = 32
+	// defaultBusyPollBudget is what an interrupt's poll of a device takes (NAPI_POLL_WEIGHT).
+	defaultBusyPollBudget = 64
+	maxBusyPollBudget     = 1<<16 - 1
+	// kernelTxBudget is the option's name in messages.
+	kernelTxBudget = "XDP_MAX_TX_SKB_BUDGET"
+)
+
+// setter sets a socket option of four bytes; tests put refusals in its place.
+type setter func(fd, level, option, value int) error
+
+// checkOptions fills in defaults and refuses what no kernel would take.
+func (c *Config) checkOptions() error {
+	if c.TxBudget == 0 {
+		c.TxBudget = max(minTxBudget, int(c.TxSize))
+	}
+	if c.TxBudget < minTxBudget || c.TxBudget > max(minTxBudget, int(c.TxSize)) {
+		return fmt.Errorf("TxBudget %d: the kernel takes %d to TxSize (%d)", c.TxBudget, minTxBudget, c.TxSize)
+	}
+	if c.BusyPoll < 0 || c.BusyPoll%time.Microsecond != 0 {
+		return fmt.Errorf("BusyPoll %s: it is a number of microseconds", c.BusyPoll)
+	}
+	if c.BusyPollBudget == 0 {
+		c.BusyPollBudget = defaultBusyPollBudget
+	}
+	if c.BusyPollBudget < 1 || c.BusyPollBudget > maxBusyPollBudget {
+		return fmt.Errorf("BusyPollBudget %d: the kernel takes 1 to %d", c.BusyPollBudget, maxBusyPollBudget)
+	}
+	if c.set == nil {
+		c.set = unix.SetsockoptInt
+	}
+	return nil
+}
+
+// tune sets what a bound socket can have.
+func (s *Socket) tune(c *Config) {
+	s.options.TxBudget = minTxBudget
+	s.setTxBudget(c)
+	s.setBusyPoll(c)
+	if n, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF); err == nil {
+		s.options.SendBuffer = n
+	}
+}
+
+// setTxBudget lets one call send more than 32 packets. The kernel does not tell the
+// value (getsockopt has no such option), so a call that succeeded is all there is.
+func (s *Socket) setTxBudget(c *Config) {
+	if !s.copyMode {
+		return // the device sends without system calls
+	}
+	if c.TxBudget == minTxBudget {
+		return
+	}
+	err := c.set(s.fd, unix.SOL_XDP, unix.XDP_MAX_TX_SKB_BUDGET, c.TxBudget)
+	switch {
+	case err == nil:
+		s.options.TxBudget = c.TxBudget
+	case errors.Is(err, unix.ENOPROTOOPT):
+		s.refused("a system call sends %d packets, not %d: this kernel has no %s (Linux 6.17)", minTxBudget, c.TxBudget, kernelTxBudget)
+	default:
+		s.refused("a system call sends %d packets, not %d: %s: %v", minTxBudget, c.TxBudget, kernelTxBudget, err)
+	}
+}
+
+// setBusyPoll makes the worker's system calls poll the device (napi_busy_loop,
+// net/core/dev.c). All three options or none: half of it would have interrupts and polls fight
+// over the queue.
+func (s *Socket) setBusyPoll(c *Config) {
+	if c.BusyPoll == 0 {
+		return
+	}
+	options := []struct {
+		name      string
+		no, value int
+	}{
+		{"SO_PREFER_BUSY_POLL", unix.SO_PREFER_BUSY_POLL, 1},
+		{"SO_BUSY_POLL", unix.SO_BUSY_POLL, int(c.BusyPoll / time.Microsecond)},
+		{"SO_BUSY_POLL_BUDGET", unix.SO_BUSY_POLL_BUDGET, c.BusyPollBudget},
+	}
+	for i, o := range options {
+		err := c.set(s.fd, unix.SOL_SOCKET, o.no, o.value)
+		if err == nil {
+			continue
+		}
+		for _, done := range options[:i] {
+			_ = c.set(s.fd, unix.SOL_SOCKET, done.no, 0) // a preference without polling is none
+		}
+		switch {
+		case errors.Is(err, unix.ENOPROTOOPT):
+			s.refused("no busy polling: this kernel has no %s (Linux 5.11, CONFIG_NET_RX_BUSY_POLL)", o.name)
+		case errors.Is(err, unix.EPERM):
+			s.refused("no busy polling: %s %d needs CAP_NET_ADMIN", o.name, o.value)
+		default:
+			s.refused("no busy polling: %s %d: %v", o.name, o.value, err)
+		}
+		return
+	}
+	s.options.BusyPoll, s.options.BusyPollBudget = c.BusyPoll, c.BusyPollBudget
+	s.busyPoll = true
+}
+
+func (s *Socket) refused(format string, args ...any) {
+	s.options.Refused = append(s.options.Refused, fmt.Sprintf(format, args...))
+}
+
+// Options returns what the kernel took. Safe for any goroutine.
+//
+// Whether a device can be polled shows only once a packet has come: the socket
+// learns its NAPI from it (sk_mark_napi_id_once_xdp). Drivers that register a queue before
+// its NAPI has a number, as veth does in Linux 6.18, never can.
+func (s *Socket) Options() Options {
+	s.umem.mu.Lock() // against Close
+	defer s.umem.mu.Unlock()
+	o := s.options
+	o.Refused = append([]string(nil), o.Refused...)
+	if o.BusyPoll == 0 || s.fd < 0 {
+		return o
+	}
+	if id, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_INCOMING_NAPI_ID); err == nil && id == 0 {
+		o.Refused = append(o.Refused, "busy polling has no effect yet: no packet has come whose queue says which NAPI it has; if this stays with traffic, the driver (veth is one) cannot be polled by a socket: set busyPoll to 0s")
+	}
+	return o
+}
