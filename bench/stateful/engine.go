@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/bits"
 	"net/netip"
 	"sync/atomic"
 
@@ -66,7 +67,7 @@ type Engine struct {
 	wheel   wheel
 	free    uint32 // a stack through next: the last to leave is likely still in cache
 	lingers queue
-	ready   []uint32 // connections that have something to send
+	ready   ring // connections that have something to send
 	stats   Stats
 
 	began  uint64 // nanoseconds, of the clock that Step is given
@@ -116,7 +117,7 @@ func New(c Config) (*Engine, error) {
 	}
 	e.conns = make([]conn, c.Capacity+1)
 	e.table = newTable(c.Capacity)
-	e.ready = make([]uint32, 0, c.Capacity)
+	e.ready = newRing(c.Capacity)
 	for i := range uint32(c.Capacity) {
 		e.conns[i+1].next = i
 	}
@@ -276,24 +277,36 @@ func (e *Engine) handle(p *packet) {
 // sendReady lets every connection send that has something to send, until there is
 // no room; the others keep their turn.
 func (e *Engine) sendReady() {
-	done := 0
-	for _, i := range e.ready {
+	for n := e.ready.len(); n > 0; n-- { // not those that are woken meanwhile
+		i := e.ready.first()
 		c := &e.conns[i]
-		if c.flags&queued != 0 && c.state != closed && !e.output(i, c) {
-			break
+		if c.state != closed && !e.output(i, c) {
+			return
 		}
 		c.flags &^= queued
-		done++
+		e.ready.drop()
 	}
-	e.ready = append(e.ready[:0], e.ready[done:]...)
 }
+
+// ring is a queue of connection numbers that each is in once at most.
+type ring struct {
+	v          []uint32
+	head, tail uint32
+}
+
+func newRing(n int) ring { return ring{v: make([]uint32, 1<<bits.Len(uint(n)))} }
+
+func (r *ring) len() uint32   { return r.tail - r.head }
+func (r *ring) first() uint32 { return r.v[r.head&uint32(len(r.v)-1)] }
+func (r *ring) drop()         { r.head++ }
+func (r *ring) push(i uint32) { r.v[r.tail&uint32(len(r.v)-1)] = i; r.tail++ }
 
 // wake gives the connection a turn to send.
 func (e *Engine) wake(i uint32) {
 	c := &e.conns[i]
 	if c.flags&queued == 0 {
 		c.flags |= queued
-		e.ready = append(e.ready, i)
+		e.ready.push(i)
 	}
 }
 

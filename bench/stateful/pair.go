@@ -10,7 +10,9 @@ import (
 type pair struct {
 	client, server         *Engine
 	clientLink, serverLink *memlink.Link
-	buf                    []byte
+	// buf, for each direction, is a frame on its way; it stays there while the
+	// receiver has no room: this wire loses nothing by itself.
+	buf [2][]byte
 	// fault, where there is one, is what the wire does to each frame instead of
 	// delivering it: tests lose, repeat and reorder.
 	fault func(to *memlink.Link, frame []byte)
@@ -30,7 +32,10 @@ var (
 
 // newPair makes both engines. Each finds the other's MAC by asking for it.
 func newPair(p *Profile) (*pair, error) {
-	r := &pair{buf: make([]byte, 0, pairFrameSize)}
+	r := &pair{}
+	for i := range r.buf {
+		r.buf[i] = make([]byte, 0, pairFrameSize)
+	}
 	build := func(c Config) (*Engine, *memlink.Link, error) {
 		c.UMEM = make([]byte, pairFrames*pairFrameSize)
 		c.Pool = fastpath.NewPool(pairFrames, pairFrameSize)
@@ -48,25 +53,29 @@ func newPair(p *Profile) (*pair, error) {
 }
 
 // carry moves what one side transmitted to the other.
-func (r *pair) carry(from, to *memlink.Link) {
+func (r *pair) carry(direction Side, from, to *memlink.Link) {
+	b := &r.buf[direction]
 	for range pairRing {
-		b, ok := from.Take(r.buf[:0])
-		if !ok {
-			return
+		if len(*b) == 0 {
+			var ok bool
+			if *b, ok = from.Take(*b); !ok {
+				return
+			}
 		}
 		if r.fault != nil {
-			r.fault(to, b)
-		} else {
-			to.Inject(b) // a full ring loses it, as a NIC's would
+			r.fault(to, *b)
+		} else if !to.Inject(*b) {
+			return
 		}
+		*b = (*b)[:0]
 	}
 }
 
 // step is one step of both engines and of the wire.
 func (r *pair) step(now uint64) (moved int) {
 	moved = r.client.Step(now)
-	r.carry(r.clientLink, r.serverLink)
+	r.carry(Client, r.clientLink, r.serverLink)
 	moved += r.server.Step(now)
-	r.carry(r.serverLink, r.clientLink)
+	r.carry(Server, r.serverLink, r.clientLink)
 	return moved
 }
