@@ -6,7 +6,7 @@
 //	p.Done()                    // 15 of 15 in 3 min 2 s
 //
 // A step is named when it begins. What is left is reckoned from the steps that are over, so
-// steps should be about equally long.
+// steps should be about equally long, or Weigh says how long each is for the others.
 package progress
 
 import (
@@ -25,6 +25,7 @@ type Progress struct {
 	out   io.Writer
 	total int
 	begun int // steps
+	share []float64
 	start time.Time
 	said  time.Time
 	now   func() time.Time // of tests
@@ -38,6 +39,27 @@ func startAt(out io.Writer, total int, now func() time.Time) *Progress {
 		out = io.Discard
 	}
 	return &Progress{out: out, total: total, start: now(), now: now}
+}
+
+// Weigh says how long the steps are, in any unit. It must be called before the first.
+func (p *Progress) Weigh(shares ...float64) *Progress {
+	p.share = shares
+	return p
+}
+
+// left is how much of the steps that are over the others are.
+func (p *Progress) left(over int) float64 {
+	if len(p.share) != p.total {
+		return float64(p.total-over) / float64(over)
+	}
+	var gone, all float64
+	for i, s := range p.share {
+		all += s
+		if i < over {
+			gone += s
+		}
+	}
+	return (all - gone) / gone
 }
 
 // Step says what begins now; it ends the step before.
@@ -55,7 +77,7 @@ func (p *Progress) Step(what string) {
 	width := len(fmt.Sprint(p.total))
 	fmt.Fprintf(p.out, "[%*d/%d] %s", width, p.begun, p.total, what)
 	if gone := now.Sub(p.start); over > 0 {
-		left := gone / time.Duration(over) * time.Duration(p.total-over)
+		left := time.Duration(float64(gone) * p.left(over))
 		fmt.Fprintf(p.out, " · %s gone, about %s left", Short(gone), Short(left))
 	}
 	fmt.Fprintln(p.out)

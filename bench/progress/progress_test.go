@@ -38,6 +38,20 @@ func TestMoreStepsThanSaid(t *testing.T) {
 	}
 }
 
+func TestWeigh(t *testing.T) {
+	var out strings.Builder
+	now := time.Unix(0, 0)
+	p := startAt(&out, 3, func() time.Time { return now }).Weigh(1, 3, 2)
+	p.Step("a")
+	now = now.Add(10 * time.Second)
+	p.Step("b")
+	now = now.Add(50 * time.Second)
+	p.Step("c")
+	if want := "[1/3] a\n[2/3] b · 10 s gone, about 50 s left\n[3/3] c · 1 min 0 s gone, about 30 s left\n"; out.String() != want {
+		t.Errorf("printed %q, want %q", out.String(), want)
+	}
+}
+
 func TestShort(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		400 * time.Millisecond: "0 s", 59600 * time.Millisecond: "1 min 0 s",

@@ -15,6 +15,8 @@ type Experiment struct {
 	// Quick and Full are the arguments of sluice-bench, without --json. An experiment without
 	// Quick is not in the quick set.
 	Quick, Full []string
+	// Minutes are how long Full takes, roughly: the time that is left is reckoned from them.
+	Minutes float64
 }
 
 // Experiments is what the report is made of, in the order it is run and shown. The report
@@ -23,37 +25,45 @@ func Experiments() []Experiment {
 	return []Experiment{
 		{
 			Name: "pipeline", About: "a worker's own work per packet, beside the same work in C",
-			Quick: []string{"pipeline", "--flows", "1000,100000", "--scenario", "steady", "--repeat", "1", "--windows", "50"},
-			Full:  []string{"pipeline", "--full"},
+			Quick:   []string{"pipeline", "--flows", "1000,100000", "--scenario", "steady", "--repeat", "1", "--windows", "50"},
+			Full:    []string{"pipeline", "--full"},
+			Minutes: 20,
 		},
 		{
 			Name: "compare", About: "Sluice, bare forwarders and kube-proxy in one topology: rate, CPU per packet, latency",
-			Quick: []string{"compare", "--quick"},
-			Full:  []string{"compare"},
+			Quick:   []string{"compare", "--quick"},
+			Full:    []string{"compare"},
+			Minutes: 40,
 		},
 		{
 			Name: "services", About: "the same rates against the number of Services",
-			Full: []string{"compare", "--services", "1,100,1000,10000", "--rates"},
+			Full:    []string{"compare", "--services", "1,100,1000,10000", "--rates"},
+			Minutes: 60,
 		},
 		{
 			Name: "gaps", About: "how long a worker stands still because of the Go runtime",
-			Full: []string{"gaps"},
+			Full:    []string{"gaps"},
+			Minutes: 8,
 		},
 		{
 			Name: "updates", About: "how long a change takes to reach packets",
-			Full: []string{"updates"},
+			Full:    []string{"updates"},
+			Minutes: 1,
 		},
 		{
 			Name: "stateful", About: "connections per second and concurrent connections of the lab's own generator, in memory",
-			Full: []string{"stateful", "--memory"},
+			Full:    []string{"stateful", "--memory"},
+			Minutes: 2,
 		},
 		{
 			Name: "generator", About: "what the lab's generator and receiver reach over a bare veth: the ceiling of what is measured with them",
-			Full: []string{"rfc2544", "--loopback"},
+			Full:    []string{"rfc2544", "--loopback"},
+			Minutes: 5,
 		},
 		{
 			Name: "proportional", About: "CPU at 0, 10, 50 and 100 % load",
-			Full: []string{"l2fwd", "--proportional"},
+			Full:    []string{"l2fwd", "--proportional"},
+			Minutes: 2,
 		},
 	}
 }

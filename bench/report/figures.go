@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -61,12 +62,16 @@ type group struct {
 // figures says what there is to draw of the points, in a stable order.
 func figures(runs []*results.Run) []figure {
 	points := latest(runs)
+	curves := make(map[string]bool) // experiments whose loads are distributions
+	for _, p := range points {
+		curves[p.Experiment] = curves[p.Experiment] || len(p.Curve) > 1
+	}
 	var list []figure
 	drawn := make(map[*results.Point]bool)
 	for _, x := range varied {
 		for _, g := range groups(points, func(p *results.Point) (string, bool) {
 			_, numeric := number(p.Params[x.param])
-			return plotKey(p, x.param), numeric && p.Unit != "ratio" && !drawn[p]
+			return plotKey(p, x.param), numeric && p.Unit != "ratio" && !drawn[p] && (x.param != "load" || !curves[p.Experiment])
 		}) {
 			if f, ok := sweepOf(g, x.param, x.label); ok {
 				list = append(list, f)
@@ -79,19 +84,39 @@ func figures(runs []*results.Run) []figure {
 	for _, g := range groups(points, func(p *results.Point) (string, bool) { return plotKey(p), len(p.Curve) > 1 }) {
 		list = append(list, distributionOf(g))
 	}
-	for _, g := range groups(points, func(p *results.Point) (string, bool) {
-		return plotKey(p), p.Unit != "ratio" && len(p.Curve) == 0 && !drawn[p]
-	}) {
-		if f, ok := barsOf(g); ok {
-			list = append(list, f)
-		}
-	}
+	list = append(list, bests(points)...)
 	names := make(map[string]int)
 	for i := range list {
 		n := names[list[i].Name]
 		names[list[i].Name]++
 		if n > 0 {
 			list[i].Name += fmt.Sprintf("-%d", n+1)
+		}
+	}
+	return list
+}
+
+// sideBySide are the metrics that are drawn as bars; all others are in tables.
+var sideBySide = regexp.MustCompile(`cpu|rate|per_second|gaps_over_1ms`)
+
+// bests are bars: of each metric the conditions under which most systems were measured.
+func bests(points []*results.Point) (list []figure) {
+	at := make(map[string]int)
+	for _, g := range groups(points, func(p *results.Point) (string, bool) {
+		return plotKey(p), p.Unit != "ratio" && len(p.Curve) == 0 && p.Params["load"] == "" && sideBySide.MatchString(p.Metric)
+	}) {
+		f, ok := barsOf(g)
+		if !ok {
+			continue
+		}
+		key := g.points[0].Experiment + "|" + g.points[0].Metric
+		n, known := at[key]
+		switch {
+		case !known:
+			at[key] = len(list)
+			list = append(list, f)
+		case len(f.Series) > len(list[n].Series):
+			list[n] = f
 		}
 	}
 	return list
@@ -221,6 +246,7 @@ func distributionOf(g group) figure {
 // barsOf needs two systems: a single bar says nothing that a number does not.
 func barsOf(g group) (figure, bool) {
 	f := g.figure(bars)
+	f.Name += "-side-by-side"
 	f.Y = axis(g.points[0])
 	for _, p := range g.points {
 		f.Series = append(f.Series, series{Name: seriesName(p), Pairs: [][2]float64{{0, p.Median()}}})

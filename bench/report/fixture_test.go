@@ -41,6 +41,12 @@ func fixture() []*results.Run {
 			pipeline.Points = append(pipeline.Points, p)
 		}
 	}
+	for i, load := range []string{"0", "10", "50", "100"} {
+		for j, system := range []string{"l2fwd", "sluice"} {
+			pipeline.Points = append(pipeline.Points, results.Point{Experiment: "proportional", System: system, Params: map[string]string{"load": load},
+				Metric: "cpu", Unit: "% of a core", Better: "lower", Samples: []float64{0.5 + float64(30*i+5*j)}})
+		}
+	}
 	failed := &results.Run{Name: "gaps", Command: "sluice-bench gaps", Began: time.Date(2026, 1, 2, 4, 0, 0, 0, time.UTC), Seconds: 1, Version: "v1", Machine: machine, Failed: "exit status 1: no C compiler <cc>"}
 	return []*results.Run{pipeline, compare, failed}
 }

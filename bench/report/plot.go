@@ -123,7 +123,11 @@ func (f *figure) plot() (*plot.Plot, error) {
 func (f *figure) scale(p *plot.Plot) {
 	switch f.Kind {
 	case sweep:
-		p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, given(f.xs())
+		p.X.Tick.Marker = given(f.xs())
+		if p.X.Min <= 0 { // of loads, 0 is one
+			break
+		}
+		p.X.Scale = plot.LogScale{}
 		p.X.Min, p.X.Max = p.X.Min/1.15, p.X.Max*1.15
 	case distribution:
 		p.X.Tick.Marker = nineTicks
@@ -161,14 +165,12 @@ func (f *figure) addLines(p *plot.Plot) error {
 	return nil
 }
 
-// pairs are what is drawn: on a scale of logarithms nothing below or at 0 is.
+// pairs are what is drawn: a value of 0 has no place on a scale of logarithms.
 func (s *series) pairs(f *figure) (list plotter.XYs) {
 	for _, xy := range s.Pairs {
 		x, y := xy[0], xy[1]
 		if f.Kind == distribution {
 			x = nines(x)
-		} else if x <= 0 {
-			continue
 		}
 		if !f.LogY || y > 0 {
 			list = append(list, plotter.XY{X: x, Y: y})

@@ -85,7 +85,8 @@ func TestPlots(t *testing.T) {
 	if want := [][2]float64{{1000, 25}, {100000, 30}, {1e6, 40}}; !slices.Equal(list[1].Targets, want) {
 		t.Errorf("targets by flows: %v, want %v", list[1].Targets, want)
 	}
-	want := "throughput-rate-by-services pipeline-ns-per-packet-by-flows latency-one-way-distribution cpu-cpu-per-packet"
+	want := "throughput-rate-by-services pipeline-ns-per-packet-by-flows proportional-cpu-by-load latency-one-way-distribution " +
+		"throughput-rate-side-by-side cpu-cpu-per-packet-side-by-side"
 	if got := strings.Join(names, " "); got != want {
 		t.Errorf("drawn: %s\nwant:  %s", got, want)
 	}

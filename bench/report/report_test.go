@@ -48,8 +48,8 @@ func TestHTML(t *testing.T) {
 	}
 	// Plots are tested by themselves; their coordinates are the drawing library's.
 	golden(t, "report.html", svg.ReplaceAll(page, []byte("<svg/>")))
-	if n := len(svg.FindAll(page, -1)); n != 4 {
-		t.Errorf("%d plots in the page, want 4", n)
+	if n := len(svg.FindAll(page, -1)); n != len(figures(fixture())) {
+		t.Errorf("%d plots in the page", n)
 	}
 }
 

@@ -40,7 +40,11 @@ func Run(ctx context.Context, c Config) error {
 	if err := os.MkdirAll(c.Out, 0o755); err != nil {
 		return fmt.Errorf("directory of the results: %w", err)
 	}
-	p := progress.Start(c.Stderr, len(list))
+	var minutes []float64
+	for _, e := range list {
+		minutes = append(minutes, e.Minutes)
+	}
+	p := progress.Start(c.Stderr, len(list)).Weigh(minutes...)
 	var failed []string
 	for _, e := range list {
 		p.Step(e.Name + ": " + e.About)

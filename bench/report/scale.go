@@ -32,11 +32,11 @@ type given []float64
 // Ticks of a plot.
 func (g given) Ticks(lowest, highest float64) (ticks []plot.Tick) {
 	values := slices.Compact(slices.Sorted(slices.Values(g)))
-	last := 0.0
+	last := math.Inf(-1)
 	for _, v := range values {
 		t := plot.Tick{Value: v}
 		// Marks nearer than a quarter of a decade have labels that overlap.
-		if last == 0 || v/last > 1.8 {
+		if lowest <= 0 || last <= 0 || v/last > 1.8 {
 			t.Label, last = short(v), v
 		}
 		ticks = append(ticks, t)

@@ -29,7 +29,7 @@ func conditions(p *results.Point, without ...string) string {
 		}
 	}
 	if rest := p.Conditions(append(without, plainParams...)...); rest != "" {
-		parts = append(parts, rest)
+		parts = append(parts, words(rest))
 	}
 	return strings.Join(parts, ", ")
 }
