@@ -1,0 +1,203 @@
+package napi
+
+import (
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/fastpath/xsk/xsktest"
+)
+
+var all = Settings{DeferHardIRQs: 3, FlushTimeout: 50 * time.Microsecond, Threaded: On}
+
+// TestApplyAndRestore reads back what the kernel has, in a namespace that /sys does not show.
+func TestApplyAndRestore(t *testing.T) {
+	xsktest.EnterNamespace(t)
+	xsktest.NewWire(t, "sl0", "sl0p")
+	index := indexOf(t, "sl0")
+	before := values(t, "sl0", index)
+	memory := filepath.Join(t.TempDir(), "napi.json")
+	d, err := Apply("sl0", index, all, open(t, memory))
+	must(t, err)
+	want := map[string]string{attrDefer: "3", attrTimeout: "50000", attrThreaded: "1"}
+	if got := values(t, "sl0", index); !maps.Equal(got, want) || !maps.Equal(d.Values(), want) || len(d.Refused()) != 0 {
+		t.Errorf("the device has %v, we say %v, refused %q; want %v", got, d.Values(), d.Refused(), want)
+	}
+	must(t, d.Restore())
+	if got := values(t, "sl0", index); !maps.Equal(got, before) {
+		t.Errorf("after Restore %v, before %v", got, before)
+	}
+	if _, err := os.Stat(memory); !os.IsNotExist(err) {
+		t.Errorf("the file is still there: %v", err)
+	}
+}
+
+// TestAfterCrash: who comes after a process that died puts back the operator's values.
+func TestAfterCrash(t *testing.T) {
+	for name, next := range map[string]Settings{"same": all, "less": {FlushTimeout: time.Millisecond}, "nothing": {}} {
+		t.Run(name, func(t *testing.T) {
+			xsktest.EnterNamespace(t)
+			xsktest.NewWire(t, "sl0", "sl0p")
+			index := indexOf(t, "sl0")
+			dir, err := openDevice("sl0", index)
+			must(t, err)
+			must(t, dir.write(attrDefer, "7")) // the operator's
+			must(t, dir.close())
+			before := values(t, "sl0", index)
+			memory := filepath.Join(t.TempDir(), "napi.json")
+			_, err = Apply("sl0", index, all, open(t, memory)) // and no Restore
+			must(t, err)
+			d, err := Apply("sl0", index, next, open(t, memory))
+			must(t, err)
+			if got := values(t, "sl0", index); len(next.wanted()) < 3 && got[attrDefer] != "7" {
+				t.Errorf("not wanted any more, and still %v", got)
+			}
+			must(t, d.Restore())
+			if got := values(t, "sl0", index); !maps.Equal(got, before) {
+				t.Errorf("after Restore %v, before %v", got, before)
+			}
+		})
+	}
+}
+
+// TestNothing: without settings nothing is opened, read or written.
+func TestNothing(t *testing.T) {
+	d, err := Apply("no-such-device", 1, Settings{}, nil)
+	must(t, err)
+	must(t, d.Restore())
+}
+
+func TestOtherDevice(t *testing.T) {
+	xsktest.EnterNamespace(t)
+	xsktest.NewWire(t, "sl0", "sl0p")
+	if _, err := Apply("sl0", indexOf(t, "sl0")+100, all, nil); err == nil {
+		t.Error("settings of a device with another index were changed")
+	} else {
+		t.Log(err)
+	}
+	if _, err := Apply("nowhere", 1, all, nil); err == nil {
+		t.Error("no error for a device that is not there")
+	}
+}
+
+// TestRefused: a kernel, driver or container that does not let us is named, and the
+// rest is set.
+func TestRefused(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		attribute string
+		read      error
+		write     error
+		say       string
+	}{
+		{"old kernel", attrThreaded, unix.ENOENT, nil, "threaded of eth0 cannot be set to 1: this kernel does not have it (Linux 5.12)"},
+		{"container", attrDefer, nil, unix.EROFS, "napi_defer_hard_irqs of eth0 cannot be set to 3: /sys is read-only here"},
+		{"no capability", attrTimeout, nil, unix.EPERM, "CAP_NET_ADMIN"},
+		{"no NAPI", attrThreaded, nil, unix.EOPNOTSUPP, "the driver has no NAPI"},
+		{"other", attrThreaded, nil, unix.EIO, "input/output error"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			f := &fake{values: map[string]string{attrDefer: "0", attrTimeout: "0", attrThreaded: "0"},
+				at: test.attribute, readErr: test.read, writeErr: test.write}
+			d := apply(f, "eth0", 1, all, nil)
+			if refused := strings.Join(d.Refused(), "\n"); len(d.Refused()) != 1 || !strings.Contains(refused, test.say) {
+				t.Errorf("refused %q, want %q", refused, test.say)
+			}
+			set := 0
+			for a, v := range f.values {
+				if v != "0" && a != test.attribute {
+					set++
+				}
+			}
+			if set != 2 || len(d.Values()) != 2 {
+				t.Errorf("the others are %v, we say %v", f.values, d.Values())
+			}
+		})
+	}
+}
+
+// TestRestoreFails: what could not be put back is not forgotten.
+func TestRestoreFails(t *testing.T) {
+	memory := filepath.Join(t.TempDir(), "napi.json")
+	f := &fake{values: map[string]string{attrDefer: "1", attrTimeout: "2", attrThreaded: "0"}}
+	d := apply(f, "eth0", 1, all, open(t, memory))
+	f.at, f.writeErr = attrTimeout, unix.EIO
+	if err := d.Restore(); err == nil || !strings.Contains(err.Error(), "put gro_flush_timeout of eth0 back to 2") {
+		t.Errorf("Restore: %v", err)
+	}
+	if v, found := open(t, memory).of("eth0", 1); !found || v[attrTimeout] != "2" {
+		t.Errorf("forgotten: %v", v)
+	}
+}
+
+func TestDamagedFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "napi.json")
+	must(t, os.WriteFile(path, []byte("{"), 0o600))
+	if _, err := OpenOriginal(path); err == nil {
+		t.Error("a damaged file was read")
+	}
+}
+
+type fake struct {
+	values            map[string]string
+	at                string
+	readErr, writeErr error
+}
+
+func (f *fake) read(a string) (string, error) {
+	if a == f.at && f.readErr != nil {
+		return "", f.readErr
+	}
+	return f.values[a], nil
+}
+
+func (f *fake) write(a, v string) error {
+	if a == f.at && f.writeErr != nil {
+		return f.writeErr
+	}
+	f.values[a] = v
+	return nil
+}
+
+func (f *fake) close() error { return nil }
+
+func open(t *testing.T, path string) *Original {
+	t.Helper()
+	o, err := OpenOriginal(path)
+	must(t, err)
+	return o
+}
+
+func indexOf(t *testing.T, name string) int {
+	t.Helper()
+	ifi, err := net.InterfaceByName(name)
+	must(t, err)
+	return ifi.Index
+}
+
+// values reads the three settings afresh.
+func values(t *testing.T, name string, index int) map[string]string {
+	t.Helper()
+	d, err := openDevice(name, index)
+	must(t, err)
+	defer d.close()
+	v := map[string]string{}
+	for _, a := range []string{attrDefer, attrTimeout, attrThreaded} {
+		v[a], err = d.read(a)
+		must(t, err)
+	}
+	return v
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
