@@ -39,6 +39,8 @@ type figure struct {
 type series struct {
 	Name  string
 	Pairs [][2]float64
+	// Style is the number of its colour, dashes and marks: of one name the same in all plots.
+	Style int
 }
 
 // varied are the conditions that a plot may have on its x axis, the first that varies.
@@ -85,8 +87,15 @@ func figures(runs []*results.Run) []figure {
 		list = append(list, distributionOf(g))
 	}
 	list = append(list, bests(points)...)
-	names := make(map[string]int)
+	names, styles := make(map[string]int), make(map[string]int)
 	for i := range list {
+		for j := range list[i].Series {
+			s := &list[i].Series[j]
+			if _, known := styles[s.Name]; !known {
+				styles[s.Name] = len(styles)
+			}
+			s.Style = styles[s.Name]
+		}
 		n := names[list[i].Name]
 		names[list[i].Name]++
 		if n > 0 {
@@ -174,7 +183,11 @@ func seriesName(p *results.Point) string {
 
 func (g group) figure(k kind, without ...string) figure {
 	p := g.points[0]
-	f := figure{Kind: k, Title: sentence(p.Experiment + ": " + words(p.Metric)), Name: fileName(p.Experiment + "-" + p.Metric)}
+	title := p.Metric
+	if !strings.HasPrefix(p.Metric, p.Experiment) {
+		title = p.Experiment + ": " + title
+	}
+	f := figure{Kind: k, Title: sentence(words(title)), Name: fileName(p.Experiment + "-" + p.Metric)}
 	if c := conditions(p, append(without, variants...)...); c != "" {
 		f.Title += " (" + c + ")"
 	}
@@ -257,7 +270,12 @@ func barsOf(g group) (figure, bool) {
 func axis(p *results.Point) string { return sentence(words(p.Metric)) + ", " + p.Unit }
 
 // words is a metric's name in words: "ns_per_packet" is "ns per packet".
-func words(metric string) string { return strings.ReplaceAll(metric, "_", " ") }
+func words(metric string) string {
+	s := strings.ReplaceAll(metric, "_", " ")
+	return strings.ReplaceAll(acronym.ReplaceAllStringFunc(s, strings.ToUpper), "CPUS", "CPUs")
+}
+
+var acronym = regexp.MustCompile(`\b(cpus?|udp|tcp)\b`)
 
 func sentence(s string) string {
 	if s == "" {

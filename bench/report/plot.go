@@ -148,7 +148,7 @@ func (f *figure) scale(p *plot.Plot) {
 }
 
 func (f *figure) addLines(p *plot.Plot) error {
-	for i, s := range f.Series {
+	for _, s := range f.Series {
 		pairs := s.pairs(f)
 		if len(pairs) == 0 {
 			continue
@@ -157,8 +157,8 @@ func (f *figure) addLines(p *plot.Plot) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.Name, err)
 		}
-		line.Color, line.Width, line.Dashes = palette[i%len(palette)], 1.6, dashes[i/len(palette)%len(dashes)]
-		dots.Color, dots.Shape, dots.Radius = line.Color, marks[i%len(marks)], 3
+		line.Color, line.Width, line.Dashes = palette[s.Style%len(palette)], 1.6, dashes[s.Style/len(palette)%len(dashes)]
+		dots.Color, dots.Shape, dots.Radius = line.Color, marks[s.Style%len(marks)], 3
 		p.Add(line, dots)
 		p.Legend.Add(s.Name, line, dots)
 	}
@@ -185,7 +185,7 @@ func (f *figure) addBars(p *plot.Plot) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.Name, err)
 		}
-		bar.XMin, bar.Color, bar.LineStyle.Width = float64(i), palette[i%len(palette)], 0
+		bar.XMin, bar.Color, bar.LineStyle.Width = float64(i), palette[s.Style%len(palette)], 0
 		label, err := plotter.NewLabels(plotter.XYLabels{
 			XYs: plotter.XYs{{X: float64(i), Y: s.Pairs[0][1]}}, Labels: []string{figureText(s.Pairs[0][1])},
 		})

@@ -34,7 +34,14 @@ func wellFormed(t *testing.T, doc []byte) string {
 func TestPlots(t *testing.T) {
 	list := figures(fixture())
 	var names []string
+	styles := make(map[string]int)
 	for _, f := range list {
+		for _, s := range f.Series {
+			if other, known := styles[s.Name]; known && other != s.Style {
+				t.Errorf("%s is drawn in two ways", s.Name)
+			}
+			styles[s.Name] = s.Style
+		}
 		names = append(names, f.Name)
 		t.Run(f.Name, func(t *testing.T) {
 			svg, err := f.svg()
@@ -75,7 +82,7 @@ func TestPlots(t *testing.T) {
 				}
 			}
 			for i := range 2 { // of the series
-				c := palette[i]
+				c := palette[f.Series[i].Style]
 				if !colours[string([]byte{c.R, c.G, c.B})] {
 					t.Errorf("nothing is drawn in the colour of %s", f.Series[i].Name)
 				}
