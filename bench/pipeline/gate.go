@@ -25,7 +25,7 @@ const (
 type gate struct {
 	*fastpath.Worker
 	w         *world
-	id        int
+	now       uint64 // where its time stands
 	umem      []byte
 	nic, host *memlink.Link
 	stats     *stats.Block
@@ -38,7 +38,7 @@ func (w *world) addGate(id, workers int) (*gate, error) {
 		return nil, fmt.Errorf("UMEM: %w", err)
 	}
 	g := &gate{
-		w: w, id: id, umem: umem, stats: new(stats.Block),
+		w: w, now: startOfTime, umem: umem, stats: new(stats.Block),
 		nic: memlink.New(umem, frameSize, chunkFrames), host: memlink.New(umem, frameSize, hostFrames),
 	}
 	g.stats.Backends.Ensure(w.backendCount())
@@ -57,7 +57,7 @@ func (w *world) addGate(id, workers int) (*gate, error) {
 		return nil, err
 	}
 	w.gates = append(w.gates, g)
-	g.Step(w.now) // fills the fill rings
+	g.Step(g.now) // fills the fill rings
 	return g, nil
 }
 
@@ -84,15 +84,15 @@ func (g *gate) drain(now uint64, n int) (time.Duration, error) {
 
 // chunk times what the worker does with the n packets that were injected: all must be sent.
 func (g *gate) chunk(n int) (time.Duration, error) {
-	spent, err := g.drain(g.w.now, n)
+	spent, err := g.drain(g.now, n)
 	if err != nil {
 		return 0, err
 	}
 	sent := g.nic.Loop()
 	began := time.Now()
-	g.Step(g.w.now + uint64(spent))
+	g.Step(g.now + uint64(spent))
 	spent += time.Since(began)
-	g.w.now += uint64(spent)
+	g.now += uint64(spent)
 	if sent != n {
 		return 0, fmt.Errorf("%d of %d packets were sent; dropped: %s", sent, n, g.drops())
 	}

@@ -70,15 +70,15 @@ func (g *gate) say(flows []flow, k kind, tcpOnly bool) error {
 			n++
 		}
 	}
-	spent, err := g.drain(g.w.now, n)
-	g.w.now += uint64(spent)
+	spent, err := g.drain(g.now, n)
+	g.now += uint64(spent)
 	return err
 }
 
 // settle completes what was sent.
 func (g *gate) settle() int {
 	sent := g.nic.Loop()
-	g.Step(g.w.now)
+	g.Step(g.now)
 	return sent
 }
 
@@ -105,7 +105,7 @@ func (g *gate) learn(wave []flow) error {
 		f.pod = uint32(podOf(&p.Tuple.Dst, g.w.v6))
 		learnt++
 	}
-	g.Step(g.w.now)
+	g.Step(g.now)
 	if learnt != len(wave) {
 		return fmt.Errorf("%d of %d flows could be opened; dropped: %s", learnt, len(wave), g.drops())
 	}

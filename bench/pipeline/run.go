@@ -46,6 +46,7 @@ type runner struct {
 	rnd *rand.Rand
 }
 
+// scenario is one question.
 type scenario struct {
 	name string
 	run  func(*runner) error
@@ -53,6 +54,13 @@ type scenario struct {
 
 var scenarios = []scenario{
 	{"steady", (*runner).steady},
+	{"new-flows", (*runner).newFlows},
+	{"fill", (*runner).fill},
+	{"collisions", (*runner).collisions},
+	{"two-workers", (*runner).twoWorkers},
+	{"services", (*runner).services},
+	{"updates", (*runner).updates},
+	{"size", (*runner).size},
 }
 
 // Scenarios are the names that Config.Scenarios may have.

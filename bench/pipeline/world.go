@@ -60,7 +60,6 @@ type worldConfig struct {
 // world is what workers of one experiment share.
 type world struct {
 	worldConfig
-	now    uint64 // where virtual time stands
 	memory []byte
 	table  *flowtable.Table
 	pins   *affinity.Table
@@ -79,7 +78,7 @@ func newWorld(c worldConfig) (*world, error) {
 	if c.timeouts == (flowtable.Timeouts{}) {
 		c.timeouts = flowtable.DefaultTimeouts()
 	}
-	w := &world{worldConfig: c, now: startOfTime, hops: nexthop.NewTable()}
+	w := &world{worldConfig: c, hops: nexthop.NewTable()}
 	fc := c.tableConfig()
 	size, err := flowtable.Size(fc)
 	if err != nil {

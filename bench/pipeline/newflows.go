@@ -1,0 +1,103 @@
+package pipeline
+
+import (
+	"fmt"
+	"runtime"
+	"strconv"
+	"time"
+
+	"sluice.dev/sluice/bench/results"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat/header"
+)
+
+const (
+	liveFlows = 1_000_000
+	// flowLife is how long a flow without an answer lives here, a second of the table's own for
+	// refreshing included. It is twice the time that a sweep over the table takes, so that
+	// what has expired is a quarter of what lives.
+	flowLife = 10 * time.Second
+	// newFlowsTarget is what the project holds itself to, in millions a second.
+	newFlowsTarget = 1.5
+	metricNew      = "new_flows"
+)
+
+// newFlows sends nothing but first packets of clients that nobody knows. Each chunk is given the time that
+// 4096 of a million flows have if all live for flowLife: as many flows expire as come, and
+// the sweep, which is timed, looks at the records that are due by that time.
+func (r *runner) newFlows() error {
+	for _, v6 := range r.families() {
+		for _, proto := range []uint8{header.ProtoUDP, header.ProtoTCP} {
+			if err := r.newFlowsOf(v6, proto); err != nil {
+				return fmt.Errorf("%s: %w", family(v6), err)
+			}
+		}
+	}
+	return nil
+}
+
+func (r *runner) newFlowsOf(v6 bool, proto uint8) error {
+	t := flowtable.DefaultTimeouts()
+	t.UDPUnreplied, t.SynSeen = flowLife-time.Second, flowLife-time.Second
+	w, err := newWorld(worldConfig{v6: v6, services: 1, backends: 64, capacity: 2 * liveFlows, timeouts: t})
+	if err != nil {
+		return err
+	}
+	defer w.close()
+	g, err := w.addGate(0, 1)
+	if err != nil {
+		return err
+	}
+	stranger := strangers{proto: proto}
+	name := map[uint8]string{header.ProtoTCP: "tcp-syn", header.ProtoUDP: "udp"}[proto]
+	r.say("new flows %s %s: %d flows first", family(v6), name, liveFlows)
+	const pace = flowLife * chunkFrames / liveFlows
+	for range liveFlows/chunkFrames + int(10*time.Second/pace) {
+		if _, err := g.greet(&stranger, pace); err != nil {
+			return err
+		}
+	}
+	for round := range r.Repeat {
+		r.say("new flows %s %s: round %d of %d", family(v6), name, round+1, r.Repeat)
+		runtime.GC()
+		var each []time.Duration
+		for range r.Chunks {
+			spent, err := g.greet(&stranger, pace)
+			if err != nil {
+				return err
+			}
+			each = append(each, spent)
+		}
+		params := map[string]string{"scenario": "new-flows", "family": family(v6), "live": strconv.Itoa(liveFlows), "packets": name}
+		ns := perPacket(each, chunkFrames)
+		r.cost(sluice, params, ns, nil)
+		target := newFlowsTarget
+		r.add(1000/ns, results.Point{System: sluice, Params: params, Metric: metricNew, Unit: "M/s", Better: "higher", Target: &target})
+	}
+	return r.ctx.Err()
+}
+
+// strangers are clients that come once.
+type strangers struct {
+	proto uint8
+	next  int
+}
+
+func (s *strangers) flow() flow {
+	n := s.next
+	s.next++
+	return flow{client: clientBase4 + 1<<20 + uint32(n/clientPorts), clientPort: uint16(firstPort + n%clientPorts), proto: s.proto}
+}
+
+// greet times a chunk of first packets, before which so much time passes.
+func (g *gate) greet(s *strangers, pace time.Duration) (time.Duration, error) {
+	var b [128]byte
+	for i := range chunkFrames {
+		f := s.flow()
+		if !g.nic.Inject(b[:g.w.frame(&b, &f, opening, uint32(i))]) {
+			return 0, fmt.Errorf("the link took %d packets and no more", i)
+		}
+	}
+	g.now += uint64(pace)
+	return g.chunk(chunkFrames)
+}

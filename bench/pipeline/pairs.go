@@ -1,0 +1,44 @@
+package pipeline
+
+// pair is two ways of the same, whose figures are held against each other.
+type pair struct {
+	params      map[string]string // of both
+	name        string            // of the param that tells them apart
+	base, other string            // its values
+	better      string            // of the ratio
+	target      float64           // of the ratio
+	// each takes a sample in nanoseconds; the ratio is other's cost of base's, or with better
+	// "higher" the other way round: other's throughput of base's.
+	baseCost, otherCost func() (float64, error)
+}
+
+// inTurns takes Repeat samples of both, in turns.
+func (r *runner) inTurns(p pair) error {
+	for round := range r.Repeat {
+		r.say("%s: round %d of %d", conditions(p.params), round+1, r.Repeat)
+		if err := r.ctx.Err(); err != nil {
+			return err
+		}
+		base, err := p.baseCost()
+		if err != nil {
+			return err
+		}
+		other, err := p.otherCost()
+		if err != nil {
+			return err
+		}
+		r.cost(sluice, with(p.params, p.name, p.base), base, nil)
+		r.cost(sluice, with(p.params, p.name, p.other), other, nil)
+		ratio := other / base
+		if p.better == "higher" {
+			ratio = base / other
+		}
+		r.ratio(with(p.params, p.name, p.other, "to", p.base), ratio, p.better, p.target)
+	}
+	return nil
+}
+
+// lookups samples packets of a gate's flows, headers in cache.
+func (r *runner) lookups(g *gate) func() (float64, error) {
+	return func() (float64, error) { return g.sample(load{}, r.Chunks, r.rnd) }
+}

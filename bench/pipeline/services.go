@@ -1,0 +1,39 @@
+package pipeline
+
+import "strconv"
+
+const (
+	manyServices     = 10_000
+	serviceBackends  = 10
+	servicesTarget   = 1.1
+	servicesFewFlows = 100_000
+)
+
+// services holds ten thousand Services against one, of ten backends each, at equal numbers of flows.
+func (r *runner) services() error {
+	for _, flows := range []int{servicesFewFlows, liveFlows} {
+		if err := r.servicesAt(flows); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *runner) servicesAt(flows int) error {
+	r.say("services: opening %d flows, twice", flows)
+	one, err := r.populated(worldConfig{services: 1, backends: serviceBackends, capacity: roomFor(flows)}, flows)
+	if err != nil {
+		return err
+	}
+	defer one.w.close()
+	many, err := r.populated(worldConfig{services: manyServices, backends: serviceBackends, capacity: roomFor(flows)}, flows)
+	if err != nil {
+		return err
+	}
+	defer many.w.close()
+	return r.inTurns(pair{
+		params: map[string]string{"scenario": "services", "family": "ipv4", "flows": strconv.Itoa(flows)},
+		name:   "services", base: "1", other: strconv.Itoa(manyServices), better: "lower", target: servicesTarget,
+		baseCost: r.lookups(one), otherCost: r.lookups(many),
+	})
+}

@@ -1,0 +1,30 @@
+package pipeline
+
+import (
+	"strconv"
+
+	"sluice.dev/sluice/bench/results"
+	"sluice.dev/sluice/flowtable"
+)
+
+// bytesTargets are what a connection may take, both keys and the index included, by family.
+var bytesTargets = map[bool]float64{false: 96, true: 160}
+
+// size is arithmetic: the memory of a table, by the flows that it may hold.
+func (r *runner) size() error {
+	for _, v6 := range r.families() {
+		for _, flows := range []uint32{1_000_000, 10_000_000} {
+			c := worldConfig{v6: v6, capacity: flows, timeouts: flowtable.DefaultTimeouts()}
+			bytes, err := flowtable.Size(c.tableConfig())
+			if err != nil {
+				return err
+			}
+			target := bytesTargets[v6]
+			r.add(float64(bytes)/float64(flows), results.Point{
+				System: sluice, Metric: "bytes_per_flow", Unit: "B", Better: "lower", Target: &target,
+				Params: map[string]string{"scenario": "size", "family": family(v6), "flows": strconv.Itoa(int(flows))},
+			})
+		}
+	}
+	return nil
+}
