@@ -66,12 +66,12 @@ func BenchmarkLookup(b *testing.B) {
 	}
 }
 
-// benchLookup looks up in batches, as the worker does: hash and touch all, then
-// look up all; with flows, it touches the records in between. A packet's tuple is at
+// benchLookup looks up in batches, as the worker does: hash and fetch all, then
+// look up all; with flows, it fetches the records in between. A packet's tuple is at
 // hand when it is looked up, so the tuples of a batch are copied before.
 func benchLookup(b *testing.B, h *Handle, tuples []header.Tuple, batch int, flows bool) {
 	const window = 1 << 14 // few enough that the tuples themselves stay in cache
-	var hash [64]uint64
+	var search [64]Search
 	var sink uint64
 	work := make([]header.Tuple, window)
 	at, left := 0, 0
@@ -89,16 +89,14 @@ func benchLookup(b *testing.B, h *Handle, tuples []header.Tuple, batch int, flow
 		part := work[left : left+64]
 		for i := 0; i < 64; i += batch {
 			for j := range batch {
-				hash[j] = h.Hash(&part[i+j])
-				sink += h.Touch(hash[j], part[i+j].V6)
+				search[j].hash, search[j].family = h.Hash(&part[i+j]), uint32(family(part[i+j].V6))
+			}
+			h.FetchBuckets(search[:batch])
+			if flows {
+				h.FetchFlows(search[:batch])
 			}
 			for j := range batch {
-				if flows {
-					sink += h.TouchFlow(hash[j], part[i+j].V6)
-				}
-			}
-			for j := range batch {
-				r, _ := h.Lookup(hash[j], &part[i+j], bootTime)
+				r, _ := h.Lookup(search[j].hash, &part[i+j], bootTime)
 				sink += uint64(r)
 				if r != 0 {
 					sink += uint64(h.Flow(r).created)

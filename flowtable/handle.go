@@ -146,27 +146,6 @@ func (t *Table) flow(r Ref) *Flow {
 	return &t.arenas[1].six[r&^refV6].Flow
 }
 
-// Touch loads the cache line that a Lookup of this hash begins with. Touching a
-// whole batch first lets the misses overlap.
-func (h *Handle) Touch(hash uint64, v6 bool) uint64 {
-	a := h.arena(v6)
-	return a.buckets[a.home(hash)].ctl.Load()
-}
-
-// TouchFlow loads the cache line of the flow that a Lookup of this hash is likely
-// to find. It is for a second pass over the batch, when the lines of Touch have
-// come: the misses of records overlap as well.
-func (h *Handle) TouchFlow(hash uint64, v6 bool) uint64 {
-	a := h.arena(v6)
-	b := &a.buckets[a.home(hash)]
-	m := b.candidates(uint8(hash)) & b.ctl.Load() & slotMask
-	if m == 0 {
-		return 0
-	}
-	// A slot that has been released meanwhile is 0, and record 0 is never used.
-	return a.flow(slotIndex(b.slots[bits.TrailingZeros64(m)].Load())).meta.Load()
-}
-
 // Lookup finds a packet's flow and which of its sides the packet is on. It returns
 // 0 if there is none, or none that is not expired.
 func (h *Handle) Lookup(hash uint64, t *header.Tuple, now Time) (Ref, Side) {

@@ -70,7 +70,7 @@ func (s *HashKey) hash(v6 bool, k *key) uint64 {
 	return s.hash4(k.addr[0], k.ports, k.proto)
 }
 
-// Hash returns the keyed hash of a tuple, for Touch and Lookup.
+// Hash returns the keyed hash of a tuple, for Lookup.
 func (h *Handle) Hash(t *header.Tuple) uint64 {
 	if t.V6 {
 		var k key

@@ -102,6 +102,8 @@ type Table struct {
 	arenas    [2]arena // IPv4, IPv6
 	secret    HashKey
 	lifetimes lifetimes
+	steady    steady
+	geometry  geometries
 	halfOpen  int32
 	udpIdle   int32 // ticks
 
@@ -159,6 +161,7 @@ func view(mem []byte, c *Config) (*Table, error) {
 	// Pages of loads that no backend uses are never touched.
 	t := &Table{mem: mem, halfOpen: int32(c.HalfOpen), loads: make([]atomic.Int32, MaxBackends)}
 	t.lifetimes, _ = c.Timeouts.lifetimes() // checked
+	t.steady = t.lifetimes.steady()
 	t.udpIdle = ticksOf(c.Timeouts.UDPIdle)
 	if c.HalfOpen == 0 {
 		t.halfOpen = int32(max(1, (uint64(c.IPv4Flows)+uint64(c.IPv6Flows))/8))
@@ -169,6 +172,7 @@ func view(mem []byte, c *Config) (*Table, error) {
 		a := &t.arenas[f]
 		a.v6 = f == 1
 		if a.flows = flows; flows == 0 {
+			a.none()
 			continue
 		}
 		a.records = flows + reserve(flows)
@@ -182,7 +186,18 @@ func view(mem []byte, c *Config) (*Table, error) {
 			a.four = unsafe.Slice((*record4)(unsafe.Pointer(&mem[l.records[f]])), int(a.records)+1)
 		}
 	}
+	t.geometry = t.layOut()
 	return t, nil
+}
+
+// none gives a family without flows an index in which nothing is found.
+func (a *arena) none() {
+	a.homes, a.buckets = 1, make([]bucket, chainBuckets)
+	if a.v6 {
+		a.six = make([]record6, 1)
+	} else {
+		a.four = make([]record4, 1)
+	}
 }
 
 // describe returns the head that this table's memory has.
@@ -191,7 +206,10 @@ func (t *Table) describe(c *Config) head {
 	h.recordSize = [2]uint32{uint32(unsafe.Sizeof(record4{})), uint32(unsafe.Sizeof(record6{}))}
 	for f := range t.arenas {
 		a := &t.arenas[f]
-		h.flows[f], h.records[f], h.homes[f] = a.flows, a.records, a.homes
+		h.flows[f], h.records[f] = a.flows, a.records
+		if a.flows != 0 {
+			h.homes[f] = a.homes
+		}
 	}
 	return h
 }

@@ -1,0 +1,7 @@
+// Package prefetch asks the processor for a cache line before it is needed. A load that
+// misses holds up all that comes after it as soon as the reorder buffer is full; a prefetch
+// does not, so that many misses can be under way at once.
+//
+// There is a stub in assembly for amd64 and arm64, and a Go twin for all else (build tag
+// noasm), which does nothing: what is correct with the stub is correct without.
+package prefetch

@@ -1,0 +1,11 @@
+//go:build !noasm && !race
+
+package flowtable
+
+// The race detector cannot see into these; with it the twins of search_go.go are used.
+
+//go:noescape
+func fetchBuckets(geo *geometries, group []Search)
+
+//go:noescape
+func fetchFlows(geo *geometries, group []Search)

@@ -1,0 +1,195 @@
+package flowtable
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"testing"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+// match runs all steps of a search for one tuple.
+func (h *Handle) match(t *header.Tuple, now Time) (*Flow, Side) {
+	var s [1]Search
+	var k key
+	k.from(t)
+	if t.V6 {
+		h.Seek6(&s[0], &k.addr, k.ports, k.proto)
+	} else {
+		h.Seek4(&s[0], k.addr[0], k.ports, k.proto)
+	}
+	h.FetchBuckets(s[:])
+	h.FetchFlows(s[:])
+	if t.V6 {
+		return h.Match6(&s[0], &k.addr, k.ports, k.proto, now.Ticks())
+	}
+	return h.Match4(&s[0], k.addr[0], k.ports, k.proto, now.Ticks())
+}
+
+// TestSearch: what Lookup finds, the steps find, on the same side, with the leaving tuple
+// that Outgoing says, in a table that is full to the brim; and nothing else.
+func TestSearch(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		const flows = 20_000
+		_, h := testTable(t, flows, flows)
+		refs := make([]Ref, flows)
+		for i := range refs {
+			refs[i] = h.mustCreate(t, bootTime, newFlow(header.ProtoUDP, v6, uint32(i)))
+		}
+		for i, r := range refs {
+			f := newFlow(header.ProtoUDP, v6, uint32(i))
+			var toBackend header.Tuple
+			h.Outgoing(r, ClientSide, &toBackend)
+			reply := toBackend.Reverse()
+			got, side := h.match(&f.Client, bootTime)
+			if got != h.Flow(r) || side != ClientSide {
+				t.Fatalf("flow %d: %p on side %d, want %p", i, got, side, h.Flow(r))
+			}
+			if out := leaving(got, side, v6); out != toBackend {
+				t.Fatalf("flow %d leaves with %+v, want %+v", i, out, toBackend)
+			}
+			// Nobody has replied: the reply changes the flow, which Match leaves to Observe.
+			if got, _ := h.match(&reply, bootTime); got != nil {
+				t.Fatalf("flow %d: a first reply matched", i)
+			}
+			h.Observe(r, ReplySide, 0, bootTime)
+			if got, side := h.match(&reply, bootTime); got != h.Flow(r) || side != ReplySide {
+				t.Fatalf("flow %d: %p on side %d by its reply, want %p", i, got, side, h.Flow(r))
+			}
+			f.Client.SrcPort ^= 0x8000
+			if got, _ := h.match(&f.Client, bootTime); got != nil {
+				t.Fatalf("flow %d found by a tuple that nobody has", i)
+			}
+		}
+	}
+}
+
+func leaving(f *Flow, side Side, v6 bool) header.Tuple {
+	var out header.Tuple
+	k := key{proto: f.Proto()}
+	if v6 {
+		addrs, ports := f.Leaving6(side)
+		k.addr, k.ports = [4]uint64{addrs[2], addrs[3], addrs[0], addrs[1]}, ports
+	} else {
+		k.addr[0], k.ports = f.Leaving4(side)
+	}
+	k.to(&out, v6)
+	return out
+}
+
+// TestMatchIsObserve: of every condition of a flow and every age, Match returns the flow only where it
+// is not expired, and Seen then does to it what Observe does; and it
+// returns it wherever that is no more than a refresh of a flow without notes.
+func TestMatchIsObserve(t *testing.T) {
+	matched, refreshed := 0, 0
+	for _, proto := range []uint8{header.ProtoTCP, header.ProtoUDP} {
+		tb, h := testTable(t, 64, 0)
+		n := newFlow(proto, false, 1)
+		r := h.mustCreate(t, bootTime, n)
+		var out header.Tuple
+		h.Outgoing(r, ClientSide, &out)
+		tuples := [2]header.Tuple{n.Client, out.Reverse()}
+		f := h.Flow(r)
+		for state := SynSeen; state < NumStates; state++ {
+			if (state >= UDPNew) != (proto == header.ProtoUDP) || state == ICMPEcho {
+				continue
+			}
+			for _, notes := range []meta{0, metaReset, metaAgain, metaFin, metaEmbryo, 3 << metaRepeatShift} {
+				for _, age := range []int32{-20, -1, 0, 1, 9, 10, 11, 500, 2410, 3010, 74410, 74411, 1 << 30} {
+					for side := range tuples {
+						now := bootTime + 1000*24*3600*second
+						m := makeMeta(state, proto, 0, now.ticks()-ticks(age)) | notes
+						f.meta.Store(uint64(m))
+						want := m.observe(Side(side), header.TCPACK, now.ticks())
+						got, _ := h.match(&tuples[side], now)
+						if got != nil {
+							got.Seen(now.Ticks())
+						}
+						after := f.load()
+						valid := m.live() && !tb.lifetimes.expired(m, now.ticks())
+						plain := valid && notes == 0 && want&^metaSeen == m&^metaSeen && moves[state][side][classACK]&refresh|datagram[state][side]&refresh != 0
+						if (got != nil) != plain {
+							t.Fatalf("%v, notes %x, age %d, side %d: matched %v, want %v", state, notes, age, side, got != nil, plain)
+						}
+						if got == nil && after != m || got != nil && after != want {
+							t.Fatalf("%v, notes %x, age %d, side %d: meta %x, was %x, Observe makes it %x", state, notes, age, side, after, m, want)
+						}
+						if got != nil {
+							matched++
+						}
+						if after != m {
+							refreshed++
+						}
+					}
+				}
+			}
+		}
+	}
+	if matched < 50 || refreshed < 20 {
+		t.Errorf("%d matched, %d of them refreshed: too few to say anything", matched, refreshed)
+	}
+}
+
+// TestFetchFlows: the assembly finds the first member whose tag matches, whatever the bucket holds;
+// its twin that, or the one more that candidates may return.
+func TestFetchFlows(t *testing.T) {
+	r := rand.New(rand.NewPCG(testSeed(t), 0))
+	tb, h := testTable(t, 1000, 1000)
+	for family := range tb.arenas {
+		a := &tb.arenas[family]
+		for i := range a.buckets {
+			b := &a.buckets[i]
+			b.ctl.Store(r.Uint64())
+			// Few values, so that many match.
+			var tags [12]byte
+			for j := range tags {
+				tags[j] = byte(r.IntN(4))
+			}
+			b.tagsLo.Store(binary.LittleEndian.Uint64(tags[:]))
+			b.tagsHi.Store(binary.LittleEndian.Uint32(tags[8:]) & 0xffffff)
+			for j := range b.slots {
+				b.slots[j].Store(r.Uint32() & 0x800003ff)
+			}
+		}
+	}
+	found := 0
+	for range 10_000 {
+		group := make([]Search, r.IntN(40))
+		for i := range group {
+			group[i] = Search{hash: r.Uint64()&^255 | uint64(r.IntN(5)), slot: 77, family: uint32(r.IntN(3))}
+		}
+		h.FetchBuckets(group)
+		h.FetchFlows(group)
+		for _, s := range group {
+			want, twin := uint32(0), uint32(0)
+			if s.family != noFamily {
+				a := &tb.arenas[s.family]
+				b := &a.buckets[a.home(s.hash)]
+				want, twin = b.first(uint8(s.hash)), b.find(uint8(s.hash))
+			}
+			if s.slot != want && s.slot != twin {
+				t.Fatalf("family %d, hash %x: slot %x, want %x", s.family, s.hash, s.slot, want)
+			}
+			if want != 0 {
+				found++
+			}
+		}
+	}
+	if found < 1000 {
+		t.Errorf("only %d slots found", found)
+	}
+}
+
+// first is find, tag by tag.
+func (b *bucket) first(tag uint8) uint32 {
+	for i := range b.slots {
+		t := b.tagsLo.Load() >> (8 * i)
+		if i >= 8 {
+			t = uint64(b.tagsHi.Load()) >> (8 * (i - 8))
+		}
+		if uint8(t) == tag && b.ctl.Load()>>i&1 != 0 {
+			return b.slots[i].Load()
+		}
+	}
+	return 0
+}
