@@ -1,0 +1,137 @@
+package header_test
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/header/headertest"
+)
+
+// agreePlain: what Plain takes, Parse takes and describes alike; what it does not take and Parse does, is
+// not plain by its definition. behind is what lies in memory behind the frame.
+func agreePlain(t *testing.T, frame []byte, behind byte) (plain bool) {
+	t.Helper()
+	var w4 [header.Window4Bytes]byte
+	var w6 [header.Window6Bytes]byte
+	for _, w := range [][]byte{w4[:], w6[:]} {
+		for i := copy(w, frame); i < len(w); i++ {
+			w[i] = behind
+		}
+	}
+	var p header.Packet
+	reason := header.Parse(slices.Clip(frame), &p)
+	end, special := header.Plain4(&w4, uint32(len(frame)))
+	end6, special6 := header.Plain6(&w6, uint32(len(frame)))
+	if end != 0 && end6 != 0 {
+		t.Fatalf("of both families: %x", frame)
+	}
+	if v6 := end6 != 0; v6 {
+		end, special = end6, special6
+	}
+	isPlain := reason == stats.None && definedPlain(&p)
+	if isPlain != (end != 0) {
+		t.Fatalf("end %d, Parse says %v: %+v\n%x", end, reason, p, frame)
+	}
+	if !isPlain {
+		return false
+	}
+	opens := p.Tuple.Proto == header.ProtoTCP && p.TCPFlags&(header.TCPSYN|header.TCPFIN|header.TCPRST|header.TCPACK) != header.TCPACK
+	if uint32(p.End) != end || special != opens {
+		t.Fatalf("end %d, special %v, Parse says %+v\n%x", end, special, p, frame)
+	}
+	var got header.Tuple
+	if p.Tuple.V6 {
+		addrs, ports := header.PlainKey6(&w6)
+		got = tupleOf6(addrs, ports, header.PlainProto6(&w6))
+	} else {
+		addrs, ports := header.PlainKey4(&w4)
+		got = tupleOf4(addrs, ports, header.PlainProto4(&w4))
+	}
+	if got != p.Tuple {
+		t.Fatalf("key %+v, Parse says %+v\n%x", got, p.Tuple, frame)
+	}
+	return true
+}
+
+// definedPlain is the definition at the top of plain.go.
+func definedPlain(p *header.Packet) bool {
+	top := p.Tuple.Src[12] >= 240 || p.Tuple.Dst[12] >= 240
+	return !p.Multicast && p.VLANs == 0 && p.Fragment == header.NotFragment && p.FragmentHeader == 0 && p.TTL > 1 &&
+		(p.Tuple.Proto == header.ProtoTCP || p.Tuple.Proto == header.ProtoUDP) &&
+		(p.Tuple.V6 && p.L4-p.L3 == header.IPv6Bytes || !p.Tuple.V6 && p.L4-p.L3 == header.IPv4Bytes && !top)
+}
+
+func tupleOf4(addrs uint64, ports uint32, proto uint8) header.Tuple {
+	four := func(a uint32) header.Addr {
+		return header.AddrFrom4([4]byte{byte(a >> 24), byte(a >> 16), byte(a >> 8), byte(a)})
+	}
+	return header.Tuple{Src: four(uint32(addrs >> 32)), Dst: four(uint32(addrs)), SrcPort: uint16(ports >> 16), DstPort: uint16(ports), Proto: proto}
+}
+
+func tupleOf6(a [4]uint64, ports uint32, proto uint8) header.Tuple {
+	t := header.Tuple{SrcPort: uint16(ports >> 16), DstPort: uint16(ports), Proto: proto, V6: true}
+	for i := range 8 {
+		shift := 56 - 8*i
+		t.Src[i], t.Src[8+i], t.Dst[i], t.Dst[8+i] = byte(a[0]>>shift), byte(a[1]>>shift), byte(a[2]>>shift), byte(a[3]>>shift)
+	}
+	return t
+}
+
+// TestPlain changes every frame of the corpus in one to three places, most of them in the
+// headers, with the IPv4 checksum made right again or not.
+func TestPlain(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	frames := slices.Collect(maps.Values(corpus()))
+	for _, v6 := range []bool{false, true} {
+		src, dst := "192.0.2.1:40000", "198.51.100.7:80"
+		if v6 {
+			src, dst = "[2001:db8::1]:40000", "[2001:db8:1::7]:80"
+		}
+		for range 20 { // most of what there is on a network
+			frames = append(frames, headertest.TCP(src, dst, headertest.ACK|headertest.PSH).Bytes(), headertest.UDP(src, dst, "payload").Bytes())
+		}
+	}
+	plain, n := 0, 0
+	for range 3000 {
+		for _, f := range frames {
+			frame := slices.Clone(f)
+			for range r.IntN(4) {
+				if len(frame) > 0 {
+					at := r.IntN(min(len(frame), 80))
+					frame[at] = []byte{0, 1, 0xff, frame[at] ^ 1<<r.IntN(8), byte(r.Uint32())}[r.IntN(5)]
+				}
+			}
+			if r.IntN(4) == 0 {
+				frame = frame[:r.IntN(len(frame)+1)]
+			}
+			if len(frame) >= 34 && r.IntN(3) > 0 && frame[12] == 8 && frame[13] == 0 && frame[14] == 0x45 {
+				headertest.SealIPv4(frame)
+			}
+			if n++; agreePlain(t, frame, byte(r.Uint32())) {
+				plain++
+			}
+		}
+	}
+	if plain < n/5 || plain > n*4/5 {
+		t.Errorf("%d of %d frames were plain: too one-sided to say anything", plain, n)
+	}
+}
+
+func FuzzPlain(f *testing.F) {
+	for _, frame := range corpus() {
+		f.Add(frame, byte(0), true)
+	}
+	f.Fuzz(func(t *testing.T, data []byte, behind byte, seal bool) {
+		frame := slices.Clone(data)
+		if seal && len(frame) >= 34 && frame[12] == 8 && frame[13] == 0 {
+			headertest.SealIPv4(frame)
+		}
+		agreePlain(t, frame, behind)
+	})
+}

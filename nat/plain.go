@@ -1,0 +1,69 @@
+package nat
+
+import (
+	"encoding/binary"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+// A plain packet's transport header, in bytes from the start of the frame.
+const (
+	plain4 = header.EthernetBytes + header.IPv4Bytes
+	plain6 = header.EthernetBytes + header.IPv6Bytes
+
+	protoIsUDP = header.ProtoUDP &^ header.ProtoTCP // a bit that only UDP's number has
+)
+
+// TranslatePlain4 is DecrementTTL and Translate for a packet that header.Plain4 took. addrs are
+// source<<32 | destination of the tuple it leaves with, ports its source<<16 | destination.
+func TranslatePlain4(w *[header.Window4Bytes]byte, addrs uint64, ports uint32, d header.Delta) {
+	udp := w[23] & protoIsUDP
+	w[22]--
+	sum := uint32(^binary.BigEndian.Uint16(w[24:26])) + uint32(d.IP) + uint32(ttlDelta)
+	binary.BigEndian.PutUint16(w[24:26], ^fold32(sum))
+	binary.BigEndian.PutUint64(w[26:34], addrs)
+	translatePlainPorts((*[20]byte)(w[plain4:]), udp, ports, d.L4)
+}
+
+// TranslatePlain6 is TranslatePlain4 for IPv6: addrs are destination and source, as
+// flowtable's Leaving6 has them.
+func TranslatePlain6(w *[header.Window6Bytes]byte, addrs *[4]uint64, ports uint32, d header.Delta) {
+	udp := w[20] & protoIsUDP
+	w[21]--
+	binary.BigEndian.PutUint64(w[22:30], addrs[2])
+	binary.BigEndian.PutUint64(w[30:38], addrs[3])
+	binary.BigEndian.PutUint64(w[38:46], addrs[0])
+	binary.BigEndian.PutUint64(w[46:54], addrs[1])
+	translatePlainPorts((*[20]byte)(w[plain6:]), udp, ports, d.L4)
+}
+
+func translatePlainPorts(t *[20]byte, udp uint8, ports uint32, delta uint16) {
+	binary.BigEndian.PutUint32(t[0:4], ports)
+	field := (*[2]byte)(t[tcpChecksumOffset:])
+	if udp != 0 {
+		field = (*[2]byte)(t[udpChecksumOffset:])
+	}
+	old := binary.BigEndian.Uint16(field[:])
+	sum := ^fold32(uint32(^old) + uint32(delta))
+	if sum == 0 || old == 0 {
+		sum = plainZero(old, sum, udp)
+	}
+	binary.BigEndian.PutUint16(field[:], sum)
+}
+
+// plainZero is translateUDP's rule about the two zeros; TCP has none.
+func plainZero(old, sum uint16, udp uint8) uint16 {
+	switch {
+	case udp == 0:
+		return sum
+	case old == 0:
+		return 0
+	}
+	return 0xffff
+}
+
+// fold32 reduces a sum of a few words to 16 bits, as repeated checksum.Add does.
+func fold32(s uint32) uint16 {
+	s = s>>16 + s&0xffff
+	return uint16(s + s>>16)
+}
