@@ -3,8 +3,10 @@ package fastpath
 import (
 	"fmt"
 	"math/bits"
+	"time"
 
 	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/flowtable"
 )
 
 // counts are the worker's private sums; publish copies what changed to the Block
@@ -49,6 +51,7 @@ func (w *Worker) publish(moved int) {
 	if w.c.Validate {
 		w.validate()
 	}
+	w.publishBackends(moved)
 	if moved == 0 && n.dirty == 0 {
 		return
 	}
@@ -68,6 +71,23 @@ func (w *Worker) publish(moved int) {
 	for ; n.dirty != 0; n.dirty &= n.dirty - 1 {
 		r := bits.TrailingZeros64(n.dirty)
 		s.Drops[r].Store(n.drops[r])
+	}
+}
+
+// Backends' counters may be this old at a worker that is never done; at any other they are
+// those of its last step. Then so many of them are published per step.
+const (
+	backendsEvery  = flowtable.Time(100 * time.Millisecond)
+	backendsAtOnce = 2 * BatchSize
+)
+
+// publishBackends publishes the counters of backends. A full batch says that more packets wait.
+func (w *Worker) publishBackends(moved int) {
+	if moved >= BatchSize && w.now-w.published < backendsEvery {
+		return
+	}
+	if w.stats.Backends.Publish(backendsAtOnce) < backendsAtOnce {
+		w.published = w.now
 	}
 }
 

@@ -140,19 +140,7 @@ func Adopt(s *services.Snapshot, client, toBackend *header.Tuple) (service, back
 }
 
 func (w *Worker) countBackend(f *flowtable.Flow, side flowtable.Side, bytes uint32) {
-	ref := services.BackendRef(f.BackendRef())
-	if ref == 0 {
-		return
-	}
-	c := w.stats.Backends.At(ref.Index())
-	if c == nil {
-		return
-	}
-	if side == flowtable.ClientSide {
-		c.ToBackend.Add(1)
-		c.ToBackendBytes.Add(uint64(bytes))
-	} else {
-		c.ToClient.Add(1)
-		c.ToClientBytes.Add(uint64(bytes))
+	if ref := services.BackendRef(f.BackendRef()); ref != 0 {
+		w.stats.Backends.Count(ref.Index(), uint8(side), bytes)
 	}
 }

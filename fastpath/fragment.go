@@ -93,7 +93,7 @@ func (w *Worker) releaseFragments() (moved int) {
 	kept := q.held[:0]
 	for _, h := range q.held {
 		w.b.link, w.b.kernel = h.link, h.link == w.c.Host
-		p := &w.b.pkt[0]
+		p := &w.b.pkt
 		header.Parse(w.frame(h.desc), p) // it parsed before, and nobody wrote to it
 		v, known := w.judgeFragment(h.desc, p, h.key)
 		switch {

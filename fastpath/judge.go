@@ -14,12 +14,11 @@ import (
 // the step walks what it needs.
 type batch struct {
 	desc   [BatchSize]Desc
-	pkt    [BatchSize]header.Packet
-	reason [BatchSize]stats.DropReason // parse's finding
-	hash   [BatchSize]uint64           // of pkt.Tuple, where there is a flow to look up
-	link   int                         // they all came from this link
-	kernel bool                        // which is the host link
-	touch  uint64                      // keeps the early loads alive
+	search [BatchSize]flowtable.Search // of those that are plain
+	plain  [BatchSize]plain
+	link   int           // they all came from this link
+	kernel bool          // which is the host link
+	pkt    header.Packet // the one that is judged
 }
 
 // Verdict is what becomes of a packet. Every packet gets exactly one.
@@ -59,18 +58,6 @@ var (
 	toKernel = Verdict{Action: ToKernel}
 )
 
-// take counts what a link delivered.
-func (w *Worker) take(link, n int) {
-	w.b.link, w.b.kernel = link, link == w.c.Host
-	w.n.rx += uint64(n)
-	if w.b.kernel {
-		w.n.kernelRx += uint64(n)
-	}
-	for i := range w.b.desc[:n] {
-		w.n.rxBytes += uint64(w.b.desc[i].Len)
-	}
-}
-
 // frame returns a packet's bytes. The capacity ends with the packet, so nothing
 // can write into the next frame.
 func (w *Worker) frame(d Desc) []byte {
@@ -78,39 +65,16 @@ func (w *Worker) frame(d Desc) []byte {
 	return w.mem[d.Addr:end:end]
 }
 
-func (w *Worker) parse(n int) {
-	for i := range w.b.desc[:n] {
-		w.b.reason[i] = header.Parse(w.frame(w.b.desc[i]), &w.b.pkt[i])
+// judgeAny gives a packet its verdict, whatever it is, and carries it out.
+func (w *Worker) judgeAny(d Desc) {
+	p := &w.b.pkt
+	var v Verdict
+	if r := header.Parse(w.frame(d), p); r == stats.None {
+		v = w.judge(d, p)
+	} else {
+		v = w.judgeFault(d, p, r)
 	}
-}
-
-// touch hashes every packet that belongs to a flow and loads the line of the flow
-// table where it must be: the misses overlap instead of queueing up in judge.
-func (w *Worker) touch(n int) {
-	var sum uint64
-	for i := range w.b.desc[:n] {
-		if w.b.reason[i] != stats.None {
-			continue
-		}
-		p := &w.b.pkt[i]
-		w.b.hash[i] = w.flows.Hash(&p.Tuple)
-		sum += w.flows.Touch(w.b.hash[i], p.Tuple.V6)
-	}
-	w.b.touch = sum
-}
-
-// judgeAll gives every packet of the batch its verdict and carries it out.
-func (w *Worker) judgeAll(n int) {
-	for i := range w.b.desc[:n] {
-		d, p := w.b.desc[i], &w.b.pkt[i]
-		var v Verdict
-		if w.b.reason[i] == stats.None {
-			v = w.judge(d, p, w.b.hash[i])
-		} else {
-			v = w.judgeFault(d, p, w.b.reason[i])
-		}
-		w.carryOut(d, p, v)
-	}
+	w.carryOut(d, p, v)
 }
 
 func (w *Worker) carryOut(d Desc, p *header.Packet, v Verdict) {
@@ -129,7 +93,7 @@ func (w *Worker) carryOut(d Desc, p *header.Packet, v Verdict) {
 
 // judge decides about a packet that parsed. p.Tuple is complete but for a later
 // fragment's ports.
-func (w *Worker) judge(d Desc, p *header.Packet, hash uint64) Verdict {
+func (w *Worker) judge(d Desc, p *header.Packet) Verdict {
 	switch {
 	case p.Multicast:
 		return w.notOurs(d, p)
@@ -143,7 +107,7 @@ func (w *Worker) judge(d Desc, p *header.Packet, hash uint64) Verdict {
 			return drop(r)
 		}
 	}
-	return w.judgeFlow(d, p, hash)
+	return w.judgeFlow(d, p, w.flows.Hash(&p.Tuple))
 }
 
 // judgeFlow finds or makes the flow of a packet and sends it on.

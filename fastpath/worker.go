@@ -91,11 +91,13 @@ type Worker struct {
 	rnd   *rand.ChaCha8
 	host  nexthop.Hop
 
-	n     counts
-	swept flowtable.Time
-	tasks tasks
-	wake  wakeup
-	stop  atomic.Bool
+	n         counts
+	ticks     flowtable.Ticks // now, as of begin
+	swept     flowtable.Time
+	published flowtable.Time // all backends' counters
+	tasks     tasks
+	wake      wakeup
+	stop      atomic.Bool
 }
 
 // New checks the configuration and returns a worker that has not started.
@@ -166,10 +168,8 @@ func (w *Worker) Step(now uint64) int {
 			continue
 		}
 		moved += n
-		w.take(i, n)  // count them, look up where their bytes are
-		w.parse(n)    // read and judge headers; find the ports of fragments
-		w.touch(n)    // hash, and load every flow's line before any is compared
-		w.judgeAll(n) // find or admit flows, rewrite, queue, drop with a reason
+		w.count(i, n)
+		w.judgeAll(n) // find or make flows, rewrite, queue, drop with a reason
 		w.transmit()
 	}
 	moved += w.release()
@@ -182,7 +182,7 @@ func (w *Worker) Step(now uint64) int {
 
 // begin opens a step: one clock value, one snapshot and one view for all of it.
 func (w *Worker) begin(now flowtable.Time) {
-	w.now = now
+	w.now, w.ticks = now, now.Ticks()
 	w.flows.Enter(now)
 	w.snap = w.c.Services.Load()
 	w.view = w.c.Hops.View()

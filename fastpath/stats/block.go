@@ -49,47 +49,6 @@ type Block struct {
 // Offline is the Generation of a worker that sleeps and therefore uses no snapshot.
 const Offline = ^uint64(0)
 
-// Counter counts one backend's traffic at one worker.
-type Counter struct {
-	Flows          atomic.Uint64 // flows created towards it
-	ToBackend      atomic.Uint64 // packets
-	ToBackendBytes atomic.Uint64
-	ToClient       atomic.Uint64
-	ToClientBytes  atomic.Uint64
-}
-
-const (
-	counterPageBits = 10
-	counterPages    = 1024
-	// MaxBackends bounds backend indexes (services.BackendRef has 20 index bits).
-	MaxBackends = counterPages << counterPageBits
-)
-
-// Counters is a table of Counter by backend index that grows by pages, so that a
-// worker never allocates: the control loop calls Ensure before it publishes a
-// snapshot with a new index.
-type Counters struct {
-	pages [counterPages]atomic.Pointer[[1 << counterPageBits]Counter]
-}
-
-// Ensure makes indexes below n usable. Only the control loop calls it.
-func (c *Counters) Ensure(n int) {
-	for p := 0; p<<counterPageBits < n && p < counterPages; p++ {
-		if c.pages[p].Load() == nil {
-			c.pages[p].Store(new([1 << counterPageBits]Counter))
-		}
-	}
-}
-
-// At returns the counter of a backend index, or nil where Ensure was not called.
-func (c *Counters) At(index uint32) *Counter {
-	page := c.pages[(index>>counterPageBits)&(counterPages-1)].Load()
-	if page == nil {
-		return nil
-	}
-	return &page[index&(1<<counterPageBits-1)]
-}
-
 // Dropped sums the drops of all reasons.
 func (b *Block) Dropped() uint64 {
 	var sum uint64
