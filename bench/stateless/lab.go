@@ -1,0 +1,228 @@
+package stateless
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+// Lab is an open sender and receiver. It runs one trial at a time.
+type Lab struct {
+	config Config
+	tx     sender
+	rx     receiver
+	clock  clock
+	run    uint16
+}
+
+// Open opens both ends. The sender's MAC address is filled in; what the packets look like
+// is settled here, only the load differs between trials.
+func Open(ctx context.Context, c Config) (*Lab, error) {
+	if err := c.prepare(); err != nil {
+		return nil, fmt.Errorf("stateless: %w", err)
+	}
+	l := &Lab{config: c, clock: newClock(), run: c.Traffic.Run}
+	if err := l.open(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("stateless: %w", err), l.Close())
+	}
+	return l, nil
+}
+
+func (c *Config) prepare() error {
+	c.Traffic.setDefaults()
+	if c.Tx.Burst == 0 {
+		c.Tx.Burst = defaultBurst
+	}
+	c.Tx.Queues = max(c.Tx.Queues, 1)
+	if c.Rx.Settle == 0 {
+		c.Rx.Settle = defaultSettle
+	}
+	if c.Rx.VLANs == nil {
+		n := len(c.Traffic.VLANs)
+		c.Rx.VLANs = &n
+	}
+	if !c.Tx.OwnNetwork {
+		if err := c.Tx.Port.guard(); err != nil {
+			return err
+		}
+	}
+	if c.Traffic.SourceMAC == nil {
+		mac, err := c.Tx.Port.MAC()
+		if err != nil {
+			return err
+		}
+		c.Traffic.SourceMAC = mac
+	}
+	if c.Rx.Queues == 0 {
+		n, _, err := c.Rx.Port.queues()
+		if err != nil {
+			return fmt.Errorf("interface %s: queues: %w", c.Rx.Port.Interface, err)
+		}
+		c.Rx.Queues = n
+	}
+	return errors.Join(c.Traffic.check(), c.check())
+}
+
+func (c *Config) check() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if c.Tx.Queues > maxQueues || c.Rx.Queues < 1 || c.Rx.Queues > maxQueues {
+		bad("%d transmit, %d receive queues: want 1 to %d", c.Tx.Queues, c.Rx.Queues, maxQueues)
+	}
+	if c.Tx.Queues > c.Traffic.Flows {
+		bad("%d queues for %d flows: want a flow for each queue", c.Tx.Queues, c.Traffic.Flows)
+	}
+	if c.Tx.Burst < 1 || c.Tx.Burst > maxBurst {
+		bad("bursts of %d packets: want 1 to %d", c.Tx.Burst, maxBurst)
+	}
+	if c.Tx.Source == LiveFrames && c.Traffic.Fragments > 1 {
+		bad("live frames cannot be fragments: use AF_XDP")
+	}
+	if c.Tx.Source == LiveFrames || c.Rx.Method == Full {
+		bad("source %v, method %v: only afxdp and count are there", c.Tx.Source, c.Rx.Method)
+	}
+	if *c.Rx.VLANs < 0 || *c.Rx.VLANs > 2 {
+		bad("%d VLAN tags on arrival: want 0 to 2", *c.Rx.VLANs)
+	}
+	return errors.Join(errs...)
+}
+
+const (
+	defaultSettle = 100 * time.Millisecond
+	// settleTimes bounds how often Settle may start over.
+	settleTimes = 10
+	// startAfter is what threads need to be ready.
+	startAfter = 2 * time.Millisecond
+)
+
+func (l *Lab) open(ctx context.Context) error {
+	c := &l.config
+	rx, err := openReceiver(ctx, c)
+	if err != nil {
+		return err
+	}
+	l.rx = rx
+	tx, err := openSender(ctx, c)
+	if err != nil {
+		return err
+	}
+	l.tx = tx
+	return nil
+}
+
+func openReceiver(_ context.Context, c *Config) (receiver, error) {
+	p, err := attachProgram(&c.Traffic, &c.Rx)
+	if err != nil {
+		return nil, err
+	}
+	return &counter{program: p}, nil
+}
+
+func openSender(ctx context.Context, c *Config) (sender, error) {
+	return openSocketSender(ctx, c.Traffic, c.Tx)
+}
+
+// Trial sends a load and says what became of it. It fails if something could not be
+// set up or read; packets that are lost or damaged are no failure. Canceling ctx ends
+// the trial early, with what was sent until then and ctx's error.
+func (l *Lab) Trial(ctx context.Context, load Load) (*Result, error) {
+	if err := load.check(); err != nil {
+		return nil, fmt.Errorf("stateless: %w", err)
+	}
+	result, err := l.trial(ctx, load)
+	if err != nil {
+		return result, fmt.Errorf("stateless: %w", err)
+	}
+	return result, ctx.Err()
+}
+
+func (l *Lab) trial(ctx context.Context, load Load) (*Result, error) {
+	l.run++
+	before, err := l.losses()
+	if err != nil {
+		return nil, err
+	}
+	if err := l.rx.begin(l.run); err != nil {
+		return nil, err
+	}
+	var stop atomic.Bool
+	defer context.AfterFunc(ctx, func() { stop.Store(true) })()
+	sent, err := l.tx.send(load, l.run, l.clock.now()+uint64(startAfter), &stop)
+	r := &Result{Load: load, Sent: sent}
+	errSettle := l.settle()
+	var errEnd, errLosses error
+	r.Received, errEnd = l.rx.end()
+	after, errLosses := l.losses()
+	r.Drops = make(map[string]uint64)
+	for k, v := range after {
+		if d := v - before[k]; d > 0 {
+			r.Drops[k] = d
+		}
+	}
+	return r, errors.Join(err, errSettle, errEnd, errLosses)
+}
+
+// settle waits until nothing arrives any more.
+func (l *Lab) settle() error {
+	c := &l.config.Rx
+	ticker := time.NewTicker(c.Settle)
+	defer ticker.Stop()
+	last, err := l.rx.packets()
+	for range settleTimes {
+		if err != nil {
+			return err
+		}
+		<-ticker.C
+		var n uint64
+		if n, err = l.rx.packets(); n == last {
+			return err
+		}
+		last = n
+	}
+	return err
+}
+
+// losses are the counters of both interfaces.
+func (l *Lab) losses() (map[string]uint64, error) {
+	out := make(map[string]uint64)
+	for _, p := range []struct {
+		end  string
+		port *Port
+	}{{"tx", &l.config.Tx.Port}, {"rx", &l.config.Rx.Port}} {
+		counters, err := p.port.losses()
+		if err != nil {
+			return nil, err
+		}
+		for k, v := range counters {
+			out[p.end+" "+p.port.Interface+" "+k] = v
+		}
+	}
+	return out, nil
+}
+
+// Samples are the first up to 128 bytes of up to 16 packets that arrived since Open,
+// for whoever wants to see what became of them.
+func (l *Lab) Samples() ([][]byte, error) { return l.rx.samples() }
+
+// Config is what Open made of its argument: with defaults filled in.
+func (l *Lab) Config() Config {
+	c := l.config
+	c.Traffic.Sizes = slices.Clone(c.Traffic.Sizes)
+	return c
+}
+
+// Close closes both ends.
+func (l *Lab) Close() error {
+	var errs []error
+	if l.tx != nil {
+		errs = append(errs, l.tx.close())
+	}
+	if l.rx != nil {
+		errs = append(errs, l.rx.close())
+	}
+	l.tx, l.rx = nil, nil
+	return errors.Join(errs...)
+}

@@ -1,0 +1,140 @@
+package stateless
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"path/filepath"
+	"strings"
+
+	"github.com/safchain/ethtool"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+
+	"sluice.dev/sluice/bench/topo"
+)
+
+// ErrNotYours is returned where traffic would go to a network that nobody said it
+// may go to.
+var ErrNotYours = errors.New("sending test traffic here was not permitted")
+
+// ParsePort reads "eth0" or "eth0@client": an interface in the namespace of this
+// process, or in one that ip-netns(8) knows by name. Close the port when done.
+func ParsePort(s string) (Port, error) {
+	name, ns, named := strings.Cut(s, "@")
+	if name == "" || (named && ns == "") || filepath.Base(ns) != ns && named {
+		return Port{}, fmt.Errorf("%q: want INTERFACE or INTERFACE@NAMESPACE, as `ip netns` lists namespaces", s)
+	}
+	p := Port{Interface: name}
+	if named {
+		space, err := topo.OpenSpace(ns)
+		if err != nil {
+			return Port{}, fmt.Errorf("%s: %w", s, err)
+		}
+		p.Namespace = space
+	}
+	return p, nil
+}
+
+// String is what ParsePort reads, without the namespace.
+func (p Port) String() string { return p.Interface }
+
+// run calls f in the port's namespace.
+func (p *Port) run(f func() error) error {
+	if p.Namespace == nil {
+		return f()
+	}
+	return p.Namespace.Run(f)
+}
+
+// MAC is the interface's address.
+func (p *Port) MAC() (mac net.HardwareAddr, err error) {
+	err = p.run(func() error {
+		link, err := netlink.LinkByName(p.Interface)
+		if err == nil {
+			mac = link.Attrs().HardwareAddr
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("interface %s: %w", p.Interface, err)
+	}
+	return mac, nil
+}
+
+// queues counts the interface's receive and transmit queues: one each where the driver does
+// not tell.
+func (p *Port) queues() (rx, tx int, err error) {
+	err = p.run(func() error {
+		e, err := ethtool.NewEthtool()
+		if err != nil {
+			return err
+		}
+		defer e.Close()
+		rx, tx = 1, 1
+		if c, err := e.GetChannels(p.Interface); err == nil {
+			rx, tx = max(int(c.RxCount+c.CombinedCount), 1), max(int(c.TxCount+c.CombinedCount), 1)
+		}
+		return nil
+	})
+	return rx, tx, err
+}
+
+// losses reads the counters of packets that the interface lost.
+func (p *Port) losses() (map[string]uint64, error) {
+	out := make(map[string]uint64)
+	err := p.run(func() error {
+		link, err := netlink.LinkByName(p.Interface)
+		if err != nil {
+			return err
+		}
+		if s := link.Attrs().Statistics; s != nil {
+			out["rx_dropped"], out["rx_errors"], out["rx_missed_errors"] = s.RxDropped, s.RxErrors, s.RxMissedErrors
+			out["tx_dropped"], out["tx_errors"] = s.TxDropped, s.TxErrors
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("interface %s: counters: %w", p.Interface, err)
+	}
+	return out, nil
+}
+
+// guard refuses to send where real traffic may be: in the machine's own namespace, and
+// on an interface with a default route.
+func (p *Port) guard() error {
+	home, err := netns.GetFromPid(1)
+	if errors.Is(err, fs.ErrPermission) { // a container that may not look: then what it started in
+		home, err = netns.Get()
+	}
+	if err != nil {
+		return fmt.Errorf("find the machine's own namespace: %w", err)
+	}
+	defer home.Close()
+	return p.run(func() error {
+		here, err := netns.Get()
+		if err != nil {
+			return fmt.Errorf("find the interface's namespace: %w", err)
+		}
+		defer here.Close()
+		const remedy = "permit it (--i-own-this-network) if this network is yours to load"
+		if home.Equal(here) {
+			return fmt.Errorf("%w: %s is in the machine's own network namespace: use one made for it, or %s", ErrNotYours, p.Interface, remedy)
+		}
+		link, err := netlink.LinkByName(p.Interface)
+		if err != nil {
+			return fmt.Errorf("interface %s: %w", p.Interface, err)
+		}
+		routes, err := netlink.RouteList(link, netlink.FAMILY_ALL)
+		if err != nil {
+			return fmt.Errorf("interface %s: routes: %w", p.Interface, err)
+		}
+		for _, r := range routes {
+			if r.Dst == nil || r.Dst.IP.IsUnspecified() {
+				return fmt.Errorf("%w: %s has a default route, so what is sent may leave this machine: %s", ErrNotYours, p.Interface, remedy)
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,68 @@
+package topo
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/vishvananda/netlink"
+)
+
+// Space is a bare network namespace: nobody's host, no addresses. What only needs
+// a wire between two namespaces uses it, without a bridge in between.
+type Space struct{ ns *namespace }
+
+// NewSpace makes a namespace without a name. It ends with the process at the latest.
+func NewSpace() (*Space, error) {
+	ns, err := newNamespace("")
+	if err != nil {
+		return nil, fmt.Errorf("topo: %w", err)
+	}
+	return &Space{ns: ns}, nil
+}
+
+// OpenSpace enters a namespace that somebody else made and ip-netns(8) lists. Close
+// does not remove it.
+func OpenSpace(name string) (*Space, error) {
+	f, err := os.Open(filepath.Join("/run/netns", name))
+	if err != nil {
+		return nil, fmt.Errorf("network namespace %s: %w (`ip netns` lists those there are)", name, err)
+	}
+	return &Space{ns: &namespace{file: f}}, nil
+}
+
+// Run calls f on a thread in the namespace. Goroutines that f starts are not in it.
+func (s *Space) Run(f func() error) error { return s.ns.run(f) }
+
+// Close lets go of the namespace.
+func (s *Space) Close() error { return s.ns.close() }
+
+// Connect joins two spaces by a veth pair, up on both sides, offloads off, without IPv6
+// (whose neighbour discovery would send packets of its own).
+func Connect(a *Space, devA string, b *Space, devB string, queues, mtu int) error {
+	err := a.Run(func() error {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, attrs.MTU = devA, mtu
+		attrs.NumTxQueues, attrs.NumRxQueues = queues, queues
+		veth := netlink.NewVeth(attrs)
+		veth.PeerName, veth.PeerNamespace = devB, netlink.NsFd(int(b.ns.file.Fd()))
+		veth.PeerMTU = uint32(mtu)
+		if err := netlink.LinkAdd(veth); err != nil {
+			return fmt.Errorf("create veth %s: %w", devA, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("topo: %w", err)
+	}
+	quiet := func(dev string) func() error {
+		return func() error {
+			if err := sysctl("net/ipv6/conf/"+dev+"/disable_ipv6", "1"); err != nil {
+				return err
+			}
+			return errors.Join(OffloadsOff(dev), bringUp(dev))
+		}
+	}
+	return errors.Join(a.Run(quiet(devA)), b.Run(quiet(devB)))
+}
