@@ -103,7 +103,7 @@ func Compare(ctx context.Context, dir, baseline, now string, out io.Writer) erro
 		fmt.Fprintf(out, "WARNING: these are not the same machines: %s differ. What follows compares machines as much as code.\n", strings.Join(differ, ", "))
 	}
 	// The processor's name is in the machines above: it must not split the tables.
-	args := []string{"tool", "benchstat", "-ignore", "cpu", "-table", "pkg", "baseline=" + filepath.Join(baseline, goText), "now=" + filepath.Join(now, goText)}
+	args := []string{"tool", "benchstat", "-table", "pkg", "baseline=" + filepath.Join(baseline, goText), "now=" + filepath.Join(now, goText)}
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, out, out
 	if err := cmd.Run(); err != nil {

@@ -76,7 +76,7 @@ func TestPlots(t *testing.T) {
 			}
 			colours := make(map[string]bool)
 			for y := range decoded.Bounds().Dy() {
-				for x := range decoded.Bounds().Dx() {
+				for x := range decoded.Bounds().Dx() * 4 / 5 { // the legend is further right
 					r, g, b, _ := decoded.At(x, y).RGBA()
 					colours[string([]byte{byte(r >> 8), byte(g >> 8), byte(b >> 8)})] = true
 				}

@@ -148,6 +148,9 @@ func TestCompare(t *testing.T) {
 			t.Errorf("%q is not in\n%s", want, out.String())
 		}
 	}
+	if n := strings.Count(out.String(), "BenchmarkX") + strings.Count(out.String(), "\nX "); n != 1 || strings.Contains(out.String(), "cpu:") {
+		t.Errorf("%d lines of the benchmark: the processor's name split the table\n%s", n, out.String())
+	}
 	if err := Compare(t.Context(), "../..", t.TempDir(), now, &out); err == nil || !strings.Contains(err.Error(), "make bench-baseline") {
 		t.Errorf("without a baseline: %v", err)
 	}
