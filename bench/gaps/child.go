@@ -16,6 +16,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/bench/updates"
 	"sluice.dev/sluice/control"
 	"sluice.dev/sluice/control/k8s"
@@ -23,6 +24,7 @@ import (
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/fastpath/thread"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/fragment"
 )
@@ -70,6 +72,10 @@ func RunChild(ctx context.Context, text string, in io.Reader, out io.Writer) err
 	}
 	ended := make(chan error, 3)
 	go func() {
+		if p.Variant.Follow {
+			ended <- p.follow(ctx)
+			return
+		}
 		ended <- p.worker.Run(ctx, fastpath.RunConfig{CPU: p.CPU, Spin: forever, Sleep: time.Second})
 	}()
 	go func() { p.watch.Run(ctx); ended <- nil }()
@@ -92,7 +98,7 @@ func (p *process) makeWorker(block *stats.Block) error {
 		return err
 	}
 	const frames, frameSize = 64, 2048
-	p.probe = newProbe()
+	p.probe = newProbe(p.CPU)
 	p.worker, err = fastpath.New(fastpath.Config{
 		Memory: make([]byte, frames*frameSize), Pool: fastpath.NewPool(frames, frameSize),
 		Links: []fastpath.Link{p.probe}, Egress: []int{0}, Host: -1,
@@ -182,4 +188,40 @@ func (p *process) profiled(f func() error) error {
 		return err
 	}
 	return errors.Join(pprof.Lookup("allocs").WriteTo(file, 0), file.Close())
+}
+
+// follow is Worker.Run for a worker that never sleeps, with a goroutine that is pinned but not locked.
+func (p *process) follow(ctx context.Context) error {
+	group, err := thread.NewGroup()
+	if err != nil {
+		return err
+	}
+	pin, err := group.Pin(p.CPU)
+	if err != nil {
+		return err
+	}
+	defer pin.Release()
+	tidied := make(chan error, 1)
+	go func() { tidied <- tidy(ctx, group) }()
+	base := time.Now()
+	for last := uint64(0); ctx.Err() == nil; {
+		for range 1000 {
+			now := uint64(time.Since(base))
+			if now-last > thread.Gap {
+				pin.Check()
+			}
+			p.worker.Step(now)
+			last = now
+		}
+	}
+	return <-tidied
+}
+
+func tidy(ctx context.Context, g *thread.Group) error {
+	for topo.Pause(ctx, time.Second) == nil {
+		if _, err := g.Tidy(); err != nil {
+			return err
+		}
+	}
+	return nil
 }

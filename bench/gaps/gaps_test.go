@@ -70,7 +70,7 @@ func TestRun(t *testing.T) {
 func TestProbe(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	p := newProbe()
+	p := newProbe(0)
 	p.Receive(nil)
 	taken := make(chan *Window)
 	go func() { taken <- p.take() }()

@@ -3,6 +3,7 @@ package gaps
 import (
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -14,8 +15,10 @@ import (
 type probe struct {
 	fastpath.NoLink
 	base    time.Time
-	last    uint64 // nanoseconds after base
-	used    unix.Rusage
+	last    uint64      // nanoseconds after base
+	used    unix.Rusage // of the thread tid
+	tid     int
+	cpu     int // that it should run on
 	current *Window
 	began   uint64
 	// next is the window to count in from now on. The store of take publishes it; the
@@ -28,8 +31,8 @@ type probe struct {
 // rusageThread is RUSAGE_THREAD of getrusage(2), which the syscall packages lack.
 const rusageThread = 1
 
-func newProbe() *probe {
-	p := &probe{base: time.Now(), current: new(Window)}
+func newProbe(cpu int) *probe {
+	p := &probe{base: time.Now(), current: new(Window), cpu: cpu}
 	p.next.Store(p.current)
 	return p
 }
@@ -56,6 +59,14 @@ func (p *probe) Receive([]fastpath.Desc) int {
 func (p *probe) note(gap uint64) {
 	before := p.used
 	_ = unix.Getrusage(rusageThread, &p.used) // cannot fail
+	var cpu uint32
+	if _, _, errno := unix.RawSyscall(unix.SYS_GETCPU, uintptr(unsafe.Pointer(&cpu)), 0, 0); errno == 0 && int(cpu) != p.cpu {
+		p.current.Elsewhere++
+	}
+	if tid := unix.Gettid(); tid != p.tid {
+		p.tid = tid
+		p.current.Moves++
+	}
 	p.current.gap(gap, p.used.Nvcsw != before.Nvcsw, p.used.Nivcsw != before.Nivcsw)
 }
 

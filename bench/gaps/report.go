@@ -28,6 +28,8 @@ var figures = []figure{
 }
 
 var ofGo = []figure{
+	{"moves", "per 10 s", func(w *Window) float64 { return w.per10s(w.Moves) }},
+	{"elsewhere", "per 10 s", func(w *Window) float64 { return w.per10s(w.Elsewhere) }},
 	{"collections", "per 10 s", func(w *Window) float64 { return w.per10s(w.Collections) }},
 	{"allocated", "MB/s", func(w *Window) float64 { return float64(w.Allocated) * 1e3 / float64(w.Nanos) }},
 	{"live_heap", "MB", func(w *Window) float64 { return float64(w.Live) / 1e6 }},
@@ -77,7 +79,7 @@ func (c *Config) print(list []Variant, rounds [][]round) error {
 		"were; handovers are of any length.\n",
 		c.Windows, c.Window, c.Services, c.Endpoints, c.Rate)
 	w := tabwriter.NewWriter(c.Out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "\t>1ms\t>0.1ms\tmax ms\tlost %\thanded over\tpreempted\tin place\thandovers\tµs each\tGCs\tMB/s\theap MB\ttables/s\t>1ms above C\t")
+	fmt.Fprintln(w, "\t>1ms\t>0.1ms\tmax ms\tlost %\thanded over\tpreempted\tin place\thandovers\tµs each\tmoves\telsewhere\tGCs\tMB/s\theap MB\ttables/s\t>1ms above C\t")
 	for i, v := range list {
 		points := map[string]*results.Point{}
 		all := c.points(v.Name, rounds[i])
@@ -92,10 +94,10 @@ func (c *Config) print(list []Variant, rounds [][]round) error {
 				fmt.Fprint(w, "\t", median(system+" "+m))
 			}
 			if system == "c-loop" {
-				fmt.Fprintln(w, "\t\t\t\t\t\t")
+				fmt.Fprintln(w, "\t\t\t\t\t\t\t\t")
 				continue
 			}
-			for _, m := range []string{"collections", "allocated", "live_heap", "published", "gaps_over_1ms_above_floor"} {
+			for _, m := range []string{"moves", "elsewhere", "collections", "allocated", "live_heap", "published", "gaps_over_1ms_above_floor"} {
 				fmt.Fprint(w, "\t", median(system+" "+m))
 			}
 			fmt.Fprintln(w, "\t")

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"strconv"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,13 +22,16 @@ func (v *Variant) settle(cpu int, cpus []int) error {
 	if err := s.Apply(); err != nil {
 		return err
 	}
-	if v.Slice == 0 && v.Nice == 0 {
+	if v.Slice == 0 {
 		return nil
 	}
 	return eachThread(func(tid int) error {
-		a := unix.SchedAttr{Nice: int32(v.Nice), Runtime: uint64(v.Slice)}
-		a.Size = uint32(unsafe.Sizeof(a))
-		if err := unix.SchedSetAttr(tid, &a, 0); err != nil {
+		a, err := unix.SchedGetAttr(tid, 0)
+		if err != nil {
+			return fmt.Errorf("variant %s: sched_getattr(2): %w", v.Name, err)
+		}
+		a.Runtime = uint64(v.Slice)
+		if err := unix.SchedSetAttr(tid, a, 0); err != nil {
 			return fmt.Errorf("variant %s: sched_setattr(2): %w", v.Name, err)
 		}
 		return nil

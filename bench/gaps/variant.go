@@ -17,9 +17,8 @@ type Variant struct {
 	// Apart: all other threads are kept off the worker's CPU.
 	Apart bool `json:"apart"`
 	// Slice is what the scheduler's slice of all threads is set to; 0 leaves it.
-	Slice time.Duration `json:"slice"`
-	// Nice is the nice value of all threads.
-	Nice int `json:"nice"`
+	Slice  time.Duration `json:"slice"`
+	Follow bool          `json:"follow"`
 	// Quiet: nothing changes.
 	Quiet bool     `json:"-"`
 	Env   []string `json:"-"`
@@ -44,10 +43,10 @@ func variants() []Variant {
 		with("nogc", "GOGC=off: what collections cost", func(v *Variant) { v.GCPercent = -1 }),
 		with("procs+6", "GOMAXPROCS = workers + 6", func(v *Variant) { v.MaxProcs = workers + 6 }),
 		with("kept-off", "no other thread on the worker's CPU", func(v *Variant) { v.Apart = true }),
+		with("follow", "the worker's goroutine is pinned, and not locked to a thread", func(v *Variant) { v.Follow = true }),
+		with("follow-kept-off", "and no other thread on its CPU", func(v *Variant) { v.Follow, v.Apart = true, true }),
 		with("short-slice", "scheduler slice of 0.1 ms for all threads (Linux 6.12)", func(v *Variant) { v.Slice = 100 * time.Microsecond }),
 		with("kept-off-short", "both", func(v *Variant) { v.Apart, v.Slice = true, 100*time.Microsecond }),
-		with("nice", "nice -10 for all threads", func(v *Variant) { v.Nice = -10 }),
-		with("kept-off-nice", "nice -10 and no other thread on the worker's CPU", func(v *Variant) { v.Apart, v.Nice = true, -10 }),
 		with("async-off", "without preemption by signals: a diagnosis, collections would wait", func(v *Variant) { v.Env = []string{"GODEBUG=asyncpreemptoff=1"} }),
 	}
 }

@@ -13,6 +13,8 @@ type Window struct {
 	Preempted  Kind `json:"preempted"`
 	InPlace    Kind `json:"in_place"`
 	// Of Go only:
+	Moves       uint64 `json:"moves,omitempty"`     // gaps after which the loop ran on another thread
+	Elsewhere   uint64 `json:"elsewhere,omitempty"` // gaps after which it was not on its CPU
 	Collections uint64 `json:"collections,omitempty"`
 	Allocated   uint64 `json:"allocated_bytes,omitempty"`
 	Live        uint64 `json:"live_bytes,omitempty"` // after the last collection

@@ -1,74 +1,152 @@
-// Package thread keeps a goroutine on one CPU.
+// Package thread keeps goroutines on CPUs.
 //
-// runtime.LockOSThread would do that by tying the goroutine to a thread. But what runs
-// for 10 ms is preempted (runtime.sysmon, retake), and a locked thread that is preempted gives its P to
-// a second thread, sleeps, and is woken by it when that finds the goroutine
-// (runtime.stoplockedm, startlockedm): two switches between threads, 30 to 100 times a
-// second for as long as there is traffic, each of which waits for a CPU that others
-// use, too. A goroutine that is not locked is put in a queue and taken out again by the same thread, in a microsecond.
+// runtime.LockOSThread would do that by tying a goroutine to a thread. But what runs for
+// 10 ms is preempted (runtime.sysmon, retake), and a locked thread that is preempted gives
+// its P to a second thread, sleeps, and is woken when that one finds the goroutine
+// (runtime.stoplockedm, startlockedm): two switches between threads, up to a hundred times a
+// second as long as there is traffic, and each waits for a CPU that others use, too. A
+// goroutine that is not locked is put in a queue and, mostly, taken out again by the same
+// thread in a microsecond. `sluice-bench gaps --variants locked,follow` compares the two.
 //
-// The price is that it may be taken out by another thread. A Pin notices afterwards, since that
-// cannot happen without a gap in which the goroutine did not run: its owner calls Check
-// after each of them, and the CPU's mask moves to the thread that runs the goroutine now.
+// The price: another thread may take it out. That cannot happen without a gap in which the
+// goroutine did not run, so its owner calls Check after each gap, and the mask moves:
 //
-//	goroutine ──runs on──► thread 7   mask {1}         after a move:  thread 7   mask of the process
-//	                       others     mask of the process             thread 9   mask {1}
+//	worker ──runs on──► thread 7   mask {1}        after a move:  thread 7   all CPUs
+//	                    others     all CPUs                       thread 9   mask {1}
+//
+// A thread inherits the mask of the one that makes it. So one that a worker's thread made is bound
+// to the worker's CPU, with no worker on it; Group.Tidy, called now and then by somebody
+// else, finds these.
 package thread
 
 import (
+	"errors"
 	"fmt"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
 
-// Gap is the least time without running in which a goroutine may have changed threads: to
-// sleep, or wake, a thread takes longer.
-const Gap = 5_000 // ns
+// Gap is the least time without running, in nanoseconds, in which a goroutine may have
+// changed threads: waking one takes longer.
+const Gap = 5_000
 
-// Pin is a goroutine's. Only that goroutine calls its methods.
-type Pin struct {
-	cpu, others unix.CPUSet
-	tid         int // the thread with the mask cpu
-	moves       uint64
+// Group is the pinned goroutines of a process. Its methods may be called by any goroutine.
+type Group struct {
+	all  unix.CPUSet // that the process may use
+	mu   sync.Mutex
+	pins map[*Pin]struct{}
 }
 
-// New pins the calling goroutine. Other threads get the mask that the process has now.
-func New(cpu int) (*Pin, error) {
-	p := &Pin{}
-	p.cpu.Set(cpu)
-	if err := unix.SchedGetaffinity(unix.Getpid(), &p.others); err != nil {
+// NewGroup must be called before anything of the process is pinned.
+func NewGroup() (*Group, error) {
+	g := &Group{pins: map[*Pin]struct{}{}}
+	if err := unix.SchedGetaffinity(0, &g.all); err != nil {
 		return nil, fmt.Errorf("read the CPUs this process may use: %w", err)
 	}
-	p.tid = unix.Gettid()
-	if err := unix.SchedSetaffinity(p.tid, &p.cpu); err != nil {
+	return g, nil
+}
+
+// Pin is one goroutine's. Only that goroutine calls its methods.
+type Pin struct {
+	group *Group
+	cpu   unix.CPUSet
+	// tid is the thread that has the mask cpu. The pinned goroutine stores it before it sets
+	// the mask; Tidy loads it after it took a mask away.
+	tid   atomic.Int64
+	moves uint64
+}
+
+// Pin binds the calling goroutine to a CPU.
+func (g *Group) Pin(cpu int) (*Pin, error) {
+	p := &Pin{group: g}
+	p.cpu.Set(cpu)
+	tid := unix.Gettid()
+	p.tid.Store(int64(tid))
+	g.mu.Lock()
+	g.pins[p] = struct{}{}
+	g.mu.Unlock()
+	if err := unix.SchedSetaffinity(tid, &p.cpu); err != nil {
+		p.Release()
 		return nil, fmt.Errorf("pin to CPU %d: %w (is the CPU online and in the process's cpuset?)", cpu, err)
 	}
 	return p, nil
 }
 
 // Check follows the goroutine to the thread that it runs on now. It is to be called after
-// every gap of more than Gap. It costs a system call, two more after a move, and does not
-// tell the scheduler of them, so that they are no occasion to move.
+// every gap of more than Gap. It costs one system call, and two more after a move, of which
+// the Go scheduler hears nothing (RawSyscall): they are no occasion to move.
 //
-// The mask is set by number, not for "this thread": if the goroutine moves between two
-// lines here, the wrong thread is pinned, and the next Check knows which.
+// Masks are set by number, not for "this thread": if the goroutine moves between two lines
+// here, the thread it left is pinned, and the Check after that gap knows which.
 func (p *Pin) Check() {
-	tid := unix.Gettid()
-	if tid == p.tid {
+	tid, was := unix.Gettid(), int(p.tid.Load())
+	if tid == was {
 		return
 	}
 	p.moves++
-	// Errors: a thread that ended, or a cpuset that shrank. Neither can be helped here, and
-	// the loop goes on where it is.
-	_ = unix.SchedSetaffinity(p.tid, &p.others)
+	p.tid.Store(int64(tid))
+	// A thread that ended, or a cpuset that shrank: neither can be helped here, and the
+	// loop goes on wherever it is.
+	_ = unix.SchedSetaffinity(was, &p.group.all)
 	_ = unix.SchedSetaffinity(tid, &p.cpu)
-	p.tid = tid
 }
 
 // Moves is how often the goroutine was found on another thread.
 func (p *Pin) Moves() uint64 { return p.moves }
 
-// Release gives the thread back.
+// Release lets the goroutine, and the thread, run anywhere.
 func (p *Pin) Release() {
-	_ = unix.SchedSetaffinity(p.tid, &p.others) // see Check
+	g := p.group
+	g.mu.Lock()
+	delete(g.pins, p)
+	g.mu.Unlock()
+	_ = unix.SchedSetaffinity(int(p.tid.Load()), &g.all) // see Check
+}
+
+// Tidy gives threads that are bound to a worker's CPU, and run no worker, the mask of the
+// process, and says how many there were.
+func (g *Group) Tidy() (strays int, err error) {
+	tasks, err := filepath.Glob("/proc/self/task/[0-9]*")
+	if err != nil {
+		return 0, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, task := range tasks {
+		tid, err := strconv.Atoi(filepath.Base(task))
+		if err != nil {
+			return strays, err
+		}
+		var mask unix.CPUSet
+		if unix.SchedGetaffinity(tid, &mask) != nil || !g.stray(tid, &mask) {
+			continue // it ended, or is as it should be
+		}
+		if err := unix.SchedSetaffinity(tid, &g.all); err != nil && !errors.Is(err, unix.ESRCH) {
+			return strays, fmt.Errorf("unbind thread %d: %w", tid, err)
+		}
+		strays++
+		// A worker may have come to this thread meanwhile.
+		for p := range g.pins {
+			if int(p.tid.Load()) == tid {
+				_ = unix.SchedSetaffinity(tid, &p.cpu) // see Check
+			}
+		}
+	}
+	return strays, nil
+}
+
+// stray says whether a thread has a worker's mask and no worker.
+func (g *Group) stray(tid int, mask *unix.CPUSet) bool {
+	bound := false
+	for p := range g.pins {
+		if int(p.tid.Load()) == tid {
+			return false
+		}
+		bound = bound || *mask == p.cpu
+	}
+	return bound && *mask != g.all
 }

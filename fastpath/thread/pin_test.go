@@ -1,0 +1,148 @@
+package thread
+
+import (
+	"runtime"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func group(t *testing.T) (g *Group, cpu int) {
+	t.Helper()
+	g, err := NewGroup()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for !g.all.IsSet(cpu) {
+		cpu++
+	}
+	return g, cpu
+}
+
+func mask(t *testing.T, tid int) (set unix.CPUSet) {
+	t.Helper()
+	if err := unix.SchedGetaffinity(tid, &set); err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+// TestFollow: a goroutine that is passed from thread to thread has its mask with it, and
+// leaves none behind.
+func TestFollow(t *testing.T) {
+	g, cpu := group(t)
+	p, err := g.Pin(cpu)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := unix.Gettid()
+	for deadline := time.Now().Add(10 * time.Second); unix.Gettid() == first; {
+		if time.Now().After(deadline) {
+			t.Fatal("the goroutine does not leave its thread")
+		}
+		// Somebody who sits on this thread while we wait.
+		sat := make(chan struct{})
+		go func() {
+			runtime.LockOSThread() // for its life, if it is on the thread we left
+			sleep := unix.NsecToTimespec(int64(20 * time.Millisecond))
+			close(sat)
+			_ = unix.Nanosleep(&sleep, nil)
+			runtime.UnlockOSThread()
+		}()
+		<-sat
+		runtime.Gosched()
+	}
+	runtime.LockOSThread() // no further move
+	defer runtime.UnlockOSThread()
+	p.Check()
+	now := unix.Gettid()
+	if p.Moves() == 0 || mask(t, now) != p.cpu {
+		t.Errorf("after %d moves the thread's mask is %v", p.Moves(), mask(t, now))
+	}
+	if mask(t, first) != g.all {
+		t.Errorf("the thread it left still has the mask %v", mask(t, first))
+	}
+	p.Release()
+	if mask(t, now) != g.all {
+		t.Errorf("after Release the mask is %v", mask(t, now))
+	}
+}
+
+// TestTidy: a thread that inherited the mask loses it; the worker's keeps it.
+func TestTidy(t *testing.T) {
+	g, cpu := group(t)
+	if g.all.Count() == 1 {
+		g.all.Set(cpu + 1) // the kernel takes a mask with CPUs that are not there
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	p, err := g.Pin(cpu)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Release()
+	made, release := make(chan int), make(chan struct{})
+	defer close(release)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		tid := unix.Gettid()
+		if err := unix.SchedSetaffinity(tid, &p.cpu); err != nil { // as if our thread had made it
+			t.Error(err)
+		}
+		made <- tid
+		<-release
+	}()
+	stray := <-made
+	strays, err := g.Tidy()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strays == 0 || mask(t, stray) == p.cpu {
+		t.Errorf("%d strays; the thread's mask is %v", strays, mask(t, stray))
+	}
+	if mask(t, unix.Gettid()) != p.cpu {
+		t.Errorf("the worker's own mask is %v", mask(t, unix.Gettid()))
+	}
+	if strays, err = g.Tidy(); err != nil || strays != 0 {
+		t.Errorf("a second time there are %d strays, %v", strays, err)
+	}
+}
+
+func TestNoSuchCPU(t *testing.T) {
+	g, _ := group(t)
+	if _, err := g.Pin(len(g.all)*64 - 1); err == nil {
+		t.Error("a CPU that is not there is no error")
+	}
+	if len(g.pins) != 0 {
+		t.Error("a pin that failed is kept")
+	}
+}
+
+func TestCheckDoesNotAllocate(t *testing.T) {
+	g, cpu := group(t)
+	p, err := g.Pin(cpu)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Release()
+	if n := testing.AllocsPerRun(100, p.Check); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func BenchmarkCheck(b *testing.B) {
+	g, err := NewGroup()
+	if err != nil {
+		b.Fatal(err)
+	}
+	p, err := g.Pin(0)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer p.Release()
+	for b.Loop() {
+		p.Check()
+	}
+}
