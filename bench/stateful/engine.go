@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"math/bits"
 	"net/netip"
 	"sync/atomic"
@@ -32,11 +33,14 @@ type Config struct {
 	// Capacity is how many connections there is room for, those that linger included;
 	// enough for the profile if zero.
 	Capacity int
-	// Removed says for each server when it was last taken out of service: nanoseconds
-	// of the clock that Step is given, zero for never. May be nil. It is what tells a
-	// UDP exchange that had to move from a violation.
+	// Removed says for each server when its last removal from service was complete:
+	// nanoseconds of the clock that Step is given; zero for never, Removing while it is
+	// under way. May be nil. It tells a UDP exchange that had to move from a violation.
 	Removed []atomic.Uint64
 }
+
+// Removing stands in Config.Removed for a removal that may have been applied or not.
+const Removing = math.MaxUint64
 
 // Engine plays one side of a profile on one link. It belongs to one goroutine.
 type Engine struct {

@@ -15,6 +15,7 @@ type starter struct {
 	target  int     // in Engine.targets
 	tuple   int     // next of the pool's addresses and ports
 	stopped bool
+	began   uint64 // Engine.since at the first begin; 0: not yet
 	touched uint32
 }
 
@@ -51,11 +52,11 @@ func (e *Engine) begin() {
 		return
 	}
 	unlimited := s.cps == 0 && len(s.ramp) == 0
-	if s.last == 0 {
-		s.last = e.us
+	if s.began == 0 {
+		s.began, s.last = e.since, e.us
 	}
 	if !unlimited {
-		rate := s.rate(time.Duration(e.since))
+		rate := s.rate(time.Duration(e.since - s.began))
 		s.due = min(s.due+rate*float64(e.us-s.last)/1e6, max(rate*owed, begunPerStep))
 		s.last = e.us
 	}

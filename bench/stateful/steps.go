@@ -214,8 +214,9 @@ func (e *Engine) met(c *conn, server, peer uint32) {
 func (e *Engine) metAnother(c *conn, server uint32) {
 	s := &e.stats.Templates[c.template]
 	first := int(c.server) - 1
+	opened := e.since - uint64(e.us-c.opened)*1000
 	if c.protocol == ProtocolUDP && first < len(e.c.Removed) {
-		if at := e.c.Removed[first].Load(); at >= e.began && e.us-uint32((at-e.began)/1000) <= e.us-c.opened {
+		if at := e.c.Removed[first].Load(); at >= e.began && at-e.began >= opened {
 			s.Moved++
 			return
 		}
@@ -230,7 +231,7 @@ func (e *Engine) metAnother(c *conn, server uint32) {
 		Template: e.c.Profile.Templates[c.template].Name,
 		Client:   netip.AddrPortFrom(e.mine.At(int(c.local)), c.localPort), Target: target,
 		First: e.serverAt(c.server), Then: e.serverAt(server),
-		Opened: time.Duration(e.since) - time.Duration(e.us-c.opened)*time.Microsecond, Seen: time.Duration(e.since),
+		Opened: time.Duration(opened), Seen: time.Duration(e.since),
 	})
 }
 

@@ -1,0 +1,96 @@
+package stateful
+
+import (
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// driver steps an engine on a thread of its own.
+type driver struct {
+	engine *Engine
+	fd     int
+
+	stopOpening, stop atomic.Bool // written by others, read once per step
+	done              chan struct{}
+	ready             atomic.Bool // the gateway is known
+
+	mu      sync.Mutex // guards what the engine publishes now and then
+	counts  []Counts
+	packets PacketCounts
+}
+
+const (
+	publishEvery = 50 * time.Millisecond
+	// spinFor is how long a driver looks for more work before it sleeps, and sleepFor how
+	// long at most: timers and new connections are late by that.
+	spinFor  = 20 * time.Microsecond
+	sleepFor = 500 * time.Microsecond
+)
+
+// drive starts the engine. Its Stats belong to the caller again when done is closed.
+func drive(e *Engine) *driver {
+	d := &driver{engine: e, fd: e.link.FD(), done: make(chan struct{}), counts: make([]Counts, len(e.stats.Templates))}
+	go d.loop()
+	return d
+}
+
+func (d *driver) loop() {
+	defer close(d.done)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	fds := []unix.PollFd{{Fd: int32(d.fd), Events: unix.POLLIN}}
+	var published, worked uint64
+	for !d.stop.Load() {
+		now := clock()
+		if d.stopOpening.Load() {
+			d.engine.Stop()
+		}
+		if d.engine.Step(now) > 0 {
+			worked = now
+		}
+		if now-published >= uint64(publishEvery) {
+			d.publish()
+			published = now
+		}
+		if now-worked > uint64(spinFor) {
+			limit := unix.NsecToTimespec(int64(sleepFor))
+			_, _ = unix.Ppoll(fds, &limit, nil) // EINTR, or a link that went: the next step finds out
+		}
+	}
+	d.publish()
+}
+
+// publish copies what others may look at while the engine runs.
+func (d *driver) publish() {
+	d.ready.Store(d.engine.Ready())
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	copy(d.counts, d.engine.stats.Templates)
+	d.packets = d.engine.stats.Packets
+}
+
+// seen is what was published last.
+func (d *driver) seen() ([]Counts, PacketCounts) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.counts), d.packets
+}
+
+func (d *driver) total() (c Counts) {
+	counts, _ := d.seen()
+	for i := range counts {
+		c.add(&counts[i])
+	}
+	return c
+}
+
+// end stops the loop and waits for it.
+func (d *driver) end() {
+	d.stop.Store(true)
+	<-d.done
+}

@@ -1,0 +1,189 @@
+package stateful
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/safchain/ethtool"
+	"github.com/vishvananda/netlink"
+
+	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/xsk"
+)
+
+// Namespace calls f on a thread that is in a network namespace; topo.Host is one.
+type Namespace interface {
+	Run(f func() error) error
+}
+
+// Port is an interface that an engine takes over while it runs.
+type Port struct {
+	Interface string
+	Namespace Namespace // nil is the namespace of the process
+}
+
+func (p *Port) run(f func() error) error {
+	if p.Namespace == nil {
+		return f()
+	}
+	return p.Namespace.Run(f)
+}
+
+// line is an open Port: an AF_XDP socket, its memory, and the program that redirects
+// everything to it.
+type line struct {
+	mac      [6]byte
+	own4     netip.Addr // invalid without one
+	own6     netip.Addr
+	umem     *xsk.UMEM
+	pool     *fastpath.Pool
+	socket   *xsk.Socket
+	sockets  *ebpf.Map
+	program  *ebpf.Program
+	attached link.Link
+}
+
+const (
+	lineRing   = 4096
+	lineFrames = 4 * lineRing
+)
+
+// open opens the socket and takes the interface's traffic.
+func (p *Port) open(ctx context.Context) (l *line, err error) {
+	l = &line{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("interface %s: %w", p.Interface, err), l.close())
+		}
+	}()
+	if l.umem, err = xsk.NewUMEM(xsk.UMEMConfig{Frames: lineFrames, FrameSize: 2048}); err != nil {
+		return l, err
+	}
+	l.pool = fastpath.NewPool(lineFrames, 2048)
+	return l, p.run(func() error {
+		ifi, err := l.inspect(p.Interface)
+		if err != nil {
+			return err
+		}
+		l.socket, err = xsk.Open(ctx, xsk.Config{
+			Interface: p.Interface, UMEM: l.umem,
+			RxSize: lineRing, TxSize: lineRing, FillSize: lineRing, CompletionSize: lineRing,
+		})
+		if err != nil {
+			return err
+		}
+		l.socket.Refill(l.pool)
+		return l.attach(ifi.Index)
+	})
+}
+
+// inspect learns what the interface is, and refuses one that the engine cannot have
+// for itself.
+func (l *line) inspect(name string) (*net.Interface, error) {
+	ifi, err := net.InterfaceByName(name)
+	if err != nil {
+		return nil, err
+	}
+	if len(ifi.HardwareAddr) != len(l.mac) {
+		return nil, errors.New("is no Ethernet")
+	}
+	copy(l.mac[:], ifi.HardwareAddr)
+	addresses, err := ifi.Addrs()
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range addresses {
+		prefix, err := netip.ParsePrefix(a.String())
+		if err != nil {
+			return nil, err
+		}
+		switch addr := prefix.Addr(); {
+		case addr.Is4() && !l.own4.IsValid():
+			l.own4 = addr
+		case addr.Is6() && !addr.IsLinkLocalUnicast() && !l.own6.IsValid():
+			l.own6 = addr
+		}
+	}
+	e, err := ethtool.NewEthtool()
+	if err != nil {
+		return nil, fmt.Errorf("open ethtool: %w", err)
+	}
+	defer e.Close()
+	if c, err := e.GetChannels(name); err == nil && max(c.RxCount, c.CombinedCount) > 1 {
+		return nil, fmt.Errorf("has several receive queues and an engine has one: set one with `ethtool -L %s combined 1`", name)
+	}
+	return ifi, nil
+}
+
+// attach redirects every packet to the socket, natively where the driver can.
+func (l *line) attach(ifindex int) (err error) {
+	l.sockets, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+	if err != nil {
+		return err
+	}
+	if err := l.sockets.Put(uint32(0), uint32(l.socket.FD())); err != nil {
+		return err
+	}
+	const xdpDrop = 1 // enum xdp_action: what is not redirected is nobody's
+	l.program, err = ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "Apache-2.0", Instructions: asm.Instructions{
+		asm.LoadMapPtr(asm.R1, l.sockets.FD()),
+		asm.Mov.Imm(asm.R2, 0),
+		asm.Mov.Imm(asm.R3, xdpDrop),
+		asm.FnRedirectMap.Call(),
+		asm.Return(),
+	}})
+	if err != nil {
+		return fmt.Errorf("load the XDP program: %w", err)
+	}
+	if l.attached, err = link.AttachXDP(link.XDPOptions{Program: l.program, Interface: ifindex}); err != nil {
+		return fmt.Errorf("attach the XDP program: %w", err)
+	}
+	return nil
+}
+
+func (l *line) close() error {
+	var errs []error
+	if l.attached != nil {
+		errs = append(errs, l.attached.Close())
+	}
+	if l.program != nil {
+		errs = append(errs, l.program.Close())
+	}
+	if l.sockets != nil {
+		errs = append(errs, l.sockets.Close())
+	}
+	if l.socket != nil {
+		errs = append(errs, l.socket.Close(l.pool))
+	}
+	if l.umem != nil {
+		errs = append(errs, l.umem.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// guard refuses to send where real traffic may go.
+func (p *Port) guard() error {
+	return p.run(func() error {
+		l, err := netlink.LinkByName(p.Interface)
+		if err != nil {
+			return fmt.Errorf("interface %s: %w", p.Interface, err)
+		}
+		routes, err := netlink.RouteList(l, netlink.FAMILY_ALL)
+		if err != nil {
+			return fmt.Errorf("interface %s: routes: %w", p.Interface, err)
+		}
+		for _, r := range routes {
+			if r.Dst == nil || r.Dst.IP.IsUnspecified() {
+				return fmt.Errorf("interface %s has a default route: its host would be cut off, and what is sent may leave this machine; "+
+					"take another, or permit it (--i-own-this-network)", p.Interface)
+			}
+		}
+		return nil
+	})
+}

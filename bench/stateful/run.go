@@ -1,0 +1,247 @@
+package stateful
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/results"
+	"sluice.dev/sluice/bench/stateless"
+)
+
+// RunConfig is what the command is asked for.
+type RunConfig struct {
+	Profile string // a file, or the name of one of bench/profiles
+	IPv6    bool   // the profile's addresses, put into IPv6
+
+	// Over a laboratory of its own:
+	Through []string // systems, in turns
+	Sluice  string   // the daemon's binary
+	Churn   int      // edits of endpoints a second, through sluice
+
+	// Over interfaces that are there, INTERFACE[@NAMESPACE]:
+	Client, Server               string
+	ClientGateway, ServerGateway string
+	IOwnThisNetwork              bool
+
+	Memory     bool // both engines in memory, no profile
+	Concurrent int
+	Window     time.Duration
+
+	// What differs from the profile, unless zero (CPS: negative).
+	Duration    time.Duration
+	CPS         float64
+	Concurrency int
+
+	Repeat   int
+	JSON     string
+	Out      io.Writer
+	Progress io.Writer
+}
+
+// Defaults of the command.
+func Defaults() RunConfig {
+	return RunConfig{
+		Through: []string{ThroughNone}, CPS: -1, Repeat: 1, Concurrent: targetConcurrent, Window: 2 * time.Second,
+		Out: os.Stdout, Progress: os.Stderr,
+	}
+}
+
+// ErrBroken is returned when a run showed what must not be: its table says what.
+var ErrBroken = errors.New("the verdict is bad")
+
+// Run does what the command is asked for, prints tables and saves the figures.
+func Run(ctx context.Context, c RunConfig) error {
+	if c.Memory {
+		run := results.Begin("memory")
+		points, err := Memory(ctx, MemoryConfig{Window: c.Window, Repeat: c.Repeat, Concurrent: c.Concurrent, Out: c.Out, Progress: c.Progress})
+		if err != nil {
+			return err
+		}
+		run.Points = points
+		return run.Finish(c.JSON)
+	}
+	p, err := c.profile()
+	if err != nil {
+		return err
+	}
+	run := results.Begin("veth, AF_XDP in copy mode")
+	if c.Client != "" {
+		run.Machine.Link = "interfaces given"
+		run.Points, err = c.overInterfaces(ctx, p)
+	} else {
+		run.Points, err = c.overLab(ctx, p)
+	}
+	if err != nil && !errors.Is(err, ErrBroken) {
+		return err
+	}
+	return errors.Join(err, run.Finish(c.JSON))
+}
+
+// profile reads the profile and changes what flags say.
+func (c *RunConfig) profile() (*Profile, error) {
+	path := c.Profile
+	if !strings.ContainsAny(path, "./") {
+		path = filepath.Join("bench", "profiles", path+".yaml")
+	}
+	p, err := Load(path)
+	if err != nil {
+		return nil, err
+	}
+	if c.IPv6 {
+		six := p.To6()
+		p = &six
+	}
+	if c.Duration != 0 {
+		p.Duration = c.Duration
+	}
+	if c.CPS >= 0 {
+		p.CPS, p.Ramp = c.CPS, nil
+	}
+	if c.Concurrency != 0 {
+		p.Concurrency = c.Concurrency
+	}
+	if err := p.Validate(); err != nil {
+		return nil, fmt.Errorf("%s, with what flags change: %w", path, err)
+	}
+	if c.Repeat < 1 || c.Churn < 0 || c.Churn > 100 {
+		return nil, fmt.Errorf("--repeat %d, --churn %d: at least 1, and 0 to 100 a second, are possible", c.Repeat, c.Churn)
+	}
+	return p, nil
+}
+
+// overLab plays through each system in turn, Repeat times.
+func (c *RunConfig) overLab(ctx context.Context, p *Profile) ([]results.Point, error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("network namespaces, XDP and AF_XDP need root")
+	}
+	for _, system := range c.Through {
+		if system != ThroughNone && system != ThroughSluice {
+			return nil, fmt.Errorf("--through %s: %s and %s are possible", system, ThroughNone, ThroughSluice)
+		}
+	}
+	if c.Churn > 0 && !slices.Contains(c.Through, ThroughSluice) {
+		return nil, errors.New("--churn edits the endpoints of a gateway: add --through sluice")
+	}
+	sluice, err := filepath.Abs(c.Sluice)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := gate.Sweep(); err != nil {
+		return nil, err
+	}
+	runs := map[string][]*Result{}
+	var bad error
+	for k := range c.Repeat {
+		for _, system := range c.Through {
+			fmt.Fprintf(c.Progress, "%s through %s, run %d of %d, %s each\n", p.Name, system, k+1, c.Repeat, p.Duration)
+			r, err := c.once(ctx, system, sluice, p)
+			if err != nil {
+				return nil, err
+			}
+			bad = errors.Join(bad, c.judge(r, "through "+system))
+			runs[system] = append(runs[system], r)
+		}
+	}
+	var points []results.Point
+	for _, system := range c.Through {
+		points = append(points, Points(system, c.params(system), runs[system])...)
+		delete(runs, system) // named twice is run twice, and told once
+	}
+	return points, bad
+}
+
+func (c *RunConfig) params(system string) map[string]string {
+	params := map[string]string{"family": "IPv4"}
+	if c.IPv6 {
+		params["family"] = "IPv6"
+	}
+	if c.Churn > 0 && system == ThroughSluice {
+		params["edits_per_second"] = strconv.Itoa(c.Churn)
+	}
+	return params
+}
+
+func (c *RunConfig) judge(r *Result, what string) error {
+	fmt.Fprintf(c.Out, "\n%s, %s\n", r.Profile.Name, what)
+	if err := r.Table(c.Out); err != nil {
+		return err
+	}
+	if err := r.Broken(); err != nil {
+		return fmt.Errorf("%w: %s: %w", ErrBroken, what, err)
+	}
+	return nil
+}
+
+// once is one run through one system in a network of its own.
+func (c *RunConfig) once(ctx context.Context, system, sluice string, p *Profile) (r *Result, err error) {
+	b, err := build(ctx, system, sluice, c.Churn, p)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, b.close()) }()
+	if err := b.started(ctx); err != nil {
+		return nil, err
+	}
+	if r, err = Play(ctx, &b.Lab, p, c.Progress); err != nil && b.gate != nil {
+		err = fmt.Errorf("%w\n%s", err, b.gate.Log())
+	}
+	if err == nil && c.Churn > 0 && b.churn != nil {
+		fmt.Fprintf(c.Out, "endpoints were removed and added %d times\n", b.churn.edits)
+	}
+	return r, err
+}
+
+// overInterfaces plays over what the user has built.
+func (c *RunConfig) overInterfaces(ctx context.Context, p *Profile) ([]results.Point, error) {
+	l := &Lab{Targets: p.Servers}
+	var err error
+	for _, end := range []struct {
+		flag, port, gateway string
+		to                  *Port
+		via                 *netip.Addr
+	}{{"--client", c.Client, c.ClientGateway, &l.Client, &l.ClientGateway}, {"--server", c.Server, c.ServerGateway, &l.Server, &l.ServerGateway}} {
+		if *end.to, err = parsePort(end.port); err != nil {
+			return nil, fmt.Errorf("%s %q: %w", end.flag, end.port, err)
+		}
+		if !c.IOwnThisNetwork {
+			if err := end.to.guard(); err != nil {
+				return nil, err
+			}
+		}
+		if end.gateway != "" {
+			if *end.via, err = netip.ParseAddr(end.gateway); err != nil {
+				return nil, fmt.Errorf("%s-gateway: %w", end.flag, err)
+			}
+		}
+	}
+	if l.ClientGateway.IsValid() && p.VIP.IsValid() {
+		l.Targets = Pool{First: p.VIP, Last: p.VIP}
+	}
+	var runs []*Result
+	var bad error
+	for range c.Repeat {
+		r, err := Play(ctx, l, p, c.Progress)
+		if err != nil {
+			return nil, err
+		}
+		bad = errors.Join(bad, c.judge(r, "from "+c.Client+" to "+c.Server))
+		runs = append(runs, r)
+	}
+	return Points("interfaces", c.params("interfaces"), runs), bad
+}
+
+// parsePort reads INTERFACE or INTERFACE@NAMESPACE.
+func parsePort(s string) (Port, error) {
+	p, err := stateless.ParsePort(s)
+	return Port{Interface: p.Interface, Namespace: p.Namespace}, err
+}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"sluice.dev/sluice/bench/stateful"
+)
+
+func statefulCommand() *cobra.Command {
+	c := stateful.Defaults()
+	command := &cobra.Command{
+		Use:   "stateful [PROFILE]",
+		Short: "Open connections as a profile says, through a gateway, and say what became of each",
+		Long: "stateful plays exchanges of real protocols over many connections, with a TCP of its own at both ends over\n" +
+			"AF_XDP: client and server pools, rates, ramps and shares are in PROFILE, a file or the name of one in\n" +
+			"bench/profiles. Servers tag what they send, so a connection that meets two servers is found out: then\n" +
+			"the exit status is 1.\n\n" +
+			"Without --client it builds a network of its own: --through none is a wire, --through sluice a gateway with\n" +
+			"the server pool as endpoints, which --churn removes and adds while traffic flows. With --client and --server\n" +
+			"it plays over interfaces that are there and takes all their packets while it runs. With --memory both\n" +
+			"ends play in this process, to show what the generator itself can do.",
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case len(args) == 1 && !c.Memory:
+				c.Profile = args[0]
+			case len(args) == 0 && !c.Memory:
+				return errors.New("name a profile (http, dns, streams, quic, mix or a file), or give --memory")
+			case len(args) == 1:
+				return errors.New("--memory has loads of its own: leave out the profile")
+			case (c.Client == "") != (c.Server == ""):
+				return errors.New("--client and --server go together")
+			}
+			return stateful.Run(cmd.Context(), c)
+		},
+	}
+	f := command.Flags()
+	f.StringSliceVar(&c.Through, "through", c.Through, "what is between the ends, in turns: none, sluice")
+	f.StringVar(&c.Sluice, "sluice", besideMe("sluice"), "the sluice binary")
+	f.IntVar(&c.Churn, "churn", 0, "edits of the endpoints each second, through sluice")
+	f.StringVar(&c.Client, "client", "", "the clients' interface: INTERFACE[@NAMESPACE]")
+	f.StringVar(&c.Server, "server", "", "the servers' interface: INTERFACE[@NAMESPACE]")
+	f.StringVar(&c.ClientGateway, "client-gateway", "", "the router that clients send to; they then connect to the profile's vip")
+	f.StringVar(&c.ServerGateway, "server-gateway", "", "the router that servers send to")
+	f.BoolVar(&c.IOwnThisNetwork, "i-own-this-network", false, "use the interfaces even if they have a default route")
+	f.BoolVar(&c.IPv6, "ipv6", false, "put the profile's IPv4 addresses into IPv6")
+	f.DurationVar(&c.Duration, "duration", 0, "instead of the profile's")
+	f.Float64Var(&c.CPS, "cps", c.CPS, "connections a second instead of the profile's, without its ramp; 0 is as many as go")
+	f.IntVar(&c.Concurrency, "concurrency", 0, "connections at a time instead of the profile's")
+	f.BoolVar(&c.Memory, "memory", false, "both ends in this process, back to back in memory")
+	f.IntVar(&c.Concurrent, "concurrent", c.Concurrent, "with --memory: connections that are held open")
+	f.DurationVar(&c.Window, "windows", c.Window, "with --memory: length of each measurement")
+	f.IntVar(&c.Repeat, "repeat", c.Repeat, "runs, in turns where there are several systems")
+	f.StringVar(&c.JSON, "json", "", "save the figures in this file")
+	command.AddCommand(templateCommand())
+	return command
+}
+
+// templateCommand turns a capture into templates.
+func templateCommand() *cobra.Command {
+	c := stateful.DefaultCapture()
+	command := &cobra.Command{
+		Use:   "template CAPTURE",
+		Short: "Write the TCP and UDP conversations of a capture (pcap, pcapng) as a profile",
+		Long: "template takes the conversations of a capture that have a beginning, in order of their first packet, and\n" +
+			"prints a profile: who sent how many bytes after how long, one template each. Whoever sent first is the\n" +
+			"client. Payload is not copied unless --bytes is given: captures hold what nobody may see.",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return stateful.FromCapture(cmd.OutOrStdout(), args[0], c)
+		},
+	}
+	f := command.Flags()
+	f.IntVar(&c.Conversations, "conversations", c.Conversations, fmt.Sprintf("how many are taken, at most %d", stateful.MaxTemplates))
+	f.BoolVar(&c.Bytes, "bytes", false, "write what clients sent, byte by byte, as hex")
+	return command
+}
