@@ -124,7 +124,7 @@ func checkPacket(t *testing.T, traffic *Traffic, b []byte, w *writer, k int) []b
 		at = w.layout.laterTag
 	}
 	tag, ok := readTag(b[at:])
-	if !ok || tag.run != 7 || tag.flow >= uint32(traffic.Flows) || tag.nanos>>8 != 0x123456789abc>>8 {
+	if !ok || tag.run != 7 || tag.flow >= uint32(traffic.Flows) || tag.nanos>>12 != 0x123456789abc>>12 {
 		t.Fatalf("tag %+v, %v", tag, ok)
 	}
 	return payload

@@ -81,9 +81,6 @@ func (c *Config) check() error {
 	if c.Tx.Source == LiveFrames && c.Traffic.Fragments > 1 {
 		bad("live frames cannot be fragments: use AF_XDP")
 	}
-	if c.Tx.Source == LiveFrames || c.Rx.Method == Full {
-		bad("source %v, method %v: only afxdp and count are there", c.Tx.Source, c.Rx.Method)
-	}
 	if *c.Rx.VLANs < 0 || *c.Rx.VLANs > 2 {
 		bad("%d VLAN tags on arrival: want 0 to 2", *c.Rx.VLANs)
 	}
@@ -113,15 +110,21 @@ func (l *Lab) open(ctx context.Context) error {
 	return nil
 }
 
-func openReceiver(_ context.Context, c *Config) (receiver, error) {
+func openReceiver(ctx context.Context, c *Config) (receiver, error) {
 	p, err := attachProgram(&c.Traffic, &c.Rx)
 	if err != nil {
 		return nil, err
+	}
+	if c.Rx.Method == Full {
+		return openFull(ctx, &c.Traffic, c.Rx, p)
 	}
 	return &counter{program: p}, nil
 }
 
 func openSender(ctx context.Context, c *Config) (sender, error) {
+	if c.Tx.Source == LiveFrames {
+		return openLiveSender(c.Traffic, c.Tx)
+	}
 	return openSocketSender(ctx, c.Traffic, c.Tx)
 }
 

@@ -45,19 +45,40 @@ func open(tb testing.TB, c Config) *Lab {
 }
 
 func TestCountsAreExact(t *testing.T) {
-	lab := open(t, loopback(t, 2))
-	for _, packets := range []uint64{1, 999, 5000} {
-		r, err := lab.Trial(t.Context(), Load{Packets: packets, Rate: 100_000})
-		must(t, err)
-		if r.Sent.Packets != packets || r.Received.Packets != packets || r.Lost() != 0 {
-			t.Errorf("sent %d, received %d of %d", r.Sent.Packets, r.Received.Packets, packets)
+	for _, source := range []Source{AFXDP, LiveFrames} {
+		for _, method := range []Method{Count, Full} {
+			t.Run(source.String()+" "+method.String(), func(t *testing.T) {
+				c := loopback(t, 2)
+				c.Tx.Source, c.Rx.Method = source, method
+				lab := open(t, c)
+				for _, packets := range []uint64{1, 999, 5000} {
+					checkCounts(t, lab, packets)
+				}
+			})
 		}
-		if want := int(min(packets, 1000)); r.Received.Flows != want || r.Sent.Flows != want {
-			t.Errorf("%d packets: %d flows sent, %d received, want %d", packets, r.Sent.Flows, r.Received.Flows, want)
-		}
-		if want := packets * 60; r.Sent.Bytes != want || r.Received.Bytes != want {
-			t.Errorf("%d bytes sent, %d received, want %d", r.Sent.Bytes, r.Received.Bytes, want)
-		}
-		t.Logf("%+v", r)
+	}
+}
+
+func checkCounts(t *testing.T, lab *Lab, packets uint64) {
+	t.Helper()
+	r, err := lab.Trial(t.Context(), Load{Packets: packets, Rate: 100_000})
+	must(t, err)
+	if r.Sent.Packets != packets || r.Received.Packets != packets || r.Lost() != 0 {
+		t.Errorf("sent %d, received %d of %d", r.Sent.Packets, r.Received.Packets, packets)
+	}
+	if want := int(min(packets, 1000)); r.Received.Flows != want || r.Sent.Flows != want {
+		t.Errorf("%d packets: %d flows sent, %d received, want %d", packets, r.Sent.Flows, r.Received.Flows, want)
+	}
+	if want := packets * 60; r.Sent.Bytes != want || r.Received.Bytes != want {
+		t.Errorf("%d bytes sent, %d received, want %d", r.Sent.Bytes, r.Received.Bytes, want)
+	}
+	c := &r.Received
+	if c.Foreign+c.Duplicates+c.Reordered+c.Damaged+c.Moved+c.Renamed+c.Starved > 0 || len(c.Violations) > 0 || len(r.Drops) > 0 {
+		t.Errorf("something is wrong: %+v, %v", c, r.Drops)
+	}
+	if h := c.Latency; h != nil && (h.Count() != int64(packets) || h.Max() > time.Second) {
+		t.Errorf("%d latencies, the highest %v", h.Count(), h.Max())
+	} else if h != nil {
+		t.Logf("latency of %d packets: median %v, p99 %v", packets, h.Percentile(50), h.Percentile(99))
 	}
 }

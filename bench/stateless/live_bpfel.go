@@ -13,12 +13,6 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-type liveDivisor struct {
-	_       structs.HostLayout
-	By      uint32
-	Inverse uint32
-}
-
 type liveProgress struct {
 	_         structs.HostLayout
 	Quota     uint64
@@ -29,15 +23,6 @@ type liveProgress struct {
 	Left      uint32
 	Round     uint32
 	PatternAt uint32
-}
-
-type liveSize struct {
-	_        structs.HostLayout
-	FrameLen uint32
-	IpSum    uint32
-	L4Sum    uint32
-	IpLen    uint16
-	L4Len    uint16
 }
 
 type liveTraffic struct {

@@ -46,6 +46,9 @@ func (p *pacer) due(now uint64) (n uint64, done bool) {
 	if p.taken >= p.limit {
 		return 0, true
 	}
+	if now < p.start {
+		return 0, false
+	}
 	n = p.burst
 	if p.perNano > 0 {
 		elapsed := float64(min(now, p.end)) - float64(p.start)
@@ -67,8 +70,10 @@ func (p *pacer) due(now uint64) (n uint64, done bool) {
 
 // wait passes the time until the next group is due.
 func (p *pacer) wait(now uint64) {
-	at := p.start + uint64(float64(p.taken+p.forgiven+p.group)/p.perNano)
-	at = min(at, p.end)
+	at := p.start
+	if now >= p.start { // then there is a rate, for without one something is always due
+		at = min(p.start+uint64(float64(p.taken+p.forgiven+p.group)/p.perNano), p.end)
+	}
 	if p.spin || at < now+sleepAbove {
 		return
 	}

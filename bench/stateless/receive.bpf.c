@@ -5,7 +5,7 @@
  * packet of this traffic has it, and leave everything else to the kernel (ARP, ND).
  *
  *   count      counts the packet and drops it
- *   redirect   gives the packet to the AF_XDP socket of its queue
+ *   redirect   gives the packet to the AF_XDP socket of its queue, with the time
  */
 #include "../../xdpprog/kernel.h"
 #include "tag.h"
@@ -14,7 +14,8 @@
 volatile const __u32 l3_offset = 14, tag_offset = 42, later_tag_offset = 0, v6 = 0;
 volatile const __u32 flow_count = 1;
 
-__u32 run = 0; /* changes with each trial */
+__u32 run = 0;       /* changes with each trial */
+__u32 unstamped = 0; /* set where the driver has no room before a packet */
 
 struct counts {
 	__u64 packets, bytes; /* of this run */
@@ -57,6 +58,8 @@ struct {
 	TYPE(value, __u32);
 } sockets SEC(".maps");
 
+static __u64 (*const ktime_get_ns)(void) = (void *)5;
+static long (*const xdp_adjust_meta)(struct xdp_md *ctx, int delta) = (void *)54;
 static long (*const xdp_load_bytes)(struct xdp_md *ctx, __u32 offset, void *to, __u32 len) = (void *)189;
 
 INLINE struct tag *tag_at(__u8 *p, __u8 *end, __u32 offset)
@@ -123,6 +126,20 @@ INLINE int judge(struct xdp_md *ctx)
 	return XDP_REDIRECT;
 }
 
+/* Writes the time of arrival before the packet, where AF_XDP hands it on. */
+INLINE void stamp(struct xdp_md *ctx)
+{
+	__u64 *time;
+	if (!xdp_adjust_meta(ctx, -(int)sizeof(*time))) {
+		time = (__u64 *)(long)ctx->data_meta;
+		if ((void *)(time + 1) <= (void *)(long)ctx->data) {
+			*time = ktime_get_ns();
+			return;
+		}
+	}
+	unstamped = 1;
+}
+
 SEC("xdp") int count(struct xdp_md *ctx)
 {
 	int verdict = judge(ctx);
@@ -132,7 +149,10 @@ SEC("xdp") int count(struct xdp_md *ctx)
 SEC("xdp") int redirect_tagged(struct xdp_md *ctx)
 {
 	int verdict = judge(ctx);
-	return verdict == XDP_REDIRECT ? redirect_map(&sockets, ctx->rx_queue_index, XDP_DROP) : verdict;
+	if (verdict != XDP_REDIRECT)
+		return verdict;
+	stamp(ctx);
+	return redirect_map(&sockets, ctx->rx_queue_index, XDP_DROP);
 }
 
 char _license[] SEC("license") = "Apache-2.0";

@@ -42,6 +42,7 @@ const (
 	receiveVarLaterTagOffset  = "later_tag_offset"
 	receiveVarRun             = "run"
 	receiveVarTagOffset       = "tag_offset"
+	receiveVarUnstamped       = "unstamped"
 	receiveVarV6              = "v6"
 )
 
@@ -110,6 +111,7 @@ type receiveVariableSpecs struct {
 	LaterTagOffset *ebpf.VariableSpec `ebpf:"later_tag_offset"`
 	Run            *ebpf.VariableSpec `ebpf:"run"`
 	TagOffset      *ebpf.VariableSpec `ebpf:"tag_offset"`
+	Unstamped      *ebpf.VariableSpec `ebpf:"unstamped"`
 	V6             *ebpf.VariableSpec `ebpf:"v6"`
 }
 
@@ -157,6 +159,7 @@ type receiveVariables struct {
 	LaterTagOffset *ebpf.Variable `ebpf:"later_tag_offset"`
 	Run            *ebpf.Variable `ebpf:"run"`
 	TagOffset      *ebpf.Variable `ebpf:"tag_offset"`
+	Unstamped      *ebpf.Variable `ebpf:"unstamped"`
 	V6             *ebpf.Variable `ebpf:"v6"`
 }
 

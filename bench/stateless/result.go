@@ -49,7 +49,9 @@ type Received struct {
 	// Violations describes the first of Moved, Renamed and Damaged.
 	Violations []string
 	// Latency is the one-way latency from the sender's time stamp (taken before a
-	// burst is written) to when the batch was seen; nil with Count.
+	// burst is written) to the run of the XDP program on the receiving interface, both
+	// CLOCK_MONOTONIC of this machine: what the receiver takes to see it is not in
+	// it. nil with Count.
 	Latency *Histogram
 	// Queues are the packets by receive queue (Full) or by CPU (Count).
 	Queues []uint64

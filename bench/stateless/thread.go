@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
@@ -28,4 +29,24 @@ func onThread(cpus []int, number int, f func() error) error {
 		}()
 	}()
 	return <-done
+}
+
+// onPortThread is onThread in the namespace of the sending port: where a program is run,
+// its redirects find the interface.
+func onPortThread(tx *Tx, number int, f func() error) error {
+	return onThread(tx.CPUs, number, func() error {
+		var ns netns.NsHandle
+		err := tx.Port.run(func() (err error) {
+			ns, err = netns.Get()
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("namespace of %s: %w", tx.Port.Interface, err)
+		}
+		defer ns.Close()
+		if err := netns.Set(ns); err != nil {
+			return fmt.Errorf("enter the namespace of %s: %w", tx.Port.Interface, err)
+		}
+		return f()
+	})
 }
