@@ -56,6 +56,11 @@ func Experiments() []Experiment {
 			Minutes: 2,
 		},
 		{
+			Name: "connections", About: "connections of mixed protocols through the gateway while endpoints change: none may meet two servers",
+			Full:    []string{"stateful", "mix", "--through", "none,sluice", "--churn", "10"},
+			Minutes: 5,
+		},
+		{
 			Name: "generator", About: "what the lab's generator and receiver reach over a bare veth: the ceiling of what is measured with them",
 			Full:    []string{"rfc2544", "--loopback"},
 			Minutes: 5,

@@ -275,7 +275,7 @@ func words(metric string) string {
 	return strings.ReplaceAll(acronym.ReplaceAllStringFunc(s, strings.ToUpper), "CPUS", "CPUs")
 }
 
-var acronym = regexp.MustCompile(`\b(cpus?|udp|tcp)\b`)
+var acronym = regexp.MustCompile(`\bcpus?\b`)
 
 func sentence(s string) string {
 	if s == "" {

@@ -92,13 +92,13 @@ func writeAbsent(b *strings.Builder, list []line) {
 
 // writeRun writes the table of a run's targets, under its command.
 func writeRun(b *strings.Builder, number int, run *results.Run) {
-	list := mergedRows(run)
+	list, common := mergedRows(run)
 	if len(list) == 0 {
 		return
 	}
 	// In a code span nothing but a backquote means anything.
 	about := []string{run.Began.Format(time.DateOnly), took(run), "Sluice " + escape(run.Version)}
-	for _, s := range [...]string{run.Machine.Link, run.Machine.Notes} {
+	for _, s := range [...]string{run.Machine.Link, common, run.Machine.Notes} {
 		if s != "" {
 			about = append(about, escape(s))
 		}

@@ -212,6 +212,7 @@ func TestVerdicts(t *testing.T) {
 		{"no target", results.Point{Samples: []float64{1}}, "", ""},
 		{"met", results.Point{Better: "lower", Samples: []float64{24}, Target: ptr(25)}, met, "0.96"},
 		{"missed", results.Point{Better: "higher", Samples: []float64{1, 2, 1}, Target: ptr(2)}, missed, "0.50"},
+		{"missed by little", results.Point{Better: "lower", Samples: []float64{1.252}, Target: ptr(1.25)}, missed, "1.0016"},
 		{"without samples", results.Point{Better: "lower", Target: ptr(25)}, missed, ""},
 		{"target zero", results.Point{Better: "lower", Samples: []float64{0}, Target: ptr(0)}, met, ""},
 	} {

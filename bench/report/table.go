@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -86,7 +87,11 @@ func ratio(p *results.Point) string {
 	if p.Target == nil || *p.Target == 0 || len(p.Samples) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%.2f", p.Median() / *p.Target)
+	r := p.Median() / *p.Target
+	if verdict(p) == missed && math.Abs(r-1) < 0.005 {
+		return fmt.Sprintf("%.4f", r) // "1.00, missed" would be a riddle
+	}
+	return fmt.Sprintf("%.2f", r)
 }
 
 // spread is the range of samples and how many there are.
@@ -129,8 +134,9 @@ type merged struct {
 	What, Target, Figure, Ratio, Verdict string
 }
 
-// mergedRows are the points with targets of a run, sweeps in one row each.
-func mergedRows(run *results.Run) (list []merged) {
+// mergedRows are the points with targets of a run, sweeps in one row each. The conditions
+// that all of them share are said once, in common.
+func mergedRows(run *results.Run) (list []merged, common string) {
 	var points []*results.Point
 	for i := range run.Points {
 		if run.Points[i].Target != nil {
@@ -157,10 +163,31 @@ func mergedRows(run *results.Run) (list []merged) {
 		}
 		all[n] = append(all[n], p)
 	}
+	shared := sharedParams(points)
 	for _, g := range all {
-		list = append(list, mergeRow(g, param(g[0])))
+		list = append(list, mergeRow(g, param(g[0]), run.Name, shared))
 	}
-	return list
+	if len(shared) > 0 {
+		same := results.Point{Params: make(map[string]string)}
+		for _, name := range shared {
+			same.Params[name] = points[0].Params[name]
+		}
+		common = conditions(&same)
+	}
+	return list, common
+}
+
+// sharedParams are the conditions that are the same in all of several points.
+func sharedParams(points []*results.Point) (names []string) {
+	if len(points) < 2 {
+		return nil
+	}
+	for name, value := range points[0].Params {
+		if !slices.Contains(comparedTo[:], name) && !slices.ContainsFunc(points, func(p *results.Point) bool { return p.Params[name] != value }) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 func mergeKey(p *results.Point, without string) string {
@@ -174,15 +201,36 @@ func sweeps(points []*results.Point, p *results.Point, param string) bool {
 	})
 }
 
-func mergeRow(points []*results.Point, param string) merged {
-	first := points[0]
-	what := words(first.Metric)
+// comparedTo are the conditions that name what a ratio is to, the first that there is.
+var comparedTo = [...]string{"to", "against"}
+
+// title says what a row is about: where, then what. The experiment goes without saying where
+// it is the run's own.
+func title(first *results.Point, param, run string, shared []string) string {
+	what, without := words(first.Metric), append(slices.Clone(shared), param)
+	if first.Unit == "ratio" {
+		for _, name := range comparedTo {
+			if to := first.Params[name]; to != "" {
+				what, without = what+" to "+to, append(without, name)
+				break
+			}
+		}
+	}
 	if first.System != "sluice" {
-		what += ", " + first.System
+		what = first.System + ", " + what
 	}
-	if c := conditions(first, param); c != "" {
-		what += " (" + c + ")"
+	if c := conditions(first, without...); c != "" {
+		what = c + ": " + what
 	}
+	if first.Experiment != run {
+		what = words(first.Experiment) + ": " + what
+	}
+	return what
+}
+
+func mergeRow(points []*results.Point, param, run string, shared []string) merged {
+	first := points[0]
+	what := title(first, param, run, shared)
 	var xs, targets, values, ratios, misses []string
 	for _, p := range points {
 		xs = append(xs, amount(p.Params[param]))
@@ -207,7 +255,7 @@ func mergeRow(points []*results.Point, param string) merged {
 		m.Figure += " " + first.Unit
 	}
 	if len(points) > 1 {
-		what += fmt.Sprintf(", at %s %s", strings.Join(xs, " / "), param)
+		what += fmt.Sprintf(" at %s %s", strings.Join(xs, " / "), param)
 	}
 	switch {
 	case len(misses) == len(points):
