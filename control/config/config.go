@@ -61,6 +61,7 @@ type Configuration struct {
 	Heartbeat Heartbeat `json:"heartbeat" reload:"live"`
 	Frames    Frames    `json:"frames"`
 	Rings     Rings     `json:"rings"`
+	Sockets   Sockets   `json:"sockets"`
 	HostLink  HostLink  `json:"hostLink"`
 
 	Kubernetes   Kubernetes `json:"kubernetes"`
@@ -80,7 +81,28 @@ type Interface struct {
 	Mode     Mode     `json:"mode"`
 	ZeroCopy ZeroCopy `json:"zeroCopy"`
 	Queues   Queues   `json:"queues"`
+	NAPI     NAPI     `json:"napi"`
 }
+
+// NAPI is how the kernel polls the NIC for all of its traffic (Documentation/networking/napi.rst).
+// The settings are put back when the daemon ends.
+type NAPI struct {
+	// DeferHardIRQs is after how many empty polls interrupts are on again; 0 leaves it as it is.
+	DeferHardIRQs int `json:"deferHardIRQs"`
+	// GROFlushTimeout is the time between polls while they are off; 0 leaves it as it is.
+	GROFlushTimeout Duration `json:"groFlushTimeout"`
+	Threaded        Threaded `json:"threaded"`
+}
+
+// Threaded is whether the kernel polls a NIC in threads of its own.
+type Threaded string
+
+// The choices for threaded polling.
+const (
+	ThreadedKeep Threaded = "keep" // as it is
+	ThreadedOn   Threaded = "on"
+	ThreadedOff  Threaded = "off"
+)
 
 // Mode is how the XDP program is attached.
 type Mode string
@@ -218,6 +240,20 @@ type Rings struct {
 	Tx         int `json:"tx"`
 	Fill       int `json:"fill"`
 	Completion int `json:"completion"`
+}
+
+// Sockets is how workers use their AF_XDP sockets and their cores; docs/tuning.md has the
+// figures.
+type Sockets struct {
+	// TxBudget is how many packets one system call may send in copy mode; 0 is rings.tx.
+	TxBudget int `json:"txBudget"`
+	// BusyPoll: workers poll the NIC themselves, if not 0 (SO_BUSY_POLL, SO_PREFER_BUSY_POLL).
+	BusyPoll       Duration `json:"busyPoll"`
+	BusyPollBudget int      `json:"busyPollBudget"`
+	// Spin is how long a worker looks for packets before it sleeps, Sleep how long it
+	// sleeps at most.
+	Spin  Duration `json:"spin"`
+	Sleep Duration `json:"sleep"`
 }
 
 // HostLink is the veth pair by which packets go back into the kernel.

@@ -96,6 +96,13 @@ func TestBadFields(t *testing.T) {
 		{"no such field any more", "batch: 64", "gw.yaml:5: batch: "},
 		{"nor in a group", "icmp: {ttl: 64}", "gw.yaml:5: icmp.ttl: "},
 		{"held fragments", "fragments: {held: 4096}", "gw.yaml:5: fragments.held: is 4096, more than half of frames.perQueue (4096)"},
+		{"small budget", "sockets: {txBudget: 31}", "gw.yaml:5: sockets.txBudget: is 31, choose from 32 to rings.tx (2048), or 0"},
+		{"budget above the ring", "rings: {tx: 1024}\nsockets: {txBudget: 1025}", "gw.yaml:6: sockets.txBudget: is 1025, choose from 32 to rings.tx (1024)"},
+		{"long poll", "sockets: {busyPoll: 2ms}", "gw.yaml:5: sockets.busyPoll: is 2ms, choose from 0s to 1ms"},
+		{"part of a microsecond", "sockets: {busyPoll: 1500ns}", "gw.yaml:5: sockets.busyPoll: is 1.5µs, the kernel takes whole microseconds"},
+		{"poll budget", "sockets: {busyPollBudget: 0}", "gw.yaml:5: sockets.busyPollBudget: is 0, choose from 8 to 1024"},
+		{"long spin", "sockets: {spin: 1s}", "gw.yaml:5: sockets.spin: is 1s, choose from 0s to 10ms"},
+		{"no sleep", "sockets: {sleep: 0s}", "gw.yaml:5: sockets.sleep: is 0s, choose from 1ms to 1s"},
 		{"host link name in use", "hostLink: {name: eth0}", "gw.yaml:5: hostLink.name: is eth0 like interfaces[0]"},
 		{"host link ends alike", "hostLink: {peer: sluice0}", "gw.yaml:5: hostLink.peer: is sluice0 like hostLink.name"},
 		{"host link without room", "hostLink: {addresses: [169.254.1.1/32]}", "gw.yaml:5: hostLink.addresses[0]: is 169.254.1.1/32, leave room for the other end: a prefix of at most /31"},
@@ -117,6 +124,10 @@ func TestBadFields(t *testing.T) {
 		{"no interface", strings.Split(minimal, "interfaces")[0], "gw.yaml: interfaces: is empty, name at least one interface to forward on"},
 		{"interface twice", minimal + "- name: eth0\n", "gw.yaml:5: interfaces[1].name: is eth0 like interfaces[0]"},
 		{"interface without name", strings.Replace(minimal, "name: eth0", "mode: auto", 1), "gw.yaml:4: interfaces[0].name: is missing"},
+		{"deferral without timeout", minimal + "  napi: {deferHardIRQs: 2}\n", "gw.yaml:5: interfaces[0].napi.groFlushTimeout: is 0s with deferHardIRQs 2: interrupts are deferred only where both are set"},
+		{"deferral", minimal + "  napi: {deferHardIRQs: -1, groFlushTimeout: 1us}\n", "gw.yaml:5: interfaces[0].napi.deferHardIRQs: is -1, choose from 0 to 1000"},
+		{"long timeout", minimal + "  napi: {groFlushTimeout: 1s}\n", "gw.yaml:5: interfaces[0].napi.groFlushTimeout: is 1s, choose from 0s to 10ms"},
+		{"threaded", minimal + "  napi: {threaded: maybe}\n", `gw.yaml:5: interfaces[0].napi.threaded: is "maybe", choose one of keep, on, off`},
 		{"interface name", strings.Replace(minimal, "eth0", "a/b", 1), `gw.yaml:4: interfaces[0].name: is "a/b", an interface name has at most 15 characters`},
 		{"mode", minimal + "  mode: fast\n", `gw.yaml:5: interfaces[0].mode: is "fast", choose one of auto, native, generic`},
 		{"zero-copy", minimal + "  zeroCopy: 1\n", `gw.yaml:5: interfaces[0].zeroCopy: must be a text, put 1 in quotes`},
@@ -199,7 +210,7 @@ func TestDefaultsFile(t *testing.T) {
 // TestDefaultsAreValid: only the interfaces are missing from Default.
 func TestDefaultsAreValid(t *testing.T) {
 	c := Default()
-	c.Interfaces = []Interface{{Name: "eth0", Mode: ModeAuto, ZeroCopy: ZeroCopyAuto}}
+	c.Interfaces = []Interface{{Name: "eth0", Mode: ModeAuto, ZeroCopy: ZeroCopyAuto, NAPI: NAPI{Threaded: ThreadedKeep}}}
 	if err := c.Validate(); err != nil {
 		t.Error(err)
 	}
@@ -214,7 +225,7 @@ func TestMinimal(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Default()
-	want.Interfaces = []Interface{{Name: "eth0", Mode: ModeAuto, ZeroCopy: ZeroCopyAuto, Queues: AllQueues}}
+	want.Interfaces = []Interface{{Name: "eth0", Mode: ModeAuto, ZeroCopy: ZeroCopyAuto, Queues: AllQueues, NAPI: NAPI{Threaded: ThreadedKeep}}}
 	if !reflect.DeepEqual(got, want) {
 		t.Error(difference(want, got))
 	}

@@ -48,6 +48,11 @@ func Default() *Configuration {
 		Heartbeat: Heartbeat{PassAfter: Duration(30 * time.Second)},
 		Frames:    Frames{Size: 2048, PerQueue: 4096},
 		Rings:     Rings{Rx: 2048, Tx: 2048, Fill: 2048, Completion: 2048},
+		Sockets: Sockets{
+			BusyPollBudget: 64, // NAPI_POLL_WEIGHT
+			Spin:           Duration(20 * time.Microsecond),
+			Sleep:          Duration(100 * time.Millisecond),
+		},
 		HostLink: HostLink{
 			Enabled: true,
 			Name:    "sluice0",
@@ -72,5 +77,5 @@ func Default() *Configuration {
 
 // setDefaults gives an element of the list what the file does not say.
 func (i *Interface) setDefaults() {
-	*i = Interface{Mode: ModeAuto, ZeroCopy: ZeroCopyAuto}
+	*i = Interface{Mode: ModeAuto, ZeroCopy: ZeroCopyAuto, NAPI: NAPI{Threaded: ThreadedKeep}}
 }

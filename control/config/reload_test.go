@@ -36,7 +36,7 @@ func TestDiff(t *testing.T) {
 		{"restart", "workers: 1", []string{"workers: 0 stays until the daemon restarts; the file says 1"}},
 		{"restart, nested", "flows: {timeouts: {icmp: 5s}}", []string{"flows.timeouts.icmp: 1m stays until the daemon restarts; the file says 5s"}},
 		{"interface", "  mode: native", []string{
-			"interfaces: [{Name:eth0 Mode:auto ZeroCopy:auto Queues:all}] stays until the daemon restarts; the file says [{Name:eth0 Mode:native ZeroCopy:auto Queues:all}]"}},
+			"interfaces: [{Name:eth0 Mode:auto ZeroCopy:auto Queues:all NAPI:{DeferHardIRQs:0 GROFlushTimeout:0s Threaded:keep}}] stays until the daemon restarts; the file says [{Name:eth0 Mode:native ZeroCopy:auto Queues:all NAPI:{DeferHardIRQs:0 GROFlushTimeout:0s Threaded:keep}}]"}},
 		{"both", "snat: {ports: 1024-2048}\ndrain: {timeout: 0s}", []string{
 			"snat.ports: 16384-29999 stays until the daemon restarts; the file says 1024-2048", "drain.timeout: from 10s to 0s"}},
 	} {

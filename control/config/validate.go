@@ -39,6 +39,7 @@ func validate(c *Configuration, refused map[string]bool) Errors {
 	k.flows(c)
 	k.policies(c)
 	k.memory(c)
+	k.sockets(c)
 	k.hostLink(c)
 	k.paths(c)
 	return k.errs
@@ -119,6 +120,7 @@ func (k *check) interfaces(c *Configuration) {
 		if f.Mode == ModeGeneric && f.ZeroCopy == ZeroCopyRequire {
 			k.fail(at+".zeroCopy", "is require, but generic mode cannot do it; set mode to native or zeroCopy to auto")
 		}
+		k.napi(at+".napi", f.NAPI)
 		if f.Queues != AllQueues {
 			k.between(at+".queues", int(f.Queues), 1, maxWorkers)
 		}

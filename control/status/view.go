@@ -259,6 +259,10 @@ type InterfaceView struct {
 	Mode   string      `json:"mode"`   // native, generic
 	Reason string      `json:"reason"` // why this mode
 	Queues []QueueView `json:"queues"`
+	// Settings are what `interfaces[].napi` changed, as read back from the kernel, by its
+	// names; Refused is what it did not take, and why.
+	Settings map[string]string `json:"settings,omitempty"`
+	Refused  []string          `json:"refused,omitempty"`
 }
 
 // QueueView is one AF_XDP socket.
@@ -268,6 +272,13 @@ type QueueView struct {
 	Bound    bool   `json:"bound"`
 	ZeroCopy bool   `json:"zeroCopy"`
 	Reason   string `json:"reason"` // why copy, or why not bound
+	// TxBudget is how many packets one system call sends in copy mode.
+	TxBudget int `json:"txBudget,omitempty"`
+	// BusyPollMicros is 0 where the worker does not poll the NIC itself.
+	BusyPollMicros int `json:"busyPollMicros,omitempty"`
+	BusyPollBudget int `json:"busyPollBudget,omitempty"`
+	// Refused is what the kernel did not take of `sockets`, and why.
+	Refused []string `json:"refused,omitempty"`
 }
 
 // ConditionView is something an operator should know that stops nothing: a taken

@@ -11,7 +11,7 @@ import (
 // Options are the settings of a socket that the kernel may refuse. What it refused
 // costs speed and nothing else, so the socket is opened without, and says so.
 type Options struct {
-	// TxBudget is how many packets one system call may send in copy mode.
+	// TxBudget is how many packets one system call may send in copy mode; 0 in zero-copy.
 	TxBudget int
 	// SendBuffer is the bytes of packets that may be in flight in copy mode.
 	SendBuffer int
@@ -62,7 +62,6 @@ func (c *Config) checkOptions() error {
 
 // tune sets what a bound socket can have.
 func (s *Socket) tune(c *Config) {
-	s.options.TxBudget = minTxBudget
 	s.setTxBudget(c)
 	s.setBusyPoll(c)
 	if n, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF); err == nil {
@@ -76,6 +75,7 @@ func (s *Socket) setTxBudget(c *Config) {
 	if !s.copyMode {
 		return // the device sends without system calls
 	}
+	s.options.TxBudget = minTxBudget
 	if c.TxBudget == minTxBudget {
 		return
 	}

@@ -125,9 +125,11 @@ func sampleStatus() status.StatusView {
 		},
 		Interfaces: []status.InterfaceView{
 			{Name: "eth0", Driver: "veth", Up: true, MTU: 1500, Mode: "native", Reason: "auto: the driver takes it", Queues: []status.QueueView{
-				{Queue: 0, Worker: 0, Bound: true, Reason: "driver veth has no zero-copy"},
-				{Queue: 1, Worker: 1, Bound: true, Reason: "driver veth has no zero-copy"},
-			}},
+				{Queue: 0, Worker: 0, Bound: true, Reason: "driver veth has no zero-copy", TxBudget: 2048, BusyPollMicros: 20, BusyPollBudget: 64},
+				{Queue: 1, Worker: 1, Bound: true, Reason: "driver veth has no zero-copy", TxBudget: 32,
+					Refused: []string{"a system call sends 32 packets, not 2048: this kernel has no XDP_MAX_TX_SKB_BUDGET (Linux 6.17)"}},
+			}, Settings: map[string]string{"gro_flush_timeout": "50000", "napi_defer_hard_irqs": "2"},
+				Refused: []string{"threaded of eth0 cannot be set to 1: the driver has no NAPI to do it with"}},
 			{Name: "eth1", Driver: "veth", MTU: 1500, Mode: "generic", Reason: "configured", Queues: []status.QueueView{
 				{Queue: 0, Worker: 0, Reason: "device or resource busy: another process holds the queue"},
 			}},

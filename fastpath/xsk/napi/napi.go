@@ -64,7 +64,8 @@ func (s *Settings) wanted() (list []pair) {
 	return list
 }
 
-// Device is a device whose settings were changed. Its methods are for one goroutine.
+// Device is a device whose settings were changed; nil is one whose were not. Its methods
+// are for one goroutine, but Values and Refused do not change.
 type Device struct {
 	name     string
 	ifindex  int
@@ -80,6 +81,22 @@ type files interface {
 	read(attribute string) (string, error)
 	write(attribute, value string) error
 	close() error
+}
+
+// Read returns the settings of a device of the calling thread's network namespace, by
+// attribute.
+func Read(name string, ifindex int) (map[string]string, error) {
+	f, err := openDevice(name, ifindex)
+	if err != nil {
+		return nil, err
+	}
+	values := map[string]string{}
+	for _, a := range []string{attrDefer, attrTimeout, attrThreaded} {
+		if values[a], err = f.read(a); err != nil {
+			return nil, errors.Join(fmt.Errorf("%s of %s: %w", a, name, err), f.close())
+		}
+	}
+	return values, f.close()
 }
 
 // Apply changes a device of the calling thread's network namespace: one that is
@@ -135,6 +152,9 @@ func apply(f files, name string, ifindex int, s Settings, memory *Original) *Dev
 		}
 		if err := f.write(w.name, w.value); err != nil {
 			d.refuse(w, err)
+			if _, predecessors := remembered[w.name]; !predecessors {
+				delete(d.original, w.name) // it never changed
+			}
 			continue
 		}
 		got, err := f.read(w.name)
@@ -165,10 +185,20 @@ func (d *Device) refuse(w pair, err error) {
 }
 
 // Values are the settings as they were read back, by attribute.
-func (d *Device) Values() map[string]string { return d.now }
+func (d *Device) Values() map[string]string {
+	if d == nil {
+		return nil
+	}
+	return d.now
+}
 
 // Refused says, a sentence each, what is not as the settings want it, and why.
-func (d *Device) Refused() []string { return d.refused }
+func (d *Device) Refused() []string {
+	if d == nil {
+		return nil
+	}
+	return d.refused
+}
 
 // Restore puts back what was there before Apply, or before the Apply of a predecessor that
 // died. A device that is gone has nothing to be put back.

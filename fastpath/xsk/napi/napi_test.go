@@ -184,14 +184,8 @@ func indexOf(t *testing.T, name string) int {
 // values reads the three settings afresh.
 func values(t *testing.T, name string, index int) map[string]string {
 	t.Helper()
-	d, err := openDevice(name, index)
+	v, err := Read(name, index)
 	must(t, err)
-	defer d.close()
-	v := map[string]string{}
-	for _, a := range []string{attrDefer, attrTimeout, attrThreaded} {
-		v[a], err = d.read(a)
-		must(t, err)
-	}
 	return v
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -103,7 +105,30 @@ func interfaceRows(r *rows, list []status.InterfaceView) {
 			r.row(f.Name, yesNo(f.Up), f.Driver, f.MTU, f.Mode, "", "", "", f.Reason)
 		}
 		for _, q := range f.Queues {
-			r.row(f.Name, yesNo(f.Up), f.Driver, f.MTU, f.Mode, q.Queue, q.Worker, socketState(q), reasons(f.Reason, q.Reason))
+			r.row(f.Name, yesNo(f.Up), f.Driver, f.MTU, f.Mode, q.Queue, q.Worker, socketState(q), reasons(append([]string{f.Reason, q.Reason}, append(f.Refused, q.Refused...)...)...))
+		}
+	}
+	settingRows(r, list)
+}
+
+// settingRows shows how sockets and devices are tuned, as the kernel has it.
+func settingRows(r *rows, list []status.InterfaceView) {
+	section(r)
+	r.row("INTERFACE", "QUEUE", "TX-BUDGET", "BUSY-POLL", "NAPI")
+	for _, f := range list {
+		var device []string
+		for _, name := range slices.Sorted(maps.Keys(f.Settings)) {
+			device = append(device, name+"="+f.Settings[name])
+		}
+		for _, q := range f.Queues {
+			if !q.Bound {
+				continue
+			}
+			poll := "off"
+			if q.BusyPollMicros > 0 {
+				poll = fmt.Sprintf("%dus x %d", q.BusyPollMicros, q.BusyPollBudget)
+			}
+			r.row(f.Name, q.Queue, q.TxBudget, poll, strings.Join(device, " "))
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -22,17 +23,14 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/fastpath/xsk"
+	"sluice.dev/sluice/fastpath/xsk/napi"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/flowtable/affinity"
 	"sluice.dev/sluice/nat/fragment"
 	"sluice.dev/sluice/nat/header"
 )
 
-// How a worker uses its core. It looks for more work for a few batch times before
-// it sleeps; while it sleeps it wakes often enough to expire flows in time.
 const (
-	workerSpin  = 20 * time.Microsecond
-	workerSleep = 100 * time.Millisecond
 	heldPackets = 512
 	heldPerHop  = 128
 	ownTTL      = 64 // of ICMP errors and echo replies, as Linux has it (net.ipv4.ip_default_ttl)
@@ -48,7 +46,8 @@ type datapath struct {
 	fragments *fragment.Table
 	explainer *explainer
 	workers   []*worker
-	ports     []*port // in the order of the configuration, the host link's last
+	original  *napi.Original // what devices had before `interfaces[].napi`
+	ports     []*port        // in the order of the configuration, the host link's last
 	started   bool
 	startedAt uint64 // CLOCK_BOOTTIME
 	done      sync.WaitGroup
@@ -78,7 +77,11 @@ func newDatapath(c *config.Configuration, log *slog.Logger, shared tables, devic
 	if err != nil {
 		return nil, err
 	}
-	d := &datapath{config: c, log: log, tables: shared, hops: nexthop.NewTable(), fragments: fragments}
+	original, err := napi.OpenOriginal(filepath.Join(c.StateDir, "napi.json"))
+	if err != nil {
+		return nil, err
+	}
+	d := &datapath{config: c, log: log, tables: shared, hops: nexthop.NewTable(), fragments: fragments, original: original}
 	if d.explainer, err = newExplainer(shared, d.hops, host); err != nil {
 		return nil, err
 	}
@@ -199,7 +202,7 @@ func (d *datapath) run(ctx context.Context, fail func(error)) {
 		d.done.Add(1)
 		go func() {
 			defer d.done.Done()
-			if err := w.Run(ctx, fastpath.RunConfig{CPU: w.cpu, Spin: workerSpin, Sleep: workerSleep}); err != nil {
+			if err := w.Run(ctx, fastpath.RunConfig{CPU: w.cpu, Spin: d.config.Sockets.Spin.D(), Sleep: d.config.Sockets.Sleep.D()}); err != nil {
 				fail(err)
 			}
 		}()
@@ -220,7 +223,7 @@ func (d *datapath) onWorker(ctx context.Context, id int, f func(*fastpath.Worker
 }
 
 // pulseStale is how old a worker's pulse may be before it counts as stalled. A worker
-// without work wakes ten times a second (workerSleep).
+// without work wakes once in sockets.sleep, which is a second at most.
 const pulseStale = 5 * time.Second
 
 // stalled lists the workers that have not moved for pulseStale. They must have been

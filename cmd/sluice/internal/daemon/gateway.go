@@ -255,6 +255,7 @@ func (p *port) view() status.InterfaceView {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	v := status.InterfaceView{Name: p.name, Driver: p.device.driver, Up: p.device.up, MTU: p.device.mtu, Reason: p.why}
+	v.Settings, v.Refused = p.napi.Values(), p.refused
 	if p.attach != nil {
 		v.Mode, v.Reason = p.attach.Mode().String(), p.attach.Reason()
 	}
@@ -267,6 +268,9 @@ func (p *port) view() status.InterfaceView {
 		if socket := sl.socket.Load(); socket != nil {
 			mode, reason := socket.Mode()
 			q.Bound, q.ZeroCopy, q.Reason = true, mode == xsk.ZeroCopy, reason
+			o := socket.Options()
+			q.TxBudget, q.BusyPollMicros, q.BusyPollBudget = o.TxBudget, int(o.BusyPoll.Microseconds()), o.BusyPollBudget
+			q.Refused = o.Refused
 		}
 		v.Queues = append(v.Queues, q)
 	}

@@ -11,6 +11,7 @@ import (
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/xsk"
+	"sluice.dev/sluice/fastpath/xsk/napi"
 	"sluice.dev/sluice/xdpprog"
 )
 
@@ -27,7 +28,10 @@ type port struct {
 	served int // slots that have a socket: the first ones
 	attach *xdpprog.Port
 	open   bool
-	why    string // not open
+	why    string       // not open
+	napi   *napi.Device // its settings, while the port is open; or nil
+	// refused is what the device did not take of its settings.
+	refused []string
 }
 
 // servable is how many of its slots a device has queues for. Slots are fixed when the
@@ -104,7 +108,27 @@ func (d *datapath) attachPort(ctx context.Context, s *steering, p *port) error {
 			return p.closed(errors.Join(err, d.closePort(ctx, p)))
 		}
 	}
+	d.tunePort(p)
 	return nil
+}
+
+// tunePort gives the device the settings of the configuration. It forwards without them, too.
+func (d *datapath) tunePort(p *port) {
+	n := p.config.NAPI
+	threaded := map[config.Threaded]napi.Threaded{config.ThreadedOn: napi.On, config.ThreadedOff: napi.Off}[n.Threaded]
+	dev, err := napi.Apply(p.name, p.index(), napi.Settings{
+		DeferHardIRQs: n.DeferHardIRQs, FlushTimeout: n.GROFlushTimeout.D(), Threaded: threaded,
+	}, d.original)
+	refused := dev.Refused()
+	if err != nil {
+		refused = append(refused, err.Error())
+	}
+	for _, why := range refused {
+		d.log.Warn("interface is not as configured", "interface", p.name, "why", why)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.napi, p.refused = dev, refused
 }
 
 // closed notes why the port is not open and returns that.
@@ -124,6 +148,7 @@ func (d *datapath) openSlot(ctx context.Context, p *port, sl *slot) error {
 		Interface: p.name, Queue: sl.queue, UMEM: d.workers[sl.worker].umem, Mode: mode,
 		RxSize: uint32(c.Rings.Rx), TxSize: uint32(c.Rings.Tx),
 		FillSize: uint32(c.Rings.Fill), CompletionSize: uint32(c.Rings.Completion),
+		TxBudget: c.Sockets.TxBudget, BusyPoll: c.Sockets.BusyPoll.D(), BusyPollBudget: c.Sockets.BusyPollBudget,
 		RebindFor: 3 * time.Second,
 	})
 	if err != nil {
@@ -139,10 +164,10 @@ func (d *datapath) openSlot(ctx context.Context, p *port, sl *slot) error {
 // closePort takes the sockets away from the workers and closes them.
 func (d *datapath) closePort(ctx context.Context, p *port) error {
 	p.mu.Lock()
-	attach := p.attach
-	p.attach, p.open = nil, false
+	attach, device := p.attach, p.napi
+	p.attach, p.open, p.napi = nil, false, nil
 	p.mu.Unlock()
-	var errs []error
+	errs := []error{device.Restore()} // while the program is there: some drivers have no NAPI without
 	for _, sl := range p.slots {
 		socket := sl.socket.Swap(nil)
 		if socket == nil {

@@ -1,0 +1,30 @@
+package config
+
+import "time"
+
+// minTxBudget is what a system call of AF_XDP sends without being told otherwise, and the
+// least that it can be told (TX_BATCH_SIZE, net/xdp/xsk.c).
+const minTxBudget = 32
+
+func (k *check) sockets(c *Configuration) {
+	s := c.Sockets
+	if s.TxBudget != 0 && (s.TxBudget < minTxBudget || s.TxBudget > c.Rings.Tx) {
+		k.fail("sockets.txBudget", "is %d, choose from %d to rings.tx (%d), or 0 for rings.tx", s.TxBudget, minTxBudget, c.Rings.Tx)
+	}
+	k.duration("sockets.busyPoll", s.BusyPoll, 0, time.Millisecond)
+	if s.BusyPoll.D()%time.Microsecond != 0 {
+		k.fail("sockets.busyPoll", "is %s, the kernel takes whole microseconds", s.BusyPoll)
+	}
+	k.between("sockets.busyPollBudget", s.BusyPollBudget, 8, 1024)
+	k.duration("sockets.spin", s.Spin, 0, 10*time.Millisecond)
+	k.duration("sockets.sleep", s.Sleep, time.Millisecond, time.Second)
+}
+
+func (k *check) napi(at string, n NAPI) {
+	k.between(at+".deferHardIRQs", n.DeferHardIRQs, 0, 1000)
+	k.duration(at+".groFlushTimeout", n.GROFlushTimeout, 0, 10*time.Millisecond)
+	if n.DeferHardIRQs != 0 && n.GROFlushTimeout == 0 {
+		k.fail(at+".groFlushTimeout", "is 0s with deferHardIRQs %d: interrupts are deferred only where both are set; write a time such as 50us", n.DeferHardIRQs)
+	}
+	oneOf(k, at+".threaded", n.Threaded, ThreadedKeep, ThreadedOn, ThreadedOff)
+}
