@@ -53,12 +53,14 @@ func toeplitzHash(t tuple4) (h uint32) {
 	return h
 }
 
-// jenkinsHash is Bob Jenkins's final mix of lookup3 over three words, as Linux has it in its
-// jhash_3words, with initial value zero (the mix is in the public domain: burtleburtle.net/bob/c/lookup3.c).
+// jenkinsHash is Bob Jenkins's lookup3 over three words (burtleburtle.net/bob/c/lookup3.c, in the
+// public domain), as Linux has it in its jhash_3words, with initial value zero.
 func jenkinsHash(t tuple4) uint32 {
 	const start = 0xdeadbeef + 3<<2
-	a, b, c := t.src+start, t.dst+start, uint32(t.srcPort)<<16|uint32(t.dstPort)
-	c += start
+	return jenkinsFinal(t.src+start, t.dst+start, (uint32(t.srcPort)<<16|uint32(t.dstPort))+start)
+}
+
+func jenkinsFinal(a, b, c uint32) uint32 {
 	c = (c ^ b) - bits.RotateLeft32(b, 14)
 	a = (a ^ c) - bits.RotateLeft32(c, 11)
 	b = (b ^ a) - bits.RotateLeft32(a, 25)

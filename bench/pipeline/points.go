@@ -49,29 +49,57 @@ func (p *points) ratio(params map[string]string, value float64, better string, t
 	p.add(value, results.Point{System: sluice, Params: params, Metric: metricRatio, Unit: "ratio", Better: better, Target: &target})
 }
 
-// table prints medians.
+// row is what is printed of one set of conditions.
+type row struct {
+	conditions, sluice, inC, serial, ratio, missed string
+}
+
+// table prints medians: a line for each set of conditions.
 func (p *points) table(out io.Writer) error {
-	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "conditions\tsystem\tmetric\tmedian\tof\ttarget\t")
+	var rows []*row
+	at := map[string]*row{}
 	for i := range p.list {
 		q := &p.list[i]
-		target, missed := "-", ""
-		if q.Target != nil {
-			target = fmt.Sprintf("%.4g", *q.Target)
-			if !q.Met() {
-				missed = "missed"
-			}
+		key := conditions(q.Params)
+		if at[key] == nil {
+			at[key] = &row{conditions: key}
+			rows = append(rows, at[key])
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%.4g %s\t%d\t%s\t%s\n", conditions(q.Params), q.System, q.Metric, q.Median(), q.Unit, len(q.Samples), target, missed)
+		at[key].show(q)
+	}
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "medians\tsluice\tC\tC, one by one\tratio\t\n")
+	for _, r := range rows {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", r.conditions, r.sluice, r.inC, r.serial, r.ratio, strings.TrimPrefix(r.missed, ", "))
 	}
 	return t.Flush()
 }
 
-// conditions prints params in one order: the scenario, then the rest by name.
+// show puts a point where it belongs.
+func (r *row) show(q *results.Point) {
+	value := fmt.Sprintf("%.4g %s", q.Median(), q.Unit)
+	switch {
+	case q.System == inC:
+		r.inC = value
+	case q.System == inCSerial:
+		r.serial = value
+	case q.Metric == metricRatio:
+		r.ratio = fmt.Sprintf("%.3f of %s", q.Median(), q.Params["to"])
+	case r.sluice != "":
+		r.sluice += ", " + value
+	default:
+		r.sluice = value
+	}
+	if !q.Met() {
+		r.missed += fmt.Sprintf(", missed %.4g %s", *q.Target, q.Unit)
+	}
+}
+
+// conditions prints params in one order: the scenario, then the rest by name, without what a ratio is to.
 func conditions(params map[string]string) string {
 	words := []string{params["scenario"]}
 	for _, k := range slices.Sorted(maps.Keys(params)) {
-		if k != "scenario" {
+		if k != "scenario" && k != "to" {
 			words = append(words, k+"="+params[k])
 		}
 	}
