@@ -97,9 +97,9 @@ OUT       := bench/out
 LAB       := ./bin/sluice-bench
 
 .PHONY: bench
-bench: build ## the quick set, under 3 minutes: Go benchmarks, and experiments that need no cluster
+bench: build ## the quick set, under 3 minutes: Go benchmarks, and experiments that need no cluster (NOTE=remark)
 	$(LAB) bench go --out $(OUT)/quick
-	$(LAB) bench run --set quick --out $(OUT)/quick; failed=$$?; \
+	$(LAB) bench run --set quick --out $(OUT)/quick --note '$(NOTE)'; failed=$$?; \
 	$(LAB) report --from $(OUT)/quick/*.json --html $(OUT)/quick/report.html && exit $$failed
 
 .PHONY: bench-report

@@ -37,8 +37,19 @@ func Experiments() []Experiment {
 		},
 		{
 			Name: "services", About: "the same rates against the number of Services",
-			Full:    []string{"compare", "--services", "1,100,1000,10000", "--rates"},
-			Minutes: 60,
+			Full: []string{"compare", "--rates", "--services", "1,100,1000,10000", "--systems",
+				"sluice,l2fwd,nftables-rps,kube-proxy-nftables,kube-proxy-nftables-rps,kube-proxy-iptables,kube-proxy-iptables-rps"},
+			Minutes: 15,
+		},
+		{
+			Name: "flows-10k", About: "the same rates with 10,000 flows and one Service",
+			Full:    []string{"compare", "--rates", "--services", "1", "--flows", "10000", "--systems", "sluice,l2fwd,nftables-rps,kube-proxy-nftables"},
+			Minutes: 4,
+		},
+		{
+			Name: "flows-100k", About: "the same rates with 100,000 flows and one Service",
+			Full:    []string{"compare", "--rates", "--services", "1", "--flows", "100000", "--systems", "sluice,l2fwd,nftables-rps,kube-proxy-nftables"},
+			Minutes: 4,
 		},
 		{
 			Name: "gaps", About: "how long a worker stands still because of the Go runtime",

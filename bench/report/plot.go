@@ -6,6 +6,7 @@ import (
 	"image/color"
 	"math"
 	"regexp"
+	"strings"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/font"
@@ -180,12 +181,13 @@ func (s *series) pairs(f *figure) (list plotter.XYs) {
 }
 
 func (f *figure) addBars(p *plot.Plot) error {
+	var names []string
 	for i, s := range f.Series {
 		bar, err := plotter.NewBarChart(plotter.Values{s.Pairs[0][1]}, 34)
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.Name, err)
 		}
-		bar.XMin, bar.Color, bar.LineStyle.Width = float64(i), palette[s.Style%len(palette)], 0
+		bar.XMin, bar.Color, bar.LineStyle.Width = float64(i), s.barColour(), 0
 		label, err := plotter.NewLabels(plotter.XYLabels{
 			XYs: plotter.XYs{{X: float64(i), Y: s.Pairs[0][1]}}, Labels: []string{figureText(s.Pairs[0][1])},
 		})
@@ -196,11 +198,23 @@ func (f *figure) addBars(p *plot.Plot) error {
 		label.TextStyle[0].XAlign = draw.XCenter
 		label.Offset.Y = 2
 		p.Add(bar, label)
-		p.Legend.Add(s.Name, bar)
+		names = append(names, s.Name)
 	}
 	p.X.Min, p.X.Max = -0.7, float64(len(f.Series))-0.3
-	p.X.Tick.Marker, p.X.LineStyle.Width = plot.ConstantTicks(nil), 0
+	p.NominalX(names...)
+	if len(names) > 4 { // longer than a bar is wide
+		p.X.Tick.Label.Rotation = math.Pi / 7
+		p.X.Tick.Label.XAlign, p.X.Tick.Label.YAlign = draw.XRight, draw.YCenter
+	}
 	return nil
+}
+
+// barColour sets Sluice apart; the names are under the bars.
+func (s *series) barColour() color.Color {
+	if strings.HasPrefix(s.Name, "sluice") {
+		return palette[0]
+	}
+	return color.RGBA{0x9a, 0x9a, 0x9a, 0xff}
 }
 
 // addTarget draws what the points are held to.

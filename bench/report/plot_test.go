@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/xml"
 	"errors"
+	"image/color"
 	"image/png"
 	"io"
 	"os"
@@ -83,6 +84,9 @@ func TestPlots(t *testing.T) {
 			}
 			for i := range 2 { // of the series
 				c := palette[f.Series[i].Style]
+				if f.Kind == bars {
+					c = color.RGBAModel.Convert(f.Series[i].barColour()).(color.RGBA)
+				}
 				if !colours[string([]byte{c.R, c.G, c.B})] {
 					t.Errorf("nothing is drawn in the colour of %s", f.Series[i].Name)
 				}
