@@ -111,6 +111,7 @@ func (s *liveSender) plan(w *writer, run uint16) (*liveTraffic, []byte) {
 func (s *liveSender) send(l Load, run uint16, start uint64, stop *atomic.Bool) (Sent, error) {
 	ends := make([]uint64, s.tx.Queues)
 	states := make([]liveProgress, s.tx.Queues)
+	cpu := make([]time.Duration, s.tx.Queues)
 	var g errgroup.Group
 	for i := range s.tx.Queues {
 		g.Go(func() error {
@@ -120,7 +121,9 @@ func (s *liveSender) send(l Load, run uint16, start uint64, stop *atomic.Bool) (
 					return err
 				}
 				p := newPacer(part(l, i, s.tx.Queues), start, liveRun, liveTogetherNanos, s.tx.Spin)
+				began := threadTime()
 				ends[i], states[i], err = s.loop(objects, frame, p, stop)
+				cpu[i] = threadTime() - began
 				return errors.Join(err, objects.Close())
 			})
 		})
@@ -130,6 +133,7 @@ func (s *liveSender) send(l Load, run uint16, start uint64, stop *atomic.Bool) (
 	for i, st := range states {
 		sent.Packets += st.Packets
 		sent.Bytes += st.Bytes
+		sent.CPU += cpu[i]
 		flows := (s.traffic.Flows - i + s.tx.Queues - 1) / s.tx.Queues
 		sent.Flows += int(min(st.Packets, uint64(flows)))
 		sent.Elapsed = max(sent.Elapsed, time.Duration(ends[i]-min(start, ends[i])))

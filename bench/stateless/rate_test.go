@@ -21,7 +21,7 @@ func TestCostOfSources(t *testing.T) {
 				lab := open(t, c)
 				r, err := lab.Trial(t.Context(), Load{Duration: d})
 				must(t, err)
-				t.Logf("%.0f ns per packet sent, %.3f Mpps sent, %.3f received, %.2f %% lost, drops %v", float64(r.Sent.Elapsed)/float64(r.Sent.Packets), r.Sent.Rate()/1e6, r.Rate()/1e6, 100*r.Loss(), r.Drops)
+				t.Logf("%.0f ns of CPU per packet sent, %.3f Mpps sent, %.3f received, %.2f %% lost, drops %v", float64(r.Sent.CPU)/float64(r.Sent.Packets), r.Sent.Rate()/1e6, r.Rate()/1e6, 100*r.Loss(), r.Drops)
 			})
 		}
 	}

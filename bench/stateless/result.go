@@ -24,6 +24,9 @@ type Sent struct {
 	Bytes   uint64 // without frame check sequence
 	Flows   int    // of which at least one packet was sent
 	Elapsed time.Duration
+	// CPU is the processor time of the sending threads. On veth it includes what the
+	// kernel does on the way to the receiver as far as it happens in the sender's call.
+	CPU time.Duration
 	// Refused counts the calls in which the device took no packet; it got them later.
 	Refused uint64
 	// Dropped counts packets that the device dropped in the act of sending (EBUSY). They

@@ -89,6 +89,7 @@ func (s *socketSender) send(l Load, run uint16, start uint64, stop *atomic.Bool)
 	ends := make([]uint64, n)
 	writers := make([]*writer, n)
 	dropped := make([]uint64, n)
+	cpu := make([]time.Duration, n)
 	var g errgroup.Group
 	for i, q := range s.queues {
 		g.Go(func() error {
@@ -97,7 +98,9 @@ func (s *socketSender) send(l Load, run uint16, start uint64, stop *atomic.Bool)
 				q.begin(writers[i], s.tx.Burst)
 				before := s.sockets[i].Counters().EBUSY
 				p := newPacer(part(l, i, n), start, s.tx.Burst, togetherNanos, s.tx.Spin)
+				began := threadTime()
 				ends[i] = q.run(p, &s.clock, stop)
+				cpu[i] = threadTime() - began
 				q.settle(&s.clock)
 				dropped[i] = s.sockets[i].Counters().EBUSY - before
 				return nil
@@ -111,6 +114,7 @@ func (s *socketSender) send(l Load, run uint16, start uint64, stop *atomic.Bool)
 		sent.Bytes += q.bytes
 		sent.Refused += q.refused
 		sent.Dropped += dropped[i]
+		sent.CPU += cpu[i]
 		sent.Flows += writers[i].order.seen()
 		sent.Elapsed = max(sent.Elapsed, time.Duration(ends[i]-min(start, ends[i])))
 	}

@@ -3,6 +3,7 @@ package stateless
 import (
 	"fmt"
 	"runtime"
+	"time"
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -29,6 +30,13 @@ func onThread(cpus []int, number int, f func() error) error {
 		}()
 	}()
 	return <-done
+}
+
+// threadTime is the processor time of the calling thread (getrusage(2), RUSAGE_THREAD).
+func threadTime() time.Duration {
+	var u unix.Rusage
+	_ = unix.Getrusage(unix.RUSAGE_THREAD, &u) // cannot fail with these arguments
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // onPortThread is onThread in the namespace of the sending port: where a program is run,

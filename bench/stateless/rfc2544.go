@@ -1,0 +1,232 @@
+package stateless
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Trial is a system that a rate can be offered to.
+type Trial interface {
+	// Offer sends at a rate (packets per second) for a while. An error ends the search.
+	Offer(ctx context.Context, rate float64, d time.Duration) (Outcome, error)
+}
+
+// Outcome is what one trial found.
+type Outcome struct {
+	Sent, Lost uint64
+	Rate       float64 // packets per second that were really sent
+}
+
+// Loss is the share that was lost, 0 to 1; 1 if nothing was sent.
+func (o *Outcome) Loss() float64 {
+	if o.Sent == 0 {
+		return 1
+	}
+	return float64(o.Lost) / float64(o.Sent)
+}
+
+// Search looks for the highest rate at which no more than a bound is lost: the
+// throughput of RFC 2544, section 26.1, which has 0 for the bound. Zero values mean
+// the defaults.
+type Search struct {
+	Min, Max float64 // packets per second: 1,000 and 10,000,000
+	// Loss is the bound as a share. NoLoss is 0; zero is the default, 0.001, because a
+	// veth's own ring loses now and then what no system under test could have saved.
+	Loss float64
+	// Resolution is how far apart, as a share of the higher, the highest rate that was
+	// good and the lowest that was bad may be: 0.02.
+	Resolution float64
+	Duration   time.Duration // of each trial: 1 s (the RFC says at least 60 s for the last)
+	Confirm    time.Duration // of the trial that confirms the result: 3 x Duration
+	WarmUp     time.Duration // of a trial at Min that does not count: 500 ms; negative for none
+	// Again is how often a bad trial is repeated before it counts as bad. 0 is what the
+	// RFC says; on a shared machine one bad trial says little.
+	Again int
+	// Trials bounds the number of trials, with those repeated: 60.
+	Trials int
+	// Progress is told of every trial; may be nil.
+	Progress func(Step)
+}
+
+// NoLoss is the loss bound of RFC 2544.
+const NoLoss = -1
+
+// Step is one trial of a search.
+type Step struct {
+	Number  int
+	Why     string // "warm-up", "search", "confirm"
+	Target  float64
+	Outcome Outcome
+	Good    bool
+	Low     float64 // the highest good rate so far, 0 if none
+	High    float64 // the lowest bad rate so far, or Max
+}
+
+// Throughput is what a search found.
+type Throughput struct {
+	Rate float64 // packets per second; 0 if even Min lost too much
+	Loss float64 // in the confirming trial
+	// Limited: the sender could send no more than Rate, and the system lost nothing
+	// beyond the bound. It may be able to do more.
+	Limited bool
+	Trials  int
+}
+
+// ErrUndecided is returned when Trials were not enough to confirm a rate.
+var ErrUndecided = errors.New("no rate was confirmed: the system's loss does not depend on the rate alone")
+
+func (s *Search) setDefaults() error {
+	setDefault(&s.Min, 1_000)
+	setDefault(&s.Max, 10_000_000)
+	setDefault(&s.Loss, 0.001)
+	setDefault(&s.Resolution, 0.02)
+	setDefault(&s.Duration, time.Second)
+	setDefault(&s.Confirm, 3*s.Duration)
+	setDefault(&s.WarmUp, 500*time.Millisecond)
+	setDefault(&s.Trials, 60)
+	s.Loss = max(s.Loss, 0)
+	switch {
+	case s.Min < 0 || s.Max < s.Min:
+		return fmt.Errorf("search from %g to %g packets per second: give the lower rate first", s.Min, s.Max)
+	case s.Loss >= 1:
+		return fmt.Errorf("loss bound %g: it is a share, below 1", s.Loss)
+	case s.Resolution <= 0 || s.Resolution >= 1:
+		return fmt.Errorf("resolution %g: it is a share, above 0 and below 1", s.Resolution)
+	case s.Duration < 0 || s.Confirm < 0 || s.Again < 0 || s.Trials < 3:
+		return errors.New("durations and repetitions of a search are positive, and there are at least 3 trials")
+	}
+	return nil
+}
+
+func setDefault[T comparable](v *T, to T) {
+	var zero T
+	if *v == zero {
+		*v = to
+	}
+}
+
+// sentEnough is the share of the target that must have been sent for a trial to be
+// about the target.
+const sentEnough = 0.95
+
+// search is a search under way.
+type search struct {
+	*Search
+	trial     Trial
+	trials    int
+	low, high float64
+	limited   bool
+}
+
+// Run searches. ErrUndecided comes with the last that was found.
+func (s Search) Run(ctx context.Context, t Trial) (Throughput, error) {
+	if err := s.setDefaults(); err != nil {
+		return Throughput{}, fmt.Errorf("rfc2544: %w", err)
+	}
+	r := &search{Search: &s, trial: t, high: s.Max}
+	if s.WarmUp > 0 {
+		if _, _, err := r.once(ctx, "warm-up", s.Min, s.WarmUp); err != nil {
+			return Throughput{}, err
+		}
+	}
+	// The highest first: it tells what the sender can do.
+	if err := r.try(ctx, s.Max); err != nil {
+		return Throughput{}, err
+	}
+	for r.trials < s.Trials {
+		if err := r.narrow(ctx); err != nil {
+			return Throughput{}, err
+		}
+		if r.low == 0 {
+			return Throughput{Trials: r.trials}, nil
+		}
+		good, outcome, err := r.confirm(ctx)
+		if err != nil {
+			return Throughput{}, err
+		}
+		found := Throughput{Rate: r.low, Loss: outcome.Loss(), Limited: r.limited, Trials: r.trials}
+		if good {
+			return found, nil
+		}
+		// What is good for a short while is not for a longer one: look below it, with
+		// longer trials.
+		r.high, r.low, r.limited, r.Duration = r.low, 0, false, r.Confirm
+	}
+	return Throughput{Rate: r.low, Trials: r.trials}, ErrUndecided
+}
+
+// narrow halves the interval until it is small. low stays 0 if nothing is good.
+func (r *search) narrow(ctx context.Context) error {
+	for !r.limited && r.high-r.low > r.Resolution*r.high && r.trials < r.Trials {
+		// From the top, steps are small where a good rate is near.
+		target := (r.low + r.high) / 2
+		if r.low == 0 && target < r.Min {
+			if r.high <= r.Min {
+				return nil
+			}
+			target = r.Min
+		}
+		if err := r.try(ctx, target); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// try offers a rate and moves a bound of the interval.
+func (r *search) try(ctx context.Context, target float64) error {
+	for again := 0; ; again++ {
+		good, outcome, err := r.once(ctx, "search", target, r.Duration)
+		switch {
+		case err != nil:
+			return err
+		case good && outcome.Rate < sentEnough*target:
+			r.low, r.limited = outcome.Rate, true
+			return nil
+		case good:
+			r.low = target
+			return nil
+		case again == r.Again || r.trials >= r.Trials:
+			// A rate that was not reached is bad from what was sent on.
+			r.high = min(target, max(outcome.Rate, r.low))
+			return nil
+		}
+	}
+}
+
+func (r *search) confirm(ctx context.Context) (good bool, o Outcome, err error) {
+	for range r.Again + 1 {
+		good, o, err = r.once(ctx, "confirm", r.low, r.Confirm)
+		if good || err != nil {
+			break
+		}
+	}
+	return good, o, err
+}
+
+func (r *search) once(ctx context.Context, why string, target float64, d time.Duration) (bool, Outcome, error) {
+	if err := ctx.Err(); err != nil {
+		return false, Outcome{}, err
+	}
+	outcome, err := r.trial.Offer(ctx, target, d)
+	if err != nil {
+		return false, outcome, fmt.Errorf("rfc2544: trial at %.0f packets per second: %w", target, err)
+	}
+	r.trials++
+	good := outcome.Loss() <= r.Loss
+	if r.Progress != nil {
+		r.Progress(Step{Number: r.trials, Why: why, Target: target, Outcome: outcome, Good: good, Low: r.low, High: r.high})
+	}
+	return good, outcome, nil
+}
+
+// Offer makes a Lab a Trial.
+func (l *Lab) Offer(ctx context.Context, rate float64, d time.Duration) (Outcome, error) {
+	r, err := l.Trial(ctx, Load{Rate: rate, Duration: d})
+	if err != nil {
+		return Outcome{}, err
+	}
+	return Outcome{Sent: r.Sent.Packets, Lost: r.Lost(), Rate: r.Sent.Rate()}, nil
+}
