@@ -29,7 +29,7 @@ func main() {
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 		Version:       status.ThisBuild().Version,
 	}
-	root.AddCommand(demoCommand(), gapsCommand(), pipelineCommand(), tuesdayCommand(), updatesCommand(), l2fwdCommand(), statefulCommand(), benchCommand(), reportCommand())
+	root.AddCommand(compareCommand(), demoCommand(), gapsCommand(), pipelineCommand(), tuesdayCommand(), updatesCommand(), l2fwdCommand(), statefulCommand(), benchCommand(), reportCommand(), statelessCommand(), rfc2544Command())
 	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "sluice-bench:", err)
 		stop()
