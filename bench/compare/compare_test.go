@@ -1,0 +1,229 @@
+package compare
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/bench/cluster"
+	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/results"
+	"sluice.dev/sluice/bench/stateless"
+	"sluice.dev/sluice/bench/topo"
+)
+
+var sluiceBinary, benchBinary string // built once
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "sluice-compare-test-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	if sluiceBinary, err = gate.Build(dir, false); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	benchBinary = filepath.Join(dir, "sluice-bench")
+	if out, err := exec.Command("go", "build", "-o", benchBinary, "sluice.dev/sluice/cmd/sluice-bench").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "build sluice-bench: %v\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}
+
+// config is a comparison that takes little.
+func config(systems ...string) Config {
+	c := Defaults()
+	c.Systems, c.Sluice, c.Bench = systems, sluiceBinary, benchBinary
+	c.Services, c.Flows, c.Repeat = []int{20}, 200, 1
+	c.Duration, c.Trial = 200*time.Millisecond, 50*time.Millisecond
+	c.Out, c.Progress = io.Discard, io.Discard
+	return c
+}
+
+// openStage is what Run makes.
+func openStage(t *testing.T, c Config) *stage {
+	t.Helper()
+	if err := c.check(); err != nil {
+		t.Fatal(err)
+	}
+	s := newStage(&c)
+	s.services = c.Services[0]
+	t.Cleanup(func() {
+		if err := s.close(); err != nil {
+			t.Error(err)
+		}
+		if left, err := filepath.Glob(fmt.Sprintf("/dev/shm/sluice-*-%d-*", os.Getpid())); err != nil || len(left) > 0 {
+			t.Errorf("left behind: %v, %v", left, err)
+		}
+	})
+	if err := s.open(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// TestSystemsForward sends a thousand packets through every system and looks at what
+// comes out.
+func TestSystemsForward(t *testing.T) {
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) {
+			if k.cluster && !cluster.Enabled() {
+				t.Skipf("kube-proxy is measured where %s is set", cluster.EnableVariable)
+			}
+			c := config(k.name)
+			s := openStage(t, c)
+			var net *topo.Net
+			err := s.with(t.Context(), k, func(ctx context.Context, x *subject) error {
+				net = x.place.net
+				return forwards(ctx, s, x)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := s.closeKept(); err != nil {
+				t.Error(err)
+			}
+			if left, err := net.Leftovers(); err != nil || len(left) > 0 {
+				t.Errorf("left behind: %v, %v", left, err)
+			}
+		})
+	}
+}
+
+func forwards(ctx context.Context, s *stage, x *subject) (err error) {
+	lab, err := s.generator(ctx, x, stateless.Count)
+	if err != nil {
+		return err
+	}
+	defer func() { err = joined(err, lab.Close()) }()
+	flows, err := s.establish(ctx, x, lab)
+	if err != nil {
+		return err
+	}
+	// Nothing translates twice: with half of the flows gone somebody lost them.
+	if flows != s.Flows && x.kind.base() != "asavie" {
+		return fmt.Errorf("%d of %d flows arrived", flows, s.Flows)
+	}
+	if x.kind.rps {
+		if v, err := x.place.gateway.Device(frontDev, "queues/rx-1/rps_cpus"); err != nil || v != fmt.Sprintf("%x", everyCPU()) {
+			return fmt.Errorf("RPS of queue 1 is %q, %v", v, err)
+		}
+	}
+	_, err = readLosses(ctx, x.place, x.system)
+	return err
+}
+
+func joined(a, b error) error {
+	if a == nil {
+		return b
+	}
+	return a
+}
+
+// TestCheckFrameRefuses: what a forwarder that does not translate lets through must not
+// pass for translated, and the other way round.
+func TestCheckFrameRefuses(t *testing.T) {
+	for _, test := range []struct{ runs, judgedAs, want string }{
+		{"kernel", "nftables", "want it from 10.72.0.1 to port 8080"},
+		{"nftables", "kernel", "want it as it was sent"},
+	} {
+		t.Run(test.runs, func(t *testing.T) {
+			s := openStage(t, config(test.runs))
+			runs, judged := mustKind(t, test.runs), mustKind(t, test.judgedAs)
+			err := s.with(t.Context(), runs, func(ctx context.Context, x *subject) error {
+				x.kind = judged
+				return forwards(ctx, s, x)
+			})
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%v, want %q", err, test.want)
+			}
+		})
+	}
+}
+
+func mustKind(t *testing.T, name string) kind {
+	t.Helper()
+	k, err := kindOf(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// TestRun compares two systems in full, short, and a third that fails.
+func TestRun(t *testing.T) {
+	c := config("sluice", "kernel", "l2fwd")
+	var out bytes.Buffer
+	c.Out, c.JSON, c.Bench = &out, filepath.Join(t.TempDir(), "run.json"), "/bin/false"
+	_, err := Run(t.Context(), c)
+	if err == nil || !strings.Contains(err.Error(), "l2fwd: false ended") {
+		t.Errorf("l2fwd is /bin/false, and the error is: %v", err)
+	}
+	run, err := results.Load(c.JSON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]int{}
+	for _, p := range run.Points {
+		found[p.Experiment+" "+p.System+" "+p.Metric] += len(p.Samples)
+		if p.Params["services"] != "20" || p.Params["flows"] != "200" {
+			t.Errorf("%s %s: conditions %v", p.System, p.Metric, p.Params)
+		}
+		if m := p.Median(); m <= 0 && !strings.HasPrefix(p.Metric, "added") && p.Metric != "no_drop_rate" {
+			t.Errorf("%s %s is %g", p.System, p.Metric, m)
+		}
+	}
+	for name, samples := range map[string]int{
+		"throughput sluice rate": 1, "throughput kernel rate": 1, "throughput sluice no_drop_rate": 1, "cpu sluice cpu_per_packet": 1,
+		"latency sluice one-way, p99.9": len(loads), "latency sluice added to kernel forwarding, p50": len(loads),
+	} {
+		if found[name] != samples {
+			t.Errorf("%s has %d samples, want %d", name, found[name], samples)
+		}
+	}
+	for _, want := range []string{"FAILED: l2fwd", "one-way latency", "ns CPU/packet"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, &out)
+		}
+	}
+}
+
+func TestConfigRefuses(t *testing.T) {
+	for name, change := range map[string]func(*Config){
+		"system":      func(c *Config) { c.Systems = []string{"ipvs"} },
+		"services":    func(c *Config) { c.Services = []int{0} },
+		"no services": func(c *Config) { c.Services = nil },
+		"flows":       func(c *Config) { c.Flows = maxFlows + 1 },
+		"frame":       func(c *Config) { c.Frame = 60 },
+		"queues":      func(c *Config) { c.Queues = 17 },
+		"loss":        func(c *Config) { c.LossBound = 1 },
+		"rounds":      func(c *Config) { c.Repeat = 0 },
+		"CPU":         func(c *Config) { c.SenderCPUs = []int{4096} },
+		"binary":      func(c *Config) { c.Sluice = "/nonexistent/sluice" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := config("sluice")
+			if err := c.check(); err != nil {
+				t.Fatal(err)
+			}
+			if change(&c); c.check() == nil {
+				t.Error("no error")
+			}
+		})
+	}
+}

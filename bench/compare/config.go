@@ -1,0 +1,124 @@
+package compare
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"time"
+)
+
+// Config says what to compare, and how.
+type Config struct {
+	Systems []string // of Systems; nil: all that are not optional
+	Sluice  string   // path of the daemon's binary
+	Bench   string   // path of sluice-bench's binary, which is l2fwd too
+	// Services are how many each run has of Sluice and kube-proxy; a run for each number.
+	Services []int
+	Flows    int // UDP flows, all of them established before anything is measured
+	Frame    int // bytes, with the frame check sequence (RFC 2544, section 9.1)
+	Queues   int // of every interface, and workers of every forwarder in user space
+	// SenderCPUs are where packets come from: one thread per queue, in turn. An
+	// interface's interrupts are there too, because a veth has no others. With one CPU of two
+	// it is as on a machine whose NIC interrupts one core, and RPS spreads them.
+	SenderCPUs []int
+	Repeat     int           // rounds, each of all systems
+	Duration   time.Duration // of each measurement
+	Trial      time.Duration // of each step of the search for the no-drop rate
+	LossBound  float64       // of the no-drop rate: a share of what was sent
+	Quick      bool          // no search, no latency: a sanity check in a minute
+	Rates      bool          // the highest rates and nothing else
+	JSON       string        // file for a results.Run; none if empty
+	Out        io.Writer
+	Progress   io.Writer
+}
+
+// Defaults is the comparison as it is documented.
+func Defaults() Config {
+	return Config{
+		Services: []int{5000}, Flows: 1000, Frame: 64, Queues: 2, SenderCPUs: []int{0}, Repeat: 5,
+		Duration: 2 * time.Second, Trial: 500 * time.Millisecond, LossBound: 0.001,
+		Out: os.Stdout, Progress: os.Stderr,
+	}
+}
+
+// maxFlows is what all systems can have at once: Sluice takes an eighth of its flow table
+// for flows that nobody has answered (flows.halfOpenShare), and nobody answers here.
+const maxFlows = 100_000
+
+// quicken makes a sanity check of it. What was asked for by name stays.
+func (c *Config) quicken() {
+	if len(c.Systems) == 0 {
+		c.Systems = defaultSystems(false)
+	}
+	c.Repeat, c.Duration, c.Services = min(c.Repeat, 2), min(c.Duration, 500*time.Millisecond), []int{min(c.Services[0], 1000)}
+}
+
+func (c *Config) check() error {
+	if len(c.Services) == 0 {
+		return errors.New("no number of Services: name one, or several")
+	}
+	if c.Quick {
+		c.quicken()
+	}
+	if len(c.Systems) == 0 {
+		c.Systems = defaultSystems(true)
+	}
+	for _, name := range c.Systems {
+		if _, err := kindOf(name); err != nil {
+			return err
+		}
+	}
+	for _, n := range c.Services {
+		if n < 1 || n > 50_000 {
+			return fmt.Errorf("%d Services: 1 to 50,000 are possible", n)
+		}
+	}
+	switch {
+	case c.Flows < 1 || c.Flows > maxFlows:
+		return fmt.Errorf("%d flows: 1 to %d are possible", c.Flows, maxFlows)
+	case c.Frame < 64 || c.Frame > 1518:
+		return fmt.Errorf("frames of %d bytes: 64 to 1518 are possible", c.Frame)
+	case c.Queues < 1 || c.Queues > 16:
+		return fmt.Errorf("%d queues: 1 to 16 are possible", c.Queues)
+	case c.Repeat < 1 || c.Duration < 100*time.Millisecond || c.Trial < 50*time.Millisecond:
+		return fmt.Errorf("%d rounds, measurements of %s, trials of %s: at least 1, 100ms and 50ms", c.Repeat, c.Duration, c.Trial)
+	case c.LossBound < 0 || c.LossBound >= 1:
+		return fmt.Errorf("loss bound %g: it is a share, from 0 to less than 1", c.LossBound)
+	case len(c.SenderCPUs) == 0 || slices.Max(c.SenderCPUs) >= runtime.NumCPU() || slices.Min(c.SenderCPUs) < 0:
+		return fmt.Errorf("sender CPUs %v: this machine has 0 to %d", c.SenderCPUs, runtime.NumCPU()-1)
+	case os.Geteuid() != 0:
+		return errors.New("network namespaces, XDP and AF_XDP need root")
+	}
+	return errors.Join(c.program(&c.Sluice, "sluice", "sluice-one"), c.program(&c.Bench, "l2fwd"), conntrackRoom(c.Flows))
+}
+
+// program checks the binary of systems, if one of them is measured.
+func (c *Config) program(path *string, systems ...string) error {
+	if !slices.ContainsFunc(systems, func(s string) bool { return slices.Contains(c.Systems, s) }) {
+		return nil
+	}
+	full, err := filepath.Abs(*path)
+	if err != nil {
+		return err
+	}
+	*path = full
+	if _, err := os.Stat(full); err != nil {
+		return fmt.Errorf("the binary of %s: %w; build it with `make build`", systems[0], err)
+	}
+	return nil
+}
+
+// kinds are the systems to measure.
+func (c *Config) kinds() (list []kind) {
+	for _, name := range c.Systems {
+		k, err := kindOf(name)
+		if err == nil { // check has seen to it
+			list = append(list, k)
+		}
+	}
+	return list
+}

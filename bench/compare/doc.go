@@ -1,0 +1,65 @@
+// Package compare measures systems that forward against each other, on the same traffic
+// in the same network, in turn:
+//
+//	client0 [eth0] ═══ [front0] gateway [back0] ═══ [eth0] backend0
+//	generator           the system under test          receiver
+//	(bench/stateless,   sluice run · l2fwd over our    (bench/stateless: an
+//	 AF_XDP, a thread   rings · l2fwd over asavie/xdp  XDP program counts
+//	 per queue)         · ip_forward · nftables ·      and drops)
+//	                    kube-proxy
+//
+// Clients are 100 addresses with many ports, N flows in all, UDP to one load balancer's
+// address. What translates sends them to ten endpoints, from the gateway's address. Packets go one
+// way: nobody answers.
+//
+// # A comparison
+//
+// Rounds are interleaved: A B C, A B C. A system is built in namespaces of its own, its flows
+// are established and what arrives is checked (every flow, addresses and ports of
+// samples), it is measured and taken down. kube-proxy with thousands of Services would take
+// a minute for that each time; so it is started once, and while others are measured its
+// process and the control plane are stopped (SIGSTOP). Rules in a namespace through
+// which no packet goes cost nothing, a stopped process neither. While it is measured kube-proxy runs,
+// as installed; the control plane stays stopped, because it would be on other machines.
+//
+//   - Throughput is what arrives per second when packets are sent as fast as they can be.
+//     It is the headline, because here generator, system and receiver share the
+//     processors: what is left for the system depends on how much the generator is
+//     held up by it, and a search for a rate without loss is the harder on whoever has queues. The
+//     no-drop rate (RFC 2544, section 26.1, by default with 0.1 % allowed, because a veth's own
+//     ring of 256 packets loses) is beside it.
+//   - Processor time is that of the whole machine, everything in it, at one rate for all:
+//     half of what the slowest system that translates can do. It is all time that was not
+//     idle, not the ticks that fell on somebody, which miss short interrupts;
+//     the ticks say only how it divides.
+//   - Latency is one-way, from the generator's time stamp to the receiver's, at 10, 50 and
+//     90 % of each system's own no-drop rate; and what that is above the kernel's plain
+//     forwarding in the same round.
+//
+// Ratios are of the same round, and their median is what is compared with a target.
+//
+// # What is the same for all, and what is not
+//
+// The same: veth pairs, their queues, offloads off (also GRO), MTU, permanent neighbours,
+// routes, addresses, the packets and their order, the generator's threads and their CPUs, the
+// receiver. The interrupts of a veth run on the CPU of who sends, so for all systems packets
+// arrive on Config.SenderCPUs, by as many queues.
+//
+// Different, because it is what the systems are: an XDP program is on the gateway's
+// interfaces for those in user space, and none for those in the kernel. With one, a veth polls
+// (NAPI) and queues 256 packets; what does not fit is dropped and the generator goes on. Without one a
+// packet is handled inside the generator's system call, so the generator cannot be faster
+// than the kernel forwards, and nothing is lost: unless packets are steered (RPS) to another CPU's
+// backlog (net.core.netdev_max_backlog, 1000). Forwarders in user space have a worker per
+// queue, on CPUs 0, 1, ... in turn, as the daemon places its own.
+//
+// # What a veth is not
+//
+// The generator's frames are socket buffers. For XDP a veth copies each into a page
+// (the headroom that XDP wants is missing), copies it into the UMEM on redirect to an AF_XDP
+// socket, and makes a socket buffer of it again on transmit: three copies or allocations
+// that hardware with zero-copy does without, and that no system in the kernel pays. A NIC
+// delivers by DMA into the UMEM. So ratios between systems in user space and those in the kernel are
+// lower here than on hardware, and ratios among those in user space (Sluice to l2fwd) are
+// nearer to 1, because what they share is dear.
+package compare

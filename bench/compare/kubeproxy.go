@@ -1,0 +1,121 @@
+package compare
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"sluice.dev/sluice/bench/cluster"
+)
+
+// control is the control plane that kube-proxies get their Services from. It is the
+// same for all of a round of measurements, and stopped (SIGSTOP) while packets are
+// sent: it would run on other machines.
+type control struct {
+	cluster  *cluster.Cluster
+	services int // that it has
+	progress io.Writer
+}
+
+// startControl starts one that has no Services yet.
+func startControl(ctx context.Context, progress io.Writer) (*control, error) {
+	k, err := cluster.Start(ctx, cluster.Config{})
+	if err != nil {
+		return nil, err
+	}
+	return &control{cluster: k, progress: progress}, nil
+}
+
+// hold has it serve so many Services and no others.
+func (c *control) hold(ctx context.Context, services int) error {
+	began := time.Now()
+	if err := c.cluster.Thaw(); err != nil {
+		return err
+	}
+	if c.services != 0 {
+		if err := c.cluster.Reset(ctx); err != nil {
+			return err
+		}
+	}
+	var list []cluster.Object
+	for _, o := range objects(services) {
+		list = append(list, o.service, o.slice)
+	}
+	if err := c.cluster.Put(ctx, list...); err != nil {
+		return err
+	}
+	c.services = services
+	fmt.Fprintf(c.progress, "API server: %d Services of %d endpoints written in %.0f s\n", services, endpoints, time.Since(began).Seconds())
+	return nil
+}
+
+func (c *control) close() error { return c.cluster.Close() }
+
+// kubeProxy is kube-proxy as it is released, with its defaults. Between measurements
+// it is stopped with SIGSTOP; its rules stay, and cost nothing where no packet passes.
+type kubeProxy struct {
+	mode    string
+	control *control
+	proxy   *cluster.Proxy
+	frozen  bool
+}
+
+func (k *kubeProxy) start(ctx context.Context, p *place) error {
+	if err := p.gateway.Forward(true); err != nil {
+		return err
+	}
+	node := cluster.NewNode(gatewayNode, "", p.gateway.Addr4())
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	if err := k.control.cluster.Put(ctx, node); err != nil {
+		return err
+	}
+	began := time.Now()
+	var err error
+	k.proxy, err = k.control.cluster.KubeProxy(ctx, cluster.ProxyConfig{
+		Host: p.gateway, Node: gatewayNode, Mode: k.mode, Timeout: 10 * time.Minute,
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(k.control.progress, "kube-proxy %s: %d Services programmed in %.0f s\n", k.mode, k.control.services, time.Since(began).Seconds())
+	return nil
+}
+
+// freeze stops the process, and lets it go on.
+func (k *kubeProxy) freeze(on bool) error {
+	if k.proxy == nil || k.frozen == on {
+		return nil
+	}
+	signal := syscall.SIGCONT
+	if on {
+		signal = syscall.SIGSTOP
+	}
+	if err := syscall.Kill(k.proxy.PID(), signal); err != nil {
+		return fmt.Errorf("kube-proxy %s: %s: %w", k.mode, signal, err)
+	}
+	k.frozen = on
+	return nil
+}
+
+func (k *kubeProxy) stop() error {
+	if k.proxy == nil {
+		return nil
+	}
+	err := errors.Join(k.freeze(false), k.proxy.Stop())
+	k.proxy = nil
+	return err
+}
+
+func (*kubeProxy) counters(context.Context) (map[string]uint64, error) { return nil, nil }
+
+func (k *kubeProxy) diagnosis() string {
+	if k.proxy == nil {
+		return ""
+	}
+	return k.proxy.Log()
+}

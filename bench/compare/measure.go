@@ -1,0 +1,215 @@
+package compare
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/google/gopacket"
+	"github.com/google/gopacket/layers"
+
+	"sluice.dev/sluice/bench/stateless"
+)
+
+// Flows are client addresses times source ports: many of both, as of real clients.
+const (
+	clientAddresses      = 100
+	firstPort, lastPort  = 10_000, 60_000
+	warmRate, warmRounds = 50_000, 3 // packets per second; packets of each flow
+	checkedPackets       = 2000      // of the check, at least
+	lossOfCheck          = 0.02      // a machine that does something else may lose this share of the check
+)
+
+// generator opens the generator at a subject's place.
+func (s *stage) generator(ctx context.Context, x *subject, method stateless.Method) (*stateless.Lab, error) {
+	return stateless.Open(ctx, stateless.Config{
+		Traffic: stateless.Traffic{
+			Sources:      stateless.Addresses{First: clientNet.Addr().Next(), Count: clientAddresses},
+			Destinations: stateless.Addresses{First: serviceVIP},
+			SourcePorts:  stateless.Ports{First: firstPort, Last: lastPort}, DestinationPorts: stateless.Ports{First: servicePort},
+			Flows: s.Flows, Sizes: []stateless.Size{{Bytes: s.Frame, Weight: 1}}, DestinationMAC: x.place.frontMAC(),
+		},
+		Tx: stateless.Tx{
+			Port: stateless.Port{Interface: "eth0", Namespace: x.place.client}, Queues: min(s.Queues, s.Flows), CPUs: s.SenderCPUs, OwnNetwork: true,
+		},
+		Rx: stateless.Rx{Port: stateless.Port{Interface: "eth0", Namespace: x.place.server}, Method: method},
+	})
+}
+
+// generating has use measure with a generator; every flow is established and checked
+// before.
+func (s *stage) generating(ctx context.Context, x *subject, f *figures, method stateless.Method, use func(*stateless.Lab) error) (err error) {
+	lab, err := s.generator(ctx, x, method)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lab.Close()) }()
+	if f.flows, err = s.establish(ctx, x, lab); err != nil {
+		return err
+	}
+	return use(lab)
+}
+
+// establish sends some packets of each flow, slowly, and says how many flows came
+// out. Packets must arrive as the system ought to send them.
+func (s *stage) establish(ctx context.Context, x *subject, lab *stateless.Lab) (flows int, err error) {
+	packets := uint64(max(warmRounds*s.Flows, checkedPackets))
+	r, err := lab.Trial(ctx, stateless.Load{Rate: warmRate, Packets: packets, Duration: 10*time.Second + time.Duration(packets)*time.Second/warmRate})
+	if err != nil {
+		return 0, err
+	}
+	if r.Received.Packets == 0 || r.Loss() > lossOfCheck && x.kind.base() != "asavie" {
+		return 0, fmt.Errorf("%d of %d packets arrived (%d flows of %d) at %d packets a second",
+			r.Received.Packets, r.Sent.Packets, r.Received.Flows, r.Sent.Flows, warmRate)
+	}
+	if v := r.Received.Violations; len(v) > 0 && x.kind.translates {
+		return 0, fmt.Errorf("packets arrived wrong: %v", v)
+	}
+	samples, err := lab.Samples()
+	if err != nil {
+		return 0, err
+	}
+	if len(samples) == 0 {
+		return 0, errors.New("no sample of what arrived")
+	}
+	for _, frame := range samples {
+		if err := checkFrame(frame, x); err != nil {
+			return 0, err
+		}
+	}
+	return r.Received.Flows, nil
+}
+
+// checkFrame says what is wrong with a frame at the receiver.
+func checkFrame(frame []byte, x *subject) error {
+	p := gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.NoCopy)
+	ip, isIP := p.Layer(layers.LayerTypeIPv4).(*layers.IPv4)
+	udp, isUDP := p.Layer(layers.LayerTypeUDP).(*layers.UDP)
+	if !isIP || !isUDP {
+		return fmt.Errorf("a frame that is not UDP over IPv4 arrived: %x", frame)
+	}
+	src, _ := netip.AddrFromSlice(ip.SrcIP)
+	dst, _ := netip.AddrFromSlice(ip.DstIP)
+	got := fmt.Sprintf("%s:%d to %s:%d", src, udp.SrcPort, dst, udp.DstPort)
+	if !x.kind.translates {
+		if !clientNet.Contains(src) || dst != serviceVIP || udp.DstPort != servicePort {
+			return fmt.Errorf("a packet arrived from %s: want it as it was sent, from %s to %s:%d", got, clientNet, serviceVIP, servicePort)
+		}
+		return nil
+	}
+	if want := x.place.gatewayBack4(); src != want || !isEndpoint(dst) || udp.DstPort != endpointPort {
+		return fmt.Errorf("a packet arrived from %s: want it from %s to port %d of an endpoint", got, want, endpointPort)
+	}
+	return nil
+}
+
+// measureThroughput offers more than the system takes, and searches the rate at
+// which it loses nothing to speak of.
+func measureThroughput(ctx context.Context, s *stage, x *subject, _ *comparison, f *figures) error {
+	return s.generating(ctx, x, f, stateless.Count, func(lab *stateless.Lab) error {
+		before, err := readLosses(ctx, x.place, x.system)
+		if err != nil {
+			return err
+		}
+		r, err := lab.Trial(ctx, stateless.Load{Duration: s.Duration})
+		if err != nil {
+			return err
+		}
+		after, err := readLosses(ctx, x.place, x.system)
+		if err != nil {
+			return err
+		}
+		f.count(r, after.since(before))
+		if s.Quick || s.Rates {
+			return nil
+		}
+		rate, err := s.searchNoDrop(ctx, lab, r)
+		f.noDrop = append(f.noDrop, rate)
+		return err
+	})
+}
+
+// count adds a trial at the highest rate.
+func (f *figures) count(r *stateless.Result, lost losses) {
+	f.offered = append(f.offered, r.Sent.Rate())
+	f.rate = append(f.rate, r.Rate())
+	f.sent += r.Sent.Packets
+	f.received += r.Received.Packets
+	if f.lost == nil {
+		f.lost = losses{}
+	}
+	for _, from := range [...]losses{lost, r.Drops} {
+		for name, n := range from {
+			f.lost[name] += n
+		}
+	}
+	f.late += r.Received.Foreign
+}
+
+// measureCPU reads what the whole machine uses at a rate that is the same for all:
+// generator and receiver are in it, and cost the same whoever forwards.
+func measureCPU(ctx context.Context, s *stage, x *subject, c *comparison, f *figures) error {
+	return s.generating(ctx, x, f, stateless.Count, func(lab *stateless.Lab) error {
+		before, err := readUsage()
+		if err != nil {
+			return err
+		}
+		r, err := lab.Trial(ctx, stateless.Load{Rate: c.cpuRate, Duration: s.Duration})
+		if err != nil {
+			return err
+		}
+		after, err := readUsage()
+		if err != nil {
+			return err
+		}
+		if r.Received.Packets == 0 {
+			return fmt.Errorf("nothing arrived at %.0f packets a second", c.cpuRate)
+		}
+		u, n := after.since(before), float64(r.Received.Packets)
+		f.cpu = append(f.cpu, float64(u.busy)/n)
+		f.user = append(f.user, float64(u.user)/n)
+		f.system = append(f.system, float64(u.system)/n)
+		f.interrupts = append(f.interrupts, float64(u.interrupts)/n)
+		f.delivered = append(f.delivered, 1-r.Loss())
+		return nil
+	})
+}
+
+// measureCost is all that is measured below the limit.
+func measureCost(ctx context.Context, s *stage, x *subject, c *comparison, f *figures) error {
+	if err := measureCPU(ctx, s, x, c, f); err != nil {
+		return err
+	}
+	return measureLatency(ctx, s, x, c, f)
+}
+
+// measureLatency sends at shares of the system's own no-drop rate.
+func measureLatency(ctx context.Context, s *stage, x *subject, _ *comparison, f *figures) error {
+	return s.generating(ctx, x, f, stateless.Full, func(lab *stateless.Lab) error {
+		if f.latency == nil {
+			f.latency = map[int]*latency{}
+		}
+		for _, load := range loads {
+			r, err := lab.Trial(ctx, stateless.Load{Rate: median(f.noDrop) * float64(load) / 100, Duration: s.Duration})
+			if err != nil {
+				return err
+			}
+			h := r.Received.Latency
+			if h == nil || h.Count() == 0 {
+				return fmt.Errorf("no latency at %d %% of %.0f packets a second", load, median(f.noDrop))
+			}
+			l := f.latency[load]
+			if l == nil {
+				l = &latency{percentiles: map[string][]float64{}, all: stateless.NewHistogram()}
+				f.latency[load] = l
+			}
+			l.all.Merge(h)
+			for _, p := range percentiles {
+				l.percentiles[p.name] = append(l.percentiles[p.name], float64(p.at(h))/float64(time.Microsecond))
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,85 @@
+package compare
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/yaml"
+
+	"sluice.dev/sluice/bench/cluster"
+)
+
+const (
+	namespace   = "compare"
+	gatewayNode = "gateway"
+)
+
+// object is a Service and its slice. Number 0 is the one that packets go to; it sorts
+// among the others by its name.
+type object struct {
+	service *corev1.Service
+	slice   *discoveryv1.EndpointSlice
+}
+
+// objects are the Services that Sluice and kube-proxy both get: one in use, and others
+// that have a load balancer's address each and endpoints where nobody is.
+func objects(services int) (list []object) {
+	for i := range services {
+		name, vip := fmt.Sprintf("s-%05d-other", i), netip.AddrFrom4([4]byte{100, byte(64 + i>>16), byte(i >> 8), byte(i)})
+		at := func(k int) netip.Addr {
+			n := i*endpoints + k
+			return netip.AddrFrom4([4]byte{10, byte(128 + n>>16), byte(n >> 8), byte(n)})
+		}
+		count := 2
+		if i == 0 {
+			count = endpoints
+			name, vip, at = fmt.Sprintf("s-%05d-used", services/2), serviceVIP, endpoint
+		}
+		clusterIP := netip.AddrFrom4([4]byte{10, byte(96 + (i+256)>>16), byte((i + 256) >> 8), byte(i)}).String()
+		s := &corev1.Service{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+			Spec: corev1.ServiceSpec{
+				Type: corev1.ServiceTypeLoadBalancer, AllocateLoadBalancerNodePorts: new(bool),
+				ClusterIP: clusterIP, ClusterIPs: []string{clusterIP}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+				Ports: []corev1.ServicePort{{Name: "p", Port: servicePort, Protocol: corev1.ProtocolUDP, TargetPort: intstr.FromInt32(endpointPort)}},
+			},
+			Status: corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: vip.String()}}}},
+		}
+		var eps []discoveryv1.Endpoint
+		for k := range count {
+			eps = append(eps, cluster.NewEndpoint("node-1", at(k)))
+		}
+		slice := cluster.NewSlice(s, "x", corev1.IPv4Protocol, eps...)
+		slice.TypeMeta = metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"}
+		list = append(list, object{s, slice})
+	}
+	return list
+}
+
+// manifests are the same objects as files of a directory, some hundred in each.
+func manifests(services int) (files map[string][]byte, err error) {
+	const perFile = 500
+	files = map[string][]byte{}
+	list := objects(services)
+	for n := 0; n*perFile < len(list); n++ {
+		var b bytes.Buffer
+		for _, o := range list[n*perFile : min((n+1)*perFile, len(list))] {
+			for _, x := range [...]any{o.service, o.slice} {
+				text, err := yaml.Marshal(x)
+				if err != nil {
+					return nil, err
+				}
+				b.WriteString("---\n")
+				b.Write(text)
+			}
+		}
+		files[fmt.Sprintf("services-%d.yaml", n)] = b.Bytes()
+	}
+	return files, nil
+}

@@ -1,0 +1,118 @@
+package compare
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+
+	"sluice.dev/sluice/bench/topo"
+)
+
+// Addresses of the traffic. Clients are of the range that RFC 2544 (appendix C.2.2) is given
+// for such measurements; the service's address is one of RFC 5737.
+var (
+	clientNet  = netip.MustParsePrefix("198.18.0.0/16")
+	serviceVIP = netip.MustParseAddr("203.0.113.10")
+	// Endpoints are addresses on the server's segment.
+	firstEndpoint = netip.MustParseAddr("10.72.0.101")
+)
+
+const (
+	servicePort, endpointPort = 80, 8080
+	endpoints                 = 10 // of the service that packets go to
+
+	frontDev, backDev = "front0", "back0" // of the gateway, as topo names them
+)
+
+// endpoint is the i-th endpoint of the service.
+func endpoint(i int) netip.Addr {
+	b := firstEndpoint.As4()
+	b[3] += byte(i)
+	return netip.AddrFrom4(b)
+}
+
+// isEndpoint says whether a packet to a goes to an endpoint of the service.
+func isEndpoint(a netip.Addr) bool {
+	return a.Is4() && a.Compare(firstEndpoint) >= 0 && a.Compare(endpoint(endpoints-1)) <= 0
+}
+
+// place is a network to measure a system in, with the state that all systems find.
+type place struct {
+	net                     *topo.Net
+	client, gateway, server *topo.Host
+}
+
+// newPlace builds a network. Neighbours are permanent, because the receiver takes all
+// packets of the server's interface, and would not answer.
+func newPlace(queues int) (*place, error) {
+	n, err := topo.New(topo.Config{Direct: true, Queues: queues})
+	if err != nil {
+		return nil, err
+	}
+	p := &place{net: n, client: n.Clients[0], gateway: n.Gateway, server: n.Backends[0]}
+	if err := p.prepare(); err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
+	return p, nil
+}
+
+func (p *place) prepare() error {
+	// Hosts of topo give out more ports than Linux by default; a gateway must not.
+	if err := p.gateway.SetSysctl("net.ipv4.ip_local_port_range", "32768 60999"); err != nil {
+		return err
+	}
+	// Router and neighbour solicitations are packets that nobody measures. The gateway keeps
+	// IPv6, because kube-proxy programs both families.
+	for _, h := range []*topo.Host{p.client, p.server} {
+		if err := h.SetSysctl("net.ipv6.conf.all.disable_ipv6", "1"); err != nil {
+			return err
+		}
+	}
+	return p.gateway.Run(func() error {
+		clientMAC, serverMAC := p.mac(p.client), p.mac(p.server)
+		errs := []error{
+			neighbour(frontDev, p.client.Addr4(), clientMAC),
+			neighbour(backDev, p.server.Addr4(), serverMAC),
+			route(clientNet, p.client.Addr4()),
+		}
+		for i := range endpoints {
+			errs = append(errs, neighbour(backDev, endpoint(i), serverMAC))
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// mac is the address of a host's first interface.
+func (p *place) mac(h *topo.Host) net.HardwareAddr { return h.Interfaces[0].MAC[:] }
+
+// frontMAC is whom clients send to.
+func (p *place) frontMAC() net.HardwareAddr { return p.gateway.Interfaces[0].MAC[:] }
+
+// gatewayBack4 is the address that translated packets come from.
+func (p *place) gatewayBack4() netip.Addr { return p.gateway.Interfaces[1].Addr4.Addr() }
+
+func (p *place) close() error { return p.net.Close() }
+
+// neighbour and route run in the namespace they change.
+func neighbour(dev string, addr netip.Addr, mac net.HardwareAddr) error {
+	l, err := netlink.LinkByName(dev)
+	if err != nil {
+		return fmt.Errorf("%s: %w", dev, err)
+	}
+	n := &netlink.Neigh{LinkIndex: l.Attrs().Index, State: netlink.NUD_PERMANENT, IP: addr.AsSlice(), HardwareAddr: mac}
+	if err := netlink.NeighSet(n); err != nil {
+		return fmt.Errorf("neighbour %s on %s: %w", addr, dev, err)
+	}
+	return nil
+}
+
+func route(to netip.Prefix, via netip.Addr) error {
+	dst := &net.IPNet{IP: to.Addr().AsSlice(), Mask: net.CIDRMask(to.Bits(), to.Addr().BitLen())}
+	if err := netlink.RouteAdd(&netlink.Route{Dst: dst, Gw: via.AsSlice()}); err != nil {
+		return fmt.Errorf("route %s via %s: %w", to, via, err)
+	}
+	return nil
+}

@@ -1,0 +1,235 @@
+package compare
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"sluice.dev/sluice/bench/results"
+	"sluice.dev/sluice/bench/stateless"
+)
+
+// figures are what was measured of one system, a sample per round.
+type figures struct {
+	kind   kind
+	failed error // why it is not measured any more; nil if it is. What was measured before stays
+
+	offered, rate []float64 // packets per second sent and received, as fast as possible
+	noDrop        []float64 // packets per second
+	// cpu is processor time of the whole machine per packet that arrived, in nanoseconds,
+	// at the rate that is the same for all; of it by ticks: programs, kernel, interrupts.
+	cpu, user, system, interrupts []float64
+	delivered                     []float64 // share that arrived at that rate
+	latency                       map[int]*latency
+	lost                          losses // at the highest rate, all rounds
+	sent, received                uint64 // the same
+	late                          uint64 // packets that arrived in a later trial than theirs, or were nobody's
+	flows                         int    // that arrived, in the last check
+}
+
+// latency is at one load, in microseconds.
+type latency struct {
+	percentiles map[string][]float64 // by name, a sample per round
+	all         *stateless.Histogram
+}
+
+// percentiles that are reported, by what they are called.
+var percentiles = []struct {
+	name string
+	at   func(*stateless.Histogram) time.Duration
+}{
+	{"p50", func(h *stateless.Histogram) time.Duration { return h.Percentile(50) }},
+	{"p99", func(h *stateless.Histogram) time.Duration { return h.Percentile(99) }},
+	{"p99.9", func(h *stateless.Histogram) time.Duration { return h.Percentile(99.9) }},
+	{"max", (*stateless.Histogram).Max},
+}
+
+// loads are those at which latency is measured, in percent of the no-drop rate.
+var loads = []int{10, 50, 90}
+
+// comparison is what was measured with one number of Services.
+type comparison struct {
+	*Config
+	services int
+	systems  []*figures
+	cpuRate  float64 // packets per second, the same for all
+}
+
+// of finds a system that was measured, or nil.
+func (c *comparison) of(name string) *figures {
+	for _, f := range c.systems {
+		if f.kind.name == name && len(f.rate) > 0 {
+			return f
+		}
+	}
+	return nil
+}
+
+// target is a bound on the ratio of Sluice to another system.
+type target struct {
+	against string
+	metric  func(*figures) []float64
+	bound   float64
+	better  string
+}
+
+// targetServices is how many Services kube-proxy has where Sluice's rate is held to its.
+const targetServices = 5000
+
+func rateOf(f *figures) []float64 { return f.rate }
+func cpuOf(f *figures) []float64  { return f.cpu }
+
+// targets are what the project holds itself to.
+func targets() []target {
+	list := []target{
+		{"l2fwd", rateOf, 0.95, "higher"},
+		{"nftables-rps", rateOf, 1.15, "higher"},
+		{"kube-proxy-nftables", rateOf, 2.5, "higher"},
+		{"kube-proxy-nftables-rps", rateOf, 1.5, "higher"},
+	}
+	for _, k := range kinds {
+		if k.peer {
+			list = append(list, target{k.name, cpuOf, 1, "lower"})
+		}
+	}
+	return list
+}
+
+// ratios divides samples of the same rounds: what disturbed the machine in a round
+// disturbed both.
+func ratios(a, b []float64) (list []float64) {
+	for i := range min(len(a), len(b)) {
+		if b[i] > 0 {
+			list = append(list, a[i]/b[i])
+		}
+	}
+	return list
+}
+
+// points are the comparison in the form of all experiments.
+func (c *comparison) points() (list []results.Point) {
+	for _, f := range c.systems {
+		if len(f.rate) == 0 {
+			continue
+		}
+		list = append(list, c.point("throughput", f, "rate", "Mpps", "higher", scaled(f.rate, 1e-6)))
+		if len(f.cpu) > 0 {
+			list = append(list, c.point("cpu", f, "cpu_per_packet", "ns", "lower", f.cpu))
+		}
+		if len(f.noDrop) > 0 {
+			list = append(list, c.point("throughput", f, "no_drop_rate", "Mpps", "higher", scaled(f.noDrop, 1e-6)))
+		}
+		list = append(list, c.latencyPoints(f)...)
+	}
+	return append(list, c.ratioPoints()...)
+}
+
+func (c *comparison) point(experiment string, f *figures, metric, unit, better string, samples []float64) results.Point {
+	return results.Point{
+		Experiment: experiment, System: f.kind.name, Params: c.params(), Metric: metric, Unit: unit, Better: better, Samples: samples,
+	}
+}
+
+// params are the conditions of all figures of the comparison.
+func (c *comparison) params() map[string]string {
+	var cpus []string
+	for _, n := range c.SenderCPUs {
+		cpus = append(cpus, strconv.Itoa(n))
+	}
+	return map[string]string{
+		"services": strconv.Itoa(c.services), "flows": strconv.Itoa(c.Flows), "frame": strconv.Itoa(c.Frame),
+		"queues": strconv.Itoa(c.Queues), "sender_cpus": strings.Join(cpus, ","),
+	}
+}
+
+// latencyPoints are absolute, and what the system adds to the kernel's plain forwarding
+// at the same share of its own rate.
+func (c *comparison) latencyPoints(f *figures) (list []results.Point) {
+	base := c.of("kernel")
+	for _, load := range slices.Sorted(maps.Keys(f.latency)) {
+		l := f.latency[load]
+		for _, p := range percentiles {
+			x := c.point("latency", f, "one-way, "+p.name, "us", "lower", l.percentiles[p.name])
+			x.Params["load"] = strconv.Itoa(load)
+			if p.name == "p50" {
+				x.Curve = l.all.Curve()
+			}
+			list = append(list, x)
+			if base == nil || base == f || base.latency[load] == nil {
+				continue
+			}
+			added := differences(l.percentiles[p.name], base.latency[load].percentiles[p.name])
+			y := c.point("latency", f, "added to kernel forwarding, "+p.name, "us", "lower", added)
+			y.Params["load"] = strconv.Itoa(load)
+			list = append(list, y)
+		}
+	}
+	return list
+}
+
+func differences(a, b []float64) (list []float64) {
+	for i := range min(len(a), len(b)) {
+		list = append(list, a[i]-b[i])
+	}
+	return list
+}
+
+// ratioPoints are Sluice against the others.
+func (c *comparison) ratioPoints() (list []results.Point) {
+	own := c.of("sluice")
+	if own == nil {
+		return nil
+	}
+	for _, t := range targets() {
+		other := c.of(t.against)
+		if other == nil {
+			continue
+		}
+		experiment := "throughput"
+		if t.better == "lower" {
+			experiment = "cpu"
+		}
+		samples := ratios(t.metric(own), t.metric(other))
+		if len(samples) == 0 {
+			continue
+		}
+		p := c.point(experiment, own, "ratio", "ratio", t.better, samples)
+		p.Params["against"], p.Target = t.against, &t.bound
+		if other.kind.cluster && t.better == "higher" && c.services != targetServices {
+			p.Target = nil // shown, and not held: with few Services kube-proxy has few rules
+		}
+		list = append(list, p)
+	}
+	return list
+}
+
+func scaled(list []float64, by float64) []float64 {
+	out := make([]float64, len(list))
+	for i, v := range list {
+		out[i] = v * by
+	}
+	return out
+}
+
+func median(list []float64) float64 {
+	return (&results.Point{Samples: list}).Median()
+}
+
+// chooseRate chooses the rate at which processor time is compared: half of what the
+// slowest system that translates can do, so that none is near its limit.
+func (c *comparison) chooseRate() {
+	for _, translating := range [...]bool{true, false} {
+		for _, f := range c.systems {
+			if m := median(f.rate); f.failed == nil && f.kind.translates == translating && m > 0 && (c.cpuRate == 0 || m/2 < c.cpuRate) {
+				c.cpuRate = m / 2
+			}
+		}
+		if c.cpuRate > 0 {
+			break // of the others only if none translates
+		}
+	}
+	fmt.Fprintf(c.Progress, "processor time is compared at %.3f Mpps\n", c.cpuRate/1e6)
+}

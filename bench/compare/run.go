@@ -1,0 +1,177 @@
+package compare
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+
+	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/progress"
+	"sluice.dev/sluice/bench/results"
+)
+
+// Run compares, prints tables, and returns what it found. That a target is missed is no
+// error. A system that fails is left out from then on, shown as failed, and is an error
+// at the end; what the others did is saved.
+func Run(ctx context.Context, c Config) (run *results.Run, err error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	if _, err := gate.Sweep(); err != nil {
+		return nil, err
+	}
+	run = results.Begin("veth pairs without a bridge, native XDP, copy mode; offloads off")
+	s := newStage(&c)
+	defer func() { err = errors.Join(err, s.close()) }()
+	if err := s.open(ctx); err != nil {
+		return nil, err
+	}
+	bar := progress.Start(c.Progress, len(c.Services)*len(c.Systems)*c.stepsOfSystem())
+	slices.Sort(c.Services)
+	var failed []error
+	for _, n := range c.Services {
+		found, err := s.compare(ctx, n, bar)
+		if err != nil {
+			return nil, err
+		}
+		points := found.points()
+		run.Points = append(run.Points, points...)
+		for _, f := range found.systems {
+			failed = append(failed, f.failed)
+		}
+		if err := found.print(c.Out, points); err != nil {
+			return nil, err
+		}
+	}
+	bar.Done()
+	return run, errors.Join(run.Finish(c.JSON), errors.Join(failed...))
+}
+
+// open makes what all numbers of Services share. What a system lacks breaks that
+// system alone.
+func (s *stage) open(ctx context.Context) (err error) {
+	if s.temporary, err = os.MkdirTemp("", "sluice-compare-"); err != nil {
+		return err
+	}
+	for _, k := range s.Config.kinds() {
+		var err error
+		switch base := k.base(); {
+		case (base == "asavie" || base == "asavie-drained") && s.asavie == "":
+			s.asavie, err = buildAsavie(ctx, s.temporary)
+		case k.cluster && s.control == nil:
+			s.control, err = startControl(ctx, s.Progress)
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			s.broken[k.base()] = err
+		}
+	}
+	return nil
+}
+
+// close takes down what is left.
+func (s *stage) close() error {
+	err := s.closeKept()
+	if s.control != nil {
+		err = errors.Join(err, s.control.close())
+	}
+	return errors.Join(err, os.RemoveAll(s.temporary))
+}
+
+// compare is a run with one number of Services.
+func (s *stage) compare(ctx context.Context, services int, bar *progress.Progress) (*comparison, error) {
+	s.services = services
+	found := &comparison{Config: s.Config, services: services}
+	for _, k := range s.Config.kinds() {
+		found.systems = append(found.systems, &figures{kind: k})
+	}
+	if err := s.prepare(ctx); err != nil {
+		return nil, err
+	}
+	for _, part := range s.parts() {
+		if part.before != nil {
+			part.before(found)
+		}
+		for round := range s.Repeat {
+			for _, f := range found.systems {
+				bar.Step(fmt.Sprintf("%d Services, %s, round %d: %s", services, part.name, round+1, f.kind.name))
+				if f.failed != nil {
+					continue
+				}
+				f.failed = s.with(ctx, f.kind, func(ctx context.Context, x *subject) error { return part.measure(ctx, s, x, found, f) })
+				if ctx.Err() != nil {
+					return nil, ctx.Err()
+				}
+			}
+		}
+	}
+	return found, s.closeKept()
+}
+
+// prepare starts the kube-proxies, while nothing is measured.
+func (s *stage) prepare(ctx context.Context) error {
+	if s.control == nil {
+		return nil
+	}
+	if err := s.control.hold(ctx, s.services); err != nil {
+		return err
+	}
+	for _, k := range s.Config.kinds() {
+		if !k.cluster || s.kept[k.base()] != nil || s.broken[k.base()] != nil {
+			continue
+		}
+		sub, err := s.build(ctx, k)
+		if ctx.Err() != nil {
+			return errors.Join(ctx.Err(), err)
+		}
+		if err != nil {
+			s.broken[k.base()] = err
+			continue
+		}
+		s.kept[k.base()] = sub
+		if err := sub.system.(*kubeProxy).freeze(true); err != nil {
+			return err
+		}
+	}
+	return s.control.cluster.Freeze()
+}
+
+// part is one experiment: all its rounds come before the next one's, because that needs
+// the medians.
+type part struct {
+	name    string
+	before  func(*comparison)
+	measure func(context.Context, *stage, *subject, *comparison, *figures) error
+}
+
+func (c *Config) parts() []part {
+	second := part{name: "CPU and latency", before: (*comparison).chooseRate, measure: measureCost}
+	if c.Quick {
+		second.name, second.measure = "CPU", measureCPU
+	}
+	first := part{name: "throughput", measure: measureThroughput}
+	if c.Rates {
+		return []part{first}
+	}
+	return []part{first, second}
+}
+
+// stepsOfSystem is how often a system is measured with one number of Services.
+func (c *Config) stepsOfSystem() int { return c.Repeat * len(c.parts()) }
+
+// workerCPUs is where forwarders in user space have their workers: as the daemon
+// places its own, one per CPU in turn.
+func workerCPUs(queues int) (cpus []int) {
+	for q := range queues {
+		cpus = append(cpus, q%runtime.NumCPU())
+	}
+	return cpus
+}
+
+// everyCPU is a mask for RPS.
+func everyCPU() uint64 { return 1<<min(63, runtime.NumCPU()) - 1 }

@@ -1,0 +1,82 @@
+package compare
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"sluice.dev/sluice/bench/gate"
+)
+
+// sluice is the daemon with its defaults.
+type sluice struct {
+	path  string
+	files map[string][]byte // manifests
+	// options are more of the configuration; empty in every measurement that is
+	// compared with a target.
+	options string
+	gate    *gate.Gateway
+}
+
+func (s *sluice) start(ctx context.Context, p *place) (err error) {
+	s.gate, err = gate.New(gate.Config{Sluice: s.path, Host: p.gateway, NodeName: gatewayNode, Options: s.options})
+	if err != nil {
+		return err
+	}
+	for name, text := range s.files {
+		if err := s.gate.Write(name, text); err != nil {
+			return err
+		}
+	}
+	if err := s.gate.Start(ctx); err != nil {
+		return err
+	}
+	st, err := s.gate.Client.Status(ctx, true)
+	if err != nil {
+		return err
+	}
+	if st.Snapshot.Frontends == 0 || len(st.Problems) > 0 {
+		return fmt.Errorf("the daemon serves %d frontends, %d problems: %+v", st.Snapshot.Frontends, len(st.Problems), st.Problems)
+	}
+	return nil
+}
+
+func (s *sluice) stop() error {
+	if s.gate == nil {
+		return nil
+	}
+	g := s.gate
+	s.gate = nil
+	return errors.Join(g.Stop(), g.Close())
+}
+
+// counters are the drops of the workers, of the sockets' rings and of the kernel
+// program.
+func (s *sluice) counters(ctx context.Context) (map[string]uint64, error) {
+	v, err := s.gate.Client.Stats(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c := map[string]uint64{}
+	for _, w := range v.Workers {
+		for reason, n := range w.Drops {
+			c["sluice "+reason] += n
+		}
+	}
+	for _, q := range v.Queues {
+		c["sluice rx ring full"] += q.RxRingFull
+		c["sluice fill ring empty"] += q.RxFillRingEmpty
+		c["sluice rx dropped"] += q.RxDropped
+	}
+	for name, n := range v.FlowEvents {
+		c["sluice flows "+name] += n
+	}
+	return c, nil
+}
+
+func (s *sluice) diagnosis() string {
+	if s.gate == nil {
+		return ""
+	}
+	return s.gate.Log()
+}

@@ -1,0 +1,145 @@
+package compare
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// subject is a system in its place, ready to be measured.
+type subject struct {
+	kind   kind
+	place  *place
+	system system
+}
+
+// stage makes subjects. Those of kube-proxy are made once and kept, because thousands
+// of Services take it a minute; while they are not measured the process is stopped
+// (SIGSTOP) and no packet comes, so they cost nothing. All others are made for a measurement and taken
+// down after it.
+type stage struct {
+	*Config
+	services  int                       // of this run
+	temporary string                    // directory
+	asavie    string                    // program
+	files     map[int]map[string][]byte // manifests by number of Services
+	control   *control                  // nil if no kube-proxy is measured
+	kept      map[string]*subject       // by kind.base
+	broken    map[string]error          // by kind.base: what cannot be measured at all
+}
+
+func newStage(c *Config) *stage {
+	return &stage{Config: c, files: map[int]map[string][]byte{}, kept: map[string]*subject{}, broken: map[string]error{}}
+}
+
+// newSystem makes the system of a kind, not started.
+func (s *stage) newSystem(k *kind) (system, error) {
+	switch k.base() {
+	case "sluice":
+		return s.newSluice(s.services)
+	case "sluice-one":
+		return s.newSluice(1)
+	case "l2fwd":
+		return &program{path: s.Bench, args: []string{"l2fwd"}, queues: s.Queues, cpus: workerCPUs(s.Queues)}, nil
+	case "asavie":
+		return &program{path: s.asavie, queues: s.Queues, cpus: workerCPUs(s.Queues)}, nil
+	case "asavie-drained":
+		return &program{path: s.asavie, args: []string{"--drain"}, queues: s.Queues, cpus: workerCPUs(s.Queues)}, nil
+	case "kernel":
+		return kernel{}, nil
+	case "nftables":
+		return nftables{}, nil
+	case "kube-proxy-nftables":
+		return &kubeProxy{mode: "nftables", control: s.control}, nil
+	case "kube-proxy-iptables":
+		return &kubeProxy{mode: "iptables", control: s.control}, nil
+	}
+	return nil, fmt.Errorf("system %s has no implementation", k.name)
+}
+
+func (s *stage) newSluice(services int) (system, error) {
+	if s.files[services] == nil {
+		files, err := manifests(services)
+		if err != nil {
+			return nil, err
+		}
+		s.files[services] = files
+	}
+	return &sluice{path: s.Sluice, files: s.files[services]}, nil
+}
+
+// with has a subject measured: it forwards while use runs.
+func (s *stage) with(ctx context.Context, k kind, use func(context.Context, *subject) error) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%s: %w", k.name, err)
+		}
+	}()
+	if err := s.broken[k.base()]; err != nil {
+		return err
+	}
+	sub := s.kept[k.base()]
+	if sub == nil {
+		if sub, err = s.build(ctx, k); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, sub.close()) }()
+	}
+	here := &subject{kind: k, place: sub.place, system: sub.system}
+	if p, ok := here.system.(*kubeProxy); ok {
+		if err := p.freeze(false); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, p.freeze(true)) }()
+	}
+	if k.rps {
+		if err := steerPackets(here.place.gateway, frontDev, s.Queues, everyCPU()); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, steerPackets(here.place.gateway, frontDev, s.Queues, 0)) }()
+	}
+	if err := use(ctx, here); err != nil {
+		return explained(err, here.system)
+	}
+	return nil
+}
+
+// build makes a place and starts a system in it.
+func (s *stage) build(ctx context.Context, k kind) (*subject, error) {
+	x, err := s.newSystem(&k)
+	if err != nil {
+		return nil, err
+	}
+	p, err := newPlace(s.Queues)
+	if err != nil {
+		return nil, err
+	}
+	sub := &subject{kind: k, place: p, system: x}
+	if err := x.start(ctx, p); err != nil {
+		return nil, errors.Join(explained(err, x), sub.close())
+	}
+	return sub, nil
+}
+
+func (s *subject) close() error { return errors.Join(s.system.stop(), s.place.close()) }
+
+// explained adds the end of what a system logged to an error.
+func explained(err error, x system) error {
+	const last = 5
+	lines := strings.Split(strings.TrimSpace(x.diagnosis()), "\n")
+	if lines[0] == "" {
+		return err
+	}
+	return fmt.Errorf("%w\n\t%s", err, strings.Join(lines[max(0, len(lines)-last):], "\n\t"))
+}
+
+// closeKept takes down what is kept.
+func (s *stage) closeKept() error {
+	var errs []error
+	for name, sub := range s.kept {
+		errs = append(errs, sub.close())
+		delete(s.kept, name)
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"sluice.dev/sluice/bench/compare"
+)
+
+func compareCommand() *cobra.Command {
+	c := compare.Defaults()
+	command := &cobra.Command{
+		Use:   "compare",
+		Short: "Measure Sluice beside l2fwd, the kernel, nftables and kube-proxy",
+		Long: "compare builds a client, a gateway and a server, and in turn has each system forward the same UDP packets:\n\n" +
+			compare.Describe() +
+			"\nIt prints rates, processor time per packet and latency, and what Sluice's ratios to the others are.\n" +
+			"It needs Linux 6.6, root, nft; for kube-proxy iptables too, and the control plane that the first run\n" +
+			"builds (make cluster-binaries); for asavie/xdp, Go and this tree. --quick needs less, and a minute.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := compare.Run(cmd.Context(), c)
+			return err
+		},
+	}
+	f := command.Flags()
+	f.StringVar(&c.Sluice, "sluice", besideMe("sluice"), "the sluice binary")
+	f.StringVar(&c.Bench, "l2fwd", besideMe("sluice-bench"), "the sluice-bench binary, which is l2fwd")
+	f.StringSliceVar(&c.Systems, "systems", c.Systems, "what to measure, of the list above (default all but those with -drained and kernel-rps)")
+	f.IntSliceVar(&c.Services, "services", c.Services, "Services of Sluice and kube-proxy; several numbers: a comparison for each")
+	f.IntVar(&c.Flows, "flows", c.Flows, "UDP flows")
+	f.IntVar(&c.Frame, "frame", c.Frame, "bytes of a frame, with its check sequence")
+	f.IntVar(&c.Queues, "queues", c.Queues, "queues of every interface")
+	f.IntSliceVar(&c.SenderCPUs, "sender-cpus", c.SenderCPUs, "CPUs of the generator's threads, one thread per queue, in turn; packets arrive there")
+	f.IntVar(&c.Repeat, "repeat", c.Repeat, "rounds, each of all systems")
+	f.DurationVar(&c.Duration, "duration", c.Duration, "of each measurement")
+	f.DurationVar(&c.Trial, "trial", c.Trial, "of each step of the search for the no-drop rate")
+	f.Float64Var(&c.LossBound, "loss", c.LossBound, "share that the no-drop rate may lose")
+	f.BoolVar(&c.Quick, "quick", c.Quick, "a check in a minute: no kube-proxy unless named, no no-drop rate, no latency")
+	f.BoolVar(&c.Rates, "rates", c.Rates, "the highest rates and nothing else")
+	f.StringVar(&c.JSON, "json", "", "save the results in this file")
+	return command
+}
