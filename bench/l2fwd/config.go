@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/xsk"
 )
 
@@ -29,7 +30,7 @@ type Config struct {
 	// CPUs to pin the workers to, in turn; empty: no pinning.
 	CPUs []int
 
-	Batch  int // packets per Receive, 64 if 0
+	Batch  int // packets per Receive, fastpath.BatchSize if 0
 	Rings  config.Rings
 	Frames config.Frames
 	Mode   xsk.Mode
@@ -41,13 +42,6 @@ type Config struct {
 	// Ready, if set, is called once packets are forwarded, with the workers' statistics.
 	Ready func(*Stats)
 }
-
-// Defaults of the loop, those of the gateway's workers.
-const (
-	defaultBatch = 64
-	defaultSpin  = 20 * time.Microsecond
-	defaultSleep = 100 * time.Millisecond
-)
 
 func (c *Config) setDefaults() error {
 	if c.In.Interface == "" || c.Out.Interface == "" {
@@ -61,13 +55,13 @@ func (c *Config) setDefaults() error {
 		c.Frames = d.Frames
 	}
 	if c.Batch == 0 {
-		c.Batch = defaultBatch
+		c.Batch = fastpath.BatchSize
 	}
 	if c.Spin == 0 {
-		c.Spin = defaultSpin
+		c.Spin = d.Sockets.Spin.D()
 	}
 	if c.Sleep == 0 {
-		c.Sleep = defaultSleep
+		c.Sleep = d.Sockets.Sleep.D()
 	}
 	if c.Batch < 1 || c.Queues < 0 {
 		return fmt.Errorf("l2fwd: batch of %d packets on %d queues: neither may be negative", c.Batch, c.Queues)
@@ -87,6 +81,7 @@ type WorkerStats struct {
 	Sleeps    atomic.Uint64
 	Kicks     atomic.Uint64 // system calls that send
 	Busy      atomic.Uint64 // EBUSY: the device dropped a packet
+	Thread    atomic.Int32  // its thread's ID, for its CPU time
 }
 
 // Totals adds up the workers.

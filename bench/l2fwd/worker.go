@@ -84,14 +84,19 @@ func (w *worker) publish(moved int) {
 	w.stats.Forwarded.Store(w.forwarded)
 	w.stats.Dropped.Store(w.dropped)
 	w.stats.Steps.Store(w.stats.Steps.Load() + 1)
-	var kicks, busy uint64
+	var busy uint64
 	for _, l := range w.links {
-		c := l.Counters()
-		kicks += c.Kicks
-		busy += c.EBUSY
+		busy += l.Counters().EBUSY
 	}
-	w.stats.Kicks.Store(kicks)
+	w.stats.Kicks.Store(w.kicks())
 	w.stats.Busy.Store(busy)
+}
+
+func (w *worker) kicks() (n uint64) {
+	for _, l := range w.links {
+		n += l.Counters().Kicks
+	}
+	return n
 }
 
 // run steps while there is traffic and sleeps while there is none.
@@ -109,6 +114,7 @@ func (w *worker) run(ctx context.Context, c *Config) error {
 		}
 		defer func() { _ = unix.SchedSetaffinity(0, &old) }() // the thread goes back to the runtime
 	}
+	w.stats.Thread.Store(int32(unix.Gettid()))
 	fds := make([]unix.PollFd, len(w.links))
 	for i, l := range w.links {
 		fds[i] = unix.PollFd{Fd: int32(l.FD()), Events: unix.POLLIN}

@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"net"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -50,7 +52,64 @@ func l2fwdCommand() *cobra.Command {
 	f.DurationVar(&c.Spin, "spin", 0, "how long to look for packets before sleeping; 0: as the gateway, negative: never sleep")
 	_ = command.MarkFlagRequired("in")
 	_ = command.MarkFlagRequired("out")
+	command.AddCommand(knobsCommand(), proportionalCommand())
 	return command
+}
+
+func knobsCommand() *cobra.Command {
+	e := l2fwd.DefaultExperiment()
+	command := &cobra.Command{
+		Use:   "knobs",
+		Short: "Compare settings of sockets, loop and devices",
+		Long: "knobs builds three network namespaces, forwards between them, and changes one setting at a time:
+" +
+			"docs/tuning.md explains them. Step is the time of one pass over waiting packets, per packet, which
+" +
+			"other work on the machine hardly disturbs; the rest is under a load that sender, forwarder and receiver
+" +
+			"share the machine for. Medians of interleaved samples. It needs Linux 6.6 and root.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			e.Out, e.Progress = cmd.OutOrStdout(), cmd.ErrOrStderr()
+			return l2fwd.MeasureKnobs(cmd.Context(), e)
+		},
+	}
+	experimentFlags(command, &e)
+	command.Flags().StringSliceVar(&e.Variants, "knobs", nil, "which, of: "+strings.Join(l2fwd.Knobs(), ", ")+"; none: all")
+	command.Flags().IntVar(&e.Steps, "steps", e.Steps, "passes of one sample")
+	return command
+}
+
+func proportionalCommand() *cobra.Command {
+	e := l2fwd.DefaultExperiment()
+	spins := []time.Duration{time.Nanosecond, 5 * time.Microsecond, 20 * time.Microsecond, 100 * time.Microsecond}
+	command := &cobra.Command{
+		Use:   "proportional",
+		Short: "Show what a worker uses of its core at no load, some and full load",
+		Long: "proportional finds the rate that one worker forwards at most, then offers parts of it, and says what
+" +
+			"the worker's thread used of a core and how long packets were under way, for each time that a worker
+" +
+			"may look for packets before it sleeps. Medians of interleaved samples. It needs Linux 6.6 and root.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			e.Out, e.Progress = cmd.OutOrStdout(), cmd.ErrOrStderr()
+			return l2fwd.MeasureProportional(cmd.Context(), e, spins)
+		},
+	}
+	experimentFlags(command, &e)
+	command.Flags().DurationSliceVar(&spins, "spins", spins, "how long to look for packets before sleeping; 1ns: not at all")
+	return command
+}
+
+func experimentFlags(command *cobra.Command, e *l2fwd.Experiment) {
+	f := command.Flags()
+	f.IntVar(&e.Repeat, "repeat", e.Repeat, "interleaved samples of each figure")
+	f.DurationVar(&e.Window, "duration", e.Window, "of one sample under load")
+	f.DurationVar(&e.Warmup, "warmup", e.Warmup, "before each")
+	f.IntVar(&e.SourceCPU, "source-cpu", e.SourceCPU, "CPU of the sender; -1: any")
+	f.IntVar(&e.WorkerCPU, "worker-cpu", e.WorkerCPU, "CPU of the forwarder")
+	f.StringVar(&e.JSON, "json", "", "save the results in this file")
 }
 
 // macFlag reads an Ethernet address; nothing is the zero address.

@@ -1,0 +1,75 @@
+package l2fwd
+
+import (
+	"bytes"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/bench/results"
+)
+
+// TestMeasureKnobs runs the experiment in its shortest form: figures are positive, a table is
+// printed and the results can be loaded again.
+func TestMeasureKnobs(t *testing.T) {
+	var out bytes.Buffer
+	file := filepath.Join(t.TempDir(), "knobs.json")
+	e := Experiment{Out: &out, JSON: file, Repeat: 1, Window: 100 * time.Millisecond, Warmup: 50 * time.Millisecond, Steps: 20,
+		Variants: []string{"budget 32", "threaded, gateway"}, SourceCPU: -1, WorkerCPU: 0}
+	must(t, MeasureKnobs(t.Context(), e))
+	run, err := results.Load(file)
+	must(t, err)
+	for _, p := range run.Points {
+		if p.Metric != "lost" && p.Median() <= 0 {
+			t.Errorf("%s of %v is %v", p.Metric, p.Params, p.Samples)
+		}
+	}
+	if len(run.Points) != 3*8 || strings.Count(out.String(), "\n") != 4 {
+		t.Errorf("%d points\n%s", len(run.Points), &out)
+	}
+	e.Variants = []string{"warp"}
+	if err := MeasureKnobs(t.Context(), e); err == nil {
+		t.Error("a knob that is none was measured")
+	}
+}
+
+// TestIdle: a worker without traffic costs less than a hundredth of a core. CPU time of the thread
+// is what is held, which neighbours on the machine do not add to.
+func TestIdle(t *testing.T) {
+	e := Experiment{SourceCPU: -1, WorkerCPU: 0, Window: time.Second, Warmup: 100 * time.Millisecond}
+	o, err := e.at(t.Context(), -1, 0)
+	must(t, err)
+	if core := 100 * o.worker.Seconds() / o.seconds; core >= idleTarget || o.received != 0 {
+		t.Errorf("an idle worker uses %.2f %% of a core, %d packets came", core, o.received)
+	}
+}
+
+// TestFloodCounts: at a low rate every packet that is sent arrives once, and latencies are
+// counted for each.
+func TestFloodCounts(t *testing.T) {
+	load := flood{rate: 2000, sourceCPU: -1, warmup: 200 * time.Millisecond, window: 500 * time.Millisecond}
+	load.queues = 2
+	o, err := load.run(t.Context())
+	must(t, err)
+	if sent := float64(o.sent) / o.seconds; sent < 1800 || sent > 2200 {
+		t.Errorf("sent %.0f packets a second, want 2000", sent)
+	}
+	// What is under way at one reading and not at the other.
+	if slack := int64(o.sent) - int64(o.received); slack < -200 || slack > 200 || o.received == 0 || o.latency.quantile(0.5) == 0 {
+		t.Errorf("%d sent, %d received, p50 %s", o.sent, o.received, o.latency.quantile(0.5))
+	}
+}
+
+func TestQuantile(t *testing.T) {
+	var l latencies
+	if l.quantile(0.5) != 0 {
+		t.Error("a quantile of nothing")
+	}
+	l[0], l[9], l[sinkBuckets-1] = 50, 49, 1
+	for q, want := range map[float64]time.Duration{0.5: 1024, 0.51: 10240, 0.99: 10240, 1: sinkBuckets * 1024} {
+		if got := l.quantile(q); got != want {
+			t.Errorf("quantile %v is %s, want %s", q, got, want)
+		}
+	}
+}
