@@ -112,6 +112,74 @@ func TestMoved(t *testing.T) {
 	}
 }
 
+// TestTranslatorThatMoves: a translator that takes an exchange to another server in its
+// middle is found out, though that server knows nothing of the beginning.
+func TestTranslatorThatMoves(t *testing.T) {
+	r, err := newPair(smallProfile(t, burst()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const second, third = 2, 3 // last bytes of servers' addresses
+	type client struct {
+		address byte
+		port    uint16
+	}
+	moved := map[client]bool{}
+	r.fault = func(to *memlink.Link, frame []byte) {
+		from, side, at := r.server, &frame[ethBytes+19], 0 // the destination's last byte
+		if to == r.clientLink {
+			from, side = r.client, &frame[ethBytes+15]
+		}
+		var p packet
+		if [2]byte(frame[12:]) == [2]byte(from.ethernet[12:]) && from.parse(&p, frame) {
+			tag, _ := ReadTag(p.payload)
+			toThird := to == r.serverLink && *side == second && tag.Step == 3
+			back := to == r.clientLink && *side == third && moved[client{frame[ethBytes+19], p.key.localPort}]
+			if toThird {
+				moved[client{frame[ethBytes+15], p.key.peerPort}] = true
+			}
+			if toThird || back {
+				*side ^= second ^ third
+				at = ethBytes + ip4Bytes
+				frame[ethBytes+10], frame[ethBytes+11], frame[at+6], frame[at+7] = 0, 0, 0, 0
+				head := fold(sum(frame[ethBytes:at], 0))
+				frame[ethBytes+10], frame[ethBytes+11] = byte(head), byte(head>>8)
+				check := fold(sum(frame[at:], pseudo(from.addressesOf(frame), ProtocolUDP, len(frame)-at)))
+				frame[at+6], frame[at+7] = byte(check), byte(check>>8)
+			}
+		}
+		to.Inject(frame)
+	}
+	play(t, r, 40, 20*time.Second)
+	c := r.client.stats.Total()
+	if len(moved) != 10 || c.Violations != uint64(len(moved)) || c.Completed != c.Opened {
+		t.Errorf("%d of %d exchanges were moved, %+v", len(moved), c.Opened, c)
+	}
+}
+
+// TestBroken: what makes a run bad.
+func TestBroken(t *testing.T) {
+	for _, tc := range []struct {
+		name           string
+		client, server Counts
+		bad            string
+	}{
+		{"good", Counts{Completed: 9}, Counts{}, ""},
+		{"timeouts are the wire's", Counts{Completed: 9, Failed: [failures]uint64{Timeout: 3}}, Counts{}, ""},
+		{"violation", Counts{Completed: 9, Violations: 1}, Counts{}, "met two servers"},
+		{"bytes at the client", Counts{Completed: 9, Failed: [failures]uint64{Corrupt: 1}}, Counts{}, "other bytes"},
+		{"bytes at the server", Counts{Completed: 9}, Counts{Failed: [failures]uint64{Corrupt: 1}}, "other bytes"},
+		{"reset by a stranger", Counts{Completed: 9, Failed: [failures]uint64{Reset: 2}}, Counts{Failed: [failures]uint64{Timeout: 1}}, "were reset"},
+		{"reset by a server that gave up", Counts{Completed: 9, Failed: [failures]uint64{Reset: 1}}, Counts{Failed: [failures]uint64{Timeout: 1}}, ""},
+		{"nothing", Counts{}, Counts{}, "no connection"},
+	} {
+		r := Result{Client: Stats{Templates: []Counts{tc.client}}, Server: Stats{Templates: []Counts{tc.server}}}
+		if err := r.Broken(); (err == nil) != (tc.bad == "") || err != nil && !strings.Contains(err.Error(), tc.bad) {
+			t.Errorf("%s: %v, want %q", tc.name, err, tc.bad)
+		}
+	}
+}
+
 // TestRetupled: one server that sees another client address is counted.
 func TestRetupled(t *testing.T) {
 	r, err := newPair(smallProfile(t, query()))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -28,6 +29,21 @@ type built struct {
 	net   *topo.Net
 	gate  *gate.Gateway
 	churn *churn
+}
+
+// play runs the profile and says what the gateway lost of it.
+func (b *built) play(ctx context.Context, p *Profile, progress io.Writer) (*Result, error) {
+	r, err := Play(ctx, &b.Lab, p, progress)
+	if err != nil && b.gate != nil {
+		return nil, fmt.Errorf("%w\n%s", err, b.gate.Log())
+	}
+	if err == nil {
+		r.Dropped, err = b.dropped(ctx)
+	}
+	if b.churn != nil && err == nil {
+		r.Edits = b.churn.edits
+	}
+	return r, err
 }
 
 // build makes a network with a system between the engines. churn is how often a second
@@ -105,6 +121,34 @@ func (b *built) started(ctx context.Context) error {
 		return fmt.Errorf("%w\n%s", err, b.gate.Log())
 	}
 	return nil
+}
+
+// dropped is what the gateway did not forward, by reason.
+func (b *built) dropped(ctx context.Context) (map[string]uint64, error) {
+	if b.gate == nil {
+		return nil, nil
+	}
+	v, err := b.gate.Client.Stats(ctx)
+	if err != nil {
+		return nil, err
+	}
+	drops := map[string]uint64{}
+	add := func(reason string, n uint64) {
+		if n > 0 {
+			drops[reason] += n
+		}
+	}
+	for _, w := range v.Workers {
+		for reason, n := range w.Drops {
+			add(reason, n)
+		}
+	}
+	for _, q := range v.Queues {
+		add("receive ring full", q.RxRingFull)
+		add("fill ring empty", q.RxFillRingEmpty)
+		add("receive dropped", q.RxDropped)
+	}
+	return drops, nil
 }
 
 func (b *built) close() error {

@@ -28,16 +28,23 @@ type Result struct {
 	Client  Stats
 	Server  Stats
 	Open    int64 // connections that were still open when the run ended
+	// Of the gateway in between, where there is one.
+	Dropped map[string]uint64 // packets by reason
+	Edits   int               // of endpoints
 }
 
 // Broken says why the run is none to be content with; nil if it is.
 func (r *Result) Broken() error {
-	c := r.Client.Total()
+	c, server := r.Client.Total(), r.Server.Total()
 	switch {
 	case c.Violations > 0:
 		return fmt.Errorf("%d connections met two servers", c.Violations)
-	case c.Failed[Corrupt]+r.Server.Total().Failed[Corrupt] > 0:
-		return fmt.Errorf("%d connections got other bytes than were sent", c.Failed[Corrupt]+r.Server.Total().Failed[Corrupt])
+	case c.Failed[Corrupt]+server.Failed[Corrupt] > 0:
+		return fmt.Errorf("%d connections got other bytes than were sent", c.Failed[Corrupt]+server.Failed[Corrupt])
+	case c.Failed[Reset] > server.Failures():
+		// A server resets what it gave up. A reset beyond that is of one that never knew the
+		// connection: it was sent elsewhere in the middle.
+		return fmt.Errorf("%d connections were reset, and servers gave up %d", c.Failed[Reset], server.Failures())
 	case c.Completed == 0:
 		return errors.New("no connection was completed")
 	}

@@ -3,6 +3,8 @@ package stateful
 import (
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -48,6 +50,12 @@ func (r *Result) Table(out io.Writer) error {
 		if line.n > 0 {
 			fmt.Fprintf(out, "%s: %d\n", line.what, line.n)
 		}
+	}
+	if r.Edits > 0 {
+		fmt.Fprintf(out, "endpoints were removed and added: %d times\n", r.Edits)
+	}
+	for _, reason := range slices.Sorted(maps.Keys(r.Dropped)) {
+		fmt.Fprintf(out, "the gateway dropped, %s: %d\n", reason, r.Dropped[reason])
 	}
 	for i := range r.Client.Violations {
 		fmt.Fprintf(out, "violation: %s\n", &r.Client.Violations[i])

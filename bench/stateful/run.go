@@ -15,7 +15,7 @@ import (
 
 	"sluice.dev/sluice/bench/gate"
 	"sluice.dev/sluice/bench/results"
-	"sluice.dev/sluice/bench/stateless"
+	"sluice.dev/sluice/bench/topo"
 )
 
 // RunConfig is what the command is asked for.
@@ -192,13 +192,7 @@ func (c *RunConfig) once(ctx context.Context, system, sluice string, p *Profile)
 	if err := b.started(ctx); err != nil {
 		return nil, err
 	}
-	if r, err = Play(ctx, &b.Lab, p, c.Progress); err != nil && b.gate != nil {
-		err = fmt.Errorf("%w\n%s", err, b.gate.Log())
-	}
-	if err == nil && c.Churn > 0 && b.churn != nil {
-		fmt.Fprintf(c.Out, "endpoints were removed and added %d times\n", b.churn.edits)
-	}
-	return r, err
+	return b.play(ctx, p, c.Progress)
 }
 
 // overInterfaces plays over what the user has built.
@@ -242,6 +236,13 @@ func (c *RunConfig) overInterfaces(ctx context.Context, p *Profile) ([]results.P
 
 // parsePort reads INTERFACE or INTERFACE@NAMESPACE.
 func parsePort(s string) (Port, error) {
-	p, err := stateless.ParsePort(s)
-	return Port{Interface: p.Interface, Namespace: p.Namespace}, err
+	name, ns, named := strings.Cut(s, "@")
+	if name == "" || named && ns != filepath.Base(ns) {
+		return Port{}, errors.New("write INTERFACE or INTERFACE@NAMESPACE, as ip-netns(8) lists it")
+	}
+	if !named {
+		return Port{Interface: name}, nil
+	}
+	space, err := topo.OpenSpace(ns)
+	return Port{Interface: name, Namespace: space}, err
 }

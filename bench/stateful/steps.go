@@ -242,15 +242,16 @@ func (e *Engine) serverAt(tag uint32) netip.Addr {
 	return e.c.Profile.Servers.At(int(tag) - 1)
 }
 
-// opens says whether a datagram of nobody begins an exchange.
+// opens says whether a datagram of nobody begins an exchange. One of a later step does
+// too: a translator that moved the exchange here must be found out, and is, when the
+// client reads the answer's tag.
 func (e *Engine) opens(template uint8, payload []byte) bool {
 	t := &e.plan.templates[template]
-	s := &e.plan.steps[t.first]
-	if s.literal != noLiteral {
-		return bytes.Equal(payload, e.plan.content(s, 0, int(s.size)))
+	if tag, ok := ReadTag(payload); ok {
+		return tag.Step < t.steps && e.plan.steps[t.first+uint32(tag.Step)].from == Client
 	}
-	tag, ok := ReadTag(payload)
-	return ok && tag.Step == 0
+	s := &e.plan.steps[t.first]
+	return s.literal != noLiteral && bytes.Equal(payload, e.plan.content(s, 0, int(s.size)))
 }
 
 // datagram is one of an exchange that is known.
