@@ -61,12 +61,9 @@ func knobsCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "knobs",
 		Short: "Compare settings of sockets, loop and devices",
-		Long: "knobs builds three network namespaces, forwards between them, and changes one setting at a time:
-" +
-			"docs/tuning.md explains them. Step is the time of one pass over waiting packets, per packet, which
-" +
-			"other work on the machine hardly disturbs; the rest is under a load that sender, forwarder and receiver
-" +
+		Long: "knobs builds three network namespaces, forwards between them, and changes one setting at a time:\n" +
+			"docs/tuning.md explains them. Step is the time of one pass over waiting packets, per packet, which\n" +
+			"other work on the machine hardly disturbs; the rest is under a load that sender, forwarder and receiver\n" +
 			"share the machine for. Medians of interleaved samples. It needs Linux 6.6 and root.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -86,10 +83,8 @@ func proportionalCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "proportional",
 		Short: "Show what a worker uses of its core at no load, some and full load",
-		Long: "proportional finds the rate that one worker forwards at most, then offers parts of it, and says what
-" +
-			"the worker's thread used of a core and how long packets were under way, for each time that a worker
-" +
+		Long: "proportional finds the rate that one worker forwards at most, then offers parts of it, and says what\n" +
+			"the worker's thread used of a core and how long packets were under way, for each time that a worker\n" +
 			"may look for packets before it sleeps. Medians of interleaved samples. It needs Linux 6.6 and root.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
