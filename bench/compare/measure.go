@@ -188,17 +188,21 @@ func measureCost(ctx context.Context, s *stage, x *subject, c *comparison, f *fi
 // measureLatency sends at shares of the system's own no-drop rate.
 func measureLatency(ctx context.Context, s *stage, x *subject, _ *comparison, f *figures) error {
 	return s.generating(ctx, x, f, stateless.Full, func(lab *stateless.Lab) error {
+		most := median(f.noDrop)
+		if most == 0 {
+			return nil // a system that loses at any rate has no share of it
+		}
 		if f.latency == nil {
 			f.latency = map[int]*latency{}
 		}
 		for _, load := range loads {
-			r, err := lab.Trial(ctx, stateless.Load{Rate: median(f.noDrop) * float64(load) / 100, Duration: s.Duration})
+			r, err := lab.Trial(ctx, stateless.Load{Rate: most * float64(load) / 100, Duration: s.Duration})
 			if err != nil {
 				return err
 			}
 			h := r.Received.Latency
 			if h == nil || h.Count() == 0 {
-				return fmt.Errorf("no latency at %d %% of %.0f packets a second", load, median(f.noDrop))
+				return fmt.Errorf("no latency at %d %% of %.0f packets a second", load, most)
 			}
 			l := f.latency[load]
 			if l == nil {

@@ -2,30 +2,28 @@ package compare
 
 import (
 	"context"
+	"errors"
 
 	"sluice.dev/sluice/bench/stateless"
 )
 
-// searchSteps halve the interval: a 128th of the highest rate is left.
-const searchSteps = 7
-
-// searchNoDrop finds the highest rate of which no more than LossBound is lost, by
-// halving (RFC 2544, section 26.1, with a bound that is not 0 because a veth's own ring
-// loses). It begins at what arrived when more was offered: more than that cannot arrive.
+// searchNoDrop finds the highest rate of which no more than LossBound is lost (RFC 2544,
+// section 26.1). It begins a little above what arrived when more was offered: more than that
+// cannot arrive. 0 means that there is no such rate.
 func (s *stage) searchNoDrop(ctx context.Context, lab *stateless.Lab, most *stateless.Result) (rate float64, err error) {
-	good, bad := 0.0, most.Rate()*1.25
-	for range searchSteps {
-		rate := (good + bad) / 2
-		r, err := lab.Trial(ctx, stateless.Load{Rate: rate, Duration: s.Trial})
-		if err != nil {
-			return 0, err
-		}
-		// A sender that could not keep up has not shown that the rate is one.
-		if r.Loss() <= s.LossBound && r.Sent.Rate() >= 0.98*rate {
-			good = rate
-		} else {
-			bad = rate
-		}
+	const above, lowest = 1.1, 1000
+	search := stateless.Search{
+		Min: lowest, Max: max(lowest, above*most.Rate()), Loss: s.LossBound, Duration: s.Trial, Confirm: 2 * s.Trial,
+		WarmUp: -1, // the flows are established
+		Again:  1,  // one trial among others' work on the machine says little
+		Trials: 30,
 	}
-	return good, nil
+	if s.LossBound == 0 {
+		search.Loss = stateless.NoLoss
+	}
+	found, err := search.Run(ctx, lab)
+	if errors.Is(err, stateless.ErrUndecided) {
+		return 0, nil // loses whatever the rate
+	}
+	return found.Rate, err
 }
