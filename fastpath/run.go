@@ -11,11 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/fastpath/thread"
 )
 
 // RunConfig says how the loop uses its core.
 type RunConfig struct {
-	CPU int // to pin the thread to, or -1
+	CPU int // to pin to, or -1
+	// Threads, where there is a CPU, pins the goroutine without locking it to a thread: much
+	// shorter gaps when the Go scheduler preempts it (package thread). Nil: it is locked.
+	Threads *thread.Group
 	// Spin is how long the worker looks for more work before it sleeps. The longer,
 	// the lower the latency of the next packet and the higher the cost of silence.
 	Spin time.Duration
@@ -26,27 +30,35 @@ type RunConfig struct {
 // busySleep bounds a sleep while packets are held for a next hop or a fragment.
 const busySleep = time.Millisecond
 
-// Run is the worker's life: it pins the calling goroutine's thread and steps until
+// Run is the worker's life: it pins the calling goroutine and steps until
 // ctx is done or Stop is called. Packets that are still held are then dropped.
 func (w *Worker) Run(ctx context.Context, c RunConfig) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if c.CPU >= 0 {
-		var set unix.CPUSet
-		set.Set(c.CPU)
-		if err := unix.SchedSetaffinity(0, &set); err != nil {
-			return fmt.Errorf("worker %d: pin to CPU %d: %w (is the CPU online and in the process's cpuset?)", w.c.ID, c.CPU, err)
+	var pin *thread.Pin
+	var err error
+	if c.CPU >= 0 && c.Threads != nil {
+		if pin, err = c.Threads.Pin(c.CPU); err == nil {
+			defer pin.Release()
 		}
+	} else {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		if c.CPU >= 0 {
+			err = thread.Bind(c.CPU)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("worker %d: %w", w.c.ID, err)
 	}
 	defer w.shutdown()
 	cancel := context.AfterFunc(ctx, w.Stop)
 	defer cancel()
-	w.loop(c)
+	w.loop(c, pin)
 	return nil
 }
 
-// loop steps while there is traffic and sleeps while there is none.
-func (w *Worker) loop(c RunConfig) {
+// loop steps while there is traffic and sleeps while there is none. pin, if there is one, is
+// the goroutine's: it may have changed threads in any gap, and while it slept.
+func (w *Worker) loop(c RunConfig, pin *thread.Pin) {
 	var clock clock
 	now := clock.now()
 	lastWork := now
@@ -62,6 +74,9 @@ func (w *Worker) loop(c RunConfig) {
 			woke := clock.now()
 			w.stats.IdleNanos.Store(w.stats.IdleNanos.Load() + woke - after)
 			after = woke
+		}
+		if pin != nil && after-now > thread.Gap {
+			pin.Check()
 		}
 		now = after
 	}

@@ -16,7 +16,6 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/bench/updates"
 	"sluice.dev/sluice/control"
 	"sluice.dev/sluice/control/k8s"
@@ -70,19 +69,24 @@ func RunChild(ctx context.Context, text string, in io.Reader, out io.Writer) err
 		cancel()
 		return err
 	}
-	ended := make(chan error, 3)
+	ended := make(chan error, 4)
+	threads, err := thread.NewGroup()
+	if err != nil {
+		cancel()
+		return err
+	}
+	go func() { ended <- threads.TidyEvery(ctx, time.Second) }()
+	if p.Variant.Locked {
+		threads = nil
+	}
 	go func() {
-		if p.Variant.Follow {
-			ended <- p.follow(ctx)
-			return
-		}
-		ended <- p.worker.Run(ctx, fastpath.RunConfig{CPU: p.CPU, Spin: forever, Sleep: time.Second})
+		ended <- p.worker.Run(ctx, fastpath.RunConfig{CPU: p.CPU, Threads: threads, Spin: forever, Sleep: time.Second})
 	}()
 	go func() { p.watch.Run(ctx); ended <- nil }()
 	go func() { _ = p.loop.Run(ctx); ended <- nil }()
-	err := p.profiled(func() error { return p.answer(ctx, in, out) })
+	err = p.profiled(func() error { return p.answer(ctx, in, out) })
 	cancel()
-	return errors.Join(err, <-ended, <-ended, <-ended)
+	return errors.Join(err, <-ended, <-ended, <-ended, <-ended)
 }
 
 // forever is longer than any measurement: the worker never sleeps by itself.
@@ -188,40 +192,4 @@ func (p *process) profiled(f func() error) error {
 		return err
 	}
 	return errors.Join(pprof.Lookup("allocs").WriteTo(file, 0), file.Close())
-}
-
-// follow is Worker.Run for a worker that never sleeps, with a goroutine that is pinned but not locked.
-func (p *process) follow(ctx context.Context) error {
-	group, err := thread.NewGroup()
-	if err != nil {
-		return err
-	}
-	pin, err := group.Pin(p.CPU)
-	if err != nil {
-		return err
-	}
-	defer pin.Release()
-	tidied := make(chan error, 1)
-	go func() { tidied <- tidy(ctx, group) }()
-	base := time.Now()
-	for last := uint64(0); ctx.Err() == nil; {
-		for range 1000 {
-			now := uint64(time.Since(base))
-			if now-last > thread.Gap {
-				pin.Check()
-			}
-			p.worker.Step(now)
-			last = now
-		}
-	}
-	return <-tidied
-}
-
-func tidy(ctx context.Context, g *thread.Group) error {
-	for topo.Pause(ctx, time.Second) == nil {
-		if _, err := g.Tidy(); err != nil {
-			return err
-		}
-	}
-	return nil
 }

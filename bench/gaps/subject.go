@@ -62,7 +62,6 @@ func newSubject(ctx context.Context, c *Config, v Variant) (s *subject, err erro
 
 func (s *subject) launch(command []string, text string) (err error) {
 	s.command = exec.Command(command[0], append(command[1:], text)...)
-	s.command.Env = append(os.Environ(), s.Env...)
 	s.command.Stderr = os.Stderr
 	s.command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if s.in, err = s.command.StdinPipe(); err != nil {

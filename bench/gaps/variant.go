@@ -17,11 +17,11 @@ type Variant struct {
 	// Apart: all other threads are kept off the worker's CPU.
 	Apart bool `json:"apart"`
 	// Slice is what the scheduler's slice of all threads is set to; 0 leaves it.
-	Slice  time.Duration `json:"slice"`
-	Follow bool          `json:"follow"`
+	Slice time.Duration `json:"slice"`
+	// Locked: the worker's goroutine is locked to its thread, instead of pinned by fastpath/thread.
+	Locked bool `json:"locked"`
 	// Quiet: nothing changes.
-	Quiet bool     `json:"-"`
-	Env   []string `json:"-"`
+	Quiet bool `json:"-"`
 }
 
 // workers is how many the measured process has.
@@ -36,18 +36,17 @@ func variants() []Variant {
 	}
 	return []Variant{
 		with("sluice", "as the daemon sets it", func(*Variant) {}),
-		with("quiet", "as the daemon sets it, without changes: what is the scheduler's", func(v *Variant) { v.Quiet = true }),
-		with("go-defaults", "GOGC=100, as many Ps as CPUs", func(v *Variant) { v.Settings = goruntime.Settings{} }),
-		with("gogc100", "GOGC=100", func(v *Variant) { v.GCPercent = 100 }),
-		with("gogc800", "GOGC=800", func(v *Variant) { v.GCPercent = 800 }),
+		with("quiet", "without changes: what is the scheduler's", func(v *Variant) { v.Quiet = true }),
+		with("locked", "the worker locked to its thread (runtime.LockOSThread)", func(v *Variant) { v.Locked = true }),
+		with("gogc400", "GOGC=400", func(v *Variant) { v.GCPercent = 400 }),
 		with("nogc", "GOGC=off: what collections cost", func(v *Variant) { v.GCPercent = -1 }),
+		with("procs", "GOMAXPROCS = as many as CPUs", func(v *Variant) { v.MaxProcs = 0 }),
 		with("procs+6", "GOMAXPROCS = workers + 6", func(v *Variant) { v.MaxProcs = workers + 6 }),
 		with("kept-off", "no other thread on the worker's CPU", func(v *Variant) { v.Apart = true }),
-		with("follow", "the worker's goroutine is pinned, and not locked to a thread", func(v *Variant) { v.Follow = true }),
-		with("follow-kept-off", "and no other thread on its CPU", func(v *Variant) { v.Follow, v.Apart = true, true }),
 		with("short-slice", "scheduler slice of 0.1 ms for all threads (Linux 6.12)", func(v *Variant) { v.Slice = 100 * time.Microsecond }),
-		with("kept-off-short", "both", func(v *Variant) { v.Apart, v.Slice = true, 100*time.Microsecond }),
-		with("async-off", "without preemption by signals: a diagnosis, collections would wait", func(v *Variant) { v.Env = []string{"GODEBUG=asyncpreemptoff=1"} }),
+		with("locked-kept-off", "locked, and no other thread on its CPU", func(v *Variant) { v.Locked, v.Apart = true, true }),
+		with("locked-short", "locked, and a slice of 0.1 ms", func(v *Variant) { v.Locked, v.Slice = true, 100*time.Microsecond }),
+		with("go-defaults", "locked, as many Ps as CPUs", func(v *Variant) { v.Locked, v.Settings = true, goruntime.Settings{} }),
 	}
 }
 

@@ -6,7 +6,7 @@
 // (runtime.stoplockedm, startlockedm): two switches between threads, up to a hundred times a
 // second as long as there is traffic, and each waits for a CPU that others use, too. A
 // goroutine that is not locked is put in a queue and, mostly, taken out again by the same
-// thread in a microsecond. `sluice-bench gaps --variants locked,follow` compares the two.
+// thread in a microsecond. `sluice-bench gaps --variants sluice,locked` compares the two.
 //
 // The price: another thread may take it out. That cannot happen without a gap in which the
 // goroutine did not run, so its owner calls Check after each gap, and the mask moves:
@@ -20,12 +20,14 @@
 package thread
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -69,11 +71,25 @@ func (g *Group) Pin(cpu int) (*Pin, error) {
 	g.mu.Lock()
 	g.pins[p] = struct{}{}
 	g.mu.Unlock()
-	if err := unix.SchedSetaffinity(tid, &p.cpu); err != nil {
+	if err := bind(tid, &p.cpu, cpu); err != nil {
 		p.Release()
-		return nil, fmt.Errorf("pin to CPU %d: %w (is the CPU online and in the process's cpuset?)", cpu, err)
+		return nil, err
 	}
 	return p, nil
+}
+
+// Bind binds the calling thread, which the goroutine should be locked to.
+func Bind(cpu int) error {
+	var set unix.CPUSet
+	set.Set(cpu)
+	return bind(unix.Gettid(), &set, cpu)
+}
+
+func bind(tid int, set *unix.CPUSet, cpu int) error {
+	if err := unix.SchedSetaffinity(tid, set); err != nil {
+		return fmt.Errorf("pin to CPU %d: %w (is the CPU online and in the process's cpuset?)", cpu, err)
+	}
+	return nil
 }
 
 // Check follows the goroutine to the thread that it runs on now. It is to be called after
@@ -105,6 +121,22 @@ func (p *Pin) Release() {
 	delete(g.pins, p)
 	g.mu.Unlock()
 	_ = unix.SchedSetaffinity(int(p.tid.Load()), &g.all) // see Check
+}
+
+// TidyEvery calls Tidy at a pace until ctx is done, or returns why it cannot.
+func (g *Group) TidyEvery(ctx context.Context, pace time.Duration) error {
+	tick := time.NewTicker(pace)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			if _, err := g.Tidy(); err != nil {
+				return err
+			}
+		}
+	}
 }
 
 // Tidy gives threads that are bound to a worker's CPU, and run no worker, the mask of the

@@ -30,6 +30,7 @@ import (
 
 	"sluice.dev/sluice/control"
 	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/control/goruntime"
 	"sluice.dev/sluice/control/hostlink"
 	"sluice.dev/sluice/control/neigh"
 	"sluice.dev/sluice/control/status"
@@ -229,6 +230,10 @@ func (d *Daemon) makeDatapath(context.Context) error {
 	}
 	d.path, err = newDatapath(d.config, d.log, tables{d.flows.Table, d.pins.file.Table}, devices, d.host)
 	if err != nil {
+		return err
+	}
+	settings := goruntime.ForWorkers(len(d.path.workers))
+	if err := settings.Apply(); err != nil {
 		return err
 	}
 	d.reader.services = &d.path.services

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,6 +21,7 @@ import (
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/fastpath/thread"
 	"sluice.dev/sluice/fastpath/xsk"
 	"sluice.dev/sluice/fastpath/xsk/napi"
 	"sluice.dev/sluice/flowtable"
@@ -191,18 +191,30 @@ func pinning(c *config.Configuration, workers int) []int {
 	return pins
 }
 
+// tidyThreads is how long a thread may be bound to a worker's CPU that runs no worker.
+const tidyThreads = time.Second
+
 // run starts the workers. fail, which must not block, hears of a worker that could
 // not go on: half a data path would lose half the packets.
 func (d *datapath) run(ctx context.Context, fail func(error)) {
-	// A locked thread that is preempted hands its P to another thread and waits for
-	// it back: with spare Ps that is immediate.
-	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), len(d.workers)+2))
+	threads, err := thread.NewGroup()
+	if err != nil {
+		fail(err)
+		return
+	}
 	d.started, d.startedAt = true, bootNanos()
+	d.done.Add(1)
+	go func() {
+		defer d.done.Done()
+		if err := threads.TidyEvery(ctx, tidyThreads); err != nil {
+			d.log.Warn("threads that a worker's thread made stay on its CPU", "error", err)
+		}
+	}()
 	for _, w := range d.workers {
 		d.done.Add(1)
 		go func() {
 			defer d.done.Done()
-			if err := w.Run(ctx, fastpath.RunConfig{CPU: w.cpu, Spin: d.config.Sockets.Spin.D(), Sleep: d.config.Sockets.Sleep.D()}); err != nil {
+			if err := w.Run(ctx, fastpath.RunConfig{CPU: w.cpu, Threads: threads, Spin: d.config.Sockets.Spin.D(), Sleep: d.config.Sockets.Sleep.D()}); err != nil {
 				fail(err)
 			}
 		}()

@@ -1,0 +1,69 @@
+package fastpath_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/thread"
+)
+
+// TestRunPinned: while it runs, the worker is on its CPU, locked to a thread or not, and an unlocked
+// one gives its thread back in the end.
+func TestRunPinned(t *testing.T) {
+	var all unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
+		t.Fatal(err)
+	}
+	cpu := 0
+	for !all.IsSet(cpu) {
+		cpu++
+	}
+	group, err := thread.NewGroup()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name    string
+		threads *thread.Group
+	}{{"locked", nil}, {"not locked", group}} {
+		t.Run(c.name, func(t *testing.T) {
+			l := newLab(t, labConfig{})
+			ended := make(chan error, 1)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			go func() {
+				ended <- l.workers[0].Run(ctx, fastpath.RunConfig{CPU: cpu, Threads: c.threads, Spin: time.Millisecond, Sleep: time.Millisecond})
+			}()
+			for range 100 {
+				var mask unix.CPUSet
+				var tid int
+				if !l.workers[0].Do(ctx, func(*fastpath.Worker) {
+					tid = unix.Gettid()
+					_ = unix.SchedGetaffinity(tid, &mask)
+				}) {
+					t.Fatal("the worker does not answer")
+				}
+				if mask.Count() != 1 || !mask.IsSet(cpu) {
+					t.Fatalf("thread %d of the worker may run on %v", tid, mask)
+				}
+			}
+			cancel()
+			if err := <-ended; err != nil {
+				t.Fatal(err)
+			}
+			if c.threads == nil {
+				return
+			}
+			if strays, err := c.threads.Tidy(); err != nil || strays != 0 {
+				t.Errorf("%d threads are still bound, %v", strays, err)
+			}
+		})
+	}
+	if err := newLab(t, labConfig{}).workers[0].Run(t.Context(), fastpath.RunConfig{CPU: 1 << 9, Threads: group}); err == nil {
+		t.Error("a CPU that is not there is no error")
+	}
+}
