@@ -121,10 +121,15 @@ func (s *liveSender) send(l Load, run uint16, start uint64, stop *atomic.Bool) (
 					return err
 				}
 				p := newPacer(part(l, i, s.tx.Queues), start, liveRun, liveTogetherNanos, s.tx.Spin)
+				defer objects.Close()
+				a, err := newAnchor(objects.Live)
+				if err != nil {
+					return err
+				}
 				began := threadTime()
 				ends[i], states[i], err = s.loop(objects, frame, p, stop)
 				cpu[i] = threadTime() - began
-				return errors.Join(err, objects.Close())
+				return errors.Join(err, a.close())
 			})
 		})
 	}

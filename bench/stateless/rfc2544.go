@@ -148,6 +148,9 @@ func (s Search) Run(ctx context.Context, t Trial) (Throughput, error) {
 		}
 		found := Throughput{Rate: r.low, Loss: outcome.Loss(), Limited: r.limited, Trials: r.trials}
 		if good {
+			if outcome.Rate < sentEnough*r.low { // only what was sent is confirmed
+				found.Rate, found.Limited = outcome.Rate, true
+			}
 			return found, nil
 		}
 		// What is good for a short while is not for a longer one: look below it, with
