@@ -208,7 +208,7 @@ func (c *conversation) say(side Side, payload []byte, at time.Time, config Captu
 			s.Bytes = append(s.Bytes, payload...)
 			return
 		}
-		if s.Size == max(len(payload), TagBytes) && s.Count < MaxDatagrams {
+		if s.Size == len(payload) && s.Count < MaxDatagrams {
 			s.Count++
 			return
 		}
@@ -216,9 +216,6 @@ func (c *conversation) say(side Side, payload []byte, at time.Time, config Captu
 	s := Step{From: side, Size: len(payload), Count: 1, After: after, Bytes: slices.Clone(payload)}
 	if n == 0 {
 		s.After = 0
-	}
-	if c.Protocol == ProtocolUDP && s.Size < TagBytes {
-		s.Size, s.Bytes = TagBytes, nil
 	}
 	c.Steps = append(c.Steps, s)
 }
