@@ -70,12 +70,13 @@ func RunChild(ctx context.Context, text string, in io.Reader, out io.Writer) err
 		return err
 	}
 	ended := make(chan error, 4)
-	threads, err := thread.NewGroup()
+	group, err := thread.NewGroup()
 	if err != nil {
 		cancel()
 		return err
 	}
-	go func() { ended <- threads.TidyEvery(ctx, time.Second) }()
+	go func() { ended <- group.TidyEvery(ctx, time.Second) }()
+	threads := group
 	if p.Variant.Locked {
 		threads = nil
 	}

@@ -35,8 +35,8 @@ func TestRun(t *testing.T) {
 	var out bytes.Buffer
 	c := Defaults()
 	c.Child, c.Out, c.Progress = []string{os.Args[0]}, &out, &bytes.Buffer{}
-	c.Services, c.Windows, c.Window, c.JSON = 100, 2, 200*time.Millisecond, t.TempDir()+"/gaps.json"
-	c.Variants = []string{"sluice", "quiet"}
+	c.Services, c.Windows, c.Window, c.JSON = 100, 2, 300*time.Millisecond, t.TempDir()+"/gaps.json"
+	c.Variants = []string{"sluice", "quiet", "locked", "short-slice"}
 	if _, err := Run(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
