@@ -1,11 +1,14 @@
 package pipeline
 
 import (
+	"context"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"sync"
 	"testing"
 
 	"sluice.dev/sluice/nat/checksum"
@@ -207,17 +210,34 @@ func teach(t *testing.T, w *world, r *reference, f *flow) {
 	}
 }
 
+// shared is built once for all tests: the compiler takes longer than they do.
+var shared = sync.OnceValues(func() (p *program, err error) {
+	p, err = buildReference(context.Background())
+	if err == nil {
+		removeShared = p.remove
+	}
+	return p, err
+})
+
+// removeShared ends what shared made, if anything.
+var removeShared = func() {}
+
+func TestMain(m *testing.M) {
+	status := m.Run()
+	removeShared()
+	os.Exit(status)
+}
+
 // built is the reference, or skips the test: nothing but a C compiler may be missing.
 func built(t *testing.T) *program {
 	t.Helper()
-	p, err := buildReference(t.Context())
+	p, err := shared()
 	if errors.Is(err, errNoCompiler) {
 		t.Skip(err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(p.remove)
 	return p
 }
 

@@ -75,9 +75,8 @@ struct worker {
 	uint32_t free;
 	struct published n;
 	volatile struct published out;
-	struct desc batch[BURST], sent[BURST];
 	struct packet pkt[BURST];
-	uint32_t sending;
+	uint32_t tail, sending; // of this step: where its packets are in rx, where the next goes in tx
 };
 
 // martian: RFC 6890 section 2.2.2 and RFC 3927 section 7, address in host order.
@@ -145,20 +144,22 @@ INLINE void drop(struct worker *w, const struct packet *k) {
 	w->pool[w->free++] = (uint64_t)(k->p - w->umem) & ~(uint64_t)(FRAME - 1);
 }
 
-// first: read, judge, hash, ask for the bucket. A bad packet ends here, with slot UINT32_MAX.
-INLINE void first(struct worker *w, struct packet *k, const struct desc *d, const bool v6) {
+// first: read, judge, hash, ask for the bucket. A bad packet ends here, with p NULL. It returns the
+// frame's length.
+INLINE uint32_t first(struct worker *w, struct packet *k, const struct desc *d, const bool v6) {
 	uint64_t a[4];
-	w->n.rx_bytes += d->len;
-	if (unlikely(parse(k, w->umem + d->addr, d->len, v6))) {
+	uint32_t len = d->len;
+	if (unlikely(parse(k, w->umem + d->addr, len, v6))) {
 		drop(w, k);
 		k->p = NULL;
 		k->home = 0;
-		return;
+		return len;
 	}
 	address_of(k, a, v6);
 	k->hash = hash_key(&w->t, a, k->ports, k->proto, v6);
 	k->home = (uint32_t)home_of(&w->t, k->hash);
 	__builtin_prefetch(&w->t.buckets[k->home], 0, 3);
+	return len;
 }
 
 // second: match tags, ask for the record.
@@ -205,15 +206,15 @@ INLINE void rewrite(struct packet *k, const struct record *r, uint32_t side, con
 	sum = (uint16_t)~old + (uint32_t)(uint16_t)(r->delta_l4 ^ flip);
 	uint16_t new = (uint16_t)~((sum >> 16) + sum);
 	bool udp = k->proto == UDP;
-	new = udp & (new == 0) ? 0xffff : new;
-	store16(field, udp & (old == 0) ? 0 : new); // RFC 768
+	new = (udp & (new == 0)) ? 0xffff : new;
+	store16(field, (udp & (old == 0)) ? 0 : new); // RFC 768
 }
 
-// third: compare, judge, rewrite, send.
-INLINE void third(struct worker *w, struct packet *k, const bool v6) {
+// third: compare, judge, rewrite, send. It returns how many bytes were sent.
+INLINE uint32_t third(struct worker *w, struct packet *k, const bool v6) {
 	uint64_t a[4];
 	if (unlikely(!k->p))
-		return;
+		return 0;
 	address_of(k, a, v6);
 	uint32_t slot = k->slot;
 	struct record *r = record_at(&w->t, slot & 0x7fffffff, v6);
@@ -229,55 +230,60 @@ INLINE void third(struct worker *w, struct packet *k, const bool v6) {
 	if (unlikely((slot == 0) | ((int32_t)(w->now - (uint32_t)m) > w->t.life[m >> 32 & 63]) | ((k->flags & FIN_SYN_RST) != 0) | gone |
 		     ((uint32_t)(r->bound >> 32) != w->generation) | !h->ready | (k->bytes > h->mtu))) {
 		drop(w, k); // what else the gateway does then is not what is measured
-		return;
+		return 0;
 	}
 	struct counter *c = &w->counters[index];
 	c->packets[side]++;
 	c->bytes[side] += (uint32_t)ETH + k->bytes;
 	rewrite(k, r, side, h, v6);
 	observe(w, r, m);
-	struct desc *d = &w->sent[w->sending++];
-	d->addr = (uint64_t)(k->p - w->umem);
-	d->len = ETH + k->bytes; // padding is cut
-	d->options = 0;
-	w->n.tx_bytes += d->len;
+	// Padding is cut.
+	w->tx.at[w->sending++ % RING] = (struct desc){(uint64_t)(k->p - w->umem), (uint32_t)ETH + k->bytes, 0};
+	return (uint32_t)ETH + k->bytes;
 }
+
+// received is the step's i-th packet, where the ring has it.
+INLINE const struct desc *received(const struct worker *w, uint32_t i) { return &w->rx.at[(w->tail + i) % RING]; }
 
 // headers asks for a packet's first line, to be written.
 INLINE void headers(struct worker *w, uint32_t i, uint32_t n, const bool v6) {
 	if (i >= n)
 		return;
-	__builtin_prefetch(w->umem + w->batch[i].addr, 1, 3);
+	const uint8_t *p = w->umem + received(w, i)->addr;
+	__builtin_prefetch(p, 1, 3);
 	if (v6)
-		__builtin_prefetch(w->umem + w->batch[i].addr + 64, 1, 3);
+		__builtin_prefetch(p + 64, 1, 3);
 }
 
 // pipelined works on group g's headers while the buckets of g-1 and the records of g-2 are on
 // their way; the headers of g+1 are asked for one by one in between.
 INLINE void pipelined(struct worker *w, uint32_t n, const bool v6) {
 	uint32_t groups = (n + GROUP - 1) / GROUP;
+	uint64_t in = 0, out = 0;
 	for (uint32_t i = 0; i < GROUP; i++)
 		headers(w, i, n, v6);
 	for (uint32_t g = 0; g < groups + 2; g++) {
 		if (g < groups)
 			for (uint32_t i = g * GROUP; i < (g + 1) * GROUP && i < n; i++) {
 				headers(w, i + GROUP, n, v6);
-				first(w, &w->pkt[i], &w->batch[i], v6);
+				in += first(w, &w->pkt[i], received(w, i), v6);
 			}
 		if (g - 1 < groups)
 			for (uint32_t i = (g - 1) * GROUP; i < g * GROUP && i < n; i++)
 				second(w, &w->pkt[i], v6);
 		if (g >= 2)
 			for (uint32_t i = (g - 2) * GROUP; i < (g - 1) * GROUP && i < n; i++)
-				third(w, &w->pkt[i], v6);
+				out += third(w, &w->pkt[i], v6);
 	}
+	w->n.rx_bytes += in;
+	w->n.tx_bytes += out;
 }
 
 INLINE void serial(struct worker *w, uint32_t n, const bool v6) {
 	for (uint32_t i = 0; i < n; i++) {
-		first(w, &w->pkt[i], &w->batch[i], v6);
+		w->n.rx_bytes += first(w, &w->pkt[i], received(w, i), v6);
 		second(w, &w->pkt[i], v6);
-		third(w, &w->pkt[i], v6);
+		w->n.tx_bytes += third(w, &w->pkt[i], v6);
 	}
 }
 
@@ -314,19 +320,16 @@ INLINE uint32_t step(struct worker *w, uint64_t now, const bool v6, const bool o
 	w->now = (uint32_t)(now / TICK_NANOS);
 	uint32_t n = w->rx.head - w->rx.tail;
 	n = n < BURST ? n : BURST;
-	for (uint32_t i = 0; i < n; i++)
-		w->batch[i] = w->rx.at[(w->rx.tail + i) % RING];
-	w->rx.tail += n;
 	w->n.rx += n;
-	w->sending = 0;
+	w->tail = w->rx.tail;
+	w->sending = w->tx.head;
 	if (one_by_one)
 		serial(w, n, v6);
 	else
 		pipelined(w, n, v6);
-	for (uint32_t i = 0; i < w->sending; i++)
-		w->tx.at[(w->tx.head + i) % RING] = w->sent[i];
-	w->tx.head += w->sending;
-	w->n.tx += w->sending;
+	w->rx.tail += n;
+	w->n.tx += w->sending - w->tx.head;
+	w->tx.head = w->sending;
 	reclaim(w);
 	expire(w, now, v6);
 	publish(w, now);
