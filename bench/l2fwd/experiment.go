@@ -162,7 +162,7 @@ func (e *Experiment) sample(ctx context.Context, v variant, f *figures) error {
 	f.worker = append(f.worker, o.perPacket(o.worker))
 	f.source = append(f.source, o.perPacket(o.source))
 	f.system = append(f.system, o.perPacket(o.system))
-	f.lost = append(f.lost, 100*(1-float64(o.received)/float64(max(1, o.sent))))
+	f.lost = append(f.lost, o.lost())
 	f.p50 = append(f.p50, micros(o.latency.quantile(0.5)))
 	f.p99 = append(f.p99, micros(o.latency.quantile(0.99)))
 	return nil

@@ -137,6 +137,15 @@ func (o *outcome) perPacket(d time.Duration) float64 {
 	return float64(d) / float64(max(1, o.received))
 }
 
+// lost is the part of what was sent that did not arrive, in percent; less than 0 where what
+// was under way at the beginning is more than what was lost.
+func (o *outcome) lost() float64 {
+	if o.sent == 0 {
+		return 0
+	}
+	return 100 * (1 - float64(o.received)/float64(o.sent))
+}
+
 func (o *outcome) mpps() float64 { return float64(o.received) / o.seconds / 1e6 }
 
 // run builds the network, measures and takes it down.
@@ -182,6 +191,14 @@ func (t *flood) measure(parent context.Context, l *lab, stats *Stats) (o outcome
 			err = errors.Join(err, <-ended)
 		}
 	}()
+	for _, s := range l.sources[:running] {
+		select {
+		case <-s.up:
+		case err := <-ended:
+			running--
+			return o, err
+		}
+	}
 	if err := topo.Pause(ctx, t.warmup); err != nil {
 		return o, err
 	}

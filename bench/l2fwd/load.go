@@ -28,6 +28,7 @@ type source struct {
 	tid     atomic.Int32
 	batch   []fastpath.Desc
 	started time.Time
+	up      chan struct{} // closed once it sends
 }
 
 const (
@@ -46,7 +47,7 @@ func openSource(ctx context.Context, ifname string, queue, cpu int, dst, src MAC
 	if err != nil {
 		return nil, err
 	}
-	s := &source{umem: umem, pool: fastpath.NewPool(sourceFrames, 2048), cpu: cpu, batch: make([]fastpath.Desc, sourceBatch)}
+	s := &source{umem: umem, pool: fastpath.NewPool(sourceFrames, 2048), cpu: cpu, up: make(chan struct{}), batch: make([]fastpath.Desc, sourceBatch)}
 	for at := 0; at < len(umem.Bytes()); at += 2048 {
 		writePacket(umem.Bytes()[at:at+packetBytes], dst, src)
 	}
@@ -84,6 +85,7 @@ func (s *source) run(ctx context.Context) error {
 	}
 	s.tid.Store(int32(unix.Gettid()))
 	s.started = time.Now()
+	close(s.up)
 	sent := uint64(0)
 	for ctx.Err() == nil {
 		n := s.due(sent)

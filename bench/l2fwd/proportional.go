@@ -73,7 +73,7 @@ type cell struct{ core, mpps, lost, sleeps, p50, p99 []float64 }
 func (c *cell) add(o *outcome) {
 	c.core = append(c.core, 100*o.worker.Seconds()/o.seconds)
 	c.mpps = append(c.mpps, o.mpps())
-	c.lost = append(c.lost, 100*(1-float64(o.received)/float64(max(1, o.sent))))
+	c.lost = append(c.lost, o.lost())
 	c.sleeps = append(c.sleeps, float64(o.sleeps)/o.seconds)
 	c.p50 = append(c.p50, micros(o.latency.quantile(0.5)))
 	c.p99 = append(c.p99, micros(o.latency.quantile(0.99)))

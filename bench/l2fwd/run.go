@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 
 	"github.com/safchain/ethtool"
 	"golang.org/x/sync/errgroup"
@@ -28,11 +29,14 @@ func Run(ctx context.Context, c Config) (err error) {
 	}
 	stats := new(Stats)
 	g, ctx := errgroup.WithContext(ctx)
+	var up sync.WaitGroup // workers that are on their CPU, or failed to get there
 	for _, w := range f.workers {
 		stats.Workers = append(stats.Workers, &w.stats)
-		g.Go(func() error { return w.run(ctx, &c) })
+		up.Add(1)
+		g.Go(func() error { return w.run(ctx, &c, up.Done) })
 	}
-	if c.Ready != nil {
+	up.Wait()
+	if c.Ready != nil && ctx.Err() == nil {
 		c.Ready(stats)
 	}
 	return g.Wait()

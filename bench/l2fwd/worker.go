@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"runtime"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -100,7 +101,10 @@ func (w *worker) kicks() (n uint64) {
 }
 
 // run steps while there is traffic and sleeps while there is none.
-func (w *worker) run(ctx context.Context, c *Config) error {
+// It calls up once it is on its CPU, or cannot be.
+func (w *worker) run(ctx context.Context, c *Config, up func()) error {
+	up = sync.OnceFunc(up)
+	defer up()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if w.cpu >= 0 {
@@ -115,6 +119,7 @@ func (w *worker) run(ctx context.Context, c *Config) error {
 		defer func() { _ = unix.SchedSetaffinity(0, &old) }() // the thread goes back to the runtime
 	}
 	w.stats.Thread.Store(int32(unix.Gettid()))
+	up()
 	fds := make([]unix.PollFd, len(w.links))
 	for i, l := range w.links {
 		fds[i] = unix.PollFd{Fd: int32(l.FD()), Events: unix.POLLIN}
