@@ -129,7 +129,7 @@ readme: build ## README's figures and docs/plots from bench/baselines
 
 .PHONY: generate
 generate: ## rebuild the BPF object and its Go (needs clang, llvm and libbpf-dev)
-	$(GO) generate ./xdpprog
+	$(GO) generate ./xdpprog ./bench/stateless
 
 .PHONY: generate-check
 generate-check: ## the committed BPF object is what its source compiles to

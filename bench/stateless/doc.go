@@ -1,3 +1,76 @@
-// Package stateless sends packets that know when they were sent, and receives
-// them: throughput, loss, order, consistency of flows, latency.
+// Package stateless sends packets that know when they were sent, and judges what
+// arrives: the laboratory's pktgen. Between sender and receiver is whatever is to be measured.
+//
+//	       Tx.Port                                            Rx.Port
+//	sender ───────▶ [ a wire, a gateway, a kernel's NAT ] ───────▶ receiver
+//	 rate, flows, sizes                                   loss, order, flows, latency
+//
+// Open opens both ends, Lab.Trial sends one Load and says what became of it, Search finds
+// the highest rate without loss (RFC 2544). The commands are `sluice-bench stateless` and
+// `sluice-bench rfc2544`; both take interfaces that exist, or make a veth pair (--loopback).
+//
+// # Packets
+//
+// A flow is a number; its addresses and ports follow from it, so a million flows cost the
+// sender no memory. Each round sends one packet of each flow, and each round in another
+// order, so that nobody downstream finds its entries in the order in which it made them.
+// Every packet carries a tag: run, flow, sequence number, time (tag.go). The receiver looks for
+// it where a packet of this traffic has it, which translation does not change, and leaves all
+// else to the kernel, so that ARP and neighbour discovery go on.
+//
+// Frame sizes count the frame check sequence, as RFC 2544 does: 64 is 60 bytes in memory. A
+// size too small for headers and tag is raised: IPv4 UDP fits 64, IPv4 TCP needs 76, IPv6 UDP
+// 84, IPv6 TCP 96. TCP is SYNs with the tag as data, over and over; it is for what a packet
+// that opens a connection costs, not for connections (package stateful makes those).
+// Checksums are always right: those of fragments over the whole datagram.
+//
+// # Two sources
+//
+// AFXDP writes frames in a UMEM and sends them over AF_XDP sockets, a thread per queue. Only
+// what differs between packets is written, and checksums are the sum of a constant and
+// that. On veth the kernel makes a socket buffer of each packet and runs the receiving end's
+// NAPI and XDP program in the sender's system call.
+//
+// LiveFrames runs an XDP program on frames that the kernel keeps for it and redirects them into
+// the interface. They reach the peer as frames, in batches, as from a NIC's driver, without
+// a socket buffer: some five times cheaper on veth, for sender and receiving program together
+// (`sluice-bench stateless --loopback --source afxdp,live --receiver count`). What there is to know:
+//
+//   - The peer must have NAPI: an XDP program, or `ethtool -K PEER gro on`. Else all is lost.
+//   - veth queues by CPU: all packets of one thread arrive in the receive queue of its CPU (queue
+//     0 if there are fewer). Give Tx.CPUs one CPU for each queue of the peer.
+//   - The peer's ring has 256 places and its NAPI runs between the batches of 64 if it is on
+//     the same CPU. What does not fit is lost at the peer's interface, rx_dropped, not at the
+//     sender, and nothing slows the sender down: what it sends is an offered load. AF_XDP on veth
+//     does the receiver's work itself and is slowed down by it.
+//   - A rate is kept by the millisecond. For latency use AFXDP.
+//
+// # Two receivers
+//
+// Count is an XDP program that counts and drops, and marks flows in a bitmap: the cheapest
+// way, for highest rates. Full takes packets over AF_XDP and checks each: IP and transport checksum
+// and length, whether it came before, whether a later one of its flow did, whether all packets of
+// a flow had one destination (who received them) and one source (the SNAT address and
+// port). The program stamps packets as they arrive, so that waiting for a CPU is not in the
+// latency of what is measured. When Full is too slow itself, Received.Starved says so.
+//
+// # What figures mean
+//
+// Latency is from the time stamp, which all packets of a burst share, to the run of the program.
+// It includes the way through the sender's ring; compare it with a wire's (--loopback) at the
+// same rate. Bursts hold what is due in 50 us, so at 500,000 packets a second some 25, and each
+// packet waits for those before it, as it would behind a real sender. Tx.Spin keeps the schedule
+// exactly, for a CPU; without it threads sleep, and cost what they send.
+//
+// On veth everything shares the CPUs of one machine: sending, forwarding and receiving. A
+// rate is then what one machine can do of all three, and says little about a gateway with NICs.
+// Sent.CPU is the time of the sending threads, and on veth contains what the kernel did in their
+// name at the other end.
+//
+// # Care
+//
+// Every trial is bounded in time, or in packets. Nothing is sent in the machine's own network
+// namespace or on an interface with a default route, unless Tx.OwnNetwork
+// (--i-own-this-network) says that it may. Nothing is left behind: sockets, programs and maps
+// end with the Lab, namespaces of --loopback have no names.
 package stateless

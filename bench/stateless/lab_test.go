@@ -1,9 +1,14 @@
 package stateless
 
 import (
+	"context"
+	"errors"
+	"net"
 	"net/netip"
 	"testing"
 	"time"
+
+	"github.com/vishvananda/netlink"
 )
 
 func must(tb testing.TB, err error) {
@@ -80,5 +85,103 @@ func checkCounts(t *testing.T, lab *Lab, packets uint64) {
 		t.Errorf("%d latencies, the highest %v", h.Count(), h.Max())
 	} else if h != nil {
 		t.Logf("latency of %d packets: median %v, p99 %v", packets, h.Percentile(50), h.Percentile(99))
+	}
+}
+
+// TestEveryPacketArrives sends all kinds over veth; the receiver checks each.
+func TestEveryPacketArrives(t *testing.T) {
+	for name, traffic := range everyTraffic() {
+		for _, source := range []Source{AFXDP, LiveFrames} {
+			if source == LiveFrames && traffic.Fragments > 1 {
+				continue
+			}
+			t.Run(name+", "+source.String(), func(t *testing.T) {
+				t.Parallel() // mostly waits
+				c := loopback(t, 1)
+				c.Tx.Source, c.Rx.Method = source, Full
+				mac := c.Traffic.DestinationMAC
+				c.Traffic = traffic
+				c.Traffic.DestinationMAC, c.Traffic.SourceMAC = mac, nil
+				lab := open(t, c)
+				const packets = 240
+				r, err := lab.Trial(t.Context(), Load{Packets: packets, Rate: 20_000})
+				must(t, err)
+				v := &r.Received
+				if v.Packets != packets || v.Flows != 7 || v.Bytes != r.Sent.Bytes || v.Damaged+v.Foreign+v.Duplicates+v.Reordered+v.Moved+v.Renamed != 0 {
+					t.Errorf("sent %+v, received %+v", r.Sent, v)
+				}
+				samples, err := lab.Samples()
+				must(t, err)
+				if len(samples) == 0 || v.Bytes < packets*60 {
+					t.Errorf("%d samples, %d bytes", len(samples), v.Bytes)
+				}
+			})
+		}
+	}
+}
+
+func TestGuard(t *testing.T) {
+	c := loopback(t, 1)
+	c.Tx.Port = Port{Interface: "lo"} // the machine's own namespace
+	if _, err := Open(t.Context(), c); !errors.Is(err, ErrNotYours) {
+		t.Errorf("in the machine's namespace: %v", err)
+	}
+	c = loopback(t, 1)
+	must(t, c.Tx.Port.run(func() error {
+		link, err := netlink.LinkByName(c.Tx.Port.Interface)
+		if err != nil {
+			return err
+		}
+		return netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Scope: netlink.SCOPE_LINK, Dst: &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}})
+	}))
+	if _, err := Open(t.Context(), c); !errors.Is(err, ErrNotYours) {
+		t.Errorf("with a default route: %v", err)
+	}
+	c.Tx.OwnNetwork = true
+	open(t, c)
+}
+
+func TestBadConfigs(t *testing.T) {
+	for name, spoil := range map[string]func(*Config){
+		"no addresses":      func(c *Config) { c.Traffic.Sources = Addresses{} },
+		"two families":      func(c *Config) { c.Traffic.Destinations.First = netip.MustParseAddr("fd00::1") },
+		"ports":             func(c *Config) { c.Traffic.SourcePorts = Ports{9, 8} },
+		"flows":             func(c *Config) { c.Traffic.Flows = 1001 },
+		"carry":             func(c *Config) { c.Traffic.Sources = Addresses{netip.MustParseAddr("255.255.255.255"), 2} },
+		"no MAC":            func(c *Config) { c.Traffic.DestinationMAC = nil },
+		"SYN fragments":     func(c *Config) { c.Traffic.Protocol, c.Traffic.Fragments = TCPSYN, 2 },
+		"VLAN":              func(c *Config) { c.Traffic.VLANs = []uint16{4095} },
+		"three tags":        func(c *Config) { c.Traffic.VLANs = []uint16{1, 2, 3} },
+		"size":              func(c *Config) { c.Traffic.Sizes = []Size{{63, 1}} },
+		"weight":            func(c *Config) { c.Traffic.Sizes = []Size{{64, 0}} },
+		"live fragments":    func(c *Config) { c.Tx.Source, c.Traffic.Fragments = LiveFrames, 2 },
+		"burst":             func(c *Config) { c.Tx.Burst = maxBurst + 1 },
+		"more queues":       func(c *Config) { c.Tx.Queues = maxQueues + 1 },
+		"echo with a port":  func(c *Config) { c.Traffic.Protocol = ICMPEcho },
+		"no such interface": func(c *Config) { c.Rx.Port.Interface = "nothing" },
+	} {
+		c := loopback(t, 1)
+		spoil(&c)
+		if lab, err := Open(t.Context(), c); err == nil {
+			t.Errorf("%s: accepted", name)
+			must(t, lab.Close())
+		}
+	}
+	lab := open(t, loopback(t, 1))
+	for _, l := range []Load{{}, {Rate: -1, Packets: 1}, {Duration: MaxDuration + 1}} {
+		if _, err := lab.Trial(t.Context(), l); err == nil {
+			t.Errorf("%+v was accepted", l)
+		}
+	}
+}
+
+// TestCancel ends a trial that would last an hour.
+func TestCancel(t *testing.T) {
+	lab := open(t, loopback(t, 1))
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	r, err := lab.Trial(ctx, Load{Rate: 1000, Duration: time.Hour})
+	if !errors.Is(err, context.DeadlineExceeded) || r == nil || r.Sent.Packets == 0 || r.Sent.Elapsed > time.Minute {
+		t.Errorf("%+v, %v", r, err)
 	}
 }

@@ -75,7 +75,7 @@ func ParseSizes(s string) ([]Size, error) {
 		b, err1 := strconv.Atoi(bytes)
 		w, err2 := strconv.Atoi(weight)
 		if err1 != nil || err2 != nil {
-			return nil, fmt.Errorf("sizes %q: want BYTES, imix, or BYTES:WEIGHT,BYTES:WEIGHT,...", s)
+			return nil, fmt.Errorf("sizes %q: want BYTES, imix, or several BYTES:WEIGHT with commas between them", s)
 		}
 		out = append(out, Size{Bytes: b, Weight: w})
 	}
@@ -115,10 +115,10 @@ func ParseRate(s string) (float64, error) {
 		number, unit = strings.TrimSuffix(s, "M"), 1e6
 	}
 	v, err := strconv.ParseFloat(number, 64)
-	if err != nil || !(v > 0) || v > 1e9 {
+	if v *= unit; err != nil || !(v > 0) || v > 1e9 {
 		return 0, fmt.Errorf("rate %q: want packets per second, such as 250000, 250k or 1.5M, or max", s)
 	}
-	return v * unit, nil
+	return v, nil
 }
 
 // micros prints a latency.

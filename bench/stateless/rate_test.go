@@ -1,28 +1,31 @@
 package stateless
 
 import (
-	"os"
+	"math"
 	"testing"
 	"time"
 )
 
-// TestCostOfSources says what a packet costs with each source and method; with a
-// duration in SLUICE_COST.
-func TestCostOfSources(t *testing.T) {
-	d, err := time.ParseDuration(os.Getenv("SLUICE_COST"))
-	if err != nil {
-		d = 100 * time.Millisecond
-	}
+// TestRate: a rate that both sources can send is sent to within 5 percent. On a machine
+// that is busy with other things one of some trials must do.
+func TestRate(t *testing.T) {
+	const rate, tries = 2000, 5
 	for _, source := range []Source{AFXDP, LiveFrames} {
-		for _, method := range []Method{Count, Full} {
-			t.Run(source.String()+" "+method.String(), func(t *testing.T) {
-				c := loopback(t, 1)
-				c.Tx.Source, c.Rx.Method = source, method
-				lab := open(t, c)
-				r, err := lab.Trial(t.Context(), Load{Duration: d})
-				must(t, err)
-				t.Logf("%.0f ns of CPU per packet sent, %.3f Mpps sent, %.3f received, %.2f %% lost, drops %v", float64(r.Sent.CPU)/float64(r.Sent.Packets), r.Sent.Rate()/1e6, r.Rate()/1e6, 100*r.Loss(), r.Drops)
-			})
+		c := loopback(t, 1)
+		c.Tx.Source = source
+		lab := open(t, c)
+		var rates []float64
+		for range tries {
+			r, err := lab.Trial(t.Context(), Load{Rate: rate, Duration: 300 * time.Millisecond})
+			must(t, err)
+			rates = append(rates, r.Rate())
+			if math.Abs(r.Rate()-rate) < 0.05*rate {
+				rates = nil
+				break
+			}
+		}
+		if rates != nil {
+			t.Errorf("%v: %.0f packets a second, want %d", source, rates, rate)
 		}
 	}
 }
