@@ -1,0 +1,212 @@
+package stateful
+
+import (
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/bench/memlink"
+)
+
+// newTestPair is newPair for tests, of a profile that may be changed first.
+func newTestPair(t *testing.T, change func(p *Profile), templates ...Template) *pair {
+	t.Helper()
+	p := smallProfile(t, templates...)
+	if change != nil {
+		change(p)
+	}
+	if err := p.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	r, err := newPair(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// transport is where a frame's TCP header begins, if it is one of IPv4 and TCP.
+func transport(frame []byte) ([]byte, bool) {
+	if len(frame) < ethBytes+ip4Bytes+tcpBytes || frame[12] != 8 || frame[13] != 0 || frame[ethBytes+9] != byte(ProtocolTCP) {
+		return nil, false
+	}
+	return frame[ethBytes+ip4Bytes:], true
+}
+
+// TestCorrupt: a byte that is changed and whose checksum is not makes the segment a lost one; with
+// a checksum that is right again it ends the connection.
+func TestCorrupt(t *testing.T) {
+	for _, repaired := range []bool{false, true} {
+		r := newTestPair(t, nil, page())
+		changed := 0
+		r.fault = func(to *memlink.Link, frame []byte) {
+			if b, ok := transport(frame); ok && to == r.clientLink && len(b) > 1000 && changed < 5 {
+				changed++
+				b[500] ^= 0x10
+				if repaired {
+					b[16], b[17] = 0, 0
+					check := fold(sum(b, pseudo(r.client.addressesOf(frame), ProtocolTCP, len(b))))
+					b[16], b[17] = byte(check), byte(check>>8)
+				}
+			}
+			to.Inject(frame)
+		}
+		play(t, r, 50, 20*time.Second)
+		c, bad := r.client.stats.Total(), r.client.stats.Packets.BadChecksum
+		if repaired && (c.Failed[Corrupt] == 0 || bad != 0) || !repaired && (bad != 5 || c.Completed != c.Opened) {
+			t.Errorf("repaired %v: %d changed, %d bad checksums, %+v", repaired, changed, bad, c)
+		}
+	}
+}
+
+// few gives clients so few addresses and ports that each must be used again and again.
+func few(p *Profile) {
+	p.Clients, _ = ParsePool("10.81.0.1", "20000-20009") // constants
+	p.Servers, _ = ParsePool("10.82.0.1", "")
+	p.Concurrency, p.CPS, p.TCP.TimeWait = 10, 200, 5*time.Second
+}
+
+// TestTimeWaitOfServer: a younger connection of the same addresses and ports ends
+// TIME_WAIT.
+func TestTimeWaitOfServer(t *testing.T) {
+	r := newTestPair(t, few, page())
+	play(t, r, 100, 20*time.Second)
+	clean(t, r, 100)
+	if n := r.server.stats.Packets.Reused; n < 90 {
+		t.Errorf("TIME_WAIT was ended %d times by a younger connection", n)
+	}
+}
+
+// TestTimeWaitOfClient: a client that closed first keeps the address and port for as
+// long as it should.
+func TestTimeWaitOfClient(t *testing.T) {
+	closing := page()
+	closing.Close = Client
+	r := newTestPair(t, few, closing)
+	play(t, r, 1000, 12*time.Second) // 2 turns of 5 s are over
+	c := r.client.stats.Total()
+	if c.Opened != 30 || c.Completed != 30 || r.client.stats.Packets.NoTuple == 0 {
+		t.Errorf("%+v, packets %+v", c, r.client.stats.Packets)
+	}
+}
+
+// TestRoom: where there is no room, TIME_WAIT gives way.
+func TestRoom(t *testing.T) {
+	r := newTestPair(t, func(p *Profile) { p.TCP.TimeWait = time.Minute }, page())
+	c := r.server.c
+	c.Capacity, c.GatewayMAC = 250, clientMAC
+	link := memlink.New(c.UMEM, pairFrameSize, pairRing)
+	c.Link, r.serverLink = link, link
+	var err error
+	if r.server, err = New(c); err != nil {
+		t.Fatal(err)
+	}
+	play(t, r, 1000, 20*time.Second)
+	clean(t, r, 1000)
+	if r.server.stats.Packets.CutShort == 0 || r.server.stats.Packets.Full != 0 {
+		t.Errorf("packets %+v", r.server.stats.Packets)
+	}
+}
+
+// TestUnanswered: SYN is repeated at doubling intervals, and given up.
+func TestUnanswered(t *testing.T) {
+	r := newTestPair(t, func(p *Profile) { p.Concurrency, p.TCP.Retries = 1, 4 }, page())
+	var at []time.Duration
+	r.fault = func(to *memlink.Link, frame []byte) {
+		if _, ok := transport(frame); ok {
+			at = append(at, time.Duration(r.client.since))
+			return
+		}
+		to.Inject(frame)
+	}
+	play(t, r, 1, time.Minute)
+	if c := r.client.stats.Total(); c.Failed[Unanswered] != 1 || c.Retransmits != 4 || len(at) != 5 {
+		t.Fatalf("%d SYN, %+v", len(at), c)
+	}
+	for k, want := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second} {
+		if apart := at[k+1] - at[k]; (apart - want).Abs() > 5*time.Millisecond {
+			t.Errorf("retransmission %d after %s, want %s", k+1, apart, want)
+		}
+	}
+}
+
+// TestRefused: a port that the server does not know is refused at once.
+func TestRefused(t *testing.T) {
+	r := newTestPair(t, nil, page())
+	r.server.plan.byPort = [2][1 << 16]uint8{}
+	play(t, r, 20, 20*time.Second)
+	if c := r.client.stats.Total(); c.Failed[Refused] != c.Opened || c.ResetsIn != c.Opened {
+		t.Errorf("%+v", c)
+	}
+}
+
+// TestForgotten: a server that has lost a connection resets it.
+func TestForgotten(t *testing.T) {
+	think := page()
+	think.Steps = append(think.Steps, Step{From: Client, Size: 10, After: time.Second}, Step{From: Server, Size: 20})
+	r := newTestPair(t, nil, think)
+	forgotten := false
+	r.fault = func(to *memlink.Link, frame []byte) {
+		if !forgotten && r.client.since > uint64(500*time.Millisecond) {
+			forgotten = true
+			for i := range r.server.conns {
+				if r.server.conns[i].state == open {
+					r.server.release(uint32(i))
+				}
+			}
+		}
+		to.Inject(frame)
+	}
+	play(t, r, 200, 20*time.Second)
+	c := r.client.stats.Total()
+	if !forgotten || c.Failed[Reset] < 100 || c.Failed[Reset] != c.Failures() || c.Completed+c.Failures() != c.Opened {
+		t.Errorf("%+v", c)
+	}
+}
+
+// TestWindow: no more is in flight than the smaller window, and no segment is longer
+// than the peer's MSS.
+func TestWindow(t *testing.T) {
+	r := newTestPair(t, func(p *Profile) { p.TCP.Window, p.TCP.MSS, p.Concurrency = 3000, 700, 1 }, large())
+	inFlight, most := map[*memlink.Link]int{}, 0
+	r.fault = func(to *memlink.Link, frame []byte) {
+		if b, ok := transport(frame); ok {
+			n := len(b) - int(b[12]>>4)*4
+			if n > 700 {
+				t.Errorf("a segment of %d bytes", n)
+			}
+			inFlight[to] += n
+			if n > 0 {
+				most = max(most, inFlight[to])
+			} else if to == r.clientLink { // an acknowledgement of all that came
+				inFlight[r.serverLink] = 0
+			} else {
+				inFlight[r.clientLink] = 0
+			}
+		}
+		to.Inject(frame)
+	}
+	play(t, r, 2, 20*time.Second)
+	clean(t, r, 2)
+	if most > 3000 || most < 2000 {
+		t.Errorf("%d bytes were in flight", most)
+	}
+}
+
+// TestMemoryCommand: the command that measures the engines alone, in short.
+func TestMemoryCommand(t *testing.T) {
+	c := Defaults()
+	c.Memory, c.Window, c.Concurrent = true, 50*time.Millisecond, 20_000
+	var out, progress discard
+	c.Out, c.Progress = &out, &progress
+	if err := Run(t.Context(), c); err != nil || out == 0 {
+		t.Errorf("%d bytes printed, %v", out, err)
+	}
+}
+
+// discard counts what it throws away.
+type discard int
+
+func (d *discard) Write(b []byte) (int, error) {
+	*d += discard(len(b))
+	return len(b), nil
+}
