@@ -12,15 +12,18 @@
 // between two of these readings is one step of the loop, some 100 ns, or a gap. Gaps are
 // told apart by what the kernel says of the thread (getrusage(2), RUSAGE_THREAD):
 //
-//	handed over   it slept: the runtime took the worker's P and gave it back by way of another
-//	              thread (sysmon preempts what runs for 10 ms; a locked thread then waits for
-//	              a second one that finds its goroutine: runtime.stoplockedm, startlockedm)
+//	handed over   it slept, or the loop went on on another thread: sysmon preempts what runs for
+//	              10 ms, and package fastpath/thread says what follows
 //	preempted     the kernel ran something else on its processor
 //	in place      neither: the hypervisor, an interrupt, or work in the thread itself
 //
 // The floor is the same clock in C on the same processor, with the child stopped (SIGSTOP)
 // and the API server at rest: what the machine takes by itself. Windows alternate: C, Go,
 // C, Go. A round's figure is its Go window less the C window beside it.
+//
+// That needs a machine without other work. Where neighbours take the CPU, the C loop waits for
+// it, and a worker that is not locked may go on on another thread: then Go can have fewer
+// gaps than C, which says nothing of the target.
 //
 // The API server is the one in memory. It speaks JSON, and a real one protobuf, which makes a fraction of the
 // garbage: the figures are pessimistic there. It shares the other processors with the

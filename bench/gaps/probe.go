@@ -63,11 +63,13 @@ func (p *probe) note(gap uint64) {
 	if _, _, errno := unix.RawSyscall(unix.SYS_GETCPU, uintptr(unsafe.Pointer(&cpu)), 0, 0); errno == 0 && int(cpu) != p.cpu {
 		p.current.Elsewhere++
 	}
-	if tid := unix.Gettid(); tid != p.tid {
+	tid := unix.Gettid()
+	moved := tid != p.tid
+	if moved { // another thread's counters: they say nothing of this gap
 		p.tid = tid
 		p.current.Moves++
 	}
-	p.current.gap(gap, p.used.Nvcsw != before.Nvcsw, p.used.Nivcsw != before.Nivcsw)
+	p.current.gap(gap, moved || p.used.Nvcsw != before.Nvcsw, p.used.Nivcsw != before.Nivcsw)
 }
 
 // take begins a new window and returns the one before. One goroutine calls it.

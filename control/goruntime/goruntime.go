@@ -93,12 +93,14 @@ func bindAll(mask *unix.CPUSet) error {
 
 // ForWorkers is what the daemon sets with a number of packet workers.
 //
-// The collector stays as Go has it. 10,000 Services of 10 endpoints are a live heap of 70 MB
-// and 100 changes/s 4.5 MB/s of garbage, a collection in 17 s: GOGC=400 saves three of four of
-// these for 200 MB more, and even at ten times the changes, a collection in 3 s, no more gaps
-// were seen with GOGC=100 (`sluice-bench gaps --rate 1000 --variants sluice,gogc400`).
-// Nor are other threads kept off the workers' CPUs: a worker's goroutine that was taken by another
-// thread continues sooner if that may run anywhere (variant kept-off).
+// The collector stays as Go has it. 10,000 Services of 10 endpoints were a live heap of 70 to
+// 120 MB and 100 changes/s 4.5 MB/s of garbage, by which a collection comes every 15 to 25 s:
+// GOGC=400 would save three of four of these, for up to 300 MB more. At ten times the changes
+// GOGC=100 had no more gaps than 400 (`sluice-bench gaps --rate 1000 --variants sluice,gogc400`,
+// on a machine with other work: 50 and 73 over 1 ms in 10 s, where a C loop had 47 and 50).
+//
+// Nor are other threads kept off the workers' CPUs (variant kept-off): there were more gaps
+// in every trial, on two CPUs with other work. With CPUs to spare that may be otherwise.
 func ForWorkers(n int) Settings {
 	// Workers never give their Ps back by themselves: the control loop and the collector
 	// have two of their own, and a worker that comes back from a sleep finds one.
