@@ -44,7 +44,10 @@ func Run(ctx context.Context, c Config) error {
 	for _, e := range list {
 		minutes = append(minutes, e.Minutes)
 	}
-	p := progress.Start(c.Stderr, len(list)).Weigh(minutes...)
+	p := progress.Start(c.Stderr, len(list))
+	if c.Set == "full" {
+		p.Weigh(minutes...)
+	}
 	var failed []string
 	for _, e := range list {
 		p.Step(e.Name + ": " + e.About)
