@@ -19,10 +19,10 @@ import (
 // see DefaultExperiment.
 type Experiment struct {
 	Out      io.Writer
-	Progress io.Writer // nil: none
-	JSON     string    // file for the results; empty: none
-	Repeat   int       // interleaved samples of each figure
-	Window   time.Duration
+	Progress io.Writer     // nil: none
+	JSON     string        // file for the results; empty: none
+	Repeat   int           // interleaved samples of each figure
+	Window   time.Duration // 0: steps only, for a machine that others use, too
 	Warmup   time.Duration
 	Steps    int      // of one sample of the time of a step
 	Variants []string // names of knobs; empty: all
@@ -152,12 +152,15 @@ func (e *Experiment) sample(ctx context.Context, v variant, f *figures) error {
 	if err != nil {
 		return err
 	}
+	f.step = append(f.step, so.worker)
+	if e.Window == 0 {
+		return nil
+	}
 	load := flood{setup: s, sourceCPU: e.SourceCPU, warmup: e.Warmup, window: e.Window}
 	o, err := load.run(ctx)
 	if err != nil {
 		return err
 	}
-	f.step = append(f.step, so.worker)
 	f.mpps = append(f.mpps, o.mpps())
 	f.worker = append(f.worker, o.perPacket(o.worker))
 	f.source = append(f.source, o.perPacket(o.source))
@@ -175,8 +178,12 @@ func (f *figures) points(knob string) []results.Point {
 		return results.Point{Experiment: "sockets", System: "l2fwd", Params: map[string]string{"knob": knob},
 			Metric: metric, Unit: unit, Better: better, Samples: samples}
 	}
+	step := point("step_ns_per_packet", "ns", "lower", f.step)
+	if len(f.mpps) == 0 {
+		return []results.Point{step}
+	}
 	return []results.Point{
-		point("step_ns_per_packet", "ns", "lower", f.step),
+		step,
 		point("rate", "Mpps", "higher", f.mpps),
 		point("worker_ns_per_packet", "ns", "lower", f.worker),
 		point("source_ns_per_packet", "ns", "lower", f.source),
@@ -193,6 +200,10 @@ func printKnobs(out io.Writer, list []variant, all []figures) error {
 	step, rate := median(all[0].step), median(all[0].mpps)
 	for i, v := range list {
 		f := &all[i]
+		if len(f.mpps) == 0 {
+			fmt.Fprintf(w, "%s\t%.0f\t%.2f\t\n", v.name, median(f.step), median(f.step)/step)
+			continue
+		}
 		fmt.Fprintf(w, "%s\t%.0f\t%.2f\t%.3f\t%.2f\t%.0f\t%.0f\t%.0f\t%.1f\t%.0f\t%.0f\t\n", v.name,
 			median(f.step), median(f.step)/step, median(f.mpps), median(f.mpps)/rate,
 			median(f.worker), median(f.source), median(f.system), median(f.lost), median(f.p50), median(f.p99))

@@ -165,7 +165,7 @@ func (t *flood) run(ctx context.Context) (o outcome, err error) {
 	select {
 	case stats = <-ready:
 	case err := <-ended:
-		return o, err
+		return o, errors.Join(errors.New("l2fwd: the forwarder ended before it forwarded"), ctx.Err(), err)
 	}
 	if err = l.set(t.devices); err == nil {
 		o, err = t.measure(ctx, l, stats)

@@ -55,7 +55,7 @@ func (t *stepTrial) run(ctx context.Context) (o stepOutcome, err error) {
 		}
 		done <- err
 	}()
-	return o, <-done
+	return o, errors.Join(<-done, ctx.Err())
 }
 
 func (t *stepTrial) measure(ctx context.Context, w *worker, src *source) (o stepOutcome) {

@@ -100,7 +100,7 @@ func proportionalCommand() *cobra.Command {
 func experimentFlags(command *cobra.Command, e *l2fwd.Experiment) {
 	f := command.Flags()
 	f.IntVar(&e.Repeat, "repeat", e.Repeat, "interleaved samples of each figure")
-	f.DurationVar(&e.Window, "duration", e.Window, "of one sample under load")
+	f.DurationVar(&e.Window, "duration", e.Window, "of one sample under load; knobs: 0 times steps only, which a machine that others use allows, too")
 	f.DurationVar(&e.Warmup, "warmup", e.Warmup, "before each")
 	f.IntVar(&e.SourceCPU, "source-cpu", e.SourceCPU, "CPU of the sender; -1: any")
 	f.IntVar(&e.WorkerCPU, "worker-cpu", e.WorkerCPU, "CPU of the forwarder")
