@@ -50,7 +50,7 @@ func (c *control) hold(ctx context.Context, services int) error {
 		return err
 	}
 	c.services = services
-	fmt.Fprintf(c.progress, "API server: %d Services of %d endpoints written in %.0f s\n", services, endpoints, time.Since(began).Seconds())
+	fmt.Fprintf(c.progress, "API server: %d Services written in %.0f s\n", services, time.Since(began).Seconds())
 	return nil
 }
 

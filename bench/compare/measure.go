@@ -17,9 +17,9 @@ import (
 const (
 	clientAddresses      = 100
 	firstPort, lastPort  = 10_000, 60_000
-	warmRate, warmRounds = 50_000, 3 // packets per second; packets of each flow
-	checkedPackets       = 2000      // of the check, at least
-	lossOfCheck          = 0.02      // a machine that does something else may lose this share of the check
+	warmRate, warmRounds = 20_000, 2 // packets per second; packets of each flow
+	warmTimes            = 10        // at most
+	checkedPackets       = 1000      // at a time, at least
 )
 
 // generator opens the generator at a subject's place.
@@ -46,26 +46,34 @@ func (s *stage) generating(ctx context.Context, x *subject, f *figures, method s
 		return err
 	}
 	defer func() { err = errors.Join(err, lab.Close()) }()
-	if f.flows, err = s.establish(ctx, x, lab); err != nil {
+	flows, err := s.establish(ctx, x, lab)
+	if err != nil {
 		return err
 	}
+	f.flows = append(f.flows, flows)
 	return use(lab)
 }
 
-// establish sends some packets of each flow, slowly, and says how many flows came
-// out. Packets must arrive as the system ought to send them.
+// establish sends packets of each flow, slowly, until all flows have come out, or for a
+// few times, and says how many did. What arrives must be as the system ought to send it.
+// Losses are no failure here: others on the machine may have the processor.
 func (s *stage) establish(ctx context.Context, x *subject, lab *stateless.Lab) (flows int, err error) {
 	packets := uint64(max(warmRounds*s.Flows, checkedPackets))
-	r, err := lab.Trial(ctx, stateless.Load{Rate: warmRate, Packets: packets, Duration: 10*time.Second + time.Duration(packets)*time.Second/warmRate})
-	if err != nil {
-		return 0, err
+	var r *stateless.Result
+	for range warmTimes {
+		most := 10*time.Second + time.Duration(packets)*time.Second/warmRate
+		if r, err = lab.Trial(ctx, stateless.Load{Rate: warmRate, Packets: packets, Duration: most}); err != nil {
+			return 0, err
+		}
+		if v := r.Received.Violations; len(v) > 0 && x.kind.translates {
+			return 0, fmt.Errorf("packets arrived wrong: %v", v)
+		}
+		if flows = max(flows, r.Received.Flows); flows == r.Sent.Flows {
+			break
+		}
 	}
-	if r.Received.Packets == 0 || r.Loss() > lossOfCheck && x.kind.base() != "asavie" {
-		return 0, fmt.Errorf("%d of %d packets arrived (%d flows of %d) at %d packets a second",
-			r.Received.Packets, r.Sent.Packets, r.Received.Flows, r.Sent.Flows, warmRate)
-	}
-	if v := r.Received.Violations; len(v) > 0 && x.kind.translates {
-		return 0, fmt.Errorf("packets arrived wrong: %v", v)
+	if flows == 0 {
+		return 0, fmt.Errorf("none of %d packets arrived at %d packets a second; %v", r.Sent.Packets, warmRate, r.Drops)
 	}
 	samples, err := lab.Samples()
 	if err != nil {
@@ -79,7 +87,7 @@ func (s *stage) establish(ctx context.Context, x *subject, lab *stateless.Lab) (
 			return 0, err
 		}
 	}
-	return r.Received.Flows, nil
+	return flows, nil
 }
 
 // checkFrame says what is wrong with a frame at the receiver.

@@ -27,7 +27,7 @@ type figures struct {
 	lost                          losses // at the highest rate, all rounds
 	sent, received                uint64 // the same
 	late                          uint64 // packets that arrived in a later trial than theirs, or were nobody's
-	flows                         int    // that arrived, in the last check
+	flows                         []int  // that arrived, in each check
 }
 
 // latency is at one load, in microseconds.

@@ -3,6 +3,7 @@ package compare
 import (
 	"fmt"
 	"io"
+	"slices"
 	"text/tabwriter"
 
 	"sluice.dev/sluice/bench/results"
@@ -110,7 +111,7 @@ func (c *comparison) printLosses(out io.Writer) error {
 		}
 		before, in, behind := f.places()
 		fmt.Fprintf(w, "%s\t%.3f\t%.1f %%\t%.1f %%\t%.1f %%\t%.1f %%\t%d\t%d of %d\t  %s\n", f.kind.name, median(f.offered)/1e6,
-			f.percent(f.sent-min(f.sent, f.received)), f.percent(before), f.percent(in), f.percent(behind), f.late, f.flows, c.Flows, f.lost)
+			f.percent(f.sent-min(f.sent, f.received)), f.percent(before), f.percent(in), f.percent(behind), f.late, slices.Min(f.flows), c.Flows, f.lost)
 	}
 	if err := w.Flush(); err != nil {
 		return err

@@ -7,10 +7,12 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"time"
 
 	"sluice.dev/sluice/bench/gate"
 	"sluice.dev/sluice/bench/progress"
 	"sluice.dev/sluice/bench/results"
+	"sluice.dev/sluice/bench/topo"
 )
 
 // Run compares, prints tables, and returns what it found. That a target is missed is no
@@ -29,11 +31,20 @@ func Run(ctx context.Context, c Config) (run *results.Run, err error) {
 	if err := s.open(ctx); err != nil {
 		return nil, err
 	}
-	bar := progress.Start(c.Progress, len(c.Services)*len(c.Systems)*c.stepsOfSystem())
+	if err := s.noteLoad(ctx, run); err != nil {
+		return nil, err
+	}
 	slices.Sort(c.Services)
+	var bar *progress.Progress // begins when the first kube-proxy has its Services
 	var failed []error
 	for _, n := range c.Services {
-		found, err := s.compare(ctx, n, bar)
+		if err := s.prepare(ctx, n); err != nil {
+			return nil, err
+		}
+		if bar == nil {
+			bar = progress.Start(c.Progress, len(c.Services)*len(c.Systems)*c.stepsOfSystem())
+		}
+		found, err := s.compare(ctx, bar)
 		if err != nil {
 			return nil, err
 		}
@@ -84,14 +95,10 @@ func (s *stage) close() error {
 }
 
 // compare is a run with one number of Services.
-func (s *stage) compare(ctx context.Context, services int, bar *progress.Progress) (*comparison, error) {
-	s.services = services
-	found := &comparison{Config: s.Config, services: services}
+func (s *stage) compare(ctx context.Context, bar *progress.Progress) (*comparison, error) {
+	found := &comparison{Config: s.Config, services: s.services}
 	for _, k := range s.Config.kinds() {
 		found.systems = append(found.systems, &figures{kind: k})
-	}
-	if err := s.prepare(ctx); err != nil {
-		return nil, err
 	}
 	for _, part := range s.parts() {
 		if part.before != nil {
@@ -99,7 +106,7 @@ func (s *stage) compare(ctx context.Context, services int, bar *progress.Progres
 		}
 		for round := range s.Repeat {
 			for _, f := range found.systems {
-				bar.Step(fmt.Sprintf("%d Services, %s, round %d: %s", services, part.name, round+1, f.kind.name))
+				bar.Step(fmt.Sprintf("%d Services, %s, round %d: %s", s.services, part.name, round+1, f.kind.name))
 				if f.failed != nil {
 					continue
 				}
@@ -114,7 +121,8 @@ func (s *stage) compare(ctx context.Context, services int, bar *progress.Progres
 }
 
 // prepare starts the kube-proxies, while nothing is measured.
-func (s *stage) prepare(ctx context.Context) error {
+func (s *stage) prepare(ctx context.Context, services int) error {
+	s.services = services
 	if s.control == nil {
 		return nil
 	}
@@ -139,6 +147,32 @@ func (s *stage) prepare(ctx context.Context) error {
 		}
 	}
 	return s.control.cluster.Freeze()
+}
+
+// quietShare of the processors may be busy before anything is measured.
+const quietShare = 0.05
+
+// noteLoad says in the run how busy the machine was without us: processor time per
+// packet contains whatever else runs.
+func (s *stage) noteLoad(ctx context.Context, run *results.Run) error {
+	before, err := readUsage()
+	if err != nil {
+		return err
+	}
+	if err := topo.Pause(ctx, time.Second); err != nil {
+		return err
+	}
+	after, err := readUsage()
+	if err != nil {
+		return err
+	}
+	u := after.since(before)
+	share := u.busy.Seconds() / u.elapsed.Seconds() / float64(after.cpus)
+	run.Machine.Notes = fmt.Sprintf("%.0f %% of all processors busy before the measurement", 100*share)
+	if share > quietShare {
+		fmt.Fprintf(s.Progress, "the machine is not quiet: %s; figures will be off, processor time most\n", run.Machine.Notes)
+	}
+	return nil
 }
 
 // part is one experiment: all its rounds come before the next one's, because that needs

@@ -126,12 +126,16 @@ func (s *subject) close() error { return errors.Join(s.system.stop(), s.place.cl
 
 // explained adds the end of what a system logged to an error.
 func explained(err error, x system) error {
-	const last = 5
+	const last, longest = 3, 160
 	lines := strings.Split(strings.TrimSpace(x.diagnosis()), "\n")
 	if lines[0] == "" {
 		return err
 	}
-	return fmt.Errorf("%w\n\t%s", err, strings.Join(lines[max(0, len(lines)-last):], "\n\t"))
+	lines = lines[max(0, len(lines)-last):]
+	for i, l := range lines {
+		lines[i] = l[:min(len(l), longest)]
+	}
+	return fmt.Errorf("%w\n\tits log ends:\n\t%s", err, strings.Join(lines, "\n\t"))
 }
 
 // closeKept takes down what is kept.
