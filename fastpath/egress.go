@@ -21,6 +21,17 @@ type outgoing struct {
 type egressQueue struct {
 	n    int
 	desc [2 * BatchSize]Desc
+	link int // its position in Links
+}
+
+// put appends, or returns false if the queue is full.
+func (q *egressQueue) put(d Desc) bool {
+	if uint(q.n) >= uint(len(q.desc)) {
+		return false
+	}
+	q.desc[q.n] = d
+	q.n++
+	return true
 }
 
 // send queues a packet for its next hop, holds it while the hop is not known or

@@ -1,6 +1,12 @@
 package fastpath
 
-import "sluice.dev/sluice/flowtable"
+import (
+	"unsafe"
+
+	"sluice.dev/sluice/flowtable"
+)
+
+const _ = -(unsafe.Sizeof(Desc{}) ^ descBytes)
 
 // StepByOracle is Step with judgeAny for every packet.
 func (w *Worker) StepByOracle(now uint64) int {

@@ -33,7 +33,7 @@ func (w *Worker) deliver(d Desc, p *header.Packet, ref flowtable.Ref, side flowt
 	if v := w.fits(d, p, id); v.Action == Drop {
 		return v
 	}
-	w.countBackend(f, side, d.Len)
+	w.stats.Backends.Count(f.BackendRef(), uint8(side), d.Len)
 
 	frame := w.frame(d)
 	nat.DecrementTTL(frame, p)
@@ -137,10 +137,4 @@ func Adopt(s *services.Snapshot, client, toBackend *header.Tuple) (service, back
 		}
 	}
 	return uint32(f.Service.ID), 0
-}
-
-func (w *Worker) countBackend(f *flowtable.Flow, side flowtable.Side, bytes uint32) {
-	if ref := services.BackendRef(f.BackendRef()); ref != 0 {
-		w.stats.Backends.Count(ref.Index(), uint8(side), bytes)
-	}
 }

@@ -229,14 +229,19 @@ func (w *Worker) owed(ref flowtable.Ref, p *header.Packet) bool {
 // is gone may be another pod's by now, which must not answer in its name. One that is
 // there and no longer serves may still send what it owes.
 func (s *scene) datagram(backend services.BackendRef, side flowtable.Side) Standing {
-	b := s.snap.Backend(backend)
 	switch {
-	case b != nil && (side == flowtable.ReplySide || b.Flags&services.BackendServing != 0):
+	case s.snap.Status(backend)&statusNeeded(side) != 0:
 		return Stands
 	case side == flowtable.ReplySide:
 		return Left
 	}
 	return Superseded
+}
+
+// statusNeeded is the status of a backend with which a UDP flow goes on: serving, for a client's
+// datagram, and known, for the backend's.
+func statusNeeded(side flowtable.Side) services.BackendStatus {
+	return services.StatusServing >> (side & 1) // StatusKnown is the bit below
 }
 
 // notOurs passes on what was steered here and belongs to no flow: to the kernel if it

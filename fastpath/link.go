@@ -73,6 +73,14 @@ func (p *Pool) Put(addr uint64) {
 	p.free = append(p.free, addr&^(p.frameSize-1))
 }
 
+// Take takes up to len(addrs) frames, and returns how many it got.
+func (p *Pool) Take(addrs []uint64) int {
+	n := min(len(addrs), len(p.free))
+	copy(addrs, p.free[len(p.free)-n:])
+	p.free = p.free[:len(p.free)-n]
+	return n
+}
+
 // Free counts the free frames.
 func (p *Pool) Free() int { return len(p.free) }
 

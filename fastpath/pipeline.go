@@ -32,12 +32,11 @@ import (
 // way, few enough that the first lines have not been pushed out when their turn comes.
 const groupSize = 16
 
-// plain is what inspect found out about a packet.
-type plain struct {
-	end    uint16 // of the IP packet, bytes from the frame's start; 0: not plain
-	v6     bool
-	settle bool // a TCP segment that opens or closes: searched for, and then judged by judgeAny
-}
+// plain is what inspect found out about a packet: where its IP packet ends, in bytes from the
+// frame's start, and whether it is of IPv6. Zero: ask judgeAny.
+type plain uint32
+
+const plainV6 plain = 1 << 31
 
 // count notes that a link delivered n packets, the batch.
 func (w *Worker) count(link, n int) {
@@ -50,9 +49,7 @@ func (w *Worker) count(link, n int) {
 
 // judgeAll judges the n packets of the batch, and carries out the verdicts.
 func (w *Worker) judgeAll(n int) {
-	for i := range min(groupSize, n) {
-		prefetch.Write(&w.mem[w.b.desc[i].Addr])
-	}
+	w.fetchHeaders(0, min(groupSize, n))
 	for at := 0; at < n+2*groupSize; at += groupSize {
 		if at < n {
 			w.inspect(at, min(at+groupSize, n), n)
@@ -66,62 +63,90 @@ func (w *Worker) judgeAll(n int) {
 	}
 }
 
+// descBytes is the size of a Desc.
+const descBytes = 16
+
+// fetchAtOnce is how many headers are asked for in between: one call for each costs more
+// than it brings, and all of a group at once are more misses than there is room for.
+const fetchAtOnce = 4
+
+// fetchHeaders asks for the headers of packets of the batch.
+func (w *Worker) fetchHeaders(first, end int) {
+	if first < end {
+		d := w.b.desc[first:end]
+		prefetch.WriteAll(&w.mem[0], &d[0].Addr, descBytes, len(d))
+	}
+}
+
 // inspect is the first stage, of the packets from first to end of a batch of n.
 func (w *Worker) inspect(first, end, n int) {
-	b := &w.b
-	for i := first; i < end; i++ {
-		if next := i + groupSize; next < n {
-			prefetch.Write(&w.mem[b.desc[next].Addr])
+	descs, plains, searches := w.b.desc[first:end], w.b.plain[first:end], w.b.search[first:end]
+	bytes := uint64(0)
+	for i := range descs {
+		if i%fetchAtOnce == 0 {
+			next := first + i + groupSize
+			w.fetchHeaders(next, min(next+fetchAtOnce, n))
 		}
-		d := b.desc[i]
-		w.n.rxBytes += uint64(d.Len)
-		p, s := &b.plain[i], &b.search[i]
-		s.SeekNothing()
-		p.end = 0
-		if d.Addr+header.Window4Bytes > uint64(len(w.mem)) {
+		d := descs[i]
+		bytes += uint64(d.Len)
+		s := &searches[i]
+		if d.Addr+header.Window6Bytes > uint64(len(w.mem)) {
+			plains[i] = 0
+			s.SeekNothing()
 			continue
 		}
 		h := (*[header.Window4Bytes]byte)(w.mem[d.Addr:])
-		if size, special := header.Plain4(h, d.Len); size != 0 {
-			*p = plain{uint16(size), false, special}
-			addrs, ports := header.PlainKey4(h)
-			w.flows.Seek4(s, addrs, ports, header.PlainProto4(h))
+		size, special := header.Plain4(h, d.Len)
+		if size == 0 {
+			plains[i] = w.inspect6(d, s)
 			continue
 		}
-		if d.Addr+header.Window6Bytes > uint64(len(w.mem)) {
-			continue
+		addrs, ports := header.PlainKey4(h)
+		w.flows.Seek4(s, addrs, ports, header.PlainProto4(h))
+		if special {
+			size = 0
 		}
-		h6 := (*[header.Window6Bytes]byte)(w.mem[d.Addr:])
-		if size, special := header.Plain6(h6, d.Len); size != 0 {
-			*p = plain{uint16(size), true, special}
-			addrs, ports := header.PlainKey6(h6)
-			w.flows.Seek6(s, &addrs, ports, header.PlainProto6(h6))
-		}
+		plains[i] = plain(size)
 	}
-	w.flows.FetchBuckets(b.search[first:end])
+	w.n.rxBytes += bytes
+	w.flows.FetchBuckets(searches)
+}
+
+// inspect6 is inspect of a packet that is not a plain one of IPv4.
+func (w *Worker) inspect6(d Desc, s *flowtable.Search) plain {
+	h := (*[header.Window6Bytes]byte)(w.mem[d.Addr:])
+	size, special := header.Plain6(h, d.Len)
+	if size == 0 {
+		s.SeekNothing()
+		return 0
+	}
+	addrs, ports := header.PlainKey6(h)
+	w.flows.Seek6(s, &addrs, ports, header.PlainProto6(h))
+	if special {
+		return 0
+	}
+	return plain(size) | plainV6
 }
 
 // finish is the last stage.
 func (w *Worker) finish(first, end int) {
-	b := &w.b
-	for i := first; i < end; i++ {
-		p := b.plain[i]
-		switch {
-		case p.end == 0 || p.settle:
-		case p.v6:
-			if w.finish6(b.desc[i], uint32(p.end), &b.search[i]) {
-				continue
+	descs, plains, searches := w.b.desc[first:end], w.b.plain[first:end], w.b.search[first:end]
+	for i := range descs {
+		d, p := descs[i], plains[i]
+		if p&plainV6 != 0 {
+			if !w.finish6(d, uint32(p&^plainV6), &searches[i]) {
+				w.judgeAny(d)
 			}
-		default:
-			if w.finish4(b.desc[i], uint32(p.end), &b.search[i]) {
-				continue
-			}
+			continue
 		}
-		w.judgeAny(b.desc[i])
+		if p == 0 || !w.finish4(d, uint32(p), &searches[i]) {
+			w.judgeAny(d)
+		}
 	}
 }
 
-// finish4 forwards a plain IPv4 packet, or returns false and has changed nothing.
+// finish4 forwards a plain IPv4 packet that ends at byte end of its frame, or returns false and
+// has changed nothing.
 func (w *Worker) finish4(d Desc, end uint32, s *flowtable.Search) bool {
 	h := (*[header.Window4Bytes]byte)(w.mem[d.Addr:])
 	addrs, ports := header.PlainKey4(h)
@@ -130,7 +155,7 @@ func (w *Worker) finish4(d Desc, end uint32, s *flowtable.Search) bool {
 	if f == nil {
 		return false
 	}
-	hop := w.express(f, side, proto, end)
+	hop, q := w.express(f, side, proto, end)
 	if hop == nil {
 		return false
 	}
@@ -138,7 +163,11 @@ func (w *Worker) finish4(d Desc, end uint32, s *flowtable.Search) bool {
 	nat.TranslatePlain4(h, addrs, ports, f.Delta(side))
 	*(*[6]byte)(h[0:6]) = hop.DstMAC
 	*(*[6]byte)(h[6:12]) = hop.SrcMAC
-	w.leave(f, side, d, end, hop)
+	f.Seen(w.ticks)
+	w.stats.Backends.Count(f.BackendRef(), uint8(side), d.Len)
+	if !q.put(Desc{d.Addr, end}) {
+		w.queue(q.link, Desc{d.Addr, end})
+	}
 	return true
 }
 
@@ -151,7 +180,7 @@ func (w *Worker) finish6(d Desc, end uint32, s *flowtable.Search) bool {
 	if f == nil {
 		return false
 	}
-	hop := w.express(f, side, proto, end)
+	hop, q := w.express(f, side, proto, end)
 	if hop == nil {
 		return false
 	}
@@ -159,35 +188,30 @@ func (w *Worker) finish6(d Desc, end uint32, s *flowtable.Search) bool {
 	nat.TranslatePlain6(h, leaving, ports, f.Delta(side))
 	*(*[6]byte)(h[0:6]) = hop.DstMAC
 	*(*[6]byte)(h[6:12]) = hop.SrcMAC
-	w.leave(f, side, d, end, hop)
+	f.Seen(w.ticks)
+	w.stats.Backends.Count(f.BackendRef(), uint8(side), d.Len)
+	if !q.put(Desc{d.Addr, end}) {
+		w.queue(q.link, Desc{d.Addr, end})
+	}
 	return true
 }
 
-// express returns the next hop of a packet of a flow if all about it is as it was: the
-// flow is bound by the current view, its hop is an untagged neighbour on a link that is resolved and
-// takes the packet whole, and, of UDP, its backend still serves. Nil if not.
-func (w *Worker) express(f *flowtable.Flow, side flowtable.Side, proto uint8, end uint32) *nexthop.Hop {
-	binding, toBackend, toClient := f.Bound()
-	id := toBackend
-	if side == flowtable.ReplySide {
-		id = toClient
+// express returns the next hop of a packet of a flow, and the queue to it, if all about it is as it
+// was: the flow is bound by the current view, its hop is an untagged neighbour on a link that is
+// resolved and takes the packet whole, and, of UDP, its backend still serves. Nil if not.
+func (w *Worker) express(f *flowtable.Flow, side flowtable.Side, proto uint8, end uint32) (*nexthop.Hop, *egressQueue) {
+	binding, id := f.BoundTo(side)
+	hop := w.c.Hops.Hop(nexthop.ID(id)) // there is no hop 0
+	if binding != w.view.Generation || hop == nil || hop.Kind != nexthop.OnLink || !hop.Ready || hop.VLANs != 0 {
+		return nil, nil
 	}
-	if binding != w.view.Generation || id == 0 {
-		return nil
+	q := w.toLink[hop.Link]
+	if q == nil || hop.MTU != 0 && end-header.EthernetBytes > uint32(hop.MTU) {
+		return nil, nil
 	}
-	hop := w.c.Hops.Hop(nexthop.ID(id))
-	if hop == nil || hop.Kind != nexthop.OnLink || !hop.Ready || hop.VLANs != 0 || int(hop.Link) >= len(w.c.Egress) || hop.MTU != 0 && end-header.EthernetBytes > uint32(hop.MTU) {
-		return nil
+	// In this order, because nearly all backends serve, and TCP and UDP are mixed.
+	if w.snap.Status(services.BackendRef(f.BackendRef()))&statusNeeded(side) == 0 && proto == header.ProtoUDP {
+		return nil, nil
 	}
-	if proto == header.ProtoUDP && w.datagram(services.BackendRef(f.BackendRef()), side) != Stands {
-		return nil
-	}
-	return hop
-}
-
-// leave counts a packet that finish rewrote, and queues it without what follows its end.
-func (w *Worker) leave(f *flowtable.Flow, side flowtable.Side, d Desc, end uint32, hop *nexthop.Hop) {
-	f.Seen(w.ticks)
-	w.countBackend(f, side, d.Len)
-	w.queue(w.c.Egress[hop.Link], Desc{d.Addr, end})
+	return hop, q
 }

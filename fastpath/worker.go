@@ -83,13 +83,14 @@ type Worker struct {
 
 	scene
 
-	b     batch
-	out   []egressQueue // by position in Links
-	hops  hopQueue
-	frags fragmentQueue
-	limit nat.RateLimit
-	rnd   *rand.ChaCha8
-	host  nexthop.Hop
+	b      batch
+	out    []egressQueue     // by position in Links
+	toLink [256]*egressQueue // by nexthop.Hop.Link; nil where there is none
+	hops   hopQueue
+	frags  fragmentQueue
+	limit  nat.RateLimit
+	rnd    *rand.ChaCha8
+	host   nexthop.Hop
 
 	n         counts
 	ticks     flowtable.Ticks // now, as of begin
@@ -131,6 +132,12 @@ func New(c Config) (*Worker, error) {
 	w.hops = newHopQueue(c.HeldPackets, c.HeldPerHop)
 	w.frags = newFragmentQueue(c.HeldFragments, c.FragmentWait)
 	w.out = make([]egressQueue, len(c.Links))
+	for i := range w.out {
+		w.out[i].link = i
+	}
+	for i, link := range c.Egress[:min(len(c.Egress), len(w.toLink))] {
+		w.toLink[i] = &w.out[link]
+	}
 	if err := w.wake.open(); err != nil {
 		flows.Close()
 		return nil, fmt.Errorf("fastpath: worker %d: eventfd: %w", c.ID, err)

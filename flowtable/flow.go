@@ -135,12 +135,11 @@ func (m meta) withState(s State) meta {
 func (f *Flow) load() meta              { return meta(f.meta.Load()) }
 func (f *Flow) swap(old, new meta) bool { return f.meta.CompareAndSwap(uint64(old), uint64(new)) }
 
-// Delta returns the checksum delta of a packet that arrived on the given side.
+// Delta returns the checksum delta of a packet that arrived on the given side: on the reply
+// side the complement, without a branch that nobody can foretell.
 func (f *Flow) Delta(from Side) header.Delta {
-	if from == ClientSide {
-		return f.delta
-	}
-	return f.delta.Reverse()
+	mask := -uint16(from & 1)
+	return header.Delta{IP: f.delta.IP ^ mask, L4: f.delta.L4 ^ mask}
 }
 
 // State returns the flow's state. It may change at any time.
@@ -169,6 +168,12 @@ func (f *Flow) BackendRef() uint32 { return uint32(f.owner.Load()) }
 func (f *Flow) Bound() (binding uint32, backend, client uint16) {
 	b := f.bound.Load()
 	return uint32(b >> 32), uint16(b >> 16), uint16(b)
+}
+
+// BoundTo returns the number of Bound, and the hop of packets that arrive on the given side.
+func (f *Flow) BoundTo(from Side) (binding uint32, hop uint16) {
+	b := f.bound.Load()
+	return uint32(b >> 32), uint16(b >> (16 * ((from ^ 1) & 1)))
 }
 
 // Binding and NextHops return parts of Bound. Another worker may Bind between a

@@ -11,13 +11,13 @@ const (
 	plain4 = header.EthernetBytes + header.IPv4Bytes
 	plain6 = header.EthernetBytes + header.IPv6Bytes
 
-	protoIsUDP = header.ProtoUDP &^ header.ProtoTCP // a bit that only UDP's number has
+	protoBitUDP = 1 << 4 // of a protocol number: 17 has it, 6 has not
 )
 
 // TranslatePlain4 is DecrementTTL and Translate for a packet that header.Plain4 took. addrs are
 // source<<32 | destination of the tuple it leaves with, ports its source<<16 | destination.
 func TranslatePlain4(w *[header.Window4Bytes]byte, addrs uint64, ports uint32, d header.Delta) {
-	udp := w[23] & protoIsUDP
+	udp := w[23] & protoBitUDP
 	w[22]--
 	sum := uint32(^binary.BigEndian.Uint16(w[24:26])) + uint32(d.IP) + uint32(ttlDelta)
 	binary.BigEndian.PutUint16(w[24:26], ^fold32(sum))
@@ -28,7 +28,7 @@ func TranslatePlain4(w *[header.Window4Bytes]byte, addrs uint64, ports uint32, d
 // TranslatePlain6 is TranslatePlain4 for IPv6: addrs are destination and source, as
 // flowtable's Leaving6 has them.
 func TranslatePlain6(w *[header.Window6Bytes]byte, addrs *[4]uint64, ports uint32, d header.Delta) {
-	udp := w[20] & protoIsUDP
+	udp := w[20] & protoBitUDP
 	w[21]--
 	binary.BigEndian.PutUint64(w[22:30], addrs[2])
 	binary.BigEndian.PutUint64(w[30:38], addrs[3])
@@ -39,10 +39,8 @@ func TranslatePlain6(w *[header.Window6Bytes]byte, addrs *[4]uint64, ports uint3
 
 func translatePlainPorts(t *[20]byte, udp uint8, ports uint32, delta uint16) {
 	binary.BigEndian.PutUint32(t[0:4], ports)
-	field := (*[2]byte)(t[tcpChecksumOffset:])
-	if udp != 0 {
-		field = (*[2]byte)(t[udpChecksumOffset:])
-	}
+	// No branch on the protocol: TCP and UDP are mixed.
+	field := (*[2]byte)(t[tcpChecksumOffset-uint(udp>>4)*(tcpChecksumOffset-udpChecksumOffset):])
 	old := binary.BigEndian.Uint16(field[:])
 	sum := ^fold32(uint32(^old) + uint32(delta))
 	if sum == 0 || old == 0 {

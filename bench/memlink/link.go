@@ -69,28 +69,31 @@ func (l *Link) SetUp(up bool) { l.down = !up }
 // Receive implements fastpath.Link.
 func (l *Link) Receive(batch []fastpath.Desc) int {
 	n := min(len(batch), l.rx.n)
-	for i := range n {
-		batch[i] = l.rx.pop()
-	}
+	taken := copy(batch[:n], l.rx.first())
+	l.rx.drop(taken)
+	copy(batch[taken:n], l.rx.first())
+	l.rx.drop(n - taken)
 	return n
 }
 
 // Refill implements fastpath.Link.
 func (l *Link) Refill(p *fastpath.Pool) {
 	for l.fill.free() > 0 {
-		addr, ok := p.Get()
-		if !ok {
+		n := p.Take(l.fill.room())
+		if n == 0 {
 			return
 		}
-		l.fill.push(addr)
+		l.fill.n += n
 	}
 }
 
 // Transmit implements fastpath.Link.
 func (l *Link) Transmit(batch []fastpath.Desc) int {
 	n := min(len(batch), l.tx.free())
-	for _, d := range batch[:n] {
-		l.tx.push(d)
+	for done := 0; done < n; {
+		m := copy(l.tx.room(), batch[done:n])
+		l.tx.n += m
+		done += m
 	}
 	return n
 }
@@ -101,7 +104,11 @@ func (l *Link) Flush() {}
 // Complete implements fastpath.Link.
 func (l *Link) Complete(p *fastpath.Pool) {
 	for l.done.n > 0 {
-		p.Put(l.done.pop())
+		first := l.done.first()
+		for _, addr := range first {
+			p.Put(addr)
+		}
+		l.done.drop(len(first))
 	}
 }
 
@@ -132,6 +139,25 @@ func (r *ring[T]) push(v T) {
 	}
 	r.v[i] = v
 	r.n++
+}
+
+// first is what is in the ring up to the end of its memory.
+func (r *ring[T]) first() []T { return r.v[r.head:min(r.head+r.n, len(r.v))] }
+
+// room is the free memory behind the last, up to the end of the memory.
+func (r *ring[T]) room() []T {
+	if tail := r.head + r.n; tail < len(r.v) {
+		return r.v[tail:]
+	}
+	return r.v[r.head+r.n-len(r.v) : r.head]
+}
+
+// drop takes the first n away, all of which first returned.
+func (r *ring[T]) drop(n int) {
+	r.n -= n
+	if r.head += n; r.head == len(r.v) {
+		r.head = 0
+	}
 }
 
 func (r *ring[T]) pop() T {

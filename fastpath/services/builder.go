@@ -41,12 +41,23 @@ func (b *Builder) SetAddr(a header.Addr, flags AddrFlags) {
 }
 
 // SetBackend adds or replaces the backend with its Ref.
-func (b *Builder) SetBackend(be Backend) { *b.s.backends.own(b.edit, be.Ref.Index()) = be }
+func (b *Builder) SetBackend(be Backend) {
+	*b.s.backends.own(b.edit, be.Ref.Index()) = be
+	b.setStatus(be.Ref, statusOf(&be))
+}
+
+// setStatus writes a page only where there is something new: a change of a backend's readiness is not.
+func (b *Builder) setStatus(r BackendRef, s status) {
+	if old := b.s.status.at(r.Index()); old == nil || *old != s {
+		*b.s.status.own(b.edit, r.Index()) = s
+	}
+}
 
 // DeleteBackend removes the backend with this ref, unless the index has a new owner.
 func (b *Builder) DeleteBackend(r BackendRef) {
 	if be := b.s.backends.at(r.Index()); be != nil && be.Ref == r {
 		*b.s.backends.own(b.edit, r.Index()) = Backend{}
+		b.setStatus(r, 0)
 	}
 }
 

@@ -259,6 +259,7 @@ type Snapshot struct {
 	frontends index[FrontendKey, *Frontend]
 	addrs     index[header.Addr, AddrFlags]
 	backends  pages[Backend]
+	status    pages[status] // of backends
 	services  pages[*Service]
 }
 
@@ -317,6 +318,38 @@ func (s *Snapshot) Backend(r BackendRef) *Backend {
 		return nil
 	}
 	return b
+}
+
+// BackendStatus is what every packet of a UDP flow asks about its backend.
+type BackendStatus uint8
+
+const (
+	// StatusKnown: the ref is one of this snapshot.
+	StatusKnown BackendStatus = 1 << iota
+	// StatusServing: and the backend has BackendServing.
+	StatusServing
+	statusBits = iota
+)
+
+// status is a backend's status with its generation above, in two bytes: a hundred thousand
+// backends are a worker's second-level cache otherwise.
+type status uint16
+
+func statusOf(b *Backend) status {
+	s := status(b.Ref.Generation()<<statusBits) | status(StatusKnown)
+	if b.Flags&BackendServing != 0 {
+		s |= status(StatusServing)
+	}
+	return s
+}
+
+// Status says whether a backend is known and serves; zero if it is gone or its index has a new owner.
+func (s *Snapshot) Status(r BackendRef) BackendStatus {
+	p := s.status.at(r.Index())
+	if p == nil || uint32(*p>>statusBits) != r.Generation() {
+		return 0
+	}
+	return BackendStatus(*p & (1<<statusBits - 1))
 }
 
 // Service finds a service port by its number; nil if it is gone.

@@ -63,10 +63,15 @@ func (c *Counters) At(index uint32) *Counter {
 	return &page.shared[index&(counterPageSize-1)]
 }
 
-// Count adds a packet towards the backend (way 0) or towards a client (1). Only the worker
-// calls it. Nothing is counted where Ensure was not called.
-func (c *Counters) Count(index uint32, way uint8, bytes uint32) {
-	n := index >> counterPageBits & (counterPages - 1)
+// Count adds a packet of a BackendRef, whose low bits are the index, towards the backend (way 0) or
+// towards a client (1). Only the worker calls it. Nothing is counted for ref 0, or where
+// Ensure was not called.
+func (c *Counters) Count(ref uint32, way uint8, bytes uint32) {
+	if ref == 0 {
+		return
+	}
+	index := ref & (MaxBackends - 1)
+	n := index >> counterPageBits
 	page := c.pages[n].Load()
 	if page == nil {
 		return
@@ -75,8 +80,10 @@ func (c *Counters) Count(index uint32, way uint8, bytes uint32) {
 	t := &page.own[i]
 	t.packets[way&1]++
 	t.bytes[way&1] += uint64(bytes)
-	page.marked[i/64] |= 1 << (i % 64)
-	c.marked[n/64] |= 1 << (n % 64)
+	if mark := uint64(1) << (i % 64); page.marked[i/64]&mark == 0 {
+		page.marked[i/64] |= mark
+		c.marked[n/64] |= 1 << (n % 64)
+	}
 }
 
 // Publish copies marked sums to the Counters, at most limit of them, and says how many it

@@ -7,7 +7,8 @@ package prefetch
 //go:noescape
 func Read(p *byte)
 
-// Write asks for the line of p, to be written: no other core keeps a copy.
+// WriteAll asks for n lines, to be written: no other core keeps a copy. They are so many bytes
+// beyond base as offsets says, of which the next is stride bytes behind the last. n must not be 0.
 //
 //go:noescape
-func Write(p *byte)
+func WriteAll(base *byte, offsets *uint64, stride uintptr, n int)

@@ -81,11 +81,11 @@ func Plain4(w *[Window4Bytes]byte, frameBytes uint32) (end uint32, special bool)
 	if !foldsToOnes(sum, carry) {
 		return 0, false
 	}
-	bad, special := plainPorts((*[20]byte)(w[plain4:]), w[23], totalBytes-IPv4Bytes)
-	if bad {
+	verdict, flags := plainPorts((*[20]byte)(w[plain4:]), w[23], totalBytes-IPv4Bytes)
+	if int32(verdict) < 0 {
 		return 0, false
 	}
-	return EthernetBytes + totalBytes, special
+	return EthernetBytes + totalBytes, flags != 0
 }
 
 // foldsToOnes says whether a ones-complement sum, and its carry, is 0xffff. Byte order does not matter to it.
@@ -103,14 +103,14 @@ func plainMartian(a uint32) bool {
 	return first-1 >= 223 || first == 127 || a>>16 == 0xa9fe
 }
 
-// plainPorts judges the transport header t of a packet with so many bytes behind the IP header.
-func plainPorts(t *[20]byte, proto uint8, have uint32) (bad, special bool) {
+// plainPorts judges the transport header t of a packet with so many bytes behind the IP header:
+// the sign bit of verdict says no.
+func plainPorts(t *[20]byte, proto uint8, have uint32) (verdict, flags uint32) {
 	p := &plainTransports[proto]
-	length := uint32(t[12]>>4)*4&p.tcp | uint32(binary.BigEndian.Uint16(t[4:6]))&^p.tcp
-	flags := plainFlags[t[13]] & p.tcp
-	verdict := (length - p.least) | (have - length) | p.unknown | flags&(1<<31)
 	ports := binary.LittleEndian.Uint32(t[0:4])
-	return int32(verdict) < 0 || ports&0xffff == 0 || ports>>16 == 0, flags != 0
+	length := uint32(t[12]>>4)*4&p.tcp | uint32(binary.BigEndian.Uint16(t[4:6]))&^p.tcp
+	flags = plainFlags[t[13]] & p.tcp
+	return (length - p.least) | (have - length) | p.unknown | flags | (ports&0xffff - 1) | (ports>>16 - 1), flags
 }
 
 // Plain6 is Plain4 for IPv6.
@@ -124,12 +124,12 @@ func Plain6(w *[Window6Bytes]byte, frameBytes uint32) (end uint32, special bool)
 		EthernetBytes+IPv6Bytes+payloadBytes > frameBytes {
 		return 0, false
 	}
-	bad, special := plainPorts((*[20]byte)(w[plain6:]), w[20], payloadBytes)
+	verdict, flags := plainPorts((*[20]byte)(w[plain6:]), w[20], payloadBytes)
 	// RFC 8200 section 8.1: UDP has a checksum over IPv6.
-	if bad || w[20] == ProtoUDP && w[plain6+6]|w[plain6+7] == 0 {
+	if int32(verdict) < 0 || w[20] == ProtoUDP && w[plain6+6]|w[plain6+7] == 0 {
 		return 0, false
 	}
-	return EthernetBytes + IPv6Bytes + payloadBytes, special
+	return EthernetBytes + IPv6Bytes + payloadBytes, flags != 0
 }
 
 // PlainKey4 returns the key of a plain packet: source<<32 | destination, and the same of the ports << 16.
