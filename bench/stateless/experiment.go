@@ -108,7 +108,7 @@ func (e *Experiment) trials(ctx context.Context, run *results.Run) error {
 	}
 	for j, s := range e.Sources {
 		for i, r := range all[j] {
-			e.remarks(fmt.Sprintf("%v, trial %d", s, i+1), r)
+			e.remarks(s, i+1, r)
 		}
 	}
 	return nil
@@ -119,7 +119,8 @@ func (r *Result) cpuPerPacket() float64 {
 }
 
 // remarks prints what should not be.
-func (e *Experiment) remarks(trial string, r *Result) {
+func (e *Experiment) remarks(s Source, number int, r *Result) {
+	trial := fmt.Sprintf("%v, trial %d", s, number)
 	c := &r.Received
 	for _, n := range []struct {
 		what string
@@ -132,6 +133,9 @@ func (e *Experiment) remarks(trial string, r *Result) {
 		if n.n > 0 {
 			fmt.Fprintf(e.Out, "%s: %d packets %s\n", trial, n.n, n.what)
 		}
+	}
+	if s == LiveFrames && c.Packets == 0 && r.Sent.Packets > 0 {
+		fmt.Fprintf(e.Out, "%s: nothing arrived: live frames need an XDP program on the peer of %s, or `ethtool -K PEER gro on`\n", trial, e.Config.Tx.Port.Interface)
 	}
 	for _, k := range slices.Sorted(maps.Keys(r.Drops)) {
 		fmt.Fprintf(e.Out, "%s: %s %d\n", trial, k, r.Drops[k])

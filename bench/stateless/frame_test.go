@@ -91,7 +91,7 @@ func checkPacket(t *testing.T, traffic *Traffic, b []byte, w *writer, k int) []b
 		t.Fatalf("%d tags, want %d", vlans, len(traffic.VLANs))
 	}
 	var payload []byte
-	later := k > 0
+	later, more := k > 0, k < traffic.Fragments-1
 	if ip, ok := p.NetworkLayer().(*layers.IPv4); ok {
 		if sum16(sumBytes(0, ip.Contents)) != 0xffff {
 			t.Fatalf("IPv4 checksum %#x is wrong", ip.Checksum)
@@ -99,8 +99,11 @@ func checkPacket(t *testing.T, traffic *Traffic, b []byte, w *writer, k int) []b
 		if int(ip.Length) != len(ip.Contents)+len(ip.Payload) || (int(ip.FragOffset) > 0) != later {
 			t.Fatalf("length %d, fragment offset %d of fragment %d", ip.Length, ip.FragOffset, k)
 		}
-		if traffic.Fragments > 1 && ip.Id == 0 {
-			t.Fatal("a fragment without identification")
+		if (ip.Flags&layers.IPv4MoreFragments != 0) != more || (ip.Flags&layers.IPv4DontFragment != 0) != (traffic.Fragments <= 1) {
+			t.Fatalf("flags %v of fragment %d", ip.Flags, k)
+		}
+		if traffic.Fragments > 1 && (ip.Id == 0 || int(ip.FragOffset)*8 != k*len(ip.Payload)) {
+			t.Fatalf("fragment %d: id %d, offset %d", k, ip.Id, ip.FragOffset)
 		}
 		payload = ip.Payload
 	} else {
@@ -113,7 +116,7 @@ func checkPacket(t *testing.T, traffic *Traffic, b []byte, w *writer, k int) []b
 		}
 		payload = ip.Payload
 		if f, ok := p.Layer(layers.LayerTypeIPv6Fragment).(*layers.IPv6Fragment); ok {
-			if (f.FragmentOffset > 0) != later || f.Identification == 0 {
+			if (f.FragmentOffset > 0) != later || f.Identification == 0 || f.MoreFragments != more || int(f.FragmentOffset)*8 != k*(len(payload)-ip6FragmentBytes) {
 				t.Fatalf("fragment offset %d, id %d of fragment %d", f.FragmentOffset, f.Identification, k)
 			}
 			payload = payload[ip6FragmentBytes:]

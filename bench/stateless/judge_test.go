@@ -120,12 +120,12 @@ func TestJudgeAcceptsEverything(t *testing.T) {
 // TestFlowOnTwoQueues: what one queue alone cannot see.
 func TestFlowOnTwoQueues(t *testing.T) {
 	a, b := newStream(t, traffic4(), 4000), newStream(t, traffic4(), 4000)
-	a.packets, b.packets = a.packets[:2000], b.packets[2000:]
+	a.packets, b.packets = a.packets[:3000], b.packets[3000:] // one packet of each flow in b
 	rewrite(b.packets[5], 33, 9)
 	a.received()
 	b.received()
 	r := combine([]*judge{a.judge, b.judge})
-	if r.Packets != 4000 || r.Flows != 1000 || r.Moved == 0 || len(r.Queues) != 2 {
+	if r.Packets != 4000 || r.Flows != 1000 || r.Moved != 1 || len(r.Queues) != 2 {
 		t.Errorf("%+v", r)
 	}
 }

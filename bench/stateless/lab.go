@@ -63,7 +63,22 @@ func (c *Config) prepare() error {
 		}
 		c.Rx.Queues = n
 	}
-	return errors.Join(c.Traffic.check(), c.check())
+	return errors.Join(c.Traffic.check(), c.check(), c.fits())
+}
+
+// fits says whether frames fit the MTU of the sending interface, which tags do not
+// count against.
+func (c *Config) fits() error {
+	mtu, err := c.Tx.Port.mtu()
+	if err != nil {
+		return err
+	}
+	for _, s := range c.Traffic.Sizes {
+		if s.Bytes > mtu+ethernetBytes+len(c.Traffic.VLANs)*vlanBytes+fcsBytes {
+			return fmt.Errorf("frame size %d does not fit interface %s with MTU %d", s.Bytes, c.Tx.Port.Interface, mtu)
+		}
+	}
+	return nil
 }
 
 func (c *Config) check() error {

@@ -153,6 +153,7 @@ func TestBadConfigs(t *testing.T) {
 		"VLAN":              func(c *Config) { c.Traffic.VLANs = []uint16{4095} },
 		"three tags":        func(c *Config) { c.Traffic.VLANs = []uint16{1, 2, 3} },
 		"size":              func(c *Config) { c.Traffic.Sizes = []Size{{63, 1}} },
+		"above the MTU":     func(c *Config) { c.Traffic.Sizes = []Size{{loopbackMTU + 19, 1}} },
 		"weight":            func(c *Config) { c.Traffic.Sizes = []Size{{64, 0}} },
 		"live fragments":    func(c *Config) { c.Tx.Source, c.Traffic.Fragments = LiveFrames, 2 },
 		"burst":             func(c *Config) { c.Tx.Burst = maxBurst + 1 },

@@ -112,6 +112,9 @@ func TestPacer(t *testing.T) {
 			t.Errorf("rate %g: sent %d in two seconds", rate, sent)
 		}
 	}
+	if n, _ := newPacer(part(Load{Packets: 9}, 0, 1), 1000, 64, togetherNanos, false).due(999); n != 0 {
+		t.Errorf("%d packets before the start", n)
+	}
 	// Held up for a second, it does not send a second's packets at once.
 	p := newPacer(part(Load{Rate: 1e6, Duration: 10 * time.Second}, 0, 1), 0, 64, togetherNanos, false)
 	n, _ := p.due(uint64(time.Second))

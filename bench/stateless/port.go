@@ -63,6 +63,21 @@ func (p *Port) MAC() (mac net.HardwareAddr, err error) {
 	return mac, nil
 }
 
+// mtu is the interface's.
+func (p *Port) mtu() (mtu int, err error) {
+	err = p.run(func() error {
+		link, err := netlink.LinkByName(p.Interface)
+		if err == nil {
+			mtu = link.Attrs().MTU
+		}
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("interface %s: %w", p.Interface, err)
+	}
+	return mtu, nil
+}
+
 // queues counts the interface's receive and transmit queues: one each where the driver does
 // not tell.
 func (p *Port) queues() (rx, tx int, err error) {

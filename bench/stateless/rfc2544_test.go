@@ -61,12 +61,17 @@ func TestSearchFindsTheRate(t *testing.T) {
 		"the sender is slower than max":  {fake{capacity: 200_000, sender: 300_000}, Search{}, 200_000, 0.021, false},
 		"bad when it takes longer":       {fake{capacity: 400_000, shortOnly: 300_000}, Search{}, 300_000, 0.021, false},
 		"noisy":                          {fake{capacity: 400_000, noise: 0.05}, Search{Again: 2}, 400_000, 0.07, false},
-		"a bad trial now and then":       {fake{capacity: 400_000, badEvery: 5}, Search{Again: 1}, 400_000, 0.021, false},
+		"a bad trial now and then":       {fake{capacity: 400_000, badEvery: 3}, Search{Again: 1}, 400_000, 0.021, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.fake.random = rand.New(rand.NewPCG(1, 2))
+			var last Step
+			c.Progress = func(s Step) { last = s }
 			r, err := c.Search.Run(t.Context(), &c.fake)
 			must(t, err)
+			if c.limited && (last.Why != "confirm" || last.Target != c.want) {
+				t.Errorf("confirmed %+v: want what the sender can send", last)
+			}
 			if math.Abs(r.Rate-c.want) > c.within*c.want || r.Limited != c.limited {
 				t.Errorf("found %+v, want %.0f within %g, limited %v", r, c.want, c.within, c.limited)
 			}
