@@ -14,6 +14,48 @@
 // A step begins when everything of the step before has arrived, or, if the same side
 // sent it, been acknowledged.
 //
+// # Profiles
+//
+// A profile is YAML; what it does not know it refuses, with file and line. Those in
+// bench/profiles are the ones that reports use.
+//
+//	name: http
+//	duration: 20s
+//	connectionsPerSecond: 10000       # all templates together; 0: as many as go
+//	concurrency: 20000                # connections at a time, at most
+//	clients: {addresses: 10.81.0.1-10.81.0.16, ports: 10000-59999}
+//	servers: {addresses: 10.82.0.1-10.82.0.8}
+//	vip: 10.83.0.1                    # what clients connect to when a gateway is between
+//	ramp:                             # straight lines from 0; then connectionsPerSecond
+//	- {until: 3s, cps: 10000}
+//	tcp: {mss: 1460, window: 65535, firstRTO: 1s, minRTO: 200ms, timeWait: 1s, retries: 6}
+//	templates:
+//	- name: page
+//	  protocol: tcp                   # or udp
+//	  port: 80                        # of the server; each template has its own
+//	  share: 70                       # of the sum of all shares
+//	  timeout: 5s                     # for an answer, the peer's think not counted
+//	  retries: 0                      # UDP: how often a question is repeated
+//	  close: server                   # TCP: who sends FIN first; client if not given
+//	  steps:
+//	  - {from: client, text: "GET / HTTP/1.1\r\n\r\n"}   # or hex: "00ff", or size: 100
+//	  - repeat: 10
+//	    steps:
+//	    - {from: server, size: 1200, after: 20ms}       # UDP: count: 16 datagrams
+//	    - {from: client, size: 50}
+//
+// `sluice-bench stateful template FILE.pcap` makes one of a capture's conversations.
+//
+// # What may be between
+//
+// `--through none` is one veth pair, `--through sluice` a gateway process with a Service
+// for each template, whose endpoints `--churn` removes and adds meanwhile. With
+// `--client` and `--server` it is whatever lies between two interfaces: their packets
+// are the engines' while it runs. `--memory` leaves the kernel out. The exit status is 1
+// if a connection met two servers, got other bytes than were sent, or was reset by a
+// server that had not given it up. Over UDP an exchange may move when its server was
+// removed; such moves are counted apart.
+//
 // # Who met whom
 //
 // A server writes a tag into the first bytes of each of its messages: the number of

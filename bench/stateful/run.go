@@ -42,7 +42,7 @@ type RunConfig struct {
 	CPS         float64
 	Concurrency int
 
-	Repeat   int
+	Repeat   int // 0: once, and five windows with Memory
 	JSON     string
 	Out      io.Writer
 	Progress io.Writer
@@ -51,7 +51,7 @@ type RunConfig struct {
 // Defaults of the command.
 func Defaults() RunConfig {
 	return RunConfig{
-		Through: []string{ThroughNone}, CPS: -1, Repeat: 1, Concurrent: targetConcurrent, Window: 2 * time.Second,
+		Through: []string{ThroughNone}, CPS: -1, Concurrent: targetConcurrent, Window: 2 * time.Second,
 		Out: os.Stdout, Progress: os.Stderr,
 	}
 }
@@ -61,6 +61,12 @@ var ErrBroken = errors.New("the verdict is bad")
 
 // Run does what the command is asked for, prints tables and saves the figures.
 func Run(ctx context.Context, c RunConfig) error {
+	if c.Repeat == 0 {
+		c.Repeat = 1
+		if c.Memory {
+			c.Repeat = 5
+		}
+	}
 	if c.Memory {
 		run := results.Begin("memory")
 		points, err := Memory(ctx, MemoryConfig{Window: c.Window, Repeat: c.Repeat, Concurrent: c.Concurrent, Out: c.Out, Progress: c.Progress})

@@ -53,7 +53,7 @@ func statefulCommand() *cobra.Command {
 	f.BoolVar(&c.Memory, "memory", false, "both ends in this process, back to back in memory")
 	f.IntVar(&c.Concurrent, "concurrent", c.Concurrent, "with --memory: connections that are held open")
 	f.DurationVar(&c.Window, "windows", c.Window, "with --memory: length of each measurement")
-	f.IntVar(&c.Repeat, "repeat", c.Repeat, "runs, in turns where there are several systems")
+	f.IntVar(&c.Repeat, "repeat", 0, "runs, in turns where there are several systems (default 1; with --memory 5)")
 	f.StringVar(&c.JSON, "json", "", "save the figures in this file")
 	command.AddCommand(templateCommand())
 	return command

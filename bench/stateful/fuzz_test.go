@@ -1,0 +1,104 @@
+package stateful
+
+import (
+	"bytes"
+	"testing"
+
+	"sluice.dev/sluice/bench/memlink"
+)
+
+// FuzzReceive: whatever arrives in the middle of exchanges, no frame is lost, every
+// connection is either in the table or free, and both engines go on.
+func FuzzReceive(f *testing.F) {
+	r, err := newPair(smallProfile(f, page(), burst(), query()))
+	if err != nil {
+		f.Fatal(err)
+	}
+	n := 0
+	r.fault = func(to *memlink.Link, frame []byte) {
+		if n++; n%7 == 0 && n < 700 {
+			f.Add(to == r.clientLink, bytes.Clone(frame))
+		}
+		to.Inject(frame)
+	}
+	play(f, r, 100, 1<<40)
+	f.Fuzz(func(t *testing.T, toClient bool, frame []byte) {
+		r, err := newPair(smallProfile(t, page(), burst(), query()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := uint64(1_000_000_000)
+		for k := range 60 {
+			now += 300_000
+			r.step(now)
+			if k%20 == 10 {
+				fill(r, frame, toClient)
+			}
+		}
+		for _, e := range []*Engine{r.client, r.server} {
+			if e.Frames() != pairFrames {
+				t.Fatalf("%s: %d frames of %d", e.role, e.Frames(), pairFrames)
+			}
+			e.checkTable(t)
+		}
+		if r.client.stats.Total().Opened == 0 {
+			t.Fatal("no connection was opened")
+		}
+	})
+}
+
+// fill injects a frame, with right checksums if it has a transport header: else hardly
+// one would get past them.
+func fill(r *pair, frame []byte, toClient bool) {
+	e, link := r.server, r.serverLink
+	if toClient {
+		e, link = r.client, r.clientLink
+	}
+	const at = ethBytes + ip4Bytes
+	if len(frame) >= at+tcpBytes && len(frame) < 1600 {
+		frame = bytes.Clone(frame)
+		length := len(frame) - ethBytes
+		frame[ethBytes+2], frame[ethBytes+3] = byte(length>>8), byte(length)
+		frame[ethBytes+10], frame[ethBytes+11] = 0, 0
+		head := fold(sum(frame[ethBytes:at], 0))
+		frame[ethBytes+10], frame[ethBytes+11] = byte(head), byte(head>>8)
+		where, protocol := 16, Protocol(frame[ethBytes+9])
+		if protocol == ProtocolUDP {
+			where = 6
+			frame[at+4], frame[at+5] = byte((len(frame)-at)>>8), byte(len(frame)-at)
+		}
+		frame[at+where], frame[at+where+1] = 0, 0
+		check := fold(sum(frame[at:], pseudo(e.addressesOf(frame), protocol, len(frame)-at)))
+		frame[at+where], frame[at+where+1] = byte(check), byte(check>>8)
+	}
+	link.Inject(frame)
+}
+
+// checkTable walks the whole structure.
+func (e *Engine) checkTable(t *testing.T) {
+	t.Helper()
+	present, free := 0, 0
+	for i := range e.conns[1:] {
+		c := &e.conns[i+1]
+		if c.state == closed {
+			continue
+		}
+		present++
+		k := key{peer: c.peer, local: c.local, localPort: c.localPort, peerPort: c.peerPort, protocol: c.protocol}
+		if got := e.table.find(e.conns, &k, c.hash); got != uint32(i+1) {
+			t.Fatalf("%s: connection %d is found as %d", e.role, i+1, got)
+		}
+	}
+	for i := e.free; i != 0; i = e.conns[i].next {
+		free++
+	}
+	slots := 0
+	for _, s := range e.table.slots {
+		if s != 0 {
+			slots++
+		}
+	}
+	if slots != present || present+free != len(e.conns)-1 {
+		t.Fatalf("%s: %d in use, %d in the table, %d free of %d", e.role, present, slots, free, len(e.conns)-1)
+	}
+}
