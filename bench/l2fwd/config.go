@@ -38,6 +38,9 @@ type Config struct {
 	TxBudget int
 	// Spin and Sleep are fastpath.RunConfig's; negative Spin never sleeps.
 	Spin, Sleep time.Duration
+	// SpinAsWorked bounds spinning by the time that was spent on packets since the last
+	// sleep, too: CPU time is then at most twice that of the work, and sleeping.
+	SpinAsWorked bool
 
 	// Ready, if set, is called once packets are forwarded, with the workers' statistics.
 	Ready func(*Stats)
@@ -58,7 +61,7 @@ func (c *Config) setDefaults() error {
 		c.Batch = fastpath.BatchSize
 	}
 	if c.Spin == 0 {
-		c.Spin = d.Sockets.Spin.D()
+		c.Spin, c.SpinAsWorked = d.Sockets.Spin.D(), d.Sockets.SpinAsWorked
 	}
 	if c.Sleep == 0 {
 		c.Sleep = d.Sockets.Sleep.D()

@@ -77,6 +77,7 @@ var knobs = []variant{
 	{"rings 4096", 0, rings(4096)},
 	{"4 KiB frames", 0, func(s *setup) { s.config.Frames = config.Frames{Size: 4096, PerQueue: 4096} }},
 	{"spin 0", 0, func(s *setup) { s.config.Spin = time.Nanosecond }},
+	{"spin 20us, always", 0, func(s *setup) { s.config.Spin = 20 * time.Microsecond }},
 	{"spin 200us", 0, func(s *setup) { s.config.Spin = 200 * time.Microsecond }},
 	{"never sleep", 0, func(s *setup) { s.config.Spin = -1 }},
 	{"deferral 50us, gateway", 0, defers("gateway", "front0", "50000")},

@@ -73,3 +73,22 @@ func TestQuantile(t *testing.T) {
 		}
 	}
 }
+
+// TestSpinAsWorked: packets that come alone cost little spinning, and all arrive.
+func TestSpinAsWorked(t *testing.T) {
+	core := map[bool]float64{}
+	for _, asWorked := range []bool{false, true} {
+		load := flood{rate: 2000, sourceCPU: -1, warmup: 200 * time.Millisecond, window: 500 * time.Millisecond}
+		load.queues, load.config.SpinAsWorked = 1, asWorked
+		load.config.Spin = 10 * time.Millisecond // longer than packets are apart
+		o, err := load.run(t.Context())
+		must(t, err)
+		core[asWorked] = o.worker.Seconds() / o.seconds
+		if o.received == 0 || asWorked && o.sleeps == 0 {
+			t.Errorf("as worked %v: %d packets, %d sleeps", asWorked, o.received, o.sleeps)
+		}
+	}
+	if core[true] > core[false]/2 {
+		t.Errorf("the worker used %.0f %% of a core, and %.0f %% where it always spins", 100*core[true], 100*core[false])
+	}
+}

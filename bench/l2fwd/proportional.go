@@ -18,6 +18,16 @@ var loads = []float64{0, 0.01, 0.1, 0.5, 1}
 // idleTarget is what a queue without traffic may cost, in percent of a core.
 const idleTarget = 1
 
+// AsWorked, for a spin time, is the gateway's default: bounded by the time spent on packets.
+const AsWorked = time.Duration(-1)
+
+func spinName(spin time.Duration) string {
+	if spin == AsWorked {
+		return "as worked"
+	}
+	return spin.String()
+}
+
 // MeasureProportional finds the rate that one worker forwards when it is offered more than it
 // takes, and how much of a core the worker uses at parts of it, for each spin time: silence
 // should cost next to nothing, and CPU time should follow load.
@@ -38,7 +48,7 @@ func MeasureProportional(ctx context.Context, e Experiment, spins []time.Duratio
 	for range e.Repeat {
 		for i, spin := range spins {
 			for j, load := range loads {
-				p.Step(fmt.Sprintf("spin %s, %g %% of %.3f Mpps", spin, 100*load, full/1e6))
+				p.Step(fmt.Sprintf("spin %s, %g %% of %.3f Mpps", spinName(spin), 100*load, full/1e6))
 				rate := load * full
 				if rate == 0 {
 					rate = -1
@@ -63,7 +73,10 @@ func MeasureProportional(ctx context.Context, e Experiment, spins []time.Duratio
 // at measures one load. Spin 0 is the default, 1 ns no spinning.
 func (e *Experiment) at(ctx context.Context, rate float64, spin time.Duration) (outcome, error) {
 	t := flood{rate: rate, sourceCPU: e.SourceCPU, warmup: e.Warmup, window: e.Window}
-	t.queues, t.config.CPUs, t.config.Spin = 1, []int{e.WorkerCPU}, spin
+	t.queues, t.config.CPUs = 1, []int{e.WorkerCPU}
+	if spin != AsWorked {
+		t.config.Spin = spin
+	}
 	return t.run(ctx)
 }
 
@@ -82,7 +95,7 @@ func (c *cell) add(o *outcome) {
 func (c *cell) points(spin time.Duration, load float64) []results.Point {
 	point := func(metric, unit string, samples []float64) results.Point {
 		return results.Point{Experiment: "proportional", System: "l2fwd",
-			Params: map[string]string{"spin": spin.String(), "load": fmt.Sprintf("%g %%", 100*load)},
+			Params: map[string]string{"spin": spinName(spin), "load": fmt.Sprintf("%g %%", 100*load)},
 			Metric: metric, Unit: unit, Better: "lower", Samples: samples}
 	}
 	core := point("core", "%", c.core)
@@ -101,7 +114,7 @@ func printProportional(out io.Writer, full float64, spins []time.Duration, cells
 	for i, spin := range spins {
 		for j, load := range loads {
 			c := &cells[i*len(loads)+j]
-			fmt.Fprintf(w, "%s\t%g\t%.3f\t%.2f\t%.0f\t%.2f\t%.0f\t%.0f\t\n", spin, 100*load,
+			fmt.Fprintf(w, "%s\t%g\t%.3f\t%.2f\t%.0f\t%.2f\t%.0f\t%.0f\t\n", spinName(spin), 100*load,
 				median(c.mpps), median(c.core), median(c.sleeps), median(c.lost), median(c.p50), median(c.p99))
 		}
 	}

@@ -125,7 +125,8 @@ func (w *worker) run(ctx context.Context, c *Config, up func()) error {
 		fds[i] = unix.PollFd{Fd: int32(l.FD()), Events: unix.POLLIN}
 	}
 	done := ctx.Done()
-	lastWork := time.Now()
+	now := time.Now()
+	lastWork, worked := now, time.Duration(0)
 	for {
 		moved := w.step()
 		if moved > 0 {
@@ -136,13 +137,20 @@ func (w *worker) run(ctx context.Context, c *Config, up func()) error {
 			return nil
 		default:
 		}
-		now := time.Now()
+		before := now
+		now = time.Now()
+		spin := c.Spin
+		if c.SpinAsWorked {
+			spin = min(spin, worked)
+		}
 		if moved > 0 {
 			lastWork = now
-		} else if c.Spin >= 0 && now.Sub(lastWork) >= c.Spin {
+			worked += now.Sub(before)
+		} else if c.Spin >= 0 && now.Sub(lastWork) >= spin {
 			// An error is EINTR or a link that went: the next step finds out.
 			_, _ = unix.Poll(fds, int(c.Sleep/time.Millisecond))
 			w.stats.Sleeps.Add(1)
+			now, worked = time.Now(), 0
 		}
 	}
 }

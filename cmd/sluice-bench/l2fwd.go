@@ -79,7 +79,7 @@ func knobsCommand() *cobra.Command {
 
 func proportionalCommand() *cobra.Command {
 	e := l2fwd.DefaultExperiment()
-	spins := []time.Duration{time.Nanosecond, 5 * time.Microsecond, 20 * time.Microsecond, 100 * time.Microsecond}
+	spins := []time.Duration{time.Nanosecond, 5 * time.Microsecond, 20 * time.Microsecond, 100 * time.Microsecond, l2fwd.AsWorked}
 	command := &cobra.Command{
 		Use:   "proportional",
 		Short: "Show what a worker uses of its core at no load, some and full load",
@@ -93,7 +93,7 @@ func proportionalCommand() *cobra.Command {
 		},
 	}
 	experimentFlags(command, &e)
-	command.Flags().DurationSliceVar(&spins, "spins", spins, "how long to look for packets before sleeping; 1ns: not at all")
+	command.Flags().DurationSliceVar(&spins, "spins", spins, "how long to look for packets before sleeping; 1ns: not at all, -1ns: as long as packets took since the last sleep, 20us at most")
 	return command
 }
 

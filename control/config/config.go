@@ -252,8 +252,10 @@ type Sockets struct {
 	BusyPollBudget int      `json:"busyPollBudget"`
 	// Spin is how long a worker looks for packets before it sleeps, Sleep how long it
 	// sleeps at most.
-	Spin  Duration `json:"spin"`
-	Sleep Duration `json:"sleep"`
+	Spin Duration `json:"spin"`
+	// SpinAsWorked: nor longer than packets took since the last sleep.
+	SpinAsWorked bool     `json:"spinAsWorked"`
+	Sleep        Duration `json:"sleep"`
 }
 
 // HostLink is the veth pair by which packets go back into the kernel.

@@ -51,6 +51,7 @@ func Default() *Configuration {
 		Sockets: Sockets{
 			BusyPollBudget: 64, // NAPI_POLL_WEIGHT
 			Spin:           Duration(20 * time.Microsecond),
+			SpinAsWorked:   true,
 			Sleep:          Duration(100 * time.Millisecond),
 		},
 		HostLink: HostLink{

@@ -214,7 +214,7 @@ func (d *datapath) run(ctx context.Context, fail func(error)) {
 		d.done.Add(1)
 		go func() {
 			defer d.done.Done()
-			if err := w.Run(ctx, fastpath.RunConfig{CPU: w.cpu, Threads: threads, Spin: d.config.Sockets.Spin.D(), Sleep: d.config.Sockets.Sleep.D()}); err != nil {
+			if err := w.Run(ctx, fastpath.RunConfig{CPU: w.cpu, Threads: threads, Spin: d.config.Sockets.Spin.D(), SpinAsWorked: d.config.Sockets.SpinAsWorked, Sleep: d.config.Sockets.Sleep.D()}); err != nil {
 				fail(err)
 			}
 		}()
