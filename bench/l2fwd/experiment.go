@@ -77,14 +77,14 @@ var knobs = []variant{
 	{"rings 4096", 0, rings(4096)},
 	{"4 KiB frames", 0, func(s *setup) { s.config.Frames = config.Frames{Size: 4096, PerQueue: 4096} }},
 	{"spin 0", 0, func(s *setup) { s.config.Spin = time.Nanosecond }},
-	{"spin 20us, always", 0, func(s *setup) { s.config.Spin = 20 * time.Microsecond }},
+	{"spin 20us always", 0, func(s *setup) { s.config.Spin = 20 * time.Microsecond }},
 	{"spin 200us", 0, func(s *setup) { s.config.Spin = 200 * time.Microsecond }},
 	{"never sleep", 0, func(s *setup) { s.config.Spin = -1 }},
-	{"deferral 50us, gateway", 0, defers("gateway", "front0", "50000")},
-	{"deferral 50us, backend", 0, defers("backend", "eth0", "50000")},
-	{"deferral 200us, backend", 0, defers("backend", "eth0", "200000")},
-	{"threaded, gateway", 0, threaded("gateway", "front0")},
-	{"threaded, backend", 0, threaded("backend", "eth0")},
+	{"deferral 50us gateway", 0, defers("gateway", "front0", "50000")},
+	{"deferral 50us backend", 0, defers("backend", "eth0", "50000")},
+	{"deferral 200us backend", 0, defers("backend", "eth0", "200000")},
+	{"threaded gateway", 0, threaded("gateway", "front0")},
+	{"threaded backend", 0, threaded("backend", "eth0")},
 }
 
 // Knobs are the names that Experiment.Variants may have.

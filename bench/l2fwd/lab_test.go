@@ -16,7 +16,7 @@ func TestMeasureKnobs(t *testing.T) {
 	var out bytes.Buffer
 	file := filepath.Join(t.TempDir(), "knobs.json")
 	e := Experiment{Out: &out, JSON: file, Repeat: 1, Window: 100 * time.Millisecond, Warmup: 50 * time.Millisecond, Steps: 20,
-		Variants: []string{"budget 32", "threaded, gateway"}, SourceCPU: -1, WorkerCPU: 0}
+		Variants: []string{"budget 32", "threaded gateway"}, SourceCPU: -1, WorkerCPU: 0}
 	must(t, MeasureKnobs(t.Context(), e))
 	run, err := results.Load(file)
 	must(t, err)
