@@ -9,11 +9,9 @@ import (
 	"time"
 )
 
-const profiles = "../profiles"
-
 func load(t *testing.T, name string) *Profile {
 	t.Helper()
-	p, err := Load(filepath.Join(profiles, name+".yaml"))
+	p, err := Named(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -22,7 +20,7 @@ func load(t *testing.T, name string) *Profile {
 
 // TestProfiles: what is committed is read, and has the names of its files.
 func TestProfiles(t *testing.T) {
-	files, err := filepath.Glob(filepath.Join(profiles, "*.yaml"))
+	files, err := filepath.Glob("../profiles/*.yaml")
 	if err != nil || len(files) != 5 {
 		t.Fatalf("%d profiles, %v", len(files), err)
 	}
@@ -31,6 +29,12 @@ func TestProfiles(t *testing.T) {
 		if p := load(t, name); p.Name != name || !p.VIP.IsValid() {
 			t.Errorf("%s: name %q, VIP %v", f, p.Name, p.VIP)
 		}
+	}
+}
+
+func TestNoSuchProfile(t *testing.T) {
+	if _, err := Named("hhtp"); err == nil || !strings.Contains(err.Error(), "dns, http, mix") {
+		t.Error(err)
 	}
 }
 

@@ -96,10 +96,10 @@ func Run(ctx context.Context, c RunConfig) error {
 // profile reads the profile and changes what flags say.
 func (c *RunConfig) profile() (*Profile, error) {
 	path := c.Profile
-	if !strings.ContainsAny(path, "./") {
-		path = filepath.Join("bench", "profiles", path+".yaml")
+	p, err := Named(path)
+	if strings.ContainsAny(path, "./") {
+		p, err = Load(path)
 	}
-	p, err := Load(path)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"sluice.dev/sluice/bench/profiles"
 )
 
 // Load reads a profile. Its errors, all of them at once, name file and line.
@@ -21,6 +23,21 @@ func Load(path string) (*Profile, error) {
 		return nil, fmt.Errorf("profile: %w", err)
 	}
 	return Parse(path, text)
+}
+
+// Named reads one of bench/profiles.
+func Named(name string) (*Profile, error) {
+	file := name + ".yaml"
+	text, err := profiles.Files.ReadFile(file)
+	if err != nil {
+		known, _ := profiles.Files.ReadDir(".") // cannot fail: it is part of the program
+		var names []string
+		for _, f := range known {
+			names = append(names, strings.TrimSuffix(f.Name(), ".yaml"))
+		}
+		return nil, fmt.Errorf("there is no profile %q: name one of %s, or a file (./%s)", name, strings.Join(names, ", "), file)
+	}
+	return Parse("bench/profiles/"+file, text)
 }
 
 // Parse reads a profile from text; path is for messages.

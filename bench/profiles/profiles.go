@@ -1,0 +1,11 @@
+// Package profiles holds the loads of the stateful generator, package stateful, so that
+// its command finds them by name wherever it runs. Every generator that plays the same
+// loads by other means takes names and numbers from these files.
+package profiles
+
+import "embed"
+
+// Files are the profiles, NAME.yaml each.
+//
+//go:embed *.yaml
+var Files embed.FS

@@ -1,0 +1,142 @@
+package stateful
+
+import (
+	"encoding/binary"
+	"math/bits"
+)
+
+// outputTCP sends what may be sent, and reports whether there was room for it.
+func (e *Engine) outputTCP(i uint32, c *conn) bool {
+	had := c.outstanding()
+	switch {
+	case c.state == synSent && c.sndNxt == c.sndUna:
+		if !e.emit(c, tcpSYN, 0) {
+			return false
+		}
+	case c.state == synRcvd && c.sndNxt == c.sndUna:
+		if !e.emit(c, tcpSYN|tcpACK, 0) {
+			return false
+		}
+	case c.state == open:
+		if !e.outputData(c) {
+			return false
+		}
+	}
+	if !had && c.outstanding() {
+		e.arm(i, e.rtoMS(c))
+	} else if !had && c.state == open && c.sndNxt != c.sndEnd && c.peerWnd == 0 {
+		e.arm(i, e.rtoMS(c))
+	}
+	return true
+}
+
+// outputData sends as much of the message as the windows let, then FIN if it is
+// time, or else an acknowledgement if one is owed.
+func (e *Engine) outputData(c *conn) bool {
+	window := min(uint32(c.peerWnd), uint32(e.tcp.Window))
+	for before(c.sndNxt, c.sndEnd) {
+		flight := c.sndNxt - c.sndUna
+		if flight >= window {
+			break
+		}
+		n := min(c.sndEnd-c.sndNxt, uint32(c.mss), window-flight)
+		f := uint8(tcpACK)
+		if c.sndNxt+n == c.sndEnd {
+			f |= tcpPSH
+			if c.flags&finQueued != 0 {
+				f |= tcpFIN
+			}
+		}
+		if !e.emit(c, f, int(n)) {
+			return false
+		}
+	}
+	if c.flags&finQueued != 0 && c.sndNxt == c.sndEnd {
+		return e.emit(c, tcpFIN|tcpACK, 0)
+	}
+	if c.flags&needAck != 0 {
+		if !e.control(c, c.sndNxt, c.rcvNxt, tcpACK) {
+			return false
+		}
+		c.flags &^= needAck
+	}
+	return true
+}
+
+// emit sends one segment at sndNxt and moves it on.
+func (e *Engine) emit(c *conn, f uint8, n int) bool {
+	options := 0
+	if f&tcpSYN != 0 {
+		options = 4
+	}
+	at, ok := e.take(c, tcpBytes+options+n)
+	if !ok {
+		return false
+	}
+	b := e.frame[at : at+tcpBytes+options+n]
+	e.tcpHeader(b, c, c.sndNxt, c.rcvNxt, f)
+	if options != 0 {
+		b[12] = (tcpBytes + 4) / 4 << 4
+		b[20], b[21] = optionMSS, 4
+		binary.BigEndian.PutUint16(b[22:], e.mss)
+	}
+	if n > 0 {
+		e.message(c, b[tcpBytes:], c.sndNxt)
+	}
+	e.seal(c, b, at)
+	s := &e.stats.Templates[c.template]
+	if before(c.sndNxt, c.sndMax) {
+		s.Retransmits++
+	} else {
+		s.BytesOut += uint64(n)
+		if c.flags&timing == 0 && c.retries == 0 {
+			c.flags |= timing
+			c.rttAt, c.rttSeq = e.us, c.sndNxt+1
+		}
+	}
+	c.sndNxt += uint32(n) + uint32(bits.OnesCount8(f&(tcpSYN|tcpFIN)))
+	if before(c.sndMax, c.sndNxt) {
+		c.sndMax = c.sndNxt
+	}
+	c.flags &^= needAck
+	return true
+}
+
+// control sends a segment without data that takes no sequence number.
+func (e *Engine) control(c *conn, seq, ack uint32, f uint8) bool {
+	at, ok := e.take(c, tcpBytes)
+	if !ok {
+		return false
+	}
+	b := e.frame[at : at+tcpBytes]
+	e.tcpHeader(b, c, seq, ack, f)
+	e.seal(c, b, at)
+	return true
+}
+
+func (e *Engine) tcpHeader(b []byte, c *conn, seq, ack uint32, f uint8) {
+	if f&tcpACK == 0 {
+		ack = 0
+	}
+	binary.BigEndian.PutUint16(b, c.localPort)
+	binary.BigEndian.PutUint16(b[2:], c.peerPort)
+	binary.BigEndian.PutUint32(b[4:], seq)
+	binary.BigEndian.PutUint32(b[8:], ack)
+	b[12], b[13] = tcpBytes/4<<4, f
+	binary.BigEndian.PutUint16(b[14:], uint16(e.tcp.Window))
+	binary.BigEndian.PutUint32(b[16:], 0) // checksum, urgent pointer
+}
+
+// seal writes the checksum of a segment or datagram and ends its packet.
+func (e *Engine) seal(c *conn, b []byte, at int) {
+	where := 16
+	if c.protocol == ProtocolUDP {
+		where = 6
+	}
+	check := fold(sum(b, pseudo(e.addressesOf(e.frame), c.protocol, len(b))))
+	if check == 0 && c.protocol == ProtocolUDP {
+		check = 0xffff // RFC 768: zero is none
+	}
+	binary.LittleEndian.PutUint16(b[where:], check)
+	e.sent(at + len(b))
+}
