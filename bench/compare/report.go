@@ -85,7 +85,11 @@ func (c *comparison) printLatency(w io.Writer) {
 func printTargets(w io.Writer, points []results.Point) {
 	fmt.Fprint(w, "Sluice against\tof\tratio\ttarget\t\t\n")
 	for _, p := range points {
+		if p.Unit != "ratio" {
+			continue
+		}
 		if p.Target == nil {
+			fmt.Fprintf(w, "%s\t%s\t%.2f\t-\t\t\n", p.Params["against"], p.Experiment, p.Median())
 			continue
 		}
 		sign, said := ">=", "met"
