@@ -53,6 +53,16 @@
 // backlog (net.core.netdev_max_backlog, 1000). Forwarders in user space have a worker per
 // queue, on CPUs 0, 1, ... in turn, as the daemon places its own.
 //
+// # Read before quoting a ratio
+//
+// With SenderCPUs {0} of two processors, a system in the kernel without RPS has the one that
+// the generator runs on, and nothing else; with RPS, and with workers in user space, the
+// second one too. So a ratio to a system "as installed" is for the larger part a second core, as it is
+// on a machine whose NIC interrupts one core, and says little about the work per packet: that is
+// the ratio to the same system with RPS, and processor time per packet. With a thread on
+// each processor (SenderCPUs {0, 1}), as behind a NIC with a queue and an interrupt per core,
+// all systems have both; whoever quotes the one should quote the other.
+//
 // # What a veth is not
 //
 // The generator's frames are socket buffers. For XDP a veth copies each into a page
