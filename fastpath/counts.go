@@ -19,6 +19,7 @@ type counts struct {
 	held                         int64
 	batches                      uint64
 	drops                        [stats.NumDropReasons]uint64
+	moved                        bool   // since publish
 	dirty                        uint64 // drop reasons that changed since publish, by bit
 }
 
@@ -36,26 +37,36 @@ func (w *Worker) countDrop(reason stats.DropReason) {
 	w.n.dirty |= 1 << reason
 }
 
+// publishEvery is how old the counts of a worker may be that is never done: for it, to publish them
+// with each step is a tenth of its work.
+const publishEvery = flowtable.Time(100 * time.Microsecond)
+
 // publish makes the step's counts and the generation it used visible.
 func (w *Worker) publish(moved int) {
 	s, n := w.stats, &w.n
 	s.LoopTick.Store(uint64(w.now))
-	if w.snap != nil {
+	if w.snap != nil && s.Generation.Load() != w.snap.Generation {
 		s.Generation.Store(w.snap.Generation)
 	}
+	if w.c.Validate {
+		w.validate()
+	}
+	w.publishBackends(moved)
+	n.batches += uint64(min(moved, 1))
+	n.moved = n.moved || moved != 0 || n.dirty != 0
+	if moved >= BatchSize && w.now-w.published < publishEvery {
+		return
+	}
+	w.published = w.now
 	total, free, links, held := w.Frames()
 	s.FramesTotal.Store(uint64(total))
 	s.FramesFree.Store(uint64(free))
 	s.FramesLinks.Store(uint64(links))
 	s.FramesHeld.Store(uint64(held))
-	if w.c.Validate {
-		w.validate()
-	}
-	w.publishBackends(moved)
-	if moved == 0 && n.dirty == 0 {
+	if !n.moved {
 		return
 	}
-	n.batches++
+	n.moved = false
 	s.Rx.Store(n.rx)
 	s.RxBytes.Store(n.rxBytes)
 	s.Tx.Store(n.tx)
@@ -74,20 +85,20 @@ func (w *Worker) publish(moved int) {
 	}
 }
 
-// Backends' counters may be this old at a worker that is never done; at any other they are
-// those of its last step. Then so many of them are published per step.
+// Backends' counters may be this old at a worker that is never done, plus the time of the steps that
+// publish them, so many at once; at any other they are those of its last step.
 const (
-	backendsEvery  = flowtable.Time(100 * time.Millisecond)
+	backendsEvery  = flowtable.Time(time.Second)
 	backendsAtOnce = 2 * BatchSize
 )
 
 // publishBackends publishes the counters of backends. A full batch says that more packets wait.
 func (w *Worker) publishBackends(moved int) {
-	if moved >= BatchSize && w.now-w.published < backendsEvery {
+	if moved >= BatchSize && w.now-w.counted < backendsEvery {
 		return
 	}
 	if w.stats.Backends.Publish(backendsAtOnce) < backendsAtOnce {
-		w.published = w.now
+		w.counted = w.now
 	}
 }
 

@@ -16,9 +16,11 @@ type batch struct {
 	desc   [BatchSize]Desc
 	search [BatchSize]flowtable.Search // of those that are plain
 	plain  [BatchSize]plain
-	link   int           // they all came from this link
-	kernel bool          // which is the host link
-	pkt    header.Packet // the one that is judged
+	link   int  // they all came from this link
+	kernel bool // which is the host link
+	// IPv6 headers are two lines long. Whether to ask for both is decided by the batch before.
+	long, anyLong bool
+	pkt           header.Packet // the one that is judged
 }
 
 // Verdict is what becomes of a packet. Every packet gets exactly one.
@@ -229,19 +231,14 @@ func (w *Worker) owed(ref flowtable.Ref, p *header.Packet) bool {
 // is gone may be another pod's by now, which must not answer in its name. One that is
 // there and no longer serves may still send what it owes.
 func (s *scene) datagram(backend services.BackendRef, side flowtable.Side) Standing {
+	b := s.snap.Backend(backend)
 	switch {
-	case s.snap.Status(backend)&statusNeeded(side) != 0:
+	case b != nil && (side == flowtable.ReplySide || b.Flags&services.BackendServing != 0):
 		return Stands
 	case side == flowtable.ReplySide:
 		return Left
 	}
 	return Superseded
-}
-
-// statusNeeded is the status of a backend with which a UDP flow goes on: serving, for a client's
-// datagram, and known, for the backend's.
-func statusNeeded(side flowtable.Side) services.BackendStatus {
-	return services.StatusServing >> (side & 1) // StatusKnown is the bit below
 }
 
 // notOurs passes on what was steered here and belongs to no flow: to the kernel if it

@@ -81,6 +81,18 @@ func (p *Pool) Take(addrs []uint64) int {
 	return n
 }
 
+// PutAll is Put of many.
+func (p *Pool) PutAll(addrs []uint64) {
+	n := len(p.free)
+	if n+len(addrs) > p.total {
+		panic("fastpath: a frame was freed twice: more free frames than the UMEM has; find the link that returned it while it was in flight")
+	}
+	p.free = p.free[:n+len(addrs)]
+	for i, addr := range addrs {
+		p.free[n+i] = addr &^ (p.frameSize - 1)
+	}
+}
+
 // Free counts the free frames.
 func (p *Pool) Free() int { return len(p.free) }
 

@@ -3,6 +3,7 @@ package fastpath
 import (
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/flowtable/prefetch"
 	"sluice.dev/sluice/nat"
@@ -13,13 +14,13 @@ import (
 // through three stages, in groups, so that the cache misses of one group are under way
 // while others are worked on:
 //
-//	          time ───────────────────────────────────▶
-//	group 0   inspect │ fetch   │ finish  │
-//	group 1           │ inspect │ fetch   │ finish  │
-//	group 2           │         │ inspect │ fetch   │ finish
+//	          time ─────────────────────────────▶
+//	group 0   inspect │ find    │ finish  │
+//	group 1           │ inspect │ find    │ finish
+//	group 2           │         │ inspect │ find
 //
 //	inspect   judge the headers, hash, ask for the bucket of the index
-//	fetch     match tags, ask for the flow
+//	find      match tags, ask for the flow
 //	finish    compare, rewrite, queue; or judgeAny
 //
 // Headers are asked for one group ahead of inspect. Whatever is not plain, and whatever
@@ -49,6 +50,10 @@ func (w *Worker) count(link, n int) {
 
 // judgeAll judges the n packets of the batch, and carries out the verdicts.
 func (w *Worker) judgeAll(n int) {
+	if w.stats.Backends.Noted() > stats.LaterSize-BatchSize {
+		w.stats.Backends.CountLater()
+	}
+	w.b.long, w.b.anyLong = w.b.anyLong, false
 	w.fetchHeaders(0, min(groupSize, n))
 	for at := 0; at < n+2*groupSize; at += groupSize {
 		if at < n {
@@ -63,8 +68,10 @@ func (w *Worker) judgeAll(n int) {
 	}
 }
 
-// descBytes is the size of a Desc.
-const descBytes = 16
+const (
+	descBytes = 16 // of a Desc
+	lineBytes = 64 // of a cache line
+)
 
 // fetchAtOnce is how many headers are asked for in between: one call for each costs more
 // than it brings, and all of a group at once are more misses than there is room for.
@@ -75,6 +82,9 @@ func (w *Worker) fetchHeaders(first, end int) {
 	if first < end {
 		d := w.b.desc[first:end]
 		prefetch.WriteAll(&w.mem[0], &d[0].Addr, descBytes, len(d))
+		if w.b.long {
+			prefetch.WriteAll(&w.mem[lineBytes], &d[0].Addr, descBytes, len(d))
+		}
 	}
 }
 
@@ -96,9 +106,14 @@ func (w *Worker) inspect(first, end, n int) {
 			continue
 		}
 		h := (*[header.Window4Bytes]byte)(w.mem[d.Addr:])
+		if !header.MayBePlain4(h) {
+			plains[i] = w.inspect6(d, s)
+			continue
+		}
 		size, special := header.Plain4(h, d.Len)
 		if size == 0 {
-			plains[i] = w.inspect6(d, s)
+			plains[i] = 0
+			s.SeekNothing()
 			continue
 		}
 		addrs, ports := header.PlainKey4(h)
@@ -120,8 +135,10 @@ func (w *Worker) inspect6(d Desc, s *flowtable.Search) plain {
 		s.SeekNothing()
 		return 0
 	}
-	addrs, ports := header.PlainKey6(h)
+	var addrs [4]uint64
+	ports := header.PlainKey6(h, &addrs)
 	w.flows.Seek6(s, &addrs, ports, header.PlainProto6(h))
+	w.b.anyLong = true
 	if special {
 		return 0
 	}
@@ -155,8 +172,13 @@ func (w *Worker) finish4(d Desc, end uint32, s *flowtable.Search) bool {
 	if f == nil {
 		return false
 	}
-	hop, q := w.express(f, side, proto, end)
-	if hop == nil {
+	binding, id := f.BoundTo(side)
+	hop := w.c.Hops.Hop(nexthop.ID(id)) // there is no hop 0
+	if !w.usual(binding, hop) {
+		return false
+	}
+	q, ref := w.toLink[hop.Link], f.BackendRef()
+	if !carries(q, hop, end) || !w.serves(ref, proto) {
 		return false
 	}
 	addrs, ports = f.Leaving4(side)
@@ -164,7 +186,7 @@ func (w *Worker) finish4(d Desc, end uint32, s *flowtable.Search) bool {
 	*(*[6]byte)(h[0:6]) = hop.DstMAC
 	*(*[6]byte)(h[6:12]) = hop.SrcMAC
 	f.Seen(w.ticks)
-	w.stats.Backends.Count(f.BackendRef(), uint8(side), d.Len)
+	w.stats.Backends.Later(ref, uint8(side), d.Len)
 	if !q.put(Desc{d.Addr, end}) {
 		w.queue(q.link, Desc{d.Addr, end})
 	}
@@ -174,14 +196,20 @@ func (w *Worker) finish4(d Desc, end uint32, s *flowtable.Search) bool {
 // finish6 is finish4 for IPv6.
 func (w *Worker) finish6(d Desc, end uint32, s *flowtable.Search) bool {
 	h := (*[header.Window6Bytes]byte)(w.mem[d.Addr:])
-	addrs, ports := header.PlainKey6(h)
+	var addrs [4]uint64
+	ports := header.PlainKey6(h, &addrs)
 	proto := header.PlainProto6(h)
 	f, side := w.flows.Match6(s, &addrs, ports, proto, w.ticks)
 	if f == nil {
 		return false
 	}
-	hop, q := w.express(f, side, proto, end)
-	if hop == nil {
+	binding, id := f.BoundTo(side)
+	hop := w.c.Hops.Hop(nexthop.ID(id)) // there is no hop 0
+	if !w.usual(binding, hop) {
+		return false
+	}
+	q, ref := w.toLink[hop.Link], f.BackendRef()
+	if !carries(q, hop, end) || !w.serves(ref, proto) {
 		return false
 	}
 	leaving, ports := f.Leaving6(side)
@@ -189,29 +217,26 @@ func (w *Worker) finish6(d Desc, end uint32, s *flowtable.Search) bool {
 	*(*[6]byte)(h[0:6]) = hop.DstMAC
 	*(*[6]byte)(h[6:12]) = hop.SrcMAC
 	f.Seen(w.ticks)
-	w.stats.Backends.Count(f.BackendRef(), uint8(side), d.Len)
+	w.stats.Backends.Later(ref, uint8(side), d.Len)
 	if !q.put(Desc{d.Addr, end}) {
 		w.queue(q.link, Desc{d.Addr, end})
 	}
 	return true
 }
 
-// express returns the next hop of a packet of a flow, and the queue to it, if all about it is as it
-// was: the flow is bound by the current view, its hop is an untagged neighbour on a link that is
-// resolved and takes the packet whole, and, of UDP, its backend still serves. Nil if not.
-func (w *Worker) express(f *flowtable.Flow, side flowtable.Side, proto uint8, end uint32) (*nexthop.Hop, *egressQueue) {
-	binding, id := f.BoundTo(side)
-	hop := w.c.Hops.Hop(nexthop.ID(id)) // there is no hop 0
-	if binding != w.view.Generation || hop == nil || hop.Kind != nexthop.OnLink || !hop.Ready || hop.VLANs != 0 {
-		return nil, nil
-	}
-	q := w.toLink[hop.Link]
-	if q == nil || hop.MTU != 0 && end-header.EthernetBytes > uint32(hop.MTU) {
-		return nil, nil
-	}
-	// In this order, because nearly all backends serve, and TCP and UDP are mixed.
-	if w.snap.Status(services.BackendRef(f.BackendRef()))&statusNeeded(side) == 0 && proto == header.ProtoUDP {
-		return nil, nil
-	}
-	return hop, q
+// usual says whether a packet of a flow may take the hop as it is: the flow is bound by the current view, and
+// the hop is an untagged neighbour that is resolved.
+func (w *Worker) usual(binding uint32, hop *nexthop.Hop) bool {
+	return binding == w.view.Generation && hop != nil && hop.Kind == nexthop.OnLink && hop.Ready && hop.VLANs == 0
+}
+
+// carries says whether a packet that ends at byte end of its frame fits the hop whole.
+func carries(q *egressQueue, hop *nexthop.Hop, end uint32) bool {
+	return q != nil && (hop.MTU == 0 || end-header.EthernetBytes <= uint32(hop.MTU))
+}
+
+// serves says that a flow need not be judged for its backend's sake: it is not of UDP, or the backend serves. In
+// this order, because nearly all backends do, and TCP and UDP are mixed.
+func (w *Worker) serves(ref uint32, proto uint8) bool {
+	return w.snap.Serves(services.BackendRef(ref)) || proto != header.ProtoUDP
 }

@@ -240,11 +240,14 @@ func (w *twins) change() func(*lab) {
 	case 5, 6: // a backend stops to serve, or goes, or is back
 		return func(l *lab) {
 			l.publish(func(b *services.Builder) {
-				be := backend(2, 2, backend4, 5353, header.ProtoUDP)
+				be := backend(2, 1, backend4, 5353, header.ProtoUDP)
+				be.Service = 2
 				if !up {
 					be.Flags = 0
 				}
-				b.SetBackend(be)
+				if b.SetBackend(be); !up && pick == 6 {
+					b.DeleteBackend(be.Ref)
+				}
 			})
 		}
 	}

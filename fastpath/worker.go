@@ -19,7 +19,7 @@ import (
 
 // BatchSize is the most packets judged together: enough to overlap the cache
 // misses of their flows, few enough to stay in the first-level cache.
-const BatchSize = 64
+const BatchSize = 256
 
 // Config is what a Worker needs. Everything but the Links is shared by reference
 // with the rest of the process; Links belong to the worker.
@@ -95,7 +95,8 @@ type Worker struct {
 	n         counts
 	ticks     flowtable.Ticks // now, as of begin
 	swept     flowtable.Time
-	published flowtable.Time // all backends' counters
+	published flowtable.Time // the counts
+	counted   flowtable.Time // all backends' counters
 	tasks     tasks
 	wake      wakeup
 	stop      atomic.Bool

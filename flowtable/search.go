@@ -144,7 +144,9 @@ func (h *Handle) Match6(s *Search, addrs *[4]uint64, ports uint32, proto uint8, 
 	r := &h.t.arenas[1].six[slotIndex(slot)]
 	side := slotSideOf(slot)
 	m := r.load()
-	if uint64(m)>>metaProtoShift != uint64(proto) || r.ports[side].Load() != ports || r.addr[side] != *addrs {
+	k := &r.addr[side]
+	if uint64(m)>>metaProtoShift != uint64(proto) || r.ports[side].Load() != ports ||
+		(k[0]^addrs[0])|(k[1]^addrs[1])|(k[2]^addrs[2])|(k[3]^addrs[3]) != 0 {
 		return h.member(s, &key{addr: *addrs, ports: ports, proto: proto}, now)
 	}
 	if ticks(now).since(m.seen()) > h.t.steady[side][uint8(m>>metaStateShift)] {

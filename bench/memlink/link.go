@@ -105,9 +105,7 @@ func (l *Link) Flush() {}
 func (l *Link) Complete(p *fastpath.Pool) {
 	for l.done.n > 0 {
 		first := l.done.first()
-		for _, addr := range first {
-			p.Put(addr)
-		}
+		p.PutAll(first)
 		l.done.drop(len(first))
 	}
 }

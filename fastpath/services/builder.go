@@ -42,14 +42,16 @@ func (b *Builder) SetAddr(a header.Addr, flags AddrFlags) {
 
 // SetBackend adds or replaces the backend with its Ref.
 func (b *Builder) SetBackend(be Backend) {
-	*b.s.backends.own(b.edit, be.Ref.Index()) = be
-	b.setStatus(be.Ref, statusOf(&be))
+	old := b.s.backends.own(b.edit, be.Ref.Index())
+	// Who replaces a backend by another, and does not delete the one before, has not waited for its flows.
+	b.setServing(be.Ref, be.Flags&BackendServing != 0 && (old.Ref == be.Ref || old.Ref == 0))
+	*old = be
 }
 
-// setStatus writes a page only where there is something new: a change of a backend's readiness is not.
-func (b *Builder) setStatus(r BackendRef, s status) {
-	if old := b.s.status.at(r.Index()); old == nil || *old != s {
-		*b.s.status.own(b.edit, r.Index()) = s
+// setServing writes a page only where there is something new: a change of readiness is not.
+func (b *Builder) setServing(r BackendRef, serves bool) {
+	if b.s.Serves(r) != serves {
+		*b.s.serving.own(b.edit, r.Index()/64) ^= 1 << (r.Index() % 64)
 	}
 }
 
@@ -57,7 +59,7 @@ func (b *Builder) setStatus(r BackendRef, s status) {
 func (b *Builder) DeleteBackend(r BackendRef) {
 	if be := b.s.backends.at(r.Index()); be != nil && be.Ref == r {
 		*b.s.backends.own(b.edit, r.Index()) = Backend{}
-		b.setStatus(r, 0)
+		b.setServing(r, false)
 	}
 }
 

@@ -25,7 +25,8 @@ import (
 // BackendRef names a Backend across snapshots: a 20-bit index and a 12-bit
 // generation. An index is used again, with the next generation, only after every
 // worker has left the snapshots that knew the old one; a flow that holds an old
-// ref therefore finds no backend instead of a stranger. Zero is no backend.
+// ref therefore finds no backend instead of a stranger. Nor is it used again while flows
+// count to the load of the old one (control's identities). Zero is no backend.
 type BackendRef uint32
 
 const (
@@ -259,7 +260,7 @@ type Snapshot struct {
 	frontends index[FrontendKey, *Frontend]
 	addrs     index[header.Addr, AddrFlags]
 	backends  pages[Backend]
-	status    pages[status] // of backends
+	serving   pages[uint64] // by backend index, a bit each: see Serves
 	services  pages[*Service]
 }
 
@@ -320,36 +321,12 @@ func (s *Snapshot) Backend(r BackendRef) *Backend {
 	return b
 }
 
-// BackendStatus is what every packet of a UDP flow asks about its backend.
-type BackendStatus uint8
-
-const (
-	// StatusKnown: the ref is one of this snapshot.
-	StatusKnown BackendStatus = 1 << iota
-	// StatusServing: and the backend has BackendServing.
-	StatusServing
-	statusBits = iota
-)
-
-// status is a backend's status with its generation above, in two bytes: a hundred thousand
-// backends are a worker's second-level cache otherwise.
-type status uint16
-
-func statusOf(b *Backend) status {
-	s := status(b.Ref.Generation()<<statusBits) | status(StatusKnown)
-	if b.Flags&BackendServing != 0 {
-		s |= status(StatusServing)
-	}
-	return s
-}
-
-// Status says whether a backend is known and serves; zero if it is gone or its index has a new owner.
-func (s *Snapshot) Status(r BackendRef) BackendStatus {
-	p := s.status.at(r.Index())
-	if p == nil || uint32(*p>>statusBits) != r.Generation() {
-		return 0
-	}
-	return BackendStatus(*p & (1<<statusBits - 1))
+// Serves says that the backend with this ref serves, for a ref that a flow which counts to its backend's
+// load has: then an index is not given to another backend (see BackendRef), and one bit for
+// each index is all there is to look at. False says nothing: ask Backend.
+func (s *Snapshot) Serves(r BackendRef) bool {
+	word := s.serving.at(r.Index() / 64)
+	return word != nil && *word>>(r.Index()%64)&1 != 0
 }
 
 // Service finds a service port by its number; nil if it is gone.

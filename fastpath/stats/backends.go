@@ -26,12 +26,15 @@ const (
 // worker never allocates: the control loop calls Ensure before it publishes a
 // snapshot with a new index.
 //
-// The worker counts packets in sums of its own, half a cache line a backend, and marks what it
-// touched; Publish copies what is marked to the Counters. A packet then costs no atomic
+// The worker counts packets in sums of its own, a quarter of a cache line a backend, and marks what
+// it touched; Publish adds what is marked to the Counters. A packet then costs no atomic
 // store, and how old a Counter may be is the worker's choice.
 type Counters struct {
 	pages  [counterPages]atomic.Pointer[counterPage]
 	marked [counterPages / 64]uint64 // pages with marks; the worker's own
+
+	later [LaterSize]uint64 // ref, way, bytes; the worker's own
+	noted int
 }
 
 type counterPage struct {
@@ -40,10 +43,13 @@ type counterPage struct {
 	shared [counterPageSize]Counter
 }
 
-// traffic is packets and bytes: to the backend, and to clients.
+// traffic is packets and bytes since the last Publish: to the backend, and to clients.
 type traffic struct {
-	packets, bytes [2]uint64
+	packets, bytes [2]uint32
 }
+
+// fullBytes is where a sum of bytes is published at once: one more packet still fits.
+const fullBytes = 1<<32 - 1<<20
 
 // Ensure makes indexes below n usable. Only the control loop calls it.
 func (c *Counters) Ensure(n int) {
@@ -79,16 +85,55 @@ func (c *Counters) Count(ref uint32, way uint8, bytes uint32) {
 	i := index & (counterPageSize - 1)
 	t := &page.own[i]
 	t.packets[way&1]++
-	t.bytes[way&1] += uint64(bytes)
-	if mark := uint64(1) << (i % 64); page.marked[i/64]&mark == 0 {
-		page.marked[i/64] |= mark
-		c.marked[n/64] |= 1 << (n % 64)
-	}
+	t.bytes[way&1] += bytes
+	c.mark(page, n, i)
 }
 
-// Publish copies marked sums to the Counters, at most limit of them, and says how many it
-// copied. Only the worker calls it.
+// mark says that sums are to be published, or publishes them where they are about to overflow.
+func (c *Counters) mark(page *counterPage, n, i uint32) {
+	if max(page.own[i].bytes[0], page.own[i].bytes[1]) >= fullBytes {
+		page.add(int(i))
+	}
+	page.marked[i/64] |= 1 << (i % 64)
+	c.marked[n/64] |= 1 << (n % 64)
+}
+
+// Later is Count, when CountLater is called, which must be before there are more than LaterSize. In a
+// loop of nothing but counting, many cache misses are under way at once; and a
+// call for each packet is saved.
+func (c *Counters) Later(ref uint32, way uint8, bytes uint32) {
+	c.later[c.noted&(LaterSize-1)] = uint64(ref)<<32 | uint64(way)<<31 | uint64(bytes)
+	c.noted++
+}
+
+// LaterSize is half of a first-level cache: the packets of a few dozen microseconds.
+const LaterSize = 2048
+
+// Noted is how many packets wait for CountLater.
+func (c *Counters) Noted() int { return c.noted }
+
+// CountLater counts what Later noted.
+func (c *Counters) CountLater() {
+	for _, e := range c.later[:min(uint(c.noted), LaterSize)] {
+		ref := uint32(e >> 32)
+		i, way, n := ref&(counterPageSize-1), uint32(e)>>31, ref&(MaxBackends-1)>>counterPageBits
+		page := c.pages[n].Load()
+		if ref == 0 || page == nil {
+			continue
+		}
+		t := &page.own[i]
+		t.packets[way]++
+		t.bytes[way] += uint32(e) &^ (1 << 31)
+		if mark := uint64(1) << (i % 64); page.marked[i/64]&mark == 0 || t.bytes[way] >= fullBytes {
+			c.mark(page, n, i)
+		}
+	}
+	c.noted = 0
+}
+
+// Publish adds marked sums to the Counters, at most limit of them, and says how many. Only the worker calls it.
 func (c *Counters) Publish(limit int) (n int) {
+	c.CountLater()
 	for w := range c.marked {
 		for c.marked[w] != 0 {
 			at := bits.TrailingZeros64(c.marked[w])
@@ -108,12 +153,20 @@ func (p *counterPage) publish(limit int) (n int) {
 		for ; p.marked[w] != 0 && n < limit; n++ {
 			i := w*64 + bits.TrailingZeros64(p.marked[w])
 			p.marked[w] &= p.marked[w] - 1
-			own, shared := &p.own[i], &p.shared[i]
-			shared.ToBackend.Store(own.packets[0])
-			shared.ToBackendBytes.Store(own.bytes[0])
-			shared.ToClient.Store(own.packets[1])
-			shared.ToClientBytes.Store(own.bytes[1])
+			p.add(i)
 		}
 	}
 	return n
+}
+
+// add publishes one backend's sums.
+func (p *counterPage) add(i int) {
+	own, shared := &p.own[i], &p.shared[i]
+	for way, to := range [2][2]*atomic.Uint64{{&shared.ToBackend, &shared.ToBackendBytes}, {&shared.ToClient, &shared.ToClientBytes}} {
+		if own.packets[way] != 0 {
+			to[0].Store(to[0].Load() + uint64(own.packets[way])) // we alone write
+			to[1].Store(to[1].Load() + uint64(own.bytes[way]))
+		}
+	}
+	*own = traffic{}
 }

@@ -45,7 +45,8 @@ func agreePlain(t *testing.T, frame []byte, behind byte) (plain bool) {
 	}
 	var got header.Tuple
 	if p.Tuple.V6 {
-		addrs, ports := header.PlainKey6(&w6)
+		var addrs [4]uint64
+		ports := header.PlainKey6(&w6, &addrs)
 		got = tupleOf6(addrs, ports, header.PlainProto6(&w6))
 	} else {
 		addrs, ports := header.PlainKey4(&w4)
