@@ -85,11 +85,11 @@ func (w *Worker) publish(moved int) {
 	}
 }
 
-// Backends' counters may be this old at a worker that is never done, plus the time of the steps that
-// publish them, so many at once; at any other they are those of its last step.
+// Backends' counters may be this old at a worker that is never done. When they are due, and at any
+// other worker, so many are published with each step, and before a sleep all that are left.
 const (
 	backendsEvery  = flowtable.Time(time.Second)
-	backendsAtOnce = 2 * BatchSize
+	backendsAtOnce = 16
 )
 
 // publishBackends publishes the counters of backends. A full batch says that more packets wait.
@@ -97,7 +97,7 @@ func (w *Worker) publishBackends(moved int) {
 	if moved >= BatchSize && w.now-w.counted < backendsEvery {
 		return
 	}
-	if w.stats.Backends.Publish(backendsAtOnce) < backendsAtOnce {
+	if w.stats.Backends.Publish(backendsAtOnce) {
 		w.counted = w.now
 	}
 }

@@ -3,7 +3,6 @@ package fastpath
 import (
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/flowtable/prefetch"
 	"sluice.dev/sluice/nat"
@@ -50,9 +49,6 @@ func (w *Worker) count(link, n int) {
 
 // judgeAll judges the n packets of the batch, and carries out the verdicts.
 func (w *Worker) judgeAll(n int) {
-	if w.stats.Backends.Noted() > stats.LaterSize-BatchSize {
-		w.stats.Backends.CountLater()
-	}
 	w.b.long, w.b.anyLong = w.b.anyLong, false
 	w.fetchHeaders(0, min(groupSize, n))
 	for at := 0; at < n+2*groupSize; at += groupSize {
@@ -186,7 +182,7 @@ func (w *Worker) finish4(d Desc, end uint32, s *flowtable.Search) bool {
 	*(*[6]byte)(h[0:6]) = hop.DstMAC
 	*(*[6]byte)(h[6:12]) = hop.SrcMAC
 	f.Seen(w.ticks)
-	w.stats.Backends.Later(ref, uint8(side), d.Len)
+	w.stats.Backends.Count(ref, uint8(side), d.Len)
 	if !q.put(Desc{d.Addr, end}) {
 		w.queue(q.link, Desc{d.Addr, end})
 	}
@@ -217,7 +213,7 @@ func (w *Worker) finish6(d Desc, end uint32, s *flowtable.Search) bool {
 	*(*[6]byte)(h[0:6]) = hop.DstMAC
 	*(*[6]byte)(h[6:12]) = hop.SrcMAC
 	f.Seen(w.ticks)
-	w.stats.Backends.Later(ref, uint8(side), d.Len)
+	w.stats.Backends.Count(ref, uint8(side), d.Len)
 	if !q.put(Desc{d.Addr, end}) {
 		w.queue(q.link, Desc{d.Addr, end})
 	}

@@ -101,6 +101,7 @@ func (w *Worker) sleep(limit time.Duration) {
 	if w.hops.len()+w.frags.len() > 0 {
 		limit = busySleep
 	}
+	w.stats.Backends.Publish(stats.MaxBackends) // the round that is under way
 	w.stats.Backends.Publish(stats.MaxBackends)
 	w.flows.Leave()
 	w.snap, w.view = nil, nil

@@ -3,13 +3,16 @@ package pipeline
 import "strconv"
 
 const (
-	manyServices     = 10_000
-	serviceBackends  = 10
-	servicesTarget   = 1.1
-	servicesFewFlows = 100_000
+	manyServices    = 10_000
+	serviceBackends = 10
+	// oneServiceBackends is one on each of the nodes, which are next hops.
+	oneServiceBackends = nodes
+	servicesTarget     = 1.1
+	servicesFewFlows   = 100_000
 )
 
-// services holds ten thousand Services against one, of ten backends each, at equal numbers of flows.
+// services holds ten thousand Services of ten backends each against one, at equal numbers of flows and,
+// so that it is Services that are compared, of next hops.
 func (r *runner) services() error {
 	for _, flows := range []int{servicesFewFlows, liveFlows} {
 		if err := r.servicesAt(flows); err != nil {
@@ -21,7 +24,7 @@ func (r *runner) services() error {
 
 func (r *runner) servicesAt(flows int) error {
 	r.say("services: opening %d flows, twice", flows)
-	one, err := r.populated(worldConfig{services: 1, backends: serviceBackends, capacity: roomFor(flows)}, flows)
+	one, err := r.populated(worldConfig{services: 1, backends: oneServiceBackends, capacity: roomFor(flows)}, flows)
 	if err != nil {
 		return err
 	}

@@ -26,22 +26,37 @@ const (
 // worker never allocates: the control loop calls Ensure before it publishes a
 // snapshot with a new index.
 //
-// The worker counts packets in sums of its own, a quarter of a cache line a backend, and marks what
-// it touched; Publish adds what is marked to the Counters. A packet then costs no atomic
-// store, and how old a Counter may be is the worker's choice.
+// What a packet costs is a note in its page's list:
+//
+//	packet ─▶ list of the page ─full─▶ sums of the page ─Publish─▶ Counters
+//	          4 bytes a packet          16 bytes a backend
+//
+// With a hundred thousand backends the sums do not stay in a core's cache, and to fetch and write back
+// a line of them for each packet would cost as much as the lookup of its flow. The list is
+// written and read in order, and the sums that a full one is added to are 16 KiB. How
+// old a Counter may be is up to the worker.
 type Counters struct {
 	pages  [counterPages]atomic.Pointer[counterPage]
-	marked [counterPages / 64]uint64 // pages with marks; the worker's own
-
-	later [LaterSize]uint64 // ref, way, bytes; the worker's own
-	noted int
+	marked [counterPages / 64]uint64 // pages with notes or marks; the worker's own
+	round  int                       // the page where Publish goes on
 }
 
+// All but shared is the worker's own.
 type counterPage struct {
-	own    [counterPageSize]traffic     // the worker's
-	marked [counterPageSize / 64]uint64 // indexes that differ from shared; the worker's
+	noted  int // notes in list
+	list   [listSize]note
+	own    [counterPageSize]traffic
+	marked [counterPageSize / 64]uint64 // indexes with sums that are not in shared yet
 	shared [counterPageSize]Counter
 }
+
+const listSize = 4096
+
+// note is a packet: index in the page << 17 | way << 16 | bytes.
+type note uint32
+
+// MaxBytes is the largest packet that can be counted.
+const MaxBytes = 1<<16 - 1
 
 // traffic is packets and bytes since the last Publish: to the backend, and to clients.
 type traffic struct {
@@ -70,82 +85,62 @@ func (c *Counters) At(index uint32) *Counter {
 }
 
 // Count adds a packet of a BackendRef, whose low bits are the index, towards the backend (way 0) or
-// towards a client (1). Only the worker calls it. Nothing is counted for ref 0, or where
-// Ensure was not called.
+// towards a client (1), of at most MaxBytes. Only the worker calls it. Nothing is counted
+// for ref 0, or where Ensure was not called.
 func (c *Counters) Count(ref uint32, way uint8, bytes uint32) {
-	if ref == 0 {
-		return
-	}
-	index := ref & (MaxBackends - 1)
-	n := index >> counterPageBits
+	n := ref & (MaxBackends - 1) >> counterPageBits
 	page := c.pages[n].Load()
-	if page == nil {
+	if page == nil || ref == 0 {
 		return
 	}
-	i := index & (counterPageSize - 1)
-	t := &page.own[i]
-	t.packets[way&1]++
-	t.bytes[way&1] += bytes
-	c.mark(page, n, i)
-}
-
-// mark says that sums are to be published, or publishes them where they are about to overflow.
-func (c *Counters) mark(page *counterPage, n, i uint32) {
-	if max(page.own[i].bytes[0], page.own[i].bytes[1]) >= fullBytes {
-		page.add(int(i))
+	at := page.noted
+	page.list[at&(listSize-1)] = note(ref&(counterPageSize-1)<<17 | uint32(way&1)<<16 | bytes&MaxBytes)
+	if page.noted = at + 1; at == 0 || at == listSize-1 {
+		c.marked[n/64] |= 1 << (n % 64)
+		if at != 0 {
+			page.sum()
+		}
 	}
-	page.marked[i/64] |= 1 << (i % 64)
-	c.marked[n/64] |= 1 << (n % 64)
 }
 
-// Later is Count, when CountLater is called, which must be before there are more than LaterSize. In a
-// loop of nothing but counting, many cache misses are under way at once; and a
-// call for each packet is saved.
-func (c *Counters) Later(ref uint32, way uint8, bytes uint32) {
-	c.later[c.noted&(LaterSize-1)] = uint64(ref)<<32 | uint64(way)<<31 | uint64(bytes)
-	c.noted++
+// sum adds what the list says to the sums.
+func (p *counterPage) sum() {
+	for _, e := range p.list[:p.noted] {
+		i, way := e>>17&(counterPageSize-1), e>>16&1
+		t := &p.own[i]
+		t.packets[way]++
+		t.bytes[way] += uint32(e & MaxBytes)
+		if mark := uint64(1) << (i % 64); p.marked[i/64]&mark == 0 || t.bytes[way] >= fullBytes {
+			if p.marked[i/64] |= mark; t.bytes[way] >= fullBytes {
+				p.add(int(i))
+			}
+		}
+	}
+	p.noted = 0
 }
 
-// LaterSize is half of a first-level cache: the packets of a few dozen microseconds.
-const LaterSize = 2048
-
-// Noted is how many packets wait for CountLater.
-func (c *Counters) Noted() int { return c.noted }
-
-// CountLater counts what Later noted.
-func (c *Counters) CountLater() {
-	for _, e := range c.later[:min(uint(c.noted), LaterSize)] {
-		ref := uint32(e >> 32)
-		i, way, n := ref&(counterPageSize-1), uint32(e)>>31, ref&(MaxBackends-1)>>counterPageBits
-		page := c.pages[n].Load()
-		if ref == 0 || page == nil {
+// Publish goes on with a round over all pages, and adds at most limit backends' sums to the Counters. It
+// says whether the round is at its end: what was counted before the round began is then published. Only
+// the worker calls it.
+func (c *Counters) Publish(limit int) (done bool) {
+	for ; c.round < counterPages; c.round++ {
+		word, mark := &c.marked[c.round/64], uint64(1)<<(c.round%64)
+		if *word == 0 {
+			c.round |= 63 // none of the next either
 			continue
 		}
-		t := &page.own[i]
-		t.packets[way]++
-		t.bytes[way] += uint32(e) &^ (1 << 31)
-		if mark := uint64(1) << (i % 64); page.marked[i/64]&mark == 0 || t.bytes[way] >= fullBytes {
-			c.mark(page, n, i)
+		if *word&mark == 0 {
+			continue
 		}
-	}
-	c.noted = 0
-}
-
-// Publish adds marked sums to the Counters, at most limit of them, and says how many. Only the worker calls it.
-func (c *Counters) Publish(limit int) (n int) {
-	c.CountLater()
-	for w := range c.marked {
-		for c.marked[w] != 0 {
-			at := bits.TrailingZeros64(c.marked[w])
-			page := c.pages[w*64+at].Load()
-			n += page.publish(limit - n)
-			if n == limit {
-				return n // the page may have more
-			}
-			c.marked[w] &^= 1 << at
+		page := c.pages[c.round].Load()
+		page.sum()
+		if limit -= page.publish(limit); limit <= 0 {
+			return false // the page may have more
 		}
+		*word &^= mark
 	}
-	return n
+	c.round = 0
+	return true
 }
 
 func (p *counterPage) publish(limit int) (n int) {
