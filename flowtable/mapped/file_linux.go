@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -95,23 +96,53 @@ func (f *File) mapMemory(size int64) error {
 	if err := unix.Fallocate(int(f.file.Fd()), 0, 0, size); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
 		return fmt.Errorf("reserving %d bytes: %w", size, err)
 	}
-	mem, err := unix.Mmap(int(f.file.Fd()), 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	mem, err := mapAligned(int(f.file.Fd()), int(size))
 	if err != nil {
 		return fmt.Errorf("mmap of %d bytes: %w", size, err)
 	}
 	f.Mem = mem
-	// Best effort: without huge pages the memory works, with more TLB misses.
-	_ = unix.Madvise(mem, unix.MADV_HUGEPAGE)
 	// Linux 5.14; before that, the pages come with their first use.
 	_ = unix.Madvise(mem, unix.MADV_POPULATE_WRITE)
+	// Linux 6.1: makes huge pages of a tmpfs file's, which the settings of
+	// /sys/kernel/mm/transparent_hugepage mostly forbid otherwise. Best effort: with small pages the
+	// memory works, with more TLB misses.
+	_ = unix.Madvise(mem, unix.MADV_COLLAPSE)
 	return nil
+}
+
+// hugePage is the size of a huge page on amd64, and on arm64 with pages of 4 KiB. The file must begin at
+// a multiple of it, or no entry of the page table can point to a whole one.
+const hugePage = 2 << 20
+
+// mapAligned maps a whole file at a multiple of hugePage. It takes a piece of the address
+// space that is large enough, puts the file in its middle, and gives the ends back.
+func mapAligned(fd, size int) ([]byte, error) {
+	page := os.Getpagesize()
+	size = (size + page - 1) &^ (page - 1)
+	room, err := unix.MmapPtr(-1, 0, nil, uintptr(size+hugePage), unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	if err != nil {
+		return nil, err
+	}
+	before := int(-uintptr(room) & (hugePage - 1))
+	// Safety: all of it is inside of the mapping above, which is nobody else's; the file replaces its middle.
+	start := unsafe.Add(room, before)
+	if _, err := unix.MmapPtr(fd, 0, start, uintptr(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED); err != nil {
+		return nil, errors.Join(err, unix.MunmapPtr(room, uintptr(size+hugePage)))
+	}
+	if before > 0 {
+		err = unix.MunmapPtr(room, uintptr(before))
+	}
+	if after := hugePage - before; after > 0 && err == nil {
+		err = unix.MunmapPtr(unsafe.Add(start, size), uintptr(after))
+	}
+	return unsafe.Slice((*byte)(start), size), err
 }
 
 // Close unmaps the memory and lets another process have the file, with what is in it.
 func (f *File) Close() error {
 	var unmap error
 	if f.Mem != nil {
-		unmap = unix.Munmap(f.Mem)
+		unmap = unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(f.Mem)), uintptr(len(f.Mem)))
 		f.Mem = nil
 	}
 	return errors.Join(unmap, f.file.Close()) // closing releases the lock
