@@ -26,6 +26,9 @@ type RunConfig struct {
 	// SpinAsWorked bounds spinning also by the time spent on packets since the last sleep: CPU
 	// time then follows load, instead of reaching a whole core as soon as packets are closer than Spin.
 	SpinAsWorked bool
+	// Coalesce is how long the worker naps where so many packets come that some will be there after
+	// it (Pace); 0 is never.
+	Coalesce time.Duration
 	// Sleep bounds one sleep, so that flows expire on an idle gateway.
 	Sleep time.Duration
 }
@@ -64,18 +67,20 @@ func (w *Worker) Run(ctx context.Context, c RunConfig) error {
 func (w *Worker) loop(c RunConfig, pin *thread.Pin) {
 	var clock clock
 	now := clock.now()
-	lastWork, worked := now, uint64(0) // worked: on packets, since the last sleep
+	pace := NewPace(&c, now)
 	for !w.stop.Load() {
 		w.tasks.run(w)
 		moved := w.Step(now)
 		after := clock.now()
 		if moved > 0 {
-			lastWork = after
-			worked += after - now
 			w.stats.BusyNanos.Store(w.stats.BusyNanos.Load() + after - now)
-		} else if after-lastWork >= c.spin(worked) {
-			worked = 0
-			w.sleep(c.Sleep)
+		}
+		if rest := pace.After(moved, now, after); rest != GoOn {
+			if rest == Nap {
+				thread.Nap(c.Coalesce)
+			} else {
+				w.sleep(c.Sleep)
+			}
 			woke := clock.now()
 			w.stats.IdleNanos.Store(w.stats.IdleNanos.Load() + woke - after)
 			after = woke
@@ -85,14 +90,6 @@ func (w *Worker) loop(c RunConfig, pin *thread.Pin) {
 		}
 		now = after
 	}
-}
-
-// spin is how long to look for packets, in nanoseconds.
-func (c *RunConfig) spin(worked uint64) uint64 {
-	if c.SpinAsWorked {
-		return min(uint64(c.Spin), worked)
-	}
-	return uint64(c.Spin)
 }
 
 // sleep blocks until a link has packets, somebody wakes the worker, or the time is

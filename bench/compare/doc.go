@@ -50,8 +50,9 @@
 // (NAPI) and queues 256 packets; what does not fit is dropped and the generator goes on. Without one a
 // packet is handled inside the generator's system call, so the generator cannot be faster
 // than the kernel forwards, and nothing is lost: unless packets are steered (RPS) to another CPU's
-// backlog (net.core.netdev_max_backlog, 1000). Forwarders in user space have a worker per
-// queue, on CPUs 0, 1, ... in turn, as the daemon places its own.
+// backlog (net.core.netdev_max_backlog, 1000). Forwarders in user space have their workers on
+// the CPUs where no packet arrives, if there are any, which is what is advised for hardware
+// (docs/tuning.md): the interrupts of a queue and its worker on one core take turns at starving each other.
 //
 // # Read before quoting a ratio
 //

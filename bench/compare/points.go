@@ -19,15 +19,15 @@ type figures struct {
 
 	offered, rate []float64 // packets per second sent and received, as fast as possible
 	noDrop        []float64 // packets per second
-	// cpu is processor time of the whole machine per packet that arrived, in nanoseconds,
-	// at the rate that is the same for all; of it by ticks: programs, kernel, interrupts.
-	cpu, user, system, interrupts []float64
-	delivered                     []float64 // share that arrived at that rate
-	latency                       map[int]*latency
-	lost                          losses // at the highest rate, all rounds
-	sent, received                uint64 // the same
-	late                          uint64 // packets that arrived in a later trial than theirs, or were nobody's
-	flows                         []int  // that arrived, in each check
+	// cpu is processor time of the whole machine per packet that arrived, in nanoseconds, at the highest
+	// rate; cpuSame at a rate that is the same for all, of which the others are parts, by ticks.
+	cpu, cpuSame, user, system, interrupts []float64
+	delivered                              []float64 // share that arrived at that rate
+	latency                                map[int]*latency
+	lost                                   losses // at the highest rate, all rounds
+	sent, received                         uint64 // the same
+	late                                   uint64 // packets that arrived in a later trial than theirs, or were nobody's
+	flows                                  []int  // that arrived, in each check
 }
 
 // latency is at one load, in microseconds.
@@ -118,6 +118,9 @@ func (c *comparison) points() (list []results.Point) {
 		list = append(list, c.point("throughput", f, "rate", "Mpps", "higher", scaled(f.rate, 1e-6)))
 		if len(f.cpu) > 0 {
 			list = append(list, c.point("cpu", f, "cpu_per_packet", "ns", "lower", f.cpu))
+		}
+		if len(f.cpuSame) > 0 {
+			list = append(list, c.point("cpu", f, "cpu_per_packet, all at one rate", "ns", "lower", f.cpuSame))
 		}
 		if len(f.noDrop) > 0 {
 			list = append(list, c.point("throughput", f, "no_drop_rate", "Mpps", "higher", scaled(f.noDrop, 1e-6)))

@@ -34,7 +34,7 @@ func (c *comparison) printRates(w io.Writer) {
 	for _, r := range rivals {
 		fmt.Fprintf(w, "x %s\t", r)
 	}
-	fmt.Fprintf(w, "ns CPU/packet\tuser\tkernel\tinterrupts\tarrived\t\n")
+	fmt.Fprintf(w, "ns CPU/packet\tall at one rate\tuser\tkernel\tinterrupts\tarrived\t\n")
 	for _, f := range c.systems {
 		if len(f.rate) == 0 {
 			continue
@@ -47,7 +47,7 @@ func (c *comparison) printRates(w io.Writer) {
 			}
 			fmt.Fprint(w, "-\t")
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t\n", orDash(f.cpu, 1, "%.0f"), orDash(f.user, 1, "%.0f"),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t\n", orDash(f.cpu, 1, "%.0f"), orDash(f.cpuSame, 1, "%.0f"), orDash(f.user, 1, "%.0f"),
 			orDash(f.system, 1, "%.0f"), orDash(f.interrupts, 1, "%.0f"), orDash(f.delivered, 100, "%.2f %%"))
 	}
 }

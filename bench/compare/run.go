@@ -198,11 +198,24 @@ func (c *Config) parts() []part {
 // stepsOfSystem is how often a system is measured with one number of Services.
 func (c *Config) stepsOfSystem() int { return c.Repeat * len(c.parts()) }
 
-// workerCPUs is where forwarders in user space have their workers: as the daemon
-// places its own, one per CPU in turn.
-func workerCPUs(queues int) (cpus []int) {
-	for q := range queues {
-		cpus = append(cpus, q%runtime.NumCPU())
+// freeCPUs are those on which no packet arrives; all, if packets arrive on all.
+func (c *Config) freeCPUs() (cpus []int) {
+	for cpu := range runtime.NumCPU() {
+		if !slices.Contains(c.SenderCPUs, cpu) {
+			cpus = append(cpus, cpu)
+		}
+	}
+	if cpus == nil {
+		return c.SenderCPUs
+	}
+	return cpus
+}
+
+// workerCPUs is where forwarders with a worker per queue have them.
+func (c *Config) workerCPUs() (cpus []int) {
+	free := c.freeCPUs()
+	for q := range c.Queues {
+		cpus = append(cpus, free[q%len(free)])
 	}
 	return cpus
 }

@@ -2,16 +2,18 @@ package compare
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 
 	"sluice.dev/sluice/bench/gate"
 )
 
-// sluice is the daemon with its defaults.
+// sluice is the daemon with its defaults, and a worker on each of some CPUs.
 type sluice struct {
 	path  string
 	files map[string][]byte // manifests
+	cpus  []int             // of the workers; nil is the daemon's own choice
 	// options are more of the configuration; empty in every measurement that is
 	// compared with a target.
 	options string
@@ -19,7 +21,15 @@ type sluice struct {
 }
 
 func (s *sluice) start(ctx context.Context, p *place) (err error) {
-	s.gate, err = gate.New(gate.Config{Sluice: s.path, Host: p.gateway, NodeName: gatewayNode, Options: s.options})
+	options := s.options
+	if s.cpus != nil {
+		list, err := json.Marshal(s.cpus)
+		if err != nil {
+			return err
+		}
+		options += fmt.Sprintf("workers: %d\nworkerCPUs: %s\n", len(s.cpus), list)
+	}
+	s.gate, err = gate.New(gate.Config{Sluice: s.path, Host: p.gateway, NodeName: gatewayNode, Options: options})
 	if err != nil {
 		return err
 	}

@@ -41,11 +41,11 @@ func (s *stage) newSystem(k *kind) (system, error) {
 	case "sluice-one":
 		return s.newSluice(1)
 	case "l2fwd":
-		return &program{path: s.Bench, args: []string{"l2fwd"}, queues: s.Queues, cpus: workerCPUs(s.Queues)}, nil
+		return &program{path: s.Bench, args: []string{"l2fwd"}, queues: s.Queues, cpus: s.workerCPUs()}, nil
 	case "asavie":
-		return &program{path: s.asavie, queues: s.Queues, cpus: workerCPUs(s.Queues)}, nil
+		return &program{path: s.asavie, queues: s.Queues, cpus: s.workerCPUs()}, nil
 	case "asavie-drained":
-		return &program{path: s.asavie, args: []string{"--drain"}, queues: s.Queues, cpus: workerCPUs(s.Queues)}, nil
+		return &program{path: s.asavie, args: []string{"--drain"}, queues: s.Queues, cpus: s.workerCPUs()}, nil
 	case "kernel":
 		return kernel{}, nil
 	case "nftables":
@@ -66,7 +66,9 @@ func (s *stage) newSluice(services int) (system, error) {
 		}
 		s.files[services] = files
 	}
-	return &sluice{path: s.Sluice, files: s.files[services]}, nil
+	cpus := s.freeCPUs()
+	cpus = cpus[:min(len(cpus), s.Queues)]
+	return &sluice{path: s.Sluice, files: s.files[services], cpus: cpus}, nil
 }
 
 // with has a subject measured: it forwards while use runs.

@@ -41,6 +41,8 @@ type Config struct {
 	// SpinAsWorked bounds spinning by the time that was spent on packets since the last
 	// sleep, too: CPU time is then at most twice that of the work, and sleeping.
 	SpinAsWorked bool
+	// Coalesce is RunConfig's too; 0 is the default, less than 0 never.
+	Coalesce time.Duration
 
 	// Ready, if set, is called once packets are forwarded, with the workers' statistics.
 	Ready func(*Stats)
@@ -63,6 +65,10 @@ func (c *Config) setDefaults() error {
 	if c.Spin == 0 {
 		c.Spin, c.SpinAsWorked = d.Sockets.Spin.D(), d.Sockets.SpinAsWorked
 	}
+	if c.Coalesce == 0 {
+		c.Coalesce = d.Sockets.Coalesce.D()
+	}
+	c.Coalesce = max(c.Coalesce, 0)
 	if c.Sleep == 0 {
 		c.Sleep = d.Sockets.Sleep.D()
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/thread"
 	"sluice.dev/sluice/fastpath/xsk"
 )
 
@@ -126,7 +127,8 @@ func (w *worker) run(ctx context.Context, c *Config, up func()) error {
 	}
 	done := ctx.Done()
 	now := time.Now()
-	lastWork, worked := now, time.Duration(0)
+	began := now
+	pace := fastpath.NewPace(&fastpath.RunConfig{Spin: max(c.Spin, 0), SpinAsWorked: c.SpinAsWorked, Coalesce: c.Coalesce}, 0)
 	for {
 		moved := w.step()
 		if moved > 0 {
@@ -139,18 +141,18 @@ func (w *worker) run(ctx context.Context, c *Config, up func()) error {
 		}
 		before := now
 		now = time.Now()
-		spin := c.Spin
-		if c.SpinAsWorked {
-			spin = min(spin, worked)
+		if c.Spin < 0 {
+			continue
 		}
-		if moved > 0 {
-			lastWork = now
-			worked += now.Sub(before)
-		} else if c.Spin >= 0 && now.Sub(lastWork) >= spin {
+		switch pace.After(moved, uint64(before.Sub(began)), uint64(now.Sub(began))) {
+		case fastpath.Nap:
+			thread.Nap(c.Coalesce)
+			now = time.Now()
+		case fastpath.Sleep:
 			// An error is EINTR or a link that went: the next step finds out.
 			_, _ = unix.Poll(fds, int(c.Sleep/time.Millisecond))
 			w.stats.Sleeps.Add(1)
-			now, worked = time.Now(), 0
+			now = time.Now()
 		}
 	}
 }

@@ -254,8 +254,11 @@ type Sockets struct {
 	// sleeps at most.
 	Spin Duration `json:"spin"`
 	// SpinAsWorked: nor longer than packets took since the last sleep.
-	SpinAsWorked bool     `json:"spinAsWorked"`
-	Sleep        Duration `json:"sleep"`
+	SpinAsWorked bool `json:"spinAsWorked"`
+	// Coalesce is how long a worker naps, instead of sleeping until the next packet, where at least
+	// four packets are expected meanwhile; 0 is never.
+	Coalesce Duration `json:"coalesce"`
+	Sleep    Duration `json:"sleep"`
 }
 
 // HostLink is the veth pair by which packets go back into the kernel.

@@ -17,6 +17,7 @@ func (k *check) sockets(c *Configuration) {
 	}
 	k.between("sockets.busyPollBudget", s.BusyPollBudget, 8, 1024)
 	k.duration("sockets.spin", s.Spin, 0, 10*time.Millisecond)
+	k.duration("sockets.coalesce", s.Coalesce, 0, time.Millisecond)
 	k.duration("sockets.sleep", s.Sleep, time.Millisecond, time.Second)
 }
 

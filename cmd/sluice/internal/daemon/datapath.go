@@ -214,7 +214,9 @@ func (d *datapath) run(ctx context.Context, fail func(error)) {
 		d.done.Add(1)
 		go func() {
 			defer d.done.Done()
-			if err := w.Run(ctx, fastpath.RunConfig{CPU: w.cpu, Threads: threads, Spin: d.config.Sockets.Spin.D(), SpinAsWorked: d.config.Sockets.SpinAsWorked, Sleep: d.config.Sockets.Sleep.D()}); err != nil {
+			s := &d.config.Sockets
+			c := fastpath.RunConfig{CPU: w.cpu, Threads: threads, Spin: s.Spin.D(), SpinAsWorked: s.SpinAsWorked, Coalesce: s.Coalesce.D(), Sleep: s.Sleep.D()}
+			if err := w.Run(ctx, c); err != nil {
 				fail(err)
 			}
 		}()

@@ -1,0 +1,67 @@
+package fastpath
+
+// Rest is how a worker waits for packets.
+type Rest uint8
+
+const (
+	// GoOn: look again at once.
+	GoOn Rest = iota
+	// Nap: for RunConfig.Coalesce, whatever comes meanwhile.
+	Nap
+	// Sleep: until a packet comes.
+	Sleep
+)
+
+// napPackets is how many packets must be expected in a nap: fewer are cheaper to be woken for one by
+// one, and wait for nothing.
+const napPackets = 4
+
+// Pace decides how a worker waits. To be woken for a packet costs more than to forward it, and
+// so does a system call to send one alone; so where packets come fast enough that
+// some will be there, the worker naps for a moment and takes them together, as a NIC that
+// coalesces interrupts does (ethtool -C, rx-usecs). Where they come one by one, it sleeps until
+// the next one comes; and it looks a little longer before that, because the next is often close.
+type Pace struct {
+	c *RunConfig
+
+	lastWork, worked uint64 // nanoseconds; worked: on packets, since the last sleep
+
+	// The rate of packets, from one time that there were none to the next.
+	rate    float64 // per nanosecond
+	counted uint64  // until when
+	packets uint64  // since then
+	stale   bool    // there was a packet, or a nap, since the rate was taken
+}
+
+// NewPace returns the pace of a worker that begins now, in nanoseconds.
+func NewPace(c *RunConfig, now uint64) *Pace {
+	return &Pace{c: c, lastWork: now, counted: now}
+}
+
+// After takes in a step from one time to another that moved so many packets, and says what to do now.
+func (p *Pace) After(moved int, from, to uint64) Rest {
+	if moved > 0 {
+		p.packets += uint64(moved)
+		p.lastWork, p.stale = to, true
+		p.worked += to - from
+		return GoOn
+	}
+	if p.stale && to > p.counted {
+		const weight = 4 // of the past
+		p.rate += (float64(p.packets)/float64(to-p.counted) - p.rate) / weight
+		p.counted, p.packets, p.stale = to, 0, false
+	}
+	if p.rate*float64(p.c.Coalesce) >= napPackets {
+		p.stale = true // if nothing comes, that is news
+		return Nap
+	}
+	spin := uint64(p.c.Spin)
+	if p.c.SpinAsWorked {
+		spin = min(spin, p.worked)
+	}
+	if to-p.lastWork < spin {
+		return GoOn
+	}
+	p.worked = 0
+	return Sleep
+}

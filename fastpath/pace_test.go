@@ -1,0 +1,92 @@
+package fastpath
+
+import (
+	"testing"
+	"time"
+)
+
+// clockwork runs a Pace on a clock of its own: a step without packets takes 200 ns, one with
+// packets 1 us each.
+type clockwork struct {
+	p   *Pace
+	now uint64
+}
+
+func (k *clockwork) step(moved int) Rest {
+	from := k.now
+	k.now += max(200, 1000*uint64(moved))
+	return k.p.After(moved, from, k.now)
+}
+
+// TestSpin: how long a worker looks for packets before it sleeps never exceeds Spin, nor what it
+// worked since its last sleep where it is bounded by that.
+func TestSpin(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		asWorked bool
+		packets  int
+		want     uint64 // ns
+	}{
+		{"always", false, 1, 20_000},
+		{"nothing came since the last sleep", true, 0, 200},
+		{"two packets", true, 2, 2_000},
+		{"busy", true, 100, 20_000},
+	} {
+		k := &clockwork{p: NewPace(&RunConfig{Spin: 20 * time.Microsecond, SpinAsWorked: c.asWorked}, 0)}
+		if c.packets > 0 && k.step(c.packets) != GoOn {
+			t.Errorf("%s: rests after a step with packets", c.name)
+		}
+		from := k.now
+		for k.step(0) == GoOn {
+		}
+		if got := k.now - from; got != c.want {
+			t.Errorf("%s: looks for %d ns, want %d", c.name, got, c.want)
+		}
+	}
+}
+
+// TestNap: a worker naps where four packets come in a nap, sleeps where they come more slowly, and
+// sleeps again soon after they stop.
+func TestNap(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		every  uint64 // ns between packets
+		nap    time.Duration
+		wanted Rest
+	}{
+		{"200,000 a second", 5_000, 50 * time.Microsecond, Nap},
+		{"90,000 a second", 11_000, 50 * time.Microsecond, Nap},
+		{"70,000 a second", 14_000, 50 * time.Microsecond, Sleep},
+		{"1,000 a second", 1_000_000, 50 * time.Microsecond, Sleep},
+		{"200,000 a second, coalescing off", 5_000, 0, Sleep},
+	} {
+		k := &clockwork{p: NewPace(&RunConfig{Coalesce: c.nap}, 0)}
+		next := c.every // when the next packet comes
+		var rests [Sleep + 1]int
+		for k.now < 50_000_000 {
+			moved := 0
+			for ; next <= k.now; next += c.every {
+				moved++
+			}
+			rest := k.step(moved)
+			switch rest {
+			case Nap:
+				k.now += uint64(c.nap)
+			case Sleep:
+				k.now = max(k.now, next)
+			}
+			rests[rest]++
+		}
+		if other := Nap + Sleep - c.wanted; rests[c.wanted] < 20 || rests[other] > rests[c.wanted]/20 {
+			t.Errorf("%s: %d naps, %d sleeps", c.name, rests[Nap], rests[Sleep])
+		}
+		for range 20 { // nothing comes any more
+			if k.step(0) == Nap {
+				k.now += uint64(c.nap)
+			}
+		}
+		if rest := k.step(0); rest != Sleep {
+			t.Errorf("%s: does %v twenty steps after the last packet, want a sleep", c.name, rest)
+		}
+	}
+}
