@@ -24,6 +24,7 @@ demo: build ## three namespaces, real traffic, under a minute; KEEP=1 leaves it 
 .PHONY: test
 test: build ## every test that root can run without a cluster: some minutes
 	$(TEST) ./...
+	$(TEST) -short -tags noasm ./flowtable/... ./fastpath # without the assembly: its twins
 
 .PHONY: unit
 unit: ## the tests that need no root
