@@ -194,6 +194,9 @@ func (w *Worker) begin(now flowtable.Time) {
 	w.flows.Enter(now)
 	w.snap = w.c.Services.Load()
 	w.view = w.c.Hops.View()
+	if w.snap != nil {
+		w.stats.Backends.Expect(w.snap.BackendIndexes())
+	}
 }
 
 // reclaim takes sent frames back and gives the links empty ones.

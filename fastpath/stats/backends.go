@@ -26,7 +26,7 @@ const (
 // worker never allocates: the control loop calls Ensure before it publishes a
 // snapshot with a new index.
 //
-// What a packet costs is a note in its page's list:
+// Where backends are many (Expect), what a packet costs is a note in its page's list:
 //
 //	packet ─▶ list of the page ─full─▶ sums of the page ─Publish─▶ Counters
 //	          4 bytes a packet          16 bytes a backend
@@ -39,6 +39,7 @@ type Counters struct {
 	pages  [counterPages]atomic.Pointer[counterPage]
 	marked [counterPages / 64]uint64 // pages with notes or marks; the worker's own
 	round  int                       // the page where Publish goes on
+	many   bool                      // the worker's own
 }
 
 // All but shared is the worker's own.
@@ -84,6 +85,12 @@ func (c *Counters) At(index uint32) *Counter {
 	return &page.shared[index&(counterPageSize-1)]
 }
 
+// fewBackends is how many backends' sums stay in a core's second-level cache anyway.
+const fewBackends = 4096
+
+// Expect says how many backends there are. Only the worker calls it.
+func (c *Counters) Expect(backends int) { c.many = backends > fewBackends }
+
 // Count adds a packet of a BackendRef, whose low bits are the index, towards the backend (way 0) or
 // towards a client (1), of at most MaxBytes. Only the worker calls it. Nothing is counted
 // for ref 0, or where Ensure was not called.
@@ -91,6 +98,18 @@ func (c *Counters) Count(ref uint32, way uint8, bytes uint32) {
 	n := ref & (MaxBackends - 1) >> counterPageBits
 	page := c.pages[n].Load()
 	if page == nil || ref == 0 {
+		return
+	}
+	if !c.many {
+		// As in counterPage.count; a call costs a nanosecond.
+		i := ref & (counterPageSize - 1)
+		t := &page.own[i]
+		t.packets[way&1]++
+		t.bytes[way&1] += bytes
+		if mark := uint64(1) << (i % 64); page.marked[i/64]&mark == 0 || t.bytes[way&1] >= fullBytes {
+			c.marked[n/64] |= 1 << (n % 64)
+			page.mark(i, mark)
+		}
 		return
 	}
 	at := page.noted
@@ -106,17 +125,27 @@ func (c *Counters) Count(ref uint32, way uint8, bytes uint32) {
 // sum adds what the list says to the sums.
 func (p *counterPage) sum() {
 	for _, e := range p.list[:p.noted] {
-		i, way := e>>17&(counterPageSize-1), e>>16&1
-		t := &p.own[i]
-		t.packets[way]++
-		t.bytes[way] += uint32(e & MaxBytes)
-		if mark := uint64(1) << (i % 64); p.marked[i/64]&mark == 0 || t.bytes[way] >= fullBytes {
-			if p.marked[i/64] |= mark; t.bytes[way] >= fullBytes {
-				p.add(int(i))
-			}
-		}
+		p.count(uint32(e>>17), uint32(e>>16&1), uint32(e&MaxBytes))
 	}
 	p.noted = 0
+}
+
+// count adds a packet to the sums.
+func (p *counterPage) count(i, way, bytes uint32) {
+	i &= counterPageSize - 1
+	t := &p.own[i]
+	t.packets[way]++
+	t.bytes[way] += bytes
+	if mark := uint64(1) << (i % 64); p.marked[i/64]&mark == 0 || t.bytes[way] >= fullBytes {
+		p.mark(i, mark)
+	}
+}
+
+// mark says that there is something to publish, or publishes it where a sum would overflow.
+func (p *counterPage) mark(i uint32, mark uint64) {
+	if p.marked[i/64] |= mark; max(p.own[i].bytes[0], p.own[i].bytes[1]) >= fullBytes {
+		p.add(int(i))
+	}
 }
 
 // Publish goes on with a round over all pages, and adds at most limit backends' sums to the Counters. It

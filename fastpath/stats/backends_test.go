@@ -20,6 +20,9 @@ func TestCounters(t *testing.T) {
 	c.Count(MaxBackends-1, 0, 7)
 	c.Publish(1)
 	for n := range 600_000 {
+		if n%50_000 == 0 { // now notes, now not
+			c.Expect(r.IntN(2 * fewBackends))
+		}
 		index, way := uint32(r.IntN(backends)), r.IntN(2)
 		if n%3 == 0 {
 			index = 77

@@ -12,6 +12,7 @@ func BenchmarkCount(b *testing.B) {
 		b.Run(fmt.Sprintf("backends=%d", backends), func(b *testing.B) {
 			c := new(Counters)
 			c.Ensure(backends)
+			c.Expect(backends)
 			r := rand.New(rand.NewPCG(1, 2))
 			refs := make([]uint32, 1<<16)
 			for i := range refs {
