@@ -49,6 +49,9 @@ type Handle struct {
 	t      *Table
 	p      *participant
 	secret *HashKey
+	four   []record4 // the table's, a step nearer
+	six    []record6
+	steady *steady
 	id     int
 	online bool
 
@@ -72,7 +75,10 @@ func (t *Table) Register() (*Handle, error) {
 		if t.handles[i] != nil {
 			continue
 		}
-		h := &Handle{t: t, p: &t.participants[i], secret: &t.secret, id: i}
+		h := &Handle{
+			t: t, p: &t.participants[i], secret: &t.secret, id: i,
+			four: t.arenas[0].four, six: t.arenas[1].six, steady: &t.steady,
+		}
 		for f := range h.hunt {
 			h.hunt[f].cursor = uint32(i) * (t.arenas[f].records / MaxHandles)
 		}
@@ -101,12 +107,12 @@ func (h *Handle) Close() {
 // Enter says that the handle holds no refs any more, and goes on from here: call
 // it once per batch. It also takes a bounded number of dead records back into use.
 func (h *Handle) Enter(now Time) {
-	t := h.t
+	t, retired := h.t, h.limbo.pending.n
 	h.limbo.stamp(t)
 	h.p.seen.Store(t.epoch.Load())
 	h.online = true
 	h.othersStale = true
-	h.reclaim()
+	h.reclaim(retired)
 }
 
 // Leave says that the handle holds no refs, until the next Enter. A handle that

@@ -124,7 +124,7 @@ func (l *lifetimes) steady() (s steady) {
 // or if there is more to it: then Lookup and Observe know.
 func (h *Handle) Match4(s *Search, addrs uint64, ports uint32, proto uint8, now Ticks) (*Flow, Side) {
 	slot := s.slot
-	r := &h.t.arenas[0].four[slotIndex(slot)]
+	r := &h.four[slotIndex(slot)]
 	side := slotSideOf(slot)
 	// Meta before the key: a live flow's ports are final. Record 0 is never live.
 	m := r.load()
@@ -132,7 +132,7 @@ func (h *Handle) Match4(s *Search, addrs uint64, ports uint32, proto uint8, now 
 		// Another tag was the same, or the key is in a bucket that follows: rare.
 		return h.member(s, &key{addr: [4]uint64{addrs}, ports: ports, proto: proto}, now)
 	}
-	if ticks(now).since(m.seen()) > h.t.steady[side][uint8(m>>metaStateShift)] {
+	if ticks(now).since(m.seen()) > h.steady[side][uint8(m>>metaStateShift)] {
 		return nil, 0
 	}
 	return &r.Flow, side
@@ -141,7 +141,7 @@ func (h *Handle) Match4(s *Search, addrs uint64, ports uint32, proto uint8, now 
 // Match6 is Match4 of a search that Seek6 began.
 func (h *Handle) Match6(s *Search, addrs *[4]uint64, ports uint32, proto uint8, now Ticks) (*Flow, Side) {
 	slot := s.slot
-	r := &h.t.arenas[1].six[slotIndex(slot)]
+	r := &h.six[slotIndex(slot)]
 	side := slotSideOf(slot)
 	m := r.load()
 	k := &r.addr[side]
@@ -149,7 +149,7 @@ func (h *Handle) Match6(s *Search, addrs *[4]uint64, ports uint32, proto uint8, 
 		(k[0]^addrs[0])|(k[1]^addrs[1])|(k[2]^addrs[2])|(k[3]^addrs[3]) != 0 {
 		return h.member(s, &key{addr: *addrs, ports: ports, proto: proto}, now)
 	}
-	if ticks(now).since(m.seen()) > h.t.steady[side][uint8(m>>metaStateShift)] {
+	if ticks(now).since(m.seen()) > h.steady[side][uint8(m>>metaStateShift)] {
 		return nil, 0
 	}
 	return &r.Flow, side
@@ -178,7 +178,7 @@ func (h *Handle) member(s *Search, k *key, now Ticks) (*Flow, Side) {
 	if uint64(m)>>metaProtoShift != uint64(k.proto) || !a.same(slot, k) {
 		return nil, 0
 	}
-	if side := slotSideOf(slot); ticks(now).since(m.seen()) <= h.t.steady[side][uint8(m>>metaStateShift)] {
+	if side := slotSideOf(slot); ticks(now).since(m.seen()) <= h.steady[side][uint8(m>>metaStateShift)] {
 		return f, side
 	}
 	return nil, 0
