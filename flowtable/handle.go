@@ -107,12 +107,12 @@ func (h *Handle) Close() {
 // Enter says that the handle holds no refs any more, and goes on from here: call
 // it once per batch. It also takes a bounded number of dead records back into use.
 func (h *Handle) Enter(now Time) {
-	t, retired := h.t, h.limbo.pending.n
+	t := h.t
 	h.limbo.stamp(t)
 	h.p.seen.Store(t.epoch.Load())
 	h.online = true
 	h.othersStale = true
-	h.reclaim(retired)
+	h.reclaim()
 }
 
 // Leave says that the handle holds no refs, until the next Enter. A handle that

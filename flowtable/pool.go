@@ -159,7 +159,8 @@ func (a *arena) takeFresh() (first, end uint32) {
 // the index; they are free when every online participant has seen that epoch,
 // because each of them has then entered after they left.
 type limbo struct {
-	pending list // since the last Enter
+	pending list   // since the last Enter
+	retired uint32 // before it: what pending was when it was closed
 	batches [limboBatches]stamped
 	first   int
 	n       int
@@ -174,6 +175,7 @@ type stamped struct {
 
 // stamp closes the pending batch.
 func (l *limbo) stamp(t *Table) {
+	l.retired = l.pending.n
 	if l.pending.n != 0 {
 		l.add(t, stamped{l.pending, t.epoch.Add(1)})
 		l.pending = list{}
@@ -199,7 +201,9 @@ func (l *limbo) drop() stamped {
 	return b
 }
 
-// maxReclaim bounds the records that one Enter takes back.
+// maxReclaim bounds the records that one Enter takes back, or twice as many as the handle retired since
+// the last one: in a flood every packet of every link may end a flow, and were more retired
+// than taken back, the reserve would end up in limbo.
 const maxReclaim = 256
 
 // reclaim moves records whose grace period is over to the magazines.
@@ -210,7 +214,7 @@ func (h *Handle) reclaim() {
 		return
 	}
 	safe := t.safe()
-	for budget := maxReclaim; l.n > 0 && budget > 0; budget-- {
+	for budget := max(maxReclaim, 2*l.retired); l.n > 0 && budget > 0; budget-- {
 		b := &l.batches[l.first]
 		if b.stamp > safe {
 			return

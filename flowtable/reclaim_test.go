@@ -1,0 +1,29 @@
+package flowtable
+
+import (
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+// TestReclaimKeepsUp: a worker with several links takes a batch from each between two Enters, and in a
+// flood each packet ends one flow and makes another. However many that are, their
+// records come back as fast as they go, or the reserve is used up and there is no room for anybody.
+func TestReclaimKeepsUp(t *testing.T) {
+	const flows, perEnter = 50_000, 3*maxReclaim + 17
+	tb, h := testTable(t, flows, 0)
+	n, now := uint32(0), bootTime
+	for range (flows + 4*reserve(flows)) / perEnter {
+		now += Time(25 * time.Microsecond)
+		h.Enter(now)
+		for range perEnter {
+			f := newFlow(header.ProtoUDP, false, n)
+			n++
+			if _, s := h.Create(now, &f); s != Created {
+				t.Fatalf("flow %d: %v, and all flows of the table are unanswered ones", n, s)
+			}
+		}
+	}
+	validate(t, tb)
+}
