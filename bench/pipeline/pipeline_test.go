@@ -8,8 +8,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"sluice.dev/sluice/bench/results"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat/header"
 )
 
 // TestHashes: the values that their authors give.
@@ -149,5 +152,33 @@ func TestChunkSeesLoss(t *testing.T) {
 	}
 	if _, err := g.chunk(1); err == nil {
 		t.Error("a packet that was not sent counts as one that was")
+	}
+}
+
+// TestNewFlowsPayForTheOld: what is timed ends as many flows as it opens, and time spent in few chunks counts.
+func TestNewFlowsPayForTheOld(t *testing.T) {
+	const live, warm, n = 40 * chunkFrames, 4, 4
+	g, err := shortLived(false, live)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.w.close()
+	s := strangers{proto: header.ProtoUDP}
+	if _, err := g.lives(warm, live, &s); err != nil {
+		t.Fatal(err)
+	}
+	before := g.w.table.Counts()
+	began := time.Now()
+	ns, err := g.lives(n, live, &s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after := g.w.table.Counts()
+	opened, ended := after.Created[0]-before.Created[0], after.Shed[flowtable.ShedExpired]-before.Shed[flowtable.ShedExpired]
+	if opened != n*live || ended < n*live*9/10 || ended > n*live*11/10 {
+		t.Errorf("%d flows came and %d went, want about %d", opened, ended, n*live)
+	}
+	if most := float64(time.Since(began)) / (n * live); ns <= 0 || ns > most {
+		t.Errorf("%.0f ns a flow: want some, and at most %.0f", ns, most)
 	}
 }
