@@ -69,7 +69,8 @@ type Throughput struct {
 	Rate float64 // packets per second; 0 if even Min lost too much
 	Loss float64 // in the confirming trial
 	// Limited: the sender could send no more than Rate, and the system lost nothing
-	// beyond the bound. It may be able to do more.
+	// beyond the bound. It may be able to do more. A search that ends at Max without loss is
+	// not marked: whoever gave Max knows it.
 	Limited bool
 	Trials  int
 }
@@ -148,9 +149,9 @@ func (s Search) Run(ctx context.Context, t Trial) (Throughput, error) {
 		}
 		found := Throughput{Rate: r.low, Loss: outcome.Loss(), Limited: r.limited, Trials: r.trials}
 		if good {
-			if outcome.Rate < sentEnough*r.low { // only what was sent is confirmed
-				found.Rate, found.Limited = outcome.Rate, true
-			}
+			// Only what was sent is confirmed.
+			found.Limited = found.Limited || outcome.Rate < sentEnough*r.low
+			found.Rate = min(r.low, outcome.Rate)
 			return found, nil
 		}
 		// What is good for a short while is not for a longer one: look below it, with

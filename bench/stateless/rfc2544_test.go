@@ -12,6 +12,7 @@ import (
 // fake is a system that forwards up to capacity and loses what is above it.
 type fake struct {
 	capacity, sender float64 // packets per second; sender 0 is without limit
+	short            float64 // share of each rate that the sender falls short of it
 	floor            float64 // share that is always lost
 	noise            float64 // capacity varies by this share
 	badEvery         int     // each such trial loses a tenth, whatever the rate
@@ -27,6 +28,7 @@ func (f *fake) Offer(_ context.Context, rate float64, d time.Duration) (Outcome,
 	if f.sender > 0 {
 		rate = min(rate, f.sender)
 	}
+	rate *= 1 - f.short
 	capacity := f.capacity
 	if f.shortOnly > 0 && d > time.Second {
 		capacity = f.shortOnly
@@ -50,18 +52,19 @@ func TestSearchFindsTheRate(t *testing.T) {
 		within  float64 // share
 		limited bool
 	}{
-		"monotone":                       {fake{capacity: 437_000}, Search{}, 437_000, 0.021, false},
-		"fine":                           {fake{capacity: 437_000}, Search{Resolution: 0.001}, 437_000, 0.002, false},
-		"all is good":                    {fake{capacity: 1e9}, Search{Max: 2e6}, 2e6, 0, false},
-		"nothing is good":                {fake{capacity: 10}, Search{}, 0, 0, false},
-		"loses always, within the bound": {fake{capacity: 500_000, floor: 0.0005}, Search{}, 500_000, 0.021, false},
-		"loses always, beyond the bound": {fake{capacity: 500_000, floor: 0.01}, Search{Loss: NoLoss}, 0, 0, false},
-		"bound of a tenth":               {fake{capacity: 450_000}, Search{Loss: 0.1, Resolution: 0.001}, 500_000, 0.002, false},
-		"the sender is the limit":        {fake{capacity: 1e9, sender: 300_000}, Search{}, 300_000, 0, true},
-		"the sender is slower than max":  {fake{capacity: 200_000, sender: 300_000}, Search{}, 200_000, 0.021, false},
-		"bad when it takes longer":       {fake{capacity: 400_000, shortOnly: 300_000}, Search{}, 300_000, 0.021, false},
-		"noisy":                          {fake{capacity: 400_000, noise: 0.05}, Search{Again: 2}, 400_000, 0.07, false},
-		"a bad trial now and then":       {fake{capacity: 400_000, badEvery: 3}, Search{Again: 1}, 400_000, 0.021, false},
+		"monotone":                              {fake{capacity: 437_000}, Search{}, 437_000, 0.021, false},
+		"fine":                                  {fake{capacity: 437_000}, Search{Resolution: 0.001}, 437_000, 0.002, false},
+		"all is good":                           {fake{capacity: 1e9}, Search{Max: 2e6}, 2e6, 0, false},
+		"nothing is good":                       {fake{capacity: 10}, Search{}, 0, 0, false},
+		"loses always, within the bound":        {fake{capacity: 500_000, floor: 0.0005}, Search{}, 500_000, 0.021, false},
+		"loses always, beyond the bound":        {fake{capacity: 500_000, floor: 0.01}, Search{Loss: NoLoss}, 0, 0, false},
+		"bound of a tenth":                      {fake{capacity: 450_000}, Search{Loss: 0.1, Resolution: 0.001}, 500_000, 0.002, false},
+		"the sender is the limit":               {fake{capacity: 1e9, sender: 300_000}, Search{}, 300_000, 0, true},
+		"the sender is slower than max":         {fake{capacity: 200_000, sender: 300_000}, Search{}, 200_000, 0.021, false},
+		"what was sent, not what was asked for": {fake{capacity: 1e9, short: 0.04}, Search{Max: 1e6}, 960_000, 0, false},
+		"bad when it takes longer":              {fake{capacity: 400_000, shortOnly: 300_000}, Search{}, 300_000, 0.021, false},
+		"noisy":                                 {fake{capacity: 400_000, noise: 0.05}, Search{Again: 2}, 400_000, 0.07, false},
+		"a bad trial now and then":              {fake{capacity: 400_000, badEvery: 3}, Search{Again: 1}, 400_000, 0.021, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.fake.random = rand.New(rand.NewPCG(1, 2))
