@@ -17,7 +17,8 @@ func pipelineCommand() *cobra.Command {
 		Long: "pipeline drives a real worker over in-memory links, with a real table of services and flows, and times\n" +
 			"its steps alone: nanoseconds a packet by number of flows, new flows, a full table, colliding flows, two\n" +
 			"workers, many services, updates. A program in C that does the same work runs in turns with it on the\n" +
-			"same core; it is built with cc, gcc or clang. It needs neither root nor a network.",
+			"same core (C; and one by one, without batches and prefetches, to show what these bring); it is built with\n" +
+			"clang, gcc or cc. It needs neither root nor a network.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c.Out = os.Stdout
