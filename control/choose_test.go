@@ -176,7 +176,7 @@ func TestBusyNumbersWait(t *testing.T) {
 	}
 	ids.release(1)
 	ids.release(1)
-	if r, _ := ids.backend(); r.Index() != 3*maxRecheck {
+	if r, _ := ids.backend(); r.Index() != 3*maxRecheck+1 {
 		t.Fatalf("index %d is given out, and its flows live", r.Index())
 	}
 	delete(busy, refs[5])
@@ -187,7 +187,7 @@ func TestBusyNumbersWait(t *testing.T) {
 	if again.Index() != refs[5].Index() || again == refs[5] {
 		t.Fatalf("got %#x, want index %d again", again, refs[5].Index())
 	}
-	if r, _ := ids.backend(); r.Index() != 3*maxRecheck+1 || len(ids.waiting) != 3*maxRecheck-1 {
+	if r, _ := ids.backend(); r.Index() != 3*maxRecheck+2 || len(ids.waiting) != 3*maxRecheck-1 {
 		t.Errorf("next is %d, %d wait", r.Index(), len(ids.waiting))
 	}
 }
@@ -201,7 +201,7 @@ func TestNumbersAreUsedAgain(t *testing.T) {
 	ids.retireBackend(first, 1, 5)
 	ids.retireBackend(second, 1, 6)
 	ids.release(4)
-	if third, _ := ids.backend(); third.Index() != 2 {
+	if third, _ := ids.backend(); third.Index() != 3 {
 		t.Errorf("index %d is given out while generation 4 is in use", third.Index())
 	}
 	ids.release(5)
@@ -210,7 +210,7 @@ func TestNumbersAreUsedAgain(t *testing.T) {
 		t.Errorf("%#x after %#x was released", again, first)
 	}
 	if next, _ := ids.backend(); next.Index() == second.Index() {
-		t.Error("index 1 is given out while generation 5 is in use")
+		t.Error("index 2 is given out while generation 5 is in use")
 	}
 }
 
@@ -220,7 +220,7 @@ func TestGenerationsWrapWithoutZero(t *testing.T) {
 	for n := range uint64(services.BackendGenerations - 1) {
 		r, _ := ids.backend()
 		if seen[r] || r.Generation() == 0 {
-			t.Fatalf("use %d of index 0 is ref %#x", n, r)
+			t.Fatalf("use %d of index 1 is ref %#x", n, r)
 		}
 		seen[r] = true
 		ids.retireBackend(r, 1, n)

@@ -67,7 +67,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 		"claim pairs":      len(c.claims.pairs) - unused(&c.claims),
 		"use pairs":        len(c.uses.pairs) - unused(&c.uses),
 		"unit numbers":     len(c.byNum) - len(c.free),
-		"backends":         int(c.ids.backends.next) - len(c.ids.backends.free),
+		"backends":         int(c.ids.backends.next) - 1 - len(c.ids.backends.free),
 		"services":         int(c.ids.services.next) - 1 - len(c.ids.services.free),
 		"tracked objects":  len(tracker.objects),
 		"troubled objects": len(tracker.troubled),

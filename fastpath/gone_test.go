@@ -148,3 +148,55 @@ func (l *lab) state() flowtable.State {
 	}
 	return flowtable.None
 }
+
+// TestUDPOfAGoneEndpointAfterARestart: a flow of an earlier process, whose endpoint is gone since, has
+// no backend: ref 0. The backend with index 0 is another, and that it serves does not let the flow live.
+func TestUDPOfAGoneEndpointAfterARestart(t *testing.T) {
+	l := newLab(t, labConfig{edit: func(b *services.Builder) {
+		be := backend(0, 1, second4, 8080, header.ProtoUDP)
+		b.SetBackend(be)
+	}})
+	g := l.workers[0]
+	client, vip := join(client4, 40000), join(vip4, 53)
+	l.send(0, headertest.UDP(client, vip, "question"))
+	_, p := l.out(g.nic)
+	src, dst := ends(&p.Tuple)
+	l.send(0, headertest.UDP(dst.String(), src.String(), "answer"), headertest.UDP(client, vip, "question"))
+	l.out(g.nic)
+	l.out(g.nic)
+	l.forgetOwners() // as Recover does
+	l.publish(func(b *services.Builder) {
+		b.DeleteBackend(services.MakeBackendRef(2, 1))
+		f, _ := b.Settings().FrontendByKey(services.FrontendKey{Addr: addr(vip4), Port: 53, Proto: header.ProtoUDP})
+		next := *f
+		next.Service = &services.Service{ID: 2, Proto: header.ProtoUDP, Port: 53}
+		next.Outside.Set = &services.EndpointSet{Empty: services.EmptyDrop}
+		b.SetService(next.Service)
+		b.SetFrontend(&next)
+	})
+	l.step(3 * time.Second)
+	for n := range uint64(3) {
+		l.send(0, headertest.UDP(dst.String(), src.String(), "answer"))
+		l.nothing(g.nic, g.host)
+		l.wantDrop(stats.BackendGone, n+1)
+	}
+	l.send(0, headertest.UDP(client, vip, "question"))
+	l.nothing(g.nic, g.host)
+	if n := l.table.Counts().Live[0]; n != 0 {
+		t.Errorf("%d flows are left, want none", n)
+	}
+}
+
+// forgetOwners leaves every flow without owner and unbound, as flowtable.Recover does.
+func (l *lab) forgetOwners() {
+	h, err := l.table.Register()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer h.Close()
+	buf := make([]flowtable.Info, 4096)
+	_, n := h.Dump(0, buf, flowtable.Time(l.now))
+	for _, f := range buf[:n] {
+		h.Bind(f.Ref, 0, 0, 0, 0, 0)
+	}
+}

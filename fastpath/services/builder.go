@@ -48,9 +48,10 @@ func (b *Builder) SetBackend(be Backend) {
 	*old = be
 }
 
-// setServing writes a page only where there is something new: a change of readiness is not.
+// setServing writes a page only where there is something new: a change of readiness is not. Index 0 has
+// no bit: ref 0, which is no backend, has that index.
 func (b *Builder) setServing(r BackendRef, serves bool) {
-	if b.s.Serves(r) != serves {
+	if r.Index() != 0 && b.s.Serves(r) != serves {
 		*b.s.serving.own(b.edit, r.Index()/64) ^= 1 << (r.Index() % 64)
 	}
 }

@@ -323,7 +323,8 @@ func (s *Snapshot) Backend(r BackendRef) *Backend {
 
 // Serves says that the backend with this ref serves, for a ref that a flow which counts to its backend's
 // load has: then an index is not given to another backend (see BackendRef), and one bit for
-// each index is all there is to look at. False says nothing: ask Backend.
+// each index is all there is to look at. False says nothing: ask Backend. It is false for ref 0, which
+// a flow of an earlier process has whose backend is gone.
 func (s *Snapshot) Serves(r BackendRef) bool {
 	word := s.serving.at(r.Index() / 64)
 	return word != nil && *word>>(r.Index()%64)&1 != 0
