@@ -102,6 +102,12 @@ func (w *Worker) publishBackends(moved int) {
 	}
 }
 
+// publishAllBackends leaves nothing for later: the worker may not come back for long.
+func (w *Worker) publishAllBackends() {
+	w.stats.Backends.Publish(stats.MaxBackends) // the round that is under way
+	w.stats.Backends.Publish(stats.MaxBackends)
+}
+
 // validate panics where a law is broken; tests and SLUICE_VALIDATE=1 run it.
 func (w *Worker) validate() {
 	if total, free, links, held := w.Frames(); total != free+links+held {

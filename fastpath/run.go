@@ -98,8 +98,7 @@ func (w *Worker) sleep(limit time.Duration) {
 	if w.hops.len()+w.frags.len() > 0 {
 		limit = busySleep
 	}
-	w.stats.Backends.Publish(stats.MaxBackends) // the round that is under way
-	w.stats.Backends.Publish(stats.MaxBackends)
+	w.publishAllBackends()
 	w.flows.Leave()
 	w.snap, w.view = nil, nil
 	w.stats.Generation.Store(stats.Offline)
@@ -139,6 +138,7 @@ func (w *Worker) shutdown() {
 	w.hops.held, w.frags.held = w.hops.held[:0], w.frags.held[:0]
 	w.tasks.end()
 	w.snap, w.view = nil, nil
+	w.publishAllBackends()
 	w.publish(1)
 	w.stats.Generation.Store(stats.Offline)
 	w.flows.Leave()
