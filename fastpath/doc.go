@@ -1,11 +1,12 @@
 // Package fastpath moves frames from receive to transmit. It is one loop,
-// Worker.Step, run by one pinned thread per queue index:
+// Worker.Step, run by one goroutine per queue index on a CPU of its own:
 //
-//	links ──Receive──► Batch ─parse─touch─judge──► egress queues ──Transmit──► links
-//	                              │                     ▲
-//	                              ├─ held: next hop or first fragment not known yet
-//	                              ├─ returned: to the kernel by the host link
-//	                              └─ dropped: with one named reason
+//	links ──Receive──► Batch ─┬─inspect─find─finish──────► egress queues ──Transmit──► links
+//	                          │   plain, of a known flow      ▲
+//	                          └─judgeAny──────────────────────┤
+//	                              all else                    ├─ held: next hop or first fragment not known yet
+//	                                                          ├─ returned: to the kernel by the host link
+//	                                                          └─ dropped: with one named reason
 //
 // A worker owns its UMEM, its Pool of free frames, its Links and its stats.Block;
 // it shares the flow table with the other workers and reads, once per batch, the
@@ -18,11 +19,11 @@
 //	frames:  UMEM = free + in links + held
 //	packets: received + generated = transmitted + returned + dropped + held
 //
-// The story of a packet is told in the order of the files: worker.go (the step),
-// judge.go (what is this), plan.go (what a new flow would be), admit.go (making it),
+// The story of a packet is told in the order of the files: worker.go (the step), pipeline.go (the
+// short way), judge.go (what is this), plan.go (what a new flow would be), admit.go (making it),
 // retry.go (another backend for one that nobody answers), forward.go (a known flow),
 // icmp.go (errors and echo), fragment.go, hold.go (next hops that are not known
-// yet), egress.go (Ethernet and out).
+// yet), egress.go (Ethernet and out). run.go and pace.go are what happens between steps.
 //
 // What decides about a packet is apart from what is done about it: a scene (clock, snapshot,
 // view, connections, pins) is asked for a plan. Workers carry plans out; an Explainer

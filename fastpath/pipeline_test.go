@@ -40,6 +40,9 @@ func TestPipelineIsJudgeAny(t *testing.T) {
 	forwarded := 0
 	for step := range 1500 {
 		n := w.r.IntN(140)
+		if w.r.IntN(10) == 0 {
+			n = 256 + w.r.IntN(100) // a full batch, and then one that is not; more than the ring takes is lost to both
+		}
 		var frames [][]byte
 		for range n {
 			frames = append(frames, w.frame())

@@ -17,8 +17,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// BatchSize is the most packets judged together: enough to overlap the cache
-// misses of their flows, few enough to stay in the first-level cache.
+// BatchSize is the most packets judged together: so many that what a step costs besides them, and to
+// fill and empty the pipeline, is little.
 const BatchSize = 256
 
 // Config is what a Worker needs. Everything but the Links is shared by reference
