@@ -28,15 +28,22 @@
 //     held up by it, and a search for a rate without loss is the harder on whoever has queues. The
 //     no-drop rate (RFC 2544, section 26.1, by default with 0.1 % allowed, because a veth's own
 //     ring of 256 packets loses) is beside it.
-//   - Processor time is that of the whole machine, everything in it, at one rate for all:
-//     half of what the slowest system that translates can do. It is all time that was not
+//   - Processor time is that of the whole machine, everything in it, per packet that arrived: at each one's
+//     highest rate, which is what the target is about, and at one rate for all, half of what the
+//     slowest system that translates can do. They are two different things. At its highest rate a system pays
+//     for packets that it dropped, and works in full batches; at one rate it pays for falling asleep and
+//     waking up. Whoever quotes the one should quote the other. It is all time that was not
 //     idle, not the ticks that fell on somebody, which miss short interrupts;
 //     the ticks say only how it divides.
 //   - Latency is one-way, from the generator's time stamp to the receiver's, at 10, 50 and
 //     90 % of each system's own no-drop rate; and what that is above the kernel's plain
-//     forwarding in the same round.
+//     forwarding in the same round. Only what arrived has one, and a packet is stamped when it is written, not when
+//     it was due: a generator that is held up by the system sends later, and the wait is in no
+//     figure. That favours those in the kernel, which work inside the generator's system call; what was
+//     sent and what arrived is beside the latencies.
 //
-// Ratios are of the same round, and their median is what is compared with a target.
+// Ratios are of the same round, and their median is what is compared with a target. A system that has
+// no sample of a round has no ratio of it.
 //
 // # What is the same for all, and what is not
 //

@@ -138,15 +138,23 @@ func measureThroughput(ctx context.Context, s *stage, x *subject, _ *comparison,
 			return err
 		}
 		f.count(r, after.since(before))
+		cpu := missing
 		if n := r.Received.Packets; n > 0 {
-			f.cpu = append(f.cpu, float64(end.since(begin).busy)/float64(n))
+			cpu = float64(end.since(begin).busy) / float64(n)
 		}
+		f.cpu = append(f.cpu, cpu)
 		if s.Quick || s.Rates {
 			return nil
 		}
-		rate, err := s.searchNoDrop(ctx, lab, r)
-		f.noDrop = append(f.noDrop, rate)
-		return err
+		found, err := s.searchNoDrop(ctx, lab, r)
+		if err != nil {
+			return err
+		}
+		f.noDrop = append(f.noDrop, found.Rate)
+		if found.Limited {
+			f.limited++
+		}
+		return nil
 	})
 }
 
@@ -231,6 +239,8 @@ func measureLatency(ctx context.Context, s *stage, x *subject, _ *comparison, f 
 				f.latency[load] = l
 			}
 			l.all.Merge(h)
+			l.sent = append(l.sent, r.Sent.Rate()/r.Load.Rate)
+			l.delivered = append(l.delivered, 1-r.Loss())
 			for _, p := range percentiles {
 				l.percentiles[p.name] = append(l.percentiles[p.name], float64(p.at(h))/float64(time.Microsecond))
 			}

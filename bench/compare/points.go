@@ -3,6 +3,7 @@ package compare
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,13 +13,15 @@ import (
 	"sluice.dev/sluice/bench/stateless"
 )
 
-// figures are what was measured of one system, a sample per round.
+// figures are what was measured of one system: a sample per round, missing where there is none, so
+// that equal places in two lists are of one round.
 type figures struct {
 	kind   kind
 	failed error // why it is not measured any more; nil if it is. What was measured before stays
 
 	offered, rate []float64 // packets per second sent and received, as fast as possible
 	noDrop        []float64 // packets per second
+	limited       int       // rounds whose noDrop is what the generator could send, and no more
 	// cpu is processor time of the whole machine per packet that arrived, in nanoseconds, at the highest
 	// rate; cpuSame at a rate that is the same for all, of which the others are parts, by ticks.
 	cpu, cpuSame, user, system, interrupts []float64
@@ -33,6 +36,8 @@ type figures struct {
 // latency is at one load, in microseconds.
 type latency struct {
 	percentiles map[string][]float64 // by name, a sample per round
+	sent        []float64            // rate that was sent, as a share of what was asked for
+	delivered   []float64            // share that arrived: only that has a latency
 	all         *stateless.Histogram
 }
 
@@ -68,41 +73,55 @@ func (c *comparison) of(name string) *figures {
 	return nil
 }
 
-// target is a bound on the ratio of Sluice to another system.
+// target is a ratio of Sluice to another system, and the bound on it.
 type target struct {
 	against string
+	of      string // what the ratio is of
 	metric  func(*figures) []float64
-	bound   float64
+	bound   float64 // 0: shown, and not held
 	better  string
 }
 
 // targetServices is how many Services kube-proxy has where Sluice's rate is held to its.
 const targetServices = 5000
 
-func rateOf(f *figures) []float64 { return f.rate }
-func cpuOf(f *figures) []float64  { return f.cpu }
+func rateOf(f *figures) []float64    { return f.rate }
+func cpuOf(f *figures) []float64     { return f.cpu }
+func cpuSameOf(f *figures) []float64 { return f.cpuSame }
+
+const (
+	ofRate    = "ratio of rates"
+	ofCPU     = "ratio of cpu_per_packet at each one's highest rate"
+	ofCPUSame = "ratio of cpu_per_packet, all at one rate"
+)
 
 // targets are what the project holds itself to.
 func targets() []target {
 	list := []target{
-		{"l2fwd", rateOf, 0.95, "higher"},
-		{"nftables-rps", rateOf, 1.15, "higher"},
-		{"kube-proxy-nftables", rateOf, 2.5, "higher"},
-		{"kube-proxy-nftables-rps", rateOf, 1.5, "higher"},
+		{"l2fwd", ofRate, rateOf, 0.95, "higher"},
+		{"nftables-rps", ofRate, rateOf, 1.15, "higher"},
+		{"kube-proxy-nftables", ofRate, rateOf, 2.5, "higher"},
+		{"kube-proxy-nftables-rps", ofRate, rateOf, 1.5, "higher"},
 	}
 	for _, k := range kinds {
 		if k.peer {
-			list = append(list, target{k.name, cpuOf, 1, "lower"})
+			list = append(list, target{k.name, ofCPU, cpuOf, 1, "lower"}, target{k.name, ofCPUSame, cpuSameOf, 0, "lower"})
 		}
 	}
 	return list
 }
 
+// missing stands for the sample of a round that has none.
+var missing = math.NaN()
+
+// known are the samples that there are.
+func known(list []float64) []float64 { return slices.DeleteFunc(slices.Clone(list), math.IsNaN) }
+
 // ratios divides samples of the same rounds: what disturbed the machine in a round
-// disturbed both.
+// disturbed both. A round that one of both has no sample of has no ratio.
 func ratios(a, b []float64) (list []float64) {
 	for i := range min(len(a), len(b)) {
-		if b[i] > 0 {
+		if b[i] > 0 && !math.IsNaN(a[i]) {
 			list = append(list, a[i]/b[i])
 		}
 	}
@@ -117,13 +136,17 @@ func (c *comparison) points() (list []results.Point) {
 		}
 		list = append(list, c.point("throughput", f, "rate", "Mpps", "higher", scaled(f.rate, 1e-6)))
 		if len(f.cpu) > 0 {
-			list = append(list, c.point("cpu", f, "cpu_per_packet", "ns", "lower", f.cpu))
+			list = append(list, c.point("cpu", f, "cpu_per_packet at the highest rate", "ns", "lower", f.cpu))
 		}
 		if len(f.cpuSame) > 0 {
 			list = append(list, c.point("cpu", f, "cpu_per_packet, all at one rate", "ns", "lower", f.cpuSame))
 		}
 		if len(f.noDrop) > 0 {
-			list = append(list, c.point("throughput", f, "no_drop_rate", "Mpps", "higher", scaled(f.noDrop, 1e-6)))
+			p := c.point("throughput", f, "no_drop_rate", "Mpps", "higher", scaled(f.noDrop, 1e-6))
+			if f.limited > 0 {
+				p.Remark = fmt.Sprintf("in %d of %d rounds all that the generator could send", f.limited, len(f.noDrop))
+			}
+			list = append(list, p)
 		}
 		list = append(list, c.latencyPoints(f)...)
 	}
@@ -132,7 +155,7 @@ func (c *comparison) points() (list []results.Point) {
 
 func (c *comparison) point(experiment string, f *figures, metric, unit, better string, samples []float64) results.Point {
 	return results.Point{
-		Experiment: experiment, System: f.kind.name, Params: c.params(), Metric: metric, Unit: unit, Better: better, Samples: samples,
+		Experiment: experiment, System: f.kind.name, Params: c.params(), Metric: metric, Unit: unit, Better: better, Samples: known(samples),
 	}
 }
 
@@ -175,7 +198,9 @@ func (c *comparison) latencyPoints(f *figures) (list []results.Point) {
 
 func differences(a, b []float64) (list []float64) {
 	for i := range min(len(a), len(b)) {
-		list = append(list, a[i]-b[i])
+		if d := a[i] - b[i]; !math.IsNaN(d) {
+			list = append(list, d)
+		}
 	}
 	return list
 }
@@ -199,8 +224,11 @@ func (c *comparison) ratioPoints() (list []results.Point) {
 		if len(samples) == 0 {
 			continue
 		}
-		p := c.point(experiment, own, "ratio", "ratio", t.better, samples)
-		p.Params["against"], p.Target = t.against, &t.bound
+		p := c.point(experiment, own, t.of, "ratio", t.better, samples)
+		p.Params["against"] = t.against
+		if t.bound > 0 {
+			p.Target = &t.bound
+		}
 		if other.kind.cluster && t.better == "higher" && c.services != targetServices {
 			p.Target = nil // shown, and not held: with few Services kube-proxy has few rules
 		}
@@ -218,7 +246,7 @@ func scaled(list []float64, by float64) []float64 {
 }
 
 func median(list []float64) float64 {
-	return (&results.Point{Samples: list}).Median()
+	return (&results.Point{Samples: known(list)}).Median()
 }
 
 // chooseRate chooses the rate at which processor time is compared: half of what the

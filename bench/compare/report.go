@@ -39,7 +39,11 @@ func (c *comparison) printRates(w io.Writer) {
 		if len(f.rate) == 0 {
 			continue
 		}
-		fmt.Fprintf(w, "%s\t%.3f\t%s\t", f.kind.name, median(f.rate)/1e6, orDash(f.noDrop, 1e-6, "%.3f"))
+		noDrop := orDash(f.noDrop, 1e-6, "%.3f")
+		if 2*f.limited > len(f.noDrop) {
+			noDrop = ">= " + noDrop // it is the generator's
+		}
+		fmt.Fprintf(w, "%s\t%.3f\t%s\t", f.kind.name, median(f.rate)/1e6, noDrop)
 		for _, r := range rivals {
 			if other := c.of(r); other != nil {
 				fmt.Fprintf(w, "%.2f\t", median(ratios(f.rate, other.rate)))
@@ -53,7 +57,7 @@ func (c *comparison) printRates(w io.Writer) {
 }
 
 func (c *comparison) printLatency(w io.Writer) {
-	fmt.Fprint(w, "one-way latency, us\tload\tp50\tp99\tp99.9\tmax\tp50 added to kernel's\tp50 of nftables\t\n")
+	fmt.Fprint(w, "one-way latency, us\tload\tp50\tp99\tp99.9\tmax\tp50 added to kernel's\tp50 of nftables\tsent\tarrived\t\n")
 	nft, base := c.of("nftables"), c.of("kernel")
 	for _, f := range c.systems {
 		for _, load := range loads {
@@ -77,7 +81,7 @@ func (c *comparison) printLatency(w io.Writer) {
 				}
 				fmt.Fprintf(w, "%.0f\t", median(p50))
 			}
-			fmt.Fprintln(w)
+			fmt.Fprintf(w, "%.0f %%\t%.2f %%\t\n", 100*median(l.sent), 100*median(l.delivered))
 		}
 	}
 }
@@ -89,7 +93,7 @@ func printTargets(w io.Writer, points []results.Point) {
 			continue
 		}
 		if p.Target == nil {
-			fmt.Fprintf(w, "%s\t%s\t%.2f\t-\t\t\n", p.Params["against"], p.Experiment, p.Median())
+			fmt.Fprintf(w, "%s\t%s\t%.2f\t-\t\t\n", p.Params["against"], p.Metric, p.Median())
 			continue
 		}
 		sign, said := ">=", "met"
@@ -99,7 +103,7 @@ func printTargets(w io.Writer, points []results.Point) {
 		if !p.Met() {
 			said = "MISSED"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%.2f\t%s %.2f\t%s\t\n", p.Params["against"], p.Experiment, p.Median(), sign, *p.Target, said)
+		fmt.Fprintf(w, "%s\t%s\t%.2f\t%s %.2f\t%s\t\n", p.Params["against"], p.Metric, p.Median(), sign, *p.Target, said)
 	}
 }
 
@@ -142,7 +146,7 @@ func (f *figures) places() (before, in, behind uint64) {
 }
 
 func orDash(list []float64, by float64, format string) string {
-	if len(list) == 0 {
+	if len(known(list)) == 0 {
 		return "-"
 	}
 	return fmt.Sprintf(format, median(list)*by)

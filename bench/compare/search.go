@@ -9,8 +9,9 @@ import (
 
 // searchNoDrop finds the highest rate of which no more than LossBound is lost (RFC 2544,
 // section 26.1). It begins a little above what arrived when more was offered: more than that
-// cannot arrive. 0 means that there is no such rate.
-func (s *stage) searchNoDrop(ctx context.Context, lab *stateless.Lab, most *stateless.Result) (rate float64, err error) {
+// cannot arrive. A rate of 0 means that there is none; it is missing if the search did not end, because
+// losses did not depend on the rate alone.
+func (s *stage) searchNoDrop(ctx context.Context, lab *stateless.Lab, most *stateless.Result) (found stateless.Throughput, err error) {
 	const above, lowest = 1.1, 1000
 	search := stateless.Search{
 		Min: lowest, Max: max(lowest, above*most.Rate()), Loss: s.LossBound, Duration: s.Trial, Confirm: 2 * s.Trial,
@@ -21,9 +22,9 @@ func (s *stage) searchNoDrop(ctx context.Context, lab *stateless.Lab, most *stat
 	if s.LossBound == 0 {
 		search.Loss = stateless.NoLoss
 	}
-	found, err := search.Run(ctx, lab)
+	found, err = search.Run(ctx, lab)
 	if errors.Is(err, stateless.ErrUndecided) {
-		return 0, nil // loses whatever the rate
+		return stateless.Throughput{Rate: missing}, nil
 	}
-	return found.Rate, err
+	return found, err
 }

@@ -55,6 +55,9 @@ type Point struct {
 	Better string `json:"better"`
 	// Samples are the values of interleaved repetitions, in the order they were taken.
 	Samples []float64 `json:"samples"`
+	// Remark is what a reader of the figure must know beside the conditions: "the sender could send no
+	// more in 3 of 5 rounds". It is no condition: points that differ in it are about the same thing.
+	Remark string `json:"remark,omitempty"`
 	// Curve, where there is one, is a distribution: pairs of percentile (0 to 100) and value.
 	Curve [][2]float64 `json:"curve,omitempty"`
 	// Target is the bound that the project holds itself to, in Unit; nil if there is none.
