@@ -58,7 +58,8 @@
 // packet is handled inside the generator's system call, so the generator cannot be faster
 // than the kernel forwards, and nothing is lost: unless packets are steered (RPS) to another CPU's
 // backlog (net.core.netdev_max_backlog, 1000). Forwarders in user space have their workers on
-// the CPUs where no packet arrives, if there are any, which is what is advised for hardware
+// the CPUs where no packet arrives, if there are any: one on each with all queues that fall to it, but
+// asavie/xdp, of which a worker has one queue. That is what is advised for hardware
 // (docs/tuning.md): the interrupts of a queue and its worker on one core take turns at starving each other.
 //
 // # Read before quoting a ratio

@@ -211,6 +211,12 @@ func (c *Config) freeCPUs() (cpus []int) {
 	return cpus
 }
 
+// fewCPUs are where forwarders have a worker each: no more than there are queues.
+func (c *Config) fewCPUs() []int {
+	free := c.freeCPUs()
+	return free[:min(len(free), c.Queues)]
+}
+
 // workerCPUs is where forwarders with a worker per queue have them.
 func (c *Config) workerCPUs() (cpus []int) {
 	free := c.freeCPUs()

@@ -41,7 +41,7 @@ func (s *stage) newSystem(k *kind) (system, error) {
 	case "sluice-one":
 		return s.newSluice(1)
 	case "l2fwd":
-		return &program{path: s.Bench, args: []string{"l2fwd"}, queues: s.Queues, cpus: s.workerCPUs()}, nil
+		return &program{path: s.Bench, args: []string{"l2fwd"}, queues: s.Queues, cpus: s.fewCPUs()}, nil
 	case "asavie":
 		return &program{path: s.asavie, queues: s.Queues, cpus: s.workerCPUs()}, nil
 	case "asavie-drained":
@@ -66,9 +66,7 @@ func (s *stage) newSluice(services int) (system, error) {
 		}
 		s.files[services] = files
 	}
-	cpus := s.freeCPUs()
-	cpus = cpus[:min(len(cpus), s.Queues)]
-	return &sluice{path: s.Sluice, files: s.files[services], cpus: cpus}, nil
+	return &sluice{path: s.Sluice, files: s.files[services], cpus: s.fewCPUs()}, nil
 }
 
 // with has a subject measured: it forwards while use runs.

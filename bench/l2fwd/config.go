@@ -26,8 +26,10 @@ type Side struct {
 // the names of the interfaces is what the gateway has by default.
 type Config struct {
 	In, Out Side // may be one interface
-	Queues  int  // workers; 0: as many as the interface with fewer queues has
-	// CPUs to pin the workers to, in turn; empty: no pinning.
+	Queues  int  // 0: as many as the interface with fewer queues has
+	// CPUs to pin workers to: one on each, which has the queues in turn, as the gateway's workers do. Several
+	// on one CPU would get more of it from the scheduler than one, and take turns. Empty: a worker
+	// per queue, not pinned.
 	CPUs []int
 
 	Batch  int // packets per Receive, fastpath.BatchSize if 0

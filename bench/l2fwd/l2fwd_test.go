@@ -17,11 +17,22 @@ import (
 )
 
 // TestForward sends a thousand packets each way, IPv4 and IPv6, over two queues, and
-// wants each once, with the next hop's address, and the ARP packets left alone.
+// wants each once, with the next hop's address, and the ARP packets left alone. One worker on each CPU has
+// all queues; without CPUs there is one for each queue.
 func TestForward(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		cpus    []int
+		workers int
+	}{{"a worker per queue", nil, 2}, {"one worker for two queues", []int{0}, 1}} {
+		t.Run(c.name, func(t *testing.T) { forward(t, c.cpus, c.workers) })
+	}
+}
+
+func forward(t *testing.T, cpus []int, workers int) {
 	xsktest.EnterNamespace(t)
 	in, out := pair(t, "in0", "in1"), pair(t, "out0", "out1")
-	c := Config{In: Side{"in0", in.mac}, Out: Side{"out0", out.mac}}
+	c := Config{In: Side{"in0", in.mac}, Out: Side{"out0", out.mac}, CPUs: cpus}
 	started := start(t, &c)
 	const each = 1000
 	for _, way := range []struct {
@@ -45,8 +56,8 @@ func TestForward(t *testing.T) {
 		})
 	}
 	totals := started.stats.Totals()
-	if totals.Forwarded != 2*each || totals.Packets != 2*each || len(started.stats.Workers) != 2 {
-		t.Errorf("%+v by %d workers, want %d packets by 2", totals, len(started.stats.Workers), 2*each)
+	if totals.Forwarded != 2*each || totals.Packets != 2*each || len(started.stats.Workers) != workers {
+		t.Errorf("%+v by %d workers, want %d packets by %d", totals, len(started.stats.Workers), 2*each, workers)
 	}
 	if n := attached(t); n != 2 {
 		t.Errorf("%d interfaces have a program, want 2", n)

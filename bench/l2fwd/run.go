@@ -77,15 +77,19 @@ func (f *forwarder) open(ctx context.Context) error {
 		queues = f.sides[0].queues
 		queues = min(queues, f.sides[len(f.sides)-1].queues)
 	}
-	for q := range queues {
-		if err := f.addWorker(ctx, q); err != nil {
+	workers := queues
+	if len(f.c.CPUs) > 0 {
+		workers = min(queues, len(f.c.CPUs))
+	}
+	for k := range workers {
+		if err := f.addWorker(ctx, k, workers, queues); err != nil {
 			return err
 		}
 	}
 	for i, s := range f.sides {
 		sockets := make([]*xsk.Socket, queues)
-		for q, w := range f.workers {
-			sockets[q] = w.links[i]
+		for q := range sockets {
+			sockets[q] = f.workers[q%workers].links[q/workers*len(f.sides)+i]
 		}
 		st, err := attach(s.ifindex, sockets)
 		if err != nil {
@@ -96,10 +100,12 @@ func (f *forwarder) open(ctx context.Context) error {
 	return nil
 }
 
-// addWorker opens a queue's sockets on every side, on one UMEM.
-func (f *forwarder) addWorker(ctx context.Context, queue int) error {
+// addWorker makes worker k of so many, which has every so many-th queue: it opens their sockets on every
+// side, on one UMEM.
+func (f *forwarder) addWorker(ctx context.Context, k, workers, queues int) error {
 	c := f.c
-	umem, err := xsk.NewUMEM(xsk.UMEMConfig{Frames: len(f.sides) * c.Frames.PerQueue, FrameSize: c.Frames.Size, HugePages: true})
+	own := (queues - k + workers - 1) / workers
+	umem, err := xsk.NewUMEM(xsk.UMEMConfig{Frames: own * len(f.sides) * c.Frames.PerQueue, FrameSize: c.Frames.Size, HugePages: true})
 	if err != nil {
 		return err
 	}
@@ -109,19 +115,21 @@ func (f *forwarder) addWorker(ctx context.Context, queue int) error {
 	}
 	f.workers = append(f.workers, w)
 	if len(c.CPUs) > 0 {
-		w.cpu = c.CPUs[queue%len(c.CPUs)]
+		w.cpu = c.CPUs[k]
 	}
-	for _, s := range f.sides {
-		socket, err := xsk.Open(ctx, xsk.Config{
-			Interface: s.name, Queue: queue, UMEM: umem, Mode: c.Mode, TxBudget: c.TxBudget,
-			RxSize: uint32(c.Rings.Rx), TxSize: uint32(c.Rings.Tx),
-			FillSize: uint32(c.Rings.Fill), CompletionSize: uint32(c.Rings.Completion),
-		})
-		if err != nil {
-			return err
+	for queue := k; queue < queues; queue += workers {
+		for _, s := range f.sides {
+			socket, err := xsk.Open(ctx, xsk.Config{
+				Interface: s.name, Queue: queue, UMEM: umem, Mode: c.Mode, TxBudget: c.TxBudget,
+				RxSize: uint32(c.Rings.Rx), TxSize: uint32(c.Rings.Tx),
+				FillSize: uint32(c.Rings.Fill), CompletionSize: uint32(c.Rings.Completion),
+			})
+			if err != nil {
+				return err
+			}
+			w.links = append(w.links, socket)
+			socket.Refill(w.pool)
 		}
-		w.links = append(w.links, socket)
-		socket.Refill(w.pool)
 	}
 	// What comes in on one side leaves by the other one's addresses.
 	out := f.sides[len(f.sides)-1]

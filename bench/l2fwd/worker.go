@@ -15,13 +15,13 @@ import (
 	"sluice.dev/sluice/fastpath/xsk"
 )
 
-// worker forwards between one queue of each side.
+// worker forwards between queues of each side.
 type worker struct {
 	umem  *xsk.UMEM
 	mem   []byte
 	pool  *fastpath.Pool
-	links []*xsk.Socket // one, or in and out
-	macs  []macs        // by the link that a packet came in on
+	links []*xsk.Socket // for each queue one, or in and out
+	macs  []macs        // by the side that a packet came in on
 	batch []fastpath.Desc
 	cpu   int
 	stats WorkerStats
@@ -37,7 +37,7 @@ type macs struct {
 
 // step is one pass: the whole of forwarding.
 func (w *worker) step() int {
-	moved := 0
+	moved, sides := 0, len(w.macs)
 	for i, in := range w.links {
 		n := in.Receive(w.batch)
 		if n == 0 {
@@ -45,8 +45,9 @@ func (w *worker) step() int {
 		}
 		moved += n
 		batch := w.batch[:n]
-		w.address(batch, &w.macs[i])
-		sent := w.links[len(w.links)-1-i].Transmit(batch)
+		from := i % sides
+		w.address(batch, &w.macs[from])
+		sent := w.links[i-from+sides-1-from].Transmit(batch)
 		for _, d := range batch[sent:] {
 			w.pool.Put(d.Addr)
 		}
