@@ -25,7 +25,7 @@ func fixture() []*results.Run {
 		}
 	}
 	compare.Points = append(compare.Points,
-		results.Point{Experiment: "throughput", System: "sluice", Params: map[string]string{"against": "nftables", "queues": "2"}, Metric: "ratio", Unit: "ratio", Better: "higher", Samples: []float64{1.05}, Target: ptr(1.15)},
+		results.Point{Experiment: "throughput", System: "sluice", Params: map[string]string{"against": "nftables", "queues": "2"}, Metric: "ratio", Unit: "ratio", Better: "higher", Samples: []float64{1.05}, Target: ptr(1.15), Remark: "the <sender> could send no more"},
 		results.Point{Experiment: "cpu", System: "sluice", Params: map[string]string{"against": "nftables", "queues": "2"}, Metric: "ratio", Unit: "ratio", Better: "lower", Samples: []float64{0.5}, Target: ptr(1)},
 		results.Point{Experiment: "cpu", System: "sluice", Metric: "cpu_per_packet", Unit: "ns", Better: "lower", Samples: []float64{900}},
 		results.Point{Experiment: "cpu", System: "nftables", Metric: "cpu_per_packet", Unit: "ns", Better: "lower", Samples: []float64{1800, 1900}},

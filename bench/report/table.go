@@ -62,6 +62,9 @@ func rowOf(p *results.Point) row {
 	if len(p.Samples) == 0 {
 		r.Figure = "none"
 	}
+	if p.Remark != "" {
+		r.Spread += "; " + p.Remark
+	}
 	return r
 }
 
@@ -262,6 +265,11 @@ func mergeRow(points []*results.Point, param, run string, shared []string) merge
 		m.Verdict = "**missed**"
 	case len(misses) > 0:
 		m.Verdict = "**missed** at " + strings.Join(misses, ", ")
+	}
+	for _, p := range points {
+		if p.Remark != "" {
+			what += "; " + p.Remark
+		}
 	}
 	m.What = what
 	return m

@@ -215,14 +215,15 @@ func (e *Experiment) search(ctx context.Context, run *results.Run) error {
 		if err != nil {
 			return err
 		}
-		limited := ""
+		limited, remark := "", ""
 		if found.Limited {
-			limited = " (the sender could send no more)"
+			remark = "the sender could send no more"
+			limited = " (" + remark + ")"
 		}
 		fmt.Fprintf(e.Out, "%.0f packets/s, %.4f %% lost, %d trials%s\n", found.Rate, 100*found.Loss, found.Trials, limited)
 		run.Points = append(run.Points, results.Point{
 			Experiment: "rfc2544", System: e.Sources[0].String(), Params: e.params(), Metric: "rate", Unit: "Mpps", Better: "higher",
-			Samples: []float64{found.Rate / 1e6},
+			Samples: []float64{found.Rate / 1e6}, Remark: remark,
 		})
 		if e.Config.Rx.Method != Full || found.Rate == 0 {
 			return nil
