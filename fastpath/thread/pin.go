@@ -24,6 +24,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -38,14 +39,15 @@ const Gap = 5_000
 
 // Group is the pinned goroutines of a process. Its methods may be called by any goroutine.
 type Group struct {
-	all  unix.CPUSet // that the process may use
-	mu   sync.Mutex
-	pins map[*Pin]struct{}
+	all  unix.CPUSet            // that the process may use
+	mu   sync.Mutex             // of Tidy, and of who replaces pins
+	pins atomic.Pointer[[]*Pin] // never written to again
 }
 
 // NewGroup must be called before anything of the process is pinned.
 func NewGroup() (*Group, error) {
-	g := &Group{pins: map[*Pin]struct{}{}}
+	g := &Group{}
+	g.pins.Store(new([]*Pin))
 	if err := unix.SchedGetaffinity(0, &g.all); err != nil {
 		return nil, fmt.Errorf("read the CPUs this process may use: %w", err)
 	}
@@ -57,7 +59,7 @@ type Pin struct {
 	group *Group
 	cpu   unix.CPUSet
 	// tid is the thread that has the mask cpu. The pinned goroutine stores it before it sets
-	// the mask; Tidy loads it after it took a mask away.
+	// the mask; unbind loads it after it took a mask away.
 	tid   atomic.Int64
 	moves uint64
 }
@@ -69,9 +71,7 @@ func (g *Group) Pin(cpu int) (*Pin, error) {
 	punctual()
 	tid := unix.Gettid()
 	p.tid.Store(int64(tid))
-	g.mu.Lock()
-	g.pins[p] = struct{}{}
-	g.mu.Unlock()
+	g.replace(func(pins []*Pin) []*Pin { return append(pins, p) })
 	if err := bind(tid, &p.cpu, cpu); err != nil {
 		p.Release()
 		return nil, err
@@ -121,7 +121,7 @@ func (p *Pin) Check() {
 	p.tid.Store(int64(tid))
 	// A thread that ended, or a cpuset that shrank: neither can be helped here, and the
 	// loop goes on wherever it is.
-	_ = unix.SchedSetaffinity(was, &p.group.all)
+	_ = p.group.unbind(was)
 	_ = unix.SchedSetaffinity(tid, &p.cpu)
 	punctual()
 }
@@ -132,10 +132,32 @@ func (p *Pin) Moves() uint64 { return p.moves }
 // Release lets the goroutine, and the thread, run anywhere.
 func (p *Pin) Release() {
 	g := p.group
+	g.replace(func(pins []*Pin) []*Pin {
+		return slices.DeleteFunc(pins, func(other *Pin) bool { return other == p })
+	})
+	_ = g.unbind(int(p.tid.Load())) // see Check
+}
+
+func (g *Group) pinned() []*Pin { return *g.pins.Load() }
+
+// replace makes other pins of a copy of those there are.
+func (g *Group) replace(change func([]*Pin) []*Pin) {
 	g.mu.Lock()
-	delete(g.pins, p)
-	g.mu.Unlock()
-	_ = unix.SchedSetaffinity(int(p.tid.Load()), &g.all) // see Check
+	defer g.mu.Unlock()
+	next := change(slices.Clone(g.pinned()))
+	g.pins.Store(&next)
+}
+
+// unbind gives a thread the mask of the process, unless a pinned goroutine has come to it: two that
+// are preempted at once may go on with each other's threads.
+func (g *Group) unbind(tid int) error {
+	err := unix.SchedSetaffinity(tid, &g.all)
+	for _, p := range g.pinned() {
+		if int(p.tid.Load()) == tid {
+			_ = unix.SchedSetaffinity(tid, &p.cpu) // see Check
+		}
+	}
+	return err
 }
 
 // TidyEvery calls Tidy at a pace until ctx is done, or returns why it cannot.
@@ -172,16 +194,10 @@ func (g *Group) Tidy() (strays int, err error) {
 		if unix.SchedGetaffinity(tid, &mask) != nil || !g.stray(tid, &mask) {
 			continue // it ended, or is as it should be
 		}
-		if err := unix.SchedSetaffinity(tid, &g.all); err != nil && !errors.Is(err, unix.ESRCH) {
+		if err := g.unbind(tid); err != nil && !errors.Is(err, unix.ESRCH) {
 			return strays, fmt.Errorf("unbind thread %d: %w", tid, err)
 		}
 		strays++
-		// A worker may have come to this thread meanwhile.
-		for p := range g.pins {
-			if int(p.tid.Load()) == tid {
-				_ = unix.SchedSetaffinity(tid, &p.cpu) // see Check
-			}
-		}
 	}
 	return strays, nil
 }
@@ -189,7 +205,7 @@ func (g *Group) Tidy() (strays int, err error) {
 // stray says whether a thread has a worker's mask and no worker.
 func (g *Group) stray(tid int, mask *unix.CPUSet) bool {
 	bound := false
-	for p := range g.pins {
+	for _, p := range g.pinned() {
 		if int(p.tid.Load()) == tid {
 			return false
 		}
