@@ -12,6 +12,7 @@ import (
 	"sluice.dev/sluice/bench/gate"
 	"sluice.dev/sluice/bench/progress"
 	"sluice.dev/sluice/bench/results"
+	"sluice.dev/sluice/bench/scratch"
 	"sluice.dev/sluice/bench/topo"
 )
 
@@ -64,7 +65,7 @@ func Run(ctx context.Context, c Config) (run *results.Run, err error) {
 // open makes what all numbers of Services share. What a system lacks breaks that
 // system alone.
 func (s *stage) open(ctx context.Context) (err error) {
-	if s.temporary, err = os.MkdirTemp("", "sluice-compare-"); err != nil {
+	if s.temporary, err = scratch.Temporary("sluice-compare-"); err != nil {
 		return err
 	}
 	for _, k := range s.Config.kinds() {

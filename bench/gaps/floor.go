@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"time"
+
+	"sluice.dev/sluice/bench/scratch"
 )
 
 //go:embed floor/floor.c
@@ -30,7 +32,7 @@ func newFloor(ctx context.Context) (*floor, error) {
 	if cc == "" {
 		return nil, errors.New("the floor is a C loop: there is no cc, gcc or clang in PATH; install one")
 	}
-	dir, err := os.MkdirTemp("", "sluice-gaps-")
+	dir, err := scratch.Temporary("sluice-gaps-")
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"sluice.dev/sluice/bench/scratch"
 )
 
 //go:embed reference
@@ -43,7 +45,7 @@ func buildReference(ctx context.Context) (*program, error) {
 	if compiler == "" {
 		return nil, errNoCompiler
 	}
-	dir, err := os.MkdirTemp("", "sluice-reference-")
+	dir, err := scratch.Temporary("sluice-reference-")
 	if err != nil {
 		return nil, fmt.Errorf("reference: %w", err)
 	}

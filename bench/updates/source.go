@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"sluice.dev/sluice/bench/cluster"
+	"sluice.dev/sluice/bench/scratch"
 	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/control/k8s/k8stest"
 )
@@ -34,7 +35,7 @@ type source interface {
 func newSource(ctx context.Context, name string) (source, error) {
 	switch name {
 	case "memory":
-		dir, err := os.MkdirTemp("", "sluice-updates-")
+		dir, err := scratch.Temporary("sluice-updates-")
 		return &memory{server: k8stest.New(), dir: dir}, err
 	case "real":
 		k, err := cluster.Start(ctx, cluster.Config{})
