@@ -99,7 +99,7 @@ func TestThroughSluice(t *testing.T) {
 func TestNobodyAnswers(t *testing.T) {
 	n := wired(t)
 	p := againstLinux(t, false, "20-23", "50")
-	l := &Lab{Client: Port{"eth0", n.Clients[0]}, Server: Port{"eth0", n.Backends[0]}, Targets: p.Servers}
+	l := &Lab{Client: Port{Interface: "eth0", Namespace: n.Clients[0]}, Server: Port{Interface: "eth0", Namespace: n.Backends[0]}, Targets: p.Servers}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	if _, err := Play(ctx, l, p, io.Discard); !errors.Is(err, context.DeadlineExceeded) {
@@ -110,12 +110,12 @@ func TestNobodyAnswers(t *testing.T) {
 // TestGuard: an interface with a default route is not taken.
 func TestGuard(t *testing.T) {
 	n := wired(t)
-	p := Port{"eth0", n.Clients[0]}
-	if err := p.guard(); err == nil || !strings.Contains(err.Error(), "--i-own-this-network") {
+	p := Port{Interface: "eth0", Namespace: n.Clients[0]}
+	if err := p.Guard(); err == nil || !strings.Contains(err.Error(), "--i-own-this-network") {
 		t.Errorf("eth0 of a host with a default route: %v", err)
 	}
-	p = Port{n.Gateway.Interfaces[0].Name, n.Gateway}
-	if err := p.guard(); err != nil {
+	p = Port{Interface: n.Gateway.Interfaces[0].Name, Namespace: n.Gateway}
+	if err := p.Guard(); err != nil {
 		t.Errorf("an interface without one: %v", err)
 	}
 }

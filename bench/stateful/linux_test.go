@@ -72,7 +72,7 @@ func families(t *testing.T, f func(t *testing.T, six bool)) {
 // start runs an engine on a port until the test is over.
 func start(t *testing.T, port Port, c Config) *driver {
 	t.Helper()
-	l, err := port.open(t.Context())
+	l, err := openLine(t.Context(), &port)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func TestAgainstLinuxServer(t *testing.T) {
 			listeners = append(listeners, listener)
 			group.Go(func() error { return serve(ctx, listener, template) })
 		}
-		d := start(t, Port{"eth0", n.Clients[0]}, Config{Role: Client, Profile: p, Gateway: p.Servers.First, Targets: p.Servers})
+		d := start(t, Port{Interface: "eth0", Namespace: n.Clients[0]}, Config{Role: Client, Profile: p, Gateway: p.Servers.First, Targets: p.Servers})
 		wait(t, d, func(c Counts) bool { return c.Opened >= 300 })
 		d.stopOpening.Store(true)
 		wait(t, d, func(c Counts) bool { return c.Active == 0 })
@@ -206,7 +206,7 @@ func TestAgainstLinuxClient(t *testing.T) {
 		if six {
 			gateway = n.Clients[0].Addr6()
 		}
-		d := start(t, Port{n.Gateway.Interfaces[0].Name, n.Gateway}, Config{Role: Server, Profile: p, Gateway: gateway})
+		d := start(t, Port{Interface: n.Gateway.Interfaces[0].Name, Namespace: n.Gateway}, Config{Role: Server, Profile: p, Gateway: gateway})
 		group, ctx := errgroup.WithContext(t.Context())
 		const clients, each = 8, 6
 		for k := range clients {

@@ -188,6 +188,9 @@ func (m *memoryRun) window(ctx context.Context, r *pair) (s memorySample, err er
 		seconds: float64(now-began) / 1e9, engines: float64(engines), packets: packets() - first,
 		completed: r.client.stats.Templates[0].Completed - completed, concurrent: r.client.stats.Templates[0].Active,
 	}
+	if s.packets == 0 && ctx.Err() == nil {
+		return s, fmt.Errorf("not a packet in a window of %s: take longer ones", m.Window)
+	}
 	return s, ctx.Err()
 }
 
@@ -205,7 +208,7 @@ func (m *memoryRun) points() []results.Point {
 		}
 		return p
 	}
-	perPacket := func(s *memorySample) float64 { return s.engines / float64(max(s.packets, 1)) }
+	perPacket := func(s *memorySample) float64 { return s.engines / float64(s.packets) } // window has seen to it
 	concurrent := point("held", "concurrent", "connections", "higher", min(targetConcurrent, float64(m.Concurrent)), m.held,
 		func(s *memorySample) float64 { return float64(s.concurrent) })
 	opened := point("held", "connections_per_second_while_opening", "1/s", "higher", 0, nil, nil)

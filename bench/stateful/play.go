@@ -61,12 +61,12 @@ const (
 // Play runs a profile over a lab. An error is one of the lab; what became of the
 // connections is in the result.
 func Play(ctx context.Context, l *Lab, p *Profile, progress io.Writer) (r *Result, err error) {
-	client, err := l.Client.open(ctx)
+	client, err := openLine(ctx, &l.Client)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, client.close()) }()
-	server, err := l.Server.open(ctx)
+	server, err := openLine(ctx, &l.Server)
 	if err != nil {
 		return nil, err
 	}

@@ -11,29 +11,14 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 	"github.com/safchain/ethtool"
-	"github.com/vishvananda/netlink"
 
+	"sluice.dev/sluice/bench/stateless"
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/xsk"
 )
 
-// Namespace calls f on a thread that is in a network namespace; topo.Host is one.
-type Namespace interface {
-	Run(f func() error) error
-}
-
 // Port is an interface that an engine takes over while it runs.
-type Port struct {
-	Interface string
-	Namespace Namespace // nil is the namespace of the process
-}
-
-func (p *Port) run(f func() error) error {
-	if p.Namespace == nil {
-		return f()
-	}
-	return p.Namespace.Run(f)
-}
+type Port = stateless.Port
 
 // line is an open Port: an AF_XDP socket, its memory, and the program that redirects
 // everything to it.
@@ -54,8 +39,8 @@ const (
 	lineFrames = 4 * lineRing
 )
 
-// open opens the socket and takes the interface's traffic.
-func (p *Port) open(ctx context.Context) (l *line, err error) {
+// openLine opens the socket and takes the interface's traffic.
+func openLine(ctx context.Context, p *Port) (l *line, err error) {
 	l = &line{}
 	defer func() {
 		if err != nil {
@@ -66,7 +51,7 @@ func (p *Port) open(ctx context.Context) (l *line, err error) {
 		return l, err
 	}
 	l.pool = fastpath.NewPool(lineFrames, 2048)
-	return l, p.run(func() error {
+	return l, p.Run(func() error {
 		ifi, err := l.inspect(p.Interface)
 		if err != nil {
 			return err
@@ -165,25 +150,4 @@ func (l *line) close() error {
 		errs = append(errs, l.umem.Close())
 	}
 	return errors.Join(errs...)
-}
-
-// guard refuses to send where real traffic may go.
-func (p *Port) guard() error {
-	return p.run(func() error {
-		l, err := netlink.LinkByName(p.Interface)
-		if err != nil {
-			return fmt.Errorf("interface %s: %w", p.Interface, err)
-		}
-		routes, err := netlink.RouteList(l, netlink.FAMILY_ALL)
-		if err != nil {
-			return fmt.Errorf("interface %s: routes: %w", p.Interface, err)
-		}
-		for _, r := range routes {
-			if r.Dst == nil || r.Dst.IP.IsUnspecified() {
-				return fmt.Errorf("interface %s has a default route: its host would be cut off, and what is sent may leave this machine; "+
-					"take another, or permit it (--i-own-this-network)", p.Interface)
-			}
-		}
-		return nil
-	})
 }

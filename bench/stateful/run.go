@@ -15,7 +15,7 @@ import (
 
 	"sluice.dev/sluice/bench/gate"
 	"sluice.dev/sluice/bench/results"
-	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/bench/stateless"
 )
 
 // RunConfig is what the command is asked for.
@@ -210,11 +210,11 @@ func (c *RunConfig) overInterfaces(ctx context.Context, p *Profile) ([]results.P
 		to                  *Port
 		via                 *netip.Addr
 	}{{"--client", c.Client, c.ClientGateway, &l.Client, &l.ClientGateway}, {"--server", c.Server, c.ServerGateway, &l.Server, &l.ServerGateway}} {
-		if *end.to, err = parsePort(end.port); err != nil {
-			return nil, fmt.Errorf("%s %q: %w", end.flag, end.port, err)
+		if *end.to, err = stateless.ParsePort(end.port); err != nil {
+			return nil, fmt.Errorf("%s: %w", end.flag, err)
 		}
 		if !c.IOwnThisNetwork {
-			if err := end.to.guard(); err != nil {
+			if err := end.to.Guard(); err != nil {
 				return nil, err
 			}
 		}
@@ -238,17 +238,4 @@ func (c *RunConfig) overInterfaces(ctx context.Context, p *Profile) ([]results.P
 		runs = append(runs, r)
 	}
 	return Points("interfaces", c.params("interfaces"), runs), bad
-}
-
-// parsePort reads INTERFACE or INTERFACE@NAMESPACE.
-func parsePort(s string) (Port, error) {
-	name, ns, named := strings.Cut(s, "@")
-	if name == "" || named && ns != filepath.Base(ns) {
-		return Port{}, errors.New("write INTERFACE or INTERFACE@NAMESPACE, as ip-netns(8) lists it")
-	}
-	if !named {
-		return Port{Interface: name}, nil
-	}
-	space, err := topo.OpenSpace(ns)
-	return Port{Interface: name, Namespace: space}, err
 }

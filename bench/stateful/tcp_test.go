@@ -1,6 +1,7 @@
 package stateful
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -195,11 +196,16 @@ func TestWindow(t *testing.T) {
 // TestMemoryCommand: the command that measures the engines alone, in short.
 func TestMemoryCommand(t *testing.T) {
 	c := Defaults()
-	c.Memory, c.Window, c.Concurrent = true, 50*time.Millisecond, 20_000
+	c.Memory, c.Window, c.Repeat, c.Concurrent = true, heldThink+100*time.Millisecond, 1, 20_000
 	var out, progress discard
 	c.Out, c.Progress = &out, &progress
 	if err := Run(t.Context(), c); err != nil || out == 0 {
 		t.Errorf("%d bytes printed, %v", out, err)
+	}
+	// So few connections are all silent for most of a second: that is no figure.
+	c.Window = 10 * time.Millisecond
+	if err := Run(t.Context(), c); err == nil || !strings.Contains(err.Error(), "not a packet") {
+		t.Errorf("in windows without a packet: %v", err)
 	}
 }
 

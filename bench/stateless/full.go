@@ -81,7 +81,7 @@ type fullReceiver struct {
 
 func openFull(ctx context.Context, t *Traffic, r Rx, p *program) (*fullReceiver, error) {
 	f := &fullReceiver{program: p, rx: r}
-	err := r.Port.run(func() error {
+	err := r.Port.Run(func() error {
 		for q := range r.Queues {
 			if err := f.open(ctx, t, q); err != nil {
 				return err

@@ -45,7 +45,7 @@ func (c *Config) prepare() error {
 		c.Rx.VLANs = &n
 	}
 	if !c.Tx.OwnNetwork {
-		if err := c.Tx.Port.guard(); err != nil {
+		if err := c.Tx.Port.Guard(); err != nil {
 			return err
 		}
 	}

@@ -127,7 +127,7 @@ func TestGuard(t *testing.T) {
 		t.Errorf("in the machine's namespace: %v", err)
 	}
 	c = loopback(t, 1)
-	must(t, c.Tx.Port.run(func() error {
+	must(t, c.Tx.Port.Run(func() error {
 		link, err := netlink.LinkByName(c.Tx.Port.Interface)
 		if err != nil {
 			return err

@@ -35,7 +35,7 @@ type liveSender struct {
 
 func openLiveSender(t Traffic, tx Tx) (*liveSender, error) {
 	s := &liveSender{traffic: t, tx: tx, clock: newClock()}
-	err := tx.Port.run(func() error {
+	err := tx.Port.Run(func() error {
 		dev, err := netlink.LinkByName(tx.Port.Interface)
 		if err != nil {
 			return fmt.Errorf("interface %s: %w", tx.Port.Interface, err)

@@ -40,8 +40,8 @@ func ParsePort(s string) (Port, error) {
 // String is what ParsePort reads, without the namespace.
 func (p Port) String() string { return p.Interface }
 
-// run calls f in the port's namespace.
-func (p *Port) run(f func() error) error {
+// Run calls f in the port's namespace.
+func (p *Port) Run(f func() error) error {
 	if p.Namespace == nil {
 		return f()
 	}
@@ -50,7 +50,7 @@ func (p *Port) run(f func() error) error {
 
 // MAC is the interface's address.
 func (p *Port) MAC() (mac net.HardwareAddr, err error) {
-	err = p.run(func() error {
+	err = p.Run(func() error {
 		link, err := netlink.LinkByName(p.Interface)
 		if err == nil {
 			mac = link.Attrs().HardwareAddr
@@ -65,7 +65,7 @@ func (p *Port) MAC() (mac net.HardwareAddr, err error) {
 
 // mtu is the interface's.
 func (p *Port) mtu() (mtu int, err error) {
-	err = p.run(func() error {
+	err = p.Run(func() error {
 		link, err := netlink.LinkByName(p.Interface)
 		if err == nil {
 			mtu = link.Attrs().MTU
@@ -81,7 +81,7 @@ func (p *Port) mtu() (mtu int, err error) {
 // queues counts the interface's receive and transmit queues: one each where the driver does
 // not tell.
 func (p *Port) queues() (rx, tx int, err error) {
-	err = p.run(func() error {
+	err = p.Run(func() error {
 		e, err := ethtool.NewEthtool()
 		if err != nil {
 			return err
@@ -99,7 +99,7 @@ func (p *Port) queues() (rx, tx int, err error) {
 // losses reads the counters of packets that the interface lost.
 func (p *Port) losses() (map[string]uint64, error) {
 	out := make(map[string]uint64)
-	err := p.run(func() error {
+	err := p.Run(func() error {
 		link, err := netlink.LinkByName(p.Interface)
 		if err != nil {
 			return err
@@ -116,9 +116,9 @@ func (p *Port) losses() (map[string]uint64, error) {
 	return out, nil
 }
 
-// guard refuses to send where real traffic may be: in the machine's own namespace, and
-// on an interface with a default route.
-func (p *Port) guard() error {
+// Guard refuses to send where real traffic may be: in the machine's own namespace, and
+// on an interface with a default route. The error is ErrNotYours.
+func (p *Port) Guard() error {
 	home, err := netns.GetFromPid(1)
 	if errors.Is(err, fs.ErrPermission) { // a container that may not look: then what it started in
 		home, err = netns.Get()
@@ -127,7 +127,7 @@ func (p *Port) guard() error {
 		return fmt.Errorf("find the machine's own namespace: %w", err)
 	}
 	defer home.Close()
-	return p.run(func() error {
+	return p.Run(func() error {
 		here, err := netns.Get()
 		if err != nil {
 			return fmt.Errorf("find the interface's namespace: %w", err)

@@ -66,7 +66,7 @@ func (p *program) attach(r *Rx) error {
 	if r.Method == Full {
 		xdp = p.objects.RedirectTagged
 	}
-	return r.Port.run(func() error {
+	return r.Port.Run(func() error {
 		dev, err := netlink.LinkByName(r.Port.Interface)
 		if err != nil {
 			return fmt.Errorf("interface %s: %w", r.Port.Interface, err)

@@ -40,7 +40,7 @@ type socketSender struct {
 
 func openSocketSender(ctx context.Context, t Traffic, tx Tx) (*socketSender, error) {
 	s := &socketSender{traffic: t, tx: tx, clock: newClock()}
-	err := tx.Port.run(func() error {
+	err := tx.Port.Run(func() error {
 		for q := range tx.Queues {
 			if err := s.open(ctx, q); err != nil {
 				return err

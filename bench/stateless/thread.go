@@ -44,7 +44,7 @@ func threadTime() time.Duration {
 func onPortThread(tx *Tx, number int, f func() error) error {
 	return onThread(tx.CPUs, number, func() error {
 		var ns netns.NsHandle
-		err := tx.Port.run(func() (err error) {
+		err := tx.Port.Run(func() (err error) {
 			ns, err = netns.Get()
 			return err
 		})

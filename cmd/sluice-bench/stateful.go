@@ -45,7 +45,7 @@ func statefulCommand() *cobra.Command {
 	f.StringVar(&c.Server, "server", "", "the servers' interface: INTERFACE[@NAMESPACE]")
 	f.StringVar(&c.ClientGateway, "client-gateway", "", "the router that clients send to; they then connect to the profile's vip")
 	f.StringVar(&c.ServerGateway, "server-gateway", "", "the router that servers send to")
-	f.BoolVar(&c.IOwnThisNetwork, "i-own-this-network", false, "use the interfaces even if they have a default route")
+	f.BoolVar(&c.IOwnThisNetwork, "i-own-this-network", false, "permit interfaces of the machine's own namespace, and those with a default route")
 	f.BoolVar(&c.IPv6, "ipv6", false, "put the profile's IPv4 addresses into IPv6")
 	f.DurationVar(&c.Duration, "duration", 0, "instead of the profile's")
 	f.Float64Var(&c.CPS, "cps", c.CPS, "connections a second instead of the profile's, without its ramp; 0 is as many as go")
