@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,6 +17,7 @@ import (
 
 	"sluice.dev/sluice/bench/gate"
 	"sluice.dev/sluice/bench/results"
+	"sluice.dev/sluice/bench/topo"
 )
 
 // TestBackToBack is the command over a wire: a table and a file.
@@ -92,6 +96,75 @@ func TestThroughSluice(t *testing.T) {
 	}
 	if b.churn.edits < 3 || len(servers) < 2 {
 		t.Errorf("%d edits of %d servers: the endpoints hardly changed", b.churn.edits, len(servers))
+	}
+}
+
+// TestThroughABrokenTranslator: a router that chooses a server for each packet, with the kernel's own packet
+// mangling, is found out over real interfaces; one that chooses for each connection is not.
+func TestThroughABrokenTranslator(t *testing.T) {
+	if _, err := exec.LookPath("nft"); err != nil {
+		t.Skip("the translator is nft's, which is not installed")
+	}
+	for _, c := range []struct {
+		choose   string
+		protocol Protocol
+		broken   bool
+	}{
+		{"numgen inc mod 2", ProtocolUDP, true}, {"numgen inc mod 2", ProtocolTCP, true},
+		{"jhash ip saddr . th sport mod 2", ProtocolUDP, false}, {"jhash ip saddr . th sport mod 2", ProtocolTCP, false},
+	} {
+		t.Run(fmt.Sprintf("%v by %s", c.protocol, c.choose), func(t *testing.T) {
+			p := smallProfile(t, Template{Name: "talk", Protocol: c.protocol, Port: 90, Share: 1, Timeout: 300 * time.Millisecond, Steps: []Step{
+				{From: Client, Size: 20}, {From: Server, Size: 20}, {From: Client, Size: 20, After: 5 * time.Millisecond}, {From: Server, Size: 20},
+			}})
+			p.Duration, p.CPS, p.VIP = 500*time.Millisecond, 200, netip.MustParseAddr("203.0.113.1")
+			n, err := topo.New(topo.Config{Direct: true, Queues: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := &built{net: n}
+			t.Cleanup(func() {
+				if err := b.close(); err != nil {
+					t.Error(err)
+				}
+			})
+			translateEachPacket(t, b, p, c.choose)
+			r, err := b.play(t.Context(), p, io.Discard)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := r.Broken(); (err != nil) != c.broken {
+				t.Errorf("%v: %+v", err, r.Client.Total())
+			}
+			if v := r.Client.Total().Violations; c.protocol == ProtocolUDP && (v > 0) != c.broken {
+				t.Errorf("%d violations", v)
+			}
+		})
+	}
+}
+
+// translateEachPacket has the gateway's kernel forward, and rewrite addresses without a memory of connections.
+func translateEachPacket(t *testing.T, b *built, p *Profile, choose string) {
+	t.Helper()
+	client, server, gateway := b.net.Clients[0], b.net.Backends[0], b.net.Gateway
+	b.Client, b.Server = Port{Interface: "eth0", Namespace: client}, Port{Interface: "eth0", Namespace: server}
+	b.ClientGateway, b.ServerGateway = gateway.Interfaces[0].Addr4.Addr(), gateway.Interfaces[1].Addr4.Addr()
+	b.Targets = Pool{First: p.VIP, Last: p.VIP}
+	rules := fmt.Sprintf(`table ip translator { chain in { type filter hook prerouting priority raw
+		ip daddr %[1]s ip daddr set %[2]s map { 0 : %[3]s, 1 : %[4]s }
+		ip saddr %[3]s-%[4]s ip saddr set %[1]s
+	}
+	}`, p.VIP, choose, p.Servers.First, p.Servers.First.Next())
+	err := errors.Join(gateway.Forward(true), gateway.Run(func() error {
+		nft := exec.Command("nft", "-f", "-")
+		nft.Stdin = strings.NewReader(rules)
+		if out, err := nft.CombinedOutput(); err != nil {
+			return fmt.Errorf("nft: %w: %s", err, out)
+		}
+		return errors.Join(route(p.Clients.Prefix(), client.Interfaces[0].Addr4.Addr()), route(p.Servers.Prefix(), server.Interfaces[0].Addr4.Addr()))
+	}))
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
