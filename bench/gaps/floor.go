@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"time"
 
 	"sluice.dev/sluice/bench/scratch"
@@ -51,7 +52,12 @@ func (f *floor) path() string { return filepath.Join(f.dir, "floor") }
 
 // window measures once.
 func (f *floor) window(ctx context.Context, cpu int, length time.Duration) (w Window, err error) {
-	text, err := exec.CommandContext(ctx, f.path(), strconv.Itoa(cpu), strconv.FormatFloat(length.Seconds(), 'f', -1, 64)).Output()
+	c := exec.CommandContext(ctx, f.path(), strconv.Itoa(cpu), strconv.FormatFloat(length.Seconds(), 'f', -1, 64))
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // ^C is for us: we end it
+	text, err := c.Output()
+	if ctx.Err() != nil {
+		return w, ctx.Err()
+	}
 	if err != nil {
 		return w, fmt.Errorf("the C loop: %w", err)
 	}

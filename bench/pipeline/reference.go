@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"sluice.dev/sluice/bench/scratch"
 )
@@ -96,6 +97,7 @@ func (p *program) start(ctx context.Context, v6 bool, flows, backends int, capac
 	r := &reference{process: exec.CommandContext(ctx, p.path, "-family", version, "-flows", strconv.Itoa(flows),
 		"-backends", strconv.Itoa(backends), "-capacity", strconv.FormatUint(uint64(capacity), 10), "-cpu", strconv.Itoa(cpu))}
 	r.process.Stderr = &r.stderr
+	r.process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // ^C is for us: we end it
 	var err error
 	if r.in, err = r.process.StdinPipe(); err != nil {
 		return nil, fmt.Errorf("reference: %w", err)

@@ -27,8 +27,11 @@ func gapsCommand() *cobra.Command {
 				return err
 			}
 			c.Child = []string{self, "gaps", "child"}
-			if quick {
-				c.Windows, c.Window = 5, 2*time.Second
+			if quick && !cmd.Flags().Changed("windows") {
+				c.Windows = 5
+			}
+			if quick && !cmd.Flags().Changed("duration") {
+				c.Window = 2 * time.Second
 			}
 			_, err = gaps.Run(cmd.Context(), c)
 			return err
