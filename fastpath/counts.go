@@ -41,13 +41,10 @@ func (w *Worker) countDrop(reason stats.DropReason) {
 // with each step is a tenth of its work.
 const publishEvery = flowtable.Time(100 * time.Microsecond)
 
-// publish makes the step's counts and the generation it used visible.
+// publish makes the step's counts and the generation it used visible, the latter a little later: see leave.
 func (w *Worker) publish(moved int) {
 	s, n := w.stats, &w.n
 	s.LoopTick.Store(uint64(w.now))
-	if w.snap != nil && s.Generation.Load() != w.snap.Generation {
-		s.Generation.Store(w.snap.Generation)
-	}
 	if w.c.Validate {
 		w.validate()
 	}
@@ -92,20 +89,45 @@ const (
 	backendsAtOnce = 16
 )
 
-// publishBackends publishes the counters of backends. A full batch says that more packets wait.
+// publishBackends publishes the counters of backends, and then the generation. A full batch says that
+// more packets wait.
 func (w *Worker) publishBackends(moved int) {
-	if moved >= BatchSize && w.now-w.counted < backendsEvery {
+	w.leave()
+	if w.rounds == 0 && moved >= BatchSize && w.now-w.counted < backendsEvery {
 		return
 	}
-	if w.stats.Backends.Publish(backendsAtOnce) {
+	for w.stats.Backends.Publish(backendsAtOnce) {
 		w.counted = w.now
+		if w.rounds == 0 {
+			return
+		}
+		if w.rounds--; w.rounds == 0 {
+			w.stats.Generation.Store(w.entered)
+			return
+		}
 	}
+}
+
+// leave begins to leave the snapshots before the current one. Others hear of it when what was counted by
+// them is published: to whom no worker uses a backend any more, its counters are final. That takes the round
+// that is under way, and another one.
+func (w *Worker) leave() {
+	g := &w.stats.Generation
+	if w.snap == nil || w.rounds > 0 || g.Load() == w.snap.Generation {
+		return
+	}
+	if g.Load() == 0 { // just awake: all was published before the sleep
+		g.Store(w.snap.Generation)
+		return
+	}
+	w.entered, w.rounds = w.snap.Generation, 2
 }
 
 // publishAllBackends leaves nothing for later: the worker may not come back for long.
 func (w *Worker) publishAllBackends() {
 	w.stats.Backends.Publish(stats.MaxBackends) // the round that is under way
 	w.stats.Backends.Publish(stats.MaxBackends)
+	w.rounds = 0
 }
 
 // validate panics where a law is broken; tests and SLUICE_VALIDATE=1 run it.

@@ -97,6 +97,8 @@ type Worker struct {
 	swept     flowtable.Time
 	published flowtable.Time // the counts
 	counted   flowtable.Time // all backends' counters
+	entered   uint64         // the generation to tell of after so many more
+	rounds    int            // rounds of publishing backends' counters
 	tasks     tasks
 	wake      wakeup
 	stop      atomic.Bool

@@ -1,0 +1,58 @@
+package fastpath_test
+
+import (
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/header/headertest"
+)
+
+// TestCountersOfABackendThatIsLeft: a worker that has no rest publishes its counters rarely. When it says that it
+// uses no snapshot any more that knows a backend, it has published all that was sent to it; and it says so
+// soon, however fast snapshots follow each other.
+func TestCountersOfABackendThatIsLeft(t *testing.T) {
+	const first, backends = 20, 60 // more than are published in one step
+	for _, more := range []bool{false, true} {
+		l := newLab(t, labConfig{edit: func(b *services.Builder) {
+			for i := range uint16(backends) {
+				serve(b, services.ServiceID(first+i), vip4, 1000+i, header.ProtoUDP, backend4, 2000+i, false)
+			}
+		}})
+		g := l.workers[0]
+		sent := uint64(0)
+		batch := func(to func(n int) uint16) {
+			for n := range fastpath.BatchSize {
+				if !g.nic.Inject(headertest.UDP(join(client4, 40000), join(vip4, to(n)), "x").Bytes()) {
+					t.Fatal("the link took no more packets")
+				}
+			}
+			l.step(30 * time.Microsecond)
+			drain(g.nic)
+		}
+		for range 5 {
+			batch(func(n int) uint16 {
+				if n%backends == 7 {
+					sent++
+				}
+				return 1000 + uint16(n%backends)
+			})
+		}
+		l.publish(func(b *services.Builder) { b.DeleteBackend(services.MakeBackendRef(first+7, 1)) })
+		left, steps := l.handle.Load().Generation, 0
+		for ; g.stats.Generation.Load() < left; steps++ {
+			if steps > 50 {
+				t.Fatalf("after %d batches the worker still is in generation %d, not %d", steps, g.stats.Generation.Load(), left)
+			}
+			batch(func(n int) uint16 { return 1000 + uint16(n%5) }) // others
+			if more {
+				l.publish(nil)
+			}
+		}
+		if n := g.stats.Backends.At(first + 7).ToBackend.Load(); n != sent {
+			t.Errorf("left after %d batches: %d packets are counted, want %d", steps, n, sent)
+		}
+	}
+}
