@@ -144,6 +144,16 @@ func TestDamagedFile(t *testing.T) {
 	}
 }
 
+// TestEmptyFile: a machine that crashes just after the file was made may leave it without content. The
+// devices have lost our settings with it, and the gateway must come up.
+func TestEmptyFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "napi.json")
+	must(t, os.WriteFile(path, nil, 0o600))
+	if _, found := open(t, path).of("eth0", 1); found {
+		t.Error("something was found in an empty file")
+	}
+}
+
 type fake struct {
 	values            map[string]string
 	at                string

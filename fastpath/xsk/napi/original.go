@@ -36,8 +36,8 @@ func OpenOriginal(path string) (*Original, error) {
 	}
 	o := &Original{path: path, boot: strings.TrimSpace(string(boot)), devices: map[string]remembered{}}
 	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return o, nil
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(text) == 0 {
+		return o, nil // empty: the machine crashed before it was written, and the settings went with it
 	}
 	if err == nil {
 		err = json.Unmarshal(text, &o.devices)
