@@ -1,6 +1,7 @@
 package compare
 
 import (
+	"slices"
 	"testing"
 	"time"
 )
@@ -40,6 +41,19 @@ func TestTargets(t *testing.T) {
 	}
 	if len(want) > 0 {
 		t.Errorf("missing: %v", want)
+	}
+}
+
+// TestTurn: every round has all systems, and begins with another one.
+func TestTurn(t *testing.T) {
+	a, b, c := new(figures), new(figures), new(figures)
+	for round, want := range [][]*figures{{a, b, c}, {b, c, a}, {c, a, b}, {a, b, c}} {
+		if got := turn([]*figures{a, b, c}, round); !slices.Equal(got, want) {
+			t.Errorf("round %d: %v, want %v", round, got, want)
+		}
+	}
+	if got := turn(nil, 1); len(got) != 0 {
+		t.Error(got)
 	}
 }
 

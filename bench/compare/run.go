@@ -106,7 +106,7 @@ func (s *stage) compare(ctx context.Context, bar *progress.Progress) (*compariso
 			part.before(found)
 		}
 		for round := range s.Repeat {
-			for _, f := range found.systems {
+			for _, f := range turn(found.systems, round) {
 				bar.Step(fmt.Sprintf("%d Services, %s, round %d: %s", s.services, part.name, round+1, f.kind.name))
 				if f.failed != nil {
 					continue
@@ -119,6 +119,13 @@ func (s *stage) compare(ctx context.Context, bar *progress.Progress) (*compariso
 		}
 	}
 	return found, s.closeKept()
+}
+
+// turn is the order of a round: each begins with the next system, so that none always comes after the same
+// one, whose network the kernel may still be taking down.
+func turn(systems []*figures, round int) []*figures {
+	first := round % max(1, len(systems))
+	return slices.Concat(systems[first:], systems[:first])
 }
 
 // prepare starts the kube-proxies, while nothing is measured.
