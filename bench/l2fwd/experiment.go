@@ -77,7 +77,7 @@ var knobs = []variant{
 	{"rings 4096", 0, rings(4096)},
 	{"4 KiB frames", 0, func(s *setup) { s.config.Frames = config.Frames{Size: 4096, PerQueue: 4096} }},
 	{"coalesce never", 0, func(s *setup) { s.config.Coalesce = -1 }},
-	{"coalesce 20us", 0, func(s *setup) { s.config.Coalesce = 20 * time.Microsecond }},
+	{"coalesce 50us", 0, func(s *setup) { s.config.Coalesce = 50 * time.Microsecond }},
 	{"coalesce 100us", 0, func(s *setup) { s.config.Coalesce = 100 * time.Microsecond }},
 	{"spin 0", 0, func(s *setup) { s.config.Spin = time.Nanosecond }},
 	{"spin 20us always", 0, func(s *setup) { s.config.Spin = 20 * time.Microsecond }},

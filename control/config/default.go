@@ -52,7 +52,7 @@ func Default() *Configuration {
 			BusyPollBudget: 64, // NAPI_POLL_WEIGHT
 			Spin:           Duration(20 * time.Microsecond),
 			SpinAsWorked:   true,
-			Coalesce:       Duration(100 * time.Microsecond),
+			Coalesce:       Duration(30 * time.Microsecond),
 			Sleep:          Duration(100 * time.Millisecond),
 		},
 		HostLink: HostLink{
