@@ -189,7 +189,7 @@ func TestRun(t *testing.T) {
 		}
 	}
 	for name, samples := range map[string]int{
-		"throughput sluice rate": 1, "throughput kernel rate": 1, "throughput sluice no_drop_rate": 1, "cpu sluice cpu_per_packet": 1,
+		"throughput sluice rate": 1, "throughput kernel rate": 1, "throughput sluice no_drop_rate": 1, "cpu sluice cpu_per_packet at the highest rate": 1,
 		"latency sluice one-way, p99.9": len(loads), "latency sluice added to kernel forwarding, p50": len(loads),
 	} {
 		if found[name] != samples {
