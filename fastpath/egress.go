@@ -111,12 +111,10 @@ func (w *Worker) encapsulate(o outgoing, hop *nexthop.Hop) Desc {
 
 // queue appends to a link's egress queue, sending what is there if it is full.
 func (w *Worker) queue(link int, d Desc) {
-	q := &w.out[link]
-	if q.n == len(q.desc) {
-		w.transmitOn(link)
+	if q := &w.out[link]; !q.put(d) {
+		w.transmitOn(link) // which empties it
+		q.put(d)
 	}
-	q.desc[q.n] = d
-	q.n++
 }
 
 // transmit gives every egress queue to its link.

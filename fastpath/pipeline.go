@@ -189,7 +189,7 @@ func (w *Worker) finish4(d Desc, end uint32, s *flowtable.Search) bool {
 	return true
 }
 
-// finish6 is finish4 for IPv6.
+// finish6 is finish4 for IPv6, line by line: a call for what both do costs each packet a nanosecond.
 func (w *Worker) finish6(d Desc, end uint32, s *flowtable.Search) bool {
 	h := (*[header.Window6Bytes]byte)(w.mem[d.Addr:])
 	var addrs [4]uint64
