@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/fastpath/xsk/napi"
 )
 
 // SetDevice writes an attribute of one of the host's interfaces, a path below
@@ -35,7 +37,7 @@ func (h *Host) Device(dev, attribute string) (value string, err error) {
 func (h *Host) attribute(dev, attribute string, flags int, use func(*os.File) error) error {
 	name := "class/net/" + dev + "/" + attribute
 	err := h.ns.run(func() error {
-		mount, err := mountSysfs()
+		mount, err := napi.MountSysfs()
 		if err != nil {
 			return err
 		}
@@ -51,17 +53,4 @@ func (h *Host) attribute(dev, attribute string, flags int, use func(*os.File) er
 		return fmt.Errorf("%s: sysfs %s: %w", h.Name, name, err)
 	}
 	return nil
-}
-
-// mountSysfs needs Linux 5.2 (fsopen) and the calling thread in the namespace.
-func mountSysfs() (int, error) {
-	fs, err := unix.Fsopen("sysfs", unix.FSOPEN_CLOEXEC)
-	if err != nil {
-		return -1, fmt.Errorf("open sysfs: %w", err)
-	}
-	defer unix.Close(fs)
-	if err := unix.FsconfigCreate(fs); err != nil {
-		return -1, fmt.Errorf("make sysfs: %w", err)
-	}
-	return unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
 }

@@ -19,7 +19,7 @@ type directory struct{ fd int }
 func openDevice(name string, ifindex int) (files, error) {
 	path := "class/net/" + name
 	var last error
-	for _, root := range []func() (int, error){mountSysfs, openSys} {
+	for _, root := range []func() (int, error){MountSysfs, openSys} {
 		fd, err := root()
 		if err != nil {
 			last = err
@@ -42,8 +42,9 @@ func openDevice(name string, ifindex int) (files, error) {
 	return nil, fmt.Errorf("settings of %s: %w", name, last)
 }
 
-// mountSysfs needs CAP_SYS_ADMIN, and Linux 5.2.
-func mountSysfs() (int, error) {
+// MountSysfs returns a sysfs of the calling thread's network namespace, which is in no directory. It needs
+// CAP_SYS_ADMIN, and Linux 5.2 (fsopen).
+func MountSysfs() (int, error) {
 	fs, err := unix.Fsopen("sysfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return -1, fmt.Errorf("open sysfs: %w", err)
