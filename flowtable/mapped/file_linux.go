@@ -101,6 +101,8 @@ func (f *File) mapMemory(size int64) error {
 		return fmt.Errorf("mmap of %d bytes: %w", size, err)
 	}
 	f.Mem = mem
+	// Before Linux 6.1 huge pages come from here, where shmem_enabled is advise.
+	_ = unix.Madvise(mem, unix.MADV_HUGEPAGE)
 	// Linux 5.14; before that, the pages come with their first use.
 	_ = unix.Madvise(mem, unix.MADV_POPULATE_WRITE)
 	// Linux 6.1: makes huge pages of a tmpfs file's, which the settings of
