@@ -21,8 +21,12 @@ build: ## build bin/sluice and bin/sluice-bench
 demo: build ## three namespaces, real traffic, under a minute; KEEP=1 leaves it standing
 	./bin/sluice-bench demo --sluice ./bin/sluice $(if $(KEEP),--keep)
 
+.PHONY: test-tools
+test-tools:
+	@./.ci/test-tools
+
 .PHONY: test
-test: build ## every test that root can run without a cluster: some minutes
+test: build test-tools ## every test that root can run without a cluster: some minutes
 	$(TEST) ./...
 	$(TEST) -short -tags noasm ./flowtable/... ./fastpath # without the assembly: its twins
 

@@ -103,7 +103,7 @@ func TestThroughSluice(t *testing.T) {
 // mangling, is found out over real interfaces; one that chooses for each connection is not.
 func TestThroughABrokenTranslator(t *testing.T) {
 	if _, err := exec.LookPath("nft"); err != nil {
-		t.Skip("the translator is nft's, which is not installed")
+		t.Fatal("the translator is nft's, which is not installed: run .ci/test-tools, as make test does")
 	}
 	for _, c := range []struct {
 		choose   string
