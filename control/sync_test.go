@@ -254,12 +254,13 @@ func TestLoopTellsOfHealthChecks(t *testing.T) {
 		two := control.HealthCheck{Namespace: "bench", Name: "service-2", Port: 30999, V4: true, Local4: 2}
 		heard("at the start")
 		s, slice := localService(1, 31000, "gw-1", "gw-2")
-		r.tracker.Upsert(from, s)
+		// The loop may look between the two: a Service without endpoints would have a check of its own.
 		r.tracker.Upsert(from, slice)
+		r.tracker.Upsert(from, s)
 		heard("the first", one)
 		s2, slice2 := localService(2, 30999, "gw-1", "gw-1")
-		r.tracker.Upsert(from, s2)
 		r.tracker.Upsert(from, slice2)
+		r.tracker.Upsert(from, s2)
 		heard("in order of port", two, one)
 		r.add(3)
 		if _, checks, _ := e.take(); len(checks) != 0 {
