@@ -294,6 +294,59 @@ func TestNeighboursInUseAreProbed(t *testing.T) {
 	})
 }
 
+func TestFixedNeighboursAreNotProbed(t *testing.T) {
+	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
+		dst := netip.MustParseAddr("10.0.0.7")
+		for _, state := range []int{netlink.NUD_PERMANENT, netlink.NUD_NOARP} {
+			entry := neighbourEvent("10.0.0.7", state, 2, 7, 7, 7, 7, 7)
+			k.set(func() { k.neigh = []netlink.Neigh{entry} })
+			k.ch <- []event{{kind: neighbourChanged, neigh: entry}}
+			synctest.Wait()
+			m.table.Resolve(addr("10.0.0.7"))
+			m.settle(10 * time.Minute)
+			if r := m.lookup("10.0.0.7"); r.Hop == 0 || !m.table.Hop(r.Hop).Ready {
+				t.Errorf("state %#x: not usable: %+v", state, r)
+			}
+			if n := k.asked(dst); n > 0 {
+				t.Errorf("state %#x: probed %d times", state, n)
+			}
+		}
+		// Once it is an entry like others it is probed like others.
+		entry := neighbourEvent("10.0.0.7", netlink.NUD_STALE, 2, 7, 7, 7, 7, 7)
+		k.set(func() { k.neigh = []netlink.Neigh{entry} })
+		k.ch <- []event{{kind: neighbourChanged, neigh: entry}}
+		m.settle(time.Minute)
+		if k.asked(dst) == 0 {
+			t.Error("not probed, though not permanent any more")
+		}
+	})
+}
+
+// TestFixedNeighboursTakeNobodysTurn: the probes of a second are limited, and however many neighbours need none, those
+// that need them get them.
+func TestFixedNeighboursTakeNobodysTurn(t *testing.T) {
+	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
+		const fixedOnes = 10 * usesPerTick
+		learn := func(ip string, state int) {
+			entry := neighbourEvent(ip, state, 2, 7, 7, 7, 7, 7)
+			k.set(func() { k.neigh = append(k.neigh, entry) })
+			k.ch <- []event{{kind: neighbourChanged, neigh: entry}}
+			synctest.Wait()
+			m.table.Resolve(addr(ip))
+			synctest.Wait()
+		}
+		for i := range fixedOnes {
+			learn(fmt.Sprintf("10.0.%d.%d", 1+i/250, 1+i%250), netlink.NUD_PERMANENT)
+		}
+		learn("10.0.0.7", netlink.NUD_STALE)
+		m.settle(10 * time.Minute)
+		// As in TestNeighboursInUseAreProbed.
+		if n := k.asked(netip.MustParseAddr("10.0.0.7")); n < 19 || n > 21 {
+			t.Errorf("probed %d times in 10 minutes", n)
+		}
+	})
+}
+
 func TestDeadDestinationIsAskedForWithMeasureAndForgotten(t *testing.T) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
 		dst := netip.MustParseAddr("10.0.0.7")

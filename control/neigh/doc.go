@@ -64,7 +64,7 @@
 // does what sending a packet would do (include/uapi/linux/neighbour.h), for ARP
 // and for neighbour discovery, and leaves nothing behind. The same message, every
 // ProbeInterval, keeps a tracked neighbour fresh; meanwhile a stale one stays in
-// use. Of the destinations that have never answered 1024 are tracked; the one asked
+// use. A permanent entry is taken as it is and never touched. Of the destinations that have never answered 1024 are tracked; the one asked
 // for longest ago gives way to a new one, so that a flood from made-up addresses does
 // not shut out who is sent to. A hop is ready while an address is known that has not failed: between the
 // kernel forgetting an entry and the answer to our question the last address stays.

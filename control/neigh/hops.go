@@ -90,7 +90,7 @@ func (h *hopIDs) reap(generation uint32, now time.Time) {
 
 // set writes a hop's content, if it changed.
 func (h *hopIDs) set(id nexthop.ID, hop nexthop.Hop) {
-	if old := h.table.Hop(id); old == nil || *old != hop {
+	if old := h.table.Hop(id); old == nil || !old.Same(&hop) {
 		h.table.SetHop(id, &hop)
 	}
 }

@@ -21,7 +21,8 @@ type kernel interface {
 	neighbours() ([]netlink.Neigh, error)
 	// rules reads the policy rules of both families.
 	rules() ([]netlink.Rule, error)
-	// use makes the kernel resolve or confirm a neighbour, as a packet to it would.
+	// use makes the kernel resolve or confirm a neighbour, as a packet to it would. It leaves
+	// an entry alone that nobody confirms.
 	use(dev int, a netip.Addr) error
 	// events delivers what changed. It is closed when the subscription broke.
 	events() <-chan []event
@@ -68,11 +69,12 @@ var groups = [...]uint{
 // rtnetlink is the kernel of the network namespace of the thread that called
 // openKernel.
 type rtnetlink struct {
-	handle *netlink.Handle
-	socket *nl.NetlinkSocket
-	ch     chan []event
-	done   chan struct{}
-	once   sync.Once
+	handle  *netlink.Handle
+	queries *nl.SocketHandle // for what handle has no method for
+	socket  *nl.NetlinkSocket
+	ch      chan []event
+	done    chan struct{}
+	once    sync.Once
 }
 
 func openKernel(log *slog.Logger) (kernel, error) {
@@ -80,9 +82,15 @@ func openKernel(log *slog.Logger) (kernel, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open rtnetlink: %w", err)
 	}
+	queries, err := nl.Subscribe(unix.NETLINK_ROUTE) // to nothing: a socket in this namespace
+	if err != nil {
+		handle.Close()
+		return nil, fmt.Errorf("open rtnetlink: %w", err)
+	}
 	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, groups[:]...)
 	if err != nil {
 		handle.Close()
+		queries.Close()
 		return nil, fmt.Errorf("subscribe to rtnetlink: %w", err)
 	}
 	// Beyond net.core.rmem_max only with CAP_NET_ADMIN; without it events are lost
@@ -90,7 +98,10 @@ func openKernel(log *slog.Logger) (kernel, error) {
 	if err := socket.SetReceiveBufferSize(receiveBufferBytes, true); err != nil {
 		log.Debug("rtnetlink receive buffer stays at its default", "error", err)
 	}
-	k := &rtnetlink{handle: handle, socket: socket, ch: make(chan []event, 16), done: make(chan struct{})}
+	k := &rtnetlink{
+		handle: handle, queries: &nl.SocketHandle{Socket: queries}, socket: socket,
+		ch: make(chan []event, 16), done: make(chan struct{}),
+	}
 	go k.receive(log)
 	return k, nil
 }
@@ -101,6 +112,7 @@ func (k *rtnetlink) close() {
 	k.once.Do(func() {
 		close(k.done)
 		k.socket.Close()
+		k.queries.Close()
 		k.handle.Close()
 	})
 }
@@ -207,9 +219,37 @@ func (k *rtnetlink) rules() ([]netlink.Rule, error) {
 }
 
 func (k *rtnetlink) use(dev int, a netip.Addr) error {
-	err := k.handle.NeighSet(&netlink.Neigh{LinkIndex: dev, IP: a.AsSlice(), Flags: netlink.NTF_USE})
+	// The announcement of an entry may still be on its way, so the kernel is asked.
+	state, err := k.state(dev, a)
+	if err == nil && state&fixed == 0 {
+		err = k.handle.NeighSet(&netlink.Neigh{LinkIndex: dev, IP: a.AsSlice(), Flags: netlink.NTF_USE})
+	}
 	if err != nil {
 		return fmt.Errorf("ask for neighbour %s on interface %d: %w", a, dev, err)
 	}
 	return nil
+}
+
+// state reads a neighbour's NUD state: NUD_NONE, if there is no entry.
+func (k *rtnetlink) state(dev int, a netip.Addr) (int, error) {
+	family := unix.AF_INET
+	if a.Is6() {
+		family = unix.AF_INET6
+	}
+	req := nl.NewNetlinkRequest(unix.RTM_GETNEIGH, 0)
+	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: k.queries}
+	req.AddData(&netlink.Ndmsg{Family: uint8(family), Index: uint32(dev)})
+	req.AddData(nl.NewRtAttr(netlink.NDA_DST, a.AsSlice()))
+	msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNEIGH)
+	switch {
+	case errors.Is(err, unix.ENOENT) || err == nil && len(msgs) == 0:
+		return netlink.NUD_NONE, nil
+	case err != nil:
+		return 0, err
+	}
+	n, err := netlink.NeighDeserialize(msgs[0])
+	if err != nil {
+		return 0, err
+	}
+	return n.State, nil
 }

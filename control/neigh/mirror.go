@@ -68,18 +68,18 @@ type Mirror struct {
 	kernel     kernel
 	links      []LinkConfig
 	host       *HostLink
-	devices    map[int]device             // all interfaces, by index
-	targets    *bart.Table[target]        // what the kernel's routes lead to
-	routes     *bart.Table[nexthop.Route] // what is published: targets with hops, and host routes
-	generation uint32                     // of the published View
-	ids        *hopIDs                    //
-	known      map[neighKey][6]byte       // every usable neighbour of the kernel on our devices
-	tracked    map[neighKey]*neighbour    // those we send to
-	waiting    waiting                    // those of tracked that have never answered
-	forgotAt   time.Time                  // last forgetHosts
-	rules      []string                   // warnings: policy rules that are not honoured
-	multipath  []string                   // warnings: routes that are not spread
-	pace       pace                       // when the topology is read next
+	devices    map[int]device               // all interfaces, by index
+	targets    *bart.Table[target]          // what the kernel's routes lead to
+	routes     *bart.Table[nexthop.Route]   // what is published: targets with hops, and host routes
+	generation uint32                       // of the published View
+	ids        *hopIDs                      //
+	known      map[neighKey]usableNeighbour // every one of the kernel on our devices
+	tracked    map[neighKey]*neighbour      // those we send to
+	waiting    waiting                      // those of tracked that have never answered
+	forgotAt   time.Time                    // last forgetHosts
+	rules      []string                     // warnings: policy rules that are not honoured
+	multipath  []string                     // warnings: routes that are not spread
+	pace       pace                         // when the topology is read next
 	counts     struct{ readings, lost, drift uint64 }
 
 	addresses        atomic.Pointer[[]Address]    // shared
@@ -115,7 +115,7 @@ func New(c Config) (*Mirror, error) {
 		links: slices.Clone(c.Links), host: c.HostLink,
 		targets: new(bart.Table[target]), generation: firstGeneration(),
 		ids:   newHopIDs(c.Table, c.HopGrace),
-		known: make(map[neighKey][6]byte), tracked: make(map[neighKey]*neighbour),
+		known: make(map[neighKey]usableNeighbour), tracked: make(map[neighKey]*neighbour),
 		addressesChanged: make(chan struct{}, 1), ready: make(chan struct{}), wake: make(chan struct{}, 1),
 	}, nil
 }

@@ -1,6 +1,7 @@
 package neigh
 
 import (
+	"log/slog"
 	"net/netip"
 	"slices"
 	"testing"
@@ -43,7 +44,7 @@ func TestNeverSeenNeighbourIsResolved(t *testing.T) {
 				Kind: nexthop.OnLink, Ready: true, MTU: 1500,
 				DstMAC: peer.mac("eth0"), SrcMAC: gw.mac("eth0"), Addr: addr(dst),
 			}
-			if *hop != want {
+			if !hop.Same(&want) {
 				t.Errorf("got %+v, want %+v", *hop, want)
 			}
 			if m.table.View().Generation != before {
@@ -315,6 +316,72 @@ func TestDeletedNeighbourIsAskedForAnew(t *testing.T) {
 			return h != old && h.Ready // a new Hop: it was not ready in between
 		})
 	}
+}
+
+// TestPermanentNeighbourStaysPermanent: an operator's entry for an address that answers no request is
+// used as it is, and is as it was afterwards.
+func TestPermanentNeighbourStaysPermanent(t *testing.T) {
+	gw, _, m := pair(t, Config{})
+	silent := &netlink.Neigh{IP: netip.MustParseAddr("192.0.2.9").AsSlice(), State: netlink.NUD_PERMANENT, HardwareAddr: []byte{2, 0, 0, 0, 0, 9}}
+	gw.do(func() error {
+		l, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		silent.LinkIndex = l.Attrs().Index
+		return netlink.NeighSet(silent)
+	})
+	if h, _ := m.resolved("192.0.2.9"); h.DstMAC != [6]byte{2, 0, 0, 0, 0, 9} {
+		t.Errorf("hop %+v", h)
+	}
+	m.resolved("192.0.2.2") // requests are answered in turn: the first one has been by now
+	gw.do(func() error {
+		all, err := netlink.NeighList(silent.LinkIndex, netlink.FAMILY_V4)
+		for _, n := range all {
+			if n.IP.Equal(silent.IP) && n.State != netlink.NUD_PERMANENT {
+				t.Errorf("the entry's state is %#x now, want NUD_PERMANENT, %#x", n.State, netlink.NUD_PERMANENT)
+			}
+		}
+		return err
+	})
+}
+
+// TestUseLeavesPermanentNeighbours: the kernel interface does so itself, because a packet may want an entry
+// before its announcement has been read.
+func TestUseLeavesPermanentNeighbours(t *testing.T) {
+	gw, _, _ := pair(t, Config{})
+	gw.do(func() error {
+		k, err := openKernel(slog.New(slog.DiscardHandler))
+		if err != nil {
+			return err
+		}
+		defer k.close()
+		l, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		dev := l.Attrs().Index
+		for _, ip := range []string{"192.0.2.9", "2001:db8::9"} {
+			a := netip.MustParseAddr(ip)
+			if err := k.use(dev, a); err != nil { // nothing is known of it
+				return err
+			}
+			if s, err := k.(*rtnetlink).state(dev, a); err != nil || s == netlink.NUD_NONE {
+				t.Errorf("%s: state %#x, %v after its first use, want one in which it is asked for", ip, s, err)
+			}
+			entry := &netlink.Neigh{LinkIndex: dev, IP: a.AsSlice(), State: netlink.NUD_PERMANENT, HardwareAddr: []byte{2, 0, 0, 0, 0, 9}}
+			if err := netlink.NeighSet(entry); err != nil {
+				return err
+			}
+			if err := k.use(dev, a); err != nil {
+				return err
+			}
+			if s, err := k.(*rtnetlink).state(dev, a); err != nil || s != netlink.NUD_PERMANENT {
+				t.Errorf("%s: state %#x, %v, want NUD_PERMANENT, %#x", ip, s, err, netlink.NUD_PERMANENT)
+			}
+		}
+		return nil
+	})
 }
 
 func TestAddresses(t *testing.T) {

@@ -37,6 +37,15 @@ const (
 const valid = netlink.NUD_PERMANENT | netlink.NUD_NOARP | netlink.NUD_REACHABLE |
 	netlink.NUD_PROBE | netlink.NUD_STALE | netlink.NUD_DELAY
 
+// fixed are the states of an entry that its owner set and nobody confirms.
+const fixed = netlink.NUD_PERMANENT | netlink.NUD_NOARP
+
+// usableNeighbour is an entry of the kernel in one of the valid states.
+type usableNeighbour struct {
+	mac   [6]byte
+	fixed bool
+}
+
 // neighbourChanged applies an announcement, or one entry of a reading. It returns
 // whether a neighbour that we send to was different.
 func (m *Mirror) neighbourChanged(kn *netlink.Neigh, gone bool) bool {
@@ -48,7 +57,7 @@ func (m *Mirror) neighbourChanged(kn *netlink.Neigh, gone bool) bool {
 	if gone || !usable {
 		delete(m.known, key)
 	} else {
-		m.known[key] = mac
+		m.known[key] = usableNeighbour{mac, kn.State&fixed != 0}
 	}
 	n := m.tracked[key]
 	if n == nil {
@@ -132,11 +141,11 @@ func (m *Mirror) readNeighbours() (int, error) {
 func (m *Mirror) track(key neighKey, gateway bool) *neighbour {
 	n := m.tracked[key]
 	if n == nil {
-		mac, ready := m.known[key]
+		entry, ready := m.known[key]
 		if !ready && !gateway && m.waiting.full() {
 			return nil
 		}
-		n = &neighbour{key: key, mac: mac, ready: ready}
+		n = &neighbour{key: key, mac: entry.mac, ready: ready}
 		m.tracked[key] = n
 	}
 	if gateway {
@@ -172,20 +181,29 @@ func (m *Mirror) resolve(a header.Addr) {
 }
 
 // use tells the kernel that we send to n: it resolves what it does not know and
-// confirms what is stale. It does nothing if it was told a moment ago.
-func (m *Mirror) use(n *neighbour) {
+// confirms what is stale. It does nothing, and returns false, if it was told a moment ago.
+//
+// A fixed entry must not be used: NTF_USE takes NUD_PERMANENT off it (net/core/neighbour.c,
+// __neigh_update, since Linux 5.16), and a neighbour that its operator wrote down because it answers no
+// request would be lost when the kernel then asks for it.
+func (m *Mirror) use(n *neighbour) (told bool) {
 	now := m.now()
 	interval := m.probeInterval
-	if _, known := m.known[n.key]; !n.ready || !known {
+	entry, known := m.known[n.key]
+	if entry.fixed {
+		return false
+	}
+	if !n.ready || !known {
 		interval = retryInterval
 	}
 	if now.Sub(n.usedAt) < interval || !m.devices[int(n.key.dev)].up {
-		return
+		return false
 	}
 	n.usedAt = now
 	if err := m.kernel.use(int(n.key.dev), n.key.addr.Netip()); err != nil {
 		m.log.Debug("neighbour not asked for", "error", err)
 	}
+	return true
 }
 
 // useAgain is use at once, for a neighbour that the kernel just gave up: what it
@@ -212,9 +230,8 @@ func (m *Mirror) keepFresh() {
 				continue // nobody sends to it now
 			}
 		}
-		if uses < usesPerTick && now.Sub(n.usedAt) >= retryInterval {
+		if uses < usesPerTick && m.use(n) {
 			uses++
-			m.use(n)
 		}
 	}
 	if expired {

@@ -8,7 +8,9 @@
 package nexthop
 
 import (
+	"math"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/gaissmai/bart"
 
@@ -54,7 +56,37 @@ type Hop struct {
 	DstMAC, SrcMAC [6]byte
 	VLAN           [2]uint16   // TCI, outer first
 	Addr           header.Addr // the neighbour, for people
+
+	plainEnd uint32 // SetHop finds it
 }
+
+// PlainEnd returns where a frame may end, in bytes, that leaves by a hop of a Table with nothing but other MAC addresses: an
+// untagged neighbour that is resolved. It is 0 for all other hops.
+func (h *Hop) PlainEnd() uint32 { return h.plainEnd }
+
+// Same says whether two hops have the same content, whether of a table or not.
+func (h *Hop) Same(as *Hop) bool {
+	one, other := *h, *as
+	one.plainEnd, other.plainEnd = 0, 0
+	return one == other
+}
+
+func (h *Hop) findPlainEnd() uint32 {
+	switch {
+	case h.Kind != OnLink || !h.Ready || h.VLANs != 0:
+		return 0
+	case h.MTU == 0:
+		return math.MaxUint32
+	}
+	return header.EthernetBytes + uint32(h.MTU)
+}
+
+// MACs returns destination and source as they stand in a frame.
+func (h *Hop) MACs() *[12]byte {
+	return (*[12]byte)(unsafe.Pointer(&h.DstMAC)) // Safety: SrcMAC follows at once, as the line below proves
+}
+
+const _ = -(unsafe.Offsetof(Hop{}.SrcMAC) ^ (unsafe.Offsetof(Hop{}.DstMAC) + 6))
 
 // Table holds the hops and the current View. One writer (control), any number of readers.
 type Table struct {
@@ -88,8 +120,15 @@ func (t *Table) Publish(v *View) { t.view.Store(v) }
 // Hop returns a hop, or nil if the ID is not in use.
 func (t *Table) Hop(id ID) *Hop { return t.hops[id&(MaxHops-1)].Load() }
 
-// SetHop writes a hop. Only the control loop calls it.
-func (t *Table) SetHop(id ID, h *Hop) { t.hops[id&(MaxHops-1)].Store(h) }
+// SetHop writes a hop, of which it takes a copy, or nil for none. Only the control loop calls it.
+func (t *Table) SetHop(id ID, h *Hop) {
+	if h != nil {
+		kept := *h
+		kept.plainEnd = h.findPlainEnd()
+		h = &kept
+	}
+	t.hops[id&(MaxHops-1)].Store(h)
+}
 
 // Resolve asks for the next hop of an address. It never blocks: workers call it,
 // on the rare path of a hop that is not known yet.
