@@ -26,35 +26,51 @@ const (
 // worker never allocates: the control loop calls Ensure before it publishes a
 // snapshot with a new index.
 //
-// Where backends are many (Expect), what a packet costs is a note in its page's list:
+// Where backends are many (Expect), what a packet costs is an entry in a log:
 //
-//	packet ─▶ list of the page ─full─▶ sums of the page ─Publish─▶ Counters
-//	          4 bytes a packet          16 bytes a backend
+//	packet ─▶ log ─full─▶ lists of the pages ─full─▶ sums of the page ─Publish─▶ Counters
+//	        8 bytes a packet    4 bytes a packet      16 bytes a backend
 //
 // With a hundred thousand backends the sums do not stay in a core's cache, and to fetch and write back
-// a line of them for each packet would cost as much as the lookup of its flow. The list is
-// written and read in order, and the sums that a full one is added to are 16 KiB. How
-// old a Counter may be is up to the worker.
+// a line of them for each packet would cost as much as the lookup of its flow. A list is
+// written and read in order, and the sums that a full one is added to are 16 KiB. The ends of all lists are
+// in the first-level cache while a log is dealt out to them, and would not be between two packets: the
+// log is written and read in order as well. How old a Counter may be is up to the worker.
 type Counters struct {
-	pages  [counterPages]atomic.Pointer[counterPage]
-	marked [counterPages / 64]uint64 // pages with notes or marks; the worker's own
+	pages [counterPages]atomic.Pointer[counterPage]
+
+	// All that follows is the worker's own.
+	marked [counterPages / 64]uint64 // pages with notes or marks
+	noted  [counterPages]uint16      // notes in the pages' lists
 	round  int                       // the page where Publish goes on
-	many   bool                      // the worker's own
+	many   bool
+	logged int
+	log    [logSize]entry
+	seen   uint32 // keeps the compiler from leaving out what sumAll loads
 }
 
 // All but shared is the worker's own.
 type counterPage struct {
-	noted  int // notes in list
 	list   [listSize]note
 	own    [counterPageSize]traffic
 	marked [counterPageSize / 64]uint64 // indexes with sums that are not in shared yet
 	shared [counterPageSize]Counter
 }
 
-const listSize = 4096
+// A full log is dealt out in some ten microseconds, and so is a full list added up.
+const (
+	logSize  = 4096
+	listSize = 4096
+)
 
-// note is a packet: index in the page << 17 | way << 16 | bytes.
+// entry is a packet in the log: index << 17 | way << 16 | bytes.
+type entry uint64
+
+// note is one in a list: index in the page << 17 | way << 16 | bytes.
 type note uint32
+
+// noteBits are what of an entry is its note.
+const noteBits = 1<<(17+counterPageBits) - 1
 
 // MaxBytes is the largest packet that can be counted.
 const MaxBytes = 1<<16 - 1
@@ -95,39 +111,69 @@ func (c *Counters) Expect(backends int) { c.many = backends > fewBackends }
 // towards a client (1), of at most MaxBytes. Only the worker calls it. Nothing is counted
 // for ref 0, or where Ensure was not called.
 func (c *Counters) Count(ref uint32, way uint8, bytes uint32) {
+	if c.many {
+		if ref == 0 {
+			return
+		}
+		at := c.logged
+		c.log[at&(logSize-1)] = entry(ref&(MaxBackends-1))<<17 | entry(way&1)<<16 | entry(bytes&MaxBytes)
+		if c.logged = at + 1; c.logged == logSize {
+			c.deal()
+		}
+		return
+	}
 	n := ref & (MaxBackends - 1) >> counterPageBits
 	page := c.pages[n].Load()
 	if page == nil || ref == 0 {
 		return
 	}
-	if !c.many {
-		// As in counterPage.count; a call costs a nanosecond.
-		i := ref & (counterPageSize - 1)
-		t := &page.own[i]
-		t.packets[way&1]++
-		t.bytes[way&1] += bytes
-		if mark := uint64(1) << (i % 64); page.marked[i/64]&mark == 0 || t.bytes[way&1] >= fullBytes {
-			c.marked[n/64] |= 1 << (n % 64)
-			page.mark(i, mark)
-		}
-		return
-	}
-	at := page.noted
-	page.list[at&(listSize-1)] = note(ref&(counterPageSize-1)<<17 | uint32(way&1)<<16 | bytes&MaxBytes)
-	if page.noted = at + 1; at == 0 || at == listSize-1 {
+	// As in counterPage.count; a call costs a nanosecond.
+	i := ref & (counterPageSize - 1)
+	t := &page.own[i]
+	t.packets[way&1]++
+	t.bytes[way&1] += bytes
+	if mark := uint64(1) << (i % 64); page.marked[i/64]&mark == 0 || t.bytes[way&1] >= fullBytes {
 		c.marked[n/64] |= 1 << (n % 64)
-		if at != 0 {
-			page.sum()
+		page.mark(i, mark)
+	}
+}
+
+// deal empties the log into the lists.
+func (c *Counters) deal() {
+	log := c.log[:c.logged]
+	c.logged = 0
+	for _, e := range log {
+		n := uint32(e>>(17+counterPageBits)) & (counterPages - 1)
+		page := c.pages[n].Load()
+		if page == nil {
+			continue
+		}
+		at := c.noted[n]
+		page.list[at&(listSize-1)] = note(e & noteBits)
+		if c.noted[n] = at + 1; at == 0 {
+			c.marked[n/64] |= 1 << (n % 64)
+		} else if at == listSize-1 {
+			c.sumAll(n, page)
 		}
 	}
 }
 
-// sum adds what the list says to the sums.
-func (p *counterPage) sum() {
-	for _, e := range p.list[:p.noted] {
-		p.count(uint32(e>>17), uint32(e>>16&1), uint32(e&MaxBytes))
+// sumAll is sum of a full list. It loads the page's sums beforehand, all at once: one after the other, as
+// notes ask for them, each would be waited for.
+func (c *Counters) sumAll(n uint32, page *counterPage) {
+	const perLine = 4 // sums
+	for i := 0; i < counterPageSize; i += perLine {
+		c.seen += page.own[i].packets[0]
 	}
-	p.noted = 0
+	c.sum(n, page)
+}
+
+// sum adds what a page's list says to its sums.
+func (c *Counters) sum(n uint32, page *counterPage) {
+	for _, e := range page.list[:c.noted[n]] {
+		page.count(uint32(e>>17), uint32(e>>16&1), uint32(e&MaxBytes))
+	}
+	c.noted[n] = 0
 }
 
 // count adds a packet to the sums.
@@ -152,6 +198,7 @@ func (p *counterPage) mark(i uint32, mark uint64) {
 // says whether the round is at its end: what was counted before the round began is then published. Only
 // the worker calls it.
 func (c *Counters) Publish(limit int) (done bool) {
+	c.deal()
 	for ; c.round < counterPages; c.round++ {
 		word, mark := &c.marked[c.round/64], uint64(1)<<(c.round%64)
 		if *word == 0 {
@@ -162,7 +209,7 @@ func (c *Counters) Publish(limit int) (done bool) {
 			continue
 		}
 		page := c.pages[c.round].Load()
-		page.sum()
+		c.sum(uint32(c.round), page)
 		if limit -= page.publish(limit); limit <= 0 {
 			return false // the page may have more
 		}
