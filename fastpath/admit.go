@@ -14,19 +14,27 @@ import (
 // keys. It returns the flow, or 0 and what becomes of the packet.
 //
 // old is where a flow went that this one replaces, or zero: the connection keeps its
-// source port if it keeps its backend.
-func (w *Worker) admit(d Desc, p *header.Packet, old *header.Tuple) (flowtable.Ref, Verdict) {
+// source port if it keeps its backend. f is what was foreseen, or nil.
+func (w *Worker) admit(d Desc, p *header.Packet, old *header.Tuple, f *forecast) (flowtable.Ref, Verdict) {
+	if f != nil && f.planned && f.draw == w.draws.taken {
+		return w.admitForeseen(d, f)
+	}
 	var n plan
 	o := w.opening(p)
 	w.plan(&n, &o)
 	if n.verdict.Action != Queued {
-		if n.tell {
-			w.sendError(d, p, n.err, 0)
-		}
-		return 0, n.verdict
+		return 0, w.refused(d, p, &n)
 	}
 	ref, v, _ := w.carry(p, &n, &o, old)
 	return ref, v
+}
+
+// refused tells the sender, where that is due, and returns what becomes of the packet.
+func (w *Worker) refused(d Desc, p *header.Packet, n *plan) Verdict {
+	if n.tell {
+		w.sendError(d, p, n.err, 0)
+	}
+	return n.verdict
 }
 
 // carry makes the flow of a plan and then pins its client: who gets no flow is not remembered, or
@@ -73,15 +81,22 @@ func (w *Worker) settle(n *plan, o *opening) (moved bool) {
 func (w *Worker) opening(p *header.Packet) opening {
 	return opening{
 		tuple: &p.Tuple, opens: isSYN(p.TCPFlags), ttl: p.TTL,
-		random: [2]uint64{w.rnd.Uint64(), w.rnd.Uint64()},
+		random: w.draws.take(),
 	}
 }
 
-// create inserts the flow of a plan. Another worker may have been faster with the same
-// packet (a retransmission on another queue): then its flow is the flow, and made is false.
+// create inserts the flow of a plan: see insert.
 func (w *Worker) create(p *header.Packet, n *plan, old *header.Tuple) (ref flowtable.Ref, v Verdict, made bool) {
+	var f flowtable.NewFlow
+	w.newFlow(&f, p, n)
+	w.keepPort(&f, old, n.keep || n.route.Kind == nexthop.Kernel)
+	return w.insert(&f, n)
+}
+
+// newFlow sets f to what a plan wants.
+func (w *Worker) newFlow(f *flowtable.NewFlow, p *header.Packet, n *plan) {
 	b := n.backend
-	f := flowtable.NewFlow{
+	*f = flowtable.NewFlow{
 		Client: p.Tuple, Backend: b.Addr, BackendPort: b.Port, Source: n.source,
 		Service: uint32(b.Service), BackendRef: uint32(b.Ref),
 	}
@@ -93,14 +108,18 @@ func (w *Worker) create(p *header.Packet, n *plan, old *header.Tuple) (ref flowt
 	} else {
 		f.Ports = portChoice(n.random, w.snap.SNATPorts)
 	}
-	w.keepPort(&f, old, n.keep || n.route.Kind == nexthop.Kernel)
-	ref, status := w.flows.Create(w.now, &f)
+}
+
+// insert makes the flow of a plan. Another worker may have been faster with the same
+// packet (a retransmission on another queue): then its flow is the flow, and made is false.
+func (w *Worker) insert(f *flowtable.NewFlow, n *plan) (ref flowtable.Ref, v Verdict, made bool) {
+	ref, status := w.flows.Create(w.now, f)
 	switch status {
 	case flowtable.Created:
 		w.n.flows++
-		toClient := w.view.Lookup(&p.Tuple.Src)
+		toClient := w.view.Lookup(&f.Client.Src)
 		w.flows.Flow(ref).BindHops(w.view.Generation, uint16(n.route.Hop), uint16(toClient.Hop))
-		if c := w.stats.Backends.At(b.Ref.Index()); c != nil {
+		if c := w.stats.Backends.At(n.backend.Ref.Index()); c != nil {
 			c.Flows.Add(1)
 		}
 		return ref, queued, true

@@ -4,6 +4,7 @@ import (
 	"unsafe"
 
 	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat/header"
 )
 
 const _ = -(unsafe.Sizeof(Desc{}) ^ descBytes)
@@ -28,4 +29,41 @@ func (w *Worker) StepByOracle(now uint64) int {
 	w.expire()
 	w.publish(moved)
 	return moved
+}
+
+// Foreseen is what the last outlook was certain of: new flows, and the first ports they should try.
+func (w *Worker) Foreseen() (list []Foreseen) {
+	for i := range w.ahead.end - w.ahead.first {
+		f := &w.ahead.of[i]
+		if f.known && f.planned && f.plan.verdict.Action == Queued {
+			n := &f.flow
+			var ports []uint16
+			for i := range uint32(4) {
+				ports = append(ports, n.Ports.First+uint16((uint32(n.Ports.Start)+i*uint32(n.Ports.Stride))%uint32(n.Ports.Count)))
+			}
+			list = append(list, Foreseen{n.Client, n.Backend, n.Source, ports})
+		}
+	}
+	return list
+}
+
+// Foreseen is a flow to be.
+type Foreseen struct {
+	Client          header.Tuple
+	Backend, Source header.Addr
+	Ports           []uint16
+}
+
+// Forget empties the outlook.
+func (w *Worker) Forget() { w.ahead.first, w.ahead.end = 0, 0 }
+
+// Lookup finds a flow.
+func (w *Worker) Lookup(t *header.Tuple, now uint64) (flowtable.Ref, flowtable.Side) {
+	return w.flows.Lookup(w.flows.Hash(t), t, flowtable.Time(now))
+}
+
+// Outgoing is what a client's packets leave with.
+func (w *Worker) Outgoing(ref flowtable.Ref) (out header.Tuple) {
+	w.flows.Outgoing(ref, flowtable.ClientSide, &out)
+	return out
 }

@@ -80,7 +80,7 @@ func (w *Worker) judgeFragment(d Desc, p *header.Packet, key uint64) (v Verdict,
 	}
 	w.frags.id = id
 	p.Tuple.SrcPort, p.Tuple.DstPort = src, dst
-	return w.judgeFlow(d, p, w.flows.Hash(&p.Tuple)), true
+	return w.judgeFlow(d, p, w.flows.Hash(&p.Tuple), nil), true
 }
 
 // releaseFragments looks again for the first fragments of held ones.

@@ -109,11 +109,11 @@ func (w *Worker) judge(d Desc, p *header.Packet) Verdict {
 			return drop(r)
 		}
 	}
-	return w.judgeFlow(d, p, w.flows.Hash(&p.Tuple))
+	return w.judgeFlow(d, p, w.flows.Hash(&p.Tuple), nil)
 }
 
-// judgeFlow finds or makes the flow of a packet and sends it on.
-func (w *Worker) judgeFlow(d Desc, p *header.Packet, hash uint64) Verdict {
+// judgeFlow finds or makes the flow of a packet and sends it on. f is what was foreseen of it, or nil.
+func (w *Worker) judgeFlow(d Desc, p *header.Packet, hash uint64, f *forecast) Verdict {
 	ref, side := w.flows.Lookup(hash, &p.Tuple, w.now)
 	var old header.Tuple // towards the backend, of the flow that this one replaces
 	if ref != 0 {
@@ -134,15 +134,19 @@ func (w *Worker) judgeFlow(d Desc, p *header.Packet, hash uint64) Verdict {
 		}
 		w.flows.Outgoing(ref, flowtable.ClientSide, &old)
 		w.flows.Delete(ref)
+		f = nil // which knows nothing of old
 	} else if p.Tuple.Stateful() && !isSYN(p.TCPFlags) && w.flows.Abandoned(hash, w.now) {
 		return drop(stats.LateAnswer)
 	}
 	if w.b.kernel {
 		return w.fromKernel(d, p)
 	}
-	ref, v := w.admit(d, p, &old)
+	ref, v := w.admit(d, p, &old, f)
 	if ref == 0 {
 		return v
+	}
+	if f != nil {
+		return w.forwardFirst(d, p, ref)
 	}
 	return w.forward(d, p, ref, flowtable.ClientSide)
 }

@@ -76,7 +76,9 @@ type labConfig struct {
 	workers int
 	snat    services.PortRange
 	flows   uint32
-	edit    func(*services.Builder)
+	// halfOpen is how many flows may be half-open; 0: as flowtable.Config has it.
+	halfOpen uint32
+	edit     func(*services.Builder)
 }
 
 func newLab(t testing.TB, c labConfig) *lab {
@@ -90,7 +92,7 @@ func newLab(t testing.TB, c labConfig) *lab {
 	if c.snat.Count == 0 {
 		c.snat = services.PortRange{First: 20000, Count: 10000}
 	}
-	table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: c.flows, IPv6Flows: c.flows, Timeouts: flowtable.DefaultTimeouts()})
+	table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: c.flows, IPv6Flows: c.flows, HalfOpen: c.halfOpen, Timeouts: flowtable.DefaultTimeouts()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,8 +15,11 @@ import (
 // soon, however fast snapshots follow each other.
 func TestCountersOfABackendThatIsLeft(t *testing.T) {
 	const first, backends = 20, 60 // more than are published in one step
-	for _, more := range []bool{false, true} {
+	for _, c := range []struct{ more, logged bool }{{false, false}, {true, false}, {false, true}, {true, true}} {
 		l := newLab(t, labConfig{edit: func(b *services.Builder) {
+			if c.logged {
+				serveMany(b)
+			}
 			for i := range uint16(backends) {
 				serve(b, services.ServiceID(first+i), vip4, 1000+i, header.ProtoUDP, backend4, 2000+i, false)
 			}
@@ -47,7 +50,7 @@ func TestCountersOfABackendThatIsLeft(t *testing.T) {
 				t.Fatalf("after %d batches the worker still is in generation %d, not %d", steps, g.stats.Generation.Load(), left)
 			}
 			batch(func(n int) uint16 { return 1000 + uint16(n%5) }) // others
-			if more {
+			if c.more {
 				l.publish(nil)
 			}
 		}
@@ -55,4 +58,9 @@ func TestCountersOfABackendThatIsLeft(t *testing.T) {
 			t.Errorf("left after %d batches: %d packets are counted, want %d", steps, n, sent)
 		}
 	}
+}
+
+// serveMany adds a backend with so high an index that workers note packets in a log before they count them.
+func serveMany(b *services.Builder) {
+	b.SetBackend(backend(5000, 99, "10.0.1.99", 99, header.ProtoUDP))
 }

@@ -1,6 +1,8 @@
 package fastpath
 
 import (
+	"unsafe"
+
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
@@ -50,6 +52,7 @@ func (w *Worker) count(link, n int) {
 // judgeAll judges the n packets of the batch, and carries out the verdicts.
 func (w *Worker) judgeAll(n int) {
 	w.b.long, w.b.anyLong = w.b.anyLong, false
+	w.ahead.end = 0
 	w.fetchHeaders(0, min(groupSize, n))
 	for at := 0; at < n+2*groupSize; at += groupSize {
 		if at < n {
@@ -64,10 +67,7 @@ func (w *Worker) judgeAll(n int) {
 	}
 }
 
-const (
-	descBytes = 16 // of a Desc
-	lineBytes = 64 // of a cache line
-)
+const descBytes = 16 // of a Desc
 
 // fetchAtOnce is how many headers are asked for in between: one call for each costs more
 // than it brings, and all of a group at once are more misses than there is room for.
@@ -77,11 +77,22 @@ const fetchAtOnce = 4
 func (w *Worker) fetchHeaders(first, end int) {
 	if first < end {
 		d := w.b.desc[first:end]
-		prefetch.WriteAll(&w.mem[0], &d[0].Addr, descBytes, len(d))
 		if w.b.long {
-			prefetch.WriteAll(&w.mem[lineBytes], &d[0].Addr, descBytes, len(d))
+			prefetch.WritePairs(&w.mem[0], &d[0].Addr, descBytes, len(d))
+			return
 		}
+		prefetch.WriteAll(&w.mem[0], &d[0].Addr, descBytes, len(d))
 	}
+}
+
+// window4 and window6 are what plain packets are judged by, of a packet whose address is not above w.windows. They do not
+// check that again, which would be twelve instructions for each packet in each stage.
+func (w *Worker) window4(d Desc) *[header.Window4Bytes]byte {
+	return (*[header.Window4Bytes]byte)(unsafe.Add(w.base, d.Addr)) // Safety: inspect has compared the address with w.windows
+}
+
+func (w *Worker) window6(d Desc) *[header.Window6Bytes]byte {
+	return (*[header.Window6Bytes]byte)(unsafe.Add(w.base, d.Addr)) // Safety: as above
 }
 
 // inspect is the first stage, of the packets from first to end of a batch of n.
@@ -96,12 +107,12 @@ func (w *Worker) inspect(first, end, n int) {
 		d := descs[i]
 		bytes += uint64(d.Len)
 		s := &searches[i]
-		if d.Addr+header.Window6Bytes > uint64(len(w.mem)) {
+		if d.Addr > w.windows {
 			plains[i] = 0
 			s.SeekNothing()
 			continue
 		}
-		h := (*[header.Window4Bytes]byte)(w.mem[d.Addr:])
+		h := w.window4(d)
 		if !header.MayBePlain4(h) {
 			plains[i] = w.inspect6(d, s)
 			continue
@@ -125,15 +136,14 @@ func (w *Worker) inspect(first, end, n int) {
 
 // inspect6 is inspect of a packet that is not a plain one of IPv4.
 func (w *Worker) inspect6(d Desc, s *flowtable.Search) plain {
-	h := (*[header.Window6Bytes]byte)(w.mem[d.Addr:])
+	h := w.window6(d)
 	size, special := header.Plain6(h, d.Len)
 	if size == 0 {
 		s.SeekNothing()
 		return 0
 	}
-	var addrs [4]uint64
-	ports := header.PlainKey6(h, &addrs)
-	w.flows.Seek6(s, &addrs, ports, header.PlainProto6(h))
+	a, b, c, e, ports := header.PlainKey6(h)
+	w.flows.Seek6(s, a, b, c, e, ports, header.PlainProto6(h))
 	w.b.anyLong = true
 	if special {
 		return 0
@@ -148,12 +158,12 @@ func (w *Worker) finish(first, end int) {
 		d, p := descs[i], plains[i]
 		if p&plainV6 != 0 {
 			if !w.finish6(d, uint32(p&^plainV6), &searches[i]) {
-				w.judgeAny(d)
+				w.judgeLeft(first+i, end)
 			}
 			continue
 		}
 		if p == 0 || !w.finish4(d, uint32(p), &searches[i]) {
-			w.judgeAny(d)
+			w.judgeLeft(first+i, end)
 		}
 	}
 }
@@ -161,26 +171,26 @@ func (w *Worker) finish(first, end int) {
 // finish4 forwards a plain IPv4 packet that ends at byte end of its frame, or returns false and
 // has changed nothing.
 func (w *Worker) finish4(d Desc, end uint32, s *flowtable.Search) bool {
-	h := (*[header.Window4Bytes]byte)(w.mem[d.Addr:])
+	h := w.window4(d)
 	addrs, ports := header.PlainKey4(h)
 	proto := header.PlainProto4(h)
 	f, side := w.flows.Match4(s, addrs, ports, proto, w.ticks)
 	if f == nil {
-		return false
+		if f, side = w.more4(h, s); f == nil {
+			return false
+		}
 	}
-	binding, id := f.BoundTo(side)
-	hop := w.c.Hops.Hop(nexthop.ID(id)) // there is no hop 0
-	if !w.usual(binding, hop) {
+	hop := w.boundHop(f.BoundTo(side))
+	if hop == nil || end > hop.PlainEnd() {
 		return false
 	}
 	q, ref := w.toLink[hop.Link], f.BackendRef()
-	if !carries(q, hop, end) || !w.serves(ref, proto) {
+	if q == nil || !w.serves(ref, proto) {
 		return false
 	}
 	addrs, ports = f.Leaving4(side)
 	nat.TranslatePlain4(h, addrs, ports, f.Delta(side))
-	*(*[6]byte)(h[0:6]) = hop.DstMAC
-	*(*[6]byte)(h[6:12]) = hop.SrcMAC
+	*(*[12]byte)(h[0:12]) = *hop.MACs()
 	f.Seen(w.ticks)
 	w.stats.Backends.Count(ref, uint8(side), d.Len)
 	if !q.put(Desc{d.Addr, end}) {
@@ -191,27 +201,26 @@ func (w *Worker) finish4(d Desc, end uint32, s *flowtable.Search) bool {
 
 // finish6 is finish4 for IPv6, line by line: a call for what both do costs each packet a nanosecond.
 func (w *Worker) finish6(d Desc, end uint32, s *flowtable.Search) bool {
-	h := (*[header.Window6Bytes]byte)(w.mem[d.Addr:])
-	var addrs [4]uint64
-	ports := header.PlainKey6(h, &addrs)
+	h := w.window6(d)
+	a, b, c, e, ports := header.PlainKey6(h)
 	proto := header.PlainProto6(h)
-	f, side := w.flows.Match6(s, &addrs, ports, proto, w.ticks)
+	f, side := w.flows.Match6(s, a, b, c, e, ports, proto, w.ticks)
 	if f == nil {
-		return false
+		if f, side = w.more6(h, s); f == nil {
+			return false
+		}
 	}
-	binding, id := f.BoundTo(side)
-	hop := w.c.Hops.Hop(nexthop.ID(id)) // there is no hop 0
-	if !w.usual(binding, hop) {
+	hop := w.boundHop(f.BoundTo(side))
+	if hop == nil || end > hop.PlainEnd() {
 		return false
 	}
 	q, ref := w.toLink[hop.Link], f.BackendRef()
-	if !carries(q, hop, end) || !w.serves(ref, proto) {
+	if q == nil || !w.serves(ref, proto) {
 		return false
 	}
 	leaving, ports := f.Leaving6(side)
 	nat.TranslatePlain6(h, leaving, ports, f.Delta(side))
-	*(*[6]byte)(h[0:6]) = hop.DstMAC
-	*(*[6]byte)(h[6:12]) = hop.SrcMAC
+	*(*[12]byte)(h[0:12]) = *hop.MACs()
 	f.Seen(w.ticks)
 	w.stats.Backends.Count(ref, uint8(side), d.Len)
 	if !q.put(Desc{d.Addr, end}) {
@@ -220,15 +229,27 @@ func (w *Worker) finish6(d Desc, end uint32, s *flowtable.Search) bool {
 	return true
 }
 
-// usual says whether a packet of a flow may take the hop as it is: the flow is bound by the current view, and
-// the hop is an untagged neighbour that is resolved.
-func (w *Worker) usual(binding uint32, hop *nexthop.Hop) bool {
-	return binding == w.view.Generation && hop != nil && hop.Kind == nexthop.OnLink && hop.Ready && hop.VLANs == 0
+// boundHop returns the hop of that ID, or nil if the flow was not bound by the view. The compiler inlines it.
+func (w *Worker) boundHop(binding uint32, id uint16) *nexthop.Hop {
+	if binding != w.view.Generation {
+		return nil
+	}
+	return w.c.Hops.Hop(nexthop.ID(id)) // there is no hop 0
 }
 
-// carries says whether a packet that ends at byte end of its frame fits the hop whole.
-func carries(q *egressQueue, hop *nexthop.Hop, end uint32) bool {
-	return q != nil && (hop.MTU == 0 || end-header.EthernetBytes <= uint32(hop.MTU))
+// more4 and more6 look on where Match4 and Match6 found nothing. They read the key again: a caller that kept it for this
+// rare case would put it on the stack for each packet.
+//
+//go:noinline
+func (w *Worker) more4(h *[header.Window4Bytes]byte, s *flowtable.Search) (*flowtable.Flow, flowtable.Side) {
+	addrs, ports := header.PlainKey4(h)
+	return w.flows.MatchMore(s, addrs, 0, 0, 0, ports, header.PlainProto4(h), w.ticks)
+}
+
+//go:noinline
+func (w *Worker) more6(h *[header.Window6Bytes]byte, s *flowtable.Search) (*flowtable.Flow, flowtable.Side) {
+	a, b, c, e, ports := header.PlainKey6(h)
+	return w.flows.MatchMore(s, a, b, c, e, ports, header.PlainProto6(h), w.ticks)
 }
 
 // serves says that a flow need not be judged for its backend's sake: it is not of UDP, or the backend serves. In

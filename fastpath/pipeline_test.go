@@ -12,6 +12,7 @@ import (
 	"sluice.dev/sluice/bench/memlink"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
@@ -28,14 +29,29 @@ type twins struct {
 
 // TestPipelineIsJudgeAny: the same frames leave in the same order, with the same bytes, and every
 // counter is the same, whatever the traffic is and whatever changes meanwhile.
-func TestPipelineIsJudgeAny(t *testing.T) {
+func TestPipelineIsJudgeAny(t *testing.T) { twinsAgree(t, labConfig{}, 20_000) }
+
+// TestPipelineIsJudgeAnyAtItsLimits: also where flows are refused, and give way to others.
+func TestPipelineIsJudgeAnyAtItsLimits(t *testing.T) {
+	drops := twinsAgree(t, labConfig{flows: 40, halfOpen: 20, snat: services.PortRange{First: 20000, Count: 12}}, 10_000)
+	for _, r := range []stats.DropReason{stats.HalfOpenLimit, stats.SNATPortsExhausted} {
+		if drops[r.String()] == 0 {
+			t.Errorf("no packet was dropped for %v", r)
+		}
+	}
+}
+
+// twinsAgree compares two gateways of a kind, which must forward so many packets, and returns what they dropped.
+func twinsAgree(t *testing.T, c labConfig, least int) map[string]uint64 {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	w := &twins{r: rand.New(rand.NewPCG(seed, 0))}
 	for i := range w.labs {
-		w.labs[i] = newLab(t, labConfig{edit: func(b *services.Builder) {
+		c.edit = func(b *services.Builder) {
 			serve(b, 10, "203.0.113.15", 53, header.ProtoUDP, "10.0.9.3", 53, false) // a neighbour that nobody knows
-		}})
+			serveByAll(b)
+		}
+		w.labs[i] = newLab(t, c)
 	}
 	forwarded := 0
 	for step := range 1500 {
@@ -80,9 +96,10 @@ func TestPipelineIsJudgeAny(t *testing.T) {
 			w.learn = w.learn[len(w.learn)-500:]
 		}
 	}
-	if forwarded < 20_000 {
+	if forwarded < least {
 		t.Errorf("only %d packets were forwarded", forwarded)
 	}
+	return w.labs[0].drops()
 }
 
 func drain(links ...*memlink.Link) (frames [][]byte) {
@@ -121,7 +138,7 @@ func (l *lab) counters() string {
 	s := l.workers[0].stats
 	text := fmt.Sprint(s.Rx.Load(), s.RxBytes.Load(), s.Tx.Load(), s.TxBytes.Load(), s.Generated.Load(), s.Returned.Load(),
 		s.Held.Load(), s.FlowsCreated.Load(), l.drops(), l.table.Counts())
-	for i := range uint32(12) {
+	for i := range uint32(100) {
 		c := s.Backends.At(i)
 		text += fmt.Sprint(" ", i, ":", c.Flows.Load(), c.ToBackend.Load(), c.ToBackendBytes.Load(), c.ToClient.Load(), c.ToClientBytes.Load())
 	}
@@ -151,7 +168,7 @@ func (w *twins) frame() []byte {
 
 func (w *twins) request() []byte {
 	port := uint16(40000 + w.r.IntN(60))
-	client, vip, udp := client4, []string{vip4, vip4, vip4, keepVIP, localVIP, emptyVIP, node4, "203.0.113.15"}[w.r.IntN(8)], w.r.IntN(2) == 0
+	client, vip, udp := client4, []string{vip4, vip4, vip4, keepVIP, localVIP, emptyVIP, node4, "203.0.113.15", choiceVIP, choiceVIP}[w.r.IntN(10)], w.r.IntN(2) == 0
 	if w.r.IntN(3) == 0 {
 		client, vip = client6, vip6
 	}
@@ -161,6 +178,8 @@ func (w *twins) request() []byte {
 		to, udp = 30080, false
 	case vip == "203.0.113.15":
 		to, udp = 53, true
+	case vip == choiceVIP:
+		to, udp = uint16(1000+w.r.IntN(choices)), true
 	case udp:
 		to = 53
 	}
@@ -253,6 +272,11 @@ func (w *twins) change() func(*lab) {
 				}
 			})
 		}
+	case 7: // other rules for new flows
+		return func(l *lab) { l.publish(func(b *services.Builder) { b.Settings().RetryOther = up }) }
+	case 8, 9: // a backend of each set is gone, or all are there
+		gone := int(generation-7) + 3*(pick-8)
+		return func(l *lab) { l.publish(func(b *services.Builder) { serveByAllBut(b, gone) }) }
 	}
 	return func(*lab) {}
 }

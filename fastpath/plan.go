@@ -23,6 +23,7 @@ type scene struct {
 	loads        []atomic.Int32  // connections by backend index, of the flow table
 	pins         *affinity.Table // of session affinity; nil if there is none
 	host4, host6 header.Addr     // our own addresses on the host link
+	routes       *routeCache     // nil: none
 }
 
 // opening is a packet that may make a flow.
@@ -160,7 +161,7 @@ func (s *scene) address(n *plan, o *opening) {
 		n.refuse(stats.NoEndpoints, nat.PortUnreachable)
 		return
 	}
-	n.route = s.view.Lookup(&n.backend.Addr)
+	n.route = s.routes.to(s.view, n.backend)
 	n.keep = n.Rule.KeepClient && o.tuple.Src != n.backend.Addr // a backend that reaches itself would see its own address
 	if n.keep {
 		n.source, n.origin = o.tuple.Src, SourceClient

@@ -12,8 +12,16 @@ import (
 // TestShutdownPublishesAllBackends: a worker that ends has nothing left that it alone knows, however many
 // backends its last packets went to.
 func TestShutdownPublishesAllBackends(t *testing.T) {
+	t.Run("counted at once", func(t *testing.T) { shutDown(t, nil) })
+	t.Run("noted in a log", func(t *testing.T) { shutDown(t, serveMany) })
+}
+
+func shutDown(t *testing.T, more func(*services.Builder)) {
 	const first, backends = 20, 100
 	l := newLab(t, labConfig{edit: func(b *services.Builder) {
+		if more != nil {
+			more(b)
+		}
 		for i := range uint16(backends) {
 			serve(b, services.ServiceID(first+i), vip4, 1000+i, header.ProtoUDP, backend4, 2000+i, false)
 		}

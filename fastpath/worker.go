@@ -3,9 +3,9 @@ package fastpath
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
@@ -75,11 +75,13 @@ type HostMAC struct{ Kernel, User [6]byte }
 
 // Worker is one queue's loop. Only its own goroutine touches it, except Do and Stop.
 type Worker struct {
-	c     Config
-	mem   []byte
-	pool  *Pool
-	flows *flowtable.Handle // ours in the shared table
-	stats *stats.Block
+	c       Config
+	mem     []byte
+	base    unsafe.Pointer // of mem
+	windows uint64         // the last address in mem that has a window (pipeline.go)
+	pool    *Pool
+	flows   *flowtable.Handle // ours in the shared table
+	stats   *stats.Block
 
 	scene
 
@@ -89,7 +91,8 @@ type Worker struct {
 	hops   hopQueue
 	frags  fragmentQueue
 	limit  nat.RateLimit
-	rnd    *rand.ChaCha8
+	draws  draws
+	ahead  outlook
 	host   nexthop.Hop
 
 	n         counts
@@ -107,7 +110,7 @@ type Worker struct {
 // New checks the configuration and returns a worker that has not started.
 func New(c Config) (*Worker, error) {
 	switch {
-	case c.Pool == nil || len(c.Memory) == 0:
+	case c.Pool == nil || len(c.Memory) < header.Window6Bytes:
 		return nil, errors.New("fastpath: a worker needs a UMEM and its pool")
 	case c.Flows == nil || c.Services == nil || c.Hops == nil || c.Stats == nil || c.Fragments == nil:
 		return nil, errors.New("fastpath: a worker needs flows, services, next hops, fragments and a stats block")
@@ -126,9 +129,9 @@ func New(c Config) (*Worker, error) {
 		return nil, fmt.Errorf("fastpath: worker %d: %w", c.ID, err)
 	}
 	w := &Worker{
-		c: c, mem: c.Memory, pool: c.Pool, flows: flows, stats: c.Stats,
-		scene: scene{loads: c.Flows.Loads(), pins: c.Affinity, host4: c.HostSource4, host6: c.HostSource6},
-		rnd:   newRandom(c.Seed),
+		c: c, mem: c.Memory, base: unsafe.Pointer(&c.Memory[0]), windows: uint64(len(c.Memory)) - header.Window6Bytes, pool: c.Pool, flows: flows, stats: c.Stats,
+		scene: scene{loads: c.Flows.Loads(), pins: c.Affinity, host4: c.HostSource4, host6: c.HostSource6, routes: new(routeCache)},
+		draws: draws{source: newRandom(c.Seed)},
 		limit: nat.NewRateLimit(c.ICMPRate, c.ICMPBurst),
 		host:  nexthop.Hop{Kind: nexthop.Kernel, Ready: true, DstMAC: c.HostMAC.Kernel, SrcMAC: c.HostMAC.User},
 	}

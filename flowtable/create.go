@@ -210,20 +210,32 @@ func (h *Handle) expire(a *arena, i uint32, now ticks) bool {
 // kill ends a flow whose meta is still m. The swap ends it on both sides at once;
 // whoever succeeds, and nobody else, takes the keys out of the index.
 func (h *Handle) kill(a *arena, i uint32, m meta) bool {
-	if !a.flow(i).swap(m, m.dead()) {
+	hashes := h.hashes(a, i)
+	if !h.end(a, i, m, &hashes) {
 		return false
 	}
 	h.count(a.v6, m.state(), -1)
-	h.t.book(a.flow(i))
-	for _, side := range [2]Side{ClientSide, ReplySide} {
-		k := a.keyOf(i, side)
-		hash := h.secret.hash(a.v6, &k)
-		if side == ReplySide && m.state() == TimeWaitBackend {
-			// Before the key is free. Where the flow's time is over, so is the rest.
-			h.t.resting.begin(hash, m.seen()+ticks(h.t.lifetimes[m.life()]))
-		}
-		a.remove(hash, slotOf(i, side))
+	return true
+}
+
+// hashes returns those of a record's keys, by side.
+func (h *Handle) hashes(a *arena, i uint32) [2]uint64 {
+	client, reply := a.keyOf(i, ClientSide), a.keyOf(i, ReplySide)
+	return [2]uint64{h.secret.hash(a.v6, &client), h.secret.hash(a.v6, &reply)}
+}
+
+// end is kill but for counting the flow out, with the hashes of its keys.
+func (h *Handle) end(a *arena, i uint32, m meta, hashes *[2]uint64) bool {
+	if !a.flow(i).swap(m, m.dead()) {
+		return false
 	}
+	h.t.book(a.flow(i))
+	if m.state() == TimeWaitBackend {
+		// Before the key is free. Where the flow's time is over, so is the rest.
+		h.t.resting.begin(hashes[ReplySide], m.seen()+ticks(h.t.lifetimes[m.life()]))
+	}
+	a.remove(hashes[ClientSide], slotOf(i, ClientSide))
+	a.remove(hashes[ReplySide], slotOf(i, ReplySide))
 	h.retire(a.ref(i))
 	return true
 }

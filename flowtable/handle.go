@@ -64,7 +64,9 @@ type Handle struct {
 	others      [2][16]int32
 	othersStale bool
 
-	hunt [2]hunter
+	hunt    [2]hunter
+	endings endings
+	fetches fetches
 }
 
 // Register adds a participant.

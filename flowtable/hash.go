@@ -24,7 +24,7 @@ func randomKey() (k HashKey) {
 func RandomHashKey() HashKey { return randomKey() }
 
 // Words returns the keyed hash of three words, with the promise of hash6.
-func (s *HashKey) Words(a, b, c uint64) uint64 { return s.hash6(&[4]uint64{a, b, c}, 0, 0) }
+func (s *HashKey) Words(a, b, c uint64) uint64 { return s.hash6(a, b, c, 0, 0, 0) }
 
 // key is a tuple as the table compares it. IPv4 uses addr[0] alone.
 type key struct {
@@ -55,9 +55,9 @@ func (s *HashKey) hash4(addr uint64, ports uint32, proto uint8) uint64 {
 	return hi ^ lo
 }
 
-func (s *HashKey) hash6(addr *[4]uint64, ports uint32, proto uint8) uint64 {
-	h1, l1 := bits.Mul64(addr[0]^s[0], addr[1]^s[1])
-	h2, l2 := bits.Mul64(addr[2]^s[2], addr[3]^s[3])
+func (s *HashKey) hash6(a, b, c, d uint64, ports uint32, proto uint8) uint64 {
+	h1, l1 := bits.Mul64(a^s[0], b^s[1])
+	h2, l2 := bits.Mul64(c^s[2], d^s[3])
 	hi, lo := bits.Mul64(h1^l2^s[4], l1^h2^s[5]^(uint64(ports)<<8|uint64(proto)))
 	hi, lo = bits.Mul64(lo^s[1], hi^s[0])
 	return hi ^ lo
@@ -65,7 +65,7 @@ func (s *HashKey) hash6(addr *[4]uint64, ports uint32, proto uint8) uint64 {
 
 func (s *HashKey) hash(v6 bool, k *key) uint64 {
 	if v6 {
-		return s.hash6(&k.addr, k.ports, k.proto)
+		return s.hash6(k.addr[0], k.addr[1], k.addr[2], k.addr[3], k.ports, k.proto)
 	}
 	return s.hash4(k.addr[0], k.ports, k.proto)
 }
@@ -75,7 +75,7 @@ func (h *Handle) Hash(t *header.Tuple) uint64 {
 	if t.V6 {
 		var k key
 		k.from(t)
-		return h.secret.hash6(&k.addr, k.ports, k.proto)
+		return h.secret.hash(true, &k)
 	}
 	addr := uint64(binary.BigEndian.Uint32(t.Src[12:]))<<32 | uint64(binary.BigEndian.Uint32(t.Dst[12:]))
 	return h.secret.hash4(addr, uint32(t.SrcPort)<<16|uint32(t.DstPort), t.Proto)

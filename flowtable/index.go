@@ -77,7 +77,8 @@ const (
 
 	slotSide = 31 // the slot's bit that says which of the record's keys it is
 
-	_ = -(unsafe.Sizeof(bucket{}) ^ 64)
+	bucketBytes = 64
+	_           = -(unsafe.Sizeof(bucket{}) ^ bucketBytes)
 )
 
 func slotOf(index uint32, side Side) uint32 { return index | uint32(side)<<slotSide }
@@ -152,6 +153,9 @@ func (a *arena) ref(index uint32) Ref {
 }
 
 func (a *arena) home(hash uint64) uint64 { return (hash >> 32) * a.homes >> 32 }
+
+// first is where the index begins.
+func (a *arena) first() *byte { return (*byte)(unsafe.Pointer(&a.buckets[0])) }
 
 // at returns the bucket and slot number of a member bit.
 func (a *arena) at(home uint64, bit int) (*bucket, int) {

@@ -14,6 +14,20 @@ func (p *Ports) at(i int) uint16 {
 	return p.First + uint16((uint32(p.Start)+uint32(i)*stride)%uint32(p.Count))
 }
 
+// port returns the port of the i-th try, if there is one.
+func (n *NewFlow) port(i int) (port uint16, ok bool) {
+	if n.SourcePort != 0 {
+		if i == 0 {
+			return n.SourcePort, true
+		}
+		i--
+	}
+	if i >= int(n.Ports.Count) {
+		return 0, false
+	}
+	return n.Ports.at(i), true
+}
+
 // maxPortTries bounds the ports that are tried for one flow. Where some of them rest
 // and no other is free, they are tried a second time: so there are at most twice as
 // many probes, and one more for the port of a flow that gives way.
@@ -34,7 +48,7 @@ type portSearch struct {
 	a     *arena
 	i     uint32 // the embryo
 	n     *NewFlow
-	reply header.Tuple
+	reply key
 	now   ticks
 
 	rested bool // a port was passed over because it rests
@@ -46,13 +60,24 @@ type portSearch struct {
 	port   uint16
 }
 
+// reply sets k to the key of the backend's packets, but for the ports.
+func (n *NewFlow) reply(k *key) {
+	k.from(&header.Tuple{Src: n.Backend, Dst: n.Source, Proto: n.Client.Proto, V6: n.Client.V6})
+}
+
+// replyPorts are those of the key if the flow gets this source port.
+func (n *NewFlow) replyPorts(port uint16) uint32 {
+	if initial(n.Client.Proto) == ICMPEcho {
+		return uint32(port)<<16 | uint32(port)
+	}
+	return uint32(n.BackendPort)<<16 | uint32(port)
+}
+
 // allocatePort commits the reply key of an embryo.
 func (h *Handle) allocatePort(a *arena, i uint32, n *NewFlow, now ticks) (hash uint64, s Status) {
 	ps := portSearch{a: a, i: i, n: n, now: now, kind: shedNever}
-	ps.reply = header.Tuple{Src: n.Backend, Dst: n.Source, SrcPort: n.BackendPort, Proto: n.Client.Proto, V6: n.Client.V6}
-	var k key
-	k.from(&ps.reply)
-	a.setAddr(i, ReplySide, &k)
+	n.reply(&ps.reply)
+	a.setAddr(i, ReplySide, &ps.reply)
 	hash, s = ps.try(h, false)
 	if ps.rested && s != Created {
 		hash, s = ps.try(h, true)
@@ -65,19 +90,12 @@ func (h *Handle) allocatePort(a *arena, i uint32, n *NewFlow, now ticks) (hash u
 
 // try goes through the ports in their order, with those that rest or without.
 func (ps *portSearch) try(h *Handle, wake bool) (hash uint64, s Status) {
-	next := 0
 	for try := range maxPortTries {
-		var port uint16
-		preferred := try == 0 && ps.n.SourcePort != 0
-		switch {
-		case preferred:
-			port = ps.n.SourcePort
-		case next < int(ps.n.Ports.Count):
-			port = ps.n.Ports.at(next)
-			next++
-		default:
+		port, ok := ps.n.port(try)
+		if !ok {
 			return 0, PortsExhausted
 		}
+		preferred := try == 0 && ps.n.SourcePort != 0
 		if hash, s = ps.probe(h, port, wake || preferred); s == Created {
 			return hash, s
 		}
@@ -87,28 +105,25 @@ func (ps *portSearch) try(h *Handle, wake bool) (hash uint64, s Status) {
 
 // probe tries one port.
 func (ps *portSearch) probe(h *Handle, port uint16, wake bool) (hash uint64, s Status) {
-	ps.reply.DstPort = port
-	if initial(ps.reply.Proto) == ICMPEcho {
-		ps.reply.SrcPort = port
-	}
-	var k key
-	k.from(&ps.reply)
-	hash = h.secret.hash(ps.a.v6, &k)
+	k := &ps.reply
+	k.ports = ps.n.replyPorts(port)
+	hash = h.secret.hash(ps.a.v6, k)
 	if !wake && h.t.resting.has(hash, ps.now) {
 		ps.rested = true
 		return 0, PortsExhausted
 	}
 	f := ps.a.flow(ps.i)
 	f.ports[ReplySide].Store(k.ports)
-	slot, ins := h.insert(ps.a, hash, &k, slotOf(ps.i, ReplySide), ps.now)
+	slot, ins := h.insert(ps.a, hash, k, slotOf(ps.i, ReplySide), ps.now)
 	if ins == taken {
 		ps.judge(h, slotIndex(slot), port)
 	}
 	if ins != inserted {
 		return 0, PortsExhausted
 	}
-	out := ps.reply.Reverse()
-	f.delta = header.DeltaOf(&ps.n.Client, &out)
+	n := ps.n
+	out := header.Tuple{Src: n.Source, Dst: n.Backend, SrcPort: port, DstPort: uint16(k.ports >> 16)}
+	f.delta = header.DeltaOf(&n.Client, &out)
 	return hash, Created
 }
 

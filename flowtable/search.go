@@ -71,9 +71,9 @@ func (h *Handle) Seek4(s *Search, addrs uint64, ports uint32, proto uint8) {
 	s.hash, s.family = h.secret.hash4(addrs, ports, proto), 0
 }
 
-// Seek6 does so for IPv6: addrs are source and destination, big endian.
-func (h *Handle) Seek6(s *Search, addrs *[4]uint64, ports uint32, proto uint8) {
-	s.hash, s.family = h.secret.hash6(addrs, ports, proto), 1
+// Seek6 does so for IPv6: source and destination are a, b and c, d, big endian.
+func (h *Handle) Seek6(s *Search, a, b, c, d uint64, ports uint32, proto uint8) {
+	s.hash, s.family = h.secret.hash6(a, b, c, d, ports, proto), 1
 }
 
 // SeekNothing makes the steps pass over a packet.
@@ -121,38 +121,39 @@ func (l *lifetimes) steady() (s steady) {
 // Match4 ends a search that Seek4 began, with the same key, which must be of TCP (with ACK, and
 // without SYN, FIN and RST) or of UDP. It returns the flow, and which of its sides the packet
 // is on, if all that such a packet does to it is what Seen does. It returns nil if there is none,
-// or if there is more to it: then Lookup and Observe know.
+// or if there is more to it: then MatchMore, or Lookup and Observe, know.
 func (h *Handle) Match4(s *Search, addrs uint64, ports uint32, proto uint8, now Ticks) (*Flow, Side) {
 	slot := s.slot
 	r := &h.four[slotIndex(slot)]
 	side := slotSideOf(slot)
 	// Meta before the key: a live flow's ports are final. Record 0 is never live.
 	m := r.load()
-	if uint64(m)>>metaProtoShift != uint64(proto) || r.ports[side].Load() != ports || r.addr[side] != addrs {
-		// Another tag was the same, or the key is in a bucket that follows: rare.
-		return h.member(s, &key{addr: [4]uint64{addrs}, ports: ports, proto: proto}, now)
-	}
-	if ticks(now).since(m.seen()) > h.steady[side][uint8(m>>metaStateShift)] {
+	if uint64(m)>>metaProtoShift != uint64(proto) || r.ports[side].Load() != ports || r.addr[side] != addrs ||
+		ticks(now).since(m.seen()) > h.steady[side][uint8(m>>metaStateShift)] {
 		return nil, 0
 	}
 	return &r.Flow, side
 }
 
 // Match6 is Match4 of a search that Seek6 began.
-func (h *Handle) Match6(s *Search, addrs *[4]uint64, ports uint32, proto uint8, now Ticks) (*Flow, Side) {
+func (h *Handle) Match6(s *Search, a, b, c, d uint64, ports uint32, proto uint8, now Ticks) (*Flow, Side) {
 	slot := s.slot
 	r := &h.six[slotIndex(slot)]
 	side := slotSideOf(slot)
 	m := r.load()
 	k := &r.addr[side]
 	if uint64(m)>>metaProtoShift != uint64(proto) || r.ports[side].Load() != ports ||
-		(k[0]^addrs[0])|(k[1]^addrs[1])|(k[2]^addrs[2])|(k[3]^addrs[3]) != 0 {
-		return h.member(s, &key{addr: *addrs, ports: ports, proto: proto}, now)
-	}
-	if ticks(now).since(m.seen()) > h.steady[side][uint8(m>>metaStateShift)] {
+		(k[0]^a)|(k[1]^b)|(k[2]^c)|(k[3]^d) != 0 ||
+		ticks(now).since(m.seen()) > h.steady[side][uint8(m>>metaStateShift)] {
 		return nil, 0
 	}
 	return &r.Flow, side
+}
+
+// MatchMore is for the rest after Match4 or Match6 found nothing: another tag of the bucket was the same, or
+// the key is in a bucket that follows. Rare; a, b, c, d are as for Seek6, or a alone as for Seek4.
+func (h *Handle) MatchMore(s *Search, a, b, c, d uint64, ports uint32, proto uint8, now Ticks) (*Flow, Side) {
+	return h.member(s, &key{addr: [4]uint64{a, b, c, d}, ports: ports, proto: proto}, now)
 }
 
 // Seen tells a flow that Match returned about the packet. It writes at most once a second.

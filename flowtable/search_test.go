@@ -14,16 +14,23 @@ func (h *Handle) match(t *header.Tuple, now Time) (*Flow, Side) {
 	var k key
 	k.from(t)
 	if t.V6 {
-		h.Seek6(&s[0], &k.addr, k.ports, k.proto)
+		h.Seek6(&s[0], k.addr[0], k.addr[1], k.addr[2], k.addr[3], k.ports, k.proto)
 	} else {
 		h.Seek4(&s[0], k.addr[0], k.ports, k.proto)
 	}
 	h.FetchBuckets(s[:])
 	h.FetchFlows(s[:])
+	var f *Flow
+	var side Side
 	if t.V6 {
-		return h.Match6(&s[0], &k.addr, k.ports, k.proto, now.Ticks())
+		f, side = h.Match6(&s[0], k.addr[0], k.addr[1], k.addr[2], k.addr[3], k.ports, k.proto, now.Ticks())
+	} else {
+		f, side = h.Match4(&s[0], k.addr[0], k.ports, k.proto, now.Ticks())
 	}
-	return h.Match4(&s[0], k.addr[0], k.ports, k.proto, now.Ticks())
+	if f == nil {
+		return h.MatchMore(&s[0], k.addr[0], k.addr[1], k.addr[2], k.addr[3], k.ports, k.proto, now.Ticks())
+	}
+	return f, side
 }
 
 // TestSearch: what Lookup finds, the steps find, on the same side, with the leaving tuple

@@ -75,7 +75,8 @@ func (r *runner) flowsOf(set []tuple4) (*gate, error) {
 	return g, nil
 }
 
-// possible says whether a tuple can be a client's of another address than all of ours.
+// possible says whether a tuple can be a client's of another address than all of ours. Its packets must be plain
+// (header.Plain4): others cost four times as much, whatever they hash to.
 func (t tuple4) possible() bool {
 	var b [4]byte
 	binary.BigEndian.PutUint32(b[:], t.src)
@@ -158,16 +159,22 @@ func nullSpace(hash func(tuple4) uint32, like tuple4) (null []uint64) {
 	return null
 }
 
-// searchedSet returns tuples whose hashes have the same low bits, by trying.
+// searchedSet returns tuples whose hashes have the same low bits, by trying all ports of one address after
+// the other. The addresses are drawn: those that follow one another may be impossible for longer than anybody waits.
 func searchedSet(hash func(tuple4) uint32, low, n int, like tuple4, rnd *rand.Rand) (set []tuple4) {
 	mask := uint32(1)<<low - 1
-	t := like.flipped(rnd.Uint64() >> 16)
-	want := hash(t) & mask
-	for t.srcPort = 1; len(set) < n; t.src++ {
-		// All ports but zero of one address after the other.
+	want := hash(like.flipped(rnd.Uint64()>>16)) & mask
+	tried := map[uint32]bool{}
+	for len(set) < n {
+		t := like
+		t.src, t.srcPort = rnd.Uint32(), 1
+		if tried[t.src] || !t.possible() {
+			continue
+		}
+		tried[t.src] = true
 		for port := 1; port < 1<<16 && len(set) < n; port++ {
 			t.srcPort = uint16(port)
-			if hash(t)&mask == want && t.possible() {
+			if hash(t)&mask == want {
 				set = append(set, t)
 			}
 		}

@@ -95,6 +95,28 @@ func TestSetsCollide(t *testing.T) {
 	}
 }
 
+// TestSetsArePlain: the two sides of the experiment differ in what their tuples hash to, and in nothing that
+// a packet's way through the worker depends on.
+func TestSetsArePlain(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	like := tuple4{dst: vipBase4, dstPort: frontendPort}
+	const n, draws = 5000, 20 // a set of linear tuples keeps some bits of its base
+	for range draws {
+		for name, set := range map[string][]tuple4{
+			"random": randomTuples(n, like, rnd),
+			"linear": linearSet(crcHash, n, like, rnd), "searched": searchedSet(jenkinsHash, 4, n, like, rnd),
+		} {
+			for _, x := range set {
+				var b [128]byte
+				size := (&world{}).frame(&b, &flow{client: x.src, clientPort: x.srcPort, proto: header.ProtoUDP}, fromClient, 0)
+				if end, special := header.Plain4((*[header.Window4Bytes]byte)(b[:]), uint32(size)); end == 0 || special {
+					t.Fatalf("%s: the packets of %+v are not plain", name, x)
+				}
+			}
+		}
+	}
+}
+
 // TestRun runs scenarios for a moment, with what the lab needs: points of both systems, ratios, a file.
 func TestRun(t *testing.T) {
 	built(t)

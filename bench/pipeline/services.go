@@ -12,7 +12,9 @@ const (
 )
 
 // services holds ten thousand Services of ten backends each against one, at equal numbers of flows and,
-// so that it is Services that are compared, of next hops.
+// so that it is Services that are compared, of next hops: against one with a backend on each node, and against
+// one with as many backends as the ten thousand have together. What differs from the first and not from the
+// second is the price of backends: of their counters.
 func (r *runner) services() error {
 	for _, flows := range []int{servicesFewFlows, liveFlows} {
 		if err := r.servicesAt(flows); err != nil {
@@ -23,19 +25,33 @@ func (r *runner) services() error {
 }
 
 func (r *runner) servicesAt(flows int) error {
-	r.say("services: opening %d flows, twice", flows)
-	one, err := r.populated(worldConfig{services: 1, backends: oneServiceBackends, capacity: roomFor(flows)}, flows)
-	if err != nil {
-		return err
-	}
-	defer one.w.close()
+	r.say("services: opening %d flows, three times", flows)
 	many, err := r.populated(worldConfig{services: manyServices, backends: serviceBackends, capacity: roomFor(flows)}, flows)
 	if err != nil {
 		return err
 	}
 	defer many.w.close()
+	for _, backends := range []int{oneServiceBackends, manyServices * serviceBackends} {
+		if err := r.oneService(many, flows, backends); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// oneService holds many Services against one with so many backends.
+func (r *runner) oneService(many *gate, flows, backends int) error {
+	one, err := r.populated(worldConfig{services: 1, backends: backends, capacity: roomFor(flows)}, flows)
+	if err != nil {
+		return err
+	}
+	defer one.w.close()
+	params := map[string]string{"scenario": "services", "family": "ipv4", "flows": strconv.Itoa(flows)}
+	if backends != oneServiceBackends {
+		params["backends"] = strconv.Itoa(backends)
+	}
 	return r.inTurns(pair{
-		params: map[string]string{"scenario": "services", "family": "ipv4", "flows": strconv.Itoa(flows)},
+		params: params,
 		name:   "services", base: "1", other: strconv.Itoa(manyServices), better: "lower", target: servicesTarget,
 		baseCost: r.lookups(one), otherCost: r.lookups(many),
 	})

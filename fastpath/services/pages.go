@@ -27,7 +27,7 @@ type page[T any] struct {
 }
 
 func (p *pages[T]) at(i uint32) *T {
-	if n := i / pageSize; n < uint32(len(p.root)) {
+	if n := uint(i / pageSize); n < uint(len(p.root)) {
 		return &p.root[n].v[i%pageSize]
 	}
 	return nil

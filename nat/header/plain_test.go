@@ -45,9 +45,8 @@ func agreePlain(t *testing.T, frame []byte, behind byte) (plain bool) {
 	}
 	var got header.Tuple
 	if p.Tuple.V6 {
-		var addrs [4]uint64
-		ports := header.PlainKey6(&w6, &addrs)
-		got = tupleOf6(addrs, ports, header.PlainProto6(&w6))
+		a, b, c, d, ports := header.PlainKey6(&w6)
+		got = tupleOf6([4]uint64{a, b, c, d}, ports, header.PlainProto6(&w6))
 	} else {
 		addrs, ports := header.PlainKey4(&w4)
 		got = tupleOf4(addrs, ports, header.PlainProto4(&w4))
@@ -60,10 +59,9 @@ func agreePlain(t *testing.T, frame []byte, behind byte) (plain bool) {
 
 // definedPlain is the definition at the top of plain.go.
 func definedPlain(p *header.Packet) bool {
-	top := p.Tuple.Src[12] >= 240 || p.Tuple.Dst[12] >= 240
 	return !p.Multicast && p.VLANs == 0 && p.Fragment == header.NotFragment && p.FragmentHeader == 0 && p.TTL > 1 &&
 		(p.Tuple.Proto == header.ProtoTCP || p.Tuple.Proto == header.ProtoUDP) &&
-		(p.Tuple.V6 && p.L4-p.L3 == header.IPv6Bytes || !p.Tuple.V6 && p.L4-p.L3 == header.IPv4Bytes && !top)
+		(p.Tuple.V6 && p.L4-p.L3 == header.IPv6Bytes || !p.Tuple.V6 && p.L4-p.L3 == header.IPv4Bytes)
 }
 
 func tupleOf4(addrs uint64, ports uint32, proto uint8) header.Tuple {

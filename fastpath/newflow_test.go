@@ -1,0 +1,121 @@
+package fastpath_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/header/headertest"
+)
+
+// choiceVIP has a port for each scheduler, and one with session affinity, from 1000 on.
+const (
+	choiceVIP = "203.0.113.16"
+	choices   = int(services.NumSchedulers) + 1
+)
+
+// serveByAll serves them, by three backends each.
+func serveByAll(b *services.Builder) { serveByAllBut(b, -1) }
+
+// serveByAllBut leaves out one backend of each service, if it is one of 0 to 2.
+func serveByAllBut(b *services.Builder, gone int) {
+	b.SetAddr(addr(choiceVIP), services.AddrVIP)
+	for i := range choices {
+		id := services.ServiceID(20 + i)
+		svc := &services.Service{ID: id, Namespace: "default", Name: "choice", Proto: header.ProtoUDP, Port: uint16(1000 + i), Identity: uint64(id)}
+		if i < int(services.NumSchedulers) {
+			svc.Scheduler = services.Scheduler(i)
+		} else {
+			svc.AffinitySeconds = 60
+		}
+		set := &services.EndpointSet{}
+		for j := range 3 {
+			be := backend(uint32(60+3*i+j), id, fmt.Sprintf("10.0.1.%d", 100+3*i+j), 53, header.ProtoUDP)
+			if j == gone {
+				b.DeleteBackend(be.Ref)
+				continue
+			}
+			b.SetBackend(be)
+			svc.Backends = append(svc.Backends, be.Ref)
+			set.Backends = append(set.Backends, be.Ref)
+		}
+		if !svc.Scheduler.ByLoad() {
+			for n := range 7 {
+				set.Table = append(set.Table, uint16(n%len(set.Backends)))
+			}
+		}
+		b.SetService(svc)
+		b.SetFrontend(&services.Frontend{
+			Key:  services.FrontendKey{Addr: addr(choiceVIP), Port: uint16(1000 + i), Proto: header.ProtoUDP},
+			Kind: services.LoadBalancer, Service: svc, Outside: services.Rule{Set: set}, Turn: new(atomic.Uint32),
+		})
+	}
+}
+
+// TestForesight: what is foreseen about a new flow is what it becomes, also among packets of known flows, of flows
+// that begin in the same group, and of none; and each new flow is foreseen. Were it not, nothing but time would show it.
+func TestForesight(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	l := newLab(t, labConfig{edit: serveByAll})
+	g := l.workers[0]
+	certain := map[int]bool{int(services.Maglev): true, int(services.SourceHash): true, int(services.DestinationHash): true, int(services.Random): true}
+	next, foreseen, seen := 0, 0, map[header.Tuple]bool{}
+	for range 400 {
+		planned := 0
+		for range 1 + r.IntN(16) {
+			n := next - r.IntN(10)
+			if r.IntN(3) > 0 || n < 0 {
+				n = next
+				next++
+			}
+			choice := n % choices
+			p := headertest.UDP(join(client4, uint16(1024+n)), join(choiceVIP, uint16(1000+choice)), "x")
+			if r.IntN(20) == 0 {
+				p = headertest.TCP(join(client4, uint16(1024+n)), join(vip4, 80), headertest.ACK) // of no connection
+			} else if tuple := tupleOf(p); !seen[tuple] {
+				seen[tuple] = true
+				if certain[choice] {
+					planned++
+				}
+			}
+			if !g.nic.Inject(p.Bytes()) {
+				t.Fatal("the link took no more packets")
+			}
+		}
+		g.Forget()
+		l.step(time.Microsecond)
+		drain(g.nic, g.host)
+		for _, f := range g.Foreseen() {
+			ref, side := g.Lookup(&f.Client, l.now)
+			if ref == 0 || side != flowtable.ClientSide {
+				t.Fatalf("no flow for what was foreseen: %+v", f)
+			}
+			if out := g.Outgoing(ref); out.Src != f.Source || !slices.Contains(f.Ports, out.SrcPort) || out.Dst != f.Backend {
+				t.Fatalf("a flow to %v from %v, ports %d, was foreseen, and it is %+v", f.Backend, f.Source, f.Ports, out)
+			}
+			planned--
+			foreseen++
+		}
+		if planned != 0 {
+			t.Fatalf("%d new flows of a group were not foreseen, though nothing but their packets decides", planned)
+		}
+		l.step(time.Microsecond)
+	}
+	if foreseen < 200 {
+		t.Errorf("only %d flows were foreseen", foreseen)
+	}
+}
+
+func tupleOf(p *headertest.Packet) (t header.Tuple) {
+	var packet header.Packet
+	header.Parse(p.Bytes(), &packet)
+	return packet.Tuple
+}

@@ -1,0 +1,80 @@
+package flowtable
+
+import (
+	"unsafe"
+
+	"sluice.dev/sluice/flowtable/prefetch"
+)
+
+// What a worker can have under way before it makes a flow:
+//
+//	Missed        the packet's own key is not there, as it seems
+//	FetchCreate   ask for what the new flow will be written to
+//	FetchRival    ask for the flow that has its first port, if one does
+//
+// The bucket of the client key has been there since the search. That of the reply key is known only when backend,
+// source address and first port have been chosen, and is as far away as memory is.
+
+// Missed says that FetchFlows found no flow that may be the packet's. It is a hint as all of a Search is: there
+// may be one in a bucket that follows, or by now.
+func (s *Search) Missed() bool { return s.slot == 0 && s.family != noFamily }
+
+// Found says whether FetchFlows found something, and whether in the IPv6 arena.
+func (s *Search) Found() (found, v6 bool) { return s.slot != 0, s.family == 1 }
+
+// Mistaken says that what FetchFlows found is of a flow with other ports than the packet's (as Seek4 takes them): their
+// tags are the same, which happens to one in a hundred packets or so that have no flow. It is a hint, too.
+func (h *Handle) Mistaken(s *Search, ports uint32) bool {
+	i, side := slotIndex(s.slot), slotSideOf(s.slot)
+	if s.family == 1 {
+		return h.six[i].ports[side].Load() != ports
+	}
+	return h.four[i].ports[side].Load() != ports
+}
+
+// Hash is the key's, as Lookup takes it.
+func (s *Search) Hash() uint64 { return s.hash }
+
+// fetches are addresses of lines that are asked for at once.
+type fetches [3]uint64
+
+// FetchCreate asks for the lines that Create of this flow will write if the first port is free: the bucket of the
+// reply key, what says whether the port rests, and the load of the backend. It changes nothing, and returns the hash
+// of the reply key, for FetchRival.
+func (h *Handle) FetchCreate(n *NewFlow) (reply uint64) {
+	a := h.arena(n.Client.V6)
+	port, ok := n.port(0)
+	if !ok {
+		return 0
+	}
+	reply = h.replyHash(a, n, port)
+	at := &h.fetches
+	at[0] = uint64(uintptr(unsafe.Pointer(&a.buckets[a.home(reply)])))
+	at[1] = uint64(uintptr(unsafe.Pointer(h.t.resting.at(reply))))
+	at[2] = uint64(uintptr(unsafe.Pointer(h.t.loadOf(uint64(n.BackendRef)))))
+	// Safety: addresses that are asked for are not dereferenced, and what is behind them does not move.
+	prefetch.WriteAll(nil, &at[0], 8, len(at))
+	return reply
+}
+
+// FetchRival is for when that bucket is there. If the first port seems to be taken, it asks for the flow that has it, which
+// Create will look at, and for the bucket of the second port.
+func (h *Handle) FetchRival(n *NewFlow, reply uint64) {
+	a := h.arena(n.Client.V6)
+	slot := a.buckets[a.home(reply)].find(uint8(reply))
+	if slot == 0 {
+		return
+	}
+	prefetch.Read((*byte)(unsafe.Pointer(a.flow(slotIndex(slot)))))
+	if port, ok := n.port(1); ok {
+		prefetch.Read((*byte)(unsafe.Pointer(&a.buckets[a.home(h.replyHash(a, n, port))])))
+	}
+}
+
+// replyHash is the hash of the reply key with a port.
+func (h *Handle) replyHash(a *arena, n *NewFlow, port uint16) uint64 {
+	var k key
+	n.reply(&k)
+	k.ports = n.replyPorts(port)
+	return h.secret.hash(a.v6, &k)
+}

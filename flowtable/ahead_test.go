@@ -1,0 +1,91 @@
+package flowtable
+
+import (
+	"testing"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+// TestFetchCreate: what is asked for ahead is what Create goes to. The hash that FetchCreate returns is that of the
+// reply key, and ports are foreseen in the order in which they are taken: seen by flows that are in each other's way.
+func TestFetchCreate(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		proto  uint8
+		v6     bool
+		source uint16
+		ports  Ports
+		want   []uint16
+	}{
+		{"a range", header.ProtoTCP, false, 0, Ports{First: 2000, Count: 3, Start: 1, Stride: 1}, []uint16{2001, 2002, 2000}},
+		{"IPv6", header.ProtoUDP, true, 0, Ports{First: 2000, Count: 5, Start: 4, Stride: 3}, []uint16{2004, 2002, 2000, 2003, 2001}},
+		{"a port of its own first", header.ProtoUDP, false, 7777, Ports{First: 2000, Count: 2, Start: 0, Stride: 1}, []uint16{7777, 2000, 2001}},
+		{"that port alone", header.ProtoUDP, false, 7777, Ports{}, []uint16{7777}},
+		{"an identifier", header.ProtoICMP, false, 0, Ports{First: 2000, Count: 2, Start: 1, Stride: 1}, []uint16{2001, 2000}},
+		{"none", header.ProtoUDP, false, 0, Ports{}, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tb, h := testTable(t, 1000, 1000)
+			flow := func(i int) NewFlow {
+				n := newFlow(c.proto, c.v6, uint32(i))
+				n.Backend, n.Source = addrN(c.v6, 11, 1), addrN(c.v6, 12, 1)
+				n.SourcePort, n.Ports = c.source, c.ports
+				return n
+			}
+			for i, port := range c.want {
+				n := flow(i)
+				first := h.FetchCreate(&n)
+				h.FetchRival(&n, first)
+				if got, ok := n.port(i); !ok || got != port {
+					t.Fatalf("port %d is to be %d (%v), want %d", i, got, ok, port)
+				}
+				reply := h.reply(h.mustCreate(t, bootTime, n))
+				if reply.DstPort != port {
+					t.Fatalf("flow %d got port %d, want %d", i, reply.DstPort, port)
+				}
+				if want := h.Hash(&reply); i == 0 && first != want {
+					t.Errorf("the reply key's hash is to be %x, and is %x", first, want)
+				}
+			}
+			n := flow(len(c.want))
+			if _, ok := n.port(len(c.want)); ok {
+				t.Errorf("there is to be a port %d", len(c.want))
+			}
+			if hash := h.FetchCreate(&n); (hash == 0) != (c.want == nil) {
+				t.Errorf("hash %x", hash)
+			}
+			validate(t, tb)
+		})
+	}
+}
+
+// TestMistaken: a search that found a flow of other ports says so, on both sides and in both families, and of its own flow
+// it does not.
+func TestMistaken(t *testing.T) {
+	_, h := testTable(t, 1000, 1000)
+	for i := range uint32(200) {
+		n := newFlow(header.ProtoUDP, i%2 == 1, i)
+		r := h.mustCreate(t, bootTime, n)
+		reply := h.reply(r)
+		for _, tuple := range []*header.Tuple{&n.Client, &reply} {
+			var k key
+			k.from(tuple)
+			s := [1]Search{{hash: h.Hash(tuple), family: uint32(family(tuple.V6))}}
+			h.FetchFlows(s[:])
+			found, v6 := s[0].Found()
+			if !found || v6 != tuple.V6 || s[0].Missed() || s[0].Hash() != h.Hash(tuple) {
+				t.Fatalf("flow %d: found %v, IPv6 %v, missed %v", i, found, v6, s[0].Missed())
+			}
+			if slotIndex(s[0].slot) == r.index() && h.Mistaken(&s[0], k.ports) {
+				t.Errorf("flow %d is taken for another", i)
+			}
+			if !h.Mistaken(&s[0], k.ports+1) {
+				t.Errorf("flow %d is taken for one with another port", i)
+			}
+		}
+	}
+	var s Search
+	if s.SeekNothing(); s.Missed() {
+		t.Error("a search for nothing has missed something")
+	}
+}

@@ -1,0 +1,121 @@
+package flowtable
+
+import (
+	"time"
+
+	"sluice.dev/sluice/flowtable/prefetch"
+)
+
+// sweepPeriod is how long one sweep over the whole table takes, at SweepQuota's pace.
+const sweepPeriod = 5 * time.Second
+
+// SweepQuota returns how many records all workers together must sweep for the
+// time since their last sweep. More than a second counts as one: after a stop of
+// the whole process the sweep catches up in slices, not at once. Lookup judges
+// every flow by itself, so a late sweep is never visible.
+func (t *Table) SweepQuota(elapsed time.Duration) int {
+	elapsed = min(max(elapsed, 0), time.Second)
+	return int((t.positions()*uint64(elapsed) + uint64(sweepPeriod) - 1) / uint64(sweepPeriod))
+}
+
+// positions is the length of the sweep: the records of both arenas.
+func (t *Table) positions() uint64 {
+	return uint64(t.arenas[0].records) + uint64(t.arenas[1].records)
+}
+
+// slice cuts positions [from, from+n) into the used records of one arena. It
+// returns the record numbers [first, end) and how many positions that is.
+func (t *Table) slice(from uint64, n int) (a *arena, first, end uint32, positions int) {
+	a = &t.arenas[0]
+	if from >= uint64(a.records) {
+		from -= uint64(a.records)
+		a = &t.arenas[1]
+	}
+	positions = int(min(uint64(n), uint64(a.records)-from))
+	first = uint32(from) + 1
+	end = max(first, min(first+uint32(positions), a.fresh.Load()))
+	return a, first, end, positions
+}
+
+// endingsSize is how many flows of a sweep are ended together: with two buckets each, about as many cache misses
+// as a core can have under way.
+const endingsSize = 16
+
+// endings are expired flows of one arena whose two buckets have been asked for, and which are then ended
+// together. A flow that ends is in two buckets of the index, and of a flow that nobody has spoken on for long,
+// neither is in a cache: to end one after the other would be to wait for memory twice for each.
+//
+// What is kept of a flow cannot go stale: the keys of a record stay what they are for as long as the handle is
+// online, and if its meta is not what it was, the flow is left alone.
+type endings struct {
+	n      int
+	record [endingsSize]uint32
+	meta   [endingsSize]meta
+	hash   [endingsSize][2]uint64 // by side
+	bucket [endingsSize][2]uint64 // offset in the index, bytes
+}
+
+// add asks for the buckets of a flow.
+func (e *endings) add(h *Handle, a *arena, i uint32, m meta) {
+	n := e.n & (endingsSize - 1)
+	e.record[n], e.meta[n] = i, m
+	hash, at := &e.hash[n], &e.bucket[n]
+	*hash = h.hashes(a, i)
+	at[0], at[1] = a.home(hash[0])*bucketBytes, a.home(hash[1])*bucketBytes
+	prefetch.WriteAll(a.first(), &at[0], 8, len(at))
+	e.n = n + 1
+}
+
+// end ends those that are as they were, and returns how many. They are counted out at once: a sweep may be of a million
+// records, and by the counters the others see whether there is room for a flow.
+func (e *endings) end(h *Handle, a *arena) (ended int) {
+	var left [16]int32 // by state: most are in one
+	for n := range e.n {
+		if m := e.meta[n]; h.end(a, e.record[n], m, &e.hash[n]) {
+			left[m.state()]++
+			ended++
+		}
+	}
+	for s, n := range left {
+		if n != 0 {
+			h.count(a.v6, State(s), -n)
+		}
+	}
+	e.n = 0
+	return ended
+}
+
+// Sweep examines the next max records of the whole table and ends the expired
+// flows among them. Workers share one cursor.
+func (h *Handle) Sweep(now Time, max int) (examined, expired int) {
+	t := h.t
+	total := t.positions()
+	max = int(min(uint64(max), total))
+	from := t.sweep.Add(uint64(max)) - uint64(max)
+	for tk := now.ticks(); max > 0; {
+		a, first, end, n := t.slice(from%total, max)
+		expired += h.sweep(a, first, end, tk)
+		examined += n
+		from += uint64(n)
+		max -= n
+	}
+	if expired != 0 {
+		h.p.shed[ShedExpired].Add(uint64(expired))
+	}
+	return examined, expired
+}
+
+// sweep ends the expired ones of records [first, end) and returns how many.
+func (h *Handle) sweep(a *arena, first, end uint32, now ticks) (expired int) {
+	e := &h.endings
+	for i := first; i < end; i++ {
+		m := a.flow(i).load()
+		if !m.live() || !h.t.lifetimes.expired(m, now) {
+			continue
+		}
+		if e.add(h, a, i, m); e.n == endingsSize {
+			expired += e.end(h, a)
+		}
+	}
+	return expired + e.end(h, a)
+}

@@ -1,0 +1,157 @@
+package flowtable
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+// TestSweepEndsWhatIsExpired: of flows that lie mixed, of both families, more than are ended together, the
+// sweep ends those that are expired and no other, and counts each once.
+func TestSweepEndsWhatIsExpired(t *testing.T) {
+	const flows = 5*endingsSize + 3
+	tb, h := testTable(t, 1000, 1000)
+	var kept []Ref
+	for i := range uint32(flows) {
+		for _, v6 := range []bool{false, true} {
+			for _, proto := range []uint8{header.ProtoUDP, header.ProtoTCP} {
+				n := newFlow(proto, v6, i)
+				r, s := h.Create(bootTime, &n)
+				if s != Created {
+					t.Fatalf("flow %d: %v", i, s)
+				}
+				if i%3 == 0 {
+					h.Observe(r, ReplySide, tcpSYN|tcpACK, bootTime+Time(20*time.Second))
+					kept = append(kept, r)
+				}
+			}
+		}
+	}
+	now := bootTime + Time(32*time.Second)
+	if _, expired := h.Sweep(now, int(tb.positions())); expired != 4*flows-len(kept) {
+		t.Errorf("%d flows expired, want %d", expired, 4*flows-len(kept))
+	}
+	for _, r := range kept {
+		if !h.Flow(r).load().live() {
+			t.Errorf("flow %d is dead, and was seen 12 s ago", r)
+		}
+	}
+	c := tb.Counts()
+	if live := c.Live[0] + c.Live[1]; int(live) != len(kept) || int(c.Shed[ShedExpired]) != 4*flows-len(kept) {
+		t.Errorf("%d live and %d expired by the counters, want %d and %d", live, c.Shed[ShedExpired], len(kept), 4*flows-len(kept))
+	}
+	validate(t, tb)
+}
+
+// TestSweepLeavesWhatChanges: a packet may come at another worker after the sweep has found its flow
+// expired and before it ends it. Whoever is first decides.
+func TestSweepLeavesWhatChanges(t *testing.T) {
+	tb, h := testTable(t, 1000, 0)
+	other, err := tb.Register()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	other.Enter(bootTime)
+	a, now := h.arena(false), bootTime+Time(time.Minute)
+	var refs [3]Ref
+	for i := range refs {
+		n := newFlow(header.ProtoUDP, false, uint32(i))
+		refs[i], _ = h.Create(bootTime, &n)
+		h.endings.add(h, a, refs[i].index(), h.Flow(refs[i]).load())
+	}
+	other.Observe(refs[0], ReplySide, 0, now)
+	other.Delete(refs[1])
+	if ended := h.endings.end(h, a); ended != 1 {
+		t.Errorf("%d flows ended, want the one that nothing happened to", ended)
+	}
+	for i, live := range []bool{true, false, false} {
+		if h.Flow(refs[i]).load().live() != live {
+			t.Errorf("flow %d: live %v, want %v", i, !live, live)
+		}
+	}
+	validate(t, tb)
+}
+
+// TestSweepCountsWhatItHasEnded: a sweep may be of a million records at once, and the others make flows meanwhile.
+// What it has ended is no reason to refuse them.
+func TestSweepCountsWhatItHasEnded(t *testing.T) {
+	tb, h := testTableOf(t, Config{IPv4Flows: 1000, HalfOpen: endingsSize, Timeouts: DefaultTimeouts()})
+	other, err := tb.Register()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	a := h.arena(false)
+	for i := range uint32(endingsSize) {
+		n := newFlow(header.ProtoTCP, false, i)
+		r := h.mustCreate(t, bootTime, n)
+		h.endings.add(h, a, r.index(), h.Flow(r).load())
+	}
+	other.Enter(bootTime)
+	n := newFlow(header.ProtoTCP, false, endingsSize)
+	if _, s := other.Create(bootTime, &n); s != HalfOpenLimit {
+		t.Fatalf("a flow above the limit: %v", s)
+	}
+	h.endings.end(h, a)
+	other.Enter(bootTime)
+	if _, s := other.Create(bootTime, &n); s != Created {
+		t.Errorf("%v, though nothing is half-open any more", s)
+	}
+	validate(t, tb)
+}
+
+// TestHammerSweep: some sweep the whole table, while others speak on the flows that are about to be ended, end them, or make
+// them anew under the same keys, a handful of ports to a backend. Now and then all stop: then the table must be whole.
+func TestHammerSweep(t *testing.T) {
+	rounds := 60
+	if testing.Short() || raceEnabled {
+		rounds = 12
+	}
+	tb, own := testTableOf(t, Config{IPv4Flows: 2000, IPv6Flows: 1000, HalfOpen: 3000, Timeouts: DefaultTimeouts()})
+	own.Close()
+	seed := testSeed(t)
+	now := bootTime
+	for round := range rounds {
+		workers(t, tb, func(w int, h *Handle) {
+			rnd := rand.New(rand.NewPCG(seed, uint64(round*hammerWorkers+w)))
+			at := now
+			for op := range 1500 {
+				if op%32 == 0 {
+					at += Time(rnd.IntN(int(4 * second)))
+					h.Enter(at)
+				}
+				if w%2 == 0 && op%64 == 0 {
+					h.Sweep(at, int(tb.positions()))
+				}
+				n := newFlow([]uint8{header.ProtoTCP, header.ProtoUDP}[rnd.IntN(2)], rnd.IntN(3) == 0, uint32(rnd.IntN(400)))
+				n.Backend, n.BackendRef = addrN(n.Client.V6, 11, uint32(rnd.IntN(2))), uint32(1+rnd.IntN(2))
+				n.Ports = Ports{First: 1000, Count: 400, Start: uint16(rnd.IntN(400)), Stride: 7}
+				r, side := h.lookup(&n.Client, at)
+				if r == 0 {
+					if r, _ = h.Create(at, &n); r == 0 {
+						continue
+					}
+					side = ClientSide
+				}
+				switch rnd.IntN(8) {
+				case 0:
+					h.Delete(r)
+				case 1:
+					h.Abandon(r, at)
+				case 2, 3:
+					h.Observe(r, side^1, []uint8{tcpSYN | tcpACK, tcpACK, tcpFIN | tcpACK}[rnd.IntN(3)], at)
+				case 4, 5:
+					h.Observe(r, side, []uint8{tcpACK, tcpFIN | tcpACK, tcpRST}[rnd.IntN(3)], at)
+				}
+			}
+		})
+		validate(t, tb)
+		now += Time(3 * time.Minute) // ahead of all
+	}
+	if c := tb.Counts(); c.Shed[ShedExpired] < uint64(rounds)*100 {
+		t.Errorf("%d flows expired in %d rounds", c.Shed[ShedExpired], rounds)
+	}
+}
