@@ -31,9 +31,19 @@ type Config struct {
 	LossBound  float64       // of the no-drop rate: a share of what was sent
 	Quick      bool          // no search, no latency: a sanity check in a minute
 	Rates      bool          // the highest rates and nothing else
-	JSON       string        // file for a results.Run; none if empty
-	Out        io.Writer
-	Progress   io.Writer
+	// At are rates, packets per second, at which processor time and latency are measured, and nothing
+	// else: what a system costs below its limit, and who waits for it.
+	At []float64
+	// Together is for how long a generator's thread collects packets to send them at once, where there is a
+	// rate; stateless.Tx's default if 0.
+	Together time.Duration
+	// Options are more of Sluice's configuration, in YAML; empty in every measurement that is compared with
+	// a target.
+	Options  string
+	Trials   bool   // say of each trial of the search what was lost, and where
+	JSON     string // file for a results.Run; none if empty
+	Out      io.Writer
+	Progress io.Writer
 }
 
 // Defaults is the comparison as it is documented.

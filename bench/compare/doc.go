@@ -28,7 +28,8 @@
 //     processors: what is left for the system depends on how much the generator is
 //     held up by it, and a search for a rate without loss is the harder on whoever has queues. The
 //     no-drop rate (RFC 2544, section 26.1, by default with 0.1 % allowed, because a veth's own
-//     ring of 256 packets loses) is beside it.
+//     ring of 256 packets loses) is beside it. For every system two of three trials decide about a
+//     rate: a hypervisor that stops all processors for 10 ms makes one trial bad, whoever forwards.
 //   - Processor time is that of the whole machine, everything in it, per packet that arrived: at each one's
 //     highest rate, which is what the target is about, and at one rate for all, half of what the
 //     slowest system that translates can do. They are two different things. At its highest rate a system pays
@@ -36,7 +37,9 @@
 //     waking up. Whoever quotes the one should quote the other. It is all time that was not
 //     idle, not the ticks that fell on somebody, which miss short interrupts;
 //     the ticks say only how it divides.
-//   - Latency is one-way, from the generator's time stamp to the receiver's, at 10, 50 and
+//   - Latency is one-way, from the generator's time stamp to the run of the receiver's XDP program, which
+//     counts it itself (stateless.Timed): threads that received would take the processor of a
+//     worker, and none that a system inside of the generator's call needs. It is at 10, 50 and
 //     90 % of each system's own no-drop rate; and what that is above the kernel's plain
 //     forwarding in the same round. Only what arrived has one, and a packet is stamped when it is written, not when
 //     it was due: a generator that is held up by the system sends later, and the wait is in no

@@ -32,7 +32,7 @@ func (s *stage) generator(ctx context.Context, x *subject, method stateless.Meth
 			Flows: s.Flows, Sizes: []stateless.Size{{Bytes: s.Frame, Weight: 1}}, DestinationMAC: x.place.frontMAC(),
 		},
 		Tx: stateless.Tx{
-			Port: stateless.Port{Interface: "eth0", Namespace: x.place.client}, Queues: min(s.Queues, s.Flows), CPUs: s.SenderCPUs, OwnNetwork: true,
+			Port: stateless.Port{Interface: "eth0", Namespace: x.place.client}, Queues: min(s.Queues, s.Flows), CPUs: s.SenderCPUs, Together: s.Together, OwnNetwork: true,
 		},
 		Rx: stateless.Rx{Port: stateless.Port{Interface: "eth0", Namespace: x.place.server}, Method: method},
 	})
@@ -117,36 +117,20 @@ func checkFrame(frame []byte, x *subject) error {
 // which it loses nothing to speak of.
 func measureThroughput(ctx context.Context, s *stage, x *subject, _ *comparison, f *figures) error {
 	return s.generating(ctx, x, f, stateless.Count, func(lab *stateless.Lab) error {
-		before, err := readLosses(ctx, x.place, x.system)
+		r, used, lost, err := x.trial(ctx, lab, stateless.Load{Duration: s.Duration})
 		if err != nil {
 			return err
 		}
-		begin, err := readUsage()
-		if err != nil {
-			return err
-		}
-		r, err := lab.Trial(ctx, stateless.Load{Duration: s.Duration})
-		if err != nil {
-			return err
-		}
-		end, err := readUsage()
-		if err != nil {
-			return err
-		}
-		after, err := readLosses(ctx, x.place, x.system)
-		if err != nil {
-			return err
-		}
-		f.count(r, after.since(before))
+		f.count(r, lost)
 		cpu := missing
 		if n := r.Received.Packets; n > 0 {
-			cpu = float64(end.since(begin).busy) / float64(n)
+			cpu = float64(used.busy) / float64(n)
 		}
 		f.cpu = append(f.cpu, cpu)
 		if s.Quick || s.Rates {
 			return nil
 		}
-		found, err := s.searchNoDrop(ctx, lab, r)
+		found, err := s.searchNoDrop(ctx, x, lab, r)
 		if err != nil {
 			return err
 		}
@@ -156,6 +140,41 @@ func measureThroughput(ctx context.Context, s *stage, x *subject, _ *comparison,
 		}
 		return nil
 	})
+}
+
+// trial offers a load, and says what processor time went by and what interfaces and the system lost meanwhile.
+func (s *subject) trial(ctx context.Context, lab *stateless.Lab, load stateless.Load) (r *stateless.Result, used spent, lost losses, err error) {
+	before, err := readLosses(ctx, s.place, s.system)
+	if err != nil {
+		return nil, used, nil, err
+	}
+	if r, used, err = timedTrial(ctx, lab, load); err != nil {
+		return nil, used, nil, err
+	}
+	after, err := readLosses(ctx, s.place, s.system)
+	return r, used, after.since(before), err
+}
+
+// timedTrial offers a load, and says what processor time went by.
+func timedTrial(ctx context.Context, lab *stateless.Lab, load stateless.Load) (r *stateless.Result, used spent, err error) {
+	before, err := readUsage()
+	if err != nil {
+		return nil, used, err
+	}
+	if r, err = lab.Trial(ctx, load); err != nil {
+		return nil, used, err
+	}
+	after, err := readUsage()
+	return r, after.since(before), err
+}
+
+// trialAt is timedTrial at a rate at which something must arrive.
+func (s *stage) trialAt(ctx context.Context, lab *stateless.Lab, rate float64) (r *stateless.Result, used spent, err error) {
+	r, used, err = timedTrial(ctx, lab, stateless.Load{Rate: rate, Duration: s.Duration})
+	if err == nil && r.Received.Packets == 0 {
+		err = fmt.Errorf("nothing arrived at %.0f packets a second", rate)
+	}
+	return r, used, err
 }
 
 // count adds a trial at the highest rate.
@@ -181,22 +200,11 @@ func (f *figures) count(r *stateless.Result, lost losses) {
 // spares.
 func measureCPU(ctx context.Context, s *stage, x *subject, c *comparison, f *figures) error {
 	return s.generating(ctx, x, f, stateless.Count, func(lab *stateless.Lab) error {
-		before, err := readUsage()
+		r, u, err := s.trialAt(ctx, lab, c.cpuRate)
 		if err != nil {
 			return err
 		}
-		r, err := lab.Trial(ctx, stateless.Load{Rate: c.cpuRate, Duration: s.Duration})
-		if err != nil {
-			return err
-		}
-		after, err := readUsage()
-		if err != nil {
-			return err
-		}
-		if r.Received.Packets == 0 {
-			return fmt.Errorf("nothing arrived at %.0f packets a second", c.cpuRate)
-		}
-		u, n := after.since(before), float64(r.Received.Packets)
+		n := float64(r.Received.Packets)
 		f.cpuSame = append(f.cpuSame, float64(u.busy)/n)
 		f.user = append(f.user, float64(u.user)/n)
 		f.system = append(f.system, float64(u.system)/n)
@@ -216,7 +224,12 @@ func measureCost(ctx context.Context, s *stage, x *subject, c *comparison, f *fi
 
 // measureLatency sends at shares of the system's own no-drop rate.
 func measureLatency(ctx context.Context, s *stage, x *subject, _ *comparison, f *figures) error {
-	return s.generating(ctx, x, f, stateless.Full, func(lab *stateless.Lab) error {
+	// Every packet's addresses, checksums and order are checked once; threads that do so would take the
+	// processor of a worker, and not that of a system inside of the generator's call.
+	if err := s.generating(ctx, x, f, stateless.Full, func(*stateless.Lab) error { return nil }); err != nil {
+		return err
+	}
+	return s.generating(ctx, x, f, stateless.Timed, func(lab *stateless.Lab) error {
 		most := median(f.noDrop)
 		if most == 0 {
 			return nil // a system that loses at any rate has no share of it

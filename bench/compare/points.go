@@ -27,10 +27,11 @@ type figures struct {
 	cpu, cpuSame, user, system, interrupts []float64
 	delivered                              []float64 // share that arrived at that rate
 	latency                                map[int]*latency
-	lost                                   losses // at the highest rate, all rounds
-	sent, received                         uint64 // the same
-	late                                   uint64 // packets that arrived in a later trial than theirs, or were nobody's
-	flows                                  []int  // that arrived, in each check
+	at                                     map[float64]*atRate // by rate
+	lost                                   losses              // at the highest rate, all rounds
+	sent, received                         uint64              // the same
+	late                                   uint64              // packets that arrived in a later trial than theirs, or were nobody's
+	flows                                  []int               // that arrived, in each check
 }
 
 // latency is at one load, in microseconds.
@@ -131,6 +132,7 @@ func ratios(a, b []float64) (list []float64) {
 // points are the comparison in the form of all experiments.
 func (c *comparison) points() (list []results.Point) {
 	for _, f := range c.systems {
+		list = append(list, c.atPoints(f)...)
 		if len(f.rate) == 0 {
 			continue
 		}
@@ -165,10 +167,14 @@ func (c *comparison) params() map[string]string {
 	for _, n := range c.SenderCPUs {
 		cpus = append(cpus, strconv.Itoa(n))
 	}
-	return map[string]string{
+	params := map[string]string{
 		"services": strconv.Itoa(c.services), "flows": strconv.Itoa(c.Flows), "frame": strconv.Itoa(c.Frame),
 		"queues": strconv.Itoa(c.Queues), "sender_cpus": strings.Join(cpus, ","),
 	}
+	if c.Options != "" {
+		params["sluice_options"] = c.Options
+	}
+	return params
 }
 
 // latencyPoints are absolute, and what the system adds to the kernel's plain forwarding

@@ -1,6 +1,7 @@
 package compare
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -14,6 +15,10 @@ func (c *comparison) print(out io.Writer, points []results.Point) error {
 	fmt.Fprintf(out, "\n%d Services, %d UDP flows, %d byte frames, %d queues, packets from CPUs %v; medians of %d rounds\n\n",
 		c.services, c.Flows, c.Frame, c.Queues, c.SenderCPUs, c.Repeat)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	if len(c.At) > 0 {
+		c.printAt(w)
+		return errors.Join(w.Flush(), c.printFailures(out))
+	}
 	c.printRates(w)
 	if !c.Quick && !c.Rates {
 		fmt.Fprintln(w)
@@ -124,6 +129,10 @@ func (c *comparison) printLosses(out io.Writer) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
+	return c.printFailures(out)
+}
+
+func (c *comparison) printFailures(out io.Writer) error {
 	for _, f := range c.systems {
 		if f.failed != nil {
 			fmt.Fprintf(out, "FAILED: %v\n", f.failed)

@@ -197,7 +197,10 @@ func (c *Config) parts() []part {
 		second.name, second.measure = "CPU", measureCPU
 	}
 	first := part{name: "throughput", measure: measureThroughput}
-	if c.Rates {
+	switch {
+	case len(c.At) > 0:
+		return []part{{name: "rates", measure: measureAt}}
+	case c.Rates:
 		return []part{first}
 	}
 	return []part{first, second}

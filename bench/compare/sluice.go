@@ -21,7 +21,10 @@ type sluice struct {
 }
 
 func (s *sluice) start(ctx context.Context, p *place) (err error) {
-	options := s.options
+	var options string
+	if s.options != "" {
+		options = s.options + "\n"
+	}
 	if s.cpus != nil {
 		list, err := json.Marshal(s.cpus)
 		if err != nil {

@@ -66,7 +66,7 @@ func (s *stage) newSluice(services int) (system, error) {
 		}
 		s.files[services] = files
 	}
-	return &sluice{path: s.Sluice, files: s.files[services], cpus: s.fewCPUs()}, nil
+	return &sluice{path: s.Sluice, files: s.files[services], cpus: s.fewCPUs(), options: s.Options}, nil
 }
 
 // with has a subject measured: it forwards while use runs.

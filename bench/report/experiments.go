@@ -30,10 +30,15 @@ func Experiments() []Experiment {
 			Minutes: 20,
 		},
 		{
-			Name: "compare", About: "Sluice, bare forwarders and kube-proxy in one topology: rate, CPU per packet, latency",
+			Name: "compare", About: "Sluice, bare forwarders and kube-proxy in one topology: rate and CPU per packet at the highest rate",
 			Quick:   []string{"compare", "--quick"},
-			Full:    []string{"compare"},
-			Minutes: 40,
+			Full:    []string{"compare", "--rates"},
+			Minutes: 4,
+		},
+		{
+			Name: "latency", About: "the rate without loss, latency at parts of it, and CPU per packet at one rate for all",
+			Full:    []string{"compare", "--services", "1000", "--systems", "sluice-one,l2fwd,kernel,nftables,nftables-rps", "--trial", "300ms", "--duration", "1s"},
+			Minutes: 8,
 		},
 		{
 			Name: "services", About: "the same rates against the number of Services",

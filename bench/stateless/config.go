@@ -34,9 +34,12 @@ type Tx struct {
 	// CPUs are the processors of the threads, in turn; nil leaves them to the scheduler.
 	CPUs []int
 	// Burst is how many packets are sent at once: 64 if zero. A limited rate is sent in
-	// smaller bursts, as many packets as are due in 50 us, so that packets do not wait
+	// smaller bursts, as many packets as are due in Together, so that packets do not wait
 	// for each other. They share one time stamp.
 	Burst int
+	// Together is 50 us if zero. The longer, the fewer times a thread wakes up, which in a virtual
+	// machine may cost more than to send.
+	Together time.Duration
 	// Spin keeps the processor between bursts instead of sleeping: exact to the
 	// microsecond, for a whole CPU.
 	Spin bool
@@ -86,10 +89,13 @@ const (
 	Count Method = iota
 	// Full receives through AF_XDP, one thread per queue, and judges every packet.
 	Full
+	// Timed is Count and latencies, to 3 %. Where the system under test has the processors that
+	// the receiver's threads would run on, this leaves them alone.
+	Timed
 )
 
 // String returns the method's name, as the command line spells it.
-func (m Method) String() string { return [...]string{"count", "full"}[m] }
+func (m Method) String() string { return [...]string{"count", "full", "timed"}[m] }
 
 // Protocol is what a packet is.
 type Protocol uint8

@@ -36,6 +36,9 @@ func (c *Config) prepare() error {
 	if c.Tx.Burst == 0 {
 		c.Tx.Burst = defaultBurst
 	}
+	if c.Tx.Together == 0 {
+		c.Tx.Together = defaultTogether
+	}
 	c.Tx.Queues = max(c.Tx.Queues, 1)
 	if c.Rx.Settle == 0 {
 		c.Rx.Settle = defaultSettle
@@ -103,7 +106,8 @@ func (c *Config) check() error {
 }
 
 const (
-	defaultSettle = 100 * time.Millisecond
+	defaultTogether = 50 * time.Microsecond
+	defaultSettle   = 100 * time.Millisecond
 	// settleTimes bounds how often Settle may start over.
 	settleTimes = 10
 	// startAfter is what threads need to be ready.
@@ -130,8 +134,11 @@ func openReceiver(ctx context.Context, c *Config) (receiver, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.Rx.Method == Full {
+	switch c.Rx.Method {
+	case Full:
 		return openFull(ctx, &c.Traffic, c.Rx, p)
+	case Timed:
+		return &timer{counter: counter{program: p}}, nil
 	}
 	return &counter{program: p}, nil
 }

@@ -51,7 +51,7 @@ func open(tb testing.TB, c Config) *Lab {
 
 func TestCountsAreExact(t *testing.T) {
 	for _, source := range []Source{AFXDP, LiveFrames} {
-		for _, method := range []Method{Count, Full} {
+		for _, method := range []Method{Count, Full, Timed} {
 			t.Run(source.String()+" "+method.String(), func(t *testing.T) {
 				c := loopback(t, 2)
 				c.Tx.Source, c.Rx.Method = source, method
@@ -83,6 +83,8 @@ func checkCounts(t *testing.T, lab *Lab, packets uint64) {
 	}
 	if h := c.Latency; h != nil && (h.Count() != int64(packets) || h.Max() > time.Second) {
 		t.Errorf("%d latencies, the highest %v", h.Count(), h.Max())
+	} else if h == nil && lab.Config().Rx.Method != Count {
+		t.Error("no latency")
 	} else if h != nil {
 		t.Logf("latency of %d packets: median %v, p99 %v", packets, h.Percentile(50), h.Percentile(99))
 	}

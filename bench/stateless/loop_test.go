@@ -90,7 +90,7 @@ func TestTheLinkTakesWhatItCan(t *testing.T) {
 
 func TestPacer(t *testing.T) {
 	for _, rate := range []float64{1, 999, 50_000, 1_000_000, 14_880_952} {
-		p := newPacer(part(Load{Rate: rate, Duration: 2 * time.Second}, 0, 1), 1000, 64, togetherNanos, false)
+		p := newPacer(part(Load{Rate: rate, Duration: 2 * time.Second}, 0, 1), 1000, 64, uint64(defaultTogether), false)
 		sent, now := uint64(0), uint64(0)
 		for {
 			n, done := p.due(now)
@@ -112,11 +112,11 @@ func TestPacer(t *testing.T) {
 			t.Errorf("rate %g: sent %d in two seconds", rate, sent)
 		}
 	}
-	if n, _ := newPacer(part(Load{Packets: 9}, 0, 1), 1000, 64, togetherNanos, false).due(999); n != 0 {
+	if n, _ := newPacer(part(Load{Packets: 9}, 0, 1), 1000, 64, uint64(defaultTogether), false).due(999); n != 0 {
 		t.Errorf("%d packets before the start", n)
 	}
 	// Held up for a second, it does not send a second's packets at once.
-	p := newPacer(part(Load{Rate: 1e6, Duration: 10 * time.Second}, 0, 1), 0, 64, togetherNanos, false)
+	p := newPacer(part(Load{Rate: 1e6, Duration: 10 * time.Second}, 0, 1), 0, 64, uint64(defaultTogether), false)
 	n, _ := p.due(uint64(time.Second))
 	if n != 64 || p.forgiven < 980_000 {
 		t.Errorf("after a second: %d due, %d forgiven", n, p.forgiven)
@@ -127,7 +127,7 @@ func TestPacer(t *testing.T) {
 			t.Errorf("part %d of 12 packets: %d", i, l.Packets)
 		}
 	}
-	if _, done := newPacer(part(Load{Packets: 1}, 1, 2), 0, 64, togetherNanos, false).due(5); !done {
+	if _, done := newPacer(part(Load{Packets: 1}, 1, 2), 0, 64, uint64(defaultTogether), false).due(5); !done {
 		t.Error("a queue without packets sends")
 	}
 }

@@ -3,12 +3,10 @@ package stateless
 import (
 	"time"
 
-	"golang.org/x/sys/unix"
+	"sluice.dev/sluice/fastpath/thread"
 )
 
 const (
-	// togetherNanos: a limited rate goes out in bursts of what is due in this time.
-	togetherNanos = 50_000
 	// debtNanos is how far behind its schedule a sender may fall and still catch up.
 	// What is older is not sent at all; Sent.Rate shows it.
 	debtNanos = 10_000_000
@@ -24,7 +22,6 @@ type pacer struct {
 	limit, taken uint64
 	forgiven     uint64 // packets that were due and will never be sent
 	spin         bool
-	until        unix.Timespec // kept here so that it is not allocated
 }
 
 // newPacer is for a queue's part of a load (see part). together is for how long packets
@@ -77,7 +74,6 @@ func (p *pacer) wait(now uint64) {
 	if p.spin || at < now+sleepAbove {
 		return
 	}
-	p.until = unix.NsecToTimespec(int64(at))
 	// An early return only makes the caller ask again.
-	_ = unix.ClockNanosleep(unix.CLOCK_MONOTONIC, unix.TIMER_ABSTIME, &p.until, nil)
+	thread.Nap(time.Duration(at - now))
 }

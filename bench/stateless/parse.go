@@ -100,7 +100,7 @@ func parseName[T interface {
 // ParseProtocol, ParseSource and ParseMethod read what String prints.
 func ParseProtocol(s string) (Protocol, error) { return parseName("protocol", s, ICMPEcho) }
 func ParseSource(s string) (Source, error)     { return parseName("source", s, LiveFrames) }
-func ParseMethod(s string) (Method, error)     { return parseName("receiver", s, Full) }
+func ParseMethod(s string) (Method, error)     { return parseName("receiver", s, Timed) }
 
 // ParseRate reads packets per second: "250000", "250k", "1.5M"; "max" is 0.
 func ParseRate(s string) (float64, error) {

@@ -4,7 +4,7 @@
 /* The receiving interface. Both programs look for the tag at the one place where a
  * packet of this traffic has it, and leave everything else to the kernel (ARP, ND).
  *
- *   count      counts the packet and drops it
+ *   count      counts the packet and drops it, noting how old it is if it is to
  *   redirect   gives the packet to the AF_XDP socket of its queue, with the time
  */
 #include "../../xdpprog/kernel.h"
@@ -13,6 +13,7 @@
 /* What the traffic looks like. The loader sets these. */
 volatile const __u32 l3_offset = 14, tag_offset = 42, later_tag_offset = 0, v6 = 0;
 volatile const __u32 flow_count = 1;
+volatile const __u32 timed = 0; /* count: how old packets are, too */
 
 __u32 run = 0;       /* changes with each trial */
 __u32 unstamped = 0; /* set where the driver has no room before a packet */
@@ -36,6 +37,17 @@ struct {
 	TYPE(key, __u32);
 	TYPE(value, struct counts);
 } totals SEC(".maps");
+
+/* Ages of packets in nanoseconds: exact below 32, and from there on 32 steps between
+ * powers of two, up to 2^40, which is 18 minutes. delays.go is the twin. */
+enum { DELAY_FINE = 5, DELAY_STEPS = 1 << DELAY_FINE, DELAY_TOP = 40, DELAYS = (DELAY_TOP - DELAY_FINE + 1) << DELAY_FINE };
+
+struct {
+	UINT(type, MAP_PERCPU_ARRAY);
+	UINT(max_entries, DELAYS);
+	TYPE(key, __u32);
+	TYPE(value, __u64);
+} delays SEC(".maps");
 
 struct { /* a bit per flow that was seen; the loader sets the size */
 	UINT(type, MAP_ARRAY);
@@ -91,6 +103,33 @@ INLINE void note_flow(struct tag *t)
 		__sync_fetch_and_or(bits, bit);
 }
 
+INLINE __u32 delay_bucket(__u64 nanos)
+{
+	__u32 shift = 0;
+	__u64 rest = nanos >> DELAY_FINE;
+	for (__u32 step = 32; step; step /= 2) { /* shift = bits of rest - 1 */
+		if (rest >> step) {
+			rest >>= step;
+			shift += step;
+		}
+	}
+	return nanos < DELAY_STEPS ? nanos : (shift << DELAY_FINE) + (nanos >> shift);
+}
+
+INLINE void note_delay(struct tag *t)
+{
+	__u64 sent = (__u64)ntohs(t->time_high) << 32 | ntohl(t->time_low);
+	__u64 nanos = (ktime_get_ns() - sent) & 0xffffffffffff;
+	__u32 bucket = delay_bucket(nanos);
+	if (nanos >> 47) /* stamped by a CPU whose clock is a little ahead */
+		bucket = 0;
+	if (bucket >= DELAYS)
+		bucket = DELAYS - 1;
+	__u64 *n = map_lookup(&delays, &bucket);
+	if (n)
+		++*n;
+}
+
 INLINE void keep_sample(struct xdp_md *ctx, __u32 number)
 {
 	__u32 at = number % SAMPLES;
@@ -119,6 +158,8 @@ INLINE int judge(struct xdp_md *ctx)
 		return XDP_DROP;
 	}
 	note_flow(t);
+	if (timed)
+		note_delay(t);
 	if (c->packets % SAMPLE_EVERY == 0)
 		keep_sample(ctx, c->packets / SAMPLE_EVERY);
 	c->packets++;

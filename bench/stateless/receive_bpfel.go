@@ -31,6 +31,7 @@ type receiveSample struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	receiveMapDelays          = "delays"
 	receiveMapFlows           = "flows"
 	receiveMapSamples         = "samples"
 	receiveMapSockets         = "sockets"
@@ -42,6 +43,7 @@ const (
 	receiveVarLaterTagOffset  = "later_tag_offset"
 	receiveVarRun             = "run"
 	receiveVarTagOffset       = "tag_offset"
+	receiveVarTimed           = "timed"
 	receiveVarUnstamped       = "unstamped"
 	receiveVarV6              = "v6"
 )
@@ -96,6 +98,7 @@ type receiveProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type receiveMapSpecs struct {
+	Delays  *ebpf.MapSpec `ebpf:"delays"`
 	Flows   *ebpf.MapSpec `ebpf:"flows"`
 	Samples *ebpf.MapSpec `ebpf:"samples"`
 	Sockets *ebpf.MapSpec `ebpf:"sockets"`
@@ -111,6 +114,7 @@ type receiveVariableSpecs struct {
 	LaterTagOffset *ebpf.VariableSpec `ebpf:"later_tag_offset"`
 	Run            *ebpf.VariableSpec `ebpf:"run"`
 	TagOffset      *ebpf.VariableSpec `ebpf:"tag_offset"`
+	Timed          *ebpf.VariableSpec `ebpf:"timed"`
 	Unstamped      *ebpf.VariableSpec `ebpf:"unstamped"`
 	V6             *ebpf.VariableSpec `ebpf:"v6"`
 }
@@ -135,6 +139,7 @@ func (o *receiveObjects) Close() error {
 //
 // It can be passed to loadReceiveObjects or ebpf.CollectionSpec.LoadAndAssign.
 type receiveMaps struct {
+	Delays  *ebpf.Map `ebpf:"delays"`
 	Flows   *ebpf.Map `ebpf:"flows"`
 	Samples *ebpf.Map `ebpf:"samples"`
 	Sockets *ebpf.Map `ebpf:"sockets"`
@@ -143,6 +148,7 @@ type receiveMaps struct {
 
 func (m *receiveMaps) Close() error {
 	return _ReceiveClose(
+		m.Delays,
 		m.Flows,
 		m.Samples,
 		m.Sockets,
@@ -159,6 +165,7 @@ type receiveVariables struct {
 	LaterTagOffset *ebpf.Variable `ebpf:"later_tag_offset"`
 	Run            *ebpf.Variable `ebpf:"run"`
 	TagOffset      *ebpf.Variable `ebpf:"tag_offset"`
+	Timed          *ebpf.Variable `ebpf:"timed"`
 	Unstamped      *ebpf.Variable `ebpf:"unstamped"`
 	V6             *ebpf.Variable `ebpf:"v6"`
 }

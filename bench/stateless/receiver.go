@@ -38,13 +38,17 @@ func attachProgram(t *Traffic, r *Rx) (*program, error) {
 		return nil, err
 	}
 	l := newLayout(t, *r.VLANs)
-	v6 := uint32(0)
+	var v6, timed uint32
 	if l.v6 {
 		v6 = 1
+	}
+	if r.Method == Timed {
+		timed = 1
 	}
 	for name, value := range map[string]uint32{
 		receiveVarL3Offset: uint32(l.l3), receiveVarTagOffset: uint32(l.tag), receiveVarLaterTagOffset: uint32(l.laterTag),
 		receiveVarV6: v6, receiveVarFlowCount: uint32(t.Flows),
+		receiveVarTimed: timed,
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return nil, fmt.Errorf("program of the receiver: %s: %w", name, err)

@@ -11,7 +11,7 @@ type Result struct {
 	Load Load
 	Sent Sent
 	// Received by the method of Rx. With Count, only Packets, Bytes, Flows and Foreign
-	// are known.
+	// are known, with Timed Latency too.
 	Received Received
 	// Drops are packets that interfaces say they lost, during the trial, by interface
 	// and counter: "tx veth0 tx_dropped". Zero ones are left out.
@@ -40,7 +40,7 @@ type Received struct {
 	Packets    uint64        // of this run, duplicates included
 	Bytes      uint64        // without frame check sequence
 	Flows      int           // of which at least one packet arrived
-	Elapsed    time.Duration // from the first to the last packet; 0 with Count
+	Elapsed    time.Duration // from the first to the last packet; 0 but with Full
 	Foreign    uint64        // packets that are not of this run
 	Duplicates uint64        // packets that had come before
 	Reordered  uint64        // packets that came after a later one of their flow (RFC 4737, section 3)
@@ -54,9 +54,9 @@ type Received struct {
 	// Latency is the one-way latency from the sender's time stamp (taken before a
 	// burst is written) to the run of the XDP program on the receiving interface, both
 	// CLOCK_MONOTONIC of this machine: what the receiver takes to see it is not in
-	// it. nil with Count.
+	// it. nil with Count; to 3 % with Timed.
 	Latency *Histogram
-	// Queues are the packets by receive queue (Full) or by CPU (Count).
+	// Queues are the packets by receive queue (Full) or by CPU.
 	Queues []uint64
 	// Starved counts packets that the kernel dropped because the receiver itself was too
 	// slow: they are lost, but not by what is measured.
@@ -105,9 +105,11 @@ func NewHistogram() *Histogram {
 }
 
 // Record adds a latency. It does not allocate.
-func (h *Histogram) Record(nanos int64) {
+func (h *Histogram) Record(nanos int64) { h.record(nanos, 1) }
+
+func (h *Histogram) record(nanos, times int64) {
 	// In range, so there is no error.
-	_ = h.h.RecordValue(min(max(nanos, latencyLowest), latencyHighest))
+	_ = h.h.RecordValues(min(max(nanos, latencyLowest), latencyHighest), times)
 }
 
 // Merge adds all values of another histogram.

@@ -41,9 +41,10 @@ type Search struct {
 	Duration   time.Duration // of each trial: 1 s (the RFC says at least 60 s for the last)
 	Confirm    time.Duration // of the trial that confirms the result: 3 x Duration
 	WarmUp     time.Duration // of a trial at Min that does not count: 500 ms; negative for none
-	// Again is how often a bad trial is repeated before it counts as bad. 0 is what the
-	// RFC says; on a shared machine one bad trial says little.
-	Again int
+	// Of is how many trials decide about a rate: it is good if most of them are, that is, if the median of
+	// their losses is within the bound. 1, the default, is what the RFC says. On a shared machine,
+	// where all processors stand still for some milliseconds now and then, it should be 3.
+	Of int
 	// Trials bounds the number of trials, with those repeated: 60.
 	Trials int
 	// Progress is told of every trial; may be nil.
@@ -87,6 +88,7 @@ func (s *Search) setDefaults() error {
 	setDefault(&s.Confirm, 3*s.Duration)
 	setDefault(&s.WarmUp, 500*time.Millisecond)
 	setDefault(&s.Trials, 60)
+	setDefault(&s.Of, 1)
 	s.Loss = max(s.Loss, 0)
 	switch {
 	case s.Min < 0 || s.Max < s.Min:
@@ -95,8 +97,10 @@ func (s *Search) setDefaults() error {
 		return fmt.Errorf("loss bound %g: it is a share, below 1", s.Loss)
 	case s.Resolution <= 0 || s.Resolution >= 1:
 		return fmt.Errorf("resolution %g: it is a share, above 0 and below 1", s.Resolution)
-	case s.Duration < 0 || s.Confirm < 0 || s.Again < 0 || s.Trials < 3:
+	case s.Duration < 0 || s.Confirm < 0 || s.Trials < 3:
 		return errors.New("durations and repetitions of a search are positive, and there are at least 3 trials")
+	case s.Of < 0 || s.Of%2 == 0:
+		return fmt.Errorf("%d trials to decide about a rate: want an odd number", s.Of)
 	}
 	return nil
 }
@@ -181,33 +185,43 @@ func (r *search) narrow(ctx context.Context) error {
 
 // try offers a rate and moves a bound of the interval.
 func (r *search) try(ctx context.Context, target float64) error {
-	for again := 0; ; again++ {
-		good, outcome, err := r.once(ctx, "search", target, r.Duration)
-		switch {
-		case err != nil:
-			return err
-		case good && outcome.Rate < sentEnough*target:
-			r.low, r.limited = outcome.Rate, true
-			return nil
-		case good:
-			r.low = target
-			return nil
-		case again == r.Again || r.trials >= r.Trials:
-			// A rate that was not reached is bad from what was sent on.
-			r.high = min(target, max(outcome.Rate, r.low))
-			return nil
-		}
+	good, outcome, err := r.decide(ctx, "search", target, r.Duration)
+	switch {
+	case err != nil:
+		return err
+	case good && outcome.Rate < sentEnough*target:
+		r.low, r.limited = outcome.Rate, true
+	case good:
+		r.low = target
+	default:
+		// A rate that was not reached is bad from what was sent on.
+		r.high = min(target, max(outcome.Rate, r.low))
 	}
+	return nil
 }
 
 func (r *search) confirm(ctx context.Context) (good bool, o Outcome, err error) {
-	for range r.Again + 1 {
-		good, o, err = r.once(ctx, "confirm", r.low, r.Confirm)
-		if good || err != nil {
-			break
+	return r.decide(ctx, "confirm", r.low, r.Confirm)
+}
+
+// decide says whether most of Of trials are good, with the last of those that agree. The rest
+// is not made once it cannot change anything. Without trials left a rate is bad.
+func (r *search) decide(ctx context.Context, why string, target float64, d time.Duration) (bool, Outcome, error) {
+	most := r.Of/2 + 1
+	for passed, failed := 0, 0; ; {
+		good, outcome, err := r.once(ctx, why, target, d)
+		if err != nil {
+			return false, outcome, err
+		}
+		if good {
+			passed++
+		} else {
+			failed++
+		}
+		if passed == most || failed == most || r.trials >= r.Trials {
+			return passed == most, outcome, nil
 		}
 	}
-	return good, o, err
 }
 
 func (r *search) once(ctx context.Context, why string, target float64, d time.Duration) (bool, Outcome, error) {
@@ -232,5 +246,10 @@ func (l *Lab) Offer(ctx context.Context, rate float64, d time.Duration) (Outcome
 	if err != nil {
 		return Outcome{}, err
 	}
-	return Outcome{Sent: r.Sent.Packets, Lost: r.Lost(), Rate: r.Sent.Rate()}, nil
+	return r.Outcome(), nil
+}
+
+// Outcome is what a Search wants to know of a trial.
+func (r *Result) Outcome() Outcome {
+	return Outcome{Sent: r.Sent.Packets, Lost: r.Lost(), Rate: r.Sent.Rate()}
 }

@@ -16,6 +16,7 @@ type fake struct {
 	floor            float64 // share that is always lost
 	noise            float64 // capacity varies by this share
 	badEvery         int     // each such trial loses a tenth, whatever the rate
+	goodEvery        int     // each such trial loses nothing, whatever the rate
 	shortOnly        float64 // capacity of trials of more than a second, if not 0
 	random           *rand.Rand
 	trials           int
@@ -41,6 +42,9 @@ func (f *fake) Offer(_ context.Context, rate float64, d time.Duration) (Outcome,
 	if f.badEvery > 0 && f.trials%f.badEvery == 0 {
 		lost = max(lost, sent/10)
 	}
+	if f.goodEvery > 0 && f.trials%f.goodEvery == 0 {
+		lost = 0
+	}
 	return Outcome{Sent: uint64(sent), Lost: uint64(lost), Rate: rate}, nil
 }
 
@@ -63,8 +67,9 @@ func TestSearchFindsTheRate(t *testing.T) {
 		"the sender is slower than max":         {fake{capacity: 200_000, sender: 300_000}, Search{}, 200_000, 0.021, false},
 		"what was sent, not what was asked for": {fake{capacity: 1e9, short: 0.04}, Search{Max: 1e6}, 960_000, 0, false},
 		"bad when it takes longer":              {fake{capacity: 400_000, shortOnly: 300_000}, Search{}, 300_000, 0.021, false},
-		"noisy":                                 {fake{capacity: 400_000, noise: 0.05}, Search{Again: 2}, 400_000, 0.07, false},
-		"a bad trial now and then":              {fake{capacity: 400_000, badEvery: 3}, Search{Again: 1}, 400_000, 0.021, false},
+		"noisy":                                 {fake{capacity: 400_000, noise: 0.05}, Search{Of: 3}, 400_000, 0.07, false},
+		"a good trial now and then":             {fake{capacity: 400_000, floor: 0.01, goodEvery: 3}, Search{Of: 3}, 0, 0, false},
+		"a bad trial now and then":              {fake{capacity: 400_000, badEvery: 3}, Search{Of: 3}, 400_000, 0.021, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.fake.random = rand.New(rand.NewPCG(1, 2))
@@ -97,7 +102,7 @@ func TestSearchGivesUp(t *testing.T) {
 	if _, err := (Search{}).Run(ctx, f); !errors.Is(err, context.Canceled) {
 		t.Errorf("canceled: %v", err)
 	}
-	for _, s := range []Search{{Min: 2, Max: 1}, {Loss: 1}, {Resolution: 2}, {Trials: 1}} {
+	for _, s := range []Search{{Min: 2, Max: 1}, {Loss: 1}, {Resolution: 2}, {Trials: 1}, {Of: 2}} {
 		if _, err := s.Run(t.Context(), f); err == nil {
 			t.Errorf("%+v was accepted", s)
 		}

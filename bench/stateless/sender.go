@@ -97,7 +97,7 @@ func (s *socketSender) send(l Load, run uint16, start uint64, stop *atomic.Bool)
 				writers[i] = newWriter(&s.traffic, run, i, n)
 				q.begin(writers[i], s.tx.Burst)
 				before := s.sockets[i].Counters().EBUSY
-				p := newPacer(part(l, i, n), start, s.tx.Burst, togetherNanos, s.tx.Spin)
+				p := newPacer(part(l, i, n), start, s.tx.Burst, uint64(s.tx.Together), s.tx.Spin)
 				began := threadTime()
 				ends[i] = q.run(p, &s.clock, stop)
 				cpu[i] = threadTime() - began

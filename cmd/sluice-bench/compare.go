@@ -4,10 +4,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"sluice.dev/sluice/bench/compare"
+	"sluice.dev/sluice/bench/stateless"
 )
 
 func compareCommand() *cobra.Command {
 	c := compare.Defaults()
+	var at []string
 	command := &cobra.Command{
 		Use:   "compare",
 		Short: "Measure Sluice beside l2fwd, the kernel, nftables and kube-proxy",
@@ -18,6 +20,13 @@ func compareCommand() *cobra.Command {
 			"builds (make cluster-binaries); for asavie/xdp, Go and this tree. --quick needs less, and a minute.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, rate := range at {
+				r, err := stateless.ParseRate(rate)
+				if err != nil {
+					return err
+				}
+				c.At = append(c.At, r)
+			}
 			_, err := compare.Run(cmd.Context(), c)
 			return err
 		},
@@ -37,6 +46,10 @@ func compareCommand() *cobra.Command {
 	f.Float64Var(&c.LossBound, "loss", c.LossBound, "share that the no-drop rate may lose")
 	f.BoolVar(&c.Quick, "quick", c.Quick, "a check in a minute: no kube-proxy unless named, no no-drop rate, no latency")
 	f.BoolVar(&c.Rates, "rates", c.Rates, "the highest rates and nothing else")
+	f.StringSliceVar(&at, "at", nil, "instead of all else, processor time and latency at these rates, packets per second: 50k,150k")
+	f.DurationVar(&c.Together, "together", c.Together, "send at once what is due in this time, 64 packets at most: the longer, the fewer wake-ups of the generator (default 50us)")
+	f.StringVar(&c.Options, "sluice-options", "", "more of Sluice's configuration, as YAML: 'sockets: {coalesce: 100us}'")
+	f.BoolVar(&c.Trials, "trials", c.Trials, "print each trial of the search for the no-drop rate, with where packets were lost")
 	f.StringVar(&c.JSON, "json", "", "save the results in this file")
 	return command
 }

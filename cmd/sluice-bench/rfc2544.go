@@ -49,7 +49,7 @@ func rfc2544Command() *cobra.Command {
 	f.Float64Var(&search.Resolution, "resolution", 0.02, "how close, as a share of the rate")
 	f.DurationVar(&search.Duration, "duration", time.Second, "of each trial")
 	f.DurationVar(&search.Confirm, "confirm", 0, "of the confirming trial; three times --duration without")
-	f.IntVar(&search.Again, "again", 1, "how often a bad trial is repeated before it counts")
+	f.IntVar(&search.Of, "of", 3, "trials that decide about a rate: it is good if most of them are (RFC 2544: 1)")
 	f.IntVar(&search.Trials, "trials", 60, "most trials")
 	return command
 }

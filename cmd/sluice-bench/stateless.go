@@ -40,7 +40,7 @@ func (s *statelessFlags) register(c *cobra.Command) {
 	f.IntVar(&x.Traffic.Fragments, "fragments", 0, "send each datagram in so many fragments")
 	f.UintSliceVar(&s.vlans, "vlan", nil, "VLAN tags, the outer one first")
 	f.IntVar(&s.rxVLANs, "rx-vlans", -1, "tags on arrival; -1 is as many as sent")
-	f.StringVar(&s.receiver, "receiver", "full", "full: check every packet; count: only count them, at higher rates")
+	f.StringVar(&s.receiver, "receiver", "full", "full: check every packet; count: only count them, at higher rates; timed: count, and latency")
 	f.StringSliceVar(&s.source, "source", []string{"afxdp"}, "afxdp, or live: frames that the kernel makes (less cost, no fragments)")
 	f.IntVar(&x.Tx.Queues, "queues", 1, "transmit queues, a thread for each")
 	f.IntSliceVar(&x.Tx.CPUs, "tx-cpus", nil, "CPUs of the sending threads")

@@ -1,0 +1,66 @@
+package stateless
+
+import "fmt"
+
+// The ages of packets as the program of the receiver counts them: exact below 32 ns, and from
+// there on 32 steps between powers of two (delay_bucket in receive.bpf.c).
+const (
+	delayFine  = 5
+	delaySteps = 1 << delayFine
+)
+
+// delayNanos is the middle of a bucket, in nanoseconds.
+func delayNanos(bucket uint32) int64 {
+	if bucket < 2*delaySteps {
+		return int64(bucket)
+	}
+	shift := bucket>>delayFine - 1
+	return int64(delaySteps+bucket%delaySteps)<<shift + 1<<shift>>1
+}
+
+// delays are all buckets, all CPUs together.
+func (p *program) delays() ([]uint64, error) {
+	sums := make([]uint64, p.objects.Delays.MaxEntries())
+	var each []uint64
+	for i := range sums {
+		if err := p.objects.Delays.Lookup(uint32(i), &each); err != nil {
+			return nil, fmt.Errorf("read the receiver's latencies: %w", err)
+		}
+		for _, n := range each {
+			sums[i] += n
+		}
+	}
+	return sums, nil
+}
+
+// timer is the receiver of Timed: counter, and what the program found out about delays.
+type timer struct {
+	counter
+	before []uint64 // delays at begin
+}
+
+func (t *timer) begin(run uint16) (err error) {
+	if err := t.counter.begin(run); err != nil {
+		return err
+	}
+	t.before, err = t.delays()
+	return err
+}
+
+func (t *timer) end() (Received, error) {
+	r, err := t.counter.end()
+	if err != nil {
+		return r, err
+	}
+	now, err := t.delays()
+	if err != nil {
+		return r, err
+	}
+	r.Latency = NewHistogram()
+	for i, n := range now {
+		if n -= t.before[i]; n > 0 {
+			r.Latency.record(delayNanos(uint32(i)), int64(n))
+		}
+	}
+	return r, nil
+}

@@ -1,0 +1,51 @@
+package stateless
+
+import (
+	"math"
+	"math/bits"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+)
+
+const xdpDrop = 1 // enum xdp_action, include/uapi/linux/bpf.h
+
+// TestDelaysOfPackets gives the program packets of known ages.
+func TestDelaysOfPackets(t *testing.T) {
+	c := loopback(t, 1)
+	c.Rx.Method = Timed
+	lab := open(t, c)
+	rx := lab.rx.(*timer)
+	for _, age := range []time.Duration{time.Millisecond, 100 * time.Millisecond, time.Second, 8 * time.Second} {
+		lab.run++
+		must(t, rx.begin(lab.run))
+		traffic := lab.Config().Traffic
+		frame := make([]byte, maxFrameBytes)
+		n := newWriter(&traffic, lab.run, 0, 1).next(frame, lab.clock.now()-uint64(age))
+		verdict, err := rx.objects.Count.Run(&ebpf.RunOptions{Data: frame[:n]})
+		must(t, err)
+		r, err := rx.end()
+		must(t, err)
+		if verdict != xdpDrop || r.Packets != 1 || r.Latency.Count() != 1 {
+			t.Fatalf("verdict %d, %d packets, %d latencies: want it dropped and counted", verdict, r.Packets, r.Latency.Count())
+		}
+		// What the call itself takes makes it older.
+		if got := r.Latency.Max(); got < age-age/16 || got > age+age/16+20*time.Millisecond {
+			t.Errorf("a packet %v old has a latency of %v", age, got)
+		}
+	}
+}
+
+// TestDelayBuckets: what a bucket stands for is within a step of everything in it.
+func TestDelayBuckets(t *testing.T) {
+	for nanos := uint64(1); nanos < 1<<39; nanos += nanos/7 + 1 {
+		bucket := nanos
+		if top := bits.Len64(nanos) - 1; top >= delayFine {
+			bucket = uint64(top-delayFine)<<delayFine + nanos>>(top-delayFine)
+		}
+		if got := delayNanos(uint32(bucket)); math.Abs(float64(got)-float64(nanos)) > float64(nanos)/delaySteps {
+			t.Errorf("%d ns are counted in bucket %d as %d ns", nanos, bucket, got)
+		}
+	}
+}
