@@ -1,7 +1,7 @@
 package topo
 
 import (
-	"os/exec"
+	"net/netip"
 	"testing"
 )
 
@@ -20,10 +20,16 @@ func TestDirect(t *testing.T) {
 	if err := n.Gateway.Forward(true); err != nil {
 		t.Fatal(err)
 	}
-	to := n.Backends[0].Addr4().String()
-	err = n.Clients[0].Run(func() error { return exec.Command("ping", "-c", "1", "-W", "2", to).Run() })
+	const port = 8080
+	server, err := n.Backends[0].Serve(port)
 	if err != nil {
-		t.Errorf("client0 does not reach %s: %v", to, err)
+		t.Fatal(err)
+	}
+	defer server.Close()
+	to := netip.AddrPortFrom(n.Backends[0].Addr4(), port)
+	r, err := n.Clients[0].HTTP(t.Context(), HTTPLoad{Targets: []netip.AddrPort{to}, Requests: 1, Concurrency: 1})
+	if err != nil || r.Failed() > 0 {
+		t.Errorf("client0 does not reach %s: %v, %v", to, err, r.Errors)
 	}
 	for _, dev := range []string{"front0", "back0"} {
 		for _, queue := range []string{"queues/rx-0/rps_cpus", "queues/rx-1/rps_cpus"} {
