@@ -24,7 +24,8 @@ const napPackets = 4
 type Pace struct {
 	c *RunConfig
 
-	lastWork, worked uint64 // nanoseconds; worked: on packets, since the last sleep
+	lastWork uint64 // when there was a packet last
+	credit   uint64 // nanoseconds of looking in vain that packets have paid for, at most Spin
 
 	// The rate of packets, from one time that there were none to the next.
 	rate    float64 // per nanosecond
@@ -43,7 +44,7 @@ func (p *Pace) After(moved int, from, to uint64) Rest {
 	if moved > 0 {
 		p.packets += uint64(moved)
 		p.lastWork, p.stale = to, true
-		p.worked += to - from
+		p.credit = min(p.credit+to-from, uint64(p.c.Spin))
 		return GoOn
 	}
 	if p.stale && to > p.counted {
@@ -55,13 +56,14 @@ func (p *Pace) After(moved int, from, to uint64) Rest {
 		p.stale = true // if nothing comes, that is news
 		return Nap
 	}
-	spin := uint64(p.c.Spin)
-	if p.c.SpinAsWorked {
-		spin = min(spin, p.worked)
-	}
-	if to-p.lastWork < spin {
+	switch spent := to - from; {
+	case to-p.lastWork >= uint64(p.c.Spin):
+	case !p.c.SpinAsWorked:
+		return GoOn
+	case p.credit > spent:
+		p.credit -= spent
 		return GoOn
 	}
-	p.worked = 0
+	p.credit = 0
 	return Sleep
 }

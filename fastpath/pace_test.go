@@ -45,6 +45,34 @@ func TestSpin(t *testing.T) {
 	}
 }
 
+// TestSpinningIsPaidFor: also where each look finds the next packet in time, all the looking in vain
+// takes no longer than the packets.
+func TestSpinningIsPaidFor(t *testing.T) {
+	for _, every := range []uint64{2_500, 5_000, 12_500, 19_000, 100_000} {
+		k := &clockwork{p: NewPace(&RunConfig{Spin: 20 * time.Microsecond, SpinAsWorked: true}, 0)}
+		k.step(100) // from here on each next one can be found
+		worked, looked := k.now, uint64(0)
+		for next := k.now + every; k.now < 50_000_000; {
+			from, moved := k.now, 0
+			for ; next <= k.now; next += every {
+				moved++
+			}
+			rest := k.step(moved)
+			switch {
+			case moved > 0:
+				worked += k.now - from
+			case rest == GoOn:
+				looked += k.now - from
+			default:
+				k.now = max(k.now, next)
+			}
+		}
+		if looked > worked {
+			t.Errorf("a packet every %d ns: looked for %d ns, worked for %d", every, looked, worked)
+		}
+	}
+}
+
 // TestNap: a worker naps where four packets come in a nap, sleeps where they come more slowly, and
 // sleeps again soon after they stop.
 func TestNap(t *testing.T) {

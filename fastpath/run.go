@@ -23,8 +23,8 @@ type RunConfig struct {
 	// Spin is how long the worker looks for more work before it sleeps. The longer,
 	// the lower the latency of the next packet and the higher the cost of silence.
 	Spin time.Duration
-	// SpinAsWorked bounds spinning also by the time spent on packets since the last sleep: CPU
-	// time then follows load, instead of reaching a whole core as soon as packets are closer than Spin.
+	// SpinAsWorked has the worker spin, all in all, no longer than packets took: CPU time then
+	// follows load, instead of reaching a whole core as soon as packets are closer than Spin.
 	SpinAsWorked bool
 	// Coalesce is how long the worker naps where so many packets come that some will be there after
 	// it (Pace); 0 is never.
