@@ -68,8 +68,8 @@ func bootNanos(t *testing.T) int64 {
 }
 
 const (
-	xdpDrop, xdpPass     = 1, 2
-	tcxRedirect, tcxNext = 7, 0xffffffff
+	xdpDrop, xdpPass, xdpRedirect = 1, 2, 4
+	tcxRedirect, tcxNext          = 7, 0xffffffff
 )
 
 // verdict runs steer and egress. The test run has no socket, so under a young
