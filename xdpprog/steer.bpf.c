@@ -90,9 +90,10 @@ SEC("xdp.frags") int steer(struct xdp_md *ctx)
 	struct counts *c = first(&counters);
 	if (!s || !c)
 		return XDP_PASS;
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	/* Who comes in with an address of this node as source is not our backend. A VIP may
 	 * be one's: anybody may write any address as an external IP. */
-	if (!read_frame((void *)(long)ctx->data, (void *)(long)ctx->data_end, &t) ||
+	if ((!read_plain(data, end, &t) && !read_frame(data, end, &t)) ||
 	    (!to_us(&t, s) && !kept(&t, NODE | SNAT))) {
 		c->passed++;
 		return XDP_PASS;

@@ -1,0 +1,85 @@
+package xdpprog
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// TestPlainIsReadAsTagged: a VLAN tag changes no verdict and leads around read_plain. So
+// every frame, and many that differ from one in a few bytes, must fare alike with and without.
+func TestPlainIsReadAsTagged(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	var corpus [][]byte
+	for _, c := range verdictCases() {
+		corpus = append(corpus, c.p.frame())
+	}
+	for _, unserved := range []bool{false, true} {
+		b := newRig(t, Settings{SNATFirst: snatFirst, SNATCount: snatCount, Unserved: unserved}, fixture())
+		b.beat(time.Second)
+		passed, steered := 0, 0
+		compare := func(frame []byte) {
+			if typ := uint16(frame[12])<<8 | uint16(frame[13]); typ == 0x8100 || typ == 0x88a8 {
+				return
+			}
+			plain, tagged := b.fate(t, frame), b.fate(t, slices.Insert(slices.Clone(frame), 12, 0x81, 0, 0, 7))
+			if plain != tagged {
+				t.Fatalf("%x: %+v, and %+v with a tag", frame, plain, tagged)
+			}
+			if plain.Passed > 0 {
+				passed++
+			} else {
+				steered++
+			}
+		}
+		for _, frame := range corpus {
+			compare(frame)
+			for range 100 {
+				compare(mutate(r, frame, corpus))
+			}
+		}
+		t.Logf("unserved %v: %d passed, %d steered", unserved, passed, steered)
+		if passed < 1000 || steered < 1000 {
+			t.Error("too few of one kind to mean something")
+		}
+	}
+}
+
+// mutate changes one to three bits or bytes of the headers, may give the frame another one's bytes
+// from some place on, and may cut it.
+func mutate(r *rand.Rand, frame []byte, corpus [][]byte) []byte {
+	m := slices.Clone(frame)
+	if r.IntN(4) == 0 {
+		from, other := r.IntN(len(m)), corpus[r.IntN(len(corpus))]
+		copy(m[from:], other[min(from, len(other)):])
+	}
+	for range r.IntN(4) {
+		switch at := r.IntN(min(len(m), 14+40+4)); r.IntN(2) {
+		case 0:
+			m[at] ^= 1 << r.IntN(8)
+		case 1:
+			m[at] = byte(r.IntN(256))
+		}
+	}
+	if r.IntN(8) == 0 {
+		m = m[:14+r.IntN(len(m)-14)]
+	}
+	return m
+}
+
+// fate is what the counters say of one packet.
+func (b *rig) fate(t *testing.T, frame []byte) Counters {
+	t.Helper()
+	before, err := b.Counters()
+	must(t, err)
+	run(t, b.steer, frame, nil)
+	after, err := b.Counters()
+	must(t, err)
+	return Counters{
+		Steered: after.Steered - before.Steered, Passed: after.Passed - before.Passed,
+		MissedDropped: after.MissedDropped - before.MissedDropped, MissedPassed: after.MissedPassed - before.MissedPassed,
+	}
+}
