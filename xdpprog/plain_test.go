@@ -83,3 +83,33 @@ func (b *rig) fate(t *testing.T, frame []byte) Counters {
 		MissedDropped: after.MissedDropped - before.MissedDropped, MissedPassed: after.MissedPassed - before.MissedPassed,
 	}
 }
+
+// TestFrontendAmongOtherPorts: a frontend's port may also be one of replies, or an open node
+// port, and its address one that these are for, or not.
+func TestFrontendAmongOtherPorts(t *testing.T) {
+	ports := []uint16{snatFirst, 30080, 443}
+	rules := Rules{Addrs: fixture().Addrs, NodePorts: fixture().NodePorts}
+	for _, a := range []string{vip4, vip6, node4, node6, snat4, snat6, plain4} {
+		for _, port := range ports {
+			rules.Frontends = append(rules.Frontends, key(a, tcp, port))
+		}
+	}
+	b := newRig(t, Settings{SNATFirst: snatFirst, SNATCount: snatCount}, rules)
+	b.beat(time.Second)
+	for _, k := range rules.Frontends {
+		p := pkt{src: client4, dst: k.Addr.String(), proto: tcp, dport: k.Port}
+		if k.Addr.Netip().Is6() {
+			p.src = client6
+		}
+		if got := b.wants(t, p.frame()); got != steers {
+			t.Errorf("%v: verdict %d, want steered", k, got)
+		}
+	}
+	for _, a := range []string{bareVIP4, local4} {
+		for _, port := range ports {
+			if got := b.wants(t, (&pkt{src: client4, dst: a, proto: tcp, dport: port}).frame()); got != kernel {
+				t.Errorf("%s port %d, no frontend: verdict %d, want the kernel's", a, port, got)
+			}
+		}
+	}
+}

@@ -43,21 +43,36 @@ INLINE bool node_port_open(struct tuple *t)
 	return bits && *bits >> port % 64 & 1;
 }
 
-/* To us: a frontend, a node port, a reply to an SNAT address. */
-INLINE bool to_us(struct tuple *t, struct config *s)
+/* Why an address matters to us; 0: it does not. */
+INLINE __u32 flags_of(__be32 *addr)
 {
-	enum addr_flags *dst = map_lookup(&addrs, t->dst.addr);
-	if (!dst || !(*dst & ~(HAS_KEEP | LOCAL)))
+	enum addr_flags *flags = map_lookup(&addrs, addr);
+	return flags ? *flags : 0;
+}
+
+/* To us: a frontend, a node port, a reply to an SNAT address. If not, *dst becomes the
+ * flags of the destination's address.
+ *
+ * A lookup in a hash map costs more than all else together, and the port says which one
+ * most probably ends the search: no reply and no node port is to a frontend. While a
+ * frontend opens, between its own entry and its address's, either answer is right. */
+INLINE bool to_us(struct tuple *t, struct config *s, __u32 *dst)
+{
+	bool reply = (__u16)(ntohs(t->dst.port) - s->snat_first) < s->snat_count;
+	bool node_port = node_port_open(t);
+	bool asked = !reply && !node_port && !t->echo && !t->fragment;
+	if (asked && map_lookup(&frontends, &t->dst))
+		return 1;
+	*dst = flags_of(t->dst.addr);
+	if (!(*dst & ~(HAS_KEEP | LOCAL)))
 		return 0;
 	if (t->echo)
 		return *dst & VIP;
 	if (t->fragment) /* behind an extension header may be anything: on the node's addresses, the node's */
 		return !(*dst & NODE) || is_transport(t);
-	if (*dst & HAS_FRONTEND && map_lookup(&frontends, &t->dst))
+	if ((*dst & NODE && node_port) || (*dst & SNAT && reply))
 		return 1;
-	if (*dst & NODE && node_port_open(t))
-		return 1;
-	if (*dst & SNAT && (__u16)(ntohs(t->dst.port) - s->snat_first) < s->snat_count)
+	if (*dst & HAS_FRONTEND && !asked && map_lookup(&frontends, &t->dst))
 		return 1;
 	return s->unserved && (*dst & (VIP | NODE | LOCAL)) == VIP;
 }
@@ -65,27 +80,22 @@ INLINE bool to_us(struct tuple *t, struct config *s)
 /* A fragment says too little to tell the node's own traffic from a service's. */
 INLINE bool maybe_the_nodes(struct tuple *t)
 {
-	enum addr_flags *dst = t->fragment ? map_lookup(&addrs, t->dst.addr) : 0;
-	return dst && *dst & (NODE | LOCAL);
+	return t->fragment && flags_of(t->dst.addr) & (NODE | LOCAL);
 }
 
-/* From a backend whose service keeps the client's address, to such a client. The
- * node itself is none: what the same endpoint, the API server perhaps, sends to one
- * of its addresses is the node's own traffic, which no dead daemon may hold up. */
-INLINE bool kept(struct tuple *t, enum addr_flags except)
+/* From a backend whose service keeps the client's address. It is ours if it goes to such
+ * a client. The node itself is none: what the same endpoint, the API server perhaps, sends to
+ * one of its addresses is the node's own traffic, which no dead daemon may hold up. */
+INLINE bool kept(struct tuple *t, __u32 except)
 {
-	enum addr_flags *src = map_lookup(&addrs, t->src.addr);
-	if (!src || !(*src & HAS_KEEP) || *src & except)
-		return 0;
-	enum addr_flags *dst = map_lookup(&addrs, t->dst.addr);
-	if (dst && *dst & (NODE | LOCAL))
-		return 0;
-	return t->fragment || map_lookup(&keep_sources, &t->src);
+	__u32 src = flags_of(t->src.addr);
+	return src & HAS_KEEP && !(src & except) && (t->fragment || map_lookup(&keep_sources, &t->src));
 }
 
 SEC("xdp.frags") int steer(struct xdp_md *ctx)
 {
 	struct tuple t = {};
+	__u32 dst = 0;
 	struct config *s = first(&settings);
 	struct counts *c = first(&counters);
 	if (!s || !c)
@@ -94,7 +104,7 @@ SEC("xdp.frags") int steer(struct xdp_md *ctx)
 	/* Who comes in with an address of this node as source is not our backend. A VIP may
 	 * be one's: anybody may write any address as an external IP. */
 	if ((!read_plain(data, end, &t) && !read_frame(data, end, &t)) ||
-	    (!to_us(&t, s) && !kept(&t, NODE | SNAT))) {
+	    (!to_us(&t, s, &dst) && (dst & (NODE | LOCAL) || !kept(&t, NODE | SNAT)))) {
 		c->passed++;
 		return XDP_PASS;
 	}
@@ -134,7 +144,7 @@ SEC("tcx/egress") int egress(struct __sk_buff *skb)
 		if (pulled || !t.cut || skb_pull_data(skb, skb->len < HEADER_BYTES ? skb->len : HEADER_BYTES))
 			return TCX_NEXT;
 	}
-	if (!kept(&t, 0) || !heartbeat_young(s))
+	if (!kept(&t, 0) || flags_of(t.dst.addr) & (NODE | LOCAL) || !heartbeat_young(s))
 		return TCX_NEXT;
 	c->egress_redirected++;
 	return redirect(s->host_link, 0);

@@ -35,7 +35,8 @@ type facts struct {
 }
 
 // match is to_us and kept of steer.bpf.c for a whole TCP, UDP or SCTP packet, and must
-// stay their twin: a test holds both against each other.
+// stay their twin: a test holds both against each other. They may differ only while a
+// frontend opens, when its address's entry does not know it yet.
 func (f *facts) match() Match {
 	switch {
 	case f.dst&addrHasFrontend != 0 && f.frontend:
