@@ -22,7 +22,7 @@ func TestRunPinned(t *testing.T) {
 	for !all.IsSet(cpu) {
 		cpu++
 	}
-	group, err := thread.NewGroup()
+	group, err := thread.NewGroup(0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -70,7 +70,7 @@ func RunChild(ctx context.Context, text string, in io.Reader, out io.Writer) err
 		return err
 	}
 	ended := make(chan error, 4)
-	group, err := thread.NewGroup()
+	group, err := thread.NewGroup(0)
 	if err != nil {
 		cancel()
 		return err

@@ -44,6 +44,8 @@ type Configuration struct {
 	// them, in order; empty leaves the choice to the daemon.
 	Workers    int   `json:"workers"`
 	WorkerCPUs []int `json:"workerCPUs"`
+	// WorkerNice is the nice value of packet threads, -20 to 0; 0 leaves them as the process is.
+	WorkerNice int `json:"workerNice"`
 
 	// NodeAddresses selects the addresses that answer to node ports; empty selects
 	// all addresses of the configured interfaces.

@@ -113,6 +113,7 @@ func TestBadFields(t *testing.T) {
 		{"metrics without port", "metrics: {address: localhost}", `gw.yaml:5: metrics.address: is "localhost", write address:port`},
 		{"metrics in the SNAT range", "metrics: {address: ':20000'}", "gw.yaml:5: metrics.address: has port 20000 inside snat.ports (16384-29999)"},
 		{"log level", "log: {level: loud}", `gw.yaml:5: log.level: is "loud", choose one of debug, info, warn, error`},
+		{"nice", "workerNice: 5", "gw.yaml:5: workerNice: is 5, choose from -20 to 0"},
 		{"CPU twice", "workerCPUs: [1, 1]", "gw.yaml:5: workerCPUs[1]: is CPU 1 again"},
 		{"fewer CPUs than workers", "workers: 2\nworkerCPUs: [1]", "gw.yaml:6: workerCPUs: has 1 entries for 2 workers"},
 		{"node name", "nodeName: Node-1", `gw.yaml:5: nodeName: is "Node-1", write the name of the Node object: lower case`},

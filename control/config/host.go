@@ -17,6 +17,7 @@ import (
 type Host struct {
 	Interfaces []string
 	CPUs       []int       // that this process may run on
+	LowestNice int         // that its threads may have, -20 to 0
 	Ephemeral  PortRange   // net.ipv4.ip_local_port_range
 	Reserved   []PortRange // net.ipv4.ip_local_reserved_ports: never chosen by the kernel
 }
@@ -40,11 +41,31 @@ func ReadHost() (Host, error) {
 			h.CPUs = append(h.CPUs, cpu)
 		}
 	}
+	if h.LowestNice, err = lowestNice(); err != nil {
+		return h, err
+	}
 	if h.Ephemeral, err = readEphemeral("/proc/sys/net/ipv4/ip_local_port_range"); err != nil {
 		return h, err
 	}
 	h.Reserved, err = readReserved("/proc/sys/net/ipv4/ip_local_reserved_ports")
 	return h, err
+}
+
+// lowestNice is the lowest nice value that the calling thread may take, 0 at most (capabilities(7), setrlimit(2)).
+func lowestNice() (int, error) {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(&header, &sets[0]); err != nil {
+		return 0, fmt.Errorf("read the capabilities of this process: %w", err)
+	}
+	if sets[0].Effective>>unix.CAP_SYS_NICE&1 != 0 {
+		return -20, nil
+	}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NICE, &limit); err != nil {
+		return 0, fmt.Errorf("read how nice this process must be: %w", err)
+	}
+	return min(20-int(min(limit.Cur, 40)), 0), nil
 }
 
 // InMemory says whether a path, or where it is missing the nearest directory above
@@ -104,6 +125,9 @@ func (c *Configuration) CheckHost(name string, h Host) error {
 			k.fail(fmt.Sprintf("workerCPUs[%d]", i), "this process may not run on CPU %d, choose among %s (cpuset, taskset)",
 				cpu, joinInts(h.CPUs))
 		}
+	}
+	if c.WorkerNice < h.LowestNice {
+		k.fail("workerNice", "is %d, and this process may go down to %d only, give it CAP_SYS_NICE or write %d", c.WorkerNice, h.LowestNice, h.LowestNice)
 	}
 	if port, clash := h.ChosenByKernel(c.SNAT.Ports); clash {
 		k.fail("snat.ports", "is %s, and the kernel itself gives out port %d of it (net.ipv4.ip_local_port_range %s): "+

@@ -143,6 +143,7 @@ const maxWorkers = 256
 
 func (k *check) workers(c *Configuration) {
 	k.between("workers", c.Workers, 0, maxWorkers)
+	k.between("workerNice", c.WorkerNice, -20, 0)
 	seen := map[int]bool{}
 	for i, cpu := range c.WorkerCPUs {
 		at := fmt.Sprintf("workerCPUs[%d]", i)

@@ -39,15 +39,23 @@ const Gap = 5_000
 
 // Group is the pinned goroutines of a process. Its methods may be called by any goroutine.
 type Group struct {
-	all  unix.CPUSet            // that the process may use
-	mu   sync.Mutex             // of Tidy, and of who replaces pins
-	pins atomic.Pointer[[]*Pin] // never written to again
+	all   unix.CPUSet // that the process may use
+	nice  int         // of pinned threads, or 0: like all others, which have
+	usual int
+	mu    sync.Mutex             // of Tidy, and of who replaces pins
+	pins  atomic.Pointer[[]*Pin] // never written to again
 }
 
-// NewGroup must be called before anything of the process is pinned.
-func NewGroup() (*Group, error) {
-	g := &Group{}
+// NewGroup must be called before anything of the process is pinned. With a nice value other than 0 (setpriority(2); below
+// that of the process CAP_SYS_NICE is needed), pinned threads have it, and the shortest time slice there is.
+func NewGroup(nice int) (*Group, error) {
+	g := &Group{nice: nice}
 	g.pins.Store(new([]*Pin))
+	a, err := unix.SchedGetAttr(unix.Getpid(), 0) // the first thread is nobody's child
+	if err != nil {
+		return nil, fmt.Errorf("read the scheduling of this process: %w", err)
+	}
+	g.usual = int(a.Nice)
 	if err := unix.SchedGetaffinity(0, &g.all); err != nil {
 		return nil, fmt.Errorf("read the CPUs this process may use: %w", err)
 	}
@@ -72,7 +80,11 @@ func (g *Group) Pin(cpu int) (*Pin, error) {
 	tid := unix.Gettid()
 	p.tid.Store(int64(tid))
 	g.replace(func(pins []*Pin) []*Pin { return append(pins, p) })
-	if err := bind(tid, &p.cpu, cpu); err != nil {
+	err := bind(tid, &p.cpu, cpu)
+	if err == nil {
+		err = g.favour(tid)
+	}
+	if err != nil {
 		p.Release()
 		return nil, err
 	}
@@ -91,6 +103,40 @@ func punctual() {
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0) // without it naps are longer
 }
 
+// slice is the time slice that favoured threads ask for: the shortest there is. Who wakes up takes the CPU from a
+// thread with a longer one, instead of waiting for the next tick, as long as it has had less than its share (EEVDF,
+// PREEMPT_SHORT in kernel/sched/features.h; Linux 6.12, and without effect before).
+const slice = 100 * time.Microsecond
+
+// favour gives a thread the nice value and the time slice of pinned ones.
+func (g *Group) favour(tid int) error {
+	if g.nice == 0 {
+		return nil
+	}
+	if err := schedule(tid, g.nice, slice); err != nil {
+		return fmt.Errorf("give a worker the nice value %d: %w (below that of the process it needs CAP_SYS_NICE)", g.nice, err)
+	}
+	return nil
+}
+
+// disfavour takes back what favour gave.
+func (g *Group) disfavour(tid int) {
+	if g.nice != 0 {
+		_ = schedule(tid, g.usual, 0) // see Check
+	}
+}
+
+// schedule changes a thread's nice value and time slice; 0 is the usual one. A thread under another policy than the
+// usual one is left alone: somebody chose that.
+func schedule(tid, nice int, slice time.Duration) error {
+	a, err := unix.SchedGetAttr(tid, 0)
+	if err != nil || a.Policy != unix.SCHED_NORMAL {
+		return err
+	}
+	a.Nice, a.Runtime = int32(nice), uint64(slice)
+	return unix.SchedSetAttr(tid, a, 0)
+}
+
 // Bind binds the calling thread, which the goroutine should be locked to.
 func Bind(cpu int) error {
 	punctual()
@@ -107,8 +153,7 @@ func bind(tid int, set *unix.CPUSet, cpu int) error {
 }
 
 // Check follows the goroutine to the thread that it runs on now. It is to be called after
-// every gap of more than Gap. It costs one system call, and two more after a move, of which
-// the Go scheduler hears nothing (RawSyscall): they are no occasion to move.
+// every gap of more than Gap. It costs one system call, and some more after a move.
 //
 // Masks are set by number, not for "this thread": if the goroutine moves between two lines
 // here, the thread it left is pinned, and the Check after that gap knows which.
@@ -123,6 +168,7 @@ func (p *Pin) Check() {
 	// loop goes on wherever it is.
 	_ = p.group.unbind(was)
 	_ = unix.SchedSetaffinity(tid, &p.cpu)
+	_ = p.group.favour(tid)
 	punctual()
 }
 
@@ -148,13 +194,15 @@ func (g *Group) replace(change func([]*Pin) []*Pin) {
 	g.pins.Store(&next)
 }
 
-// unbind gives a thread the mask of the process, unless a pinned goroutine has come to it: two that
+// unbind gives a thread the mask and the priority of the process, unless a pinned goroutine has come to it: two that
 // are preempted at once may go on with each other's threads.
 func (g *Group) unbind(tid int) error {
 	err := unix.SchedSetaffinity(tid, &g.all)
+	g.disfavour(tid)
 	for _, p := range g.pinned() {
 		if int(p.tid.Load()) == tid {
 			_ = unix.SchedSetaffinity(tid, &p.cpu) // see Check
+			_ = g.favour(tid)
 		}
 	}
 	return err
@@ -176,8 +224,8 @@ func (g *Group) TidyEvery(ctx context.Context, pace time.Duration) error {
 	}
 }
 
-// Tidy gives threads that are bound to a worker's CPU, and run no worker, the mask of the
-// process, and says how many there were.
+// Tidy gives threads that are bound to a worker's CPU or have a worker's nice value, and run no worker, the mask and
+// the priority of the process, and says how many there were.
 func (g *Group) Tidy() (strays int, err error) {
 	tasks, err := filepath.Glob("/proc/self/task/[0-9]*")
 	if err != nil {
@@ -202,7 +250,16 @@ func (g *Group) Tidy() (strays int, err error) {
 	return strays, nil
 }
 
-// stray says whether a thread has a worker's mask and no worker.
+// favoured says whether a thread has the nice value of workers, where that is not everybody's.
+func (g *Group) favoured(tid int) bool {
+	if g.nice == 0 || g.nice == g.usual {
+		return false
+	}
+	a, err := unix.SchedGetAttr(tid, 0)
+	return err == nil && a.Policy == unix.SCHED_NORMAL && int(a.Nice) == g.nice
+}
+
+// stray says whether a thread has a worker's mask or priority and no worker.
 func (g *Group) stray(tid int, mask *unix.CPUSet) bool {
 	bound := false
 	for _, p := range g.pinned() {
@@ -211,5 +268,5 @@ func (g *Group) stray(tid int, mask *unix.CPUSet) bool {
 		}
 		bound = bound || *mask == p.cpu
 	}
-	return bound && *mask != g.all
+	return bound && *mask != g.all || g.favoured(tid)
 }

@@ -8,16 +8,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func group(t *testing.T) (g *Group, cpu int) {
+func group(t *testing.T) (g *Group, cpu int) { return groupOf(t, 0) }
+
+func groupOf(t *testing.T, nice int) (g *Group, cpu int) {
 	t.Helper()
-	g, err := NewGroup()
+	g, err := NewGroup(nice)
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { g.Tidy() }) // threads that pinned ones made
 	for !g.all.IsSet(cpu) {
 		cpu++
 	}
 	return g, cpu
+}
+
+// priority is the nice value and, since Linux 6.12, the time slice of a thread.
+type priority struct {
+	nice  int
+	slice time.Duration
+}
+
+func priorityOf(t *testing.T, tid int) priority {
+	t.Helper()
+	a, err := unix.SchedGetAttr(tid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return priority{int(a.Nice), time.Duration(a.Runtime)}
 }
 
 func mask(t *testing.T, tid int) (set unix.CPUSet) {
@@ -28,16 +46,23 @@ func mask(t *testing.T, tid int) (set unix.CPUSet) {
 	return set
 }
 
-// TestFollow: a goroutine that is passed from thread to thread has its mask with it, and
+// TestFollow: a goroutine that is passed from thread to thread has its mask and its priority with it, and
 // leaves none behind.
 func TestFollow(t *testing.T) {
-	g, cpu := group(t)
+	g, cpu := groupOf(t, 5) // anybody may
+	usual := priorityOf(t, unix.Getpid())
+	favoured := priority{5, min(usual.slice, slice)}
 	p, err := g.Pin(cpu)
 	if err != nil {
 		t.Fatal(err)
 	}
 	first := unix.Gettid()
-	for deadline := time.Now().Add(10 * time.Second); unix.Gettid() == first; {
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		runtime.LockOSThread() // no further move
+		if unix.Gettid() != first {
+			break
+		}
+		runtime.UnlockOSThread()
 		if time.Now().After(deadline) {
 			t.Fatal("the goroutine does not leave its thread")
 		}
@@ -53,25 +78,35 @@ func TestFollow(t *testing.T) {
 		<-sat
 		runtime.Gosched()
 	}
-	runtime.LockOSThread() // no further move
 	defer runtime.UnlockOSThread()
 	p.Check()
 	now := unix.Gettid()
-	if p.Moves() == 0 || mask(t, now) != p.cpu {
-		t.Errorf("after %d moves the thread's mask is %v", p.Moves(), mask(t, now))
+	if p.Moves() == 0 || mask(t, now) != p.cpu || priorityOf(t, now) != favoured {
+		t.Errorf("after %d moves the thread's mask is %v, its priority %v", p.Moves(), mask(t, now), priorityOf(t, now))
 	}
-	if mask(t, first) != g.all {
-		t.Errorf("the thread it left still has the mask %v", mask(t, first))
+	if mask(t, first) != g.all || priorityOf(t, first) != usual {
+		t.Errorf("the thread it left still has the mask %v, the priority %v", mask(t, first), priorityOf(t, first))
 	}
 	p.Release()
-	if mask(t, now) != g.all {
-		t.Errorf("after Release the mask is %v", mask(t, now))
+	if mask(t, now) != g.all || priorityOf(t, now) != usual {
+		t.Errorf("after Release the mask is %v, the priority %v", mask(t, now), priorityOf(t, now))
 	}
 }
 
-// TestTidy: a thread that inherited the mask loses it; the worker's keeps it.
+// TestTidy: a thread that inherited the mask, or the priority, loses it; the worker's keeps it.
 func TestTidy(t *testing.T) {
-	g, cpu := group(t)
+	t.Run("mask", func(t *testing.T) {
+		g, cpu := group(t)
+		testTidy(t, g, cpu, func(tid int) error { return unix.SchedSetaffinity(tid, &g.pinned()[0].cpu) })
+	})
+	t.Run("priority", func(t *testing.T) {
+		g, cpu := groupOf(t, 5)
+		testTidy(t, g, cpu, g.favour)
+	})
+}
+
+func testTidy(t *testing.T, g *Group, cpu int, inherit func(tid int) error) {
+	usual := priorityOf(t, unix.Getpid())
 	if g.all.Count() == 1 {
 		g.all.Set(cpu + 1) // the kernel takes a mask with CPUs that are not there
 	}
@@ -88,7 +123,7 @@ func TestTidy(t *testing.T) {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		tid := unix.Gettid()
-		if err := unix.SchedSetaffinity(tid, &p.cpu); err != nil { // as if our thread had made it
+		if err := inherit(tid); err != nil { // as if our thread had made it
 			t.Error(err)
 		}
 		made <- tid
@@ -99,10 +134,10 @@ func TestTidy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if strays == 0 || mask(t, stray) == p.cpu {
-		t.Errorf("%d strays; the thread's mask is %v", strays, mask(t, stray))
+	if strays == 0 || mask(t, stray) == p.cpu || priorityOf(t, stray) != usual {
+		t.Errorf("%d strays; the thread's mask is %v, its priority %v", strays, mask(t, stray), priorityOf(t, stray))
 	}
-	if mask(t, unix.Gettid()) != p.cpu {
+	if mask(t, unix.Gettid()) != p.cpu || g.nice != 0 && priorityOf(t, unix.Gettid()).nice != g.nice {
 		t.Errorf("the worker's own mask is %v", mask(t, unix.Gettid()))
 	}
 	if strays, err = g.Tidy(); err != nil || strays != 0 {
@@ -178,7 +213,7 @@ func TestCheckDoesNotAllocate(t *testing.T) {
 }
 
 func BenchmarkCheck(b *testing.B) {
-	g, err := NewGroup()
+	g, err := NewGroup(0)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -197,7 +197,7 @@ const tidyThreads = time.Second
 // run starts the workers. fail, which must not block, hears of a worker that could
 // not go on: half a data path would lose half the packets.
 func (d *datapath) run(ctx context.Context, fail func(error)) {
-	threads, err := thread.NewGroup()
+	threads, err := thread.NewGroup(d.config.WorkerNice)
 	if err != nil {
 		fail(err)
 		return
