@@ -55,16 +55,17 @@ func forward(t *testing.T, cpus []int, workers int) {
 			}
 		})
 	}
-	totals := started.stats.Totals()
-	if totals.Forwarded != 2*each || totals.Packets != 2*each || len(started.stats.Workers) != workers {
-		t.Errorf("%+v by %d workers, want %d packets by %d", totals, len(started.stats.Workers), 2*each, workers)
-	}
 	if n := attached(t); n != 2 {
 		t.Errorf("%d interfaces have a program, want 2", n)
 	}
 	started.stop(t)
 	if n := attached(t); n != 0 {
 		t.Errorf("%d interfaces still have a program", n)
+	}
+	// A worker counts after it has sent, so that only one that has ended has counted all that arrived.
+	totals := started.stats.Totals()
+	if totals.Forwarded != 2*each || totals.Packets != 2*each || len(started.stats.Workers) != workers {
+		t.Errorf("%+v by %d workers, want %d packets by %d", totals, len(started.stats.Workers), 2*each, workers)
 	}
 }
 
