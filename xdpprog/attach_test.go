@@ -273,6 +273,34 @@ func TestOtherNamespace(t *testing.T) {
 	must(t, s.Close(true))
 }
 
+// TestEgressIsLoadedOnce: reading the egress program is most of what the verifier does at the start, so interfaces share
+// it. One that goes does not take it from the others.
+func TestEgressIsLoadedOnce(t *testing.T) {
+	isolate(t)
+	nic, other := veth(t, "nic", "other")
+	s := load(t, Config{})
+	program := func(ifindex int) ebpf.ProgramID {
+		t.Helper()
+		info, err := s.egress[ifindex].prog.Info()
+		must(t, err)
+		id, _ := info.ID()
+		return id
+	}
+	first := attach(t, s, nic, "nic", Auto)
+	attach(t, s, other, "other", Auto)
+	must(t, s.AttachEgress(nic, "nic"))
+	must(t, s.AttachEgress(other, "other"))
+	id := program(nic)
+	if got := program(other); got != id {
+		t.Errorf("programs %d and %d, want the same", id, got)
+	}
+	must(t, first.Close())
+	if got := program(other); got != id {
+		t.Errorf("program %d after one interface has gone, was %d", got, id)
+	}
+	must(t, s.Close(true))
+}
+
 // TestCleanRemoval: Close(true) leaves no pin, no link and no program.
 func TestCleanRemoval(t *testing.T) {
 	isolate(t)

@@ -16,12 +16,11 @@ func (s *Steering) AttachEgress(ifindex int, name string) error {
 	if s.egress[ifindex] != nil {
 		return fmt.Errorf("attach TCX egress to %s: %w", name, ErrAttached)
 	}
-	c, err := s.instance(steerProgEgress)
+	prog, err := s.egressProgram()
 	if err != nil {
 		return err
 	}
-	defer c.Close()
-	e := &egressFilter{prog: c.DetachProgram(steerProgEgress)}
+	e := &egressFilter{prog: prog}
 	if err := e.attach(ifindex, s.linkPin(hookTCX, ifindex)); err != nil {
 		return errors.Join(fmt.Errorf("attach TCX egress to %s: %w", name, err), e.prog.Close())
 	}
@@ -30,6 +29,20 @@ func (s *Steering) AttachEgress(ifindex int, name string) error {
 	s.mu.Unlock()
 	s.config.Logger.Info("attached TCX program", "program", steerProgEgress, "interface", name)
 	return nil
+}
+
+// egressProgram returns a descriptor of the egress program, for the caller to close. It has no maps of one
+// interface's own, so that all have the same program, and the verifier reads it once.
+func (s *Steering) egressProgram() (*ebpf.Program, error) {
+	if s.egressLoaded == nil {
+		c, err := s.instance(steerProgEgress)
+		if err != nil {
+			return nil, err
+		}
+		defer c.Close()
+		s.egressLoaded = c.DetachProgram(steerProgEgress)
+	}
+	return s.egressLoaded.Clone()
 }
 
 // egressFilter is the TCX program on one interface's way out.

@@ -85,6 +85,8 @@ type Steering struct {
 	maps   map[string]*ebpf.Map // the shared ones
 	rules  mirror
 
+	egressLoaded *ebpf.Program // once there is an interface that has it
+
 	mu     sync.Mutex            // guards ports and egress, for Check
 	ports  map[int]*Port         // by ifindex
 	egress map[int]*egressFilter // by ifindex
@@ -249,6 +251,10 @@ func (s *Steering) Close(detach bool) error {
 	}
 	for _, m := range s.maps {
 		errs = append(errs, m.Close())
+	}
+	if s.egressLoaded != nil {
+		errs = append(errs, s.egressLoaded.Close())
+		s.egressLoaded = nil
 	}
 	if s.lock != nil { // last: all of this was still ours to remove
 		errs = append(errs, s.lock.Close())
