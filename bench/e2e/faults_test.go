@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/bench/witness"
 )
 
 // background is a load that runs while something happens.
@@ -73,9 +74,7 @@ func TestKill(t *testing.T) {
 		}
 		took := time.Since(began)
 		t.Logf("round %d: forwards again %v after the start of the new daemon", round, took.Round(time.Millisecond))
-		if took > time.Second {
-			t.Errorf("the new daemon took %v to forward", took)
-		}
+		l.wantStartWithin(time.Second, took)
 		time.Sleep(2 * time.Second) // every flow asks several times
 	}
 	broken := flows.Broken()
@@ -86,6 +85,25 @@ func TestKill(t *testing.T) {
 	}
 	if n.Failed() > 0 {
 		t.Errorf("the node's own traffic: %v", n.Errors)
+	}
+}
+
+// wantStartWithin holds what the daemon took to start, from its birth until now, to a limit. Where others have the
+// processors it may take longer: then it counts as if it had run whenever it was ready to. The test's own load makes its
+// threads wait about as long as they run on a machine that has nothing else to do, so half of the limit is left.
+func (l *lab) wantStartWithin(limit, took time.Duration) {
+	l.t.Helper()
+	if took <= limit {
+		return
+	}
+	u, err := witness.ProcessUsage(l.gate.PID())
+	if err != nil {
+		l.t.Fatalf("the new daemon took %v to forward; its processor time: %v", took, err)
+	}
+	undisturbed := time.Duration(float64(took) * float64(u.Own) / float64(u.Own+u.Waited))
+	l.t.Logf("its threads ran for %v and waited %v for a processor: undisturbed it takes %v", u.Own, u.Waited, undisturbed.Round(time.Millisecond))
+	if undisturbed > limit/2 {
+		l.t.Errorf("the new daemon took %v to forward, %v of it undisturbed", took, undisturbed)
 	}
 }
 
