@@ -226,7 +226,15 @@ func TestUDPMovesAtOnce(t *testing.T) {
 		stay := l.Backends[round%2]
 		l.apply(l.dns(stay))
 		l.applied()
-		time.Sleep(300 * time.Millisecond) // every flow asks a dozen times
+		before := flows.States()
+		l.within("every flow has asked a dozen times", func() bool {
+			for i, f := range flows.States() {
+				if f.Answers < before[i].Answers+12 {
+					return false
+				}
+			}
+			return true
+		})
 		if by := flows.ByBackend(); by[stay.Name] != 100 {
 			t.Errorf("only %s serves, but the last answers came from %v", stay.Name, by)
 		}
