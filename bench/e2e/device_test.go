@@ -85,12 +85,16 @@ func TestDeviceDeletedAndCreated(t *testing.T) {
 	if r := load.stop(t); r.Failed() > 0 {
 		t.Errorf("other interfaces suffered: %v", r.Errors)
 	}
-	// Node ports of the new device's address are served through the new device.
-	r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at("10.73.0.1", webNodePort)}, Requests: 50, Concurrency: 2})
-	if err != nil {
-		t.Fatal(err)
+	// Node ports of the new device's address are served through the new device, once the address is known.
+	ask := func(requests int) *topo.Result {
+		r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at("10.73.0.1", webNodePort)}, Requests: requests, Concurrency: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
 	}
-	if r.Failed() > 0 {
+	l.within("the node port is served at the new device's address", func() bool { return ask(1).Failed() == 0 })
+	if r := ask(50); r.Failed() > 0 {
 		t.Errorf("through the new device: %v", r.Errors)
 	}
 }
