@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -53,6 +54,7 @@ type Flows struct {
 	c       *collector
 	cancel  context.CancelFunc
 	running sync.WaitGroup
+	enough  atomic.Bool // no further requests
 
 	mu   sync.Mutex
 	flow []FlowState
@@ -145,7 +147,7 @@ func (h *Host) dialAll(ctx context.Context, l *FlowLoad, network string, f *Flow
 func (f *Flows) tcp(ctx context.Context, l *FlowLoad, i int, conn net.Conn) {
 	r := bufio.NewReader(conn)
 	target := l.Targets[i%len(l.Targets)]
-	for ctx.Err() == nil {
+	for ctx.Err() == nil && !f.enough.Load() {
 		began := time.Now()
 		_ = conn.SetDeadline(began.Add(l.Timeout)) // cannot fail on an open connection
 		backend, client, err := ask(conn, r, target, false)
@@ -169,7 +171,7 @@ func (f *Flows) udp(ctx context.Context, l *FlowLoad, i int, conn net.Conn) {
 	in := make([]byte, maxDatagram)
 	out := make([]byte, l.Payload)
 	client := conn.LocalAddr().(*net.UDPAddr).AddrPort().Addr().String()
-	for seq := 0; ctx.Err() == nil; seq++ {
+	for seq := 0; ctx.Err() == nil && !f.enough.Load(); seq++ {
 		began := time.Now()
 		copy(out, bytes.Repeat([]byte{' '}, len(out)))
 		copy(out, fmt.Sprintf("%d/%d", i, seq))
@@ -260,6 +262,14 @@ func (f *Flows) ByBackend() map[string]int {
 		}
 	}
 	return m
+}
+
+// Finish is Stop without a request under way: each flow hears the answer to its last one. An answer to a socket that is
+// closed already makes its kernel send an ICMP error.
+func (f *Flows) Finish() *Result {
+	f.enough.Store(true)
+	f.running.Wait()
+	return f.Stop()
 }
 
 // Stop ends the flows and returns what they saw together. It may be called twice.

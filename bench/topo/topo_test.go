@@ -195,6 +195,26 @@ func TestFlowsKeepTheirBackend(t *testing.T) {
 	}
 }
 
+// A load that is finished has heard every answer, and leaves nothing that its kernel would answer.
+func TestFinishedFlowsHearTheirAnswers(t *testing.T) {
+	n := build(t, Config{Backends: 2, Queues: 2})
+	f, err := n.Clients[0].OpenUDP(testContext(t), FlowLoad{Targets: serve(t, n), Flows: 100, Interval: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "an answer for each", func() bool {
+		return all(f.States(), func(s FlowState) bool { return s.Answers > 0 })
+	})
+	r := f.Finish()
+	c, err := n.Clients[0].Counters()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Failed() > 0 || c["UdpNoPorts"]+c["Udp6NoPorts"] > 0 {
+		t.Errorf("%v; to closed sockets came %d and %d datagrams", r.Errors, c["UdpNoPorts"], c["Udp6NoPorts"])
+	}
+}
+
 // A server that dies must show: in TCP flows as broken, in UDP flows as lost.
 func TestFlowsSeeAServerDie(t *testing.T) {
 	n := build(t, Config{})
