@@ -22,7 +22,7 @@ type kernel interface {
 	// rules reads the policy rules of both families.
 	rules() ([]netlink.Rule, error)
 	// use makes the kernel resolve or confirm a neighbour, as a packet to it would. It leaves
-	// an entry alone that nobody confirms.
+	// an entry alone that nobody confirms, and its owner's flags on all others.
 	use(dev int, a netip.Addr) error
 	// events delivers what changed. It is closed when the subscription broke.
 	events() <-chan []event
@@ -220,9 +220,13 @@ func (k *rtnetlink) rules() ([]netlink.Rule, error) {
 
 func (k *rtnetlink) use(dev int, a netip.Addr) error {
 	// The announcement of an entry may still be on its way, so the kernel is asked.
-	state, err := k.state(dev, a)
-	if err == nil && state&fixed == 0 {
-		err = k.handle.NeighSet(&netlink.Neigh{LinkIndex: dev, IP: a.AsSlice(), Flags: netlink.NTF_USE})
+	n, err := k.neighbour(dev, a)
+	if err == nil && n.State&fixed == 0 {
+		// What the message does not say again the kernel takes off the entry (neigh_update_flags).
+		err = k.handle.NeighSet(&netlink.Neigh{
+			LinkIndex: dev, IP: a.AsSlice(),
+			Flags: netlink.NTF_USE | n.Flags&netlink.NTF_EXT_LEARNED, FlagsExt: n.FlagsExt & netlink.NTF_EXT_MANAGED,
+		})
 	}
 	if err != nil {
 		return fmt.Errorf("ask for neighbour %s on interface %d: %w", a, dev, err)
@@ -230,8 +234,8 @@ func (k *rtnetlink) use(dev int, a netip.Addr) error {
 	return nil
 }
 
-// state reads a neighbour's NUD state: NUD_NONE, if there is no entry.
-func (k *rtnetlink) state(dev int, a netip.Addr) (int, error) {
+// neighbour reads an entry. Its state is NUD_NONE if there is none.
+func (k *rtnetlink) neighbour(dev int, a netip.Addr) (*netlink.Neigh, error) {
 	family := unix.AF_INET
 	if a.Is6() {
 		family = unix.AF_INET6
@@ -243,13 +247,9 @@ func (k *rtnetlink) state(dev int, a netip.Addr) (int, error) {
 	msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNEIGH)
 	switch {
 	case errors.Is(err, unix.ENOENT) || err == nil && len(msgs) == 0:
-		return netlink.NUD_NONE, nil
+		return &netlink.Neigh{State: netlink.NUD_NONE}, nil
 	case err != nil:
-		return 0, err
+		return nil, err
 	}
-	n, err := netlink.NeighDeserialize(msgs[0])
-	if err != nil {
-		return 0, err
-	}
-	return n.State, nil
+	return netlink.NeighDeserialize(msgs[0])
 }

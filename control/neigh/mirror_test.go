@@ -366,8 +366,8 @@ func TestUseLeavesPermanentNeighbours(t *testing.T) {
 			if err := k.use(dev, a); err != nil { // nothing is known of it
 				return err
 			}
-			if s, err := k.(*rtnetlink).state(dev, a); err != nil || s == netlink.NUD_NONE {
-				t.Errorf("%s: state %#x, %v after its first use, want one in which it is asked for", ip, s, err)
+			if n, err := k.(*rtnetlink).neighbour(dev, a); err != nil || n.State == netlink.NUD_NONE {
+				t.Errorf("%s: %#v, %v after its first use, want one in which it is asked for", ip, n, err)
 			}
 			entry := &netlink.Neigh{LinkIndex: dev, IP: a.AsSlice(), State: netlink.NUD_PERMANENT, HardwareAddr: []byte{2, 0, 0, 0, 0, 9}}
 			if err := netlink.NeighSet(entry); err != nil {
@@ -376,8 +376,55 @@ func TestUseLeavesPermanentNeighbours(t *testing.T) {
 			if err := k.use(dev, a); err != nil {
 				return err
 			}
-			if s, err := k.(*rtnetlink).state(dev, a); err != nil || s != netlink.NUD_PERMANENT {
-				t.Errorf("%s: state %#x, %v, want NUD_PERMANENT, %#x", ip, s, err, netlink.NUD_PERMANENT)
+			if n, err := k.(*rtnetlink).neighbour(dev, a); err != nil || n.State != netlink.NUD_PERMANENT {
+				t.Errorf("%s: %#v, %v, want NUD_PERMANENT, %#x", ip, n, err, netlink.NUD_PERMANENT)
+			}
+		}
+		return nil
+	})
+}
+
+// TestUseLeavesFlags: who learned an entry from elsewhere, or has the kernel keep it fresh, finds it as it was.
+func TestUseLeavesFlags(t *testing.T) {
+	gw, _, _ := pair(t, Config{})
+	mac := []byte{2, 0, 0, 0, 0, 9}
+	gw.do(func() error {
+		k, err := openKernel(slog.New(slog.DiscardHandler))
+		if err != nil {
+			return err
+		}
+		defer k.close()
+		l, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		dev := l.Attrs().Index
+		for _, ip := range []string{"192.0.2.9", "2001:db8::9"} {
+			a := netip.MustParseAddr(ip)
+			for _, entry := range []netlink.Neigh{
+				{State: netlink.NUD_STALE, HardwareAddr: mac, Flags: netlink.NTF_EXT_LEARNED},
+				{State: netlink.NUD_STALE, HardwareAddr: mac, FlagsExt: netlink.NTF_EXT_MANAGED},
+				{State: netlink.NUD_STALE, HardwareAddr: mac, Flags: netlink.NTF_EXT_LEARNED, FlagsExt: netlink.NTF_EXT_MANAGED},
+				{State: netlink.NUD_STALE, HardwareAddr: mac},
+			} {
+				entry.LinkIndex, entry.IP = dev, a.AsSlice()
+				if err := netlink.NeighSet(&entry); err != nil {
+					return err
+				}
+				before, err := k.(*rtnetlink).neighbour(dev, a)
+				if err != nil {
+					return err
+				}
+				if err := k.use(dev, a); err != nil {
+					t.Errorf("%s: %v", before, err)
+				}
+				after, err := k.(*rtnetlink).neighbour(dev, a)
+				if err != nil || after.Flags != before.Flags || after.FlagsExt != before.FlagsExt {
+					t.Errorf("%s: flags %#x and %#x before, %#v, %v afterwards", ip, before.Flags, before.FlagsExt, after, err)
+				}
+				if err := netlink.NeighDel(&entry); err != nil {
+					return err
+				}
 			}
 		}
 		return nil
