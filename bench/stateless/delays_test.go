@@ -50,3 +50,14 @@ func TestDelayBuckets(t *testing.T) {
 		}
 	}
 }
+
+// TestHistogramKeepsThreeDigits: also of the shortest latencies, of which a system's own share is read.
+func TestHistogramKeepsThreeDigits(t *testing.T) {
+	for nanos := int64(time.Microsecond); nanos <= latencyHighest; nanos += nanos/9 + 7 {
+		h := NewHistogram()
+		h.Record(nanos)
+		if got := int64(h.Percentile(50)); math.Abs(float64(got-nanos)) > float64(nanos)/1000 {
+			t.Errorf("%d ns are kept as %d", nanos, got)
+		}
+	}
+}

@@ -101,7 +101,8 @@ const (
 
 // NewHistogram returns an empty one.
 func NewHistogram() *Histogram {
-	return &Histogram{h: hdrhistogram.New(latencyLowest, latencyHighest, latencyDigits)}
+	// Its lowest value is also its resolution, up to a thousand times as much (rounded down to a power of two).
+	return &Histogram{h: hdrhistogram.New(1, latencyHighest, latencyDigits)}
 }
 
 // Record adds a latency. It does not allocate.
