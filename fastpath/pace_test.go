@@ -19,7 +19,7 @@ func (k *clockwork) step(moved int) Rest {
 }
 
 // TestSpin: how long a worker looks for packets before it sleeps never exceeds Spin, nor what it
-// worked since its last sleep where it is bounded by that.
+// worked where it is bounded by that.
 func TestSpin(t *testing.T) {
 	for _, c := range []struct {
 		name     string

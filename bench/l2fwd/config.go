@@ -40,8 +40,8 @@ type Config struct {
 	TxBudget int
 	// Spin and Sleep are fastpath.RunConfig's; negative Spin never sleeps.
 	Spin, Sleep time.Duration
-	// SpinAsWorked bounds spinning by the time that was spent on packets since the last
-	// sleep, too: CPU time is then at most twice that of the work, and sleeping.
+	// SpinAsWorked bounds spinning, all in all, by the time that was spent on packets, too: CPU time
+	// is then at most twice that of the work, and sleeping.
 	SpinAsWorked bool
 	// Coalesce is RunConfig's too; 0 is the default, less than 0 never.
 	Coalesce time.Duration

@@ -93,7 +93,7 @@ func proportionalCommand() *cobra.Command {
 		},
 	}
 	experimentFlags(command, &e)
-	command.Flags().DurationSliceVar(&spins, "spins", spins, "how long to look for packets before sleeping; 1ns: not at all, -1ns: as long as packets took since the last sleep, 20us at most")
+	command.Flags().DurationSliceVar(&spins, "spins", spins, "how long to look for packets before sleeping; 1ns: not at all, -1ns: all in all as long as packets took, 20us at a time at most")
 	return command
 }
 

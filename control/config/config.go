@@ -255,7 +255,7 @@ type Sockets struct {
 	// Spin is how long a worker looks for packets before it sleeps, Sleep how long it
 	// sleeps at most.
 	Spin Duration `json:"spin"`
-	// SpinAsWorked: nor longer than packets took since the last sleep.
+	// SpinAsWorked: nor, all in all, longer than packets took.
 	SpinAsWorked bool `json:"spinAsWorked"`
 	// Coalesce is how long a worker naps, instead of sleeping until the next packet, where at least
 	// four packets are expected meanwhile; 0 is never.
