@@ -214,6 +214,9 @@ func TestConfigRefuses(t *testing.T) {
 		"loss":        func(c *Config) { c.LossBound = 1 },
 		"rounds":      func(c *Config) { c.Repeat = 0 },
 		"CPU":         func(c *Config) { c.SenderCPUs = []int{4096} },
+		"no rate":     func(c *Config) { c.At = []float64{50_000, 0} },
+		"rate, twice": func(c *Config) { c.At = []float64{50_000, 10_000, 50_000} },
+		"together":    func(c *Config) { c.Together = -time.Second },
 		"binary":      func(c *Config) { c.Sluice = "/nonexistent/sluice" },
 	} {
 		t.Run(name, func(t *testing.T) {

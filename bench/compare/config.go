@@ -87,7 +87,14 @@ func (c *Config) check() error {
 			return fmt.Errorf("%d Services: 1 to 50,000 are possible", n)
 		}
 	}
+	for i, rate := range c.At {
+		if rate <= 0 || slices.Contains(c.At[:i], rate) {
+			return fmt.Errorf("measurements at %g packets per second: name rates above 0, each once", rate)
+		}
+	}
 	switch {
+	case c.Together < 0:
+		return fmt.Errorf("packets of %s sent at once: it is a time ahead", c.Together)
 	case c.Flows < 1 || c.Flows > maxFlows:
 		return fmt.Errorf("%d flows: 1 to %d are possible", c.Flows, maxFlows)
 	case c.Frame < 64 || c.Frame > 1518:
