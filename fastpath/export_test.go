@@ -1,6 +1,7 @@
 package fastpath
 
 import (
+	"slices"
 	"unsafe"
 
 	"sluice.dev/sluice/flowtable"
@@ -66,4 +67,14 @@ func (w *Worker) Lookup(t *header.Tuple, now uint64) (flowtable.Ref, flowtable.S
 func (w *Worker) Outgoing(ref flowtable.Ref) (out header.Tuple) {
 	w.flows.Outgoing(ref, flowtable.ClientSide, &out)
 	return out
+}
+
+// PlainAt says whether inspect judges a packet that begins so many bytes before the end of the UMEM.
+func (w *Worker) PlainAt(packet []byte, beforeEnd int) bool {
+	tail := w.mem[len(w.mem)-beforeEnd:]
+	defer copy(tail, slices.Clone(tail))
+	copy(tail, packet)
+	w.b.desc[0] = Desc{uint64(len(w.mem) - beforeEnd), uint32(len(packet))}
+	w.inspect(0, 1, 1)
+	return w.b.plain[0] != 0
 }

@@ -102,6 +102,21 @@ func twinsAgree(t *testing.T, c labConfig, least int) map[string]uint64 {
 	return w.labs[0].drops()
 }
 
+// TestWindowsEndInMemory: a packet whose window would reach beyond the UMEM is not looked at through one.
+func TestWindowsEndInMemory(t *testing.T) {
+	g := newLab(t, labConfig{}).workers[0]
+	for _, p := range []*headertest.Packet{
+		headertest.UDP(join(client4, 40000), join(vip4, 53), "x"), headertest.UDP(join(client6, 40000), join(vip6, 53), "x"),
+	} {
+		frame := p.Bytes()
+		for beforeEnd := 2048; beforeEnd >= len(frame); beforeEnd-- {
+			if want := beforeEnd >= header.Window6Bytes; g.PlainAt(frame, beforeEnd) != want {
+				t.Fatalf("a packet of %d bytes, %d before the end: plain %v, want %v", len(frame), beforeEnd, !want, want)
+			}
+		}
+	}
+}
+
 func drain(links ...*memlink.Link) (frames [][]byte) {
 	for _, l := range links {
 		for {
