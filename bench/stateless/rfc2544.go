@@ -144,7 +144,10 @@ func (s Search) Run(ctx context.Context, t Trial) (Throughput, error) {
 		if err := r.narrow(ctx); err != nil {
 			return Throughput{}, err
 		}
-		if r.low == 0 {
+		switch {
+		case r.low == 0 && r.high > r.Min: // and no trials are left
+			return Throughput{Trials: r.trials}, ErrUndecided
+		case r.low == 0:
 			return Throughput{Trials: r.trials}, nil
 		}
 		good, outcome, err := r.confirm(ctx)

@@ -90,6 +90,22 @@ func TestSearchFindsTheRate(t *testing.T) {
 	}
 }
 
+// TestSearchRunsOutOfTrials: a system that nobody had the trials for is not one that loses at any rate.
+func TestSearchRunsOutOfTrials(t *testing.T) {
+	for trials := 3; trials < 60; trials++ {
+		found, err := Search{Of: 3, Trials: trials, WarmUp: -1}.Run(t.Context(), &fake{capacity: 400_000})
+		if err == nil && found.Rate < 300_000 {
+			t.Errorf("%d trials: %.0f packets/s and no error", trials, found.Rate)
+		}
+		if err != nil && !errors.Is(err, ErrUndecided) {
+			t.Errorf("%d trials: %v", trials, err)
+		}
+	}
+	if found, err := (Search{Of: 3}).Run(t.Context(), &fake{capacity: 400_000, floor: 0.5}); err != nil || found.Rate != 0 {
+		t.Errorf("a system that loses at any rate: %+v, %v", found, err)
+	}
+}
+
 func TestSearchGivesUp(t *testing.T) {
 	// Good when short, bad when it is to be confirmed, at every rate.
 	f := &fake{capacity: 400_000, shortOnly: 1}
