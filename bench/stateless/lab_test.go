@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -61,6 +62,25 @@ func TestCountsAreExact(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestNoSuchCPU: a CPU that is not there is an error that names it, whoever was to run on it.
+func TestNoSuchCPU(t *testing.T) {
+	const none = 1023 // the last that a CPU set has room for
+	for name, set := range map[string]func(*Config){
+		"afxdp": func(c *Config) { c.Tx.CPUs = []int{none} },
+		"live":  func(c *Config) { c.Tx.Source, c.Tx.CPUs = LiveFrames, []int{none} },
+		"full":  func(c *Config) { c.Rx.Method, c.Rx.CPUs = Full, []int{none} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := loopback(t, 2)
+			set(&c)
+			_, err := open(t, c).Trial(t.Context(), Load{Packets: 10, Rate: 1000})
+			if err == nil || !strings.Contains(err.Error(), "run on CPU 1023") {
+				t.Errorf("%v", err)
+			}
+		})
 	}
 }
 

@@ -107,7 +107,9 @@ func (s *socketSender) send(l Load, run uint16, start uint64, stop *atomic.Bool)
 			})
 		})
 	}
-	err := g.Wait()
+	if err := g.Wait(); err != nil {
+		return Sent{}, err // a queue that did not begin has no writer
+	}
 	var sent Sent
 	for i, q := range s.queues {
 		sent.Packets += q.packets
@@ -118,7 +120,7 @@ func (s *socketSender) send(l Load, run uint16, start uint64, stop *atomic.Bool)
 		sent.Flows += writers[i].order.seen()
 		sent.Elapsed = max(sent.Elapsed, time.Duration(ends[i]-min(start, ends[i])))
 	}
-	return sent, err
+	return sent, nil
 }
 
 // part is one of n queues' share of a load. A share of no packets is one; unlimited

@@ -21,7 +21,7 @@ func onThread(cpus []int, number int, f func() error) error {
 				cpu := cpus[number%len(cpus)]
 				set.Set(cpu)
 				if err := unix.SchedSetaffinity(0, &set); err != nil {
-					return fmt.Errorf("run on CPU %d: %w", cpu, err)
+					return fmt.Errorf("run on CPU %d: %w (is it online and in the process's cpuset?)", cpu, err)
 				}
 			}
 			// Sleeps are else rounded up to 50 us (prctl(2), PR_SET_TIMERSLACK).
