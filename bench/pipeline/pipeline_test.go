@@ -156,10 +156,17 @@ func TestRunRefuses(t *testing.T) {
 	if err := Run(context.Background(), c); err == nil || !strings.Contains(err.Error(), "new-flows") {
 		t.Errorf("an unknown scenario: %v", err)
 	}
-	c = Defaults()
-	c.Out, c.Repeat = io.Discard, 0
-	if err := Run(context.Background(), c); err == nil {
-		t.Error("no repetition was not refused")
+	for what, set := range map[string]func(*Config){
+		"no repetition": func(c *Config) { c.Repeat = 0 },
+		"no flows":      func(c *Config) { c.Flows = []int{1000, 0} },
+		"no family":     func(c *Config) { c.IPv4, c.IPv6 = false, false },
+	} {
+		c = Defaults()
+		c.Out, c.Reference, c.Scenarios = io.Discard, false, []string{"steady"}
+		set(&c)
+		if err := Run(context.Background(), c); err == nil {
+			t.Errorf("%s was not refused", what)
+		}
 	}
 }
 

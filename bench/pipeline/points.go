@@ -56,6 +56,9 @@ type row struct {
 
 // table prints medians: a line for each set of conditions.
 func (p *points) table(out io.Writer) error {
+	if len(p.list) == 0 {
+		return nil
+	}
 	var rows []*row
 	at := map[string]*row{}
 	for i := range p.list {

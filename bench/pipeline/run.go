@@ -115,6 +115,14 @@ func (c *Config) check() error {
 	if c.CPU < 0 {
 		c.CPU = runtime.NumCPU() - 1
 	}
+	for _, n := range c.Flows {
+		if n < 1 {
+			return fmt.Errorf("pipeline: %d flows: at least 1 is needed", n)
+		}
+	}
+	if !c.IPv4 && !c.IPv6 {
+		return errors.New("pipeline: neither IPv4 nor IPv6 is left to measure")
+	}
 	if len(c.Flows) == 0 {
 		c.Flows = []int{1_000, 100_000, 1_000_000}
 		if c.Full {

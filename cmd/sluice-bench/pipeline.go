@@ -29,7 +29,7 @@ func pipelineCommand() *cobra.Command {
 	f.StringSliceVar(&c.Scenarios, "scenario", nil, "only these: "+strings.Join(pipeline.Scenarios(), ", "))
 	f.IntSliceVar(&c.Flows, "flows", nil, "numbers of flows of the sweep (default 1000,100000,1000000)")
 	f.BoolVar(&c.Full, "full", false, "the sweep goes on to 10,000,000 flows: 5 GB of memory")
-	f.BoolVar(&c.IPv4, "ipv4", c.IPv4, "measure IPv4")
+	f.BoolVar(&c.IPv4, "ipv4", c.IPv4, "measure IPv4 (fill, collisions, two-workers, services and updates are over IPv4 in any case)")
 	f.BoolVar(&c.IPv6, "ipv6", c.IPv6, "measure IPv6")
 	f.BoolVar(&c.Reference, "reference", c.Reference, "run the same work in C beside it; needs clang, gcc or cc")
 	f.IntVar(&c.Repeat, "repeat", c.Repeat, "samples of each figure, in turns with what it is compared to")
