@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -32,6 +33,9 @@ func rfc2544Command() *cobra.Command {
 			}
 			if search.Max, err = stateless.ParseRate(highest); err != nil {
 				return err
+			}
+			if loss < 0 || loss >= 100 {
+				return fmt.Errorf("--loss %g: a percentage from 0 to less than 100 is possible", loss)
 			}
 			search.Loss = loss / 100
 			if loss == 0 {
