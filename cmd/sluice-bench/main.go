@@ -8,18 +8,66 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/bench/demo"
 	"sluice.dev/sluice/control/status"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(whileRead(context.Background()), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second ^C does what it does by default
+	if err := rootCommand().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "sluice-bench:", explained(ctx, err))
+		stop()
+		os.Exit(1)
+	}
+}
+
+// whileRead is over when whoever reads this program's output, a pager or head, is gone: by default SIGPIPE
+// then ends the program, and leaves what it built. Connections that break raise that signal, too,
+// so it only is the reason to look.
+func whileRead(ctx context.Context) context.Context {
+	ctx, cancel := context.WithCancel(ctx)
+	broken := make(chan os.Signal, 1)
+	signal.Notify(broken, syscall.SIGPIPE) // for good: the way down writes, too
+	go func() {
+		defer cancel()
+		for range broken {
+			if unread(os.Stdout) || unread(os.Stderr) {
+				return
+			}
+		}
+	}()
+	return ctx
+}
+
+// unread says whether a file is a pipe that nobody reads any more (poll(2), POLLERR).
+func unread(f *os.File) bool {
+	fds := []unix.PollFd{{Fd: int32(f.Fd())}}
+	n, err := unix.Poll(fds, 0)
+	return err == nil && n == 1 && fds[0].Revents&unix.POLLERR != 0
+}
+
+// explained is what to print of an error. After a signal all errors are consequences of it, in words of
+// whatever was under way: "context canceled", "signal: killed".
+func explained(ctx context.Context, err error) string {
+	text := strings.TrimSpace(err.Error())
+	switch {
+	case ctx.Err() == nil || strings.HasPrefix(text, "interrupted"):
+		return text
+	case text == context.Canceled.Error():
+		return "interrupted"
+	}
+	return "interrupted: " + text
+}
+
+func rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "sluice-bench",
 		Short:         "Demonstrations and measurements of the Sluice gateway",
@@ -30,11 +78,7 @@ func main() {
 		Version:       status.ThisBuild().Version,
 	}
 	root.AddCommand(compareCommand(), demoCommand(), gapsCommand(), pipelineCommand(), tuesdayCommand(), updatesCommand(), l2fwdCommand(), statefulCommand(), benchCommand(), reportCommand(), statelessCommand(), rfc2544Command())
-	if err := root.ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "sluice-bench:", err)
-		stop()
-		os.Exit(1)
-	}
+	return root
 }
 
 func demoCommand() *cobra.Command {
