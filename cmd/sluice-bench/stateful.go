@@ -22,7 +22,12 @@ func statefulCommand() *cobra.Command {
 			"the server pool as endpoints, which --churn removes and adds while traffic flows. With --client and --server\n" +
 			"it plays over interfaces that are there and takes all their packets while it runs. With --memory both\n" +
 			"ends play in this process, to show what the generator itself can do.",
-		Args: cobra.MaximumNArgs(1),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return fmt.Errorf("stateful takes one profile, not %d", len(args))
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case len(args) == 1 && !c.Memory:
@@ -68,7 +73,12 @@ func templateCommand() *cobra.Command {
 		Long: "template takes the conversations of a capture that have a beginning, in order of their first packet, and\n" +
 			"prints a profile: who sent how many bytes after how long, one template each. Whoever sent first is the\n" +
 			"client. Payload is not copied unless --bytes is given: captures hold what nobody may see.",
-		Args: cobra.ExactArgs(1),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return fmt.Errorf("template takes one capture file (pcap, pcapng), not %d", len(args))
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return stateful.FromCapture(cmd.OutOrStdout(), args[0], c)
 		},

@@ -23,7 +23,7 @@ func (s *session) fromKubeProxyCommand() *cobra.Command {
 			"  kubectl -n kube-system get configmap kube-proxy -o yaml |\n" +
 			"    sluice config from-kube-proxy - --interface eth0 > gateway.yaml\n\n" +
 			"With -o json or -o yaml it prints what became of each field, and the configuration as a text.",
-		Args: cobra.ExactArgs(1),
+		Args: one,
 		RunE: func(c *cobra.Command, args []string) error {
 			o.CPUsAssumed = !c.Flags().Changed("cpus")
 			return s.fromKubeProxy(args[0], o)

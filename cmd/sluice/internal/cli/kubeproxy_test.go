@@ -75,7 +75,7 @@ func TestFromKubeProxyRefuses(t *testing.T) {
 	}{
 		{"an unknown field", []string{file}, exitFailure, file + ":10: modee: is no field"},
 		{"no file", []string{file + "x"}, exitFailure, "no such file"},
-		{"no argument", nil, exitUsage, "accepts 1 arg"},
+		{"no argument", nil, exitUsage, "takes one argument, not 0"},
 		{"no CPUs", []string{file, "--cpus", "0"}, exitUsage, "--cpus is 0"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -22,7 +22,7 @@ func (s *session) probeCommand() *cobra.Command {
 		Long: "probe fails, and says why, where the daemon is not\n" +
 			"  live:  it answers, and no worker stands still. One that waits for the API server is alive;\n" +
 			"  ready: it forwards packets and is not about to stop, as /readyz says.",
-		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		Args:      cobra.MatchAll(one, cobra.OnlyValidArgs),
 		ValidArgs: []string{"live", "ready"},
 		RunE: func(c *cobra.Command, args []string) error {
 			return s.ask(func(client *status.Client) error {

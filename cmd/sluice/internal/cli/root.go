@@ -92,6 +92,14 @@ func (s *session) root() *cobra.Command {
 	return root
 }
 
+// one is cobra.ExactArgs(1) in words: the command's line says what is missing.
+func one(c *cobra.Command, args []string) error {
+	if len(args) == 1 {
+		return nil
+	}
+	return fmt.Errorf("%s takes one argument, not %d: %s", c.Name(), len(args), c.UseLine())
+}
+
 // ask gives a client to f, and closes it.
 func (s *session) ask(f func(*status.Client) error) error {
 	client := status.NewClient(s.socket)

@@ -51,7 +51,7 @@ func (s *session) configCommand() *cobra.Command {
 	check := &cobra.Command{
 		Use:   "check FILE",
 		Short: "Name every problem of a configuration file",
-		Args:  cobra.ExactArgs(1),
+		Args:  one,
 		RunE:  func(_ *cobra.Command, args []string) error { return s.checkConfig(args[0], host) },
 	}
 	check.Flags().BoolVar(&host, "host", false, "check also against this host: interfaces, CPUs, ports, directories")

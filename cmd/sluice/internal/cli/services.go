@@ -150,7 +150,7 @@ func (s *session) drainCommand() *cobra.Command {
 		Long: "drain keeps new flows from a backend (an address or address:port); flows it has live on.\n" +
 			"`sluice backends` shows it as drained, `sluice undrain` ends it. It is not kept over a restart\n" +
 			"of the daemon.",
-		Args:              cobra.ExactArgs(1),
+		Args:              one,
 		ValidArgsFunction: s.completeBackend,
 		RunE:              func(c *cobra.Command, args []string) error { return s.drain(c, args[0], true) },
 	}
@@ -160,7 +160,7 @@ func (s *session) undrainCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:               "undrain BACKEND",
 		Short:             "Let new flows come to a drained backend again",
-		Args:              cobra.ExactArgs(1),
+		Args:              one,
 		ValidArgsFunction: s.completeBackend,
 		RunE:              func(c *cobra.Command, args []string) error { return s.drain(c, args[0], false) },
 	}
