@@ -163,6 +163,7 @@ func TestRefused(t *testing.T) {
 		{"window", func(c *Config) { c.Window = time.Millisecond }, "100ms"},
 		{"rate", func(c *Config) { c.Rate = 0 }, "changes a second"},
 		{"services", func(c *Config) { c.Services = 1 << 24 }, "endpoints are possible"},
+		{"profiles", func(c *Config) { c.Profiles = "gaps_test.go/profiles" }, "directory for profiles"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			config := Defaults()

@@ -53,6 +53,11 @@ func (c *Config) check() (list []Variant, err error) {
 	if c.cpus, err = allowed(); err != nil {
 		return nil, err
 	}
+	if c.Profiles != "" {
+		if err := os.MkdirAll(c.Profiles, 0o755); err != nil {
+			return nil, fmt.Errorf("directory for profiles: %w", err)
+		}
+	}
 	if c.CPU < 0 {
 		c.CPU = c.cpus[len(c.cpus)-1]
 	}

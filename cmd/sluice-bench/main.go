@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -76,9 +77,36 @@ func rootCommand() *cobra.Command {
 		Args:          cobra.NoArgs,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 		Version:       status.ThisBuild().Version,
+		// Hours may pass until something is written.
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error {
+			return errors.Join(canWrite(c, "json"), canWrite(c, "profile"))
+		},
 	}
 	root.AddCommand(compareCommand(), demoCommand(), gapsCommand(), pipelineCommand(), tuesdayCommand(), updatesCommand(), l2fwdCommand(), statefulCommand(), benchCommand(), reportCommand(), statelessCommand(), rfc2544Command())
 	return root
+}
+
+// canWrite says whether the file that a flag names, if the command has it, can be written. It makes none.
+func canWrite(c *cobra.Command, flag string) error {
+	f := c.Flags().Lookup(flag)
+	if f == nil || f.Value.Type() != "string" || f.Value.String() == "" {
+		return nil
+	}
+	path := f.Value.String()
+	where := path
+	switch at, err := os.Stat(path); {
+	case err == nil && at.IsDir():
+		return fmt.Errorf("--%s %s: is a directory, name a file", flag, path)
+	case err != nil:
+		where = filepath.Dir(path)
+		if at, err := os.Stat(where); err != nil || !at.IsDir() {
+			return fmt.Errorf("--%s %s: there is no directory %s, create it or name another file", flag, path, where)
+		}
+	}
+	if err := unix.Access(where, unix.W_OK); err != nil {
+		return fmt.Errorf("--%s %s: %w, name a file that may be written", flag, path, err)
+	}
+	return nil
 }
 
 func demoCommand() *cobra.Command {

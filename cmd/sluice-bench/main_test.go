@@ -6,8 +6,44 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
+
+// TestResultsThatCannotBeWritten: what has no place is said before anything is measured, and nothing is made.
+func TestResultsThatCannotBeWritten(t *testing.T) {
+	dir := t.TempDir()
+	kept := filepath.Join(dir, "kept.json")
+	if err := os.WriteFile(kept, []byte("{}"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ path, want string }{
+		{filepath.Join(dir, "none", "a.json"), "there is no directory " + filepath.Join(dir, "none")},
+		{filepath.Join(kept, "a.json"), "there is no directory " + kept},
+		{dir, "is a directory"},
+		{filepath.Join(dir, "a.json"), ""},
+		{kept, ""},
+		{"", ""},
+	} {
+		for _, name := range []string{"compare", "gaps", "pipeline", "rfc2544", "stateful", "stateless", "updates"} {
+			root := rootCommand()
+			cmd, rest, err := root.Find([]string{name, "--json", c.path})
+			if err == nil {
+				err = cmd.ParseFlags(rest)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = root.PersistentPreRunE(cmd, nil)
+			if (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s --json %s: %v, want %q", name, c.path, err, c.want)
+			}
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "a.json")); err == nil {
+		t.Error("a file was made")
+	}
+}
 
 func TestUnread(t *testing.T) {
 	r, w, err := os.Pipe()
