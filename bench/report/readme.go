@@ -90,10 +90,11 @@ func writeAbsent(b *strings.Builder, list []line) {
 	}
 }
 
-// writeRun writes the table of a run's targets, under its command.
+// writeRun writes the tables of a run's targets and of its latencies, under its command.
 func writeRun(b *strings.Builder, number int, run *results.Run) {
 	list, common := mergedRows(run)
-	if len(list) == 0 {
+	delays := latenciesOf(run)
+	if len(list)+len(delays.lines) == 0 {
 		return
 	}
 	// In a code span nothing but a backquote means anything.
@@ -104,9 +105,17 @@ func writeRun(b *strings.Builder, number int, run *results.Run) {
 		}
 	}
 	fmt.Fprintf(b, "\n**%d** `%s`  \n%s\n\n", number, strings.ReplaceAll(run.Command, "`", "'"), strings.Join(about, "; "))
-	fmt.Fprintf(b, "| what | target | figure | of target | |\n| --- | --- | --- | --- | --- |\n")
+	if len(list) > 0 {
+		fmt.Fprintf(b, "| what | target | figure | of target | |\n| --- | --- | --- | --- | --- |\n")
+	}
 	for _, m := range list {
 		fmt.Fprintf(b, "| %s | %s | %s | %s | %s |\n", escape(m.What), m.Target, escape(m.Figure), m.Ratio, m.Verdict)
+	}
+	if len(delays.lines) > 0 {
+		if len(list) > 0 {
+			fmt.Fprintln(b)
+		}
+		delays.write(b)
 	}
 }
 

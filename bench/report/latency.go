@@ -1,0 +1,69 @@
+package report
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"sluice.dev/sluice/bench/results"
+)
+
+// oneWay begins the names of the metrics that are percentiles of latency.
+const oneWay = "one-way, "
+
+// latencies are the percentiles of a run: a line for each system at each part of its own rate without loss.
+type latencies struct {
+	percentiles []string
+	lines       []*latencyLine
+}
+
+type latencyLine struct {
+	system, load string
+	noDrop       string // Mpps, that load is a percentage of
+	us           map[string]string
+}
+
+func latenciesOf(run *results.Run) *latencies {
+	l, noDrop := new(latencies), make(map[string]string)
+	for i := range run.Points {
+		p := &run.Points[i]
+		if p.Metric == "no_drop_rate" {
+			noDrop[p.System] = figureText(p.Median())
+		}
+		percentile, is := strings.CutPrefix(p.Metric, oneWay)
+		if !is || len(p.Samples) == 0 {
+			continue
+		}
+		if !slices.Contains(l.percentiles, percentile) {
+			l.percentiles = append(l.percentiles, percentile)
+		}
+		line := l.line(p.System, p.Params["load"])
+		line.us[percentile], line.noDrop = figureText(p.Median()), noDrop[p.System]
+	}
+	return l
+}
+
+// line finds a line, or begins it.
+func (l *latencies) line(system, load string) *latencyLine {
+	for _, have := range l.lines {
+		if have.system == system && have.load == load {
+			return have
+		}
+	}
+	made := &latencyLine{system: system, load: load, us: make(map[string]string)}
+	l.lines = append(l.lines, made)
+	return made
+}
+
+// write prints the table, which has no targets.
+func (l *latencies) write(b *strings.Builder) {
+	fmt.Fprintf(b, "| one-way latency, us | no-drop Mpps | load %% | %s |\n| --- | --- | --- |%s\n",
+		strings.Join(l.percentiles, " | "), strings.Repeat(" --- |", len(l.percentiles)))
+	for _, line := range l.lines {
+		fmt.Fprintf(b, "| %s | %s | %s |", escape(line.system), line.noDrop, escape(line.load))
+		for _, p := range l.percentiles {
+			fmt.Fprintf(b, " %s |", line.us[p])
+		}
+		fmt.Fprintln(b)
+	}
+}
