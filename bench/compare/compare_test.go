@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"io"
 	"os"
 	"os/exec"
@@ -200,6 +201,43 @@ func TestRun(t *testing.T) {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, &out)
 		}
+	}
+}
+
+// TestRunAt: processor time and latency at rates that were asked for, and nothing else.
+func TestRunAt(t *testing.T) {
+	c := config("sluice-one", "nftables")
+	var out bytes.Buffer
+	c.At = []float64{2000, 5000}
+	c.Out, c.JSON = &out, filepath.Join(t.TempDir(), "run.json")
+	if _, err := Run(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	run, err := results.Load(c.JSON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]int{}
+	for _, p := range run.Points {
+		found[p.System+" "+p.Metric+" at "+p.Params["rate"]] += len(p.Samples)
+		if p.Median() <= 0 || p.Target != nil {
+			t.Errorf("%s %s is %g, target %v", p.System, p.Metric, p.Median(), p.Target)
+		}
+	}
+	want := map[string]int{}
+	for _, system := range c.Systems {
+		for _, rate := range []string{"2000", "5000"} {
+			for _, metric := range []string{"cpu_per_packet", "one-way, p50", "one-way, p99", "one-way, p99.9", "one-way, max"} {
+				want[system+" "+metric+" at "+rate] = 1
+			}
+		}
+	}
+	if !maps.Equal(found, want) {
+		t.Errorf("samples %v, want %v", found, want)
+	}
+	// The ratio is of the medians of the same rate: nftables' own is 1.
+	if n := strings.Count(out.String(), " 1.00 "); n < 2 {
+		t.Errorf("%d of 2 lines of nftables have a ratio of 1.00:\n%s", n, &out)
 	}
 }
 

@@ -211,3 +211,13 @@ func TestNewFlowsPayForTheOld(t *testing.T) {
 		t.Errorf("%.0f ns a flow: want some, and at most %.0f", ns, most)
 	}
 }
+
+// TestRatioWithoutTarget: a ratio that is held to nothing is neither met nor missed.
+func TestRatioWithoutTarget(t *testing.T) {
+	var p points
+	p.ratio(map[string]string{"scenario": "a"}, 3, "lower", 0)
+	p.ratio(map[string]string{"scenario": "b"}, 3, "lower", 2)
+	if p.list[0].Target != nil || p.list[1].Target == nil || *p.list[1].Target != 2 {
+		t.Errorf("targets %v, %v", p.list[0].Target, p.list[1].Target)
+	}
+}

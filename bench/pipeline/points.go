@@ -46,7 +46,11 @@ func (p *points) cost(system string, params map[string]string, ns float64, targe
 
 // ratio adds what Sluice's figure is of the one that params name; better is "lower" or "higher".
 func (p *points) ratio(params map[string]string, value float64, better string, target float64) {
-	p.add(value, results.Point{System: sluice, Params: params, Metric: metricRatio, Unit: "ratio", Better: better, Target: &target})
+	point := results.Point{System: sluice, Params: params, Metric: metricRatio, Unit: "ratio", Better: better}
+	if target != 0 {
+		point.Target = &target
+	}
+	p.add(value, point)
 }
 
 // row is what is printed of one set of conditions.
