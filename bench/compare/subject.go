@@ -41,7 +41,7 @@ func (s *stage) newSystem(k *kind) (system, error) {
 	case "sluice-one":
 		return s.newSluice(1)
 	case "l2fwd":
-		return &program{path: s.Bench, args: []string{"l2fwd"}, queues: s.Queues, cpus: s.fewCPUs()}, nil
+		return &program{path: s.Bench, args: []string{"l2fwd", "--i-own-this-network"}, queues: s.Queues, cpus: s.fewCPUs()}, nil
 	case "asavie":
 		return &program{path: s.asavie, queues: s.Queues, cpus: s.workerCPUs()}, nil
 	case "asavie-drained":

@@ -9,11 +9,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"sluice.dev/sluice/bench/l2fwd"
+	"sluice.dev/sluice/bench/stateless"
 )
 
 func l2fwdCommand() *cobra.Command {
 	var c l2fwd.Config
 	var nextIn, nextOut string
+	var own bool
 	command := &cobra.Command{
 		Use:   "l2fwd",
 		Short: "Forward between two interfaces and do nothing else",
@@ -27,6 +29,12 @@ func l2fwdCommand() *cobra.Command {
 			}
 			if c.Out.Next, err = macFlag("next-out", nextOut); err != nil {
 				return err
+			}
+			for _, name := range []string{c.In.Interface, c.Out.Interface} {
+				p := stateless.Port{Interface: name}
+				if err := p.Guard(); !own && err != nil {
+					return err
+				}
 			}
 			var stats *l2fwd.Stats
 			c.Ready = func(s *l2fwd.Stats) {
@@ -50,6 +58,7 @@ func l2fwdCommand() *cobra.Command {
 	f.IntVar(&c.Batch, "batch", 0, "packets of one pass; 0: as the gateway")
 	f.IntVar(&c.TxBudget, "tx-budget", 0, "packets of one system call in copy mode; 0: the transmit ring")
 	f.DurationVar(&c.Spin, "spin", 0, "how long to look for packets before sleeping; 0: as the gateway, negative: never sleep")
+	f.BoolVar(&own, "i-own-this-network", false, "permit taking all packets of interfaces of the machine's own namespace, and of those with a default route")
 	_ = command.MarkFlagRequired("in")
 	_ = command.MarkFlagRequired("out")
 	command.AddCommand(knobsCommand(), proportionalCommand())

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"sluice.dev/sluice/bench/stateless"
 )
 
 // TestResultsThatCannotBeWritten: what has no place is said before anything is measured, and nothing is made.
@@ -86,5 +88,14 @@ func TestInterruptedIsSaid(t *testing.T) {
 		if got := explained(c.ctx, c.err); got != c.want {
 			t.Errorf("%q, want %q", got, c.want)
 		}
+	}
+}
+
+// TestForwarderAsks: what would take all packets of the machine's own interfaces must be permitted to.
+func TestForwarderAsks(t *testing.T) {
+	root := rootCommand()
+	root.SetArgs([]string{"l2fwd", "--in", "lo", "--out", "lo"})
+	if err := root.ExecuteContext(t.Context()); !errors.Is(err, stateless.ErrNotYours) {
+		t.Errorf("%v, want %v", err, stateless.ErrNotYours)
 	}
 }
