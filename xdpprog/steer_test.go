@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/nat/header"
 )
 
 // TestSteer shows every rule by a packet that it takes and one that it leaves,
@@ -190,7 +192,7 @@ func TestCounters(t *testing.T) {
 }
 
 // BenchmarkSteer is the programs alone, without a driver (ns/packet; ns/op has the
-// system call's 15 ms in it). A socket is there, so that what matches is redirected.
+// system call's 15 ms in it), among 50,000 frontends. A socket is there, so that what matches is redirected.
 // "redirect" is what a program costs that only looks up the socket.
 func BenchmarkSteer(b *testing.B) {
 	if unix.Geteuid() != 0 {
@@ -209,7 +211,13 @@ func BenchmarkSteer(b *testing.B) {
 	if err := s.SetSettings(Settings{SNATFirst: snatFirst, SNATCount: snatCount}); err != nil {
 		b.Fatal(err)
 	}
-	if _, err := s.Reconcile(fixture()); err != nil {
+	rules := fixture()
+	for n := len(rules.Frontends); n < 50_000; n++ { // as many as a large cluster has
+		vip := header.AddrFrom4([4]byte{10, 96, byte(n >> 8), byte(n)})
+		rules.Frontends = append(rules.Frontends, FrontendKey{Addr: vip, Port: 80, Proto: tcp})
+		rules.Addrs[vip] = AddrVIP
+	}
+	if _, err := s.Reconcile(rules); err != nil {
 		b.Fatal(err)
 	}
 	for _, c := range []struct {
