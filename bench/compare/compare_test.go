@@ -208,7 +208,7 @@ func TestRun(t *testing.T) {
 func TestRunAt(t *testing.T) {
 	c := config("sluice-one", "nftables")
 	var out bytes.Buffer
-	c.At = []float64{2000, 5000}
+	c.At, c.Duration = []float64{20_000, 50_000}, time.Second // processor time is counted in ticks of 10 ms
 	c.Out, c.JSON = &out, filepath.Join(t.TempDir(), "run.json")
 	if _, err := Run(t.Context(), c); err != nil {
 		t.Fatal(err)
@@ -226,7 +226,7 @@ func TestRunAt(t *testing.T) {
 	}
 	want := map[string]int{}
 	for _, system := range c.Systems {
-		for _, rate := range []string{"2000", "5000"} {
+		for _, rate := range []string{"20000", "50000"} {
 			for _, metric := range []string{"cpu_per_packet", "one-way, p50", "one-way, p99", "one-way, p99.9", "one-way, max"} {
 				want[system+" "+metric+" at "+rate] = 1
 			}

@@ -3,7 +3,6 @@ package compare
 import (
 	"slices"
 	"testing"
-	"time"
 )
 
 // TestTargets: ratios are of the same round, and of the right systems.
@@ -81,32 +80,6 @@ func TestPlaces(t *testing.T) {
 	}}
 	if before, in, behind := f.places(); before != 300 || in != 200 || behind != 100 {
 		t.Errorf("before %d, in %d, behind %d", before, in, behind)
-	}
-}
-
-func TestUsage(t *testing.T) {
-	parse := func(s string) usage {
-		u, err := parseUsage([]byte(s))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return u
-	}
-	zero := time.Unix(100, 0)
-	a := parse("cpu  10 0 20 1000 5 1 2 7 0 0\ncpu0 1 0 0 0 0 0 0 0 0 0\ncpu1 1 0 0 0 0 0 0 0 0 0\nintr 1\n")
-	b := parse("cpu  30 10 60 1050 5 1 12 17 0 0\ncpu0 1 0 0 0 0 0 0 0 0 0\ncpu1 1 0 0 0 0 0 0 0 0 0\nintr 2\n")
-	a.at, b.at = zero, zero.Add(time.Second)
-	want := spent{
-		busy: 1400 * time.Millisecond, stolen: 100 * time.Millisecond, elapsed: time.Second,
-		user: 300 * time.Millisecond, system: 400 * time.Millisecond, interrupts: 100 * time.Millisecond,
-	}
-	if got := b.since(a); got != want {
-		t.Errorf("%+v\nwant %+v", got, want)
-	}
-	for _, text := range []string{"", "cpu 1 2 3\n", "intr 1 2 3 4 5 6 7 8 9\n", "cpu a 0 0 0 0 0 0 0\n"} {
-		if _, err := parseUsage([]byte(text)); err == nil {
-			t.Errorf("%q was read", text)
-		}
 	}
 }
 

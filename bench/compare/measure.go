@@ -10,6 +10,7 @@ import (
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
 
+	"sluice.dev/sluice/bench/procstat"
 	"sluice.dev/sluice/bench/stateless"
 )
 
@@ -124,7 +125,7 @@ func measureThroughput(ctx context.Context, s *stage, x *subject, _ *comparison,
 		f.count(r, lost)
 		cpu := missing
 		if n := r.Received.Packets; n > 0 {
-			cpu = float64(used.busy) / float64(n)
+			cpu = float64(used.Busy) / float64(n)
 		}
 		f.cpu = append(f.cpu, cpu)
 		if s.Quick || s.Rates {
@@ -143,7 +144,7 @@ func measureThroughput(ctx context.Context, s *stage, x *subject, _ *comparison,
 }
 
 // trial offers a load, and says what processor time went by and what interfaces and the system lost meanwhile.
-func (s *subject) trial(ctx context.Context, lab *stateless.Lab, load stateless.Load) (r *stateless.Result, used spent, lost losses, err error) {
+func (s *subject) trial(ctx context.Context, lab *stateless.Lab, load stateless.Load) (r *stateless.Result, used procstat.Spent, lost losses, err error) {
 	before, err := readLosses(ctx, s.place, s.system)
 	if err != nil {
 		return nil, used, nil, err
@@ -156,20 +157,20 @@ func (s *subject) trial(ctx context.Context, lab *stateless.Lab, load stateless.
 }
 
 // timedTrial offers a load, and says what processor time went by.
-func timedTrial(ctx context.Context, lab *stateless.Lab, load stateless.Load) (r *stateless.Result, used spent, err error) {
-	before, err := readUsage()
+func timedTrial(ctx context.Context, lab *stateless.Lab, load stateless.Load) (r *stateless.Result, used procstat.Spent, err error) {
+	before, err := procstat.Read()
 	if err != nil {
 		return nil, used, err
 	}
 	if r, err = lab.Trial(ctx, load); err != nil {
 		return nil, used, err
 	}
-	after, err := readUsage()
-	return r, after.since(before), err
+	after, err := procstat.Read()
+	return r, after.Since(before), err
 }
 
 // trialAt is timedTrial at a rate at which something must arrive.
-func (s *stage) trialAt(ctx context.Context, lab *stateless.Lab, rate float64) (r *stateless.Result, used spent, err error) {
+func (s *stage) trialAt(ctx context.Context, lab *stateless.Lab, rate float64) (r *stateless.Result, used procstat.Spent, err error) {
 	r, used, err = timedTrial(ctx, lab, stateless.Load{Rate: rate, Duration: s.Duration})
 	if err == nil && r.Received.Packets == 0 {
 		err = fmt.Errorf("nothing arrived at %.0f packets a second", rate)
@@ -205,10 +206,10 @@ func measureCPU(ctx context.Context, s *stage, x *subject, c *comparison, f *fig
 			return err
 		}
 		n := float64(r.Received.Packets)
-		f.cpuSame = append(f.cpuSame, float64(u.busy)/n)
-		f.user = append(f.user, float64(u.user)/n)
-		f.system = append(f.system, float64(u.system)/n)
-		f.interrupts = append(f.interrupts, float64(u.interrupts)/n)
+		f.cpuSame = append(f.cpuSame, float64(u.Busy)/n)
+		f.user = append(f.user, float64(u.User)/n)
+		f.system = append(f.system, float64(u.System)/n)
+		f.interrupts = append(f.interrupts, float64(u.Interrupts)/n)
 		f.delivered = append(f.delivered, 1-r.Loss())
 		return nil
 	})

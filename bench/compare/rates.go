@@ -37,7 +37,7 @@ func measureAt(ctx context.Context, s *stage, x *subject, _ *comparison, f *figu
 				a = &atRate{percentiles: map[string][]float64{}}
 				f.at[rate] = a
 			}
-			a.cpu = append(a.cpu, float64(used.busy)/float64(r.Received.Packets))
+			a.cpu = append(a.cpu, float64(used.Busy)/float64(r.Received.Packets))
 			a.sent = append(a.sent, r.Sent.Rate()/rate)
 			a.delivered = append(a.delivered, 1-r.Loss())
 			for _, p := range percentiles {

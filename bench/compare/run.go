@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/procstat"
 	"sluice.dev/sluice/bench/progress"
 	"sluice.dev/sluice/bench/results"
 	"sluice.dev/sluice/bench/scratch"
@@ -163,19 +164,19 @@ const quietShare = 0.05
 // noteLoad says in the run how busy the machine was without us: processor time per
 // packet contains whatever else runs.
 func (s *stage) noteLoad(ctx context.Context, run *results.Run) error {
-	before, err := readUsage()
+	before, err := procstat.Read()
 	if err != nil {
 		return err
 	}
 	if err := topo.Pause(ctx, time.Second); err != nil {
 		return err
 	}
-	after, err := readUsage()
+	after, err := procstat.Read()
 	if err != nil {
 		return err
 	}
-	u := after.since(before)
-	share := u.busy.Seconds() / u.elapsed.Seconds() / float64(after.cpus)
+	u := after.Since(before)
+	share := u.ShareOf(u.Busy)
 	run.Machine.Notes = fmt.Sprintf("%.0f %% of all processors busy before the measurement", 100*share)
 	if share > quietShare {
 		fmt.Fprintf(s.Progress, "the machine is not quiet: %s; figures will be off, processor time most\n", run.Machine.Notes)

@@ -7,6 +7,7 @@ import (
 	"net"
 	"time"
 
+	"sluice.dev/sluice/bench/procstat"
 	"sluice.dev/sluice/bench/topo"
 )
 
@@ -241,9 +242,11 @@ func (l *lab) read(stats *Stats) (o outcome, err error) {
 	}
 	t := stats.Totals()
 	o.kicks, o.passes, o.sleeps, o.ebusy, o.dropped = t.Kicks, t.Steps, t.Sleeps, t.Busy, t.Dropped
-	if o.system, err = systemBusy(); err != nil {
+	all, err := procstat.Read()
+	if err != nil {
 		return o, fmt.Errorf("l2fwd: %w", err)
 	}
+	o.system = all.User + all.System + all.Interrupts
 	o.latency, err = l.counter.read()
 	o.received = o.latency.total()
 	return o, err

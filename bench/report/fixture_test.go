@@ -13,7 +13,7 @@ func ptr(v float64) *float64 { return &v }
 func fixture() []*results.Run {
 	machine := results.Machine{CPU: "Test CPU", Cores: 2, MemoryMB: 2048, Kernel: "6.18.0", Go: "go1.26", Link: "veth", Hypervisor: "none", HugePages: "madvise", CC: "cc 12"}
 	compare := &results.Run{
-		Name: "compare", Command: "sluice-bench compare --systems 'sluice <nftables>'", Began: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Seconds: 65,
+		Name: "compare", Command: "sluice-bench compare --systems 'sluice <nftables>'", Began: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Seconds: 65, Stolen: 0.125,
 		Version: "v1-2-gabc", Machine: machine,
 	}
 	for i, services := range []string{"1", "100", "10000"} {

@@ -22,10 +22,20 @@ func took(r *results.Run) string {
 	return progress.Short(time.Duration(r.Seconds * float64(time.Second)))
 }
 
+// stolen says how much of the processors' time the hypervisor spent elsewhere, where it was measured: figures of a
+// machine that was not there half of the time say little.
+func stolen(r *results.Run) string {
+	if r.Stolen == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.1f %% of processor time stolen by the hypervisor", 100*r.Stolen)
+}
+
 var pageTemplate = template.Must(template.New("report").Funcs(template.FuncMap{
-	"took": took,
-	"date": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") },
-	"inc":  func(i int) int { return i + 1 },
+	"took":   took,
+	"stolen": stolen,
+	"date":   func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") },
+	"inc":    func(i int) int { return i + 1 },
 }).Parse(page))
 
 // document is what the page is made of.

@@ -99,7 +99,7 @@ func writeRun(b *strings.Builder, number int, run *results.Run) {
 	}
 	// In a code span nothing but a backquote means anything.
 	about := []string{run.Began.Format(time.DateOnly), took(run), "Sluice " + escape(run.Version)}
-	for _, s := range [...]string{run.Machine.Link, common, run.Machine.Notes} {
+	for _, s := range [...]string{run.Machine.Link, common, run.Machine.Notes, stolen(run)} {
 		if s != "" {
 			about = append(about, escape(s))
 		}

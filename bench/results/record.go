@@ -3,6 +3,7 @@ package results
 import (
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"sluice.dev/sluice/bench/procstat"
 	"sluice.dev/sluice/control/status"
 )
 
@@ -21,12 +23,18 @@ import (
 //	run.Points = append(run.Points, …)
 //	err := run.Finish(path) // "" saves nothing
 func Begin(link string) *Run {
-	return &Run{Command: CommandLine(os.Args), Began: time.Now().UTC().Truncate(time.Second), Version: version(), Machine: ThisMachine(link)}
+	r := &Run{Command: CommandLine(os.Args), Began: time.Now().UTC().Truncate(time.Second), Version: version(), Machine: ThisMachine(link)}
+	r.before, _ = procstat.Read() // without it nothing is said
+	return r
 }
 
 // Finish writes down how long it took, and saves the run unless path is empty.
 func (r *Run) Finish(path string) error {
 	r.Seconds = time.Since(r.Began).Round(100 * time.Millisecond).Seconds()
+	if now, err := procstat.Read(); err == nil && r.before.CPUs > 0 {
+		used := now.Since(r.before)
+		r.Stolen = math.Round(1000*used.ShareOf(used.Stolen)) / 1000
+	}
 	if path == "" {
 		return nil
 	}

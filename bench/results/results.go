@@ -9,6 +9,8 @@ import (
 	"os"
 	"slices"
 	"time"
+
+	"sluice.dev/sluice/bench/procstat"
 )
 
 // Run is one command's outcome.
@@ -20,9 +22,13 @@ type Run struct {
 	Command string    `json:"command"` // as a reader would type it
 	Began   time.Time `json:"began"`
 	Seconds float64   `json:"seconds"`
-	Version string    `json:"version"` // of Sluice: git describe
-	Machine Machine   `json:"machine"`
-	Points  []Point   `json:"points"`
+	// Stolen is the share of all processors' time, 0 to 1, that the hypervisor spent elsewhere while this ran.
+	Stolen  float64 `json:"stolen,omitempty"`
+	Version string  `json:"version"` // of Sluice: git describe
+	Machine Machine `json:"machine"`
+	Points  []Point `json:"points"`
+
+	before procstat.Usage // as of Begin
 }
 
 // Machine is what a figure cannot be read without.

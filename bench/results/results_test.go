@@ -3,15 +3,17 @@ package results_test
 import (
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"sluice.dev/sluice/bench/results"
 )
 
 func TestSaveLoad(t *testing.T) {
 	bound := 1.25
-	want := &results.Run{Command: "sluice-bench pipeline", Machine: results.Machine{Cores: 2}, Points: []results.Point{
+	want := &results.Run{Command: "sluice-bench pipeline", Stolen: 0.25, Machine: results.Machine{Cores: 2}, Points: []results.Point{
 		{Experiment: "pipeline", System: "sluice", Params: map[string]string{"flows": "1000"}, Metric: "ratio", Unit: "ratio",
 			Better: "lower", Samples: []float64{1.3, 1.1, 1.2}, Target: &bound},
 	}}
@@ -23,8 +25,17 @@ func TestSaveLoad(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff(want, got); d != "" {
+	if d := cmp.Diff(want, got, cmpopts.IgnoreUnexported(results.Run{})); d != "" {
 		t.Fatal(d)
+	}
+}
+
+// TestStolen: a run knows what the hypervisor took meanwhile; here that is little, but never more than all.
+func TestStolen(t *testing.T) {
+	run := results.Begin("memory")
+	time.Sleep(20 * time.Millisecond) // the span that is looked at
+	if err := run.Finish(""); err != nil || run.Stolen < 0 || run.Stolen > 1 {
+		t.Errorf("%g of all processors, %v", run.Stolen, err)
 	}
 }
 
