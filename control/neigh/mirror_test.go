@@ -346,10 +346,8 @@ func TestPermanentNeighbourStaysPermanent(t *testing.T) {
 	})
 }
 
-// TestUseLeavesPermanentNeighbours: the kernel interface does so itself, because a packet may want an entry
-// before its announcement has been read.
-func TestUseLeavesPermanentNeighbours(t *testing.T) {
-	gw, _, _ := pair(t, Config{})
+// ofBothFamilies runs f in a space for a silent address of each family on eth0, with the kernel's own interface.
+func ofBothFamilies(gw *space, f func(k *rtnetlink, dev int, a netip.Addr) error) {
 	gw.do(func() error {
 		k, err := openKernel(slog.New(slog.DiscardHandler))
 		if err != nil {
@@ -360,25 +358,35 @@ func TestUseLeavesPermanentNeighbours(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		dev := l.Attrs().Index
 		for _, ip := range []string{"192.0.2.9", "2001:db8::9"} {
-			a := netip.MustParseAddr(ip)
-			if err := k.use(dev, a); err != nil { // nothing is known of it
+			if err := f(k.(*rtnetlink), l.Attrs().Index, netip.MustParseAddr(ip)); err != nil {
 				return err
 			}
-			if n, err := k.(*rtnetlink).neighbour(dev, a); err != nil || n.State == netlink.NUD_NONE {
-				t.Errorf("%s: %#v, %v after its first use, want one in which it is asked for", ip, n, err)
-			}
-			entry := &netlink.Neigh{LinkIndex: dev, IP: a.AsSlice(), State: netlink.NUD_PERMANENT, HardwareAddr: []byte{2, 0, 0, 0, 0, 9}}
-			if err := netlink.NeighSet(entry); err != nil {
-				return err
-			}
-			if err := k.use(dev, a); err != nil {
-				return err
-			}
-			if n, err := k.(*rtnetlink).neighbour(dev, a); err != nil || n.State != netlink.NUD_PERMANENT {
-				t.Errorf("%s: %#v, %v, want NUD_PERMANENT, %#x", ip, n, err, netlink.NUD_PERMANENT)
-			}
+		}
+		return nil
+	})
+}
+
+// TestUseLeavesPermanentNeighbours: the kernel interface does so itself, because a packet may want an entry
+// before its announcement has been read.
+func TestUseLeavesPermanentNeighbours(t *testing.T) {
+	gw, _, _ := pair(t, Config{})
+	ofBothFamilies(gw, func(k *rtnetlink, dev int, a netip.Addr) error {
+		if err := k.use(dev, a); err != nil { // nothing is known of it
+			return err
+		}
+		if n, err := k.neighbour(dev, a); err != nil || n.State == netlink.NUD_NONE {
+			t.Errorf("%s: %#v, %v after its first use, want one in which it is asked for", a, n, err)
+		}
+		entry := &netlink.Neigh{LinkIndex: dev, IP: a.AsSlice(), State: netlink.NUD_PERMANENT, HardwareAddr: []byte{2, 0, 0, 0, 0, 9}}
+		if err := netlink.NeighSet(entry); err != nil {
+			return err
+		}
+		if err := k.use(dev, a); err != nil {
+			return err
+		}
+		if n, err := k.neighbour(dev, a); err != nil || n.State != netlink.NUD_PERMANENT {
+			t.Errorf("%s: %#v, %v, want NUD_PERMANENT, %#x", a, n, err, netlink.NUD_PERMANENT)
 		}
 		return nil
 	})
@@ -388,43 +396,30 @@ func TestUseLeavesPermanentNeighbours(t *testing.T) {
 func TestUseLeavesFlags(t *testing.T) {
 	gw, _, _ := pair(t, Config{})
 	mac := []byte{2, 0, 0, 0, 0, 9}
-	gw.do(func() error {
-		k, err := openKernel(slog.New(slog.DiscardHandler))
-		if err != nil {
-			return err
-		}
-		defer k.close()
-		l, err := netlink.LinkByName("eth0")
-		if err != nil {
-			return err
-		}
-		dev := l.Attrs().Index
-		for _, ip := range []string{"192.0.2.9", "2001:db8::9"} {
-			a := netip.MustParseAddr(ip)
-			for _, entry := range []netlink.Neigh{
-				{State: netlink.NUD_STALE, HardwareAddr: mac, Flags: netlink.NTF_EXT_LEARNED},
-				{State: netlink.NUD_STALE, HardwareAddr: mac, FlagsExt: netlink.NTF_EXT_MANAGED},
-				{State: netlink.NUD_STALE, HardwareAddr: mac, Flags: netlink.NTF_EXT_LEARNED, FlagsExt: netlink.NTF_EXT_MANAGED},
-				{State: netlink.NUD_STALE, HardwareAddr: mac},
-			} {
-				entry.LinkIndex, entry.IP = dev, a.AsSlice()
-				if err := netlink.NeighSet(&entry); err != nil {
-					return err
-				}
-				before, err := k.(*rtnetlink).neighbour(dev, a)
-				if err != nil {
-					return err
-				}
-				if err := k.use(dev, a); err != nil {
-					t.Errorf("%s: %v", before, err)
-				}
-				after, err := k.(*rtnetlink).neighbour(dev, a)
-				if err != nil || after.Flags != before.Flags || after.FlagsExt != before.FlagsExt {
-					t.Errorf("%s: flags %#x and %#x before, %#v, %v afterwards", ip, before.Flags, before.FlagsExt, after, err)
-				}
-				if err := netlink.NeighDel(&entry); err != nil {
-					return err
-				}
+	ofBothFamilies(gw, func(k *rtnetlink, dev int, a netip.Addr) error {
+		for _, entry := range []netlink.Neigh{
+			{State: netlink.NUD_STALE, HardwareAddr: mac, Flags: netlink.NTF_EXT_LEARNED},
+			{State: netlink.NUD_STALE, HardwareAddr: mac, FlagsExt: netlink.NTF_EXT_MANAGED},
+			{State: netlink.NUD_STALE, HardwareAddr: mac, Flags: netlink.NTF_EXT_LEARNED, FlagsExt: netlink.NTF_EXT_MANAGED},
+			{State: netlink.NUD_STALE, HardwareAddr: mac},
+		} {
+			entry.LinkIndex, entry.IP = dev, a.AsSlice()
+			if err := netlink.NeighSet(&entry); err != nil {
+				return err
+			}
+			before, err := k.neighbour(dev, a)
+			if err != nil {
+				return err
+			}
+			if err := k.use(dev, a); err != nil {
+				t.Errorf("%s: %v", before, err)
+			}
+			after, err := k.neighbour(dev, a)
+			if err != nil || after.Flags != before.Flags || after.FlagsExt != before.FlagsExt {
+				t.Errorf("%s: flags %#x and %#x before, %#v, %v afterwards", a, before.Flags, before.FlagsExt, after, err)
+			}
+			if err := netlink.NeighDel(&entry); err != nil {
+				return err
 			}
 		}
 		return nil
