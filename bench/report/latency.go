@@ -31,7 +31,7 @@ func latenciesOf(run *results.Run) *latencies {
 			noDrop[p.System] = figureText(p.Median())
 		}
 		percentile, is := strings.CutPrefix(p.Metric, oneWay)
-		if !is || len(p.Samples) == 0 {
+		if !is || len(p.Samples) == 0 || p.Params["load"] == "" { // at a rate of the operator's choice: no share of any
 			continue
 		}
 		if !slices.Contains(l.percentiles, percentile) {

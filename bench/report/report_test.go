@@ -202,6 +202,26 @@ func TestWriteReadme(t *testing.T) {
 	}
 }
 
+// TestLatenciesOfLoads: a line is a system at a load. Latencies at rates of somebody's choice (compare --at) have
+// none, and must not pass for one another's.
+func TestLatenciesOfLoads(t *testing.T) {
+	run := &results.Run{Points: []results.Point{
+		{System: "sluice", Metric: "no_drop_rate", Samples: []float64{0.5}},
+		{System: "sluice", Params: map[string]string{"load": "10"}, Metric: "one-way, p50", Samples: []float64{7}},
+		{System: "sluice", Params: map[string]string{"load": "10"}, Metric: "one-way, p99", Samples: []float64{9}},
+		{System: "sluice", Params: map[string]string{"load": "50"}, Metric: "one-way, p50", Samples: []float64{8}},
+		{System: "sluice", Params: map[string]string{"rate": "20000"}, Metric: "one-way, p50", Samples: []float64{1}},
+		{System: "sluice", Params: map[string]string{"rate": "50000"}, Metric: "one-way, p50", Samples: []float64{2}},
+	}}
+	var b strings.Builder
+	latenciesOf(run).write(&b)
+	want := "| one-way latency, us | no-drop Mpps | load % | p50 | p99 |\n| --- | --- | --- | --- | --- |\n" +
+		"| sluice | 0.50 | 10 | 7 | 9 |\n| sluice | 0.50 | 50 | 8 |  |\n"
+	if d := cmp.Diff(want, b.String()); d != "" {
+		t.Error(d)
+	}
+}
+
 func TestVerdicts(t *testing.T) {
 	for _, c := range []struct {
 		name    string
