@@ -31,8 +31,11 @@ func l2fwdCommand() *cobra.Command {
 				return err
 			}
 			for _, name := range []string{c.In.Interface, c.Out.Interface} {
+				if own {
+					break
+				}
 				p := stateless.Port{Interface: name}
-				if err := p.Guard(); !own && err != nil {
+				if err := p.Guard(); err != nil {
 					return err
 				}
 			}
