@@ -77,6 +77,8 @@ func unicast(a netip.Addr) error {
 		return errors.New("is a multicast address")
 	case a.Is4() && a.As4()[0] == 0:
 		return errors.New("is in 0.0.0.0/8, this network (RFC 1122 section 3.2.1.3)")
+	case a.Is6() && netip.PrefixFrom(netip.IPv6Unspecified(), 96).Contains(a):
+		return errors.New("is in ::/96, the deprecated IPv4-compatible addresses (RFC 4291 section 2.5.5.1)")
 	case a == netip.AddrFrom4([4]byte{255, 255, 255, 255}): // the rest of 240.0.0.0/4 Linux routes, and clusters use it
 		return errors.New("is the limited broadcast address (RFC 919 section 7)")
 	}
