@@ -45,14 +45,14 @@ type Counters struct {
 	round  int                       // the page where Publish goes on
 	many   bool
 	logged int
-	log    [logSize]entry
-	seen   uint32 // keeps the compiler from leaving out what sumAll loads
+	log    [logSize]Entry
+	seen   traffic // keeps the compiler from leaving out what sumAll loads
 }
 
 // All but shared is the worker's own.
 type counterPage struct {
 	list   [listSize]note
-	own    [counterPageSize]traffic
+	own    [2 * counterPageSize]traffic // by index and way
 	marked [counterPageSize / 64]uint64 // indexes with sums that are not in shared yet
 	shared [counterPageSize]Counter
 }
@@ -63,8 +63,18 @@ const (
 	listSize = 4096
 )
 
-// entry is a packet in the log: index << 17 | way << 16 | bytes.
-type entry uint64
+// Entry is a packet that was sent on: index << 17 | way << 16 | bytes.
+type Entry uint64
+
+// page is the number of the page, and way that of the sum in it.
+func (e Entry) page() uint32 { return uint32(e>>(17+counterPageBits)) & (counterPages - 1) }
+func (e Entry) way() uint32  { return uint32(e>>16) & (2*counterPageSize - 1) }
+
+// MakeEntry returns the entry of a packet of a BackendRef, which is not 0 and whose low bits are the index, towards the backend
+// (way 0) or towards a client (1), of at most MaxBytes. The compiler inlines it.
+func MakeEntry(ref uint32, way uint8, bytes uint32) Entry {
+	return Entry(ref&(MaxBackends-1))<<17 | Entry(way)&1<<16 | Entry(bytes&MaxBytes)
+}
 
 // note is one in a list: index in the page << 17 | way << 16 | bytes.
 type note uint32
@@ -75,13 +85,15 @@ const noteBits = 1<<(17+counterPageBits) - 1
 // MaxBytes is the largest packet that can be counted.
 const MaxBytes = 1<<16 - 1
 
-// traffic is packets and bytes since the last Publish: to the backend, and to clients.
-type traffic struct {
-	packets, bytes [2]uint32
-}
+// traffic is what was sent one way since the last Publish: packets << 40 | bytes. One addition counts both. When there are so
+// many packets that the highest bit is set, it is published at once, and then there are less than 1<<39 bytes.
+type traffic uint64
 
-// fullBytes is where a sum of bytes is published at once: one more packet still fits.
-const fullBytes = 1<<32 - 1<<20
+const trafficBytes = 40 // bits
+
+func (t traffic) full() bool      { return int64(t) < 0 }
+func (t traffic) packets() uint64 { return uint64(t >> trafficBytes) }
+func (t traffic) bytes() uint64   { return uint64(t & (1<<trafficBytes - 1)) }
 
 // Ensure makes indexes below n usable. Only the control loop calls it.
 func (c *Counters) Ensure(n int) {
@@ -107,34 +119,35 @@ const fewBackends = 4096
 // Expect says how many backends there are. Only the worker calls it.
 func (c *Counters) Expect(backends int) { c.many = backends > fewBackends }
 
-// Count adds a packet of a BackendRef, whose low bits are the index, towards the backend (way 0) or
-// towards a client (1), of at most MaxBytes. Only the worker calls it. Nothing is counted
-// for ref 0, or where Ensure was not called.
-func (c *Counters) Count(ref uint32, way uint8, bytes uint32) {
+// Add counts packets. Only the worker calls it. Nothing is counted where Ensure was not called.
+func (c *Counters) Add(packets []Entry) {
 	if c.many {
-		if ref == 0 {
-			return
-		}
-		at := c.logged
-		c.log[at&(logSize-1)] = entry(ref&(MaxBackends-1))<<17 | entry(way&1)<<16 | entry(bytes&MaxBytes)
-		if c.logged = at + 1; c.logged == logSize {
-			c.deal()
+		for len(packets) > 0 {
+			n := copy(c.log[c.logged:], packets)
+			packets = packets[n:]
+			if c.logged += n; c.logged == logSize {
+				c.deal()
+			}
 		}
 		return
 	}
-	n := ref & (MaxBackends - 1) >> counterPageBits
-	page := c.pages[n].Load()
-	if page == nil || ref == 0 {
-		return
+	for _, e := range packets {
+		n := e.page()
+		page := c.pages[n].Load()
+		if page == nil {
+			continue
+		}
+		if way := e.way(); page.count(way, e) {
+			c.marked[n/64] |= 1 << (n % 64)
+			page.mark(way)
+		}
 	}
-	// As in counterPage.count; a call costs a nanosecond.
-	i := ref & (counterPageSize - 1)
-	t := &page.own[i]
-	t.packets[way&1]++
-	t.bytes[way&1] += bytes
-	if mark := uint64(1) << (i % 64); page.marked[i/64]&mark == 0 || t.bytes[way&1] >= fullBytes {
-		c.marked[n/64] |= 1 << (n % 64)
-		page.mark(i, mark)
+}
+
+// Count is Add of one packet, which MakeEntry describes but for that nothing is counted for ref 0.
+func (c *Counters) Count(ref uint32, way uint8, bytes uint32) {
+	if ref != 0 {
+		c.Add([]Entry{MakeEntry(ref, way, bytes)})
 	}
 }
 
@@ -143,7 +156,7 @@ func (c *Counters) deal() {
 	log := c.log[:c.logged]
 	c.logged = 0
 	for _, e := range log {
-		n := uint32(e>>(17+counterPageBits)) & (counterPages - 1)
+		n := e.page()
 		page := c.pages[n].Load()
 		if page == nil {
 			continue
@@ -161,9 +174,9 @@ func (c *Counters) deal() {
 // sumAll is sum of a full list. It loads the page's sums beforehand, all at once: one after the other, as
 // notes ask for them, each would be waited for.
 func (c *Counters) sumAll(n uint32, page *counterPage) {
-	const perLine = 4 // sums
-	for i := 0; i < counterPageSize; i += perLine {
-		c.seen += page.own[i].packets[0]
+	const perLine = 8 // sums
+	for i := 0; i < len(page.own); i += perLine {
+		c.seen += page.own[i]
 	}
 	c.sum(n, page)
 }
@@ -171,25 +184,26 @@ func (c *Counters) sumAll(n uint32, page *counterPage) {
 // sum adds what a page's list says to its sums.
 func (c *Counters) sum(n uint32, page *counterPage) {
 	for _, e := range page.list[:c.noted[n]] {
-		page.count(uint32(e>>17), uint32(e>>16&1), uint32(e&MaxBytes))
+		if way := Entry(e).way(); page.count(way, Entry(e)) {
+			page.mark(way)
+		}
 	}
 	c.noted[n] = 0
 }
 
-// count adds a packet to the sums.
-func (p *counterPage) count(i, way, bytes uint32) {
-	i &= counterPageSize - 1
-	t := &p.own[i]
-	t.packets[way]++
-	t.bytes[way] += bytes
-	if mark := uint64(1) << (i % 64); p.marked[i/64]&mark == 0 || t.bytes[way] >= fullBytes {
-		p.mark(i, mark)
-	}
+// count adds a packet to the sums. It says whether there is more to do: see mark.
+func (p *counterPage) count(way uint32, e Entry) bool {
+	old := p.own[way&(2*counterPageSize-1)]
+	sum := old + 1<<trafficBytes + traffic(e&MaxBytes)
+	p.own[way&(2*counterPageSize-1)] = sum
+	return old == 0 || sum.full()
 }
 
 // mark says that there is something to publish, or publishes it where a sum would overflow.
-func (p *counterPage) mark(i uint32, mark uint64) {
-	if p.marked[i/64] |= mark; max(p.own[i].bytes[0], p.own[i].bytes[1]) >= fullBytes {
+func (p *counterPage) mark(way uint32) {
+	i := way / 2
+	p.marked[i/64] |= 1 << (i % 64)
+	if p.own[2*i].full() || p.own[2*i+1].full() {
 		p.add(int(i))
 	}
 }
@@ -232,12 +246,12 @@ func (p *counterPage) publish(limit int) (n int) {
 
 // add publishes one backend's sums.
 func (p *counterPage) add(i int) {
-	own, shared := &p.own[i], &p.shared[i]
+	own, shared := p.own[2*i:2*i+2], &p.shared[i]
 	for way, to := range [2][2]*atomic.Uint64{{&shared.ToBackend, &shared.ToBackendBytes}, {&shared.ToClient, &shared.ToClientBytes}} {
-		if own.packets[way] != 0 {
-			to[0].Store(to[0].Load() + uint64(own.packets[way])) // we alone write
-			to[1].Store(to[1].Load() + uint64(own.bytes[way]))
+		if t := own[way]; t != 0 {
+			to[0].Store(to[0].Load() + t.packets()) // we alone write
+			to[1].Store(to[1].Load() + t.bytes())
+			own[way] = 0
 		}
 	}
-	*own = traffic{}
 }

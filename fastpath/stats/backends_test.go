@@ -27,7 +27,7 @@ func TestCounters(t *testing.T) {
 		if n%3 == 0 {
 			index = 77
 		}
-		bytes := uint32(r.IntN(1 << 16)) // so that 77 comes to more than 32 bits
+		bytes := 1 + uint32(r.IntN(MaxBytes)) // so that 77 comes to more than 32 bits
 		want[index].packets[way]++
 		want[index].bytes[way] += uint64(bytes)
 		c.Count(1<<20|index, uint8(way), bytes)
@@ -55,5 +55,30 @@ func TestCounters(t *testing.T) {
 	}
 	if c.At(MaxBackends-1) != nil {
 		t.Error("a page that nobody ensured")
+	}
+}
+
+// TestFullSums: a sum that could not take many more packets is published at once, and loses nothing.
+func TestFullSums(t *testing.T) {
+	for _, many := range []bool{false, true} {
+		var c Counters
+		c.Ensure(10)
+		if many {
+			c.Expect(2 * fewBackends)
+		}
+		const packets = 1<<23 + 5 // at 1<<23 the highest bit is set
+		batch := make([]Entry, 1000)
+		for i := range batch {
+			batch[i] = MakeEntry(1<<20|9, 1, MaxBytes)
+		}
+		for left := packets; left > 0; left -= len(batch) {
+			c.Add(batch[:min(left, len(batch))])
+		}
+		before := c.At(9).ToClient.Load()
+		for !c.Publish(64) {
+		}
+		if a := c.At(9); a.ToClient.Load() != packets || a.ToClientBytes.Load() != packets*MaxBytes || a.ToBackend.Load() != 0 || before < 1<<22 {
+			t.Errorf("many %v: %d packets (%d before Publish) with %d bytes, want %d with %d", many, a.ToClient.Load(), before, a.ToClientBytes.Load(), packets, packets*MaxBytes)
+		}
 	}
 }
