@@ -14,7 +14,7 @@ import (
 // the step walks what it needs.
 type batch struct {
 	desc   [BatchSize]Desc
-	search [BatchSize]flowtable.Search // of those that are plain
+	search [searches]flowtable.Search // of the packets between inspect and finish, by number modulo searches
 	plain  [BatchSize]plain
 	link   int  // they all came from this link
 	kernel bool // which is the host link

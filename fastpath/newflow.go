@@ -41,7 +41,7 @@ type outlook struct {
 
 // judgeLeft judges packet i of a batch, of the group that ends at end: finish has left it.
 func (w *Worker) judgeLeft(i, end int) {
-	d, s := w.b.desc[i], &w.b.search[i]
+	d, s := w.b.desc[i], w.b.searchOf(i)
 	if missed, _ := w.missed(d, s); !missed || w.b.kernel {
 		w.judgeAny(d)
 		return
@@ -79,7 +79,7 @@ func (w *Worker) foresee(first, end int) {
 	ahead, draw := &w.ahead, w.draws.taken
 	ahead.first, ahead.end = first, end
 	for i := range end - first {
-		f, s, d := &ahead.of[i], &w.b.search[first+i], w.b.desc[first+i]
+		f, s, d := &ahead.of[i], w.b.searchOf(first+i), w.b.desc[first+i]
 		f.known, f.planned, f.hash, f.reply = false, false, s.Hash(), 0
 		missed, sure := w.missed(d, s)
 		if !missed || ahead.again(i) || header.Parse(w.frame(d), &f.packet) != stats.None {
@@ -144,7 +144,7 @@ func (w *Worker) admitForeseen(d Desc, f *forecast) (flowtable.Ref, Verdict) {
 	return ref, v
 }
 
-// forwardFirst is forward for a plain packet that has made its flow: as finish4 and finish6 where nothing speaks against it.
+// forwardFirst is forward for a plain packet that has made its flow: as finishPlain where nothing speaks against it.
 func (w *Worker) forwardFirst(d Desc, p *header.Packet, ref flowtable.Ref) Verdict {
 	f, end := w.flows.Flow(ref), uint32(p.End)
 	hop := w.boundHop(f.BoundTo(flowtable.ClientSide))

@@ -5,6 +5,7 @@ import (
 
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/flowtable/prefetch"
 	"sluice.dev/sluice/nat"
@@ -34,6 +35,10 @@ import (
 // way, few enough that the first lines have not been pushed out when their turn comes.
 const groupSize = 16
 
+// searches are those of the groups that are under way at once, which are three, and a power of two: all of them stay in the
+// first-level cache.
+const searches = 4 * groupSize
+
 // plain is what inspect found out about a packet: where its IP packet ends, in bytes from the
 // frame's start, and whether it is of IPv6. Zero: ask judgeAny.
 type plain uint32
@@ -59,7 +64,7 @@ func (w *Worker) judgeAll(n int) {
 			w.inspect(at, min(at+groupSize, n), n)
 		}
 		if i := at - groupSize; i >= 0 && i < n {
-			w.flows.FetchFlows(w.b.search[i:min(i+groupSize, n)])
+			w.flows.FetchFlows(w.b.group(i).search[:min(groupSize, n-i)])
 		}
 		if i := at - 2*groupSize; i >= 0 {
 			w.finish(i, min(i+groupSize, n))
@@ -95,43 +100,54 @@ func (w *Worker) window6(d Desc) *[header.Window6Bytes]byte {
 	return (*[header.Window6Bytes]byte)(unsafe.Add(w.base, d.Addr)) // Safety: as above
 }
 
+// group is the part of a batch that takes a stage together.
+type group struct {
+	desc   *[groupSize]Desc
+	plain  *[groupSize]plain
+	search *[groupSize]flowtable.Search
+}
+
+// group returns that which begins with packet first.
+func (b *batch) group(first int) group {
+	return group{(*[groupSize]Desc)(b.desc[first:]), (*[groupSize]plain)(b.plain[first:]), (*[groupSize]flowtable.Search)(b.search[first%searches:])}
+}
+
+// searchOf returns the search of packet i, which has not left finish.
+func (b *batch) searchOf(i int) *flowtable.Search { return &b.search[i%searches] }
+
 // inspect is the first stage, of the packets from first to end of a batch of n.
 func (w *Worker) inspect(first, end, n int) {
-	descs, plains, searches := w.b.desc[first:end], w.b.plain[first:end], w.b.search[first:end]
-	bytes := uint64(0)
-	for i := range descs {
-		if i%fetchAtOnce == 0 {
-			next := first + i + groupSize
-			w.fetchHeaders(next, min(next+fetchAtOnce, n))
+	g, packets := w.b.group(first), min(uint(end-first), groupSize)
+	for at := uint(0); at < packets; at += fetchAtOnce {
+		next := first + int(at) + groupSize
+		w.fetchHeaders(next, min(next+fetchAtOnce, n))
+		for i, end := at, min(at+fetchAtOnce, packets); i < end; i++ {
+			d, s := g.desc[i], &g.search[i]
+			w.n.rxBytes += uint64(d.Len)
+			if d.Addr > w.windows {
+				g.plain[i] = 0
+				s.SeekNothing()
+				continue
+			}
+			h := w.window4(d)
+			if !header.MayBePlain4(h) || !header.PlainSum4(h) {
+				g.plain[i] = w.inspect6(d, s)
+				continue
+			}
+			size, verdict := header.PlainIP4(h, d.Len)
+			proto := header.PlainProto4(h)
+			transport, more := header.PlainTransport(header.PlainTransport4(h), proto, size-header.EthernetBytes-header.IPv4Bytes)
+			if int32(verdict|transport) < 0 {
+				g.plain[i] = 0
+				s.SeekNothing()
+				continue
+			}
+			addrs, ports := header.PlainKey4(h)
+			w.flows.Seek4(s, addrs, ports, proto)
+			g.plain[i] = plain(size & (more - 1))
 		}
-		d := descs[i]
-		bytes += uint64(d.Len)
-		s := &searches[i]
-		if d.Addr > w.windows {
-			plains[i] = 0
-			s.SeekNothing()
-			continue
-		}
-		h := w.window4(d)
-		if !header.MayBePlain4(h) {
-			plains[i] = w.inspect6(d, s)
-			continue
-		}
-		size, special := header.Plain4(h, d.Len)
-		if size == 0 {
-			plains[i] = 0
-			s.SeekNothing()
-			continue
-		}
-		addrs, ports := header.PlainKey4(h)
-		w.flows.Seek4(s, addrs, ports, header.PlainProto4(h))
-		if special {
-			size = 0
-		}
-		plains[i] = plain(size)
 	}
-	w.n.rxBytes += bytes
-	w.flows.FetchBuckets(searches)
+	w.flows.FetchBuckets(g.search[:packets])
 }
 
 // inspect6 is inspect of a packet that is not a plain one of IPv4.
@@ -153,80 +169,84 @@ func (w *Worker) inspect6(d Desc, s *flowtable.Search) plain {
 
 // finish is the last stage.
 func (w *Worker) finish(first, end int) {
-	descs, plains, searches := w.b.desc[first:end], w.b.plain[first:end], w.b.search[first:end]
-	for i := range descs {
-		d, p := descs[i], plains[i]
-		if p&plainV6 != 0 {
-			if !w.finish6(d, uint32(p&^plainV6), &searches[i]) {
-				w.judgeLeft(first+i, end)
-			}
+	for first < end {
+		n, matched := w.finishPlain(first, end)
+		if first += n; first == end {
+			return
+		}
+		if !matched && w.b.plain[first] != 0 && w.flows.More(w.b.searchOf(first)) {
 			continue
 		}
-		if p == 0 || !w.finish4(d, uint32(p), &searches[i]) {
-			w.judgeLeft(first+i, end)
-		}
+		w.judgeLeft(first, end)
+		first++
 	}
 }
 
-// finish4 forwards a plain IPv4 packet that ends at byte end of its frame, or returns false and
-// has changed nothing.
-func (w *Worker) finish4(d Desc, end uint32, s *flowtable.Search) bool {
-	h := w.window4(d)
-	addrs, ports := header.PlainKey4(h)
-	proto := header.PlainProto4(h)
-	f, side := w.flows.Match4(s, addrs, ports, proto, w.ticks)
-	if f == nil {
-		if f, side = w.more4(h, s); f == nil {
-			return false
+// finishPlain forwards plain packets of a group from the first on, up to one that it has changed nothing of. It returns
+// their number, and whether that one has matched a flow. All packets take a step before the first takes the next: short loops
+// that call nothing keep what they need in registers.
+func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
+	var flows [groupSize]*flowtable.Flow
+	var counted [groupSize]stats.Entry
+	g, from, to := w.b.group(first&^(groupSize-1)), uint(first)%groupSize, uint(end-1)%groupSize+1
+	to = from + uint(w.flows.Match(g.search[from:to], flows[from:to], w.ticks))
+	i := from
+	for ; i < to && i < groupSize; i++ {
+		d, p, f, side := g.desc[i], g.plain[i], flows[i], g.search[i].Side()
+		binding, id := f.BoundTo(side)
+		if binding != w.view.Generation { // as in boundHop
+			break
 		}
+		hop := w.c.Hops.Hop(nexthop.ID(id))
+		end := uint32(p &^ plainV6)
+		if hop == nil || end > hop.PlainEnd() || p == 0 {
+			break
+		}
+		// A flow need not be judged for its backend's sake if it is not of UDP, or the backend serves. In this order, because
+		// nearly all backends do, and TCP and UDP are mixed.
+		ref := f.BackendRef()
+		if !w.snap.Serves(services.BackendRef(ref)) {
+			if ref == 0 || f.Proto() == header.ProtoUDP {
+				break
+			}
+		}
+		q := w.toLink[hop.Link]
+		if q == nil || uint(q.n) >= uint(len(q.desc)) {
+			break
+		}
+		q.desc[q.n] = Desc{d.Addr, end} // nobody looks at it before the step ends, or judgeAny fills the queue
+		q.n++
+		*(*[12]byte)(w.window4(d)[0:12]) = *hop.MACs()
+		counted[i] = stats.MakeEntry(ref, uint8(side), d.Len)
 	}
-	hop := w.boundHop(f.BoundTo(side))
-	if hop == nil || end > hop.PlainEnd() {
-		return false
-	}
-	q, ref := w.toLink[hop.Link], f.BackendRef()
-	if q == nil || !w.serves(ref, proto) {
-		return false
-	}
-	addrs, ports = f.Leaving4(side)
-	nat.TranslatePlain4(h, addrs, ports, f.Delta(side))
-	*(*[12]byte)(h[0:12]) = *hop.MACs()
-	f.Seen(w.ticks)
-	w.stats.Backends.Count(ref, uint8(side), d.Len)
-	if !q.put(Desc{d.Addr, end}) {
-		w.queue(q.link, Desc{d.Addr, end})
-	}
-	return true
+	w.translatePlain(first, &flows, i)
+	w.stats.Backends.Add(counted[from:i])
+	return int(i - from), i < to
 }
 
-// finish6 is finish4 for IPv6, line by line: a call for what both do costs each packet a nanosecond.
-func (w *Worker) finish6(d Desc, end uint32, s *flowtable.Search) bool {
-	h := w.window6(d)
-	a, b, c, e, ports := header.PlainKey6(h)
-	proto := header.PlainProto6(h)
-	f, side := w.flows.Match6(s, a, b, c, e, ports, proto, w.ticks)
-	if f == nil {
-		if f, side = w.more6(h, s); f == nil {
-			return false
+// translatePlain gives packets from the first up to number end of its group the other side's tuples, and tells their flows.
+func (w *Worker) translatePlain(first int, flows *[groupSize]*flowtable.Flow, end uint) {
+	g := w.b.group(first &^ (groupSize - 1))
+	for i := uint(first) % groupSize; i < end && i < groupSize; i++ {
+		d, f, side := g.desc[i], flows[i], g.search[i].Side()
+		delta := f.Delta(side)
+		f.Seen(w.ticks)
+		if g.plain[i]&plainV6 == 0 {
+			h := w.window4(d)
+			addrs, ports := f.Leaving4(side)
+			nat.RewritePlain4(h, addrs, delta.IP)
+			t, proto := header.PlainTransport4(h), header.PlainProto4(h)
+			nat.RewritePorts(t, ports)
+			nat.UpdateField(nat.ChecksumField(t, proto), delta.L4, proto)
+			continue
 		}
+		h := w.window6(d)
+		addrs, ports := f.Leaving6(side)
+		nat.RewritePlain6(h, addrs)
+		t, proto := header.PlainTransport6(h), header.PlainProto6(h)
+		nat.RewritePorts(t, ports)
+		nat.UpdateField(nat.ChecksumField(t, proto), delta.L4, proto)
 	}
-	hop := w.boundHop(f.BoundTo(side))
-	if hop == nil || end > hop.PlainEnd() {
-		return false
-	}
-	q, ref := w.toLink[hop.Link], f.BackendRef()
-	if q == nil || !w.serves(ref, proto) {
-		return false
-	}
-	leaving, ports := f.Leaving6(side)
-	nat.TranslatePlain6(h, leaving, ports, f.Delta(side))
-	*(*[12]byte)(h[0:12]) = *hop.MACs()
-	f.Seen(w.ticks)
-	w.stats.Backends.Count(ref, uint8(side), d.Len)
-	if !q.put(Desc{d.Addr, end}) {
-		w.queue(q.link, Desc{d.Addr, end})
-	}
-	return true
 }
 
 // boundHop returns the hop of that ID, or nil if the flow was not bound by the view. The compiler inlines it.
@@ -235,25 +255,4 @@ func (w *Worker) boundHop(binding uint32, id uint16) *nexthop.Hop {
 		return nil
 	}
 	return w.c.Hops.Hop(nexthop.ID(id)) // there is no hop 0
-}
-
-// more4 and more6 look on where Match4 and Match6 found nothing. They read the key again: a caller that kept it for this
-// rare case would put it on the stack for each packet.
-//
-//go:noinline
-func (w *Worker) more4(h *[header.Window4Bytes]byte, s *flowtable.Search) (*flowtable.Flow, flowtable.Side) {
-	addrs, ports := header.PlainKey4(h)
-	return w.flows.MatchMore(s, addrs, 0, 0, 0, ports, header.PlainProto4(h), w.ticks)
-}
-
-//go:noinline
-func (w *Worker) more6(h *[header.Window6Bytes]byte, s *flowtable.Search) (*flowtable.Flow, flowtable.Side) {
-	a, b, c, e, ports := header.PlainKey6(h)
-	return w.flows.MatchMore(s, a, b, c, e, ports, header.PlainProto6(h), w.ticks)
-}
-
-// serves says that a flow need not be judged for its backend's sake: it is not of UDP, or the backend serves. In
-// this order, because nearly all backends do, and TCP and UDP are mixed.
-func (w *Worker) serves(ref uint32, proto uint8) bool {
-	return w.snap.Serves(services.BackendRef(ref)) || proto != header.ProtoUDP
 }

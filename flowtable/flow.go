@@ -40,7 +40,7 @@ func span(from, to ticks) time.Duration { return time.Duration(to.since(from)) *
 // Flow is the part of a record that both families share; the addresses follow it.
 //
 //	 0  meta     state and last seen, see below
-//	 8  bound    binding, hop to the backend, hop to the client
+//	 8  bound    binding, hop to the client, hop to the backend
 //	16  owner    counted, service, backend
 //	24  delta    28 created   32 sum   36 next
 //	40  ports    client tuple, reply tuple (source<<16 | destination)
@@ -167,13 +167,13 @@ func (f *Flow) BackendRef() uint32 { return uint32(f.owner.Load()) }
 // process.
 func (f *Flow) Bound() (binding uint32, backend, client uint16) {
 	b := f.bound.Load()
-	return uint32(b >> 32), uint16(b >> 16), uint16(b)
+	return uint32(b >> 32), uint16(b), uint16(b >> 16)
 }
 
 // BoundTo returns the number of Bound, and the hop of packets that arrive on the given side.
 func (f *Flow) BoundTo(from Side) (binding uint32, hop uint16) {
 	b := f.bound.Load()
-	return uint32(b >> 32), uint16(b >> (16 * ((from ^ 1) & 1)))
+	return uint32(b >> 32), uint16(b >> (16 * (from & 1)))
 }
 
 // Binding and NextHops return parts of Bound. Another worker may Bind between a
@@ -190,7 +190,7 @@ func (f *Flow) NextHops() (backend, client uint16) {
 func (f *Flow) BindHops(binding uint32, nhBackend, nhClient uint16) {
 	// Publishes the owner; pairs with the load in Bound: who sees this process's
 	// binding sees its owner.
-	f.bound.Store(uint64(binding)<<32 | uint64(nhBackend)<<16 | uint64(nhClient))
+	f.bound.Store(uint64(binding)<<32 | uint64(nhClient)<<16 | uint64(nhBackend))
 }
 
 // packOwner makes an owner word that is not counted. Service IDs are below 1<<31.

@@ -12,7 +12,7 @@ import (
 //	Seek4, Seek6     hash the key
 //	FetchBuckets     ask for the bucket lines of a group
 //	FetchFlows       match tags, ask for the flows' lines
-//	Match4, Match6   compare
+//	Match            compare
 //
 // Between two steps of one packet the worker takes steps of others. What the steps before Match
 // found is only a hint: the index may have changed since.
@@ -20,16 +20,23 @@ type Search struct {
 	hash   uint64
 	slot   uint32 // of the first member of the home bucket whose tag matches, or 0
 	family uint32 // 0 IPv4, 1 IPv6, 2 nothing to search for
+	proto  uint32
+	ports  uint32
+	addr   [4]uint64 // IPv4 uses the first alone
+	_      [8]byte   // a line
 }
 
 const noFamily = 2
 
 // The assembly knows these sizes and offsets.
 const (
-	_ = -(unsafe.Sizeof(Search{}) ^ 16)
+	_ = -(unsafe.Sizeof(Search{}) ^ 64)
+	_ = -(unsafe.Offsetof(Search{}.addr) ^ 24)
 	_ = -(unsafe.Sizeof(geometry{}) ^ 32)
 	_ = -(unsafe.Offsetof(bucket{}.tagsLo) ^ 8)
 	_ = -(unsafe.Offsetof(bucket{}.slots) ^ 20)
+	_ = -(unsafe.Offsetof(Flow{}.ports) ^ 40)
+	_ = -(metaProtoShift ^ 48)
 )
 
 // geometries are those of IPv4, of IPv6, and of searches for nothing: one empty bucket.
@@ -69,11 +76,13 @@ func (t *Table) layOut() (g geometries) {
 // of the ports << 16, and the IANA protocol number.
 func (h *Handle) Seek4(s *Search, addrs uint64, ports uint32, proto uint8) {
 	s.hash, s.family = h.secret.hash4(addrs, ports, proto), 0
+	s.proto, s.ports, s.addr[0] = uint32(proto), ports, addrs
 }
 
 // Seek6 does so for IPv6: source and destination are a, b and c, d, big endian.
 func (h *Handle) Seek6(s *Search, a, b, c, d uint64, ports uint32, proto uint8) {
 	s.hash, s.family = h.secret.hash6(a, b, c, d, ports, proto), 1
+	s.proto, s.ports, s.addr = uint32(proto), ports, [4]uint64{a, b, c, d}
 }
 
 // SeekNothing makes the steps pass over a packet.
@@ -118,42 +127,30 @@ func (l *lifetimes) steady() (s steady) {
 	return s
 }
 
-// Match4 ends a search that Seek4 began, with the same key, which must be of TCP (with ACK, and
-// without SYN, FIN and RST) or of UDP. It returns the flow, and which of its sides the packet
-// is on, if all that such a packet does to it is what Seen does. It returns nil if there is none,
-// or if there is more to it: then MatchMore, or Lookup and Observe, know.
-func (h *Handle) Match4(s *Search, addrs uint64, ports uint32, proto uint8, now Ticks) (*Flow, Side) {
-	slot := s.slot
-	r := &h.four[slotIndex(slot)]
-	side := slotSideOf(slot)
-	// Meta before the key: a live flow's ports are final. Record 0 is never live.
-	m := r.load()
-	if uint64(m)>>metaProtoShift != uint64(proto) || r.ports[side].Load() != ports || r.addr[side] != addrs ||
-		ticks(now).since(m.seen()) > h.steady[side][uint8(m>>metaStateShift)] {
-		return nil, 0
-	}
-	return &r.Flow, side
+// Match takes the last step, for a group of packets that must be of TCP (with ACK, and without SYN, FIN and RST) or of UDP.
+// It stores the flows of the first ones, up to one that has none or to whose flow such a packet would do more than
+// Seen does, and returns how many these are. For that one More may know more, or Lookup and Observe. flows is as long as the group.
+func (h *Handle) Match(group []Search, flows []*Flow, now Ticks) int {
+	return match(&h.t.geometry, group, flows[:len(group)], h.steady, uint32(now))
 }
 
-// Match6 is Match4 of a search that Seek6 began.
-func (h *Handle) Match6(s *Search, a, b, c, d uint64, ports uint32, proto uint8, now Ticks) (*Flow, Side) {
-	slot := s.slot
-	r := &h.six[slotIndex(slot)]
-	side := slotSideOf(slot)
-	m := r.load()
-	k := &r.addr[side]
-	if uint64(m)>>metaProtoShift != uint64(proto) || r.ports[side].Load() != ports ||
-		(k[0]^a)|(k[1]^b)|(k[2]^c)|(k[3]^d) != 0 ||
-		ticks(now).since(m.seen()) > h.steady[side][uint8(m>>metaStateShift)] {
-		return nil, 0
-	}
-	return &r.Flow, side
-}
+// Side returns which side of its flow a packet that matched is on.
+func (s *Search) Side() Side { return slotSideOf(s.slot) }
 
-// MatchMore is for the rest after Match4 or Match6 found nothing: another tag of the bucket was the same, or
-// the key is in a bucket that follows. Rare; a, b, c, d are as for Seek6, or a alone as for Seek4.
-func (h *Handle) MatchMore(s *Search, a, b, c, d uint64, ports uint32, proto uint8, now Ticks) (*Flow, Side) {
-	return h.member(s, &key{addr: [4]uint64{a, b, c, d}, ports: ports, proto: proto}, now)
+// More goes on with a search that did not match: another tag of the bucket may have been the same, or the key is in a bucket that
+// follows. It says whether there is another flow to match. Rare.
+func (h *Handle) More(s *Search) bool {
+	if s.family == noFamily {
+		return false
+	}
+	a := &h.t.arenas[s.family]
+	home := a.home(s.hash)
+	slot := a.holder(home, a.buckets[home].ctl.Load(), uint8(s.hash), &key{addr: s.addr, ports: s.ports, proto: uint8(s.proto)})
+	if slot == 0 || slot == s.slot {
+		return false
+	}
+	s.slot = slot
+	return true
 }
 
 // Seen tells a flow that Match returned about the packet. It writes at most once a second.
@@ -164,27 +161,6 @@ func (f *Flow) Seen(now Ticks) {
 	}
 }
 
-// member looks through all members of the home for the key.
-//
-//go:noinline
-func (h *Handle) member(s *Search, k *key, now Ticks) (*Flow, Side) {
-	a := &h.t.arenas[s.family&1]
-	home := a.home(s.hash)
-	slot := a.holder(home, a.buckets[home].ctl.Load(), uint8(s.hash), k)
-	if slot == 0 {
-		return nil, 0
-	}
-	f := a.flow(slotIndex(slot))
-	m := f.load()
-	if uint64(m)>>metaProtoShift != uint64(k.proto) || !a.same(slot, k) {
-		return nil, 0
-	}
-	if side := slotSideOf(slot); ticks(now).since(m.seen()) <= h.steady[side][uint8(m>>metaStateShift)] {
-		return f, side
-	}
-	return nil, 0
-}
-
 // Ticks is a Time in the unit of the table, for Match: once per batch.
 type Ticks ticks
 
@@ -193,11 +169,12 @@ func (t Time) Ticks() Ticks { return Ticks(t.ticks()) }
 
 // Leaving4 returns the addresses and ports, as Seek4 takes them, that a packet of an IPv4 flow
 // leaves with: the reverse of the tuple of the other side than the one it came in on. It must
-// be a flow that Match4 returned.
+// be a flow that Match found.
 func (f *Flow) Leaving4(from Side) (addrs uint64, ports uint32) {
 	// Safety: a Flow of IPv4 is the first field of a record4.
 	r := (*record4)(unsafe.Pointer(f))
-	return bits.RotateLeft64(r.addr[(from^1)&1], 32), bits.RotateLeft32(r.ports[(from^1)&1].Load(), 16)
+	other := from&1 ^ 1
+	return bits.RotateLeft64(r.addr[other], 32), bits.RotateLeft32(r.ports[other].Load(), 16)
 }
 
 // Leaving6 is Leaving4 for IPv6: the addresses of the other side's tuple as they are, destination
@@ -205,5 +182,6 @@ func (f *Flow) Leaving4(from Side) (addrs uint64, ports uint32) {
 func (f *Flow) Leaving6(from Side) (addrs *[4]uint64, ports uint32) {
 	// Safety: a Flow of IPv6 is the first field of a record6.
 	r := (*record6)(unsafe.Pointer(f))
-	return &r.addr[(from^1)&1], bits.RotateLeft32(r.ports[(from^1)&1].Load(), 16)
+	other := from&1 ^ 1
+	return &r.addr[other], bits.RotateLeft32(r.ports[other].Load(), 16)
 }

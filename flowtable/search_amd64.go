@@ -9,3 +9,6 @@ func fetchBuckets(geo *geometries, group []Search)
 
 //go:noescape
 func fetchFlows(geo *geometries, group []Search)
+
+//go:noescape
+func match(geo *geometries, group []Search, flows []*Flow, steady *steady, now uint32) int

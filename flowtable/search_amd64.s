@@ -6,10 +6,19 @@
 #define search_hash   0
 #define search_slot   8
 #define search_family 12
+#define search_proto  16
+#define search_ports  20
+#define search_addr   24
+#define search_size   64
 #define geo_buckets   0
 #define geo_records   8
 #define geo_homes     16
 #define geo_size      24
+
+// And in records.
+#define flow_meta 0
+#define flow_ports 40
+#define flow_addr 48
 
 // func fetchBuckets(geo *geometries, group []Search)
 TEXT ·fetchBuckets(SB), NOSPLIT, $0-32
@@ -28,7 +37,7 @@ next:
 	SHLQ       $6, AX
 	ADDQ       geo_buckets(DI)(DX*1), AX
 	PREFETCHT0 (AX)
-	ADDQ       $16, SI
+	ADDQ       $search_size, SI
 	DECQ       CX
 	JNZ        next
 
@@ -79,9 +88,84 @@ next:
 	ADDQ       geo_records(DI)(DX*1), R10
 	PREFETCHT0 (R10)
 	PREFETCHT0 -64(R10)(R8*1)
-	ADDQ       $16, SI
+	ADDQ       $search_size, SI
 	DECQ       CX
 	JNZ        next
 
 done:
+	RET
+
+// func match(geo *geometries, group []Search, flows []*Flow, steady *steady, now uint32) int
+//
+// Meta is loaded before the key: a live flow's ports are final. Record 0 is never live.
+TEXT ·match(SB), NOSPLIT, $0-80
+	MOVQ geo+0(FP), DI
+	MOVQ group_base+8(FP), SI
+	MOVQ group_len+16(FP), CX
+	MOVQ flows_base+32(FP), R15
+	MOVQ steady+56(FP), R13
+	MOVL now+64(FP), R12
+	XORL R11, R11              // packets that matched
+
+next:
+	CMPQ  R11, CX
+	JGE   done
+	MOVL  search_slot(SI), AX
+	MOVL  search_family(SI), DX
+	MOVL  AX, BX
+	SHRL  $31, BX              // side
+	ANDL  $0x7fffffff, AX
+	SHLQ  $5, DX
+	IMULQ geo_size(DI)(DX*1), AX
+	ADDQ  geo_records(DI)(DX*1), AX
+
+	// Age, against what it may be.
+	MOVQ  flow_meta(AX), R8
+	MOVQ  R8, R9
+	SHRQ  $32, R9
+	MOVBLZX R9, R9
+	MOVL  BX, R10
+	SHLL  $8, R10
+	ADDL  R10, R9
+	MOVL  R12, R10
+	SUBL  R8, R10
+	CMPL  R10, (R13)(R9*4)
+	JGT   done
+
+	// Protocol, ports, and the first word of the addresses.
+	SHRQ  $48, R8
+	XORL  search_proto(SI), R8
+	MOVL  flow_ports(AX)(BX*4), R9
+	XORL  search_ports(SI), R9
+	ORL   R9, R8
+	MOVQ  search_addr(SI), R10
+	TESTL DX, DX
+	JNZ   long
+	XORQ  flow_addr(AX)(BX*8), R10
+	ORQ   R10, R8
+	JNZ   done
+
+found:
+	MOVQ AX, (R15)(R11*8)
+	INCQ R11
+	ADDQ $search_size, SI
+	JMP  next
+
+long:
+	SHLL $5, BX
+	XORQ flow_addr(AX)(BX*1), R10
+	ORQ  R10, R8
+	MOVQ search_addr+8(SI), R10
+	XORQ flow_addr+8(AX)(BX*1), R10
+	ORQ  R10, R8
+	MOVQ search_addr+16(SI), R10
+	XORQ flow_addr+16(AX)(BX*1), R10
+	ORQ  R10, R8
+	MOVQ search_addr+24(SI), R10
+	XORQ flow_addr+24(AX)(BX*1), R10
+	ORQ  R10, R8
+	JZ   found
+
+done:
+	MOVQ R11, ret+72(FP)
 	RET

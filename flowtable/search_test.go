@@ -20,17 +20,11 @@ func (h *Handle) match(t *header.Tuple, now Time) (*Flow, Side) {
 	}
 	h.FetchBuckets(s[:])
 	h.FetchFlows(s[:])
-	var f *Flow
-	var side Side
-	if t.V6 {
-		f, side = h.Match6(&s[0], k.addr[0], k.addr[1], k.addr[2], k.addr[3], k.ports, k.proto, now.Ticks())
-	} else {
-		f, side = h.Match4(&s[0], k.addr[0], k.ports, k.proto, now.Ticks())
+	var flows [1]*Flow
+	if h.Match(s[:], flows[:], now.Ticks()) == 0 && h.More(&s[0]) {
+		h.Match(s[:], flows[:], now.Ticks())
 	}
-	if f == nil {
-		return h.MatchMore(&s[0], k.addr[0], k.addr[1], k.addr[2], k.addr[3], k.ports, k.proto, now.Ticks())
-	}
-	return f, side
+	return flows[0], s[0].Side()
 }
 
 // TestSearch: what Lookup finds, the steps find, on the same side, with the leaving tuple
@@ -84,7 +78,7 @@ func leaving(f *Flow, side Side, v6 bool) header.Tuple {
 	return out
 }
 
-// TestMatchIsObserve: of every condition of a flow and every age, Match returns the flow only where it
+// TestMatchIsObserve: of every condition of a flow and every age, Match finds the flow only where it
 // is not expired, and Seen then does to it what Observe does; and it
 // returns it wherever that is no more than a refresh of a flow without notes.
 func TestMatchIsObserve(t *testing.T) {

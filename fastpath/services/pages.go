@@ -27,8 +27,8 @@ type page[T any] struct {
 }
 
 func (p *pages[T]) at(i uint32) *T {
-	if n := uint(i / pageSize); n < uint(len(p.root)) {
-		return &p.root[n].v[i%pageSize]
+	if root, n := p.root, uint(i/pageSize); n < uint(len(root)) {
+		return &root[n].v[i%pageSize]
 	}
 	return nil
 }

@@ -326,8 +326,11 @@ func (s *Snapshot) Backend(r BackendRef) *Backend {
 // each index is all there is to look at. False says nothing: ask Backend. It is false for ref 0, which
 // a flow of an earlier process has whose backend is gone.
 func (s *Snapshot) Serves(r BackendRef) bool {
-	word := s.serving.at(r.Index() / 64)
-	return word != nil && *word>>(r.Index()%64)&1 != 0
+	root, i := s.serving.root, r.Index() // as in pages.at, of which the compiler makes six instructions more
+	if n := uint(i / (64 * pageSize)); n < uint(len(root)) {
+		return root[n].v[i/64%pageSize]>>(i%64)&1 != 0
+	}
+	return false
 }
 
 // Service finds a service port by its number; nil if it is gone.
