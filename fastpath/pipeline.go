@@ -123,20 +123,20 @@ func (w *Worker) inspect(first, end, n int) {
 		w.fetchHeaders(next, min(next+fetchAtOnce, n))
 		for i, end := at, min(at+fetchAtOnce, packets); i < end; i++ {
 			d, s := g.desc[i], &g.search[i]
+			if d.Addr > w.windows || !header.MayBePlain4(w.window4(d)) {
+				i = w.inspect6(g, i, end) - 1
+				continue
+			}
 			w.n.rxBytes += uint64(d.Len)
-			if d.Addr > w.windows {
+			h := w.window4(d)
+			if !header.PlainSum4(h) {
 				g.plain[i] = 0
 				s.SeekNothing()
 				continue
 			}
-			h := w.window4(d)
-			if !header.MayBePlain4(h) || !header.PlainSum4(h) {
-				g.plain[i] = w.inspect6(d, s)
-				continue
-			}
 			size, verdict := header.PlainIP4(h, d.Len)
 			proto := header.PlainProto4(h)
-			transport, more := header.PlainTransport(header.PlainTransport4(h), proto, size-header.EthernetBytes-header.IPv4Bytes)
+			transport, more := header.PlainTransport(header.PlainTransport4(h), proto, size-header.Plain4Bytes)
 			if int32(verdict|transport) < 0 {
 				g.plain[i] = 0
 				s.SeekNothing()
@@ -150,30 +150,50 @@ func (w *Worker) inspect(first, end, n int) {
 	w.flows.FetchBuckets(g.search[:packets])
 }
 
-// inspect6 is inspect of a packet that is not a plain one of IPv4.
-func (w *Worker) inspect6(d Desc, s *flowtable.Search) plain {
-	h := w.window6(d)
-	size, special := header.Plain6(h, d.Len)
-	if size == 0 {
+// inspect6 is inspect of packet first of a group, and of those behind it up to end, as long as none of them may be of IPv4. It returns
+// the number of the next.
+func (w *Worker) inspect6(g group, first, end uint) uint {
+	i := first
+	for ; i < end && i < groupSize; i++ {
+		d, s := g.desc[i], &g.search[i]
+		g.plain[i] = 0
 		s.SeekNothing()
-		return 0
+		if d.Addr > w.windows {
+			w.n.rxBytes += uint64(d.Len)
+			continue
+		}
+		h := w.window6(d)
+		if i > first && header.MayBePlain4(w.window4(d)) {
+			break
+		}
+		w.n.rxBytes += uint64(d.Len)
+		size, verdict := header.PlainIP6(h, d.Len)
+		t, proto := header.PlainTransport6(h), header.PlainProto6(h)
+		transport, more := header.PlainTransport(t, proto, size-header.Plain6Bytes)
+		if int32(verdict|transport) < 0 || header.Unsummed(t, proto) {
+			continue
+		}
+		a, b, c, e, ports := header.PlainKey6(h)
+		w.flows.Seek6(s, a, b, c, e, ports, proto)
+		w.b.anyLong = true
+		if more == 0 {
+			g.plain[i] = plain(size) | plainV6
+		}
 	}
-	a, b, c, e, ports := header.PlainKey6(h)
-	w.flows.Seek6(s, a, b, c, e, ports, header.PlainProto6(h))
-	w.b.anyLong = true
-	if special {
-		return 0
-	}
-	return plain(size) | plainV6
+	return i
 }
 
-// finish is the last stage.
+// finish is the last stage. What is matched at once and cannot be forwarded is matched again later, so width, which is how many packets are,
+// shrinks where that happens, as with a tagged hop, by which no packet is forwarded here.
 func (w *Worker) finish(first, end int) {
-	for first < end {
-		n, matched := w.finishPlain(first, end)
-		if first += n; first == end {
-			return
+	for width := groupSize; first < end; {
+		upTo := min(first+width, end)
+		n, matched := w.finishPlain(first, upTo)
+		if first += n; first == upTo {
+			width = min(2*width, groupSize)
+			continue
 		}
+		width = max(n, 1)
 		if !matched && w.b.plain[first] != 0 && w.flows.More(w.b.searchOf(first)) {
 			continue
 		}
@@ -187,6 +207,7 @@ func (w *Worker) finish(first, end int) {
 // that call nothing keep what they need in registers.
 func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 	var flows [groupSize]*flowtable.Flow
+	var hops [groupSize]*nexthop.Hop
 	var counted [groupSize]stats.Entry
 	g, from, to := w.b.group(first&^(groupSize-1)), uint(first)%groupSize, uint(end-1)%groupSize+1
 	to = from + uint(w.flows.Match(g.search[from:to], flows[from:to], w.ticks))
@@ -203,7 +224,7 @@ func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 			break
 		}
 		// A flow need not be judged for its backend's sake if it is not of UDP, or the backend serves. In this order, because
-		// nearly all backends do, and TCP and UDP are mixed.
+		// nearly all backends do, and TCP and UDP are mixed. Ref 0 is judgeAny's, because it is not counted.
 		ref := f.BackendRef()
 		if !w.snap.Serves(services.BackendRef(ref)) {
 			if ref == 0 || f.Proto() == header.ProtoUDP {
@@ -216,21 +237,26 @@ func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 		}
 		q.desc[q.n] = Desc{d.Addr, end} // nobody looks at it before the step ends, or judgeAny fills the queue
 		q.n++
-		*(*[12]byte)(w.window4(d)[0:12]) = *hop.MACs()
-		counted[i] = stats.MakeEntry(ref, uint8(side), d.Len)
+		hops[i], counted[i] = hop, stats.MakeEntry(ref, uint8(side), d.Len)
 	}
-	w.translatePlain(first, &flows, i)
+	if i == from {
+		return 0, i < to
+	}
+	w.translatePlain(first, i, &flows, &hops)
 	w.stats.Backends.Add(counted[from:i])
 	return int(i - from), i < to
 }
 
-// translatePlain gives packets from the first up to number end of its group the other side's tuples, and tells their flows.
-func (w *Worker) translatePlain(first int, flows *[groupSize]*flowtable.Flow, end uint) {
+// translatePlain gives packets from the first up to number end of its group the other side's tuples and the MAC addresses of
+// their hops, and tells their flows. It alone writes to headers, and the loop before it does not look at them: where frames are a power of two apart,
+// their headers share so few sets of the first-level cache that those of a group may not stay there from one loop to the next.
+func (w *Worker) translatePlain(first int, end uint, flows *[groupSize]*flowtable.Flow, hops *[groupSize]*nexthop.Hop) {
 	g := w.b.group(first &^ (groupSize - 1))
 	for i := uint(first) % groupSize; i < end && i < groupSize; i++ {
 		d, f, side := g.desc[i], flows[i], g.search[i].Side()
 		delta := f.Delta(side)
 		f.Seen(w.ticks)
+		*(*[12]byte)(w.window4(d)[0:12]) = *hops[i].MACs()
 		if g.plain[i]&plainV6 == 0 {
 			h := w.window4(d)
 			addrs, ports := f.Leaving4(side)

@@ -50,8 +50,8 @@ type geometry struct {
 	recordSize uint64 // bytes
 }
 
-// emptyBucket is where a search for nothing ends.
-var emptyBucket bucket
+// emptyBucket is where a search for nothing ends, and as large as an IPv6 record, for which Match takes it.
+var emptyBucket [2]bucket
 
 // layOut must come when the arenas have their memory.
 func (t *Table) layOut() (g geometries) {
@@ -81,7 +81,8 @@ func (h *Handle) Seek4(s *Search, addrs uint64, ports uint32, proto uint8) {
 
 // Seek6 does so for IPv6: source and destination are a, b and c, d, big endian.
 func (h *Handle) Seek6(s *Search, a, b, c, d uint64, ports uint32, proto uint8) {
-	s.hash, s.family = h.secret.hash6(a, b, c, d, ports, proto), 1
+	x, y := h.secret.addrs6(a, b, c, d) // as in hash6
+	s.hash, s.family = h.secret.fold6(x, y^(uint64(ports)<<8|uint64(proto))), 1
 	s.proto, s.ports, s.addr = uint32(proto), ports, [4]uint64{a, b, c, d}
 }
 

@@ -194,3 +194,35 @@ func (b *bucket) first(tag uint8) uint32 {
 	}
 	return 0
 }
+
+// TestRepliesMatchAfterParse: whatever a client alone sends, its flow does not come to a state in which a plain reply matches. So the first
+// reply of any tuple goes through header.Parse, and header.Plain need not judge tuples again.
+func TestRepliesMatchAfterParse(t *testing.T) {
+	timeouts := DefaultTimeouts()
+	l, err := timeouts.lifetimes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	steady := l.steady()
+	seen := map[meta]bool{}
+	for _, proto := range []uint8{header.ProtoTCP, header.ProtoUDP} {
+		for todo := []meta{makeMeta(initial(proto), proto, 0, 1000)}; len(todo) > 0; {
+			m := todo[0]
+			if todo = todo[1:]; seen[m&^metaSeen] {
+				continue
+			}
+			seen[m&^metaSeen] = true
+			if steady[ReplySide][uint8(m>>metaStateShift)] >= 0 {
+				t.Errorf("protocol %d: %v matches replies", proto, m.state())
+			}
+			for flags := range 256 {
+				for _, now := range []ticks{1000, 1015, 1600} {
+					todo = append(todo, m.observe(ClientSide, uint8(flags), now))
+				}
+			}
+		}
+	}
+	if len(seen) < 3 {
+		t.Errorf("%d states: too few to say anything", len(seen))
+	}
+}

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"sluice.dev/sluice/nat/header"
 )
 
 // check collects what is wrong with values that could be read.
@@ -158,6 +160,15 @@ func (k *check) workers(c *Configuration) {
 	}
 }
 
+// answerable says whether packets to an address are forwarded: workers drop all others as martian.
+func answerable(a netip.Addr) bool {
+	if !a.IsValid() || a.Zone() != "" || a.Is4In6() {
+		return false
+	}
+	h := header.AddrFrom(a)
+	return header.Unicast(&h)
+}
+
 func (k *check) addresses(c *Configuration) {
 	for i, p := range c.NodeAddresses {
 		if p.Prefix != p.Prefix.Masked() {
@@ -168,7 +179,7 @@ func (k *check) addresses(c *Configuration) {
 	for i, a := range c.SNAT.Addresses {
 		at := fmt.Sprintf("snat.addresses[%d]", i)
 		switch {
-		case !a.IsValid() || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast() || a.Zone() != "" || a.Is4In6():
+		case !answerable(a):
 			k.fail(at, "is %s, write an address that backends can answer to", a)
 		case seen[a]:
 			k.fail(at, "is %s again, keep one", a)
@@ -285,6 +296,9 @@ func (k *check) hostLink(c *Configuration) {
 	families := map[bool]int{}
 	for i, p := range h.Addresses {
 		at := fmt.Sprintf("hostLink.addresses[%d]", i)
+		if !answerable(p.Addr()) {
+			k.fail(at, "is %s, write an address that endpoints on this node can answer to", p)
+		}
 		if p.Addr().BitLen()-p.Bits() < 1 {
 			k.fail(at, "is %s, leave room for the other end: a prefix of at most /%d", p, p.Addr().BitLen()-1)
 		}

@@ -6,26 +6,27 @@ import (
 )
 
 // Plain is what most packets are: in an untagged frame for one receiver, IPv4 without options
-// or IPv6 without extension headers, whole, with a TTL to spare, TCP or UDP. Plain4 and Plain6
-// decide about such a packet what Parse decides, in a quarter of the time, but for one thing: the tuple may be one
-// that Parse refuses (martian, land, port 0). No flow has such a tuple: the client's packet that made it went through Parse, and a
-// Service's address, its backends' and ours are checked where they are configured. Of what they
+// or IPv6 without extension headers, whole, with a TTL to spare, TCP or UDP. PlainIP4 and PlainSum4, or PlainIP6, and
+// PlainTransport decide about such a packet what Parse decides, in a quarter of the time (Plain4 and Plain6 put them
+// together, as the worker does in its loops), but for one thing: the tuple may be one
+// that Parse refuses (martian, land, port 0). No packet with such a tuple matches a flow: the client's tuple went through Parse when
+// the flow was made, and a reply's before the flow came to a state in which a plain reply matches (flowtable.Handle.Match). Of what they
 // do not take, nothing is known, and Parse must be asked.
 //
-// Both look at a window of the frame's memory that may reach beyond its end, and believe
+// All look at a window of the frame's memory that may reach beyond its end, and believe
 // nothing there.
 
-// Windows that Plain4 and Plain6 look at: from the Ethernet header to the end of a TCP header
+// Windows that Plain looks at: from the Ethernet header to the end of a TCP header
 // without options, rounded up.
 const (
 	Window4Bytes = 64
 	Window6Bytes = 96
 )
 
-// Offsets of a plain packet from the start of its frame, in bytes.
+// Offsets of a plain packet's transport header from the start of its frame, in bytes.
 const (
-	plain4 = EthernetBytes + IPv4Bytes // transport header
-	plain6 = EthernetBytes + IPv6Bytes
+	Plain4Bytes = EthernetBytes + IPv4Bytes
+	Plain6Bytes = EthernetBytes + IPv6Bytes
 )
 
 // plainTransport is what Plain must know of a transport, by protocol number; no branch depends on
@@ -66,20 +67,31 @@ func MayBePlain4(w *[Window4Bytes]byte) bool {
 	return binary.LittleEndian.Uint16(w[12:14]) == EtherTypeIPv4>>8
 }
 
-// Plain4 judges an IPv4 packet in a frame of so many bytes. It returns where the packet
+// Plain4 is all that is to say about one IPv4 packet. It returns where the packet
 // ends, in bytes from the frame's start, or 0 if it is not plain. special says that it is a
 // TCP segment that opens or closes.
 func Plain4(w *[Window4Bytes]byte, frameBytes uint32) (end uint32, special bool) {
 	end, verdict := PlainIP4(w, frameBytes)
-	transport, more := PlainTransport(PlainTransport4(w), PlainProto4(w), end-plain4)
-	if int32(verdict|transport) < 0 || !PlainSum4(w) {
+	transport, more := PlainTransport(PlainTransport4(w), PlainProto4(w), end-Plain4Bytes)
+	if !MayBePlain4(w) || !PlainSum4(w) || int32(verdict|transport) < 0 {
 		return 0, false
 	}
 	return end, more != 0
 }
 
-// PlainIP4 is the part of Plain4 that judges the IP header, but for its checksum. It returns where the packet ends, and a
-// verdict whose sign bit says that it is not plain. The compiler inlines it, and PlainSum4 and PlainTransport. There are no
+// Plain6 is Plain4 for IPv6.
+func Plain6(w *[Window6Bytes]byte, frameBytes uint32) (end uint32, special bool) {
+	end, verdict := PlainIP6(w, frameBytes)
+	t, proto := PlainTransport6(w), PlainProto6(w)
+	transport, more := PlainTransport(t, proto, end-Plain6Bytes)
+	if int32(verdict|transport) < 0 || Unsummed(t, proto) {
+		return 0, false
+	}
+	return end, more != 0
+}
+
+// PlainIP4 judges the IP header in a frame of so many bytes, but for its checksum. It returns where the packet ends, in bytes from
+// the frame's start, and a verdict whose sign bit says that it is not plain. The compiler inlines it, and PlainSum4 and PlainTransport. There are no
 // branches in it: all of it together is cheaper than to end early.
 func PlainIP4(w *[Window4Bytes]byte, frameBytes uint32) (end, verdict uint32) {
 	// Each byte is loaded once: where two loads overlap, the compiler would assemble both from single bytes.
@@ -111,29 +123,27 @@ func PlainTransport(t *Transport, proto uint8, bytes uint32) (verdict, more uint
 	return (length - p.least) | (bytes - length) | more, more
 }
 
-// Plain6 is Plain4 for IPv6.
-func Plain6(w *[Window6Bytes]byte, frameBytes uint32) (end uint32, special bool) {
+// PlainIP6 is PlainIP4 for IPv6.
+func PlainIP6(w *[Window6Bytes]byte, frameBytes uint32) (end, verdict uint32) {
 	x := binary.LittleEndian.Uint64(w[12:20]) // EtherType, version, traffic class, flow label, payload length
 	y := binary.LittleEndian.Uint16(w[20:22]) // protocol, hop limit
 	const kind = 0x60<<16 | (EtherTypeIPv6&0xff)<<8 | EtherTypeIPv6>>8
-	end = plain6 + uint32(bits.ReverseBytes16(uint16(x>>48)))
-	t := PlainTransport6(w)
-	verdict, more := PlainTransport(t, uint8(y), end-plain6)
+	end = Plain6Bytes + uint32(bits.ReverseBytes16(uint16(x>>48)))
 	zero := uint32(w[0]&1) | (uint32(x)^kind)&0xf0ffff
-	verdict |= -zero | (uint32(y>>8) - 2) | (frameBytes - end)
-	// RFC 8200 section 8.1: UDP has a checksum over IPv6.
-	if int32(verdict) < 0 || binary.LittleEndian.Uint16(t[6:8]) == 0 && uint8(y) == ProtoUDP {
-		return 0, false
-	}
-	return end, more != 0
+	return end, -zero | (uint32(y>>8) - 2) | (frameBytes - end)
+}
+
+// Unsummed says that a UDP datagram has no checksum, which it must have over IPv6 (RFC 8200 section 8.1).
+func Unsummed(t *Transport, proto uint8) bool {
+	return t[6]|t[7] == 0 && proto == ProtoUDP
 }
 
 // Transport is the start of a plain packet's TCP or UDP header, and maybe of what follows it.
 type Transport = [TCPBytes]byte
 
 // PlainTransport4 and PlainTransport6 return that of a packet.
-func PlainTransport4(w *[Window4Bytes]byte) *Transport { return (*Transport)(w[plain4:]) }
-func PlainTransport6(w *[Window6Bytes]byte) *Transport { return (*Transport)(w[plain6:]) }
+func PlainTransport4(w *[Window4Bytes]byte) *Transport { return (*Transport)(w[Plain4Bytes:]) }
+func PlainTransport6(w *[Window6Bytes]byte) *Transport { return (*Transport)(w[Plain6Bytes:]) }
 
 // PlainKey4 returns the key of a plain packet: source<<32 | destination, and the same of the ports << 16.
 func PlainKey4(w *[Window4Bytes]byte) (addrs uint64, ports uint32) {
