@@ -12,7 +12,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// Most packets are plain (header.Plain4) and of a flow that stays as it is. A worker takes them
+// Most packets are plain (nat/header/plain.go) and of a flow that stays as it is. A worker takes them
 // through three stages, in groups, so that the cache misses of one group are under way
 // while others are worked on:
 //

@@ -57,9 +57,10 @@ type counterPage struct {
 	shared [counterPageSize]Counter
 }
 
-// A full log is dealt out in some ten microseconds, and so is a full list added up.
+// A full log is dealt out in some microseconds, and a full list added up in some ten. The log is as short as that because it
+// shares the first-level cache with the packets between whose turns it is filled.
 const (
-	logSize  = 4096
+	logSize  = 512
 	listSize = 4096
 )
 

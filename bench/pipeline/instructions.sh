@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# instructions.sh [4|6]: instructions that a packet of a known flow costs, of the worker by function and of the reference, counted
+# by valgrind: the same figures on a busy machine as on a quiet one. Both are counted for two numbers of packets, so that what comes
+# before the packets cancels out. It needs go, valgrind and clang, gcc or cc.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+family=${1:-4}
+other=$((10 - family))
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+go build -ldflags=-compressdwarf=false -o "$dir/bench" ./cmd/sluice-bench
+compiler=$(command -v clang || command -v gcc || command -v cc)
+"$compiler" -std=c17 -O3 -march=haswell -g -o "$dir/reference" bench/pipeline/reference/main.c # valgrind knows no AVX-512
+
+count() { # FILE COMMAND...
+  valgrind --tool=cachegrind --cache-sim=no --cachegrind-out-file="$dir/$1" "${@:2}" >"$dir/log" 2>&1 || { cat "$dir/log" >&2; exit 1; }
+}
+worker() { # WINDOWS
+  count "worker$1" "$dir/bench" pipeline --scenario steady "--ipv$other=false" --flows 1000 --repeat 1 --windows "$1" --reference=false
+}
+reference() { # WINDOWS
+  count "reference$1" "$dir/reference" -family "$family" -flows 1000 -backends 64 -capacity 1397 -cpu -1 <<<"sample hot clients $1 pipelined"
+}
+# A sample has WINDOWS/10+2 chunks more, of 4096 packets; the worker takes four samples, one of each kind.
+difference() { # FEW MANY PACKETS PATTERN
+  awk -v packets="$3" -v wanted="$4" '
+    FNR == 1 { sign = NR == 1 ? -1 : 1 }
+    /^fn=/ { fn = substr($0, 4) }
+    /^[0-9]/ { n[fn] += sign * $2 }
+    END {
+      for (fn in n) if (fn ~ wanted && fn !~ /bench/ && n[fn] >= packets / 2) { printf "%8.1f %s\n", n[fn] / packets, fn | "sort -rn"; sum += n[fn] }
+      close("sort -rn")
+      printf "%8.1f in all\n", sum / packets
+    }' "$dir/$1" "$dir/$2"
+}
+worker 10
+worker 60
+echo "worker, IPv$family, instructions a packet"
+difference worker10 worker60 $((4 * (68 - 13) * 4096)) 'sluice/(fastpath|flowtable|nat/header|nat[.])'
+reference 20
+reference 120
+echo "reference"
+difference reference20 reference120 $(((134 - 24) * 4096)) '^chunk'
