@@ -26,7 +26,8 @@ const (
 	Created Status = iota
 	// Exists: another worker made the client's flow first; the ref is its.
 	Exists
-	// TableFull: no room, and nothing that may be shed for it.
+	// TableFull: no room, in the table or in the chain of the client's key, and nothing
+	// there that may be shed for it.
 	TableFull
 	// HalfOpenLimit: too many half-open flows, all too young to be shed.
 	HalfOpenLimit
@@ -101,6 +102,9 @@ func (h *Handle) create(now ticks, n *NewFlow) (Ref, Status) {
 	f.sum = sum(clientHash, replyHash)
 	h.t.bookEmbryo(f)
 	slot, ins := h.insert(a, clientHash, &client, slotOf(i, ClientSide), now)
+	for ins == full && h.makeRoom(a, clientHash, now) {
+		slot, ins = h.insert(a, clientHash, &client, slotOf(i, ClientSide), now)
+	}
 	if ins != inserted {
 		f.meta.Store(uint64(f.load().dead()))
 		h.t.book(f)

@@ -57,5 +57,6 @@
 // The table never grows. When all flows it may hold are live, a new one costs an
 // old one: expired, closed, unreplied UDP, half-open, unconfirmed, idle UDP, in this
 // order. Established flows are never shed: then Create refuses. Where the source ports
-// towards one backend run short, those that hold them give way in the same order.
+// towards one backend run short, those that hold them give way in the same order, and so
+// do those in the few buckets that a client's key may be in, where chance has filled them.
 package flowtable

@@ -86,6 +86,34 @@ func TestOneWinner(t *testing.T) {
 	}
 }
 
+// All workers want slots of one chain, which is full: each gets one.
+func TestFullChainHammer(t *testing.T) {
+	const each = 1000
+	tb, own := testTable(t, 1000, 0)
+	flow := oneHome(tb, own, 17)
+	var flows [hammerWorkers][each]NewFlow
+	for w := range flows {
+		for i := range flows[w] {
+			flows[w][i] = flow(header.ProtoUDP)
+		}
+	}
+	own.Close()
+	workers(t, tb, func(w int, h *Handle) {
+		for i := range flows[w] {
+			if i%16 == 0 {
+				h.Enter(bootTime)
+			}
+			if _, s := h.Create(bootTime, &flows[w][i]); s != Created {
+				t.Errorf("worker %d, flow %d: %v, and all flows of the chain are unanswered ones", w, i, s)
+			}
+		}
+	})
+	validate(t, tb)
+	if c := tb.Counts(); c.Live[0] > memberBits || c.Shed[ShedUnreplied] != hammerWorkers*each-uint64(c.Live[0]) {
+		t.Errorf("%d live, %d shed, of %d; a chain has %d", c.Live[0], c.Shed[ShedUnreplied], hammerWorkers*each, memberBits)
+	}
+}
+
 // Everything at once, with a shadow: each source port in use is marked by who got
 // it, so a port given twice is seen at once. The port range is filled to 99 %.
 func TestHammer(t *testing.T) {

@@ -210,7 +210,7 @@ type insertion uint8
 const (
 	inserted insertion = iota
 	taken              // a flow has the key
-	full               // no empty slot in the chain
+	full               // no empty slot in the chain: see makeRoom
 )
 
 // insert commits a key of the caller's embryo. If the key is taken, it returns

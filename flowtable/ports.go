@@ -53,11 +53,8 @@ type portSearch struct {
 
 	rested bool // a port was passed over because it rests
 
-	// The holder that gives way first: its record, its meta as judged, and its port.
-	holder uint32
-	meta   meta
-	kind   Shed
-	port   uint16
+	holder victim // of the ports that are taken
+	port   uint16 // the holder's
 }
 
 // reply sets k to the key of the backend's packets, but for the ports.
@@ -75,14 +72,14 @@ func (n *NewFlow) replyPorts(port uint16) uint32 {
 
 // allocatePort commits the reply key of an embryo.
 func (h *Handle) allocatePort(a *arena, i uint32, n *NewFlow, now ticks) (hash uint64, s Status) {
-	ps := portSearch{a: a, i: i, n: n, now: now, kind: shedNever}
+	ps := portSearch{a: a, i: i, n: n, now: now, holder: victim{kind: shedNever}}
 	n.reply(&ps.reply)
 	a.setAddr(i, ReplySide, &ps.reply)
 	hash, s = ps.try(h, false)
 	if ps.rested && s != Created {
 		hash, s = ps.try(h, true)
 	}
-	if ps.kind != shedNever && s != Created {
+	if ps.holder.kind != shedNever && s != Created {
 		hash, s = ps.takeOver(h)
 	}
 	return hash, s
@@ -127,26 +124,25 @@ func (ps *portSearch) probe(h *Handle, port uint16, wake bool) (hash uint64, s S
 	return hash, Created
 }
 
-// judge remembers the holder of a port if it gives way before the one remembered:
-// by kind, then by age.
+// judge remembers the holder of a port if it gives way before the one remembered.
 func (ps *portSearch) judge(h *Handle, i uint32, port uint16) {
 	m := ps.a.flow(i).load()
 	if !m.live() {
 		return
 	}
 	kind := h.t.shedOf(m, ps.now)
-	if kind == shedNever || m.state().HalfOpen() && ps.now.since(m.seen()) < halfOpenGrace {
+	if m.state().HalfOpen() && ps.now.since(m.seen()) < halfOpenGrace {
 		return
 	}
-	if kind < ps.kind || kind == ps.kind && ps.now.since(m.seen()) > ps.now.since(ps.meta.seen()) {
-		ps.holder, ps.meta, ps.kind, ps.port = i, m, kind, port
+	if ps.holder.weigh(i, m, kind, ps.now) {
+		ps.port = port
 	}
 }
 
 // takeOver ends the remembered holder, unless something has happened to it since, and
 // takes its port, also if that rests now.
 func (ps *portSearch) takeOver(h *Handle) (hash uint64, s Status) {
-	if !h.giveUp(ps.a, ps.holder, ps.meta, ps.kind) {
+	if !h.giveUp(ps.a, ps.holder.record, ps.holder.meta, ps.holder.kind) {
 		return 0, PortsExhausted
 	}
 	return ps.probe(h, ps.port, true)

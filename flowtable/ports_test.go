@@ -149,10 +149,10 @@ func TestGivesWayOnlyAsJudged(t *testing.T) {
 	tb, h := testTable(t, 10, 0)
 	held := toOneBackend(header.ProtoUDP, false, 1)
 	r := h.mustCreate(t, bootTime, held)
-	ps := portSearch{a: &tb.arenas[0], now: bootTime.ticks(), kind: shedNever}
+	ps := portSearch{a: &tb.arenas[0], now: bootTime.ticks(), holder: victim{kind: shedNever}}
 	ps.judge(h, r.index(), h.reply(r).DstPort)
-	if ps.kind != ShedUnreplied {
-		t.Fatalf("judged %v", ps.kind)
+	if ps.holder.kind != ShedUnreplied {
+		t.Fatalf("judged %v", ps.holder.kind)
 	}
 	h.Observe(r, ReplySide, 0, bootTime)
 	if _, s := ps.takeOver(h); s != PortsExhausted {

@@ -25,6 +25,43 @@ func (t *Table) kinds(now Time) (n [NumSheds + 1]int) {
 func TestShedOrder(t *testing.T) {
 	const each = 100
 	tb, h := testTableOf(t, Config{IPv4Flows: 8 * each, HalfOpen: 8 * each, Timeouts: DefaultTimeouts()})
+	n := uint32(0)
+	testShedOrder(t, tb, h, each, 0, func(proto uint8) NewFlow {
+		n++
+		return newFlow(proto, false, n)
+	})
+}
+
+// The same where the table has room, but not the chain of the client's key: all clients
+// have one home, and no reply key is in its chain.
+func TestFullChainShedOrder(t *testing.T) {
+	const each = memberBits / 8
+	tb, h := testTableOf(t, Config{IPv4Flows: 1000, HalfOpen: 1000, Timeouts: DefaultTimeouts()})
+	testShedOrder(t, tb, h, each, memberBits-8*each, oneHome(tb, h, 17))
+}
+
+// oneHome returns what makes flows whose client keys have the same home, and whose reply
+// keys are in other chains.
+func oneHome(tb *Table, h *Handle, home uint64) func(proto uint8) NewFlow {
+	a, n := &tb.arenas[0], uint32(0)
+	return func(proto uint8) NewFlow {
+		for {
+			n++
+			f := newFlow(proto, false, n)
+			var reply key
+			f.reply(&reply)
+			reply.ports = f.replyPorts(f.Ports.at(0))
+			far := a.home(h.secret.hash(false, &reply)) - home
+			if a.home(h.Hash(&f.Client)) == home && far+chainBuckets > 2*chainBuckets {
+				return f
+			}
+		}
+	}
+}
+
+// testShedOrder makes so many flows of each kind, and some more that do not give way:
+// as many in all as there is room for. Then it makes the new ones.
+func testShedOrder(t *testing.T, tb *Table, h *Handle, each, more int, flow func(proto uint8) NewFlow) {
 	const B, C = ReplySide, ClientSide
 	now := bootTime + 200*second
 	kinds := []struct {
@@ -41,25 +78,28 @@ func TestShedOrder(t *testing.T) {
 		{header.ProtoUDP, now, []step{{B, 0, 0}, {C, 0, 0}}},
 		{header.ProtoTCP, bootTime, []step{{B, tcpSYN | tcpACK, 0}, {C, tcpACK, 0}, {B, tcpACK, 0}}},
 	}
-	var order []uint32
-	for n := range uint32(8 * each) {
-		order = append(order, n)
+	var order []int
+	for n := range 8 * each {
+		order = append(order, n%8)
+	}
+	for range more {
+		order = append(order, 7)
 	}
 	rand.New(rand.NewPCG(testSeed(t), 3)).Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
 	for _, n := range order {
-		k := kinds[n%8]
-		r := h.mustCreate(t, k.born, newFlow(k.proto, false, n))
+		k := kinds[n]
+		r := h.mustCreate(t, k.born, flow(k.proto))
 		for _, s := range k.steps {
 			h.Observe(r, s.side, s.flags, k.born)
 		}
 	}
-	if got, want := tb.kinds(now), [NumSheds + 1]int{each, each, each, each, each, each, 2 * each}; got != want {
+	if got, want := tb.kinds(now), [NumSheds + 1]int{each, each, each, each, each, each, 2*each + more}; got != want {
 		t.Fatalf("the scene has %v, want %v", got, want)
 	}
 	// The new ones are established at once, so that only the old ones are shed.
 	for i := range 6 * each {
 		h.Enter(now)
-		r := h.mustCreate(t, now, newFlow(header.ProtoTCP, false, uint32(10_000+i)))
+		r := h.mustCreate(t, now, flow(header.ProtoTCP))
 		h.establish(r, now)
 		left := tb.kinds(now)
 		for kind := range NumSheds {
@@ -69,12 +109,13 @@ func TestShedOrder(t *testing.T) {
 			}
 		}
 	}
-	n := newFlow(header.ProtoTCP, false, 20_000)
+	n := flow(header.ProtoTCP)
 	if r, s := h.Create(now, &n); s != TableFull || r != 0 {
 		t.Fatalf("only established and busy flows left: %v, want a refusal", s)
 	}
 	c := tb.Counts()
-	if c.Shed != [NumSheds]uint64{each, each, each, each, each, each} || c.Refused[TableFull] != 1 {
+	shed := uint64(each)
+	if c.Shed != [NumSheds]uint64{shed, shed, shed, shed, shed, shed} || c.Refused[TableFull] != 1 {
 		t.Errorf("counted: shed %v, refused %v", c.Shed, c.Refused)
 	}
 	validate(t, tb)

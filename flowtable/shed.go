@@ -200,6 +200,50 @@ func (h *Handle) giveUp(a *arena, i uint32, m meta, kind Shed) bool {
 	return true
 }
 
+// victim is the flow that gives way first, of those that were weighed: its record, and
+// its meta as judged. If there was none, its kind is shedNever.
+type victim struct {
+	record uint32
+	meta   meta
+	kind   Shed
+}
+
+// weigh puts a flow in the victim's place if it gives way before: by kind, then by age.
+func (v *victim) weigh(i uint32, m meta, kind Shed, now ticks) bool {
+	if kind > v.kind || kind == shedNever || kind == v.kind && now.since(m.seen()) <= now.since(v.meta.seen()) {
+		return false
+	}
+	*v = victim{i, m, kind}
+	return true
+}
+
+// makeRoom ends a flow for a client key whose chain has no empty slot: chance fills a chain
+// now and then (bucketLoad), and a client has no other key, as it has other ports. Of
+// the flows in the chain the first to give way goes, as if the table were full. It returns
+// false if none gives way, else the caller tries again: in vain only if somebody else
+// claimed the slot, or if something has happened to the flow since it was judged.
+func (h *Handle) makeRoom(a *arena, hash uint64, now ticks) bool {
+	v := victim{kind: shedNever}
+	home := a.home(hash)
+	for b := range chainBuckets {
+		slots := &a.buckets[home+uint64(b)].slots
+		for n := range slots {
+			slot := slots[n].Load()
+			if slot == 0 {
+				return true // somebody released it
+			}
+			if m := a.flow(slotIndex(slot)).load(); m.live() {
+				v.weigh(slotIndex(slot), m, h.t.shedOf(m, now), now)
+			}
+		}
+	}
+	if v.kind == shedNever {
+		return false
+	}
+	h.giveUp(a, v.record, v.meta, v.kind)
+	return true
+}
+
 // step moves the cursor over the records in use, around and around.
 func (u *hunter) step(a *arena) uint32 {
 	if u.cursor++; u.cursor >= a.fresh.Load() {
