@@ -219,9 +219,10 @@ func (v *victim) weigh(i uint32, m meta, kind Shed, now ticks) bool {
 
 // makeRoom ends a flow for a client key whose chain has no empty slot: chance fills a chain
 // now and then (bucketLoad), and a client has no other key, as it has other ports. Of
-// the flows in the chain the first to give way goes, as if the table were full. It returns
-// false if none gives way, else the caller tries again: in vain only if somebody else
-// claimed the slot, or if something has happened to the flow since it was judged.
+// the flows in the chain the first to give way goes, as if the table were full, however young its handshake is. It returns
+// false if none gives way, also where a slot is just being released; else the caller tries again: in vain only if
+// somebody else claimed the slot, or if something has happened to the flow since it was judged. So each round
+// more is another thread's progress, and nobody who does not know the hash key can aim at a chain.
 func (h *Handle) makeRoom(a *arena, hash uint64, now ticks) bool {
 	v := victim{kind: shedNever}
 	home := a.home(hash)

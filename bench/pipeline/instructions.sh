@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # instructions.sh [4|6]: instructions that a packet of a known flow costs, of the worker by function and of the reference, counted
 # by valgrind: the same figures on a busy machine as on a quiet one. Both are counted for two numbers of packets, so that what comes
-# before the packets cancels out. It needs go, valgrind and clang, gcc or cc.
+# before the packets cancels out. The worker's sum is the mean of all kinds of chunks (hot and cold, clients and both), without the rings of its
+# links, which in memory are copies that the runtime makes; C's is of hot headers and clients, rings included.
+# It needs an x86 processor, go, valgrind and clang, gcc or cc.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 family=${1:-4}
@@ -19,7 +21,7 @@ worker() { # WINDOWS
   count "worker$1" "$dir/bench" pipeline --scenario steady "--ipv$other=false" --flows 1000 --repeat 1 --windows "$1" --reference=false
 }
 reference() { # WINDOWS
-  count "reference$1" "$dir/reference" -family "$family" -flows 1000 -backends 64 -capacity 1397 -cpu -1 <<<"sample hot clients $1 pipelined"
+  count "reference$1" "$dir/reference" -family "$family" -flows 1000 -backends 64 -capacity 1396 -cpu -1 <<<"sample hot clients $1 pipelined"
 }
 # A sample has WINDOWS/10+2 chunks more, of 4096 packets; the worker takes four samples, one of each kind.
 difference() { # FEW MANY PACKETS PATTERN

@@ -296,8 +296,8 @@ func (k *check) hostLink(c *Configuration) {
 	families := map[bool]int{}
 	for i, p := range h.Addresses {
 		at := fmt.Sprintf("hostLink.addresses[%d]", i)
-		if !answerable(p.Addr()) {
-			k.fail(at, "is %s, write an address that endpoints on this node can answer to", p)
+		if ours := p.Addr().Next(); !answerable(p.Addr()) || !answerable(ours) {
+			k.fail(at, "is %s, of which %s is our end: write two addresses that packets can be sent to", p, ours)
 		}
 		if p.Addr().BitLen()-p.Bits() < 1 {
 			k.fail(at, "is %s, leave room for the other end: a prefix of at most /%d", p, p.Addr().BitLen()-1)
