@@ -106,7 +106,7 @@ func (w *Worker) encapsulate(o outgoing, hop *nexthop.Hop) Desc {
 		etherType = header.EtherTypeIPv6
 	}
 	binary.BigEndian.PutUint16(b[at:], etherType)
-	return Desc{start, uint32(l2) + uint32(o.end-o.l3)}
+	return Desc{Addr: start, Len: uint32(l2) + uint32(o.end-o.l3)}
 }
 
 // queue appends to a link's egress queue, sending what is there if it is full.

@@ -2,13 +2,10 @@ package fastpath
 
 import (
 	"slices"
-	"unsafe"
 
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
 )
-
-const _ = -(unsafe.Sizeof(Desc{}) ^ descBytes)
 
 // StepByOracle is Step with judgeAny for every packet.
 func (w *Worker) StepByOracle(now uint64) int {
@@ -74,7 +71,7 @@ func (w *Worker) PlainAt(packet []byte, beforeEnd int) bool {
 	tail := w.mem[len(w.mem)-beforeEnd:]
 	defer copy(tail, slices.Clone(tail))
 	copy(tail, packet)
-	w.b.desc[0] = Desc{uint64(len(w.mem) - beforeEnd), uint32(len(packet))}
+	w.b.desc[0] = Desc{Addr: uint64(len(w.mem) - beforeEnd), Len: uint32(len(packet))}
 	w.inspect(0, 1, 1)
-	return w.b.plain[0] != 0
+	return w.b.search[0].End != 0
 }

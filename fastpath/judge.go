@@ -15,9 +15,8 @@ import (
 type batch struct {
 	desc   [BatchSize]Desc
 	search [searches]flowtable.Search // of the packets between inspect and finish, by number modulo searches
-	plain  [BatchSize]plain
-	link   int  // they all came from this link
-	kernel bool // which is the host link
+	link   int                        // they all came from this link
+	kernel bool                       // which is the host link
 	// IPv6 headers are two lines long. Whether to ask for both is decided by the batch before.
 	long, anyLong bool
 	pkt           header.Packet // the one that is judged

@@ -1,11 +1,10 @@
 package fastpath
 
+import "sluice.dev/sluice/nat/header"
+
 // Desc is a frame that carries a packet: where its first byte is in the UMEM,
 // and how many there are. Whoever holds a Desc owns the frame.
-type Desc struct {
-	Addr uint64 // byte offset of the packet's first byte in the UMEM
-	Len  uint32
-}
+type Desc = header.Frame
 
 // Link moves whole batches of frames in and out of a worker. All links of one
 // worker share one UMEM, so a frame received on one is transmitted on another

@@ -42,7 +42,7 @@ type outlook struct {
 // judgeLeft judges packet i of a batch, of the group that ends at end: finish has left it.
 func (w *Worker) judgeLeft(i, end int) {
 	d, s := w.b.desc[i], w.b.searchOf(i)
-	if missed, _ := w.missed(d, s); !missed || w.b.kernel {
+	if missed, _ := w.missed(s); !missed || w.b.kernel {
 		w.judgeAny(d)
 		return
 	}
@@ -60,17 +60,11 @@ func (w *Worker) judgeLeft(i, end int) {
 
 // missed says whether a packet seems to have no flow. It is not sure where the search has come to another flow with the same
 // tag: the packet's own may be behind that one, and only Lookup knows.
-func (w *Worker) missed(d Desc, s *flowtable.Search) (missed, sure bool) {
-	found, v6 := s.Found()
-	switch {
-	case !found:
+func (w *Worker) missed(s *flowtable.Search) (missed, sure bool) {
+	if !s.Found() {
 		return s.Missed(), true
-	case v6:
-		_, _, _, _, ports := header.PlainKey6(w.window6(d))
-		return w.flows.Mistaken(s, ports), false
 	}
-	_, ports := header.PlainKey4(w.window4(d))
-	return w.flows.Mistaken(s, ports), false
+	return w.flows.Mistaken(s), false
 }
 
 // foresee makes forecasts of the packets that seem to have no flow, of packets first to end of the batch, and then asks
@@ -81,7 +75,7 @@ func (w *Worker) foresee(first, end int) {
 	for i := range end - first {
 		f, s, d := &ahead.of[i], w.b.searchOf(first+i), w.b.desc[first+i]
 		f.known, f.planned, f.hash, f.reply = false, false, s.Hash(), 0
-		missed, sure := w.missed(d, s)
+		missed, sure := w.missed(s)
 		if !missed || ahead.again(i) || header.Parse(w.frame(d), &f.packet) != stats.None {
 			continue
 		}
@@ -153,14 +147,14 @@ func (w *Worker) forwardFirst(d Desc, p *header.Packet, ref flowtable.Ref) Verdi
 	}
 	if p.Tuple.V6 {
 		addrs, ports := f.Leaving6(flowtable.ClientSide)
-		nat.TranslatePlain6(w.window6(d), addrs, ports, f.Delta(flowtable.ClientSide))
+		nat.TranslatePlain6(w.memory.Window6(d.Addr), addrs, ports, f.Delta(flowtable.ClientSide))
 	} else {
 		addrs, ports := f.Leaving4(flowtable.ClientSide)
-		nat.TranslatePlain4(w.window4(d), addrs, ports, f.Delta(flowtable.ClientSide))
+		nat.TranslatePlain4(w.memory.Window4(d.Addr), addrs, ports, f.Delta(flowtable.ClientSide))
 	}
-	*(*[12]byte)(w.window4(d)[0:12]) = *hop.MACs()
+	*(*[12]byte)(w.memory.Window4(d.Addr)[0:12]) = *hop.MACs()
 	w.stats.Backends.Count(f.BackendRef(), uint8(flowtable.ClientSide), d.Len)
-	w.queue(w.toLink[hop.Link].link, Desc{d.Addr, end})
+	w.queue(w.toLink[hop.Link].link, Desc{Addr: d.Addr, Len: end})
 	w.flows.Observe(ref, flowtable.ClientSide, p.TCPFlags, w.now)
 	return queued
 }

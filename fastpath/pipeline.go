@@ -7,7 +7,6 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
-	"sluice.dev/sluice/flowtable/prefetch"
 	"sluice.dev/sluice/nat"
 	"sluice.dev/sluice/nat/header"
 )
@@ -39,11 +38,8 @@ const groupSize = 16
 // first-level cache.
 const searches = 4 * groupSize
 
-// plain is what inspect found out about a packet: where its IP packet ends, in bytes from the
-// frame's start, and whether it is of IPv6. Zero: ask judgeAny.
-type plain uint32
-
-const plainV6 plain = 1 << 31
+// At once no more headers are asked for than of a group.
+const _ = -(groupSize ^ header.Distance)
 
 // count notes that a link delivered n packets, the batch.
 func (w *Worker) count(link, n int) {
@@ -58,7 +54,7 @@ func (w *Worker) count(link, n int) {
 func (w *Worker) judgeAll(n int) {
 	w.b.long, w.b.anyLong = w.b.anyLong, false
 	w.ahead.end = 0
-	w.fetchHeaders(0, min(groupSize, n))
+	w.memory.Fetch(w.b.desc[:min(groupSize, n)], w.b.long)
 	for at := 0; at < n+2*groupSize; at += groupSize {
 		if at < n {
 			w.inspect(at, min(at+groupSize, n), n)
@@ -72,44 +68,15 @@ func (w *Worker) judgeAll(n int) {
 	}
 }
 
-const descBytes = 16 // of a Desc
-
-// fetchAtOnce is how many headers are asked for in between: one call for each costs more
-// than it brings, and all of a group at once are more misses than there is room for.
-const fetchAtOnce = 4
-
-// fetchHeaders asks for the headers of packets of the batch.
-func (w *Worker) fetchHeaders(first, end int) {
-	if first < end {
-		d := w.b.desc[first:end]
-		if w.b.long {
-			prefetch.WritePairs(&w.mem[0], &d[0].Addr, descBytes, len(d))
-			return
-		}
-		prefetch.WriteAll(&w.mem[0], &d[0].Addr, descBytes, len(d))
-	}
-}
-
-// window4 and window6 are what plain packets are judged by, of a packet whose address is not above w.windows. They do not
-// check that again, which would be twelve instructions for each packet in each stage.
-func (w *Worker) window4(d Desc) *[header.Window4Bytes]byte {
-	return (*[header.Window4Bytes]byte)(unsafe.Add(w.base, d.Addr)) // Safety: inspect has compared the address with w.windows
-}
-
-func (w *Worker) window6(d Desc) *[header.Window6Bytes]byte {
-	return (*[header.Window6Bytes]byte)(unsafe.Add(w.base, d.Addr)) // Safety: as above
-}
-
 // group is the part of a batch that takes a stage together.
 type group struct {
 	desc   *[groupSize]Desc
-	plain  *[groupSize]plain
 	search *[groupSize]flowtable.Search
 }
 
 // group returns that which begins with packet first.
 func (b *batch) group(first int) group {
-	return group{(*[groupSize]Desc)(b.desc[first:]), (*[groupSize]plain)(b.plain[first:]), (*[groupSize]flowtable.Search)(b.search[first%searches:])}
+	return group{(*[groupSize]Desc)(b.desc[first:]), (*[groupSize]flowtable.Search)(b.search[first%searches:])}
 }
 
 // searchOf returns the search of packet i, which has not left finish.
@@ -117,70 +84,12 @@ func (b *batch) searchOf(i int) *flowtable.Search { return &b.search[i%searches]
 
 // inspect is the first stage, of the packets from first to end of a batch of n.
 func (w *Worker) inspect(first, end, n int) {
-	g, packets := w.b.group(first), min(uint(end-first), groupSize)
-	for at := uint(0); at < packets; at += fetchAtOnce {
-		next := first + int(at) + groupSize
-		w.fetchHeaders(next, min(next+fetchAtOnce, n))
-		for i, end := at, min(at+fetchAtOnce, packets); i < end; i++ {
-			d, s := g.desc[i], &g.search[i]
-			if d.Addr > w.windows || !header.MayBePlain4(w.window4(d)) {
-				i = w.inspect6(g, i, end) - 1
-				continue
-			}
-			w.n.rxBytes += uint64(d.Len)
-			h := w.window4(d)
-			if !header.PlainSum4(h) {
-				g.plain[i] = 0
-				s.SeekNothing()
-				continue
-			}
-			size, verdict := header.PlainIP4(h, d.Len)
-			proto := header.PlainProto4(h)
-			transport, more := header.PlainTransport(header.PlainTransport4(h), proto, size-header.Plain4Bytes)
-			if int32(verdict|transport) < 0 {
-				g.plain[i] = 0
-				s.SeekNothing()
-				continue
-			}
-			addrs, ports := header.PlainKey4(h)
-			w.flows.Seek4(s, addrs, ports, proto)
-			g.plain[i] = plain(size & (more - 1))
-		}
-	}
-	w.flows.FetchBuckets(g.search[:packets])
-}
-
-// inspect6 is inspect of packet first of a group, and of those behind it up to end, as long as none of them may be of IPv4. It returns
-// the number of the next.
-func (w *Worker) inspect6(g group, first, end uint) uint {
-	i := first
-	for ; i < end && i < groupSize; i++ {
-		d, s := g.desc[i], &g.search[i]
-		g.plain[i] = 0
-		s.SeekNothing()
-		if d.Addr > w.windows {
-			w.n.rxBytes += uint64(d.Len)
-			continue
-		}
-		h := w.window6(d)
-		if i > first && header.MayBePlain4(w.window4(d)) {
-			break
-		}
-		w.n.rxBytes += uint64(d.Len)
-		size, verdict := header.PlainIP6(h, d.Len)
-		t, proto := header.PlainTransport6(h), header.PlainProto6(h)
-		transport, more := header.PlainTransport(t, proto, size-header.Plain6Bytes)
-		if int32(verdict|transport) < 0 || header.Unsummed(t, proto) {
-			continue
-		}
-		a, b, c, e, ports := header.PlainKey6(h)
-		w.flows.Seek6(s, a, b, c, e, ports, proto)
-		w.b.anyLong = true
-		if more == 0 {
-			g.plain[i] = plain(size) | plainV6
-		}
-	}
-	return i
+	group := w.b.group(first).search[:end-first]
+	ahead := header.Ahead{Count: max(min(n-groupSize, end)-first, 0), Long: w.b.long}
+	bytes, v6 := w.memory.Inspect(w.b.desc[first:end], ahead, &group[0].Plain, unsafe.Sizeof(group[0]))
+	w.n.rxBytes += bytes
+	w.b.anyLong = w.b.anyLong || v6
+	w.flows.FetchBuckets(group)
 }
 
 // finish is the last stage. What is matched at once and cannot be forwarded is matched again later, so width, which is how many packets are,
@@ -194,7 +103,7 @@ func (w *Worker) finish(first, end int) {
 			continue
 		}
 		width = max(n, 1)
-		if !matched && w.b.plain[first] != 0 && w.flows.More(w.b.searchOf(first)) {
+		if !matched && w.b.searchOf(first).End != 0 && w.flows.More(w.b.searchOf(first)) {
 			continue
 		}
 		w.judgeLeft(first, end)
@@ -213,14 +122,13 @@ func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 	to = from + uint(w.flows.Match(g.search[from:to], flows[from:to], w.ticks))
 	i := from
 	for ; i < to && i < groupSize; i++ {
-		d, p, f, side := g.desc[i], g.plain[i], flows[i], g.search[i].Side()
+		d, end, f, side := g.desc[i], g.search[i].End, flows[i], g.search[i].Side()
 		binding, id := f.BoundTo(side)
 		if binding != w.view.Generation { // as in boundHop
 			break
 		}
 		hop := w.c.Hops.Hop(nexthop.ID(id))
-		end := uint32(p &^ plainV6)
-		if hop == nil || end > hop.PlainEnd() || p == 0 {
+		if hop == nil || end > hop.PlainEnd() || end == 0 {
 			break
 		}
 		// A flow need not be judged for its backend's sake if it is not of UDP, or the backend serves. In this order, because
@@ -235,7 +143,7 @@ func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 		if q == nil || uint(q.n) >= uint(len(q.desc)) {
 			break
 		}
-		q.desc[q.n] = Desc{d.Addr, end} // nobody looks at it before the step ends, or judgeAny fills the queue
+		q.desc[q.n] = Desc{Addr: d.Addr, Len: end} // nobody looks at it before the step ends, or judgeAny fills the queue
 		q.n++
 		hops[i], counted[i] = hop, stats.MakeEntry(ref, uint8(side), d.Len)
 	}
@@ -256,9 +164,9 @@ func (w *Worker) translatePlain(first int, end uint, flows *[groupSize]*flowtabl
 		d, f, side := g.desc[i], flows[i], g.search[i].Side()
 		delta := f.Delta(side)
 		f.Seen(w.ticks)
-		*(*[12]byte)(w.window4(d)[0:12]) = *hops[i].MACs()
-		if g.plain[i]&plainV6 == 0 {
-			h := w.window4(d)
+		*(*[12]byte)(w.memory.Window4(d.Addr)[0:12]) = *hops[i].MACs()
+		if g.search[i].Family == header.PlainIPv4 {
+			h := w.memory.Window4(d.Addr)
 			addrs, ports := f.Leaving4(side)
 			nat.RewritePlain4(h, addrs, delta.IP)
 			t, proto := header.PlainTransport4(h), header.PlainProto4(h)
@@ -266,7 +174,7 @@ func (w *Worker) translatePlain(first int, end uint, flows *[groupSize]*flowtabl
 			nat.UpdateField(nat.ChecksumField(t, proto), delta.L4, proto)
 			continue
 		}
-		h := w.window6(d)
+		h := w.memory.Window6(d.Addr)
 		addrs, ports := f.Leaving6(side)
 		nat.RewritePlain6(h, addrs)
 		t, proto := header.PlainTransport6(h), header.PlainProto6(h)

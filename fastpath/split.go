@@ -55,7 +55,7 @@ func (w *Worker) sendPart(o outgoing, packet, part []byte, field uint16, hop *ne
 	copy(b[header.IPv4Bytes:], part)
 	size := uint16(header.IPv4Bytes + len(part))
 	setFragment(b[:header.IPv4Bytes], size, field)
-	o.desc = Desc{start, uint32(header.EthernetBytes + size)}
+	o.desc = Desc{Addr: start, Len: uint32(header.EthernetBytes + size)}
 	o.l3, o.end = header.EthernetBytes, header.EthernetBytes+size
 	w.queue(w.c.Egress[hop.Link], w.encapsulate(o, hop))
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
@@ -75,13 +74,12 @@ type HostMAC struct{ Kernel, User [6]byte }
 
 // Worker is one queue's loop. Only its own goroutine touches it, except Do and Stop.
 type Worker struct {
-	c       Config
-	mem     []byte
-	base    unsafe.Pointer // of mem
-	windows uint64         // the last address in mem that has a window (pipeline.go)
-	pool    *Pool
-	flows   *flowtable.Handle // ours in the shared table
-	stats   *stats.Block
+	c      Config
+	mem    []byte
+	memory header.Memory // mem
+	pool   *Pool
+	flows  *flowtable.Handle // ours in the shared table
+	stats  *stats.Block
 
 	scene
 
@@ -129,7 +127,7 @@ func New(c Config) (*Worker, error) {
 		return nil, fmt.Errorf("fastpath: worker %d: %w", c.ID, err)
 	}
 	w := &Worker{
-		c: c, mem: c.Memory, base: unsafe.Pointer(&c.Memory[0]), windows: uint64(len(c.Memory)) - header.Window6Bytes, pool: c.Pool, flows: flows, stats: c.Stats,
+		c: c, mem: c.Memory, memory: header.NewMemory(c.Memory), pool: c.Pool, flows: flows, stats: c.Stats,
 		scene: scene{loads: c.Flows.Loads(), pins: c.Affinity, host4: c.HostSource4, host6: c.HostSource6, routes: new(routeCache)},
 		draws: draws{source: newRandom(c.Seed)},
 		limit: nat.NewRateLimit(c.ICMPRate, c.ICMPBurst),

@@ -4,6 +4,7 @@ import (
 	"unsafe"
 
 	"sluice.dev/sluice/flowtable/prefetch"
+	"sluice.dev/sluice/nat/header"
 )
 
 // What a worker can have under way before it makes a flow:
@@ -17,19 +18,19 @@ import (
 
 // Missed says that FetchFlows found no flow that may be the packet's. It is a hint as all of a Search is: there
 // may be one in a bucket that follows, or by now.
-func (s *Search) Missed() bool { return s.slot == 0 && s.family != noFamily }
+func (s *Search) Missed() bool { return s.slot == 0 && s.Family != header.NotPlain }
 
-// Found says whether FetchFlows found something, and whether in the IPv6 arena.
-func (s *Search) Found() (found, v6 bool) { return s.slot != 0, s.family == 1 }
+// Found says whether FetchFlows found something.
+func (s *Search) Found() bool { return s.slot != 0 }
 
-// Mistaken says that what FetchFlows found is of a flow with other ports than the packet's (as Seek4 takes them): their
+// Mistaken says that what FetchFlows found is of a flow with other ports than the packet's: their
 // tags are the same, which happens to one in a hundred packets or so that have no flow. It is a hint, too.
-func (h *Handle) Mistaken(s *Search, ports uint32) bool {
+func (h *Handle) Mistaken(s *Search) bool {
 	i, side := slotIndex(s.slot), slotSideOf(s.slot)
-	if s.family == 1 {
-		return h.six[i].ports[side].Load() != ports
+	if s.Family == header.PlainIPv6 {
+		return h.six[i].ports[side].Load() != s.Ports
 	}
-	return h.four[i].ports[side].Load() != ports
+	return h.four[i].ports[side].Load() != s.Ports
 }
 
 // Hash is the key's, as Lookup takes it.

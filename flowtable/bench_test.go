@@ -89,7 +89,7 @@ func benchLookup(b *testing.B, h *Handle, tuples []header.Tuple, batch int, flow
 		part := work[left : left+64]
 		for i := 0; i < 64; i += batch {
 			for j := range batch {
-				search[j].hash, search[j].family = h.Hash(&part[i+j]), uint32(family(part[i+j].V6))
+				search[j].Plain = plainOf(&part[i+j])
 			}
 			h.FetchBuckets(search[:batch])
 			if flows {

@@ -56,19 +56,9 @@ func (s *HashKey) hash4(addr uint64, ports uint32, proto uint8) uint64 {
 }
 
 func (s *HashKey) hash6(a, b, c, d uint64, ports uint32, proto uint8) uint64 {
-	x, y := s.addrs6(a, b, c, d)
-	return s.fold6(x, y^(uint64(ports)<<8|uint64(proto)))
-}
-
-// addrs6 and fold6 are the halves of hash6, which the compiler inlines.
-func (s *HashKey) addrs6(a, b, c, d uint64) (x, y uint64) {
 	h1, l1 := bits.Mul64(a^s[0], b^s[1])
 	h2, l2 := bits.Mul64(c^s[2], d^s[3])
-	return h1 ^ l2 ^ s[4], l1 ^ h2 ^ s[5]
-}
-
-func (s *HashKey) fold6(x, y uint64) uint64 {
-	hi, lo := bits.Mul64(x, y)
+	hi, lo := bits.Mul64(h1^l2^s[4], l1^h2^s[5]^(uint64(ports)<<8|uint64(proto)))
 	hi, lo = bits.Mul64(lo^s[1], hi^s[0])
 	return hi ^ lo
 }

@@ -4,34 +4,30 @@ import (
 	"math"
 	"math/bits"
 	"unsafe"
+
+	"sluice.dev/sluice/nat/header"
 )
 
 // Search is the way of one packet to its flow, in steps, so that a worker can have the cache
 // misses of many packets under way at once:
 //
-//	Seek4, Seek6     hash the key
-//	FetchBuckets     ask for the bucket lines of a group
-//	FetchFlows       match tags, ask for the flows' lines
-//	Match            compare
+//	FetchBuckets  hash the keys of a group, ask for the bucket lines
+//	FetchFlows    match tags, ask for the flows' lines
+//	Match         compare
 //
-// Between two steps of one packet the worker takes steps of others. What the steps before Match
+// Between two steps of one group the worker takes steps of others. What the steps before Match
 // found is only a hint: the index may have changed since.
 type Search struct {
-	hash   uint64
-	slot   uint32 // of the first member of the home bucket whose tag matches, or 0
-	family uint32 // 0 IPv4, 1 IPv6, 2 nothing to search for
-	proto  uint32
-	ports  uint32
-	addr   [4]uint64 // IPv4 uses the first alone
-	_      [8]byte   // a line
+	header.Plain // the key; nothing is searched for if it is not plain
+	hash         uint64
+	slot         uint32 // of the first member of the home bucket whose tag matches, or 0
 }
-
-const noFamily = 2
 
 // The assembly knows these sizes and offsets.
 const (
 	_ = -(unsafe.Sizeof(Search{}) ^ 64)
-	_ = -(unsafe.Offsetof(Search{}.addr) ^ 24)
+	_ = -(unsafe.Offsetof(Search{}.Addr) ^ 16)
+	_ = -(unsafe.Offsetof(Search{}.hash) ^ 48)
 	_ = -(unsafe.Sizeof(geometry{}) ^ 32)
 	_ = -(unsafe.Offsetof(bucket{}.tagsLo) ^ 8)
 	_ = -(unsafe.Offsetof(bucket{}.slots) ^ 20)
@@ -57,7 +53,7 @@ var emptyBucket [2]bucket
 func (t *Table) layOut() (g geometries) {
 	empty := geometry{unsafe.Pointer(&emptyBucket), unsafe.Pointer(&emptyBucket), 1, 64}
 	for i := range g {
-		if g[i] = empty; i == noFamily {
+		if g[i] = empty; i == header.NotPlain {
 			continue
 		}
 		a := &t.arenas[i]
@@ -72,30 +68,13 @@ func (t *Table) layOut() (g geometries) {
 	return g
 }
 
-// Seek4 begins the search for the flow of an IPv4 packet: source<<32 | destination, the same
-// of the ports << 16, and the IANA protocol number.
-func (h *Handle) Seek4(s *Search, addrs uint64, ports uint32, proto uint8) {
-	s.hash, s.family = h.secret.hash4(addrs, ports, proto), 0
-	s.proto, s.ports, s.addr[0] = uint32(proto), ports, addrs
-}
+// FetchBuckets takes the first step, for a group of packets.
+func (h *Handle) FetchBuckets(group []Search) { fetchBuckets(&h.t.geometry, h.secret, group) }
 
-// Seek6 does so for IPv6: source and destination are a, b and c, d, big endian.
-func (h *Handle) Seek6(s *Search, a, b, c, d uint64, ports uint32, proto uint8) {
-	x, y := h.secret.addrs6(a, b, c, d) // as in hash6
-	s.hash, s.family = h.secret.fold6(x, y^(uint64(ports)<<8|uint64(proto))), 1
-	s.proto, s.ports, s.addr = uint32(proto), ports, [4]uint64{a, b, c, d}
-}
-
-// SeekNothing makes the steps pass over a packet.
-func (s *Search) SeekNothing() { s.family = noFamily }
-
-// FetchBuckets takes the second step, for a group of packets.
-func (h *Handle) FetchBuckets(group []Search) { fetchBuckets(&h.t.geometry, group) }
-
-// FetchFlows takes the third.
+// FetchFlows takes the second.
 func (h *Handle) FetchFlows(group []Search) { fetchFlows(&h.t.geometry, group) }
 
-// find is the third step's search, in Go.
+// find is the second step's search, in Go.
 func (b *bucket) find(tag uint8) uint32 {
 	m := b.candidates(tag) & b.ctl.Load() & slotMask
 	if m == 0 {
@@ -141,12 +120,12 @@ func (s *Search) Side() Side { return slotSideOf(s.slot) }
 // More goes on with a search that did not match: another tag of the bucket may have been the same, or the key is in a bucket that
 // follows. It says whether there is another flow to match. Rare.
 func (h *Handle) More(s *Search) bool {
-	if s.family == noFamily {
+	if s.Family == header.NotPlain {
 		return false
 	}
-	a := &h.t.arenas[s.family]
+	a := &h.t.arenas[s.Family]
 	home := a.home(s.hash)
-	slot := a.holder(home, a.buckets[home].ctl.Load(), uint8(s.hash), &key{addr: s.addr, ports: s.ports, proto: uint8(s.proto)})
+	slot := a.holder(home, a.buckets[home].ctl.Load(), uint8(s.hash), &key{addr: s.Addr, ports: s.Ports, proto: uint8(s.Proto)})
 	if slot == 0 || slot == s.slot {
 		return false
 	}
@@ -168,7 +147,7 @@ type Ticks ticks
 // Ticks returns the time in ticks.
 func (t Time) Ticks() Ticks { return Ticks(t.ticks()) }
 
-// Leaving4 returns the addresses and ports, as Seek4 takes them, that a packet of an IPv4 flow
+// Leaving4 returns the addresses and ports, as PlainKey4 has them, that a packet of an IPv4 flow
 // leaves with: the reverse of the tuple of the other side than the one it came in on. It must
 // be a flow that Match found.
 func (f *Flow) Leaving4(from Side) (addrs uint64, ports uint32) {

@@ -5,7 +5,7 @@ package flowtable
 // The race detector cannot see into these; with it the twins of search_go.go are used.
 
 //go:noescape
-func fetchBuckets(geo *geometries, group []Search)
+func fetchBuckets(geo *geometries, secret *HashKey, group []Search)
 
 //go:noescape
 func fetchFlows(geo *geometries, group []Search)

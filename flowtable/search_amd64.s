@@ -2,13 +2,13 @@
 
 #include "textflag.h"
 
-// Offsets in Search and geometry (search.go asserts the sizes).
-#define search_hash   0
-#define search_slot   8
-#define search_family 12
-#define search_proto  16
-#define search_ports  20
-#define search_addr   24
+// Offsets in Search, which begins with its key, and in geometry (search.go and header/inspect.go assert them).
+#define search_family 0
+#define search_proto  4
+#define search_ports  8
+#define search_addr   16
+#define search_hash   48
+#define search_slot   56
 #define search_size   64
 #define geo_buckets   0
 #define geo_records   8
@@ -20,22 +20,42 @@
 #define flow_ports 40
 #define flow_addr 48
 
-// func fetchBuckets(geo *geometries, group []Search)
-TEXT ·fetchBuckets(SB), NOSPLIT, $0-32
+// func fetchBuckets(geo *geometries, secret *HashKey, group []Search)
+//
+// hash4 and hash6, and the home in the index. A search for nothing has one home, whatever its hash.
+TEXT ·fetchBuckets(SB), NOSPLIT, $0-40
 	MOVQ  geo+0(FP), DI
-	MOVQ  group_base+8(FP), SI
-	MOVQ  group_len+16(FP), CX
+	MOVQ  secret+8(FP), R8
+	MOVQ  group_base+16(FP), SI
+	MOVQ  group_len+24(FP), CX
 	TESTQ CX, CX
 	JZ    done
 
 next:
-	MOVL       search_family(SI), DX
-	MOVL       4(SI), AX              // the hash's high half
-	SHLQ       $5, DX
-	IMULQ      geo_homes(DI)(DX*1), AX
+	MOVL search_family(SI), BX
+	MOVL search_ports(SI), R9
+	SHLQ $8, R9
+	MOVL search_proto(SI), DX
+	ORQ  DX, R9
+	MOVQ search_addr(SI), AX
+	XORQ 0(R8), AX
+	CMPL BX, $1
+	JEQ  six
+	XORQ 8(R8), R9
+	MULQ R9
+	XORQ 16(R8), AX
+	XORQ 24(R8), DX
+
+fold:
+	MULQ       DX
+	XORQ       DX, AX
+	MOVQ       AX, search_hash(SI)
+	SHRQ       $32, AX
+	SHLQ       $5, BX
+	IMULQ      geo_homes(DI)(BX*1), AX
 	SHRQ       $32, AX
 	SHLQ       $6, AX
-	ADDQ       geo_buckets(DI)(DX*1), AX
+	ADDQ       geo_buckets(DI)(BX*1), AX
 	PREFETCHT0 (AX)
 	ADDQ       $search_size, SI
 	DECQ       CX
@@ -43,6 +63,27 @@ next:
 
 done:
 	RET
+
+six:
+	MOVQ search_addr+8(SI), DX
+	XORQ 8(R8), DX
+	MULQ DX
+	MOVQ AX, R10
+	MOVQ DX, R11
+	MOVQ search_addr+16(SI), AX
+	XORQ 16(R8), AX
+	MOVQ search_addr+24(SI), DX
+	XORQ 24(R8), DX
+	MULQ DX
+	XORQ R11, AX      // h1 ^ l2
+	XORQ R10, DX      // l1 ^ h2
+	XORQ 32(R8), AX
+	XORQ 40(R8), DX
+	XORQ R9, DX
+	MULQ DX
+	XORQ 8(R8), AX
+	XORQ 0(R8), DX
+	JMP  fold
 
 // func fetchFlows(geo *geometries, group []Search)
 //
@@ -59,7 +100,7 @@ TEXT ·fetchFlows(SB), NOSPLIT, $0-32
 
 next:
 	MOVL       search_family(SI), DX
-	MOVL       4(SI), AX
+	MOVL       search_hash+4(SI), AX
 	SHLQ       $5, DX
 	IMULQ      geo_homes(DI)(DX*1), AX
 	SHRQ       $32, AX

@@ -11,13 +11,7 @@ import (
 // match runs all steps of a search for one tuple.
 func (h *Handle) match(t *header.Tuple, now Time) (*Flow, Side) {
 	var s [1]Search
-	var k key
-	k.from(t)
-	if t.V6 {
-		h.Seek6(&s[0], k.addr[0], k.addr[1], k.addr[2], k.addr[3], k.ports, k.proto)
-	} else {
-		h.Seek4(&s[0], k.addr[0], k.ports, k.proto)
-	}
+	s[0].Plain = plainOf(t)
 	h.FetchBuckets(s[:])
 	h.FetchFlows(s[:])
 	var flows [1]*Flow
@@ -25,6 +19,17 @@ func (h *Handle) match(t *header.Tuple, now Time) (*Flow, Side) {
 		h.Match(s[:], flows[:], now.Ticks())
 	}
 	return flows[0], s[0].Side()
+}
+
+// plainOf is the key of a packet.
+func plainOf(t *header.Tuple) header.Plain {
+	var k key
+	k.from(t)
+	p := header.Plain{Proto: uint32(k.proto), Ports: k.ports, Addr: k.addr}
+	if t.V6 {
+		p.Family = header.PlainIPv6
+	}
+	return p
 }
 
 // TestSearch: what Lookup finds, the steps find, on the same side, with the leaving tuple
@@ -157,19 +162,31 @@ func TestFetchFlows(t *testing.T) {
 	for range 10_000 {
 		group := make([]Search, r.IntN(40))
 		for i := range group {
-			group[i] = Search{hash: r.Uint64()&^255 | uint64(r.IntN(5)), slot: 77, family: uint32(r.IntN(3))}
+			group[i].Plain = header.Plain{
+				Family: uint32(r.IntN(3)), Proto: uint32(r.IntN(256)), Ports: r.Uint32(),
+				Addr: [4]uint64{r.Uint64(), r.Uint64(), r.Uint64(), r.Uint64()},
+			}
+			group[i].slot = 77
 		}
 		h.FetchBuckets(group)
+		for i := range group {
+			s := &group[i]
+			k := key{addr: s.Addr, ports: s.Ports, proto: uint8(s.Proto)}
+			if want := h.secret.hash(s.Family == header.PlainIPv6, &k); s.Family != header.NotPlain && s.hash != want {
+				t.Fatalf("hash %x of %+v, want %x", s.hash, s.Plain, want)
+			}
+			s.hash = s.hash&^255 | uint64(r.IntN(5)) // a tag that there is
+		}
 		h.FetchFlows(group)
 		for _, s := range group {
 			want, twin := uint32(0), uint32(0)
-			if s.family != noFamily {
-				a := &tb.arenas[s.family]
+			if s.Family != header.NotPlain {
+				a := &tb.arenas[s.Family]
 				b := &a.buckets[a.home(s.hash)]
 				want, twin = b.first(uint8(s.hash)), b.find(uint8(s.hash))
 			}
 			if s.slot != want && s.slot != twin {
-				t.Fatalf("family %d, hash %x: slot %x, want %x", s.family, s.hash, s.slot, want)
+				t.Fatalf("family %d, hash %x: slot %x, want %x", s.Family, s.hash, s.slot, want)
 			}
 			if want != 0 {
 				found++

@@ -6,9 +6,8 @@ import (
 )
 
 // Plain is what most packets are: in an untagged frame for one receiver, IPv4 without options
-// or IPv6 without extension headers, whole, with a TTL to spare, TCP or UDP. PlainIP4 and PlainSum4, or PlainIP6, and
-// PlainTransport decide about such a packet what Parse decides, in a quarter of the time (Plain4 and Plain6 put them
-// together, as the worker does in its loops), but for one thing: the tuple may be one
+// or IPv6 without extension headers, whole, with a TTL to spare, TCP or UDP. Plain4 and Plain6 decide about such a packet what Parse
+// decides, in a quarter of the time, and Inspect (inspect.go) does so for many, but for one thing: the tuple may be one
 // that Parse refuses (martian, land, port 0). No packet with such a tuple matches a flow: the client's tuple went through Parse when
 // the flow was made, and a reply's before the flow came to a state in which a plain reply matches (flowtable.Handle.Match). Of what they
 // do not take, nothing is known, and Parse must be asked.
@@ -29,41 +28,41 @@ const (
 	Plain6Bytes = EthernetBytes + IPv6Bytes
 )
 
-// plainTransport is what Plain must know of a transport, by protocol number; no branch depends on
+// plainTransport is what Plain must know of a transport; no branch depends on
 // which it is, as TCP and UDP come mixed.
 type plainTransport struct {
 	tcp   uint32 // all ones for TCP
 	least uint32 // bytes of header; more than there can be where it is neither TCP nor UDP
 }
 
-var plainTransports = makePlainTransports()
+// tables are what Plain looks up.
+type tables struct {
+	transports [256]plainTransport // by protocol number
+	// flags says, by a TCP header's flags byte, whether a segment may be plain (0) or must be refused
+	// (1 << 31), and whether it does nothing but acknowledge and carry data (0) or more (1).
+	flags [256]uint32
+}
 
-func makePlainTransports() (t [256]plainTransport) {
-	for i := range t {
-		t[i].least = 1<<31 - 1
+var plainTables = makeTables()
+
+func makeTables() (t tables) {
+	for i := range t.transports {
+		t.transports[i].least = 1<<31 - 1
 	}
-	t[ProtoTCP] = plainTransport{tcp: 1<<32 - 1, least: TCPBytes}
-	t[ProtoUDP] = plainTransport{least: UDPBytes}
+	t.transports[ProtoTCP] = plainTransport{tcp: 1<<32 - 1, least: TCPBytes}
+	t.transports[ProtoUDP] = plainTransport{least: UDPBytes}
+	for i := range t.flags {
+		if validTCPFlags>>(i&judgedTCPFlags)&1 == 0 {
+			t.flags[i] = 1 << 31
+		} else if i&(TCPSYN|TCPFIN|TCPRST|TCPACK) != TCPACK {
+			t.flags[i] = 1
+		}
+	}
 	return t
 }
 
-// plainFlags says, by a TCP header's flags byte, whether a segment may be plain (0) or must be refused
-// (1 << 31), and whether it does nothing but acknowledge and carry data (0) or more (1).
-var plainFlags = makePlainFlags()
-
-func makePlainFlags() (f [256]uint32) {
-	for i := range f {
-		if validTCPFlags>>(i&judgedTCPFlags)&1 == 0 {
-			f[i] = 1 << 31
-		} else if i&(TCPSYN|TCPFIN|TCPRST|TCPACK) != TCPACK {
-			f[i] = 1
-		}
-	}
-	return f
-}
-
-// MayBePlain4 says whether a frame is of IPv4 without a tag.
-func MayBePlain4(w *[Window4Bytes]byte) bool {
+// mayBePlain4 says whether a frame is of IPv4 without a tag.
+func mayBePlain4(w *[Window4Bytes]byte) bool {
 	return binary.LittleEndian.Uint16(w[12:14]) == EtherTypeIPv4>>8
 }
 
@@ -71,9 +70,9 @@ func MayBePlain4(w *[Window4Bytes]byte) bool {
 // ends, in bytes from the frame's start, or 0 if it is not plain. special says that it is a
 // TCP segment that opens or closes.
 func Plain4(w *[Window4Bytes]byte, frameBytes uint32) (end uint32, special bool) {
-	end, verdict := PlainIP4(w, frameBytes)
-	transport, more := PlainTransport(PlainTransport4(w), PlainProto4(w), end-Plain4Bytes)
-	if !MayBePlain4(w) || !PlainSum4(w) || int32(verdict|transport) < 0 {
+	end, verdict := judgeIP4(w, frameBytes)
+	transport, more := judgeTransport(PlainTransport4(w), PlainProto4(w), end-Plain4Bytes)
+	if !mayBePlain4(w) || !sum4(w) || int32(verdict|transport) < 0 {
 		return 0, false
 	}
 	return end, more != 0
@@ -81,19 +80,19 @@ func Plain4(w *[Window4Bytes]byte, frameBytes uint32) (end uint32, special bool)
 
 // Plain6 is Plain4 for IPv6.
 func Plain6(w *[Window6Bytes]byte, frameBytes uint32) (end uint32, special bool) {
-	end, verdict := PlainIP6(w, frameBytes)
+	end, verdict := judgeIP6(w, frameBytes)
 	t, proto := PlainTransport6(w), PlainProto6(w)
-	transport, more := PlainTransport(t, proto, end-Plain6Bytes)
-	if int32(verdict|transport) < 0 || Unsummed(t, proto) {
+	transport, more := judgeTransport(t, proto, end-Plain6Bytes)
+	if int32(verdict|transport) < 0 || unsummed(t, proto) {
 		return 0, false
 	}
 	return end, more != 0
 }
 
-// PlainIP4 judges the IP header in a frame of so many bytes, but for its checksum. It returns where the packet ends, in bytes from
-// the frame's start, and a verdict whose sign bit says that it is not plain. The compiler inlines it, and PlainSum4 and PlainTransport. There are no
+// judgeIP4 judges the IP header in a frame of so many bytes, but for its checksum. It returns where the packet ends, in bytes from
+// the frame's start, and a verdict whose sign bit says that it is not plain. There are no
 // branches in it: all of it together is cheaper than to end early.
-func PlainIP4(w *[Window4Bytes]byte, frameBytes uint32) (end, verdict uint32) {
+func judgeIP4(w *[Window4Bytes]byte, frameBytes uint32) (end, verdict uint32) {
 	// Each byte is loaded once: where two loads overlap, the compiler would assemble both from single bytes.
 	x := binary.LittleEndian.Uint64(w[12:20]) // EtherType, version and header length, DSCP, total length, ID
 	y := binary.LittleEndian.Uint64(w[20:28]) // fragment, TTL, protocol, checksum, half of the source
@@ -104,8 +103,8 @@ func PlainIP4(w *[Window4Bytes]byte, frameBytes uint32) (end, verdict uint32) {
 	return end, -zero | (uint32(uint8(y>>16)) - 2) | (frameBytes - end)
 }
 
-// PlainSum4 says whether the checksum of an IPv4 header without options is right.
-func PlainSum4(w *[Window4Bytes]byte) bool {
+// sum4 says whether the checksum of an IPv4 header without options is right.
+func sum4(w *[Window4Bytes]byte) bool {
 	x, y := binary.LittleEndian.Uint64(w[12:20]), binary.LittleEndian.Uint64(w[20:28])
 	z := uint64(binary.LittleEndian.Uint32(w[28:32])) + uint64(binary.LittleEndian.Uint16(w[32:34]))
 	// 2^16 and 2^32 are 1 modulo 65,535, in either byte order: the sum of the header's words is a
@@ -113,18 +112,18 @@ func PlainSum4(w *[Window4Bytes]byte) bool {
 	return (x>>16+y>>32+uint64(uint32(y))+z)%0xffff == 0
 }
 
-// PlainTransport judges what lies behind the IP header, so many bytes of it. The sign bit of the verdict says no; if it says
+// judgeTransport judges what lies behind the IP header, so many bytes of it. The sign bit of the verdict says no; if it says
 // yes, more is 1 for a TCP segment that opens or closes, and 0 for all else.
-func PlainTransport(t *Transport, proto uint8, bytes uint32) (verdict, more uint32) {
-	p := &plainTransports[proto]
+func judgeTransport(t *Transport, proto uint8, bytes uint32) (verdict, more uint32) {
+	p := &plainTables.transports[proto]
 	udp, tcp := uint32(binary.BigEndian.Uint16(t[4:6])), uint32(t[12]>>4)*4
 	length := udp ^ (udp^tcp)&p.tcp
-	more = plainFlags[t[13]] & p.tcp
+	more = plainTables.flags[t[13]] & p.tcp
 	return (length - p.least) | (bytes - length) | more, more
 }
 
-// PlainIP6 is PlainIP4 for IPv6.
-func PlainIP6(w *[Window6Bytes]byte, frameBytes uint32) (end, verdict uint32) {
+// judgeIP6 is judgeIP4 for IPv6.
+func judgeIP6(w *[Window6Bytes]byte, frameBytes uint32) (end, verdict uint32) {
 	x := binary.LittleEndian.Uint64(w[12:20]) // EtherType, version, traffic class, flow label, payload length
 	y := binary.LittleEndian.Uint16(w[20:22]) // protocol, hop limit
 	const kind = 0x60<<16 | (EtherTypeIPv6&0xff)<<8 | EtherTypeIPv6>>8
@@ -133,13 +132,13 @@ func PlainIP6(w *[Window6Bytes]byte, frameBytes uint32) (end, verdict uint32) {
 	return end, -zero | (uint32(y>>8) - 2) | (frameBytes - end)
 }
 
-// Unsummed says that a UDP datagram has no checksum, which it must have over IPv6 (RFC 8200 section 8.1).
-func Unsummed(t *Transport, proto uint8) bool {
+// unsummed says that a UDP datagram has no checksum, which it must have over IPv6 (RFC 8200 section 8.1).
+func unsummed(t *Transport, proto uint8) bool {
 	return t[6]|t[7] == 0 && proto == ProtoUDP
 }
 
 // Transport is the start of a plain packet's TCP or UDP header, and maybe of what follows it.
-type Transport = [TCPBytes]byte
+type Transport = [24]byte
 
 // PlainTransport4 and PlainTransport6 return that of a packet.
 func PlainTransport4(w *[Window4Bytes]byte) *Transport { return (*Transport)(w[Plain4Bytes:]) }

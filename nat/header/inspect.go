@@ -1,0 +1,97 @@
+package header
+
+import (
+	"unsafe"
+
+	"sluice.dev/sluice/flowtable/prefetch"
+)
+
+// Frame is where a packet's frame is in memory: the byte offset of its first byte, and how many bytes there are.
+type Frame struct {
+	Addr uint64
+	Len  uint32
+}
+
+// Plain is what Inspect saw of a packet, and the key of its flow.
+type Plain struct {
+	Family uint32    // PlainIPv4, PlainIPv6 or NotPlain; what follows is of plain packets alone, but for End
+	Proto  uint32    // TCP's number or UDP's
+	Ports  uint32    // source<<16 | destination
+	End    uint32    // of the packet, in bytes from the frame's start; 0 if the packet is not plain, or a TCP segment that opens or closes
+	Addr   [4]uint64 // IPv6: source and destination, big endian; IPv4: source<<32 | destination in the first
+}
+
+// Families of a Plain.
+const (
+	PlainIPv4 = iota
+	PlainIPv6
+	NotPlain
+)
+
+// Memory is where frames are.
+type Memory struct {
+	base unsafe.Pointer
+	last uint64 // the last offset that has a window behind it
+}
+
+// NewMemory returns that of some bytes, which must be at least Window6Bytes and stay where they are.
+func NewMemory(b []byte) Memory {
+	_ = b[Window6Bytes-1] // panics if there are fewer; a slice of b would ask for its capacity
+	return Memory{unsafe.Pointer(&b[0]), uint64(len(b)) - Window6Bytes}
+}
+
+// Window4 and Window6 return what plain packets are judged by, of a frame that Inspect took to be of that family. They do not check where it is
+// again, which would be twelve instructions for each packet in each stage. The compiler inlines them.
+func (m *Memory) Window4(addr uint64) *[Window4Bytes]byte {
+	return (*[Window4Bytes]byte)(unsafe.Add(m.base, addr)) // Safety: Inspect has compared the address with last
+}
+
+func (m *Memory) Window6(addr uint64) *[Window6Bytes]byte {
+	return (*[Window6Bytes]byte)(unsafe.Add(m.base, addr)) // Safety: as above
+}
+
+// Fetch asks for the headers of frames, to be written. Where they are long, these are two lines.
+func (m *Memory) Fetch(frames []Frame, long bool) {
+	switch base := (*byte)(m.base); {
+	case len(frames) == 0:
+	case long:
+		prefetch.WritePairs(base, &frames[0].Addr, unsafe.Sizeof(frames[0]), len(frames))
+	default:
+		prefetch.WriteAll(base, &frames[0].Addr, unsafe.Sizeof(frames[0]), len(frames))
+	}
+}
+
+// Distance is the most frames of one Inspect, and how far it looks ahead.
+const Distance = 16
+
+// Ahead is what Inspect asks for while it looks at frames: the headers of the frames that are Distance behind the first Count of them, in
+// the same array.
+type Ahead struct {
+	Count int
+	Long  bool // two lines of each, as IPv6 needs, instead of one
+}
+
+// Inspect looks at up to Distance frames, and says of each what Plain4 or Plain6 do. For frame i it writes
+// to what is stride*i bytes behind out, which must be there. It returns the sum of the frames' lengths, and whether one of them was of IPv6.
+func (m *Memory) Inspect(frames []Frame, ahead Ahead, out *Plain, stride uintptr) (bytes uint64, v6 bool) {
+	if ahead.Count > 0 {
+		_ = frames[:Distance+ahead.Count]
+	}
+	return inspect(m, frames, ahead.Count, ahead.Long, out, stride, &plainTables)
+}
+
+// The assembly knows these sizes and offsets.
+const (
+	_ = -(unsafe.Sizeof(Frame{}) ^ 16)
+	_ = -(unsafe.Offsetof(Frame{}.Len) ^ 8)
+	_ = -(unsafe.Offsetof(Plain{}.Proto) ^ 4)
+	_ = -(unsafe.Offsetof(Plain{}.Ports) ^ 8)
+	_ = -(unsafe.Offsetof(Plain{}.End) ^ 12)
+	_ = -(unsafe.Offsetof(Plain{}.Addr) ^ 16)
+	_ = -(unsafe.Offsetof(tables{}.flags) ^ 2048)
+	_ = -(unsafe.Offsetof(Memory{}.last) ^ 8)
+	_ = -(Distance ^ 16)
+	_ = -(EthernetBytes ^ 14)
+	_ = -(Plain4Bytes ^ 34)
+	_ = -(Plain6Bytes ^ 54)
+)

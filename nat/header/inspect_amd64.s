@@ -1,0 +1,201 @@
+//go:build !noasm && !race
+
+#include "textflag.h"
+
+// Offsets in Plain and tables (inspect.go asserts them).
+#define plain_family 0
+#define plain_proto  4
+#define plain_ports  8
+#define plain_end    12
+#define plain_addr   16
+#define tables_flags 2048
+
+// func inspect(m *Memory, frames []Frame, ahead int, long bool, out *Plain, stride uintptr, t *tables) (bytes uint64, v6 bool)
+//
+// It is judgeIP4, sum4, judgeIP6, judgeTransport and unsummed, step by step: a verdict whose sign bit says no, and few branches.
+//
+//	SI, DI, CX  frame, base, frames left
+//	R15, BX     out, tables
+//	R8, R9      the packet, and then its transport header; bytes of the frame
+//	R10         the first header bytes, and then how many bytes the transport has
+//	R11, R12    protocol, verdict
+//	DX          where the packet ends
+TEXT ·inspect(SB), NOSPLIT, $0-81
+	MOVQ m+0(FP), AX
+	MOVQ 0(AX), DI
+	MOVQ 8(AX), AX
+	MOVQ AX, m+0(FP)       // the last address that has a window
+	MOVQ frames_base+8(FP), SI
+	MOVQ frames_len+16(FP), CX
+	MOVQ CX, AX
+	SUBQ ahead+32(FP), AX
+	MOVQ AX, ahead+32(FP)  // frames left when there is nothing more to ask for
+	MOVQ out+48(FP), R15
+	MOVQ t+64(FP), BX
+	MOVQ $0, bytes+72(FP)
+	MOVB $0, v6+80(FP)
+	TESTQ CX, CX
+	JZ   done
+
+next:
+	MOVQ (SI), R8
+	MOVL 8(SI), R9
+	ADDQ R9, bytes+72(FP)
+	CMPQ CX, ahead+32(FP)
+	JLE  look
+	MOVQ 256(SI), AX
+	BYTE $0x0f; BYTE $0x0d; BYTE $0x0c; BYTE $0x07              // PREFETCHW (DI)(AX*1), which the assembler does not know
+	CMPB long+40(FP), $0
+	JEQ  look
+	BYTE $0x0f; BYTE $0x0d; BYTE $0x4c; BYTE $0x07; BYTE $0x40  // PREFETCHW 64(DI)(AX*1)
+
+look:
+	CMPQ    R8, m+0(FP)
+	JHI     none
+	ADDQ    DI, R8
+	MOVQ    12(R8), R10    // EtherType and six bytes of the IP header
+	MOVBLZX 0(R8), R12
+	ANDL    $1, R12        // a group's address
+	CMPW    R10, $0x0008
+	JNE     six
+
+	// The sum of the IP header's words, modulo 2^64 - 1, 2^32 - 1 and 2^16 - 1: the complement is 0 if it is right.
+	MOVQ 20(R8), R11
+	MOVQ 26(R8), AX        // addresses
+	MOVQ R10, DX
+	SHRQ $16, DX
+	MOVQ R11, R13
+	SHLQ $16, R13
+	ADDQ R13, DX
+	ADCQ AX, DX
+	ADCQ $0, DX
+	MOVQ DX, R13
+	SHRQ $32, R13
+	ADDL R13, DX
+	ADCL $0, DX
+	MOVL DX, R13
+	ROLL $16, R13
+	ADDL R13, DX
+	ADCL $0, DX
+	NOTL DX
+	ORL  DX, R12
+
+	BSWAPQ AX
+	MOVQ   AX, plain_addr(R15)
+	MOVL   34(R8), AX
+	BSWAPL AX
+	MOVL   AX, plain_ports(R15)
+	MOVL   $0, plain_family(R15)
+
+	// Version, header length, EtherType; no fragment.
+	MOVL R10, DX
+	XORL $0x450008, DX
+	ANDL $0xffffff, DX
+	ORL  DX, R12
+	MOVL R11, DX
+	ANDL $0xff3f, DX
+	ORL  DX, R12
+	NEGL R12
+	SBBL R12, R12          // all ones unless it was zero
+
+	// TTL, protocol, and where the packet ends.
+	SHRL    $16, R11
+	MOVBLZX R11, AX
+	SUBL    $2, AX
+	ORL     AX, R12
+	SHRL    $8, R11
+	SHRQ    $32, R10
+	ROLW    $8, R10
+	MOVWLZX R10, R10
+	LEAL    14(R10), DX
+	SUBL    DX, R9
+	ORL     R9, R12
+	SUBL    $20, R10
+	MOVL    (BX)(R11*8), R9
+	ADDQ    $34, R8
+
+transport:
+	// R9 is all ones for TCP. The length is that of the TCP header, or the one that UDP says.
+	MOVL    R11, plain_proto(R15)
+	MOVWLZX 4(R8), AX
+	ROLW    $8, AX
+	MOVBLZX 12(R8), R13
+	ANDL    $0xf0, R13
+	SHRL    $2, R13
+	XORL    AX, R13
+	ANDL    R9, R13
+	XORL    AX, R13
+	SUBL    R13, R10
+	ORL     R10, R12
+	SUBL    4(BX)(R11*8), R13
+	ORL     R13, R12
+	MOVBLZX 13(R8), AX
+	MOVL    tables_flags(BX)(AX*4), AX
+	ANDL    R9, AX
+	ORL     AX, R12
+	JMI     none
+	DECL    AX             // 0 if it opens or closes, all ones if it does not
+	ANDL    DX, AX
+	MOVL    AX, plain_end(R15)
+
+advance:
+	ADDQ $16, SI
+	ADDQ stride+56(FP), R15
+	DECQ CX
+	JNZ  next
+
+done:
+	RET
+
+none:
+	MOVL $2, plain_family(R15)
+	MOVL $0, plain_end(R15)
+	JMP  advance
+
+six:
+	CMPW R10, $0xdd86
+	JNE  none
+	MOVB $1, v6+80(FP)
+
+	// Version, hop limit, protocol, and where the packet ends.
+	MOVL    R10, AX
+	XORL    $0x60dd86, AX
+	ANDL    $0xf0ffff, AX
+	ORL     AX, R12
+	NEGL    R12
+	MOVBLZX 21(R8), AX
+	SUBL    $2, AX
+	ORL     AX, R12
+	MOVBLZX 20(R8), R11
+	SHRQ    $48, R10
+	ROLW    $8, R10
+	LEAL    54(R10), DX
+	SUBL    DX, R9
+	ORL     R9, R12
+
+	MOVQ   22(R8), AX
+	BSWAPQ AX
+	MOVQ   AX, plain_addr(R15)
+	MOVQ   30(R8), AX
+	BSWAPQ AX
+	MOVQ   AX, plain_addr+8(R15)
+	MOVQ   38(R8), AX
+	BSWAPQ AX
+	MOVQ   AX, plain_addr+16(R15)
+	MOVQ   46(R8), AX
+	BSWAPQ AX
+	MOVQ   AX, plain_addr+24(R15)
+	MOVL   54(R8), AX
+	BSWAPL AX
+	MOVL   AX, plain_ports(R15)
+	MOVL   $1, plain_family(R15)
+	ADDQ   $54, R8
+
+	// A datagram without a checksum, all of whose bits and of TCP's are 0.
+	MOVL    (BX)(R11*8), R9
+	MOVWLZX 6(R8), AX
+	ORL     R9, AX
+	CMPL    AX, $1
+	SBBL    AX, AX
+	ORL     AX, R12
+	JMP     transport

@@ -1,0 +1,63 @@
+//go:build !amd64 || noasm || race
+
+package header
+
+import (
+	"encoding/binary"
+	"unsafe"
+)
+
+// atOnce is how many headers are asked for in between: one call for each costs more
+// than it brings, and all at once are more misses than there is room for.
+const atOnce = 4
+
+// inspect is the twin of the assembly.
+func inspect(m *Memory, frames []Frame, ahead int, long bool, out *Plain, stride uintptr, t *tables) (bytes uint64, v6 bool) {
+	for i, f := range frames {
+		if i%atOnce == 0 && i < ahead {
+			m.Fetch(frames[i+Distance:Distance+min(i+atOnce, ahead)], long)
+		}
+		bytes += uint64(f.Len)
+		p := (*Plain)(unsafe.Add(unsafe.Pointer(out), uintptr(i)*stride)) // Safety: Inspect asks for that
+		p.Family, p.End = NotPlain, 0
+		if f.Addr > m.last {
+			continue
+		}
+		if w := m.Window4(f.Addr); mayBePlain4(w) {
+			p.see4(w, f.Len)
+		} else if w := m.Window6(f.Addr); mayBePlain6(w) {
+			v6 = true
+			p.see6(w, f.Len)
+		}
+	}
+	return bytes, v6
+}
+
+// mayBePlain6 is mayBePlain4 for IPv6. Nothing but the twin asks for it.
+func mayBePlain6(w *[Window6Bytes]byte) bool {
+	return binary.LittleEndian.Uint16(w[12:14]) == (EtherTypeIPv6&0xff)<<8|EtherTypeIPv6>>8
+}
+
+func (p *Plain) see4(w *[Window4Bytes]byte, frameBytes uint32) {
+	end, special := Plain4(w, frameBytes)
+	if end == 0 {
+		return
+	}
+	p.Family, p.Proto = PlainIPv4, uint32(PlainProto4(w))
+	p.Addr[0], p.Ports = PlainKey4(w)
+	if !special {
+		p.End = end
+	}
+}
+
+func (p *Plain) see6(w *[Window6Bytes]byte, frameBytes uint32) {
+	end, special := Plain6(w, frameBytes)
+	if end == 0 {
+		return
+	}
+	p.Family, p.Proto = PlainIPv6, uint32(PlainProto6(w))
+	p.Addr[0], p.Addr[1], p.Addr[2], p.Addr[3], p.Ports = PlainKey6(w)
+	if !special {
+		p.End = end
+	}
+}

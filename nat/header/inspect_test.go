@@ -1,0 +1,453 @@
+//go:build unix
+
+package header_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"os"
+	"slices"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"sluice.dev/sluice/nat/checksum"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/header/headertest"
+)
+
+// guarded returns n bytes. Who reads or writes behind them, or before them where n is a multiple of the page's size, faults: of the assembly
+// neither the compiler nor the race detector would notice it.
+func guarded(t testing.TB, n int) []byte {
+	page := os.Getpagesize()
+	end := page + (n+page-1)/page*page
+	b, err := syscall.Mmap(-1, 0, end+page, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { syscall.Munmap(b) })
+	for _, guard := range [][]byte{b[:page], b[end:]} {
+		if err := syscall.Mprotect(guard, syscall.PROT_NONE); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return b[end-n : end : end]
+}
+
+const (
+	plainBytes = unsafe.Sizeof(header.Plain{})
+	maxStride  = plainBytes + 10*8
+)
+
+// stage is all that Inspect reads and writes, each part in guarded memory.
+type stage struct {
+	memory []byte
+	m      header.Memory
+	frames []header.Frame // Distance of them, and as many ahead
+	out    []byte
+
+	queued int
+	before []byte
+	seen   [3]int // frames by family
+}
+
+func newStage(t testing.TB, memoryBytes int) *stage {
+	const frames = 2 * header.Distance
+	b := guarded(t, frames*int(unsafe.Sizeof(header.Frame{})))
+	s := &stage{memory: guarded(t, memoryBytes), out: guarded(t, header.Distance*int(maxStride))}
+	for _, b := range [][]byte{b, s.memory} {
+		for i := range b {
+			b[i] = 0xa5 // so what lies beside a frame's length is not zero
+		}
+	}
+	s.m = header.NewMemory(s.memory)
+	s.frames = unsafe.Slice((*header.Frame)(unsafe.Pointer(&b[0])), frames)
+	return s
+}
+
+// group returns n frames, in an array that ends behind them, or behind those that are asked for.
+func (s *stage) group(n, ahead int) []header.Frame {
+	all := n
+	if ahead > 0 {
+		all = header.Distance + ahead
+	}
+	return s.frames[len(s.frames)-all:][:n]
+}
+
+// plainOf is what Plain4 or Plain6 say of a frame in memory.
+func plainOf(memory []byte, f header.Frame) (p header.Plain, v6 bool) {
+	p.Family = header.NotPlain
+	if f.Addr > uint64(len(memory)-header.Window6Bytes) {
+		return p, false
+	}
+	w4, w6 := (*[header.Window4Bytes]byte)(memory[f.Addr:]), (*[header.Window6Bytes]byte)(memory[f.Addr:])
+	end, special := header.Plain4(w4, f.Len)
+	if end != 0 {
+		p.Family, p.Proto = header.PlainIPv4, uint32(header.PlainProto4(w4))
+		p.Addr[0], p.Ports = header.PlainKey4(w4)
+	} else if end, special = header.Plain6(w6, f.Len); end != 0 {
+		p.Family, p.Proto = header.PlainIPv6, uint32(header.PlainProto6(w6))
+		p.Addr[0], p.Addr[1], p.Addr[2], p.Addr[3], p.Ports = header.PlainKey6(w6)
+	}
+	if !special {
+		p.End = end
+	}
+	return p, w6[12] == 0x86 && w6[13] == 0xdd
+}
+
+// agree: Inspect says of a group what plainOf says of each frame, and writes nothing else.
+func (s *stage) agree(t *testing.T, frames []header.Frame, ahead header.Ahead, stride uintptr) {
+	t.Helper()
+	size := int(stride)*(len(frames)-1) + int(plainBytes)
+	out := s.out[len(s.out)-size:]
+	for i := range out {
+		out[i] = 0xa5
+	}
+	s.before = append(append(s.before[:0], s.memory...), out...)
+	memoryBefore, outBefore := s.before[:len(s.memory)], s.before[len(s.memory):]
+	all := frames[:cap(frames)]
+	framesBefore := slices.Clone(all)
+	total, v6 := s.m.Inspect(frames, ahead, (*header.Plain)(unsafe.Pointer(&out[0])), stride)
+	var wantTotal uint64
+	wantV6 := false
+	for i, f := range framesBefore[:len(frames)] {
+		want, six := plainOf(memoryBefore, f)
+		at := i * int(stride)
+		got := *(*header.Plain)(unsafe.Pointer(&out[at]))
+		switch s.seen[want.Family]++; got.Family {
+		case header.PlainIPv4:
+			clear(got.Addr[1:]) // nothing is said there
+		case header.NotPlain:
+			got = header.Plain{Family: got.Family, End: got.End}
+		}
+		if got != want {
+			window := memoryBefore[min(f.Addr, uint64(len(s.memory))):]
+			t.Fatalf("frame %d of %d at %#x, %d bytes: %+v, want %+v\n%x", i, len(frames), f.Addr, f.Len, got, want, window[:min(len(window), header.Window6Bytes)])
+		}
+		copy(outBefore[at:], out[at:at+int(plainBytes)])
+		wantTotal += uint64(f.Len)
+		wantV6 = wantV6 || six
+	}
+	if total != wantTotal || v6 != wantV6 {
+		t.Fatalf("%d bytes, IPv6 %v, want %d, %v", total, v6, wantTotal, wantV6)
+	}
+	if !bytes.Equal(outBefore, out) {
+		t.Fatalf("written beside the results, which are %d bytes apart", stride)
+	}
+	if !bytes.Equal(memoryBefore, s.memory) || !slices.Equal(framesBefore, all) {
+		t.Fatal("the frames changed")
+	}
+}
+
+// between is from one queued frame to the next: odd, so that they begin anywhere in a line.
+const between = header.Window6Bytes + 1
+
+// newQueue returns a stage for add.
+func newQueue(t testing.TB) *stage {
+	return newStage(t, (header.Distance-1)*between+header.Window6Bytes)
+}
+
+// add queues a frame, and when there are Distance of them, all must agree.
+func (s *stage) add(t *testing.T, frame []byte, frameBytes uint32) {
+	t.Helper()
+	f := &s.group(header.Distance, 0)[s.queued]
+	f.Addr, f.Len = uint64(s.queued*between), frameBytes
+	window := s.memory[f.Addr:][:header.Window6Bytes]
+	clear(window[copy(window, frame):])
+	if s.queued++; s.queued == header.Distance {
+		s.flush(t)
+	}
+}
+
+func (s *stage) flush(t *testing.T) {
+	t.Helper()
+	if s.queued > 0 {
+		s.agree(t, s.group(header.Distance, 0)[:s.queued], header.Ahead{}, plainBytes)
+		s.queued = 0
+	}
+}
+
+// seal20 makes the checksum of the first 20 bytes of an IPv4 header right, whatever it says of its length: of one that says another, nothing
+// but that is wrong then.
+func seal20(frame []byte) {
+	ip := frame[header.EthernetBytes:][:header.IPv4Bytes]
+	ip[10], ip[11] = 0, 0
+	binary.BigEndian.PutUint16(ip[10:], ^checksum.Sum(ip))
+}
+
+// TestInspect puts mutated frames anywhere in a memory, some of them where there is no window left, and inspects them in groups of all sizes.
+func TestInspect(t *testing.T) {
+	r := seeded(t)
+	s := newStage(t, 1<<15)
+	for i := range s.memory {
+		s.memory[i] = byte(r.Uint32())
+	}
+	last := len(s.memory) - header.Window6Bytes
+	samples := traffic()
+	for range 10_000 {
+		n := 1 + r.IntN(header.Distance)
+		ahead := header.Ahead{Count: r.IntN(n + 1), Long: r.IntN(2) == 0}
+		frames := s.group(n, ahead.Count)
+		for i := range frames[:cap(frames)] {
+			frame := mutated(r, samples[r.IntN(len(samples))])
+			f := &frames[:cap(frames)][i]
+			f.Addr, f.Len = uint64(r.IntN(last+1)), uint32(len(frame))
+			switch r.IntN(20) {
+			case 0:
+				f.Addr = uint64(last)
+			case 1: // all of a header is there, but not its window
+				f.Addr = uint64(last + 1 + r.IntN(20))
+			case 2:
+				f.Addr = uint64(last + 1 + r.IntN(1<<13))
+			case 3:
+				f.Addr = -uint64(1 + r.IntN(1<<13)) // before the memory, if added to its address
+			case 4:
+				f.Addr = r.Uint64()
+			case 5:
+				f.Len = r.Uint32() // the sum of these is more than 32 bits hold
+			}
+			if f.Addr < uint64(len(s.memory)) {
+				copy(s.memory[f.Addr:], frame)
+			}
+		}
+		s.agree(t, frames, ahead, plainBytes+uintptr(r.IntN(11)*8))
+	}
+	if n := s.seen[0] + s.seen[1] + s.seen[2]; slices.Min(s.seen[:]) < n/8 {
+		t.Errorf("frames by family %v: too one-sided to say anything", s.seen)
+	}
+}
+
+// TestInspectChecksum looks for the right value of one word of an IPv4 header, the others given. Of thousands of headers it tries those that a
+// sum with a carry too few or too many would take or refuse, and of some all values there are. Many words are 0 or 0xffff, so that
+// sums carry twice or not at all.
+func TestInspectChecksum(t *testing.T) {
+	r := seeded(t)
+	s := newQueue(t)
+	sweeps := 48
+	if testing.Short() {
+		sweeps = 6
+	}
+	const headers = 6000
+	any16 := func() uint16 { return []uint16{0, 0xffff, uint16(r.Uint32()), uint16(r.Uint32())}[r.IntN(4)] }
+	frameBytes := uint32(header.EthernetBytes + 0xffff)
+	for n := range headers {
+		frame := headertest.UDP(client4, vip4, "").Bytes()
+		ip := frame[header.EthernetBytes:]
+		ip[1] = byte(any16())
+		binary.BigEndian.PutUint16(ip[2:], max(any16(), uint16(len(ip))))
+		ip[6] = byte(r.IntN(4)) << 6 // DF and the reserved bit, which may be set
+		ip[8] = max(byte(any16()), 2)
+		words := []int{4, 10, 12, 14, 16, 18}
+		for _, at := range words {
+			binary.BigEndian.PutUint16(ip[at:], any16())
+		}
+		if n%3 == 0 {
+			// The sum of the double words becomes a multiple of 2^32 - 1: the one case in which folding that to 16 bits carries.
+			sum := uint64(0)
+			for _, at := range []int{0, 4, 8, 16} {
+				sum += uint64(binary.LittleEndian.Uint32(ip[at:]))
+			}
+			binary.LittleEndian.PutUint32(ip[12:], ^uint32(sum%(1<<32-1)))
+		}
+		at := words[r.IntN(len(words))]
+		binary.BigEndian.PutUint16(ip[at:], 0)
+		right := ^checksum.Sum(ip[:header.IPv4Bytes])
+		try := func(v uint16) {
+			binary.BigEndian.PutUint16(ip[at:], v)
+			s.add(t, frame, frameBytes)
+		}
+		taken := s.seen[header.PlainIPv4]
+		if n%(headers/sweeps) == 0 {
+			for v := range 1 << 16 {
+				try(uint16(v))
+			}
+			want := 1
+			if right == 0 || right == 0xffff { // which are the same in ones' complement
+				want = 2
+			}
+			s.flush(t)
+			if got := s.seen[header.PlainIPv4] - taken; got != want {
+				t.Fatalf("%d values of the word at %d were taken, want %d: %x", got, at, want, frame)
+			}
+		} else {
+			for _, v := range []uint16{right, ^right, right + 1, right - 1, right + 2, right - 2, right + 0x100, right - 0x100, right<<8 | right>>8} {
+				try(v)
+			}
+			for range 5 {
+				try(uint16(1 + r.IntN(0xfffe)))
+			}
+			try(0)
+			try(0xffff)
+		}
+		s.flush(t)
+		if taken == s.seen[header.PlainIPv4] {
+			t.Fatalf("no value of the word at %d was taken: %x", at, frame)
+		}
+	}
+}
+
+// TestInspectBytes gives every byte of packets that are plain, and of what is behind them in their windows, each of its values:
+// all protocols, TTLs, flags and data offsets are among them.
+func TestInspectBytes(t *testing.T) {
+	s := newQueue(t)
+	for _, p := range []*headertest.Packet{
+		headertest.TCP(client4, vip4, headertest.ACK), headertest.TCP(client6, vip6, headertest.ACK),
+		headertest.UDP(client4, vip4, "payload"), headertest.UDP(client6, vip6, "payload"),
+	} {
+		if p.Proto == header.ProtoTCP {
+			p.Payload = bytes.Repeat([]byte{0x5a}, 20)
+		}
+		transport := header.Plain4Bytes
+		if p.Dst.Is6() {
+			transport = header.Plain6Bytes
+		}
+		// Where UDP's checksum is: only 0 in both bytes is none, and TCP's sequence number may be that.
+		for _, field := range []uint16{0x1234, 0x0034, 0x1200} {
+			base := append(p.Bytes(), make([]byte, header.Window6Bytes)...)
+			length := len(base) - header.Window6Bytes
+			binary.BigEndian.PutUint16(base[transport+6:], field)
+			for at := range header.Window6Bytes {
+				for v := range 256 {
+					frame := slices.Clone(base)
+					frame[at] = byte(v)
+					s.add(t, frame, uint32(length))
+					if p.Dst.Is4() && at < header.Plain4Bytes {
+						seal20(frame)
+						s.add(t, frame, uint32(length+3))
+					}
+				}
+			}
+		}
+	}
+	s.flush(t)
+	if slices.Min(s.seen[:]) < 10_000 {
+		t.Errorf("frames by family %v: too one-sided to say anything", s.seen)
+	}
+}
+
+// TestInspectLengths combines the lengths that a packet is said to have: its frame's, IP's and UDP's, or TCP's data offset.
+func TestInspectLengths(t *testing.T) {
+	s := newQueue(t)
+	long := []int{127, 128, 255, 256, 1500, 0x7fff, 0x8000, 0xfffe, 0xffff}
+	for _, p := range []*headertest.Packet{
+		headertest.TCP(client4, vip4, headertest.ACK), headertest.TCP(client6, vip6, headertest.ACK),
+		headertest.UDP(client4, vip4, "payload"), headertest.UDP(client6, vip6, "payload"),
+	} {
+		base := p.Bytes()
+		// What IP's length counts of its own header, and where it is.
+		fixed, at, transport := header.IPv4Bytes, header.EthernetBytes+2, header.Plain4Bytes
+		if p.Dst.Is6() {
+			fixed, at, transport = 0, header.EthernetBytes+4, header.Plain6Bytes
+		}
+		ends := append([]int{0, 1, fixed}, long...)
+		for n := range 64 {
+			ends = append(ends, fixed+n)
+		}
+		var inner []int
+		for n := range 64 {
+			inner = append(inner, n)
+		}
+		if inner = append(inner, long...); p.Proto == header.ProtoTCP {
+			inner = inner[:16]
+		}
+		for _, end := range ends {
+			for _, n := range inner {
+				binary.BigEndian.PutUint16(base[at:], uint16(end))
+				if p.Dst.Is4() {
+					seal20(base)
+				}
+				if p.Proto == header.ProtoTCP {
+					base[transport+12] = byte(n) << 4
+				} else {
+					binary.BigEndian.PutUint16(base[transport+4:], uint16(n))
+				}
+				whole := transport - fixed + end
+				for _, frameBytes := range []int{0, header.EthernetBytes, transport, whole - 1, whole, whole + 1, whole + 18, 1 << 31, whole + 1<<31, 1<<32 - 1} {
+					s.add(t, base, uint32(frameBytes))
+				}
+			}
+		}
+	}
+	s.flush(t)
+	if slices.Min(s.seen[:]) < 5000 {
+		t.Errorf("frames by family %v: too one-sided to say anything", s.seen)
+	}
+}
+
+// TestInspectAhead: who asks for frames that are not in the array is told so before anything is read there.
+func TestInspectAhead(t *testing.T) {
+	s := newStage(t, 4096)
+	for n := 1; n <= header.Distance; n++ {
+		for count := 1; count <= n; count++ {
+			for _, long := range []bool{false, true} {
+				frames := s.group(n, count)
+				for i := range frames[:cap(frames)] {
+					f := &frames[:cap(frames)][i]
+					f.Addr, f.Len = uint64(i*100), 60
+				}
+				s.agree(t, frames, header.Ahead{Count: count, Long: long}, plainBytes)
+				func() {
+					defer func() {
+						if recover() == nil {
+							t.Errorf("%d ahead of %d frames in an array of %d: no panic", count, n, header.Distance+count-1)
+						}
+					}()
+					var out [header.Distance]header.Plain
+					s.m.Inspect(frames[:n:header.Distance+count-1], header.Ahead{Count: count, Long: long}, &out[0], plainBytes)
+				}()
+			}
+		}
+	}
+}
+
+// TestNewMemory: bytes that are too few for a window are refused, also where there are more behind them that are not ours.
+func TestNewMemory(t *testing.T) {
+	b := make([]byte, 2*header.Window6Bytes)
+	header.NewMemory(b[:header.Window6Bytes])
+	for _, n := range []int{0, 1, header.Window6Bytes - 1} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%d bytes of %d: no panic", n, len(b))
+				}
+			}()
+			header.NewMemory(b[:n])
+		}()
+	}
+}
+
+func TestInspectAllocatesNothing(t *testing.T) {
+	memory := make([]byte, 1<<15)
+	frames := make([]header.Frame, 2*header.Distance)
+	for i, f := range traffic()[:len(frames)] {
+		frames[i] = header.Frame{Addr: uint64(i * 1000), Len: uint32(copy(memory[i*1000:], f))}
+	}
+	for _, long := range []bool{false, true} {
+		if n := testing.AllocsPerRun(100, func() {
+			m := header.NewMemory(memory)
+			var out [header.Distance]header.Plain
+			m.Inspect(frames[:header.Distance], header.Ahead{Count: header.Distance, Long: long}, &out[0], plainBytes)
+		}); n != 0 {
+			t.Errorf("long %v: %v allocations", long, n)
+		}
+	}
+}
+
+// FuzzInspect: of a frame in the only window there is, whatever its bytes and its length, Inspect says what Plain4 and Plain6 do.
+func FuzzInspect(f *testing.F) {
+	for _, frame := range corpus() {
+		f.Add(frame, uint32(len(frame)), byte(0), true)
+	}
+	s := newStage(f, header.Window6Bytes)
+	f.Fuzz(func(t *testing.T, data []byte, frameBytes uint32, behind byte, seal bool) {
+		for i := copy(s.memory, data); i < len(s.memory); i++ {
+			s.memory[i] = behind
+		}
+		if seal && s.memory[12] == 8 && s.memory[13] == 0 {
+			seal20(s.memory)
+		}
+		frames := s.group(1, 0)
+		frames[0].Addr, frames[0].Len = 0, frameBytes
+		s.agree(t, frames, header.Ahead{}, plainBytes)
+	})
+}
