@@ -28,7 +28,7 @@ test-tools:
 .PHONY: test
 test: build test-tools ## every test that root can run without a cluster: some minutes
 	$(TEST) ./...
-	$(TEST) -short -tags noasm ./flowtable/... ./fastpath # without the assembly: its twins
+	$(TEST) -short -tags noasm ./nat/... ./flowtable/... ./fastpath # without the assembly: its twins
 
 .PHONY: unit
 unit: ## the tests that need no root

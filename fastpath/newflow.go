@@ -145,14 +145,9 @@ func (w *Worker) forwardFirst(d Desc, p *header.Packet, ref flowtable.Ref) Verdi
 	if hop == nil || end > hop.PlainEnd() || w.toLink[hop.Link] == nil {
 		return w.forward(d, p, ref, flowtable.ClientSide)
 	}
-	if p.Tuple.V6 {
-		addrs, ports := f.Leaving6(flowtable.ClientSide)
-		nat.TranslatePlain6(w.memory.Window6(d.Addr), addrs, ports, f.Delta(flowtable.ClientSide))
-	} else {
-		addrs, ports := f.Leaving4(flowtable.ClientSide)
-		nat.TranslatePlain4(w.memory.Window4(d.Addr), addrs, ports, f.Delta(flowtable.ClientSide))
-	}
-	*(*[12]byte)(w.memory.Window4(d.Addr)[0:12]) = *hop.MACs()
+	leaving := [1]header.Leaving{{MACs: hop.MACs()}}
+	f.Leave(flowtable.ClientSide, p.Tuple.V6, &leaving[0])
+	nat.TranslatePlain(&w.memory, []Desc{d}, leaving[:])
 	w.stats.Backends.Count(f.BackendRef(), uint8(flowtable.ClientSide), d.Len)
 	w.queue(w.toLink[hop.Link].link, Desc{Addr: d.Addr, Len: end})
 	w.flows.Observe(ref, flowtable.ClientSide, p.TCPFlags, w.now)

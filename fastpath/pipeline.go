@@ -116,10 +116,10 @@ func (w *Worker) finish(first, end int) {
 // that call nothing keep what they need in registers.
 func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 	var flows [groupSize]*flowtable.Flow
-	var hops [groupSize]*nexthop.Hop
+	var leaving [groupSize]header.Leaving
 	var counted [groupSize]stats.Entry
 	g, from, to := w.b.group(first&^(groupSize-1)), uint(first)%groupSize, uint(end-1)%groupSize+1
-	to = from + uint(w.flows.Match(g.search[from:to], flows[from:to], w.ticks))
+	to = from + uint(w.flows.Match(g.search[from:to], flows[from:to], leaving[from:to], w.ticks))
 	i := from
 	for ; i < to && i < groupSize; i++ {
 		d, end, f, side := g.desc[i], g.search[i].End, flows[i], g.search[i].Side()
@@ -145,42 +145,15 @@ func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 		}
 		q.desc[q.n] = Desc{Addr: d.Addr, Len: end} // nobody looks at it before the step ends, or judgeAny fills the queue
 		q.n++
-		hops[i], counted[i] = hop, stats.MakeEntry(ref, uint8(side), d.Len)
+		leaving[i].MACs, counted[i] = hop.MACs(), stats.MakeEntry(ref, uint8(side), d.Len)
+		f.Seen(w.ticks)
 	}
 	if i == from {
 		return 0, i < to
 	}
-	w.translatePlain(first, i, &flows, &hops)
+	nat.TranslatePlain(&w.memory, g.desc[from:i], leaving[from:i])
 	w.stats.Backends.Add(counted[from:i])
 	return int(i - from), i < to
-}
-
-// translatePlain gives packets from the first up to number end of its group the other side's tuples and the MAC addresses of
-// their hops, and tells their flows. It alone writes to headers, and the loop before it does not look at them: where frames are a power of two apart,
-// their headers share so few sets of the first-level cache that those of a group may not stay there from one loop to the next.
-func (w *Worker) translatePlain(first int, end uint, flows *[groupSize]*flowtable.Flow, hops *[groupSize]*nexthop.Hop) {
-	g := w.b.group(first &^ (groupSize - 1))
-	for i := uint(first) % groupSize; i < end && i < groupSize; i++ {
-		d, f, side := g.desc[i], flows[i], g.search[i].Side()
-		delta := f.Delta(side)
-		f.Seen(w.ticks)
-		*(*[12]byte)(w.memory.Window4(d.Addr)[0:12]) = *hops[i].MACs()
-		if g.search[i].Family == header.PlainIPv4 {
-			h := w.memory.Window4(d.Addr)
-			addrs, ports := f.Leaving4(side)
-			nat.RewritePlain4(h, addrs, delta.IP)
-			t, proto := header.PlainTransport4(h), header.PlainProto4(h)
-			nat.RewritePorts(t, ports)
-			nat.UpdateField(nat.ChecksumField(t, proto), delta.L4, proto)
-			continue
-		}
-		h := w.memory.Window6(d.Addr)
-		addrs, ports := f.Leaving6(side)
-		nat.RewritePlain6(h, addrs)
-		t, proto := header.PlainTransport6(h), header.PlainProto6(h)
-		nat.RewritePorts(t, ports)
-		nat.UpdateField(nat.ChecksumField(t, proto), delta.L4, proto)
-	}
 }
 
 // boundHop returns the hop of that ID, or nil if the flow was not bound by the view. The compiler inlines it.

@@ -31,6 +31,7 @@ const (
 	_ = -(unsafe.Sizeof(geometry{}) ^ 32)
 	_ = -(unsafe.Offsetof(bucket{}.tagsLo) ^ 8)
 	_ = -(unsafe.Offsetof(bucket{}.slots) ^ 20)
+	_ = -(unsafe.Offsetof(Flow{}.delta) ^ 24)
 	_ = -(unsafe.Offsetof(Flow{}.ports) ^ 40)
 	_ = -(metaProtoShift ^ 48)
 )
@@ -109,9 +110,10 @@ func (l *lifetimes) steady() (s steady) {
 
 // Match takes the last step, for a group of packets that must be of TCP (with ACK, and without SYN, FIN and RST) or of UDP.
 // It stores the flows of the first ones, up to one that has none or to whose flow such a packet would do more than
-// Seen does, and returns how many these are. For that one More may know more, or Lookup and Observe. flows is as long as the group.
-func (h *Handle) Match(group []Search, flows []*Flow, now Ticks) int {
-	return match(&h.t.geometry, group, flows[:len(group)], h.steady, uint32(now))
+// Seen does, and what they leave with but for the MAC addresses, and returns how many these are. For the one that ended it More may know more, or Lookup
+// and Observe. flows and leaving are as long as the group.
+func (h *Handle) Match(group []Search, flows []*Flow, leaving []header.Leaving, now Ticks) int {
+	return match(&h.t.geometry, group, flows[:len(group)], leaving[:len(group)], h.steady, uint32(now))
 }
 
 // Side returns which side of its flow a packet that matched is on.
@@ -147,21 +149,15 @@ type Ticks ticks
 // Ticks returns the time in ticks.
 func (t Time) Ticks() Ticks { return Ticks(t.ticks()) }
 
-// Leaving4 returns the addresses and ports, as PlainKey4 has them, that a packet of an IPv4 flow
-// leaves with: the reverse of the tuple of the other side than the one it came in on. It must
-// be a flow that Match found.
-func (f *Flow) Leaving4(from Side) (addrs uint64, ports uint32) {
-	// Safety: a Flow of IPv4 is the first field of a record4.
-	r := (*record4)(unsafe.Pointer(f))
-	other := from&1 ^ 1
-	return bits.RotateLeft64(r.addr[other], 32), bits.RotateLeft32(r.ports[other].Load(), 16)
-}
-
-// Leaving6 is Leaving4 for IPv6: the addresses of the other side's tuple as they are, destination
-// and source of the packet that leaves.
-func (f *Flow) Leaving6(from Side) (addrs *[4]uint64, ports uint32) {
-	// Safety: a Flow of IPv6 is the first field of a record6.
-	r := (*record6)(unsafe.Pointer(f))
-	other := from&1 ^ 1
-	return &r.addr[other], bits.RotateLeft32(r.ports[other].Load(), 16)
+// Leave says what a packet that came in on a side leaves with, but for the MAC addresses: the reverse of the tuple of the other
+// side. It must be a flow that is live.
+func (f *Flow) Leave(from Side, v6 bool, l *header.Leaving) {
+	other, d := from&1^1, f.Delta(from)
+	l.Ports = bits.ReverseBytes32(bits.RotateLeft32(f.ports[other].Load(), 16))
+	l.IP, l.L4 = bits.ReverseBytes16(d.IP), bits.ReverseBytes16(d.L4)
+	l.Family, l.Proto = header.PlainIPv4, uint32(f.Proto())
+	// Safety: a Flow is the first field of a record4 or a record6.
+	if l.Addrs = &(*record4)(unsafe.Pointer(f)).addr[other]; v6 {
+		l.Family, l.Addrs = header.PlainIPv6, &(*record6)(unsafe.Pointer(f)).addr[other][0]
+	}
 }

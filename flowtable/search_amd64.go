@@ -2,6 +2,8 @@
 
 package flowtable
 
+import "sluice.dev/sluice/nat/header"
+
 // The race detector cannot see into these; with it the twins of search_go.go are used.
 
 //go:noescape
@@ -11,4 +13,4 @@ func fetchBuckets(geo *geometries, secret *HashKey, group []Search)
 func fetchFlows(geo *geometries, group []Search)
 
 //go:noescape
-func match(geo *geometries, group []Search, flows []*Flow, steady *steady, now uint32) int
+func match(geo *geometries, group []Search, flows []*Flow, leaving []header.Leaving, steady *steady, now uint32) int

@@ -16,9 +16,16 @@
 #define geo_size      24
 
 // And in records.
-#define flow_meta 0
+#define flow_meta  0
+#define flow_delta 24
 #define flow_ports 40
-#define flow_addr 48
+#define flow_addr  48
+
+// And in header.Leaving (header/leaving.go asserts them). Family and protocol lie side by side as in Search.
+#define leaving_addrs  8
+#define leaving_ports  16
+#define leaving_delta  20
+#define leaving_family 24
 
 // func fetchBuckets(geo *geometries, secret *HashKey, group []Search)
 //
@@ -136,16 +143,16 @@ next:
 done:
 	RET
 
-// func match(geo *geometries, group []Search, flows []*Flow, steady *steady, now uint32) int
+// func match(geo *geometries, group []Search, flows []*Flow, leaving []header.Leaving, steady *steady, now uint32) int
 //
 // Meta is loaded before the key: a live flow's ports are final. Record 0 is never live.
-TEXT ·match(SB), NOSPLIT, $0-80
+TEXT ·match(SB), NOSPLIT, $0-104
 	MOVQ geo+0(FP), DI
 	MOVQ group_base+8(FP), SI
 	MOVQ group_len+16(FP), CX
 	MOVQ flows_base+32(FP), R15
-	MOVQ steady+56(FP), R13
-	MOVL now+64(FP), R12
+	MOVQ steady+80(FP), R13
+	MOVL now+88(FP), R12
 	XORL R11, R11              // packets that matched
 
 next:
@@ -188,6 +195,34 @@ next:
 
 found:
 	MOVQ AX, (R15)(R11*8)
+	MOVQ R11, R9
+	SHLQ $5, R9
+	ADDQ leaving_base+56(FP), R9
+	MOVQ search_family(SI), R8
+	MOVQ R8, leaving_family(R9)
+
+	// The delta, its complement on the reply side, both halves in the order of the packet.
+	MOVL   search_slot(SI), BX
+	SARL   $31, BX
+	MOVL   flow_delta(AX), R8
+	XORL   BX, R8
+	BSWAPL R8
+	ROLL   $16, R8
+	MOVL   R8, leaving_delta(R9)
+
+	// The reverse of the other side's tuple.
+	INCL   BX
+	MOVL   flow_ports(AX)(BX*4), R8
+	ROLL   $16, R8
+	BSWAPL R8
+	MOVL   R8, leaving_ports(R9)
+	TESTL  DX, DX
+	JZ     short
+	SHLL   $2, BX
+
+short:
+	LEAQ flow_addr(AX)(BX*8), R8
+	MOVQ R8, leaving_addrs(R9)
 	INCQ R11
 	ADDQ $search_size, SI
 	JMP  next
@@ -208,5 +243,5 @@ long:
 	JZ   found
 
 done:
-	MOVQ R11, ret+72(FP)
+	MOVQ R11, ret+96(FP)
 	RET

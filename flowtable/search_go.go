@@ -13,7 +13,11 @@ import (
 func fetchBuckets(geo *geometries, secret *HashKey, group []Search) {
 	for i := range group {
 		s := &group[i]
-		s.hash = secret.hash(s.Family == header.PlainIPv6, &key{addr: s.Addr, ports: s.Ports, proto: uint8(s.Proto)})
+		if a := &s.Addr; s.Family == header.PlainIPv6 {
+			s.hash = secret.hash6(a[0], a[1], a[2], a[3], s.Ports, uint8(s.Proto))
+		} else {
+			s.hash = secret.hash4(a[0], s.Ports, uint8(s.Proto))
+		}
 		prefetch.Read((*byte)(unsafe.Pointer(geo.bucket(s))))
 	}
 }
@@ -29,7 +33,7 @@ func fetchFlows(geo *geometries, group []Search) {
 	}
 }
 
-func match(geo *geometries, group []Search, flows []*Flow, steady *steady, now uint32) int {
+func match(geo *geometries, group []Search, flows []*Flow, leaving []header.Leaving, steady *steady, now uint32) int {
 	for i := range group {
 		s := &group[i]
 		at, side := &geo[s.Family], s.Side()
@@ -46,6 +50,7 @@ func match(geo *geometries, group []Search, flows []*Flow, steady *steady, now u
 			return i
 		}
 		flows[i] = f
+		f.Leave(side, s.Family == header.PlainIPv6, &leaving[i])
 	}
 	return len(group)
 }

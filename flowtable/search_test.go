@@ -2,23 +2,31 @@ package flowtable
 
 import (
 	"encoding/binary"
+	"math/bits"
 	"math/rand/v2"
 	"testing"
+	"unsafe"
 
 	"sluice.dev/sluice/nat/header"
 )
 
 // match runs all steps of a search for one tuple.
 func (h *Handle) match(t *header.Tuple, now Time) (*Flow, Side) {
+	f, side, _ := h.matchAndLeave(t, now)
+	return f, side
+}
+
+func (h *Handle) matchAndLeave(t *header.Tuple, now Time) (*Flow, Side, header.Leaving) {
 	var s [1]Search
 	s[0].Plain = plainOf(t)
 	h.FetchBuckets(s[:])
 	h.FetchFlows(s[:])
 	var flows [1]*Flow
-	if h.Match(s[:], flows[:], now.Ticks()) == 0 && h.More(&s[0]) {
-		h.Match(s[:], flows[:], now.Ticks())
+	var leaving [1]header.Leaving
+	if h.Match(s[:], flows[:], leaving[:], now.Ticks()) == 0 && h.More(&s[0]) {
+		h.Match(s[:], flows[:], leaving[:], now.Ticks())
 	}
-	return flows[0], s[0].Side()
+	return flows[0], s[0].Side(), leaving[0]
 }
 
 // plainOf is the key of a packet.
@@ -47,21 +55,21 @@ func TestSearch(t *testing.T) {
 			var toBackend header.Tuple
 			h.Outgoing(r, ClientSide, &toBackend)
 			reply := toBackend.Reverse()
-			got, side := h.match(&f.Client, bootTime)
+			got, side, leaving := h.matchAndLeave(&f.Client, bootTime)
 			if got != h.Flow(r) || side != ClientSide {
 				t.Fatalf("flow %d: %p on side %d, want %p", i, got, side, h.Flow(r))
 			}
-			if out := leaving(got, side, v6); out != toBackend {
-				t.Fatalf("flow %d leaves with %+v, want %+v", i, out, toBackend)
-			}
+			agreeLeaving(t, got, side, &leaving, &f.Client, &toBackend)
 			// Nobody has replied: the reply changes the flow, which Match leaves to Observe.
 			if got, _ := h.match(&reply, bootTime); got != nil {
 				t.Fatalf("flow %d: a first reply matched", i)
 			}
 			h.Observe(r, ReplySide, 0, bootTime)
-			if got, side := h.match(&reply, bootTime); got != h.Flow(r) || side != ReplySide {
+			if got, side, leaving = h.matchAndLeave(&reply, bootTime); got != h.Flow(r) || side != ReplySide {
 				t.Fatalf("flow %d: %p on side %d by its reply, want %p", i, got, side, h.Flow(r))
 			}
+			toClient := f.Client.Reverse()
+			agreeLeaving(t, got, side, &leaving, &reply, &toClient)
 			f.Client.SrcPort ^= 0x8000
 			if got, _ := h.match(&f.Client, bootTime); got != nil {
 				t.Fatalf("flow %d found by a tuple that nobody has", i)
@@ -70,17 +78,78 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-func leaving(f *Flow, side Side, v6 bool) header.Tuple {
-	var out header.Tuple
-	k := key{proto: f.Proto()}
-	if v6 {
-		addrs, ports := f.Leaving6(side)
-		k.addr, k.ports = [4]uint64{addrs[2], addrs[3], addrs[0], addrs[1]}, ports
-	} else {
-		k.addr[0], k.ports = f.Leaving4(side)
+// agreeLeaving: what Match says that a packet leaves with is what Leave says, and what turns its tuple into the one that is wanted.
+func agreeLeaving(t *testing.T, f *Flow, side Side, l *header.Leaving, in, out *header.Tuple) {
+	t.Helper()
+	var twin header.Leaving
+	if f.Leave(side, in.V6, &twin); *l != twin {
+		t.Fatalf("leaves with %+v, by Leave with %+v", *l, twin)
 	}
-	k.to(&out, v6)
-	return out
+	// A processor of our kind stores the words as they stand in headers.
+	var wire [8]byte
+	binary.LittleEndian.PutUint32(wire[0:], l.Ports)
+	binary.LittleEndian.PutUint16(wire[4:], l.IP)
+	binary.LittleEndian.PutUint16(wire[6:], l.L4)
+	d := header.Delta{IP: binary.BigEndian.Uint16(wire[4:]), L4: binary.BigEndian.Uint16(wire[6:])}
+	if want := header.DeltaOf(in, out); d != want {
+		t.Fatalf("delta %+v, want %+v", d, want)
+	}
+	k := key{ports: bits.RotateLeft32(binary.BigEndian.Uint32(wire[0:]), 16), proto: uint8(l.Proto)}
+	words := unsafe.Slice(l.Addrs, 1+3*int(l.Family)) // Safety: one word, or four of IPv6
+	copy(k.addr[:], words)
+	var other header.Tuple
+	if k.to(&other, l.Family == header.PlainIPv6); other.Reverse() != *out {
+		t.Fatalf("leaves with the reverse of %+v, want %+v", other, out)
+	}
+}
+
+// TestMatchComparesAll: what FetchFlows found is a hint, and of another flow where tags are the same. Match takes none whose key is not the
+// packet's in every bit, on both sides and in both families.
+func TestMatchComparesAll(t *testing.T) {
+	_, h := testTable(t, 64, 64)
+	for _, v6 := range []bool{false, true} {
+		n := newFlow(header.ProtoUDP, v6, 1)
+		r := h.mustCreate(t, bootTime, n)
+		h.Observe(r, ReplySide, 0, bootTime)
+		h.Observe(r, ClientSide, 0, bootTime) // assured: a datagram of either side changes nothing
+		reply := h.reply(r)
+		for side, tuple := range []*header.Tuple{&n.Client, &reply} {
+			s := [1]Search{{Plain: plainOf(tuple), slot: slotOf(r.index(), Side(side))}}
+			matches := func() bool {
+				var flows [1]*Flow
+				var leaving [1]header.Leaving
+				return h.Match(s[:], flows[:], leaving[:], bootTime.Ticks()) == 1
+			}
+			if !matches() {
+				t.Fatalf("IPv6 %v, side %d: the packet's own flow does not match", v6, side)
+			}
+			words := 1
+			if v6 {
+				words = 4
+			}
+			for bit := range 64 * words {
+				s[0].Addr[bit/64] ^= 1 << (bit % 64)
+				if matches() {
+					t.Errorf("IPv6 %v, side %d: matches with bit %d of address word %d changed", v6, side, bit%64, bit/64)
+				}
+				s[0].Addr[bit/64] ^= 1 << (bit % 64)
+			}
+			for bit := range 32 {
+				s[0].Ports ^= 1 << bit
+				if matches() {
+					t.Errorf("IPv6 %v, side %d: matches with bit %d of the ports changed", v6, side, bit)
+				}
+				s[0].Ports ^= 1 << bit
+			}
+			for bit := range 8 {
+				s[0].Proto ^= 1 << bit
+				if matches() {
+					t.Errorf("IPv6 %v, side %d: matches with bit %d of the protocol changed", v6, side, bit)
+				}
+				s[0].Proto ^= 1 << bit
+			}
+		}
+	}
 }
 
 // TestMatchIsObserve: of every condition of a flow and every age, Match finds the flow only where it

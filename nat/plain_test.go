@@ -3,6 +3,7 @@ package nat_test
 import (
 	"bytes"
 	"encoding/binary"
+	"math/bits"
 	"slices"
 	"testing"
 
@@ -46,18 +47,76 @@ func TestTranslatePlain(t *testing.T) {
 		nat.DecrementTTL(want[:len(frame)], p)
 		nat.Translate(want[:len(frame)], p, &to, d)
 
-		ports := uint32(to.SrcPort)<<16 | uint32(to.DstPort)
-		if v6 {
-			addrs := [4]uint64{word(to.Dst[:8]), word(to.Dst[8:]), word(to.Src[:8]), word(to.Src[8:])}
-			nat.TranslatePlain6((*[header.Window6Bytes]byte)(window), &addrs, ports, d)
-		} else {
-			addrs := uint64(binary.BigEndian.Uint32(to.Src[12:]))<<32 | uint64(binary.BigEndian.Uint32(to.Dst[12:]))
-			nat.TranslatePlain4((*[header.Window4Bytes]byte)(window), addrs, ports, d)
-		}
+		copy(want, "to and from!")
+		m := header.NewMemory(window)
+		l := leaving(p, &to, d)
+		nat.TranslatePlain(&m, []header.Frame{{Len: uint32(len(frame))}}, []header.Leaving{l})
 		if !bytes.Equal(window, want) {
 			t.Fatalf("%x\nwant\n%x\nfrom\n%x", window, want, frame)
 		}
 	}
 }
 
+// leaving is what a packet leaves with, with MAC addresses of its own.
+func leaving(p *header.Packet, to *header.Tuple, d header.Delta) header.Leaving {
+	l := header.Leaving{MACs: (*[12]byte)([]byte("to and from!")), Proto: uint32(to.Proto)}
+	l.Ports = bits.ReverseBytes32(uint32(to.SrcPort)<<16 | uint32(to.DstPort))
+	l.IP, l.L4 = bits.ReverseBytes16(d.IP), bits.ReverseBytes16(d.L4)
+	if !p.Tuple.V6 {
+		l.Addrs = &[]uint64{uint64(binary.BigEndian.Uint32(to.Dst[12:]))<<32 | uint64(binary.BigEndian.Uint32(to.Src[12:]))}[0]
+		return l
+	}
+	l.Family, l.Addrs = header.PlainIPv6, &[]uint64{word(to.Dst[:8]), word(to.Dst[8:]), word(to.Src[:8]), word(to.Src[8:])}[0]
+	return l
+}
+
 func word(b []byte) uint64 { return binary.BigEndian.Uint64(b) }
+
+// TestTranslatePlainGroup: of a group of packets of both families and protocols, anywhere in a memory, each comes out as by DecrementTTL and
+// Translate, and nothing else is written to.
+func TestTranslatePlainGroup(t *testing.T) {
+	const room = 2 * header.Window6Bytes
+	r := random(t)
+	for range 2000 {
+		memory := make([]byte, 16*room)
+		for i := range memory {
+			memory[i] = byte(r.Uint32())
+		}
+		want := slices.Clone(memory)
+		frames, list := make([]header.Frame, r.IntN(17)), make([]header.Leaving, 17)
+		for i := range frames {
+			v6 := r.IntN(2) == 0
+			frame := headertest.TCP(ends[v6].client, ends[v6].vip, headertest.ACK).Bytes()
+			if r.IntN(2) == 0 {
+				frame = headertest.UDP(ends[v6].client, ends[v6].vip, "even load!").Bytes()
+			}
+			p := mustParse(t, frame)
+			to := tuple(ends[v6].source, ends[v6].backend, p.Tuple.Proto)
+			to.SrcPort, to.DstPort = uint16(r.Uint32()), uint16(r.Uint32())
+			d := header.DeltaOf(&p.Tuple, &to)
+			list[i] = leaving(p, &to, d)
+			frames[i] = header.Frame{Addr: uint64(i*room + r.IntN(header.Window6Bytes)), Len: uint32(len(frame))}
+			copy(memory[frames[i].Addr:], frame)
+			nat.DecrementTTL(frame, p)
+			nat.Translate(frame, p, &to, d)
+			copy(frame, "to and from!")
+			copy(want[frames[i].Addr:], frame)
+		}
+		m := header.NewMemory(memory)
+		if nat.TranslatePlain(&m, frames, list); !bytes.Equal(memory, want) {
+			t.Fatalf("%d packets:\n%x\nwant\n%x", len(frames), memory, want)
+		}
+	}
+}
+
+func TestTranslatePlainAllocatesNothing(t *testing.T) {
+	memory := make([]byte, header.Window6Bytes)
+	frame := headertest.TCP(ends[false].client, ends[false].vip, headertest.ACK).Bytes()
+	copy(memory, frame)
+	p := mustParse(t, frame)
+	m, frames := header.NewMemory(memory), []header.Frame{{Len: uint32(len(frame))}}
+	list := []header.Leaving{leaving(p, &p.Tuple, header.Delta{})}
+	if n := testing.AllocsPerRun(100, func() { nat.TranslatePlain(&m, frames, list) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

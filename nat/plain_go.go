@@ -1,0 +1,65 @@
+//go:build !amd64 || noasm || race
+
+package nat
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"unsafe"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+// translatePlain is the twin of the assembly.
+func translatePlain(m *header.Memory, frames []header.Frame, leaving []header.Leaving) {
+	for i, f := range frames {
+		l := &leaving[i]
+		w := m.Window4(f.Addr)
+		*(*[12]byte)(w[0:12]) = *l.MACs
+		if l.Family == header.PlainIPv4 {
+			rewrite4(w, *l.Addrs, l.IP)
+			rewriteTransport(header.PlainTransport4(w), l)
+			continue
+		}
+		w6 := m.Window6(f.Addr)
+		rewrite6(w6, (*[4]uint64)(unsafe.Pointer(l.Addrs))) // Safety: Leaving says so
+		rewriteTransport(header.PlainTransport6(w6), l)
+	}
+}
+
+func rewrite4(w *[header.Window4Bytes]byte, reversed uint64, delta uint16) {
+	w[22]--
+	const ttlLess = 1<<16 - 1 - 1 // the TTL is the low byte of a little endian word
+	sum := uint32(^binary.LittleEndian.Uint16(w[24:26])) + uint32(delta) + ttlLess
+	binary.LittleEndian.PutUint16(w[24:26], ^fold32(sum))
+	binary.BigEndian.PutUint64(w[26:34], bits.RotateLeft64(reversed, 32))
+}
+
+func rewrite6(w *[header.Window6Bytes]byte, reversed *[4]uint64) {
+	w[21]--
+	binary.BigEndian.PutUint64(w[22:30], reversed[2])
+	binary.BigEndian.PutUint64(w[30:38], reversed[3])
+	binary.BigEndian.PutUint64(w[38:46], reversed[0])
+	binary.BigEndian.PutUint64(w[46:54], reversed[1])
+}
+
+func rewriteTransport(t *header.Transport, l *header.Leaving) {
+	binary.LittleEndian.PutUint32(t[0:4], l.Ports)
+	field := t[checksumBits-l.Proto&checksumBits:]
+	old := binary.LittleEndian.Uint16(field)
+	sum := uint32(^old) + uint32(l.L4)
+	updated := ^uint16(sum + sum>>16) // of two words: there is one carry
+	if (updated == 0 || old == 0) && l.Proto == header.ProtoUDP {
+		// A datagram had none and has none now, or must not seem to have none (RFC 768). TCP has no such rule.
+		if updated = 0xffff; old == 0 {
+			updated = 0
+		}
+	}
+	binary.LittleEndian.PutUint16(field, updated)
+}
+
+// fold32 reduces a sum of a few words to 16 bits, as repeated checksum.Add does.
+func fold32(s uint32) uint16 {
+	s = s>>16 + s&0xffff
+	return uint16(s + s>>16)
+}
