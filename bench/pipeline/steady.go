@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 )
 
@@ -99,22 +100,39 @@ func (r *runner) startReference(v6 bool, flows int) (*reference, error) {
 // overReference is how much more than the reference the worker may take.
 const overReference = 1.25
 
-// compare takes one sample of everything.
+// turn is how many chunks the worker and the reference take before it is the other's: fewer than a tenth of a second of them, so that a
+// neighbour of the core who comes and goes meets both.
+const turn = 40
+
+// compare takes one sample of everything, in turns. Each of its figures is the median of the turns'.
 func (r *runner) compare(g *gate, c *reference, l load, params map[string]string, target *float64) error {
-	ns, err := g.sample(l, r.Chunks, r.rnd)
-	if err != nil {
-		return err
+	var ns, ofC, ratios []float64
+	chunks := min(turn, r.Chunks)
+	if c == nil {
+		chunks = r.Chunks
 	}
-	r.cost(sluice, params, ns, target)
+	for left := r.Chunks; left > 0; left -= chunks {
+		chunks = min(chunks, left)
+		of, err := g.sample(l, chunks, r.rnd)
+		if err != nil {
+			return err
+		}
+		ns = append(ns, of)
+		if c == nil {
+			break
+		}
+		in, err := c.sample(l, chunks, false)
+		if err != nil {
+			return err
+		}
+		ofC, ratios = append(ofC, in), append(ratios, of/in)
+	}
+	r.cost(sluice, params, median(ns), target)
 	if c == nil {
 		return nil
 	}
-	ofC, err := c.sample(l, r.Chunks, false)
-	if err != nil {
-		return err
-	}
-	r.cost(inC, params, ofC, nil)
-	r.ratio(with(params, "to", inC), ns/ofC, "lower", overReference)
+	r.cost(inC, params, median(ofC), nil)
+	r.ratio(with(params, "to", inC), median(ratios), "lower", overReference)
 	if l != (load{}) {
 		return nil
 	}
@@ -123,6 +141,11 @@ func (r *runner) compare(g *gate, c *reference, l load, params map[string]string
 		r.cost(inCSerial, params, serial, nil)
 	}
 	return err
+}
+
+func median(list []float64) float64 {
+	slices.Sort(list)
+	return list[len(list)/2]
 }
 
 func steadyTarget(v6 bool, flows int, cold bool) *float64 {
