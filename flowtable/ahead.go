@@ -3,8 +3,8 @@ package flowtable
 import (
 	"unsafe"
 
-	"sluice.dev/sluice/flowtable/prefetch"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/prefetch"
 )
 
 // What a worker can have under way before it makes a flow:

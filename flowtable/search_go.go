@@ -5,8 +5,8 @@ package flowtable
 import (
 	"unsafe"
 
-	"sluice.dev/sluice/flowtable/prefetch"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/prefetch"
 )
 
 // fetchBuckets, fetchFlows and match are the twins of the assembly.

@@ -3,7 +3,7 @@ package flowtable
 import (
 	"time"
 
-	"sluice.dev/sluice/flowtable/prefetch"
+	"sluice.dev/sluice/nat/prefetch"
 )
 
 // sweepPeriod is how long one sweep over the whole table takes, at SweepQuota's pace.

@@ -3,7 +3,7 @@ package header
 import (
 	"unsafe"
 
-	"sluice.dev/sluice/flowtable/prefetch"
+	"sluice.dev/sluice/nat/prefetch"
 )
 
 // Frame is where a packet's frame is in memory: the byte offset of its first byte, and how many bytes there are.
