@@ -71,7 +71,7 @@ func HTML(runs []*results.Run, known []Experiment) ([]byte, error) {
 			d.Missed = append(d.Missed, r)
 		}
 	}
-	for _, f := range figures(runs) {
+	for _, f := range figures(drawable(runs, known)) {
 		svg, err := f.svg()
 		if err != nil {
 			return nil, err

@@ -44,7 +44,7 @@ func block(runs []*results.Run, known []Experiment) (text string, plots map[stri
 	writeMachines(&b, runs)
 	writeAbsent(&b, absent(runs, known))
 	plots = make(map[string][]byte)
-	list := figures(runs)
+	list := figures(drawable(runs, known))
 	for _, w := range readmePlots {
 		f := firstFigure(list, w.suffix, w.unit)
 		if f == nil {

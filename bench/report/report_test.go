@@ -279,3 +279,23 @@ func TestNewestCounts(t *testing.T) {
 	}
 	t.Error("no figure by flows")
 }
+
+// TestFurtherRunsAreNotDrawn: what another machine measured does not become a point of this one's lines.
+func TestFurtherRunsAreNotDrawn(t *testing.T) {
+	runs := fixture()
+	for i, r := range runs {
+		further := *r
+		if further.Name += "-shared"; i%2 == 0 {
+			further.Name = "flows-10k" // an experiment, though others begin as it does
+		}
+		runs = append(runs, &further)
+	}
+	for _, r := range drawable(runs, append(Experiments(), Experiment{Name: "flows"})) {
+		if strings.HasSuffix(r.Name, "-shared") {
+			t.Errorf("%s is drawn", r.Name)
+		}
+	}
+	if got, want := len(drawable(runs, append(Experiments(), Experiment{Name: "flows"}))), len(runs)-len(fixture())/2; got != want {
+		t.Errorf("%d runs are drawn, want %d", got, want)
+	}
+}
