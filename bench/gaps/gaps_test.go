@@ -79,8 +79,15 @@ func TestProbe(t *testing.T) {
 	}
 	<-taken
 	sleep := unix.NsecToTimespec(int64(5 * time.Millisecond))
-	if _, _, errno := unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&sleep)), 0, 0); errno != 0 {
-		t.Fatal(errno)
+	for { // the runtime's signals interrupt it, and it says what is left
+		left := uintptr(unsafe.Pointer(&sleep))
+		_, _, errno := unix.RawSyscall(unix.SYS_NANOSLEEP, left, left, 0)
+		if errno == 0 {
+			break
+		}
+		if errno != unix.EINTR {
+			t.Fatal(errno)
+		}
 	}
 	p.Receive(nil)
 	go func() { taken <- p.take() }()
