@@ -39,7 +39,7 @@ const groupSize = 16
 const searches = 4 * groupSize
 
 // At once no more headers are asked for than of a group.
-const _ = -(groupSize ^ header.Distance)
+const _ = -uint(groupSize ^ header.Distance)
 
 // count notes that a link delivered n packets, the batch.
 func (w *Worker) count(link, n int) {

@@ -33,7 +33,7 @@ const (
 	_ = -(unsafe.Offsetof(bucket{}.slots) ^ 20)
 	_ = -(unsafe.Offsetof(Flow{}.delta) ^ 24)
 	_ = -(unsafe.Offsetof(Flow{}.ports) ^ 40)
-	_ = -(metaProtoShift ^ 48)
+	_ = -uint(metaProtoShift ^ 48)
 )
 
 // geometries are those of IPv4, of IPv6, and of searches for nothing: one empty bucket.

@@ -12,6 +12,6 @@ func TranslatePlain(m *header.Memory, frames []header.Frame, leaving []header.Le
 // protocol: 22-6 is TCP's and 22-16 is UDP's, as the other bit of 17 is none of them. No branch depends on which, as they come mixed.
 const (
 	checksumBits = tcpChecksumOffset | udpChecksumOffset
-	_            = -(checksumBits - header.ProtoTCP&checksumBits ^ tcpChecksumOffset)
-	_            = -(checksumBits - header.ProtoUDP&checksumBits ^ udpChecksumOffset)
+	_            = -uint(checksumBits - header.ProtoTCP&checksumBits ^ tcpChecksumOffset)
+	_            = -uint(checksumBits - header.ProtoUDP&checksumBits ^ udpChecksumOffset)
 )
