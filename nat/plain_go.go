@@ -7,6 +7,7 @@ import (
 	"math/bits"
 	"unsafe"
 
+	"sluice.dev/sluice/nat/checksum"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -31,7 +32,7 @@ func rewrite4(w *[header.Window4Bytes]byte, reversed uint64, delta uint16) {
 	w[22]--
 	const ttlLess = 1<<16 - 1 - 1 // the TTL is the low byte of a little endian word
 	sum := uint32(^binary.LittleEndian.Uint16(w[24:26])) + uint32(delta) + ttlLess
-	binary.LittleEndian.PutUint16(w[24:26], ^fold32(sum))
+	binary.LittleEndian.PutUint16(w[24:26], ^checksum.Fold(uint64(sum)))
 	binary.BigEndian.PutUint64(w[26:34], bits.RotateLeft64(reversed, 32))
 }
 
@@ -56,10 +57,4 @@ func rewriteTransport(t *header.Transport, l *header.Leaving) {
 		}
 	}
 	binary.LittleEndian.PutUint16(field, updated)
-}
-
-// fold32 reduces a sum of a few words to 16 bits, as repeated checksum.Add does.
-func fold32(s uint32) uint16 {
-	s = s>>16 + s&0xffff
-	return uint16(s + s>>16)
 }
