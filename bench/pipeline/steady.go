@@ -2,8 +2,9 @@ package pipeline
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
+
+	"sluice.dev/sluice/bench/results"
 )
 
 // steadyBackends is how many a Service has, so that source ports suffice.
@@ -143,10 +144,7 @@ func (r *runner) compare(g *gate, c *reference, l load, params map[string]string
 	return err
 }
 
-func median(list []float64) float64 {
-	slices.Sort(list)
-	return list[len(list)/2]
-}
+func median(list []float64) float64 { return (&results.Point{Samples: list}).Median() }
 
 func steadyTarget(v6 bool, flows int, cold bool) *float64 {
 	t, ok := steadyTargets[flows]
