@@ -20,6 +20,9 @@ type RunConfig struct {
 	// Threads, where there is a CPU, pins the goroutine without locking it to a thread: much
 	// shorter gaps when the Go scheduler preempts it (package thread). Nil: it is locked.
 	Threads *thread.Group
+	// Turn is how long the worker runs, at most, before it yields to the Go scheduler, which otherwise preempts it
+	// after 10 ms (thread.Yield). 0 is never; a worker that is locked to its thread does not either.
+	Turn time.Duration
 	// Spin is how long the worker looks for more work before it sleeps. The longer,
 	// the lower the latency of the next packet and the higher the cost of silence.
 	Spin time.Duration
@@ -67,8 +70,13 @@ func (w *Worker) Run(ctx context.Context, c RunConfig) error {
 func (w *Worker) loop(c RunConfig, pin *thread.Pin) {
 	var clock clock
 	now := clock.now()
+	turn := now // when this one began
 	pace := NewPace(&c, now)
 	for !w.stop.Load() {
+		if pin != nil && c.Turn > 0 && now-turn >= uint64(c.Turn) {
+			thread.Yield()
+			turn = now
+		}
 		w.tasks.run(w)
 		moved := w.Step(now)
 		after := clock.now()

@@ -2,6 +2,7 @@ package fastpath_test
 
 import (
 	"context"
+	"runtime"
 	"testing"
 	"time"
 
@@ -11,17 +12,23 @@ import (
 	"sluice.dev/sluice/fastpath/thread"
 )
 
-// TestRunPinned: while it runs, the worker is on its CPU, locked to a thread or not, and an unlocked
-// one gives its thread back in the end.
-func TestRunPinned(t *testing.T) {
+// anyCPU is one that this process may use.
+func anyCPU(t *testing.T) (cpu int) {
+	t.Helper()
 	var all unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &all); err != nil {
 		t.Fatal(err)
 	}
-	cpu := 0
 	for !all.IsSet(cpu) {
 		cpu++
 	}
+	return cpu
+}
+
+// TestRunPinned: while it runs, the worker is on its CPU, locked to a thread or not, and an unlocked
+// one gives its thread back in the end.
+func TestRunPinned(t *testing.T) {
+	cpu := anyCPU(t)
 	group, err := thread.NewGroup(0)
 	if err != nil {
 		t.Fatal(err)
@@ -66,5 +73,43 @@ func TestRunPinned(t *testing.T) {
 	}
 	if err := newLab(t, labConfig{}).workers[0].Run(t.Context(), fastpath.RunConfig{CPU: 1 << 9, Threads: group}); err == nil {
 		t.Error("a CPU that is not there is no error")
+	}
+}
+
+// TestRunYields: a worker that never sleeps leaves its P to others after each turn, not when it is preempted.
+func TestRunYields(t *testing.T) {
+	group, err := thread.NewGroup(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	l := newLab(t, labConfig{})
+	cpu := anyCPU(t)
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	go func() {
+		ended <- l.workers[0].Run(ctx, fastpath.RunConfig{CPU: cpu, Threads: group, Turn: thread.Turn, Spin: time.Hour})
+	}()
+	used := func() time.Duration { // processor time, as a busy machine must not count
+		var u unix.Rusage
+		if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+			t.Fatal(err)
+		}
+		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	const turns = 20
+	before := used()
+	for range turns {
+		if !l.workers[0].Do(ctx, func(*fastpath.Worker) {}) { // whose end is seen after the turn
+			t.Fatal("the worker does not answer")
+		}
+	}
+	// Preempted, a turn is 10 ms (runtime/proc.go, forcePreemptNS).
+	if took := used() - before; took > turns*5*time.Millisecond {
+		t.Errorf("%d turns of the worker took %v of processor time", turns, took)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
 	}
 }

@@ -76,12 +76,15 @@ func RunChild(ctx context.Context, text string, in io.Reader, out io.Writer) err
 		return err
 	}
 	go func() { ended <- group.TidyEvery(ctx, time.Second) }()
-	threads := group
+	threads, turn := group, thread.Turn
 	if p.Variant.Locked {
 		threads = nil
 	}
+	if p.Variant.Unyielding {
+		turn = 0
+	}
 	go func() {
-		ended <- p.worker.Run(ctx, fastpath.RunConfig{CPU: p.CPU, Threads: threads, Spin: forever, Sleep: time.Second})
+		ended <- p.worker.Run(ctx, fastpath.RunConfig{CPU: p.CPU, Threads: threads, Turn: turn, Spin: forever, Sleep: time.Second})
 	}()
 	go func() { p.watch.Run(ctx); ended <- nil }()
 	go func() { _ = p.loop.Run(ctx); ended <- nil }()

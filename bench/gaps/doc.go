@@ -12,8 +12,8 @@
 // between two of these readings is one step of the loop, some 100 ns, or a gap. Gaps are
 // told apart by what the kernel says of the thread (getrusage(2), RUSAGE_THREAD):
 //
-//	handed over   it slept, or the loop went on on another thread: sysmon preempts what runs for
-//	              10 ms, and package fastpath/thread says what follows
+//	handed over   it slept, or the loop went on on another thread: the Go scheduler preempted
+//	              it, and package fastpath/thread says what follows
 //	preempted     the kernel ran something else on its processor
 //	in place      neither: the hypervisor, an interrupt, or work in the thread itself
 //

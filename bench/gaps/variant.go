@@ -20,6 +20,8 @@ type Variant struct {
 	Slice time.Duration `json:"slice"`
 	// Locked: the worker's goroutine is locked to its thread, instead of pinned by fastpath/thread.
 	Locked bool `json:"locked"`
+	// Unyielding: the worker's goroutine runs until it is preempted.
+	Unyielding bool `json:"unyielding"`
 	// Quiet: nothing changes.
 	Quiet bool `json:"-"`
 }
@@ -37,6 +39,7 @@ func variants() []Variant {
 	return []Variant{
 		with("sluice", "as the daemon sets it", func(*Variant) {}),
 		with("quiet", "without changes: what is the scheduler's", func(v *Variant) { v.Quiet = true }),
+		with("unyielding", "the worker runs until it is preempted", func(v *Variant) { v.Unyielding = true }),
 		with("locked", "the worker locked to its thread (runtime.LockOSThread)", func(v *Variant) { v.Locked = true }),
 		with("gogc400", "GOGC=400", func(v *Variant) { v.GCPercent = 400 }),
 		with("nogc", "GOGC=off: what collections cost", func(v *Variant) { v.GCPercent = -1 }),

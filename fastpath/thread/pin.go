@@ -5,11 +5,12 @@
 // its P to a second thread, sleeps, and is woken when that one finds the goroutine
 // (runtime.stoplockedm, startlockedm): two switches between threads, up to a hundred times a
 // second as long as there is traffic, and each waits for a CPU that others use, too. A
-// goroutine that is not locked is put in a queue and, mostly, taken out again by the same
-// thread in a microsecond. `sluice-bench gaps --variants sluice,locked` compares the two.
+// goroutine that is not locked is put in a queue, and one more thread is woken to take it out: that
+// one wins in most cases. So a pinned goroutine yields before it is preempted (Yield), in a way that
+// wakes nobody. `sluice-bench gaps --variants sluice,unyielding,locked` compares the three.
 //
-// The price: another thread may take it out. That cannot happen without a gap in which the
-// goroutine did not run, so its owner calls Check after each gap, and the mask moves:
+// It may still be preempted, by the garbage collector, and so taken out by another thread. That cannot
+// happen without a gap in which the goroutine did not run, so its owner calls Check after each gap, and the mask moves:
 //
 //	worker ──runs on──► thread 7   mask {1}        after a move:  thread 7   all CPUs
 //	                    others     all CPUs                       thread 9   mask {1}

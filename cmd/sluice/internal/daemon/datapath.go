@@ -215,7 +215,7 @@ func (d *datapath) run(ctx context.Context, fail func(error)) {
 		go func() {
 			defer d.done.Done()
 			s := &d.config.Sockets
-			c := fastpath.RunConfig{CPU: w.cpu, Threads: threads, Spin: s.Spin.D(), SpinAsWorked: s.SpinAsWorked, Coalesce: s.Coalesce.D(), Sleep: s.Sleep.D()}
+			c := fastpath.RunConfig{CPU: w.cpu, Threads: threads, Turn: thread.Turn, Spin: s.Spin.D(), SpinAsWorked: s.SpinAsWorked, Coalesce: s.Coalesce.D(), Sleep: s.Sleep.D()}
 			if err := w.Run(ctx, c); err != nil {
 				fail(err)
 			}
