@@ -12,10 +12,9 @@ enum {
 	MAX_OFFSET = 0x7fff, /* ones, and more than all headers together */
 };
 
-/* One direction of a conversation: what the rules judge a packet by. The kernel compares
- * keys by eight bytes: where both are aligned so, lookups are up to 20 ns faster. */
+/* One direction of a conversation: what the rules judge a packet by. */
 struct tuple {
-	struct endpoint src __attribute__((aligned(8))), dst __attribute__((aligned(8)));
+	struct endpoint src, dst;
 	bool v6, fragment;
 	bool echo; /* an ICMP echo request */
 	bool cut;  /* not read: the readable bytes ended too early */
@@ -75,23 +74,31 @@ INLINE __u32 skip_extensions(void *data, void *end, __u32 at, __u8 *next, struct
 	return 0;
 }
 
+/* Two words at once: what is written in parts and read as a whole, as the kernel reads keys, waits until all
+ * parts are in the cache. */
+INLINE void put(void *to, __u32 low, __u32 high)
+{
+	__u64 both = (__u64)high << 32 | low;
+	__builtin_memcpy(to, &both, 8);
+}
+
 INLINE void take_ipv4(struct ipv4 *ip, struct tuple *t)
 {
-	t->src.addr[2] = t->dst.addr[2] = ntohl(0xffff);
-	t->src.addr[3] = ip->src;
-	t->dst.addr[3] = ip->dst;
+	put(&t->src.addr[2], ntohl(0xffff), ip->src);
+	put(&t->dst.addr[2], ntohl(0xffff), ip->dst);
 }
 
 INLINE void take_ipv6(struct ipv6 *ip, struct tuple *t)
 {
-	__builtin_memcpy(t->src.addr, ip->src, 16);
-	__builtin_memcpy(t->dst.addr, ip->dst, 16);
+	put(&t->src.addr[0], ip->src[0], ip->src[1]);
+	put(&t->src.addr[2], ip->src[2], ip->src[3]);
+	put(&t->dst.addr[0], ip->dst[0], ip->dst[1]);
+	put(&t->dst.addr[2], ip->dst[2], ip->dst[3]);
 }
 
-INLINE void take_ports(struct ports *p, struct tuple *t)
+INLINE void take_transport(struct endpoint *e, __be16 port, __u8 proto)
 {
-	t->src.port = p->src;
-	t->dst.port = p->dst;
+	put(&e->port, (__u32)proto << 16 | port, 0);
 }
 
 /* Reads the addresses and the protocol of the IP packet at an offset; returns
@@ -136,7 +143,8 @@ INLINE bool read_ports(void *data, void *end, __u32 at, struct tuple *t)
 		return 0;
 	if (!within(p + 1, end, t))
 		return 0;
-	take_ports(p, t);
+	take_transport(&t->src, p->src, t->src.proto);
+	take_transport(&t->dst, p->dst, t->dst.proto);
 	return 1;
 }
 
@@ -201,8 +209,8 @@ INLINE bool read_plain(void *data, void *end, struct tuple *t)
 		take_ipv6(v6, t);
 		t->v6 = 1;
 	}
-	t->src.proto = t->dst.proto = proto;
-	take_ports(p, t);
+	take_transport(&t->src, p->src, proto);
+	take_transport(&t->dst, p->dst, proto);
 	return 1;
 }
 

@@ -4,12 +4,13 @@
 
 #include "kernel.h"
 
-/* Address (IPv4 mapped), port, protocol: the key of frontends and keep_sources. */
+/* Address (IPv4 mapped), port, protocol: the key of frontends and keep_sources. 24 bytes, as the
+ * kernel compares keys by eight bytes, and what is left byte by byte. */
 struct endpoint {
 	__be32 addr[4];
 	__be16 port;
-	__u8 proto, zero;
-};
+	__u8 proto, zero[5];
+} __attribute__((aligned(8)));
 
 /* Why an address matters: what it is to us; that a map below has an entry with
  * it; that it is one of the node's, which by itself is no reason to steer. */

@@ -47,7 +47,7 @@ type steerEndpoint struct {
 	Addr  [4]uint32
 	Port  uint16
 	Proto uint8
-	Zero  uint8
+	Zero  [5]uint8
 }
 
 // Names of all BPF objects in the ELF.
