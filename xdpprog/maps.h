@@ -23,6 +23,17 @@ enum addr_flags {
 	LOCAL = 32,
 };
 
+/* What says of an IPv4 packet that it is ours: a frontend, an address that replies or node ports
+ * come to. A word of a shortcut: address, port, protocol, which of these; the latter two kinds
+ * have neither port nor protocol. No word is 0. */
+enum shortcut_kind { SHORT_FRONTEND = 1, SHORT_SNAT, SHORT_NODE };
+enum { SHORTCUT_WORDS = 8, SHORTCUT_BITS = 14 };
+
+/* Words with the same hash, in one cache line. */
+struct shortcut {
+	__u64 word[SHORTCUT_WORDS];
+};
+
 struct config {
 	__u64 pass_after_ns; /* a heartbeat older than this is no heartbeat */
 	__u32 host_link;     /* ifindex of the kernel-side end; 0: egress is off */
@@ -43,6 +54,8 @@ struct { UINT(type, MAP_HASH); UINT(max_entries, 1); TYPE(key, struct endpoint);
 struct { UINT(type, MAP_HASH); UINT(max_entries, 1); TYPE(key, __be32[4]); TYPE(value, enum addr_flags); } addrs SEC(".maps");
 /* Bit p%64 of word (IPv6 ? 3 : 0 + TCP 0, UDP 1, SCTP 2) * 1024 + p/64: node port p is open. */
 struct { UINT(type, MAP_ARRAY); UINT(max_entries, 6 * 1024); TYPE(key, __u32); TYPE(value, __u64); } nodeports SEC(".maps");
+/* Part of what the maps above say, for one look instead of a search. What it lacks, they have. */
+struct { UINT(type, MAP_ARRAY); UINT(map_flags, MMAPABLE); UINT(max_entries, 1 << SHORTCUT_BITS); TYPE(key, __u32); TYPE(value, struct shortcut); } shortcuts SEC(".maps");
 struct { UINT(type, MAP_ARRAY); UINT(max_entries, 1); TYPE(key, __u32); TYPE(value, struct config); } settings SEC(".maps");
 struct { UINT(type, MAP_ARRAY); UINT(max_entries, 1); TYPE(key, __u32); TYPE(value, __u64); } heartbeat SEC(".maps");
 struct { UINT(type, MAP_PERCPU_ARRAY); UINT(max_entries, 1); TYPE(key, __u32); TYPE(value, struct counts); } counters SEC(".maps");

@@ -20,6 +20,7 @@ type mirror struct {
 	frontends, sources map[FrontendKey]struct{}
 	addrs              map[header.Addr]addrState
 	ports              [nodePortWords]uint64
+	shortcuts          [shortcutBuckets]steerShortcut
 }
 
 // addrState is why an address is in the kernel's table.
@@ -79,7 +80,9 @@ func (r *mirror) read(maps map[string]*ebpf.Map) error {
 			r.use(table, addrOf(e.Addr), 1)
 		}))
 	}
-	return errors.Join(err, each(maps[steerMapNodeports], func(word uint32, bits uint64) { r.ports[word] = bits }))
+	return errors.Join(err,
+		each(maps[steerMapNodeports], func(word uint32, bits uint64) { r.ports[word] = bits }),
+		each(maps[steerMapShortcuts], func(at uint32, bucket steerShortcut) { r.shortcuts[at] = bucket }))
 }
 
 // rules is what the mirror holds, without an order.

@@ -38,6 +38,9 @@ func (s *Steering) Reconcile(want Rules) (changed int, err error) {
 			do(s.syncAddr(a))
 		}
 	}
+	if err := s.reconcileShortcuts(); err != nil {
+		errs = append(errs, err)
+	}
 	return changed, errors.Join(errs...)
 }
 

@@ -141,6 +141,9 @@ func (s *Steering) open(table string, k FrontendKey) error {
 		s.rules.use(table, k.Addr, 1)
 	}
 	err := s.syncAddr(k.Addr)
+	if err == nil && table == steerMapFrontends {
+		err = s.shorten(frontendShortcut(k)...)
+	}
 	if errors.Is(err, unix.E2BIG) { // nothing finds the entry without its address
 		err = errors.Join(err, s.close(table, k))
 	}
@@ -149,6 +152,11 @@ func (s *Steering) open(table string, k FrontendKey) error {
 
 func (s *Steering) close(table string, k FrontendKey) error {
 	if set := s.rules.set(table); has(set, k) {
+		if table == steerMapFrontends {
+			if err := s.lengthen(frontendShortcut(k)...); err != nil {
+				return err
+			}
+		}
 		if err := s.maps[table].Delete(k.endpoint()); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return fmt.Errorf("stop steering %v: %w", k, err)
 		}
@@ -164,12 +172,18 @@ func (s *Steering) syncAddr(a header.Addr) error {
 	want := st.flags()
 	if want != st.kernel {
 		m := s.maps[steerMapAddrs]
+		if err := s.lengthen(addrShortcuts(a, st.kernel&^want)...); err != nil {
+			return err
+		}
 		if want == 0 {
 			if err := m.Delete(words(a)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 				return fmt.Errorf("disown address %v: %w", a, err)
 			}
 		} else if err := m.Put(words(a), uint32(want)); err != nil {
 			return full(m, fmt.Errorf("own address %v: %w", a, err))
+		}
+		if err := s.shorten(addrShortcuts(a, want&^st.kernel)...); err != nil {
+			return err
 		}
 		st.kernel = want
 		s.rules.addrs[a] = st

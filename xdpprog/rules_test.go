@@ -22,6 +22,7 @@ func TestRulesInPlace(t *testing.T) {
 	must(t, b.OpenAddr(addr(node6), AddrSNAT)) // a neighbour in the table
 	frontend := pkt{src: client4, dst: vip4, proto: tcp, dport: 80}
 	nodePort := pkt{src: client6, dst: node6, proto: sctp, dport: 30000}
+	nodePort4 := pkt{src: client4, dst: node4, proto: sctp, dport: 30000}
 	reply6 := pkt{src: plain6, dst: node6, proto: tcp, dport: snatFirst}
 	reply := pkt{src: plain4, dst: snat4, proto: tcp, dport: snatFirst}
 	kept := pkt{src: kept4, dst: client4, proto: tcp, sport: 8080}
@@ -54,6 +55,12 @@ func TestRulesInPlace(t *testing.T) {
 		{"neighbour port closed", func() error { return b.CloseNodePort(true, sctp, 30001) }, nodePort, steers},
 		{"other family closed", func() error { return b.CloseNodePort(false, sctp, 30000) }, nodePort, steers},
 		{"node port closed", func() error { return b.CloseNodePort(true, sctp, 30000) }, nodePort, kernel},
+
+		{"IPv4 node address", func() error { return b.OpenAddr(addr(node4), AddrNode) }, nodePort4, kernel},
+		{"its node port opened", func() error { return b.OpenNodePort(false, sctp, 30000) }, nodePort4, steers},
+		{"IPv4 takes no node ports", func() error { return b.CloseAddr(addr(node4), AddrNode) }, nodePort4, kernel},
+		{"IPv4 takes node ports again", func() error { return b.OpenAddr(addr(node4), AddrNode) }, nodePort4, steers},
+		{"its node port closed", func() error { return b.CloseNodePort(false, sctp, 30000) }, nodePort4, kernel},
 
 		{"SNAT address", func() error { return b.OpenAddr(addr(snat4), AddrSNAT) }, reply, steers},
 		{"range moved", func() error { return b.SetSettings(Settings{SNATFirst: snatFirst + 1, SNATCount: 9}) }, reply, kernel},

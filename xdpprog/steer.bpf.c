@@ -50,6 +50,22 @@ INLINE __u32 flags_of(__be32 *addr)
 	return flags ? *flags : 0;
 }
 
+/* Whether shortcuts know an IPv4 packet. The multiplier is that of Fibonacci hashing (Knuth,
+ * The Art of Computer Programming, volume 3, section 6.4). */
+INLINE bool short_cut(struct tuple *t, bool reply, bool node_port)
+{
+	enum shortcut_kind kind = reply ? SHORT_SNAT : node_port ? SHORT_NODE : SHORT_FRONTEND;
+	__u64 word = (__u64)kind << 56 | t->dst.addr[3];
+	if (kind == SHORT_FRONTEND)
+		word |= (__u64)t->dst.proto << 48 | (__u64)t->dst.port << 32;
+	__u32 at = word * 0x9e3779b97f4a7c15 >> (64 - SHORTCUT_BITS);
+	struct shortcut *s = map_lookup(&shortcuts, &at);
+	for (int i = 0; s && i < SHORTCUT_WORDS; i++)
+		if (s->word[i] == word)
+			return 1;
+	return 0;
+}
+
 /* To us: a frontend, a node port, a reply to an SNAT address. If not, *dst becomes the
  * flags of the destination's address.
  *
@@ -60,7 +76,10 @@ INLINE bool to_us(struct tuple *t, struct config *s, __u32 *dst)
 {
 	bool reply = (__u16)(ntohs(t->dst.port) - s->snat_first) < s->snat_count;
 	bool node_port = node_port_open(t);
-	bool asked = !reply && !node_port && !t->echo && !t->fragment;
+	bool ports = !t->echo && !t->fragment;
+	if (ports && !t->v6 && short_cut(t, reply, node_port))
+		return 1;
+	bool asked = !reply && !node_port && ports;
 	if (asked && map_lookup(&frontends, &t->dst))
 		return 1;
 	*dst = flags_of(t->dst.addr);

@@ -50,6 +50,11 @@ type steerEndpoint struct {
 	Zero  [5]uint8
 }
 
+type steerShortcut struct {
+	_    structs.HostLayout
+	Word [8]uint64
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -62,6 +67,7 @@ const (
 	steerMapNodeports   = "nodeports"
 	steerMapQueues      = "queues"
 	steerMapSettings    = "settings"
+	steerMapShortcuts   = "shortcuts"
 	steerMapXsks        = "xsks"
 	steerProgEgress     = "egress"
 	steerProgHostLink   = "host_link"
@@ -127,6 +133,7 @@ type steerMapSpecs struct {
 	Nodeports   *ebpf.MapSpec `ebpf:"nodeports"`
 	Queues      *ebpf.MapSpec `ebpf:"queues"`
 	Settings    *ebpf.MapSpec `ebpf:"settings"`
+	Shortcuts   *ebpf.MapSpec `ebpf:"shortcuts"`
 	Xsks        *ebpf.MapSpec `ebpf:"xsks"`
 }
 
@@ -164,6 +171,7 @@ type steerMaps struct {
 	Nodeports   *ebpf.Map `ebpf:"nodeports"`
 	Queues      *ebpf.Map `ebpf:"queues"`
 	Settings    *ebpf.Map `ebpf:"settings"`
+	Shortcuts   *ebpf.Map `ebpf:"shortcuts"`
 	Xsks        *ebpf.Map `ebpf:"xsks"`
 }
 
@@ -177,6 +185,7 @@ func (m *steerMaps) Close() error {
 		m.Nodeports,
 		m.Queues,
 		m.Settings,
+		m.Shortcuts,
 		m.Xsks,
 	)
 }

@@ -38,7 +38,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-//go:generate go run github.com/cilium/ebpf/cmd/bpf2go -target bpfel -type endpoint -type addr_flags -type config -type counts -cflags "-mcpu=v3 -Wall -Wextra -Werror" steer steer.bpf.c
+//go:generate go run github.com/cilium/ebpf/cmd/bpf2go -target bpfel -type endpoint -type addr_flags -type shortcut -type config -type counts -cflags "-mcpu=v3 -Wall -Wextra -Werror" steer steer.bpf.c
 
 // Config is what a Steering is loaded with. Zero fields get the defaults below.
 type Config struct {
@@ -135,6 +135,9 @@ func (s *Steering) start() error {
 	}
 	trial.Close()
 	if err := s.rules.read(s.maps); err != nil {
+		return err
+	}
+	if err := s.reconcileShortcuts(); err != nil { // a predecessor of another version may not have known them
 		return err
 	}
 	return s.takeOverSettings()
