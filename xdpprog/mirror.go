@@ -20,7 +20,6 @@ type mirror struct {
 	frontends, sources map[FrontendKey]struct{}
 	addrs              map[header.Addr]addrState
 	ports              [nodePortWords]uint64
-	shortcuts          [shortcutBuckets]steerShortcut
 }
 
 // addrState is why an address is in the kernel's table.
@@ -60,7 +59,7 @@ func (r *mirror) use(table string, a header.Addr, by int32) {
 	r.addrs[a] = st
 }
 
-func has(set map[FrontendKey]struct{}, k FrontendKey) bool {
+func has[K comparable](set map[K]struct{}, k K) bool {
 	_, ok := set[k]
 	return ok
 }
@@ -80,9 +79,7 @@ func (r *mirror) read(maps map[string]*ebpf.Map) error {
 			r.use(table, addrOf(e.Addr), 1)
 		}))
 	}
-	return errors.Join(err,
-		each(maps[steerMapNodeports], func(word uint32, bits uint64) { r.ports[word] = bits }),
-		each(maps[steerMapShortcuts], func(at uint32, bucket steerShortcut) { r.shortcuts[at] = bucket }))
+	return errors.Join(err, each(maps[steerMapNodeports], func(word uint32, bits uint64) { r.ports[word] = bits }))
 }
 
 // rules is what the mirror holds, without an order.

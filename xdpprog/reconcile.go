@@ -38,9 +38,7 @@ func (s *Steering) Reconcile(want Rules) (changed int, err error) {
 			do(s.syncAddr(a))
 		}
 	}
-	if err := s.reconcileShortcuts(); err != nil {
-		errs = append(errs, err)
-	}
+	s.reconcileShortcuts()
 	return changed, errors.Join(errs...)
 }
 

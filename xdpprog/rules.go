@@ -142,7 +142,7 @@ func (s *Steering) open(table string, k FrontendKey) error {
 	}
 	err := s.syncAddr(k.Addr)
 	if err == nil && table == steerMapFrontends {
-		err = s.shorten(frontendShortcut(k)...)
+		s.shortcuts.add(frontendShortcut(k)...)
 	}
 	if errors.Is(err, unix.E2BIG) { // nothing finds the entry without its address
 		err = errors.Join(err, s.close(table, k))
@@ -153,9 +153,7 @@ func (s *Steering) open(table string, k FrontendKey) error {
 func (s *Steering) close(table string, k FrontendKey) error {
 	if set := s.rules.set(table); has(set, k) {
 		if table == steerMapFrontends {
-			if err := s.lengthen(frontendShortcut(k)...); err != nil {
-				return err
-			}
+			s.shortcuts.remove(frontendShortcut(k)...)
 		}
 		if err := s.maps[table].Delete(k.endpoint()); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return fmt.Errorf("stop steering %v: %w", k, err)
@@ -172,9 +170,7 @@ func (s *Steering) syncAddr(a header.Addr) error {
 	want := st.flags()
 	if want != st.kernel {
 		m := s.maps[steerMapAddrs]
-		if err := s.lengthen(addrShortcuts(a, st.kernel&^want)...); err != nil {
-			return err
-		}
+		s.shortcuts.remove(addrShortcuts(a, st.kernel&^want)...)
 		if want == 0 {
 			if err := m.Delete(words(a)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 				return fmt.Errorf("disown address %v: %w", a, err)
@@ -182,9 +178,7 @@ func (s *Steering) syncAddr(a header.Addr) error {
 		} else if err := m.Put(words(a), uint32(want)); err != nil {
 			return full(m, fmt.Errorf("own address %v: %w", a, err))
 		}
-		if err := s.shorten(addrShortcuts(a, want&^st.kernel)...); err != nil {
-			return err
-		}
+		s.shortcuts.add(addrShortcuts(a, want)...)
 		st.kernel = want
 		s.rules.addrs[a] = st
 	}

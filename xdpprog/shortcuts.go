@@ -1,22 +1,94 @@
 package xdpprog
 
 import (
-	"errors"
+	"encoding/binary"
 	"fmt"
 	"math/bits"
-	"slices"
+
+	"github.com/cilium/ebpf"
 
 	"sluice.dev/sluice/nat/header"
 )
 
 // The kernel program's shortcuts (maps.h) are an IPv4 part of what the other maps say: never more. So a word is
 // written after the entry it stands for and removed before it; and one that finds its bucket full is left out, which
-// costs a search. There is room for 131,072, eight to a bucket.
+// costs a search. There is room for 131,072, eight to a bucket; of words at random the 25,000th or so is
+// the first to find none.
 
 const (
 	shortcutBits    = 14 // SHORTCUT_BITS
 	shortcutBuckets = 1 << shortcutBits
+	shortcutWords   = len(steerShortcut{}.Word)
 )
+
+// shortcuts is the kernel's array, mapped: a word is read and written in one piece.
+type shortcuts struct{ memory *ebpf.Memory }
+
+func mapShortcuts(m *ebpf.Map) (s shortcuts, err error) {
+	if s.memory, err = m.Memory(); err == nil && s.memory.ReadOnly() {
+		err = ebpf.ErrReadOnly
+	}
+	if err != nil {
+		return s, fmt.Errorf("map BPF map %q into memory: %w", steerMapShortcuts, err)
+	}
+	return s, nil
+}
+
+func (s shortcuts) get(i int) uint64 {
+	var b [8]byte
+	_, _ = s.memory.ReadAt(b[:], int64(8*i)) // fails outside of the map
+	return binary.NativeEndian.Uint64(b[:])
+}
+
+func (s shortcuts) put(i int, word uint64) {
+	var b [8]byte
+	binary.NativeEndian.PutUint64(b[:], word)
+	_, _ = s.memory.WriteAt(b[:], int64(8*i)) // as above
+}
+
+// find returns where a word is, a word of 0 a free place of another's bucket, or -1.
+func (s shortcuts) find(word, of uint64) int {
+	first := shortcutBucket(of) * shortcutWords
+	for i := first; i < first+shortcutWords; i++ {
+		if s.get(i) == word {
+			return i
+		}
+	}
+	return -1
+}
+
+// add writes words that are true by now, where there is room.
+func (s shortcuts) add(words ...uint64) {
+	for _, word := range words {
+		if s.find(word, word) >= 0 {
+			continue
+		}
+		if free := s.find(0, word); free >= 0 {
+			s.put(free, word)
+		}
+	}
+}
+
+// remove takes out words that will not be true much longer.
+func (s shortcuts) remove(words ...uint64) {
+	for _, word := range words {
+		if i := s.find(word, word); i >= 0 {
+			s.put(i, 0)
+		}
+	}
+}
+
+// keep removes all words but these, and adds those of them that are missing.
+func (s shortcuts) keep(wanted map[uint64]struct{}) {
+	for i := range shortcutBuckets * shortcutWords {
+		if word := s.get(i); word != 0 && !has(wanted, word) {
+			s.put(i, 0)
+		}
+	}
+	for word := range wanted {
+		s.add(word)
+	}
+}
 
 // shortcutKind is enum shortcut_kind.
 type shortcutKind uint8
@@ -36,8 +108,8 @@ func shortcutWord(kind shortcutKind, a header.Addr, port uint16, proto uint8) (w
 }
 
 // shortcutBucket is where the word is, if anywhere.
-func shortcutBucket(word uint64) uint32 {
-	return uint32(word * 0x9e3779b97f4a7c15 >> (64 - shortcutBits))
+func shortcutBucket(word uint64) int {
+	return int(word * 0x9e3779b97f4a7c15 >> (64 - shortcutBits))
 }
 
 // frontendShortcut is the word of a frontend, as a list of at most one.
@@ -61,54 +133,8 @@ func addrShortcuts(a header.Addr, flags AddrFlags) (list []uint64) {
 	return list
 }
 
-// shorten adds words that are true by now, where there is room.
-func (s *Steering) shorten(words ...uint64) error {
-	for _, word := range words {
-		at := shortcutBucket(word)
-		b := s.rules.shortcuts[at]
-		if slices.Contains(b.Word[:], word) {
-			continue
-		}
-		free := slices.Index(b.Word[:], 0)
-		if free < 0 {
-			continue
-		}
-		b.Word[free] = word
-		if err := s.putShortcut(at, b); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// lengthen removes words that will not be true much longer.
-func (s *Steering) lengthen(words ...uint64) error {
-	for _, word := range words {
-		at := shortcutBucket(word)
-		b := s.rules.shortcuts[at]
-		i := slices.Index(b.Word[:], word)
-		if i < 0 {
-			continue
-		}
-		b.Word[i] = 0
-		if err := s.putShortcut(at, b); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// putShortcut writes a whole bucket: the kernel copies it by words (bpf_long_memcpy in include/linux/bpf.h).
-func (s *Steering) putShortcut(at uint32, b steerShortcut) error {
-	if err := s.maps[steerMapShortcuts].Put(at, b); err != nil {
-		return fmt.Errorf("write BPF shortcut %d: %w", at, err)
-	}
-	s.rules.shortcuts[at] = b
-	return nil
-}
-
-// reconcileShortcuts removes words that stand for nothing, and adds those that are missing.
-func (s *Steering) reconcileShortcuts() error {
+// reconcileShortcuts makes shortcuts what the mirror says of the other maps.
+func (s *Steering) reconcileShortcuts() {
 	wanted := map[uint64]struct{}{}
 	want := func(words []uint64) {
 		for _, w := range words {
@@ -121,16 +147,5 @@ func (s *Steering) reconcileShortcuts() error {
 	for a, st := range s.rules.addrs {
 		want(addrShortcuts(a, st.kernel))
 	}
-	var errs []error
-	for at := range s.rules.shortcuts {
-		for _, word := range s.rules.shortcuts[at].Word {
-			if _, ok := wanted[word]; !ok && word != 0 {
-				errs = append(errs, s.lengthen(word))
-			}
-		}
-	}
-	for word := range wanted {
-		errs = append(errs, s.shorten(word))
-	}
-	return errors.Join(errs...)
+	s.shortcuts.keep(wanted)
 }

@@ -182,8 +182,8 @@ func TestShortcutsOfAPredecessor(t *testing.T) {
 	if len(want) == 0 {
 		t.Fatal("no shortcuts")
 	}
-	must(t, old.shorten(frontendShortcut(key(bareVIP4, tcp, 80))...))
-	must(t, old.lengthen(want[0]))
+	old.shortcuts.add(frontendShortcut(key(bareVIP4, tcp, 80))...)
+	old.shortcuts.remove(want[0])
 	must(t, old.Close(false))
 
 	s := load(t, c)
@@ -191,7 +191,7 @@ func TestShortcutsOfAPredecessor(t *testing.T) {
 	if got := heldShortcuts(t, s); !slices.Equal(got, want) {
 		t.Errorf("taken over: %#x, want %#x", got, want)
 	}
-	must(t, s.shorten(frontendShortcut(key(bareVIP4, tcp, 80))...))
+	s.shortcuts.add(frontendShortcut(key(bareVIP4, tcp, 80))...)
 	if n, err := s.Reconcile(fixture()); err != nil || n != 0 {
 		t.Errorf("Reconcile with what the maps hold: %d changes, %v", n, err)
 	}

@@ -79,11 +79,12 @@ func (c Config) withDefaults() Config {
 // Steering is the kernel side of one gateway. Heartbeat, Counters and Port.Check
 // may be called from any goroutine; all else belongs to one, the control loop.
 type Steering struct {
-	config Config
-	spec   *ebpf.CollectionSpec
-	lock   *os.File             // on PinDir; nil without
-	maps   map[string]*ebpf.Map // the shared ones
-	rules  mirror
+	config    Config
+	spec      *ebpf.CollectionSpec
+	lock      *os.File             // on PinDir; nil without
+	maps      map[string]*ebpf.Map // the shared ones
+	rules     mirror
+	shortcuts shortcuts
 
 	egressLoaded *ebpf.Program // once there is an interface that has it
 
@@ -137,9 +138,10 @@ func (s *Steering) start() error {
 	if err := s.rules.read(s.maps); err != nil {
 		return err
 	}
-	if err := s.reconcileShortcuts(); err != nil { // a predecessor of another version may not have known them
+	if s.shortcuts, err = mapShortcuts(s.maps[steerMapShortcuts]); err != nil {
 		return err
 	}
+	s.reconcileShortcuts() // a predecessor of another version may not have known them
 	return s.takeOverSettings()
 }
 
