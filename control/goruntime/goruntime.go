@@ -43,8 +43,8 @@ func (s *Settings) Apply() error {
 	if s.MemoryLimitBytes != 0 && os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(s.MemoryLimitBytes)
 	}
-	if s.MaxProcs > runtime.GOMAXPROCS(0) {
-		runtime.GOMAXPROCS(s.MaxProcs)
+	if s.MaxProcs > 0 { // also where there are as many: Go then no longer follows a cgroup's limit below that
+		runtime.GOMAXPROCS(max(s.MaxProcs, runtime.GOMAXPROCS(0)))
 	}
 	if len(s.KeepOff) == 0 {
 		return nil
