@@ -75,6 +75,8 @@ func (w *Worker) loop(c RunConfig, pin *thread.Pin) {
 	for !w.stop.Load() {
 		if pin != nil && c.Turn > 0 && now-turn >= uint64(c.Turn) {
 			thread.Yield()
+			pin.Check() // a thread that was looking for work just then takes it within less than thread.Gap
+			now = clock.now()
 			turn = now
 		}
 		w.tasks.run(w)
@@ -91,7 +93,7 @@ func (w *Worker) loop(c RunConfig, pin *thread.Pin) {
 			}
 			woke := clock.now()
 			w.stats.IdleNanos.Store(w.stats.IdleNanos.Load() + woke - after)
-			after = woke
+			after, turn = woke, woke
 		}
 		if pin != nil && after-now > thread.Gap {
 			pin.Check()

@@ -10,7 +10,7 @@
 // wakes nobody. `sluice-bench gaps --variants sluice,unyielding,locked` compares the three.
 //
 // It may still be preempted, by the garbage collector, and so taken out by another thread. That cannot
-// happen without a gap in which the goroutine did not run, so its owner calls Check after each gap, and the mask moves:
+// happen without a gap in which the goroutine did not run, or a Yield, so its owner calls Check after these, and the mask moves:
 //
 //	worker ──runs on──► thread 7   mask {1}        after a move:  thread 7   all CPUs
 //	                    others     all CPUs                       thread 9   mask {1}
