@@ -8,8 +8,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
+
+	"sluice.dev/sluice/control/ethtool"
 )
 
 // losses are counters of lost packets by place, as the kernel and the system count
@@ -54,14 +55,9 @@ func (l losses) addDevice(dev string) error {
 		l[dev+" rx_dropped"] += s.RxDropped
 		l[dev+" tx_dropped"] += s.TxDropped
 	}
-	e, err := ethtool.NewEthtool()
+	stats, err := ethtool.Statistics(dev)
 	if err != nil {
 		return err
-	}
-	defer e.Close()
-	stats, err := e.Stats(dev)
-	if err != nil {
-		return fmt.Errorf("%s: statistics: %w", dev, err)
 	}
 	for name, n := range stats {
 		// rx_queue_0_drops, rx_queue_0_xdp_drops, tx_queue_0_xdp_xmit_errors, ...

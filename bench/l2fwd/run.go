@@ -7,9 +7,9 @@ import (
 	"net"
 	"sync"
 
-	"github.com/safchain/ethtool"
 	"golang.org/x/sync/errgroup"
 
+	"sluice.dev/sluice/control/ethtool"
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/xsk"
 )
@@ -155,13 +155,8 @@ func findSide(name string) (side, error) {
 	}
 	s := side{name: name, ifindex: ifi.Index, queues: 1}
 	copy(s.mac[:], ifi.HardwareAddr)
-	e, err := ethtool.NewEthtool()
-	if err != nil {
-		return side{}, fmt.Errorf("l2fwd: open ethtool: %w", err)
-	}
-	defer e.Close()
-	if ch, err := e.GetChannels(name); err == nil {
-		s.queues = int(max(1, ch.CombinedCount+min(ch.RxCount, ch.TxCount)))
+	if ch, err := ethtool.ReadChannels(name); err == nil {
+		s.queues = ch.Pairs()
 	}
 	return s, nil
 }

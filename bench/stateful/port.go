@@ -10,9 +10,9 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
-	"github.com/safchain/ethtool"
 
 	"sluice.dev/sluice/bench/stateless"
+	"sluice.dev/sluice/control/ethtool"
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/xsk"
 )
@@ -95,12 +95,8 @@ func (l *line) inspect(name string) (*net.Interface, error) {
 			l.own6 = addr
 		}
 	}
-	e, err := ethtool.NewEthtool()
-	if err != nil {
-		return nil, fmt.Errorf("open ethtool: %w", err)
-	}
-	defer e.Close()
-	if c, err := e.GetChannels(name); err == nil && max(c.RxCount, c.CombinedCount) > 1 {
+	c, err := ethtool.ReadChannels(name)
+	if rx, _ := c.Queues(); err == nil && rx > 1 {
 		return nil, fmt.Errorf("has several receive queues and an engine has one: set one with `ethtool -L %s combined 1`", name)
 	}
 	return ifi, nil

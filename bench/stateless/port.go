@@ -8,11 +8,11 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 
 	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/control/ethtool"
 )
 
 // ErrNotYours is returned where traffic would go to a network that nobody said it
@@ -82,14 +82,9 @@ func (p *Port) mtu() (mtu int, err error) {
 // not tell.
 func (p *Port) queues() (rx, tx int, err error) {
 	err = p.Run(func() error {
-		e, err := ethtool.NewEthtool()
-		if err != nil {
-			return err
-		}
-		defer e.Close()
 		rx, tx = 1, 1
-		if c, err := e.GetChannels(p.Interface); err == nil {
-			rx, tx = max(int(c.RxCount+c.CombinedCount), 1), max(int(c.TxCount+c.CombinedCount), 1)
+		if c, err := ethtool.ReadChannels(p.Interface); err == nil {
+			rx, tx = c.Queues()
 		}
 		return nil
 	})

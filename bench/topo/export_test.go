@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"runtime"
 
-	"github.com/safchain/ethtool"
+	"sluice.dev/sluice/control/ethtool"
 )
 
 func goexit() { runtime.Goexit() }
@@ -12,23 +12,13 @@ func goexit() { runtime.Goexit() }
 // countByQueue has a veth count by receive queue, which it does only where it
 // polls: with an XDP program, or with GRO.
 func countByQueue(dev string) error {
-	e, err := ethtool.NewEthtool()
-	if err != nil {
-		return err
-	}
-	defer e.Close()
-	return e.Change(dev, map[string]bool{"rx-gro": true})
+	return ethtool.SetFeatures(dev, map[string]bool{"rx-gro": true})
 }
 
 // receivedByQueue reads the packets that each receive queue of a veth took, from
 // the calling thread's namespace.
 func receivedByQueue(dev string) ([]uint64, error) {
-	e, err := ethtool.NewEthtool()
-	if err != nil {
-		return nil, err
-	}
-	defer e.Close()
-	stats, err := e.Stats(dev)
+	stats, err := ethtool.Statistics(dev)
 	if err != nil {
 		return nil, err
 	}
@@ -43,12 +33,7 @@ func receivedByQueue(dev string) ([]uint64, error) {
 }
 
 func featuresOn(dev string) (on []string, err error) {
-	e, err := ethtool.NewEthtool()
-	if err != nil {
-		return nil, err
-	}
-	defer e.Close()
-	features, err := e.Features(dev)
+	features, err := ethtool.Features(dev)
 	for f, v := range features {
 		if v {
 			on = append(on, f)

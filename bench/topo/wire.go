@@ -10,9 +10,10 @@ import (
 	"path"
 	"strings"
 
-	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/control/ethtool"
 )
 
 // segment is an Ethernet: a bridge in the wire namespace.
@@ -144,14 +145,9 @@ var offloads = [...]string{
 
 // OffloadsOff turns them off on one device of the calling thread's namespace.
 func OffloadsOff(dev string) error {
-	e, err := ethtool.NewEthtool()
+	have, err := ethtool.Features(dev)
 	if err != nil {
-		return fmt.Errorf("open ethtool: %w", err)
-	}
-	defer e.Close()
-	have, err := e.Features(dev)
-	if err != nil {
-		return fmt.Errorf("%s: read offloads: %w", dev, err)
+		return err
 	}
 	change := make(map[string]bool)
 	for _, f := range offloads {
@@ -162,8 +158,8 @@ func OffloadsOff(dev string) error {
 	if len(change) == 0 {
 		return nil
 	}
-	if err := e.Change(dev, change); err != nil {
-		return fmt.Errorf("%s: turn offloads off: %w", dev, err)
+	if err := ethtool.SetFeatures(dev, change); err != nil {
+		return fmt.Errorf("turn offloads off: %w", err)
 	}
 	return nil
 }

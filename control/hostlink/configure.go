@@ -8,9 +8,10 @@ import (
 	"path"
 	"strings"
 
-	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/control/ethtool"
 )
 
 // setting is one sysctl of one end; the package doc says what each is for.
@@ -64,18 +65,13 @@ func configure(c *Config, created bool) error {
 	if err := c.sysctls(c.KernelName, kernelEnd[:]); err != nil {
 		return err
 	}
-	e, err := ethtool.NewEthtool()
-	if err != nil {
-		return fmt.Errorf("open ethtool: %w", err)
-	}
-	defer e.Close()
 	for _, name := range [...]string{c.Name, c.KernelName} {
 		l, err := netlink.LinkByName(name)
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
-		if err := offloadsOff(e, name); err != nil {
-			return fmt.Errorf("%s: turn offloads off: %w", name, err)
+		if err := offloadsOff(name); err != nil {
+			return fmt.Errorf("turn offloads off: %w", err)
 		}
 		if l.Attrs().MTU != c.MTU {
 			if err := netlink.LinkSetMTU(l, c.MTU); err != nil {
@@ -83,7 +79,7 @@ func configure(c *Config, created bool) error {
 			}
 		}
 	}
-	if err := queues(e, c); err != nil {
+	if err := queues(c); err != nil {
 		return err
 	}
 	for _, name := range [...]string{c.Name, c.KernelName} {
@@ -138,8 +134,8 @@ func writeSysctl(file, value string) error {
 	return os.WriteFile(file, []byte(value), 0o644)
 }
 
-func offloadsOff(e *ethtool.Ethtool, dev string) error {
-	names, err := e.Features(dev)
+func offloadsOff(dev string) error {
+	names, err := ethtool.Features(dev)
 	if err != nil {
 		return err
 	}
@@ -152,19 +148,19 @@ func offloadsOff(e *ethtool.Ethtool, dev string) error {
 	if len(change) == 0 {
 		return nil
 	}
-	return e.Change(dev, change)
+	return ethtool.SetFeatures(dev, change)
 }
 
 // queues sets the real number of queues. A native XDP program on one end refuses
 // more transmit queues at the other than it has receive queues (drivers/net/veth.c,
 // veth_set_channels), so what grows, grows on the receiving side first: the order
 // is by receive queues of both ends, then transmit queues.
-func queues(e *ethtool.Ethtool, c *Config) error {
+func queues(c *Config) error {
 	for _, direction := range [...]bool{true, false} {
 		for _, name := range [...]string{c.Name, c.KernelName} {
-			ch, err := e.GetChannels(name)
+			ch, err := ethtool.ReadChannels(name)
 			if err != nil {
-				return fmt.Errorf("%s: read queues: %w", name, err)
+				return err
 			}
 			n := uint32(c.Queues)
 			if n > ch.MaxRx || n > ch.MaxTx {
@@ -172,15 +168,15 @@ func queues(e *ethtool.Ethtool, c *Config) error {
 			}
 			want := ch
 			if direction {
-				want.RxCount = max(n, ch.RxCount)
+				want.Rx = max(n, ch.Rx)
 			} else {
-				want.RxCount, want.TxCount = n, n
+				want.Rx, want.Tx = n, n
 			}
 			if want == ch {
 				continue
 			}
-			if _, err := e.SetChannels(name, want); err != nil {
-				return fmt.Errorf("%s: set %d queues: %w", name, n, err)
+			if err := ethtool.SetChannels(name, want); err != nil {
+				return fmt.Errorf("%d queues: %w", n, err)
 			}
 		}
 	}

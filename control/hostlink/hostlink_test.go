@@ -12,9 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/control/ethtool"
 )
 
 // inNamespace runs f on a thread in a network namespace of its own.
@@ -70,12 +71,10 @@ func TestEnsureMakesThePair(t *testing.T) {
 			if a.Index != end.index || [6]byte(a.HardwareAddr) != end.mac || a.MTU != 1500 || a.Flags&net.FlagUp == 0 {
 				t.Errorf("%s: %+v", end.name, a)
 			}
-			e := must[*ethtool.Ethtool](t)(ethtool.NewEthtool())
-			defer e.Close()
-			if ch := must[ethtool.Channels](t)(e.GetChannels(end.name)); ch.RxCount != 5 || ch.TxCount != 5 {
-				t.Errorf("%s has %d receive and %d transmit queues", end.name, ch.RxCount, ch.TxCount)
+			if ch := must[ethtool.Channels](t)(ethtool.ReadChannels(end.name)); ch.Rx != 5 || ch.Tx != 5 {
+				t.Errorf("%s has %d receive and %d transmit queues", end.name, ch.Rx, ch.Tx)
 			}
-			on := must[map[string]bool](t)(e.Features(end.name))
+			on := must[map[string]bool](t)(ethtool.Features(end.name))
 			for _, f := range offloads {
 				if on[f] {
 					t.Errorf("%s: %s is on", end.name, f)

@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"net"
 
-	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 
 	"sluice.dev/sluice/cmd/sluice/internal/rss"
 	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/control/ethtool"
 	"sluice.dev/sluice/flowtable"
 )
 
@@ -66,18 +66,13 @@ func findDevices(c *config.Configuration) ([]device, error) {
 // have one queue.
 func (d *device) readQueues() {
 	d.queues, d.spread = 1, 1
-	e, err := ethtool.NewEthtool()
+	d.driver, _ = ethtool.Driver(d.name)
+	c, err := ethtool.ReadChannels(d.name)
 	if err != nil {
 		return
 	}
-	defer e.Close()
-	d.driver, _ = e.DriverName(d.name)
-	c, err := e.GetChannels(d.name)
-	if err != nil {
-		return
-	}
-	d.queues = max(1, int(c.CombinedCount+min(c.RxCount, c.TxCount)))
-	d.spread = max(1, int(c.CombinedCount+c.RxCount))
+	d.queues = c.Pairs()
+	d.spread, _ = c.Queues()
 	if n, known := rss.Queues(d.ifindex); known {
 		d.spread = n
 	}

@@ -5,10 +5,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 
 	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/control/ethtool"
 	"sluice.dev/sluice/xdpprog"
 )
 
@@ -68,21 +68,17 @@ func (l *portLab) want(when string, served int, why string, conditions ...string
 
 func setQueues(t *testing.T, n uint32) {
 	t.Helper()
-	e, err := ethtool.NewEthtool()
-	must(t, err)
-	defer e.Close()
 	// The end without the program never sends on more queues than the other receives on
 	// (drivers/net/veth.c): it shrinks first and grows last.
 	order := []string{nic, "peer0"}
-	if c, err := e.GetChannels(nic); err == nil && c.RxCount > n {
+	if c, err := ethtool.ReadChannels(nic); err == nil && c.Rx > n {
 		slices.Reverse(order)
 	}
 	for _, name := range order {
-		c, err := e.GetChannels(name)
+		c, err := ethtool.ReadChannels(name)
 		must(t, err)
-		c.RxCount, c.TxCount = n, n
-		_, err = e.SetChannels(name, c)
-		must(t, err)
+		c.Rx, c.Tx = n, n
+		must(t, ethtool.SetChannels(name, c))
 	}
 }
 

@@ -9,12 +9,12 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
-	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/cmd/sluice/internal/rss"
+	"sluice.dev/sluice/control/ethtool"
 )
 
 // readInterface reads a device of this network namespace. Only its absence is an
@@ -49,18 +49,13 @@ func readInterface(name string) Interface {
 
 // readDriver asks the driver over ethtool.
 func (d *Interface) readDriver(link netlink.Link) {
-	e, err := ethtool.NewEthtool()
-	if err != nil {
-		return
-	}
-	defer e.Close()
 	// A driver that does not answer leaves the zero value, which every check can tell.
-	d.Driver, _ = e.DriverName(d.Name)
-	d.Features, _ = e.Features(d.Name)
+	d.Driver, _ = ethtool.Driver(d.Name)
+	d.Features, _ = ethtool.Features(d.Name)
 	// The kernel names the namespace of the other end (IFLA_LINK_NETNSID) only if it is another one.
 	if a := link.Attrs(); link.Type() == "veth" && a.NetNsID == -1 && a.ParentIndex != 0 {
 		if peer, err := netlink.LinkByIndex(a.ParentIndex); err == nil {
-			d.PeerFeatures, _ = e.Features(peer.Attrs().Name)
+			d.PeerFeatures, _ = ethtool.Features(peer.Attrs().Name)
 		}
 	}
 }

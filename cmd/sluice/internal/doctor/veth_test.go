@@ -7,10 +7,11 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/control/ethtool"
 )
 
 // TestReadVeth reads a veth pair in a namespace of its own: kind, queues, what its
@@ -47,12 +48,7 @@ func TestReadVeth(t *testing.T) {
 	if !d.PeerFeatures["tx-checksum-ip-generic"] {
 		t.Errorf("the other end's offloads read as %v", d.PeerFeatures)
 	}
-	e, err := ethtool.NewEthtool()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close()
-	if err := e.Change(pair.PeerName, map[string]bool{"tx-checksum-ip-generic": false}); err != nil {
+	if err := ethtool.SetFeatures(pair.PeerName, map[string]bool{"tx-checksum-ip-generic": false}); err != nil {
 		t.Fatal(err)
 	}
 	if d := readInterface(pair.Name); d.PeerFeatures == nil || d.PeerFeatures["tx-checksum-ip-generic"] {
