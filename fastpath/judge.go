@@ -19,6 +19,7 @@ type batch struct {
 	kernel bool                       // which is the host link
 	// IPv6 headers are two lines long. Whether to ask for both is decided by the batch before.
 	long, anyLong bool
+	ends          []Desc        // whose second lines are to be asked for next
 	pkt           header.Packet // the one that is judged
 }
 

@@ -147,7 +147,7 @@ func (w *Worker) forwardFirst(d Desc, p *header.Packet, ref flowtable.Ref) Verdi
 	}
 	leaving := [1]header.Leaving{{MACs: hop.MACs()}}
 	f.Leave(flowtable.ClientSide, p.Tuple.V6, &leaving[0])
-	nat.TranslatePlain(&w.memory, []Desc{d}, leaving[:])
+	nat.TranslatePlain(&w.memory, []Desc{d}, leaving[:], nil)
 	w.stats.Backends.Count(f.BackendRef(), uint8(flowtable.ClientSide), d.Len)
 	w.queue(w.toLink[hop.Link].link, Desc{Addr: d.Addr, Len: end})
 	w.flows.Observe(ref, flowtable.ClientSide, p.TCPFlags, w.now)

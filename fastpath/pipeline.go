@@ -25,7 +25,8 @@ import (
 //	find      match tags, ask for the flow
 //	finish    compare, rewrite, queue; or judgeAny
 //
-// Headers are asked for one group ahead of inspect. Whatever is not plain, and whatever
+// Headers are asked for one group ahead of inspect: their first lines by the inspect before, their second ones in the
+// midst of finish. Whatever is not plain, and whatever
 // about a plain packet takes a decision (a flow to be made or ended, a neighbour that is not
 // resolved, a backend that is gone), goes to judgeAny in finish, so packets leave in the order
 // in which they came. judgeAny decides the same about plain packets too: it is
@@ -59,7 +60,9 @@ func (w *Worker) count(link, n int) {
 func (w *Worker) judgeAll(n int) {
 	w.b.long, w.b.anyLong = w.b.anyLong, false
 	w.ahead.end = 0
-	w.memory.Fetch(w.b.desc[:min(groupSize, n)], w.b.long)
+	w.memory.Fetch(w.b.desc[:min(groupSize, n)])
+	w.nextEnds(0, n)
+	w.fetchEnds()
 	for at := 0; at < n+2*groupSize; at += groupSize {
 		if at < n {
 			w.inspect(at, min(at+groupSize, n), n)
@@ -67,6 +70,7 @@ func (w *Worker) judgeAll(n int) {
 		if i := at - 2*groupSize; i >= 0 {
 			w.finish(i, min(i+groupSize, n))
 		}
+		w.fetchEnds()
 		if i := at - groupSize; i >= 0 && i < n {
 			w.flows.FetchFlows(w.b.group(i).search[:min(groupSize, n-i)])
 		}
@@ -90,11 +94,26 @@ func (b *batch) searchOf(i int) *flowtable.Search { return &b.search[i%searches]
 // inspect is the first stage, of the packets from first to end of a batch of n.
 func (w *Worker) inspect(first, end, n int) {
 	group := w.b.group(first).search[:end-first]
-	ahead := header.Ahead{Count: max(min(n-groupSize, end)-first, 0), Long: w.b.long}
-	bytes, v6 := w.memory.Inspect(w.b.desc[first:end], ahead, &group[0].Plain, unsafe.Sizeof(group[0]))
+	bytes, v6 := w.memory.Inspect(w.b.desc[first:end], max(min(n-groupSize, end)-first, 0), &group[0].Plain, unsafe.Sizeof(group[0]))
 	w.n.rxBytes += bytes
 	w.b.anyLong = w.b.anyLong || v6
 	w.flows.FetchBuckets(group)
+	w.nextEnds(end, n)
+}
+
+// nextEnds says that the group from first on, of a batch of n, is inspected next.
+func (w *Worker) nextEnds(first, n int) {
+	if w.b.long {
+		w.b.ends = w.b.desc[first:min(first+groupSize, n)]
+	}
+}
+
+// fetchEnds asks for the second lines of the group that is inspected next, as far as finishPlain has not.
+func (w *Worker) fetchEnds() {
+	if len(w.b.ends) != 0 {
+		w.memory.FetchEnds(w.b.ends)
+		w.b.ends = nil
+	}
 }
 
 // finish is the last stage. What is matched at once and cannot be forwarded is matched again later, so width, which is how many packets are,
@@ -157,7 +176,8 @@ func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 	if i == from {
 		return 0, i < to
 	}
-	nat.TranslatePlain(&w.memory, g.desc[from:i], leaving[from:i])
+	nat.TranslatePlain(&w.memory, g.desc[from:i], leaving[from:i], w.b.ends)
+	w.b.ends = w.b.ends[min(len(w.b.ends), int(i-from)):]
 	w.stats.Backends.Add(counted[from:i])
 	return int(i - from), i < to
 }

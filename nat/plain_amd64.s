@@ -12,21 +12,31 @@
 #define leaving_proto  28
 #define leaving_size   32
 
-// func translatePlain(m *header.Memory, frames []header.Frame, leaving []header.Leaving)
+// func translatePlain(m *header.Memory, frames []header.Frame, leaving []header.Leaving, ends []header.Frame)
 //
 //	SI, DI, CX  frame, base, frames left
 //	R15         leaving
+//	BX, R11     ends, how many are left
 //	R8          the packet, and then its transport header
-TEXT ·translatePlain(SB), NOSPLIT, $0-56
+TEXT ·translatePlain(SB), NOSPLIT, $0-80
 	MOVQ  m+0(FP), DI
 	MOVQ  0(DI), DI
 	MOVQ  frames_base+8(FP), SI
 	MOVQ  frames_len+16(FP), CX
 	MOVQ  leaving_base+32(FP), R15
+	MOVQ  ends_base+56(FP), BX
+	MOVQ  ends_len+64(FP), R11
 	TESTQ CX, CX
 	JZ    done
 
 next:
+	DECQ R11
+	JLT  look
+	MOVQ (BX), AX
+	ADDQ $16, BX
+	BYTE $0x0f; BYTE $0x0d; BYTE $0x4c; BYTE $0x07; BYTE $0x40 // PREFETCHW 64(DI)(AX*1), which the assembler does not know
+
+look:
 	MOVQ (SI), R8
 	ADDQ DI, R8
 	MOVQ leaving_macs(R15), R9

@@ -12,7 +12,8 @@ import (
 )
 
 // translatePlain is the twin of the assembly.
-func translatePlain(m *header.Memory, frames []header.Frame, leaving []header.Leaving) {
+func translatePlain(m *header.Memory, frames []header.Frame, leaving []header.Leaving, ends []header.Frame) {
+	m.FetchEnds(ends[:min(len(ends), len(frames))])
 	for i, f := range frames {
 		l := &leaving[i]
 		w := m.Window4(f.Addr)

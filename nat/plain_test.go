@@ -50,7 +50,7 @@ func TestTranslatePlain(t *testing.T) {
 		copy(want, "to and from!")
 		m := header.NewMemory(window)
 		l := leaving(p, &to, d)
-		nat.TranslatePlain(&m, []header.Frame{{Len: uint32(len(frame))}}, []header.Leaving{l})
+		nat.TranslatePlain(&m, []header.Frame{{Len: uint32(len(frame))}}, []header.Leaving{l}, nil)
 		if !bytes.Equal(window, want) {
 			t.Fatalf("%x\nwant\n%x\nfrom\n%x", window, want, frame)
 		}
@@ -102,8 +102,12 @@ func TestTranslatePlainGroup(t *testing.T) {
 			copy(frame, "to and from!")
 			copy(want[frames[i].Addr:], frame)
 		}
+		others := make([]header.Frame, r.IntN(20))
+		for i := range others {
+			others[i].Addr = r.Uint64() // is asked for, not looked at
+		}
 		m := header.NewMemory(memory)
-		if nat.TranslatePlain(&m, frames, list); !bytes.Equal(memory, want) {
+		if nat.TranslatePlain(&m, frames, list, others); !bytes.Equal(memory, want) {
 			t.Fatalf("%d packets:\n%x\nwant\n%x", len(frames), memory, want)
 		}
 	}
@@ -116,7 +120,7 @@ func TestTranslatePlainAllocatesNothing(t *testing.T) {
 	p := mustParse(t, frame)
 	m, frames := header.NewMemory(memory), []header.Frame{{Len: uint32(len(frame))}}
 	list := []header.Leaving{leaving(p, &p.Tuple, header.Delta{})}
-	if n := testing.AllocsPerRun(100, func() { nat.TranslatePlain(&m, frames, list) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { nat.TranslatePlain(&m, frames, list, frames) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }

@@ -50,34 +50,31 @@ func (m *Memory) Window6(addr uint64) *[Window6Bytes]byte {
 	return (*[Window6Bytes]byte)(unsafe.Add(m.base, addr)) // Safety: as above
 }
 
-// Fetch asks for the headers of frames, to be written. Where they are long, these are two lines.
-func (m *Memory) Fetch(frames []Frame, long bool) {
-	switch base := (*byte)(m.base); {
-	case len(frames) == 0:
-	case long:
-		prefetch.WritePairs(base, &frames[0].Addr, unsafe.Sizeof(frames[0]), len(frames))
-	default:
-		prefetch.WriteAll(base, &frames[0].Addr, unsafe.Sizeof(frames[0]), len(frames))
+// Fetch asks for the first lines of frames, to be written. In them are the headers, but for the end of TCP's over IPv6.
+func (m *Memory) Fetch(frames []Frame) { fetch(m.base, frames) }
+
+// FetchEnds asks for the second lines.
+func (m *Memory) FetchEnds(frames []Frame) { fetch(unsafe.Add(m.base, lineBytes), frames) }
+
+const lineBytes = 64
+
+func fetch(base unsafe.Pointer, frames []Frame) {
+	if len(frames) != 0 {
+		prefetch.WriteAll((*byte)(base), &frames[0].Addr, unsafe.Sizeof(frames[0]), len(frames))
 	}
 }
 
 // Distance is the most frames of one Inspect, and how far it looks ahead.
 const Distance = 16
 
-// Ahead is what Inspect asks for while it looks at frames: the headers of the frames that are Distance behind the first Count of them, in
-// the same array.
-type Ahead struct {
-	Count int
-	Long  bool // two lines of each, as IPv6 needs, instead of one
-}
-
 // Inspect looks at up to Distance frames, and says of each what Plain4 or Plain6 do. For frame i it writes
 // to what is stride*i bytes behind out, which must be there. It returns the sum of the frames' lengths, and whether one of them was of IPv6.
-func (m *Memory) Inspect(frames []Frame, ahead Ahead, out *Plain, stride uintptr) (bytes uint64, v6 bool) {
-	if ahead.Count > 0 {
-		_ = frames[:Distance+ahead.Count]
+// Meanwhile it Fetches the frames that are Distance behind the first ahead of them, in the same array.
+func (m *Memory) Inspect(frames []Frame, ahead int, out *Plain, stride uintptr) (bytes uint64, v6 bool) {
+	if ahead > 0 {
+		_ = frames[:Distance+ahead]
 	}
-	return inspect(m, frames, ahead.Count, ahead.Long, out, stride, &plainTables)
+	return inspect(m, frames, ahead, out, stride, &plainTables)
 }
 
 // The assembly knows these sizes and offsets.

@@ -10,7 +10,7 @@
 #define plain_addr   16
 #define tables_flags 2048
 
-// func inspect(m *Memory, frames []Frame, ahead int, long bool, out *Plain, stride uintptr, t *tables) (bytes uint64, v6 bool)
+// func inspect(m *Memory, frames []Frame, ahead int, out *Plain, stride uintptr, t *tables) (bytes uint64, v6 bool)
 //
 // It is judgeIP4, sum4, judgeIP6, judgeTransport and unsummed, step by step: a verdict whose sign bit says no, and few branches.
 //
@@ -20,7 +20,7 @@
 //	R10         the first header bytes, and then how many bytes the transport has
 //	R11, R12    protocol, verdict
 //	DX          where the packet ends
-TEXT ·inspect(SB), NOSPLIT, $0-81
+TEXT ·inspect(SB), NOSPLIT, $0-73
 	MOVQ m+0(FP), AX
 	MOVQ 0(AX), DI
 	MOVQ 8(AX), AX
@@ -30,24 +30,21 @@ TEXT ·inspect(SB), NOSPLIT, $0-81
 	MOVQ CX, AX
 	SUBQ ahead+32(FP), AX
 	MOVQ AX, ahead+32(FP)  // frames left when there is nothing more to ask for
-	MOVQ out+48(FP), R15
-	MOVQ t+64(FP), BX
-	MOVQ $0, bytes+72(FP)
-	MOVB $0, v6+80(FP)
+	MOVQ out+40(FP), R15
+	MOVQ t+56(FP), BX
+	MOVQ $0, bytes+64(FP)
+	MOVB $0, v6+72(FP)
 	TESTQ CX, CX
 	JZ   done
 
 next:
 	MOVQ (SI), R8
 	MOVL 8(SI), R9
-	ADDQ R9, bytes+72(FP)
+	ADDQ R9, bytes+64(FP)
 	CMPQ CX, ahead+32(FP)
 	JLE  look
 	MOVQ 256(SI), AX
-	BYTE $0x0f; BYTE $0x0d; BYTE $0x0c; BYTE $0x07              // PREFETCHW (DI)(AX*1), which the assembler does not know
-	CMPB long+40(FP), $0
-	JEQ  look
-	BYTE $0x0f; BYTE $0x0d; BYTE $0x4c; BYTE $0x07; BYTE $0x40  // PREFETCHW 64(DI)(AX*1)
+	BYTE $0x0f; BYTE $0x0d; BYTE $0x0c; BYTE $0x07 // PREFETCHW (DI)(AX*1), which the assembler does not know
 
 look:
 	CMPQ    R8, m+0(FP)
@@ -140,7 +137,7 @@ transport:
 
 advance:
 	ADDQ $16, SI
-	ADDQ stride+56(FP), R15
+	ADDQ stride+48(FP), R15
 	DECQ CX
 	JNZ  next
 
@@ -155,7 +152,7 @@ none:
 six:
 	CMPW R10, $0xdd86
 	JNE  none
-	MOVB $1, v6+80(FP)
+	MOVB $1, v6+72(FP)
 
 	// Version, hop limit, protocol, and where the packet ends.
 	MOVL    R10, AX

@@ -12,10 +12,10 @@ import (
 const atOnce = 4
 
 // inspect is the twin of the assembly.
-func inspect(m *Memory, frames []Frame, ahead int, long bool, out *Plain, stride uintptr, t *tables) (bytes uint64, v6 bool) {
+func inspect(m *Memory, frames []Frame, ahead int, out *Plain, stride uintptr, t *tables) (bytes uint64, v6 bool) {
 	for i, f := range frames {
 		if i%atOnce == 0 && i < ahead {
-			m.Fetch(frames[i+Distance:Distance+min(i+atOnce, ahead)], long)
+			m.Fetch(frames[i+Distance : Distance+min(i+atOnce, ahead)])
 		}
 		bytes += uint64(f.Len)
 		p := (*Plain)(unsafe.Add(unsafe.Pointer(out), uintptr(i)*stride)) // Safety: Inspect asks for that

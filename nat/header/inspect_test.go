@@ -96,7 +96,7 @@ func plainOf(memory []byte, f header.Frame) (p header.Plain, v6 bool) {
 }
 
 // agree: Inspect says of a group what plainOf says of each frame, and writes nothing else.
-func (s *stage) agree(t *testing.T, frames []header.Frame, ahead header.Ahead, stride uintptr) {
+func (s *stage) agree(t *testing.T, frames []header.Frame, ahead int, stride uintptr) {
 	t.Helper()
 	size := int(stride)*(len(frames)-1) + int(plainBytes)
 	out := s.out[len(s.out)-size:]
@@ -162,7 +162,7 @@ func (s *stage) add(t *testing.T, frame []byte, frameBytes uint32) {
 func (s *stage) flush(t *testing.T) {
 	t.Helper()
 	if s.queued > 0 {
-		s.agree(t, s.group(header.Distance, 0)[:s.queued], header.Ahead{}, plainBytes)
+		s.agree(t, s.group(header.Distance, 0)[:s.queued], 0, plainBytes)
 		s.queued = 0
 	}
 }
@@ -186,8 +186,8 @@ func TestInspect(t *testing.T) {
 	samples := traffic()
 	for range 10_000 {
 		n := 1 + r.IntN(header.Distance)
-		ahead := header.Ahead{Count: r.IntN(n + 1), Long: r.IntN(2) == 0}
-		frames := s.group(n, ahead.Count)
+		ahead := r.IntN(n + 1)
+		frames := s.group(n, ahead)
 		for i := range frames[:cap(frames)] {
 			frame := mutated(r, samples[r.IntN(len(samples))])
 			f := &frames[:cap(frames)][i]
@@ -379,23 +379,21 @@ func TestInspectAhead(t *testing.T) {
 	s := newStage(t, 4096)
 	for n := 1; n <= header.Distance; n++ {
 		for count := 1; count <= n; count++ {
-			for _, long := range []bool{false, true} {
-				frames := s.group(n, count)
-				for i := range frames[:cap(frames)] {
-					f := &frames[:cap(frames)][i]
-					f.Addr, f.Len = uint64(i*100), 60
-				}
-				s.agree(t, frames, header.Ahead{Count: count, Long: long}, plainBytes)
-				func() {
-					defer func() {
-						if recover() == nil {
-							t.Errorf("%d ahead of %d frames in an array of %d: no panic", count, n, header.Distance+count-1)
-						}
-					}()
-					var out [header.Distance]header.Plain
-					s.m.Inspect(frames[:n:header.Distance+count-1], header.Ahead{Count: count, Long: long}, &out[0], plainBytes)
-				}()
+			frames := s.group(n, count)
+			for i := range frames[:cap(frames)] {
+				f := &frames[:cap(frames)][i]
+				f.Addr, f.Len = uint64(i*100), 60
 			}
+			s.agree(t, frames, count, plainBytes)
+			func() {
+				defer func() {
+					if recover() == nil {
+						t.Errorf("%d ahead of %d frames in an array of %d: no panic", count, n, header.Distance+count-1)
+					}
+				}()
+				var out [header.Distance]header.Plain
+				s.m.Inspect(frames[:n:header.Distance+count-1], count, &out[0], plainBytes)
+			}()
 		}
 	}
 }
@@ -422,14 +420,12 @@ func TestInspectAllocatesNothing(t *testing.T) {
 	for i, f := range traffic()[:len(frames)] {
 		frames[i] = header.Frame{Addr: uint64(i * 1000), Len: uint32(copy(memory[i*1000:], f))}
 	}
-	for _, long := range []bool{false, true} {
-		if n := testing.AllocsPerRun(100, func() {
-			m := header.NewMemory(memory)
-			var out [header.Distance]header.Plain
-			m.Inspect(frames[:header.Distance], header.Ahead{Count: header.Distance, Long: long}, &out[0], plainBytes)
-		}); n != 0 {
-			t.Errorf("long %v: %v allocations", long, n)
-		}
+	if n := testing.AllocsPerRun(100, func() {
+		m := header.NewMemory(memory)
+		var out [header.Distance]header.Plain
+		m.Inspect(frames[:header.Distance], header.Distance, &out[0], plainBytes)
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
 	}
 }
 
@@ -448,6 +444,6 @@ func FuzzInspect(f *testing.F) {
 		}
 		frames := s.group(1, 0)
 		frames[0].Addr, frames[0].Len = 0, frameBytes
-		s.agree(t, frames, header.Ahead{}, plainBytes)
+		s.agree(t, frames, 0, plainBytes)
 	})
 }

@@ -12,8 +12,3 @@ func Read(p *byte)
 //
 //go:noescape
 func WriteAll(base *byte, offsets *uint64, stride uintptr, n int)
-
-// WritePairs is WriteAll for two lines each, the second 64 bytes behind the first.
-//
-//go:noescape
-func WritePairs(base *byte, offsets *uint64, stride uintptr, n int)

@@ -23,20 +23,3 @@ next:
 	DECQ CX
 	JG   next
 	RET
-
-// func WritePairs(base *byte, offsets *uint64, stride uintptr, n int)
-TEXT ·WritePairs(SB), NOSPLIT, $0-32
-	MOVQ base+0(FP), DI
-	MOVQ offsets+8(FP), SI
-	MOVQ stride+16(FP), DX
-	MOVQ n+24(FP), CX
-
-next:
-	MOVQ (SI), AX
-	ADDQ DI, AX
-	BYTE $0x0f; BYTE $0x0d; BYTE $0x08              // PREFETCHW (AX)
-	BYTE $0x0f; BYTE $0x0d; BYTE $0x48; BYTE $0x40  // PREFETCHW 64(AX)
-	ADDQ DX, SI
-	DECQ CX
-	JG   next
-	RET

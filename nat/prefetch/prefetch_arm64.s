@@ -23,20 +23,3 @@ next:
 	SUBS $1, R3, R3
 	BGT  next
 	RET
-
-// func WritePairs(base *byte, offsets *uint64, stride uintptr, n int)
-TEXT ·WritePairs(SB), NOSPLIT, $0-32
-	MOVD base+0(FP), R0
-	MOVD offsets+8(FP), R1
-	MOVD stride+16(FP), R2
-	MOVD n+24(FP), R3
-
-next:
-	MOVD (R1), R4
-	ADD  R0, R4, R4
-	PRFM (R4), PSTL1KEEP
-	PRFM 64(R4), PSTL1KEEP
-	ADD  R2, R1, R1
-	SUBS $1, R3, R3
-	BGT  next
-	RET

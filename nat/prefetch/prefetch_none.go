@@ -7,6 +7,3 @@ func Read(*byte) {}
 
 // WriteAll does nothing here.
 func WriteAll(*byte, *uint64, uintptr, int) {}
-
-// WritePairs does nothing here.
-func WritePairs(*byte, *uint64, uintptr, int) {}

@@ -9,7 +9,6 @@ func TestAnyAddress(t *testing.T) {
 	Read(nil)
 	offsets := []uint64{0, 1 << 40, 64}
 	WriteAll(&v[0][0], &offsets[0], 8, len(offsets))
-	WritePairs(&v[0][0], &offsets[0], 8, len(offsets))
 	if v != [40][64]byte{} {
 		t.Fatal("something was written")
 	}
