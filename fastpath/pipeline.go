@@ -32,12 +32,12 @@ import (
 // in which they came. judgeAny decides the same about plain packets too: it is
 // the oracle of the tests.
 //
-// inspect and find ask for as many lines as a group has packets, nearly in a row, which is why finish
+// inspect and find ask for as many buckets and flows as a group has packets, nearly in a row, which is why finish, as a rule,
 // stands between them: a processor that has as many misses under way as it can may forget what else is asked for. An EPYC
 // of 2022 (Zen 4) does, from some twenty on (BenchmarkBurst in nat/prefetch).
 
 // groupSize is the packets of a stage: enough misses to fill what the processor can have under
-// way, few enough that none is forgotten, nor pushed out before its turn comes.
+// way, few enough that hardly one is forgotten, or pushed out before its turn comes.
 const groupSize = 16
 
 // searches are those of the groups that are under way at once, which are three, and a power of two: all of them stay in the

@@ -11,10 +11,15 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
+// atOnce is how many lines are asked for in between, as in header's twin of Inspect.
+const atOnce = 4
+
 // translatePlain is the twin of the assembly.
 func translatePlain(m *header.Memory, frames []header.Frame, leaving []header.Leaving, ends []header.Frame) {
-	m.FetchEnds(ends[:min(len(ends), len(frames))])
 	for i, f := range frames {
+		if i%atOnce == 0 {
+			m.FetchEnds(ends[min(i, len(ends)):min(i+atOnce, len(ends), len(frames))])
+		}
 		l := &leaving[i]
 		w := m.Window4(f.Addr)
 		*(*[12]byte)(w[0:12]) = *l.MACs

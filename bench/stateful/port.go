@@ -97,7 +97,7 @@ func (l *line) inspect(name string) (*net.Interface, error) {
 	}
 	c, err := ethtool.ReadChannels(name)
 	if rx, _ := c.Queues(); err == nil && rx > 1 {
-		return nil, fmt.Errorf("has several receive queues and an engine has one: set one with `ethtool -L %s combined 1`", name)
+		return nil, fmt.Errorf("has several receive queues and an engine has one: set one with `ethtool -L %s combined 1`, or `rx 1` where queues are not combined", name)
 	}
 	return ifi, nil
 }

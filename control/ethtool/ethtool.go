@@ -12,6 +12,7 @@ package ethtool
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"unsafe"
 
@@ -149,14 +150,20 @@ func Statistics(dev string) (map[string]uint64, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: names of statistics: %w", dev, err)
 	}
+	values := make(map[string]uint64, len(names))
+	if len(names) == 0 {
+		return values, nil
+	}
 	b := request(unix.ETHTOOL_GSTATS, uint32(len(names)))
 	b = append(b, make([]byte, (len(names)+spare)*8)...)
-	if _, err := call(dev, b); err != nil {
+	_, err = call(dev, b)
+	if err == nil && int(binary.NativeEndian.Uint32(b[4:])) != len(names) {
+		err = errChanged
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%s: read statistics: %w", dev, err)
 	}
-	n := min(len(names), int(binary.NativeEndian.Uint32(b[4:])))
-	values := make(map[string]uint64, n)
-	for i, name := range names[:n] {
+	for i, name := range names {
 		values[name] = binary.NativeEndian.Uint64(b[8+i*8:])
 	}
 	return values, nil
@@ -178,7 +185,10 @@ func stringSet(dev string, set uint32) ([]string, error) {
 	if _, err := call(dev, b); err != nil {
 		return nil, err
 	}
-	names := make([]string, min(n, int(binary.NativeEndian.Uint32(b[8:]))))
+	if int(binary.NativeEndian.Uint32(b[8:])) != n {
+		return nil, errChanged
+	}
+	names := make([]string, n)
 	for i := range names {
 		name, _, _ := bytes.Cut(b[12+i*stringBytes:12+(i+1)*stringBytes], []byte{0})
 		names[i] = string(name)
@@ -195,9 +205,12 @@ func request(words ...uint32) []byte {
 	return b
 }
 
-// spare is room for statistics that came since they were counted, for a device whose queues grow
-// meanwhile: the kernel writes all it has, whatever the room (net/ethtool/ioctl.c, ethtool_get_stats,
-// before Linux 6.19).
+// errChanged: a device's queues, and with them its statistics, changed between two requests.
+var errChanged = errors.New("they changed meanwhile: try again")
+
+// spare is room for strings and statistics that came since they were counted, for a device whose queues grow
+// meanwhile: kernels before 6.19 write all they have, whatever the room (net/ethtool/ioctl.c, ethtool_get_strings and
+// ethtool_get_stats); later ones, and those that were mended, say 0.
 const spare = 1024
 
 func socket() (int, error) {
