@@ -19,8 +19,9 @@ type batch struct {
 	kernel bool                       // which is the host link
 	// IPv6 headers are two lines long. Whether to ask for both is decided by the batch before.
 	long, anyLong bool
-	ends          []Desc        // whose second lines are to be asked for next
-	pkt           header.Packet // the one that is judged
+	ends          []Desc             // whose second lines are to be asked for next
+	find          []flowtable.Search // of the group that is to be found next, what has not been
+	pkt           header.Packet      // the one that is judged
 }
 
 // Verdict is what becomes of a packet. Every packet gets exactly one.

@@ -33,7 +33,7 @@ import (
 // the oracle of the tests.
 //
 // inspect and find ask for as many buckets and flows as a group has packets, nearly in a row, which is why finish, as a rule,
-// stands between them: a processor that has as many misses under way as it can may forget what else is asked for. An EPYC
+// stands between them, and takes half of find into its midst where flows are two lines long: a processor that has as many misses under way as it can may forget what else is asked for. An EPYC
 // of 2022 (Zen 4) does, from some twenty on (BenchmarkBurst in nat/prefetch).
 
 // groupSize is the packets of a stage: enough misses to fill what the processor can have under
@@ -67,13 +67,14 @@ func (w *Worker) judgeAll(n int) {
 		if at < n {
 			w.inspect(at, min(at+groupSize, n), n)
 		}
+		if i := at - groupSize; i >= 0 && i < n {
+			w.b.find = w.b.group(i).search[:min(groupSize, n-i)]
+		}
 		if i := at - 2*groupSize; i >= 0 {
 			w.finish(i, min(i+groupSize, n))
 		}
 		w.fetchEnds()
-		if i := at - groupSize; i >= 0 && i < n {
-			w.flows.FetchFlows(w.b.group(i).search[:min(groupSize, n-i)])
-		}
+		w.find(groupSize)
 	}
 }
 
@@ -99,6 +100,13 @@ func (w *Worker) inspect(first, end, n int) {
 	w.b.anyLong = w.b.anyLong || v6
 	w.flows.FetchBuckets(group)
 	w.nextEnds(end, n)
+}
+
+// find is the second stage, of up to n packets more of its group.
+func (w *Worker) find(n int) {
+	n = min(n, len(w.b.find))
+	w.flows.FetchFlows(w.b.find[:n])
+	w.b.find = w.b.find[n:]
 }
 
 // nextEnds says that the group from first on, of a batch of n, is inspected next.
@@ -145,6 +153,9 @@ func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 	var counted [groupSize]stats.Entry
 	g, from, to := w.b.group(first&^(groupSize-1)), uint(first)%groupSize, uint(end-1)%groupSize+1
 	to = from + uint(w.flows.Match(g.search[from:to], flows[from:to], leaving[from:to], w.ticks))
+	if w.b.long {
+		w.find(groupSize / 2) // flows of IPv6 are two lines each
+	}
 	i := from
 	for ; i < to && i < groupSize; i++ {
 		d, end, f, side := g.desc[i], g.search[i].End, flows[i], g.search[i].Side()
