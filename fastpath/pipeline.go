@@ -33,8 +33,9 @@ import (
 // the oracle of the tests.
 //
 // inspect and find ask for as many buckets and flows as a group has packets, nearly in a row, which is why finish, as a rule,
-// stands between them, and takes half of find into its midst where flows are two lines long: a processor that has as many misses under way as it can may forget what else is asked for. An EPYC
-// of 2022 (Zen 4) does, from some twenty on (BenchmarkBurst in nat/prefetch).
+// stands between them, and has half of find in its midst where flows are two lines long: a processor that has as many misses
+// under way as it can may forget what else is asked for. An EPYC of 2022 (Zen 4) does, from some twenty on (BenchmarkBurst in
+// nat/prefetch).
 
 // groupSize is the packets of a stage: enough misses to fill what the processor can have under
 // way, few enough that hardly one is forgotten, or pushed out before its turn comes.
