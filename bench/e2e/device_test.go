@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netns"
 
 	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/control/ethtool"
 	"sluice.dev/sluice/control/status"
 )
 
@@ -61,7 +62,7 @@ func configureSpare(prefix string) error {
 	if err := netlink.AddrAdd(link, addr); err != nil {
 		return err
 	}
-	if err := topo.OffloadsOff(spare); err != nil {
+	if err := ethtool.OffloadsOff(spare); err != nil {
 		return err
 	}
 	return netlink.LinkSetUp(link)

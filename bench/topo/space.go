@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 
 	"github.com/vishvananda/netlink"
+
+	"sluice.dev/sluice/control/ethtool"
 )
 
 // Space is a bare network namespace: nobody's host, no addresses. What only needs
@@ -61,7 +63,7 @@ func Connect(a *Space, devA string, b *Space, devB string, queues, mtu int) erro
 			if err := sysctl("net/ipv6/conf/"+dev+"/disable_ipv6", "1"); err != nil {
 				return err
 			}
-			return errors.Join(OffloadsOff(dev), bringUp(dev))
+			return errors.Join(ethtool.OffloadsOff(dev), bringUp(dev))
 		}
 	}
 	return errors.Join(a.Run(quiet(devA)), b.Run(quiet(devB)))

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"sluice.dev/sluice/control/ethtool"
 )
 
 const testPort = 8080
@@ -297,7 +299,7 @@ func TestOffloadsAreOff(t *testing.T) {
 		for _, i := range h.Interfaces {
 			err := h.Run(func() error {
 				on, err := featuresOn(i.Name)
-				for _, f := range offloads {
+				for _, f := range ethtool.Offloads {
 					if slices.Contains(on, f) {
 						t.Errorf("%s: %s: %s is on", h.Name, i.Name, f)
 					}

@@ -64,7 +64,7 @@ func (s *segment) plug(ns *namespace, dev string) (port string, err error) {
 	if err := sysctl("net/ipv6/conf/"+port+"/disable_ipv6", "1"); err != nil {
 		return "", err
 	}
-	if err := OffloadsOff(port); err != nil {
+	if err := ethtool.OffloadsOff(port); err != nil {
 		return "", err
 	}
 	return port, bringUp(port)
@@ -73,7 +73,7 @@ func (s *segment) plug(ns *namespace, dev string) (port string, err error) {
 // configure gives the interface of a host its addresses and brings it up. It runs
 // in the host's namespace.
 func configure(dev string, prefixes ...netip.Prefix) error {
-	if err := OffloadsOff(dev); err != nil {
+	if err := ethtool.OffloadsOff(dev); err != nil {
 		return err
 	}
 	for _, s := range []struct{ name, value string }{
@@ -128,38 +128,6 @@ func bringUp(dev string) error {
 	}
 	if err := netlink.LinkSetUp(link); err != nil {
 		return fmt.Errorf("bring %s up: %w", dev, err)
-	}
-	return nil
-}
-
-// offloads that must be off wherever traffic starts or passes; names as in
-// net/ethtool/common.c.
-var offloads = [...]string{
-	"tx-checksum-ip-generic", "tx-checksum-sctp",
-	"tx-scatter-gather", "tx-scatter-gather-fraglist",
-	"tx-generic-segmentation", "tx-tcp-segmentation", "tx-tcp-ecn-segmentation",
-	"tx-tcp-mangleid-segmentation", "tx-tcp6-segmentation", "tx-udp-segmentation",
-	"rx-gro", "rx-gro-list",
-	"tx-vlan-hw-insert", "rx-vlan-hw-parse", "tx-vlan-stag-hw-insert", "rx-vlan-stag-hw-parse",
-}
-
-// OffloadsOff turns them off on one device of the calling thread's namespace.
-func OffloadsOff(dev string) error {
-	have, err := ethtool.Features(dev)
-	if err != nil {
-		return err
-	}
-	change := make(map[string]bool)
-	for _, f := range offloads {
-		if have[f] {
-			change[f] = false
-		}
-	}
-	if len(change) == 0 {
-		return nil
-	}
-	if err := ethtool.SetFeatures(dev, change); err != nil {
-		return fmt.Errorf("turn offloads off: %w", err)
 	}
 	return nil
 }

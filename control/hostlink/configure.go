@@ -46,17 +46,6 @@ var userEnd = [...]setting{
 	{"ipv4", "arp_ignore", "8", ""},
 }
 
-// offloads are the features that must be off; names as in net/ethtool/common.c.
-var offloads = [...]string{
-	"tx-checksum-ip-generic", "tx-checksum-sctp",
-	"tx-scatter-gather", "tx-scatter-gather-fraglist",
-	"tx-generic-segmentation", "tx-tcp-segmentation", "tx-tcp-ecn-segmentation",
-	"tx-tcp-mangleid-segmentation", "tx-tcp6-segmentation", "tx-udp-segmentation",
-	"rx-gro", "rx-gro-list",
-	"tx-vlan-hw-insert", "rx-vlan-hw-parse",
-	"tx-vlan-stag-hw-insert", "rx-vlan-stag-hw-parse",
-}
-
 // configure makes both ends what c says.
 func configure(c *Config, created bool) error {
 	if err := c.sysctls(c.Name, userEnd[:]); err != nil {
@@ -70,8 +59,8 @@ func configure(c *Config, created bool) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
-		if err := offloadsOff(name); err != nil {
-			return fmt.Errorf("turn offloads off: %w", err)
+		if err := ethtool.OffloadsOff(name); err != nil {
+			return err
 		}
 		if l.Attrs().MTU != c.MTU {
 			if err := netlink.LinkSetMTU(l, c.MTU); err != nil {
@@ -132,23 +121,6 @@ func writeSysctl(file, value string) error {
 		return nil
 	}
 	return os.WriteFile(file, []byte(value), 0o644)
-}
-
-func offloadsOff(dev string) error {
-	names, err := ethtool.Features(dev)
-	if err != nil {
-		return err
-	}
-	change := make(map[string]bool)
-	for _, f := range offloads {
-		if names[f] {
-			change[f] = false
-		}
-	}
-	if len(change) == 0 {
-		return nil
-	}
-	return ethtool.SetFeatures(dev, change)
 }
 
 // queues sets the real number of queues. A native XDP program on one end refuses

@@ -75,7 +75,7 @@ func TestEnsureMakesThePair(t *testing.T) {
 				t.Errorf("%s has %d receive and %d transmit queues", end.name, ch.Rx, ch.Tx)
 			}
 			on := must[map[string]bool](t)(ethtool.Features(end.name))
-			for _, f := range offloads {
+			for _, f := range ethtool.Offloads {
 				if on[f] {
 					t.Errorf("%s: %s is on", end.name, f)
 				}
