@@ -51,84 +51,130 @@ func (s *Socket) bind(parent context.Context, c *Config, mtu int) error {
 	}
 }
 
-// tryBind joins a bound socket of the same UMEM, or registers the UMEM and binds
-// alone. The UMEM is locked so that no descriptor is closed, and reused, meanwhile.
+// tryBind takes zero-copy if the configuration allows it and the device has it, else copy mode.
+// The UMEM is locked so that no descriptor is closed, and reused, meanwhile.
 func (s *Socket) tryBind(c *Config, mtu int, last bool) error {
 	s.umem.mu.Lock()
 	defer s.umem.mu.Unlock()
-	if c.ShareWith != nil && c.ShareWith.umem != s.umem {
-		return errors.New("ShareWith is a socket on another UMEM")
-	}
-	for _, peer := range append([]*Socket{c.ShareWith}, s.umem.sockets[:]...) {
-		if s.registered || !peer.sharable(s) {
-			continue
-		}
-		// Shared sockets inherit mode and need-wakeup; any further flag is EINVAL.
-		err := s.bindTo(unix.XDP_SHARED_UMEM, peer.fd)
-		if errors.Is(err, unix.EBADF) {
-			continue // its device was deleted, and its worker has not noticed yet
-		}
-		if err != nil {
-			return explainShared(err, s, peer)
-		}
-		return s.bound(c, fmt.Sprintf("inherited from %s queue %d: %s", peer.name, peer.queue, peer.reason))
-	}
-	return s.bindAlone(c, mtu, last)
-}
-
-// sharable says whether another socket may share this one's registration: it is
-// open, bound (a mode was found), and on another queue, for two sockets on one queue
-// would have to share their fill and completion rings.
-func (s *Socket) sharable(other *Socket) bool {
-	return s != nil && s != other && s.mode != Auto && s.fd >= 0 && !s.gone.Load() &&
-		(s.ifindex != other.ifindex || s.queue != other.queue)
-}
-
-// bindAlone registers the UMEM with this socket and tries the modes in turn. A busy
-// queue is no reason for copy mode before the last try: it may be the old socket's.
-func (s *Socket) bindAlone(c *Config, mtu int, last bool) error {
-	if !s.registered {
-		err := registerUMEM(s.fd, s.umem)
-		if errors.Is(err, unix.ENOBUFS) {
-			return ErrMemlock
-		}
-		if err != nil {
-			return fmt.Errorf("registering the UMEM: %w", err)
-		}
-		s.registered = true
-	}
-	const flags = unix.XDP_USE_NEED_WAKEUP
 	reason := "copy mode was asked for"
 	if c.Mode != Copy {
-		err := s.bindTo(flags|unix.XDP_ZEROCOPY, 0)
+		err := s.attempt(c, ZeroCopy)
 		if err == nil {
-			return s.bound(c, "the driver supports it")
+			return s.bound(c, ZeroCopy, "the driver supports it")
 		}
 		reason = whyNoZeroCopy(err, mtu, s.umem.frameSize)
-		switch busy := errors.Is(err, unix.EBUSY); {
-		case busy && (!last || c.Mode == ZeroCopy):
+		switch {
+		case errors.Is(err, unix.EBUSY) && (!last || c.Mode == ZeroCopy):
+			return err // a busy queue is no reason for copy mode before the last try: it may be the old socket's
+		case c.Mode == ZeroCopy && errors.Is(err, ErrMemlock):
 			return err
 		case c.Mode == ZeroCopy:
 			return fmt.Errorf("%w: %s", ErrNoZeroCopy, reason)
 		}
 	}
-	if err := s.bindTo(flags|unix.XDP_COPY, 0); err != nil {
+	if err := s.attempt(c, Copy); err != nil {
 		return explainBind(err, s)
 	}
-	return s.bound(c, reason)
+	return s.bound(c, Copy, reason)
+}
+
+// attempt binds in one mode. A registration of memory has one mode (xp_assign_dev_shared,
+// net/xdp/xsk_buff_pool.c), so the socket joins a socket of the UMEM that is bound in that mode, or registers the
+// memory itself, once more if sockets of the other mode have done so: frames are the same, whichever
+// registration a ring belongs to.
+func (s *Socket) attempt(c *Config, mode Mode) error {
+	if mode == ZeroCopy && s.knownWithout() {
+		return unix.EOPNOTSUPP
+	}
+	for _, peer := range s.umem.sockets {
+		if !peer.sharable(s, mode) {
+			continue
+		}
+		if err := s.renew(c); err != nil {
+			return err
+		}
+		// Shared sockets inherit mode and need-wakeup; any further flag is EINVAL.
+		err := s.bindTo(c, unix.XDP_SHARED_UMEM, peer.fd)
+		if errors.Is(err, unix.EBADF) {
+			continue // its device was deleted, and its worker has not noticed yet
+		}
+		return s.noticed(mode, err)
+	}
+	if err := s.register(); err != nil {
+		return err
+	}
+	flag := uint16(unix.XDP_COPY)
+	if mode == ZeroCopy {
+		flag = unix.XDP_ZEROCOPY
+	}
+	return s.noticed(mode, s.bindTo(c, unix.XDP_USE_NEED_WAKEUP|flag, 0))
+}
+
+// noticed remembers that the driver has no zero-copy, whatever the queue and the memory.
+func (s *Socket) noticed(mode Mode, err error) error {
+	s.without = s.without || mode == ZeroCopy && errors.Is(err, unix.EOPNOTSUPP)
+	return err
+}
+
+// knownWithout reports whether this socket or a bound one on the same device has found that the driver has no
+// zero-copy. It saves registering memory in vain, which pins every page.
+func (s *Socket) knownWithout() bool {
+	for _, other := range s.umem.sockets {
+		if other != nil && other.ifindex == s.ifindex && other.without && other.mode == Copy && !other.gone.Load() {
+			return true
+		}
+	}
+	return s.without
+}
+
+// sharable reports whether another socket may share this one's registration: it is
+// open, bound in that mode, and on another queue, for two sockets on one queue
+// would have to share their fill and completion rings.
+func (s *Socket) sharable(other *Socket, mode Mode) bool {
+	return s != nil && s != other && s.mode == mode && s.fd >= 0 && !s.gone.Load() &&
+		(s.ifindex != other.ifindex || s.queue != other.queue)
+}
+
+// register registers the UMEM with this socket, if that has not been done.
+func (s *Socket) register() error {
+	if s.registered {
+		return nil
+	}
+	err := registerUMEM(s.fd, s.umem)
+	switch {
+	case errors.Is(err, unix.ENOBUFS):
+		return ErrMemlock
+	case err != nil:
+		return fmt.Errorf("registering the UMEM: %w", err)
+	}
+	s.registered = true
+	return nil
+}
+
+// renew gives a socket that registered memory, and was refused, a new descriptor: with a registration
+// of its own it can join nobody's (xsk_bind, net/xdp/xsk.c).
+func (s *Socket) renew(c *Config) error {
+	if !s.registered {
+		return nil
+	}
+	if err := s.release(); err != nil {
+		return err
+	}
+	s.registered = false
+	return s.prepare(c)
 }
 
 // bindTo makes the system call.
-func (s *Socket) bindTo(flags uint16, sharedFD int) error {
-	return unix.Bind(s.fd, &unix.SockaddrXDP{
+func (s *Socket) bindTo(c *Config, flags uint16, sharedFD int) error {
+	return c.kernel.bind(s.fd, &unix.SockaddrXDP{
 		Flags: flags, Ifindex: uint32(s.ifindex), QueueID: uint32(s.queue), SharedUmemFD: uint32(sharedFD),
 	})
 }
 
 // bound asks the kernel which mode it chose.
-func (s *Socket) bound(c *Config, reason string) error {
-	var options uint32
-	if err := getsockopt(s.fd, unix.XDP_OPTIONS, &options); err != nil {
+func (s *Socket) bound(c *Config, want Mode, reason string) error {
+	options, err := c.kernel.options(s.fd)
+	if err != nil {
 		return fmt.Errorf("reading the mode: %w", err)
 	}
 	s.mode, s.reason = Copy, reason
@@ -136,10 +182,24 @@ func (s *Socket) bound(c *Config, reason string) error {
 		s.mode = ZeroCopy
 	}
 	s.copyMode = s.mode == Copy
-	if c.Mode != Auto && c.Mode != s.mode {
-		return fmt.Errorf("%v was asked for, but the UMEM is in %v (%s): sockets of different modes need a UMEM each", c.Mode, s.mode, reason)
+	if s.mode != want {
+		return fmt.Errorf("the kernel was asked for %v and chose %v, which it never should", want, s.mode)
 	}
 	return nil
+}
+
+// kernel is what tests put their own in the place of: a kernel whose drivers have no zero-copy can
+// play one whose drivers do.
+type kernel struct {
+	bind    func(fd int, to *unix.SockaddrXDP) error
+	options func(fd int) (uint32, error)
+}
+
+var realKernel = kernel{
+	bind: func(fd int, to *unix.SockaddrXDP) error { return unix.Bind(fd, to) },
+	options: func(fd int) (options uint32, err error) {
+		return options, getsockopt(fd, unix.XDP_OPTIONS, &options)
+	},
 }
 
 // Room that a zero-copy packet needs beside its MTU: Ethernet header, two VLAN
@@ -159,6 +219,8 @@ func whyNoZeroCopy(err error, mtu, frameSize int) string {
 		return fmt.Sprintf("MTU %d does not fit zero-copy frames of %d bytes, the largest that does is %d", mtu, frameSize, usable-framingBytes)
 	case errors.Is(err, unix.EBUSY):
 		return "the queue was busy (another socket, or a memory provider)"
+	case errors.Is(err, ErrMemlock):
+		return "sockets of two modes lock the frames twice, which RLIMIT_MEMLOCK does not allow: grant CAP_IPC_LOCK, or raise the limit (systemd: LimitMEMLOCK=infinity)"
 	default:
 		return fmt.Sprintf("the driver refused zero-copy: %v", err)
 	}
@@ -180,13 +242,8 @@ func explainBind(err error, s *Socket) error {
 		return fmt.Errorf("bind: %w: the interface has no queue %d", err, s.queue)
 	case errors.Is(err, unix.ENODEV):
 		return fmt.Errorf("bind: %w: the interface was deleted", err)
+	case errors.Is(err, ErrMemlock):
+		return err
 	}
 	return fmt.Errorf("bind: %w", err)
-}
-
-func explainShared(err error, s, peer *Socket) error {
-	if errors.Is(err, unix.EOPNOTSUPP) && peer.mode == ZeroCopy {
-		return fmt.Errorf("%w: the UMEM is in zero-copy mode by %s, and this driver has none: use a UMEM of its own", ErrNoZeroCopy, peer.name)
-	}
-	return explainBind(err, s)
 }

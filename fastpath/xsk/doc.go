@@ -21,9 +21,9 @@
 // packets, and a closed socket knows which frames were inside the device.
 //
 // All sockets of a worker share one UMEM, so a packet that came in on one is sent
-// on another where it lies. The first socket registers the memory with the kernel;
-// the others join it through any socket that is bound (XDP_SHARED_UMEM) with fill
-// and completion rings of their own. The kernel's registration lives as long as
+// on another where it lies. The first socket of a mode (copy, zero-copy) registers the memory
+// with the kernel; the others of that mode join it through any socket that is bound
+// (XDP_SHARED_UMEM) with fill and completion rings of their own. The kernel's registration lives as long as
 // any of them, so no socket is special: when the device of one is deleted it is
 // closed and opened again, in whatever order, and joins those that are left or, if
 // none are, registers the memory anew.
@@ -58,6 +58,9 @@
 //
 // With zero-copy the device reads and writes the UMEM; without, the kernel copies
 // each packet, and the system call in Flush is what sends. Open takes zero-copy
-// where the driver has it, and Mode says which it was, and why. The sockets of a UMEM
-// all have the same mode, which is the kernel's rule.
+// where the driver has it, and Mode says which it was, and why. A registration has one
+// mode, which is the kernel's rule, so sockets of both modes on one UMEM are two registrations
+// of the same memory. A frame moves between them as it does within one: which registration a ring belongs
+// to changes neither its address nor its owner. What is twice is the kernel's bookkeeping: pages are
+// pinned twice, and without CAP_IPC_LOCK they count twice against RLIMIT_MEMLOCK.
 package xsk

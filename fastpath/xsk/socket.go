@@ -26,18 +26,13 @@ func (m Mode) String() string { return [...]string{"auto", "copy", "zero-copy"}[
 // Config says what to open. The zero value of every field but Interface (or
 // IfIndex) and UMEM is useful.
 type Config struct {
-	Interface string // name, looked up in the calling thread's network namespace
-	IfIndex   int    // instead of, or to check, Interface
-	Queue     int
-	UMEM      *UMEM
-	// ShareWith is a socket on the same UMEM to share the kernel's registration
-	// with. It need not be set: any open socket of the UMEM will do, and if there is
-	// none, or their devices are gone, the memory is registered anew.
-	ShareWith *Socket
-
+	Interface                                string // name, looked up in the calling thread's network namespace
+	IfIndex                                  int    // instead of, or to check, Interface
+	Queue                                    int
+	UMEM                                     *UMEM
 	RxSize, TxSize, FillSize, CompletionSize uint32 // powers of two; 2048 if zero
 
-	Mode Mode // a socket that shares has the mode of the one it shares with
+	Mode Mode // each socket's own, whatever mode others on the UMEM have
 	// TxBudget is how many packets one system call may send in copy mode, 32 to TxSize;
 	// TxSize if zero. Kernels before 6.17 have 32, and then Flush calls more often.
 	TxBudget int
@@ -53,7 +48,8 @@ type Config struct {
 	// a second on a busy machine.
 	RebindFor time.Duration
 
-	set setter // unix.SetsockoptInt if nil
+	set    setter // unix.SetsockoptInt if nil
+	kernel kernel // realKernel if zero
 }
 
 const (
@@ -82,6 +78,9 @@ func (c *Config) check() (*net.Interface, error) {
 	}
 	if c.RebindFor == 0 {
 		c.RebindFor = defaultRebindFor
+	}
+	if c.kernel.bind == nil {
+		c.kernel = realKernel
 	}
 	if err := c.checkOptions(); err != nil {
 		return nil, err
@@ -131,6 +130,7 @@ type Socket struct {
 	reason         string
 	options        Options
 	registered     bool // registered the UMEM itself, so it can share with nobody's
+	without        bool // the driver has no zero-copy
 	maps           [][]byte
 }
 
@@ -169,6 +169,18 @@ func describe(name string, ifindex int) string {
 // setup follows the order that the kernel demands: ring sizes, their layout,
 // their mappings, and bind last.
 func (s *Socket) setup(ctx context.Context, c *Config, mtu int) error {
+	if err := s.prepare(c); err != nil {
+		return err
+	}
+	if err := s.bind(ctx, c, mtu); err != nil {
+		return err
+	}
+	s.tune(c)
+	return nil
+}
+
+// prepare makes the descriptor and all that must be there before bind.
+func (s *Socket) prepare(c *Config) error {
 	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return explainSocket(err)
@@ -178,10 +190,6 @@ func (s *Socket) setup(ctx context.Context, c *Config, mtu int) error {
 		return err
 	}
 	s.raiseSendBuffer(c)
-	if err := s.bind(ctx, c, mtu); err != nil {
-		return err
-	}
-	s.tune(c)
 	return nil
 }
 

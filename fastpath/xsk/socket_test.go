@@ -62,7 +62,7 @@ func TestForward(t *testing.T) {
 	in, out := xsktest.NewWire(t, "sl0", "sl0p"), xsktest.NewWire(t, "sl1", "sl1p")
 	r := newRig(t, 8192)
 	a := r.open(in, Config{})
-	b := r.open(out, Config{ShareWith: a})
+	b := r.open(out, Config{})
 	const total, window = 100_000, 128
 	seen := make(map[uint64]int, total)
 	received := 0

@@ -79,6 +79,12 @@ func (w *Wire) Make(tb testing.TB) {
 	must(tb, err)
 }
 
+// NewQueues makes a pair without program and packets whose dev has some queues.
+func NewQueues(tb testing.TB, dev, peer string, queues int) {
+	tb.Helper()
+	must(tb, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: dev, NumRxQueues: queues, NumTxQueues: queues}, PeerName: peer}))
+}
+
 // redirectAll returns bpf_redirect_map(&xsks, ctx->rx_queue_index, XDP_PASS).
 func redirectAll(xsks *ebpf.Map) asm.Instructions {
 	const rxQueueIndex, xdpPass = 16, 2 // struct xdp_md, enum xdp_action
@@ -96,6 +102,12 @@ func (w *Wire) attach(tb testing.TB) {
 	var err error
 	w.xdp, err = link.AttachXDP(link.XDPOptions{Program: w.prog, Interface: w.index(tb, w.Dev), Flags: link.XDPDriverMode})
 	must(tb, err)
+}
+
+// Index is dev's interface index.
+func (w *Wire) Index(tb testing.TB) int {
+	tb.Helper()
+	return w.index(tb, w.Dev)
 }
 
 func (w *Wire) index(tb testing.TB, name string) int {
