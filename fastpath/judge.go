@@ -270,6 +270,8 @@ func (w *Worker) judgeFault(d Desc, p *header.Packet, r stats.DropReason) Verdic
 		return w.sctpFragment(d, p)
 	case w.b.kernel && (p.Multicast || r == stats.EtherType):
 		return drop(stats.HostLinkOther)
+	case r == stats.FrameTruncated:
+		w.notePiece(d)
 	}
 	return drop(r)
 }

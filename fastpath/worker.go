@@ -86,6 +86,7 @@ type Worker struct {
 	b      batch
 	out    []egressQueue     // by position in Links
 	toLink [256]*egressQueue // by nexthop.Hop.Link; nil where there is none
+	pieces []piece           // by position in Links
 	hops   hopQueue
 	frags  fragmentQueue
 	limit  nat.RateLimit
@@ -135,7 +136,7 @@ func New(c Config) (*Worker, error) {
 	}
 	w.hops = newHopQueue(c.HeldPackets, c.HeldPerHop)
 	w.frags = newFragmentQueue(c.HeldFragments, c.FragmentWait)
-	w.out = make([]egressQueue, len(c.Links))
+	w.out, w.pieces = make([]egressQueue, len(c.Links)), make([]piece, len(c.Links))
 	for i := range w.out {
 		w.out[i].link = i
 	}
@@ -155,6 +156,7 @@ func New(c Config) (*Worker, error) {
 func (w *Worker) SetLink(position int, l Link) (old Link) {
 	old = w.c.Links[position]
 	w.c.Links[position] = l
+	w.pieces[position].Store(0)
 	return old
 }
 

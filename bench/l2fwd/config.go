@@ -61,6 +61,9 @@ func (c *Config) setDefaults() error {
 	if c.Frames == (config.Frames{}) {
 		c.Frames = d.Frames
 	}
+	if c.Frames.Size == config.AutoFrameSize {
+		c.Frames.Size = 2048 // what it chooses for veth
+	}
 	if c.Batch == 0 {
 		c.Batch = fastpath.BatchSize
 	}

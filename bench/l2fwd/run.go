@@ -105,7 +105,7 @@ func (f *forwarder) open(ctx context.Context) error {
 func (f *forwarder) addWorker(ctx context.Context, k, workers, queues int) error {
 	c := f.c
 	own := (queues - k + workers - 1) / workers
-	umem, err := xsk.NewUMEM(xsk.UMEMConfig{Frames: own * len(f.sides) * c.Frames.PerQueue, FrameSize: c.Frames.Size, HugePages: true})
+	umem, err := xsk.NewUMEM(xsk.UMEMConfig{Frames: own * len(f.sides) * c.Frames.PerQueue, FrameSize: int(c.Frames.Size), HugePages: true})
 	if err != nil {
 		return err
 	}

@@ -232,8 +232,8 @@ type Heartbeat struct {
 
 // Frames sizes the UMEM.
 type Frames struct {
-	Size     int `json:"size"`     // bytes per frame
-	PerQueue int `json:"perQueue"` // frames per interface and queue
+	Size     FrameSize `json:"size"`     // bytes per frame
+	PerQueue int       `json:"perQueue"` // frames per interface and queue
 }
 
 // Rings sizes the four rings of a socket, in descriptors.

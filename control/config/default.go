@@ -46,7 +46,7 @@ func Default() *Configuration {
 		// The kernel's own figures: net.ipv4.icmp_msgs_per_sec and icmp_msgs_burst.
 		ICMP:      ICMP{RatePerSecond: 1000, Burst: 50},
 		Heartbeat: Heartbeat{PassAfter: Duration(30 * time.Second)},
-		Frames:    Frames{Size: 2048, PerQueue: 4096},
+		Frames:    Frames{Size: AutoFrameSize, PerQueue: 4096},
 		Rings:     Rings{Rx: 2048, Tx: 2048, Fill: 2048, Completion: 2048},
 		Sockets: Sockets{
 			BusyPollBudget: 64, // NAPI_POLL_WEIGHT

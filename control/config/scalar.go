@@ -109,6 +109,42 @@ func (q *Queues) UnmarshalText(b []byte) error {
 	return nil
 }
 
+// FrameSize is the bytes of a frame. Zero is auto: as the interfaces need.
+type FrameSize int
+
+// AutoFrameSize is the size that the interfaces' MTUs and drivers need.
+const AutoFrameSize FrameSize = 0
+
+// String writes auto or the number.
+func (s FrameSize) String() string {
+	if s == AutoFrameSize {
+		return "auto"
+	}
+	return strconv.Itoa(int(s))
+}
+
+// MarshalJSON writes "auto" or a number.
+func (s FrameSize) MarshalJSON() ([]byte, error) {
+	if s == AutoFrameSize {
+		return []byte(`"auto"`), nil
+	}
+	return json.Marshal(int(s))
+}
+
+// UnmarshalText reads auto or a number.
+func (s *FrameSize) UnmarshalText(b []byte) error {
+	if string(b) == "auto" {
+		*s = AutoFrameSize
+		return nil
+	}
+	n, err := strconv.ParseUint(string(b), 10, 16)
+	if err != nil || n == 0 {
+		return fmt.Errorf("%q is no size of frames, write auto, 2048 or 4096", b)
+	}
+	*s = FrameSize(n)
+	return nil
+}
+
 // AddressSelector selects addresses of the node: a CIDR, or those of the Node object.
 type AddressSelector struct {
 	Prefix  netip.Prefix // not valid if Primary

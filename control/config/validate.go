@@ -251,8 +251,8 @@ func (k *check) policies(c *Configuration) {
 }
 
 func (k *check) memory(c *Configuration) {
-	if s := c.Frames.Size; s != 2048 && s != 4096 {
-		k.fail("frames.size", "is %d, the kernel takes frames of 2048 or 4096 bytes", s)
+	if s := c.Frames.Size; s != AutoFrameSize && s != 2048 && s != 4096 {
+		k.fail("frames.size", "is %d, the kernel takes frames of 2048 or 4096 bytes; auto chooses by interfaces", s)
 	}
 	for _, ring := range []struct {
 		path string

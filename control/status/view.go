@@ -208,12 +208,19 @@ type StatusView struct {
 	Draining bool     `json:"draining"`
 	// Applied: everything read so far is published, steered, and seen by every worker.
 	Applied    bool            `json:"applied"`
+	Frames     FramesView      `json:"frames"`
 	Config     ConfigView      `json:"config"`
 	Snapshot   SnapshotView    `json:"snapshot"`
 	Sources    []SourceView    `json:"sources"`
 	Problems   []ProblemView   `json:"problems"`
 	Interfaces []InterfaceView `json:"interfaces"`
 	Conditions []ConditionView `json:"conditions"`
+}
+
+// FramesView is the size of packet memory's frames.
+type FramesView struct {
+	Bytes  int    `json:"bytes"`
+	Reason string `json:"reason"`
 }
 
 // ConfigView is the configuration file's state.

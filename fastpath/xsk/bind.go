@@ -1,6 +1,7 @@
 package xsk
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,7 +57,7 @@ func (s *Socket) bind(parent context.Context, c *Config, mtu int) error {
 func (s *Socket) tryBind(c *Config, mtu int, last bool) error {
 	s.umem.mu.Lock()
 	defer s.umem.mu.Unlock()
-	reason := "copy mode was asked for"
+	reason := cmp.Or(c.CopyReason, "copy mode was asked for")
 	if c.Mode != Copy {
 		err := s.attempt(c, ZeroCopy)
 		if err == nil {

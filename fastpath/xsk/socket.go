@@ -33,6 +33,8 @@ type Config struct {
 	RxSize, TxSize, FillSize, CompletionSize uint32 // powers of two; 2048 if zero
 
 	Mode Mode // each socket's own, whatever mode others on the UMEM have
+	// CopyReason is what Socket.Mode says of Copy where that was asked for: why the caller did.
+	CopyReason string
 	// TxBudget is how many packets one system call may send in copy mode, 32 to TxSize;
 	// TxSize if zero. Kernels before 6.17 have 32, and then Flush calls more often.
 	TxBudget int

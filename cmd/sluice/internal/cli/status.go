@@ -75,6 +75,9 @@ func statusTables(r *rows, v *status.StatusView) {
 	n := v.Snapshot
 	r.row("Snapshot:", fmt.Sprintf("published %d, steered %d, seen by all workers %d", n.Published, n.Steered, n.Seen))
 	r.row("Serving:", fmt.Sprintf("%s, %s, %s", plural(n.Services, "service port"), plural(n.Frontends, "frontend"), plural(n.Backends, "backend")))
+	if v.Frames.Bytes != 0 { // a daemon of before
+		r.row("Frames:", fmt.Sprintf("%d bytes: %s", v.Frames.Bytes, v.Frames.Reason))
+	}
 	sourceRows(r, v.Sources)
 	interfaceRows(r, v.Interfaces)
 	conditionRows(r, v.Conditions)

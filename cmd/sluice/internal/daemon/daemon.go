@@ -224,11 +224,12 @@ func (d *Daemon) loadProgram(context.Context) error {
 
 // makeDatapath makes the workers, which do nothing yet.
 func (d *Daemon) makeDatapath(context.Context) error {
-	devices, err := findDevices(d.config)
+	found, err := findInterfaces(d.config)
 	if err != nil {
 		return err
 	}
-	d.path, err = newDatapath(d.config, d.log, tables{d.flows.Table, d.pins.file.Table}, devices, d.host)
+	d.log.Info("size of frames", "bytes", found.frames.Size, "why", found.frames.Reason)
+	d.path, err = newDatapath(d.config, d.log, tables{d.flows.Table, d.pins.file.Table}, found, d.host)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sluice.dev/sluice/cmd/sluice/internal/frames"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/hostlink"
 	"sluice.dev/sluice/fastpath"
@@ -39,6 +40,7 @@ const (
 // datapath is the workers and what they share.
 type datapath struct {
 	config *config.Configuration
+	frames frames.Choice
 	log    *slog.Logger
 	tables
 	services  services.Handle
@@ -68,8 +70,8 @@ type worker struct {
 }
 
 // newDatapath makes workers without links, and the ports that will give them some.
-func newDatapath(c *config.Configuration, log *slog.Logger, shared tables, devices []device, host *hostlink.HostLink) (*datapath, error) {
-	workers, queues, err := plan(devices, c)
+func newDatapath(c *config.Configuration, log *slog.Logger, shared tables, found interfaces, host *hostlink.HostLink) (*datapath, error) {
+	workers, queues, err := plan(found.devices, c)
 	if err != nil {
 		return nil, err
 	}
@@ -81,12 +83,12 @@ func newDatapath(c *config.Configuration, log *slog.Logger, shared tables, devic
 	if err != nil {
 		return nil, err
 	}
-	d := &datapath{config: c, log: log, tables: shared, hops: nexthop.NewTable(), fragments: fragments, original: original}
+	d := &datapath{config: c, frames: found.frames, log: log, tables: shared, hops: nexthop.NewTable(), fragments: fragments, original: original}
 	if d.explainer, err = newExplainer(shared, d.hops, host); err != nil {
 		return nil, err
 	}
 	links := make([]int, workers) // sockets of each worker
-	for i, dev := range devices {
+	for i, dev := range found.devices {
 		p := &port{name: dev.name, config: c.Interfaces[i], device: dev}
 		for q := range queues[i] {
 			w := q % workers
@@ -121,7 +123,7 @@ func newFragments(contexts int) (*fragment.Table, error) {
 
 func (d *datapath) addWorker(id, workers, links, cpu int, host *hostlink.HostLink) error {
 	c := d.config
-	umem, err := xsk.NewUMEM(xsk.UMEMConfig{Frames: links * c.Frames.PerQueue, FrameSize: c.Frames.Size, HugePages: true})
+	umem, err := xsk.NewUMEM(xsk.UMEMConfig{Frames: links * c.Frames.PerQueue, FrameSize: d.frames.Size, HugePages: true})
 	if err != nil {
 		return err
 	}

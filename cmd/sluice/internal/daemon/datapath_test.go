@@ -72,11 +72,11 @@ func smallConfig() *config.Configuration {
 // it returns ends them; the test must close the datapath after that.
 func testDatapath(t *testing.T, c *config.Configuration) (d *datapath, endWorkers func()) {
 	t.Helper()
-	devices, err := findDevices(c)
+	found, err := findInterfaces(c)
 	must(t, err)
 	table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 1024, IPv6Flows: 1024, Timeouts: flowtable.DefaultTimeouts()})
 	must(t, err)
-	d, err = newDatapath(c, slog.New(slog.DiscardHandler), tables{flows: table}, devices, nil)
+	d, err = newDatapath(c, slog.New(slog.DiscardHandler), tables{flows: table}, found, nil)
 	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	d.run(ctx, func(err error) { t.Error(err) })

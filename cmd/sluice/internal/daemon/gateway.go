@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 
+	"sluice.dev/sluice/cmd/sluice/internal/frames"
 	"sluice.dev/sluice/control"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/status"
@@ -220,6 +221,7 @@ func (d *Daemon) Status() status.StatusView {
 		Draining: d.draining.Load(), Snapshot: d.snapshotView(),
 		Config: d.configView(), Sources: d.sourceViews(st), Problems: problems(st),
 		Conditions: d.conditions(),
+		Frames:     status.FramesView{Bytes: d.path.frames.Size, Reason: d.path.frames.Reason},
 	}
 	v.Applied = st.Applied == st.Read && st.Oldest >= st.Generation && d.isOpen()
 	for _, p := range d.path.ports {
@@ -295,17 +297,20 @@ func (d *Daemon) stalled() []int {
 
 // conditions are what is wrong with an open port. One that is not open is in
 // notReady.
-func (p *port) conditions(c *config.Configuration) (list []status.ConditionView) {
+func (p *port) conditions(chosen frames.Choice) (list []status.ConditionView) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.open || p.host {
 		return nil
 	}
-	if err := checkDevice(p.device, c); err != nil {
+	if err := checkDevice(p.device, p.config, chosen); err != nil {
 		list = append(list, failed("mtu", err.Error()))
 	}
 	if !p.device.up {
 		list = append(list, failed("link", fmt.Sprintf("interface %s is down: nothing is received on it, and what should leave by it is dropped; ip link set %s up", p.name, p.name)))
+	}
+	if p.pieces != "" {
+		list = append(list, p.piecesCondition())
 	}
 	if p.served < len(p.slots) {
 		list = append(list, warning("queues", fmt.Sprintf("interface %s has %d queues and had %d at the start: some workers have less to do; restart the daemon to plan anew", p.name, p.served, len(p.slots))))
@@ -343,7 +348,7 @@ func (d *Daemon) conditions() (list []status.ConditionView) {
 		list = append(list, failed("host-link", "cannot be repaired, so the kernel gets nothing from us: "+hostErr.Error()))
 	}
 	for _, p := range d.path.ports {
-		list = append(list, p.conditions(d.path.config)...)
+		list = append(list, p.conditions(d.path.frames)...)
 	}
 	for _, id := range d.stalled() {
 		list = append(list, failed("worker", fmt.Sprintf("worker %d has not moved for more than %v: its queues are not served; "+

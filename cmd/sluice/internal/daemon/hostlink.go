@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"sluice.dev/sluice/cmd/sluice/internal/frames"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/hostlink"
 	"sluice.dev/sluice/control/neigh"
@@ -16,12 +17,12 @@ import (
 const minHostMTU = 1280
 
 // hostMTU is the largest of the interfaces' MTUs that frames hold.
-func hostMTU(c *config.Configuration, devices []device) int {
+func hostMTU(found interfaces) int {
 	mtu := minHostMTU
-	for _, d := range devices {
+	for _, d := range found.devices {
 		mtu = max(mtu, d.mtu)
 	}
-	return min(mtu, frameRoom(c))
+	return min(mtu, frames.Room(found.frames.Size))
 }
 
 // ensureHostLink makes the pair, or makes it right again.
@@ -38,15 +39,15 @@ func (d *Daemon) makeHostLink(context.Context) error {
 	if !c.HostLink.Enabled {
 		return nil
 	}
-	devices, err := findDevices(c)
+	found, err := findInterfaces(c)
 	if err != nil {
 		return err
 	}
-	workers, _, err := plan(devices, c)
+	workers, _, err := plan(found.devices, c)
 	if err != nil {
 		return err
 	}
-	d.host, err = ensureHostLink(c, workers, hostMTU(c, devices))
+	d.host, err = ensureHostLink(c, workers, hostMTU(found))
 	return err
 }
 
@@ -64,7 +65,7 @@ func (d *Daemon) watchHostLink(ctx context.Context) {
 	if h == nil {
 		return
 	}
-	mtu := hostMTU(d.path.config, d.path.devices())
+	mtu := hostMTU(interfaces{d.path.devices(), d.path.frames})
 	why := h.Check()
 	if why == nil && mtu > h.MTU {
 		why = fmt.Errorf("MTU is %d, interfaces have %d", h.MTU, mtu)

@@ -6,20 +6,15 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"sluice.dev/sluice/cmd/sluice/internal/frames"
 	"sluice.dev/sluice/cmd/sluice/internal/rss"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/ethtool"
 	"sluice.dev/sluice/flowtable"
 )
 
-// Bytes around an IP packet that a frame must have room for: XDP_PACKET_HEADROOM
-// (include/uapi/linux/bpf.h), an Ethernet header and two VLAN tags.
-const (
-	frameHeadroom  = 256
-	frameL2Bytes   = 14 + 2*4
-	maxFrameSize   = 4096
-	maxSharedLinks = 63 // links of one worker that poll can wait on
-)
+// maxSharedLinks is how many links of one worker poll can wait on.
+const maxSharedLinks = 63
 
 // device is an interface as the kernel has it now.
 type device struct {
@@ -46,20 +41,31 @@ func findDevice(name string) (device, error) {
 	return d, nil
 }
 
-// findDevices reads the configured interfaces and refuses those that cannot work.
-func findDevices(c *config.Configuration) ([]device, error) {
-	devices := make([]device, len(c.Interfaces))
+// interfaces are the configured devices, and the frames that fit them.
+type interfaces struct {
+	devices []device
+	frames  frames.Choice
+}
+
+// findInterfaces reads the configured interfaces and refuses those that cannot work.
+func findInterfaces(c *config.Configuration) (found interfaces, err error) {
+	found.devices = make([]device, len(c.Interfaces))
+	list := make([]frames.Interface, len(c.Interfaces))
 	for i, f := range c.Interfaces {
 		d, err := findDevice(f.Name)
 		if err != nil {
-			return nil, err
+			return found, err
 		}
-		if err := checkDevice(d, c); err != nil {
-			return nil, err
-		}
-		devices[i] = d
+		found.devices[i] = d
+		list[i] = frames.Interface{Name: d.name, Driver: d.driver, MTU: d.mtu, ZeroCopy: f.ZeroCopy != config.ZeroCopyNever}
 	}
-	return devices, nil
+	found.frames = frames.Choose(c.Frames.Size, list)
+	for i, d := range found.devices {
+		if err := checkDevice(d, c.Interfaces[i], found.frames); err != nil {
+			return found, err
+		}
+	}
+	return found, nil
 }
 
 // readQueues asks the driver for its name and queues. Devices that do not answer
@@ -78,17 +84,17 @@ func (d *device) readQueues() {
 	}
 }
 
-// frameRoom is the largest IP packet that a frame holds.
-func frameRoom(c *config.Configuration) int { return c.Frames.Size - frameHeadroom - frameL2Bytes }
-
 // checkDevice refuses what cannot work, before anything is changed.
-func checkDevice(d device, c *config.Configuration) error {
-	if room := frameRoom(c); d.mtu > room {
+func checkDevice(d device, f config.Interface, chosen frames.Choice) error {
+	if room := frames.Room(chosen.Size); d.mtu > room {
 		do := fmt.Sprintf("ip link set %s mtu %d", d.name, room)
-		if c.Frames.Size < maxFrameSize {
-			do = fmt.Sprintf("set frames.size to %d and restart, or: %s", maxFrameSize, do)
+		if chosen.Size < frames.Large {
+			do = fmt.Sprintf("set frames.size to auto or %d and restart, or: %s", frames.Large, do)
 		}
-		return fmt.Errorf("interface %s has MTU %d, but frames of %d bytes take at most %d, and larger packets are lost: %s", d.name, d.mtu, c.Frames.Size, room, do)
+		return fmt.Errorf("interface %s has MTU %d, but frames of %d bytes take at most %d, and larger packets are lost: %s", d.name, d.mtu, chosen.Size, room, do)
+	}
+	if why := frames.WhyNotWhole(d.driver, d.mtu, chosen.Size); why != "" && f.ZeroCopy == config.ZeroCopyRequire {
+		return fmt.Errorf("interface %s: zeroCopy is require, but in zero-copy %s", d.name, why)
 	}
 	return nil
 }

@@ -29,6 +29,7 @@ type port struct {
 	attach *xdpprog.Port
 	open   bool
 	why    string       // not open
+	pieces string       // why packets do not arrive whole in zero-copy; empty as long as they do
 	napi   *napi.Device // its settings, while the port is open; or nil
 	// refused is what the device did not take of its settings.
 	refused []string
@@ -69,7 +70,7 @@ func (d *datapath) openPort(ctx context.Context, s *steering, p *port) error {
 func (d *datapath) bindPort(ctx context.Context, p *port) error {
 	dev, err := findDevice(p.name)
 	if err == nil {
-		err = checkDevice(dev, d.config)
+		err = checkDevice(dev, p.config, d.frames)
 	}
 	n := p.servable(dev)
 	if err == nil && n < len(d.workers) {
@@ -141,11 +142,9 @@ func (p *port) closed(err error) error {
 
 func (d *datapath) openSlot(ctx context.Context, p *port, sl *slot) error {
 	c := d.config
-	mode := map[config.ZeroCopy]xsk.Mode{
-		config.ZeroCopyAuto: xsk.Auto, config.ZeroCopyNever: xsk.Copy, config.ZeroCopyRequire: xsk.ZeroCopy,
-	}[p.config.ZeroCopy]
+	mode, why := p.socketMode(d.frames.Size)
 	socket, err := xsk.Open(ctx, xsk.Config{
-		Interface: p.name, Queue: sl.queue, UMEM: d.workers[sl.worker].umem, Mode: mode,
+		Interface: p.name, Queue: sl.queue, UMEM: d.workers[sl.worker].umem, Mode: mode, CopyReason: why,
 		RxSize: uint32(c.Rings.Rx), TxSize: uint32(c.Rings.Tx),
 		FillSize: uint32(c.Rings.Fill), CompletionSize: uint32(c.Rings.Completion),
 		TxBudget: c.Sockets.TxBudget, BusyPoll: c.Sockets.BusyPoll.D(), BusyPollBudget: c.Sockets.BusyPollBudget,
@@ -223,7 +222,8 @@ func (d *datapath) watch(ctx context.Context, s *steering, first func(context.Co
 
 // check says whether the port had to be opened again and was.
 func (d *datapath) check(ctx context.Context, s *steering, p *port) (reopened bool) {
-	fault := p.fault()
+	d.notePieces(p)
+	fault := p.fault(d.frames.Size)
 	if fault == nil {
 		return false
 	}
@@ -268,7 +268,7 @@ func (p *port) reason() string {
 }
 
 // fault says what is wrong with a port, or nil.
-func (p *port) fault() error {
+func (p *port) fault(frameSize int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.open {
@@ -285,9 +285,17 @@ func (p *port) fault() error {
 	if n := p.servable(dev); n != p.served {
 		return fmt.Errorf("%d queues are served, and it has %d now", p.served, dev.queues)
 	}
+	wanted, why := p.modeOf(dev, frameSize)
 	for _, sl := range p.slots {
-		if socket := sl.socket.Load(); socket != nil && socket.Gone() {
+		socket := sl.socket.Load()
+		if socket == nil {
+			continue
+		}
+		if socket.Gone() {
 			return errors.New("device was deleted")
+		}
+		if mode, _ := socket.Mode(); mode == xsk.ZeroCopy && wanted == xsk.Copy {
+			return fmt.Errorf("copy mode is needed: %s", why)
 		}
 	}
 	return p.attach.Check()

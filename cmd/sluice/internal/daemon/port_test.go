@@ -54,7 +54,7 @@ func (l *portLab) want(when string, served int, why string, conditions ...string
 		}
 	}
 	var got []string
-	for _, c := range l.p.conditions(l.d.config) {
+	for _, c := range l.p.conditions(l.d.frames) {
 		got = append(got, c.Level+" "+c.Name+": "+c.Detail)
 	}
 	ok := len(got) == len(conditions)

@@ -2,8 +2,10 @@ package doctor
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
+	"sluice.dev/sluice/cmd/sluice/internal/frames"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/status"
 )
@@ -13,14 +15,6 @@ const (
 	xdpBasic    = 1 << 0
 	xdpRedirect = 1 << 1
 	xdpZeroCopy = 1 << 3
-)
-
-// Bytes of a frame that no packet can use: XDP_PACKET_HEADROOM
-// (include/uapi/linux/bpf.h); and what is around an IP packet: an Ethernet header
-// and two VLAN tags.
-const (
-	headroomBytes = 256
-	layer2Bytes   = 14 + 2*4
 )
 
 // device checks one configured interface.
@@ -103,8 +97,8 @@ func (e *examination) mode(d *Interface, c config.Interface) {
 		}
 		return
 	}
-	native := d.XDPFeatures&(xdpBasic|xdpRedirect) == xdpBasic|xdpRedirect
-	zeroCopy := d.XDPFeatures&xdpZeroCopy != 0
+	native, zeroCopy := d.native(), d.XDPFeatures&xdpZeroCopy != 0
+	pieces := frames.WhyNotWhole(d.Driver, d.MTU, e.frames().Size)
 	switch {
 	case !d.XDPKnown:
 		e.add(Warn, "driver-mode", d.Name, "the kernel does not say what driver "+d.Driver+" can", "start the daemon; `sluice status` shows the mode it got")
@@ -122,11 +116,43 @@ func (e *examination) mode(d *Interface, c config.Interface) {
 		e.add(Warn, "driver-mode", d.Name, "generic, copy: driver "+d.Driver+" has no native XDP", "expect a fraction of native speed")
 	case c.ZeroCopy == config.ZeroCopyNever:
 		e.ok("driver-mode", d.Name, "native, copy: zeroCopy is never in the configuration")
+	case zeroCopy && pieces != "" && c.ZeroCopy == config.ZeroCopyRequire:
+		e.add(Fail, "driver-mode", d.Name, "zeroCopy is require, but in zero-copy "+pieces, "set frames.size to auto, or zeroCopy to auto")
+	case zeroCopy && pieces != "":
+		e.add(Warn, "driver-mode", d.Name, "native, copy: in zero-copy "+pieces, "set frames.size to auto")
 	case !zeroCopy:
 		e.ok("driver-mode", d.Name, "native, copy: driver "+d.Driver+" has no zero-copy")
 	default:
 		e.ok("driver-mode", d.Name, "native, zero-copy: driver "+d.Driver+" says it can")
 	}
+}
+
+// native reports whether the driver has native XDP, and what AF_XDP needs of it.
+func (d *Interface) native() bool {
+	return d.XDPFeatures&(xdpBasic|xdpRedirect) == xdpBasic|xdpRedirect
+}
+
+// zeroCopied reports whether the interface is bound in zero-copy: if a daemon runs it says so, else what the
+// driver has and the configuration allows is taken.
+func (e *examination) zeroCopied(d *Interface) bool {
+	if v := e.running(d.Name); v != nil {
+		return slices.ContainsFunc(v.Queues, func(q status.QueueView) bool { return q.ZeroCopy })
+	}
+	return d.native() && d.XDPFeatures&xdpZeroCopy != 0 && e.interfaceConfig(d.Name).ZeroCopy != config.ZeroCopyNever &&
+		frames.WhyNotWhole(d.Driver, d.MTU, e.frames().Size) == ""
+}
+
+// frames is the size of frames that a daemon takes, or has.
+func (e *examination) frames() frames.Choice {
+	if e.f.Running != nil && e.f.Running.Frames.Bytes != 0 {
+		return frames.Choice{Size: e.f.Running.Frames.Bytes, Reason: e.f.Running.Frames.Reason}
+	}
+	var list []frames.Interface
+	for i := range e.f.Interfaces {
+		d := &e.f.Interfaces[i]
+		list = append(list, frames.Interface{Name: d.Name, Driver: d.Driver, MTU: d.MTU, ZeroCopy: e.interfaceConfig(d.Name).ZeroCopy != config.ZeroCopyNever})
+	}
+	return frames.Choose(e.f.Config.Frames.Size, list)
 }
 
 func copyMode(q status.QueueView) string {
@@ -176,15 +202,15 @@ func (e *examination) queues(d *Interface, c config.Interface) {
 }
 
 func (e *examination) mtu(d *Interface) {
-	size := e.f.Config.Frames.Size
-	most := size - headroomBytes - layer2Bytes
+	size := e.frames().Size
+	most := frames.Room(size)
 	if d.MTU <= most {
 		e.ok("mtu", d.Name, fmt.Sprintf("%d fits frames of %d bytes (at most %d)", d.MTU, size, most))
 		return
 	}
 	do := fmt.Sprintf("ip link set %s mtu %d", d.Name, most)
-	if size == 2048 {
-		do = "set frames.size to 4096, or: " + do
+	if size < frames.Large {
+		do = fmt.Sprintf("set frames.size to auto or %d, or: %s", frames.Large, do)
 	}
 	e.add(Fail, "mtu", d.Name, fmt.Sprintf("%d, but a frame of %d bytes holds %d: larger packets are lost", d.MTU, size, most), do)
 }

@@ -75,7 +75,11 @@ func TestFindings(t *testing.T) {
 		{"daemon's condition", func(f *Facts) {
 			f.Running = &status.StatusView{Ready: true, Conditions: []status.ConditionView{{Name: "worker-1", Level: "fail", Detail: "stands still"}, {Name: "x", Level: "ok"}}}
 		}, Fail, "worker-1", "stands still", "sluice status"},
-		{"little locked memory", func(f *Facts) { f.Memlock = 8 << 20; without(unix.CAP_IPC_LOCK)(f) }, Fail, "memlock", "32 MiB of packet memory, limit 8 MiB", "CAP_IPC_LOCK"},
+		{"little locked memory", func(f *Facts) { f.Memlock = 8 << 20; without(unix.CAP_IPC_LOCK)(f) }, Fail, "memlock", "64 MiB of packet memory, locked twice (128 MiB) because there are sockets in zero-copy and in copy mode, limit 8 MiB", "CAP_IPC_LOCK"},
+		{"little locked memory, one mode", func(f *Facts) {
+			f.Memlock, f.Config.HostLink.Enabled = 8<<20, false
+			without(unix.CAP_IPC_LOCK)(f)
+		}, Fail, "memlock", "32 MiB of packet memory, limit 8 MiB", "CAP_IPC_LOCK"},
 		{"no forwarding", func(f *Facts) { f.Sysctls["net.ipv4.ip_forward"] = "0" }, Warn, "forwarding", "net.ipv4.ip_forward is 0", "sysctl net.ipv4.ip_forward=1"},
 		{"forwarding unknown", func(f *Facts) { delete(f.Sysctls, "net.ipv6.conf.all.forwarding") }, Warn, "forwarding", "cannot be read", "make sure"},
 		{"ephemeral ports", func(f *Facts) { f.Host.Ephemeral.First = 1024 }, Fail, "snat-ports", "gives out port 16384 of it too (1024-60999)", "ip_local_reserved_ports=16384-29999"},
@@ -125,7 +129,14 @@ func TestFindings(t *testing.T) {
 		{"too many queues wanted", func(f *Facts) { f.Config.Interfaces[0].Queues = 8 }, Fail, "queues", "8 configured, it has 4", "ethtool -L eth0 combined 8"},
 		{"spread too far", func(f *Facts) { f.Config.Interfaces[0].Queues = 2 }, Warn, "queues", "packets are spread over 4", "ethtool -X eth0 equal 2, then ethtool -L eth0 combined 2"},
 		{"more queues than CPUs", func(f *Facts) { f.CPUs = 2 }, Warn, "queues", "4 of 4 used, on 2 CPUs", "combined 2"},
-		{"MTU", eth(func(d *Interface) { d.MTU = 9000 }), Fail, "mtu", "9000, but a frame of 2048 bytes holds 1770", "frames.size to 4096"},
+		{"MTU", eth(func(d *Interface) { d.MTU = 9000 }), Fail, "mtu", "9000, but a frame of 4096 bytes holds 3818", "ip link set eth0 mtu 3818"},
+		{"MTU, small frames configured", func(f *Facts) { f.Interfaces[0].MTU, f.Config.Frames.Size = 1771, 2048 }, Fail, "mtu",
+			"1771, but a frame of 2048 bytes holds 1770", "frames.size to auto or 4096"},
+		{"frames too small for zero-copy", func(f *Facts) { f.Interfaces[0].Driver, f.Config.Frames.Size = "igb", 2048 }, Warn, "driver-mode",
+			"native, copy: in zero-copy driver igb delivers packets of up to 998 bytes whole into frames of 2048 bytes, and the MTU is 1500", "frames.size to auto"},
+		{"frames too small for required zero-copy", func(f *Facts) {
+			f.Interfaces[0].Driver, f.Config.Frames.Size, f.Config.Interfaces[0].ZeroCopy = "igb", 2048, config.ZeroCopyRequire
+		}, Fail, "driver-mode", "zeroCopy is require, but in zero-copy driver igb", "frames.size to auto"},
 		{"LRO", eth(func(d *Interface) { d.Features["rx-lro"] = true }), Fail, "offloads", "rx-lro is on", "ethtool -K eth0 lro off"},
 		{"hardware GRO", eth(func(d *Interface) { d.Features["rx-gro-hw"] = true }), Warn, "offloads", "rx-gro-hw is on", "rx-gro-hw off"},
 		{"VLAN stripped", eth(func(d *Interface) { d.Features["rx-vlan-hw-parse"] = true; d.VLANs = []string{"eth0.7"} }), Warn, "offloads", "VLANs are on top (eth0.7)", "rxvlan off"},
@@ -168,9 +179,13 @@ func TestEnough(t *testing.T) {
 		"next major":            func(f *Facts) { f.Kernel = "7.0.0" },
 		"SYS_ADMIN is BPF":      func(f *Facts) { f.Caps &^= 1 << unix.CAP_BPF },
 		"memlock by capability": func(f *Facts) { f.Memlock = 0 },
-		"memlock by limit":      func(f *Facts) { f.Caps &^= 1 << unix.CAP_IPC_LOCK; f.Memlock = 32 << 20 },
-		"largest MTU":           func(f *Facts) { f.Interfaces[0].MTU = 1770 },
-		"our own program":       func(f *Facts) { f.Interfaces[0].Program = "steer" },
+		"memlock by limit":      func(f *Facts) { f.Caps &^= 1 << unix.CAP_IPC_LOCK; f.Memlock = 128 << 20 },
+		"memlock by limit, one mode": func(f *Facts) {
+			f.Caps &^= 1 << unix.CAP_IPC_LOCK
+			f.Memlock, f.Config.HostLink.Enabled = 32<<20, false
+		},
+		"largest MTU":     func(f *Facts) { f.Interfaces[0].MTU = 1770 },
+		"our own program": func(f *Facts) { f.Interfaces[0].Program = "steer" },
 		"our own metrics port": func(f *Facts) {
 			f.Running = &status.StatusView{Ready: true}
 			f.Listeners = []Listener{listener("tcp", "[::]:9470")}

@@ -94,12 +94,28 @@ func (e *examination) configuration() {
 
 func (e *examination) memory() {
 	c := e.f.Config
-	var umem uint64
-	for _, i := range e.f.Interfaces {
-		umem += uint64(e.queuesUsed(&i)) * uint64(c.Frames.PerQueue) * uint64(c.Frames.Size)
+	chosen := e.frames()
+	e.ok("frames", "", fmt.Sprintf("%d bytes: %s", chosen.Size, chosen.Reason))
+	queues, workers, modes := 0, 0, map[bool]bool{}
+	for i := range e.f.Interfaces {
+		used := e.queuesUsed(&e.f.Interfaces[i])
+		if queues += used; workers == 0 || used < workers {
+			workers = used
+		}
+		modes[e.zeroCopied(&e.f.Interfaces[i])] = true
 	}
+	if c.HostLink.Enabled { // a socket for each worker, in copy mode
+		queues += cmp.Or(c.Workers, workers)
+		modes[false] = true
+	}
+	umem := uint64(queues) * uint64(c.Frames.PerQueue) * uint64(chosen.Size)
 	const mib = 1 << 20
-	found := fmt.Sprintf("%d MiB of packet memory, limit %s", umem/mib, limit(e.f.Memlock))
+	found := fmt.Sprintf("%d MiB of packet memory", umem/mib)
+	if len(modes) > 1 { // a registration for each (package xsk)
+		umem *= 2
+		found += fmt.Sprintf(", locked twice (%d MiB) because there are sockets in zero-copy and in copy mode", umem/mib)
+	}
+	found += fmt.Sprintf(", limit %s", limit(e.f.Memlock))
 	switch {
 	case umem <= e.f.Memlock:
 		e.ok("memlock", "", found)

@@ -1,0 +1,56 @@
+package daemon
+
+import (
+	"strings"
+	"testing"
+
+	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/xsk"
+)
+
+func TestSocketMode(t *testing.T) {
+	igb, virtio := device{name: nic, driver: "igb", mtu: 1500}, device{name: nic, driver: "virtio_net", mtu: 1500}
+	for _, tc := range []struct {
+		name      string
+		p         *port
+		dev       device
+		frameSize int
+		mode      xsk.Mode
+		why       string
+	}{
+		{"auto", &port{config: config.Interface{ZeroCopy: config.ZeroCopyAuto}}, virtio, 2048, xsk.Auto, ""},
+		{"auto, large frames", &port{config: config.Interface{ZeroCopy: config.ZeroCopyAuto}}, igb, 4096, xsk.Auto, ""},
+		{"auto, frames too small for zero-copy", &port{config: config.Interface{ZeroCopy: config.ZeroCopyAuto}}, igb, 2048, xsk.Copy,
+			"in zero-copy driver igb delivers packets of up to 998 bytes whole into frames of 2048 bytes, and the MTU is 1500: set frames.size"},
+		{"never", &port{config: config.Interface{ZeroCopy: config.ZeroCopyNever}}, virtio, 2048, xsk.Copy, "zeroCopy is never in the configuration"},
+		{"required", &port{config: config.Interface{ZeroCopy: config.ZeroCopyRequire}, pieces: "pieces"}, virtio, 2048, xsk.ZeroCopy, ""},
+		{"pieces were seen", &port{config: config.Interface{ZeroCopy: config.ZeroCopyAuto}, pieces: "pieces"}, virtio, 2048, xsk.Copy, "pieces"},
+		{"host link", &port{host: true, config: config.Interface{ZeroCopy: config.ZeroCopyNever}}, virtio, 2048, xsk.Copy, "a veth pair has no zero-copy"},
+	} {
+		mode, why := tc.p.modeOf(tc.dev, tc.frameSize)
+		if mode != tc.mode || !strings.HasPrefix(why, tc.why) || (tc.why == "" && why != "") {
+			t.Errorf("%s: %v, because %q; want %v, because %q", tc.name, mode, why, tc.mode, tc.why)
+		}
+	}
+}
+
+func TestInPieces(t *testing.T) {
+	dev := device{name: nic, driver: "newnic", mtu: 1500}
+	for _, tc := range []struct {
+		name      string
+		frameSize int
+		piece     fastpath.Piece
+		want      string
+	}{
+		{"a whole packet of the MTU", 2048, fastpath.Piece{Got: 1024, Claimed: 1514},
+			"driver newnic delivers packets in pieces in zero-copy (the first 1024 bytes of 1514 arrived, in a frame of 2048): set frames.size to 4096 and restart"},
+		{"frames are large", 4096, fastpath.Piece{Got: 1024, Claimed: 1522}, "set zeroCopy to never"},
+		{"a packet larger than the MTU", 2048, fastpath.Piece{Got: 1024, Claimed: 1523}, ""},
+	} {
+		got := inPieces(dev, tc.frameSize, tc.piece)
+		if !strings.Contains(got, tc.want) || (tc.want == "" && got != "") {
+			t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
+		}
+	}
+}

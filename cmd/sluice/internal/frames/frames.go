@@ -1,0 +1,104 @@
+// Package frames chooses the size of UMEM frames for a set of interfaces, and says which packets
+// drivers deliver into them whole.
+//
+// A frame is 2048 or 4096 bytes (XDP_UMEM_MIN_CHUNK_SIZE to the page size, net/xdp/xdp_umem.c), of which the kernel
+// keeps 256 before the packet. In copy mode all the rest is the packet's. In zero-copy the device writes into
+// it, and hardware counts in units of its own: where a buffer is smaller than a packet, the rest of that goes
+// to the next one, and drivers that do not look for the end of a packet deliver two pieces as two packets.
+//
+//	4096-byte frame   │256│            3840 for the packet          │
+//	igb, igc          │256│         3072 (three KiB)        │ unused │
+//	2048-byte frame   │256│      1792      │
+//	igb, igc          │256│  1024  │unused │
+package frames
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/control/config"
+)
+
+// The sizes that there are, in bytes.
+const (
+	Small = 2048
+	Large = 4096
+)
+
+const (
+	// headroom is XDP_PACKET_HEADROOM (include/uapi/linux/bpf.h).
+	headroom = unix.XDP_PACKET_HEADROOM
+	// layer2 is an Ethernet header and two VLAN tags; framing is that and a checksum, ETH_PAD_LEN
+	// of net/xdp/xsk_buff_pool.c.
+	layer2  = 14 + 2*4
+	framing = layer2 + 4
+)
+
+// kib are the drivers that give the hardware its buffer size in whole KiB, rounded down, and do not look
+// for the end of a packet in zero-copy:
+// igb_setup_srrctl (igb_main.c), igc_configure_rx_ring (igc_main.c, IGC_SRRCTL_BSIZEPKT), and ixgbe_configure_srrctl
+// (ixgbe_main.c), where it is the 82599 alone.
+var kib = map[string]bool{"igb": true, "igc": true, "ixgbe": true}
+
+// unit is what a buffer's size is a multiple of: that of xsk_pool_get_rx_frame_size's users, 128 bytes at most
+// for ice, i40e and those that say nothing.
+func unit(driver string) int {
+	if kib[driver] {
+		return 1024
+	}
+	return 128
+}
+
+// Room is the largest IP packet, in bytes, that a frame of a size holds: in copy mode, and to send.
+func Room(size int) int { return size - headroom - layer2 }
+
+// Whole is the largest IP packet, in bytes, that a driver delivers whole into a frame in zero-copy.
+func Whole(driver string, size int) int {
+	return (size-headroom)/unit(driver)*unit(driver) - framing
+}
+
+// WhyNotWhole says what is wrong with zero-copy on an interface whose packets the driver would cut in pieces; it is
+// empty if nothing is.
+func WhyNotWhole(driver string, mtu, size int) string {
+	most := Whole(driver, size)
+	if mtu <= most || mtu > Room(size) { // the latter is refused in any mode
+		return ""
+	}
+	why := fmt.Sprintf("driver %s delivers packets of up to %d bytes whole into frames of %d bytes, and the MTU is %d", driver, most, size, mtu)
+	if size < Large && mtu <= Whole(driver, Large) {
+		return why + ": set frames.size to auto or 4096, and restart"
+	}
+	return why
+}
+
+// Interface is what decides.
+type Interface struct {
+	Name, Driver string
+	MTU          int
+	ZeroCopy     bool // may be tried
+}
+
+// Choice is a size and its reason.
+type Choice struct {
+	Size   int // bytes
+	Reason string
+}
+
+// Choose returns the configured size, or the smallest with which every interface works in the best mode
+// that its driver has. Larger frames hold more and take twice the memory.
+func Choose(configured config.FrameSize, list []Interface) Choice {
+	if configured != config.AutoFrameSize {
+		return Choice{int(configured), "frames.size says so"}
+	}
+	for _, i := range list {
+		switch {
+		case i.MTU > Room(Small):
+			return Choice{Large, fmt.Sprintf("%s has MTU %d, and frames of %d bytes take %d", i.Name, i.MTU, Small, Room(Small))}
+		case i.ZeroCopy && i.MTU > Whole(i.Driver, Small):
+			return Choice{Large, fmt.Sprintf("driver %s of %s delivers packets of up to %d bytes whole into frames of %d bytes in zero-copy, and the MTU is %d",
+				i.Driver, i.Name, Whole(i.Driver, Small), Small, i.MTU)}
+		}
+	}
+	return Choice{Small, fmt.Sprintf("every MTU is at most %d", Room(Small))}
+}

@@ -1,0 +1,56 @@
+package frames
+
+import (
+	"strings"
+	"testing"
+
+	"sluice.dev/sluice/control/config"
+)
+
+func TestChoose(t *testing.T) {
+	for _, tc := range []struct {
+		name       string
+		configured config.FrameSize
+		list       []Interface
+		size       int
+		reason     string
+	}{
+		{"nothing special", 0, []Interface{{"left", "virtio_net", 1500, true}, {"right", "veth", 1500, true}}, Small, "every MTU is at most 1770"},
+		{"igb in zero-copy", 0, []Interface{{"left", "veth", 1500, true}, {"right", "igb", 1500, true}}, Large,
+			"driver igb of right delivers packets of up to 998 bytes whole into frames of 2048 bytes in zero-copy, and the MTU is 1500"},
+		{"igb never in zero-copy", 0, []Interface{{"right", "igb", 1500, false}}, Small, "every MTU"},
+		{"igb of a small MTU", 0, []Interface{{"right", "igb", 998, true}}, Small, "every MTU"},
+		{"igb, one more", 0, []Interface{{"right", "igb", 999, true}}, Large, "998"},
+		{"largest that fits", 0, []Interface{{"left", "mlx5_core", 1766, true}}, Small, "every MTU"},
+		{"largest that fits in copy mode", 0, []Interface{{"left", "mlx5_core", 1770, false}}, Small, "every MTU"},
+		{"fits in copy mode alone", 0, []Interface{{"left", "mlx5_core", 1767, true}}, Large, "up to 1766 bytes"},
+		{"MTU too large", 0, []Interface{{"left", "virtio_net", 1771, false}}, Large, "left has MTU 1771, and frames of 2048 bytes take 1770"},
+		{"configured", 2048, []Interface{{"left", "igb", 1500, true}}, Small, "frames.size says so"},
+		{"configured large", 4096, nil, Large, "frames.size says so"},
+	} {
+		got := Choose(tc.configured, tc.list)
+		if got.Size != tc.size || !strings.Contains(got.Reason, tc.reason) {
+			t.Errorf("%s: %d, because %q; want %d, because %q", tc.name, got.Size, got.Reason, tc.size, tc.reason)
+		}
+	}
+}
+
+func TestWhyNotWhole(t *testing.T) {
+	for _, tc := range []struct {
+		driver    string
+		mtu, size int
+		want      string // empty: nothing is wrong
+	}{
+		{"igb", 1500, Small, "up to 998 bytes whole into frames of 2048 bytes, and the MTU is 1500: set frames.size to auto or 4096"},
+		{"igb", 1500, Large, ""},
+		{"igb", 3046, Large, ""},
+		{"igb", 3047, Large, "up to 3046 bytes whole into frames of 4096 bytes, and the MTU is 3047"},
+		{"virtio_net", 1500, Small, ""},
+		{"igb", 9000, Small, ""}, // frames hold it in no mode, which is said elsewhere
+	} {
+		got := WhyNotWhole(tc.driver, tc.mtu, tc.size)
+		if (tc.want == "") != (got == "") || !strings.Contains(got, tc.want) {
+			t.Errorf("%s, MTU %d, frames of %d: %q, want %q", tc.driver, tc.mtu, tc.size, got, tc.want)
+		}
+	}
+}

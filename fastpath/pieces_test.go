@@ -1,0 +1,57 @@
+package fastpath_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat/header/headertest"
+)
+
+// TestPieces: a packet that ends where a device's buffer would is remembered for its link, and only such a one.
+func TestPieces(t *testing.T) {
+	packet := headertest.UDP(join(client4, 40000), join(vip4, 53), strings.Repeat("x", 1486-28)).Bytes()
+	const room = frameSize - 256
+	for _, tc := range []struct {
+		name  string
+		frame []byte
+		want  fastpath.Piece // zero: none
+	}{
+		{"a KiB of a packet", packet[:1024], fastpath.Piece{Got: 1024, Claimed: 1500}},
+		{"a frame full of a packet", headertest.UDP(join(client4, 40000), join(vip4, 53), strings.Repeat("x", 1900)).Bytes()[:room], fastpath.Piece{Got: room, Claimed: 1942}},
+		{"cut anywhere else", packet[:1023], fastpath.Piece{}},
+		{"whole", packet[:1500], fastpath.Piece{}},
+		{"a KiB of garbage", make([]byte, 1024), fastpath.Piece{}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			l := newLab(t, labConfig{})
+			g := l.workers[0]
+			if !g.nic.Inject(tc.frame) {
+				t.Fatal("the link took no packet")
+			}
+			l.step(time.Microsecond)
+			got, ok := g.TakePiece(0)
+			if got != tc.want || ok != (tc.want != fastpath.Piece{}) {
+				t.Errorf("%+v, %v; want %+v", got, ok, tc.want)
+			}
+			if ok && g.stats.Drops[stats.FrameTruncated].Load() != 1 {
+				t.Error("the packet was not dropped as truncated")
+			}
+			if _, again := g.TakePiece(0); again {
+				t.Error("taken twice")
+			}
+		})
+	}
+	t.Run("another link in its place", func(t *testing.T) {
+		l := newLab(t, labConfig{})
+		g := l.workers[0]
+		g.nic.Inject(packet[:1024])
+		l.step(time.Microsecond)
+		g.SetLink(0, g.SetLink(0, fastpath.NoLink{}))
+		if _, ok := g.TakePiece(0); ok {
+			t.Error("a piece of the link that was there before")
+		}
+	})
+}
