@@ -66,8 +66,18 @@ type Point struct {
 	Remark string `json:"remark,omitempty"`
 	// Curve, where there is one, is a distribution: pairs of percentile (0 to 100) and value.
 	Curve [][2]float64 `json:"curve,omitempty"`
+	// Interval, where there is one, is a confidence interval of the median of Samples; then it is what is held to the
+	// target, and not the median: the target is kept if the interval includes it or better.
+	Interval *Interval `json:"interval,omitempty"`
 	// Target is the bound that the project holds itself to, in Unit; nil if there is none.
 	Target *float64 `json:"target,omitempty"`
+}
+
+// Interval encloses a figure's true value with a probability of Confidence, 0 to 1.
+type Interval struct {
+	Low        float64 `json:"low"`
+	High       float64 `json:"high"`
+	Confidence float64 `json:"confidence"`
 }
 
 // Median returns the middle sample, or the mean of the two; 0 without samples.
@@ -79,15 +89,20 @@ func (p *Point) Median() float64 {
 	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
 }
 
-// Met says whether the median keeps the target; true if there is none.
+// Met says whether the median, or the better end of the interval where there is one, keeps the target; true if
+// there is no target.
 func (p *Point) Met() bool {
+	low, high := p.Median(), p.Median()
+	if p.Interval != nil {
+		low, high = p.Interval.Low, p.Interval.High
+	}
 	switch {
 	case p.Target == nil:
 		return true
 	case p.Better == "lower":
-		return p.Median() <= *p.Target
+		return low <= *p.Target
 	}
-	return p.Median() >= *p.Target
+	return high >= *p.Target
 }
 
 // Save writes the run to a file.

@@ -15,7 +15,7 @@ func TestSaveLoad(t *testing.T) {
 	bound := 1.25
 	want := &results.Run{Command: "sluice-bench pipeline", Stolen: 0.25, Machine: results.Machine{Cores: 2}, Points: []results.Point{
 		{Experiment: "pipeline", System: "sluice", Params: map[string]string{"flows": "1000"}, Metric: "ratio", Unit: "ratio",
-			Better: "lower", Samples: []float64{1.3, 1.1, 1.2}, Target: &bound},
+			Better: "lower", Samples: []float64{1.3, 1.1, 1.2}, Target: &bound, Interval: &results.Interval{Low: 1.1, High: 1.3, Confidence: 0.75}},
 	}}
 	path := filepath.Join(t.TempDir(), "run.json")
 	if err := want.Save(path); err != nil {
@@ -63,5 +63,22 @@ func TestMedianAndTarget(t *testing.T) {
 				t.Errorf("met %v, want %v", got, c.met)
 			}
 		})
+	}
+}
+
+// TestIntervalAndTarget: with an interval its better end decides, not the median.
+func TestIntervalAndTarget(t *testing.T) {
+	bound := 2.0
+	for _, c := range []struct {
+		low, high float64
+		better    string
+		met       bool
+	}{
+		{1, 3, "higher", true}, {1, 1.9, "higher", false}, {1, 3, "lower", true}, {2.1, 3, "lower", false},
+	} {
+		p := results.Point{Samples: []float64{(c.low + c.high) / 2}, Better: c.better, Target: &bound, Interval: &results.Interval{Low: c.low, High: c.high}}
+		if got := p.Met(); got != c.met {
+			t.Errorf("%g to %g, %s is better: met %t", c.low, c.high, c.better, got)
+		}
 	}
 }
