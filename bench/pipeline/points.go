@@ -8,6 +8,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"sluice.dev/sluice/bench/paired"
 	"sluice.dev/sluice/bench/results"
 )
 
@@ -15,11 +16,13 @@ import (
 const (
 	experiment = "pipeline"
 	sluice     = "sluice"
+	before     = paired.Before // an older build's worker
 	inC        = "c-reference"
 	inCSerial  = "c-one-by-one" // the same without batches and prefetches
 
 	metricCost  = "ns_per_packet"
 	metricRatio = "ratio"
+	metricBytes = "bytes_per_flow"
 )
 
 // points collects samples: what is sampled again becomes one point more.

@@ -1,20 +1,16 @@
 package pipeline
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"embed"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
-	"syscall"
 
 	"sluice.dev/sluice/bench/scratch"
 )
@@ -80,13 +76,8 @@ func (p *program) compile(ctx context.Context, compiler string) error {
 
 func (p *program) remove() { _ = os.RemoveAll(p.dir) } // a temporary directory: the system's to clean otherwise
 
-// reference is a running one, with its own flows, on a CPU. It waits while it is not asked.
-type reference struct {
-	process *exec.Cmd
-	in      io.WriteCloser
-	out     *bufio.Reader
-	stderr  bytes.Buffer
-}
+// reference is a running one, with its own flows, on a CPU.
+type reference struct{ *partner }
 
 // start runs the reference until it has opened and checked its flows. cpu -1 is any.
 func (p *program) start(ctx context.Context, v6 bool, flows, backends int, capacity uint32, cpu int) (*reference, error) {
@@ -94,70 +85,19 @@ func (p *program) start(ctx context.Context, v6 bool, flows, backends int, capac
 	if v6 {
 		version = "6"
 	}
-	r := &reference{process: exec.CommandContext(ctx, p.path, "-family", version, "-flows", strconv.Itoa(flows),
-		"-backends", strconv.Itoa(backends), "-capacity", strconv.FormatUint(uint64(capacity), 10), "-cpu", strconv.Itoa(cpu))}
-	r.process.Stderr = &r.stderr
-	r.process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // ^C is for us: we end it
-	var err error
-	if r.in, err = r.process.StdinPipe(); err != nil {
-		return nil, fmt.Errorf("reference: %w", err)
-	}
-	out, err := r.process.StdoutPipe()
-	if err == nil {
-		err = r.process.Start()
-	}
+	r, err := startPartner(ctx, "reference", p.path, "-family", version, "-flows", strconv.Itoa(flows),
+		"-backends", strconv.Itoa(backends), "-capacity", strconv.FormatUint(uint64(capacity), 10), "-cpu", strconv.Itoa(cpu))
 	if err != nil {
-		return nil, fmt.Errorf("reference: %w", err)
+		return nil, err
 	}
-	r.out = bufio.NewReader(out)
-	if line, err := r.answer(); err != nil || line != "ready" {
-		r.close()
-		return nil, fmt.Errorf("reference: not ready: %q: %w", line, err)
-	}
-	return r, nil
-}
-
-// close ends it.
-func (r *reference) close() {
-	_ = r.in.Close() // it ends with its input; how is of no interest any more
-	_ = r.process.Wait()
-}
-
-// ask sends a line and returns the answer's.
-func (r *reference) ask(line string) (string, error) {
-	if _, err := io.WriteString(r.in, line+"\n"); err != nil {
-		return "", fmt.Errorf("reference: %w: %s", err, r.stderr.String())
-	}
-	return r.answer()
-}
-
-func (r *reference) answer() (string, error) {
-	line, err := r.out.ReadString('\n')
-	if err != nil {
-		_ = r.process.Wait() // so that all it said has been read
-		return "", fmt.Errorf("reference: it ended: %w: %s", err, strings.TrimSpace(r.stderr.String()))
-	}
-	return strings.TrimSpace(line), nil
+	return &reference{r}, nil
 }
 
 // sample is what gate.sample is, in C; serial without pipelining.
 func (r *reference) sample(l load, chunks int, serial bool) (ns float64, err error) {
-	headers, packets, how := "hot", "clients", "pipelined"
-	if l.cold {
-		headers = "cold"
-	}
-	if l.mixed {
-		packets = "both"
-	}
+	how := "pipelined"
 	if serial {
 		how = "serial"
 	}
-	line, err := r.ask(fmt.Sprintf("sample %s %s %d %s", headers, packets, chunks, how))
-	if err != nil {
-		return 0, err
-	}
-	if _, err := fmt.Sscanf(line, "ns %f", &ns); err != nil {
-		return 0, fmt.Errorf("reference: answer %q: %w", line, err)
-	}
-	return ns, nil
+	return r.nanos(sampleRequest(l, chunks) + " " + how)
 }

@@ -30,6 +30,11 @@ type Config struct {
 	JSON      string
 	Reference bool   // run the one in C beside it
 	Profile   string // file for a CPU profile of it all, or empty
+
+	// Before is an older sluice-bench, or the directory it is in, whose worker takes turns with that of Bench,
+	// which is this one. Then nothing else is measured.
+	Before, Bench string
+	FailSlower    bool // an error if something is slower than before
 }
 
 // Defaults is the default set.
@@ -76,6 +81,9 @@ func Run(ctx context.Context, c Config) error {
 	if err := c.check(); err != nil {
 		return err
 	}
+	if c.Before != "" {
+		return runBefore(ctx, c)
+	}
 	// No collection while packets are timed: the worker makes no garbage, this harness does. Samples
 	// collect before they begin.
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
@@ -111,6 +119,9 @@ func (c *Config) check() error {
 	}
 	if c.Repeat < 1 || c.Chunks < 1 {
 		return errors.New("pipeline: at least one repetition of one chunk is needed")
+	}
+	if err := c.checkBefore(); err != nil {
+		return fmt.Errorf("pipeline: %w", err)
 	}
 	if c.CPU < 0 {
 		c.CPU = runtime.NumCPU() - 1

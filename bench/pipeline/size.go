@@ -21,7 +21,7 @@ func (r *runner) size() error {
 			}
 			target := bytesTargets[v6]
 			r.add(float64(bytes)/float64(flows), results.Point{
-				System: sluice, Metric: "bytes_per_flow", Unit: "B", Better: "lower", Target: &target,
+				System: sluice, Metric: metricBytes, Unit: "B", Better: "lower", Target: &target,
 				Params: map[string]string{"scenario": "size", "family": family(v6), "flows": strconv.Itoa(int(flows))},
 			})
 		}

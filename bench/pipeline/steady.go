@@ -63,7 +63,7 @@ func (r *runner) loads() (all []load) {
 
 func (r *runner) steadyAt(v6 bool, flows int) error {
 	r.say("steady %s: opening %d flows", family(v6), flows)
-	g, err := r.populated(worldConfig{v6: v6, services: 1, backends: steadyBackends(flows), capacity: roomFor(flows)}, flows)
+	g, err := r.steadyGate(v6, flows)
 	if err != nil {
 		return err
 	}
@@ -88,6 +88,11 @@ func (r *runner) steadyAt(v6 bool, flows int) error {
 		}
 	}
 	return nil
+}
+
+// steadyGate is the worker that the sweep measures. The caller closes g.w.
+func (r *runner) steadyGate(v6 bool, flows int) (*gate, error) {
+	return r.populated(worldConfig{v6: v6, services: 1, backends: steadyBackends(flows), capacity: roomFor(flows)}, flows)
 }
 
 // startReference runs the reference with as many flows; nil if there is to be none.

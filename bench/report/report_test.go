@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"sluice.dev/sluice/bench/paired"
 	"sluice.dev/sluice/bench/results"
 )
 
@@ -297,5 +298,32 @@ func TestFurtherRunsAreNotDrawn(t *testing.T) {
 	}
 	if got, want := len(drawable(runs, append(Experiments(), Experiment{Name: "flows"}))), len(runs)-len(fixture())/2; got != want {
 		t.Errorf("%d runs are drawn, want %d", got, want)
+	}
+}
+
+// TestBuildsInTurns: a ratio to an older build is shown with its interval and what that says; the target is held by the
+// interval, and of what nothing can be said there is no verdict.
+func TestBuildsInTurns(t *testing.T) {
+	point := func(metric string, samples ...float64) results.Point {
+		p := results.Point{Experiment: "pipeline", System: "sluice", Metric: metric, Unit: "ratio", Better: "lower", Samples: samples, Params: map[string]string{"to": paired.Before}}
+		paired.Judge(&p)
+		return p
+	}
+	run := &results.Run{Name: "pipeline", Points: []results.Point{
+		point("within", 1.02, 1.04, 1.04, 1.04, 1.04, 1.05), point("slow", 1.1, 1.1, 1.1, 1.1, 1.1, 1.2), point("short", 1, 1),
+	}}
+	list := rows([]*results.Run{run})
+	for i, want := range []struct{ verdict, spread string }{
+		{met, "; 96.9 % interval 1.020 to 1.050; unchanged within 3 %"},
+		{missed, "; 96.9 % interval 1.100 to 1.200; slower by more than 3 %"},
+		{"", "; too few repetitions to say: 2, and at least 6 have an interval of 95 %"},
+	} {
+		if got := list[i]; got.Verdict != want.verdict || !strings.HasSuffix(got.Spread, want.spread) {
+			t.Errorf("%s: %q, %q, want %+v", got.What, got.Verdict, got.Spread, want)
+		}
+	}
+	text, _, err := block([]*results.Run{run}, nil)
+	if err != nil || !strings.Contains(text, "| slow to sluice-before; slower by more than 3 % | ≤ 1.03 | 1.10 | 1.07 | **missed** |") {
+		t.Errorf("%v\n%s", err, text)
 	}
 }

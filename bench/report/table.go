@@ -62,6 +62,9 @@ func rowOf(p *results.Point) row {
 	if len(p.Samples) == 0 {
 		r.Figure = "none"
 	}
+	if i := p.Interval; i != nil {
+		r.Spread += fmt.Sprintf("; %.3g %% interval %.3f to %.3f", 100*i.Confidence, i.Low, i.High)
+	}
 	if p.Remark != "" {
 		r.Spread += "; " + p.Remark
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"strings"
 
@@ -18,10 +19,23 @@ func pipelineCommand() *cobra.Command {
 			"its steps alone: nanoseconds a packet by number of flows, new flows, a full table, colliding flows, two\n" +
 			"workers, many services, updates. A program in C that does the same work runs in turns with it on the\n" +
 			"same core (C; and one by one, without batches and prefetches, to show what these bring); it is built with\n" +
-			"clang, gcc or cc. It needs neither root nor a network.",
+			"clang, gcc or cc. It needs neither root nor a network.\n\n" +
+			"With --before an older build's worker takes turns with this one's, and nothing else is measured: of each\n" +
+			"figure the ratio now/before, a 95 % interval of its median, and whether it is unchanged within 3 %.",
+		Example: "  sluice-bench pipeline --scenario steady --flows 1000,100000\n" +
+			"  sluice-bench pipeline --before ../older/bin/sluice-bench --flows 100000",
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			c.Out = os.Stdout
+			if c.Bench, err = os.Executable(); err != nil {
+				return err
+			}
+			if c.Before != "" && !cmd.Flags().Changed("repeat") {
+				c.Repeat = pipeline.BeforeRepeat
+			}
+			if c.Before != "" && !cmd.Flags().Changed("reference") {
+				c.Reference = false
+			}
 			return pipeline.Run(cmd.Context(), c)
 		},
 	}
@@ -37,5 +51,32 @@ func pipelineCommand() *cobra.Command {
 	f.IntVar(&c.CPU, "cpu", c.CPU, "the core to measure on; -1 is the last")
 	f.StringVar(&c.Profile, "profile", "", "save a CPU profile of the whole run in this file, for go tool pprof")
 	f.StringVar(&c.JSON, "json", "", "save the figures in this file")
+	f.StringVar(&c.Before, "before", "", "an older sluice-bench, or its directory: measure it and this one in turns (scenario steady unless --scenario says more; without C)")
+	f.BoolVar(&c.FailSlower, "fail-slower", false, "with --before: exit status 1 if a figure is slower by more than 3 %")
+	command.AddCommand(turnsCommand())
+	return command
+}
+
+// turnsCommand is what --before runs of builds that have it.
+func turnsCommand() *cobra.Command {
+	c := pipeline.Defaults()
+	c.Reference = false
+	speaks := false
+	command := &cobra.Command{
+		Use: "turns", Short: "The measured process of --before", Hidden: true, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if speaks {
+				_, err := fmt.Fprintln(cmd.OutOrStdout(), pipeline.TurnsVersion)
+				return err
+			}
+			return pipeline.RunTurns(cmd.Context(), c, os.Stdin, os.Stdout)
+		},
+	}
+	f := command.Flags()
+	f.IntSliceVar(&c.Flows, "flows", nil, "number of flows")
+	f.BoolVar(&c.IPv4, "ipv4", true, "over IPv4")
+	f.BoolVar(&c.IPv6, "ipv6", true, "over IPv6")
+	f.IntVar(&c.CPU, "cpu", c.CPU, "the core to measure on")
+	f.BoolVar(&speaks, "speaks", false, "print the version of what it reads and writes, and do nothing else")
 	return command
 }
