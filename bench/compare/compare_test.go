@@ -15,6 +15,7 @@ import (
 
 	"sluice.dev/sluice/bench/cluster"
 	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/paired"
 	"sluice.dev/sluice/bench/results"
 	"sluice.dev/sluice/bench/stateless"
 	"sluice.dev/sluice/bench/topo"
@@ -59,7 +60,12 @@ func openStage(t *testing.T, c Config) *stage {
 	if err := c.check(); err != nil {
 		t.Fatal(err)
 	}
+	older, err := c.findBefore(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	s := newStage(&c)
+	s.before = older
 	t.Cleanup(func() {
 		if err := s.close(); err != nil {
 			t.Error(err)
@@ -86,6 +92,10 @@ func TestSystemsForward(t *testing.T) {
 				t.Skipf("kube-proxy is measured where %s is set", cluster.EnableVariable)
 			}
 			c := config(k.name)
+			if k.name == paired.Before {
+				c = config()
+				c.Before = sluiceBinary
+			}
 			s := openStage(t, c)
 			var net *topo.Net
 			err := s.with(t.Context(), k, func(ctx context.Context, x *subject) error {
@@ -255,6 +265,9 @@ func TestConfigRefuses(t *testing.T) {
 		"no rate":     func(c *Config) { c.At = []float64{50_000, 0} },
 		"rate, twice": func(c *Config) { c.At = []float64{50_000, 10_000, 50_000} },
 		"together":    func(c *Config) { c.Together = -time.Second },
+		"older build": func(c *Config) { c.Systems = []string{"sluice", paired.Before} },
+		"no sluice":   func(c *Config) { c.Systems, c.Before = []string{"kernel"}, sluiceBinary },
+		"no verdict":  func(c *Config) { c.FailSlower = true },
 		"binary":      func(c *Config) { c.Sluice = "/nonexistent/sluice" },
 	} {
 		t.Run(name, func(t *testing.T) {

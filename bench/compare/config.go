@@ -9,6 +9,8 @@ import (
 	"runtime"
 	"slices"
 	"time"
+
+	"sluice.dev/sluice/bench/paired"
 )
 
 // Config says what to compare, and how.
@@ -39,9 +41,14 @@ type Config struct {
 	Together time.Duration
 	// Options are more of Sluice's configuration, in YAML; empty in every measurement that is compared with
 	// a target.
-	Options  string
-	Trials   bool   // say of each trial of the search what was lost, and where
-	JSON     string // file for a results.Run; none if empty
+	Options string
+	Trials  bool   // say of each trial of the search what was lost, and where
+	JSON    string // file for a results.Run; none if empty
+
+	// Before is the binary of an older daemon, or its directory: system sluice-before, measured beside sluice.
+	Before     string
+	FailSlower bool // an error if something is slower than before
+
 	Out      io.Writer
 	Progress io.Writer
 }
@@ -64,12 +71,19 @@ func (c *Config) quicken() {
 	if len(c.Systems) == 0 {
 		c.Systems = defaultSystems(false)
 	}
-	c.Repeat, c.Duration, c.Services = min(c.Repeat, 2), min(c.Duration, 500*time.Millisecond), []int{min(c.Services[0], 1000)}
+	rounds := 2
+	if c.Before != "" {
+		rounds = paired.FewestPairs
+	}
+	c.Repeat, c.Duration, c.Services = min(c.Repeat, rounds), min(c.Duration, 500*time.Millisecond), []int{min(c.Services[0], 1000)}
 }
 
 func (c *Config) check() error {
 	if len(c.Services) == 0 {
 		return errors.New("no number of Services: name one, or several")
+	}
+	if err := c.checkBefore(); err != nil {
+		return err
 	}
 	if c.Quick {
 		c.quicken()

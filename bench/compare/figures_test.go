@@ -1,8 +1,12 @@
 package compare
 
 import (
+	"errors"
 	"slices"
+	"strings"
 	"testing"
+
+	"sluice.dev/sluice/bench/paired"
 )
 
 // TestTargets: ratios are of the same round, and of the right systems.
@@ -53,6 +57,81 @@ func TestTurn(t *testing.T) {
 	}
 	if got := turn(nil, 1); len(got) != 0 {
 		t.Error(got)
+	}
+}
+
+// TestTurnOfBuilds: an older build and this one stay side by side, and each comes first as often.
+func TestTurnOfBuilds(t *testing.T) {
+	named := func(name string) *figures { return &figures{kind: kind{name: name}} }
+	now, old, l2fwd := named("sluice"), named(paired.Before), named("l2fwd")
+	for round, want := range [][]*figures{{now, old, l2fwd}, {l2fwd, old, now}, {now, old, l2fwd}} {
+		if got := turn([]*figures{now, old, l2fwd}, round); !slices.Equal(got, want) {
+			t.Errorf("round %d: %v, want %v", round, got, want)
+		}
+	}
+	for round, want := range [][]*figures{{now, old}, {old, now}, {now, old}, {old, now}} {
+		if got := turn([]*figures{now, old}, round); !slices.Equal(got, want) {
+			t.Errorf("round %d, nothing else: %v, want %v", round, got, want)
+		}
+	}
+}
+
+// TestBeforePoints: ratios are now/before of equal rounds, judged by what is better of each figure; who failed takes the other one along.
+func TestBeforePoints(t *testing.T) {
+	c := &comparison{Config: &Config{Before: "sluice", Services: []int{1}, SenderCPUs: []int{0}}, services: 1}
+	now := &figures{rate: []float64{2, 4, 2, 4, 2, 4, 9}, cpu: []float64{11, 11, 11, 11, 11, 11, missing}, limited: 1,
+		noDrop: []float64{1, 1}, latency: map[int]*latency{50: {percentiles: map[string][]float64{"p50": {3, 3, 3, 3, 3, 3}}}}}
+	old := &figures{rate: []float64{1, 2, 1, 2, 1, 2, missing}, cpu: []float64{10, 10, 10, 10, 10, 10, 10},
+		noDrop: []float64{1, 0}, latency: map[int]*latency{50: {percentiles: map[string][]float64{"p50": {3, 3, 3, 3, 3, 3}}}}}
+	now.kind, _ = kindOf("sluice")
+	old.kind, _ = kindOf(paired.Before)
+	c.systems = []*figures{now, old}
+	want := map[string]struct {
+		median  float64
+		samples int
+		verdict paired.Verdict
+	}{
+		"ratio of rates": {2, 6, paired.Faster}, "ratio of cpu_per_packet at the highest rate": {1.1, 6, paired.Slower},
+		"ratio of no_drop_rates": {1, 1, paired.TooFew}, "ratio of one-way, p50": {1, 6, paired.Unchanged},
+	}
+	points := c.beforePoints()
+	for i := range points {
+		p := &points[i]
+		w := want[p.Metric]
+		if p.Median() != w.median || len(p.Samples) != w.samples || paired.VerdictOf(p) != w.verdict || p.Params["against"] != paired.Before {
+			t.Errorf("%s: %g of %d, %s; want %+v", p.Metric, p.Median(), len(p.Samples), p.Remark, w)
+		}
+		if p.Metric == "ratio of no_drop_rates" && !strings.HasPrefix(p.Remark, "1 of 4 rates are what the generator could send; too few") {
+			t.Errorf("remark %q", p.Remark)
+		}
+		delete(want, p.Metric)
+	}
+	if len(want) > 0 {
+		t.Errorf("missing: %v", want)
+	}
+	rows := c.beforeRows()
+	if r := rows[2]; len(rows) != len(points) || r.Before != "10 ns" || r.Now != "11 ns" || r.What != "cpu_per_packet at the highest rate" {
+		t.Errorf("rows %+v", rows)
+	}
+	if c.unpaired(now) || c.unpaired(old) {
+		t.Error("both run, and are called unpaired")
+	}
+	if old.failed = errors.New("ended"); !c.unpaired(now) {
+		t.Error("this build would be measured alone")
+	}
+}
+
+// TestBesideSluice: the older build comes right after this one, whatever else is measured, and once.
+func TestBesideSluice(t *testing.T) {
+	for _, c := range []struct{ given, want []string }{
+		{nil, []string{"sluice", paired.Before}},
+		{[]string{"kernel", "sluice", "l2fwd"}, []string{"kernel", "sluice", paired.Before, "l2fwd"}},
+		{[]string{paired.Before, "kernel", "sluice"}, []string{"kernel", "sluice", paired.Before}},
+	} {
+		x := Config{Systems: c.given, Before: "older"}
+		if err := x.checkBefore(); err != nil || !slices.Equal(x.Systems, c.want) {
+			t.Errorf("%v: %v, %v, want %v", c.given, x.Systems, err, c.want)
+		}
 	}
 }
 

@@ -152,7 +152,7 @@ func (c *comparison) points() (list []results.Point) {
 		}
 		list = append(list, c.latencyPoints(f)...)
 	}
-	return append(list, c.ratioPoints()...)
+	return append(append(list, c.ratioPoints()...), c.beforePoints()...)
 }
 
 func (c *comparison) point(experiment string, f *figures, metric, unit, better string, samples []float64) results.Point {

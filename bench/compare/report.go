@@ -7,6 +7,7 @@ import (
 	"slices"
 	"text/tabwriter"
 
+	"sluice.dev/sluice/bench/paired"
 	"sluice.dev/sluice/bench/results"
 )
 
@@ -17,7 +18,7 @@ func (c *comparison) print(out io.Writer, points []results.Point) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	if len(c.At) > 0 {
 		c.printAt(w)
-		return errors.Join(w.Flush(), c.printFailures(out))
+		return errors.Join(w.Flush(), c.printBefore(out), c.printFailures(out))
 	}
 	c.printRates(w)
 	if !c.Quick && !c.Rates {
@@ -29,7 +30,7 @@ func (c *comparison) print(out io.Writer, points []results.Point) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	return c.printLosses(out)
+	return errors.Join(c.printBefore(out), c.printLosses(out))
 }
 
 var rivals = []string{"l2fwd", "nftables-rps", "kube-proxy-nftables", "kube-proxy-nftables-rps"}
@@ -94,7 +95,7 @@ func (c *comparison) printLatency(w io.Writer) {
 func printTargets(w io.Writer, points []results.Point) {
 	fmt.Fprint(w, "Sluice against\tof\tratio\ttarget\t\t\n")
 	for _, p := range points {
-		if p.Unit != "ratio" {
+		if p.Unit != "ratio" || p.Params["against"] == paired.Before {
 			continue
 		}
 		if p.Target == nil {

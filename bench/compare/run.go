@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/paired"
 	"sluice.dev/sluice/bench/procstat"
 	"sluice.dev/sluice/bench/progress"
 	"sluice.dev/sluice/bench/results"
@@ -24,11 +25,16 @@ func Run(ctx context.Context, c Config) (run *results.Run, err error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
+	older, err := c.findBefore(ctx)
+	if err != nil {
+		return nil, err
+	}
 	if _, err := gate.Sweep(); err != nil {
 		return nil, err
 	}
 	run = results.Begin("veth pairs without a bridge, native XDP, copy mode; offloads off")
 	s := newStage(&c)
+	s.before = older
 	defer func() { err = errors.Join(err, s.close()) }()
 	if err := s.open(ctx); err != nil {
 		return nil, err
@@ -36,9 +42,13 @@ func Run(ctx context.Context, c Config) (run *results.Run, err error) {
 	if err := s.noteLoad(ctx, run); err != nil {
 		return nil, err
 	}
+	if err := s.noteBefore(run); err != nil {
+		return nil, err
+	}
 	slices.Sort(c.Services)
 	var bar *progress.Progress // begins when the first kube-proxy has its Services
 	var failed []error
+	var rows []paired.Row
 	for _, n := range c.Services {
 		if err := s.prepare(ctx, n); err != nil {
 			return nil, err
@@ -58,8 +68,12 @@ func Run(ctx context.Context, c Config) (run *results.Run, err error) {
 		if err := found.print(c.Out, points); err != nil {
 			return nil, err
 		}
+		rows = append(rows, found.beforeRows()...)
 	}
 	bar.Done()
+	if c.FailSlower {
+		failed = append(failed, paired.Fail(rows))
+	}
 	return run, errors.Join(run.Finish(c.JSON), errors.Join(failed...))
 }
 
@@ -109,7 +123,7 @@ func (s *stage) compare(ctx context.Context, bar *progress.Progress) (*compariso
 		for round := range s.Repeat {
 			for _, f := range turn(found.systems, round) {
 				bar.Step(fmt.Sprintf("%d Services, %s, round %d: %s", s.services, part.name, round+1, f.kind.name))
-				if f.failed != nil {
+				if f.failed != nil || found.unpaired(f) {
 					continue
 				}
 				f.failed = s.with(ctx, f.kind, func(ctx context.Context, x *subject) error { return part.measure(ctx, s, x, found, f) })
@@ -123,10 +137,24 @@ func (s *stage) compare(ctx context.Context, bar *progress.Progress) (*compariso
 }
 
 // turn is the order of a round: each begins with the next system, so that none always comes after the same
-// one, whose network the kernel may still be taking down.
+// one, whose network the kernel may still be taking down. An older build and this one stay side by side, and
+// each comes first in every other round.
 func turn(systems []*figures, round int) []*figures {
-	first := round % max(1, len(systems))
-	return slices.Concat(systems[first:], systems[:first])
+	var units [][]*figures
+	for i := 0; i < len(systems); i++ {
+		if i+1 < len(systems) && systems[i+1].kind.name == paired.Before {
+			pair := []*figures{systems[i], systems[i+1]}
+			if round%2 == 1 {
+				slices.Reverse(pair)
+			}
+			units = append(units, pair)
+			i++
+			continue
+		}
+		units = append(units, systems[i:i+1])
+	}
+	first := round % max(1, len(units))
+	return slices.Concat(append(slices.Clone(units[first:]), units[:first]...)...)
 }
 
 // prepare starts the kube-proxies, while nothing is measured.

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"sluice.dev/sluice/bench/paired"
 )
 
 // subject is a system in its place, ready to be measured.
@@ -27,6 +29,7 @@ type stage struct {
 	control   *control                  // nil if no kube-proxy is measured
 	kept      map[string]*subject       // by kind.base
 	broken    map[string]error          // by kind.base: what cannot be measured at all
+	before    paired.Binary             // where there is an older build
 }
 
 func newStage(c *Config) *stage {
@@ -37,9 +40,11 @@ func newStage(c *Config) *stage {
 func (s *stage) newSystem(k *kind) (system, error) {
 	switch k.base() {
 	case "sluice":
-		return s.newSluice(s.services)
+		return s.newSluice(s.Sluice, s.services)
 	case "sluice-one":
-		return s.newSluice(1)
+		return s.newSluice(s.Sluice, 1)
+	case paired.Before:
+		return s.newSluice(s.before.Path, s.services)
 	case "l2fwd":
 		return &program{path: s.Bench, args: []string{"l2fwd", "--i-own-this-network"}, queues: s.Queues, cpus: s.fewCPUs()}, nil
 	case "asavie":
@@ -58,7 +63,7 @@ func (s *stage) newSystem(k *kind) (system, error) {
 	return nil, fmt.Errorf("system %s has no implementation", k.name)
 }
 
-func (s *stage) newSluice(services int) (system, error) {
+func (s *stage) newSluice(path string, services int) (system, error) {
 	if s.files[services] == nil {
 		files, err := manifests(services)
 		if err != nil {
@@ -66,7 +71,7 @@ func (s *stage) newSluice(services int) (system, error) {
 		}
 		s.files[services] = files
 	}
-	return &sluice{path: s.Sluice, files: s.files[services], cpus: s.fewCPUs(), options: s.Options}, nil
+	return &sluice{path: path, files: s.files[services], cpus: s.fewCPUs(), options: s.Options}, nil
 }
 
 // with has a subject measured: it forwards while use runs.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"sluice.dev/sluice/bench/paired"
 )
 
 // system is what forwards, in a place of its own.
@@ -37,6 +39,7 @@ type kind struct {
 var kinds = []kind{
 	{name: "sluice", translates: true, services: true, what: "the daemon with its defaults, as many Services as kube-proxy"},
 	{name: "sluice-one", translates: true, what: "the same, with one Service"},
+	{name: paired.Before, translates: true, services: true, optional: true, what: "an older build of the daemon (--before), otherwise as sluice"},
 	{name: "l2fwd", what: "our rings, MAC addresses rewritten, nothing else"},
 	{name: "asavie", what: "l2fwd over asavie/xdp v0.3.3 as it is"},
 	{name: "asavie-drained", optional: true, what: "the same, its transmit ring drained by the caller"},

@@ -17,7 +17,11 @@ func compareCommand() *cobra.Command {
 			compare.Describe() +
 			"\nIt prints rates, processor time per packet and latency, and what Sluice's ratios to the others are.\n" +
 			"It needs Linux 6.6, root, nft; for kube-proxy iptables too, and the control plane that the first run\n" +
-			"builds (make cluster-binaries); for asavie/xdp, Go and this tree. --quick needs less, and a minute.",
+			"builds (make cluster-binaries); for asavie/xdp, Go and this tree. --quick needs less, and a minute.\n\n" +
+			"With --before an older sluice is measured beside this one, in the same rounds, side by side: of each figure\n" +
+			"the ratio now/before, a 95 % interval of its median, and whether it is unchanged within 3 %.",
+		Example: "  sluice-bench compare --quick\n" +
+			"  sluice-bench compare --before ../older/bin/sluice --rates",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, rate := range at {
@@ -27,6 +31,9 @@ func compareCommand() *cobra.Command {
 				}
 				c.At = append(c.At, r)
 			}
+			if c.Before != "" && !cmd.Flags().Changed("repeat") {
+				c.Repeat = compare.BeforeRepeat
+			}
 			_, err := compare.Run(cmd.Context(), c)
 			return err
 		},
@@ -34,7 +41,7 @@ func compareCommand() *cobra.Command {
 	f := command.Flags()
 	f.StringVar(&c.Sluice, "sluice", besideMe("sluice"), "the sluice binary")
 	f.StringVar(&c.Bench, "l2fwd", besideMe("sluice-bench"), "the sluice-bench binary, which is l2fwd")
-	f.StringSliceVar(&c.Systems, "systems", c.Systems, "what to measure, of the list above (default all but those with -drained and kernel-rps)")
+	f.StringSliceVar(&c.Systems, "systems", c.Systems, "what to measure, of the list above (default all but asavie-drained, kernel-rps and sluice-before)")
 	f.IntSliceVar(&c.Services, "services", c.Services, "Services of Sluice and kube-proxy; several numbers: a comparison for each")
 	f.IntVar(&c.Flows, "flows", c.Flows, "UDP flows")
 	f.IntVar(&c.Frame, "frame", c.Frame, "bytes of a frame, with its check sequence")
@@ -50,6 +57,8 @@ func compareCommand() *cobra.Command {
 	f.DurationVar(&c.Together, "together", c.Together, "send at once what is due in this time, 64 packets at most: the longer, the fewer wake-ups of the generator (default 50us)")
 	f.StringVar(&c.Options, "sluice-options", "", "more of Sluice's configuration, as YAML: 'sockets: {coalesce: 100us}'")
 	f.BoolVar(&c.Trials, "trials", c.Trials, "print each trial of the search for the no-drop rate, with where packets were lost")
+	f.StringVar(&c.Before, "before", "", "an older sluice, or its directory, to measure beside this one as sluice-before (without --systems: these two alone)")
+	f.BoolVar(&c.FailSlower, "fail-slower", false, "with --before: exit status 1 if a figure is slower by more than 3 %")
 	f.StringVar(&c.JSON, "json", "", "save the results in this file")
 	return command
 }
