@@ -16,18 +16,32 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/bench/demo"
+	"sluice.dev/sluice/bench/vm"
+	"sluice.dev/sluice/bench/vm/pid1"
 	"sluice.dev/sluice/control/status"
 )
 
 func main() {
+	if pid1.Called() { // in a guest of `sluice-bench vm`
+		pid1.Main()
+	}
 	ctx, stop := signal.NotifyContext(whileRead(context.Background()), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second ^C does what it does by default
 	if err := rootCommand().ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "sluice-bench:", explained(ctx, err))
 		stop()
-		os.Exit(1)
+		os.Exit(exitStatus(err))
 	}
+}
+
+// exitStatus is what to end with: the status of a command that ran in a guest is passed on.
+func exitStatus(err error) int {
+	var inGuest *vm.ExitError
+	if errors.As(err, &inGuest) {
+		return inGuest.Status
+	}
+	return 1
 }
 
 // whileRead is over when whoever reads this program's output, a pager or head, is gone: by default SIGPIPE
@@ -82,7 +96,7 @@ func rootCommand() *cobra.Command {
 			return errors.Join(canWrite(c, "json"), canWrite(c, "profile"))
 		},
 	}
-	root.AddCommand(compareCommand(), demoCommand(), gapsCommand(), pipelineCommand(), tuesdayCommand(), updatesCommand(), l2fwdCommand(), statefulCommand(), benchCommand(), reportCommand(), statelessCommand(), rfc2544Command())
+	root.AddCommand(compareCommand(), demoCommand(), gapsCommand(), pipelineCommand(), tuesdayCommand(), updatesCommand(), l2fwdCommand(), statefulCommand(), benchCommand(), reportCommand(), statelessCommand(), rfc2544Command(), vmCommand())
 	return root
 }
 

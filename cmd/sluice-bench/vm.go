@@ -1,0 +1,120 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sluice.dev/sluice/bench/vm"
+)
+
+func vmCommand() *cobra.Command {
+	command := &cobra.Command{
+		Use:   "vm",
+		Short: "Run a command in a QEMU guest: other kernels, drivers of real NICs",
+		Long: "vm runs a command in a guest whose processor is emulated, on a kernel of Debian's, with the drivers of\n" +
+			"real NICs: igb and virtio-net do zero-copy there. It installs nothing, and says nothing of speed.",
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	command.AddCommand(vmFetchCommand(), vmRunCommand())
+	return command
+}
+
+func vmFetchCommand() *cobra.Command {
+	var suites []string
+	refresh := false
+	command := &cobra.Command{
+		Use:   "fetch",
+		Short: "Fetch QEMU and kernels by apt into the user's cache",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cache, err := vm.UserCache(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			for _, suite := range suites {
+				k, err := cache.Fetch(cmd.Context(), suite, refresh)
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "%-20s %-24s %s\n", k.Suite, k.Release, k.Dir)
+			}
+			return nil
+		},
+	}
+	command.Flags().StringSliceVar(&suites, "kernel", []string{"trixie-backports"}, "suites to take the newest kernel of: "+strings.Join(vm.Kernels, ", "))
+	command.Flags().BoolVar(&refresh, "refresh", false, "look for newer ones than those in the cache")
+	return command
+}
+
+func vmRunCommand() *cobra.Command {
+	c := vm.Config{Stdout: os.Stdout, Stderr: os.Stderr}
+	kernel := ""
+	var pairs, nics, env []string
+	command := &cobra.Command{
+		Use:   "run [flags] -- COMMAND ARGS...",
+		Short: "Boot a guest, run a command in it as root, end with its status",
+		Long: "run boots a guest whose root is this machine's, read-only; what is written lies in memory, and only --share keeps it.\n" +
+			"A pair is a NIC and one that faces it, NAME and NAME-peer, a virtio-net. bpffs, tracefs, debugfs and cgroup2\n" +
+			"are mounted, modprobe and ethtool are there.",
+		Example: "  sluice-bench vm run --pair left=igb --pair right=virtio-net -- ethtool -i left",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var err error
+			if c.NICs, err = parseNICs(pairs, nics); err != nil {
+				return err
+			}
+			if c.Cache, err = vm.UserCache(cmd.ErrOrStderr()); err != nil {
+				return err
+			}
+			if c.Kernel, err = c.Cache.Fetch(cmd.Context(), kernel, false); err != nil {
+				return err
+			}
+			if c.Dir, err = os.Getwd(); err != nil {
+				return err
+			}
+			if c.Share != "" {
+				if c.Share, err = filepath.Abs(c.Share); err != nil {
+					return err
+				}
+			}
+			c.Args, c.Env = args, append(vm.Environment(os.Environ()), env...)
+			return vm.Run(cmd.Context(), c)
+		},
+	}
+	f := command.Flags()
+	f.StringVar(&kernel, "kernel", "trixie-backports", "suite to take the newest kernel of: "+strings.Join(vm.Kernels, ", "))
+	f.StringArrayVar(&pairs, "pair", nil, "NAME=MODEL: a NIC, and NAME-peer that faces it; models: igb, virtio-net, e1000e, e1000, vmxnet3")
+	f.StringArrayVar(&nics, "nic", nil, "NAME=MODEL@HUB: a NIC on a wire with all others of the same HUB")
+	f.StringArrayVar(&c.Modules, "module", nil, "a kernel module to load first")
+	f.StringArrayVar(&env, "env", nil, "NAME=VALUE for the command")
+	f.StringVar(&c.Memory, "memory", "2G", "the guest's memory")
+	f.IntVar(&c.CPUs, "cpus", 2, "the guest's processors")
+	f.StringVar(&c.Share, "share", "", "a directory that the guest may write to, under the same name")
+	f.StringVar(&c.Console, "console", "", "a file to keep what the kernel says")
+	f.DurationVar(&c.Limit, "limit", 10*time.Minute, "end the guest after this time")
+	return command
+}
+
+func parseNICs(pairs, nics []string) (all []vm.NIC, err error) {
+	for _, p := range pairs {
+		two, err := vm.ParsePair(p)
+		if err != nil {
+			return nil, fmt.Errorf("--pair: %w", err)
+		}
+		all = append(all, two...)
+	}
+	for _, n := range nics {
+		one, err := vm.ParseNIC(n)
+		if err != nil {
+			return nil, fmt.Errorf("--nic: %w", err)
+		}
+		all = append(all, one)
+	}
+	return all, nil
+}
