@@ -23,6 +23,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/control/status"
@@ -36,6 +37,8 @@ type Config struct {
 	Interfaces []string // default all of the host
 	Options    string   // more of the configuration: YAML, whole top-level fields
 	Env        []string // of the daemon, added to this process's
+	// Patience multiplies every bound of time, on machines that are slow; 0 is 1.
+	Patience int
 }
 
 // Gateway is a gateway that runs, or that can be started (again).
@@ -59,6 +62,7 @@ const (
 
 // New writes a gateway's configuration and starts nothing.
 func New(c Config) (*Gateway, error) {
+	c.Patience = max(1, c.Patience)
 	if c.NodeName == "" {
 		c.NodeName = "gateway"
 	}
@@ -80,6 +84,11 @@ func New(c Config) (*Gateway, error) {
 		return nil, errors.Join(err, g.Close())
 	}
 	return g, nil
+}
+
+// patience is a bound of time on this machine.
+func (g *Gateway) patience(d time.Duration) time.Duration {
+	return time.Duration(g.config.Patience) * d
 }
 
 func (g *Gateway) path(name string) string { return filepath.Join(g.dir, name) }

@@ -12,7 +12,7 @@ import (
 // Laws returns the statistics at a moment when both laws hold exactly for every
 // worker, or says which one does not, after a while in which no traffic should flow.
 func (g *Gateway) Laws(ctx context.Context) (status.StatsView, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, g.patience(5*time.Second))
 	defer cancel()
 	for {
 		s, err := g.Client.Stats(ctx)

@@ -53,7 +53,7 @@ func (g *Gateway) Applied(ctx context.Context) (status.StatusView, error) {
 	if g.process == nil {
 		return status.StatusView{}, errNotRunning
 	}
-	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
+	ctx, cancel := context.WithTimeout(ctx, g.patience(applyTimeout))
 	defer cancel()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -136,8 +136,8 @@ func (g *Gateway) Stop() error {
 		err := g.process.Err()
 		g.process = nil
 		return err
-	case <-time.After(stopTimeout):
-		return fmt.Errorf("still runs %s after SIGTERM", stopTimeout)
+	case <-time.After(g.patience(stopTimeout)):
+		return fmt.Errorf("still runs %s after SIGTERM", g.patience(stopTimeout))
 	}
 }
 
@@ -145,7 +145,7 @@ func (g *Gateway) Stop() error {
 func (g *Gateway) Close() error {
 	var err error
 	if g.process != nil {
-		err = g.process.Stop(stopTimeout)
+		err = g.process.Stop(g.patience(stopTimeout))
 		g.process = nil
 	}
 	g.Client.Close()
@@ -155,7 +155,7 @@ func (g *Gateway) Close() error {
 // Command runs an operator's command against the daemon and returns what it printed.
 func (g *Gateway) Command(ctx context.Context, args ...string) (string, error) {
 	name := "sluice " + strings.Join(args, " ")
-	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
+	ctx, cancel := context.WithTimeout(ctx, g.patience(applyTimeout))
 	defer cancel()
 	var out strings.Builder
 	p, err := g.config.Host.Start(topo.Command{

@@ -1,6 +1,7 @@
 package topo
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -22,6 +23,8 @@ type Config struct {
 	MTU        int  // of the clients' segment, 1500
 	BackendMTU int  // of the backends' segment, MTU; two-armed only
 	Named      bool // bind the namespaces to names in /run/netns
+	// Front and Back are real interfaces for the gateway, of the caller's namespace; a two-armed gateway has both or none.
+	Front, Back Device
 }
 
 // Limits of a Config.
@@ -54,6 +57,8 @@ func (c *Config) check() error {
 		return fmt.Errorf("topo: MTU %d, %d: IPv6 needs 1280", c.MTU, c.BackendMTU)
 	case c.Direct && (c.OneArmed || c.Clients != 1 || c.Backends != 1):
 		return errors.New("topo: a direct network has one client, one backend and two segments")
+	case (c.Front == Device{}) != (c.Back == Device{}), c.Front != Device{} && (c.OneArmed || c.Direct):
+		return errors.New("topo: real interfaces are for a two-armed network, both of them")
 	case c.OneArmed && c.BackendMTU != c.MTU:
 		return errors.New("topo: one segment has one MTU")
 	}
@@ -119,14 +124,14 @@ func (n *Net) build(c *Config) error {
 	if n.wire, err = newNamespace(n.netnsName("wire")); err != nil {
 		return err
 	}
-	front := &segment{bridge: "front", net4: front4, net6: front6, mtu: c.MTU, queues: c.Queues}
+	front := &segment{bridge: "front", net4: front4, net6: front6, mtu: c.MTU, queues: c.Queues, device: c.Front}
 	back := front
 	segments := []*segment{front}
 	frontDev, backDev := "eth0", "eth0"
 	if !c.OneArmed {
-		back = &segment{bridge: "back", net4: back4, net6: back6, mtu: c.BackendMTU, queues: c.Queues}
+		back = &segment{bridge: "back", net4: back4, net6: back6, mtu: c.BackendMTU, queues: c.Queues, device: c.Back}
 		segments = append(segments, back)
-		frontDev, backDev = "front0", "back0"
+		frontDev, backDev = cmp.Or(c.Front.NIC, "front0"), cmp.Or(c.Back.NIC, "back0")
 	}
 	for _, s := range segments {
 		if err := n.wire.run(s.addBridge); err != nil {
@@ -200,6 +205,12 @@ func (n *Net) addHost(name string) (*Host, error) {
 
 // attach gives a host an interface on a segment.
 func (n *Net) attach(h *Host, s *segment, dev string, number int) error {
+	if h == n.Gateway && s.device != (Device{}) {
+		if err := s.plugDevice(h.ns, n.wire); err != nil {
+			return err
+		}
+		return h.address(dev, true, s.net4, s.net6, number)
+	}
 	err := n.wire.run(func() error {
 		port, err := s.plug(h.ns, dev)
 		if err != nil || h != n.Gateway || s.queues == 1 {
@@ -214,18 +225,18 @@ func (n *Net) attach(h *Host, s *segment, dev string, number int) error {
 	if err != nil {
 		return err
 	}
-	return h.address(dev, s.net4, s.net6, number)
+	return h.address(dev, false, s.net4, s.net6, number)
 }
 
 // address gives a host's interface its addresses on a segment and brings it up.
-func (h *Host) address(dev string, net4, net6 netip.Prefix, number int) error {
+func (h *Host) address(dev string, real bool, net4, net6 netip.Prefix, number int) error {
 	i := Interface{
 		Name:  dev,
 		Addr4: netip.PrefixFrom(nth(net4, number), net4.Bits()),
 		Addr6: netip.PrefixFrom(nth(net6, number), net6.Bits()),
 	}
 	err := h.Run(func() error {
-		if err := configure(dev, i.Addr4, i.Addr6); err != nil {
+		if err := configure(dev, real, i.Addr4, i.Addr6); err != nil {
 			return err
 		}
 		link, err := netlink.LinkByName(dev)

@@ -22,6 +22,7 @@ type segment struct {
 	net4, net6  netip.Prefix
 	mtu, queues int
 	ports       int // plugged in so far
+	device      Device
 }
 
 // addBridge makes the segment's bridge. It runs in the wire namespace.
@@ -50,18 +51,7 @@ func (s *segment) plug(ns *namespace, dev string) (port string, err error) {
 	if err := netlink.LinkAdd(veth); err != nil {
 		return "", fmt.Errorf("create veth %s: %w", port, err)
 	}
-	bridge, err := netlink.LinkByName(s.bridge)
-	if err != nil {
-		return "", fmt.Errorf("%s: %w", s.bridge, err)
-	}
-	link, err := netlink.LinkByName(port)
-	if err != nil {
-		return "", fmt.Errorf("%s: %w", port, err)
-	}
-	if err := netlink.LinkSetMaster(link, bridge); err != nil {
-		return "", fmt.Errorf("plug %s into %s: %w", port, s.bridge, err)
-	}
-	if err := sysctl("net/ipv6/conf/"+port+"/disable_ipv6", "1"); err != nil {
+	if err := s.enslave(port); err != nil {
 		return "", err
 	}
 	if err := ethtool.OffloadsOff(port); err != nil {
@@ -70,11 +60,29 @@ func (s *segment) plug(ns *namespace, dev string) (port string, err error) {
 	return port, bringUp(port)
 }
 
-// configure gives the interface of a host its addresses and brings it up. It runs
-// in the host's namespace.
-func configure(dev string, prefixes ...netip.Prefix) error {
-	if err := ethtool.OffloadsOff(dev); err != nil {
-		return err
+// enslave makes an interface of the wire namespace, in which it runs, a port of the segment's bridge.
+func (s *segment) enslave(port string) error {
+	bridge, err := netlink.LinkByName(s.bridge)
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.bridge, err)
+	}
+	link, err := netlink.LinkByName(port)
+	if err != nil {
+		return fmt.Errorf("%s: %w", port, err)
+	}
+	if err := netlink.LinkSetMaster(link, bridge); err != nil {
+		return fmt.Errorf("plug %s into %s: %w", port, s.bridge, err)
+	}
+	return sysctl("net/ipv6/conf/"+port+"/disable_ipv6", "1")
+}
+
+// configure gives the interface of a host its addresses and brings it up. One that is not real has its offloads turned off. It
+// runs in the host's namespace.
+func configure(dev string, real bool, prefixes ...netip.Prefix) error {
+	if !real {
+		if err := ethtool.OffloadsOff(dev); err != nil {
+			return err
+		}
 	}
 	for _, s := range []struct{ name, value string }{
 		{"net/ipv6/conf/" + dev + "/accept_dad", "0"},

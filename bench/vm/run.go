@@ -67,23 +67,50 @@ func Run(ctx context.Context, c Config) (err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, g.Limit)
 	defer cancel()
+	for range boots {
+		if err = g.once(ctx); !errors.Is(err, errNotBegun) || ctx.Err() != nil {
+			break
+		}
+	}
+	return err
+}
+
+// boots are how often a guest is booted until its command begins. The emulation of code that another processor changes is not exact
+// while the host is busy: now and then a kernel runs into a breakpoint of its own that has just been taken away, mostly while it
+// boots and patches itself. A guest that fails later fails for good.
+const boots = 3
+
+// errNotBegun is wrapped by errors of a guest that ended before its command began.
+var errNotBegun = errors.New("the guest did not boot")
+
+// once boots the guest and waits for its end.
+func (g guest) once(ctx context.Context) error {
 	ended := g.emulate(ctx)
 	if err := g.saveConsole(); err != nil {
 		return err
 	}
 	text, err := os.ReadFile(g.status())
-	status, parseErr := strconv.Atoi(string(text))
-	switch {
-	case err == nil && parseErr == nil && status == 0:
-		return nil
-	case err == nil && parseErr == nil:
-		return &ExitError{status}
-	case ctx.Err() != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return fmt.Errorf("the guest took longer than %v and was ended; the last of its console:\n%s", g.Limit, g.lastWords())
-	case ended != nil:
-		return fmt.Errorf("QEMU: %w; the last of the guest's console:\n%s", ended, g.lastWords())
+	if err != nil {
+		return err
 	}
-	return fmt.Errorf("the guest ended without a status of the command; the last of its console:\n%s", g.lastWords())
+	after, begun := strings.CutPrefix(string(text), pid1.Begun)
+	if status, err := strconv.Atoi(after); begun && err == nil {
+		if status != 0 {
+			return &ExitError{status}
+		}
+		return nil
+	}
+	what := errNotBegun
+	if begun {
+		what = errors.New("the guest ended without a status of the command")
+	}
+	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		what = fmt.Errorf("%w within %v", what, g.Limit)
+	case ended != nil:
+		what = fmt.Errorf("%w: QEMU: %w", what, ended)
+	}
+	return fmt.Errorf("%w; the last of its console:\n%s", what, g.lastWords())
 }
 
 func (c *Config) fill() {

@@ -21,7 +21,7 @@ func vmCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	command.AddCommand(vmFetchCommand(), vmRunCommand())
+	command.AddCommand(vmFetchCommand(), vmRunCommand(), vmTestCommand(), vmGuestCommand())
 	return command
 }
 

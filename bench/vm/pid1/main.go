@@ -21,8 +21,8 @@ func Main() {
 	status, err := run()
 	if err != nil {
 		fmt.Println("vm: guest:", err) // on the console; the host prints it if there is no status
-	} else if err := report(status); err != nil {
-		fmt.Println("vm: guest: report the exit status:", err)
+	} else if err := tell(strconv.Itoa(status)); err != nil {
+		fmt.Println("vm: guest: tell the exit status:", err)
 	}
 	unix.Sync()
 	powerOff()
@@ -46,6 +46,9 @@ func run() (status int, err error) {
 		return 0, err
 	}
 	if err := prepare(o); err != nil {
+		return 0, err
+	}
+	if err := tell(Begun); err != nil {
 		return 0, err
 	}
 	return command(o)
@@ -188,13 +191,16 @@ func endAll() {
 	}
 }
 
-// report tells the host how the command ended.
-func report(status int) error {
+// Begun is what the host is told before the command runs; its status follows.
+const Begun = "begun "
+
+// tell writes to the host how far the guest is.
+func tell(text string) error {
 	port, err := openPort(PortStatus)
 	if err != nil {
 		return err
 	}
-	if _, err := port.WriteString(strconv.Itoa(status)); err != nil {
+	if _, err := port.WriteString(text); err != nil {
 		return err
 	}
 	return port.Close()

@@ -1,0 +1,123 @@
+// Package matrix says which guests the gateway is tried in, runs them one after another, and makes a table of what they found:
+// NIC x kernel x mode x what was tried.
+package matrix
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"sluice.dev/sluice/bench/vm"
+	"sluice.dev/sluice/bench/vm/guest"
+)
+
+// Row is one guest: a kernel, the models of the gateway's two NICs, and what is tried there.
+type Row struct {
+	Kernel      string // suite
+	Left, Right string // models
+	Name        string // of what differs from a gateway with defaults; empty for none
+	Options     string // of the gateway's configuration
+	Cases       []string
+	Megabytes   int64 // of each TCP transfer
+	Kills       int
+}
+
+func (r *Row) String() string {
+	s := r.Kernel + " " + r.Left + "+" + r.Right
+	if r.Name != "" {
+		s += " " + r.Name
+	}
+	return s
+}
+
+// Set is a number of rows, by the name of its target in the Makefile.
+type Set string
+
+// The sets.
+const (
+	CI    Set = "ci"    // regression tests: minutes
+	Short Set = "short" // a quarter of an hour
+	Full  Set = "full"  // all there is
+)
+
+// Sets are all sets.
+var Sets = []Set{CI, Short, Full}
+
+var (
+	traffic  = []string{"connect", "udp4", "udp6", "tcp4", "tcp6", "local"}
+	survival = []string{"kill", "link"}
+	all      = slices.Concat(traffic, survival)
+	// regression are the cases that failed where zero-copy was first tried: the daemon did not start on NICs of which one does
+	// zero-copy and the other, or the host link, does not; and igb lost every packet of more than 1 KiB.
+	regression = []string{"connect", "udp4", "udp6", "local", "kill"}
+)
+
+// newest and oldest are the kernels between which README promises the gateway to run; both do the same in principle.
+const (
+	newest = "trixie-backports"
+	other  = "sid"
+	oldest = "bookworm-backports"
+)
+
+// Rows are those of a set.
+func Rows(s Set) ([]Row, error) {
+	ci := []Row{
+		{Kernel: newest, Left: "igb", Right: "igb", Cases: regression, Megabytes: 4, Kills: 2},
+		{Kernel: newest, Left: "igb", Right: "e1000e", Cases: regression, Megabytes: 4, Kills: 1},
+	}
+	short := []Row{
+		{Kernel: newest, Left: "igb", Right: "igb", Cases: all, Megabytes: 100, Kills: 10},
+		{Kernel: newest, Left: "virtio-net", Right: "virtio-net", Cases: all, Megabytes: 100, Kills: 10},
+		{Kernel: newest, Left: "igb", Right: "e1000e", Cases: all, Megabytes: 10, Kills: 3},
+		{Kernel: newest, Left: "vmxnet3", Right: "virtio-net", Cases: all, Megabytes: 10, Kills: 3},
+		{Kernel: newest, Left: "e1000e", Right: "vmxnet3", Cases: all, Megabytes: 10, Kills: 3},
+	}
+	more := []Row{
+		{Kernel: newest, Left: "virtio-net", Right: "igb", Cases: all, Megabytes: 10, Kills: 3},
+		{Kernel: other, Left: "igb", Right: "virtio-net", Cases: all, Megabytes: 100, Kills: 10},
+		{Kernel: oldest, Left: "igb", Right: "igb", Cases: all, Megabytes: 100, Kills: 10},
+		{Kernel: oldest, Left: "virtio-net", Right: "virtio-net", Cases: all, Megabytes: 100, Kills: 10},
+		{Kernel: oldest, Left: "e1000e", Right: "vmxnet3", Cases: all, Megabytes: 10, Kills: 3},
+	}
+	switch s {
+	case CI:
+		return ci, nil
+	case Short:
+		return short, nil
+	case Full:
+		return slices.Concat(short, more), nil
+	}
+	return nil, fmt.Errorf("no set %q: there are ci, short and full", s)
+}
+
+// Kernels are the suites that rows need.
+func Kernels(rows []Row) (suites []string) {
+	for _, r := range rows {
+		if !slices.Contains(suites, r.Kernel) {
+			suites = append(suites, r.Kernel)
+		}
+	}
+	return suites
+}
+
+// zeroCopySince is the release of Linux since which a driver has AF_XDP zero-copy.
+var zeroCopySince = map[string][2]int{
+	"igb":        {6, 14}, // "igb: Add AF_XDP zero-copy Rx support", drivers/net/ethernet/intel/igb/igb_xsk.c
+	"virtio-net": {6, 13}, // "virtio_net: enable AF_XDP zero-copy Tx", drivers/net/virtio_net.c
+}
+
+// Expected is the mode that a NIC of a model must be in on a kernel.
+func Expected(model string, k vm.Kernel) guest.Mode {
+	var major, minor int
+	if _, err := fmt.Sscanf(k.Release, "%d.%d", &major, &minor); err != nil {
+		return guest.Copy // and the case says what it is in
+	}
+	since, ok := zeroCopySince[model]
+	switch {
+	case ok && (major > since[0] || major == since[0] && minor >= since[1]):
+		return guest.ZeroCopy
+	case strings.HasPrefix(model, "e1000"): // no native XDP
+		return guest.Generic
+	}
+	return guest.Copy
+}
