@@ -96,6 +96,36 @@ func TestHealthWhileDraining(t *testing.T) {
 	}
 }
 
+// TestHealthOfManifestNode: a Node that comes from a manifest keeps load balancers away as one of the API
+// server does, from its taint on and until that is gone; flows and new connections are served all the same.
+func TestHealthOfManifestNode(t *testing.T) {
+	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
+	at10256 := netip.AddrPortFrom(l.Gateway.Addr4(), 10256)
+	l.awaitHealth(at10256, "/healthz", 200, `"nodeEligible":true`)
+	const node = "apiVersion: v1\nkind: Node\nmetadata: {name: %s%s}\nspec: {taints: [%s]}\n"
+	const taint = "{key: ToBeDeletedByClusterAutoscaler, effect: NoSchedule}"
+	for _, c := range []struct {
+		what, name, deleted, taints string
+		code                        int
+		body                        string
+	}{
+		{"another node's taint", "other", "", taint, 200, `"nodeEligible":true`},
+		{"another taint", gatewayNode, "", "{key: node.kubernetes.io/not-ready, effect: NoSchedule}", 200, `"nodeEligible":true`},
+		{"the autoscaler's taint", gatewayNode, "", taint, 503, `"nodeEligible":false,"healthy":true`},
+		{"the taint is gone", gatewayNode, "", "", 200, `"nodeEligible":true`},
+		{"a deletion", gatewayNode, `, deletionTimestamp: "2026-03-01T08:00:00Z"`, "", 503, `"nodeEligible":false,"healthy":true`},
+	} {
+		if err := l.gate.Write("node.yaml", fmt.Appendf(nil, node, c.name, c.deleted, c.taints)); err != nil {
+			t.Fatal(err)
+		}
+		l.applied()
+		t.Log(c.what)
+		l.awaitHealth(at10256, "/healthz", c.code, c.body)
+		l.awaitHealth(at10256, "/livez", 200, `"healthy":true`)
+		l.wantServed(c.what)
+	}
+}
+
 // health asks as a client does.
 func (l *lab) health(at netip.AddrPort, path string) (code int, body string, err error) {
 	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DialContext: l.Clients[0].Dial, DisableKeepAlives: true}}

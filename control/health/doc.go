@@ -9,7 +9,7 @@
 //
 //	alive     no update waits for a minute, no worker stands still: what a restart mends
 //	serving   alive, and the data path forwards: table published, interfaces open
-//	eligible  the Node object is there and is not about to be deleted
+//	eligible  the Node object is not about to be deleted, and is there if an API server should have it
 //
 // /livez is alive, a Service's port is serving and has local endpoints, /healthz is
 // serving and eligible. kube-proxy has no data path of its own to ask, so its alive and

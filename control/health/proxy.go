@@ -29,8 +29,11 @@ type Config struct {
 	Reached func() (read, applied uint64, at time.Time)
 	// DataPath lists what keeps it from forwarding.
 	DataPath func() []Fault
-	// Node is the Node object; nil if there is no API server to have one.
+	// Node is the Node object of this gateway, from whatever source has one; nil is none.
 	Node func() control.NodeInfo
+	// NodeOptional: there need not be a Node object, as where all objects come from manifests.
+	// One that is there counts all the same.
+	NodeOptional bool
 	// Answered hears of every answer; nil nobody.
 	Answered func(path string, code int)
 	Log      *slog.Logger
@@ -155,6 +158,7 @@ func (p *Proxy) eligible() (ok bool, why string) {
 	}
 	n := p.config.Node()
 	switch {
+	case !n.Known && p.config.NodeOptional:
 	case !n.Known:
 		return false, "the Node object of this gateway is not known: nodeName must be its name"
 	case n.Leaving != "":

@@ -148,14 +148,36 @@ func TestOtherPaths(t *testing.T) {
 	}
 }
 
-// TestWithoutKubernetes: manifests name no Node, and that is no reason to leave.
-func TestWithoutKubernetes(t *testing.T) {
-	g := newGateway()
-	p := g.proxy("127.0.0.1:0")
-	p.config.Node = nil
-	start(t, p)
-	if got := ask(t, p, "/healthz"); got.code != 200 || !strings.Contains(got.body, `"nodeEligible":true`) {
-		t.Errorf("%+v", got)
+// TestNodeOptional: manifests need no Node object, and that is no reason to leave; one that is there and leaves is.
+func TestNodeOptional(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		node control.NodeInfo
+		code int
+		body string
+		why  string // in the condition; empty is no condition
+	}{
+		{"no Node", control.NodeInfo{}, 200, `"nodeEligible":true`, ""},
+		{"a Node", control.NodeInfo{Known: true}, 200, `"nodeEligible":true`, ""},
+		{"a Node that is leaving", control.NodeInfo{Known: true, Leaving: "Node a has the taint b"}, 503, `"nodeEligible":false`, "Node a has the taint b"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g := newGateway()
+			g.node = c.node
+			p := g.proxy("127.0.0.1:0")
+			p.config.NodeOptional = true
+			start(t, p)
+			if got := ask(t, p, "/healthz"); got.code != c.code || !strings.Contains(got.body, c.body) {
+				t.Errorf("/healthz: %+v", got)
+			}
+			if got := ask(t, p, "/livez"); got.code != 200 {
+				t.Errorf("/livez: %+v", got)
+			}
+			shown := slices.ContainsFunc(p.Conditions(), func(v status.ConditionView) bool { return v.Name == "node" && strings.Contains(v.Detail, c.why) })
+			if shown != (c.why != "") {
+				t.Errorf("conditions %v", p.Conditions())
+			}
+		})
 	}
 }
 

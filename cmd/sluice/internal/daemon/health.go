@@ -31,9 +31,8 @@ func (d *Daemon) makeHealth(tracker *control.Tracker, node string) {
 		Address:  d.config.Health.Address,
 		Reached:  func() (read, applied uint64, at time.Time) { return d.loop.Reached() },
 		DataPath: d.faults, Answered: h.kubeProxy.Answered, Log: d.log,
-	}
-	if d.config.Kubernetes.Enabled {
-		c.Node = func() control.NodeInfo { return tracker.Node(node) }
+		Node:         func() control.NodeInfo { return tracker.Node(node) },
+		NodeOptional: !d.config.Kubernetes.Enabled, // only an API server has a Node for sure
 	}
 	h.proxy = health.NewProxy(c)
 	h.ports = health.NewPorts(health.PortsConfig{
