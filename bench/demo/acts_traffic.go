@@ -78,15 +78,7 @@ func (d *demo) modes(interfaces []status.InterfaceView) {
 	d.p.head(c, "interface", "queue", "worker", "xdp", "socket", "why")
 	for _, i := range interfaces {
 		for _, q := range i.Queues {
-			socket := "copy"
-			switch {
-			case !q.Bound:
-				socket = "not bound"
-			case q.ZeroCopy:
-				socket = "zero-copy"
-			}
-			why := slices.DeleteFunc([]string{i.Reason, q.Reason}, func(s string) bool { return s == "" })
-			d.p.row(c, i.Name, q.Queue, q.Worker, i.Mode, socket, strings.Join(why, "; "))
+			d.p.row(c, i.Name, q.Queue, q.Worker, i.Mode, q.SocketMode(), i.Why(&q))
 		}
 	}
 }

@@ -501,3 +501,24 @@ func TestLogOfChanges(t *testing.T) {
 		}
 	}
 }
+
+// TestWhy: what is the reason of what can be told, and one reason for both is said once.
+func TestWhy(t *testing.T) {
+	const can = "the driver supports it"
+	for _, c := range []struct {
+		name string
+		v    status.InterfaceView
+		q    status.QueueView
+		want string
+	}{
+		{"both by the driver", status.InterfaceView{Mode: "native", Reason: can}, status.QueueView{Bound: true, ZeroCopy: true, Reason: can}, "native: the driver supports it; zero-copy: the driver supports it"},
+		{"two reasons", status.InterfaceView{Mode: "native", Reason: can}, status.QueueView{Bound: true, Reason: "the driver has no AF_XDP zero-copy"}, "native: the driver supports it; copy: the driver has no AF_XDP zero-copy"},
+		{"one queue is taken", status.InterfaceView{Mode: "generic", Reason: "configured"}, status.QueueView{Reason: "queue is taken"}, "generic: configured; not bound: queue is taken"},
+		{"the interface is closed", status.InterfaceView{Reason: "no such device"}, status.QueueView{Reason: "no such device"}, "not bound: no such device"},
+		{"no reason", status.InterfaceView{Mode: "native"}, status.QueueView{Bound: true}, ""},
+	} {
+		if got := c.v.Why(&c.q); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}

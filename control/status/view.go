@@ -2,6 +2,7 @@ package status
 
 import (
 	"net/netip"
+	"strings"
 	"time"
 )
 
@@ -286,6 +287,37 @@ type QueueView struct {
 	BusyPollBudget int `json:"busyPollBudget,omitempty"`
 	// Refused is what the kernel did not take of `sockets`, and why.
 	Refused []string `json:"refused,omitempty"`
+}
+
+// SocketMode is the socket's: zero-copy, copy, or not bound.
+func (q *QueueView) SocketMode() string {
+	switch {
+	case !q.Bound:
+		return "not bound"
+	case q.ZeroCopy:
+		return "zero-copy"
+	}
+	return "copy"
+}
+
+// Why says of the program's mode and of a socket's why each is as it is: both may be so for a reason of the
+// same words, as where the driver has native XDP and zero-copy. What keeps a whole interface closed is said once.
+func (v *InterfaceView) Why(q *QueueView) string {
+	var said []string
+	say := func(mode, reason string) {
+		switch {
+		case reason == "":
+		case mode == "":
+			said = append(said, reason)
+		default:
+			said = append(said, mode+": "+reason)
+		}
+	}
+	if v.Mode != "" || v.Reason != q.Reason {
+		say(v.Mode, v.Reason)
+	}
+	say(q.SocketMode(), q.Reason)
+	return strings.Join(said, "; ")
 }
 
 // ConditionView is something an operator should know that stops nothing: a taken

@@ -108,7 +108,7 @@ func interfaceRows(r *rows, list []status.InterfaceView) {
 			r.row(f.Name, yesNo(f.Up), f.Driver, f.MTU, f.Mode, "", "", "", f.Reason)
 		}
 		for _, q := range f.Queues {
-			r.row(f.Name, yesNo(f.Up), f.Driver, f.MTU, f.Mode, q.Queue, q.Worker, socketState(q), reasons(append([]string{f.Reason, q.Reason}, append(f.Refused, q.Refused...)...)...))
+			r.row(f.Name, yesNo(f.Up), f.Driver, f.MTU, f.Mode, q.Queue, q.Worker, q.SocketMode(), reasons(f.Why(&q), f.Refused, q.Refused))
 		}
 	}
 	settingRows(r, list)
@@ -136,24 +136,13 @@ func settingRows(r *rows, list []status.InterfaceView) {
 	}
 }
 
-func socketState(q status.QueueView) string {
-	switch {
-	case !q.Bound:
-		return "not bound"
-	case q.ZeroCopy:
-		return "zero-copy"
+// reasons puts why it is so before what was refused, of the device and of the socket.
+func reasons(why string, refused ...[]string) string {
+	list := slices.Concat(refused...)
+	if why != "" {
+		list = slices.Insert(list, 0, why)
 	}
-	return "copy"
-}
-
-func reasons(list ...string) string {
-	var given []string
-	for _, s := range list {
-		if s != "" {
-			given = append(given, s)
-		}
-	}
-	return strings.Join(given, "; ")
+	return strings.Join(list, "; ")
 }
 
 func conditionRows(r *rows, list []status.ConditionView) {
