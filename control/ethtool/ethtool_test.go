@@ -110,13 +110,37 @@ func TestStatistics(t *testing.T) {
 	}
 }
 
+// TestNotTold: a veth has no hash and no rings of its own, and says so in the one way that callers tell from a mistake.
+func TestNotTold(t *testing.T) {
+	veth(t)
+	for _, f := range []Flow{TCP4, UDP4, SCTP4, TCP6, UDP6, SCTP6} {
+		if h, err := ReadFlowHash(here, f); !errors.Is(err, unix.EOPNOTSUPP) || h != 0 || !strings.Contains(err.Error(), f.String()) {
+			t.Errorf("%v: %b, %v", f, h, err)
+		}
+	}
+	if r, err := ReadRings(here); !errors.Is(err, unix.EOPNOTSUPP) {
+		t.Errorf("rings %+v, %v", r, err)
+	}
+}
+
+func TestAddressesAlone(t *testing.T) {
+	const addresses, ports = HashSource | HashDestination, HashFirstPort | HashSecondPort
+	for h, want := range map[HashFields]bool{addresses: true, HashSource: true, addresses | ports: false, addresses | HashFirstPort: false, ports: false, 0: false} {
+		if h.AddressesAlone() != want {
+			t.Errorf("%b: %v", h, !want)
+		}
+	}
+}
+
 func TestNoSuchDevice(t *testing.T) {
 	for _, name := range []string{"nothere0", "nothere1"} {
 		_, driver := Driver(name)
 		_, channels := ReadChannels(name)
 		_, features := Features(name)
 		_, statistics := Statistics(name)
-		for _, err := range []error{driver, channels, SetChannels(name, Channels{}), features, SetFeatures(name, nil), statistics} {
+		_, hash := ReadFlowHash(name, UDP4)
+		_, rings := ReadRings(name)
+		for _, err := range []error{driver, channels, SetChannels(name, Channels{}), features, SetFeatures(name, nil), statistics, hash, rings} {
 			if !errors.Is(err, unix.ENODEV) || !strings.Contains(err.Error(), name) {
 				t.Errorf("%s: %v", name, err)
 			}

@@ -1,0 +1,27 @@
+package ethtool
+
+import (
+	"encoding/binary"
+	"fmt"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Rings are the sizes of a device's own rings, in descriptors (struct ethtool_ringparam): what they can be, and what they are.
+type Rings struct {
+	MaxRx, MaxRxMini, MaxRxJumbo, MaxTx uint32
+	Rx, RxMini, RxJumbo, Tx             uint32
+}
+
+// ReadRings asks for the sizes; unix.EOPNOTSUPP where the driver does not tell.
+func ReadRings(dev string) (Rings, error) {
+	b := request(unix.ETHTOOL_GRINGPARAM)
+	b = append(b, make([]byte, unsafe.Sizeof(Rings{}))...)
+	if _, err := call(dev, b); err != nil {
+		return Rings{}, fmt.Errorf("%s: read ring sizes: %w", dev, err)
+	}
+	var r Rings
+	_, err := binary.Decode(b[4:], binary.NativeEndian, &r)
+	return r, err
+}
