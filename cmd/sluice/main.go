@@ -12,6 +12,6 @@ import (
 )
 
 func main() {
-	app := cli.App{Run: daemon.Run, Explain: daemon.ExplainOffline, Out: os.Stdout, Err: os.Stderr}
+	app := cli.App{Run: daemon.Run, Refusal: daemon.Refusal, Explain: daemon.ExplainOffline, Out: os.Stdout, Err: os.Stderr}
 	os.Exit(app.Main(context.Background(), os.Args[1:]))
 }

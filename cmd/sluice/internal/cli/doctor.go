@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -19,7 +20,7 @@ func (s *session) doctorCommand() *cobra.Command {
 			"It reads only. Without a running daemon give it the configuration with --config.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			facts, err := doctor.Read(c.Context(), file, s.socket)
+			facts, err := s.readFacts(c.Context(), file)
 			if err != nil {
 				return err
 			}
@@ -36,6 +37,15 @@ func (s *session) doctorCommand() *cobra.Command {
 	c.Flags().StringVar(&file, "config", "", "configuration file (default: the running daemon's)")
 	must(c.MarkFlagFilename("config", "yaml", "yml", "json"))
 	return c
+}
+
+// readFacts reads the host, and asks the daemon's own rules whether it would start.
+func (s *session) readFacts(ctx context.Context, file string) (*doctor.Facts, error) {
+	facts, err := doctor.Read(ctx, file, s.socket)
+	if err == nil && facts.Config != nil {
+		facts.Refusal = s.app.Refusal(facts.Config)
+	}
+	return facts, err
 }
 
 func findingRows(r *rows, list []doctor.Finding) {

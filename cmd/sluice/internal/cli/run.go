@@ -1,13 +1,16 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"sluice.dev/sluice/cmd/sluice/internal/doctor"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/status"
 )
@@ -52,9 +55,9 @@ func (s *session) configCommand() *cobra.Command {
 		Use:   "check FILE",
 		Short: "Name every problem of a configuration file",
 		Args:  one,
-		RunE:  func(_ *cobra.Command, args []string) error { return s.checkConfig(args[0], host) },
+		RunE:  func(c *cobra.Command, args []string) error { return s.checkConfig(c.Context(), args[0], host) },
 	}
-	check.Flags().BoolVar(&host, "host", false, "check also against this host: interfaces, CPUs, ports, directories")
+	check.Flags().BoolVar(&host, "host", false, "check also against this host: interfaces, CPUs, ports, directories; what `sluice doctor` fails")
 	defaults := &cobra.Command{
 		Use:   "defaults",
 		Short: "Print every field with its default and what it means",
@@ -72,11 +75,12 @@ func (s *session) configCommand() *cobra.Command {
 }
 
 // checkConfig prints the configuration with all defaults for programs, one line for people.
-func (s *session) checkConfig(file string, host bool) error {
+func (s *session) checkConfig(ctx context.Context, file string, host bool) error {
 	cfg, err := config.Load(file)
 	if err != nil {
 		return listed(err)
 	}
+	done := file + ": ok"
 	if host {
 		h, err := config.ReadHost()
 		if err != nil {
@@ -85,8 +89,39 @@ func (s *session) checkConfig(file string, host bool) error {
 		if err := cfg.CheckHost(file, h); err != nil {
 			return listed(err)
 		}
+		doubts, err := s.checkInterfaces(ctx, file)
+		if err != nil {
+			return err
+		}
+		if doubts > 0 {
+			done += fmt.Sprintf("; %s about its interfaces: sluice doctor --config %s", plural(doubts, "warning"), file)
+		}
 	}
-	return s.print(cfg, func(r *rows) { r.line(file + ": ok") })
+	return s.print(cfg, func(r *rows) { r.line(done) })
+}
+
+// checkInterfaces judges the configured interfaces as doctor does: what fails there is the error, and what may is counted.
+func (s *session) checkInterfaces(ctx context.Context, file string) (doubts int, err error) {
+	facts, err := s.readFacts(ctx, file)
+	if err != nil {
+		return 0, err
+	}
+	var failed []string
+	for _, f := range doctor.ExamineInterfaces(facts) {
+		switch f.Level {
+		case doctor.Fail:
+			failed = append(failed, fmt.Sprintf("%s: %s: %s: %s; %s", file, f.Subject, f.Check, f.Found, f.Do))
+		case doctor.Warn:
+			doubts++
+		}
+	}
+	switch len(failed) {
+	case 0:
+		return doubts, nil
+	case 1:
+		return 0, errors.New(failed[0])
+	}
+	return 0, fmt.Errorf("%s\n%s", plural(len(failed), "problem"), strings.Join(failed, "\n"))
 }
 
 // listed puts several problems on lines of their own.

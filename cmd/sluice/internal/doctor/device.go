@@ -1,9 +1,9 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	"sluice.dev/sluice/cmd/sluice/internal/frames"
 	"sluice.dev/sluice/control/config"
@@ -32,9 +32,12 @@ func (e *examination) device(d *Interface) {
 	c := e.interfaceConfig(d.Name)
 	e.program(d)
 	e.mode(d, c)
+	e.attaching(d)
 	e.queues(d, c)
+	e.flowHash(d)
+	e.rings(d, c)
 	e.mtu(d)
-	e.offloads(d)
+	e.offloads(d, c)
 	e.rpFilter(d)
 	switch d.Master {
 	case "bond", "team":
@@ -56,6 +59,40 @@ func (e *examination) interfaceConfig(name string) config.Interface {
 	return config.Interface{}
 }
 
+// native reports whether the driver says that it has native XDP.
+func (d *Interface) native() bool {
+	return d.XDPFeatures&(xdpBasic|xdpRedirect) == xdpBasic|xdpRedirect
+}
+
+// generic reports whether packets come after the kernel has made an skb of each, by what the configuration says and
+// what the driver says it can.
+func (d *Interface) generic(c config.Interface) bool {
+	return c.Mode == config.ModeGeneric || d.XDPKnown && !d.native()
+}
+
+// zeroCopySince is the first Linux whose driver has zero-copy, of those that came to it late.
+var zeroCopySince = map[string][2]int{
+	"igb":        {6, 14}, // commit "igb: Add AF_XDP zero-copy Rx support" and its series
+	"virtio_net": {6, 13}, // "virtio_net: xsk: tx: support xmit xsk buffer" and its series
+}
+
+// noZeroCopy says why there will be none; empty if the driver says that it can.
+func (d *Interface) noZeroCopy(kernel string) string {
+	var major, minor int
+	_, err := fmt.Sscanf(kernel, "%d.%d", &major, &minor)
+	first, late := zeroCopySince[d.Driver]
+	switch {
+	case late && err == nil && (major < first[0] || major == first[0] && minor < first[1]):
+		return fmt.Sprintf("driver %s has no zero-copy before Linux %d.%d", d.Driver, first[0], first[1])
+	case d.XDPFeatures&xdpZeroCopy == 0:
+		return "driver " + d.Driver + " has no zero-copy"
+	case d.NoAccessPlatform:
+		// virtnet_xsk_pool_enable (drivers/net/virtio_net.c) needs a device that takes addresses of the DMA API.
+		return "this virtio device is without ACCESS_PLATFORM, which zero-copy needs (QEMU: disable-legacy=on,iommu_platform=on)"
+	}
+	return ""
+}
+
 // running is the daemon's own view of an interface; nil if there is none.
 func (e *examination) running(name string) *status.InterfaceView {
 	if e.f.Running == nil {
@@ -73,31 +110,42 @@ func (e *examination) running(name string) *status.InterfaceView {
 var ourPrograms = map[string]bool{"steer": true, "host_link": true}
 
 func (e *examination) program(d *Interface) {
+	v := e.running(d.Name)
 	switch {
 	case d.Program == "":
 		e.ok("xdp-program", d.Name, "none attached")
 	case ourPrograms[d.Program]:
 		e.ok("xdp-program", d.Name, "sluice's own")
+	case v != nil && v.Mode != "": // a program's name is not for everybody to read
+		e.ok("xdp-program", d.Name, d.Program+", and the daemon says that it is its own")
+	case d.ProgramHidden:
+		e.add(Warn, "xdp-program", d.Name, d.Program+" is attached, and whose it is this command may not ask", "run it as root: sluice replaces its own program, and never another's")
 	default:
 		e.add(Fail, "xdp-program", d.Name, d.Program+" is attached", "sluice never replaces another's program: remove it (ip link set "+d.Name+" xdp off) or take another interface")
 	}
 }
 
+// slow is what to do about generic mode.
+const slow = "expect a fraction of the speed of a NIC whose driver has native XDP"
+
 // mode says how packets get to user space and why.
 func (e *examination) mode(d *Interface, c config.Interface) {
 	if v := e.running(d.Name); v != nil {
 		for _, q := range v.Queues {
-			found := fmt.Sprintf("%s, %s (%s)", v.Mode, copyMode(q), reason(v.Reason, q.Reason))
-			if q.Bound {
-				e.ok("driver-mode", fmt.Sprintf("%s queue %d", d.Name, q.Queue), found)
-			} else {
-				e.add(Fail, "driver-mode", fmt.Sprintf("%s queue %d", d.Name, q.Queue), "not bound: "+reason(v.Reason, q.Reason),
-					"another process may hold the queue; see `sluice status`")
+			subject := fmt.Sprintf("%s queue %d", d.Name, q.Queue)
+			found := cmp.Or(v.Why(&q), v.Mode+", "+q.SocketMode())
+			switch {
+			case !q.Bound:
+				e.add(Fail, "driver-mode", subject, found, "another process may hold the queue; see `sluice status`")
+			case v.Mode == "generic":
+				e.add(Warn, "driver-mode", subject, found, slow)
+			default:
+				e.ok("driver-mode", subject, found)
 			}
 		}
 		return
 	}
-	native, zeroCopy := d.native(), d.XDPFeatures&xdpZeroCopy != 0
+	native, zeroCopy := d.native(), d.noZeroCopy(e.f.Kernel) == ""
 	pieces := frames.WhyNotWhole(d.Driver, d.MTU, e.frames().Size)
 	switch {
 	case !d.XDPKnown:
@@ -105,15 +153,15 @@ func (e *examination) mode(d *Interface, c config.Interface) {
 	case !native && c.Mode == config.ModeNative:
 		e.add(Fail, "driver-mode", d.Name, "driver "+d.Driver+" has no native XDP", "set mode to auto or generic")
 	case !zeroCopy && c.ZeroCopy == config.ZeroCopyRequire:
-		e.add(Fail, "driver-mode", d.Name, "driver "+d.Driver+" has no zero-copy", "set zeroCopy to auto")
+		e.add(Fail, "driver-mode", d.Name, "zeroCopy is require, but "+d.noZeroCopy(e.f.Kernel), "set zeroCopy to auto")
 	case c.Mode == config.ModeGeneric:
-		e.add(Warn, "driver-mode", d.Name, "generic, copy: mode is generic in the configuration", "expect a fraction of native speed")
+		e.add(Warn, "driver-mode", d.Name, "generic, copy: mode is generic in the configuration", slow)
 	case !native && d.Kind == "veth":
 		// It says so as long as it is that way (veth_set_xdp_features of drivers/net/veth.c).
 		e.add(Warn, "driver-mode", d.Name, "generic, copy: the other end of this veth has more transmit queues than this end has receive queues",
 			fmt.Sprintf("expect a fraction of native speed, or: ethtool -L %s rx N, N as many as the other end has tx", d.Name))
 	case !native:
-		e.add(Warn, "driver-mode", d.Name, "generic, copy: driver "+d.Driver+" has no native XDP", "expect a fraction of native speed")
+		e.add(Warn, "driver-mode", d.Name, "generic, copy: driver "+d.Driver+" has no native XDP", slow)
 	case c.ZeroCopy == config.ZeroCopyNever:
 		e.ok("driver-mode", d.Name, "native, copy: zeroCopy is never in the configuration")
 	case zeroCopy && pieces != "" && c.ZeroCopy == config.ZeroCopyRequire:
@@ -121,15 +169,10 @@ func (e *examination) mode(d *Interface, c config.Interface) {
 	case zeroCopy && pieces != "":
 		e.add(Warn, "driver-mode", d.Name, "native, copy: in zero-copy "+pieces, "set frames.size to auto")
 	case !zeroCopy:
-		e.ok("driver-mode", d.Name, "native, copy: driver "+d.Driver+" has no zero-copy")
+		e.ok("driver-mode", d.Name, "native, copy: "+d.noZeroCopy(e.f.Kernel))
 	default:
 		e.ok("driver-mode", d.Name, "native, zero-copy: driver "+d.Driver+" says it can")
 	}
-}
-
-// native reports whether the driver has native XDP, and what AF_XDP needs of it.
-func (d *Interface) native() bool {
-	return d.XDPFeatures&(xdpBasic|xdpRedirect) == xdpBasic|xdpRedirect
 }
 
 // zeroCopied reports whether the interface is bound in zero-copy: if a daemon runs it says so, else what the
@@ -138,7 +181,7 @@ func (e *examination) zeroCopied(d *Interface) bool {
 	if v := e.running(d.Name); v != nil {
 		return slices.ContainsFunc(v.Queues, func(q status.QueueView) bool { return q.ZeroCopy })
 	}
-	return d.native() && d.XDPFeatures&xdpZeroCopy != 0 && e.interfaceConfig(d.Name).ZeroCopy != config.ZeroCopyNever &&
+	return d.native() && d.noZeroCopy(e.f.Kernel) == "" && e.interfaceConfig(d.Name).ZeroCopy != config.ZeroCopyNever &&
 		frames.WhyNotWhole(d.Driver, d.MTU, e.frames().Size) == ""
 }
 
@@ -153,26 +196,6 @@ func (e *examination) frames() frames.Choice {
 		list = append(list, frames.Interface{Name: d.Name, Driver: d.Driver, MTU: d.MTU, ZeroCopy: e.interfaceConfig(d.Name).ZeroCopy != config.ZeroCopyNever})
 	}
 	return frames.Choose(e.f.Config.Frames.Size, list)
-}
-
-func copyMode(q status.QueueView) string {
-	if q.ZeroCopy {
-		return "zero-copy"
-	}
-	return "copy"
-}
-
-func reason(list ...string) string {
-	var given []string
-	for _, s := range list {
-		if s != "" {
-			given = append(given, s)
-		}
-	}
-	if len(given) == 0 {
-		return "no reason given"
-	}
-	return strings.Join(given, "; ")
 }
 
 // queuesUsed is how many queues of an interface the gateway takes.
@@ -193,6 +216,9 @@ func (e *examination) queues(d *Interface, c config.Interface) {
 	case d.RSSQueues > used:
 		e.add(Warn, "queues", d.Name, fmt.Sprintf("%s, but packets are spread over %d: those of other queues go to the kernel", found, d.RSSQueues),
 			fmt.Sprintf("ethtool -X %s equal %d, then ethtool -L %s combined %d; or set queues to all", d.Name, used, d.Name, used))
+	case d.RSSQueues > 0 && d.RSSQueues < used:
+		e.add(Warn, "queues", d.Name, fmt.Sprintf("%s, but packets are spread over the first %d: the others, and their workers, get none", found, d.RSSQueues),
+			fmt.Sprintf("ethtool -X %s equal %d", d.Name, used))
 	case used > e.f.CPUs:
 		e.add(Warn, "queues", d.Name, fmt.Sprintf("%s, on %d CPUs", found, e.f.CPUs),
 			fmt.Sprintf("workers will share CPUs: ethtool -L %s combined %d", d.Name, e.f.CPUs))
@@ -213,42 +239,6 @@ func (e *examination) mtu(d *Interface) {
 		do = fmt.Sprintf("set frames.size to auto or %d, or: %s", frames.Large, do)
 	}
 	e.add(Fail, "mtu", d.Name, fmt.Sprintf("%d, but a frame of %d bytes holds %d: larger packets are lost", d.MTU, size, most), do)
-}
-
-// offloads checks what makes packets that are not as they were on the wire.
-func (e *examination) offloads(d *Interface) {
-	before := len(e.findings)
-	if d.Features["rx-lro"] {
-		e.add(Fail, "offloads", d.Name, "rx-lro is on: it merges packets into ones that no frame holds and nobody may forward", "ethtool -K "+d.Name+" lro off")
-	}
-	if d.Features["rx-gro-hw"] && d.Program == "" { // drivers that can turn it off do so with XDP
-		e.add(Warn, "offloads", d.Name, "rx-gro-hw is on: it merges packets before XDP sees them, unless the driver turns it off with XDP", "ethtool -K "+d.Name+" rx-gro-hw off")
-	}
-	if len(d.VLANs) > 0 && d.Features["rx-vlan-hw-parse"] {
-		e.add(Warn, "offloads", d.Name, "rx-vlan-hw-parse is on and VLANs are on top ("+strings.Join(d.VLANs, ", ")+"): XDP sees tagged packets without their tag",
-			"ethtool -K "+d.Name+" rxvlan off")
-	}
-	if d.Kind == "veth" {
-		e.vethPeer(d)
-	}
-	if len(e.findings) == before {
-		e.ok("offloads", d.Name, "none that changes packets")
-	}
-}
-
-// vethPeer: what the other end's stack sends has only the pseudo-header's sum in
-// its checksum, because veth says that hardware will do the rest (drivers/net/veth.c,
-// NETIF_F_HW_CSUM). AF_XDP sees it as it is, and whoever gets it drops it.
-func (e *examination) vethPeer(d *Interface) {
-	const fix = "in the namespace of the other end: ethtool -K PEER tx off"
-	switch {
-	case d.PeerFeatures == nil:
-		e.add(Warn, "offloads", d.Name, "is a veth whose other end is in another namespace: packets its stack sends have unfinished checksums unless its tx offload is off", fix)
-	case d.PeerFeatures["tx-checksum-ip-generic"]:
-		e.add(Fail, "offloads", d.Name, "the other end of this veth has tx checksumming on: packets its stack sends have unfinished checksums", fix)
-	case d.PeerFeatures["tx-checksum-sctp"]: // NETIF_F_SCTP_CRC, the same for the CRC of SCTP
-		e.add(Warn, "offloads", d.Name, "the other end of this veth has tx-checksum-sctp on: the SCTP packets its stack sends have no CRC", fix)
-	}
 }
 
 func (e *examination) rpFilter(d *Interface) {

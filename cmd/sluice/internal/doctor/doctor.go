@@ -12,6 +12,7 @@ import (
 	"net/netip"
 
 	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/control/ethtool"
 	"sluice.dev/sluice/control/status"
 )
 
@@ -42,6 +43,11 @@ type Facts struct {
 	ConfigError error
 	Running     *status.StatusView // nil if no daemon answers
 	RunningErr  error
+
+	// Misfits is what of Config does not fit this host, and Refusal why the daemon would not start on its
+	// interfaces: both by the daemon's own rules.
+	Misfits config.Errors
+	Refusal error
 
 	Kernel    string // as uname -r prints it
 	AFXDP     error  // of making an AF_XDP socket
@@ -78,7 +84,8 @@ const (
 	SocketAbsent   SocketState = "absent"
 	SocketAnswers  SocketState = "answers"
 	SocketStale    SocketState = "stale"
-	SocketObstacle SocketState = "obstacle" // something that is no socket, or not ours to open
+	SocketHidden   SocketState = "hidden"   // this command may not open it
+	SocketObstacle SocketState = "obstacle" // something that is no socket, or does not answer
 )
 
 // Interface is one configured interface as the kernel has it.
@@ -90,6 +97,8 @@ type Interface struct {
 	Driver string
 	MTU    int
 	Queues int // that can both receive and transmit
+	// MaxQueues is how many of those the driver can have; 0 where it does not tell.
+	MaxQueues int
 	// RSSQueues is how many queues the kernel spreads packets over.
 	RSSQueues int
 	Features  map[string]bool // ethtool -k, by the kernel's names
@@ -97,10 +106,24 @@ type Interface struct {
 	XDPFeatures uint64
 	XDPKnown    bool
 	Program     string // of XDP, attached now: its name, or its id where the name cannot be read
-	Master      string // kind of the device it is enslaved to
-	VLANs       []string
+	// ProgramHidden: this command may not ask for the program.
+	ProgramHidden bool
+	Master        string // kind of the device it is enslaved to
+	VLANs         []string
 	// PeerFeatures is of the other end of a veth, if that is in this namespace.
 	PeerFeatures map[string]bool
+	// FlowHash is by which fields packets are spread, of the kinds that the driver tells about.
+	FlowHash map[ethtool.Flow]ethtool.HashFields
+	Rings    ethtool.Rings // zero where the driver does not tell
+	// NoAccessPlatform: a virtio device without VIRTIO_F_ACCESS_PLATFORM (Virtual I/O Device 1.1, section 6).
+	NoAccessPlatform bool
+	Below            []Lower // devices that this one lies on, such as a VLAN's
+}
+
+// Lower is a device under a configured one, which has the packets first.
+type Lower struct {
+	Name string
+	GRO  bool
 }
 
 // Examine judges the facts, in the order in which an operator would put things right.
@@ -116,9 +139,17 @@ func Examine(f *Facts) []Finding {
 	e.forwarding()
 	e.ports()
 	e.places()
+	return append(e.findings, ExamineInterfaces(f)...)
+}
+
+// ExamineInterfaces judges the configured interfaces alone.
+func ExamineInterfaces(f *Facts) []Finding {
+	e := examination{f: f}
 	for i := range f.Interfaces {
 		e.device(&f.Interfaces[i])
 	}
+	e.workers()
+	e.refusal()
 	return e.findings
 }
 

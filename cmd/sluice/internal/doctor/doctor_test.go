@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/control/ethtool"
 	"sluice.dev/sluice/control/status"
 )
 
@@ -22,12 +23,17 @@ func healthy() *Facts {
 		Host:    config.Host{Interfaces: []string{"eth0"}, Ephemeral: config.PortRange{First: 32768, Last: 60999}},
 		Sysctls: map[string]string{"net.ipv4.ip_forward": "1", "net.ipv6.conf.all.forwarding": "1", "net.ipv4.conf.all.rp_filter": "0", "net.ipv4.conf.eth0.rp_filter": "2"},
 		Interfaces: []Interface{{
-			Name: "eth0", Up: true, Kind: "device", Driver: "ice", MTU: 1500, Queues: 4, RSSQueues: 4,
+			Name: "eth0", Up: true, Kind: "device", Driver: "mlx5_core", MTU: 1500, Queues: 4, RSSQueues: 4,
 			Features: map[string]bool{"rx-gro": true}, XDPFeatures: xdpBasic | xdpRedirect | xdpZeroCopy, XDPKnown: true,
 		}},
 		Manifests: true, Socket: SocketAbsent,
 	}
 }
+
+const (
+	byAddresses = ethtool.HashSource | ethtool.HashDestination
+	byPorts     = byAddresses | ethtool.HashFirstPort | ethtool.HashSecondPort
+)
 
 func listener(protocol, addr string) Listener {
 	return Listener{protocol, netip.MustParseAddrPort(addr)}
@@ -52,6 +58,15 @@ func TestFindings(t *testing.T) {
 			for _, b := range bits {
 				f.Caps &^= 1 << b
 			}
+		}
+	}
+	second := func(queues, most int) func(*Facts) {
+		return func(f *Facts) {
+			f.Config.Interfaces = append(f.Config.Interfaces, config.Interface{Name: "eth1", Mode: config.ModeAuto, ZeroCopy: config.ZeroCopyAuto})
+			f.Interfaces = append(f.Interfaces, f.Interfaces[0])
+			d := &f.Interfaces[1]
+			d.Name, d.Queues, d.RSSQueues, d.MaxQueues = "eth1", queues, queues, most
+			f.Sysctls["net.ipv4.conf.eth1.rp_filter"] = "0"
 		}
 	}
 	for _, c := range []struct {
@@ -101,15 +116,20 @@ func TestFindings(t *testing.T) {
 		}, Fail, "kubernetes", "no such file", "kubectl --kubeconfig /etc/kubeconfig"},
 		{"no service account", func(f *Facts) { f.Config.Kubernetes.Enabled, f.API = true, errors.New("this is no pod") }, Fail, "kubernetes", "no pod", "kubernetes.kubeconfig"},
 		{"daemon elsewhere", func(f *Facts) { f.Running, f.OtherNetNS = &status.StatusView{Ready: true}, 7 }, Warn, "network-namespace", "in another", "nsenter -t 7 -n"},
+		{"socket of root", func(f *Facts) { f.Socket = SocketHidden }, Warn, "status-socket", "may not open it", "as root"},
+		{"program of root", eth(func(d *Interface) { d.Program, d.ProgramHidden = "program 3", true }), Warn, "xdp-program", "program 3 is attached, and whose it is", "as root"},
+		{"a daemon in generic mode", func(f *Facts) {
+			f.Running = &status.StatusView{Ready: true, Interfaces: []status.InterfaceView{{Name: "eth0", Mode: "generic", Reason: "the driver refuses native mode", Queues: []status.QueueView{{Bound: true}}}}}
+		}, Warn, "driver-mode", "generic: the driver refuses native mode", "fraction"},
 		{"obstacle at the socket", func(f *Facts) { f.Socket = SocketObstacle }, Fail, "status-socket", "something else", "statusSocket"},
 
 		{"no interface", eth(func(d *Interface) { *d = Interface{Name: "eth0", Err: errors.New("no such interface")} }), Fail, "interface", "no such interface", "ip link"},
-		{"down", eth(func(d *Interface) { d.Up = false }), Warn, "interface", "down, driver ice", "ip link set eth0 up"},
+		{"down", eth(func(d *Interface) { d.Up = false }), Warn, "interface", "down, driver mlx5_core", "ip link set eth0 up"},
 		{"bridged", eth(func(d *Interface) { d.Master = "bridge" }), Warn, "enslaved", "to a bridge", "meant"},
 		{"bond", eth(func(d *Interface) { d.Kind = "bond" }), Warn, "device", "is a bond", "devices under it"},
 		{"foreign program", eth(func(d *Interface) { d.Program = "xdp_lb" }), Fail, "xdp-program", "xdp_lb is attached", "ip link set eth0 xdp off"},
-		{"driver unknown", eth(func(d *Interface) { d.XDPKnown = false }), Warn, "driver-mode", "does not say what driver ice can", "sluice status"},
-		{"generic only", eth(func(d *Interface) { d.XDPFeatures = 0 }), Warn, "driver-mode", "generic, copy: driver ice has no native XDP", "fraction"},
+		{"driver unknown", eth(func(d *Interface) { d.XDPKnown = false }), Warn, "driver-mode", "does not say what driver mlx5_core can", "sluice status"},
+		{"generic only", eth(func(d *Interface) { d.XDPFeatures = 0 }), Warn, "driver-mode", "generic, copy: driver mlx5_core has no native XDP", "fraction"},
 		{"generic wanted", func(f *Facts) { f.Config.Interfaces[0].Mode = config.ModeGeneric }, Warn, "driver-mode", "mode is generic in the configuration", "fraction"},
 		{"veth of fewer queues", eth(func(d *Interface) {
 			d.Kind, d.XDPFeatures, d.PeerFeatures = "veth", 0, map[string]bool{}
@@ -117,29 +137,67 @@ func TestFindings(t *testing.T) {
 		{"native wanted", func(f *Facts) {
 			f.Config.Interfaces[0].Mode = config.ModeNative
 			f.Interfaces[0].XDPFeatures = xdpBasic
-		}, Fail, "driver-mode", "driver ice has no native XDP", "auto or generic"},
+		}, Fail, "driver-mode", "driver mlx5_core has no native XDP", "auto or generic"},
 		{"zero-copy wanted", func(f *Facts) {
 			f.Config.Interfaces[0].ZeroCopy = config.ZeroCopyRequire
 			f.Interfaces[0].XDPFeatures &^= xdpZeroCopy
-		}, Fail, "driver-mode", "driver ice has no zero-copy", "zeroCopy to auto"},
+		}, Fail, "driver-mode", "driver mlx5_core has no zero-copy", "zeroCopy to auto"},
 		{"queue not bound", func(f *Facts) {
 			f.Running = &status.StatusView{Ready: true, Interfaces: []status.InterfaceView{{Name: "eth0", Mode: "native", Queues: []status.QueueView{
 				{Queue: 0, Bound: true, ZeroCopy: true}, {Queue: 1, Reason: "busy"}}}}}
 		}, Fail, "driver-mode", "not bound: busy", "another process"},
 		{"too many queues wanted", func(f *Facts) { f.Config.Interfaces[0].Queues = 8 }, Fail, "queues", "8 configured, it has 4", "ethtool -L eth0 combined 8"},
 		{"spread too far", func(f *Facts) { f.Config.Interfaces[0].Queues = 2 }, Warn, "queues", "packets are spread over 4", "ethtool -X eth0 equal 2, then ethtool -L eth0 combined 2"},
+		{"spread over too few", eth(func(d *Interface) { d.RSSQueues = 1 }), Warn, "queues", "4 of 4 used, but packets are spread over the first 1", "ethtool -X eth0 equal 4"},
 		{"more queues than CPUs", func(f *Facts) { f.CPUs = 2 }, Warn, "queues", "4 of 4 used, on 2 CPUs", "combined 2"},
+		{"UDP by addresses", eth(func(d *Interface) {
+			d.FlowHash = map[ethtool.Flow]ethtool.HashFields{ethtool.TCP4: byPorts, ethtool.UDP4: byAddresses, ethtool.TCP6: byPorts, ethtool.UDP6: byAddresses}
+		}), Warn, "rss-hash", "UDP over IPv4, UDP over IPv6: the queue is chosen by addresses alone", "ethtool -N eth0 rx-flow-hash udp4 sdfn; ethtool -N eth0 rx-flow-hash udp6 sdfn"},
+		{"IPv6 by addresses", eth(func(d *Interface) {
+			d.FlowHash = map[ethtool.Flow]ethtool.HashFields{ethtool.TCP4: byPorts, ethtool.UDP4: byPorts, ethtool.TCP6: byAddresses, ethtool.UDP6: byPorts}
+		}), Warn, "rss-hash", "TCP over IPv6: the queue is", "ethtool -N eth0 rx-flow-hash tcp6 sdfn"},
+		{"an interface of fewer queues", second(1, 8), Warn, "workers", "1: each worker needs a queue of its own on every interface, and eth1 has 1 queue, where eth0 has 4", "ethtool -L eth1 combined 4"},
+		{"an interface that can have few more", second(1, 2), Warn, "workers", "eth1 has 1 queue", "ethtool -L eth1 combined 2"},
+		{"an interface that can have no more", second(2, 2), Warn, "workers", "eth1 has 2 queues", "driver mlx5_core has no more there"},
+		{"an interface of fewer queues by configuration", func(f *Facts) {
+			second(8, 8)(f)
+			f.Config.Interfaces[1].Queues, f.Interfaces[1].RSSQueues, f.CPUs = 2, 2, 8
+		}, Warn, "workers", "eth1 has 2 queues, where eth0 has 4", "set queues of eth1 to all"},
+		{"attaching takes the link down", eth(func(d *Interface) { d.Driver = "igb" }), Warn, "xdp-attach", "takes the link down for a moment", "drain.handOver: true"},
+		{"attaching takes the link down once", func(f *Facts) {
+			f.Interfaces[0].Driver, f.Config.Drain.HandOver = "ixgbe", true
+		}, Warn, "xdp-attach", "the next start does that", "restarts keep the program"},
+		{"rings of more than all frames", eth(func(d *Interface) { d.Rings = ethtool.Rings{Rx: 4096, MaxRx: 4096, Tx: 1024, MaxTx: 4096} }), Warn, "rings",
+			"rx 4096 of at most 4096, tx 1024 of at most 4096 descriptors, and frames.perQueue is 4096", "set frames.perQueue to 7168 or more, or: ethtool -G eth0 rx 1024 tx 1024"},
+		{"zero-copy wanted of an old kernel", func(f *Facts) {
+			f.Kernel, f.Config.Interfaces[0].ZeroCopy = "6.12.30-amd64", config.ZeroCopyRequire
+			f.Interfaces[0].Driver = "virtio_net"
+		}, Fail, "driver-mode", "driver virtio_net has no zero-copy before Linux 6.13", "zeroCopy to auto"},
+		{"zero-copy wanted of a virtio device without ACCESS_PLATFORM", func(f *Facts) {
+			f.Config.Interfaces[0].ZeroCopy = config.ZeroCopyRequire
+			f.Interfaces[0].Driver, f.Interfaces[0].NoAccessPlatform = "virtio_net", true
+		}, Fail, "driver-mode", "without ACCESS_PLATFORM", "zeroCopy to auto"},
+		{"CPU that is not ours", func(f *Facts) {
+			f.Misfits = config.Errors{{Path: "workerCPUs[1]", Problem: "this process may not run on CPU 9, choose among 0,1"}}
+		}, Fail, "configuration", "may not run on CPU 9", "refuses it"},
+		{"the daemon would not start", func(f *Facts) { f.Refusal = errors.New("workers is 8, but an interface has only 4 queues") }, Fail, "start", "workers is 8", "ends with this"},
+		{"the daemon would not start, which is said already", func(f *Facts) {
+			f.Config.Interfaces[0].Queues, f.Refusal = 8, errors.New("queues is 8, but it has 4")
+		}, Fail, "queues", "8 configured, it has 4", "ethtool -L eth0 combined 8"},
 		{"MTU", eth(func(d *Interface) { d.MTU = 9000 }), Fail, "mtu", "9000, but a frame of 4096 bytes holds 3818", "ip link set eth0 mtu 3818"},
 		{"MTU, small frames configured", func(f *Facts) { f.Interfaces[0].MTU, f.Config.Frames.Size = 1771, 2048 }, Fail, "mtu",
 			"1771, but a frame of 2048 bytes holds 1770", "frames.size to auto or 4096"},
-		{"frames too small for zero-copy", func(f *Facts) { f.Interfaces[0].Driver, f.Config.Frames.Size = "igb", 2048 }, Warn, "driver-mode",
+		{"frames too small for zero-copy", func(f *Facts) {
+			f.Interfaces[0].Driver, f.Interfaces[0].Program, f.Config.Frames.Size = "igb", "steer", 2048
+		}, Warn, "driver-mode",
 			"native, copy: in zero-copy driver igb delivers packets of up to 998 bytes whole into frames of 2048 bytes, and the MTU is 1500", "frames.size to auto"},
 		{"frames too small for required zero-copy", func(f *Facts) {
-			f.Interfaces[0].Driver, f.Config.Frames.Size, f.Config.Interfaces[0].ZeroCopy = "igb", 2048, config.ZeroCopyRequire
+			f.Interfaces[0].Driver, f.Interfaces[0].Program = "igb", "steer"
+			f.Config.Frames.Size, f.Config.Interfaces[0].ZeroCopy = 2048, config.ZeroCopyRequire
 		}, Fail, "driver-mode", "zeroCopy is require, but in zero-copy driver igb", "frames.size to auto"},
 		{"LRO", eth(func(d *Interface) { d.Features["rx-lro"] = true }), Fail, "offloads", "rx-lro is on", "ethtool -K eth0 lro off"},
 		{"hardware GRO", eth(func(d *Interface) { d.Features["rx-gro-hw"] = true }), Warn, "offloads", "rx-gro-hw is on", "rx-gro-hw off"},
-		{"VLAN stripped", eth(func(d *Interface) { d.Features["rx-vlan-hw-parse"] = true; d.VLANs = []string{"eth0.7"} }), Warn, "offloads", "VLANs are on top (eth0.7)", "rxvlan off"},
+		{"VLAN stripped", eth(func(d *Interface) { d.Features["rx-vlan-hw-parse"] = true; d.VLANs = []string{"eth0.7"} }), Warn, "offloads", "VLANs are on top (eth0.7): the NIC takes the tag off", "ethtool -K eth0 rxvlan off"},
 		{"veth, peer elsewhere", eth(func(d *Interface) { d.Kind = "veth" }), Warn, "offloads", "another namespace", "tx off"},
 		{"veth, peer offloads", eth(func(d *Interface) { d.Kind = "veth"; d.PeerFeatures = map[string]bool{"tx-checksum-ip-generic": true} }), Fail, "offloads", "unfinished checksums", "tx off"},
 		{"veth, peer offloads SCTP", eth(func(d *Interface) { d.Kind = "veth"; d.PeerFeatures = map[string]bool{"tx-checksum-sctp": true} }), Warn, "offloads", "no CRC", "tx off"},
@@ -204,7 +262,32 @@ func TestEnough(t *testing.T) {
 		"veth with tx off":         func(f *Facts) { f.Interfaces[0].Kind = "veth"; f.Interfaces[0].PeerFeatures = map[string]bool{} },
 		"no host link, no forward": func(f *Facts) { f.Config.HostLink.Enabled = false; clear(f.Sysctls) },
 		"no zero-copy":             func(f *Facts) { f.Interfaces[0].XDPFeatures &^= xdpZeroCopy },
-		"bond member":              func(f *Facts) { f.Interfaces[0].Master = "bond" },
+		"one queue, whatever its hash is": func(f *Facts) {
+			f.Interfaces[0].Queues, f.Interfaces[0].RSSQueues = 1, 1
+			f.Interfaces[0].FlowHash = map[ethtool.Flow]ethtool.HashFields{ethtool.UDP4: byAddresses}
+		},
+		"SCTP by addresses": func(f *Facts) {
+			f.Interfaces[0].FlowHash = map[ethtool.Flow]ethtool.HashFields{ethtool.TCP4: byPorts, ethtool.UDP4: byPorts, ethtool.SCTP4: byAddresses}
+		},
+		"a hash of nothing": func(f *Facts) { f.Interfaces[0].FlowHash = map[ethtool.Flow]ethtool.HashFields{ethtool.UDP4: 0} },
+		"UDP by addresses, one worker": func(f *Facts) {
+			f.Config.Workers, f.Interfaces[0].FlowHash = 1, map[ethtool.Flow]ethtool.HashFields{ethtool.UDP4: byAddresses}
+		},
+		"attached already":         func(f *Facts) { f.Interfaces[0].Driver, f.Interfaces[0].Program = "igb", "steer" },
+		"rings as large as frames": func(f *Facts) { f.Interfaces[0].Rings = ethtool.Rings{Rx: 2048, Tx: 2048} },
+		"large rings in copy mode": func(f *Facts) {
+			f.Config.Interfaces[0].ZeroCopy, f.Interfaces[0].Rings = config.ZeroCopyNever, ethtool.Rings{Rx: 8192, Tx: 8192}
+		},
+		"virtio, new enough":   func(f *Facts) { f.Kernel, f.Interfaces[0].Driver = "6.13.0", "virtio_net" },
+		"GRO below native XDP": func(f *Facts) { f.Interfaces[0].Below = []Lower{{"p0", true}} },
+		"misfits of a daemon that runs": func(f *Facts) {
+			f.Running, f.Misfits = &status.StatusView{Ready: true}, config.Errors{{Path: "workerCPUs[0]", Problem: "x"}}
+		},
+		"a program that only the daemon can name": func(f *Facts) {
+			f.Running = &status.StatusView{Ready: true, Interfaces: []status.InterfaceView{{Name: "eth0", Mode: "native"}}}
+			f.Interfaces[0].Program = "program 12"
+		},
+		"bond member": func(f *Facts) { f.Interfaces[0].Master = "bond" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := healthy()
@@ -215,5 +298,68 @@ func TestEnough(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestVLANConfigured: a VLAN device in the place of its NIC is slow, and with GRO below it does not work.
+func TestVLANConfigured(t *testing.T) {
+	for _, gro := range []bool{true, false} {
+		f := healthy()
+		f.Config.Interfaces[0].Name = "left.5"
+		f.Sysctls["net.ipv4.conf.left.5.rp_filter"] = "0"
+		f.Interfaces[0] = Interface{
+			Name: "left.5", Up: true, Kind: "vlan", Driver: "802.1Q VLAN Support", MTU: 1500, Queues: 1, RSSQueues: 1, XDPKnown: true,
+			Below: []Lower{{"left", gro}},
+		}
+		got := map[string]string{}
+		for _, finding := range ExamineInterfaces(f) {
+			if finding.Level != OK {
+				got[string(finding.Level)+" "+finding.Check] = finding.Found + " -> " + finding.Do
+			}
+		}
+		want := map[string]string{"warn driver-mode": "no native XDP", "warn device": "configure the devices under it"}
+		if gro {
+			want["fail offloads"] = "rx-gro is on at left below"
+		}
+		if len(got) != len(want) {
+			t.Errorf("GRO %v: %v", gro, got)
+		}
+		for what, text := range want {
+			if !strings.Contains(got[what], text) {
+				t.Errorf("GRO %v: %s: %q, want %q", gro, what, got[what], text)
+			}
+		}
+		if do := got["fail offloads"]; gro && !strings.Contains(do, "configure left instead of left.5, or: ethtool -K left gro off") {
+			t.Errorf("to do: %s", do)
+		}
+	}
+}
+
+// TestWhyCopy: that there is no zero-copy, and why, is seen where it is no fault, too.
+func TestWhyCopy(t *testing.T) {
+	for _, c := range []struct {
+		driver, kernel string
+		bit, plain     bool
+		want           string
+	}{
+		{"igb", "7.3.4+deb14-amd64", true, false, "native, zero-copy: driver igb says it can"},
+		{"igb", "6.12.30-amd64", false, false, "native, copy: driver igb has no zero-copy before Linux 6.14"},
+		{"igb", "6.14.0", false, false, "native, copy: driver igb has no zero-copy"},
+		{"virtio_net", "6.12.30", true, false, "native, copy: driver virtio_net has no zero-copy before Linux 6.13"},
+		{"virtio_net", "7.3.4", true, true, "native, copy: this virtio device is without ACCESS_PLATFORM"},
+		{"virtio_net", "7.3.4", true, false, "native, zero-copy"},
+		{"vmxnet3", "7.3.4", false, false, "native, copy: driver vmxnet3 has no zero-copy"},
+	} {
+		f := healthy()
+		d := &f.Interfaces[0]
+		f.Kernel, d.Driver, d.NoAccessPlatform = c.kernel, c.driver, c.plain
+		if !c.bit {
+			d.XDPFeatures &^= xdpZeroCopy
+		}
+		for _, finding := range ExamineInterfaces(f) {
+			if finding.Check == "driver-mode" && !strings.HasPrefix(finding.Found, c.want) {
+				t.Errorf("%s on %s: %s, want %s", c.driver, c.kernel, finding.Found, c.want)
+			}
+		}
 	}
 }

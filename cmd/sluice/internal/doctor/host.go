@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -69,7 +70,7 @@ func (e *examination) configuration() {
 	case f.Config == nil:
 		e.add(Warn, "configuration", "", "none given, and no daemon runs that has one", "name one with --config; nothing that depends on it was checked")
 	default:
-		e.ok("configuration", f.ConfigFile, "valid")
+		e.misfits()
 	}
 	if f.Running != nil {
 		for _, c := range f.Running.Conditions {
@@ -83,12 +84,43 @@ func (e *examination) configuration() {
 		e.ok("daemon", "", fmt.Sprintf("running as pid %d, ready", f.Running.PID))
 	case f.Running != nil:
 		e.add(Warn, "daemon", "", fmt.Sprintf("running as pid %d, not ready: %s", f.Running.PID, strings.Join(f.Running.NotReady, "; ")), "see `sluice status`")
+	case f.Socket == SocketHidden:
+		e.ok("daemon", "", "not asked; modes below are what the drivers say they can")
 	default:
 		e.ok("daemon", "", "not running; modes below are what the drivers say they can")
 	}
 	if pid := f.OtherNetNS; pid != 0 {
 		e.add(Warn, "network-namespace", "", "the daemon is in another than this command: what follows about interfaces, ports and sysctls is not about its",
 			fmt.Sprintf("repeat this command there: nsenter -t %d -n sluice doctor, with the same flags", pid))
+	}
+}
+
+// judgedHere are the fields about which the checks of this package say more than that they do not fit.
+var judgedHere = []string{"interfaces[", "snat.ports", "manifests.directory"}
+
+// misfits repeats what the daemon would say of the configuration and this host. One that runs has passed
+// that, perhaps with other rights and CPUs than this command.
+func (e *examination) misfits() {
+	found := false
+	for _, m := range e.f.Misfits {
+		elsewhere := slices.ContainsFunc(judgedHere, func(path string) bool { return strings.HasPrefix(m.Path, path) })
+		if !elsewhere && e.f.Running == nil {
+			found = true
+			e.add(Fail, "configuration", m.Path, m.Problem, "correct the file: sluice run refuses it on this host")
+		}
+	}
+	if !found {
+		e.ok("configuration", e.f.ConfigFile, "valid")
+	}
+}
+
+// refusal repeats what the daemon would say of the interfaces, unless a finding has said it.
+func (e *examination) refusal() {
+	said := slices.ContainsFunc(e.findings, func(f Finding) bool {
+		return f.Level == Fail && slices.Contains([]string{"interface", "queues", "mtu"}, f.Check)
+	})
+	if e.f.Refusal != nil && !said {
+		e.add(Fail, "start", "interfaces", e.f.Refusal.Error(), "until that is done sluice run ends with this message")
 	}
 }
 
@@ -235,8 +267,10 @@ func (e *examination) places() {
 		e.ok("status-socket", c.StatusSocket, string(e.f.Socket))
 	case SocketStale:
 		e.ok("status-socket", c.StatusSocket, "left by a daemon that was killed; the next one replaces it")
+	case SocketHidden:
+		e.add(Warn, "status-socket", c.StatusSocket, "this command may not open it, so whether a daemon runs is not known", "run it as root")
 	default:
-		e.add(Fail, "status-socket", c.StatusSocket, "something else is there, or it cannot be opened", "remove it, run this as root, or set statusSocket")
+		e.add(Fail, "status-socket", c.StatusSocket, "something else is there", "remove it, or set statusSocket")
 	}
 }
 

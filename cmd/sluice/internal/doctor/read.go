@@ -44,6 +44,7 @@ func Read(ctx context.Context, file, socket string) (*Facts, error) {
 	f.CPUs = max(1, len(f.Host.CPUs))
 	f.Listeners = readListeners("/proc/net")
 	if f.Config != nil {
+		errors.As(f.Config.CheckHost(f.ConfigFile, f.Host), &f.Misfits)
 		f.readConfigured(f.Config)
 	}
 	return f, nil
@@ -203,6 +204,9 @@ func readSocket(path string) SocketState {
 	if errors.Is(err, fs.ErrNotExist) {
 		return SocketAbsent
 	}
+	if errors.Is(err, fs.ErrPermission) {
+		return SocketHidden
+	}
 	if err != nil || s.Mode()&fs.ModeSocket == 0 {
 		return SocketObstacle
 	}
@@ -213,6 +217,8 @@ func readSocket(path string) SocketState {
 		return SocketAnswers
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return SocketStale
+	case errors.Is(err, fs.ErrPermission):
+		return SocketHidden
 	}
 	return SocketObstacle
 }

@@ -8,9 +8,12 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/control/status/statustest"
@@ -168,5 +171,52 @@ func TestReadAPI(t *testing.T) {
 	t.Setenv(apiPort, "443")
 	if err := readAPI("", file); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestHiddenSocket: to a user who may not look, a daemon's socket is neither absent nor an obstacle. Root looks
+// everywhere, so a thread without CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH does.
+func TestHiddenSocket(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := os.Chmod(path, 0); err != nil {
+		t.Fatal(err)
+	}
+	inDir := filepath.Join(dir, "d")
+	if err := os.Mkdir(inDir, 0); err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan []SocketState)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with what it may
+		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var sets [2]unix.CapUserData
+		if err := unix.Capget(&header, &sets[0]); err == nil {
+			sets[0].Effective &^= 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH
+			err = unix.Capset(&header, &sets[0])
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		got <- []SocketState{readSocket(path), readSocket(filepath.Join(inDir, "s"))}
+	}()
+	if states := <-got; !slices.Equal(states, []SocketState{SocketHidden, SocketHidden}) {
+		t.Errorf("a socket of mode 0, one in a directory of mode 0: %v", states)
+	}
+}
+
+func TestAccessPlatform(t *testing.T) {
+	bits := []byte(strings.Repeat("0", 64))
+	if !withoutAccessPlatform(string(bits) + "\n") {
+		t.Error("bit 33 is not set, and that is not seen")
+	}
+	bits[33] = '1'
+	if withoutAccessPlatform(string(bits)) || withoutAccessPlatform("") {
+		t.Error("bit 33 is set, or cannot be read")
 	}
 }

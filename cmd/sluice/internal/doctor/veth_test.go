@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
+	"slices"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -39,7 +40,7 @@ func TestReadVeth(t *testing.T) {
 		t.Errorf("in another namespace than pid %d: %d; than itself: %d", pid, otherNamespace(pid), otherNamespace(unix.Gettid()))
 	}
 	d := readInterface(pair.Name)
-	if d.Err != nil || d.Up || d.Kind != "veth" || d.Driver != "veth" || d.MTU != 1400 || d.Program != "" {
+	if d.Err != nil || d.Up || d.Kind != "veth" || d.Driver != "veth" || d.MTU != 1400 || d.Queues != 2 || d.MaxQueues != 2 || d.Program != "" {
 		t.Errorf("read %+v", d)
 	}
 	if native := uint64(xdpBasic | xdpRedirect); !d.XDPKnown || d.XDPFeatures&native != native || d.XDPFeatures&xdpZeroCopy != 0 {
@@ -53,6 +54,27 @@ func TestReadVeth(t *testing.T) {
 	}
 	if d := readInterface(pair.Name); d.PeerFeatures == nil || d.PeerFeatures["tx-checksum-ip-generic"] {
 		t.Errorf("with tx off: %v", d.PeerFeatures)
+	}
+	over := &netlink.Macvlan{LinkAttrs: netlink.NewLinkAttrs(), Mode: netlink.MACVLAN_MODE_BRIDGE}
+	over.Name = "drd" + suffix
+	if here, err := netlink.LinkByName(pair.Name); err != nil {
+		t.Fatal(err)
+	} else {
+		over.ParentIndex = here.Attrs().Index
+	}
+	if err := netlink.LinkAdd(over); err != nil {
+		t.Fatal(err)
+	}
+	for _, gro := range []bool{true, false} {
+		if err := ethtool.SetFeatures(pair.Name, map[string]bool{"rx-gro": gro}); err != nil {
+			t.Fatal(err)
+		}
+		if d := readInterface(over.Name); !slices.Equal(d.Below, []Lower{{pair.Name, gro}}) {
+			t.Errorf("under a macvlan on %s, GRO %v: %v", pair.Name, gro, d.Below)
+		}
+	}
+	if d := readInterface(pair.Name); len(d.Below) != 0 {
+		t.Errorf("under a veth: %v", d.Below)
 	}
 	peer, err := netlink.LinkByName(pair.PeerName)
 	if err != nil {
