@@ -75,7 +75,7 @@ func (e *examination) moreQueues(name string, n int) string {
 		case e.interfaceConfig(name).Queues != config.AllQueues:
 			return "set queues of " + name + " to all"
 		case d.MaxQueues <= d.Queues:
-			return fmt.Sprintf("driver %s has no more there: expect what one core per queue of %s does, or take a NIC with more queues", d.Driver, name)
+			return fmt.Sprintf("driver %s has no more there: expect what so many cores do, or take a NIC with more queues", d.Driver)
 		default:
 			n = min(n, d.MaxQueues)
 		}
@@ -124,7 +124,7 @@ func (e *examination) rings(d *Interface, c config.Interface) {
 	}
 	found := fmt.Sprintf("the NIC's own: rx %d of at most %d, tx %d of at most %d descriptors", r.Rx, r.MaxRx, r.Tx, r.MaxTx)
 	if have := e.f.Config.Frames.PerQueue; !d.generic(c) && e.zeroCopied(d) && int(r.Rx+r.Tx) > have {
-		e.add(Warn, "rings", d.Name, fmt.Sprintf("%s, and frames.perQueue is %d: in zero-copy they hold more frames than there are, and the receive ring runs empty under load", found, have),
+		e.add(Warn, "rings", d.Name, fmt.Sprintf("%s, and frames.perQueue is %d: in zero-copy that is all the frames there are for them, so they cannot both be full", found, have),
 			fmt.Sprintf("set frames.perQueue to %d or more, or: ethtool -G %s rx %d tx %d", int(r.Rx+r.Tx)+have/2, d.Name, min(int(r.Rx), have/4), min(int(r.Tx), have/4)))
 		return
 	}
