@@ -18,7 +18,7 @@ func explain(err error) error {
 	missing := missingCapabilities()
 	var rejected *ebpf.VerifierError
 	if errors.As(err, &rejected) && len(rejected.Log) > 0 && missing == "" {
-		return fmt.Errorf("this kernel's BPF verifier rejects the program; Sluice needs Linux 5.18 or later: %w", err)
+		return fmt.Errorf("this kernel's BPF verifier rejects the program; Sluice needs Linux 6.12 or later: %w", err)
 	}
 	switch {
 	case errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES):
@@ -27,7 +27,7 @@ func explain(err error) error {
 		}
 		return fmt.Errorf("refused although the capabilities are there; look for kernel lockdown, an LSM, or a user namespace: %w", err)
 	case errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS):
-		return fmt.Errorf("this kernel does not know it; Sluice needs Linux 5.18 or later, 6.6 for egress programs, with CONFIG_BPF_SYSCALL and CONFIG_XDP_SOCKETS: %w", err)
+		return fmt.Errorf("this kernel does not know it; Sluice needs Linux 6.12 or later, with CONFIG_BPF_SYSCALL and CONFIG_XDP_SOCKETS: %w", err)
 	}
 	return err
 }

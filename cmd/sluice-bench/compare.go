@@ -16,7 +16,7 @@ func compareCommand() *cobra.Command {
 		Long: "compare builds a client, a gateway and a server, and in turn has each system forward the same UDP packets:\n\n" +
 			compare.Describe() +
 			"\nIt prints rates, processor time per packet and latency, and what Sluice's ratios to the others are.\n" +
-			"It needs Linux 6.6, root, nft; for kube-proxy iptables too, and the control plane that the first run\n" +
+			"It needs Linux 6.12, root, nft; for kube-proxy iptables too, and the control plane that the first run\n" +
 			"builds (make cluster-binaries); for asavie/xdp, Go and this tree. --quick needs less, and a minute.\n\n" +
 			"With --before an older sluice is measured beside this one, in the same rounds, side by side: of each figure\n" +
 			"the ratio now/before, a 95 % interval of its median, and whether it is unchanged within 3 %.",

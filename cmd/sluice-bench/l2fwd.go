@@ -76,7 +76,7 @@ func knobsCommand() *cobra.Command {
 		Long: "knobs builds three network namespaces, forwards between them, and changes one setting at a time:\n" +
 			"docs/tuning.md explains them. Step is the time of one pass over waiting packets, per packet, which\n" +
 			"other work on the machine hardly disturbs; the rest is under a load that sender, forwarder and receiver\n" +
-			"share the machine for. Medians of interleaved samples. It needs Linux 6.6 and root.",
+			"share the machine for. Medians of interleaved samples. It needs Linux 6.12 and root.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			e.Out, e.Progress = cmd.OutOrStdout(), cmd.ErrOrStderr()
@@ -97,7 +97,7 @@ func proportionalCommand() *cobra.Command {
 		Short: "Show what a worker uses of its core at no load, some and full load",
 		Long: "proportional finds the rate that one worker forwards at most, then offers parts of it, and says what\n" +
 			"the worker's thread used of a core and how long packets were under way, for each time that a worker\n" +
-			"may look for packets before it sleeps. Medians of interleaved samples. It needs Linux 6.6 and root.",
+			"may look for packets before it sleeps. Medians of interleaved samples. It needs Linux 6.12 and root.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			e.Out, e.Progress = cmd.OutOrStdout(), cmd.ErrOrStderr()

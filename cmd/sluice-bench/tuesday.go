@@ -16,7 +16,7 @@ func tuesdayCommand() *cobra.Command {
 		Long: "tuesday runs etcd and kube-apiserver with thousands of Services, has one of them replace all its pods\n" +
 			"as a Deployment does while clients open new connections, and says for each system how many failed,\n" +
 			"how many went to pods that were gone, how long until none did, and what the control process used.\n" +
-			"It needs Linux 6.6, root, and for kube-proxy the tools nft and iptables; the first run builds the\n" +
+			"It needs Linux 6.12, root, and for kube-proxy the tools nft and iptables; the first run builds the\n" +
 			"control plane, which takes minutes (make cluster-binaries).",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

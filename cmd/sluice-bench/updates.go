@@ -15,7 +15,7 @@ func updatesCommand() *cobra.Command {
 		Short: "Measure how long changes of endpoints take to reach packets",
 		Long: "updates runs the gateway on an API server with thousands of Services, changes endpoints at a steady\n" +
 			"rate, and says how long after the change the first packet went by it, what flows of another Service\n" +
-			"lost meanwhile, and what the daemon used. It needs Linux 6.6 and root; with --server real, also the\n" +
+			"lost meanwhile, and what the daemon used. It needs Linux 6.12 and root; with --server real, also the\n" +
 			"control plane that the first run builds (make cluster-binaries).",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

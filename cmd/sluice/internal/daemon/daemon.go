@@ -89,6 +89,9 @@ type Daemon struct {
 // Run is the gateway's life: it returns after ctx is done and everything is
 // cleaned up, or with the reason why it could not start or go on.
 func Run(ctx context.Context, file string) error {
+	if err := checkKernel(); err != nil {
+		return err
+	}
 	c, err := config.Load(file)
 	if err != nil {
 		return err
@@ -119,6 +122,18 @@ func Run(ctx context.Context, file string) error {
 	}
 	err = d.serve(ctx, d.life)
 	return errors.Join(err, d.stop())
+}
+
+// checkKernel refuses a kernel that is too old. One whose release says nothing may be new enough.
+func checkKernel() error {
+	var uts unix.Utsname
+	if err := unix.Uname(&uts); err != nil {
+		return fmt.Errorf("read the kernel's release: %w", err)
+	}
+	if err := config.CheckKernel(unix.ByteSliceToString(uts.Release[:])); !errors.Is(err, config.ErrKernelRelease) {
+		return err
+	}
+	return nil
 }
 
 func (d *Daemon) newLogger(c *config.Configuration) *slog.Logger {

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -10,17 +11,18 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/control/config"
 )
 
 // kernel checks what no configuration can change.
 func (e *examination) kernel() {
-	var major, minor int
-	if _, err := fmt.Sscanf(e.f.Kernel, "%d.%d", &major, &minor); err != nil {
-		e.add(Warn, "kernel", "", e.f.Kernel+", which cannot be understood", "make sure it is Linux 6.6 or newer")
-	} else if major < 6 || major == 6 && minor < 6 {
-		// TCX, by which replies of local endpoints are caught, came with 6.6.
-		e.add(Fail, "kernel", "", e.f.Kernel, "use Linux 6.6 or newer (TCX programs)")
-	} else {
+	switch err := config.CheckKernel(e.f.Kernel); {
+	case errors.Is(err, config.ErrKernelRelease):
+		e.add(Warn, "kernel", "", err.Error(), "compare `uname -r` with README's limits")
+	case err != nil:
+		e.add(Fail, "kernel", "", err.Error(), "boot a newer kernel; `sluice run` ends with this message")
+	default:
 		e.ok("kernel", "", e.f.Kernel)
 	}
 	switch {
