@@ -12,7 +12,7 @@ import (
 // ones are made.
 func (d *demo) churn(ctx context.Context) (err error) {
 	d.flows, err = d.client.OpenTCP(ctx, topo.FlowLoad{
-		Targets: webVIP, Flows: d.longFlows, Interval: 100 * time.Millisecond, Timeout: 2 * answerTimeout,
+		Targets: webVIP, Flows: d.longFlows, Interval: 100 * time.Millisecond, Timeout: d.bound(2 * answerTimeout),
 	})
 	if err != nil {
 		return err
@@ -152,7 +152,7 @@ func (d *demo) crash(ctx context.Context) error {
 	defer pulse.close()
 	load := d.load(ctx, webVIP)
 	defer load.cancel()
-	silent(ctx, d.flows) // one round of everybody, under load
+	d.silent(ctx) // one round of everybody, under load
 	d.p.say("$ kill -9 %d", d.gw.PID())
 	killed := time.Now()
 	if err := d.gw.Kill(); err != nil {
@@ -162,18 +162,18 @@ func (d *demo) crash(ctx context.Context) error {
 	if err := d.gw.Launch(); err != nil {
 		return err
 	}
-	first, err := pulse.answered(ctx, dead, answerTimeout)
+	first, err := pulse.answered(ctx, dead, d.bound(answerTimeout))
 	if err != nil {
 		return err
 	}
 	d.p.say("killed; the process was gone after %d ms and was started again at once, pid %d", dead.Sub(killed).Milliseconds(), d.gw.PID())
-	d.p.expect(first.Sub(dead) < restartWithin, "the next packet is forwarded %d ms after the new start (within %s)", first.Sub(dead).Milliseconds(), restartWithin)
+	d.p.expect(first.Sub(dead) < d.bound(restartWithin), "the next packet is forwarded %d ms after the new start (within %s)", first.Sub(dead).Milliseconds(), d.bound(restartWithin))
 	if _, err := d.gw.Applied(ctx); err != nil {
 		return err
 	}
 	d.unbroken(ctx)
 	select { // the load goes on, so that what waits for a second SYN is in its result
-	case <-time.After(retransmitted):
+	case <-time.After(d.bound(retransmitted)):
 	case <-ctx.Done():
 	}
 	r, err := load.stop()

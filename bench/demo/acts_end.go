@@ -125,7 +125,7 @@ func law(holds bool) string {
 // settled reads each worker when both of its laws hold, or as it is when the time
 // is over.
 func (d *demo) settled(ctx context.Context) ([]status.WorkerView, error) {
-	ctx, cancel := context.WithTimeout(ctx, lawTimeout)
+	ctx, cancel := context.WithTimeout(ctx, d.bound(lawTimeout))
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

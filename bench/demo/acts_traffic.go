@@ -162,12 +162,12 @@ func (d *demo) udp(ctx context.Context) error {
 	worst, moves := 0.0, 0
 	for _, target := range []netip.AddrPort{echoVIP4, echoVIP6} {
 		f, err := d.client.OpenUDP(ctx, topo.FlowLoad{
-			Targets: []netip.AddrPort{target}, Flows: d.udpFlows, Interval: 200 * time.Millisecond, Timeout: time.Second,
+			Targets: []netip.AddrPort{target}, Flows: d.udpFlows, Interval: 200 * time.Millisecond, Timeout: d.bound(time.Second),
 		})
 		if err != nil {
 			return err
 		}
-		rounds(ctx, f, udpRounds)
+		d.rounds(ctx, f, udpRounds)
 		r := f.Stop()
 		// A flow is drawn once, however many datagrams it has.
 		drawn := &topo.Result{Shares: map[string]int64{}}
@@ -193,8 +193,8 @@ func (d *demo) udp(ctx context.Context) error {
 }
 
 // rounds waits until every flow has been answered so often, or has lost something.
-func rounds(ctx context.Context, f *topo.Flows, n int64) {
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+func (d *demo) rounds(ctx context.Context, f *topo.Flows, n int64) {
+	ctx, cancel := context.WithTimeout(ctx, d.bound(answerTimeout))
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()

@@ -21,6 +21,8 @@ type Config struct {
 	Out    io.Writer // where to write
 	Keep   bool      // after the traffic, leave everything standing until ctx is done
 	Short  bool      // less of everything
+	// Patience multiplies every bound of time, on machines that are slow; 0 is 1.
+	Patience int
 }
 
 // ErrExpectation is wrapped by Run's error when something was not as expected.
@@ -70,6 +72,7 @@ func Run(ctx context.Context, c Config) error {
 	if c.Short {
 		d.scale = shortScale
 	}
+	d.Patience = max(1, c.Patience)
 	binary, err := filepath.Abs(c.Sluice)
 	if err != nil {
 		return err
@@ -96,6 +99,9 @@ func Run(ctx context.Context, c Config) error {
 	}
 	return d.verdict()
 }
+
+// bound is a bound of time on this machine.
+func (d *demo) bound(t time.Duration) time.Duration { return time.Duration(d.Patience) * t }
 
 // perform plays all acts.
 func (d *demo) perform(ctx context.Context) error {
@@ -159,7 +165,7 @@ func (d *demo) build() (err error) {
 		}
 	}
 	d.gw, err = gate.New(gate.Config{
-		Sluice: d.Sluice, Host: d.net.Gateway, NodeName: nodeName, Options: "flows: {ipv4: 65536, ipv6: 65536}\n",
+		Sluice: d.Sluice, Host: d.net.Gateway, NodeName: nodeName, Patience: d.Patience, Options: "flows: {ipv4: 65536, ipv6: 65536}\n",
 	})
 	if err != nil {
 		return err

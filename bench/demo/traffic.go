@@ -55,8 +55,9 @@ const answerTimeout = 12 * time.Second
 
 // silent waits until every long-lived flow has answered once more, and returns how
 // many did not in time. Broken ones are not waited for.
-func silent(ctx context.Context, f *topo.Flows) int {
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+func (d *demo) silent(ctx context.Context) int {
+	f := d.flows
+	ctx, cancel := context.WithTimeout(ctx, d.bound(answerTimeout))
 	defer cancel()
 	before := f.States()
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -81,7 +82,7 @@ func silent(ctx context.Context, f *topo.Flows) int {
 
 // unbroken states that the long-lived flows live, all of them.
 func (d *demo) unbroken(ctx context.Context) {
-	quiet, broken := silent(ctx, d.flows), d.flows.Broken()
+	quiet, broken := d.silent(ctx), d.flows.Broken()
 	d.p.expect(broken == 0 && quiet == 0, "%d long-lived TCP connections: %d broken, %d silent", d.longFlows, broken, quiet)
 	for _, s := range d.flows.States() {
 		if s.Broken != nil {
@@ -112,7 +113,7 @@ func (d *demo) newPulse(ctx context.Context, target netip.AddrPort) (*pulse, err
 	p := &pulse{conn: conn}
 	p.running.Go(p.send)
 	p.running.Go(p.receive)
-	if _, err := p.answered(ctx, time.Now(), answerTimeout); err != nil {
+	if _, err := p.answered(ctx, time.Now(), d.bound(answerTimeout)); err != nil {
 		return nil, errors.Join(err, p.close())
 	}
 	return p, nil

@@ -130,13 +130,14 @@ func demoCommand() *cobra.Command {
 		Short: "Build a network, run the gateway in it, send traffic, judge what happened",
 		Long: "demo builds client, gateway and backend network namespaces, runs `sluice run` in the gateway's,\n" +
 			"sends real traffic through it, changes endpoints, kills it, and says what happened. The exit\n" +
-			"status is 0 only if every expectation was met. It needs Linux 6.6, root, and no other tool.",
+			"status is 0 only if every expectation was met. It needs Linux 6.12, root, and no other tool.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return demo.Run(cmd.Context(), c) },
 	}
 	command.Flags().StringVar(&c.Sluice, "sluice", besideMe("sluice"), "the sluice binary")
 	command.Flags().BoolVar(&c.Keep, "keep", false, "leave everything standing until ^C, with things to try")
 	command.Flags().BoolVar(&c.Short, "short", false, "less of everything")
+	command.Flags().IntVar(&c.Patience, "patience", 1, "multiplies every bound of time, for a slow machine such as an emulated one")
 	return command
 }
 
