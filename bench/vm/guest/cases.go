@@ -268,6 +268,25 @@ func (l *lab) onLink(name string, change func(netlink.Link) error) error {
 	})
 }
 
+// refused wants the daemon and doctor to refuse this kernel, in the same words.
+func (l *lab) refused() (string, error) {
+	const message = "Sluice needs 6.12 or newer"
+	for _, args := range [][]string{
+		{"run", "--config", l.gate.ConfigFile()},
+		{"doctor", "--config", l.gate.ConfigFile()},
+	} {
+		out, err := l.gate.Command(l.ctx, args...)
+		if err == nil {
+			return "", fmt.Errorf("sluice %s does not refuse it: %s", args[0], out)
+		}
+		fmt.Fprintf(l.Log, "%v\n", err)
+		if !strings.Contains(err.Error(), message) {
+			return "", fmt.Errorf("sluice %s fails, but not with %q: %w", args[0], message, err)
+		}
+	}
+	return "run and doctor: " + message, nil
+}
+
 // laws holds the gateway to the packet law and the frame law, exactly, and every host to not having received a damaged packet.
 func (l *lab) laws() (string, error) {
 	s, err := l.gate.Laws(l.ctx)

@@ -20,7 +20,7 @@ type Config struct {
 	// Left and Right are the modes that the NICs of these names must be in.
 	Left, Right Mode
 	Options     string   // more of the gateway's configuration: YAML, whole top-level fields
-	Cases       []string // names, in order; those of Always run besides
+	Cases       []string // names, in order; without start the daemon does not run
 	Bytes       int64    // of each TCP transfer
 	Kills       int
 	Patience    int // multiplies every bound of time
@@ -56,10 +56,13 @@ const (
 	left, right = "left", "right"
 )
 
+// startCase is what all cases behind it need.
+const startCase = "start"
+
 // tests are all cases.
 var tests = map[string]test{
 	"doctor":  (*lab).doctor,
-	"start":   (*lab).start,
+	startCase: (*lab).start,
 	"connect": (*lab).connect,
 	"tcp4":    func(l *lab) (string, error) { return l.transfers(vip4) },
 	"tcp6":    func(l *lab) (string, error) { return l.transfers(vip6) },
@@ -68,15 +71,18 @@ var tests = map[string]test{
 	"local":   (*lab).localEndpoints,
 	"kill":    (*lab).kills,
 	"link":    (*lab).linkDownUp,
+	"rings":   (*lab).rings,
+	"rss":     (*lab).rss,
+	"mtu":     (*lab).mtuChanges,
+	"unbind":  (*lab).unbind,
+	"one":     (*lab).oneQueue,
 	"laws":    (*lab).laws,
 	"stop":    (*lab).stop,
+	"refused": (*lab).refused,
 }
 
 // Known reports whether there is a case of this name.
 func Known(name string) bool { return tests[name] != nil }
-
-// before and after surround the cases of every run.
-var before, after = []string{"doctor", "start"}, []string{"laws", "stop"}
 
 // ErrFailed is returned by Run where a case failed; the results say which.
 var ErrFailed = errors.New("a case failed")
@@ -106,15 +112,12 @@ func Run(ctx context.Context, c Config) (err error) {
 		return err
 	}
 	failed := false
-	run := func(names []string) {
-		for _, name := range names {
-			failed = !l.try(name) || failed
+	for _, name := range c.Cases {
+		ok := l.try(name)
+		failed = failed || !ok
+		if name == startCase && !l.started {
+			break
 		}
-	}
-	run(before)
-	if l.started {
-		run(c.Cases)
-		run(after)
 	}
 	if failed {
 		return ErrFailed
@@ -173,7 +176,7 @@ func (l *lab) close() (err error) {
 
 // modeOf is how an interface's packets reach the gateway; queues of different modes make it an error.
 func modeOf(i *status.InterfaceView) (Mode, string, error) {
-	mode, why := Copy, i.Reason
+	mode := Copy
 	if i.Mode == "generic" {
 		mode = Generic
 	}
@@ -189,7 +192,7 @@ func modeOf(i *status.InterfaceView) (Mode, string, error) {
 			return "", "", fmt.Errorf("%s: queues differ, or are not bound: %+v", i.Name, i.Queues)
 		}
 		if n == len(i.Queues)-1 {
-			return of, why + "; " + q.Reason, nil
+			return of, i.Why(&q), nil
 		}
 	}
 	panic("unreachable: the loop returns at the last queue")

@@ -20,10 +20,12 @@ type Row struct {
 	Cases       []string
 	Megabytes   int64 // of each TCP transfer
 	Kills       int
+	// Command is a command of sluice-bench that runs instead, in a guest without NICs; its status is the result.
+	Command []string
 }
 
 func (r *Row) String() string {
-	s := r.Kernel + " " + r.Left + "+" + r.Right
+	s := r.Kernel + " " + r.nics()
 	if r.Name != "" {
 		s += " " + r.Name
 	}
@@ -43,20 +45,33 @@ const (
 // Sets are all sets.
 var Sets = []Set{CI, Short, Full}
 
+// nics are the models, or that there are none.
+func (r *Row) nics() string {
+	if r.Left == "" {
+		return "veth"
+	}
+	return r.Left + "+" + r.Right
+}
+
 var (
-	traffic  = []string{"connect", "udp4", "udp6", "tcp4", "tcp6", "local"}
-	survival = []string{"kill", "link"}
-	all      = slices.Concat(traffic, survival)
+	all = around("connect", "udp4", "udp6", "tcp4", "tcp6", "local", "kill", "link")
 	// regression are the cases that failed where zero-copy was first tried: the daemon did not start on NICs of which one does
 	// zero-copy and the other, or the host link, does not; and igb lost every packet of more than 1 KiB.
-	regression = []string{"connect", "udp4", "udp6", "local", "kill"}
+	regression = around("connect", "udp4", "udp6", "local", "kill")
 )
+
+// around are cases with what comes before and after all of them.
+func around(cases ...string) []string {
+	return slices.Concat([]string{"doctor", "start"}, cases, []string{"laws", "stop"})
+}
 
 // newest and oldest are the kernels between which README promises the gateway to run; both do the same in principle.
 const (
 	newest = "trixie-backports"
 	other  = "sid"
 	oldest = "bookworm-backports"
+
+	refused = "bookworm" // 6.1
 )
 
 // Rows are those of a set.
@@ -79,6 +94,15 @@ func Rows(s Set) ([]Row, error) {
 		{Kernel: oldest, Left: "virtio-net", Right: "virtio-net", Cases: all, Megabytes: 100, Kills: 10},
 		{Kernel: oldest, Left: "e1000e", Right: "vmxnet3", Cases: all, Megabytes: 10, Kills: 3},
 	}
+	more = append(more,
+		Row{Kernel: newest, Left: "igb", Right: "igb", Name: "changes", Cases: around("connect", "rings", "rss", "mtu", "unbind"), Megabytes: 2},
+		Row{Kernel: newest, Left: "igb", Right: "igb", Name: "one queue",
+			Cases: slices.Concat([]string{"one"}, around("connect", "udp4", "tcp4", "kill")), Megabytes: 10, Kills: 2},
+		Row{Kernel: newest, Name: "demo", Command: []string{"demo"}},
+		Row{Kernel: oldest, Name: "demo", Command: []string{"demo"}},
+	)
+	// On older kernels the daemon must say why it does not start.
+	more = append(more, Row{Kernel: refused, Left: "igb", Right: "virtio-net", Cases: []string{"refused"}})
 	switch s {
 	case CI:
 		return ci, nil

@@ -107,6 +107,9 @@ func (c *Config) row(ctx context.Context, r *Row, k vm.Kernel) Outcome {
 		fmt.Fprintf(c.Out, "  %-8s %-6s %6.1f s  %s\n", result.Case, verdict(result.OK), float64(result.Millis)/1000, result.Detail)
 	})
 	o.Elapsed = time.Since(began)
+	if len(r.Command) > 0 {
+		o.Results = []guest.Result{{Case: r.Command[0], OK: o.Err == nil, Millis: o.Elapsed.Milliseconds()}}
+	}
 	var status *vm.ExitError
 	if errors.As(o.Err, &status) && o.failed() && len(o.Results) > 0 {
 		o.Err = nil // the results say it better
@@ -121,29 +124,52 @@ func (c *Config) boot(ctx context.Context, r *Row, k vm.Kernel, result func(line
 		return err
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
-	var nics []vm.NIC
-	for _, pair := range []string{"left=" + r.Left, "right=" + r.Right} {
-		two, err := vm.ParsePair(pair)
-		if err != nil {
-			return err
-		}
-		nics = append(nics, two...)
+	nics, err := r.plug()
+	if err != nil {
+		return err
 	}
 	dir, err := os.Getwd()
 	if err != nil {
 		return err
 	}
-	args := []string{
+	var out io.Writer = &lines{each: result}
+	if len(r.Command) > 0 {
+		out = log
+	}
+	return vm.Run(ctx, vm.Config{
+		Cache: c.Cache, Kernel: k, Args: c.args(r, k), Env: vm.Environment(os.Environ()), Dir: dir, NICs: nics,
+		Stdout: out, Stderr: log, Console: name + ".console", Limit: time.Duration(c.Patience) * rowLimit,
+	})
+}
+
+// plug are the NICs of a row's guest.
+func (r *Row) plug() (nics []vm.NIC, err error) {
+	if r.Left == "" {
+		return nil, nil
+	}
+	for _, pair := range []string{"left=" + r.Left, "right=" + r.Right} {
+		two, err := vm.ParsePair(pair)
+		if err != nil {
+			return nil, err
+		}
+		nics = append(nics, two...)
+	}
+	return nics, nil
+}
+
+// args is the command of a row's guest.
+func (c *Config) args(r *Row, k vm.Kernel) []string {
+	patience := strconv.Itoa(c.Patience * guestPatience)
+	if len(r.Command) > 0 {
+		return append(append([]string{c.Self}, r.Command...), "--sluice", c.Sluice, "--patience", patience)
+	}
+	return []string{
 		c.Self, "vm", "guest", "--sluice", c.Sluice,
 		"--left", string(Expected(r.Left, k)), "--right", string(Expected(r.Right, k)),
 		"--options", r.Options, "--cases", strings.Join(r.Cases, ","),
 		"--bytes", strconv.FormatInt(r.Megabytes*1e6, 10), "--kills", strconv.Itoa(r.Kills),
-		"--patience", strconv.Itoa(c.Patience * guestPatience),
+		"--patience", patience,
 	}
-	return vm.Run(ctx, vm.Config{
-		Cache: c.Cache, Kernel: k, Args: args, Env: vm.Environment(os.Environ()), Dir: dir, NICs: nics,
-		Stdout: &lines{each: result}, Stderr: log, Console: name + ".console", Limit: time.Duration(c.Patience) * rowLimit,
-	})
 }
 
 // lines calls each with every whole line that is written.

@@ -11,9 +11,9 @@ func table(out io.Writer, outcomes []Outcome) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NICS\tLINUX\tMODE\tTRIED\tRESULT\tTIME\tDETAIL")
 	for _, o := range outcomes {
-		where := fmt.Sprintf("%s + %s\t%s", o.Row.Left, o.Row.Right, o.Kernel.Release)
+		where := o.Row.nics() + "\t" + o.Kernel.Release
 		if o.Row.Name != "" {
-			where = fmt.Sprintf("%s + %s, %s\t%s", o.Row.Left, o.Row.Right, o.Row.Name, o.Kernel.Release)
+			where = o.Row.nics() + ", " + o.Row.Name + "\t" + o.Kernel.Release
 		}
 		for _, r := range o.Results {
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%.1f s\t%s\n", where, r.Modes, r.Case, verdict(r.OK), float64(r.Millis)/1000, r.Detail)

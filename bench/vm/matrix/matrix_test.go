@@ -1,0 +1,82 @@
+package matrix
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"sluice.dev/sluice/bench/vm"
+	"sluice.dev/sluice/bench/vm/guest"
+)
+
+// TestRows: every row can be run, and no two have one name, by which logs are called.
+func TestRows(t *testing.T) {
+	for _, s := range Sets {
+		rows, err := Rows(s)
+		if err != nil || len(rows) == 0 {
+			t.Fatalf("%s: %d rows, %v", s, len(rows), err)
+		}
+		names := map[string]bool{}
+		for i := range rows {
+			r := &rows[i]
+			if names[r.String()] {
+				t.Errorf("%s: two rows are called %q", s, r)
+			}
+			names[r.String()] = true
+			if !slices.Contains(vm.Kernels, r.Kernel) {
+				t.Errorf("%s: no kernel %q", r, r.Kernel)
+			}
+			if _, err := r.plug(); err != nil {
+				t.Errorf("%s: %v", r, err)
+			}
+			if len(r.Command) == 0 && len(r.Cases) == 0 {
+				t.Errorf("%s tries nothing", r)
+			}
+			for _, c := range r.Cases {
+				if !guest.Known(c) {
+					t.Errorf("%s: no case %q", r, c)
+				}
+				if c == "kill" && r.Kills == 0 || strings.HasPrefix(c, "tcp") && r.Megabytes == 0 {
+					t.Errorf("%s: case %s would do nothing", r, c)
+				}
+			}
+		}
+	}
+	if _, err := Rows("none"); err == nil {
+		t.Error("a set that there is not has rows")
+	}
+}
+
+func TestExpected(t *testing.T) {
+	for _, c := range []struct {
+		model, release string
+		want           guest.Mode
+	}{
+		{"igb", "7.3.4+deb13-amd64", guest.ZeroCopy},
+		{"igb", "6.14.0", guest.ZeroCopy},
+		{"igb", "6.13.9", guest.Copy},
+		{"igb", "6.12.95+deb12-amd64", guest.Copy},
+		{"virtio-net", "6.13.1", guest.ZeroCopy},
+		{"virtio-net", "6.12.95+deb12-amd64", guest.Copy},
+		{"vmxnet3", "7.3.4", guest.Copy},
+		{"e1000e", "7.3.4", guest.Generic},
+		{"e1000", "6.12.0", guest.Generic},
+	} {
+		if got := Expected(c.model, vm.Kernel{Release: c.release}); got != c.want {
+			t.Errorf("%s on %s: %s, want %s", c.model, c.release, got, c.want)
+		}
+	}
+}
+
+func TestLines(t *testing.T) {
+	var got []string
+	l := &lines{each: func(b []byte) { got = append(got, string(b)) }}
+	for _, part := range []string{"one\ntw", "o\n", "", "\nthree"} {
+		if n, err := l.Write([]byte(part)); n != len(part) || err != nil {
+			t.Fatalf("Write(%q): %d, %v", part, n, err)
+		}
+	}
+	if want := []string{"one", "two", ""}; !slices.Equal(got, want) {
+		t.Errorf("lines %q, want %q", got, want)
+	}
+}
