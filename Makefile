@@ -1,11 +1,12 @@
 # Sluice: `make help` lists the targets. Building needs Go and make only; the BPF
-# object is committed. Tests and the demo need Linux 6.6 or newer and root.
+# object is committed. Tests and the demo need Linux 6.12 or newer and root.
 
 GO        ?= go
 VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS   := -s -w -X sluice.dev/sluice/control/status.Version=$(VERSION)
 BUILD     := $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 FUZZTIME  ?= 60s
+OUT       := bench/out
 # Tests with namespaces and pins share one machine: packages run one after another.
 TEST      := SLUICE_VALIDATE=1 $(GO) test -p 1 -timeout 15m
 
@@ -71,6 +72,30 @@ image: ## bin/sluice-image.tar: an OCI image of bin/ARCH/sluice, reproducible, w
 	cd deploy/tools && $(GO) run ./image -o ../../bin/sluice-image.tar -version $(VERSION) -revision "$$(git rev-parse HEAD)" \
 		$(foreach arch,$(IMAGE_ARCHS),$(arch)=../../bin/$(arch)/sluice)
 
+# The gateway in QEMU guests: NICs that do zero-copy, other kernels. QEMU and kernels come by apt into the user's cache; nothing
+# is installed. PATIENCE=3 multiplies bounds of time, for a machine that has more to do; ONLY=regexp picks guests.
+PATIENCE  ?= 1
+VMTEST    := ./bin/sluice-bench vm test --patience $(PATIENCE) --only '$(ONLY)'
+
+.PHONY: vm-test-ci
+vm-test-ci: build ## two guests with NICs in zero-copy: what was broken there once; minutes
+	$(VMTEST) --set ci --logs $(OUT)/vm-ci
+
+.PHONY: vm-test
+vm-test: build ## guests with each NIC that QEMU has, zero-copy and not: traffic, kill -9, links down and up; a quarter of an hour
+	$(VMTEST) --set short --logs $(OUT)/vm
+
+.PHONY: vm-test-full
+vm-test-full: build ## the same on the oldest kernel and the newest ones, and what changes under a running gateway; hours
+	$(VMTEST) --set full --logs $(OUT)/vm-full
+
+# Everything that is too long for CI. A part that fails does not keep the others from running.
+.PHONY: nightly
+nightly: build ## vm-test-full, e2e, cluster, conformance, demo, fuzz: hours; fails at the end if a part failed
+	@failed=; for part in vm-test-full e2e cluster conformance conformance-diff demo fuzz fuzz-objects; do \
+		echo "== $$part"; $(MAKE) $$part || failed="$$failed $$part"; done; \
+	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
+
 AGAINST   ?= nftables
 
 .PHONY: conformance
@@ -98,7 +123,6 @@ fuzz-objects: ## mutated Services, EndpointSlices and Nodes beside good ones, OB
 # Results lie in bench/out, which git ignores; those of the quick set beside it, so that they
 # never pass for the full ones. An experiment that fails is a line of the report, so the
 # report is written all the same, and make fails after it.
-OUT       := bench/out
 LAB       := ./bin/sluice-bench
 
 .PHONY: bench
