@@ -64,26 +64,3 @@ func awaitLink(name string) (netlink.Link, error) {
 		}
 	}
 }
-
-// Adopt takes an interface of the caller's namespace for one of the host's that is gone: under its name, with its addresses.
-func (h *Host) Adopt(device, name string) error {
-	link, err := awaitLink(device)
-	if err != nil {
-		return err
-	}
-	for _, change := range []func() error{
-		func() error { return netlink.LinkSetDown(link) }, // one that is up keeps its name
-		func() error { return netlink.LinkSetName(link, name) },
-		func() error { return netlink.LinkSetNsFd(link, int(h.ns.file.Fd())) },
-	} {
-		if err := change(); err != nil {
-			return fmt.Errorf("give %s to %s as %s: %w", device, h.Name, name, err)
-		}
-	}
-	for _, i := range h.Interfaces {
-		if i.Name == name {
-			return h.Run(func() error { return configure(name, true, i.Addr4, i.Addr6) })
-		}
-	}
-	return fmt.Errorf("%s has had no interface %s", h.Name, name)
-}

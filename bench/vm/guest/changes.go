@@ -3,10 +3,7 @@ package guest
 import (
 	"errors"
 	"fmt"
-	"net/netip"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -98,56 +95,4 @@ func (l *lab) mtuChanges() (string, error) {
 		}
 	}
 	return fmt.Sprintf("left at 1400 and at %d again: %d MB each way, both families", mtu, l.Bytes/1_000_000), nil
-}
-
-// unbind takes a NIC from its driver and gives it back: the interface is deleted and there is a new one, in the guest's first network
-// namespace. What was configured for it is made again, as a node's network configuration does.
-func (l *lab) unbind() (string, error) {
-	uevent, err := l.Gateway.Device(left, "device/uevent")
-	if err != nil {
-		return "", err
-	}
-	driver, slot := field(uevent, "DRIVER"), field(uevent, "PCI_SLOT_NAME")
-	dir := filepath.Join("/sys/bus/pci/drivers", driver)
-	if err := os.WriteFile(filepath.Join(dir, "unbind"), []byte(slot), 0); err != nil {
-		return "", fmt.Errorf("unbind %s from %s: %w", slot, driver, err)
-	}
-	if err := l.await(left+" to be seen gone", func(s *status.StatusView) bool { return !isUp(s, left) }); err != nil {
-		return "", err
-	}
-	if err := os.WriteFile(filepath.Join(dir, "bind"), []byte(slot), 0); err != nil {
-		return "", fmt.Errorf("bind %s to %s: %w", slot, driver, err)
-	}
-	found, err := filepath.Glob(filepath.Join("/sys/bus/pci/devices", slot, "net", "*"))
-	if err != nil || len(found) != 1 {
-		return "", fmt.Errorf("%s has the interfaces %v, want one: %w", slot, found, errors.Join(err, os.ErrNotExist))
-	}
-	if err := l.Gateway.Adopt(filepath.Base(found[0]), left); err != nil {
-		return "", err
-	}
-	began := time.Now()
-	if err := l.await(left+" to be seen up again", func(s *status.StatusView) bool { return isUp(s, left) }); err != nil {
-		return "", err
-	}
-	seen := time.Since(began)
-	r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{
-		Targets: []netip.AddrPort{at(vip4, webPort), at(vip6, webPort)}, Requests: 20, Timeout: l.patience(10 * time.Second),
-	})
-	if err != nil {
-		return "", err
-	}
-	if r.Failed() > 0 {
-		return "", fmt.Errorf("afterwards of 20 connections failed %d: %v", r.Failed(), r.Errors)
-	}
-	return fmt.Sprintf("%s taken from %s and given back, up after %.1f s, 20 of 20 connections", left, driver, seen.Seconds()), nil
-}
-
-// field is the value of a line NAME=VALUE.
-func field(text, name string) string {
-	for line := range strings.Lines(text) {
-		if value, ok := strings.CutPrefix(strings.TrimSpace(line), name+"="); ok {
-			return value
-		}
-	}
-	return ""
 }

@@ -74,7 +74,6 @@ var tests = map[string]test{
 	"rings":   (*lab).rings,
 	"rss":     (*lab).rss,
 	"mtu":     (*lab).mtuChanges,
-	"unbind":  (*lab).unbind,
 	"one":     (*lab).oneQueue,
 	"laws":    (*lab).laws,
 	"stop":    (*lab).stop,
