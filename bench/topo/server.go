@@ -60,6 +60,22 @@ func (h *Host) Serve(port uint16) (*Server, error) {
 
 // ServeOn starts a server with a name on the given addresses of the host.
 func (h *Host) ServeOn(name string, port uint16, addrs ...netip.Addr) (*Server, error) {
+	s, err := serveIn(h.Run, name, port, addrs)
+	if err != nil {
+		return nil, err
+	}
+	h.net.onClose(s.Close)
+	return s, nil
+}
+
+// ServeHere starts a server in the caller's own namespace, which ends with Close alone: for a program
+// that is nothing but a backend. The IPv6 wildcard is both families'.
+func ServeHere(name string, port uint16, addrs ...netip.Addr) (*Server, error) {
+	return serveIn(func(f func() error) error { return f() }, name, port, addrs)
+}
+
+// serveIn starts a server on sockets made where run takes a function.
+func serveIn(run func(func() error) error, name string, port uint16, addrs []netip.Addr) (*Server, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &Server{Name: name, Port: port, cancel: cancel}
 	s.http = &http.Server{
@@ -68,7 +84,7 @@ func (h *Host) ServeOn(name string, port uint16, addrs ...netip.Addr) (*Server, 
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 	}
 	var listeners []net.Listener
-	err := h.Run(func() error {
+	err := run(func() error {
 		for _, a := range addrs {
 			at := netip.AddrPortFrom(a, port).String()
 			l, err := net.Listen("tcp", at)
@@ -98,7 +114,6 @@ func (h *Host) ServeOn(name string, port uint16, addrs ...netip.Addr) (*Server, 
 	for _, c := range s.packets {
 		s.running.Go(func() { s.echo(c) })
 	}
-	h.net.onClose(s.Close)
 	return s, nil
 }
 
