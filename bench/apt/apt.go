@@ -1,4 +1,6 @@
-package vm
+// Package apt fetches packages of Debian without installing them: their programs run from where they are
+// unpacked, and nothing that the system's own apt knows is read or written but where its packages come from.
+package apt
 
 import (
 	"bufio"
@@ -13,8 +15,8 @@ import (
 	"strings"
 )
 
-// source is where the machine gets Debian's packages from: one entry of sources.list(5).
-type source struct {
+// Source is where the machine gets Debian's packages from: one entry of sources.list(5).
+type Source struct {
 	URI      string
 	SignedBy string // a keyring, or empty: those that apt trusts for all
 	Suites   []string
@@ -23,13 +25,13 @@ type source struct {
 // debianSuites are the suites that a source is recognised by: those of an archive that has the others, too.
 var debianSuites = []string{"bookworm", "trixie", "forky", "oldstable", "stable", "testing", "sid", "unstable"}
 
-// machineSource is the first source of Debian's archive in the sources.list(5) files under etc, usually /etc/apt.
-func machineSource(etc string) (source, error) {
+// MachineSource is the first source of Debian's archive in the sources.list(5) files under etc, usually /etc/apt.
+func MachineSource(etc string) (Source, error) {
 	files := []string{filepath.Join(etc, "sources.list")}
 	for _, pattern := range []string{"*.sources", "*.list"} {
 		more, err := filepath.Glob(filepath.Join(etc, "sources.list.d", pattern))
 		if err != nil {
-			return source{}, err
+			return Source{}, err
 		}
 		files = append(files, more...)
 	}
@@ -39,7 +41,7 @@ func machineSource(etc string) (source, error) {
 			continue
 		}
 		if err != nil {
-			return source{}, err
+			return Source{}, err
 		}
 		parse := parseList
 		if strings.HasSuffix(name, ".sources") {
@@ -51,11 +53,11 @@ func machineSource(etc string) (source, error) {
 			}
 		}
 	}
-	return source{}, fmt.Errorf("%s: no source of Debian's archive (%s); QEMU and kernels come from there, add one", etc, strings.Join(debianSuites, ", "))
+	return Source{}, fmt.Errorf("%s: no source of Debian's archive (%s); what is fetched comes from there, add one", etc, strings.Join(debianSuites, ", "))
 }
 
 // parseStanzas reads deb822 style: stanzas of "Field: value", separated by empty lines.
-func parseStanzas(text string) (sources []source) {
+func parseStanzas(text string) (sources []Source) {
 	for stanza := range strings.SplitSeq(text, "\n\n") {
 		fields := map[string]string{}
 		for line := range strings.Lines(stanza) {
@@ -65,20 +67,20 @@ func parseStanzas(text string) (sources []source) {
 		}
 		uris := strings.Fields(fields["uris"])
 		if slices.Contains(strings.Fields(fields["types"]), "deb") && len(uris) > 0 && fields["enabled"] != "no" {
-			sources = append(sources, source{URI: uris[0], SignedBy: fields["signed-by"], Suites: strings.Fields(fields["suites"])})
+			sources = append(sources, Source{URI: uris[0], SignedBy: fields["signed-by"], Suites: strings.Fields(fields["suites"])})
 		}
 	}
 	return sources
 }
 
 // parseList reads one-line style: "deb [ option=value ... ] uri suite component ...".
-func parseList(text string) (sources []source) {
+func parseList(text string) (sources []Source) {
 	for line := range strings.Lines(text) {
 		rest, ok := strings.CutPrefix(strings.TrimSpace(line), "deb ")
 		if !ok {
 			continue
 		}
-		var s source
+		var s Source
 		if options, after, found := strings.Cut(rest, "]"); found && strings.HasPrefix(strings.TrimSpace(options), "[") {
 			for option := range strings.FieldsSeq(strings.TrimLeft(options, " [")) {
 				if value, ok := strings.CutPrefix(option, "signed-by="); ok {
@@ -95,16 +97,16 @@ func parseList(text string) (sources []source) {
 	return sources
 }
 
-// apt is an apt of its own: sources, lists, archives and state lie in one directory. It believes that nothing is
+// Apt is an apt of its own: sources, lists, archives and state lie in one directory. It believes that nothing is
 // installed, so that what a package needs comes with it.
-type apt struct {
-	dir string
+type Apt struct {
+	Dir string // of all that is its own
 	env []string
 }
 
-// newApt makes the directory and reads the lists of some suites.
-func newApt(ctx context.Context, dir string, from source, suites ...string) (*apt, error) {
-	a := &apt{dir: dir, env: append(os.Environ(), "APT_CONFIG="+filepath.Join(dir, "apt.conf"), "LC_ALL=C")}
+// New makes the directory and reads the lists of some suites.
+func New(ctx context.Context, dir string, from Source, suites ...string) (*Apt, error) {
+	a := &Apt{Dir: dir, env: append(os.Environ(), "APT_CONFIG="+filepath.Join(dir, "apt.conf"), "LC_ALL=C")}
 	for _, d := range []string{"lists/partial", "archives/partial", "parts"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
 			return nil, err
@@ -121,7 +123,7 @@ func newApt(ctx context.Context, dir string, from source, suites ...string) (*ap
 	// The machine's way to the network, a proxy for instance, is ours, too; nothing else of its configuration is.
 	acquire, err := exec.CommandContext(ctx, "apt-config", "dump", "Acquire").Output()
 	if err != nil {
-		return nil, fmt.Errorf("apt-config: %w; QEMU and kernels come by apt, so this needs a Debian", err)
+		return nil, fmt.Errorf("apt-config: %w; what is fetched comes by apt, so this needs a Debian", err)
 	}
 	conf := string(acquire) + fmt.Sprintf(`
 Dir::Etc::Main "/dev/null";
@@ -150,9 +152,9 @@ APT::Install-Recommends "false";
 	return a, nil
 }
 
-func (a *apt) run(ctx context.Context, name string, args ...string) (string, error) {
+func (a *Apt) run(ctx context.Context, name string, args ...string) (string, error) {
 	c := exec.CommandContext(ctx, name, args...)
-	c.Env, c.Dir = a.env, filepath.Join(a.dir, "archives")
+	c.Env, c.Dir = a.env, filepath.Join(a.Dir, "archives")
 	var errs bytes.Buffer
 	c.Stderr = &errs
 	out, err := c.Output()
@@ -162,8 +164,8 @@ func (a *apt) run(ctx context.Context, name string, args ...string) (string, err
 	return string(out), nil
 }
 
-// depends are the names of the packages that a package depends on, of several choices each.
-func (a *apt) depends(ctx context.Context, name string) (names []string, err error) {
+// Depends are the names of the packages that a package depends on, of several choices each.
+func (a *Apt) Depends(ctx context.Context, name string) (names []string, err error) {
 	out, err := a.run(ctx, "apt-cache", "depends", "--important", name)
 	if err != nil {
 		return nil, err
@@ -177,21 +179,21 @@ func (a *apt) depends(ctx context.Context, name string) (names []string, err err
 	return names, nil
 }
 
-// download fetches packages, and nothing that they depend on.
-func (a *apt) download(ctx context.Context, names ...string) error {
+// Download fetches packages, and nothing that they depend on.
+func (a *Apt) Download(ctx context.Context, names ...string) error {
 	_, err := a.run(ctx, "apt-get", append([]string{"-qq", "download"}, names...)...)
 	return err
 }
 
-// downloadAll fetches packages of a suite and all that they depend on.
-func (a *apt) downloadAll(ctx context.Context, suite string, names ...string) error {
+// DownloadAll fetches packages of a suite and all that they depend on.
+func (a *Apt) DownloadAll(ctx context.Context, suite string, names ...string) error {
 	_, err := a.run(ctx, "apt-get", append([]string{"-qq", "-y", "-d", "-t", suite, "install"}, names...)...)
 	return err
 }
 
-// unpack unpacks all that was fetched into a directory. No script of a package runs.
-func (a *apt) unpack(ctx context.Context, into string) error {
-	packages, err := filepath.Glob(filepath.Join(a.dir, "archives", "*.deb"))
+// Unpack unpacks all that was fetched into a directory. No script of a package runs.
+func (a *Apt) Unpack(ctx context.Context, into string) error {
+	packages, err := filepath.Glob(filepath.Join(a.Dir, "archives", "*.deb"))
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/bench/apt"
 )
 
 // Kernels are the suites of Debian that kernels can be taken from, and what they had when this was written.
@@ -122,28 +124,28 @@ func (c Cache) fetchTools(ctx context.Context) error {
 	if _, err := os.Stat(c.tools()); err == nil {
 		return nil
 	}
-	return c.fetch(ctx, toolSuites, c.tools, func(a *apt, into string) error {
+	return c.fetch(ctx, toolSuites, c.tools, func(a *apt.Apt, into string) error {
 		fmt.Fprintf(c.Log, "fetching QEMU by apt: about 40 MB, once\n")
-		if err := a.downloadAll(ctx, toolSuites[len(toolSuites)-1], toolPackages...); err != nil {
+		if err := a.DownloadAll(ctx, toolSuites[len(toolSuites)-1], toolPackages...); err != nil {
 			return err
 		}
-		return a.unpack(ctx, into)
+		return a.Unpack(ctx, into)
 	})
 }
 
 func (c Cache) fetchKernel(ctx context.Context, suite string) error {
 	var release string
-	err := c.fetch(ctx, []string{suite}, func() string { return filepath.Join(c.Dir, "kernels", release) }, func(a *apt, into string) error {
+	err := c.fetch(ctx, []string{suite}, func() string { return filepath.Join(c.Dir, "kernels", release) }, func(a *apt.Apt, into string) error {
 		packages, err := kernelPackages(ctx, a)
 		if err != nil {
 			return err
 		}
 		fmt.Fprintf(c.Log, "fetching %s of %s by apt: about 100 MB, once\n", packages[0], suite)
-		if err := a.download(ctx, packages...); err != nil {
+		if err := a.Download(ctx, packages...); err != nil {
 			return err
 		}
-		root := filepath.Join(a.dir, "root")
-		if err := a.unpack(ctx, root); err != nil {
+		root := filepath.Join(a.Dir, "root")
+		if err := a.Unpack(ctx, root); err != nil {
 			return err
 		}
 		release, err = arrange(root, into)
@@ -164,8 +166,8 @@ func (c Cache) fetchKernel(ctx context.Context, suite string) error {
 
 // kernelPackages are the packages that make up the kernel that linux-image-amd64 stands for. Since Linux 7.3 Debian keeps image
 // and modules apart.
-func kernelPackages(ctx context.Context, a *apt) ([]string, error) {
-	of, err := a.depends(ctx, "linux-image-amd64")
+func kernelPackages(ctx context.Context, a *apt.Apt) ([]string, error) {
+	of, err := a.Depends(ctx, "linux-image-amd64")
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +177,7 @@ func kernelPackages(ctx context.Context, a *apt) ([]string, error) {
 	}
 	release := strings.TrimPrefix(of[at], "linux-image-")
 	packages := []string{of[at]}
-	more, err := a.depends(ctx, of[at])
+	more, err := a.Depends(ctx, of[at])
 	if err != nil {
 		return nil, err
 	}
@@ -188,8 +190,8 @@ func kernelPackages(ctx context.Context, a *apt) ([]string, error) {
 }
 
 // fetch runs an apt for some suites and moves what get made to its place, whole or not at all.
-func (c Cache) fetch(ctx context.Context, suites []string, place func() string, get func(a *apt, into string) error) (err error) {
-	from, err := machineSource("/etc/apt")
+func (c Cache) fetch(ctx context.Context, suites []string, place func() string, get func(a *apt.Apt, into string) error) (err error) {
+	from, err := apt.MachineSource("/etc/apt")
 	if err != nil {
 		return err
 	}
@@ -198,7 +200,7 @@ func (c Cache) fetch(ctx context.Context, suites []string, place func() string, 
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
-	a, err := newApt(ctx, filepath.Join(scratch, "apt"), from, suites...)
+	a, err := apt.New(ctx, filepath.Join(scratch, "apt"), from, suites...)
 	if err != nil {
 		return err
 	}
