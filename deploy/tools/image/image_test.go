@@ -103,6 +103,10 @@ func images(t *testing.T, file string) map[string]v1.Image {
 	if err != nil || len(top.Manifests) != 1 || top.Manifests[0].Annotations[refName] != "sluice:v1" {
 		t.Fatalf("layout %+v, %v; want one image named sluice:v1", top, err)
 	}
+	// The chart's image is "sluice", and a kubelet looks for what that means.
+	if got, want := top.Manifests[0].Annotations[containerdName], "docker.io/library/sluice:v1"; got != want {
+		t.Errorf("containerd imports it as %q, want %q", got, want)
+	}
 	index, err := outer.ImageIndex(top.Manifests[0].Digest)
 	if err != nil {
 		t.Fatal(err)

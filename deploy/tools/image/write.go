@@ -20,6 +20,10 @@ const (
 	containerdName = "io.containerd.image.name"
 )
 
+// noRegistry is what a name without a registry means (github.com/distribution/reference, normalize.go).
+// containerd takes its annotation as it is, and a kubelet asks for the whole name.
+const noRegistry = "docker.io/library/"
+
 // write puts an index into a tar of an OCI image layout, each file in the order of its
 // name and of the time 0. The file appears under its name when it is whole.
 func write(out string, index v1.ImageIndex, name string) (err error) {
@@ -33,7 +37,7 @@ func write(out string, index v1.ImageIndex, name string) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := path.AppendIndex(index, layout.WithAnnotations(map[string]string{refName: name, containerdName: name})); err != nil {
+	if err := path.AppendIndex(index, layout.WithAnnotations(map[string]string{refName: name, containerdName: noRegistry + name})); err != nil {
 		return err
 	}
 	part := filepath.Join(dir, "image.tar")
