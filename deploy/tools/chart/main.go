@@ -1,5 +1,5 @@
 // Command chart lints the chart and renders it into the manifests that are committed,
-// or with -check says whether they are what it renders.
+// or with -check says whether they are what it renders. With -values it renders a release of one's own.
 package main
 
 import (
@@ -32,8 +32,9 @@ func main() {
 	dir := flag.String("chart", "../chart", "directory of the chart")
 	file := flag.String("manifests", "../manifests/sluice.yaml", "file that the chart is rendered into")
 	check := flag.Bool("check", false, "write nothing; fail if the file is not what the chart renders")
+	values := flag.String("values", "", "file with values over the chart's own")
 	flag.Parse()
-	if err := run(*dir, *file, *check); err != nil {
+	if err := run(*dir, *file, *values, *check); err != nil {
 		log.Fatal(err)
 	}
 	done := "rendered into"
@@ -51,11 +52,18 @@ func fromRoot(path string) string {
 	return path
 }
 
-func run(dir, file string, check bool) error {
+func run(dir, file, valuesFile string, check bool) error {
 	if err := lintChart(dir); err != nil {
 		return err
 	}
-	got, err := Manifests(dir, nil)
+	var values map[string]any
+	if valuesFile != "" {
+		var err error
+		if values, err = chartutil.ReadValuesFile(valuesFile); err != nil {
+			return err
+		}
+	}
+	got, err := Manifests(dir, values)
 	if err != nil {
 		return err
 	}

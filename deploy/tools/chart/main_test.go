@@ -11,7 +11,7 @@ const chartDir = "../../chart"
 
 // The chart has no error and no warning, and the committed manifests are its own.
 func TestChart(t *testing.T) {
-	if err := run(chartDir, "../../manifests/sluice.yaml", true); err != nil {
+	if err := run(chartDir, "../../manifests/sluice.yaml", "", true); err != nil {
 		t.Error(err)
 	}
 }
@@ -19,7 +19,7 @@ func TestChart(t *testing.T) {
 // A manifest that was edited by hand is found.
 func TestCheckFindsAnEdit(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "sluice.yaml")
-	if err := run(chartDir, file, false); err != nil {
+	if err := run(chartDir, file, "", false); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(file)
@@ -29,8 +29,23 @@ func TestCheckFindsAnEdit(t *testing.T) {
 	if err := os.WriteFile(file, []byte(strings.Replace(string(text), "NET_RAW", "SYS_ADMIN", 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := run(chartDir, file, true); err == nil || !strings.Contains(err.Error(), "make chart") {
+	if err := run(chartDir, file, "", true); err == nil || !strings.Contains(err.Error(), "make chart") {
 		t.Errorf("%v, want a word about make chart", err)
+	}
+}
+
+// A file with values renders a release of one's own.
+func TestValuesFile(t *testing.T) {
+	dir := t.TempDir()
+	values, out := filepath.Join(dir, "values.yaml"), filepath.Join(dir, "sluice.yaml")
+	if err := os.WriteFile(values, []byte("image: {tag: mine}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := run(chartDir, out, values, false); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(out); err != nil || !strings.Contains(string(text), "image: sluice:mine\n") {
+		t.Errorf("%v, the image is not sluice:mine:\n%s", err, text)
 	}
 }
 
