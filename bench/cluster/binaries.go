@@ -25,10 +25,11 @@ const EnableVariable = "SLUICE_CLUSTER"
 // Enabled says whether tests that need the binaries are wanted.
 func Enabled() bool { return os.Getenv(EnableVariable) == "1" }
 
-// Binaries are the programs of a control plane.
+// Binaries are the programs of a control plane and of nodes.
 type Binaries struct {
-	Dir                        string
-	Etcd, APIServer, KubeProxy string // paths
+	Dir                             string
+	Etcd, APIServer, KubeProxy      string // paths
+	Controllers, Scheduler, Kubelet string
 }
 
 // version is of the kubernetes that go.mod in binaries requires. The linker writes it
@@ -44,6 +45,9 @@ const linkerFlags = "-s -w" +
 var programs = [...]struct{ name, path string }{
 	{"etcd", "go.etcd.io/etcd/server/v3"},
 	{"kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"},
+	{"kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"},
+	{"kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"},
+	{"kubelet", "k8s.io/kubernetes/cmd/kubelet"},
 	{"kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy"},
 }
 
@@ -71,7 +75,7 @@ func Build(ctx context.Context, progress io.Writer) (*Binaries, error) {
 		return binariesIn(dir), nil
 	}
 	begin := time.Now()
-	fmt.Fprintf(progress, "cluster: building etcd, kube-apiserver and kube-proxy %s into %s: this takes minutes, once\n", version, dir)
+	fmt.Fprintf(progress, "cluster: building etcd and Kubernetes %s into %s: this takes minutes, once\n", version, dir)
 	if err := buildAll(ctx, source, dir); err != nil {
 		return nil, err
 	}
@@ -80,8 +84,11 @@ func Build(ctx context.Context, progress io.Writer) (*Binaries, error) {
 }
 
 func binariesIn(dir string) *Binaries {
-	return &Binaries{Dir: dir, Etcd: filepath.Join(dir, "etcd"),
-		APIServer: filepath.Join(dir, "kube-apiserver"), KubeProxy: filepath.Join(dir, "kube-proxy")}
+	in := func(name string) string { return filepath.Join(dir, name) }
+	return &Binaries{
+		Dir: dir, Etcd: in("etcd"), APIServer: in("kube-apiserver"), KubeProxy: in("kube-proxy"),
+		Controllers: in("kube-controller-manager"), Scheduler: in("kube-scheduler"), Kubelet: in("kubelet"),
+	}
 }
 
 // complete says whether a directory has all binaries: it gets its name in one step

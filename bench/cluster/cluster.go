@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -27,6 +28,12 @@ type Config struct {
 	// Host in whose namespace etcd and the API server listen on loopback; nil means
 	// the caller's own namespace.
 	Host *topo.Host
+	// Address is one of the host's that nodes reach the API server at, beside loopback; none if it is
+	// the zero value, and then nothing but loopback is listened on.
+	Address netip.Addr
+	// Controllers has kube-controller-manager and kube-scheduler run, too: then slices, pods and
+	// accounts are theirs to write. The API server authorizes nodes and reaches kubelets then.
+	Controllers bool
 	// Flags are further flags of kube-apiserver; they win over those given here.
 	Flags []string
 }
@@ -36,6 +43,8 @@ type Config struct {
 type Cluster struct {
 	binaries *Binaries
 	flags    []string
+	address  netip.Addr
+	control  bool // controllers and scheduler run
 	host     *topo.Host
 	outside  *topo.Net // ours to close; nil if the host is the caller's
 	dir      string
@@ -45,7 +54,8 @@ type Cluster struct {
 	admin  User
 	client *kubernetes.Clientset
 
-	etcd, apiServer *topo.Process // nil while none runs
+	etcd, apiServer *topo.Process   // nil while none runs
+	controllers     []*topo.Process // kube-controller-manager, kube-scheduler
 
 	relays map[*topo.Host]*relay
 }
@@ -68,7 +78,8 @@ func Start(ctx context.Context, c Config) (*Cluster, error) {
 	if err := sweep(tmpfs()); err != nil {
 		return nil, err
 	}
-	k := &Cluster{binaries: c.Binaries, flags: c.Flags, host: c.Host, relays: map[*topo.Host]*relay{}}
+	k := &Cluster{binaries: c.Binaries, flags: c.Flags, host: c.Host, relays: map[*topo.Host]*relay{},
+		address: c.Address, control: c.Controllers}
 	if err := k.start(ctx); err != nil {
 		return nil, errors.Join(err, k.Close())
 	}
@@ -97,7 +108,10 @@ func (c *Cluster) start(ctx context.Context) (err error) {
 	if err := c.startEtcd(); err != nil {
 		return err
 	}
-	return c.StartAPIServer(ctx)
+	if err := c.StartAPIServer(ctx); err != nil || !c.control {
+		return err
+	}
+	return c.startControllers()
 }
 
 // writeSecrets makes the identities and writes what the API server reads of them.
@@ -108,7 +122,7 @@ func (c *Cluster) writeSecrets() (err error) {
 	if c.admin, err = c.CertificateUser("admin", "system:masters"); err != nil {
 		return err
 	}
-	cert, key, err := c.ca.server()
+	cert, key, err := c.ca.server(c.address)
 	if err != nil {
 		return err
 	}
@@ -116,8 +130,14 @@ func (c *Cluster) writeSecrets() (err error) {
 	if err != nil {
 		return err
 	}
+	// The API server is a client of kubelets, which know its user by the same authority.
+	toKubelets, err := c.CertificateUser("kube-apiserver", "system:masters")
+	if err != nil {
+		return err
+	}
 	for name, text := range map[string][]byte{
 		"ca.crt": c.ca.pem, "server.crt": cert, "server.key": key, "token.key": tokenKey,
+		"kubelet-client.crt": toKubelets.certificate, "kubelet-client.key": toKubelets.key,
 	} {
 		if err := os.WriteFile(c.path(name), text, 0o600); err != nil {
 			return fmt.Errorf("cluster: %w", err)
@@ -149,6 +169,10 @@ func (c *Cluster) Close() error {
 		errs = append(errs, r.close())
 		delete(c.relays, h)
 	}
+	for _, p := range c.controllers {
+		errs = append(errs, p.Stop(0))
+	}
+	c.controllers = nil
 	for _, p := range []**topo.Process{&c.apiServer, &c.etcd} {
 		if *p != nil {
 			errs = append(errs, (*p).Stop(0))

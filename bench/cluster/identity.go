@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"math/big"
 	"net"
+	"net/netip"
 	"time"
 )
 
@@ -59,15 +60,20 @@ func certificate(name string, groups ...string) (*x509.Certificate, error) {
 	}, nil
 }
 
-// server makes the API server's certificate, for every name that it is reached by.
-func (a *authority) server() (certPEM, keyPEM []byte, err error) {
+// server makes the API server's certificate, for every name that it is reached by: loopback, the
+// kubernetes Service's, and an address of its host, if there is a valid one.
+func (a *authority) server(address netip.Addr) (certPEM, keyPEM []byte, err error) {
 	template, err := certificate("kube-apiserver")
 	if err != nil {
 		return nil, nil, err
 	}
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
-	template.DNSNames = []string{"localhost", "kubernetes.default.svc"}
-	template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}
+	template.DNSNames = []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"}
+	service := netip.MustParsePrefix(ServiceRange4).Addr().Next() // the kubernetes Service has the first
+	template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback, service.AsSlice()}
+	if address.IsValid() {
+		template.IPAddresses = append(template.IPAddresses, address.AsSlice())
+	}
 	return a.sign(template)
 }
 

@@ -30,6 +30,8 @@ type ProxyConfig struct {
 	Options string
 	// Timeout of the first sync, 60 s: with thousands of Services, iptables needs more.
 	Timeout time.Duration
+	// Runtime has nft, for systems where it is not installed; nil for the system's own.
+	Runtime *Runtime
 }
 
 // Proxy is a kube-proxy that runs in a host's namespace. It belongs to one goroutine.
@@ -78,7 +80,7 @@ func (p *Proxy) check(ctx context.Context) error {
 		return fmt.Errorf("mode %q is not one of nftables, iptables", p.config.Mode)
 	}
 	for _, tool := range needed {
-		if _, err := exec.LookPath(tool); err != nil {
+		if _, err := exec.LookPath(tool); err != nil && (p.config.Runtime == nil || p.config.Mode != "nftables") {
 			return fmt.Errorf("mode %s: %w: install the package %s", p.config.Mode, err, needed[0])
 		}
 	}
@@ -116,9 +118,13 @@ func (p *Proxy) start() error {
 		return err
 	}
 	defer log.Close() // the process has its own
+	var env []string
+	if p.config.Runtime != nil {
+		env = p.config.Runtime.Env()
+	}
 	p.process, err = p.config.Host.Start(topo.Command{
 		Path: p.cluster.binaries.KubeProxy, Args: []string{"--config=" + filepath.Join(p.dir, "config.yaml")},
-		Stdout: log, Stderr: log,
+		Env: env, Stdout: log, Stderr: log,
 	})
 	return err
 }

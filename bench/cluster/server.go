@@ -45,19 +45,37 @@ func (c *Cluster) startEtcd() (err error) {
 func (c *Cluster) apiServerFlags() []string {
 	return slices.Concat([]string{
 		"--etcd-servers=unix://" + c.path("etcd.sock"),
-		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", c.port.number), "--permit-port-sharing",
-		// The address of the kubernetes Service's endpoints, of which none are written.
-		// It may not be a loopback address, so it is one of RFC 5737.
-		"--advertise-address=192.0.2.1", "--endpoint-reconciler-type=none",
+		fmt.Sprintf("--secure-port=%d", c.port.number), "--permit-port-sharing",
 		"--tls-cert-file=" + c.path("server.crt"), "--tls-private-key-file=" + c.path("server.key"),
 		"--client-ca-file=" + c.path("ca.crt"),
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + c.path("token.key"),
 		"--service-account-signing-key-file=" + c.path("token.key"),
-		"--authorization-mode=RBAC",
 		"--service-cluster-ip-range=" + ServiceRange4 + "," + ServiceRange6,
 		"--v=1",
-	}, c.flags)
+	}, c.reachFlags(), c.nodeFlags(), c.flags)
+}
+
+// reachFlags say where the API server listens, and the address of the kubernetes Service's endpoints.
+func (c *Cluster) reachFlags() []string {
+	if c.address.IsValid() {
+		return []string{"--bind-address=0.0.0.0", "--advertise-address=" + c.address.String()}
+	}
+	// No endpoints are written. Their address may not be a loopback one, so it is one of RFC 5737.
+	return []string{"--bind-address=127.0.0.1", "--advertise-address=192.0.2.1", "--endpoint-reconciler-type=none"}
+}
+
+// nodeFlags say who may do what: with kubelets, each what concerns its own node.
+func (c *Cluster) nodeFlags() []string {
+	if !c.control {
+		return []string{"--authorization-mode=RBAC"}
+	}
+	return []string{
+		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
+		"--kubelet-client-certificate=" + c.path("kubelet-client.crt"), "--kubelet-client-key=" + c.path("kubelet-client.key"),
+		"--kubelet-preferred-address-types=InternalIP",
+		"--allow-privileged",
+	}
 }
 
 var errRunning = errors.New("cluster: the API server runs already")
