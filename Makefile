@@ -45,7 +45,7 @@ e2e: build ## the long end-to-end runs: 1 GiB transfers, kill -9, churn, idle an
 	SLUICE_E2E=full $(TEST) -v -count=1 ./bench/e2e/...
 
 .PHONY: cluster-binaries
-cluster-binaries: ## build etcd, kube-apiserver and kube-proxy into the user's cache: minutes, once
+cluster-binaries: ## build etcd and Kubernetes into the user's cache: minutes, once
 	$(GO) run ./bench/cluster/build
 
 # Not part of `test`: on a machine that has not built them, the binaries take minutes
@@ -53,6 +53,10 @@ cluster-binaries: ## build etcd, kube-apiserver and kube-proxy into the user's c
 .PHONY: cluster
 cluster: build cluster-binaries ## the tests against a real API server and kube-proxy
 	SLUICE_CLUSTER=1 $(TEST) -count=1 ./bench/cluster/... ./deploy
+
+.PHONY: cluster-test
+cluster-test: cluster-binaries ## the chart on a cluster of one machine, with kubelets, containerd and runc: reached, updated, removed
+	SLUICE_NODES=1 $(GO) test -count=1 -timeout 20m -v -run TestOneMachine ./bench/cluster/single
 
 # What is deployed is made by a module of its own, deploy/tools, so that Helm's library
 # and image formats are not among the gateway's dependencies.

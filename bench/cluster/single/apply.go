@@ -1,0 +1,107 @@
+package single
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/restmapper"
+)
+
+// fieldManager is who applies (Kubernetes: Server-Side Apply).
+const fieldManager = "sluice-test"
+
+// Apply writes objects of any kind, YAML documents, as `kubectl apply --server-side` does: those that
+// exist become as given. A field that the API server does not know is an error.
+func (c *Cluster) Apply(ctx context.Context, manifests []byte) error {
+	return c.forEach(manifests, func(r dynamic.ResourceInterface, o *unstructured.Unstructured) error {
+		text, err := json.Marshal(o)
+		if err != nil {
+			return err
+		}
+		yes := true
+		_, err = r.Patch(ctx, o.GetName(), types.ApplyPatchType, text, metav1.PatchOptions{
+			FieldManager: fieldManager, Force: &yes, FieldValidation: metav1.FieldValidationStrict,
+		})
+		return err
+	}, false)
+}
+
+// Remove deletes the objects, the last first, as `helm uninstall` does, and what they own with them. One
+// that does not exist is as good as deleted.
+func (c *Cluster) Remove(ctx context.Context, manifests []byte) error {
+	return c.forEach(manifests, func(r dynamic.ResourceInterface, o *unstructured.Unstructured) error {
+		policy := metav1.DeletePropagationBackground
+		err := r.Delete(ctx, o.GetName(), metav1.DeleteOptions{PropagationPolicy: &policy})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	}, true)
+}
+
+func (c *Cluster) forEach(manifests []byte, f func(dynamic.ResourceInterface, *unstructured.Unstructured) error, backward bool) error {
+	objects, err := decode(manifests)
+	if err != nil {
+		return err
+	}
+	if backward {
+		slices.Reverse(objects)
+	}
+	client, err := dynamic.NewForConfig(c.RESTConfig(c.Admin()))
+	if err != nil {
+		return err
+	}
+	groups, err := restmapper.GetAPIGroupResources(c.Client().Discovery())
+	if err != nil {
+		return err
+	}
+	mapper := restmapper.NewDiscoveryRESTMapper(groups)
+	var errs []error
+	for _, o := range objects {
+		kind := o.GroupVersionKind()
+		m, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
+		if err != nil {
+			return err
+		}
+		var r dynamic.ResourceInterface = client.Resource(m.Resource)
+		if m.Scope.Name() == "namespace" {
+			r = client.Resource(m.Resource).Namespace(namespaceOf(o))
+		}
+		if err := f(r, o); err != nil {
+			errs = append(errs, fmt.Errorf("%s %s/%s: %w", kind.Kind, o.GetNamespace(), o.GetName(), err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func namespaceOf(o *unstructured.Unstructured) string {
+	if ns := o.GetNamespace(); ns != "" {
+		return ns
+	}
+	return metav1.NamespaceDefault
+}
+
+func decode(manifests []byte) (objects []*unstructured.Unstructured, err error) {
+	for d := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifests), 4096); ; {
+		o := &unstructured.Unstructured{}
+		if err := d.Decode(&o.Object); errors.Is(err, io.EOF) {
+			return objects, nil
+		} else if err != nil {
+			return nil, fmt.Errorf("manifests: %w", err)
+		}
+		if len(o.Object) > 0 {
+			objects = append(objects, o)
+		}
+	}
+}

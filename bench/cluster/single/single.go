@@ -1,0 +1,245 @@
+package single
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"sluice.dev/sluice/bench/cluster"
+	"sluice.dev/sluice/bench/cluster/nodes"
+	"sluice.dev/sluice/bench/scratch"
+	"sluice.dev/sluice/bench/topo"
+)
+
+// GatewayLabel and GatewayTaint are the chart's, of nodes that are gateways.
+const GatewayLabel = "sluice.dev/gateway"
+
+// Config says what cluster to run. The zero value is good.
+type Config struct {
+	// Workers are the nodes beside the gateway's, 1.
+	Workers int
+	// Images that all nodes have from the start, beside those of this package.
+	Images []*nodes.Image
+	// Named binds the network's namespaces to names, for people.
+	Named bool
+	// Flags are further flags of kube-apiserver.
+	Flags []string
+	// Progress gets a line for each step; nil for none.
+	Progress io.Writer
+}
+
+// Cluster is a cluster that runs. It belongs to one goroutine.
+type Cluster struct {
+	*cluster.Cluster
+	Net     *topo.Net
+	Client0 *topo.Host // outside of the cluster
+	Gateway *nodes.Node
+	Workers []*nodes.Node
+	// AdminConfig is the path of an administrator's kubeconfig, for programs in this one's namespace.
+	AdminConfig string
+
+	config  Config
+	began   time.Time
+	dir     string
+	runtime *cluster.Runtime
+	control *topo.Host
+	outside *topo.Net
+	images  []*nodes.Image
+	first   string
+	proxies []*cluster.Proxy
+}
+
+// prefix begins the names of directories.
+const prefix = "sluice-single-"
+
+// Start builds what there is to build, starts the cluster and returns when all nodes are Ready. What was
+// started before an error is ended.
+func Start(ctx context.Context, config Config) (*Cluster, error) {
+	if config.Workers == 0 {
+		config.Workers = 1
+	}
+	if config.Progress == nil {
+		config.Progress = io.Discard
+	}
+	c := &Cluster{config: config, began: time.Now()}
+	if err := c.start(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("single: %w", err), c.Close())
+	}
+	return c, nil
+}
+
+func (c *Cluster) start(ctx context.Context) error {
+	binaries, err := cluster.Build(ctx, c.config.Progress)
+	if err != nil {
+		return err
+	}
+	if c.runtime, err = cluster.FetchRuntime(ctx, c.config.Progress); err != nil {
+		return err
+	}
+	c.step("programs are there")
+	if err := c.build(ctx); err != nil {
+		return err
+	}
+	c.step("the nodes' programs and images are built")
+	if err := c.network(); err != nil {
+		return err
+	}
+	c.Cluster, err = cluster.Start(ctx, cluster.Config{
+		Binaries: binaries, Host: c.control, Address: c.control.Addr4(), Controllers: true, Flags: c.config.Flags,
+	})
+	if err != nil {
+		return err
+	}
+	c.step("the control plane is ready")
+	if err := c.startNodes(ctx, binaries.Kubelet); err != nil {
+		return err
+	}
+	for _, w := range c.Workers {
+		p, err := c.KubeProxy(ctx, cluster.ProxyConfig{Host: w.Host(), Node: w.Name, Runtime: c.runtime,
+			Options: "clusterCIDR: " + cluster.PodRange4 + "," + cluster.PodRange6})
+		if err != nil {
+			return err
+		}
+		c.proxies = append(c.proxies, p)
+	}
+	c.step("kube-proxy runs on the workers")
+	return c.exposeOutside()
+}
+
+// step says how far it is.
+func (c *Cluster) step(format string, args ...any) {
+	fmt.Fprintf(c.config.Progress, "%6.1fs  %s\n", time.Since(c.began).Seconds(), fmt.Sprintf(format, args...))
+}
+
+// build builds what runs on nodes and in pods, from this tree.
+func (c *Cluster) build(ctx context.Context) (err error) {
+	if c.dir, err = scratch.Temporary(prefix); err != nil {
+		return err
+	}
+	c.first = filepath.Join(c.dir, "first")
+	pod := filepath.Join(c.dir, "pod")
+	for path, pkg := range map[string]string{c.first: "nodes/first", pod: "pod"} {
+		b := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, "sluice.dev/sluice/bench/cluster/"+pkg)
+		b.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := b.CombinedOutput(); err != nil {
+			return fmt.Errorf("build %s: %w\n%s", pkg, err, out)
+		}
+	}
+	program, err := os.ReadFile(pod)
+	if err != nil {
+		return err
+	}
+	c.images = append([]*nodes.Image{
+		{Names: []string{nodes.PauseImage}, Files: map[string][]byte{"pod": program}, Entrypoint: []string{"/pod"}, Cmd: []string{"pause"}},
+		{Names: []string{ServerImage}, Files: map[string][]byte{"pod": program}, Entrypoint: []string{"/pod", "serve"}, Cmd: []string{"server"}},
+	}, c.config.Images...)
+	return nil
+}
+
+// ServerImage is an image of a backend (bench/topo, Server): its arguments are [-port 8080] NAME.
+const ServerImage = "sluice.test/server:1"
+
+// network builds the network. The last backend is the control plane's host.
+func (c *Cluster) network() (err error) {
+	if c.Net, err = topo.New(topo.Config{Backends: c.config.Workers + 1, Named: c.config.Named}); err != nil {
+		return err
+	}
+	c.Client0, c.control = c.Net.Clients[0], c.Net.Backends[c.config.Workers]
+	// topo lets hosts use almost all ports for themselves; a gateway keeps the range of its SNAT ports
+	// free. This is the kernel's default.
+	if err := c.Net.Gateway.SetSysctl("net.ipv4.ip_local_port_range", "32768 60999"); err != nil {
+		return err
+	}
+	return c.route()
+}
+
+func (c *Cluster) startNodes(ctx context.Context, kubelet string) error {
+	config := nodes.Config{
+		Cluster: c.Cluster, Runtime: c.runtime, First: c.first, Kubelet: kubelet,
+		Server: c.Server(), Images: c.images,
+	}
+	for i, h := range c.nodeHosts() {
+		config.Host, config.Pods = h, podRanges(i)
+		config.Name = fmt.Sprintf("worker%d", i-1)
+		config.Labels, config.Taints = nil, nil
+		if i == 0 {
+			config.Name = "gateway"
+			config.Labels = map[string]string{GatewayLabel: "true"}
+			config.Taints = []corev1.Taint{{Key: GatewayLabel, Value: "true", Effect: corev1.TaintEffectNoSchedule}}
+		}
+		n, err := nodes.Start(ctx, config)
+		if err != nil {
+			return err
+		}
+		c.step("node %s is Ready", n.Name)
+		if i == 0 {
+			c.Gateway = n
+			continue
+		}
+		c.Workers = append(c.Workers, n)
+	}
+	return nil
+}
+
+// Server is the API server's URL for nodes and pods with the host's network.
+func (c *Cluster) Server() string {
+	return fmt.Sprintf("https://%s", netip.AddrPortFrom(c.control.Addr4(), c.Port()))
+}
+
+// exposeOutside makes the API server reachable where this program runs.
+func (c *Cluster) exposeOutside() error {
+	outside, here, err := topo.Outside()
+	if err != nil {
+		return err
+	}
+	c.outside = outside
+	c.AdminConfig, err = c.KubeconfigIn(here)
+	return err
+}
+
+// KubeconfigIn writes an administrator's kubeconfig for programs in a host's namespace, which reach the API
+// server by loopback there, whatever the network does.
+func (c *Cluster) KubeconfigIn(h *topo.Host) (path string, err error) {
+	url, err := c.Expose(h)
+	if err != nil {
+		return "", err
+	}
+	return c.Kubeconfig(c.Admin(), url)
+}
+
+// Nodes are all nodes, the gateway's first.
+func (c *Cluster) Nodes() []*nodes.Node { return append([]*nodes.Node{c.Gateway}, c.Workers...) }
+
+// Close ends the cluster and removes everything. It may be called twice.
+func (c *Cluster) Close() error {
+	var errs []error
+	for _, p := range c.proxies {
+		errs = append(errs, p.Stop())
+	}
+	c.proxies = nil
+	for _, n := range append(c.Workers, c.Gateway) {
+		if n != nil {
+			errs = append(errs, n.Stop())
+		}
+	}
+	if c.Cluster != nil {
+		errs = append(errs, c.Cluster.Close())
+	}
+	for _, n := range [...]*topo.Net{c.outside, c.Net} {
+		if n != nil {
+			errs = append(errs, n.Close())
+		}
+	}
+	if c.dir != "" {
+		errs = append(errs, os.RemoveAll(c.dir))
+	}
+	return errors.Join(errs...)
+}
