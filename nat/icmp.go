@@ -85,7 +85,7 @@ func sumHeaders(frame []byte, inner *header.Packet) uint16 {
 // header is the caller's.
 func EchoReply(frame []byte, p *header.Packet, ttl uint8) {
 	reply := p.Tuple.Reverse()
-	message := frame[p.L4:p.End]
+	message := p.Transport(frame)
 	if p.Tuple.V6 {
 		translateAddrs(frame, p, &reply, header.Delta{})
 		frame[p.L3+ipv6HopOffset] = ttl

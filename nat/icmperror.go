@@ -70,7 +70,7 @@ func BuildError(dst, orig []byte, p *header.Packet, kind ErrorKind, src header.A
 		ipBytes, limit, etherType = header.IPv6Bytes, maxError6Bytes, header.EtherTypeIPv6
 	}
 	limit = min(limit, len(dst)-header.EthernetBytes)
-	quote := orig[p.L3:p.End]
+	quote := orig[p.L3:min(int(p.End), len(orig))]
 	quoteBytes := min(len(quote), limit-ipBytes-header.ICMPBytes)
 	if quoteBytes < min(len(quote), int(p.L4-p.L3)+header.ICMPBytes) {
 		return 0, false

@@ -59,15 +59,18 @@ func isEcho(v6 bool, icmpType uint8) bool {
 
 // ChecksumICMP verifies the checksum of the ICMP or ICMPv6 message in the frame.
 // It is false for a fragment, whose checksum covers what is not here.
-func ChecksumICMP(frame []byte, p *Packet) bool {
+func ChecksumICMP(frame []byte, p *Packet) bool { return ChecksumLongICMP(frame, p, 0) }
+
+// ChecksumLongICMP is ChecksumICMP where the frame's first part is here and the words of the message behind it add up to rest:
+// words as the message has them, so that one byte of the first may be here.
+func ChecksumLongICMP(frame []byte, p *Packet, rest uint16) bool {
 	if p.Fragment != NotFragment {
 		return false
 	}
-	message := frame[p.L4:p.End]
-	sum := checksum.Sum(message)
+	sum := checksum.Add(checksum.Sum(p.Transport(frame)), rest)
 	if p.Tuple.V6 { // pseudo-header, RFC 8200 section 8.1
 		sum = checksum.Add(sum, p.Tuple.sumAddrs())
-		sum = checksum.Add(sum, checksum.Add(uint16(len(message)), ProtoICMPv6))
+		sum = checksum.Add(sum, checksum.Add(p.End-p.L4, ProtoICMPv6))
 	}
 	return sum == 0xffff
 }
@@ -107,7 +110,7 @@ func ParseInner(frame []byte, outer *Packet, inner *Packet) stats.DropReason {
 // quotedEnd is where the quoted bytes end: with the message, or before the
 // extensions that a length field in the ICMP header announces (RFC 4884 section 3).
 func quotedEnd(frame []byte, outer *Packet) int {
-	end := int(outer.End)
+	end := outer.reach(frame)
 	var quotedBytes int
 	switch {
 	case outer.Tuple.V6 && (outer.ICMPType == ICMPv6Unreachable || outer.ICMPType == ICMPv6TimeExceeded):

@@ -24,8 +24,8 @@ const (
 	optionHeader = 2   // bytes of type and length
 )
 
-// parseIPv4 reads the packet whose header starts at l3.
-func parseIPv4(frame []byte, p *Packet, l3 int) stats.DropReason {
+// parseIPv4 reads the packet whose header starts at l3, of a frame of so many bytes.
+func parseIPv4(frame []byte, frameBytes int, p *Packet, l3 int) stats.DropReason {
 	if len(frame) < l3+IPv4Bytes {
 		return stats.FrameTruncated
 	}
@@ -36,10 +36,10 @@ func parseIPv4(frame []byte, p *Packet, l3 int) stats.DropReason {
 		return stats.IPv4Header
 	}
 	end := l3 + totalBytes
-	if end > len(frame) {
+	l4 := l3 + headerBytes
+	if end > frameBytes || l4 > len(frame) {
 		return stats.FrameTruncated
 	}
-	l4 := l3 + headerBytes
 	p.setIPv4(h, l3, l4, end)
 	if headerBytes == IPv4Bytes {
 		if sum20(h) != 0xffff {

@@ -26,7 +26,7 @@ const (
 
 // parseIPv6 reads the packet whose header starts at l3. A payload length of zero
 // is a jumbogram (RFC 2675) or nothing at all: neither is translated.
-func parseIPv6(frame []byte, p *Packet, l3 int) stats.DropReason {
+func parseIPv6(frame []byte, frameBytes int, p *Packet, l3 int) stats.DropReason {
 	if len(frame) < l3+IPv6Bytes {
 		return stats.FrameTruncated
 	}
@@ -36,7 +36,7 @@ func parseIPv6(frame []byte, p *Packet, l3 int) stats.DropReason {
 		return stats.IPv6Header
 	}
 	end := l3 + IPv6Bytes + payloadBytes
-	if end > len(frame) {
+	if end > frameBytes {
 		return stats.FrameTruncated
 	}
 	p.setIPv6(h, l3, end)
@@ -70,7 +70,7 @@ func (p *Packet) setIPv6(h *[IPv6Bytes]byte, l3, end int) {
 // walkExtensions goes from the fixed header to the transport header, or to the
 // payload of a later fragment, and sets L4, Tuple.Proto and the fragment's fields.
 func (p *Packet) walkExtensions(frame []byte, next uint8) stats.DropReason {
-	at, end := int(p.L4), int(p.End)
+	at, end := int(p.L4), p.reach(frame)
 	for n := 0; ; n++ {
 		switch next {
 		case nextHopByHop: // RFC 8200 section 4.1: right behind the fixed header or nowhere

@@ -79,12 +79,16 @@ const (
 // not zero; martian and land addresses. Not
 // checked: TCP, UDP and SCTP checksums (wrong in, wrong out) and ICMP checksums
 // (see ChecksumICMP), TTL.
-func Parse(frame []byte, p *Packet) stats.DropReason {
+func Parse(frame []byte, p *Packet) stats.DropReason { return ParseLong(frame, len(frame), p) }
+
+// ParseLong is Parse for a frame of so many bytes of which only the first part is here, the others being in further buffers.
+// All headers must be in this part: what Parse says of headers that end too early is said of those that leave it.
+func ParseLong(frame []byte, frameBytes int, p *Packet) stats.DropReason {
 	*p = Packet{}
 	if len(frame) < EthernetBytes {
 		return stats.FrameTruncated
 	}
-	if len(frame) > maxPacketBytes {
+	if frameBytes > maxPacketBytes {
 		return stats.FrameOversize // offsets are 16 bits
 	}
 	p.Multicast = frame[0]&1 != 0
@@ -105,12 +109,19 @@ func Parse(frame []byte, p *Packet) stats.DropReason {
 	}
 	switch etherType {
 	case EtherTypeIPv4:
-		return parseIPv4(frame, p, l3)
+		return parseIPv4(frame, frameBytes, p, l3)
 	case EtherTypeIPv6:
-		return parseIPv6(frame, p, l3)
+		return parseIPv6(frame, frameBytes, p, l3)
 	}
 	return stats.EtherType
 }
+
+// reach is what of a packet is in the part of its frame that is here: all of it, but for ParseLong.
+func (p *Packet) reach(part []byte) int { return min(int(p.End), len(part)) }
+
+// Transport returns what of a packet behind its IP header, and extension headers, is in a part of its frame that begins with the
+// frame: all of it where the part is the whole frame.
+func (p *Packet) Transport(part []byte) []byte { return part[p.L4:p.reach(part)] }
 
 // FragmentBytes is the number of bytes that a fragment contributes to its
 // datagram, counted from the same place as FragmentOffset.

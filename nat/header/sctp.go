@@ -79,7 +79,7 @@ func parseSCTP(b []byte, p *Packet) stats.DropReason {
 	h := (*[SCTPBytes + chunkBytes]byte)(b)
 	untagged := binary.BigEndian.Uint32(h[sctpTagOffset:]) == 0
 	kind := h[SCTPBytes]
-	bytes, room := int(binary.BigEndian.Uint16(h[SCTPBytes+2:])), len(b)-SCTPBytes
+	bytes, room := int(binary.BigEndian.Uint16(h[SCTPBytes+2:])), int(p.End-p.L4)-SCTPBytes
 	p.TCPFlags = sctpFlags(kind)
 	switch {
 	case bytes < chunkBytes || bytes > room, untagged != (kind == SCTPInit):

@@ -45,7 +45,7 @@ func transportKnown(proto uint8, v6 bool) bool {
 
 // parseTransport reads the transport header of a whole packet or a first fragment.
 func parseTransport(frame []byte, p *Packet) stats.DropReason {
-	b := frame[p.L4:p.End]
+	b := p.Transport(frame)
 	switch p.Tuple.Proto {
 	case ProtoTCP:
 		return parseTCP(b, p)
@@ -93,7 +93,7 @@ func parseUDP(b []byte, p *Packet) stats.DropReason {
 	p.Tuple.DstPort = binary.BigEndian.Uint16(h[2:4])
 	datagramBytes := int(binary.BigEndian.Uint16(h[4:6]))
 	switch {
-	case datagramBytes < UDPBytes, datagramBytes > len(b) && p.Fragment == NotFragment:
+	case datagramBytes < UDPBytes, datagramBytes > int(p.End-p.L4) && p.Fragment == NotFragment:
 		return stats.UDPLength
 	case p.Tuple.V6 && h[6]|h[7] == 0:
 		return stats.UDPZeroChecksum
