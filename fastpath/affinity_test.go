@@ -155,7 +155,7 @@ func TestAffinityMovesWithARetry(t *testing.T) {
 func TestAffinityWithoutTable(t *testing.T) {
 	l := stickyLab(t, 1)
 	l.pins = nil
-	l.addWorker(1, 2, l.fragments)
+	l.addWorker(1, &labConfig{workers: 2}, l.fragments)
 	seen := map[string]bool{}
 	for n := range uint16(8) {
 		seen[l.opens(1, header.ProtoTCP, join(client4, 40000+n), join(ruleVIP, 80))] = true

@@ -17,6 +17,7 @@ type counts struct {
 	kernelRx, flows, icmpLimited uint64
 	retried                      uint64 // flows
 	held                         int64
+	heldMore                     int // frames of held packets beyond one each
 	batches                      uint64
 	drops                        [stats.NumDropReasons]uint64
 	moved                        bool   // since publish
@@ -26,10 +27,33 @@ type counts struct {
 // Reasons must fit the dirty mask.
 var _ [64 - stats.NumDropReasons]struct{}
 
-// dropped counts a packet that ends here and frees its frame.
+// dropped counts a packet that ends here and frees its frames.
 func (w *Worker) dropped(d Desc, reason stats.DropReason) {
 	w.countDrop(reason)
+	w.free(d)
+}
+
+// free gives a packet's frames to the pool.
+func (w *Worker) free(d Desc) {
+	if d.Len == 0 {
+		w.chains.Free(w.pool, d)
+		return
+	}
 	w.pool.Put(d.Addr)
+}
+
+// bytes is how long a packet is.
+func (w *Worker) bytes(d Desc) uint32 {
+	if d.Len == 0 {
+		return uint32(w.chains.Bytes(d))
+	}
+	return d.Len
+}
+
+// countHeld notes that a packet comes into a hold queue (1) or leaves it (-1). Its chain must be as it was when it came.
+func (w *Worker) countHeld(d Desc, by int) {
+	w.n.held += int64(by)
+	w.n.heldMore += by * (w.chains.Buffers(d) - 1)
 }
 
 func (w *Worker) countDrop(reason stats.DropReason) {

@@ -21,7 +21,8 @@ type outgoing struct {
 type egressQueue struct {
 	n    int
 	desc [2 * BatchSize]Desc
-	link int // its position in Links
+	link int    // its position in Links
+	long uint64 // bytes of those that are chains
 }
 
 // put appends, or returns false if the queue is full.
@@ -73,7 +74,7 @@ func (w *Worker) sendKernel(o outgoing) Verdict {
 func (w *Worker) returnToKernel(d Desc, p *header.Packet) {
 	end := p.End
 	if end == 0 || p.L3 == 0 {
-		end = uint16(d.Len)
+		end = uint16(w.bytes(d))
 	}
 	o := outgoing{desc: d, l3: max(p.L3, header.EthernetBytes), end: end, v6: p.Tuple.V6}
 	if v := w.sendKernel(o); v.Action == Drop {
@@ -106,14 +107,26 @@ func (w *Worker) encapsulate(o outgoing, hop *nexthop.Hop) Desc {
 		etherType = header.EtherTypeIPv6
 	}
 	binary.BigEndian.PutUint16(b[at:], etherType)
-	return Desc{Addr: start, Len: uint32(l2) + uint32(o.end-o.l3)}
+	bytes := uint32(l2) + uint32(o.end-o.l3)
+	if o.desc.Len == 0 {
+		return w.chains.move(w.pool, o.desc, start, bytes)
+	}
+	return Desc{Addr: start, Len: bytes}
 }
 
 // queue appends to a link's egress queue, sending what is there if it is full.
 func (w *Worker) queue(link int, d Desc) {
-	if q := &w.out[link]; !q.put(d) {
+	if d.Len == 0 && !w.c.Links[link].Long() {
+		w.dropped(d, stats.PacketTooBig) // by the MTU of its hop it may pass: the link is about to be opened anew for that
+		return
+	}
+	q := &w.out[link]
+	if !q.put(d) {
 		w.transmitOn(link) // which empties it
 		q.put(d)
+	}
+	if d.Len == 0 {
+		q.long += uint64(w.chains.Bytes(d))
 	}
 }
 
@@ -130,8 +143,8 @@ func (w *Worker) transmit() {
 // still does not take is dropped, so that one slow link never stops the worker.
 func (w *Worker) transmitOn(i int) {
 	q, link := &w.out[i], w.c.Links[i]
-	batch := q.desc[:q.n]
-	q.n = 0
+	batch, long := q.desc[:q.n], q.long
+	q.n, q.long = 0, 0
 	if !link.Up() {
 		w.dropAll(batch, stats.LinkDown)
 		return
@@ -142,19 +155,34 @@ func (w *Worker) transmitOn(i int) {
 		link.Complete(w.pool)
 		taken += link.Transmit(batch[taken:])
 	}
-	w.countSent(i, batch[:taken])
+	if long != 0 {
+		long -= w.longBytes(batch[taken:])
+	}
+	w.countSent(i, batch[:taken], long)
 	w.dropAll(batch[taken:], stats.TxRingFull)
 }
 
-func (w *Worker) countSent(link int, batch []Desc) {
+// countSent counts packets that a link has taken, those of several frames being so many bytes long.
+func (w *Worker) countSent(link int, batch []Desc, long uint64) {
 	if link == w.c.Host {
 		w.n.returned += uint64(len(batch))
 		return
 	}
 	w.n.tx += uint64(len(batch))
+	w.n.txBytes += long
 	for i := range batch {
 		w.n.txBytes += uint64(batch[i].Len)
 	}
+}
+
+// longBytes is how long those packets of a batch are that have several frames.
+func (w *Worker) longBytes(batch []Desc) (n uint64) {
+	for _, d := range batch {
+		if d.Len == 0 {
+			n += uint64(w.chains.Bytes(d))
+		}
+	}
+	return n
 }
 
 func (w *Worker) dropAll(batch []Desc, reason stats.DropReason) {

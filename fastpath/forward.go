@@ -33,7 +33,7 @@ func (w *Worker) deliver(d Desc, p *header.Packet, ref flowtable.Ref, side flowt
 	if v := w.fits(d, p, id); v.Action == Drop {
 		return v
 	}
-	w.stats.Backends.Count(f.BackendRef(), uint8(side), d.Len)
+	w.stats.Backends.Count(f.BackendRef(), uint8(side), w.bytes(d))
 
 	frame := w.frame(d)
 	nat.DecrementTTL(frame, p)

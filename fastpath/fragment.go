@@ -62,7 +62,7 @@ func (w *Worker) laterFragment(d Desc, p *header.Packet) Verdict {
 		return drop(stats.FragmentLimit)
 	}
 	q.held = append(q.held, heldFragment{d, key, w.now + q.wait, w.b.link})
-	w.n.held++
+	w.countHeld(d, 1)
 	return queued
 }
 
@@ -94,17 +94,18 @@ func (w *Worker) releaseFragments() (moved int) {
 	for _, h := range q.held {
 		w.b.link, w.b.kernel = h.link, h.link == w.c.Host
 		p := &w.b.pkt
-		header.Parse(w.frame(h.desc), p) // it parsed before, and nobody wrote to it
+		w.parse(h.desc, p)      // it parsed before, and nobody wrote to it
+		w.countHeld(h.desc, -1) // before it is sent, which may cut it
 		v, known := w.judgeFragment(h.desc, p, h.key)
 		switch {
 		case known:
 		case w.now < h.deadline:
+			w.countHeld(h.desc, 1)
 			kept = append(kept, h)
 			continue
 		default:
 			v = drop(stats.FragmentTimeout)
 		}
-		w.n.held--
 		moved++
 		w.carryOut(h.desc, p, v)
 	}

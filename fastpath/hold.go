@@ -58,7 +58,7 @@ func (w *Worker) hold(o outgoing) Verdict {
 		return drop(stats.NeighbourQueueFull)
 	}
 	q.held = append(q.held, heldPacket{o, w.now + holdFor})
-	w.n.held++
+	w.countHeld(o.desc, 1)
 	return queued
 }
 
@@ -92,12 +92,12 @@ func (w *Worker) releaseHops() (moved int) {
 				kept = append(kept, *h)
 				continue
 			}
-			w.n.held--
+			w.countHeld(h.o.desc, -1)
 			w.dropped(h.o.desc, stats.NeighbourPending)
 			moved++
 			continue
 		}
-		w.n.held--
+		w.countHeld(h.o.desc, -1)
 		moved++
 		if v := w.sendTo(h.o, id, hop); v.Action == Drop {
 			w.dropped(h.o.desc, v.Reason)

@@ -32,7 +32,7 @@ func (w *Worker) icmp(d Desc, p *header.Packet) Verdict {
 }
 
 func (w *Worker) echo(d Desc, p *header.Packet) Verdict {
-	if !header.ChecksumICMP(w.frame(d), p) {
+	if !w.checksumICMP(d, p) {
 		return drop(stats.ICMPChecksum)
 	}
 	nat.EchoReply(w.frame(d), p, w.c.TTL)
@@ -40,12 +40,21 @@ func (w *Worker) echo(d Desc, p *header.Packet) Verdict {
 	return w.send(outgoing{d, p.L3, p.End, p.Tuple.V6, false, dst}, w.view.Lookup(&dst).Hop)
 }
 
+// checksumICMP says whether the checksum of a message is right, wherever its end lies.
+func (w *Worker) checksumICMP(d Desc, p *header.Packet) bool {
+	if d.Len != 0 {
+		return header.ChecksumICMP(w.frame(d), p)
+	}
+	frame := w.frame(d)
+	return header.ChecksumLongICMP(frame, p, w.chains.sum(w.mem, d, len(frame), int(p.End), len(frame)-int(p.L4)))
+}
+
 // icmpError translates an error about a packet of ours (RFC 5508 section 4): the
 // embedded packet is one that we sent, so its reverse is what the other end would
 // answer, and finds the flow. The error never refreshes or ends the flow (REQ-6).
 func (w *Worker) icmpError(d Desc, p *header.Packet) Verdict {
 	frame := w.frame(d)
-	if !header.ChecksumICMP(frame, p) {
+	if !w.checksumICMP(d, p) {
 		return drop(stats.ICMPChecksum)
 	}
 	var inner header.Packet

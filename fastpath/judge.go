@@ -61,18 +61,36 @@ var (
 	toKernel = Verdict{Action: ToKernel}
 )
 
-// frame returns a packet's bytes. The capacity ends with the packet, so nothing
-// can write into the next frame.
+// frame returns a packet's bytes, as many as its first buffer has. The capacity ends with them,
+// so nothing can write into the next frame.
 func (w *Worker) frame(d Desc) []byte {
 	end := d.Addr + uint64(d.Len)
+	if d.Len == 0 {
+		end = d.Addr + uint64(w.chains.First(d))
+	}
 	return w.mem[d.Addr:end:end]
+}
+
+// parse reads and judges a packet's headers.
+func (w *Worker) parse(d Desc, p *header.Packet) stats.DropReason {
+	if d.Len != 0 {
+		return header.Parse(w.frame(d), p)
+	}
+	if !w.chains.sane(d) {
+		*p = header.Packet{}
+		return stats.FrameBuffers
+	}
+	return header.ParseLong(w.frame(d), w.chains.Bytes(d), p)
 }
 
 // judgeAny gives a packet its verdict, whatever it is, and carries it out.
 func (w *Worker) judgeAny(d Desc) {
 	p := &w.b.pkt
+	if d.Len == 0 { // inspect has not counted these
+		w.n.rxBytes += uint64(w.chains.Bytes(d))
+	}
 	var v Verdict
-	if r := header.Parse(w.frame(d), p); r == stats.None {
+	if r := w.parse(d, p); r == stats.None {
 		v = w.judge(d, p)
 	} else {
 		v = w.judgeFault(d, p, r)

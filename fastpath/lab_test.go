@@ -79,6 +79,9 @@ type labConfig struct {
 	// halfOpen is how many flows may be half-open; 0: as flowtable.Config has it.
 	halfOpen uint32
 	edit     func(*services.Builder)
+	// frameSize is 2048 if 0. long makes the links take packets in several frames.
+	frameSize int
+	long      bool
 }
 
 func newLab(t testing.TB, c labConfig) *lab {
@@ -110,21 +113,27 @@ func newLab(t testing.TB, c labConfig) *lab {
 	}
 	l.fragments = frags
 	for id := range c.workers {
-		l.addWorker(id, c.workers, frags)
+		l.addWorker(id, &c, frags)
 	}
 	return l
 }
 
-func (l *lab) addWorker(id, workers int, frags *fragment.Table) {
+func (l *lab) addWorker(id int, c *labConfig, frags *fragment.Table) {
+	frameSize := max(c.frameSize, frameSize)
 	mem := make([]byte, frames*frameSize)
+	chains := fastpath.NewChains(frames, frameSize)
 	g := &gate{nic: memlink.New(mem, frameSize, ringSize), host: memlink.New(mem, frameSize, ringSize), stats: new(stats.Block)}
+	if c.long {
+		g.nic.Chain(chains)
+		g.host.Chain(chains)
+	}
 	g.stats.Backends.Ensure(128)
 	var err error
 	g.Worker, err = fastpath.New(fastpath.Config{
-		ID: id, Memory: mem, Pool: fastpath.NewPool(frames, frameSize),
+		ID: id, Memory: mem, Pool: fastpath.NewPool(frames, frameSize), Chains: chains,
 		Links: []fastpath.Link{g.nic, g.host}, Egress: []int{0}, Host: 1,
 		HostMAC: fastpath.HostMAC{Kernel: macKernel, User: macUser}, HostSource4: addr(hostSource),
-		Flows: l.table, Affinity: l.pins, Workers: workers, Services: &l.handle, Hops: l.hops, Fragments: frags, Stats: g.stats,
+		Flows: l.table, Affinity: l.pins, Workers: c.workers, Services: &l.handle, Hops: l.hops, Fragments: frags, Stats: g.stats,
 		HeldPackets: 64, HeldPerHop: 16, HeldFragments: 64, FragmentWait: time.Second,
 		ICMPRate: 1000, ICMPBurst: 50, TTL: 64, Seed: [32]byte{1, byte(id)}, Validate: l.validate,
 	})

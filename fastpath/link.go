@@ -14,13 +14,15 @@ type Desc = header.Frame
 // fill ring, its receive ring, the worker's batch or hold queue, a link's transmit
 // ring, its completion ring. Every method says which way ownership goes.
 type Link interface {
-	// Receive moves received frames to the caller, at most len(batch).
+	// Receive moves received packets to the caller, at most len(batch), in as many frames as they have (Chains).
 	Receive(batch []Desc) int
 	// Refill moves free frames from the pool to the fill ring, as many as fit.
 	Refill(p *Pool)
-	// Transmit moves frames to the transmit ring and returns how many it took,
-	// from the front. The rest stay the caller's.
+	// Transmit moves packets to the transmit ring, each with all its frames, and returns how
+	// many it took, from the front. The rest stay the caller's.
 	Transmit(batch []Desc) int
+	// Long says whether Transmit takes packets in several frames, and Receive may return some.
+	Long() bool
 	// Flush tells the kernel about what was transmitted, until all of it is taken
 	// or the device refuses. Called once per worker step, also without new frames.
 	Flush()
@@ -110,6 +112,9 @@ func (NoLink) Refill(*Pool) {}
 
 // Transmit implements Link.
 func (NoLink) Transmit([]Desc) int { return 0 }
+
+// Long implements Link. What is sent there is dropped because there is no link, whatever it is.
+func (NoLink) Long() bool { return true }
 
 // Flush implements Link.
 func (NoLink) Flush() {}

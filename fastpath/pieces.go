@@ -28,7 +28,7 @@ type piece struct{ atomic.Uint64 }
 // are dropped because they are shorter than they claim.
 func (w *Worker) notePiece(d Desc) {
 	room := w.pool.frameSize - d.Addr&(w.pool.frameSize-1)
-	if d.Len%pieceUnit != 0 && uint64(d.Len) != room {
+	if d.Len == 0 || d.Len%pieceUnit != 0 && uint64(d.Len) != room { // a chain's driver does look for the end
 		return
 	}
 	claimed := header.Claimed(w.frame(d))

@@ -138,11 +138,11 @@ func (w *Worker) Stop() {
 // shutdown accounts for what the worker still holds.
 func (w *Worker) shutdown() {
 	for _, h := range w.hops.held {
-		w.n.held--
+		w.countHeld(h.o.desc, -1)
 		w.dropped(h.o.desc, stats.Shutdown)
 	}
 	for _, h := range w.frags.held {
-		w.n.held--
+		w.countHeld(h.desc, -1)
 		w.dropped(h.desc, stats.Shutdown)
 	}
 	w.hops.held, w.frags.held = w.hops.held[:0], w.frags.held[:0]

@@ -15,34 +15,41 @@ import (
 // with IP options is dropped instead: which of them are copied is not worth
 // knowing for what is left of them on the Internet.
 func (w *Worker) split(o outgoing, hop *nexthop.Hop) Verdict {
-	packet := w.mem[o.desc.Addr+uint64(o.l3) : o.desc.Addr+uint64(o.end)]
-	if packet[0] != 0x45 || hop.MTU < header.IPv4Bytes+8 {
+	ip := w.frame(o.desc)[o.l3:]
+	chunk := w.chunk(len(ip), hop)
+	if ip[0] != 0x45 || chunk < 8 {
 		return drop(stats.PacketTooBig)
 	}
-	payload := packet[header.IPv4Bytes:]
-	chunk := int(hop.MTU-header.IPv4Bytes) &^ 7
-	field := binary.BigEndian.Uint16(packet[6:])
+	ip = ip[:header.IPv4Bytes]
+	payloadBytes := int(o.end-o.l3) - header.IPv4Bytes
+	field := binary.BigEndian.Uint16(ip[6:])
 	if field&(ipv4MoreFragments|ipv4OffsetMask) == 0 {
 		// Behind one source address the identifications of all clients must differ
 		// (RFC 6864 section 5.2). A packet that came as a fragment has its new one.
-		binary.BigEndian.PutUint16(packet[4:], w.c.Fragments.NewID())
+		binary.BigEndian.PutUint16(ip[4:], w.c.Fragments.NewID())
 	}
-	for at := chunk; at < len(payload); at += chunk {
-		part := payload[at:min(at+chunk, len(payload))]
+	for at := chunk; at < payloadBytes; at += chunk {
 		more := field & ipv4MoreFragments
-		if at+chunk < len(payload) {
+		if at+chunk < payloadBytes {
 			more = ipv4MoreFragments
 		}
-		w.sendPart(o, packet, part, more|(field&ipv4OffsetMask)+uint16(at/8), hop)
+		w.sendPart(o, ip, at, min(chunk, payloadBytes-at), more|(field&ipv4OffsetMask)+uint16(at/8), hop)
 	}
-	setFragment(packet[:header.IPv4Bytes], uint16(header.IPv4Bytes+chunk), field|ipv4MoreFragments)
+	setFragment(ip, uint16(header.IPv4Bytes+chunk), field|ipv4MoreFragments)
 	o.end = o.l3 + uint16(header.IPv4Bytes+chunk)
 	w.queue(w.c.Egress[hop.Link], w.encapsulate(o, hop))
 	return queued
 }
 
-// sendPart sends one fragment in a frame of its own.
-func (w *Worker) sendPart(o outgoing, packet, part []byte, field uint16, hop *nexthop.Hop) {
+// chunk is how much payload a fragment has, in bytes, all but the last: as much as the next link and one frame hold, and as
+// the first buffer has, if that has so many bytes of the packet.
+func (w *Worker) chunk(first int, hop *nexthop.Hop) int {
+	own := int(w.pool.frameSize) - frameHeadroom - header.EthernetBytes
+	return (min(int(hop.MTU), own, first) - header.IPv4Bytes) &^ 7
+}
+
+// sendPart sends one fragment in a frame of its own: so many bytes from a place in the payload of the packet on.
+func (w *Worker) sendPart(o outgoing, ip []byte, at, bytes int, field uint16, hop *nexthop.Hop) {
 	w.n.generated++
 	addr, ok := w.pool.Get()
 	if !ok {
@@ -51,13 +58,22 @@ func (w *Worker) sendPart(o outgoing, packet, part []byte, field uint16, hop *ne
 	}
 	start := addr + frameHeadroom
 	b := w.mem[start+header.EthernetBytes : addr+w.pool.frameSize]
-	copy(b, packet[:header.IPv4Bytes])
-	copy(b[header.IPv4Bytes:], part)
-	size := uint16(header.IPv4Bytes + len(part))
+	copy(b, ip)
+	w.copy(b[header.IPv4Bytes:][:bytes], o.desc, int(o.l3)+header.IPv4Bytes+at)
+	size := uint16(header.IPv4Bytes + bytes)
 	setFragment(b[:header.IPv4Bytes], size, field)
 	o.desc = Desc{Addr: start, Len: uint32(header.EthernetBytes + size)}
 	o.l3, o.end = header.EthernetBytes, header.EthernetBytes+size
 	w.queue(w.c.Egress[hop.Link], w.encapsulate(o, hop))
+}
+
+// copy fills b with what a packet has from one of its bytes on.
+func (w *Worker) copy(b []byte, d Desc, from int) {
+	if d.Len == 0 {
+		w.chains.copy(b, w.mem, d, from)
+		return
+	}
+	copy(b, w.frame(d)[from:])
 }
 
 // RFC 791 section 3.1: flags and fragment offset.

@@ -26,6 +26,8 @@ type Config struct {
 	ID     int
 	Memory []byte // the UMEM
 	Pool   *Pool  // all frames of the UMEM that no link owns yet
+	// Chains are the packets in several frames, shared with the links; nil if there are to be none.
+	Chains *Chains
 
 	// Links are what the worker receives from, in any order.
 	Links []Link
@@ -78,6 +80,7 @@ type Worker struct {
 	mem    []byte
 	memory header.Memory // mem
 	pool   *Pool
+	chains *Chains
 	flows  *flowtable.Handle // ours in the shared table
 	stats  *stats.Block
 
@@ -123,12 +126,15 @@ func New(c Config) (*Worker, error) {
 			return nil, fmt.Errorf("fastpath: interface %d transmits on link %d of %d", i, l, len(c.Links))
 		}
 	}
+	if c.Chains == nil {
+		c.Chains = NewChains(c.Pool.Total(), int(c.Pool.frameSize))
+	}
 	flows, err := c.Flows.Register()
 	if err != nil {
 		return nil, fmt.Errorf("fastpath: worker %d: %w", c.ID, err)
 	}
 	w := &Worker{
-		c: c, mem: c.Memory, memory: header.NewMemory(c.Memory), pool: c.Pool, flows: flows, stats: c.Stats,
+		c: c, mem: c.Memory, memory: header.NewMemory(c.Memory), pool: c.Pool, chains: c.Chains, flows: flows, stats: c.Stats,
 		scene: scene{loads: c.Flows.Loads(), pins: c.Affinity, host4: c.HostSource4, host6: c.HostSource6, routes: new(routeCache)},
 		draws: draws{source: newRandom(c.Seed)},
 		limit: nat.NewRateLimit(c.ICMPRate, c.ICMPBurst),
@@ -243,5 +249,5 @@ func (w *Worker) Frames() (total, free, links, held int) {
 	if w.c.FramesKept != nil {
 		links += w.c.FramesKept()
 	}
-	return w.pool.Total(), w.pool.Free(), links, w.hops.len() + w.frags.len()
+	return w.pool.Total(), w.pool.Free(), links, w.hops.len() + w.frags.len() + w.n.heldMore
 }

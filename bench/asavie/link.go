@@ -102,6 +102,9 @@ func (l *Link) Transmit(batch []fastpath.Desc) int {
 	return n
 }
 
+// Long implements fastpath.Link. The library knows of no packets in several frames.
+func (l *Link) Long() bool { return false }
+
 // Flush implements fastpath.Link as far as the configuration asks for it.
 func (l *Link) Flush() {
 	if !l.c.Drain {

@@ -54,6 +54,9 @@ func (p *probe) Receive([]fastpath.Desc) int {
 	return 0
 }
 
+// Long implements fastpath.Link.
+func (p *probe) Long() bool { return false }
+
 // note asks the kernel what became of the thread in a gap. x/sys calls getrusage without
 // telling the scheduler (RawSyscall), so asking is no occasion to lose the P.
 func (p *probe) note(gap uint64) {

@@ -18,6 +18,9 @@ type Link struct {
 	tx        ring[fastpath.Desc]
 	done      ring[uint64]
 	down      bool
+	chains    *fastpath.Chains // or nil
+	// Frames of the packets in rx and tx beyond one each.
+	rxMore, txMore int
 }
 
 // New returns a link over a UMEM with rings of the given size each. UMEM frames are
@@ -30,10 +33,20 @@ func New(mem []byte, frameSize, size int) *Link {
 	}
 }
 
-// Inject delivers a packet into a frame of the fill ring. It reports false, as a
-// NIC would drop, if there is none, if the packet does not fit, or if the receive ring is full.
+// Chain makes the link take packets in several frames, which are told of in a table of the same UMEM.
+func (l *Link) Chain(c *fastpath.Chains) { l.chains = c }
+
+// Inject delivers a packet into a frame of the fill ring, or into several where the link takes that. It reports false, as a
+// NIC would drop, if there are none, if the packet does not fit, or if the receive ring is full.
 func (l *Link) Inject(packet []byte) bool {
-	if l.fill.n == 0 || l.rx.free() == 0 || uint64(len(packet)) > l.frameSize-headroom {
+	if room := int(l.frameSize - headroom); l.chains != nil && len(packet) > room {
+		var parts [][]byte
+		for ; len(packet) > room; packet = packet[room:] {
+			parts = append(parts, packet[:room])
+		}
+		return l.InjectParts(append(parts, packet)...)
+	}
+	if l.fill.n == 0 || l.rx.free() <= l.rxMore || uint64(len(packet)) > l.frameSize-headroom {
 		return false
 	}
 	addr := l.fill.pop() + headroom
@@ -42,20 +55,70 @@ func (l *Link) Inject(packet []byte) bool {
 	return true
 }
 
-// Take removes the oldest transmitted packet and appends it to buf, or returns
-// false if there is none. Its frame is then complete.
-func (l *Link) Take(buf []byte) ([]byte, bool) {
-	if l.tx.n == 0 || l.done.free() == 0 {
+// InjectParts is Inject of a packet in the buffers that it is to have, two or more.
+func (l *Link) InjectParts(parts ...[]byte) bool {
+	if l.fill.n < len(parts) || l.rx.free()-l.rxMore < len(parts) {
+		return false
+	}
+	var head fastpath.Desc
+	var last uint64
+	for i, part := range parts {
+		addr := l.fill.pop() + headroom
+		copy(l.mem[addr:addr+l.frameSize-headroom], part)
+		if i == 0 {
+			head = l.chains.Begin(addr, uint32(len(part)))
+		} else {
+			l.chains.Extend(last, addr, uint32(len(part)))
+		}
+		last = addr
+	}
+	l.rx.push(head)
+	l.rxMore += len(parts) - 1
+	return true
+}
+
+// complete takes the oldest transmitted packet apart, and appends it to buf if it is wanted. It is false if there is none, or no
+// room for its frames in the completion ring.
+func (l *Link) complete(buf []byte, wanted bool) ([]byte, bool) {
+	if l.tx.n == 0 || l.done.free() < l.buffers(l.tx.first()[0]) {
 		return buf, false
 	}
-	d := l.tx.pop()
-	buf = append(buf, l.mem[d.Addr:d.Addr+uint64(d.Len)]...)
-	l.done.push(d.Addr)
-	return buf, true
+	for d := l.tx.pop(); ; l.txMore-- {
+		first, more := d, false
+		if d.Len == 0 && l.chains != nil {
+			first, d, more = l.chains.Take(d)
+		}
+		if wanted {
+			buf = append(buf, l.mem[first.Addr:first.Addr+uint64(first.Len)]...)
+		}
+		if l.done.push(first.Addr); !more {
+			return buf, true
+		}
+	}
 }
+
+// buffers counts the frames of a packet.
+func (l *Link) buffers(d fastpath.Desc) int {
+	if l.chains == nil {
+		return 1
+	}
+	return l.chains.Buffers(d)
+}
+
+// Take removes the oldest transmitted packet and appends it to buf, or returns
+// false if there is none. Its frame is then complete.
+func (l *Link) Take(buf []byte) ([]byte, bool) { return l.complete(buf, true) }
 
 // Loop completes all transmitted packets unread and returns their number.
 func (l *Link) Loop() (n int) {
+	if l.chains != nil {
+		for {
+			if _, ok := l.complete(nil, false); !ok {
+				return n
+			}
+			n++
+		}
+	}
 	for l.tx.n > 0 && l.done.free() > 0 {
 		l.done.push(l.tx.pop().Addr)
 		n++
@@ -73,6 +136,11 @@ func (l *Link) Receive(batch []fastpath.Desc) int {
 	l.rx.drop(taken)
 	copy(batch[taken:n], l.rx.first())
 	l.rx.drop(n - taken)
+	if l.rxMore > 0 {
+		for _, d := range batch[:n] {
+			l.rxMore -= l.buffers(d) - 1
+		}
+	}
 	return n
 }
 
@@ -89,6 +157,9 @@ func (l *Link) Refill(p *fastpath.Pool) {
 
 // Transmit implements fastpath.Link.
 func (l *Link) Transmit(batch []fastpath.Desc) int {
+	if l.chains != nil {
+		return l.transmitChains(batch)
+	}
 	n := min(len(batch), l.tx.free())
 	for done := 0; done < n; {
 		m := copy(l.tx.room(), batch[done:n])
@@ -97,6 +168,23 @@ func (l *Link) Transmit(batch []fastpath.Desc) int {
 	}
 	return n
 }
+
+// transmitChains is Transmit where a packet takes as many places of the ring as it has frames.
+func (l *Link) transmitChains(batch []fastpath.Desc) (n int) {
+	for _, d := range batch {
+		frames := l.buffers(d)
+		if l.tx.free()-l.txMore < frames {
+			break
+		}
+		l.tx.push(d)
+		l.txMore += frames - 1
+		n++
+	}
+	return n
+}
+
+// Long implements fastpath.Link.
+func (l *Link) Long() bool { return l.chains != nil }
 
 // Flush implements fastpath.Link.
 func (l *Link) Flush() {}
@@ -111,7 +199,7 @@ func (l *Link) Complete(p *fastpath.Pool) {
 }
 
 // Frames implements fastpath.Link.
-func (l *Link) Frames() int { return l.fill.n + l.rx.n + l.tx.n + l.done.n }
+func (l *Link) Frames() int { return l.fill.n + l.rx.n + l.rxMore + l.tx.n + l.txMore + l.done.n }
 
 // Up implements fastpath.Link.
 func (l *Link) Up() bool { return !l.down }

@@ -20,6 +20,7 @@ const (
 	// Layer 2.
 	FrameTruncated // shorter than its own headers claim
 	FrameOversize  // longer than a frame of the UMEM can hold
+	FrameBuffers   // in more buffers than the kernel sends as one packet, or with an empty one
 	EtherType      // steered, yet neither IPv4 nor IPv6
 
 	// IPv4, RFC 791 and RFC 1812 section 5.2.2.
@@ -96,6 +97,7 @@ var dropReasonNames = [NumDropReasons]string{
 	None:                "none",
 	FrameTruncated:      "frame_truncated",
 	FrameOversize:       "frame_oversize",
+	FrameBuffers:        "frame_buffers",
 	EtherType:           "ether_type",
 	IPv4Header:          "ipv4_header",
 	IPv4Checksum:        "ipv4_checksum",

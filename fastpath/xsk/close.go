@@ -102,6 +102,7 @@ func (s *Socket) sending() bool {
 // that are safe to use again and those that are not.
 func (s *Socket) sort() (back, behind []uint64) {
 	back = append(back, s.done...)
+	back = s.takePartial(back)
 	for i := range s.completion.peek(s.completion.mask + 1) {
 		if addr := *s.completion.at(i); s.owners.take(addr>>s.frameShift, s.inTx) {
 			back = append(back, addr)

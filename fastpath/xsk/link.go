@@ -10,6 +10,9 @@ var _ fastpath.Link = (*Socket)(nil)
 
 // Receive implements fastpath.Link.
 func (s *Socket) Receive(batch []fastpath.Desc) int {
+	if s.long {
+		return s.receiveLong(batch)
+	}
 	n := s.rx.peek(uint32(len(batch)))
 	got := 0
 	for i := range n {
@@ -50,9 +53,12 @@ func (s *Socket) Transmit(batch []fastpath.Desc) int {
 	for i := range n {
 		d := &batch[i]
 		frame := d.Addr >> s.frameShift
+		if d.Len == 0 {
+			return s.transmitLong(batch, i)
+		}
 		// The kernel would swallow such a descriptor and never complete it.
-		if d.Len == 0 || (d.Addr+uint64(d.Len)-1)>>s.frameShift != frame {
-			panic("xsk: a packet to transmit is empty or crosses its frame; find who set its length")
+		if (d.Addr+uint64(d.Len)-1)>>s.frameShift != frame {
+			panic("xsk: a packet to transmit crosses its frame; find who set its length")
 		}
 		s.owners.give(frame, s.inTx)
 		*s.tx.at(i) = unix.XDPDesc{Addr: d.Addr, Len: d.Len}

@@ -35,6 +35,9 @@ type Config struct {
 	Mode Mode // each socket's own, whatever mode others on the UMEM have
 	// CopyReason is what Socket.Mode says of Copy where that was asked for: why the caller did.
 	CopyReason string
+	// Long makes the socket take packets longer than a frame, in several frames (XDP_USE_SG, Linux 6.6): the kernel drops them
+	// otherwise. Mode must be Copy.
+	Long bool
 	// TxBudget is how many packets one system call may send in copy mode, 32 to TxSize;
 	// TxSize if zero. Kernels before 6.17 have 32, and then Flush calls more often.
 	TxBudget int
@@ -84,6 +87,9 @@ func (c *Config) check() (*net.Interface, error) {
 	if c.kernel.bind == nil {
 		c.kernel = realKernel
 	}
+	if c.Long && c.Mode != Copy {
+		return nil, errors.New("packets in several frames are taken in copy mode only")
+	}
 	if err := c.checkOptions(); err != nil {
 		return nil, err
 	}
@@ -115,6 +121,7 @@ type Socket struct {
 	inFill, inTx uint8 // this socket's two values in owners
 	up           bool
 	copyMode     bool
+	long         bool // takes packets in several frames
 	busyPoll     bool // the worker polls the device, see flushQuiet
 	frames       int  // given to rings and not taken back
 	quiet        int  // Flush calls since the kernel was last asked anything
@@ -122,6 +129,8 @@ type Socket struct {
 	// it blocked the transmit ring, until Complete comes for them. Never grows.
 	done     []uint64
 	counters Counters
+	// partial is the packet that the receive ring has not all frames of yet.
+	partial partial
 
 	gone atomic.Bool // written by the worker, read by whoever reopens
 
@@ -145,7 +154,7 @@ func Open(ctx context.Context, c Config) (*Socket, error) {
 	}
 	s := &Socket{
 		fd: -1, umem: c.UMEM, owners: c.UMEM.owners, frameShift: c.UMEM.frameShift,
-		name: ifi.Name, ifindex: ifi.Index, queue: c.Queue, up: true,
+		long: c.Long, name: ifi.Name, ifindex: ifi.Index, queue: c.Queue, up: true,
 	}
 	if err := c.UMEM.enter(s); err != nil {
 		return nil, err

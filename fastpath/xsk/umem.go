@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/fastpath"
 )
 
 // UMEMConfig describes the frames of one worker.
@@ -38,6 +40,7 @@ type UMEM struct {
 	frameShift uint8
 	huge       bool
 	owners     owners // written by the worker, see owners
+	chains     *fastpath.Chains
 
 	kept atomic.Int64 // frames in graves
 
@@ -60,6 +63,7 @@ func NewUMEM(c UMEMConfig) (*UMEM, error) {
 		frameSize:  c.FrameSize,
 		frameShift: uint8(bits.TrailingZeros(uint(c.FrameSize))),
 		owners:     make(owners, c.Frames),
+		chains:     fastpath.NewChains(c.Frames, c.FrameSize),
 	}
 	const prot, flags = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_POPULATE
 	size := c.Frames * c.FrameSize
@@ -86,6 +90,9 @@ func (u *UMEM) Frames() int { return u.frames }
 
 // FrameSize is a frame's size in bytes.
 func (u *UMEM) FrameSize() int { return u.frameSize }
+
+// Chains are the packets in several frames. The worker's, and its sockets'.
+func (u *UMEM) Chains() *fastpath.Chains { return u.chains }
 
 // HugePages says whether the frames got huge pages.
 func (u *UMEM) HugePages() bool { return u.huge }

@@ -1,0 +1,193 @@
+package fastpath
+
+import (
+	"math/bits"
+
+	"sluice.dev/sluice/nat/checksum"
+)
+
+// Chains says which packets lie in several frames, and in which. All frames of such a packet have one owner, who has it by the Desc of
+// the first one; its Len is 0, which is why no step of the pipeline takes it for a plain packet, and what one buffer holds costs nothing
+// by there being chains. A table beside the frames says the rest:
+//
+//	Desc{Addr, 0}   of[frame]: addr, bytes, next ─► of[next]: addr, bytes, next ─► … 0
+//	                └ first buffer                  └ second
+//
+// A packet's headers are all in its first buffer, or it is dropped. So nothing but the first buffer is looked at, and translated by it: the
+// others only change hands with it.
+//
+// The worker of the UMEM is its only user, and its links are.
+type Chains struct {
+	of         []buffer // by frame
+	frameShift uint8
+}
+
+// buffer is what a frame holds of a packet.
+type buffer struct {
+	addr  uint64 // of its first byte
+	bytes uint32
+	next  uint32 // the number of the frame that goes on, plus 1; 0 in the last
+}
+
+// MaxBuffers is how many buffers a packet may have: as many as the kernel puts into one skb, in any configuration (MAX_SKB_FRAGS,
+// include/linux/skbuff.h, is 17 at least). One with more it drops in copy mode, and never completes its frames.
+const MaxBuffers = 17
+
+// NewChains returns a table for a UMEM of n frames of frameSize bytes, a power of two, none of which is in a chain.
+func NewChains(n, frameSize int) *Chains {
+	shift := uint8(0)
+	for 1<<shift < frameSize {
+		shift++
+	}
+	return &Chains{of: make([]buffer, n), frameShift: shift}
+}
+
+func (c *Chains) at(addr uint64) *buffer { return &c.of[addr>>c.frameShift] }
+
+// Begin makes a chain of one buffer, and returns its Desc.
+func (c *Chains) Begin(addr uint64, bytes uint32) Desc {
+	*c.at(addr) = buffer{addr: addr, bytes: bytes}
+	return Desc{Addr: addr}
+}
+
+// Extend puts a buffer behind the last one of a chain.
+func (c *Chains) Extend(last, addr uint64, bytes uint32) {
+	*c.at(addr) = buffer{addr: addr, bytes: bytes}
+	c.at(last).next = uint32(addr>>c.frameShift) + 1
+}
+
+// Buffers counts the frames of a packet.
+func (c *Chains) Buffers(d Desc) (n int) {
+	if d.Len != 0 {
+		return 1
+	}
+	for b := c.at(d.Addr); b != nil; b = c.after(b) {
+		n++
+	}
+	return n
+}
+
+// Bytes is how long a packet is.
+func (c *Chains) Bytes(d Desc) int {
+	if d.Len != 0 {
+		return int(d.Len)
+	}
+	n := 0
+	for b := c.at(d.Addr); b != nil; b = c.after(b) {
+		n += int(b.bytes)
+	}
+	return n
+}
+
+// First is how many bytes of a packet are in its first frame.
+func (c *Chains) First(d Desc) uint32 {
+	if d.Len != 0 {
+		return d.Len
+	}
+	return c.at(d.Addr).bytes
+}
+
+// after returns the buffer behind b, or nil.
+func (c *Chains) after(b *buffer) *buffer {
+	if b.next == 0 {
+		return nil
+	}
+	return &c.of[b.next-1]
+}
+
+// Next returns where the buffer begins that follows the one at an address of a chain, if there is one.
+func (c *Chains) Next(addr uint64) (next uint64, more bool) {
+	if b := c.after(c.at(addr)); b != nil {
+		return b.addr, true
+	}
+	return 0, false
+}
+
+// Take returns the first buffer of a chain and what is left of it, whose Addr is 0 if there is nothing; the frame belongs to the chain no
+// longer. more says whether something is left.
+func (c *Chains) Take(d Desc) (first, rest Desc, more bool) {
+	b := c.at(d.Addr)
+	first = Desc{Addr: d.Addr, Len: b.bytes}
+	if next := c.after(b); next != nil {
+		rest, more = Desc{Addr: next.addr}, true
+	}
+	*b = buffer{}
+	return first, rest, more
+}
+
+// Free gives the frames of a packet to the pool.
+func (c *Chains) Free(p *Pool, d Desc) {
+	for more := d.Len == 0; more; {
+		var first Desc
+		if first, d, more = c.Take(d); more {
+			p.Put(first.Addr)
+		} else {
+			d = first
+		}
+	}
+	p.Put(d.Addr)
+}
+
+// move says that a chain begins elsewhere in its first frame, and is so many bytes long from there, at least one and at most as many as it
+// has. What is behind them, padding, is cut off. It returns the Desc of the packet, which is no chain any more if one frame holds it.
+func (c *Chains) move(p *Pool, d Desc, start uint64, bytes uint32) Desc {
+	b := c.at(d.Addr)
+	b.bytes, b.addr = b.bytes+uint32(b.addr-start), start // in whatever direction: modulo 2^32
+	left := bytes
+	for left > b.bytes {
+		left -= b.bytes
+		b = &c.of[b.next-1]
+	}
+	b.bytes = left
+	if b.next != 0 {
+		c.Free(p, Desc{Addr: c.of[b.next-1].addr})
+		b.next = 0
+	}
+	if c.at(start).next == 0 {
+		*c.at(start) = buffer{}
+		return Desc{Addr: start, Len: bytes}
+	}
+	return Desc{Addr: start}
+}
+
+// sane says whether a chain can be sent on as it is: with bytes in each of its buffers, and no more of them than a device takes.
+func (c *Chains) sane(d Desc) bool {
+	n := 0
+	for b := c.at(d.Addr); b != nil; b = c.after(b) {
+		if n++; b.bytes == 0 || n > MaxBuffers {
+			return false
+		}
+	}
+	return true
+}
+
+// sum adds the words of a packet from one of its bytes to another, where the byte at from is the n-th of what the words are of.
+func (c *Chains) sum(mem []byte, d Desc, from, to, n int) (sum uint16) {
+	at := 0
+	for b := c.at(d.Addr); b != nil; b = c.after(b) {
+		first, last := max(from-at, 0), min(to-at, int(b.bytes))
+		at += int(b.bytes)
+		if first >= last {
+			continue
+		}
+		part := checksum.Sum(mem[b.addr+uint64(first) : b.addr+uint64(last)])
+		if n&1 != 0 { // its first byte is the low half of a word
+			part = bits.ReverseBytes16(part)
+		}
+		sum = checksum.Add(sum, part)
+		n += last - first
+	}
+	return sum
+}
+
+// copy fills b with what a packet has from one of its bytes on, all of which must be there.
+func (c *Chains) copy(b, mem []byte, d Desc, from int) {
+	for buffer := c.at(d.Addr); buffer != nil && len(b) > 0; buffer = c.after(buffer) {
+		if from >= int(buffer.bytes) {
+			from -= int(buffer.bytes)
+			continue
+		}
+		b = b[copy(b, mem[buffer.addr+uint64(from):buffer.addr+uint64(buffer.bytes)]):]
+		from = 0
+	}
+}
