@@ -82,7 +82,7 @@ func (s *Socket) tryBind(c *Config, mtu int, last bool) error {
 // attempt binds in one mode. A registration of memory has one mode (xp_assign_dev_shared,
 // net/xdp/xsk_buff_pool.c), so the socket joins a socket of the UMEM that is bound in that mode, or registers the
 // memory itself, once more if sockets of the other mode have done so: frames are the same, whichever
-// registration a ring belongs to.
+// registration a ring belongs to. So with sockets that take packets in several frames (XDP_UMEM_SG_FLAG, net/xdp/xsk.c).
 func (s *Socket) attempt(c *Config, mode Mode) error {
 	if mode == ZeroCopy && s.knownWithout() {
 		return unix.EOPNOTSUPP
@@ -108,6 +108,9 @@ func (s *Socket) attempt(c *Config, mode Mode) error {
 	if mode == ZeroCopy {
 		flag = unix.XDP_ZEROCOPY
 	}
+	if s.long {
+		flag |= unix.XDP_USE_SG
+	}
 	return s.noticed(mode, s.bindTo(c, unix.XDP_USE_NEED_WAKEUP|flag, 0))
 }
 
@@ -129,10 +132,10 @@ func (s *Socket) knownWithout() bool {
 }
 
 // sharable reports whether another socket may share this one's registration: it is
-// open, bound in that mode, and on another queue, for two sockets on one queue
+// open, bound in that mode, for packets in several frames or not, and on another queue, for two sockets on one queue
 // would have to share their fill and completion rings.
 func (s *Socket) sharable(other *Socket, mode Mode) bool {
-	return s != nil && s != other && s.mode == mode && s.fd >= 0 && !s.gone.Load() &&
+	return s != nil && s != other && s.mode == mode && s.long == other.long && s.fd >= 0 && !s.gone.Load() &&
 		(s.ifindex != other.ifindex || s.queue != other.queue)
 }
 
