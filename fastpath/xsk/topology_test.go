@@ -94,7 +94,7 @@ func (r *rig) law(when string) {
 			continue // it could not be opened
 		}
 		sum += s.Frames()
-		owned := len(s.done)
+		owned := len(s.done) + s.partial.frames
 		for _, o := range r.umem.owners {
 			if o == s.inFill || o == s.inTx {
 				owned++

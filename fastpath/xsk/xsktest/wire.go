@@ -71,7 +71,7 @@ func (w *Wire) Make(tb testing.TB) {
 	if w.xsks == nil {
 		w.xsks, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4, MaxEntries: 4})
 		must(tb, err)
-		w.prog, err = ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "Apache-2.0", Instructions: redirectAll(w.xsks)})
+		w.prog, err = ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, Flags: unix.BPF_F_XDP_HAS_FRAGS, License: "Apache-2.0", Instructions: redirectAll(w.xsks)})
 		must(tb, err)
 	}
 	w.attach(tb)
@@ -126,6 +126,16 @@ func (w *Wire) Set(tb testing.TB, up bool) {
 		must(tb, netlink.LinkSetUp(l))
 	} else {
 		must(tb, netlink.LinkSetDown(l))
+	}
+}
+
+// SetMTU gives both ends an MTU.
+func (w *Wire) SetMTU(tb testing.TB, mtu int) {
+	tb.Helper()
+	for _, name := range []string{w.Dev, w.Peer} {
+		l, err := netlink.LinkByName(name)
+		must(tb, err)
+		must(tb, netlink.LinkSetMTU(l, mtu))
 	}
 }
 
@@ -226,6 +236,18 @@ func (w *Wire) Deaf() {
 func (w *Wire) Inject(b []byte) error {
 	_, err := unix.Write(w.packet, b)
 	return err
+}
+
+// Next reads one packet that reached the peer; nil if there is none.
+func (w *Wire) Next(tb testing.TB) []byte {
+	tb.Helper()
+	b := make([]byte, 1<<16)
+	n, err := unix.Read(w.packet, b)
+	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENETDOWN) {
+		return nil
+	}
+	must(tb, err)
+	return b[:n]
 }
 
 // Receive reads what reached the peer and notes it in seen.
