@@ -130,7 +130,7 @@ func (d *datapath) addWorker(id, workers, links, cpu int, host *hostlink.HostLin
 	w := &worker{umem: umem, block: new(stats.Block), cpu: cpu}
 	d.workers = append(d.workers, w)
 	fc := fastpath.Config{
-		ID: id, Memory: umem.Bytes(), Pool: fastpath.NewPool(umem.Frames(), umem.FrameSize()),
+		ID: id, Memory: umem.Bytes(), Pool: fastpath.NewPool(umem.Frames(), umem.FrameSize()), Chains: umem.Chains(),
 		Links: make([]fastpath.Link, links), Host: -1,
 		Flows: d.flows, Affinity: d.pins, Workers: workers, Services: &d.services, Hops: d.hops, Fragments: d.fragments, Stats: w.block,
 		HeldPackets: heldPackets, HeldPerHop: heldPerHop,

@@ -16,6 +16,7 @@ import (
 	"sluice.dev/sluice/fastpath/xsk"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/xdpprog"
 )
 
 var _ status.Gateway = (*Daemon)(nil)
@@ -260,6 +261,9 @@ func (p *port) view() status.InterfaceView {
 	v.Settings, v.Refused = p.napi.Values(), p.refused
 	if p.attach != nil {
 		v.Mode, v.Reason = p.attach.Mode().String(), p.attach.Reason()
+		if p.config.Mode == config.ModeAuto && p.device.generic != "" && p.attach.Mode() == xdpprog.Generic {
+			v.Reason = p.device.generic
+		}
 	}
 	slots := p.slots
 	if p.open {

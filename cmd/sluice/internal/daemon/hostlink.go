@@ -16,13 +16,13 @@ import (
 // minHostMTU is what IPv6 needs (RFC 8200 section 5).
 const minHostMTU = 1280
 
-// hostMTU is the largest of the interfaces' MTUs that frames hold.
+// hostMTU is the largest of the interfaces' MTUs, as far as packets may have.
 func hostMTU(found interfaces) int {
 	mtu := minHostMTU
 	for _, d := range found.devices {
 		mtu = max(mtu, d.mtu)
 	}
-	return min(mtu, frames.Room(found.frames.Size))
+	return min(mtu, frames.LongRoom(found.frames.Size))
 }
 
 // ensureHostLink makes the pair, or makes it right again.

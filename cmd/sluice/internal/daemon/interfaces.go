@@ -7,9 +7,11 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"sluice.dev/sluice/cmd/sluice/internal/frames"
+	"sluice.dev/sluice/cmd/sluice/internal/netdev"
 	"sluice.dev/sluice/cmd/sluice/internal/rss"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/ethtool"
+	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/flowtable"
 )
 
@@ -26,6 +28,8 @@ type device struct {
 	queues  int // that can both receive and transmit
 	spread  int // queues that packets may arrive on
 	driver  string
+	// generic is why a native program would not get all packets; empty if it would.
+	generic string
 }
 
 // findDevice reads an interface of this network namespace.
@@ -38,6 +42,8 @@ func findDevice(name string) (device, error) {
 	d := device{name: name, ifindex: a.Index, mtu: a.MTU, up: a.Flags&net.FlagUp != 0}
 	copy(d.mac[:], a.HardwareAddr)
 	d.readQueues()
+	features, known := netdev.XDPFeatures(d.ifindex)
+	d.generic = frames.WhyGeneric(d.driver, features, known, d.mtu)
 	return d, nil
 }
 
@@ -86,12 +92,21 @@ func (d *device) readQueues() {
 
 // checkDevice refuses what cannot work, before anything is changed.
 func checkDevice(d device, f config.Interface, chosen frames.Choice) error {
-	if room := frames.Room(chosen.Size); d.mtu > room {
+	if room := frames.LongRoom(chosen.Size); d.mtu > room {
 		do := fmt.Sprintf("ip link set %s mtu %d", d.name, room)
 		if chosen.Size < frames.Large {
 			do = fmt.Sprintf("set frames.size to auto or %d and restart, or: %s", frames.Large, do)
 		}
-		return fmt.Errorf("interface %s has MTU %d, but frames of %d bytes take at most %d, and larger packets are lost: %s", d.name, d.mtu, chosen.Size, room, do)
+		return fmt.Errorf("interface %s has MTU %d, but %d frames of %d bytes, which are the most that a packet may have, take at most %d, and larger packets are lost: %s",
+			d.name, d.mtu, fastpath.MaxBuffers, chosen.Size, room, do)
+	}
+	if frames.Long(d.mtu, chosen.Size) && f.ZeroCopy == config.ZeroCopyRequire {
+		return fmt.Errorf("interface %s: zeroCopy is require, but %s: set zeroCopy to auto, or: ip link set %s mtu %d",
+			d.name, frames.WhyLongIsCopy(d.mtu, chosen.Size), d.name, frames.Room(frames.Large))
+	}
+	if d.generic != "" && f.Mode == config.ModeNative {
+		return fmt.Errorf("interface %s: mode is native, but %s: set mode to auto or generic, or: ip link set %s mtu %d",
+			d.name, d.generic, d.name, frames.Room(frames.Large))
 	}
 	if why := frames.WhyNotWhole(d.driver, d.mtu, chosen.Size); why != "" && f.ZeroCopy == config.ZeroCopyRequire {
 		return fmt.Errorf("interface %s: zeroCopy is require, but in zero-copy %s", d.name, why)

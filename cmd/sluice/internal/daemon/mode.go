@@ -27,6 +27,9 @@ func (p *port) modeOf(dev device, frameSize int) (mode xsk.Mode, why string) {
 	case p.config.ZeroCopy == config.ZeroCopyRequire:
 		return xsk.ZeroCopy, ""
 	}
+	if frames.Long(dev.mtu, frameSize) {
+		return xsk.Copy, frames.WhyLongIsCopy(dev.mtu, frameSize)
+	}
 	if why := frames.WhyNotWhole(dev.driver, dev.mtu, frameSize); why != "" {
 		return xsk.Copy, "in zero-copy " + why
 	}
@@ -34,6 +37,20 @@ func (p *port) modeOf(dev device, frameSize int) (mode xsk.Mode, why string) {
 		return xsk.Copy, p.pieces
 	}
 	return xsk.Auto, ""
+}
+
+// long reports whether the port needs sockets that take packets in several frames.
+func (p *port) long(frameSize int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return frames.Long(p.device.mtu, frameSize)
+}
+
+// needsGeneric is why the program cannot be in native mode; empty if it can.
+func (p *port) needsGeneric() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.device.generic
 }
 
 // notePieces looks for packets that a zero-copy driver delivered in pieces: the rules of package frames do

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"sluice.dev/sluice/cmd/sluice/internal/frames"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/xsk"
@@ -144,7 +145,7 @@ func (d *datapath) openSlot(ctx context.Context, p *port, sl *slot) error {
 	c := d.config
 	mode, why := p.socketMode(d.frames.Size)
 	socket, err := xsk.Open(ctx, xsk.Config{
-		Interface: p.name, Queue: sl.queue, UMEM: d.workers[sl.worker].umem, Mode: mode, CopyReason: why,
+		Interface: p.name, Queue: sl.queue, UMEM: d.workers[sl.worker].umem, Mode: mode, CopyReason: why, Long: p.long(d.frames.Size),
 		RxSize: uint32(c.Rings.Rx), TxSize: uint32(c.Rings.Tx),
 		FillSize: uint32(c.Rings.Fill), CompletionSize: uint32(c.Rings.Completion),
 		TxBudget: c.Sockets.TxBudget, BusyPoll: c.Sockets.BusyPoll.D(), BusyPollBudget: c.Sockets.BusyPollBudget,
@@ -286,6 +287,10 @@ func (p *port) fault(frameSize int) error {
 		return fmt.Errorf("%d queues are served, and it has %d now", p.served, dev.queues)
 	}
 	wanted, why := p.modeOf(dev, frameSize)
+	long := frames.Long(dev.mtu, frameSize) && checkDevice(dev, p.config, frames.Choice{Size: frameSize}) == nil
+	if native := p.attach.Mode() == xdpprog.Native; native && dev.generic != "" && p.config.Mode != config.ModeNative {
+		return fmt.Errorf("generic mode is needed: %s", dev.generic)
+	}
 	for _, sl := range p.slots {
 		socket := sl.socket.Load()
 		if socket == nil {
@@ -293,6 +298,9 @@ func (p *port) fault(frameSize int) error {
 		}
 		if socket.Gone() {
 			return errors.New("device was deleted")
+		}
+		if long && !socket.Long() {
+			return fmt.Errorf("MTU is %d now: packets come in several frames", dev.mtu)
 		}
 		if mode, _ := socket.Mode(); mode == xsk.ZeroCopy && wanted == xsk.Copy {
 			return fmt.Errorf("copy mode is needed: %s", why)

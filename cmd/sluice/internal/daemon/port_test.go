@@ -1,12 +1,14 @@
 package daemon
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
 
+	"sluice.dev/sluice/cmd/sluice/internal/frames"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/ethtool"
 	"sluice.dev/sluice/xdpprog"
@@ -137,7 +139,7 @@ func TestDeviceWithFewerQueues(t *testing.T) {
 	l.want("the rest", 4, "")
 }
 
-// TestMTURaised: the port stays open, and what cannot be received is said.
+// TestMTURaised: the port takes packets in several frames then, and what cannot be received is said.
 func TestMTURaised(t *testing.T) {
 	isolate(t)
 	addNIC(t, 1)
@@ -145,8 +147,40 @@ func TestMTURaised(t *testing.T) {
 	l.want("at the start", 1, "")
 	link, err := netlink.LinkByName(nic)
 	must(t, err)
+	long := func() bool { return l.p.slots[0].socket.Load().Long() }
+	if long() {
+		t.Error("an MTU of 1500 needs several frames")
+	}
 	must(t, netlink.LinkSetMTU(link, 9000))
-	l.want("raised", 1, "", "fail mtu: interface nic0 has MTU 9000, but frames of 2048 bytes take at most 1770")
+	l.want("raised", 1, "")
+	if why := l.p.view().Queues[0].Reason; !long() || !strings.Contains(why, "MTU 9000 takes 6 frames of 2048 bytes a packet") {
+		t.Errorf("raised: several frames %v, because %s", long(), why)
+	}
+	must(t, netlink.LinkSetMTU(link, 40000))
+	l.want("raised too far", 1, "", "fail mtu: interface nic0 has MTU 40000, but 17 frames of 2048 bytes, which are the most that a packet may have, take at most 30442")
 	must(t, netlink.LinkSetMTU(link, 1500))
 	l.want("as before", 1, "")
+}
+
+// TestRefusedForTheMTU: what a driver or the configuration rules out is refused by name, before anything is changed.
+func TestRefusedForTheMTU(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		d    device
+		f    config.Interface
+		want string
+	}{
+		{"zero-copy", device{name: "left", driver: "igb", mtu: 9000}, config.Interface{ZeroCopy: config.ZeroCopyRequire},
+			"interface left: zeroCopy is require, but MTU 9000 takes 3 frames of 4096 bytes a packet"},
+		{"native", device{name: "left", driver: "igb", mtu: 9000, generic: "driver igb gives no packets in several buffers"}, config.Interface{Mode: config.ModeNative},
+			"interface left: mode is native, but driver igb gives no packets in several buffers: set mode to auto or generic, or: ip link set left mtu 3818"},
+		{"generic is fine", device{name: "left", driver: "igb", mtu: 9000, generic: "driver igb gives no packets in several buffers"}, config.Interface{Mode: config.ModeGeneric}, ""},
+		{"native is fine", device{name: "left", driver: "veth", mtu: 9000}, config.Interface{Mode: config.ModeNative}, ""},
+		{"more than any packet", device{name: "left", driver: "veth", mtu: 65259}, config.Interface{}, "take at most 65258"},
+	} {
+		err := checkDevice(tc.d, tc.f, frames.Choice{Size: frames.Large})
+		if got := fmt.Sprint(err); (tc.want == "") != (err == nil) || !strings.Contains(got, tc.want) {
+			t.Errorf("%s: %v, want %q", tc.name, err, tc.want)
+		}
+	}
 }

@@ -173,6 +173,9 @@ func (k *steering) attach(p *port, ifindex int) (*xdpprog.Port, error) {
 	mode := map[config.Mode]xdpprog.AttachMode{
 		config.ModeAuto: xdpprog.Auto, config.ModeNative: xdpprog.Native, config.ModeGeneric: xdpprog.Generic,
 	}[p.config.Mode]
+	if mode == xdpprog.Auto && p.needsGeneric() != "" {
+		mode = xdpprog.Generic
+	}
 	return k.s.Attach(ifindex, p.name, mode)
 }
 

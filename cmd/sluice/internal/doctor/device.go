@@ -6,15 +6,9 @@ import (
 	"slices"
 
 	"sluice.dev/sluice/cmd/sluice/internal/frames"
+	"sluice.dev/sluice/cmd/sluice/internal/netdev"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/status"
-)
-
-// The bits of enum netdev_xdp_act (include/uapi/linux/netdev.h).
-const (
-	xdpBasic    = 1 << 0
-	xdpRedirect = 1 << 1
-	xdpZeroCopy = 1 << 3
 )
 
 // device checks one configured interface.
@@ -61,7 +55,7 @@ func (e *examination) interfaceConfig(name string) config.Interface {
 
 // native reports whether the driver says that it has native XDP.
 func (d *Interface) native() bool {
-	return d.XDPFeatures&(xdpBasic|xdpRedirect) == xdpBasic|xdpRedirect
+	return d.XDPFeatures&(netdev.Basic|netdev.Redirect) == netdev.Basic|netdev.Redirect
 }
 
 // generic reports whether packets come after the kernel has made an skb of each, by what the configuration says and
@@ -84,7 +78,7 @@ func (d *Interface) noZeroCopy(kernel string) string {
 	switch {
 	case late && err == nil && (major < first[0] || major == first[0] && minor < first[1]):
 		return fmt.Sprintf("driver %s has no zero-copy before Linux %d.%d", d.Driver, first[0], first[1])
-	case d.XDPFeatures&xdpZeroCopy == 0:
+	case d.XDPFeatures&netdev.ZeroCopy == 0:
 		return "driver " + d.Driver + " has no zero-copy"
 	case d.NoAccessPlatform:
 		// virtnet_xsk_pool_enable (drivers/net/virtio_net.c) needs a device that takes addresses of the DMA API.
@@ -146,6 +140,7 @@ func (e *examination) mode(d *Interface, c config.Interface) {
 		return
 	}
 	native, zeroCopy := d.native(), d.noZeroCopy(e.f.Kernel) == ""
+	long := frames.Long(d.MTU, e.frames().Size)
 	pieces := frames.WhyNotWhole(d.Driver, d.MTU, e.frames().Size)
 	switch {
 	case !d.XDPKnown:
@@ -162,8 +157,12 @@ func (e *examination) mode(d *Interface, c config.Interface) {
 			fmt.Sprintf("expect a fraction of native speed, or: ethtool -L %s rx N, N as many as the other end has tx", d.Name))
 	case !native:
 		e.add(Warn, "driver-mode", d.Name, "generic, copy: driver "+d.Driver+" has no native XDP", slow)
+	case long && frames.WhyGeneric(d.Driver, d.XDPFeatures, d.XDPKnown, d.MTU) != "":
+		e.ok("driver-mode", d.Name, "generic, copy: because of the MTU")
 	case c.ZeroCopy == config.ZeroCopyNever:
 		e.ok("driver-mode", d.Name, "native, copy: zeroCopy is never in the configuration")
+	case zeroCopy && long:
+		e.ok("driver-mode", d.Name, "native, copy: because of the MTU")
 	case zeroCopy && pieces != "" && c.ZeroCopy == config.ZeroCopyRequire:
 		e.add(Fail, "driver-mode", d.Name, "zeroCopy is require, but in zero-copy "+pieces, "set frames.size to auto, or zeroCopy to auto")
 	case zeroCopy && pieces != "":
@@ -182,7 +181,7 @@ func (e *examination) zeroCopied(d *Interface) bool {
 		return slices.ContainsFunc(v.Queues, func(q status.QueueView) bool { return q.ZeroCopy })
 	}
 	return d.native() && d.noZeroCopy(e.f.Kernel) == "" && e.interfaceConfig(d.Name).ZeroCopy != config.ZeroCopyNever &&
-		frames.WhyNotWhole(d.Driver, d.MTU, e.frames().Size) == ""
+		!frames.Long(d.MTU, e.frames().Size) && frames.WhyNotWhole(d.Driver, d.MTU, e.frames().Size) == ""
 }
 
 // frames is the size of frames that a daemon takes, or has.
@@ -229,16 +228,37 @@ func (e *examination) queues(d *Interface, c config.Interface) {
 
 func (e *examination) mtu(d *Interface) {
 	size := e.frames().Size
-	most := frames.Room(size)
-	if d.MTU <= most {
+	if most := frames.Room(size); d.MTU <= most {
 		e.ok("mtu", d.Name, fmt.Sprintf("%d fits frames of %d bytes (at most %d)", d.MTU, size, most))
+		return
+	}
+	most := frames.LongRoom(size)
+	if d.MTU <= most {
+		e.longMTU(d)
 		return
 	}
 	do := fmt.Sprintf("ip link set %s mtu %d", d.Name, most)
 	if size < frames.Large {
 		do = fmt.Sprintf("set frames.size to auto or %d, or: %s", frames.Large, do)
 	}
-	e.add(Fail, "mtu", d.Name, fmt.Sprintf("%d, but a frame of %d bytes holds %d: larger packets are lost", d.MTU, size, most), do)
+	e.add(Fail, "mtu", d.Name, fmt.Sprintf("%d, but a packet in several frames of %d bytes has at most %d: larger ones are lost", d.MTU, size, most), do)
+}
+
+// longMTU is mtu where packets come in several frames.
+func (e *examination) longMTU(d *Interface) {
+	c, copied := e.interfaceConfig(d.Name), frames.WhyLongIsCopy(d.MTU, e.frames().Size)
+	generic := frames.WhyGeneric(d.Driver, d.XDPFeatures, d.XDPKnown, d.MTU)
+	small := fmt.Sprintf("ip link set %s mtu %d", d.Name, frames.Room(frames.Large))
+	switch {
+	case c.ZeroCopy == config.ZeroCopyRequire:
+		e.add(Fail, "mtu", d.Name, "zeroCopy is require, but "+copied, "set zeroCopy to auto, or: "+small)
+	case generic != "" && c.Mode == config.ModeNative:
+		e.add(Fail, "mtu", d.Name, "mode is native, but "+generic, "set mode to auto or generic, or: "+small)
+	case generic != "":
+		e.add(Warn, "mtu", d.Name, generic+"; "+copied, slow+", or: "+small)
+	default:
+		e.ok("mtu", d.Name, copied)
+	}
 }
 
 func (e *examination) rpFilter(d *Interface) {

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sluice.dev/sluice/cmd/sluice/internal/netdev"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/ethtool"
 	"sluice.dev/sluice/control/status"
@@ -24,7 +25,7 @@ func healthy() *Facts {
 		Sysctls: map[string]string{"net.ipv4.ip_forward": "1", "net.ipv6.conf.all.forwarding": "1", "net.ipv4.conf.all.rp_filter": "0", "net.ipv4.conf.eth0.rp_filter": "2"},
 		Interfaces: []Interface{{
 			Name: "eth0", Up: true, Kind: "device", Driver: "mlx5_core", MTU: 1500, Queues: 4, RSSQueues: 4,
-			Features: map[string]bool{"rx-gro": true}, XDPFeatures: xdpBasic | xdpRedirect | xdpZeroCopy, XDPKnown: true,
+			Features: map[string]bool{"rx-gro": true}, XDPFeatures: netdev.Basic | netdev.Redirect | netdev.ZeroCopy, XDPKnown: true,
 		}},
 		Manifests: true, Socket: SocketAbsent,
 	}
@@ -136,11 +137,11 @@ func TestFindings(t *testing.T) {
 		}), Warn, "driver-mode", "more transmit queues", "ethtool -L eth0 rx"},
 		{"native wanted", func(f *Facts) {
 			f.Config.Interfaces[0].Mode = config.ModeNative
-			f.Interfaces[0].XDPFeatures = xdpBasic
+			f.Interfaces[0].XDPFeatures = netdev.Basic
 		}, Fail, "driver-mode", "driver mlx5_core has no native XDP", "auto or generic"},
 		{"zero-copy wanted", func(f *Facts) {
 			f.Config.Interfaces[0].ZeroCopy = config.ZeroCopyRequire
-			f.Interfaces[0].XDPFeatures &^= xdpZeroCopy
+			f.Interfaces[0].XDPFeatures &^= netdev.ZeroCopy
 		}, Fail, "driver-mode", "driver mlx5_core has no zero-copy", "zeroCopy to auto"},
 		{"queue not bound", func(f *Facts) {
 			f.Running = &status.StatusView{Ready: true, Interfaces: []status.InterfaceView{{Name: "eth0", Mode: "native", Queues: []status.QueueView{
@@ -184,9 +185,14 @@ func TestFindings(t *testing.T) {
 		{"the daemon would not start, which is said already", func(f *Facts) {
 			f.Config.Interfaces[0].Queues, f.Refusal = 8, errors.New("queues is 8, but it has 4")
 		}, Fail, "queues", "8 configured, it has 4", "ethtool -L eth0 combined 8"},
-		{"MTU", eth(func(d *Interface) { d.MTU = 9000 }), Fail, "mtu", "9000, but a frame of 4096 bytes holds 3818", "ip link set eth0 mtu 3818"},
-		{"MTU, small frames configured", func(f *Facts) { f.Interfaces[0].MTU, f.Config.Frames.Size = 1771, 2048 }, Fail, "mtu",
-			"1771, but a frame of 2048 bytes holds 1770", "frames.size to auto or 4096"},
+		{"jumbo, and no native program for it", eth(func(d *Interface) { d.MTU = 9000 }), Warn, "mtu",
+			"driver mlx5_core gives no packets in several buffers to a native XDP program, and MTU 9000 has some; MTU 9000 takes 3 frames of 4096 bytes a packet", "ip link set eth0 mtu 3818"},
+		{"jumbo where native is wanted", func(f *Facts) { f.Interfaces[0].MTU, f.Config.Interfaces[0].Mode = 9000, config.ModeNative }, Fail, "mtu",
+			"mode is native, but driver mlx5_core gives no packets in several buffers", "set mode to auto or generic"},
+		{"jumbo where zero-copy is wanted", func(f *Facts) { f.Interfaces[0].MTU, f.Config.Interfaces[0].ZeroCopy = 9000, config.ZeroCopyRequire }, Fail, "mtu",
+			"zeroCopy is require, but MTU 9000 takes 3 frames", "set zeroCopy to auto"},
+		{"MTU of no packet", func(f *Facts) { f.Interfaces[0].MTU, f.Config.Frames.Size = 40000, 2048 }, Fail, "mtu",
+			"40000, but a packet in several frames of 2048 bytes has at most 30442", "frames.size to auto or 4096"},
 		{"frames too small for zero-copy", func(f *Facts) {
 			f.Interfaces[0].Driver, f.Interfaces[0].Program, f.Config.Frames.Size = "igb", "steer", 2048
 		}, Warn, "driver-mode",
@@ -261,7 +267,7 @@ func TestEnough(t *testing.T) {
 		"VLANs with their tags":    func(f *Facts) { f.Interfaces[0].VLANs = []string{"eth0.7"} },
 		"veth with tx off":         func(f *Facts) { f.Interfaces[0].Kind = "veth"; f.Interfaces[0].PeerFeatures = map[string]bool{} },
 		"no host link, no forward": func(f *Facts) { f.Config.HostLink.Enabled = false; clear(f.Sysctls) },
-		"no zero-copy":             func(f *Facts) { f.Interfaces[0].XDPFeatures &^= xdpZeroCopy },
+		"no zero-copy":             func(f *Facts) { f.Interfaces[0].XDPFeatures &^= netdev.ZeroCopy },
 		"one queue, whatever its hash is": func(f *Facts) {
 			f.Interfaces[0].Queues, f.Interfaces[0].RSSQueues = 1, 1
 			f.Interfaces[0].FlowHash = map[ethtool.Flow]ethtool.HashFields{ethtool.UDP4: byAddresses}
@@ -354,7 +360,7 @@ func TestWhyCopy(t *testing.T) {
 		d := &f.Interfaces[0]
 		f.Kernel, d.Driver, d.NoAccessPlatform = c.kernel, c.driver, c.plain
 		if !c.bit {
-			d.XDPFeatures &^= xdpZeroCopy
+			d.XDPFeatures &^= netdev.ZeroCopy
 		}
 		for _, finding := range ExamineInterfaces(f) {
 			if finding.Check == "driver-mode" && !strings.HasPrefix(finding.Found, c.want) {

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sluice.dev/sluice/cmd/sluice/internal/frames"
 	"sluice.dev/sluice/control/config"
 )
 
@@ -126,28 +127,56 @@ func (e *examination) refusal() {
 	}
 }
 
+// kinds are those of sockets, each of which registers memory once (package xsk).
+type kinds [3]bool
+
+func (k *kinds) add(zeroCopy, long bool) {
+	switch {
+	case zeroCopy:
+		k[0] = true
+	case long:
+		k[2] = true
+	default:
+		k[1] = true
+	}
+}
+
+func (k *kinds) names() (list []string) {
+	for i, name := range [...]string{"in zero-copy", "in copy mode", "for packets in several frames"} {
+		if k[i] {
+			list = append(list, name)
+		}
+	}
+	return list
+}
+
 func (e *examination) memory() {
 	c := e.f.Config
 	chosen := e.frames()
 	e.ok("frames", "", fmt.Sprintf("%d bytes: %s", chosen.Size, chosen.Reason))
-	queues, workers, modes := 0, 0, map[bool]bool{}
+	queues, workers := 0, 0
+	var kinds kinds
+	most := 0 // of the MTUs
 	for i := range e.f.Interfaces {
 		used := e.queuesUsed(&e.f.Interfaces[i])
 		if queues += used; workers == 0 || used < workers {
 			workers = used
 		}
-		modes[e.zeroCopied(&e.f.Interfaces[i])] = true
+		d := &e.f.Interfaces[i]
+		kinds.add(e.zeroCopied(d), frames.Long(d.MTU, chosen.Size))
+		most = max(most, d.MTU)
 	}
 	if c.HostLink.Enabled { // a socket for each worker, in copy mode
 		queues += cmp.Or(c.Workers, workers)
-		modes[false] = true
+		kinds.add(false, frames.Long(most, chosen.Size))
 	}
 	umem := uint64(queues) * uint64(c.Frames.PerQueue) * uint64(chosen.Size)
 	const mib = 1 << 20
 	found := fmt.Sprintf("%d MiB of packet memory", umem/mib)
-	if len(modes) > 1 { // a registration for each (package xsk)
-		umem *= 2
-		found += fmt.Sprintf(", locked twice (%d MiB) because there are sockets in zero-copy and in copy mode", umem/mib)
+	if list := kinds.names(); len(list) > 1 {
+		umem *= uint64(len(list))
+		found += fmt.Sprintf(", locked %s (%d MiB) because there are sockets %s",
+			map[int]string{2: "twice", 3: "three times"}[len(list)], umem/mib, strings.Join(list, " and "))
 	}
 	found += fmt.Sprintf(", limit %s", limit(e.f.Memlock))
 	switch {

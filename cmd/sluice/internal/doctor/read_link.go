@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -9,9 +8,9 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"sluice.dev/sluice/cmd/sluice/internal/netdev"
 	"sluice.dev/sluice/cmd/sluice/internal/rss"
 	"sluice.dev/sluice/control/ethtool"
 )
@@ -38,7 +37,7 @@ func readInterface(name string) Interface {
 		}
 	}
 	d.VLANs, d.Below = above(a.Index), below(link)
-	d.XDPFeatures, d.XDPKnown = xdpFeatures(a.Index)
+	d.XDPFeatures, d.XDPKnown = netdev.XDPFeatures(a.Index)
 	d.readDriver(link)
 	return d
 }
@@ -145,56 +144,4 @@ func below(link netlink.Link) (list []Lower) {
 		}
 	}
 	return list
-}
-
-// The generic netlink family "netdev" (include/uapi/linux/netdev.h, Linux 6.3).
-const (
-	netdevFamily         = "netdev"
-	netdevCmdDevGet      = 1
-	netdevAttrIfindex    = 1
-	netdevAttrXDPFeature = 3
-)
-
-// genlHeader is struct genlmsghdr: command, version, two reserved bytes that must
-// be zero. (nl.Genlmsg has two bytes and serializes four, so what follows it in
-// memory goes to the kernel, which refuses it when it is not zero.)
-type genlHeader [nl.SizeofGenlmsg]byte
-
-// Len and Serialize implement nl.NetlinkRequestData.
-func (h genlHeader) Len() int { return len(h) }
-
-// Serialize returns the header's bytes.
-func (h genlHeader) Serialize() []byte { return h[:] }
-
-var errNoAttribute = errors.New("no such attribute")
-
-// xdpFeatures asks the kernel what a device's driver can do with XDP; known is
-// false on kernels that do not say.
-func xdpFeatures(index int) (features uint64, known bool) {
-	family, err := netlink.GenlFamilyGet(netdevFamily)
-	if err != nil {
-		return 0, false
-	}
-	request := nl.NewNetlinkRequest(int(family.ID), 0)
-	request.AddData(genlHeader{netdevCmdDevGet, 1})
-	request.AddData(nl.NewRtAttr(netdevAttrIfindex, nl.Uint32Attr(uint32(index))))
-	answers, err := request.Execute(unix.NETLINK_GENERIC, 0)
-	if err != nil || len(answers) == 0 || len(answers[0]) < nl.SizeofGenlmsg {
-		return 0, false
-	}
-	features, err = uint64Attr(answers[0][nl.SizeofGenlmsg:], netdevAttrXDPFeature)
-	return features, err == nil
-}
-
-func uint64Attr(b []byte, kind uint16) (uint64, error) {
-	attrs, err := nl.ParseRouteAttr(b)
-	if err != nil {
-		return 0, err
-	}
-	for _, a := range attrs {
-		if a.Attr.Type == kind && len(a.Value) == 8 {
-			return binary.NativeEndian.Uint64(a.Value), nil
-		}
-	}
-	return 0, errNoAttribute
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"sluice.dev/sluice/cmd/sluice/internal/netdev"
 	"sluice.dev/sluice/control/ethtool"
 )
 
@@ -43,7 +44,7 @@ func TestReadVeth(t *testing.T) {
 	if d.Err != nil || d.Up || d.Kind != "veth" || d.Driver != "veth" || d.MTU != 1400 || d.Queues != 2 || d.MaxQueues != 2 || d.Program != "" {
 		t.Errorf("read %+v", d)
 	}
-	if native := uint64(xdpBasic | xdpRedirect); !d.XDPKnown || d.XDPFeatures&native != native || d.XDPFeatures&xdpZeroCopy != 0 {
+	if native := uint64(netdev.Basic | netdev.Redirect); !d.XDPKnown || d.XDPFeatures&native != native || d.XDPFeatures&netdev.ZeroCopy != 0 {
 		t.Errorf("XDP features %b (%v)", d.XDPFeatures, d.XDPKnown)
 	}
 	if !d.PeerFeatures["tx-checksum-ip-generic"] {

@@ -14,10 +14,13 @@ package frames
 
 import (
 	"fmt"
+	"math"
 
 	"golang.org/x/sys/unix"
 
+	"sluice.dev/sluice/cmd/sluice/internal/netdev"
 	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/fastpath"
 )
 
 // The sizes that there are, in bytes.
@@ -50,6 +53,29 @@ func unit(driver string) int {
 	return 128
 }
 
+// LongRoom is the largest IP packet, in bytes, that a socket takes in several frames of a size (xsk.Config.Long).
+func LongRoom(size int) int { return min((size-headroom)*fastpath.MaxBuffers, math.MaxUint16) - layer2 }
+
+// Long reports whether the packets of an MTU need several frames of a size.
+func Long(mtu, size int) bool { return mtu > Room(size) }
+
+// WhyLongIsCopy says why an interface of such an MTU is in copy mode. In zero-copy, how many buffers a driver sends as one packet
+// differs between drivers (xdp_zc_max_segs).
+func WhyLongIsCopy(mtu, size int) string {
+	return fmt.Sprintf("MTU %d takes %d frames of %d bytes a packet, and packets in several frames are taken in copy mode",
+		mtu, (mtu+layer2-1)/(size-headroom)+1, size)
+}
+
+// WhyGeneric says what is wrong with native mode on an interface whose driver has these features (package netdev); it is empty if nothing
+// is, or if it is the driver that has to say so. Where the MTU is beyond any frame, and so beyond a page, the driver receives packets in
+// several buffers. One that does not give those to the XDP program would keep them from it.
+func WhyGeneric(driver string, features uint64, known bool, mtu int) string {
+	if !known || features&(netdev.Basic|netdev.RxSG) != netdev.Basic || mtu <= Room(Large) {
+		return ""
+	}
+	return fmt.Sprintf("driver %s gives no packets in several buffers to a native XDP program, and MTU %d has some", driver, mtu)
+}
+
 // Room is the largest IP packet, in bytes, that a frame of a size holds: in copy mode, and to send.
 func Room(size int) int { return size - headroom - layer2 }
 
@@ -62,7 +88,7 @@ func Whole(driver string, size int) int {
 // empty if nothing is.
 func WhyNotWhole(driver string, mtu, size int) string {
 	most := Whole(driver, size)
-	if mtu <= most || mtu > Room(size) { // the latter is refused in any mode
+	if mtu <= most || Long(mtu, size) { // the latter is copy mode in any case
 		return ""
 	}
 	why := fmt.Sprintf("driver %s delivers packets of up to %d bytes whole into frames of %d bytes, and the MTU is %d", driver, most, size, mtu)

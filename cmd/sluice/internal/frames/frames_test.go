@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"sluice.dev/sluice/cmd/sluice/internal/netdev"
 	"sluice.dev/sluice/control/config"
 )
 
@@ -35,6 +36,45 @@ func TestChoose(t *testing.T) {
 	}
 }
 
+func TestLong(t *testing.T) {
+	for _, tc := range []struct {
+		mtu, size int
+		long      bool
+		why       string
+	}{
+		{1770, Small, false, ""}, {1771, Small, true, "takes 2 frames of 2048"}, {9000, Small, true, "takes 6 frames of 2048"},
+		{3818, Large, false, ""}, {3819, Large, true, "takes 2 frames of 4096"}, {9000, Large, true, "takes 3 frames of 4096"},
+	} {
+		if got := Long(tc.mtu, tc.size); got != tc.long || got && !strings.Contains(WhyLongIsCopy(tc.mtu, tc.size), tc.why) {
+			t.Errorf("MTU %d, frames of %d: %v, %s", tc.mtu, tc.size, got, WhyLongIsCopy(tc.mtu, tc.size))
+		}
+	}
+	if a, b := LongRoom(Small), LongRoom(Large); a != 17*1792-22 || b != 17*3840-22 {
+		t.Errorf("at most %d and %d", a, b)
+	}
+}
+
+func TestWhyGeneric(t *testing.T) {
+	const native = netdev.Basic | netdev.Redirect
+	for _, tc := range []struct {
+		name     string
+		features uint64
+		known    bool
+		mtu      int
+		generic  bool
+	}{
+		{"igb", native, true, 9000, true},
+		{"igb of a small MTU", native, true, 3818, false},
+		{"virtio-net with mergeable buffers", native | netdev.RxSG, true, 9000, false},
+		{"no native mode at all", 0, true, 9000, false},
+		{"a kernel that does not say", 0, false, 9000, false},
+	} {
+		if got := WhyGeneric("some", tc.features, tc.known, tc.mtu); (got != "") != tc.generic || got != "" && !strings.Contains(got, "driver some gives no packets") {
+			t.Errorf("%s: %q", tc.name, got)
+		}
+	}
+}
+
 func TestWhyNotWhole(t *testing.T) {
 	for _, tc := range []struct {
 		driver    string
@@ -46,7 +86,7 @@ func TestWhyNotWhole(t *testing.T) {
 		{"igb", 3046, Large, ""},
 		{"igb", 3047, Large, "up to 3046 bytes whole into frames of 4096 bytes, and the MTU is 3047"},
 		{"virtio_net", 1500, Small, ""},
-		{"igb", 9000, Small, ""}, // frames hold it in no mode, which is said elsewhere
+		{"igb", 9000, Small, ""}, // which is copy mode, and said elsewhere
 	} {
 		got := WhyNotWhole(tc.driver, tc.mtu, tc.size)
 		if (tc.want == "") != (got == "") || !strings.Contains(got, tc.want) {
