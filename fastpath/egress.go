@@ -169,10 +169,11 @@ func (w *Worker) countSent(link int, batch []Desc, long uint64) {
 		return
 	}
 	w.n.tx += uint64(len(batch))
-	w.n.txBytes += long
+	bytes := long
 	for i := range batch {
-		w.n.txBytes += uint64(batch[i].Len)
+		bytes += uint64(batch[i].Len)
 	}
+	w.n.txBytes += bytes
 }
 
 // longBytes is how long those packets of a batch are that have several frames.
