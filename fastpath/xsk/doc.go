@@ -54,6 +54,12 @@
 // Flush asks now and then even if there is nothing to send; a worker whose poll
 // timed out calls Probe to know at once.
 //
+// # Packets in several frames
+//
+// A packet longer than a frame comes as descriptors in a row (XDP_USE_SG; Config.Long). Receive makes one Desc of
+// them, whose Len is 0, and a chain in the UMEM's table (fastpath.Chains); a packet of which the ring has not all
+// descriptors yet waits in the Socket. Transmit gives a ring all frames of a packet or none.
+//
 // # Copy and zero-copy
 //
 // With zero-copy the device reads and writes the UMEM; without, the kernel copies

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat/checksum"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
 )
@@ -43,6 +44,46 @@ func TestParseTruncated(t *testing.T) {
 			if got := header.Parse(slices.Clip(slices.Clone(frame[:cut])), &p); got != stats.FrameTruncated {
 				t.Errorf("%s cut to %d of %d bytes: %v", name, cut, len(frame), got)
 			}
+		}
+	}
+}
+
+// Of a frame whose first part alone is here, headers say what they say where all of it is; and where they are not all in that part, the
+// packet is dropped. Nothing behind the part is read: it has no capacity there.
+func TestParseLong(t *testing.T) {
+	for name, frame := range corpus() {
+		var want header.Packet
+		if reason := header.Parse(frame, &want); reason != stats.None {
+			t.Fatalf("%s: %v", name, reason)
+		}
+		least := len(frame)
+		for cut := len(frame); cut >= 0; cut-- {
+			part := slices.Clip(slices.Clone(frame[:cut]))
+			var got header.Packet
+			switch reason := header.ParseLong(part, len(frame), &got); {
+			case reason != stats.None:
+			case got != want:
+				t.Fatalf("%s, %d of %d bytes here:\ngot  %+v\nwant %+v", name, cut, len(frame), got, want)
+			case cut+1 < least && least != len(frame):
+				t.Errorf("%s: %d bytes are enough, and %d are not", name, cut, cut+1)
+			default:
+				least = cut
+				var inner header.Packet
+				if header.IsICMPError(got.Tuple.V6, got.ICMPType) && (got.Tuple.Proto == header.ProtoICMP || got.Tuple.Proto == header.ProtoICMPv6) {
+					header.ParseInner(part, &got, &inner) // may find it too short, but not panic
+				}
+			}
+		}
+		if int(want.L4) > least || want.Fragment != header.LaterFragment && int(want.L4) == least {
+			t.Errorf("%s: %d bytes are enough, and the transport header begins at %d", name, least, want.L4)
+		}
+		sum := checksum.Sum(frame[min(int(want.L4)+8, int(want.End)):want.End])
+		whole := header.ChecksumICMP(frame, &want)
+		if part := frame[:min(int(want.L4)+8, int(want.End))]; header.ChecksumLongICMP(part, &want, sum) != whole {
+			t.Errorf("%s: the checksum of a message in two parts is not %v", name, whole)
+		}
+		if longer := len(frame) - 1; header.ParseLong(frame, longer, &header.Packet{}) == stats.None && int(want.End) > longer {
+			t.Errorf("%s: a packet that ends behind its frame", name)
 		}
 	}
 }

@@ -16,7 +16,6 @@ import (
 	"sluice.dev/sluice/fastpath/xsk"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
-	"sluice.dev/sluice/xdpprog"
 )
 
 var _ status.Gateway = (*Daemon)(nil)
@@ -260,10 +259,7 @@ func (p *port) view() status.InterfaceView {
 	v := status.InterfaceView{Name: p.name, Driver: p.device.driver, Up: p.device.up, MTU: p.device.mtu, Reason: p.why}
 	v.Settings, v.Refused = p.napi.Values(), p.refused
 	if p.attach != nil {
-		v.Mode, v.Reason = p.attach.Mode().String(), p.attach.Reason()
-		if p.config.Mode == config.ModeAuto && p.device.generic != "" && p.attach.Mode() == xdpprog.Generic {
-			v.Reason = p.device.generic
-		}
+		v.Mode, v.Reason = p.attach.Mode().String(), p.attachReason()
 	}
 	slots := p.slots
 	if p.open {

@@ -8,6 +8,7 @@ import (
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/xsk"
+	"sluice.dev/sluice/xdpprog"
 )
 
 // socketMode is the mode to ask for, and the reason if it is copy mode without having been configured.
@@ -51,6 +52,14 @@ func (p *port) needsGeneric() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.device.generic
+}
+
+// attachReason is why the program is in the mode that it is in. p.mu must be held.
+func (p *port) attachReason() string {
+	if p.config.Mode == config.ModeAuto && p.device.generic != "" && p.attach.Mode() == xdpprog.Generic {
+		return p.device.generic
+	}
+	return p.attach.Reason()
 }
 
 // notePieces looks for packets that a zero-copy driver delivered in pieces: the rules of package frames do

@@ -65,7 +65,9 @@ func (d *Daemon) openAll(ctx context.Context) error {
 }
 
 func (d *Daemon) logPort(p *port) {
-	mode, reason := p.attach.Mode(), p.attach.Reason()
+	p.mu.Lock()
+	mode, reason := p.attach.Mode(), p.attachReason()
+	p.mu.Unlock()
 	socketMode, why := p.slots[0].socket.Load().Mode()
 	d.log.Info("interface open", "interface", p.name, "queues", len(p.slots), "xdp", mode, "xdpReason", reason, "sockets", socketMode, "socketsReason", why)
 }
