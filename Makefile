@@ -95,8 +95,8 @@ vm-test-full: build ## the same on the oldest kernel and the newest ones, and wh
 
 # Everything that is too long for CI. A part that fails does not keep the others from running.
 .PHONY: nightly
-nightly: build ## vm-test-full, e2e, cluster, conformance, demo, fuzz: hours; fails at the end if a part failed
-	@failed=; for part in vm-test-full e2e cluster conformance conformance-diff demo fuzz fuzz-objects; do \
+nightly: build ## vm-test-full, e2e, cluster, cluster-test, conformance, demo, fuzz: hours; fails at the end if a part failed
+	@failed=; for part in vm-test-full e2e cluster cluster-test conformance conformance-diff demo fuzz fuzz-objects; do \
 		echo "== $$part"; $(MAKE) $$part || failed="$$failed $$part"; done; \
 	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
