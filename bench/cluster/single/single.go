@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/vishvananda/netns"
 	corev1 "k8s.io/api/core/v1"
 
 	"sluice.dev/sluice/bench/cluster"
@@ -57,8 +58,24 @@ type Cluster struct {
 	proxies []*cluster.Proxy
 }
 
-// prefix begins the names of directories.
-const prefix = "sluice-single-"
+// prefix begins the names of directories, and networkFile in one has the ID of the run's network.
+const (
+	prefix      = "sluice-single-"
+	networkFile = "network"
+)
+
+// removeRun removes what a run left that was killed: its directory, and the names of its namespaces, if they had
+// any. Everything else ended with it, or is swept by those who made it.
+func removeRun(dir string) error {
+	var errs []error
+	if id, err := os.ReadFile(filepath.Join(dir, networkFile)); err == nil && len(id) > 0 {
+		names, _ := filepath.Glob("/run/netns/" + topo.Prefix + string(id) + "-*") // the pattern is well-formed
+		for _, name := range names {
+			errs = append(errs, netns.DeleteNamed(filepath.Base(name)))
+		}
+	}
+	return errors.Join(append(errs, os.RemoveAll(dir))...)
+}
 
 // Start builds what there is to build, starts the cluster and returns when all nodes are Ready. What was
 // started before an error is ended.
@@ -121,7 +138,10 @@ func (c *Cluster) step(format string, args ...any) {
 
 // build builds what runs on nodes and in pods, from this tree.
 func (c *Cluster) build(ctx context.Context) (err error) {
-	if c.dir, err = scratch.Temporary(prefix); err != nil {
+	if _, err := scratch.Sweep(os.TempDir(), prefix, removeRun); err != nil {
+		return err
+	}
+	if c.dir, err = scratch.Make(os.TempDir(), prefix); err != nil {
 		return err
 	}
 	c.first = filepath.Join(c.dir, "first")
@@ -150,6 +170,9 @@ const ServerImage = "sluice.test/server:1"
 // network builds the network. The last backend is the control plane's host.
 func (c *Cluster) network() (err error) {
 	if c.Net, err = topo.New(topo.Config{Backends: c.config.Workers + 1, Named: c.config.Named}); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(c.dir, networkFile), []byte(c.Net.ID), 0o644); err != nil {
 		return err
 	}
 	c.Client0, c.control = c.Net.Clients[0], c.Net.Backends[c.config.Workers]
