@@ -5,11 +5,16 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+
+	"sluice.dev/sluice/bench/machine"
 )
 
 // Build builds the daemon from the tree into a directory, so that no stale binary is
-// judged, and returns its path.
+// judged, and returns its path. Where one was built elsewhere (machine.Binary), it is that one.
 func Build(dir string, race bool) (string, error) {
+	if path := machine.Binary(); path != "" {
+		return path, nil
+	}
 	path := filepath.Join(dir, "sluice")
 	args, cgo := []string{"build", "-o", path}, "CGO_ENABLED=0" // as `make build` does
 	if race {

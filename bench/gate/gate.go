@@ -22,9 +22,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
+	"sluice.dev/sluice/bench/machine"
 	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/control/status"
 )
@@ -37,7 +39,7 @@ type Config struct {
 	Interfaces []string // default all of the host
 	Options    string   // more of the configuration: YAML, whole top-level fields
 	Env        []string // of the daemon, added to this process's
-	// Patience multiplies every bound of time, on machines that are slow; 0 is 1.
+	// Patience multiplies every bound of time, on machines that are slow; 0 is what the environment says (package machine).
 	Patience int
 }
 
@@ -62,13 +64,14 @@ const (
 
 // New writes a gateway's configuration and starts nothing.
 func New(c Config) (*Gateway, error) {
-	c.Patience = max(1, c.Patience)
 	if c.NodeName == "" {
 		c.NodeName = "gateway"
 	}
 	if len(c.Interfaces) == 0 {
 		for _, i := range c.Host.Interfaces {
-			c.Interfaces = append(c.Interfaces, i.Name)
+			if !slices.Contains(c.Interfaces, i.Name) { // one may have addresses of two VLANs
+				c.Interfaces = append(c.Interfaces, i.Name)
+			}
 		}
 	}
 	dir, err := makeDirectory()
@@ -88,6 +91,9 @@ func New(c Config) (*Gateway, error) {
 
 // patience is a bound of time on this machine.
 func (g *Gateway) patience(d time.Duration) time.Duration {
+	if g.config.Patience == 0 {
+		return machine.Slower(d)
+	}
 	return time.Duration(g.config.Patience) * d
 }
 
