@@ -58,7 +58,7 @@ func linkLeftovers(known []string) (left []string, err error) {
 	}
 	for _, l := range links {
 		a := l.Attrs()
-		if !slices.Contains(known, a.Name) {
+		if !slices.Contains(known, a.Name) && l.Type() != "vlan" { // of which the daemon makes none
 			left = append(left, "interface "+a.Name)
 		}
 		if a.Xdp != nil && a.Xdp.Attached {

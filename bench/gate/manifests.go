@@ -19,7 +19,7 @@ type Service struct {
 	Name        string
 	Port        int32
 	NodePort    int32
-	UDP         bool
+	UDP, SCTP   bool // TCP otherwise
 	VIPs        []string
 	ExternalIPs []string
 	Local       bool  // external traffic policy
@@ -68,8 +68,11 @@ func (g *Gateway) Remove(name string) error {
 
 func (s *Service) objects() []any {
 	protocol := corev1.ProtocolTCP
-	if s.UDP {
+	switch {
+	case s.UDP:
 		protocol = corev1.ProtocolUDP
+	case s.SCTP:
+		protocol = corev1.ProtocolSCTP
 	}
 	svc := corev1.Service{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},

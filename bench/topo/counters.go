@@ -1,11 +1,14 @@
 package topo
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/vishvananda/netlink"
 )
 
 // Counters are the kernel's own counters of a namespace, by the names nstat(8)
@@ -24,8 +27,12 @@ func (h *Host) Counters() (Counters, error) {
 			{"/proc/thread-self/net/snmp", parsePairedLines},
 			{"/proc/thread-self/net/netstat", parsePairedLines},
 			{"/proc/thread-self/net/snmp6", parseColumns},
+			{"/proc/thread-self/net/sctp/snmp", parseColumns}, // of a module
 		} {
 			b, err := os.ReadFile(f.file)
+			if errors.Is(err, os.ErrNotExist) && strings.Contains(f.file, "sctp") {
+				continue
+			}
 			if err != nil {
 				return err
 			}
@@ -72,6 +79,33 @@ func parseColumns(c Counters, text string) error {
 	return nil
 }
 
+// Dropped is how many packets the network's veth devices could not hand to their other end, whose ring or backlog was
+// full: what a NIC's counters say of a ring without a free descriptor. The sender counts it (veth_xmit, drivers/net/veth.c).
+func (n *Net) Dropped() (dropped uint64, err error) {
+	count := func() error {
+		links, err := netlink.LinkList()
+		if err != nil {
+			return fmt.Errorf("read counters of interfaces: %w", err)
+		}
+		for _, l := range links {
+			// What a gateway makes for itself is not the network's.
+			if a := l.Attrs(); l.Type() == "veth" && !strings.HasPrefix(a.Name, "sluice") && a.Statistics != nil {
+				dropped += a.Statistics.TxDropped
+			}
+		}
+		return nil
+	}
+	for _, h := range n.hosts {
+		if err := h.Run(count); err != nil {
+			return 0, err
+		}
+	}
+	if n.wire != nil {
+		err = n.wire.run(count)
+	}
+	return dropped, err
+}
+
 // Since returns what was counted after an earlier reading.
 func (c Counters) Since(before Counters) Counters {
 	d := make(Counters, len(c))
@@ -88,6 +122,7 @@ var damage = [...]string{
 	"UdpInErrors", "UdpInCsumErrors", "UdpLiteInCsumErrors",
 	"Ip6InHdrErrors", "Ip6InAddrErrors", "Ip6InTruncatedPkts",
 	"Icmp6InErrors", "Icmp6InCsumErrors", "Udp6InErrors", "Udp6InCsumErrors",
+	"SctpChecksumErrors",
 }
 
 // harmless maps counters of damage to the part of them that is no damage: good

@@ -39,7 +39,7 @@ func (n *Net) buildDirect(c *Config) error {
 			dev    string
 			number int
 		}{{n.Gateway, w.port, 1}, {h, "eth0", w.number}} {
-			if err := end.host.address(end.dev, false, w.net4, w.net6, end.number); err != nil {
+			if err := end.host.address(end.dev, false, &segment{net4: w.net4, net6: w.net6}, end.number); err != nil {
 				return err
 			}
 		}

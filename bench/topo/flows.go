@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"sluice.dev/sluice/bench/machine"
 )
 
 // FlowLoad is a number of long-lived flows that each ask again and again and
@@ -32,7 +34,7 @@ func (l *FlowLoad) setDefaults() {
 	for _, d := range [...]struct {
 		d *time.Duration
 		v time.Duration
-	}{{&l.Interval, time.Second}, {&l.Timeout, 5 * time.Second}, {&l.Lifetime, 5 * time.Minute}} {
+	}{{&l.Interval, time.Second}, {&l.Timeout, machine.Slower(5 * time.Second)}, {&l.Lifetime, machine.Slower(5 * time.Minute)}} {
 		if *d.d == 0 {
 			*d.d = d.v
 		}
@@ -75,26 +77,36 @@ type FlowState struct {
 // all are open or have failed. A flow whose connection breaks or that is answered by
 // another backend is broken and stays so.
 func (h *Host) OpenTCP(ctx context.Context, l FlowLoad) (*Flows, error) {
-	return h.open(ctx, l, "tcp", (*Flows).tcp)
+	return h.open(ctx, l, dialNet("tcp"), (*Flows).tcp)
 }
 
 // OpenUDP opens the flows from the host, one socket each. A UDP flow may lose
 // datagrams and may be moved to another backend; both are counted.
 func (h *Host) OpenUDP(ctx context.Context, l FlowLoad) (*Flows, error) {
-	return h.open(ctx, l, "udp", (*Flows).udp)
+	return h.open(ctx, l, dialNet("udp"), (*Flows).udp)
 }
 
 type flowRun func(*Flows, context.Context, *FlowLoad, int, net.Conn)
 
-func (h *Host) open(ctx context.Context, l FlowLoad, network string, run flowRun) (*Flows, error) {
+// dialFunc connects, in the calling thread's namespace, or gives up after a time.
+type dialFunc func(context.Context, netip.AddrPort, time.Duration) (net.Conn, error)
+
+func dialNet(network string) dialFunc {
+	return func(ctx context.Context, to netip.AddrPort, timeout time.Duration) (net.Conn, error) {
+		d := net.Dialer{Timeout: timeout, KeepAlive: -1}
+		return d.DialContext(ctx, network, to.String())
+	}
+}
+
+func (h *Host) open(ctx context.Context, l FlowLoad, dial dialFunc, run flowRun) (*Flows, error) {
 	l.setDefaults()
 	if err := l.check(); err != nil {
-		return nil, fmt.Errorf("%s: %s flows: %w", h.Name, network, err)
+		return nil, fmt.Errorf("%s: flows: %w", h.Name, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.Lifetime)
 	f := &Flows{c: newCollector(), cancel: cancel, flow: make([]FlowState, l.Flows)}
 	conns := make([]net.Conn, l.Flows)
-	if err := h.dialAll(ctx, &l, network, f, conns); err != nil {
+	if err := h.dialAll(ctx, &l, dial, f, conns); err != nil {
 		cancel()
 		return nil, err
 	}
@@ -117,7 +129,7 @@ func (h *Host) open(ctx context.Context, l FlowLoad, network string, run flowRun
 }
 
 // dialAll makes the connections, several at a time.
-func (h *Host) dialAll(ctx context.Context, l *FlowLoad, network string, f *Flows, conns []net.Conn) error {
+func (h *Host) dialAll(ctx context.Context, l *FlowLoad, dial dialFunc, f *Flows, conns []net.Conn) error {
 	const dialers = 16
 	var running sync.WaitGroup
 	errs := make([]error, dialers)
@@ -127,8 +139,7 @@ func (h *Host) dialAll(ctx context.Context, l *FlowLoad, network string, f *Flow
 				for i := d; i < len(conns); i += dialers {
 					target := l.Targets[i%len(l.Targets)]
 					f.flow[i].Target = target // no flow runs yet
-					dialer := net.Dialer{Timeout: l.Timeout, KeepAlive: -1}
-					conn, err := dialer.DialContext(ctx, network, target.String())
+					conn, err := dial(ctx, target, l.Timeout)
 					if err != nil {
 						f.flow[i].Broken = err
 						f.c.failed(err)

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+
+	"sluice.dev/sluice/bench/machine"
 )
 
 // Host is a namespace of the network.
@@ -18,15 +20,25 @@ type Host struct {
 	Name       string
 	Interfaces []Interface
 
-	net *Net
-	ns  *namespace
+	net  *Net
+	ns   *namespace
+	port string // of a bridge: the other end of the interface that was attached last
 }
 
 // Interface is an interface of a host.
 type Interface struct {
 	Name         string
+	VLAN         string // the device on top of it that has the addresses; empty where it has them itself
 	Addr4, Addr6 netip.Prefix
 	MAC          [6]byte
+}
+
+// device is what has the addresses.
+func (i *Interface) device() string {
+	if i.VLAN != "" {
+		return i.VLAN
+	}
+	return i.Name
 }
 
 // Addr4 and Addr6 are the addresses of the host's first interface.
@@ -49,7 +61,7 @@ func (h *Host) Run(f func() error) error {
 }
 
 // dialTimeout bounds a dial whose context does not.
-const dialTimeout = 10 * time.Second
+var dialTimeout = machine.Slower(10 * time.Second)
 
 // Dial connects from the host. The address must be a literal: there is no DNS.
 func (h *Host) Dial(ctx context.Context, network, address string) (net.Conn, error) {

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"sluice.dev/sluice/bench/machine"
 )
 
 // HTTPLoad is a number of requests, each over a new connection.
@@ -35,7 +37,7 @@ func (h *Host) HTTP(ctx context.Context, l HTTPLoad) (*Result, error) {
 		l.Concurrency = 1
 	}
 	if l.Timeout == 0 {
-		l.Timeout = 5 * time.Second
+		l.Timeout = machine.Slower(5 * time.Second)
 	}
 	if len(l.Targets) == 0 || l.Requests < 1 || l.Concurrency < 1 || l.Concurrency > maxConcurrency {
 		return nil, fmt.Errorf("%s: http: %d targets, %d requests, %d at a time (1 to %d)",
@@ -141,9 +143,16 @@ type Transfer struct {
 
 // Download fetches n bytes and compares what arrived with what was sent.
 func (h *Host) Download(ctx context.Context, target netip.AddrPort, n int64) (*Transfer, error) {
+	return h.download(ctx, h.Dial, target, n)
+}
+
+// dialContext is http.Transport's.
+type dialContext func(ctx context.Context, network, address string) (net.Conn, error)
+
+func (h *Host) download(ctx context.Context, dial dialContext, target netip.AddrPort, n int64) (*Transfer, error) {
 	url := fmt.Sprintf("http://%s/bytes?n=%d&seed=%d", target, n, n)
 	sum := sha256.New()
-	return h.transfer(ctx, http.MethodGet, url, nil, func(resp *http.Response) (string, int64, error) {
+	return h.transfer(ctx, dial, http.MethodGet, url, nil, func(resp *http.Response) (string, int64, error) {
 		got, err := io.Copy(sum, resp.Body)
 		if err != nil {
 			return "", got, err
@@ -157,9 +166,13 @@ func (h *Host) Download(ctx context.Context, target netip.AddrPort, n int64) (*T
 
 // Upload sends n bytes and compares what the backend received with what was sent.
 func (h *Host) Upload(ctx context.Context, target netip.AddrPort, n int64) (*Transfer, error) {
+	return h.upload(ctx, h.Dial, target, n)
+}
+
+func (h *Host) upload(ctx context.Context, dial dialContext, target netip.AddrPort, n int64) (*Transfer, error) {
 	sum := sha256.New()
 	body := io.TeeReader(randomBytes(n, uint64(n)), sum)
-	return h.transfer(ctx, http.MethodPost, fmt.Sprintf("http://%s/sum", target), body, func(resp *http.Response) (string, int64, error) {
+	return h.transfer(ctx, dial, http.MethodPost, fmt.Sprintf("http://%s/sum", target), body, func(resp *http.Response) (string, int64, error) {
 		text, err := io.ReadAll(io.LimitReader(resp.Body, 4096))
 		if err != nil {
 			return "", 0, err
@@ -171,10 +184,10 @@ func (h *Host) Upload(ctx context.Context, target netip.AddrPort, n int64) (*Tra
 	})
 }
 
-func (h *Host) transfer(ctx context.Context, method, url string, body io.Reader,
+func (h *Host) transfer(ctx context.Context, dial dialContext, method, url string, body io.Reader,
 	check func(*http.Response) (string, int64, error)) (*Transfer, error) {
 	began := time.Now()
-	client := http.Client{Transport: &http.Transport{DialContext: h.Dial, DisableKeepAlives: true, DisableCompression: true}}
+	client := http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true, DisableCompression: true}}
 	req, err := http.NewRequestWithContext(ctx, method, url, body)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", h.Name, err)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -25,12 +26,18 @@ type Config struct {
 	Named      bool // bind the namespaces to names in /run/netns
 	// Front and Back are real interfaces for the gateway, of the caller's namespace; a two-armed gateway has both or none.
 	Front, Back Device
+
+	// IEEE 802.1Q tags of the segments, outermost first, one or two: every host, the gateway too, has its addresses
+	// on VLAN devices on top of its interface. One-armed with tags is two segments on one wire.
+	FrontVLANs, BackVLANs []uint16
+	ServiceTag            bool // the outer one of two tags is of 802.1ad
 }
 
 // Limits of a Config.
 const (
 	maxHosts  = 64
 	maxQueues = 16
+	maxVLAN   = 4094 // IEEE 802.1Q, table 9-2
 )
 
 func (c *Config) setDefaults() {
@@ -62,6 +69,23 @@ func (c *Config) check() error {
 	case c.OneArmed && c.BackendMTU != c.MTU:
 		return errors.New("topo: one segment has one MTU")
 	}
+	return c.checkVLANs()
+}
+
+func (c *Config) checkVLANs() error {
+	for _, tags := range [...][]uint16{c.FrontVLANs, c.BackVLANs} {
+		for _, id := range tags {
+			if len(tags) > 2 || id < 1 || id > maxVLAN {
+				return fmt.Errorf("topo: VLAN tags %v: one or two of 1 to %d are possible", tags, maxVLAN)
+			}
+		}
+	}
+	switch tagged := len(c.FrontVLANs)+len(c.BackVLANs) > 0; {
+	case tagged && c.Direct:
+		return errors.New("topo: a direct network has no tags")
+	case c.OneArmed && tagged && slices.Equal(c.FrontVLANs, c.BackVLANs):
+		return errors.New("topo: two segments on one wire have different tags")
+	}
 	return nil
 }
 
@@ -78,6 +102,7 @@ type Net struct {
 	named bool
 	wire  *namespace
 	hosts []*Host
+	ports int // of bridges, so far
 
 	started atomic.Bool // a process was started
 
@@ -124,17 +149,20 @@ func (n *Net) build(c *Config) error {
 	if n.wire, err = newNamespace(n.netnsName("wire")); err != nil {
 		return err
 	}
-	front := &segment{bridge: "front", net4: front4, net6: front6, mtu: c.MTU, queues: c.Queues, device: c.Front}
+	front := &segment{bridge: "front", net4: front4, net6: front6, mtu: c.MTU, queues: c.Queues, device: c.Front, vlans: c.FrontVLANs, service: c.ServiceTag}
 	back := front
-	segments := []*segment{front}
 	frontDev, backDev := "eth0", "eth0"
 	if !c.OneArmed {
-		back = &segment{bridge: "back", net4: back4, net6: back6, mtu: c.BackendMTU, queues: c.Queues, device: c.Back}
-		segments = append(segments, back)
+		back = &segment{bridge: "back", net4: back4, net6: back6, mtu: c.BackendMTU, queues: c.Queues, device: c.Back, vlans: c.BackVLANs, service: c.ServiceTag}
 		frontDev, backDev = cmp.Or(c.Front.NIC, "front0"), cmp.Or(c.Back.NIC, "back0")
+	} else if len(c.FrontVLANs)+len(c.BackVLANs) > 0 {
+		back = &segment{bridge: "front", net4: back4, net6: back6, mtu: c.MTU, queues: c.Queues, vlans: c.BackVLANs, service: c.ServiceTag}
 	}
-	for _, s := range segments {
-		if err := n.wire.run(s.addBridge); err != nil {
+	if err := n.wire.run(front.addBridge); err != nil {
+		return err
+	}
+	if back.bridge != front.bridge {
+		if err := n.wire.run(back.addBridge); err != nil {
 			return err
 		}
 	}
@@ -203,40 +231,54 @@ func (n *Net) addHost(name string) (*Host, error) {
 	})
 }
 
-// attach gives a host an interface on a segment.
+// attach gives a host an address on a segment, by an interface that it has or gets.
 func (n *Net) attach(h *Host, s *segment, dev string, number int) error {
 	if h == n.Gateway && s.device != (Device{}) {
 		if err := s.plugDevice(h.ns, n.wire); err != nil {
 			return err
 		}
-		return h.address(dev, true, s.net4, s.net6, number)
+		return h.address(dev, true, s, number)
 	}
-	err := n.wire.run(func() error {
-		port, err := s.plug(h.ns, dev)
-		if err != nil || h != n.Gateway || s.queues == 1 {
+	if !slices.ContainsFunc(h.Interfaces, func(i Interface) bool { return i.Name == dev }) {
+		if err := n.plug(h, s, dev); err != nil {
 			return err
 		}
-		spread, err := spreadFlows(port, s.queues)
+	}
+	return h.address(dev, false, s, number)
+}
+
+// plug gives a host an interface on a segment's bridge.
+func (n *Net) plug(h *Host, s *segment, dev string) error {
+	h.port = fmt.Sprintf("%s-p%d", s.bridge, n.ports)
+	n.ports++
+	return n.wire.run(func() error {
+		if err := s.plug(h.ns, h.port, dev); err != nil || h != n.Gateway || s.queues == 1 {
+			return err
+		}
+		spread, err := spreadFlows(h.port, s.queues)
 		if err == nil {
 			n.onClose(spread.Close)
 		}
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	return h.address(dev, false, s.net4, s.net6, number)
 }
 
-// address gives a host's interface its addresses on a segment and brings it up.
-func (h *Host) address(dev string, real bool, net4, net6 netip.Prefix, number int) error {
+// address gives a host's interface, or the VLAN device on top of it, its addresses on a segment and brings it up.
+func (h *Host) address(dev string, real bool, s *segment, number int) error {
 	i := Interface{
 		Name:  dev,
-		Addr4: netip.PrefixFrom(nth(net4, number), net4.Bits()),
-		Addr6: netip.PrefixFrom(nth(net6, number), net6.Bits()),
+		Addr4: netip.PrefixFrom(nth(s.net4, number), s.net4.Bits()),
+		Addr6: netip.PrefixFrom(nth(s.net6, number), s.net6.Bits()),
 	}
-	err := h.Run(func() error {
-		if err := configure(dev, real, i.Addr4, i.Addr6); err != nil {
+	err := h.Run(func() (err error) {
+		if len(s.vlans) == 0 {
+			err = configure(dev, real, i.Addr4, i.Addr6)
+		} else if err = configure(dev, real); err == nil {
+			if i.VLAN, err = addVLANs(dev, real, s.vlans, s.service); err == nil {
+				err = configure(i.VLAN, real, i.Addr4, i.Addr6)
+			}
+		}
+		if err != nil {
 			return err
 		}
 		link, err := netlink.LinkByName(dev)

@@ -15,6 +15,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"sluice.dev/sluice/bench/machine"
 )
 
 // Server is a backend: an HTTP/1.1 server on TCP and an echo server on UDP, on one
@@ -60,7 +62,42 @@ func (h *Host) Serve(port uint16) (*Server, error) {
 
 // ServeOn starts a server with a name on the given addresses of the host.
 func (h *Host) ServeOn(name string, port uint16, addrs ...netip.Addr) (*Server, error) {
-	s, err := serveIn(h.Run, name, port, addrs)
+	return h.serve(name, port, listenOn(port, addrs))
+}
+
+// ServeHere starts a server in the caller's own namespace, which ends with Close alone: for a program
+// that is nothing but a backend. The IPv6 wildcard is both families'.
+func ServeHere(name string, port uint16, addrs ...netip.Addr) (*Server, error) {
+	return serveIn(func(f func() error) error { return f() }, name, port, listenOn(port, addrs))
+}
+
+// listenFunc makes the sockets of a server: those that it returns, and the server's own for datagrams.
+type listenFunc func(*Server) ([]net.Listener, error)
+
+// listenOn listens on TCP and UDP.
+func listenOn(port uint16, addrs []netip.Addr) listenFunc {
+	return func(s *Server) (listeners []net.Listener, err error) {
+		for _, a := range addrs {
+			at := netip.AddrPortFrom(a, port).String()
+			l, err := net.Listen("tcp", at)
+			if err != nil {
+				return listeners, err
+			}
+			listeners = append(listeners, l)
+			// One socket for each address: a reply must have the source that was asked.
+			c, err := net.ListenPacket("udp", at)
+			if err != nil {
+				return listeners, err
+			}
+			s.packets = append(s.packets, c)
+		}
+		return listeners, nil
+	}
+}
+
+// serve starts a server on the host, which ends with the network at the latest.
+func (h *Host) serve(name string, port uint16, listen listenFunc) (*Server, error) {
+	s, err := serveIn(h.Run, name, port, listen)
 	if err != nil {
 		return nil, err
 	}
@@ -68,38 +105,19 @@ func (h *Host) ServeOn(name string, port uint16, addrs ...netip.Addr) (*Server, 
 	return s, nil
 }
 
-// ServeHere starts a server in the caller's own namespace, which ends with Close alone: for a program
-// that is nothing but a backend. The IPv6 wildcard is both families'.
-func ServeHere(name string, port uint16, addrs ...netip.Addr) (*Server, error) {
-	return serveIn(func(f func() error) error { return f() }, name, port, addrs)
-}
-
 // serveIn starts a server on sockets made where run takes a function.
-func serveIn(run func(func() error) error, name string, port uint16, addrs []netip.Addr) (*Server, error) {
+func serveIn(run func(func() error) error, name string, port uint16, listen listenFunc) (*Server, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &Server{Name: name, Port: port, cancel: cancel}
 	s.http = &http.Server{
 		Handler:           s.routes(),
-		ReadHeaderTimeout: 30 * time.Second,
+		ReadHeaderTimeout: machine.Slower(30 * time.Second),
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 	}
 	var listeners []net.Listener
-	err := run(func() error {
-		for _, a := range addrs {
-			at := netip.AddrPortFrom(a, port).String()
-			l, err := net.Listen("tcp", at)
-			if err != nil {
-				return err
-			}
-			listeners = append(listeners, l)
-			// One socket for each address: a reply must have the source that was asked.
-			c, err := net.ListenPacket("udp", at)
-			if err != nil {
-				return err
-			}
-			s.packets = append(s.packets, c)
-		}
-		return nil
+	err := run(func() (err error) {
+		listeners, err = listen(s)
+		return err
 	})
 	for _, l := range listeners {
 		if err != nil {

@@ -109,6 +109,9 @@ func TestHTTPThroughKernelGateway(t *testing.T) {
 			if bad := d.Damaged(); len(bad) != 0 {
 				t.Errorf("damaged packets: %v", bad)
 			}
+			if dropped, err := n.Dropped(); err != nil || dropped != 0 {
+				t.Errorf("packets that found no room: %d, %v", dropped, err)
+			}
 		})
 	}
 }
@@ -445,6 +448,11 @@ func TestBadConfigs(t *testing.T) {
 		"queues":             {Queues: maxQueues + 1},
 		"mtu":                {MTU: 1000},
 		"two mtus, one link": {OneArmed: true, BackendMTU: 1400},
+		"tag 0":              {FrontVLANs: []uint16{0}},
+		"tag 4095":           {BackVLANs: []uint16{4095}},
+		"three tags":         {FrontVLANs: []uint16{1, 2, 3}},
+		"one tag, one wire":  {OneArmed: true, FrontVLANs: []uint16{5}, BackVLANs: []uint16{5}},
+		"tags without wire":  {Direct: true, FrontVLANs: []uint16{5}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if n, err := New(c); err == nil {

@@ -21,8 +21,9 @@ type segment struct {
 	bridge      string
 	net4, net6  netip.Prefix
 	mtu, queues int
-	ports       int // plugged in so far
 	device      Device
+	vlans       []uint16 // tags, outermost first
+	service     bool     // the outer one of two is of 802.1ad
 }
 
 // addBridge makes the segment's bridge. It runs in the wire namespace.
@@ -40,24 +41,22 @@ func (s *segment) addBridge() error {
 
 // plug connects a namespace to the segment by a veth pair: dev in the namespace,
 // a port of the bridge on the other side. It runs in the wire namespace.
-func (s *segment) plug(ns *namespace, dev string) (port string, err error) {
-	port = fmt.Sprintf("%s-p%d", s.bridge, s.ports)
-	s.ports++
+func (s *segment) plug(ns *namespace, port, dev string) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = port, s.mtu
 	attrs.NumTxQueues, attrs.NumRxQueues = s.queues, s.queues
 	veth := netlink.NewVeth(attrs)
 	veth.PeerName, veth.PeerNamespace = dev, netlink.NsFd(int(ns.file.Fd()))
 	if err := netlink.LinkAdd(veth); err != nil {
-		return "", fmt.Errorf("create veth %s: %w", port, err)
+		return fmt.Errorf("create veth %s: %w", port, err)
 	}
 	if err := s.enslave(port); err != nil {
-		return "", err
+		return err
 	}
 	if err := ethtool.OffloadsOff(port); err != nil {
-		return "", err
+		return err
 	}
-	return port, bringUp(port)
+	return bringUp(port)
 }
 
 // enslave makes an interface of the wire namespace, in which it runs, a port of the segment's bridge.
@@ -75,6 +74,38 @@ func (s *segment) enslave(port string) error {
 	}
 	return sysctl("net/ipv6/conf/"+port+"/disable_ipv6", "1")
 }
+
+// addVLANs makes VLAN devices on top of an interface, one of each tag, and returns the name of the last, which is not
+// up yet. It runs in the host's namespace.
+func addVLANs(dev string, real bool, tags []uint16, service bool) (string, error) {
+	for depth, id := range tags {
+		lower, err := netlink.LinkByName(dev)
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", dev, err)
+		}
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, attrs.ParentIndex, attrs.MTU = fmt.Sprintf("%s.%d", dev, id), lower.Attrs().Index, lower.Attrs().MTU
+		if depth > 0 {
+			attrs.MTU -= vlanBytes // a wire has room for one tag beside the MTU (is_skb_forwardable, net/core/dev.c)
+		}
+		protocol := netlink.VLAN_PROTOCOL_8021Q
+		if service && len(tags) == 2 && depth == 0 {
+			protocol = netlink.VLAN_PROTOCOL_8021AD
+		}
+		if err := netlink.LinkAdd(&netlink.Vlan{LinkAttrs: attrs, VlanId: int(id), VlanProtocol: protocol}); err != nil {
+			return "", fmt.Errorf("create VLAN device %s (module 8021q): %w", attrs.Name, err)
+		}
+		if dev = attrs.Name; depth < len(tags)-1 {
+			if err := configure(dev, real); err != nil {
+				return "", err
+			}
+		}
+	}
+	return dev, nil
+}
+
+// vlanBytes is a tag (IEEE 802.1Q, clause 9).
+const vlanBytes = 4
 
 // configure gives the interface of a host its addresses and brings it up. One that is not real has its offloads turned off. It
 // runs in the host's namespace.
