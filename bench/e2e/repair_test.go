@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/machine"
 	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/control/status"
 )
@@ -17,10 +18,17 @@ import (
 // within asks until the answer is yes, at most 5 s.
 func (l *lab) within(what string, yes func() bool) {
 	l.t.Helper()
+	l.eventually(5*time.Second, what, yes)
+}
+
+// eventually asks until the answer is yes, at most for a time.
+func (l *lab) eventually(limit time.Duration, what string, yes func() bool) {
+	l.t.Helper()
+	limit = machine.Slower(limit)
 	began := time.Now()
 	for !yes() {
-		if time.Since(began) > 5*time.Second {
-			l.t.Fatalf("not within 5 s: %s", what)
+		if time.Since(began) > limit {
+			l.t.Fatalf("not within %v: %s", limit, what)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}

@@ -2,7 +2,7 @@
 # The stateless loads of bench/trex/stl.py by the kernel's packet generator
 # (Documentation/networking/pktgen.rst), for machines with NICs.
 #
-# NOT RUN HERE: no hardware. README.md says how to run it against a gateway.
+# Run on veth, not on hardware. README.md says how to run it against a gateway.
 set -euo pipefail
 
 usage() {
