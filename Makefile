@@ -97,12 +97,12 @@ vm-test-full: build ## the same on the oldest kernel and the newest ones, and wh
 # processor is emulated. SLUICE_NO_SKIP has a test fail there that would be skipped here.
 KERNEL    ?= trixie-backports
 SLOWER    ?= 10
-KERNEL_TESTS ?= TestSCTP|TestVLAN|TestPktgen
+KERNEL_TESTS ?= TestSCTP|TestNetem|TestVLAN|TestPktgen
 GUEST     := $(OUT)/guest
 IN_GUEST  := SLUICE_NO_SKIP=1 SLUICE_SLOWER=$(SLOWER) SLUICE_BINARY=$(CURDIR)/bin/sluice ./bin/sluice-bench vm run --kernel $(KERNEL)
 
 .PHONY: vm-kernel-test
-vm-kernel-test: build ## SCTP, 802.1Q devices and the kernel's pktgen, in a guest that has them (KERNEL=suite, KERNEL_TESTS=regexp)
+vm-kernel-test: build ## SCTP, netem, 802.1Q devices and the kernel's pktgen, in a guest that has them (KERNEL=suite, KERNEL_TESTS=regexp)
 	mkdir -p $(GUEST)
 	$(GO) test -c -o $(GUEST)/e2e.test ./bench/e2e
 	$(GO) test -c -o $(GUEST)/topo.test ./bench/topo
