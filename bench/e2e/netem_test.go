@@ -21,7 +21,7 @@ func TestNetem(t *testing.T) {
 	machine.Need(t, machine.Netem)
 	const each = 250 // of five
 	l := newLab(t, labConfig{small: true, Config: topo.Config{Clients: 2, Backends: 4, Queues: 2}, damaging: true})
-	l.transfers(16) // next hops are known from now on
+	l.equalTransfers(16) // next hops are known from now on
 	for _, c := range []struct {
 		name string
 		topo.Impairment
@@ -45,7 +45,7 @@ func TestNetem(t *testing.T) {
 			if err := l.Impair(c.Impairment); err != nil {
 				t.Fatal(err)
 			}
-			bytes := l.transfers(each)
+			bytes := l.equalTransfers(each)
 			lost, err := l.Repair()
 			if err != nil {
 				t.Fatal(err)
@@ -129,9 +129,9 @@ func (l *lab) noticed(names []string) map[string]uint64 {
 	return all
 }
 
-// transfers makes so many, of 1 byte to 16 KiB, one half each way, both families, from all clients, several at a time.
+// equalTransfers makes so many, of 1 byte to 16 KiB, one half each way, both families, from all clients, several at a time.
 // Each compares digests at both ends; one that fails fails the test. It returns how many bytes they were.
-func (l *lab) transfers(n int) int64 {
+func (l *lab) equalTransfers(n int) int64 {
 	l.t.Helper()
 	const atOnce = 24
 	var next, bytes atomic.Int64
