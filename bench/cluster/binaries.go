@@ -41,46 +41,70 @@ const linkerFlags = "-s -w" +
 	" -X k8s.io/component-base/version.gitMajor=1" +
 	" -X k8s.io/component-base/version.gitMinor=36"
 
-// programs are the packages and what they are called when built.
-var programs = [...]struct{ name, path string }{
-	{"etcd", "go.etcd.io/etcd/server/v3"},
-	{"kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"},
-	{"kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"},
-	{"kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"},
-	{"kubelet", "k8s.io/kubernetes/cmd/kubelet"},
-	{"kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy"},
+// Set is programs that are built from one nested module of this tree.
+type Set struct {
+	Module   string // where it lies in the tree
+	What     string // what is built, for people
+	Programs []Program
+}
+
+// Program is a package and what it is called when built.
+type Program struct {
+	Name, Path string
+	// Test: the program is the package's tests, as `go test -c` builds them.
+	Test bool
+}
+
+var controlPlane = Set{
+	Module: "bench/cluster/binaries", What: "etcd and Kubernetes",
+	Programs: []Program{
+		{Name: "etcd", Path: "go.etcd.io/etcd/server/v3"},
+		{Name: "kube-apiserver", Path: "k8s.io/kubernetes/cmd/kube-apiserver"},
+		{Name: "kube-controller-manager", Path: "k8s.io/kubernetes/cmd/kube-controller-manager"},
+		{Name: "kube-scheduler", Path: "k8s.io/kubernetes/cmd/kube-scheduler"},
+		{Name: "kubelet", Path: "k8s.io/kubernetes/cmd/kubelet"},
+		{Name: "kube-proxy", Path: "k8s.io/kubernetes/cmd/kube-proxy"},
+	},
 }
 
 // Build returns the cached binaries, or builds them, which takes minutes and a few
 // GiB in Go's own cache. Progress is written to a stream. Of several callers, in any
 // processes, one builds and the others wait for it.
 func Build(ctx context.Context, progress io.Writer) (*Binaries, error) {
-	source, err := moduleDir(ctx)
+	dir, err := BuildSet(ctx, progress, controlPlane)
 	if err != nil {
 		return nil, err
 	}
-	dir, err := cacheDir(source)
+	return binariesIn(dir), nil
+}
+
+// BuildSet is Build for other programs of the same release. It returns the directory that they are in.
+func BuildSet(ctx context.Context, progress io.Writer, s Set) (dir string, err error) {
+	source, err := moduleDir(ctx, s.Module)
 	if err != nil {
-		return nil, err
+		return "", err
+	}
+	if dir, err = cacheDir(source); err != nil {
+		return "", err
 	}
 	if complete(dir) { // nobody ever changes it again
-		return binariesIn(dir), nil
+		return dir, nil
 	}
 	unlock, err := lock(ctx, dir+".lock")
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	defer unlock()
 	if complete(dir) { // by somebody else, meanwhile
-		return binariesIn(dir), nil
+		return dir, nil
 	}
 	begin := time.Now()
-	fmt.Fprintf(progress, "cluster: building etcd and Kubernetes %s into %s: this takes minutes, once\n", version, dir)
-	if err := buildAll(ctx, source, dir); err != nil {
-		return nil, err
+	fmt.Fprintf(progress, "cluster: building %s %s into %s: this takes minutes, once\n", s.What, version, dir)
+	if err := buildAll(ctx, source, dir, s.Programs); err != nil {
+		return "", err
 	}
 	fmt.Fprintf(progress, "cluster: built in %s\n", time.Since(begin).Round(time.Second))
-	return binariesIn(dir), nil
+	return dir, nil
 }
 
 func binariesIn(dir string) *Binaries {
@@ -98,13 +122,13 @@ func complete(dir string) bool {
 	return err == nil && info.IsDir()
 }
 
-// moduleDir is where the nested module lies in the tree that the caller is in.
-func moduleDir(ctx context.Context) (string, error) {
+// moduleDir is where a nested module lies in the tree that the caller is in.
+func moduleDir(ctx context.Context, module string) (string, error) {
 	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "sluice.dev/sluice").Output()
 	if err != nil {
 		return "", fmt.Errorf("cluster: find the source tree (run this inside of it): %w", err)
 	}
-	return filepath.Join(strings.TrimSpace(string(out)), "bench", "cluster", "binaries"), nil
+	return filepath.Join(strings.TrimSpace(string(out)), filepath.FromSlash(module)), nil
 }
 
 // cacheDir is named by everything that decides what is built.
@@ -128,18 +152,22 @@ func cacheDir(source string) (string, error) {
 
 // buildAll builds beside the directory and renames when all is there. The caller holds
 // the lock, so what lies there already is of a build that was killed.
-func buildAll(ctx context.Context, source, dir string) error {
+func buildAll(ctx context.Context, source, dir string, programs []Program) error {
 	next := dir + ".next"
 	if err := errors.Join(os.RemoveAll(next), os.Mkdir(next, 0o755)); err != nil {
 		return fmt.Errorf("cluster: %w", err)
 	}
 	defer os.RemoveAll(next) // after the rename there is nothing of that name
 	for _, p := range programs {
-		c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", linkerFlags, "-o", filepath.Join(next, p.name), p.path)
+		command := []string{"build"}
+		if p.Test {
+			command = []string{"test", "-c", "-vet=off"} // vet would go through all that they depend on
+		}
+		c := exec.CommandContext(ctx, "go", append(command, "-trimpath", "-ldflags", linkerFlags, "-o", filepath.Join(next, p.Name), p.Path)...)
 		c.Dir = source
 		c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
 		if out, err := c.CombinedOutput(); err != nil {
-			return fmt.Errorf("cluster: build %s: %w\n%s", p.name, err, out)
+			return fmt.Errorf("cluster: build %s: %w\n%s", p.Name, err, out)
 		}
 	}
 	if err := os.Rename(next, dir); err != nil {

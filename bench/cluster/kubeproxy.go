@@ -168,7 +168,11 @@ func (p *Proxy) Stop() error {
 func (p *Proxy) Cleanup(ctx context.Context) error {
 	var out []byte
 	err := p.config.Host.Run(func() (err error) {
-		out, err = exec.CommandContext(ctx, p.cluster.binaries.KubeProxy, "--cleanup").CombinedOutput()
+		cleanup := exec.CommandContext(ctx, p.cluster.binaries.KubeProxy, "--cleanup")
+		if p.config.Runtime != nil {
+			cleanup.Env = append(os.Environ(), p.config.Runtime.Env()...)
+		}
+		out, err = cleanup.CombinedOutput()
 		return err
 	})
 	if err != nil {

@@ -30,41 +30,54 @@ var runtimePackages = []string{
 // FetchRuntime returns the cached runtime, or has apt download it, which takes half a minute and changes
 // nothing of the system: the lists of packages are private, too. Progress is written to a stream.
 func FetchRuntime(ctx context.Context, progress io.Writer) (*Runtime, error) {
-	dir, err := runtimeDir()
+	dir, err := fetch(ctx, progress, "containerd, runc, plugins and nft", runtimePackages, false)
 	if err != nil {
 		return nil, err
 	}
-	r := &Runtime{Dir: dir}
+	return &Runtime{Dir: dir}, nil
+}
+
+// FetchPackages returns a directory with what Debian's packages and all that they depend on hold, as if it
+// were the root directory; FetchRuntime says how. What names them for people.
+func FetchPackages(ctx context.Context, progress io.Writer, what string, packages ...string) (dir string, err error) {
+	return fetch(ctx, progress, what, packages, true)
+}
+
+// fetch downloads packages, alone or with all that they depend on, into a directory of the user's cache.
+func fetch(ctx context.Context, progress io.Writer, what string, packages []string, all bool) (dir string, err error) {
+	if dir, err = packagesDir(packages); err != nil {
+		return "", err
+	}
 	if complete(dir) {
-		return r, nil
+		return dir, nil
 	}
 	unlock, err := lock(ctx, dir+".lock")
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	defer unlock()
 	if complete(dir) { // by somebody else, meanwhile
-		return r, nil
+		return dir, nil
 	}
 	begin := time.Now()
-	fmt.Fprintf(progress, "cluster: downloading containerd, runc, plugins and nft into %s, once\n", dir)
+	fmt.Fprintf(progress, "cluster: downloading %s into %s, once\n", what, dir)
 	next := dir + ".next"
 	if err := errors.Join(os.RemoveAll(next), os.Mkdir(next, 0o755)); err != nil {
-		return nil, fmt.Errorf("cluster: %w", err)
+		return "", fmt.Errorf("cluster: %w", err)
 	}
 	defer os.RemoveAll(next) // after the rename there is nothing of that name
-	if err := download(ctx, next); err != nil {
-		return nil, fmt.Errorf("cluster: fetch a runtime: %w", err)
+	if err := download(ctx, next, packages, all); err != nil {
+		return "", fmt.Errorf("cluster: fetch %s: %w", what, err)
 	}
 	if err := os.Rename(next, dir); err != nil {
-		return nil, fmt.Errorf("cluster: %w", err)
+		return "", fmt.Errorf("cluster: %w", err)
 	}
 	fmt.Fprintf(progress, "cluster: downloaded in %s\n", time.Since(begin).Round(time.Second))
-	return r, nil
+	return dir, nil
 }
 
-// runtimeDir is named by the distribution's release and what is taken of it.
-func runtimeDir() (string, error) {
+// packagesDir is named by the distribution's release and what is taken of it.
+func packagesDir(packages []string) (string, error) {
 	release, err := os.ReadFile("/etc/os-release")
 	if err != nil {
 		return "", fmt.Errorf("cluster: which distribution is this: %w", err)
@@ -73,13 +86,14 @@ func runtimeDir() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("cluster: %w (set HOME or XDG_CACHE_HOME)", err)
 	}
-	sum := sha256.Sum256(append(release, strings.Join(runtimePackages, " ")...))
+	sum := sha256.Sum256(append(release, strings.Join(packages, " ")...))
 	parent := filepath.Join(cache, "sluice-cluster")
 	return filepath.Join(parent, "runtime-"+hex.EncodeToString(sum[:8])), os.MkdirAll(parent, 0o755)
 }
 
-// download fetches the packages of the system's own release and unpacks them into a directory.
-func download(ctx context.Context, into string) (err error) {
+// download fetches packages of the system's own release, alone or with all that they depend on, and unpacks
+// them into a directory.
+func download(ctx context.Context, into string, packages []string, all bool) (err error) {
 	from, err := apt.MachineSource("/etc/apt")
 	if err != nil {
 		return err
@@ -90,7 +104,11 @@ func download(ctx context.Context, into string) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := a.Download(ctx, runtimePackages...); err != nil {
+	get := a.Download
+	if all {
+		get = func(ctx context.Context, names ...string) error { return a.DownloadAll(ctx, from.Suites[0], names...) }
+	}
+	if err := get(ctx, packages...); err != nil {
 		return err
 	}
 	return a.Unpack(ctx, into)

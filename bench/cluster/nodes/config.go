@@ -74,10 +74,16 @@ func networkConfig(pods [2]netip.Prefix) (string, error) {
 }
 
 // kubeletConfig is a kubelet's, with defaults but for what one machine forces: control groups of version 1,
-// disks that are memory and shared with everybody, paths, and no DNS.
-func kubeletConfig(authority string) (string, error) {
+// disks that are memory and shared with everybody, and paths. Pods ask for names at dns; there is no DNS if
+// that is no address.
+func kubeletConfig(authority string, dns netip.Addr) (string, error) {
 	none := map[string]string{"memory.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%", "imagefs.inodesFree": "0%"}
+	var servers []string
+	if dns.IsValid() {
+		servers = append(servers, dns.String())
+	}
 	text, err := yaml.Marshal(map[string]any{
+		"clusterDNS": servers, "clusterDomain": "cluster.local",
 		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
 		"containerRuntimeEndpoint":    "unix://" + socket,
 		"cgroupDriver":                "cgroupfs",

@@ -20,6 +20,8 @@ type Image struct {
 	Names []string
 	// Files by their paths in the image, all executable.
 	Files map[string][]byte
+	// Links are symbolic links by their paths in the image.
+	Links map[string]string
 	// Entrypoint is what is run, and Cmd its arguments where a pod gives none.
 	Entrypoint, Cmd []string
 	// Env is the environment of what is run.
@@ -84,6 +86,15 @@ func (i *Image) layer() ([]byte, error) {
 		}
 		if err := addFile(t, clean, 0o755, i.Files[name]); err != nil {
 			return nil, err
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(i.Links)) {
+		clean := path.Clean("/" + name)[1:]
+		if err := addDir(path.Dir(clean)); err != nil {
+			return nil, err
+		}
+		if err := t.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: clean, Linkname: i.Links[name], Mode: 0o777}); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	if err := t.Close(); err != nil {

@@ -19,6 +19,7 @@ func TestArchive(t *testing.T) {
 	i := Image{
 		Names: []string{"registry.test/a:1", "registry.test/b:2"},
 		Files: map[string][]byte{"bin/deep/tool": []byte("tool"), "/pod": []byte("pod")}, Entrypoint: []string{"/pod"}, Cmd: []string{"pause"},
+		Links: map[string]string{"sbin/tool": "/bin/deep/tool"},
 	}
 	var b bytes.Buffer
 	if err := i.Archive(&b); err != nil {
@@ -56,6 +57,9 @@ func TestArchive(t *testing.T) {
 	if string(layer["bin/deep/tool"]) != "tool" || string(layer["pod"]) != "pod" {
 		t.Errorf("files %q", layer)
 	}
+	if string(layer["sbin/tool"]) != "-> /bin/deep/tool" {
+		t.Errorf("a link to %q", layer["sbin/tool"])
+	}
 	for n, name := range order {
 		if dir := path.Dir(path.Clean(name)); dir != "." && !slices.Contains(order[:n], dir+"/") {
 			t.Errorf("%s comes before %s/", name, dir)
@@ -76,6 +80,9 @@ func untar(t *testing.T, r io.Reader) (files map[string][]byte, order []string) 
 		order = append(order, h.Name)
 		if files[h.Name], err = io.ReadAll(tr); err != nil {
 			t.Fatal(err)
+		}
+		if h.Typeflag == tar.TypeSymlink {
+			files[h.Name] = []byte("-> " + h.Linkname)
 		}
 	}
 }

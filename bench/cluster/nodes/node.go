@@ -45,6 +45,8 @@ type Config struct {
 	Taints []corev1.Taint
 	// Images that it has from the start.
 	Images []*Image
+	// DNS is whom pods ask for names; nobody, if it is the zero value.
+	DNS netip.Addr
 }
 
 // Node is a node that runs. It belongs to one goroutine.
@@ -128,7 +130,7 @@ func (n *Node) spec() (*spec.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	kubelet, err := kubeletConfig("/run/node/ca.crt")
+	kubelet, err := kubeletConfig("/run/node/ca.crt", n.config.DNS)
 	if err != nil {
 		return nil, err
 	}

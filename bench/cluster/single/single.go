@@ -27,6 +27,10 @@ const GatewayLabel = "sluice.dev/gateway"
 type Config struct {
 	// Workers are the nodes beside the gateway's, 1.
 	Workers int
+	// Names of the nodes, the gateway's first; nil for gateway, worker0 and so on.
+	Names []string
+	// DNS: pods ask their node's address (Address) for names. Somebody must answer there.
+	DNS bool
 	// Images that all nodes have from the start, beside those of this package.
 	Images []*nodes.Image
 	// Named binds the network's namespaces to names, for people.
@@ -55,7 +59,7 @@ type Cluster struct {
 	outside *topo.Net
 	images  []*nodes.Image
 	first   string
-	proxies []*cluster.Proxy
+	proxies map[string]*cluster.Proxy // by node
 }
 
 // prefix begins the names of directories, and networkFile in one has the ID of the run's network.
@@ -86,7 +90,7 @@ func Start(ctx context.Context, config Config) (*Cluster, error) {
 	if config.Progress == nil {
 		config.Progress = io.Discard
 	}
-	c := &Cluster{config: config, began: time.Now()}
+	c := &Cluster{config: config, began: time.Now(), proxies: map[string]*cluster.Proxy{}}
 	if err := c.start(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("single: %w", err), c.Close())
 	}
@@ -120,12 +124,9 @@ func (c *Cluster) start(ctx context.Context) error {
 		return err
 	}
 	for _, w := range c.Workers {
-		p, err := c.KubeProxy(ctx, cluster.ProxyConfig{Host: w.Host(), Node: w.Name, Runtime: c.runtime,
-			Options: "clusterCIDR: " + cluster.PodRange4 + "," + cluster.PodRange6})
-		if err != nil {
+		if err := c.Proxy(ctx, w, true, ""); err != nil {
 			return err
 		}
-		c.proxies = append(c.proxies, p)
 	}
 	c.step("kube-proxy runs on the workers")
 	return c.exposeOutside()
@@ -198,6 +199,12 @@ func (c *Cluster) startNodes(ctx context.Context, kubelet string) error {
 			config.Labels = map[string]string{GatewayLabel: "true"}
 			config.Taints = []corev1.Taint{{Key: GatewayLabel, Value: "true", Effect: corev1.TaintEffectNoSchedule}}
 		}
+		if c.config.Names != nil {
+			config.Name = c.config.Names[i]
+		}
+		if c.config.DNS {
+			config.DNS = Address(h)
+		}
 		n, err := nodes.Start(ctx, config)
 		if err != nil {
 			return err
@@ -238,6 +245,28 @@ func (c *Cluster) KubeconfigIn(h *topo.Host) (path string, err error) {
 	return c.Kubeconfig(c.Admin(), url)
 }
 
+// Address is the address of a node on a host, on the segment of the workers.
+func Address(h *topo.Host) netip.Addr { return h.Interfaces[len(h.Interfaces)-1].Addr4.Addr() }
+
+// Proxy starts kube-proxy on a node with options of its own (cluster.ProxyConfig), or ends it and removes
+// what it programmed; nothing where that is so already.
+func (c *Cluster) Proxy(ctx context.Context, n *nodes.Node, on bool, options string) error {
+	p := c.proxies[n.Name]
+	if on == (p != nil) {
+		return nil
+	}
+	if !on {
+		delete(c.proxies, n.Name)
+		return errors.Join(p.Stop(), p.Cleanup(ctx))
+	}
+	p, err := c.KubeProxy(ctx, cluster.ProxyConfig{Host: n.Host(), Node: n.Name, Runtime: c.runtime,
+		Options: "clusterCIDR: " + cluster.PodRange4 + "," + cluster.PodRange6 + "\n" + options})
+	if err == nil {
+		c.proxies[n.Name] = p
+	}
+	return err
+}
+
 // Nodes are all nodes, the gateway's first.
 func (c *Cluster) Nodes() []*nodes.Node { return append([]*nodes.Node{c.Gateway}, c.Workers...) }
 
@@ -247,7 +276,7 @@ func (c *Cluster) Close() error {
 	for _, p := range c.proxies {
 		errs = append(errs, p.Stop())
 	}
-	c.proxies = nil
+	c.proxies = map[string]*cluster.Proxy{}
 	for _, n := range append(c.Workers, c.Gateway) {
 		if n != nil {
 			errs = append(errs, n.Stop())
