@@ -131,6 +131,18 @@ conformance-diff: cluster-binaries ## the same packets to kube-proxy (AGAINST=nf
 conformance-doc: ## the tables of docs/conformance.md
 	$(GO) test -count=1 -run TestTables ./bench/conformance -update
 
+.PHONY: upstream-binaries
+upstream-binaries: cluster-binaries ## build Kubernetes' e2e.test and what its cases run into the user's cache: many minutes, once
+	$(GO) run ./bench/upstream/build
+
+.PHONY: upstream-test
+upstream-test: build upstream-binaries ## Kubernetes' own tests of Services against a cluster with the gateway in front (CASES=regexp)
+	SLUICE_CLUSTER=1 SLUICE_CASES='$(CASES)' SLUICE_VALIDATE=1 $(GO) test -timeout 3h -count=1 -v -run 'TestUpstream|TestBalancer' ./bench/upstream
+
+.PHONY: upstream-doc
+upstream-doc: ## the tables of docs/upstream.md
+	$(GO) test -count=1 -run TestTables ./bench/upstream -update
+
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME (60s)
 	./bench/fuzz.sh $(FUZZTIME)
