@@ -82,7 +82,7 @@ PATIENCE  ?= 1
 VMTEST    := ./bin/sluice-bench vm test --patience $(PATIENCE) --only '$(ONLY)'
 
 .PHONY: vm-test-ci
-vm-test-ci: build ## two guests with NICs in zero-copy: what was broken there once; minutes
+vm-test-ci: build ## two guests with NICs in zero-copy: regression tests; minutes
 	$(VMTEST) --set ci --logs $(OUT)/vm-ci
 
 .PHONY: vm-test
@@ -110,10 +110,10 @@ vm-kernel-test: build ## SCTP, netem, 802.1Q devices and the kernel's pktgen, in
 		cd bench/topo && ../../$(GUEST)/topo.test -test.v -test.run "Kernel|Impair"; \
 		cd ../e2e && ../../$(GUEST)/e2e.test -test.v -test.timeout 55m -test.run "$(KERNEL_TESTS)"'
 
-# Everything that is too long for CI. A part that fails does not keep the others from running.
+# The long tests, without measurements (bench-full). A part that fails does not keep the others from running.
 .PHONY: nightly
-nightly: build ## vm-test-full, vm-kernel-test, e2e, cluster, cluster-test, conformance, demo, fuzz: hours; fails at the end if a part failed
-	@failed=; for part in vm-test-full vm-kernel-test e2e cluster cluster-test conformance conformance-diff demo fuzz fuzz-objects; do \
+nightly: build ## the long tests one after another: hours; fails at the end if a part failed
+	@failed=; for part in vm-test-full vm-kernel-test e2e cluster cluster-test upstream-test conformance conformance-diff fuzz fuzz-objects; do \
 		echo "== $$part"; $(MAKE) $$part || failed="$$failed $$part"; done; \
 	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
@@ -204,4 +204,4 @@ lint: ## formatting, vet, linters
 	$(GO) tool staticcheck ./...
 
 .PHONY: check
-check: lint generate-check test race ## what CI runs
+check: lint generate-check test race ## most of what CI runs (.ci/run has the rest)

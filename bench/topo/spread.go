@@ -48,7 +48,7 @@ func spreadFlows(dev string, queues int) (link.Link, error) {
 		Interface: l.Attrs().Index, Program: program, Attach: ebpf.AttachTCXEgress,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%s: attach the program that spreads flows (kernel 6.6 is needed): %w", dev, err)
+		return nil, fmt.Errorf("%s: attach the program that spreads flows (Linux 6.12 is needed): %w", dev, err)
 	}
 	return attached, nil
 }

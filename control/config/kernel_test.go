@@ -14,7 +14,7 @@ func TestCheckKernel(t *testing.T) {
 	}{
 		{release: "6.12.95+deb12-amd64"},
 		{release: "6.12"},
-		{release: "6.18.44-fc-v657"},
+		{release: "6.18.44-cloud-amd64"},
 		{release: "7.0.0-rc1"},
 		{release: "10.1.2"},
 		{release: "6.11.11-amd64", refused: true},
