@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# instructions.sh [4|6]: instructions that a packet of a known flow costs, of the worker by function and of the reference, counted
+# instructions.sh [4|6 [FEW MANY]]: instructions that a packet of a known flow costs, of the worker by function and of the reference, counted
 # by valgrind: the same figures on a busy machine as on a quiet one. Both are counted for two numbers of packets, so that what comes
 # before the packets cancels out. The worker's sum is the mean of all kinds of chunks (hot and cold, clients and both), without the rings of its
-# links, which in memory are copies that the runtime makes; C's is of hot headers and clients, rings included.
+# links, which in memory are copies that the runtime makes; C's is of hot headers and clients, rings included. FEW and MANY are the windows of the
+# worker's two counts (10, 60): fewer take less time, and weigh more what happens once in a while.
 # It needs an x86 processor, go, valgrind and clang, gcc or cc.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-family=${1:-4}
+family=${1:-4} few=${2:-10} many=${3:-60}
 other=$((10 - family))
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
@@ -30,15 +31,16 @@ difference() { # FEW MANY PACKETS PATTERN
     /^fn=/ { fn = substr($0, 4) }
     /^[0-9]/ { n[fn] += sign * $2 }
     END {
-      for (fn in n) if (fn ~ wanted && fn !~ /bench/ && n[fn] >= packets / 2) { printf "%8.1f %s\n", n[fn] / packets, fn | "sort -rn"; sum += n[fn] }
+      for (fn in n) if (fn ~ wanted && fn !~ /bench/ && n[fn] >= packets / 2) { printf "%8.2f %s\n", n[fn] / packets, fn | "sort -rn"; sum += n[fn] }
       close("sort -rn")
-      printf "%8.1f in all\n", sum / packets
+      printf "%8.2f in all\n", sum / packets
     }' "$dir/$1" "$dir/$2"
 }
-worker 10
-worker 60
+chunks() { echo $(($1 + $1 / 10 + 2)); } # of a sample
+worker "$few"
+worker "$many"
 echo "worker, IPv$family, instructions a packet"
-difference worker10 worker60 $((4 * (68 - 13) * 4096)) 'sluice/(fastpath|flowtable|nat/header|nat[.])'
+difference "worker$few" "worker$many" $((4 * ($(chunks "$many") - $(chunks "$few")) * 4096)) 'sluice/(fastpath|flowtable|nat/header|nat[.])'
 reference 20
 reference 120
 echo "reference"
