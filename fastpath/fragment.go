@@ -58,7 +58,7 @@ func (w *Worker) laterFragment(d Desc, p *header.Packet) Verdict {
 		return v
 	}
 	q := &w.frags
-	if len(q.held) == cap(q.held) {
+	if !w.mayHold(d, len(q.held), cap(q.held)) {
 		return drop(stats.FragmentLimit)
 	}
 	q.held = append(q.held, heldFragment{d, key, w.now + q.wait, w.b.link})

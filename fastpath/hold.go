@@ -47,6 +47,12 @@ func (q *hopQueue) waitingFor(dst *header.Addr) (n int) {
 	return n
 }
 
+// mayHold reports whether a queue with a limit takes a packet. The limit is one of frames: what packets of several
+// frames hold beyond one each, in whichever queue, leaves room for fewer.
+func (w *Worker) mayHold(d Desc, held, limit int) bool {
+	return held+w.n.heldMore+w.chains.Buffers(d) <= limit
+}
+
 // hold keeps a packet until its next hop is known, and asks for it.
 func (w *Worker) hold(o outgoing) Verdict {
 	q := &w.hops
@@ -54,7 +60,7 @@ func (w *Worker) hold(o outgoing) Verdict {
 	if waiting == 0 {
 		w.c.Hops.Resolve(o.dst)
 	}
-	if len(q.held) == cap(q.held) || waiting >= q.perHop {
+	if !w.mayHold(o.desc, len(q.held), cap(q.held)) || waiting >= q.perHop {
 		return drop(stats.NeighbourQueueFull)
 	}
 	q.held = append(q.held, heldPacket{o, w.now + holdFor})

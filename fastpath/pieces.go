@@ -8,38 +8,60 @@ import (
 
 // Pieces are what a driver makes of a packet whose buffer is too small for it and whose end it does not
 // look for: the first piece arrives as a packet that is shorter than its headers claim, the others
-// as garbage. A sender can write such a packet too, but one that ends where a device's buffer would is
-// hardly chance.
+// as garbage. A sender on the same network can write such a packet, too. But where buffers are too small nothing
+// longer than a piece ever arrives, so one longer packet refutes it.
 
 // pieceUnit is what buffers of devices are whole multiples of, in bytes, if they are not all of a frame.
 const pieceUnit = 1024
 
-// Piece is a packet that ended early.
+// Piece is a packet that ended where a device's buffer would.
 type Piece struct {
 	Got     int // bytes that arrived
 	Claimed int // bytes that there should be, by its headers
 }
 
-// piece is a Piece that a link's worker leaves for whoever opened the link. The worker stores,
-// anybody takes.
+// piece is a Piece that a link's worker leaves for whoever opened the link; 0 is none. The worker stores, anybody
+// loads.
 type piece struct{ atomic.Uint64 }
 
-// notePiece remembers the first piece of a link since the last one was taken. It is called for packets that
+// notePiece remembers the first piece of a link. It is called for packets that
 // are dropped because they are shorter than they claim.
 func (w *Worker) notePiece(d Desc) {
 	room := w.pool.frameSize - d.Addr&(w.pool.frameSize-1)
-	if d.Len == 0 || d.Len%pieceUnit != 0 && uint64(d.Len) != room { // a chain's driver does look for the end
+	if got := uint64(d.Len); got == 0 || got != room && got != room/pieceUnit*pieceUnit { // a chain's driver does look for the end
 		return
 	}
-	claimed := header.Claimed(w.frame(d))
-	if claimed > int(d.Len) {
-		w.pieces[w.b.link].CompareAndSwap(0, uint64(d.Len)<<32|uint64(claimed))
+	link := &w.pieces[w.b.link]
+	if claimed := header.Claimed(w.frame(d)); claimed > int(d.Len) && link.Load() == 0 {
+		link.Store(uint64(d.Len)<<32 | uint64(claimed))
+		w.suspects++
 	}
 }
 
-// TakePiece returns the first piece that arrived on the link in a position, and forgets it; false if there was
-// none. Safe for any goroutine.
-func (w *Worker) TakePiece(position int) (p Piece, ok bool) {
-	v := w.pieces[position].Swap(0)
+// refute forgets the piece of a link on which a longer packet has arrived. It is called where there are suspects
+// only, so that the others pay for one comparison a batch.
+func (w *Worker) refute(link int, batch []Desc) {
+	got := uint32(w.pieces[link].Load() >> 32)
+	if got == 0 {
+		return
+	}
+	for i := range batch {
+		if batch[i].Len > got {
+			w.forgetPiece(link)
+			return
+		}
+	}
+}
+
+func (w *Worker) forgetPiece(link int) {
+	if w.pieces[link].Swap(0) != 0 {
+		w.suspects--
+	}
+}
+
+// Piece returns the first piece that arrived on the link in a position, as long as nothing has refuted it. Safe for any
+// goroutine.
+func (w *Worker) Piece(position int) (p Piece, ok bool) {
+	v := w.pieces[position].Load()
 	return Piece{Got: int(v >> 32), Claimed: int(uint32(v))}, v != 0
 }

@@ -90,12 +90,14 @@ type Worker struct {
 	out    []egressQueue     // by position in Links
 	toLink [256]*egressQueue // by nexthop.Hop.Link; nil where there is none
 	pieces []piece           // by position in Links
-	hops   hopQueue
-	frags  fragmentQueue
-	limit  nat.RateLimit
-	draws  draws
-	ahead  outlook
-	host   nexthop.Hop
+	// suspects counts the links with a piece.
+	suspects int
+	hops     hopQueue
+	frags    fragmentQueue
+	limit    nat.RateLimit
+	draws    draws
+	ahead    outlook
+	host     nexthop.Hop
 
 	n         counts
 	ticks     flowtable.Ticks // now, as of begin
@@ -162,7 +164,7 @@ func New(c Config) (*Worker, error) {
 func (w *Worker) SetLink(position int, l Link) (old Link) {
 	old = w.c.Links[position]
 	w.c.Links[position] = l
-	w.pieces[position].Store(0)
+	w.forgetPiece(position)
 	return old
 }
 
@@ -188,6 +190,9 @@ func (w *Worker) Step(now uint64) int {
 		}
 		moved += n
 		w.count(i, n)
+		if w.suspects != 0 {
+			w.refute(i, w.b.desc[:n])
+		}
 		w.judgeAll(n) // find or make flows, rewrite, queue, drop with a reason
 		w.transmit()
 	}

@@ -334,11 +334,11 @@ func TestCheckHost(t *testing.T) {
 	if code, out := check(); code != exitFailure || !strings.HasPrefix(out, "sluice: "+file+": interfaces: start: workers is 2") {
 		t.Errorf("what the daemon refuses: exit %d, %q", code, out)
 	}
-	if err := netlink.LinkSetMTU(nic, 9000); err != nil {
+	if err := netlink.LinkSetMTU(nic, 65400); err != nil {
 		t.Fatal(err)
 	}
-	refusal = errors.New("interface nic0 has MTU 9000")
-	if code, out := check(); code != exitFailure || !strings.HasPrefix(out, "sluice: "+file+": nic0: mtu: 9000") || strings.Contains(out, "start") {
+	refusal = errors.New("interface nic0 has MTU 65400")
+	if code, out := check(); code != exitFailure || !strings.HasPrefix(out, "sluice: "+file+": nic0: mtu: 65400") || strings.Contains(out, "start") {
 		t.Errorf("what doctor fails, once: exit %d, %q", code, out)
 	}
 }

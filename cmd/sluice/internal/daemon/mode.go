@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"fmt"
+	"time"
 
 	"sluice.dev/sluice/cmd/sluice/internal/frames"
 	"sluice.dev/sluice/control/config"
@@ -62,16 +63,27 @@ func (p *port) attachReason() string {
 	return p.attach.Reason()
 }
 
+// confirmPieces is how long a piece must stand. Any longer packet refutes it, so a sender's forgery lasts only where
+// nothing longer arrives.
+const confirmPieces = 2 * time.Second
+
 // notePieces looks for packets that a zero-copy driver delivered in pieces: the rules of package frames do
-// not know every driver. One such packet is enough, for where it came from there are more.
+// not know every driver. The first one is enough, if nothing refutes it.
 func (d *datapath) notePieces(p *port) {
 	for _, sl := range p.slots {
 		socket := sl.socket.Load()
 		if socket == nil {
 			continue
 		}
-		piece, ok := d.workers[sl.worker].TakePiece(sl.position)
+		piece, ok := d.workers[sl.worker].Piece(sl.position)
 		if mode, _ := socket.Mode(); !ok || mode != xsk.ZeroCopy {
+			sl.suspected = time.Time{}
+			continue
+		}
+		if sl.suspected.IsZero() {
+			sl.suspected = time.Now()
+		}
+		if time.Since(sl.suspected) < confirmPieces {
 			continue
 		}
 		p.mu.Lock()

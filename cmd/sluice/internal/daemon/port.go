@@ -45,6 +45,7 @@ func (p *port) servable(dev device) int { return min(len(p.slots), dev.queues) }
 type slot struct {
 	worker, position, queue int
 	socket                  atomic.Pointer[xsk.Socket] // nil while the port is not open
+	suspected               time.Time                  // since when there is a piece; the watcher's
 }
 
 // first is the position of the port's first link at a worker.
@@ -82,6 +83,9 @@ func (d *datapath) bindPort(ctx context.Context, p *port) error {
 		return p.closed(err)
 	}
 	p.mu.Lock()
+	if dev.ifindex != p.device.ifindex || dev.driver != p.device.driver {
+		p.pieces = "" // another device
+	}
 	p.device, p.served = dev, n
 	p.mu.Unlock()
 	for _, sl := range p.slots[:n] {
@@ -287,8 +291,10 @@ func (p *port) fault(frameSize int) error {
 		return fmt.Errorf("%d queues are served, and it has %d now", p.served, dev.queues)
 	}
 	wanted, why := p.modeOf(dev, frameSize)
-	long := frames.Long(dev.mtu, frameSize) && checkDevice(dev, p.config, frames.Choice{Size: frameSize}) == nil
-	if native := p.attach.Mode() == xdpprog.Native; native && dev.generic != "" && p.config.Mode != config.ModeNative {
+	// What could not be opened again stays open as it is, and is a condition.
+	fits := checkDevice(dev, p.config, frames.Choice{Size: frameSize}) == nil
+	long := frames.Long(dev.mtu, frameSize) && fits
+	if native := p.attach.Mode() == xdpprog.Native; native && fits && dev.generic != "" && p.config.Mode != config.ModeNative {
 		return fmt.Errorf("generic mode is needed: %s", dev.generic)
 	}
 	for _, sl := range p.slots {
@@ -302,7 +308,7 @@ func (p *port) fault(frameSize int) error {
 		if long && !socket.Long() {
 			return fmt.Errorf("MTU is %d now: packets come in several frames", dev.mtu)
 		}
-		if mode, _ := socket.Mode(); mode == xsk.ZeroCopy && wanted == xsk.Copy {
+		if mode, _ := socket.Mode(); mode == xsk.ZeroCopy && wanted == xsk.Copy && fits {
 			return fmt.Errorf("copy mode is needed: %s", why)
 		}
 	}

@@ -41,13 +41,13 @@ const (
 // kib are the drivers that give the hardware its buffer size in whole KiB, rounded down, and do not look
 // for the end of a packet in zero-copy:
 // igb_setup_srrctl (igb_main.c), igc_configure_rx_ring (igc_main.c, IGC_SRRCTL_BSIZEPKT), and ixgbe_configure_srrctl
-// (ixgbe_main.c), where it is the 82599 alone.
-var kib = map[string]bool{"igb": true, "igc": true, "ixgbe": true}
+// (ixgbe_main.c), where it is the 82599 alone. Those that do so whatever the device are true.
+var kib = map[string]bool{"igb": true, "igc": true, "ixgbe": false}
 
 // unit is what a buffer's size is a multiple of: that of xsk_pool_get_rx_frame_size's users, 128 bytes at most
 // for ice, i40e and those that say nothing.
 func unit(driver string) int {
-	if kib[driver] {
+	if _, some := kib[driver]; some {
 		return 1024
 	}
 	return 128
@@ -90,6 +90,9 @@ func WhyNotWhole(driver string, mtu, size int) string {
 	most := Whole(driver, size)
 	if mtu <= most || Long(mtu, size) { // the latter is copy mode in any case
 		return ""
+	}
+	if all, some := kib[driver]; some && !all {
+		return "" // most of its devices do not, and the others are found out by their pieces
 	}
 	why := fmt.Sprintf("driver %s delivers packets of up to %d bytes whole into frames of %d bytes, and the MTU is %d", driver, most, size, mtu)
 	if size < Large && mtu <= Whole(driver, Large) {
