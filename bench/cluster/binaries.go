@@ -87,24 +87,15 @@ func BuildSet(ctx context.Context, progress io.Writer, s Set) (dir string, err e
 	if dir, err = cacheDir(source); err != nil {
 		return "", err
 	}
-	if complete(dir) { // nobody ever changes it again
-		return dir, nil
-	}
-	unlock, err := lock(ctx, dir+".lock")
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
-	if complete(dir) { // by somebody else, meanwhile
-		return dir, nil
-	}
-	begin := time.Now()
-	fmt.Fprintf(progress, "cluster: building %s %s into %s: this takes minutes, once\n", s.What, version, dir)
-	if err := buildAll(ctx, source, dir, s.Programs); err != nil {
-		return "", err
-	}
-	fmt.Fprintf(progress, "cluster: built in %s\n", time.Since(begin).Round(time.Second))
-	return dir, nil
+	return dir, makeOnce(ctx, dir, func(next string) error {
+		begin := time.Now()
+		fmt.Fprintf(progress, "cluster: building %s %s into %s: this takes minutes, once\n", s.What, version, dir)
+		if err := buildAll(ctx, source, next, s.Programs); err != nil {
+			return err
+		}
+		fmt.Fprintf(progress, "cluster: built in %s\n", time.Since(begin).Round(time.Second))
+		return nil
+	})
 }
 
 func binariesIn(dir string) *Binaries {
@@ -115,7 +106,35 @@ func binariesIn(dir string) *Binaries {
 	}
 }
 
-// complete says whether a directory has all binaries: it gets its name in one step
+// makeOnce makes a directory of the cache that is not there yet: fill gets an empty one beside it, which is renamed
+// when all is there. Nobody ever changes it again. Of several callers, in any processes, one fills it and the others wait.
+func makeOnce(ctx context.Context, dir string, fill func(next string) error) error {
+	if complete(dir) {
+		return nil
+	}
+	unlock, err := lock(ctx, dir+".lock")
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if complete(dir) { // by somebody else, meanwhile
+		return nil
+	}
+	next := dir + ".next" // what lies there already is of a caller that was killed: the lock is ours
+	if err := errors.Join(os.RemoveAll(next), os.Mkdir(next, 0o755)); err != nil {
+		return fmt.Errorf("cluster: %w", err)
+	}
+	defer os.RemoveAll(next) // after the rename there is nothing of that name
+	if err := fill(next); err != nil {
+		return err
+	}
+	if err := os.Rename(next, dir); err != nil {
+		return fmt.Errorf("cluster: %w", err)
+	}
+	return nil
+}
+
+// complete says whether a directory has all that it should: it gets its name in one step
 // when it does.
 func complete(dir string) bool {
 	info, err := os.Stat(dir)
@@ -150,28 +169,19 @@ func cacheDir(source string) (string, error) {
 	return filepath.Join(parent, hex.EncodeToString(sum.Sum(nil)[:8])), os.MkdirAll(parent, 0o755)
 }
 
-// buildAll builds beside the directory and renames when all is there. The caller holds
-// the lock, so what lies there already is of a build that was killed.
+// buildAll builds programs into a directory.
 func buildAll(ctx context.Context, source, dir string, programs []Program) error {
-	next := dir + ".next"
-	if err := errors.Join(os.RemoveAll(next), os.Mkdir(next, 0o755)); err != nil {
-		return fmt.Errorf("cluster: %w", err)
-	}
-	defer os.RemoveAll(next) // after the rename there is nothing of that name
 	for _, p := range programs {
 		command := []string{"build"}
 		if p.Test {
 			command = []string{"test", "-c", "-vet=off"} // vet would go through all that they depend on
 		}
-		c := exec.CommandContext(ctx, "go", append(command, "-trimpath", "-ldflags", linkerFlags, "-o", filepath.Join(next, p.Name), p.Path)...)
+		c := exec.CommandContext(ctx, "go", append(command, "-trimpath", "-ldflags", linkerFlags, "-o", filepath.Join(dir, p.Name), p.Path)...)
 		c.Dir = source
 		c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
 		if out, err := c.CombinedOutput(); err != nil {
 			return fmt.Errorf("cluster: build %s: %w\n%s", p.Name, err, out)
 		}
-	}
-	if err := os.Rename(next, dir); err != nil {
-		return fmt.Errorf("cluster: %w", err)
 	}
 	return nil
 }

@@ -48,32 +48,15 @@ func fetch(ctx context.Context, progress io.Writer, what string, packages []stri
 	if dir, err = packagesDir(packages); err != nil {
 		return "", err
 	}
-	if complete(dir) {
-		return dir, nil
-	}
-	unlock, err := lock(ctx, dir+".lock")
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
-	if complete(dir) { // by somebody else, meanwhile
-		return dir, nil
-	}
-	begin := time.Now()
-	fmt.Fprintf(progress, "cluster: downloading %s into %s, once\n", what, dir)
-	next := dir + ".next"
-	if err := errors.Join(os.RemoveAll(next), os.Mkdir(next, 0o755)); err != nil {
-		return "", fmt.Errorf("cluster: %w", err)
-	}
-	defer os.RemoveAll(next) // after the rename there is nothing of that name
-	if err := download(ctx, next, packages, all); err != nil {
-		return "", fmt.Errorf("cluster: fetch %s: %w", what, err)
-	}
-	if err := os.Rename(next, dir); err != nil {
-		return "", fmt.Errorf("cluster: %w", err)
-	}
-	fmt.Fprintf(progress, "cluster: downloaded in %s\n", time.Since(begin).Round(time.Second))
-	return dir, nil
+	return dir, makeOnce(ctx, dir, func(next string) error {
+		begin := time.Now()
+		fmt.Fprintf(progress, "cluster: downloading %s into %s, once\n", what, dir)
+		if err := download(ctx, next, packages, all); err != nil {
+			return fmt.Errorf("cluster: fetch %s: %w", what, err)
+		}
+		fmt.Fprintf(progress, "cluster: downloaded in %s\n", time.Since(begin).Round(time.Second))
+		return nil
+	})
 }
 
 // packagesDir is named by the distribution's release and what is taken of it.
