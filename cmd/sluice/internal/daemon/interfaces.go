@@ -42,8 +42,10 @@ func findDevice(name string) (device, error) {
 	d := device{name: name, ifindex: a.Index, mtu: a.MTU, up: a.Flags&net.FlagUp != 0}
 	copy(d.mac[:], a.HardwareAddr)
 	d.readQueues()
-	features, known := netdev.XDPFeatures(d.ifindex)
-	d.generic = frames.WhyGeneric(d.driver, features, known, d.mtu)
+	if frames.Long(d.mtu, frames.Large) { // no other MTU needs generic mode; the watcher comes here twice a second
+		features, known := netdev.XDPFeatures(d.ifindex)
+		d.generic = frames.WhyGeneric(d.driver, features, known, d.mtu)
+	}
 	return d, nil
 }
 

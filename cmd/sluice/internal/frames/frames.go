@@ -70,7 +70,7 @@ func WhyLongIsCopy(mtu, size int) string {
 // is, or if it is the driver that has to say so. Where the MTU is beyond any frame, and so beyond a page, the driver receives packets in
 // several buffers. One that does not give those to the XDP program would keep them from it.
 func WhyGeneric(driver string, features uint64, known bool, mtu int) string {
-	if !known || features&(netdev.Basic|netdev.RxSG) != netdev.Basic || mtu <= Room(Large) {
+	if !known || features&(netdev.Basic|netdev.RxSG) != netdev.Basic || !Long(mtu, Large) {
 		return ""
 	}
 	return fmt.Sprintf("driver %s gives no packets in several buffers to a native XDP program, and MTU %d has some", driver, mtu)
