@@ -234,6 +234,27 @@ func TestLongIsHeld(t *testing.T) {
 	}
 }
 
+// TestLongFillsTheQueue: the limit of held fragments is one of frames, so later fragments of several buffers whose first
+// one never comes cannot take more of the UMEM than short ones.
+func TestLongFillsTheQueue(t *testing.T) {
+	l, g := longLab(t, nil)
+	const limit, buffers = 64, 3 // of newLab; of a fragment of 4,000 bytes
+	for n := range limit {
+		whole := headertest.UDP(join(client4, 5), join(vip4, 99), text(8000)).Bytes()
+		if !g.nic.Inject(headertest.Split(whole, 4000, uint32(n))[1]) {
+			t.Fatal("the link took no more packets")
+		}
+		l.step(time.Microsecond)
+	}
+	if held := g.stats.Held.Load(); held != limit/buffers {
+		t.Errorf("%d packets are held, want %d of %d frames each", held, limit/buffers, buffers)
+	}
+	if frames := g.stats.FramesHeld.Load(); frames > limit {
+		t.Errorf("held packets take %d frames, the limit is %d", frames, limit)
+	}
+	l.wantDrop(stats.FragmentLimit, limit-limit/buffers)
+}
+
 // TestLongIsTooBig: the sender hears of the MTU, quoted from the first buffer, or the packet is fragmented.
 func TestLongIsTooBig(t *testing.T) {
 	for _, mtu := range []uint16{1280, 1500, 3000} {
