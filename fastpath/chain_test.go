@@ -70,7 +70,8 @@ func TestLongSizes(t *testing.T) {
 	}
 }
 
-// TestLongIsAsShort: a gateway whose packets lie in several frames does what one does whose frames hold them, byte for byte, whatever they are.
+// TestLongIsAsShort: a gateway whose packets lie in several frames does what one does whose frames hold them, byte for
+// byte, whatever they are.
 func TestLongIsAsShort(t *testing.T) {
 	for _, mtu := range [][2]uint16{{9000, 9000}, {9000, 1500}, {1500, 9000}} {
 		seed := rand.Uint64()
@@ -234,8 +235,8 @@ func TestLongIsHeld(t *testing.T) {
 	}
 }
 
-// TestLongFillsTheQueue: the limit of held fragments is one of frames, so later fragments of several buffers whose first
-// one never comes cannot take more of the UMEM than short ones.
+// TestLongFillsTheQueue: the limit of held fragments is one of frames, so later fragments of several buffers whose
+// first one never comes cannot take more of the UMEM than short ones.
 func TestLongFillsTheQueue(t *testing.T) {
 	l, g := longLab(t, nil)
 	const limit, buffers = 64, 3 // of newLab; of a fragment of 4,000 bytes
@@ -444,7 +445,8 @@ func TestLongAllocatesNothing(t *testing.T) {
 	}
 }
 
-// FuzzLong: a packet in whatever buffers is treated as it would be in one, or dropped. Each cut is the length of a buffer, in bytes.
+// FuzzLong: a packet in whatever buffers is treated as it would be in one, or dropped. Each cut is the length of a
+// buffer, in bytes.
 func FuzzLong(f *testing.F) {
 	f.Add([]byte{200, 200, 200}, headertest.UDP(join(client4, 5), join(vip4, 53), text(900)).Bytes())
 	f.Add([]byte{50, 0, 20}, headertest.UDP(join(client6, 5), join(vip6, 53), text(300)).Bytes())
@@ -476,7 +478,8 @@ func FuzzLong(f *testing.F) {
 		if slices.EqualFunc(sent[0], sent[1], bytes.Equal) {
 			return
 		}
-		// Headers that are not in the first buffer, and buffers that cannot be sent, are the reasons to do otherwise; the packet is dropped then.
+		// Headers that are not in the first buffer, and buffers that cannot be sent, are the reasons to do otherwise; the
+		// packet is dropped then.
 		if n := len(long.drops()); n == 0 || len(parts[0]) >= 200 && len(parts) <= fastpath.MaxBuffers && !slices.ContainsFunc(parts, func(b []byte) bool { return len(b) == 0 }) {
 			t.Fatalf("in one buffer\n%x (%v)\nin %d\n%x (%v)", sent[0], whole.drops(), len(parts), sent[1], long.drops())
 		}

@@ -50,7 +50,8 @@ func (w *Worker) bytes(d Desc) uint32 {
 	return d.Len
 }
 
-// countHeld notes that a packet comes into a hold queue (1) or leaves it (-1). Its chain must be as it was when it came.
+// countHeld notes that a packet comes into a hold queue (1) or leaves it (-1). Its chain must be as it was when it
+// came.
 func (w *Worker) countHeld(d Desc, by int) {
 	w.n.held += int64(by)
 	w.n.heldMore += by * (w.chains.Buffers(d) - 1)

@@ -19,8 +19,8 @@
 //	frames:  UMEM = free + in links + held
 //	packets: received + generated = transmitted + returned + dropped + held
 //
-// A packet that no frame holds is a chain of frames (Chains). It is one packet for the second law, and each of its frames counts for
-// the first.
+// A packet that no frame holds is a chain of frames (Chains). It is one packet for the second law, and each of its
+// frames counts for the first.
 //
 // The story of a packet is told in the order of the files: worker.go (the step), pipeline.go (the
 // short way), judge.go (what is this), plan.go (what a new flow would be), admit.go (making it),

@@ -107,7 +107,8 @@ func binariesIn(dir string) *Binaries {
 }
 
 // makeOnce makes a directory of the cache that is not there yet: fill gets an empty one beside it, which is renamed
-// when all is there. Nobody ever changes it again. Of several callers, in any processes, one fills it and the others wait.
+// when all is there. Nobody ever changes it again. Of several callers, in any processes, one fills it and the others
+// wait.
 func makeOnce(ctx context.Context, dir string, fill func(next string) error) error {
 	if complete(dir) {
 		return nil

@@ -76,7 +76,8 @@ func TestTurnOfBuilds(t *testing.T) {
 	}
 }
 
-// TestBeforePoints: ratios are now/before of equal rounds, judged by what is better of each figure; who failed takes the other one along.
+// TestBeforePoints: ratios are now/before of equal rounds, judged by what is better of each figure; who failed takes
+// the other one along.
 func TestBeforePoints(t *testing.T) {
 	c := &comparison{Config: &Config{Before: "sluice", Services: []int{1}, SenderCPUs: []int{0}}, services: 1}
 	now := &figures{rate: []float64{2, 4, 2, 4, 2, 4, 9}, cpu: []float64{11, 11, 11, 11, 11, 11, missing}, limited: 1,

@@ -72,8 +72,8 @@ func (l *lab) transfers(bytes int64) {
 	}
 }
 
-// datagrams sends datagrams whose frames end around every buffer of so many bytes, and the longest that the MTU lets pass, and wants each
-// back.
+// datagrams sends datagrams whose frames end around every buffer of so many bytes, and the longest that the MTU lets
+// pass, and wants each back.
 func (l *lab) datagrams(target netip.AddrPort, room, longest int) {
 	l.t.Helper()
 	headers := 14 + 20 + 8

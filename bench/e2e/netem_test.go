@@ -14,9 +14,9 @@ import (
 	"sluice.dev/sluice/control/status"
 )
 
-// TestNetem: wires that lose, double, reorder and damage packets, in both directions on both sides of the gateway, under
-// 1,000 transfers, and under 250 more all at once. They arrive as they were sent, and the gateway drops nothing but what
-// was damaged, and names it.
+// TestNetem: wires that lose, double, reorder and damage packets, in both directions on both sides of the gateway,
+// under 1,000 transfers, and under 250 more all at once. They arrive as they were sent, and the gateway drops nothing
+// but what was damaged, and names it.
 func TestNetem(t *testing.T) {
 	machine.Need(t, machine.Netem)
 	const each = 250 // of five
@@ -84,11 +84,13 @@ func TestNetem(t *testing.T) {
 	}
 }
 
-// lateReasons are why the gateway drops undamaged packets where others are lost or late: a connection whose SYN came a third
-// time went to another endpoint, and the first one answers after all; or it is over, and its last packets come again.
+// lateReasons are why the gateway drops undamaged packets where others are lost or late: a connection whose SYN came a
+// third time went to another endpoint, and the first one answers after all; or it is over, and its last packets come
+// again.
 var lateReasons = [...]string{"late_answer", "no_flow"}
 
-// netemCounts is what the gateway dropped so far, but for its kernel's own neighbour discovery on the host link, and received.
+// netemCounts is what the gateway dropped so far, but for its kernel's own neighbour discovery on the host link, and
+// received.
 func (l *lab) netemCounts() (dropped map[string]uint64, rx uint64) {
 	l.t.Helper()
 	s, err := l.gate.Client.Stats(l.ctx)
@@ -129,8 +131,8 @@ func (l *lab) noticed(names []string) map[string]uint64 {
 	return all
 }
 
-// equalTransfers makes so many, of 1 byte to 16 KiB, one half each way, both families, from all clients, several at a time.
-// Each compares digests at both ends; one that fails fails the test. It returns how many bytes they were.
+// equalTransfers makes so many, of 1 byte to 16 KiB, one half each way, both families, from all clients, several at a
+// time. Each compares digests at both ends; one that fails fails the test. It returns how many bytes they were.
 func (l *lab) equalTransfers(n int) int64 {
 	l.t.Helper()
 	const atOnce = 24

@@ -39,7 +39,8 @@ type Config struct {
 	Interfaces []string // default all of the host
 	Options    string   // more of the configuration: YAML, whole top-level fields
 	Env        []string // of the daemon, added to this process's
-	// Patience multiplies every bound of time, on machines that are slow; 0 is what the environment says (package machine).
+	// Patience multiplies every bound of time, on machines that are slow; 0 is what the environment says (package
+	// machine).
 	Patience int
 }
 

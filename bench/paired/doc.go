@@ -18,12 +18,12 @@
 //
 // # The interval
 //
-// Of n sorted samples, the k-th smallest and the k-th largest enclose the median of what they are drawn from
-// unless fewer than k samples lie on one side of it: with probability 1 - 2 P(B < k), where B is binomial
-// of n and 1/2. That is exact whatever the distribution, however skewed or heavy its tails, and needs no
-// estimate of a variance (H. A. David and H. N. Nagaraja, Order Statistics, 3rd edition, section 7.1; it inverts the sign
-// test). It does assume that pairs are independent of each other. The interval here is the narrowest of these
-// that has 95 % at least; with fewer than 6 samples there is none.
+// Of n sorted samples, the k-th smallest and the k-th largest enclose the median of what they are drawn from unless
+// fewer than k samples lie on one side of it: with probability 1 - 2 P(B < k), where B is binomial of n and 1/2. That
+// is exact whatever the distribution, however skewed or heavy its tails, and needs no estimate of a variance (H. A.
+// David and H. N. Nagaraja, Order Statistics, 3rd edition, section 7.1; it inverts the sign test). It does assume that
+// pairs are independent of each other. The interval here is the narrowest of these that has 95 % at least; with fewer
+// than 6 samples there is none.
 //
 // # The verdict
 //

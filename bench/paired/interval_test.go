@@ -45,9 +45,9 @@ func TestMedianInterval(t *testing.T) {
 	}
 }
 
-// TestCoverage: among neighbours who come and go, most pairs have noise of tens of percents with heavy
-// tails, in which both share only a part, and the machine gets slower meanwhile. The interval must still miss the true ratio in no more than 5 %,
-// and the verdict must not blame a build that is as fast, nor pass one that is 10 % slower.
+// TestCoverage: among neighbours who come and go, most pairs have noise of tens of percents with heavy tails, in which
+// both share only a part, and the machine gets slower meanwhile. The interval must still miss the true ratio in no more
+// than 5 %, and the verdict must not blame a build that is as fast, nor pass one that is 10 % slower.
 func TestCoverage(t *testing.T) {
 	const trials = 4000
 	rnd := rand.New(rand.NewPCG(1, 2))

@@ -17,8 +17,8 @@ import (
 	"sluice.dev/sluice/bench/scratch"
 )
 
-// BeforeRepeat is how many pairs Config.Before has unless told otherwise: the interval of their median is from the third smallest
-// to the third largest.
+// BeforeRepeat is how many pairs Config.Before has unless told otherwise: the interval of their median is from the
+// third smallest to the third largest.
 const BeforeRepeat = 12
 
 // The two builds, as places in arrays.

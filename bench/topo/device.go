@@ -9,12 +9,13 @@ import (
 	"sluice.dev/sluice/control/ethtool"
 )
 
-// Device is a real interface for the gateway, instead of one end of a veth pair, and the interface that faces it on its wire. Both
-// are in the namespace of whoever calls New, in which the kernel puts them back after Close.
+// Device is a real interface for the gateway, instead of one end of a veth pair, and the interface that faces it on its
+// wire. Both are in the namespace of whoever calls New, in which the kernel puts them back after Close.
 //
 //	gateway [NIC] ═══ wire ═══ [Port] bridge ── clients or backends
 //
-// The NIC keeps its offloads, as on a node; the port's are off, so that what the bridge sends on is as it would be on a wire.
+// The NIC keeps its offloads, as on a node; the port's are off, so that what the bridge sends on is as it would be on a
+// wire.
 type Device struct {
 	NIC  string
 	Port string
@@ -23,8 +24,8 @@ type Device struct {
 // deviceLimit is how long the namespaces of an earlier network may take to give a device back.
 const deviceLimit = 30 * time.Second
 
-// plugDevice makes a device's NIC the gateway's interface, and its other side a port of the segment's bridge. It runs in the namespace
-// that the device is in.
+// plugDevice makes a device's NIC the gateway's interface, and its other side a port of the segment's bridge. It runs
+// in the namespace that the device is in.
 func (s *segment) plugDevice(gateway, wire *namespace) error {
 	for _, move := range [...]struct {
 		name string

@@ -107,8 +107,8 @@ func addVLANs(dev string, real bool, tags []uint16, service bool) (string, error
 // vlanBytes is a tag (IEEE 802.1Q, clause 9).
 const vlanBytes = 4
 
-// configure gives the interface of a host its addresses and brings it up. One that is not real has its offloads turned off. It
-// runs in the host's namespace.
+// configure gives the interface of a host its addresses and brings it up. One that is not real has its offloads turned
+// off. It runs in the host's namespace.
 func configure(dev string, real bool, prefixes ...netip.Prefix) error {
 	if !real {
 		if err := ethtool.OffloadsOff(dev); err != nil {

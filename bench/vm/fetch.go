@@ -63,8 +63,8 @@ func (k Kernel) Image() string { return filepath.Join(k.Dir, "vmlinuz") }
 // Modules is the directory of its modules, as /lib/modules/RELEASE.
 func (k Kernel) Modules() string { return filepath.Join(k.Dir, "lib", "modules", k.Release) }
 
-// Fetch makes sure that QEMU and the kernel of a suite are in the cache. With refresh it takes the newest kernel of the suite even if
-// there is one already.
+// Fetch makes sure that QEMU and the kernel of a suite are in the cache. With refresh it takes the newest kernel of the
+// suite even if there is one already.
 func (c Cache) Fetch(ctx context.Context, suite string, refresh bool) (Kernel, error) {
 	if runtime.GOARCH != "amd64" {
 		return Kernel{}, fmt.Errorf("guests are of x86-64, and run programs of this machine, which is %s: use an x86-64 machine", runtime.GOARCH)
@@ -164,8 +164,8 @@ func (c Cache) fetchKernel(ctx context.Context, suite string) error {
 	return os.Symlink(release, link)
 }
 
-// kernelPackages are the packages that make up the kernel that linux-image-amd64 stands for. Since Linux 7.3 Debian keeps image
-// and modules apart.
+// kernelPackages are the packages that make up the kernel that linux-image-amd64 stands for. Since Linux 7.3 Debian
+// keeps image and modules apart.
 func kernelPackages(ctx context.Context, a *apt.Apt) ([]string, error) {
 	of, err := a.Depends(ctx, "linux-image-amd64")
 	if err != nil {
@@ -260,8 +260,8 @@ func (c Cache) depmod(ctx context.Context, dir, release string) error {
 	return nil
 }
 
-// tool is the command line of a program in tools, run by the loader and with the libraries that are there: those of the machine may
-// be older, and need not be there. name is the program's argv[0].
+// tool is the command line of a program in tools, run by the loader and with the libraries that are there: those of the
+// machine may be older, and need not be there. name is the program's argv[0].
 func (c Cache) tool(path, name string, args ...string) []string {
 	root := c.tools()
 	return append([]string{

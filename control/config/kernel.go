@@ -8,7 +8,8 @@ import (
 // The oldest release of Linux that the gateway runs on is the oldest that it is tested on (make vm-test-full).
 const oldestMajor, oldestMinor = 6, 12
 
-// ErrKernelRelease is wrapped by CheckKernel's error where a release cannot be understood, so that nothing is known against it.
+// ErrKernelRelease is wrapped by CheckKernel's error where a release cannot be understood, so that nothing is known
+// against it.
 var ErrKernelRelease = errors.New("cannot be understood")
 
 // CheckKernel says whether the gateway runs on a kernel, by its release as uname -r prints it.

@@ -7,7 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Flow is a kind of packets that a NIC hashes by fields of its own choice (the flow types of include/uapi/linux/ethtool.h).
+// Flow is a kind of packets that a NIC hashes by fields of its own choice (the flow types of
+// include/uapi/linux/ethtool.h).
 type Flow uint32
 
 // The kinds.

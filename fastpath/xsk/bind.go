@@ -79,10 +79,10 @@ func (s *Socket) tryBind(c *Config, mtu int, last bool) error {
 	return s.bound(c, Copy, reason)
 }
 
-// attempt binds in one mode. A registration of memory has one mode (xp_assign_dev_shared,
-// net/xdp/xsk_buff_pool.c), so the socket joins a socket of the UMEM that is bound in that mode, or registers the
-// memory itself, once more if sockets of the other mode have done so: frames are the same, whichever
-// registration a ring belongs to. So with sockets that take packets in several frames (XDP_UMEM_SG_FLAG, net/xdp/xsk.c).
+// attempt binds in one mode. A registration of memory has one mode (xp_assign_dev_shared, net/xdp/xsk_buff_pool.c), so
+// the socket joins a socket of the UMEM that is bound in that mode, or registers the memory itself, once more if
+// sockets of the other mode have done so: frames are the same, whichever registration a ring belongs to. So with
+// sockets that take packets in several frames (XDP_UMEM_SG_FLAG, net/xdp/xsk.c).
 func (s *Socket) attempt(c *Config, mode Mode) error {
 	if mode == ZeroCopy && s.knownWithout() {
 		return unix.EOPNOTSUPP

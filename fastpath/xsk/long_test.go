@@ -41,7 +41,8 @@ func (r *rig) bytesOf(d fastpath.Desc) (b []byte) {
 	return b
 }
 
-// TestLong: packets of all sizes come in on one link and leave by another, byte for byte, though batches end between two buffers.
+// TestLong: packets of all sizes come in on one link and leave by another, byte for byte, though batches end between
+// two buffers.
 func TestLong(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	in, out := xsktest.NewWire(t, "sl0", "sl0p"), xsktest.NewWire(t, "sl1", "sl1p")

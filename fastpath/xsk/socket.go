@@ -35,8 +35,8 @@ type Config struct {
 	Mode Mode // each socket's own, whatever mode others on the UMEM have
 	// CopyReason is what Socket.Mode says of Copy where that was asked for: why the caller did.
 	CopyReason string
-	// Long makes the socket take packets longer than a frame, in several frames (XDP_USE_SG, Linux 6.6): the kernel drops them
-	// otherwise. Mode must be Copy.
+	// Long makes the socket take packets longer than a frame, in several frames (XDP_USE_SG, Linux 6.6): the kernel drops
+	// them otherwise. Mode must be Copy.
 	Long bool
 	// TxBudget is how many packets one system call may send in copy mode, 32 to TxSize;
 	// TxSize if zero. Kernels before 6.17 have 32, and then Flush calls more often.

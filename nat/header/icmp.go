@@ -61,8 +61,8 @@ func isEcho(v6 bool, icmpType uint8) bool {
 // It is false for a fragment, whose checksum covers what is not here.
 func ChecksumICMP(frame []byte, p *Packet) bool { return ChecksumLongICMP(frame, p, 0) }
 
-// ChecksumLongICMP is ChecksumICMP where the frame's first part is here and the words of the message behind it add up to rest:
-// words as the message has them, so that one byte of the first may be here.
+// ChecksumLongICMP is ChecksumICMP where the frame's first part is here and the words of the message behind it add up
+// to rest: words as the message has them, so that one byte of the first may be here.
 func ChecksumLongICMP(frame []byte, p *Packet, rest uint16) bool {
 	if p.Fragment != NotFragment {
 		return false

@@ -81,8 +81,9 @@ const (
 // (see ChecksumICMP), TTL.
 func Parse(frame []byte, p *Packet) stats.DropReason { return ParseLong(frame, len(frame), p) }
 
-// ParseLong is Parse for a frame of so many bytes of which only the first part is here, the others being in further buffers.
-// All headers must be in this part: what Parse says of headers that end too early is said of those that leave it.
+// ParseLong is Parse for a frame of so many bytes of which only the first part is here, the others being in further
+// buffers. All headers must be in this part: what Parse says of headers that end too early is said of those that leave
+// it.
 func ParseLong(frame []byte, frameBytes int, p *Packet) stats.DropReason {
 	*p = Packet{}
 	if len(frame) < EthernetBytes {
@@ -119,8 +120,8 @@ func ParseLong(frame []byte, frameBytes int, p *Packet) stats.DropReason {
 // reach is what of a packet is in the part of its frame that is here: all of it, but for ParseLong.
 func (p *Packet) reach(part []byte) int { return min(int(p.End), len(part)) }
 
-// Transport returns what of a packet behind its IP header, and extension headers, is in a part of its frame that begins with the
-// frame: all of it where the part is the whole frame.
+// Transport returns what of a packet behind its IP header, and extension headers, is in a part of its frame that begins
+// with the frame: all of it where the part is the whole frame.
 func (p *Packet) Transport(part []byte) []byte { return part[p.L4:p.reach(part)] }
 
 // FragmentBytes is the number of bytes that a fragment contributes to its

@@ -48,8 +48,8 @@ func TestParseTruncated(t *testing.T) {
 	}
 }
 
-// Of a frame whose first part alone is here, headers say what they say where all of it is; and where they are not all in that part, the
-// packet is dropped. Nothing behind the part is read: it has no capacity there.
+// Of a frame whose first part alone is here, headers say what they say where all of it is; and where they are not all
+// in that part, the packet is dropped. Nothing behind the part is read: it has no capacity there.
 func TestParseLong(t *testing.T) {
 	for name, frame := range corpus() {
 		var want header.Packet

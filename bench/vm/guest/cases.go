@@ -113,7 +113,8 @@ func (l *lab) transfers(vip string) (string, error) {
 	return fmt.Sprintf("%d MB down in %.1f s, up in %.1f s, SHA-256 equal", l.Bytes/1e6, down.Elapsed.Seconds(), up.Elapsed.Seconds()), nil
 }
 
-// localEndpoints reaches an endpoint on this node, behind the host link: with the client's address kept, and translated.
+// localEndpoints reaches an endpoint on this node, behind the host link: with the client's address kept, and
+// translated.
 func (l *lab) localEndpoints() (string, error) {
 	const requests = 10
 	client := l.Clients[0]
@@ -287,7 +288,8 @@ func (l *lab) refused() (string, error) {
 	return "run and doctor: " + message, nil
 }
 
-// laws holds the gateway to the packet law and the frame law, exactly, and every host to not having received a damaged packet.
+// laws holds the gateway to the packet law and the frame law, exactly, and every host to not having received a damaged
+// packet.
 func (l *lab) laws() (string, error) {
 	s, err := l.gate.Laws(l.ctx)
 	if err != nil {

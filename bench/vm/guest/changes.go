@@ -72,7 +72,8 @@ func (l *lab) oneQueue() (string, error) {
 	return "ethtool -L combined 1", nil
 }
 
-// mtuChanges makes the clients' link narrower than their own idea of it, so that path MTU discovery must work, and as wide as before.
+// mtuChanges makes the clients' link narrower than their own idea of it, so that path MTU discovery must work, and as
+// wide as before.
 func (l *lab) mtuChanges() (string, error) {
 	for _, to := range []int{1400, mtu} {
 		if err := l.onLink(left, func(link netlink.Link) error { return netlink.LinkSetMTU(link, to) }); err != nil {

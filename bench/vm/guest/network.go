@@ -66,8 +66,8 @@ func (l *lab) build() (err error) {
 	return l.countDamage()
 }
 
-// services are a web server and an echo server on both backends, and a web server on the gateway itself, behind the host link: once with
-// the client's address kept, once translated.
+// services are a web server and an echo server on both backends, and a web server on the gateway itself, behind the
+// host link: once with the client's address kept, once translated.
 func (l *lab) services() []gate.Service {
 	var web, echo []gate.Endpoint
 	for _, h := range l.Backends {

@@ -24,8 +24,8 @@ const (
 	maxDatagram   = 2048 // more than is sent
 )
 
-// serveEcho answers each datagram of a host's addresses with its complement, so that what comes back is a server's, and of the same
-// size. It ends with the process.
+// serveEcho answers each datagram of a host's addresses with its complement, so that what comes back is a server's, and
+// of the same size. It ends with the process.
 func serveEcho(h *topo.Host, port uint16) error {
 	for _, a := range []netip.Addr{h.Addr4(), h.Addr6()} {
 		c, err := h.ListenPacket("udp", netip.AddrPortFrom(a, port).String())
@@ -70,11 +70,12 @@ func datagram(size int) []byte {
 // window is how many datagrams are under way at a time: fewer than any ring has slots.
 const window = 16
 
-// attempts are how often a size is tried: an overloaded guest may lose a datagram, a gateway that cannot forward a size loses each.
+// attempts are how often a size is tried: an overloaded guest may lose a datagram, a gateway that cannot forward a size
+// loses each.
 const attempts = 3
 
-// sizes sends a datagram of every size to a VIP and wants each back: from the smallest Ethernet frame to the MTU, and one byte more,
-// which the sender's kernel makes two fragments of.
+// sizes sends a datagram of every size to a VIP and wants each back: from the smallest Ethernet frame to the MTU, and
+// one byte more, which the sender's kernel makes two fragments of.
 func (l *lab) sizes(vip string) (string, error) {
 	to := at(vip, echoPort)
 	headers := ipv4Bytes + udpBytes

@@ -1,5 +1,5 @@
-// Package matrix says which guests the gateway is tried in, runs them one after another, and makes a table of what they found:
-// NIC x kernel x mode x what was tried.
+// Package matrix says which guests the gateway is tried in, runs them one after another, and makes a table of what they
+// found: NIC x kernel x mode x what was tried.
 package matrix
 
 import (
@@ -55,8 +55,8 @@ func (r *Row) nics() string {
 
 var (
 	all = around("connect", "udp4", "udp6", "tcp4", "tcp6", "local", "kill", "link")
-	// regression are the cases that failed where zero-copy was first tried: the daemon did not start on NICs of which one does
-	// zero-copy and the other, or the host link, does not; and igb lost every packet of more than 1 KiB.
+	// regression are the cases that failed where zero-copy was first tried: the daemon did not start on NICs of which one
+	// does zero-copy and the other, or the host link, does not; and igb lost every packet of more than 1 KiB.
 	regression = around("connect", "udp4", "udp6", "local", "kill")
 )
 

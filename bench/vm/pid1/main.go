@@ -206,8 +206,8 @@ func tell(text string) error {
 	return port.Close()
 }
 
-// powerOff ends the guest. By QEMU's exit port no driver's shutdown runs: that of igb in Linux 7.3 fails if the last socket's
-// zero-copy buffers are not yet gone, and they go some time after the socket.
+// powerOff ends the guest. By QEMU's exit port no driver's shutdown runs: that of igb in Linux 7.3 fails if the last
+// socket's zero-copy buffers are not yet gone, and they go some time after the socket.
 func powerOff() {
 	if port, err := os.OpenFile("/dev/port", os.O_WRONLY, 0); err == nil {
 		if _, err := port.WriteAt([]byte{0}, ExitPort); err != nil {

@@ -1,5 +1,5 @@
-// Package pid1 is the first process of a guest of bench/vm: it mounts what the guest has for a root, loads drivers, names NICs, runs
-// one command, ends every process and then the guest.
+// Package pid1 is the first process of a guest of bench/vm: it mounts what the guest has for a root, loads drivers,
+// names NICs, runs one command, ends every process and then the guest.
 package pid1
 
 import (

@@ -299,8 +299,8 @@ func TestConfigCommands(t *testing.T) {
 	}
 }
 
-// TestCheckHost: what doctor fails about interfaces, and what the daemon would refuse, is a problem of the configuration on
-// this host; what doctor only warns of is pointed to.
+// TestCheckHost: what doctor fails about interfaces, and what the daemon would refuse, is a problem of the
+// configuration on this host; what doctor only warns of is pointed to.
 func TestCheckHost(t *testing.T) {
 	runtime.LockOSThread() // and never unlocked: the thread ends with the test, and its namespace with it
 	space, err := netns.New()

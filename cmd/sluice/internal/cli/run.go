@@ -100,7 +100,8 @@ func (s *session) checkConfig(ctx context.Context, file string, host bool) error
 	return s.print(cfg, func(r *rows) { r.line(done) })
 }
 
-// checkInterfaces judges the configured interfaces as doctor does: what fails there is the error, and what may is counted.
+// checkInterfaces judges the configured interfaces as doctor does: what fails there is the error, and what may is
+// counted.
 func (s *session) checkInterfaces(ctx context.Context, file string) (doubts int, err error) {
 	facts, err := s.readFacts(ctx, file)
 	if err != nil {

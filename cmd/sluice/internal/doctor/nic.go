@@ -8,8 +8,8 @@ import (
 	"sluice.dev/sluice/control/ethtool"
 )
 
-// restarts are drivers that take the device down and up when the first XDP program comes or the last one goes, and
-// with it the link: igb_xdp_setup, ixgbe_xdp_setup, i40e_xdp_setup, ice_xdp_setup_prog, aq_xdp_setup and vmxnet3_xdp_set
+// restarts are drivers that take the device down and up when the first XDP program comes or the last one goes, and with
+// it the link: igb_xdp_setup, ixgbe_xdp_setup, i40e_xdp_setup, ice_xdp_setup_prog, aq_xdp_setup and vmxnet3_xdp_set
 // below drivers/net. One program in place of another is no such change.
 var restarts = map[string]bool{"igb": true, "ixgbe": true, "i40e": true, "ice": true, "atlantic": true, "vmxnet3": true}
 
