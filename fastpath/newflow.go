@@ -58,11 +58,11 @@ func (w *Worker) judgeLeft(i, end int) {
 	w.carryOut(d, &f.packet, w.judgeFlow(d, &f.packet, f.hash, f))
 }
 
-// missed says whether a packet seems to have no flow. It is not sure where the search has come to another flow with the same
-// tag: the packet's own may be behind that one, and only Lookup knows.
+// missed reports whether a packet seems to have no flow. It is not sure where the packet's own flow may be behind what the
+// search looked at, which only Lookup knows: where another flow has the same tag, and where the home bucket has overflowed.
 func (w *Worker) missed(s *flowtable.Search) (missed, sure bool) {
 	if !s.Found() {
-		return s.Missed(), true
+		return s.Missed(), !s.Missed() || !w.flows.Overflowed(s)
 	}
 	return w.flows.Mistaken(s), false
 }

@@ -23,6 +23,12 @@ func (s *Search) Missed() bool { return s.slot == 0 && s.Family != header.NotPla
 // Found says whether FetchFlows found something.
 func (s *Search) Found() bool { return s.slot != 0 }
 
+// Overflowed reports whether keys of the search's home are in the buckets that follow it, where FetchFlows does not look.
+func (h *Handle) Overflowed(s *Search) bool {
+	a := &h.t.arenas[s.Family]
+	return a.buckets[a.home(s.hash)].ctl.Load()&(memberMask&^slotMask) != 0
+}
+
 // Mistaken says that what FetchFlows found is of a flow with other ports than the packet's: their
 // tags are the same, which happens to one in a hundred packets or so that have no flow. It is a hint, too.
 func (h *Handle) Mistaken(s *Search) bool {
