@@ -94,12 +94,8 @@ func (w *Worker) encapsulate(o outgoing, hop *nexthop.Hop) Desc {
 	copy(b[6:12], hop.SrcMAC[:])
 	at := 12
 	for i := range tags {
-		tpid := uint16(header.EtherTypeVLAN)
-		if i == 0 && tags == 2 {
-			tpid = header.EtherTypeQinQ
-		}
-		binary.BigEndian.PutUint16(b[at:], tpid)
-		binary.BigEndian.PutUint16(b[at+2:], hop.VLAN[i])
+		binary.BigEndian.PutUint16(b[at:], hop.VLAN[i].TPID)
+		binary.BigEndian.PutUint16(b[at+2:], hop.VLAN[i].TCI)
 		at += header.VLANBytes
 	}
 	etherType := uint16(header.EtherTypeIPv4)

@@ -258,7 +258,7 @@ func (w *twins) change() func(*lab) {
 		return func(l *lab) {
 			hop := nexthop.Hop{Kind: nexthop.OnLink, Ready: true, MTU: 600, DstMAC: macBackend, SrcMAC: macOurs}
 			if up {
-				hop = nexthop.Hop{Kind: nexthop.OnLink, Ready: true, VLANs: 1, VLAN: [2]uint16{9}, DstMAC: macBackend, SrcMAC: macOurs}
+				hop = nexthop.Hop{Kind: nexthop.OnLink, Ready: true, VLANs: 1, VLAN: [2]nexthop.Tag{{TPID: header.EtherTypeVLAN, TCI: 9}}, DstMAC: macBackend, SrcMAC: macOurs}
 			}
 			l.hops.SetHop(hopBackend, &hop)
 		}

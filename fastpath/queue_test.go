@@ -1,6 +1,7 @@
 package fastpath_test
 
 import (
+	"encoding/binary"
 	"math/rand/v2"
 	"net/netip"
 	"sync"
@@ -389,19 +390,28 @@ func TestStepDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// TestVLAN: tags come off, and go on where the next hop's device has some.
+// TestVLAN: tags come off, and go on where the next hop's device has some, each of its protocol.
 func TestVLAN(t *testing.T) {
 	l := newLab(t, labConfig{})
 	hop := *l.hops.Hop(hopBackend)
-	hop.VLANs, hop.VLAN = 2, [2]uint16{100, 200}
-	l.hops.SetHop(hopBackend, &hop)
+	for i, outer := range []uint16{header.EtherTypeVLAN, header.EtherTypeQinQ} {
+		hop.VLANs, hop.VLAN = 2, [2]nexthop.Tag{{TPID: outer, TCI: 100}, {TPID: header.EtherTypeVLAN, TCI: 200}}
+		l.hops.SetHop(hopBackend, new(hop))
+		l.tagged(i, &hop)
+	}
+}
+
+// tagged sends packets with up to two tags to a tagged hop.
+func (l *lab) tagged(round int, hop *nexthop.Hop) {
+	l.t.Helper()
 	for tags := range 3 {
-		p := headertest.TCP(join(client4, uint16(10+tags)), join(vip4, 80), headertest.SYN)
+		p := headertest.TCP(join(client4, uint16(10+3*round+tags)), join(vip4, 80), headertest.SYN)
 		p.VLAN = []uint16{7, 8}[:tags]
 		l.send(0, p)
 		frame, out := l.out(l.workers[0].nic)
-		if out.VLANs != 2 || out.VLAN != [2]uint16{100, 200} || [6]byte(frame[:6]) != macBackend {
-			t.Fatalf("%d tags in: %d tags %v out", tags, out.VLANs, out.VLAN)
+		types := [2]uint16{binary.BigEndian.Uint16(frame[12:]), binary.BigEndian.Uint16(frame[16:])}
+		if out.VLANs != 2 || out.VLAN != [2]uint16{100, 200} || types != [2]uint16{hop.VLAN[0].TPID, hop.VLAN[1].TPID} || [6]byte(frame[:6]) != macBackend {
+			l.t.Fatalf("%d tags in: %d tags %v of types %#x out, want %+v", tags, out.VLANs, out.VLAN, types, hop.VLAN)
 		}
 	}
 }

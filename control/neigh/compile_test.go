@@ -38,31 +38,34 @@ func TestVLANDevices(t *testing.T) {
 		vlan(23, "eth1.7", 11, 7),
 		vlan(24, "br0.5", 12, 5),
 		vlan(25, "svlan", 10, 5, func(v *netlink.Vlan) { v.VlanProtocol = netlink.VLAN_PROTOCOL_8021AD }),
+		vlan(28, "cvlan", 25, 6),
 		vlan(26, "far", 10, 5, func(v *netlink.Vlan) { v.NetNsID = 3 }),
 		vlan(27, "orphan", 99, 5),
 	}, []LinkConfig{{"eth1"}, {"eth0"}, {"missing"}})
+	none := [2]nexthop.Tag{}
 	for _, tc := range []struct {
 		name  string
 		index int
 		link  int
 		vlans uint8
-		tci   [2]uint16
+		vlan  [2]nexthop.Tag
 	}{
-		{"the link itself", 10, 1, 0, [2]uint16{}},
-		{"one tag", 20, 1, 1, [2]uint16{100}},
-		{"two tags, outer first", 21, 1, 2, [2]uint16{100, 200}},
-		{"three tags do not fit", 22, notOurs, 0, [2]uint16{}},
-		{"another link", 23, 0, 1, [2]uint16{7}},
-		{"on a bridge", 24, notOurs, 0, [2]uint16{}},
-		{"802.1ad", 25, notOurs, 0, [2]uint16{}},
-		{"lower device in another namespace", 26, notOurs, 0, [2]uint16{}},
-		{"lower device unknown", 27, notOurs, 0, [2]uint16{}},
-		{"not ours", 12, notOurs, 0, [2]uint16{}},
+		{"the link itself", 10, 1, 0, none},
+		{"one tag", 20, 1, 1, [2]nexthop.Tag{{TPID: 0x8100, TCI: 100}}},
+		{"two tags, outer first", 21, 1, 2, [2]nexthop.Tag{{TPID: 0x8100, TCI: 100}, {TPID: 0x8100, TCI: 200}}},
+		{"three tags do not fit", 22, notOurs, 0, none},
+		{"another link", 23, 0, 1, [2]nexthop.Tag{{TPID: 0x8100, TCI: 7}}},
+		{"on a bridge", 24, notOurs, 0, none},
+		{"802.1ad", 25, 1, 1, [2]nexthop.Tag{{TPID: 0x88a8, TCI: 5}}},
+		{"802.1Q on 802.1ad", 28, 1, 2, [2]nexthop.Tag{{TPID: 0x88a8, TCI: 5}, {TPID: 0x8100, TCI: 6}}},
+		{"lower device in another namespace", 26, notOurs, 0, none},
+		{"lower device unknown", 27, notOurs, 0, none},
+		{"not ours", 12, notOurs, 0, none},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			d := devices[tc.index]
-			if d.link != tc.link || d.vlans != tc.vlans || d.tci != tc.tci {
-				t.Errorf("got link %d, %d tags %v", d.link, d.vlans, d.tci)
+			if d.link != tc.link || d.vlans != tc.vlans || d.vlan != tc.vlan {
+				t.Errorf("got link %d, %d tags %v", d.link, d.vlans, d.vlan)
 			}
 		})
 	}

@@ -132,7 +132,7 @@ func TestHopIsAsVLANDeviceSends(t *testing.T) {
 		synctest.Wait()
 		got := *m.table.Hop(m.lookup("10.9.1.1").Hop)
 		want := nexthop.Hop{
-			Kind: nexthop.OnLink, Ready: true, Link: 0, VLANs: 2, VLAN: [2]uint16{100, 200}, MTU: 1496,
+			Kind: nexthop.OnLink, Ready: true, Link: 0, VLANs: 2, VLAN: [2]nexthop.Tag{{TPID: 0x8100, TCI: 100}, {TPID: 0x8100, TCI: 200}}, MTU: 1496,
 			DstMAC: [6]byte{2, 9, 9, 9, 9, 9}, SrcMAC: [6]byte{2, 0, 0, 0, 0, 21}, Addr: addr("10.9.0.1"),
 		}
 		if got != want {

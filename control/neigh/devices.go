@@ -5,6 +5,9 @@ import (
 	"net"
 
 	"github.com/vishvananda/netlink"
+
+	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/nat/header"
 )
 
 // LinkConfig names one of the gateway's own links. The interface is found, and
@@ -27,7 +30,7 @@ type device struct {
 	name  string
 	link  int // position in the configuration, or notOurs
 	vlans uint8
-	tci   [2]uint16 // outer first
+	vlan  [2]nexthop.Tag // outer first
 	mac   [6]byte
 	mtu   uint16 // 0 is no limit that IP knows
 	up    bool
@@ -51,7 +54,7 @@ func devicesOf(links []netlink.Link, config []LinkConfig) map[int]device {
 		if len(a.HardwareAddr) == len(d.mac) {
 			d.mac = [6]byte(a.HardwareAddr)
 		}
-		d.link, d.tci, d.vlans = ownership(l, byIndex, position)
+		d.link, d.vlan, d.vlans = ownership(l, byIndex, position)
 		devices[a.Index] = d
 	}
 	return devices
@@ -59,24 +62,25 @@ func devicesOf(links []netlink.Link, config []LinkConfig) map[int]device {
 
 // ownership follows VLAN devices down to one of our links, at most as many tags
 // as a hop can carry, and collects their tags.
-func ownership(l netlink.Link, byIndex map[int]netlink.Link, position map[string]int) (link int, tci [2]uint16, n uint8) {
+func ownership(l netlink.Link, byIndex map[int]netlink.Link, position map[string]int) (link int, tags [2]nexthop.Tag, n uint8) {
 	for {
 		if p, ok := position[l.Attrs().Name]; ok {
-			return p, tci, n
+			return p, tags, n
 		}
 		vlan, ok := l.(*netlink.Vlan)
 		// A lower device in another namespace has an index of that namespace.
-		if !ok || int(n) == len(tci) || vlan.NetNsID != -1 {
-			return notOurs, [2]uint16{}, 0
+		if !ok || int(n) == len(tags) || vlan.NetNsID != -1 {
+			return notOurs, [2]nexthop.Tag{}, 0
 		}
-		// Zero is what the library says where the kernel gave no protocol.
-		if vlan.VlanProtocol != netlink.VLAN_PROTOCOL_8021Q && vlan.VlanProtocol != 0 {
-			return notOurs, [2]uint16{}, 0
+		// Hosts on a VLAN device take no packet with another protocol in its tag.
+		tag := nexthop.Tag{TPID: header.EtherTypeVLAN, TCI: uint16(vlan.VlanId)}
+		if vlan.VlanProtocol == netlink.VLAN_PROTOCOL_8021AD {
+			tag.TPID = header.EtherTypeQinQ
 		}
-		tci = [2]uint16{uint16(vlan.VlanId), tci[0]}
+		tags = [2]nexthop.Tag{tag, tags[0]}
 		n++
 		if l, ok = byIndex[vlan.ParentIndex]; !ok {
-			return notOurs, [2]uint16{}, 0
+			return notOurs, [2]nexthop.Tag{}, 0
 		}
 	}
 }

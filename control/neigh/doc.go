@@ -45,9 +45,9 @@
 // default, longest prefix, lowest metric, TOS zero. Other policy rules are not
 // honoured; they are reported as a warning. Of a multipath route the first
 // usable nexthop is taken; where the kernel would spread over several this is
-// reported too. A VLAN sub-device (802.1Q, up to two deep) of one of our
-// links counts as ours: its tags are part of the hop. An 802.1ad sub-device, and a
-// bridge, bond or macvlan on top of a link do not: the kernel sends for them.
+// reported too. A VLAN sub-device (802.1Q or 802.1ad, up to two deep) of one of our
+// links counts as ours: its tags are part of the hop. A bridge, bond or macvlan on
+// top of a link does not: the kernel sends for it.
 // Routes with an encapsulation are the kernel's too.
 //
 // # Where a packet leaves from

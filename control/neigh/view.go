@@ -153,7 +153,7 @@ func (m *Mirror) neighbourHop(n *neighbour, mtu uint16) nexthop.Hop {
 	d := m.devices[int(n.key.dev)]
 	return nexthop.Hop{
 		Kind: nexthop.OnLink, Ready: n.ready, Link: uint8(d.link),
-		VLANs: d.vlans, VLAN: d.tci, MTU: minMTU(d.mtu, mtu),
+		VLANs: d.vlans, VLAN: d.vlan, MTU: minMTU(d.mtu, mtu),
 		DstMAC: n.mac, SrcMAC: d.mac, Addr: n.key.addr,
 	}
 }

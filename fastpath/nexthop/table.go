@@ -54,10 +54,16 @@ type Hop struct {
 	VLANs          uint8  // tags to push, 0 to 2
 	MTU            uint16 // largest IP packet; 0 is no limit
 	DstMAC, SrcMAC [6]byte
-	VLAN           [2]uint16   // TCI, outer first
+	VLAN           [2]Tag      // outer first
 	Addr           header.Addr // the neighbour, for people
 
 	plainEnd uint32 // SetHop finds it
+}
+
+// Tag is a VLAN tag as it stands in a frame (IEEE 802.1Q, clause 9).
+type Tag struct {
+	TPID uint16 // header.EtherTypeVLAN or header.EtherTypeQinQ, as the VLAN device has it
+	TCI  uint16
 }
 
 // PlainEnd returns where a frame may end, in bytes, that leaves by a hop of a Table with nothing but other MAC addresses: an
