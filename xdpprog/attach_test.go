@@ -144,6 +144,36 @@ func TestTakeoverMisfits(t *testing.T) {
 	}
 }
 
+// TestPreferNative: a predecessor's generic attachment gives way to a native one where the driver has that, and a native
+// one is taken over as it is.
+func TestPreferNative(t *testing.T) {
+	isolate(t)
+	nic, _ := veth(t, "nic", "peer")
+	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br"}})) // has no native XDP
+	bridge := up(t, "br")
+	c := Config{PinDir: pinDir(t)}
+	s := load(t, c)
+	attach(t, s, nic, "nic", Generic)
+	attach(t, s, bridge, "br", Generic)
+	must(t, s.Close(false))
+	for _, step := range []struct{ nic, bridge string }{
+		{"the driver supports it", "the driver refuses native mode"}, {"taken over", "the driver refuses native mode"},
+	} {
+		s = load(t, c)
+		p := attach(t, s, nic, "nic", PreferNative)
+		if p.Mode() != Native || !strings.HasPrefix(p.Reason(), step.nic) {
+			t.Errorf("%v because %q, want native because %q", p.Mode(), p.Reason(), step.nic)
+		}
+		must(t, p.Check())
+		p = attach(t, s, bridge, "br", PreferNative)
+		if p.Mode() != Generic || !strings.HasPrefix(p.Reason(), step.bridge) {
+			t.Errorf("without native XDP: %v because %q, want generic because %q", p.Mode(), p.Reason(), step.bridge)
+		}
+		must(t, s.Close(false))
+	}
+	must(t, load(t, c).Close(true))
+}
+
 // TestRecreated: an interface that comes back with the index it had gets a new link.
 func TestRecreated(t *testing.T) {
 	isolate(t)

@@ -20,16 +20,32 @@ const (
 	Native
 	// Generic: in the stack, after the kernel has made an skb; works on every device.
 	Generic
+	// PreferNative is Auto, but a predecessor's generic attachment gives way to a native one where the driver takes that.
+	// The two cannot be attached at once, so packets pass to the kernel in between.
+	PreferNative
 )
 
 // String returns the name used in configuration and status.
-func (m AttachMode) String() string { return [...]string{"auto", "native", "generic"}[m] }
+func (m AttachMode) String() string {
+	return [...]string{"auto", "native", "generic", "prefer native"}[m]
+}
 
 func (m AttachMode) flags() link.XDPAttachFlags {
 	if m == Generic {
 		return link.XDPGenericMode
 	}
 	return link.XDPDriverMode
+}
+
+// givesUp reports whether a predecessor's attachment in some mode is of no use where this one is asked for.
+func (m AttachMode) givesUp(have AttachMode) bool {
+	switch m {
+	case Auto:
+		return false
+	case PreferNative:
+		return have == Generic
+	}
+	return m != have
 }
 
 // Port is one interface with its XDP program and its sockets.
@@ -100,6 +116,9 @@ func (p *Port) attach(mode AttachMode) error {
 	if h.program != 0 {
 		return h.foreign(p.name)
 	}
+	if mode == PreferNative {
+		mode = Auto
+	}
 	if err := p.attachNew(mode); err != nil {
 		return err
 	}
@@ -129,7 +148,7 @@ func (p *Port) takeOver(h hook, mode AttachMode) (bool, error) {
 		return false, errors.Join(fmt.Errorf("%s is the link of interface %d in another network namespace; "+
 			"every gateway needs a pin directory of its own", p.pinPath(), attachedTo), l.Close())
 	}
-	if mode != Auto && mode != have {
+	if mode.givesUp(have) {
 		return false, dropLink(l)
 	}
 	if err := l.Update(p.program); err != nil {

@@ -25,7 +25,7 @@ const (
 	rebindLast  = 20 * time.Millisecond
 )
 
-// bind binds the socket, and waits for a queue that is still taken: a closed
+// bind binds the socket, and waits for a queue that is still taken, or memory that still counts: a closed
 // socket's pool is released by a kernel worker some 20 ms later.
 func (s *Socket) bind(parent context.Context, c *Config, mtu int) error {
 	ctx, cancel := context.WithTimeout(parent, c.RebindFor)
@@ -35,11 +35,14 @@ func (s *Socket) bind(parent context.Context, c *Config, mtu int) error {
 	<-timer.C
 	for wait := rebindFirst; ; wait = min(2*wait, rebindLast) {
 		err := s.tryBind(c, mtu, ctx.Err() != nil)
-		if err == nil || !errors.Is(err, unix.EBUSY) {
+		if err == nil || !s.umem.passing(err) {
 			return err
 		}
 		if err := parent.Err(); err != nil {
 			return fmt.Errorf("waiting for the queue: %w", err)
+		}
+		if ctx.Err() != nil && errors.Is(err, ErrMemlock) {
+			return err
 		}
 		if ctx.Err() != nil {
 			return fmt.Errorf("%w: another program, or another socket of this one, is bound to it", ErrQueueTaken)
@@ -65,8 +68,9 @@ func (s *Socket) tryBind(c *Config, mtu int, last bool) error {
 		}
 		reason = whyNoZeroCopy(err, mtu, s.umem.frameSize)
 		switch {
-		case errors.Is(err, unix.EBUSY) && (!last || c.Mode == ZeroCopy):
-			return err // a busy queue is no reason for copy mode before the last try: it may be the old socket's
+		case s.umem.passing(err) && (!last || c.Mode == ZeroCopy):
+			// A busy queue is no reason for copy mode before the last try: it may be the old socket's, and so may memory.
+			return err
 		case c.Mode == ZeroCopy && errors.Is(err, ErrMemlock):
 			return err
 		case c.Mode == ZeroCopy:
@@ -144,14 +148,18 @@ func (s *Socket) register() error {
 	if s.registered {
 		return nil
 	}
-	err := registerUMEM(s.fd, s.umem)
+	err := explainRegister(registerUMEM(s.fd, s.umem))
+	s.registered = err == nil
+	return err
+}
+
+func explainRegister(err error) error {
 	switch {
 	case errors.Is(err, unix.ENOBUFS):
 		return ErrMemlock
 	case err != nil:
 		return fmt.Errorf("registering the UMEM: %w", err)
 	}
-	s.registered = true
 	return nil
 }
 
@@ -165,6 +173,7 @@ func (s *Socket) renew(c *Config) error {
 		return err
 	}
 	s.registered = false
+	s.umem.ended.Store(time.Now().UnixNano())
 	return s.prepare(c)
 }
 

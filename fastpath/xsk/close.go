@@ -2,6 +2,7 @@ package xsk
 
 import (
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -70,6 +71,9 @@ func (s *Socket) Close(p *fastpath.Pool) error {
 	s.frames, s.done, s.up = 0, nil, false
 	if e := s.release(); err == nil {
 		err = e
+	}
+	if !slices.ContainsFunc(u.sockets[:], func(peer *Socket) bool { return peer.sharable(s, s.mode) }) {
+		u.ended.Store(time.Now().UnixNano())
 	}
 	if err == nil && len(behind) > 0 {
 		return &KeptError{s.name, s.queue, len(behind)}

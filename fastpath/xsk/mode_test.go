@@ -163,7 +163,7 @@ func TestMemlockTwice(t *testing.T) {
 	u, err := NewUMEM(UMEMConfig{Frames: 512, FrameSize: 2048})
 	must(t, err)
 	defer func() { must(t, u.Close()) }()
-	limitMemlock(t, 512*2048*3/2)
+	xsktest.LimitMemlock(t, 512*2048*3/2)
 	c := Config{UMEM: u, kernel: d.kernel(), Interface: first.Dev}
 	a, err := Open(t.Context(), c)
 	must(t, err)

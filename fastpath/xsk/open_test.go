@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"sluice.dev/sluice/fastpath/xsk/xsktest"
 )
 
@@ -73,31 +71,10 @@ func TestMemlock(t *testing.T) {
 	u, err := NewUMEM(UMEMConfig{Frames: 64, FrameSize: 2048})
 	must(t, err)
 	defer u.Close()
-	limitMemlock(t, 4096)
+	xsktest.LimitMemlock(t, 4096)
 	if _, err := Open(t.Context(), Config{Interface: "sl0", UMEM: u}); !errors.Is(err, ErrMemlock) {
 		t.Errorf("with a memlock limit of 4 KiB: %v", err)
 	}
-}
-
-// limitMemlock bounds the memory that this thread may lock, in bytes, to the end of the test. The thread
-// must not outlive the test: its capability does not come back.
-func limitMemlock(t *testing.T, bytes uint64) {
-	t.Helper()
-	withoutCapability(t, unix.CAP_IPC_LOCK)
-	var old unix.Rlimit
-	must(t, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &old))
-	must(t, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: bytes, Max: old.Max}))
-	t.Cleanup(func() { _ = unix.Setrlimit(unix.RLIMIT_MEMLOCK, &old) })
-}
-
-// withoutCapability drops an effective capability of this thread.
-func withoutCapability(t *testing.T, capability int) {
-	t.Helper()
-	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var caps [2]unix.CapUserData
-	must(t, unix.Capget(&head, &caps[0]))
-	caps[capability/32].Effective &^= 1 << (capability % 32)
-	must(t, unix.Capset(&head, &caps[0]))
 }
 
 func TestUMEM(t *testing.T) {

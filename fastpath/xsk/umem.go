@@ -43,6 +43,9 @@ type UMEM struct {
 	chains     *fastpath.Chains
 
 	kept atomic.Int64 // frames in graves
+	// ended is when a registration of the memory may last have ended, in nanoseconds since 1970. Any goroutine stores it and
+	// loads it; it publishes nothing else.
+	ended atomic.Int64
 
 	mu      sync.Mutex // guards what follows; never taken by a Link method
 	sockets [maxSockets]*Socket

@@ -39,6 +39,21 @@ func EnterNamespace(tb testing.TB) {
 	}
 }
 
+// LimitMemlock bounds the memory that this thread may lock, in bytes, to the end of the test. The thread must not outlive
+// the test, as after EnterNamespace: its capability does not come back.
+func LimitMemlock(tb testing.TB, bytes uint64) {
+	tb.Helper()
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var caps [2]unix.CapUserData
+	must(tb, unix.Capget(&head, &caps[0]))
+	caps[unix.CAP_IPC_LOCK/32].Effective &^= 1 << (unix.CAP_IPC_LOCK % 32)
+	must(tb, unix.Capset(&head, &caps[0]))
+	var old unix.Rlimit
+	must(tb, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &old))
+	must(tb, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: bytes, Max: old.Max}))
+	tb.Cleanup(func() { _ = unix.Setrlimit(unix.RLIMIT_MEMLOCK, &old) })
+}
+
 // Wire is a veth pair: AF_XDP is on dev, a packet socket on its peer.
 type Wire struct {
 	Dev, Peer string
