@@ -14,8 +14,9 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"sluice.dev/sluice/control"
 	"sluice.dev/sluice/control/k8s"
+	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/control/tracker"
 )
 
 // gatewayRights are what the documentation of control/k8s asks for, with the Node's name.
@@ -50,7 +51,7 @@ func TestFeed(t *testing.T) {
 	if err := c.Put(ctx, slice); err != nil {
 		t.Fatal(err)
 	}
-	tracker := control.NewTracker()
+	tracker := tracker.New()
 	w, err := k8s.New(k8s.Config{Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Client: c.RESTConfig(user), Tracker: tracker, NodeName: "gateway"})
 	if err != nil {
 		t.Fatal(err)
@@ -119,24 +120,24 @@ func until(t *testing.T, what string, holds func() bool) {
 // testEvent has a Problem told, twice: an Event, and one more of its series.
 func testEvent(ctx context.Context, t *testing.T, c *Cluster, w *k8s.Watcher) {
 	t.Helper()
-	problem := control.Problem{
-		Source: control.Source{Kind: k8s.Kind, Path: "services"}, Reason: control.ReasonFrontendConflict, Severity: control.Refused,
-		Object: control.ObjectID{Kind: control.KindService, Namespace: "default", Name: "rival"}, Field: "spec.ports[0]", Message: "belongs to another",
+	problem := objects.Problem{
+		Source: objects.Source{Kind: k8s.Kind, Path: "services"}, Reason: objects.ReasonFrontendConflict, Severity: objects.Refused,
+		Object: objects.ObjectID{Kind: objects.KindService, Namespace: "default", Name: "rival"}, Field: "spec.ports[0]", Message: "belongs to another",
 	}
-	var outstanding atomic.Pointer[[]control.Problem]
+	var outstanding atomic.Pointer[[]objects.Problem]
 	var looks atomic.Int64
-	tell := func(list ...control.Problem) {
+	tell := func(list ...objects.Problem) {
 		outstanding.Store(&list)
 		// Whoever looks again has done with the look before.
 		seen := looks.Load() + 2
 		until(t, "the problems are looked at", func() bool { return looks.Load() >= seen })
 	}
-	outstanding.Store(&[]control.Problem{problem})
+	outstanding.Store(&[]objects.Problem{problem})
 	life, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		w.RunEvents(life, func() ([]control.Problem, <-chan struct{}) {
+		w.RunEvents(life, func() ([]objects.Problem, <-chan struct{}) {
 			looks.Add(1)
 			changed := make(chan struct{})
 			close(changed)

@@ -12,8 +12,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"sluice.dev/sluice/bench/topo"
-	"sluice.dev/sluice/control"
 	"sluice.dev/sluice/control/files"
+	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/control/tracker"
 )
 
 // The gateway decodes the manifests, and the services are where the demo asks.
@@ -28,8 +29,8 @@ func TestManifestsAreWhereTheDemoAsks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var batch control.Batch
-		if ids, err := files.Decode(control.Source{Kind: files.Kind, Path: path}, text, &batch); err != nil || len(ids) == 0 {
+		var batch tracker.Batch
+		if ids, err := files.Decode(objects.Source{Kind: files.Kind, Path: path}, text, &batch); err != nil || len(ids) == 0 {
 			t.Errorf("%s: %v, %v", path, ids, err)
 		}
 		at = append(at, addresses(t, text)...)

@@ -17,8 +17,11 @@ import (
 	"k8s.io/client-go/rest"
 
 	"sluice.dev/sluice/bench/updates"
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/k8s"
+	"sluice.dev/sluice/control/loop"
+	"sluice.dev/sluice/control/steer"
+	"sluice.dev/sluice/control/tracker"
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
@@ -42,7 +45,7 @@ type process struct {
 	Child
 	probe  *probe
 	worker *fastpath.Worker
-	loop   *control.Loop
+	loop   *loop.Loop
 	watch  *k8s.Watcher
 	handle services.Handle
 }
@@ -123,15 +126,15 @@ func (p *process) makeWorker(block *stats.Block) error {
 
 func (p *process) makeControl(block *stats.Block) (err error) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	tracker := control.NewTracker()
+	tracker := tracker.New()
 	if p.watch, err = k8s.New(k8s.Config{
 		Log: log, Client: &rest.Config{Host: p.Server}, Tracker: tracker, NodeName: updates.GatewayNode, Hold: 30 * time.Second,
 	}); err != nil {
 		return err
 	}
-	p.loop = control.NewLoop(control.LoopConfig{
-		Log: log, Tracker: tracker, Publisher: control.NewPublisher(&p.handle, []*stats.Block{block}),
-		Compiler: control.NewCompiler(control.CompilerConfig{
+	p.loop = loop.New(loop.Config{
+		Log: log, Tracker: tracker, Publisher: loop.NewPublisher(&p.handle, []*stats.Block{block}),
+		Compiler: compiler.New(compiler.Config{
 			NodeName: updates.GatewayNode, SelectKey: [2]uint64{1, 2}, SNATPorts: services.PortRange{First: 16384, Count: 13616}, ClusterIPs: true,
 		}),
 		Steering: nowhere{}, Feeds: p.watch.Feeds(), Window: 2 * time.Millisecond,
@@ -142,10 +145,10 @@ func (p *process) makeControl(block *stats.Block) (err error) {
 // nowhere is a kernel program that takes everything: endpoints that change ask nothing of it.
 type nowhere struct{}
 
-func (nowhere) Held() (none control.SteerSet)   { return none }
-func (nowhere) Replace(*control.SteerSet) error { return nil }
-func (nowhere) Open(*control.SteerSet) error    { return nil }
-func (nowhere) Close(*control.SteerSet) error   { return nil }
+func (nowhere) Held() (none steer.Set)   { return none }
+func (nowhere) Replace(*steer.Set) error { return nil }
+func (nowhere) Open(*steer.Set) error    { return nil }
+func (nowhere) Close(*steer.Set) error   { return nil }
 
 // answer does what the lines ask until they end.
 func (p *process) answer(ctx context.Context, in io.Reader, out io.Writer) error {

@@ -15,7 +15,8 @@ import (
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/control/tracker"
 )
 
 // found is what a file says.
@@ -27,7 +28,7 @@ type found struct {
 // object is one object of a file: decoded, or malformed in a field.
 type object struct {
 	document       int // from 1
-	id             control.ObjectID
+	id             objects.ObjectID
 	decoded        runtime.Object
 	field, message string
 }
@@ -55,25 +56,25 @@ type header struct {
 // Decode puts all objects of a manifest into a batch, as a Watcher does with a
 // file that is new, and says which they are. It fails where the whole manifest is
 // of no use; the batch is then as it was.
-func Decode(from control.Source, data []byte, batch *control.Batch) ([]control.ObjectID, error) {
+func Decode(from objects.Source, data []byte, batch *tracker.Batch) ([]objects.ObjectID, error) {
 	found, err := decode(data)
 	if err != nil {
 		return nil, err
 	}
-	return slices.SortedFunc(maps.Keys(found.put(from, batch)), control.ObjectID.Compare), nil
+	return slices.SortedFunc(maps.Keys(found.put(from, batch)), objects.ObjectID.Compare), nil
 }
 
 // put puts everything into a batch, and says which objects there are.
-func (out *found) put(from control.Source, batch *control.Batch) map[control.ObjectID]bool {
-	now := make(map[control.ObjectID]bool, len(out.objects))
-	var problems []control.Problem
+func (out *found) put(from objects.Source, batch *tracker.Batch) map[objects.ObjectID]bool {
+	now := make(map[objects.ObjectID]bool, len(out.objects))
+	var problems []objects.Problem
 	for i := range out.objects {
 		o := &out.objects[i]
 		at := from
 		at.Document = o.document
 		switch {
 		case now[o.id]:
-			problems = append(problems, control.Problem{Source: at, Object: o.id, Severity: control.Refused,
+			problems = append(problems, objects.Problem{Source: at, Object: o.id, Severity: objects.Refused,
 				Message: "is in this file twice, and the first one is used"})
 		case o.decoded == nil:
 			batch.Malformed(at, o.id, o.field, o.message)
@@ -85,7 +86,7 @@ func (out *found) put(from control.Source, batch *control.Batch) map[control.Obj
 	for _, s := range out.skipped {
 		at := from
 		at.Document = s.document
-		problems = append(problems, control.Problem{Source: at, Object: s.id, Severity: control.Warning,
+		problems = append(problems, objects.Problem{Source: at, Object: s.id, Severity: objects.Warning,
 			Message: "is of no kind that is read here, and is skipped"})
 	}
 	batch.Report(from, problems)
@@ -191,10 +192,10 @@ func shapeError(err error) error {
 	return fmt.Errorf("%s: is a %s", wrong.Field, wrong.Value)
 }
 
-func identify(h *header) control.ObjectID {
-	id := control.ObjectID{Kind: h.Kind, Namespace: h.Metadata.Namespace, Name: h.Metadata.Name}
+func identify(h *header) objects.ObjectID {
+	id := objects.ObjectID{Kind: h.Kind, Namespace: h.Metadata.Namespace, Name: h.Metadata.Name}
 	switch {
-	case h.Kind == control.KindNode:
+	case h.Kind == objects.KindNode:
 		id.Namespace = ""
 	case id.Namespace == "":
 		id.Namespace = corev1.NamespaceDefault
@@ -205,11 +206,11 @@ func identify(h *header) control.ObjectID {
 // newObject returns an object of the header's kind, or nil if it is not read.
 func newObject(h *header) runtime.Object {
 	switch {
-	case h.APIVersion == "v1" && h.Kind == control.KindService:
+	case h.APIVersion == "v1" && h.Kind == objects.KindService:
 		return &corev1.Service{}
-	case h.APIVersion == "v1" && h.Kind == control.KindNode:
+	case h.APIVersion == "v1" && h.Kind == objects.KindNode:
 		return &corev1.Node{}
-	case h.APIVersion == "discovery.k8s.io/v1" && h.Kind == control.KindEndpointSlice:
+	case h.APIVersion == "discovery.k8s.io/v1" && h.Kind == objects.KindEndpointSlice:
 		return &discoveryv1.EndpointSlice{}
 	}
 	return nil

@@ -1,7 +1,7 @@
 // Package files reads Kubernetes objects from a directory of manifests, as they
 // would be given to kubectl, and keeps reading them as they change.
 //
-//	directory ──watch, settle──▶ file ──split──▶ documents ──decode──▶ control.Batch
+//	directory ──watch, settle──▶ file ──split──▶ documents ──decode──▶ tracker.Batch
 //
 // Read are v1 Service, v1 Node, discovery.k8s.io/v1 EndpointSlice and v1 List of
 // them, in files that end in .yaml, .yml or .json and do not begin with a dot.
@@ -30,7 +30,8 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/control/tracker"
 )
 
 // Kind is the kind of Source that objects from files have.
@@ -40,7 +41,7 @@ const Kind = "manifests"
 type Config struct {
 	Log     *slog.Logger
 	Dir     string
-	Tracker *control.Tracker
+	Tracker *tracker.Tracker
 	// Settle is how long a file must not change before it is read; 0 is 50 ms.
 	Settle time.Duration
 	// Rescan is how often to look without being told, for filesystems that do not
@@ -48,7 +49,7 @@ type Config struct {
 	Rescan time.Duration
 }
 
-// Watcher reads a directory. It is a control.Feed.
+// Watcher reads a directory. It is a tracker.Feed.
 type Watcher struct {
 	Config
 	syncs chan chan error
@@ -71,7 +72,7 @@ func New(cfg Config) *Watcher {
 }
 
 // Source names the directory.
-func (w *Watcher) Source() control.Source { return control.Source{Kind: Kind, Path: w.Dir} }
+func (w *Watcher) Source() objects.Source { return objects.Source{Kind: Kind, Path: w.Dir} }
 
 // ErrEnded is returned by Sync when Run has returned.
 var ErrEnded = errors.New("the directory is not watched any more")

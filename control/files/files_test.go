@@ -10,7 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/compiler"
+	"sluice.dev/sluice/control/tracker"
 )
 
 // rig is a Watcher on a directory of its own.
@@ -23,7 +24,7 @@ type rig struct {
 func newRig(t *testing.T) *rig {
 	dir := t.TempDir()
 	r := &rig{t: t, dir: dir, Watcher: New(Config{
-		Log: slog.New(slog.DiscardHandler), Dir: dir, Tracker: control.NewTracker(), Settle: 10 * time.Millisecond,
+		Log: slog.New(slog.DiscardHandler), Dir: dir, Tracker: tracker.New(), Settle: 10 * time.Millisecond,
 	})}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -67,7 +68,7 @@ func (r *rig) served() (vips string, problems []string) {
 }
 
 func (r *rig) now() (vips string, problems []string) {
-	_, compiled, steer := control.NewCompiler(control.CompilerConfig{}).Full(r.Tracker.State())
+	_, compiled, steer := compiler.New(compiler.Config{}).Full(r.Tracker.State())
 	var all []string
 	for _, k := range steer.Open.Frontends {
 		all = append(all, k.Addr.String())
@@ -211,7 +212,7 @@ func (r *rig) notice(want string) {
 // TestHalfWritten: no state in between is seen of a file that is written in
 // pieces, each of them good YAML, nor of an object that moves between files.
 func TestHalfWritten(t *testing.T) {
-	w := New(Config{Log: slog.New(slog.DiscardHandler), Dir: t.TempDir(), Tracker: control.NewTracker(), Settle: time.Hour})
+	w := New(Config{Log: slog.New(slog.DiscardHandler), Dir: t.TempDir(), Tracker: tracker.New(), Settle: time.Hour})
 	path := filepath.Join(w.Dir, "a.yaml")
 	start := time.Now()
 	step := func(text string, after time.Duration, wantUnsettled bool, wantRead uint64) {
@@ -255,7 +256,7 @@ func writeAt(t *testing.T, path string, data []byte, at time.Time) {
 
 // TestEverWritten: a file that never settles holds up the others only for a while.
 func TestEverWritten(t *testing.T) {
-	w := New(Config{Log: slog.New(slog.DiscardHandler), Dir: t.TempDir(), Tracker: control.NewTracker(), Settle: time.Hour})
+	w := New(Config{Log: slog.New(slog.DiscardHandler), Dir: t.TempDir(), Tracker: tracker.New(), Settle: time.Hour})
 	start := time.Now()
 	for name, text := range map[string]string{"a.yaml": service("a", "10.0.0.1"), "b.yaml": "x"} {
 		writeAt(t, filepath.Join(w.Dir, name), []byte(text), start)
@@ -298,12 +299,12 @@ func TestDirectoryGoneAndBack(t *testing.T) {
 }
 
 func TestWrittenWhileRead(t *testing.T) {
-	w := New(Config{Log: slog.New(slog.DiscardHandler), Dir: t.TempDir(), Tracker: control.NewTracker()})
+	w := New(Config{Log: slog.New(slog.DiscardHandler), Dir: t.TempDir(), Tracker: tracker.New()})
 	path, now := filepath.Join(w.Dir, "a.yaml"), time.Now()
 	writeAt(t, path, []byte(service("a", "10.0.0.1")), now)
 	f := w.look("a.yaml", now)
 	writeAt(t, path, []byte(service("a", "10.0.0.2")), now.Add(time.Second))
-	if w.read("a.yaml", f, &control.Batch{}) || len(f.objects) > 0 {
+	if w.read("a.yaml", f, &tracker.Batch{}) || len(f.objects) > 0 {
 		t.Error("a file was taken that changed after it was looked at")
 	}
 }

@@ -12,7 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/control/tracker"
 )
 
 // file is what is known of one file.
@@ -20,7 +21,7 @@ type file struct {
 	stamp   stamp
 	since   time.Time // when it was first seen like this
 	read    bool      // like this
-	objects map[control.ObjectID]bool
+	objects map[objects.ObjectID]bool
 }
 
 // stamp tells two contents of a file apart without reading them.
@@ -59,7 +60,7 @@ func (w *Watcher) scan(now time.Time) (unsettled bool, err error) {
 	if unsettled && now.Sub(w.unsettledSince) < patience*w.Settle {
 		return true, nil
 	}
-	var batch control.Batch
+	var batch tracker.Batch
 	changed := false
 	for _, name := range names {
 		if f := w.files[name]; !f.read && f.settled(now, w.Settle) {
@@ -133,7 +134,7 @@ func stampOf(path string) (s stamp, err error) {
 }
 
 // read reads a file into the batch. It says false if the file changed meanwhile.
-func (w *Watcher) read(name string, f *file, batch *control.Batch) bool {
+func (w *Watcher) read(name string, f *file, batch *tracker.Batch) bool {
 	path := filepath.Join(w.Dir, name)
 	data, err := readBounded(path)
 	if s, serr := stampOf(path); serr != nil || s != f.stamp {
@@ -153,21 +154,21 @@ func (w *Watcher) read(name string, f *file, batch *control.Batch) bool {
 }
 
 // keep reports a file that is of no use; what it had stays.
-func (w *Watcher) keep(name string, err error, batch *control.Batch) {
+func (w *Watcher) keep(name string, err error, batch *tracker.Batch) {
 	from := w.place(name)
 	var at *documentError
 	if errors.As(err, &at) {
 		from.Document = at.document
 	}
-	problem := control.Problem{Source: from, Message: err.Error(), Severity: control.Refused, Serving: len(w.files[name].objects) > 0}
+	problem := objects.Problem{Source: from, Message: err.Error(), Severity: objects.Refused, Serving: len(w.files[name].objects) > 0}
 	if problem.Serving {
 		problem.Message += "; the objects it had before stay"
 	}
-	batch.Report(from, []control.Problem{problem})
+	batch.Report(from, []objects.Problem{problem})
 }
 
 // replace puts what a file says now into the batch, in place of what it said.
-func (f *file) replace(from control.Source, found *found, batch *control.Batch) {
+func (f *file) replace(from objects.Source, found *found, batch *tracker.Batch) {
 	now := found.put(from, batch)
 	for id := range f.objects {
 		if !now[id] {
@@ -177,8 +178,8 @@ func (f *file) replace(from control.Source, found *found, batch *control.Batch) 
 	f.objects = now
 }
 
-func (w *Watcher) place(name string) control.Source {
-	return control.Source{Kind: Kind, Path: filepath.Join(w.Dir, name)}
+func (w *Watcher) place(name string) objects.Source {
+	return objects.Source{Kind: Kind, Path: filepath.Join(w.Dir, name)}
 }
 
 // errEmpty: most often a file is empty because somebody is about to write it.

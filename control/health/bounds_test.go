@@ -7,14 +7,14 @@ import (
 	"strings"
 	"testing"
 
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/compiler"
 )
 
 // TestIdleConnections: whoever holds connections open cannot make the daemon grow, nor
 // keep load balancers from their answers.
 func TestIdleConnections(t *testing.T) {
 	p, port, other := newPorts(t), freePort(t), freePort(t)
-	p.SetHealthChecks([]control.HealthCheck{
+	p.SetHealthChecks([]compiler.HealthCheck{
 		{Namespace: "shop", Name: "api", Port: other, V4: true, Local4: 1},
 		{Namespace: "shop", Name: "web", Port: port, V4: true, Local4: 1},
 	})
@@ -43,7 +43,7 @@ func TestListenersAreBounded(t *testing.T) {
 	p := NewPorts(PortsConfig{})
 	want := wanted{addresses: []netip.Addr{loop4, loop6}}
 	for i := range maxListeners/2 + 1 {
-		want.checks = append(want.checks, control.HealthCheck{Namespace: "shop", Name: "web", Port: uint16(i + 1), V4: true, V6: true})
+		want.checks = append(want.checks, compiler.HealthCheck{Namespace: "shop", Name: "web", Port: uint16(i + 1), V4: true, V6: true})
 	}
 	owners, failed := p.owners(&want)
 	if len(owners) != maxListeners || len(failed) != 2 {
@@ -59,8 +59,8 @@ func TestListenersAreBounded(t *testing.T) {
 // TestCount: counts alone are taken in without another look at what is open; anything
 // else is not.
 func TestCount(t *testing.T) {
-	port := control.HealthCheck{Namespace: "shop", Name: "web", Port: 30000, V4: true, Local4: 1}
-	done := wanted{checks: []control.HealthCheck{port}, addresses: []netip.Addr{loop4}}
+	port := compiler.HealthCheck{Namespace: "shop", Name: "web", Port: 30000, V4: true, Local4: 1}
+	done := wanted{checks: []compiler.HealthCheck{port}, addresses: []netip.Addr{loop4}}
 	for _, c := range []struct {
 		name   string
 		change func(*wanted)
@@ -81,7 +81,7 @@ func TestCount(t *testing.T) {
 			p, l := NewPorts(PortsConfig{}), &listener{}
 			l.local.Store(1)
 			p.open[netip.AddrPortFrom(loop4, 30000)], p.done = l, done
-			want := wanted{checks: []control.HealthCheck{port}, addresses: []netip.Addr{loop4}}
+			want := wanted{checks: []compiler.HealthCheck{port}, addresses: []netip.Addr{loop4}}
 			c.change(&want)
 			if alone := p.count(&want); alone != c.alone || l.local.Load() != c.local {
 				t.Errorf("counts alone: %t, count %d; want %t and %d", alone, l.local.Load(), c.alone, c.local)

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"sync/atomic"
 
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/web"
 )
 
@@ -26,7 +26,7 @@ type listener struct {
 }
 
 // listen opens a port for a Service.
-func (p *Ports) listen(ctx context.Context, at netip.AddrPort, c *control.HealthCheck) error {
+func (p *Ports) listen(ctx context.Context, at netip.AddrPort, c *compiler.HealthCheck) error {
 	network := "tcp6" // alone: a socket of ours for :: must not take what is IPv4's
 	if at.Addr().Is4() {
 		network = "tcp4"
@@ -60,7 +60,7 @@ func (p *Ports) close(at netip.AddrPort) {
 	p.config.Log.Info("health check node port closed", "service", l.namespace+"/"+l.name, "address", at)
 }
 
-func (l *listener) of(c *control.HealthCheck) bool {
+func (l *listener) of(c *compiler.HealthCheck) bool {
 	return l.namespace == c.Namespace && l.name == c.Name
 }
 

@@ -11,7 +11,8 @@ import (
 	"sync"
 	"time"
 
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/compiler"
+	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/web"
 )
 
@@ -22,7 +23,7 @@ type PortsConfig struct {
 	// NodeName is how this node calls itself in messages.
 	NodeName string
 	// Report replaces what is wrong with the ports.
-	Report func([]control.Problem)
+	Report func([]objects.Problem)
 	Log    *slog.Logger
 	// Retry is how often a port that cannot be had is tried again; 0 is web.DefaultRetry.
 	Retry time.Duration
@@ -30,7 +31,7 @@ type PortsConfig struct {
 
 // ReasonFailed is that of the Problem, and so of the Event: kube-proxy's word
 // (pkg/proxy/healthcheck/service_health.go).
-const ReasonFailed control.Reason = "FailedToStartServiceHealthcheck"
+const ReasonFailed objects.Reason = "FailedToStartServiceHealthcheck"
 
 // Ports are the health check node ports of all Services: one listener for each
 // Service, family and address. What is wanted is set at any time and from any
@@ -46,14 +47,14 @@ type Ports struct {
 
 	// Only Run's goroutine uses these.
 	open  map[netip.AddrPort]*listener
-	told  []control.Problem // what there is to try again
+	told  []objects.Problem // what there is to try again
 	whole bool              // done is what is open, and nothing failed
 	done  wanted
 }
 
 // wanted is what should be open. The lists are never written to.
 type wanted struct {
-	checks    []control.HealthCheck
+	checks    []compiler.HealthCheck
 	addresses []netip.Addr
 }
 
@@ -77,8 +78,8 @@ func NewPorts(c PortsConfig) *Ports {
 	return &Ports{config: c, wake: make(chan struct{}, 1), connections: web.NewLimit(maxConnections), open: map[netip.AddrPort]*listener{}}
 }
 
-// SetHealthChecks implements control.HealthChecks: it hands over and returns.
-func (p *Ports) SetHealthChecks(checks []control.HealthCheck) {
+// SetHealthChecks implements loop.HealthChecks: it hands over and returns.
+func (p *Ports) SetHealthChecks(checks []compiler.HealthCheck) {
 	p.mu.Lock()
 	p.want.checks = checks
 	p.mu.Unlock()
@@ -190,8 +191,8 @@ func (p *Ports) count(want *wanted) bool {
 }
 
 // owners finds whose each address and port is to be, and what cannot be had.
-func (p *Ports) owners(want *wanted) (owners map[netip.AddrPort]*control.HealthCheck, failed map[netip.AddrPort]failure) {
-	owners, failed = make(map[netip.AddrPort]*control.HealthCheck), make(map[netip.AddrPort]failure)
+func (p *Ports) owners(want *wanted) (owners map[netip.AddrPort]*compiler.HealthCheck, failed map[netip.AddrPort]failure) {
+	owners, failed = make(map[netip.AddrPort]*compiler.HealthCheck), make(map[netip.AddrPort]failure)
 	for i := range want.checks {
 		c := &want.checks[i]
 		for _, a := range want.addresses {
@@ -213,14 +214,14 @@ func (p *Ports) owners(want *wanted) (owners map[netip.AddrPort]*control.HealthC
 	return owners, failed
 }
 
-func localOf(c *control.HealthCheck, a netip.Addr) int {
+func localOf(c *compiler.HealthCheck, a netip.Addr) int {
 	if a.Is4() {
 		return c.Local4
 	}
 	return c.Local6
 }
 
-func (p *Ports) failure(c *control.HealthCheck, err error) failure {
+func (p *Ports) failure(c *compiler.HealthCheck, err error) failure {
 	service := c.Namespace + "/" + c.Name
 	// The words are kube-proxy's, so that whoever looks for them finds them.
 	return failure{service, fmt.Sprintf("node %s failed to start healthcheck %q on port %d: %v", p.config.NodeName, service, c.Port, err)}
@@ -229,7 +230,7 @@ func (p *Ports) failure(c *control.HealthCheck, err error) failure {
 // tell says what is wrong, one Problem for each Service, if it is not what was said
 // before.
 func (p *Ports) tell(failed map[netip.AddrPort]failure) {
-	var problems []control.Problem
+	var problems []objects.Problem
 	told := make(map[string]bool) // Services
 	for _, at := range slices.SortedFunc(maps.Keys(failed), netip.AddrPort.Compare) {
 		if f := failed[at]; !told[f.service] {
@@ -243,19 +244,19 @@ func (p *Ports) tell(failed map[netip.AddrPort]failure) {
 	}
 }
 
-func (f failure) problem() control.Problem {
+func (f failure) problem() objects.Problem {
 	namespace, name, _ := strings.Cut(f.service, "/")
-	return control.Problem{
+	return objects.Problem{
 		Source:   Source(),
-		Object:   control.ObjectID{Kind: control.KindService, Namespace: namespace, Name: name},
+		Object:   objects.ObjectID{Kind: objects.KindService, Namespace: namespace, Name: name},
 		Field:    "spec.healthCheckNodePort",
 		Message:  f.message + ". Load balancers get no answer there; what they send is forwarded. Free the port: it is tried again",
-		Severity: control.Warning, Reason: ReasonFailed,
+		Severity: objects.Warning, Reason: ReasonFailed,
 	}
 }
 
 // Source is where Problems of the ports come from.
-func Source() control.Source { return control.Source{Kind: "health"} }
+func Source() objects.Source { return objects.Source{Kind: "health"} }
 
 func (p *Ports) anyEnded() bool {
 	for _, l := range p.open {

@@ -14,7 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/compiler"
+	"sluice.dev/sluice/control/objects"
 )
 
 var (
@@ -28,7 +29,7 @@ type ports struct {
 	serving atomic.Bool
 
 	mu       sync.Mutex
-	problems []control.Problem
+	problems []objects.Problem
 	reports  int
 }
 
@@ -38,7 +39,7 @@ func newPorts(t *testing.T) *ports {
 	p.serving.Store(true)
 	p.Ports = NewPorts(PortsConfig{
 		Serving: p.serving.Load, NodeName: "gateway", Log: slog.New(slog.DiscardHandler), Retry: 5 * time.Millisecond,
-		Report: func(list []control.Problem) { p.mu.Lock(); p.problems = list; p.reports++; p.mu.Unlock() },
+		Report: func(list []objects.Problem) { p.mu.Lock(); p.problems = list; p.reports++; p.mu.Unlock() },
 	})
 	p.SetAddresses([]netip.Addr{loop4, loop6})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -55,7 +56,7 @@ func newPorts(t *testing.T) *ports {
 }
 
 // reported are the problems there are, and how often that changed.
-func (p *ports) reported() ([]control.Problem, int) {
+func (p *ports) reported() ([]objects.Problem, int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.problems, p.reports
@@ -151,7 +152,7 @@ func TestPortAnswers(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			p, port := newPorts(t), freePort(t)
 			p.serving.Store(c.serving)
-			p.SetHealthChecks([]control.HealthCheck{{Namespace: "shop", Name: "web", Port: port, V4: true, V6: true, Local4: c.local4, Local6: c.local6}})
+			p.SetHealthChecks([]compiler.HealthCheck{{Namespace: "shop", Name: "web", Port: port, V4: true, V6: true, Local4: c.local4, Local6: c.local6}})
 			for _, f := range []struct {
 				addr        netip.Addr
 				local, code int
@@ -175,7 +176,7 @@ func TestPortAnswers(t *testing.T) {
 
 func TestAnyMethodAndPath(t *testing.T) {
 	p, port := newPorts(t), freePort(t)
-	p.SetHealthChecks([]control.HealthCheck{{Namespace: "shop", Name: "web", Port: port, V4: true, Local4: 1}})
+	p.SetHealthChecks([]compiler.HealthCheck{{Namespace: "shop", Name: "web", Port: port, V4: true, Local4: 1}})
 	want := p.get(t, loop4, port)
 	for _, method := range []string{"GET", "POST", "PUT", "DELETE", "OPTIONS", "PROPFIND"} {
 		for _, path := range []string{"/", "/healthz", "/a/../b?c=d", "//"} {
@@ -191,18 +192,18 @@ func TestAnyMethodAndPath(t *testing.T) {
 // there are, and tells the newest count.
 func TestLifecycle(t *testing.T) {
 	p, port, other := newPorts(t), freePort(t), freePort(t)
-	web := control.HealthCheck{Namespace: "shop", Name: "web", Port: port, V4: true, Local4: 1}
-	p.SetHealthChecks([]control.HealthCheck{web})
+	web := compiler.HealthCheck{Namespace: "shop", Name: "web", Port: port, V4: true, Local4: 1}
+	p.SetHealthChecks([]compiler.HealthCheck{web})
 	p.get(t, loop4, port)
 	if listens(loop6, port) {
 		t.Error("a Service of IPv4 alone has a port at ::1")
 	}
 	web.Local4 = 5
-	p.SetHealthChecks([]control.HealthCheck{web})
+	p.SetHealthChecks([]compiler.HealthCheck{web})
 	await(t, "the new count", func() bool { return strings.Contains(p.get(t, loop4, port).body, `"localEndpoints": 5`) })
 
 	web.V6 = true // the Service became dual-stack
-	p.SetHealthChecks([]control.HealthCheck{web})
+	p.SetHealthChecks([]compiler.HealthCheck{web})
 	await(t, "IPv6", func() bool { return listens(loop6, port) })
 
 	p.SetAddresses([]netip.Addr{loop6})
@@ -216,11 +217,11 @@ func TestLifecycle(t *testing.T) {
 
 	moved := web
 	moved.Port = other
-	p.SetHealthChecks([]control.HealthCheck{moved})
+	p.SetHealthChecks([]compiler.HealthCheck{moved})
 	await(t, "the port to change", func() bool { return listens(loop4, other) && !listens(loop4, port) })
 
 	// Another Service takes the port over.
-	p.SetHealthChecks([]control.HealthCheck{{Namespace: "shop", Name: "api", Port: other, V4: true}})
+	p.SetHealthChecks([]compiler.HealthCheck{{Namespace: "shop", Name: "api", Port: other, V4: true}})
 	await(t, "the new owner", func() bool { return strings.Contains(p.get(t, loop4, other).body, `"name": "api"`) })
 
 	p.SetHealthChecks(nil)
@@ -240,7 +241,7 @@ func TestPortTaken(t *testing.T) {
 	defer l.Close()
 	taken, free := uint16(l.Addr().(*net.TCPAddr).Port), freePort(t)
 	p := newPorts(t)
-	p.SetHealthChecks([]control.HealthCheck{
+	p.SetHealthChecks([]compiler.HealthCheck{
 		{Namespace: "shop", Name: "free", Port: free, V4: true, Local4: 1},
 		{Namespace: "shop", Name: "web", Port: taken, V4: true, Local4: 1},
 	})
@@ -249,7 +250,7 @@ func TestPortTaken(t *testing.T) {
 	problems, _ := p.reported()
 	want := fmt.Sprintf("node gateway failed to start healthcheck \"shop/web\" on port %d: listen tcp4 127.0.0.1:%d: bind: address already in use", taken, taken)
 	q := problems[0]
-	if q.Object != (control.ObjectID{Kind: "Service", Namespace: "shop", Name: "web"}) || q.Severity != control.Warning ||
+	if q.Object != (objects.ObjectID{Kind: "Service", Namespace: "shop", Name: "web"}) || q.Severity != objects.Warning ||
 		q.Field != "spec.healthCheckNodePort" || q.Why() != "FailedToStartServiceHealthcheck" || !strings.HasPrefix(q.Message, want+". ") {
 		t.Errorf("%+v", q)
 	}
@@ -266,10 +267,10 @@ func TestPortTaken(t *testing.T) {
 // TestOnePortTwice: the first in order has it, and the second is told.
 func TestOnePortTwice(t *testing.T) {
 	p, port := newPorts(t), freePort(t)
-	a := control.HealthCheck{Namespace: "shop", Name: "a", Port: port, V4: true, V6: true, Local4: 1, Local6: 1}
+	a := compiler.HealthCheck{Namespace: "shop", Name: "a", Port: port, V4: true, V6: true, Local4: 1, Local6: 1}
 	b := a
 	b.Name = "b"
-	p.SetHealthChecks([]control.HealthCheck{a, b})
+	p.SetHealthChecks([]compiler.HealthCheck{a, b})
 	await(t, "the problem", func() bool { list, _ := p.reported(); return len(list) > 0 })
 	problems, _ := p.reported()
 	if len(problems) != 1 || !strings.Contains(problems[0].Message, "the port is that of Service shop/a") || problems[0].Object.Name != "b" {

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/control/web"
 )
@@ -25,12 +25,12 @@ type Fault struct {
 type Config struct {
 	// Address of /healthz and /livez; empty serves neither.
 	Address string
-	// Reached says how far the control loop is: see control.Loop.Reached.
+	// Reached says how far the control loop is: see loop.Loop.Reached.
 	Reached func() (read, applied uint64, at time.Time)
 	// DataPath lists what keeps it from forwarding.
 	DataPath func() []Fault
 	// Node is the Node object of this gateway, from whatever source has one; nil is none.
-	Node func() control.NodeInfo
+	Node func() objects.NodeInfo
 	// NodeOptional: there need not be a Node object, as where all objects come from manifests.
 	// One that is there counts all the same.
 	NodeOptional bool

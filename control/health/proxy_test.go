@@ -16,7 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/status"
 )
 
@@ -28,12 +28,12 @@ type gateway struct {
 	now, at       time.Time
 	read, applied uint64
 	faults        []Fault
-	node          control.NodeInfo
+	node          objects.NodeInfo
 	answered      []string
 }
 
 func newGateway() *gateway {
-	return &gateway{now: epoch, at: epoch.Add(-5 * time.Second), read: 7, applied: 7, node: control.NodeInfo{Known: true}}
+	return &gateway{now: epoch, at: epoch.Add(-5 * time.Second), read: 7, applied: 7, node: objects.NodeInfo{Known: true}}
 }
 
 func (g *gateway) proxy(address string) *Proxy {
@@ -43,7 +43,7 @@ func (g *gateway) proxy(address string) *Proxy {
 		Now:      func() (t time.Time) { lock(func() { t = g.now }); return t },
 		Reached:  func() (r, a uint64, t time.Time) { lock(func() { r, a, t = g.read, g.applied, g.at }); return },
 		DataPath: func() (f []Fault) { lock(func() { f = slices.Clone(g.faults) }); return f },
-		Node:     func() (n control.NodeInfo) { lock(func() { n = g.node }); return n },
+		Node:     func() (n objects.NodeInfo) { lock(func() { n = g.node }); return n },
 		Answered: func(path string, code int) {
 			lock(func() { g.answered = append(g.answered, fmt.Sprint(path, " ", code)) })
 		},
@@ -100,7 +100,7 @@ func TestAnswers(t *testing.T) {
 		{"no table yet", func(g *gateway) { g.at, g.applied, g.faults = time.Time{}, 0, []Fault{{Reason: "no table"}} }, 503, 200,
 			`"nodeEligible":true,"healthy":false,"dataPath":["no table"]`, `"healthy":true`, false},
 		{"the node is leaving", func(g *gateway) { g.node.Leaving = "taint" }, 503, 200, `"nodeEligible":false,"healthy":true,` + both, `"healthy":true,` + both, true},
-		{"the Node is unknown", func(g *gateway) { g.node = control.NodeInfo{} }, 503, 200, `"nodeEligible":false,"healthy":true,` + both, `"healthy":true,` + both, true},
+		{"the Node is unknown", func(g *gateway) { g.node = objects.NodeInfo{} }, 503, 200, `"nodeEligible":false,"healthy":true,` + both, `"healthy":true,` + both, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			g := newGateway()
@@ -152,14 +152,14 @@ func TestOtherPaths(t *testing.T) {
 func TestNodeOptional(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		node control.NodeInfo
+		node objects.NodeInfo
 		code int
 		body string
 		why  string // in the condition; empty is no condition
 	}{
-		{"no Node", control.NodeInfo{}, 200, `"nodeEligible":true`, ""},
-		{"a Node", control.NodeInfo{Known: true}, 200, `"nodeEligible":true`, ""},
-		{"a Node that is leaving", control.NodeInfo{Known: true, Leaving: "Node a has the taint b"}, 503, `"nodeEligible":false`, "Node a has the taint b"},
+		{"no Node", objects.NodeInfo{}, 200, `"nodeEligible":true`, ""},
+		{"a Node", objects.NodeInfo{Known: true}, 200, `"nodeEligible":true`, ""},
+		{"a Node that is leaving", objects.NodeInfo{Known: true, Leaving: "Node a has the taint b"}, 503, `"nodeEligible":false`, "Node a has the taint b"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			g := newGateway()

@@ -1,7 +1,7 @@
 // Package k8s reads Services, EndpointSlices and the own Node from a Kubernetes API
 // server, as kube-proxy reads them, and keeps reading them as they change.
 //
-//	API server ──list, watch──▶ Reflector ──▶ store ──▶ hold ──▶ control.Batch
+//	API server ──list, watch──▶ Reflector ──▶ store ──▶ hold ──▶ tracker.Batch
 //	            (client-go)               resource versions  (off)
 //
 // There is no informer cache: the Tracker keeps what is used of an object, and a store
@@ -16,7 +16,7 @@
 //
 // What must hold:
 //   - The control loop publishes nothing before each of the three has been listed once;
-//     each of them is a control.Feed for that.
+//     each of them is a tracker.Feed for that.
 //   - A list, the first or one after a watch expired (410 Gone), is one Batch: what is
 //     new or different, and deletions of what it has no longer. A list that says the
 //     same in another order changes nothing.

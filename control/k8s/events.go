@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/flowcontrol"
 
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/objects"
 )
 
 // What Events cost the API server at most.
@@ -44,8 +44,8 @@ const (
 const Controller = "sluice.dev/gateway"
 
 // Problems is where Events come from: all outstanding problems, and a channel that is
-// closed when there may be others (control.Loop.Problems).
-type Problems func() ([]control.Problem, <-chan struct{})
+// closed when there may be others (loop.Loop.Problems).
+type Problems func() ([]objects.Problem, <-chan struct{})
 
 // Events writes an Event of the object concerned for every Problem with an object of
 // the API server: one when it appears, a count more when it comes back. Problems about
@@ -199,7 +199,7 @@ func eventName(object string, now time.Time) string {
 
 // reference names an object as an Event must, so that kubectl describe finds it: with
 // its UID, which nobody else here needs and therefore nobody keeps.
-func (e *Events) reference(ctx context.Context, id control.ObjectID) (ref corev1.ObjectReference, err error) {
+func (e *Events) reference(ctx context.Context, id objects.ObjectID) (ref corev1.ObjectReference, err error) {
 	ref = corev1.ObjectReference{APIVersion: "v1", Kind: id.Kind, Namespace: id.Namespace, Name: id.Name}
 	get := func(client rest.Interface, resource string, into interface {
 		runtime.Object
@@ -210,12 +210,12 @@ func (e *Events) reference(ctx context.Context, id control.ObjectID) (ref corev1
 		return err
 	}
 	switch id.Kind {
-	case control.KindService:
+	case objects.KindService:
 		err = get(e.w.clients.core, "services", &corev1.Service{})
-	case control.KindEndpointSlice:
+	case objects.KindEndpointSlice:
 		ref.APIVersion = discoveryv1.SchemeGroupVersion.String()
 		err = get(e.w.clients.discovery, "endpointslices", &discoveryv1.EndpointSlice{})
-	case control.KindNode:
+	case objects.KindNode:
 		// As the kubelet has it: the name is the UID. A Node that does not exist can be told of, too.
 		ref.UID = types.UID(id.Name)
 	}

@@ -10,10 +10,11 @@ import (
 
 	eventsv1 "k8s.io/api/events/v1"
 
-	"sluice.dev/sluice/control"
 	"sluice.dev/sluice/control/health"
 	"sluice.dev/sluice/control/k8s"
 	"sluice.dev/sluice/control/k8s/k8stest"
+	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/control/tracker"
 )
 
 // runEvents writes Events of a loop's problems until the test ends.
@@ -164,10 +165,10 @@ func TestEventOfHealthCheckPort(t *testing.T) {
 	loop, _ := w.loop(t)
 	<-loop.Ready()
 	runEvents(t, w, loop.Problems)
-	var b control.Batch
-	b.Report(health.Source(), []control.Problem{{
-		Source: health.Source(), Object: control.ObjectID{Kind: control.KindService, Namespace: "shop", Name: "a"}, Field: "spec.healthCheckNodePort",
-		Message: "address already in use", Severity: control.Warning, Reason: health.ReasonFailed,
+	var b tracker.Batch
+	b.Report(health.Source(), []objects.Problem{{
+		Source: health.Source(), Object: objects.ObjectID{Kind: objects.KindService, Namespace: "shop", Name: "a"}, Field: "spec.healthCheckNodePort",
+		Message: "address already in use", Severity: objects.Warning, Reason: health.ReasonFailed,
 	}})
 	w.tracker.Apply(&b)
 	eventually(t, "an Event", func() bool { return written(t, s, "FailedToStartServiceHealthcheck", "Service/a") == 1 })
@@ -177,21 +178,21 @@ func TestEventOfHealthCheckPort(t *testing.T) {
 func TestEventsAreOfWhatIsOutstanding(t *testing.T) {
 	t.Parallel()
 	s := k8stest.Start(t)
-	problem := func(name string) control.Problem {
+	problem := func(name string) objects.Problem {
 		s.Set(service(name, 80))
-		return control.Problem{Source: control.Source{Kind: k8s.Kind}, Object: control.ObjectID{Kind: control.KindService, Namespace: "shop", Name: name},
-			Message: "x", Severity: control.Refused}
+		return objects.Problem{Source: objects.Source{Kind: k8s.Kind}, Object: objects.ObjectID{Kind: objects.KindService, Namespace: "shop", Name: name},
+			Message: "x", Severity: objects.Refused}
 	}
-	var many []control.Problem
+	var many []objects.Problem
 	for i := range 100 {
 		many = append(many, problem(fmt.Sprintf("s%02d", i)))
 	}
-	fresh := []control.Problem{problem("z")}
-	var outstanding atomic.Pointer[[]control.Problem]
+	fresh := []objects.Problem{problem("z")}
+	var outstanding atomic.Pointer[[]objects.Problem]
 	outstanding.Store(&many)
 	w := start(t, s)
 	changed := make(chan struct{})
-	runEvents(t, w, func() ([]control.Problem, <-chan struct{}) { return *outstanding.Load(), changed })
+	runEvents(t, w, func() ([]objects.Problem, <-chan struct{}) { return *outstanding.Load(), changed })
 	eventually(t, "the first Events", func() bool { events, _ := s.Events(); return len(events) > 0 })
 	outstanding.Store(&fresh)
 	close(changed)

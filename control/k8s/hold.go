@@ -8,7 +8,8 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/control/tracker"
 )
 
 // hold stands between the stores and the Tracker. With a time it keeps the endpoints of
@@ -30,12 +31,12 @@ import (
 //   - the Service itself deleted: all that waits goes on;
 //   - an endpoint that moved to another slice.
 type hold struct {
-	to func(*control.Batch)
+	to func(*tracker.Batch)
 
 	mu       sync.Mutex
 	period   time.Duration // 0 holds nothing, and nothing is remembered
 	services map[holdKey]*heldService
-	owner    map[control.ObjectID]holdKey // of slices
+	owner    map[objects.ObjectID]holdKey // of slices
 	waiting  map[holdKey]*heldService     // those of which a slice waits
 	timer    *time.Timer
 	next     time.Time // when it runs out; zero if it does not run
@@ -53,7 +54,7 @@ type holdKey struct {
 // heldService is a Service in one family as far as endpoints can vanish from it.
 type heldService struct {
 	exists bool
-	slices map[control.ObjectID]*heldSlice // nil while it has none
+	slices map[objects.ObjectID]*heldSlice // nil while it has none
 	since  time.Time                       // all is held since then; zero if not
 	until  time.Time                       // and until then
 	said   time.Time                       // the until of the Problem that the Tracker has
@@ -62,7 +63,7 @@ type heldService struct {
 
 // heldSlice is an EndpointSlice as the Tracker has it, and the version that waits.
 type heldSlice struct {
-	from    control.Source
+	from    objects.Source
 	gone    bool // nothing is left to remember
 	given   []seen
 	object  *discoveryv1.EndpointSlice // given, where not all of it is ready: see prune
@@ -71,10 +72,10 @@ type heldSlice struct {
 	until   time.Time
 }
 
-func newHold(to func(*control.Batch), period time.Duration) *hold {
+func newHold(to func(*tracker.Batch), period time.Duration) *hold {
 	return &hold{
 		to: to, period: period, services: map[holdKey]*heldService{},
-		owner: map[control.ObjectID]holdKey{}, waiting: map[holdKey]*heldService{},
+		owner: map[objects.ObjectID]holdKey{}, waiting: map[holdKey]*heldService{},
 	}
 }
 
@@ -86,7 +87,7 @@ func (h *hold) setPeriod(d time.Duration) (relist bool) {
 	defer h.mu.Unlock()
 	relist = h.period == 0 && d > 0
 	h.period = d
-	b, now := &control.Batch{}, time.Now()
+	b, now := &tracker.Batch{}, time.Now()
 	for n, s := range h.waiting {
 		if until := s.since.Add(d); !s.since.IsZero() && until.Before(s.until) {
 			s.until = until
@@ -104,10 +105,10 @@ func (h *hold) setPeriod(d time.Duration) (relist bool) {
 }
 
 // apply takes changes in, and hands on those that need not wait, all at once.
-func (h *hold) apply(from control.Source, changes []change) {
+func (h *hold) apply(from objects.Source, changes []change) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	b, touched := &control.Batch{}, map[holdKey]bool{}
+	b, touched := &tracker.Batch{}, map[holdKey]bool{}
 	for i := range changes {
 		c := &changes[i]
 		if h.period > 0 && h.keep(from, c, touched) {
@@ -124,15 +125,15 @@ func (h *hold) apply(from control.Source, changes []change) {
 
 // keep notes what a change means for its Service. It returns true where the change is
 // left to settle.
-func (h *hold) keep(from control.Source, c *change, touched map[holdKey]bool) bool {
+func (h *hold) keep(from objects.Source, c *change, touched map[holdKey]bool) bool {
 	switch c.id.Kind {
-	case control.KindService:
+	case objects.KindService:
 		for _, family := range families {
 			n := holdKey{c.id.Namespace, c.id.Name, family}
 			h.service(n).exists = c.object != nil
 			touched[n] = true
 		}
-	case control.KindEndpointSlice:
+	case objects.KindEndpointSlice:
 		return h.keepSlice(from, c, touched)
 	}
 	return false
@@ -149,7 +150,7 @@ func (h *hold) service(n holdKey) *heldService {
 	return s
 }
 
-func (h *hold) keepSlice(from control.Source, c *change, touched map[holdKey]bool) bool {
+func (h *hold) keepSlice(from objects.Source, c *change, touched map[holdKey]bool) bool {
 	n, owned := h.owner[c.id]
 	object, _ := c.object.(*discoveryv1.EndpointSlice)
 	if object != nil {
@@ -169,7 +170,7 @@ func (h *hold) keepSlice(from control.Source, c *change, touched map[holdKey]boo
 	if slice == nil {
 		slice = &heldSlice{from: from}
 		if s.slices == nil {
-			s.slices = map[control.ObjectID]*heldSlice{}
+			s.slices = map[objects.ObjectID]*heldSlice{}
 		}
 		s.slices[c.id] = slice
 		h.owner[c.id] = n
@@ -181,7 +182,7 @@ func (h *hold) keepSlice(from control.Source, c *change, touched map[holdKey]boo
 }
 
 // settle decides which slices of a Service wait, and hands on the others.
-func (h *hold) settle(n holdKey, now time.Time, b *control.Batch) {
+func (h *hold) settle(n holdKey, now time.Time, b *tracker.Batch) {
 	s := h.services[n]
 	e := s.compare()
 	held := !s.since.IsZero()
@@ -220,7 +221,7 @@ func (s *heldService) wait(until time.Time) {
 func everything(*heldSlice) bool { return true }
 
 // release hands on the slices that which selects of those that wait.
-func (s *heldService) release(b *control.Batch, which func(*heldSlice) bool) {
+func (s *heldService) release(b *tracker.Batch, which func(*heldSlice) bool) {
 	for _, slice := range s.slices {
 		if slice.waiting == nil || !which(slice) {
 			continue
@@ -236,7 +237,7 @@ func (s *heldService) release(b *control.Batch, which func(*heldSlice) bool) {
 }
 
 // tidy forgets what is over, says what is held, and sets the timer.
-func (h *hold) tidy(n holdKey, s *heldService, b *control.Batch) {
+func (h *hold) tidy(n holdKey, s *heldService, b *tracker.Batch) {
 	var next time.Time
 	for id, slice := range s.slices {
 		switch {
@@ -281,7 +282,7 @@ func (h *hold) expire() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.next = time.Time{}
-	b, now := &control.Batch{}, time.Now()
+	b, now := &tracker.Batch{}, time.Now()
 	for n, s := range h.waiting {
 		s.release(b, func(slice *heldSlice) bool { return !now.Before(slice.until) })
 		h.tidy(n, s, b)
@@ -300,15 +301,15 @@ func (h *hold) stop() {
 
 // report says that a Service is held, or is no more. No time of day is in the text, so
 // that one Service that is held again and again is one and the same Problem.
-func report(b *control.Batch, n holdKey, s *heldService) {
-	place := control.Source{Kind: Kind, Path: fmt.Sprintf("hold/%s/%s/%s", n.namespace, n.name, n.family)}
+func report(b *tracker.Batch, n holdKey, s *heldService) {
+	place := objects.Source{Kind: Kind, Path: fmt.Sprintf("hold/%s/%s/%s", n.namespace, n.name, n.family)}
 	if s.until.IsZero() {
 		b.Report(place, nil)
 		return
 	}
-	b.Report(place, []control.Problem{{
-		Source: place, Severity: control.Warning, Reason: control.ReasonEndpointsHeld,
-		Object: control.ObjectID{Kind: control.KindService, Namespace: n.namespace, Name: n.name},
+	b.Report(place, []objects.Problem{{
+		Source: place, Severity: objects.Warning, Reason: objects.ReasonEndpointsHeld,
+		Object: objects.ObjectID{Kind: objects.KindService, Namespace: n.namespace, Name: n.name},
 		Message: fmt.Sprintf("its %d ready %s endpoints vanished at once and none was seen terminating; they are served on for %v, or until one is ready (kubernetes.hold)",
 			s.lost, n.family, s.until.Sub(s.since)),
 	}})

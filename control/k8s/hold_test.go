@@ -13,21 +13,22 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/control/tracker"
 )
 
 // stage is a hold with a Tracker behind it, and what went through.
 type stage struct {
 	*hold
-	tracker *control.Tracker
+	tracker *tracker.Tracker
 	t       *testing.T
 	counted int // changes that were taken and not asked for
 }
 
-var testSource = control.Source{Kind: Kind, Path: "endpointslices"}
+var testSource = objects.Source{Kind: Kind, Path: "endpointslices"}
 
 func newStage(period time.Duration) *stage {
-	s := &stage{tracker: control.NewTracker()}
+	s := &stage{tracker: tracker.New()}
 	s.hold = newHold(s.tracker.Apply, period)
 	return s
 }
@@ -231,7 +232,7 @@ func TestHold(t *testing.T) {
 // held counts the problems about held Services.
 func (s *stage) held() (n int) {
 	for _, p := range s.tracker.Locate(nil) {
-		if p.Why() == control.ReasonEndpointsHeld {
+		if p.Why() == objects.ReasonEndpointsHeld {
 			n++
 		}
 	}
@@ -245,7 +246,7 @@ func TestHoldEndsWithTheTruth(t *testing.T) {
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 1))
 	synctest.Test(t, func(t *testing.T) {
-		s, truth := newStage(10*time.Second), map[control.ObjectID]runtime.Object{}
+		s, truth := newStage(10*time.Second), map[objects.ObjectID]runtime.Object{}
 		names := []string{"x", "y", "z", "x6", "y6"}
 		for range 5000 {
 			var objects []runtime.Object

@@ -14,9 +14,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/k8s"
 	"sluice.dev/sluice/control/k8s/k8stest"
+	"sluice.dev/sluice/control/loop"
+	"sluice.dev/sluice/control/steer"
+	"sluice.dev/sluice/control/tracker"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
 )
@@ -73,7 +76,7 @@ func node(name string) *corev1.Node {
 // world is a server, a Watcher and the Tracker behind it.
 type world struct {
 	*k8stest.Server
-	tracker *control.Tracker
+	tracker *tracker.Tracker
 	watcher *k8s.Watcher
 }
 
@@ -83,7 +86,7 @@ func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)
 func start(t testing.TB, s *k8stest.Server) *world {
 	t.Helper()
 	s.Set(markers()...)
-	tracker := control.NewTracker()
+	tracker := tracker.New()
 	w, err := k8s.New(k8s.Config{Log: quiet(), Client: s.Config(), Tracker: tracker, NodeName: nodeName})
 	if err != nil {
 		t.Fatal(err)
@@ -152,18 +155,18 @@ func (w *world) problems(text string) (n int) {
 // steering is a kernel program that agrees to everything.
 type steering struct{}
 
-func (steering) Held() control.SteerSet          { return control.SteerSet{} }
-func (steering) Replace(*control.SteerSet) error { return nil }
-func (steering) Open(*control.SteerSet) error    { return nil }
-func (steering) Close(*control.SteerSet) error   { return nil }
+func (steering) Held() steer.Set          { return steer.Set{} }
+func (steering) Replace(*steer.Set) error { return nil }
+func (steering) Open(*steer.Set) error    { return nil }
+func (steering) Close(*steer.Set) error   { return nil }
 
 // loop runs a control loop behind the Watcher.
-func (w *world) loop(t testing.TB) (*control.Loop, *services.Handle) {
+func (w *world) loop(t testing.TB) (*loop.Loop, *services.Handle) {
 	t.Helper()
 	handle := &services.Handle{}
-	l := control.NewLoop(control.LoopConfig{
-		Log: quiet(), Tracker: w.tracker, Compiler: control.NewCompiler(control.CompilerConfig{NodeName: nodeName}),
-		Publisher: control.NewPublisher(handle, []*stats.Block{}), Steering: steering{}, Feeds: w.watcher.Feeds(),
+	l := loop.New(loop.Config{
+		Log: quiet(), Tracker: w.tracker, Compiler: compiler.New(compiler.Config{NodeName: nodeName}),
+		Publisher: loop.NewPublisher(handle, []*stats.Block{}), Steering: steering{}, Feeds: w.watcher.Feeds(),
 		Retry: 10 * time.Millisecond, Window: 2 * time.Millisecond, // the daemon's
 	})
 	ctx, cancel := context.WithCancel(context.Background())

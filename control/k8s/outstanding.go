@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/objects"
 )
 
 // What is remembered of Events, and how often one thing is told.
@@ -28,15 +28,15 @@ const (
 // about tells Events apart. The text is not in it: with numbers or times in its message
 // one Problem would be a new Event each time.
 type about struct {
-	object control.ObjectID
+	object objects.ObjectID
 	field  string
-	reason control.Reason
+	reason objects.Reason
 }
 
 // series is what is known of one Event, and of the Problems it stands for.
 type series struct {
 	about
-	problem control.Problem // the first of them, as it is now
+	problem objects.Problem // the first of them, as it is now
 	more    int             // others about the same
 	order   int             // in the list that was looked at last
 	out     bool            // outstanding
@@ -58,11 +58,11 @@ type outstanding map[about]*series
 var sources = map[string]bool{Kind: true, "health": true}
 
 // look takes in all Problems there are.
-func (o outstanding) look(list []control.Problem, now time.Time) {
+func (o outstanding) look(list []objects.Problem, now time.Time) {
 	seen := make(map[about]bool, len(o))
 	for i := range list {
 		p := &list[i]
-		if !sources[p.Source.Kind] || p.Object == (control.ObjectID{}) {
+		if !sources[p.Source.Kind] || p.Object == (objects.ObjectID{}) {
 			continue
 		}
 		a := about{p.Object, p.Field, p.Why()}

@@ -6,12 +6,12 @@ import (
 	"testing"
 	"time"
 
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/objects"
 )
 
-func testProblem(name, message string) control.Problem {
-	return control.Problem{Source: control.Source{Kind: Kind}, Severity: control.Refused, Message: message,
-		Object: control.ObjectID{Kind: control.KindService, Namespace: "shop", Name: name}}
+func testProblem(name, message string) objects.Problem {
+	return objects.Problem{Source: objects.Source{Kind: Kind}, Severity: objects.Refused, Message: message,
+		Object: objects.ObjectID{Kind: objects.KindService, Namespace: "shop", Name: name}}
 }
 
 // clerk writes what is due, as Events does, and notes it.
@@ -25,7 +25,7 @@ type clerk struct {
 func newClerk() *clerk { return &clerk{outstanding: outstanding{}, now: time.Unix(1e9, 0)} }
 
 // pass lets time go by and writes at most most Events about a list.
-func (c *clerk) pass(d time.Duration, most int, list ...control.Problem) {
+func (c *clerk) pass(d time.Duration, most int, list ...objects.Problem) {
 	c.now = c.now.Add(d)
 	for range most {
 		c.look(list, c.now)
@@ -109,7 +109,7 @@ func TestOutstanding(t *testing.T) {
 // TestOutstandingIsBounded: what is over makes room for what is new.
 func TestOutstandingIsBounded(t *testing.T) {
 	k := newClerk()
-	var list []control.Problem
+	var list []objects.Problem
 	for i := range 2 * maxEvents {
 		list = append(list, testProblem(fmt.Sprint("s", i), "x"))
 	}
@@ -140,7 +140,7 @@ func TestDueTells(t *testing.T) {
 	if s, at := k.due(k.now); s != nil || !at.Equal(k.now.Add(eventAgain)) {
 		t.Errorf("%v at %v, want the text's after %v", s, at, eventAgain)
 	}
-	k.look([]control.Problem{testProblem("a", "x")}, k.now)
+	k.look([]objects.Problem{testProblem("a", "x")}, k.now)
 	if s, at := k.due(k.now); s != nil || !at.Equal(k.now.Add(eventRetry)) {
 		t.Errorf("%v at %v, want the retry after %v", s, at, eventRetry)
 	}
@@ -150,7 +150,7 @@ func TestDueTells(t *testing.T) {
 func TestTextFitsTheAPI(t *testing.T) {
 	p := testProblem("a", strings.Repeat("é", maxNote))
 	o := outstanding{}
-	o.look([]control.Problem{p, p}, time.Unix(0, 0))
+	o.look([]objects.Problem{p, p}, time.Unix(0, 0))
 	s, _ := o.due(time.Unix(0, 0))
 	if n := s.text(); len(n) > maxNote || !strings.HasSuffix(n, "é (and 1 more)") {
 		t.Errorf("%d bytes that end with %q", len(n), n[max(0, len(n)-20):])

@@ -5,11 +5,11 @@ import (
 	"strings"
 	"testing"
 
-	"sluice.dev/sluice/control"
 	"sluice.dev/sluice/control/k8s/k8stest"
+	"sluice.dev/sluice/control/objects"
 )
 
-func textOf(list []control.Problem) string {
+func textOf(list []objects.Problem) string {
 	var lines []string
 	for _, p := range list {
 		lines = append(lines, p.String())

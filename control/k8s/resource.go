@@ -21,7 +21,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/control/tracker"
 )
 
 // resource is one kind of objects: its list and watch, and how they are doing.
@@ -38,7 +39,7 @@ type resource struct {
 	only string
 
 	reporting sync.Mutex
-	said      []control.Problem // what the Tracker was told of the kind as a whole
+	said      []objects.Problem // what the Tracker was told of the kind as a whole
 }
 
 // watched are the three kinds, with kube-proxy's selectors.
@@ -53,7 +54,7 @@ func (w *Watcher) watched() []*resource {
 
 func (w *Watcher) resource(name string, client rest.Interface, kind runtime.Object, labels string, fields fields.Selector) *resource {
 	r := &resource{w: w, client: client, kind: kind, labels: labels, fields: fields.String(), again: make(chan struct{}, 1)}
-	r.now.Source, r.changed = control.Source{Kind: Kind, Path: name}, make(chan struct{})
+	r.now.Source, r.changed = objects.Source{Kind: Kind, Path: name}, make(chan struct{})
 	if _, node := kind.(*corev1.Node); node {
 		r.only = w.NodeName
 	}
@@ -190,19 +191,19 @@ func (r *resource) report() {
 	r.reporting.Lock()
 	defer r.reporting.Unlock()
 	s := r.status()
-	var problems []control.Problem
-	say := func(object control.ObjectID, format string, args ...any) {
-		problems = append(problems, control.Problem{Source: s.Source, Object: object, Severity: control.Warning, Message: fmt.Sprintf(format, args...)})
+	var problems []objects.Problem
+	say := func(object objects.ObjectID, format string, args ...any) {
+		problems = append(problems, objects.Problem{Source: s.Source, Object: object, Severity: objects.Warning, Message: fmt.Sprintf(format, args...)})
 	}
 	if s.Err != nil {
 		what := "nothing is served before they are listed once"
 		if s.Synced {
 			what = "what was read last is served on"
 		}
-		say(control.ObjectID{}, "cannot be read from the API server since %s; %s: %v", s.Since.UTC().Format(time.RFC3339), what, s.Err)
+		say(objects.ObjectID{}, "cannot be read from the API server since %s; %s: %v", s.Since.UTC().Format(time.RFC3339), what, s.Err)
 	}
 	if s.Synced && s.Objects == 0 && r.only != "" {
-		say(control.ObjectID{Kind: control.KindNode, Name: r.only},
+		say(objects.ObjectID{Kind: objects.KindNode, Name: r.only},
 			"does not exist: no endpoint is local, this node's zone is not known, and nodeAddresses: primary takes the interfaces' addresses; "+
 				"set nodeName to the name of this node's Node object")
 	}
@@ -210,7 +211,7 @@ func (r *resource) report() {
 		return
 	}
 	r.said = problems
-	var b control.Batch
+	var b tracker.Batch
 	b.Report(s.Source, problems)
 	r.w.Tracker.Apply(&b)
 }

@@ -8,20 +8,21 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/control/tracker"
 )
 
 // store is what client-go's Reflector keeps up to date: which version of each object
 // was handed on. The Reflector's goroutine is the only one to use it.
 type store struct {
-	from control.Source
+	from objects.Source
 	// apply hands changes on, all of them at once.
-	apply func(control.Source, []change)
+	apply func(objects.Source, []change)
 	// heard is called after everything that was taken in, with the number of objects and
 	// newest; listed says that it was all there is.
 	heard func(objects int, version uint64, listed bool)
 
-	known map[control.ObjectID]uint64 // resource versions; 0 where it is no number
+	known map[objects.ObjectID]uint64 // resource versions; 0 where it is no number
 	// newest is the version up to which the API server has told everything: an object
 	// that is not known and not newer has been deleted since.
 	newest uint64
@@ -31,14 +32,14 @@ var _ cache.TransformingStore = (*store)(nil)
 
 // change is one object's new version, or nil for one that went.
 type change struct {
-	id     control.ObjectID
+	id     objects.ObjectID
 	object runtime.Object
 	// bad says why the new version cannot be used; object is then nil, too.
 	bad string
 }
 
-func newStore(from control.Source) *store {
-	return &store{from: from, known: map[control.ObjectID]uint64{}}
+func newStore(from objects.Source) *store {
+	return &store{from: from, known: map[objects.ObjectID]uint64{}}
 }
 
 // Transformer implements cache.TransformingStore.
@@ -101,7 +102,7 @@ func (s *store) bury(d cache.DeletedFinalStateUnknown) error {
 	return nil
 }
 
-func (s *store) forget(id control.ObjectID) {
+func (s *store) forget(id objects.ObjectID) {
 	delete(s.known, id)
 	s.apply(s.from, []change{{id: id}})
 	s.heard(len(s.known), s.newest, false)
@@ -115,7 +116,7 @@ func (s *store) doubt() {
 }
 
 // stale says whether a version was read before, or an object deleted since.
-func (s *store) stale(id control.ObjectID, version uint64) bool {
+func (s *store) stale(id objects.ObjectID, version uint64) bool {
 	if version == 0 {
 		return false
 	}
@@ -125,11 +126,11 @@ func (s *store) stale(id control.ObjectID, version uint64) bool {
 	return version <= s.newest
 }
 
-// Replace implements cache.ReflectorStore: objects are all there is.
-func (s *store) Replace(objects []any, version string) error {
-	now := make(map[control.ObjectID]uint64, len(objects))
+// Replace implements cache.ReflectorStore: list is all there is.
+func (s *store) Replace(list []any, version string) error {
+	now := make(map[objects.ObjectID]uint64, len(list))
 	var changes []change
-	for _, object := range objects {
+	for _, object := range list {
 		id, text, ok := idOf(object)
 		if !ok {
 			return fmt.Errorf("%v: %T in a list is no object of this kind", s.from, object)
@@ -164,7 +165,7 @@ func number(version string) uint64 {
 }
 
 // add puts a change into a batch. A panic over its object is that object's fault.
-func add(b *control.Batch, from control.Source, c *change) {
+func add(b *tracker.Batch, from objects.Source, c *change) {
 	if c.object != nil {
 		upsert(b, from, c)
 	}
@@ -177,7 +178,7 @@ func add(b *control.Batch, from control.Source, c *change) {
 }
 
 // upsert marks the change as bad where its object makes the reading of it panic.
-func upsert(b *control.Batch, from control.Source, c *change) {
+func upsert(b *tracker.Batch, from objects.Source, c *change) {
 	defer func() {
 		if p := recover(); p != nil {
 			c.bad = fmt.Sprintf("reading it failed: %v; this is a bug of Sluice's, at %s", p, firstFrame(debug.Stack()))

@@ -11,12 +11,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/control/tracker"
 )
 
 // newTestStore is a store before a Tracker.
-func newTestStore() (*store, *control.Tracker) {
-	t := control.NewTracker()
+func newTestStore() (*store, *tracker.Tracker) {
+	t := tracker.New()
 	s := newStore(testSource)
 	s.apply, s.heard = newHold(t.Apply, 0).apply, func(int, uint64, bool) {}
 	return s, t
@@ -84,13 +85,13 @@ func TestStore(t *testing.T) {
 
 // A change whose object cannot be read without a panic is that object's problem.
 func TestPanicIsTheObjectsFault(t *testing.T) {
-	tracker := control.NewTracker()
+	tracker := tracker.New()
 	h := newHold(tracker.Apply, 0)
-	h.apply(testSource, []change{{id: control.ObjectID{Kind: control.KindEndpointSlice, Namespace: "shop", Name: "x"}, object: testSlice("x", "1")}})
+	h.apply(testSource, []change{{id: objects.ObjectID{Kind: objects.KindEndpointSlice, Namespace: "shop", Name: "x"}, object: testSlice("x", "1")}})
 	tracker.Changes()
 	h.apply(testSource, []change{
-		{id: control.ObjectID{Kind: control.KindEndpointSlice, Namespace: "shop", Name: "x"}, object: (*discoveryv1.EndpointSlice)(nil)},
-		{id: control.ObjectID{Kind: control.KindEndpointSlice, Namespace: "shop", Name: "y"}, object: testSlice("y", "2")},
+		{id: objects.ObjectID{Kind: objects.KindEndpointSlice, Namespace: "shop", Name: "x"}, object: (*discoveryv1.EndpointSlice)(nil)},
+		{id: objects.ObjectID{Kind: objects.KindEndpointSlice, Namespace: "shop", Name: "y"}, object: testSlice("y", "2")},
 	})
 	if got := tracker.Changes().Len(); got != 1 {
 		t.Errorf("%d changes, want the one beside the panic", got)
@@ -132,7 +133,7 @@ func TestTrimTakesWhatNobodyReads(t *testing.T) {
 			Status: corev1.NodeStatus{Images: []corev1.ContainerImage{{Names: []string{"i"}}}, Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}}}},
 	}
 	for _, o := range objects {
-		tracker := control.NewTracker()
+		tracker := tracker.New()
 		tracker.Upsert(testSource, o)
 		if n := tracker.Changes().Len(); n != 1 {
 			t.Fatalf("%T: %d changes, want 1", o, n)

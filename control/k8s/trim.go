@@ -7,7 +7,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/objects"
 )
 
 // trim takes from an object what the control package never reads. It is client-go's
@@ -54,14 +54,14 @@ func trimMeta(m *metav1.ObjectMeta) {
 const annotations = "sluice.dev/"
 
 // idOf names an object; ok is false if it is none of the three.
-func idOf(object any) (id control.ObjectID, version string, ok bool) {
+func idOf(object any) (id objects.ObjectID, version string, ok bool) {
 	switch o := object.(type) {
 	case *corev1.Service:
-		return control.ObjectID{Kind: control.KindService, Namespace: o.Namespace, Name: o.Name}, o.ResourceVersion, true
+		return objects.ObjectID{Kind: objects.KindService, Namespace: o.Namespace, Name: o.Name}, o.ResourceVersion, true
 	case *discoveryv1.EndpointSlice:
-		return control.ObjectID{Kind: control.KindEndpointSlice, Namespace: o.Namespace, Name: o.Name}, o.ResourceVersion, true
+		return objects.ObjectID{Kind: objects.KindEndpointSlice, Namespace: o.Namespace, Name: o.Name}, o.ResourceVersion, true
 	case *corev1.Node:
-		return control.ObjectID{Kind: control.KindNode, Name: o.Name}, o.ResourceVersion, true
+		return objects.ObjectID{Kind: objects.KindNode, Name: o.Name}, o.ResourceVersion, true
 	}
 	return id, "", false
 }

@@ -5,7 +5,7 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/tracker"
 )
 
 // seen is an endpoint of a slice. The text is the API's own, as nothing is compared but
@@ -95,7 +95,7 @@ func (e *evidence) vanished(s *heldSlice) bool {
 
 // prune hands on the end of endpoints of a waiting slice that were not ready: the version
 // that the Tracker has, without them.
-func (s *heldSlice) prune(e *evidence, b *control.Batch) {
+func (s *heldSlice) prune(e *evidence, b *tracker.Batch) {
 	if s.waiting == nil || s.object == nil {
 		return
 	}

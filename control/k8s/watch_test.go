@@ -10,7 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/k8s/k8stest"
 	"sluice.dev/sluice/fastpath/services"
 )
@@ -240,7 +240,7 @@ func oneOrder(t *testing.T, r *rand.Rand) {
 	}
 	close(goOn)
 	<-loop.Ready()
-	want, _, _ := control.NewCompiler(control.CompilerConfig{NodeName: nodeName}).Full(w.tracker.State())
+	want, _, _ := compiler.New(compiler.Config{NodeName: nodeName}).Full(w.tracker.State())
 	if got := handle.Load(); len(frontends(got)) != n+1 || len(frontends(want)) != n+1 || got.BackendIndexes() != want.BackendIndexes() {
 		t.Errorf("first table: %d frontends and %d backends, want %d and %d", len(frontends(got)), got.BackendIndexes(), n+1, want.BackendIndexes())
 	}

@@ -10,7 +10,8 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/control/tracker"
 )
 
 // Kind is the kind of Source that objects from an API server have.
@@ -20,7 +21,7 @@ const Kind = "kubernetes"
 type Config struct {
 	Log     *slog.Logger
 	Client  *rest.Config
-	Tracker *control.Tracker
+	Tracker *tracker.Tracker
 	// NodeName is the own Node's name.
 	NodeName string
 	// Hold is how long endpoints are kept that vanish in a mass; 0 keeps none.
@@ -49,7 +50,7 @@ func New(cfg Config) (*Watcher, error) {
 }
 
 // Feeds are the three kinds of objects. The control loop waits for each.
-func (w *Watcher) Feeds() (list []control.Feed) {
+func (w *Watcher) Feeds() (list []tracker.Feed) {
 	for _, r := range w.resources {
 		list = append(list, r)
 	}
@@ -77,7 +78,7 @@ func (w *Watcher) SetHold(d time.Duration) {
 
 // Status is how one kind of objects is doing.
 type Status struct {
-	Source control.Source
+	Source objects.Source
 	// Synced: it has been listed once.
 	Synced bool
 	// Objects are those that match; Heard is when something of them was last read, and
@@ -126,7 +127,7 @@ func (h *health) update(f func(*Status)) {
 }
 
 // Source names the kind of objects.
-func (h *health) Source() control.Source { return h.now.Source }
+func (h *health) Source() objects.Source { return h.now.Source }
 
 // Sync returns when all objects have been listed once, or why they cannot be. What a
 // watch said before the call is in the Tracker by then, or held.

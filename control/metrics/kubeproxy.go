@@ -7,8 +7,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/loop"
 	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/control/tracker"
 )
 
 // KubeProxy are the metrics that mean here what they mean in kube-proxy, under its
@@ -31,7 +32,7 @@ type KubeProxy struct {
 // KubeProxyConfig is what KubeProxy asks when it is scraped.
 type KubeProxyConfig struct {
 	// Waiting counts objects that were read and not yet taken into a pass; nil: none.
-	Waiting func() control.Waiting
+	Waiting func() tracker.Waiting
 	// Queued is since when the oldest update waits that is not applied; the zero time
 	// if none does. Nil: none ever does.
 	Queued func() time.Time
@@ -89,8 +90,8 @@ func NewKubeProxy(c KubeProxyConfig) *KubeProxy {
 	return k
 }
 
-// Synced implements control.Observer.
-func (k *KubeProxy) Synced(s *control.Sync) {
+// Synced implements loop.Observer.
+func (k *KubeProxy) Synced(s *loop.Sync) {
 	end := s.Started.Add(s.Took)
 	kind := k.partial
 	if s.Full {
@@ -149,7 +150,7 @@ func (k *KubeProxy) Collect(ch chan<- prometheus.Metric) {
 	for _, c := range k.parts() {
 		c.Collect(ch)
 	}
-	var w control.Waiting
+	var w tracker.Waiting
 	if k.config.Waiting != nil {
 		w = k.config.Waiting()
 	}

@@ -9,12 +9,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/loop"
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/control/status/statustest"
 )
 
-var _ control.Observer = (*KubeProxy)(nil)
+var _ loop.Observer = (*KubeProxy)(nil)
 
 // TestBuckets: those of kube-proxy, or quantiles of a cluster cannot be added up.
 func TestBuckets(t *testing.T) {

@@ -18,9 +18,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/loop"
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/control/status/statustest"
+	"sluice.dev/sluice/control/tracker"
 	"sluice.dev/sluice/fastpath/stats"
 )
 
@@ -30,11 +31,11 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 func extras() Extras {
 	at := statustest.Start()
 	k := NewKubeProxy(KubeProxyConfig{
-		Waiting: func() control.Waiting { return control.Waiting{Services: 1, EndpointSlices: 3} },
+		Waiting: func() tracker.Waiting { return tracker.Waiting{Services: 1, EndpointSlices: 3} },
 		Queued:  func() time.Time { return at.Add(time.Hour) },
 	})
-	k.Synced(&control.Sync{Queued: at, Started: at.Add(time.Second), Took: 3 * time.Millisecond, Services: 10, EndpointSlices: 20, Full: true})
-	k.Synced(&control.Sync{
+	k.Synced(&loop.Sync{Queued: at, Started: at.Add(time.Second), Took: 3 * time.Millisecond, Services: 10, EndpointSlices: 20, Full: true})
+	k.Synced(&loop.Sync{
 		Queued: at.Add(time.Minute), Started: at.Add(time.Minute + 2*time.Millisecond), Took: time.Millisecond, EndpointSlices: 2,
 		Triggers: []time.Time{at.Add(time.Minute - 700*time.Millisecond), at.Add(-time.Minute), at.Add(2 * time.Hour)},
 	})

@@ -28,10 +28,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/goruntime"
 	"sluice.dev/sluice/control/hostlink"
+	"sluice.dev/sluice/control/loop"
 	"sluice.dev/sluice/control/neigh"
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/flowtable"
@@ -67,8 +68,8 @@ type Daemon struct {
 	mirror   *neigh.Mirror
 	path     *datapath
 	steer    *steering
-	objects  objects
-	loop     *control.Loop
+	objects  inputs
+	loop     *loop.Loop
 	ledger   *status.Ledger
 	bpffs    ownMount
 	open     chan struct{} // closed when packets are forwarded
@@ -285,15 +286,15 @@ func (d *Daemon) startControl(ctx context.Context) error {
 		return err
 	}
 	cc := d.compilerConfig(d.config)
-	compiler := control.NewCompiler(cc)
+	compiler := compiler.New(cc)
 	compiler.Watch(d.ledger)
 	compiler.WatchFlows(d.hasConnections)
 	compiler.WatchPins(d.pins.lose)
 	d.makeHealth(d.objects.tracker, cc.NodeName)
 	d.health.ports.SetAddresses(healthAddresses(d.config, cc.NodeAddresses))
-	d.loop = control.NewLoop(control.LoopConfig{
+	d.loop = loop.New(loop.Config{
 		Log: d.log, Tracker: d.objects.tracker, Compiler: compiler,
-		Publisher: control.NewPublisher(&d.path.services, d.path.blocks()),
+		Publisher: loop.NewPublisher(&d.path.services, d.path.blocks()),
 		Steering:  d.steer, Flows: d.reader, Feeds: d.objects.feeds(), NodeChanged: d.objects.noteNode, Prepare: d.current,
 		Window: controlWindow, Observer: d.health.kubeProxy, HealthChecks: d.health.ports,
 	})

@@ -253,12 +253,14 @@ func (d *datapath) stalled(now uint64) (ids []int) {
 	return ids
 }
 
-// devices are the interfaces as they were last seen, without the host link.
+// devices are the interfaces as they were last seen, with the MTU that they are served with, without the host link.
 func (d *datapath) devices() (list []device) {
 	for _, p := range d.ports {
 		if !p.host {
 			p.mu.Lock()
-			list = append(list, p.device)
+			dev := p.device
+			dev.mtu = p.receives(d.frames.Size)
+			list = append(list, dev)
 			p.mu.Unlock()
 		}
 	}

@@ -12,11 +12,14 @@ import (
 
 	"github.com/gaissmai/bart"
 
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/files"
+	"sluice.dev/sluice/control/loop"
 	"sluice.dev/sluice/control/neigh"
+	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/control/tracker"
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/nat/header"
@@ -55,13 +58,13 @@ func ExplainOffline(ctx context.Context, configFile, manifests, node string, q *
 	if node, err = c.Node(); err != nil {
 		return v, err
 	}
-	tracker := control.NewTracker()
+	tracker := tracker.New()
 	if err := readOnce(ctx, manifests, tracker); err != nil {
 		return v, err
 	}
 	var off offline
 	cc := off.compilerConfig(c, node, tracker.Node(node))
-	compiler := control.NewCompiler(cc)
+	compiler := compiler.New(cc)
 	snapshot, found, _ := compiler.Compile(tracker.Changes())
 	x, err := newExplainer(tables{}, everywhere(), nil)
 	if err != nil {
@@ -80,19 +83,19 @@ func ExplainOffline(ctx context.Context, configFile, manifests, node string, q *
 		return v, err
 	}
 	all := tracker.Locate(found)
-	v = a.view(problems(&control.Status{Problems: all}))
-	v.Unread = problems(&control.Status{Problems: slices.DeleteFunc(all, readable)})
+	v = a.view(problems(&loop.Status{Problems: all}))
+	v.Unread = problems(&loop.Status{Problems: slices.DeleteFunc(all, readable)})
 	return v, nil
 }
 
 // readable says whether a problem leaves what was written readable: it is neither about a
 // whole file or document, nor about an object that no API server would take.
-func readable(p control.Problem) bool {
-	return p.Severity == control.Warning || p.Object != (control.ObjectID{}) && p.Why() != control.ReasonInvalidObject
+func readable(p objects.Problem) bool {
+	return p.Severity == objects.Warning || p.Object != (objects.ObjectID{}) && p.Why() != objects.ReasonInvalidObject
 }
 
 // readOnce reads a directory of manifests as the daemon does.
-func readOnce(ctx context.Context, dir string, tracker *control.Tracker) error {
+func readOnce(ctx context.Context, dir string, tracker *tracker.Tracker) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	w := files.New(files.Config{Log: slog.New(slog.DiscardHandler), Dir: dir, Tracker: tracker})
 	done := make(chan error, 1)
@@ -112,7 +115,7 @@ func readOnce(ctx context.Context, dir string, tracker *control.Tracker) error {
 var unknownSources = [...]netip.Addr{netip.MustParseAddr("192.0.0.8"), netip.MustParseAddr("100::8")}
 
 // compilerConfig is the daemon's, with what a Node object knows of a node's addresses.
-func (off *offline) compilerConfig(c *config.Configuration, node string, info control.NodeInfo) control.CompilerConfig {
+func (off *offline) compilerConfig(c *config.Configuration, node string, info objects.NodeInfo) compiler.Config {
 	var addresses []neigh.Address
 	for _, a := range info.Addresses {
 		addresses = append(addresses, neigh.Address{Prefix: netip.PrefixFrom(a, a.BitLen()), Global: true, Usable: true})

@@ -6,9 +6,9 @@ import (
 	"net/netip"
 	"sync"
 
-	"sluice.dev/sluice/control"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/control/steer"
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
@@ -148,23 +148,23 @@ func (r *flowReader) adoptSlice(cursor uint64, adopted *int) (next uint64) {
 	return next
 }
 
-// InUse implements control.Flows: frontends that flows were opened by stay steered until
+// InUse implements loop.Flows: frontends that flows were opened by stay steered until
 // those have ended, and so do the sources of their replies. UDP flows end with their
 // endpoint (fastpath), not with the port or address that they were opened by: kube-proxy
 // leaves their conntrack entries alone, too (k8s.io/kubernetes pkg/proxy/conntrack/cleanup.go
 // asks for the endpoint only). Where the endpoint does not serve any more, what the client sends next is the
 // kernel's at once. Of ICMP queries only the address counts that their
 // answers come to.
-func (r *flowReader) InUse(set *control.SteerSet) (used control.SteerSet) {
+func (r *flowReader) InUse(set *steer.Set) (used steer.Set) {
 	frontends := make(map[services.FrontendKey]bool, len(set.Frontends))
 	for _, k := range set.Frontends {
 		frontends[k] = false
 	}
-	ports := make(map[control.NodePort]bool, len(set.NodePorts))
+	ports := make(map[steer.NodePort]bool, len(set.NodePorts))
 	for _, p := range set.NodePorts {
 		ports[p] = false
 	}
-	sources := make(map[control.KeepSource]bool, len(set.KeepSources))
+	sources := make(map[steer.KeepSource]bool, len(set.KeepSources))
 	for _, s := range set.KeepSources {
 		sources[s] = false
 	}
@@ -180,8 +180,8 @@ func (r *flowReader) InUse(set *control.SteerSet) (used control.SteerSet) {
 			return
 		}
 		mark(frontends, services.FrontendKey{Addr: dst.Dst, Port: dst.DstPort, Proto: dst.Proto})
-		mark(ports, control.NodePort{V6: dst.V6, Proto: dst.Proto, Port: dst.DstPort})
-		mark(sources, control.KeepSource{Addr: src.Src, Port: src.SrcPort, Proto: src.Proto})
+		mark(ports, steer.NodePort{V6: dst.V6, Proto: dst.Proto, Port: dst.DstPort})
+		mark(sources, steer.KeepSource{Addr: src.Src, Port: src.SrcPort, Proto: src.Proto})
 		markAddr(addrs, dst.Dst, services.AddrVIP|services.AddrNode)
 	})
 	used.Frontends, used.NodePorts, used.KeepSources = marked(frontends), marked(ports), marked(sources)

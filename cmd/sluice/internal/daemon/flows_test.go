@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/steer"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
@@ -20,10 +20,10 @@ func TestInUse(t *testing.T) {
 	const all = services.AddrVIP | services.AddrNode | services.AddrSNAT | services.AddrLocal
 	toVIP, toSNAT := services.AddrVIP|services.AddrNode, services.AddrSNAT
 	of := func(s string) header.Addr { return header.AddrFrom(netip.MustParseAddr(s)) }
-	own := func(a string, f services.AddrFlags) control.OwnAddr { return control.OwnAddr{Addr: of(a), Flags: f} }
-	keep := control.KeepSource{Addr: of(backend), Port: 8080, Proto: header.ProtoTCP}
+	own := func(a string, f services.AddrFlags) steer.OwnAddr { return steer.OwnAddr{Addr: of(a), Flags: f} }
+	keep := steer.KeepSource{Addr: of(backend), Port: 8080, Proto: header.ProtoTCP}
 	frontend := services.FrontendKey{Addr: of(vip), Port: 30080, Proto: header.ProtoTCP}
-	port := control.NodePort{Proto: header.ProtoTCP, Port: 30080}
+	port := steer.NodePort{Proto: header.ProtoTCP, Port: 30080}
 	keepUDP, frontendUDP, portUDP := keep, frontend, port
 	keepUDP.Proto, frontendUDP.Proto, portUDP.Proto = header.ProtoUDP, header.ProtoUDP, header.ProtoUDP
 	keepSCTP, frontendSCTP, portSCTP := keep, frontend, port
@@ -33,29 +33,29 @@ func TestInUse(t *testing.T) {
 		proto  uint8 // 0: no flow
 		source string
 		state  string // of its backend
-		want   control.SteerSet
+		want   steer.Set
 	}{
-		{"no flow", 0, "", "", control.SteerSet{}},
-		{"TCP, whatever its backend", header.ProtoTCP, source, "gone", control.SteerSet{
-			Frontends: []services.FrontendKey{frontend}, NodePorts: []control.NodePort{port}, KeepSources: []control.KeepSource{keep},
-			Addrs: []control.OwnAddr{own(vip, toVIP), own(source, toSNAT)},
+		{"no flow", 0, "", "", steer.Set{}},
+		{"TCP, whatever its backend", header.ProtoTCP, source, "gone", steer.Set{
+			Frontends: []services.FrontendKey{frontend}, NodePorts: []steer.NodePort{port}, KeepSources: []steer.KeepSource{keep},
+			Addrs: []steer.OwnAddr{own(vip, toVIP), own(source, toSNAT)},
 		}},
-		{"TCP, one address is both", header.ProtoTCP, vip, "serves", control.SteerSet{
-			Frontends: []services.FrontendKey{frontend}, NodePorts: []control.NodePort{port}, KeepSources: []control.KeepSource{keep},
-			Addrs: []control.OwnAddr{own(vip, toVIP|toSNAT)},
+		{"TCP, one address is both", header.ProtoTCP, vip, "serves", steer.Set{
+			Frontends: []services.FrontendKey{frontend}, NodePorts: []steer.NodePort{port}, KeepSources: []steer.KeepSource{keep},
+			Addrs: []steer.OwnAddr{own(vip, toVIP|toSNAT)},
 		}},
-		{"SCTP", header.ProtoSCTP, source, "gone", control.SteerSet{
-			Frontends: []services.FrontendKey{frontendSCTP}, NodePorts: []control.NodePort{portSCTP}, KeepSources: []control.KeepSource{keepSCTP},
-			Addrs: []control.OwnAddr{own(vip, toVIP), own(source, toSNAT)},
+		{"SCTP", header.ProtoSCTP, source, "gone", steer.Set{
+			Frontends: []services.FrontendKey{frontendSCTP}, NodePorts: []steer.NodePort{portSCTP}, KeepSources: []steer.KeepSource{keepSCTP},
+			Addrs: []steer.OwnAddr{own(vip, toVIP), own(source, toSNAT)},
 		}},
-		{"UDP", header.ProtoUDP, source, "serves", control.SteerSet{
-			Frontends: []services.FrontendKey{frontendUDP}, NodePorts: []control.NodePort{portUDP}, KeepSources: []control.KeepSource{keepUDP},
-			Addrs: []control.OwnAddr{own(vip, toVIP), own(source, toSNAT)},
+		{"UDP", header.ProtoUDP, source, "serves", steer.Set{
+			Frontends: []services.FrontendKey{frontendUDP}, NodePorts: []steer.NodePort{portUDP}, KeepSources: []steer.KeepSource{keepUDP},
+			Addrs: []steer.OwnAddr{own(vip, toVIP), own(source, toSNAT)},
 		}},
-		{"UDP, backend gone", header.ProtoUDP, source, "gone", control.SteerSet{Addrs: []control.OwnAddr{own(source, toSNAT)}}},
-		{"UDP, backend there and not serving", header.ProtoUDP, source, "rests", control.SteerSet{Addrs: []control.OwnAddr{own(source, toSNAT)}}},
-		{"UDP, of an earlier process", header.ProtoUDP, source, "serves, unbound", control.SteerSet{Addrs: []control.OwnAddr{own(source, toSNAT)}}},
-		{"ICMP", header.ProtoICMP, source, "serves", control.SteerSet{Addrs: []control.OwnAddr{own(source, toSNAT)}}},
+		{"UDP, backend gone", header.ProtoUDP, source, "gone", steer.Set{Addrs: []steer.OwnAddr{own(source, toSNAT)}}},
+		{"UDP, backend there and not serving", header.ProtoUDP, source, "rests", steer.Set{Addrs: []steer.OwnAddr{own(source, toSNAT)}}},
+		{"UDP, of an earlier process", header.ProtoUDP, source, "serves, unbound", steer.Set{Addrs: []steer.OwnAddr{own(source, toSNAT)}}},
+		{"ICMP", header.ProtoICMP, source, "serves", steer.Set{Addrs: []steer.OwnAddr{own(source, toSNAT)}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 1024, IPv6Flows: 1024, Timeouts: flowtable.DefaultTimeouts()})
@@ -75,11 +75,11 @@ func TestInUse(t *testing.T) {
 					Ports: flowtable.Ports{First: 20000, Count: 1000, Stride: 1},
 				})
 			}
-			got := r.InUse(&control.SteerSet{
+			got := r.InUse(&steer.Set{
 				Frontends:   []services.FrontendKey{frontend, frontendUDP, frontendSCTP, {Addr: of(vip), Port: 80, Proto: header.ProtoTCP}},
-				NodePorts:   []control.NodePort{port, portUDP, portSCTP, {Proto: header.ProtoTCP, Port: 30081}},
-				KeepSources: []control.KeepSource{keep, keepUDP, keepSCTP, {Addr: of(backend), Port: 8081, Proto: header.ProtoTCP}},
-				Addrs:       []control.OwnAddr{own(vip, all), own(source, all), own(client, all), own(backend, all)},
+				NodePorts:   []steer.NodePort{port, portUDP, portSCTP, {Proto: header.ProtoTCP, Port: 30081}},
+				KeepSources: []steer.KeepSource{keep, keepUDP, keepSCTP, {Addr: of(backend), Port: 8081, Proto: header.ProtoTCP}},
+				Addrs:       []steer.OwnAddr{own(vip, all), own(source, all), own(client, all), own(backend, all)},
 			})
 			if !slices.Equal(got.Frontends, tc.want.Frontends) || !slices.Equal(got.NodePorts, tc.want.NodePorts) ||
 				!slices.Equal(got.KeepSources, tc.want.KeepSources) || !slices.Equal(got.Addrs, tc.want.Addrs) {

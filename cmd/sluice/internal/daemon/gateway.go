@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,8 +9,10 @@ import (
 	"os"
 
 	"sluice.dev/sluice/cmd/sluice/internal/frames"
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/control/loop"
+	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
@@ -91,7 +94,7 @@ func (d *Daemon) Drain(e status.Endpoint, on bool) (int, error) {
 	if !e.Prefix.IsSingleIP() {
 		return 0, errors.New("drain one backend at a time: an address or address:port, not a prefix")
 	}
-	what := control.Drain{Addr: header.AddrFrom(e.Prefix.Addr()), Port: e.Port}
+	what := compiler.Drain{Addr: header.AddrFrom(e.Prefix.Addr()), Port: e.Port}
 	if on {
 		return d.loop.Drain(d.life, what)
 	}
@@ -232,7 +235,7 @@ func (d *Daemon) Status() status.StatusView {
 	return v
 }
 
-func sources(st *control.Status) (list []status.SourceView) {
+func sources(st *loop.Status) (list []status.SourceView) {
 	for _, s := range st.Sources {
 		v := status.SourceView{Name: s.Source.Kind + ":" + s.Source.Path, Synced: s.Synced, Read: s.Read, Objects: s.Objects, Error: s.Error, ReadAt: st.At}
 		if s.Applied {
@@ -243,11 +246,11 @@ func sources(st *control.Status) (list []status.SourceView) {
 	return list
 }
 
-func problems(st *control.Status) (list []status.ProblemView) {
+func problems(st *loop.Status) (list []status.ProblemView) {
 	for _, p := range st.Problems {
 		list = append(list, status.ProblemView{
 			Source: p.Source.String(), Object: p.Object.String(), Field: p.Field, Message: p.Message,
-			Serving: p.Serving, Warning: p.Severity == control.Warning,
+			Serving: p.Serving, Warning: p.Severity == objects.Warning,
 		})
 	}
 	return list
@@ -269,6 +272,9 @@ func (p *port) view() status.InterfaceView {
 		q := status.QueueView{Queue: sl.queue, Worker: sl.worker, Reason: p.why}
 		if socket := sl.socket.Load(); socket != nil {
 			mode, reason := socket.Mode()
+			if mode == xsk.Copy {
+				reason = cmp.Or(p.whyCopy, reason)
+			}
 			q.Bound, q.ZeroCopy, q.Reason = true, mode == xsk.ZeroCopy, reason
 			o := socket.Options()
 			q.TxBudget, q.BusyPollMicros, q.BusyPollBudget = o.TxBudget, int(o.BusyPoll.Microseconds()), o.BusyPollBudget
@@ -300,16 +306,19 @@ func (d *Daemon) stalled() []int {
 func (p *port) conditions(chosen frames.Choice) (list []status.ConditionView) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.open || p.host {
-		return nil
+	if p.open && p.kept.mtu != 0 {
+		list = append(list, p.keptCondition(chosen.Size))
 	}
-	if err := checkDevice(p.device, p.config, chosen); err != nil {
-		list = append(list, failed("mtu", err.Error()))
+	if !p.open || p.host {
+		return list
+	}
+	if about, err := checkDevice(p.device, p.config, chosen); err != nil {
+		list = append(list, failed(about, err.Error()))
 	}
 	if !p.device.up {
 		list = append(list, failed("link", fmt.Sprintf("interface %s is down: nothing is received on it, and what should leave by it is dropped; ip link set %s up", p.name, p.name)))
 	}
-	if p.pieces != "" {
+	if p.pieces != "" && p.kept.mtu == 0 { // else that was said
 		list = append(list, p.piecesCondition())
 	}
 	if p.served < len(p.slots) {

@@ -6,10 +6,11 @@ import (
 	"slices"
 	"time"
 
-	"sluice.dev/sluice/control"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/health"
 	"sluice.dev/sluice/control/metrics"
+	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/control/tracker"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -22,25 +23,25 @@ type healthServers struct {
 
 // makeHealth makes them before the control loop, which reports to them. They ask the
 // loop in turn, but not before startServers runs them.
-func (d *Daemon) makeHealth(tracker *control.Tracker, node string) {
+func (d *Daemon) makeHealth(t *tracker.Tracker, node string) {
 	h := &d.health
 	h.kubeProxy = metrics.NewKubeProxy(metrics.KubeProxyConfig{
-		Waiting: tracker.Waiting, Queued: func() time.Time { return h.proxy.Queued() },
+		Waiting: t.Waiting, Queued: func() time.Time { return h.proxy.Queued() },
 	})
 	c := health.Config{
 		Address:  d.config.Health.Address,
 		Reached:  func() (read, applied uint64, at time.Time) { return d.loop.Reached() },
 		DataPath: d.faults, Answered: h.kubeProxy.Answered, Log: d.log,
-		Node:         func() control.NodeInfo { return tracker.Node(node) },
+		Node:         func() objects.NodeInfo { return t.Node(node) },
 		NodeOptional: !d.config.Kubernetes.Enabled, // only an API server has a Node for sure
 	}
 	h.proxy = health.NewProxy(c)
 	h.ports = health.NewPorts(health.PortsConfig{
 		Serving: h.proxy.Serving, NodeName: node, Log: d.log,
-		Report: func(problems []control.Problem) {
-			var b control.Batch
+		Report: func(problems []objects.Problem) {
+			var b tracker.Batch
 			b.Report(health.Source(), problems)
-			tracker.Apply(&b)
+			t.Apply(&b)
 		},
 	})
 }

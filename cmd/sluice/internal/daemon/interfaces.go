@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 
@@ -49,6 +50,9 @@ func findDevice(name string) (device, error) {
 	return d, nil
 }
 
+// whyGeneric is why mode auto takes generic mode; empty if it tries native mode.
+func (d *device) whyGeneric() string { return cmp.Or(d.generic, netdev.WhyNotNative(d.driver)) }
+
 // interfaces are the configured devices, and the frames that fit them.
 type interfaces struct {
 	devices []device
@@ -65,15 +69,21 @@ func findInterfaces(c *config.Configuration) (found interfaces, err error) {
 			return found, err
 		}
 		found.devices[i] = d
-		list[i] = frames.Interface{Name: d.name, Driver: d.driver, MTU: d.mtu, ZeroCopy: f.ZeroCopy != config.ZeroCopyNever}
+		list[i] = frames.Interface{Name: d.name, Driver: d.driver, MTU: d.mtu, ZeroCopy: mayZeroCopy(f, d)}
 	}
 	found.frames = frames.Choose(c.Frames.Size, list)
 	for i, d := range found.devices {
-		if err := checkDevice(d, c.Interfaces[i], found.frames); err != nil {
+		if _, err := checkDevice(d, c.Interfaces[i], found.frames); err != nil {
 			return found, err
 		}
 	}
 	return found, nil
+}
+
+// mayZeroCopy reports whether zero-copy counts for the size of frames. Where it is required it does: that the driver has
+// none is said when it is opened.
+func mayZeroCopy(f config.Interface, d device) bool {
+	return f.ZeroCopy == config.ZeroCopyRequire || f.ZeroCopy != config.ZeroCopyNever && netdev.MayZeroCopy(netdev.XDPFeatures(d.ifindex))
 }
 
 // readQueues asks the driver for its name and queues. Devices that do not answer
@@ -92,28 +102,29 @@ func (d *device) readQueues() {
 	}
 }
 
-// checkDevice refuses what cannot work, before anything is changed.
-func checkDevice(d device, f config.Interface, chosen frames.Choice) error {
+// checkDevice refuses what cannot work, before anything is changed. about names what the refusal is about, as a
+// condition does.
+func checkDevice(d device, f config.Interface, chosen frames.Choice) (about string, err error) {
 	if room := frames.LongRoom(chosen.Size); d.mtu > room {
 		do := fmt.Sprintf("ip link set %s mtu %d", d.name, room)
 		if chosen.Size < frames.Large {
 			do = fmt.Sprintf("set frames.size to auto or %d and restart, or: %s", frames.Large, do)
 		}
-		return fmt.Errorf("interface %s has MTU %d, but %d frames of %d bytes, which are the most that a packet may have, take at most %d, and larger packets are lost: %s",
+		return "mtu", fmt.Errorf("interface %s has MTU %d, but %d frames of %d bytes, which are the most that a packet may have, take at most %d, and larger packets are lost: %s",
 			d.name, d.mtu, fastpath.MaxBuffers, chosen.Size, room, do)
 	}
 	if frames.Long(d.mtu, chosen.Size) && f.ZeroCopy == config.ZeroCopyRequire {
-		return fmt.Errorf("interface %s: zeroCopy is require, but %s: set zeroCopy to auto, or: ip link set %s mtu %d",
+		return "zero-copy", fmt.Errorf("interface %s: zeroCopy is require, but %s: set zeroCopy to auto, or: ip link set %s mtu %d",
 			d.name, frames.WhyLongIsCopy(d.mtu, chosen.Size), d.name, frames.Room(frames.Large))
 	}
 	if d.generic != "" && f.Mode == config.ModeNative {
-		return fmt.Errorf("interface %s: mode is native, but %s: set mode to auto or generic, or: ip link set %s mtu %d",
+		return "mode", fmt.Errorf("interface %s: mode is native, but %s: set mode to auto or generic, or: ip link set %s mtu %d",
 			d.name, d.generic, d.name, frames.Room(frames.Large))
 	}
 	if why := frames.WhyNotWhole(d.driver, d.mtu, chosen.Size); why != "" && f.ZeroCopy == config.ZeroCopyRequire {
-		return fmt.Errorf("interface %s: zeroCopy is require, but in zero-copy %s", d.name, why)
+		return "zero-copy", fmt.Errorf("interface %s: zeroCopy is require, but in zero-copy %s", d.name, why)
 	}
-	return nil
+	return "", nil
 }
 
 // mostWorkers leaves one participant of the flow table to the control loop.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/cmd/sluice/internal/frames"
+	"sluice.dev/sluice/cmd/sluice/internal/netdev"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/fastpath"
@@ -32,7 +33,7 @@ func (p *port) modeOf(dev device, frameSize int) (mode xsk.Mode, why string) {
 	if frames.Long(dev.mtu, frameSize) {
 		return xsk.Copy, frames.WhyLongIsCopy(dev.mtu, frameSize)
 	}
-	if why := frames.WhyNotWhole(dev.driver, dev.mtu, frameSize); why != "" {
+	if why := frames.WhyNotWhole(dev.driver, dev.mtu, frameSize); why != "" && !p.without {
 		return xsk.Copy, "in zero-copy " + why
 	}
 	if p.pieces != "" {
@@ -52,13 +53,83 @@ func (p *port) long(frameSize int) bool {
 func (p *port) needsGeneric() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.device.generic
+	return p.device.whyGeneric()
+}
+
+// etherMTU is Ethernet's without jumbo frames (IEEE 802.3, clause 3.2.7), which every driver with native mode takes.
+const etherMTU = 1500
+
+// prefersNative reports whether native mode is worth giving up the generic program of a predecessor, which may be
+// generic because of an MTU that the device has no more. At larger MTUs a driver that has native mode may refuse it, and
+// each restart would take the program off for a moment.
+func (p *port) prefersNative() bool {
+	p.mu.Lock()
+	dev := p.device
+	p.mu.Unlock()
+	if dev.mtu > etherMTU {
+		return false
+	}
+	features, known := netdev.XDPFeatures(dev.ifindex)
+	return known && netdev.Native(features)
+}
+
+// otherMode is why the program must be in another mode than it is in, for the device as it is now; empty if it need
+// not. p.mu must be held.
+//
+// Native mode is worth a try where mode auto took generic mode at a larger MTU: it is the driver that may have
+// refused then, as some do for MTUs that fit a frame of ours. Each smaller MTU is worth one try.
+func (p *port) otherMode(dev device) string {
+	generic := dev.whyGeneric()
+	switch {
+	case p.config.Mode != config.ModeAuto:
+		return ""
+	case generic != "" && p.attach.Mode() == xdpprog.Native:
+		return "generic mode is needed: " + generic
+	case generic != "" || dev.mtu >= p.genericMTU:
+		return ""
+	}
+	features, known := netdev.XDPFeatures(dev.ifindex)
+	if !known {
+		return ""
+	}
+	if !netdev.Native(features) {
+		p.genericMTU = dev.mtu
+		return ""
+	}
+	return fmt.Sprintf("MTU is %d now, and native mode may be possible again", dev.mtu)
+}
+
+// otherSockets is why the sockets must be others than they are, for the device as it is now; empty if they need not.
+// p.mu must be held.
+func (p *port) otherSockets(dev device, frameSize int) string {
+	wanted, why := p.modeOf(dev, frameSize)
+	long := frames.Long(dev.mtu, frameSize)
+	for _, sl := range p.slots {
+		socket := sl.socket.Load()
+		if socket == nil {
+			continue
+		}
+		mode, _ := socket.Mode()
+		switch {
+		case long && !socket.Long():
+			return fmt.Sprintf("MTU is %d now: packets come in several frames", dev.mtu)
+		case !long && socket.Long():
+			return fmt.Sprintf("MTU is %d now: every packet fits a frame", dev.mtu)
+		case mode == xsk.ZeroCopy && wanted == xsk.Copy:
+			return "copy mode is needed: " + why
+		case p.whyCopy != "" && wanted != xsk.Copy:
+			return fmt.Sprintf("what copy mode was for is over: %s", p.whyCopy)
+		}
+	}
+	p.whyCopy = why // the MTU in it may be another
+	return ""
 }
 
 // attachReason is why the program is in the mode that it is in. p.mu must be held.
 func (p *port) attachReason() string {
-	if p.config.Mode == config.ModeAuto && p.device.generic != "" && p.attach.Mode() == xdpprog.Generic {
-		return p.device.generic
+	generic := p.device.whyGeneric()
+	if p.config.Mode == config.ModeAuto && generic != "" && p.attach.Mode() == xdpprog.Generic {
+		return generic
 	}
 	return p.attach.Reason()
 }

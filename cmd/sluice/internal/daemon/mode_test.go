@@ -23,6 +23,7 @@ func TestSocketMode(t *testing.T) {
 		{"auto, large frames", &port{config: config.Interface{ZeroCopy: config.ZeroCopyAuto}}, igb, 4096, xsk.Auto, ""},
 		{"auto, frames too small for zero-copy", &port{config: config.Interface{ZeroCopy: config.ZeroCopyAuto}}, igb, 2048, xsk.Copy,
 			"in zero-copy driver igb delivers packets of up to 998 bytes whole into frames of 2048 bytes, and the MTU is 1500: set frames.size"},
+		{"auto, small frames without zero-copy", &port{without: true, config: config.Interface{ZeroCopy: config.ZeroCopyAuto}}, igb, 2048, xsk.Auto, ""},
 		{"never", &port{config: config.Interface{ZeroCopy: config.ZeroCopyNever}}, virtio, 2048, xsk.Copy, "zeroCopy is never in the configuration"},
 		{"required", &port{config: config.Interface{ZeroCopy: config.ZeroCopyRequire}, pieces: "pieces"}, virtio, 2048, xsk.ZeroCopy, ""},
 		{"pieces were seen", &port{config: config.Interface{ZeroCopy: config.ZeroCopyAuto}, pieces: "pieces"}, virtio, 2048, xsk.Copy, "pieces"},

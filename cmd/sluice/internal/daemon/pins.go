@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"sync"
 
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/metrics"
 	"sluice.dev/sluice/fastpath/services"
@@ -21,7 +21,7 @@ type pins struct {
 	file *affinity.File
 
 	mu   sync.Mutex
-	lost map[control.LostPin]bool
+	lost map[compiler.LostPin]bool
 	wake chan struct{}
 }
 
@@ -38,11 +38,11 @@ func openPins(c *config.Configuration, log *slog.Logger) (*pins, error) {
 	} else {
 		log.Info("pins of clients taken over", "pins", r.Kept, "ended", r.Ended, "damaged", r.Damaged)
 	}
-	return &pins{file: file, lost: map[control.LostPin]bool{}, wake: make(chan struct{}, 1)}, nil
+	return &pins{file: file, lost: map[compiler.LostPin]bool{}, wake: make(chan struct{}, 1)}, nil
 }
 
 // lose is told by the compiler; it does not block.
-func (p *pins) lose(list []control.LostPin) {
+func (p *pins) lose(list []compiler.LostPin) {
 	p.mu.Lock()
 	for _, l := range list {
 		p.lost[l] = true
@@ -69,14 +69,14 @@ func (p *pins) run(ctx context.Context) {
 func (p *pins) forget() {
 	p.mu.Lock()
 	lost := p.lost
-	p.lost = map[control.LostPin]bool{}
+	p.lost = map[compiler.LostPin]bool{}
 	p.mu.Unlock()
 	of := map[uint64]bool{} // most pins are of other services, and a number is found fast
 	for l := range lost {
 		of[l.Service] = true
 	}
 	p.file.Table.Forget(flowtable.Time(bootNanos()), func(service uint64, pin affinity.Pin) bool {
-		return of[service] && (lost[control.LostPin{Service: service, Addr: pin.Addr, Port: pin.Port}] || lost[control.LostPin{Service: service}])
+		return of[service] && (lost[compiler.LostPin{Service: service, Addr: pin.Addr, Port: pin.Port}] || lost[compiler.LostPin{Service: service}])
 	})
 }
 

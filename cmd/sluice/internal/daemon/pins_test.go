@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
@@ -20,7 +20,7 @@ func TestForgetPins(t *testing.T) {
 	const web, db = 11, 22
 	of := func(s string) header.Addr { return header.AddrFrom(netip.MustParseAddr(s)) }
 	pin := func(last string) affinity.Pin { return affinity.Pin{Addr: of("10.0.0." + last), Port: 8080} }
-	lose := func(list ...control.LostPin) func(*pins) {
+	lose := func(list ...compiler.LostPin) func(*pins) {
 		return func(p *pins) {
 			p.lose(list)
 			<-p.wake
@@ -33,9 +33,9 @@ func TestForgetPins(t *testing.T) {
 		left [4]bool // web to 1, web to 2, db to 1, db to 2
 	}{
 		{"nothing", func(*pins) {}, [4]bool{true, true, true, true}},
-		{"a backend", lose(control.LostPin{Service: web, Addr: of("10.0.0.2"), Port: 8080}), [4]bool{true, false, true, true}},
-		{"another port of it", lose(control.LostPin{Service: web, Addr: of("10.0.0.2"), Port: 8081}), [4]bool{true, true, true, true}},
-		{"a service's affinity", lose(control.LostPin{Service: db}), [4]bool{true, true, false, false}},
+		{"a backend", lose(compiler.LostPin{Service: web, Addr: of("10.0.0.2"), Port: 8080}), [4]bool{true, false, true, true}},
+		{"another port of it", lose(compiler.LostPin{Service: web, Addr: of("10.0.0.2"), Port: 8081}), [4]bool{true, true, true, true}},
+		{"a service's affinity", lose(compiler.LostPin{Service: db}), [4]bool{true, true, false, false}},
 		{"between two processes", func(p *pins) {
 			if n := p.prune(pinTable(web, of("10.0.0.1"))); n != 3 {
 				t.Errorf("%d pins pruned, want 3", n)

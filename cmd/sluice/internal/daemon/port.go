@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"sluice.dev/sluice/cmd/sluice/internal/frames"
+	"sluice.dev/sluice/cmd/sluice/internal/netdev"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/xsk"
@@ -24,14 +24,20 @@ type port struct {
 	config config.Interface
 	slots  []*slot
 
-	mu     sync.Mutex // guards what follows, for the status
-	device device
-	served int // slots that have a socket: the first ones
-	attach *xdpprog.Port
-	open   bool
-	why    string       // not open
-	pieces string       // why packets do not arrive whole in zero-copy; empty as long as they do
-	napi   *napi.Device // its settings, while the port is open; or nil
+	mu       sync.Mutex // guards what follows, for the status
+	device   device
+	served   int // slots that have a socket: the first ones
+	attach   *xdpprog.Port
+	atAttach carrier // if the driver loses programs
+	open     bool
+	why      string // not open
+	// genericMTU is the smallest MTU for which native mode is known not to be had; 0 in native mode.
+	genericMTU int
+	whyCopy    string       // why copy mode was requested; empty if it was not
+	without    bool         // the driver says that it has no zero-copy
+	pieces     string       // why packets do not arrive whole in zero-copy; empty as long as they do
+	kept       kept         // as it is, though it should be otherwise
+	napi       *napi.Device // its settings, while the port is open; or nil
 	// refused is what the device did not take of its settings.
 	refused []string
 }
@@ -72,7 +78,7 @@ func (d *datapath) openPort(ctx context.Context, s *steering, p *port) error {
 func (d *datapath) bindPort(ctx context.Context, p *port) error {
 	dev, err := findDevice(p.name)
 	if err == nil {
-		err = checkDevice(dev, p.config, d.frames)
+		_, err = checkDevice(dev, p.config, d.frames)
 	}
 	n := p.servable(dev)
 	if err == nil && n < len(d.workers) {
@@ -80,13 +86,21 @@ func (d *datapath) bindPort(ctx context.Context, p *port) error {
 			p.name, n, len(d.workers), p.name, len(d.workers))
 	}
 	if err != nil {
-		return p.closed(err)
+		return p.closed(errors.Join(err, d.closePort(ctx, p)))
+	}
+	if dev.ifindex != p.index() {
+		if err := p.detach(); err != nil {
+			d.log.Warn("program of a device that was there before", "interface", p.name, "error", err)
+		}
 	}
 	p.mu.Lock()
 	if dev.ifindex != p.device.ifindex || dev.driver != p.device.driver {
 		p.pieces = "" // another device
 	}
 	p.device, p.served = dev, n
+	p.without = !netdev.MayZeroCopy(netdev.XDPFeatures(dev.ifindex))
+	_, p.whyCopy = p.modeOf(dev, d.frames.Size)
+	p.kept = kept{}
 	p.mu.Unlock()
 	for _, sl := range p.slots[:n] {
 		if err := d.openSlot(ctx, p, sl); err != nil {
@@ -96,15 +110,14 @@ func (d *datapath) bindPort(ctx context.Context, p *port) error {
 	return nil
 }
 
-// attachPort puts the program on the device and the sockets into its map.
+// attachPort puts the program on the device, if it is not there, and the sockets into its map.
 func (d *datapath) attachPort(ctx context.Context, s *steering, p *port) error {
-	attach, err := s.attach(p, p.index())
-	if err != nil {
+	if err := p.attachTo(s); err != nil {
 		return p.closed(errors.Join(err, d.closePort(ctx, p)))
 	}
 	p.mu.Lock()
-	p.attach, p.open, p.why = attach, true, ""
-	served := p.served
+	p.open, p.why = true, ""
+	attach, served := p.attach, p.served
 	p.mu.Unlock()
 	if err := attach.SetQueues(served); err != nil {
 		return p.closed(errors.Join(err, d.closePort(ctx, p)))
@@ -116,6 +129,41 @@ func (d *datapath) attachPort(ctx context.Context, s *steering, p *port) error {
 	}
 	d.tunePort(p)
 	return nil
+}
+
+// attachTo puts the program on the device. One that stayed there while sockets were replaced remains: some drivers take
+// the link down when a program goes, and until the next one is there the kernel would answer in the place of services.
+func (p *port) attachTo(s *steering) error {
+	p.mu.Lock()
+	stayed := p.attach != nil
+	p.mu.Unlock()
+	if stayed {
+		return nil
+	}
+	attach, err := s.attach(p)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.attach = attach
+	if p.genericMTU = 0; attach.Mode() == xdpprog.Generic {
+		p.genericMTU = p.device.mtu
+	}
+	p.atAttach = carrierOf(&p.device)
+	return nil
+}
+
+// detach takes the program off the device, if it is there.
+func (p *port) detach() error {
+	p.mu.Lock()
+	attach := p.attach
+	p.attach = nil
+	p.mu.Unlock()
+	if attach == nil {
+		return nil
+	}
+	return attach.Close()
 }
 
 // tunePort gives the device the settings of the configuration. It forwards without them, too.
@@ -165,11 +213,17 @@ func (d *datapath) openSlot(ctx context.Context, p *port, sl *slot) error {
 	})
 }
 
-// closePort takes the sockets away from the workers and closes them.
+// closePort takes the sockets away from the workers and closes them, and takes the program off the device.
 func (d *datapath) closePort(ctx context.Context, p *port) error {
+	err := d.closeSockets(ctx, p)
+	return errors.Join(err, p.detach())
+}
+
+// closeSockets is closePort with the program left where it is.
+func (d *datapath) closeSockets(ctx context.Context, p *port) error {
 	p.mu.Lock()
-	attach, device := p.attach, p.napi
-	p.attach, p.open, p.napi = nil, false, nil
+	device := p.napi
+	p.open, p.napi = false, nil
 	p.mu.Unlock()
 	errs := []error{device.Restore()} // while the program is there: some drivers have no NAPI without
 	for _, sl := range p.slots {
@@ -192,9 +246,6 @@ func (d *datapath) closePort(ctx context.Context, p *port) error {
 			err = errors.Join(err, closed)
 		}
 		errs = append(errs, err)
-	}
-	if attach != nil {
-		errs = append(errs, attach.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -228,18 +279,24 @@ func (d *datapath) watch(ctx context.Context, s *steering, first func(context.Co
 // check says whether the port had to be opened again and was.
 func (d *datapath) check(ctx context.Context, s *steering, p *port) (reopened bool) {
 	d.notePieces(p)
-	fault := p.fault(d.frames.Size)
+	fault, closing := p.fault(), d.closePort
+	if fault == nil {
+		var stays bool
+		if fault, stays = d.outdated(p); stays {
+			closing = d.closeSockets
+		}
+	}
 	if fault == nil {
 		return false
 	}
 	if p.isOpen() {
 		d.log.Warn("interface lost", "interface", p.name, "why", fault)
-		if err := d.closePort(ctx, p); err != nil {
+		if err := closing(ctx, p); err != nil {
 			d.log.Warn("interface closed with errors", "interface", p.name, "error", err)
 		}
 	}
 	if _, err := findDevice(p.name); err != nil {
-		p.closed(err)
+		p.closed(errors.Join(err, p.detach()))
 		return false
 	}
 	before := p.reason()
@@ -272,8 +329,8 @@ func (p *port) reason() string {
 	return p.why
 }
 
-// fault says what is wrong with a port, or nil.
-func (p *port) fault(frameSize int) error {
+// fault says what is wrong with a port, or nil. It looks at the device as it is now.
+func (p *port) fault() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.open {
@@ -290,27 +347,13 @@ func (p *port) fault(frameSize int) error {
 	if n := p.servable(dev); n != p.served {
 		return fmt.Errorf("%d queues are served, and it has %d now", p.served, dev.queues)
 	}
-	wanted, why := p.modeOf(dev, frameSize)
-	// What could not be opened again stays open as it is, and is a condition.
-	fits := checkDevice(dev, p.config, frames.Choice{Size: frameSize}) == nil
-	long := frames.Long(dev.mtu, frameSize) && fits
-	if native := p.attach.Mode() == xdpprog.Native; native && fits && dev.generic != "" && p.config.Mode != config.ModeNative {
-		return fmt.Errorf("generic mode is needed: %s", dev.generic)
-	}
 	for _, sl := range p.slots {
-		socket := sl.socket.Load()
-		if socket == nil {
-			continue
-		}
-		if socket.Gone() {
+		if socket := sl.socket.Load(); socket != nil && socket.Gone() {
 			return errors.New("device was deleted")
 		}
-		if long && !socket.Long() {
-			return fmt.Errorf("MTU is %d now: packets come in several frames", dev.mtu)
-		}
-		if mode, _ := socket.Mode(); mode == xsk.ZeroCopy && wanted == xsk.Copy && fits {
-			return fmt.Errorf("copy mode is needed: %s", why)
-		}
+	}
+	if err := p.lostProgram(&dev); err != nil {
+		return err
 	}
 	return p.attach.Check()
 }

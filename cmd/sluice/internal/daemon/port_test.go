@@ -2,15 +2,24 @@ package daemon
 
 import (
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
+	"sluice.dev/sluice/bench/machine"
 	"sluice.dev/sluice/cmd/sluice/internal/frames"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/ethtool"
+	"sluice.dev/sluice/control/steer"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/xsk/xsktest"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/header/headertest"
 	"sluice.dev/sluice/xdpprog"
 )
 
@@ -20,21 +29,39 @@ type portLab struct {
 	d     *datapath
 	steer *steering
 	p     *port
+
+	endWorkers func()
+	left       bool
 }
 
-func newPortLab(t *testing.T, c *config.Configuration) *portLab {
+func newPortLab(t *testing.T, c *config.Configuration) *portLab { return newPinnedLab(t, c, "") }
+
+// newPinnedLab is newPortLab whose program stays for a successor that has the same directory of pins.
+func newPinnedLab(t *testing.T, c *config.Configuration, pinDir string) *portLab {
 	t.Helper()
-	s, err := xdpprog.Load(xdpprog.Config{})
+	s, err := xdpprog.Load(xdpprog.Config{PinDir: pinDir})
 	must(t, err)
 	d, endWorkers := testDatapath(t, c)
-	l := &portLab{t: t, d: d, steer: &steering{s: s}, p: d.ports[0]}
+	l := &portLab{t: t, d: d, steer: &steering{s: s}, p: d.ports[0], endWorkers: endWorkers}
 	t.Cleanup(func() {
+		if l.left {
+			return
+		}
 		endWorkers()
 		must(t, l.steer.close(true))
 		must(t, d.close())
 	})
 	must(t, d.openPort(t.Context(), l.steer, l.p))
 	return l
+}
+
+// leave ends the workers and leaves the program to a successor.
+func (l *portLab) leave() {
+	l.t.Helper()
+	l.endWorkers()
+	must(l.t, l.steer.close(false))
+	must(l.t, l.d.close())
+	l.left = true
 }
 
 // want looks at the port as the watcher does, and holds its state: how many queues
@@ -139,6 +166,33 @@ func TestDeviceWithFewerQueues(t *testing.T) {
 	l.want("the rest", 4, "")
 }
 
+// TestFramesWithoutZeroCopy: a driver that says it has no zero-copy (veth) gets no larger frames for that, if it is not
+// required.
+func TestFramesWithoutZeroCopy(t *testing.T) {
+	isolate(t)
+	addNIC(t, 1)
+	link, err := netlink.LinkByName(nic)
+	must(t, err)
+	must(t, netlink.LinkSetMTU(link, frames.Room(frames.Small))) // zero-copy takes less
+	c := smallConfig()
+	for _, tc := range []struct {
+		zeroCopy config.ZeroCopy
+		want     int
+	}{{config.ZeroCopyRequire, frames.Large}, {config.ZeroCopyNever, frames.Small}, {config.ZeroCopyAuto, frames.Small}} {
+		c.Interfaces[0].ZeroCopy = tc.zeroCopy
+		found, err := findInterfaces(c)
+		must(t, err)
+		if found.frames.Size != tc.want {
+			t.Errorf("zeroCopy %s: frames of %d bytes, because %s", tc.zeroCopy, found.frames.Size, found.frames.Reason)
+		}
+	}
+	l := newPortLab(t, c)
+	l.want("open", 1, "")
+	if why := l.p.view().Queues[0].Reason; why != "the driver has no AF_XDP zero-copy" {
+		t.Errorf("copy mode because %s", why)
+	}
+}
+
 // TestMTURaised: the port takes packets in several frames then, and what cannot be received is said.
 func TestMTURaised(t *testing.T) {
 	isolate(t)
@@ -153,34 +207,337 @@ func TestMTURaised(t *testing.T) {
 	}
 	must(t, netlink.LinkSetMTU(link, 9000))
 	l.want("raised", 1, "")
-	if why := l.p.view().Queues[0].Reason; !long() || !strings.Contains(why, "MTU 9000 takes 6 frames of 2048 bytes a packet") {
+	why := func() string { return l.p.view().Queues[0].Reason }
+	if why := why(); !long() || !strings.Contains(why, "MTU 9000 takes 6 frames of 2048 bytes a packet") {
 		t.Errorf("raised: several frames %v, because %s", long(), why)
 	}
 	must(t, netlink.LinkSetMTU(link, 40000))
 	l.want("raised too far", 1, "", "fail mtu: interface nic0 has MTU 40000, but 17 frames of 2048 bytes, which are the most that a packet may have, take at most 30442")
+	must(t, netlink.LinkSetMTU(link, 8000))
+	l.want("lowered a little", 1, "")
+	if why := why(); !long() || !strings.Contains(why, "MTU 8000 takes 5 frames") {
+		t.Errorf("lowered a little: several frames %v, because %s", long(), why)
+	}
 	must(t, netlink.LinkSetMTU(link, 1500))
 	l.want("as before", 1, "")
+	if why := why(); long() || why != "the driver has no AF_XDP zero-copy" {
+		t.Errorf("as before: several frames %v, because %s", long(), why)
+	}
+}
+
+// TestProgramStays: where sockets alone are replaced, the program stays on the device, since some drivers take the link
+// down when it goes, and gives its packets to the new sockets. It goes with a device that is made again, and where the
+// port cannot be opened.
+func TestProgramStays(t *testing.T) {
+	isolate(t)
+	addNIC(t, 1)
+	link, err := netlink.LinkByName(nic)
+	must(t, err)
+	l := newPortLab(t, smallConfig())
+	l.d.services.Store(&services.Snapshot{})
+	packet := headertest.UDP("198.51.100.7:4000", "192.0.2.1:80", "")
+	vip := header.AddrFrom4([4]byte{192, 0, 2, 1})
+	must(t, l.steer.Open(&steer.Set{
+		Addrs:     []steer.OwnAddr{{Addr: vip, Flags: services.AddrVIP}},
+		Frontends: []services.FrontendKey{{Addr: vip, Port: 80, Proto: header.ProtoUDP}},
+	}))
+	arrives := func(when string) {
+		t.Helper()
+		rx := &l.d.workers[0].block.Rx
+		before := rx.Load()
+		for deadline := time.Now().Add(machine.Slower(5 * time.Second)); rx.Load() == before; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: no packet arrives", when)
+			}
+			inject(t, "peer0", packet.Bytes())
+		}
+	}
+	arrives("at the start")
+	program := l.p.attach
+	for _, mtu := range []int{9000, 1500} {
+		must(t, netlink.LinkSetMTU(link, mtu))
+		l.want("another MTU", 1, "")
+		if l.p.attach != program || program.Check() != nil {
+			t.Errorf("MTU %d: another program, or none: %v", mtu, program.Check())
+		}
+		arrives(fmt.Sprint("MTU ", mtu))
+	}
+
+	must(t, l.d.closeSockets(t.Context(), l.p))
+	deleteNIC(t)
+	addNIC(t, 1)
+	l.want("made again", 1, "")
+	if l.p.attach == program {
+		t.Error("the program of a device that is no more")
+	}
+	arrives("made again")
+
+	must(t, l.d.closeSockets(t.Context(), l.p))
+	l.d.workers = append(l.d.workers, l.d.workers...) // of which one has no queue
+	if err := l.d.openPort(t.Context(), l.steer, l.p); err == nil || l.p.attach != nil {
+		t.Errorf("not to be opened, and a program is there: %v, %v", l.p.attach, err)
+	}
+	l.d.workers = l.d.workers[:1]
+}
+
+// inject sends a frame by a device.
+func inject(t *testing.T, name string, frame []byte) {
+	t.Helper()
+	link, err := netlink.LinkByName(name)
+	must(t, err)
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	must(t, err)
+	defer unix.Close(fd)
+	must(t, unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: link.Attrs().Index}))
+}
+
+// TestMTULowered: sockets of one more registration of the memory go when the MTU does not need them, also where nothing
+// else about them changes.
+func TestMTULowered(t *testing.T) {
+	isolate(t)
+	addNIC(t, 1)
+	link, err := netlink.LinkByName(nic)
+	must(t, err)
+	must(t, netlink.LinkSetMTU(link, 9000))
+	c := smallConfig()
+	c.Frames.Size, c.Interfaces[0].ZeroCopy = frames.Small, config.ZeroCopyNever
+	l := newPortLab(t, c)
+	for _, mtu := range []int{9000, 1500} {
+		must(t, netlink.LinkSetMTU(link, mtu))
+		l.want(fmt.Sprint("MTU ", mtu), 1, "")
+		why := l.p.view().Queues[0].Reason
+		if long := l.p.slots[0].socket.Load().Long(); long != (mtu == 9000) || why != "zeroCopy is never in the configuration" {
+			t.Errorf("MTU %d: several frames %v, because %s", mtu, long, why)
+		}
+	}
+}
+
+// TestZeroCopyAgain: sockets in copy mode, because the driver would cut packets of the MTU, are opened again where it
+// would not cut those of a smaller one, once.
+func TestZeroCopyAgain(t *testing.T) {
+	isolate(t)
+	addNIC(t, 1)
+	l := newPortLab(t, smallConfig())
+	igb := func(mtu int) string {
+		dev := l.p.device
+		dev.driver, dev.mtu = "igb", mtu
+		return l.p.otherSockets(dev, frames.Small)
+	}
+	l.p.whyCopy, l.p.without = "driver igb would cut them", false
+	if why := igb(1400); why != "" || !strings.Contains(l.p.view().Queues[0].Reason, "and the MTU is 1400") {
+		t.Errorf("packets that are cut as before: %q, shown because %s", why, l.p.view().Queues[0].Reason)
+	}
+	if why := igb(900); !strings.Contains(why, "what copy mode was for is over: in zero-copy driver igb") {
+		t.Errorf("packets that are not: %q", why)
+	}
+	l.p.whyCopy = ""
+	if why := igb(800); why != "" {
+		t.Errorf("zero-copy was asked for already: %q", why)
+	}
+}
+
+// addTap makes a device whose driver has native XDP and gives a native program no packets in several buffers.
+func addTap(t *testing.T, mtu int) netlink.Link {
+	t.Helper()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = nic
+	tap := &netlink.Tuntap{LinkAttrs: attrs, Mode: netlink.TUNTAP_MODE_TAP, Queues: 1, Flags: netlink.TUNTAP_MULTI_QUEUE_DEFAULTS}
+	must(t, netlink.LinkAdd(tap))
+	t.Cleanup(func() {
+		for _, f := range tap.Fds {
+			f.Close()
+		}
+	})
+	must(t, netlink.LinkSetMTU(tap, mtu))
+	must(t, netlink.LinkSetUp(tap))
+	return tap
+}
+
+// TestGenericForTheMTU: with mode auto, a device whose driver keeps long packets from a native program is in generic
+// mode as long as its MTU is that long, in native mode as soon as it is not, and status says why; so is what a successor
+// takes over.
+func TestGenericForTheMTU(t *testing.T) {
+	isolate(t)
+	tap := addTap(t, 1500)
+	pins := filepath.Join(t.TempDir(), "bpf")
+	_, err := xdpprog.EnsureBPFFS(pins)
+	must(t, err)
+	t.Cleanup(func() { must(t, xdpprog.UnmountBPFFS(pins)) })
+	c := smallConfig()
+	l := newPinnedLab(t, c, filepath.Join(pins, "sluice"))
+	const kept, supported, taken = "gives no packets in several buffers", "the driver supports it", "taken over from the process before"
+	want := func(when, mode, reason string) {
+		t.Helper()
+		l.want(when, 1, "")
+		if v := l.p.view(); v.Mode != mode || !strings.Contains(v.Reason, reason) {
+			t.Errorf("%s: %s because %q, want %s because %q", when, v.Mode, v.Reason, mode, reason)
+		}
+	}
+	successor := func(mtu int) {
+		t.Helper()
+		l.leave()
+		must(t, netlink.LinkSetMTU(tap, mtu))
+		l = newPinnedLab(t, c, filepath.Join(pins, "sluice"))
+	}
+	want("at the start", "native", supported)
+	must(t, netlink.LinkSetMTU(tap, 9000))
+	want("raised", "generic", kept)
+	must(t, netlink.LinkSetMTU(tap, 1500))
+	want("lowered", "native", supported)
+	successor(1500)
+	want("a successor", "native", taken)
+	must(t, netlink.LinkSetMTU(tap, 9000))
+	want("raised again", "generic", kept)
+	successor(9000)
+	want("a successor at the long MTU", "generic", kept)
+	successor(1500)
+	want("lowered before a successor", "native", supported)
+}
+
+// TestNativeAgain: what a driver refused at one MTU it may take at a smaller one, and is asked once.
+func TestNativeAgain(t *testing.T) {
+	isolate(t)
+	addTap(t, 1500)
+	l := newPortLab(t, smallConfig())
+	again := func(mtu int) bool {
+		dev := l.p.device
+		dev.mtu = mtu
+		return l.p.otherMode(dev) != ""
+	}
+	if l.p.genericMTU != 0 || again(68) {
+		t.Error("native mode is to be tried where it is")
+	}
+	l.p.genericMTU = 3000
+	if again(3000) || again(3500) || !again(2999) {
+		t.Error("the MTU was lowered if and only if native mode is to be tried")
+	}
+}
+
+// TestOneTryForNative: generic mode that has another cause than the MTU is not given up for it.
+func TestOneTryForNative(t *testing.T) {
+	isolate(t)
+	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: nic}})) // has no native XDP
+	link, err := netlink.LinkByName(nic)
+	must(t, err)
+	must(t, netlink.LinkSetUp(link))
+	l := newPortLab(t, smallConfig())
+	must(t, netlink.LinkSetMTU(link, 1400))
+	if l.d.check(t.Context(), l.steer, l.p) {
+		t.Error("opened again for an MTU that changes nothing")
+	}
+	if v := l.p.view(); v.Mode != "generic" || !strings.Contains(v.Reason, "the driver refuses native mode") {
+		t.Errorf("%s because %q", v.Mode, v.Reason)
+	}
+}
+
+// TestMTUWithoutMemlock: an MTU that takes sockets of another kind, whose memory the kernel does not lock, leaves the
+// interface open as it is, and is said. Where the memory of the others is released for it, it is no problem.
+func TestMTUWithoutMemlock(t *testing.T) {
+	isolate(t)
+	addNIC(t, 1)
+	c := smallConfig()
+	c.Frames.Size = frames.Small
+	link, err := netlink.LinkByName(nic)
+	must(t, err)
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.NumTxQueues, attrs.NumRxQueues = "nic1", 1, 1
+	other := netlink.NewVeth(attrs)
+	other.PeerName = "peer1"
+	must(t, netlink.LinkAdd(other))
+	must(t, netlink.LinkSetUp(other))
+	c.Interfaces = append(c.Interfaces, config.Interface{Name: "nic1", Mode: config.ModeAuto, ZeroCopy: config.ZeroCopyAuto})
+	xsktest.LimitMemlock(t, 2*256*2048*3/2)
+	l := newPortLab(t, c)
+	must(t, l.d.openPort(t.Context(), l.steer, l.d.ports[1]))
+
+	socket := l.p.slots[0].socket.Load()
+	must(t, netlink.LinkSetMTU(link, 9000))
+	for _, when := range []string{"raised", "and later"} {
+		l.want(when, 1, "", "fail mtu: interface nic0 has MTU 9000, and packets longer than 1770 bytes are lost: "+
+			"sockets that take them would register the frames once more, and the UMEM exceeds RLIMIT_MEMLOCK: grant CAP_IPC_LOCK, "+
+			"or raise the limit (systemd: LimitMEMLOCK=infinity); then restart. Or: ip link set nic0 mtu 1770")
+		if l.p.slots[0].socket.Load() != socket {
+			t.Errorf("%s: another socket", when)
+		}
+	}
+	if got := l.d.devices()[0].mtu; got != 1770 {
+		t.Errorf("it is served with an MTU of %d", got)
+	}
+	if why := l.p.view().Queues[0].Reason; why != "the driver has no AF_XDP zero-copy" {
+		t.Errorf("copy mode because %s", why)
+	}
+	must(t, netlink.LinkSetMTU(link, 1500))
+	l.want("lowered", 1, "")
+	if l.p.slots[0].socket.Load() != socket {
+		t.Error("lowered: another socket")
+	}
+
+	must(t, l.d.closePort(t.Context(), l.d.ports[1]))
+	for _, mtu := range []int{9000, 1500} {
+		must(t, netlink.LinkSetMTU(link, mtu))
+		l.want(fmt.Sprint("alone at ", mtu), 1, "")
+		if long := l.p.slots[0].socket.Load().Long(); long != (mtu == 9000) {
+			t.Errorf("alone at %d: several frames %v", mtu, long)
+		}
+	}
 }
 
 // TestRefusedForTheMTU: what a driver or the configuration rules out is refused by name, before anything is changed.
 func TestRefusedForTheMTU(t *testing.T) {
 	for _, tc := range []struct {
-		name string
-		d    device
-		f    config.Interface
-		want string
+		name        string
+		d           device
+		f           config.Interface
+		about, want string
 	}{
 		{"zero-copy", device{name: "left", driver: "igb", mtu: 9000}, config.Interface{ZeroCopy: config.ZeroCopyRequire},
-			"interface left: zeroCopy is require, but MTU 9000 takes 3 frames of 4096 bytes a packet"},
+			"zero-copy", "interface left: zeroCopy is require, but MTU 9000 takes 3 frames of 4096 bytes a packet"},
 		{"native", device{name: "left", driver: "igb", mtu: 9000, generic: "driver igb gives no packets in several buffers"}, config.Interface{Mode: config.ModeNative},
-			"interface left: mode is native, but driver igb gives no packets in several buffers: set mode to auto or generic, or: ip link set left mtu 3818"},
-		{"generic is fine", device{name: "left", driver: "igb", mtu: 9000, generic: "driver igb gives no packets in several buffers"}, config.Interface{Mode: config.ModeGeneric}, ""},
-		{"native is fine", device{name: "left", driver: "veth", mtu: 9000}, config.Interface{Mode: config.ModeNative}, ""},
-		{"more than any packet", device{name: "left", driver: "veth", mtu: 65259}, config.Interface{}, "take at most 65258"},
+			"mode", "interface left: mode is native, but driver igb gives no packets in several buffers: set mode to auto or generic, or: ip link set left mtu 3818"},
+		{"generic is fine", device{name: "left", driver: "igb", mtu: 9000, generic: "driver igb gives no packets in several buffers"}, config.Interface{Mode: config.ModeGeneric}, "", ""},
+		{"native is fine", device{name: "left", driver: "veth", mtu: 9000}, config.Interface{Mode: config.ModeNative}, "", ""},
+		{"more than any packet", device{name: "left", driver: "veth", mtu: 65259}, config.Interface{}, "mtu", "take at most 65258"},
+		{"packets in pieces", device{name: "left", driver: "igb", mtu: 3047}, config.Interface{ZeroCopy: config.ZeroCopyRequire},
+			"zero-copy", "interface left: zeroCopy is require, but in zero-copy driver igb delivers packets of up to 3046 bytes whole"},
 	} {
-		err := checkDevice(tc.d, tc.f, frames.Choice{Size: frames.Large})
-		if got := fmt.Sprint(err); (tc.want == "") != (err == nil) || !strings.Contains(got, tc.want) {
-			t.Errorf("%s: %v, want %q", tc.name, err, tc.want)
+		about, err := checkDevice(tc.d, tc.f, frames.Choice{Size: frames.Large})
+		if got := fmt.Sprint(err); about != tc.about || (tc.want == "") != (err == nil) || !strings.Contains(got, tc.want) {
+			t.Errorf("%s: %s: %v, want %s: %q", tc.name, about, err, tc.about, tc.want)
 		}
+	}
+}
+
+// TestProgramLost: where the driver loses the program when the device is down, it is attached again, once, also when the
+// device was down as it was attached. Where it does not, nothing is done.
+func TestProgramLost(t *testing.T) {
+	for _, loses := range []bool{true, false} {
+		t.Run(fmt.Sprint("loses it ", loses), func(t *testing.T) {
+			isolate(t)
+			addNIC(t, 1)
+			before := losesProgram
+			losesProgram = func(string) bool { return loses }
+			t.Cleanup(func() { losesProgram = before })
+			link, err := netlink.LinkByName(nic)
+			must(t, err)
+			must(t, netlink.LinkSetDown(link))
+			l := newPortLab(t, smallConfig())
+			program := l.p.attach
+			look := func(when string, again bool) {
+				t.Helper()
+				l.d.check(t.Context(), l.steer, l.p)
+				if !l.p.isOpen() || (l.p.attach != program) != again {
+					t.Errorf("%s: open %v, attached again %v", when, l.p.isOpen(), l.p.attach != program)
+				}
+				program = l.p.attach
+			}
+			look("down", false)
+			must(t, netlink.LinkSetUp(link))
+			look("up for the first time", loses)
+			look("and later", false)
+			must(t, netlink.LinkSetDown(link))
+			must(t, netlink.LinkSetUp(link)) // before anybody looks
+			look("down and up", loses)
+			look("down and up, and later", false)
+		})
 	}
 }

@@ -11,9 +11,10 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/neigh"
+	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/nat/header"
@@ -113,7 +114,7 @@ func (d *Daemon) configure(ctx context.Context) {
 
 // current is what is so at the moment. It is asked for on the control loop's goroutine, so that
 // of several who noticed a change, none puts something older in force after the others.
-func (d *Daemon) current(cfg *control.CompilerConfig) {
+func (d *Daemon) current(cfg *compiler.Config) {
 	c := d.configuration()
 	*cfg = d.compilerConfig(c)
 	d.health.ports.SetAddresses(healthAddresses(c, cfg.NodeAddresses))
@@ -149,7 +150,7 @@ func (d *Daemon) configView() status.ConfigView {
 }
 
 // compilerConfig is what the compiler knows besides objects.
-func (d *Daemon) compilerConfig(c *config.Configuration) control.CompilerConfig {
+func (d *Daemon) compilerConfig(c *config.Configuration) compiler.Config {
 	node, _ := c.Node() // checked at start
 	return compilerConfig(c, node, d.mirror.Addresses(), d.mirror.Sources(), d.objects.tracker.Node(node))
 }
@@ -161,8 +162,8 @@ const programRoom = xdpprog.DefaultMaxEntries - xdpprog.DefaultMaxEntries/8
 
 // compilerConfig is the same of a node: its name, its addresses, those that the kernel
 // would send from, and its Node object.
-func compilerConfig(c *config.Configuration, node string, all []neigh.Address, routed []netip.Addr, info control.NodeInfo) control.CompilerConfig {
-	cc := control.CompilerConfig{
+func compilerConfig(c *config.Configuration, node string, all []neigh.Address, routed []netip.Addr, info objects.NodeInfo) compiler.Config {
+	cc := compiler.Config{
 		NodeName: node, SelectKey: c.Maglev.SelectKey(), UnservedPort: unserved(c.UnservedVIPPort),
 		SNATPorts:    services.PortRange{First: c.SNAT.Ports.First, Count: uint16(c.SNAT.Ports.Count())},
 		MaxFrontends: programRoom, MaxAddrs: programRoom, MaxSources: programRoom,

@@ -7,19 +7,22 @@ import (
 	"slices"
 	"time"
 
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/files"
 	"sluice.dev/sluice/control/k8s"
+	"sluice.dev/sluice/control/loop"
 	"sluice.dev/sluice/control/neigh"
+	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/control/tracker"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/nat/header"
 )
 
-// objects are where Services, EndpointSlices and the Node are read.
-type objects struct {
-	tracker    *control.Tracker
+// inputs are where Services, EndpointSlices and the Node are read.
+type inputs struct {
+	tracker    *tracker.Tracker
 	kubernetes *k8s.Watcher   // nil if it is not a source
 	files      *files.Watcher // nil if it is not a source
 	// nodeChanged receives when something of the own Node changed.
@@ -29,7 +32,7 @@ type objects struct {
 // makeObjects makes the sources that the configuration names, which read nothing yet.
 func (d *Daemon) makeObjects() error {
 	o, c := &d.objects, d.config
-	o.tracker, o.nodeChanged = control.NewTracker(), make(chan struct{}, 1)
+	o.tracker, o.nodeChanged = tracker.New(), make(chan struct{}, 1)
 	if c.Manifests.Directory != "" {
 		o.files = files.New(files.Config{Log: d.log, Dir: c.Manifests.Directory, Tracker: o.tracker})
 	}
@@ -48,7 +51,7 @@ func (d *Daemon) makeObjects() error {
 }
 
 // feeds are what the control loop waits for.
-func (o *objects) feeds() (list []control.Feed) {
+func (o *inputs) feeds() (list []tracker.Feed) {
 	if o.kubernetes != nil {
 		list = append(list, o.kubernetes.Feeds()...)
 	}
@@ -74,7 +77,7 @@ func (d *Daemon) readObjects(ctx context.Context) {
 }
 
 // noteNode is called by the control loop, which it must not hold up.
-func (o *objects) noteNode(control.NodeInfo) {
+func (o *inputs) noteNode(objects.NodeInfo) {
 	select {
 	case o.nodeChanged <- struct{}{}:
 	default: // whoever reads will see this change, too
@@ -82,7 +85,7 @@ func (o *objects) noteNode(control.NodeInfo) {
 }
 
 // proxied is what the configuration says of how Services are served.
-func proxied(p *config.Proxy, to *control.CompilerConfig) {
+func proxied(p *config.Proxy, to *compiler.Config) {
 	to.ClusterIPs, to.ClusterCIDRs = p.ClusterIPs, p.ClusterCIDRs
 	to.MasqueradeAll, to.StrictSourceRanges = p.MasqueradeAll, p.StrictSourceRanges
 	to.Scheduler, _ = services.ParseScheduler(string(p.Scheduler)) // checked at start
@@ -91,7 +94,7 @@ func proxied(p *config.Proxy, to *control.CompilerConfig) {
 
 // nodePortAddresses are those of this node that accept node ports: what the configuration
 // selects, or all of our own interfaces.
-func nodePortAddresses(c *config.Configuration, all []neigh.Address, node control.NodeInfo) (list []header.Addr) {
+func nodePortAddresses(c *config.Configuration, all []neigh.Address, node objects.NodeInfo) (list []header.Addr) {
 	primary := primaryAddresses(all, node)
 	selected := func(a neigh.Address) bool {
 		if len(c.NodeAddresses) == 0 {
@@ -115,7 +118,7 @@ func nodePortAddresses(c *config.Configuration, all []neigh.Address, node contro
 // primaryAddresses are the first of each family that the Node object has, as kube-proxy
 // takes them (k8s.io/kubernetes cmd/kube-proxy/app/server.go detectNodeIPs). While no
 // Node is known they are the first of each family on our own interfaces.
-func primaryAddresses(all []neigh.Address, node control.NodeInfo) (list []netip.Addr) {
+func primaryAddresses(all []neigh.Address, node objects.NodeInfo) (list []netip.Addr) {
 	var have [2]bool
 	take := func(a netip.Addr) {
 		if f := &have[a.BitLen()/128]; !*f {
@@ -137,7 +140,7 @@ func primaryAddresses(all []neigh.Address, node control.NodeInfo) (list []netip.
 }
 
 // sourceViews lists the sources with how they are doing.
-func (d *Daemon) sourceViews(st *control.Status) []status.SourceView {
+func (d *Daemon) sourceViews(st *loop.Status) []status.SourceView {
 	list := sources(st)
 	if d.objects.kubernetes == nil {
 		return list

@@ -5,9 +5,10 @@ import (
 	"slices"
 	"testing"
 
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/neigh"
+	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/fastpath/services"
 )
 
@@ -28,17 +29,17 @@ func TestNodePortAddresses(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		which []config.AddressSelector
-		node  control.NodeInfo
+		node  objects.NodeInfo
 		want  []string
 	}{
-		{"all of our interfaces", nil, control.NodeInfo{}, []string{"192.0.2.9", "192.0.2.1", "10.0.0.1", "2001:db8::9", "2001:db8::1"}},
-		{"a network", []config.AddressSelector{{Prefix: netip.MustParsePrefix("172.16.0.0/12")}}, control.NodeInfo{}, []string{"172.16.0.1"}},
-		{"primary, of the Node", primary, control.NodeInfo{Known: true, Addresses: parse([]string{"10.0.0.1", "192.0.2.1", "2001:db8::9"})},
+		{"all of our interfaces", nil, objects.NodeInfo{}, []string{"192.0.2.9", "192.0.2.1", "10.0.0.1", "2001:db8::9", "2001:db8::1"}},
+		{"a network", []config.AddressSelector{{Prefix: netip.MustParsePrefix("172.16.0.0/12")}}, objects.NodeInfo{}, []string{"172.16.0.1"}},
+		{"primary, of the Node", primary, objects.NodeInfo{Known: true, Addresses: parse([]string{"10.0.0.1", "192.0.2.1", "2001:db8::9"})},
 			[]string{"10.0.0.1", "2001:db8::9"}},
-		{"primary, the Node has one family", primary, control.NodeInfo{Known: true, Addresses: parse([]string{"172.16.0.1"})}, []string{"172.16.0.1"}},
-		{"primary, the Node's address is elsewhere", primary, control.NodeInfo{Known: true, Addresses: parse([]string{"203.0.113.7"})}, nil},
-		{"primary, no Node", primary, control.NodeInfo{}, []string{"192.0.2.1", "2001:db8::1"}},
-		{"primary and a network", append(primary, config.AddressSelector{Prefix: netip.MustParsePrefix("10.0.0.0/8")}), control.NodeInfo{},
+		{"primary, the Node has one family", primary, objects.NodeInfo{Known: true, Addresses: parse([]string{"172.16.0.1"})}, []string{"172.16.0.1"}},
+		{"primary, the Node's address is elsewhere", primary, objects.NodeInfo{Known: true, Addresses: parse([]string{"203.0.113.7"})}, nil},
+		{"primary, no Node", primary, objects.NodeInfo{}, []string{"192.0.2.1", "2001:db8::1"}},
+		{"primary and a network", append(primary, config.AddressSelector{Prefix: netip.MustParsePrefix("10.0.0.0/8")}), objects.NodeInfo{},
 			[]string{"192.0.2.1", "10.0.0.1", "2001:db8::1"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -57,7 +58,7 @@ func TestNodePortAddresses(t *testing.T) {
 // else proxy says arrives.
 func TestProxied(t *testing.T) {
 	for i, name := range config.Schedulers {
-		var cc control.CompilerConfig
+		var cc compiler.Config
 		proxied(&config.Proxy{Scheduler: name}, &cc)
 		if cc.Scheduler.String() != string(name) {
 			t.Errorf("scheduler %d %q is %v", i, name, cc.Scheduler)
@@ -67,7 +68,7 @@ func TestProxied(t *testing.T) {
 		t.Errorf("%d schedulers can be configured, there are %d", len(config.Schedulers), services.NumSchedulers)
 	}
 	pods := []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
-	var cc control.CompilerConfig
+	var cc compiler.Config
 	proxied(&config.Proxy{ClusterIPs: true, ClusterCIDRs: pods, MasqueradeAll: true, StrictSourceRanges: true, RetryOther: true}, &cc)
 	if !cc.ClusterIPs || !slices.Equal(cc.ClusterCIDRs, pods) || !cc.MasqueradeAll || !cc.StrictSourceRanges || !cc.RetryOther {
 		t.Errorf("%+v lacks something", cc)

@@ -7,9 +7,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sluice.dev/sluice/control"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/hostlink"
+	"sluice.dev/sluice/control/steer"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/xdpprog"
@@ -23,9 +23,9 @@ type steering struct {
 	s  *xdpprog.Steering
 }
 
-// Open implements control.Steering. Addresses come first: a frontend's entry is of
+// Open implements loop.Steering. Addresses come first: a frontend's entry is of
 // no use before its address is known.
-func (k *steering) Open(set *control.SteerSet) error {
+func (k *steering) Open(set *steer.Set) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var o opening
@@ -53,7 +53,7 @@ func (k *steering) Open(set *control.SteerSet) error {
 // opening gathers what finds no room in the kernel program's tables, apart from errors that
 // may pass.
 type opening struct {
-	set    control.SteerSet
+	set    steer.Set
 	full   error // the first
 	others []error
 }
@@ -74,11 +74,11 @@ func (o *opening) err() error {
 	if err := errors.Join(o.others...); err != nil || o.full == nil {
 		return errors.Join(err, o.full)
 	}
-	return &control.Refusal{Set: o.set, Err: o.full}
+	return &steer.Refusal{Set: o.set, Err: o.full}
 }
 
-// Close implements control.Steering.
-func (k *steering) Close(set *control.SteerSet) error {
+// Close implements loop.Steering.
+func (k *steering) Close(set *steer.Set) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var errs []error
@@ -97,32 +97,32 @@ func (k *steering) Close(set *control.SteerSet) error {
 	return errors.Join(errs...)
 }
 
-// Held implements control.Steering.
-func (k *steering) Held() control.SteerSet {
+// Held implements loop.Steering.
+func (k *steering) Held() steer.Set {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.held()
 }
 
-func (k *steering) held() (set control.SteerSet) {
+func (k *steering) held() (set steer.Set) {
 	r := k.s.Rules()
 	for _, f := range r.Frontends {
 		set.Frontends = append(set.Frontends, services.FrontendKey(f))
 	}
 	for _, n := range r.NodePorts {
-		set.NodePorts = append(set.NodePorts, control.NodePort(n))
+		set.NodePorts = append(set.NodePorts, steer.NodePort(n))
 	}
 	for _, f := range r.Sources {
-		set.KeepSources = append(set.KeepSources, control.KeepSource(f))
+		set.KeepSources = append(set.KeepSources, steer.KeepSource(f))
 	}
 	for a, flags := range r.Addrs {
-		set.Addrs = append(set.Addrs, control.OwnAddr{Addr: a, Flags: serviceFlags(flags)})
+		set.Addrs = append(set.Addrs, steer.OwnAddr{Addr: a, Flags: serviceFlags(flags)})
 	}
 	return set
 }
 
-// Replace implements control.Steering.
-func (k *steering) Replace(set *control.SteerSet) error {
+// Replace implements loop.Steering.
+func (k *steering) Replace(set *steer.Set) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	_, err := k.s.Reconcile(rules(set))
@@ -130,7 +130,7 @@ func (k *steering) Replace(set *control.SteerSet) error {
 		return err
 	}
 	held := k.held()
-	return &control.Refusal{Set: set.Without(&held), Err: first(err)}
+	return &steer.Refusal{Set: set.Without(&held), Err: first(err)}
 }
 
 // onlyFull says whether there are errors and all are of tables without room.
@@ -164,17 +164,22 @@ func (k *steering) settings(c *config.Configuration, host *hostlink.HostLink) er
 }
 
 // attach puts the program for a port on its device.
-func (k *steering) attach(p *port, ifindex int) (*xdpprog.Port, error) {
+func (k *steering) attach(p *port) (*xdpprog.Port, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	ifindex := p.index()
 	if p.host {
 		return k.s.AttachHostLink(ifindex, p.name)
 	}
 	mode := map[config.Mode]xdpprog.AttachMode{
 		config.ModeAuto: xdpprog.Auto, config.ModeNative: xdpprog.Native, config.ModeGeneric: xdpprog.Generic,
 	}[p.config.Mode]
-	if mode == xdpprog.Auto && p.needsGeneric() != "" {
+	switch {
+	case mode != xdpprog.Auto:
+	case p.needsGeneric() != "":
 		mode = xdpprog.Generic
+	case p.prefersNative():
+		mode = xdpprog.PreferNative
 	}
 	return k.s.Attach(ifindex, p.name, mode)
 }
@@ -208,7 +213,7 @@ func (k *steering) close(detach bool) error {
 }
 
 // rules is a whole set in xdpprog's terms.
-func rules(set *control.SteerSet) xdpprog.Rules {
+func rules(set *steer.Set) xdpprog.Rules {
 	r := xdpprog.Rules{Addrs: make(map[header.Addr]xdpprog.AddrFlags, len(set.Addrs))}
 	for _, f := range set.Frontends {
 		r.Frontends = append(r.Frontends, xdpprog.FrontendKey(f))

@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sluice.dev/sluice/control"
+	"sluice.dev/sluice/control/steer"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/xdpprog"
@@ -22,15 +22,15 @@ func TestFullTablesRefuse(t *testing.T) {
 	}
 	k := &steering{s: s}
 	defer k.close(true)
-	var set control.SteerSet
+	var set steer.Set
 	for i := range byte(room + 2) {
 		a := header.AddrFrom4([4]byte{192, 0, 2, i})
-		set.Addrs = append(set.Addrs, control.OwnAddr{Addr: a, Flags: services.AddrVIP})
+		set.Addrs = append(set.Addrs, steer.OwnAddr{Addr: a, Flags: services.AddrVIP})
 		set.Frontends = append(set.Frontends, services.FrontendKey{Addr: a, Port: 80, Proto: header.ProtoTCP})
-		set.KeepSources = append(set.KeepSources, control.KeepSource{Addr: a, Port: 8080, Proto: header.ProtoTCP})
+		set.KeepSources = append(set.KeepSources, steer.KeepSource{Addr: a, Port: 8080, Proto: header.ProtoTCP})
 	}
-	for name, do := range map[string]func(*control.SteerSet) error{"open": k.Open, "replace": k.Replace} {
-		var refusal *control.Refusal
+	for name, do := range map[string]func(*steer.Set) error{"open": k.Open, "replace": k.Replace} {
+		var refusal *steer.Refusal
 		if err := do(&set); !errors.As(err, &refusal) || !errors.Is(err, unix.E2BIG) {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -41,7 +41,7 @@ func TestFullTablesRefuse(t *testing.T) {
 		if rest := set.Without(&held); len(rest.Addrs) != 2 || len(rest.Frontends) != 2 || len(rest.KeepSources) != 2 {
 			t.Errorf("%s: %+v is not held, want two of each", name, rest)
 		}
-		if err := k.Replace(&control.SteerSet{}); err != nil {
+		if err := k.Replace(&steer.Set{}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -55,13 +55,13 @@ func (e *examination) interfaceConfig(name string) config.Interface {
 
 // native reports whether the driver says that it has native XDP.
 func (d *Interface) native() bool {
-	return d.XDPFeatures&(netdev.Basic|netdev.Redirect) == netdev.Basic|netdev.Redirect
+	return netdev.Native(d.XDPFeatures)
 }
 
 // generic reports whether packets come after the kernel has made an skb of each, by what the configuration says and
 // what the driver says it can.
 func (d *Interface) generic(c config.Interface) bool {
-	return c.Mode == config.ModeGeneric || d.XDPKnown && !d.native()
+	return c.Mode == config.ModeGeneric || d.XDPKnown && !d.native() || c.Mode == config.ModeAuto && netdev.WhyNotNative(d.Driver) != ""
 }
 
 // zeroCopySince is the first Linux whose driver has zero-copy, of those that came to it late.
@@ -87,14 +87,14 @@ func (d *Interface) noZeroCopy(kernel string) string {
 	return ""
 }
 
-// running is the daemon's own view of an interface; nil if there is none.
-func (e *examination) running(name string) *status.InterfaceView {
-	if e.f.Running == nil {
+// interfaceOf is a daemon's own view of an interface; nil if there is none.
+func interfaceOf(daemon *status.StatusView, name string) *status.InterfaceView {
+	if daemon == nil {
 		return nil
 	}
-	for i := range e.f.Running.Interfaces {
-		if e.f.Running.Interfaces[i].Name == name {
-			return &e.f.Running.Interfaces[i]
+	for i := range daemon.Interfaces {
+		if daemon.Interfaces[i].Name == name {
+			return &daemon.Interfaces[i]
 		}
 	}
 	return nil
@@ -104,7 +104,7 @@ func (e *examination) running(name string) *status.InterfaceView {
 var ourPrograms = map[string]bool{"steer": true, "host_link": true}
 
 func (e *examination) program(d *Interface) {
-	v := e.running(d.Name)
+	v := interfaceOf(e.f.Running, d.Name)
 	switch {
 	case d.Program == "":
 		e.ok("xdp-program", d.Name, "none attached")
@@ -124,7 +124,7 @@ const slow = "expect a fraction of the speed of a NIC whose driver has native XD
 
 // mode says how packets get to user space and why.
 func (e *examination) mode(d *Interface, c config.Interface) {
-	if v := e.running(d.Name); v != nil {
+	if v := interfaceOf(e.daemon, d.Name); v != nil {
 		for _, q := range v.Queues {
 			subject := fmt.Sprintf("%s queue %d", d.Name, q.Queue)
 			found := cmp.Or(v.Why(&q), v.Mode+", "+q.SocketMode())
@@ -142,6 +142,8 @@ func (e *examination) mode(d *Interface, c config.Interface) {
 	native, zeroCopy := d.native(), d.noZeroCopy(e.f.Kernel) == ""
 	long := frames.Long(d.MTU, e.frames().Size)
 	pieces := frames.WhyNotWhole(d.Driver, d.MTU, e.frames().Size)
+	generic := frames.WhyGeneric(d.Driver, d.XDPFeatures, d.XDPKnown, d.MTU)
+	smaller := fmt.Sprintf("ip link set %s mtu %d", d.Name, frames.Room(frames.Large))
 	switch {
 	case !d.XDPKnown:
 		e.add(Warn, "driver-mode", d.Name, "the kernel does not say what driver "+d.Driver+" can", "start the daemon; `sluice status` shows the mode it got")
@@ -149,6 +151,10 @@ func (e *examination) mode(d *Interface, c config.Interface) {
 		e.add(Fail, "driver-mode", d.Name, "driver "+d.Driver+" has no native XDP", "set mode to auto or generic")
 	case !zeroCopy && c.ZeroCopy == config.ZeroCopyRequire:
 		e.add(Fail, "driver-mode", d.Name, "zeroCopy is require, but "+d.noZeroCopy(e.f.Kernel), "set zeroCopy to auto")
+	case long && c.ZeroCopy == config.ZeroCopyRequire:
+		e.add(Fail, "driver-mode", d.Name, "zeroCopy is require, but "+frames.WhyLongIsCopy(d.MTU, e.frames().Size), "set zeroCopy to auto, or: "+smaller)
+	case generic != "" && c.Mode == config.ModeNative:
+		e.add(Fail, "driver-mode", d.Name, "mode is native, but "+generic, "set mode to auto or generic, or: "+smaller)
 	case c.Mode == config.ModeGeneric:
 		e.add(Warn, "driver-mode", d.Name, "generic, copy: mode is generic in the configuration", slow)
 	case !native && d.Kind == "veth":
@@ -157,8 +163,12 @@ func (e *examination) mode(d *Interface, c config.Interface) {
 			fmt.Sprintf("expect a fraction of native speed, or: ethtool -L %s rx N, N as many as the other end has tx", d.Name))
 	case !native:
 		e.add(Warn, "driver-mode", d.Name, "generic, copy: driver "+d.Driver+" has no native XDP", slow)
-	case long && frames.WhyGeneric(d.Driver, d.XDPFeatures, d.XDPKnown, d.MTU) != "":
+	case netdev.WhyNotNative(d.Driver) != "" && c.Mode == config.ModeAuto:
+		e.add(Warn, "driver-mode", d.Name, "generic, copy: "+netdev.WhyNotNative(d.Driver), slow+"; or, where its link stays up: mode: native")
+	case generic != "":
 		e.ok("driver-mode", d.Name, "generic, copy: because of the MTU")
+	case netdev.WhyNotNative(d.Driver) != "":
+		e.add(Warn, "driver-mode", d.Name, "mode is native, but "+netdev.WhyNotNative(d.Driver)+", until the daemon attaches it again", "set mode to auto or generic")
 	case c.ZeroCopy == config.ZeroCopyNever:
 		e.ok("driver-mode", d.Name, "native, copy: zeroCopy is never in the configuration")
 	case zeroCopy && long:
@@ -177,7 +187,7 @@ func (e *examination) mode(d *Interface, c config.Interface) {
 // zeroCopied reports whether the interface is bound in zero-copy: if a daemon runs it says so, else what the
 // driver has and the configuration allows is taken.
 func (e *examination) zeroCopied(d *Interface) bool {
-	if v := e.running(d.Name); v != nil {
+	if v := interfaceOf(e.daemon, d.Name); v != nil {
 		return slices.ContainsFunc(v.Queues, func(q status.QueueView) bool { return q.ZeroCopy })
 	}
 	return d.native() && d.noZeroCopy(e.f.Kernel) == "" && e.interfaceConfig(d.Name).ZeroCopy != config.ZeroCopyNever &&
@@ -186,13 +196,15 @@ func (e *examination) zeroCopied(d *Interface) bool {
 
 // frames is the size of frames that a daemon takes, or has.
 func (e *examination) frames() frames.Choice {
-	if e.f.Running != nil && e.f.Running.Frames.Bytes != 0 {
-		return frames.Choice{Size: e.f.Running.Frames.Bytes, Reason: e.f.Running.Frames.Reason}
+	if e.daemon != nil && e.daemon.Frames.Bytes != 0 {
+		return frames.Choice{Size: e.daemon.Frames.Bytes, Reason: e.daemon.Frames.Reason}
 	}
 	var list []frames.Interface
 	for i := range e.f.Interfaces {
 		d := &e.f.Interfaces[i]
-		list = append(list, frames.Interface{Name: d.Name, Driver: d.Driver, MTU: d.MTU, ZeroCopy: e.interfaceConfig(d.Name).ZeroCopy != config.ZeroCopyNever})
+		c := e.interfaceConfig(d.Name).ZeroCopy
+		zeroCopy := c == config.ZeroCopyRequire || c != config.ZeroCopyNever && netdev.MayZeroCopy(d.XDPFeatures, d.XDPKnown)
+		list = append(list, frames.Interface{Name: d.Name, Driver: d.Driver, MTU: d.MTU, ZeroCopy: zeroCopy})
 	}
 	return frames.Choose(e.f.Config.Frames.Size, list)
 }
@@ -244,21 +256,15 @@ func (e *examination) mtu(d *Interface) {
 	e.add(Fail, "mtu", d.Name, fmt.Sprintf("%d, but a packet in several frames of %d bytes has at most %d: larger ones are lost", d.MTU, size, most), do)
 }
 
-// longMTU is mtu where packets come in several frames.
+// longMTU is mtu where packets come in several frames. What of the configuration that rules out, mode says.
 func (e *examination) longMTU(d *Interface) {
 	c, copied := e.interfaceConfig(d.Name), frames.WhyLongIsCopy(d.MTU, e.frames().Size)
 	generic := frames.WhyGeneric(d.Driver, d.XDPFeatures, d.XDPKnown, d.MTU)
-	small := fmt.Sprintf("ip link set %s mtu %d", d.Name, frames.Room(frames.Large))
-	switch {
-	case c.ZeroCopy == config.ZeroCopyRequire:
-		e.add(Fail, "mtu", d.Name, "zeroCopy is require, but "+copied, "set zeroCopy to auto, or: "+small)
-	case generic != "" && c.Mode == config.ModeNative:
-		e.add(Fail, "mtu", d.Name, "mode is native, but "+generic, "set mode to auto or generic, or: "+small)
-	case generic != "":
-		e.add(Warn, "mtu", d.Name, generic+"; "+copied, slow+", or: "+small)
-	default:
-		e.ok("mtu", d.Name, copied)
+	if generic != "" && c.Mode == config.ModeAuto && c.ZeroCopy != config.ZeroCopyRequire {
+		e.add(Warn, "mtu", d.Name, generic+"; "+copied, fmt.Sprintf("%s, or: ip link set %s mtu %d", slow, d.Name, frames.Room(frames.Large)))
+		return
 	}
+	e.ok("mtu", d.Name, copied)
 }
 
 func (e *examination) rpFilter(d *Interface) {

@@ -128,7 +128,7 @@ type Lower struct {
 
 // Examine judges the facts, in the order in which an operator would put things right.
 func Examine(f *Facts) []Finding {
-	e := examination{f: f}
+	e := examination{f: f, daemon: f.Running}
 	e.kernel()
 	e.privileges()
 	e.configuration()
@@ -139,18 +139,24 @@ func Examine(f *Facts) []Finding {
 	e.forwarding()
 	e.ports()
 	e.places()
-	return append(e.findings, ExamineInterfaces(f)...)
+	e.interfaces()
+	return e.findings
 }
 
-// ExamineInterfaces judges the configured interfaces alone.
+// ExamineInterfaces judges the configured interfaces alone, as a daemon would find them that starts by the
+// configuration: one that runs may have another.
 func ExamineInterfaces(f *Facts) []Finding {
 	e := examination{f: f}
-	for i := range f.Interfaces {
-		e.device(&f.Interfaces[i])
+	e.interfaces()
+	return e.findings
+}
+
+func (e *examination) interfaces() {
+	for i := range e.f.Interfaces {
+		e.device(&e.f.Interfaces[i])
 	}
 	e.workers()
 	e.refusal()
-	return e.findings
 }
 
 // Failed says whether a finding is a Fail.
@@ -165,7 +171,9 @@ func Failed(list []Finding) bool {
 
 // examination collects findings.
 type examination struct {
-	f        *Facts
+	f *Facts
+	// daemon is the one that runs, where its frames and modes go before a guess; else nil.
+	daemon   *status.StatusView
 	findings []Finding
 }
 

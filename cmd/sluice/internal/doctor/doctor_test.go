@@ -3,6 +3,7 @@ package doctor
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -130,6 +131,10 @@ func TestFindings(t *testing.T) {
 		{"bond", eth(func(d *Interface) { d.Kind = "bond" }), Warn, "device", "is a bond", "devices under it"},
 		{"foreign program", eth(func(d *Interface) { d.Program = "xdp_lb" }), Fail, "xdp-program", "xdp_lb is attached", "ip link set eth0 xdp off"},
 		{"driver unknown", eth(func(d *Interface) { d.XDPKnown = false }), Warn, "driver-mode", "does not say what driver mlx5_core can", "sluice status"},
+		{"loses programs", eth(func(d *Interface) { d.Driver = "vmxnet3" }), Warn, "driver-mode", "generic, copy: driver vmxnet3 runs no native XDP program any more once the link was down", "mode: native"},
+		{"loses programs, native", func(f *Facts) {
+			f.Interfaces[0].Driver, f.Interfaces[0].Program, f.Config.Interfaces[0].Mode = "vmxnet3", "steer", config.ModeNative
+		}, Warn, "driver-mode", "mode is native, but driver vmxnet3 runs", "auto or generic"},
 		{"generic only", eth(func(d *Interface) { d.XDPFeatures = 0 }), Warn, "driver-mode", "generic, copy: driver mlx5_core has no native XDP", "fraction"},
 		{"generic wanted", func(f *Facts) { f.Config.Interfaces[0].Mode = config.ModeGeneric }, Warn, "driver-mode", "mode is generic in the configuration", "fraction"},
 		{"veth of fewer queues", eth(func(d *Interface) {
@@ -183,13 +188,17 @@ func TestFindings(t *testing.T) {
 		}, Fail, "configuration", "may not run on CPU 9", "refuses it"},
 		{"the daemon would not start", func(f *Facts) { f.Refusal = errors.New("workers is 8, but an interface has only 4 queues") }, Fail, "start", "workers is 8", "ends with this"},
 		{"the daemon would not start, which is said already", func(f *Facts) {
-			f.Config.Interfaces[0].Queues, f.Refusal = 8, errors.New("queues is 8, but it has 4")
+			f.Config.Interfaces[0].Queues, f.Refusal = 8, errors.New("interface eth0: queues is 8, but it has 4")
 		}, Fail, "queues", "8 configured, it has 4", "ethtool -L eth0 combined 8"},
+		{"the daemon would not start, which a daemon that runs has said", func(f *Facts) {
+			f.Refusal = errors.New("interface eth0: zeroCopy is require, but")
+			f.Running = &status.StatusView{Ready: true, Conditions: []status.ConditionView{{Name: "zero-copy", Level: "fail", Detail: f.Refusal.Error()}}}
+		}, Fail, "zero-copy", "zeroCopy is require", "sluice status"},
 		{"jumbo, and no native program for it", eth(func(d *Interface) { d.MTU = 9000 }), Warn, "mtu",
 			"driver mlx5_core gives no packets in several buffers to a native XDP program, and MTU 9000 has some; MTU 9000 takes 3 frames of 4096 bytes a packet", "ip link set eth0 mtu 3818"},
-		{"jumbo where native is wanted", func(f *Facts) { f.Interfaces[0].MTU, f.Config.Interfaces[0].Mode = 9000, config.ModeNative }, Fail, "mtu",
+		{"jumbo where native is wanted", func(f *Facts) { f.Interfaces[0].MTU, f.Config.Interfaces[0].Mode = 9000, config.ModeNative }, Fail, "driver-mode",
 			"mode is native, but driver mlx5_core gives no packets in several buffers", "set mode to auto or generic"},
-		{"jumbo where zero-copy is wanted", func(f *Facts) { f.Interfaces[0].MTU, f.Config.Interfaces[0].ZeroCopy = 9000, config.ZeroCopyRequire }, Fail, "mtu",
+		{"jumbo where zero-copy is wanted", func(f *Facts) { f.Interfaces[0].MTU, f.Config.Interfaces[0].ZeroCopy = 9000, config.ZeroCopyRequire }, Fail, "driver-mode",
 			"zeroCopy is require, but MTU 9000 takes 3 frames", "set zeroCopy to auto"},
 		{"MTU of no packet", func(f *Facts) { f.Interfaces[0].MTU, f.Config.Frames.Size = 40000, 2048 }, Fail, "mtu",
 			"40000, but a packet in several frames of 2048 bytes has at most 30442", "frames.size to auto or 4096"},
@@ -200,8 +209,10 @@ func TestFindings(t *testing.T) {
 		{"frames too small for required zero-copy", func(f *Facts) {
 			f.Interfaces[0].Driver, f.Interfaces[0].Program = "igb", "steer"
 			f.Config.Frames.Size, f.Config.Interfaces[0].ZeroCopy = 2048, config.ZeroCopyRequire
+			f.Refusal = errors.New("interface eth0: zeroCopy is require, but in zero-copy driver igb delivers packets in pieces")
 		}, Fail, "driver-mode", "zeroCopy is require, but in zero-copy driver igb", "frames.size to auto"},
-		{"LRO", eth(func(d *Interface) { d.Features["rx-lro"] = true }), Fail, "offloads", "rx-lro is on", "ethtool -K eth0 lro off"},
+		{"LRO", eth(func(d *Interface) { d.Features["rx-lro"] = true }), Warn, "offloads", "turns it off with XDP", "ethtool -K eth0 lro off"},
+		{"LRO beside XDP", eth(func(d *Interface) { d.Features["rx-lro"], d.Program = true, "steer" }), Fail, "offloads", "rx-lro is on: it merges", "ethtool -K eth0 lro off"},
 		{"hardware GRO", eth(func(d *Interface) { d.Features["rx-gro-hw"] = true }), Warn, "offloads", "rx-gro-hw is on", "rx-gro-hw off"},
 		{"VLAN stripped", eth(func(d *Interface) { d.Features["rx-vlan-hw-parse"] = true; d.VLANs = []string{"eth0.7"} }), Warn, "offloads", "VLANs are on top (eth0.7): the NIC takes the tag off", "ethtool -K eth0 rxvlan off"},
 		{"veth, peer elsewhere", eth(func(d *Interface) { d.Kind = "veth" }), Warn, "offloads", "another namespace", "tx off"},
@@ -293,6 +304,12 @@ func TestEnough(t *testing.T) {
 			f.Running = &status.StatusView{Ready: true, Interfaces: []status.InterfaceView{{Name: "eth0", Mode: "native"}}}
 			f.Interfaces[0].Program = "program 12"
 		},
+		"frames of 2,048 bytes without zero-copy": func(f *Facts) {
+			f.Interfaces[0].Driver, f.Interfaces[0].Program, f.Kernel = "igb", "steer", "6.12.30-amd64"
+			f.Interfaces[0].XDPFeatures &^= netdev.ZeroCopy
+			f.Caps &^= 1 << unix.CAP_IPC_LOCK
+			f.Memlock = 64 << 20 // twice as much would be needed
+		},
 		"bond member": func(f *Facts) { f.Interfaces[0].Master = "bond" },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -304,6 +321,58 @@ func TestEnough(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestOtherRefusal: what the daemon would refuse is said beside a fault of an interface that it is not about.
+func TestOtherRefusal(t *testing.T) {
+	for _, refusal := range []string{"workers is 8, but an interface has only 4 queues", "interface eth00: queues is 8, but it has 4"} {
+		f := healthy()
+		f.Config.Interfaces[0].Mode, f.Interfaces[0].XDPFeatures = config.ModeNative, netdev.Basic
+		f.Refusal = errors.New(refusal)
+		var failed []string
+		for _, finding := range Examine(f) {
+			if finding.Level == Fail {
+				failed = append(failed, finding.Check)
+			}
+		}
+		if !slices.Equal(failed, []string{"driver-mode", "start"}) {
+			t.Errorf("%s: %v", refusal, failed)
+		}
+	}
+}
+
+// TestBesideDaemon: what a configuration is on this host does not depend on the daemon that runs, which has frames and
+// modes by another; doctor goes by the daemon.
+func TestBesideDaemon(t *testing.T) {
+	f := healthy()
+	f.Interfaces[0].MTU, f.Interfaces[0].Program = 3000, "program 12"
+	f.Running = &status.StatusView{
+		Ready: true, Frames: status.FramesView{Bytes: 2048, Reason: "frames.size says so"},
+		Interfaces: []status.InterfaceView{{Name: "eth0", Mode: "generic", Reason: "configured", Queues: []status.QueueView{{Bound: true, Reason: "zeroCopy is never"}}}},
+	}
+	found := func(list []Finding) map[string]string {
+		m := map[string]string{}
+		for _, finding := range list {
+			m[finding.Check] = finding.Found
+		}
+		return m
+	}
+	for _, c := range []struct {
+		who  string
+		got  map[string]string
+		want map[string]string
+	}{
+		{"config check", found(ExamineInterfaces(f)), map[string]string{
+			"mtu": "3000 fits frames of 4096 bytes", "driver-mode": "native, zero-copy: driver mlx5_core says it can", "xdp-program": "program 12, and the daemon says that it is its own"}},
+		{"doctor", found(Examine(f)), map[string]string{
+			"mtu": "MTU 3000 takes 2 frames of 2048 bytes", "driver-mode": "generic: configured", "frames": "2048 bytes: frames.size says so"}},
+	} {
+		for check, want := range c.want {
+			if !strings.HasPrefix(c.got[check], want) {
+				t.Errorf("%s: %s: %q, want %q", c.who, check, c.got[check], want)
+			}
+		}
 	}
 }
 
@@ -354,7 +423,7 @@ func TestWhyCopy(t *testing.T) {
 		{"virtio_net", "6.12.30", true, false, "native, copy: driver virtio_net has no zero-copy before Linux 6.13"},
 		{"virtio_net", "7.3.4", true, true, "native, copy: this virtio device is without ACCESS_PLATFORM"},
 		{"virtio_net", "7.3.4", true, false, "native, zero-copy"},
-		{"vmxnet3", "7.3.4", false, false, "native, copy: driver vmxnet3 has no zero-copy"},
+		{"vmxnet3", "7.3.4", false, false, "generic, copy: driver vmxnet3 runs no native XDP"},
 	} {
 		f := healthy()
 		d := &f.Interfaces[0]

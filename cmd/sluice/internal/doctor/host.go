@@ -117,13 +117,19 @@ func (e *examination) misfits() {
 	}
 }
 
-// refusal repeats what the daemon would say of the interfaces, unless a finding has said it.
+// refusal repeats what the daemon would say of the interfaces, unless a finding has said it: in the same words, or about
+// the interface that it names.
 func (e *examination) refusal() {
+	if e.f.Refusal == nil {
+		return
+	}
+	text := e.f.Refusal.Error()
 	said := slices.ContainsFunc(e.findings, func(f Finding) bool {
-		return f.Level == Fail && slices.Contains([]string{"interface", "queues", "mtu"}, f.Check)
+		names := strings.HasPrefix(text, "interface "+f.Subject+" ") || strings.HasPrefix(text, "interface "+f.Subject+":")
+		return f.Level == Fail && (f.Found == text || names && slices.Contains([]string{"interface", "queues", "mtu", "driver-mode"}, f.Check))
 	})
-	if e.f.Refusal != nil && !said {
-		e.add(Fail, "start", "interfaces", e.f.Refusal.Error(), "until that is done sluice run ends with this message")
+	if !said {
+		e.add(Fail, "start", "interfaces", text, "until that is done sluice run ends with this message")
 	}
 }
 

@@ -15,7 +15,7 @@ var restarts = map[string]bool{"igb": true, "ixgbe": true, "i40e": true, "ice": 
 
 // attaching says what the first attachment does to the link.
 func (e *examination) attaching(d *Interface) {
-	if !restarts[d.Driver] || e.interfaceConfig(d.Name).Mode == config.ModeGeneric {
+	if !restarts[d.Driver] || d.generic(e.interfaceConfig(d.Name)) {
 		return
 	}
 	found := "driver " + d.Driver + " takes the link down for a moment when an XDP program comes or goes"

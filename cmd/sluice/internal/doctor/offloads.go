@@ -11,7 +11,13 @@ import (
 func (e *examination) offloads(d *Interface, c config.Interface) {
 	before := len(e.findings)
 	if d.Features["rx-lro"] {
-		e.add(Fail, "offloads", d.Name, "rx-lro is on: it merges packets into ones that no frame holds and nobody may forward", "ethtool -K "+d.Name+" lro off")
+		// In generic mode the kernel turns it off (generic_xdp_install, net/core/dev.c), in native mode the driver does
+		// (vmxnet3), or refuses the program.
+		level, found := Warn, "rx-lro is on: the kernel or the driver turns it off with XDP, or native mode is refused"
+		if d.Program != "" {
+			level, found = Fail, "rx-lro is on: it merges packets into ones that no frame holds and nobody may forward"
+		}
+		e.add(level, "offloads", d.Name, found, "ethtool -K "+d.Name+" lro off")
 	}
 	if d.Features["rx-gro-hw"] && d.Program == "" { // drivers that can turn it off do so with XDP
 		e.add(Warn, "offloads", d.Name, "rx-gro-hw is on: it merges packets before XDP sees them, unless the driver turns it off with XDP", "ethtool -K "+d.Name+" rx-gro-hw off")

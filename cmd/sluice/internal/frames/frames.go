@@ -106,7 +106,7 @@ func WhyNotWhole(driver string, mtu, size int) string {
 type Interface struct {
 	Name, Driver string
 	MTU          int
-	ZeroCopy     bool // may be tried
+	ZeroCopy     bool // may be tried, and perhaps is to be had
 }
 
 // Choice is a size and its reason.

@@ -1,0 +1,101 @@
+package daemon
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+
+	"sluice.dev/sluice/cmd/sluice/internal/frames"
+	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/fastpath/xsk"
+)
+
+// kept is why a port stays open as it is, though its device would have it otherwise: the memory that it takes was
+// refused. It was registered on trial before anything was closed, once for each MTU.
+type kept struct {
+	mtu  int // 0: nothing was refused
+	want string
+	why  error
+}
+
+// outdated says why a port must be opened again that works, but not as its device, which fault has looked at, would
+// have it now, and whether the program can stay on it meanwhile. It is nil also where that cannot be, which is a
+// condition: the port stays open as it is.
+func (d *datapath) outdated(p *port) (fault error, programStays bool) {
+	p.mu.Lock()
+	dev, before := p.device, p.kept
+	mode, why := "", ""
+	if _, err := checkDevice(dev, p.config, d.frames); err == nil {
+		mode = p.otherMode(dev)
+		why = cmp.Or(mode, p.otherSockets(dev, d.frames.Size))
+	}
+	sockets, _ := p.modeOf(dev, d.frames.Size)
+	if sockets == xsk.Auto && p.without {
+		sockets = xsk.Copy // which is all that the driver takes
+	}
+	if why == "" {
+		p.kept = kept{}
+	}
+	p.mu.Unlock()
+	if why == "" || before.mtu == dev.mtu {
+		return nil, false
+	}
+	err := xsk.CanReplace(d.umems(p), dev.ifindex, sockets, frames.Long(dev.mtu, d.frames.Size))
+	if err == nil {
+		return errors.New(why), mode == ""
+	}
+	p.mu.Lock()
+	p.kept = kept{dev.mtu, why, err}
+	p.mu.Unlock()
+	d.log.Warn("interface stays open as it is", "interface", p.name, "wanted", why, "refused", err)
+	return nil, false
+}
+
+// umems are those of the workers that have sockets of a port.
+func (d *datapath) umems(p *port) (list []*xsk.UMEM) {
+	for id, w := range d.workers {
+		for _, sl := range p.slots {
+			if sl.worker == id && sl.socket.Load() != nil {
+				list = append(list, w.umem)
+				break
+			}
+		}
+	}
+	return list
+}
+
+// receives is the largest IP packet that the port receives as it is, in bytes, where that is less than the MTU because
+// sockets that take more were refused; else the MTU. p.mu must be held.
+func (p *port) receives(frameSize int) int {
+	if p.kept.mtu == 0 {
+		return p.device.mtu
+	}
+	most := p.device.mtu
+	for _, sl := range p.slots {
+		socket := sl.socket.Load()
+		if socket == nil || socket.Long() {
+			continue
+		}
+		most = min(most, frames.Room(frameSize))
+		if mode, _ := socket.Mode(); mode == xsk.ZeroCopy {
+			most = min(most, frames.Whole(p.device.driver, frameSize))
+		}
+	}
+	return most
+}
+
+// keptCondition reports the packets that are lost because memory was refused, and the remedy. p.mu must be held.
+func (p *port) keptCondition(frameSize int) status.ConditionView {
+	most := p.receives(frameSize)
+	if most == p.device.mtu {
+		level := warning
+		if p.pieces != "" { // which are lost
+			level = failed
+		}
+		return level("memlock", fmt.Sprintf("interface %s stays as it is, though %s: its sockets would register the frames once more, and %v; then restart",
+			p.name, p.kept.want, p.kept.why))
+	}
+	return failed("mtu", fmt.Sprintf("interface %s has MTU %d, and packets longer than %d bytes are lost: "+
+		"sockets that take them would register the frames once more, and %v; then restart. Or: ip link set %s mtu %d",
+		p.name, p.device.mtu, most, p.kept.why, p.name, most))
+}

@@ -1,0 +1,201 @@
+package compiler
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/control/steer"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/nat/header"
+)
+
+// claim is a frontend that a Service asks for. If several Services ask for one,
+// the oldest has it: then every gateway decides alike, and a new Service cannot
+// take traffic from one that works. Those without a creation time, which no API
+// server has seen, count as youngest; between equals the name decides.
+type claim struct {
+	key  services.FrontendKey
+	kind services.FrontendKind
+	port int // index in service.ports
+}
+
+func compareClaims(a, b claim) int {
+	return cmp.Or(steer.CompareKeys(a.key, b.key), cmp.Compare(a.kind, b.kind))
+}
+
+// setClaims replaces what a unit claims by what its new version does. Who has the
+// frontends is settled later, when all claims are known.
+func (r *run) setClaims(u *unit, now *objects.Service) {
+	for _, a := range u.vips {
+		r.setVIP(a, -1)
+	}
+	r.contest(u.claims)
+	before := u.claims
+	u.claims, u.clashes, u.fits = nil, nil, 0
+	if u.denied == "" {
+		u.fits, _ = r.fitting(now)
+		u.claims, u.clashes = r.claimsOf(now, u.fits)
+		u.clashes = append(u.clashes, tooMany(now, u.fits)...)
+	} else if now.Served() {
+		u.clashes = u.denials(now)
+	}
+	r.contest(u.claims)
+	if !slices.Equal(before, u.claims) {
+		for _, c := range before {
+			r.claims.remove(c.key, u.num)
+		}
+		for _, c := range u.claims {
+			r.claims.add(c.key, u.num)
+		}
+	}
+	u.vips = nil
+	if u.fits > 0 {
+		u.vips = r.vipsOf(now)
+	}
+	for _, a := range u.vips {
+		r.setVIP(a, +1)
+	}
+}
+
+// serves says whether an address of a Service is a frontend here.
+func (r *run) serves(v objects.VIP) bool { return v.Kind != services.ClusterIP || r.cfg.ClusterIPs }
+
+// vipsOf are the addresses that a Service is reached at.
+func (r *run) vipsOf(s *objects.Service) (addrs []header.Addr) {
+	for _, v := range s.VIPs {
+		if r.serves(v) {
+			addrs = append(addrs, v.Addr)
+		}
+	}
+	return addrs
+}
+
+// claimsOf lists the frontends that the first ports of a Service ask for, in order, and those
+// that it cannot have because they would swallow replies to our own source ports.
+func (r *run) claimsOf(s *objects.Service, ports int) (claims []claim, clashes []objects.Problem) {
+	if ports == 0 {
+		return nil, nil
+	}
+	add := func(c claim, field string) {
+		if r.swallowsReplies(c.key) {
+			clashes = append(clashes, objects.Problem{Object: s.ID, Field: field, Severity: objects.Refused, Reason: objects.ReasonPortClash,
+				Message: fmt.Sprintf("%s is in the range of source ports (%d to %d) on a source address of this gateway",
+					keyString(c.key), r.cfg.SNATPorts.First, r.cfg.SNATPorts.First+r.cfg.SNATPorts.Count-1)})
+			return
+		}
+		claims = append(claims, c)
+	}
+	for i, p := range s.Ports[:ports] {
+		for _, v := range s.VIPs {
+			if !r.serves(v) {
+				continue
+			}
+			add(claim{services.FrontendKey{Addr: v.Addr, Port: p.Port, Proto: p.Proto}, v.Kind, i}, fmt.Sprintf("spec.ports[%d].port", i))
+		}
+		for f, any := range [2]header.Addr{services.AnyIPv4, services.AnyIPv6} {
+			if p.NodePort != 0 && s.Families[f] {
+				add(claim{services.FrontendKey{Addr: any, Port: p.NodePort, Proto: p.Proto}, services.NodePort, i}, fmt.Sprintf("spec.ports[%d].nodePort", i))
+			}
+		}
+	}
+	slices.SortFunc(claims, compareClaims)
+	return claims, clashes
+}
+
+// swallowsReplies says whether a frontend would take packets that are replies to
+// source addresses and ports of ours.
+func (r *run) swallowsReplies(k services.FrontendKey) bool {
+	if !r.cfg.SNATPorts.Contains(k.Port) {
+		return false
+	}
+	switch k.Addr {
+	case services.AnyIPv4:
+		return slices.ContainsFunc(r.cfg.SNAT4, r.acceptsNodePorts)
+	case services.AnyIPv6:
+		return slices.ContainsFunc(r.cfg.SNAT6, r.acceptsNodePorts)
+	}
+	return r.own[k.Addr].flags&services.AddrSNAT != 0
+}
+
+func (r *run) acceptsNodePorts(a header.Addr) bool { return r.own[a].flags&services.AddrNode != 0 }
+
+// dropFrontends takes from the snapshot what a unit has and will not keep.
+func (r *run) dropFrontends(u *unit) {
+	u.held = slices.DeleteFunc(u.held, func(k services.FrontendKey) bool {
+		_, claimed := slices.BinarySearchFunc(u.claims, k, func(c claim, k services.FrontendKey) int { return steer.CompareKeys(c.key, k) })
+		if claimed && r.winner(k) == u {
+			return false
+		}
+		r.builder.DeleteFrontend(k)
+		r.changed = true
+		r.frontends[k]--
+		return true
+	})
+}
+
+// setFrontends puts the frontends a unit wins into the snapshot, and says who has
+// the others.
+func (r *run) setFrontends(u *unit) (lost []objects.Problem) {
+	more := 0
+	for _, c := range u.claims {
+		if w := r.winner(c.key); w != u {
+			if more++; more > objects.MaxFaults {
+				continue
+			}
+			lost = append(lost, objects.Problem{Object: u.service.ID, Field: fmt.Sprintf("spec.ports[%d]", c.port), Severity: objects.Refused, Reason: objects.ReasonFrontendConflict,
+				Message: fmt.Sprintf("%s %s belongs to Service %s/%s%s", c.kind, keyString(c.key), w.key.namespace, w.key.name, ageless(u.service))})
+			continue
+		}
+		before, had := r.builder.Settings().FrontendByKey(c.key)
+		f := r.frontend(u, c)
+		if ranges := r.allowed(u.service, c); had && slices.Equal(before.Allowed.List(), ranges) {
+			f.Allowed = before.Allowed
+		} else {
+			f.Allowed = services.NewPrefixes(ranges)
+		}
+		if u.ports[c.port].scheduler.InTurn() {
+			if f.Turn = new(atomic.Uint32); had && before.Turn != nil {
+				f.Turn = before.Turn
+			}
+		}
+		if had && *before == f {
+			continue
+		}
+		if !had {
+			r.frontends[c.key]++
+			u.held = append(u.held, c.key)
+		}
+		r.builder.SetFrontend(&f)
+		r.changed = true
+	}
+	if more > objects.MaxFaults {
+		lost = append(lost, objects.Problem{Object: u.service.ID, Severity: objects.Refused, Reason: objects.ReasonFrontendConflict,
+			Message: fmt.Sprintf("%d more frontends belong to other Services", more-objects.MaxFaults)})
+	}
+	return lost
+}
+
+// frontend is what a claim that wins becomes, but for who may use it.
+func (r *run) frontend(u *unit, c claim) services.Frontend {
+	p, fam := u.ports[c.port], objects.Family(!is4(c.key.Addr))
+	outside, pod := r.policies(u.service, c.kind, fam)
+	sets := &p.families[fam].sets
+	return services.Frontend{
+		Key: c.key, Kind: c.kind, Service: p.service,
+		Outside: services.Rule{Set: sets[outside.set].set, KeepClient: outside.keep},
+		Pod:     services.Rule{Set: sets[pod.set].set, KeepClient: pod.keep},
+	}
+}
+
+func is4(a header.Addr) bool { return a.Is4() }
+
+// keyString prints a frontend for people: 192.0.2.1:80/TCP, or *:30080/TCP.
+func keyString(k services.FrontendKey) string {
+	if k.Addr == services.AnyIPv4 || k.Addr == services.AnyIPv6 {
+		return fmt.Sprintf("*:%d/%s", k.Port, objects.ProtocolName(k.Proto))
+	}
+	return endpointName(k.Addr, k.Port, k.Proto)
+}

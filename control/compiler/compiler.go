@@ -1,0 +1,280 @@
+package compiler
+
+import (
+	"cmp"
+	"net/netip"
+	"reflect"
+	"slices"
+
+	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/control/steer"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/nat/header"
+)
+
+// Config is what the compiler knows besides objects.
+type Config struct {
+	// NodeName decides which endpoints are local: exactly those that name it.
+	NodeName string
+	// LocalAddresses are all of this node's. NodeAddresses are those of them that
+	// accept node ports.
+	LocalAddresses, NodeAddresses []header.Addr
+	// SNAT4 and SNAT6 are source addresses towards backends, SNATPorts their ports.
+	SNAT4, SNAT6 []header.Addr
+	SNATPorts    services.PortRange
+	// SNATByRoute4 and SNATByRoute6: of these addresses, the one the route prefers.
+	SNATByRoute4, SNATByRoute6 bool
+	// SelectKey keys selection and Maglev tables; gateways share it.
+	SelectKey [2]uint64
+	// UnservedPort is what a VIP's port without a service gets.
+	UnservedPort services.UnservedPolicy
+
+	// ClusterIPs: they are frontends, too.
+	ClusterIPs bool
+	// ClusterCIDRs are the addresses of pods; empty means that nobody is known to be one.
+	ClusterCIDRs []netip.Prefix
+	// MasqueradeAll: towards ClusterIPs nobody keeps his address.
+	MasqueradeAll bool
+	// StrictSourceRanges: source ranges guard node ports and external IPs, too.
+	StrictSourceRanges bool
+	// Scheduler is that of Services that do not say.
+	Scheduler services.Scheduler
+	// RetryOther: see services.Snapshot.
+	RetryOther bool
+
+	// MaxFrontends, MaxAddrs and MaxSources are what the kernel program has room for: frontends
+	// with an address, addresses (VIPs and kept sources), kept sources. 0 is no bound.
+	MaxFrontends, MaxAddrs, MaxSources int
+}
+
+// Compiler turns objects into Snapshots. It remembers what it compiled, so that
+// Compile rebuilds only what changed; what it returns depends on the objects, the
+// configuration and the drains alone, never on the order they came in, but for
+// the numbers of services and backends. One goroutine uses it.
+type Compiler struct {
+	cfg    Config
+	pods   [2]bool // by family: ClusterCIDRs has one
+	units  map[unitKey]*unit
+	byNum  []*unit // by unit.num
+	free   []int32 // unit numbers
+	owner  map[objects.ObjectID]unitKey
+	claims relation[services.FrontendKey]
+	uses   relation[header.Addr]
+	own    map[header.Addr]ownership
+	keep   map[steer.KeepSource]int32
+	drains map[Drain]bool
+	// zones are those of Nodes by name, zone that of the node cfg.NodeName.
+	zones map[string]string
+	zone  string
+	// health is in order of port; healthEdits counts how often it changed.
+	health      []HealthCheck
+	healthEdits uint64
+
+	problemEdits uint64
+	// touched are addresses whose drains changed since the last compile.
+	touched  []header.Addr
+	tables   tableStore
+	ids      identities
+	lostPins lostPins
+	// total is what all units ask for together; crowded: some are denied a place. short are
+	// those that found no number for an endpoint.
+	total   wants
+	crowded bool
+	short   map[*unit]bool
+	// judged, if not nil, says who is denied a place, instead of admit.
+	judged func(unitKey) string
+	// inherit is not nil while this compiler takes the place of another.
+	inherit *inheritance
+
+	snapshot *services.Snapshot
+	problems []objects.Problem // of ill units, in order; problemEdits counts how often they changed
+	ill      map[*unit]bool
+	read     uint64
+	scratch  scratch
+	// nextCheck is the unit number that sample begins at.
+	nextCheck int
+}
+
+// unitKey names a Kubernetes Service.
+type unitKey struct{ namespace, name string }
+
+func (k unitKey) compare(o unitKey) int {
+	return cmp.Or(cmp.Compare(k.namespace, o.namespace), cmp.Compare(k.name, o.name))
+}
+
+// unit is one Service and the EndpointSlices that name it: what is compiled as a whole.
+type unit struct {
+	num      int32
+	key      unitKey
+	service  *objects.Service // nil while there are only slices
+	slices   []*objects.Slice // by name
+	claims   []claim          // by key: the frontends it asks for
+	vips     []header.Addr    // that it is counted for in own
+	held     []services.FrontendKey
+	uses     []header.Addr // its endpoints' addresses, in order
+	ports    []*port
+	clashes  []objects.Problem // claims refused, whatever others claim
+	shares   shares
+	fits     int // the first so many of the Service's ports are served
+	wants    wants
+	denied   string // there is room for so much only, and older ones have it; "" if there is
+	problems []objects.Problem
+	health   HealthCheck // Port 0: none
+}
+
+// New returns a Compiler that has compiled nothing.
+func New(cfg Config) *Compiler {
+	c := &Compiler{
+		cfg:    cfg,
+		units:  map[unitKey]*unit{},
+		owner:  map[objects.ObjectID]unitKey{},
+		claims: newRelation[services.FrontendKey](),
+		uses:   newRelation[header.Addr](),
+		own:    map[header.Addr]ownership{},
+		keep:   map[steer.KeepSource]int32{},
+		drains: map[Drain]bool{},
+		zones:  map[string]string{},
+		ill:    map[*unit]bool{},
+		short:  map[*unit]bool{},
+		tables: tableStore{},
+		ids:    newIdentities(),
+	}
+	r := c.begin()
+	r.configure(Config{}, &c.cfg)
+	r.finish()
+	return c
+}
+
+// Compile brings the snapshot up to date with changes. It returns the snapshot,
+// the same one if nothing in it changes; every outstanding Problem (without
+// Source); and what the kernel program must open and close.
+func (c *Compiler) Compile(ch *objects.Changes) (*services.Snapshot, []objects.Problem, *steer.Change) {
+	r := c.begin()
+	for _, n := range ch.Nodes {
+		r.setNode(n.ID, n.Now)
+	}
+	for _, s := range ch.Services {
+		r.setService(s.ID, s.Now)
+	}
+	for _, s := range ch.Slices {
+		r.setSlice(s.ID, s.Now)
+	}
+	c.read = max(c.read, ch.Read)
+	return r.finish()
+}
+
+// Configure changes the configuration.
+func (c *Compiler) Configure(cfg Config) (*services.Snapshot, []objects.Problem, *steer.Change) {
+	if reflect.DeepEqual(c.cfg, cfg) {
+		return c.snapshot, c.problems, &steer.Change{} // who asks does not know what has changed
+	}
+	r := c.begin()
+	old := c.cfg
+	c.cfg = cfg
+	r.configure(old, &c.cfg)
+	return r.finish()
+}
+
+// Full compiles a state from nothing, under the same configuration and drains.
+// What it returns equals what any sequence of changes to that state leads to.
+func (c *Compiler) Full(s *objects.State) (*services.Snapshot, []objects.Problem, *steer.Change) {
+	fresh := c.full(s)
+	return fresh.snapshot, fresh.problems, fresh.Steer()
+}
+
+func (c *Compiler) full(s *objects.State) *Compiler {
+	fresh := New(c.cfg)
+	for d := range c.drains {
+		fresh.drains[d] = true
+	}
+	fresh.Compile(&s.All)
+	return fresh
+}
+
+// Steer returns all that the kernel program must have open.
+func (c *Compiler) Steer() *steer.Change {
+	s := &steer.Change{}
+	c.snapshot.Frontends(func(f *services.Frontend) bool {
+		s.Open.AddFrontend(f.Key)
+		return true
+	})
+	c.snapshot.Addrs(func(a header.Addr, flags services.AddrFlags) bool {
+		s.Open.Addrs = append(s.Open.Addrs, steer.OwnAddr{Addr: a, Flags: flags})
+		return true
+	})
+	for k := range c.keep {
+		s.Open.KeepSources = append(s.Open.KeepSources, k)
+	}
+	s.Open.Sort()
+	return s
+}
+
+// Snapshot returns the snapshot of the last compile.
+func (c *Compiler) Snapshot() *services.Snapshot { return c.snapshot }
+
+// Config returns the configuration. The caller must not write to its lists.
+func (c *Compiler) Config() Config { return c.cfg }
+
+// Problems returns those of the last compile, which nobody may write to; ProblemEdits
+// counts how often they changed.
+func (c *Compiler) Problems() []objects.Problem { return c.problems }
+func (c *Compiler) ProblemEdits() uint64        { return c.problemEdits }
+
+// Read is the greatest Changes.Read that was compiled.
+func (c *Compiler) Read() uint64 { return c.read }
+
+// Watch makes o hear of the numbers that are given out and taken back from now
+// on. It is called before the first compile.
+func (c *Compiler) Watch(o Owners) { c.ids.owners = o }
+
+// WatchFlows makes busy decide, from now on, whether a backend's number that no
+// snapshot knows any more must wait, because flows of its owner still count under
+// its index. It is called on the compiler's goroutine.
+func (c *Compiler) WatchFlows(busy func(services.BackendRef) bool) { c.ids.busy = busy }
+
+// Release tells the compiler which snapshots are still in use: none older than
+// oldest. Numbers that only older ones know can then be used again.
+func (c *Compiler) Release(oldest uint64) {
+	c.ids.release(oldest)
+	if c.lostPins.tell != nil {
+		c.lostPins.release(oldest)
+	}
+}
+
+// unit returns the unit of a Service, making it if needed.
+func (c *Compiler) unit(k unitKey) *unit {
+	if u := c.units[k]; u != nil {
+		return u
+	}
+	u := &unit{key: k}
+	if c.judged != nil {
+		u.denied = c.judged(k)
+	}
+	if n := len(c.free); n > 0 {
+		u.num, c.free = c.free[n-1], c.free[:n-1]
+		c.byNum[u.num] = u
+	} else {
+		u.num = int32(len(c.byNum))
+		c.byNum = append(c.byNum, u)
+	}
+	c.units[k] = u
+	return u
+}
+
+// forget drops a unit that nothing speaks of any more.
+func (c *Compiler) forget(u *unit) {
+	delete(c.units, u.key)
+	delete(c.short, u)
+	c.byNum[u.num] = nil
+	c.free = append(c.free, u.num)
+}
+
+// gather puts all problems in order.
+func (c *Compiler) gather() []objects.Problem {
+	var all []objects.Problem
+	for u := range c.ill {
+		all = append(all, u.problems...)
+	}
+	slices.SortFunc(all, objects.CompareProblems)
+	return all
+}

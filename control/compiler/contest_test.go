@@ -1,0 +1,59 @@
+package compiler_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sluice.dev/sluice/control/compiler"
+	"sluice.dev/sluice/control/controltest"
+	"sluice.dev/sluice/control/tracker"
+)
+
+// claimants makes n Services that ask for one address and port. The first is the oldest.
+func claimants(n int) (*tracker.Tracker, *compiler.Compiler) {
+	tr, compiler := tracker.New(), compiler.New(compiler.Config{})
+	var b tracker.Batch
+	for i := range n {
+		b.Upsert(controltest.Source, claimant(i))
+	}
+	tr.Apply(&b)
+	compiler.Compile(tr.Changes())
+	return tr, compiler
+}
+
+func claimant(i int) *corev1.Service {
+	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "contest", Name: fmt.Sprintf("s-%d", i), CreationTimestamp: metav1.NewTime(time.Unix(int64(i), 0))}}
+	s.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol}
+	s.Spec.ExternalIPs = []string{"192.0.2.1"}
+	s.Spec.Ports = []corev1.ServicePort{{Port: 80}}
+	return s
+}
+
+// TestContestCostsWhoLoses: a change of one of many who claim a frontend is no work for the
+// others, unless the frontend changes hands.
+func TestContestCostsWhoLoses(t *testing.T) {
+	cost := func(n int) float64 {
+		tracker, compiler := claimants(n)
+		affinity := corev1.ServiceAffinityClientIP
+		return testing.AllocsPerRun(10, func() {
+			s := claimant(n / 2)
+			s.Spec.SessionAffinity = affinity
+			if affinity == corev1.ServiceAffinityNone {
+				affinity = corev1.ServiceAffinityClientIP
+			} else {
+				affinity = corev1.ServiceAffinityNone
+			}
+			tracker.Upsert(controltest.Source, s)
+			compiler.Compile(tracker.Changes())
+		})
+	}
+	few, many := cost(50), cost(800)
+	t.Logf("%v allocations among 50, %v among 800", few, many)
+	if many > few+50 {
+		t.Errorf("a change of one Service costs %v allocations where 50 claim its frontend, %v where 800 do", few, many)
+	}
+}

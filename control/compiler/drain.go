@@ -1,0 +1,66 @@
+package compiler
+
+import (
+	"errors"
+	"fmt"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+// Drain names backends that get no new flows; Port 0 is all ports of the address.
+type Drain struct {
+	Addr header.Addr `json:"addr"`
+	Port uint16      `json:"port,omitempty"`
+}
+
+// String prints the address, with the port if there is one.
+func (d Drain) String() string {
+	if d.Port == 0 {
+		return d.Addr.String()
+	}
+	return fmt.Sprintf("%v port %d", d.Addr, d.Port)
+}
+
+var (
+	// ErrUnknownBackend: drain was asked for an address and port that no endpoint has now.
+	ErrUnknownBackend = errors.New("no service has such a backend")
+	// ErrNotDrained: undrain was asked for an address and port that drain was not.
+	ErrNotDrained = errors.New("was not drained by this address and port; undrain takes what drain was given")
+)
+
+// Drain leaves backends out of all sets from the next compile on; their flows live
+// on. It holds until Undrain, also for a backend that goes and comes back.
+func (c *Compiler) Drain(d Drain) error {
+	if c.Count(d) == 0 {
+		return fmt.Errorf("drain %v: %w", d, ErrUnknownBackend)
+	}
+	c.drains[d] = true
+	c.touched = append(c.touched, d.Addr)
+	return nil
+}
+
+// Undrain lets backends take new flows again from the next compile on.
+func (c *Compiler) Undrain(d Drain) error {
+	if !c.drains[d] {
+		return fmt.Errorf("%v: %w", d, ErrNotDrained)
+	}
+	delete(c.drains, d)
+	c.touched = append(c.touched, d.Addr)
+	return nil
+}
+
+// Count counts the backends that d names.
+func (c *Compiler) Count(d Drain) (n int) {
+	c.uses.each(d.Addr, func(num int32) {
+		for _, p := range c.byNum[num].ports {
+			for f := range p.families {
+				for _, m := range p.families[f].members {
+					if m.addr == d.Addr && (d.Port == 0 || d.Port == m.port) {
+						n++
+					}
+				}
+			}
+		}
+	})
+	return n
+}

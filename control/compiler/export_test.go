@@ -1,0 +1,79 @@
+package compiler
+
+import (
+	"fmt"
+
+	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/fastpath/services"
+)
+
+// CheckAll is the self check of every unit.
+func (c *Compiler) CheckAll(t HandedOut) string {
+	if d := c.missing(t); d != "" {
+		return d
+	}
+	for _, u := range c.units { // alone, so that all it needs of others is taken over
+		if d := c.compare([]*unit{u}, t, c.snapshot); d != "" {
+			return d
+		}
+	}
+	return ""
+}
+
+// FullHealthChecks are those of a state compiled from nothing.
+func (c *Compiler) FullHealthChecks(s *objects.State) []HealthCheck { return c.full(s).HealthChecks() }
+
+// Corruptions are ways in which a table can be wrong. Each makes it so for the Service
+// bench/service-1 and says whether the endpoints' numbers are still right.
+var Corruptions = map[string]func(*Compiler){
+	"a slot of a table": func(c *Compiler) {
+		t := c.one().ports[0].families[0].sets[clusterSet].table.slots
+		for i := range t {
+			if t[i] != t[0] {
+				t[i] = t[0]
+				return
+			}
+		}
+		panic("the table has one backend")
+	},
+	"a backend's flags":   func(c *Compiler) { c.snapshot.Backend(c.one().ports[0].families[0].members[0].ref).Flags = 0 },
+	"a backend's address": func(c *Compiler) { c.snapshot.Backend(c.one().ports[0].families[0].members[0].ref).Addr[15]++ },
+	"a service port":      func(c *Compiler) { c.one().ports[0].service.AffinitySeconds++ },
+	"a frontend's rule": func(c *Compiler) {
+		f, _ := c.snapshot.FrontendByKey(c.one().held[0])
+		f.Outside.KeepClient = !f.Outside.KeepClient
+	},
+	"a frontend's service": func(c *Compiler) {
+		f, _ := c.snapshot.FrontendByKey(c.one().held[0])
+		copied := *f.Service
+		f.Service = &copied
+	},
+	"an address": func(c *Compiler) { delete(c.own, c.one().vips[0]) },
+	"a published address": func(c *Compiler) {
+		b := services.NewBuilder(c.snapshot)
+		b.SetAddr(c.one().vips[0], services.AddrVIP|services.AddrSNAT)
+		generation := c.snapshot.Generation
+		*c.snapshot = *b.Build()
+		c.snapshot.Generation = generation
+	},
+	"a lost slice":     func(c *Compiler) { c.one().slices = nil },
+	"a lost Service":   func(c *Compiler) { c.one().service = nil },
+	"an old Service":   func(c *Compiler) { old := *c.one().service; c.one().service = &old },
+	"a kept source":    func(c *Compiler) { clear(c.keep) },
+	"a health check":   func(c *Compiler) { c.one().health.Local4++ },
+	"a lost problem":   func(c *Compiler) { c.one().problems = nil },
+	"a forgotten unit": func(c *Compiler) { c.forget(c.one()) },
+	"a number given twice": func(c *Compiler) {
+		m := c.one().ports[0].families[0].members
+		m[1].ref = m[0].ref
+		c.one().ports[0].service.Backends[1] = m[0].ref
+	},
+}
+
+func (c *Compiler) one() *unit {
+	u := c.units[unitKey{"bench", "service-1"}]
+	if u == nil {
+		panic(fmt.Sprintf("no such unit among %d", len(c.units)))
+	}
+	return u
+}

@@ -1,0 +1,186 @@
+package compiler
+
+import (
+	"bytes"
+	"encoding/binary"
+	"slices"
+
+	"sluice.dev/sluice/control/steer"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/nat/header"
+)
+
+// facts spells out what a compiler made of a unit, as a worker reads it in the
+// snapshot, without the numbers that differ between compilers.
+type facts struct {
+	*Compiler
+	unit *unit
+	buf  []byte
+}
+
+// differ says in what a compiled unit is not what a fresh compiler made of the same
+// objects; "" if in nothing.
+func (f *facts) differ(u *unit, want *facts) string {
+	got, c, fresh := f, f.Compiler, want.Compiler
+	v := fresh.units[u.key]
+	if v == nil {
+		return "what remains of it and its objects"
+	}
+	got.unit, want.unit = u, v
+	keys := slices.Clone(u.held)
+	for _, cl := range v.claims {
+		keys = append(keys, cl.key)
+	}
+	for _, part := range [...]struct {
+		name string
+		add  func(*facts)
+	}{
+		{"service ports", (*facts).addPorts},
+		{"endpoints", (*facts).addBackends},
+		{"frontends", func(f *facts) { f.addFrontends(keys) }},
+		{"problems", (*facts).addProblems},
+	} {
+		got.buf, want.buf = got.buf[:0], want.buf[:0]
+		part.add(got)
+		part.add(want)
+		if !bytes.Equal(got.buf, want.buf) {
+			return part.name
+		}
+	}
+	if slices.ContainsFunc(keys, func(k services.FrontendKey) bool { return c.snapshot.Owned(k.Addr) != c.own[k.Addr].all() }) {
+		return "addresses"
+	}
+	if !c.catches(v, fresh) {
+		return "sources of replies"
+	}
+	if u.health != v.health {
+		return "answers to health checks"
+	}
+	return ""
+}
+
+// catches says whether everything is caught that must be for a unit. Others may need
+// the same source, so more is no mistake.
+func (c *Compiler) catches(v *unit, fresh *Compiler) bool {
+	for _, p := range v.ports {
+		for f := range p.families {
+			for _, m := range p.families[f].members {
+				k := steer.KeepSource{Addr: m.addr, Port: m.port, Proto: p.spec.Proto}
+				if fresh.keep[k] > 0 && c.keep[k] <= 0 {
+					return false
+				}
+			}
+		}
+	}
+	return true
+}
+
+func (f *facts) num(n uint64)       { f.buf = binary.BigEndian.AppendUint64(f.buf, n) }
+func (f *facts) text(s string)      { f.num(uint64(len(s))); f.buf = append(f.buf, s...) }
+func (f *facts) addr(a header.Addr) { f.buf = append(f.buf, a[:]...) }
+
+func (f *facts) bit(b bool) {
+	if b {
+		f.num(1)
+	} else {
+		f.num(0)
+	}
+}
+
+func (f *facts) addPorts() {
+	for _, p := range f.unit.ports {
+		s := f.snapshot.Service(p.id)
+		if s == nil {
+			f.text("none")
+			continue
+		}
+		f.text(s.Namespace)
+		f.text(s.Name)
+		f.text(s.PortName)
+		for _, n := range [...]uint64{uint64(s.Proto), uint64(s.Port), s.Identity, uint64(s.AffinitySeconds),
+			uint64(s.Scheduler), uint64(s.Topology[0]), uint64(s.Topology[1]), uint64(len(s.Backends))} {
+			f.num(n)
+		}
+		f.bit(s.LocalExternal)
+		f.bit(s.LocalInternal)
+		f.bit(s.ID == p.id && s == p.service)
+	}
+}
+
+func (f *facts) addBackends() {
+	for _, p := range f.unit.ports {
+		s := f.snapshot.Service(p.id)
+		if s == nil {
+			continue
+		}
+		for _, ref := range s.Backends {
+			f.backend(ref)
+			if b := f.snapshot.Backend(ref); b != nil {
+				f.num(uint64(b.Flags))
+				f.num(uint64(b.Weight))
+				f.bit(b.Service == p.id)
+			}
+		}
+	}
+}
+
+func (f *facts) backend(ref services.BackendRef) {
+	b := f.snapshot.Backend(ref)
+	if b == nil {
+		f.text("none")
+		return
+	}
+	f.addr(b.Addr)
+	f.num(uint64(b.Port)<<8 | uint64(b.Proto))
+}
+
+func (f *facts) addFrontends(keys []services.FrontendKey) {
+	for _, k := range keys {
+		fe, ok := f.snapshot.FrontendByKey(k)
+		if !ok {
+			f.text("none")
+			continue
+		}
+		f.text(fe.Service.Namespace)
+		f.text(fe.Service.Name)
+		if (unitKey{fe.Service.Namespace, fe.Service.Name}) != f.unit.key {
+			continue // another unit's, which is compared in its turn
+		}
+		f.bit(fe.Key == k && f.snapshot.Service(fe.Service.ID) == fe.Service)
+		f.bit(f.own[k.Addr].all()&services.AddrVIP != 0)
+		f.num(uint64(fe.Kind))
+		f.rule(&fe.Outside)
+		f.bit(fe.Pod == fe.Outside)
+		if fe.Pod != fe.Outside {
+			f.rule(&fe.Pod)
+		}
+		for _, prefix := range fe.Allowed.List() {
+			f.text(prefix.String())
+		}
+	}
+}
+
+func (f *facts) rule(r *services.Rule) {
+	f.bit(r.KeepClient)
+	if r.Set == nil {
+		f.text("none")
+		return
+	}
+	f.num(uint64(r.Set.Empty))
+	for _, ref := range r.Set.Backends {
+		f.backend(ref)
+	}
+	for _, w := range r.Set.Weights {
+		f.num(uint64(w))
+	}
+	f.num(uint64(len(r.Set.Table)))
+	for _, slot := range r.Set.Table {
+		f.buf = binary.BigEndian.AppendUint16(f.buf, slot)
+	}
+}
+
+func (f *facts) addProblems() {
+	for _, p := range f.unit.problems {
+		f.text(p.String())
+	}
+}

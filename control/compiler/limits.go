@@ -1,0 +1,218 @@
+package compiler
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/fastpath/services"
+)
+
+// What one Service can have. Whoever may write a Service, or EndpointSlices for one, must not
+// be able to use up what all share, or hold the loop up for long.
+const (
+	// maxServiceFrontends is three times the node-port range that clusters have by default
+	// (30000 to 32767), so all of it at two addresses, and a change of such a Service takes
+	// less than a tenth of a second.
+	maxServiceFrontends = 8192
+	// maxPortBackends is what one table can tell apart (maglev.MaxNames), in each family.
+	maxPortBackends = 1 << 16
+	// maxServiceBackends is an eighth of all there are.
+	maxServiceBackends = services.MaxBackends / 8
+	// maxBackends leaves a sixteenth for numbers that wait for snapshots and flows to end.
+	maxBackends = services.MaxBackends - services.MaxBackends/16
+)
+
+// wants is what a unit asks for of what all share. Copies of one endpoint count apart, and so do
+// Services that share an address: it is an upper bound.
+type wants struct{ frontends, addrs, sources, backends int }
+
+func (w *wants) add(o wants, by int) {
+	w.frontends += by * o.frontends
+	w.addrs += by * o.addrs
+	w.sources += by * o.sources
+	w.backends += by * o.backends
+}
+
+// exceeds names the bound that is exceeded; "" if none is.
+func (w *wants) exceeds(cfg *Config) string {
+	for _, l := range [...]struct {
+		what      string
+		want, max int
+	}{
+		{"frontends", w.frontends, cfg.MaxFrontends},
+		{"addresses", w.addrs, cfg.MaxAddrs},
+		{"sources of replies", w.sources, cfg.MaxSources},
+		{"backends", w.backends, maxBackends},
+	} {
+		if l.max > 0 && l.want > l.max {
+			return fmt.Sprintf("%d %s", l.max, l.what)
+		}
+	}
+	return ""
+}
+
+// fitting counts the first ports of a Service that have no more frontends together than one
+// Service can have, and those frontends that have an address.
+func (r *run) fitting(s *objects.Service) (ports, frontends int) {
+	if !s.Served() {
+		return 0, 0
+	}
+	vips := 0
+	for _, v := range s.VIPs {
+		if r.serves(v) {
+			vips++
+		}
+	}
+	all := 0
+	for _, p := range s.Ports {
+		all += vips
+		for f := range s.Families {
+			if p.NodePort != 0 && s.Families[f] {
+				all++
+			}
+		}
+		if all > maxServiceFrontends {
+			break
+		}
+		ports++
+	}
+	return ports, ports * vips
+}
+
+// tooMany reports the ports that fitting left out.
+func tooMany(s *objects.Service, ports int) (problems []objects.Problem) {
+	if !s.Served() || ports == len(s.Ports) {
+		return nil
+	}
+	return []objects.Problem{{Object: s.ID, Field: fmt.Sprintf("spec.ports[%d]", ports), Severity: objects.Refused,
+		Message: fmt.Sprintf("this port and the %d behind it are refused: with them the Service has more than %d frontends (addresses times ports, and node ports), the most that one can have; split it",
+			len(s.Ports)-ports-1, maxServiceFrontends)}}
+}
+
+// wantsOf is what a unit asks for, whether it is denied or not.
+func (r *run) wantsOf(u *unit) (w wants) {
+	ports, frontends := r.fitting(u.service)
+	if ports == 0 {
+		return w
+	}
+	w.frontends = frontends
+	for _, v := range u.service.VIPs {
+		if r.serves(v) {
+			w.addrs++
+		}
+	}
+	ends := 0
+	for f := range u.service.Families {
+		if !u.service.Families[f] {
+			continue
+		}
+		var keeps []keepMode
+		for _, p := range u.service.Ports[:ports] {
+			keeps = append(keeps, r.needs(u.service, p, f).keep)
+		}
+		for _, s := range u.slices {
+			if objects.Family(s.V6) == f {
+				backends, sources, addrs := r.wantsOfSlice(u.service.Ports[:ports], keeps, s)
+				w.backends += backends
+				w.sources += sources
+				ends += addrs
+			}
+		}
+	}
+	w.backends, w.sources = min(w.backends, maxServiceBackends), min(w.sources, maxServiceBackends)
+	w.addrs += min(ends, maxServiceBackends)
+	return w
+}
+
+func (r *run) wantsOfSlice(ports []objects.ServicePort, keeps []keepMode, s *objects.Slice) (backends, sources, addrs int) {
+	here := -1 // endpoints on this node, when they are counted
+	for _, sp := range s.Ports {
+		i := slices.IndexFunc(ports, func(p objects.ServicePort) bool { return p.Name == sp.Name && p.Proto == sp.Proto })
+		if i < 0 {
+			continue
+		}
+		backends += len(s.Endpoints)
+		kept := 0
+		switch keeps[i] {
+		case keepAll:
+			kept = len(s.Endpoints)
+		case keepLocal:
+			if here < 0 {
+				here = r.localEndpoints(s)
+			}
+			kept = here
+		}
+		sources += kept
+		addrs = max(addrs, kept)
+	}
+	return backends, sources, addrs
+}
+
+func (r *run) localEndpoints(s *objects.Slice) (n int) {
+	for i := range s.Endpoints {
+		if name := s.Node(&s.Endpoints[i]); name != "" && name == r.cfg.NodeName {
+			n++
+		}
+	}
+	return n
+}
+
+// admit denies Services a place when all together ask for more than there is: the youngest of
+// those that do not fit, so that no new Service takes the place of one that works, and every
+// gateway decides alike. It is called once in a run, when every change is noted.
+func (r *run) admit() {
+	if r.judged != nil {
+		return
+	}
+	for u := range r.dirty {
+		r.total.add(u.wants, -1)
+		u.wants = r.wantsOf(u)
+		r.total.add(u.wants, +1)
+	}
+	fits := r.total.exceeds(&r.cfg) == ""
+	if fits && !r.crowded {
+		return
+	}
+	r.crowded = !fits
+	var taken wants
+	for _, u := range slices.SortedFunc(maps.Values(r.units), compareAges) {
+		with := taken
+		with.add(u.wants, +1)
+		denied := ""
+		if !fits && u.wants != (wants{}) {
+			denied = with.exceeds(&r.cfg)
+		}
+		if denied == "" {
+			taken = with
+		}
+		if denied != u.denied {
+			u.denied = denied
+			r.setClaims(u, u.service)
+			r.dirty[u] = true
+		}
+	}
+}
+
+// compareAges puts units in the order in which they get what all share: that of creation,
+// then that of names.
+func compareAges(a, b *unit) int {
+	created := func(u *unit) int64 {
+		if u.service == nil {
+			return 0
+		}
+		return u.service.Created
+	}
+	return cmp.Or(cmp.Compare(created(a), created(b)), a.key.compare(b.key))
+}
+
+// denials reports that a Service has no place.
+func (u *unit) denials(s *objects.Service) []objects.Problem {
+	return []objects.Problem{{Object: s.ID, Severity: objects.Refused, Reason: objects.ReasonNoRoom,
+		Message: fmt.Sprintf("is not served: there is room for %s of all Services together, and older Services have it", u.denied)}}
+}
+
+// Starved says that endpoints lack numbers and there are some.
+func (c *Compiler) Starved() bool { return len(c.short) > 0 && c.ids.backends.left() }

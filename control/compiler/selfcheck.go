@@ -1,0 +1,180 @@
+package compiler
+
+import (
+	"fmt"
+	"slices"
+
+	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/control/steer"
+	"sluice.dev/sluice/fastpath/services"
+)
+
+// The table is built change by change, so a mistake in that would stay until its
+// Service changes again, and nobody would see it. So each Check compiles a few Services
+// from nothing and compares. What it costs is bounded by endpoints, but for a Service
+// that has more than that alone.
+const (
+	checkEndpoints = 40 // of the units of one check together
+	checkUnits     = 8
+	checkObjects   = 64  // of those handed out, looked for in the compiler
+	checkHoles     = 512 // unused unit numbers passed over in one check
+)
+
+// HandedOut is what a compiler was given, as whoever gave it remembers: the Tracker.
+type HandedOut interface {
+	// Some returns up to n objects as they were handed out, others each time.
+	Some(n int) []any
+	// HandedOut reports whether an object is the one that was handed out last.
+	HandedOut(id objects.ObjectID, object any) bool
+}
+
+// Check compares the next few Services with ones compiled anew, and the published snapshot
+// with the compiler's. It returns how many Services it compared, and what differs first;
+// "" if nothing does. It must run where Compile does, so that what was handed out is
+// what was compiled.
+func (c *Compiler) Check(given HandedOut, published *services.Snapshot) (checked int, difference string) {
+	units := c.sample()
+	if difference = c.missing(given); difference == "" {
+		difference = c.compare(units, given, published)
+	}
+	return len(units), difference
+}
+
+// sample takes the next few units in turn.
+func (c *Compiler) sample() (units []*unit) {
+	endpoints := 0
+	for range min(len(c.byNum), checkHoles) {
+		if c.nextCheck >= len(c.byNum) {
+			c.nextCheck = 0
+		}
+		u := c.byNum[c.nextCheck]
+		if u != nil && len(units) > 0 && endpoints+len(u.uses) > checkEndpoints {
+			break
+		}
+		c.nextCheck++
+		if u == nil || c.short[u] { // who finds no number depends on who came first
+			continue
+		}
+		units = append(units, u)
+		if endpoints += len(u.uses); endpoints > checkEndpoints || len(units) == checkUnits {
+			break
+		}
+	}
+	return units
+}
+
+// missing says which of a few objects the compiler does not know as it was handed out; ""
+// if none.
+func (c *Compiler) missing(given HandedOut) string {
+	for _, o := range given.Some(checkObjects) {
+		known := true
+		switch o := o.(type) {
+		case *objects.Service:
+			u := c.units[unitKey{o.ID.Namespace, o.ID.Name}]
+			known = u != nil && u.service == o
+		case *objects.Slice:
+			u := c.units[unitKey{o.ID.Namespace, o.Service}]
+			known = o.Service == "" || u != nil && slices.Contains(u.slices, o)
+		case *objects.Node:
+			known = c.zones[o.ID.Name] == o.Zone
+		}
+		if !known {
+			return fmt.Sprintf("%v is not known as it was read", objects.IDOf(o))
+		}
+	}
+	return ""
+}
+
+// compare compiles units from nothing and says in what a published snapshot differs
+// from that; "" if in nothing.
+func (c *Compiler) compare(units []*unit, given HandedOut, published *services.Snapshot) string {
+	for _, u := range units {
+		if u.service != nil && !given.HandedOut(u.service.ID, u.service) {
+			return fmt.Sprintf("%v is compiled as it no longer is", u.service.ID)
+		}
+		for _, s := range u.slices {
+			if !given.HandedOut(s.ID, s) {
+				return fmt.Sprintf("%v is compiled as it no longer is", s.ID)
+			}
+		}
+	}
+	if published == nil || published != c.snapshot {
+		return "what is published is not what was compiled last"
+	}
+	fresh := c.anew(units)
+	got, want := &facts{Compiler: c}, &facts{Compiler: fresh}
+	for _, u := range units {
+		if d := got.differ(u, want); d != "" {
+			return fmt.Sprintf("Service %s/%s: %s differ", u.key.namespace, u.key.name, d)
+		}
+	}
+	return ""
+}
+
+// anew compiles units as if nothing had been before. Of other units it takes over what
+// theirs depend on: who else claims their frontends and the places of their endpoints, and who
+// is denied a place.
+func (c *Compiler) anew(units []*unit) *Compiler {
+	fresh := New(c.cfg)
+	fresh.drains, fresh.zones, fresh.zone = c.drains, c.zones, c.zone
+	fresh.judged = func(k unitKey) string {
+		if u := c.units[k]; u != nil {
+			return u.denied
+		}
+		return ""
+	}
+	known, changes := map[*unit]bool{}, &objects.Changes{}
+	claimant := func(u *unit) {
+		if u.service != nil && !known[u] {
+			known[u] = true
+			changes.Services = append(changes.Services, objects.Changed[*objects.Service]{ID: u.service.ID, Now: u.service})
+		}
+	}
+	for _, u := range units {
+		claimant(u)
+		for _, cl := range u.claims {
+			c.claims.each(cl.key, func(num int32) { claimant(c.byNum[num]) })
+		}
+		for _, s := range u.slices {
+			changes.Slices = append(changes.Slices, objects.Changed[*objects.Slice]{ID: s.ID, Now: s})
+		}
+		c.eachPlace(u, func(k services.FrontendKey) {
+			c.claims.each(k, func(num int32) { claimant(c.byNum[num]) })
+		})
+	}
+	fresh.Compile(changes)
+	return fresh
+}
+
+// eachPlace calls f for the places of a unit's endpoints that have an address of ours.
+func (c *Compiler) eachPlace(u *unit, f func(services.FrontendKey)) {
+	for _, s := range u.slices {
+		for _, e := range s.Endpoints {
+			if _, ours := c.own[e.Addr]; ours {
+				for _, p := range s.Ports {
+					f(services.FrontendKey{Addr: e.Addr, Port: p.Port, Proto: p.Proto})
+				}
+			}
+		}
+	}
+}
+
+// Rebuild compiles a state from nothing and takes its result over. Service ports and
+// endpoints keep their numbers, and whoever watches hears on. The kernel program is asked for all that it must have open,
+// and to close what it had besides.
+func (c *Compiler) Rebuild(s *objects.State) (*services.Snapshot, []objects.Problem, *steer.Change) {
+	fresh := New(c.cfg)
+	fresh.drains = c.drains
+	fresh.ids, fresh.inherit = c.ids, c.bequeath()
+	fresh.snapshot.Generation = c.snapshot.Generation // nobody else has seen it
+	fresh.healthEdits, fresh.problemEdits, fresh.read = c.healthEdits+1, c.problemEdits+1, c.read
+	before := c.Steer()
+	snapshot, problems, _ := fresh.Compile(&s.All)
+	fresh.inherit.retireRest(&fresh.ids, snapshot.Generation)
+	fresh.inherit = nil // who comes later gets a number of his own
+	fresh.inheritPins(c)
+	*c = *fresh
+	steer := c.Steer()
+	steer.Close = before.Open.Without(&steer.Open)
+	return snapshot, problems, steer
+}

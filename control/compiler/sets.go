@@ -1,0 +1,203 @@
+package compiler
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"sluice.dev/sluice/control/maglev"
+	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/fastpath/services"
+)
+
+// A service port has up to two endpoint sets in each family.
+const (
+	clusterSet = iota // of policy Cluster
+	localSet          // of policy Local
+	numSets
+)
+
+// chosenSet is an endpoint set and what its table is of.
+type chosenSet struct {
+	set   *services.EndpointSet
+	table *sharedTable
+	kind  tableKind
+}
+
+// keepMode says which members' replies carry no address of ours.
+type keepMode uint8
+
+const (
+	keepNone  keepMode = iota
+	keepLocal          // those of the members on this node
+	keepAll
+)
+
+// policy is a Rule before its set is known.
+type policy struct {
+	set  int
+	keep bool
+}
+
+// policies says what outside clients and pods get at frontends of a kind (KEP-2086;
+// k8s.io/kubernetes pkg/proxy/nftables/proxier.go):
+//
+//	                    outside                      pod
+//	ClusterIP           translated                   kept, unless MasqueradeAll
+//	others, Cluster     translated                   translated
+//	others, Local       this node's, kept            everywhere, kept
+//
+// Where nobody is known to be a pod, both are the same.
+func (r *run) policies(s *objects.Service, kind services.FrontendKind, f int) (outside, pod policy) {
+	switch {
+	case kind == services.ClusterIP:
+		pod.keep = !r.cfg.MasqueradeAll
+		if s.LocalInternal {
+			outside.set, pod.set = localSet, localSet
+		}
+	case s.LocalExternal:
+		outside, pod = policy{localSet, true}, policy{clusterSet, true}
+	}
+	if !r.pods[f] {
+		pod = outside
+	}
+	return outside, pod
+}
+
+// needs is what the frontends of a service port in one family ask for.
+type needs struct {
+	sets [numSets]bool
+	keep keepMode
+}
+
+func (r *run) needs(s *objects.Service, p objects.ServicePort, f int) (n needs) {
+	add := func(kind services.FrontendKind) {
+		outside, pod := r.policies(s, kind, f)
+		for _, p := range [...]policy{outside, pod} {
+			n.sets[p.set] = true
+			switch {
+			case p.keep && p.set == localSet:
+				n.keep = max(n.keep, keepLocal)
+			case p.keep:
+				n.keep = keepAll
+			}
+		}
+	}
+	if p.NodePort != 0 {
+		add(services.NodePort)
+	}
+	for _, v := range s.VIPs {
+		if f == objects.Family(!is4(v.Addr)) && r.serves(v) {
+			add(v.Kind)
+		}
+	}
+	return n
+}
+
+// setSets chooses who takes new flows, for every set that is needed.
+func (r *run) setSets(u *unit, p *port, f *familySet, n needs) (problems []objects.Problem) {
+	f.topology = services.TopologyNone
+	for which := range f.sets {
+		if !n.sets[which] {
+			r.tables.release(f.sets[which].table)
+			f.sets[which] = chosenSet{}
+			continue
+		}
+		chosen, empty, topology := choose(f.members, which == localSet, r.scratch.refs[:0])
+		r.scratch.refs = chosen
+		if which == clusterSet {
+			f.topology = topology
+		}
+		if over := len(chosen) - maglev.MaxNames; over > 0 {
+			chosen = chosen[:maglev.MaxNames]
+			problem := objects.Problem{Object: u.service.ID, Severity: objects.Refused,
+				Message: fmt.Sprintf("%d endpoints are more than the %d a service port can have", len(chosen)+over, maglev.MaxNames)}
+			if !slices.Contains(problems, problem) {
+				problems = append(problems, problem)
+			}
+		}
+		r.setSet(p, f, which, &services.EndpointSet{Backends: chosen, Weights: f.weights(chosen), Empty: empty})
+	}
+	return problems
+}
+
+// setSet makes a set what want says, whose Backends are only lent. Its table is
+// built if nobody has it: neither the set as it was, nor the port's other set.
+func (r *run) setSet(p *port, f *familySet, which int, want *services.EndpointSet) {
+	kind := tableOf(p.scheduler)
+	if f.sets[which].is(kind, want) {
+		return
+	}
+	before := f.sets[which].table
+	if other := &f.sets[clusterSet]; which == localSet && other.is(kind, want) {
+		f.sets[which] = *other
+		r.tables.share(other.table)
+	} else {
+		want.Backends = slices.Clone(want.Backends)
+		table := r.buildTable(p, f, kind, want)
+		if table != nil {
+			want.Table = table.slots
+		}
+		f.sets[which] = chosenSet{want, table, kind}
+	}
+	r.tables.release(before)
+}
+
+func (c *chosenSet) is(kind tableKind, want *services.EndpointSet) bool {
+	return c.set != nil && c.kind == kind && c.set.Empty == want.Empty &&
+		slices.Equal(c.set.Backends, want.Backends) && slices.Equal(c.set.Weights, want.Weights)
+}
+
+func (r *run) buildTable(p *port, f *familySet, kind tableKind, s *services.EndpointSet) *sharedTable {
+	switch {
+	case len(s.Backends) == 0:
+		return nil
+	case kind == hashTable:
+		return r.tables.get(maglev.Table(r.names(p, f, s.Backends), widen(s.Weights), r.cfg.SelectKey, maglev.Size(len(s.Backends))))
+	case kind == turnTable && s.Weights != nil:
+		return r.tables.get(turns(s.Weights, maglev.Size(len(s.Weights))))
+	}
+	return nil
+}
+
+func widen(weights []uint16) (wide []uint32) {
+	for _, w := range weights {
+		wide = append(wide, uint32(w))
+	}
+	return wide
+}
+
+// names are the identities of backends in Maglev tables: address, port and
+// protocol, which are the same on every gateway.
+func (r *run) names(p *port, f *familySet, chosen []services.BackendRef) []string {
+	names := r.scratch.names[:0]
+	i := 0
+	for _, m := range f.members {
+		if i < len(chosen) && chosen[i] == m.ref {
+			names = append(names, endpointName(m.addr, m.port, p.spec.Proto))
+			i++
+		}
+	}
+	r.scratch.names = names
+	return names
+}
+
+// dropSets makes the next build choose and fill every table anew.
+func (u *unit) dropSets() {
+	for _, p := range u.ports {
+		for f := range p.families {
+			for which := range p.families[f].sets {
+				p.families[f].sets[which].set = nil
+			}
+		}
+	}
+}
+
+// serviceIdentity is a service port's number on every gateway and in every version:
+// the first eight bytes of the SHA-256 of "namespace/name:port name/protocol", the
+// first the most significant. Nobody can choose names that meet.
+func serviceIdentity(k unitKey, p objects.ServicePort) uint64 {
+	sum := sha256.Sum256([]byte(k.namespace + "/" + k.name + ":" + p.Name + "/" + objects.ProtocolName(p.Proto)))
+	return binary.BigEndian.Uint64(sum[:8])
+}

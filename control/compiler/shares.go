@@ -1,0 +1,86 @@
+package compiler
+
+import (
+	"slices"
+
+	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/fastpath/services"
+)
+
+// shares are the weights of a unit's endpoints, by slice. Up to a thousand rules are held
+// against each endpoint, so that is done once for a version of a slice and of the rules, not
+// for every port and build.
+type shares struct {
+	rules objects.WeightRules
+	of    map[*objects.Slice][]uint16
+}
+
+// renew forgets what is not so any more.
+func (h *shares) renew(u *unit) {
+	var rules objects.WeightRules
+	if u.service != nil {
+		rules = u.service.Weights
+	}
+	if !slices.Equal(h.rules, rules) {
+		*h = shares{rules: rules}
+	}
+	for s := range h.of {
+		if !slices.Contains(u.slices, s) {
+			delete(h.of, s)
+		}
+	}
+}
+
+// get returns the weights of a slice's endpoints, which its own annotation and the rules of the
+// Service make; nil if all are 1.
+func (h *shares) get(s *objects.Slice) []uint16 {
+	if h.rules == nil && s.Weights == nil {
+		return nil
+	}
+	list, known := h.of[s]
+	if known {
+		return list
+	}
+	for i := range s.Endpoints {
+		e, w := &s.Endpoints[i], int32(-1)
+		if s.Weights != nil {
+			w = s.Weights[i]
+		}
+		if w < 0 {
+			w = h.rules.Weight(e.Addr, s.Node(e), s.Zone(e))
+		}
+		if w < 0 {
+			w = 1
+		}
+		list = append(list, uint16(w))
+	}
+	if h.of == nil {
+		h.of = map[*objects.Slice][]uint16{}
+	}
+	h.of[s] = list
+	return list
+}
+
+// weights lists those of chosen members by position; nil if all are 1.
+func (f *familySet) weights(chosen []services.BackendRef) (list []uint16) {
+	i := 0
+	for _, m := range f.members {
+		if i == len(chosen) {
+			break
+		}
+		if m.ref != chosen[i] {
+			continue
+		}
+		if m.weight != 1 && list == nil {
+			list = make([]uint16, len(chosen))
+			for j := range list[:i] {
+				list[j] = 1
+			}
+		}
+		if list != nil {
+			list[i] = m.weight
+		}
+		i++
+	}
+	return list
+}

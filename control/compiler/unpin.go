@@ -1,0 +1,136 @@
+package compiler
+
+import (
+	"slices"
+
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/nat/header"
+)
+
+// LostPin is a backend that takes no new flows of a service port any more: clients that
+// were pinned to it lose it, and do not get it back when it returns. The zero Port is all
+// backends of the service port: it has no session affinity any more.
+type LostPin struct {
+	Service uint64 // services.Service.Identity
+	Addr    header.Addr
+	Port    uint16
+}
+
+// WatchPins makes lost hear, from now on, of backends that no snapshot in use gives to new
+// flows any more, of service ports with session affinity, and of those that have none any
+// more. A backend that is chosen again before that is not told of: its clients keep it. It is called on the
+// compiler's goroutine and must not block.
+func (c *Compiler) WatchPins(lost func([]LostPin)) { c.lostPins.tell = lost }
+
+// lostPins are told of when every worker has left the snapshots that could still
+// pin somebody to them.
+type lostPins struct {
+	tell    func([]LostPin) // or nil
+	waiting []retired[LostPin]
+	of      map[uint64]int // how many of waiting are of a service
+}
+
+func (l *lostPins) wait(p LostPin, generation uint64) {
+	if l.of == nil {
+		l.of = map[uint64]int{}
+	}
+	l.of[p.Service]++
+	l.waiting = append(l.waiting, retired[LostPin]{p, generation})
+}
+
+// forget takes note that one of a service is not waiting any more.
+func (l *lostPins) forget(service uint64) {
+	if l.of[service]--; l.of[service] == 0 {
+		delete(l.of, service)
+	}
+}
+
+// retake takes backends out of waiting that new flows are given to again: workers may have pinned
+// clients to them since.
+func (l *lostPins) retake(service uint64, chosen map[LostPin]bool) {
+	if l.of[service] == 0 {
+		return
+	}
+	l.waiting = slices.DeleteFunc(l.waiting, func(w retired[LostPin]) bool {
+		if chosen[w.what] {
+			l.forget(service)
+		}
+		return chosen[w.what]
+	})
+}
+
+// release tells of what snapshots from oldest on do not choose.
+func (l *lostPins) release(oldest uint64) {
+	n := 0
+	var list []LostPin
+	for n < len(l.waiting) && l.waiting[n].generation <= oldest {
+		list = append(list, l.waiting[n].what)
+		l.forget(l.waiting[n].what.Service)
+		n++
+	}
+	l.waiting = l.waiting[n:]
+	if len(list) > 0 {
+		l.tell(list)
+	}
+}
+
+// losePins notes who of those that took new flows before does not any more. families is what
+// the port was before its build.
+func (r *run) losePins(p *port, families [2]familySet) {
+	if r.lostPins.tell == nil || p.service == nil || p.service.AffinitySeconds == 0 {
+		return
+	}
+	now, again := map[services.BackendRef]bool{}, map[LostPin]bool{}
+	for f := range families {
+		before, after := &families[f], &p.families[f]
+		if before.sets == after.sets {
+			continue
+		}
+		for _, s := range after.sets {
+			for _, ref := range s.backends() {
+				now[ref] = true
+			}
+		}
+		for i := range after.members {
+			if m := &after.members[i]; now[m.ref] {
+				again[LostPin{p.identity, m.addr, m.port}] = true
+			}
+		}
+		for _, s := range before.sets {
+			r.losePinsOf(p, before.members, s.backends(), now)
+		}
+	}
+	r.lostPins.retake(p.identity, again)
+}
+
+// loseAffinity notes that a port has none any more, where that is so since its last version.
+func (r *run) loseAffinity(p *port, seconds uint32) {
+	if r.lostPins.tell != nil && p.service != nil && p.service.AffinitySeconds != 0 && seconds == 0 {
+		r.lostPins.wait(LostPin{Service: p.identity}, r.generation)
+	}
+}
+
+// losePinsOf notes those of a set's backends that are not in now. The set's backends are in
+// the order of members.
+func (r *run) losePinsOf(p *port, members []member, set []services.BackendRef, now map[services.BackendRef]bool) {
+	i := 0
+	for _, ref := range set {
+		for i < len(members) && members[i].ref != ref {
+			i++
+		}
+		if i == len(members) {
+			return
+		}
+		if m := &members[i]; !now[ref] {
+			now[ref] = true // once, if it was in both sets
+			r.lostPins.wait(LostPin{p.identity, m.addr, m.port}, r.generation)
+		}
+	}
+}
+
+func (c *chosenSet) backends() []services.BackendRef {
+	if c.set == nil {
+		return nil
+	}
+	return c.set.Backends
+}

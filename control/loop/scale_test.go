@@ -1,0 +1,225 @@
+package loop_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"sluice.dev/sluice/control/controltest"
+	"sluice.dev/sluice/control/loop"
+	"sluice.dev/sluice/control/tracker"
+)
+
+// TestScale holds what changes cost to bounds that a busy machine keeps, and prints
+// what they cost. The bench of the same name is for figures to compare.
+//
+//	go test ./control/loop -run TestScale -v
+func TestScale(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds 10,000 services")
+	}
+	for _, s := range []controltest.Cluster{controltest.Large, {Services: 5_000, Endpoints: 6}, {Services: 1, Endpoints: 5_000}} {
+		t.Run("first/"+s.String(), func(t *testing.T) {
+			if took := firstTable(s); took > slow(3*time.Second) {
+				t.Errorf("the first table took %v", took)
+			} else {
+				t.Logf("the first table took %v", took)
+			}
+		})
+	}
+	t.Run("self check", func(t *testing.T) {
+		table := newTable(controltest.Large.Tracker())
+		table.pass()
+		took := make([]time.Duration, 101)
+		for n := range took {
+			start := time.Now()
+			if _, d := table.compiler.Check(table.tracker, table.handle.Load()); d != "" {
+				t.Fatal(d)
+			}
+			took[n] = time.Since(start)
+		}
+		slices.Sort(took)
+		t.Logf("a check takes %v", took[50])
+		if took[50] > slow(3*time.Millisecond) {
+			t.Errorf("a check of a few services takes %v", took[50])
+		}
+	})
+	t.Run("change", func(t *testing.T) {
+		few, many := oneChange(controltest.Cluster{Services: 10, Endpoints: 10}), oneChange(controltest.Large)
+		t.Logf("one of 10 endpoints: %v among 10 services, %v among 10,000", few, many)
+		if many > 4*few+slow(100*time.Microsecond) {
+			t.Errorf("a change costs %v among 10 services and %v among 10,000", few, many)
+		}
+		hundred := oneChange(controltest.Cluster{Services: 1_000, Endpoints: 100})
+		t.Logf("one of 100 endpoints: %v among 1,000 services", hundred)
+		if hundred > slow(2*time.Millisecond) {
+			t.Errorf("a change of a service of 100 endpoints costs %v", hundred)
+		}
+	})
+}
+
+// slow is a bound under the race detector, which costs about ten times.
+func slow(d time.Duration) time.Duration {
+	if raceDetector {
+		return 20 * d
+	}
+	return d
+}
+
+// firstTable is how long the loop's first pass takes when all is read, the best of three.
+func firstTable(s controltest.Cluster) time.Duration {
+	best := time.Hour
+	for range 3 {
+		table := newTable(s.Tracker())
+		runtime.GC() // what made the objects is not part of it
+		start := time.Now()
+		table.pass()
+		best = min(best, time.Since(start))
+	}
+	return best
+}
+
+// oneChange is the median of what a change of one endpoint takes.
+func oneChange(s controltest.Cluster) time.Duration {
+	table := newTable(s.Tracker())
+	table.pass()
+	runtime.GC()
+	took := make([]time.Duration, 301)
+	for n := range took {
+		var b tracker.Batch
+		b.Upsert(controltest.Source, s.Slice(n*7919%s.Services, 0, n+1))
+		start := time.Now()
+		table.tracker.Apply(&b)
+		table.pass()
+		took[n] = time.Since(start)
+	}
+	slices.Sort(took)
+	return took[len(took)/2]
+}
+
+// delays notes how old what changed is when it is published and steered by.
+type delays struct {
+	first chan struct{}
+	all   []time.Duration // only the loop writes, until it has ended
+	took  []time.Duration
+}
+
+func (d *delays) Synced(s *loop.Sync) {
+	now := time.Now()
+	if s.Full {
+		close(d.first)
+		return
+	}
+	for _, at := range s.Triggers {
+		d.all = append(d.all, now.Sub(at))
+	}
+	d.took = append(d.took, s.Took)
+}
+
+// TestUpdateLatency sends 1,000 changes a second to a running loop over 10,000 services
+// and asks how long each takes from the source's word to the table in use. With
+// SLUICE_E2E=full it does so for 30 seconds.
+//
+//	go test ./control/loop -run TestUpdateLatency -v
+func TestUpdateLatency(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds 10,000 services")
+	}
+	seconds := 3
+	if os.Getenv("SLUICE_E2E") == "full" {
+		seconds = 30
+	}
+	const perSecond = 1_000
+	d := &delays{first: make(chan struct{})}
+	table := newTable(controltest.Large.Tracker())
+	// As the daemon's controlWindow.
+	loop := loop.New(loop.Config{
+		Log: slog.New(slog.DiscardHandler), Tracker: table.tracker, Compiler: table.compiler,
+		Publisher: table.publisher, Steering: controltest.NewKernel(), Observer: d, Window: 2 * time.Millisecond,
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- loop.Run(ctx) }()
+	<-d.first
+	runtime.GC()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	noise := oversleep()
+	tick := time.NewTicker(time.Second / perSecond)
+	defer tick.Stop()
+	sent := 0
+	for start := time.Now(); sent < seconds*perSecond; <-tick.C {
+		// A ticker that fell behind loses ticks; what is due is sent all the same.
+		for due := int(time.Since(start).Seconds() * perSecond); sent < min(due, seconds*perSecond); sent++ {
+			s := controltest.Large.Slice(sent*7919%controltest.Large.Services, 0, sent/controltest.Large.Services+1)
+			s.Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: time.Now().Format(time.RFC3339Nano)}
+			table.tracker.Upsert(controltest.Source, s)
+		}
+	}
+	if err := loop.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	runtime.ReadMemStats(&after)
+	slept := noise()
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	report(t, d, sent, slept, &before, &after)
+}
+
+// oversleep measures how late a goroutine beside wakes that sleeps a millisecond: what the
+// machine and the runtime add to everything that waits. It returns what ends it.
+func oversleep() func() []time.Duration {
+	stop, result := make(chan struct{}), make(chan []time.Duration)
+	go func() {
+		var late []time.Duration
+		for {
+			start := time.Now()
+			select {
+			case <-stop:
+				slices.Sort(late)
+				result <- late
+				return
+			case <-time.After(time.Millisecond):
+				late = append(late, time.Since(start)-time.Millisecond)
+			}
+		}
+	}()
+	return func() []time.Duration { close(stop); return <-result }
+}
+
+func report(t *testing.T, d *delays, sent int, slept []time.Duration, before, after *runtime.MemStats) {
+	if len(d.all) != sent {
+		t.Errorf("%d changes were sent, %d published", sent, len(d.all))
+	}
+	slices.Sort(d.all)
+	slices.Sort(d.took)
+	p99 := quantile(d.all, 99)
+	t.Logf("%d changes in %d passes: p50 %v, p99 %v, max %v; a pass p50 %v, p99 %v, max %v", len(d.all), len(d.took),
+		quantile(d.all, 50), p99, d.all[len(d.all)-1], quantile(d.took, 50), quantile(d.took, 99), d.took[len(d.took)-1])
+	longest := time.Duration(0)
+	for n := before.NumGC; n < after.NumGC; n++ {
+		longest = max(longest, time.Duration(after.PauseNs[n%uint32(len(after.PauseNs))]))
+	}
+	t.Logf("heap %.0f MiB in use, %.0f MiB from the system; %d collections stopped the world %v in all, %v at most",
+		mib(int(after.HeapInuse)), mib(int(after.Sys)), after.NumGC-before.NumGC, time.Duration(after.PauseTotalNs-before.PauseTotalNs), longest)
+	late := slept[len(slept)-1]
+	t.Logf("a goroutine that only sleeps woke p50 %v, p99 %v, max %v late", quantile(slept, 50), quantile(slept, 99), late)
+	// One stop of 30 ms is a percent of three seconds: with another one beside us, p99 says
+	// how long those are.
+	if p99 > slow(10*time.Millisecond)+2*late {
+		t.Errorf("p99 is %v, on a machine that wakes sleepers up to %v late", p99, late)
+	}
+}
+
+func quantile(sorted []time.Duration, percent int) time.Duration {
+	return sorted[(len(sorted)-1)*percent/100].Round(time.Microsecond)
+}

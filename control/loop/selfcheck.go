@@ -1,0 +1,56 @@
+package loop
+
+import (
+	"time"
+
+	"sluice.dev/sluice/control/objects"
+)
+
+// checkEvery is how often the loop has the compiler check a few Services of its table.
+const checkEvery = 30 * time.Second
+
+// SelfCheck is what the loop found when it compared its table with one compiled anew.
+type SelfCheck struct {
+	// Runs counts checks, Services what they compared, Differences the checks that found
+	// one. After one, the whole table is built anew.
+	Runs        uint64 `json:"runs"`
+	Services    uint64 `json:"services"`
+	Differences uint64 `json:"differences"`
+	// Last is what the last difference was, At when.
+	Last string    `json:"last,omitempty"`
+	At   time.Time `json:"at,omitzero"`
+}
+
+// SelfCheck may be called from any goroutine.
+func (l *Loop) SelfCheck() SelfCheck {
+	l.progress.mu.Lock()
+	defer l.progress.mu.Unlock()
+	return l.progress.check
+}
+
+// selfCheck compares a few Services, when it is time, and repairs what is wrong. It runs
+// on the loop's goroutine, so that what the Tracker handed out is what was compiled.
+func (l *Loop) selfCheck(now time.Time) {
+	if !l.replaced || now.Sub(l.checked) < checkEvery {
+		return
+	}
+	l.checked = now
+	checked, difference := l.Compiler.Check(l.Tracker, l.Publisher.handle.Load())
+	p := &l.progress
+	p.mu.Lock()
+	p.check.Runs++
+	p.check.Services += uint64(checked)
+	if difference != "" {
+		p.check.Differences++
+		p.check.Last, p.check.At = difference, now
+	}
+	p.mu.Unlock()
+	if difference == "" {
+		return
+	}
+	l.Log.Error("the table is not what the objects say, which is a bug of Sluice; please report it. All of it is built anew", "difference", difference)
+	none := &objects.Changes{}
+	l.began(syncOf(none, true))
+	l.apply(l.Compiler.Rebuild(l.Tracker.State()))
+	l.tell(none)
+}

@@ -1,0 +1,211 @@
+package loop
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/control/tracker"
+)
+
+// progress is what others may know of the loop.
+type progress struct {
+	mu       sync.Mutex
+	applied  uint64        // Tracker.Read of what is published and steered
+	at       time.Time     // when it became so
+	changed  chan struct{} // closed at the next change
+	problems []objects.Problem
+	closing  int   // what the kernel program still has and should not
+	refusal  error // of the kernel program
+	check    SelfCheck
+	feeds    map[objects.Source]error // by feed that was asked; nil: it has synced
+}
+
+// feed and steer note an answer, and say whether it is news.
+func (p *progress) feed(s objects.Source, err error) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	before, asked := p.feeds[s]
+	p.feeds[s] = err
+	return !asked || fmt.Sprint(before) != fmt.Sprint(err)
+}
+
+// problemEdits count how often the problems of compiling and of the sources changed.
+type problemEdits struct{ compiled, read uint64 }
+
+// setProblems notes the outstanding problems and returns the new ones.
+func (p *progress) setProblems(problems []objects.Problem) (news []objects.Problem) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !slices.Equal(p.problems, problems) {
+		old := make(map[objects.Problem]bool, len(p.problems))
+		for _, q := range p.problems {
+			old[q] = true
+		}
+		for _, q := range problems {
+			if !old[q] {
+				news = append(news, q)
+			}
+		}
+		p.problems = problems
+	}
+	return news
+}
+
+func (p *progress) steer(err error) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	before := p.refusal
+	p.refusal = err
+	return fmt.Sprint(before) != fmt.Sprint(err)
+}
+
+// Wait returns when everything the sources said before the call is published,
+// steered by and seen by every worker, or why it is not.
+func (l *Loop) Wait(ctx context.Context) error {
+	for _, f := range l.Feeds {
+		if err := f.Sync(ctx); err != nil {
+			return fmt.Errorf("read %v: %w", f.Source(), err)
+		}
+	}
+	target := l.Tracker.Read()
+	for {
+		l.progress.mu.Lock()
+		applied, refusal, changed := l.progress.applied, l.progress.refusal, l.progress.changed
+		l.progress.mu.Unlock()
+		if applied >= target && l.isReady() {
+			return l.seen(ctx, l.Publisher.Published())
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			if refusal != nil {
+				return fmt.Errorf("%w: the kernel program refused: %w", ctx.Err(), refusal)
+			}
+			return fmt.Errorf("%w: the sources are read up to %d, published and steered up to %d", ctx.Err(), target, applied)
+		case <-l.ended:
+			return ErrEnded
+		}
+	}
+}
+
+func (l *Loop) isReady() bool {
+	select {
+	case <-l.ready:
+		return true
+	default:
+		return false
+	}
+}
+
+// seenPoll is how often workers' blocks are looked at: a batch is far shorter.
+const seenPoll = time.Millisecond
+
+// seen returns when no worker uses a snapshot older than a generation.
+func (l *Loop) seen(ctx context.Context, generation uint64) error {
+	for l.Publisher.Oldest() < generation {
+		if err := pause(ctx, seenPoll); err != nil {
+			return fmt.Errorf("%w: a worker still uses snapshot %d, not %d", err, l.Publisher.Oldest(), generation)
+		}
+	}
+	return nil
+}
+
+// Status is what is applied against what was read.
+type Status struct {
+	// Read counts what the sources said, Applied how much of it is published and
+	// steered by.
+	Read    uint64    `json:"read"`
+	Applied uint64    `json:"applied"`
+	At      time.Time `json:"at,omitzero"` // when Applied became so
+	// Generation is the published snapshot's, Oldest that of the oldest in use.
+	Generation uint64 `json:"generation"`
+	Oldest     uint64 `json:"oldest"`
+	// Refusal is why the kernel program does not steer by it yet.
+	Refusal string `json:"refusal,omitempty"`
+	// Closing counts what the kernel program keeps open for live flows.
+	Closing  int                    `json:"closing"`
+	Sources  []SourceStatus         `json:"sources"`
+	Objects  []tracker.ObjectStatus `json:"objects"`
+	Problems []objects.Problem      `json:"problems"`
+	// SelfCheck is what comparing the table with one compiled anew found.
+	SelfCheck SelfCheck `json:"selfCheck"`
+}
+
+// SourceStatus is one feed.
+type SourceStatus struct {
+	Source  objects.Source `json:"source"`
+	Synced  bool           `json:"synced"`
+	Error   string         `json:"error,omitempty"`
+	Objects int            `json:"objects"`
+	Read    uint64         `json:"read"` // the newest of its objects
+	Applied bool           `json:"applied"`
+}
+
+// Status may be called from any goroutine. It lists every object, so it is for
+// people, not for every scrape.
+func (l *Loop) Status() *Status {
+	objects := l.Tracker.ObjectStatus()
+	s := &Status{Read: l.Tracker.Read(), Generation: l.Publisher.Published(), Oldest: l.Publisher.Oldest(), Objects: objects}
+	p := &l.progress
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s.Applied, s.At, s.Closing, s.Problems = p.applied, p.at, p.closing, slices.Clone(p.problems)
+	s.SelfCheck = p.check
+	if p.refusal != nil {
+		s.Refusal = p.refusal.Error()
+	}
+	for _, f := range l.Feeds {
+		s.Sources = append(s.Sources, p.source(f.Source(), objects))
+	}
+	for i := range objects {
+		objects[i].Applied = objects[i].Read <= s.Applied
+	}
+	return s
+}
+
+// source sums up one feed: the objects read at its place or below.
+func (p *progress) source(of objects.Source, objects []tracker.ObjectStatus) SourceStatus {
+	err, asked := p.feeds[of]
+	s := SourceStatus{Source: of, Synced: asked && err == nil}
+	if err != nil {
+		s.Error = err.Error()
+	}
+	for _, o := range objects {
+		if of.Contains(o.Source) {
+			s.Objects++
+			s.Read = max(s.Read, o.Read)
+		}
+	}
+	s.Applied = s.Synced && s.Read <= p.applied
+	return s
+}
+
+// Reached says how far the loop is: what the Tracker has read, how much of that is
+// published and steered by, and when it became so; the zero time before the first
+// snapshot. It is cheap and may be called from any goroutine.
+func (l *Loop) Reached() (read, applied uint64, at time.Time) {
+	read = l.Tracker.Read()
+	l.progress.mu.Lock()
+	defer l.progress.mu.Unlock()
+	return read, l.progress.applied, l.progress.at
+}
+
+// Refusal is what the kernel program does not steer by, and why; nil if it does all that
+// was asked of it. It may be called from any goroutine.
+func (l *Loop) Refusal() error {
+	l.progress.mu.Lock()
+	defer l.progress.mu.Unlock()
+	return l.progress.refusal
+}
+
+// Problems returns all outstanding problems, which nobody may write to, and a channel
+// that is closed when there may be others. It may be called from any goroutine.
+func (l *Loop) Problems() ([]objects.Problem, <-chan struct{}) {
+	l.progress.mu.Lock()
+	defer l.progress.mu.Unlock()
+	return l.progress.problems, l.progress.changed
+}

@@ -1,0 +1,69 @@
+package objects
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// taintAutoscaler is what the cluster autoscaler puts on a node that it will delete
+// (KEP-3836).
+const taintAutoscaler = "ToBeDeletedByClusterAutoscaler"
+
+// Node is what is kept of a v1 Node. It is immutable. Forwarding follows its zone
+// alone; which endpoints are local follows from endpoints' node names.
+type Node struct {
+	ID        ObjectID
+	Zone      string
+	addresses []netip.Addr
+	leaving   string
+}
+
+// NodeInfo is what is known of a Node object.
+type NodeInfo struct {
+	Known bool
+	// Zone is the label topology.kubernetes.io/zone; empty if there is none.
+	Zone string
+	// Addresses are status.addresses of type InternalIP, then ExternalIP, in their order.
+	Addresses []netip.Addr
+	// Leaving says why the node takes no new traffic; empty if it does:
+	// a deletionTimestamp, or the taint ToBeDeletedByClusterAutoscaler (KEP-3836).
+	Leaving string
+}
+
+func (n *Node) equal(o *Node) bool {
+	return n.ID == o.ID && n.Zone == o.Zone && n.leaving == o.leaving && slices.Equal(n.addresses, o.addresses)
+}
+
+// TrimNode keeps what is needed of a Node. Host names and addresses that are none
+// are left out, as the Node of a cloud has both.
+func TrimNode(in *corev1.Node) (n *Node, malformed []Fault) {
+	n = &Node{ID: MakeObjectID(KindNode, "", in.Name), Zone: in.Labels[corev1.LabelTopologyZone]}
+	for _, kind := range [...]corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
+		for _, a := range in.Status.Addresses {
+			if a.Type != kind {
+				continue
+			}
+			if ip, err := parseAddr(a.Address); err == nil && !slices.Contains(n.addresses, ip) {
+				n.addresses = append(n.addresses, ip)
+			}
+		}
+	}
+	switch {
+	case !in.DeletionTimestamp.IsZero():
+		n.leaving = fmt.Sprintf("Node %s is being deleted", in.Name)
+	case slices.ContainsFunc(in.Spec.Taints, func(t corev1.Taint) bool { return t.Key == taintAutoscaler }):
+		n.leaving = fmt.Sprintf("Node %s has the taint %s", in.Name, taintAutoscaler)
+	}
+	return n, checkName(n.ID)
+}
+
+// Info is what others than the compiler may know of the Node; n may be nil.
+func (n *Node) Info() NodeInfo {
+	if n == nil {
+		return NodeInfo{}
+	}
+	return NodeInfo{Known: true, Zone: n.Zone, Addresses: slices.Clone(n.addresses), Leaving: n.leaving}
+}

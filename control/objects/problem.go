@@ -1,0 +1,121 @@
+package objects
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+)
+
+// Source says where an object was read: a kind of source ("files"), and the place
+// inside it (a file's path). Document counts the file's documents from 1; it is
+// for people and does not tell two sources apart.
+type Source struct {
+	Kind     string `json:"kind"`
+	Path     string `json:"path,omitempty"`
+	Document int    `json:"document,omitempty"`
+}
+
+// String prints path#document, or the kind where there is no path.
+func (s Source) String() string {
+	switch {
+	case s.Path == "":
+		return s.Kind
+	case s.Document == 0:
+		return s.Path
+	}
+	return fmt.Sprintf("%s#%d", s.Path, s.Document)
+}
+
+// Contains says whether o is the place s or one below it.
+func (s Source) Contains(o Source) bool {
+	return s.Kind == o.Kind && (s.Path == o.Path || strings.HasPrefix(o.Path, strings.TrimSuffix(s.Path, "/")+"/"))
+}
+
+// Place is the source without the document.
+func (s Source) Place() Source { return Source{Kind: s.Kind, Path: s.Path} }
+
+// CompareSources orders by kind, path and document.
+func CompareSources(a, b Source) int {
+	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Path, b.Path), cmp.Compare(a.Document, b.Document))
+}
+
+// ObjectID names an object as the API server does.
+type ObjectID struct {
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+}
+
+// The kinds of objects that are read.
+const (
+	KindService       = "Service"
+	KindEndpointSlice = "EndpointSlice"
+	KindNode          = "Node"
+)
+
+// String prints Kind namespace/name.
+func (id ObjectID) String() string {
+	if id.Namespace == "" {
+		return id.Kind + " " + id.Name
+	}
+	return id.Kind + " " + id.Namespace + "/" + id.Name
+}
+
+// Compare orders by kind, namespace and name.
+func (id ObjectID) Compare(o ObjectID) int {
+	return cmp.Or(cmp.Compare(id.Kind, o.Kind), cmp.Compare(id.Namespace, o.Namespace), cmp.Compare(id.Name, o.Name))
+}
+
+// Severity says what a Problem costs.
+type Severity string
+
+const (
+	// Refused: what the Problem names is not served.
+	Refused Severity = "refused"
+	// Warning: it is served, but not in all the author may have meant.
+	Warning Severity = "warning"
+)
+
+// Problem is one thing wrong with one field of one object. It is comparable.
+type Problem struct {
+	Source   Source   `json:"source"`
+	Object   ObjectID `json:"object,omitzero"`
+	Field    string   `json:"field,omitempty"`
+	Message  string   `json:"message"`
+	Severity Severity `json:"severity"`
+	// Serving: an earlier version of the object is served meanwhile.
+	Serving bool `json:"serving,omitempty"`
+	// Reason is what kind of Problem it is, where Severity does not say enough; see Why.
+	Reason Reason `json:"reason,omitempty"`
+}
+
+// String prints the Problem as one line: place, object, field, message.
+func (p Problem) String() string {
+	parts := make([]string, 0, 4)
+	if p.Source != (Source{}) {
+		parts = append(parts, p.Source.String())
+	}
+	if p.Object != (ObjectID{}) {
+		parts = append(parts, p.Object.String())
+	}
+	if p.Field != "" {
+		parts = append(parts, p.Field)
+	}
+	return oneLine(strings.Join(append(parts, p.Message), ": "))
+}
+
+// CompareProblems orders by object, then by source, field and message.
+func CompareProblems(a, b Problem) int {
+	return cmp.Or(a.Object.Compare(b.Object), CompareSources(a.Source, b.Source),
+		cmp.Compare(a.Field, b.Field), cmp.Compare(a.Message, b.Message), cmp.Compare(a.Severity, b.Severity))
+}
+
+// oneLine keeps what an object or a file says from forging further lines.
+func oneLine(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r == '\u2028' || r == '\u2029' {
+			return ' '
+		}
+		return r
+	}, s)
+}

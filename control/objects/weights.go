@@ -1,0 +1,90 @@
+package objects
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+// annotationWeights gives endpoints their shares of new flows, on a Service or on an
+// EndpointSlice: MATCH=WEIGHT, comma separated, where MATCH is an address, a CIDR,
+// node:NAME or zone:NAME. The first that matches decides, a slice's before the
+// Service's, and without any the weight is 1. Weight 0 takes no new flows.
+const annotationWeights = "sluice.dev/weights"
+
+// maxWeightRules bounds what every endpoint is held against.
+const maxWeightRules = 1000
+
+// weightRule has one of prefix, node and zone. It is comparable.
+type weightRule struct {
+	prefix     netip.Prefix
+	node, zone string
+	weight     uint16 // up to 65,535, as in ipvsadm(8)
+}
+
+type WeightRules []weightRule
+
+// readWeights leaves out entries that say nothing; nil where none is left.
+func readWeights(annotations map[string]string) (rules WeightRules, faults []Fault) {
+	text, ok := annotations[annotationWeights]
+	if !ok {
+		return nil, nil
+	}
+	const field = "metadata.annotations[" + annotationWeights + "]"
+	for entry := range strings.SplitSeq(text, ",") {
+		if entry = strings.TrimSpace(entry); entry == "" {
+			continue
+		}
+		if len(rules) == maxWeightRules {
+			return rules, append(faults, Fault{field, fmt.Sprintf("only the first %d entries are used", maxWeightRules), Warning})
+		}
+		rule, why := parseWeight(entry)
+		if why != "" {
+			faults = append(faults, Fault{field, fmt.Sprintf("%q %s; it is ignored", entry, why), Warning})
+			continue
+		}
+		rules = append(rules, rule)
+	}
+	return rules, faults
+}
+
+func parseWeight(entry string) (rule weightRule, why string) {
+	match, number, found := strings.Cut(entry, "=")
+	weight, err := strconv.ParseUint(strings.TrimSpace(number), 10, 16)
+	if !found || err != nil {
+		return rule, "is not MATCH=WEIGHT with a weight from 0 to 65535"
+	}
+	rule.weight = uint16(weight)
+	match = strings.TrimSpace(match)
+	if name, ok := strings.CutPrefix(match, "node:"); ok && name != "" {
+		rule.node = name
+		return rule, ""
+	}
+	if name, ok := strings.CutPrefix(match, "zone:"); ok && name != "" {
+		rule.zone = name
+		return rule, ""
+	}
+	if a, err := parseAddr(match); err == nil {
+		rule.prefix = netip.PrefixFrom(a, a.BitLen())
+		return rule, ""
+	}
+	if rule.prefix, err = parsePrefix(match); err != nil {
+		return rule, "matches neither an address, a CIDR, node:NAME nor zone:NAME"
+	}
+	return rule, ""
+}
+
+// Weight returns an endpoint's weight; -1 where no rule matches it.
+func (rs WeightRules) Weight(a header.Addr, node, zone string) int32 {
+	ip := a.Netip()
+	for i := range rs {
+		r := &rs[i]
+		if r.node != "" && r.node == node || r.zone != "" && r.zone == zone || r.prefix.IsValid() && r.prefix.Contains(ip) {
+			return int32(r.weight)
+		}
+	}
+	return -1
+}

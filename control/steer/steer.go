@@ -1,0 +1,166 @@
+package steer
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"slices"
+
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/nat/header"
+)
+
+// NodePort is a port that this node's addresses accept in one family.
+type NodePort struct {
+	V6    bool   `json:"v6"`
+	Proto uint8  `json:"proto"`
+	Port  uint16 `json:"port"`
+}
+
+// OwnAddr is an address that is ours, and in which ways. The ways open and close
+// one by one, because flows need them one by one: an address that accepts no more
+// node ports may still be the one that replies come to.
+type OwnAddr struct {
+	Addr  header.Addr        `json:"addr"`
+	Flags services.AddrFlags `json:"flags"`
+}
+
+// KeepSource is a backend whose replies must be caught by their source, because
+// its service keeps the client's address.
+type KeepSource struct {
+	Addr  header.Addr `json:"addr"`
+	Port  uint16      `json:"port"`
+	Proto uint8       `json:"proto"`
+}
+
+// Set is what the kernel program sends to user space.
+type Set struct {
+	Frontends   []services.FrontendKey // with an address of their own
+	NodePorts   []NodePort
+	Addrs       []OwnAddr
+	KeepSources []KeepSource
+}
+
+// Empty says that there is nothing in the set.
+func (s *Set) Empty() bool { return s.Len() == 0 }
+
+// Len counts what is in the set; an address counts once.
+func (s *Set) Len() int {
+	return len(s.Frontends) + len(s.NodePorts) + len(s.Addrs) + len(s.KeepSources)
+}
+
+// Change is what one compile asks of the kernel program. An address has in Open the
+// flags that it gains, in Close those that it loses; what it has besides stays.
+type Change struct{ Open, Close Set }
+
+// Empty says that nothing changes.
+func (s *Change) Empty() bool { return s.Open.Empty() && s.Close.Empty() }
+
+// Refusal is an error of Steering.Open and Replace: what is in Set cannot be had, such as for
+// want of room in the kernel's tables, and all else that was asked for is done. Any other
+// error says nothing of what is done.
+type Refusal struct {
+	Set Set
+	Err error
+}
+
+func (r *Refusal) Error() string {
+	return fmt.Sprintf("%d of what is to be steered is refused, all else is steered: %v", r.Set.Len(), r.Err)
+}
+
+func (r *Refusal) Unwrap() error { return r.Err }
+
+// Without returns the set less what is in o.
+func (s *Set) Without(o *Set) Set {
+	return Set{
+		Frontends:   subtract(s.Frontends, o.Frontends),
+		NodePorts:   subtract(s.NodePorts, o.NodePorts),
+		Addrs:       subtractFlags(s.Addrs, o.Addrs),
+		KeepSources: subtract(s.KeepSources, o.KeepSources),
+	}
+}
+
+// With returns the set and what is in o; the two have nothing in common.
+func (s *Set) With(o *Set) Set {
+	sum := Set{
+		Frontends:   slices.Concat(s.Frontends, o.Frontends),
+		NodePorts:   slices.Concat(s.NodePorts, o.NodePorts),
+		Addrs:       slices.Clone(s.Addrs),
+		KeepSources: slices.Concat(s.KeepSources, o.KeepSources),
+	}
+	at := make(map[header.Addr]int, len(s.Addrs))
+	for i, a := range s.Addrs {
+		at[a.Addr] = i
+	}
+	for _, a := range o.Addrs {
+		if i, ok := at[a.Addr]; ok {
+			sum.Addrs[i].Flags |= a.Flags
+		} else {
+			sum.Addrs = append(sum.Addrs, a)
+		}
+	}
+	sum.Sort()
+	return sum
+}
+
+func subtract[T comparable](from, what []T) (rest []T) {
+	out := make(map[T]bool, len(what))
+	for _, w := range what {
+		out[w] = true
+	}
+	for _, f := range from {
+		if !out[f] {
+			rest = append(rest, f)
+		}
+	}
+	return rest
+}
+
+// subtractFlags takes flags away, and addresses that have none left.
+func subtractFlags(from, what []OwnAddr) (rest []OwnAddr) {
+	out := make(map[header.Addr]services.AddrFlags, len(what))
+	for _, w := range what {
+		out[w.Addr] |= w.Flags
+	}
+	for _, f := range from {
+		if f.Flags &^= out[f.Addr]; f.Flags != 0 {
+			rest = append(rest, f)
+		}
+	}
+	return rest
+}
+
+// AddFrontend files a key under node ports if it has no address of its own.
+func (s *Set) AddFrontend(k services.FrontendKey) {
+	switch k.Addr {
+	case services.AnyIPv4:
+		s.NodePorts = append(s.NodePorts, NodePort{false, k.Proto, k.Port})
+	case services.AnyIPv6:
+		s.NodePorts = append(s.NodePorts, NodePort{true, k.Proto, k.Port})
+	default:
+		s.Frontends = append(s.Frontends, k)
+	}
+}
+
+// Key is the node port as a frontend of any address.
+func (n NodePort) Key() services.FrontendKey {
+	if n.V6 {
+		return services.FrontendKey{Addr: services.AnyIPv6, Port: n.Port, Proto: n.Proto}
+	}
+	return services.FrontendKey{Addr: services.AnyIPv4, Port: n.Port, Proto: n.Proto}
+}
+
+// Sort puts the set in its order.
+func (s *Set) Sort() {
+	slices.SortFunc(s.Frontends, CompareKeys)
+	slices.SortFunc(s.NodePorts, func(a, b NodePort) int { return CompareKeys(a.Key(), b.Key()) })
+	slices.SortFunc(s.Addrs, func(a, b OwnAddr) int { return bytes.Compare(a.Addr[:], b.Addr[:]) })
+	slices.SortFunc(s.KeepSources, func(a, b KeepSource) int {
+		return CompareKeys(services.FrontendKey(a), services.FrontendKey(b))
+	})
+}
+
+// CompareKeys orders frontends by address, port and protocol.
+func CompareKeys(a, b services.FrontendKey) int {
+	return cmp.Or(bytes.Compare(a.Addr[:], b.Addr[:]), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Proto, b.Proto))
+}

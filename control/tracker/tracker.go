@@ -1,0 +1,283 @@
+package tracker
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"sluice.dev/sluice/control/objects"
+)
+
+// Tracker gathers what the sources read and hands out what changed since it was
+// last asked. It is safe for any number of goroutines.
+//
+// Three rules:
+//   - Changes that cancel vanish, and so does an update that changes nothing we use.
+//   - An object whose new version is malformed keeps its last good one.
+//   - One object read at two places is a Problem; the place that sorts first is
+//     used, and when it goes the other takes over.
+type Tracker struct {
+	mu       sync.Mutex
+	objects  map[objects.ObjectID]*tracked
+	dirty    map[objects.ObjectID]bool
+	troubled map[objects.ObjectID]bool            // more or less than one good version
+	troubles uint64                               // counts what may change what Locate says
+	reports  map[objects.Source][]objects.Problem // of places, not of objects
+	read     uint64                               // counts batches taken in
+	wake     chan struct{}
+
+	// For those who measure, see triggers.go.
+	started  time.Time
+	queued   time.Time // when the oldest of dirty was read
+	waiting  Waiting
+	triggers []trigger
+}
+
+// tracked is all that is known of one object.
+type tracked struct {
+	versions []version // by source, in order; never empty while anything is to be said
+	given    any       // what Changes handed out last; nil if nothing
+}
+
+// version is what one place says of an object.
+type version struct {
+	source objects.Source
+	good   any             // *objects.Service, Slice or Node; nil if there never was a good one
+	bad    []objects.Fault // why the newest was not taken
+	read   uint64
+}
+
+// New returns a Tracker that knows nothing.
+func New() *Tracker {
+	return &Tracker{
+		objects:  map[objects.ObjectID]*tracked{},
+		dirty:    map[objects.ObjectID]bool{},
+		reports:  map[objects.Source][]objects.Problem{},
+		troubled: map[objects.ObjectID]bool{},
+		wake:     make(chan struct{}, 1),
+		started:  time.Now(),
+	}
+}
+
+// Wake receives when there may be changes.
+func (t *Tracker) Wake() <-chan struct{} { return t.wake }
+
+// Batch is a group of changes that must be seen together, such as what one file
+// said. The zero Batch is empty.
+type Batch struct{ ops []operation }
+
+type operation struct {
+	source  objects.Source
+	id      objects.ObjectID
+	object  any // nil deletes
+	bad     []objects.Fault
+	report  []objects.Problem
+	reports bool
+}
+
+// Upsert adds or replaces an object: a *corev1.Service, *discoveryv1.EndpointSlice
+// or *corev1.Node. Nothing of it is kept but copies.
+func (b *Batch) Upsert(from objects.Source, object runtime.Object) {
+	op := operation{source: from}
+	switch o := object.(type) {
+	case *corev1.Service:
+		s, bad := objects.TrimService(o)
+		s.Faults = objects.LimitFaults(s.Faults)
+		op.id, op.object, op.bad = s.ID, s, objects.LimitFaults(bad)
+	case *discoveryv1.EndpointSlice:
+		s, bad := objects.TrimSlice(o)
+		s.Faults = objects.LimitFaults(s.Faults)
+		op.id, op.object, op.bad = s.ID, s, objects.LimitFaults(bad)
+	case *corev1.Node:
+		n, bad := objects.TrimNode(o)
+		op.id, op.object, op.bad = n.ID, n, objects.LimitFaults(bad)
+	default:
+		panic(fmt.Sprintf("tracker: %T given to Batch.Upsert; give it a Service, EndpointSlice or Node", object))
+	}
+	b.ops = append(b.ops, op)
+}
+
+// Malformed notes that the newest version of an object cannot even be decoded.
+// Its last good version stays.
+func (b *Batch) Malformed(from objects.Source, id objects.ObjectID, field, message string) {
+	id = objects.MakeObjectID(id.Kind, id.Namespace, id.Name)
+	b.ops = append(b.ops, operation{source: from, id: id, bad: []objects.Fault{{Field: field, Message: message, Severity: objects.Refused}}})
+}
+
+// Delete says that a place has the object no longer.
+func (b *Batch) Delete(from objects.Source, id objects.ObjectID) {
+	b.ops = append(b.ops, operation{source: from, id: objects.MakeObjectID(id.Kind, id.Namespace, id.Name)})
+}
+
+// Report replaces the problems of a place itself, such as a file that is no YAML.
+func (b *Batch) Report(from objects.Source, problems []objects.Problem) {
+	b.ops = append(b.ops, operation{source: from, report: problems, reports: true})
+}
+
+// Upsert, for sources that see one object at a time.
+func (t *Tracker) Upsert(from objects.Source, object runtime.Object) {
+	var b Batch
+	b.Upsert(from, object)
+	t.Apply(&b)
+}
+
+// Delete, for sources that see one object at a time.
+func (t *Tracker) Delete(from objects.Source, id objects.ObjectID) {
+	var b Batch
+	b.Delete(from, id)
+	t.Apply(&b)
+}
+
+// Apply takes a batch in, all of it at once.
+func (t *Tracker) Apply(b *Batch) {
+	t.mu.Lock()
+	t.read++
+	for i := range b.ops {
+		t.apply(&b.ops[i])
+	}
+	t.mu.Unlock()
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (t *Tracker) apply(op *operation) {
+	if op.reports {
+		t.troubles++
+		place := op.source.Place()
+		delete(t.reports, place)
+		if len(op.report) > 0 {
+			t.reports[place] = slices.Clone(op.report)
+		}
+		return
+	}
+	o := t.objects[op.id]
+	if o == nil {
+		if op.object == nil && op.bad == nil {
+			return
+		}
+		o = &tracked{}
+		t.objects[op.id] = o
+	}
+	t.note(op.id)
+	at, found := slices.BinarySearchFunc(o.versions, op.source, func(v version, s objects.Source) int {
+		return objects.CompareSources(v.source.Place(), s.Place())
+	})
+	before := o.place()
+	defer func() { t.noteTrouble(op.id, o, before) }()
+	switch {
+	case op.object == nil && op.bad == nil:
+		if found {
+			o.versions = slices.Delete(o.versions, at, at+1)
+		}
+		return
+	case !found:
+		o.versions = slices.Insert(o.versions, at, version{})
+	}
+	v := &o.versions[at]
+	v.source, v.bad, v.read = op.source, op.bad, t.read
+	if len(op.bad) == 0 {
+		t.noteTrigger(v.good, op.object)
+		v.good = op.object
+	}
+}
+
+// winner is the version that is used: the first place that has a good one.
+func (o *tracked) winner() *version {
+	for i := range o.versions {
+		if o.versions[i].good != nil {
+			return &o.versions[i]
+		}
+	}
+	return nil
+}
+
+// Changes returns what differs from what it returned before. Read counts the
+// batches that are in it.
+func (t *Tracker) Changes() *objects.Changes {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	ch := &objects.Changes{Read: t.read, Queued: t.queued}
+	for id := range t.dirty {
+		o := t.objects[id]
+		var now any
+		if w := o.winner(); w != nil {
+			now = w.good
+		}
+		if !objects.Equal(o.given, now) {
+			ch.Add(id, now)
+			o.given = now
+		}
+		if len(o.versions) == 0 {
+			delete(t.objects, id)
+		}
+	}
+	ch.Sort()
+	ch.Triggers = t.takeTriggers(ch)
+	t.forgetDirty()
+	return ch
+}
+
+// Read counts the batches taken in.
+func (t *Tracker) Read() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.read
+}
+
+// State returns everything that Changes has handed out so far, as if from nothing.
+func (t *Tracker) State() *objects.State {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := &objects.State{All: objects.Changes{Read: t.read}}
+	for id, o := range t.objects {
+		if o.given != nil {
+			s.All.Add(id, o.given)
+		}
+	}
+	s.All.Sort()
+	return s
+}
+
+// Node returns what is known of a Node. It may be called from any goroutine; what
+// it returns may be ahead of what is compiled.
+func (t *Tracker) Node(name string) objects.NodeInfo {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if o := t.objects[objects.MakeObjectID(objects.KindNode, "", name)]; o != nil {
+		if w := o.winner(); w != nil {
+			return w.good.(*objects.Node).Info()
+		}
+	}
+	return objects.NodeInfo{}
+}
+
+// Some returns up to n objects as they were handed out, others each time: where a
+// map's walk begins is random.
+func (t *Tracker) Some(n int) (objects []any) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, o := range t.objects {
+		if n--; n < 0 {
+			break
+		}
+		if o.given != nil {
+			objects = append(objects, o.given)
+		}
+	}
+	return objects
+}
+
+// HandedOut says whether an object is what Changes returned last.
+func (t *Tracker) HandedOut(id objects.ObjectID, object any) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	o := t.objects[id]
+	return o != nil && o.given == object
+}
