@@ -1,8 +1,10 @@
 package e2e
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -119,11 +121,18 @@ func (l *lab) waitFor(what string, is func(*status.InterfaceView) bool) {
 	l.t.Fatalf("not within 5 s: %s", what)
 }
 
-// TestMTUChange: the gateway follows its devices' MTU while it runs.
+// TestMTUChange: the gateway follows its devices' MTU while it runs, also where that takes other sockets.
 func TestMTUChange(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 1, Queues: 2}})
-	for _, mtu := range []int{1400, 1500, 1300} {
+	for _, mtu := range []int{1400, 1500, 9000, 1300} {
 		l.onLink("back0", func(link netlink.Link) error { return netlink.LinkSetMTU(link, mtu) })
+		l.within(fmt.Sprint("served with an MTU of ", mtu), func() bool {
+			st, err := l.gate.Client.Status(l.ctx, false)
+			return err == nil && slices.ContainsFunc(st.Interfaces, func(i status.InterfaceView) bool {
+				q := i.Queues[0]
+				return i.Name == "back0" && i.MTU == mtu && q.Bound && strings.Contains(q.Reason, "several frames") == (mtu == 9000)
+			})
+		})
 		for _, vip := range []string{vip4, vip6} {
 			if _, err := l.Clients[0].Upload(l.ctx, at(vip, webPort), 1<<20); err != nil {
 				t.Errorf("MTU %d, %s: %v", mtu, vip, err)

@@ -1,7 +1,10 @@
 package topo
 
 import (
+	"bytes"
 	"fmt"
+	"net"
+	"slices"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -31,16 +34,12 @@ func (s *segment) plugDevice(gateway, wire *namespace) error {
 		name string
 		to   *namespace
 	}{{s.device.NIC, gateway}, {s.device.Port, wire}} {
-		link, err := awaitLink(move.name)
+		link, err := awaitLink(move.name, func(a *netlink.LinkAttrs) bool { return a.Name == move.name })
 		if err != nil {
 			return err
 		}
-		// Before the move: a device that is put back keeps the MTU that it had.
-		if err := netlink.LinkSetMTU(link, s.mtu); err != nil {
-			return fmt.Errorf("%s: MTU %d: %w", move.name, s.mtu, err)
-		}
-		if err := netlink.LinkSetNsFd(link, int(move.to.file.Fd())); err != nil {
-			return fmt.Errorf("move %s: %w", move.name, err)
+		if err := moveLink(link, s.mtu, move.to); err != nil {
+			return err
 		}
 	}
 	return wire.run(func() error {
@@ -54,14 +53,51 @@ func (s *segment) plugDevice(gateway, wire *namespace) error {
 	})
 }
 
-func awaitLink(name string) (netlink.Link, error) {
+// awaitLink waits for an interface of the calling thread's namespace, which errors call what.
+func awaitLink(what string, is func(*netlink.LinkAttrs) bool) (netlink.Link, error) {
 	for end := time.Now().Add(deviceLimit); ; time.Sleep(20 * time.Millisecond) {
-		link, err := netlink.LinkByName(name)
-		if err == nil {
-			return link, nil
+		links, err := netlink.LinkList()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", what, err)
+		}
+		if i := slices.IndexFunc(links, func(l netlink.Link) bool { return is(l.Attrs()) }); i >= 0 {
+			return links[i], nil
 		}
 		if time.Now().After(end) {
-			return nil, fmt.Errorf("%s: %w", name, err)
+			return nil, fmt.Errorf("%s: no such interface within %v", what, deviceLimit)
 		}
 	}
+}
+
+// moveLink gives an interface an MTU, and then to a namespace: one that is put back keeps the MTU that it had.
+func moveLink(link netlink.Link, mtu int, to *namespace) error {
+	name := link.Attrs().Name
+	if err := netlink.LinkSetMTU(link, mtu); err != nil {
+		return fmt.Errorf("%s: MTU %d: %w", name, mtu, err)
+	}
+	if err := netlink.LinkSetNsFd(link, int(to.file.Fd())); err != nil {
+		return fmt.Errorf("move %s: %w", name, err)
+	}
+	return nil
+}
+
+// Replug makes a NIC that appeared in the caller's namespace, with the address of one of the gateway's that has gone,
+// that interface again: its name, MTU, addresses. A NIC leaves its driver and comes back in this way.
+func (n *Net) Replug(dev string, mac net.HardwareAddr) error {
+	i := slices.IndexFunc(n.Gateway.Interfaces, func(i Interface) bool { return i.Name == dev })
+	if i < 0 {
+		return fmt.Errorf("topo: the gateway has no interface %s", dev)
+	}
+	at := n.Gateway.Interfaces[i]
+	link, err := awaitLink(dev, func(a *netlink.LinkAttrs) bool { return bytes.Equal(a.HardwareAddr, mac) })
+	if err != nil {
+		return fmt.Errorf("topo: %w", err)
+	}
+	if err := netlink.LinkSetName(link, dev); err != nil {
+		return fmt.Errorf("topo: rename %s to %s: %w", link.Attrs().Name, dev, err)
+	}
+	if err := moveLink(link, at.MTU, n.Gateway.ns); err != nil {
+		return fmt.Errorf("topo: %w", err)
+	}
+	return n.Gateway.Run(func() error { return configure(dev, true, at.Addr4, at.Addr6) })
 }

@@ -31,6 +31,7 @@ type Interface struct {
 	VLAN         string // the device on top of it that has the addresses; empty where it has them itself
 	Addr4, Addr6 netip.Prefix
 	MAC          [6]byte
+	MTU          int
 }
 
 // device is what has the addresses.

@@ -286,6 +286,7 @@ func (h *Host) address(dev string, real bool, s *segment, number int) error {
 			return err
 		}
 		copy(i.MAC[:], link.Attrs().HardwareAddr)
+		i.MTU = link.Attrs().MTU
 		return nil
 	})
 	h.Interfaces = append(h.Interfaces, i)

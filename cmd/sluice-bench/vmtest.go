@@ -77,7 +77,7 @@ func rowsOf(set matrix.Set, only string) ([]matrix.Row, error) {
 // vmGuestCommand is what vm test runs in a guest.
 func vmGuestCommand() *cobra.Command {
 	c := guest.Config{Results: os.Stdout, Log: os.Stderr}
-	var leftMode, rightMode string
+	var leftMode, rightMode, vlan string
 	command := &cobra.Command{
 		Use:    "guest",
 		Short:  "Try the gateway on the NICs left and right of this guest",
@@ -90,6 +90,9 @@ func vmGuestCommand() *cobra.Command {
 				}
 			}
 			c.Left, c.Right = guest.Mode(leftMode), guest.Mode(rightMode)
+			if c.VLAN = guest.VLAN(vlan); !slices.Contains([]guest.VLAN{guest.Untagged, guest.Gateway, guest.Devices}, c.VLAN) {
+				return fmt.Errorf("no way %q to handle VLANs", vlan)
+			}
 			return guest.Run(cmd.Context(), c)
 		},
 	}
@@ -98,6 +101,8 @@ func vmGuestCommand() *cobra.Command {
 	f.StringVar(&leftMode, "left", "", "the mode that left must be in")
 	f.StringVar(&rightMode, "right", "", "the mode that right must be in")
 	f.StringVar(&c.Options, "options", "", "more of the gateway's configuration")
+	f.IntVar(&c.MTU, "mtu", 0, "of both segments; 0 is 1500")
+	f.StringVar(&vlan, "vlan", "", "who handles VLAN tags: nobody, the gateway, or devices")
 	f.StringSliceVar(&c.Cases, "cases", nil, "what to try, in order")
 	f.Int64Var(&c.Bytes, "bytes", 1e6, "of each TCP transfer")
 	f.IntVar(&c.Kills, "kills", 1, "how often to kill the daemon")

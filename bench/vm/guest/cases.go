@@ -22,18 +22,8 @@ func (l *lab) doctor() (string, error) {
 		{"config", "check", "--host", l.gate.ConfigFile()},
 		{"doctor", "--config", l.gate.ConfigFile()},
 	} {
-		// With a view of /sys as `ip netns exec` gives it: queues are counted there.
-		p, err := l.Gateway.Start(topo.Command{Path: l.Sluice, Args: args, Stdout: l.Log, Stderr: l.Log, OwnMounts: true})
-		if err != nil {
+		if _, err := l.command(l.Sluice, args...); err != nil {
 			return "", err
-		}
-		select {
-		case <-p.Done():
-		case <-time.After(l.patience(20 * time.Second)):
-			return "", errors.Join(fmt.Errorf("sluice %s: too long", args[0]), p.Stop(0))
-		}
-		if err := p.Err(); err != nil {
-			return "", fmt.Errorf("sluice %s: %w", args[0], err)
 		}
 	}
 	return "no FAIL", nil
@@ -60,7 +50,7 @@ func (l *lab) start() (string, error) {
 			continue
 		}
 		fmt.Fprintf(l.Log, "%s (%s): %s: %s\n", nic.Name, nic.Driver, mode, why)
-		want, ours := map[string]Mode{left: l.Left, right: l.Right}[nic.Name]
+		want, ours := map[string]Mode{l.interfaces()[0]: l.Left, l.interfaces()[1]: l.Right}[nic.Name]
 		if !ours { // the host link
 			continue
 		}

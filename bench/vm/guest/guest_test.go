@@ -19,7 +19,7 @@ func TestRanges(t *testing.T) {
 
 // TestDatagrams: no datagram is the beginning of another, so that one that was cut, or answered for another, is seen.
 func TestDatagrams(t *testing.T) {
-	for size := 18; size < mtu; size++ {
+	for size := 18; size < etherMTU; size++ {
 		a, b := datagram(size), datagram(size+1)
 		if len(a) != size || bytes.HasPrefix(b, a) || bytes.Equal(complement(a), a) || !bytes.Equal(complement(complement(a)), a) {
 			t.Fatalf("%d bytes: %x and %x", size, a, b)

@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -21,27 +22,31 @@ const (
 	backendPort, backendEchoPort, localPort = 8080, 8081, 8090
 
 	gatewayNode = "gateway"
+
+	leftTag, rightTag = 5, 7 // of segments whose packets have tags
 )
 
 // build makes the network and a gateway that does not run yet.
 func (l *lab) build() (err error) {
-	l.Net, err = topo.New(topo.Config{
-		Backends: 2,
-		Front:    topo.Device{NIC: left, Port: left + "-peer"},
-		Back:     topo.Device{NIC: right, Port: right + "-peer"},
-	})
-	if err != nil {
+	c := topo.Config{
+		Backends: 2, MTU: l.MTU,
+		Front: topo.Device{NIC: left, Port: left + "-peer"},
+		Back:  topo.Device{NIC: right, Port: right + "-peer"},
+	}
+	if l.VLAN != Untagged {
+		c.FrontVLANs, c.BackVLANs = []uint16{leftTag}, []uint16{rightTag}
+	}
+	if l.Net, err = topo.New(c); err != nil {
 		return err
 	}
 	// A link that goes down for a moment, as under an XDP attach, would lose its IPv6 address for good.
-	for _, s := range []struct{ name, value string }{
-		{"net/ipv6/conf/" + left + "/keep_addr_on_down", "1"},
-		{"net/ipv6/conf/" + right + "/keep_addr_on_down", "1"},
-		{"net/ipv4/ip_local_port_range", "32768 60999"}, // Linux's; hosts of topo give out more
-	} {
-		if err := l.Gateway.SetSysctl(s.name, s.value); err != nil {
+	for _, i := range l.Gateway.Interfaces {
+		if err := l.Gateway.SetSysctl("net/ipv6/conf/"+cmp.Or(i.VLAN, i.Name)+"/keep_addr_on_down", "1"); err != nil {
 			return err
 		}
+	}
+	if err := l.Gateway.SetSysctl("net/ipv4/ip_local_port_range", "32768 60999"); err != nil { // Linux's; hosts of topo give out more
+		return err
 	}
 	for _, h := range l.Backends {
 		if _, err := h.Serve(backendPort); err != nil {
@@ -54,8 +59,9 @@ func (l *lab) build() (err error) {
 	if _, err := l.Gateway.ServeOn("local", localPort, l.Gateway.Addr4(), l.Gateway.Addr6()); err != nil {
 		return err
 	}
+	names := l.interfaces()
 	l.gate, err = gate.New(gate.Config{
-		Sluice: l.Sluice, Host: l.Gateway, NodeName: gatewayNode, Options: l.Options, Patience: l.Patience,
+		Sluice: l.Sluice, Host: l.Gateway, NodeName: gatewayNode, Interfaces: names[:], Options: l.Options, Patience: l.Patience,
 	})
 	if err != nil {
 		return err
@@ -86,6 +92,14 @@ func (l *lab) services() []gate.Service {
 		{Name: "keep", Port: keepPort, Local: true, VIPs: []string{keepVIP4, keepVIP6}, Endpoints: local},
 		{Name: "near", Port: nearPort, VIPs: []string{nearVIP4, nearVIP6}, Endpoints: local},
 	}
+}
+
+// interfaces are what the gateway is given: the NICs, or VLAN devices on top of them.
+func (l *lab) interfaces() [2]string {
+	if l.VLAN == Devices {
+		return [2]string{fmt.Sprintf("%s.%d", left, leftTag), fmt.Sprintf("%s.%d", right, rightTag)}
+	}
+	return [2]string{left, right}
 }
 
 func (l *lab) hosts() []*topo.Host {

@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,11 +20,14 @@ type Config struct {
 	Sluice string // the daemon's binary
 	// Left and Right are the modes that the NICs of these names must be in.
 	Left, Right Mode
-	Options     string   // more of the gateway's configuration: YAML, whole top-level fields
-	Cases       []string // names, in order; without start the daemon does not run
-	Bytes       int64    // of each TCP transfer
-	Kills       int
-	Patience    int // multiplies every bound of time
+	Options     string // more of the gateway's configuration: YAML, whole top-level fields
+	MTU         int    // of both segments; 0 is 1500
+	// VLAN tags packets on both segments: the addresses are on VLAN devices of left and right.
+	VLAN     VLAN
+	Cases    []string // names, in order; without start the daemon does not run
+	Bytes    int64    // of each TCP transfer
+	Kills    int
+	Patience int // multiplies every bound of time
 
 	Results io.Writer // a Result a line, as JSON
 	Log     io.Writer // what people look at where something failed
@@ -37,6 +41,16 @@ const (
 	ZeroCopy Mode = "zero-copy"
 	Copy     Mode = "copy"    // native XDP, packets are copied into the UMEM
 	Generic  Mode = "generic" // XDP behind the driver, and copies
+)
+
+// VLAN selects tagged packets, and whether the gateway or VLAN devices below it handle the tags.
+type VLAN string
+
+// Where tags are dealt with.
+const (
+	Untagged VLAN = ""
+	Gateway  VLAN = "gateway" // is given the NICs, and handles tags itself
+	Devices  VLAN = "devices" // is given the VLAN devices, below which the kernel does
 )
 
 // Result is what became of a case.
@@ -73,7 +87,13 @@ var tests = map[string]test{
 	"link":    (*lab).linkDownUp,
 	"rings":   (*lab).rings,
 	"rss":     (*lab).rss,
+	"spread":  (*lab).spread,
+	"gro":     (*lab).groOff,
 	"mtu":     (*lab).mtuChanges,
+	"queues":  (*lab).fewerQueues,
+	"more":    (*lab).moreQueues,
+	"unbind":  (*lab).unbindBind,
+	"native":  (*lab).nativeRefused,
 	"one":     (*lab).oneQueue,
 	"laws":    (*lab).laws,
 	"stop":    (*lab).stop,
@@ -104,7 +124,7 @@ func Run(ctx context.Context, c Config) (err error) {
 			return fmt.Errorf("no case %q", name)
 		}
 	}
-	c.Patience = max(1, c.Patience)
+	c.Patience, c.MTU = max(1, c.Patience), cmp.Or(c.MTU, etherMTU)
 	l := &lab{Config: c, ctx: ctx, damage: map[*topo.Host]topo.Counters{}}
 	defer func() { err = errors.Join(err, l.close()) }()
 	if err := l.build(); err != nil {
@@ -159,6 +179,11 @@ func (l *lab) explain() {
 	if s, err := l.gate.Client.Stats(l.ctx); err == nil {
 		text, _ := json.Marshal(s) // of plain fields
 		fmt.Fprintf(l.Log, "statistics: %s\n", text)
+	}
+	for _, nic := range [...]string{left, right} {
+		if err := l.ethtool("-S", nic); err != nil {
+			fmt.Fprintln(l.Log, err)
+		}
 	}
 	fmt.Fprintf(l.Log, "daemon:\n%s\n", l.gate.Log())
 }

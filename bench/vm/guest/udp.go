@@ -20,8 +20,8 @@ const (
 	ipv6Bytes     = 40 // RFC 8200, section 3
 	udpBytes      = 8  // RFC 768
 	leastFrame    = 60 // without FCS
-	mtu           = 1500
-	maxDatagram   = 2048 // more than is sent
+	etherMTU      = 1500
+	maxDatagram   = 1 << 14 // more than is sent
 )
 
 // serveEcho answers each datagram of a host's addresses with its complement, so that what comes back is a server's, and
@@ -74,15 +74,15 @@ const window = 16
 // loses each.
 const attempts = 3
 
-// sizes sends a datagram of every size to a VIP and wants each back: from the smallest Ethernet frame to the MTU, and
-// one byte more, which the sender's kernel makes two fragments of.
+// sizes sends a datagram of each size of interest to a VIP and wants each back: from the smallest Ethernet frame to the
+// MTU, and one byte more, which the sender's kernel makes two fragments of.
 func (l *lab) sizes(vip string) (string, error) {
 	to := at(vip, echoPort)
 	headers := ipv4Bytes + udpBytes
 	if to.Addr().Is6() {
 		headers = ipv6Bytes + udpBytes
 	}
-	first, last := max(0, leastFrame-ethernetBytes-headers), mtu-headers
+	first, last := max(0, leastFrame-ethernetBytes-headers), l.MTU-headers
 	conn, err := l.Clients[0].Dial(l.ctx, "udp", to.String())
 	if err != nil {
 		return "", err
@@ -90,9 +90,11 @@ func (l *lab) sizes(vip string) (string, error) {
 	defer conn.Close()
 	var todo []int
 	for size := first; size <= last+1; size++ {
-		todo = append(todo, size)
+		if ofInterest(size+headers+ethernetBytes, l.MTU+ethernetBytes) {
+			todo = append(todo, size)
+		}
 	}
-	again := 0
+	again, count := 0, len(todo)
 	for range attempts {
 		var left []int
 		for chunk := range slices.Chunk(todo, window) {
@@ -112,7 +114,16 @@ func (l *lab) sizes(vip string) (string, error) {
 	if len(todo) > 0 {
 		return "", fmt.Errorf("UDP to %s: no answer to payloads of %s bytes in %d attempts", to, ranges(todo), attempts)
 	}
-	return fmt.Sprintf("frames of %d to %d bytes and 2 fragments, %d sent again", first+headers+ethernetBytes, mtu+ethernetBytes, again), nil
+	return fmt.Sprintf("%d lengths of frames from %d to %d bytes, the last of them 2 fragments; %d sent again",
+		count, first+headers+ethernetBytes, last+headers+ethernetBytes+1, again), nil
+}
+
+// ofInterest reports whether a frame of so many bytes is tried: every length that Ethernet has without jumbo frames; of
+// longer ones those around each multiple of 128 bytes, where the buffers of any driver end, and around the longest.
+func ofInterest(frame, longest int) bool {
+	const step, around = 128, 2
+	beside := (frame + around) % step
+	return frame <= etherMTU+ethernetBytes+1 || beside <= 2*around || frame >= longest-around
 }
 
 // exchange sends datagrams of some sizes and returns those that were not answered in time.

@@ -50,20 +50,25 @@ func TestRows(t *testing.T) {
 func TestExpected(t *testing.T) {
 	for _, c := range []struct {
 		model, release string
+		row            Row
 		want           guest.Mode
 	}{
-		{"igb", "7.3.4+deb13-amd64", guest.ZeroCopy},
-		{"igb", "6.14.0", guest.ZeroCopy},
-		{"igb", "6.13.9", guest.Copy},
-		{"igb", "6.12.95+deb12-amd64", guest.Copy},
-		{"virtio-net", "6.13.1", guest.ZeroCopy},
-		{"virtio-net", "6.12.95+deb12-amd64", guest.Copy},
-		{"vmxnet3", "7.3.4", guest.Copy},
-		{"e1000e", "7.3.4", guest.Generic},
-		{"e1000", "6.12.0", guest.Generic},
+		{"igb", "7.3.4+deb13-amd64", Row{}, guest.ZeroCopy},
+		{"igb", "6.14.0", Row{}, guest.ZeroCopy},
+		{"igb", "6.13.9", Row{}, guest.Copy},
+		{"igb", "6.12.95+deb12-amd64", Row{}, guest.Copy},
+		{"virtio-net", "6.13.1", Row{}, guest.ZeroCopy},
+		{"virtio-net", "6.12.95+deb12-amd64", Row{}, guest.Copy},
+		{"vmxnet3", "7.3.4", Row{}, guest.Generic},
+		{"e1000e", "7.3.4", Row{}, guest.Generic},
+		{"e1000", "6.12.0", Row{}, guest.Generic},
+		{"igb", "7.3.4", Row{MTU: 9000}, guest.Generic},
+		{"virtio-net", "7.3.4", Row{MTU: 9000}, guest.Copy},
+		{"virtio-net", "7.3.4", Row{VLAN: guest.Devices}, guest.Generic},
+		{"igb", "7.3.4", Row{VLAN: guest.Gateway}, guest.ZeroCopy},
 	} {
-		if got := Expected(c.model, vm.Kernel{Release: c.release}); got != c.want {
-			t.Errorf("%s on %s: %s, want %s", c.model, c.release, got, c.want)
+		if got := c.row.Expected(c.model, vm.Kernel{Release: c.release}); got != c.want {
+			t.Errorf("%s on %s, %+v: %s, want %s", c.model, c.release, c.row, got, c.want)
 		}
 	}
 }

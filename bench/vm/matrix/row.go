@@ -17,6 +17,8 @@ type Row struct {
 	Left, Right string // models
 	Name        string // of what differs from a gateway with defaults; empty for none
 	Options     string // of the gateway's configuration
+	MTU         int    // of both segments; 0 is 1500
+	VLAN        guest.VLAN
 	Cases       []string
 	Megabytes   int64 // of each TCP transfer
 	Kills       int
@@ -94,10 +96,14 @@ func Rows(s Set) ([]Row, error) {
 		{Kernel: oldest, Left: "virtio-net", Right: "virtio-net", Cases: all, Megabytes: 100, Kills: 10},
 		{Kernel: oldest, Left: "e1000e", Right: "vmxnet3", Cases: all, Megabytes: 10, Kills: 3},
 	}
+	more = append(more, jumbo()...)
+	more = append(more, tagged()...)
 	more = append(more,
-		Row{Kernel: newest, Left: "igb", Right: "igb", Name: "changes", Cases: around("connect", "rings", "rss", "mtu"), Megabytes: 2},
+		Row{Kernel: newest, Left: "igb", Right: "igb", Name: "changes", Cases: around("connect", "rings", "rss", "spread", "queues", "mtu"), Megabytes: 2},
+		Row{Kernel: newest, Left: "igb", Right: "igb", Name: "unbind", Cases: around("connect", "unbind")},
+		Row{Kernel: newest, Left: "virtio-net", Right: "igb", Name: "unbind", Cases: around("connect", "unbind")},
 		Row{Kernel: newest, Left: "igb", Right: "igb", Name: "one queue",
-			Cases: slices.Concat([]string{"one"}, around("connect", "udp4", "tcp4", "kill")), Megabytes: 10, Kills: 2},
+			Cases: slices.Concat([]string{"one"}, around("connect", "udp4", "tcp4", "kill", "more")), Megabytes: 10, Kills: 2},
 		Row{Kernel: newest, Name: "demo", Command: []string{"demo"}},
 		Row{Kernel: oldest, Name: "demo", Command: []string{"demo"}},
 	)
@@ -114,6 +120,38 @@ func Rows(s Set) ([]Row, error) {
 	return nil, fmt.Errorf("no set %q: there are ci, short and full", s)
 }
 
+// jumbo are rows with long packets, on each NIC.
+func jumbo() (rows []Row) {
+	const mtu = 9000
+	for _, nics := range [...][2]string{{"igb", "virtio-net"}, {"e1000e", "vmxnet3"}} {
+		rows = append(rows, Row{
+			Kernel: newest, Left: nics[0], Right: nics[1], Name: fmt.Sprint("MTU ", mtu), MTU: mtu,
+			Cases: around("connect", "udp4", "udp6", "tcp4", "tcp6", "kill"), Megabytes: 20, Kills: 3,
+		})
+	}
+	for _, left := range [...]string{"igb", "vmxnet3"} {
+		rows = append(rows, Row{Kernel: newest, Left: left, Right: "virtio-net", Name: "native at MTU 9000", MTU: mtu, Cases: []string{"native"}})
+	}
+	return rows
+}
+
+// tagged are rows with VLAN devices.
+func tagged() (rows []Row) {
+	cases := around("connect", "udp4", "udp6", "tcp4", "tcp6", "kill", "link")
+	for _, r := range [...]Row{
+		{Left: "igb", Right: "virtio-net", Name: "tagged", VLAN: guest.Gateway},
+		{Left: "e1000e", Right: "vmxnet3", Name: "tagged", VLAN: guest.Gateway},
+		{Left: "igb", Right: "virtio-net", Name: "VLAN devices", VLAN: guest.Devices},
+	} {
+		r.Kernel, r.Cases, r.Megabytes, r.Kills = newest, cases, 10, 3
+		if r.VLAN == guest.Devices {
+			r.Cases = slices.Concat([]string{"gro"}, cases)
+		}
+		rows = append(rows, r)
+	}
+	return rows
+}
+
 // Kernels are the suites that rows need.
 func Kernels(rows []Row) (suites []string) {
 	for _, r := range rows {
@@ -124,15 +162,26 @@ func Kernels(rows []Row) (suites []string) {
 	return suites
 }
 
+// frameMTU is the largest that one frame takes.
+const frameMTU = 3818
+
 // zeroCopySince is the release of Linux since which a driver has AF_XDP zero-copy.
 var zeroCopySince = map[string][2]int{
 	"igb":        {6, 14}, // "igb: Add AF_XDP zero-copy Rx support", drivers/net/ethernet/intel/igb/igb_xsk.c
 	"virtio-net": {6, 13}, // "virtio_net: enable AF_XDP zero-copy Tx", drivers/net/virtio_net.c
 }
 
-// Expected is the mode that a NIC of a model must be in on a kernel.
-func Expected(model string, k vm.Kernel) guest.Mode {
+// Expected is the mode that a NIC of a model must be in on a kernel, in a row's conditions.
+func (r *Row) Expected(model string, k vm.Kernel) guest.Mode {
 	var major, minor int
+	switch {
+	case r.VLAN == guest.Devices: // they have no native XDP
+		return guest.Generic
+	case r.MTU > frameMTU && model != "virtio-net": // the only one of them whose driver hands programs packets in several buffers
+		return guest.Generic
+	case r.MTU > frameMTU:
+		return guest.Copy
+	}
 	if _, err := fmt.Sscanf(k.Release, "%d.%d", &major, &minor); err != nil {
 		return guest.Copy // and the case says what it is in
 	}
@@ -140,7 +189,7 @@ func Expected(model string, k vm.Kernel) guest.Mode {
 	switch {
 	case ok && (major > since[0] || major == since[0] && minor >= since[1]):
 		return guest.ZeroCopy
-	case strings.HasPrefix(model, "e1000"): // no native XDP
+	case strings.HasPrefix(model, "e1000"), model == "vmxnet3": // no native XDP, or none after the link was down
 		return guest.Generic
 	}
 	return guest.Copy

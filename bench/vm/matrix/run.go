@@ -165,7 +165,8 @@ func (c *Config) args(r *Row, k vm.Kernel) []string {
 	}
 	return []string{
 		c.Self, "vm", "guest", "--sluice", c.Sluice,
-		"--left", string(Expected(r.Left, k)), "--right", string(Expected(r.Right, k)),
+		"--left", string(r.Expected(r.Left, k)), "--right", string(r.Expected(r.Right, k)),
+		"--mtu", strconv.Itoa(r.MTU), "--vlan", string(r.VLAN),
 		"--options", r.Options, "--cases", strings.Join(r.Cases, ","),
 		"--bytes", strconv.FormatInt(r.Megabytes*1e6, 10), "--kills", strconv.Itoa(r.Kills),
 		"--patience", patience,
