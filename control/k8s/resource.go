@@ -38,8 +38,8 @@ type resource struct {
 	// only, if not "", is the one object there should be.
 	only string
 
-	reporting sync.Mutex
-	said      []objects.Problem // what the Tracker was told of the kind as a whole
+	updating sync.Mutex
+	said     []objects.Problem // what the Tracker was told of the kind as a whole
 }
 
 // watched are the three kinds, with kube-proxy's selectors.
@@ -69,12 +69,7 @@ const restartAfter = time.Second
 // run lists and watches until ctx is done. A Reflector that panics, or one that is told
 // to list anew, gives way to a new one.
 func (r *resource) run(ctx context.Context) {
-	defer func() {
-		r.mu.Lock()
-		r.ended = true
-		r.mu.Unlock()
-		r.update(func(*Status) {})
-	}()
+	defer r.end()
 	for ctx.Err() == nil {
 		life, cancel := context.WithCancel(ctx)
 		done := make(chan error, 1)
@@ -155,13 +150,12 @@ func (r *resource) note(ctx context.Context, err error, watching bool) error {
 
 // heard is called by the store.
 func (r *resource) heard(objects int, version uint64, listed bool) {
-	r.mu.Lock()
-	r.now.Objects, r.now.Version, r.now.Heard = objects, version, time.Now()
-	r.mu.Unlock()
-	if listed {
-		r.update(func(s *Status) { s.Synced, s.Err, s.Since = true, nil, time.Time{} })
-	}
-	r.report()
+	r.update(func(s *Status) {
+		s.Objects, s.Version, s.Heard = objects, version, time.Now()
+		if listed {
+			s.Synced, s.Err, s.Since = true, nil, time.Time{}
+		}
+	})
 }
 
 // works is called when a watch was opened.
@@ -171,7 +165,6 @@ func (r *resource) works() {
 	}
 	r.update(func(s *Status) { s.Err, s.Since = nil, time.Time{} })
 	r.w.Log.Info("the API server is watched again", "source", r.Source().Path)
-	r.report()
 }
 
 // failed is called when nothing can be listed or watched.
@@ -182,15 +175,22 @@ func (r *resource) failed(err error) {
 			s.Since = time.Now()
 		}
 	})
-	r.report()
+}
+
+// update changes the status. The Tracker has the problems of the new status before Sync or
+// Status returns it.
+func (r *resource) update(change func(*Status)) {
+	r.updating.Lock()
+	defer r.updating.Unlock()
+	s := r.status()
+	change(&s)
+	r.report(&s)
+	r.set(s)
 }
 
 // report tells the Tracker what is wrong with the kind of objects as a whole, if that
 // is not what it was told last.
-func (r *resource) report() {
-	r.reporting.Lock()
-	defer r.reporting.Unlock()
-	s := r.status()
+func (r *resource) report(s *Status) {
 	var problems []objects.Problem
 	say := func(object objects.ObjectID, format string, args ...any) {
 		problems = append(problems, objects.Problem{Source: s.Source, Object: object, Severity: objects.Warning, Message: fmt.Sprintf(format, args...)})

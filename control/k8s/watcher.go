@@ -106,7 +106,7 @@ var ErrEnded = errors.New("the API server is not watched any more")
 type health struct {
 	mu      sync.Mutex
 	now     Status
-	changed chan struct{} // closed at the next change of Synced or Err
+	changed chan struct{} // closed by the next set or end
 	ended   bool
 }
 
@@ -117,11 +117,24 @@ func (h *health) status() Status {
 	return h.now
 }
 
-// update changes the status and wakes those who wait for it.
-func (h *health) update(f func(*Status)) {
+// set replaces the status and wakes those who wait for it.
+func (h *health) set(s Status) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	f(&h.now)
+	h.now = s
+	h.wake()
+}
+
+// end notes that nothing is watched any more.
+func (h *health) end() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ended = true
+	h.wake()
+}
+
+// wake needs mu.
+func (h *health) wake() {
 	close(h.changed)
 	h.changed = make(chan struct{})
 }
