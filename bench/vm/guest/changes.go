@@ -35,7 +35,7 @@ func (l *lab) command(path string, args ...string) (string, error) {
 		return "", errors.Join(fmt.Errorf("%s: too long", what), p.Stop(0))
 	}
 	if err := p.Err(); err != nil {
-		return "", fmt.Errorf("%s: %w", what, err)
+		return out.String(), fmt.Errorf("%s: %w", what, err)
 	}
 	return out.String(), nil
 }
