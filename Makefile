@@ -8,7 +8,7 @@ BUILD     := $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 FUZZTIME  ?= 60s
 OUT       := bench/out
 # Tests with namespaces and pins share one machine: packages run one after another.
-TEST      := SLUICE_VALIDATE=1 $(GO) test -p 1 -timeout 15m
+TEST      := SLUICE_VALIDATE=1 $(GO) test -tags root -p 1 -timeout 15m
 
 .PHONY: help
 help: ## list the targets
@@ -29,11 +29,11 @@ test-tools:
 .PHONY: test
 test: build test-tools ## every test that root can run without a cluster: some minutes
 	$(TEST) ./...
-	$(TEST) -short -tags noasm ./nat/... ./flowtable/... ./fastpath # without the assembly: its twins
+	$(TEST) -short -tags root,noasm ./nat/... ./flowtable/... ./fastpath # without the assembly: its twins
 
 .PHONY: unit
-unit: ## the tests that need no root
-	$(GO) test ./flowtable ./nat/... ./fastpath/services ./fastpath/stats ./fastpath/nexthop ./control/maglev
+unit: ## the tests that need no root, which is most of them: run these first
+	$(GO) test ./...
 
 .PHONY: race
 race: ## what shares memory between goroutines, and the daemon on real traffic, under the race detector
@@ -56,7 +56,7 @@ cluster: build cluster-binaries ## the tests against a real API server and kube-
 
 .PHONY: cluster-test
 cluster-test: cluster-binaries ## the chart on a cluster of one machine, with kubelets, containerd and runc: reached, updated, removed
-	SLUICE_NODES=1 $(GO) test -count=1 -timeout 20m -v -run TestOneMachine ./bench/cluster/single
+	SLUICE_NODES=1 $(GO) test -tags root -count=1 -timeout 20m -v -run TestOneMachine ./bench/cluster/single
 
 # What is deployed is made by a module of its own, deploy/tools, so that Helm's library
 # and image formats are not among the gateway's dependencies.
@@ -104,8 +104,8 @@ IN_GUEST  := SLUICE_NO_SKIP=1 SLUICE_SLOWER=$(SLOWER) SLUICE_BINARY=$(CURDIR)/bi
 .PHONY: vm-kernel-test
 vm-kernel-test: build ## SCTP, netem, 802.1Q devices and the kernel's pktgen, in a guest that has them (KERNEL=suite, KERNEL_TESTS=regexp)
 	mkdir -p $(GUEST)
-	$(GO) test -c -o $(GUEST)/e2e.test ./bench/e2e
-	$(GO) test -c -o $(GUEST)/topo.test ./bench/topo
+	$(GO) test -tags root -c -o $(GUEST)/e2e.test ./bench/e2e
+	$(GO) test -tags root -c -o $(GUEST)/topo.test ./bench/topo
 	$(IN_GUEST) --memory 4G --module pktgen --limit 60m -- sh -ec ' \
 		cd bench/topo && ../../$(GUEST)/topo.test -test.v -test.run "Kernel|Impair"; \
 		cd ../e2e && ../../$(GUEST)/e2e.test -test.v -test.timeout 55m -test.run "$(KERNEL_TESTS)"'
@@ -137,7 +137,7 @@ upstream-binaries: cluster-binaries ## build Kubernetes' e2e.test and what its c
 
 .PHONY: upstream-test
 upstream-test: build upstream-binaries ## Kubernetes' own tests of Services against a cluster with the gateway in front (CASES=regexp)
-	SLUICE_CLUSTER=1 SLUICE_CASES='$(CASES)' SLUICE_VALIDATE=1 $(GO) test -timeout 3h -count=1 -v -run 'TestUpstream|TestBalancer' ./bench/upstream
+	SLUICE_CLUSTER=1 SLUICE_CASES='$(CASES)' SLUICE_VALIDATE=1 $(GO) test -tags root -timeout 3h -count=1 -v -run 'TestUpstream|TestBalancer' ./bench/upstream
 
 .PHONY: upstream-doc
 upstream-doc: ## the tables of docs/upstream.md
@@ -201,7 +201,9 @@ generate-check: ## the committed BPF object is what its source compiles to
 lint: ## formatting, vet, linters
 	@test -z "$$(gofmt -l . | tee /dev/stderr)" || { echo 'gofmt would change the files above'; exit 1; }
 	$(GO) vet ./...
+	$(GO) vet -tags root ./...
 	$(GO) tool staticcheck ./...
+	$(GO) tool staticcheck -tags root ./...
 
 .PHONY: check
 check: lint generate-check test race ## most of what CI runs (.ci/run has the rest)

@@ -1,6 +1,5 @@
-// Package e2e proves the whole gateway: the real daemon, in a network of
-// namespaces, between real TCP and UDP stacks, with both laws checked after every
-// test. The figures that a test prints are the ones that documentation quotes.
+//go:build root
+
 package e2e
 
 import (

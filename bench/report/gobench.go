@@ -57,7 +57,7 @@ func (b *Benchmarks) Run(ctx context.Context) error {
 	for _, h := range hot {
 		p.Step("Go benchmarks of " + h.path)
 		args := []string{
-			"test", "-run", "^$", "-bench", h.run, "-benchtime", b.BenchTime, "-count", fmt.Sprint(b.Count), "-timeout", "60m", h.path,
+			"test", "-tags", "root", "-run", "^$", "-bench", h.run, "-benchtime", b.BenchTime, "-count", fmt.Sprint(b.Count), "-timeout", "60m", h.path,
 		}
 		cmd := exec.CommandContext(ctx, "go", args...)
 		cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }

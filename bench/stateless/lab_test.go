@@ -1,3 +1,5 @@
+//go:build root
+
 package stateless
 
 import (
@@ -12,13 +14,6 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-func must(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
-}
-
 // loopback is a pair of ports and traffic between them.
 func loopback(tb testing.TB, queues int) Config {
 	tb.Helper()
@@ -29,17 +24,6 @@ func loopback(tb testing.TB, queues int) Config {
 	t.DestinationMAC, err = l.B.MAC()
 	must(tb, err)
 	return Config{Traffic: t, Tx: Tx{Port: l.A, Queues: queues}, Rx: Rx{Port: l.B, Settle: 20 * time.Millisecond}}
-}
-
-// traffic4 is 1,000 UDP flows.
-func traffic4() Traffic {
-	return Traffic{
-		Sources:          Addresses{First: netip.MustParseAddr("10.1.255.250"), Count: 10},
-		Destinations:     Addresses{First: netip.MustParseAddr("10.2.0.1")},
-		SourcePorts:      Ports{1024, 1123},
-		DestinationPorts: Ports{First: 80},
-		Flows:            1000,
-	}
 }
 
 func open(tb testing.TB, c Config) *Lab {

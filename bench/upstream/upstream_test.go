@@ -1,13 +1,13 @@
+//go:build root
+
 package upstream
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -121,16 +121,6 @@ func runAll(t *testing.T, l *Lab, chosen []Case, results map[string]Result) {
 	}
 }
 
-func (r *Result) word() string {
-	switch {
-	case r.Passed:
-		return "passed"
-	case r.Skipped:
-		return "skipped"
-	}
-	return "failed"
-}
-
 // judge holds a case to what the table says of it.
 func judge(t *testing.T, c *Case, r *Result) {
 	switch {
@@ -142,16 +132,6 @@ func judge(t *testing.T, c *Case, r *Result) {
 		t.Errorf("it passed, and the gateway had no part in it: %d flows, %d packets to backends of its Services in %v; meanwhile %d flows, dropped: %v",
 			r.Traffic.Flows, r.Traffic.ToBackend, r.Namespaces, r.Created, r.Drops)
 	}
-}
-
-// tail is the end of a log.
-func tail(path string) string {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return err.Error()
-	}
-	const most = 6 << 10
-	return string(text[max(0, len(text)-most):])
 }
 
 // start starts the cluster with the gateway in front of it, and what cases need beside it.
@@ -309,50 +289,5 @@ func checkNames(t *testing.T, l *Lab) {
 		if !slices.Contains(strings.Fields(images), name) {
 			t.Errorf("the release has no image %s: its images are\n%s", name, images)
 		}
-	}
-}
-
-// compare says in what the table differs from the names of a release.
-func compare(names []string) (problems []string) {
-	for _, name := range names {
-		listed := slices.ContainsFunc(cases, func(c Case) bool { return c.Name == name })
-		grouped := slices.ContainsFunc(groups, func(g group) bool { return strings.HasPrefix(name, g.Prefix) })
-		switch {
-		case !listed && !grouped:
-			problems = append(problems, fmt.Sprintf("the table has no case %q", name))
-		case listed && grouped:
-			problems = append(problems, fmt.Sprintf("the table has %q twice: listed, and in a group", name))
-		}
-	}
-	for _, c := range cases {
-		if !slices.Contains(names, c.Name) {
-			problems = append(problems, fmt.Sprintf("the release has no case %q", c.Name))
-		}
-	}
-	for _, g := range groups {
-		if !slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, g.Prefix) }) {
-			problems = append(problems, fmt.Sprintf("the release has no case that begins with %q", g.Prefix))
-		}
-	}
-	return problems
-}
-
-// The programs of this package are of the release that bench/cluster runs.
-func TestOneRelease(t *testing.T) {
-	version := regexp.MustCompile(`(?m)k8s\.io/kubernetes (v\S+)`)
-	var found []string
-	for _, path := range []string{"../cluster/binaries/go.mod", "binaries/go.mod"} {
-		text, err := os.ReadFile(filepath.FromSlash(path))
-		if err != nil {
-			t.Fatal(err)
-		}
-		m := version.FindSubmatch(text)
-		if m == nil {
-			t.Fatalf("%s requires no kubernetes", path)
-		}
-		found = append(found, string(m[1]))
-	}
-	if found[0] != found[1] {
-		t.Errorf("bench/cluster runs kubernetes %s, the tests are of %s", found[0], found[1])
 	}
 }

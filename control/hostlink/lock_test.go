@@ -1,9 +1,10 @@
+//go:build root
+
 package hostlink
 
 import (
 	"bufio"
 	"errors"
-	"fmt"
 	"io"
 	"net/netip"
 	"os"
@@ -57,24 +58,4 @@ func TestSecondInstance(t *testing.T) {
 		}
 		must[*HostLink](t)(Ensure(testConfig())).Remove()
 	})
-}
-
-const (
-	holdEnv = "SLUICE_HOSTLINK_HOLD"
-	held    = "held\n"
-)
-
-// TestMain is also the process of TestSecondInstance's first instance.
-func TestMain(m *testing.M) {
-	if os.Getenv(holdEnv) == "" {
-		os.Exit(m.Run())
-	}
-	for range 2 { // again in the same process is no second instance
-		if _, err := Ensure(testConfig()); err != nil {
-			fmt.Println(err)
-			os.Exit(1)
-		}
-	}
-	fmt.Print(held)
-	_, _ = io.Copy(io.Discard, os.Stdin)
 }

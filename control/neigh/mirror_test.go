@@ -1,3 +1,5 @@
+//go:build root
+
 package neigh
 
 import (
@@ -23,8 +25,6 @@ func pair(t *testing.T, c Config) (gw, peer *space, m *mirror) {
 	c.Links = []LinkConfig{{"eth0"}}
 	return gw, peer, gw.follow(c)
 }
-
-var unreachable = nexthop.Route{Hop: nexthop.NoRoute}
 
 func TestNeverSeenNeighbourIsResolved(t *testing.T) {
 	gw, peer, m := pair(t, Config{})

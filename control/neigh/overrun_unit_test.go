@@ -1,0 +1,90 @@
+package neigh
+
+import (
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"sluice.dev/sluice/fastpath/nexthop"
+)
+
+// TestWhatWasQueuedBeforeAnOverrunIsDiscarded: an older event must not be applied
+// over the newer reading.
+func TestWhatWasQueuedBeforeAnOverrunIsDiscarded(t *testing.T) {
+	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
+		m.table.Resolve(addr("10.0.0.9"))
+		synctest.Wait()
+		old := k.ch
+		old <- []event{{neighbourChanged, neighbourEvent("10.0.0.9", netlink.NUD_REACHABLE, 2, 0, 0, 0, 0, 1)}}
+		k.set(func() {
+			k.ch = make(chan []event)
+			k.neigh = []netlink.Neigh{neighbourEvent("10.0.0.9", netlink.NUD_REACHABLE, 2, 0, 0, 0, 0, 2)}
+		})
+		stale := event{neighbourChanged, neighbourEvent("10.0.0.9", netlink.NUD_STALE, 2, 0, 0, 0, 0, 1)}
+		// In one batch with the error, before the reading, and after it.
+		old <- []event{{kind: eventsLost}, stale}
+		for range 2 {
+			select {
+			case old <- []event{stale}:
+			case <-time.After(50 * time.Millisecond): // nobody listens: right
+			}
+		}
+		if hop := m.table.Hop(m.lookup("10.0.0.9").Hop); hop == nil || hop.DstMAC[5] != 2 {
+			t.Fatalf("the hop is %+v, the kernel has MAC ...:02", hop)
+		}
+		k.ch <- []event{{neighbourChanged, neighbourEvent("10.0.0.9", netlink.NUD_REACHABLE, 2, 0, 0, 0, 0, 3)}}
+		synctest.Wait()
+		if hop := m.table.Hop(m.lookup("10.0.0.9").Hop); hop.DstMAC[5] != 3 {
+			t.Errorf("the new subscription is not followed: %+v", hop)
+		}
+	})
+}
+
+// TestOverrunsWithoutEnd: readings stay paced, what runs once a second runs,
+// workers are answered, and no generation is made.
+func TestOverrunsWithoutEnd(t *testing.T) {
+	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
+		m.settle(time.Second)
+		m.table.Resolve(addr("10.0.0.9"))
+		synctest.Wait()
+		generation, readings := m.table.View().Generation, k.read()
+		for range 5000 { // 5 s
+			select {
+			case k.ch <- []event{{kind: eventsLost}}:
+			default:
+			}
+			m.settle(time.Millisecond)
+		}
+		if n := k.read() - readings; n < 1000 || n > int(5*time.Second/minReadingGap)+1 {
+			t.Errorf("%d readings in 5 s", n)
+		}
+		if n := k.asked(netip.MustParseAddr("10.0.0.9")); n < 5 || n > 7 {
+			t.Errorf("a neighbour that does not answer was asked for %d times in 5 s", n)
+		}
+		if g := m.table.View().Generation; g != generation {
+			t.Error("an overrun made a new generation")
+		}
+	})
+}
+
+// TestInterruptedReadingAfterAnOverrunIsRepeated at the pace of readings: tables
+// that change so fast that events are lost interrupt dumps too.
+func TestInterruptedReadingAfterAnOverrunIsRepeated(t *testing.T) {
+	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
+		m.settle(time.Second)
+		k.set(func() { k.fail, k.top.routes = netlink.ErrDumpInterrupted, nil })
+		k.ch <- []event{{kind: eventsLost}}
+		m.settle(100 * time.Millisecond)
+		if r := m.lookup("10.0.0.1"); r.Kind != nexthop.OnLink {
+			t.Fatal("an interrupted reading was taken for the truth")
+		}
+		k.set(func() { k.fail = nil })
+		m.settle(50 * time.Millisecond)
+		if r := m.lookup("10.0.0.1"); r != unreachable {
+			t.Errorf("not repeated: %+v", r)
+		}
+	})
+}
