@@ -28,6 +28,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sluice.dev/sluice/cmd/sluice/internal/devices"
 	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/goruntime"
@@ -240,11 +241,11 @@ func (d *Daemon) loadProgram(context.Context) error {
 
 // makeDatapath makes the workers, which do nothing yet.
 func (d *Daemon) makeDatapath(context.Context) error {
-	found, err := findInterfaces(d.config)
+	found, err := devices.Find(d.config)
 	if err != nil {
 		return err
 	}
-	d.log.Info("size of frames", "bytes", found.frames.Size, "why", found.frames.Reason)
+	d.log.Info("size of frames", "bytes", found.Frames.Size, "why", found.Frames.Reason)
 	d.path, err = newDatapath(d.config, d.log, tables{d.flows.Table, d.pins.file.Table}, found, d.host)
 	if err != nil {
 		return err

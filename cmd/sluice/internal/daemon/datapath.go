@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sluice.dev/sluice/cmd/sluice/internal/devices"
 	"sluice.dev/sluice/cmd/sluice/internal/frames"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/hostlink"
@@ -70,8 +71,8 @@ type worker struct {
 }
 
 // newDatapath makes workers without links, and the ports that will give them some.
-func newDatapath(c *config.Configuration, log *slog.Logger, shared tables, found interfaces, host *hostlink.HostLink) (*datapath, error) {
-	workers, queues, err := plan(found.devices, c)
+func newDatapath(c *config.Configuration, log *slog.Logger, shared tables, found devices.Found, host *hostlink.HostLink) (*datapath, error) {
+	workers, queues, err := devices.Plan(found.Devices, c)
 	if err != nil {
 		return nil, err
 	}
@@ -83,13 +84,13 @@ func newDatapath(c *config.Configuration, log *slog.Logger, shared tables, found
 	if err != nil {
 		return nil, err
 	}
-	d := &datapath{config: c, frames: found.frames, log: log, tables: shared, hops: nexthop.NewTable(), fragments: fragments, original: original}
+	d := &datapath{config: c, frames: found.Frames, log: log, tables: shared, hops: nexthop.NewTable(), fragments: fragments, original: original}
 	if d.explainer, err = newExplainer(shared, d.hops, host); err != nil {
 		return nil, err
 	}
 	links := make([]int, workers) // sockets of each worker
-	for i, dev := range found.devices {
-		p := &port{name: dev.name, config: c.Interfaces[i], device: dev}
+	for i, dev := range found.Devices {
+		p := &port{name: dev.Name, config: c.Interfaces[i], device: dev}
 		for q := range queues[i] {
 			w := q % workers
 			p.slots = append(p.slots, &slot{worker: w, position: links[w], queue: q})
@@ -254,12 +255,12 @@ func (d *datapath) stalled(now uint64) (ids []int) {
 }
 
 // devices are the interfaces as they were last seen, with the MTU that they are served with, without the host link.
-func (d *datapath) devices() (list []device) {
+func (d *datapath) devices() (list []devices.Device) {
 	for _, p := range d.ports {
 		if !p.host {
 			p.mu.Lock()
 			dev := p.device
-			dev.mtu = p.receives(d.frames.Size)
+			dev.MTU = p.receives(d.frames.Size)
 			list = append(list, dev)
 			p.mu.Unlock()
 		}

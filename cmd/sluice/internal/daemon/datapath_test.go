@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"sluice.dev/sluice/cmd/sluice/internal/devices"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
@@ -72,7 +73,7 @@ func smallConfig() *config.Configuration {
 // it returns ends them; the test must close the datapath after that.
 func testDatapath(t *testing.T, c *config.Configuration) (d *datapath, endWorkers func()) {
 	t.Helper()
-	found, err := findInterfaces(c)
+	found, err := devices.Find(c)
 	must(t, err)
 	table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 1024, IPv6Flows: 1024, Timeouts: flowtable.DefaultTimeouts()})
 	must(t, err)
@@ -135,40 +136,5 @@ func TestStalled(t *testing.T) {
 		if got := d.stalled(c.at * second); !slices.Equal(got, c.want) {
 			t.Errorf("at %d s: %v, want %v", c.at, got, c.want)
 		}
-	}
-}
-
-func TestPlan(t *testing.T) {
-	for _, c := range []struct {
-		name    string
-		queues  []int // of the devices
-		wanted  config.Queues
-		workers int
-		want    int
-		problem string
-	}{
-		{"one per queue", []int{4}, 0, 0, 4, ""},
-		{"the narrowest device decides", []int{4, 2}, 0, 0, 2, ""},
-		{"fewer queues", []int{8}, 2, 0, 2, ""},
-		{"more queues than there are", []int{2}, 4, 0, 0, "queues is 4, but it has 2"},
-		{"fewer workers", []int{8}, 0, 3, 3, ""},
-		{"more workers than queues", []int{2}, 0, 3, 0, "workers is 3, but an interface has only 2 queues"},
-		{"as many as flows can have", []int{1024}, 0, mostWorkers, mostWorkers, ""},
-		{"more than flows can have", []int{1024}, 0, 0, 0, "set workers to at most"},
-		{"more sockets than poll takes", []int{1024}, 0, 2, 0, "use more workers"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			conf := config.Default()
-			conf.Workers = c.workers
-			var devices []device
-			for _, n := range c.queues {
-				conf.Interfaces = append(conf.Interfaces, config.Interface{Name: nic, Queues: c.wanted})
-				devices = append(devices, device{name: nic, queues: n})
-			}
-			got, _, err := plan(devices, conf)
-			if got != c.want || (err == nil) != (c.problem == "") || err != nil && !strings.Contains(err.Error(), c.problem) {
-				t.Errorf("%d workers, %v; want %d, %q", got, err, c.want, c.problem)
-			}
-		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 
+	"sluice.dev/sluice/cmd/sluice/internal/devices"
 	"sluice.dev/sluice/cmd/sluice/internal/frames"
 	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/config"
@@ -259,7 +260,7 @@ func problems(st *loop.Status) (list []status.ProblemView) {
 func (p *port) view() status.InterfaceView {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	v := status.InterfaceView{Name: p.name, Driver: p.device.driver, Up: p.device.up, MTU: p.device.mtu, Reason: p.why}
+	v := status.InterfaceView{Name: p.name, Driver: p.device.Driver, Up: p.device.Up, MTU: p.device.MTU, Reason: p.why}
 	v.Settings, v.Refused = p.napi.Values(), p.refused
 	if p.attach != nil {
 		v.Mode, v.Reason = p.attach.Mode().String(), p.attachReason()
@@ -312,10 +313,10 @@ func (p *port) conditions(chosen frames.Choice) (list []status.ConditionView) {
 	if !p.open || p.host {
 		return list
 	}
-	if about, err := checkDevice(p.device, p.config, chosen); err != nil {
+	if about, err := devices.Check(p.device, p.config, chosen); err != nil {
 		list = append(list, failed(about, err.Error()))
 	}
-	if !p.device.up {
+	if !p.device.Up {
 		list = append(list, failed("link", fmt.Sprintf("interface %s is down: nothing is received on it, and what should leave by it is dropped; ip link set %s up", p.name, p.name)))
 	}
 	if p.pieces != "" && p.kept.mtu == 0 { // else that was said
@@ -324,11 +325,11 @@ func (p *port) conditions(chosen frames.Choice) (list []status.ConditionView) {
 	if p.served < len(p.slots) {
 		list = append(list, warning("queues", fmt.Sprintf("interface %s has %d queues and had %d at the start: some workers have less to do; restart the daemon to plan anew", p.name, p.served, len(p.slots))))
 	}
-	if p.device.spread <= p.served {
+	if p.device.Spread <= p.served {
 		return list
 	}
 	detail := fmt.Sprintf("interface %s receives on %d queues and %d are served: what arrives on the others goes to the kernel. "+
-		"Let it receive on those only: ethtool -X %s equal %d, then: ethtool -L %s combined %d", p.name, p.device.spread, p.served, p.name, p.served, p.name, p.served)
+		"Let it receive on those only: ethtool -X %s equal %d, then: ethtool -L %s combined %d", p.name, p.device.Spread, p.served, p.name, p.served, p.name, p.served)
 	if p.config.Queues != config.AllQueues {
 		return append(list, warning("queues", detail))
 	}

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"sluice.dev/sluice/cmd/sluice/internal/devices"
 	"sluice.dev/sluice/cmd/sluice/internal/frames"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/hostlink"
@@ -17,12 +18,12 @@ import (
 const minHostMTU = 1280
 
 // hostMTU is the largest of the interfaces' MTUs, as far as packets may have.
-func hostMTU(found interfaces) int {
+func hostMTU(found devices.Found) int {
 	mtu := minHostMTU
-	for _, d := range found.devices {
-		mtu = max(mtu, d.mtu)
+	for _, d := range found.Devices {
+		mtu = max(mtu, d.MTU)
 	}
-	return min(mtu, frames.LongRoom(found.frames.Size))
+	return min(mtu, frames.LongRoom(found.Frames.Size))
 }
 
 // ensureHostLink makes the pair, or makes it right again.
@@ -39,11 +40,11 @@ func (d *Daemon) makeHostLink(context.Context) error {
 	if !c.HostLink.Enabled {
 		return nil
 	}
-	found, err := findInterfaces(c)
+	found, err := devices.Find(c)
 	if err != nil {
 		return err
 	}
-	workers, _, err := plan(found.devices, c)
+	workers, _, err := devices.Plan(found.Devices, c)
 	if err != nil {
 		return err
 	}
@@ -65,7 +66,7 @@ func (d *Daemon) watchHostLink(ctx context.Context) {
 	if h == nil {
 		return
 	}
-	mtu := hostMTU(interfaces{d.path.devices(), d.path.frames})
+	mtu := hostMTU(devices.Found{Devices: d.path.devices(), Frames: d.path.frames})
 	why := h.Check()
 	if why == nil && mtu > h.MTU {
 		why = fmt.Errorf("MTU is %d, interfaces have %d", h.MTU, mtu)

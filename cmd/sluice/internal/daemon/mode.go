@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"sluice.dev/sluice/cmd/sluice/internal/devices"
 	"sluice.dev/sluice/cmd/sluice/internal/frames"
 	"sluice.dev/sluice/cmd/sluice/internal/netdev"
 	"sluice.dev/sluice/control/config"
@@ -21,7 +22,7 @@ func (p *port) socketMode(frameSize int) (mode xsk.Mode, why string) {
 }
 
 // modeOf is socketMode for a device as it is now. p.mu must be held.
-func (p *port) modeOf(dev device, frameSize int) (mode xsk.Mode, why string) {
+func (p *port) modeOf(dev devices.Device, frameSize int) (mode xsk.Mode, why string) {
 	switch {
 	case p.host:
 		return xsk.Copy, "a veth pair has no zero-copy"
@@ -30,10 +31,10 @@ func (p *port) modeOf(dev device, frameSize int) (mode xsk.Mode, why string) {
 	case p.config.ZeroCopy == config.ZeroCopyRequire:
 		return xsk.ZeroCopy, ""
 	}
-	if frames.Long(dev.mtu, frameSize) {
-		return xsk.Copy, frames.WhyLongIsCopy(dev.mtu, frameSize)
+	if frames.Long(dev.MTU, frameSize) {
+		return xsk.Copy, frames.WhyLongIsCopy(dev.MTU, frameSize)
 	}
-	if why := frames.WhyNotWhole(dev.driver, dev.mtu, frameSize); why != "" && !p.without {
+	if why := frames.WhyNotWhole(dev.Driver, dev.MTU, frameSize); why != "" && !p.without {
 		return xsk.Copy, "in zero-copy " + why
 	}
 	if p.pieces != "" {
@@ -46,14 +47,14 @@ func (p *port) modeOf(dev device, frameSize int) (mode xsk.Mode, why string) {
 func (p *port) long(frameSize int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return frames.Long(p.device.mtu, frameSize)
+	return frames.Long(p.device.MTU, frameSize)
 }
 
 // needsGeneric is why the program cannot be in native mode; empty if it can.
 func (p *port) needsGeneric() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.device.whyGeneric()
+	return p.device.WhyGeneric()
 }
 
 // etherMTU is Ethernet's without jumbo frames (IEEE 802.3, clause 3.2.7), which every driver with native mode takes.
@@ -66,10 +67,10 @@ func (p *port) prefersNative() bool {
 	p.mu.Lock()
 	dev := p.device
 	p.mu.Unlock()
-	if dev.mtu > etherMTU {
+	if dev.MTU > etherMTU {
 		return false
 	}
-	features, known := netdev.XDPFeatures(dev.ifindex)
+	features, known := netdev.XDPFeatures(dev.Index)
 	return known && netdev.Native(features)
 }
 
@@ -78,32 +79,32 @@ func (p *port) prefersNative() bool {
 //
 // Native mode is worth a try where mode auto took generic mode at a larger MTU: it is the driver that may have
 // refused then, as some do for MTUs that fit a frame of ours. Each smaller MTU is worth one try.
-func (p *port) otherMode(dev device) string {
-	generic := dev.whyGeneric()
+func (p *port) otherMode(dev devices.Device) string {
+	generic := dev.WhyGeneric()
 	switch {
 	case p.config.Mode != config.ModeAuto:
 		return ""
 	case generic != "" && p.attach.Mode() == xdpprog.Native:
 		return "generic mode is needed: " + generic
-	case generic != "" || dev.mtu >= p.genericMTU:
+	case generic != "" || dev.MTU >= p.genericMTU:
 		return ""
 	}
-	features, known := netdev.XDPFeatures(dev.ifindex)
+	features, known := netdev.XDPFeatures(dev.Index)
 	if !known {
 		return ""
 	}
 	if !netdev.Native(features) {
-		p.genericMTU = dev.mtu
+		p.genericMTU = dev.MTU
 		return ""
 	}
-	return fmt.Sprintf("MTU is %d now, and native mode may be possible again", dev.mtu)
+	return fmt.Sprintf("MTU is %d now, and native mode may be possible again", dev.MTU)
 }
 
 // otherSockets is why the sockets must be others than they are, for the device as it is now; empty if they need not.
 // p.mu must be held.
-func (p *port) otherSockets(dev device, frameSize int) string {
+func (p *port) otherSockets(dev devices.Device, frameSize int) string {
 	wanted, why := p.modeOf(dev, frameSize)
-	long := frames.Long(dev.mtu, frameSize)
+	long := frames.Long(dev.MTU, frameSize)
 	for _, sl := range p.slots {
 		socket := sl.socket.Load()
 		if socket == nil {
@@ -112,9 +113,9 @@ func (p *port) otherSockets(dev device, frameSize int) string {
 		mode, _ := socket.Mode()
 		switch {
 		case long && !socket.Long():
-			return fmt.Sprintf("MTU is %d now: packets come in several frames", dev.mtu)
+			return fmt.Sprintf("MTU is %d now: packets come in several frames", dev.MTU)
 		case !long && socket.Long():
-			return fmt.Sprintf("MTU is %d now: every packet fits a frame", dev.mtu)
+			return fmt.Sprintf("MTU is %d now: every packet fits a frame", dev.MTU)
 		case mode == xsk.ZeroCopy && wanted == xsk.Copy:
 			return "copy mode is needed: " + why
 		case p.whyCopy != "" && wanted != xsk.Copy:
@@ -127,7 +128,7 @@ func (p *port) otherSockets(dev device, frameSize int) string {
 
 // attachReason is why the program is in the mode that it is in. p.mu must be held.
 func (p *port) attachReason() string {
-	generic := p.device.whyGeneric()
+	generic := p.device.WhyGeneric()
 	if p.config.Mode == config.ModeAuto && generic != "" && p.attach.Mode() == xdpprog.Generic {
 		return generic
 	}
@@ -170,8 +171,8 @@ const ethernetBytes = 14 + 2*4
 
 // inPieces says what a piece is a sign of: empty if the packet was longer than any that the interface should
 // receive, and so was not the driver's to cut.
-func inPieces(dev device, frameSize int, piece fastpath.Piece) string {
-	if piece.Claimed > dev.mtu+ethernetBytes {
+func inPieces(dev devices.Device, frameSize int, piece fastpath.Piece) string {
+	if piece.Claimed > dev.MTU+ethernetBytes {
 		return ""
 	}
 	do := "set zeroCopy to never"
@@ -179,7 +180,7 @@ func inPieces(dev device, frameSize int, piece fastpath.Piece) string {
 		do = fmt.Sprintf("set frames.size to %d and restart, or zeroCopy to never", frames.Large)
 	}
 	return fmt.Sprintf("driver %s delivers packets in pieces in zero-copy (the first %d bytes of %d arrived, in a frame of %d): %s",
-		dev.driver, piece.Got, piece.Claimed, frameSize, do)
+		dev.Driver, piece.Got, piece.Claimed, frameSize, do)
 }
 
 // piecesCondition says what became of it. p.mu must be held.

@@ -4,17 +4,18 @@ import (
 	"strings"
 	"testing"
 
+	"sluice.dev/sluice/cmd/sluice/internal/devices"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/xsk"
 )
 
 func TestSocketMode(t *testing.T) {
-	igb, virtio := device{name: nic, driver: "igb", mtu: 1500}, device{name: nic, driver: "virtio_net", mtu: 1500}
+	igb, virtio := devices.Device{Name: nic, Driver: "igb", MTU: 1500}, devices.Device{Name: nic, Driver: "virtio_net", MTU: 1500}
 	for _, tc := range []struct {
 		name      string
 		p         *port
-		dev       device
+		dev       devices.Device
 		frameSize int
 		mode      xsk.Mode
 		why       string
@@ -37,7 +38,7 @@ func TestSocketMode(t *testing.T) {
 }
 
 func TestInPieces(t *testing.T) {
-	dev := device{name: nic, driver: "newnic", mtu: 1500}
+	dev := devices.Device{Name: nic, Driver: "newnic", MTU: 1500}
 	for _, tc := range []struct {
 		name      string
 		frameSize int

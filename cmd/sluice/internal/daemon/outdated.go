@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"sluice.dev/sluice/cmd/sluice/internal/devices"
 	"sluice.dev/sluice/cmd/sluice/internal/frames"
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/fastpath/xsk"
@@ -25,7 +26,7 @@ func (d *datapath) outdated(p *port) (fault error, programStays bool) {
 	p.mu.Lock()
 	dev, before := p.device, p.kept
 	mode, why := "", ""
-	if _, err := checkDevice(dev, p.config, d.frames); err == nil {
+	if _, err := devices.Check(dev, p.config, d.frames); err == nil {
 		mode = p.otherMode(dev)
 		why = cmp.Or(mode, p.otherSockets(dev, d.frames.Size))
 	}
@@ -37,15 +38,15 @@ func (d *datapath) outdated(p *port) (fault error, programStays bool) {
 		p.kept = kept{}
 	}
 	p.mu.Unlock()
-	if why == "" || before.mtu == dev.mtu {
+	if why == "" || before.mtu == dev.MTU {
 		return nil, false
 	}
-	err := xsk.CanReplace(d.umems(p), dev.ifindex, sockets, frames.Long(dev.mtu, d.frames.Size))
+	err := xsk.CanReplace(d.umems(p), dev.Index, sockets, frames.Long(dev.MTU, d.frames.Size))
 	if err == nil {
 		return errors.New(why), mode == ""
 	}
 	p.mu.Lock()
-	p.kept = kept{dev.mtu, why, err}
+	p.kept = kept{dev.MTU, why, err}
 	p.mu.Unlock()
 	d.log.Warn("interface stays open as it is", "interface", p.name, "wanted", why, "refused", err)
 	return nil, false
@@ -68,9 +69,9 @@ func (d *datapath) umems(p *port) (list []*xsk.UMEM) {
 // sockets that take more were refused; else the MTU. p.mu must be held.
 func (p *port) receives(frameSize int) int {
 	if p.kept.mtu == 0 {
-		return p.device.mtu
+		return p.device.MTU
 	}
-	most := p.device.mtu
+	most := p.device.MTU
 	for _, sl := range p.slots {
 		socket := sl.socket.Load()
 		if socket == nil || socket.Long() {
@@ -78,7 +79,7 @@ func (p *port) receives(frameSize int) int {
 		}
 		most = min(most, frames.Room(frameSize))
 		if mode, _ := socket.Mode(); mode == xsk.ZeroCopy {
-			most = min(most, frames.Whole(p.device.driver, frameSize))
+			most = min(most, frames.Whole(p.device.Driver, frameSize))
 		}
 	}
 	return most
@@ -87,7 +88,7 @@ func (p *port) receives(frameSize int) int {
 // keptCondition reports the packets that are lost because memory was refused, and the remedy. p.mu must be held.
 func (p *port) keptCondition(frameSize int) status.ConditionView {
 	most := p.receives(frameSize)
-	if most == p.device.mtu {
+	if most == p.device.MTU {
 		level := warning
 		if p.pieces != "" { // which are lost
 			level = failed
@@ -97,5 +98,5 @@ func (p *port) keptCondition(frameSize int) status.ConditionView {
 	}
 	return failed("mtu", fmt.Sprintf("interface %s has MTU %d, and packets longer than %d bytes are lost: "+
 		"sockets that take them would register the frames once more, and %v; then restart. Or: ip link set %s mtu %d",
-		p.name, p.device.mtu, most, p.kept.why, p.name, most))
+		p.name, p.device.MTU, most, p.kept.why, p.name, most))
 }

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"sluice.dev/sluice/cmd/sluice/internal/devices"
 	"sluice.dev/sluice/cmd/sluice/internal/netdev"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/fastpath"
@@ -25,7 +26,7 @@ type port struct {
 	slots  []*slot
 
 	mu       sync.Mutex // guards what follows, for the status
-	device   device
+	device   devices.Device
 	served   int // slots that have a socket: the first ones
 	attach   *xdpprog.Port
 	atAttach carrier // if the driver loses programs
@@ -45,7 +46,7 @@ type port struct {
 // servable is how many of its slots a device has queues for. Slots are fixed when the
 // workers are made, and so is the memory for their packets: a device that is given
 // more queues later is served on as many as before.
-func (p *port) servable(dev device) int { return min(len(p.slots), dev.queues) }
+func (p *port) servable(dev devices.Device) int { return min(len(p.slots), dev.Queues) }
 
 // slot is the place of one socket in a worker's links.
 type slot struct {
@@ -76,9 +77,9 @@ func (d *datapath) openPort(ctx context.Context, s *steering, p *port) error {
 // bindPort binds a socket on every queue and gives it to its worker. No packet
 // comes to it yet.
 func (d *datapath) bindPort(ctx context.Context, p *port) error {
-	dev, err := findDevice(p.name)
+	dev, err := devices.Read(p.name)
 	if err == nil {
-		_, err = checkDevice(dev, p.config, d.frames)
+		_, err = devices.Check(dev, p.config, d.frames)
 	}
 	n := p.servable(dev)
 	if err == nil && n < len(d.workers) {
@@ -88,17 +89,17 @@ func (d *datapath) bindPort(ctx context.Context, p *port) error {
 	if err != nil {
 		return p.closed(errors.Join(err, d.closePort(ctx, p)))
 	}
-	if dev.ifindex != p.index() {
+	if dev.Index != p.index() {
 		if err := p.detach(); err != nil {
 			d.log.Warn("program of a device that was there before", "interface", p.name, "error", err)
 		}
 	}
 	p.mu.Lock()
-	if dev.ifindex != p.device.ifindex || dev.driver != p.device.driver {
+	if dev.Index != p.device.Index || dev.Driver != p.device.Driver {
 		p.pieces = "" // another device
 	}
 	p.device, p.served = dev, n
-	p.without = !netdev.MayZeroCopy(netdev.XDPFeatures(dev.ifindex))
+	p.without = !netdev.MayZeroCopy(netdev.XDPFeatures(dev.Index))
 	_, p.whyCopy = p.modeOf(dev, d.frames.Size)
 	p.kept = kept{}
 	p.mu.Unlock()
@@ -148,7 +149,7 @@ func (p *port) attachTo(s *steering) error {
 	defer p.mu.Unlock()
 	p.attach = attach
 	if p.genericMTU = 0; attach.Mode() == xdpprog.Generic {
-		p.genericMTU = p.device.mtu
+		p.genericMTU = p.device.MTU
 	}
 	p.atAttach = carrierOf(&p.device)
 	return nil
@@ -295,7 +296,7 @@ func (d *datapath) check(ctx context.Context, s *steering, p *port) (reopened bo
 			d.log.Warn("interface closed with errors", "interface", p.name, "error", err)
 		}
 	}
-	if _, err := findDevice(p.name); err != nil {
+	if _, err := devices.Read(p.name); err != nil {
 		p.closed(errors.Join(err, p.detach()))
 		return false
 	}
@@ -319,7 +320,7 @@ func (p *port) isOpen() bool {
 func (p *port) index() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.device.ifindex
+	return p.device.Index
 }
 
 // reason is why the port is not open.
@@ -336,16 +337,16 @@ func (p *port) fault() error {
 	if !p.open {
 		return errors.New("not open")
 	}
-	dev, err := findDevice(p.name)
+	dev, err := devices.Read(p.name)
 	if err != nil {
 		return err
 	}
-	if dev.ifindex != p.device.ifindex {
-		return fmt.Errorf("device was created again: index %d is now %d", p.device.ifindex, dev.ifindex)
+	if dev.Index != p.device.Index {
+		return fmt.Errorf("device was created again: index %d is now %d", p.device.Index, dev.Index)
 	}
 	p.device = dev
 	if n := p.servable(dev); n != p.served {
-		return fmt.Errorf("%d queues are served, and it has %d now", p.served, dev.queues)
+		return fmt.Errorf("%d queues are served, and it has %d now", p.served, dev.Queues)
 	}
 	for _, sl := range p.slots {
 		if socket := sl.socket.Load(); socket != nil && socket.Gone() {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/bench/machine"
+	"sluice.dev/sluice/cmd/sluice/internal/devices"
 	"sluice.dev/sluice/cmd/sluice/internal/frames"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/ethtool"
@@ -180,10 +181,10 @@ func TestFramesWithoutZeroCopy(t *testing.T) {
 		want     int
 	}{{config.ZeroCopyRequire, frames.Large}, {config.ZeroCopyNever, frames.Small}, {config.ZeroCopyAuto, frames.Small}} {
 		c.Interfaces[0].ZeroCopy = tc.zeroCopy
-		found, err := findInterfaces(c)
+		found, err := devices.Find(c)
 		must(t, err)
-		if found.frames.Size != tc.want {
-			t.Errorf("zeroCopy %s: frames of %d bytes, because %s", tc.zeroCopy, found.frames.Size, found.frames.Reason)
+		if found.Frames.Size != tc.want {
+			t.Errorf("zeroCopy %s: frames of %d bytes, because %s", tc.zeroCopy, found.Frames.Size, found.Frames.Reason)
 		}
 	}
 	l := newPortLab(t, c)
@@ -320,7 +321,7 @@ func TestZeroCopyAgain(t *testing.T) {
 	l := newPortLab(t, smallConfig())
 	igb := func(mtu int) string {
 		dev := l.p.device
-		dev.driver, dev.mtu = "igb", mtu
+		dev.Driver, dev.MTU = "igb", mtu
 		return l.p.otherSockets(dev, frames.Small)
 	}
 	l.p.whyCopy, l.p.without = "driver igb would cut them", false
@@ -401,7 +402,7 @@ func TestNativeAgain(t *testing.T) {
 	l := newPortLab(t, smallConfig())
 	again := func(mtu int) bool {
 		dev := l.p.device
-		dev.mtu = mtu
+		dev.MTU = mtu
 		return l.p.otherMode(dev) != ""
 	}
 	if l.p.genericMTU != 0 || again(68) {
@@ -460,7 +461,7 @@ func TestMTUWithoutMemlock(t *testing.T) {
 			t.Errorf("%s: another socket", when)
 		}
 	}
-	if got := l.d.devices()[0].mtu; got != 1770 {
+	if got := l.d.devices()[0].MTU; got != 1770 {
 		t.Errorf("it is served with an MTU of %d", got)
 	}
 	if why := l.p.view().Queues[0].Reason; why != "the driver has no AF_XDP zero-copy" {
@@ -478,31 +479,6 @@ func TestMTUWithoutMemlock(t *testing.T) {
 		l.want(fmt.Sprint("alone at ", mtu), 1, "")
 		if long := l.p.slots[0].socket.Load().Long(); long != (mtu == 9000) {
 			t.Errorf("alone at %d: several frames %v", mtu, long)
-		}
-	}
-}
-
-// TestRefusedForTheMTU: what a driver or the configuration rules out is refused by name, before anything is changed.
-func TestRefusedForTheMTU(t *testing.T) {
-	for _, tc := range []struct {
-		name        string
-		d           device
-		f           config.Interface
-		about, want string
-	}{
-		{"zero-copy", device{name: "left", driver: "igb", mtu: 9000}, config.Interface{ZeroCopy: config.ZeroCopyRequire},
-			"zero-copy", "interface left: zeroCopy is require, but MTU 9000 takes 3 frames of 4096 bytes a packet"},
-		{"native", device{name: "left", driver: "igb", mtu: 9000, generic: "driver igb gives no packets in several buffers"}, config.Interface{Mode: config.ModeNative},
-			"mode", "interface left: mode is native, but driver igb gives no packets in several buffers: set mode to auto or generic, or: ip link set left mtu 3818"},
-		{"generic is fine", device{name: "left", driver: "igb", mtu: 9000, generic: "driver igb gives no packets in several buffers"}, config.Interface{Mode: config.ModeGeneric}, "", ""},
-		{"native is fine", device{name: "left", driver: "veth", mtu: 9000}, config.Interface{Mode: config.ModeNative}, "", ""},
-		{"more than any packet", device{name: "left", driver: "veth", mtu: 65259}, config.Interface{}, "mtu", "take at most 65258"},
-		{"packets in pieces", device{name: "left", driver: "igb", mtu: 3047}, config.Interface{ZeroCopy: config.ZeroCopyRequire},
-			"zero-copy", "interface left: zeroCopy is require, but in zero-copy driver igb delivers packets of up to 3046 bytes whole"},
-	} {
-		about, err := checkDevice(tc.d, tc.f, frames.Choice{Size: frames.Large})
-		if got := fmt.Sprint(err); about != tc.about || (tc.want == "") != (err == nil) || !strings.Contains(got, tc.want) {
-			t.Errorf("%s: %s: %v, want %s: %q", tc.name, about, err, tc.about, tc.want)
 		}
 	}
 }

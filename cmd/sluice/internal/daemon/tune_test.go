@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"sluice.dev/sluice/cmd/sluice/internal/devices"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/fastpath/xsk/napi"
 )
@@ -17,9 +18,9 @@ import (
 func TestTuning(t *testing.T) {
 	isolate(t)
 	addNIC(t, 1)
-	dev, err := findDevice(nic)
+	dev, err := devices.Read(nic)
 	must(t, err)
-	before, err := napi.Read(nic, dev.ifindex)
+	before, err := napi.Read(nic, dev.Index)
 	must(t, err)
 	c := smallConfig()
 	c.StateDir = t.TempDir()
@@ -54,9 +55,9 @@ func TestTuning(t *testing.T) {
 func TestUntouched(t *testing.T) {
 	isolate(t)
 	addNIC(t, 1)
-	dev, err := findDevice(nic)
+	dev, err := devices.Read(nic)
 	must(t, err)
-	before, err := napi.Read(nic, dev.ifindex)
+	before, err := napi.Read(nic, dev.Index)
 	must(t, err)
 	l := newPortLab(t, smallConfig())
 	if now, err := napi.Read(nic, l.p.index()); err != nil || !maps.Equal(now, before) || len(l.p.view().Settings) != 0 {

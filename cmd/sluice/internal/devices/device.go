@@ -1,0 +1,93 @@
+// Package devices reads the network devices of the configuration as the kernel has
+// them now: their queues, their driver, the frames that fit their packets. It refuses
+// what cannot work before anything is changed (Check), and says which worker serves
+// which queue (Plan). Who opens sockets on them is package ports.
+package devices
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+
+	"github.com/vishvananda/netlink"
+
+	"sluice.dev/sluice/cmd/sluice/internal/frames"
+	"sluice.dev/sluice/cmd/sluice/internal/netdev"
+	"sluice.dev/sluice/cmd/sluice/internal/rss"
+	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/control/ethtool"
+)
+
+// Device is an interface as the kernel has it now.
+type Device struct {
+	Name   string
+	Index  int
+	MTU    int
+	Up     bool
+	Queues int // that can both receive and transmit
+	Spread int // queues that packets may arrive on
+	Driver string
+	// generic is why a native program would not get all packets; empty if it would.
+	generic string
+}
+
+// Read reads an interface of this network namespace.
+func Read(name string) (Device, error) {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return Device{}, fmt.Errorf("interface %s: %w (`ip link` shows what there is; the names are in `interfaces` of the configuration)", name, err)
+	}
+	a := link.Attrs()
+	d := Device{Name: name, Index: a.Index, MTU: a.MTU, Up: a.Flags&net.FlagUp != 0}
+	d.readQueues()
+	if frames.Long(d.MTU, frames.Large) { // no other MTU needs generic mode; the watcher comes here twice a second
+		features, known := netdev.XDPFeatures(d.Index)
+		d.generic = frames.WhyGeneric(d.Driver, features, known, d.MTU)
+	}
+	return d, nil
+}
+
+// WhyGeneric is why mode auto takes generic mode; empty if it tries native mode.
+func (d *Device) WhyGeneric() string { return cmp.Or(d.generic, netdev.WhyNotNative(d.Driver)) }
+
+// Found is the configured devices, in the order of the configuration, and the frames that fit them.
+type Found struct {
+	Devices []Device
+	Frames  frames.Choice
+}
+
+// Find reads the configured interfaces and refuses those that cannot work.
+func Find(c *config.Configuration) (found Found, err error) {
+	found.Devices = make([]Device, len(c.Interfaces))
+	list := make([]frames.Interface, len(c.Interfaces))
+	for i, f := range c.Interfaces {
+		d, err := Read(f.Name)
+		if err != nil {
+			return found, err
+		}
+		found.Devices[i] = d
+		list[i] = frames.Interface{Name: d.Name, Driver: d.Driver, MTU: d.MTU, ZeroCopy: mayZeroCopy(f, d)}
+	}
+	found.Frames = frames.Choose(c.Frames.Size, list)
+	for i, d := range found.Devices {
+		if _, err := Check(d, c.Interfaces[i], found.Frames); err != nil {
+			return found, err
+		}
+	}
+	return found, nil
+}
+
+// readQueues asks the driver for its name and queues. A device that does not answer has one queue.
+func (d *Device) readQueues() {
+	d.Queues, d.Spread = 1, 1
+	d.Driver, _ = ethtool.Driver(d.Name)
+	c, err := ethtool.ReadChannels(d.Name)
+	if err != nil {
+		return
+	}
+	d.Queues = c.Pairs()
+	d.Spread, _ = c.Queues()
+	if n, known := rss.Queues(d.Index); known {
+		d.Spread = n
+	}
+}

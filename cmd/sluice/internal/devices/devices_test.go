@@ -1,0 +1,70 @@
+package devices
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"sluice.dev/sluice/cmd/sluice/internal/frames"
+	"sluice.dev/sluice/control/config"
+)
+
+func TestPlan(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		queues  []int // of the devices
+		wanted  config.Queues
+		workers int
+		want    int
+		problem string
+	}{
+		{"one per queue", []int{4}, 0, 0, 4, ""},
+		{"the narrowest device decides", []int{4, 2}, 0, 0, 2, ""},
+		{"fewer queues", []int{8}, 2, 0, 2, ""},
+		{"more queues than there are", []int{2}, 4, 0, 0, "queues is 4, but it has 2"},
+		{"fewer workers", []int{8}, 0, 3, 3, ""},
+		{"more workers than queues", []int{2}, 0, 3, 0, "workers is 3, but an interface has only 2 queues"},
+		{"as many as flows can have", []int{1024}, 0, mostWorkers, mostWorkers, ""},
+		{"more than flows can have", []int{1024}, 0, 0, 0, "set workers to at most"},
+		{"more sockets than poll takes", []int{1024}, 0, 2, 0, "use more workers"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			conf := config.Default()
+			conf.Workers = c.workers
+			var devices []Device
+			for _, n := range c.queues {
+				conf.Interfaces = append(conf.Interfaces, config.Interface{Name: "nic0", Queues: c.wanted})
+				devices = append(devices, Device{Name: "nic0", Queues: n})
+			}
+			got, _, err := Plan(devices, conf)
+			if got != c.want || (err == nil) != (c.problem == "") || err != nil && !strings.Contains(err.Error(), c.problem) {
+				t.Errorf("%d workers, %v; want %d, %q", got, err, c.want, c.problem)
+			}
+		})
+	}
+}
+
+// TestRefusedForTheMTU: what a driver or the configuration rules out is refused by name, before anything is changed.
+func TestRefusedForTheMTU(t *testing.T) {
+	for _, tc := range []struct {
+		name        string
+		d           Device
+		f           config.Interface
+		about, want string
+	}{
+		{"zero-copy", Device{Name: "left", Driver: "igb", MTU: 9000}, config.Interface{ZeroCopy: config.ZeroCopyRequire},
+			"zero-copy", "interface left: zeroCopy is require, but MTU 9000 takes 3 frames of 4096 bytes a packet"},
+		{"native", Device{Name: "left", Driver: "igb", MTU: 9000, generic: "driver igb gives no packets in several buffers"}, config.Interface{Mode: config.ModeNative},
+			"mode", "interface left: mode is native, but driver igb gives no packets in several buffers: set mode to auto or generic, or: ip link set left mtu 3818"},
+		{"generic is fine", Device{Name: "left", Driver: "igb", MTU: 9000, generic: "driver igb gives no packets in several buffers"}, config.Interface{Mode: config.ModeGeneric}, "", ""},
+		{"native is fine", Device{Name: "left", Driver: "veth", MTU: 9000}, config.Interface{Mode: config.ModeNative}, "", ""},
+		{"more than any packet", Device{Name: "left", Driver: "veth", MTU: 65259}, config.Interface{}, "mtu", "take at most 65258"},
+		{"packets in pieces", Device{Name: "left", Driver: "igb", MTU: 3047}, config.Interface{ZeroCopy: config.ZeroCopyRequire},
+			"zero-copy", "interface left: zeroCopy is require, but in zero-copy driver igb delivers packets of up to 3046 bytes whole"},
+	} {
+		about, err := Check(tc.d, tc.f, frames.Choice{Size: frames.Large})
+		if got := fmt.Sprint(err); about != tc.about || (tc.want == "") != (err == nil) || !strings.Contains(got, tc.want) {
+			t.Errorf("%s: %s: %v, want %s: %q", tc.name, about, err, tc.about, tc.want)
+		}
+	}
+}

@@ -1,0 +1,60 @@
+package devices
+
+import (
+	"fmt"
+
+	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/flowtable"
+)
+
+// maxSharedLinks is how many links of one worker poll can wait on.
+const maxSharedLinks = 63
+
+// mostWorkers leaves one participant of the flow table to the control loop.
+const mostWorkers = flowtable.MaxHandles - 1
+
+// Plan says which worker serves which queue: worker w has the queues q of every
+// interface with q mod workers = w, so that each worker can transmit on each.
+func Plan(devices []Device, c *config.Configuration) (workers int, queues []int, err error) {
+	queues = make([]int, len(devices))
+	for i, d := range devices {
+		queues[i] = d.Queues
+		if want := int(c.Interfaces[i].Queues); want > 0 {
+			if want > d.Queues {
+				return 0, nil, fmt.Errorf("interface %s: queues is %d, but it has %d (`ethtool -L` sets them)", d.Name, want, d.Queues)
+			}
+			queues[i] = want
+		}
+		if workers == 0 || queues[i] < workers {
+			workers = queues[i]
+		}
+	}
+	if c.Workers > workers {
+		return 0, nil, fmt.Errorf("workers is %d, but an interface has only %d queues and each worker needs one on each interface", c.Workers, workers)
+	}
+	if c.Workers > 0 {
+		workers = c.Workers
+	}
+	if workers > mostWorkers {
+		return 0, nil, fmt.Errorf("%d workers, one per queue of every interface, are more than the flow table has places for: set workers to at most %d", workers, mostWorkers)
+	}
+	perWorker := 1 // the host link
+	for _, q := range queues {
+		perWorker += (q + workers - 1) / workers
+	}
+	if perWorker > maxSharedLinks {
+		return 0, nil, fmt.Errorf("each of %d workers would have %d sockets, at most %d are possible: use more workers", workers, perWorker, maxSharedLinks)
+	}
+	return workers, queues, nil
+}
+
+// Refusal returns the error with which the daemon would refuse this host's interfaces under a configuration that is
+// valid otherwise; nil if it would take them. It reads only.
+func Refusal(c *config.Configuration) error {
+	found, err := Find(c)
+	if err != nil {
+		return err
+	}
+	_, _, err = Plan(found.Devices, c)
+	return err
+}
