@@ -28,7 +28,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sluice.dev/sluice/cmd/sluice/internal/boottime"
 	"sluice.dev/sluice/cmd/sluice/internal/devices"
+	"sluice.dev/sluice/cmd/sluice/internal/steering"
 	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/goruntime"
@@ -37,7 +39,6 @@ import (
 	"sluice.dev/sluice/control/neigh"
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/flowtable"
-	"sluice.dev/sluice/xdpprog"
 )
 
 // readyTimeout bounds how long the start waits for the kernel's routes.
@@ -68,11 +69,11 @@ type Daemon struct {
 	reader   *flowReader
 	mirror   *neigh.Mirror
 	path     *datapath
-	steer    *steering
+	steer    *steering.Program
 	objects  inputs
 	loop     *loop.Loop
 	ledger   *status.Ledger
-	bpffs    ownMount
+	bpffs    *steering.Mount
 	open     chan struct{} // closed when packets are forwarded
 	adopted  chan struct{} // closed when a predecessor's flows count for their backends
 	draining atomic.Bool
@@ -196,7 +197,7 @@ func (d *Daemon) openFlows(context.Context) error {
 	if d.stateOnDisk {
 		d.log.Warn(onDisk, "stateDir", c.StateDir)
 	}
-	flows, err := flowtable.OpenFile(filepath.Join(c.StateDir, "flows"), flowConfig(c), flowtable.Time(bootNanos()))
+	flows, err := flowtable.OpenFile(filepath.Join(c.StateDir, "flows"), flowConfig(c), flowtable.Time(boottime.Nanos()))
 	if errors.Is(err, flowtable.ErrInUse) {
 		return fmt.Errorf("another sluice runs with stateDir %s: stop it, or give this one a stateDir and interfaces of its own (%w)", c.StateDir, err)
 	}
@@ -223,20 +224,12 @@ const onDisk = "stateDir is not on a tmpfs: the flow table is written to disk as
 // loadProgram finds or makes the BPF maps; nothing is attached yet.
 func (d *Daemon) loadProgram(context.Context) error {
 	c := d.config
-	if err := d.mount(); err != nil {
+	var err error
+	if d.bpffs, err = steering.EnsureMount(c.BPFFS, c.StateDir); err != nil {
 		return err
 	}
-	s, err := xdpprog.Load(xdpprog.Config{
-		PinDir: filepath.Join(c.BPFFS, "sluice"), PassAfter: c.Heartbeat.PassAfter.D(), Logger: d.log,
-	})
-	if errors.Is(err, xdpprog.ErrInUse) {
-		return fmt.Errorf("another sluice runs with bpfFS %s: stop it, or give this one a bpfFS, a hostLink and interfaces of its own (%w)", c.BPFFS, err)
-	}
-	if err != nil {
-		return err
-	}
-	d.steer = &steering{s: s}
-	return nil
+	d.steer, err = steering.Load(c, d.log)
+	return err
 }
 
 // makeDatapath makes the workers, which do nothing yet.
@@ -326,10 +319,4 @@ func (d *Daemon) serve(ctx, life context.Context) error {
 	case <-ctx.Done():
 	}
 	return d.drain()
-}
-
-func bootNanos() uint64 {
-	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // cannot fail on Linux
-	return uint64(ts.Nano())
 }

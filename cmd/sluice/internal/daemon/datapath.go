@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sluice.dev/sluice/cmd/sluice/internal/boottime"
 	"sluice.dev/sluice/cmd/sluice/internal/devices"
 	"sluice.dev/sluice/cmd/sluice/internal/frames"
 	"sluice.dev/sluice/control/config"
@@ -205,7 +206,7 @@ func (d *datapath) run(ctx context.Context, fail func(error)) {
 		fail(err)
 		return
 	}
-	d.started, d.startedAt = true, bootNanos()
+	d.started, d.startedAt = true, boottime.Nanos()
 	d.done.Add(1)
 	go func() {
 		defer d.done.Done()

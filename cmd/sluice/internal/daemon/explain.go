@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"sluice.dev/sluice/cmd/sluice/internal/boottime"
 	"sluice.dev/sluice/control/hostlink"
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/fastpath"
@@ -68,9 +69,9 @@ func (x *explainer) close() {
 func (d *Daemon) Explain(q *status.ExplainQuery) (status.ExplainView, error) {
 	t := q.Tuple()
 	a := answer{query: q, snapshot: d.snapshot(), tuple: t, closed: !d.isOpen()}
-	a.match, a.unread = d.steer.s.Steers(&t)
+	a.match, a.unread = d.steer.Steers(&t)
 	var err error
-	if a.x, err = d.path.explainer.ask(a.snapshot, t, !q.Established, flowtable.Time(bootNanos())); err != nil {
+	if a.x, err = d.path.explainer.ask(a.snapshot, t, !q.Established, flowtable.Time(boottime.Nanos())); err != nil {
 		return status.ExplainView{}, err
 	}
 	if h := a.x.Hop; h != nil && h.Kind == nexthop.OnLink && h.Ready {

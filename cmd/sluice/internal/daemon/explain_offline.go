@@ -12,6 +12,7 @@ import (
 
 	"github.com/gaissmai/bart"
 
+	"sluice.dev/sluice/cmd/sluice/internal/steering"
 	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/files"
@@ -72,7 +73,7 @@ func ExplainOffline(ctx context.Context, configFile, manifests, node string, q *
 	}
 	defer x.close()
 	t := q.Tuple()
-	r := rules(&compiler.Steer().Open)
+	r := steering.Rules(&compiler.Steer().Open)
 	a := answer{
 		query: q, snapshot: snapshot, tuple: t, offline: &off,
 		match: r.Steers(&t, xdpprog.Settings{

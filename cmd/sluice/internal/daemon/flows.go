@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"sync"
 
+	"sluice.dev/sluice/cmd/sluice/internal/boottime"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/control/steer"
@@ -65,7 +66,7 @@ func (r *flowReader) each(cursor uint64, f func(*flowtable.Info)) (next uint64) 
 	if r.closed {
 		return 0
 	}
-	next, n := r.handle.Dump(cursor, r.slice[:], flowtable.Time(bootNanos()))
+	next, n := r.handle.Dump(cursor, r.slice[:], flowtable.Time(boottime.Nanos()))
 	for i := range r.slice[:n] {
 		f(&r.slice[i])
 	}
@@ -91,7 +92,7 @@ func (r *flowReader) delete(ctx context.Context, match func(*flowtable.Info) boo
 			r.mu.Unlock()
 			return n, errFlowsClosed
 		}
-		now := flowtable.Time(bootNanos())
+		now := flowtable.Time(boottime.Nanos())
 		// Online from the reading to the deleting: a record that was read is not
 		// given to another flow meanwhile.
 		r.handle.Enter(now)
@@ -129,7 +130,7 @@ func (r *flowReader) adoptSlice(cursor uint64, adopted *int) (next uint64) {
 	if r.closed {
 		return 0
 	}
-	now := flowtable.Time(bootNanos())
+	now := flowtable.Time(boottime.Nanos())
 	r.handle.Enter(now) // from the reading to the giving, as in delete
 	defer r.handle.Leave()
 	s := r.services.Load() // for each slice: what it numbers may be given up when it is old

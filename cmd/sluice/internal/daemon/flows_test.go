@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"sluice.dev/sluice/cmd/sluice/internal/boottime"
 	"sluice.dev/sluice/control/steer"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
@@ -111,7 +112,7 @@ func create(t *testing.T, table *flowtable.Table, bind bool, f *flowtable.NewFlo
 		t.Fatal(err)
 	}
 	defer h.Close()
-	now := flowtable.Time(bootNanos()) + flowtable.Time(time.Second)
+	now := flowtable.Time(boottime.Nanos()) + flowtable.Time(time.Second)
 	h.Enter(now)
 	defer h.Leave()
 	ref, s := h.Create(now, f)

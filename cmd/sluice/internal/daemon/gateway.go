@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 
+	"sluice.dev/sluice/cmd/sluice/internal/boottime"
 	"sluice.dev/sluice/cmd/sluice/internal/devices"
 	"sluice.dev/sluice/cmd/sluice/internal/frames"
 	"sluice.dev/sluice/control/compiler"
@@ -125,7 +126,7 @@ func (d *Daemon) Stats() status.StatsView {
 	v := status.StatsView{Workers: d.workerViews(), Steering: map[string]uint64{}}
 	c := d.flows.Table.Counts()
 	v.Flows, v.FlowEvents = flowTableViews(&c)
-	if k, err := d.steer.s.Counters(); err == nil {
+	if k, err := d.steer.Counters(); err == nil {
 		v.Steering = map[string]uint64{
 			"steered": k.Steered, "passed": k.Passed, "missed_dropped": k.MissedDropped,
 			"missed_passed": k.MissedPassed, "egress_redirected": k.EgressRedirected,
@@ -190,7 +191,7 @@ func (p *port) queueStats() (list []status.QueueStatsView) {
 }
 
 func (d *Daemon) workerViews() []status.WorkerView {
-	now := bootNanos()
+	now := boottime.Nanos()
 	views := make([]status.WorkerView, len(d.path.workers))
 	for i, w := range d.path.workers {
 		views[i] = status.WorkerOf(i, w.cpu, w.block, now)
@@ -299,7 +300,7 @@ func (d *Daemon) stalled() []int {
 	if !d.isOpen() {
 		return nil
 	}
-	return d.path.stalled(bootNanos())
+	return d.path.stalled(boottime.Nanos())
 }
 
 // conditions are what is wrong with an open port. One that is not open is in

@@ -105,7 +105,7 @@ func (d *Daemon) useHostLink(ctx context.Context, h *hostlink.HostLink) error {
 	}
 	d.hostMu.Lock()
 	defer d.hostMu.Unlock()
-	if err := d.steer.settings(d.configuration(), h); err != nil {
+	if err := d.steer.SetSettings(d.configuration(), h); err != nil {
 		return err
 	}
 	if err := d.routeSources(h); err != nil {
@@ -121,7 +121,7 @@ func (d *Daemon) useHostLink(ctx context.Context, h *hostlink.HostLink) error {
 func (d *Daemon) applySettings() error {
 	d.hostMu.Lock()
 	defer d.hostMu.Unlock()
-	return d.steer.settings(d.configuration(), d.hostLink())
+	return d.steer.SetSettings(d.configuration(), d.hostLink())
 }
 
 // applySources brings the routes of source addresses up to date.

@@ -50,6 +50,21 @@ func (p *port) long(frameSize int) bool {
 	return frames.Long(p.device.MTU, frameSize)
 }
 
+// attachMode is the mode to ask for on the device as it is now.
+func (p *port) attachMode() xdpprog.AttachMode {
+	mode := map[config.Mode]xdpprog.AttachMode{
+		config.ModeAuto: xdpprog.Auto, config.ModeNative: xdpprog.Native, config.ModeGeneric: xdpprog.Generic,
+	}[p.config.Mode]
+	switch {
+	case mode != xdpprog.Auto:
+	case p.needsGeneric() != "":
+		return xdpprog.Generic
+	case p.prefersNative():
+		return xdpprog.PreferNative
+	}
+	return mode
+}
+
 // needsGeneric is why the program cannot be in native mode; empty if it can.
 func (p *port) needsGeneric() string {
 	p.mu.Lock()

@@ -3,6 +3,8 @@ package daemon
 import (
 	"context"
 	"time"
+
+	"sluice.dev/sluice/cmd/sluice/internal/boottime"
 )
 
 // openPorts waits for the first snapshot, starts the workers and gives them
@@ -21,10 +23,10 @@ func (d *Daemon) openPorts(ctx context.Context) {
 		d.fail(err)
 		return
 	}
-	if err := d.steer.attachEgress(d.path.ports); err != nil {
+	if err := d.path.attachEgress(d.steer); err != nil {
 		d.log.Warn("replies of local endpoints that see the client's address are not caught on their way out", "error", err)
 	}
-	if err := d.steer.detachOthers(); err != nil {
+	if err := d.steer.DetachOthers(); err != nil {
 		d.log.Warn("what a predecessor left could not be removed", "error", err)
 	}
 	d.beat()
@@ -74,7 +76,7 @@ func (d *Daemon) logPort(p *port) {
 
 // reopened puts back what belongs to an interface that came back.
 func (d *Daemon) reopened(*port) {
-	if err := d.steer.attachEgress(d.path.ports); err != nil {
+	if err := d.path.attachEgress(d.steer); err != nil {
 		d.log.Warn("egress program", "error", err)
 	}
 }
@@ -106,11 +108,11 @@ func (d *Daemon) heartbeat(ctx context.Context) {
 
 // beat tells the kernel program that the data path is alive, if it is.
 func (d *Daemon) beat() {
-	now := bootNanos()
+	now := boottime.Nanos()
 	if len(d.path.stalled(now)) > 0 {
 		return
 	}
-	if err := d.steer.s.Heartbeat(now); err != nil {
+	if err := d.steer.Heartbeat(now); err != nil {
 		d.log.Warn("heartbeat", "error", err)
 	}
 }

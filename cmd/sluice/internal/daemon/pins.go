@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	"sluice.dev/sluice/cmd/sluice/internal/boottime"
 	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/metrics"
@@ -29,7 +30,7 @@ type pins struct {
 // else has the file.
 func openPins(c *config.Configuration, log *slog.Logger) (*pins, error) {
 	file, err := affinity.OpenFile(filepath.Join(c.StateDir, "pins"),
-		affinity.Config{Clients: c.Proxy.AffinityClients}, flowtable.Time(bootNanos()))
+		affinity.Config{Clients: c.Proxy.AffinityClients}, flowtable.Time(boottime.Nanos()))
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +76,7 @@ func (p *pins) forget() {
 	for l := range lost {
 		of[l.Service] = true
 	}
-	p.file.Table.Forget(flowtable.Time(bootNanos()), func(service uint64, pin affinity.Pin) bool {
+	p.file.Table.Forget(flowtable.Time(boottime.Nanos()), func(service uint64, pin affinity.Pin) bool {
 		return of[service] && (lost[compiler.LostPin{Service: service, Addr: pin.Addr, Port: pin.Port}] || lost[compiler.LostPin{Service: service}])
 	})
 }
@@ -101,7 +102,7 @@ func (p *pins) prune(s *services.Snapshot) (ended int) {
 		}
 		return true
 	})
-	return p.file.Table.Forget(flowtable.Time(bootNanos()), func(service uint64, pin affinity.Pin) bool {
+	return p.file.Table.Forget(flowtable.Time(boottime.Nanos()), func(service uint64, pin affinity.Pin) bool {
 		return !chosen[place{service, pin}]
 	})
 }
@@ -119,6 +120,6 @@ func (p *pins) close(remove bool) error {
 
 // counts implements metrics.Extras.Affinity.
 func (p *pins) counts() metrics.Affinity {
-	c := p.file.Table.Counts(flowtable.Time(bootNanos()))
+	c := p.file.Table.Counts(flowtable.Time(boottime.Nanos()))
 	return metrics.Affinity{Pins: c.Live, Capacity: c.Capacity, Evicted: c.Evicted, Lost: c.Lost}
 }

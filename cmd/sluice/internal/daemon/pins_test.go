@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"sluice.dev/sluice/cmd/sluice/internal/boottime"
 	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/fastpath/services"
@@ -50,7 +51,7 @@ func TestForgetPins(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer p.close(true)
-			now := flowtable.Time(bootNanos())
+			now := flowtable.Time(boottime.Nanos())
 			client := func(i int) header.Addr { return header.AddrFrom4([4]byte{198, 51, 100, byte(i)}) }
 			service := [4]uint64{web, web, db, db}
 			for i, last := range []string{"1", "2", "1", "2"} {

@@ -17,6 +17,17 @@ import (
 	"sluice.dev/sluice/xdpprog"
 )
 
+// program is the kernel program as ports need it.
+type program interface {
+	// Attach puts the program for interfaces on a device.
+	Attach(ifindex int, name string, mode xdpprog.AttachMode) (*xdpprog.Port, error)
+	// AttachHostLink puts the program for the host link on its user-space end.
+	AttachHostLink(ifindex int, name string) (*xdpprog.Port, error)
+	// AttachEgress catches replies of local endpoints on their way out of a device. It returns xdpprog.ErrAttached
+	// if it did already.
+	AttachEgress(ifindex int, name string) error
+}
+
 // port is one interface: the program on it and a socket on each queue. It may be
 // missing for a while (a device deleted and created again) and is opened again.
 type port struct {
@@ -67,7 +78,7 @@ func (p *port) first(worker int) int {
 
 // openPort binds the port's sockets and gives them packets. If anything fails, what
 // was done is undone.
-func (d *datapath) openPort(ctx context.Context, s *steering, p *port) error {
+func (d *datapath) openPort(ctx context.Context, s program, p *port) error {
 	if err := d.bindPort(ctx, p); err != nil {
 		return err
 	}
@@ -112,7 +123,7 @@ func (d *datapath) bindPort(ctx context.Context, p *port) error {
 }
 
 // attachPort puts the program on the device, if it is not there, and the sockets into its map.
-func (d *datapath) attachPort(ctx context.Context, s *steering, p *port) error {
+func (d *datapath) attachPort(ctx context.Context, s program, p *port) error {
 	if err := p.attachTo(s); err != nil {
 		return p.closed(errors.Join(err, d.closePort(ctx, p)))
 	}
@@ -134,14 +145,14 @@ func (d *datapath) attachPort(ctx context.Context, s *steering, p *port) error {
 
 // attachTo puts the program on the device. One that stayed there while sockets were replaced remains: some drivers take
 // the link down when a program goes, and until the next one is there the kernel would answer in the place of services.
-func (p *port) attachTo(s *steering) error {
+func (p *port) attachTo(s program) error {
 	p.mu.Lock()
 	stayed := p.attach != nil
 	p.mu.Unlock()
 	if stayed {
 		return nil
 	}
-	attach, err := s.attach(p)
+	attach, err := p.put(s)
 	if err != nil {
 		return err
 	}
@@ -153,6 +164,28 @@ func (p *port) attachTo(s *steering) error {
 	}
 	p.atAttach = carrierOf(&p.device)
 	return nil
+}
+
+// put attaches the program that the port needs.
+func (p *port) put(s program) (*xdpprog.Port, error) {
+	ifindex := p.index()
+	if p.host {
+		return s.AttachHostLink(ifindex, p.name)
+	}
+	return s.Attach(ifindex, p.name, p.attachMode())
+}
+
+// attachEgress catches replies of local endpoints on the way out of every NIC.
+func (d *datapath) attachEgress(s program) error {
+	var errs []error
+	for _, p := range d.ports {
+		if !p.host && p.isOpen() {
+			if err := s.AttachEgress(p.index(), p.name); !errors.Is(err, xdpprog.ErrAttached) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // detach takes the program off the device, if it is there.
@@ -259,7 +292,7 @@ const watchEvery = 500 * time.Millisecond
 // program that somebody else took away, until ctx is done.
 //
 // first is called before the ports are looked at.
-func (d *datapath) watch(ctx context.Context, s *steering, first func(context.Context), reopened func(*port)) {
+func (d *datapath) watch(ctx context.Context, s program, first func(context.Context), reopened func(*port)) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for {
@@ -278,7 +311,7 @@ func (d *datapath) watch(ctx context.Context, s *steering, first func(context.Co
 }
 
 // check says whether the port had to be opened again and was.
-func (d *datapath) check(ctx context.Context, s *steering, p *port) (reopened bool) {
+func (d *datapath) check(ctx context.Context, s program, p *port) (reopened bool) {
 	d.notePieces(p)
 	fault, closing := p.fault(), d.closePort
 	if fault == nil {

@@ -16,7 +16,6 @@ import (
 	"sluice.dev/sluice/cmd/sluice/internal/frames"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/ethtool"
-	"sluice.dev/sluice/control/steer"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/xsk/xsktest"
 	"sluice.dev/sluice/nat/header"
@@ -28,7 +27,7 @@ import (
 type portLab struct {
 	t     *testing.T
 	d     *datapath
-	steer *steering
+	steer *xdpprog.Steering
 	p     *port
 
 	endWorkers func()
@@ -43,13 +42,13 @@ func newPinnedLab(t *testing.T, c *config.Configuration, pinDir string) *portLab
 	s, err := xdpprog.Load(xdpprog.Config{PinDir: pinDir})
 	must(t, err)
 	d, endWorkers := testDatapath(t, c)
-	l := &portLab{t: t, d: d, steer: &steering{s: s}, p: d.ports[0], endWorkers: endWorkers}
+	l := &portLab{t: t, d: d, steer: s, p: d.ports[0], endWorkers: endWorkers}
 	t.Cleanup(func() {
 		if l.left {
 			return
 		}
 		endWorkers()
-		must(t, l.steer.close(true))
+		must(t, l.steer.Close(true))
 		must(t, d.close())
 	})
 	must(t, d.openPort(t.Context(), l.steer, l.p))
@@ -60,7 +59,7 @@ func newPinnedLab(t *testing.T, c *config.Configuration, pinDir string) *portLab
 func (l *portLab) leave() {
 	l.t.Helper()
 	l.endWorkers()
-	must(l.t, l.steer.close(false))
+	must(l.t, l.steer.Close(false))
 	must(l.t, l.d.close())
 	l.left = true
 }
@@ -238,10 +237,8 @@ func TestProgramStays(t *testing.T) {
 	l.d.services.Store(&services.Snapshot{})
 	packet := headertest.UDP("198.51.100.7:4000", "192.0.2.1:80", "")
 	vip := header.AddrFrom4([4]byte{192, 0, 2, 1})
-	must(t, l.steer.Open(&steer.Set{
-		Addrs:     []steer.OwnAddr{{Addr: vip, Flags: services.AddrVIP}},
-		Frontends: []services.FrontendKey{{Addr: vip, Port: 80, Proto: header.ProtoUDP}},
-	}))
+	must(t, l.steer.OpenAddr(vip, xdpprog.AddrVIP))
+	must(t, l.steer.OpenFrontend(xdpprog.FrontendKey{Addr: vip, Port: 80, Proto: header.ProtoUDP}))
 	arrives := func(when string) {
 		t.Helper()
 		rx := &l.d.workers[0].block.Rx

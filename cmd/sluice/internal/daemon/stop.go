@@ -16,7 +16,7 @@ func (d *Daemon) stop() error {
 	d.servers.wait()
 	keep := d.keeps()
 	if d.steer != nil {
-		errs = append(errs, d.steer.close(!keep))
+		errs = append(errs, d.steer.Release(!keep))
 	}
 	d.cancelWorkers()
 	if d.path != nil {
@@ -44,7 +44,7 @@ func (d *Daemon) clear(keep bool) (errs []error) {
 	if h := d.hostLink(); h != nil {
 		errs = append(errs, h.Remove())
 	}
-	errs = append(errs, d.unmount())
+	errs = append(errs, d.bpffs.Remove())
 	if d.flows != nil {
 		errs = append(errs, d.flows.Remove(), d.pins.close(true))
 		_ = os.Remove(d.config.StateDir) // if it is empty now

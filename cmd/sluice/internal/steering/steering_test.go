@@ -1,4 +1,4 @@
-package daemon
+package steering
 
 import (
 	"errors"
@@ -20,8 +20,8 @@ func TestFullTablesRefuse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := &steering{s: s}
-	defer k.close(true)
+	k := &Program{s: s}
+	defer k.Release(true)
 	var set steer.Set
 	for i := range byte(room + 2) {
 		a := header.AddrFrom4([4]byte{192, 0, 2, i})

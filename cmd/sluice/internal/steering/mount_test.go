@@ -1,11 +1,9 @@
-package daemon
+package steering
 
 import (
 	"os"
 	"path/filepath"
 	"testing"
-
-	"sluice.dev/sluice/control/config"
 )
 
 // TestMount: a directory that was there stays, one of ours goes, also when a successor of the
@@ -16,20 +14,28 @@ func TestMount(t *testing.T) {
 		if before {
 			must(t, os.Mkdir(dir, 0o700))
 		}
-		var d *Daemon
+		var m *Mount
 		for range 2 { // the second is the successor
-			d = &Daemon{config: &config.Configuration{BPFFS: dir, StateDir: state}}
-			must(t, d.mount())
-			if want := (ownMount{mounted: true, made: !before}); d.bpffs != want {
-				t.Errorf("there before %v: %+v, want %+v", before, d.bpffs, want)
+			var err error
+			m, err = EnsureMount(dir, state)
+			must(t, err)
+			if m.made == before || !m.mounted {
+				t.Errorf("there before %v: mounted %v, made %v", before, m.mounted, m.made)
 			}
 		}
-		must(t, d.unmount())
+		must(t, m.Remove())
 		if _, err := os.Stat(dir); (err == nil) != before {
 			t.Errorf("the directory was there before: %v; after: %v", before, err)
 		}
 		if left, err := os.ReadDir(state); err != nil || len(left) > 0 {
 			t.Errorf("left in the state directory: %v, %v", left, err)
 		}
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -1,7 +1,13 @@
-package daemon
+// Package steering is the gateway's kernel program as the control loop and the ports see
+// it. It translates control's sets into xdpprog's calls, one call at a time, and keeps
+// the bpffs that the program and its maps are pinned in.
+package steering
 
 import (
 	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
 	"slices"
 	"sync"
 
@@ -15,17 +21,30 @@ import (
 	"sluice.dev/sluice/xdpprog"
 )
 
-// steering is the kernel program as the control loop sees it: it translates
-// control's sets into xdpprog's calls. One object that is refused does not keep the
-// others from being done.
-type steering struct {
+// Program is the kernel program. It implements loop.Steering and ports.Program. One object
+// that is refused does not keep the others from being done.
+type Program struct {
 	mu sync.Mutex // the control loop and the reopening of ports share the maps
 	s  *xdpprog.Steering
 }
 
+// Load finds or makes the BPF maps; nothing is attached yet.
+func Load(c *config.Configuration, log *slog.Logger) (*Program, error) {
+	s, err := xdpprog.Load(xdpprog.Config{
+		PinDir: filepath.Join(c.BPFFS, "sluice"), PassAfter: c.Heartbeat.PassAfter.D(), Logger: log,
+	})
+	if errors.Is(err, xdpprog.ErrInUse) {
+		return nil, fmt.Errorf("another sluice runs with bpfFS %s: stop it, or give this one a bpfFS, a hostLink and interfaces of its own (%w)", c.BPFFS, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &Program{s: s}, nil
+}
+
 // Open implements loop.Steering. Addresses come first: a frontend's entry is of
 // no use before its address is known.
-func (k *steering) Open(set *steer.Set) error {
+func (k *Program) Open(set *steer.Set) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var o opening
@@ -58,7 +77,7 @@ type opening struct {
 	others []error
 }
 
-// refused says whether an entry found no room.
+// refused reports whether an entry found no room.
 func (o *opening) refused(err error) bool {
 	if !errors.Is(err, unix.E2BIG) {
 		o.others = append(o.others, err)
@@ -78,7 +97,7 @@ func (o *opening) err() error {
 }
 
 // Close implements loop.Steering.
-func (k *steering) Close(set *steer.Set) error {
+func (k *Program) Close(set *steer.Set) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var errs []error
@@ -98,13 +117,13 @@ func (k *steering) Close(set *steer.Set) error {
 }
 
 // Held implements loop.Steering.
-func (k *steering) Held() steer.Set {
+func (k *Program) Held() steer.Set {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.held()
 }
 
-func (k *steering) held() (set steer.Set) {
+func (k *Program) held() (set steer.Set) {
 	r := k.s.Rules()
 	for _, f := range r.Frontends {
 		set.Frontends = append(set.Frontends, services.FrontendKey(f))
@@ -122,10 +141,10 @@ func (k *steering) held() (set steer.Set) {
 }
 
 // Replace implements loop.Steering.
-func (k *steering) Replace(set *steer.Set) error {
+func (k *Program) Replace(set *steer.Set) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	_, err := k.s.Reconcile(rules(set))
+	_, err := k.s.Reconcile(Rules(set))
 	if !onlyFull(err) {
 		return err
 	}
@@ -133,7 +152,7 @@ func (k *steering) Replace(set *steer.Set) error {
 	return &steer.Refusal{Set: set.Without(&held), Err: first(err)}
 }
 
-// onlyFull says whether there are errors and all are of tables without room.
+// onlyFull reports whether there are errors and all are of tables without room.
 func onlyFull(err error) bool {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return !slices.ContainsFunc(joined.Unwrap(), func(e error) bool { return !onlyFull(e) })
@@ -141,7 +160,7 @@ func onlyFull(err error) bool {
 	return errors.Is(err, unix.E2BIG)
 }
 
-// first is one of joined errors, of which there may be many alike.
+// first returns one of joined errors, of which there may be many alike.
 func first(err error) error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return first(joined.Unwrap()[0])
@@ -149,8 +168,8 @@ func first(err error) error {
 	return err
 }
 
-// settings writes the numbers the programs go by.
-func (k *steering) settings(c *config.Configuration, host *hostlink.HostLink) error {
+// SetSettings writes the numbers that the programs go by.
+func (k *Program) SetSettings(c *config.Configuration, host *hostlink.HostLink) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	s := xdpprog.Settings{
@@ -163,57 +182,52 @@ func (k *steering) settings(c *config.Configuration, host *hostlink.HostLink) er
 	return k.s.SetSettings(s)
 }
 
-// attach puts the program for a port on its device.
-func (k *steering) attach(p *port) (*xdpprog.Port, error) {
+// Attach implements ports.Program.
+func (k *Program) Attach(ifindex int, name string, mode xdpprog.AttachMode) (*xdpprog.Port, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	ifindex := p.index()
-	if p.host {
-		return k.s.AttachHostLink(ifindex, p.name)
-	}
-	mode := map[config.Mode]xdpprog.AttachMode{
-		config.ModeAuto: xdpprog.Auto, config.ModeNative: xdpprog.Native, config.ModeGeneric: xdpprog.Generic,
-	}[p.config.Mode]
-	switch {
-	case mode != xdpprog.Auto:
-	case p.needsGeneric() != "":
-		mode = xdpprog.Generic
-	case p.prefersNative():
-		mode = xdpprog.PreferNative
-	}
-	return k.s.Attach(ifindex, p.name, mode)
+	return k.s.Attach(ifindex, name, mode)
 }
 
-// attachEgress catches replies of local endpoints on the way out of every NIC.
-func (k *steering) attachEgress(ports []*port) error {
+// AttachHostLink implements ports.Program.
+func (k *Program) AttachHostLink(ifindex int, name string) (*xdpprog.Port, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	var errs []error
-	for _, p := range ports {
-		if !p.host && p.isOpen() {
-			if err := k.s.AttachEgress(p.index(), p.name); !errors.Is(err, xdpprog.ErrAttached) {
-				errs = append(errs, err)
-			}
-		}
-	}
-	return errors.Join(errs...)
+	return k.s.AttachHostLink(ifindex, name)
 }
 
-func (k *steering) detachOthers() error {
+// AttachEgress implements ports.Program.
+func (k *Program) AttachEgress(ifindex int, name string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.s.AttachEgress(ifindex, name)
+}
+
+// DetachOthers detaches what a predecessor left on devices that this process has not.
+func (k *Program) DetachOthers() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.s.DetachOthers()
 }
 
-// close detaches and unpins everything, or leaves it all to a successor.
-func (k *steering) close(detach bool) error {
+// Counters returns what the program counts. It asks the kernel alone, and so takes no lock.
+func (k *Program) Counters() (xdpprog.Counters, error) { return k.s.Counters() }
+
+// Steers reports which rule sends a packet to a worker, as the kernel's maps have it now.
+func (k *Program) Steers(t *header.Tuple) (xdpprog.Match, error) { return k.s.Steers(t) }
+
+// Heartbeat tells the program that the workers moved at a time of CLOCK_BOOTTIME.
+func (k *Program) Heartbeat(bootNanos uint64) error { return k.s.Heartbeat(bootNanos) }
+
+// Release detaches and unpins everything, or leaves it all to a successor.
+func (k *Program) Release(detach bool) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.s.Close(detach)
 }
 
-// rules is a whole set in xdpprog's terms.
-func rules(set *steer.Set) xdpprog.Rules {
+// Rules returns a whole set in xdpprog's terms.
+func Rules(set *steer.Set) xdpprog.Rules {
 	r := xdpprog.Rules{Addrs: make(map[header.Addr]xdpprog.AddrFlags, len(set.Addrs))}
 	for _, f := range set.Frontends {
 		r.Frontends = append(r.Frontends, xdpprog.FrontendKey(f))

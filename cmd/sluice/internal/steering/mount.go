@@ -1,0 +1,54 @@
+package steering
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"sluice.dev/sluice/xdpprog"
+)
+
+// Mount says what of a bpffs is the gateway's to take away.
+type Mount struct {
+	dir     string
+	mark    string // the file that tells a successor of a daemon that was killed, or handed over
+	mounted bool
+	made    bool // its directory, too
+}
+
+// madeLine is in the mark where the directory was not there before.
+const madeLine = "directory made"
+
+// EnsureMount makes sure that there is a bpffs, and marks in stateDir what it had to do for that.
+func EnsureMount(dir, stateDir string) (*Mount, error) {
+	m := &Mount{dir: dir, mark: filepath.Join(stateDir, "bpffs")}
+	_, before := os.Stat(dir)
+	mounted, err := xdpprog.EnsureBPFFS(dir)
+	if err != nil {
+		return nil, err
+	}
+	if !mounted {
+		text, err := os.ReadFile(m.mark)
+		m.mounted, m.made = err == nil, strings.Contains(string(text), madeLine)
+		return m, nil
+	}
+	m.mounted, m.made = true, errors.Is(before, os.ErrNotExist)
+	text := dir + "\n"
+	if m.made {
+		text += madeLine + "\n"
+	}
+	return m, os.WriteFile(m.mark, []byte(text), 0o600)
+}
+
+// Remove undoes EnsureMount. A nil Mount has nothing to undo.
+func (m *Mount) Remove() error {
+	if m == nil || !m.mounted {
+		return nil
+	}
+	err := xdpprog.UnmountBPFFS(m.dir)
+	if err == nil && m.made {
+		err = os.Remove(m.dir)
+	}
+	return errors.Join(err, os.Remove(m.mark))
+}
