@@ -28,8 +28,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sluice.dev/sluice/cmd/sluice/internal/boottime"
 	"sluice.dev/sluice/cmd/sluice/internal/devices"
+	"sluice.dev/sluice/cmd/sluice/internal/flows"
 	"sluice.dev/sluice/cmd/sluice/internal/steering"
 	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/config"
@@ -38,6 +38,7 @@ import (
 	"sluice.dev/sluice/control/loop"
 	"sluice.dev/sluice/control/neigh"
 	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
 )
 
@@ -65,8 +66,9 @@ type Daemon struct {
 	stateOnDisk bool
 
 	flows    *flowtable.File
-	pins     *pins
-	reader   *flowReader
+	pins     *flows.Pins
+	reader   *flows.Reader
+	services services.Handle // the snapshot that the workers judge packets by
 	mirror   *neigh.Mirror
 	path     *datapath
 	steer    *steering.Program
@@ -197,25 +199,14 @@ func (d *Daemon) openFlows(context.Context) error {
 	if d.stateOnDisk {
 		d.log.Warn(onDisk, "stateDir", c.StateDir)
 	}
-	flows, err := flowtable.OpenFile(filepath.Join(c.StateDir, "flows"), flowConfig(c), flowtable.Time(boottime.Nanos()))
-	if errors.Is(err, flowtable.ErrInUse) {
-		return fmt.Errorf("another sluice runs with stateDir %s: stop it, or give this one a stateDir and interfaces of its own (%w)", c.StateDir, err)
-	}
-	if err != nil {
+	var err error
+	if d.flows, err = flows.Open(c, d.log); err != nil {
 		return err
 	}
-	d.flows = flows
-	r := flows.Recovery
-	if r.Fresh {
-		d.log.Info("flow table is new", "why", r.Why)
-	} else {
-		d.log.Info("flow table taken over", "flows", r.Recovered, "expired", r.Expired, "torn", r.Torn)
-	}
-	d.reader, err = newFlowReader(flows.Table)
-	if err != nil {
+	if d.reader, err = flows.NewReader(d.flows.Table, &d.services); err != nil {
 		return err
 	}
-	d.pins, err = openPins(c, d.log)
+	d.pins, err = flows.OpenPins(c, d.log)
 	return err
 }
 
@@ -239,7 +230,7 @@ func (d *Daemon) makeDatapath(context.Context) error {
 		return err
 	}
 	d.log.Info("size of frames", "bytes", found.Frames.Size, "why", found.Frames.Reason)
-	d.path, err = newDatapath(d.config, d.log, tables{d.flows.Table, d.pins.file.Table}, found, d.host)
+	d.path, err = newDatapath(d.config, d.log, tables{d.flows.Table, d.pins.Table()}, &d.services, found, d.host)
 	if err != nil {
 		return err
 	}
@@ -247,7 +238,6 @@ func (d *Daemon) makeDatapath(context.Context) error {
 	if err := settings.Apply(); err != nil {
 		return err
 	}
-	d.reader.services = &d.path.services
 	d.ledger = status.NewLedger(d.path.blocks())
 	return nil
 }
@@ -283,12 +273,12 @@ func (d *Daemon) startControl(ctx context.Context) error {
 	compiler := compiler.New(cc)
 	compiler.Watch(d.ledger)
 	compiler.WatchFlows(d.hasConnections)
-	compiler.WatchPins(d.pins.lose)
+	compiler.WatchPins(d.pins.Lose)
 	d.makeHealth(d.objects.tracker, cc.NodeName)
 	d.health.ports.SetAddresses(healthAddresses(d.config, cc.NodeAddresses))
 	d.loop = loop.New(loop.Config{
 		Log: d.log, Tracker: d.objects.tracker, Compiler: compiler,
-		Publisher: loop.NewPublisher(&d.path.services, d.path.blocks()),
+		Publisher: loop.NewPublisher(&d.services, d.path.blocks()),
 		Steering:  d.steer, Flows: d.reader, Feeds: d.objects.feeds(), NodeChanged: d.objects.noteNode, Prepare: d.current,
 		Window: controlWindow, Observer: d.health.kubeProxy, HealthChecks: d.health.ports,
 	})
@@ -296,11 +286,16 @@ func (d *Daemon) startControl(ctx context.Context) error {
 		return err
 	}
 	d.applySources()
-	d.goes(func() { d.pins.run(ctx) })
+	d.goes(func() { d.pins.Run(ctx) })
 	d.readObjects(ctx)
 	d.goes(func() { _ = d.loop.Run(ctx) })
 	d.goes(func() { d.followAddresses(ctx) })
 	return nil
+}
+
+// hasConnections reports whether connections count under a backend's number.
+func (d *Daemon) hasConnections(r services.BackendRef) bool {
+	return d.flows.Table.Loads()[r.Index()].Load() > 0
 }
 
 // controlWindow is how long the control loop rests after a pass.

@@ -45,7 +45,7 @@ type datapath struct {
 	frames frames.Choice
 	log    *slog.Logger
 	tables
-	services  services.Handle
+	services  *services.Handle
 	hops      *nexthop.Table
 	fragments *fragment.Table
 	explainer *explainer
@@ -72,7 +72,7 @@ type worker struct {
 }
 
 // newDatapath makes workers without links, and the ports that will give them some.
-func newDatapath(c *config.Configuration, log *slog.Logger, shared tables, found devices.Found, host *hostlink.HostLink) (*datapath, error) {
+func newDatapath(c *config.Configuration, log *slog.Logger, shared tables, handle *services.Handle, found devices.Found, host *hostlink.HostLink) (*datapath, error) {
 	workers, queues, err := devices.Plan(found.Devices, c)
 	if err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func newDatapath(c *config.Configuration, log *slog.Logger, shared tables, found
 	if err != nil {
 		return nil, err
 	}
-	d := &datapath{config: c, frames: found.Frames, log: log, tables: shared, hops: nexthop.NewTable(), fragments: fragments, original: original}
+	d := &datapath{config: c, frames: found.Frames, log: log, tables: shared, services: handle, hops: nexthop.NewTable(), fragments: fragments, original: original}
 	if d.explainer, err = newExplainer(shared, d.hops, host); err != nil {
 		return nil, err
 	}
@@ -134,7 +134,7 @@ func (d *datapath) addWorker(id, workers, links, cpu int, host *hostlink.HostLin
 	fc := fastpath.Config{
 		ID: id, Memory: umem.Bytes(), Pool: fastpath.NewPool(umem.Frames(), umem.FrameSize()), Chains: umem.Chains(),
 		Links: make([]fastpath.Link, links), Host: -1,
-		Flows: d.flows, Affinity: d.pins, Workers: workers, Services: &d.services, Hops: d.hops, Fragments: d.fragments, Stats: w.block,
+		Flows: d.flows, Affinity: d.pins, Workers: workers, Services: d.services, Hops: d.hops, Fragments: d.fragments, Stats: w.block,
 		HeldPackets: heldPackets, HeldPerHop: heldPerHop,
 		HeldFragments: c.Fragments.Held, FragmentWait: c.Fragments.Timeout.D(),
 		ICMPRate: share(c.ICMP.RatePerSecond, workers), ICMPBurst: share(c.ICMP.Burst, workers), TTL: ownTTL,

@@ -3,7 +3,7 @@ package daemon
 import (
 	"time"
 
-	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/cmd/sluice/internal/flows"
 )
 
 // drain serves flows until no connection is open or the time is over. Readiness is
@@ -35,17 +35,5 @@ func (d *Daemon) drain() error {
 
 func (d *Daemon) connections() uint64 {
 	c := d.flows.Table.Counts()
-	return connections(&c)
-}
-
-// connections counts the TCP and SCTP flows whose ends still have something to say. Nobody
-// can tell when UDP has: it is served meanwhile, but not waited for.
-func connections(c *flowtable.Counts) (n uint64) {
-	for _, open := range [...]flowtable.State{
-		flowtable.SynSeen, flowtable.SynRecv, flowtable.Unconfirmed, flowtable.Established,
-		flowtable.FinClient, flowtable.FinBackend, flowtable.LastAckClient, flowtable.LastAckBackend,
-	} {
-		n += c.States[open]
-	}
-	return n
+	return flows.Connections(&c)
 }

@@ -10,6 +10,7 @@ import (
 
 	"sluice.dev/sluice/cmd/sluice/internal/boottime"
 	"sluice.dev/sluice/cmd/sluice/internal/devices"
+	"sluice.dev/sluice/cmd/sluice/internal/flows"
 	"sluice.dev/sluice/cmd/sluice/internal/frames"
 	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/config"
@@ -19,7 +20,6 @@ import (
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/xsk"
-	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -27,7 +27,7 @@ var _ status.Gateway = (*Daemon)(nil)
 
 // snapshot is the published one, or an empty one before the first.
 func (d *Daemon) snapshot() *services.Snapshot {
-	if s := d.path.services.Load(); s != nil {
+	if s := d.services.Load(); s != nil {
 		return s
 	}
 	return &services.Snapshot{}
@@ -65,30 +65,14 @@ func mac(m [6]byte) string {
 	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])
 }
 
-// Flows implements status.Gateway. A page ends with a slice of the table, so it may
-// be longer than limit by less than one slice.
+// Flows implements status.Gateway.
 func (d *Daemon) Flows(f *status.FlowFilter, cursor uint64, limit int, page []status.FlowView) ([]status.FlowView, uint64) {
-	s := d.snapshot()
-	start := len(page)
-	for {
-		cursor = d.reader.each(cursor, func(i *flowtable.Info) {
-			if v := flowView(i, s); f.Match(&v) {
-				page = append(page, v)
-			}
-		})
-		if cursor == 0 || len(page)-start >= limit {
-			return page, cursor
-		}
-	}
+	return d.reader.Page(f, cursor, limit, page)
 }
 
 // DeleteFlows implements status.Gateway.
 func (d *Daemon) DeleteFlows(ctx context.Context, f *status.FlowFilter) (int, error) {
-	s := d.snapshot()
-	return d.reader.delete(ctx, func(i *flowtable.Info) bool {
-		v := flowView(i, s)
-		return f.Match(&v)
-	})
+	return d.reader.Delete(ctx, f)
 }
 
 // Drain implements status.Gateway.
@@ -125,7 +109,7 @@ func (d *Daemon) WaitApplied(ctx context.Context) error {
 func (d *Daemon) Stats() status.StatsView {
 	v := status.StatsView{Workers: d.workerViews(), Steering: map[string]uint64{}}
 	c := d.flows.Table.Counts()
-	v.Flows, v.FlowEvents = flowTableViews(&c)
+	v.Flows, v.FlowEvents = flows.TableViews(&c)
 	if k, err := d.steer.Counters(); err == nil {
 		v.Steering = map[string]uint64{
 			"steered": k.Steered, "passed": k.Passed, "missed_dropped": k.MissedDropped,
@@ -137,38 +121,6 @@ func (d *Daemon) Stats() status.StatsView {
 	}
 	v.Snapshot = d.snapshotView()
 	return v
-}
-
-// flowTableViews is the table by family, and what it counts for both together: room under the
-// half-open cap is shared, and so a flow of one family may be shed for one of the other.
-func flowTableViews(c *flowtable.Counts) (list []status.FlowTableView, events map[string]uint64) {
-	for f, name := range []string{"ipv4", "ipv6"} {
-		list = append(list, status.FlowTableView{
-			Family: name, Capacity: c.Capacity[f], Used: c.Live[f],
-			HalfOpen: c.ByFamily[f][flowtable.SynSeen] + c.ByFamily[f][flowtable.SynRecv],
-			States:   states(c, f), Counters: map[string]uint64{"created": c.Created[f]},
-		})
-	}
-	events = map[string]uint64{}
-	for k, n := range c.Shed {
-		events["shed_"+flowtable.Shed(k).String()] = n
-	}
-	for s := flowtable.TableFull; s <= flowtable.PortsExhausted; s++ {
-		events["refused_"+s.String()] = c.Refused[s]
-	}
-	return list, events
-}
-
-// states lists a family's flows by state, those that there are. States that people
-// know by one name are added up.
-func states(c *flowtable.Counts, family int) map[string]uint64 {
-	m := map[string]uint64{}
-	for s, n := range c.ByFamily[family] {
-		if n > 0 {
-			m[flowtable.State(s).String()] += n
-		}
-	}
-	return m
 }
 
 func (p *port) queueStats() (list []status.QueueStatsView) {

@@ -96,3 +96,9 @@ func (d *Daemon) selfChecks() metrics.SelfCheck {
 	c := d.loop.SelfCheck()
 	return metrics.SelfCheck{Runs: c.Runs, Differences: c.Differences}
 }
+
+// affinity implements metrics.Extras.Affinity.
+func (d *Daemon) affinity() metrics.Affinity {
+	c := d.pins.Counts()
+	return metrics.Affinity{Pins: c.Live, Capacity: c.Capacity, Evicted: c.Evicted, Lost: c.Lost}
+}

@@ -15,7 +15,7 @@ func (d *Daemon) openPorts(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
-	if n := d.pins.prune(d.path.services.Load()); n > 0 {
+	if n := d.pins.Prune(d.services.Load()); n > 0 {
 		d.log.Info("clients lose the pins to backends that left meanwhile", "pins", n)
 	}
 	d.goes(d.adoptFlows)
@@ -44,7 +44,7 @@ func (d *Daemon) adoptFlows() {
 		return
 	}
 	began := time.Now()
-	n := d.reader.adopt()
+	n := d.reader.Adopt()
 	d.log.Info("flows of a predecessor count for their backends", "flows", n, "took", time.Since(began).Round(time.Millisecond))
 }
 

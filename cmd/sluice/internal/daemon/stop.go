@@ -23,7 +23,7 @@ func (d *Daemon) stop() error {
 		errs = append(errs, d.path.close())
 	}
 	if d.reader != nil {
-		d.reader.close()
+		d.reader.Close()
 	}
 	var open uint64
 	if d.flows != nil {
@@ -39,14 +39,14 @@ func (d *Daemon) stop() error {
 // clear removes from the node what outlives a process, or leaves it to the next one.
 func (d *Daemon) clear(keep bool) (errs []error) {
 	if keep {
-		return append(errs, d.flows.Close(), d.pins.close(false))
+		return append(errs, d.flows.Close(), d.pins.Close(false))
 	}
 	if h := d.hostLink(); h != nil {
 		errs = append(errs, h.Remove())
 	}
 	errs = append(errs, d.bpffs.Remove())
 	if d.flows != nil {
-		errs = append(errs, d.flows.Remove(), d.pins.close(true))
+		errs = append(errs, d.flows.Remove(), d.pins.Close(true))
 		_ = os.Remove(d.config.StateDir) // if it is empty now
 	}
 	return errs

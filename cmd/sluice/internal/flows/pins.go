@@ -1,4 +1,4 @@
-package daemon
+package flows
 
 import (
 	"context"
@@ -9,16 +9,15 @@ import (
 	"sluice.dev/sluice/cmd/sluice/internal/boottime"
 	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/config"
-	"sluice.dev/sluice/control/metrics"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/flowtable/affinity"
 )
 
-// pins are whom clients were sent to (sessionAffinity ClientIP), and which of them are
-// to be forgotten. Forgetting walks the whole table, so it is not done on the control loop's
+// Pins are the backends that clients were sent to (sessionAffinity ClientIP), and which of them
+// are to be forgotten. Forgetting walks the whole table, so it is not done on the control loop's
 // goroutine, and for many backends at once.
-type pins struct {
+type Pins struct {
 	file *affinity.File
 
 	mu   sync.Mutex
@@ -26,9 +25,9 @@ type pins struct {
 	wake chan struct{}
 }
 
-// openPins takes over a predecessor's pins. The flow table's lock is held, so nobody
-// else has the file.
-func openPins(c *config.Configuration, log *slog.Logger) (*pins, error) {
+// OpenPins takes over a predecessor's pins. The flow table's lock must be held: the file has none
+// of its own.
+func OpenPins(c *config.Configuration, log *slog.Logger) (*Pins, error) {
 	file, err := affinity.OpenFile(filepath.Join(c.StateDir, "pins"),
 		affinity.Config{Clients: c.Proxy.AffinityClients}, flowtable.Time(boottime.Nanos()))
 	if err != nil {
@@ -39,11 +38,11 @@ func openPins(c *config.Configuration, log *slog.Logger) (*pins, error) {
 	} else {
 		log.Info("pins of clients taken over", "pins", r.Kept, "ended", r.Ended, "damaged", r.Damaged)
 	}
-	return &pins{file: file, lost: map[compiler.LostPin]bool{}, wake: make(chan struct{}, 1)}, nil
+	return &Pins{file: file, lost: map[compiler.LostPin]bool{}, wake: make(chan struct{}, 1)}, nil
 }
 
-// lose is told by the compiler; it does not block.
-func (p *pins) lose(list []compiler.LostPin) {
+// Lose notes pins that Run is to forget. The compiler calls it; it does not block.
+func (p *Pins) Lose(list []compiler.LostPin) {
 	p.mu.Lock()
 	for _, l := range list {
 		p.lost[l] = true
@@ -55,8 +54,8 @@ func (p *pins) lose(list []compiler.LostPin) {
 	}
 }
 
-// run forgets pins until ctx is done.
-func (p *pins) run(ctx context.Context) {
+// Run forgets pins until ctx is done.
+func (p *Pins) Run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -67,7 +66,7 @@ func (p *pins) run(ctx context.Context) {
 	}
 }
 
-func (p *pins) forget() {
+func (p *Pins) forget() {
 	p.mu.Lock()
 	lost := p.lost
 	p.lost = map[compiler.LostPin]bool{}
@@ -81,10 +80,10 @@ func (p *pins) forget() {
 	})
 }
 
-// prune forgets the pins that a predecessor left to backends that the first complete table gives
+// Prune forgets the pins that a predecessor left to backends that the first complete table gives
 // no new flows to: nobody tells of what was lost between the two processes. It is to be called before the
 // workers begin.
-func (p *pins) prune(s *services.Snapshot) (ended int) {
+func (p *Pins) Prune(s *services.Snapshot) (ended int) {
 	type place struct {
 		service uint64
 		pin     affinity.Pin
@@ -107,8 +106,8 @@ func (p *pins) prune(s *services.Snapshot) (ended int) {
 	})
 }
 
-// close closes the file, and may delete it.
-func (p *pins) close(remove bool) error {
+// Close closes the file, and may delete it.
+func (p *Pins) Close(remove bool) error {
 	switch {
 	case p == nil:
 		return nil
@@ -118,8 +117,8 @@ func (p *pins) close(remove bool) error {
 	return p.file.Close()
 }
 
-// counts implements metrics.Extras.Affinity.
-func (p *pins) counts() metrics.Affinity {
-	c := p.file.Table.Counts(flowtable.Time(boottime.Nanos()))
-	return metrics.Affinity{Pins: c.Live, Capacity: c.Capacity, Evicted: c.Evicted, Lost: c.Lost}
-}
+// Counts returns how many pins there are and what became of others.
+func (p *Pins) Counts() affinity.Counts { return p.file.Table.Counts(flowtable.Time(boottime.Nanos())) }
+
+// Table is where workers keep the pins.
+func (p *Pins) Table() *affinity.Table { return p.file.Table }

@@ -1,4 +1,4 @@
-package daemon
+package flows
 
 import (
 	"errors"
@@ -10,12 +10,12 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// TestFlowReaderClosed: who still asks for flows when the table is about to be
+// TestReaderClosed: who still asks for flows when the table is about to be
 // unmapped gets none.
-func TestFlowReaderClosed(t *testing.T) {
+func TestReaderClosed(t *testing.T) {
 	table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 1024, IPv6Flows: 1024, Timeouts: flowtable.DefaultTimeouts()})
 	must(t, err)
-	r, err := newFlowReader(table)
+	r, err := NewReader(table, new(services.Handle))
 	must(t, err)
 	found := 0
 	create(t, table, true, &flowtable.NewFlow{
@@ -27,23 +27,24 @@ func TestFlowReaderClosed(t *testing.T) {
 	if found != 1 {
 		t.Fatalf("%d flows before, want 1", found)
 	}
-	r.close()
+	r.Close()
 	r.all(func(*flowtable.Info) { t.Error("a flow is read") })
-	if _, err := r.delete(t.Context(), func(*flowtable.Info) bool { return true }); !errors.Is(err, errFlowsClosed) {
+	if _, err := r.delete(t.Context(), func(*flowtable.Info) bool { return true }); !errors.Is(err, errClosed) {
 		t.Errorf("delete: %v", err)
 	}
 }
 
-// TestFlowReaderAdopts: what nobody bound gets the backend that its tuples say; what is bound, and what has
+// TestReaderAdopts: what nobody bound gets the backend that its tuples say; what is bound, and what has
 // no backend any more, stays as it is.
-func TestFlowReaderAdopts(t *testing.T) {
+func TestReaderAdopts(t *testing.T) {
 	of := func(s string) header.Addr { return header.AddrFrom(netip.MustParseAddr(s)) }
+	handle := new(services.Handle)
 	vip, there, gone := of("203.0.113.9"), of("10.0.0.5"), of("10.0.0.6")
 	table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 1024, IPv6Flows: 1024, Timeouts: flowtable.DefaultTimeouts()})
 	must(t, err)
-	r, err := newFlowReader(table)
+	r, err := NewReader(table, handle)
 	must(t, err)
-	defer r.close()
+	defer r.Close()
 	b := services.NewBuilder(nil)
 	be := services.Backend{Addr: there, Port: 8080, Service: 3, Ref: services.MakeBackendRef(5, 1)}
 	b.SetBackend(be)
@@ -51,18 +52,17 @@ func TestFlowReaderAdopts(t *testing.T) {
 		Key:     services.FrontendKey{Addr: vip, Port: 80, Proto: header.ProtoTCP},
 		Service: &services.Service{ID: 3, Backends: []services.BackendRef{be.Ref}},
 	})
-	r.services = new(services.Handle)
-	r.services.Store(b.Build())
+	handle.Store(b.Build())
 	for i, backend := range []header.Addr{there, there, gone, there} {
 		create(t, table, i == 3, &flowtable.NewFlow{ // no owner, as recovered
 			Client:  header.Tuple{Src: of("198.51.100.7"), SrcPort: uint16(1000 + i), Dst: vip, DstPort: 80, Proto: header.ProtoTCP},
 			Backend: backend, BackendPort: 8080, Source: of("192.0.2.20"), Ports: flowtable.Ports{First: 20000, Count: 1000, Stride: 1},
 		})
 	}
-	if n, load := r.adopt(), table.Loads()[5].Load(); n != 2 || load != 2 {
+	if n, load := r.Adopt(), table.Loads()[5].Load(); n != 2 || load != 2 {
 		t.Errorf("%d adopted, a load of %d, want 2 of each", n, load)
 	}
-	if n, load := r.adopt(), table.Loads()[5].Load(); n != 0 || load != 2 {
+	if n, load := r.Adopt(), table.Loads()[5].Load(); n != 0 || load != 2 {
 		t.Errorf("once more: %d adopted, a load of %d, want 0 and 2", n, load)
 	}
 	r.all(func(f *flowtable.Info) {
@@ -74,4 +74,11 @@ func TestFlowReaderAdopts(t *testing.T) {
 			t.Errorf("the flow from port %d has service %d and backend %#x, want backend %#x", f.Client.SrcPort, f.Service, f.Backend, want)
 		}
 	})
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -1,4 +1,4 @@
-package daemon
+package flows
 
 import (
 	"net/netip"
@@ -63,12 +63,11 @@ func TestInUse(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r, err := newFlowReader(table)
+			r, err := NewReader(table, backendThat(tc.state, 5, of(backend)))
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer r.close()
-			r.services = backendThat(tc.state, 5, of(backend))
+			defer r.Close()
 			if tc.proto != 0 {
 				create(t, table, tc.state != "serves, unbound", &flowtable.NewFlow{
 					Client:  header.Tuple{Src: of(client), SrcPort: 999, Dst: of(vip), DstPort: 30080, Proto: tc.proto},

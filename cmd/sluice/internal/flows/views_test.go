@@ -1,4 +1,4 @@
-package daemon
+package flows
 
 import (
 	"net/netip"
@@ -26,7 +26,7 @@ func TestFlowTableViews(t *testing.T) {
 	flow(3, "2001:db8::7", "2001:db8:f::9", "2001:db8::20", "fd00::5")
 	c := table.Counts()
 	c.Shed[flowtable.ShedExpired], c.Refused[flowtable.TableFull] = 7, 8
-	list, events := flowTableViews(&c)
+	list, events := TableViews(&c)
 	for i, want := range []uint64{2, 1} {
 		if v := list[i]; v.Used != want || v.HalfOpen != want || v.Counters["created"] != want || len(v.Counters) != 1 {
 			t.Errorf("%s: %+v, want %d flows, all half-open", v.Family, v, want)

@@ -1,4 +1,4 @@
-package daemon
+package flows
 
 import (
 	"io"
@@ -21,24 +21,24 @@ func TestForgetPins(t *testing.T) {
 	const web, db = 11, 22
 	of := func(s string) header.Addr { return header.AddrFrom(netip.MustParseAddr(s)) }
 	pin := func(last string) affinity.Pin { return affinity.Pin{Addr: of("10.0.0." + last), Port: 8080} }
-	lose := func(list ...compiler.LostPin) func(*pins) {
-		return func(p *pins) {
-			p.lose(list)
+	lose := func(list ...compiler.LostPin) func(*Pins) {
+		return func(p *Pins) {
+			p.Lose(list)
 			<-p.wake
 			p.forget()
 		}
 	}
 	for _, tt := range []struct {
 		name string
-		do   func(*pins)
+		do   func(*Pins)
 		left [4]bool // web to 1, web to 2, db to 1, db to 2
 	}{
-		{"nothing", func(*pins) {}, [4]bool{true, true, true, true}},
+		{"nothing", func(*Pins) {}, [4]bool{true, true, true, true}},
 		{"a backend", lose(compiler.LostPin{Service: web, Addr: of("10.0.0.2"), Port: 8080}), [4]bool{true, false, true, true}},
 		{"another port of it", lose(compiler.LostPin{Service: web, Addr: of("10.0.0.2"), Port: 8081}), [4]bool{true, true, true, true}},
 		{"a service's affinity", lose(compiler.LostPin{Service: db}), [4]bool{true, true, false, false}},
-		{"between two processes", func(p *pins) {
-			if n := p.prune(pinTable(web, of("10.0.0.1"))); n != 3 {
+		{"between two processes", func(p *Pins) {
+			if n := p.Prune(pinTable(web, of("10.0.0.1"))); n != 3 {
 				t.Errorf("%d pins pruned, want 3", n)
 			}
 		}, [4]bool{true, false, false, false}},
@@ -46,11 +46,11 @@ func TestForgetPins(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			c := &config.Configuration{Proxy: config.Proxy{AffinityClients: 1000}}
 			c.StateDir = t.TempDir()
-			p, err := openPins(c, slog.New(slog.NewTextHandler(io.Discard, nil)))
+			p, err := OpenPins(c, slog.New(slog.NewTextHandler(io.Discard, nil)))
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer p.close(true)
+			defer p.Close(true)
 			now := flowtable.Time(boottime.Nanos())
 			client := func(i int) header.Addr { return header.AddrFrom4([4]byte{198, 51, 100, byte(i)}) }
 			service := [4]uint64{web, web, db, db}

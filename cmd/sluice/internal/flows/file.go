@@ -1,0 +1,49 @@
+// Package flows is what the daemon does with flows and affinity pins besides forwarding
+// them: it opens their files and takes over what a predecessor left in them (Open,
+// OpenPins), counts its flows for their backends (Reader.Adopt), lists and ends flows,
+// says which rules of the kernel program they still need (Reader.InUse), and forgets
+// the pins to backends that are lost (Pins).
+package flows
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+
+	"sluice.dev/sluice/cmd/sluice/internal/boottime"
+	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/flowtable"
+)
+
+// Open takes the lock on the flow table that makes this the only instance, and the flows that a
+// predecessor left.
+func Open(c *config.Configuration, log *slog.Logger) (*flowtable.File, error) {
+	file, err := flowtable.OpenFile(filepath.Join(c.StateDir, "flows"), tableConfig(c), flowtable.Time(boottime.Nanos()))
+	if errors.Is(err, flowtable.ErrInUse) {
+		return nil, fmt.Errorf("another sluice runs with stateDir %s: stop it, or give this one a stateDir and interfaces of its own (%w)", c.StateDir, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if r := file.Recovery; r.Fresh {
+		log.Info("flow table is new", "why", r.Why)
+	} else {
+		log.Info("flow table taken over", "flows", r.Recovered, "expired", r.Expired, "torn", r.Torn)
+	}
+	return file, nil
+}
+
+func tableConfig(c *config.Configuration) flowtable.Config {
+	t := c.Flows.Timeouts
+	var timeouts flowtable.Timeouts
+	timeouts.SynSeen, timeouts.SynAckSeen = t.SynSent.D(), t.SynReceived.D()
+	timeouts.Established, timeouts.Fin, timeouts.LastAck = t.Established.D(), t.FinWait.D(), t.LastAck.D()
+	timeouts.TimeWaitClient, timeouts.TimeWaitBackend = t.TimeWaitClient.D(), t.TimeWaitBackend.D()
+	timeouts.Reset, timeouts.ResetEstablished, timeouts.UDPIdle = t.Reset.D(), t.ResetEstablished.D(), t.UDPIdle.D()
+	timeouts.UDPUnreplied, timeouts.UDPReplied, timeouts.ICMP = t.UDPUnreplied.D(), t.UDPReplied.D(), t.ICMP.D()
+	return flowtable.Config{
+		IPv4Flows: uint32(c.Flows.IPv4), IPv6Flows: uint32(c.Flows.IPv6), Timeouts: timeouts,
+		HalfOpen: max(1, uint32(float64(c.Flows.IPv4+c.Flows.IPv6)*c.Flows.HalfOpenShare)),
+	}
+}

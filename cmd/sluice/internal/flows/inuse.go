@@ -1,0 +1,84 @@
+package flows
+
+import (
+	"sluice.dev/sluice/control/steer"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat/header"
+)
+
+// InUse implements loop.Flows: frontends that flows were opened by stay steered until
+// those have ended, and so do the sources of their replies. UDP flows end with their
+// endpoint (fastpath), not with the port or address that they were opened by: kube-proxy
+// leaves their conntrack entries alone, too (k8s.io/kubernetes pkg/proxy/conntrack/cleanup.go
+// asks for the endpoint only). Where the endpoint does not serve any more, what the client sends next is the
+// kernel's at once. Of ICMP queries only the address counts that their
+// answers come to.
+func (r *Reader) InUse(set *steer.Set) (used steer.Set) {
+	frontends := make(map[services.FrontendKey]bool, len(set.Frontends))
+	for _, k := range set.Frontends {
+		frontends[k] = false
+	}
+	ports := make(map[steer.NodePort]bool, len(set.NodePorts))
+	for _, p := range set.NodePorts {
+		ports[p] = false
+	}
+	sources := make(map[steer.KeepSource]bool, len(set.KeepSources))
+	for _, s := range set.KeepSources {
+		sources[s] = false
+	}
+	addrs := make(map[header.Addr]services.AddrFlags, len(set.Addrs))
+	for _, a := range set.Addrs {
+		addrs[a.Addr] = 0
+	}
+	snapshot := r.services.Load()
+	r.all(func(f *flowtable.Info) {
+		dst, src := &f.Client, &f.Reply
+		markAddr(addrs, src.Dst, services.AddrSNAT)
+		if !dst.Stateful() && !(dst.Proto == header.ProtoUDP && serves(snapshot, f)) {
+			return
+		}
+		mark(frontends, services.FrontendKey{Addr: dst.Dst, Port: dst.DstPort, Proto: dst.Proto})
+		mark(ports, steer.NodePort{V6: dst.V6, Proto: dst.Proto, Port: dst.DstPort})
+		mark(sources, steer.KeepSource{Addr: src.Src, Port: src.SrcPort, Proto: src.Proto})
+		markAddr(addrs, dst.Dst, services.AddrVIP|services.AddrNode)
+	})
+	used.Frontends, used.NodePorts, used.KeepSources = marked(frontends), marked(ports), marked(sources)
+	for _, a := range set.Addrs {
+		if a.Flags &= addrs[a.Addr]; a.Flags != 0 {
+			used.Addrs = append(used.Addrs, a)
+		}
+	}
+	return used
+}
+
+// serves reports whether the backend of a flow serves, as the workers see it. A flow of an earlier
+// process that no packet came for since has none where its frontend is gone.
+func serves(s *services.Snapshot, f *flowtable.Info) bool {
+	if s == nil {
+		return true // before the first table nothing is known to be gone
+	}
+	b := s.Backend(services.BackendRef(f.Backend))
+	return f.Binding != 0 && b != nil && b.Flags&services.BackendServing != 0
+}
+
+func mark[K comparable](set map[K]bool, k K) {
+	if _, asked := set[k]; asked {
+		set[k] = true
+	}
+}
+
+func markAddr(addrs map[header.Addr]services.AddrFlags, a header.Addr, flags services.AddrFlags) {
+	if was, asked := addrs[a]; asked {
+		addrs[a] = was | flags
+	}
+}
+
+func marked[K comparable](set map[K]bool) (keys []K) {
+	for k, used := range set {
+		if used {
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
