@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"sync/atomic"
 
+	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
@@ -206,4 +207,15 @@ func ProtocolName(p uint8) string {
 		return "ICMPv6"
 	}
 	return strconv.Itoa(int(p))
+}
+
+// ProblemViews returns what is wrong with objects, as the control loop reports it.
+func ProblemViews(problems []objects.Problem) (list []ProblemView) {
+	for _, p := range problems {
+		list = append(list, ProblemView{
+			Source: p.Source.String(), Object: p.Object.String(), Field: p.Field, Message: p.Message,
+			Serving: p.Serving, Warning: p.Severity == objects.Warning,
+		})
+	}
+	return list
 }

@@ -30,6 +30,7 @@ import (
 
 	"sluice.dev/sluice/cmd/sluice/internal/devices"
 	"sluice.dev/sluice/cmd/sluice/internal/flows"
+	"sluice.dev/sluice/cmd/sluice/internal/nodeconfig"
 	"sluice.dev/sluice/cmd/sluice/internal/steering"
 	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/config"
@@ -275,7 +276,7 @@ func (d *Daemon) startControl(ctx context.Context) error {
 	compiler.WatchFlows(d.hasConnections)
 	compiler.WatchPins(d.pins.Lose)
 	d.makeHealth(d.objects.tracker, cc.NodeName)
-	d.health.ports.SetAddresses(healthAddresses(d.config, cc.NodeAddresses))
+	d.health.ports.SetAddresses(nodeconfig.HealthAddresses(d.config, cc.NodeAddresses))
 	d.loop = loop.New(loop.Config{
 		Log: d.log, Tracker: d.objects.tracker, Compiler: compiler,
 		Publisher: loop.NewPublisher(&d.services, d.path.blocks()),

@@ -85,7 +85,7 @@ func (d *Daemon) Explain(q *status.ExplainQuery) (status.ExplainView, error) {
 			a.silent = near
 		}
 	}
-	return a.view(problems(d.loop.Status())), nil
+	return a.view(status.ProblemViews(d.loop.Status().Problems)), nil
 }
 
 // failedNeighbour says whether the kernel asks for a neighbour on any link without an answer, or

@@ -12,11 +12,11 @@ import (
 
 	"github.com/gaissmai/bart"
 
+	"sluice.dev/sluice/cmd/sluice/internal/nodeconfig"
 	"sluice.dev/sluice/cmd/sluice/internal/steering"
 	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/files"
-	"sluice.dev/sluice/control/loop"
 	"sluice.dev/sluice/control/neigh"
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/status"
@@ -84,8 +84,8 @@ func ExplainOffline(ctx context.Context, configFile, manifests, node string, q *
 		return v, err
 	}
 	all := tracker.Locate(found)
-	v = a.view(problems(&loop.Status{Problems: all}))
-	v.Unread = problems(&loop.Status{Problems: slices.DeleteFunc(all, readable)})
+	v = a.view(status.ProblemViews(all))
+	v.Unread = status.ProblemViews(slices.DeleteFunc(all, readable))
 	return v, nil
 }
 
@@ -122,7 +122,7 @@ func (off *offline) compilerConfig(c *config.Configuration, node string, info ob
 		addresses = append(addresses, neigh.Address{Prefix: netip.PrefixFrom(a, a.BitLen()), Global: true, Usable: true})
 	}
 	for f := range off.sources {
-		off.sources[f] = len(family(c.SNAT.Addresses, f == 1)) > 0
+		off.sources[f] = slices.ContainsFunc(c.SNAT.Addresses, func(a netip.Addr) bool { return a.Is6() == (f == 1) })
 	}
 	var routed []netip.Addr
 	for f, unknown := range unknownSources {
@@ -132,7 +132,7 @@ func (off *offline) compilerConfig(c *config.Configuration, node string, info ob
 		}
 		routed = append(routed, unknown)
 	}
-	return compilerConfig(c, node, addresses, routed, info)
+	return nodeconfig.Compiler(c, node, addresses, routed, info)
 }
 
 // everywhere is a table in which everything is on a link, and no neighbour known.

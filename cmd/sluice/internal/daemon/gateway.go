@@ -15,7 +15,6 @@ import (
 	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/loop"
-	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
@@ -176,7 +175,7 @@ func (d *Daemon) Status() status.StatusView {
 	v := status.StatusView{
 		Node: node, PID: os.Getpid(), StartedAt: d.startedAt, Version: status.ThisBuild(),
 		Draining: d.draining.Load(), Snapshot: d.snapshotView(),
-		Config: d.configView(), Sources: d.sourceViews(st), Problems: problems(st),
+		Config: d.configView(), Sources: d.sourceViews(st), Problems: status.ProblemViews(st.Problems),
 		Conditions: d.conditions(),
 		Frames:     status.FramesView{Bytes: d.path.frames.Size, Reason: d.path.frames.Reason},
 	}
@@ -196,16 +195,6 @@ func sources(st *loop.Status) (list []status.SourceView) {
 			v.Applied = s.Read
 		}
 		list = append(list, v)
-	}
-	return list
-}
-
-func problems(st *loop.Status) (list []status.ProblemView) {
-	for _, p := range st.Problems {
-		list = append(list, status.ProblemView{
-			Source: p.Source.String(), Object: p.Object.String(), Field: p.Field, Message: p.Message,
-			Serving: p.Serving, Warning: p.Severity == objects.Warning,
-		})
 	}
 	return list
 }

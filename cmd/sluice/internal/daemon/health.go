@@ -2,16 +2,12 @@ package daemon
 
 import (
 	"fmt"
-	"net/netip"
-	"slices"
 	"time"
 
-	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/health"
 	"sluice.dev/sluice/control/metrics"
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/tracker"
-	"sluice.dev/sluice/nat/header"
 )
 
 // healthServers are what load balancers ask, and what the control loop tells them.
@@ -71,24 +67,6 @@ func (d *Daemon) notReady() (why []string) {
 		why = append(why, f.Reason)
 	}
 	return why
-}
-
-// healthAddresses are where health check node ports listen: on what the configuration
-// selects, or on all addresses of a family that the node has, as kube-proxy does
-// (nodePortAddresses). Addresses that come later need nothing then.
-func healthAddresses(c *config.Configuration, nodePorts []header.Addr) (list []netip.Addr) {
-	for i := range nodePorts {
-		a := nodePorts[i].Netip()
-		if len(c.NodeAddresses) == 0 && a.Is4() {
-			a = netip.IPv4Unspecified()
-		} else if len(c.NodeAddresses) == 0 {
-			a = netip.IPv6Unspecified()
-		}
-		if !slices.Contains(list, a) {
-			list = append(list, a)
-		}
-	}
-	return list
 }
 
 // selfChecks implements metrics.Extras.SelfCheck.

@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"errors"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,14 +10,10 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
+	"sluice.dev/sluice/cmd/sluice/internal/nodeconfig"
 	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/config"
-	"sluice.dev/sluice/control/neigh"
-	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/status"
-	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/nat/header"
-	"sluice.dev/sluice/xdpprog"
 )
 
 // configuration is the one in force.
@@ -117,7 +112,7 @@ func (d *Daemon) configure(ctx context.Context) {
 func (d *Daemon) current(cfg *compiler.Config) {
 	c := d.configuration()
 	*cfg = d.compilerConfig(c)
-	d.health.ports.SetAddresses(healthAddresses(c, cfg.NodeAddresses))
+	d.health.ports.SetAddresses(nodeconfig.HealthAddresses(c, cfg.NodeAddresses))
 }
 
 // followAddresses recompiles when the node's addresses change, which of them packets
@@ -152,55 +147,5 @@ func (d *Daemon) configView() status.ConfigView {
 // compilerConfig is what the compiler knows besides objects.
 func (d *Daemon) compilerConfig(c *config.Configuration) compiler.Config {
 	node, _ := c.Node() // checked at start
-	return compilerConfig(c, node, d.mirror.Addresses(), d.mirror.Sources(), d.objects.tracker.Node(node))
-}
-
-// programRoom is how many frontends, addresses and kept sources the objects may ask for. The
-// kernel program's tables have room for an eighth more: the node's own addresses, and what
-// live flows keep open after it was asked for.
-const programRoom = xdpprog.DefaultMaxEntries - xdpprog.DefaultMaxEntries/8
-
-// compilerConfig is the same of a node: its name, its addresses, those that the kernel
-// would send from, and its Node object.
-func compilerConfig(c *config.Configuration, node string, all []neigh.Address, routed []netip.Addr, info objects.NodeInfo) compiler.Config {
-	cc := compiler.Config{
-		NodeName: node, SelectKey: c.Maglev.SelectKey(), UnservedPort: unserved(c.UnservedVIPPort),
-		SNATPorts:    services.PortRange{First: c.SNAT.Ports.First, Count: uint16(c.SNAT.Ports.Count())},
-		MaxFrontends: programRoom, MaxAddrs: programRoom, MaxSources: programRoom,
-	}
-	proxied(&c.Proxy, &cc)
-	for _, a := range all {
-		if a.Global {
-			cc.LocalAddresses = append(cc.LocalAddresses, header.AddrFrom(a.Prefix.Addr()))
-		}
-	}
-	cc.NodeAddresses = nodePortAddresses(c, all, info)
-	cc.SNAT4, cc.SNATByRoute4 = sourcesOf(c.SNAT.Addresses, routed, false)
-	cc.SNAT6, cc.SNATByRoute6 = sourcesOf(c.SNAT.Addresses, routed, true)
-	return cc
-}
-
-// sourcesOf are our addresses towards backends of a family: the configured ones, or
-// those that the kernel would send from. Then the route chooses among them.
-func sourcesOf(configured, routed []netip.Addr, v6 bool) (list []header.Addr, byRoute bool) {
-	if list = family(configured, v6); len(list) > 0 {
-		return list, false
-	}
-	return family(routed, v6), true
-}
-
-func family(all []netip.Addr, v6 bool) (list []header.Addr) {
-	for _, a := range all {
-		if a.Is6() == v6 {
-			list = append(list, header.AddrFrom(a))
-		}
-	}
-	return list
-}
-
-func unserved(p config.UnservedPolicy) services.UnservedPolicy {
-	return map[config.UnservedPolicy]services.UnservedPolicy{
-		config.UnservedPass: services.UnservedPass, config.UnservedReject: services.UnservedReject,
-		config.UnservedDrop: services.UnservedDrop,
-	}[p]
+	return nodeconfig.Compiler(c, node, d.mirror.Addresses(), d.mirror.Sources(), d.objects.tracker.Node(node))
 }

@@ -3,21 +3,14 @@ package daemon
 import (
 	"context"
 	"fmt"
-	"net/netip"
-	"slices"
 	"time"
 
-	"sluice.dev/sluice/control/compiler"
-	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/files"
 	"sluice.dev/sluice/control/k8s"
 	"sluice.dev/sluice/control/loop"
-	"sluice.dev/sluice/control/neigh"
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/control/tracker"
-	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/nat/header"
 )
 
 // inputs are where Services, EndpointSlices and the Node are read.
@@ -82,61 +75,6 @@ func (o *inputs) noteNode(objects.NodeInfo) {
 	case o.nodeChanged <- struct{}{}:
 	default: // whoever reads will see this change, too
 	}
-}
-
-// proxied is what the configuration says of how Services are served.
-func proxied(p *config.Proxy, to *compiler.Config) {
-	to.ClusterIPs, to.ClusterCIDRs = p.ClusterIPs, p.ClusterCIDRs
-	to.MasqueradeAll, to.StrictSourceRanges = p.MasqueradeAll, p.StrictSourceRanges
-	to.Scheduler, _ = services.ParseScheduler(string(p.Scheduler)) // checked at start
-	to.RetryOther = p.RetryOther
-}
-
-// nodePortAddresses are those of this node that accept node ports: what the configuration
-// selects, or all of our own interfaces.
-func nodePortAddresses(c *config.Configuration, all []neigh.Address, node objects.NodeInfo) (list []header.Addr) {
-	primary := primaryAddresses(all, node)
-	selected := func(a neigh.Address) bool {
-		if len(c.NodeAddresses) == 0 {
-			return a.Link >= 0
-		}
-		return slices.ContainsFunc(c.NodeAddresses, func(s config.AddressSelector) bool {
-			if s.Primary {
-				return slices.Contains(primary, a.Prefix.Addr())
-			}
-			return s.Prefix.Contains(a.Prefix.Addr())
-		})
-	}
-	for _, a := range all {
-		if a.Global && selected(a) {
-			list = append(list, header.AddrFrom(a.Prefix.Addr()))
-		}
-	}
-	return list
-}
-
-// primaryAddresses are the first of each family that the Node object has, as kube-proxy
-// takes them (k8s.io/kubernetes cmd/kube-proxy/app/server.go detectNodeIPs). While no
-// Node is known they are the first of each family on our own interfaces.
-func primaryAddresses(all []neigh.Address, node objects.NodeInfo) (list []netip.Addr) {
-	var have [2]bool
-	take := func(a netip.Addr) {
-		if f := &have[a.BitLen()/128]; !*f {
-			*f, list = true, append(list, a)
-		}
-	}
-	for _, a := range node.Addresses {
-		take(a)
-	}
-	if node.Known {
-		return list
-	}
-	for _, a := range all {
-		if a.Global && a.Usable && !a.Secondary && a.Link >= 0 {
-			take(a.Prefix.Addr())
-		}
-	}
-	return list
 }
 
 // sourceViews lists the sources with how they are doing.

@@ -1,0 +1,56 @@
+// Package nodeconfig makes the compiler's configuration from the gateway's and from what
+// is known of the node: which addresses accept node ports, which ones packets to
+// backends leave from, where health checks are answered.
+package nodeconfig
+
+import (
+	"net/netip"
+
+	"sluice.dev/sluice/control/compiler"
+	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/control/neigh"
+	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/xdpprog"
+)
+
+// programRoom is how many frontends, addresses and kept sources the objects may ask for. The
+// kernel program's tables have room for an eighth more: the node's own addresses, and what
+// live flows keep open after it was asked for.
+const programRoom = xdpprog.DefaultMaxEntries - xdpprog.DefaultMaxEntries/8
+
+// Compiler returns what the compiler knows besides objects, of a node with that name: all are its
+// addresses, routed those that the kernel would send from, info is its Node object.
+func Compiler(c *config.Configuration, node string, all []neigh.Address, routed []netip.Addr, info objects.NodeInfo) compiler.Config {
+	cc := compiler.Config{
+		NodeName: node, SelectKey: c.Maglev.SelectKey(), UnservedPort: unserved(c.UnservedVIPPort),
+		SNATPorts:    services.PortRange{First: c.SNAT.Ports.First, Count: uint16(c.SNAT.Ports.Count())},
+		MaxFrontends: programRoom, MaxAddrs: programRoom, MaxSources: programRoom,
+	}
+	proxied(&c.Proxy, &cc)
+	for _, a := range all {
+		if a.Global {
+			cc.LocalAddresses = append(cc.LocalAddresses, header.AddrFrom(a.Prefix.Addr()))
+		}
+	}
+	cc.NodeAddresses = nodePortAddresses(c, all, info)
+	cc.SNAT4, cc.SNATByRoute4 = sourcesOf(c.SNAT.Addresses, routed, false)
+	cc.SNAT6, cc.SNATByRoute6 = sourcesOf(c.SNAT.Addresses, routed, true)
+	return cc
+}
+
+func unserved(p config.UnservedPolicy) services.UnservedPolicy {
+	return map[config.UnservedPolicy]services.UnservedPolicy{
+		config.UnservedPass: services.UnservedPass, config.UnservedReject: services.UnservedReject,
+		config.UnservedDrop: services.UnservedDrop,
+	}[p]
+}
+
+// proxied copies what the configuration says of how Services are served.
+func proxied(p *config.Proxy, to *compiler.Config) {
+	to.ClusterIPs, to.ClusterCIDRs = p.ClusterIPs, p.ClusterCIDRs
+	to.MasqueradeAll, to.StrictSourceRanges = p.MasqueradeAll, p.StrictSourceRanges
+	to.Scheduler, _ = services.ParseScheduler(string(p.Scheduler)) // checked at start
+	to.RetryOther = p.RetryOther
+}
