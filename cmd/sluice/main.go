@@ -10,9 +10,10 @@ import (
 	"sluice.dev/sluice/cmd/sluice/internal/cli"
 	"sluice.dev/sluice/cmd/sluice/internal/daemon"
 	"sluice.dev/sluice/cmd/sluice/internal/devices"
+	"sluice.dev/sluice/cmd/sluice/internal/explain"
 )
 
 func main() {
-	app := cli.App{Run: daemon.Run, Refusal: devices.Refusal, Explain: daemon.ExplainOffline, Out: os.Stdout, Err: os.Stderr}
+	app := cli.App{Run: daemon.Run, Refusal: devices.Refusal, Explain: explain.Offline, Out: os.Stdout, Err: os.Stderr}
 	os.Exit(app.Main(context.Background(), os.Args[1:]))
 }

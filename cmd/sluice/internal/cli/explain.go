@@ -13,7 +13,7 @@ import (
 )
 
 // ExplainOffline answers a question about a packet without a gateway; see
-// daemon.ExplainOffline.
+// explain.Offline.
 type ExplainOffline func(ctx context.Context, configFile, manifests, node string, q *status.ExplainQuery) (status.ExplainView, error)
 
 func (s *session) explainCommand() *cobra.Command {

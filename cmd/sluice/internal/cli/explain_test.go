@@ -7,12 +7,12 @@ import (
 	"strings"
 	"testing"
 
-	gateway "sluice.dev/sluice/cmd/sluice/internal/daemon"
+	"sluice.dev/sluice/cmd/sluice/internal/explain"
 	"sluice.dev/sluice/control/status"
 )
 
 // explainOffline is what the program gives to its commands.
-var explainOffline = gateway.ExplainOffline
+var explainOffline = explain.Offline
 
 // TestExplainOffline: what is said of packets to the Services of testdata/explain. All
 // verdicts are among them, and every way in which an endpoint is in or out.

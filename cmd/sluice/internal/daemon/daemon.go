@@ -29,6 +29,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/cmd/sluice/internal/devices"
+	"sluice.dev/sluice/cmd/sluice/internal/explain"
 	"sluice.dev/sluice/cmd/sluice/internal/flows"
 	"sluice.dev/sluice/cmd/sluice/internal/nodeconfig"
 	"sluice.dev/sluice/cmd/sluice/internal/steering"
@@ -39,6 +40,7 @@ import (
 	"sluice.dev/sluice/control/loop"
 	"sluice.dev/sluice/control/neigh"
 	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
 )
@@ -69,10 +71,12 @@ type Daemon struct {
 	flows    *flowtable.File
 	pins     *flows.Pins
 	reader   *flows.Reader
+	hops     *nexthop.Table
 	services services.Handle // the snapshot that the workers judge packets by
 	mirror   *neigh.Mirror
 	path     *datapath
 	steer    *steering.Program
+	explain  *explain.Explainer
 	objects  inputs
 	loop     *loop.Loop
 	ledger   *status.Ledger
@@ -115,7 +119,7 @@ func Run(ctx context.Context, file string) error {
 	}
 	d := &Daemon{
 		file: file, config: c, startedAt: time.Now(), loadedAt: time.Now(), level: new(slog.LevelVar),
-		failed: make(chan error, 16), open: make(chan struct{}), adopted: make(chan struct{}),
+		hops: nexthop.NewTable(), failed: make(chan error, 16), open: make(chan struct{}), adopted: make(chan struct{}),
 	}
 	d.log = d.newLogger(c)
 	// The goroutines outlive ctx: flows are served while the gateway drains.
@@ -231,7 +235,11 @@ func (d *Daemon) makeDatapath(context.Context) error {
 		return err
 	}
 	d.log.Info("size of frames", "bytes", found.Frames.Size, "why", found.Frames.Reason)
-	d.path, err = newDatapath(d.config, d.log, tables{d.flows.Table, d.pins.Table()}, &d.services, found, d.host)
+	d.explain, err = explain.New(explain.Config{Flows: d.flows.Table, Affinity: d.pins.Table(), Hops: d.hops, Host: d.host})
+	if err != nil {
+		return err
+	}
+	d.path, err = newDatapath(d.config, d.log, tables{d.flows.Table, d.pins.Table()}, &d.services, d.hops, found, d.host)
 	if err != nil {
 		return err
 	}
@@ -246,7 +254,7 @@ func (d *Daemon) makeDatapath(context.Context) error {
 // startMirror follows the kernel's routes and neighbours.
 func (d *Daemon) startMirror(ctx context.Context) (err error) {
 	if d.mirror, err = neigh.New(neigh.Config{
-		Links: mirrorLinks(d.config), HostLink: mirrorHost(d.host), Table: d.path.hops, Logger: d.log,
+		Links: mirrorLinks(d.config), HostLink: mirrorHost(d.host), Table: d.hops, Logger: d.log,
 	}); err != nil {
 		return err
 	}

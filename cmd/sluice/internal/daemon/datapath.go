@@ -48,7 +48,6 @@ type datapath struct {
 	services  *services.Handle
 	hops      *nexthop.Table
 	fragments *fragment.Table
-	explainer *explainer
 	workers   []*worker
 	original  *napi.Original // what devices had before `interfaces[].napi`
 	ports     []*port        // in the order of the configuration, the host link's last
@@ -72,7 +71,7 @@ type worker struct {
 }
 
 // newDatapath makes workers without links, and the ports that will give them some.
-func newDatapath(c *config.Configuration, log *slog.Logger, shared tables, handle *services.Handle, found devices.Found, host *hostlink.HostLink) (*datapath, error) {
+func newDatapath(c *config.Configuration, log *slog.Logger, shared tables, handle *services.Handle, hops *nexthop.Table, found devices.Found, host *hostlink.HostLink) (*datapath, error) {
 	workers, queues, err := devices.Plan(found.Devices, c)
 	if err != nil {
 		return nil, err
@@ -85,10 +84,7 @@ func newDatapath(c *config.Configuration, log *slog.Logger, shared tables, handl
 	if err != nil {
 		return nil, err
 	}
-	d := &datapath{config: c, frames: found.Frames, log: log, tables: shared, services: handle, hops: nexthop.NewTable(), fragments: fragments, original: original}
-	if d.explainer, err = newExplainer(shared, d.hops, host); err != nil {
-		return nil, err
-	}
+	d := &datapath{config: c, frames: found.Frames, log: log, tables: shared, services: handle, hops: hops, fragments: fragments, original: original}
 	links := make([]int, workers) // sockets of each worker
 	for i, dev := range found.Devices {
 		p := &port{name: dev.Name, config: c.Interfaces[i], device: dev}
@@ -291,6 +287,5 @@ func (d *datapath) close() error {
 		}
 		errs = append(errs, w.umem.Close())
 	}
-	d.explainer.close()
 	return errors.Join(errs...)
 }

@@ -14,6 +14,7 @@ import (
 
 	"sluice.dev/sluice/cmd/sluice/internal/devices"
 	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
@@ -78,7 +79,7 @@ func testDatapath(t *testing.T, c *config.Configuration) (d *datapath, endWorker
 	must(t, err)
 	table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 1024, IPv6Flows: 1024, Timeouts: flowtable.DefaultTimeouts()})
 	must(t, err)
-	d, err = newDatapath(c, slog.New(slog.DiscardHandler), tables{flows: table}, new(services.Handle), found, nil)
+	d, err = newDatapath(c, slog.New(slog.DiscardHandler), tables{flows: table}, new(services.Handle), nexthop.NewTable(), found, nil)
 	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	d.run(ctx, func(err error) { t.Error(err) })

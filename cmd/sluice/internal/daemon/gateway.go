@@ -10,6 +10,7 @@ import (
 
 	"sluice.dev/sluice/cmd/sluice/internal/boottime"
 	"sluice.dev/sluice/cmd/sluice/internal/devices"
+	"sluice.dev/sluice/cmd/sluice/internal/explain"
 	"sluice.dev/sluice/cmd/sluice/internal/flows"
 	"sluice.dev/sluice/cmd/sluice/internal/frames"
 	"sluice.dev/sluice/control/compiler"
@@ -43,8 +44,8 @@ func (d *Daemon) Backends() []status.BackendView {
 // nextHopOf says where packets to an address go.
 func (d *Daemon) nextHopOf(a netip.Addr) string {
 	addr := header.AddrFrom(a)
-	route := d.path.hops.View().Lookup(&addr)
-	hop := d.path.hops.Hop(route.Hop)
+	route := d.hops.View().Lookup(&addr)
+	hop := d.hops.Hop(route.Hop)
 	switch {
 	case route.Kind == nexthop.Kernel:
 		return "host link"
@@ -72,6 +73,14 @@ func (d *Daemon) Flows(f *status.FlowFilter, cursor uint64, limit int, page []st
 // DeleteFlows implements status.Gateway.
 func (d *Daemon) DeleteFlows(ctx context.Context, f *status.FlowFilter) (int, error) {
 	return d.reader.Delete(ctx, f)
+}
+
+// Explain implements status.Gateway.
+func (d *Daemon) Explain(q *status.ExplainQuery) (status.ExplainView, error) {
+	return d.explain.Explain(q, &explain.Gateway{
+		Snapshot: d.snapshot(), Open: d.isOpen(), Steers: d.steer.Steers, NextHop: d.nextHopOf,
+		Problems: status.ProblemViews(d.loop.Status().Problems),
+	})
 }
 
 // Drain implements status.Gateway.

@@ -22,6 +22,7 @@ func (d *Daemon) stop() error {
 	if d.path != nil {
 		errs = append(errs, d.path.close())
 	}
+	d.explain.Close()
 	if d.reader != nil {
 		d.reader.Close()
 	}

@@ -1,4 +1,4 @@
-package daemon
+package explain
 
 import (
 	"context"
@@ -35,12 +35,12 @@ type offline struct {
 	sources [2]bool // by family: the configuration says which address packets leave from
 }
 
-// ExplainOffline answers from manifests and a configuration, as a gateway would that
+// Offline answers from manifests and a configuration, as a gateway would that
 // has just started with them and has no flows: the same compiler, the same decisions.
 // configFile may be empty, which is the default configuration; manifests, then the
 // configuration's directory; node, then the configuration's. Of the node's addresses
 // it knows those in the Node object, if that is among the manifests.
-func ExplainOffline(ctx context.Context, configFile, manifests, node string, q *status.ExplainQuery) (v status.ExplainView, err error) {
+func Offline(ctx context.Context, configFile, manifests, node string, q *status.ExplainQuery) (v status.ExplainView, err error) {
 	c := config.Default()
 	if configFile != "" {
 		if c, err = config.Load(configFile); err != nil {
@@ -67,11 +67,11 @@ func ExplainOffline(ctx context.Context, configFile, manifests, node string, q *
 	cc := off.compilerConfig(c, node, tracker.Node(node))
 	compiler := compiler.New(cc)
 	snapshot, found, _ := compiler.Compile(tracker.Changes())
-	x, err := newExplainer(tables{}, everywhere(), nil)
+	x, err := New(Config{Hops: everywhere()})
 	if err != nil {
 		return v, err
 	}
-	defer x.close()
+	defer x.Close()
 	t := q.Tuple()
 	r := steering.Rules(&compiler.Steer().Open)
 	a := answer{
@@ -89,7 +89,7 @@ func ExplainOffline(ctx context.Context, configFile, manifests, node string, q *
 	return v, nil
 }
 
-// readable says whether a problem leaves what was written readable: it is neither about a
+// readable reports whether a problem leaves what was written readable: it is neither about a
 // whole file or document, nor about an object that no API server would take.
 func readable(p objects.Problem) bool {
 	return p.Severity == objects.Warning || p.Object != (objects.ObjectID{}) && p.Why() != objects.ReasonInvalidObject

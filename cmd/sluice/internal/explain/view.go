@@ -1,4 +1,4 @@
-package daemon
+package explain
 
 import (
 	"cmp"
@@ -143,7 +143,7 @@ func (a *answer) step(s fastpath.Step) status.ExplainStep {
 	return out
 }
 
-// uncertain says whether another of the set's backends may take the flow.
+// uncertain reports whether another of the set's backends may take the flow.
 func (a *answer) uncertain() bool {
 	x := &a.x
 	if x.Rule == nil || len(x.Rule.Set.Backends) < 2 || x.PinInSet {
@@ -277,7 +277,7 @@ func (a *answer) about(service string, problems []status.ProblemView) (list []st
 	return list[:min(mostProblems, len(list))]
 }
 
-// names says whether a message has an address in it, with or without a port.
+// names reports whether a message has an address in it, with or without a port.
 func names(message string, addr netip.Addr) bool {
 	words := strings.FieldsFunc(message, func(r rune) bool { return !strings.ContainsRune("0123456789abcdefABCDEF.:", r) })
 	return slices.ContainsFunc(words, func(w string) bool {

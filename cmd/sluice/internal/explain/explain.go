@@ -1,0 +1,148 @@
+// Package explain says what becomes of a packet and why, in the order in which it meets
+// its judges: the kernel program, the parser, a worker. A worker's part is decided by
+// the workers' own code (fastpath.Explainer). Explainer answers for a running gateway,
+// Offline from manifests and a configuration; both answers are put together in one
+// place (view.go), with what to do about the verdict (advice.go).
+package explain
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/cmd/sluice/internal/boottime"
+	"sluice.dev/sluice/control/hostlink"
+	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/flowtable/affinity"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/xdpprog"
+)
+
+// Config is what an Explainer shares with the workers.
+type Config struct {
+	Flows    *flowtable.Table
+	Affinity *affinity.Table
+	Hops     *nexthop.Table
+	Host     *hostlink.HostLink // nil if there is none
+}
+
+// Explainer answers questions about packets: a participant of the flow table of its own,
+// with a snapshot of its own, so that all of an answer is about one.
+type Explainer struct {
+	mu       sync.Mutex // one question at a time
+	e        *fastpath.Explainer
+	services services.Handle
+	closed   bool // the table's memory may be gone
+}
+
+// New takes a place in the flow table, if there is one.
+func New(c Config) (*Explainer, error) {
+	x := new(Explainer)
+	fc := fastpath.ExplainerConfig{Services: &x.services, Hops: c.Hops, Flows: c.Flows, Affinity: c.Affinity}
+	if h := c.Host; h != nil && h.Addr4.IsValid() {
+		fc.HostSource4 = header.AddrFrom(h.Addr4)
+	}
+	if h := c.Host; h != nil && h.Addr6.IsValid() {
+		fc.HostSource6 = header.AddrFrom(h.Addr6)
+	}
+	var err error
+	x.e, err = fastpath.NewExplainer(fc)
+	return x, err
+}
+
+var errClosed = errors.New("the daemon is ending: flows can no longer be read")
+
+// ask returns what a snapshot's worker would do with a packet.
+func (x *Explainer) ask(s *services.Snapshot, t header.Tuple, opens bool, now flowtable.Time) (fastpath.Explanation, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.closed {
+		return fastpath.Explanation{}, errClosed
+	}
+	x.services.Store(s)
+	return x.e.Explain(t, opens, now), nil
+}
+
+// Close gives the place up. Who asks afterwards gets an error. A nil Explainer has none.
+func (x *Explainer) Close() {
+	if x == nil {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.closed = true; x.e != nil {
+		x.e.Close()
+	}
+}
+
+// Gateway is what an answer is about, besides what the Explainer shares with the workers.
+type Gateway struct {
+	Snapshot *services.Snapshot
+	Open     bool // the kernel program is on the interfaces
+	// Steers reports which rule of the kernel program sends a packet to a worker.
+	Steers func(*header.Tuple) (xdpprog.Match, error)
+	// NextHop says where packets to an address go.
+	NextHop  func(netip.Addr) string
+	Problems []status.ProblemView // of all objects
+}
+
+// Explain answers a question about a running gateway.
+func (x *Explainer) Explain(q *status.ExplainQuery, g *Gateway) (status.ExplainView, error) {
+	t := q.Tuple()
+	a := answer{query: q, snapshot: g.Snapshot, tuple: t, closed: !g.Open}
+	a.match, a.unread = g.Steers(&t)
+	var err error
+	if a.x, err = x.ask(a.snapshot, t, !q.Established, flowtable.Time(boottime.Nanos())); err != nil {
+		return status.ExplainView{}, err
+	}
+	if h := a.x.Hop; h != nil && h.Kind == nexthop.OnLink && h.Ready {
+		a.hop = g.NextHop(a.x.Out.Dst.Netip())
+	} else if a.x.Route.Kind == nexthop.OnLink {
+		near := a.x.Out.Dst.Netip() // who is asked for where no hop is known yet
+		if h != nil && a.x.Route.Hop != 0 {
+			near = h.Addr.Netip()
+		}
+		if failedNeighbour(near) {
+			a.silent = near
+		}
+	}
+	return a.view(g.Problems), nil
+}
+
+// failedNeighbour reports whether the kernel asks for a neighbour on any link without an answer, or
+// did (NUD_INCOMPLETE, NUD_FAILED of include/uapi/linux/neighbour.h). A list that cannot be read names none.
+func failedNeighbour(a netip.Addr) bool {
+	family := unix.AF_INET
+	if a.Is6() {
+		family = unix.AF_INET6
+	}
+	list, err := netlink.NeighList(0, family)
+	return err == nil && slices.ContainsFunc(list, func(n netlink.Neigh) bool {
+		ip, ok := netip.AddrFromSlice(n.IP)
+		return ok && ip.Unmap() == a && n.State&(netlink.NUD_FAILED|netlink.NUD_INCOMPLETE) != 0
+	})
+}
+
+// answer is what an answer is made of.
+type answer struct {
+	query    *status.ExplainQuery
+	snapshot *services.Snapshot
+	tuple    header.Tuple
+	x        fastpath.Explanation
+
+	match  xdpprog.Match // of the kernel program
+	unread error         // why match is not known
+	closed bool          // the kernel program is not on the interfaces yet
+	silent netip.Addr    // the neighbour of the next hop, if it does not answer
+	hop    string        // how the next hop is reached; "" if the explanation says all
+	// offline is not nil where no gateway was asked.
+	offline *offline
+}
