@@ -219,3 +219,13 @@ func ProblemViews(problems []objects.Problem) (list []ProblemView) {
 	}
 	return list
 }
+
+// Failed returns a condition that stops part of the work.
+func Failed(name, detail string) ConditionView {
+	return ConditionView{Name: name, Level: "fail", Detail: detail}
+}
+
+// Warning returns a condition that an operator should know and nothing stops for.
+func Warning(name, detail string) ConditionView {
+	return ConditionView{Name: name, Level: "warn", Detail: detail}
+}

@@ -31,8 +31,10 @@ import (
 	"sluice.dev/sluice/cmd/sluice/internal/devices"
 	"sluice.dev/sluice/cmd/sluice/internal/explain"
 	"sluice.dev/sluice/cmd/sluice/internal/flows"
+	"sluice.dev/sluice/cmd/sluice/internal/frames"
 	"sluice.dev/sluice/cmd/sluice/internal/nodeconfig"
 	"sluice.dev/sluice/cmd/sluice/internal/steering"
+	"sluice.dev/sluice/cmd/sluice/internal/workers"
 	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/goruntime"
@@ -51,6 +53,7 @@ const readyTimeout = 10 * time.Second
 // Daemon is one running gateway.
 type Daemon struct {
 	file      string
+	fixed     *config.Configuration // as at the start: what only a restart changes
 	log       *slog.Logger
 	level     *slog.LevelVar
 	startedAt time.Time
@@ -74,7 +77,9 @@ type Daemon struct {
 	hops     *nexthop.Table
 	services services.Handle // the snapshot that the workers judge packets by
 	mirror   *neigh.Mirror
-	path     *datapath
+	frames   frames.Choice
+	workers  *workers.Group
+	ports    *portSet
 	steer    *steering.Program
 	explain  *explain.Explainer
 	objects  inputs
@@ -118,7 +123,7 @@ func Run(ctx context.Context, file string) error {
 		return err
 	}
 	d := &Daemon{
-		file: file, config: c, startedAt: time.Now(), loadedAt: time.Now(), level: new(slog.LevelVar),
+		file: file, config: c, fixed: c, startedAt: time.Now(), loadedAt: time.Now(), level: new(slog.LevelVar),
 		hops: nexthop.NewTable(), failed: make(chan error, 16), open: make(chan struct{}), adopted: make(chan struct{}),
 	}
 	d.log = d.newLogger(c)
@@ -234,20 +239,34 @@ func (d *Daemon) makeDatapath(context.Context) error {
 	if err != nil {
 		return err
 	}
+	d.frames = found.Frames
 	d.log.Info("size of frames", "bytes", found.Frames.Size, "why", found.Frames.Reason)
 	d.explain, err = explain.New(explain.Config{Flows: d.flows.Table, Affinity: d.pins.Table(), Hops: d.hops, Host: d.host})
 	if err != nil {
 		return err
 	}
-	d.path, err = newDatapath(d.config, d.log, tables{d.flows.Table, d.pins.Table()}, &d.services, d.hops, found, d.host)
+	plan, err := devices.NewPlan(found.Devices, d.fixed)
 	if err != nil {
 		return err
 	}
-	settings := goruntime.ForWorkers(len(d.path.workers))
+	if d.workers, err = workers.New(workers.Config{
+		Settings: d.fixed, Log: d.log, Plan: plan, FrameSize: found.Frames.Size,
+		Flows: d.flows.Table, Affinity: d.pins.Table(), Services: &d.services, Hops: d.hops, Host: d.host,
+	}); err != nil {
+		return err
+	}
+	pc := portsConfig{settings: d.fixed, log: d.log, found: found, plan: plan, workers: d.workers, program: d.steer}
+	if d.host != nil {
+		pc.hostLink = d.host.Name
+	}
+	if d.ports, err = newPorts(pc); err != nil {
+		return err
+	}
+	settings := goruntime.ForWorkers(d.workers.Len())
 	if err := settings.Apply(); err != nil {
 		return err
 	}
-	d.ledger = status.NewLedger(d.path.blocks())
+	d.ledger = status.NewLedger(d.workers.Blocks())
 	return nil
 }
 
@@ -287,7 +306,7 @@ func (d *Daemon) startControl(ctx context.Context) error {
 	d.health.ports.SetAddresses(nodeconfig.HealthAddresses(d.config, cc.NodeAddresses))
 	d.loop = loop.New(loop.Config{
 		Log: d.log, Tracker: d.objects.tracker, Compiler: compiler,
-		Publisher: loop.NewPublisher(&d.services, d.path.blocks()),
+		Publisher: loop.NewPublisher(&d.services, d.workers.Blocks()),
 		Steering:  d.steer, Flows: d.reader, Feeds: d.objects.feeds(), NodeChanged: d.objects.noteNode, Prepare: d.current,
 		Window: controlWindow, Observer: d.health.kubeProxy, HealthChecks: d.health.ports,
 	})

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,17 +8,13 @@ import (
 	"os"
 
 	"sluice.dev/sluice/cmd/sluice/internal/boottime"
-	"sluice.dev/sluice/cmd/sluice/internal/devices"
 	"sluice.dev/sluice/cmd/sluice/internal/explain"
 	"sluice.dev/sluice/cmd/sluice/internal/flows"
-	"sluice.dev/sluice/cmd/sluice/internal/frames"
 	"sluice.dev/sluice/control/compiler"
-	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/loop"
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/xsk"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -55,10 +50,10 @@ func (d *Daemon) nextHopOf(a netip.Addr) string {
 		return "not resolved yet"
 	case !hop.Ready:
 		return "no answer from " + hop.Addr.String()
-	case int(hop.Link) >= len(d.config.Interfaces):
+	case int(hop.Link) >= len(d.fixed.Interfaces):
 		return "unknown interface"
 	}
-	return fmt.Sprintf("%s %s", d.config.Interfaces[hop.Link].Name, mac(hop.DstMAC))
+	return fmt.Sprintf("%s %s", d.fixed.Interfaces[hop.Link].Name, mac(hop.DstMAC))
 }
 
 func mac(m [6]byte) string {
@@ -115,7 +110,7 @@ func (d *Daemon) WaitApplied(ctx context.Context) error {
 
 // Stats implements status.Gateway.
 func (d *Daemon) Stats() status.StatsView {
-	v := status.StatsView{Workers: d.workerViews(), Steering: map[string]uint64{}}
+	v := status.StatsView{Workers: d.workers.Views(boottime.Nanos()), Steering: map[string]uint64{}}
 	c := d.flows.Table.Counts()
 	v.Flows, v.FlowEvents = flows.TableViews(&c)
 	if k, err := d.steer.Counters(); err == nil {
@@ -124,39 +119,9 @@ func (d *Daemon) Stats() status.StatsView {
 			"missed_passed": k.MissedPassed, "egress_redirected": k.EgressRedirected,
 		}
 	}
-	for _, p := range d.path.ports {
-		v.Queues = append(v.Queues, p.queueStats()...)
-	}
+	v.Queues = d.ports.queueStats()
 	v.Snapshot = d.snapshotView()
 	return v
-}
-
-func (p *port) queueStats() (list []status.QueueStatsView) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, sl := range p.slots {
-		socket := sl.socket.Load()
-		if socket == nil {
-			continue
-		}
-		if k, err := socket.Stats(); err == nil {
-			list = append(list, status.QueueStatsView{
-				Interface: p.name, Queue: sl.queue, RxDropped: k.RxDropped, RxRingFull: k.RxRingFull,
-				RxFillRingEmpty: k.RxFillRingEmptyDescs, RxInvalidDescs: k.RxInvalidDescs,
-				TxInvalidDescs: k.TxInvalidDescs, TxRingEmpty: k.TxRingEmptyDescs,
-			})
-		}
-	}
-	return list
-}
-
-func (d *Daemon) workerViews() []status.WorkerView {
-	now := boottime.Nanos()
-	views := make([]status.WorkerView, len(d.path.workers))
-	for i, w := range d.path.workers {
-		views[i] = status.WorkerOf(i, w.cpu, w.block, now)
-	}
-	return views
 }
 
 func (d *Daemon) snapshotView() status.SnapshotView {
@@ -186,12 +151,10 @@ func (d *Daemon) Status() status.StatusView {
 		Draining: d.draining.Load(), Snapshot: d.snapshotView(),
 		Config: d.configView(), Sources: d.sourceViews(st), Problems: status.ProblemViews(st.Problems),
 		Conditions: d.conditions(),
-		Frames:     status.FramesView{Bytes: d.path.frames.Size, Reason: d.path.frames.Reason},
+		Frames:     status.FramesView{Bytes: d.frames.Size, Reason: d.frames.Reason},
 	}
 	v.Applied = st.Applied == st.Read && st.Oldest >= st.Generation && d.isOpen()
-	for _, p := range d.path.ports {
-		v.Interfaces = append(v.Interfaces, p.view())
-	}
+	v.Interfaces = d.ports.views()
 	v.NotReady = d.notReady()
 	v.Ready = len(v.NotReady) == 0
 	return v
@@ -208,83 +171,12 @@ func sources(st *loop.Status) (list []status.SourceView) {
 	return list
 }
 
-func (p *port) view() status.InterfaceView {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	v := status.InterfaceView{Name: p.name, Driver: p.device.Driver, Up: p.device.Up, MTU: p.device.MTU, Reason: p.why}
-	v.Settings, v.Refused = p.napi.Values(), p.refused
-	if p.attach != nil {
-		v.Mode, v.Reason = p.attach.Mode().String(), p.attachReason()
-	}
-	slots := p.slots
-	if p.open {
-		slots = slots[:p.served]
-	}
-	for _, sl := range slots {
-		q := status.QueueView{Queue: sl.queue, Worker: sl.worker, Reason: p.why}
-		if socket := sl.socket.Load(); socket != nil {
-			mode, reason := socket.Mode()
-			if mode == xsk.Copy {
-				reason = cmp.Or(p.whyCopy, reason)
-			}
-			q.Bound, q.ZeroCopy, q.Reason = true, mode == xsk.ZeroCopy, reason
-			o := socket.Options()
-			q.TxBudget, q.BusyPollMicros, q.BusyPollBudget = o.TxBudget, int(o.BusyPoll.Microseconds()), o.BusyPollBudget
-			q.Refused = o.Refused
-		}
-		v.Queues = append(v.Queues, q)
-	}
-	return v
-}
-
-func failed(name, detail string) status.ConditionView {
-	return status.ConditionView{Name: name, Level: "fail", Detail: detail}
-}
-
-func warning(name, detail string) status.ConditionView {
-	return status.ConditionView{Name: name, Level: "warn", Detail: detail}
-}
-
 // stalled lists workers that run and do not move.
 func (d *Daemon) stalled() []int {
 	if !d.isOpen() {
 		return nil
 	}
-	return d.path.stalled(boottime.Nanos())
-}
-
-// conditions are what is wrong with an open port. One that is not open is in
-// notReady.
-func (p *port) conditions(chosen frames.Choice) (list []status.ConditionView) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.open && p.kept.mtu != 0 {
-		list = append(list, p.keptCondition(chosen.Size))
-	}
-	if !p.open || p.host {
-		return list
-	}
-	if about, err := devices.Check(p.device, p.config, chosen); err != nil {
-		list = append(list, failed(about, err.Error()))
-	}
-	if !p.device.Up {
-		list = append(list, failed("link", fmt.Sprintf("interface %s is down: nothing is received on it, and what should leave by it is dropped; ip link set %s up", p.name, p.name)))
-	}
-	if p.pieces != "" && p.kept.mtu == 0 { // else that was said
-		list = append(list, p.piecesCondition())
-	}
-	if p.served < len(p.slots) {
-		list = append(list, warning("queues", fmt.Sprintf("interface %s has %d queues and had %d at the start: some workers have less to do; restart the daemon to plan anew", p.name, p.served, len(p.slots))))
-	}
-	if p.device.Spread <= p.served {
-		return list
-	}
-	detail := fmt.Sprintf("interface %s receives on %d queues and %d are served: what arrives on the others goes to the kernel. "+
-		"Let it receive on those only: ethtool -X %s equal %d, then: ethtool -L %s combined %d", p.name, p.device.Spread, p.served, p.name, p.served, p.name, p.served)
-	if p.config.Queues != config.AllQueues {
-		return append(list, warning("queues", detail))
-	}
-	return append(list, failed("queues", detail+". Or restart the daemon to serve them all"))
+	return d.workers.Stalled(boottime.Nanos())
 }
 
 // conditions are what an operator should know and nothing stops for.
@@ -294,26 +186,23 @@ func (d *Daemon) conditions() (list []status.ConditionView) {
 	}
 	list = append(list, d.health.proxy.Conditions()...)
 	if err := d.loop.Refusal(); err != nil {
-		list = append(list, failed("steering", "the kernel program does not steer all that it should: "+err.Error()))
+		list = append(list, status.Failed("steering", "the kernel program does not steer all that it should: "+err.Error()))
 	}
 	for _, w := range d.mirror.Status().Warnings {
-		list = append(list, warning("routes", w))
+		list = append(list, status.Warning("routes", w))
 	}
 	d.mu.Lock()
 	hostErr := d.hostErr
 	d.mu.Unlock()
 	if d.stateOnDisk {
-		list = append(list, warning("state-dir", onDisk))
+		list = append(list, status.Warning("state-dir", onDisk))
 	}
 	if hostErr != nil {
-		list = append(list, failed("host-link", "cannot be repaired, so the kernel gets nothing from us: "+hostErr.Error()))
+		list = append(list, status.Failed("host-link", "cannot be repaired, so the kernel gets nothing from us: "+hostErr.Error()))
 	}
-	for _, p := range d.path.ports {
-		list = append(list, p.conditions(d.path.frames)...)
-	}
-	for _, id := range d.stalled() {
-		list = append(list, failed("worker", fmt.Sprintf("worker %d has not moved for more than %v: its queues are not served; "+
-			"see whether CPU %d is taken by something of real-time priority, and restart the daemon", id, pulseStale, d.path.workers[id].cpu)))
+	list = append(list, d.ports.conditions()...)
+	if d.isOpen() {
+		list = append(list, d.workers.Conditions(boottime.Nanos())...)
 	}
 	return list
 }

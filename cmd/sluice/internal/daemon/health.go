@@ -53,9 +53,9 @@ func (d *Daemon) faults() (list []health.Fault) {
 	for _, id := range d.stalled() {
 		list = append(list, health.Fault{Reason: fmt.Sprintf("worker %d does not move", id), Restart: true})
 	}
-	for _, p := range d.path.ports {
-		if d.isOpen() && !p.isOpen() {
-			list = append(list, health.Fault{Reason: "interface " + p.name + " is not open: " + p.reason()})
+	if d.isOpen() {
+		for _, why := range d.ports.notOpen() {
+			list = append(list, health.Fault{Reason: why})
 		}
 	}
 	return list

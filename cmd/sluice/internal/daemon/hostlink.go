@@ -44,11 +44,11 @@ func (d *Daemon) makeHostLink(context.Context) error {
 	if err != nil {
 		return err
 	}
-	workers, _, err := devices.Plan(found.Devices, c)
+	plan, err := devices.NewPlan(found.Devices, c)
 	if err != nil {
 		return err
 	}
-	d.host, err = ensureHostLink(c, workers, hostMTU(found))
+	d.host, err = ensureHostLink(c, plan.Workers, hostMTU(found))
 	return err
 }
 
@@ -66,7 +66,7 @@ func (d *Daemon) watchHostLink(ctx context.Context) {
 	if h == nil {
 		return
 	}
-	mtu := hostMTU(devices.Found{Devices: d.path.devices(), Frames: d.path.frames})
+	mtu := hostMTU(devices.Found{Devices: d.ports.devices(), Frames: d.frames})
 	why := h.Check()
 	if why == nil && mtu > h.MTU {
 		why = fmt.Errorf("MTU is %d, interfaces have %d", h.MTU, mtu)
@@ -74,7 +74,7 @@ func (d *Daemon) watchHostLink(ctx context.Context) {
 	if why == nil {
 		return
 	}
-	next, err := ensureHostLink(d.path.config, len(d.path.workers), max(mtu, h.MTU))
+	next, err := ensureHostLink(d.fixed, d.workers.Len(), max(mtu, h.MTU))
 	if err == nil {
 		err = d.useHostLink(ctx, next)
 	}
@@ -95,12 +95,10 @@ func (d *Daemon) watchHostLink(ctx context.Context) {
 // stays the known one, and the next look finds it wrong again.
 func (d *Daemon) useHostLink(ctx context.Context, h *hostlink.HostLink) error {
 	mac := fastpath.HostMAC{Kernel: h.KernelMAC, User: h.MAC}
-	for id := range d.path.workers {
-		if err := d.path.onWorker(ctx, id, func(w *fastpath.Worker) { w.SetHostMAC(mac) }); err != nil {
-			return err
-		}
+	if err := d.workers.SetHostMAC(ctx, mac); err != nil {
+		return err
 	}
-	if err := d.mirror.SetLinks(mirrorLinks(d.path.config), mirrorHost(h)); err != nil {
+	if err := d.mirror.SetLinks(mirrorLinks(d.fixed), mirrorHost(h)); err != nil {
 		return err
 	}
 	d.hostMu.Lock()

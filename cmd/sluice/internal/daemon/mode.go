@@ -156,13 +156,13 @@ const confirmPieces = 2 * time.Second
 
 // notePieces looks for packets that a zero-copy driver delivered in pieces: the rules of package frames do
 // not know every driver. The first one is enough, if nothing refutes it.
-func (d *datapath) notePieces(p *port) {
+func (s *portSet) notePieces(p *port) {
 	for _, sl := range p.slots {
 		socket := sl.socket.Load()
 		if socket == nil {
 			continue
 		}
-		piece, ok := d.workers[sl.worker].Piece(sl.position)
+		piece, ok := s.workers.Piece(sl.worker, sl.position)
 		if mode, _ := socket.Mode(); !ok || mode != xsk.ZeroCopy {
 			sl.suspected = time.Time{}
 			continue
@@ -175,7 +175,7 @@ func (d *datapath) notePieces(p *port) {
 		}
 		p.mu.Lock()
 		if p.pieces == "" {
-			p.pieces = inPieces(p.device, d.frames.Size, piece)
+			p.pieces = inPieces(p.device, s.frames.Size, piece)
 		}
 		p.mu.Unlock()
 	}
@@ -201,7 +201,7 @@ func inPieces(dev devices.Device, frameSize int, piece fastpath.Piece) string {
 // piecesCondition says what became of it. p.mu must be held.
 func (p *port) piecesCondition() status.ConditionView {
 	if p.config.ZeroCopy == config.ZeroCopyRequire {
-		return failed("zero-copy", fmt.Sprintf("interface %s loses packets, and zeroCopy is require: %s", p.name, p.pieces))
+		return status.Failed("zero-copy", fmt.Sprintf("interface %s loses packets, and zeroCopy is require: %s", p.name, p.pieces))
 	}
-	return warning("zero-copy", fmt.Sprintf("interface %s is in copy mode: %s", p.name, p.pieces))
+	return status.Warning("zero-copy", fmt.Sprintf("interface %s is in copy mode: %s", p.name, p.pieces))
 }

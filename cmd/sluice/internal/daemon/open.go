@@ -23,7 +23,7 @@ func (d *Daemon) openPorts(ctx context.Context) {
 		d.fail(err)
 		return
 	}
-	if err := d.path.attachEgress(d.steer); err != nil {
+	if err := d.ports.attachEgress(); err != nil {
 		d.log.Warn("replies of local endpoints that see the client's address are not caught on their way out", "error", err)
 	}
 	if err := d.steer.DetachOthers(); err != nil {
@@ -31,9 +31,9 @@ func (d *Daemon) openPorts(ctx context.Context) {
 	}
 	d.beat()
 	close(d.open)
-	d.log.Info("forwarding", "workers", len(d.path.workers), "took", time.Since(d.startedAt).Round(time.Millisecond))
+	d.log.Info("forwarding", "workers", d.workers.Len(), "took", time.Since(d.startedAt).Round(time.Millisecond))
 	d.goes(func() { d.heartbeat(ctx) })
-	d.path.watch(ctx, d.steer, d.watchHostLink, d.reopened)
+	d.ports.watch(ctx, d.watchHostLink)
 }
 
 // adoptFlows counts a predecessor's flows for their backends. It runs beside the workers: it
@@ -48,37 +48,13 @@ func (d *Daemon) adoptFlows() {
 	d.log.Info("flows of a predecessor count for their backends", "flows", n, "took", time.Since(began).Round(time.Millisecond))
 }
 
-// openAll binds all sockets before the first one gets packets, so that what is
-// received on one interface can leave by the others.
+// openAll binds all sockets before the workers run, and those before the first packet comes.
 func (d *Daemon) openAll(ctx context.Context) error {
-	for _, p := range d.path.ports {
-		if err := d.path.bindPort(ctx, p); err != nil {
-			return err
-		}
+	if err := d.ports.bind(ctx); err != nil {
+		return err
 	}
-	d.path.run(d.workersLife, d.fail)
-	for _, p := range d.path.ports {
-		if err := d.path.attachPort(ctx, d.steer, p); err != nil {
-			return err
-		}
-		d.logPort(p)
-	}
-	return nil
-}
-
-func (d *Daemon) logPort(p *port) {
-	p.mu.Lock()
-	mode, reason := p.attach.Mode(), p.attachReason()
-	p.mu.Unlock()
-	socketMode, why := p.slots[0].socket.Load().Mode()
-	d.log.Info("interface open", "interface", p.name, "queues", len(p.slots), "xdp", mode, "xdpReason", reason, "sockets", socketMode, "socketsReason", why)
-}
-
-// reopened puts back what belongs to an interface that came back.
-func (d *Daemon) reopened(*port) {
-	if err := d.path.attachEgress(d.steer); err != nil {
-		d.log.Warn("egress program", "error", err)
-	}
+	d.workers.Run(d.workersLife, d.fail)
+	return d.ports.attach(ctx)
 }
 
 func (d *Daemon) isOpen() bool {
@@ -109,7 +85,7 @@ func (d *Daemon) heartbeat(ctx context.Context) {
 // beat tells the kernel program that the data path is alive, if it is.
 func (d *Daemon) beat() {
 	now := boottime.Nanos()
-	if len(d.path.stalled(now)) > 0 {
+	if len(d.workers.Stalled(now)) > 0 {
 		return
 	}
 	if err := d.steer.Heartbeat(now); err != nil {

@@ -22,15 +22,15 @@ type kept struct {
 // outdated says why a port must be opened again that works, but not as its device, which fault has looked at, would
 // have it now, and whether the program can stay on it meanwhile. It is nil also where that cannot be, which is a
 // condition: the port stays open as it is.
-func (d *datapath) outdated(p *port) (fault error, programStays bool) {
+func (s *portSet) outdated(p *port) (fault error, programStays bool) {
 	p.mu.Lock()
 	dev, before := p.device, p.kept
 	mode, why := "", ""
-	if _, err := devices.Check(dev, p.config, d.frames); err == nil {
+	if _, err := devices.Check(dev, p.config, s.frames); err == nil {
 		mode = p.otherMode(dev)
-		why = cmp.Or(mode, p.otherSockets(dev, d.frames.Size))
+		why = cmp.Or(mode, p.otherSockets(dev, s.frames.Size))
 	}
-	sockets, _ := p.modeOf(dev, d.frames.Size)
+	sockets, _ := p.modeOf(dev, s.frames.Size)
 	if sockets == xsk.Auto && p.without {
 		sockets = xsk.Copy // which is all that the driver takes
 	}
@@ -41,23 +41,23 @@ func (d *datapath) outdated(p *port) (fault error, programStays bool) {
 	if why == "" || before.mtu == dev.MTU {
 		return nil, false
 	}
-	err := xsk.CanReplace(d.umems(p), dev.Index, sockets, frames.Long(dev.MTU, d.frames.Size))
+	err := xsk.CanReplace(s.umems(p), dev.Index, sockets, frames.Long(dev.MTU, s.frames.Size))
 	if err == nil {
 		return errors.New(why), mode == ""
 	}
 	p.mu.Lock()
 	p.kept = kept{dev.MTU, why, err}
 	p.mu.Unlock()
-	d.log.Warn("interface stays open as it is", "interface", p.name, "wanted", why, "refused", err)
+	s.log.Warn("interface stays open as it is", "interface", p.name, "wanted", why, "refused", err)
 	return nil, false
 }
 
 // umems are those of the workers that have sockets of a port.
-func (d *datapath) umems(p *port) (list []*xsk.UMEM) {
-	for id, w := range d.workers {
+func (s *portSet) umems(p *port) (list []*xsk.UMEM) {
+	for id := range s.workers.Len() {
 		for _, sl := range p.slots {
 			if sl.worker == id && sl.socket.Load() != nil {
-				list = append(list, w.umem)
+				list = append(list, s.workers.UMEM(id))
 				break
 			}
 		}
@@ -89,14 +89,14 @@ func (p *port) receives(frameSize int) int {
 func (p *port) keptCondition(frameSize int) status.ConditionView {
 	most := p.receives(frameSize)
 	if most == p.device.MTU {
-		level := warning
+		level := status.Warning
 		if p.pieces != "" { // which are lost
-			level = failed
+			level = status.Failed
 		}
 		return level("memlock", fmt.Sprintf("interface %s stays as it is, though %s: its sockets would register the frames once more, and %v; then restart",
 			p.name, p.kept.want, p.kept.why))
 	}
-	return failed("mtu", fmt.Sprintf("interface %s has MTU %d, and packets longer than %d bytes are lost: "+
+	return status.Failed("mtu", fmt.Sprintf("interface %s has MTU %d, and packets longer than %d bytes are lost: "+
 		"sockets that take them would register the frames once more, and %v; then restart. Or: ip link set %s mtu %d",
 		p.name, p.device.MTU, most, p.kept.why, p.name, most))
 }

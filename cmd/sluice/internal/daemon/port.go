@@ -66,43 +66,33 @@ type slot struct {
 	suspected               time.Time                  // since when there is a piece; the watcher's
 }
 
-// first is the position of the port's first link at a worker.
-func (p *port) first(worker int) int {
-	for _, s := range p.slots {
-		if s.worker == worker {
-			return s.position
-		}
-	}
-	panic("daemon: a worker has no queue of " + p.name + "; plan must give it one")
-}
-
 // openPort binds the port's sockets and gives them packets. If anything fails, what
 // was done is undone.
-func (d *datapath) openPort(ctx context.Context, s program, p *port) error {
-	if err := d.bindPort(ctx, p); err != nil {
+func (s *portSet) openPort(ctx context.Context, p *port) error {
+	if err := s.bindPort(ctx, p); err != nil {
 		return err
 	}
-	return d.attachPort(ctx, s, p)
+	return s.attachPort(ctx, p)
 }
 
 // bindPort binds a socket on every queue and gives it to its worker. No packet
 // comes to it yet.
-func (d *datapath) bindPort(ctx context.Context, p *port) error {
+func (s *portSet) bindPort(ctx context.Context, p *port) error {
 	dev, err := devices.Read(p.name)
 	if err == nil {
-		_, err = devices.Check(dev, p.config, d.frames)
+		_, err = devices.Check(dev, p.config, s.frames)
 	}
 	n := p.servable(dev)
-	if err == nil && n < len(d.workers) {
+	if err == nil && n < s.workers.Len() {
 		err = fmt.Errorf("%s has %d queues now, and each of %d workers needs one of its own on every interface: `ethtool -L %s combined %d`, or restart the daemon",
-			p.name, n, len(d.workers), p.name, len(d.workers))
+			p.name, n, s.workers.Len(), p.name, s.workers.Len())
 	}
 	if err != nil {
-		return p.closed(errors.Join(err, d.closePort(ctx, p)))
+		return p.closed(errors.Join(err, s.closePort(ctx, p)))
 	}
 	if dev.Index != p.index() {
 		if err := p.detach(); err != nil {
-			d.log.Warn("program of a device that was there before", "interface", p.name, "error", err)
+			s.log.Warn("program of a device that was there before", "interface", p.name, "error", err)
 		}
 	}
 	p.mu.Lock()
@@ -111,48 +101,48 @@ func (d *datapath) bindPort(ctx context.Context, p *port) error {
 	}
 	p.device, p.served = dev, n
 	p.without = !netdev.MayZeroCopy(netdev.XDPFeatures(dev.Index))
-	_, p.whyCopy = p.modeOf(dev, d.frames.Size)
+	_, p.whyCopy = p.modeOf(dev, s.frames.Size)
 	p.kept = kept{}
 	p.mu.Unlock()
 	for _, sl := range p.slots[:n] {
-		if err := d.openSlot(ctx, p, sl); err != nil {
-			return p.closed(errors.Join(err, d.closePort(ctx, p)))
+		if err := s.openSlot(ctx, p, sl); err != nil {
+			return p.closed(errors.Join(err, s.closePort(ctx, p)))
 		}
 	}
 	return nil
 }
 
 // attachPort puts the program on the device, if it is not there, and the sockets into its map.
-func (d *datapath) attachPort(ctx context.Context, s program, p *port) error {
-	if err := p.attachTo(s); err != nil {
-		return p.closed(errors.Join(err, d.closePort(ctx, p)))
+func (s *portSet) attachPort(ctx context.Context, p *port) error {
+	if err := p.attachTo(s.program); err != nil {
+		return p.closed(errors.Join(err, s.closePort(ctx, p)))
 	}
 	p.mu.Lock()
 	p.open, p.why = true, ""
 	attach, served := p.attach, p.served
 	p.mu.Unlock()
 	if err := attach.SetQueues(served); err != nil {
-		return p.closed(errors.Join(err, d.closePort(ctx, p)))
+		return p.closed(errors.Join(err, s.closePort(ctx, p)))
 	}
 	for _, sl := range p.slots[:served] {
 		if err := attach.SetSocket(sl.queue, sl.socket.Load().FD()); err != nil {
-			return p.closed(errors.Join(err, d.closePort(ctx, p)))
+			return p.closed(errors.Join(err, s.closePort(ctx, p)))
 		}
 	}
-	d.tunePort(p)
+	s.tunePort(p)
 	return nil
 }
 
 // attachTo puts the program on the device. One that stayed there while sockets were replaced remains: some drivers take
 // the link down when a program goes, and until the next one is there the kernel would answer in the place of services.
-func (p *port) attachTo(s program) error {
+func (p *port) attachTo(k program) error {
 	p.mu.Lock()
 	stayed := p.attach != nil
 	p.mu.Unlock()
 	if stayed {
 		return nil
 	}
-	attach, err := p.put(s)
+	attach, err := p.put(k)
 	if err != nil {
 		return err
 	}
@@ -167,20 +157,20 @@ func (p *port) attachTo(s program) error {
 }
 
 // put attaches the program that the port needs.
-func (p *port) put(s program) (*xdpprog.Port, error) {
+func (p *port) put(k program) (*xdpprog.Port, error) {
 	ifindex := p.index()
 	if p.host {
-		return s.AttachHostLink(ifindex, p.name)
+		return k.AttachHostLink(ifindex, p.name)
 	}
-	return s.Attach(ifindex, p.name, p.attachMode())
+	return k.Attach(ifindex, p.name, p.attachMode())
 }
 
 // attachEgress catches replies of local endpoints on the way out of every NIC.
-func (d *datapath) attachEgress(s program) error {
+func (s *portSet) attachEgress() error {
 	var errs []error
-	for _, p := range d.ports {
+	for _, p := range s.ports {
 		if !p.host && p.isOpen() {
-			if err := s.AttachEgress(p.index(), p.name); !errors.Is(err, xdpprog.ErrAttached) {
+			if err := s.program.AttachEgress(p.index(), p.name); !errors.Is(err, xdpprog.ErrAttached) {
 				errs = append(errs, err)
 			}
 		}
@@ -201,18 +191,18 @@ func (p *port) detach() error {
 }
 
 // tunePort gives the device the settings of the configuration. It forwards without them, too.
-func (d *datapath) tunePort(p *port) {
+func (s *portSet) tunePort(p *port) {
 	n := p.config.NAPI
 	threaded := map[config.Threaded]napi.Threaded{config.ThreadedOn: napi.On, config.ThreadedOff: napi.Off}[n.Threaded]
 	dev, err := napi.Apply(p.name, p.index(), napi.Settings{
 		DeferHardIRQs: n.DeferHardIRQs, FlushTimeout: n.GROFlushTimeout.D(), Threaded: threaded,
-	}, d.original)
+	}, s.original)
 	refused := dev.Refused()
 	if err != nil {
 		refused = append(refused, err.Error())
 	}
 	for _, why := range refused {
-		d.log.Warn("interface is not as configured", "interface", p.name, "why", why)
+		s.log.Warn("interface is not as configured", "interface", p.name, "why", why)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -227,11 +217,11 @@ func (p *port) closed(err error) error {
 	return err
 }
 
-func (d *datapath) openSlot(ctx context.Context, p *port, sl *slot) error {
-	c := d.config
-	mode, why := p.socketMode(d.frames.Size)
+func (s *portSet) openSlot(ctx context.Context, p *port, sl *slot) error {
+	c := s.config
+	mode, why := p.socketMode(s.frames.Size)
 	socket, err := xsk.Open(ctx, xsk.Config{
-		Interface: p.name, Queue: sl.queue, UMEM: d.workers[sl.worker].umem, Mode: mode, CopyReason: why, Long: p.long(d.frames.Size),
+		Interface: p.name, Queue: sl.queue, UMEM: s.workers.UMEM(sl.worker), Mode: mode, CopyReason: why, Long: p.long(s.frames.Size),
 		RxSize: uint32(c.Rings.Rx), TxSize: uint32(c.Rings.Tx),
 		FillSize: uint32(c.Rings.Fill), CompletionSize: uint32(c.Rings.Completion),
 		TxBudget: c.Sockets.TxBudget, BusyPoll: c.Sockets.BusyPoll.D(), BusyPollBudget: c.Sockets.BusyPollBudget,
@@ -241,20 +231,20 @@ func (d *datapath) openSlot(ctx context.Context, p *port, sl *slot) error {
 		return err
 	}
 	sl.socket.Store(socket)
-	return d.onWorker(ctx, sl.worker, func(w *fastpath.Worker) {
+	return s.workers.Do(ctx, sl.worker, func(w *fastpath.Worker) {
 		w.SetLink(sl.position, socket)
 		socket.Refill(w.Pool())
 	})
 }
 
 // closePort takes the sockets away from the workers and closes them, and takes the program off the device.
-func (d *datapath) closePort(ctx context.Context, p *port) error {
-	err := d.closeSockets(ctx, p)
+func (s *portSet) closePort(ctx context.Context, p *port) error {
+	err := s.closeSockets(ctx, p)
 	return errors.Join(err, p.detach())
 }
 
 // closeSockets is closePort with the program left where it is.
-func (d *datapath) closeSockets(ctx context.Context, p *port) error {
+func (s *portSet) closeSockets(ctx context.Context, p *port) error {
 	p.mu.Lock()
 	device := p.napi
 	p.open, p.napi = false, nil
@@ -266,7 +256,7 @@ func (d *datapath) closeSockets(ctx context.Context, p *port) error {
 			continue
 		}
 		var closed error
-		err := d.onWorker(ctx, sl.worker, func(w *fastpath.Worker) {
+		err := s.workers.Do(ctx, sl.worker, func(w *fastpath.Worker) {
 			w.SetLink(sl.position, fastpath.NoLink{})
 			p.mu.Lock() // whoever asks the socket for its statistics holds it
 			defer p.mu.Unlock()
@@ -292,7 +282,7 @@ const watchEvery = 500 * time.Millisecond
 // program that somebody else took away, until ctx is done.
 //
 // first is called before the ports are looked at.
-func (d *datapath) watch(ctx context.Context, s program, first func(context.Context), reopened func(*port)) {
+func (s *portSet) watch(ctx context.Context, first func(context.Context)) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for {
@@ -302,31 +292,34 @@ func (d *datapath) watch(ctx context.Context, s program, first func(context.Cont
 		case <-tick.C:
 		}
 		first(ctx)
-		for _, p := range d.ports {
-			if ctx.Err() == nil && d.check(ctx, s, p) {
-				reopened(p)
+		for _, p := range s.ports {
+			if ctx.Err() != nil || !s.check(ctx, p) {
+				continue
+			}
+			if err := s.attachEgress(); err != nil {
+				s.log.Warn("egress program", "error", err)
 			}
 		}
 	}
 }
 
-// check says whether the port had to be opened again and was.
-func (d *datapath) check(ctx context.Context, s program, p *port) (reopened bool) {
-	d.notePieces(p)
-	fault, closing := p.fault(), d.closePort
+// check reports whether the port had to be opened again and was.
+func (s *portSet) check(ctx context.Context, p *port) (reopened bool) {
+	s.notePieces(p)
+	fault, closing := p.fault(), s.closePort
 	if fault == nil {
 		var stays bool
-		if fault, stays = d.outdated(p); stays {
-			closing = d.closeSockets
+		if fault, stays = s.outdated(p); stays {
+			closing = s.closeSockets
 		}
 	}
 	if fault == nil {
 		return false
 	}
 	if p.isOpen() {
-		d.log.Warn("interface lost", "interface", p.name, "why", fault)
+		s.log.Warn("interface lost", "interface", p.name, "why", fault)
 		if err := closing(ctx, p); err != nil {
-			d.log.Warn("interface closed with errors", "interface", p.name, "error", err)
+			s.log.Warn("interface closed with errors", "interface", p.name, "error", err)
 		}
 	}
 	if _, err := devices.Read(p.name); err != nil {
@@ -334,13 +327,13 @@ func (d *datapath) check(ctx context.Context, s program, p *port) (reopened bool
 		return false
 	}
 	before := p.reason()
-	if err := d.openPort(ctx, s, p); err != nil {
+	if err := s.openPort(ctx, p); err != nil {
 		if err.Error() != before {
-			d.log.Warn("interface cannot be opened, trying again", "interface", p.name, "error", err)
+			s.log.Warn("interface cannot be opened, trying again", "interface", p.name, "error", err)
 		}
 		return false
 	}
-	d.log.Info("interface is back", "interface", p.name)
+	s.log.Info("interface is back", "interface", p.name)
 	return true
 }
 

@@ -16,7 +16,6 @@ import (
 	"sluice.dev/sluice/cmd/sluice/internal/frames"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/ethtool"
-	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/xsk/xsktest"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
@@ -25,13 +24,11 @@ import (
 
 // portLab is one open port whose device changes.
 type portLab struct {
+	*rig
 	t     *testing.T
-	d     *datapath
 	steer *xdpprog.Steering
 	p     *port
-
-	endWorkers func()
-	left       bool
+	left  bool
 }
 
 func newPortLab(t *testing.T, c *config.Configuration) *portLab { return newPinnedLab(t, c, "") }
@@ -39,36 +36,38 @@ func newPortLab(t *testing.T, c *config.Configuration) *portLab { return newPinn
 // newPinnedLab is newPortLab whose program stays for a successor that has the same directory of pins.
 func newPinnedLab(t *testing.T, c *config.Configuration, pinDir string) *portLab {
 	t.Helper()
-	s, err := xdpprog.Load(xdpprog.Config{PinDir: pinDir})
+	k, err := xdpprog.Load(xdpprog.Config{PinDir: pinDir})
 	must(t, err)
-	d, endWorkers := testDatapath(t, c)
-	l := &portLab{t: t, d: d, steer: s, p: d.ports[0], endWorkers: endWorkers}
+	r := newRig(t, c, k)
+	l := &portLab{rig: r, t: t, steer: k, p: r.s.ports[0]}
 	t.Cleanup(func() {
-		if l.left {
-			return
+		if !l.left {
+			l.end(true)
 		}
-		endWorkers()
-		must(t, l.steer.Close(true))
-		must(t, d.close())
 	})
-	must(t, d.openPort(t.Context(), l.steer, l.p))
+	must(t, r.s.openPort(t.Context(), l.p))
 	return l
 }
 
 // leave ends the workers and leaves the program to a successor.
 func (l *portLab) leave() {
 	l.t.Helper()
-	l.endWorkers()
-	must(l.t, l.steer.Close(false))
-	must(l.t, l.d.close())
+	l.end(false)
 	l.left = true
+}
+
+func (l *portLab) end(detach bool) {
+	l.t.Helper()
+	l.endWorkers()
+	must(l.t, l.steer.Close(detach))
+	l.close(l.t)
 }
 
 // want looks at the port as the watcher does, and holds its state: how many queues
 // are served, why it is not open, what is reported about it.
 func (l *portLab) want(when string, served int, why string, conditions ...string) {
 	l.t.Helper()
-	l.d.check(l.t.Context(), l.steer, l.p)
+	l.s.check(l.t.Context(), l.p)
 	if open := l.p.isOpen(); open != (why == "") || !strings.Contains(l.p.reason(), why) {
 		l.t.Fatalf("%s: open %v (%s), want %q", when, open, l.p.reason(), why)
 	}
@@ -83,7 +82,7 @@ func (l *portLab) want(when string, served int, why string, conditions ...string
 		}
 	}
 	var got []string
-	for _, c := range l.p.conditions(l.d.frames) {
+	for _, c := range l.p.conditions(l.s.frames) {
 		got = append(got, c.Level+" "+c.Name+": "+c.Detail)
 	}
 	ok := len(got) == len(conditions)
@@ -234,14 +233,13 @@ func TestProgramStays(t *testing.T) {
 	link, err := netlink.LinkByName(nic)
 	must(t, err)
 	l := newPortLab(t, smallConfig())
-	l.d.services.Store(&services.Snapshot{})
 	packet := headertest.UDP("198.51.100.7:4000", "192.0.2.1:80", "")
 	vip := header.AddrFrom4([4]byte{192, 0, 2, 1})
 	must(t, l.steer.OpenAddr(vip, xdpprog.AddrVIP))
 	must(t, l.steer.OpenFrontend(xdpprog.FrontendKey{Addr: vip, Port: 80, Proto: header.ProtoUDP}))
 	arrives := func(when string) {
 		t.Helper()
-		rx := &l.d.workers[0].block.Rx
+		rx := &l.workers.Blocks()[0].Rx
 		before := rx.Load()
 		for deadline := time.Now().Add(machine.Slower(5 * time.Second)); rx.Load() == before; time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
@@ -261,7 +259,7 @@ func TestProgramStays(t *testing.T) {
 		arrives(fmt.Sprint("MTU ", mtu))
 	}
 
-	must(t, l.d.closeSockets(t.Context(), l.p))
+	must(t, l.s.closeSockets(t.Context(), l.p))
 	deleteNIC(t)
 	addNIC(t, 1)
 	l.want("made again", 1, "")
@@ -270,13 +268,18 @@ func TestProgramStays(t *testing.T) {
 	}
 	arrives("made again")
 
-	must(t, l.d.closeSockets(t.Context(), l.p))
-	l.d.workers = append(l.d.workers, l.d.workers...) // of which one has no queue
-	if err := l.d.openPort(t.Context(), l.steer, l.p); err == nil || l.p.attach != nil {
+	must(t, l.s.closeSockets(t.Context(), l.p))
+	l.s.workers = more{l.workers} // of which one has no queue
+	if err := l.s.openPort(t.Context(), l.p); err == nil || l.p.attach != nil {
 		t.Errorf("not to be opened, and a program is there: %v, %v", l.p.attach, err)
 	}
-	l.d.workers = l.d.workers[:1]
+	l.s.workers = l.workers
 }
+
+// more says that there is one worker more.
+type more struct{ portWorkers }
+
+func (m more) Len() int { return m.portWorkers.Len() + 1 }
 
 // inject sends a frame by a device.
 func inject(t *testing.T, name string, frame []byte) {
@@ -420,7 +423,7 @@ func TestOneTryForNative(t *testing.T) {
 	must(t, netlink.LinkSetUp(link))
 	l := newPortLab(t, smallConfig())
 	must(t, netlink.LinkSetMTU(link, 1400))
-	if l.d.check(t.Context(), l.steer, l.p) {
+	if l.s.check(t.Context(), l.p) {
 		t.Error("opened again for an MTU that changes nothing")
 	}
 	if v := l.p.view(); v.Mode != "generic" || !strings.Contains(v.Reason, "the driver refuses native mode") {
@@ -446,7 +449,7 @@ func TestMTUWithoutMemlock(t *testing.T) {
 	c.Interfaces = append(c.Interfaces, config.Interface{Name: "nic1", Mode: config.ModeAuto, ZeroCopy: config.ZeroCopyAuto})
 	xsktest.LimitMemlock(t, 2*256*2048*3/2)
 	l := newPortLab(t, c)
-	must(t, l.d.openPort(t.Context(), l.steer, l.d.ports[1]))
+	must(t, l.s.openPort(t.Context(), l.s.ports[1]))
 
 	socket := l.p.slots[0].socket.Load()
 	must(t, netlink.LinkSetMTU(link, 9000))
@@ -458,7 +461,7 @@ func TestMTUWithoutMemlock(t *testing.T) {
 			t.Errorf("%s: another socket", when)
 		}
 	}
-	if got := l.d.devices()[0].MTU; got != 1770 {
+	if got := l.s.devices()[0].MTU; got != 1770 {
 		t.Errorf("it is served with an MTU of %d", got)
 	}
 	if why := l.p.view().Queues[0].Reason; why != "the driver has no AF_XDP zero-copy" {
@@ -470,7 +473,7 @@ func TestMTUWithoutMemlock(t *testing.T) {
 		t.Error("lowered: another socket")
 	}
 
-	must(t, l.d.closePort(t.Context(), l.d.ports[1]))
+	must(t, l.s.closePort(t.Context(), l.s.ports[1]))
 	for _, mtu := range []int{9000, 1500} {
 		must(t, netlink.LinkSetMTU(link, mtu))
 		l.want(fmt.Sprint("alone at ", mtu), 1, "")
@@ -497,7 +500,7 @@ func TestProgramLost(t *testing.T) {
 			program := l.p.attach
 			look := func(when string, again bool) {
 				t.Helper()
-				l.d.check(t.Context(), l.steer, l.p)
+				l.s.check(t.Context(), l.p)
 				if !l.p.isOpen() || (l.p.attach != program) != again {
 					t.Errorf("%s: open %v, attached again %v", when, l.p.isOpen(), l.p.attach != program)
 				}

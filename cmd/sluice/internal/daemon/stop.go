@@ -19,8 +19,14 @@ func (d *Daemon) stop() error {
 		errs = append(errs, d.steer.Release(!keep))
 	}
 	d.cancelWorkers()
-	if d.path != nil {
-		errs = append(errs, d.path.close())
+	if d.workers != nil {
+		d.workers.Wait()
+	}
+	if d.ports != nil {
+		errs = append(errs, d.ports.close())
+	}
+	if d.workers != nil {
+		errs = append(errs, d.workers.Close())
 	}
 	d.explain.Close()
 	if d.reader != nil {

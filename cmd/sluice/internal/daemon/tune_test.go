@@ -42,7 +42,7 @@ func TestTuning(t *testing.T) {
 		addNIC(t, 1)
 		l.want("created again", 1, "")
 	}
-	must(t, l.d.closePort(t.Context(), l.p))
+	must(t, l.s.closePort(t.Context(), l.p))
 	if after, err := napi.Read(nic, l.p.index()); err != nil || !maps.Equal(after, before) {
 		t.Errorf("the device had %v and has %v, %v", before, after, err)
 	}

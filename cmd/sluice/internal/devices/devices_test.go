@@ -2,6 +2,7 @@ package devices
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -36,9 +37,9 @@ func TestPlan(t *testing.T) {
 				conf.Interfaces = append(conf.Interfaces, config.Interface{Name: "nic0", Queues: c.wanted})
 				devices = append(devices, Device{Name: "nic0", Queues: n})
 			}
-			got, _, err := Plan(devices, conf)
-			if got != c.want || (err == nil) != (c.problem == "") || err != nil && !strings.Contains(err.Error(), c.problem) {
-				t.Errorf("%d workers, %v; want %d, %q", got, err, c.want, c.problem)
+			got, err := NewPlan(devices, conf)
+			if got.Workers != c.want || (err == nil) != (c.problem == "") || err != nil && !strings.Contains(err.Error(), c.problem) {
+				t.Errorf("%d workers, %v; want %d, %q", got.Workers, err, c.want, c.problem)
 			}
 		})
 	}
@@ -65,6 +66,27 @@ func TestRefusedForTheMTU(t *testing.T) {
 		about, err := Check(tc.d, tc.f, frames.Choice{Size: frames.Large})
 		if got := fmt.Sprint(err); about != tc.about || (tc.want == "") != (err == nil) || !strings.Contains(got, tc.want) {
 			t.Errorf("%s: %s: %v, want %s: %q", tc.name, about, err, tc.about, tc.want)
+		}
+	}
+}
+
+// TestPlaces: every worker has a socket on every port, and each of its links is the place of one.
+func TestPlaces(t *testing.T) {
+	c := config.Default()
+	c.Interfaces = []config.Interface{{Name: "left"}, {Name: "right"}}
+	for _, host := range []bool{false, true} {
+		c.HostLink.Enabled = host
+		p, err := NewPlan([]Device{{Name: "left", Queues: 5}, {Name: "right", Queues: 2}}, c)
+		want := [][]Place{{{0, 0, 0}, {1, 0, 1}, {0, 1, 2}, {1, 1, 3}, {0, 2, 4}}, {{0, 3, 0}, {1, 2, 1}}, {{0, 4, 0}, {1, 3, 1}}}
+		links := [2]int{5, 4}
+		if !host {
+			want, links = want[:2], [2]int{4, 3}
+		}
+		if err != nil || !reflect.DeepEqual(p.Places, want) || p.Links(0) != links[0] || p.Links(1) != links[1] {
+			t.Errorf("host link %v: %+v with %d and %d links, %v; want %+v with %d", host, p.Places, p.Links(0), p.Links(1), err, want, links)
+		}
+		if p.First(0, 1) != 0 || p.First(1, 0) != 3 || p.First(1, 1) != 2 {
+			t.Errorf("host link %v: first places %d, %d, %d", host, p.First(0, 1), p.First(1, 0), p.First(1, 1))
 		}
 	}
 }

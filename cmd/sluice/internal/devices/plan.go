@@ -13,9 +13,63 @@ const maxSharedLinks = 63
 // mostWorkers leaves one participant of the flow table to the control loop.
 const mostWorkers = flowtable.MaxHandles - 1
 
+// Place is the place of one socket: a link of a worker, for a queue of a port.
+type Place struct{ Worker, Position, Queue int }
+
 // Plan says which worker serves which queue: worker w has the queues q of every
 // interface with q mod workers = w, so that each worker can transmit on each.
-func Plan(devices []Device, c *config.Configuration) (workers int, queues []int, err error) {
+type Plan struct {
+	Workers int
+	// Places are those of each interface's sockets, in the order of the configuration, and last those of the host
+	// link, if there is to be one: each worker has one queue of it.
+	Places [][]Place
+}
+
+// NewPlan makes the plan for devices in the order of the configuration.
+func NewPlan(devices []Device, c *config.Configuration) (Plan, error) {
+	workers, queues, err := divide(devices, c)
+	if err != nil {
+		return Plan{}, err
+	}
+	if c.HostLink.Enabled {
+		queues = append(queues, workers)
+	}
+	p := Plan{Workers: workers, Places: make([][]Place, len(queues))}
+	links := make([]int, workers) // of each worker so far
+	for port, n := range queues {
+		for q := range n {
+			w := q % workers
+			p.Places[port] = append(p.Places[port], Place{Worker: w, Position: links[w], Queue: q})
+			links[w]++
+		}
+	}
+	return p, nil
+}
+
+// Links is how many sockets a worker has.
+func (p *Plan) Links(worker int) (n int) {
+	for _, places := range p.Places {
+		for _, at := range places {
+			if at.Worker == worker {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// First is the position of a port's first link at a worker.
+func (p *Plan) First(port, worker int) int {
+	for _, at := range p.Places[port] {
+		if at.Worker == worker {
+			return at.Position
+		}
+	}
+	panic(fmt.Sprintf("devices: worker %d has no queue of port %d; NewPlan must give it one", worker, port))
+}
+
+// divide returns how many workers there are and how many queues of each device are served.
+func divide(devices []Device, c *config.Configuration) (workers int, queues []int, err error) {
 	queues = make([]int, len(devices))
 	for i, d := range devices {
 		queues[i] = d.Queues
@@ -55,6 +109,6 @@ func Refusal(c *config.Configuration) error {
 	if err != nil {
 		return err
 	}
-	_, _, err = Plan(found.Devices, c)
+	_, err = NewPlan(found.Devices, c)
 	return err
 }

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"os"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 
@@ -13,10 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/cmd/sluice/internal/devices"
+	"sluice.dev/sluice/cmd/sluice/internal/workers"
 	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 )
 
@@ -71,21 +71,43 @@ func smallConfig() *config.Configuration {
 	return c
 }
 
-// testDatapath makes workers for the device as it is, and starts them. The function
-// it returns ends them; the test must close the datapath after that.
-func testDatapath(t *testing.T, c *config.Configuration) (d *datapath, endWorkers func()) {
+// rig is ports whose workers run.
+type rig struct {
+	s       *portSet
+	workers *workers.Group
+	// endWorkers ends the workers and waits for them. The ports must be closed after that.
+	endWorkers, cancelWorkers func()
+}
+
+// newRig makes ports and workers for the devices as they are, and starts the workers.
+func newRig(t *testing.T, c *config.Configuration, k program) *rig {
 	t.Helper()
 	found, err := devices.Find(c)
 	must(t, err)
+	plan, err := devices.NewPlan(found.Devices, c)
+	must(t, err)
 	table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 1024, IPv6Flows: 1024, Timeouts: flowtable.DefaultTimeouts()})
 	must(t, err)
-	d, err = newDatapath(c, slog.New(slog.DiscardHandler), tables{flows: table}, new(services.Handle), nexthop.NewTable(), found, nil)
+	log, snapshot := slog.New(slog.DiscardHandler), new(services.Handle)
+	snapshot.Store(&services.Snapshot{})
+	g, err := workers.New(workers.Config{
+		Settings: c, Log: log, Plan: plan, FrameSize: found.Frames.Size, Flows: table, Services: snapshot, Hops: nexthop.NewTable(),
+	})
+	must(t, err)
+	s, err := newPorts(portsConfig{settings: c, log: log, found: found, plan: plan, workers: g, program: k})
 	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
-	d.run(ctx, func(err error) { t.Error(err) })
-	endWorkers = func() { cancel(); d.done.Wait() }
-	t.Cleanup(endWorkers)
-	return d, endWorkers
+	g.Run(ctx, func(err error) { t.Error(err) })
+	r := &rig{s: s, workers: g, endWorkers: func() { cancel(); g.Wait() }, cancelWorkers: cancel}
+	t.Cleanup(r.endWorkers)
+	return r
+}
+
+// close closes the ports and frees the workers, which must have ended.
+func (r *rig) close(t *testing.T) {
+	t.Helper()
+	must(t, r.s.close())
+	must(t, r.workers.Close())
 }
 
 // TestCloseWithoutWorkers: a port that is closed when nobody waits for the workers
@@ -93,17 +115,22 @@ func testDatapath(t *testing.T, c *config.Configuration) (d *datapath, endWorker
 func TestCloseWithoutWorkers(t *testing.T) {
 	isolate(t)
 	addNIC(t, 2)
-	d, endWorkers := testDatapath(t, smallConfig())
-	p := d.ports[0]
-	must(t, d.bindPort(t.Context(), p))
+	r := newRig(t, smallConfig(), nil)
+	p := r.s.ports[0]
+	must(t, r.s.bindPort(t.Context(), p))
 	before := socketsOf(t)
-	endWorkers()
+	r.cancelWorkers()
+	for id := range r.workers.Len() {
+		for r.workers.Do(t.Context(), id, func(*fastpath.Worker) {}) == nil { // it has not ended yet
+		}
+	}
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := d.closePort(over, p); err == nil {
+	if err := r.s.closePort(over, p); err == nil {
 		t.Error("closing sockets that are still a worker's is no error")
 	}
-	must(t, d.close())
+	r.endWorkers()
+	r.close(t)
 	if after := socketsOf(t); after != before-2 {
 		t.Errorf("%d AF_XDP sockets before, %d after, of 2 that were to be closed", before, after)
 	}
@@ -120,23 +147,4 @@ func socketsOf(t *testing.T) (n int) {
 		}
 	}
 	return n
-}
-
-// TestStalled: who has not moved for long is told, also who never did.
-func TestStalled(t *testing.T) {
-	const second = uint64(1e9)
-	d := &datapath{startedAt: 100 * second}
-	for _, tick := range []uint64{0, 108 * second, 101 * second} {
-		w := &worker{block: new(stats.Block)}
-		w.block.LoopTick.Store(tick)
-		d.workers = append(d.workers, w)
-	}
-	for _, c := range []struct {
-		at   uint64
-		want []int
-	}{{100, nil}, {105, nil}, {106, []int{0}}, {109, []int{0, 2}}, {114, []int{0, 1, 2}}} {
-		if got := d.stalled(c.at * second); !slices.Equal(got, c.want) {
-			t.Errorf("at %d s: %v, want %v", c.at, got, c.want)
-		}
-	}
 }

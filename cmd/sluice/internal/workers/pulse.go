@@ -1,0 +1,41 @@
+package workers
+
+import (
+	"fmt"
+	"time"
+
+	"sluice.dev/sluice/control/status"
+)
+
+// pulseStale is how old a worker's pulse may be before it counts as stalled. A worker
+// without work wakes once in sockets.sleep, which is a second at most.
+const pulseStale = 5 * time.Second
+
+// Stalled lists the workers that have not moved for pulseStale. They must have been
+// started.
+func (g *Group) Stalled(now uint64) (ids []int) {
+	for id, w := range g.workers {
+		if last := max(g.startedAt, w.block.LoopTick.Load()); now-min(now, last) > uint64(pulseStale) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// Conditions reports the workers that are stalled.
+func (g *Group) Conditions(now uint64) (list []status.ConditionView) {
+	for _, id := range g.Stalled(now) {
+		list = append(list, status.Failed("worker", fmt.Sprintf("worker %d has not moved for more than %v: its queues are not served; "+
+			"see whether CPU %d is taken by something of real-time priority, and restart the daemon", id, pulseStale, g.workers[id].cpu)))
+	}
+	return list
+}
+
+// Views returns what the workers have done.
+func (g *Group) Views(now uint64) []status.WorkerView {
+	views := make([]status.WorkerView, len(g.workers))
+	for i, w := range g.workers {
+		views[i] = status.WorkerOf(i, w.cpu, w.block, now)
+	}
+	return views
+}

@@ -1,0 +1,73 @@
+package workers
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"sluice.dev/sluice/cmd/sluice/internal/boottime"
+	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/thread"
+)
+
+// tidyThreads is how long a thread may be bound to a worker's CPU that runs no worker.
+const tidyThreads = time.Second
+
+// Run starts the workers, which end with ctx. fail, which must not block, is called with the error of a worker that
+// could not go on: half a data path would lose half the packets.
+func (g *Group) Run(ctx context.Context, fail func(error)) {
+	c := g.c.Settings
+	threads, err := thread.NewGroup(c.WorkerNice)
+	if err != nil {
+		fail(err)
+		return
+	}
+	g.started, g.startedAt = true, boottime.Nanos()
+	g.done.Add(1)
+	go func() {
+		defer g.done.Done()
+		if err := threads.TidyEvery(ctx, tidyThreads); err != nil {
+			g.c.Log.Warn("threads that a worker's thread made stay on its CPU", "error", err)
+		}
+	}()
+	for _, w := range g.workers {
+		g.done.Add(1)
+		go func() {
+			defer g.done.Done()
+			s := &c.Sockets
+			rc := fastpath.RunConfig{CPU: w.cpu, Threads: threads, Turn: thread.Turn, Spin: s.Spin.D(), SpinAsWorked: s.SpinAsWorked, Coalesce: s.Coalesce.D(), Sleep: s.Sleep.D()}
+			if err := w.Run(ctx, rc); err != nil {
+				fail(err)
+			}
+		}()
+	}
+}
+
+// Wait returns when the workers have ended. Their links may be changed by anybody from then on.
+func (g *Group) Wait() {
+	g.done.Wait()
+	g.started = false
+}
+
+// Do runs f where the worker's links may be changed: on its goroutine, if that runs.
+func (g *Group) Do(ctx context.Context, id int, f func(*fastpath.Worker)) error {
+	w := g.workers[id].Worker
+	if !g.started {
+		f(w)
+		return nil
+	}
+	if !w.Do(ctx, f) {
+		return fmt.Errorf("worker %d is stopped", id)
+	}
+	return nil
+}
+
+// SetHostMAC tells every worker the addresses of the host link's ends.
+func (g *Group) SetHostMAC(ctx context.Context, mac fastpath.HostMAC) error {
+	for id := range g.workers {
+		if err := g.Do(ctx, id, func(w *fastpath.Worker) { w.SetHostMAC(mac) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}

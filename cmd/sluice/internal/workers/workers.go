@@ -1,0 +1,164 @@
+// Package workers makes the workers that a plan says (devices.Plan), each with a UMEM and a
+// CPU of its own, runs them, and tells which of them stand still. What they share, the
+// flow table among it, belongs to the daemon; their links are empty until somebody gives
+// them sockets (package ports).
+package workers
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"sluice.dev/sluice/cmd/sluice/internal/devices"
+	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/control/hostlink"
+	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/fastpath/xsk"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/flowtable/affinity"
+	"sluice.dev/sluice/nat/fragment"
+	"sluice.dev/sluice/nat/header"
+)
+
+const (
+	heldPackets = 512
+	heldPerHop  = 128
+	ownTTL      = 64 // of ICMP errors and echo replies, as Linux has it (net.ipv4.ip_default_ttl)
+)
+
+// Config is what workers are made of.
+type Config struct {
+	Settings  *config.Configuration // as at the start
+	Log       *slog.Logger
+	Plan      devices.Plan
+	FrameSize int
+	Flows     *flowtable.Table
+	Affinity  *affinity.Table
+	Services  *services.Handle
+	Hops      *nexthop.Table
+	Host      *hostlink.HostLink // nil if there is none
+}
+
+// Group is the workers of a gateway.
+type Group struct {
+	c         Config
+	fragments *fragment.Table
+	workers   []*worker
+	started   bool
+	startedAt uint64 // CLOCK_BOOTTIME
+	done      sync.WaitGroup
+}
+
+// worker is a fastpath.Worker and what belongs to it alone.
+type worker struct {
+	*fastpath.Worker
+	umem  *xsk.UMEM
+	block *stats.Block
+	cpu   int
+}
+
+// New makes workers without links, which do nothing yet.
+func New(c Config) (*Group, error) {
+	fragments, err := newFragments(c.Settings.Fragments.Contexts)
+	if err != nil {
+		return nil, err
+	}
+	g := &Group{c: c, fragments: fragments}
+	cpus := pinning(c.Settings, c.Plan.Workers)
+	for id := range c.Plan.Workers {
+		if err := g.add(id, cpus[id]); err != nil {
+			return nil, errors.Join(err, g.Close())
+		}
+	}
+	return g, nil
+}
+
+func newFragments(contexts int) (*fragment.Table, error) {
+	var secret [16]byte
+	rand.Read(secret[:]) // never fails (crypto/rand)
+	return fragment.New(make([]atomic.Uint64, fragment.Words(contexts)),
+		[2]uint64{binary.LittleEndian.Uint64(secret[:]), binary.LittleEndian.Uint64(secret[8:])})
+}
+
+func (g *Group) add(id, cpu int) error {
+	c, links := g.c.Settings, g.c.Plan.Links(id)
+	umem, err := xsk.NewUMEM(xsk.UMEMConfig{Frames: links * c.Frames.PerQueue, FrameSize: g.c.FrameSize, HugePages: true})
+	if err != nil {
+		return err
+	}
+	w := &worker{umem: umem, block: new(stats.Block), cpu: cpu}
+	g.workers = append(g.workers, w)
+	fc := fastpath.Config{
+		ID: id, Memory: umem.Bytes(), Pool: fastpath.NewPool(umem.Frames(), umem.FrameSize()), Chains: umem.Chains(),
+		Links: make([]fastpath.Link, links), Host: -1,
+		Flows: g.c.Flows, Affinity: g.c.Affinity, Workers: g.c.Plan.Workers, Services: g.c.Services, Hops: g.c.Hops, Fragments: g.fragments, Stats: w.block,
+		HeldPackets: heldPackets, HeldPerHop: heldPerHop,
+		HeldFragments: c.Fragments.Held, FragmentWait: c.Fragments.Timeout.D(),
+		ICMPRate: share(c.ICMP.RatePerSecond, g.c.Plan.Workers), ICMPBurst: share(c.ICMP.Burst, g.c.Plan.Workers), TTL: ownTTL,
+		FramesKept: umem.Kept,
+		Validate:   os.Getenv("SLUICE_VALIDATE") == "1",
+	}
+	for i := range fc.Links {
+		fc.Links[i] = fastpath.NoLink{}
+	}
+	for port := range c.Interfaces {
+		fc.Egress = append(fc.Egress, g.c.Plan.First(port, id))
+	}
+	if host := g.c.Host; host != nil {
+		fc.Host = g.c.Plan.First(len(c.Interfaces), id)
+		fc.HostMAC = fastpath.HostMAC{Kernel: host.KernelMAC, User: host.MAC}
+		if host.Addr4.IsValid() {
+			fc.HostSource4 = header.AddrFrom(host.Addr4)
+		}
+		if host.Addr6.IsValid() {
+			fc.HostSource6 = header.AddrFrom(host.Addr6)
+		}
+	}
+	w.Worker, err = fastpath.New(fc)
+	return err
+}
+
+// share divides a limit of the process among its workers; what was not zero stays so.
+func share(limit, workers int) int {
+	if limit == 0 {
+		return 0
+	}
+	return max(1, limit/workers)
+}
+
+// Close frees the workers' memory. They must have ended, and their sockets must be closed.
+func (g *Group) Close() error {
+	var errs []error
+	for _, w := range g.workers {
+		if w.Worker != nil {
+			w.Worker.Close()
+		}
+		errs = append(errs, w.umem.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Len is how many workers there are.
+func (g *Group) Len() int { return len(g.workers) }
+
+// UMEM is the memory of a worker's packets.
+func (g *Group) UMEM(id int) *xsk.UMEM { return g.workers[id].umem }
+
+// Piece returns the first piece of a packet that arrived at a worker's link (fastpath.Worker.Piece).
+func (g *Group) Piece(id, position int) (fastpath.Piece, bool) { return g.workers[id].Piece(position) }
+
+// Blocks are the workers' counters.
+func (g *Group) Blocks() []*stats.Block {
+	blocks := make([]*stats.Block, len(g.workers))
+	for i, w := range g.workers {
+		blocks[i] = w.block
+	}
+	return blocks
+}
