@@ -33,6 +33,7 @@ import (
 	"sluice.dev/sluice/cmd/sluice/internal/flows"
 	"sluice.dev/sluice/cmd/sluice/internal/frames"
 	"sluice.dev/sluice/cmd/sluice/internal/nodeconfig"
+	"sluice.dev/sluice/cmd/sluice/internal/ports"
 	"sluice.dev/sluice/cmd/sluice/internal/steering"
 	"sluice.dev/sluice/cmd/sluice/internal/workers"
 	"sluice.dev/sluice/control/compiler"
@@ -79,7 +80,7 @@ type Daemon struct {
 	mirror   *neigh.Mirror
 	frames   frames.Choice
 	workers  *workers.Group
-	ports    *portSet
+	ports    *ports.Set
 	steer    *steering.Program
 	explain  *explain.Explainer
 	objects  inputs
@@ -255,11 +256,11 @@ func (d *Daemon) makeDatapath(context.Context) error {
 	}); err != nil {
 		return err
 	}
-	pc := portsConfig{settings: d.fixed, log: d.log, found: found, plan: plan, workers: d.workers, program: d.steer}
+	pc := ports.Config{Settings: d.fixed, Log: d.log, Found: found, Plan: plan, Workers: d.workers, Program: d.steer}
 	if d.host != nil {
-		pc.hostLink = d.host.Name
+		pc.HostLink = d.host.Name
 	}
-	if d.ports, err = newPorts(pc); err != nil {
+	if d.ports, err = ports.New(pc); err != nil {
 		return err
 	}
 	settings := goruntime.ForWorkers(d.workers.Len())

@@ -119,7 +119,7 @@ func (d *Daemon) Stats() status.StatsView {
 			"missed_passed": k.MissedPassed, "egress_redirected": k.EgressRedirected,
 		}
 	}
-	v.Queues = d.ports.queueStats()
+	v.Queues = d.ports.QueueStats()
 	v.Snapshot = d.snapshotView()
 	return v
 }
@@ -154,7 +154,7 @@ func (d *Daemon) Status() status.StatusView {
 		Frames:     status.FramesView{Bytes: d.frames.Size, Reason: d.frames.Reason},
 	}
 	v.Applied = st.Applied == st.Read && st.Oldest >= st.Generation && d.isOpen()
-	v.Interfaces = d.ports.views()
+	v.Interfaces = d.ports.Views()
 	v.NotReady = d.notReady()
 	v.Ready = len(v.NotReady) == 0
 	return v
@@ -200,7 +200,7 @@ func (d *Daemon) conditions() (list []status.ConditionView) {
 	if hostErr != nil {
 		list = append(list, status.Failed("host-link", "cannot be repaired, so the kernel gets nothing from us: "+hostErr.Error()))
 	}
-	list = append(list, d.ports.conditions()...)
+	list = append(list, d.ports.Conditions()...)
 	if d.isOpen() {
 		list = append(list, d.workers.Conditions(boottime.Nanos())...)
 	}

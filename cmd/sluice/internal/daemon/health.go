@@ -54,7 +54,7 @@ func (d *Daemon) faults() (list []health.Fault) {
 		list = append(list, health.Fault{Reason: fmt.Sprintf("worker %d does not move", id), Restart: true})
 	}
 	if d.isOpen() {
-		for _, why := range d.ports.notOpen() {
+		for _, why := range d.ports.NotOpen() {
 			list = append(list, health.Fault{Reason: why})
 		}
 	}

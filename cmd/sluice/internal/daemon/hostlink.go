@@ -66,7 +66,7 @@ func (d *Daemon) watchHostLink(ctx context.Context) {
 	if h == nil {
 		return
 	}
-	mtu := hostMTU(devices.Found{Devices: d.ports.devices(), Frames: d.frames})
+	mtu := hostMTU(devices.Found{Devices: d.ports.Devices(), Frames: d.frames})
 	why := h.Check()
 	if why == nil && mtu > h.MTU {
 		why = fmt.Errorf("MTU is %d, interfaces have %d", h.MTU, mtu)

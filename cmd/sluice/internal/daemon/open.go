@@ -23,7 +23,7 @@ func (d *Daemon) openPorts(ctx context.Context) {
 		d.fail(err)
 		return
 	}
-	if err := d.ports.attachEgress(); err != nil {
+	if err := d.ports.AttachEgress(); err != nil {
 		d.log.Warn("replies of local endpoints that see the client's address are not caught on their way out", "error", err)
 	}
 	if err := d.steer.DetachOthers(); err != nil {
@@ -33,7 +33,7 @@ func (d *Daemon) openPorts(ctx context.Context) {
 	close(d.open)
 	d.log.Info("forwarding", "workers", d.workers.Len(), "took", time.Since(d.startedAt).Round(time.Millisecond))
 	d.goes(func() { d.heartbeat(ctx) })
-	d.ports.watch(ctx, d.watchHostLink)
+	d.ports.Watch(ctx, d.watchHostLink)
 }
 
 // adoptFlows counts a predecessor's flows for their backends. It runs beside the workers: it
@@ -50,11 +50,11 @@ func (d *Daemon) adoptFlows() {
 
 // openAll binds all sockets before the workers run, and those before the first packet comes.
 func (d *Daemon) openAll(ctx context.Context) error {
-	if err := d.ports.bind(ctx); err != nil {
+	if err := d.ports.Bind(ctx); err != nil {
 		return err
 	}
 	d.workers.Run(d.workersLife, d.fail)
-	return d.ports.attach(ctx)
+	return d.ports.Attach(ctx)
 }
 
 func (d *Daemon) isOpen() bool {

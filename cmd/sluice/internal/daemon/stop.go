@@ -23,7 +23,7 @@ func (d *Daemon) stop() error {
 		d.workers.Wait()
 	}
 	if d.ports != nil {
-		errs = append(errs, d.ports.close())
+		errs = append(errs, d.ports.Close())
 	}
 	if d.workers != nil {
 		errs = append(errs, d.workers.Close())

@@ -1,4 +1,4 @@
-package daemon
+package ports
 
 import (
 	"fmt"
@@ -277,9 +277,9 @@ func TestProgramStays(t *testing.T) {
 }
 
 // more says that there is one worker more.
-type more struct{ portWorkers }
+type more struct{ Workers }
 
-func (m more) Len() int { return m.portWorkers.Len() + 1 }
+func (m more) Len() int { return m.Workers.Len() + 1 }
 
 // inject sends a frame by a device.
 func inject(t *testing.T, name string, frame []byte) {
@@ -461,7 +461,7 @@ func TestMTUWithoutMemlock(t *testing.T) {
 			t.Errorf("%s: another socket", when)
 		}
 	}
-	if got := l.s.devices()[0].MTU; got != 1770 {
+	if got := l.s.Devices()[0].MTU; got != 1770 {
 		t.Errorf("it is served with an MTU of %d", got)
 	}
 	if why := l.p.view().Queues[0].Reason; why != "the driver has no AF_XDP zero-copy" {

@@ -1,4 +1,4 @@
-package daemon
+package ports
 
 import (
 	"cmp"
@@ -22,7 +22,7 @@ type kept struct {
 // outdated says why a port must be opened again that works, but not as its device, which fault has looked at, would
 // have it now, and whether the program can stay on it meanwhile. It is nil also where that cannot be, which is a
 // condition: the port stays open as it is.
-func (s *portSet) outdated(p *port) (fault error, programStays bool) {
+func (s *Set) outdated(p *port) (fault error, programStays bool) {
 	p.mu.Lock()
 	dev, before := p.device, p.kept
 	mode, why := "", ""
@@ -53,7 +53,7 @@ func (s *portSet) outdated(p *port) (fault error, programStays bool) {
 }
 
 // umems are those of the workers that have sockets of a port.
-func (s *portSet) umems(p *port) (list []*xsk.UMEM) {
+func (s *Set) umems(p *port) (list []*xsk.UMEM) {
 	for id := range s.workers.Len() {
 		for _, sl := range p.slots {
 			if sl.worker == id && sl.socket.Load() != nil {

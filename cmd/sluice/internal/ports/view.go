@@ -1,4 +1,4 @@
-package daemon
+package ports
 
 import (
 	"cmp"
@@ -11,8 +11,8 @@ import (
 	"sluice.dev/sluice/fastpath/xsk"
 )
 
-// views are the ports as status shows them.
-func (s *portSet) views() (list []status.InterfaceView) {
+// Views are the ports as status shows them.
+func (s *Set) Views() (list []status.InterfaceView) {
 	for _, p := range s.ports {
 		list = append(list, p.view())
 	}
@@ -48,8 +48,8 @@ func (p *port) view() status.InterfaceView {
 	return v
 }
 
-// queueStats is what the kernel counts for the sockets.
-func (s *portSet) queueStats() (list []status.QueueStatsView) {
+// QueueStats is what the kernel counts for the sockets.
+func (s *Set) QueueStats() (list []status.QueueStatsView) {
 	for _, p := range s.ports {
 		list = append(list, p.queueStats()...)
 	}
@@ -75,16 +75,16 @@ func (p *port) queueStats() (list []status.QueueStatsView) {
 	return list
 }
 
-// conditions are what is wrong with open ports. Those that are not open are in notOpen.
-func (s *portSet) conditions() (list []status.ConditionView) {
+// Conditions are what is wrong with open ports. Those that are not open are in notOpen.
+func (s *Set) Conditions() (list []status.ConditionView) {
 	for _, p := range s.ports {
 		list = append(list, p.conditions(s.frames)...)
 	}
 	return list
 }
 
-// notOpen says of each port that is not open why.
-func (s *portSet) notOpen() (why []string) {
+// NotOpen says of each port that is not open why.
+func (s *Set) NotOpen() (why []string) {
 	for _, p := range s.ports {
 		if !p.isOpen() {
 			why = append(why, "interface "+p.name+" is not open: "+p.reason())

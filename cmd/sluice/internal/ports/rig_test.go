@@ -1,4 +1,4 @@
-package daemon
+package ports
 
 import (
 	"context"
@@ -73,14 +73,14 @@ func smallConfig() *config.Configuration {
 
 // rig is ports whose workers run.
 type rig struct {
-	s       *portSet
+	s       *Set
 	workers *workers.Group
 	// endWorkers ends the workers and waits for them. The ports must be closed after that.
 	endWorkers, cancelWorkers func()
 }
 
 // newRig makes ports and workers for the devices as they are, and starts the workers.
-func newRig(t *testing.T, c *config.Configuration, k program) *rig {
+func newRig(t *testing.T, c *config.Configuration, k Program) *rig {
 	t.Helper()
 	found, err := devices.Find(c)
 	must(t, err)
@@ -94,7 +94,7 @@ func newRig(t *testing.T, c *config.Configuration, k program) *rig {
 		Settings: c, Log: log, Plan: plan, FrameSize: found.Frames.Size, Flows: table, Services: snapshot, Hops: nexthop.NewTable(),
 	})
 	must(t, err)
-	s, err := newPorts(portsConfig{settings: c, log: log, found: found, plan: plan, workers: g, program: k})
+	s, err := New(Config{Settings: c, Log: log, Found: found, Plan: plan, Workers: g, Program: k})
 	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	g.Run(ctx, func(err error) { t.Error(err) })
@@ -106,7 +106,7 @@ func newRig(t *testing.T, c *config.Configuration, k program) *rig {
 // close closes the ports and frees the workers, which must have ended.
 func (r *rig) close(t *testing.T) {
 	t.Helper()
-	must(t, r.s.close())
+	must(t, r.s.Close())
 	must(t, r.workers.Close())
 }
 

@@ -1,4 +1,4 @@
-package daemon
+package ports
 
 import (
 	"fmt"
@@ -156,7 +156,7 @@ const confirmPieces = 2 * time.Second
 
 // notePieces looks for packets that a zero-copy driver delivered in pieces: the rules of package frames do
 // not know every driver. The first one is enough, if nothing refutes it.
-func (s *portSet) notePieces(p *port) {
+func (s *Set) notePieces(p *port) {
 	for _, sl := range p.slots {
 		socket := sl.socket.Load()
 		if socket == nil {

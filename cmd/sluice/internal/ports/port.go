@@ -1,0 +1,78 @@
+package ports
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"sluice.dev/sluice/cmd/sluice/internal/devices"
+	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/fastpath/xsk"
+	"sluice.dev/sluice/fastpath/xsk/napi"
+	"sluice.dev/sluice/xdpprog"
+)
+
+// port is one interface: the program on it and a socket on each queue. It may be
+// missing for a while (a device deleted and created again) and is opened again.
+type port struct {
+	name   string
+	host   bool // the user-space end of the host link
+	config config.Interface
+	slots  []*slot
+
+	mu       sync.Mutex // guards what follows, for the status
+	device   devices.Device
+	served   int // slots that have a socket: the first ones
+	attach   *xdpprog.Port
+	atAttach carrier // if the driver loses programs
+	open     bool
+	why      string // not open
+	// genericMTU is the smallest MTU for which native mode is known not to be had; 0 in native mode.
+	genericMTU int
+	whyCopy    string       // why copy mode was requested; empty if it was not
+	without    bool         // the driver says that it has no zero-copy
+	pieces     string       // why packets do not arrive whole in zero-copy; empty as long as they do
+	kept       kept         // as it is, though it should be otherwise
+	napi       *napi.Device // its settings, while the port is open; or nil
+	// refused is what the device did not take of its settings.
+	refused []string
+}
+
+// servable is how many of its slots a device has queues for. Slots are fixed when the
+// workers are made, and so is the memory for their packets: a device that is given
+// more queues later is served on as many as before.
+func (p *port) servable(dev devices.Device) int { return min(len(p.slots), dev.Queues) }
+
+// slot is the place of one socket in a worker's links.
+type slot struct {
+	worker, position, queue int
+	socket                  atomic.Pointer[xsk.Socket] // nil while the port is not open
+	suspected               time.Time                  // since when there is a piece; the watcher's
+}
+
+// closed notes why the port is not open and returns that.
+func (p *port) closed(err error) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.open, p.why = false, err.Error()
+	return err
+}
+
+func (p *port) isOpen() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.open
+}
+
+func (p *port) index() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.device.Index
+}
+
+// reason is why the port is not open.
+func (p *port) reason() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.why
+}

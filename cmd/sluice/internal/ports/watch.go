@@ -1,0 +1,102 @@
+package ports
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"sluice.dev/sluice/cmd/sluice/internal/devices"
+)
+
+// watchEvery is how often ports are looked at. A deleted device is also noticed
+// by its sockets.
+const watchEvery = 500 * time.Millisecond
+
+// Watch reopens ports whose device was deleted and created again, and puts back a
+// program that somebody else took away, until ctx is done.
+//
+// first is called before the ports are looked at.
+func (s *Set) Watch(ctx context.Context, first func(context.Context)) {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		first(ctx)
+		for _, p := range s.ports {
+			if ctx.Err() != nil || !s.check(ctx, p) {
+				continue
+			}
+			if err := s.AttachEgress(); err != nil {
+				s.log.Warn("egress program", "error", err)
+			}
+		}
+	}
+}
+
+// check reports whether the port had to be opened again and was.
+func (s *Set) check(ctx context.Context, p *port) (reopened bool) {
+	s.notePieces(p)
+	fault, closing := p.fault(), s.closePort
+	if fault == nil {
+		var stays bool
+		if fault, stays = s.outdated(p); stays {
+			closing = s.closeSockets
+		}
+	}
+	if fault == nil {
+		return false
+	}
+	if p.isOpen() {
+		s.log.Warn("interface lost", "interface", p.name, "why", fault)
+		if err := closing(ctx, p); err != nil {
+			s.log.Warn("interface closed with errors", "interface", p.name, "error", err)
+		}
+	}
+	if _, err := devices.Read(p.name); err != nil {
+		p.closed(errors.Join(err, p.detach()))
+		return false
+	}
+	before := p.reason()
+	if err := s.openPort(ctx, p); err != nil {
+		if err.Error() != before {
+			s.log.Warn("interface cannot be opened, trying again", "interface", p.name, "error", err)
+		}
+		return false
+	}
+	s.log.Info("interface is back", "interface", p.name)
+	return true
+}
+
+// fault says what is wrong with a port, or nil. It looks at the device as it is now.
+func (p *port) fault() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.open {
+		return errors.New("not open")
+	}
+	dev, err := devices.Read(p.name)
+	if err != nil {
+		return err
+	}
+	if dev.Index != p.device.Index {
+		return fmt.Errorf("device was created again: index %d is now %d", p.device.Index, dev.Index)
+	}
+	p.device = dev
+	if n := p.servable(dev); n != p.served {
+		return fmt.Errorf("%d queues are served, and it has %d now", p.served, dev.Queues)
+	}
+	for _, sl := range p.slots {
+		if socket := sl.socket.Load(); socket != nil && socket.Gone() {
+			return errors.New("device was deleted")
+		}
+	}
+	if err := p.lostProgram(&dev); err != nil {
+		return err
+	}
+	return p.attach.Check()
+}
