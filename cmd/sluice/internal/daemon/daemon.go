@@ -1,5 +1,7 @@
 // Package daemon puts the gateway together: it is the one place where the control
-// loop, the workers, the kernel program and the operator's interfaces meet.
+// loop, the workers, the kernel program and the operator's interfaces meet. It makes
+// and starts them, reloads, drains and stops; what they do is in packages of their own,
+// beside it (docs/architecture.md has the list) and in control and fastpath.
 //
 //	config ─► flow table ─► host link ─► mirror of routes ─► control loop
 //	                                                            │ first snapshot
@@ -199,8 +201,7 @@ func (d *Daemon) fail(err error) {
 	}
 }
 
-// openFlows takes the lock that makes this the only instance, and the flows that a
-// predecessor left.
+// openFlows opens the flow table, whose lock makes this the only instance, and the affinity pins.
 func (d *Daemon) openFlows(context.Context) error {
 	c := d.config
 	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
@@ -234,7 +235,7 @@ func (d *Daemon) loadProgram(context.Context) error {
 	return err
 }
 
-// makeDatapath makes the workers, which do nothing yet.
+// makeDatapath makes the workers, which do not run yet, and the ports, which are not open.
 func (d *Daemon) makeDatapath(context.Context) error {
 	found, err := devices.Find(d.config)
 	if err != nil {
@@ -242,8 +243,9 @@ func (d *Daemon) makeDatapath(context.Context) error {
 	}
 	d.frames = found.Frames
 	d.log.Info("size of frames", "bytes", found.Frames.Size, "why", found.Frames.Reason)
-	d.explain, err = explain.New(explain.Config{Flows: d.flows.Table, Affinity: d.pins.Table(), Hops: d.hops, Host: d.host})
-	if err != nil {
+	if d.explain, err = explain.New(explain.Config{
+		Flows: d.flows.Table, Affinity: d.pins.Table(), Hops: d.hops, Host: d.host,
+	}); err != nil {
 		return err
 	}
 	plan, err := devices.NewPlan(found.Devices, d.fixed)

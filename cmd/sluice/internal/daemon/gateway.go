@@ -36,7 +36,7 @@ func (d *Daemon) Backends() []status.BackendView {
 	return status.BackendViews(d.snapshot(), d.ledger, d.flows.Table.Loads(), d.nextHopOf)
 }
 
-// nextHopOf says where packets to an address go.
+// nextHopOf returns where packets to an address go, in words.
 func (d *Daemon) nextHopOf(a netip.Addr) string {
 	addr := header.AddrFrom(a)
 	route := d.hops.View().Lookup(&addr)

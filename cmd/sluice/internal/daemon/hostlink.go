@@ -59,7 +59,7 @@ func (d *Daemon) hostLink() *hostlink.HostLink {
 	return d.host
 }
 
-// watchHostLink repairs the pair if somebody deleted or changed it, and widens it
+// watchHostLink repairs the pair if it was deleted or changed, and widens it
 // for interfaces whose MTU was raised.
 func (d *Daemon) watchHostLink(ctx context.Context) {
 	h := d.hostLink()

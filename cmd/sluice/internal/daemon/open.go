@@ -66,7 +66,7 @@ func (d *Daemon) isOpen() bool {
 	}
 }
 
-// beatEvery is how often the kernel program hears that the workers live.
+// beatEvery is how often the kernel program is told that the workers move.
 const beatEvery = time.Second
 
 func (d *Daemon) heartbeat(ctx context.Context) {

@@ -59,7 +59,7 @@ func (d *Daemon) clear(keep bool) (errs []error) {
 	return errs
 }
 
-// keeps says whether flows and programs are left for the next process: by one that forwards if it is
+// keeps reports whether flows and programs are left for the next process: by one that forwards if it is
 // told to hand over, whatever it ends of; by a start that failed if a predecessor left them.
 func (d *Daemon) keeps() bool {
 	if d.isOpen() {

@@ -77,13 +77,18 @@ func TestPlaces(t *testing.T) {
 	for _, host := range []bool{false, true} {
 		c.HostLink.Enabled = host
 		p, err := NewPlan([]Device{{Name: "left", Queues: 5}, {Name: "right", Queues: 2}}, c)
-		want := [][]Place{{{0, 0, 0}, {1, 0, 1}, {0, 1, 2}, {1, 1, 3}, {0, 2, 4}}, {{0, 3, 0}, {1, 2, 1}}, {{0, 4, 0}, {1, 3, 1}}}
+		want := [][]Place{
+			{{0, 0, 0}, {1, 0, 1}, {0, 1, 2}, {1, 1, 3}, {0, 2, 4}}, // left
+			{{0, 3, 0}, {1, 2, 1}}, // right
+			{{0, 4, 0}, {1, 3, 1}}, // the host link
+		}
 		links := [2]int{5, 4}
 		if !host {
 			want, links = want[:2], [2]int{4, 3}
 		}
 		if err != nil || !reflect.DeepEqual(p.Places, want) || p.Links(0) != links[0] || p.Links(1) != links[1] {
-			t.Errorf("host link %v: %+v with %d and %d links, %v; want %+v with %d", host, p.Places, p.Links(0), p.Links(1), err, want, links)
+			t.Errorf("host link %v: %+v with %d and %d links, %v; want %+v with %d",
+				host, p.Places, p.Links(0), p.Links(1), err, want, links)
 		}
 		if p.First(0, 1) != 0 || p.First(1, 0) != 3 || p.First(1, 1) != 2 {
 			t.Errorf("host link %v: first places %d, %d, %d", host, p.First(0, 1), p.First(1, 0), p.First(1, 1))

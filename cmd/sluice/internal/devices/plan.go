@@ -16,7 +16,7 @@ const mostWorkers = flowtable.MaxHandles - 1
 // Place is the place of one socket: a link of a worker, for a queue of a port.
 type Place struct{ Worker, Position, Queue int }
 
-// Plan says which worker serves which queue: worker w has the queues q of every
+// Plan assigns queues to workers: worker w has the queues q of every
 // interface with q mod workers = w, so that each worker can transmit on each.
 type Plan struct {
 	Workers int

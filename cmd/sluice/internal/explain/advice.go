@@ -10,7 +10,7 @@ import (
 	"sluice.dev/sluice/xdpprog"
 )
 
-// advice says what to do if the verdict is not what somebody meant; "" where it most
+// advice returns what to do if the verdict is not the intended one; "" where it most
 // likely is. fault is the parser's.
 func (a *answer) advice(v *status.ExplainView, fault stats.DropReason) string {
 	switch {

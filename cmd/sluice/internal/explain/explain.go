@@ -1,8 +1,8 @@
-// Package explain says what becomes of a packet and why, in the order in which it meets
-// its judges: the kernel program, the parser, a worker. A worker's part is decided by
-// the workers' own code (fastpath.Explainer). Explainer answers for a running gateway,
-// Offline from manifests and a configuration; both answers are put together in one
-// place (view.go), with what to do about the verdict (advice.go).
+// Package explain answers what becomes of a packet and why, in the order in which it passes
+// the kernel program, the parser and a worker. The worker's decisions are made by the
+// workers' own code (fastpath.Explainer). Explainer answers for a running gateway,
+// Offline from manifests and a configuration. Both make their answers in view.go, with
+// what to do about the verdict in advice.go.
 package explain
 
 import (
@@ -89,7 +89,7 @@ type Gateway struct {
 	Open     bool // the kernel program is on the interfaces
 	// Steers reports which rule of the kernel program sends a packet to a worker.
 	Steers func(*header.Tuple) (xdpprog.Match, error)
-	// NextHop says where packets to an address go.
+	// NextHop returns where packets to an address go, in words.
 	NextHop  func(netip.Addr) string
 	Problems []status.ProblemView // of all objects
 }

@@ -22,8 +22,8 @@ const (
 	stepVerdict = "verdict"
 )
 
-// view puts the answer together, in the order in which the packet meets its judges: the
-// kernel program, the parser, a worker.
+// view puts the answer together, in the order in which the packet passes the kernel program, the
+// parser and a worker.
 func (a *answer) view(problems []status.ProblemView) status.ExplainView {
 	q := a.query
 	v := status.ExplainView{
@@ -63,7 +63,7 @@ func (a *answer) kernelStep() status.ExplainStep {
 	return s
 }
 
-// malformed says why the parser drops what no sender sends; None if it does not.
+// malformed returns why the parser drops the packet as one that no sender sends; None if it does not.
 func malformed(t *header.Tuple) (stats.DropReason, string) {
 	switch {
 	case !header.Unicast(&t.Src):
@@ -198,7 +198,7 @@ func family4or6(v6 bool) int {
 	return 0
 }
 
-// included says why an endpoint is in its set.
+// included returns why an endpoint is in its set.
 func included(t services.Topology, b *services.Backend, local bool) string {
 	switch {
 	case b.Flags&services.BackendReady == 0 && local:
@@ -215,7 +215,7 @@ func included(t services.Topology, b *services.Backend, local bool) string {
 	return "ready"
 }
 
-// whyNone says why nothing here is served at the packet's destination.
+// whyNone returns why nothing is served at the packet's destination.
 func (a *answer) whyNone() string {
 	t := &a.tuple
 	end := fmt.Sprintf("%d/%s", t.DstPort, status.ProtocolName(t.Proto))

@@ -2,8 +2,8 @@ package flows
 
 import "sluice.dev/sluice/flowtable"
 
-// Connections counts the TCP and SCTP flows whose ends still have something to say. Nobody
-// can tell when UDP has: it is served meanwhile, but not waited for.
+// Connections counts the TCP and SCTP flows that are not closed yet. UDP has no end that could be
+// seen: its flows are not counted, and so not waited for.
 func Connections(c *flowtable.Counts) (n uint64) {
 	for _, open := range [...]flowtable.State{
 		flowtable.SynSeen, flowtable.SynRecv, flowtable.Unconfirmed, flowtable.Established,

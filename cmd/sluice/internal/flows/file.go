@@ -1,7 +1,7 @@
-// Package flows is what the daemon does with flows and affinity pins besides forwarding
+// Package flows is what the daemon does with flows and affinity pins besides forwarding by
 // them: it opens their files and takes over what a predecessor left in them (Open,
 // OpenPins), counts its flows for their backends (Reader.Adopt), lists and ends flows,
-// says which rules of the kernel program they still need (Reader.InUse), and forgets
+// returns which rules of the kernel program they still need (Reader.InUse), and forgets
 // the pins to backends that are lost (Pins).
 package flows
 
@@ -16,8 +16,8 @@ import (
 	"sluice.dev/sluice/flowtable"
 )
 
-// Open takes the lock on the flow table that makes this the only instance, and the flows that a
-// predecessor left.
+// Open takes the lock on the flow table, which makes this the only instance, and takes over the
+// flows that a predecessor left.
 func Open(c *config.Configuration, log *slog.Logger) (*flowtable.File, error) {
 	file, err := flowtable.OpenFile(filepath.Join(c.StateDir, "flows"), tableConfig(c), flowtable.Time(boottime.Nanos()))
 	if errors.Is(err, flowtable.ErrInUse) {

@@ -19,7 +19,7 @@ type Reader struct {
 	handle *flowtable.Handle
 	slice  [256]flowtable.Info
 	closed bool // the table's memory may be gone
-	// services says which backends there are.
+	// services has the snapshot that flows are looked up in: their Services and backends.
 	services *services.Handle
 }
 

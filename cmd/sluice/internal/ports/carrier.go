@@ -11,13 +11,13 @@ import (
 // losesProgram is another function in tests, which have no such driver.
 var losesProgram = netdev.LosesProgram
 
-// carrier tells whether a device was down since the program was attached.
+// carrier is what shows that a device was down since the program was attached.
 type carrier struct {
 	up     bool
 	losses uint32
 }
 
-// carrierOf is only of devices whose driver loses programs, and the zero value for others.
+// carrierOf reads the carrier of a device whose driver loses programs, and returns the zero value for others.
 func carrierOf(dev *devices.Device) (c carrier) {
 	if losesProgram(dev.Driver) {
 		c.up, c.losses, _ = netdev.Carrier(dev.Index) // of a device that has gone the index changes, which is another fault
@@ -25,8 +25,8 @@ func carrierOf(dev *devices.Device) (c carrier) {
 	return c
 }
 
-// lostProgram says that the driver runs the program no more, though it is attached, because the device was down: since
-// the program was attached, or when it was. p.mu must be held.
+// lostProgram returns an error if the driver no longer runs the program, though it is attached: the device was down
+// since it was attached, or while it was. p.mu must be held.
 func (p *port) lostProgram(dev *devices.Device) error {
 	if p.attach.Mode() != xdpprog.Native {
 		return nil

@@ -14,7 +14,7 @@ import (
 	"sluice.dev/sluice/xdpprog"
 )
 
-// socketMode is the mode to ask for, and the reason if it is copy mode without having been configured.
+// socketMode returns the mode to ask for, and the reason if it is copy mode.
 func (p *port) socketMode(frameSize int) (mode xsk.Mode, why string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -150,12 +150,12 @@ func (p *port) attachReason() string {
 	return p.attach.Reason()
 }
 
-// confirmPieces is how long a piece must stand. Any longer packet refutes it, so a sender's forgery lasts only where
-// nothing longer arrives.
+// confirmPieces is how long a piece must go without a longer packet, which refutes it: a forged one is confirmed only
+// where nothing longer arrives.
 const confirmPieces = 2 * time.Second
 
-// notePieces looks for packets that a zero-copy driver delivered in pieces: the rules of package frames do
-// not know every driver. The first one is enough, if nothing refutes it.
+// notePieces looks for packets that a zero-copy driver delivered in pieces: package frames does not know
+// every driver. One piece is enough, if nothing refutes it.
 func (s *Set) notePieces(p *port) {
 	for _, sl := range p.slots {
 		socket := sl.socket.Load()
@@ -184,8 +184,8 @@ func (s *Set) notePieces(p *port) {
 // ethernetBytes is what a frame has before its IP packet, at most: a header and two VLAN tags.
 const ethernetBytes = 14 + 2*4
 
-// inPieces says what a piece is a sign of: empty if the packet was longer than any that the interface should
-// receive, and so was not the driver's to cut.
+// inPieces returns why packets do not arrive whole, given a piece of one; empty if the packet was longer than any that
+// the interface should receive: that is no fault of the driver.
 func inPieces(dev devices.Device, frameSize int, piece fastpath.Piece) string {
 	if piece.Claimed > dev.MTU+ethernetBytes {
 		return ""
@@ -198,7 +198,7 @@ func inPieces(dev devices.Device, frameSize int, piece fastpath.Piece) string {
 		dev.Driver, piece.Got, piece.Claimed, frameSize, do)
 }
 
-// piecesCondition says what became of it. p.mu must be held.
+// piecesCondition reports packets in pieces, and what is done about them. p.mu must be held.
 func (p *port) piecesCondition() status.ConditionView {
 	if p.config.ZeroCopy == config.ZeroCopyRequire {
 		return status.Failed("zero-copy", fmt.Sprintf("interface %s loses packets, and zeroCopy is require: %s", p.name, p.pieces))

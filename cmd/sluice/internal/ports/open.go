@@ -171,7 +171,7 @@ func (s *Set) closePort(ctx context.Context, p *port) error {
 	return errors.Join(err, p.detach())
 }
 
-// closeSockets is closePort with the program left where it is.
+// closeSockets is closePort, but the program stays on the device.
 func (s *Set) closeSockets(ctx context.Context, p *port) error {
 	p.mu.Lock()
 	device := p.napi

@@ -19,9 +19,9 @@ type kept struct {
 	why  error
 }
 
-// outdated says why a port must be opened again that works, but not as its device, which fault has looked at, would
-// have it now, and whether the program can stay on it meanwhile. It is nil also where that cannot be, which is a
-// condition: the port stays open as it is.
+// outdated returns why a port that works must be opened again for its device as fault has read it, and whether the
+// program can stay attached meanwhile. It returns nil also where the memory for that is refused: the port stays open as
+// it is, and a condition reports it.
 func (s *Set) outdated(p *port) (fault error, programStays bool) {
 	p.mu.Lock()
 	dev, before := p.device, p.kept

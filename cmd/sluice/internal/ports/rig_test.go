@@ -91,7 +91,8 @@ func newRig(t *testing.T, c *config.Configuration, k Program) *rig {
 	log, snapshot := slog.New(slog.DiscardHandler), new(services.Handle)
 	snapshot.Store(&services.Snapshot{})
 	g, err := workers.New(workers.Config{
-		Settings: c, Log: log, Plan: plan, FrameSize: found.Frames.Size, Flows: table, Services: snapshot, Hops: nexthop.NewTable(),
+		Settings: c, Log: log, Plan: plan, FrameSize: found.Frames.Size,
+		Flows: table, Services: snapshot, Hops: nexthop.NewTable(),
 	})
 	must(t, err)
 	s, err := New(Config{Settings: c, Log: log, Found: found, Plan: plan, Workers: g, Program: k})

@@ -5,8 +5,8 @@
 //	device as the kernel has it now ─► fault, outdated ─► close, open again
 //	                                         │ what cannot be: a condition
 //
-// A port's sockets are links of the workers, which come and go with it; who the workers
-// are and what is done with packets is not known here.
+// A port's sockets are links of the workers, set when the port opens and cleared when it
+// closes. The package knows the workers and the kernel program as interfaces only.
 package ports
 
 import (
@@ -35,7 +35,7 @@ type Config struct {
 	HostLink string // its user-space end; empty if there is none
 }
 
-// Workers are those that have a port's sockets as their links.
+// Workers are the workers whose links a port's sockets are.
 type Workers interface {
 	Len() int
 	// UMEM is the memory of a worker's packets.
@@ -74,9 +74,14 @@ func New(c Config) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Set{config: c.Settings, frames: c.Found.Frames, log: c.Log, workers: c.Workers, program: c.Program, original: original}
+	s := &Set{
+		config: c.Settings, frames: c.Found.Frames, log: c.Log,
+		workers: c.Workers, program: c.Program, original: original,
+	}
 	for i, dev := range c.Found.Devices {
-		s.ports = append(s.ports, &port{name: dev.Name, config: c.Settings.Interfaces[i], device: dev, slots: slotsAt(c.Plan.Places[i])})
+		s.ports = append(s.ports, &port{
+			name: dev.Name, device: dev, slots: slotsAt(c.Plan.Places[i]), config: c.Settings.Interfaces[i],
+		})
 	}
 	if c.HostLink != "" {
 		s.ports = append(s.ports, &port{
@@ -105,7 +110,7 @@ func (s *Set) Bind(ctx context.Context) error {
 	return nil
 }
 
-// Attach gives the sockets packets.
+// Attach puts the programs on the devices and the sockets into their maps: packets come from then on.
 func (s *Set) Attach(ctx context.Context) error {
 	for _, p := range s.ports {
 		if err := s.attachPort(ctx, p); err != nil {
@@ -134,7 +139,8 @@ func (s *Set) logOpen(p *port) {
 	mode, reason := p.attach.Mode(), p.attachReason()
 	p.mu.Unlock()
 	socketMode, why := p.slots[0].socket.Load().Mode()
-	s.log.Info("interface open", "interface", p.name, "queues", len(p.slots), "xdp", mode, "xdpReason", reason, "sockets", socketMode, "socketsReason", why)
+	s.log.Info("interface open", "interface", p.name, "queues", len(p.slots),
+		"xdp", mode, "xdpReason", reason, "sockets", socketMode, "socketsReason", why)
 }
 
 // Devices are the interfaces as they were last seen, with the MTU that they are served with, without the host link.

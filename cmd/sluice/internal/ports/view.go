@@ -11,7 +11,7 @@ import (
 	"sluice.dev/sluice/fastpath/xsk"
 )
 
-// Views are the ports as status shows them.
+// Views returns the ports as status shows them.
 func (s *Set) Views() (list []status.InterfaceView) {
 	for _, p := range s.ports {
 		list = append(list, p.view())
@@ -48,7 +48,7 @@ func (p *port) view() status.InterfaceView {
 	return v
 }
 
-// QueueStats is what the kernel counts for the sockets.
+// QueueStats returns what the kernel counts for the sockets.
 func (s *Set) QueueStats() (list []status.QueueStatsView) {
 	for _, p := range s.ports {
 		list = append(list, p.queueStats()...)
@@ -75,7 +75,7 @@ func (p *port) queueStats() (list []status.QueueStatsView) {
 	return list
 }
 
-// Conditions are what is wrong with open ports. Those that are not open are in notOpen.
+// Conditions reports what is wrong with open ports; NotOpen is about the others.
 func (s *Set) Conditions() (list []status.ConditionView) {
 	for _, p := range s.ports {
 		list = append(list, p.conditions(s.frames)...)
@@ -83,7 +83,7 @@ func (s *Set) Conditions() (list []status.ConditionView) {
 	return list
 }
 
-// NotOpen says of each port that is not open why.
+// NotOpen returns the reason of each port that is not open.
 func (s *Set) NotOpen() (why []string) {
 	for _, p := range s.ports {
 		if !p.isOpen() {

@@ -9,14 +9,12 @@ import (
 	"sluice.dev/sluice/cmd/sluice/internal/devices"
 )
 
-// watchEvery is how often ports are looked at. A deleted device is also noticed
-// by its sockets.
+// watchEvery is how often ports are looked at. The sockets of a deleted device report that, too.
 const watchEvery = 500 * time.Millisecond
 
-// Watch reopens ports whose device was deleted and created again, and puts back a
-// program that somebody else took away, until ctx is done.
-//
-// first is called before the ports are looked at.
+// Watch looks at the ports again and again until ctx is done. It opens those again whose device was
+// changed, or deleted and created again, and those whose program was detached. It calls first before
+// each look.
 func (s *Set) Watch(ctx context.Context, first func(context.Context)) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -72,7 +70,7 @@ func (s *Set) check(ctx context.Context, p *port) (reopened bool) {
 	return true
 }
 
-// fault says what is wrong with a port, or nil. It looks at the device as it is now.
+// fault reads the device as it is now and returns what is wrong with the port; nil if nothing is.
 func (p *port) fault() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

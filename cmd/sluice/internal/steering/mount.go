@@ -9,7 +9,7 @@ import (
 	"sluice.dev/sluice/xdpprog"
 )
 
-// Mount says what of a bpffs is the gateway's to take away.
+// Mount is what of a bpffs the gateway made, and has to remove.
 type Mount struct {
 	dir     string
 	mark    string // the file that tells a successor of a daemon that was killed, or handed over

@@ -35,7 +35,10 @@ func (g *Group) Run(ctx context.Context, fail func(error)) {
 		go func() {
 			defer g.done.Done()
 			s := &c.Sockets
-			rc := fastpath.RunConfig{CPU: w.cpu, Threads: threads, Turn: thread.Turn, Spin: s.Spin.D(), SpinAsWorked: s.SpinAsWorked, Coalesce: s.Coalesce.D(), Sleep: s.Sleep.D()}
+			rc := fastpath.RunConfig{
+				CPU: w.cpu, Threads: threads, Turn: thread.Turn,
+				Spin: s.Spin.D(), SpinAsWorked: s.SpinAsWorked, Coalesce: s.Coalesce.D(), Sleep: s.Sleep.D(),
+			}
 			if err := w.Run(ctx, rc); err != nil {
 				fail(err)
 			}
@@ -43,7 +46,7 @@ func (g *Group) Run(ctx context.Context, fail func(error)) {
 	}
 }
 
-// Wait returns when the workers have ended. Their links may be changed by anybody from then on.
+// Wait returns when the workers have ended. From then on Do runs on the caller's goroutine.
 func (g *Group) Wait() {
 	g.done.Wait()
 	g.started = false

@@ -1,7 +1,7 @@
-// Package workers makes the workers that a plan says (devices.Plan), each with a UMEM and a
-// CPU of its own, runs them, and tells which of them stand still. What they share, the
-// flow table among it, belongs to the daemon; their links are empty until somebody gives
-// them sockets (package ports).
+// Package workers makes the workers of a plan (devices.Plan), each with a UMEM and a CPU of
+// its own, runs them, and reports which of them are stalled. What they share, such as the
+// flow table, belongs to the daemon. Their links are empty until package ports sets
+// sockets there.
 package workers
 
 import (
@@ -88,8 +88,11 @@ func newFragments(contexts int) (*fragment.Table, error) {
 }
 
 func (g *Group) add(id, cpu int) error {
-	c, links := g.c.Settings, g.c.Plan.Links(id)
-	umem, err := xsk.NewUMEM(xsk.UMEMConfig{Frames: links * c.Frames.PerQueue, FrameSize: g.c.FrameSize, HugePages: true})
+	c, plan := g.c.Settings, &g.c.Plan
+	links := plan.Links(id)
+	umem, err := xsk.NewUMEM(xsk.UMEMConfig{
+		Frames: links * c.Frames.PerQueue, FrameSize: g.c.FrameSize, HugePages: true,
+	})
 	if err != nil {
 		return err
 	}
@@ -98,10 +101,11 @@ func (g *Group) add(id, cpu int) error {
 	fc := fastpath.Config{
 		ID: id, Memory: umem.Bytes(), Pool: fastpath.NewPool(umem.Frames(), umem.FrameSize()), Chains: umem.Chains(),
 		Links: make([]fastpath.Link, links), Host: -1,
-		Flows: g.c.Flows, Affinity: g.c.Affinity, Workers: g.c.Plan.Workers, Services: g.c.Services, Hops: g.c.Hops, Fragments: g.fragments, Stats: w.block,
+		Flows: g.c.Flows, Affinity: g.c.Affinity, Workers: plan.Workers, Services: g.c.Services, Hops: g.c.Hops,
+		Fragments: g.fragments, Stats: w.block,
 		HeldPackets: heldPackets, HeldPerHop: heldPerHop,
 		HeldFragments: c.Fragments.Held, FragmentWait: c.Fragments.Timeout.D(),
-		ICMPRate: share(c.ICMP.RatePerSecond, g.c.Plan.Workers), ICMPBurst: share(c.ICMP.Burst, g.c.Plan.Workers), TTL: ownTTL,
+		ICMPRate: share(c.ICMP.RatePerSecond, plan.Workers), ICMPBurst: share(c.ICMP.Burst, plan.Workers), TTL: ownTTL,
 		FramesKept: umem.Kept,
 		Validate:   os.Getenv("SLUICE_VALIDATE") == "1",
 	}
@@ -109,10 +113,10 @@ func (g *Group) add(id, cpu int) error {
 		fc.Links[i] = fastpath.NoLink{}
 	}
 	for port := range c.Interfaces {
-		fc.Egress = append(fc.Egress, g.c.Plan.First(port, id))
+		fc.Egress = append(fc.Egress, plan.First(port, id))
 	}
 	if host := g.c.Host; host != nil {
-		fc.Host = g.c.Plan.First(len(c.Interfaces), id)
+		fc.Host = plan.First(len(c.Interfaces), id)
 		fc.HostMAC = fastpath.HostMAC{Kernel: host.KernelMAC, User: host.MAC}
 		if host.Addr4.IsValid() {
 			fc.HostSource4 = header.AddrFrom(host.Addr4)
@@ -125,7 +129,7 @@ func (g *Group) add(id, cpu int) error {
 	return err
 }
 
-// share divides a limit of the process among its workers; what was not zero stays so.
+// share divides a limit of the process among its workers. The share of a limit that is not zero is not zero either.
 func share(limit, workers int) int {
 	if limit == 0 {
 		return 0
