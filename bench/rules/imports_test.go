@@ -59,11 +59,35 @@ var rules = []rule{
 		Why: "a source writes to the tracker; what becomes of it is not its business"},
 	{From: "xdpprog", Never: []string{"fastpath", "flowtable", "control", "bench"}, But: []string{"fastpath/stats"},
 		Why: "the kernel program knows packets and maps, not who decides what is in them (nat/header brings the reasons' names)"},
+	{From: internal + "/devices", Never: []string{internal, "fastpath/xsk"}, But: hardware,
+		Why: "what a device is and which worker serves which queue follow from kernel and configuration alone"},
+	{From: internal + "/workers", Never: []string{internal, "xdpprog"},
+		But: append([]string{internal + "/devices", internal + "/boottime"}, hardware...),
+		Why: "a worker has links and does not know of sockets' lives; ports open and close while it runs"},
+	{From: internal + "/ports", Never: []string{internal, "control/compiler", "control/loop"},
+		But: append([]string{internal + "/devices"}, hardware...),
+		Why: "a port sees workers and kernel program in interfaces of its own, so that a test can replace them"},
+	{From: internal + "/steering",
+		Never: []string{internal, "fastpath/xsk", "flowtable", "control/compiler", "control/loop"},
+		Why:   "it translates control's sets for xdpprog; it must not see who asks, nor what is on an interface"},
+	{From: internal + "/flows", Never: []string{internal, "fastpath/xsk", "xdpprog", "control/loop"},
+		But: []string{internal + "/boottime"},
+		Why: "what is done with flows and pins needs no device, no socket and no kernel program"},
+	{From: internal + "/nodeconfig", Never: []string{internal, "flowtable", "control/loop", "control/hostlink"},
+		Why: "what the compiler knows of the node is a function of configuration, addresses and Node object"},
+	{From: internal + "/explain", Never: []string{internal, "control/loop"},
+		But: []string{internal + "/boottime", internal + "/steering", internal + "/nodeconfig"},
+		Why: "an answer is made of what the caller passes, so that one without a gateway comes from the same code"},
 	{From: "cmd/sluice", Never: []string{"bench", "github.com/asavie/xdp", "github.com/google/gopacket", "control/k8s/k8stest", "control/controltest"},
 		Why: "the laboratory is not in the production binary"},
 	{From: "", Never: []string{"github.com/asavie/xdp"}, But: []string{"bench/asavie"},
 		Why: "asavie/xdp is the measured baseline, not a way to forward"},
 }
+
+// internal is where the daemon's package and those beside it are, hardware what of them knows drivers and NICs.
+const internal = "cmd/sluice/internal"
+
+var hardware = []string{internal + "/frames", internal + "/netdev", internal + "/rss"}
 
 type pkg struct {
 	ImportPath string
