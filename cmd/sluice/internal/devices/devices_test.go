@@ -25,7 +25,7 @@ func TestPlan(t *testing.T) {
 		{"more queues than there are", []int{2}, 4, 0, 0, "queues is 4, but it has 2"},
 		{"fewer workers", []int{8}, 0, 3, 3, ""},
 		{"more workers than queues", []int{2}, 0, 3, 0, "workers is 3, but an interface has only 2 queues"},
-		{"as many as flows can have", []int{1024}, 0, mostWorkers, mostWorkers, ""},
+		{"as many as flows can have", []int{1024}, 0, MostWorkers, MostWorkers, ""},
 		{"more than flows can have", []int{1024}, 0, 0, 0, "set workers to at most"},
 		{"more sockets than poll takes", []int{1024}, 0, 2, 0, "use more workers"},
 	} {

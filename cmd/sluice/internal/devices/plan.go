@@ -10,8 +10,8 @@ import (
 // maxSharedLinks is how many links of one worker poll can wait on.
 const maxSharedLinks = 63
 
-// mostWorkers leaves one participant of the flow table to the control loop.
-const mostWorkers = flowtable.MaxHandles - 1
+// MostWorkers leaves the places in the flow table that others than workers take: flows.Reader and explain.Explainer.
+const MostWorkers = flowtable.MaxHandles - 2
 
 // Place is the place of one socket: a link of a worker, for a queue of a port.
 type Place struct{ Worker, Position, Queue int }
@@ -89,8 +89,8 @@ func divide(devices []Device, c *config.Configuration) (workers int, queues []in
 	if c.Workers > 0 {
 		workers = c.Workers
 	}
-	if workers > mostWorkers {
-		return 0, nil, fmt.Errorf("%d workers, one per queue of every interface, are more than the flow table has places for: set workers to at most %d", workers, mostWorkers)
+	if workers > MostWorkers {
+		return 0, nil, fmt.Errorf("%d workers, one per queue of every interface, are more than the flow table has places for: set workers to at most %d", workers, MostWorkers)
 	}
 	perWorker := 1 // the host link
 	for _, q := range queues {
