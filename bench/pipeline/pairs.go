@@ -27,8 +27,8 @@ func (r *runner) inTurns(p pair) error {
 		if err != nil {
 			return err
 		}
-		r.cost(sluice, with(p.params, p.name, p.base), base, nil)
-		r.cost(sluice, with(p.params, p.name, p.other), other, nil)
+		r.cost(sluice, with(p.params, p.name, p.base), base)
+		r.cost(sluice, with(p.params, p.name, p.other), other)
 		ratio := other / base
 		if p.better == "higher" {
 			ratio = base / other

@@ -15,14 +15,6 @@ func steadyBackends(flows int) int {
 	return 64
 }
 
-// steadyTargets are what the project holds itself to, in ns a packet over IPv4, by flows; IPv6 may take
-// 15 more.
-var steadyTargets = map[int][2]float64{ // hot, cold
-	1_000: {25, 28}, 100_000: {30, 34}, 1_000_000: {40, 47}, 10_000_000: {48, 53},
-}
-
-const ipv6More = 15
-
 // steady is the sweep: packets of so many flows, drawn uniformly, and nothing else.
 func (r *runner) steady() error {
 	for _, v6 := range r.families() {
@@ -82,7 +74,7 @@ func (r *runner) steadyAt(v6 bool, flows int) error {
 				return err
 			}
 			params := with(l.params(), "scenario", "steady", "family", family(v6), "flows", strconv.Itoa(flows))
-			if err := r.compare(g, c, l, params, steadyTarget(v6, flows, l.cold)); err != nil {
+			if err := r.compare(g, c, l, params); err != nil {
 				return err
 			}
 		}
@@ -111,7 +103,7 @@ const overReference = 1.25
 const turn = 40
 
 // compare takes one sample of everything, in turns. Each of its figures is the median of the turns'.
-func (r *runner) compare(g *gate, c *reference, l load, params map[string]string, target *float64) error {
+func (r *runner) compare(g *gate, c *reference, l load, params map[string]string) error {
 	var ns, ofC, ratios []float64
 	chunks := min(turn, r.Chunks)
 	if c == nil {
@@ -133,38 +125,23 @@ func (r *runner) compare(g *gate, c *reference, l load, params map[string]string
 		}
 		ofC, ratios = append(ofC, in), append(ratios, of/in)
 	}
-	r.cost(sluice, params, median(ns), target)
+	r.cost(sluice, params, median(ns))
 	if c == nil {
 		return nil
 	}
-	r.cost(inC, params, median(ofC), nil)
+	r.cost(inC, params, median(ofC))
 	r.ratio(with(params, "to", inC), median(ratios), "lower", overReference)
 	if l != (load{}) {
 		return nil
 	}
 	serial, err := c.sample(l, r.Chunks, true)
 	if err == nil {
-		r.cost(inCSerial, params, serial, nil)
+		r.cost(inCSerial, params, serial)
 	}
 	return err
 }
 
 func median(list []float64) float64 { return (&results.Point{Samples: list}).Median() }
-
-func steadyTarget(v6 bool, flows int, cold bool) *float64 {
-	t, ok := steadyTargets[flows]
-	if !ok {
-		return nil
-	}
-	ns := t[0]
-	if cold {
-		ns = t[1]
-	}
-	if v6 {
-		ns += ipv6More
-	}
-	return &ns
-}
 
 // roomFor is the size of a table that is three quarters full with so many flows.
 func roomFor(flows int) uint32 { return uint32(flows/3*4 + 64) }
