@@ -175,19 +175,19 @@ bench-compare: build ## the Go benchmarks of today against the baseline, by benc
 	$(LAB) bench compare --baseline bench/baselines --now $(OUT)
 
 .PHONY: bench-baseline
-bench-baseline: build ## replace bench/baselines and README's figures by Go benchmarks of now and the last bench-report
+bench-baseline: build ## replace bench/baselines and the figures of README and docs by Go benchmarks of now and the last bench-report
 	$(LAB) bench go --count 10 --benchtime 50ms --out $(OUT)
 	$(LAB) bench baseline --go $(OUT) --experiments $(OUT) --to bench/baselines
-	$(MAKE) readme
+	$(MAKE) figures
 
 .PHONY: bench-full
-bench-full: ## bench-report, then bench-baseline: everything that README says of speed; hours, on a quiet machine
+bench-full: ## bench-report, then bench-baseline: all of docs/benchmarks.md; hours, on a quiet machine
 	-$(MAKE) bench-report
 	$(MAKE) bench-baseline
 
-.PHONY: readme
-readme: build ## README's figures and docs/plots from bench/baselines
-	$(LAB) report --from bench/baselines/*.json --readme README.md
+.PHONY: figures
+figures: build ## docs/benchmarks.md, README's ratios and docs/plots from bench/baselines
+	$(LAB) report --from bench/baselines/*.json --docs .
 
 .PHONY: generate
 generate: ## rebuild the BPF object and its Go (needs clang, llvm and libbpf-dev)

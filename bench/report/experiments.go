@@ -153,14 +153,3 @@ func choose(set string, names []string) (list []Experiment, arguments func(Exper
 	}
 	return list, arguments, nil
 }
-
-// drawable are the runs whose figures belong into one plot: not a further run of an experiment, under its name and a suffix, as on
-// another machine. It has its tables.
-func drawable(runs []*results.Run, known []Experiment) []*results.Run {
-	named := func(name string) bool {
-		return slices.ContainsFunc(known, func(e Experiment) bool { return e.Name == name })
-	}
-	return slices.DeleteFunc(slices.Clone(runs), func(r *results.Run) bool {
-		return !named(r.Name) && slices.ContainsFunc(known, func(e Experiment) bool { return strings.HasPrefix(r.Name, e.Name+"-") })
-	})
-}

@@ -3,7 +3,6 @@ package report
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -31,8 +30,6 @@ type figure struct {
 	LogY   bool
 	Target *float64 // drawn as a line, if all points have the same
 	Series []series
-	// Targets, of a sweep, are the bounds at each x, if they differ.
-	Targets [][2]float64
 }
 
 // series is one line, or one bar (Pairs has one element then).
@@ -204,9 +201,6 @@ func sweepOf(g group, param, label string) (figure, bool) {
 	f := g.figure(sweep, param)
 	f.X, f.Y = label, axis(g.points[0])
 	f.Name += "-by-" + fileName(param)
-	if f.Target == nil {
-		f.Targets = targetsOf(g, param)
-	}
 	lines := make(map[string]int)
 	wide := false
 	for _, p := range g.points {
@@ -224,25 +218,6 @@ func sweepOf(g group, param, label string) (figure, bool) {
 		slices.SortFunc(s.Pairs, func(a, b [2]float64) int { return cmp.Compare(a[0], b[0]) })
 	}
 	return f, wide
-}
-
-// targetsOf are the targets at each x, or nil where two points disagree.
-func targetsOf(g group, param string) (list [][2]float64) {
-	at := make(map[float64]float64)
-	for _, p := range g.points {
-		if p.Target == nil {
-			continue
-		}
-		x, _ := number(p.Params[param])
-		if other, known := at[x]; known && other != *p.Target {
-			return nil
-		}
-		at[x] = *p.Target
-	}
-	for _, x := range slices.Sorted(maps.Keys(at)) {
-		list = append(list, [2]float64{x, at[x]})
-	}
-	return list
 }
 
 func distributionOf(g group) figure {
@@ -267,7 +242,13 @@ func barsOf(g group) (figure, bool) {
 	return f, len(f.Series) > 1
 }
 
-func axis(p *results.Point) string { return sentence(words(p.Metric)) + ", " + p.Unit }
+func axis(p *results.Point) string {
+	name := p.Metric
+	if per, is := strings.CutPrefix(name, p.Unit+"_per_"); is {
+		name = "time_per_" + per // not "ns per packet, ns"
+	}
+	return sentence(words(name)) + ", " + p.Unit
+}
 
 // words is a metric's name in words: "ns_per_packet" is "ns per packet".
 func words(metric string) string {

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"maps"
 	"time"
 
 	"sluice.dev/sluice/bench/results"
@@ -35,17 +36,25 @@ func fixture() []*results.Run {
 	pipeline := &results.Run{Name: "pipeline", Command: "sluice-bench pipeline", Began: time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC), Seconds: 30, Version: "v1", Machine: machine}
 	for i, flows := range []string{"1k", "100k", "1M"} {
 		for _, system := range []string{"sluice", "c-reference"} {
-			p := results.Point{Experiment: "pipeline", System: system, Params: map[string]string{"flows": flows, "headers": "hot"}, Metric: "ns_per_packet", Unit: "ns", Better: "lower", Samples: []float64{20 + float64(10*i)}}
-			if system == "sluice" {
-				p.Target = ptr([]float64{25, 30, 40}[i])
-			}
-			pipeline.Points = append(pipeline.Points, p)
+			pipeline.Points = append(pipeline.Points, results.Point{Experiment: "pipeline", System: system, Params: map[string]string{"flows": flows, "headers": "hot"},
+				Metric: "ns_per_packet", Unit: "ns", Better: "lower", Samples: []float64{20 + float64(10*i)}})
 		}
 	}
 	for i, load := range []string{"0", "10", "50", "100"} {
 		for j, system := range []string{"l2fwd", "sluice"} {
 			pipeline.Points = append(pipeline.Points, results.Point{Experiment: "proportional", System: system, Params: map[string]string{"load": load},
-				Metric: "cpu", Unit: "% of a core", Better: "lower", Samples: []float64{0.5 + float64(30*i+5*j)}})
+				Metric: "cpu", Unit: "% of a core", Better: "lower", Samples: []float64{0.5 + float64(30*i+5*j)}, Target: ptr(90)})
+		}
+	}
+	for i, h := range headlines {
+		p := results.Point{Experiment: h.Experiment, System: "sluice", Params: maps.Clone(h.Params), Metric: h.Metric, Unit: "ratio",
+			Better: "lower", Samples: []float64{1 + float64(i)/8}, Target: ptr(1.25)}
+		delete(p.Params, "backends") // it must not have any
+		if h.Run == "pipeline" {
+			pipeline.Points = append(pipeline.Points, p)
+		} else {
+			p.Better = "higher"
+			compare.Points = append(compare.Points, p)
 		}
 	}
 	failed := &results.Run{Name: "gaps", Command: "sluice-bench gaps", Began: time.Date(2026, 1, 2, 4, 0, 0, 0, time.UTC), Seconds: 1, Version: "v1", Machine: machine, Failed: "exit status 1: no C compiler <cc>"}

@@ -113,14 +113,19 @@ func Compare(ctx context.Context, dir, baseline, now string, out io.Writer) erro
 }
 
 // Adopt replaces the baselines by what is in the directories: the Go benchmarks of one, the
-// experiments of another. Baselines of experiments that are not there go.
-func Adopt(baselines, goDir, experiments string) error {
+// experiments of another. Baselines of experiments that are not there go. It refuses experiments that are not of one
+// generation.
+func Adopt(baselines, goDir, experiments string, known []Experiment, inHistory func(version string) bool) error {
 	found, err := filepath.Glob(filepath.Join(experiments, "*.json"))
 	if err != nil || len(found) == 0 {
 		return errors.Join(err, fmt.Errorf("no results in %s: run `make bench-report` first", experiments))
 	}
-	if _, err := results.LoadAll(found...); err != nil {
+	runs, err := results.LoadAll(found...)
+	if err != nil {
 		return err
+	}
+	if err := OneGeneration(runs, known, inHistory); err != nil {
+		return fmt.Errorf("baseline: %w", err)
 	}
 	files := append(found, filepath.Join(goDir, goText), filepath.Join(goDir, goMachine))
 	contents := make(map[string][]byte)

@@ -44,7 +44,8 @@ type document struct {
 	Machines []machineRuns
 	Absent   []line
 	All, Met int
-	Missed   []row
+	About    []string // what each run answers
+	Held     []row    // those with a target
 	Rows     []row
 	Plots    []inlined
 }
@@ -61,17 +62,20 @@ type inlined struct {
 	SVG template.HTML
 }
 
-// HTML is one page of all that runs say, which needs no network and no other file. Known
-// experiments that no run is of are lines of it.
+// HTML is one page of all that runs say, which needs no network and no other file: what was measured and a plot
+// first, then what is held to a bound, then the rest. Known experiments that no run is of are lines of it.
 func HTML(runs []*results.Run, known []Experiment) ([]byte, error) {
 	d := document{Runs: runs, Machines: machines(runs), Absent: absent(runs, known), Rows: rows(runs)}
 	d.All, d.Met = tally(runs)
+	for _, r := range runs {
+		d.About = append(d.About, about(r, known))
+	}
 	for _, r := range d.Rows {
-		if r.Verdict == missed {
-			d.Missed = append(d.Missed, r)
+		if r.Verdict != "" {
+			d.Held = append(d.Held, r)
 		}
 	}
-	for _, f := range figures(drawable(runs, known)) {
+	for _, f := range figures(runs) {
 		svg, err := f.svg()
 		if err != nil {
 			return nil, err

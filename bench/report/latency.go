@@ -23,6 +23,11 @@ type latencyLine struct {
 	us           map[string]string
 }
 
+// isLatency reports whether the table has a point. One at a rate of the operator's choice is no share of any rate.
+func isLatency(p *results.Point) bool {
+	return strings.HasPrefix(p.Metric, oneWay) && p.Params["load"] != ""
+}
+
 func latenciesOf(run *results.Run) *latencies {
 	l, noDrop := new(latencies), make(map[string]string)
 	for i := range run.Points {
@@ -30,10 +35,10 @@ func latenciesOf(run *results.Run) *latencies {
 		if p.Metric == "no_drop_rate" {
 			noDrop[p.System] = figureText(p.Median())
 		}
-		percentile, is := strings.CutPrefix(p.Metric, oneWay)
-		if !is || len(p.Samples) == 0 || p.Params["load"] == "" { // at a rate of the operator's choice: no share of any
+		if !isLatency(p) || len(p.Samples) == 0 {
 			continue
 		}
+		percentile := strings.TrimPrefix(p.Metric, oneWay)
 		if !slices.Contains(l.percentiles, percentile) {
 			l.percentiles = append(l.percentiles, percentile)
 		}

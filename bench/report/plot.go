@@ -110,7 +110,7 @@ func (f *figure) plot() (*plot.Plot, error) {
 	} else {
 		err = f.addLines(p)
 	}
-	if err == nil && (f.Target != nil || len(f.Targets) > 1) {
+	if err == nil && f.Target != nil {
 		err = f.addTarget(p)
 	}
 	if err != nil {
@@ -219,21 +219,13 @@ func (s *series) barColour() color.Color {
 
 // addTarget draws what the points are held to.
 func (f *figure) addTarget(p *plot.Plot) error {
-	name, at := "target", make(plotter.XYs, 0, 2)
-	for _, xy := range f.Targets {
-		at = append(at, plotter.XY{X: xy[0], Y: xy[1]})
-	}
-	if f.Target != nil {
-		name += " " + figureText(*f.Target)
-		at = plotter.XYs{{X: p.X.Min, Y: *f.Target}, {X: p.X.Max, Y: *f.Target}}
-	}
-	line, err := plotter.NewLine(at)
+	line, err := plotter.NewLine(plotter.XYs{{X: p.X.Min, Y: *f.Target}, {X: p.X.Max, Y: *f.Target}})
 	if err != nil {
 		return fmt.Errorf("target: %w", err)
 	}
 	line.Color, line.Dashes, line.Width = grey, []vg.Length{4, 4}, 1.2
 	p.Add(line)
-	p.Legend.Add(name, line)
+	p.Legend.Add("bound "+figureText(*f.Target), line)
 	return nil
 }
 

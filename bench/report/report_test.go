@@ -54,6 +54,22 @@ func TestHTML(t *testing.T) {
 	}
 }
 
+// TestHTMLOpensWithWhatWasMeasured: then a plot; verdicts, machines and failures come after it.
+func TestHTMLOpensWithWhatWasMeasured(t *testing.T) {
+	page, err := HTML(fixture(), known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := -1
+	for _, part := range []string{"<h2>What was measured", "<svg", "<h2>What is held", `<h2 id="absent"`, "<h2>Machine", "<h2>Every figure"} {
+		at := strings.Index(string(page), part)
+		if at <= last {
+			t.Errorf("%q is at %d, what comes before it at %d", part, at, last)
+		}
+		last = at
+	}
+}
+
 // TestHTMLNeedsNoNetwork: nothing in the page is loaded from elsewhere.
 func TestHTMLNeedsNoNetwork(t *testing.T) {
 	page, err := HTML(fixture(), known)
@@ -88,118 +104,10 @@ func TestEscapes(t *testing.T) {
 	if n := strings.Count(string(page), "&lt;script&gt;"); n < 10 {
 		t.Errorf("the page says the name %d times", n)
 	}
-	text, _, err := block(runs, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := figuresBlock(runs, nil, []headlineRow{{what: hostile, to: hostile}}, nil)
 	code := "`" + strings.ReplaceAll(hostile, "`", "'") + "`"
 	if rest := strings.Replace(text, code, "", 1); rest == text || strings.Contains(rest, "<script") {
-		t.Errorf("the README has markup:\n%s", text)
-	}
-}
-
-func TestBlock(t *testing.T) {
-	text, plots, err := block(fixture(), known)
-	if err != nil {
-		t.Fatal(err)
-	}
-	golden(t, "block.md", []byte(text))
-	for _, w := range readmePlots {
-		if len(plots[w.file]) == 0 {
-			t.Errorf("no plot %s", w.file)
-		}
-	}
-}
-
-// TestShortRunClaimsNothing: a short run is not shown without saying so.
-func TestShortRunClaimsNothing(t *testing.T) {
-	for _, short := range []bool{false, true} {
-		runs := fixture()
-		if short {
-			runs[1].Machine.Notes = "at night; " + ShortRun
-		}
-		text, _, err := block(runs, known)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if strings.Contains(text, "claims no figure") != short {
-			t.Errorf("short %t: %s", short, text)
-		}
-	}
-}
-
-// TestReadme: README.md and its plots say what the committed baselines say.
-func TestReadme(t *testing.T) {
-	const root = "../.."
-	files, err := filepath.Glob(filepath.Join(root, "bench/baselines/*.json"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no baselines (%v): `make bench-full` makes them", err)
-	}
-	runs, err := results.LoadAll(files...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want, plots, err := block(runs, Experiments())
-	if err != nil {
-		t.Fatal(err)
-	}
-	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(string(readme), want) {
-		_, rest, _ := strings.Cut(string(readme), blockBegins+"\n")
-		have, _, _ := strings.Cut(rest, blockEnds+"\n")
-		t.Errorf("README.md differs from bench/baselines; `make readme` writes it anew:\n%s", cmp.Diff(want, blockBegins+"\n"+have+blockEnds+"\n"))
-	}
-	for _, w := range readmePlots {
-		have, err := os.ReadFile(filepath.Join(root, plotsFolder, w.file))
-		if plots[w.file] == nil && err == nil || plots[w.file] != nil && string(have) != string(plots[w.file]) {
-			t.Errorf("%s/%s differs from bench/baselines; `make readme` draws it anew", plotsFolder, w.file)
-		}
-	}
-}
-
-func TestWriteReadme(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "README.md")
-	write := func(text string) {
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write("# A\n" + blockBegins + "\nold\n" + blockEnds + "\n## B\n")
-	for range 2 { // the second finds what the first wrote
-		if err := WriteReadme(path, fixture(), known); err != nil {
-			t.Fatal(err)
-		}
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want, _, err := block(fixture(), known)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff("# A\n"+want+"## B\n", string(text)); d != "" {
-		t.Error(d)
-	}
-	plot := filepath.Join(filepath.Dir(path), plotsFolder, "services.svg")
-	if _, err := os.Stat(plot); err != nil {
-		t.Error(err)
-	}
-	// A plot that nothing was measured for must not stay.
-	if err := WriteReadme(path, fixture()[:1], known); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(plot); err == nil {
-		t.Error("the plot of figures that are gone is still there")
-	}
-	for _, bad := range []string{"no block\n", blockEnds + "\n" + blockBegins + "\n"} {
-		write(bad)
-		if err := WriteReadme(path, fixture(), known); err == nil {
-			t.Errorf("a README of %q was written", bad)
-		}
+		t.Errorf("the document has markup:\n%s", text)
 	}
 }
 
@@ -281,26 +189,6 @@ func TestNewestCounts(t *testing.T) {
 	t.Error("no figure by flows")
 }
 
-// TestFurtherRunsAreNotDrawn: what another machine measured does not become a point of this one's lines.
-func TestFurtherRunsAreNotDrawn(t *testing.T) {
-	runs := fixture()
-	for i, r := range runs {
-		further := *r
-		if further.Name += "-shared"; i%2 == 0 {
-			further.Name = "flows-10k" // an experiment, though others begin as it does
-		}
-		runs = append(runs, &further)
-	}
-	for _, r := range drawable(runs, append(Experiments(), Experiment{Name: "flows"})) {
-		if strings.HasSuffix(r.Name, "-shared") {
-			t.Errorf("%s is drawn", r.Name)
-		}
-	}
-	if got, want := len(drawable(runs, append(Experiments(), Experiment{Name: "flows"}))), len(runs)-len(fixture())/2; got != want {
-		t.Errorf("%d runs are drawn, want %d", got, want)
-	}
-}
-
 // TestBuildsInTurns: a ratio to an older build is shown with its interval and what that says; the target is held by the
 // interval, and of what nothing can be said there is no verdict.
 func TestBuildsInTurns(t *testing.T) {
@@ -322,8 +210,8 @@ func TestBuildsInTurns(t *testing.T) {
 			t.Errorf("%s: %q, %q, want %+v", got.What, got.Verdict, got.Spread, want)
 		}
 	}
-	text, _, err := block([]*results.Run{run}, nil)
-	if err != nil || !strings.Contains(text, "| slow to sluice-before; slower by more than 3 % | ≤ 1.03 | 1.10 | 1.07 | **missed** |") {
-		t.Errorf("%v\n%s", err, text)
+	text := figuresBlock([]*results.Run{run}, nil, nil, nil)
+	if !strings.Contains(text, "| slow to sluice-before; slower by more than 3 % | ≤ 1.03 | 1.10 | **missed** |") {
+		t.Error(text)
 	}
 }

@@ -102,20 +102,27 @@ func TestAdopt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := Adopt(baselines, out, out); err == nil || !strings.Contains(err.Error(), "make bench-report") {
+	every := func(string) bool { return true }
+	if err := Adopt(baselines, out, out, known, every); err == nil || !strings.Contains(err.Error(), "make bench-report") {
 		t.Errorf("without results: %v", err)
 	}
 	write(baselines, "gone.json", "{}")
 	write(out, "pipeline.json", `{"name": "pipeline"}`)
 	write(out, goText, "BenchmarkX 1 1 ns/op\n")
-	if err := Adopt(baselines, out, out); err == nil {
+	if err := Adopt(baselines, out, out, known, every); err == nil {
 		t.Error("adopted without the machine's description")
 	}
 	if _, err := os.Stat(filepath.Join(baselines, "gone.json")); err != nil {
 		t.Error("a baseline went although nothing replaced it")
 	}
 	write(out, goMachine, "{}")
-	if err := Adopt(baselines, out, out); err != nil {
+	if err := Adopt(baselines, out, out, known, func(string) bool { return false }); err == nil {
+		t.Error("adopted what is of no commit")
+	}
+	if _, err := os.Stat(filepath.Join(baselines, "gone.json")); err != nil {
+		t.Error("a baseline went although what was to replace it was refused")
+	}
+	if err := Adopt(baselines, out, out, known, every); err != nil {
 		t.Fatal(err)
 	}
 	entries, _ := os.ReadDir(baselines)

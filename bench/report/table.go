@@ -137,16 +137,17 @@ func tally(runs []*results.Run) (all, kept int) {
 
 // merged is a row of several points that differ in one condition only, as "25 / 30 / 40".
 type merged struct {
-	What, Target, Figure, Ratio, Verdict string
+	What, Target, Figure, Verdict string
+	Points                        int
 }
 
-// mergedRows are the points with targets of a run, sweeps in one row each. The conditions
-// that all of them share are said once, in common.
-func mergedRows(run *results.Run) (list []merged, common string) {
+// mergedRows are the points of a run that have a target, or those that have none, sweeps in one row each. The conditions
+// that all of them share are said once, in common. Latencies that have a table of their own are left out.
+func mergedRows(run *results.Run, targets bool) (list []merged, common string) {
 	var points []*results.Point
 	for i := range run.Points {
-		if run.Points[i].Target != nil {
-			points = append(points, &run.Points[i])
+		if p := &run.Points[i]; (p.Target != nil) == targets && !isLatency(p) {
+			points = append(points, p)
 		}
 	}
 	param := func(p *results.Point) string {
@@ -210,8 +211,7 @@ func sweeps(points []*results.Point, p *results.Point, param string) bool {
 // comparedTo are the conditions that name what a ratio is to, the first that there is.
 var comparedTo = [...]string{"to", "against"}
 
-// title says what a row is about: where, then what. The experiment goes without saying where
-// it is the run's own.
+// title is what a row is about: where, then what. The experiment is left out where it is the run's own.
 func title(first *results.Point, param, run string, shared []string) string {
 	what, without := words(first.Metric), append(slices.Clone(shared), param)
 	if first.Unit == "ratio" {
@@ -222,7 +222,7 @@ func title(first *results.Point, param, run string, shared []string) string {
 			}
 		}
 	}
-	if first.System != "sluice" {
+	if first.System != "sluice" || first.Target == nil { // what is held is Sluice's
 		what = first.System + ", " + what
 	}
 	if c := conditions(first, without...); c != "" {
@@ -237,15 +237,17 @@ func title(first *results.Point, param, run string, shared []string) string {
 func mergeRow(points []*results.Point, param, run string, shared []string) merged {
 	first := points[0]
 	what := title(first, param, run, shared)
-	var xs, targets, values, ratios, misses []string
+	var xs, targets, values, misses []string
 	for _, p := range points {
 		xs = append(xs, amount(p.Params[param]))
-		targets = append(targets, figureText(*p.Target))
+		if p.Target != nil {
+			targets = append(targets, figureText(*p.Target))
+		}
 		value := figureText(p.Median())
 		if len(p.Samples) == 0 {
 			value = "none"
 		}
-		values, ratios = append(values, value), append(ratios, ratio(p))
+		values = append(values, value)
 		if verdict(p) == missed {
 			misses = append(misses, amount(p.Params[param]))
 		}
@@ -256,7 +258,10 @@ func mergeRow(points []*results.Point, param, run string, shared []string) merge
 		}
 		return strings.Join(list, " / ")
 	}
-	m := merged{Target: bound(first) + join(targets), Figure: strings.Join(values, " / "), Ratio: strings.Join(ratios, " / "), Verdict: met}
+	m := merged{Figure: join(values), Verdict: met, Points: len(points)}
+	if first.Target != nil {
+		m.Target = bound(first) + join(targets)
+	}
 	if first.Unit != "ratio" {
 		m.Figure += " " + first.Unit
 	}

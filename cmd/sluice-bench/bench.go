@@ -77,10 +77,10 @@ func benchBaseline() *cobra.Command {
 	baselines, goDir, experiments := "bench/baselines", "bench/out", "bench/out"
 	command := &cobra.Command{
 		Use:   "baseline",
-		Short: "Replace the baselines by what was measured last",
+		Short: "Replace the baselines by what was measured last, from one machine and commits of this tree's history",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return report.Adopt(baselines, goDir, experiments)
+			return report.Adopt(baselines, goDir, experiments, report.Experiments(), report.History("."))
 		},
 	}
 	f := command.Flags()

@@ -14,13 +14,14 @@ import (
 
 func reportCommand() *cobra.Command {
 	var from []string
-	var html, plots, readme string
+	var html, plots, docs string
 	command := &cobra.Command{
 		Use:   "report --from FILE... [FILE...]",
-		Short: "Show what experiments saved with --json: one HTML page, plots, the README's figures",
+		Short: "Show what experiments saved with --json: one HTML page, plots, the figures of README and docs",
 		Long: "report reads files that the other commands saved with --json and writes what is asked for: one HTML page\n" +
-			"that needs no network, every plot as SVG and PNG, or the block of figures in a README and its plots beside it.\n" +
-			"Of a figure that several files have, plots show the newest.",
+			"that needs no network, every plot as SVG and PNG, or, into the source tree that --docs names, the figures of\n" +
+			"README.md and docs/benchmarks.md and docs/plots. Of a figure that several files have, the page shows the newest.\n" +
+			"--docs refuses files of two machines, two files of one experiment, and commits that are not in the tree's history.",
 		Example: "  sluice-bench report --from bench/out/*.json --html bench/out/report.html --plots bench/out/plots",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			// A shell writes the second and later files of a pattern as arguments.
@@ -28,25 +29,25 @@ func reportCommand() *cobra.Command {
 			switch {
 			case len(files) == 0:
 				return errors.New("no files: name them with --from, as in --from bench/out/*.json")
-			case html == "" && plots == "" && readme == "":
-				return errors.New("nothing to write: say --html FILE, --plots DIRECTORY or --readme FILE")
+			case html == "" && plots == "" && docs == "":
+				return errors.New("nothing to write: say --html FILE, --plots DIRECTORY or --docs TREE")
 			}
 			runs, err := results.LoadAll(files...)
 			if err != nil {
 				return err
 			}
-			return writeReport(runs, html, plots, readme)
+			return writeReport(runs, html, plots, docs)
 		},
 	}
 	f := command.Flags()
 	f.StringArrayVar(&from, "from", nil, "files to read")
 	f.StringVar(&html, "html", "", "the page to write")
 	f.StringVar(&plots, "plots", "", "the directory for plots")
-	f.StringVar(&readme, "readme", "", "the README whose figures to replace")
+	f.StringVar(&docs, "docs", "", "the root of the source tree whose README, docs/benchmarks.md and docs/plots to write")
 	return command
 }
 
-func writeReport(runs []*results.Run, html, plots, readme string) error {
+func writeReport(runs []*results.Run, html, plots, docs string) error {
 	known := report.Experiments()
 	if html != "" {
 		page, err := report.HTML(runs, known)
@@ -65,8 +66,8 @@ func writeReport(runs []*results.Run, html, plots, readme string) error {
 		}
 		fmt.Printf("%s: %d files\n", plots, n)
 	}
-	if readme != "" {
-		return report.WriteReadme(readme, runs, known)
+	if docs != "" {
+		return report.WriteDocs(docs, runs, known, report.History(docs))
 	}
 	return nil
 }

@@ -1,0 +1,273 @@
+package report
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"sluice.dev/sluice/bench/results"
+)
+
+const root = "../.." // of the source tree
+
+// baselines are the committed runs.
+func baselines(t *testing.T) []*results.Run {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, "bench/baselines/*.json"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no baselines (%v): `make bench-full` makes them", err)
+	}
+	runs, err := results.LoadAll(files...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return runs
+}
+
+func TestCompose(t *testing.T) {
+	d, err := compose(fixture(), known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "readme.md", []byte(d.readme))
+	golden(t, "benchmarks.md", []byte(d.figures))
+	if len(d.plots[docPlots[1].file]) == 0 || d.plots[docPlots[0].file] != nil {
+		t.Errorf("of a run pipeline and none of services there are %d plots", len(d.plots))
+	}
+}
+
+// TestFiguresOpenWithWhatWasMeasured: then a plot; ratios, tables and what was not measured come after.
+func TestFiguresOpenWithWhatWasMeasured(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, figuresFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := -1
+	for _, part := range []string{"## What was measured", "![", "## The ratios", "## Every experiment"} {
+		at := strings.Index(string(text), part)
+		if at <= last {
+			t.Errorf("%q is at %d, what comes before it at %d", part, at, last)
+		}
+		last = at
+	}
+}
+
+// TestShortRunClaimsNothing: a short run is not shown without saying so.
+func TestShortRunClaimsNothing(t *testing.T) {
+	for _, short := range []bool{false, true} {
+		runs := fixture()
+		if short {
+			runs[1].Machine.Notes = "at night; " + ShortRun
+		}
+		d, err := compose(runs, known)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(d.figures, "claims no figure") != short {
+			t.Errorf("short %t: %s", short, d.figures)
+		}
+	}
+}
+
+// TestDocs: README.md, docs/benchmarks.md and docs/plots say what the committed baselines say.
+func TestDocs(t *testing.T) {
+	d, err := compose(baselines(t), Experiments())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, want := range map[string]string{readmeFile: d.readme, figuresFile: d.figures} {
+		text, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, _ := strings.Cut(string(text), blockBegins+"\n")
+		have, _, _ := strings.Cut(rest, blockEnds+"\n")
+		if have = blockBegins + "\n" + have + blockEnds + "\n"; have != want {
+			t.Errorf("%s differs from bench/baselines; `make figures` writes it anew:\n%s", file, cmp.Diff(want, have))
+		}
+	}
+	folder, err := os.ReadDir(filepath.Join(root, plotsFolder))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range folder {
+		if d.plots[f.Name()] == nil {
+			t.Errorf("%s/%s is drawn from no baseline", plotsFolder, f.Name())
+		}
+	}
+	for name, want := range d.plots {
+		have, err := os.ReadFile(filepath.Join(root, plotsFolder, name))
+		if err != nil || string(have) != string(want) {
+			t.Errorf("%s/%s differs from bench/baselines (%v); `make figures` draws it anew", plotsFolder, name, err)
+		}
+	}
+}
+
+// TestReadmeRatios: each ratio of README is the median of one point of the committed JSON, read here without
+// the generator.
+func TestReadmeRatios(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, readmeFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		row, run, metric string
+		params           map[string]string
+	}{
+		{"a C program", "pipeline", "ratio", map[string]string{
+			"scenario": "steady", "to": "c-reference", "family": "ipv4", "flows": "1000000", "headers": "cold",
+			"packets": "both"}},
+		{"l2fwd", "compare", "ratio of rates", map[string]string{"against": "l2fwd"}},
+		{"kube-proxy", "compare", "ratio of rates", map[string]string{
+			"against": "kube-proxy-nftables-rps", "services": "5000"}},
+		{"the same with one Service", "pipeline", "ratio", map[string]string{
+			"scenario": "services", "to": "1", "flows": "1000000", "backends": ""}},
+	} {
+		run, err := results.Load(filepath.Join(root, "bench/baselines", c.run+".json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, ok := strings.Cut(string(text), "| "+c.row)
+		cells := strings.Split(strings.SplitN(rest, "\n", 2)[0], " | ")
+		if !ok || len(cells) < 3 {
+			t.Errorf("README has no row of a ratio to %s", c.row)
+			continue
+		}
+		shown := strings.TrimSuffix(cells[1], ", **missed**")
+		var medians []string
+		for _, p := range run.Points {
+			same := p.Metric == c.metric
+			for name, value := range c.params {
+				same = same && p.Params[name] == value
+			}
+			if same {
+				medians = append(medians, figureText(p.Median()))
+			}
+		}
+		if !slices.Equal(medians, []string{shown}) {
+			t.Errorf("README says %s of %s, and %s.json %v", shown, c.row, c.run, medians)
+		}
+	}
+}
+
+// TestBaselinesAreOneGeneration: figures that are shown together are of one machine, and of commits that a
+// reader can look at.
+func TestBaselinesAreOneGeneration(t *testing.T) {
+	if err := OneGeneration(baselines(t), Experiments(), History(root)); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestNothingOfOneProcessorIsHeld: a time or a packet rate belongs to the processor it was measured on.
+func TestNothingOfOneProcessorIsHeld(t *testing.T) {
+	for _, r := range baselines(t) {
+		for _, p := range r.Points {
+			if p.Target != nil && slices.Contains([]string{"ns", "us", "ms", "M/s", "pps", "kpps", "Mpps"}, p.Unit) {
+				t.Errorf("%s: %s is held to %g %s", r.Name, p.Key(), *p.Target, p.Unit)
+			}
+		}
+	}
+}
+
+func TestWriteDocs(t *testing.T) {
+	tree := t.TempDir()
+	write := func(file, text string) {
+		if err := os.WriteFile(filepath.Join(tree, file), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func(file string) string {
+		text, err := os.ReadFile(filepath.Join(tree, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	every := func(string) bool { return true }
+	if err := os.Mkdir(filepath.Join(tree, "docs"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	empty := blockBegins + "\nold\n" + blockEnds + "\n"
+	write(readmeFile, "# A\n"+empty+"## B\n")
+	write(figuresFile, "# C\n"+empty)
+	runs := fixture()
+	runs[2].Name = docPlots[0].run // so that both plots are drawn
+	runs[2].Failed, runs[2].Points = "", runs[1].Points
+	runs[0].Machine, runs[2].Machine = runs[1].Machine, runs[1].Machine
+	list := append(slices.Clone(known), Experiment{Name: docPlots[0].run})
+	for range 2 { // the second finds what the first wrote
+		if err := WriteDocs(tree, runs, list, every); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d, err := compose(runs, list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff("# A\n"+d.readme+"## B\n", read(readmeFile)); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff("# C\n"+d.figures, read(figuresFile)); diff != "" {
+		t.Error(diff)
+	}
+	services := filepath.Join(plotsFolder, docPlots[0].file)
+	if read(services) != string(d.plots[docPlots[0].file]) {
+		t.Error("the plot is another")
+	}
+	// A plot that nothing was measured for must not stay.
+	if err := WriteDocs(tree, runs[:2], list, every); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(tree, services)); err == nil {
+		t.Error("the plot of figures that are gone is still there")
+	}
+	before := read(readmeFile)
+	for name, c := range map[string]struct {
+		text string
+		runs []*results.Run
+		in   func(string) bool
+	}{
+		"no block":             {"no block\n", runs, every},
+		"ends before begins":   {blockEnds + "\n" + blockBegins + "\n", runs, every},
+		"a ratio is missing":   {before, runs[:1], every},
+		"a commit of no tree":  {before, runs, func(string) bool { return false }},
+		"an experiment twice":  {before, append(slices.Clone(runs), runs[0]), every},
+		"an experiment unlike": {before, append(slices.Clone(runs), &results.Run{Name: "x", Machine: runs[0].Machine}), every},
+	} {
+		write(readmeFile, c.text)
+		if err := WriteDocs(tree, c.runs, list, c.in); err == nil {
+			t.Errorf("%s: written", name)
+		}
+		if read(readmeFile) != c.text {
+			t.Errorf("%s: README was changed", name)
+		}
+	}
+}
+
+// TestHeadlineIsOne: a ratio of README that is not there, is there twice, or has no bound is an error, not
+// an empty cell.
+func TestHeadlineIsOne(t *testing.T) {
+	runs := fixture()
+	last := len(runs[0].Points) - 1
+	free := runs[0].Points[last]
+	free.Target = nil
+	for name, points := range map[string][]results.Point{
+		"gone":  runs[0].Points[:last],
+		"twice": append(slices.Clone(runs[0].Points), runs[0].Points[last]),
+		"free":  append(slices.Clone(runs[0].Points[:last]), free),
+	} {
+		changed := *runs[0]
+		changed.Points = points
+		if _, err := headlinesOf([]*results.Run{&changed, runs[1]}); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	list, err := headlinesOf(runs)
+	if err != nil || len(list) != len(headlines) || !strings.HasSuffix(list[1].figure, ", **missed**") {
+		t.Errorf("%v, %v", list, err)
+	}
+}

@@ -1,0 +1,105 @@
+package report
+
+import (
+	"fmt"
+	"strings"
+
+	"sluice.dev/sluice/bench/results"
+)
+
+// headline is one of the ratios that README has: a point of an experiment.
+type headline struct {
+	What, To   string // whose ratio it is
+	Run        string
+	Experiment string
+	Metric     string
+	Params     map[string]string // those that tell the point from others; "" is one that it must not have
+}
+
+// headlines are ratios of figures that were measured in turns in one run, to four things: a program in C, a bare
+// forwarder, what Kubernetes has, and Sluice itself with fewer Services.
+var headlines = [...]headline{
+	{
+		"time per packet in user space, 1,000,000 flows", "a C program that does the same work",
+		"pipeline", "pipeline", "ratio",
+		map[string]string{
+			"scenario": "steady", "family": "ipv4", "headers": "cold", "packets": "both", "flows": "1000000", "to": "c-reference",
+		},
+	},
+	{
+		"packets per second", "l2fwd, a bare forwarder on the same rings",
+		"compare", "throughput", "ratio of rates", map[string]string{"against": "l2fwd"},
+	},
+	{
+		"packets per second, 5,000 Services", "kube-proxy (nftables) on both cores (RPS)",
+		"compare", "throughput", "ratio of rates",
+		map[string]string{"against": "kube-proxy-nftables-rps", "services": "5000"},
+	},
+	{
+		"time per packet in user space, 10,000 Services", "the same with one Service",
+		"pipeline", "pipeline", "ratio",
+		map[string]string{"scenario": "services", "services": "10000", "flows": "1000000", "to": "1", "backends": ""},
+	},
+}
+
+type headlineRow struct{ what, to, figure, bound, run string }
+
+// headlinesOf finds the headlines among the runs. Each must be there once.
+func headlinesOf(runs []*results.Run) (list []headlineRow, err error) {
+	for _, h := range headlines {
+		var found []*results.Point
+		for _, r := range named(runs, h.Run) {
+			for i := range r.Points {
+				if h.is(&r.Points[i]) {
+					found = append(found, &r.Points[i])
+				}
+			}
+		}
+		if len(found) != 1 || len(found[0].Samples) == 0 || found[0].Target == nil {
+			return nil, fmt.Errorf("%s, compared with %s: %d figures of experiment %s, and README needs one that has a bound",
+				h.What, h.To, len(found), h.Run)
+		}
+		p := found[0]
+		row := headlineRow{h.What, h.To, figureText(p.Median()), bound(p) + figureText(*p.Target), h.Run}
+		if verdict(p) == missed {
+			row.figure += ", **missed**"
+		}
+		list = append(list, row)
+	}
+	return list, nil
+}
+
+func (h *headline) is(p *results.Point) bool {
+	if p.Experiment != h.Experiment || p.Metric != h.Metric || p.System != "sluice" {
+		return false
+	}
+	for name, value := range h.Params {
+		if p.Params[name] != value {
+			return false
+		}
+	}
+	return true
+}
+
+// writeHeadlines writes a table whose rows link to the experiments of file.
+func writeHeadlines(b *strings.Builder, list []headlineRow, file string) {
+	fmt.Fprint(b, "| Sluice's | compared with | ratio | bound | experiment |\n| --- | --- | --- | --- | --- |\n")
+	for _, l := range list {
+		fmt.Fprintf(b, "| %s | %s | %s | %s | [%s](%s#%s) |\n",
+			escape(l.what), escape(l.to), l.figure, l.bound, l.run, file, l.run)
+	}
+}
+
+// writeGrowth writes what each line of a sweep is at its ends.
+func writeGrowth(b *strings.Builder, f *figure) {
+	fmt.Fprintf(b, "| %s | at | figure | at | figure | growth |\n", escape(f.Y))
+	fmt.Fprint(b, "| --- | --- | --- | --- | --- | --- |\n")
+	for _, s := range f.Series {
+		if len(s.Pairs) < 2 || s.Pairs[0][1] == 0 {
+			continue
+		}
+		first, last := s.Pairs[0], s.Pairs[len(s.Pairs)-1]
+		fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %s times |\n", escape(s.Name), short(first[0]), figureText(first[1]),
+			short(last[0]), figureText(last[1]), figureText(last[1]/first[1]))
+	}
+}
