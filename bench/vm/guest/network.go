@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"sluice.dev/sluice/bench/gate"
 	"sluice.dev/sluice/bench/topo"
@@ -61,7 +62,7 @@ func (l *lab) build() (err error) {
 	}
 	names := l.interfaces()
 	l.gate, err = gate.New(gate.Config{
-		Sluice: l.Sluice, Host: l.Gateway, NodeName: gatewayNode, Interfaces: names[:], Options: l.Options, Patience: l.Patience,
+		Sluice: l.Sluice, Host: l.Gateway, NodeName: gatewayNode, Interfaces: names[:], Options: l.options(), Patience: l.Patience,
 	})
 	if err != nil {
 		return err
@@ -70,6 +71,13 @@ func (l *lab) build() (err error) {
 		return err
 	}
 	return l.countDamage()
+}
+
+// options are the row's, and how long the kernel program waits for a daemon that starts again: a bound of time like
+// others. An emulated processor that is shared takes longer than the default for a start, and after it the kernel
+// resets what it does not know.
+func (l *lab) options() string {
+	return fmt.Sprintf("%sheartbeat: {passAfter: %s}\n", l.Options, l.patience(30*time.Second))
 }
 
 // services are a web server and an echo server on both backends, and a web server on the gateway itself, behind the
