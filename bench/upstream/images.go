@@ -19,10 +19,6 @@ const (
 	issueName   = "registry.k8s.io/e2e-test-images/regression-issue-74839:1.4"
 )
 
-// imagePackages are what cases run in pods beside agnhost: a shell and tools, curl and nc. apt finds what they
-// need. The shell is not busybox's, which takes its own nc before the one that is in the path.
-var imagePackages = []string{"busybox-static", "dash", "curl", "netcat-openbsd"}
-
 // wget takes what cases give it, "-q -O - -T SECONDS URL", and is curl: Debian's busybox 1.35 crashes in its
 // wget where there is no more than this.
 const wget = `#!/bin/sh

@@ -291,3 +291,27 @@ func checkNames(t *testing.T, l *Lab) {
 		}
 	}
 }
+
+func (r *Result) word() string {
+	switch {
+	case r.Passed:
+		return "passed"
+	case r.Skipped:
+		return "skipped"
+	}
+	return "failed"
+}
+
+// tail is the end of a log.
+func tail(path string) string {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	const most = 6 << 10
+	return string(text[max(0, len(text)-most):])
+}
+
+// imagePackages are what cases run in pods beside agnhost: a shell and tools, curl and nc. apt finds what they
+// need. The shell is not busybox's, which takes its own nc before the one that is in the path.
+var imagePackages = []string{"busybox-static", "dash", "curl", "netcat-openbsd"}

@@ -10,26 +10,6 @@ import (
 	"testing"
 )
 
-func (r *Result) word() string {
-	switch {
-	case r.Passed:
-		return "passed"
-	case r.Skipped:
-		return "skipped"
-	}
-	return "failed"
-}
-
-// tail is the end of a log.
-func tail(path string) string {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return err.Error()
-	}
-	const most = 6 << 10
-	return string(text[max(0, len(text)-most):])
-}
-
 // compare says in what the table differs from the names of a release.
 func compare(names []string) (problems []string) {
 	for _, name := range names {

@@ -1,10 +1,11 @@
+//go:build root
+
 package neigh
 
 import (
 	"context"
 	"log/slog"
 	"net"
-	"net/netip"
 	"os"
 	"runtime"
 	"slices"
@@ -15,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/fastpath/nexthop"
-	"sluice.dev/sluice/nat/header"
 )
 
 // space is an anonymous network namespace with a thread in it that runs what it
@@ -24,6 +24,35 @@ type space struct {
 	t    *testing.T
 	fd   int
 	work chan func()
+}
+
+func newSpace(t *testing.T) *space {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Fatal("needs root: network namespaces")
+	}
+	s := &space{t: t, work: make(chan func())}
+	ready := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlock: the thread ends with the namespace
+		err := unix.Unshare(unix.CLONE_NEWNET)
+		if err == nil {
+			s.fd, err = unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		}
+		ready <- err
+		for f := range s.work {
+			f()
+		}
+	}()
+	if err := <-ready; err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		close(s.work)
+		unix.Close(s.fd)
+	})
+	s.do(func() error { return s.up("lo") })
+	return s
 }
 
 // do runs f in the namespace and fails the test on an error.
@@ -160,20 +189,6 @@ func (s *space) mac(dev string) (mac [6]byte) {
 	return mac
 }
 
-func ipNet(s string) *net.IPNet {
-	p := netip.MustParsePrefix(s)
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
-}
-
-func addr(s string) header.Addr { return header.AddrFrom(netip.MustParseAddr(s)) }
-
-// mirror is a Mirror that follows a namespace.
-type mirror struct {
-	*Mirror
-	t     *testing.T
-	table *nexthop.Table
-}
-
 // follow starts a mirror in the namespace and waits for its first View.
 func (s *space) follow(c Config) *mirror {
 	s.t.Helper()
@@ -213,11 +228,6 @@ func (s *space) followWith(c Config, open func(*slog.Logger) (kernel, error)) *m
 		s.t.Fatal(err)
 	}
 	return &mirror{m, s.t, c.Table}
-}
-
-func (m *mirror) lookup(dst string) nexthop.Route {
-	a := addr(dst)
-	return m.table.View().Lookup(&a)
 }
 
 // eventually waits until ok, for a second: what reliability asks of every change.

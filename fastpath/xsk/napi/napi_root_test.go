@@ -82,3 +82,11 @@ func indexOf(t *testing.T, name string) int {
 	must(t, err)
 	return ifi.Index
 }
+
+// values reads the three settings afresh.
+func values(t *testing.T, name string, index int) map[string]string {
+	t.Helper()
+	v, err := Read(name, index)
+	must(t, err)
+	return v
+}

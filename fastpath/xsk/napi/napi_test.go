@@ -117,14 +117,6 @@ func open(t *testing.T, path string) *Original {
 	return o
 }
 
-// values reads the three settings afresh.
-func values(t *testing.T, name string, index int) map[string]string {
-	t.Helper()
-	v, err := Read(name, index)
-	must(t, err)
-	return v
-}
-
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {

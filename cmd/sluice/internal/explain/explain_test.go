@@ -1,14 +1,9 @@
 package explain
 
 import (
-	"net"
 	"net/netip"
-	"runtime"
 	"strings"
 	"testing"
-
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/fastpath"
@@ -68,34 +63,6 @@ func TestNames(t *testing.T) {
 	} {
 		if got := names(c.message, netip.MustParseAddr(c.addr)); got != c.want {
 			t.Errorf("%q names %s: %v", c.message, c.addr, got)
-		}
-	}
-}
-
-// TestFailedNeighbour: who did not answer the kernel is told from who was not asked or did.
-func TestFailedNeighbour(t *testing.T) {
-	runtime.LockOSThread() // never unlocked: the thread ends with the test, and its namespace with it
-	ns, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ns.Close()
-	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "near"}, PeerName: "far"}
-	if err := netlink.LinkAdd(link); err != nil {
-		t.Fatal(err)
-	}
-	if err := netlink.LinkSetUp(link); err != nil {
-		t.Fatal(err)
-	}
-	for a, state := range map[string]int{"192.0.2.1": netlink.NUD_FAILED, "2001:db8::1": netlink.NUD_FAILED, "192.0.2.2": netlink.NUD_REACHABLE} {
-		n := netlink.Neigh{LinkIndex: link.Attrs().Index, IP: net.ParseIP(a), State: state, HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 1}}
-		if err := netlink.NeighSet(&n); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for a, want := range map[string]bool{"192.0.2.1": true, "2001:db8::1": true, "192.0.2.2": false, "192.0.2.3": false} {
-		if got := failedNeighbour(netip.MustParseAddr(a)); got != want {
-			t.Errorf("%s has failed: %v, want %v", a, got, want)
 		}
 	}
 }

@@ -1,3 +1,5 @@
+//go:build root
+
 package ports
 
 import (
@@ -36,8 +38,6 @@ func must(t *testing.T, err error) {
 		t.Fatal(err)
 	}
 }
-
-const nic = "nic0"
 
 // addNIC makes a device of so many queues.
 func addNIC(t *testing.T, queues int) {

@@ -1,0 +1,3 @@
+package ports
+
+const nic = "nic0"
