@@ -14,10 +14,10 @@ import (
 // keys. It returns the flow, or 0 and what becomes of the packet.
 //
 // old is where a flow went that this one replaces, or zero: the connection keeps its
-// source port if it keeps its backend. f is what was foreseen, or nil.
-func (w *Worker) admit(d Desc, p *header.Packet, old *header.Tuple, f *forecast) (flowtable.Ref, Verdict) {
+// source port if it keeps its backend. f is what the lookahead prepared, or nil.
+func (w *Worker) admit(d Desc, p *header.Packet, old *header.Tuple, f *prepared) (flowtable.Ref, Verdict) {
 	if f != nil && f.planned && f.draw == w.draws.taken {
-		return w.admitForeseen(d, f)
+		return w.admitPlanned(d, f)
 	}
 	var n plan
 	o := w.opening(p)

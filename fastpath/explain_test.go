@@ -55,7 +55,7 @@ func crowd(b *services.Builder) {
 	}
 	for i, proto := range []uint8{header.ProtoTCP, header.ProtoUDP, header.ProtoSCTP} {
 		port := uint16(100 * (i + 1))
-		for by := range services.Random { // which nobody can foretell
+		for by := range services.Random { // Random itself cannot be predicted
 			serve(services.LoadBalancer, ruleVIP, port+uint16(by), proto, func(f *services.Frontend) { f.Service.Scheduler = by })
 		}
 		serve(services.LoadBalancer, ruleVIP, port+20, proto, func(f *services.Frontend) { f.Service.AffinitySeconds = 60 })
@@ -70,9 +70,9 @@ func crowd(b *services.Builder) {
 	}
 }
 
-// TestExplainForetells: packets of all kinds, some of known flows; each is explained, and
-// then sent. What the explanation says must happen, and having asked must change nothing.
-func TestExplainForetells(t *testing.T) {
+// TestExplainAgreesWithWorker: packets of all kinds, some of known flows; each is explained, and
+// then sent. What the explanation says must happen, and the call must change nothing.
+func TestExplainAgreesWithWorker(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 0))
@@ -111,7 +111,7 @@ func TestExplainForetells(t *testing.T) {
 			p = headertest.TCP(src, dst, headertest.ACK)
 		}
 		what := l.happens(p)
-		said := foretold(&x)
+		said := predicted(&x)
 		if said != what {
 			t.Fatalf("%d %s -> %s, opens %v: said %q, was %q\n%+v", proto, src, dst, opens, said, what, x)
 		}
@@ -136,8 +136,8 @@ func TestExplainForetells(t *testing.T) {
 	}
 }
 
-// foretold is an explanation as happens would put it.
-func foretold(x *fastpath.Explanation) string {
+// predicted returns an explanation in the form of happens.
+func predicted(x *fastpath.Explanation) string {
 	s := ""
 	switch {
 	case x.Verdict.Action == fastpath.Queued:

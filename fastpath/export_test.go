@@ -29,8 +29,9 @@ func (w *Worker) StepByOracle(now uint64) int {
 	return moved
 }
 
-// Foreseen is what the last outlook was certain of: new flows, and the first ports they should try.
-func (w *Worker) Foreseen() (list []Foreseen) {
+// Planned returns the new flows that the last lookahead was certain of, and the first ports they
+// should try.
+func (w *Worker) Planned() (list []PlannedFlow) {
 	for i := range w.ahead.end - w.ahead.first {
 		f := &w.ahead.of[i]
 		if f.known && f.planned && f.plan.verdict.Action == Queued {
@@ -39,20 +40,20 @@ func (w *Worker) Foreseen() (list []Foreseen) {
 			for i := range uint32(4) {
 				ports = append(ports, n.Ports.First+uint16((uint32(n.Ports.Start)+i*uint32(n.Ports.Stride))%uint32(n.Ports.Count)))
 			}
-			list = append(list, Foreseen{n.Client, n.Backend, n.Source, ports})
+			list = append(list, PlannedFlow{n.Client, n.Backend, n.Source, ports})
 		}
 	}
 	return list
 }
 
-// Foreseen is a flow to be.
-type Foreseen struct {
+// PlannedFlow is a flow that is not made yet.
+type PlannedFlow struct {
 	Client          header.Tuple
 	Backend, Source header.Addr
 	Ports           []uint16
 }
 
-// Forget empties the outlook.
+// Forget empties the lookahead.
 func (w *Worker) Forget() { w.ahead.first, w.ahead.end = 0, 0 }
 
 // Lookup finds a flow.
@@ -66,7 +67,8 @@ func (w *Worker) Outgoing(ref flowtable.Ref) (out header.Tuple) {
 	return out
 }
 
-// PlainAt says whether inspect judges a packet that begins so many bytes before the end of the UMEM.
+// PlainAt says whether inspect judges a packet that begins so many bytes before the end of the
+// UMEM.
 func (w *Worker) PlainAt(packet []byte, beforeEnd int) bool {
 	tail := w.mem[len(w.mem)-beforeEnd:]
 	defer copy(tail, slices.Clone(tail))

@@ -131,8 +131,9 @@ func (w *Worker) judge(d Desc, p *header.Packet) Verdict {
 	return w.judgeFlow(d, p, w.flows.Hash(&p.Tuple), nil)
 }
 
-// judgeFlow finds or makes the flow of a packet and sends it on. f is what was foreseen of it, or nil.
-func (w *Worker) judgeFlow(d Desc, p *header.Packet, hash uint64, f *forecast) Verdict {
+// judgeFlow finds or makes the flow of a packet and forwards it. f is what the lookahead prepared
+// for it, or nil.
+func (w *Worker) judgeFlow(d Desc, p *header.Packet, hash uint64, f *prepared) Verdict {
 	ref, side := w.flows.Lookup(hash, &p.Tuple, w.now)
 	var old header.Tuple // towards the backend, of the flow that this one replaces
 	if ref != 0 {

@@ -7,9 +7,9 @@ import (
 )
 
 // retry gives a connection whose backend does not answer, or is gone, to another backend, by the
-// same rules as a new one; its client's pin moves with it. It returns the flow that the
-// packet belongs to: the new one, or the old one where there is no other backend, no room for
-// a new flow towards it, or where it has been answered after all; or 0 and what becomes of the packet.
+// same rules as a new one; its client's pin moves with it. It returns the flow that the packet
+// belongs to: the new one, or the old one where there is no other backend, no room for a new flow
+// towards it, or where it has been answered after all; or 0 and what becomes of the packet.
 //
 // The new flow keeps nothing of the old one. The old backend may have the SYN and be
 // slow: its answers are known for a while and dropped (flowtable.Handle.Abandoned), so the client
@@ -34,7 +34,7 @@ func (w *Worker) retry(p *header.Packet, hash uint64, ref flowtable.Ref) (flowta
 	next, v, made := w.carry(p, &n, &o, &header.Tuple{})
 	switch {
 	case made:
-		w.flows.Doubt(next)
+		w.flows.MarkRepeated(next)
 		w.n.retried++
 	case next == 0:
 		return w.restore(&flowtable.NewFlow{

@@ -16,8 +16,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// BatchSize is the most packets judged together: so many that what a step costs besides them, and to
-// fill and empty the pipeline, is little.
+// BatchSize is the most packets judged together: so many that what a step costs besides them, and
+// to fill and empty the pipeline, is little.
 const BatchSize = 256
 
 // Config is what a Worker needs. Everything but the Links is shared by reference
@@ -96,7 +96,7 @@ type Worker struct {
 	frags    fragmentQueue
 	limit    nat.RateLimit
 	draws    draws
-	ahead    outlook
+	ahead    lookahead
 	host     nexthop.Hop
 
 	n         counts

@@ -26,14 +26,14 @@ const abandonedTicks = ticks(120 * time.Second / tick)
 // answered, and for each later one: then the flow should be given to another backend. Of the
 // copies of one packet it is true for one, at one worker. It does not refresh the flow.
 //
-// A flow in SynSeen began with the first packet. A repetition is the first if the flow is 0.5 s old,
-// and the second if the flow is 1.5 s old and the one before was 0.5 s before; others are copies of
-// one packet. From 25.5 s on copies count, too.
+// A flow in SynSeen began with the first packet. A repetition is the first if the flow is 0.5 s
+// old, and the second if the flow is 1.5 s old and the one before was 0.5 s before; others are
+// copies of one packet. From 25.5 s on copies count, too.
 //
-// On an open connection the first such packet is the one that begins anew, and may be
-// forged while the connection is in use: so it is a repetition only if neither end has
-// said anything since that one, and the one before was 0.5 s before. gone says that these count: the backend
-// is no endpoint any more. With a backend that is there, an open connection is not given away.
+// On an open connection the first such packet is the one that begins anew, and may be forged while
+// the connection is in use: so it is a repetition only if neither end has said anything since that
+// one, and the one before was 0.5 s before. gone says that these count: the backend is no endpoint
+// any more. With a backend that is there, an open connection is not given away.
 func (h *Handle) Repeated(r Ref, now Time, gone bool) bool {
 	f, t := h.Flow(r), now.ticks()
 	for {
@@ -52,10 +52,10 @@ func (h *Handle) Repeated(r Ref, now Time, gone bool) bool {
 	}
 }
 
-// Doubt makes the next repetition on a new flow count as the second: its client has
-// repeated its opening packet already, towards another backend. Timers that double (1, 3, 7,
-// 15 s) would else let the flow expire before its second repetition.
-func (h *Handle) Doubt(r Ref) {
+// MarkRepeated makes the next repetition on a new flow count as the second: its client has
+// already repeated its opening packet, towards another backend. With timers that double (1, 3, 7,
+// 15 s) the flow would otherwise expire before its second repetition.
+func (h *Handle) MarkRepeated(r Ref) {
 	f := h.Flow(r)
 	for {
 		m := f.load()
@@ -114,12 +114,12 @@ func (h *Handle) Awaits(r Ref) bool {
 	return m.live() && (m.state() == SynSeen || m.state().open() && m&metaAgain != 0)
 }
 
-// Abandon ends a flow that nobody answered (SynSeen, or as Repeated says), so that its client can have another
-// backend. Its backend's answers are known for 2 minutes (Abandoned), and its source port
-// is the last that Create takes towards this backend. It returns false, and leaves the flow
-// as it is, if the backend has answered meanwhile or the flow has ended: the client's
-// packet then belongs to what Lookup finds. An answer that another worker has looked
-// up already, in its current batch, still reaches the client.
+// Abandon ends a flow that nobody answered (SynSeen, or as Repeated says), so that its client can
+// have another backend. Its backend's answers are known for 2 minutes (Abandoned), and its source
+// port is the last that Create takes towards this backend. It returns false, and leaves the flow
+// as it is, if the backend has answered meanwhile or the flow has ended: the client's packet then
+// belongs to what Lookup finds. An answer that another worker has looked up already, in its
+// current batch, still reaches the client.
 func (h *Handle) Abandon(r Ref, now Time) bool {
 	a, i := h.arena(r&refV6 != 0), r.index()
 	k := a.keyOf(i, ReplySide)

@@ -7,31 +7,33 @@ import (
 	"sluice.dev/sluice/nat/prefetch"
 )
 
-// What a worker can have under way before it makes a flow:
+// What a worker can prefetch before it makes a flow:
 //
-//	Missed        the packet's own key is not there, as it seems
-//	FetchCreate   ask for what the new flow will be written to
-//	FetchRival    ask for the flow that has its first port, if one does
+//	Missed          the packet's own key seems to be absent
+//	FetchCreate     prefetch what the new flow will be written to
+//	FetchPortOwner  prefetch the flow that has its first port, if there is one
 //
-// The bucket of the client key has been there since the search. That of the reply key is known only when backend,
-// source address and first port have been chosen, and is as far away as memory is.
+// The bucket of the client key is in the cache since the search. That of the reply key is known
+// only when backend, source address and first port have been chosen, and its load is a cache miss.
 
-// Missed says that FetchFlows found no flow that may be the packet's. It is a hint as all of a Search is: there
-// may be one in a bucket that follows, or by now.
+// Missed reports whether FetchFlows found no flow that may be the packet's. Like all of a Search it
+// is a hint: there may be one in a bucket that follows, or there is one by now.
 func (s *Search) Missed() bool { return s.slot == 0 && s.Family != header.NotPlain }
 
-// Found says whether FetchFlows found something.
+// Found reports whether FetchFlows found a slot.
 func (s *Search) Found() bool { return s.slot != 0 }
 
-// Overflowed reports whether keys of the search's home are in the buckets that follow it, where FetchFlows does not look.
+// Overflowed reports whether keys of the search's home are in the buckets that follow it, which
+// FetchFlows does not search.
 func (h *Handle) Overflowed(s *Search) bool {
 	a := &h.t.arenas[s.Family]
 	return a.buckets[a.home(s.hash)].ctl.Load()&(memberMask&^slotMask) != 0
 }
 
-// Mistaken says that what FetchFlows found is of a flow with other ports than the packet's: their
-// tags are the same, which happens to one in a hundred packets or so that have no flow. It is a hint, too.
-func (h *Handle) Mistaken(s *Search) bool {
+// TagCollision reports whether FetchFlows found a flow with other ports than the packet's: their
+// tags are the same, which happens to about one in a hundred packets without a flow. It is a hint,
+// too.
+func (h *Handle) TagCollision(s *Search) bool {
 	i, side := slotIndex(s.slot), slotSideOf(s.slot)
 	if s.Family == header.PlainIPv6 {
 		return h.six[i].ports[side].Load() != s.Ports
@@ -42,12 +44,12 @@ func (h *Handle) Mistaken(s *Search) bool {
 // Hash is the key's, as Lookup takes it.
 func (s *Search) Hash() uint64 { return s.hash }
 
-// fetches are addresses of lines that are asked for at once.
+// fetches are addresses of lines that are prefetched together.
 type fetches [3]uint64
 
-// FetchCreate asks for the lines that Create of this flow will write if the first port is free: the bucket of the
-// reply key, what says whether the port rests, and the load of the backend. It changes nothing, and returns the hash
-// of the reply key, for FetchRival.
+// FetchCreate prefetches the lines that Create of this flow will write if the first port is free:
+// the bucket of the reply key, the word that tells whether the port rests, and the load of the
+// backend. It changes nothing, and returns the hash of the reply key, for FetchPortOwner.
 func (h *Handle) FetchCreate(n *NewFlow) (reply uint64) {
 	a := h.arena(n.Client.V6)
 	port, ok := n.port(0)
@@ -59,14 +61,15 @@ func (h *Handle) FetchCreate(n *NewFlow) (reply uint64) {
 	at[0] = uint64(uintptr(unsafe.Pointer(&a.buckets[a.home(reply)])))
 	at[1] = uint64(uintptr(unsafe.Pointer(h.t.resting.at(reply))))
 	at[2] = uint64(uintptr(unsafe.Pointer(h.t.loadOf(uint64(n.BackendRef)))))
-	// Safety: addresses that are asked for are not dereferenced, and what is behind them does not move.
+	// Safety: addresses that are prefetched are not dereferenced, and their memory does not move.
 	prefetch.WriteAll(nil, &at[0], 8, len(at))
 	return reply
 }
 
-// FetchRival is for when that bucket is there. If the first port seems to be taken, it asks for the flow that has it, which
-// Create will look at, and for the bucket of the second port.
-func (h *Handle) FetchRival(n *NewFlow, reply uint64) {
+// FetchPortOwner is to be called once that bucket is in the cache. If the first port seems to be
+// taken, it prefetches the flow that has it, which Create will read, and the bucket of the second
+// port.
+func (h *Handle) FetchPortOwner(n *NewFlow, reply uint64) {
 	a := h.arena(n.Client.V6)
 	slot := a.buckets[a.home(reply)].find(uint8(reply))
 	if slot == 0 {

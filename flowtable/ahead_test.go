@@ -6,8 +6,9 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// TestFetchCreate: what is asked for ahead is what Create goes to. The hash that FetchCreate returns is that of the
-// reply key, and ports are foreseen in the order in which they are taken: seen by flows that are in each other's way.
+// TestFetchCreate: what is prefetched is what Create writes to. The hash that FetchCreate returns
+// is that of the reply key, and ports are predicted in the order in which they are taken: flows
+// that compete for the same ports show it.
 func TestFetchCreate(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -35,7 +36,7 @@ func TestFetchCreate(t *testing.T) {
 			for i, port := range c.want {
 				n := flow(i)
 				first := h.FetchCreate(&n)
-				h.FetchRival(&n, first)
+				h.FetchPortOwner(&n, first)
 				if got, ok := n.port(i); !ok || got != port {
 					t.Fatalf("port %d is to be %d (%v), want %d", i, got, ok, port)
 				}
@@ -59,9 +60,9 @@ func TestFetchCreate(t *testing.T) {
 	}
 }
 
-// TestMistaken: a search that found a flow of other ports says so, on both sides and in both families, and of its own flow
-// it does not.
-func TestMistaken(t *testing.T) {
+// TestTagCollision: a search that found a flow with other ports reports a collision, on both sides
+// and in both families; one that found its own flow does not.
+func TestTagCollision(t *testing.T) {
 	_, h := testTable(t, 1000, 1000)
 	for i := range uint32(200) {
 		n := newFlow(header.ProtoUDP, i%2 == 1, i)
@@ -74,11 +75,11 @@ func TestMistaken(t *testing.T) {
 			if !s[0].Found() || s[0].Missed() || s[0].Hash() != h.Hash(tuple) {
 				t.Fatalf("flow %d: found %v, missed %v, hash %x, want %x", i, s[0].Found(), s[0].Missed(), s[0].Hash(), h.Hash(tuple))
 			}
-			if slotIndex(s[0].slot) == r.index() && h.Mistaken(&s[0]) {
+			if slotIndex(s[0].slot) == r.index() && h.TagCollision(&s[0]) {
 				t.Errorf("flow %d is taken for another", i)
 			}
 			s[0].Ports++
-			if !h.Mistaken(&s[0]) {
+			if !h.TagCollision(&s[0]) {
 				t.Errorf("flow %d is taken for one with another port", i)
 			}
 		}

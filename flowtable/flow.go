@@ -46,11 +46,11 @@ func span(from, to ticks) time.Duration { return time.Duration(to.since(from)) *
 //	40  ports    client tuple, reply tuple (source<<16 | destination)
 //	48  addr     IPv4: 2 x 8 bytes; IPv6: 2 x 32 bytes (client tuple, reply tuple)
 //
-// Who writes what: meta by compare-and-swap, anybody; owner by compare-and-swap,
-// see counted; bound by BindHops, anybody, in one store; next by whoever owns the dead record; ports, addr,
-// delta, created and sum by the creator before the flow is live, never after.
-// ports is atomic because the creator changes the reply port while it probes, and
-// a reader with an old slot in hand may look at it meanwhile.
+// Who writes what: meta by compare-and-swap, anybody; owner by compare-and-swap, see counted;
+// bound by BindHops, anybody, in one store; next by whoever owns the dead record; ports, addr,
+// delta, created and sum by the creator before the flow is live, never after. ports is atomic
+// because the creator changes the reply port while it probes, and a reader with an old slot in
+// hand may look at it meanwhile.
 //
 // A record that is not live lends its fields to the lists of pool.go.
 type Flow struct {
@@ -90,12 +90,12 @@ const (
 //	63    56 55    48 47    40 39 38 37 36 35  32 31               0
 //	[repeat][ proto  ][ flags ][fn][ag][em][rs][state][ last seen, ticks ]
 //
-// State zero is no flow: free, dead, or in limbo. em is set while the flow is an
-// embryo (its keys are being inserted). rs says that an RST was the last packet,
-// ag that the client sent a SYN on the open connection which has no answer yet, fn
-// that the client of an Unconfirmed flow sent FIN. In SynSeen, where nothing is open
-// yet, ag says that the client repeated its SYN, and repeat how old the flow was when it last did.
-// In the states of an open connection repeat is about SYNs towards a backend that is gone (repeatOpen).
+// State zero is no flow: free, dead, or in limbo. em is set while the flow is an embryo (its keys
+// are being inserted). rs says that an RST was the last packet, ag that the client sent a SYN on
+// the open connection which has no answer yet, fn that the client of an Unconfirmed flow sent FIN.
+// In SynSeen, where nothing is open yet, ag says that the client repeated its SYN, and repeat how
+// old the flow was when it last did. In the states of an open connection repeat is about SYNs
+// towards a backend that is gone (repeatOpen).
 type meta uint64
 
 const (
@@ -136,7 +136,7 @@ func (f *Flow) load() meta              { return meta(f.meta.Load()) }
 func (f *Flow) swap(old, new meta) bool { return f.meta.CompareAndSwap(uint64(old), uint64(new)) }
 
 // Delta returns the checksum delta of a packet that arrived on the given side: on the reply
-// side the complement, without a branch that nobody can foretell.
+// side the complement, without a branch that cannot be predicted.
 func (f *Flow) Delta(from Side) header.Delta {
 	mask := -uint16(from & 1)
 	return header.Delta{IP: f.delta.IP ^ mask, L4: f.delta.L4 ^ mask}

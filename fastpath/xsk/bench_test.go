@@ -35,7 +35,7 @@ func BenchmarkKick(b *testing.B) {
 func BenchmarkFlush64(b *testing.B) {
 	xsktest.EnterNamespace(b)
 	w := xsktest.NewWire(b, "sl0", "sl0p")
-	w.Deaf()
+	w.ClosePeer()
 	r := newRig(b, 1024)
 	s := r.open(w, smallRings)
 	for b.Loop() {

@@ -39,8 +39,8 @@ func EnterNamespace(tb testing.TB) {
 	}
 }
 
-// LimitMemlock bounds the memory that this thread may lock, in bytes, to the end of the test. The thread must not outlive
-// the test, as after EnterNamespace: its capability does not come back.
+// LimitMemlock bounds the memory that this thread may lock, in bytes, to the end of the test. The
+// thread must not outlive the test, as after EnterNamespace: its capability does not come back.
 func LimitMemlock(tb testing.TB, bytes uint64) {
 	tb.Helper()
 	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
@@ -240,9 +240,9 @@ func (w *Wire) Send(tb testing.TB, from, to uint64) {
 	}
 }
 
-// Deaf closes the peer's packet socket: what arrives there is nobody's, and costs
+// ClosePeer closes the peer's packet socket: what arrives there is discarded, and costs
 // the sender less.
-func (w *Wire) Deaf() {
+func (w *Wire) ClosePeer() {
 	unix.Close(w.packet)
 	w.packet = -1
 }

@@ -15,31 +15,32 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// rivals are two workers that get packets of the same flows at the same moment, in groups that are foreseen, while
-// snapshots, routes and neighbours change.
-type rivals struct {
+// concurrent are two workers that get packets of the same flows at the same moment, in groups with
+// a lookahead, while snapshots, routes and neighbours change.
+type concurrent struct {
 	*lab
-	out [2]map[header.Tuple]header.Tuple // by worker: what the packets of a client of rivalVIP left with
+	out [2]map[header.Tuple]header.Tuple // by worker: what the packets of a client of stableVIP left with
 }
 
-// rivalVIP has two services whose backends stay, and have ports of their own.
+// stableVIP has two services whose backends stay, and have ports of their own.
 const (
-	rivalVIP               = "203.0.113.17"
-	toRivalUDP, toRivalTCP = 5300, 8090
+	stableVIP                = "203.0.113.17"
+	toStableUDP, toStableTCP = 5300, 8090
 )
 
-func newRivals(t *testing.T) *rivals {
-	r := &rivals{out: [2]map[header.Tuple]header.Tuple{{}, {}}}
+func newConcurrent(t *testing.T) *concurrent {
+	r := &concurrent{out: [2]map[header.Tuple]header.Tuple{{}, {}}}
 	r.lab = newLab(t, labConfig{workers: 2, flows: 1 << 16, snat: services.PortRange{First: 20000, Count: 40000}, edit: func(b *services.Builder) {
 		serveByAll(b)
-		serve(b, 40, rivalVIP, 53, header.ProtoUDP, backend4, toRivalUDP, false)
-		serve(b, 41, rivalVIP, 80, header.ProtoTCP, second4, toRivalTCP, false)
+		serve(b, 40, stableVIP, 53, header.ProtoUDP, backend4, toStableUDP, false)
+		serve(b, 41, stableVIP, 80, header.ProtoTCP, second4, toStableTCP, false)
 	}})
 	return r
 }
 
-// work is one worker's part of a round: it takes the round's packets in an order of its own, and steps.
-func (r *rivals) work(worker int, frames [][]byte, now uint64, rnd *rand.Rand) error {
+// work is one worker's part of a round: it takes the round's packets in an order of its own, and
+// steps.
+func (r *concurrent) work(worker int, frames [][]byte, now uint64, rnd *rand.Rand) error {
 	g := r.workers[worker]
 	for _, i := range rnd.Perm(len(frames)) {
 		if !g.nic.Inject(frames[i]) {
@@ -51,14 +52,14 @@ func (r *rivals) work(worker int, frames [][]byte, now uint64, rnd *rand.Rand) e
 	}
 	for _, frame := range drain(g.nic, g.host) {
 		var p header.Packet
-		if frame == nil || header.Parse(frame, &p) != 0 || p.Tuple.DstPort != toRivalUDP && p.Tuple.DstPort != toRivalTCP {
+		if frame == nil || header.Parse(frame, &p) != 0 || p.Tuple.DstPort != toStableUDP && p.Tuple.DstPort != toStableTCP {
 			continue
 		}
 		if err := headertest.Verify(frame); err != nil {
 			return fmt.Errorf("worker %d sent %x: %w", worker, frame, err)
 		}
 		// The payload says who the client is.
-		client := header.Tuple{Src: addr(client4), Dst: addr(rivalVIP), SrcPort: uint16(frame[p.End-2])<<8 | uint16(frame[p.End-1]), Proto: p.Tuple.Proto}
+		client := header.Tuple{Src: addr(client4), Dst: addr(stableVIP), SrcPort: uint16(frame[p.End-2])<<8 | uint16(frame[p.End-1]), Proto: p.Tuple.Proto}
 		if before, ok := r.out[worker][client]; ok && before != p.Tuple {
 			return fmt.Errorf("packets of client port %d left as %+v and as %+v", client.SrcPort, before, p.Tuple)
 		}
@@ -67,8 +68,8 @@ func (r *rivals) work(worker int, frames [][]byte, now uint64, rnd *rand.Rand) e
 	return nil
 }
 
-// upset changes, until ctx is done, what new flows are planned by; not for rivalVIP.
-func (r *rivals) upset(ctx context.Context, rnd *rand.Rand) {
+// upset changes, until ctx is done, what new flows are planned by; not for stableVIP.
+func (r *concurrent) upset(ctx context.Context, rnd *rand.Rand) {
 	for ctx.Err() == nil {
 		switch rnd.IntN(4) {
 		case 0:
@@ -86,30 +87,31 @@ func (r *rivals) upset(ctx context.Context, rnd *rand.Rand) {
 	}
 }
 
-// request is a packet of a client, with its port as the payload. Mostly it is for rivalVIP.
-func (r *rivals) request(rnd *rand.Rand, port uint16) []byte {
+// request is a packet of a client, with its port as the payload. Mostly it is for stableVIP.
+func (r *concurrent) request(rnd *rand.Rand, port uint16) []byte {
 	mark := string([]byte{byte(port >> 8), byte(port)})
 	switch rnd.IntN(8) {
 	case 0, 1, 2:
-		return headertest.UDP(join(client4, port), join(rivalVIP, 53), mark).Bytes()
+		return headertest.UDP(join(client4, port), join(stableVIP, 53), mark).Bytes()
 	case 3, 4, 5:
-		p := headertest.TCP(join(client4, port), join(rivalVIP, 80), headertest.SYN)
+		p := headertest.TCP(join(client4, port), join(stableVIP, 80), headertest.SYN)
 		p.Payload = []byte(mark)
 		return p.Bytes()
 	}
 	return headertest.UDP(join(client4, port), join(choiceVIP, uint16(1000+rnd.IntN(choices))), mark).Bytes()
 }
 
-// TestRivalsAgree: of two workers that foresee and make the same flows at once, the packets leave alike; no flow is made twice,
-// nobody gets the source of another's; every packet is accounted for, and the table is whole.
-func TestRivalsAgree(t *testing.T) {
+// TestConcurrentWorkersAgree: two workers plan and make the same flows at once, and translate their
+// packets alike; no flow is made twice, and none gets the source of another one; every packet is
+// accounted for, and the table is valid.
+func TestConcurrentWorkersAgree(t *testing.T) {
 	rounds := 1500
 	if testing.Short() {
 		rounds = 300
 	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	r := newRivals(t)
+	r := newConcurrent(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var upset sync.WaitGroup
 	upset.Go(func() { r.upset(ctx, rand.New(rand.NewPCG(seed, 9))) })
@@ -142,7 +144,7 @@ func TestRivalsAgree(t *testing.T) {
 }
 
 // compare holds against each other what the two workers did.
-func (r *rivals) compare(t *testing.T, ports int) {
+func (r *concurrent) compare(t *testing.T, ports int) {
 	owner, both := map[header.Tuple]header.Tuple{}, 0
 	for w := range r.out {
 		for client, out := range r.out[w] {

@@ -58,24 +58,26 @@ func serveByAllBut(b *services.Builder, gone int) {
 	}
 }
 
-// TestForesight: what is foreseen about a new flow is what it becomes, also among packets of known flows, of flows
-// that begin in the same group, and of none; and each new flow is foreseen. Were it not, nothing but time would show it.
+// TestLookahead: a new flow is made as the lookahead planned it, also among packets of known flows,
+// of flows that begin in the same group, and of none; and each new flow is planned ahead. One that
+// is not would only take longer, and no other test would notice.
 //
-// In the smaller table homes overflow, so that known flows are in buckets that a search does not look at.
-func TestForesight(t *testing.T) {
+// In the smaller table homes overflow, so that known flows are in buckets that a search does not
+// examine.
+func TestLookahead(t *testing.T) {
 	for name, flows := range map[string]uint32{"roomy": 4096, "full": 2560} {
-		t.Run(name, func(t *testing.T) { testForesight(t, flows) })
+		t.Run(name, func(t *testing.T) { testLookahead(t, flows) })
 	}
 }
 
-func testForesight(t *testing.T, flows uint32) {
+func testLookahead(t *testing.T, flows uint32) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
 	l := newLab(t, labConfig{edit: serveByAll, flows: flows})
 	g := l.workers[0]
 	certain := map[int]bool{int(services.Maglev): true, int(services.SourceHash): true, int(services.DestinationHash): true, int(services.Random): true}
-	next, foreseen, seen := 0, 0, map[header.Tuple]bool{}
+	next, ahead, seen := 0, 0, map[header.Tuple]bool{}
 	for range 400 {
 		planned := 0
 		for range 1 + r.IntN(16) {
@@ -101,24 +103,24 @@ func testForesight(t *testing.T, flows uint32) {
 		g.Forget()
 		l.step(time.Microsecond)
 		drain(g.nic, g.host)
-		for _, f := range g.Foreseen() {
+		for _, f := range g.Planned() {
 			ref, side := g.Lookup(&f.Client, l.now)
 			if ref == 0 || side != flowtable.ClientSide {
-				t.Fatalf("no flow for what was foreseen: %+v", f)
+				t.Fatalf("no flow for what was planned ahead: %+v", f)
 			}
 			if out := g.Outgoing(ref); out.Src != f.Source || !slices.Contains(f.Ports, out.SrcPort) || out.Dst != f.Backend {
-				t.Fatalf("a flow to %v from %v, ports %d, was foreseen, and it is %+v", f.Backend, f.Source, f.Ports, out)
+				t.Fatalf("a flow to %v from %v, ports %d, was planned ahead, and it is %+v", f.Backend, f.Source, f.Ports, out)
 			}
 			planned--
-			foreseen++
+			ahead++
 		}
 		if planned != 0 {
-			t.Fatalf("%d new flows of a group were not foreseen, though nothing but their packets decides", planned)
+			t.Fatalf("%d new flows of a group were not planned ahead, though nothing but their packets decides", planned)
 		}
 		l.step(time.Microsecond)
 	}
-	if foreseen < 200 {
-		t.Errorf("only %d flows were foreseen", foreseen)
+	if ahead < 200 {
+		t.Errorf("only %d flows were planned ahead", ahead)
 	}
 }
 

@@ -9,34 +9,36 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// A packet that has no flow gets one in finish, one after the other, because what the flow will be may
-// depend on the flow before. Where its reply will be found depends on nothing but the packet, the snapshot and a random
-// number, though, and that bucket of the index is as far away as memory is. So the first packet of a group that seems to
-// have no flow has the worker look ahead, at all of its group that seem so:
+// A packet without a flow gets one in finish, one packet after the other, because a flow may depend
+// on the flow before it. The bucket of its reply key, however, depends only on the packet, the
+// snapshot and a random number, and a load of that bucket is a cache miss. So the first packet of a
+// group that seems to have no flow starts a lookahead over all packets of its group that seem to
+// have none:
 //
-//	foresee   parse, plan, ask for the lines that the flow will be written to
-//	admit     as without; the plan is there already
+//	lookAhead  parse, plan, prefetch the lines that the flow will be written to
+//	admit      as without a lookahead, but the plan exists already
 //
-// A forecast changes nothing and is believed where it is certain: the parse, because the frame is the
-// worker's; the plan, where it is a function of packet, snapshot, view and random number, and if the number is the one
-// that the packet draws in its turn. Else admit plans as if nobody had looked ahead.
+// The lookahead changes nothing: its plans are speculative. admit uses one only where it is
+// certain: the parse, because the frame is the worker's; the plan, where it is a function of
+// packet, snapshot, view and random number, and if the number is the one that the packet draws in
+// its turn. Otherwise admit plans as if there had been no lookahead.
 
-// forecast is what is known ahead about a packet.
-type forecast struct {
+// prepared is what the lookahead computed for one packet.
+type prepared struct {
 	packet  header.Packet // parsed
 	hash    uint64
-	known   bool // packet and hash are
-	planned bool // so are the plan and, where its verdict is Queued, the flow to be made
+	known   bool // packet and hash are valid
+	planned bool // the plan is certain; flow is what it makes if its verdict is Queued
 	draw    uint64
 	plan    plan
 	flow    flowtable.NewFlow
-	reply   uint64 // what FetchCreate said, or 0
+	reply   uint64 // the hash that FetchCreate returned, or 0
 }
 
-// outlook is what was foreseen of packets first to end of the batch.
-type outlook struct {
+// lookahead is what is prepared for packets first to end of the batch.
+type lookahead struct {
 	first, end int
-	of         [groupSize]forecast
+	of         [groupSize]prepared
 }
 
 // judgeLeft judges packet i of a batch, of the group that ends at end: finish has left it.
@@ -48,7 +50,7 @@ func (w *Worker) judgeLeft(i, end int) {
 	}
 	ahead := &w.ahead
 	if i >= ahead.end {
-		w.foresee(i, end)
+		w.lookAhead(i, end)
 	}
 	f := &ahead.of[i-ahead.first]
 	if !f.known {
@@ -58,25 +60,26 @@ func (w *Worker) judgeLeft(i, end int) {
 	w.carryOut(d, &f.packet, w.judgeFlow(d, &f.packet, f.hash, f))
 }
 
-// missed reports whether a packet seems to have no flow. It is not sure where the packet's own flow may be behind what the
-// search looked at, which only Lookup knows: where another flow has the same tag, and where the home bucket has overflowed.
+// missed reports whether a packet seems to have no flow. It is not sure where the packet's own flow
+// may be behind what the search examined, which only Lookup finds: where another flow has the same
+// tag, and where the home bucket has overflowed.
 func (w *Worker) missed(s *flowtable.Search) (missed, sure bool) {
 	if !s.Found() {
 		return s.Missed(), !s.Missed() || !w.flows.Overflowed(s)
 	}
-	return w.flows.Mistaken(s), false
+	return w.flows.TagCollision(s), false
 }
 
-// foresee makes forecasts of the packets that seem to have no flow, of packets first to end of the batch, and then asks
-// for the flows that have the ports they would get.
-func (w *Worker) foresee(first, end int) {
+// lookAhead prepares those of packets first to end of the batch that seem to have no flow, and then
+// prefetches the flows that hold the ports they would get.
+func (w *Worker) lookAhead(first, end int) {
 	ahead, draw := &w.ahead, w.draws.taken
 	ahead.first, ahead.end = first, end
 	for i := range end - first {
 		f, s, d := &ahead.of[i], w.b.searchOf(first+i), w.b.desc[first+i]
 		f.known, f.planned, f.hash, f.reply = false, false, s.Hash(), 0
 		missed, sure := w.missed(s)
-		if !missed || ahead.again(i) || header.Parse(w.frame(d), &f.packet) != stats.None {
+		if !missed || ahead.repeats(i) || header.Parse(w.frame(d), &f.packet) != stats.None {
 			continue
 		}
 		if !sure {
@@ -86,18 +89,18 @@ func (w *Worker) foresee(first, end int) {
 		}
 		f.known, f.draw = true, draw
 		draw++
-		w.forecast(f)
+		w.prepare(f)
 	}
 	for i := range end - first { // when the first buckets are there
 		if f := &ahead.of[i]; f.reply != 0 {
-			w.flows.FetchRival(&f.flow, f.reply)
+			w.flows.FetchPortOwner(&f.flow, f.reply)
 		}
 	}
 }
 
-// again says whether packet i of an outlook is of a flow that one before it will make, so that it will
-// draw no number.
-func (o *outlook) again(i int) bool {
+// repeats reports whether packet i of a lookahead belongs to a flow that a packet before it will
+// make, so that it will draw no number.
+func (o *lookahead) repeats(i int) bool {
 	for j := range o.of[:i] {
 		if f := &o.of[j]; f.hash == o.of[i].hash && f.known {
 			return !f.planned || f.plan.verdict.Action == Queued
@@ -106,9 +109,10 @@ func (o *outlook) again(i int) bool {
 	return false
 }
 
-// forecast plans what a packet will get. Nobody's turn is taken by it, and where turns, loads or pins decide, it is
-// a guess, good enough to ask for lines by, and made again.
-func (w *Worker) forecast(f *forecast) {
+// prepare makes a packet's speculative plan and prefetches what its flow will be written to. It
+// takes no turn. Where turns, loads or pins decide, the plan only chooses lines to prefetch, and
+// admit makes it again.
+func (w *Worker) prepare(f *prepared) {
 	n := &f.plan
 	*n = plan{}
 	o := opening{tuple: &f.packet.Tuple, opens: isSYN(f.packet.TCPFlags), ttl: f.packet.TTL, random: *w.draws.peek(f.draw), look: true}
@@ -119,7 +123,7 @@ func (w *Worker) forecast(f *forecast) {
 	}
 }
 
-// certain says whether the plan is a function of packet, snapshot, view and random number alone.
+// certain reports whether the plan is a function of packet, snapshot, view and random number alone.
 func (n *plan) certain() bool {
 	if n.Frontend == nil {
 		return true
@@ -128,8 +132,8 @@ func (n *plan) certain() bool {
 	return svc.AffinitySeconds == 0 && !svc.Scheduler.InTurn() && !svc.Scheduler.ByLoad()
 }
 
-// admitForeseen is admit with a plan that is certain.
-func (w *Worker) admitForeseen(d Desc, f *forecast) (flowtable.Ref, Verdict) {
+// admitPlanned is admit with a speculative plan that is certain.
+func (w *Worker) admitPlanned(d Desc, f *prepared) (flowtable.Ref, Verdict) {
 	w.draws.taken++
 	if n := &f.plan; n.verdict.Action != Queued {
 		return 0, w.refused(d, &f.packet, n)
@@ -138,7 +142,8 @@ func (w *Worker) admitForeseen(d Desc, f *forecast) (flowtable.Ref, Verdict) {
 	return ref, v
 }
 
-// forwardFirst is forward for a plain packet that has made its flow: as finishPlain where nothing speaks against it.
+// forwardFirst is forward for a plain packet that has made its flow: as finishPlain where nothing
+// speaks against it.
 func (w *Worker) forwardFirst(d Desc, p *header.Packet, ref flowtable.Ref) Verdict {
 	f, end := w.flows.Flow(ref), uint32(p.End)
 	hop := w.boundHop(f.BoundTo(flowtable.ClientSide))
@@ -154,8 +159,8 @@ func (w *Worker) forwardFirst(d Desc, p *header.Packet, ref flowtable.Ref) Verdi
 	return queued
 }
 
-// draws are the random numbers for new flows, two for each, by the number of the draw. They can be looked at before they
-// are taken, and are taken in one order, whether somebody looked or not.
+// draws are the random numbers for new flows, two for each, by the number of the draw. peek reads
+// them before they are taken; they are taken in the same order, with and without a peek.
 type draws struct {
 	source       *rand.ChaCha8
 	drawn, taken uint64
