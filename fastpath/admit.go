@@ -11,7 +11,7 @@ import (
 )
 
 // admit makes a flow for a packet that has none, as planned: source port and both
-// keys. It returns the flow, or 0 and what becomes of the packet.
+// keys. It returns the flow, or 0 and the verdict.
 //
 // old is where a flow went that this one replaces, or zero: the connection keeps its
 // source port if it keeps its backend. f is what the lookahead prepared, or nil.
@@ -20,29 +20,31 @@ func (w *Worker) admit(d Desc, p *header.Packet, old *header.Tuple, f *prepared)
 		return w.admitPlanned(d, f)
 	}
 	var n plan
-	o := w.opening(p)
-	w.plan(&n, &o)
+	req := w.flowRequest(p)
+	w.plan(&n, &req)
 	if n.verdict.Action != Queued {
 		return 0, w.refused(d, p, &n)
 	}
-	ref, v, _ := w.carry(p, &n, &o, old)
+	ref, v, _ := w.carry(p, &n, &req, old)
 	return ref, v
 }
 
-// refused tells the sender, where that is due, and returns what becomes of the packet.
+// refused sends the ICMP error of a refusal, if it has one, and returns the verdict.
 func (w *Worker) refused(d Desc, p *header.Packet, n *plan) Verdict {
-	if n.tell {
+	if n.notify {
 		w.sendError(d, p, n.err, 0)
 	}
 	return n.verdict
 }
 
-// carry makes the flow of a plan and then pins its client: who gets no flow is not remembered, or
-// a flood that is refused would push out the pins of others. made says that it is a
-// new flow; where another worker was faster with the same packet, the pin is up to that one.
-func (w *Worker) carry(p *header.Packet, n *plan, o *opening, old *header.Tuple) (ref flowtable.Ref, v Verdict, made bool) {
+// carry makes the flow of a plan and then pins its client. A client that gets no flow is not
+// pinned, or a flood that is refused would evict the pins of others. made reports whether the flow
+// is new; where another worker was faster with the same packet, that worker sets the pin.
+func (w *Worker) carry(
+	p *header.Packet, n *plan, req *flowRequest, old *header.Tuple,
+) (ref flowtable.Ref, v Verdict, made bool) {
 	ref, v, made = w.create(p, n, old)
-	if !made || !w.settle(n, o) {
+	if !made || !w.settle(n, req) {
 		return ref, v, made
 	}
 	// Nobody but a copy of this packet can have used the flow.
@@ -63,23 +65,23 @@ func (w *Worker) carry(p *header.Packet, n *plan, o *opening, old *header.Tuple)
 // client's last new flow). Where another worker was faster with a flow of this
 // client, its choice holds, so that a client's first two flows do not part: then settle
 // changes the plan, and returns true.
-func (w *Worker) settle(n *plan, o *opening) (moved bool) {
+func (w *Worker) settle(n *plan, req *flowRequest) (moved bool) {
 	svc := n.Frontend.Service
 	if svc.AffinitySeconds == 0 || w.pins == nil {
 		return false
 	}
 	want := affinity.Pin{Addr: n.backend.Addr, Port: n.backend.Port}
-	got := w.pins.Settle(w.now, o.tuple.Src, svc.Identity, want, n.pin, svc.AffinitySeconds)
-	if got == want || !w.follow(n, got, o.not) {
+	got := w.pins.Settle(w.now, req.tuple.Src, svc.Identity, want, n.pin, svc.AffinitySeconds)
+	if got == want || !w.follow(n, got, req.not) {
 		return false
 	}
-	w.address(n, o)
+	w.address(n, req)
 	return true
 }
 
-// opening is a packet as a plan sees it.
-func (w *Worker) opening(p *header.Packet) opening {
-	return opening{
+// flowRequest returns the request for a packet's flow, with the next random numbers.
+func (w *Worker) flowRequest(p *header.Packet) flowRequest {
+	return flowRequest{
 		tuple: &p.Tuple, opens: isSYN(p.TCPFlags), ttl: p.TTL,
 		random: w.draws.take(),
 	}

@@ -19,16 +19,17 @@
 //	frames:  UMEM = free + in links + held
 //	packets: received + generated = transmitted + returned + dropped + held
 //
-// A packet that no frame holds is a chain of frames (Chains). It is one packet for the second law, and each of its
-// frames counts for the first.
+// A packet that no frame holds is a chain of frames (Chains). It is one packet for the second law,
+// and each of its frames counts for the first.
 //
-// The story of a packet is told in the order of the files: worker.go (the step), pipeline.go (the
-// short way), judge.go (what is this), plan.go (what a new flow would be), admit.go (making it),
-// retry.go (another backend for one that nobody answers), forward.go (a known flow),
-// icmp.go (errors and echo), fragment.go, hold.go (next hops that are not known
-// yet), egress.go (Ethernet and out). run.go and pace.go are what happens between steps.
+// The files, in the order in which a packet meets them: worker.go (the step), pipeline.go (the
+// fast path), lookahead.go (what of a group has no flow), judge.go (the slow path), plan.go (what
+// a new flow would be), admit.go (making it), retry.go (another backend for one that is not
+// answered), forward.go (a known flow), icmp.go (errors and echo), fragment.go, hold.go (next hops
+// that are not known yet), egress.go (Ethernet and out). run.go and pace.go are what happens
+// between steps.
 //
-// What decides about a packet is apart from what is done about it: a scene (clock, snapshot,
-// view, connections, pins) is asked for a plan. Workers carry plans out; an Explainer
-// (explain.go) has a scene of its own and tells them to people.
+// Deciding about a packet is separate from carrying the decision out: a planner (clock, snapshot,
+// view, connections, pins) returns a plan. Workers carry plans out; an Explainer (explain.go) has
+// a planner of its own and describes its plans to people.
 package fastpath

@@ -25,8 +25,8 @@ type ExplainerConfig struct {
 	HostSource4, HostSource6 header.Addr
 }
 
-// Explainer says what the workers would do with a packet, by asking what they ask, and
-// changes nothing: no flow, no pin, no turn. It may be used by any number of goroutines.
+// Explainer describes what the workers would do with a packet. It makes the same plan as they do,
+// and changes nothing: no flow, no pin, no turn. Any number of goroutines may use it.
 type Explainer struct {
 	c  ExplainerConfig
 	mu sync.Mutex // over flows, which is one participant's
@@ -55,33 +55,33 @@ func (e *Explainer) Close() {
 }
 
 // Explanation is what would become of a packet from outside that is whole, well-formed and
-// small enough for its way, and why. What was not asked is zero.
+// small enough for its way, and why. What was not needed for the decision is zero.
 type Explanation struct {
 	Generation uint64 // of the snapshot
 	Tuple      header.Tuple
 	Opens      bool
 
-	// What becomes of it. Tell: its sender gets the ICMP error Error (if the rate allows).
+	// The verdict. Notify: the sender gets the ICMP error Error (if the rate allows).
 	Verdict Verdict
-	Tell    bool
+	Notify  bool
 	Error   nat.ErrorKind
 
-	// Known says that it has a flow: Flow, on Side. Standing is what the flow is to it; if
+	// Known: the packet has a flow, Flow, on Side. Standing is what the flow is to it; if
 	// it is superseded, all below is about the flow that would replace it.
 	Known    bool
 	Flow     flowtable.Info
 	Side     flowtable.Side
 	Standing Standing
-	// Retry: if the packet is the second repetition of one that nobody answered, it goes to
-	// another backend (services.Snapshot.RetryOther, or the flow's backend is gone).
+	// Retry: if the packet is the second repetition of one that was not answered, it is given
+	// to another backend (services.Snapshot.RetryOther, or the flow's backend is gone).
 	Retry bool
 
 	// Decision is about a new flow: frontend, source ranges, kind of client, rule.
 	services.Decision
 	PodRange netip.Prefix // which of Snapshot.Pods the client is in, if it is
 
-	// Pin is where the client is pinned to, if it is; PinInSet says that this is in the set of
-	// its rule, and therefore chosen. Scheduler did not choose then.
+	// Pin is the backend that the client is pinned to, if it is pinned. PinInSet: that backend is
+	// in the set of the client's rule, and therefore chosen; Scheduler did not choose then.
 	Pin       affinity.Pin
 	PinInSet  bool
 	Scheduler services.Scheduler
@@ -95,23 +95,24 @@ type Explanation struct {
 	// made, and 0 here; that of a kept client is its own, if it is free.
 	Out    header.Tuple
 	Source Source // whose address it leaves with; for new flows
-	// Route is the way to where it goes, and Hop the neighbour, which may be not resolved
-	// yet (Ready); nil if it has to be asked for first.
+	// Route is the route to its destination, and Hop the neighbour, which may not be resolved yet
+	// (Ready); nil if it must be requested first.
 	Route nexthop.Route
 	Hop   *nexthop.Hop
 }
 
-// Load is what a scheduler knows of a backend.
+// Load is what a scheduler by connections compares of a backend.
 type Load struct {
 	Backend     *services.Backend
 	Connections int32
 	Weight      uint16
 }
 
-// Explain says what would become of a packet with this tuple, of TCP, UDP or SCTP. opens: it opens a
-// connection or association (SYN, INIT); UDP has no such thing. now is CLOCK_BOOTTIME.
+// Explain returns what a worker would do with a packet of this tuple, of TCP, UDP or SCTP. opens:
+// the packet opens a connection or association (SYN, INIT); UDP has no such packet. now is
+// CLOCK_BOOTTIME.
 func (e *Explainer) Explain(t header.Tuple, opens bool, now flowtable.Time) Explanation {
-	s := scene{
+	s := planner{
 		now: now, snap: e.c.Services.Load(), view: e.c.Hops.View(),
 		pins: e.c.Affinity, host4: e.c.HostSource4, host6: e.c.HostSource6,
 	}
@@ -124,8 +125,9 @@ func (e *Explainer) Explain(t header.Tuple, opens bool, now flowtable.Time) Expl
 		return x
 	}
 	var n plan
-	o := opening{tuple: &x.Tuple, opens: opens, ttl: 255, random: [2]uint64{rand.Uint64(), rand.Uint64()}, look: true}
-	s.plan(&n, &o)
+	random := [2]uint64{rand.Uint64(), rand.Uint64()}
+	req := flowRequest{tuple: &x.Tuple, opens: opens, ttl: 255, random: random, dryRun: true}
+	s.plan(&n, &req)
 	x.planned(&s, &n)
 	if x.Verdict == queued {
 		e.leaves(&s, &x)
@@ -136,8 +138,8 @@ func (e *Explainer) Explain(t header.Tuple, opens bool, now flowtable.Time) Expl
 	return x
 }
 
-// known looks for the packet's flow, and says whether that settles what becomes of it.
-func (e *Explainer) known(s *scene, x *Explanation) bool {
+// known looks up the packet's flow, and reports whether that decides the verdict.
+func (e *Explainer) known(s *planner, x *Explanation) bool {
 	if e.flows == nil {
 		return false
 	}
@@ -178,9 +180,9 @@ func (e *Explainer) known(s *scene, x *Explanation) bool {
 	return x.Standing != Superseded
 }
 
-// planned takes over what a plan says.
-func (x *Explanation) planned(s *scene, n *plan) {
-	x.Verdict, x.Tell, x.Error = n.verdict, n.tell, n.err
+// planned copies a plan into the explanation.
+func (x *Explanation) planned(s *planner, n *plan) {
+	x.Verdict, x.Notify, x.Error = n.verdict, n.notify, n.err
 	x.Decision, x.Pin, x.PinInSet, x.Backend = n.Decision, n.pin, n.pinned, n.backend
 	x.Slot, x.Source, x.Out = n.choice.Slot, n.origin, header.Tuple{}
 	if x.Pod {
@@ -203,8 +205,8 @@ func (x *Explanation) planned(s *scene, n *plan) {
 	}
 }
 
-// compared lists what a scheduler by connections sees.
-func (s *scene) compared(set *services.EndpointSet) (all []Load) {
+// compared returns what a scheduler by connections compares.
+func (s *planner) compared(set *services.EndpointSet) (all []Load) {
 	for i, r := range set.Backends {
 		l := Load{Backend: s.snap.Backend(r), Weight: 1}
 		if set.Weights != nil {
@@ -218,14 +220,14 @@ func (s *scene) compared(set *services.EndpointSet) (all []Load) {
 	return all
 }
 
-// leaves finds the way of a packet that is sent on.
-func (e *Explainer) leaves(s *scene, x *Explanation) {
+// leaves finds the route and the hop of a packet that is forwarded.
+func (e *Explainer) leaves(s *planner, x *Explanation) {
 	if x.Verdict != queued {
 		return
 	}
 	x.Route = s.view.Lookup(&x.Out.Dst)
 	x.Hop = e.c.Hops.Hop(x.Route.Hop)
 	if x.Hop != nil && x.Hop.Kind == nexthop.Unreachable {
-		x.Verdict, x.Tell, x.Error = unreachable.verdict, unreachable.tell, unreachable.err
+		x.Verdict, x.Notify, x.Error = unreachable.verdict, unreachable.notify, unreachable.err
 	}
 }

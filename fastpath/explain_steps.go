@@ -12,11 +12,10 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// Step is one line of an explanation as people read it: what was asked, and the answer.
+// Step is one line of an explanation for people: the name of a check, and its result.
 type Step struct{ Name, Text string }
 
-// Steps tells the explanation in the order in which it was found out. The last step is
-// the verdict.
+// Steps returns the explanation in the order of the checks. The last step is the verdict.
 func (x *Explanation) Steps() []Step {
 	steps := []Step{{"flow", x.flowText()}}
 	add := func(name, format string, args ...any) {
@@ -166,7 +165,7 @@ func (x *Explanation) outText() string {
 	return fmt.Sprintf("%s -> %v", src, end(x.Out.Dst, x.Out.DstPort))
 }
 
-// sourceText says why packets leave with an address.
+// sourceText describes why packets leave with an address.
 func sourceText(s Source) string {
 	switch s {
 	case SourceHost:
@@ -193,7 +192,7 @@ func (x *Explanation) hopText() string {
 
 func (x *Explanation) verdictText() string {
 	s := x.Verdict.String()
-	if x.Tell {
+	if x.Notify {
 		s += "; the sender gets ICMP " + map[nat.ErrorKind]string{
 			nat.PortUnreachable: "port unreachable", nat.HostUnreachable: "host unreachable", nat.TimeExceeded: "time exceeded",
 		}[x.Error]

@@ -147,7 +147,7 @@ func predicted(x *fastpath.Explanation) string {
 	default:
 		s = x.Verdict.Reason.String()
 	}
-	if x.Tell {
+	if x.Notify {
 		s += fmt.Sprintf(" error %d", x.Error)
 	}
 	return s
@@ -329,7 +329,7 @@ func TestExplainSuperseded(t *testing.T) {
 		b.SetFrontend(&next)
 	})
 	x := e.Explain(tuple(header.ProtoUDP, client, join(vip4, 53)), false, flowtable.Time(l.now))
-	if x.Standing != fastpath.Superseded || x.Verdict.Reason != stats.NoEndpoints || !x.Tell || x.Out != (header.Tuple{}) || x.Hop != nil {
+	if x.Standing != fastpath.Superseded || x.Verdict.Reason != stats.NoEndpoints || !x.Notify || x.Out != (header.Tuple{}) || x.Hop != nil {
 		t.Errorf("UDP without endpoints: %+v", x)
 	}
 }

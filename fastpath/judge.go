@@ -254,7 +254,7 @@ func (w *Worker) owed(ref flowtable.Ref, p *header.Packet) bool {
 // datagram is the standing of a UDP flow. It never outlives its endpoint: the address of one that
 // is gone may be another pod's by now, which must not answer in its name. One that is
 // there and no longer serves may still send what it owes.
-func (s *scene) datagram(backend services.BackendRef, side flowtable.Side) Standing {
+func (s *planner) datagram(backend services.BackendRef, side flowtable.Side) Standing {
 	b := s.snap.Backend(backend)
 	switch {
 	case b != nil && (side == flowtable.ReplySide || b.Flags&services.BackendServing != 0):
@@ -299,7 +299,7 @@ func (w *Worker) judgeFault(d Desc, p *header.Packet, r stats.DropReason) Verdic
 // flow. The kernel must not get it from us either: it would believe it, because on the host link it
 // accepts local sources. A VIP alone is possible as a source: another gateway may share it, and
 // an external IP may be another node's address.
-func (s *scene) forged(src header.Addr) bool {
+func (s *planner) forged(src header.Addr) bool {
 	const own = services.AddrLocal | services.AddrNode | services.AddrSNAT
 	return s.snap.Owned(src)&own != 0 || s.hostSource(src)
 }

@@ -115,8 +115,11 @@ func (o *lookahead) repeats(i int) bool {
 func (w *Worker) prepare(f *prepared) {
 	n := &f.plan
 	*n = plan{}
-	o := opening{tuple: &f.packet.Tuple, opens: isSYN(f.packet.TCPFlags), ttl: f.packet.TTL, random: *w.draws.peek(f.draw), look: true}
-	w.plan(n, &o)
+	req := flowRequest{
+		tuple: &f.packet.Tuple, opens: isSYN(f.packet.TCPFlags), ttl: f.packet.TTL,
+		random: *w.draws.peek(f.draw), dryRun: true,
+	}
+	w.plan(n, &req)
 	if f.planned = n.certain(); n.verdict.Action == Queued {
 		w.newFlow(&f.flow, &f.packet, n)
 		f.reply = w.flows.FetchCreate(&f.flow)

@@ -12,9 +12,9 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// scene is what a packet without a flow is judged by. Workers and Explainers have
-// one each and ask it the same question (plan), so that an explanation is what would happen.
-type scene struct {
+// planner decides about packets without a flow. Each Worker and each Explainer has one, and both
+// call plan, so an explanation is what a worker would do.
+type planner struct {
 	// Loaded once per step.
 	now  flowtable.Time
 	snap *services.Snapshot
@@ -26,8 +26,8 @@ type scene struct {
 	routes       *routeCache     // nil: none
 }
 
-// opening is a packet that may make a flow.
-type opening struct {
+// flowRequest is what a plan depends on: a packet that may make a flow.
+type flowRequest struct {
 	tuple *header.Tuple // client to frontend
 	opens bool          // it opens a connection; UDP always does
 	ttl   uint8
@@ -36,13 +36,13 @@ type opening struct {
 	// random must not be guessable: the first for the choice of a backend, the second for
 	// that of source address and port.
 	random [2]uint64
-	look   bool // it is a question: no turn is taken
+	dryRun bool // take no turn
 }
 
-// refusal is a verdict, and whether the sender is owed an ICMP error, err.
+// refusal is a verdict, and whether the sender gets an ICMP error, err.
 type refusal struct {
 	verdict Verdict
-	tell    bool
+	notify  bool
 	err     nat.ErrorKind
 }
 
@@ -62,7 +62,7 @@ type plan struct {
 	random  uint64 // for the source port
 }
 
-// Source says whose address a backend sees.
+// Source is the kind of address that a backend sees as the source.
 type Source uint8
 
 const (
@@ -73,45 +73,45 @@ const (
 	SourcePool                  // any of the configured ones
 )
 
-// String says it in a word.
+// String returns the name of the kind.
 func (s Source) String() string {
 	return [...]string{"none", "client", "host link", "route", "pool"}[s]
 }
 
-// plan decides about a packet that has no flow. The order of its refusals is the order
-// in which an operator would ask: whose packet is it, may it be here, who takes it. It
-// changes nothing but a frontend's turn.
-func (s *scene) plan(n *plan, o *opening) {
-	n.Decision, n.random = s.snap.Decide(o.tuple), o.random[1]
+// plan decides about a packet that has no flow. It checks, in this order, whether the packet is
+// for a frontend, whether it is allowed, and which backend takes it. It changes nothing but a
+// frontend's turn, and with dryRun not even that.
+func (s *planner) plan(n *plan, req *flowRequest) {
+	n.Decision, n.random = s.snap.Decide(req.tuple), req.random[1]
 	switch {
 	case n.Outcome == services.Unserved:
-		s.unserved(n, &o.tuple.Dst)
-	case s.forged(o.tuple.Src):
+		s.unserved(n, &req.tuple.Dst)
+	case s.forged(req.tuple.Src):
 		n.verdict = drop(stats.SpoofedSource)
-	case o.tuple.Stateful() && !o.opens:
+	case req.tuple.Stateful() && !req.opens:
 		n.verdict = drop(stats.NoFlow)
 	case n.Outcome == services.Denied:
 		n.verdict = drop(stats.SourceRangeDenied)
-	case o.ttl <= 1:
+	case req.ttl <= 1:
 		n.refuse(stats.TTLExceeded, nat.TimeExceeded)
 	case n.Outcome == services.Reject:
 		n.refuse(stats.NoEndpoints, nat.PortUnreachable)
 	case n.Outcome == services.Silence:
 		n.verdict = drop(stats.NoLocalEndpoints)
 	default:
-		s.choose(n, o)
-		s.address(n, o)
+		s.choose(n, req)
+		s.address(n, req)
 	}
 }
 
-// refuse is a drop of which the sender is told.
+// refuse drops the packet and notifies its sender.
 func (n *plan) refuse(r stats.DropReason, err nat.ErrorKind) {
 	n.refusal = refusal{drop(r), true, err}
 }
 
 // unserved is a packet for no frontend. Addresses of the node and SNAT addresses
 // are shared with the host, so the kernel gets the packet; a VIP is ours alone.
-func (s *scene) unserved(n *plan, dst *header.Addr) {
+func (s *planner) unserved(n *plan, dst *header.Addr) {
 	n.verdict = toKernel
 	if !s.snap.VIPOnly(*dst) {
 		return
@@ -124,26 +124,26 @@ func (s *scene) unserved(n *plan, dst *header.Addr) {
 	}
 }
 
-// hostSource says whether an address is ours on the host link.
-func (s *scene) hostSource(a header.Addr) bool { return a == s.host4 || a == s.host6 }
+// hostSource reports whether an address is ours on the host link.
+func (s *planner) hostSource(a header.Addr) bool { return a == s.host4 || a == s.host6 }
 
-// choose finds the backend of a plan that is admitted: where the client is pinned to, if
-// that is in the set in force and may be had, else the scheduler's choice.
-func (s *scene) choose(n *plan, o *opening) {
+// choose finds the backend of a plan that is admitted: the one the client is pinned to, if that is
+// in the set in force and not excluded, else the scheduler's choice.
+func (s *planner) choose(n *plan, req *flowRequest) {
 	if svc := n.Frontend.Service; svc.AffinitySeconds != 0 && s.pins != nil {
-		n.pin, _ = s.pins.Get(s.now, o.tuple.Src, svc.Identity)
-		if s.follow(n, n.pin, o.not) {
+		n.pin, _ = s.pins.Get(s.now, req.tuple.Src, svc.Identity)
+		if s.follow(n, n.pin, req.not) {
 			return
 		}
 	}
-	d := services.Draw{Tuple: o.tuple, Random: o.random[0], Loads: s.loads, Not: o.not, Look: o.look}
+	d := services.Draw{Tuple: req.tuple, Random: req.random[0], Loads: s.loads, Not: req.not, DryRun: req.dryRun}
 	n.choice = s.snap.Choose(n.Frontend, n.Rule.Set, &d)
 	n.backend = s.snap.Backend(n.choice.Backend)
 }
 
 // follow makes a pin's backend that of the plan, if it is in the set and not the one that
 // the flow must not get.
-func (s *scene) follow(n *plan, pin affinity.Pin, not services.BackendRef) bool {
+func (s *planner) follow(n *plan, pin affinity.Pin, not services.BackendRef) bool {
 	if pin.Port == 0 {
 		return false // no pin
 	}
@@ -156,17 +156,17 @@ func (s *scene) follow(n *plan, pin affinity.Pin, not services.BackendRef) bool 
 }
 
 // address finds how the backend is reached, and from which address.
-func (s *scene) address(n *plan, o *opening) {
+func (s *planner) address(n *plan, req *flowRequest) {
 	if n.backend == nil { // not a set of this snapshot
 		n.refuse(stats.NoEndpoints, nat.PortUnreachable)
 		return
 	}
 	n.route = s.routes.to(s.view, n.backend)
-	n.keep = n.Rule.KeepClient && o.tuple.Src != n.backend.Addr // a backend that reaches itself would see its own address
+	n.keep = n.Rule.KeepClient && req.tuple.Src != n.backend.Addr // a backend that reaches itself would see its own address
 	if n.keep {
-		n.source, n.origin = o.tuple.Src, SourceClient
+		n.source, n.origin = req.tuple.Src, SourceClient
 	} else {
-		n.source, n.origin = s.source(o.random[1]>>32, &n.route, o.tuple.V6)
+		n.source, n.origin = s.source(req.random[1]>>32, &n.route, req.tuple.V6)
 	}
 	n.verdict = queued
 	if n.origin == SourceNone {
@@ -177,7 +177,7 @@ func (s *scene) address(n *plan, o *opening) {
 // source chooses our address towards a backend: the host link's own where the
 // kernel carries the packet on (its replies then come back by the host link), the
 // route's or one of the configured addresses elsewhere.
-func (s *scene) source(random uint64, r *nexthop.Route, v6 bool) (header.Addr, Source) {
+func (s *planner) source(random uint64, r *nexthop.Route, v6 bool) (header.Addr, Source) {
 	pool, byRoute, host := s.snap.SNAT4, s.snap.SNATByRoute4, s.host4
 	if v6 {
 		pool, byRoute, host = s.snap.SNAT6, s.snap.SNATByRoute6, s.host6

@@ -18,11 +18,11 @@ func (w *Worker) retry(p *header.Packet, hash uint64, ref flowtable.Ref) (flowta
 	w.bind(ref)
 	var old header.Tuple
 	w.flows.Outgoing(ref, flowtable.ClientSide, &old)
-	o := w.opening(p)
+	req := w.flowRequest(p)
 	service, backend := w.flows.Flow(ref).Owner()
-	o.not = services.BackendRef(backend)
+	req.not = services.BackendRef(backend)
 	var n plan
-	w.plan(&n, &o)
+	w.plan(&n, &req)
 	if n.verdict.Action != Queued || n.backend.Addr == old.Dst && n.backend.Port == old.DstPort {
 		return ref, queued
 	}
@@ -31,7 +31,7 @@ func (w *Worker) retry(p *header.Packet, hash uint64, ref flowtable.Ref) (flowta
 			return found, queued
 		}
 	}
-	next, v, made := w.carry(p, &n, &o, &header.Tuple{})
+	next, v, made := w.carry(p, &n, &req, &header.Tuple{})
 	switch {
 	case made:
 		w.flows.MarkRepeated(next)

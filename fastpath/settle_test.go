@@ -53,12 +53,12 @@ func TestSettleFollowsTheFaster(t *testing.T) {
 				t.Fatal(err)
 			}
 			now := flowtable.Time(time.Hour)
-			w := &Worker{scene: scene{now: now, snap: b.Build(), view: &nexthop.View{Routes: routes}, pins: pins, host4: host}}
-			o := opening{tuple: &header.Tuple{Src: client, Dst: f.Key.Addr, SrcPort: 1, DstPort: 80, Proto: header.ProtoTCP}, opens: true, ttl: 64}
+			w := &Worker{planner: planner{now: now, snap: b.Build(), view: &nexthop.View{Routes: routes}, pins: pins, host4: host}}
+			req := flowRequest{tuple: &header.Tuple{Src: client, Dst: f.Key.Addr, SrcPort: 1, DstPort: 80, Proto: header.ProtoTCP}, opens: true, ttl: 64}
 			var n plan
-			w.plan(&n, &o)
+			w.plan(&n, &req)
 			pins.Set(now, at("198.51.100.8"), 7, affinity.Pin{Addr: stranger, Port: 8080}, 60)
-			lost := opening{tuple: &header.Tuple{Src: at("198.51.100.8"), Dst: f.Key.Addr, SrcPort: 1, DstPort: 80, Proto: header.ProtoTCP}, opens: true, ttl: 64, not: set.Backends[1]}
+			lost := flowRequest{tuple: &header.Tuple{Src: at("198.51.100.8"), Dst: f.Key.Addr, SrcPort: 1, DstPort: 80, Proto: header.ProtoTCP}, opens: true, ttl: 64, not: set.Backends[1]}
 			var again plan
 			if w.plan(&again, &lost); again.pinned || again.backend == nil || again.backend.Addr != near {
 				t.Errorf("pinned to what is gone, and moved from what is silent: %+v", again)
@@ -69,7 +69,7 @@ func TestSettleFollowsTheFaster(t *testing.T) {
 			if tt.faster != (header.Addr{}) {
 				pins.Set(now, client, 7, affinity.Pin{Addr: tt.faster, Port: 8080}, 60)
 			}
-			w.settle(&n, &o)
+			w.settle(&n, &req)
 			if n.backend.Addr != tt.backend || n.origin != tt.origin || n.route.Kind != tt.kind || n.verdict != queued {
 				t.Errorf("to %v from %v (%v), route kind %d, want %v, %v, %d", n.backend.Addr, n.source, n.origin, n.route.Kind, tt.backend, tt.origin, tt.kind)
 			}

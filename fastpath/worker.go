@@ -84,7 +84,7 @@ type Worker struct {
 	flows  *flowtable.Handle // ours in the shared table
 	stats  *stats.Block
 
-	scene
+	planner
 
 	b      batch
 	out    []egressQueue     // by position in Links
@@ -136,8 +136,12 @@ func New(c Config) (*Worker, error) {
 		return nil, fmt.Errorf("fastpath: worker %d: %w", c.ID, err)
 	}
 	w := &Worker{
-		c: c, mem: c.Memory, memory: header.NewMemory(c.Memory), pool: c.Pool, chains: c.Chains, flows: flows, stats: c.Stats,
-		scene: scene{loads: c.Flows.Loads(), pins: c.Affinity, host4: c.HostSource4, host6: c.HostSource6, routes: new(routeCache)},
+		c: c, mem: c.Memory, memory: header.NewMemory(c.Memory), pool: c.Pool, chains: c.Chains,
+		flows: flows, stats: c.Stats,
+		planner: planner{
+			loads: c.Flows.Loads(), pins: c.Affinity,
+			host4: c.HostSource4, host6: c.HostSource6, routes: new(routeCache),
+		},
 		draws: draws{source: newRandom(c.Seed)},
 		limit: nat.NewRateLimit(c.ICMPRate, c.ICMPBurst),
 		host:  nexthop.Hop{Kind: nexthop.Kernel, Ready: true, DstMAC: c.HostMAC.Kernel, SrcMAC: c.HostMAC.User},
@@ -168,18 +172,16 @@ func (w *Worker) SetLink(position int, l Link) (old Link) {
 	return old
 }
 
-// SetHostMAC says who the ends of the host link are from now on: it may be deleted
-// and made again. It must run on the worker's goroutine (Do).
+// SetHostMAC sets the addresses of the host link's ends: it may be deleted and created again. It
+// must run on the worker's goroutine (Do).
 func (w *Worker) SetHostMAC(m HostMAC) { w.host.DstMAC, w.host.SrcMAC = m.Kernel, m.User }
 
 // Pool returns the worker's free frames, for closing a link into. It must be used
 // on the worker's goroutine (Do) only.
 func (w *Worker) Pool() *Pool { return w.pool }
 
-// Step is one pass of the loop: the whole forwarding story. now is CLOCK_BOOTTIME
-// in nanoseconds. Run calls it for ever; tests and replays call it themselves. It
-// returns how many
-// packets moved.
+// Step is one pass of the loop: it forwards what has arrived. now is CLOCK_BOOTTIME in nanoseconds.
+// Run calls it for ever; tests and replays call it themselves. It returns how many packets moved.
 func (w *Worker) Step(now uint64) int {
 	w.begin(flowtable.Time(now))
 	moved := 0

@@ -13,12 +13,12 @@ type Draw struct {
 	Tuple  *header.Tuple  // client to frontend
 	Random uint64         // for Random, for large sets, and where Not is set; it must not be guessable
 	Loads  []atomic.Int32 // connections by backend index; what it does not hold has none
-	// Not is a backend that is chosen only if there is no other; zero for none. Who had a
-	// flow and did not answer is excluded so. With it any scheduler draws at random:
-	// what it would say again and again may be another that does not answer.
+	// Not is a backend that is chosen only if there is no other; zero for none. It excludes
+	// a backend that had the flow and did not answer. With it any scheduler draws at random,
+	// as its own choice, always the same, may be another backend that does not answer.
 	Not BackendRef
-	// Look says that no flow follows: nobody's turn is taken.
-	Look bool
+	// DryRun is for a choice that no flow follows: no turn is taken.
+	DryRun bool
 }
 
 // Choice is a backend and how it was found.
@@ -28,16 +28,16 @@ type Choice struct {
 	Slot int
 }
 
-// Choose says who of a set gets a new flow. The set must be one of the frontend's in this
-// snapshot. It allocates nothing, and writes nothing but f.Turn.
+// Choose returns the backend of a set that gets a new flow. The set must be one of the frontend's
+// in this snapshot. It allocates nothing, and writes nothing but f.Turn.
 //
 // For Maglev, SourceHash and DestinationHash the answer is the same in every process
-// that has the same set and SelectKey. With session affinity, Maglev looks at the
-// client's address and the service port and no longer at ports and frontends: a client
+// that has the same set and SelectKey. With session affinity, Maglev hashes the client's
+// address and the service port and no longer ports and frontends: a client
 // that has no pin at a gateway gets the backend it has at the others.
 //
-// Least connections are those of this process: gateways do not tell each other. What
-// ties is decided by the flow's hash, so that they do not all run to the same backend.
+// Least connections are those of this process: gateways do not share counts. The flow's
+// hash breaks ties, so that not all gateways choose the same backend.
 func (s *Snapshot) Choose(f *Frontend, set *EndpointSet, d *Draw) Choice {
 	svc := f.Service
 	switch {
@@ -52,7 +52,7 @@ func (s *Snapshot) Choose(f *Frontend, set *EndpointSet, d *Draw) Choice {
 	slot := 0
 	switch svc.Scheduler {
 	case RoundRobin, WeightedRoundRobin:
-		slot = int(f.turn(d.Look) % uint32(n))
+		slot = int(f.turn(d.DryRun) % uint32(n))
 	default:
 		slot = slotOf(s.hash(svc, d), n)
 	}
@@ -88,8 +88,8 @@ func (s *Snapshot) addrHash(a *header.Addr, n uint64) uint64 {
 
 // turn is the number of a flow among those that take turns. The atomic orders nothing:
 // two workers only must not take the same turn.
-func (f *Frontend) turn(look bool) uint32 {
-	if look {
+func (f *Frontend) turn(dryRun bool) uint32 {
+	if dryRun {
 		return f.Turn.Load()
 	}
 	return f.Turn.Add(1) - 1
@@ -113,7 +113,8 @@ func (s *EndpointSet) at(slot int) BackendRef {
 	return s.Backends[slot]
 }
 
-// another draws a slot that has another backend than not: by the shares of the table, where there is one.
+// another draws a slot that has another backend than not: by the shares of the table, where there
+// is one.
 func (s *EndpointSet) another(random uint64, not BackendRef) Choice {
 	slot, n := 0, s.Slots()
 	for range 64 {

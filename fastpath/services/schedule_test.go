@@ -114,7 +114,8 @@ func TestWhatDecides(t *testing.T) {
 				vary.apply(s, f.Service, &tuple, n)
 				got[s.Choose(f, set, &Draw{Tuple: &tuple}).Backend]++
 			}
-			// 500 draws of 50 leave out none but by bad luck (0.2%); 35 is far from that and from 1.
+			// 500 draws of 50 leave out none but by bad luck (0.2%); 35 is far from that and from
+			// 1.
 			if (len(got) > 35) != vary.want || !vary.want && len(got) != 1 {
 				t.Errorf("%s: 500 values of the %s gave %d backends of %d, want it to matter: %v", tt.name, vary.name, len(got), backends, vary.want)
 			}
@@ -156,13 +157,13 @@ func TestAnother(t *testing.T) {
 	}
 }
 
-// TestLookTakesNoTurn: a question does not change the next answer.
-func TestLookTakesNoTurn(t *testing.T) {
+// TestDryRunTakesNoTurn: a dry run does not change the next choice.
+func TestDryRunTakesNoTurn(t *testing.T) {
 	s, f, set := choosers(RoundRobin, 1, 1, 1)
 	for n := range 9 {
-		look := s.Choose(f, set, &Draw{Tuple: client(n), Look: true})
-		if took := s.Choose(f, set, &Draw{Tuple: client(n)}); took != look || took.Slot != n%3 {
-			t.Fatalf("turn %d: said %v, was %v", n, look, took)
+		dry := s.Choose(f, set, &Draw{Tuple: client(n), DryRun: true})
+		if took := s.Choose(f, set, &Draw{Tuple: client(n)}); took != dry || took.Slot != n%3 {
+			t.Fatalf("turn %d: the dry run chose %v, the flow got %v", n, dry, took)
 		}
 	}
 }
@@ -173,7 +174,7 @@ func TestWithoutTable(t *testing.T) {
 		s, f, set := choosers(by, 1, 1, 1, 1)
 		bare := &EndpointSet{Backends: set.Backends}
 		for n := range 50 {
-			with := s.Choose(f, set, &Draw{Tuple: client(n), Look: true})
+			with := s.Choose(f, set, &Draw{Tuple: client(n), DryRun: true})
 			if got := s.Choose(f, bare, &Draw{Tuple: client(n)}); got != with {
 				t.Fatalf("scheduler %d: %v, with the table that says the same %v", by, got, with)
 			}

@@ -84,7 +84,7 @@ func (a *answer) localAdvice(object string) string {
 
 // routeAdvice tells the two ways apart in which there is none.
 func (a *answer) routeAdvice(v *status.ExplainView) string {
-	if a.x.Tell {
+	if a.x.Notify {
 		return fmt.Sprintf("the kernel has no route to the backend: ip route get %v", v.Backend.Addr())
 	}
 	return "there is no address of this family to send from: give an interface one, or set snat.addresses of the configuration"

@@ -86,7 +86,7 @@ func (a *answer) judged(v *status.ExplainView) {
 		v.Verdict = status.VerdictPass
 	case x.Verdict.Action == fastpath.Queued:
 		v.Verdict = status.VerdictForward
-	case x.Tell:
+	case x.Notify:
 		v.Verdict, v.Reason = status.VerdictReject, x.Verdict.Reason.String()
 	default:
 		v.Verdict, v.Reason = status.VerdictDrop, x.Verdict.Reason.String()
