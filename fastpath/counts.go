@@ -50,8 +50,8 @@ func (w *Worker) bytes(d Desc) uint32 {
 	return d.Len
 }
 
-// countHeld notes that a packet comes into a hold queue (1) or leaves it (-1). Its chain must be as it was when it
-// came.
+// countHeld notes that a packet comes into a hold queue (1) or leaves it (-1). Its chain must be
+// as it was when it came.
 func (w *Worker) countHeld(d Desc, by int) {
 	w.n.held += int64(by)
 	w.n.heldMore += by * (w.chains.Buffers(d) - 1)
@@ -66,7 +66,8 @@ func (w *Worker) countDrop(reason stats.DropReason) {
 // with each step is a tenth of its work.
 const publishEvery = flowtable.Time(100 * time.Microsecond)
 
-// publish makes the step's counts and the generation it used visible, the latter a little later: see leave.
+// publish makes the step's counts visible, and the generation it used a little later: see
+// advanceGeneration.
 func (w *Worker) publish(moved int) {
 	s, n := w.stats, &w.n
 	s.LoopTick.Store(uint64(w.now))
@@ -114,10 +115,10 @@ const (
 	backendsAtOnce = 16
 )
 
-// publishBackends publishes the counters of backends, and then the generation. A full batch says that
-// more packets wait.
+// publishBackends publishes the counters of backends, and then the generation. A full batch means
+// that more packets wait.
 func (w *Worker) publishBackends(moved int) {
-	w.leave()
+	w.advanceGeneration()
 	if w.rounds == 0 && moved >= BatchSize && w.now-w.counted < backendsEvery {
 		return
 	}
@@ -133,10 +134,10 @@ func (w *Worker) publishBackends(moved int) {
 	}
 }
 
-// leave begins to leave the snapshots before the current one. Others hear of it when what was counted by
-// them is published: to whom no worker uses a backend any more, its counters are final. That takes the round
-// that is under way, and another one.
-func (w *Worker) leave() {
+// advanceGeneration begins to advance the published generation to that of the current snapshot. It
+// is published after what was counted by earlier snapshots: once no worker uses a backend any
+// more, the backend's counters are final. That takes the round that is under way, and another one.
+func (w *Worker) advanceGeneration() {
 	g := &w.stats.Generation
 	if w.snap == nil || w.rounds > 0 || g.Load() == w.snap.Generation {
 		return

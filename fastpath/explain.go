@@ -174,7 +174,7 @@ func (e *Explainer) known(s *planner, x *Explanation) bool {
 	again := x.Tuple.Stateful() && x.Opens && side == flowtable.ClientSide && x.Standing == Stands
 	x.Retry = again && (x.Backend == nil || s.snap.RetryOther && x.Flow.State == flowtable.SynSeen)
 	x.Verdict = queued
-	if x.Standing == Left && x.Flow.Idle >= owes {
+	if x.Standing == BackendGone && x.Flow.Idle >= replyGrace {
 		x.Verdict = drop(stats.BackendGone)
 	}
 	return x.Standing != Superseded

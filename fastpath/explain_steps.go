@@ -70,7 +70,7 @@ func (x *Explanation) flowText() string {
 		s += "; its endpoint no longer serves, so it is scheduled anew"
 	case x.Standing == Superseded:
 		s += "; it is over, so a new one begins"
-	case x.Standing == Left:
+	case x.Standing == BackendGone:
 		s += "; the endpoint is gone"
 	case x.Retry:
 		s += "; if this is sent for the third time, it goes to another backend"

@@ -292,11 +292,11 @@ func TestExplainLateAnswer(t *testing.T) {
 	l.send(0, headertest.UDP(join(client4, 1), join(vip4, 53), "x"))
 	_, p := l.out(l.workers[0].nic)
 	l.publish(func(b *services.Builder) { b.DeleteBackend(services.MakeBackendRef(2, 1)) })
-	if x := e.Explain(p.Tuple.Reverse(), false, flowtable.Time(l.now)); x.Standing != fastpath.Left || x.Verdict.Action != fastpath.Queued {
+	if x := e.Explain(p.Tuple.Reverse(), false, flowtable.Time(l.now)); x.Standing != fastpath.BackendGone || x.Verdict.Action != fastpath.Queued {
 		t.Errorf("UDP, at once: %v, %v", x.Verdict, x.Standing)
 	}
 	l.step(3 * time.Second)
-	if x := e.Explain(p.Tuple.Reverse(), false, flowtable.Time(l.now)); !x.Known || x.Standing != fastpath.Left || x.Verdict.Reason != stats.BackendGone {
+	if x := e.Explain(p.Tuple.Reverse(), false, flowtable.Time(l.now)); !x.Known || x.Standing != fastpath.BackendGone || x.Verdict.Reason != stats.BackendGone {
 		t.Errorf("UDP: %v, %v", x.Verdict, x.Standing)
 	}
 	if x := e.Explain(tuple(header.ProtoUDP, join(client4, 1), join(vip4, 53)), false, flowtable.Time(l.now)); !x.Known || x.Standing != fastpath.Superseded {

@@ -140,9 +140,9 @@ func (w *Worker) judgeFlow(d Desc, p *header.Packet, hash uint64, f *prepared) V
 		switch w.standing(ref, side, p) {
 		case Stands:
 			return w.forward(d, p, ref, side)
-		case Left:
-			if w.owed(ref, p) {
-				return w.deliver(d, p, ref, side) // and the flow does not live longer by it
+		case BackendGone:
+			if w.withinGrace(ref, p) {
+				return w.deliver(d, p, ref, side) // does not refresh the flow
 			}
 			return drop(stats.BackendGone)
 		case Unanswered:
@@ -184,16 +184,16 @@ const (
 	// answered, where another is to be tried then: by configuration, or because the
 	// backend is gone.
 	Unanswered
-	// Left: from an endpoint that is gone, over UDP, or to a SYN.
-	Left
+	// BackendGone: from an endpoint that is gone, over UDP, or in answer to a SYN.
+	BackendGone
 )
 
-// String says it in a word.
+// String returns the name of the standing.
 func (s Standing) String() string {
-	return [...]string{"stands", "superseded", "unanswered", "left"}[s]
+	return [...]string{"stands", "superseded", "unanswered", "backend gone"}[s]
 }
 
-// standing finds out.
+// standing classifies a packet against its flow.
 func (w *Worker) standing(ref flowtable.Ref, side flowtable.Side, p *header.Packet) Standing {
 	switch {
 	case p.Tuple.Proto == header.ProtoUDP:
@@ -215,18 +215,18 @@ func (w *Worker) standing(ref flowtable.Ref, side flowtable.Side, p *header.Pack
 	return Stands
 }
 
-// handshake is the standing of a flow to an answer to a SYN. A connection goes on with a backend
-// that is no endpoint any more, and none begins there.
+// handshake is the standing of a flow to an answer to a SYN. A connection with a backend that is no
+// endpoint any more continues; a new one must not begin there.
 func (w *Worker) handshake(ref flowtable.Ref, flags uint8) Standing {
 	if flags&header.TCPACK != 0 && w.flows.Awaits(ref) && w.gone(ref) {
-		return Left
+		return BackendGone
 	}
 	return Stands
 }
 
-// gone says whether the backend of a connection is no endpoint of its service any more: its address
-// may be another pod's by now. An endpoint that came back has another ref; it becomes
-// the flow's.
+// gone reports whether the backend of a connection is no endpoint of its service any more: its
+// address may be another pod's by now. An endpoint that came back has another ref; gone stores it
+// in the flow.
 func (w *Worker) gone(ref flowtable.Ref) bool {
 	w.bind(ref)
 	f := w.flows.Flow(ref)
@@ -242,25 +242,25 @@ func (w *Worker) gone(ref flowtable.Ref) bool {
 	return false
 }
 
-// owes is how long an endpoint that is gone may answer what it was asked before: an answer
-// that was under way is not lost, and no pod gets another's address as fast.
-const owes = 2 * time.Second
+// replyGrace is how long after the flow's last packet an endpoint that is gone may still reply over
+// UDP: a reply that was under way is not lost, and no pod gets another's address as fast.
+const replyGrace = 2 * time.Second
 
-// owed says whether a datagram of an endpoint that is gone is such an answer.
-func (w *Worker) owed(ref flowtable.Ref, p *header.Packet) bool {
-	return p.Tuple.Proto == header.ProtoUDP && w.flows.Idle(ref, w.now) < owes
+// withinGrace reports whether a packet of an endpoint that is gone is such a reply.
+func (w *Worker) withinGrace(ref flowtable.Ref, p *header.Packet) bool {
+	return p.Tuple.Proto == header.ProtoUDP && w.flows.Idle(ref, w.now) < replyGrace
 }
 
 // datagram is the standing of a UDP flow. It never outlives its endpoint: the address of one that
-// is gone may be another pod's by now, which must not answer in its name. One that is
-// there and no longer serves may still send what it owes.
+// is gone may be another pod's by now, which must not reply in its place. One that is still listed
+// and no longer serves may still reply.
 func (s *planner) datagram(backend services.BackendRef, side flowtable.Side) Standing {
 	b := s.snap.Backend(backend)
 	switch {
 	case b != nil && (side == flowtable.ReplySide || b.Flags&services.BackendServing != 0):
 		return Stands
 	case side == flowtable.ReplySide:
-		return Left
+		return BackendGone
 	}
 	return Superseded
 }

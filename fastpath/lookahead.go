@@ -41,8 +41,9 @@ type lookahead struct {
 	of         [groupSize]prepared
 }
 
-// judgeLeft judges packet i of a batch, of the group that ends at end: finish has left it.
-func (w *Worker) judgeLeft(i, end int) {
+// judgeSlow is the slow path: it judges packet i of a batch, of the group that ends at end, which
+// finishPlain did not forward.
+func (w *Worker) judgeSlow(i, end int) {
 	d, s := w.b.desc[i], w.b.searchOf(i)
 	if missed, _ := w.missed(s); !missed || w.b.kernel {
 		w.judgeAny(d)
@@ -145,17 +146,17 @@ func (w *Worker) admitPlanned(d Desc, f *prepared) (flowtable.Ref, Verdict) {
 	return ref, v
 }
 
-// forwardFirst is forward for a plain packet that has made its flow: as finishPlain where nothing
-// speaks against it.
+// forwardFirst is forward for a plain packet that has made its flow. Where the packet and its hop
+// are plain it does what finishPlain does.
 func (w *Worker) forwardFirst(d Desc, p *header.Packet, ref flowtable.Ref) Verdict {
 	f, end := w.flows.Flow(ref), uint32(p.End)
 	hop := w.boundHop(f.BoundTo(flowtable.ClientSide))
 	if hop == nil || end > hop.PlainEnd() || w.toLink[hop.Link] == nil {
 		return w.forward(d, p, ref, flowtable.ClientSide)
 	}
-	leaving := [1]header.Leaving{{MACs: hop.MACs()}}
-	f.Leave(flowtable.ClientSide, p.Tuple.V6, &leaving[0])
-	nat.TranslatePlain(&w.memory, []Desc{d}, leaving[:], nil)
+	rewrites := [1]header.Rewrite{{MACs: hop.MACs()}}
+	f.Rewrite(flowtable.ClientSide, p.Tuple.V6, &rewrites[0])
+	nat.TranslatePlain(&w.memory, []Desc{d}, rewrites[:], nil)
 	w.stats.Backends.Count(f.BackendRef(), uint8(flowtable.ClientSide), d.Len)
 	w.queue(w.toLink[hop.Link].link, Desc{Addr: d.Addr, Len: end})
 	w.flows.Observe(ref, flowtable.ClientSide, p.TCPFlags, w.now)

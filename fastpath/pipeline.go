@@ -11,9 +11,9 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// Most packets are plain (nat/header/plain.go) and of a flow that stays as it is. A worker takes them
-// through three stages, in groups, so that the cache misses of one group are under way
-// while others are worked on:
+// Most packets are plain (nat/header/plain.go) and of a flow that stays as it is. A worker takes
+// them through three stages, in groups, so that the cache misses of one group are under way while
+// others are worked on:
 //
 //	round     time ────────────────────▶
 //	  0       inspect 0
@@ -25,24 +25,24 @@ import (
 //	find      match tags, ask for the flow
 //	finish    compare, rewrite, queue; or judgeAny
 //
-// Headers are asked for one group ahead of inspect: their first lines by the inspect before, their second ones in the
-// midst of finish. Whatever is not plain, and whatever
-// about a plain packet takes a decision (a flow to be made or ended, a neighbour that is not
-// resolved, a backend that is gone), goes to judgeAny in finish, so packets leave in the order
-// in which they came. judgeAny decides the same about plain packets too: it is
-// the oracle of the tests.
+// Headers are asked for one group ahead of inspect: their first lines by the inspect before, their
+// second ones in the midst of finish. Whatever is not plain, and whatever about a plain packet
+// takes a decision (a flow to be made or ended, a neighbour that is not resolved, a backend that
+// is gone), goes to judgeAny in finish, so packets leave in the order in which they came. judgeAny
+// decides the same about plain packets too: it is the oracle of the tests.
 //
-// inspect and find ask for as many buckets and flows as a group has packets, nearly in a row, which is why finish, as a rule,
-// stands between them, and has half of find in its midst where flows are two lines long: a processor that has as many misses
-// under way as it can may forget what else is asked for. An EPYC of 2022 (Zen 4) does, from some twenty on (BenchmarkBurst in
+// inspect and find ask for as many buckets and flows as a group has packets, nearly in a row,
+// which is why finish, as a rule, stands between them, and has half of find in its midst where
+// flows are two lines long: a processor that has as many misses under way as it can may forget
+// what else is asked for. An EPYC of 2022 (Zen 4) does, from some twenty on (BenchmarkBurst in
 // nat/prefetch).
 
 // groupSize is the packets of a stage: enough misses to fill what the processor can have under
 // way, few enough that hardly one is forgotten, or pushed out before its turn comes.
 const groupSize = 16
 
-// searches are those of the groups that are under way at once, which are three, and a power of two: all of them stay in the
-// first-level cache.
+// searches are those of the groups that are under way at once, which are three, and a power of
+// two: all of them stay in the first-level cache.
 const searches = 4 * groupSize
 
 // At once no more headers are asked for than of a group.
@@ -117,7 +117,8 @@ func (w *Worker) nextEnds(first, n int) {
 	}
 }
 
-// fetchEnds asks for the second lines of the group that is inspected next, as far as finishPlain has not.
+// fetchEnds asks for the second lines of the group that is inspected next, as far as finishPlain
+// has not.
 func (w *Worker) fetchEnds() {
 	if len(w.b.ends) != 0 {
 		w.memory.FetchEnds(w.b.ends)
@@ -125,8 +126,9 @@ func (w *Worker) fetchEnds() {
 	}
 }
 
-// finish is the last stage. What is matched at once and cannot be forwarded is matched again later, so width, which is how many packets are,
-// shrinks where that happens, as with a tagged hop, by which no packet is forwarded here.
+// finish is the last stage. What is matched at once and cannot be forwarded is matched again
+// later, so width, which is how many packets are, shrinks where that happens, as with a tagged
+// hop, by which no packet is forwarded here.
 func (w *Worker) finish(first, end int) {
 	for width := groupSize; first < end; {
 		upTo := min(first+width, end)
@@ -139,21 +141,23 @@ func (w *Worker) finish(first, end int) {
 		if !matched && w.b.searchOf(first).End != 0 && w.flows.More(w.b.searchOf(first)) {
 			continue
 		}
-		w.judgeLeft(first, end)
+		w.judgeSlow(first, end)
 		first++
 	}
 }
 
-// finishPlain forwards plain packets of a group from the first on, up to one that it has changed nothing of. It returns
-// their number, and whether that one has matched a flow. All packets take a step before the first takes the next: short loops
-// that call nothing keep what they need in registers. The loop here decides, and does not look at headers: where frames are a power of two apart,
-// their headers share so few sets of the first-level cache that those of a group may not stay there from one loop to the next.
+// finishPlain forwards plain packets of a group from the first on, up to one that it has changed
+// nothing of. It returns their number, and whether that one has matched a flow. All packets take a
+// step before the first takes the next: short loops that call nothing keep what they need in
+// registers. The loop here decides, and does not look at headers: where frames are a power of two
+// apart, their headers share so few sets of the first-level cache that those of a group may not
+// stay there from one loop to the next.
 func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 	var flows [groupSize]*flowtable.Flow
-	var leaving [groupSize]header.Leaving
+	var rewrites [groupSize]header.Rewrite
 	var counted [groupSize]stats.Entry
 	g, from, to := w.b.group(first&^(groupSize-1)), uint(first)%groupSize, uint(end-1)%groupSize+1
-	to = from + uint(w.flows.Match(g.search[from:to], flows[from:to], leaving[from:to], w.ticks))
+	to = from + uint(w.flows.Match(g.search[from:to], flows[from:to], rewrites[from:to], w.ticks))
 	if w.b.long {
 		w.find(groupSize / 2) // flows of IPv6 are two lines each
 	}
@@ -168,8 +172,9 @@ func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 		if hop == nil || end > hop.PlainEnd() || end == 0 {
 			break
 		}
-		// A flow need not be judged for its backend's sake if it is not of UDP, or the backend serves. In this order, because
-		// nearly all backends do, and TCP and UDP are mixed. Ref 0 is judgeAny's, because it is not counted.
+		// A flow need not be judged for its backend's sake if it is not of UDP, or the backend
+		// serves. In this order, because nearly all backends do, and TCP and UDP are mixed. Ref 0
+		// is judgeAny's, because it is not counted.
 		ref := f.BackendRef()
 		if !w.snap.Serves(services.BackendRef(ref)) {
 			if ref == 0 || f.Proto() == header.ProtoUDP {
@@ -182,19 +187,20 @@ func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 		}
 		q.desc[q.n] = Desc{Addr: d.Addr, Len: end} // nobody looks at it before the step ends, or judgeAny fills the queue
 		q.n++
-		leaving[i].MACs, counted[i] = hop.MACs(), stats.MakeEntry(ref, uint8(side), d.Len)
+		rewrites[i].MACs, counted[i] = hop.MACs(), stats.MakeEntry(ref, uint8(side), d.Len)
 		f.Seen(w.ticks)
 	}
 	if i == from {
 		return 0, i < to
 	}
-	nat.TranslatePlain(&w.memory, g.desc[from:i], leaving[from:i], w.b.ends)
+	nat.TranslatePlain(&w.memory, g.desc[from:i], rewrites[from:i], w.b.ends)
 	w.b.ends = w.b.ends[min(len(w.b.ends), int(i-from)):]
 	w.stats.Backends.Add(counted[from:i])
 	return int(i - from), i < to
 }
 
-// boundHop returns the hop of that ID, or nil if the flow was not bound by the view. The compiler inlines it.
+// boundHop returns the hop of that ID, or nil if the flow was not bound by the view. The compiler
+// inlines it.
 func (w *Worker) boundHop(binding uint32, id uint16) *nexthop.Hop {
 	if binding != w.view.Generation {
 		return nil

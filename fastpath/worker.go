@@ -104,7 +104,7 @@ type Worker struct {
 	swept     flowtable.Time
 	published flowtable.Time // the counts
 	counted   flowtable.Time // all backends' counters
-	entered   uint64         // the generation to tell of after so many more
+	entered   uint64         // the generation to publish after so many more
 	rounds    int            // rounds of publishing backends' counters
 	tasks     tasks
 	wake      wakeup

@@ -117,7 +117,7 @@ func (h *Handle) Enter(now Time) {
 	h.reclaim()
 }
 
-// Leave says that the handle holds no refs, until the next Enter. A handle that
+// Rewrite says that the handle holds no refs, until the next Enter. A handle that
 // is online and does not Enter keeps all dead records of the table from use.
 func (h *Handle) Leave() {
 	h.limbo.stamp(h.t)

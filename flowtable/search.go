@@ -8,17 +8,17 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// Search is the way of one packet to its flow, in steps, so that a worker can have the cache
-// misses of many packets under way at once:
+// Search is the lookup of one packet's flow, in steps, so that the cache misses of many packets
+// overlap:
 //
-//	FetchBuckets  hash the keys of a group, ask for the bucket lines
-//	FetchFlows    match tags, ask for the flows' lines
+//	FetchBuckets  hash the keys of a group, prefetch the bucket lines
+//	FetchFlows    match tags, prefetch the flows' lines
 //	Match         compare
 //
 // Between two steps of one group the worker takes steps of others. What the steps before Match
 // found is only a hint: the index may have changed since.
 type Search struct {
-	header.Plain // the key; nothing is searched for if it is not plain
+	header.Plain // the key; if it is not plain, there is no search
 	hash         uint64
 	slot         uint32 // of the first member of the home bucket whose tag matches, or 0
 }
@@ -47,10 +47,11 @@ type geometry struct {
 	recordSize uint64 // bytes
 }
 
-// emptyBucket is where a search for nothing ends, and as large as an IPv6 record, for which Match takes it.
+// emptyBucket is where a search for nothing ends, and as large as an IPv6 record, for which Match
+// takes it.
 var emptyBucket [2]bucket
 
-// layOut must come when the arenas have their memory.
+// layOut must be called after the arenas have their memory.
 func (t *Table) layOut() (g geometries) {
 	empty := geometry{unsafe.Pointer(&emptyBucket), unsafe.Pointer(&emptyBucket), 1, 64}
 	for i := range g {
@@ -59,7 +60,7 @@ func (t *Table) layOut() (g geometries) {
 		}
 		a := &t.arenas[i]
 		// Safety: the assembly adds a home below homes to buckets, and a record number that
-		// it read from a slot to records, whose line it asks for and does not read.
+		// it read from a slot to records, whose line it prefetches and does not read.
 		if g[i] = (geometry{unsafe.Pointer(&a.buckets[0]), nil, a.homes, 64}); a.v6 {
 			g[i].records, g[i].recordSize = unsafe.Pointer(&a.six[0]), 128
 		} else {
@@ -85,9 +86,9 @@ func (b *bucket) find(tag uint8) uint32 {
 }
 
 // steady holds, by side and by the low byte of what is above last seen in meta (state and
-// notes), the age up to which a flow stays as it is by a datagram, or a TCP segment that is
-// neither SYN, FIN nor RST and acknowledges. Less than zero where such a packet
-// changes the flow, or there is none.
+// notes), the age up to which a flow is not changed by a datagram, or by a TCP segment that is
+// neither SYN, FIN nor RST and acknowledges. It is negative where such a packet
+// changes the flow, or there is no flow.
 type steady [2][256]int32
 
 func (l *lifetimes) steady() (s steady) {
@@ -108,19 +109,20 @@ func (l *lifetimes) steady() (s steady) {
 	return s
 }
 
-// Match takes the last step, for a group of packets that must be of TCP (with ACK, and without SYN, FIN and RST) or of UDP.
-// It stores the flows of the first ones, up to one that has none or to whose flow such a packet would do more than
-// Seen does, and what they leave with but for the MAC addresses, and returns how many these are. For the one that ended it More may know more, or Lookup
-// and Observe. flows and leaving are as long as the group.
-func (h *Handle) Match(group []Search, flows []*Flow, leaving []header.Leaving, now Ticks) int {
-	return match(&h.t.geometry, group, flows[:len(group)], leaving[:len(group)], h.steady, uint32(now))
+// Match takes the last step, for a group of packets that must be of TCP (with ACK, and without
+// SYN, FIN and RST) or of UDP. It stores the flows of the first packets, up to one that has none
+// or that would change its flow by more than Seen does, and their rewrites but for the MAC
+// addresses, and returns how many these are. For the packet that ended it, call More, or Lookup
+// and Observe. flows and rewrites must be as long as the group.
+func (h *Handle) Match(group []Search, flows []*Flow, rewrites []header.Rewrite, now Ticks) int {
+	return match(&h.t.geometry, group, flows[:len(group)], rewrites[:len(group)], h.steady, uint32(now))
 }
 
 // Side returns which side of its flow a packet that matched is on.
 func (s *Search) Side() Side { return slotSideOf(s.slot) }
 
-// More goes on with a search that did not match: another tag of the bucket may have been the same, or the key is in a bucket that
-// follows. It says whether there is another flow to match. Rare.
+// More continues a search that did not match: another tag of the bucket may have been the same, or
+// the key is in a bucket that follows. It reports whether there is another flow to match. Rare.
 func (h *Handle) More(s *Search) bool {
 	if s.Family == header.NotPlain {
 		return false
@@ -135,7 +137,7 @@ func (h *Handle) More(s *Search) bool {
 	return true
 }
 
-// Seen tells a flow that Match returned about the packet. It writes at most once a second.
+// Seen refreshes a flow that Match returned. It writes at most once a second.
 func (f *Flow) Seen(now Ticks) {
 	if m := f.load(); ticks(now).since(m.seen()) >= refreshTicks {
 		// Where another worker was faster, it has seen the flow as well, or ended it.
@@ -149,9 +151,9 @@ type Ticks ticks
 // Ticks returns the time in ticks.
 func (t Time) Ticks() Ticks { return Ticks(t.ticks()) }
 
-// Leave says what a packet that came in on a side leaves with, but for the MAC addresses: the reverse of the tuple of the other
-// side. It must be a flow that is live.
-func (f *Flow) Leave(from Side, v6 bool, l *header.Leaving) {
+// Rewrite sets l to the rewrite of a packet that arrived on a side, but for the MAC addresses: the
+// reverse of the other side's tuple. The flow must be live.
+func (f *Flow) Rewrite(from Side, v6 bool, l *header.Rewrite) {
 	other, d := from&1^1, f.Delta(from)
 	l.Ports = bits.ReverseBytes32(bits.RotateLeft32(f.ports[other].Load(), 16))
 	l.IP, l.L4 = bits.ReverseBytes16(d.IP), bits.ReverseBytes16(d.L4)

@@ -13,4 +13,4 @@ func fetchBuckets(geo *geometries, secret *HashKey, group []Search)
 func fetchFlows(geo *geometries, group []Search)
 
 //go:noescape
-func match(geo *geometries, group []Search, flows []*Flow, leaving []header.Leaving, steady *steady, now uint32) int
+func match(geo *geometries, group []Search, flows []*Flow, rewrites []header.Rewrite, steady *steady, now uint32) int

@@ -21,11 +21,11 @@
 #define flow_ports 40
 #define flow_addr  48
 
-// And in header.Leaving (header/leaving.go asserts them). Family and protocol lie side by side as in Search.
-#define leaving_addrs  8
-#define leaving_ports  16
-#define leaving_delta  20
-#define leaving_family 24
+// And in header.Rewrite (header/rewrite.go asserts them). Family and protocol lie side by side as in Search.
+#define rewrite_addrs  8
+#define rewrite_ports  16
+#define rewrite_delta  20
+#define rewrite_family 24
 
 // func fetchBuckets(geo *geometries, secret *HashKey, group []Search)
 //
@@ -143,7 +143,7 @@ next:
 done:
 	RET
 
-// func match(geo *geometries, group []Search, flows []*Flow, leaving []header.Leaving, steady *steady, now uint32) int
+// func match(geo *geometries, group []Search, flows []*Flow, rewrites []header.Rewrite, steady *steady, now uint32) int
 //
 // Meta is loaded before the key: a live flow's ports are final. Record 0 is never live.
 TEXT ·match(SB), NOSPLIT, $0-104
@@ -197,9 +197,9 @@ found:
 	MOVQ AX, (R15)(R11*8)
 	MOVQ R11, R9
 	SHLQ $5, R9
-	ADDQ leaving_base+56(FP), R9
+	ADDQ rewrites_base+56(FP), R9
 	MOVQ search_family(SI), R8
-	MOVQ R8, leaving_family(R9)
+	MOVQ R8, rewrite_family(R9)
 
 	// The delta, its complement on the reply side, both halves in the order of the packet.
 	MOVL   search_slot(SI), BX
@@ -208,21 +208,21 @@ found:
 	XORL   BX, R8
 	BSWAPL R8
 	ROLL   $16, R8
-	MOVL   R8, leaving_delta(R9)
+	MOVL   R8, rewrite_delta(R9)
 
 	// The reverse of the other side's tuple.
 	INCL   BX
 	MOVL   flow_ports(AX)(BX*4), R8
 	ROLL   $16, R8
 	BSWAPL R8
-	MOVL   R8, leaving_ports(R9)
+	MOVL   R8, rewrite_ports(R9)
 	TESTL  DX, DX
 	JZ     short
 	SHLL   $2, BX
 
 short:
 	LEAQ flow_addr(AX)(BX*8), R8
-	MOVQ R8, leaving_addrs(R9)
+	MOVQ R8, rewrite_addrs(R9)
 	INCQ R11
 	ADDQ $search_size, SI
 	JMP  next

@@ -33,11 +33,12 @@ func fetchFlows(geo *geometries, group []Search) {
 	}
 }
 
-func match(geo *geometries, group []Search, flows []*Flow, leaving []header.Leaving, steady *steady, now uint32) int {
+func match(geo *geometries, group []Search, flows []*Flow, rewrites []header.Rewrite, steady *steady, now uint32) int {
 	for i := range group {
 		s := &group[i]
 		at, side := &geo[s.Family], s.Side()
-		// Safety: a slot names a record of its arena; a search for nothing has slot 0, and the empty bucket is as good as a record 0.
+		// Safety: a slot names a record of its arena; a search for nothing has slot 0, and the
+		// empty bucket is as large as a record 0.
 		first := unsafe.Add(at.records, uint64(slotIndex(s.slot))*at.recordSize)
 		f := (*Flow)(first)
 		// Meta before the key: a live flow's ports are final. Record 0 is never live.
@@ -46,11 +47,12 @@ func match(geo *geometries, group []Search, flows []*Flow, leaving []header.Leav
 			uint64(m)>>metaProtoShift != uint64(s.Proto) || f.ports[side].Load() != s.Ports {
 			return i
 		}
-		if s.Family == header.PlainIPv4 && (*record4)(first).addr[side] != s.Addr[0] || s.Family == header.PlainIPv6 && (*record6)(first).addr[side] != s.Addr {
+		if s.Family == header.PlainIPv4 && (*record4)(first).addr[side] != s.Addr[0] ||
+			s.Family == header.PlainIPv6 && (*record6)(first).addr[side] != s.Addr {
 			return i
 		}
 		flows[i] = f
-		f.Leave(side, s.Family == header.PlainIPv6, &leaving[i])
+		f.Rewrite(side, s.Family == header.PlainIPv6, &rewrites[i])
 	}
 	return len(group)
 }
@@ -58,6 +60,6 @@ func match(geo *geometries, group []Search, flows []*Flow, leaving []header.Leav
 // bucket is the home of a search's key.
 func (geo *geometries) bucket(s *Search) *bucket {
 	at := &geo[s.Family]
-	// Safety: a home is below homes, and so many buckets there are.
+	// Safety: a home is below homes, which is at most the number of buckets.
 	return (*bucket)(unsafe.Add(at.buckets, ((s.hash>>32)*at.homes>>32)*uint64(unsafe.Sizeof(bucket{}))))
 }

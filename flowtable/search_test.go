@@ -12,21 +12,21 @@ import (
 
 // match runs all steps of a search for one tuple.
 func (h *Handle) match(t *header.Tuple, now Time) (*Flow, Side) {
-	f, side, _ := h.matchAndLeave(t, now)
+	f, side, _ := h.matchAndRewrite(t, now)
 	return f, side
 }
 
-func (h *Handle) matchAndLeave(t *header.Tuple, now Time) (*Flow, Side, header.Leaving) {
+func (h *Handle) matchAndRewrite(t *header.Tuple, now Time) (*Flow, Side, header.Rewrite) {
 	var s [1]Search
 	s[0].Plain = plainOf(t)
 	h.FetchBuckets(s[:])
 	h.FetchFlows(s[:])
 	var flows [1]*Flow
-	var leaving [1]header.Leaving
-	if h.Match(s[:], flows[:], leaving[:], now.Ticks()) == 0 && h.More(&s[0]) {
-		h.Match(s[:], flows[:], leaving[:], now.Ticks())
+	var rewrites [1]header.Rewrite
+	if h.Match(s[:], flows[:], rewrites[:], now.Ticks()) == 0 && h.More(&s[0]) {
+		h.Match(s[:], flows[:], rewrites[:], now.Ticks())
 	}
-	return flows[0], s[0].Side(), leaving[0]
+	return flows[0], s[0].Side(), rewrites[0]
 }
 
 // plainOf is the key of a packet.
@@ -40,8 +40,8 @@ func plainOf(t *header.Tuple) header.Plain {
 	return p
 }
 
-// TestSearch: what Lookup finds, the steps find, on the same side, with the leaving tuple
-// that Outgoing says, in a table that is full to the brim; and nothing else.
+// TestSearch: the steps find what Lookup finds, on the same side, with the tuple that Outgoing
+// returns, in a table that is completely full; and nothing else.
 func TestSearch(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		const flows = 20_000
@@ -55,21 +55,21 @@ func TestSearch(t *testing.T) {
 			var toBackend header.Tuple
 			h.Outgoing(r, ClientSide, &toBackend)
 			reply := toBackend.Reverse()
-			got, side, leaving := h.matchAndLeave(&f.Client, bootTime)
+			got, side, rewrite := h.matchAndRewrite(&f.Client, bootTime)
 			if got != h.Flow(r) || side != ClientSide {
 				t.Fatalf("flow %d: %p on side %d, want %p", i, got, side, h.Flow(r))
 			}
-			agreeLeaving(t, got, side, &leaving, &f.Client, &toBackend)
+			agreeRewrite(t, got, side, &rewrite, &f.Client, &toBackend)
 			// Nobody has replied: the reply changes the flow, which Match leaves to Observe.
 			if got, _ := h.match(&reply, bootTime); got != nil {
 				t.Fatalf("flow %d: a first reply matched", i)
 			}
 			h.Observe(r, ReplySide, 0, bootTime)
-			if got, side, leaving = h.matchAndLeave(&reply, bootTime); got != h.Flow(r) || side != ReplySide {
+			if got, side, rewrite = h.matchAndRewrite(&reply, bootTime); got != h.Flow(r) || side != ReplySide {
 				t.Fatalf("flow %d: %p on side %d by its reply, want %p", i, got, side, h.Flow(r))
 			}
 			toClient := f.Client.Reverse()
-			agreeLeaving(t, got, side, &leaving, &reply, &toClient)
+			agreeRewrite(t, got, side, &rewrite, &reply, &toClient)
 			f.Client.SrcPort ^= 0x8000
 			if got, _ := h.match(&f.Client, bootTime); got != nil {
 				t.Fatalf("flow %d found by a tuple that nobody has", i)
@@ -78,12 +78,13 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-// agreeLeaving: what Match says that a packet leaves with is what Leave says, and what turns its tuple into the one that is wanted.
-func agreeLeaving(t *testing.T, f *Flow, side Side, l *header.Leaving, in, out *header.Tuple) {
+// agreeRewrite fails the test unless Match and Flow.Rewrite return the same, and that turns the
+// packet's tuple into the wanted one.
+func agreeRewrite(t *testing.T, f *Flow, side Side, l *header.Rewrite, in, out *header.Tuple) {
 	t.Helper()
-	var twin header.Leaving
-	if f.Leave(side, in.V6, &twin); *l != twin {
-		t.Fatalf("leaves with %+v, by Leave with %+v", *l, twin)
+	var twin header.Rewrite
+	if f.Rewrite(side, in.V6, &twin); *l != twin {
+		t.Fatalf("Match returned %+v, Flow.Rewrite %+v", *l, twin)
 	}
 	// A processor of our kind stores the words as they stand in headers.
 	var wire [8]byte
@@ -103,8 +104,9 @@ func agreeLeaving(t *testing.T, f *Flow, side Side, l *header.Leaving, in, out *
 	}
 }
 
-// TestMatchComparesAll: what FetchFlows found is a hint, and of another flow where tags are the same. Match takes none whose key is not the
-// packet's in every bit, on both sides and in both families.
+// TestMatchComparesAll: what FetchFlows found is a hint, and of another flow where tags are the
+// same. Match takes none whose key is not the packet's in every bit, on both sides and in both
+// families.
 func TestMatchComparesAll(t *testing.T) {
 	_, h := testTable(t, 64, 64)
 	for _, v6 := range []bool{false, true} {
@@ -117,8 +119,8 @@ func TestMatchComparesAll(t *testing.T) {
 			s := [1]Search{{Plain: plainOf(tuple), slot: slotOf(r.index(), Side(side))}}
 			matches := func() bool {
 				var flows [1]*Flow
-				var leaving [1]header.Leaving
-				return h.Match(s[:], flows[:], leaving[:], bootTime.Ticks()) == 1
+				var rewrites [1]header.Rewrite
+				return h.Match(s[:], flows[:], rewrites[:], bootTime.Ticks()) == 1
 			}
 			if !matches() {
 				t.Fatalf("IPv6 %v, side %d: the packet's own flow does not match", v6, side)
@@ -152,9 +154,9 @@ func TestMatchComparesAll(t *testing.T) {
 	}
 }
 
-// TestMatchIsObserve: of every condition of a flow and every age, Match finds the flow only where it
-// is not expired, and Seen then does to it what Observe does; and it
-// returns it wherever that is no more than a refresh of a flow without notes.
+// TestMatchIsObserve: of every condition of a flow and every age, Match finds the flow only where
+// it is not expired, and Seen then does to it what Observe does; and it returns it wherever that
+// is no more than a refresh of a flow without notes.
 func TestMatchIsObserve(t *testing.T) {
 	matched, refreshed := 0, 0
 	for _, proto := range []uint8{header.ProtoTCP, header.ProtoUDP} {
@@ -281,8 +283,9 @@ func (b *bucket) first(tag uint8) uint32 {
 	return 0
 }
 
-// TestRepliesMatchAfterParse: whatever a client alone sends, its flow does not come to a state in which a plain reply matches. So the first
-// reply of any tuple goes through header.Parse, and header.Plain need not judge tuples again.
+// TestRepliesMatchAfterParse: whatever a client alone sends, its flow does not come to a state in
+// which a plain reply matches. So the first reply of any tuple goes through header.Parse, and
+// header.Plain need not judge tuples again.
 func TestRepliesMatchAfterParse(t *testing.T) {
 	timeouts := DefaultTimeouts()
 	l, err := timeouts.lifetimes()

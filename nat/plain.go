@@ -2,15 +2,17 @@ package nat
 
 import "sluice.dev/sluice/nat/header"
 
-// TranslatePlain does what DecrementTTL and Translate do to packets that are plain (header.Plain), and gives them the MAC addresses of their hops.
-// leaving is as long as frames, which Inspect has taken, all of it. Meanwhile it asks for the second lines of other frames (header.Memory.FetchEnds),
-// of at most as many.
-func TranslatePlain(m *header.Memory, frames []header.Frame, leaving []header.Leaving, ends []header.Frame) {
-	translatePlain(m, frames, leaving[:len(frames)], ends)
+// TranslatePlain does what DecrementTTL and Translate do to packets that are plain (header.Plain),
+// and writes the MAC addresses of their hops. rewrites must be as long as frames, all of which must
+// have passed Inspect. It also prefetches the second lines of other frames
+// (header.Memory.FetchEnds), of at most as many.
+func TranslatePlain(m *header.Memory, frames []header.Frame, rewrites []header.Rewrite, ends []header.Frame) {
+	translatePlain(m, frames, rewrites[:len(frames)], ends)
 }
 
-// checksumBits are the bits of both checksums' offsets, 16 and 6. Without the bits that a protocol number has of them they are the offset of that
-// protocol: 22-6 is TCP's and 22-16 is UDP's, as the other bit of 17 is none of them. No branch depends on which, as they come mixed.
+// checksumBits are the bits of both checksums' offsets, 16 and 6. Without those bits that a
+// protocol number has, they are the offset of that protocol: 22-6 is TCP's and 22-16 is UDP's, as
+// the other bit of 17 is none of them. The offset takes no branch, as protocols are mixed.
 const (
 	checksumBits = tcpChecksumOffset | udpChecksumOffset
 	_            = -uint(checksumBits - header.ProtoTCP&checksumBits ^ tcpChecksumOffset)

@@ -2,20 +2,20 @@
 
 #include "textflag.h"
 
-// Offsets in header.Leaving (leaving.go asserts them).
-#define leaving_macs   0
-#define leaving_addrs  8
-#define leaving_ports  16
-#define leaving_ip     20
-#define leaving_l4     22
-#define leaving_family 24
-#define leaving_proto  28
-#define leaving_size   32
+// Offsets in header.Rewrite (rewrite.go asserts them).
+#define rewrite_macs   0
+#define rewrite_addrs  8
+#define rewrite_ports  16
+#define rewrite_ip     20
+#define rewrite_l4     22
+#define rewrite_family 24
+#define rewrite_proto  28
+#define rewrite_size   32
 
-// func translatePlain(m *header.Memory, frames []header.Frame, leaving []header.Leaving, ends []header.Frame)
+// func translatePlain(m *header.Memory, frames []header.Frame, rewrites []header.Rewrite, ends []header.Frame)
 //
 //	SI, DI, CX  frame, base, frames left
-//	R15         leaving
+//	R15         rewrites
 //	BX, R11     ends, how many are left
 //	R8          the packet, and then its transport header
 TEXT ·translatePlain(SB), NOSPLIT, $0-80
@@ -23,7 +23,7 @@ TEXT ·translatePlain(SB), NOSPLIT, $0-80
 	MOVQ  0(DI), DI
 	MOVQ  frames_base+8(FP), SI
 	MOVQ  frames_len+16(FP), CX
-	MOVQ  leaving_base+32(FP), R15
+	MOVQ  rewrites_base+32(FP), R15
 	MOVQ  ends_base+56(FP), BX
 	MOVQ  ends_len+64(FP), R11
 	TESTQ CX, CX
@@ -31,28 +31,28 @@ TEXT ·translatePlain(SB), NOSPLIT, $0-80
 
 next:
 	DECQ R11
-	JLT  look
+	JLT  body
 	MOVQ (BX), AX
 	ADDQ $16, BX
 	BYTE $0x0f; BYTE $0x0d; BYTE $0x4c; BYTE $0x07; BYTE $0x40 // PREFETCHW 64(DI)(AX*1), which the assembler does not know
 
-look:
+body:
 	MOVQ (SI), R8
 	ADDQ DI, R8
-	MOVQ leaving_macs(R15), R9
-	MOVQ leaving_addrs(R15), R10
+	MOVQ rewrite_macs(R15), R9
+	MOVQ rewrite_addrs(R15), R10
 	MOVQ 0(R9), AX
 	MOVL 8(R9), DX
 	MOVQ AX, 0(R8)
 	MOVL DX, 8(R8)
-	CMPL leaving_family(R15), $0
+	CMPL rewrite_family(R15), $0
 	JNE  six
 
 	// The TTL is the low byte of a word of the header: one less adds ^1 to the sum.
 	DECB    22(R8)
 	MOVWLZX 24(R8), DX
 	NOTL    DX
-	ADDW    leaving_ip(R15), DX
+	ADDW    rewrite_ip(R15), DX
 	ADCW    $-2, DX
 	ADCW    $0, DX
 	NOTL    DX
@@ -64,15 +64,15 @@ look:
 	ADDQ    $34, R8
 
 transport:
-	MOVL    leaving_ports(R15), AX
+	MOVL    rewrite_ports(R15), AX
 	MOVL    AX, 0(R8)
-	MOVL    leaving_proto(R15), R9
+	MOVL    rewrite_proto(R15), R9
 	ANDL    $22, R9                // checksumBits
 	XORL    $22, R9
 	MOVWLZX (R8)(R9*1), AX
 	MOVL    AX, DX
 	XORL    $0xffff, DX
-	ADDW    leaving_l4(R15), DX
+	ADDW    rewrite_l4(R15), DX
 	ADCW    $0, DX
 	XORL    $0xffff, DX
 	JEQ     zero
@@ -82,7 +82,7 @@ transport:
 store:
 	MOVW DX, (R8)(R9*1)
 	ADDQ $16, SI
-	ADDQ $leaving_size, R15
+	ADDQ $rewrite_size, R15
 	DECQ CX
 	JNZ  next
 
@@ -91,7 +91,7 @@ done:
 
 zero:
 	// A datagram had none and has none now, or must not seem to have none (RFC 768). TCP has no such rule.
-	CMPL leaving_proto(R15), $17
+	CMPL rewrite_proto(R15), $17
 	JNE  store
 	NEGL AX
 	SBBL DX, DX                    // all ones unless there was none

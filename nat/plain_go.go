@@ -11,16 +11,16 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// atOnce is how many lines are asked for in between, as in header's twin of Inspect.
+// atOnce is how many lines are prefetched together, as in header's twin of Inspect.
 const atOnce = 4
 
 // translatePlain is the twin of the assembly.
-func translatePlain(m *header.Memory, frames []header.Frame, leaving []header.Leaving, ends []header.Frame) {
+func translatePlain(m *header.Memory, frames []header.Frame, rewrites []header.Rewrite, ends []header.Frame) {
 	for i, f := range frames {
 		if i%atOnce == 0 {
 			m.FetchEnds(ends[min(i, len(ends)):min(i+atOnce, len(ends), len(frames))])
 		}
-		l := &leaving[i]
+		l := &rewrites[i]
 		w := m.Window4(f.Addr)
 		*(*[12]byte)(w[0:12]) = *l.MACs
 		if l.Family == header.PlainIPv4 {
@@ -29,7 +29,7 @@ func translatePlain(m *header.Memory, frames []header.Frame, leaving []header.Le
 			continue
 		}
 		w6 := m.Window6(f.Addr)
-		rewrite6(w6, (*[4]uint64)(unsafe.Pointer(l.Addrs))) // Safety: Leaving says so
+		rewrite6(w6, (*[4]uint64)(unsafe.Pointer(l.Addrs))) // Safety: four words, as Rewrite documents
 		rewriteTransport(header.PlainTransport6(w6), l)
 	}
 }
@@ -50,14 +50,15 @@ func rewrite6(w *[header.Window6Bytes]byte, reversed *[4]uint64) {
 	binary.BigEndian.PutUint64(w[46:54], reversed[1])
 }
 
-func rewriteTransport(t *header.Transport, l *header.Leaving) {
+func rewriteTransport(t *header.Transport, l *header.Rewrite) {
 	binary.LittleEndian.PutUint32(t[0:4], l.Ports)
 	field := t[checksumBits-l.Proto&checksumBits:]
 	old := binary.LittleEndian.Uint16(field)
 	sum := uint32(^old) + uint32(l.L4)
 	updated := ^uint16(sum + sum>>16) // of two words: there is one carry
 	if (updated == 0 || old == 0) && l.Proto == header.ProtoUDP {
-		// A datagram had none and has none now, or must not seem to have none (RFC 768). TCP has no such rule.
+		// A datagram without a checksum stays without one, and one with a checksum must not seem
+		// to have none (RFC 768). TCP has no such rule.
 		if updated = 0xffff; old == 0 {
 			updated = 0
 		}

@@ -12,8 +12,8 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// TestTranslatePlain: byte for byte what DecrementTTL and Translate do, for random
-// tuples, and for every kind of checksum: right, wrong, either zero, and those that come out as zero.
+// TestTranslatePlain: byte for byte what DecrementTTL and Translate do, for random tuples, and for
+// every kind of checksum: right, wrong, either zero, and those that come out as zero.
 func TestTranslatePlain(t *testing.T) {
 	r := random(t)
 	for n := range 200_000 {
@@ -49,17 +49,17 @@ func TestTranslatePlain(t *testing.T) {
 
 		copy(want, "to and from!")
 		m := header.NewMemory(window)
-		l := leaving(p, &to, d)
-		nat.TranslatePlain(&m, []header.Frame{{Len: uint32(len(frame))}}, []header.Leaving{l}, nil)
+		l := rewriteOf(p, &to, d)
+		nat.TranslatePlain(&m, []header.Frame{{Len: uint32(len(frame))}}, []header.Rewrite{l}, nil)
 		if !bytes.Equal(window, want) {
 			t.Fatalf("%x\nwant\n%x\nfrom\n%x", window, want, frame)
 		}
 	}
 }
 
-// leaving is what a packet leaves with, with MAC addresses of its own.
-func leaving(p *header.Packet, to *header.Tuple, d header.Delta) header.Leaving {
-	l := header.Leaving{MACs: (*[12]byte)([]byte("to and from!")), Proto: uint32(to.Proto)}
+// rewriteOf returns the rewrite of a packet to a tuple, with MAC addresses of its own.
+func rewriteOf(p *header.Packet, to *header.Tuple, d header.Delta) header.Rewrite {
+	l := header.Rewrite{MACs: (*[12]byte)([]byte("to and from!")), Proto: uint32(to.Proto)}
 	l.Ports = bits.ReverseBytes32(uint32(to.SrcPort)<<16 | uint32(to.DstPort))
 	l.IP, l.L4 = bits.ReverseBytes16(d.IP), bits.ReverseBytes16(d.L4)
 	if !p.Tuple.V6 {
@@ -72,8 +72,8 @@ func leaving(p *header.Packet, to *header.Tuple, d header.Delta) header.Leaving 
 
 func word(b []byte) uint64 { return binary.BigEndian.Uint64(b) }
 
-// TestTranslatePlainGroup: of a group of packets of both families and protocols, anywhere in a memory, each comes out as by DecrementTTL and
-// Translate, and nothing else is written to.
+// TestTranslatePlainGroup: each of a group of packets of both families and protocols, anywhere in a
+// memory, is rewritten as by DecrementTTL and Translate, and nothing else is written.
 func TestTranslatePlainGroup(t *testing.T) {
 	const room = 2 * header.Window6Bytes
 	r := random(t)
@@ -83,7 +83,7 @@ func TestTranslatePlainGroup(t *testing.T) {
 			memory[i] = byte(r.Uint32())
 		}
 		want := slices.Clone(memory)
-		frames, list := make([]header.Frame, r.IntN(17)), make([]header.Leaving, 17)
+		frames, list := make([]header.Frame, r.IntN(17)), make([]header.Rewrite, 17)
 		for i := range frames {
 			v6 := r.IntN(2) == 0
 			frame := headertest.TCP(ends[v6].client, ends[v6].vip, headertest.ACK).Bytes()
@@ -94,7 +94,7 @@ func TestTranslatePlainGroup(t *testing.T) {
 			to := tuple(ends[v6].source, ends[v6].backend, p.Tuple.Proto)
 			to.SrcPort, to.DstPort = uint16(r.Uint32()), uint16(r.Uint32())
 			d := header.DeltaOf(&p.Tuple, &to)
-			list[i] = leaving(p, &to, d)
+			list[i] = rewriteOf(p, &to, d)
 			frames[i] = header.Frame{Addr: uint64(i*room + r.IntN(header.Window6Bytes)), Len: uint32(len(frame))}
 			copy(memory[frames[i].Addr:], frame)
 			nat.DecrementTTL(frame, p)
@@ -104,7 +104,7 @@ func TestTranslatePlainGroup(t *testing.T) {
 		}
 		others := make([]header.Frame, r.IntN(20))
 		for i := range others {
-			others[i].Addr = r.Uint64() // is asked for, not looked at
+			others[i].Addr = r.Uint64() // is prefetched, not read
 		}
 		m := header.NewMemory(memory)
 		if nat.TranslatePlain(&m, frames, list, others); !bytes.Equal(memory, want) {
@@ -119,7 +119,7 @@ func TestTranslatePlainAllocatesNothing(t *testing.T) {
 	copy(memory, frame)
 	p := mustParse(t, frame)
 	m, frames := header.NewMemory(memory), []header.Frame{{Len: uint32(len(frame))}}
-	list := []header.Leaving{leaving(p, &p.Tuple, header.Delta{})}
+	list := []header.Rewrite{rewriteOf(p, &p.Tuple, header.Delta{})}
 	if n := testing.AllocsPerRun(100, func() { nat.TranslatePlain(&m, frames, list, frames) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

@@ -35,16 +35,16 @@ type Config struct {
 	Mode Mode // each socket's own, whatever mode others on the UMEM have
 	// CopyReason is what Socket.Mode says of Copy where that was asked for: why the caller did.
 	CopyReason string
-	// Long makes the socket take packets longer than a frame, in several frames (XDP_USE_SG, Linux 6.6): the kernel drops
-	// them otherwise. Mode must be Copy.
+	// Long makes the socket take packets longer than a frame, in several frames (XDP_USE_SG, Linux
+	// 6.6): the kernel drops them otherwise. Mode must be Copy.
 	Long bool
 	// TxBudget is how many packets one system call may send in copy mode, 32 to TxSize;
 	// TxSize if zero. Kernels before 6.17 have 32, and then Flush calls more often.
 	TxBudget int
-	// BusyPoll, if not zero, makes the worker poll the device by its own system calls,
-	// one or more per step, instead of waiting for interrupts (SO_PREFER_BUSY_POLL; Documentation/
-	// networking/napi.rst). It is the kernel's limit of one poll, in microseconds, though calls that
-	// do not block poll once. The device should defer its interrupts, see package napi.
+	// BusyPoll, if not zero, makes the worker poll the device by its own system calls, one or more
+	// per step, instead of waiting for interrupts (SO_PREFER_BUSY_POLL; Documentation/
+	// networking/napi.rst). It is the kernel's limit of one poll, in microseconds, though calls
+	// that do not block poll once. The device should defer its interrupts, see package napi.
 	BusyPoll time.Duration
 	// BusyPollBudget is how many packets one such poll takes at most; 64 if zero.
 	BusyPollBudget int
@@ -156,11 +156,11 @@ func Open(ctx context.Context, c Config) (*Socket, error) {
 		fd: -1, umem: c.UMEM, owners: c.UMEM.owners, frameShift: c.UMEM.frameShift,
 		long: c.Long, name: ifi.Name, ifindex: ifi.Index, queue: c.Queue, up: true,
 	}
-	if err := c.UMEM.enter(s); err != nil {
+	if err := c.UMEM.add(s); err != nil {
 		return nil, err
 	}
 	if err := s.setup(ctx, &c, ifi.MTU); err != nil {
-		c.UMEM.leave(s)
+		c.UMEM.remove(s)
 		return nil, fmt.Errorf("AF_XDP socket on %s queue %d: %w", s.name, s.queue, err)
 	}
 	inherited := c.UMEM.exhume(s.ifindex, s.queue)

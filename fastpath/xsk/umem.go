@@ -43,8 +43,8 @@ type UMEM struct {
 	chains     *fastpath.Chains
 
 	kept atomic.Int64 // frames in graves
-	// ended is when a registration of the memory may last have ended, in nanoseconds since 1970. Any goroutine stores it and
-	// loads it; it publishes nothing else.
+	// ended is when a registration of the memory may last have ended, in nanoseconds since 1970.
+	// Any goroutine stores it and loads it; it publishes nothing else.
 	ended atomic.Int64
 
 	mu      sync.Mutex // guards what follows; never taken by a Link method
@@ -151,8 +151,8 @@ func (u *UMEM) exhume(ifindex, queue int) []uint64 {
 	return frames
 }
 
-// enter gives a socket its place among the UMEM's sockets.
-func (u *UMEM) enter(s *Socket) error {
+// add adds a socket to the UMEM's sockets.
+func (u *UMEM) add(s *Socket) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for i := range u.sockets {
@@ -166,8 +166,8 @@ func (u *UMEM) enter(s *Socket) error {
 	return fmt.Errorf("umem: more than %d sockets", maxSockets)
 }
 
-// leave removes a socket that could not be opened.
-func (u *UMEM) leave(s *Socket) {
+// remove removes a socket that could not be opened.
+func (u *UMEM) remove(s *Socket) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	_ = s.release() // the caller has a better error

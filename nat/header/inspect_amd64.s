@@ -42,11 +42,11 @@ next:
 	MOVL 8(SI), R9
 	ADDQ R9, bytes+64(FP)
 	CMPQ CX, ahead+32(FP)
-	JLE  look
+	JLE  body
 	MOVQ 256(SI), AX
 	BYTE $0x0f; BYTE $0x0d; BYTE $0x0c; BYTE $0x07 // PREFETCHW (DI)(AX*1), which the assembler does not know
 
-look:
+body:
 	CMPQ    R8, m+0(FP)
 	JHI     none
 	ADDQ    DI, R8
