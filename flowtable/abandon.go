@@ -100,15 +100,15 @@ func (m meta) repeatOpen(now ticks) (next meta, second bool) {
 	return m&^metaRepeat | (stamp|openRepeated)<<metaRepeatShift, last&openRepeated != 0
 }
 
-// open says whether a backend has answered, and the connection is not over.
+// open reports whether a backend has answered, and the connection is not over.
 func (s State) open() bool { return s >= SynRecv && s <= FinBackend }
 
-// unanswered says whether a flow may be abandoned.
+// unanswered reports whether a flow may be abandoned.
 func (m meta) unanswered() bool {
 	return m.live() && (m.state() == SynSeen || m.state().open() && m&(openRepeated<<metaRepeatShift) != 0)
 }
 
-// Awaits says whether an opening packet of the client waits for its answer.
+// Awaits reports whether an opening packet of the client waits for its answer.
 func (h *Handle) Awaits(r Ref) bool {
 	m := h.Flow(r).load()
 	return m.live() && (m.state() == SynSeen || m.state().open() && m&metaAgain != 0)
@@ -130,7 +130,7 @@ func (h *Handle) Abandon(r Ref, now Time) bool {
 			return false
 		}
 		// Before the key is free. If the backend answers in between, its packets
-		// find the flow, and nobody asks whether they are late.
+		// find the flow, and are not checked for being late.
 		h.t.abandoned.note(hash, until)
 		h.t.resting.begin(hash, until)
 		if h.kill(a, i, m) {
@@ -139,8 +139,8 @@ func (h *Handle) Abandon(r Ref, now Time) bool {
 	}
 }
 
-// Abandoned says whether a packet with this hash (Hash), which belongs to no flow, is an answer to
-// an abandoned one. Other packets are taken for one once in 5 * 10^8 times at most; an answer
+// Abandoned reports whether a packet with this hash (Hash), which belongs to no flow, is an answer
+// to an abandoned one. Other packets are taken for one once in 5 * 10^8 times at most; an answer
 // is not known after a restart, nor if eight others of the same set were abandoned since.
 func (h *Handle) Abandoned(hash uint64, now Time) bool {
 	return h.t.abandoned.has(hash, now.ticks())

@@ -82,8 +82,8 @@ func TestRepeatedAnswered(t *testing.T) {
 	}
 }
 
-// A client opens a connection anew, on a flow that is open and whose backend is gone or not: which of its
-// SYNs give it away, with all that is said in between.
+// A client opens a connection anew, on a flow that is open and whose backend is gone or not: which
+// of its SYNs give it away, with all that is said in between.
 func TestRepeatedOnAnOpenConnection(t *testing.T) {
 	const ms = Time(time.Millisecond)
 	type packet struct {
@@ -279,7 +279,7 @@ func TestAbandonedMemory(t *testing.T) {
 		t.Error("a ninth key should take the place of the one that ends first")
 	}
 
-	// As many as a set of random keys bears, and what it takes others for.
+	// As many random keys as the sets hold, and how often others are mistaken for them.
 	const notes = 8_000
 	rnd := rand.New(rand.NewPCG(testSeed(t), 0))
 	keys := make([]uint64, notes)

@@ -8,7 +8,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// Workers with different snapshots bind one flow at once. Whoever is last: a
+// Workers with different snapshots bind one flow at once. Whichever is last: a
 // generation never has another one's hops, nor a service another one's backend.
 func TestBindAtOnce(t *testing.T) {
 	tb, h := testTable(t, 10, 0)

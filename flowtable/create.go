@@ -16,7 +16,7 @@ type NewFlow struct {
 	Ports       Ports  // tried after SourcePort; those that rest, last
 	Service     uint32 // below 1<<31
 	BackendRef  uint32 // the low bits are its index, see MaxBackends; 0: no backend that counts
-	Flags       uint8  // the caller's; kept, not looked at
+	Flags       uint8  // the caller's; stored, not read
 }
 
 // Status is what became of a Create.
@@ -49,10 +49,10 @@ func (s Status) String() string {
 	return "invalid"
 }
 
-// Create makes a flow and finds its source port. The reply key goes in first: if
-// it is taken, so is the port, in the scope of this source address and backend,
-// and the next port is tried (portSearch). The commit of the client key then creates the flow:
-// whoever finds it may act on the flow from then on.
+// Create makes a flow and finds its source port. It inserts the reply key first: if that is taken,
+// so is the port, in the scope of this source address and backend, and the next port is tried
+// (portSearch). The commit of the client key then creates the flow: from then on any handle that
+// finds it may act on it.
 func (h *Handle) Create(now Time, n *NewFlow) (Ref, Status) {
 	t := now.ticks()
 	r, s := h.create(t, n)
@@ -76,7 +76,7 @@ func (h *Handle) create(now ticks, n *NewFlow) (Ref, Status) {
 	if slot := a.find(clientHash, &client); slot != 0 && !h.expire(a, slotIndex(slot), now) {
 		return h.existing(a, slot)
 	}
-	// The record first: who gets none must not have ended another's flow for it.
+	// The record first: a Create that gets none must not have ended another flow for it.
 	i := h.local[family(a.v6)].get(h.t, a)
 	if i == 0 {
 		return 0, TableFull // all of the reserve is in limbo
@@ -86,7 +86,7 @@ func (h *Handle) create(now ticks, n *NewFlow) (Ref, Status) {
 		return 0, s
 	}
 	f := a.flow(i)
-	f.meta.Store(uint64(makeMeta(initial(client.proto), client.proto, n.Flags, now) | metaEmbryo))
+	f.meta.Store(uint64(makeMeta(initial(client.proto), client.proto, n.Flags, now) | metaPending))
 	f.bound.Store(0)
 	f.owner.Store(packOwner(n.Service, n.BackendRef))
 	f.created = now
@@ -100,7 +100,7 @@ func (h *Handle) create(now ticks, n *NewFlow) (Ref, Status) {
 		return 0, s
 	}
 	f.sum = sum(clientHash, replyHash)
-	h.t.bookEmbryo(f)
+	h.t.bookPending(f)
 	slot, ins := h.insert(a, clientHash, &client, slotOf(i, ClientSide), now)
 	for ins == full && h.makeRoom(a, clientHash, now) {
 		slot, ins = h.insert(a, clientHash, &client, slotOf(i, ClientSide), now)
@@ -115,7 +115,7 @@ func (h *Handle) create(now ticks, n *NewFlow) (Ref, Status) {
 		}
 		return h.existing(a, slot)
 	}
-	a.hatch(i)
+	a.activate(i)
 	h.count(a.v6, initial(client.proto), 1)
 	return a.ref(i), Created
 }
@@ -126,8 +126,8 @@ func sum(client, reply uint64) uint32 {
 	return uint32(x>>32) ^ uint32(x)
 }
 
-// abort gives up an embryo without keys. If it never claimed a slot, nobody else
-// can have come across it, and it is free at once: a flood towards a backend
+// abort gives up a pending flow without keys. If it never claimed a slot, no other handle
+// can have read it, and its record is free at once: a flood towards a backend
 // whose ports are used up must not fill limbo.
 func (h *Handle) abort(a *arena, i uint32) {
 	f := a.flow(i)
@@ -139,7 +139,7 @@ func (h *Handle) abort(a *arena, i uint32) {
 	}
 }
 
-// find returns the slot of the flow or embryo that has the key, or 0.
+// find returns the slot of the flow, live or pending, that has the key, or 0.
 func (a *arena) find(hash uint64, k *key) uint32 {
 	home := a.home(hash)
 	for ctl := &a.buckets[home].ctl; ; {
@@ -151,23 +151,23 @@ func (a *arena) find(hash uint64, k *key) uint32 {
 	}
 }
 
-// existing is the answer to a Create whose client key is taken.
+// existing is the result of a Create whose client key is taken.
 func (h *Handle) existing(a *arena, slot uint32) (Ref, Status) {
 	i := slotIndex(slot)
 	if slotSideOf(slot) == ReplySide {
 		return 0, PortsExhausted
 	}
-	a.hatch(i)
+	a.activate(i)
 	return a.ref(i), Exists
 }
 
-// hatch makes an embryo live whose client key is committed. Its creator does it,
-// or whoever needs the flow before the creator comes to it.
-func (a *arena) hatch(i uint32) {
+// activate makes a pending flow live whose client key is committed. The creator calls it, or
+// another Create that finds the flow before the creator has done so.
+func (a *arena) activate(i uint32) {
 	f := a.flow(i)
 	for {
 		m := f.load()
-		if !m.embryo() || f.swap(m, m&^metaEmbryo) {
+		if !m.pending() || f.swap(m, m&^metaPending) {
 			return
 		}
 	}
@@ -182,8 +182,8 @@ func (a *arena) setAddr(i uint32, side Side, k *key) {
 }
 
 // Delete ends a flow: for every worker, at once, on both sides. A connection that
-// is opened again should keep its source port if it keeps its backend: ask Outgoing
-// for it before, and give it to Create as the SourcePort.
+// is opened again should keep its source port if it keeps its backend: get it from
+// Outgoing before, and pass it to Create as the SourcePort.
 func (h *Handle) Delete(r Ref) {
 	a, i := h.arena(r&refV6 != 0), r.index()
 	for f := a.flow(i); ; {
@@ -202,7 +202,7 @@ func (h *Handle) expire(a *arena, i uint32, now ticks) bool {
 		if m.state() == None {
 			return true
 		}
-		if m.embryo() || !h.t.lifetimes.expired(m, now) {
+		if m.pending() || !h.t.lifetimes.expired(m, now) {
 			return false
 		}
 		if h.kill(a, i, m) {
@@ -211,8 +211,8 @@ func (h *Handle) expire(a *arena, i uint32, now ticks) bool {
 	}
 }
 
-// kill ends a flow whose meta is still m. The swap ends it on both sides at once;
-// whoever succeeds, and nobody else, takes the keys out of the index.
+// kill ends a flow whose meta is still m. The swap ends it on both sides at once; only
+// the handle whose swap succeeds removes the keys from the index.
 func (h *Handle) kill(a *arena, i uint32, m meta) bool {
 	hashes := h.hashes(a, i)
 	if !h.end(a, i, m, &hashes) {

@@ -24,7 +24,7 @@
 //	counted (loads.go)  how many connections each backend has, exactly
 //
 // The reply key's uniqueness is the allocation of the source port: Create
-// commits the reply key first, and goes to the next port if another flow has it.
+// commits the reply key first, and tries the next port if another flow has it.
 // So a port is used once per source address and backend, not once at all.
 //
 // # The shape in memory
@@ -41,16 +41,16 @@
 //
 // # Backends that do not answer
 //
-// Repeated knows when a client has sent its SYN for the third time and nobody has answered:
-// then the flow should have another backend. Abandon ends it, and answers that come later
-// are told from strays (Abandoned). Which backend the client's next flows go to is kept beside the flows, in package
-// affinity, whose files are of the same kind (package mapped).
+// Repeated detects that a client has sent its SYN for the third time and got no answer: then the
+// flow should have another backend. Abandon ends it, and answers that come later are distinguished
+// from strays (Abandoned). Which backend the client's next flows go to is kept beside the flows,
+// in package affinity, whose files are of the same kind (package mapped).
 //
 // # Handles
 //
 // A worker or reader has a Handle and calls Enter once per batch. What it finds
-// stays valid until its next Enter or Leave. Who blocks must Leave before, or
-// nobody can reuse a record meanwhile.
+// stays valid until its next Enter or Leave. A handle's owner that blocks must call
+// Leave before, or no handle can reuse a record meanwhile.
 //
 // # Pressure
 //

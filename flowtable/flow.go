@@ -47,10 +47,10 @@ func span(from, to ticks) time.Duration { return time.Duration(to.since(from)) *
 //	48  addr     IPv4: 2 x 8 bytes; IPv6: 2 x 32 bytes (client tuple, reply tuple)
 //
 // Who writes what: meta by compare-and-swap, anybody; owner by compare-and-swap, see counted;
-// bound by BindHops, anybody, in one store; next by whoever owns the dead record; ports, addr,
+// bound by BindHops, anybody, in one store; next by the owner of the dead record; ports, addr,
 // delta, created and sum by the creator before the flow is live, never after. ports is atomic
-// because the creator changes the reply port while it probes, and a reader with an old slot in
-// hand may look at it meanwhile.
+// because the creator changes the reply port while it probes, and a reader that loaded an old slot
+// may read it meanwhile.
 //
 // A record that is not live lends its fields to the lists of pool.go.
 type Flow struct {
@@ -88,12 +88,12 @@ const (
 // that a refresh and an expiry can never both succeed:
 //
 //	63    56 55    48 47    40 39 38 37 36 35  32 31               0
-//	[repeat][ proto  ][ flags ][fn][ag][em][rs][state][ last seen, ticks ]
+//	[repeat][ proto  ][ flags ][fn][ag][pd][rs][state][ last seen, ticks ]
 //
-// State zero is no flow: free, dead, or in limbo. em is set while the flow is an embryo (its keys
-// are being inserted). rs says that an RST was the last packet, ag that the client sent a SYN on
-// the open connection which has no answer yet, fn that the client of an Unconfirmed flow sent FIN.
-// In SynSeen, where nothing is open yet, ag says that the client repeated its SYN, and repeat how
+// State zero is no flow: free, dead, or in limbo. pd is set while the flow is pending (its keys
+// are being inserted). rs: an RST was the last packet. ag: the client sent a SYN on the open
+// connection which has no answer yet. fn: the client of an Unconfirmed flow sent FIN.
+// In SynSeen, where nothing is open yet, ag: the client repeated its SYN, and repeat is how
 // old the flow was when it last did. In the states of an open connection repeat is about SYNs
 // towards a backend that is gone (repeatOpen).
 type meta uint64
@@ -101,7 +101,7 @@ type meta uint64
 const (
 	metaStateShift         = 32
 	metaReset       meta   = 1 << 36
-	metaEmbryo      meta   = 1 << 37
+	metaPending     meta   = 1 << 37
 	metaAgain       meta   = 1 << 38
 	metaFin         meta   = 1 << 39
 	metaNotes              = metaReset | metaAgain | metaFin | metaRepeat // end with the state
@@ -110,7 +110,7 @@ const (
 	metaRepeatShift        = 56
 	metaRepeat      meta   = 255 << metaRepeatShift
 	metaSeen        meta   = 1<<32 - 1
-	metaLife        uint64 = 63 // state, rs and em: the index of lifetimes
+	metaLife        uint64 = 63 // state, rs and pd: the index of lifetimes
 )
 
 func makeMeta(s State, proto, flags uint8, now ticks) meta {
@@ -121,9 +121,9 @@ func (m meta) state() State    { return State(m>>metaStateShift) & 15 }
 func (m meta) proto() uint8    { return uint8(m >> metaProtoShift) }
 func (m meta) flags() uint8    { return uint8(m >> metaFlagsShift) }
 func (m meta) seen() ticks     { return ticks(m) }
-func (m meta) embryo() bool    { return m&metaEmbryo != 0 }
+func (m meta) pending() bool   { return m&metaPending != 0 }
 func (m meta) reset() bool     { return m&metaReset != 0 }
-func (m meta) live() bool      { return m.state() != 0 && !m.embryo() }
+func (m meta) live() bool      { return m.state() != 0 && !m.pending() }
 func (m meta) life() uint64    { return uint64(m>>metaStateShift) & metaLife }
 func (m meta) dead() meta      { return m &^ (meta(metaLife) << metaStateShift) }
 func (m meta) at(t ticks) meta { return m&^metaSeen | meta(t) }

@@ -6,7 +6,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// Whoever forges addresses and cannot hear the answers: SYN, any ACK or FIN, a second
+// A sender that forges addresses and does not receive the answers: SYN, any ACK or FIN, a second
 // SYN. A thousand such flows fill the table and keep nobody out.
 func TestForgedHandshakesAreShed(t *testing.T) {
 	const C, B = ClientSide, ReplySide

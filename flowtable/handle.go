@@ -25,7 +25,7 @@ const offline = math.MaxUint64
 // participants means anything, as a flow may be counted in by one and out by another.
 type participant struct {
 	// seen is the epoch at the last Enter. Stored by the owner before it loads
-	// anything of the table; loaded by who wants to reuse a record.
+	// anything of the table; loaded by a handle that wants to reuse a record.
 	seen atomic.Uint64
 	_    [56]byte
 	// live[family][state]; state None counts them all.
@@ -57,7 +57,7 @@ type Handle struct {
 
 	local   [2]magazines
 	limbo   limbo
-	exposed bool // the embryo in the making has claimed a slot: others may look at it
+	exposed bool // the pending flow has claimed a slot: others may read it
 
 	// What the other participants' live counters sum up to, as of the first
 	// Create after an Enter.
@@ -94,7 +94,7 @@ func (t *Table) Register() (*Handle, error) {
 	return nil, ErrHandles
 }
 
-// Close leaves the table. What the handle kept for itself goes to the others.
+// Close unregisters the handle. The records it kept for itself become the others'.
 func (h *Handle) Close() {
 	h.Leave()
 	h.abandonAll()
@@ -106,8 +106,8 @@ func (h *Handle) Close() {
 	h.t.handles[h.id] = nil // the counters stay: the next owner of the place counts on
 }
 
-// Enter says that the handle holds no refs any more, and goes on from here: call
-// it once per batch. It also takes a bounded number of dead records back into use.
+// Enter drops all refs of the handle and takes it online: call it once per batch. It also
+// reclaims a bounded number of dead records.
 func (h *Handle) Enter(now Time) {
 	t := h.t
 	h.limbo.stamp(t)
@@ -117,8 +117,8 @@ func (h *Handle) Enter(now Time) {
 	h.reclaim()
 }
 
-// Rewrite says that the handle holds no refs, until the next Enter. A handle that
-// is online and does not Enter keeps all dead records of the table from use.
+// Leave takes the handle offline until the next Enter: it holds no refs. A handle that
+// is online and does not Enter keeps all dead records of the table from being reused.
 func (h *Handle) Leave() {
 	h.limbo.stamp(h.t)
 	h.abandon()

@@ -19,14 +19,14 @@ import (
 //	63         44 43       33 32       22 21       11 10        0
 //	[  version   ][ home + 3 ][ home + 2 ][ home + 1 ][   home   ]
 //
-// So one load of one word tells exactly what a lookup must look at: a key that is
-// not there is known from one cache line unless its home has overflowed, and no
-// flag has to be cleaned up when it no longer has.
+// So one load of one word tells exactly which slots a lookup must examine: one cache
+// line shows that a key is absent, unless its home has overflowed, and no
+// flag has to be cleared when it no longer has.
 //
 // Invariants:
 //
-//	I1  A slot belongs to who changed it from 0 (claim), until the same record's
-//	    owner stores 0 (release). Nobody else writes it, or its tag.
+//	I1  A slot belongs to the handle that changed it from 0 (claim), until the same
+//	    record's owner stores 0 (release). No other handle writes it, or its tag.
 //	I2  The ctl bit of a slot is set only by the slot's owner, by commit, and
 //	    cleared only by the record's killer, before the release.
 //	I3  Every commit adds one to the version.
@@ -35,31 +35,31 @@ import (
 //
 // Commit is insertion's only linearisation point:
 //
-//	c := ctl; look at all members in c; a record with the key that is not dead:
+//	c := ctl; examine all members in c; a record with the key that is not dead:
 //	    ctl still c? taken : again
 //	claim an empty slot of the chain
 //	compare-and-swap ctl from c to c + the slot's bit + one version, or again
 //
 // Why I4 holds: the swap succeeds only if ctl was c all the time since the load
-// (see below about the version), so the members that were looked at were all
+// (see below about the version), so the members that were examined were all
 // members, with the slots unchanged by I1 and I2, and none had the key; dead
 // records stay dead. Why "taken" is true: the bit was set all the time, so what
 // was read in the slot was committed. A claim that is not committed is never
 // taken for a key, so of two that race for one key exactly one wins.
-// Lock-free: every "again" means that somebody else's commit or kill succeeded,
-// and who stops anywhere, stops nobody: it leaves at most one slot occupied.
-// There are no helpers, so no late helper can bring back an old slot.
+// Lock-free: every "again" means that another handle's commit or kill succeeded. A
+// thread that is stopped anywhere blocks no other: it leaves at most one slot occupied.
+// There are no helpers, so no late helper can restore an old slot.
 //
 // Version: the swap could mistake a later ctl for c only if 2^20 keys were
 // committed to this one home in between. Every commit is one of a record's two keys
 // (a port that is tried in vain commits nothing), and no record is used again while
-// the one who loaded c stays online, so at most all of the arena's records could be
+// the handle that loaded c stays online, so at most all of the arena's records could be
 // committed: about five per home, as the hash is keyed.
 //
 // Lookup: load ctl, compare the members. What was live at the load and still is,
 // is found: its slot was written before its bit (the load of ctl pairs with the
 // commit's swap). A slot that was released and claimed again meanwhile shows
-// another record, whose key does not match, or which is an embryo and is skipped.
+// another record, whose key does not match, or which is a pending flow and is skipped.
 type bucket struct {
 	ctl    atomic.Uint64
 	tagsLo atomic.Uint64 // slots 0 to 7
@@ -162,7 +162,7 @@ func (a *arena) at(home uint64, bit int) (*bucket, int) {
 	return &a.buckets[home+uint64(bit/bucketSlots)], bit % bucketSlots
 }
 
-// same compares a record's key. For a live record ports are final; for an embryo
+// same compares a record's key. For a live record ports are final; for a pending flow
 // the answer holds if the slot is a member (see bucket).
 func (a *arena) same(slot uint32, k *key) bool {
 	i, side := slotIndex(slot), slotSideOf(slot)
@@ -186,7 +186,7 @@ func (a *arena) keyOf(index uint32, side Side) (k key) {
 	return k
 }
 
-// holder looks through the members in ctl value c for a record with the key that
+// holder searches the members in ctl value c for a record with the key that
 // is not dead. It returns its slot, or 0.
 func (a *arena) holder(home, c uint64, tag uint8, k *key) uint32 {
 	for b, members := home, c&memberMask; members != 0; b, members = b+1, members>>bucketSlots {
@@ -213,7 +213,7 @@ const (
 	full               // no empty slot in the chain: see makeRoom
 )
 
-// insert commits a key of the caller's embryo. If the key is taken, it returns
+// insert commits a key of the caller's pending flow. If the key is taken, it returns
 // the slot of the flow that has it; an expired one is killed instead.
 func (h *Handle) insert(a *arena, hash uint64, k *key, slot uint32, now ticks) (uint32, insertion) {
 	op := attempt{home: a.home(hash), tag: uint8(hash), slot: slot, claimed: -1}
@@ -225,9 +225,9 @@ func (h *Handle) insert(a *arena, hash uint64, k *key, slot uint32, now ticks) (
 // attempt is an insertion under way.
 type attempt struct {
 	home    uint64
-	ctl     uint64 // as last looked at
+	ctl     uint64 // as last loaded
 	slot    uint32 // what to insert
-	holder  uint32 // who has the key: in the end, or as scan found it
+	holder  uint32 // the slot that has the key: in the end, or as scan found it
 	claimed int    // member bit of the slot that is claimed, or -1
 	tag     uint8
 	at      stage
@@ -237,20 +237,20 @@ type attempt struct {
 type stage uint8
 
 const (
-	looking stage = iota
+	searching stage = iota
 	scanning
 	confirming
 	claiming
 	committing
 )
 
-// step takes the attempt one step further, and says whether it is at its end. Each
-// step touches what is shared in one way, so that tests can put the steps of
-// several attempts in every order.
+// step takes the attempt one step further, and reports whether it is done. Each step has
+// one access to shared memory, so that tests can run the steps of several attempts in
+// every order.
 func (op *attempt) step(h *Handle, a *arena, k *key, now ticks) (done bool) {
 	ctl := &a.buckets[op.home].ctl
 	switch op.at {
-	case looking:
+	case searching:
 		op.ctl = ctl.Load()
 		op.at = scanning
 	case scanning:
@@ -267,7 +267,7 @@ func (op *attempt) step(h *Handle, a *arena, k *key, now ticks) (done bool) {
 			op.result = taken
 			return true
 		}
-		op.at = looking
+		op.at = searching
 	case claiming:
 		if op.claimed = a.claim(op.home, op.slot, op.tag); op.claimed < 0 {
 			op.result = full
@@ -280,7 +280,7 @@ func (op *attempt) step(h *Handle, a *arena, k *key, now ticks) (done bool) {
 			op.holder, op.result = op.slot, inserted
 			return true
 		}
-		op.at = looking
+		op.at = searching
 	}
 	return false
 }

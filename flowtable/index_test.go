@@ -25,7 +25,7 @@ type inserter struct {
 
 func (in *inserter) step(a *arena) bool { return in.attempt.step(in.h, a, &in.k, 0) }
 
-// remover goes through the steps of Handle.kill for one key.
+// remover takes the steps of Handle.kill for one key.
 type remover struct {
 	record uint32
 	slot   uint32
@@ -49,7 +49,7 @@ func (r *remover) step(a *arena) bool {
 	return r.at == 3
 }
 
-// orders runs every order of the actors' steps. start makes the scene anew and
+// orders runs every order of the actors' steps. start sets up anew and
 // returns them; check judges the end. An order is a list of which actor goes
 // next. The first two actors are alike, so the first step is always actor 0's.
 func orders(t *testing.T, start func() []actor, a *arena, check func() error) int {
@@ -101,47 +101,47 @@ func following(order []int, ready [][]bool) []int {
 	return nil
 }
 
-// scene has records with keys, all in home 0.
-type scene struct {
+// indexLab has records with keys, all in home 0.
+type indexLab struct {
 	h *Handle
 	a *arena
 }
 
-func newScene(t *testing.T) *scene {
+func newIndexLab(t *testing.T) *indexLab {
 	tb, h := testTable(t, 2, 0) // two flows have one home
 	a := &tb.arenas[0]
 	if a.homes != 1 {
 		t.Fatalf("%d homes, want 1", a.homes)
 	}
-	return &scene{h, a}
+	return &indexLab{h, a}
 }
 
-func (s *scene) clear() {
+func (s *indexLab) clear() {
 	clear(s.a.buckets)
 }
 
-// embryo makes a record with the n-th key.
-func (s *scene) embryo(record uint32, n uint16) key {
+// pending makes a pending flow with the n-th key.
+func (s *indexLab) pending(record uint32, n uint16) key {
 	k := key{addr: [4]uint64{uint64(n)}, ports: uint32(n), proto: header.ProtoUDP}
 	s.a.setAddr(record, ClientSide, &k)
 	f := s.a.flow(record)
 	f.ports[ClientSide].Store(k.ports)
-	f.meta.Store(uint64(makeMeta(UDPNew, header.ProtoUDP, 0, 0) | metaEmbryo))
+	f.meta.Store(uint64(makeMeta(UDPNew, header.ProtoUDP, 0, 0) | metaPending))
 	return k
 }
 
-func (s *scene) insert(record uint32, n uint16, tag uint8) *inserter {
-	k := s.embryo(record, n)
+func (s *indexLab) insert(record uint32, n uint16, tag uint8) *inserter {
+	k := s.pending(record, n)
 	return &inserter{attempt{tag: tag, slot: slotOf(record, ClientSide), claimed: -1}, s.h, k}
 }
 
-func (s *scene) insertNow(record uint32, n uint16, tag uint8) {
+func (s *indexLab) insertNow(record uint32, n uint16, tag uint8) {
 	for in := s.insert(record, n, tag); !in.step(s.a); {
 	}
 }
 
 // holders returns the records that are members with the n-th key and not dead.
-func (s *scene) holders(n uint16) (records []uint32, err error) {
+func (s *indexLab) holders(n uint16) (records []uint32, err error) {
 	var seen [memberBits]bool
 	for m := s.a.buckets[0].ctl.Load() & memberMask; m != 0; m &= m - 1 {
 		bit := bits.TrailingZeros64(m)
@@ -165,10 +165,10 @@ func (s *scene) holders(n uint16) (records []uint32, err error) {
 	return records, nil
 }
 
-// race puts two insertions of key 1, by records 1 and 2, against whatever else
-// goes on. Of the two exactly one may win, and the loser must know who has the key.
-func race(t *testing.T, before func(*scene), others func(*scene) []actor) {
-	s := newScene(t)
+// race runs two insertions of key 1, by records 1 and 2, against the other actors. Exactly
+// one of the two may win, and the loser must get the slot that has the key.
+func race(t *testing.T, before func(*indexLab), others func(*indexLab) []actor) {
+	s := newIndexLab(t)
 	var one, two *inserter
 	runs := orders(t, func() []actor {
 		s.clear()
@@ -203,12 +203,12 @@ func race(t *testing.T, before func(*scene), others func(*scene) []actor) {
 }
 
 func TestEveryOrderOfTwoInsertions(t *testing.T) {
-	race(t, func(*scene) {}, func(*scene) []actor { return nil })
+	race(t, func(*indexLab) {}, func(*indexLab) []actor { return nil })
 }
 
 // The key's old flow ends meanwhile: its slot is still a member for a moment.
 func TestEveryOrderWithTheOldFlowEnding(t *testing.T) {
-	race(t, func(s *scene) { s.insertNow(3, 1, 7) }, func(s *scene) []actor {
+	race(t, func(s *indexLab) { s.insertNow(3, 1, 7) }, func(s *indexLab) []actor {
 		s.a.flow(3).meta.Store(uint64(makeMeta(UDPNew, header.ProtoUDP, 0, 0)))
 		return []actor{&remover{record: 3, slot: slotOf(3, ClientSide), tag: 7}}
 	})
@@ -217,7 +217,7 @@ func TestEveryOrderWithTheOldFlowEnding(t *testing.T) {
 // Another key's slot comes free meanwhile and is claimed by one of the two, so
 // that the other finds an uncommitted claim where it expects a member.
 func TestEveryOrderWithASlotComingFree(t *testing.T) {
-	race(t, func(s *scene) { s.insertNow(3, 2, 7) }, func(s *scene) []actor {
+	race(t, func(s *indexLab) { s.insertNow(3, 2, 7) }, func(s *indexLab) []actor {
 		return []actor{&remover{record: 3, slot: slotOf(3, ClientSide), tag: 7}}
 	})
 }
@@ -225,7 +225,7 @@ func TestEveryOrderWithASlotComingFree(t *testing.T) {
 // Only one slot is free: claims and overflow of all four buckets. Nobody may be
 // turned away while the chain has room for one.
 func TestChainFills(t *testing.T) {
-	s := newScene(t)
+	s := newIndexLab(t)
 	for n := range uint32(memberBits) {
 		in := s.insert(n+1, uint16(n), uint8(n))
 		for !in.step(s.a) {
@@ -261,10 +261,10 @@ func (r *remover) all(a *arena) {
 // slot: key in, out, and its like in again with the same members. Only the
 // version tells the two apart.
 func TestDelayedCommitFails(t *testing.T) {
-	s := newScene(t)
+	s := newIndexLab(t)
 	s.insertNow(3, 2, 9)
 	late := s.insert(1, 1, 7)
-	late.step(s.a) // look: nobody has key 1
+	late.step(s.a) // search: key 1 is not there
 	late.step(s.a) // scan
 	late.step(s.a) // claim
 	before := late.ctl & memberMask
@@ -323,19 +323,19 @@ func TestCandidates(t *testing.T) {
 }
 
 // A claim that is not committed is not a flow: who comes across it, by a ctl from
-// before its slot was claimed, must look again and be told of the real one.
+// before its slot was claimed, must search again and get the real one.
 func TestUncommittedClaimIsNotTaken(t *testing.T) {
-	s := newScene(t)
+	s := newIndexLab(t)
 	s.insertNow(3, 2, 7)
 	late, claimant, winner := s.insert(4, 1, 7), s.insert(1, 1, 7), s.insert(2, 1, 7)
-	late.step(s.a) // look: record 3 is a member, in slot 0
+	late.step(s.a) // search: record 3 is a member, in slot 0
 	(&remover{record: 3, slot: slotOf(3, ClientSide), tag: 7}).all(s.a)
 	s.h.exposed = false
 	for claimant.at != committing { // claims slot 0
 		claimant.step(s.a)
 	}
 	if !s.h.exposed {
-		t.Error("a claim exposes the embryo: others may look at it")
+		t.Error("a claim exposes the pending flow: others may read it")
 	}
 	for !winner.step(s.a) {
 	}

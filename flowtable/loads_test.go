@@ -347,7 +347,8 @@ func TestLoadsRaces(t *testing.T) {
 	}
 }
 
-// All changes of one flow's count at once, as fast as they go: each is booked as often as it happens.
+// All changes of one flow's count at once, as fast as they go: each is booked as often as it
+// happens.
 func TestLoadsOneFlow(t *testing.T) {
 	changes := 3_000_000
 	if testing.Short() || raceEnabled {
@@ -379,7 +380,8 @@ func TestLoadsOneFlow(t *testing.T) {
 	validate(t, tb)
 }
 
-// An RST and a packet that takes it back at once, again and again: whichever is last, the load says the same.
+// An RST and a packet that takes it back at once, again and again: whichever is last, the load
+// says the same.
 func TestLoadsResetRace(t *testing.T) {
 	rounds := 300_000
 	if testing.Short() || raceEnabled {
@@ -410,7 +412,7 @@ func TestLoadsResetRace(t *testing.T) {
 		for done.Load() < n+1 {
 			runtime.Gosched()
 		}
-		if f.owner.Load()&counted != 0 != f.load().bears() {
+		if f.owner.Load()&counted != 0 != f.load().counts() {
 			wrong++
 		}
 	}

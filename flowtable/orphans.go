@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// orphans is where a handle that leaves puts its limbo, so that whoever enters next
-// waits for the grace period in its stead. Each participant has one.
+// orphans is where a handle that leaves puts its limbo, so that the next handle to enter
+// waits for the grace period in its place. Each participant has one.
 //
 // The batches' descriptors are on the heap and not in the records: the grace period
 // is not over, so the record may be in somebody's hands, who reads all of it and
@@ -33,8 +33,8 @@ type orphans struct {
 // orphaned has a bit for each participant whose orphans wait for somebody.
 type orphaned [(MaxHandles + 63) / 64]atomic.Uint64
 
-// abandon gives the batches to whoever enters next. It fails if somebody is in
-// the midst of taking the last ones: then the batches stay, until the next Enter
+// abandon gives the batches to the next handle that enters. It fails while another handle
+// is taking the last ones: then the batches stay, until the next Enter
 // or Leave.
 func (h *Handle) abandon() bool {
 	l, o := &h.limbo, &h.t.orphans[h.id]
@@ -76,8 +76,8 @@ func (h *Handle) adoptFrom(id int) {
 	o.busy.Store(false) // pairs with the load in abandon
 }
 
-// abandonAll is abandon for a handle that does not come again. Who is in its way
-// has a few words to copy.
+// abandonAll is abandon for a handle that will not enter again. It waits for the handle that is
+// taking the last batches, which has a few words to copy.
 func (h *Handle) abandonAll() {
 	for !h.abandon() {
 		runtime.Gosched()

@@ -14,9 +14,9 @@ import "sync/atomic"
 //
 //	bound  next list on the stack << 32 | records in the list
 //
-// That is right for free records alone. A record in limbo may still be in the hands of
-// somebody who found it alive, and who may Bind it: what is to be known about
-// limbo is therefore kept outside the records (limbo, orphans.go).
+// That is right for free records alone. Another handle may still have a ref to a record in limbo
+// that it found live, and may Bind it: the facts about limbo are therefore kept outside the
+// records (limbo, orphans.go).
 
 // stack is a lock-free stack of lists (Treiber): tag << 32 | ref of the top
 // list's first record. The tag counts pops and pushes, so that a pop that was
@@ -154,13 +154,13 @@ func (a *arena) takeFresh() (first, end uint32) {
 	}
 }
 
-// limbo holds dead records until nobody can have a ref to them (quiescent-state
+// limbo holds dead records until no handle can have a ref to them (quiescent-state
 // based reclamation). A batch is stamped with a new epoch after its records left
 // the index; they are free when every online participant has seen that epoch,
 // because each of them has then entered after they left.
 type limbo struct {
-	pending list   // since the last Enter
-	retired uint32 // before it: what pending was when it was closed
+	open    list   // since the last Enter
+	retired uint32 // before it: what open was when it was closed
 	batches [limboBatches]stamped
 	first   int
 	n       int
@@ -173,12 +173,12 @@ type stamped struct {
 	stamp uint64
 }
 
-// stamp closes the pending batch.
+// stamp closes the open batch.
 func (l *limbo) stamp(t *Table) {
-	l.retired = l.pending.n
-	if l.pending.n != 0 {
-		l.add(t, stamped{l.pending, t.epoch.Add(1)})
-		l.pending = list{}
+	l.retired = l.open.n
+	if l.open.n != 0 {
+		l.add(t, stamped{l.open, t.epoch.Add(1)})
+		l.open = list{}
 	}
 }
 
@@ -201,8 +201,8 @@ func (l *limbo) drop() stamped {
 	return b
 }
 
-// maxReclaim bounds the records that one Enter takes back, or twice as many as the handle retired since
-// the last one: in a flood every packet of every link may end a flow, and were more retired
+// maxReclaim bounds the records that one Enter takes back, or twice as many as the handle retired
+// since the last one: in a flood every packet of every link may end a flow, and were more retired
 // than taken back, the reserve would end up in limbo.
 const maxReclaim = 256
 
@@ -229,4 +229,4 @@ func (h *Handle) reclaim() {
 }
 
 // retire puts a record in limbo whose keys have left the index.
-func (h *Handle) retire(r Ref) { h.limbo.pending.push(h.t, r) }
+func (h *Handle) retire(r Ref) { h.limbo.open.push(h.t, r) }

@@ -33,7 +33,7 @@ func (n *NewFlow) port(i int) (port uint16, ok bool) {
 // many probes, and one more for the port of a flow that gives way.
 const maxPortTries = 16
 
-// portSearch is the choice of a source port for an embryo, by the commit of its
+// portSearch is the choice of a source port for a pending flow, by the commit of its
 // reply key. It takes, in this order:
 //
 //	the first port that is free and does not rest
@@ -46,7 +46,7 @@ const maxPortTries = 16
 // full table sheds, in the same order, but no handshake that is young.
 type portSearch struct {
 	a     *arena
-	i     uint32 // the embryo
+	i     uint32 // the pending flow
 	n     *NewFlow
 	reply key
 	now   ticks
@@ -70,7 +70,7 @@ func (n *NewFlow) replyPorts(port uint16) uint32 {
 	return uint32(n.BackendPort)<<16 | uint32(port)
 }
 
-// allocatePort commits the reply key of an embryo.
+// allocatePort commits the reply key of a pending flow.
 func (h *Handle) allocatePort(a *arena, i uint32, n *NewFlow, now ticks) (hash uint64, s Status) {
 	ps := portSearch{a: a, i: i, n: n, now: now, holder: victim{kind: shedNever}}
 	n.reply(&ps.reply)
@@ -85,7 +85,7 @@ func (h *Handle) allocatePort(a *arena, i uint32, n *NewFlow, now ticks) (hash u
 	return hash, s
 }
 
-// try goes through the ports in their order, with those that rest or without.
+// try probes the ports in their order, with those that rest or without.
 func (ps *portSearch) try(h *Handle, wake bool) (hash uint64, s Status) {
 	for try := range maxPortTries {
 		port, ok := ps.n.port(try)

@@ -17,7 +17,7 @@ func toOneBackend(proto uint8, v6 bool, n uint32) NewFlow {
 	return f
 }
 
-// Whoever holds all ports to a backend, with flows that are over or that nobody
+// A sender that holds all ports to a backend, with flows that are over or that nobody
 // proved, keeps nobody out, though the table has room for a million.
 func TestPortsGiveWay(t *testing.T) {
 	const B, C = ReplySide, ClientSide

@@ -94,7 +94,7 @@ func testShedOrder(t *testing.T, tb *Table, h *Handle, each, more int, flow func
 		}
 	}
 	if got, want := tb.kinds(now), [NumSheds + 1]int{each, each, each, each, each, each, 2*each + more}; got != want {
-		t.Fatalf("the scene has %v, want %v", got, want)
+		t.Fatalf("the table has %v, want %v", got, want)
 	}
 	// The new ones are established at once, so that only the old ones are shed.
 	for i := range 6 * each {
@@ -223,7 +223,7 @@ func TestRefusedSYNsLookAtFewRecords(t *testing.T) {
 		refuse()
 	}
 	if after := [2]uint32{h.hunt[0].cursor, h.hunt[1].cursor}; after != before {
-		t.Errorf("after thousands of refusals in one tick the hunt goes on: from %v to %v", before, after)
+		t.Errorf("after thousands of refusals in one tick the hunt continues: from %v to %v", before, after)
 	}
 	later := bootTime + Time(time.Second)
 	h.mustCreate(t, later, newFlow(header.ProtoTCP, true, 1_000_000))

@@ -73,7 +73,7 @@ func (t *Table) recoverArena(a *arena, now ticks, rec *Recovery) {
 	t.refree(a, last)
 }
 
-// recoverFlow puts one record back to life, or drops it.
+// recoverFlow makes the flow of one record live, or drops it.
 func (h *Handle) recoverFlow(a *arena, i uint32, now ticks, rec *Recovery) bool {
 	f := a.flow(i)
 	m := f.load()
@@ -102,9 +102,9 @@ func (h *Handle) recoverFlow(a *arena, i uint32, now ticks, rec *Recovery) bool 
 	return false
 }
 
-// whole says whether a record was finished, and not damaged since.
+// whole reports whether a record was finished, and not damaged since.
 func (f *Flow) whole(m meta, hs *hashes, now ticks) bool {
-	if m.embryo() || m.seen() > now {
+	if m.pending() || m.seen() > now {
 		return false
 	}
 	if s := initial(m.proto()); (s == SynSeen) != (m.state() <= Closed) || (s == ICMPEcho) != (m.state() == ICMPEcho) {

@@ -119,7 +119,7 @@ func TestRecoverDamaged(t *testing.T) {
 			f.meta.Store(uint64(f.load().withState(Established)))
 		}},
 		{"impossible state", func(tb *Table, i uint32) { f := tb.arenas[0].flow(i); f.meta.Store(uint64(f.load().withState(15))) }},
-		{"embryo", func(tb *Table, i uint32) { f := tb.arenas[0].flow(i); f.meta.Store(uint64(f.load() | metaEmbryo)) }},
+		{"pending", func(tb *Table, i uint32) { f := tb.arenas[0].flow(i); f.meta.Store(uint64(f.load() | metaPending)) }},
 		{"from the future", func(tb *Table, i uint32) {
 			f := tb.arenas[0].flow(i)
 			f.meta.Store(uint64(f.load().at((bootTime + 3600*second).ticks())))

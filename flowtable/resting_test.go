@@ -14,7 +14,7 @@ func (h *Handle) closedByBackend(r Ref, now Time) {
 }
 
 // The port of a connection that its backend holds in TIME_WAIT is free at once for
-// who asks for it by name, and for others only when the backend has forgotten it
+// a flow that requests it, and for others only when the backend has forgotten it
 // or when there is no other.
 func TestPortRests(t *testing.T) {
 	const ports = 4

@@ -171,7 +171,7 @@ func TestMatchIsObserve(t *testing.T) {
 			if (state >= UDPNew) != (proto == header.ProtoUDP) || state == ICMPEcho {
 				continue
 			}
-			for _, notes := range []meta{0, metaReset, metaAgain, metaFin, metaEmbryo, 3 << metaRepeatShift} {
+			for _, notes := range []meta{0, metaReset, metaAgain, metaFin, metaPending, 3 << metaRepeatShift} {
 				for _, age := range []int32{-20, -1, 0, 1, 9, 10, 11, 500, 2410, 3010, 74410, 74411, 1 << 30} {
 					for side := range tuples {
 						now := bootTime + 1000*24*3600*second

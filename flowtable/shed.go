@@ -31,7 +31,7 @@ var shedStates = [NumSheds][]State{
 	ShedIdle:        {UDPAssured},
 }
 
-// shedOf says what a live flow may be shed as.
+// shedOf returns the kind that a live flow may be shed as.
 func (t *Table) shedOf(m meta, now ticks) Shed {
 	if t.lifetimes.expired(m, now) {
 		return ShedExpired
@@ -56,7 +56,7 @@ func (t *Table) shedOf(m meta, now ticks) Shed {
 }
 
 const (
-	// huntLength bounds the records one hunt looks at: 64 cache lines at once
+	// huntLength bounds the records that one hunt examines: 64 cache lines at once
 	// ahead of the hardware prefetcher, some microseconds. Where a kind is rarer than
 	// one in as many records, a flow of the next kind may go before its last ones.
 	huntLength = 4096
@@ -77,9 +77,9 @@ type hunter struct {
 	restful [NumSheds]bool
 	until   [NumSheds]ticks // do not hunt before, if restful
 
-	// At the half-open cap: records looked at in vain in the tick wearyAt.
-	weary   uint32
-	wearyAt ticks
+	// At the half-open cap: records examined in vain in the tick wastedAt.
+	wasted   uint32
+	wastedAt ticks
 }
 
 // count books a flow in or out.
@@ -96,7 +96,7 @@ func (h *Handle) moved(r Ref, before, after meta) {
 		c[from].Store(c[from].Load() - 1)
 		c[to].Store(c[to].Load() + 1)
 	}
-	if before.bears() != after.bears() {
+	if before.counts() != after.counts() {
 		h.t.book(h.Flow(r))
 	}
 }
@@ -217,12 +217,13 @@ func (v *victim) weigh(i uint32, m meta, kind Shed, now ticks) bool {
 	return true
 }
 
-// makeRoom ends a flow for a client key whose chain has no empty slot: chance fills a chain
-// now and then (bucketLoad), and a client has no other key, as it has other ports. Of
-// the flows in the chain the first to give way goes, as if the table were full, however young its handshake is. It returns
-// false if none gives way, also where a slot is just being released; else the caller tries again: in vain only if
-// somebody else claimed the slot, or if something has happened to the flow since it was judged. So each round
-// more is another thread's progress, and nobody who does not know the hash key can aim at a chain.
+// makeRoom ends a flow for a client key whose chain has no empty slot: chance fills a chain now
+// and then (bucketLoad), and a client has no other key, as it has other ports. It ends the flow of
+// the chain that gives way first, as if the table were full, however young its handshake is. It
+// returns false if none gives way, also where a slot is just being released; else the caller tries
+// again: in vain only if another handle claimed the slot, or if the flow changed since it was
+// judged. So each further round is another thread's progress, and a chain cannot be targeted
+// without the hash key.
 func (h *Handle) makeRoom(a *arena, hash uint64, now ticks) bool {
 	v := victim{kind: shedNever}
 	home := a.home(hash)
@@ -253,8 +254,8 @@ func (u *hunter) step(a *arena) uint32 {
 	return u.cursor
 }
 
-// shedHalfOpen makes room under the half-open cap: of a few half-open flows, the
-// oldest goes, unless all are young.
+// shedHalfOpen makes room under the half-open cap: of a few half-open flows it ends the
+// oldest, unless all are young.
 func (h *Handle) shedHalfOpen(a *arena, now ticks) bool {
 	if h.shedOldest(a, now) {
 		return true
@@ -263,19 +264,19 @@ func (h *Handle) shedHalfOpen(a *arena, now ticks) bool {
 	return other.flows != 0 && h.shedOldest(other, now)
 }
 
-// shedOldest looks in one arena. Searches in vain look at no more than huntLength
+// shedOldest searches one arena. Searches in vain examine no more than huntLength
 // records in a tick together, so a flood of SYNs that are all refused costs little;
-// a rest as long as huntRest would refuse those whose turn comes meanwhile.
+// a pause as long as huntRest would refuse SYNs that come meanwhile.
 func (h *Handle) shedOldest(a *arena, now ticks) bool {
 	f := family(a.v6)
 	if h.live(f, SynSeen)+h.live(f, SynRecv) <= 0 {
 		return false
 	}
 	u := &h.hunt[f]
-	if u.wearyAt != now {
-		u.weary, u.wearyAt = 0, now
+	if u.wastedAt != now {
+		u.wasted, u.wastedAt = 0, now
 	}
-	budget := min(huntLength-u.weary, a.records)
+	budget := min(huntLength-u.wasted, a.records)
 	var oldest uint32
 	var found meta
 	left := budget
@@ -291,7 +292,7 @@ func (h *Handle) shedOldest(a *arena, now ticks) bool {
 		}
 	}
 	if oldest == 0 || now.since(found.seen()) < halfOpenGrace || !h.giveUp(a, oldest, found, ShedHalfOpen) {
-		u.weary += budget - left
+		u.wasted += budget - left
 		return false
 	}
 	return true

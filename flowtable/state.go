@@ -37,7 +37,7 @@ var stateNames = [NumStates]string{
 	"TIME_WAIT", "TIME_WAIT", "CLOSED", "UDP_NEW", "UDP_REPLIED", "UDP_ASSURED", "ICMP",
 }
 
-// String returns the name people know, which does not tell who closed first.
+// String returns the usual name, which does not show which side closed first.
 func (s State) String() string {
 	if int(s) < len(stateNames) {
 		return stateNames[s]
@@ -45,9 +45,9 @@ func (s State) String() string {
 	return "INVALID"
 }
 
-// HalfOpen says whether the client has not acknowledged yet. It is what the cap of
-// half-open flows counts: an Unconfirmed flow may be an open connection on which
-// nobody speaks, as in a pool, so it is not under the cap.
+// HalfOpen reports whether the client has not acknowledged yet. The cap of half-open flows
+// counts these: an Unconfirmed flow may be an open connection that is idle, as in a
+// connection pool, so it is not under the cap.
 func (s State) HalfOpen() bool { return s == SynSeen || s == SynRecv }
 
 // class is what a TCP packet's flags amount to.
@@ -110,22 +110,22 @@ const (
 // section 2.2).
 //
 // A SYN on a connection that is open may be forged as well, or the client may have
-// lost the connection (RFC 9293 section 3.5.1). The backend knows, so the SYN goes
-// there and nothing changes but that it is remembered. An ACK is the challenge of
+// lost the connection (RFC 9293 section 3.5.1). Only the backend knows, so the SYN is
+// forwarded to it, and nothing changes but that the SYN is remembered. An ACK is the challenge of
 // a backend that has the connection (RFC 5961 section 4), and forgets the SYN. A
 // SYN-ACK comes from one that has not: the handshake begins anew, on the same
-// flow. A forged SYN-ACK goes to the client, whose ACK takes it back. A backend's
-// RST is no answer: who forged the SYN could forge it too.
+// flow. A forged SYN-ACK is forwarded to the client, whose ACK undoes it. A backend's
+// RST is no answer: a sender that forged the SYN could forge it too.
 //
-// What the client says is worth nothing alone, as no sequence numbers are tracked:
-// whoever forges SYNs from foreign addresses can forge an ACK after each, or a FIN.
-// The backend knows which acknowledges its own SYN-ACK. To the others it answers with
-// an RST (RFC 9293 section 3.10.7.4, SYN-RECEIVED) or not at all; to the right one with
-// data or an ACK of the client's, if anybody speaks. Until then the flow is
-// Unconfirmed: it has the time of an open connection, but gives way under pressure.
+// The client's packets alone prove nothing, as no sequence numbers are tracked: a sender
+// that forges SYNs from foreign addresses can forge an ACK after each, or a FIN.
+// Only the backend knows which one acknowledges its own SYN-ACK. It answers the others with
+// an RST (RFC 9293 section 3.10.7.4, SYN-RECEIVED) or not at all; the right one with
+// data or an ACK of the client's data, if there is any. Until then the flow is
+// Unconfirmed: it has the timeout of an open connection, but gives way under pressure.
 // The backend's ACK after a SYN is about that SYN, and confirms nothing.
 //
-// An SCTP association (RFC 9260 sections 5.1 and 9.2) goes the same way:
+// An SCTP association (RFC 9260 sections 5.1 and 9.2) takes the same states:
 //
 //	INIT               SynSeen        SHUTDOWN           FinClient
 //	INIT ACK           SynRecv        SHUTDOWN ACK       LastAckClient
@@ -137,7 +137,7 @@ const (
 // ACKs that keep an idle association. There is no half-closed one: after a SHUTDOWN the other
 // end sends what it has and answers with SHUTDOWN ACK; what SHUTDOWN COMPLETE leaves behind
 // needs no TIME_WAIT, as its tags tell old packets, but gets it. And an endpoint answers an
-// INIT on an open association with INIT ACK, whoever sent it, and goes on as before until a
+// INIT on an open association with INIT ACK, whether or not it is forged, and continues until a
 // valid COOKIE ECHO (section 5.2.2): see answered.
 var moves = makeMoves()
 
@@ -274,7 +274,7 @@ func (m meta) observe(from Side, tcpFlags uint8, now ticks) meta {
 // answered returns where the backend's SYN-ACK takes a flow on which a SYN is remembered. An
 // SCTP server sends INIT ACK to a forged INIT too, and forgets it: an open association stays
 // what it is, or one INIT would give it the time of a handshake, which is less than the time
-// between two heartbeats. A restarted one goes on in its state.
+// between two heartbeats. A restarted one continues in its state.
 func (m meta) answered(next State) meta {
 	if s := m.state(); m.proto() == header.ProtoSCTP && (s == Unconfirmed || s == Established) {
 		return m
@@ -321,7 +321,7 @@ func (h *Handle) Idle(r Ref, now Time) time.Duration {
 	return span(h.Flow(r).load().seen(), now.ticks())
 }
 
-// Closing says whether a client's SYN on this flow opens a new connection, which
+// Closing reports whether a client's SYN on this flow opens a new connection, which
 // is scheduled anew: the old one is over on both sides. A connection that saw an
 // RST is not: the RST may be forged, and the SYN with it.
 func (h *Handle) Closing(r Ref) bool {

@@ -37,16 +37,16 @@ func (t *Table) slice(from uint64, n int) (a *arena, first, end uint32, position
 	return a, first, end, positions
 }
 
-// endingsSize is how many flows of a sweep are ended together: with two buckets each, about as many cache misses
-// as a core can have under way.
+// endingsSize is how many flows of a sweep are ended together: with two buckets each, about as many
+// cache misses as a core can have in flight.
 const endingsSize = 16
 
-// endings are expired flows of one arena whose two buckets have been asked for, and which are then ended
-// together. A flow that ends is in two buckets of the index, and of a flow that nobody has spoken on for long,
-// neither is in a cache: to end one after the other would be to wait for memory twice for each.
+// endings are expired flows of one arena whose two buckets have been prefetched, and which are then
+// ended together. A flow that ends is in two buckets of the index, and if it was idle for long,
+// neither is in a cache: to end one after the other would be two cache misses for each.
 //
-// What is kept of a flow cannot go stale: the keys of a record stay what they are for as long as the handle is
-// online, and if its meta is not what it was, the flow is left alone.
+// What is kept of a flow cannot become stale: the keys of a record do not change while the handle
+// is online, and a flow whose meta has changed is not ended.
 type endings struct {
 	n      int
 	record [endingsSize]uint32
@@ -55,7 +55,7 @@ type endings struct {
 	bucket [endingsSize][2]uint64 // offset in the index, bytes
 }
 
-// add asks for the buckets of a flow.
+// add prefetches the buckets of a flow.
 func (e *endings) add(h *Handle, a *arena, i uint32, m meta) {
 	n := e.n & (endingsSize - 1)
 	e.record[n], e.meta[n] = i, m
@@ -66,8 +66,9 @@ func (e *endings) add(h *Handle, a *arena, i uint32, m meta) {
 	e.n = n + 1
 }
 
-// end ends those that are as they were, and returns how many. They are counted out at once: a sweep may be of a million
-// records, and by the counters the others see whether there is room for a flow.
+// end ends the flows that have not changed, and returns how many. It counts them out at once: a
+// sweep may be of a million records, and by the counters the others see whether there is room for
+// a flow.
 func (e *endings) end(h *Handle, a *arena) (ended int) {
 	var left [16]int32 // by state: most are in one
 	for n := range e.n {

@@ -8,8 +8,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// TestSweepEndsWhatIsExpired: of flows that lie mixed, of both families, more than are ended together, the
-// sweep ends those that are expired and no other, and counts each once.
+// TestSweepEndsWhatIsExpired: of flows that lie mixed, of both families, more than are ended
+// together, the sweep ends those that are expired and no other, and counts each once.
 func TestSweepEndsWhatIsExpired(t *testing.T) {
 	const flows = 5*endingsSize + 3
 	tb, h := testTable(t, 1000, 1000)
@@ -45,8 +45,8 @@ func TestSweepEndsWhatIsExpired(t *testing.T) {
 	validate(t, tb)
 }
 
-// TestSweepLeavesWhatChanges: a packet may come at another worker after the sweep has found its flow
-// expired and before it ends it. Whoever is first decides.
+// TestSweepLeavesWhatChanges: a packet may come at another worker after the sweep has found its
+// flow expired and before it ends it. The first of the two decides.
 func TestSweepLeavesWhatChanges(t *testing.T) {
 	tb, h := testTable(t, 1000, 0)
 	other, err := tb.Register()
@@ -75,8 +75,8 @@ func TestSweepLeavesWhatChanges(t *testing.T) {
 	validate(t, tb)
 }
 
-// TestSweepCountsWhatItHasEnded: a sweep may be of a million records at once, and the others make flows meanwhile.
-// What it has ended is no reason to refuse them.
+// TestSweepCountsWhatItHasEnded: a sweep may be of a million records at once, and the others make
+// flows meanwhile. What it has ended is no reason to refuse them.
 func TestSweepCountsWhatItHasEnded(t *testing.T) {
 	tb, h := testTableOf(t, Config{IPv4Flows: 1000, HalfOpen: endingsSize, Timeouts: DefaultTimeouts()})
 	other, err := tb.Register()
@@ -103,8 +103,9 @@ func TestSweepCountsWhatItHasEnded(t *testing.T) {
 	validate(t, tb)
 }
 
-// TestHammerSweep: some sweep the whole table, while others speak on the flows that are about to be ended, end them, or make
-// them anew under the same keys, a handful of ports to a backend. Now and then all stop: then the table must be whole.
+// TestHammerSweep: some sweep the whole table, while others speak on the flows that are about to
+// be ended, end them, or make them anew under the same keys, a handful of ports to a backend. Now
+// and then all stop: then the table must be whole.
 func TestHammerSweep(t *testing.T) {
 	rounds := 60
 	if testing.Short() || raceEnabled {

@@ -250,5 +250,5 @@ func heapMemory(size int64) []byte {
 	return mem[skip : skip+uintptr(size) : skip+uintptr(size)]
 }
 
-// Incarnation says how often the memory was opened: 1 for a table made by New.
+// Incarnation returns how often the memory was opened: 1 for a table made by New.
 func (t *Table) Incarnation() uint64 { return t.head.incarnation }

@@ -361,9 +361,9 @@ func TestReuseWaitsForEveryHandle(t *testing.T) {
 		t.Fatal("reader does not see the flow")
 	}
 	h.Delete(old)
-	h.Leave() // leaves the record to whoever enters next: the same handle
+	h.Leave() // gives the record to the next handle that enters: the same one
 	h.Enter(bootTime)
-	// reused makes flows, ends them, and says whether one got the old record.
+	// reused makes flows, ends them, and reports whether one got the old record.
 	reused := func(flows uint32) (found bool) {
 		var refs []Ref
 		for i := range flows {
@@ -430,16 +430,16 @@ func TestLimboOverflows(t *testing.T) {
 	validate(t, tb)
 }
 
-// An embryo that claimed a slot may have been seen, and waits in limbo.
-func TestAbortedEmbryo(t *testing.T) {
+// A pending flow that claimed a slot may have been seen, and waits in limbo.
+func TestAbortedPending(t *testing.T) {
 	for _, exposed := range []bool{false, true} {
 		tb, h := testTable(t, 10, 0)
 		a := &tb.arenas[0]
 		i := h.local[0].get(tb, a)
-		a.flow(i).meta.Store(uint64(makeMeta(UDPNew, header.ProtoUDP, 0, 0) | metaEmbryo))
+		a.flow(i).meta.Store(uint64(makeMeta(UDPNew, header.ProtoUDP, 0, 0) | metaPending))
 		h.exposed = exposed
 		h.abort(a, i)
-		if inLimbo := h.limbo.pending.n == 1; inLimbo != exposed {
+		if inLimbo := h.limbo.open.n == 1; inLimbo != exposed {
 			t.Errorf("exposed %v: in limbo %v", exposed, inLimbo)
 		}
 		validate(t, tb)

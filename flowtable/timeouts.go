@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Timeouts says how long a flow lives without packets, by state.
+// Timeouts are how long a flow lives without packets, by state.
 type Timeouts struct {
 	SynSeen     time.Duration // TCP: the client's SYN, no answer
 	SynAckSeen  time.Duration // TCP: the backend answered, the client did not
@@ -74,7 +74,7 @@ func RFCTimeouts() Timeouts {
 }
 
 // lifetimes holds the age at which a flow is expired, by the life bits of its
-// meta word: state, reset, embryo. What is not live is always expired.
+// meta word: state, reset, pending. What is not live is always expired.
 type lifetimes [64]int32
 
 // maxTimeout keeps differences of ticks far from the sign bit.
@@ -117,7 +117,7 @@ func (t *Timeouts) lifetimes() (l lifetimes, err error) {
 	return l, nil
 }
 
-// expired says whether a flow in this condition counts as gone.
+// expired reports whether a flow in this condition is expired.
 func (l *lifetimes) expired(m meta, now ticks) bool {
 	return now.since(m.seen()) > l[m.life()]
 }

@@ -12,7 +12,7 @@ import (
 //   - every live flow has exactly its two keys in the index, each in its own chain;
 //   - every occupied slot is a member of exactly one home and names a live flow;
 //   - no two flows share a key, and so no source port towards one backend;
-//   - no record is an embryo, and every record is live, free, in limbo or fresh,
+//   - no record is pending, and every record is live, free, in limbo or fresh,
 //     and only one of these;
 //   - the counters say what the records say, and so do the loads of backends.
 func (t *Table) Validate() error {
@@ -50,8 +50,8 @@ func (v *validation) arena(a *arena) {
 		m := a.flow(i).load()
 		v.load(a.ref(i), a.flow(i))
 		switch {
-		case m.embryo():
-			v.errorf("record %d is an embryo that nobody works on", a.ref(i))
+		case m.pending():
+			v.errorf("record %d is pending, and no handle is creating it", a.ref(i))
 		case m.live():
 			v.live[family(a.v6)][None]++
 			v.live[family(a.v6)][m.state()]++
@@ -158,7 +158,7 @@ func (v *validation) lists(a *arena) (where []string) {
 		for i := m.freshNext; i < m.freshEnd; i++ {
 			put(a.ref(i), "fresh in a handle")
 		}
-		walk(h.limbo.pending, "in pending limbo")
+		walk(h.limbo.open, "in open limbo")
 		for k := range h.limbo.n {
 			walk(h.limbo.batches[(h.limbo.first+k)%len(h.limbo.batches)].list, "in limbo")
 		}
@@ -179,14 +179,15 @@ func (v *validation) counters() {
 	}
 }
 
-// load checks whether a flow is counted that should be. Who is not bound is of an earlier process, or new.
+// load checks that a flow is counted if it should be. A flow that is not bound is of an earlier
+// process, or new.
 func (v *validation) load(r Ref, f *Flow) {
 	o, m := f.owner.Load(), f.load()
-	is, bears := o&counted != 0, m.bears() && uint32(o) != 0
+	is, counts := o&counted != 0, m.counts() && uint32(o) != 0
 	if is {
 		v.loads[o&(MaxBackends-1)]++
 	}
-	if is && !bears || !is && bears && f.Binding() != 0 {
+	if is && !counts || !is && counts && f.Binding() != 0 {
 		v.errorf("flow %d, state %v, backend %d: counted %v", r, m.state(), uint32(o), is)
 	}
 }

@@ -4,9 +4,9 @@
 //	(client address, service) ──> pin: backend address and port, until
 //
 // What a pin means is kube-proxy's ClientIP affinity (k8s.io/kubernetes pkg/proxy/nftables,
-// Service.spec.sessionAffinityConfig): its key is the client's address and the service port,
-// so that all frontends of the port share it. Each new flow sets it again, and its time
-// counts from then; packets of flows do not touch it. Whether a pin's backend may still be used is the
+// Service.spec.sessionAffinityConfig): its key is the client's address and the service port, so
+// that all frontends of the port share it. Each new flow sets it again, and its time counts from
+// then; packets of flows do not touch it. Whether a pin's backend may still be used is the
 // caller's to judge; if not, the caller settles on another.
 //
 // # The shape in memory
@@ -14,16 +14,16 @@
 //	head, 4096 B | set | set | ...
 //	set, 512 B:  ctl | 10 tags of 16 bits | 10 slots of 48 B
 //
-// The hash of the key, which is keyed, chooses the set; five pins to a set on
-// average when there are as many as configured. In a full set the pin that ends first gives way. There
-// are no pointers in it: it is the heap (NewHeap) or a file on tmpfs (OpenFile), which
-// keeps the pins when the process ends. Times are CLOCK_BOOTTIME, by argument.
+// The hash of the key, which is keyed, chooses the set; five pins to a set on average when there
+// are as many as configured. In a full set the pin that ends first gives way. There are no
+// pointers in it: it is the heap (NewHeap) or a file on tmpfs (OpenFile), which keeps the pins
+// when the process ends. Times are CLOCK_BOOTTIME, by argument.
 //
 // # No locks
 //
-// A pin is never changed where readers may look, but for its end. A writer claims a slot
-// that holds no pin, writes it, and then makes it the key's pin with one compare-and-swap on the set's
-// ctl, which takes away the key's pin before it. How that works is written at set. So
-// who is stopped in the middle holds one slot and stops nobody, and when the process is
-// killed, the next one finds that slot claimed, and frees it.
+// A pin is never changed where readers may read it, but for its end. A writer claims a slot that
+// holds no pin, writes it, and then makes it the key's pin with one compare-and-swap on the set's
+// ctl, which takes away the key's pin before it. How that works is written at set. So who is
+// stopped in the middle holds one slot and stops nobody, and when the process is killed, the next
+// one finds that slot claimed, and frees it.
 package affinity

@@ -23,20 +23,20 @@ const (
 //
 // Invariants:
 //
-//	S1  A slot is valid (it holds a pin), claimed (somebody writes it), or free: never both bits.
-//	S2  Only who set a claimed bit writes the slot and its tag, and clears the bit. The end
-//	    of a valid slot alone may be changed by anybody, by compare-and-swap.
+//	S1  A slot is valid (it holds a pin), claimed (a writer fills it), or free: never both bits.
+//	S2  Only the writer that set a claimed bit writes the slot and its tag, and clears the bit.
+//	    Only the end of a valid slot may be changed by any writer, by compare-and-swap.
 //	S3  Every change of ctl adds one to the version.
 //	S4  At most one valid slot has a given key.
 //
-// Read: load ctl, look at the valid slots, load ctl again. If it is the same (S3: no slot has
+// Read: load ctl, load the valid slots, load ctl again. If it is the same (S3: no slot has
 // been claimed in between), what was read belongs together by S2.
 //
-// Commit: the same look, for the key's own pin, then one compare-and-swap of ctl that turns
-// claimed into valid and the key's older pin into free. It succeeds only if ctl was the same
-// since before the look: so S4 holds, and who settles on a pin sees every pin committed before.
-// The swap publishes the slot's words; every load of ctl pairs with it. The version would have to
-// go around in one look, 2^44 changes, to deceive.
+// Commit: the same read, for the key's own pin, then one compare-and-swap of ctl that turns
+// claimed into valid and the key's older pin into free. It succeeds only if ctl was the same since
+// before the read: so S4 holds, and a writer that settles on a pin sees every pin committed
+// before. The swap publishes the slot's words; every load of ctl pairs with it. The version could
+// be mistaken only if it wrapped around during one read, by 2^44 changes.
 type set struct {
 	ctl   atomic.Uint64
 	tags  [3]atomic.Uint64 // tagsPer to a word, lowest slot lowest
@@ -82,17 +82,17 @@ func (s *slot) load() (e entry) {
 	return e
 }
 
-// look finds the key's slot, or -1, and the ctl value with which that is so.
-func (s *set) look(tag uint16, key *[3]uint64, e *entry) (c uint64, at int) {
+// read finds the key's slot, or -1, and the ctl value with which that is so.
+func (s *set) read(tag uint16, key *[3]uint64, e *entry) (c uint64, at int) {
 	for {
 		c = s.ctl.Load()
 		if at = s.find(c, tag, key, e); s.ctl.Load() == c {
-			return c, at // or else somebody's change of the set succeeded
+			return c, at // otherwise another writer's change of the set succeeded
 		}
 	}
 }
 
-// find looks for the key among the valid slots of ctl value c. The answer, also that there is
+// find searches the valid slots of ctl value c for the key. The result, also that there is
 // none, holds if ctl still is c afterwards.
 func (s *set) find(c uint64, tag uint16, key *[3]uint64, e *entry) (at int) {
 	for m := c & slotMask; m != 0; m &= m - 1 {

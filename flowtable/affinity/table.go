@@ -110,13 +110,13 @@ func (t *Table) Get(now flowtable.Time, client header.Addr, service uint64) (Pin
 	key := keyOf(&client, service)
 	s, tag := t.place(&key)
 	var e entry
-	if _, at := s.look(tag, &key, &e); at < 0 || !e.alive(ticksAt(now)) {
+	if _, at := s.read(tag, &key, &e); at < 0 || !e.alive(ticksAt(now)) {
 		return Pin{}, false
 	}
 	return e.pin(), true
 }
 
-// Set pins a client to a backend, whatever it was pinned to before. The pin lasts for seconds, from 1
+// Set pins a client to a backend, in place of its former pin. The pin lasts for seconds, from 1
 // to MaxSeconds, and up to a tenth of a second more.
 func (t *Table) Set(now flowtable.Time, client header.Addr, service uint64, pin Pin, seconds uint32) {
 	o := settling{now: ticksAt(now), want: pin, force: true, tries: maxTries}
@@ -125,9 +125,9 @@ func (t *Table) Set(now flowtable.Time, client header.Addr, service uint64, pin 
 
 // Settle is for a new flow whose worker has read old (the zero Pin: none) and would take want. It
 // pins the client to want and returns it; but if the client is pinned to something else than old
-// meanwhile, it makes that last on, and returns it. So workers that see a client's first
-// flows at once agree. If the client has lost the pin meanwhile, want is taken. Where that cannot be
-// stored (Counts.Lost), want is returned all the same.
+// meanwhile, it makes that last on, and returns it. So workers that see a client's first flows at
+// once agree. If the client has lost the pin meanwhile, want is taken. Where that cannot be stored
+// (Counts.Lost), want is returned all the same.
 func (t *Table) Settle(now flowtable.Time, client header.Addr, service uint64, want, old Pin, seconds uint32) Pin {
 	o := settling{now: ticksAt(now), want: want, old: old, tries: maxTries}
 	return t.settle(&o, &client, service, seconds)
@@ -152,7 +152,7 @@ func (t *Table) settle(o *settling, client *header.Addr, service uint64, seconds
 	until := o.now.after(min(seconds, MaxSeconds))
 	claimed := -1
 	for range o.tries {
-		c, at := s.look(tag, &mine.key, &e)
+		c, at := s.read(tag, &mine.key, &e)
 		if at >= 0 && e.alive(o.now) {
 			if p := e.pin(); !o.force && p != o.old {
 				o.want = p
@@ -190,7 +190,7 @@ func (t *Table) settle(o *settling, client *header.Addr, service uint64, seconds
 	return o.want
 }
 
-// prolong gives the pin of a valid slot another end, and says whether the slot still was
+// prolong gives the pin of a valid slot another end, and reports whether the slot still was
 // that pin's when it had it.
 func (s *set) prolong(c uint64, at int, end uint64, until ticks) bool {
 	next := end&(1<<32-1) | uint64(until)<<32

@@ -251,17 +251,17 @@ func TestProlongOverFromBefore(t *testing.T) {
 	key := keyOf(&who, 7)
 	_, tag := tb.place(&key)
 	tb.Set(bootTime, client(1), 7, pin, 10)
-	c, at := s.look(tag, &key, &e)
+	c, at := s.read(tag, &key, &e)
 	tb.Set(bootTime, client(3), 7, backend(3), 10)
 	if s.prolong(c, at, e.end, e.until().after(5)) {
 		t.Error("the set has changed: the pin may be another's")
 	}
-	c, at = s.look(tag, &key, &e)
+	c, at = s.read(tag, &key, &e)
 	if !s.prolong(c, at, e.end, e.until().after(5)) {
 		t.Error("the set has not changed, and the pin is not prolonged")
 	}
 
-	_, at = s.look(tag, &key, &e)
+	_, at = s.read(tag, &key, &e)
 	tb.Forget(bootTime, func(_ uint64, p Pin) bool { return p == pin })
 	tb.Set(bootTime, client(2), 7, pin, 20) // prolonged twice by 5
 	if now := s.slots[at].load(); now.key == e.key || now.until() != e.until() || now.port() != e.port() {
