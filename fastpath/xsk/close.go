@@ -64,7 +64,7 @@ func (s *Socket) Close(p *fastpath.Pool) error {
 		s.owners[addr>>s.frameShift] = kept
 	}
 	if len(behind) > 0 {
-		u.graves = append(u.graves, grave{s.ifindex, s.queue, behind})
+		u.keptFrames = append(u.keptFrames, keptFrames{s.ifindex, s.queue, behind})
 		u.kept.Add(int64(len(behind)))
 	}
 	u.sockets[s.slot] = nil

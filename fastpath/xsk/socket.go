@@ -163,7 +163,7 @@ func Open(ctx context.Context, c Config) (*Socket, error) {
 		c.UMEM.remove(s)
 		return nil, fmt.Errorf("AF_XDP socket on %s queue %d: %w", s.name, s.queue, err)
 	}
-	inherited := c.UMEM.exhume(s.ifindex, s.queue)
+	inherited := c.UMEM.takeKept(s.ifindex, s.queue)
 	s.done = append(make([]uint64, 0, len(inherited)+int(c.CompletionSize)), inherited...)
 	s.frames = len(inherited)
 	s.Probe()

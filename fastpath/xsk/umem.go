@@ -42,14 +42,14 @@ type UMEM struct {
 	owners     owners // written by the worker, see owners
 	chains     *fastpath.Chains
 
-	kept atomic.Int64 // frames in graves
+	kept atomic.Int64 // frames in keptFrames
 	// ended is when a registration of the memory may last have ended, in nanoseconds since 1970.
 	// Any goroutine stores it and loads it; it publishes nothing else.
 	ended atomic.Int64
 
-	mu      sync.Mutex // guards what follows; never taken by a Link method
-	sockets [maxSockets]*Socket
-	graves  []grave
+	mu         sync.Mutex // guards what follows; never taken by a Link method
+	sockets    [maxSockets]*Socket
+	keptFrames []keptFrames
 }
 
 // NewUMEM maps the frames. They are locked in memory when the first socket is
@@ -125,28 +125,28 @@ func (u *UMEM) Close() error {
 	return err
 }
 
-// grave holds the frames of a closed socket that the kernel may still touch. A
+// keptFrames are the frames of a closed socket that the kernel may still touch. A
 // new pool on the same queue is the proof that it does not: the kernel refuses one
 // (EBUSY) until the old pool has stopped the device and seen its last packet freed.
-type grave struct {
+type keptFrames struct {
 	ifindex, queue int
 	frames         []uint64
 }
 
-// exhume removes and returns the frames kept for a queue that was bound again.
-func (u *UMEM) exhume(ifindex, queue int) []uint64 {
+// takeKept removes and returns the frames that were kept for a queue that is bound again.
+func (u *UMEM) takeKept(ifindex, queue int) []uint64 {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	var frames []uint64
-	rest := u.graves[:0]
-	for _, g := range u.graves {
+	rest := u.keptFrames[:0]
+	for _, g := range u.keptFrames {
 		if g.ifindex == ifindex && g.queue == queue {
 			frames = append(frames, g.frames...)
 		} else {
 			rest = append(rest, g)
 		}
 	}
-	u.graves = rest
+	u.keptFrames = rest
 	u.kept.Add(-int64(len(frames)))
 	return frames
 }
