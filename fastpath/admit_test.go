@@ -11,7 +11,7 @@ import (
 )
 
 // TestNodeAddressAsVIPKeepsItsOwnPorts: an external IP may be an address of the node;
-// whatever becomes of unserved ports of VIPs, its other ports are the node's.
+// also where unserved ports of VIPs are rejected or dropped, its other ports are the node's.
 func TestNodeAddressAsVIPKeepsItsOwnPorts(t *testing.T) {
 	for _, policy := range []services.UnservedPolicy{services.UnservedReject, services.UnservedDrop} {
 		l := newLab(t, labConfig{edit: func(b *services.Builder) {

@@ -6,15 +6,16 @@ import (
 	"sluice.dev/sluice/nat/checksum"
 )
 
-// Chains says which packets lie in several frames, and in which. All frames of such a packet have one owner, who has it
-// by the Desc of the first one; its Len is 0, which is why no step of the pipeline takes it for a plain packet, and
-// what one buffer holds costs nothing by there being chains. A table beside the frames says the rest:
+// Chains records which packets lie in several frames, and in which. All frames of such a packet
+// have one owner, which holds the Desc of the first one; its Len is 0, which is why no step of the
+// pipeline takes it for a plain packet, and packets of one buffer pay nothing for chains. A table
+// beside the frames has the rest:
 //
 //	Desc{Addr, 0}   of[frame]: addr, bytes, next ─► of[next]: addr, bytes, next ─► … 0
 //	                └ first buffer                  └ second
 //
-// A packet's headers are all in its first buffer, or it is dropped. So nothing but the first buffer is looked at, and
-// translated by it: the others only change hands with it.
+// A packet's headers are all in its first buffer, or it is dropped. So only the first buffer is
+// read and translated: the others only change owners with it.
 //
 // The worker of the UMEM is its only user, and its links are.
 type Chains struct {
@@ -26,15 +27,16 @@ type Chains struct {
 type buffer struct {
 	addr  uint64 // of its first byte
 	bytes uint32
-	next  uint32 // the number of the frame that goes on, plus 1; 0 in the last
+	next  uint32 // the number of the frame that follows, plus 1; 0 in the last
 }
 
-// MaxBuffers is how many buffers a packet may have: as many as the kernel puts into one skb, in any configuration
-// (MAX_SKB_FRAGS, include/linux/skbuff.h, is 17 at least). One with more it drops in copy mode, and never completes its
-// frames.
+// MaxBuffers is how many buffers a packet may have: as many as the kernel puts into one skb, in
+// any configuration (MAX_SKB_FRAGS, include/linux/skbuff.h, is 17 at least). One with more it
+// drops in copy mode, and never completes its frames.
 const MaxBuffers = 17
 
-// NewChains returns a table for a UMEM of n frames of frameSize bytes, a power of two, none of which is in a chain.
+// NewChains returns a table for a UMEM of n frames of frameSize bytes, a power of two, none of
+// which is in a chain.
 func NewChains(n, frameSize int) *Chains {
 	shift := uint8(0)
 	for 1<<shift < frameSize {
@@ -96,7 +98,8 @@ func (c *Chains) after(b *buffer) *buffer {
 	return &c.of[b.next-1]
 }
 
-// Next returns where the buffer begins that follows the one at an address of a chain, if there is one.
+// Next returns where the buffer begins that follows the one at an address of a chain, if there is
+// one.
 func (c *Chains) Next(addr uint64) (next uint64, more bool) {
 	if b := c.after(c.at(addr)); b != nil {
 		return b.addr, true
@@ -104,8 +107,8 @@ func (c *Chains) Next(addr uint64) (next uint64, more bool) {
 	return 0, false
 }
 
-// Take returns the first buffer of a chain and what is left of it, whose Addr is 0 if there is nothing; the frame
-// belongs to the chain no longer. more says whether something is left.
+// Take returns the first buffer of a chain and what is left of it, whose Addr is 0 if there is
+// nothing; the frame belongs to the chain no longer. more reports whether something is left.
 func (c *Chains) Take(d Desc) (first, rest Desc, more bool) {
 	b := c.at(d.Addr)
 	first = Desc{Addr: d.Addr, Len: b.bytes}
@@ -129,12 +132,12 @@ func (c *Chains) Free(p *Pool, d Desc) {
 	p.Put(d.Addr)
 }
 
-// move says that a chain begins elsewhere in its first frame, and is so many bytes long from there, at least one and at
-// most as many as it has. What is behind them, padding, is cut off. It returns the Desc of the packet, which is no
-// chain any more if one frame holds it.
+// move makes a chain begin elsewhere in its first frame, and sets its length from there, at least
+// one byte and at most as many as it has. What is behind, padding, is cut off. It returns the Desc
+// of the packet, which is no chain any more if one frame holds it.
 func (c *Chains) move(p *Pool, d Desc, start uint64, bytes uint32) Desc {
 	b := c.at(d.Addr)
-	b.bytes, b.addr = b.bytes+uint32(b.addr-start), start // in whatever direction: modulo 2^32
+	b.bytes, b.addr = b.bytes+uint32(b.addr-start), start // in either direction: modulo 2^32
 	left := bytes
 	for left > b.bytes {
 		left -= b.bytes
@@ -152,8 +155,8 @@ func (c *Chains) move(p *Pool, d Desc, start uint64, bytes uint32) Desc {
 	return Desc{Addr: start}
 }
 
-// sane says whether a chain can be sent on as it is: with bytes in each of its buffers, and no more of them than a
-// device takes.
+// sane reports whether a chain can be sent on as it is: with bytes in each of its buffers, and no
+// more of them than a device takes.
 func (c *Chains) sane(d Desc) bool {
 	n := 0
 	for b := c.at(d.Addr); b != nil; b = c.after(b) {
@@ -164,8 +167,8 @@ func (c *Chains) sane(d Desc) bool {
 	return true
 }
 
-// sum adds the words of a packet from one of its bytes to another, where the byte at from is the n-th of what the words
-// are of.
+// sum adds the words of a packet from one of its bytes to another, where the byte at from is the
+// n-th of what the words are of.
 func (c *Chains) sum(mem []byte, d Desc, from, to, n int) (sum uint16) {
 	at := 0
 	for b := c.at(d.Addr); b != nil; b = c.after(b) {

@@ -19,7 +19,7 @@ import (
 // longRoom is what a frame of the lab holds.
 const longRoom = frameSize - 256
 
-// mtu says how long packets to clients and to backends may be.
+// mtu is how long packets to clients and to backends may be.
 func (l *lab) mtu(clients, backends uint16) {
 	l.hops.SetHop(hopClient, &nexthop.Hop{Kind: nexthop.OnLink, Ready: true, MTU: clients, DstMAC: macClient, SrcMAC: macOurs})
 	l.hops.SetHop(hopBackend, &nexthop.Hop{Kind: nexthop.OnLink, Ready: true, MTU: backends, DstMAC: macBackend, SrcMAC: macOurs})
@@ -40,7 +40,8 @@ func text(n int) string {
 	return string(b)
 }
 
-// TestLongSizes: packets of every length around the ends of buffers, and none is changed but in its headers.
+// TestLongSizes: packets of every length around the ends of buffers, and none is changed but in
+// its headers.
 func TestLongSizes(t *testing.T) {
 	for name, c := range map[string]struct{ client, vip, backend string }{
 		"IPv4": {join(client4, 5), join(vip4, 53), join(backend4, 5353)}, "IPv6": {join(client6, 5), join(vip6, 53), join(backend6, 5353)},
@@ -70,8 +71,8 @@ func TestLongSizes(t *testing.T) {
 	}
 }
 
-// TestLongIsAsShort: a gateway whose packets lie in several frames does what one does whose frames hold them, byte for
-// byte, whatever they are.
+// TestLongIsAsShort: a gateway whose packets lie in several frames does what one does whose frames
+// hold them, byte for byte, for all kinds of packets.
 func TestLongIsAsShort(t *testing.T) {
 	for _, mtu := range [][2]uint16{{9000, 9000}, {9000, 1500}, {1500, 9000}} {
 		seed := rand.Uint64()
@@ -174,7 +175,8 @@ func longPacket(r *rand.Rand, learn [][]byte) [][]byte {
 	return [][]byte{b}
 }
 
-// answer is what a backend says to a frame, if that went to it: a long answer, or an error that quotes it.
+// answer is what a backend says to a frame, if that went to it: a long answer, or an error that
+// quotes it.
 func answer(frame []byte, payload string) []byte {
 	var p header.Packet
 	if header.Parse(frame, &p) != stats.None {
@@ -235,8 +237,8 @@ func TestLongIsHeld(t *testing.T) {
 	}
 }
 
-// TestLongFillsTheQueue: the limit of held fragments is one of frames, so later fragments of several buffers whose
-// first one never comes cannot take more of the UMEM than short ones.
+// TestLongFillsTheQueue: the limit of held fragments is one of frames, so later fragments of
+// several buffers whose first one never comes cannot take more of the UMEM than short ones.
 func TestLongFillsTheQueue(t *testing.T) {
 	l, g := longLab(t, nil)
 	const limit, buffers = 64, 3 // of newLab; of a fragment of 4,000 bytes
@@ -256,7 +258,8 @@ func TestLongFillsTheQueue(t *testing.T) {
 	l.wantDrop(stats.FragmentLimit, limit-limit/buffers)
 }
 
-// TestLongIsTooBig: the sender hears of the MTU, quoted from the first buffer, or the packet is fragmented.
+// TestLongIsTooBig: the sender hears of the MTU, quoted from the first buffer, or the packet is
+// fragmented.
 func TestLongIsTooBig(t *testing.T) {
 	for _, mtu := range []uint16{1280, 1500, 3000} {
 		l, g := longLab(t, nil)
@@ -372,7 +375,8 @@ func TestLongPadding(t *testing.T) {
 	}
 }
 
-// TestLongFillsTheRing: a packet gets room for all its frames or for none, and what gets none is counted once.
+// TestLongFillsTheRing: a packet gets room for all its frames or for none, and what gets none is
+// counted once.
 func TestLongFillsTheRing(t *testing.T) {
 	l, g := longLab(t, nil)
 	r := rand.New(rand.NewPCG(1, 2))
@@ -445,8 +449,8 @@ func TestLongAllocatesNothing(t *testing.T) {
 	}
 }
 
-// FuzzLong: a packet in whatever buffers is treated as it would be in one, or dropped. Each cut is the length of a
-// buffer, in bytes.
+// FuzzLong: a packet in several buffers is treated as it would be in one, or dropped. Each cut is
+// the length of a buffer, in bytes.
 func FuzzLong(f *testing.F) {
 	f.Add([]byte{200, 200, 200}, headertest.UDP(join(client4, 5), join(vip4, 53), text(900)).Bytes())
 	f.Add([]byte{50, 0, 20}, headertest.UDP(join(client6, 5), join(vip6, 53), text(300)).Bytes())
@@ -478,8 +482,8 @@ func FuzzLong(f *testing.F) {
 		if slices.EqualFunc(sent[0], sent[1], bytes.Equal) {
 			return
 		}
-		// Headers that are not in the first buffer, and buffers that cannot be sent, are the reasons to do otherwise; the
-		// packet is dropped then.
+		// Headers that are not in the first buffer, and buffers that cannot be sent, are the
+		// reasons to do otherwise; the packet is dropped then.
 		if n := len(long.drops()); n == 0 || len(parts[0]) >= 200 && len(parts) <= fastpath.MaxBuffers && !slices.ContainsFunc(parts, func(b []byte) bool { return len(b) == 0 }) {
 			t.Fatalf("in one buffer\n%x (%v)\nin %d\n%x (%v)", sent[0], whole.drops(), len(parts), sent[1], long.drops())
 		}

@@ -58,7 +58,7 @@ func (r *concurrent) work(worker int, frames [][]byte, now uint64, rnd *rand.Ran
 		if err := headertest.Verify(frame); err != nil {
 			return fmt.Errorf("worker %d sent %x: %w", worker, frame, err)
 		}
-		// The payload says who the client is.
+		// The payload is the client's port.
 		client := header.Tuple{Src: addr(client4), Dst: addr(stableVIP), SrcPort: uint16(frame[p.End-2])<<8 | uint16(frame[p.End-1]), Proto: p.Tuple.Proto}
 		if before, ok := r.out[worker][client]; ok && before != p.Tuple {
 			return fmt.Errorf("packets of client port %d left as %+v and as %+v", client.SrcPort, before, p.Tuple)

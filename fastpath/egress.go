@@ -36,12 +36,12 @@ func (q *egressQueue) put(d Desc) bool {
 }
 
 // send queues a packet for its next hop, holds it while the hop is not known or
-// not resolved, or says why it cannot leave.
+// not resolved, or returns why it is dropped.
 func (w *Worker) send(o outgoing, id nexthop.ID) Verdict {
 	return w.sendTo(o, id, w.c.Hops.Hop(id))
 }
 
-// sendTo is send with the hop that id named when somebody looked: it may be another
+// sendTo is send with the hop that id named when it was loaded: id may name another
 // one by now.
 func (w *Worker) sendTo(o outgoing, id nexthop.ID, hop *nexthop.Hop) Verdict {
 	switch {
@@ -113,7 +113,8 @@ func (w *Worker) encapsulate(o outgoing, hop *nexthop.Hop) Desc {
 // queue appends to a link's egress queue, sending what is there if it is full.
 func (w *Worker) queue(link int, d Desc) {
 	if d.Len == 0 && !w.c.Links[link].Long() {
-		w.dropped(d, stats.PacketTooBig) // by the MTU of its hop it may pass: the link is about to be opened anew for that
+		// By the MTU of its hop it may pass: the link is about to be opened anew for that.
+		w.dropped(d, stats.PacketTooBig)
 		return
 	}
 	q := &w.out[link]

@@ -153,7 +153,7 @@ func predicted(x *fastpath.Explanation) string {
 	return s
 }
 
-// happens sends a packet and says what became of it: the link (host or not) and the ends
+// happens sends a packet and returns what became of it: the link (host or not) and the ends
 // of what left, or the drop, and the error that was sent.
 func (l *lab) happens(p *headertest.Packet) string {
 	l.t.Helper()
@@ -194,7 +194,7 @@ func (l *lab) happens(p *headertest.Packet) string {
 	return s
 }
 
-// TestExplain: what an operator asks for, field by field.
+// TestExplain: the fields of an explanation, one by one.
 func TestExplain(t *testing.T) {
 	l := newLab(t, labConfig{edit: func(b *services.Builder) {
 		crowd(b)

@@ -61,13 +61,13 @@ func (w *Worker) Lookup(t *header.Tuple, now uint64) (flowtable.Ref, flowtable.S
 	return w.flows.Lookup(w.flows.Hash(t), t, flowtable.Time(now))
 }
 
-// Outgoing is what a client's packets leave with.
+// Outgoing returns the tuple that a client's packets leave with.
 func (w *Worker) Outgoing(ref flowtable.Ref) (out header.Tuple) {
 	w.flows.Outgoing(ref, flowtable.ClientSide, &out)
 	return out
 }
 
-// PlainAt says whether inspect judges a packet that begins so many bytes before the end of the
+// PlainAt reports whether inspect judges a packet that begins so many bytes before the end of the
 // UMEM.
 func (w *Worker) PlainAt(packet []byte, beforeEnd int) bool {
 	tail := w.mem[len(w.mem)-beforeEnd:]

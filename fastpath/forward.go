@@ -9,7 +9,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// forward sends a packet of a known flow on and lets the flow know.
+// forward forwards a packet of a known flow and updates the flow.
 func (w *Worker) forward(d Desc, p *header.Packet, ref flowtable.Ref, side flowtable.Side) Verdict {
 	v := w.deliver(d, p, ref, side)
 	if v.Action == Queued {
@@ -44,8 +44,8 @@ func (w *Worker) deliver(d Desc, p *header.Packet, ref flowtable.Ref, side flowt
 	return w.send(outgoing{d, p.L3, p.End, p.Tuple.V6, !p.DF && !p.Tuple.V6, out.Dst}, id)
 }
 
-// fits says whether a packet may take a hop: Queued if so, or the drop, with the
-// ICMP error that a router owes the sender. A packet whose DF bit allows it is
+// fits reports whether a packet may take a hop: Queued if so, or the drop, with the
+// ICMP error that a router must send. A packet whose DF bit allows it is
 // fragmented later, by send.
 func (w *Worker) fits(d Desc, p *header.Packet, id nexthop.ID) Verdict {
 	hop := w.c.Hops.Hop(id)
@@ -78,7 +78,7 @@ func (w *Worker) nextHop(f *flowtable.Flow, side flowtable.Side, dst *header.Add
 	}
 	*id = uint16(w.view.Lookup(dst).Hop)
 	// Another worker may have bound the flow by a later view since: then the other
-	// hop is not of our view, and this packet alone goes by ours.
+	// hop is not of our view, and only this packet takes ours.
 	if *id != 0 && binding == w.view.Generation {
 		f.BindHops(binding, toBackend, toClient)
 	}

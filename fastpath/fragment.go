@@ -36,7 +36,7 @@ func newFragmentQueue(limit int, wait time.Duration) fragmentQueue {
 
 func (q *fragmentQueue) len() int { return len(q.held) }
 
-// firstFragment tells all workers the ports of a datagram.
+// firstFragment records the ports of a datagram, for all workers.
 func (w *Worker) firstFragment(p *header.Packet) stats.DropReason {
 	id, status := w.c.Fragments.Record(uint64(w.now), w.c.Fragments.Key(p), p.Tuple.SrcPort, p.Tuple.DstPort)
 	w.frags.id = id
@@ -83,7 +83,7 @@ func (w *Worker) judgeFragment(d Desc, p *header.Packet, key uint64) (v Verdict,
 	return w.judgeFlow(d, p, w.flows.Hash(&p.Tuple), nil), true
 }
 
-// releaseFragments looks again for the first fragments of held ones.
+// releaseFragments looks up again the first fragments of held ones.
 func (w *Worker) releaseFragments() (moved int) {
 	q := &w.frags
 	if len(q.held) == 0 || w.now < q.retryAt {

@@ -11,10 +11,10 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// TestNewConnectionToAGoneEndpoint: a client comes back with the port of a connection whose endpoint
-// is no endpoint any more, whatever state it left the connection in. Whoever has the address now is
-// not taken for the service; the second repetition goes where new connections go,
-// also without retryOther.
+// TestNewConnectionToAGoneEndpoint: a client comes back with the port of a connection whose
+// endpoint is no endpoint any more, in any state of the connection. The pod that has the address
+// now is not taken for the service; the second repetition is scheduled like a new connection, also
+// without retryOther.
 func TestNewConnectionToAGoneEndpoint(t *testing.T) {
 	c, v := join(client4, 40000), join(ruleVIP, 80)
 	for _, tt := range []struct {
@@ -66,8 +66,8 @@ func TestNewConnectionToAGoneEndpoint(t *testing.T) {
 	}
 }
 
-// TestDrainingConnectionIsNotGivenAway: the endpoint is none any more and still serves the connection. Who
-// forges SYNs in its client's name does not end it, as long as either end speaks.
+// TestDrainingConnectionIsNotGivenAway: the endpoint is none any more and still serves the
+// connection. Who forges SYNs in its client's name does not end it, as long as either end speaks.
 func TestDrainingConnectionIsNotGivenAway(t *testing.T) {
 	l := retryLab(t, true, false, backend4, second4)
 	src, dst := l.syn(0)
@@ -84,7 +84,8 @@ func TestDrainingConnectionIsNotGivenAway(t *testing.T) {
 	}
 }
 
-// TestEndpointComesBack: under a new number, to its connections too, whether or not it takes new ones.
+// TestEndpointComesBack: under a new number, to its connections too, whether or not it takes new
+// ones.
 func TestEndpointComesBack(t *testing.T) {
 	for name, takesNew := range map[string]bool{"takes new flows": true, "takes none": false} {
 		t.Run(name, func(t *testing.T) {
@@ -149,8 +150,9 @@ func (l *lab) state() flowtable.State {
 	return flowtable.None
 }
 
-// TestUDPOfAGoneEndpointAfterARestart: a flow of an earlier process, whose endpoint is gone since, has
-// no backend: ref 0. The backend with index 0 is another, and that it serves does not let the flow live.
+// TestUDPOfAGoneEndpointAfterARestart: a flow of an earlier process, whose endpoint is gone since,
+// has no backend: ref 0. The backend with index 0 is another, and that it serves does not let the
+// flow live.
 func TestUDPOfAGoneEndpointAfterARestart(t *testing.T) {
 	l := newLab(t, labConfig{edit: func(b *services.Builder) {
 		be := backend(0, 1, second4, 8080, header.ProtoUDP)

@@ -10,21 +10,21 @@ import (
 )
 
 // holdFor is how long a packet waits for its next hop to be resolved: one second,
-// in which Linux asks once (net.ipv4.neigh.default.retrans_time_ms).
+// in which Linux sends one request (net.ipv4.neigh.default.retrans_time_ms).
 const holdFor = flowtable.Time(time.Second)
 
-// retryEvery paces looking again for held packets.
+// retryEvery paces the retries for held packets.
 const retryEvery = flowtable.Time(time.Millisecond)
 
-// askEvery paces asking again: a request may have been lost where requests are many.
-const askEvery = flowtable.Time(100 * time.Millisecond)
+// requestEvery paces repeated requests: one may have been lost where requests are many.
+const requestEvery = flowtable.Time(100 * time.Millisecond)
 
 // hopQueue holds translated packets whose next hop is not known yet, oldest first.
 type hopQueue struct {
-	held    []heldPacket // capacity is fixed
-	perHop  int
-	retryAt flowtable.Time
-	askAt   flowtable.Time
+	held      []heldPacket // capacity is fixed
+	perHop    int
+	retryAt   flowtable.Time
+	requestAt flowtable.Time
 }
 
 type heldPacket struct {
@@ -47,13 +47,13 @@ func (q *hopQueue) waitingFor(dst *header.Addr) (n int) {
 	return n
 }
 
-// mayHold reports whether a queue with a limit takes a packet. The limit is one of frames: what packets of several
-// frames hold beyond one each, in whichever queue, leaves room for fewer.
+// mayHold reports whether a queue with a limit takes a packet. The limit is one of frames: what
+// packets of several frames hold beyond one each, in whichever queue, leaves room for fewer.
 func (w *Worker) mayHold(d Desc, held, limit int) bool {
 	return held+w.n.heldMore+w.chains.Buffers(d) <= limit
 }
 
-// hold keeps a packet until its next hop is known, and asks for it.
+// hold keeps a packet until its next hop is known, and requests the hop.
 func (w *Worker) hold(o outgoing) Verdict {
 	q := &w.hops
 	waiting := q.waitingFor(&o.dst)
@@ -68,7 +68,7 @@ func (w *Worker) hold(o outgoing) Verdict {
 	return queued
 }
 
-// release looks again for the next hops of held packets and for the first
+// release looks up again the next hops of held packets and the first
 // fragments of held later ones. It returns how many packets moved.
 func (w *Worker) release() int {
 	return w.releaseHops() + w.releaseFragments()
@@ -80,9 +80,9 @@ func (w *Worker) releaseHops() (moved int) {
 		return 0
 	}
 	q.retryAt = w.now + retryEvery
-	ask := w.now >= q.askAt
+	ask := w.now >= q.requestAt
 	if ask {
-		q.askAt = w.now + askEvery
+		q.requestAt = w.now + requestEvery
 	}
 	kept := q.held[:0]
 	all := q.held

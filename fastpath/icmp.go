@@ -40,7 +40,7 @@ func (w *Worker) echo(d Desc, p *header.Packet) Verdict {
 	return w.send(outgoing{d, p.L3, p.End, p.Tuple.V6, false, dst}, w.view.Lookup(&dst).Hop)
 }
 
-// checksumICMP says whether the checksum of a message is right, wherever its end lies.
+// checksumICMP reports whether the checksum of a message is right, wherever its end lies.
 func (w *Worker) checksumICMP(d Desc, p *header.Packet) bool {
 	if d.Len != 0 {
 		return header.ChecksumICMP(w.frame(d), p)
@@ -93,8 +93,8 @@ func (w *Worker) icmpNoFlow(d Desc, p *header.Packet) Verdict {
 
 // sendError answers a packet with an ICMP error of our own, if one may be sent and
 // the rate allows it. It must run before the packet is rewritten: the error quotes
-// what its sender sent. The error comes from the address the packet was sent to,
-// the one address that its sender knows us by.
+// what its sender sent. Its source is the address the packet was sent to, the only
+// address that the sender knows.
 func (w *Worker) sendError(d Desc, p *header.Packet, kind nat.ErrorKind, mtu uint16) {
 	if w.b.kernel && w.view.Lookup(&p.Tuple.Src).Hop == 0 {
 		return

@@ -17,14 +17,14 @@ type batch struct {
 	search [searches]flowtable.Search // of the packets between inspect and finish, by number modulo searches
 	link   int                        // they all came from this link
 	kernel bool                       // which is the host link
-	// IPv6 headers are two lines long. Whether to ask for both is decided by the batch before.
+	// IPv6 headers are two lines long. long: prefetch both, because the batch before had IPv6.
 	long, anyLong bool
-	ends          []Desc             // whose second lines are to be asked for next
-	find          []flowtable.Search // of the group that is to be found next, what has not been
+	ends          []Desc             // whose second lines are to be prefetched next
+	find          []flowtable.Search // of the next group of find, those that it has not taken
 	pkt           header.Packet      // the one that is judged
 }
 
-// Verdict is what becomes of a packet. Every packet gets exactly one.
+// Verdict is the decision about a packet. Every packet gets exactly one.
 type Verdict struct {
 	Action Action
 	Reason stats.DropReason // for Drop
@@ -43,7 +43,7 @@ const (
 	ToKernel
 )
 
-// String says what an operator would call it.
+// String returns the verdict in an operator's words.
 func (v Verdict) String() string {
 	switch v.Action {
 	case Queued:
@@ -83,7 +83,7 @@ func (w *Worker) parse(d Desc, p *header.Packet) stats.DropReason {
 	return header.ParseLong(w.frame(d), w.chains.Bytes(d), p)
 }
 
-// judgeAny gives a packet its verdict, whatever it is, and carries it out.
+// judgeAny gives a packet of any kind its verdict, and carries it out.
 func (w *Worker) judgeAny(d Desc) {
 	p := &w.b.pkt
 	if d.Len == 0 { // inspect has not counted these
@@ -279,8 +279,8 @@ func (w *Worker) notOurs(d Desc, p *header.Packet) Verdict {
 
 // judgeFault decides about a packet that did not parse. A protocol that is not
 // translated came here in fragments, to an address that the node shares or from an
-// endpoint on the node: it is not ours. All else is dropped; what the kernel says on
-// its own link (neighbour discovery, multicast) is told apart from malformed packets.
+// endpoint on the node: it is not ours. All else is dropped; what the kernel sends on
+// its own link (neighbour discovery, multicast) is counted apart from malformed packets.
 func (w *Worker) judgeFault(d Desc, p *header.Packet, r stats.DropReason) Verdict {
 	switch {
 	case r == stats.Protocol:
@@ -295,10 +295,10 @@ func (w *Worker) judgeFault(d Desc, p *header.Packet, r stats.DropReason) Verdic
 	return drop(r)
 }
 
-// forged says whether a packet claims to be from this node and came from outside: it gets no
-// flow. The kernel must not get it from us either: it would believe it, because on the host link it
-// accepts local sources. A VIP alone is possible as a source: another gateway may share it, and
-// an external IP may be another node's address.
+// forged reports whether a packet claims to be from this node and came from outside: it gets no
+// flow. The kernel must not get it from us either: on the host link it accepts local sources, so it
+// would accept the packet. An address that is only a VIP is a possible source: another gateway may
+// share it, and an external IP may be another node's address.
 func (s *planner) forged(src header.Addr) bool {
 	const own = services.AddrLocal | services.AddrNode | services.AddrSNAT
 	return s.snap.Owned(src)&own != 0 || s.hostSource(src)

@@ -10,9 +10,10 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// TestCountersOfABackendThatIsLeft: a worker that has no rest publishes its counters rarely. When it says that it
-// uses no snapshot any more that knows a backend, it has published all that was sent to it; and it says so
-// soon, however fast snapshots follow each other.
+// TestCountersOfABackendThatIsLeft: a worker that always has full batches publishes its counters
+// rarely. Once it has published a generation whose snapshots do not know a backend, it has
+// published all that was sent to the backend; and it publishes the generation soon, however fast
+// snapshots follow each other.
 func TestCountersOfABackendThatIsLeft(t *testing.T) {
 	const first, backends = 20, 60 // more than are published in one step
 	for _, c := range []struct{ more, logged bool }{{false, false}, {true, false}, {false, true}, {true, true}} {
@@ -60,7 +61,8 @@ func TestCountersOfABackendThatIsLeft(t *testing.T) {
 	}
 }
 
-// serveMany adds a backend with so high an index that workers note packets in a log before they count them.
+// serveMany adds a backend with so high an index that workers note packets in a log before they
+// count them.
 func serveMany(b *services.Builder) {
 	b.SetBackend(backend(5000, 99, "10.0.1.99", 99, header.ProtoUDP))
 }

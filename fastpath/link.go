@@ -3,7 +3,7 @@ package fastpath
 import "sluice.dev/sluice/nat/header"
 
 // Desc is a frame that carries a packet: where its first byte is in the UMEM,
-// and how many there are. Whoever holds a Desc owns the frame.
+// and how many there are. The holder of a Desc owns the frame.
 type Desc = header.Frame
 
 // Link moves whole batches of frames in and out of a worker. All links of one
@@ -12,16 +12,17 @@ type Desc = header.Frame
 //
 // The frame law: a frame is owned by exactly one of the worker's pool, a link's
 // fill ring, its receive ring, the worker's batch or hold queue, a link's transmit
-// ring, its completion ring. Every method says which way ownership goes.
+// ring, its completion ring. Every method documents which way ownership moves.
 type Link interface {
-	// Receive moves received packets to the caller, at most len(batch), in as many frames as they have (Chains).
+	// Receive moves received packets to the caller, at most len(batch), in as many frames as they
+	// have (Chains).
 	Receive(batch []Desc) int
 	// Refill moves free frames from the pool to the fill ring, as many as fit.
 	Refill(p *Pool)
 	// Transmit moves packets to the transmit ring, each with all its frames, and returns how
 	// many it took, from the front. The rest stay the caller's.
 	Transmit(batch []Desc) int
-	// Long says whether Transmit takes packets in several frames, and Receive may return some.
+	// Long reports whether Transmit takes packets in several frames, and Receive may return some.
 	Long() bool
 	// Flush tells the kernel about what was transmitted, until all of it is taken
 	// or the device refuses. Called once per worker step, also without new frames.
@@ -31,7 +32,7 @@ type Link interface {
 	// Frames counts the frames the link and the kernel own: fill, receive,
 	// transmit and completion rings and what is inside the device.
 	Frames() int
-	// Up says whether the link can transmit now. A link that went down keeps its frames.
+	// Up reports whether the link can transmit now. A link that went down keeps its frames.
 	Up() bool
 	// FD is what poll waits on for received packets, or -1.
 	FD() int
@@ -113,7 +114,7 @@ func (NoLink) Refill(*Pool) {}
 // Transmit implements Link.
 func (NoLink) Transmit([]Desc) int { return 0 }
 
-// Long implements Link. What is sent there is dropped because there is no link, whatever it is.
+// Long implements Link. All packets are dropped because there is no link, long ones too.
 func (NoLink) Long() bool { return true }
 
 // Flush implements Link.

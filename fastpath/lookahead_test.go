@@ -79,7 +79,7 @@ func testLookahead(t *testing.T, flows uint32) {
 	certain := map[int]bool{int(services.Maglev): true, int(services.SourceHash): true, int(services.DestinationHash): true, int(services.Random): true}
 	next, ahead, seen := 0, 0, map[header.Tuple]bool{}
 	for range 400 {
-		planned := 0
+		planned := 0 // new flows of which the lookahead must be certain
 		for range 1 + r.IntN(16) {
 			n := next - r.IntN(10)
 			if r.IntN(3) > 0 || n < 0 {

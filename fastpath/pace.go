@@ -4,28 +4,28 @@ package fastpath
 type Rest uint8
 
 const (
-	// GoOn: look again at once.
+	// GoOn: poll again at once.
 	GoOn Rest = iota
-	// Nap: for RunConfig.Coalesce, whatever comes meanwhile.
+	// Nap: for RunConfig.Coalesce, also if packets come meanwhile.
 	Nap
 	// Sleep: until a packet comes.
 	Sleep
 )
 
-// napPackets is how many packets must be expected in a nap: fewer are cheaper to be woken for one by
-// one, and wait for nothing.
+// napPackets is how many packets must be expected in a nap: fewer are cheaper to be woken for one
+// by one, and wait for nothing.
 const napPackets = 4
 
 // Pace decides how a worker waits. To be woken for a packet costs more than to forward it, and
 // so does a system call to send one alone; so where packets come fast enough that
 // some will be there, the worker naps for a moment and takes them together, as a NIC that
 // coalesces interrupts does (ethtool -C, rx-usecs). Where they come one by one, it sleeps until
-// the next one comes; and it looks a little longer before that, because the next is often close.
+// the next one comes; and it polls a little longer before that, because the next is often close.
 type Pace struct {
 	c *RunConfig
 
 	lastWork uint64 // when there was a packet last
-	credit   uint64 // nanoseconds of looking in vain that packets have paid for, at most Spin
+	credit   uint64 // nanoseconds of polling in vain that packets have paid for, at most Spin
 
 	// The rate of packets, from one time that there were none to the next.
 	rate    float64 // per nanosecond
@@ -39,7 +39,8 @@ func NewPace(c *RunConfig, now uint64) *Pace {
 	return &Pace{c: c, lastWork: now, counted: now}
 }
 
-// After takes in a step from one time to another that moved so many packets, and says what to do now.
+// After accounts for a step from one time to another that moved so many packets, and returns what
+// to do next.
 func (p *Pace) After(moved int, from, to uint64) Rest {
 	if moved > 0 {
 		p.packets += uint64(moved)

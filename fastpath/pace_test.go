@@ -18,7 +18,7 @@ func (k *clockwork) step(moved int) Rest {
 	return k.p.After(moved, from, k.now)
 }
 
-// TestSpin: how long a worker looks for packets before it sleeps never exceeds Spin, nor what it
+// TestSpin: how long a worker polls for packets before it sleeps never exceeds Spin, nor what it
 // worked where it is bounded by that.
 func TestSpin(t *testing.T) {
 	for _, c := range []struct {
@@ -40,13 +40,13 @@ func TestSpin(t *testing.T) {
 		for k.step(0) == GoOn {
 		}
 		if got := k.now - from; got != c.want {
-			t.Errorf("%s: looks for %d ns, want %d", c.name, got, c.want)
+			t.Errorf("%s: polls for %d ns, want %d", c.name, got, c.want)
 		}
 	}
 }
 
-// TestSpinningIsPaidFor: also where each look finds the next packet in time, all the looking in vain
-// takes no longer than the packets.
+// TestSpinningIsPaidFor: also where each poll finds the next packet in time, all the polling in
+// vain takes no longer than the packets.
 func TestSpinningIsPaidFor(t *testing.T) {
 	for _, every := range []uint64{2_500, 5_000, 12_500, 19_000, 100_000} {
 		k := &clockwork{p: NewPace(&RunConfig{Spin: 20 * time.Microsecond, SpinAsWorked: true}, 0)}

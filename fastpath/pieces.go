@@ -6,12 +6,13 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// Pieces are what a driver makes of a packet whose buffer is too small for it and whose end it does not
-// look for: the first piece arrives as a packet that is shorter than its headers claim, the others
-// as garbage. A sender on the same network can write such a packet, too. But where buffers are too small nothing
-// longer than a piece ever arrives, so one longer packet refutes it.
+// Pieces are what a driver makes of a packet whose buffer is too small for it and whose end it
+// does not check: the first piece arrives as a packet that is shorter than its headers claim, the
+// others as garbage. A sender on the same network can write such a packet, too. But where buffers
+// are too small nothing longer than a piece ever arrives, so one longer packet refutes it.
 
-// pieceUnit is what buffers of devices are whole multiples of, in bytes, if they are not all of a frame.
+// pieceUnit is what buffers of devices are whole multiples of, in bytes, if they are not all of a
+// frame.
 const pieceUnit = 1024
 
 // Piece is a packet that ended where a device's buffer would.
@@ -20,15 +21,16 @@ type Piece struct {
 	Claimed int // bytes that there should be, by its headers
 }
 
-// piece is a Piece that a link's worker leaves for whoever opened the link; 0 is none. The worker stores, anybody
-// loads.
+// piece is a Piece that a link's worker reports to the goroutine that opened the link; 0 is none.
+// Only the worker stores, any goroutine loads.
 type piece struct{ atomic.Uint64 }
 
 // notePiece remembers the first piece of a link. It is called for packets that
 // are dropped because they are shorter than they claim.
 func (w *Worker) notePiece(d Desc) {
 	room := w.pool.frameSize - d.Addr&(w.pool.frameSize-1)
-	if got := uint64(d.Len); got == 0 || got != room && got != room/pieceUnit*pieceUnit { // a chain's driver does look for the end
+	// A driver that makes chains (Len 0) does check the end.
+	if got := uint64(d.Len); got == 0 || got != room && got != room/pieceUnit*pieceUnit {
 		return
 	}
 	link := &w.pieces[w.b.link]
@@ -38,8 +40,8 @@ func (w *Worker) notePiece(d Desc) {
 	}
 }
 
-// refute forgets the piece of a link on which a longer packet has arrived. It is called where there are suspects
-// only, so that the others pay for one comparison a batch.
+// refute forgets the piece of a link on which a longer packet has arrived. It is called where
+// there are suspects only, so that the others pay for one comparison a batch.
 func (w *Worker) refute(link int, batch []Desc) {
 	got := uint32(w.pieces[link].Load() >> 32)
 	if got == 0 {
@@ -59,8 +61,8 @@ func (w *Worker) forgetPiece(link int) {
 	}
 }
 
-// Piece returns the first piece that arrived on the link in a position, as long as nothing has refuted it. Safe for any
-// goroutine.
+// Piece returns the first piece that arrived on the link in a position, as long as nothing has
+// refuted it. Safe for any goroutine.
 func (w *Worker) Piece(position int) (p Piece, ok bool) {
 	v := w.pieces[position].Load()
 	return Piece{Got: int(v >> 32), Claimed: int(uint32(v))}, v != 0

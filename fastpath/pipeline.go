@@ -21,31 +21,30 @@ import (
 //	  2       inspect 2  finish 0  find 1
 //	  3       inspect 3  finish 1  find 2
 //
-//	inspect   judge the headers, hash, ask for the bucket of the index
-//	find      match tags, ask for the flow
-//	finish    compare, rewrite, queue; or judgeAny
+//	inspect   judge the headers, hash, prefetch the bucket of the index
+//	find      match tags, prefetch the flow
+//	finish    compare, rewrite, queue; or judgeSlow
 //
-// Headers are asked for one group ahead of inspect: their first lines by the inspect before, their
-// second ones in the midst of finish. Whatever is not plain, and whatever about a plain packet
-// takes a decision (a flow to be made or ended, a neighbour that is not resolved, a backend that
-// is gone), goes to judgeAny in finish, so packets leave in the order in which they came. judgeAny
-// decides the same about plain packets too: it is the oracle of the tests.
+// Headers are prefetched one group ahead of inspect: their first lines by the inspect before, their
+// second ones during finish. finish gives to the slow path (judgeSlow, and judgeAny) each packet
+// that is not plain, and each plain packet that needs a decision (a flow to be made or ended, a
+// neighbour that is not resolved, a backend that is gone). So packets leave in the order in which
+// they came. judgeAny decides the same about plain packets too: it is the oracle of the tests.
 //
-// inspect and find ask for as many buckets and flows as a group has packets, nearly in a row,
-// which is why finish, as a rule, stands between them, and has half of find in its midst where
-// flows are two lines long: a processor that has as many misses under way as it can may forget
-// what else is asked for. An EPYC of 2022 (Zen 4) does, from some twenty on (BenchmarkBurst in
-// nat/prefetch).
+// inspect and find prefetch as many buckets and flows as a group has packets, nearly in a row. That
+// is why finish, as a rule, runs between them, and runs half of find in its middle where flows are
+// two lines long: a processor with as many misses in flight as it can have may drop further
+// prefetches. An EPYC of 2022 (Zen 4) does, from about twenty on (BenchmarkBurst in nat/prefetch).
 
-// groupSize is the packets of a stage: enough misses to fill what the processor can have under
-// way, few enough that hardly one is forgotten, or pushed out before its turn comes.
+// groupSize is the packets of a stage: enough misses to use all that the processor can have in
+// flight, few enough that hardly a prefetch is dropped, or its line evicted before it is used.
 const groupSize = 16
 
 // searches are those of the groups that are under way at once, which are three, and a power of
 // two: all of them stay in the first-level cache.
 const searches = 4 * groupSize
 
-// At once no more headers are asked for than of a group.
+// Inspect prefetches the headers of at most a group.
 const _ = -uint(groupSize ^ header.Distance)
 
 // count notes that a link delivered n packets, the batch.
@@ -96,7 +95,8 @@ func (b *batch) searchOf(i int) *flowtable.Search { return &b.search[i%searches]
 // inspect is the first stage, of the packets from first to end of a batch of n.
 func (w *Worker) inspect(first, end, n int) {
 	group := w.b.group(first).search[:end-first]
-	bytes, v6 := w.memory.Inspect(w.b.desc[first:end], max(min(n-groupSize, end)-first, 0), &group[0].Plain, unsafe.Sizeof(group[0]))
+	ahead := max(min(n-groupSize, end)-first, 0)
+	bytes, v6 := w.memory.Inspect(w.b.desc[first:end], ahead, &group[0].Plain, unsafe.Sizeof(group[0]))
 	w.n.rxBytes += bytes
 	w.b.anyLong = w.b.anyLong || v6
 	w.flows.FetchBuckets(group)
@@ -110,14 +110,14 @@ func (w *Worker) find(n int) {
 	w.b.find = w.b.find[n:]
 }
 
-// nextEnds says that the group from first on, of a batch of n, is inspected next.
+// nextEnds notes that the group from first on, of a batch of n, is inspected next.
 func (w *Worker) nextEnds(first, n int) {
 	if w.b.long {
 		w.b.ends = w.b.desc[first:min(first+groupSize, n)]
 	}
 }
 
-// fetchEnds asks for the second lines of the group that is inspected next, as far as finishPlain
+// fetchEnds prefetches the second lines of the group that is inspected next, as far as finishPlain
 // has not.
 func (w *Worker) fetchEnds() {
 	if len(w.b.ends) != 0 {
@@ -126,9 +126,9 @@ func (w *Worker) fetchEnds() {
 	}
 }
 
-// finish is the last stage. What is matched at once and cannot be forwarded is matched again
-// later, so width, which is how many packets are, shrinks where that happens, as with a tagged
-// hop, by which no packet is forwarded here.
+// finish is the last stage. finishPlain matches width packets at a time and stops at the first that
+// it cannot forward; the packets behind that one are matched again. So width shrinks where that
+// happens, as with a tagged hop, by which finishPlain forwards no packet, and grows again.
 func (w *Worker) finish(first, end int) {
 	for width := groupSize; first < end; {
 		upTo := min(first+width, end)
@@ -146,12 +146,12 @@ func (w *Worker) finish(first, end int) {
 	}
 }
 
-// finishPlain forwards plain packets of a group from the first on, up to one that it has changed
-// nothing of. It returns their number, and whether that one has matched a flow. All packets take a
-// step before the first takes the next: short loops that call nothing keep what they need in
-// registers. The loop here decides, and does not look at headers: where frames are a power of two
-// apart, their headers share so few sets of the first-level cache that those of a group may not
-// stay there from one loop to the next.
+// finishPlain forwards plain packets of a group from the first on, up to one that it does not
+// forward and has not changed. It returns their number, and whether that one has matched a flow.
+// All packets take a step before the first takes the next: short loops that call nothing keep what
+// they need in registers. The loop here decides, and does not read headers: where frames are a
+// power of two apart, their headers share so few sets of the first-level cache that those of a
+// group may not stay there from one loop to the next.
 func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 	var flows [groupSize]*flowtable.Flow
 	var rewrites [groupSize]header.Rewrite
@@ -172,9 +172,9 @@ func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 		if hop == nil || end > hop.PlainEnd() || end == 0 {
 			break
 		}
-		// A flow need not be judged for its backend's sake if it is not of UDP, or the backend
-		// serves. In this order, because nearly all backends do, and TCP and UDP are mixed. Ref 0
-		// is judgeAny's, because it is not counted.
+		// Only a UDP flow ends when its backend no longer serves. The backend is checked first,
+		// because nearly all serve, and TCP and UDP are mixed. Ref 0 is left to judgeAny, because
+		// it is not counted.
 		ref := f.BackendRef()
 		if !w.snap.Serves(services.BackendRef(ref)) {
 			if ref == 0 || f.Proto() == header.ProtoUDP {
@@ -185,7 +185,9 @@ func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 		if q == nil || uint(q.n) >= uint(len(q.desc)) {
 			break
 		}
-		q.desc[q.n] = Desc{Addr: d.Addr, Len: end} // nobody looks at it before the step ends, or judgeAny fills the queue
+		// The frame is rewritten below: nothing reads it before the step ends or judgeAny fills
+		// the queue.
+		q.desc[q.n] = Desc{Addr: d.Addr, Len: end}
 		q.n++
 		rewrites[i].MACs, counted[i] = hop.MACs(), stats.MakeEntry(ref, uint8(side), d.Len)
 		f.Seen(w.ticks)

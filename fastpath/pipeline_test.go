@@ -28,7 +28,7 @@ type twins struct {
 }
 
 // TestPipelineIsJudgeAny: the same frames leave in the same order, with the same bytes, and every
-// counter is the same, whatever the traffic is and whatever changes meanwhile.
+// counter is the same, for all kinds of traffic and of changes meanwhile.
 func TestPipelineIsJudgeAny(t *testing.T) { twinsAgree(t, labConfig{}, 20_000) }
 
 // TestPipelineIsJudgeAnyAtItsLimits: also where flows are refused, and give way to others.
@@ -41,7 +41,8 @@ func TestPipelineIsJudgeAnyAtItsLimits(t *testing.T) {
 	}
 }
 
-// twinsAgree compares two gateways of a kind, which must forward so many packets, and returns what they dropped.
+// twinsAgree compares two gateways of a kind, which must forward so many packets, and returns what
+// they dropped.
 func twinsAgree(t *testing.T, c labConfig, least int) map[string]uint64 {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -102,7 +103,8 @@ func twinsAgree(t *testing.T, c labConfig, least int) map[string]uint64 {
 	return w.labs[0].drops()
 }
 
-// TestWindowsEndInMemory: a packet whose window would reach beyond the UMEM is not looked at through one.
+// TestWindowsEndInMemory: a packet whose window would reach beyond the UMEM is not looked at
+// through one.
 func TestWindowsEndInMemory(t *testing.T) {
 	g := newLab(t, labConfig{}).workers[0]
 	for _, p := range []*headertest.Packet{
@@ -274,7 +276,7 @@ func (w *twins) change() func(*lab) {
 			routes.Insert(netip.MustParsePrefix("0.0.0.0/0"), nexthop.Route{Hop: hop, Kind: nexthop.OnLink})
 			l.hops.Publish(&nexthop.View{Generation: generation, Routes: routes})
 		}
-	case 5, 6: // a backend stops to serve, or goes, or is back
+	case 5, 6: // a backend stops to serve, or is removed, or is back
 		return func(l *lab) {
 			l.publish(func(b *services.Builder) {
 				be := backend(2, 1, backend4, 5353, header.ProtoUDP)

@@ -43,10 +43,10 @@ func TestHeldUntilResolved(t *testing.T) {
 	select {
 	case r := <-l.hops.Requests():
 		if r.Addr != addr("10.0.9.1") {
-			t.Fatalf("asked for %v", r.Addr)
+			t.Fatalf("requested %v", r.Addr)
 		}
 	default:
-		t.Fatal("nobody was asked for the next hop")
+		t.Fatal("the next hop was not requested")
 	}
 	l.resolve("10.0.9.1")
 	l.step(2 * time.Millisecond)
@@ -282,7 +282,7 @@ func TestFragmentsWithoutFirst(t *testing.T) {
 	}
 }
 
-// TestSecondFirstFragment: whoever judged by the one must not receive the other.
+// TestSecondFirstFragment: the backend that got the one must not receive the other.
 func TestSecondFirstFragment(t *testing.T) {
 	l := newLab(t, labConfig{})
 	for _, port := range []uint16{53, 80} {
@@ -419,7 +419,7 @@ func (l *lab) tagged(round int, hop *nexthop.Hop) {
 func TestSpoofedFromHostLinkIsNotLooped(t *testing.T) {
 	l := newLab(t, labConfig{})
 	g := l.workers[0]
-	// The kernel sends a packet of a kept source that is no reply of ours: it goes on.
+	// The kernel sends a packet of a kept source that is no reply of ours: it is forwarded.
 	g.host.Inject(headertest.TCP(join(backend4, 8081), join(client4, 9), headertest.ACK).Bytes())
 	// And one whose destination only the kernel reaches: it must not come back.
 	g.host.Inject(headertest.TCP(join(backend4, 8081), join(local4, 9), headertest.ACK).Bytes())

@@ -9,7 +9,7 @@ import (
 // retry gives a connection whose backend does not answer, or is gone, to another backend, by the
 // same rules as a new one; its client's pin moves with it. It returns the flow that the packet
 // belongs to: the new one, or the old one where there is no other backend, no room for a new flow
-// towards it, or where it has been answered after all; or 0 and what becomes of the packet.
+// towards it, or where it has been answered after all; or 0 and the verdict.
 //
 // The new flow keeps nothing of the old one. The old backend may have the SYN and be
 // slow: its answers are known for a while and dropped (flowtable.Handle.Abandoned), so the client
@@ -45,8 +45,8 @@ func (w *Worker) retry(p *header.Packet, hash uint64, ref flowtable.Ref) (flowta
 	return next, v
 }
 
-// restore gives a client the flow back that it had, where another could not be made: its
-// backend may be slow instead of dead. If that is not possible either, v becomes of the packet.
+// restore makes a client's old flow again where a new one could not be made: its backend may be
+// slow instead of dead. If that is not possible either, it returns v.
 func (w *Worker) restore(f *flowtable.NewFlow, v Verdict) (flowtable.Ref, Verdict) {
 	ref, status := w.flows.Create(w.now, f)
 	switch status {

@@ -11,7 +11,7 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// retryLab has two backends behind ruleVIP, and says whether the second is tried where
+// retryLab has two backends behind ruleVIP, and reports whether the second is tried where
 // the first does not answer.
 func retryLab(t *testing.T, on, keep bool, ips ...string) *lab {
 	return newLab(t, labConfig{workers: 2, edit: func(b *services.Builder) {

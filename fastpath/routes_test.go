@@ -11,8 +11,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// TestRouteCache: it says what the view says, also where two backends share a place, where a backend's index has
-// another address than before, and when routes have changed.
+// TestRouteCache: it returns what the view returns, also where two backends share a place, where a
+// backend's index has another address than before, and when routes have changed.
 func TestRouteCache(t *testing.T) {
 	view := func(hop nexthop.ID) *nexthop.View {
 		r := new(bart.Table[nexthop.Route])

@@ -184,7 +184,7 @@ func TestPolicyLocal(t *testing.T) {
 }
 
 // TestAddressOfTheNode: a frontend's address is one of the node's. The explicit address
-// goes before a node port of the same number; other node ports and the node's own stay.
+// has precedence over a node port of the same number; other node ports and the node's own stay.
 func TestAddressOfTheNode(t *testing.T) {
 	for _, kind := range []services.FrontendKind{services.LoadBalancer, services.ExternalIP, services.ClusterIP} {
 		t.Run(kind.String(), func(t *testing.T) {

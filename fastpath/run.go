@@ -14,16 +14,17 @@ import (
 	"sluice.dev/sluice/fastpath/thread"
 )
 
-// RunConfig says how the loop uses its core.
+// RunConfig is how the loop uses its core.
 type RunConfig struct {
 	CPU int // to pin to, or -1
 	// Threads, where there is a CPU, pins the goroutine without locking it to a thread: much
 	// shorter gaps when the Go scheduler preempts it (package thread). Nil: it is locked.
 	Threads *thread.Group
-	// Turn is how long the worker runs, at most, before it yields to the Go scheduler, which otherwise preempts it
-	// after 10 ms (thread.Yield). 0 is never; a worker that is locked to its thread does not either.
+	// Turn is how long the worker runs, at most, before it yields to the Go scheduler, which
+	// otherwise preempts it after 10 ms (thread.Yield). 0 is never; a worker that is locked to its
+	// thread does not either.
 	Turn time.Duration
-	// Spin is how long the worker looks for more work before it sleeps. The longer,
+	// Spin is how long the worker polls for more work before it sleeps. The longer,
 	// the lower the latency of the next packet and the higher the cost of silence.
 	Spin time.Duration
 	// SpinAsWorked has the worker spin, all in all, no longer than packets took: CPU time then

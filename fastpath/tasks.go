@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 )
 
-// tasks is what others want done on the worker's goroutine. The worker looks at
+// tasks are functions to run on the worker's goroutine. The worker loads
 // one atomic per step; the mutex is taken only when there is something to do.
 type tasks struct {
 	waiting atomic.Int32 // len(queue), for the worker to see

@@ -177,7 +177,7 @@ func TestDrops(t *testing.T) {
 	}
 }
 
-// TestToKernel: what was steered here and is not ours goes back unchanged.
+// TestToKernel: what was steered here and is not ours is returned to the kernel unchanged.
 func TestToKernel(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -270,7 +270,7 @@ func TestRemovedBackend(t *testing.T) {
 	l.wantTuple(&p, "", join(second4, 9000))
 }
 
-// TestRoutesChange: a neighbour changes in place; a route makes flows look again.
+// TestRoutesChange: a neighbour changes in place; a route makes flows look up their hops again.
 func TestRoutesChange(t *testing.T) {
 	l := newLab(t, labConfig{})
 	g := l.workers[0]
@@ -330,7 +330,7 @@ func TestForgedSourceNeverReachesTheKernel(t *testing.T) {
 	l.wantDrop(stats.SpoofedSource, 3)
 }
 
-// TestDo: a task is run however late it comes, and a worker that ended says so.
+// TestDo: a task is run however late it comes, and a worker that ended reports false.
 func TestDo(t *testing.T) {
 	l := newLab(t, labConfig{})
 	w := l.workers[0].Worker

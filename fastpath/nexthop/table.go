@@ -4,7 +4,7 @@
 // workers look up a destination once per flow, remember the hop's ID in the flow,
 // and read the hop's MAC addresses for every packet. A neighbour that changes its
 // MAC changes one Hop and no flow; a route that changes makes a new View, whose
-// generation tells every flow to look again.
+// generation makes every flow look up its hops again.
 package nexthop
 
 import (
@@ -27,7 +27,7 @@ const MaxHops = 1 << 14
 // Two hops are always there, above those that the control loop hands out.
 const (
 	// ViaKernel is the host link without an MTU of the route beyond it: this node's
-	// own endpoints, and whatever only the kernel's routing reaches.
+	// own endpoints, and all that only the kernel's routing reaches.
 	ViaKernel ID = MaxHops - 1
 	// NoRoute is where packets without a route go: nowhere.
 	NoRoute ID = MaxHops - 2
@@ -66,11 +66,11 @@ type Tag struct {
 	TCI  uint16
 }
 
-// PlainEnd returns where a frame may end, in bytes, that leaves by a hop of a Table with nothing but other MAC addresses: an
-// untagged neighbour that is resolved. It is 0 for all other hops.
+// PlainEnd returns where a frame may end, in bytes, that leaves by a hop of a Table with nothing
+// but other MAC addresses: an untagged neighbour that is resolved. It is 0 for all other hops.
 func (h *Hop) PlainEnd() uint32 { return h.plainEnd }
 
-// Same says whether two hops have the same content, whether of a table or not.
+// Same reports whether two hops have the same content, whether of a table or not.
 func (h *Hop) Same(as *Hop) bool {
 	one, other := *h, *as
 	one.plainEnd, other.plainEnd = 0, 0
@@ -101,10 +101,10 @@ type Table struct {
 	requests chan Request
 }
 
-// Request asks the control loop to resolve the next hop of an address.
+// Request is a request to the control loop to resolve the next hop of an address.
 type Request struct{ Addr header.Addr }
 
-// requestQueue bounds the requests that wait. What does not fit is asked again
+// requestQueue bounds the requests that wait. What does not fit is requested again
 // with the next packet.
 const requestQueue = 256
 
@@ -136,7 +136,7 @@ func (t *Table) SetHop(id ID, h *Hop) {
 	t.hops[id&(MaxHops-1)].Store(h)
 }
 
-// Resolve asks for the next hop of an address. It never blocks: workers call it,
+// Resolve requests the next hop of an address. It never blocks: workers call it,
 // on the rare path of a hop that is not known yet.
 func (t *Table) Resolve(a header.Addr) {
 	select {
@@ -152,7 +152,7 @@ func (t *Table) Requests() <-chan Request { return t.requests }
 type Route struct {
 	// Hop is the next hop; NoRoute if Kind is Unreachable. A Kernel route that was
 	// inserted without a hop gets ViaKernel. Zero if the destination is on a link and
-	// its neighbour is not known yet: ask with Table.Resolve and look again later.
+	// its neighbour is not known yet: call Table.Resolve and look it up again later.
 	Hop ID
 	// Kind is Unreachable, OnLink or Kernel.
 	Kind Kind

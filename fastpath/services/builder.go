@@ -31,7 +31,7 @@ func (b *Builder) SetFrontend(f *Frontend) { b.s.frontends.set(b.edit, f.Key, f)
 // DeleteFrontend removes a frontend.
 func (b *Builder) DeleteFrontend(k FrontendKey) { b.s.frontends.delete(b.edit, k) }
 
-// SetAddr says in which way an address is ours; zero flags remove it.
+// SetAddr sets the ways in which an address is ours; zero flags remove it.
 func (b *Builder) SetAddr(a header.Addr, flags AddrFlags) {
 	if flags == 0 {
 		b.s.addrs.delete(b.edit, a)
@@ -43,13 +43,14 @@ func (b *Builder) SetAddr(a header.Addr, flags AddrFlags) {
 // SetBackend adds or replaces the backend with its Ref.
 func (b *Builder) SetBackend(be Backend) {
 	old := b.s.backends.own(b.edit, be.Ref.Index())
-	// Who replaces a backend by another, and does not delete the one before, has not waited for its flows.
+	// A caller that replaces a backend by another, and does not delete the one before, has not
+	// waited for its flows.
 	b.setServing(be.Ref, be.Flags&BackendServing != 0 && (old.Ref == be.Ref || old.Ref == 0))
 	*old = be
 }
 
-// setServing writes a page only where there is something new: a change of readiness is not. Index 0 has
-// no bit: ref 0, which is no backend, has that index.
+// setServing writes a page only where there is something new: a change of readiness is not. Index
+// 0 has no bit: ref 0, which is no backend, has that index.
 func (b *Builder) setServing(r BackendRef, serves bool) {
 	if r.Index() != 0 && b.s.Serves(r) != serves {
 		*b.s.serving.own(b.edit, r.Index()/64) ^= 1 << (r.Index() % 64)

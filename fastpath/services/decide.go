@@ -2,7 +2,7 @@ package services
 
 import "sluice.dev/sluice/nat/header"
 
-// Outcome is what the snapshot says about a packet that belongs to no flow.
+// Outcome is what the snapshot decides about a packet that belongs to no flow.
 type Outcome uint8
 
 const (
@@ -32,10 +32,10 @@ type Decision struct {
 	Rule     *Rule     // the frontend's for this kind of client; nil where Unserved or Denied
 }
 
-// Decide says what a new flow with this tuple, client to frontend, gets. The order is
+// Decide returns the decision about a new flow with this tuple, client to frontend. The order is
 // that of kube-proxy's nftables and IPVS modes (k8s.io/kubernetes
-// pkg/proxy/nftables/proxier.go): source ranges are looked at before endpoints.
-// It is pure: a packet and a question about one get the same answer.
+// pkg/proxy/nftables/proxier.go): source ranges are checked before endpoints.
+// It is pure: a packet and a dry run for one get the same decision.
 func (s *Snapshot) Decide(t *header.Tuple) Decision {
 	f := s.Frontend(t)
 	if f == nil {

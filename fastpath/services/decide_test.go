@@ -7,7 +7,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// TestDecide: one row for each thing that decides, and what goes before what.
+// TestDecide: one row for each thing that decides, and their precedence.
 func TestDecide(t *testing.T) {
 	const port, nodePort = 80, 30080
 	vip, other, bare, node := addr(1), addr(2), addr(3), addr(4)

@@ -26,7 +26,7 @@ func NewPrefixes(list []netip.Prefix) *Prefixes {
 	return p
 }
 
-// Contains says whether an address is in one of the CIDRs. The nil set has none.
+// Contains reports whether an address is in one of the CIDRs. The nil set has none.
 func (p *Prefixes) Contains(a header.Addr) bool { return p != nil && p.table.Contains(a.Netip()) }
 
 // List returns the CIDRs in the order given. It must not be written.

@@ -59,12 +59,12 @@ func (s *Snapshot) Choose(f *Frontend, set *EndpointSet, d *Draw) Choice {
 	return Choice{set.at(slot), slot}
 }
 
-// ByLoad says whether a scheduler compares connections.
+// ByLoad reports whether a scheduler compares connections.
 func (s Scheduler) ByLoad() bool {
 	return s == LeastConn || s == WeightedLeastConn || s == ShortestDelay || s == NeverQueue
 }
 
-// hash is what a scheduler with a table of slots goes by.
+// hash is what a scheduler with a table of slots selects the slot by.
 func (s *Snapshot) hash(svc *Service, d *Draw) uint64 {
 	switch svc.Scheduler {
 	case Random:
@@ -140,7 +140,7 @@ const MaxCompared = 1024
 //	lc    connections
 //	wlc   connections / weight
 //	sed   (connections + 1) / weight
-//	nq    as sed, but whoever has none goes before whoever has some
+//	nq    as sed, but a backend without connections precedes those with some
 //
 // Quotients are compared as products: a/v < b/w where a*w < b*v. Both fit: 2^31
 // connections and weights of 2^16.

@@ -78,7 +78,7 @@ func TestSchedulersShare(t *testing.T) {
 	}
 }
 
-// TestWhatDecides: which part of the flow each hash looks at.
+// TestWhatDecides: which part of the flow each hash depends on.
 func TestWhatDecides(t *testing.T) {
 	const backends = 50
 	weights := slices.Repeat([]uint16{1}, backends)
@@ -124,7 +124,7 @@ func TestWhatDecides(t *testing.T) {
 }
 
 // TestAnother: the excluded one is chosen only where it is alone, and the others by
-// their shares, whatever the scheduler would say: one flow asks again and again.
+// their shares, with any scheduler: one flow chooses again and again.
 func TestAnother(t *testing.T) {
 	for by := range NumSchedulers {
 		s, f, set := choosers(by, 1, 40, 2, 2, 3)

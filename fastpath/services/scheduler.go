@@ -8,7 +8,7 @@ var schedulerNames = [NumSchedulers]string{"maglev", "rr", "wrr", "lc", "wlc", "
 // String returns the name that configuration and annotations use.
 func (s Scheduler) String() string { return schedulerNames[s] }
 
-// InTurn says whether a scheduler takes turns (Frontend.Turn).
+// InTurn reports whether a scheduler takes turns (Frontend.Turn).
 func (s Scheduler) InTurn() bool { return s == RoundRobin || s == WeightedRoundRobin }
 
 // SchedulerNames lists the names of all schedulers, the default's first.

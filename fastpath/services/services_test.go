@@ -220,7 +220,7 @@ func TestFrontendLookup(t *testing.T) {
 		{"node port", node, 30000, any4},
 		{"node port, IPv6", node6, 30000, any6},
 		{"IPv6 has its own node ports", node6, 30001, nil},
-		{"an explicit address goes before a node port", node, 30001, onNode},
+		{"an explicit address has precedence over a node port", node, 30001, onNode},
 		{"not ours", addr(9), 30000, nil},
 	} {
 		tuple := header.Tuple{Dst: c.dst, DstPort: c.port, Proto: header.ProtoTCP, V6: !c.dst.Is4()}
@@ -230,7 +230,7 @@ func TestFrontendLookup(t *testing.T) {
 	}
 	udp := header.Tuple{Dst: vip, DstPort: 80, Proto: header.ProtoUDP}
 	if s.Frontend(&udp) != nil || shadowed == nil {
-		t.Error("the protocol is not looked at")
+		t.Error("the protocol is ignored")
 	}
 }
 

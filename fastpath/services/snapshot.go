@@ -7,7 +7,7 @@
 //	        └─ EndpointSet   who may take new flows, and the scheduler's table over them
 //	             └─ Backend   (address, port), by BackendRef
 //
-// Decide says what a new flow gets by the rules (decide.go), Choose who of a set takes it
+// Decide applies the rules to a new flow (decide.go), and Choose selects a backend of a set
 // (schedule.go).
 //
 // A Snapshot is built by a Builder from its predecessor and shares every page
@@ -45,7 +45,7 @@ func MakeBackendRef(index, generation uint32) BackendRef {
 // Index is the backend's place in counters and pages.
 func (r BackendRef) Index() uint32 { return uint32(r) & (MaxBackends - 1) }
 
-// Generation says which use of the index this is.
+// Generation is the number of this use of the index.
 func (r BackendRef) Generation() uint32 { return uint32(r) >> backendIndexBits }
 
 // Backend is one endpoint of one service port. It is pointer-free.
@@ -74,7 +74,7 @@ const (
 	BackendTerminating
 	// BackendLocal: on this node.
 	BackendLocal
-	// BackendDrained: an operator asked for no new flows.
+	// BackendDrained: an operator excluded it from new flows.
 	BackendDrained
 	// BackendHintNode and BackendHintZone: its topology hints name this node, this
 	// node's zone.
@@ -103,7 +103,7 @@ type Service struct {
 	AffinitySeconds uint32
 	// Scheduler chooses among a set's backends.
 	Scheduler Scheduler
-	// Topology says, by family (0 is IPv4), which hints the sets of policy Cluster follow.
+	// Topology is, by family (0 is IPv4), which hints the sets of policy Cluster follow.
 	Topology [2]Topology
 	// LocalExternal and LocalInternal: externalTrafficPolicy and internalTrafficPolicy are
 	// Local. What follows from that is in the frontends; this is for people.
@@ -138,7 +138,7 @@ const (
 	TopologyNode                 // those hinted for this node (KEP-3015)
 )
 
-// Empty says what a new flow gets when no backend can take it.
+// Empty is what a new flow gets when no backend can take it.
 type Empty uint8
 
 const (
@@ -213,8 +213,8 @@ type Frontend struct {
 	Allowed *Prefixes
 	// Turn counts the new flows that took turns (RoundRobin, WeightedRoundRobin): not nil with
 	// these. Each frontend has its own, as IPVS's virtual servers have: were it shared, clients
-	// that come by two frontends in turn would each see the same backends only. It is the one thing in a Snapshot that
-	// workers write; versions of a frontend share it.
+	// that come by two frontends in turn would each see the same backends only. It is the one
+	// thing in a Snapshot that workers write; versions of a frontend share it.
 	Turn *atomic.Uint32
 }
 
@@ -225,7 +225,7 @@ type Rule struct {
 	KeepClient bool
 }
 
-// AddrFlags say in which way an address is ours.
+// AddrFlags are the ways in which an address is ours.
 type AddrFlags uint8
 
 const (
@@ -251,7 +251,7 @@ type Snapshot struct {
 	RetryOther bool
 	// Source addresses towards backends, by family; the zero Addr where there is none.
 	SNAT4, SNAT6 []header.Addr
-	// SNATByRoute4 and SNATByRoute6 say that a flow leaves from the Source of its
+	// SNATByRoute4 and SNATByRoute6: a flow leaves from the Source of its
 	// route where that is an AddrSNAT, and from any of the above only where it is not.
 	SNATByRoute4, SNATByRoute6 bool
 	// SNATPorts is the range for source ports: First, Count of them.
@@ -267,7 +267,7 @@ type Snapshot struct {
 // PortRange is Count ports from First on.
 type PortRange struct{ First, Count uint16 }
 
-// Contains says whether a port is in the range.
+// Contains reports whether a port is in the range.
 func (r PortRange) Contains(port uint16) bool { return port-r.First < r.Count }
 
 // UnservedPolicy is what happens to a packet for a port of a VIP that no service has.
@@ -299,13 +299,13 @@ func (s *Snapshot) Frontend(t *header.Tuple) *Frontend {
 // FrontendByKey finds a frontend by its own key.
 func (s *Snapshot) FrontendByKey(k FrontendKey) (*Frontend, bool) { return s.frontends.get(k) }
 
-// Owned says in which way an address is ours; zero if it is not.
+// Owned returns the ways in which an address is ours; zero if it is not.
 func (s *Snapshot) Owned(a header.Addr) AddrFlags {
 	flags, _ := s.addrs.get(a)
 	return flags
 }
 
-// VIPOnly says whether an address is a frontend's alone, and none that the node or its
+// VIPOnly reports whether an address is a frontend's alone, and none that the node or its
 // connections use.
 func (s *Snapshot) VIPOnly(a header.Addr) bool {
 	const shared = AddrNode | AddrSNAT | AddrLocal
@@ -321,10 +321,10 @@ func (s *Snapshot) Backend(r BackendRef) *Backend {
 	return b
 }
 
-// Serves says that the backend with this ref serves, for a ref that a flow which counts to its backend's
-// load has: then an index is not given to another backend (see BackendRef), and one bit for
-// each index is all there is to look at. False says nothing: ask Backend. It is false for ref 0, which
-// a flow of an earlier process has whose backend is gone.
+// Serves returns true if the backend with this ref serves. The ref must be that of a flow that
+// counts in its backend's load: then the index is not given to another backend (see BackendRef),
+// and one bit for each index is enough. False is inconclusive: call Backend. It is false for ref
+// 0, which a flow of an earlier process has if its backend is gone.
 func (s *Snapshot) Serves(r BackendRef) bool {
 	root, i := s.serving.root, r.Index() // as in pages.at, of which the compiler makes six instructions more
 	if n := uint(i / (64 * pageSize)); n < uint(len(root)) {

@@ -31,18 +31,19 @@ const (
 //	packet ─▶ log ─full─▶ lists of the pages ─full─▶ sums of the page ─Publish─▶ Counters
 //	        8 bytes a packet    4 bytes a packet      16 bytes a backend
 //
-// With a hundred thousand backends the sums do not stay in a core's cache, and to fetch and write back
-// a line of them for each packet would cost as much as the lookup of its flow. A list is
-// written and read in order, and the sums that a full one is added to are 16 KiB. The ends of all lists are
-// in the first-level cache while a log is dealt out to them, and would not be between two packets: the
-// log is written and read in order as well. How old a Counter may be is up to the worker.
+// With a hundred thousand backends the sums do not stay in a core's cache, and to fetch and write
+// back a line of them for each packet would cost as much as the lookup of its flow. A list is
+// written and read in order, and the sums that a full one is added to are 16 KiB. The ends of all
+// lists are in the first-level cache while a log is dealt out to them, and would not be between
+// two packets: the log is written and read in order as well. How old a Counter may be is up to the
+// worker.
 type Counters struct {
 	pages [counterPages]atomic.Pointer[counterPage]
 
 	// All that follows is the worker's own.
 	marked [counterPages / 64]uint64 // pages with notes or marks
 	noted  [counterPages]uint16      // notes in the pages' lists
-	round  int                       // the page where Publish goes on
+	round  int                       // the page where Publish continues
 	many   bool
 	logged int
 	log    [logSize]Entry
@@ -57,8 +58,9 @@ type counterPage struct {
 	shared [counterPageSize]Counter
 }
 
-// A full log is dealt out in some microseconds, and a full list added up in some ten. The log is as short as that because it
-// shares the first-level cache with the packets between whose turns it is filled.
+// A full log is dealt out in some microseconds, and a full list added up in some ten. The log is
+// as short as that because it shares the first-level cache with the packets between whose turns it
+// is filled.
 const (
 	logSize  = 512
 	listSize = 4096
@@ -71,8 +73,9 @@ type Entry uint64
 func (e Entry) page() uint32 { return uint32(e>>(17+counterPageBits)) & (counterPages - 1) }
 func (e Entry) way() uint32  { return uint32(e>>16) & (2*counterPageSize - 1) }
 
-// MakeEntry returns the entry of a packet of a BackendRef, which is not 0 and whose low bits are the index, towards the backend
-// (way 0) or towards a client (1), of at most MaxBytes. The compiler inlines it.
+// MakeEntry returns the entry of a packet of a BackendRef, which is not 0 and whose low bits are
+// the index, towards the backend (way 0) or towards a client (1), of at most MaxBytes. The
+// compiler inlines it.
 func MakeEntry(ref uint32, way uint8, bytes uint32) Entry {
 	return Entry(ref&(MaxBackends-1))<<17 | Entry(way)&1<<16 | Entry(bytes&MaxBytes)
 }
@@ -86,8 +89,9 @@ const noteBits = 1<<(17+counterPageBits) - 1
 // MaxBytes is the largest packet that can be counted.
 const MaxBytes = 1<<16 - 1
 
-// traffic is what was sent one way since the last Publish: packets << 40 | bytes. One addition counts both. When there are so
-// many packets that the highest bit is set, it is published at once, and then there are less than 1<<39 bytes.
+// traffic is what was sent one way since the last Publish: packets << 40 | bytes. One addition
+// counts both. When there are so many packets that the highest bit is set, it is published at
+// once, and then there are less than 1<<39 bytes.
 type traffic uint64
 
 const trafficBytes = 40 // bits
@@ -117,7 +121,7 @@ func (c *Counters) At(index uint32) *Counter {
 // fewBackends is how many backends' sums stay in a core's second-level cache anyway.
 const fewBackends = 4096
 
-// Expect says how many backends there are. Only the worker calls it.
+// Expect sets how many backends there are. Only the worker calls it.
 func (c *Counters) Expect(backends int) { c.many = backends > fewBackends }
 
 // Add counts packets. Only the worker calls it. Nothing is counted where Ensure was not called.
@@ -172,8 +176,8 @@ func (c *Counters) deal() {
 	}
 }
 
-// sumAll is sum of a full list. It loads the page's sums beforehand, all at once: one after the other, as
-// notes ask for them, each would be waited for.
+// sumAll is sum of a full list. It loads the page's sums beforehand, all at once: loaded one after
+// the other, in the order of the notes, each would be a cache miss of its own.
 func (c *Counters) sumAll(n uint32, page *counterPage) {
 	const perLine = 8 // sums
 	for i := 0; i < len(page.own); i += perLine {
@@ -192,7 +196,7 @@ func (c *Counters) sum(n uint32, page *counterPage) {
 	c.noted[n] = 0
 }
 
-// count adds a packet to the sums. It says whether there is more to do: see mark.
+// count adds a packet to the sums. It reports whether there is more to do: see mark.
 func (p *counterPage) count(way uint32, e Entry) bool {
 	old := p.own[way&(2*counterPageSize-1)]
 	sum := old + 1<<trafficBytes + traffic(e&MaxBytes)
@@ -200,7 +204,7 @@ func (p *counterPage) count(way uint32, e Entry) bool {
 	return old == 0 || sum.full()
 }
 
-// mark says that there is something to publish, or publishes it where a sum would overflow.
+// mark notes that there is something to publish, or publishes it where a sum would overflow.
 func (p *counterPage) mark(way uint32) {
 	i := way / 2
 	p.marked[i/64] |= 1 << (i % 64)
@@ -209,9 +213,9 @@ func (p *counterPage) mark(way uint32) {
 	}
 }
 
-// Publish goes on with a round over all pages, and adds at most limit backends' sums to the Counters. It
-// says whether the round is at its end: what was counted before the round began is then published. Only
-// the worker calls it.
+// Publish continues a round over all pages, and adds at most limit backends' sums to the Counters.
+// It reports whether the round is complete: what was counted before the round began is then
+// published. Only the worker calls it.
 func (c *Counters) Publish(limit int) (done bool) {
 	c.deal()
 	for ; c.round < counterPages; c.round++ {

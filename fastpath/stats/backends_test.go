@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestCounters: whatever is counted and however it is published, in the end the Counters have it all, and
-// before that never more.
+// TestCounters: however packets are counted and published, in the end the Counters have them all,
+// and before that never more.
 func TestCounters(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -58,7 +58,8 @@ func TestCounters(t *testing.T) {
 	}
 }
 
-// TestFullSums: a sum that could not take many more packets is published at once, and loses nothing.
+// TestFullSums: a sum that could not take many more packets is published at once, and loses
+// nothing.
 func TestFullSums(t *testing.T) {
 	for _, many := range []bool{false, true} {
 		var c Counters

@@ -1,16 +1,17 @@
 // Package thread keeps goroutines on CPUs.
 //
-// runtime.LockOSThread would do that by tying a goroutine to a thread. But what runs for
-// 10 ms is preempted (runtime.sysmon, retake), and a locked thread that is preempted gives
-// its P to a second thread, sleeps, and is woken when that one finds the goroutine
-// (runtime.stoplockedm, startlockedm): two switches between threads, up to a hundred times a
-// second as long as there is traffic, and each waits for a CPU that others use, too. A
-// goroutine that is not locked is put in a queue, and one more thread is woken to take it out: that
-// one wins in most cases. So a pinned goroutine yields before it is preempted (Yield), in a way that
-// wakes nobody. `sluice-bench gaps --variants sluice,unyielding,locked` compares the three.
+// runtime.LockOSThread would do that by tying a goroutine to a thread. But what runs for 10 ms is
+// preempted (runtime.sysmon, retake), and a locked thread that is preempted gives its P to a
+// second thread, sleeps, and is woken when that one finds the goroutine (runtime.stoplockedm,
+// startlockedm): two switches between threads, up to a hundred times a second as long as there is
+// traffic, and each waits for a CPU that others use, too. A goroutine that is not locked is put in
+// a queue, and one more thread is woken to take it out: that one wins in most cases. So a pinned
+// goroutine yields before it is preempted (Yield), in a way that wakes nobody. `sluice-bench gaps
+// --variants sluice,unyielding,locked` compares the three.
 //
-// It may still be preempted, by the garbage collector, and so taken out by another thread. That cannot
-// happen without a gap in which the goroutine did not run, or a Yield, so its owner calls Check after these, and the mask moves:
+// It may still be preempted, by the garbage collector, and so taken out by another thread. That
+// cannot happen without a gap in which the goroutine did not run, or a Yield, so its owner calls
+// Check after these, and the mask moves:
 //
 //	worker ──runs on──► thread 7   mask {1}        after a move:  thread 7   all CPUs
 //	                    others     all CPUs                       thread 9   mask {1}
@@ -47,8 +48,9 @@ type Group struct {
 	pins  atomic.Pointer[[]*Pin] // never written to again
 }
 
-// NewGroup must be called before anything of the process is pinned. With a nice value other than 0 (setpriority(2); below
-// that of the process CAP_SYS_NICE is needed), pinned threads have it, and the shortest time slice there is.
+// NewGroup must be called before anything of the process is pinned. With a nice value other than 0
+// (setpriority(2); below that of the process CAP_SYS_NICE is needed), pinned threads have it, and
+// the shortest time slice there is.
 func NewGroup(nice int) (*Group, error) {
 	g := &Group{nice: nice}
 	g.pins.Store(new([]*Pin))
@@ -99,14 +101,15 @@ func Nap(d time.Duration) {
 	_ = unix.Nanosleep(&ts, nil) // a signal ends it early, which does no harm
 }
 
-// punctual has the calling thread woken at the time it asked for.
+// punctual makes the kernel wake the calling thread at the requested time.
 func punctual() {
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0) // without it naps are longer
 }
 
-// slice is the time slice that favoured threads ask for: the shortest there is. Who wakes up takes the CPU from a
-// thread with a longer one, instead of waiting for the next tick, as long as it has had less than its share (EEVDF,
-// PREEMPT_SHORT in kernel/sched/features.h; Linux 6.12, and without effect before).
+// slice is the time slice that favoured threads request: the shortest there is. A thread that
+// wakes up preempts a thread with a longer one, instead of waiting for the next tick, as long as
+// it has had less than its share (EEVDF, PREEMPT_SHORT in kernel/sched/features.h; Linux 6.12, and
+// without effect before).
 const slice = 100 * time.Microsecond
 
 // favour gives a thread the nice value and the time slice of pinned ones.
@@ -127,8 +130,8 @@ func (g *Group) disfavour(tid int) {
 	}
 }
 
-// schedule changes a thread's nice value and time slice; 0 is the usual one. A thread under another policy than the
-// usual one is left alone: somebody chose that.
+// schedule changes a thread's nice value and time slice; 0 is the usual one. A thread under
+// another policy than the usual one is left alone: somebody chose that.
 func schedule(tid, nice int, slice time.Duration) error {
 	a, err := unix.SchedGetAttr(tid, 0)
 	if err != nil || a.Policy != unix.SCHED_NORMAL {
@@ -166,7 +169,7 @@ func (p *Pin) Check() {
 	p.moves++
 	p.tid.Store(int64(tid))
 	// A thread that ended, or a cpuset that shrank: neither can be helped here, and the
-	// loop goes on wherever it is.
+	// loop continues on any CPU.
 	_ = p.group.unbind(was)
 	_ = unix.SchedSetaffinity(tid, &p.cpu)
 	_ = p.group.favour(tid)
@@ -195,8 +198,8 @@ func (g *Group) replace(change func([]*Pin) []*Pin) {
 	g.pins.Store(&next)
 }
 
-// unbind gives a thread the mask and the priority of the process, unless a pinned goroutine has come to it: two that
-// are preempted at once may go on with each other's threads.
+// unbind gives a thread the mask and the priority of the process, unless a pinned goroutine has
+// come to it: two that are preempted at once may go on with each other's threads.
 func (g *Group) unbind(tid int) error {
 	err := unix.SchedSetaffinity(tid, &g.all)
 	g.disfavour(tid)
@@ -225,8 +228,8 @@ func (g *Group) TidyEvery(ctx context.Context, pace time.Duration) error {
 	}
 }
 
-// Tidy gives threads that are bound to a worker's CPU or have a worker's nice value, and run no worker, the mask and
-// the priority of the process, and says how many there were.
+// Tidy gives threads that are bound to a worker's CPU or have a worker's nice value, and run no
+// worker, the mask and the priority of the process, and returns how many there were.
 func (g *Group) Tidy() (strays int, err error) {
 	tasks, err := filepath.Glob("/proc/self/task/[0-9]*")
 	if err != nil {
@@ -251,7 +254,7 @@ func (g *Group) Tidy() (strays int, err error) {
 	return strays, nil
 }
 
-// favoured says whether a thread has the nice value of workers, where that is not everybody's.
+// favoured reports whether a thread has the nice value of workers, where that is not everybody's.
 func (g *Group) favoured(tid int) bool {
 	if g.nice == 0 || g.nice == g.usual {
 		return false
@@ -260,7 +263,7 @@ func (g *Group) favoured(tid int) bool {
 	return err == nil && a.Policy == unix.SCHED_NORMAL && int(a.Nice) == g.nice
 }
 
-// stray says whether a thread has a worker's mask or priority and no worker.
+// stray reports whether a thread has a worker's mask or priority and no worker.
 func (g *Group) stray(tid int, mask *unix.CPUSet) bool {
 	bound := false
 	for _, p := range g.pinned() {

@@ -5,18 +5,20 @@ import (
 	_ "unsafe" // go:linkname
 )
 
-// Turn is how long a pinned goroutine should run, at most, before it calls Yield. It is far below the 10 ms after which the
-// Go scheduler preempts, and short because a collector may work on the caller's P when it yields: where it has no P of
-// its own (GOMAXPROCS 3), for up to a quarter of the time (runtime, gcController.findRunnableGCWorker).
+// Turn is how long a pinned goroutine should run, at most, before it calls Yield. It is far below
+// the 10 ms after which the Go scheduler preempts, and short because a collector may work on the
+// caller's P when it yields: where it has no P of its own (GOMAXPROCS 3), for up to a quarter of
+// the time (runtime, gcController.findRunnableGCWorker).
 const Turn = time.Millisecond
 
-// Yield lets the Go scheduler run what waits for the caller's P, and then goes on, nearly always on the same
-// thread: 50 to 65 ns if nothing waits (go test -bench Yield). The caller must not be locked to its thread, and calls
-// Pin.Check afterwards.
+// Yield lets the Go scheduler run what waits for the caller's P, and then continues, nearly always
+// on the same thread: 50 to 65 ns if nothing waits (go test -bench Yield). The caller must not be
+// locked to its thread, and calls Pin.Check afterwards.
 //
-// A goroutine that is preempted after 10 ms, as one that calls runtime.Gosched, goes to the queue of all Ps, and another thread is
-// woken to look there (runtime.goschedImpl): two threads race for it. One that yields like this goes to the queue
-// of its own P, nobody is woken, and its 10 ms begin anew. The runtime marks the function as one that must stay, for packages that
+// A goroutine that is preempted after 10 ms, as one that calls runtime.Gosched, is put into the
+// queue of all Ps, and another thread is woken to take it (runtime.goschedImpl): two threads race
+// for it. One that yields like this is put into the queue of its own P, no thread is woken, and
+// its 10 ms begin anew. The runtime marks the function as one that must stay, for packages that
 // link to it (go.dev/issue/67401).
 //
 //go:linkname Yield runtime.goyield

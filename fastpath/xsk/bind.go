@@ -16,7 +16,7 @@ var (
 	ErrQueueTaken = errors.New("queue is taken")
 	// ErrMemlock is returned by Open when the kernel may not lock the UMEM in memory.
 	ErrMemlock = errors.New("the UMEM exceeds RLIMIT_MEMLOCK: grant CAP_IPC_LOCK, or raise the limit (systemd: LimitMEMLOCK=infinity)")
-	// ErrNoZeroCopy is returned by Open when ZeroCopy was asked for and refused.
+	// ErrNoZeroCopy is returned by Open when ZeroCopy was requested and refused.
 	ErrNoZeroCopy = errors.New("no zero-copy")
 )
 
@@ -25,8 +25,8 @@ const (
 	rebindLast  = 20 * time.Millisecond
 )
 
-// bind binds the socket, and waits for a queue that is still taken, or memory that still counts: a closed
-// socket's pool is released by a kernel worker some 20 ms later.
+// bind binds the socket, and waits for a queue that is still taken, or memory that still counts: a
+// closed socket's pool is released by a kernel worker some 20 ms later.
 func (s *Socket) bind(parent context.Context, c *Config, mtu int) error {
 	ctx, cancel := context.WithTimeout(parent, c.RebindFor)
 	defer cancel()
@@ -69,7 +69,8 @@ func (s *Socket) tryBind(c *Config, mtu int, last bool) error {
 		reason = whyNoZeroCopy(err, mtu, s.umem.frameSize)
 		switch {
 		case s.umem.passing(err) && (!last || c.Mode == ZeroCopy):
-			// A busy queue is no reason for copy mode before the last try: it may be the old socket's, and so may memory.
+			// A busy queue is no reason for copy mode before the last try: it may be the old
+			// socket's, and so may memory.
 			return err
 		case c.Mode == ZeroCopy && errors.Is(err, ErrMemlock):
 			return err
@@ -83,10 +84,11 @@ func (s *Socket) tryBind(c *Config, mtu int, last bool) error {
 	return s.bound(c, Copy, reason)
 }
 
-// attempt binds in one mode. A registration of memory has one mode (xp_assign_dev_shared, net/xdp/xsk_buff_pool.c), so
-// the socket joins a socket of the UMEM that is bound in that mode, or registers the memory itself, once more if
-// sockets of the other mode have done so: frames are the same, whichever registration a ring belongs to. So with
-// sockets that take packets in several frames (XDP_UMEM_SG_FLAG, net/xdp/xsk.c).
+// attempt binds in one mode. A registration of memory has one mode (xp_assign_dev_shared,
+// net/xdp/xsk_buff_pool.c), so the socket joins a socket of the UMEM that is bound in that mode,
+// or registers the memory itself, once more if sockets of the other mode have done so: frames are
+// the same, whichever registration a ring belongs to. So with sockets that take packets in several
+// frames (XDP_UMEM_SG_FLAG, net/xdp/xsk.c).
 func (s *Socket) attempt(c *Config, mode Mode) error {
 	if mode == ZeroCopy && s.knownWithout() {
 		return unix.EOPNOTSUPP
@@ -118,14 +120,14 @@ func (s *Socket) attempt(c *Config, mode Mode) error {
 	return s.noticed(mode, s.bindTo(c, unix.XDP_USE_NEED_WAKEUP|flag, 0))
 }
 
-// noticed remembers that the driver has no zero-copy, whatever the queue and the memory.
+// noticed remembers that the driver has no zero-copy, for any queue and memory.
 func (s *Socket) noticed(mode Mode, err error) error {
 	s.without = s.without || mode == ZeroCopy && errors.Is(err, unix.EOPNOTSUPP)
 	return err
 }
 
-// knownWithout reports whether this socket or a bound one on the same device has found that the driver has no
-// zero-copy. It saves registering memory in vain, which pins every page.
+// knownWithout reports whether this socket or a bound one on the same device has found that the
+// driver has no zero-copy. It saves registering memory in vain, which pins every page.
 func (s *Socket) knownWithout() bool {
 	for _, other := range s.umem.sockets {
 		if other != nil && other.ifindex == s.ifindex && other.without && other.mode == Copy && !other.gone.Load() {
@@ -135,9 +137,9 @@ func (s *Socket) knownWithout() bool {
 	return s.without
 }
 
-// sharable reports whether another socket may share this one's registration: it is
-// open, bound in that mode, for packets in several frames or not, and on another queue, for two sockets on one queue
-// would have to share their fill and completion rings.
+// sharable reports whether another socket may share this one's registration: it is open, bound in
+// that mode, for packets in several frames or not, and on another queue, for two sockets on one
+// queue would have to share their fill and completion rings.
 func (s *Socket) sharable(other *Socket, mode Mode) bool {
 	return s != nil && s != other && s.mode == mode && s.long == other.long && s.fd >= 0 && !s.gone.Load() &&
 		(s.ifindex != other.ifindex || s.queue != other.queue)
@@ -163,8 +165,8 @@ func explainRegister(err error) error {
 	return nil
 }
 
-// renew gives a socket that registered memory, and was refused, a new descriptor: with a registration
-// of its own it can join nobody's (xsk_bind, net/xdp/xsk.c).
+// renew gives a socket that registered memory, and was refused, a new descriptor: with a
+// registration of its own it can join nobody's (xsk_bind, net/xdp/xsk.c).
 func (s *Socket) renew(c *Config) error {
 	if !s.registered {
 		return nil

@@ -92,7 +92,7 @@ func (s *Socket) drain() {
 	}
 }
 
-// sending says whether any frame is on the transmit side and not completed.
+// sending reports whether any frame is on the transmit side and not completed.
 func (s *Socket) sending() bool {
 	for _, o := range s.owners {
 		if o == s.inTx {

@@ -20,13 +20,12 @@
 // it: a frame that is handed over twice stops the program instead of corrupting
 // packets, and a closed socket knows which frames were inside the device.
 //
-// All sockets of a worker share one UMEM, so a packet that came in on one is sent
-// on another where it lies. The first socket of a mode (copy, zero-copy) registers the memory
-// with the kernel; the others of that mode join it through any socket that is bound
-// (XDP_SHARED_UMEM) with fill and completion rings of their own. The kernel's registration lives as long as
-// any of them, so no socket is special: when the device of one is deleted it is
-// closed and opened again, in whatever order, and joins those that are left or, if
-// none are, registers the memory anew.
+// All sockets of a worker share one UMEM, so a packet that came in on one is sent on another where
+// it lies. The first socket of a mode (copy, zero-copy) registers the memory with the kernel; the
+// others of that mode join it through any socket that is bound (XDP_SHARED_UMEM) with fill and
+// completion rings of their own. The kernel's registration lives as long as any of them, so no
+// socket is special: when the device of one is deleted it is closed and opened again, in any
+// order, and joins those that are left or, if none are, registers the memory anew.
 //
 // # Who calls what
 //
@@ -48,25 +47,26 @@
 // # Down and gone
 //
 // A device that goes down keeps its socket and its frames. Up turns false with the
-// next system call, Transmit takes nothing, Flush asks again each time it is
+// next system call, Transmit takes nothing, Flush checks again each time it is
 // called, and Up turns true. A device that is deleted leaves a socket that is
 // bound to nothing and will never be again: Gone turns true. Poll reports neither, so
-// Flush asks now and then even if there is nothing to send; a worker whose poll
+// Flush checks now and then even if there is nothing to send; a worker whose poll
 // timed out calls Probe to know at once.
 //
 // # Packets in several frames
 //
-// A packet longer than a frame comes as descriptors in a row (XDP_USE_SG; Config.Long). Receive makes one Desc of
-// them, whose Len is 0, and a chain in the UMEM's table (fastpath.Chains); a packet of which the ring has not all
-// descriptors yet waits in the Socket. Transmit gives a ring all frames of a packet or none.
+// A packet longer than a frame comes as descriptors in a row (XDP_USE_SG; Config.Long). Receive
+// makes one Desc of them, whose Len is 0, and a chain in the UMEM's table (fastpath.Chains); a
+// packet of which the ring has not all descriptors yet waits in the Socket. Transmit gives a ring
+// all frames of a packet or none.
 //
 // # Copy and zero-copy
 //
-// With zero-copy the device reads and writes the UMEM; without, the kernel copies
-// each packet, and the system call in Flush is what sends. Open takes zero-copy
-// where the driver has it, and Mode says which it was, and why. A registration has one
-// mode, which is the kernel's rule, so sockets of both modes on one UMEM are two registrations
-// of the same memory. A frame moves between them as it does within one: which registration a ring belongs
-// to changes neither its address nor its owner. What is twice is the kernel's bookkeeping: pages are
-// pinned twice, and without CAP_IPC_LOCK they count twice against RLIMIT_MEMLOCK.
+// With zero-copy the device reads and writes the UMEM; without, the kernel copies each packet, and
+// the system call in Flush is what sends. Open takes zero-copy where the driver has it, and Mode
+// says which it was, and why. A registration has one mode, which is the kernel's rule, so sockets
+// of both modes on one UMEM are two registrations of the same memory. A frame moves between them
+// as it does within one: which registration a ring belongs to changes neither its address nor its
+// owner. What is twice is the kernel's bookkeeping: pages are pinned twice, and without
+// CAP_IPC_LOCK they count twice against RLIMIT_MEMLOCK.
 package xsk

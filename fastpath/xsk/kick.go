@@ -32,13 +32,13 @@ const (
 	// spareKicks are the calls beyond those that a full ring needs.
 	spareKicks = 8
 	// probeEvery is after how many Flush calls without a system call the link's
-	// state is asked for.
+	// state is checked.
 	probeEvery = 64
 )
 
 // Flush implements fastpath.Link. In copy mode the system call is what sends, so
-// it is repeated until the ring is empty or a call gets nowhere; what is left then
-// goes with the next Flush. In zero-copy mode one call wakes the driver, if it sleeps,
+// it is repeated until the ring is empty or a call sends nothing; what is left then
+// is sent by the next Flush. In zero-copy mode one call wakes the driver, if it sleeps,
 // or polls it.
 func (s *Socket) Flush() {
 	if s.gone.Load() {
@@ -76,7 +76,7 @@ func (s *Socket) Flush() {
 				return
 			}
 		case unix.EBUSY:
-			// One packet is gone and completed, the rest of the ring was not looked at.
+			// One packet is gone and completed, the rest of the ring was not processed.
 			if dropped++; dropped == maxDropped {
 				return
 			}
@@ -113,7 +113,7 @@ func (s *Socket) Probe() {
 	}
 }
 
-// kick makes the kernel look at the transmit ring. Not telling the Go scheduler
+// kick makes the kernel process the transmit ring. A call without the Go scheduler's knowledge
 // (RawSyscall) would save 35 of 265 ns per call (BenchmarkKick), half a nanosecond per
 // packet of a full batch; but the call itself takes some 50 us per 64 packets in
 // copy mode, for which it would keep every other goroutine from stopping the world.
@@ -123,7 +123,7 @@ func (s *Socket) kick() unix.Errno {
 	return errno
 }
 
-// wakeReceive makes a sleeping zero-copy driver look at the fill ring, and polls the
+// wakeReceive makes a sleeping zero-copy driver process the fill ring, and polls the
 // device where the socket prefers that.
 func (s *Socket) wakeReceive() {
 	s.counters.RxKicks++
@@ -159,9 +159,9 @@ func (s *Socket) judge(errno unix.Errno) {
 	s.up = !down
 }
 
-// noticeGone finds out what ENXIO means. In copy mode only an unbound socket gets
-// it, and only the device's deletion unbinds. A zero-copy driver also says so while it has no XDP
-// program; then the error that a deletion leaves on the socket decides.
+// noticeGone finds out what ENXIO means. In copy mode only an unbound socket gets it, and only the
+// device's deletion unbinds. A zero-copy driver also returns it while it has no XDP program; then
+// the error that a deletion leaves on the socket decides.
 func (s *Socket) noticeGone() {
 	pending, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR)
 	if s.copyMode || (err == nil && unix.Errno(pending) == unix.ENETDOWN) {

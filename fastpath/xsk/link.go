@@ -114,7 +114,7 @@ func (s *Socket) Frames() int { return s.frames }
 // makes one with every batch, and now and then without.
 func (s *Socket) Up() bool { return s.up }
 
-// Gone says that the device was deleted. The socket will never carry a packet
+// Gone reports whether the device was deleted. Then the socket will never carry a packet
 // again: close it, and open another when the device is back. Safe for any goroutine.
 func (s *Socket) Gone() bool { return s.gone.Load() }
 

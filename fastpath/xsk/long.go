@@ -6,12 +6,13 @@ import (
 	"sluice.dev/sluice/fastpath"
 )
 
-// A packet that is longer than a frame comes and goes as several descriptors in a row, all but the last with
-// XDP_PKT_CONTD (Documentation/ networking/af_xdp.rst, "Multi-Buffer Support"). To the worker it is one Desc, whose Len
-// is 0, and a chain in the UMEM's table.
+// A packet that is longer than a frame is received and sent as several descriptors in a row, all
+// but the last with XDP_PKT_CONTD (Documentation/ networking/af_xdp.rst, "Multi-Buffer Support").
+// To the worker it is one Desc, whose Len is 0, and a chain in the UMEM's table.
 
-// partial is a packet whose last frame has not been taken out of the receive ring yet: a batch may end between two
-// frames. Its frames are the link's, marked as kept in owners, until the worker gets it.
+// partial is a packet whose last frame has not been taken out of the receive ring yet: a batch may
+// end between two frames. Its frames are the link's, marked as kept in owners, until the worker
+// gets it.
 type partial struct {
 	head   fastpath.Desc
 	last   uint64 // where the last frame taken begins
@@ -81,8 +82,8 @@ func (s *Socket) takePartial(frames []uint64) []uint64 {
 	return frames
 }
 
-// transmitLong is Transmit where a packet has several frames, from the one at first on: those before are in the ring,
-// not submitted. All frames of a packet go into the ring, or none.
+// transmitLong is Transmit where a packet has several frames, from the one at first on: those
+// before are in the ring, not submitted. All frames of a packet go into the ring, or none.
 func (s *Socket) transmitLong(batch []fastpath.Desc, first uint32) int {
 	chains, slots, packets := s.umem.chains, first, int(first)
 	for _, d := range batch[first:] {

@@ -29,7 +29,7 @@ func content(n int, seed byte) []byte {
 	return b
 }
 
-// bytesOf reads a packet in whatever frames.
+// bytesOf reads a packet in any number of frames.
 func (r *rig) bytesOf(d fastpath.Desc) (b []byte) {
 	c := r.umem.Chains()
 	if d.Len != 0 {
@@ -41,8 +41,8 @@ func (r *rig) bytesOf(d fastpath.Desc) (b []byte) {
 	return b
 }
 
-// TestLong: packets of all sizes come in on one link and leave by another, byte for byte, though batches end between
-// two buffers.
+// TestLong: packets of all sizes come in on one link and leave by another, byte for byte, though
+// batches end between two buffers.
 func TestLong(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	in, out := xsktest.NewWire(t, "sl0", "sl0p"), xsktest.NewWire(t, "sl1", "sl1p")
@@ -115,7 +115,8 @@ func (r *rig) longPacket(size int) fastpath.Desc {
 	return head
 }
 
-// TestLongAllOrNothing: a ring that has no room for all frames of a packet takes none of it, and nothing behind it.
+// TestLongAllOrNothing: a ring that has no room for all frames of a packet takes none of it, and
+// nothing behind it.
 func TestLongAllOrNothing(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	w := xsktest.NewWire(t, "sl0", "sl0p")
@@ -176,7 +177,8 @@ func TestLongClosedWithin(t *testing.T) {
 	must(t, s.Close(r.pool)) // the rig checks that all frames are free
 }
 
-// TestLongBesideShort: links of both kinds share a UMEM, in two registrations; each takes what its MTU lets pass.
+// TestLongBesideShort: links of both kinds share a UMEM, in two registrations; each takes what its
+// MTU lets pass.
 func TestLongBesideShort(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	long, short := xsktest.NewWire(t, "sl0", "sl0p"), xsktest.NewWire(t, "sl1", "sl1p")

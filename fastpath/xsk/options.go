@@ -9,7 +9,7 @@ import (
 )
 
 // Options are the settings of a socket that the kernel may refuse. What it refused
-// costs speed and nothing else, so the socket is opened without, and says so.
+// costs only speed, so the socket is opened without it and reports it (Refused).
 type Options struct {
 	// TxBudget is how many packets one system call may send in copy mode; 0 in zero-copy.
 	TxBudget int
@@ -18,8 +18,8 @@ type Options struct {
 	// BusyPoll is 0 where the worker does not poll the device itself.
 	BusyPoll       time.Duration
 	BusyPollBudget int
-	// Refused says, a sentence each, what was asked for and is not so, why, and what
-	// helps. Empty if all is as asked for.
+	// Refused has a sentence for each option that was requested and is not set: why, and what
+	// helps. Empty if all are set.
 	Refused []string
 }
 

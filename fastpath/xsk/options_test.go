@@ -11,8 +11,8 @@ import (
 	"sluice.dev/sluice/fastpath/xsk/xsktest"
 )
 
-// TestOptionsAreSet reads back from the kernel what a socket says that it has. It does not
-// tell its budgets; TestBurst counts calls instead.
+// TestOptionsAreSet reads back from the kernel the options that a socket reports. The kernel does
+// not report the budgets; TestBurst counts calls instead.
 func TestOptionsAreSet(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	w := xsktest.NewWire(t, "sl0", "sl0p")
@@ -68,7 +68,7 @@ func TestBusyPollOnVeth(t *testing.T) {
 	t.Logf("NAPI %d: %q", id, s.Options().Refused)
 }
 
-// TestRefusedOptions: a kernel without an option gets a socket that works, and says so.
+// TestRefusedOptions: on a kernel without an option the socket works, and reports what was refused.
 func TestRefusedOptions(t *testing.T) {
 	for _, test := range []struct {
 		name   string

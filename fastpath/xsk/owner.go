@@ -1,8 +1,8 @@
 package xsk
 
-// owners says for every frame which socket has it, and on which side: one byte
-// each. Rings alone cannot tell: what the kernel took out of the fill or transmit
-// ring and has not brought back is in no ring. The table makes the frame law
+// owners has for every frame which socket has it, and on which side: one byte
+// each. Rings alone do not show it: a frame that the kernel took out of the fill or transmit
+// ring and has not returned is in no ring. The table makes the frame law
 // checkable on every move, and lets Close find what was inside the device.
 //
 //	0            user space: pool, batch, hold queue

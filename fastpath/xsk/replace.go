@@ -7,13 +7,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// settleFor is for how long after a registration ended its memory may still count as locked: a kernel worker
-// releases it some 20 ms later, and up to half a second on a busy machine.
+// settleFor is for how long after a registration ended its memory may still count as locked: a
+// kernel worker releases it some 20 ms later, and up to half a second on a busy machine.
 const settleFor = time.Second
 
-// CanReplace says whether the sockets of an interface on these UMEMs, of which there must be some, can be closed and
-// others be opened in their place, in a mode and for packets in several frames or not: nil, or ErrMemlock if that takes
-// registrations of memory that the kernel refuses. It asks by making them, all at once, for a moment.
+// CanReplace reports whether the sockets of an interface on these UMEMs, of which there must be
+// some, can be closed and others be opened in their place, in a mode and for packets in several
+// frames or not: nil, or ErrMemlock if that takes registrations of memory that the kernel refuses.
+// It asks by making them, all at once, for a moment.
 //
 // No socket of these UMEMs must be opened or closed meanwhile.
 func CanReplace(umems []*UMEM, ifindex int, mode Mode, long bool) (err error) {
@@ -36,8 +37,9 @@ func CanReplace(umems []*UMEM, ifindex int, mode Mode, long bool) (err error) {
 	return nil
 }
 
-// takesMore reports whether that takes one more registration of the memory than there are: sockets of other interfaces
-// have none that the new sockets can join, and share the one of the sockets to be closed, which is kept for them.
+// takesMore reports whether that takes one more registration of the memory than there are: sockets
+// of other interfaces have none that the new sockets can join, and share the one of the sockets to
+// be closed, which is kept for them.
 func (u *UMEM) takesMore(ifindex int, mode Mode, long bool) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -56,8 +58,8 @@ func (u *UMEM) takesMore(ifindex int, mode Mode, long bool) bool {
 	return shared
 }
 
-// passing reports whether an error of bind may be over in a moment: a closed socket's queue and memory are released
-// by a kernel worker.
+// passing reports whether an error of bind may be over in a moment: a closed socket's queue and
+// memory are released by a kernel worker.
 func (u *UMEM) passing(err error) bool {
 	return errors.Is(err, unix.EBUSY) ||
 		errors.Is(err, ErrMemlock) && time.Since(time.Unix(0, u.ended.Load())) < settleFor

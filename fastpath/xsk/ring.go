@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A ring has one producer, one consumer, and one word for each that says how far
+// A ring has one producer, one consumer, and one word for each: how far
 // it has come. The words run freely from 0 to 2^32-1 and wrap; the slot of index
 // i is i & mask. The producer writes slots, then stores its word; the consumer
 // loads that word, then reads the slots, then stores its own word, which hands the
@@ -52,7 +52,7 @@ func newShared[T any](mem []byte, off *unix.XDPRingOffset, entries uint32) share
 	}
 }
 
-// needWakeup says whether the kernel wants a system call to look at the ring.
+// needWakeup reports whether the kernel needs a system call to process the ring.
 func (r *shared[T]) needWakeup() bool {
 	return atomic.LoadUint32(r.flags)&unix.XDP_RING_NEED_WAKEUP != 0
 }
@@ -67,7 +67,7 @@ func (r *shared[T]) pending() uint32 {
 type producer[T any] struct {
 	shared[T]
 	local uint32 // next slot to write
-	seen  uint32 // consumer's index when last looked at
+	seen  uint32 // consumer's index when last loaded
 }
 
 func newProducer[T any](mem []byte, off *unix.XDPRingOffset, entries uint32) producer[T] {
@@ -109,7 +109,7 @@ func (r *producer[T]) untaken() uint32 { return r.local - atomic.LoadUint32(r.co
 type consumer[T any] struct {
 	shared[T]
 	local uint32 // next slot to read
-	seen  uint32 // producer's index when last looked at
+	seen  uint32 // producer's index when last loaded
 }
 
 func newConsumer[T any](mem []byte, off *unix.XDPRingOffset, entries uint32) consumer[T] {

@@ -116,7 +116,7 @@ func TestRingStoresOnce(t *testing.T) {
 	if got := atomic.LoadUint32(word); got != 3 {
 		t.Fatalf("producer is %d after submit(3)", got)
 	}
-	*word = 77 // whoever writes it again is seen
+	*word = 77 // another write would show
 	p.submit(0)
 	if *word != 77 {
 		t.Fatal("submit(0) wrote the index")

@@ -23,7 +23,7 @@ const (
 // String returns the mode's name.
 func (m Mode) String() string { return [...]string{"auto", "copy", "zero-copy"}[m] }
 
-// Config says what to open. The zero value of every field but Interface (or
+// Config is what to open. The zero value of every field but Interface (or
 // IfIndex) and UMEM is useful.
 type Config struct {
 	Interface                                string // name, looked up in the calling thread's network namespace
@@ -32,8 +32,8 @@ type Config struct {
 	UMEM                                     *UMEM
 	RxSize, TxSize, FillSize, CompletionSize uint32 // powers of two; 2048 if zero
 
-	Mode Mode // each socket's own, whatever mode others on the UMEM have
-	// CopyReason is what Socket.Mode says of Copy where that was asked for: why the caller did.
+	Mode Mode // each socket's own; others on the UMEM may have another
+	// CopyReason is the reason that Socket.Mode returns where Copy was requested: the caller's.
 	CopyReason string
 	// Long makes the socket take packets longer than a frame, in several frames (XDP_USE_SG, Linux
 	// 6.6): the kernel drops them otherwise. Mode must be Copy.
@@ -132,7 +132,7 @@ type Socket struct {
 	// partial is the packet that the receive ring has not all frames of yet.
 	partial partial
 
-	gone atomic.Bool // written by the worker, read by whoever reopens
+	gone atomic.Bool // written by the worker, read by the goroutine that reopens
 
 	name           string
 	ifindex, queue int

@@ -19,7 +19,7 @@ type UMEMConfig struct {
 	Frames int
 	// FrameSize is 2048 or 4096 bytes. A packet may be FrameSize - 256 bytes long.
 	FrameSize int
-	// HugePages asks for 2 MiB pages. Where there are none the UMEM has 4 KiB pages.
+	// HugePages requests 2 MiB pages. Where there are none the UMEM has 4 KiB pages.
 	HugePages bool
 }
 
@@ -97,14 +97,14 @@ func (u *UMEM) FrameSize() int { return u.frameSize }
 // Chains are the packets in several frames. The worker's, and its sockets'.
 func (u *UMEM) Chains() *fastpath.Chains { return u.chains }
 
-// HugePages says whether the frames got huge pages.
+// HugePages reports whether the frames got huge pages.
 func (u *UMEM) HugePages() bool { return u.huge }
 
 // Kept counts the frames that closed sockets could not give back, because the
 // device may still read or write them. They belong to no pool and no link until
 // the socket's interface and queue are opened again.
 //
-// It takes no lock: workers ask in every step, and mu is held over system calls.
+// It takes no lock: workers call it in every step, and mu is held over system calls.
 func (u *UMEM) Kept() int { return int(u.kept.Load()) }
 
 // Close unmaps the frames. All sockets must be closed, and nobody may hold a

@@ -1,14 +1,14 @@
 // Package napi sets how the kernel polls a network device (NAPI), and puts back what was
 // set before. The settings are the device's, not a socket's: they change what all
 // traffic of the NIC meets, outlive the process, and so are touched only where
-// the configuration says so.
+// the configuration sets them.
 //
 //	napi_defer_hard_irqs   after how many polls without a packet interrupts are on again
 //	gro_flush_timeout      nanoseconds until the next poll while they are off
 //	threaded               poll in threads of the kernel (napi/DEV-N), not in softirqs
 //
-// (Documentation/networking/napi.rst, Documentation/ABI/testing/sysfs-class-net.) With the first two a
-// busy queue is polled by a timer, in batches, and with SO_PREFER_BUSY_POLL by the worker
+// (Documentation/networking/napi.rst, Documentation/ABI/testing/sysfs-class-net.) With the first
+// two a busy queue is polled by a timer, in batches, and with SO_PREFER_BUSY_POLL by the worker
 // itself. An Original file remembers what was there, so that a process that is started after a
 // crash puts back the operator's values and not its own.
 package napi
@@ -99,9 +99,9 @@ func Read(name string, ifindex int) (map[string]string, error) {
 	return values, f.close()
 }
 
-// Apply changes a device of the calling thread's network namespace: one that is
-// up and has its XDP program, for some drivers have no NAPI before. What the kernel refuses is told by
-// Refused and costs speed only. memory may be nil.
+// Apply changes a device of the calling thread's network namespace: one that is up and has its XDP
+// program, for some drivers have no NAPI before. What the kernel refuses is told by Refused and
+// costs speed only. memory may be nil.
 func Apply(name string, ifindex int, s Settings, memory *Original) (*Device, error) {
 	if len(s.wanted()) == 0 {
 		// A predecessor that died may have left settings that are not wanted any more.
