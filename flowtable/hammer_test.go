@@ -256,8 +256,8 @@ func TestHammerUnderPressure(t *testing.T) {
 				}
 				side = ClientSide
 			}
-			// What was found in this batch may be used until its end, whatever
-			// became of it: also by Bind, also if who ended it has left.
+			// A ref found in this batch may be used until its end, also if the flow
+			// was ended meanwhile: also by Bind, also if the handle that ended it has left.
 			held = append(held, r)
 			h.Bind(held[rnd.IntN(len(held))], uint32(op), 1, uint32(rnd.IntN(3)), 3, 4)
 			switch rnd.IntN(20) {

@@ -207,7 +207,7 @@ func TestAdopt(t *testing.T) {
 }
 
 // A restart, and all that can happen to a flow at the moment it is bound, on several
-// workers at once: whatever comes first, the loads are what the flows say.
+// workers at once: in any order, the loads are the sums of the flows that count.
 func TestLoadsHammer(t *testing.T) {
 	flows := 40_000
 	if testing.Short() || raceEnabled {

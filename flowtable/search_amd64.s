@@ -29,7 +29,7 @@
 
 // func fetchBuckets(geo *geometries, secret *HashKey, group []Search)
 //
-// hash4 and hash6, and the home in the index. A search for nothing has one home, whatever its hash.
+// hash4 and hash6, and the home in the index. A search for nothing has one home for any hash.
 TEXT ·fetchBuckets(SB), NOSPLIT, $0-40
 	MOVQ  geo+0(FP), DI
 	MOVQ  secret+8(FP), R8

@@ -207,8 +207,8 @@ func TestMatchIsObserve(t *testing.T) {
 	}
 }
 
-// TestFetchFlows: the assembly finds the first member whose tag matches, whatever the bucket holds;
-// its twin that, or the one more that candidates may return.
+// TestFetchFlows: in any bucket the assembly finds the first member whose tag matches; its twin
+// finds that, or the one more that candidates may return.
 func TestFetchFlows(t *testing.T) {
 	r := rand.New(rand.NewPCG(testSeed(t), 0))
 	tb, h := testTable(t, 1000, 1000)
@@ -283,8 +283,8 @@ func (b *bucket) first(tag uint8) uint32 {
 	return 0
 }
 
-// TestRepliesMatchAfterParse: whatever a client alone sends, its flow does not come to a state in
-// which a plain reply matches. So the first reply of any tuple goes through header.Parse, and
+// TestRepliesMatchAfterParse: a client alone, with any packets, does not bring its flow to a state
+// in which a plain reply matches. So header.Parse judges the first reply of any tuple, and
 // header.Plain need not judge tuples again.
 func TestRepliesMatchAfterParse(t *testing.T) {
 	timeouts := DefaultTimeouts()

@@ -9,7 +9,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// The whole state machine as the reference states it. A cell says what one packet
+// The whole state machine as the reference states it. A cell is what one packet
 // does: a state, "." for nothing, "r" for a refresh, "R" for the reset timer, "a"
 // for a SYN that is remembered, "A" for nothing unless one is, "f" for a FIN that is.
 const machine = `
@@ -203,7 +203,7 @@ func TestConversations(t *testing.T) {
 			step{C, S, FinClient}, step{B, S | A, SynRecv}, step{C, A, Unconfirmed}), false},
 		{"closing, forgotten by both, opened again", append(open[:4:4], step{B, F | A, FinBackend}, step{C, S, FinBackend}, step{B, S | A, SynRecv}, step{C, A, Unconfirmed}), false},
 		{"opened again, refused", append(open[:4:4], step{C, R, Established}, step{C, S, Established}, step{B, S | A, SynRecv}, step{B, R, Closed}), true},
-		{"SYN-ACK that nobody asked for", append(open[:4:4], step{B, S | A, Established}), false},
+		{"SYN-ACK without a SYN", append(open[:4:4], step{B, S | A, Established}), false},
 		{"SYN-ACK after the challenge", append(open[:4:4], step{C, S, Established}, step{B, A, Established}, step{B, S | A, Established}), false},
 		{"handshake reset by the client, opened again", append(open[:2:2], step{C, R, SynRecv}, step{C, S, SynRecv}, step{B, S | A, SynRecv}, step{C, A, Unconfirmed}), false},
 		{"a blind RST is taken back", append(open[:4:4], step{C, R, Established}, step{B, A, Established}), false},

@@ -38,7 +38,7 @@ func TestSettle(t *testing.T) {
 		{"anew after its end", []step{{0, "settle", 1, 0, 1, 10}, {11 * time.Second, "settle", 2, 0, 2, 10}}},
 		{"the same after its end", []step{{0, "settle", 1, 0, 1, 10}, {11 * time.Second, "settle", 1, 0, 1, 10}, {21 * time.Second, "get", 0, 0, 1, 0}}},
 		{"lost meanwhile", []step{{0, "settle", 2, 1, 2, 10}, {0, "get", 0, 0, 2, 0}}},
-		{"set whatever there was", []step{{0, "settle", 1, 0, 1, 10}, {0, "set", 2, 0, 0, 5}, {5 * time.Second, "get", 0, 0, 2, 0}, {6 * time.Second, "get", 0, 0, 0, 0}}},
+		{"set in place of another", []step{{0, "settle", 1, 0, 1, 10}, {0, "set", 2, 0, 0, 5}, {5 * time.Second, "get", 0, 0, 2, 0}, {6 * time.Second, "get", 0, 0, 0, 0}}},
 		{"the longest", []step{{0, "set", 1, 0, 0, 1 << 31}, {MaxSeconds * time.Second, "get", 0, 0, 1, 0}, {(MaxSeconds + 1) * time.Second, "get", 0, 0, 0, 0}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -241,7 +241,7 @@ func TestCapacity(t *testing.T) {
 }
 
 // To prolong a pin changes nothing where the slot has another pin by now, also if that ends at the
-// same time, and says so where the set has changed.
+// same time, and returns false where the set has changed.
 func TestProlongOverFromBefore(t *testing.T) {
 	tb := testTable(t, 1)
 	s := &tb.sets[0]

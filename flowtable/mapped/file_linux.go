@@ -17,7 +17,7 @@ type File struct {
 
 // Open opens or makes the file that has the path, locks it against other processes
 // for as long as it is open, and maps size bytes of it. A file of another size is
-// emptied, and why says so; otherwise why is empty. It fails with ErrInUse if another
+// emptied, and why is the reason; otherwise why is empty. It fails with ErrInUse if another
 // process has the file.
 func Open(path string, size int64) (f *File, why string, err error) {
 	file, err := openLocked(path)
@@ -57,7 +57,7 @@ func openLocked(path string) (*os.File, error) {
 	return nil, errors.New("is deleted again and again while it is opened: who does that?")
 }
 
-// lock locks an open file, and says whether it still is what the path names: who
+// lock locks an open file, and reports whether it still is what the path names: who
 // had it locked before may have deleted it (Remove). With a lock on a file without a name, the
 // next process would make another one, and both would run.
 func lock(f *os.File, path string) (current bool, err error) {
@@ -106,14 +106,14 @@ func (f *File) mapMemory(size int64) error {
 	// Linux 5.14; before that, the pages come with their first use.
 	_ = unix.Madvise(mem, unix.MADV_POPULATE_WRITE)
 	// Linux 6.1: makes huge pages of a tmpfs file's, which the settings of
-	// /sys/kernel/mm/transparent_hugepage mostly forbid otherwise. Best effort: with small pages the
-	// memory works, with more TLB misses.
+	// /sys/kernel/mm/transparent_hugepage mostly forbid otherwise. Best effort: with small pages
+	// the memory works, with more TLB misses.
 	_ = unix.Madvise(mem, unix.MADV_COLLAPSE)
 	return nil
 }
 
-// hugePage is the size of a huge page on amd64, and on arm64 with pages of 4 KiB. The file must begin at
-// a multiple of it, or no entry of the page table can point to a whole one.
+// hugePage is the size of a huge page on amd64, and on arm64 with pages of 4 KiB. The file must
+// begin at a multiple of it, or no entry of the page table can point to a whole one.
 const hugePage = 2 << 20
 
 // mapAligned maps a whole file at a multiple of hugePage. It takes a piece of the address
@@ -126,7 +126,8 @@ func mapAligned(fd, size int) ([]byte, error) {
 		return nil, err
 	}
 	before := int(-uintptr(room) & (hugePage - 1))
-	// Safety: all of it is inside of the mapping above, which is nobody else's; the file replaces its middle.
+	// Safety: all of it is inside of the mapping above, which is nobody else's; the file replaces
+	// its middle.
 	start := unsafe.Add(room, before)
 	if _, err := unix.MmapPtr(fd, 0, start, uintptr(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED); err != nil {
 		return nil, errors.Join(err, unix.MunmapPtr(room, uintptr(size+hugePage)))

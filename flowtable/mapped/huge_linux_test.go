@@ -10,8 +10,8 @@ import (
 	"unsafe"
 )
 
-// TestHugePages: a file on a tmpfs is mapped by huge pages, from Linux 6.1 on. The settings of the machine
-// are mostly against it (shmem_enabled: never); what asks for it by hand gets it.
+// TestHugePages: a file on a tmpfs is mapped by huge pages, from Linux 6.1 on. The settings of the
+// machine mostly forbid it (shmem_enabled: never); MADV_COLLAPSE works all the same.
 func TestHugePages(t *testing.T) {
 	const size = 8 << 20
 	path := filepath.Join("/dev/shm", fmt.Sprintf("sluice-test-%d", os.Getpid()))

@@ -4,7 +4,7 @@
 //	path ──open, lock──> the file that has the path ──size, reserve, map──> File.Mem
 //
 // One process at a time has a file, from Open to Close or its death. What is in the memory is the
-// caller's matter; whoever opens a file after a crash finds it as the last store left it.
+// caller's; a process that opens a file after a crash finds it as the last store left it.
 package mapped
 
 import (
