@@ -90,7 +90,7 @@ func BuildError(dst, orig []byte, p *header.Packet, kind ErrorKind, src header.A
 	return n, true
 }
 
-// mayReport says whether an error about a packet may be sent: not about an error
+// mayReport reports whether an error about a packet may be sent: not about an error
 // or a redirect, not about a later fragment, not about what was sent to many, not to
 // what is not one host (RFC 1122 section 3.2.2, RFC 4443 section 2.4 (e)). The
 // addresses are judged again although header.Parse refuses such packets: a caller

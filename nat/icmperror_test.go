@@ -151,7 +151,7 @@ func TestBuildErrorRefuses(t *testing.T) {
 	}
 }
 
-// Addresses that no error may go to or speak of, whoever let them through.
+// Addresses that no error may be sent to or quote, also if a caller did not filter them.
 func TestBuildErrorRefusesAddresses(t *testing.T) {
 	for v6, e := range ends {
 		bad := []string{"0.0.0.0", "127.0.0.1", "224.0.0.1", "255.255.255.255", "169.254.1.1"}

@@ -27,7 +27,7 @@ func NewRateLimit(perSecond, burst int) RateLimit {
 }
 
 // Allow takes a token if there is one. now is in nanoseconds; a clock that stands
-// still or goes back gives no tokens.
+// still or runs backwards gives no tokens.
 func (r *RateLimit) Allow(now uint64) bool {
 	if r.costNanos == 0 {
 		return false

@@ -9,8 +9,8 @@
 //	             └── delta ──┘
 //
 // Zero has two forms, 0x0000 and 0xffff. Addition yields 0x0000 only from
-// 0x0000 and 0x0000, so whatever covers one word that is not zero, as every header with
-// a version or a protocol number does, keeps the form that a full
+// 0x0000 and 0x0000, so a checksum over at least one word that is not zero, as over every
+// header with a version or a protocol number, keeps the form that a full
 // computation would give it. What is wrong before an update is wrong after it,
 // by the same difference.
 package checksum

@@ -2,8 +2,8 @@
 // packet, without a pseudo-header. Addresses do not enter it, ports do.
 //
 // A CRC is the remainder of a polynomial over GF(2), where addition is exclusive or. So
-// of two packets of equal length that differ by d, the CRCs differ by what d alone
-// comes to, whatever else is in the packets and wherever the CRC started:
+// of two packets of equal length that differ by d, the CRCs differ by the CRC of d alone,
+// for any other content of the packets and any start value:
 //
 //	         |  ports  |  tag  | CRC 0 |  chunks ...  |
 //	d        |  D      |  0 0 0 0 0 0 0 0 0 0 0 0 0 0 |      CRC' = CRC ^ D·x^(8n) mod P

@@ -9,8 +9,8 @@
 // The new id is the datagram's identification behind SNAT, where all clients share
 // one source address and must not share identifications (RFC 6864 section 5.3.1).
 //
-// A second first fragment with other ports makes the datagram ambiguous: whoever
-// checked the one would be deceived by the other. Nothing more of it passes (RFC 5722).
+// A second first fragment with other ports makes the datagram ambiguous: a check of the
+// one is void for the other. Nothing more of it passes (RFC 5722).
 //
 // A table is a fixed array of buckets, one pair of cache lines each, in memory that
 // the caller supplies. It never grows: a full bucket gives up its oldest context.

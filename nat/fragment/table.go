@@ -149,7 +149,7 @@ func (t *Table) NewID() uint16 {
 	return permute(t.secret, uint16(t.nextID.Add(1)))
 }
 
-// age is how long ago born was; a clock that goes back makes nothing older.
+// age is how long ago born was; a clock that runs backwards makes nothing older.
 func age(now, born uint64) uint64 {
 	if born >= now {
 		return 0

@@ -2,7 +2,7 @@ package header
 
 import "encoding/binary"
 
-// martian4 says whether an IPv4 address, in host order, cannot be an end of a
+// martian4 reports whether an IPv4 address, in host order, cannot be an end of a
 // packet that is forwarded: "this network" 0/8, loopback 127/8, multicast 224/4,
 // the limited broadcast address (RFC 6890 section 2.2.2), and link-local 169.254/16
 // (RFC 3927 section 7). Private ranges are not martian, nor is the rest of 240/4, which
@@ -23,7 +23,7 @@ func martian6(hi, lo uint64) bool {
 	return hi>>56 == 0xff || hi>>54 == 0xfe80>>6
 }
 
-// Unicast says whether an address can be the source or destination of a packet
+// Unicast reports whether an address can be the source or destination of a packet
 // that is forwarded. Parse has refused all others.
 func Unicast(a *Addr) bool {
 	if a.Is4() {
@@ -33,7 +33,7 @@ func Unicast(a *Addr) bool {
 }
 
 // setMapped makes a zero address the mapped form of four bytes. It is one store:
-// whoever reads the address in larger pieces than it was written in waits for the
+// a load of the address in larger pieces than it was stored in waits for the
 // stores to reach the cache (6 ns per packet).
 func (a *Addr) setMapped(b *[4]byte) {
 	const prefix = 0xffff << 16 // bytes 10 and 11

@@ -10,8 +10,8 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// FuzzParse: whatever the bytes, Parse reads no others (the slice has no capacity
-// beyond them), writes none, says the same twice whatever was in the Packet before, agrees
+// FuzzParse: of any bytes, Parse reads no others (the slice has no capacity
+// beyond them), writes none, returns the same twice for any Packet before, agrees
 // with the reference, and points only into the frame.
 func FuzzParse(f *testing.F) {
 	for _, frame := range corpus() {

@@ -37,7 +37,7 @@ const minInnerBytes = 8
 // section 3); older senders left the length field zero.
 const minExtendedBytes = 128
 
-// IsICMPError says whether a type of ICMP (v6 false) or ICMPv6 reports about
+// IsICMPError reports whether a type of ICMP (v6 false) or ICMPv6 reports about
 // another packet: 3, 4, 5, 11, 12, or 1 to 4.
 func IsICMPError(v6 bool, icmpType uint8) bool {
 	if v6 {
@@ -61,8 +61,9 @@ func isEcho(v6 bool, icmpType uint8) bool {
 // It is false for a fragment, whose checksum covers what is not here.
 func ChecksumICMP(frame []byte, p *Packet) bool { return ChecksumLongICMP(frame, p, 0) }
 
-// ChecksumLongICMP is ChecksumICMP where the frame's first part is here and the words of the message behind it add up
-// to rest: words as the message has them, so that one byte of the first may be here.
+// ChecksumLongICMP is ChecksumICMP where the frame's first part is here and the words of the
+// message behind it add up to rest: words as the message has them, so that one byte of the first
+// may be here.
 func ChecksumLongICMP(frame []byte, p *Packet, rest uint16) bool {
 	if p.Fragment != NotFragment {
 		return false

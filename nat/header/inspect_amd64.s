@@ -29,7 +29,7 @@ TEXT ·inspect(SB), NOSPLIT, $0-73
 	MOVQ frames_len+16(FP), CX
 	MOVQ CX, AX
 	SUBQ ahead+32(FP), AX
-	MOVQ AX, ahead+32(FP)  // frames left when there is nothing more to ask for
+	MOVQ AX, ahead+32(FP)  // frames left when there is nothing more to prefetch
 	MOVQ out+40(FP), R15
 	MOVQ t+56(FP), BX
 	MOVQ $0, bytes+64(FP)

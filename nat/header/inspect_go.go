@@ -7,8 +7,8 @@ import (
 	"unsafe"
 )
 
-// atOnce is how many headers are asked for in between: one call for each costs more
-// than it brings, and all at once are more misses than there is room for.
+// atOnce is how many headers are prefetched by one call: a call for each costs more
+// than it saves, and all at once are more misses than a core can have in flight.
 const atOnce = 4
 
 // inspect is the twin of the assembly.
@@ -18,7 +18,7 @@ func inspect(m *Memory, frames []Frame, ahead int, out *Plain, stride uintptr, t
 			m.Fetch(frames[i+Distance : Distance+min(i+atOnce, ahead)])
 		}
 		bytes += uint64(f.Len)
-		p := (*Plain)(unsafe.Add(unsafe.Pointer(out), uintptr(i)*stride)) // Safety: Inspect asks for that
+		p := (*Plain)(unsafe.Add(unsafe.Pointer(out), uintptr(i)*stride)) // Safety: Inspect requires it
 		p.Family, p.End = NotPlain, 0
 		if f.Addr > m.last {
 			continue
@@ -33,7 +33,7 @@ func inspect(m *Memory, frames []Frame, ahead int, out *Plain, stride uintptr, t
 	return bytes, v6
 }
 
-// mayBePlain6 is mayBePlain4 for IPv6. Nothing but the twin asks for it.
+// mayBePlain6 is mayBePlain4 for IPv6. Only the twin calls it.
 func mayBePlain6(w *[Window6Bytes]byte) bool {
 	return binary.LittleEndian.Uint16(w[12:14]) == (EtherTypeIPv6&0xff)<<8|EtherTypeIPv6>>8
 }

@@ -16,8 +16,9 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// guarded returns n bytes. Who reads or writes behind them, or before them where n is a multiple of the page's size, faults: of the assembly
-// neither the compiler nor the race detector would notice it.
+// guarded returns n bytes. Who reads or writes behind them, or before them where n is a multiple
+// of the page's size, faults: of the assembly neither the compiler nor the race detector would
+// notice it.
 func guarded(t testing.TB, n int) []byte {
 	page := os.Getpagesize()
 	end := page + (n+page-1)/page*page
@@ -65,7 +66,7 @@ func newStage(t testing.TB, memoryBytes int) *stage {
 	return s
 }
 
-// group returns n frames, in an array that ends behind them, or behind those that are asked for.
+// group returns n frames, in an array that ends behind them, or behind those that are prefetched.
 func (s *stage) group(n, ahead int) []header.Frame {
 	all := n
 	if ahead > 0 {
@@ -167,15 +168,16 @@ func (s *stage) flush(t *testing.T) {
 	}
 }
 
-// seal20 makes the checksum of the first 20 bytes of an IPv4 header right, whatever it says of its length: of one that says another, nothing
-// but that is wrong then.
+// seal20 makes the checksum of the first 20 bytes of an IPv4 header right, also where the header
+// has another length: then nothing but its length is wrong.
 func seal20(frame []byte) {
 	ip := frame[header.EthernetBytes:][:header.IPv4Bytes]
 	ip[10], ip[11] = 0, 0
 	binary.BigEndian.PutUint16(ip[10:], ^checksum.Sum(ip))
 }
 
-// TestInspect puts mutated frames anywhere in a memory, some of them where there is no window left, and inspects them in groups of all sizes.
+// TestInspect puts mutated frames anywhere in a memory, some of them where there is no window
+// left, and inspects them in groups of all sizes.
 func TestInspect(t *testing.T) {
 	r := seeded(t)
 	s := newStage(t, 1<<15)
@@ -217,9 +219,10 @@ func TestInspect(t *testing.T) {
 	}
 }
 
-// TestInspectChecksum looks for the right value of one word of an IPv4 header, the others given. Of thousands of headers it tries those that a
-// sum with a carry too few or too many would take or refuse, and of some all values there are. Many words are 0 or 0xffff, so that
-// sums carry twice or not at all.
+// TestInspectChecksum searches the right value of one word of an IPv4 header, the others given. Of
+// thousands of headers it tries those that a sum with a carry too few or too many would take or
+// refuse, and of some all values there are. Many words are 0 or 0xffff, so that sums carry twice
+// or not at all.
 func TestInspectChecksum(t *testing.T) {
 	r := seeded(t)
 	s := newQueue(t)
@@ -242,7 +245,8 @@ func TestInspectChecksum(t *testing.T) {
 			binary.BigEndian.PutUint16(ip[at:], any16())
 		}
 		if n%3 == 0 {
-			// The sum of the double words becomes a multiple of 2^32 - 1: the one case in which folding that to 16 bits carries.
+			// The sum of the double words becomes a multiple of 2^32 - 1: the one case in which
+			// folding that to 16 bits carries.
 			sum := uint64(0)
 			for _, at := range []int{0, 4, 8, 16} {
 				sum += uint64(binary.LittleEndian.Uint32(ip[at:]))
@@ -286,8 +290,8 @@ func TestInspectChecksum(t *testing.T) {
 	}
 }
 
-// TestInspectBytes gives every byte of packets that are plain, and of what is behind them in their windows, each of its values:
-// all protocols, TTLs, flags and data offsets are among them.
+// TestInspectBytes gives every byte of packets that are plain, and of what is behind them in their
+// windows, each of its values: all protocols, TTLs, flags and data offsets are among them.
 func TestInspectBytes(t *testing.T) {
 	s := newQueue(t)
 	for _, p := range []*headertest.Packet{
@@ -301,7 +305,8 @@ func TestInspectBytes(t *testing.T) {
 		if p.Dst.Is6() {
 			transport = header.Plain6Bytes
 		}
-		// Where UDP's checksum is: only 0 in both bytes is none, and TCP's sequence number may be that.
+		// Where UDP's checksum is: only 0 in both bytes is none, and TCP's sequence number may be
+		// that.
 		for _, field := range []uint16{0x1234, 0x0034, 0x1200} {
 			base := append(p.Bytes(), make([]byte, header.Window6Bytes)...)
 			length := len(base) - header.Window6Bytes
@@ -325,7 +330,8 @@ func TestInspectBytes(t *testing.T) {
 	}
 }
 
-// TestInspectLengths combines the lengths that a packet is said to have: its frame's, IP's and UDP's, or TCP's data offset.
+// TestInspectLengths combines the lengths that a packet is said to have: its frame's, IP's and
+// UDP's, or TCP's data offset.
 func TestInspectLengths(t *testing.T) {
 	s := newQueue(t)
 	long := []int{127, 128, 255, 256, 1500, 0x7fff, 0x8000, 0xfffe, 0xffff}
@@ -374,7 +380,8 @@ func TestInspectLengths(t *testing.T) {
 	}
 }
 
-// TestInspectAhead: who asks for frames that are not in the array is told so before anything is read there.
+// TestInspectAhead: a call that would prefetch frames beyond the array panics before anything is
+// read there.
 func TestInspectAhead(t *testing.T) {
 	s := newStage(t, 4096)
 	for n := 1; n <= header.Distance; n++ {
@@ -398,7 +405,8 @@ func TestInspectAhead(t *testing.T) {
 	}
 }
 
-// TestNewMemory: bytes that are too few for a window are refused, also where there are more behind them that are not ours.
+// TestNewMemory: bytes that are too few for a window are refused, also where there are more behind
+// them that are not ours.
 func TestNewMemory(t *testing.T) {
 	b := make([]byte, 2*header.Window6Bytes)
 	header.NewMemory(b[:header.Window6Bytes])
@@ -429,7 +437,8 @@ func TestInspectAllocatesNothing(t *testing.T) {
 	}
 }
 
-// FuzzInspect: of a frame in the only window there is, whatever its bytes and its length, Inspect says what Plain4 and Plain6 do.
+// FuzzInspect: of a frame with any bytes and any length in the only window there is, Inspect
+// returns what Plain4 and Plain6 do.
 func FuzzInspect(f *testing.F) {
 	for _, frame := range corpus() {
 		f.Add(frame, uint32(len(frame)), byte(0), true)

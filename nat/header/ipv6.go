@@ -67,7 +67,7 @@ func (p *Packet) setIPv6(h *[IPv6Bytes]byte, l3, end int) {
 	p.DF = true
 }
 
-// walkExtensions goes from the fixed header to the transport header, or to the
+// walkExtensions walks from the fixed header to the transport header, or to the
 // payload of a later fragment, and sets L4, Tuple.Proto and the fragment's fields.
 func (p *Packet) walkExtensions(frame []byte, next uint8) stats.DropReason {
 	at, end := int(p.L4), p.reach(frame)

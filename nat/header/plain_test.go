@@ -13,8 +13,9 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// agreePlain: what Plain takes, Parse takes and describes alike, but for tuples that no flow has; what it does not take and
-// Parse does, is not plain by its definition. behind is what lies in memory behind the frame.
+// agreePlain: what Plain takes, Parse takes and describes alike, but for tuples that no flow has;
+// what it does not take and Parse does, is not plain by its definition. behind is what lies in
+// memory behind the frame.
 func agreePlain(t *testing.T, frame []byte, behind byte) (plain bool) {
 	t.Helper()
 	var w4 [header.Window4Bytes]byte
@@ -35,7 +36,7 @@ func agreePlain(t *testing.T, frame []byte, behind byte) (plain bool) {
 		end, special = end6, special6
 	}
 	if noFlowHas[reason] {
-		// Plain says what it would of another tuple.
+		// Plain returns what it would of another tuple.
 		repaired := otherTuple(frame, p.L3)
 		again4, again6 := w4, w6
 		copy(again4[:], repaired)
@@ -77,8 +78,8 @@ func agreePlain(t *testing.T, frame []byte, behind byte) (plain bool) {
 // noFlowHas are the reasons of Parse that say something of the tuple and of nothing else.
 var noFlowHas = map[stats.DropReason]bool{stats.MartianSource: true, stats.MartianDestination: true, stats.LandAttack: true, stats.PortZero: true}
 
-// otherTuple returns the frame with addresses and ports that flows may have, as far as it holds them. Its IPv4 checksum is as right or wrong as
-// it was.
+// otherTuple returns the frame with addresses and ports that flows may have, as far as it holds
+// them. Its IPv4 checksum is as right or wrong as it was.
 func otherTuple(frame []byte, l3 uint16) []byte {
 	f := slices.Clone(frame)
 	ip, ports := f[l3:], 0
@@ -140,8 +141,8 @@ func traffic() [][]byte {
 	return frames
 }
 
-// mutated returns a frame changed in up to three places, most of them in the headers, or cut, with the IPv4 checksum made
-// right again or not.
+// mutated returns a frame changed in up to three places, most of them in the headers, or cut, with
+// the IPv4 checksum made right again or not.
 func mutated(r *rand.Rand, f []byte) []byte {
 	frame := slices.Clone(f)
 	for range r.IntN(4) {

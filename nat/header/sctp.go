@@ -58,13 +58,13 @@ func sctpFlags(chunkType uint8) uint8 {
 // for costs us a flow, so it must be what RFC 9260 says: alone in its packet (section
 // 6.10), whole, and without a verification tag, which no other packet lacks (section 8.5.1).
 //
-// Chunks behind the first are not looked at: each costs a step, and the ones that come
+// Chunks behind the first are not examined: each costs a step, and the ones that come
 // there (SHUTDOWN behind SACK, ABORT behind ERROR) are answered by one that comes first, or
 // leave the flow to its timeout.
 //
 // A fragment is refused, after its ports are read: its CRC is the whole packet's. A first one has
-// them, as it is 8 bytes long or more: so whose it is can be told of the shortest, and no kernel puts
-// together what is ours.
+// them, as it is 8 bytes long or more: so whose it is can be told of the shortest, and no kernel
+// puts together what is ours.
 func parseSCTP(b []byte, p *Packet) stats.DropReason {
 	if len(b) >= sctpPortBytes {
 		p.Tuple.SrcPort = binary.BigEndian.Uint16(b[0:2])

@@ -30,7 +30,7 @@ const (
 		1<<TCPACK | 1<<(TCPACK|TCPURG)
 )
 
-// transportKnown says whether a protocol is one that is translated.
+// transportKnown reports whether a protocol is one that is translated.
 func transportKnown(proto uint8, v6 bool) bool {
 	switch proto {
 	case ProtoTCP, ProtoUDP, ProtoSCTP:

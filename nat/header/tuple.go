@@ -19,7 +19,7 @@ func AddrFrom4(a [4]byte) Addr {
 	return Addr{10: 0xff, 11: 0xff, 12: a[0], 13: a[1], 14: a[2], 15: a[3]}
 }
 
-// Is4 says whether a is an IPv4 address in mapped form.
+// Is4 reports whether a is an IPv4 address in mapped form.
 func (a *Addr) Is4() bool {
 	return *(*[12]byte)(a[:12]) == [12]byte{10: 0xff, 11: 0xff}
 }
@@ -33,8 +33,8 @@ func (a *Addr) Netip() netip.Addr { return netip.AddrFrom16(*a).Unmap() }
 // String prints the address as netip does.
 func (a Addr) String() string { return a.Netip().String() }
 
-// Tuple is one direction of a conversation, as on the wire: where a packet comes
-// from and where it goes. Ports are in host byte order. For ICMP and ICMPv6
+// Tuple is one direction of a conversation, as on the wire: a packet's source
+// and destination. Ports are in host byte order. For ICMP and ICMPv6
 // queries both ports hold the identifier. Src and Dst are of one family.
 type Tuple struct {
 	Src, Dst         Addr
@@ -48,7 +48,7 @@ func (t *Tuple) Reverse() Tuple {
 	return Tuple{Src: t.Dst, Dst: t.Src, SrcPort: t.DstPort, DstPort: t.SrcPort, Proto: t.Proto, V6: t.V6}
 }
 
-// Stateful says whether the protocol opens and closes what its packets belong to: a TCP
+// Stateful reports whether the protocol opens and closes what its packets belong to: a TCP
 // connection or an SCTP association. Only a packet that opens one (Packet.TCPFlags: SYN)
 // makes a flow, and the flow outlives its backend's place in the service.
 func (t *Tuple) Stateful() bool { return Stateful(t.Proto) }

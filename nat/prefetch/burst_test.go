@@ -7,9 +7,10 @@ import (
 	"time"
 )
 
-// BenchmarkBurst prints what a load costs long after its line was asked for, by how many lines were asked for in a row, all over
-// 64 MiB: of a burst that is too long some are forgotten. With pages=known another line of each page was loaded
-// before, so that it is not the translation of addresses that prefetches wait for.
+// BenchmarkBurst prints what a load costs long after its line was prefetched, by how many lines
+// were prefetched in a row, all over 64 MiB: of a burst that is too long some prefetches are
+// dropped. With pages=known another line of each page was loaded before, so that prefetches do not
+// wait for the translation of addresses.
 func BenchmarkBurst(b *testing.B) {
 	const line, lines, otherLine = 64, 1 << 20, 2048
 	memory := make([]byte, line*lines)
@@ -21,7 +22,7 @@ func BenchmarkBurst(b *testing.B) {
 			b.Run(fmt.Sprintf("pages=%s/lines=%d", pages, burst), func(b *testing.B) {
 				random, at := rand.New(rand.NewPCG(1, uint64(burst))), make([]int, burst)
 				if burst == 0 {
-					at = make([]int, 16) // what a load costs that nobody asked for
+					at = make([]int, 16) // what a load costs without a prefetch
 				}
 				var spent time.Duration
 				for b.Loop() {

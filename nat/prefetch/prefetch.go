@@ -2,13 +2,13 @@
 
 package prefetch
 
-// Read asks for the line of p, to be read. p may be any address: it is not dereferenced.
+// Read prefetches the line of p for reading. p may be any address: it is not dereferenced.
 //
 //go:noescape
 func Read(p *byte)
 
-// WriteAll asks for n lines, to be written: no other core keeps a copy. They are so many bytes
-// beyond base as offsets says, of which the next is stride bytes behind the last. n must not be 0.
+// WriteAll prefetches n lines for writing: no other core keeps a copy. Each line is an offset from
+// base, in bytes; each offset is stride bytes behind the one before. n must not be 0.
 //
 //go:noescape
 func WriteAll(base *byte, offsets *uint64, stride uintptr, n int)

@@ -80,7 +80,7 @@ func UDP(src, dst string, payload string) *Packet {
 	return p
 }
 
-// SCTP describes a packet with one chunk of a type. INIT and INIT ACK ask for nothing special
+// SCTP describes a packet with one chunk of a type. INIT and INIT ACK have no optional parameters
 // (RFC 9260 section 3.3.2), the others are empty.
 func SCTP(src, dst string, chunk uint8) *Packet {
 	p := between(src, dst)

@@ -46,7 +46,7 @@ func TestBytesDecode(t *testing.T) {
 	}
 }
 
-// Verify notices one changed byte in whatever a checksum covers.
+// Verify notices one changed byte in all that a checksum covers.
 func TestVerifyNoticesEveryByte(t *testing.T) {
 	for name, p := range samples() {
 		frame := p.Bytes()
@@ -108,7 +108,7 @@ func TestVerifyKnowsUDPWithoutChecksum(t *testing.T) {
 	}
 }
 
-// The fragments of Split are valid, of the size asked for, and their payloads are the datagram's.
+// The fragments of Split are valid, of the requested size, and their payloads are the datagram's.
 func TestSplit(t *testing.T) {
 	for _, p := range []*Packet{
 		UDP("192.0.2.1:40000", "198.51.100.7:5000", strings.Repeat("x", 300)),
