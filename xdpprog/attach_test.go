@@ -144,8 +144,8 @@ func TestTakeoverMisfits(t *testing.T) {
 	}
 }
 
-// TestPreferNative: a predecessor's generic attachment gives way to a native one where the driver has that, and a native
-// one is taken over as it is.
+// TestPreferNative: a predecessor's generic attachment gives way to a native one where the driver
+// has that, and a native one is taken over as it is.
 func TestPreferNative(t *testing.T) {
 	isolate(t)
 	nic, _ := veth(t, "nic", "peer")
@@ -303,8 +303,8 @@ func TestOtherNamespace(t *testing.T) {
 	must(t, s.Close(true))
 }
 
-// TestEgressIsLoadedOnce: reading the egress program is most of what the verifier does at the start, so interfaces share
-// it. One that goes does not take it from the others.
+// TestEgressIsLoadedOnce: reading the egress program is most of what the verifier does at the
+// start, so interfaces share it. An interface that is removed does not take it from the others.
 func TestEgressIsLoadedOnce(t *testing.T) {
 	isolate(t)
 	nic, other := veth(t, "nic", "other")

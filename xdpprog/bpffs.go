@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onBPFFS says whether dir, or the nearest parent that exists, is on a bpffs.
+// onBPFFS reports whether dir, or the nearest parent that exists, is on a bpffs.
 func onBPFFS(dir string) (bool, error) {
 	for {
 		var st unix.Statfs_t
@@ -27,7 +27,7 @@ func onBPFFS(dir string) (bool, error) {
 }
 
 // EnsureBPFFS makes dir a directory on a bpffs, mounting one there if there is
-// none. It says whether it mounted; the mount outlives the process, as pins must.
+// none. It reports whether it mounted; the mount outlives the process, as pins must.
 func EnsureBPFFS(dir string) (mountedHere bool, err error) {
 	ok, err := onBPFFS(dir)
 	if err != nil {

@@ -31,8 +31,8 @@ func (s *Steering) AttachEgress(ifindex int, name string) error {
 	return nil
 }
 
-// egressProgram returns a descriptor of the egress program, for the caller to close. It has no maps of one
-// interface's own, so that all have the same program, and the verifier reads it once.
+// egressProgram returns a descriptor of the egress program, for the caller to close. It has no
+// maps of one interface's own, so that all have the same program, and the verifier reads it once.
 func (s *Steering) egressProgram() (*ebpf.Program, error) {
 	if s.egressLoaded == nil {
 		c, err := s.instance(steerProgEgress)
@@ -72,7 +72,7 @@ func (e *egressFilter) attach(ifindex int, path string) (err error) {
 	return pin(e.link, path)
 }
 
-// check says whether the link still has a device.
+// check reports whether the link still has a device.
 func (e *egressFilter) check() error {
 	info, err := e.link.Info()
 	if err != nil {

@@ -20,7 +20,7 @@ var (
 	ErrAttached = errors.New("attached already")
 )
 
-// hook is what rtnetlink says about an interface's XDP hook: unlike a program or
+// hook is what rtnetlink reports about an interface's XDP hook: unlike a program or
 // link looked up by id it needs no capability.
 type hook struct {
 	program ebpf.ProgramID // zero if the hook is free
@@ -45,7 +45,7 @@ func readHook(ifindex int) (hook, error) {
 	return hook{program: ebpf.ProgramID(x.ProgId), generic: x.AttachMode == xdpAttachedSKB}, nil
 }
 
-// foreign says whose program is there and what to do about it.
+// foreign returns an error that names the program that is there and what to do about it.
 func (h hook) foreign(name string) error {
 	who := ""
 	if p, err := ebpf.NewProgramFromID(h.program); err == nil {

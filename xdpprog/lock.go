@@ -67,7 +67,7 @@ func lockDir(dir string) (*os.File, error) {
 	return nil, errors.New("it is removed again and again")
 }
 
-// isThere says whether a path still leads to the open file.
+// isThere reports whether a path still leads to the open file.
 func isThere(f *os.File, path string) bool {
 	opened, err := f.Stat()
 	if err != nil {

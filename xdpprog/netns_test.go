@@ -238,7 +238,7 @@ func address(t *testing.T, ifindex int, prefix string) {
 	must(t, netlink.AddrAdd(l, a))
 }
 
-// neighbour makes an address reachable on an interface without asking for its MAC.
+// neighbour makes an address reachable on an interface without resolving its MAC.
 func neighbour(t *testing.T, ifindex int, ip string) {
 	t.Helper()
 	dst := netip.MustParseAddr(ip).AsSlice()

@@ -207,7 +207,7 @@ func closeLink(l link.Link, detach bool) error {
 	return l.Close()
 }
 
-// dropLink detaches for good: whoever else holds the link cannot keep it attached.
+// dropLink detaches for good: another holder of the link cannot keep it attached.
 func dropLink(l link.Link) error {
 	detach, unpin := l.Detach(), l.Unpin()
 	if errors.Is(unpin, fs.ErrNotExist) { // somebody removed the pin before us

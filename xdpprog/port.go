@@ -20,8 +20,9 @@ const (
 	Native
 	// Generic: in the stack, after the kernel has made an skb; works on every device.
 	Generic
-	// PreferNative is Auto, but a predecessor's generic attachment gives way to a native one where the driver takes that.
-	// The two cannot be attached at once, so packets pass to the kernel in between.
+	// PreferNative is Auto, but a predecessor's generic attachment gives way to a native one where
+	// the driver takes that. The two cannot be attached at once, so packets pass to the kernel in
+	// between.
 	PreferNative
 )
 
@@ -37,7 +38,8 @@ func (m AttachMode) flags() link.XDPAttachFlags {
 	return link.XDPDriverMode
 }
 
-// givesUp reports whether a predecessor's attachment in some mode is of no use where this one is asked for.
+// givesUp reports whether a predecessor's attachment in mode have cannot be kept where mode m is
+// wanted.
 func (m AttachMode) givesUp(have AttachMode) bool {
 	switch m {
 	case Auto:
@@ -205,7 +207,7 @@ func (p *Port) Mode() AttachMode { return p.mode }
 // Reason says why the mode is what it is.
 func (p *Port) Reason() string { return p.reason }
 
-// SetQueues says that the first n receive queues have a socket or will have one.
+// SetQueues records that the first n receive queues have a socket or will have one.
 // Service packets of others pass to the kernel at once: dropping them while the
 // heartbeat is young would be for as long as the daemon lives. That is the case where the
 // device has more queues than are wanted, or is given more (ethtool -L). Before
@@ -234,7 +236,7 @@ func (p *Port) ClearSocket(queue int) error {
 	return nil
 }
 
-// Check says whether the interface still runs our programs: nil, or an error
+// Check reports whether the interface still runs our programs: nil, or an error
 // that is ErrDeviceGone, ErrDetached or ErrForeign.
 func (p *Port) Check() error {
 	h, err := readHook(p.ifindex)

@@ -6,11 +6,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reconcile makes the kernel steer by exactly want, and says how many rules it
-// had to change. It starts from what the maps hold, whoever wrote it: a predecessor,
-// or somebody's hand. New rules come first and unwanted ones go last, so that a
-// rule in both is in force throughout; those that find no room before the unwanted ones went
-// are tried again after that. After an error some rules are not as wanted; Reconcile again.
+// Reconcile makes the kernel steer by exactly want, and returns how many rules it had to change.
+// It starts from what the maps hold, be it written by a predecessor or by an operator. It adds new
+// rules first and removes unwanted ones last, so that a rule in both is in force throughout; it
+// tries those that find no room before the unwanted ones are removed once more after that. After
+// an error some rules are not as wanted; Reconcile again.
 func (s *Steering) Reconcile(want Rules) (changed int, err error) {
 	if err := s.rules.read(s.maps); err != nil {
 		return 0, err

@@ -34,8 +34,8 @@ const (
 	// is there, with the kernel.
 	AddrLocal = AddrFlags(steerAddrFlagsLOCAL)
 
-	// With an address the kernel program learns whether the bigger tables, where it has
-	// not asked them first, are worth a look. Kept by this package.
+	// With an address the kernel program gets whether the bigger tables, where it has not
+	// searched them first, may have an entry. Kept by this package.
 	addrHasFrontend = AddrFlags(steerAddrFlagsHAS_FRONTEND)
 	addrHasKeep     = AddrFlags(steerAddrFlagsHAS_KEEP)
 	addrOurs        = AddrVIP | AddrNode | AddrSNAT | AddrLocal

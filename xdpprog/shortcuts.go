@@ -10,10 +10,10 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// The kernel program's shortcuts (maps.h) are an IPv4 part of what the other maps say: never more. So a word is
-// written after the entry it stands for and removed before it; and one that finds its bucket full is left out, which
-// costs a search. There is room for 131,072, eight to a bucket; of words at random the 25,000th or so is
-// the first to find none.
+// The kernel program's shortcuts (maps.h) are an IPv4 part of what the other maps say: never more.
+// So a word is written after the entry it stands for and removed before it; and one that finds its
+// bucket full is left out, which costs a search. There is room for 131,072, eight to a bucket; of
+// words at random the 25,000th or so is the first to find none.
 
 const (
 	shortcutBits    = 14 // SHORTCUT_BITS
@@ -99,7 +99,8 @@ const (
 	shortNode
 )
 
-// shortcutWord is what short_cut of steer.bpf.c looks for. ok is false for IPv6, which has none.
+// shortcutWord is what short_cut of steer.bpf.c compares with. ok is false for IPv6, which has
+// none.
 func shortcutWord(kind shortcutKind, a header.Addr, port uint16, proto uint8) (word uint64, ok bool) {
 	if !a.Is4() {
 		return 0, false

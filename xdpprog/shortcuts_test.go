@@ -24,7 +24,8 @@ func heldShortcuts(t *testing.T, s *Steering) (words []uint64) {
 	return words
 }
 
-// TestShortcutsSuffice: for IPv4 the program needs no other map but the bitmap of node ports; for IPv6 it does.
+// TestShortcutsSuffice: for IPv4 the program needs no other map but the bitmap of node ports; for
+// IPv6 it does.
 func TestShortcutsSuffice(t *testing.T) {
 	b := newRig(t, Settings{SNATFirst: snatFirst, SNATCount: snatCount}, fixture())
 	b.beat(time.Second)
@@ -61,7 +62,8 @@ func TestShortcutsSuffice(t *testing.T) {
 	}
 }
 
-// TestShortcutBucketFull: frontends beyond those that one bucket takes are found all the same, and each as long as it is open.
+// TestShortcutBucketFull: frontends beyond those that one bucket takes are found all the same, and
+// each as long as it is open.
 func TestShortcutBucketFull(t *testing.T) {
 	var crowd []FrontendKey
 	for n := 0; len(crowd) < 11; n++ {
@@ -169,8 +171,8 @@ func TestShortcutsSayNoMore(t *testing.T) {
 	}
 }
 
-// TestShortcutsOfAPredecessor: what stands for nothing goes as the maps are taken over, before a program uses them,
-// and what is missing comes.
+// TestShortcutsOfAPredecessor: shortcuts without an entry are removed as the maps are taken over,
+// before a program uses them, and missing ones are added.
 func TestShortcutsOfAPredecessor(t *testing.T) {
 	isolate(t)
 	c := Config{PinDir: pinDir(t)}

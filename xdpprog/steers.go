@@ -16,8 +16,8 @@ const (
 	MatchNone     Match = iota // none: the packet is the kernel's
 	MatchFrontend              // its destination is a frontend
 	MatchNodePort              // its destination is a node port on an address that accepts them
-	MatchReply                 // it goes to a source port of ours, as replies do
-	MatchUnserved              // it goes to a VIP, of which unserved ports are taken, too (Settings.Unserved)
+	MatchReply                 // its destination is a source port of ours, as of replies
+	MatchUnserved              // its destination is a VIP whose unserved ports are taken, too (Settings.Unserved)
 	MatchSource                // it comes from a backend that sees its clients' addresses
 )
 

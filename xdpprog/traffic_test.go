@@ -39,7 +39,7 @@ func (g *gateway) counters() Counters {
 	return c
 }
 
-// TestFramesReachSocket: what matches goes to the socket of the queue, all else to
+// TestFramesReachSocket: what matches is redirected to the socket of the queue, all else to
 // the kernel; without a socket the heartbeat decides.
 func TestFramesReachSocket(t *testing.T) {
 	for _, mode := range []AttachMode{Native, Generic} {

@@ -228,8 +228,8 @@ func (s *Steering) putSettings(raw *steerConfig) error {
 	return nil
 }
 
-// Heartbeat says that the daemon was alive at a time of CLOCK_BOOTTIME. Zero says
-// that it has gone: matching packets without a socket then pass at once.
+// Heartbeat records that the daemon was alive at a time of CLOCK_BOOTTIME. Zero records
+// that it has ended: matching packets without a socket then pass at once.
 func (s *Steering) Heartbeat(bootNanos uint64) error {
 	if err := s.maps[steerMapHeartbeat].Put(uint32(0), bootNanos); err != nil {
 		return fmt.Errorf("write BPF heartbeat: %w", err)
