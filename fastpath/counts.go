@@ -159,7 +159,10 @@ func (w *Worker) publishAllBackends() {
 // validate panics where a law is broken; tests and SLUICE_VALIDATE=1 run it.
 func (w *Worker) validate() {
 	if total, free, links, held := w.Frames(); total != free+links+held {
-		panic(fmt.Sprintf("fastpath: frame law broken: UMEM %d, free %d + links %d + held %d; look for the path that neither queued nor freed a frame", total, free, links, held))
+		panic(fmt.Sprintf(
+			"fastpath: frame law broken: UMEM %d, free %d + links %d + held %d; look for the path that neither "+
+				"queued nor freed a frame", total, free, links, held,
+		))
 	}
 	var drops uint64
 	for _, d := range w.n.drops {
@@ -167,6 +170,9 @@ func (w *Worker) validate() {
 	}
 	in, out := w.n.rx+w.n.generated, w.n.tx+w.n.returned+drops+uint64(w.n.held)
 	if in != out {
-		panic(fmt.Sprintf("fastpath: packet law broken: in %d, accounted %d; look for the path that ended a packet twice or never", in, out))
+		panic(fmt.Sprintf(
+			"fastpath: packet law broken: in %d, accounted %d; look for the path that ended a packet twice or never",
+			in, out,
+		))
 	}
 }

@@ -191,7 +191,9 @@ func (x *Explanation) planned(s *planner, n *plan) {
 	if n.backend == nil {
 		return
 	}
-	x.Out = header.Tuple{Src: n.source, Dst: n.backend.Addr, DstPort: n.backend.Port, Proto: x.Tuple.Proto, V6: x.Tuple.V6}
+	x.Out = header.Tuple{
+		Src: n.source, Dst: n.backend.Addr, DstPort: n.backend.Port, Proto: x.Tuple.Proto, V6: x.Tuple.V6,
+	}
 	if n.keep {
 		x.Out.SrcPort = x.Tuple.SrcPort
 	}

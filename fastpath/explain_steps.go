@@ -130,7 +130,9 @@ func (x *Explanation) affinityText() string {
 	case x.Pin.Port == 0:
 		return fmt.Sprintf("%d s, and the client is not pinned", seconds)
 	case !x.PinInSet:
-		return fmt.Sprintf("%d s, and the client is pinned to %v, which may not be had", seconds, end(x.Pin.Addr, x.Pin.Port))
+		return fmt.Sprintf(
+			"%d s, and the client is pinned to %v, which may not be had", seconds, end(x.Pin.Addr, x.Pin.Port),
+		)
 	}
 	return fmt.Sprintf("%d s, and the client is pinned to the backend", seconds)
 }
@@ -149,7 +151,9 @@ func (x *Explanation) schedulerText() string {
 	const most = 16 // enough to see why, and not a screen of it
 	var loads []string
 	for _, l := range x.Loads[:min(most, len(x.Loads))] {
-		loads = append(loads, fmt.Sprintf("%v has %d (weight %d)", end(l.Backend.Addr, l.Backend.Port), l.Connections, l.Weight))
+		loads = append(
+			loads, fmt.Sprintf("%v has %d (weight %d)", end(l.Backend.Addr, l.Backend.Port), l.Connections, l.Weight),
+		)
 	}
 	if more := len(x.Loads) - most; more > 0 {
 		loads = append(loads, fmt.Sprintf("and %d others", more))
@@ -194,7 +198,9 @@ func (x *Explanation) verdictText() string {
 	s := x.Verdict.String()
 	if x.Notify {
 		s += "; the sender gets ICMP " + map[nat.ErrorKind]string{
-			nat.PortUnreachable: "port unreachable", nat.HostUnreachable: "host unreachable", nat.TimeExceeded: "time exceeded",
+			nat.PortUnreachable: "port unreachable",
+			nat.HostUnreachable: "host unreachable",
+			nat.TimeExceeded:    "time exceeded",
 		}[x.Error]
 	}
 	return s

@@ -117,7 +117,9 @@ func (w *Worker) sendError(d Desc, p *header.Packet, kind nat.ErrorKind, mtu uin
 	}
 	w.n.generated++
 	dst := p.Tuple.Src
-	v := w.send(outgoing{Desc{Addr: start, Len: uint32(n)}, header.EthernetBytes, uint16(n), p.Tuple.V6, false, dst}, w.view.Lookup(&dst).Hop)
+	v := w.send(outgoing{
+		Desc{Addr: start, Len: uint32(n)}, header.EthernetBytes, uint16(n), p.Tuple.V6, false, dst,
+	}, w.view.Lookup(&dst).Hop)
 	if v.Action == Drop {
 		w.dropped(Desc{Addr: start, Len: uint32(n)}, v.Reason)
 	}

@@ -70,7 +70,10 @@ func (p *Pool) Get() (addr uint64, ok bool) {
 // has is a broken frame law.
 func (p *Pool) Put(addr uint64) {
 	if len(p.free) == p.total {
-		panic("fastpath: a frame was freed twice: more free frames than the UMEM has; find the link that returned it while it was in flight")
+		panic(
+			"fastpath: a frame was freed twice: more free frames than the UMEM has; find the link that returned " +
+				"it while it was in flight",
+		)
 	}
 	p.free = append(p.free, addr&^(p.frameSize-1))
 }
@@ -87,7 +90,10 @@ func (p *Pool) Take(addrs []uint64) int {
 func (p *Pool) PutAll(addrs []uint64) {
 	n := len(p.free)
 	if n+len(addrs) > p.total {
-		panic("fastpath: a frame was freed twice: more free frames than the UMEM has; find the link that returned it while it was in flight")
+		panic(
+			"fastpath: a frame was freed twice: more free frames than the UMEM has; find the link that returned " +
+				"it while it was in flight",
+		)
 	}
 	p.free = p.free[:n+len(addrs)]
 	for i, addr := range addrs {

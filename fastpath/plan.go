@@ -162,7 +162,8 @@ func (s *planner) address(n *plan, req *flowRequest) {
 		return
 	}
 	n.route = s.routes.to(s.view, n.backend)
-	n.keep = n.Rule.KeepClient && req.tuple.Src != n.backend.Addr // a backend that reaches itself would see its own address
+	// A backend that reaches itself would see its own address.
+	n.keep = n.Rule.KeepClient && req.tuple.Src != n.backend.Addr
 	if n.keep {
 		n.source, n.origin = req.tuple.Src, SourceClient
 	} else {

@@ -196,7 +196,8 @@ func (a *arena) holder(home, c uint64, tag uint8, k *key) uint32 {
 			if slot == 0 {
 				continue
 			}
-			if f := a.flow(slotIndex(slot)); f.load().state() != None && f.load().proto() == k.proto && a.same(slot, k) {
+			f := a.flow(slotIndex(slot))
+			if f.load().state() != None && f.load().proto() == k.proto && a.same(slot, k) {
 				return slot
 			}
 		}
@@ -323,7 +324,10 @@ func (a *arena) forget(home uint64, tag uint8, slot uint32) (bit int) {
 	ctl := &a.buckets[home].ctl
 	c := ctl.Load()
 	if bit = a.position(home, c, tag, slot); bit < 0 {
-		panic("flowtable: a killed flow's key is not in the index: some other thread released its slot; find who wrote a slot it had not claimed")
+		panic(
+			"flowtable: a killed flow's key is not in the index: some other thread released its slot; find who " +
+				"wrote a slot it had not claimed",
+		)
 	}
 	for !ctl.CompareAndSwap(c, c&^(1<<bit)) {
 		c = ctl.Load()

@@ -37,7 +37,9 @@ func Recover(mem []byte, c Config, now Time) (*Table, Recovery, error) {
 	case found.magic != want.magic:
 		return nil, Recovery{}, fmt.Errorf("%w: no flow table here", ErrLayout)
 	case found.version != want.version:
-		return nil, Recovery{}, fmt.Errorf("%w: version %d, this program has %d", ErrLayout, found.version, want.version)
+		return nil, Recovery{}, fmt.Errorf(
+			"%w: version %d, this program has %d", ErrLayout, found.version, want.version,
+		)
 	case found != want:
 		return nil, Recovery{}, fmt.Errorf("%w: made for %d IPv4 and %d IPv6 flows, configured are %d and %d",
 			ErrLayout, found.flows[0], found.flows[1], want.flows[0], want.flows[1])

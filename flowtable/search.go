@@ -129,7 +129,9 @@ func (h *Handle) More(s *Search) bool {
 	}
 	a := &h.t.arenas[s.Family]
 	home := a.home(s.hash)
-	slot := a.holder(home, a.buckets[home].ctl.Load(), uint8(s.hash), &key{addr: s.Addr, ports: s.Ports, proto: uint8(s.Proto)})
+	slot := a.holder(
+		home, a.buckets[home].ctl.Load(), uint8(s.hash), &key{addr: s.Addr, ports: s.Ports, proto: uint8(s.Proto)},
+	)
 	if slot == 0 || slot == s.slot {
 		return false
 	}

@@ -88,7 +88,10 @@ func (v *validation) index(a *arena) (keys []uint8) {
 			k := a.keyOf(i, side)
 			hash := v.t.secret.hash(a.v6, &k)
 			if a.home(hash) != home || b.candidates(uint8(hash))&(1<<n) == 0 {
-				v.errorf("flow %d side %d: home %d holds it, its key belongs to %d; or its tag is wrong", a.ref(i), side, home, a.home(hash))
+				v.errorf(
+					"flow %d side %d: home %d holds it, its key belongs to %d; or its tag is wrong", a.ref(i), side,
+					home, a.home(hash),
+				)
 			}
 			if other, dup := unique[k]; dup {
 				v.errorf("slots %#x and %#x have one key", slot, other)
@@ -99,7 +102,9 @@ func (v *validation) index(a *arena) (keys []uint8) {
 	for at, n := range owners {
 		slot := a.buckets[at/bucketSlots].slots[at%bucketSlots].Load()
 		if occupied := slot != 0; int8(b2i(occupied)) != n {
-			v.errorf("slot %d of bucket %d holds %#x and is a member of %d homes", at%bucketSlots, at/bucketSlots, slot, n)
+			v.errorf(
+				"slot %d of bucket %d holds %#x and is a member of %d homes", at%bucketSlots, at/bucketSlots, slot, n,
+			)
 		}
 	}
 	return keys

@@ -22,11 +22,16 @@ func lockPins(pinDir string) (*os.File, error) {
 	if ok, err := onBPFFS(pinDir); err != nil {
 		return nil, fmt.Errorf("pin directory %s: %w", pinDir, err)
 	} else if !ok {
-		return nil, fmt.Errorf("pin directory %s: %w; mount one (mount -t bpf bpf DIR) or choose a directory on one", pinDir, ErrNoBPFFS)
+		return nil, fmt.Errorf(
+			"pin directory %s: %w; mount one (mount -t bpf bpf DIR) or choose a directory on one", pinDir, ErrNoBPFFS,
+		)
 	}
 	f, err := lockDir(pinDir)
 	if errors.Is(err, ErrInUse) {
-		return nil, fmt.Errorf("pin directory %s: %w: stop that one, or give this one a BPF file system, interfaces and a host link of its own", pinDir, err)
+		return nil, fmt.Errorf(
+			"pin directory %s: %w: stop that one, or give this one a BPF file system, interfaces and a host link "+
+				"of its own", pinDir, err,
+		)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("pin directory %s: %w", pinDir, err)

@@ -99,7 +99,9 @@ func (s *Steering) attach(program string, ifindex int, name string, mode AttachM
 	s.mu.Lock()
 	s.ports[ifindex] = p
 	s.mu.Unlock()
-	s.config.Logger.Info("attached XDP program", "program", program, "interface", name, "mode", p.mode, "reason", p.reason)
+	s.config.Logger.Info(
+		"attached XDP program", "program", program, "interface", name, "mode", p.mode, "reason", p.reason,
+	)
 	return p, nil
 }
 
@@ -173,7 +175,9 @@ func (p *Port) attachNew(mode AttachMode) error {
 	case native == nil || noModeHelps(native):
 		return native
 	case mode == Native:
-		return fmt.Errorf("the driver refuses native mode, choose auto or generic, or look at its MTU and queues: %w", native)
+		return fmt.Errorf(
+			"the driver refuses native mode, choose auto or generic, or look at its MTU and queues: %w", native,
+		)
 	}
 	if err := p.hook(Generic); err != nil {
 		return errors.Join(native, err)

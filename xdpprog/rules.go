@@ -77,7 +77,10 @@ func (n NodePort) bit() (word uint32, mask uint64, err error) {
 // nodePortAt is the inverse of bit.
 func nodePortAt(word uint32, bit int) NodePort {
 	table := int(word / 1024)
-	return NodePort{V6: table >= len(nodePortProtos), Proto: nodePortProtos[table%len(nodePortProtos)], Port: uint16(word%1024*64) + uint16(bit)}
+	return NodePort{
+		V6: table >= len(nodePortProtos), Proto: nodePortProtos[table%len(nodePortProtos)],
+		Port: uint16(word%1024*64) + uint16(bit),
+	}
 }
 
 // Rules returns what the kernel steers by: what Load found of a predecessor, and

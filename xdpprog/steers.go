@@ -23,7 +23,10 @@ const (
 
 // String says it as part of a sentence: the packet is steered by ...
 func (m Match) String() string {
-	return [...]string{"no rule", "its frontend", "its node port", "the range of ports that replies come to (snat.ports)", "its VIP", "the backend it comes from"}[m]
+	return [...]string{
+		"no rule", "its frontend", "its node port", "the range of ports that replies come to (snat.ports)", "its VIP",
+		"the backend it comes from",
+	}[m]
 }
 
 // facts is all that the rules say about one packet's ends.

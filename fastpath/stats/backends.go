@@ -252,7 +252,9 @@ func (p *counterPage) publish(limit int) (n int) {
 // add publishes one backend's sums.
 func (p *counterPage) add(i int) {
 	own, shared := p.own[2*i:2*i+2], &p.shared[i]
-	for way, to := range [2][2]*atomic.Uint64{{&shared.ToBackend, &shared.ToBackendBytes}, {&shared.ToClient, &shared.ToClientBytes}} {
+	for way, to := range [2][2]*atomic.Uint64{
+		{&shared.ToBackend, &shared.ToBackendBytes}, {&shared.ToClient, &shared.ToClientBytes},
+	} {
 		if t := own[way]; t != 0 {
 			to[0].Store(to[0].Load() + t.packets()) // we alone write
 			to[1].Store(to[1].Load() + t.bytes())

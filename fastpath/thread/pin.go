@@ -118,7 +118,9 @@ func (g *Group) favour(tid int) error {
 		return nil
 	}
 	if err := schedule(tid, g.nice, slice); err != nil {
-		return fmt.Errorf("give a worker the nice value %d: %w (below that of the process it needs CAP_SYS_NICE)", g.nice, err)
+		return fmt.Errorf(
+			"give a worker the nice value %d: %w (below that of the process it needs CAP_SYS_NICE)", g.nice, err,
+		)
 	}
 	return nil
 }

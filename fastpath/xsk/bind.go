@@ -15,7 +15,9 @@ var (
 	// Config.RebindFor.
 	ErrQueueTaken = errors.New("queue is taken")
 	// ErrMemlock is returned by Open when the kernel may not lock the UMEM in memory.
-	ErrMemlock = errors.New("the UMEM exceeds RLIMIT_MEMLOCK: grant CAP_IPC_LOCK, or raise the limit (systemd: LimitMEMLOCK=infinity)")
+	ErrMemlock = errors.New(
+		"the UMEM exceeds RLIMIT_MEMLOCK: grant CAP_IPC_LOCK, or raise the limit (systemd: LimitMEMLOCK=infinity)",
+	)
 	// ErrNoZeroCopy is returned by Open when ZeroCopy was requested and refused.
 	ErrNoZeroCopy = errors.New("no zero-copy")
 )
@@ -231,11 +233,15 @@ func whyNoZeroCopy(err error, mtu, frameSize int) string {
 	case errors.Is(err, unix.EOPNOTSUPP):
 		return "the driver has no AF_XDP zero-copy"
 	case errors.Is(err, unix.EINVAL) && mtu+framingBytes > usable:
-		return fmt.Sprintf("MTU %d does not fit zero-copy frames of %d bytes, the largest that does is %d", mtu, frameSize, usable-framingBytes)
+		return fmt.Sprintf(
+			"MTU %d does not fit zero-copy frames of %d bytes, the largest that does is %d", mtu, frameSize,
+			usable-framingBytes,
+		)
 	case errors.Is(err, unix.EBUSY):
 		return "the queue was busy (another socket, or a memory provider)"
 	case errors.Is(err, ErrMemlock):
-		return "sockets of two modes lock the frames twice, which RLIMIT_MEMLOCK does not allow: grant CAP_IPC_LOCK, or raise the limit (systemd: LimitMEMLOCK=infinity)"
+		return "sockets of two modes lock the frames twice, which RLIMIT_MEMLOCK does not allow: grant CAP_IPC_LOCK, " +
+			"or raise the limit (systemd: LimitMEMLOCK=infinity)"
 	default:
 		return fmt.Sprintf("the driver refused zero-copy: %v", err)
 	}

@@ -19,7 +19,10 @@ type KeptError struct {
 }
 
 func (e *KeptError) Error() string {
-	return fmt.Sprintf("AF_XDP socket on %s queue %d: %d frames stay behind until the queue is bound again", e.Interface, e.Queue, e.Frames)
+	return fmt.Sprintf(
+		"AF_XDP socket on %s queue %d: %d frames stay behind until the queue is bound again", e.Interface, e.Queue,
+		e.Frames,
+	)
 }
 
 const (

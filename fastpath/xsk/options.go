@@ -84,7 +84,10 @@ func (s *Socket) setTxBudget(c *Config) {
 	case err == nil:
 		s.options.TxBudget = c.TxBudget
 	case errors.Is(err, unix.ENOPROTOOPT):
-		s.refused("a system call sends %d packets, not %d: this kernel has no %s (Linux 6.17)", minTxBudget, c.TxBudget, kernelTxBudget)
+		s.refused(
+			"a system call sends %d packets, not %d: this kernel has no %s (Linux 6.17)", minTxBudget, c.TxBudget,
+			kernelTxBudget,
+		)
 	default:
 		s.refused("a system call sends %d packets, not %d: %s: %v", minTxBudget, c.TxBudget, kernelTxBudget, err)
 	}
@@ -145,7 +148,11 @@ func (s *Socket) Options() Options {
 		return o
 	}
 	if id, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_INCOMING_NAPI_ID); err == nil && id == 0 {
-		o.Refused = append(o.Refused, "busy polling has no effect yet: no packet has come whose queue says which NAPI it has; if this stays with traffic, the driver (veth is one) cannot be polled by a socket: set busyPoll to 0s")
+		o.Refused = append(
+			o.Refused,
+			"busy polling has no effect yet: no packet has come whose queue says which NAPI it has; if this "+
+				"stays with traffic, the driver (veth is one) cannot be polled by a socket: set busyPoll to 0s",
+		)
 	}
 	return o
 }

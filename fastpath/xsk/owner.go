@@ -26,7 +26,10 @@ func txOwner(slot int) uint8   { return uint8(2*slot + 2) }
 // would be written by two sides at once.
 func (o owners) give(frame uint64, to uint8) {
 	if o[frame] != userSpace {
-		panic("xsk: a frame was given to a ring while a ring had it; find who kept using it after Transmit, or freed it twice")
+		panic(
+			"xsk: a frame was given to a ring while a ring had it; find who kept using it after Transmit, or " +
+				"freed it twice",
+		)
 	}
 	o[frame] = to
 }

@@ -52,7 +52,8 @@ func (u *UMEM) takesMore(ifindex int, mode Mode, long bool) bool {
 			return false
 		}
 		for _, leaves := range u.sockets {
-			shared = shared || leaves != nil && leaves.ifindex == ifindex && leaves.long == stays.long && leaves.mode == stays.mode
+			shared = shared || leaves != nil && leaves.ifindex == ifindex &&
+				leaves.long == stays.long && leaves.mode == stays.mode
 		}
 	}
 	return shared

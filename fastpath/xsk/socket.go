@@ -79,7 +79,10 @@ func (c *Config) check() (*net.Interface, error) {
 		}
 	}
 	if c.CompletionSize < c.TxSize {
-		return nil, fmt.Errorf("CompletionSize %d is less than TxSize %d: the kernel stops sending when it is full", c.CompletionSize, c.TxSize)
+		return nil, fmt.Errorf(
+			"CompletionSize %d is less than TxSize %d: the kernel stops sending when it is full", c.CompletionSize,
+			c.TxSize,
+		)
 	}
 	if c.RebindFor == 0 {
 		c.RebindFor = defaultRebindFor
@@ -318,6 +321,7 @@ func (s *Socket) Stats() (Statistics, error) {
 	}
 	return Statistics{
 		RxDropped: x.Rx_dropped, RxInvalidDescs: x.Rx_invalid_descs, TxInvalidDescs: x.Tx_invalid_descs,
-		RxRingFull: x.Rx_ring_full, RxFillRingEmptyDescs: x.Rx_fill_ring_empty_descs, TxRingEmptyDescs: x.Tx_ring_empty_descs,
+		RxRingFull: x.Rx_ring_full, RxFillRingEmptyDescs: x.Rx_fill_ring_empty_descs,
+		TxRingEmptyDescs: x.Tx_ring_empty_descs,
 	}, nil
 }

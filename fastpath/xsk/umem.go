@@ -56,7 +56,9 @@ type UMEM struct {
 // opened, which is also where a too small RLIMIT_MEMLOCK shows (ErrMemlock).
 func NewUMEM(c UMEMConfig) (*UMEM, error) {
 	if c.Frames <= 0 || (c.FrameSize != 2048 && c.FrameSize != 4096) {
-		return nil, fmt.Errorf("umem: %d frames of %d bytes: want at least one frame, of 2048 or 4096 bytes", c.Frames, c.FrameSize)
+		return nil, fmt.Errorf(
+			"umem: %d frames of %d bytes: want at least one frame, of 2048 or 4096 bytes", c.Frames, c.FrameSize,
+		)
 	}
 	if c.FrameSize > unix.Getpagesize() {
 		return nil, fmt.Errorf("umem: frames of %d bytes are larger than this machine's pages", c.FrameSize)

@@ -121,7 +121,9 @@ const hugePage = 2 << 20
 func mapAligned(fd, size int) ([]byte, error) {
 	page := os.Getpagesize()
 	size = (size + page - 1) &^ (page - 1)
-	room, err := unix.MmapPtr(-1, 0, nil, uintptr(size+hugePage), unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	room, err := unix.MmapPtr(
+		-1, 0, nil, uintptr(size+hugePage), unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +131,9 @@ func mapAligned(fd, size int) ([]byte, error) {
 	// Safety: all of it is inside of the mapping above, which is nobody else's; the file replaces
 	// its middle.
 	start := unsafe.Add(room, before)
-	if _, err := unix.MmapPtr(fd, 0, start, uintptr(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED); err != nil {
+	if _, err := unix.MmapPtr(
+		fd, 0, start, uintptr(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED,
+	); err != nil {
 		return nil, errors.Join(err, unix.MunmapPtr(room, uintptr(size+hugePage)))
 	}
 	if before > 0 {

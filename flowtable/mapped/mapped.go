@@ -22,7 +22,10 @@ func Slice[T any](mem []byte, offset int64, n int) []T {
 	var t T
 	size, align := int64(unsafe.Sizeof(t)), uintptr(unsafe.Alignof(t))
 	if n < 1 || size == 0 || offset < 0 || int64(n) > (int64(len(mem))-offset)/size {
-		panic(fmt.Sprintf("mapped: %d values of %d bytes at %d do not fit in %d bytes: fix the caller's layout", n, size, offset, len(mem)))
+		panic(fmt.Sprintf(
+			"mapped: %d values of %d bytes at %d do not fit in %d bytes: fix the caller's layout", n, size, offset,
+			len(mem),
+		))
 	}
 	if (uintptr(unsafe.Pointer(&mem[0]))+uintptr(offset))%align != 0 {
 		panic(fmt.Sprintf("mapped: offset %d is not aligned to %d bytes: fix the caller's layout", offset, align))

@@ -124,7 +124,9 @@ func Apply(name string, ifindex int, s Settings, memory *Original) (*Device, err
 }
 
 func apply(f files, name string, ifindex int, s Settings, memory *Original) *Device {
-	d := &Device{name: name, ifindex: ifindex, files: f, memory: memory, original: map[string]string{}, now: map[string]string{}}
+	d := &Device{
+		name: name, ifindex: ifindex, files: f, memory: memory, original: map[string]string{}, now: map[string]string{},
+	}
 	remembered, _ := memory.of(name, ifindex)
 	for _, w := range s.wanted() {
 		before, err := f.read(w.name)
@@ -144,7 +146,9 @@ func apply(f files, name string, ifindex int, s Settings, memory *Original) *Dev
 		}
 	}
 	if err := memory.keep(name, ifindex, d.original); err != nil {
-		d.refused = append(d.refused, fmt.Sprintf("what %s had before cannot be remembered, so a crash would leave our settings behind: %v", name, err))
+		d.refused = append(d.refused, fmt.Sprintf(
+			"what %s had before cannot be remembered, so a crash would leave our settings behind: %v", name, err,
+		))
 	}
 	for _, w := range s.wanted() {
 		if _, known := d.original[w.name]; !known {
@@ -159,7 +163,10 @@ func apply(f files, name string, ifindex int, s Settings, memory *Original) *Dev
 		}
 		got, err := f.read(w.name)
 		if err != nil || got != w.value {
-			d.refused = append(d.refused, fmt.Sprintf("%s of %s is %q and not %s although the kernel took it: the driver has a limit, or somebody else sets it (%v)", w.name, name, got, w.value, err))
+			d.refused = append(d.refused, fmt.Sprintf(
+				"%s of %s is %q and not %s although the kernel took it: the driver has a limit, or somebody else "+
+					"sets it (%v)", w.name, name, got, w.value, err,
+			))
 		}
 		d.now[w.name] = got
 	}

@@ -34,7 +34,9 @@ func EnterNamespace(tb testing.TB) {
 	}
 	tb.Cleanup(func() { ns.Close() })
 	// Neighbour discovery would add frames that no test sent.
-	if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := os.WriteFile(
+		"/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0,
+	); err != nil && !errors.Is(err, os.ErrNotExist) {
 		tb.Fatal(err)
 	}
 }
@@ -86,7 +88,9 @@ func (w *Wire) Make(tb testing.TB) {
 	if w.xsks == nil {
 		w.xsks, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4, MaxEntries: 4})
 		must(tb, err)
-		w.prog, err = ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, Flags: unix.BPF_F_XDP_HAS_FRAGS, License: "Apache-2.0", Instructions: redirectAll(w.xsks)})
+		w.prog, err = ebpf.NewProgram(&ebpf.ProgramSpec{
+			Type: ebpf.XDP, Flags: unix.BPF_F_XDP_HAS_FRAGS, License: "Apache-2.0", Instructions: redirectAll(w.xsks),
+		})
 		must(tb, err)
 	}
 	w.attach(tb)
@@ -97,7 +101,9 @@ func (w *Wire) Make(tb testing.TB) {
 // NewQueues makes a pair without program and packets whose dev has some queues.
 func NewQueues(tb testing.TB, dev, peer string, queues int) {
 	tb.Helper()
-	must(tb, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: dev, NumRxQueues: queues, NumTxQueues: queues}, PeerName: peer}))
+	must(tb, netlink.LinkAdd(&netlink.Veth{
+		LinkAttrs: netlink.LinkAttrs{Name: dev, NumRxQueues: queues, NumTxQueues: queues}, PeerName: peer,
+	}))
 }
 
 // redirectAll returns bpf_redirect_map(&xsks, ctx->rx_queue_index, XDP_PASS).
@@ -115,7 +121,9 @@ func redirectAll(xsks *ebpf.Map) asm.Instructions {
 func (w *Wire) attach(tb testing.TB) {
 	tb.Helper()
 	var err error
-	w.xdp, err = link.AttachXDP(link.XDPOptions{Program: w.prog, Interface: w.index(tb, w.Dev), Flags: link.XDPDriverMode})
+	w.xdp, err = link.AttachXDP(
+		link.XDPOptions{Program: w.prog, Interface: w.index(tb, w.Dev), Flags: link.XDPDriverMode},
+	)
 	must(tb, err)
 }
 
