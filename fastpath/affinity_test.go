@@ -21,7 +21,7 @@ const (
 )
 
 // stickyLab serves one port by two VIPs and another by one, all with affinity for a minute
-// and in turn, so that without a pin each flow goes elsewhere than the one before.
+// and in turn, so that without a pin each flow gets another backend than the one before.
 func stickyLab(t *testing.T, workers int) *lab {
 	return newLab(t, labConfig{workers: workers, flows: 1 << 16, edit: func(b *services.Builder) {
 		ips := []string{"10.0.1.21", "10.0.1.22", "10.0.1.23", "10.0.1.24"}
@@ -151,7 +151,8 @@ func TestAffinityMovesWithARetry(t *testing.T) {
 	}
 }
 
-// TestAffinityWithoutTable: configured without room for clients, nobody is pinned, nobody is refused.
+// TestAffinityWithoutTable: configured without room for clients, nobody is pinned, nobody is
+// refused.
 func TestAffinityWithoutTable(t *testing.T) {
 	l := stickyLab(t, 1)
 	l.pins = nil
@@ -166,7 +167,7 @@ func TestAffinityWithoutTable(t *testing.T) {
 }
 
 // TestAffinityAgrees: two workers see the first flows of clients at once, and choose in
-// turn; what one client's flows got is one backend, and the pin says which.
+// turn; what one client's flows got is one backend, and the pin names it.
 func TestAffinityAgrees(t *testing.T) {
 	const clients, flows = 200, 4
 	l := stickyLab(t, 2)

@@ -175,8 +175,8 @@ func longPacket(r *rand.Rand, learn [][]byte) [][]byte {
 	return [][]byte{b}
 }
 
-// answer is what a backend says to a frame, if that went to it: a long answer, or an error that
-// quotes it.
+// answer is what a backend replies to a frame, if that was sent to it: a long answer, or an error
+// that quotes it.
 func answer(frame []byte, payload string) []byte {
 	var p header.Packet
 	if header.Parse(frame, &p) != stats.None {

@@ -335,7 +335,7 @@ func TestExplainSuperseded(t *testing.T) {
 }
 
 // TestExplainFlowOfEarlierProcess: it has no backend before its next packet, and the explanation
-// says which that will find.
+// determines which that will find.
 func TestExplainFlowOfEarlierProcess(t *testing.T) {
 	l := newLab(t, labConfig{})
 	h, err := l.table.Register()

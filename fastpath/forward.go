@@ -105,7 +105,7 @@ func (w *Worker) bind(ref flowtable.Ref) {
 	w.flows.Bind(ref, w.view.Generation, service, backend, hopToBackend, hopToClient)
 }
 
-// owner is Adopt by what the flow's tuples say.
+// owner is Adopt by the flow's tuples.
 func (w *Worker) owner(ref flowtable.Ref) (service, backend uint32) {
 	var toBackend, toClient header.Tuple
 	w.flows.Outgoing(ref, flowtable.ClientSide, &toBackend)

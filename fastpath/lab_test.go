@@ -156,7 +156,7 @@ func (l *lab) publish(edits ...func(*services.Builder)) {
 	l.handle.Store(b.Build())
 }
 
-// routes says where everything is: backends behind hopBackend, local endpoints
+// routes is where everything is: backends behind hopBackend, local endpoints
 // behind the kernel, the rest behind hopClient.
 func (l *lab) routes() {
 	l.hops.SetHop(hopClient, &nexthop.Hop{Kind: nexthop.OnLink, Ready: true, MTU: 1500, DstMAC: macClient, SrcMAC: macOurs})

@@ -51,7 +51,7 @@ func TestSpinningIsPaidFor(t *testing.T) {
 	for _, every := range []uint64{2_500, 5_000, 12_500, 19_000, 100_000} {
 		k := &clockwork{p: NewPace(&RunConfig{Spin: 20 * time.Microsecond, SpinAsWorked: true}, 0)}
 		k.step(100) // from here on each next one can be found
-		worked, looked := k.now, uint64(0)
+		worked, polled := k.now, uint64(0)
 		for next := k.now + every; k.now < 50_000_000; {
 			from, moved := k.now, 0
 			for ; next <= k.now; next += every {
@@ -62,13 +62,13 @@ func TestSpinningIsPaidFor(t *testing.T) {
 			case moved > 0:
 				worked += k.now - from
 			case rest == GoOn:
-				looked += k.now - from
+				polled += k.now - from
 			default:
 				k.now = max(k.now, next)
 			}
 		}
-		if looked > worked {
-			t.Errorf("a packet every %d ns: looked for %d ns, worked for %d", every, looked, worked)
+		if polled > worked {
+			t.Errorf("a packet every %d ns: polled for %d ns, worked for %d", every, polled, worked)
 		}
 	}
 }

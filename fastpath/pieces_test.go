@@ -10,7 +10,8 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// TestPieces: a packet that ends where a device's buffer would is remembered for its link, and only such a one.
+// TestPieces: a packet that ends where a device's buffer would is remembered for its link, and
+// only such a one.
 func TestPieces(t *testing.T) {
 	packet := headertest.UDP(join(client4, 40000), join(vip4, 53), strings.Repeat("x", 1486-28)).Bytes()
 	const room = frameSize - 256
@@ -40,7 +41,8 @@ func TestPieces(t *testing.T) {
 			if ok && g.stats.Drops[stats.FrameTruncated].Load() != 1 {
 				t.Error("the packet was not dropped as truncated")
 			}
-			// One that is as long says nothing, a longer one that it was no driver's piece.
+			// One that is as long is inconclusive, a longer one shows that it was no driver's
+			// piece.
 			for _, size := range []int{1024, 1025} {
 				g.nic.Inject(headertest.UDP(join(client4, 40000), join(vip4, 53), strings.Repeat("x", size-42)).Bytes())
 				l.step(time.Microsecond)

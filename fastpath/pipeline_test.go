@@ -103,7 +103,7 @@ func twinsAgree(t *testing.T, c labConfig, least int) map[string]uint64 {
 	return w.labs[0].drops()
 }
 
-// TestWindowsEndInMemory: a packet whose window would reach beyond the UMEM is not looked at
+// TestWindowsEndInMemory: a packet whose window would reach beyond the UMEM is not judged
 // through one.
 func TestWindowsEndInMemory(t *testing.T) {
 	g := newLab(t, labConfig{}).workers[0]

@@ -142,7 +142,7 @@ func TestLinkDown(t *testing.T) {
 }
 
 // TestFullRing: what a link does not take is dropped with its reason, and the
-// worker goes on.
+// worker continues.
 func TestFullRing(t *testing.T) {
 	l := newLab(t, labConfig{})
 	g := l.workers[0]

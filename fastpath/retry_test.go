@@ -38,8 +38,8 @@ func (l *lab) retried() (n uint64) {
 }
 
 // TestRetryOther: a client sends SYN, and again after 1 s and 3 s. The second repetition
-// goes to the other backend, from a port of its own; what the first says later is
-// dropped by name, and what the second says reaches the client.
+// goes to the other backend, from a port of its own; what the first answers later is
+// dropped by name, and what the second answers reaches the client.
 func TestRetryOther(t *testing.T) {
 	for name, keep := range map[string]bool{"translated": false, "client kept": true} {
 		t.Run(name, func(t *testing.T) {
@@ -262,7 +262,7 @@ func TestRetryWithoutRoom(t *testing.T) {
 	l.wantTuple(&p, join(ruleVIP, 80), join(client4, 40000))
 }
 
-// TestRetryTriesThemAll: of five backends one answers. Who goes on gets there, with any
+// TestRetryTriesThemAll: of five backends one answers. A client that continues gets there, with any
 // scheduler: no two dead ones take turns.
 func TestRetryTriesThemAll(t *testing.T) {
 	for by := range services.NumSchedulers {

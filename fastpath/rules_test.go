@@ -62,8 +62,8 @@ func ranges(cidrs ...string) *services.Prefixes {
 	return services.NewPrefixes(list)
 }
 
-// TestVIPAsSource: an external IP may be another node's address, and a VIP another gateway's
-// too: what comes from there is a client as others are, where ranges say so. An address that this
+// TestVIPAsSource: an external IP may be another node's address, and a VIP another gateway's too:
+// what comes from there is a client as others are, where ranges include it. An address that this
 // node has is not.
 func TestVIPAsSource(t *testing.T) {
 	for _, tt := range []struct {

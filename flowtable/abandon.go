@@ -32,7 +32,7 @@ const abandonedTicks = ticks(120 * time.Second / tick)
 //
 // On an open connection the first such packet is the one that begins anew, and may be forged while
 // the connection is in use: so it is a repetition only if neither end has said anything since that
-// one, and the one before was 0.5 s before. gone says that these count: the backend is no endpoint
+// one, and the one before was 0.5 s before. gone: these count, as the backend is no endpoint
 // any more. With a backend that is there, an open connection is not given away.
 func (h *Handle) Repeated(r Ref, now Time, gone bool) bool {
 	f, t := h.Flow(r), now.ticks()
@@ -114,11 +114,11 @@ func (h *Handle) Awaits(r Ref) bool {
 	return m.live() && (m.state() == SynSeen || m.state().open() && m&metaAgain != 0)
 }
 
-// Abandon ends a flow that nobody answered (SynSeen, or as Repeated says), so that its client can
-// have another backend. Its backend's answers are known for 2 minutes (Abandoned), and its source
-// port is the last that Create takes towards this backend. It returns false, and leaves the flow
-// as it is, if the backend has answered meanwhile or the flow has ended: the client's packet then
-// belongs to what Lookup finds. An answer that another worker has looked up already, in its
+// Abandon ends a flow that nobody answered (SynSeen, or as Repeated reports), so that its client
+// can have another backend. Its backend's answers are known for 2 minutes (Abandoned), and its
+// source port is the last that Create takes towards this backend. It returns false, and leaves the
+// flow as it is, if the backend has answered meanwhile or the flow has ended: the client's packet
+// then belongs to what Lookup finds. An answer that another worker has looked up already, in its
 // current batch, still reaches the client.
 func (h *Handle) Abandon(r Ref, now Time) bool {
 	a, i := h.arena(r&refV6 != 0), r.index()

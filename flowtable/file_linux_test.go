@@ -85,7 +85,7 @@ func TestFileOfAnotherVersion(t *testing.T) {
 }
 
 // A second process is refused, the first does not notice, and when the first is
-// killed the lock goes with it. The second process is this test again.
+// killed its lock is released. The second process is this test again.
 func TestFileInUse(t *testing.T) {
 	if path := os.Getenv("SLUICE_TEST_FLOW_FILE"); path != "" {
 		if _, err := OpenFile(path, fileConfig, bootTime); !errors.Is(err, ErrInUse) {

@@ -16,7 +16,7 @@ const refV6 Ref = 1 << 30
 
 func (r Ref) index() uint32 { return uint32(r &^ refV6) }
 
-// Side says which of a flow's two tuples a packet carries.
+// Side is which of a flow's two tuples a packet carries.
 type Side uint8
 
 const (

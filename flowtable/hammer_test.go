@@ -187,7 +187,7 @@ func TestHammer(t *testing.T) {
 				}
 				var out header.Tuple
 				if h.Outgoing(r, ReplySide, &out); side != ClientSide || out != n.Client.Reverse() {
-					t.Errorf("looked for %+v, found side %d of %+v", n.Client, side, out.Reverse())
+					t.Errorf("looked up %+v, found side %d of %+v", n.Client, side, out.Reverse())
 				}
 				reply := h.reply(r)
 				if again, s := h.lookup(&reply, bootTime); again != 0 && s != ReplySide {
@@ -212,7 +212,7 @@ func TestHammer(t *testing.T) {
 	t.Logf("%d created, %d found no port at up to 99 %% fill", created.Load(), exhausted.Load())
 }
 
-// As above, but anybody ends anybody's flow, time goes on, flows expire under
+// As above, but anybody ends anybody's flow, time passes, flows expire under
 // their users, the table is full, handles leave and enter, and both families and
 // all protocols take part. The end must be a whole table.
 func TestHammerUnderPressure(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 //
 // A key's home is the bucket its hash chooses. The key sits in a slot of the home
 // or, if that is full, of one of the next three buckets: the home's chain. The
-// home's ctl says which slots of the chain hold its keys:
+// home's ctl has which slots of the chain hold its keys:
 //
 //	63         44 43       33 32       22 21       11 10        0
 //	[  version   ][ home + 3 ][ home + 2 ][ home + 1 ][   home   ]
@@ -75,7 +75,7 @@ const (
 	slotMask     = 1<<bucketSlots - 1
 	versionOne   = 1 << memberBits
 
-	slotSide = 31 // the slot's bit that says which of the record's keys it is
+	slotSide = 31 // the slot's bit for which of the record's keys it is
 
 	bucketBytes = 64
 	_           = -(unsafe.Sizeof(bucket{}) ^ bucketBytes)

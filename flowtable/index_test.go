@@ -50,7 +50,7 @@ func (r *remover) step(a *arena) bool {
 }
 
 // orders runs every order of the actors' steps. start sets up anew and
-// returns them; check judges the end. An order is a list of which actor goes
+// returns them; check judges the end. An order is a list of which actor steps
 // next. The first two actors are alike, so the first step is always actor 0's.
 func orders(t *testing.T, start func() []actor, a *arena, check func() error) int {
 	most := math.MaxInt

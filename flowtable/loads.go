@@ -14,7 +14,7 @@ const MaxBackends = 1 << 20
 //	    owner word, so each happens once.
 //	L2  The bit is set before the flow is live (Create), or by Bind or Adopt, which then book (L3).
 //	L3  After a swap of meta that changes whether the flow counts, its handle calls book: book
-//	    sets the bit to what meta says, and after a change of the bit loads meta again.
+//	    sets the bit as meta demands, and after a change of the bit loads meta again.
 //
 // L3: after the last such swap its handle loads meta, finds what stays, and sets the bit to it. A
 // handle that had loaded an older meta and changes the bit after that, loads meta again, as both
@@ -28,7 +28,7 @@ const counted = 1 << 63
 // are live and not over (LAST_ACK, TIME_WAIT, closed). A connection that was reset does not count
 // until a packet takes that back. A flow of an earlier process counts from its Bind or Adopt on.
 // An expired flow counts until it is swept, and one towards a backend that is gone counts where
-// its index says, also when that index has a new owner. The loads are the table's to write.
+// its index points, also when that index has a new owner. The loads are the table's to write.
 func (t *Table) Loads() []atomic.Int32 { return t.loads }
 
 func (t *Table) loadOf(owner uint64) *atomic.Int32 { return &t.loads[owner&(MaxBackends-1)] }

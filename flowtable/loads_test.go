@@ -12,7 +12,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// The index of a BackendRef is what services says it is.
+// The index of a BackendRef is that of package services.
 func TestLoadsIndex(t *testing.T) {
 	tb, h := testTable(t, 10, 0)
 	for _, index := range []uint32{0, 1, services.MaxBackends - 1} {
@@ -61,8 +61,8 @@ func TestLoads(t *testing.T) {
 		{"reset, by both", header.ProtoTCP, []does{established, reset, func(h *Handle, r Ref) { h.Observe(r, ReplySide, tcpRST, bootTime) }}, [3]int32{}},
 		{"reset, bound to another", header.ProtoTCP, []does{established, reset, bind(2)}, [3]int32{}},
 		{"reset, deleted", header.ProtoTCP, []does{established, reset, remove}, [3]int32{}},
-		{"a forged RST: the connection goes on", header.ProtoTCP, []does{established, reset, func(h *Handle, r Ref) { h.Observe(r, ReplySide, tcpACK, bootTime) }}, [3]int32{0, 1, 0}},
-		{"a forged RST: the connection goes on, and ends", header.ProtoTCP, []does{established, reset, func(h *Handle, r Ref) { h.Observe(r, ReplySide, tcpACK, bootTime) }, remove}, [3]int32{}},
+		{"a forged RST: the connection continues", header.ProtoTCP, []does{established, reset, func(h *Handle, r Ref) { h.Observe(r, ReplySide, tcpACK, bootTime) }}, [3]int32{0, 1, 0}},
+		{"a forged RST: the connection continues, and ends", header.ProtoTCP, []does{established, reset, func(h *Handle, r Ref) { h.Observe(r, ReplySide, tcpACK, bootTime) }, remove}, [3]int32{}},
 		{"both sent FIN", header.ProtoTCP, []does{established, func(h *Handle, r Ref) {
 			h.Observe(r, ClientSide, tcpFIN|tcpACK, bootTime)
 			h.Observe(r, ReplySide, tcpFIN|tcpACK, bootTime)
@@ -381,7 +381,7 @@ func TestLoadsOneFlow(t *testing.T) {
 }
 
 // An RST and a packet that takes it back at once, again and again: whichever is last, the load
-// says the same.
+// returns the same.
 func TestLoadsResetRace(t *testing.T) {
 	rounds := 300_000
 	if testing.Short() || raceEnabled {

@@ -64,7 +64,7 @@ func (o *oracle) create(n *NewFlow, ref Ref, reply header.Tuple, now Time) *orac
 	return f
 }
 
-// freePort says which of the flow's ports the table should find, by trying them in
+// freePort returns which of the flow's ports the table should find, by trying them in
 // order: first those that do not rest, of which the table is asked; if there is none,
 // the port of the flow that gives way, which ends.
 func (o *oracle) freePort(n *NewFlow, rests func(*header.Tuple) bool, now Time) (port uint16, ok bool) {

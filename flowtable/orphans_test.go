@@ -129,7 +129,7 @@ func TestLeaveWhileOrphansAreTaken(t *testing.T) {
 	if got := tb.orphaned[0].Load(); got != 0 || h.limbo.n == 0 {
 		t.Errorf("left a second time while the first is being read: orphaned %b, %d batches kept", got, h.limbo.n)
 	}
-	for _, b := range tb.orphans[0].batches[:tb.orphans[0].n] { // and goes on here
+	for _, b := range tb.orphans[0].batches[:tb.orphans[0].n] { // and continues here
 		other.limbo.add(tb, b)
 	}
 	tb.orphans[0].busy.Store(false)

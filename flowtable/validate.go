@@ -14,7 +14,7 @@ import (
 //   - no two flows share a key, and so no source port towards one backend;
 //   - no record is pending, and every record is live, free, in limbo or fresh,
 //     and only one of these;
-//   - the counters say what the records say, and so do the loads of backends.
+//   - the counters agree with the records, and so do the loads of backends.
 func (t *Table) Validate() error {
 	v := validation{t: t, loads: make(map[uint64]int32)}
 	for f := range t.arenas {

@@ -13,7 +13,7 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// slowSum is the sum of words as RFC 1071 says it, modulo 65,535.
+// slowSum is the sum of words as in RFC 1071, modulo 65,535.
 func slowSum(b []byte) (s int) {
 	for i, v := range b {
 		s += int(v) << (8 * (1 - i%2))

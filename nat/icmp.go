@@ -60,7 +60,7 @@ func translateQuote(frame []byte, inner *header.Packet, out *header.Tuple, d hea
 }
 
 // quotedTransportBytes is how long the transport part of a quoted packet was when it was
-// sent, as it says itself: the CRC of SCTP depends on it. Below zero if it lies.
+// sent, by its own length field: the CRC of SCTP depends on it. Below zero if it lies.
 func quotedTransportBytes(frame []byte, inner *header.Packet) int {
 	if inner.Tuple.V6 {
 		payload := binary.BigEndian.Uint16(frame[inner.L3+ipv6LengthOffset:])

@@ -7,7 +7,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// ErrorKind is what an ICMP error of our own says.
+// ErrorKind is what an ICMP error of our own reports.
 type ErrorKind uint8
 
 const (

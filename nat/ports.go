@@ -12,7 +12,7 @@ var strides = [16]uint16{
 	8209, 9221, 10243, 12289, 14341, 16411, 20483, 32771,
 }
 
-// ChoosePorts says in which order to try the ports of a range for a new flow:
+// ChoosePorts returns in which order to try the ports of a range for a new flow:
 // first + (start + i*stride) mod count, for i from 0. rnd must be random. The start
 // cannot be guessed (RFC 6056 section 3.3); the stride is coprime to count, so the
 // order meets every port, and two flows that start side by side do not follow each

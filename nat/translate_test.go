@@ -146,8 +146,8 @@ func TestTranslateKeepsChecksumsValid(t *testing.T) {
 	}
 }
 
-// SCTP packets of all lengths, right and wrong: what full recomputation says of the CRC before
-// is what it says after, to the bit.
+// SCTP packets of all lengths, right and wrong: what full recomputation yields for the CRC before
+// is what it yields after, to the bit.
 func TestTranslateKeepsSCTPFaults(t *testing.T) {
 	r := random(t)
 	for n := range 3000 {

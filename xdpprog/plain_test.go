@@ -70,7 +70,7 @@ func mutate(r *rand.Rand, frame []byte, corpus [][]byte) []byte {
 	return m
 }
 
-// fate is what the counters say of one packet.
+// fate is what the counters show for one packet.
 func (b *rig) fate(t *testing.T, frame []byte) Counters {
 	t.Helper()
 	before, err := b.Counters()

@@ -208,7 +208,7 @@ func (p *Port) hook(m AttachMode) (err error) {
 // Mode is Native or Generic.
 func (p *Port) Mode() AttachMode { return p.mode }
 
-// Reason says why the mode is what it is.
+// Reason returns why the mode was chosen.
 func (p *Port) Reason() string { return p.reason }
 
 // SetQueues records that the first n receive queues have a socket or will have one.

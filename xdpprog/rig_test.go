@@ -124,7 +124,7 @@ func (b *rig) missed(t *testing.T) uint64 {
 	return c.MissedDropped + c.MissedPassed
 }
 
-// skb is what a test run may say about a packet: struct __sk_buff.
+// skb is what a test run may set for a packet: struct __sk_buff.
 type skb struct{ ingress, device uint32 }
 
 func (b *rig) runEgress(t *testing.T, frame []byte, s skb) uint32 {

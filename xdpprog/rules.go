@@ -19,11 +19,11 @@ type FrontendKey struct {
 	Proto uint8
 }
 
-// AddrFlags say in which way an address is ours.
+// AddrFlags are the ways in which an address is ours.
 type AddrFlags uint8
 
 const (
-	// AddrVIP: echo requests are steered and, if Settings say so, unserved ports.
+	// AddrVIP: echo requests are steered and, if Settings demand it, unserved ports.
 	AddrVIP = AddrFlags(steerAddrFlagsVIP)
 	// AddrNode: accepts node ports.
 	AddrNode = AddrFlags(steerAddrFlagsNODE)
@@ -167,7 +167,7 @@ func (s *Steering) close(table string, k FrontendKey) error {
 	return s.syncAddr(k.Addr)
 }
 
-// syncAddr makes the kernel's entry of an address what the mirror says.
+// syncAddr sets the kernel's entry of an address to that of the mirror.
 func (s *Steering) syncAddr(a header.Addr) error {
 	st := s.rules.addrs[a]
 	want := st.flags()
@@ -214,7 +214,7 @@ func (s *Steering) putNodePorts(word uint32, v uint64) error {
 	return nil
 }
 
-// full says which setting is too small where a table has no room.
+// full returns the error of an update; where the map has no room, it names the size as the cause.
 func full(m *ebpf.Map, err error) error {
 	if errors.Is(err, unix.E2BIG) {
 		return fmt.Errorf("the BPF map is full at %d entries; load with a larger size: %w", m.MaxEntries(), err)

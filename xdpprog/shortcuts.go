@@ -10,7 +10,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// The kernel program's shortcuts (maps.h) are an IPv4 part of what the other maps say: never more.
+// The kernel program's shortcuts (maps.h) are an IPv4 part of what the other maps hold: never more.
 // So a word is written after the entry it stands for and removed before it; and one that finds its
 // bucket full is left out, which costs a search. There is room for 131,072, eight to a bucket; of
 // words at random the 25,000th or so is the first to find none.
@@ -134,7 +134,7 @@ func addrShortcuts(a header.Addr, flags AddrFlags) (list []uint64) {
 	return list
 }
 
-// reconcileShortcuts makes shortcuts what the mirror says of the other maps.
+// reconcileShortcuts sets the shortcuts to what the mirror has of the other maps.
 func (s *Steering) reconcileShortcuts() {
 	wanted := map[uint64]struct{}{}
 	want := func(words []uint64) {

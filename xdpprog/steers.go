@@ -21,7 +21,7 @@ const (
 	MatchSource                // it comes from a backend that sees its clients' addresses
 )
 
-// String says it as part of a sentence: the packet is steered by ...
+// String returns it as part of a sentence: the packet is steered by ...
 func (m Match) String() string {
 	return [...]string{
 		"no rule", "its frontend", "its node port", "the range of ports that replies come to (snat.ports)", "its VIP",
@@ -29,7 +29,7 @@ func (m Match) String() string {
 	}[m]
 }
 
-// facts is all that the rules say about one packet's ends.
+// facts is all that the rules have about one packet's ends.
 type facts struct {
 	src, dst                    AddrFlags // as the kernel has them
 	frontend, nodePort, replied bool      // of the destination
@@ -56,7 +56,7 @@ func (f *facts) match() Match {
 	return MatchNone
 }
 
-// Steers says by which rule the kernel program would take a whole TCP, UDP or SCTP packet,
+// Steers returns by which rule the kernel program would take a whole TCP, UDP or SCTP packet,
 // by what the kernel's maps hold now. It may be called from any goroutine.
 func (s *Steering) Steers(t *header.Tuple) (Match, error) {
 	var settings steerConfig
@@ -102,7 +102,7 @@ func (s *Steering) holds(table string, k FrontendKey) (bool, error) {
 	return err == nil, nil
 }
 
-// Steers says the same of rules that no kernel has.
+// Steers is the same for rules that no kernel has.
 func (r *Rules) Steers(t *header.Tuple, v Settings) Match {
 	f := facts{
 		src: r.Addrs[t.Src], dst: r.Addrs[t.Dst],

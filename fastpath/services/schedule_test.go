@@ -176,7 +176,7 @@ func TestWithoutTable(t *testing.T) {
 		for n := range 50 {
 			with := s.Choose(f, set, &Draw{Tuple: client(n), DryRun: true})
 			if got := s.Choose(f, bare, &Draw{Tuple: client(n)}); got != with {
-				t.Fatalf("scheduler %d: %v, with the table that says the same %v", by, got, with)
+				t.Fatalf("scheduler %d: %v, with the equal table %v", by, got, with)
 			}
 		}
 	}

@@ -59,7 +59,7 @@ func (m *model) check(t *testing.T, s *Snapshot) {
 }
 
 // TestSnapshotsNeverChange builds a history of random changes over plain maps as
-// the oracle: each snapshot must say the same when it is made and when many more
+// the oracle: each snapshot must return the same when it is made and when many more
 // have been made from it.
 func TestSnapshotsNeverChange(t *testing.T) {
 	seed := rand.Uint64()

@@ -56,7 +56,7 @@ type Backend struct {
 	Flags   BackendFlags
 	Ref     BackendRef
 	Service ServiceID
-	// Weight is its share of new flows relative to the others'; 1 unless somebody says
+	// Weight is its share of new flows relative to the others'; 1 unless configured
 	// otherwise, 0 takes none.
 	Weight uint16
 }

@@ -186,7 +186,7 @@ func (c *Counters) sumAll(n uint32, page *counterPage) {
 	c.sum(n, page)
 }
 
-// sum adds what a page's list says to its sums.
+// sum adds the notes of a page's list to its sums.
 func (c *Counters) sum(n uint32, page *counterPage) {
 	for _, e := range page.list[:c.noted[n]] {
 		if way := Entry(e).way(); page.count(way, Entry(e)) {

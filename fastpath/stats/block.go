@@ -30,7 +30,7 @@ type Block struct {
 	Polls     atomic.Uint64 // times the worker slept
 	BusyNanos atomic.Uint64
 	IdleNanos atomic.Uint64
-	// Generation says which snapshots the worker may still use: none older than
+	// Generation bounds the snapshots that the worker may still use: none older than
 	// this one. Offline while it sleeps, 0 from waking to the end of the first batch.
 	Generation atomic.Uint64
 	LoopTick   atomic.Uint64 // CLOCK_BOOTTIME nanoseconds of the last loop pass: the data path's pulse

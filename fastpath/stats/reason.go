@@ -7,7 +7,7 @@
 // services or Prometheus.
 package stats
 
-// DropReason says why a packet went no further. Every dropped packet has
+// DropReason is why a packet was dropped. Every dropped packet has
 // exactly one. The zero value means "not dropped".
 type DropReason uint8
 
@@ -51,7 +51,7 @@ const (
 	TCPFlags        // a combination no TCP sends
 	UDPLength       // length field does not fit
 	UDPZeroChecksum // zero checksum over IPv6 (RFC 8200 section 8.1)
-	SCTPHeader      // common header or first chunk do not fit, or an INIT that is not alone or has a tag (RFC 9260 section 8.5.1)
+	SCTPHeader      // common header or first chunk, or an INIT not alone or with a tag (RFC 9260 section 8.5.1)
 	SCTPFragment    // a fragment: the CRC covers the whole packet, which a fragment does not know the length of
 	PortZero        // source or destination port 0
 	ICMPHeader      // truncated, or an embedded packet that makes no sense

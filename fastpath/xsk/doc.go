@@ -16,7 +16,7 @@
 //	    driver, or the kernel's copy loop; the wire
 //
 // A frame is in the worker's pool, in its hands, or given to one side of one
-// socket. A table with a byte per frame (owners) says which, and every move checks
+// socket. A table with a byte per frame (owners) records which, and every move checks
 // it: a frame that is handed over twice stops the program instead of corrupting
 // packets, and a closed socket knows which frames were inside the device.
 //
@@ -64,9 +64,9 @@
 //
 // With zero-copy the device reads and writes the UMEM; without, the kernel copies each packet, and
 // the system call in Flush is what sends. Open takes zero-copy where the driver has it, and Mode
-// says which it was, and why. A registration has one mode, which is the kernel's rule, so sockets
-// of both modes on one UMEM are two registrations of the same memory. A frame moves between them
-// as it does within one: which registration a ring belongs to changes neither its address nor its
-// owner. What is twice is the kernel's bookkeeping: pages are pinned twice, and without
-// CAP_IPC_LOCK they count twice against RLIMIT_MEMLOCK.
+// returns which it was, and why. A registration has one mode, which is the kernel's rule, so
+// sockets of both modes on one UMEM are two registrations of the same memory. A frame moves
+// between them as it does within one: which registration a ring belongs to changes neither its
+// address nor its owner. What is twice is the kernel's bookkeeping: pages are pinned twice, and
+// without CAP_IPC_LOCK they count twice against RLIMIT_MEMLOCK.
 package xsk

@@ -2,7 +2,7 @@ package xsk
 
 import "golang.org/x/sys/unix"
 
-// Counters say how a socket's system calls went. The worker is their only
+// Counters are the results of a socket's system calls. The worker is their only
 // writer; an exporter gets a copy through the worker.
 type Counters struct {
 	Kicks    uint64 // sendto calls

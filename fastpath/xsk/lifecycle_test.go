@@ -129,7 +129,7 @@ func TestDeviceDeleted(t *testing.T) {
 			r.open(wires[1], smallRings)
 			exchange(t, r, wires)
 			for _, v := range victims {
-				r.generate(r.links[v], 0, 3) // in the ring when the device goes
+				r.generate(r.links[v], 0, 3) // in the ring when the device is deleted
 				wires[v].Send(t, 0, 3)
 				wires[v].Delete(t)
 			}

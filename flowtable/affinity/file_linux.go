@@ -18,7 +18,7 @@ type File struct {
 
 // OpenFile opens or makes the table's file, locks it against other processes for
 // as long as it is open, and takes over the pins in it. A file of another version
-// or size, or a damaged one, is replaced by an empty table; Recovery says why.
+// or size, or a damaged one, is replaced by an empty table; Recovery has the reason.
 func OpenFile(path string, c Config, now flowtable.Time) (*File, error) {
 	size, err := Size(c)
 	if err != nil {

@@ -29,7 +29,7 @@ func TestSettle(t *testing.T) {
 			{19 * time.Second, "get", 0, 0, 1, 0}, {20 * time.Second, "get", 0, 0, 0, 0}}},
 		{"a flow that takes another's pin prolongs it", []step{{0, "settle", 1, 0, 1, 10}, {9 * time.Second, "settle", 2, 0, 1, 10},
 			{19 * time.Second, "get", 0, 0, 1, 0}}},
-		{"to look does not prolong it", []step{{0, "settle", 1, 0, 1, 10}, {9 * time.Second, "get", 0, 0, 1, 0}, {11 * time.Second, "get", 0, 0, 0, 0}}},
+		{"a read does not prolong it", []step{{0, "settle", 1, 0, 1, 10}, {9 * time.Second, "get", 0, 0, 1, 0}, {11 * time.Second, "get", 0, 0, 0, 0}}},
 		{"a shorter timeout counts from the next flow", []step{{0, "settle", 1, 0, 1, 100}, {1 * time.Second, "settle", 1, 1, 1, 10},
 			{12 * time.Second, "get", 0, 0, 0, 0}}},
 		{"a pin whose backend is gone moves", []step{{0, "settle", 1, 0, 1, 10}, {1, "settle", 2, 1, 2, 10}, {2, "get", 0, 0, 2, 0}}},
@@ -146,7 +146,7 @@ func TestOracle(t *testing.T) {
 	}
 }
 
-// compareAll compares what Each, Counts and Forget say with the map.
+// compareAll compares what Each, Counts and Forget return with the map.
 func compareAll(t *testing.T, tb *Table, m model, now flowtable.Time, gone Pin, svc uint64) {
 	t.Helper()
 	live, match := 0, 0
@@ -221,7 +221,7 @@ func TestFullSet(t *testing.T) {
 	}
 }
 
-// As many pins as configured: how many give way, as Config says.
+// As many pins as configured: how many give way, as Config documents.
 func TestCapacity(t *testing.T) {
 	const n = 50_000
 	tb := testTable(t, n)

@@ -49,11 +49,11 @@ func (s *set) snapshot(out *[setSlots]entry) (n int) {
 	}
 }
 
-// Forget ends the pins that match says, by the service (services.Service.Identity) and where they point
-// to, and returns how many. Each pin that is there from
-// before the call until its end is shown to match, some perhaps more than once. It is for endpoints that leave
-// their service: when they come back, they do not get their clients back. Workers that have not
-// seen the change may pin to them still: wait for these before.
+// Forget ends the pins that match selects, by the service (services.Service.Identity) and where
+// they point to, and returns how many. Each pin that is there from before the call until its end
+// is shown to match, some perhaps more than once. It is for endpoints that leave their service:
+// when they come back, they do not get their clients back. Workers that have not seen the change
+// may pin to them still: wait for these before.
 func (t *Table) Forget(now flowtable.Time, match func(service uint64, pin Pin) bool) (ended int) {
 	for i := range t.sets {
 		ended += t.sets[i].forget(ticksAt(now), match)
@@ -74,7 +74,7 @@ func (s *set) forget(now ticks, match func(uint64, Pin) bool) (ended int) {
 	}
 }
 
-// search returns a valid slot of ctl value c that match says, or -1. The answer holds if ctl
+// search returns a valid slot of ctl value c that match selects, or -1. The answer holds if ctl
 // still is c afterwards.
 func (s *set) search(c uint64, now ticks, match func(uint64, Pin) bool) (at int) {
 	for m := c & slotMask; m != 0; m &= m - 1 {

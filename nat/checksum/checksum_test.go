@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// slowSum adds one word at a time, as RFC 1071 section 1 says it.
+// slowSum adds one word at a time, as in RFC 1071 section 1.
 func slowSum(b []byte) uint16 {
 	var s uint32
 	for i := 0; i < len(b); i += 2 {

@@ -12,7 +12,7 @@ func martian4(a uint32) bool {
 	return first-1 >= 223 && (first < 240 || a == 1<<32-1) || first == 127 || a>>16 == 0xa9fe
 }
 
-// martian6 says the same of an IPv6 address in two halves, host order: ::/96 with
+// martian6 is martian4 for an IPv6 address in two halves, host order: ::/96 with
 // the unspecified and the loopback address and the deprecated IPv4-compatible ones,
 // ::ffff:0:0/96, which never appears on the wire, multicast ff00::/8 and link-local
 // fe80::/10 (RFC 4291 sections 2.5 to 2.7).

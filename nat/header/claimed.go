@@ -2,8 +2,9 @@ package header
 
 import "encoding/binary"
 
-// Claimed returns how long a frame is by its own headers: the bytes from its first one to the end of its IP
-// packet. It is 0 for what is not IP behind at most two VLAN tags, and for what ends before it says.
+// Claimed returns how long a frame is by its own headers: the bytes from its first one to the end
+// of its IP packet. It is 0 for what is not IP behind at most two VLAN tags, and for what ends
+// before the header that has the length.
 func Claimed(frame []byte) int {
 	l3 := EthernetBytes
 	for tags := 0; len(frame) >= l3+IPv4Bytes; tags++ {

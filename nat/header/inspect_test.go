@@ -75,7 +75,7 @@ func (s *stage) group(n, ahead int) []header.Frame {
 	return s.frames[len(s.frames)-all:][:n]
 }
 
-// plainOf is what Plain4 or Plain6 say of a frame in memory.
+// plainOf is what Plain4 or Plain6 return for a frame in memory.
 func plainOf(memory []byte, f header.Frame) (p header.Plain, v6 bool) {
 	p.Family = header.NotPlain
 	if f.Addr > uint64(len(memory)-header.Window6Bytes) {
@@ -96,7 +96,7 @@ func plainOf(memory []byte, f header.Frame) (p header.Plain, v6 bool) {
 	return p, w6[12] == 0x86 && w6[13] == 0xdd
 }
 
-// agree: Inspect says of a group what plainOf says of each frame, and writes nothing else.
+// agree: Inspect returns for a group what plainOf returns for each frame, and writes nothing else.
 func (s *stage) agree(t *testing.T, frames []header.Frame, ahead int, stride uintptr) {
 	t.Helper()
 	size := int(stride)*(len(frames)-1) + int(plainBytes)

@@ -63,7 +63,7 @@ func parseIPv4(frame []byte, frameBytes int, p *Packet, l3 int) stats.DropReason
 	return parseTransport(frame, p)
 }
 
-// setIPv4 fills p with what the fixed header says.
+// setIPv4 fills p from the fixed header.
 func (p *Packet) setIPv4(h *[IPv4Bytes]byte, l3, l4, end int) {
 	p.Tuple.Src.setMapped((*[4]byte)(h[12:16]))
 	p.Tuple.Dst.setMapped((*[4]byte)(h[16:20]))

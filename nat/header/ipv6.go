@@ -57,7 +57,7 @@ func parseIPv6(frame []byte, frameBytes int, p *Packet, l3 int) stats.DropReason
 	return parseTransport(frame, p)
 }
 
-// setIPv6 fills p with what the fixed header says.
+// setIPv6 fills p from the fixed header.
 func (p *Packet) setIPv6(h *[IPv6Bytes]byte, l3, end int) {
 	p.Tuple.Src = Addr(h[8:24])
 	p.Tuple.Dst = Addr(h[24:40])

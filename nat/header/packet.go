@@ -6,7 +6,7 @@ import (
 	"sluice.dev/sluice/fastpath/stats"
 )
 
-// Fragment says which part of a datagram a packet is.
+// Fragment is which part of a datagram a packet is.
 type Fragment uint8
 
 const (
@@ -63,7 +63,7 @@ const (
 	ICMPBytes       = 8
 	VLANBytes       = 4
 	maxVLANs        = 2
-	maxPacketBytes  = 65535 // RFC 791, RFC 8200: what a 16-bit length can say
+	maxPacketBytes  = 65535 // RFC 791, RFC 8200: what a 16-bit length can hold
 	fragmentUnit    = 8     // RFC 791, RFC 8200: unit of the fragment offset, in bytes
 	etherTypeOffset = 12
 )
@@ -81,9 +81,9 @@ const (
 // (see ChecksumICMP), TTL.
 func Parse(frame []byte, p *Packet) stats.DropReason { return ParseLong(frame, len(frame), p) }
 
-// ParseLong is Parse for a frame of so many bytes of which only the first part is here, the others being in further
-// buffers. All headers must be in this part: what Parse says of headers that end too early is said of those that leave
-// it.
+// ParseLong is Parse for a frame of so many bytes of which only the first part is here, the others
+// being in further buffers. All headers must be in this part: what Parse says of headers that end
+// too early is said of those that leave it.
 func ParseLong(frame []byte, frameBytes int, p *Packet) stats.DropReason {
 	*p = Packet{}
 	if len(frame) < EthernetBytes {
@@ -120,8 +120,8 @@ func ParseLong(frame []byte, frameBytes int, p *Packet) stats.DropReason {
 // reach is what of a packet is in the part of its frame that is here: all of it, but for ParseLong.
 func (p *Packet) reach(part []byte) int { return min(int(p.End), len(part)) }
 
-// Transport returns what of a packet behind its IP header, and extension headers, is in a part of its frame that begins
-// with the frame: all of it where the part is the whole frame.
+// Transport returns what of a packet behind its IP header, and extension headers, is in a part of
+// its frame that begins with the frame: all of it where the part is the whole frame.
 func (p *Packet) Transport(part []byte) []byte { return part[p.L4:p.reach(part)] }
 
 // FragmentBytes is the number of bytes that a fragment contributes to its

@@ -48,8 +48,9 @@ func TestParseTruncated(t *testing.T) {
 	}
 }
 
-// Of a frame whose first part alone is here, headers say what they say where all of it is; and where they are not all
-// in that part, the packet is dropped. Nothing behind the part is read: it has no capacity there.
+// Of a frame whose first part alone is here, headers say what they say where all of it is; and
+// where they are not all in that part, the packet is dropped. Nothing behind the part is read: it
+// has no capacity there.
 func TestParseLong(t *testing.T) {
 	for name, frame := range corpus() {
 		var want header.Packet
@@ -88,7 +89,8 @@ func TestParseLong(t *testing.T) {
 	}
 }
 
-// Every length that a header can claim of a truncated or padded frame is judged as the reference does.
+// Every length that a header can claim of a truncated or padded frame is judged as the reference
+// does.
 func TestParseLyingLengths(t *testing.T) {
 	for name, frame := range corpus() {
 		at := len(frame) - len(headertest.IP(frame))
@@ -129,7 +131,7 @@ func sealAt(frame []byte, at int) {
 }
 
 // agree compares Parse with the reference. Where a packet is dropped, only what
-// contract says must hold is compared.
+// contract demands is compared.
 func agree(t *testing.T, name string, frame []byte) {
 	t.Helper()
 	var got header.Packet

@@ -39,7 +39,7 @@ type plainTransport struct {
 // tables are what Plain looks up.
 type tables struct {
 	transports [256]plainTransport // by protocol number
-	// flags says, by a TCP header's flags byte, whether a segment may be plain (0) or must be
+	// flags has, by a TCP header's flags byte, whether a segment may be plain (0) or must be
 	// refused (1 << 31), and whether it does nothing but acknowledge and carry data (0) or more
 	// (1).
 	flags [256]uint32
@@ -116,8 +116,8 @@ func sum4(w *[Window4Bytes]byte) bool {
 }
 
 // judgeTransport judges what lies behind the IP header, so many bytes of it. The sign bit of the
-// verdict says no; if it says yes, more is 1 for a TCP segment that opens or closes, and 0 for all
-// else.
+// verdict is set if it is not plain. Of a plain packet, more is 1 for a TCP segment that opens or
+// closes, and 0 for all else.
 func judgeTransport(t *Transport, proto uint8, bytes uint32) (verdict, more uint32) {
 	p := &plainTables.transports[proto]
 	udp, tcp := uint32(binary.BigEndian.Uint16(t[4:6])), uint32(t[12]>>4)*4

@@ -55,7 +55,7 @@ func sctpFlags(chunkType uint8) uint8 {
 }
 
 // parseSCTP reads the common header and the header of the first chunk. What an INIT asks
-// for costs us a flow, so it must be what RFC 9260 says: alone in its packet (section
+// for costs us a flow, so it must be as RFC 9260 demands: alone in its packet (section
 // 6.10), whole, and without a verification tag, which no other packet lacks (section 8.5.1).
 //
 // Chunks behind the first are not examined: each costs a step, and the ones that come

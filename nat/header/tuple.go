@@ -40,7 +40,7 @@ type Tuple struct {
 	Src, Dst         Addr
 	SrcPort, DstPort uint16
 	Proto            uint8 // IANA protocol number: ProtoTCP, ProtoUDP, ...
-	V6               bool  // family, so that nobody has to look into the addresses
+	V6               bool  // family, so that it need not be derived from the addresses
 }
 
 // Reverse returns the tuple of packets in the other direction.
@@ -53,7 +53,7 @@ func (t *Tuple) Reverse() Tuple {
 // makes a flow, and the flow outlives its backend's place in the service.
 func (t *Tuple) Stateful() bool { return Stateful(t.Proto) }
 
-// Stateful says it of a protocol number.
+// Stateful is Tuple.Stateful of a protocol number.
 func Stateful(proto uint8) bool { return proto == ProtoTCP || proto == ProtoSCTP }
 
 // IANA protocol numbers.

@@ -173,7 +173,7 @@ func apply(f files, name string, ifindex int, s Settings, memory *Original) *Dev
 	return d
 }
 
-// refuse says why a setting is not as wanted.
+// refuse records why a setting is not as wanted.
 func (d *Device) refuse(w pair, err error) {
 	var why string
 	switch {
@@ -199,7 +199,7 @@ func (d *Device) Values() map[string]string {
 	return d.now
 }
 
-// Refused says, a sentence each, what is not as the settings want it, and why.
+// Refused returns, a sentence each, what is not as the settings want it, and why.
 func (d *Device) Refused() []string {
 	if d == nil {
 		return nil
