@@ -1,3 +1,5 @@
+//go:build root
+
 package cluster
 
 import (
@@ -21,13 +23,6 @@ import (
 
 	"sluice.dev/sluice/bench/topo"
 )
-
-func testContext(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	t.Cleanup(cancel)
-	return ctx
-}
 
 // startCluster starts a control plane for one test and sees that it leaves nothing.
 func startCluster(t *testing.T, config Config) *Cluster {

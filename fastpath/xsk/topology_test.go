@@ -1,3 +1,5 @@
+//go:build root
+
 package xsk
 
 import (
@@ -9,13 +11,6 @@ import (
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/xsk/xsktest"
 )
-
-func must(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
-}
 
 // eventually runs step until done, and fails after twenty seconds.
 func eventually(tb testing.TB, what string, step func(), done func() bool) {
