@@ -23,6 +23,8 @@ var (
 	Netem  = Feature{"the qdisc netem", "sch_netem", probeNetem}
 	VLAN   = Feature{"802.1Q devices", "8021q", probeVLAN}
 	Pktgen = Feature{"the packet generator pktgen", "pktgen", probePktgen}
+	IPVS   = Feature{"IP virtual server", "ip_vs", probeIPVS}
+	IPSet  = Feature{"IP sets", "ip_set", probeIPSet}
 )
 
 // Missing says what about the feature the kernel lacks; nil if it has it.
@@ -102,5 +104,16 @@ func probePktgen() error {
 	if errors.Is(err, os.ErrNotExist) {
 		return errors.New("there is no /proc/net/pktgen; modprobe pktgen")
 	}
+	return err
+}
+
+// probeIPVS asks for the generic netlink family that IPVS is configured by.
+func probeIPVS() error {
+	_, err := netlink.GenlFamilyGet("IPVS")
+	return err
+}
+
+func probeIPSet() error {
+	_, _, err := netlink.IpsetProtocol()
 	return err
 }

@@ -25,7 +25,7 @@ func TestFactor(t *testing.T) {
 
 // TestFeatures: what is said of each feature is true of what a user would try, or names the reason. It needs root.
 func TestFeatures(t *testing.T) {
-	for _, f := range []Feature{SCTP, Netem, VLAN, Pktgen} {
+	for _, f := range []Feature{SCTP, Netem, VLAN, Pktgen, IPVS, IPSet} {
 		err := f.Missing()
 		t.Logf("%s: %v", f.Name, err)
 		if err != nil && (!strings.Contains(err.Error(), f.Name) || !strings.Contains(err.Error(), f.Module)) {
