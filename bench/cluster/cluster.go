@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"sluice.dev/sluice/bench/machine"
 	"sluice.dev/sluice/bench/topo"
 )
 
@@ -61,9 +62,9 @@ type Cluster struct {
 }
 
 // How long processes may take to do what they were asked to.
-const (
-	startTimeout = 60 * time.Second
-	stopTimeout  = 10 * time.Second
+var (
+	startTimeout = machine.Slower(60 * time.Second)
+	stopTimeout  = machine.Slower(10 * time.Second)
 )
 
 // Start starts etcd and the API server and returns when it is ready. What was started

@@ -4,11 +4,13 @@ import (
 	"context"
 	"testing"
 	"time"
+
+	"sluice.dev/sluice/bench/machine"
 )
 
 func testContext(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), machine.Slower(3*time.Minute))
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -22,15 +22,15 @@ type ProxyConfig struct {
 	// Node is the name of the host's Node, which must exist: kube-proxy takes its
 	// addresses, zone and primary family from there.
 	Node string
-	// Mode is "nftables" (the default) or "iptables". The tools of that name must be
-	// installed.
+	// Mode is "nftables" (the default), "iptables" or "ipvs". Its tools must be installed,
+	// or in Runtime; modprobe must be in PATH for ipvs.
 	Mode string
 	// Options is more of the KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1):
 	// YAML, whole top-level fields, which win. metricsBindAddress must stay.
 	Options string
 	// Timeout of the first sync, 60 s: with thousands of Services, iptables needs more.
 	Timeout time.Duration
-	// Runtime has nft, for systems where it is not installed; nil for the system's own.
+	// Runtime has the mode's tools, for systems where they are not installed; nil for the system's own.
 	Runtime *Runtime
 }
 
@@ -40,7 +40,7 @@ type Proxy struct {
 	config  ProxyConfig
 	dir     string
 	process *topo.Process // nil once stopped
-	settled int           // how often Settle was called
+	settled int           // markers that were written
 }
 
 // tools are what kube-proxy runs in each mode, with whatever else comes in the same
@@ -48,6 +48,20 @@ type Proxy struct {
 var tools = map[string][]string{
 	"nftables": {"nft"},
 	"iptables": {"iptables", "iptables-save", "iptables-restore", "ip6tables"},
+	"ipvs":     {"ipset", "iptables", "iptables-save", "iptables-restore", "ip6tables", "modprobe"},
+}
+
+// packageOf is the package of Debian that a tool is in.
+func packageOf(tool string) string {
+	switch tool {
+	case "nft":
+		return "nftables"
+	case "ipset":
+		return "ipset"
+	case "modprobe":
+		return "kmod"
+	}
+	return "iptables"
 }
 
 // KubeProxy starts kube-proxy and returns once it has programmed, for both families,
@@ -63,6 +77,11 @@ func (c *Cluster) KubeProxy(ctx context.Context, config ProxyConfig) (*Proxy, er
 	if err := p.check(ctx); err != nil {
 		return nil, fmt.Errorf("cluster: kube-proxy on %s: %w", config.Host.Name, err)
 	}
+	if config.Mode == "ipvs" {
+		if _, err := p.writeMarker(ctx); err != nil { // the one before the first that Settle waits for
+			return nil, err
+		}
+	}
 	if err := p.start(); err != nil {
 		return nil, fmt.Errorf("cluster: kube-proxy on %s: %w", config.Host.Name, err)
 	}
@@ -77,11 +96,11 @@ func (c *Cluster) KubeProxy(ctx context.Context, config ProxyConfig) (*Proxy, er
 func (p *Proxy) check(ctx context.Context) error {
 	needed, ok := tools[p.config.Mode]
 	if !ok {
-		return fmt.Errorf("mode %q is not one of nftables, iptables", p.config.Mode)
+		return fmt.Errorf("mode %q is not one of nftables, iptables, ipvs", p.config.Mode)
 	}
 	for _, tool := range needed {
-		if _, err := exec.LookPath(tool); err != nil && (p.config.Runtime == nil || p.config.Mode != "nftables") {
-			return fmt.Errorf("mode %s: %w: install the package %s", p.config.Mode, err, needed[0])
+		if _, err := exec.LookPath(tool); err != nil && (p.config.Runtime == nil || !p.config.Runtime.has(tool)) {
+			return fmt.Errorf("mode %s: %w: install the package %s", p.config.Mode, err, packageOf(tool))
 		}
 	}
 	if _, err := p.cluster.client.CoreV1().Nodes().Get(ctx, p.config.Node, metav1.GetOptions{}); err != nil {
@@ -164,8 +183,17 @@ func (p *Proxy) Stop() error {
 	return q.Stop(stopTimeout)
 }
 
-// Cleanup removes what a stopped kube-proxy programmed, by `kube-proxy --cleanup`.
+// Cleanup removes what a stopped kube-proxy programmed, by `kube-proxy --cleanup`. What mode ipvs programmed takes two
+// of them: the first does not get rid of chains that others still jump to.
 func (p *Proxy) Cleanup(ctx context.Context) error {
+	err := p.cleanup(ctx)
+	if err != nil && p.config.Mode == "ipvs" {
+		err = p.cleanup(ctx)
+	}
+	return err
+}
+
+func (p *Proxy) cleanup(ctx context.Context) error {
 	var out []byte
 	err := p.config.Host.Run(func() (err error) {
 		cleanup := exec.CommandContext(ctx, p.cluster.binaries.KubeProxy, "--cleanup")

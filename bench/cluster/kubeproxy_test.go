@@ -5,7 +5,9 @@ package cluster
 import (
 	"context"
 	"net/netip"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"sluice.dev/sluice/bench/machine"
 	"sluice.dev/sluice/bench/topo"
 )
 
@@ -31,17 +34,32 @@ func TestKubeProxy(t *testing.T) {
 	}{
 		{"nftables", []string{"nft", "list", "map", "ip", "kube-proxy", "service-ips"}},
 		{"iptables", []string{"iptables-save", "-t", "nat"}},
+		{"ipvs", []string{"ipset", "list", "KUBE-LOAD-BALANCER"}},
 	} {
 		t.Run(mode.name, func(t *testing.T) {
-			if _, err := exec.LookPath(mode.ruleset[0]); err != nil && Enabled() {
-				t.Skipf("%v: install the package %s", err, tools[mode.name][0])
+			if mode.name == "ipvs" && Enabled() {
+				machine.Need(t, machine.IPVS, machine.IPSet)
+				kubeProxyForwards(t, mode.name, mode.ruleset, fetchTools(t))
+				return
 			}
-			kubeProxyForwards(t, mode.name, mode.ruleset)
+			if _, err := exec.LookPath(mode.ruleset[0]); err != nil && Enabled() {
+				t.Skipf("%v: install the package %s", err, packageOf(mode.ruleset[0]))
+			}
+			kubeProxyForwards(t, mode.name, mode.ruleset, nil)
 		})
 	}
 }
 
-func kubeProxyForwards(t *testing.T, mode string, ruleset []string) {
+func fetchTools(t *testing.T) *Runtime {
+	t.Helper()
+	tools, err := FetchProxyTools(testContext(t), os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tools
+}
+
+func kubeProxyForwards(t *testing.T, mode string, ruleset []string, tools *Runtime) {
 	n := newNet(t, topo.Config{Backends: 2})
 	c, ctx := startCluster(t, Config{}), testContext(t)
 	web := webService()
@@ -67,7 +85,7 @@ func kubeProxyForwards(t *testing.T, mode string, ruleset []string) {
 		t.Fatal(err)
 	}
 	begin := time.Now()
-	p, err := c.KubeProxy(ctx, ProxyConfig{Host: n.Gateway, Node: "gateway", Mode: mode})
+	p, err := c.KubeProxy(ctx, ProxyConfig{Host: n.Gateway, Node: "gateway", Mode: mode, Runtime: tools})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +95,7 @@ func kubeProxyForwards(t *testing.T, mode string, ruleset []string) {
 		}
 	})
 	t.Logf("kube-proxy synced after %.2f s", time.Since(begin).Seconds())
-	if rules := onHost(ctx, t, n.Gateway, ruleset); !strings.Contains(rules, vip4) {
+	if rules := onHost(ctx, t, n.Gateway, tools, ruleset); !strings.Contains(rules, vip4) {
 		t.Errorf("no %s in\n%s", vip4, rules)
 	}
 	if got := answering(ctx, t, n, vip4); !slices.Equal(got, []string{"backend0"}) {
@@ -103,12 +121,13 @@ func kubeProxyForwards(t *testing.T, mode string, ruleset []string) {
 			t.Errorf("%s is answered by %v", vip, got)
 		}
 	}
-	endProxy(ctx, t, p, n.Gateway, ruleset)
+	endProxy(ctx, t, p, ruleset)
 }
 
 // endProxy reads the processor time, stops kube-proxy, sees its rules stay, and go.
-func endProxy(ctx context.Context, t *testing.T, p *Proxy, gateway *topo.Host, ruleset []string) {
+func endProxy(ctx context.Context, t *testing.T, p *Proxy, ruleset []string) {
 	t.Helper()
+	gateway, tools := p.config.Host, p.config.Runtime
 	used, err := p.CPU()
 	if err != nil || used.Own == 0 || used.Children == 0 {
 		t.Errorf("processor time %+v: %v", used, err)
@@ -117,7 +136,7 @@ func endProxy(ctx context.Context, t *testing.T, p *Proxy, gateway *topo.Host, r
 	if err := p.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	if rules := onHost(ctx, t, gateway, ruleset); !strings.Contains(rules, vip4) {
+	if rules := onHost(ctx, t, gateway, tools, ruleset); !strings.Contains(rules, vip4) {
 		t.Error("the rules went with kube-proxy")
 	}
 	if err := p.Cleanup(ctx); err != nil {
@@ -125,7 +144,7 @@ func endProxy(ctx context.Context, t *testing.T, p *Proxy, gateway *topo.Host, r
 	}
 	var rules []byte
 	err = gateway.Run(func() error {
-		rules, _ = exec.CommandContext(ctx, ruleset[0], ruleset[1:]...).CombinedOutput() // there may be no such table
+		rules, _ = command(ctx, tools, ruleset).CombinedOutput() // there may be no such table
 		return nil
 	})
 	if err != nil || strings.Contains(string(rules), vip4) {
@@ -133,16 +152,26 @@ func endProxy(ctx context.Context, t *testing.T, p *Proxy, gateway *topo.Host, r
 	}
 }
 
+// command is one of the system's programs, or of a runtime that has it.
+func command(ctx context.Context, tools *Runtime, args []string) *exec.Cmd {
+	if tools == nil || !tools.has(args[0]) {
+		return exec.CommandContext(ctx, args[0], args[1:]...)
+	}
+	c := exec.CommandContext(ctx, filepath.Join(tools.Dir, "usr/sbin", args[0]), args[1:]...)
+	c.Env = append(os.Environ(), tools.Env()...)
+	return c
+}
+
 // onHost runs a command in a host's namespace.
-func onHost(ctx context.Context, t *testing.T, h *topo.Host, command []string) string {
+func onHost(ctx context.Context, t *testing.T, h *topo.Host, tools *Runtime, args []string) string {
 	t.Helper()
 	var out []byte
 	err := h.Run(func() (err error) {
-		out, err = exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput()
+		out, err = command(ctx, tools, args).CombinedOutput()
 		return err
 	})
 	if err != nil {
-		t.Fatalf("%v: %v\n%s", command, err, out)
+		t.Fatalf("%v: %v\n%s", args, err, out)
 	}
 	return string(out)
 }

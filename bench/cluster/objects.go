@@ -95,7 +95,23 @@ func namespaceOf(o Object) string {
 	return metav1.NamespaceDefault
 }
 
+// put writes an object, once more if the API server had no time for it: on an emulated processor its limit of 34 s for
+// one request is soon over. What is written twice is the same.
 func (c *Cluster) put(ctx context.Context, o Object) error {
+	err := c.putInNamespace(ctx, o)
+	for range overtimes {
+		if !apierrors.IsTimeout(err) {
+			break
+		}
+		err = c.putInNamespace(ctx, o)
+	}
+	return err
+}
+
+// overtimes is how often the API server may have no time for one object.
+const overtimes = 10
+
+func (c *Cluster) putInNamespace(ctx context.Context, o Object) error {
 	err := c.putOnce(ctx, o)
 	if apierrors.IsNotFound(err) && namespaceOf(o) != metav1.NamespaceDefault {
 		if err := c.ensureNamespace(ctx, o.GetNamespace()); err != nil {

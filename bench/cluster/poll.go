@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"sluice.dev/sluice/bench/machine"
 )
 
 // permanent is an error of a condition that will not become true any more.
@@ -12,11 +14,12 @@ type permanent struct{ error }
 
 func (p permanent) Unwrap() error { return p.error }
 
-const pollInterval = 20 * time.Millisecond
+var pollInterval = machine.Slower(20 * time.Millisecond)
 
 // poll waits until a condition holds: until it returns no error. It gives up after the
 // timeout and at a permanent error, with what was wrong last. It rests as long as it
-// has asked, because asking (nft, in a large table) may cost what is waited for.
+// has asked, because asking (nft, in a large table) may cost what is waited for, and
+// longer where the processor is emulated.
 func poll(ctx context.Context, timeout time.Duration, condition func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -33,7 +36,7 @@ func poll(ctx context.Context, timeout time.Duration, condition func(context.Con
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", ctx.Err(), err)
-		case <-time.After(max(pollInterval, time.Since(began))):
+		case <-time.After(max(pollInterval, machine.Slower(time.Since(began)))):
 		}
 	}
 }

@@ -72,7 +72,7 @@ func (p *Proxy) synced(ctx context.Context) error {
 // Usage is the processor time that a process has used.
 type Usage struct {
 	Own      time.Duration // by its threads
-	Children time.Duration // by the programs it ran (nft, iptables-restore) that have ended
+	Children time.Duration // by the programs it ran (nft, iptables-restore, ipset) that have ended
 }
 
 // CPU is what kube-proxy has used so far, to 10 ms (proc(5), /proc/PID/stat).
@@ -137,7 +137,56 @@ var markerEndpoints = map[corev1.IPFamily]netip.Addr{
 // its Service and its slice have both arrived. Watches deliver the objects of one kind
 // in the order they were written, so all others have arrived then as well, and
 // kube-proxy programs everything that has arrived at once.
+//
+// In mode ipvs a marker shows while kube-proxy is still at it; hasServer says when it is
+// through. Where that cannot be told, a second marker is written: it is programmed by a
+// later turn than the first, which is over then.
 func (p *Proxy) Settle(ctx context.Context) error {
+	err := p.mark(ctx)
+	if errors.Is(err, errUntold) {
+		if err = p.mark(ctx); errors.Is(err, errUntold) {
+			return nil
+		}
+	}
+	return err
+}
+
+// mark writes a marker and waits for it.
+func (p *Proxy) mark(ctx context.Context) error {
+	clusterIPs, err := p.writeMarker(ctx)
+	if err != nil {
+		return err
+	}
+	busy := map[string]bool{}
+	err = poll(ctx, startTimeout, func(ctx context.Context) error {
+		var untold error
+		for _, ip := range clusterIPs {
+			err := p.programmed(ctx, ip, busy)
+			if errors.Is(err, errUntold) {
+				untold = err
+			} else if err != nil {
+				return fmt.Errorf("the marker %s port %d: %w", ip, p.settled, err)
+			}
+		}
+		return untold
+	})
+	if err != nil && !errors.Is(err, errUntold) {
+		return fmt.Errorf("cluster: kube-proxy on %s has not programmed %w\n%s", p.config.Host.Name, err, p.Log())
+	}
+	return err
+}
+
+// programmed says whether the marker is programmed in one family. In mode ipvs it notes where kube-proxy was seen busy.
+func (p *Proxy) programmed(ctx context.Context, clusterIP string, busy map[string]bool) error {
+	if p.config.Mode == "ipvs" {
+		return p.hasServer(clusterIP, busy)
+	}
+	return p.has(ctx, clusterIP)
+}
+
+// writeMarker writes the next marker and returns its ClusterIPs. The slices are written first, so that mostly one
+// turn of kube-proxy gets both.
+func (p *Proxy) writeMarker(ctx context.Context) (clusterIPs []string, err error) {
 	p.settled++
 	marker := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: markerNamespace, Name: markerPrefix + p.config.Node},
@@ -146,23 +195,21 @@ func (p *Proxy) Settle(ctx context.Context) error {
 			Ports:          []corev1.ServicePort{{Name: fmt.Sprintf("p%d", p.settled), Port: int32(p.settled)}},
 		},
 	}
-	objects := []Object{marker}
+	var slices []Object
 	for family, address := range markerEndpoints {
-		objects = append(objects, NewSlice(marker, strings.ToLower(string(family)), family, discoveryv1.Endpoint{Addresses: []string{address.String()}}))
+		slices = append(slices, NewSlice(marker, strings.ToLower(string(family)), family, discoveryv1.Endpoint{Addresses: []string{address.String()}}))
 	}
-	if err := p.cluster.Put(ctx, objects...); err != nil {
-		return err
+	if err := p.cluster.Put(ctx, slices...); err != nil {
+		return nil, err
+	}
+	if err := p.cluster.Put(ctx, marker); err != nil {
+		return nil, err
 	}
 	got, err := p.cluster.client.CoreV1().Services(markerNamespace).Get(ctx, marker.Name, metav1.GetOptions{})
 	if err != nil {
-		return fmt.Errorf("cluster: read the marker: %w", err)
+		return nil, fmt.Errorf("cluster: read the marker: %w", err)
 	}
-	for _, ip := range got.Spec.ClusterIPs {
-		if err := poll(ctx, startTimeout, func(ctx context.Context) error { return p.has(ctx, ip) }); err != nil {
-			return fmt.Errorf("cluster: kube-proxy on %s has not programmed the marker %s port %d: %w\n%s", p.config.Host.Name, ip, p.settled, err, p.Log())
-		}
-	}
-	return nil
+	return got.Spec.ClusterIPs, nil
 }
 
 // has says whether the marker, in one family, has rules that lead to an endpoint.

@@ -15,7 +15,8 @@ import (
 	"sluice.dev/sluice/bench/apt"
 )
 
-// Runtime is what runs containers on a node, out of Debian's packages, none of which is installed.
+// Runtime is what runs containers on a node, or what kube-proxy runs, out of Debian's packages, none of which is
+// installed.
 type Runtime struct {
 	Dir string // as if it were the root directory
 }
@@ -103,14 +104,31 @@ func (r *Runtime) Ctr() string        { return filepath.Join(r.Dir, "usr/bin/ctr
 func (r *Runtime) Runc() string       { return filepath.Join(r.Dir, "usr/sbin/runc") }
 func (r *Runtime) Plugins() string    { return filepath.Join(r.Dir, "usr/lib/cni") }
 
+// has says whether a program is among those of the runtime.
+func (r *Runtime) has(program string) bool {
+	for _, d := range [...]string{"usr/bin", "usr/sbin"} {
+		if _, err := os.Stat(filepath.Join(r.Dir, d, program)); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
 // Env is the environment in which programs find those of the runtime, and its libraries, before the
 // system's own.
 func (r *Runtime) Env() []string {
 	in := func(d string) string { return filepath.Join(r.Dir, d) }
 	libraries, _ := filepath.Glob(in("usr/lib/*-linux-gnu")) // the pattern is well-formed
 	more, _ := filepath.Glob(in("lib/*-linux-gnu"))
-	return []string{
-		"PATH=" + strings.Join([]string{in("usr/bin"), in("usr/sbin"), "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}, ":"),
+	env := []string{
+		"PATH=" + strings.Join([]string{in("usr/bin"), in("usr/sbin"), "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", os.Getenv("PATH")}, ":"),
 		"LD_LIBRARY_PATH=" + strings.Join(append(libraries, more...), ":"),
 	}
+	// iptables looks for its matches and targets here, or where they would be installed.
+	for _, d := range libraries {
+		if extensions := filepath.Join(d, "xtables"); complete(extensions) {
+			env = append(env, "XTABLES_LIBDIR="+extensions)
+		}
+	}
+	return env
 }

@@ -23,7 +23,7 @@ func TestFactor(t *testing.T) {
 	}
 }
 
-// TestFeatures: what is said of each feature is true of what a user would try, or names the reason. It needs root.
+// TestFeatures: what is said of each feature is true of what a user would try, or names the reason.
 func TestFeatures(t *testing.T) {
 	for _, f := range []Feature{SCTP, Netem, VLAN, Pktgen, IPVS, IPSet} {
 		err := f.Missing()
