@@ -110,10 +110,20 @@ vm-kernel-test: build ## SCTP, netem, 802.1Q devices and the kernel's pktgen, in
 		cd bench/topo && ../../$(GUEST)/topo.test -test.v -test.run "Kernel|Impair"; \
 		cd ../e2e && ../../$(GUEST)/e2e.test -test.v -test.timeout 55m -test.run "$(KERNEL_TESTS)"'
 
+# kube-proxy in mode ipvs runs where the kernel has IPVS, on a subset of the cases (docs/conformance.md). A guest has no
+# network: everything it runs is built and fetched here. It has memory enough for programs in Go to collect little garbage.
+.PHONY: vm-conformance-diff
+vm-conformance-diff: build ## conformance-diff AGAINST=ipvs, in a guest whose kernel has IPVS (KERNEL=suite, CASES=regexp)
+	$(GO) run ./bench/cluster/build -tools
+	mkdir -p $(GUEST)
+	$(GO) test -tags root -c -o $(GUEST)/conformance.test ./bench/conformance
+	GOGC=800 SLUICE_CLUSTER=1 SLUICE_AGAINST=ipvs SLUICE_CASES='$(CASES)' $(IN_GUEST) --memory 6G --module ip_vs --limit 90m -- sh -ec ' \
+		cd bench/conformance && ../../$(GUEST)/conformance.test -test.v -test.timeout 85m -test.run "TestConformance$$"'
+
 # The long tests, without measurements (bench-full). A part that fails does not keep the others from running.
 .PHONY: nightly
 nightly: build ## the long tests one after another: hours; fails at the end if a part failed
-	@failed=; for part in vm-test-full vm-kernel-test e2e cluster cluster-test upstream-test conformance conformance-diff fuzz fuzz-objects; do \
+	@failed=; for part in vm-test-full vm-kernel-test e2e cluster cluster-test upstream-test conformance conformance-diff vm-conformance-diff fuzz fuzz-objects; do \
 		echo "== $$part"; $(MAKE) $$part || failed="$$failed $$part"; done; \
 	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
@@ -124,7 +134,7 @@ conformance: cluster-binaries ## every row of docs/kubernetes.md on a real API s
 	SLUICE_CLUSTER=1 SLUICE_CASES='$(CASES)' $(TEST) -count=1 -v -run 'TestConformance|TestEveryRow' ./bench/conformance
 
 .PHONY: conformance-diff
-conformance-diff: cluster-binaries ## the same packets to kube-proxy (AGAINST=nftables, iptables): every difference
+conformance-diff: cluster-binaries ## the same packets to kube-proxy (AGAINST=nftables, iptables, ipvs): every difference
 	SLUICE_CLUSTER=1 SLUICE_AGAINST=$(AGAINST) SLUICE_CASES='$(CASES)' $(TEST) -count=1 -run TestConformance -v ./bench/conformance
 
 .PHONY: conformance-doc

@@ -12,6 +12,7 @@ import (
 
 	"sluice.dev/sluice/bench/cluster"
 	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/machine"
 )
 
 // againstVariable is a mode of kube-proxy to be given the same probes.
@@ -20,13 +21,13 @@ const againstVariable = "SLUICE_AGAINST"
 // casesVariable is a regular expression of the cases to run, all if it is empty.
 const casesVariable = "SLUICE_CASES"
 
-// chosen is the cases to run.
-func chosen(t *testing.T) []*Case {
+// chosen is the cases to run, against a mode of kube-proxy if it is not empty.
+func chosen(t *testing.T, against string) []*Case {
 	pattern, err := regexp.Compile(os.Getenv(casesVariable))
 	if err != nil {
 		t.Fatalf("%s: %v", casesVariable, err)
 	}
-	return slices.DeleteFunc(all(), func(c *Case) bool { return !pattern.MatchString(c.ID()) })
+	return slices.DeleteFunc(all(), func(c *Case) bool { return !pattern.MatchString(c.ID()) || c.leftOut(against) != "" })
 }
 
 // TestConformance runs every case.
@@ -37,7 +38,10 @@ func TestConformance(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root: network namespaces, XDP and AF_XDP")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 14*time.Minute)
+	if os.Getenv(againstVariable) == ipvs {
+		machine.Need(t, machine.IPVS, machine.IPSet)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), machine.Slower(14*time.Minute))
 	defer cancel()
 	began := time.Now()
 	r := prepare(ctx, t)
@@ -75,6 +79,7 @@ func judge(t *testing.T, c *Case, list []*result) {
 // prepare starts the control plane, writes the first steps, and starts the systems.
 func prepare(ctx context.Context, t *testing.T) *run {
 	t.Helper()
+	began := time.Now()
 	binary, err := gate.Build(t.TempDir(), false)
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +93,9 @@ func prepare(ctx context.Context, t *testing.T) *run {
 			t.Errorf("close the cluster: %v", err)
 		}
 	})
-	r := &run{c: c, cases: chosen(t), results: map[*probe]*result{}}
+	mode := os.Getenv(againstVariable)
+	t.Logf("the control plane is ready after %.0f s", time.Since(began).Seconds())
+	r := &run{c: c, cases: chosen(t, mode), results: map[*probe]*result{}, logf: t.Logf}
 	_, first := r.round(0)
 	if err := c.Put(ctx, gatewayNodeObject(gatewayZone)); err != nil {
 		t.Fatal(err)
@@ -99,15 +106,51 @@ func prepare(ctx context.Context, t *testing.T) *run {
 	r.add(t, "sluice", func(r *result) string { return r.p.want }, func(w *world) (system, error) {
 		return startSluice(ctx, c, w, binary)
 	})
-	if mode := os.Getenv(againstVariable); mode != "" {
+	if mode != "" {
 		r.add(t, mode, expected(mode), func(w *world) (system, error) { return startKubeProxy(ctx, c, w, mode) })
 	}
 	for _, x := range r.subjects {
 		if err := x.sync(ctx); err != nil {
 			t.Fatal(err)
 		}
+		t.Logf("%s has everything of the first steps after %.0f s", x.name, time.Since(began).Seconds())
 	}
 	return r
+}
+
+// add starts a system in a topology of its own.
+func (r *run) add(t *testing.T, name string, wants func(*result) string, start func(*world) (system, error)) {
+	t.Helper()
+	w, err := newWorld()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := w.close(); err != nil {
+			t.Errorf("close the network: %v", err)
+		}
+		if left, err := w.Leftovers(); err != nil || len(left) > 0 {
+			t.Errorf("left behind: %v %v", left, err)
+		}
+	})
+	began := time.Now()
+	s, err := start(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%s has started after %.0f s", name, time.Since(began).Seconds())
+	x := &subject{system: s, name: name, prober: newProber(w), wants: wants}
+	x.prober.drops = func(reason string) (uint64, error) { return s.dropped(t.Context(), reason) }
+	t.Cleanup(func() {
+		x.prober.close()
+		if t.Failed() {
+			t.Logf("%s logged:\n%s", name, s.log())
+		}
+		if err := s.stop(); err != nil {
+			t.Errorf("stop %s: %v", name, err)
+		}
+	})
+	r.subjects = append(r.subjects, x)
 }
 
 // report compares the systems and fails for what is not listed.

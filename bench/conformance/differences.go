@@ -2,25 +2,31 @@ package conformance
 
 // difference is an outcome that kube-proxy has and Sluice has not, on purpose.
 type difference struct {
-	where              string // case and probe, as result.key has them
-	nftables, iptables string // what comes of it there; empty where that is no difference
-	why                string // and where it is decided
+	where string // case and probe, as result.key has them
+	// What comes of it there; empty where that is no difference, or where the case is not run.
+	nftables, iptables, ipvs string
+	why                      string // and where it is decided
 }
 
 // in is the outcome in a mode.
 func (d *difference) in(mode string) string {
-	if mode == "iptables" {
+	switch mode {
+	case iptables:
 		return d.iptables
+	case ipvs:
+		return d.ipvs
 	}
 	return d.nftables
 }
 
-// modes of kube-proxy, the columns of the table.
-var modes = [...]string{"nftables", "iptables"}
+// Modes of kube-proxy, the columns of the table.
+const nftables, iptables, ipvs = "nftables", "iptables", "ipvs"
+
+var modes = [...]string{nftables, iptables, ipvs}
 
 // Why Sluice differs, and where that is decided.
 const (
-	whyPing     = "VIPs answer ping (ADR 6: ClusterIPs answer ping)"
+	whyPing     = "VIPs answer ping (ADR 6)"
 	whyUnused   = "Sluice does not know the service range; routes may use it otherwise (ADR 6)"
 	whyUnserved = "other ports of a ClusterIP are treated as those of a VIP: `unservedVIPPort` (ADR 6)"
 	whyHostLink = "endpoints on the gateway are reached by the host link; policy Cluster translates for all endpoints alike (ADR 6)"
@@ -32,7 +38,12 @@ const (
 	whyDenied   = "an answer would tell strangers which Services are down (ADR 6)"
 	whyNotOurs  = "an address that is not selected is not ours (ADR 6)"
 	whyChoice   = "an annotation of Sluice's (docs/kubernetes.md, Choosing a backend)"
-	whyHairpin  = "a client that got itself is translated wherever it is, kube-proxy's nftables mode does it for endpoints on the node only, and the connection hangs (ADR 6)"
+	whyHairpin  = "a client that got itself is translated wherever it is, kube-proxy's modes nftables and ipvs do it for endpoints on the node only, and the connection hangs (ADR 6)"
+	whyVIPPort  = "VIPs are the node's own in mode ipvs, which rejects other ports of theirs; here it is `unservedVIPPort` (ADR 6)"
+	whyEnded    = "in mode ipvs flows end when their frontend goes; here they stay, as in the other modes, but for those of UDP when the Service goes (docs/kubernetes.md, any of it changes)"
+	whyForward  = "mode ipvs forwards to endpoints elsewhere, which breaks the connection where they do not answer by the gateway (ADR 6)"
+	whyPods     = "mode ipvs has one set of endpoints for a frontend, so policy Local holds for pods, too (docs/kubernetes.md, Service)"
+	whyFrontend = "in mode ipvs each frontend has an affinity of its own (docs/kubernetes.md, Where kube-proxy's modes disagree)"
 	whyRetry    = "a SYN that nobody answers goes to another endpoint (docs/kubernetes.md, Different on purpose)"
 	whyPorts    = "a frontend among the gateway's own source ports is refused (docs/kubernetes.md, Different on purpose)"
 )
@@ -48,37 +59,67 @@ const (
 // differences are all of them. A run fails if kube-proxy does anything else than
 // Sluice where nothing is listed, or anything else than what is.
 var differences = []difference{
-	{"Service/spec.clusterIP, clusterIPs/one-family: tcp outside to ClusterIP (IPv6)", drop, "", whyUnused},
-	{"Service/... with an address of this node in it/vip-as-source: syn the VIP itself to VIP", "b0 from gateway", "b0 from gateway", whyForged},
-	{"EndpointSlice/... of this node/host-network: tcp outside to VIP, node port", "local from client", "local from client", whyHostLink},
-	{"EndpointSlice/... of this node/host-network: tcp outside to VIP (IPv6)", "local from client", "local from client", whyHostLink},
-	{"EndpointSlice/... of this node/host-network: udp outside to VIP", "local from client", "local from client", whyHostLink},
-	{"EndpointSlice/... of this node/host-network: tcp pod to VIP", "local from client", "local from client", whyHostLink},
-	{itsOwnVIP + "tcp outside to VIP", "b0 beyond from gateway", "b0 beyond from gateway", whyIllegal},
-	{itsOwnVIP + "tcp outside to VIP (IPv6)", "b0 beyond from gateway", "b0 beyond from gateway", whyIllegal},
-	{"Established flows/service goes to zero endpoints/slice-empty: no endpoint: udp outside to VIP, flow udp", "b0 from gateway", "b0 from gateway", whyZero},
-	{"Established flows/service goes to zero endpoints/slice-empty: no endpoint: udp outside to VIP (IPv6), flow udp6", "b0 from gateway", "b0 from gateway", whyZero},
-	{readyNotServing + "udp outside to VIP, flow udp", "b0 b1 from gateway", "b0 b1 from gateway", whyServing},
-	{readyNotServing + "udp outside to VIP (IPv6), flow udp6", "b0 b1 from gateway", "b0 b1 from gateway", whyServing},
-	{"Where kube-proxy's modes disagree/source not allowed, and no endpoints/drop: tcp other to VIP", "", reject, whyDenied},
-	{"Where kube-proxy's modes disagree/node port without endpoints, on a local address that is not selected/pass: tcp outside to node port of an address not selected", "", reject, whyNotOurs},
-	{"Established flows/service deleted/service-deleted: the Service and its slices are deleted: udp outside to VIP, flow udp", "b0 from gateway", "b0 from gateway", whyDeleted},
-	{"Choosing a backend/sh, dh/sh: tcp outside to VIP", "several from gateway", "several from gateway", whyChoice},
-	{"Choosing a backend/sh, dh/dh: tcp outside to VIP", "several from gateway", "several from gateway", whyChoice},
-	{"Service/annotation sluice.dev/weights/zero: tcp outside to VIP", "b0 b1 from gateway", "b0 b1 from gateway", whyChoice},
-	{"Service/annotation sluice.dev/weights/zero: tcp outside to VIP (IPv6)", "b0 b1 from gateway", "b0 b1 from gateway", whyChoice},
-	{hairpinElsewhere + "tcp pod-b0 to VIP", drop, "", whyHairpin},
-	{hairpinElsewhere + "tcp pod-b0 to VIP (IPv6)", drop, "", whyHairpin},
-	{unusedClusterIP + "tcp outside to ClusterIP port 81", reject, "", whyUnserved},
-	{unusedClusterIP + "tcp outside to ClusterIP (IPv6) port 81", reject, "", whyUnserved},
-	{unusedClusterIP + "tcp outside to an unused ClusterIP", drop, "", whyUnused},
-	{ping + "VIP", drop, drop, whyPing},
-	{ping + "VIP (IPv6)", drop, drop, whyPing},
-	{ping + "ClusterIP", reject, drop, whyPing},
-	{ping + "external IP", drop, drop, whyPing},
-	{"Different on purpose/A SYN that nobody answers/another-endpoint: tcp outside to VIP", "b0 from gateway; drop", "b0 from gateway; drop", whyRetry},
-	{"Different on purpose/A frontend among the gateway's own source ports/refused: tcp outside to the node's address port 17000", "b0 from gateway", "b0 from gateway", whyPorts},
+	{"Service/spec.clusterIP, clusterIPs/one-family: tcp outside to ClusterIP (IPv6)", drop, "", "", whyUnused},
+	{"Service/... with an address of this node in it/vip-as-source: syn the VIP itself to VIP", "b0 from gateway", "b0 from gateway", "", whyForged},
+	{"EndpointSlice/... of this node/host-network: tcp outside to VIP, node port", "local from client", "local from client", "", whyHostLink},
+	{"EndpointSlice/... of this node/host-network: tcp outside to VIP (IPv6)", "local from client", "local from client", "", whyHostLink},
+	{"EndpointSlice/... of this node/host-network: udp outside to VIP", "local from client", "local from client", "", whyHostLink},
+	{"EndpointSlice/... of this node/host-network: tcp pod to VIP", "local from client", "local from client", "", whyHostLink},
+	{itsOwnVIP + "tcp outside to VIP", "b0 beyond from gateway", "b0 beyond from gateway", "", whyIllegal},
+	{itsOwnVIP + "tcp outside to VIP (IPv6)", "b0 beyond from gateway", "b0 beyond from gateway", "", whyIllegal},
+	{"Established flows/service goes to zero endpoints/slice-empty: no endpoint: udp outside to VIP, flow udp", "b0 from gateway", "b0 from gateway", "", whyZero},
+	{"Established flows/service goes to zero endpoints/slice-empty: no endpoint: udp outside to VIP (IPv6), flow udp6", "b0 from gateway", "b0 from gateway", "", whyZero},
+	{readyNotServing + "udp outside to VIP, flow udp", "b0 b1 from gateway", "b0 b1 from gateway", "", whyServing},
+	{readyNotServing + "udp outside to VIP (IPv6), flow udp6", "b0 b1 from gateway", "b0 b1 from gateway", "", whyServing},
+	{"Where kube-proxy's modes disagree/source not allowed, and no endpoints/drop: tcp other to VIP", "", reject, "", whyDenied},
+	{"Where kube-proxy's modes disagree/node port without endpoints, on a local address that is not selected/pass: tcp outside to node port of an address not selected", "", reject, "", whyNotOurs},
+	{serviceDeleted + "udp outside to VIP, flow udp", "b0 from gateway", "b0 from gateway", "", whyDeleted},
+	{"Choosing a backend/sh, dh/sh: tcp outside to VIP", "several from gateway", "several from gateway", "", whyChoice},
+	{"Choosing a backend/sh, dh/dh: tcp outside to VIP", "several from gateway", "several from gateway", "", whyChoice},
+	{"Service/annotation sluice.dev/weights/zero: tcp outside to VIP", "b0 b1 from gateway", "b0 b1 from gateway", "", whyChoice},
+	{"Service/annotation sluice.dev/weights/zero: tcp outside to VIP (IPv6)", "b0 b1 from gateway", "b0 b1 from gateway", "", whyChoice},
+	{hairpinElsewhere + "tcp pod-b0 to VIP", drop, "", drop, whyHairpin},
+	{hairpinElsewhere + "tcp pod-b0 to VIP (IPv6)", drop, "", drop, whyHairpin},
+	{unusedClusterIP + "tcp outside to ClusterIP port 81", reject, "", reject, whyUnserved},
+	{unusedClusterIP + "tcp outside to ClusterIP (IPv6) port 81", reject, "", reject, whyUnserved},
+	{unusedClusterIP + "tcp outside to an unused ClusterIP", drop, "", "", whyUnused},
+	{"Service/externalTrafficPolicy/local-none-here: tcp outside to VIP", "", "", "b0 b1 from client", whyForward},
+	{"Service/externalTrafficPolicy/local-none-here: tcp outside to node port (IPv6)", "", "", "b0 b1 from client", whyForward},
+	{"Service/externalTrafficPolicy/local-none-here: udp outside to VIP", "", "", "b0 b1 from client", whyForward},
+	{"Service/internalTrafficPolicy/local-none-here: tcp outside to ClusterIP", "", "", "b0 b1 from gateway", whyForward},
+	{"Service/internalTrafficPolicy/local-none-here: tcp pod to ClusterIP (IPv6)", "", "", "b0 b1 from client", whyForward},
+	{portChanged + "tcp outside to VIP, flow tcp", "", "", passListen, whyEnded},
+	{portChanged + "tcp outside to VIP (IPv6), flow tcp6", "", "", passListen, whyEnded},
+	{portChanged + "udp outside to VIP, flow udp", "", "", reject, whyEnded},
+	{portChanged + "udp outside to VIP (IPv6), flow udp6", "", "", reject, whyEnded},
+	{portChanged + "tcp outside to VIP", "", "", reject, whyVIPPort},
+	{vipChanged + "tcp outside to VIP, flow tcp", "", "", broken, whyEnded},
+	{vipChanged + "tcp outside to VIP (IPv6), flow tcp6", "", "", broken, whyEnded},
+	{vipChanged + "udp outside to VIP, flow udp", "", "", passRoute, whyEnded},
+	{vipChanged + "udp outside to VIP (IPv6), flow udp6", "", "", passRoute, whyEnded},
+	{serviceDeleted + "tcp outside to VIP, flow tcp", "", "", broken, whyEnded},
+	{serviceDeleted + "tcp outside to VIP (IPv6), flow tcp6", "", "", broken, whyEnded},
+	{podsSkip + "tcp pod to VIP, node port, external IP", "", "", "b0 from client", whyPods},
+	{podsSkip + "tcp pod to VIP (IPv6)", "", "", "b0 from client", whyPods},
+	{podsSkip + "udp pod to VIP", "", "", "b0 from client", whyPods},
+	{"Service/sessionAffinity: ClientIP/one-backend: tcp outside to VIP, node port, external IP, ClusterIP", "", "", "several from gateway", whyFrontend},
+	{"Service/sessionAffinity: ClientIP/one-backend: udp outside to VIP, node port, external IP", "", "", "several from gateway", whyFrontend},
+	{"Service/sessionAffinity: ClientIP/one-backend: tcp other to VIP (IPv6), node port (IPv6), external IP (IPv6), ClusterIP (IPv6)", "", "", "several from gateway", whyFrontend},
+	{"Service/sessionAffinity: ClientIP/policy-local: tcp outside to VIP, node port", "", "", "several from client", whyFrontend},
+	{unknownVIPPort + "tcp outside to VIP port 81", "", "", reject, whyVIPPort},
+	{unknownVIPPort + "tcp outside to VIP (IPv6) port 81", "", "", reject, whyVIPPort},
+	{unknownVIPPort + "tcp outside to external IP port 81", "", "", reject, whyVIPPort},
+	{unknownVIPPort + "udp outside to VIP port 81", "", "", reject, whyVIPPort},
+	{ping + "VIP", drop, drop, reject, whyPing},
+	{ping + "VIP (IPv6)", drop, drop, reject, whyPing},
+	{ping + "ClusterIP", reject, drop, reject, whyPing},
+	{ping + "external IP", drop, drop, reject, whyPing},
+	{"Different on purpose/A SYN that nobody answers/another-endpoint: tcp outside to VIP", "b0 from gateway; drop", "b0 from gateway; drop", "", whyRetry},
+	{"Different on purpose/A frontend among the gateway's own source ports/refused: tcp outside to the node's address port 17000", "b0 from gateway", "b0 from gateway", "b0 from gateway", whyPorts},
 }
+
+// broken is what a client sees of a TCP flow that was reset, when it writes again.
+const broken = "broken pipe"
 
 // Beginnings of keys.
 const (
@@ -86,6 +127,11 @@ const (
 	readyNotServing  = "Different on purpose/UDP flows of an endpoint that is ready and not serving stay/udp: b0 does not serve, and is ready; b1 serves: "
 	hairpinElsewhere = "Whose address/a client that is the very endpoint it got/pod-elsewhere: "
 	unusedClusterIP  = "Where kube-proxy's modes disagree/unknown port of a ClusterIP, unused ClusterIP/pass: "
+	portChanged      = "Service/any of it changes/port: port 81 instead: "
+	vipChanged       = "Service/any of it changes/vip: other VIPs: "
+	serviceDeleted   = "Established flows/service deleted/service-deleted: the Service and its slices are deleted: "
+	unknownVIPPort   = "Where kube-proxy's modes disagree/unknown port of a VIP/pass: "
+	podsSkip         = "Service/... Local, and the client is a pod/pods-skip-the-policy: "
 	ping             = "Different on purpose/VIPs answer ping/ping: ping outside to "
 )
 

@@ -3,6 +3,7 @@ package conformance
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -39,6 +40,7 @@ type run struct {
 	c        *cluster.Cluster
 	subjects []*subject
 	cases    []*Case
+	logf     func(format string, args ...any) // how far the run is
 
 	mu      sync.Mutex
 	results map[*probe]*result
@@ -61,16 +63,39 @@ func (r *run) all(ctx context.Context) error {
 		if len(steps) == 0 {
 			break
 		}
+		began := time.Now()
 		if round > 0 { // what was there before the systems started is in force already
 			if err := r.change(ctx, steps...); err != nil {
 				return err
 			}
 		}
+		changed := time.Now()
 		if err := r.probe(ctx, cases, steps, round > 0); err != nil {
 			return err
 		}
+		r.logf("round %d of %d cases: in force after %.0f s, probed in %.0f s%s", round+1, len(cases),
+			changed.Sub(began).Seconds(), time.Since(changed).Seconds(), r.surprises(steps))
 	}
 	return r.lonely(ctx)
+}
+
+// surprises is what came of probes and was not to come of them, for whoever waits for the end of a long run.
+func (r *run) surprises(steps []*step) string {
+	var b strings.Builder
+	for _, s := range steps {
+		for _, p := range s.probes {
+			at := r.results[p]
+			if at == nil {
+				continue
+			}
+			for k, got := range at.outcomes {
+				if x := r.subjects[k]; got != "" && got != x.wants(at) {
+					fmt.Fprintf(&b, "\n\t%s: %s: %s", x.name, at.key(), got)
+				}
+			}
+		}
+	}
+	return b.String()
 }
 
 // round is the steps of a number that are not alone, and their cases.

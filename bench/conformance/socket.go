@@ -10,11 +10,13 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/bench/machine"
 )
 
 // patience is how long a client waits until it calls silence a drop: longer than the
 // first repetition of a SYN, which comes after a second.
-const patience = 3 * time.Second
+var patience = machine.Slower(3 * time.Second)
 
 // repeatAfter is when a datagram is sent again: one may get lost while an address is
 // resolved.

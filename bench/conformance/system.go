@@ -15,6 +15,7 @@ import (
 
 	"sluice.dev/sluice/bench/cluster"
 	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/machine"
 	"sluice.dev/sluice/control/status"
 )
 
@@ -58,7 +59,7 @@ type sluice struct {
 }
 
 // applyTimeout bounds every wait for Sluice.
-const applyTimeout = 30 * time.Second
+var applyTimeout = machine.Slower(30 * time.Second)
 
 func startSluice(ctx context.Context, c *cluster.Cluster, w *world, binary string) (*sluice, error) {
 	rules, err := rights()
@@ -110,7 +111,8 @@ func sluiceOptions(more string) string {
 	if strings.Contains(more, "nodeAddresses") {
 		nodes = ""
 	}
-	return nodes + "proxy: {" + strings.Join(proxy, ", ") + "}\nflows: {ipv4: 65536, ipv6: 65536}\n" +
+	return nodes + "proxy: {" + strings.Join(proxy, ", ") + "}\n" +
+		fmt.Sprintf("flows: {ipv4: 65536, ipv6: 65536, timeouts: {udpReplied: %s}}\n", udpTimeout()) +
 		"icmp: {ratePerSecond: 100000, burst: 10000}\n" + strings.Join(rest, "\n")
 }
 
@@ -155,7 +157,7 @@ func (s *sluice) sync(ctx context.Context) error {
 func until(ctx context.Context, condition func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
 	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
+	tick := time.NewTicker(machine.Slower(20 * time.Millisecond))
 	defer tick.Stop()
 	for {
 		err := condition()
@@ -233,7 +235,15 @@ type kubeProxy struct{ *cluster.Proxy }
 func startKubeProxy(ctx context.Context, c *cluster.Cluster, w *world, mode string) (*kubeProxy, error) {
 	options := fmt.Sprintf("clusterCIDR: %q\ndetectLocalMode: ClusterCIDR\nnodePortAddresses: [%q, %q]\n",
 		clusterCIDR4+","+clusterCIDR6, nodePorts4, nodePorts6)
-	p, err := c.KubeProxy(ctx, cluster.ProxyConfig{Host: w.Gateway, Node: gatewayNode, Mode: mode, Options: options})
+	config := cluster.ProxyConfig{Host: w.Gateway, Node: gatewayNode, Mode: mode, Options: options}
+	if mode == ipvs {
+		tools, err := cluster.FetchProxyTools(ctx, os.Stderr)
+		if err != nil {
+			return nil, err
+		}
+		config.Options, config.Runtime = options+ipvsOptions(), tools
+	}
+	p, err := c.KubeProxy(ctx, config)
 	if err != nil {
 		return nil, err
 	}

@@ -30,19 +30,25 @@ func tables(cases []*Case, known []string) string {
 				n++
 			}
 		}
-		fmt.Fprintf(&b, "%d of them differ from kube-proxy in %s mode.\n", n, mode)
+		run, asked := size(cases, mode)
+		fmt.Fprintf(&b, "%d of %d probes of %d cases differ from kube-proxy in %s mode.\n", n, asked, run, mode)
 	}
-	fmt.Fprint(&b, "\n## Differences from kube-proxy\n\nEmpty: as Sluice.\n\n"+
-		"| case | probe | Sluice | nftables | iptables | why |\n| --- | --- | --- | --- | --- | --- |\n")
+	fmt.Fprint(&b, "\n## Differences from kube-proxy\n\nEmpty: as Sluice. –: not run in this mode.\n\n"+
+		"| case | probe | Sluice | nftables | iptables | ipvs | why |\n| --- | --- | --- | --- | --- | --- | --- |\n")
 	for _, d := range differences {
 		r := byKey[d.where]
 		if r == nil {
-			fmt.Fprintf(&b, "| no such probe: %s | | | | | |\n", d.where)
+			fmt.Fprintf(&b, "| no such probe: %s | | | | | | |\n", d.where)
 			continue
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.c.Name, r, r.p.want, d.nftables, d.iptables, d.why)
+		inIPVS := d.ipvs
+		if r.c.leftOut(ipvs) != "" {
+			inIPVS += "–"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s |\n", r.c.Name, r, r.p.want, d.nftables, d.iptables, inIPVS, d.why)
 	}
 	b.WriteString(unasked(cases))
+	b.WriteString(omitted(cases))
 	section := ""
 	fmt.Fprint(&b, "\n## Rows and their cases\n\n| row | cases |\n| --- | --- |\n")
 	for _, row := range known {
@@ -56,6 +62,46 @@ func tables(cases []*Case, known []string) string {
 			shown = "none: " + why
 		}
 		fmt.Fprintf(&b, "| %s | %s |\n", first, shown)
+	}
+	return b.String()
+}
+
+// size is how many cases are run with kube-proxy in a mode, and how many probes of theirs it gets.
+func size(cases []*Case, mode string) (run, asked int) {
+	for _, c := range cases {
+		if c.leftOut(mode) != "" {
+			continue
+		}
+		run++
+		for _, s := range c.steps {
+			for _, p := range s.probes {
+				if p.unasked == "" && s.options == "" {
+					asked++
+				}
+			}
+		}
+	}
+	return run, asked
+}
+
+// omitted is the table of cases that are not run with kube-proxy in mode ipvs.
+func omitted(cases []*Case) string {
+	var b strings.Builder
+	var whys []string
+	names := map[string][]string{}
+	for _, c := range cases {
+		why := c.leftOut(ipvs)
+		if why == "" {
+			continue
+		}
+		if names[why] == nil {
+			whys = append(whys, why)
+		}
+		names[why] = append(names[why], c.Name)
+	}
+	fmt.Fprint(&b, "\n## Cases that are not run in mode ipvs\n\n| why | number | cases |\n| --- | --- | --- |\n")
+	for _, why := range whys {
+		fmt.Fprintf(&b, "| %s | %d | %s |\n", why, len(names[why]), strings.Join(names[why], ", "))
 	}
 	return b.String()
 }

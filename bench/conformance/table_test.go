@@ -40,6 +40,49 @@ func TestTables(t *testing.T) {
 	}
 }
 
+// TestIPVSSubset: the subset is what docs/conformance.md says, and nothing is listed of what is not run.
+func TestIPVSSubset(t *testing.T) {
+	run, left := map[string]bool{}, map[string]bool{}
+	for _, c := range all() {
+		run[c.ID()] = c.leftOut(ipvs) == ""
+		for _, s := range c.steps {
+			for _, p := range s.probes {
+				r := &result{c: c, s: s, p: p}
+				left[r.key()] = !run[c.ID()] || p.unasked != ""
+			}
+		}
+		if c.leftOut(nftables) != "" || c.leftOut("") != "" {
+			t.Errorf("%s is left out of other modes", c.ID())
+		}
+	}
+	for id, want := range map[string]bool{
+		"Service/externalTrafficPolicy/local":                             true,
+		"Different on purpose/VIPs answer ping/ping":                      true,
+		"EndpointSlice/addressType/host-names":                            false,
+		"Affinity/each new flow starts the time anew/slides":              false,
+		"On the wire/VLAN tags/come-off":                                  false,
+		"On the wire/VLAN tags/priority-alone":                            false,
+		"Whose address/ClusterIP/nobody-is-a-pod":                         false,
+		"Choosing a backend/maglev/maglev":                                false,
+		"Service/healthCheckNodePort/comes-and-goes":                      false,
+		"Different on purpose/A SYN that nobody answers/its-client-moves": false,
+	} {
+		if got, ok := run[id]; got != want || !ok {
+			t.Errorf("%s is run: %t, known: %t", id, got, ok)
+		}
+	}
+	for _, id := range ipvsCases {
+		if !run[id] {
+			t.Errorf("chosen for ipvs, and not run: %s", id)
+		}
+	}
+	for _, d := range differences {
+		if d.ipvs != "" && left[d.where] {
+			t.Errorf("listed for ipvs, and not asked there: %s", d.where)
+		}
+	}
+}
+
 // Outcomes are compared as text, so the text must say everything.
 func TestOutcome(t *testing.T) {
 	gateway := func(a string) bool { return a == "10.72.0.1" }
