@@ -303,7 +303,7 @@ func TestLoadsRaces(t *testing.T) {
 		{"deleted twice", 1, [2]do{remove, remove}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			tb, own := testTableOf(t, Config{IPv4Flows: uint32(flows), HalfOpen: uint32(flows), Timeouts: DefaultTimeouts()})
+			tb, own := testTableOf(t, Config{IPv4Flows: uint32(2 * flows), HalfOpen: uint32(flows), Timeouts: DefaultTimeouts()})
 			refs := make([]Ref, flows)
 			for i := range refs {
 				n := newFlow(header.ProtoTCP, false, uint32(i))
