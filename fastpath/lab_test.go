@@ -82,6 +82,8 @@ type labConfig struct {
 	// frameSize is 2048 if 0. long makes the links take packets in several frames.
 	frameSize int
 	long      bool
+	// heldFragments bounds the fragments that wait, in frames; 0 is 64.
+	heldFragments int
 }
 
 func newLab(t testing.TB, c labConfig) *lab {
@@ -91,6 +93,9 @@ func newLab(t testing.TB, c labConfig) *lab {
 	}
 	if c.flows == 0 {
 		c.flows = 4096
+	}
+	if c.heldFragments == 0 {
+		c.heldFragments = 64
 	}
 	if c.snat.Count == 0 {
 		c.snat = services.PortRange{First: 20000, Count: 10000}
@@ -134,7 +139,7 @@ func (l *lab) addWorker(id int, c *labConfig, frags *fragment.Table) {
 		Links: []fastpath.Link{g.nic, g.host}, Egress: []int{0}, Host: 1,
 		HostMAC: fastpath.HostMAC{Kernel: macKernel, User: macUser}, HostSource4: addr(hostSource),
 		Flows: l.table, Affinity: l.pins, Workers: c.workers, Services: &l.handle, Hops: l.hops, Fragments: frags, Stats: g.stats,
-		HeldPackets: 64, HeldPerHop: 16, HeldFragments: 64, FragmentWait: time.Second,
+		HeldPackets: 64, HeldPerHop: 16, HeldFragments: c.heldFragments, FragmentWait: time.Second,
 		ICMPRate: 1000, ICMPBurst: 50, TTL: 64, Seed: [32]byte{1, byte(id)}, Validate: l.validate,
 	})
 	if err != nil {
