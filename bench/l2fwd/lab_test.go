@@ -17,7 +17,7 @@ import (
 func TestMeasureKnobs(t *testing.T) {
 	var out bytes.Buffer
 	file := filepath.Join(t.TempDir(), "knobs.json")
-	e := Experiment{Out: &out, JSON: file, Repeat: 1, Window: 400 * time.Millisecond, Warmup: 200 * time.Millisecond, Steps: 20,
+	e := Experiment{Out: &out, JSON: file, Repeat: 1, Window: 400 * time.Millisecond, Warmup: 200 * time.Millisecond, Steps: 200,
 		Variants: []string{"budget 32", "threaded gateway"}, SourceCPU: -1, WorkerCPU: 0}
 	must(t, MeasureKnobs(t.Context(), e))
 	run, err := results.Load(file)
