@@ -89,7 +89,7 @@ func (r *run) surprises(steps []*step) string {
 				continue
 			}
 			for k, got := range at.outcomes {
-				if x := r.subjects[k]; got != "" && got != x.wants(at) {
+				if x := r.subjects[k]; got != "" && !allows(x.wants(at), got) {
 					fmt.Fprintf(&b, "\n\t%s: %s: %s", x.name, at.key(), got)
 				}
 			}
@@ -214,7 +214,7 @@ func (r *run) note(ctx context.Context, k int, at *result, x *subject, patient b
 	}
 	r.mu.Unlock()
 	got := x.prober.do(ctx, c, p)
-	for i := 1; patient && i < attempts && got != x.wants(at); i++ {
+	for i := 1; patient && i < attempts && !allows(x.wants(at), got); i++ {
 		select {
 		case <-ctx.Done():
 			return
