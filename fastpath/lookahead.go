@@ -45,7 +45,7 @@ type lookahead struct {
 // finishPlain did not forward.
 func (w *Worker) judgeSlow(i, end int) {
 	d, s := w.b.desc[i], w.b.searchOf(i)
-	if missed, _ := w.missed(s); !missed || w.b.kernel {
+	if !w.missed(s) || w.b.kernel {
 		w.judgeAny(d)
 		return
 	}
@@ -61,14 +61,12 @@ func (w *Worker) judgeSlow(i, end int) {
 	w.carryOut(d, &f.packet, w.judgeFlow(d, &f.packet, f.hash, f))
 }
 
-// missed reports whether a packet seems to have no flow. It is not sure where the packet's own flow
-// may be behind what the search examined, which only Lookup finds: where another flow has the same
-// tag, and where the home bucket has overflowed.
-func (w *Worker) missed(s *flowtable.Search) (missed, sure bool) {
-	if !s.Found() {
-		return s.Missed(), !s.Missed() || !w.flows.Overflowed(s)
+// missed reports whether a packet seems to have no flow.
+func (w *Worker) missed(s *flowtable.Search) bool {
+	if s.Found() {
+		return w.flows.TagCollision(s)
 	}
-	return w.flows.TagCollision(s), false
+	return s.Missed()
 }
 
 // lookAhead prepares those of packets first to end of the batch that seem to have no flow, and then
@@ -79,11 +77,12 @@ func (w *Worker) lookAhead(first, end int) {
 	for i := range end - first {
 		f, s, d := &ahead.of[i], w.b.searchOf(first+i), w.b.desc[first+i]
 		f.known, f.planned, f.hash, f.reply = false, false, s.Hash(), 0
-		missed, sure := w.missed(s)
-		if !missed || ahead.repeats(i) || header.Parse(w.frame(d), &f.packet) != stats.None {
+		if !w.missed(s) || ahead.repeats(i) || header.Parse(w.frame(d), &f.packet) != stats.None {
 			continue
 		}
-		if !sure {
+		// The packet's own flow may be behind what the search examined, where another flow has the
+		// same tag, and where the home bucket has overflowed.
+		if s.Found() || w.flows.Overflowed(s) {
 			if ref, _ := w.flows.Lookup(f.hash, &f.packet.Tuple, w.now); ref != 0 {
 				continue
 			}
