@@ -160,12 +160,7 @@ func report(t *testing.T, r *run, list []*result) {
 	}
 	t.Helper()
 	mode := r.subjects[1].name
-	listed := map[string]difference{}
-	for _, d := range differences {
-		if d.in(mode) != "" {
-			listed[d.where] = d
-		}
-	}
+	listed := listedIn(mode)
 	n := len(listed)
 	for _, at := range list {
 		ours, theirs := at.outcomes[0], at.outcomes[1]

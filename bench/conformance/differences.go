@@ -143,6 +143,17 @@ const (
 // key names a result among those of all cases.
 func (r *result) key() string { return r.c.ID() + ": " + r.String() }
 
+// listedIn returns the differences of a mode by key.
+func listedIn(mode string) map[string]difference {
+	listed := map[string]difference{}
+	for _, d := range differences {
+		if d.in(mode) != "" {
+			listed[d.where] = d
+		}
+	}
+	return listed
+}
+
 // allows reports whether an outcome is one of those that want has, with " or " between them: where a system chooses
 // at random, the same client may get the same backend twice.
 func allows(want, outcome string) bool {
@@ -151,15 +162,10 @@ func allows(want, outcome string) bool {
 
 // expected is what kube-proxy in a mode should make of a probe.
 func expected(mode string) func(*result) string {
-	listed := map[string]string{}
-	for _, d := range differences {
-		if theirs := d.in(mode); theirs != "" {
-			listed[d.where] = theirs
-		}
-	}
+	listed := listedIn(mode)
 	return func(r *result) string {
-		if theirs, ok := listed[r.key()]; ok {
-			return theirs
+		if d, ok := listed[r.key()]; ok {
+			return d.in(mode)
 		}
 		return r.p.want
 	}

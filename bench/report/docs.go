@@ -79,7 +79,7 @@ func compose(runs []*results.Run, known []Experiment) (*documents, error) {
 // inOrder sorts runs as the experiments are listed; what is not listed comes last.
 func inOrder(runs []*results.Run, known []Experiment) []*results.Run {
 	place := func(r *results.Run) int {
-		if n := slices.IndexFunc(known, func(e Experiment) bool { return e.Name == r.Name }); n >= 0 {
+		if n := placeOf(r, known); n >= 0 {
 			return n
 		}
 		return len(known)
@@ -152,12 +152,15 @@ func figuresBlock(runs []*results.Run, known []Experiment, lines []headlineRow, 
 	return b.String()
 }
 
-// about is what an experiment answers.
+// placeOf returns the place of a run's experiment in the list, or -1.
+func placeOf(r *results.Run, known []Experiment) int {
+	return slices.IndexFunc(known, func(e Experiment) bool { return e.Name == r.Name })
+}
+
+// about is what an experiment answers; empty if it is not listed.
 func about(r *results.Run, known []Experiment) string {
-	for _, e := range known {
-		if e.Name == r.Name {
-			return e.About
-		}
+	if n := placeOf(r, known); n >= 0 {
+		return known[n].About
 	}
 	return ""
 }
@@ -262,8 +265,8 @@ func splice(document []byte, block string) ([]byte, error) {
 }
 
 // WriteDocs writes the figures of one generation of runs into README.md, docs/benchmarks.md and docs/plots
-// of the tree at root. It refuses runs that are not of one generation; inHistory says whether the tree has
-// a commit.
+// of the tree at root. It refuses runs that are not of one generation; inHistory reports whether the tree
+// has a commit.
 func WriteDocs(root string, runs []*results.Run, known []Experiment, inHistory func(string) bool) error {
 	if err := OneGeneration(runs, known, inHistory); err != nil {
 		return fmt.Errorf("figures: %w", err)

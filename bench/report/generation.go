@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
-	"slices"
 	"strings"
 
 	"sluice.dev/sluice/bench/results"
@@ -17,8 +16,8 @@ func OneGeneration(runs []*results.Run, known []Experiment, inHistory func(versi
 	var err error
 	names := make(map[string]bool)
 	for _, r := range runs {
-		switch isKnown := slices.ContainsFunc(known, func(e Experiment) bool { return e.Name == r.Name }); {
-		case !isKnown:
+		switch {
+		case placeOf(r, known) < 0:
 			err = errors.Join(err, fmt.Errorf("%q is no experiment", r.Name))
 		case names[r.Name]:
 			err = errors.Join(err, fmt.Errorf("%s: two runs", r.Name))
@@ -39,8 +38,8 @@ func OneGeneration(runs []*results.Run, known []Experiment, inHistory func(versi
 	return nil
 }
 
-// History says of versions, as `git describe --always --dirty` writes them, whether they are commits before the
-// HEAD of the work tree at root. A tree with changes is no commit.
+// History returns a function that reports whether a version, as `git describe --always --dirty` writes it, is a commit
+// before the HEAD of the work tree at root. A tree with changes is no commit.
 func History(root string) func(version string) bool {
 	return func(version string) bool {
 		if version == "" || strings.HasPrefix(version, "-") {
