@@ -114,7 +114,7 @@ func setQueues(t *testing.T, n uint32) {
 
 // TestFewerQueuesWanted: what arrives on the others is the kernel's, and that is said.
 func TestFewerQueuesWanted(t *testing.T) {
-	isolate(t)
+	xsktest.EnterNamespace(t)
 	addNIC(t, 4)
 	c := smallConfig()
 	c.Interfaces[0].Queues = 2
@@ -127,7 +127,7 @@ func TestFewerQueuesWanted(t *testing.T) {
 // TestQueuesAdded: workers and their memory are made at the start. What is added
 // later goes to the kernel, and that is a failure to report.
 func TestQueuesAdded(t *testing.T) {
-	isolate(t)
+	xsktest.EnterNamespace(t)
 	addNIC(t, 4)
 	setQueues(t, 2)
 	l := newPortLab(t, smallConfig())
@@ -139,7 +139,7 @@ func TestQueuesAdded(t *testing.T) {
 // TestDeviceWithFewerQueues: it is served with what it has while every worker gets
 // a queue, and in full when it has them again.
 func TestDeviceWithFewerQueues(t *testing.T) {
-	isolate(t)
+	xsktest.EnterNamespace(t)
 	addNIC(t, 4)
 	c := smallConfig()
 	c.Workers = 2
@@ -170,7 +170,7 @@ func TestDeviceWithFewerQueues(t *testing.T) {
 // TestFramesWithoutZeroCopy: a driver that says it has no zero-copy (veth) gets no larger frames for that, if it is not
 // required.
 func TestFramesWithoutZeroCopy(t *testing.T) {
-	isolate(t)
+	xsktest.EnterNamespace(t)
 	addNIC(t, 1)
 	link, err := netlink.LinkByName(nic)
 	must(t, err)
@@ -196,7 +196,7 @@ func TestFramesWithoutZeroCopy(t *testing.T) {
 
 // TestMTURaised: the port takes packets in several frames then, and what cannot be received is said.
 func TestMTURaised(t *testing.T) {
-	isolate(t)
+	xsktest.EnterNamespace(t)
 	addNIC(t, 1)
 	l := newPortLab(t, smallConfig())
 	l.want("at the start", 1, "")
@@ -230,7 +230,7 @@ func TestMTURaised(t *testing.T) {
 // down when it goes, and gives its packets to the new sockets. It goes with a device that is made again, and where the
 // port cannot be opened.
 func TestProgramStays(t *testing.T) {
-	isolate(t)
+	xsktest.EnterNamespace(t)
 	addNIC(t, 1)
 	link, err := netlink.LinkByName(nic)
 	must(t, err)
@@ -297,7 +297,7 @@ func inject(t *testing.T, name string, frame []byte) {
 // TestMTULowered: sockets of one more registration of the memory go when the MTU does not need them, also where nothing
 // else about them changes.
 func TestMTULowered(t *testing.T) {
-	isolate(t)
+	xsktest.EnterNamespace(t)
 	addNIC(t, 1)
 	link, err := netlink.LinkByName(nic)
 	must(t, err)
@@ -318,7 +318,7 @@ func TestMTULowered(t *testing.T) {
 // TestZeroCopyAgain: sockets in copy mode, because the driver would cut packets of the MTU, are opened again where it
 // would not cut those of a smaller one, once.
 func TestZeroCopyAgain(t *testing.T) {
-	isolate(t)
+	xsktest.EnterNamespace(t)
 	addNIC(t, 1)
 	l := newPortLab(t, smallConfig())
 	igb := func(mtu int) string {
@@ -360,7 +360,7 @@ func addTap(t *testing.T, mtu int) netlink.Link {
 // mode as long as its MTU is that long, in native mode as soon as it is not, and status says why; so is what a successor
 // takes over.
 func TestGenericForTheMTU(t *testing.T) {
-	isolate(t)
+	xsktest.EnterNamespace(t)
 	tap := addTap(t, 1500)
 	pins := filepath.Join(t.TempDir(), "bpf")
 	_, err := xdpprog.EnsureBPFFS(pins)
@@ -399,7 +399,7 @@ func TestGenericForTheMTU(t *testing.T) {
 
 // TestNativeAgain: what a driver refused at one MTU it may take at a smaller one, and is asked once.
 func TestNativeAgain(t *testing.T) {
-	isolate(t)
+	xsktest.EnterNamespace(t)
 	addTap(t, 1500)
 	l := newPortLab(t, smallConfig())
 	again := func(mtu int) bool {
@@ -418,7 +418,7 @@ func TestNativeAgain(t *testing.T) {
 
 // TestOneTryForNative: generic mode that has another cause than the MTU is not given up for it.
 func TestOneTryForNative(t *testing.T) {
-	isolate(t)
+	xsktest.EnterNamespace(t)
 	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: nic}})) // has no native XDP
 	link, err := netlink.LinkByName(nic)
 	must(t, err)
@@ -436,7 +436,7 @@ func TestOneTryForNative(t *testing.T) {
 // TestMTUWithoutMemlock: an MTU that takes sockets of another kind, whose memory the kernel does not lock, leaves the
 // interface open as it is, and is said. Where the memory of the others is released for it, it is no problem.
 func TestMTUWithoutMemlock(t *testing.T) {
-	isolate(t)
+	xsktest.EnterNamespace(t)
 	addNIC(t, 1)
 	c := smallConfig()
 	c.Frames.Size = frames.Small
@@ -490,7 +490,7 @@ func TestMTUWithoutMemlock(t *testing.T) {
 func TestProgramLost(t *testing.T) {
 	for _, loses := range []bool{true, false} {
 		t.Run(fmt.Sprint("loses it ", loses), func(t *testing.T) {
-			isolate(t)
+			xsktest.EnterNamespace(t)
 			addNIC(t, 1)
 			before := losesProgram
 			losesProgram = func(string) bool { return loses }

@@ -6,12 +6,10 @@ import (
 	"context"
 	"log/slog"
 	"os"
-	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/cmd/sluice/internal/devices"
 	"sluice.dev/sluice/cmd/sluice/internal/workers"
@@ -19,18 +17,9 @@ import (
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/xsk/xsktest"
 	"sluice.dev/sluice/flowtable"
 )
-
-// isolate moves the test to a network namespace of its own, which ends with its thread.
-func isolate(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Fatal("needs root: namespaces, AF_XDP")
-	}
-	runtime.LockOSThread() // never unlocked: the thread, and with it the namespace, dies
-	must(t, unix.Unshare(unix.CLONE_NEWNET))
-}
 
 func must(t *testing.T, err error) {
 	t.Helper()
@@ -114,7 +103,7 @@ func (r *rig) close(t *testing.T) {
 // TestCloseWithoutWorkers: a port that is closed when nobody waits for the workers
 // any more, or when they have ended, leaves no socket behind.
 func TestCloseWithoutWorkers(t *testing.T) {
-	isolate(t)
+	xsktest.EnterNamespace(t)
 	addNIC(t, 2)
 	r := newRig(t, smallConfig(), nil)
 	p := r.s.ports[0]

@@ -13,12 +13,13 @@ import (
 	"sluice.dev/sluice/cmd/sluice/internal/devices"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/fastpath/xsk/napi"
+	"sluice.dev/sluice/fastpath/xsk/xsktest"
 )
 
 // TestTuning: what the configuration says of sockets and device is what the kernel has
 // while the port is open, the status shows it, and the device's own settings come back.
 func TestTuning(t *testing.T) {
-	isolate(t)
+	xsktest.EnterNamespace(t)
 	addNIC(t, 1)
 	dev, err := devices.Read(nic)
 	must(t, err)
@@ -55,7 +56,7 @@ func TestTuning(t *testing.T) {
 
 // TestUntouched: a configuration that says nothing changes nothing of the device.
 func TestUntouched(t *testing.T) {
-	isolate(t)
+	xsktest.EnterNamespace(t)
 	addNIC(t, 1)
 	dev, err := devices.Read(nic)
 	must(t, err)
@@ -70,7 +71,7 @@ func TestUntouched(t *testing.T) {
 // TestTuningRefused: generic XDP needs no NAPI, so veth has none to run in threads. The
 // port forwards all the same, and says so.
 func TestTuningRefused(t *testing.T) {
-	isolate(t)
+	xsktest.EnterNamespace(t)
 	addNIC(t, 1)
 	c := smallConfig()
 	c.StateDir = t.TempDir()
