@@ -176,7 +176,7 @@ func (p *Proxy) mark(ctx context.Context) error {
 	return err
 }
 
-// programmed says whether the marker is programmed in one family. In mode ipvs it notes where kube-proxy was seen busy.
+// programmed returns nil if the marker is programmed in one family. In mode ipvs it notes where kube-proxy was seen busy.
 func (p *Proxy) programmed(ctx context.Context, clusterIP string, busy map[string]bool) error {
 	if p.config.Mode == "ipvs" {
 		return p.hasServer(clusterIP, busy)

@@ -104,7 +104,7 @@ func (r *Runtime) Ctr() string        { return filepath.Join(r.Dir, "usr/bin/ctr
 func (r *Runtime) Runc() string       { return filepath.Join(r.Dir, "usr/sbin/runc") }
 func (r *Runtime) Plugins() string    { return filepath.Join(r.Dir, "usr/lib/cni") }
 
-// has says whether a program is among those of the runtime.
+// has reports whether a program is among those of the runtime.
 func (r *Runtime) has(program string) bool {
 	for _, d := range [...]string{"usr/bin", "usr/sbin"} {
 		if _, err := os.Stat(filepath.Join(r.Dir, d, program)); err == nil {

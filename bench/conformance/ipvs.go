@@ -28,7 +28,7 @@ var elsewhereDecided = map[string]string{
 	"Node and configuration": "Sluice's configuration, and what `pkg/proxy` reads of the Node for all modes alike",
 }
 
-// healthSection is what a case shows if any row of its is of it; of other cases the first row says what they show.
+// healthSection is the section of a case that has any row in it. Other cases are of the section of their first row.
 const healthSection = "Health"
 
 // Other reasons not to run a case.
@@ -39,7 +39,7 @@ const (
 	whyNoneAsked = "no probe that kube-proxy is asked"
 )
 
-// leftOut says why a case is not run with kube-proxy in a mode; empty if it is. Mode ipvs has a subset, for it runs in a
+// leftOut returns why a case is not run with kube-proxy in a mode; empty if it is. Mode ipvs has a subset, for it runs in a
 // guest whose processor is emulated (docs/conformance.md).
 func (c *Case) leftOut(mode string) string {
 	if mode != ipvs {
