@@ -1,11 +1,11 @@
 package fastpath
 
 import (
+	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
-	"sluice.dev/sluice/flowtable/affinity"
 	"sluice.dev/sluice/nat"
 	"sluice.dev/sluice/nat/header"
 )
@@ -15,14 +15,14 @@ import (
 //
 // old is where a flow went that this one replaces, or zero: the connection keeps its
 // source port if it keeps its backend. f is what the lookahead prepared, or nil.
-func (w *Worker) admit(d Desc, p *header.Packet, old *header.Tuple, f *prepared) (flowtable.Ref, Verdict) {
+func (w *Worker) admit(d Desc, p *header.Packet, old *header.Tuple, f *prepared) (flowtable.Ref, decide.Verdict) {
 	if f != nil && f.planned && f.draw == w.draws.taken {
 		return w.admitPlanned(d, f)
 	}
-	var n plan
+	var n decide.Plan
 	req := w.flowRequest(p)
-	w.plan(&n, &req)
-	if n.verdict.Action != Queued {
+	w.planner.Plan(&n, &req)
+	if n.Verdict.Action != decide.Queued {
 		return 0, w.refused(d, p, &n)
 	}
 	ref, v, _ := w.carry(p, &n, &req, old)
@@ -30,98 +30,76 @@ func (w *Worker) admit(d Desc, p *header.Packet, old *header.Tuple, f *prepared)
 }
 
 // refused sends the ICMP error of a refusal, if it has one, and returns the verdict.
-func (w *Worker) refused(d Desc, p *header.Packet, n *plan) Verdict {
-	if n.notify {
-		w.sendError(d, p, n.err, 0)
+func (w *Worker) refused(d Desc, p *header.Packet, n *decide.Plan) decide.Verdict {
+	if n.Notify {
+		w.sendError(d, p, n.Error, 0)
 	}
-	return n.verdict
+	return n.Verdict
 }
 
 // carry makes the flow of a plan and then pins its client. A client that gets no flow is not
 // pinned, or a flood that is refused would evict the pins of others. made reports whether the flow
 // is new; where another worker was faster with the same packet, that worker sets the pin.
 func (w *Worker) carry(
-	p *header.Packet, n *plan, req *flowRequest, old *header.Tuple,
-) (ref flowtable.Ref, v Verdict, made bool) {
+	p *header.Packet, n *decide.Plan, req *decide.Request, old *header.Tuple,
+) (ref flowtable.Ref, v decide.Verdict, made bool) {
 	ref, v, made = w.create(p, n, old)
-	if !made || !w.settle(n, req) {
+	if !made || !w.planner.Settle(n, req) {
 		return ref, v, made
 	}
 	// Nobody but a copy of this packet can have used the flow.
-	if !w.flows.Abandon(ref, w.now) {
+	if !w.flows.Abandon(ref, w.planner.Now) {
 		if p.Tuple.Stateful() {
 			return ref, v, made // a copy has, and it is answered
 		}
 		w.flows.Delete(ref)
 	}
-	if n.verdict.Action != Queued {
-		return 0, n.verdict, false
+	if n.Verdict.Action != decide.Queued {
+		return 0, n.Verdict, false
 	}
 	return w.create(p, n, old)
 }
 
-// settle pins the client to the planned backend, or makes its pin last on, for a service
-// with session affinity (k8s.io/kubernetes pkg/proxy/nftables/proxier.go: the time counts from the
-// client's last new flow). Where another worker was faster with a flow of this
-// client, its choice holds, so that a client's first two flows do not part: then settle
-// changes the plan, and returns true.
-func (w *Worker) settle(n *plan, req *flowRequest) (moved bool) {
-	svc := n.Frontend.Service
-	if svc.AffinitySeconds == 0 || w.pins == nil {
-		return false
-	}
-	want := affinity.Pin{Addr: n.backend.Addr, Port: n.backend.Port}
-	got := w.pins.Settle(w.now, req.tuple.Src, svc.Identity, want, n.pin, svc.AffinitySeconds)
-	if got == want || !w.follow(n, got, req.not) {
-		return false
-	}
-	w.address(n, req)
-	return true
-}
-
 // flowRequest returns the request for a packet's flow, with the next random numbers.
-func (w *Worker) flowRequest(p *header.Packet) flowRequest {
-	return flowRequest{
-		tuple: &p.Tuple, opens: isSYN(p.TCPFlags), ttl: p.TTL,
-		random: w.draws.take(),
-	}
+func (w *Worker) flowRequest(p *header.Packet) decide.Request {
+	return decide.Request{Tuple: &p.Tuple, Opens: decide.IsSYN(p.TCPFlags), TTL: p.TTL, Random: w.draws.take()}
 }
 
 // create inserts the flow of a plan: see insert.
-func (w *Worker) create(p *header.Packet, n *plan, old *header.Tuple) (ref flowtable.Ref, v Verdict, made bool) {
+func (w *Worker) create(p *header.Packet, n *decide.Plan, old *header.Tuple) (ref flowtable.Ref, v decide.Verdict, made bool) {
 	var f flowtable.NewFlow
 	w.newFlow(&f, p, n)
-	w.keepPort(&f, old, n.keep || n.route.Kind == nexthop.Kernel)
+	w.keepPort(&f, old, n.KeepClient || n.Route.Kind == nexthop.Kernel)
 	return w.insert(&f, n)
 }
 
 // newFlow sets f to what a plan wants.
-func (w *Worker) newFlow(f *flowtable.NewFlow, p *header.Packet, n *plan) {
-	b := n.backend
+func (w *Worker) newFlow(f *flowtable.NewFlow, p *header.Packet, n *decide.Plan) {
+	b := n.Backend
 	*f = flowtable.NewFlow{
-		Client: p.Tuple, Backend: b.Addr, BackendPort: b.Port, Source: n.source,
+		Client: p.Tuple, Backend: b.Addr, BackendPort: b.Port, Source: n.Source,
 		Service: uint32(b.Service), BackendRef: uint32(b.Ref),
 	}
-	if n.keep {
+	if n.KeepClient {
 		// The client's own port if it is free. It is not when the same client port
 		// reaches the same backend through two frontends; then another one.
 		f.SourcePort = p.Tuple.SrcPort
-		f.Ports = portChoice(n.random, services.PortRange{First: 1024, Count: 64512})
+		f.Ports = portChoice(n.Random, services.PortRange{First: 1024, Count: 64512})
 	} else {
-		f.Ports = portChoice(n.random, w.snap.SNATPorts)
+		f.Ports = portChoice(n.Random, w.planner.Snap.SNATPorts)
 	}
 }
 
 // insert makes the flow of a plan. Another worker may have been faster with the same
 // packet (a retransmission on another queue): then its flow is the flow, and made is false.
-func (w *Worker) insert(f *flowtable.NewFlow, n *plan) (ref flowtable.Ref, v Verdict, made bool) {
-	ref, status := w.flows.Create(w.now, f)
+func (w *Worker) insert(f *flowtable.NewFlow, n *decide.Plan) (ref flowtable.Ref, v decide.Verdict, made bool) {
+	ref, status := w.flows.Create(w.planner.Now, f)
 	switch status {
 	case flowtable.Created:
 		w.n.flows++
-		toClient := w.view.Lookup(&f.Client.Src)
-		w.flows.Flow(ref).BindHops(w.view.Generation, uint16(n.route.Hop), uint16(toClient.Hop))
-		if c := w.stats.Backends.At(n.backend.Ref.Index()); c != nil {
+		toClient := w.planner.View.Lookup(&f.Client.Src)
+		w.flows.Flow(ref).BindHops(w.planner.View.Generation, uint16(n.Route.Hop), uint16(toClient.Hop))
+		if c := w.stats.Backends.At(n.Backend.Ref.Index()); c != nil {
 			c.Flows.Add(1)
 		}
 		return ref, queued, true
@@ -144,10 +122,10 @@ func (w *Worker) keepPort(n *flowtable.NewFlow, old *header.Tuple, onlyOne bool)
 	if old.Dst != n.Backend || old.DstPort != n.BackendPort {
 		return
 	}
-	if old.Src != n.Source && (onlyOne || w.snap.Owned(old.Src)&services.AddrSNAT == 0) {
+	if old.Src != n.Source && (onlyOne || w.planner.Snap.Owned(old.Src)&services.AddrSNAT == 0) {
 		return
 	}
-	if n.SourcePort == 0 && !w.snap.SNATPorts.Contains(old.SrcPort) {
+	if n.SourcePort == 0 && !w.planner.Snap.SNATPorts.Contains(old.SrcPort) {
 		return
 	}
 	n.Source, n.SourcePort = old.Src, old.SrcPort

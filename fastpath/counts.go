@@ -70,17 +70,17 @@ const publishEvery = flowtable.Time(100 * time.Microsecond)
 // advanceGeneration.
 func (w *Worker) publish(moved int) {
 	s, n := w.stats, &w.n
-	s.LoopTick.Store(uint64(w.now))
+	s.LoopTick.Store(uint64(w.planner.Now))
 	if w.c.Validate {
 		w.validate()
 	}
 	w.publishBackends(moved)
 	n.batches += uint64(min(moved, 1))
 	n.moved = n.moved || moved != 0 || n.dirty != 0
-	if moved >= BatchSize && w.now-w.published < publishEvery {
+	if moved >= BatchSize && w.planner.Now-w.published < publishEvery {
 		return
 	}
-	w.published = w.now
+	w.published = w.planner.Now
 	total, free, links, held := w.Frames()
 	s.FramesTotal.Store(uint64(total))
 	s.FramesFree.Store(uint64(free))
@@ -119,11 +119,11 @@ const (
 // that more packets wait.
 func (w *Worker) publishBackends(moved int) {
 	w.advanceGeneration()
-	if w.rounds == 0 && moved >= BatchSize && w.now-w.counted < backendsEvery {
+	if w.rounds == 0 && moved >= BatchSize && w.planner.Now-w.counted < backendsEvery {
 		return
 	}
 	for w.stats.Backends.Publish(backendsAtOnce) {
-		w.counted = w.now
+		w.counted = w.planner.Now
 		if w.rounds == 0 {
 			return
 		}
@@ -139,14 +139,14 @@ func (w *Worker) publishBackends(moved int) {
 // more, the backend's counters are final. That takes the round that is under way, and another one.
 func (w *Worker) advanceGeneration() {
 	g := &w.stats.Generation
-	if w.snap == nil || w.rounds > 0 || g.Load() == w.snap.Generation {
+	if w.planner.Snap == nil || w.rounds > 0 || g.Load() == w.planner.Snap.Generation {
 		return
 	}
 	if g.Load() == 0 { // just awake: all was published before the sleep
-		g.Store(w.snap.Generation)
+		g.Store(w.planner.Snap.Generation)
 		return
 	}
-	w.entered, w.rounds = w.snap.Generation, 2
+	w.entered, w.rounds = w.planner.Snap.Generation, 2
 }
 
 // publishAllBackends leaves nothing for later: the worker may not come back for long.

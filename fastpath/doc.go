@@ -23,13 +23,11 @@
 // and each of its frames counts for the first.
 //
 // The files, in the order in which a packet meets them: worker.go (the step), pipeline.go (the
-// fast path), lookahead.go (what of a group has no flow), judge.go (the slow path), plan.go (what
-// a new flow would be), admit.go (making it), retry.go (another backend for one that is not
-// answered), forward.go (a known flow), icmp.go (errors and echo), fragment.go, hold.go (next hops
-// that are not known yet), egress.go (Ethernet and out). run.go and pace.go are what happens
-// between steps.
+// fast path), lookahead.go (what of a group has no flow), judge.go (the slow path), admit.go (making
+// a flow), retry.go (another backend for one that is not answered), forward.go (a known flow),
+// icmp.go (errors and echo), fragment.go, hold.go (next hops that are not known yet), egress.go
+// (Ethernet and out). run.go and pace.go are what happens between steps.
 //
-// Deciding about a packet is separate from carrying the decision out: a planner (clock, snapshot,
-// view, connections, pins) returns a plan. Workers carry plans out; an Explainer (explain.go) has
-// a planner of its own and describes its plans to people.
+// Package decide, below this one, decides: what a new flow would be, and what a flow is to a packet
+// that has its key. Workers carry that out.
 package fastpath

@@ -3,6 +3,7 @@ package fastpath
 import (
 	"encoding/binary"
 
+	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
@@ -37,13 +38,13 @@ func (q *egressQueue) put(d Desc) bool {
 
 // send queues a packet for its next hop, holds it while the hop is not known or
 // not resolved, or returns why it is dropped.
-func (w *Worker) send(o outgoing, id nexthop.ID) Verdict {
+func (w *Worker) send(o outgoing, id nexthop.ID) decide.Verdict {
 	return w.sendTo(o, id, w.c.Hops.Hop(id))
 }
 
 // sendTo is send with the hop that id named when it was loaded: id may name another
 // one by now.
-func (w *Worker) sendTo(o outgoing, id nexthop.ID, hop *nexthop.Hop) Verdict {
+func (w *Worker) sendTo(o outgoing, id nexthop.ID, hop *nexthop.Hop) decide.Verdict {
 	switch {
 	case id == 0 || hop == nil || (hop.Kind == nexthop.OnLink && !hop.Ready):
 		return w.hold(o)
@@ -62,7 +63,7 @@ func (w *Worker) sendTo(o outgoing, id nexthop.ID, hop *nexthop.Hop) Verdict {
 }
 
 // sendKernel gives a packet to the kernel by the host link.
-func (w *Worker) sendKernel(o outgoing) Verdict {
+func (w *Worker) sendKernel(o outgoing) decide.Verdict {
 	if w.c.Host < 0 {
 		return drop(stats.HostLinkDown)
 	}
@@ -77,7 +78,7 @@ func (w *Worker) returnToKernel(d Desc, p *header.Packet) {
 		end = uint16(w.bytes(d))
 	}
 	o := outgoing{desc: d, l3: max(p.L3, header.EthernetBytes), end: end, v6: p.Tuple.V6}
-	if v := w.sendKernel(o); v.Action == Drop {
+	if v := w.sendKernel(o); v.Action == decide.Drop {
 		w.dropped(d, v.Reason)
 	}
 }

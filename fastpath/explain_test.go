@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
@@ -20,9 +20,9 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-func (l *lab) explainer() *fastpath.Explainer {
+func (l *lab) explainer() *decide.Explainer {
 	l.t.Helper()
-	e, err := fastpath.NewExplainer(fastpath.ExplainerConfig{
+	e, err := decide.NewExplainer(decide.ExplainerConfig{
 		Services: &l.handle, Hops: l.hops, Flows: l.table, Affinity: l.pins, HostSource4: addr(hostSource),
 	})
 	if err != nil {
@@ -137,12 +137,12 @@ func TestExplainAgreesWithWorker(t *testing.T) {
 }
 
 // predicted returns an explanation in the form of happens.
-func predicted(x *fastpath.Explanation) string {
+func predicted(x *decide.Explanation) string {
 	s := ""
 	switch {
-	case x.Verdict.Action == fastpath.Queued:
+	case x.Verdict.Action == decide.Queued:
 		s = fmt.Sprintf("%v %v to %v:%d", x.Route.Kind == nexthop.Kernel, x.Out.Src, x.Out.Dst, x.Out.DstPort)
-	case x.Verdict.Action == fastpath.ToKernel:
+	case x.Verdict.Action == decide.ToKernel:
 		s = fmt.Sprintf("true %v to %v:%d", x.Tuple.Src, x.Tuple.Dst, x.Tuple.DstPort)
 	default:
 		s = x.Verdict.Reason.String()
@@ -201,15 +201,15 @@ func TestExplain(t *testing.T) {
 		b.Settings().RetryOther = true
 	}})
 	e := l.explainer()
-	ask := func(proto uint8, src, dst string) fastpath.Explanation {
+	ask := func(proto uint8, src, dst string) decide.Explanation {
 		return e.Explain(tuple(proto, src, dst), true, flowtable.Time(l.now))
 	}
 	// A pod is told by which range, and nobody else is.
 	x := ask(header.ProtoTCP, join("10.0.1.200", 1), join(ruleVIP, 100))
-	if !x.Pod || x.PodRange.String() != "10.0.1.128/25" || x.Source != fastpath.SourceClient || x.Out.SrcPort != 1 {
+	if !x.Pod || x.PodRange.String() != "10.0.1.128/25" || x.Source != decide.SourceClient || x.Out.SrcPort != 1 {
 		t.Errorf("pod: %+v", x)
 	}
-	if x = ask(header.ProtoTCP, join(client4, 1), join(ruleVIP, 100)); x.Pod || x.PodRange.IsValid() || x.Source != fastpath.SourcePool && x.Source != fastpath.SourceHost {
+	if x = ask(header.ProtoTCP, join(client4, 1), join(ruleVIP, 100)); x.Pod || x.PodRange.IsValid() || x.Source != decide.SourcePool && x.Source != decide.SourceHost {
 		t.Errorf("outside: %+v", x)
 	}
 	if x.Frontend.Kind != services.LoadBalancer || x.Scheduler != services.Maglev || x.Rule.Set.Backends[x.Rule.Set.Table[x.Slot]] != x.Backend.Ref || x.Generation != l.handle.Load().Generation {
@@ -264,7 +264,7 @@ func TestExplain(t *testing.T) {
 // TestExplainOffline: a snapshot and routes are enough.
 func TestExplainOffline(t *testing.T) {
 	l := newLab(t, labConfig{edit: crowd})
-	e, err := fastpath.NewExplainer(fastpath.ExplainerConfig{Services: &l.handle, Hops: l.hops})
+	e, err := decide.NewExplainer(decide.ExplainerConfig{Services: &l.handle, Hops: l.hops})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -292,14 +292,14 @@ func TestExplainLateAnswer(t *testing.T) {
 	l.send(0, headertest.UDP(join(client4, 1), join(vip4, 53), "x"))
 	_, p := l.out(l.workers[0].nic)
 	l.publish(func(b *services.Builder) { b.DeleteBackend(services.MakeBackendRef(2, 1)) })
-	if x := e.Explain(p.Tuple.Reverse(), false, flowtable.Time(l.now)); x.Standing != fastpath.BackendGone || x.Verdict.Action != fastpath.Queued {
+	if x := e.Explain(p.Tuple.Reverse(), false, flowtable.Time(l.now)); x.Standing != decide.BackendGone || x.Verdict.Action != decide.Queued {
 		t.Errorf("UDP, at once: %v, %v", x.Verdict, x.Standing)
 	}
 	l.step(3 * time.Second)
-	if x := e.Explain(p.Tuple.Reverse(), false, flowtable.Time(l.now)); !x.Known || x.Standing != fastpath.BackendGone || x.Verdict.Reason != stats.BackendGone {
+	if x := e.Explain(p.Tuple.Reverse(), false, flowtable.Time(l.now)); !x.Known || x.Standing != decide.BackendGone || x.Verdict.Reason != stats.BackendGone {
 		t.Errorf("UDP: %v, %v", x.Verdict, x.Standing)
 	}
-	if x := e.Explain(tuple(header.ProtoUDP, join(client4, 1), join(vip4, 53)), false, flowtable.Time(l.now)); !x.Known || x.Standing != fastpath.Superseded {
+	if x := e.Explain(tuple(header.ProtoUDP, join(client4, 1), join(vip4, 53)), false, flowtable.Time(l.now)); !x.Known || x.Standing != decide.Superseded {
 		t.Errorf("the client's: %v", x.Standing)
 	}
 }
@@ -313,10 +313,10 @@ func TestExplainSuperseded(t *testing.T) {
 	_, snat, be := l.open(client, vip)
 	l.send(0, headertest.TCP(be, snat, headertest.RST|headertest.ACK)) // refused: over
 	l.out(g.nic)
-	if x := e.Explain(tuple(header.ProtoTCP, client, vip), false, flowtable.Time(l.now)); x.Standing != fastpath.Stands || x.Frontend != nil || x.Out.SrcPort == 0 {
+	if x := e.Explain(tuple(header.ProtoTCP, client, vip), false, flowtable.Time(l.now)); x.Standing != decide.Stands || x.Frontend != nil || x.Out.SrcPort == 0 {
 		t.Errorf("an ACK: %+v", x)
 	}
-	if x := e.Explain(tuple(header.ProtoTCP, client, vip), true, flowtable.Time(l.now)); !x.Known || x.Standing != fastpath.Superseded || x.Frontend == nil || x.Out.SrcPort != 0 {
+	if x := e.Explain(tuple(header.ProtoTCP, client, vip), true, flowtable.Time(l.now)); !x.Known || x.Standing != decide.Superseded || x.Frontend == nil || x.Out.SrcPort != 0 {
 		t.Errorf("a SYN: %+v", x)
 	}
 	l.send(0, headertest.UDP(client, join(vip4, 53), "x"))
@@ -329,7 +329,7 @@ func TestExplainSuperseded(t *testing.T) {
 		b.SetFrontend(&next)
 	})
 	x := e.Explain(tuple(header.ProtoUDP, client, join(vip4, 53)), false, flowtable.Time(l.now))
-	if x.Standing != fastpath.Superseded || x.Verdict.Reason != stats.NoEndpoints || !x.Notify || x.Out != (header.Tuple{}) || x.Hop != nil {
+	if x.Standing != decide.Superseded || x.Verdict.Reason != stats.NoEndpoints || !x.Notify || x.Out != (header.Tuple{}) || x.Hop != nil {
 		t.Errorf("UDP without endpoints: %+v", x)
 	}
 }
@@ -352,7 +352,7 @@ func TestExplainFlowOfEarlierProcess(t *testing.T) {
 	}
 	h.Leave()
 	x := l.explainer().Explain(client, false, flowtable.Time(l.now))
-	if !x.Known || x.Standing != fastpath.Stands || x.Backend == nil || x.Backend.Ref != services.MakeBackendRef(2, 1) || x.Flow.Binding != 0 {
+	if !x.Known || x.Standing != decide.Stands || x.Backend == nil || x.Backend.Ref != services.MakeBackendRef(2, 1) || x.Flow.Binding != 0 {
 		t.Errorf("%+v", x)
 	}
 }

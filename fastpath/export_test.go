@@ -3,6 +3,7 @@ package fastpath
 import (
 	"slices"
 
+	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
 )
@@ -34,7 +35,7 @@ func (w *Worker) StepByOracle(now uint64) int {
 func (w *Worker) Planned() (list []PlannedFlow) {
 	for i := range w.ahead.end - w.ahead.first {
 		f := &w.ahead.of[i]
-		if f.known && f.planned && f.plan.verdict.Action == Queued {
+		if f.known && f.planned && f.plan.Verdict.Action == decide.Queued {
 			n := &f.flow
 			var ports []uint16
 			for i := range uint32(4) {

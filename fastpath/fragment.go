@@ -3,6 +3,7 @@ package fastpath
 import (
 	"time"
 
+	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/fragment"
@@ -38,7 +39,7 @@ func (q *fragmentQueue) len() int { return len(q.held) }
 
 // firstFragment records the ports of a datagram, for all workers.
 func (w *Worker) firstFragment(p *header.Packet) stats.DropReason {
-	id, status := w.c.Fragments.Record(uint64(w.now), w.c.Fragments.Key(p), p.Tuple.SrcPort, p.Tuple.DstPort)
+	id, status := w.c.Fragments.Record(uint64(w.planner.Now), w.c.Fragments.Key(p), p.Tuple.SrcPort, p.Tuple.DstPort)
 	w.frags.id = id
 	switch status {
 	case fragment.Overlap:
@@ -51,7 +52,7 @@ func (w *Worker) firstFragment(p *header.Packet) stats.DropReason {
 
 // laterFragment finds the ports that the datagram's first fragment carried, or
 // holds the fragment until they are known.
-func (w *Worker) laterFragment(d Desc, p *header.Packet) Verdict {
+func (w *Worker) laterFragment(d Desc, p *header.Packet) decide.Verdict {
 	key := w.c.Fragments.Key(p)
 	v, known := w.judgeFragment(d, p, key)
 	if known {
@@ -61,17 +62,17 @@ func (w *Worker) laterFragment(d Desc, p *header.Packet) Verdict {
 	if !w.mayHold(d, len(q.held), cap(q.held)) {
 		return drop(stats.FragmentLimit)
 	}
-	q.held = append(q.held, heldFragment{d, key, w.now + q.wait, w.b.link})
+	q.held = append(q.held, heldFragment{d, key, w.planner.Now + q.wait, w.b.link})
 	w.countHeld(d, 1)
 	return queued
 }
 
 // judgeFragment judges a later fragment whose first one is known.
-func (w *Worker) judgeFragment(d Desc, p *header.Packet, key uint64) (v Verdict, known bool) {
-	src, dst, id, status := w.c.Fragments.Lookup(uint64(w.now), key)
+func (w *Worker) judgeFragment(d Desc, p *header.Packet, key uint64) (v decide.Verdict, known bool) {
+	src, dst, id, status := w.c.Fragments.Lookup(uint64(w.planner.Now), key)
 	switch status {
 	case fragment.Unknown:
-		return Verdict{}, false
+		return decide.Verdict{}, false
 	case fragment.Overlap:
 		return drop(stats.FragmentOverlap), true
 	}
@@ -86,10 +87,10 @@ func (w *Worker) judgeFragment(d Desc, p *header.Packet, key uint64) (v Verdict,
 // releaseFragments looks up again the first fragments of held ones.
 func (w *Worker) releaseFragments() (moved int) {
 	q := &w.frags
-	if len(q.held) == 0 || w.now < q.retryAt {
+	if len(q.held) == 0 || w.planner.Now < q.retryAt {
 		return 0
 	}
-	q.retryAt = w.now + retryEvery
+	q.retryAt = w.planner.Now + retryEvery
 	kept := q.held[:0]
 	for _, h := range q.held {
 		w.b.link, w.b.kernel = h.link, h.link == w.c.Host
@@ -99,7 +100,7 @@ func (w *Worker) releaseFragments() (moved int) {
 		v, known := w.judgeFragment(h.desc, p, h.key)
 		switch {
 		case known:
-		case w.now < h.deadline:
+		case w.planner.Now < h.deadline:
 			w.countHeld(h.desc, 1)
 			kept = append(kept, h)
 			continue
@@ -117,11 +118,11 @@ func (w *Worker) releaseFragments() (moved int) {
 // the whole packet's. It ends here if it is ours: for an address that the node does not
 // share, or a first fragment of a flow or for a frontend. Other fragments may be the
 // node's own, and it reassembles nothing of ours, as it never gets the first one.
-func (w *Worker) sctpFragment(d Desc, p *header.Packet) Verdict {
-	ours := !w.b.kernel && w.snap.VIPOnly(p.Tuple.Dst)
+func (w *Worker) sctpFragment(d Desc, p *header.Packet) decide.Verdict {
+	ours := !w.b.kernel && w.planner.Snap.VIPOnly(p.Tuple.Dst)
 	if p.Fragment == header.FirstFragment {
-		ref, _ := w.flows.Lookup(w.flows.Hash(&p.Tuple), &p.Tuple, w.now)
-		ours = ours || ref != 0 || w.snap.Frontend(&p.Tuple) != nil
+		ref, _ := w.flows.Lookup(w.flows.Hash(&p.Tuple), &p.Tuple, w.planner.Now)
+		ours = ours || ref != 0 || w.planner.Snap.Frontend(&p.Tuple) != nil
 	}
 	if ours {
 		return drop(stats.SCTPFragment)

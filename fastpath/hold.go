@@ -3,6 +3,7 @@ package fastpath
 import (
 	"time"
 
+	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
@@ -54,7 +55,7 @@ func (w *Worker) mayHold(d Desc, held, limit int) bool {
 }
 
 // hold keeps a packet until its next hop is known, and requests the hop.
-func (w *Worker) hold(o outgoing) Verdict {
+func (w *Worker) hold(o outgoing) decide.Verdict {
 	q := &w.hops
 	waiting := q.waitingFor(&o.dst)
 	if waiting == 0 {
@@ -63,7 +64,7 @@ func (w *Worker) hold(o outgoing) Verdict {
 	if !w.mayHold(o.desc, len(q.held), cap(q.held)) || waiting >= q.perHop {
 		return drop(stats.NeighbourQueueFull)
 	}
-	q.held = append(q.held, heldPacket{o, w.now + holdFor})
+	q.held = append(q.held, heldPacket{o, w.planner.Now + holdFor})
 	w.countHeld(o.desc, 1)
 	return queued
 }
@@ -76,22 +77,22 @@ func (w *Worker) release() int {
 
 func (w *Worker) releaseHops() (moved int) {
 	q := &w.hops
-	if len(q.held) == 0 || w.now < q.retryAt {
+	if len(q.held) == 0 || w.planner.Now < q.retryAt {
 		return 0
 	}
-	q.retryAt = w.now + retryEvery
-	ask := w.now >= q.requestAt
+	q.retryAt = w.planner.Now + retryEvery
+	ask := w.planner.Now >= q.requestAt
 	if ask {
-		q.requestAt = w.now + requestEvery
+		q.requestAt = w.planner.Now + requestEvery
 	}
 	kept := q.held[:0]
 	all := q.held
 	for i := range all {
 		h := &all[i]
-		id := w.view.Lookup(&h.o.dst).Hop
+		id := w.planner.View.Lookup(&h.o.dst).Hop
 		hop := w.c.Hops.Hop(id)
 		if id == 0 || hop == nil || (hop.Kind == nexthop.OnLink && !hop.Ready) {
-			if w.now < h.deadline {
+			if w.planner.Now < h.deadline {
 				if ask && (i == 0 || all[i-1].o.dst != h.o.dst) {
 					w.c.Hops.Resolve(h.o.dst)
 				}
@@ -105,7 +106,7 @@ func (w *Worker) releaseHops() (moved int) {
 		}
 		w.countHeld(h.o.desc, -1)
 		moved++
-		if v := w.sendTo(h.o, id, hop); v.Action == Drop {
+		if v := w.sendTo(h.o, id, hop); v.Action == decide.Drop {
 			w.dropped(h.o.desc, v.Reason)
 		}
 	}

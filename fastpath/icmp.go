@@ -1,6 +1,7 @@
 package fastpath
 
 import (
+	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat"
@@ -13,7 +14,7 @@ const frameHeadroom = 256
 
 // icmp decides about ICMP and ICMPv6: errors about our flows are translated, echo
 // requests to a VIP are answered, all else is the kernel's.
-func (w *Worker) icmp(d Desc, p *header.Packet) Verdict {
+func (w *Worker) icmp(d Desc, p *header.Packet) decide.Verdict {
 	if p.Fragment == header.FirstFragment {
 		w.firstFragment(p)
 		return w.notOurs(d, p)
@@ -25,19 +26,19 @@ func (w *Worker) icmp(d Desc, p *header.Packet) Verdict {
 	if p.Tuple.V6 {
 		request = header.ICMPv6EchoRequest
 	}
-	if p.ICMPType == request && !w.b.kernel && w.snap.Owned(p.Tuple.Dst)&services.AddrVIP != 0 {
+	if p.ICMPType == request && !w.b.kernel && w.planner.Snap.Owned(p.Tuple.Dst)&services.AddrVIP != 0 {
 		return w.echo(d, p)
 	}
 	return w.notOurs(d, p)
 }
 
-func (w *Worker) echo(d Desc, p *header.Packet) Verdict {
+func (w *Worker) echo(d Desc, p *header.Packet) decide.Verdict {
 	if !w.checksumICMP(d, p) {
 		return drop(stats.ICMPChecksum)
 	}
 	nat.EchoReply(w.frame(d), p, w.c.TTL)
 	dst := p.Tuple.Src
-	return w.send(outgoing{d, p.L3, p.End, p.Tuple.V6, false, dst}, w.view.Lookup(&dst).Hop)
+	return w.send(outgoing{d, p.L3, p.End, p.Tuple.V6, false, dst}, w.planner.View.Lookup(&dst).Hop)
 }
 
 // checksumICMP reports whether the checksum of a message is right, wherever its end lies.
@@ -52,7 +53,7 @@ func (w *Worker) checksumICMP(d Desc, p *header.Packet) bool {
 // icmpError translates an error about a packet of ours (RFC 5508 section 4): the
 // embedded packet is one that we sent, so its reverse is what the other end would
 // answer, and finds the flow. The error never refreshes or ends the flow (REQ-6).
-func (w *Worker) icmpError(d Desc, p *header.Packet) Verdict {
+func (w *Worker) icmpError(d Desc, p *header.Packet) decide.Verdict {
 	frame := w.frame(d)
 	if !w.checksumICMP(d, p) {
 		return drop(stats.ICMPChecksum)
@@ -65,14 +66,14 @@ func (w *Worker) icmpError(d Desc, p *header.Packet) Verdict {
 		return w.icmpNoFlow(d, p)
 	}
 	key := inner.Tuple.Reverse()
-	ref, side := w.flows.Lookup(w.flows.Hash(&key), &key, w.now)
+	ref, side := w.flows.Lookup(w.flows.Hash(&key), &key, w.planner.Now)
 	if ref == 0 {
 		return w.icmpNoFlow(d, p)
 	}
 	if p.TTL <= 1 {
 		return drop(stats.TTLExceeded) // no error about an error (RFC 1122 section 3.2.2)
 	}
-	w.bind(ref)
+	w.planner.Bind(ref)
 	f := w.flows.Flow(ref)
 	var out header.Tuple
 	w.flows.Outgoing(ref, side, &out)
@@ -84,8 +85,8 @@ func (w *Worker) icmpError(d Desc, p *header.Packet) Verdict {
 
 // icmpNoFlow is an error about nothing we know. On an address that the node shares
 // it may be about the node's own traffic.
-func (w *Worker) icmpNoFlow(d Desc, p *header.Packet) Verdict {
-	if w.b.kernel || w.snap.Owned(p.Tuple.Dst)&(services.AddrNode|services.AddrSNAT) != 0 {
+func (w *Worker) icmpNoFlow(d Desc, p *header.Packet) decide.Verdict {
+	if w.b.kernel || w.planner.Snap.Owned(p.Tuple.Dst)&(services.AddrNode|services.AddrSNAT) != 0 {
 		return w.notOurs(d, p)
 	}
 	return drop(stats.ICMPNoFlow)
@@ -96,10 +97,10 @@ func (w *Worker) icmpNoFlow(d Desc, p *header.Packet) Verdict {
 // what its sender sent. Its source is the address the packet was sent to, the only
 // address that the sender knows.
 func (w *Worker) sendError(d Desc, p *header.Packet, kind nat.ErrorKind, mtu uint16) {
-	if w.b.kernel && w.view.Lookup(&p.Tuple.Src).Hop == 0 {
+	if w.b.kernel && w.planner.View.Lookup(&p.Tuple.Src).Hop == 0 {
 		return
 	}
-	if !w.limit.Allow(uint64(w.now)) {
+	if !w.limit.Allow(uint64(w.planner.Now)) {
 		w.n.icmpLimited++
 		return
 	}
@@ -119,8 +120,8 @@ func (w *Worker) sendError(d Desc, p *header.Packet, kind nat.ErrorKind, mtu uin
 	dst := p.Tuple.Src
 	v := w.send(outgoing{
 		Desc{Addr: start, Len: uint32(n)}, header.EthernetBytes, uint16(n), p.Tuple.V6, false, dst,
-	}, w.view.Lookup(&dst).Hop)
-	if v.Action == Drop {
+	}, w.planner.View.Lookup(&dst).Hop)
+	if v.Action == decide.Drop {
 		w.dropped(Desc{Addr: start, Len: uint32(n)}, v.Reason)
 	}
 }

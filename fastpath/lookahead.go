@@ -3,6 +3,7 @@ package fastpath
 import (
 	"math/rand/v2"
 
+	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat"
@@ -30,7 +31,7 @@ type prepared struct {
 	known   bool // packet and hash are valid
 	planned bool // the plan is certain; flow is what it makes if its verdict is Queued
 	draw    uint64
-	plan    plan
+	plan    decide.Plan
 	flow    flowtable.NewFlow
 	reply   uint64 // the hash that FetchCreate returned, or 0
 }
@@ -83,7 +84,7 @@ func (w *Worker) lookAhead(first, end int) {
 		// The packet's own flow may be behind what the search examined, where another flow has the
 		// same tag, and where the home bucket has overflowed.
 		if s.Found() || w.flows.Overflowed(s) {
-			if ref, _ := w.flows.Lookup(f.hash, &f.packet.Tuple, w.now); ref != 0 {
+			if ref, _ := w.flows.Lookup(f.hash, &f.packet.Tuple, w.planner.Now); ref != 0 {
 				continue
 			}
 		}
@@ -103,7 +104,7 @@ func (w *Worker) lookAhead(first, end int) {
 func (o *lookahead) repeats(i int) bool {
 	for j := range o.of[:i] {
 		if f := &o.of[j]; f.hash == o.of[i].hash && f.known {
-			return !f.planned || f.plan.verdict.Action == Queued
+			return !f.planned || f.plan.Verdict.Action == decide.Queued
 		}
 	}
 	return false
@@ -114,31 +115,22 @@ func (o *lookahead) repeats(i int) bool {
 // admit makes it again.
 func (w *Worker) prepare(f *prepared) {
 	n := &f.plan
-	*n = plan{}
-	req := flowRequest{
-		tuple: &f.packet.Tuple, opens: isSYN(f.packet.TCPFlags), ttl: f.packet.TTL,
-		random: *w.draws.peek(f.draw), dryRun: true,
+	*n = decide.Plan{}
+	req := decide.Request{
+		Tuple: &f.packet.Tuple, Opens: decide.IsSYN(f.packet.TCPFlags), TTL: f.packet.TTL,
+		Random: *w.draws.peek(f.draw), DryRun: true,
 	}
-	w.plan(n, &req)
-	if f.planned = n.certain(); n.verdict.Action == Queued {
+	w.planner.Plan(n, &req)
+	if f.planned = n.Certain(); n.Verdict.Action == decide.Queued {
 		w.newFlow(&f.flow, &f.packet, n)
 		f.reply = w.flows.FetchCreate(&f.flow)
 	}
 }
 
-// certain reports whether the plan is a function of packet, snapshot, view and random number alone.
-func (n *plan) certain() bool {
-	if n.Frontend == nil {
-		return true
-	}
-	svc := n.Frontend.Service
-	return svc.AffinitySeconds == 0 && !svc.Scheduler.InTurn() && !svc.Scheduler.ByLoad()
-}
-
 // admitPlanned is admit with a speculative plan that is certain.
-func (w *Worker) admitPlanned(d Desc, f *prepared) (flowtable.Ref, Verdict) {
+func (w *Worker) admitPlanned(d Desc, f *prepared) (flowtable.Ref, decide.Verdict) {
 	w.draws.taken++
-	if n := &f.plan; n.verdict.Action != Queued {
+	if n := &f.plan; n.Verdict.Action != decide.Queued {
 		return 0, w.refused(d, &f.packet, n)
 	}
 	ref, v, _ := w.insert(&f.flow, &f.plan)
@@ -147,7 +139,7 @@ func (w *Worker) admitPlanned(d Desc, f *prepared) (flowtable.Ref, Verdict) {
 
 // forwardFirst is forward for a plain packet that has made its flow. Where the packet and its hop
 // are plain it does what finishPlain does.
-func (w *Worker) forwardFirst(d Desc, p *header.Packet, ref flowtable.Ref) Verdict {
+func (w *Worker) forwardFirst(d Desc, p *header.Packet, ref flowtable.Ref) decide.Verdict {
 	f, end := w.flows.Flow(ref), uint32(p.End)
 	hop := w.boundHop(f.BoundTo(flowtable.ClientSide))
 	if hop == nil || end > hop.PlainEnd() || w.toLink[hop.Link] == nil {
@@ -158,7 +150,7 @@ func (w *Worker) forwardFirst(d Desc, p *header.Packet, ref flowtable.Ref) Verdi
 	nat.TranslatePlain(&w.memory, []Desc{d}, rewrites[:], nil)
 	w.stats.Backends.Count(f.BackendRef(), uint8(flowtable.ClientSide), d.Len)
 	w.queue(w.toLink[hop.Link].link, Desc{Addr: d.Addr, Len: end})
-	w.flows.Observe(ref, flowtable.ClientSide, p.TCPFlags, w.now)
+	w.flows.Observe(ref, flowtable.ClientSide, p.TCPFlags, w.planner.Now)
 	return queued
 }
 

@@ -165,7 +165,7 @@ func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 	for ; i < to && i < groupSize; i++ {
 		d, end, f, side := g.desc[i], g.search[i].End, flows[i], g.search[i].Side()
 		binding, id := f.BoundTo(side)
-		if binding != w.view.Generation { // as in boundHop
+		if binding != w.planner.View.Generation { // as in boundHop
 			break
 		}
 		hop := w.c.Hops.Hop(nexthop.ID(id))
@@ -176,7 +176,7 @@ func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 		// because nearly all serve, and TCP and UDP are mixed. Ref 0 is left to judgeAny, because
 		// it is not counted.
 		ref := f.BackendRef()
-		if !w.snap.Serves(services.BackendRef(ref)) {
+		if !w.planner.Snap.Serves(services.BackendRef(ref)) {
 			if ref == 0 || f.Proto() == header.ProtoUDP {
 				break
 			}
@@ -204,7 +204,7 @@ func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 // boundHop returns the hop of that ID, or nil if the flow was not bound by the view. The compiler
 // inlines it.
 func (w *Worker) boundHop(binding uint32, id uint16) *nexthop.Hop {
-	if binding != w.view.Generation {
+	if binding != w.planner.View.Generation {
 		return nil
 	}
 	return w.c.Hops.Hop(nexthop.ID(id)) // there is no hop 0

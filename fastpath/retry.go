@@ -1,6 +1,7 @@
 package fastpath
 
 import (
+	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
@@ -14,20 +15,20 @@ import (
 // The new flow keeps nothing of the old one. The old backend may have the SYN and be
 // slow: its answers are known for a while and dropped (flowtable.Handle.Abandoned), so the client
 // never sees two answers.
-func (w *Worker) retry(p *header.Packet, hash uint64, ref flowtable.Ref) (flowtable.Ref, Verdict) {
-	w.bind(ref)
+func (w *Worker) retry(p *header.Packet, hash uint64, ref flowtable.Ref) (flowtable.Ref, decide.Verdict) {
+	w.planner.Bind(ref)
 	var old header.Tuple
 	w.flows.Outgoing(ref, flowtable.ClientSide, &old)
 	req := w.flowRequest(p)
 	service, backend := w.flows.Flow(ref).Owner()
-	req.not = services.BackendRef(backend)
-	var n plan
-	w.plan(&n, &req)
-	if n.verdict.Action != Queued || n.backend.Addr == old.Dst && n.backend.Port == old.DstPort {
+	req.Not = services.BackendRef(backend)
+	var n decide.Plan
+	w.planner.Plan(&n, &req)
+	if n.Verdict.Action != decide.Queued || n.Backend.Addr == old.Dst && n.Backend.Port == old.DstPort {
 		return ref, queued
 	}
-	if !w.flows.Abandon(ref, w.now) {
-		if found, _ := w.flows.Lookup(hash, &p.Tuple, w.now); found != 0 {
+	if !w.flows.Abandon(ref, w.planner.Now) {
+		if found, _ := w.flows.Lookup(hash, &p.Tuple, w.planner.Now); found != 0 {
 			return found, queued
 		}
 	}
@@ -47,12 +48,12 @@ func (w *Worker) retry(p *header.Packet, hash uint64, ref flowtable.Ref) (flowta
 
 // restore makes a client's old flow again where a new one could not be made: its backend may be
 // slow instead of dead. If that is not possible either, it returns v.
-func (w *Worker) restore(f *flowtable.NewFlow, v Verdict) (flowtable.Ref, Verdict) {
-	ref, status := w.flows.Create(w.now, f)
+func (w *Worker) restore(f *flowtable.NewFlow, v decide.Verdict) (flowtable.Ref, decide.Verdict) {
+	ref, status := w.flows.Create(w.planner.Now, f)
 	switch status {
 	case flowtable.Created:
-		toBackend, toClient := w.view.Lookup(&f.Backend), w.view.Lookup(&f.Client.Src)
-		w.flows.Flow(ref).BindHops(w.view.Generation, uint16(toBackend.Hop), uint16(toClient.Hop))
+		toBackend, toClient := w.planner.View.Lookup(&f.Backend), w.planner.View.Lookup(&f.Client.Src)
+		w.flows.Flow(ref).BindHops(w.planner.View.Generation, uint16(toBackend.Hop), uint16(toClient.Hop))
 	case flowtable.Exists:
 	default:
 		return 0, v

@@ -111,7 +111,7 @@ func (w *Worker) sleep(limit time.Duration) {
 	}
 	w.publishAllBackends()
 	w.flows.Leave()
-	w.snap, w.view = nil, nil
+	w.planner.Snap, w.planner.View = nil, nil
 	w.stats.Generation.Store(stats.Offline)
 	fds := w.wake.fds[:1]
 	for _, l := range w.c.Links {
@@ -148,7 +148,7 @@ func (w *Worker) shutdown() {
 	}
 	w.hops.held, w.frags.held = w.hops.held[:0], w.frags.held[:0]
 	w.tasks.end()
-	w.snap, w.view = nil, nil
+	w.planner.Snap, w.planner.View = nil, nil
 	w.publishAllBackends()
 	w.publish(1)
 	w.stats.Generation.Store(stats.Offline)

@@ -3,6 +3,7 @@ package fastpath
 import (
 	"encoding/binary"
 
+	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/checksum"
@@ -14,7 +15,7 @@ import (
 // itself becomes the first fragment; the others are packets of our own. A packet
 // with IP options is dropped instead: which of them are copied is not worth
 // knowing for what is left of them on the Internet.
-func (w *Worker) split(o outgoing, hop *nexthop.Hop) Verdict {
+func (w *Worker) split(o outgoing, hop *nexthop.Hop) decide.Verdict {
 	ip := w.frame(o.desc)[o.l3:]
 	chunk := w.chunk(len(ip), hop)
 	if ip[0] != 0x45 || chunk < 8 {

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
@@ -81,10 +82,10 @@ type Worker struct {
 	memory header.Memory // mem
 	pool   *Pool
 	chains *Chains
-	flows  *flowtable.Handle // ours in the shared table
+	flows  *flowtable.Handle // ours in the shared table, the planner has it too
 	stats  *stats.Block
 
-	planner
+	planner decide.Planner
 
 	b      batch
 	out    []egressQueue     // by position in Links
@@ -138,9 +139,9 @@ func New(c Config) (*Worker, error) {
 	w := &Worker{
 		c: c, mem: c.Memory, memory: header.NewMemory(c.Memory), pool: c.Pool, chains: c.Chains,
 		flows: flows, stats: c.Stats,
-		planner: planner{
-			loads: c.Flows.Loads(), pins: c.Affinity,
-			host4: c.HostSource4, host6: c.HostSource6, routes: new(routeCache),
+		planner: decide.Planner{
+			Flows: flows, Loads: c.Flows.Loads(), Pins: c.Affinity,
+			Host4: c.HostSource4, Host6: c.HostSource6, Routes: new(decide.RouteCache),
 		},
 		draws: draws{source: newRandom(c.Seed)},
 		limit: nat.NewRateLimit(c.ICMPRate, c.ICMPBurst),
@@ -208,12 +209,12 @@ func (w *Worker) Step(now uint64) int {
 
 // begin opens a step: one clock value, one snapshot and one view for all of it.
 func (w *Worker) begin(now flowtable.Time) {
-	w.now, w.ticks = now, now.Ticks()
+	w.planner.Now, w.ticks = now, now.Ticks()
 	w.flows.Enter(now)
-	w.snap = w.c.Services.Load()
-	w.view = w.c.Hops.View()
-	if w.snap != nil {
-		w.stats.Backends.Expect(w.snap.BackendIndexes())
+	w.planner.Snap = w.c.Services.Load()
+	w.planner.View = w.c.Hops.View()
+	if w.planner.Snap != nil {
+		w.stats.Backends.Expect(w.planner.Snap.BackendIndexes())
 	}
 }
 
@@ -231,13 +232,13 @@ const sweepEvery = flowtable.Time(time.Millisecond)
 
 // expire sweeps this worker's share of the flow table that is due by now.
 func (w *Worker) expire() {
-	elapsed := w.now - w.swept
+	elapsed := w.planner.Now - w.swept
 	if elapsed < sweepEvery {
 		return
 	}
-	w.swept = w.now
+	w.swept = w.planner.Now
 	quota := w.c.Flows.SweepQuota(time.Duration(elapsed))
-	w.flows.Sweep(w.now, (quota+w.c.Workers-1)/w.c.Workers)
+	w.flows.Sweep(w.planner.Now, (quota+w.c.Workers-1)/w.c.Workers)
 }
 
 // Close gives the worker's place in the flow table back. Run and all calls of Do

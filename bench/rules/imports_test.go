@@ -29,6 +29,8 @@ var rules = []rule{
 		Why: "the control loop meets the workers in the contracts only, so that it can stall, panic or be tested without them"},
 	{From: "fastpath", Never: []string{"control", "cmd", "xdpprog", "bench"},
 		Why: "a worker must not be able to reach what allocates, locks and talks to the network"},
+	{From: "fastpath/decide", Never: []string{"fastpath"}, But: contracts,
+		Why: "a decision is made without the packet's frame and without links, so that explaining makes the same one"},
 	{From: "flowtable", Never: []string{"fastpath", "control", "xdpprog", "k8s.io", "github.com"},
 		But: contracts,
 		Why: "the table is memory and arithmetic; it builds and tests without Linux or root"},

@@ -1,6 +1,6 @@
 // Package explain answers what becomes of a packet and why, in the order in which it passes
 // the kernel program, the parser and a worker. The worker's decisions are made by the
-// workers' own code (fastpath.Explainer). Explainer answers for a running gateway,
+// workers' own code (decide.Explainer). Explainer answers for a running gateway,
 // Offline from manifests and a configuration. Both make their answers in view.go, with
 // what to do about the verdict in advice.go.
 package explain
@@ -17,7 +17,7 @@ import (
 	"sluice.dev/sluice/cmd/sluice/internal/boottime"
 	"sluice.dev/sluice/control/hostlink"
 	"sluice.dev/sluice/control/status"
-	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
@@ -38,7 +38,7 @@ type Config struct {
 // with a snapshot of its own, so that all of an answer is about one.
 type Explainer struct {
 	mu       sync.Mutex // one question at a time
-	e        *fastpath.Explainer
+	e        *decide.Explainer
 	services services.Handle
 	closed   bool // the table's memory may be gone
 }
@@ -46,7 +46,7 @@ type Explainer struct {
 // New takes a place in the flow table, if there is one.
 func New(c Config) (*Explainer, error) {
 	x := new(Explainer)
-	fc := fastpath.ExplainerConfig{Services: &x.services, Hops: c.Hops, Flows: c.Flows, Affinity: c.Affinity}
+	fc := decide.ExplainerConfig{Services: &x.services, Hops: c.Hops, Flows: c.Flows, Affinity: c.Affinity}
 	if h := c.Host; h != nil && h.Addr4.IsValid() {
 		fc.HostSource4 = header.AddrFrom(h.Addr4)
 	}
@@ -54,18 +54,18 @@ func New(c Config) (*Explainer, error) {
 		fc.HostSource6 = header.AddrFrom(h.Addr6)
 	}
 	var err error
-	x.e, err = fastpath.NewExplainer(fc)
+	x.e, err = decide.NewExplainer(fc)
 	return x, err
 }
 
 var errClosed = errors.New("the daemon is ending: flows can no longer be read")
 
 // ask returns what a snapshot's worker would do with a packet.
-func (x *Explainer) ask(s *services.Snapshot, t header.Tuple, opens bool, now flowtable.Time) (fastpath.Explanation, error) {
+func (x *Explainer) ask(s *services.Snapshot, t header.Tuple, opens bool, now flowtable.Time) (decide.Explanation, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.closed {
-		return fastpath.Explanation{}, errClosed
+		return decide.Explanation{}, errClosed
 	}
 	x.services.Store(s)
 	return x.e.Explain(t, opens, now), nil
@@ -136,7 +136,7 @@ type answer struct {
 	query    *status.ExplainQuery
 	snapshot *services.Snapshot
 	tuple    header.Tuple
-	x        fastpath.Explanation
+	x        decide.Explanation
 
 	match  xdpprog.Match // of the kernel program
 	unread error         // why match is not known

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"sluice.dev/sluice/control/status"
-	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
@@ -70,8 +70,8 @@ func TestNames(t *testing.T) {
 // TestSilentNeighbour: a packet to a neighbour that does not answer is not said to go there.
 func TestSilentNeighbour(t *testing.T) {
 	a := answer{silent: netip.MustParseAddr("192.0.2.1")}
-	a.x.Verdict.Action = fastpath.Queued
-	hop, verdict := a.step(fastpath.Step{Name: "next hop", Text: "x"}), a.step(fastpath.Step{Name: stepVerdict, Text: "forward"})
+	a.x.Verdict.Action = decide.Queued
+	hop, verdict := a.step(decide.Step{Name: "next hop", Text: "x"}), a.step(decide.Step{Name: stepVerdict, Text: "forward"})
 	advice := a.advice(&status.ExplainView{Verdict: status.VerdictForward}, stats.None)
 	for got, want := range map[string]string{
 		hop.Text: "192.0.2.1, which does not answer", verdict.Text: "forward if 192.0.2.1 answers, else drop (neighbour_pending)", advice: "ip neigh show 192.0.2.1",

@@ -21,7 +21,7 @@ import (
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/control/tracker"
-	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/xdpprog"
@@ -147,13 +147,13 @@ func everywhere() *nexthop.Table {
 }
 
 // soften takes back what only a gateway can say.
-func (off *offline) soften(x *fastpath.Explanation, s *status.ExplainStep) {
+func (off *offline) soften(x *decide.Explanation, s *status.ExplainStep) {
 	switch {
 	case s.Name == "flow":
 		s.Text, s.Unknown = "as if none had it", true
 	case s.Name == "affinity" && x.Frontend.Service.AffinitySeconds != 0:
 		s.Text, s.Unknown = fmt.Sprintf("%d s, as if the client was not pinned", x.Frontend.Service.AffinitySeconds), true
-	case s.Name == "leaves as" && x.Source != fastpath.SourceClient && !off.sources[family4or6(x.Tuple.V6)]:
+	case s.Name == "leaves as" && x.Source != decide.SourceClient && !off.sources[family4or6(x.Tuple.V6)]:
 		s.Text, s.Unknown = fmt.Sprintf("the address that its route leaves from, a port to be drawn -> %v", addrPort(x.Out.Dst, x.Out.DstPort)), true
 	case s.Name == "next hop":
 		s.Text, s.Unknown = "as if there was a way", true

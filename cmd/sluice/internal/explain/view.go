@@ -8,14 +8,14 @@ import (
 	"strings"
 
 	"sluice.dev/sluice/control/status"
-	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/xdpprog"
 )
 
-// The names of steps that are not those of fastpath.Explanation.Steps.
+// The names of steps that are not those of decide.Explanation.Steps.
 const (
 	stepKernel  = "kernel program"
 	stepPacket  = "packet"
@@ -82,9 +82,9 @@ func malformed(t *header.Tuple) (stats.DropReason, string) {
 func (a *answer) judged(v *status.ExplainView) {
 	x := &a.x
 	switch {
-	case a.unread == nil && a.match == xdpprog.MatchNone, x.Verdict.Action == fastpath.ToKernel:
+	case a.unread == nil && a.match == xdpprog.MatchNone, x.Verdict.Action == decide.ToKernel:
 		v.Verdict = status.VerdictPass
-	case x.Verdict.Action == fastpath.Queued:
+	case x.Verdict.Action == decide.Queued:
 		v.Verdict = status.VerdictForward
 	case x.Notify:
 		v.Verdict, v.Reason = status.VerdictReject, x.Verdict.Reason.String()
@@ -114,7 +114,7 @@ func (a *answer) judged(v *status.ExplainView) {
 }
 
 // step is a worker's, with what is known here besides.
-func (a *answer) step(s fastpath.Step) status.ExplainStep {
+func (a *answer) step(s decide.Step) status.ExplainStep {
 	out := status.ExplainStep{Name: s.Name, Text: s.Text}
 	switch s.Name {
 	case "frontend":
@@ -133,7 +133,7 @@ func (a *answer) step(s fastpath.Step) status.ExplainStep {
 			out.Text += " on " + a.hop
 		}
 	case stepVerdict:
-		if a.silent.IsValid() && a.x.Verdict.Action == fastpath.Queued {
+		if a.silent.IsValid() && a.x.Verdict.Action == decide.Queued {
 			out.Text += fmt.Sprintf(" if %v answers, else drop (%v)", a.silent, stats.NeighbourPending)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 
 	"sluice.dev/sluice/cmd/sluice/internal/boottime"
 	"sluice.dev/sluice/control/status"
-	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
 )
@@ -159,7 +159,7 @@ func (r *Reader) adoptSlice(cursor uint64, adopted *int) (next uint64) {
 			continue
 		}
 		toBackend := f.Reply.Reverse()
-		service, backend := fastpath.Adopt(s, &f.Client, &toBackend)
+		service, backend := decide.Adopt(s, &f.Client, &toBackend)
 		if backend != 0 && r.handle.Adopt(f.Ref, service, backend) {
 			*adopted++
 		}

@@ -1,4 +1,4 @@
-package fastpath
+package decide
 
 import (
 	"net/netip"
@@ -53,25 +53,25 @@ func TestSettleFollowsTheFaster(t *testing.T) {
 				t.Fatal(err)
 			}
 			now := flowtable.Time(time.Hour)
-			w := &Worker{planner: planner{now: now, snap: b.Build(), view: &nexthop.View{Routes: routes}, pins: pins, host4: host}}
-			req := flowRequest{tuple: &header.Tuple{Src: client, Dst: f.Key.Addr, SrcPort: 1, DstPort: 80, Proto: header.ProtoTCP}, opens: true, ttl: 64}
-			var n plan
-			w.plan(&n, &req)
+			s := &Planner{Now: now, Snap: b.Build(), View: &nexthop.View{Routes: routes}, Pins: pins, Host4: host}
+			req := Request{Tuple: &header.Tuple{Src: client, Dst: f.Key.Addr, SrcPort: 1, DstPort: 80, Proto: header.ProtoTCP}, Opens: true, TTL: 64}
+			var n Plan
+			s.Plan(&n, &req)
 			pins.Set(now, at("198.51.100.8"), 7, affinity.Pin{Addr: stranger, Port: 8080}, 60)
-			lost := flowRequest{tuple: &header.Tuple{Src: at("198.51.100.8"), Dst: f.Key.Addr, SrcPort: 1, DstPort: 80, Proto: header.ProtoTCP}, opens: true, ttl: 64, not: set.Backends[1]}
-			var again plan
-			if w.plan(&again, &lost); again.pinned || again.backend == nil || again.backend.Addr != near {
+			lost := Request{Tuple: &header.Tuple{Src: at("198.51.100.8"), Dst: f.Key.Addr, SrcPort: 1, DstPort: 80, Proto: header.ProtoTCP}, Opens: true, TTL: 64, Not: set.Backends[1]}
+			var again Plan
+			if s.Plan(&again, &lost); again.Pinned || again.Backend == nil || again.Backend.Addr != near {
 				t.Errorf("pinned to what is gone, and moved from what is silent: %+v", again)
 			}
-			if n.backend == nil || n.backend.Addr != near || n.pinned {
+			if n.Backend == nil || n.Backend.Addr != near || n.Pinned {
 				t.Fatalf("the plan is %+v", n)
 			}
 			if tt.faster != (header.Addr{}) {
 				pins.Set(now, client, 7, affinity.Pin{Addr: tt.faster, Port: 8080}, 60)
 			}
-			w.settle(&n, &req)
-			if n.backend.Addr != tt.backend || n.origin != tt.origin || n.route.Kind != tt.kind || n.verdict != queued {
-				t.Errorf("to %v from %v (%v), route kind %d, want %v, %v, %d", n.backend.Addr, n.source, n.origin, n.route.Kind, tt.backend, tt.origin, tt.kind)
+			s.Settle(&n, &req)
+			if n.Backend.Addr != tt.backend || n.Origin != tt.origin || n.Route.Kind != tt.kind || n.Verdict != queued {
+				t.Errorf("to %v from %v (%v), route kind %d, want %v, %v, %d", n.Backend.Addr, n.Source, n.Origin, n.Route.Kind, tt.backend, tt.origin, tt.kind)
 			}
 		})
 	}

@@ -1,4 +1,4 @@
-package fastpath
+package decide
 
 import (
 	"sluice.dev/sluice/fastpath/nexthop"
@@ -6,10 +6,10 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// routeCache remembers the routes to backends, as one view has them: there are many flows to each, and a lookup by prefix
+// RouteCache remembers the routes to backends, as one view has them: there are many flows to each, and a lookup by prefix
 // is several dependent loads, over IPv6 more than of anything else that is planned. A view does not change, so what was found
 // in it holds for as long as it is the same one. It is not for clients: they are too many.
-type routeCache struct {
+type RouteCache struct {
 	view *nexthop.View
 	at   [routesCached]struct {
 		addr  header.Addr // of no backend where it is zero
@@ -20,7 +20,7 @@ type routeCache struct {
 const routesCached = 1024
 
 // to returns the view's route to a backend. The nil cache looks it up.
-func (c *routeCache) to(v *nexthop.View, b *services.Backend) nexthop.Route {
+func (c *RouteCache) to(v *nexthop.View, b *services.Backend) nexthop.Route {
 	if c == nil {
 		return v.Lookup(&b.Addr)
 	}

@@ -1,4 +1,4 @@
-package fastpath
+package decide
 
 import (
 	"fmt"
@@ -16,7 +16,7 @@ import (
 )
 
 // ExplainerConfig is what an Explainer shares with the workers: the fields mean what
-// they mean in Config.
+// they mean in fastpath.Config.
 type ExplainerConfig struct {
 	Services                 *services.Handle
 	Hops                     *nexthop.Table
@@ -42,7 +42,7 @@ func NewExplainer(c ExplainerConfig) (*Explainer, error) {
 	}
 	var err error
 	if e.flows, err = c.Flows.Register(); err != nil {
-		return nil, fmt.Errorf("fastpath: explaining packets: %w", err)
+		return nil, fmt.Errorf("decide: explaining packets: %w", err)
 	}
 	return e, nil
 }
@@ -112,46 +112,46 @@ type Load struct {
 // the packet opens a connection or association (SYN, INIT); UDP has no such packet. now is
 // CLOCK_BOOTTIME.
 func (e *Explainer) Explain(t header.Tuple, opens bool, now flowtable.Time) Explanation {
-	s := planner{
-		now: now, snap: e.c.Services.Load(), view: e.c.Hops.View(),
-		pins: e.c.Affinity, host4: e.c.HostSource4, host6: e.c.HostSource6,
+	s := Planner{
+		Now: now, Snap: e.c.Services.Load(), View: e.c.Hops.View(), Flows: e.flows,
+		Pins: e.c.Affinity, Host4: e.c.HostSource4, Host6: e.c.HostSource6,
 	}
 	if e.c.Flows != nil {
-		s.loads = e.c.Flows.Loads()
+		s.Loads = e.c.Flows.Loads()
 	}
-	x := Explanation{Generation: s.snap.Generation, Tuple: t, Opens: opens}
+	x := Explanation{Generation: s.Snap.Generation, Tuple: t, Opens: opens}
 	if e.known(&s, &x) {
 		e.leaves(&s, &x)
 		return x
 	}
-	var n plan
+	var n Plan
 	random := [2]uint64{rand.Uint64(), rand.Uint64()}
-	req := flowRequest{tuple: &x.Tuple, opens: opens, ttl: 255, random: random, dryRun: true}
-	s.plan(&n, &req)
+	req := Request{Tuple: &x.Tuple, Opens: opens, TTL: 255, Random: random, DryRun: true}
+	s.Plan(&n, &req)
 	x.planned(&s, &n)
 	if x.Verdict == queued {
 		e.leaves(&s, &x)
 	}
-	if x.Verdict == toKernel && s.forged(t.Src) {
-		x.Verdict = drop(stats.SpoofedSource)
+	if x.Verdict == toKernel && s.Forged(t.Src) {
+		x.Verdict = dropped(stats.SpoofedSource)
 	}
 	return x
 }
 
 // known looks up the packet's flow, and reports whether that decides the verdict.
-func (e *Explainer) known(s *planner, x *Explanation) bool {
+func (e *Explainer) known(s *Planner, x *Explanation) bool {
 	if e.flows == nil {
 		return false
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.flows.Enter(s.now)
+	e.flows.Enter(s.Now)
 	defer e.flows.Leave()
 	hash := e.flows.Hash(&x.Tuple)
-	ref, side := e.flows.Lookup(hash, &x.Tuple, s.now)
-	if ref == 0 || !e.flows.Inspect(ref, s.now, &x.Flow) {
-		if x.Tuple.Stateful() && !x.Opens && e.flows.Abandoned(hash, s.now) {
-			x.Verdict = drop(stats.LateAnswer)
+	ref, side := e.flows.Lookup(hash, &x.Tuple, s.Now)
+	if ref == 0 || !e.flows.Inspect(ref, s.Now, &x.Flow) {
+		if x.Tuple.Stateful() && !x.Opens && e.flows.Abandoned(hash, s.Now) {
+			x.Verdict = dropped(stats.LateAnswer)
 			return true
 		}
 		return false
@@ -159,12 +159,12 @@ func (e *Explainer) known(s *planner, x *Explanation) bool {
 	x.Known, x.Side = true, side
 	e.flows.Outgoing(ref, side, &x.Out)
 	backend := services.BackendRef(x.Flow.Backend)
-	if x.Flow.Binding == 0 || x.Tuple.Stateful() && s.snap.Backend(backend) == nil { // or it came back
+	if x.Flow.Binding == 0 || x.Tuple.Stateful() && s.Snap.Backend(backend) == nil { // or it came back
 		toBackend := x.Flow.Reply.Reverse()
-		_, adopted := Adopt(s.snap, &x.Flow.Client, &toBackend)
+		_, adopted := Adopt(s.Snap, &x.Flow.Client, &toBackend)
 		backend = services.BackendRef(adopted)
 	}
-	x.Backend = s.snap.Backend(backend)
+	x.Backend = s.Snap.Backend(backend)
 	switch {
 	case x.Tuple.Proto == header.ProtoUDP:
 		x.Standing = s.datagram(backend, side)
@@ -172,29 +172,29 @@ func (e *Explainer) known(s *planner, x *Explanation) bool {
 		x.Standing = Superseded
 	}
 	again := x.Tuple.Stateful() && x.Opens && side == flowtable.ClientSide && x.Standing == Stands
-	x.Retry = again && (x.Backend == nil || s.snap.RetryOther && x.Flow.State == flowtable.SynSeen)
+	x.Retry = again && (x.Backend == nil || s.Snap.RetryOther && x.Flow.State == flowtable.SynSeen)
 	x.Verdict = queued
 	if x.Standing == BackendGone && x.Flow.Idle >= replyGrace {
-		x.Verdict = drop(stats.BackendGone)
+		x.Verdict = dropped(stats.BackendGone)
 	}
 	return x.Standing != Superseded
 }
 
 // planned copies a plan into the explanation.
-func (x *Explanation) planned(s *planner, n *plan) {
-	x.Verdict, x.Notify, x.Error = n.verdict, n.notify, n.err
-	x.Decision, x.Pin, x.PinInSet, x.Backend = n.Decision, n.pin, n.pinned, n.backend
-	x.Slot, x.Source, x.Out = n.choice.Slot, n.origin, header.Tuple{}
+func (x *Explanation) planned(s *Planner, n *Plan) {
+	x.Verdict, x.Notify, x.Error = n.Verdict, n.Notify, n.Error
+	x.Decision, x.Pin, x.PinInSet, x.Backend = n.Decision, n.Pin, n.Pinned, n.Backend
+	x.Slot, x.Source, x.Out = n.Choice.Slot, n.Origin, header.Tuple{}
 	if x.Pod {
-		x.PodRange, _ = s.snap.Pods.Match(x.Tuple.Src)
+		x.PodRange, _ = s.Snap.Pods.Match(x.Tuple.Src)
 	}
-	if n.backend == nil {
+	if n.Backend == nil {
 		return
 	}
 	x.Out = header.Tuple{
-		Src: n.source, Dst: n.backend.Addr, DstPort: n.backend.Port, Proto: x.Tuple.Proto, V6: x.Tuple.V6,
+		Src: n.Source, Dst: n.Backend.Addr, DstPort: n.Backend.Port, Proto: x.Tuple.Proto, V6: x.Tuple.V6,
 	}
-	if n.keep {
+	if n.KeepClient {
 		x.Out.SrcPort = x.Tuple.SrcPort
 	}
 	svc := n.Frontend.Service
@@ -202,20 +202,20 @@ func (x *Explanation) planned(s *planner, n *plan) {
 	if turn := n.Frontend.Turn; turn != nil {
 		x.Turn = turn.Load()
 	}
-	if !n.pinned && svc.Scheduler.ByLoad() {
+	if !n.Pinned && svc.Scheduler.ByLoad() {
 		x.Loads = s.compared(n.Rule.Set)
 	}
 }
 
 // compared returns what a scheduler by connections compares.
-func (s *planner) compared(set *services.EndpointSet) (all []Load) {
+func (s *Planner) compared(set *services.EndpointSet) (all []Load) {
 	for i, r := range set.Backends {
-		l := Load{Backend: s.snap.Backend(r), Weight: 1}
+		l := Load{Backend: s.Snap.Backend(r), Weight: 1}
 		if set.Weights != nil {
 			l.Weight = set.Weights[i]
 		}
-		if n := r.Index(); n < uint32(len(s.loads)) {
-			l.Connections = s.loads[n].Load()
+		if n := r.Index(); n < uint32(len(s.Loads)) {
+			l.Connections = s.Loads[n].Load()
 		}
 		all = append(all, l)
 	}
@@ -223,13 +223,13 @@ func (s *planner) compared(set *services.EndpointSet) (all []Load) {
 }
 
 // leaves finds the route and the hop of a packet that is forwarded.
-func (e *Explainer) leaves(s *planner, x *Explanation) {
+func (e *Explainer) leaves(s *Planner, x *Explanation) {
 	if x.Verdict != queued {
 		return
 	}
-	x.Route = s.view.Lookup(&x.Out.Dst)
+	x.Route = s.View.Lookup(&x.Out.Dst)
 	x.Hop = e.c.Hops.Hop(x.Route.Hop)
 	if x.Hop != nil && x.Hop.Kind == nexthop.Unreachable {
-		x.Verdict, x.Notify, x.Error = unreachable.verdict, unreachable.notify, unreachable.err
+		x.Verdict, x.Notify, x.Error = Unreachable.Verdict, Unreachable.Notify, Unreachable.Error
 	}
 }

@@ -1,4 +1,4 @@
-package fastpath
+package decide
 
 import (
 	"net/netip"
@@ -25,7 +25,7 @@ func TestRouteCache(t *testing.T) {
 	}
 	near, same, moved := backend(5, "10.0.1.5"), backend(5+routesCached, "2001:db8::5"), backend(5, "10.0.2.5")
 	before, after := view(1), view(2)
-	c := new(routeCache)
+	c := new(RouteCache)
 	for i, step := range []struct {
 		view *nexthop.View
 		b    *services.Backend
@@ -37,7 +37,7 @@ func TestRouteCache(t *testing.T) {
 		if got := c.to(step.view, step.b); got != want {
 			t.Errorf("step %d, to %v: %+v, want %+v", i, step.b.Addr, got, want)
 		}
-		if got := (*routeCache)(nil).to(step.view, step.b); got != want {
+		if got := (*RouteCache)(nil).to(step.view, step.b); got != want {
 			t.Errorf("step %d, to %v, without a cache: %+v, want %+v", i, step.b.Addr, got, want)
 		}
 	}

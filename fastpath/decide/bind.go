@@ -1,0 +1,61 @@
+package decide
+
+import (
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat/header"
+)
+
+// Bind makes sure that what a flow remembers of this process is current: its next
+// hops after a change of routes, and its backend after a restart.
+func (s *Planner) Bind(ref flowtable.Ref) {
+	f := s.Flows.Flow(ref)
+	binding, _, _ := f.Bound()
+	if binding == s.View.Generation {
+		return
+	}
+	var toBackend, toClient header.Tuple
+	s.Flows.Outgoing(ref, flowtable.ClientSide, &toBackend)
+	s.Flows.Outgoing(ref, flowtable.ReplySide, &toClient)
+	hopToBackend, hopToClient := uint16(s.View.Lookup(&toBackend.Dst).Hop), uint16(s.View.Lookup(&toClient.Dst).Hop)
+	if binding != 0 {
+		f.BindHops(s.View.Generation, hopToBackend, hopToClient)
+		return
+	}
+	service, backend := s.owner(ref)
+	s.Flows.Bind(ref, s.View.Generation, service, backend, hopToBackend, hopToClient)
+}
+
+// owner is Adopt by the flow's tuples.
+func (s *Planner) owner(ref flowtable.Ref) (service, backend uint32) {
+	var toBackend, toClient header.Tuple
+	s.Flows.Outgoing(ref, flowtable.ClientSide, &toBackend)
+	s.Flows.Outgoing(ref, flowtable.ReplySide, &toClient)
+	client := toClient.Reverse()
+	return Adopt(s.Snap, &client, &toBackend)
+}
+
+// Adopt finds the service and backend, as a snapshot numbers them, of a flow that an earlier
+// process made: client is the client's tuple, toBackend the one that its packets leave with.
+// Zero where they are gone: TCP lives on uncounted, UDP is scheduled anew.
+func Adopt(s *services.Snapshot, client, toBackend *header.Tuple) (service, backend uint32) {
+	f := s.Frontend(client)
+	if f == nil {
+		return 0, 0
+	}
+	for _, set := range [2]*services.EndpointSet{f.Outside.Set, f.Pod.Set} {
+		if set == nil {
+			continue
+		}
+		if ref := set.Find(s, toBackend.Dst, toBackend.DstPort); ref != 0 {
+			return uint32(f.Service.ID), uint32(ref)
+		}
+	}
+	for _, ref := range f.Service.Backends { // one that takes no new flows: rare
+		b := s.Backend(ref)
+		if b != nil && b.Addr == toBackend.Dst && b.Port == toBackend.DstPort {
+			return uint32(b.Service), uint32(ref)
+		}
+	}
+	return uint32(f.Service.ID), 0
+}

@@ -1,0 +1,236 @@
+package decide
+
+import (
+	"sync/atomic"
+
+	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/flowtable/affinity"
+	"sluice.dev/sluice/nat"
+	"sluice.dev/sluice/nat/header"
+)
+
+// Planner decides about packets. Each worker and each Explainer has one, and both call Plan, so an
+// explanation is what a worker would do. One goroutine at a time may use it.
+type Planner struct {
+	// Loaded once per step.
+	Now  flowtable.Time
+	Snap *services.Snapshot
+	View *nexthop.View
+
+	Flows        *flowtable.Handle
+	Loads        []atomic.Int32  // connections by backend index, of the flow table
+	Pins         *affinity.Table // of session affinity; nil if there is none
+	Host4, Host6 header.Addr     // our own addresses on the host link
+	Routes       *RouteCache     // nil: none
+}
+
+// Request is what a plan depends on: a packet that may make a flow.
+type Request struct {
+	Tuple *header.Tuple // client to frontend
+	Opens bool          // it opens a connection; UDP always does
+	TTL   uint8
+	// Not is a backend that the flow must not get if there is another; zero for none.
+	Not services.BackendRef
+	// Random must not be guessable: the first for the choice of a backend, the second for
+	// that of source address and port.
+	Random [2]uint64
+	DryRun bool // take no turn
+}
+
+// Refusal is a verdict, and whether the sender gets an ICMP error.
+type Refusal struct {
+	Verdict Verdict
+	Notify  bool
+	Error   nat.ErrorKind // where Notify
+}
+
+// Plan is a flow before it exists: all that is decided about it but its source port.
+type Plan struct {
+	services.Decision
+	Refusal // Queued: the flow may be made
+
+	Pin        affinity.Pin    // of the client; zero if it has none
+	Pinned     bool            // the pin chose the backend
+	Choice     services.Choice // by the scheduler, where it did not
+	Backend    *services.Backend
+	KeepClient bool          // the client's address reaches the backend
+	Route      nexthop.Route // to the backend
+	Source     header.Addr   // towards the backend
+	Origin     Source        // of that address
+	Random     uint64        // for the source port
+}
+
+// Source is the kind of address that a backend sees as the source.
+type Source uint8
+
+const (
+	SourceNone    Source = iota // there is none of its family: no flow
+	SourceClient                // the client's own
+	SourceHost                  // ours on the host link, as the kernel carries the packet on
+	SourceByRoute               // the one that the route prefers
+	SourcePool                  // any of the configured ones
+)
+
+// String returns the name of the kind.
+func (s Source) String() string {
+	return [...]string{"none", "client", "host link", "route", "pool"}[s]
+}
+
+// Plan decides about a packet that has no flow. It checks, in this order, whether the packet is
+// for a frontend, whether it is allowed, and which backend takes it. It changes nothing but a
+// frontend's turn, and with DryRun not even that.
+func (s *Planner) Plan(n *Plan, req *Request) {
+	n.Decision, n.Random = s.Snap.Decide(req.Tuple), req.Random[1]
+	switch {
+	case n.Outcome == services.Unserved:
+		s.unserved(n, &req.Tuple.Dst)
+	case s.Forged(req.Tuple.Src):
+		n.Verdict = dropped(stats.SpoofedSource)
+	case req.Tuple.Stateful() && !req.Opens:
+		n.Verdict = dropped(stats.NoFlow)
+	case n.Outcome == services.Denied:
+		n.Verdict = dropped(stats.SourceRangeDenied)
+	case req.TTL <= 1:
+		n.refuse(stats.TTLExceeded, nat.TimeExceeded)
+	case n.Outcome == services.Reject:
+		n.refuse(stats.NoEndpoints, nat.PortUnreachable)
+	case n.Outcome == services.Silence:
+		n.Verdict = dropped(stats.NoLocalEndpoints)
+	default:
+		s.choose(n, req)
+		s.address(n, req)
+	}
+}
+
+// refuse drops the packet and notifies its sender.
+func (n *Plan) refuse(r stats.DropReason, err nat.ErrorKind) {
+	n.Refusal = Refusal{dropped(r), true, err}
+}
+
+// unserved is a packet for no frontend. Addresses of the node and SNAT addresses
+// are shared with the host, so the kernel gets the packet; a VIP is ours alone.
+func (s *Planner) unserved(n *Plan, dst *header.Addr) {
+	n.Verdict = toKernel
+	if !s.Snap.VIPOnly(*dst) {
+		return
+	}
+	switch s.Snap.UnservedPort {
+	case services.UnservedReject:
+		n.refuse(stats.FrontendRejected, nat.PortUnreachable)
+	case services.UnservedDrop:
+		n.Verdict = dropped(stats.FrontendRejected)
+	}
+}
+
+// HostSource reports whether an address is ours on the host link.
+func (s *Planner) HostSource(a header.Addr) bool { return a == s.Host4 || a == s.Host6 }
+
+// choose finds the backend of a plan that is admitted: the one the client is pinned to, if that is
+// in the set in force and not excluded, else the scheduler's choice.
+func (s *Planner) choose(n *Plan, req *Request) {
+	if svc := n.Frontend.Service; svc.AffinitySeconds != 0 && s.Pins != nil {
+		n.Pin, _ = s.Pins.Get(s.Now, req.Tuple.Src, svc.Identity)
+		if s.follow(n, n.Pin, req.Not) {
+			return
+		}
+	}
+	d := services.Draw{Tuple: req.Tuple, Random: req.Random[0], Loads: s.Loads, Not: req.Not, DryRun: req.DryRun}
+	n.Choice = s.Snap.Choose(n.Frontend, n.Rule.Set, &d)
+	n.Backend = s.Snap.Backend(n.Choice.Backend)
+}
+
+// follow makes a pin's backend that of the plan, if it is in the set and not the one that
+// the flow must not get.
+func (s *Planner) follow(n *Plan, pin affinity.Pin, not services.BackendRef) bool {
+	if pin.Port == 0 {
+		return false // no pin
+	}
+	ref := n.Rule.Set.Find(s.Snap, pin.Addr, pin.Port)
+	if ref == 0 || ref == not {
+		return false
+	}
+	n.Pinned, n.Backend = true, s.Snap.Backend(ref)
+	return true
+}
+
+// address finds how the backend is reached, and from which address.
+func (s *Planner) address(n *Plan, req *Request) {
+	if n.Backend == nil { // not a set of this snapshot
+		n.refuse(stats.NoEndpoints, nat.PortUnreachable)
+		return
+	}
+	n.Route = s.Routes.to(s.View, n.Backend)
+	// A backend that reaches itself would see its own address.
+	n.KeepClient = n.Rule.KeepClient && req.Tuple.Src != n.Backend.Addr
+	if n.KeepClient {
+		n.Source, n.Origin = req.Tuple.Src, SourceClient
+	} else {
+		n.Source, n.Origin = s.source(req.Random[1]>>32, &n.Route, req.Tuple.V6)
+	}
+	n.Verdict = queued
+	if n.Origin == SourceNone {
+		n.Verdict = dropped(stats.NoRoute)
+	}
+}
+
+// source chooses our address towards a backend: the host link's own where the
+// kernel carries the packet on (its replies then come back by the host link), the
+// route's or one of the configured addresses elsewhere.
+func (s *Planner) source(random uint64, r *nexthop.Route, v6 bool) (header.Addr, Source) {
+	pool, byRoute, host := s.Snap.SNAT4, s.Snap.SNATByRoute4, s.Host4
+	if v6 {
+		pool, byRoute, host = s.Snap.SNAT6, s.Snap.SNATByRoute6, s.Host6
+	}
+	switch {
+	case r.Kind == nexthop.Kernel && host == header.Addr{}:
+		return host, SourceNone
+	case r.Kind == nexthop.Kernel:
+		return host, SourceHost
+	// A source that the snapshot does not know yet would get no replies.
+	case byRoute && s.Snap.Owned(r.Source)&services.AddrSNAT != 0:
+		return r.Source, SourceByRoute
+	case len(pool) == 0:
+		return header.Addr{}, SourceNone
+	}
+	return pool[random%uint64(len(pool))], SourcePool
+}
+
+// Forged reports whether a packet claims to be from this node and came from outside: it gets no
+// flow. The kernel must not get it from us either: on the host link it accepts local sources, so it
+// would accept the packet. An address that is only a VIP is a possible source: another gateway may
+// share it, and an external IP may be another node's address.
+func (s *Planner) Forged(src header.Addr) bool {
+	const own = services.AddrLocal | services.AddrNode | services.AddrSNAT
+	return s.Snap.Owned(src)&own != 0 || s.HostSource(src)
+}
+
+// Certain reports whether the plan is a function of packet, snapshot, view and random number alone.
+func (n *Plan) Certain() bool {
+	if n.Frontend == nil {
+		return true
+	}
+	svc := n.Frontend.Service
+	return svc.AffinitySeconds == 0 && !svc.Scheduler.InTurn() && !svc.Scheduler.ByLoad()
+}
+
+// Settle pins the client to the planned backend, or makes its pin last on, for a service
+// with session affinity (k8s.io/kubernetes pkg/proxy/nftables/proxier.go: the time counts from the
+// client's last new flow). Where another worker was faster with a flow of this
+// client, its choice holds, so that a client's first two flows do not part: then Settle
+// changes the plan, and returns true.
+func (s *Planner) Settle(n *Plan, req *Request) (moved bool) {
+	svc := n.Frontend.Service
+	if svc.AffinitySeconds == 0 || s.Pins == nil {
+		return false
+	}
+	want := affinity.Pin{Addr: n.Backend.Addr, Port: n.Backend.Port}
+	got := s.Pins.Settle(s.Now, req.Tuple.Src, svc.Identity, want, n.Pin, svc.AffinitySeconds)
+	if got == want || !s.follow(n, got, req.Not) {
+		return false
+	}
+	s.address(n, req)
+	return true
+}

@@ -1,0 +1,109 @@
+package decide
+
+import (
+	"time"
+
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat/header"
+)
+
+// Standing is what a flow is to a packet that has its key.
+type Standing uint8
+
+const (
+	// Stands: the packet is the flow's.
+	Stands Standing = iota
+	// Superseded: a client's packet that must be scheduled anew, a SYN on a connection that is
+	// over (RFC 9293 section 3.6.1), or UDP whose backend no longer serves.
+	Superseded
+	// Unanswered: a client's second repetition of a SYN that its backend has not
+	// answered, where another is to be tried then: by configuration, or because the
+	// backend is gone.
+	Unanswered
+	// BackendGone: from an endpoint that is gone, over UDP, or in answer to a SYN.
+	BackendGone
+)
+
+// String returns the name of the standing.
+func (s Standing) String() string {
+	return [...]string{"stands", "superseded", "unanswered", "backend gone"}[s]
+}
+
+// Classify returns what a flow is to a packet. It binds the flow where that matters, and notes a
+// repeated SYN.
+func (s *Planner) Classify(ref flowtable.Ref, side flowtable.Side, p *header.Packet) Standing {
+	switch {
+	case p.Tuple.Proto == header.ProtoUDP:
+		s.Bind(ref)
+		return s.datagram(services.BackendRef(s.Flows.Flow(ref).BackendRef()), side)
+	case p.TCPFlags&header.TCPSYN == 0:
+		return Stands
+	case side == flowtable.ReplySide:
+		return s.handshake(ref, p.TCPFlags)
+	case !IsSYN(p.TCPFlags):
+		return Stands
+	case s.Flows.Closing(ref):
+		return Superseded
+	}
+	gone := s.gone(ref)
+	if (gone || s.Snap.RetryOther) && s.Flows.Repeated(ref, s.Now, gone) {
+		return Unanswered
+	}
+	return Stands
+}
+
+// handshake is the standing of a flow to an answer to a SYN. A connection with a backend that is no
+// endpoint any more continues; a new one must not begin there.
+func (s *Planner) handshake(ref flowtable.Ref, flags uint8) Standing {
+	if flags&header.TCPACK != 0 && s.Flows.Awaits(ref) && s.gone(ref) {
+		return BackendGone
+	}
+	return Stands
+}
+
+// gone reports whether the backend of a connection is no endpoint of its service any more: its
+// address may be another pod's by now. An endpoint that came back has another ref; gone stores it
+// in the flow.
+func (s *Planner) gone(ref flowtable.Ref) bool {
+	s.Bind(ref)
+	f := s.Flows.Flow(ref)
+	if s.Snap.Backend(services.BackendRef(f.BackendRef())) != nil {
+		return false
+	}
+	service, backend := s.owner(ref)
+	if backend == 0 {
+		return true
+	}
+	binding, toBackend, toClient := f.Bound()
+	s.Flows.Bind(ref, binding, service, backend, toBackend, toClient)
+	return false
+}
+
+// replyGrace is how long after the flow's last packet an endpoint that is gone may still reply over
+// UDP: a reply that was under way is not lost, and no pod gets another's address as fast.
+const replyGrace = 2 * time.Second
+
+// WithinGrace reports whether a packet of an endpoint that is gone is such a reply.
+func (s *Planner) WithinGrace(ref flowtable.Ref, p *header.Packet) bool {
+	return p.Tuple.Proto == header.ProtoUDP && s.Flows.Idle(ref, s.Now) < replyGrace
+}
+
+// datagram is the standing of a UDP flow. It never outlives its endpoint: the address of one that
+// is gone may be another pod's by now, which must not reply in its place. One that is still listed
+// and no longer serves may still reply.
+func (s *Planner) datagram(backend services.BackendRef, side flowtable.Side) Standing {
+	b := s.Snap.Backend(backend)
+	switch {
+	case b != nil && (side == flowtable.ReplySide || b.Flags&services.BackendServing != 0):
+		return Stands
+	case side == flowtable.ReplySide:
+		return BackendGone
+	}
+	return Superseded
+}
+
+// IsSYN reports whether TCP flags are those of a segment that opens a connection.
+func IsSYN(flags uint8) bool {
+	return flags&(header.TCPSYN|header.TCPACK|header.TCPRST|header.TCPFIN) == header.TCPSYN
+}

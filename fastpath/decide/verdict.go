@@ -1,0 +1,46 @@
+package decide
+
+import (
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat"
+)
+
+// Verdict is the decision about a packet. Every packet gets exactly one.
+type Verdict struct {
+	Action Action
+	Reason stats.DropReason // for Drop
+}
+
+// Action is the kind of a Verdict.
+type Action uint8
+
+const (
+	// Drop: counted under Verdict.Reason, frame freed. The zero Action, so that a
+	// forgotten verdict shows as a drop without a reason, not as a leak.
+	Drop Action = iota
+	// Queued: the frame went to an egress queue or a hold queue, which own it now.
+	Queued
+	// ToKernel: the packet as it came goes to the kernel by the host link.
+	ToKernel
+)
+
+// String returns the verdict in an operator's words.
+func (v Verdict) String() string {
+	switch v.Action {
+	case Queued:
+		return "forward"
+	case ToKernel:
+		return "to kernel"
+	}
+	return "drop (" + v.Reason.String() + ")"
+}
+
+// Unreachable is what a packet gets whose next hop the kernel has no route to.
+var Unreachable = Refusal{dropped(stats.NoRoute), true, nat.HostUnreachable}
+
+var (
+	queued   = Verdict{Action: Queued}
+	toKernel = Verdict{Action: ToKernel}
+)
+
+func dropped(r stats.DropReason) Verdict { return Verdict{Drop, r} }
