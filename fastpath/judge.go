@@ -15,11 +15,8 @@ type batch struct {
 	search [searches]flowtable.Search // of the packets between inspect and finish, by number modulo searches
 	link   int                        // they all came from this link
 	kernel bool                       // which is the host link
-	// IPv6 headers are two lines long. long: prefetch both, because the batch before had IPv6.
-	long, anyLong bool
-	ends          []Desc             // whose second lines are to be prefetched next
-	find          []flowtable.Search // of the next group of find, those that it has not taken
-	pkt           header.Packet      // the one that is judged
+	fetch  prefetches
+	pkt    header.Packet // the one that is judged
 }
 
 func drop(r stats.DropReason) decide.Verdict { return decide.Verdict{Action: decide.Drop, Reason: r} }

@@ -25,16 +25,11 @@ import (
 //	find      match tags, prefetch the flow
 //	finish    compare, rewrite, queue; or judgeSlow
 //
-// Headers are prefetched one group ahead of inspect: their first lines by the inspect before, their
-// second ones during finish. finish gives to the slow path (judgeSlow, and judgeAny) each packet
-// that is not plain, and each plain packet that needs a decision (a flow to be made or ended, a
-// neighbour that is not resolved, a backend that is gone). So packets leave in the order in which
-// they came. judgeAny decides the same about plain packets too: it is the oracle of the tests.
-//
-// inspect and find prefetch as many buckets and flows as a group has packets, nearly in a row. That
-// is why finish, as a rule, runs between them, and runs half of find in its middle where flows are
-// two lines long: a processor with as many misses in flight as it can have may drop further
-// prefetches. An EPYC of 2022 (Zen 4) does, from about twenty on (BenchmarkBurst in nat/prefetch).
+// prefetch.go has the order of all prefetches. finish gives to the slow path (judgeSlow, and
+// judgeAny) each packet that is not plain, and each plain packet that needs a decision (a flow to be
+// made or ended, a neighbour that is not resolved, a backend that is gone). So packets leave in the
+// order in which they came. judgeAny decides the same about plain packets too: it is the oracle of
+// the tests.
 
 // groupSize is the packets of a stage: enough misses to use all that the processor can have in
 // flight, few enough that hardly a prefetch is dropped, or its line evicted before it is used.
@@ -58,23 +53,23 @@ func (w *Worker) count(link, n int) {
 
 // judgeAll judges the n packets of the batch, and carries out the verdicts.
 func (w *Worker) judgeAll(n int) {
-	w.b.long, w.b.anyLong = w.b.anyLong, false
+	w.b.fetch.begin()
 	w.ahead.end = 0
 	w.memory.Fetch(w.b.desc[:min(groupSize, n)])
-	w.nextEnds(0, n)
-	w.fetchEnds()
+	w.b.fetch.next(w.b.desc[:min(groupSize, n)])
+	w.b.fetch.fetchHeaders(&w.memory)
 	for at := 0; at < n+2*groupSize; at += groupSize {
 		if at < n {
 			w.inspect(at, min(at+groupSize, n), n)
 		}
 		if i := at - groupSize; i >= 0 && i < n {
-			w.b.find = w.b.group(i).search[:min(groupSize, n-i)]
+			w.b.fetch.flows = w.b.group(i).search[:min(groupSize, n-i)]
 		}
 		if i := at - 2*groupSize; i >= 0 {
 			w.finish(i, min(i+groupSize, n))
 		}
-		w.fetchEnds()
-		w.find(groupSize)
+		w.b.fetch.fetchHeaders(&w.memory)
+		w.b.fetch.fetchFlows(w.flows, groupSize) // find
 	}
 }
 
@@ -98,32 +93,9 @@ func (w *Worker) inspect(first, end, n int) {
 	ahead := max(min(n-groupSize, end)-first, 0)
 	bytes, v6 := w.memory.Inspect(w.b.desc[first:end], ahead, &group[0].Plain, unsafe.Sizeof(group[0]))
 	w.n.rxBytes += bytes
-	w.b.anyLong = w.b.anyLong || v6
+	w.b.fetch.seenV6 = w.b.fetch.seenV6 || v6
 	w.flows.FetchBuckets(group)
-	w.nextEnds(end, n)
-}
-
-// find is the second stage, of up to n packets more of its group.
-func (w *Worker) find(n int) {
-	n = min(n, len(w.b.find))
-	w.flows.FetchFlows(w.b.find[:n])
-	w.b.find = w.b.find[n:]
-}
-
-// nextEnds notes that the group from first on, of a batch of n, is inspected next.
-func (w *Worker) nextEnds(first, n int) {
-	if w.b.long {
-		w.b.ends = w.b.desc[first:min(first+groupSize, n)]
-	}
-}
-
-// fetchEnds prefetches the second lines of the group that is inspected next, as far as finishPlain
-// has not.
-func (w *Worker) fetchEnds() {
-	if len(w.b.ends) != 0 {
-		w.memory.FetchEnds(w.b.ends)
-		w.b.ends = nil
-	}
+	w.b.fetch.next(w.b.desc[end:min(end+groupSize, n)])
 }
 
 // finish is the last stage. finishPlain matches width packets at a time and stops at the first that
@@ -158,8 +130,8 @@ func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 	var counted [groupSize]stats.Entry
 	g, from, to := w.b.group(first&^(groupSize-1)), uint(first)%groupSize, uint(end-1)%groupSize+1
 	to = from + uint(w.flows.Match(g.search[from:to], flows[from:to], rewrites[from:to], w.ticks))
-	if w.b.long {
-		w.find(groupSize / 2) // flows of IPv6 are two lines each
+	if w.b.fetch.v6 {
+		w.b.fetch.fetchFlows(w.flows, groupSize/2)
 	}
 	i := from
 	for ; i < to && i < groupSize; i++ {
@@ -195,8 +167,8 @@ func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 	if i == from {
 		return 0, i < to
 	}
-	nat.TranslatePlain(&w.memory, g.desc[from:i], rewrites[from:i], w.b.ends)
-	w.b.ends = w.b.ends[min(len(w.b.ends), int(i-from)):]
+	nat.TranslatePlain(&w.memory, g.desc[from:i], rewrites[from:i], w.b.fetch.headers)
+	w.b.fetch.fetched(int(i - from))
 	w.stats.Backends.Add(counted[from:i])
 	return int(i - from), i < to
 }
