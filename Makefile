@@ -208,11 +208,12 @@ generate-check: ## the committed BPF object is what its source compiles to
 	./.ci/generate-check
 
 .PHONY: lint
-lint: ## formatting, vet, linters
+lint: ## formatting, vet, linters, spelling
 	@test -z "$$(gofmt -l . | tee /dev/stderr)" || { echo 'gofmt would change the files above'; exit 1; }
 	$(GO) vet ./...
 	$(GO) vet -tags root ./...
 	$(GO) tool staticcheck -tags root ./... # without the tag, much of bench is used by no test
+	@git ls-files "*.go" "*.c" "*.h" "*.s" "*.md" "*.yaml" Makefile | xargs $(GO) tool misspell -error
 
 .PHONY: check
 check: lint generate-check test race ## most of what CI runs (.ci/run has the rest)
