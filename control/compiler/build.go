@@ -79,7 +79,7 @@ func (r *run) build(u *unit) {
 		r.setServicePort(u, p)
 	}
 	problems = append(problems, r.setFrontends(u)...)
-	problems = append(problems, u.faults()...)
+	problems = append(problems, u.objectProblems()...)
 	slices.SortFunc(problems, objects.CompareProblems)
 	problems = slices.Compact(problems) // what is so at every port is said once
 	if !slices.Equal(problems, u.problems) {
@@ -229,9 +229,9 @@ func (r *run) merge(u *unit, sp objects.ServicePort, v6 bool) (all []member, pro
 		}
 		for _, p := range s.Ports {
 			if p.Name == sp.Name && p.Proto == sp.Proto {
-				var refused []objects.Fault
+				var refused []objects.FieldProblem
 				all, refused = r.appendMembers(all, u, s, p)
-				for _, f := range objects.LimitFaults(refused) {
+				for _, f := range objects.LimitProblems(refused) {
 					problems = append(problems, f.Problem(s.ID))
 				}
 			}
@@ -259,12 +259,12 @@ func rank(f services.BackendFlags) int {
 
 // appendMembers adds a slice's endpoints at one of its ports, but for those that nothing
 // can be sent to from here.
-func (r *run) appendMembers(all []member, u *unit, s *objects.Slice, p objects.SlicePort) (_ []member, refused []objects.Fault) {
+func (r *run) appendMembers(all []member, u *unit, s *objects.Slice, p objects.SlicePort) (_ []member, refused []objects.FieldProblem) {
 	hints, weights := r.hints(s), u.shares.get(s)
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
 		if why := r.comesBack(u, e.Addr, p.Port, p.Proto); why != "" {
-			refused = append(refused, objects.Fault{Field: "endpoints", Message: why, Severity: objects.Refused})
+			refused = append(refused, objects.FieldProblem{Field: "endpoints", Message: why, Severity: objects.Refused})
 			continue
 		}
 		m := member{addr: e.Addr, port: p.Port, flags: e.Flags, weight: 1}
@@ -373,15 +373,15 @@ func endpointName(a header.Addr, port uint16, proto uint8) string {
 	return string(append(b, objects.ProtocolName(proto)...))
 }
 
-// faults are what is wrong with the unit's objects by themselves.
-func (u *unit) faults() (problems []objects.Problem) {
+// objectProblems returns what is wrong with the objects of the unit by themselves.
+func (u *unit) objectProblems() (problems []objects.Problem) {
 	if u.service != nil {
-		for _, f := range u.service.Faults {
+		for _, f := range u.service.Problems {
 			problems = append(problems, f.Problem(u.service.ID))
 		}
 	}
 	for _, s := range u.slices {
-		for _, f := range s.Faults {
+		for _, f := range s.Problems {
 			problems = append(problems, f.Problem(s.ID))
 		}
 	}

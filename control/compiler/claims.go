@@ -142,7 +142,7 @@ func (r *run) setFrontends(u *unit) (lost []objects.Problem) {
 	more := 0
 	for _, c := range u.claims {
 		if w := r.winner(c.key); w != u {
-			if more++; more > objects.MaxFaults {
+			if more++; more > objects.MaxFieldProblems {
 				continue
 			}
 			lost = append(lost, objects.Problem{Object: u.service.ID, Field: fmt.Sprintf("spec.ports[%d]", c.port), Severity: objects.Refused, Reason: objects.ReasonFrontendConflict,
@@ -171,9 +171,9 @@ func (r *run) setFrontends(u *unit) (lost []objects.Problem) {
 		r.builder.SetFrontend(&f)
 		r.changed = true
 	}
-	if more > objects.MaxFaults {
+	if more > objects.MaxFieldProblems {
 		lost = append(lost, objects.Problem{Object: u.service.ID, Severity: objects.Refused, Reason: objects.ReasonFrontendConflict,
-			Message: fmt.Sprintf("%d more frontends belong to other Services", more-objects.MaxFaults)})
+			Message: fmt.Sprintf("%d more frontends belong to other Services", more-objects.MaxFieldProblems)})
 	}
 	return lost
 }

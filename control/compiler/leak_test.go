@@ -154,8 +154,8 @@ func leakSlice(i, round int) *discoveryv1.EndpointSlice {
 	return s
 }
 
-// TestFaultsAreBounded: an object with a thousand faults says twenty.
-func TestFaultsAreBounded(t *testing.T) {
+// TestProblemsAreBounded: an object with a thousand problems says twenty.
+func TestProblemsAreBounded(t *testing.T) {
 	s := leakSlice(0, 0)
 	for range 1000 {
 		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{"127.0.0.1"}})
@@ -164,7 +164,7 @@ func TestFaultsAreBounded(t *testing.T) {
 	tracker.Upsert(objects.Source{Kind: "test"}, leakService(0, 0))
 	tracker.Upsert(objects.Source{Kind: "test"}, s)
 	_, problems, _ := c.Compile(tracker.Changes())
-	if n := len(problems); n != objects.MaxFaults+1 {
+	if n := len(problems); n != objects.MaxFieldProblems+1 {
 		t.Errorf("%d problems", n)
 	}
 }

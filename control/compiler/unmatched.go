@@ -29,8 +29,8 @@ func unmatched(u *unit, i int, sp objects.ServicePort) []objects.Problem {
 	}
 	slices.Sort(have)
 	have = slices.Compact(have)
-	if more := len(have) - objects.MaxFaults; more > 0 {
-		have = append(have[:objects.MaxFaults], fmt.Sprintf("%d others", more))
+	if more := len(have) - objects.MaxFieldProblems; more > 0 {
+		have = append(have[:objects.MaxFieldProblems], fmt.Sprintf("%d others", more))
 	}
 	return []objects.Problem{{Object: u.service.ID, Field: fmt.Sprintf("spec.ports[%d]", i), Severity: objects.Warning,
 		Message: fmt.Sprintf("no EndpointSlice has %s, they have %s: it gets no endpoints until name and protocol are the same in both",

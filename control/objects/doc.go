@@ -5,7 +5,7 @@
 //	    │ TrimService, TrimSlice, TrimNode
 //	    ▼
 //	Service, Slice, Node     immutable: fields that are compiled, checked one by one
-//	Fault ──▶ Problem        what is wrong, and with which field of which object of which Source
+//	FieldProblem ──▶ Problem        what is wrong, and with which field of which object of which Source
 //	Changes, State           versions of objects, as they go from the tracker to the compiler
 //
 // The rules for fields lie in files by name: service.go (ports, families, addresses), policy.go

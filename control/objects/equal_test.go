@@ -28,7 +28,7 @@ func TestEqualLooksAtEverything(t *testing.T) {
 		"Affinity":      func(s *Service) { s.Affinity = 1 },
 		"Scheduler":     func(s *Service) { s.Scheduler = &scheduler },
 		"Weights":       func(s *Service) { s.Weights = WeightRules{{node: "x"}} },
-		"Faults":        func(s *Service) { s.Faults = []Fault{{Field: "x"}} },
+		"Problems":      func(s *Service) { s.Problems = []FieldProblem{{Field: "x"}} },
 	}
 	everyField(t, changes, func(a, b *Service) bool { return a.equal(b) }, nil)
 	everyField(t, map[string]func(*Slice){
@@ -42,7 +42,7 @@ func TestEqualLooksAtEverything(t *testing.T) {
 		"HintSets":  func(s *Slice) { s.HintSets = [][]string{{"x"}} },
 		"Endpoints": func(s *Slice) { s.Endpoints = []Endpoint{{zone: 1}} },
 		"Weights":   func(s *Slice) { s.Weights = []int32{1} },
-		"Faults":    func(s *Slice) { s.Faults = []Fault{{Field: "x"}} },
+		"Problems":  func(s *Slice) { s.Problems = []FieldProblem{{Field: "x"}} },
 	}, func(a, b *Slice) bool { return a.equal(b) }, []string{"Trigger"})
 }
 

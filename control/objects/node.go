@@ -39,7 +39,7 @@ func (n *Node) equal(o *Node) bool {
 
 // TrimNode keeps what is needed of a Node. Host names and addresses that are none
 // are left out, as the Node of a cloud has both.
-func TrimNode(in *corev1.Node) (n *Node, malformed []Fault) {
+func TrimNode(in *corev1.Node) (n *Node, malformed []FieldProblem) {
 	n = &Node{ID: MakeObjectID(KindNode, "", in.Name), Zone: in.Labels[corev1.LabelTopologyZone]}
 	for _, kind := range [...]corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
 		for _, a := range in.Status.Addresses {

@@ -12,7 +12,7 @@ import (
 // annotationScheduler chooses a Service's scheduler, by the names of IPVS and maglev.
 const annotationScheduler = "sluice.dev/scheduler"
 
-func (s *Service) readPolicy(spec *corev1.ServiceSpec) (malformed []Fault) {
+func (s *Service) readPolicy(spec *corev1.ServiceSpec) (malformed []FieldProblem) {
 	switch spec.Type {
 	case "", corev1.ServiceTypeClusterIP:
 		// A ClusterIP service is reached from outside only by external IPs.
@@ -43,7 +43,7 @@ func (s *Service) readPolicy(spec *corev1.ServiceSpec) (malformed []Fault) {
 
 // readAffinity: the API server fills the timeout in; a manifest may lack it
 // (k8s.io/api core/v1 ClientIPConfig: 1 to 86,400 seconds, by default 10,800).
-func (s *Service) readAffinity(spec *corev1.ServiceSpec) (malformed []Fault) {
+func (s *Service) readAffinity(spec *corev1.ServiceSpec) (malformed []FieldProblem) {
 	switch spec.SessionAffinity {
 	case "", corev1.ServiceAffinityNone:
 		return nil
@@ -68,9 +68,9 @@ const maxAffinitySeconds = 86_400
 // (k8s.io/kubernetes pkg/proxy/util MapCIDRsByIPFamily). But a family that has no
 // other would thereby be open to everybody who was to be shut out; such a list no
 // API server takes, and it is malformed here.
-func (s *Service) readRanges(spec *corev1.ServiceSpec) (malformed []Fault) {
+func (s *Service) readRanges(spec *corev1.ServiceSpec) (malformed []FieldProblem) {
 	var all, bad [2]bool
-	var faults []Fault
+	var problems []FieldProblem
 	for i, text := range spec.LoadBalancerSourceRanges {
 		if strings.TrimSpace(text) == "" {
 			continue
@@ -79,7 +79,7 @@ func (s *Service) readRanges(spec *corev1.ServiceSpec) (malformed []Fault) {
 		p, err := parsePrefix(text)
 		if err != nil {
 			bad[Family(strings.Contains(text, ":"))] = true
-			faults = append(faults, Fault{field, fmt.Sprintf("%q %v; it is ignored", text, err), Warning})
+			problems = append(problems, FieldProblem{field, fmt.Sprintf("%q %v; it is ignored", text, err), Warning})
 			continue
 		}
 		f := Family(p.Addr().Is6())
@@ -94,7 +94,7 @@ func (s *Service) readRanges(spec *corev1.ServiceSpec) (malformed []Fault) {
 			s.Ranges[f] = nil
 		}
 	}
-	s.Faults = append(s.Faults, faults...)
+	s.Problems = append(s.Problems, problems...)
 	return malformed
 }
 
@@ -104,13 +104,13 @@ func (s *Service) readScheduling(annotations map[string]string) {
 		if scheduler, known := services.ParseScheduler(strings.TrimSpace(name)); known {
 			s.Scheduler = &scheduler
 		} else {
-			s.Faults = append(s.Faults, Fault{"metadata.annotations[" + annotationScheduler + "]",
+			s.Problems = append(s.Problems, FieldProblem{"metadata.annotations[" + annotationScheduler + "]",
 				fmt.Sprintf("%q is none of %s; the default is used", name, strings.Join(services.SchedulerNames(), ", ")), Warning})
 		}
 	}
-	rules, faults := readWeights(annotations)
+	rules, problems := readWeights(annotations)
 	s.Weights = rules
-	s.Faults = append(s.Faults, faults...)
+	s.Problems = append(s.Problems, problems...)
 }
 
 // HealthPort is the health check node port of a Service that has one: type

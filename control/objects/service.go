@@ -35,7 +35,7 @@ type Service struct {
 	Affinity  uint32              // seconds; 0 is none
 	Scheduler *services.Scheduler // nil: the configuration's
 	Weights   WeightRules
-	Faults    []Fault
+	Problems  []FieldProblem
 }
 
 // ServicePort is one of spec.ports. Its identity is name and protocol.
@@ -63,7 +63,7 @@ func (s *Service) equal(o *Service) bool {
 	return s.ID == o.ID && s.Created == o.Created && s.Families == o.Families && s.LocalExternal == o.LocalExternal && s.LocalInternal == o.LocalInternal &&
 		s.skip == o.skip && s.HealthPort == o.HealthPort && s.refused == o.refused && slices.Equal(s.Ports, o.Ports) && slices.Equal(s.VIPs, o.VIPs) &&
 		slices.Equal(s.Ranges[0], o.Ranges[0]) && slices.Equal(s.Ranges[1], o.Ranges[1]) && s.Affinity == o.Affinity &&
-		equalPointees(s.Scheduler, o.Scheduler) && slices.Equal(s.Weights, o.Weights) && slices.Equal(s.Faults, o.Faults)
+		equalPointees(s.Scheduler, o.Scheduler) && slices.Equal(s.Weights, o.Weights) && slices.Equal(s.Problems, o.Problems)
 }
 
 // Served says whether anything of a Service is.
@@ -73,7 +73,7 @@ func equalPointees[T comparable](a, b *T) bool { return a == b || a != nil && b 
 
 // TrimService keeps what is needed of a Service. Malformed means that no API
 // server would have taken it; the object's last good version then stays.
-func TrimService(in *corev1.Service) (s *Service, malformed []Fault) {
+func TrimService(in *corev1.Service) (s *Service, malformed []FieldProblem) {
 	s = &Service{ID: MakeObjectID(KindService, in.Namespace, in.Name), Created: math.MaxInt64}
 	malformed = checkName(s.ID)
 	if t := in.CreationTimestamp; !t.IsZero() {
@@ -110,7 +110,7 @@ func skipService(in *corev1.Service) string {
 	return ""
 }
 
-func (s *Service) readPorts(ports []corev1.ServicePort) (malformed []Fault) {
+func (s *Service) readPorts(ports []corev1.ServicePort) (malformed []FieldProblem) {
 	type number struct {
 		proto uint8
 		port  uint16
@@ -158,7 +158,7 @@ func (s *Service) readPorts(ports []corev1.ServicePort) (malformed []Fault) {
 
 // readFamilies: a family is served if the Service has a ClusterIP of it. A
 // manifest that no API server has seen has none; it says spec.ipFamilies.
-func (s *Service) readFamilies(spec *corev1.ServiceSpec) (malformed []Fault) {
+func (s *Service) readFamilies(spec *corev1.ServiceSpec) (malformed []FieldProblem) {
 	ips, field := clusterIPs(spec), "spec.clusterIPs[%d]"
 	if len(spec.ClusterIPs) == 0 {
 		field = "spec.clusterIP"
@@ -184,7 +184,7 @@ func (s *Service) readFamilies(spec *corev1.ServiceSpec) (malformed []Fault) {
 	}
 	if len(spec.IPFamilies) == 0 {
 		s.refused = true
-		s.Faults = append(s.Faults, refuse("spec.ipFamilies", "is missing, and so are spec.clusterIPs: say which of IPv4 and IPv6 to serve"))
+		s.Problems = append(s.Problems, refuse("spec.ipFamilies", "is missing, and so are spec.clusterIPs: say which of IPv4 and IPv6 to serve"))
 	}
 	return nil
 }
@@ -199,7 +199,7 @@ func (s *Service) readAddresses(in *corev1.Service) {
 			err = unicast(a)
 		}
 		if err != nil {
-			s.Faults = append(s.Faults, refuse(field, "%q %v", text, err))
+			s.Problems = append(s.Problems, refuse(field, "%q %v", text, err))
 			return
 		}
 		addr := header.AddrFrom(a)
@@ -239,7 +239,7 @@ func MakeObjectID(kind, namespace, name string) ObjectID {
 	return ObjectID{kind, namespace, name}
 }
 
-func checkName(id ObjectID) (malformed []Fault) {
+func checkName(id ObjectID) (malformed []FieldProblem) {
 	if len(validation.IsDNS1123Subdomain(id.Name)) > 0 {
 		malformed = append(malformed, refuse("metadata.name", "%q is not a DNS name", id.Name))
 	}

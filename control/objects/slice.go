@@ -28,7 +28,7 @@ type Slice struct {
 	HintSets  [][]string // what endpoint.ForNodes and ForZones index: names in order
 	Endpoints []Endpoint
 	Weights   []int32 // of endpoints, by the slice's annotation; -1 where it is silent, nil without one
-	Faults    []Fault
+	Problems  []FieldProblem
 	// Trigger is when what made this version happened (annotation
 	// endpoints.kubernetes.io/last-change-trigger-time), in nanoseconds since 1970; 0 if
 	// it does not say. It is no part of equality: it only measures.
@@ -57,12 +57,12 @@ func (s *Slice) equal(o *Slice) bool {
 	return s.ID == o.ID && s.Service == o.Service && s.V6 == o.V6 && s.Hints == o.Hints &&
 		slices.Equal(s.Ports, o.Ports) && slices.Equal(s.nodes, o.nodes) && slices.Equal(s.zones, o.zones) &&
 		slices.EqualFunc(s.HintSets, o.HintSets, slices.Equal) && slices.Equal(s.Weights, o.Weights) &&
-		slices.Equal(s.Endpoints, o.Endpoints) && slices.Equal(s.Faults, o.Faults)
+		slices.Equal(s.Endpoints, o.Endpoints) && slices.Equal(s.Problems, o.Problems)
 }
 
 // TrimSlice keeps what is needed of an EndpointSlice. An endpoint whose address
 // nothing can be sent to is a fault; the others beside it are kept.
-func TrimSlice(in *discoveryv1.EndpointSlice) (s *Slice, malformed []Fault) {
+func TrimSlice(in *discoveryv1.EndpointSlice) (s *Slice, malformed []FieldProblem) {
 	s = &Slice{ID: MakeObjectID(KindEndpointSlice, in.Namespace, in.Name)}
 	malformed = checkName(s.ID)
 	s.Trigger = triggerTime(in.Annotations[corev1.EndpointsLastChangeTriggerTime])
@@ -89,7 +89,7 @@ func TrimSlice(in *discoveryv1.EndpointSlice) (s *Slice, malformed []Fault) {
 
 // readPorts leaves out ports without a number, which match no Service port. A
 // missing name is the empty name, as the API server would write it.
-func (s *Slice) readPorts(ports []discoveryv1.EndpointPort) (malformed []Fault) {
+func (s *Slice) readPorts(ports []discoveryv1.EndpointPort) (malformed []FieldProblem) {
 	for i, p := range ports {
 		var kind corev1.Protocol
 		if p.Protocol != nil {
@@ -117,19 +117,19 @@ func (s *Slice) readPorts(ports []discoveryv1.EndpointPort) (malformed []Fault) 
 }
 
 func (s *Slice) readEndpoints(in *discoveryv1.EndpointSlice) {
-	rules, faults := readWeights(in.Annotations)
-	s.Faults = append(s.Faults, faults...)
+	rules, problems := readWeights(in.Annotations)
+	s.Problems = append(s.Problems, problems...)
 	nodes, zones, hints := map[string]uint16{}, map[string]uint16{}, map[string]uint16{}
 	s.Endpoints = make([]Endpoint, 0, len(in.Endpoints))
 	for i := range in.Endpoints {
 		from := &in.Endpoints[i]
 		if len(from.Addresses) == 0 {
-			s.Faults = append(s.Faults, refuse(fmt.Sprintf("endpoints[%d].addresses", i), "is empty"))
+			s.Problems = append(s.Problems, refuse(fmt.Sprintf("endpoints[%d].addresses", i), "is empty"))
 			continue
 		}
 		addr, err := servable(from.Addresses[0], s.V6)
 		if err != nil {
-			s.Faults = append(s.Faults, refuse(fmt.Sprintf("endpoints[%d].addresses[0]", i), "%q %v", from.Addresses[0], err))
+			s.Problems = append(s.Problems, refuse(fmt.Sprintf("endpoints[%d].addresses[0]", i), "%q %v", from.Addresses[0], err))
 			continue
 		}
 		e := Endpoint{Addr: addr, Flags: conditions(&from.Conditions)}

@@ -28,7 +28,7 @@ type weightRule struct {
 type WeightRules []weightRule
 
 // readWeights leaves out entries that say nothing; nil where none is left.
-func readWeights(annotations map[string]string) (rules WeightRules, faults []Fault) {
+func readWeights(annotations map[string]string) (rules WeightRules, problems []FieldProblem) {
 	text, ok := annotations[annotationWeights]
 	if !ok {
 		return nil, nil
@@ -39,16 +39,16 @@ func readWeights(annotations map[string]string) (rules WeightRules, faults []Fau
 			continue
 		}
 		if len(rules) == maxWeightRules {
-			return rules, append(faults, Fault{field, fmt.Sprintf("only the first %d entries are used", maxWeightRules), Warning})
+			return rules, append(problems, FieldProblem{field, fmt.Sprintf("only the first %d entries are used", maxWeightRules), Warning})
 		}
 		rule, why := parseWeight(entry)
 		if why != "" {
-			faults = append(faults, Fault{field, fmt.Sprintf("%q %s; it is ignored", entry, why), Warning})
+			problems = append(problems, FieldProblem{field, fmt.Sprintf("%q %s; it is ignored", entry, why), Warning})
 			continue
 		}
 		rules = append(rules, rule)
 	}
-	return rules, faults
+	return rules, problems
 }
 
 func parseWeight(entry string) (rule weightRule, why string) {

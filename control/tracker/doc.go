@@ -2,7 +2,7 @@
 //
 //	k8s, files ──Batch──▶ Tracker ──objects.Changes──▶ the control loop
 //
-// tracker.go takes objects in and out, trouble.go says what is wrong with them before they are
+// tracker.go takes objects in and out, problems.go says what is wrong with them before they are
 // compiled and where each was read, triggers.go measures how old what waits is. A Feed is a
 // source as whoever waits for it sees it.
 //

@@ -47,8 +47,8 @@ type tracked struct {
 // version is what one place says of an object.
 type version struct {
 	source objects.Source
-	good   any             // *objects.Service, Slice or Node; nil if there never was a good one
-	bad    []objects.Fault // why the newest was not taken
+	good   any                    // *objects.Service, Slice or Node; nil if there never was a good one
+	bad    []objects.FieldProblem // why the newest was not taken
 	read   uint64
 }
 
@@ -75,7 +75,7 @@ type operation struct {
 	source  objects.Source
 	id      objects.ObjectID
 	object  any // nil deletes
-	bad     []objects.Fault
+	bad     []objects.FieldProblem
 	report  []objects.Problem
 	reports bool
 }
@@ -87,15 +87,15 @@ func (b *Batch) Upsert(from objects.Source, object runtime.Object) {
 	switch o := object.(type) {
 	case *corev1.Service:
 		s, bad := objects.TrimService(o)
-		s.Faults = objects.LimitFaults(s.Faults)
-		op.id, op.object, op.bad = s.ID, s, objects.LimitFaults(bad)
+		s.Problems = objects.LimitProblems(s.Problems)
+		op.id, op.object, op.bad = s.ID, s, objects.LimitProblems(bad)
 	case *discoveryv1.EndpointSlice:
 		s, bad := objects.TrimSlice(o)
-		s.Faults = objects.LimitFaults(s.Faults)
-		op.id, op.object, op.bad = s.ID, s, objects.LimitFaults(bad)
+		s.Problems = objects.LimitProblems(s.Problems)
+		op.id, op.object, op.bad = s.ID, s, objects.LimitProblems(bad)
 	case *corev1.Node:
 		n, bad := objects.TrimNode(o)
-		op.id, op.object, op.bad = n.ID, n, objects.LimitFaults(bad)
+		op.id, op.object, op.bad = n.ID, n, objects.LimitProblems(bad)
 	default:
 		panic(fmt.Sprintf("tracker: %T given to Batch.Upsert; give it a Service, EndpointSlice or Node", object))
 	}
@@ -106,7 +106,7 @@ func (b *Batch) Upsert(from objects.Source, object runtime.Object) {
 // Its last good version stays.
 func (b *Batch) Malformed(from objects.Source, id objects.ObjectID, field, message string) {
 	id = objects.MakeObjectID(id.Kind, id.Namespace, id.Name)
-	b.ops = append(b.ops, operation{source: from, id: id, bad: []objects.Fault{{Field: field, Message: message, Severity: objects.Refused}}})
+	b.ops = append(b.ops, operation{source: from, id: id, bad: []objects.FieldProblem{{Field: field, Message: message, Severity: objects.Refused}}})
 }
 
 // Delete says that a place has the object no longer.
