@@ -322,7 +322,7 @@ func (l *Loop) steered(err error) bool {
 // that may differ: with thousands of them, listing all is no part of one small change.
 func (l *Loop) note() {
 	p := &l.progress
-	if edits := (problemEdits{l.Compiler.ProblemEdits(), l.Tracker.TroubleEdits()}); edits != l.noted {
+	if edits := (problemEdits{l.Compiler.ProblemEdits(), l.Tracker.ProblemEdits()}); edits != l.noted {
 		problems := l.Tracker.Locate(l.Compiler.Problems())
 		l.noted = edits
 		l.warn(p.setProblems(problems))

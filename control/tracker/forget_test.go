@@ -24,15 +24,15 @@ func TestNothingIsLeftOfObjects(t *testing.T) {
 			tracker.Upsert(from, s)
 		}
 	}
-	if n := tracker.Changes().Len(); n != 7 || len(tracker.troubled) != 8 {
-		t.Fatalf("%d changes, %d objects with trouble", n, len(tracker.troubled))
+	if n := tracker.Changes().Len(); n != 7 || len(tracker.withProblems) != 8 {
+		t.Fatalf("%d changes, %d objects with trouble", n, len(tracker.withProblems))
 	}
 	for id := range tracker.objects {
 		for _, from := range places {
 			tracker.Delete(from, id)
 		}
 	}
-	if tracker.Changes(); len(tracker.objects) != 0 || len(tracker.troubled) != 0 || len(tracker.dirty) != 0 {
-		t.Errorf("left: %d objects, %d of them with trouble, %d that may have changed", len(tracker.objects), len(tracker.troubled), len(tracker.dirty))
+	if tracker.Changes(); len(tracker.objects) != 0 || len(tracker.withProblems) != 0 || len(tracker.dirty) != 0 {
+		t.Errorf("left: %d objects, %d of them with trouble, %d that may have changed", len(tracker.objects), len(tracker.withProblems), len(tracker.dirty))
 	}
 }

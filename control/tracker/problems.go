@@ -7,15 +7,15 @@ import (
 	"sluice.dev/sluice/control/objects"
 )
 
-// TroubleEdits counts changes after which Locate may say something else of the same
-// problems of compiling.
-func (t *Tracker) TroubleEdits() uint64 {
+// ProblemEdits counts the changes after which Locate may return another list for the same compiled
+// problems.
+func (t *Tracker) ProblemEdits() uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.troubles
+	return t.problemEdits
 }
 
-// place is where the version that is used was read; the zero Source if none is.
+// place returns where the version in use was read; the zero Source if there is none.
 func (o *tracked) place() objects.Source {
 	if w := o.winner(); w != nil {
 		return w.source
@@ -23,27 +23,27 @@ func (o *tracked) place() objects.Source {
 	return objects.Source{}
 }
 
-// noteTrouble keeps troubled and troubles after a change of an object that was used
-// from a place before.
-func (t *Tracker) noteTrouble(id objects.ObjectID, o *tracked, before objects.Source) {
-	was := t.troubled[id]
+// noteProblems updates withProblems and problemEdits after a change of an object. before is the
+// place of the version that was in use until then.
+func (t *Tracker) noteProblems(id objects.ObjectID, o *tracked, before objects.Source) {
+	was := t.withProblems[id]
 	is := len(o.versions) > 1 || len(o.versions) == 1 && len(o.versions[0].bad) > 0
 	if is {
-		t.troubled[id] = true
+		t.withProblems[id] = true
 	} else if was {
-		delete(t.troubled, id)
+		delete(t.withProblems, id)
 	}
 	if was || is || before != o.place() {
-		t.troubles++
+		t.problemEdits++
 	}
 }
 
-// Locate returns every outstanding problem, in order: those of compiling, which
-// know the object but not where it was read, and the Tracker's own.
+// Locate returns every outstanding problem in order: the compiled ones, which name the object but
+// not where it was read, with that place, and the Tracker's own.
 func (t *Tracker) Locate(compiled []objects.Problem) []objects.Problem {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	all := make([]objects.Problem, 0, len(compiled)+len(t.troubled)+len(t.reports))
+	all := make([]objects.Problem, 0, len(compiled)+len(t.withProblems)+len(t.reports))
 	for _, p := range compiled {
 		if o := t.objects[p.Object]; o != nil {
 			if w := o.winner(); w != nil {
@@ -52,8 +52,8 @@ func (t *Tracker) Locate(compiled []objects.Problem) []objects.Problem {
 		}
 		all = append(all, p)
 	}
-	for id := range t.troubled {
-		all = append(all, t.objects[id].trouble(id)...)
+	for id := range t.withProblems {
+		all = append(all, t.objects[id].problems(id)...)
 	}
 	for _, problems := range t.reports {
 		all = append(all, problems...)
@@ -62,8 +62,8 @@ func (t *Tracker) Locate(compiled []objects.Problem) []objects.Problem {
 	return all
 }
 
-// trouble lists what is wrong with an object before it is compiled.
-func (o *tracked) trouble(id objects.ObjectID) (problems []objects.Problem) {
+// problems lists what is wrong with an object before it is compiled.
+func (o *tracked) problems(id objects.ObjectID) (problems []objects.Problem) {
 	w := o.winner()
 	for i := range o.versions {
 		v := &o.versions[i]

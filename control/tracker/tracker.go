@@ -22,14 +22,14 @@ import (
 //   - One object read at two places is a Problem; the place that sorts first is
 //     used, and when it goes the other takes over.
 type Tracker struct {
-	mu       sync.Mutex
-	objects  map[objects.ObjectID]*tracked
-	dirty    map[objects.ObjectID]bool
-	troubled map[objects.ObjectID]bool            // more or less than one good version
-	troubles uint64                               // counts what may change what Locate says
-	reports  map[objects.Source][]objects.Problem // of places, not of objects
-	read     uint64                               // counts batches taken in
-	wake     chan struct{}
+	mu           sync.Mutex
+	objects      map[objects.ObjectID]*tracked
+	dirty        map[objects.ObjectID]bool
+	withProblems map[objects.ObjectID]bool            // those with other than one good version
+	problemEdits uint64                               // counts changes that may change what Locate returns
+	reports      map[objects.Source][]objects.Problem // of places, not of objects
+	read         uint64                               // counts batches taken in
+	wake         chan struct{}
 
 	// For those who measure, see triggers.go.
 	started  time.Time
@@ -55,12 +55,12 @@ type version struct {
 // New returns a Tracker that knows nothing.
 func New() *Tracker {
 	return &Tracker{
-		objects:  map[objects.ObjectID]*tracked{},
-		dirty:    map[objects.ObjectID]bool{},
-		reports:  map[objects.Source][]objects.Problem{},
-		troubled: map[objects.ObjectID]bool{},
-		wake:     make(chan struct{}, 1),
-		started:  time.Now(),
+		objects:      map[objects.ObjectID]*tracked{},
+		dirty:        map[objects.ObjectID]bool{},
+		reports:      map[objects.Source][]objects.Problem{},
+		withProblems: map[objects.ObjectID]bool{},
+		wake:         make(chan struct{}, 1),
+		started:      time.Now(),
 	}
 }
 
@@ -149,7 +149,7 @@ func (t *Tracker) Apply(b *Batch) {
 
 func (t *Tracker) apply(op *operation) {
 	if op.reports {
-		t.troubles++
+		t.problemEdits++
 		place := op.source.Place()
 		delete(t.reports, place)
 		if len(op.report) > 0 {
@@ -170,7 +170,7 @@ func (t *Tracker) apply(op *operation) {
 		return objects.CompareSources(v.source.Place(), s.Place())
 	})
 	before := o.place()
-	defer func() { t.noteTrouble(op.id, o, before) }()
+	defer func() { t.noteProblems(op.id, o, before) }()
 	switch {
 	case op.object == nil && op.bad == nil:
 		if found {
