@@ -84,7 +84,7 @@ func (r *run) build(u *unit) {
 	problems = slices.Compact(problems) // what is so at every port is said once
 	if !slices.Equal(problems, u.problems) {
 		u.problems, r.reported = problems, true
-		r.setIll(u)
+		r.noteProblems(u)
 	}
 	r.setHealthCheck(u)
 }
@@ -388,12 +388,11 @@ func (u *unit) objectProblems() (problems []objects.Problem) {
 	return problems
 }
 
-// setIll keeps the set of units that have problems, so that listing them costs nothing
-// for those that have none.
-func (r *run) setIll(u *unit) {
+// noteProblems keeps the set of units that have problems, so that gather does not visit the others.
+func (r *run) noteProblems(u *unit) {
 	if len(u.problems) > 0 {
-		r.ill[u] = true
+		r.withProblems[u] = true
 	} else {
-		delete(r.ill, u)
+		delete(r.withProblems, u)
 	}
 }

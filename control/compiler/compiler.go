@@ -86,11 +86,11 @@ type Compiler struct {
 	// inherit is not nil while this compiler takes the place of another.
 	inherit *inheritance
 
-	snapshot *services.Snapshot
-	problems []objects.Problem // of ill units, in order; problemEdits counts how often they changed
-	ill      map[*unit]bool
-	read     uint64
-	scratch  scratch
+	snapshot     *services.Snapshot
+	problems     []objects.Problem // of all units, in order; problemEdits counts how often they changed
+	withProblems map[*unit]bool
+	read         uint64
+	scratch      scratch
 	// nextCheck is the unit number that sample begins at.
 	nextCheck int
 }
@@ -125,19 +125,19 @@ type unit struct {
 // New returns a Compiler that has compiled nothing.
 func New(cfg Config) *Compiler {
 	c := &Compiler{
-		cfg:    cfg,
-		units:  map[unitKey]*unit{},
-		owner:  map[objects.ObjectID]unitKey{},
-		claims: newRelation[services.FrontendKey](),
-		uses:   newRelation[header.Addr](),
-		own:    map[header.Addr]ownership{},
-		keep:   map[steer.KeepSource]int32{},
-		drains: map[Drain]bool{},
-		zones:  map[string]string{},
-		ill:    map[*unit]bool{},
-		short:  map[*unit]bool{},
-		tables: tableStore{},
-		ids:    newIdentities(),
+		cfg:          cfg,
+		units:        map[unitKey]*unit{},
+		owner:        map[objects.ObjectID]unitKey{},
+		claims:       newRelation[services.FrontendKey](),
+		uses:         newRelation[header.Addr](),
+		own:          map[header.Addr]ownership{},
+		keep:         map[steer.KeepSource]int32{},
+		drains:       map[Drain]bool{},
+		zones:        map[string]string{},
+		withProblems: map[*unit]bool{},
+		short:        map[*unit]bool{},
+		tables:       tableStore{},
+		ids:          newIdentities(),
 	}
 	r := c.begin()
 	r.configure(Config{}, &c.cfg)
@@ -272,7 +272,7 @@ func (c *Compiler) forget(u *unit) {
 // gather puts all problems in order.
 func (c *Compiler) gather() []objects.Problem {
 	var all []objects.Problem
-	for u := range c.ill {
+	for u := range c.withProblems {
 		all = append(all, u.problems...)
 	}
 	slices.SortFunc(all, objects.CompareProblems)
