@@ -42,7 +42,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 		met["keep-sources"] = met["keep-sources"] || len(c.keep) > 0
 		met["contested"] = met["contested"] || len(c.claims.pairs) > len(c.claims.head)+unused(&c.claims)
 		met["problems"] = met["problems"] || len(problems) > 0
-		met["trouble"] = met["trouble"] || len(tr.Locate(nil)) > 5
+		met["problems"] = met["problems"] || len(tr.Locate(nil)) > 5
 	}
 	for what, was := range met {
 		if !was {

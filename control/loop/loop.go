@@ -247,16 +247,17 @@ const maxAskRefused = time.Minute
 // openSet asks the kernel program for a set and notes what became of it.
 func (l *Loop) openSet(set *steer.Set) {
 	err := l.Steering.Open(set)
-	if refusal := (*steer.Refusal)(nil); errors.As(err, &refusal) {
+	if refused := (*steer.RefusedError)(nil); errors.As(err, &refused) {
 		l.pending.opened(set)
-		l.refused(refusal)
+		l.setAside(refused)
 	} else if l.steered(err) {
 		l.pending.opened(set)
 	}
 }
 
-// refused sets aside what cannot be had: the rest is served without it.
-func (l *Loop) refused(r *steer.Refusal) {
+// setAside moves what the kernel program cannot hold to the refused entries: the rest is served
+// without it.
+func (l *Loop) setAside(r *steer.RefusedError) {
 	if now := time.Now(); !now.Before(l.askRefused) {
 		l.askRefused = now.Add(l.askRefusedAfter)
 	}
@@ -277,8 +278,8 @@ func (l *Loop) replace() {
 	}
 	keep := full.With(&used)
 	err := l.Steering.Replace(&keep)
-	refusal := (*steer.Refusal)(nil)
-	if errors.As(err, &refusal) && refusal.Set.Len() < keep.Len() {
+	refused := (*steer.RefusedError)(nil)
+	if errors.As(err, &refused) && refused.Set.Len() < keep.Len() {
 		err = nil
 	}
 	if !l.steered(err) {
@@ -286,8 +287,8 @@ func (l *Loop) replace() {
 	}
 	l.replaced, l.pending = true, newLedger()
 	l.pending.note(&used, false)
-	if refusal != nil {
-		l.refused(refusal)
+	if refused != nil {
+		l.setAside(refused)
 	}
 	close(l.ready)
 }

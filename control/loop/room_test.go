@@ -50,7 +50,7 @@ func (k *narrow) fill(s *steer.Set) error {
 	if refused.Empty() {
 		return nil
 	}
-	return &steer.Refusal{Set: refused, Err: errors.New("the map is full")}
+	return &steer.RefusedError{Set: refused, Err: errors.New("the map is full")}
 }
 
 // TestRefusedForGood: what the kernel program has no room for holds up nothing else: the loop

@@ -17,9 +17,9 @@ type NodePort struct {
 	Port  uint16 `json:"port"`
 }
 
-// OwnAddr is an address that is ours, and in which ways. The ways open and close
-// one by one, because flows need them one by one: an address that accepts no more
-// node ports may still be the one that replies come to.
+// OwnAddr is an address of ours and what it is used for. Flags open and close one by one, because
+// flows need them one by one: an address that no longer accepts node ports may still be the one
+// that replies come to.
 type OwnAddr struct {
 	Addr  header.Addr        `json:"addr"`
 	Flags services.AddrFlags `json:"flags"`
@@ -41,7 +41,7 @@ type Set struct {
 	KeepSources []KeepSource
 }
 
-// Empty says that there is nothing in the set.
+// Empty reports whether there is nothing in the set.
 func (s *Set) Empty() bool { return s.Len() == 0 }
 
 // Len counts what is in the set; an address counts once.
@@ -49,26 +49,26 @@ func (s *Set) Len() int {
 	return len(s.Frontends) + len(s.NodePorts) + len(s.Addrs) + len(s.KeepSources)
 }
 
-// Change is what one compile asks of the kernel program. An address has in Open the
-// flags that it gains, in Close those that it loses; what it has besides stays.
+// Change is what the kernel program must open and close after a compile. Open has the flags that an
+// address gains, Close those that it loses; its other flags stay.
 type Change struct{ Open, Close Set }
 
-// Empty says that nothing changes.
+// Empty reports whether nothing changes.
 func (s *Change) Empty() bool { return s.Open.Empty() && s.Close.Empty() }
 
-// Refusal is an error of Steering.Open and Replace: what is in Set cannot be had, such as for
-// want of room in the kernel's tables, and all else that was asked for is done. Any other
-// error says nothing of what is done.
-type Refusal struct {
+// RefusedError is returned by Steering.Open and Replace when the kernel program cannot hold what is
+// in Set, such as because a table is full, and everything else of the request is done. After any
+// other error the caller does not know what is done.
+type RefusedError struct {
 	Set Set
 	Err error
 }
 
-func (r *Refusal) Error() string {
+func (r *RefusedError) Error() string {
 	return fmt.Sprintf("%d of what is to be steered is refused, all else is steered: %v", r.Set.Len(), r.Err)
 }
 
-func (r *Refusal) Unwrap() error { return r.Err }
+func (r *RefusedError) Unwrap() error { return r.Err }
 
 // Without returns the set less what is in o.
 func (s *Set) Without(o *Set) Set {
@@ -130,7 +130,7 @@ func subtractFlags(from, what []OwnAddr) (rest []OwnAddr) {
 	return rest
 }
 
-// AddFrontend files a key under node ports if it has no address of its own.
+// AddFrontend adds a key, to NodePorts if it has no address of its own.
 func (s *Set) AddFrontend(k services.FrontendKey) {
 	switch k.Addr {
 	case services.AnyIPv4:

@@ -25,7 +25,7 @@ func TestNothingIsLeftOfObjects(t *testing.T) {
 		}
 	}
 	if n := tracker.Changes().Len(); n != 7 || len(tracker.withProblems) != 8 {
-		t.Fatalf("%d changes, %d objects with trouble", n, len(tracker.withProblems))
+		t.Fatalf("%d changes, %d objects with problems", n, len(tracker.withProblems))
 	}
 	for id := range tracker.objects {
 		for _, from := range places {
@@ -33,6 +33,6 @@ func TestNothingIsLeftOfObjects(t *testing.T) {
 		}
 	}
 	if tracker.Changes(); len(tracker.objects) != 0 || len(tracker.withProblems) != 0 || len(tracker.dirty) != 0 {
-		t.Errorf("left: %d objects, %d of them with trouble, %d that may have changed", len(tracker.objects), len(tracker.withProblems), len(tracker.dirty))
+		t.Errorf("left: %d objects, %d of them with problems, %d that may have changed", len(tracker.objects), len(tracker.withProblems), len(tracker.dirty))
 	}
 }

@@ -93,7 +93,7 @@ func (o *opening) err() error {
 	if err := errors.Join(o.others...); err != nil || o.full == nil {
 		return errors.Join(err, o.full)
 	}
-	return &steer.Refusal{Set: o.set, Err: o.full}
+	return &steer.RefusedError{Set: o.set, Err: o.full}
 }
 
 // Close implements loop.Steering.
@@ -149,7 +149,7 @@ func (k *Program) Replace(set *steer.Set) error {
 		return err
 	}
 	held := k.held()
-	return &steer.Refusal{Set: set.Without(&held), Err: first(err)}
+	return &steer.RefusedError{Set: set.Without(&held), Err: first(err)}
 }
 
 // onlyFull reports whether there are errors and all are of tables without room.

@@ -32,7 +32,7 @@ func TestFullTablesRefuse(t *testing.T) {
 		set.KeepSources = append(set.KeepSources, steer.KeepSource{Addr: a, Port: 8080, Proto: header.ProtoTCP})
 	}
 	for name, do := range map[string]func(*steer.Set) error{"open": k.Open, "replace": k.Replace} {
-		var refusal *steer.Refusal
+		var refusal *steer.RefusedError
 		if err := do(&set); !errors.As(err, &refusal) || !errors.Is(err, unix.E2BIG) {
 			t.Fatalf("%s: %v", name, err)
 		}
