@@ -399,7 +399,7 @@ func TestTheKernelIsAskedAgain(t *testing.T) {
 		}
 		cancel()
 		synctest.Wait()
-		if s := r.Status(); s.Refusal != "map is full" || s.Applied == s.Read {
+		if s := r.Status(); s.SteeringError != "map is full" || s.Applied == s.Read {
 			t.Errorf("status %+v", s)
 		}
 		r.kernel.Refuse.Store(nil)
@@ -407,7 +407,7 @@ func TestTheKernelIsAskedAgain(t *testing.T) {
 			t.Error(err)
 		}
 		synctest.Wait()
-		if !r.kernel.Frontends[vipKey(1)] || r.Status().Refusal != "" {
+		if !r.kernel.Frontends[vipKey(1)] || r.Status().SteeringError != "" {
 			t.Error("not steered after the kernel gave in")
 		}
 		r.kernel.Refuse.Store(&gone)

@@ -79,7 +79,7 @@ func TestRefusedForGood(t *testing.T) {
 		if read, applied, _ := r.Reached(); read != applied || len(k.Frontends) != 3 {
 			t.Errorf("read %d, applied %d, %d frontends", read, applied, len(k.Frontends))
 		}
-		if r.Refusal() == nil || r.Status().Refusal == "" {
+		if r.SteeringError() == nil || r.Status().SteeringError == "" {
 			t.Error("nobody hears of what is refused")
 		}
 		if len(k.asked) > 20 { // by ever more rarely up to a minute
@@ -92,8 +92,8 @@ func TestRefusedForGood(t *testing.T) {
 		}
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
-		if len(k.Frontends) != 3 || r.Refusal() != nil {
-			t.Errorf("after two went %d frontends are steered, want 3; %v", len(k.Frontends), r.Refusal())
+		if len(k.Frontends) != 3 || r.SteeringError() != nil {
+			t.Errorf("after two went %d frontends are steered, want 3; %v", len(k.Frontends), r.SteeringError())
 		}
 		for _, n := range k.asked[asked:] {
 			if n > 3 {

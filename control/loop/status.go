@@ -13,15 +13,15 @@ import (
 
 // progress is what others may know of the loop.
 type progress struct {
-	mu       sync.Mutex
-	applied  uint64        // Tracker.Read of what is published and steered
-	at       time.Time     // when it became so
-	changed  chan struct{} // closed at the next change
-	problems []objects.Problem
-	closing  int   // what the kernel program still has and should not
-	refusal  error // of the kernel program
-	check    SelfCheck
-	feeds    map[objects.Source]error // by feed that was asked; nil: it has synced
+	mu          sync.Mutex
+	applied     uint64        // Tracker.Read of what is published and steered
+	at          time.Time     // when it became so
+	changed     chan struct{} // closed at the next change
+	problems    []objects.Problem
+	closing     int   // what the kernel program still has and should not
+	steeringErr error // of the kernel program
+	check       SelfCheck
+	feeds       map[objects.Source]error // by feed that was asked; nil: it has synced
 }
 
 // feed and steer note an answer, and say whether it is news.
@@ -58,8 +58,8 @@ func (p *progress) setProblems(problems []objects.Problem) (news []objects.Probl
 func (p *progress) steer(err error) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	before := p.refusal
-	p.refusal = err
+	before := p.steeringErr
+	p.steeringErr = err
 	return fmt.Sprint(before) != fmt.Sprint(err)
 }
 
@@ -74,7 +74,7 @@ func (l *Loop) Wait(ctx context.Context) error {
 	target := l.Tracker.Read()
 	for {
 		l.progress.mu.Lock()
-		applied, refusal, changed := l.progress.applied, l.progress.refusal, l.progress.changed
+		applied, steeringErr, changed := l.progress.applied, l.progress.steeringErr, l.progress.changed
 		l.progress.mu.Unlock()
 		if applied >= target && l.isReady() {
 			return l.seen(ctx, l.Publisher.Published())
@@ -82,8 +82,8 @@ func (l *Loop) Wait(ctx context.Context) error {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			if refusal != nil {
-				return fmt.Errorf("%w: the kernel program refused: %w", ctx.Err(), refusal)
+			if steeringErr != nil {
+				return fmt.Errorf("%w: the kernel program refused: %w", ctx.Err(), steeringErr)
 			}
 			return fmt.Errorf("%w: the sources are read up to %d, published and steered up to %d", ctx.Err(), target, applied)
 		case <-l.ended:
@@ -124,8 +124,9 @@ type Status struct {
 	// Generation is the published snapshot's, Oldest that of the oldest in use.
 	Generation uint64 `json:"generation"`
 	Oldest     uint64 `json:"oldest"`
-	// Refusal is why the kernel program does not steer by it yet.
-	Refusal string `json:"refusal,omitempty"`
+	// SteeringError is why the kernel program does not steer by all that is published; empty if it
+	// does.
+	SteeringError string `json:"refusal,omitempty"`
 	// Closing counts what the kernel program keeps open for live flows.
 	Closing  int                    `json:"closing"`
 	Sources  []SourceStatus         `json:"sources"`
@@ -155,8 +156,8 @@ func (l *Loop) Status() *Status {
 	defer p.mu.Unlock()
 	s.Applied, s.At, s.Closing, s.Problems = p.applied, p.at, p.closing, slices.Clone(p.problems)
 	s.SelfCheck = p.check
-	if p.refusal != nil {
-		s.Refusal = p.refusal.Error()
+	if p.steeringErr != nil {
+		s.SteeringError = p.steeringErr.Error()
 	}
 	for _, f := range l.Feeds {
 		s.Sources = append(s.Sources, p.source(f.Source(), objects))
@@ -194,12 +195,12 @@ func (l *Loop) Reached() (read, applied uint64, at time.Time) {
 	return read, l.progress.applied, l.progress.at
 }
 
-// Refusal is what the kernel program does not steer by, and why; nil if it does all that
-// was asked of it. It may be called from any goroutine.
-func (l *Loop) Refusal() error {
+// SteeringError returns why the kernel program does not steer by all that is published; nil if it
+// does. It may be called from any goroutine.
+func (l *Loop) SteeringError() error {
 	l.progress.mu.Lock()
 	defer l.progress.mu.Unlock()
-	return l.progress.refusal
+	return l.progress.steeringErr
 }
 
 // Problems returns all outstanding problems, which nobody may write to, and a channel

@@ -42,7 +42,7 @@ func TestCheckHost(t *testing.T) {
 	var refusal error
 	check := func() (int, string) {
 		var out bytes.Buffer
-		app := App{Out: &out, Err: &out, Refusal: func(*config.Configuration) error { return refusal }}
+		app := App{Out: &out, Err: &out, StartError: func(*config.Configuration) error { return refusal }}
 		return app.Main(t.Context(), []string{"config", "check", "--host", file, "--socket", socket}), out.String()
 	}
 	// It is down.

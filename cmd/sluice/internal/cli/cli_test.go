@@ -49,7 +49,7 @@ func daemon(t *testing.T, g status.Gateway) string {
 func sluice(t *testing.T, args ...string) (code int, out, errs string) {
 	t.Helper()
 	var o, e bytes.Buffer
-	app := App{Out: &o, Err: &e, Explain: explainOffline, Refusal: func(*config.Configuration) error { return nil }, Run: func(context.Context, string) error { return errors.New("no daemon in this test") }}
+	app := App{Out: &o, Err: &e, Explain: explainOffline, StartError: func(*config.Configuration) error { return nil }, Run: func(context.Context, string) error { return errors.New("no daemon in this test") }}
 	code = app.Main(t.Context(), args)
 	return code, o.String(), e.String()
 }

@@ -43,7 +43,7 @@ func (s *session) doctorCommand() *cobra.Command {
 func (s *session) readFacts(ctx context.Context, file string) (*doctor.Facts, error) {
 	facts, err := doctor.Read(ctx, file, s.socket)
 	if err == nil && facts.Config != nil {
-		facts.Refusal = s.app.Refusal(facts.Config)
+		facts.StartError = s.app.StartError(facts.Config)
 	}
 	return facts, err
 }

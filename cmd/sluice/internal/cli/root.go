@@ -29,8 +29,9 @@ type App struct {
 	// Run is the daemon: it forwards by a configuration file until ctx ends, then
 	// drains and leaves the node clean.
 	Run func(ctx context.Context, configFile string) error
-	// Refusal says what about the host's interfaces would keep Run from starting; nil if nothing does.
-	Refusal func(*config.Configuration) error
+	// StartError returns the error with which Run would refuse the host's interfaces; nil if it
+	// would start.
+	StartError func(*config.Configuration) error
 	// Explain answers what becomes of a packet without asking a daemon.
 	Explain  ExplainOffline
 	Out, Err io.Writer

@@ -185,7 +185,7 @@ func (d *Daemon) conditions() (list []status.ConditionView) {
 		list = append(list, d.servers.metrics.Condition())
 	}
 	list = append(list, d.health.proxy.Conditions()...)
-	if err := d.loop.Refusal(); err != nil {
+	if err := d.loop.SteeringError(); err != nil {
 		list = append(list, status.Failed("steering", "the kernel program does not steer all that it should: "+err.Error()))
 	}
 	for _, w := range d.mirror.Status().Warnings {

@@ -102,9 +102,9 @@ func divide(devices []Device, c *config.Configuration) (workers int, queues []in
 	return workers, queues, nil
 }
 
-// Refusal returns the error with which the daemon would refuse this host's interfaces under a configuration that is
+// StartError returns the error with which the daemon would refuse this host's interfaces under a configuration that is
 // valid otherwise; nil if it would take them. It reads only.
-func Refusal(c *config.Configuration) error {
+func StartError(c *config.Configuration) error {
 	found, err := Find(c)
 	if err != nil {
 		return err

@@ -186,13 +186,13 @@ func TestFindings(t *testing.T) {
 		{"CPU that is not ours", func(f *Facts) {
 			f.Misfits = config.Errors{{Path: "workerCPUs[1]", Problem: "this process may not run on CPU 9, choose among 0,1"}}
 		}, Fail, "configuration", "may not run on CPU 9", "refuses it"},
-		{"the daemon would not start", func(f *Facts) { f.Refusal = errors.New("workers is 8, but an interface has only 4 queues") }, Fail, "start", "workers is 8", "ends with this"},
+		{"the daemon would not start", func(f *Facts) { f.StartError = errors.New("workers is 8, but an interface has only 4 queues") }, Fail, "start", "workers is 8", "ends with this"},
 		{"the daemon would not start, which is said already", func(f *Facts) {
-			f.Config.Interfaces[0].Queues, f.Refusal = 8, errors.New("interface eth0: queues is 8, but it has 4")
+			f.Config.Interfaces[0].Queues, f.StartError = 8, errors.New("interface eth0: queues is 8, but it has 4")
 		}, Fail, "queues", "8 configured, it has 4", "ethtool -L eth0 combined 8"},
 		{"the daemon would not start, which a daemon that runs has said", func(f *Facts) {
-			f.Refusal = errors.New("interface eth0: zeroCopy is require, but")
-			f.Running = &status.StatusView{Ready: true, Conditions: []status.ConditionView{{Name: "zero-copy", Level: "fail", Detail: f.Refusal.Error()}}}
+			f.StartError = errors.New("interface eth0: zeroCopy is require, but")
+			f.Running = &status.StatusView{Ready: true, Conditions: []status.ConditionView{{Name: "zero-copy", Level: "fail", Detail: f.StartError.Error()}}}
 		}, Fail, "zero-copy", "zeroCopy is require", "sluice status"},
 		{"jumbo, and no native program for it", eth(func(d *Interface) { d.MTU = 9000 }), Warn, "mtu",
 			"driver mlx5_core gives no packets in several buffers to a native XDP program, and MTU 9000 has some; MTU 9000 takes 3 frames of 4096 bytes a packet", "ip link set eth0 mtu 3818"},
@@ -209,7 +209,7 @@ func TestFindings(t *testing.T) {
 		{"frames too small for required zero-copy", func(f *Facts) {
 			f.Interfaces[0].Driver, f.Interfaces[0].Program = "igb", "steer"
 			f.Config.Frames.Size, f.Config.Interfaces[0].ZeroCopy = 2048, config.ZeroCopyRequire
-			f.Refusal = errors.New("interface eth0: zeroCopy is require, but in zero-copy driver igb delivers packets in pieces")
+			f.StartError = errors.New("interface eth0: zeroCopy is require, but in zero-copy driver igb delivers packets in pieces")
 		}, Fail, "driver-mode", "zeroCopy is require, but in zero-copy driver igb", "frames.size to auto"},
 		{"LRO", eth(func(d *Interface) { d.Features["rx-lro"] = true }), Warn, "offloads", "turns it off with XDP", "ethtool -K eth0 lro off"},
 		{"LRO beside XDP", eth(func(d *Interface) { d.Features["rx-lro"], d.Program = true, "steer" }), Fail, "offloads", "rx-lro is on: it merges", "ethtool -K eth0 lro off"},
@@ -324,12 +324,12 @@ func TestEnough(t *testing.T) {
 	}
 }
 
-// TestOtherRefusal: what the daemon would refuse is said beside a fault of an interface that it is not about.
-func TestOtherRefusal(t *testing.T) {
+// TestOtherStartError: what the daemon would refuse is said beside a fault of an interface that it is not about.
+func TestOtherStartError(t *testing.T) {
 	for _, refusal := range []string{"workers is 8, but an interface has only 4 queues", "interface eth00: queues is 8, but it has 4"} {
 		f := healthy()
 		f.Config.Interfaces[0].Mode, f.Interfaces[0].XDPFeatures = config.ModeNative, netdev.Basic
-		f.Refusal = errors.New(refusal)
+		f.StartError = errors.New(refusal)
 		var failed []string
 		for _, finding := range Examine(f) {
 			if finding.Level == Fail {

@@ -117,13 +117,13 @@ func (e *examination) misfits() {
 	}
 }
 
-// refusal repeats what the daemon would say of the interfaces, unless a finding has said it: in the same words, or about
+// startError repeats what the daemon would say of the interfaces, unless a finding has said it: in the same words, or about
 // the interface that it names.
-func (e *examination) refusal() {
-	if e.f.Refusal == nil {
+func (e *examination) startError() {
+	if e.f.StartError == nil {
 		return
 	}
-	text := e.f.Refusal.Error()
+	text := e.f.StartError.Error()
 	said := slices.ContainsFunc(e.findings, func(f Finding) bool {
 		names := strings.HasPrefix(text, "interface "+f.Subject+" ") || strings.HasPrefix(text, "interface "+f.Subject+":")
 		return f.Level == Fail && (f.Found == text || names && slices.Contains([]string{"interface", "queues", "mtu", "driver-mode"}, f.Check))
