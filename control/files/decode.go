@@ -234,7 +234,7 @@ func decodeStrict(raw []byte, into runtime.Object) (field, message string) {
 	}
 	message = strings.TrimSuffix(strict[0].Error(), fmt.Sprintf(" %q", field))
 	if more := len(strict) - 1; more > 0 {
-		message += fmt.Sprintf(" (and %d more such faults)", more)
+		message += fmt.Sprintf(" (and %d more such problems)", more)
 	}
 	return field, message
 }

@@ -13,8 +13,8 @@ import (
 	"sluice.dev/sluice/control/web"
 )
 
-// Fault is something that keeps the data path from forwarding.
-type Fault struct {
+// Failure is something that keeps the data path from forwarding.
+type Failure struct {
 	Reason string
 	// Restart: a restart of the process may mend it.
 	Restart bool
@@ -28,7 +28,7 @@ type Config struct {
 	// Reached says how far the control loop is: see loop.Loop.Reached.
 	Reached func() (read, applied uint64, at time.Time)
 	// DataPath lists what keeps it from forwarding.
-	DataPath func() []Fault
+	DataPath func() []Failure
 	// Node is the Node object of this gateway, from whatever source has one; nil is none.
 	Node func() objects.NodeInfo
 	// NodeOptional: there need not be a Node object, as where all objects come from manifests.
@@ -130,7 +130,7 @@ func (p *Proxy) Queued() time.Time {
 type state struct {
 	now, updated time.Time
 	synced       bool // no update is late
-	faults       []Fault
+	failures     []Failure
 }
 
 func (p *Proxy) state() (s state) {
@@ -139,7 +139,7 @@ func (p *Proxy) state() (s state) {
 	// Before the first table it is the data path that is not ready: a restart would
 	// read the same objects again.
 	s.synced = s.updated.IsZero() || !w.is || s.now.Sub(w.since) < Late
-	s.faults = p.config.DataPath()
+	s.failures = p.config.DataPath()
 	return s
 }
 
@@ -148,7 +148,7 @@ func (p *Proxy) state() (s state) {
 // (KEP-3836): a node that is drained serves its pods to the end.
 func (p *Proxy) Serving() bool {
 	s := p.state()
-	return s.synced && len(s.faults) == 0
+	return s.synced && len(s.failures) == 0
 }
 
 // eligible says whether the node may get traffic that is not for its own pods.
@@ -191,7 +191,7 @@ type family struct {
 func (p *Proxy) answer(w http.ResponseWriter, path string) {
 	s := p.state()
 	r := reply{LastUpdated: s.updated, CurrentTime: s.now, Healthy: s.synced}
-	for _, f := range s.faults {
+	for _, f := range s.failures {
 		if path == healthz || f.Restart {
 			r.DataPath, r.Healthy = append(r.DataPath, f.Reason), false
 		}

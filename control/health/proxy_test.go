@@ -27,7 +27,7 @@ type gateway struct {
 	mu            sync.Mutex
 	now, at       time.Time
 	read, applied uint64
-	faults        []Fault
+	failures      []Failure
 	node          objects.NodeInfo
 	answered      []string
 }
@@ -42,7 +42,7 @@ func (g *gateway) proxy(address string) *Proxy {
 		Address: address, Log: slog.New(slog.DiscardHandler), Retry: 5 * time.Millisecond,
 		Now:      func() (t time.Time) { lock(func() { t = g.now }); return t },
 		Reached:  func() (r, a uint64, t time.Time) { lock(func() { r, a, t = g.read, g.applied, g.at }); return },
-		DataPath: func() (f []Fault) { lock(func() { f = slices.Clone(g.faults) }); return f },
+		DataPath: func() (f []Failure) { lock(func() { f = slices.Clone(g.failures) }); return f },
 		Node:     func() (n objects.NodeInfo) { lock(func() { n = g.node }); return n },
 		Answered: func(path string, code int) {
 			lock(func() { g.answered = append(g.answered, fmt.Sprint(path, " ", code)) })
@@ -80,8 +80,8 @@ const both = `"status":{"IPv4":{"lastUpdated":"2026-03-01T07:59:55Z","healthy":t
 func TestAnswers(t *testing.T) {
 	const now = `"currentTime":"2026-03-01T08:00:00Z"`
 	const updatedNow, updated, never = `"lastUpdated":"2026-03-01T08:00:00Z",`, `"lastUpdated":"2026-03-01T07:59:55Z",`, `"lastUpdated":"0001-01-01T00:00:00Z",`
-	stalled := Fault{Reason: "worker 1 does not move", Restart: true}
-	closed := Fault{Reason: "interface eth0 is not open: it is gone"}
+	stalled := Failure{Reason: "worker 1 does not move", Restart: true}
+	closed := Failure{Reason: "interface eth0 is not open: it is gone"}
 	for _, c := range []struct {
 		name           string
 		change         func(*gateway)
@@ -91,13 +91,13 @@ func TestAnswers(t *testing.T) {
 		serving        bool
 	}{
 		{"all is well", func(*gateway) {}, 200, 200, `"nodeEligible":true,"healthy":true,` + both, `"healthy":true,` + both, true},
-		{"a worker stands still", func(g *gateway) { g.faults = []Fault{stalled} }, 503, 503,
+		{"a worker stands still", func(g *gateway) { g.failures = []Failure{stalled} }, 503, 503,
 			`"nodeEligible":true,"healthy":false,` + both + `,"dataPath":["worker 1 does not move"]`, `"healthy":false,` + both + `,"dataPath":["worker 1 does not move"]`, false},
-		{"an interface is closed, which no restart mends", func(g *gateway) { g.faults = []Fault{closed} }, 503, 200,
+		{"an interface is closed, which no restart mends", func(g *gateway) { g.failures = []Failure{closed} }, 503, 200,
 			`"nodeEligible":true,"healthy":false,` + both + `,"dataPath":["interface eth0 is not open: it is gone"]`, `"healthy":true,` + both, false},
-		{"two faults", func(g *gateway) { g.faults = []Fault{closed, stalled} }, 503, 503,
+		{"two failures", func(g *gateway) { g.failures = []Failure{closed, stalled} }, 503, 503,
 			`"nodeEligible":true,"healthy":false,` + both + `,"dataPath":["interface eth0 is not open: it is gone","worker 1 does not move"]`, `"healthy":false,` + both + `,"dataPath":["worker 1 does not move"]`, false},
-		{"no table yet", func(g *gateway) { g.at, g.applied, g.faults = time.Time{}, 0, []Fault{{Reason: "no table"}} }, 503, 200,
+		{"no table yet", func(g *gateway) { g.at, g.applied, g.failures = time.Time{}, 0, []Failure{{Reason: "no table"}} }, 503, 200,
 			`"nodeEligible":true,"healthy":false,"dataPath":["no table"]`, `"healthy":true`, false},
 		{"the node is leaving", func(g *gateway) { g.node.Leaving = "taint" }, 503, 200, `"nodeEligible":false,"healthy":true,` + both, `"healthy":true,` + both, true},
 		{"the Node is unknown", func(g *gateway) { g.node = objects.NodeInfo{} }, 503, 200, `"nodeEligible":false,"healthy":true,` + both, `"healthy":true,` + both, true},

@@ -164,7 +164,7 @@ func number(version string) uint64 {
 	return n
 }
 
-// add puts a change into a batch. A panic over its object is that object's fault.
+// add puts a change into a batch. A panic over its object makes that object malformed.
 func add(b *tracker.Batch, from objects.Source, c *change) {
 	if c.object != nil {
 		upsert(b, from, c)

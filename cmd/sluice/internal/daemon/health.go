@@ -27,7 +27,7 @@ func (d *Daemon) makeHealth(t *tracker.Tracker, node string) {
 	c := health.Config{
 		Address:  d.config.Health.Address,
 		Reached:  func() (read, applied uint64, at time.Time) { return d.loop.Reached() },
-		DataPath: d.faults, Answered: h.kubeProxy.Answered, Log: d.log,
+		DataPath: d.failures, Answered: h.kubeProxy.Answered, Log: d.log,
 		Node:         func() objects.NodeInfo { return t.Node(node) },
 		NodeOptional: !d.config.Kubernetes.Enabled, // only an API server has a Node for sure
 	}
@@ -42,20 +42,20 @@ func (d *Daemon) makeHealth(t *tracker.Tracker, node string) {
 	})
 }
 
-// faults list what keeps the data path from forwarding.
-func (d *Daemon) faults() (list []health.Fault) {
+// failures lists what keeps the data path from forwarding.
+func (d *Daemon) failures() (list []health.Failure) {
 	if !d.isOpen() {
-		list = append(list, health.Fault{Reason: "the first table is not published and steered yet, or the interfaces are not open"})
+		list = append(list, health.Failure{Reason: "the first table is not published and steered yet, or the interfaces are not open"})
 	}
 	if d.draining.Load() {
-		list = append(list, health.Fault{Reason: "draining"})
+		list = append(list, health.Failure{Reason: "draining"})
 	}
 	for _, id := range d.stalled() {
-		list = append(list, health.Fault{Reason: fmt.Sprintf("worker %d does not move", id), Restart: true})
+		list = append(list, health.Failure{Reason: fmt.Sprintf("worker %d does not move", id), Restart: true})
 	}
 	if d.isOpen() {
 		for _, why := range d.ports.NotOpen() {
-			list = append(list, health.Fault{Reason: why})
+			list = append(list, health.Failure{Reason: why})
 		}
 	}
 	return list
@@ -63,7 +63,7 @@ func (d *Daemon) faults() (list []health.Fault) {
 
 // notReady lists why no traffic should be sent here.
 func (d *Daemon) notReady() (why []string) {
-	for _, f := range d.faults() {
+	for _, f := range d.failures() {
 		why = append(why, f.Reason)
 	}
 	return why

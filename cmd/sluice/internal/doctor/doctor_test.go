@@ -324,7 +324,7 @@ func TestEnough(t *testing.T) {
 	}
 }
 
-// TestOtherStartError: what the daemon would refuse is said beside a fault of an interface that it is not about.
+// TestOtherStartError: what the daemon would refuse is reported beside a finding about an interface that it does not name.
 func TestOtherStartError(t *testing.T) {
 	for _, refusal := range []string{"workers is 8, but an interface has only 4 queues", "interface eth00: queues is 8, but it has 4"} {
 		f := healthy()
@@ -410,7 +410,7 @@ func TestVLANConfigured(t *testing.T) {
 	}
 }
 
-// TestWhyCopy: that there is no zero-copy, and why, is seen where it is no fault, too.
+// TestWhyCopy: that there is no zero-copy, and why, is reported also where nothing is wrong.
 func TestWhyCopy(t *testing.T) {
 	for _, c := range []struct {
 		driver, kernel string

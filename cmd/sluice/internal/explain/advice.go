@@ -11,8 +11,8 @@ import (
 )
 
 // advice returns what to do if the verdict is not the intended one; "" where it most
-// likely is. fault is the parser's.
-func (a *answer) advice(v *status.ExplainView, fault stats.DropReason) string {
+// likely is. malformed is the reason for which the parser drops the packet, if it does.
+func (a *answer) advice(v *status.ExplainView, malformed stats.DropReason) string {
 	switch {
 	case v.Verdict == status.VerdictForward && a.silent.IsValid():
 		return fmt.Sprintf("see that %v is up and on this link: ip neigh show %v", a.silent, a.silent)
@@ -20,7 +20,7 @@ func (a *answer) advice(v *status.ExplainView, fault stats.DropReason) string {
 		return ""
 	case v.Verdict == status.VerdictPass:
 		return a.passAdvice()
-	case fault != stats.None:
+	case malformed != stats.None:
 		return "no sender that means well does this: look at who sends it"
 	}
 	object, _, _ := strings.Cut(v.Service, ":")

@@ -31,14 +31,14 @@ func (a *answer) view(problems []status.ProblemView) status.ExplainView {
 		Offline: a.offline != nil, Generation: a.x.Generation,
 	}
 	v.Steps = append(v.Steps, a.kernelStep())
-	reason, fault := malformed(&a.tuple)
+	reason, text := malformed(&a.tuple)
 	switch {
 	case a.unread == nil && a.match == xdpprog.MatchNone && a.x.Frontend == nil && !a.x.Known:
 		v.Verdict = status.VerdictPass
 		v.Steps = append(v.Steps, status.ExplainStep{Name: "frontend", Text: a.whyNone()}, status.ExplainStep{Name: stepVerdict, Text: "to kernel"})
 	case reason != stats.None:
 		v.Verdict, v.Reason = status.VerdictDrop, reason.String()
-		v.Steps = append(v.Steps, status.ExplainStep{Name: stepPacket, Text: fault}, status.ExplainStep{Name: stepVerdict, Text: "drop (" + v.Reason + ")"})
+		v.Steps = append(v.Steps, status.ExplainStep{Name: stepPacket, Text: text}, status.ExplainStep{Name: stepVerdict, Text: "drop (" + v.Reason + ")"})
 	default:
 		a.judged(&v)
 	}

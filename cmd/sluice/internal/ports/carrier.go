@@ -20,7 +20,7 @@ type carrier struct {
 // carrierOf reads the carrier of a device whose driver loses programs, and returns the zero value for others.
 func carrierOf(dev *devices.Device) (c carrier) {
 	if losesProgram(dev.Driver) {
-		c.up, c.losses, _ = netdev.Carrier(dev.Index) // of a device that has gone the index changes, which is another fault
+		c.up, c.losses, _ = netdev.Carrier(dev.Index) // of a device that has gone the index changes, which reopenReason sees
 	}
 	return c
 }

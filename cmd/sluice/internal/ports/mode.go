@@ -185,7 +185,7 @@ func (s *Set) notePieces(p *port) {
 const ethernetBytes = 14 + 2*4
 
 // inPieces returns why packets do not arrive whole, given a piece of one; empty if the packet was longer than any that
-// the interface should receive: that is no fault of the driver.
+// the interface should receive: the driver is not the cause then.
 func inPieces(dev devices.Device, frameSize int, piece fastpath.Piece) string {
 	if piece.Claimed > dev.MTU+ethernetBytes {
 		return ""

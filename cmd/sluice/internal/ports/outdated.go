@@ -19,10 +19,10 @@ type kept struct {
 	why  error
 }
 
-// outdated returns why a port that works must be opened again for its device as fault has read it, and whether the
+// outdated returns why a port that works must be opened again for its device as reopenReason has read it, and whether the
 // program can stay attached meanwhile. It returns nil also where the memory for that is refused: the port stays open as
 // it is, and a condition reports it.
-func (s *Set) outdated(p *port) (fault error, programStays bool) {
+func (s *Set) outdated(p *port) (reason error, programStays bool) {
 	p.mu.Lock()
 	dev, before := p.device, p.kept
 	mode, why := "", ""

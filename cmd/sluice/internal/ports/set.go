@@ -2,7 +2,7 @@
 // Attach), choosing their modes, watching the devices and opening ports again where
 // those were changed, deleted or created again (Watch), and what is reported of it.
 //
-//	device as the kernel has it now ─► fault, outdated ─► close, open again
+//	device as the kernel has it now ─► reopenReason, outdated ─► close, open again
 //	                                         │ what cannot be: a condition
 //
 // A port's sockets are links of the workers, set when the port opens and cleared when it

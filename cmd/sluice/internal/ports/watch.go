@@ -39,18 +39,18 @@ func (s *Set) Watch(ctx context.Context, first func(context.Context)) {
 // check reports whether the port had to be opened again and was.
 func (s *Set) check(ctx context.Context, p *port) (reopened bool) {
 	s.notePieces(p)
-	fault, closing := p.fault(), s.closePort
-	if fault == nil {
+	reason, closing := p.reopenReason(), s.closePort
+	if reason == nil {
 		var stays bool
-		if fault, stays = s.outdated(p); stays {
+		if reason, stays = s.outdated(p); stays {
 			closing = s.closeSockets
 		}
 	}
-	if fault == nil {
+	if reason == nil {
 		return false
 	}
 	if p.isOpen() {
-		s.log.Warn("interface lost", "interface", p.name, "why", fault)
+		s.log.Warn("interface lost", "interface", p.name, "why", reason)
 		if err := closing(ctx, p); err != nil {
 			s.log.Warn("interface closed with errors", "interface", p.name, "error", err)
 		}
@@ -70,8 +70,8 @@ func (s *Set) check(ctx context.Context, p *port) (reopened bool) {
 	return true
 }
 
-// fault reads the device as it is now and returns what is wrong with the port; nil if nothing is.
-func (p *port) fault() error {
+// reopenReason reads the device as it is now and returns why the port must be opened again; nil if it need not.
+func (p *port) reopenReason() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.open {
