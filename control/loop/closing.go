@@ -6,15 +6,15 @@ import (
 	"sluice.dev/sluice/control/steer"
 )
 
-// question is one walk over all live flows, which takes a tenth of a second where there
-// are a million. The loop works on meanwhile: a new endpoint must not wait for it.
-type question struct {
-	set      steer.Set // what is to be closed
-	rest     steer.Set // what of it no flow needs
-	reopened wishes    // asked for again since: whoever walked may have missed their flows
+// flowWalk is one walk over all live flows, which takes a tenth of a second for a million flows. It
+// runs on a goroutine of its own, because a new endpoint must not wait for it.
+type flowWalk struct {
+	set      steer.Set // to be closed
+	rest     steer.Set // the part of set that no flow needs
+	reopened wishes    // opened again since the walk began, which may have missed their flows
 }
 
-// close takes from the kernel program what is not wanted and not in use.
+// close removes from the kernel program what is neither wanted nor in use.
 func (l *Loop) close() {
 	if !l.replaced || l.pending.closes() == 0 {
 		return
@@ -23,44 +23,45 @@ func (l *Loop) close() {
 		l.closeNow(l.pending.closing())
 		return
 	}
-	// A worker that still judges by an older snapshot may make a flow of what that
-	// one serves after the flows were asked.
+	// A worker that still uses an older snapshot may make a flow to a frontend of that snapshot
+	// after the walk has passed its place.
 	if l.Publisher.Oldest() < l.Publisher.Published() {
 		return
 	}
-	if now := time.Now(); l.asking == nil && !now.Before(l.askFlows) {
-		l.askFlows = now.Add(l.askFlowsAfter)
-		l.ask(&question{set: l.pending.closing(), reopened: newWishes()})
+	if now := time.Now(); l.walking == nil && !now.Before(l.nextWalk) {
+		l.nextWalk = now.Add(l.walkInterval)
+		l.startWalk(&flowWalk{set: l.pending.closing(), reopened: newWishes()})
 	}
 }
 
 func (l *Loop) closeNow(set steer.Set) {
 	if l.steered(l.Steering.Close(&set)) {
 		l.pending.closed(&set)
-		l.askRefused, l.askRefusedAfter = time.Time{}, l.Retry
+		l.retryRefusedAt, l.refusedInterval = time.Time{}, l.Retry
 	}
 }
 
-// ask walks the flows beside the loop. There is one walk at a time, so that its answer
-// has room.
-func (l *Loop) ask(q *question) {
-	l.asking = q
+// startWalk starts a walk beside the loop. There is one walk at a time, so that walkDone has room
+// for it.
+func (l *Loop) startWalk(q *flowWalk) {
+	l.walking = q
 	go func() {
 		used := l.Flows.InUse(&q.set)
 		q.rest = q.set.Without(&used)
-		l.answers <- q
+		l.walkDone <- q
 	}()
 }
 
-// maxAskFlows bounds how long a frontend stays open after its last flow.
-const maxAskFlows = time.Minute
+// maxWalkInterval bounds the time between two walks, and so how long a frontend stays open after
+// its last flow.
+const maxWalkInterval = time.Minute
 
-// answered closes what no flow needs. No worker can have made one since the walk
-// began: none was served by then, but for what was opened again.
-func (l *Loop) answered(q *question) {
-	l.asking = nil
-	if l.askFlowsAfter = min(2*l.askFlowsAfter, maxAskFlows); !q.rest.Empty() {
-		l.askFlowsAfter = l.Retry
+// finishWalk closes what no flow needs. No worker can have made such a flow since the walk began,
+// because no snapshot in use serves these frontends any more, except for those opened again.
+func (l *Loop) finishWalk(q *flowWalk) {
+	l.walking = nil
+	if l.walkInterval = min(2*l.walkInterval, maxWalkInterval); !q.rest.Empty() {
+		l.walkInterval = l.Retry
 	}
 	reopened := q.reopened.list()
 	if rest := q.rest.Without(&reopened); !rest.Empty() {
@@ -69,10 +70,9 @@ func (l *Loop) answered(q *question) {
 	l.note()
 }
 
-// awaitAnswer returns when nobody walks the flows any more: their table may be
-// unmapped next.
-func (l *Loop) awaitAnswer() {
-	if l.asking != nil {
-		<-l.answers
+// awaitWalk returns when no walk runs: the caller may unmap the flow table afterwards.
+func (l *Loop) awaitWalk() {
+	if l.walking != nil {
+		<-l.walkDone
 	}
 }

@@ -62,17 +62,16 @@ type Loop struct {
 	// Only Run's goroutine uses these.
 	pending  *ledger // what the kernel program has not done yet
 	replaced bool    // the kernel program was given the full set once
-	// Asking which flows live walks all of them, so it is done ever more rarely
-	// while the answer does not change.
-	askFlows      time.Time
-	askFlowsAfter time.Duration
-	// What the kernel program refused is asked for ever more rarely, but at once when
+	// A walk visits all live flows, so the interval doubles as long as walks find nothing to close.
+	nextWalk     time.Time
+	walkInterval time.Duration
+	// What the kernel program refused is requested again at doubling intervals, and at once when
 	// something was closed.
-	askRefused      time.Time
-	askRefusedAfter time.Duration
-	// asking is not nil while the flows are walked; its answer comes in answers.
-	asking  *question
-	answers chan *question
+	retryRefusedAt  time.Time
+	refusedInterval time.Duration
+	// walking is the walk that runs, which is sent to walkDone when it ends; or nil.
+	walking  *flowWalk
+	walkDone chan *flowWalk
 	// outstanding is what the observer has not heard of; told is Compiler.HealthEdits
 	// when toldHealth was.
 	outstanding *Sync
@@ -94,12 +93,12 @@ func New(cfg Config) *Loop {
 		Config:   cfg,
 		requests: make(chan func()),
 		ready:    make(chan struct{}),
-		answers:  make(chan *question, 1),
+		walkDone: make(chan *flowWalk, 1),
 		ended:    make(chan struct{}),
 		pending:  newLedger(),
 		progress: progress{changed: make(chan struct{}), feeds: map[objects.Source]error{}},
 
-		askFlowsAfter: cfg.Retry, askRefusedAfter: cfg.Retry,
+		walkInterval: cfg.Retry, refusedInterval: cfg.Retry,
 	}
 }
 
@@ -112,7 +111,7 @@ func (l *Loop) Ready() <-chan struct{} { return l.ready }
 // Run works until ctx is done. It runs once.
 func (l *Loop) Run(ctx context.Context) error {
 	defer close(l.ended)
-	defer l.awaitAnswer()
+	defer l.awaitWalk()
 	if err := l.await(ctx); err != nil {
 		return err
 	}
@@ -133,8 +132,8 @@ func (l *Loop) Run(ctx context.Context) error {
 			l.passed = time.Now()
 		case request := <-l.requests:
 			request()
-		case q := <-l.answers:
-			l.answered(q)
+		case q := <-l.walkDone:
+			l.finishWalk(q)
 		case <-tick.C:
 			l.leftovers()
 			l.selfCheck(time.Now())
@@ -189,12 +188,12 @@ func (l *Loop) update(full bool) {
 
 // apply brings the workers and the kernel program to what was compiled.
 func (l *Loop) apply(snapshot *services.Snapshot, _ []objects.Problem, steer *steer.Change) {
-	if l.asking != nil {
-		l.asking.reopened.add(&steer.Open)
+	if l.walking != nil {
+		l.walking.reopened.add(&steer.Open)
 	}
 	l.pending.add(steer)
 	if !steer.Close.Empty() {
-		l.askFlows, l.askFlowsAfter = time.Time{}, l.Retry
+		l.nextWalk, l.walkInterval = time.Time{}, l.Retry
 	}
 	if l.Flows == nil {
 		l.close()
@@ -218,8 +217,8 @@ func (l *Loop) leftovers() {
 	if l.replaced && l.pending.empty() {
 		return
 	}
-	if now := time.Now(); l.pending.refused.len() > 0 && !now.Before(l.askRefused) {
-		l.askRefused, l.askRefusedAfter = now.Add(l.askRefusedAfter), min(2*l.askRefusedAfter, maxAskRefused)
+	if now := time.Now(); l.pending.refused.len() > 0 && !now.Before(l.retryRefusedAt) {
+		l.retryRefusedAt, l.refusedInterval = now.Add(l.refusedInterval), min(2*l.refusedInterval, maxRefusedInterval)
 		l.pending.again()
 	}
 	l.open()
@@ -241,8 +240,8 @@ func (l *Loop) open() {
 	l.openSet(&set)
 }
 
-// maxAskRefused bounds how long something stays refused after there is room for it.
-const maxAskRefused = time.Minute
+// maxRefusedInterval bounds how long something stays refused after there is room for it.
+const maxRefusedInterval = time.Minute
 
 // openSet asks the kernel program for a set and notes what became of it.
 func (l *Loop) openSet(set *steer.Set) {
@@ -258,8 +257,8 @@ func (l *Loop) openSet(set *steer.Set) {
 // setAside moves what the kernel program cannot hold to the refused entries: the rest is served
 // without it.
 func (l *Loop) setAside(r *steer.RefusedError) {
-	if now := time.Now(); !now.Before(l.askRefused) {
-		l.askRefused = now.Add(l.askRefusedAfter)
+	if now := time.Now(); !now.Before(l.retryRefusedAt) {
+		l.retryRefusedAt = now.Add(l.refusedInterval)
 	}
 	l.pending.refuse(&r.Set)
 	l.steered(r)
@@ -307,7 +306,7 @@ func (l *Loop) openAddrs() {
 	}
 }
 
-// steered notes what the kernel program answered, and says whether it was yes. As long
+// steered notes what the kernel program finishWalk, and says whether it was yes. As long
 // as something is refused, that is what others are told.
 func (l *Loop) steered(err error) bool {
 	if err == nil && l.pending.refused.len() > 0 {
