@@ -11,7 +11,7 @@ import (
 type flowWalk struct {
 	set      steer.Set // to be closed
 	rest     steer.Set // the part of set that no flow needs
-	reopened wishes    // opened again since the walk began, which may have missed their flows
+	reopened entries   // opened again since the walk began, which may have missed their flows
 }
 
 // close removes from the kernel program what is neither wanted nor in use.
@@ -30,7 +30,7 @@ func (l *Loop) close() {
 	}
 	if now := time.Now(); l.walking == nil && !now.Before(l.nextWalk) {
 		l.nextWalk = now.Add(l.walkInterval)
-		l.startWalk(&flowWalk{set: l.pending.closing(), reopened: newWishes()})
+		l.startWalk(&flowWalk{set: l.pending.closing(), reopened: newEntries()})
 	}
 }
 

@@ -3,10 +3,10 @@
 //
 //	         ┌──────────────────────────── Loop ────────────────────────────┐
 //	Tracker ─┼▶ Changes ──▶ Compiler ──┬──▶ Publisher ──▶ workers           │
-//	         │                         └──▶ ledger ─────▶ Steering, Flows   │
+//	         │                         └──▶ pending ────▶ Steering, Flows   │
 //	         └──────────────────────────────────────────────────────────────┘
 //
-// loop.go is its order; closing.go closes what no flow needs any more, ledger.go remembers what
+// loop.go is its order; closing.go closes what no flow needs any more, pending.go remembers what
 // the kernel program has not done yet, selfcheck.go compares the table with one compiled anew
 // and repairs it, status.go says how far it is, sync.go tells the Observer of each pass.
 //

@@ -60,8 +60,8 @@ type Loop struct {
 	ended    chan struct{}
 
 	// Only Run's goroutine uses these.
-	pending  *ledger // what the kernel program has not done yet
-	replaced bool    // the kernel program was given the full set once
+	pending  *pendingChanges // what the kernel program has not done yet
+	replaced bool            // the kernel program was given the full set once
 	// A walk visits all live flows, so the interval doubles as long as walks find nothing to close.
 	nextWalk     time.Time
 	walkInterval time.Duration
@@ -95,7 +95,7 @@ func New(cfg Config) *Loop {
 		ready:    make(chan struct{}),
 		walkDone: make(chan *flowWalk, 1),
 		ended:    make(chan struct{}),
-		pending:  newLedger(),
+		pending:  newPending(),
 		progress: progress{changed: make(chan struct{}), feeds: map[objects.Source]error{}},
 
 		walkInterval: cfg.Retry, refusedInterval: cfg.Retry,
@@ -284,7 +284,7 @@ func (l *Loop) replace() {
 	if !l.steered(err) {
 		return
 	}
-	l.replaced, l.pending = true, newLedger()
+	l.replaced, l.pending = true, newPending()
 	l.pending.note(&used, false)
 	if refused != nil {
 		l.setAside(refused)
@@ -306,7 +306,7 @@ func (l *Loop) openAddrs() {
 	}
 }
 
-// steered notes what the kernel program finishWalk, and says whether it was yes. As long
+// steered notes the answer of the kernel program, and reports whether it took all. As long
 // as something is refused, that is what others are told.
 func (l *Loop) steered(err error) bool {
 	if err == nil && l.pending.refused.len() > 0 {
