@@ -236,7 +236,7 @@ func (c *Compiler) WatchFlows(busy func(services.BackendRef) bool) { c.ids.busy 
 // oldest. Numbers that only older ones know can then be used again.
 func (c *Compiler) Release(oldest uint64) {
 	c.ids.release(oldest)
-	if c.lostPins.tell != nil {
+	if c.lostPins.notify != nil {
 		c.lostPins.release(oldest)
 	}
 }

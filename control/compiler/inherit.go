@@ -116,7 +116,7 @@ func (c *Compiler) pins() (chosen map[LostPin]bool, pinning map[uint64]bool) {
 // differs from the compiler before.
 func (c *Compiler) inheritPins(from *Compiler) {
 	c.lostPins = from.lostPins
-	if c.lostPins.tell == nil {
+	if c.lostPins.notify == nil {
 		return
 	}
 	before, pinned := from.pins()

@@ -20,12 +20,12 @@ type LostPin struct {
 // flows any more, of service ports with session affinity, and of those that have none any
 // more. A backend that is chosen again before that is not told of: its clients keep it. It is called on the
 // compiler's goroutine and must not block.
-func (c *Compiler) WatchPins(lost func([]LostPin)) { c.lostPins.tell = lost }
+func (c *Compiler) WatchPins(lost func([]LostPin)) { c.lostPins.notify = lost }
 
 // lostPins are told of when every worker has left the snapshots that could still
 // pin somebody to them.
 type lostPins struct {
-	tell    func([]LostPin) // or nil
+	notify  func([]LostPin) // or nil
 	waiting []retired[LostPin]
 	of      map[uint64]int // how many of waiting are of a service
 }
@@ -70,14 +70,14 @@ func (l *lostPins) release(oldest uint64) {
 	}
 	l.waiting = l.waiting[n:]
 	if len(list) > 0 {
-		l.tell(list)
+		l.notify(list)
 	}
 }
 
 // losePins notes who of those that took new flows before does not any more. families is what
 // the port was before its build.
 func (r *run) losePins(p *port, families [2]familySet) {
-	if r.lostPins.tell == nil || p.service == nil || p.service.AffinitySeconds == 0 {
+	if r.lostPins.notify == nil || p.service == nil || p.service.AffinitySeconds == 0 {
 		return
 	}
 	now, again := map[services.BackendRef]bool{}, map[LostPin]bool{}
@@ -105,7 +105,7 @@ func (r *run) losePins(p *port, families [2]familySet) {
 
 // loseAffinity notes that a port has none any more, where that is so since its last version.
 func (r *run) loseAffinity(p *port, seconds uint32) {
-	if r.lostPins.tell != nil && p.service != nil && p.service.AffinitySeconds != 0 && seconds == 0 {
+	if r.lostPins.notify != nil && p.service != nil && p.service.AffinitySeconds != 0 && seconds == 0 {
 		r.lostPins.wait(LostPin{Service: p.identity}, r.generation)
 	}
 }

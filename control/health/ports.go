@@ -46,10 +46,10 @@ type Ports struct {
 	want wanted
 
 	// Only Run's goroutine uses these.
-	open  map[netip.AddrPort]*listener
-	told  []objects.Problem // what there is to try again
-	whole bool              // done is what is open, and nothing failed
-	done  wanted
+	open     map[netip.AddrPort]*listener
+	reported []objects.Problem // the last report; not empty: there is something to try again
+	whole    bool              // done is what is open, and nothing failed
+	done     wanted
 }
 
 // wanted is what should be open. The lists are never written to.
@@ -83,7 +83,7 @@ func (p *Ports) SetHealthChecks(checks []compiler.HealthCheck) {
 	p.mu.Lock()
 	p.want.checks = checks
 	p.mu.Unlock()
-	p.poke()
+	p.signal()
 }
 
 // SetAddresses says where to listen: the node-port addresses, or 0.0.0.0 and :: for
@@ -92,10 +92,10 @@ func (p *Ports) SetAddresses(addresses []netip.Addr) {
 	p.mu.Lock()
 	p.want.addresses = slices.Clone(addresses)
 	p.mu.Unlock()
-	p.poke()
+	p.signal()
 }
 
-func (p *Ports) poke() {
+func (p *Ports) signal() {
 	select {
 	case p.wake <- struct{}{}:
 	default:
@@ -117,7 +117,7 @@ func (p *Ports) Run(ctx context.Context) {
 			return
 		case <-p.wake:
 		case <-retry.C:
-			if len(p.told) == 0 && !p.anyEnded() {
+			if len(p.reported) == 0 && !p.anyEnded() {
 				continue
 			}
 		}
@@ -160,7 +160,7 @@ func (p *Ports) reconcile(ctx context.Context) {
 		}
 	}
 	p.whole, p.done = len(failed) == 0, want
-	p.tell(failed)
+	p.report(failed)
 }
 
 // count takes in a want that differs from what is done by counts alone, as nearly all
@@ -227,19 +227,19 @@ func (p *Ports) failure(c *compiler.HealthCheck, err error) failure {
 	return failure{service, fmt.Sprintf("node %s failed to start healthcheck %q on port %d: %v", p.config.NodeName, service, c.Port, err)}
 }
 
-// tell says what is wrong, one Problem for each Service, if it is not what was said
-// before.
-func (p *Ports) tell(failed map[netip.AddrPort]failure) {
+// report reports one Problem for each Service whose ports could not be opened, if the list differs
+// from the last one.
+func (p *Ports) report(failed map[netip.AddrPort]failure) {
 	var problems []objects.Problem
-	told := make(map[string]bool) // Services
+	named := make(map[string]bool) // Services
 	for _, at := range slices.SortedFunc(maps.Keys(failed), netip.AddrPort.Compare) {
-		if f := failed[at]; !told[f.service] {
-			told[f.service] = true
+		if f := failed[at]; !named[f.service] {
+			named[f.service] = true
 			problems = append(problems, f.problem())
 		}
 	}
-	if !slices.Equal(problems, p.told) {
-		p.told = problems
+	if !slices.Equal(problems, p.reported) {
+		p.reported = problems
 		p.config.Report(problems)
 	}
 }

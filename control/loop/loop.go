@@ -72,13 +72,13 @@ type Loop struct {
 	// walking is the walk that runs, which is sent to walkDone when it ends; or nil.
 	walking  *flowWalk
 	walkDone chan *flowWalk
-	// outstanding is what the observer has not heard of; told is Compiler.HealthEdits
-	// when toldHealth was.
-	outstanding *Sync
-	told        uint64
-	toldHealth  bool
-	noted       problemEdits
-	checked     time.Time // when the last self check was
+	// outstanding is the Sync that the observer has not received yet. healthEdits is the
+	// Compiler.HealthEdits of the last call of HealthChecks; healthNotified: there was one.
+	outstanding    *Sync
+	healthEdits    uint64
+	healthNotified bool
+	noted          problemEdits
+	checked        time.Time // when the last self check was
 
 	passed   time.Time // end of the last pass
 	progress progress
@@ -180,10 +180,10 @@ func (l *Loop) update(full bool) {
 	l.Compiler.Release(l.Publisher.Oldest())
 	ch := l.Tracker.Changes()
 	if ch.Len() > 0 || full {
-		l.began(syncOf(ch, full))
+		l.passBegan(syncOf(ch, full))
 	}
 	l.apply(l.Compiler.Compile(ch))
-	l.tell(ch)
+	l.notify(ch)
 }
 
 // apply brings the workers and the kernel program to what was compiled.
@@ -363,9 +363,9 @@ func (l *Loop) Configure(ctx context.Context, change func(*compiler.Config)) err
 		cfg := l.Compiler.Config()
 		change(&cfg)
 		none := &objects.Changes{}
-		l.began(syncOf(none, true))
+		l.passBegan(syncOf(none, true))
 		l.apply(l.Compiler.Configure(cfg))
-		l.tell(none)
+		l.notify(none)
 	})
 }
 
@@ -388,7 +388,7 @@ func (l *Loop) drain(ctx context.Context, d compiler.Drain, do func(compiler.Dra
 		backends = l.Compiler.Count(d)
 		none := &objects.Changes{}
 		l.apply(l.Compiler.Compile(none))
-		l.tell(none)
+		l.notify(none)
 	})
 	return backends, errors.Join(requested, err)
 }

@@ -50,7 +50,7 @@ func (l *Loop) selfCheck(now time.Time) {
 	}
 	l.Log.Error("the table is not what the objects say, which is a bug of Sluice; please report it. All of it is built anew", "difference", difference)
 	none := &objects.Changes{}
-	l.began(syncOf(none, true))
+	l.passBegan(syncOf(none, true))
 	l.apply(l.Compiler.Rebuild(l.Tracker.State()))
-	l.tell(none)
+	l.notify(none)
 }

@@ -11,7 +11,7 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 )
 
-// TestLoopChecksAndRepairs: what is wrong with the published table is found in time, told,
+// TestLoopChecksAndRepairs: what is wrong with the published table is found in time, reported,
 // and gone with the next snapshot.
 func TestLoopChecksAndRepairs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -7,8 +7,8 @@ import (
 	"sluice.dev/sluice/control/tracker"
 )
 
-// began notes that a pass takes changes or a configuration in.
-func (l *Loop) began(s *Sync) {
+// passBegan adds a pass over changes or over a configuration to those that are outstanding.
+func (l *Loop) passBegan(s *Sync) {
 	if l.Observer == nil {
 		return
 	}
@@ -25,8 +25,8 @@ func (l *Loop) began(s *Sync) {
 	}
 }
 
-// completed tells the observer of the passes that are published and steered by. While
-// the kernel program refuses, they are outstanding together.
+// completed reports the outstanding passes to the observer once they are published and steered.
+// While the kernel program refuses entries they are outstanding together.
 func (l *Loop) completed() {
 	if l.outstanding == nil || !l.replaced || l.pending.opens() > 0 {
 		return
@@ -37,11 +37,11 @@ func (l *Loop) completed() {
 	l.Observer.Synced(s)
 }
 
-// tell hands on what others than workers follow: health check node ports and the
-// Node of this gateway.
-func (l *Loop) tell(ch *objects.Changes) {
-	if edits := l.Compiler.HealthEdits(); l.HealthChecks != nil && (!l.toldHealth || l.told != edits) {
-		l.toldHealth, l.told = true, edits
+// notify passes on what is not part of a snapshot: health check node ports and the Node of this
+// gateway.
+func (l *Loop) notify(ch *objects.Changes) {
+	if edits := l.Compiler.HealthEdits(); l.HealthChecks != nil && (!l.healthNotified || l.healthEdits != edits) {
+		l.healthNotified, l.healthEdits = true, edits
 		l.HealthChecks.SetHealthChecks(l.Compiler.HealthChecks())
 	}
 	for _, n := range ch.Nodes {

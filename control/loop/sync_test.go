@@ -106,7 +106,7 @@ func TestObserverHearsOfEachPass(t *testing.T) {
 		r.tracker.Delete(from, objects.ObjectID{Kind: objects.KindEndpointSlice, Namespace: "bench", Name: "service-9-x"})
 		r.settle()
 		if syncs, _, _ := e.take(); len(syncs) != 0 {
-			t.Errorf("nothing changed, and a pass is told: %+v", syncs)
+			t.Errorf("nothing changed, and a pass is reported: %+v", syncs)
 		}
 		var gone tracker.Batch // in one: the loop, which is quiet, would take the first of two at once
 		gone.Upsert(from, triggered(1, 2, time.Now()))
@@ -131,7 +131,7 @@ func TestObserverHearsWhenItIsSteered(t *testing.T) {
 		r.add(1)
 		r.add(2)
 		if syncs, _, _ := e.take(); len(syncs) != 0 {
-			t.Fatalf("told while it is refused: %+v", syncs)
+			t.Fatalf("reported while it is refused: %+v", syncs)
 		}
 		r.kernel.Refuse.Store(nil)
 		time.Sleep(2 * time.Second)
@@ -209,7 +209,7 @@ func TestLoopTellsOfHealthChecks(t *testing.T) {
 		heard("in order of port", two, one)
 		r.add(3)
 		if _, checks, _ := e.take(); len(checks) != 0 {
-			t.Errorf("told of a change that is none: %+v", checks)
+			t.Errorf("reported for a change that is none: %+v", checks)
 		}
 		if _, err := r.Drain(t.Context(), compiler.Drain{Addr: addr4(10, 9, 2, 1)}); err != nil {
 			t.Fatal(err)

@@ -78,7 +78,7 @@ func (m *Mirror) setAddresses(now []Address) {
 		return
 	}
 	m.addresses.Store(&now)
-	m.tellAddresses()
+	m.notifyAddresses()
 }
 
 func (m *Mirror) setSources(now []netip.Addr) {
@@ -86,10 +86,10 @@ func (m *Mirror) setSources(now []netip.Addr) {
 		return
 	}
 	m.sources.Store(&now)
-	m.tellAddresses()
+	m.notifyAddresses()
 }
 
-func (m *Mirror) tellAddresses() {
+func (m *Mirror) notifyAddresses() {
 	select {
 	case m.addressesChanged <- struct{}{}:
 	default:

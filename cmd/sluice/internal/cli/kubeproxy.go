@@ -58,7 +58,7 @@ func (s *session) fromKubeProxy(file string, o kubeproxy.Options) error {
 	if _, err := s.app.Out.Write(result.YAML); err != nil {
 		return err
 	}
-	return s.tellOfFields(result, len(o.Interfaces) > 0)
+	return s.printFields(result, len(o.Interfaces) > 0)
 }
 
 func readInput(file string) ([]byte, error) {
@@ -68,9 +68,9 @@ func readInput(file string) ([]byte, error) {
 	return os.ReadFile(file)
 }
 
-// tellOfFields is for people and goes to standard error, so that standard output is
+// printFields is for people and goes to standard error, so that standard output is
 // the file and nothing else.
-func (s *session) tellOfFields(result *kubeproxy.Result, complete bool) error {
+func (s *session) printFields(result *kubeproxy.Result, complete bool) error {
 	r := newRows(s.app.Err)
 	if len(result.Fields) > 0 {
 		r.row("LINE", "FIELD", "VALUE", "FATE", "HERE")
