@@ -34,7 +34,7 @@ func choose(members []member, local bool, into []services.BackendRef) (chosen []
 	}
 	for i := range members {
 		m := &members[i]
-		if m.leaving() && (!local || m.flags&services.BackendLocal != 0) {
+		if m.terminatingServing() && (!local || m.flags&services.BackendLocal != 0) {
 			into = append(into, m.ref)
 		}
 	}
@@ -42,7 +42,7 @@ func choose(members []member, local bool, into []services.BackendRef) (chosen []
 		return into, services.EmptyReject, topology
 	}
 	for i := range members {
-		if members[i].ready() || members[i].leaving() {
+		if members[i].ready() || members[i].terminatingServing() {
 			return into, services.EmptyDrop, topology
 		}
 	}
@@ -74,7 +74,7 @@ func (m *member) ready() bool {
 	return m.weight != 0 && m.flags&(services.BackendReady|services.BackendDrained) == services.BackendReady
 }
 
-func (m *member) leaving() bool {
+func (m *member) terminatingServing() bool {
 	const want = services.BackendServing | services.BackendTerminating
 	return m.weight != 0 && m.flags&(want|services.BackendDrained) == want
 }

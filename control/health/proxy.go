@@ -161,8 +161,8 @@ func (p *Proxy) eligible() (ok bool, why string) {
 	case !n.Known && p.config.NodeOptional:
 	case !n.Known:
 		return false, "the Node object of this gateway is not known: nodeName must be its name"
-	case n.Leaving != "":
-		return false, n.Leaving
+	case n.DrainReason != "":
+		return false, n.DrainReason
 	}
 	return true, ""
 }

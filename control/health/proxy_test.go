@@ -99,7 +99,7 @@ func TestAnswers(t *testing.T) {
 			`"nodeEligible":true,"healthy":false,` + both + `,"dataPath":["interface eth0 is not open: it is gone","worker 1 does not move"]`, `"healthy":false,` + both + `,"dataPath":["worker 1 does not move"]`, false},
 		{"no table yet", func(g *gateway) { g.at, g.applied, g.failures = time.Time{}, 0, []Failure{{Reason: "no table"}} }, 503, 200,
 			`"nodeEligible":true,"healthy":false,"dataPath":["no table"]`, `"healthy":true`, false},
-		{"the node is leaving", func(g *gateway) { g.node.Leaving = "taint" }, 503, 200, `"nodeEligible":false,"healthy":true,` + both, `"healthy":true,` + both, true},
+		{"the node is leaving", func(g *gateway) { g.node.DrainReason = "taint" }, 503, 200, `"nodeEligible":false,"healthy":true,` + both, `"healthy":true,` + both, true},
 		{"the Node is unknown", func(g *gateway) { g.node = objects.NodeInfo{} }, 503, 200, `"nodeEligible":false,"healthy":true,` + both, `"healthy":true,` + both, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -159,7 +159,7 @@ func TestNodeOptional(t *testing.T) {
 	}{
 		{"no Node", objects.NodeInfo{}, 200, `"nodeEligible":true`, ""},
 		{"a Node", objects.NodeInfo{Known: true}, 200, `"nodeEligible":true`, ""},
-		{"a Node that is leaving", objects.NodeInfo{Known: true, Leaving: "Node a has the taint b"}, 503, `"nodeEligible":false`, "Node a has the taint b"},
+		{"a Node that is leaving", objects.NodeInfo{Known: true, DrainReason: "Node a has the taint b"}, 503, `"nodeEligible":false`, "Node a has the taint b"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			g := newGateway()
@@ -288,7 +288,7 @@ func TestNodeCondition(t *testing.T) {
 	if list := p.Conditions(); len(list) != 0 {
 		t.Errorf("%v", list)
 	}
-	g.set(func() { g.node.Leaving = "Node a has the taint b" })
+	g.set(func() { g.node.DrainReason = "Node a has the taint b" })
 	if list := p.Conditions(); len(list) != 1 || list[0].Name != "node" || !strings.Contains(list[0].Detail, "Node a has the taint b") {
 		t.Errorf("%v", list)
 	}

@@ -15,10 +15,10 @@ const taintAutoscaler = "ToBeDeletedByClusterAutoscaler"
 // Node is what is kept of a v1 Node. It is immutable. Forwarding follows its zone
 // alone; which endpoints are local follows from endpoints' node names.
 type Node struct {
-	ID        ObjectID
-	Zone      string
-	addresses []netip.Addr
-	leaving   string
+	ID          ObjectID
+	Zone        string
+	addresses   []netip.Addr
+	drainReason string
 }
 
 // NodeInfo is what is known of a Node object.
@@ -28,13 +28,13 @@ type NodeInfo struct {
 	Zone string
 	// Addresses are status.addresses of type InternalIP, then ExternalIP, in their order.
 	Addresses []netip.Addr
-	// Leaving says why the node takes no new traffic; empty if it does:
-	// a deletionTimestamp, or the taint ToBeDeletedByClusterAutoscaler (KEP-3836).
-	Leaving string
+	// DrainReason is why load balancers should send the node no new traffic: it has a
+	// deletionTimestamp, or the taint ToBeDeletedByClusterAutoscaler (KEP-3836). Empty if they may.
+	DrainReason string
 }
 
 func (n *Node) equal(o *Node) bool {
-	return n.ID == o.ID && n.Zone == o.Zone && n.leaving == o.leaving && slices.Equal(n.addresses, o.addresses)
+	return n.ID == o.ID && n.Zone == o.Zone && n.drainReason == o.drainReason && slices.Equal(n.addresses, o.addresses)
 }
 
 // TrimNode keeps what is needed of a Node. Host names and addresses that are none
@@ -53,9 +53,9 @@ func TrimNode(in *corev1.Node) (n *Node, malformed []FieldProblem) {
 	}
 	switch {
 	case !in.DeletionTimestamp.IsZero():
-		n.leaving = fmt.Sprintf("Node %s is being deleted", in.Name)
+		n.drainReason = fmt.Sprintf("Node %s is being deleted", in.Name)
 	case slices.ContainsFunc(in.Spec.Taints, func(t corev1.Taint) bool { return t.Key == taintAutoscaler }):
-		n.leaving = fmt.Sprintf("Node %s has the taint %s", in.Name, taintAutoscaler)
+		n.drainReason = fmt.Sprintf("Node %s has the taint %s", in.Name, taintAutoscaler)
 	}
 	return n, checkName(n.ID)
 }
@@ -65,5 +65,5 @@ func (n *Node) Info() NodeInfo {
 	if n == nil {
 		return NodeInfo{}
 	}
-	return NodeInfo{Known: true, Zone: n.Zone, Addresses: slices.Clone(n.addresses), Leaving: n.leaving}
+	return NodeInfo{Known: true, Zone: n.Zone, Addresses: slices.Clone(n.addresses), DrainReason: n.drainReason}
 }

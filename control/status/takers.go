@@ -43,13 +43,13 @@ func (t *takers) of(p *services.Service, b *services.Backend) (newFlows, podsOnl
 // Excluded says why an endpoint is not in a set of its service's that follows policy Local
 // (local) or Cluster; "" if nothing of its own keeps it out.
 func Excluded(p *services.Service, b *services.Backend, local bool) string {
-	const leaving = services.BackendServing | services.BackendTerminating
+	const terminatingServing = services.BackendServing | services.BackendTerminating
 	switch {
 	case b.Flags&services.BackendDrained != 0:
 		return "drained"
 	case b.Weight == 0:
 		return "weight 0"
-	case b.Flags&services.BackendReady == 0 && b.Flags&leaving != leaving:
+	case b.Flags&services.BackendReady == 0 && b.Flags&terminatingServing != terminatingServing:
 		return "not ready"
 	case local && b.Flags&services.BackendLocal == 0:
 		return "policy Local, and it is not on this node"

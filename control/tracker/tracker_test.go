@@ -80,7 +80,7 @@ func TestNodeObject(t *testing.T) {
 	for _, a := range got.Addresses {
 		addrs = append(addrs, a.String())
 	}
-	if !got.Known || got.Zone != "z1" || got.Leaving != "" || !slices.Equal(addrs, []string{"192.0.2.10", "2001:db8::10", "198.51.100.7"}) {
+	if !got.Known || got.Zone != "z1" || got.DrainReason != "" || !slices.Equal(addrs, []string{"192.0.2.10", "2001:db8::10", "198.51.100.7"}) {
 		t.Errorf("%+v", got)
 	}
 	if n := tracker.Changes().Len(); n != 1 {
@@ -109,8 +109,8 @@ func TestNodeObject(t *testing.T) {
 		n := controltest.Node("gw-1", "z1")
 		c.change(n)
 		tracker.Upsert(from, n)
-		if got := tracker.Node("gw-1"); (got.Leaving != "") != c.leaving {
-			t.Errorf("%s: leaving %q", c.name, got.Leaving)
+		if got := tracker.Node("gw-1"); (got.DrainReason != "") != c.leaving {
+			t.Errorf("%s: leaving %q", c.name, got.DrainReason)
 		}
 	}
 	tracker.Delete(from, objects.ObjectID{Kind: objects.KindNode, Name: "gw-1"})
