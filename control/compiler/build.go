@@ -58,7 +58,7 @@ type scratch struct {
 // backend its ref, a set of the same backends its table.
 func (r *run) build(u *unit) {
 	r.setUses(u)
-	problems := slices.Clone(u.clashes)
+	problems := slices.Clone(u.refusedClaims)
 	r.matchPorts(u)
 	u.shares.renew(u)
 	delete(r.short, u)
@@ -263,7 +263,7 @@ func (r *run) appendMembers(all []member, u *unit, s *objects.Slice, p objects.S
 	hints, weights := r.hints(s), u.shares.get(s)
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
-		if why := r.comesBack(u, e.Addr, p.Port, p.Proto); why != "" {
+		if why := r.notAnEndpoint(u, e.Addr, p.Port, p.Proto); why != "" {
 			refused = append(refused, objects.FieldProblem{Field: "endpoints", Message: why, Severity: objects.Refused})
 			continue
 		}

@@ -34,13 +34,13 @@ func (r *run) setClaims(u *unit, now *objects.Service) {
 	}
 	r.contest(u.claims)
 	before := u.claims
-	u.claims, u.clashes, u.fits = nil, nil, 0
+	u.claims, u.refusedClaims, u.fits = nil, nil, 0
 	if u.denied == "" {
 		u.fits, _ = r.fitting(now)
-		u.claims, u.clashes = r.claimsOf(now, u.fits)
-		u.clashes = append(u.clashes, tooMany(now, u.fits)...)
+		u.claims, u.refusedClaims = r.claimsOf(now, u.fits)
+		u.refusedClaims = append(u.refusedClaims, tooMany(now, u.fits)...)
 	} else if now.Served() {
-		u.clashes = u.denials(now)
+		u.refusedClaims = u.denials(now)
 	}
 	r.contest(u.claims)
 	if !slices.Equal(before, u.claims) {
@@ -75,13 +75,13 @@ func (r *run) vipsOf(s *objects.Service) (addrs []header.Addr) {
 
 // claimsOf lists the frontends that the first ports of a Service ask for, in order, and those
 // that it cannot have because they would swallow replies to our own source ports.
-func (r *run) claimsOf(s *objects.Service, ports int) (claims []claim, clashes []objects.Problem) {
+func (r *run) claimsOf(s *objects.Service, ports int) (claims []claim, refusedClaims []objects.Problem) {
 	if ports == 0 {
 		return nil, nil
 	}
 	add := func(c claim, field string) {
-		if r.swallowsReplies(c.key) {
-			clashes = append(clashes, objects.Problem{Object: s.ID, Field: field, Severity: objects.Refused, Reason: objects.ReasonPortClash,
+		if r.clashesWithReplies(c.key) {
+			refusedClaims = append(refusedClaims, objects.Problem{Object: s.ID, Field: field, Severity: objects.Refused, Reason: objects.ReasonPortClash,
 				Message: fmt.Sprintf("%s is in the range of source ports (%d to %d) on a source address of this gateway",
 					keyString(c.key), r.cfg.SNATPorts.First, r.cfg.SNATPorts.First+r.cfg.SNATPorts.Count-1)})
 			return
@@ -102,12 +102,12 @@ func (r *run) claimsOf(s *objects.Service, ports int) (claims []claim, clashes [
 		}
 	}
 	slices.SortFunc(claims, compareClaims)
-	return claims, clashes
+	return claims, refusedClaims
 }
 
-// swallowsReplies says whether a frontend would take packets that are replies to
+// clashesWithReplies says whether a frontend would take packets that are replies to
 // source addresses and ports of ours.
-func (r *run) swallowsReplies(k services.FrontendKey) bool {
+func (r *run) clashesWithReplies(k services.FrontendKey) bool {
 	if !r.cfg.SNATPorts.Contains(k.Port) {
 		return false
 	}
@@ -146,7 +146,7 @@ func (r *run) setFrontends(u *unit) (lost []objects.Problem) {
 				continue
 			}
 			lost = append(lost, objects.Problem{Object: u.service.ID, Field: fmt.Sprintf("spec.ports[%d]", c.port), Severity: objects.Refused, Reason: objects.ReasonFrontendConflict,
-				Message: fmt.Sprintf("%s %s belongs to Service %s/%s%s", c.kind, keyString(c.key), w.key.namespace, w.key.name, ageless(u.service))})
+				Message: fmt.Sprintf("%s %s belongs to Service %s/%s%s", c.kind, keyString(c.key), w.key.namespace, w.key.name, youngestNote(u.service))})
 			continue
 		}
 		before, had := r.builder.Settings().FrontendByKey(c.key)

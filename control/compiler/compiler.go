@@ -81,8 +81,8 @@ type Compiler struct {
 	total   wants
 	crowded bool
 	short   map[*unit]bool
-	// judged, if not nil, says who is denied a place, instead of admit.
-	judged func(unitKey) string
+	// deniedBy, if not nil, says who is denied a place, instead of admit.
+	deniedBy func(unitKey) string
 	// inherit is not nil while this compiler takes the place of another.
 	inherit *inheritance
 
@@ -104,22 +104,22 @@ func (k unitKey) compare(o unitKey) int {
 
 // unit is one Service and the EndpointSlices that name it: what is compiled as a whole.
 type unit struct {
-	num      int32
-	key      unitKey
-	service  *objects.Service // nil while there are only slices
-	slices   []*objects.Slice // by name
-	claims   []claim          // by key: the frontends it asks for
-	vips     []header.Addr    // that it is counted for in own
-	held     []services.FrontendKey
-	uses     []header.Addr // its endpoints' addresses, in order
-	ports    []*port
-	clashes  []objects.Problem // claims refused, whatever others claim
-	shares   shares
-	fits     int // the first so many of the Service's ports are served
-	wants    wants
-	denied   string // there is room for so much only, and older ones have it; "" if there is
-	problems []objects.Problem
-	health   HealthCheck // Port 0: none
+	num           int32
+	key           unitKey
+	service       *objects.Service // nil while there are only slices
+	slices        []*objects.Slice // by name
+	claims        []claim          // by key: the frontends it asks for
+	vips          []header.Addr    // that it is counted for in own
+	held          []services.FrontendKey
+	uses          []header.Addr // its endpoints' addresses, in order
+	ports         []*port
+	refusedClaims []objects.Problem // claims refused, whatever others claim
+	shares        shares
+	fits          int // the first so many of the Service's ports are served
+	wants         wants
+	denied        string // there is room for so much only, and older ones have it; "" if there is
+	problems      []objects.Problem
+	health        HealthCheck // Port 0: none
 }
 
 // New returns a Compiler that has compiled nothing.
@@ -247,8 +247,8 @@ func (c *Compiler) unit(k unitKey) *unit {
 		return u
 	}
 	u := &unit{key: k}
-	if c.judged != nil {
-		u.denied = c.judged(k)
+	if c.deniedBy != nil {
+		u.denied = c.deniedBy(k)
 	}
 	if n := len(c.free); n > 0 {
 		u.num, c.free = c.free[n-1], c.free[:n-1]

@@ -80,9 +80,9 @@ func (r *run) compete(k services.FrontendKey) (best *unit) {
 	return best
 }
 
-// ageless is what to know of a loser that nobody can see is the older one. It is about the
+// youngestNote is what to know of a loser that nobody can see is the older one. It is about the
 // loser alone: who wins may change its age without the loser being looked at again.
-func ageless(s *objects.Service) string {
+func youngestNote(s *objects.Service) string {
 	if s.Created != math.MaxInt64 {
 		return ""
 	}
@@ -95,12 +95,12 @@ func (u *unit) kindOf(k services.FrontendKey) services.FrontendKind {
 	return u.claims[i].kind
 }
 
-// comesBack says why packets to an endpoint of a unit would not arrive there; "" if they
+// notAnEndpoint says why packets to an endpoint of a unit would not arrive there; "" if they
 // would. An address of this node is different: the kernel delivers to it, as to the
 // endpoint of a host-network pod. A frontend that is an external IP keeps endpoints of its own
 // namespace alone from its address: the others' might be there before it, and whoever
 // writes one could take any endpoint away (CVE-2020-8554).
-func (r *run) comesBack(u *unit, a header.Addr, port uint16, proto uint8) string {
+func (r *run) notAnEndpoint(u *unit, a header.Addr, port uint16, proto uint8) string {
 	o, ours := r.own[a]
 	switch {
 	case !ours || o.flags&services.AddrLocal != 0:

@@ -88,7 +88,7 @@ func judge(t *testing.T, tracker *tracker.Tracker, compiler *compiler.Compiler) 
 		t.Fatal("the innocent Service has lost its backend")
 	}
 	s.Backends(func(b *services.Backend) bool {
-		if illegal(b.Addr) || b.Port == 0 || comesBack(s, b) {
+		if illegal(b.Addr) || b.Port == 0 || atGateway(s, b) {
 			t.Fatalf("backend %+v", *b)
 		}
 		return true

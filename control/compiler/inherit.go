@@ -26,9 +26,9 @@ type memberKey struct {
 	port    uint16
 }
 
-// bequeath lists the numbers in use, none twice: a compiler that is replaced may be
+// numbersInUse lists the numbers in use, none twice: a compiler that is replaced may be
 // wrong about them.
-func (c *Compiler) bequeath() *inheritance {
+func (c *Compiler) numbersInUse() *inheritance {
 	i := &inheritance{map[portKey]services.ServiceID{}, map[memberKey]services.BackendRef{}}
 	ids, refs := map[services.ServiceID]bool{}, map[services.BackendRef]bool{}
 	for _, u := range c.units {

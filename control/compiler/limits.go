@@ -164,7 +164,7 @@ func (r *run) localEndpoints(s *objects.Slice) (n int) {
 // those that do not fit, so that no new Service takes the place of one that works, and every
 // gateway decides alike. It is called once in a run, when every change is noted.
 func (r *run) admit() {
-	if r.judged != nil {
+	if r.deniedBy != nil {
 		return
 	}
 	for u := range r.dirty {

@@ -62,8 +62,8 @@ const goods = `{apiVersion: v1, kind: Service, metadata: {name: plain, namespace
   spec: {type: LoadBalancer, clusterIPs: [10.96.0.204], ports: [{port: 80}]}, status: {loadBalancer: {ingress: [{ip: 203.0.113.204}]}}}
 `
 
-// menagerie is a compiler with good objects, and the mutated ones beside them.
-type menagerie struct {
+// mutatedObjects is a compiler with good objects, and the mutated ones beside them.
+type mutatedObjects struct {
 	t        *testing.T
 	m        mutator
 	tracker  *tracker.Tracker
@@ -83,11 +83,11 @@ type live struct {
 	id   objects.ObjectID
 }
 
-func newMenagerie(t *testing.T, seed uint64) *menagerie {
+func newMutatedObjects(t *testing.T, seed uint64) *mutatedObjects {
 	cfg := controltest.Config()
 	cfg.ClusterIPs, cfg.ClusterCIDRs = true, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}
 	cfg.LocalAddresses = cfg.NodeAddresses[:1]
-	g := &menagerie{
+	g := &mutatedObjects{
 		t: t, m: mutator{world: world{rand.New(rand.NewPCG(seed, 0))}}, tracker: tracker.New(), compiler: compiler.New(cfg),
 		kernel: controltest.NewKernel(), good: map[services.FrontendKey]string{}, kinds: map[string]int{},
 	}
@@ -141,7 +141,7 @@ func TestMutatedObjects(t *testing.T) {
 		seed = rand.Uint64()
 	}
 	t.Logf("seed %d: SLUICE_OBJECTS=%d go test -run TestMutatedObjects -seed %[1]d ./control/compiler", seed, count)
-	g := newMenagerie(t, seed)
+	g := newMutatedObjects(t, seed)
 	start, compiles, fulls := time.Now(), 0, 0
 	for n := 0; n < count; {
 		before := n / fullEvery
@@ -162,7 +162,7 @@ func TestMutatedObjects(t *testing.T) {
 }
 
 // step reads n mutated objects at once and compiles.
-func (g *menagerie) step(n int) int {
+func (g *mutatedObjects) step(n int) int {
 	g.last = g.last[:0]
 	defer func() {
 		if r := recover(); r != nil {
@@ -196,7 +196,7 @@ func (g *menagerie) step(n int) int {
 }
 
 // object is one that is good but for what the mutator did to it.
-func (g *menagerie) object() runtime.Object {
+func (g *mutatedObjects) object() runtime.Object {
 	var o runtime.Object
 	switch n := g.m.one(20); {
 	case n < 8:
@@ -230,7 +230,7 @@ func idOf(o runtime.Object) objects.ObjectID {
 }
 
 // show prints what was read last.
-func (g *menagerie) show() {
+func (g *mutatedObjects) show() {
 	for _, o := range g.last {
 		text, err := json.Marshal(o)
 		g.t.Logf("%T %s %v", o, text[:min(len(text), 4000)], err)
@@ -238,7 +238,7 @@ func (g *menagerie) show() {
 }
 
 // check holds a table to what must be true of every table.
-func (g *menagerie) check(s *services.Snapshot, problems []objects.Problem) {
+func (g *mutatedObjects) check(s *services.Snapshot, problems []objects.Problem) {
 	t := g.t
 	for k, want := range g.good {
 		if f, ok := s.FrontendByKey(k); !ok {
@@ -250,7 +250,7 @@ func (g *menagerie) check(s *services.Snapshot, problems []objects.Problem) {
 	backends, frontends := 0, 0
 	s.Backends(func(b *services.Backend) bool {
 		backends++
-		if illegal(b.Addr) || b.Port == 0 || comesBack(s, b) {
+		if illegal(b.Addr) || b.Port == 0 || atGateway(s, b) {
 			t.Errorf("backend %+v", *b)
 		}
 		return true
@@ -284,9 +284,9 @@ func (g *menagerie) check(s *services.Snapshot, problems []objects.Problem) {
 	g.refused, g.frontends, g.backends = max(g.refused, refused), max(g.frontends, frontends), max(g.backends, backends)
 }
 
-// comesBack says whether packets to a backend come to the gateway itself. Of external IPs
+// atGateway reports whether packets to a backend come to the gateway itself. Of external IPs
 // only those of its own namespace count: nobody takes others' endpoints by one.
-func comesBack(s *services.Snapshot, b *services.Backend) bool {
+func atGateway(s *services.Snapshot, b *services.Backend) bool {
 	own := s.Owned(b.Addr)
 	f, ok := s.FrontendByKey(services.FrontendKey{Addr: b.Addr, Port: b.Port, Proto: b.Proto})
 	return own&services.AddrLocal == 0 &&
@@ -295,7 +295,7 @@ func comesBack(s *services.Snapshot, b *services.Backend) bool {
 
 // checkFrontend: it can be sent to, belongs to its service, and chooses among backends
 // that serve, of its protocol and family, in order and each once.
-func (g *menagerie) checkFrontend(s *services.Snapshot, f *services.Frontend) {
+func (g *mutatedObjects) checkFrontend(s *services.Snapshot, f *services.Frontend) {
 	anyAddr := f.Key.Addr == services.AnyIPv4 || f.Key.Addr == services.AnyIPv6
 	if f.Key.Port == 0 || anyAddr != (f.Kind == services.NodePort) || !anyAddr && illegal(f.Key.Addr) || s.Service(f.Service.ID) != f.Service {
 		g.t.Errorf("frontend %+v", *f)
@@ -320,7 +320,7 @@ func (g *menagerie) checkFrontend(s *services.Snapshot, f *services.Frontend) {
 }
 
 // full holds the table to one compiled from nothing.
-func (g *menagerie) full() {
+func (g *mutatedObjects) full() {
 	s, problems, steer := g.compiler.Full(g.tracker.State())
 	if got, want := describe(g.compiler.Snapshot(), g.compiler.Problems()), describe(s, problems); got != want {
 		g.show()

@@ -117,7 +117,7 @@ func (c *Compiler) compare(units []*unit, given HandedOut, published *services.S
 func (c *Compiler) anew(units []*unit) *Compiler {
 	fresh := New(c.cfg)
 	fresh.drains, fresh.zones, fresh.zone = c.drains, c.zones, c.zone
-	fresh.judged = func(k unitKey) string {
+	fresh.deniedBy = func(k unitKey) string {
 		if u := c.units[k]; u != nil {
 			return u.denied
 		}
@@ -165,7 +165,7 @@ func (c *Compiler) eachPlace(u *unit, f func(services.FrontendKey)) {
 func (c *Compiler) Rebuild(s *objects.State) (*services.Snapshot, []objects.Problem, *steer.Change) {
 	fresh := New(c.cfg)
 	fresh.drains = c.drains
-	fresh.ids, fresh.inherit = c.ids, c.bequeath()
+	fresh.ids, fresh.inherit = c.ids, c.numbersInUse()
 	fresh.snapshot.Generation = c.snapshot.Generation // nobody else has seen it
 	fresh.healthEdits, fresh.problemEdits, fresh.read = c.healthEdits+1, c.problemEdits+1, c.read
 	before := c.Steer()
