@@ -9,11 +9,11 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// errFamily: the address is of the other family than the object says.
+// errFamily: the address is not of the object's address family.
 var errFamily = errors.New("is of the other address family")
 
-// parseAddr reads an address of a Kubernetes object. Leading zeros in IPv4 are
-// decimal, as they have always been there, not octal.
+// parseAddr parses an address of a Kubernetes object. Leading zeros in IPv4 addresses are ignored,
+// as Kubernetes has always done: they do not mean octal.
 func parseAddr(s string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(s)
 	if err != nil {
@@ -45,8 +45,8 @@ func trimZeros(s string) string {
 	return strings.Join(octets, ".")
 }
 
-// parsePrefix reads a CIDR of a Kubernetes object: blanks around it and host bits
-// in it do no harm, and leading zeros are decimal.
+// parsePrefix parses a CIDR of a Kubernetes object. It ignores surrounding white space, host bits
+// and leading zeros.
 func parsePrefix(s string) (netip.Prefix, error) {
 	host, bits, found := strings.Cut(strings.TrimSpace(s), "/")
 	n, err := strconv.ParseUint(bits, 10, 8)
@@ -64,7 +64,8 @@ func parsePrefix(s string) (netip.Prefix, error) {
 	return p.Masked(), nil
 }
 
-// unicast says why packets can never be sent to an address, wherever it stands.
+// unicast returns why no packet can be sent to an address, in whichever field it is; nil if one
+// can.
 func unicast(a netip.Addr) error {
 	switch {
 	case a.IsUnspecified():
@@ -85,7 +86,7 @@ func unicast(a netip.Addr) error {
 	return nil
 }
 
-// servable parses an address of one family and refuses what cannot be served.
+// servable parses an address of one family, and returns an error if it cannot be served.
 func servable(s string, v6 bool) (header.Addr, error) {
 	a, err := parseAddr(s)
 	if err != nil {

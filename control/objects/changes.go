@@ -5,20 +5,19 @@ import (
 	"time"
 )
 
-// Changes is what differs between two moments, each object once, in a fixed
-// order.
+// Changes are the objects that differ between two moments, each once, in a fixed order.
 type Changes struct {
 	Read     uint64 // Tracker.Read at that moment
 	Services []Changed[*Service]
 	Slices   []Changed[*Slice]
 	Nodes    []Changed[*Node]
 
-	// For those who measure; what is compiled does not depend on it.
+	// For measurements only; the result of compiling does not depend on it.
 	Queued   time.Time   // when the first of the changes was read
 	Triggers []time.Time // of the slices that changed, in the order they were read
 }
 
-// Changed is an object's new version, or nil for one that went.
+// Changed is the new version of an object; nil if the object was deleted.
 type Changed[T any] struct {
 	ID  ObjectID
 	Now T
@@ -27,11 +26,11 @@ type Changed[T any] struct {
 // Len counts the objects that changed.
 func (c *Changes) Len() int { return len(c.Services) + len(c.Slices) + len(c.Nodes) }
 
-// State is the full desired state: the good version of every object. It is
-// what changes from nothing are.
+// State is the full desired state, the last good version of every object: the changes from the
+// empty state to it.
 type State struct{ All Changes }
 
-// Add takes an object in: a *Service, *Slice or *Node, or nil for one that went.
+// Add adds a *Service, *Slice or *Node, or nil for an object that was deleted.
 func (c *Changes) Add(id ObjectID, now any) {
 	switch id.Kind {
 	case KindService:
@@ -46,15 +45,15 @@ func (c *Changes) Add(id ObjectID, now any) {
 	}
 }
 
-// Sort puts the objects of each kind in order.
+// Sort sorts the objects of each kind by ID.
 func (c *Changes) Sort() {
 	slices.SortFunc(c.Services, func(a, b Changed[*Service]) int { return a.ID.Compare(b.ID) })
 	slices.SortFunc(c.Slices, func(a, b Changed[*Slice]) int { return a.ID.Compare(b.ID) })
 	slices.SortFunc(c.Nodes, func(a, b Changed[*Node]) int { return a.ID.Compare(b.ID) })
 }
 
-// Equal reports whether two objects are alike in all that is compiled: a *Service, *Slice or
-// *Node, or nil.
+// Equal reports whether two objects, each a *Service, *Slice or *Node or nil, are equal in every
+// field that is compiled.
 func Equal(a, b any) bool {
 	switch a := a.(type) {
 	case *Service:

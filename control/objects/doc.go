@@ -1,5 +1,5 @@
-// Package objects is what is kept of Services, EndpointSlices and Nodes, and what is wrong
-// with them.
+// Package objects has the fields of Services, EndpointSlices and Nodes that are compiled, and the
+// problems of these objects.
 //
 //	corev1.Service, discoveryv1.EndpointSlice, corev1.Node
 //	    │ TrimService, TrimSlice, TrimNode
@@ -8,10 +8,10 @@
 //	FieldProblem ──▶ Problem        what is wrong, and with which field of which object of which Source
 //	Changes, State           versions of objects, as they go from the tracker to the compiler
 //
-// The rules for fields lie in files by name: service.go (ports, families, addresses), policy.go
-// (traffic policies, affinity, source ranges, scheduler, health check node port), weights.go,
-// slice.go, node.go, address.go. An object by itself decides nothing here: which endpoints get
-// flows, and who has a frontend, follows from all of them, in the compiler.
+// Each rule for a field is in the file named after it: service.go (ports, families, addresses),
+// policy.go (traffic policies, affinity, source ranges, scheduler, health check node port),
+// weights.go, slice.go, node.go, address.go. Nothing here depends on more than one object: the
+// compiler decides which endpoints get flows and which Service has a frontend.
 //
 // It imports no other package of control, and all of them may import it.
 package objects

@@ -8,12 +8,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// taintAutoscaler is what the cluster autoscaler puts on a node that it will delete
-// (KEP-3836).
+// taintAutoscaler is the taint that the cluster autoscaler adds to a node before it deletes the
+// node (KEP-3836).
 const taintAutoscaler = "ToBeDeletedByClusterAutoscaler"
 
-// Node is what is kept of a v1 Node. It is immutable. Forwarding follows its zone
-// alone; which endpoints are local follows from endpoints' node names.
+// Node has the fields of a v1 Node that are used. It is immutable. Forwarding depends on its zone
+// only; endpoints are local by their own node names.
 type Node struct {
 	ID          ObjectID
 	Zone        string
@@ -21,7 +21,8 @@ type Node struct {
 	drainReason string
 }
 
-// NodeInfo is what is known of a Node object.
+// NodeInfo is a copy of a Node for other packages than the compiler. The zero value stands for a
+// Node that is not known.
 type NodeInfo struct {
 	Known bool
 	// Zone is the label topology.kubernetes.io/zone; empty if there is none.
@@ -37,8 +38,8 @@ func (n *Node) equal(o *Node) bool {
 	return n.ID == o.ID && n.Zone == o.Zone && n.drainReason == o.drainReason && slices.Equal(n.addresses, o.addresses)
 }
 
-// TrimNode keeps what is needed of a Node. Host names and addresses that are none
-// are left out, as the Node of a cloud has both.
+// TrimNode copies the fields that are used. It leaves out host names and invalid addresses, because
+// Nodes of cloud providers have both.
 func TrimNode(in *corev1.Node) (n *Node, malformed []FieldProblem) {
 	n = &Node{ID: MakeObjectID(KindNode, "", in.Name), Zone: in.Labels[corev1.LabelTopologyZone]}
 	for _, kind := range [...]corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
@@ -60,7 +61,7 @@ func TrimNode(in *corev1.Node) (n *Node, malformed []FieldProblem) {
 	return n, checkName(n.ID)
 }
 
-// Info is what others than the compiler may know of the Node; n may be nil.
+// Info returns the NodeInfo of n, which may be nil.
 func (n *Node) Info() NodeInfo {
 	if n == nil {
 		return NodeInfo{}

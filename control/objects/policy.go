@@ -9,7 +9,8 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 )
 
-// annotationScheduler chooses a Service's scheduler, by the names of IPVS and maglev.
+// annotationScheduler is the annotation that chooses the scheduler of a Service: maglev, or one of
+// the names of IPVS.
 const annotationScheduler = "sluice.dev/scheduler"
 
 func (s *Service) readPolicy(spec *corev1.ServiceSpec) (malformed []FieldProblem) {
@@ -41,8 +42,9 @@ func (s *Service) readPolicy(spec *corev1.ServiceSpec) (malformed []FieldProblem
 	return malformed
 }
 
-// readAffinity: the API server fills the timeout in; a manifest may lack it
-// (k8s.io/api core/v1 ClientIPConfig: 1 to 86,400 seconds, by default 10,800).
+// readAffinity takes the default timeout where the field is missing: the API server sets it, but a
+// manifest need not have it (k8s.io/api core/v1 ClientIPConfig: 1 to 86,400 seconds, by default
+// 10,800).
 func (s *Service) readAffinity(spec *corev1.ServiceSpec) (malformed []FieldProblem) {
 	switch spec.SessionAffinity {
 	case "", corev1.ServiceAffinityNone:
@@ -64,10 +66,9 @@ func (s *Service) readAffinity(spec *corev1.ServiceSpec) (malformed []FieldProbl
 
 const maxAffinitySeconds = 86_400
 
-// readRanges: entries that are no CIDR are ignored, as kube-proxy does
-// (k8s.io/kubernetes pkg/proxy/util MapCIDRsByIPFamily). But a family that has no
-// other would thereby be open to everybody who was to be shut out; such a list no
-// API server takes, and it is malformed here.
+// readRanges ignores invalid entries, as kube-proxy does (k8s.io/kubernetes pkg/proxy/util
+// MapCIDRsByIPFamily). But if a family has invalid entries only, ignoring them would admit all
+// clients of that family. No API server accepts such a list, so the Service is malformed.
 func (s *Service) readRanges(spec *corev1.ServiceSpec) (malformed []FieldProblem) {
 	var all, bad [2]bool
 	var problems []FieldProblem
@@ -98,7 +99,8 @@ func (s *Service) readRanges(spec *corev1.ServiceSpec) (malformed []FieldProblem
 	return malformed
 }
 
-// readScheduling: annotations are preferences, and a bad one is as none.
+// readScheduling reads the annotations for scheduler and weights. It ignores invalid ones with a
+// warning.
 func (s *Service) readScheduling(annotations map[string]string) {
 	if name, ok := annotations[annotationScheduler]; ok {
 		if scheduler, known := services.ParseScheduler(strings.TrimSpace(name)); known {
@@ -113,9 +115,9 @@ func (s *Service) readScheduling(annotations map[string]string) {
 	s.Problems = append(s.Problems, problems...)
 }
 
-// HealthPort is the health check node port of a Service that has one: type
-// LoadBalancer with external traffic policy Local (k8s.io/kubernetes
-// pkg/api/v1/service, NeedsHealthCheck). A number in another Service is ignored.
+// healthPort returns the health check node port of a Service of type LoadBalancer with external
+// traffic policy Local (k8s.io/kubernetes pkg/api/v1/service, NeedsHealthCheck). It returns 0 for
+// any other Service, whatever the field has.
 func healthPort(spec *corev1.ServiceSpec) uint16 {
 	p := spec.HealthCheckNodePort
 	if spec.Type != corev1.ServiceTypeLoadBalancer || spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal || p < 1 || p > 1<<16-1 {

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Source says where an object was read: a kind of source ("files"), and the place
-// inside it (a file's path). Document counts the file's documents from 1; it is
-// for people and does not tell two sources apart.
+// Source is where an object was read: the kind of source (such as "manifests") and the path in it.
+// Document is the number of the document in the file, from 1; it is for messages only and does not
+// distinguish two sources.
 type Source struct {
 	Kind     string `json:"kind"`
 	Path     string `json:"path,omitempty"`
@@ -26,7 +26,7 @@ func (s Source) String() string {
 	return fmt.Sprintf("%s#%d", s.Path, s.Document)
 }
 
-// Contains says whether o is the place s or one below it.
+// Contains reports whether o is at the path of s or below it.
 func (s Source) Contains(o Source) bool {
 	return s.Kind == o.Kind && (s.Path == o.Path || strings.HasPrefix(o.Path, strings.TrimSuffix(s.Path, "/")+"/"))
 }
@@ -66,17 +66,17 @@ func (id ObjectID) Compare(o ObjectID) int {
 	return cmp.Or(cmp.Compare(id.Kind, o.Kind), cmp.Compare(id.Namespace, o.Namespace), cmp.Compare(id.Name, o.Name))
 }
 
-// Severity says what a Problem costs.
+// Severity is the consequence of a Problem.
 type Severity string
 
 const (
-	// Refused: what the Problem names is not served.
+	// Refused: the field or object that the Problem names is not served.
 	Refused Severity = "refused"
-	// Warning: it is served, but not in all the author may have meant.
+	// Warning: it is served, but perhaps not as its author intended.
 	Warning Severity = "warning"
 )
 
-// Problem is one thing wrong with one field of one object. It is comparable.
+// Problem is one problem with one field of one object. It is comparable.
 type Problem struct {
 	Source   Source   `json:"source"`
 	Object   ObjectID `json:"object,omitzero"`
@@ -85,7 +85,7 @@ type Problem struct {
 	Severity Severity `json:"severity"`
 	// Serving: an earlier version of the object is served meanwhile.
 	Serving bool `json:"serving,omitempty"`
-	// Reason is what kind of Problem it is, where Severity does not say enough; see Why.
+	// Reason is the kind of Problem where Severity is not specific enough; see Why.
 	Reason Reason `json:"reason,omitempty"`
 }
 
@@ -110,7 +110,8 @@ func CompareProblems(a, b Problem) int {
 		cmp.Compare(a.Field, b.Field), cmp.Compare(a.Message, b.Message), cmp.Compare(a.Severity, b.Severity))
 }
 
-// oneLine keeps what an object or a file says from forging further lines.
+// oneLine replaces control characters, so that text of an object or file cannot forge further
+// lines.
 func oneLine(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r == '\u2028' || r == '\u2029' {

@@ -14,23 +14,23 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// labelProxyName hands a Service to another proxy; any value counts.
+// labelProxyName is the label of Services that another proxy serves, whatever its value.
 const labelProxyName = "service.kubernetes.io/service-proxy-name"
 
-// Service is what is kept of a v1 Service. It is immutable.
+// Service has the fields of a v1 Service that are compiled. It is immutable.
 type Service struct {
 	ID            ObjectID
-	Created       int64 // Unix seconds; math.MaxInt64 where the object does not say
+	Created       int64 // Unix seconds; math.MaxInt64 where the object has no creationTimestamp
 	Families      [2]bool
 	LocalExternal bool   // external traffic policy Local, where it is effective
 	LocalInternal bool   // internal traffic policy Local
-	skip          string // why kube-proxy would not look at it, if so
+	skip          string // why kube-proxy ignores it; "" if it does not
 	// HealthPort is spec.healthCheckNodePort where it is effective, else 0.
 	HealthPort uint16
-	refused    bool // it does not say which families to serve: none of it is
+	refused    bool // it has neither ClusterIPs nor IP families, so nothing of it is served
 	Ports      []ServicePort
 	VIPs       []VIP // in order of address, ClusterIPs among them
-	// Ranges are spec.loadBalancerSourceRanges by family; none is everybody.
+	// Ranges are spec.loadBalancerSourceRanges by family; an empty list admits every client.
 	Ranges    [2][]netip.Prefix
 	Affinity  uint32              // seconds; 0 is none
 	Scheduler *services.Scheduler // nil: the configuration's
@@ -45,7 +45,7 @@ type ServicePort struct {
 	Port, NodePort uint16
 }
 
-// VIP is an address clients send to.
+// VIP is an address that clients send to.
 type VIP struct {
 	Addr header.Addr
 	Kind services.FrontendKind
@@ -66,13 +66,13 @@ func (s *Service) equal(o *Service) bool {
 		equalPointees(s.Scheduler, o.Scheduler) && slices.Equal(s.Weights, o.Weights) && slices.Equal(s.Problems, o.Problems)
 }
 
-// Served says whether anything of a Service is.
+// Served reports whether any part of a Service is served; s may be nil.
 func (s *Service) Served() bool { return s != nil && s.skip == "" && !s.refused }
 
 func equalPointees[T comparable](a, b *T) bool { return a == b || a != nil && b != nil && *a == *b }
 
-// TrimService keeps what is needed of a Service. Malformed means that no API
-// server would have taken it; the object's last good version then stays.
+// TrimService copies the fields that are compiled. malformed lists what no API server would have
+// accepted; the last good version of the object then stays in use.
 func TrimService(in *corev1.Service) (s *Service, malformed []FieldProblem) {
 	s = &Service{ID: MakeObjectID(KindService, in.Namespace, in.Name), Created: math.MaxInt64}
 	malformed = checkName(s.ID)
@@ -93,8 +93,8 @@ func TrimService(in *corev1.Service) (s *Service, malformed []FieldProblem) {
 	return s, malformed
 }
 
-// skipService says why kube-proxy would not look at a Service, which is no
-// fault; "" if it would.
+// skipService returns why kube-proxy ignores a Service; "" if it does not. That is no problem of
+// the Service.
 func skipService(in *corev1.Service) string {
 	_, foreign := in.Labels[labelProxyName]
 	switch {
@@ -156,8 +156,8 @@ func (s *Service) readPorts(ports []corev1.ServicePort) (malformed []FieldProble
 	return malformed
 }
 
-// readFamilies: a family is served if the Service has a ClusterIP of it. A
-// manifest that no API server has seen has none; it says spec.ipFamilies.
+// readFamilies decides which families are served: those of the ClusterIPs, or those of
+// spec.ipFamilies where there are no ClusterIPs, as in a manifest.
 func (s *Service) readFamilies(spec *corev1.ServiceSpec) (malformed []FieldProblem) {
 	ips, field := clusterIPs(spec), "spec.clusterIPs[%d]"
 	if len(spec.ClusterIPs) == 0 {
@@ -189,8 +189,8 @@ func (s *Service) readFamilies(spec *corev1.ServiceSpec) (malformed []FieldProbl
 	return nil
 }
 
-// readAddresses keeps the VIPs, external IPs and ClusterIPs of the families that
-// are served. An address that is several of these is the first.
+// readAddresses keeps the load balancer addresses, external IPs and ClusterIPs of the families that
+// are served. An address in several of these fields has the kind of the first.
 func (s *Service) readAddresses(in *corev1.Service) {
 	kinds := map[header.Addr]services.FrontendKind{}
 	add := func(field, text string, kind services.FrontendKind) {
@@ -231,7 +231,8 @@ func clusterIPs(spec *corev1.ServiceSpec) []string {
 	return spec.ClusterIPs
 }
 
-// MakeObjectID names an object. A missing namespace is "default", but for a Node, which has none.
+// MakeObjectID returns the ID of an object. An empty namespace becomes "default", except for a
+// Node, which has none.
 func MakeObjectID(kind, namespace, name string) ObjectID {
 	if namespace == "" && kind != KindNode {
 		namespace = "default"
@@ -249,7 +250,7 @@ func checkName(id ObjectID) (malformed []FieldProblem) {
 	return malformed
 }
 
-// protocol returns the number of a Kubernetes protocol; empty is TCP.
+// protocol returns the IP protocol number of a Kubernetes protocol; the empty name is TCP.
 func protocol(p corev1.Protocol) (uint8, bool) {
 	switch p {
 	case "", corev1.ProtocolTCP:
@@ -262,7 +263,7 @@ func protocol(p corev1.Protocol) (uint8, bool) {
 	return 0, false
 }
 
-// ProtocolName returns TCP, UDP or SCTP, and the number of any other.
+// ProtocolName returns TCP, UDP or SCTP, or the number of any other protocol.
 func ProtocolName(proto uint8) string {
 	switch proto {
 	case header.ProtoTCP:

@@ -15,8 +15,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// Slice is what is kept of a discovery.k8s.io/v1 EndpointSlice. It is immutable
-// and its endpoints are pointer-free: there are many of them.
+// Slice has the fields of a discovery.k8s.io/v1 EndpointSlice that are compiled. It is immutable.
+// Its endpoints have no pointers, because there are many of them.
 type Slice struct {
 	ID        ObjectID
 	Service   string // name; "" if the slice belongs to none that is served
@@ -27,11 +27,11 @@ type Slice struct {
 	zones     []string   // what endpoint.zone indexes
 	HintSets  [][]string // what endpoint.ForNodes and ForZones index: names in order
 	Endpoints []Endpoint
-	Weights   []int32 // of endpoints, by the slice's annotation; -1 where it is silent, nil without one
+	Weights   []int32 // of endpoints, by the slice's annotation: -1 where no entry matches; nil without one
 	Problems  []FieldProblem
-	// Trigger is when what made this version happened (annotation
-	// endpoints.kubernetes.io/last-change-trigger-time), in nanoseconds since 1970; 0 if
-	// it does not say. It is no part of equality: it only measures.
+	// Trigger is the time of the change that led to this version (annotation
+	// endpoints.kubernetes.io/last-change-trigger-time), in nanoseconds since 1970; 0 without the
+	// annotation. It is for measurements, and Equal ignores it.
 	Trigger int64
 }
 
@@ -42,7 +42,7 @@ type SlicePort struct {
 	Port  uint16
 }
 
-// Endpoint names what is in its slice's lists by one more than the index; 0 is nothing.
+// Endpoint refers to entries of its slice's lists by their index plus one; 0 is none.
 type Endpoint struct {
 	Addr               header.Addr
 	node, zone         uint16
@@ -60,8 +60,8 @@ func (s *Slice) equal(o *Slice) bool {
 		slices.Equal(s.Endpoints, o.Endpoints) && slices.Equal(s.Problems, o.Problems)
 }
 
-// TrimSlice keeps what is needed of an EndpointSlice. An endpoint whose address
-// nothing can be sent to is a fault; the others beside it are kept.
+// TrimSlice copies the fields that are compiled. An endpoint with an address that no packet can be
+// sent to is a problem and is left out; the others are kept.
 func TrimSlice(in *discoveryv1.EndpointSlice) (s *Slice, malformed []FieldProblem) {
 	s = &Slice{ID: MakeObjectID(KindEndpointSlice, in.Namespace, in.Name)}
 	malformed = checkName(s.ID)
@@ -87,8 +87,8 @@ func TrimSlice(in *discoveryv1.EndpointSlice) (s *Slice, malformed []FieldProble
 	return s, malformed
 }
 
-// readPorts leaves out ports without a number, which match no Service port. A
-// missing name is the empty name, as the API server would write it.
+// readPorts leaves out ports without a number, which match no Service port. A missing name is the
+// empty name, as in the API server.
 func (s *Slice) readPorts(ports []discoveryv1.EndpointPort) (malformed []FieldProblem) {
 	for i, p := range ports {
 		var kind corev1.Protocol
@@ -151,7 +151,8 @@ func (s *Slice) readEndpoints(in *discoveryv1.EndpointSlice) {
 	s.Hints = len(s.HintSets) > 0
 }
 
-// intern returns what an endpoint says for v, which is put into the list once by its key.
+// intern returns the number by which an endpoint refers to v, and appends v to the list if its key
+// is not known.
 func intern[T any](list *[]T, known map[string]uint16, key string, v T) uint16 {
 	n, ok := known[key]
 	if !ok {
@@ -184,7 +185,7 @@ func forZones(h *discoveryv1.EndpointHints) (names []string) {
 	return names
 }
 
-// Node and zone are the names that an endpoint has; "" where it has none.
+// Node and Zone return the names that an endpoint has; "" where it has none.
 func (s *Slice) Node(e *Endpoint) string { return named(s.nodes, e.node) }
 func (s *Slice) Zone(e *Endpoint) string { return named(s.zones, e.zone) }
 
@@ -195,10 +196,9 @@ func named(list []string, n uint16) string {
 	return list[n-1]
 }
 
-// conditions applies the API's defaults: ready and serving unless it says not,
-// not terminating unless it says so. A ready endpoint counts as serving: the
-// controller says ready without serving for Services that publish unready
-// addresses, and whoever takes new flows must keep its old ones.
+// conditions applies the API's defaults: ready, serving, and not terminating. A ready endpoint
+// counts as serving, because an endpoint that takes new flows must keep its old ones: for Services
+// that publish unready addresses the controller sets ready without serving.
 func conditions(c *discoveryv1.EndpointConditions) (flags services.BackendFlags) {
 	if c.Ready == nil || *c.Ready {
 		flags |= services.BackendReady | services.BackendServing
@@ -212,11 +212,11 @@ func conditions(c *discoveryv1.EndpointConditions) (flags services.BackendFlags)
 	return flags
 }
 
-// CompareAddrs puts addresses in the order in which all lists of them are.
+// CompareAddrs compares addresses by the order of all sorted lists of addresses.
 func CompareAddrs(a, b header.Addr) int { return bytes.Compare(a[:], b[:]) }
 
-// triggerTime reads the annotation that the EndpointSlice controller writes: RFC 3339
-// with nanoseconds. What is no time is no trigger.
+// triggerTime parses the annotation that the EndpointSlice controller writes: RFC 3339 with
+// nanoseconds. It returns 0 for a value that is no time.
 func triggerTime(annotation string) int64 {
 	if annotation == "" {
 		return 0

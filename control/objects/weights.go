@@ -9,13 +9,13 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// annotationWeights gives endpoints their shares of new flows, on a Service or on an
-// EndpointSlice: MATCH=WEIGHT, comma separated, where MATCH is an address, a CIDR,
-// node:NAME or zone:NAME. The first that matches decides, a slice's before the
-// Service's, and without any the weight is 1. Weight 0 takes no new flows.
+// annotationWeights is the annotation of a Service or an EndpointSlice with the weights of
+// endpoints: MATCH=WEIGHT, comma separated, where MATCH is an address, a CIDR, node:NAME or
+// zone:NAME. The first entry that matches an endpoint decides, those of the slice before those of
+// the Service. The default is 1. An endpoint of weight 0 gets no new flows.
 const annotationWeights = "sluice.dev/weights"
 
-// maxWeightRules bounds what every endpoint is held against.
+// maxWeightRules bounds the rules that each endpoint is compared with.
 const maxWeightRules = 1000
 
 // weightRule has one of prefix, node and zone. It is comparable.
@@ -27,7 +27,7 @@ type weightRule struct {
 
 type WeightRules []weightRule
 
-// readWeights leaves out entries that say nothing; nil where none is left.
+// readWeights returns the valid entries, nil if there are none, and a problem for each invalid one.
 func readWeights(annotations map[string]string) (rules WeightRules, problems []FieldProblem) {
 	text, ok := annotations[annotationWeights]
 	if !ok {
@@ -77,7 +77,7 @@ func parseWeight(entry string) (rule weightRule, why string) {
 	return rule, ""
 }
 
-// Weight returns an endpoint's weight; -1 where no rule matches it.
+// Weight returns the weight of an endpoint; -1 if no rule matches it.
 func (rs WeightRules) Weight(a header.Addr, node, zone string) int32 {
 	ip := a.Netip()
 	for i := range rs {

@@ -1,11 +1,12 @@
-// Package tracker gathers what sources read of objects, and hands out what changed.
+// Package tracker collects the objects that sources read, and returns what changed since the last
+// call.
 //
 //	k8s, files ──Batch──▶ Tracker ──objects.Changes──▶ the control loop
 //
-// tracker.go takes objects in and out, problems.go says what is wrong with them before they are
-// compiled and where each was read, triggers.go measures how old what waits is. A Feed is a
-// source as whoever waits for it sees it.
+// tracker.go has the Tracker; problems.go lists what is wrong with objects before they are
+// compiled, and where each was read; triggers.go measures how long changes wait. A Feed is a source
+// from the point of view of the control loop.
 //
-// Of control it imports objects alone. Sources import it, and the control loop; the compiler
-// does not, as it gets Changes from whoever has them.
+// Of the packages of control it imports objects only. Sources and the control loop import it; the
+// compiler does not, because it takes Changes as an argument.
 package tracker

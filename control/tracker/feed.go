@@ -8,9 +8,9 @@ import (
 
 // Feed is a source as the control loop sees it.
 type Feed interface {
-	// Source names it.
+	// Source returns where the feed reads.
 	Source() objects.Source
-	// Sync returns when everything that the source said before the call is in the
-	// Tracker, or why it cannot say.
+	// Sync returns nil once everything that the source had before the call is in the Tracker, or an
+	// error if the source cannot be read.
 	Sync(ctx context.Context) error
 }

@@ -13,14 +13,14 @@ import (
 	"sluice.dev/sluice/control/objects"
 )
 
-// Tracker gathers what the sources read and hands out what changed since it was
-// last asked. It is safe for any number of goroutines.
+// Tracker collects the objects that sources read, and returns what changed since the last call of
+// Changes. It is safe for concurrent use.
 //
 // Three rules:
-//   - Changes that cancel vanish, and so does an update that changes nothing we use.
-//   - An object whose new version is malformed keeps its last good one.
-//   - One object read at two places is a Problem; the place that sorts first is
-//     used, and when it goes the other takes over.
+//   - Changes that cancel out are not returned, nor is an update that changes no field in use.
+//   - If the new version of an object is malformed, its last good version stays in use.
+//   - An object that is read at two places is a Problem. The version of the place that sorts first
+//     is used; when that is deleted, the other one is.
 type Tracker struct {
 	mu           sync.Mutex
 	objects      map[objects.ObjectID]*tracked
@@ -38,21 +38,21 @@ type Tracker struct {
 	triggers []trigger
 }
 
-// tracked is all that is known of one object.
+// tracked is what the Tracker has of one object.
 type tracked struct {
-	versions []version // by source, in order; never empty while anything is to be said
-	given    any       // what Changes handed out last; nil if nothing
+	versions []version // sorted by source; empty only if the object is deleted and Changes has yet to return that
+	given    any       // what Changes returned last; nil if nothing
 }
 
-// version is what one place says of an object.
+// version is an object as one place has it.
 type version struct {
 	source objects.Source
 	good   any                    // *objects.Service, Slice or Node; nil if there never was a good one
-	bad    []objects.FieldProblem // why the newest was not taken
+	bad    []objects.FieldProblem // why the newest version is not used
 	read   uint64
 }
 
-// New returns a Tracker that knows nothing.
+// New returns an empty Tracker.
 func New() *Tracker {
 	return &Tracker{
 		objects:      map[objects.ObjectID]*tracked{},
@@ -64,11 +64,11 @@ func New() *Tracker {
 	}
 }
 
-// Wake receives when there may be changes.
+// Wake returns a channel that receives a value when there may be changes.
 func (t *Tracker) Wake() <-chan struct{} { return t.wake }
 
-// Batch is a group of changes that must be seen together, such as what one file
-// said. The zero Batch is empty.
+// Batch is a group of changes that must take effect together, such as those of one file. The zero
+// Batch is empty.
 type Batch struct{ ops []operation }
 
 type operation struct {
@@ -80,8 +80,8 @@ type operation struct {
 	reports bool
 }
 
-// Upsert adds or replaces an object: a *corev1.Service, *discoveryv1.EndpointSlice
-// or *corev1.Node. Nothing of it is kept but copies.
+// Upsert adds or replaces an object: a *corev1.Service, *discoveryv1.EndpointSlice or *corev1.Node.
+// It keeps copies only.
 func (b *Batch) Upsert(from objects.Source, object runtime.Object) {
 	op := operation{source: from}
 	switch o := object.(type) {
@@ -102,38 +102,38 @@ func (b *Batch) Upsert(from objects.Source, object runtime.Object) {
 	b.ops = append(b.ops, op)
 }
 
-// Malformed notes that the newest version of an object cannot even be decoded.
-// Its last good version stays.
+// Malformed records that the newest version of an object cannot be decoded. Its last good version
+// stays in use.
 func (b *Batch) Malformed(from objects.Source, id objects.ObjectID, field, message string) {
 	id = objects.MakeObjectID(id.Kind, id.Namespace, id.Name)
 	b.ops = append(b.ops, operation{source: from, id: id, bad: []objects.FieldProblem{{Field: field, Message: message, Severity: objects.Refused}}})
 }
 
-// Delete says that a place has the object no longer.
+// Delete records that a place no longer has the object.
 func (b *Batch) Delete(from objects.Source, id objects.ObjectID) {
 	b.ops = append(b.ops, operation{source: from, id: objects.MakeObjectID(id.Kind, id.Namespace, id.Name)})
 }
 
-// Report replaces the problems of a place itself, such as a file that is no YAML.
+// Report replaces the problems with a place itself, such as a file that is not YAML.
 func (b *Batch) Report(from objects.Source, problems []objects.Problem) {
 	b.ops = append(b.ops, operation{source: from, report: problems, reports: true})
 }
 
-// Upsert, for sources that see one object at a time.
+// Upsert applies a batch with one Upsert.
 func (t *Tracker) Upsert(from objects.Source, object runtime.Object) {
 	var b Batch
 	b.Upsert(from, object)
 	t.Apply(&b)
 }
 
-// Delete, for sources that see one object at a time.
+// Delete applies a batch with one Delete.
 func (t *Tracker) Delete(from objects.Source, id objects.ObjectID) {
 	var b Batch
 	b.Delete(from, id)
 	t.Apply(&b)
 }
 
-// Apply takes a batch in, all of it at once.
+// Apply applies all changes of a batch atomically.
 func (t *Tracker) Apply(b *Batch) {
 	t.mu.Lock()
 	t.read++
@@ -188,7 +188,8 @@ func (t *Tracker) apply(op *operation) {
 	}
 }
 
-// winner is the version that is used: the first place that has a good one.
+// winner returns the version in use: the good one of the first place that has one; nil if there is
+// none.
 func (o *tracked) winner() *version {
 	for i := range o.versions {
 		if o.versions[i].good != nil {
@@ -198,8 +199,8 @@ func (o *tracked) winner() *version {
 	return nil
 }
 
-// Changes returns what differs from what it returned before. Read counts the
-// batches that are in it.
+// Changes returns the objects that differ from what it returned before. Its Read is the number of
+// batches applied so far.
 func (t *Tracker) Changes() *objects.Changes {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -224,14 +225,14 @@ func (t *Tracker) Changes() *objects.Changes {
 	return ch
 }
 
-// Read counts the batches taken in.
+// Read returns the number of batches applied.
 func (t *Tracker) Read() uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.read
 }
 
-// State returns everything that Changes has handed out so far, as if from nothing.
+// State returns all that Changes has returned so far, as changes from the empty state.
 func (t *Tracker) State() *objects.State {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -245,8 +246,8 @@ func (t *Tracker) State() *objects.State {
 	return s
 }
 
-// Node returns what is known of a Node. It may be called from any goroutine; what
-// it returns may be ahead of what is compiled.
+// Node returns the NodeInfo of a Node, which may be newer than what is compiled. It may be called
+// from any goroutine.
 func (t *Tracker) Node(name string) objects.NodeInfo {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -258,8 +259,8 @@ func (t *Tracker) Node(name string) objects.NodeInfo {
 	return objects.NodeInfo{}
 }
 
-// Some returns up to n objects as they were handed out, others each time: where a
-// map's walk begins is random.
+// Some returns up to n objects as Changes returned them, chosen at random by the iteration order of
+// maps.
 func (t *Tracker) Some(n int) (objects []any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -274,7 +275,7 @@ func (t *Tracker) Some(n int) (objects []any) {
 	return objects
 }
 
-// HandedOut says whether an object is what Changes returned last.
+// HandedOut reports whether an object is the one that Changes returned last.
 func (t *Tracker) HandedOut(id objects.ObjectID, object any) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

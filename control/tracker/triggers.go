@@ -7,24 +7,24 @@ import (
 	"sluice.dev/sluice/control/objects"
 )
 
-// Waiting counts objects by kind that were read and not yet asked for.
+// Waiting counts by kind the objects that were read and that Changes has yet to return.
 type Waiting struct{ Services, EndpointSlices int }
 
-// Waiting may be called from any goroutine.
+// Waiting returns the counts. It may be called from any goroutine.
 func (t *Tracker) Waiting() Waiting {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.waiting
 }
 
-// Queued is when the oldest of what waits was read; zero if nothing waits.
+// Queued returns when the oldest waiting change was read; the zero time if none waits.
 func (t *Tracker) Queued() time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.queued
 }
 
-// note makes an object one that may have changed.
+// note marks an object as possibly changed.
 func (t *Tracker) note(id objects.ObjectID) {
 	if t.dirty[id] {
 		return
@@ -41,8 +41,8 @@ func (t *Tracker) note(id objects.ObjectID) {
 	}
 }
 
-// keptDirty is the size up to which the map of what changed is used again. Emptying
-// a map costs what it once held, and after a list of everything the next change is small.
+// keptDirty is the size up to which the map dirty is cleared and used again. Clearing a map costs
+// time in proportion to its largest size, and after a list of all objects the next change is small.
 const keptDirty = 64
 
 func (t *Tracker) forgetDirty() {
@@ -54,19 +54,19 @@ func (t *Tracker) forgetDirty() {
 	t.queued, t.waiting = time.Time{}, Waiting{}
 }
 
-// trigger is when the cause of a slice's version happened.
+// trigger is the Trigger of a slice's version.
 type trigger struct {
 	id objects.ObjectID
 	at int64 // as slice.trigger
 }
 
-// MaxTriggers bounds how many wait. It is far more than one pass takes; beyond, the
-// oldest measure enough.
+// MaxTriggers bounds the triggers that wait. It is far more than one pass has; further ones are not
+// measured.
 const MaxTriggers = 1000
 
 // noteTrigger keeps the trigger of a slice's new version. As in kube-proxy
-// (pkg/proxy/endpointschangetracker.go), what happened before we ran is none: the time
-// until we saw it would be our own absence.
+// (pkg/proxy/endpointschangetracker.go), triggers from before the start of the process do not
+// count: they would measure the time without a process.
 func (t *Tracker) noteTrigger(before, now any) {
 	s, ok := now.(*objects.Slice)
 	if !ok || s.Trigger <= t.started.UnixNano() || len(t.triggers) >= MaxTriggers {
@@ -78,8 +78,8 @@ func (t *Tracker) noteTrigger(before, now any) {
 	t.triggers = append(t.triggers, trigger{s.ID, s.Trigger})
 }
 
-// takeTriggers returns the triggers of slices that changed. One that went has none:
-// its annotation is from its last change, not from its end.
+// takeTriggers returns the triggers of slices that changed. A deleted slice has none: its
+// annotation is of its last change, not of its deletion.
 func (t *Tracker) takeTriggers(ch *objects.Changes) (times []time.Time) {
 	for _, w := range t.triggers {
 		at, changed := slices.BinarySearchFunc(ch.Slices, w.id, func(c objects.Changed[*objects.Slice], id objects.ObjectID) int { return c.ID.Compare(id) })
