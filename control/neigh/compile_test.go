@@ -137,7 +137,7 @@ func TestCompileRoutes(t *testing.T) {
 		{"route MTU on a foreign device", []netlink.Route{route("10.0.0.0/8", dev(12), func(r *netlink.Route) { r.MTU = 1450 })}, "10.1.1.1", target{kind: nexthop.Kernel, mtu: 1450}},
 		{"local", []netlink.Route{route("10.1.1.1/32", table(unix.RT_TABLE_LOCAL), kind(unix.RTN_LOCAL))}, "10.1.1.1", target{kind: nexthop.Kernel}},
 		{"anycast", []netlink.Route{route("2001:db8::/128", table(unix.RT_TABLE_LOCAL), kind(unix.RTN_ANYCAST))}, "2001:db8::", target{kind: nexthop.Kernel}},
-		{"local beats main", []netlink.Route{route("10.1.1.1/32"), route("10.1.1.1/32", table(unix.RT_TABLE_LOCAL), kind(unix.RTN_LOCAL))}, "10.1.1.1", target{kind: nexthop.Kernel}},
+		{"local is preferred to main", []netlink.Route{route("10.1.1.1/32"), route("10.1.1.1/32", table(unix.RT_TABLE_LOCAL), kind(unix.RTN_LOCAL))}, "10.1.1.1", target{kind: nexthop.Kernel}},
 		{"broadcast", []netlink.Route{route("10.0.0.0/8"), route("10.255.255.255/32", table(unix.RT_TABLE_LOCAL), kind(unix.RTN_BROADCAST))}, "10.255.255.255", none},
 		{"blackhole inside", []netlink.Route{route("10.0.0.0/8"), route("10.1.0.0/16", kind(unix.RTN_BLACKHOLE))}, "10.1.1.1", none},
 		{"throw", []netlink.Route{route("10.0.0.0/8"), route("10.1.0.0/16", kind(unix.RTN_THROW))}, "10.1.1.1", none},

@@ -90,11 +90,11 @@ type Mirror struct {
 	readyOnce        sync.Once
 
 	mu   sync.Mutex // shared: the wishes of SetLinks
-	want *wish
+	want *linkChange
 	wake chan struct{}
 }
 
-type wish struct {
+type linkChange struct {
 	links []LinkConfig
 	host  *HostLink
 }
@@ -155,7 +155,7 @@ func (m *Mirror) SetLinks(links []LinkConfig, host *HostLink) error {
 		return err
 	}
 	m.mu.Lock()
-	m.want = &wish{slices.Clone(links), host}
+	m.want = &linkChange{slices.Clone(links), host}
 	m.mu.Unlock()
 	select {
 	case m.wake <- struct{}{}:

@@ -13,16 +13,16 @@ import (
 
 // neighbour is one that we send to, or that somebody asked for.
 type neighbour struct {
-	key     neighKey
-	gateway bool // a route names it
-	host    bool // a worker asked for it as a destination
-	hosted  bool // host: a host route leads to it
-	ready   bool // mac is known and has not failed
-	mac     [6]byte
-	hops    []hopKey      // the hops it is behind, one for each route MTU
-	askedAt time.Time     // last request of a worker
-	usedAt  time.Time     // last time the kernel was told that we need it
-	place   *list.Element // among the waiting; nil if it is not one of them
+	key         neighKey
+	gateway     bool // a route names it
+	host        bool // a worker asked for it as a destination
+	hosted      bool // host: a host route leads to it
+	ready       bool // mac is known and has not failed
+	mac         [6]byte
+	hops        []hopKey      // the hops it is behind, one for each route MTU
+	requestedAt time.Time     // last request of a worker
+	usedAt      time.Time     // last time the kernel was told that we need it
+	place       *list.Element // among the waiting; nil if it is not one of them
 }
 
 const (
@@ -169,7 +169,7 @@ func (m *Mirror) resolve(a header.Addr) {
 	if n == nil {
 		return
 	}
-	n.askedAt = m.now()
+	n.requestedAt = m.now()
 	if key.addr == a {
 		n.host = true
 		m.admitHost(n)
@@ -219,7 +219,7 @@ func (m *Mirror) keepFresh() {
 	now, uses, expired := m.now(), 0, false
 	m.waiting.displaced = 0
 	for _, n := range m.tracked {
-		idle := now.Sub(n.askedAt)
+		idle := now.Sub(n.requestedAt)
 		if !n.ready && !n.gateway {
 			if idle >= m.forgetAfter {
 				expired = expired || n.hosted

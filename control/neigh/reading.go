@@ -57,7 +57,7 @@ func (m *Mirror) readTopology(forced bool) error {
 		return err
 	}
 	m.counts.readings++
-	if m.takeWish() {
+	if m.takeLinkChange() {
 		forced = true
 	}
 	devices := devicesOf(t.links, m.links)
@@ -92,7 +92,7 @@ func (m *Mirror) readTopology(forced bool) error {
 	return nil
 }
 
-func (m *Mirror) takeWish() bool {
+func (m *Mirror) takeLinkChange() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.want == nil {

@@ -37,8 +37,8 @@ type candidate struct {
 	metric int
 }
 
-// beats says whether the kernel would prefer c. Of equal routes the first wins.
-func (c *candidate) beats(o *candidate) bool {
+// preferredTo says whether the kernel would prefer c. Of equal routes the first wins.
+func (c *candidate) preferredTo(o *candidate) bool {
 	if c.table != o.table {
 		return c.table < o.table
 	}
@@ -69,7 +69,7 @@ func compileRoutes(routes []netlink.Route, devices map[int]device, own sources, 
 		if c.table == 0 && prefix.Addr().Is6() && !prefix.IsSingleIP() {
 			local6 = append(local6, prefix)
 		}
-		if old, taken := best[prefix]; !taken || c.beats(&old) {
+		if old, taken := best[prefix]; !taken || c.preferredTo(&old) {
 			best[prefix] = c
 		}
 	}

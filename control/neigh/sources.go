@@ -52,15 +52,15 @@ func (s sources) pick(device string, prefix netip.Prefix, via header.Addr, prefe
 		if own.Addr().Is4() != to.Is4() {
 			continue
 		}
-		if n := likeness(own, to); n > most {
+		if n := matchBits(own, to); n > most {
 			best, most = header.AddrFrom(own.Addr()), n
 		}
 	}
 	return best
 }
 
-// likeness says how well an address of ours suits a destination.
-func likeness(own netip.Prefix, to netip.Addr) int {
+// matchBits says how well an address of ours suits a destination.
+func matchBits(own netip.Prefix, to netip.Addr) int {
 	if !to.Is4() {
 		return min(commonBits(own.Addr().As16(), to.As16()), own.Bits())
 	}

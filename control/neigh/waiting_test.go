@@ -9,8 +9,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// madeUp is the n-th address of a flood from spoofed sources.
-func madeUp(n int) string {
+// invented is the n-th address of a flood from spoofed sources.
+func invented(n int) string {
 	return netip.AddrFrom4([4]byte{10, byte(100 + n>>16), byte(n >> 8), byte(n)}).String()
 }
 
@@ -21,7 +21,7 @@ func TestSpoofedSourcesDoNotStarveBackends(t *testing.T) {
 		n := 0
 		flood := func(packets int) {
 			for range packets {
-				m.table.Resolve(addr(madeUp(n)))
+				m.table.Resolve(addr(invented(n)))
 				synctest.Wait()
 				n++
 			}
@@ -52,7 +52,7 @@ func TestSpoofedSourcesDoNotStarveBackends(t *testing.T) {
 func TestOldestWaitingGivesWay(t *testing.T) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
 		for n := range maxPending + 50 { // the places are taken, and no request came since
-			m.table.Resolve(addr(madeUp(n)))
+			m.table.Resolve(addr(invented(n)))
 			if n%100 == 0 {
 				m.table.Resolve(addr("10.0.0.77"))
 			}
@@ -73,12 +73,12 @@ func TestQuestionsAboutMadeUpDestinationsAreBounded(t *testing.T) {
 		m.settle(500 * time.Millisecond) // between two ticks
 		const flood = 4 * displacementsPerTick
 		for n := range flood {
-			m.table.Resolve(addr(madeUp(n)))
+			m.table.Resolve(addr(invented(n)))
 			synctest.Wait()
 		}
 		asked := 0
 		for n := range flood {
-			asked += k.asked(netip.MustParseAddr(madeUp(n)))
+			asked += k.asked(netip.MustParseAddr(invented(n)))
 		}
 		if want := maxPending + displacementsPerTick; asked != want {
 			t.Errorf("asked %d times, want %d", asked, want)
@@ -96,7 +96,7 @@ func TestGatewayDoesNotWait(t *testing.T) {
 		k.ch <- []event{{kind: topologyChanged}}
 		m.settle(time.Second)
 		for n := range 2 * maxPending {
-			m.table.Resolve(addr(madeUp(n)))
+			m.table.Resolve(addr(invented(n)))
 			synctest.Wait()
 		}
 		k.ch <- []event{{neighbourChanged, neighbourEvent("10.0.0.77", netlink.NUD_REACHABLE, 2, 0, 0, 0, 0, 7)}}
