@@ -30,10 +30,10 @@ const (
 	eventGather = time.Second
 	// eventTimeout is how long one may take.
 	eventTimeout = 10 * time.Second
-	// eventAway is how long to leave an API server alone that does not answer.
-	eventAway = 30 * time.Second
-	// eventSilence is how often the log says that Events are refused.
-	eventSilence = 10 * time.Minute
+	// eventBackoff is how long to leave an API server alone that does not answer.
+	eventBackoff = 30 * time.Second
+	// eventWarnInterval is how often the log says that Events are refused.
+	eventWarnInterval = 10 * time.Minute
 	// maxNote and maxName are the API's bounds (events.k8s.io/v1 Event.note; RFC 1123
 	// subdomain), in bytes.
 	maxNote = 1024
@@ -124,17 +124,17 @@ func (e *Events) one(ctx context.Context) {
 		s.refused(time.Now())
 		e.failed(err)
 		if unreachable(err) {
-			sleep(ctx, eventAway)
+			sleep(ctx, eventBackoff)
 		}
 	}
 }
 
 func (e *Events) failed(err error) {
 	level := slog.LevelDebug
-	if now := time.Now(); !apierrors.IsNotFound(err) && now.Sub(e.warned) >= eventSilence {
+	if now := time.Now(); !apierrors.IsNotFound(err) && now.Sub(e.warned) >= eventWarnInterval {
 		level, e.warned = slog.LevelWarn, now
 	}
-	e.w.Log.Log(context.Background(), level, "an Event cannot be written; it is tried again later, and others are not held up", "error", err, "silent for", eventSilence)
+	e.w.Log.Log(context.Background(), level, "an Event cannot be written; it is tried again later, and others are not held up", "error", err, "silent for", eventWarnInterval)
 }
 
 // unreachable says whether an error is no answer to this Event but would be the same

@@ -53,12 +53,12 @@ type holdKey struct {
 
 // heldService is a Service in one family as far as endpoints can vanish from it.
 type heldService struct {
-	exists bool
-	slices map[objects.ObjectID]*heldSlice // nil while it has none
-	since  time.Time                       // all is held since then; zero if not
-	until  time.Time                       // and until then
-	said   time.Time                       // the until of the Problem that the Tracker has
-	lost   int                             // ready endpoints when that began
+	exists   bool
+	slices   map[objects.ObjectID]*heldSlice // nil while it has none
+	since    time.Time                       // all is held since then; zero if not
+	until    time.Time                       // and until then
+	reported time.Time                       // the until of the Problem that the Tracker has
+	lost     int                             // ready endpoints when that began
 }
 
 // heldSlice is an EndpointSlice as the Tracker has it, and the version that waits.
@@ -255,8 +255,8 @@ func (h *hold) tidy(n holdKey, s *heldService, b *tracker.Batch) {
 		h.waiting[n] = s
 		h.wake(next)
 	}
-	if !s.said.Equal(s.until) {
-		s.said = s.until
+	if !s.reported.Equal(s.until) {
+		s.reported = s.until
 		report(b, n, s)
 	}
 	if len(s.slices) == 0 && !s.exists {

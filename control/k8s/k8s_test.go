@@ -80,14 +80,14 @@ type world struct {
 	watcher *k8s.Watcher
 }
 
-func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+func debugHandler() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
 // start watches a server until the test ends.
 func start(t testing.TB, s *k8stest.Server) *world {
 	t.Helper()
 	s.Set(markers()...)
 	tracker := tracker.New()
-	w, err := k8s.New(k8s.Config{Log: quiet(), Client: s.Config(), Tracker: tracker, NodeName: nodeName})
+	w, err := k8s.New(k8s.Config{Log: debugHandler(), Client: s.Config(), Tracker: tracker, NodeName: nodeName})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +165,7 @@ func (w *world) loop(t testing.TB) (*loop.Loop, *services.Handle) {
 	t.Helper()
 	handle := &services.Handle{}
 	l := loop.New(loop.Config{
-		Log: quiet(), Tracker: w.tracker, Compiler: compiler.New(compiler.Config{NodeName: nodeName}),
+		Log: debugHandler(), Tracker: w.tracker, Compiler: compiler.New(compiler.Config{NodeName: nodeName}),
 		Publisher: loop.NewPublisher(handle, []*stats.Block{}), Steering: steering{}, Feeds: w.watcher.Feeds(),
 		Retry: 10 * time.Millisecond, Window: 2 * time.Millisecond, // the daemon's
 	})

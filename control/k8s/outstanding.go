@@ -16,10 +16,10 @@ const (
 	eventMemory = 30 * time.Minute
 	// maxEvents bounds what is remembered. What is over it gets its Event when others go.
 	maxEvents = 4096
-	// eventAgain is the first time between two writings of one Problem; it doubles with
-	// each, up to eventSeldom: what comes and goes all day costs six requests an hour.
-	eventAgain  = 2 * time.Second
-	eventSeldom = 10 * time.Minute
+	// eventMinInterval is the first time between two writings of one Problem; it doubles with
+	// each, up to eventMaxInterval: what comes and goes all day costs six requests an hour.
+	eventMinInterval = 2 * time.Second
+	eventMaxInterval = 10 * time.Minute
 	// eventRetry is the first time after which a refused Event is tried again; it
 	// doubles, too.
 	eventRetry = 30 * time.Second
@@ -45,7 +45,7 @@ type series struct {
 
 	namespace, name string // of the Event; empty while there is none
 	note            string // its text
-	told            int32  // the count it has
+	written         int32  // the count it has
 	next            time.Time
 	wait            time.Duration // between the last writing or refusal and next
 }
@@ -115,7 +115,7 @@ func (o outstanding) forget(now time.Time) {
 func (o outstanding) due(now time.Time) (first *series, at time.Time) {
 	for _, s := range o {
 		switch {
-		case !s.out || s.name != "" && s.told == s.count && s.note == s.text():
+		case !s.out || s.name != "" && s.written == s.count && s.note == s.text():
 		case now.Before(s.next):
 			if at.IsZero() || s.next.Before(at) {
 				at = s.next
@@ -150,14 +150,14 @@ func (s *series) text() string {
 
 // wrote notes that the Event is as it should be.
 func (s *series) wrote(now time.Time) {
-	s.told = s.count
-	s.delay(now, eventAgain)
+	s.written = s.count
+	s.delay(now, eventMinInterval)
 }
 
 // refused notes that it is not.
 func (s *series) refused(now time.Time) { s.delay(now, eventRetry) }
 
 func (s *series) delay(now time.Time, least time.Duration) {
-	s.wait = min(max(2*s.wait, least), eventSeldom)
+	s.wait = min(max(2*s.wait, least), eventMaxInterval)
 	s.next = now.Add(s.wait)
 }

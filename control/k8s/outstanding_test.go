@@ -137,8 +137,8 @@ func TestDueTells(t *testing.T) {
 	k.refuse = "a"
 	k.pass(0, 3, testProblem("a", "x"), testProblem("b", "x"))
 	k.pass(0, 1, testProblem("a", "x"), testProblem("b", "y"))
-	if s, at := k.due(k.now); s != nil || !at.Equal(k.now.Add(eventAgain)) {
-		t.Errorf("%v at %v, want the text's after %v", s, at, eventAgain)
+	if s, at := k.due(k.now); s != nil || !at.Equal(k.now.Add(eventMinInterval)) {
+		t.Errorf("%v at %v, want the text's after %v", s, at, eventMinInterval)
 	}
 	k.look([]objects.Problem{testProblem("a", "x")}, k.now)
 	if s, at := k.due(k.now); s != nil || !at.Equal(k.now.Add(eventRetry)) {

@@ -39,7 +39,7 @@ type resource struct {
 	only string
 
 	updating sync.Mutex
-	said     []objects.Problem // what the Tracker was told of the kind as a whole
+	reported []objects.Problem // what the Tracker was told of the kind as a whole
 }
 
 // watched are the three kinds, with kube-proxy's selectors.
@@ -80,7 +80,7 @@ func (r *resource) run(ctx context.Context) {
 		case <-r.again:
 			cancel()
 			err = <-done
-			r.store.doubt()
+			r.store.forgetVersions()
 		}
 		cancel()
 		if err != nil {
@@ -112,7 +112,7 @@ func (r *resource) reflect(ctx context.Context) (err error) {
 		}
 	}()
 	// client-go's own messages are for debugging: what matters is in our status.
-	log := logr.FromSlogHandler(quiet{r.w.Log.Handler()})
+	log := logr.FromSlogHandler(debugHandler{r.w.Log.Handler()})
 	lw := cache.NewFilteredListWatchFromClient(r.client, r.now.Source.Path, metav1.NamespaceAll, func(o *metav1.ListOptions) {
 		o.LabelSelector, o.FieldSelector = r.labels, r.fields
 	})
@@ -192,7 +192,7 @@ func (r *resource) update(change func(*Status)) {
 // is not what it was told last.
 func (r *resource) report(s *Status) {
 	var problems []objects.Problem
-	say := func(object objects.ObjectID, format string, args ...any) {
+	add := func(object objects.ObjectID, format string, args ...any) {
 		problems = append(problems, objects.Problem{Source: s.Source, Object: object, Severity: objects.Warning, Message: fmt.Sprintf(format, args...)})
 	}
 	if s.Err != nil {
@@ -200,37 +200,41 @@ func (r *resource) report(s *Status) {
 		if s.Synced {
 			what = "what was read last is served on"
 		}
-		say(objects.ObjectID{}, "cannot be read from the API server since %s; %s: %v", s.Since.UTC().Format(time.RFC3339), what, s.Err)
+		add(objects.ObjectID{}, "cannot be read from the API server since %s; %s: %v", s.Since.UTC().Format(time.RFC3339), what, s.Err)
 	}
 	if s.Synced && s.Objects == 0 && r.only != "" {
-		say(objects.ObjectID{Kind: objects.KindNode, Name: r.only},
+		add(objects.ObjectID{Kind: objects.KindNode, Name: r.only},
 			"does not exist: no endpoint is local, this node's zone is not known, and nodeAddresses: primary takes the interfaces' addresses; "+
 				"set nodeName to the name of this node's Node object")
 	}
-	if slices.Equal(problems, r.said) {
+	if slices.Equal(problems, r.reported) {
 		return
 	}
-	r.said = problems
+	r.reported = problems
 	var b tracker.Batch
 	b.Report(s.Source, problems)
 	r.w.Tracker.Apply(&b)
 }
 
-// quiet makes every message of a library one for debugging.
-type quiet struct{ slog.Handler }
+// debugHandler makes every message of a library one for debugging.
+type debugHandler struct{ slog.Handler }
 
-func (q quiet) Enabled(ctx context.Context, _ slog.Level) bool {
+func (q debugHandler) Enabled(ctx context.Context, _ slog.Level) bool {
 	return q.Handler.Enabled(ctx, slog.LevelDebug)
 }
 
-func (q quiet) Handle(ctx context.Context, r slog.Record) error {
+func (q debugHandler) Handle(ctx context.Context, r slog.Record) error {
 	r.Level = slog.LevelDebug
 	return q.Handler.Handle(ctx, r)
 }
 
-func (q quiet) WithAttrs(a []slog.Attr) slog.Handler { return quiet{q.Handler.WithAttrs(a)} }
+func (q debugHandler) WithAttrs(a []slog.Attr) slog.Handler {
+	return debugHandler{q.Handler.WithAttrs(a)}
+}
 
-func (q quiet) WithGroup(name string) slog.Handler { return quiet{q.Handler.WithGroup(name)} }
+func (q debugHandler) WithGroup(name string) slog.Handler {
+	return debugHandler{q.Handler.WithGroup(name)}
+}
 
 // firstFrame finds in a stack the line of code that panicked.
 func firstFrame(stack []byte) string {

@@ -72,7 +72,7 @@ func (s *store) set(object any) error {
 // Delete implements cache.ReflectorStore.
 func (s *store) Delete(object any) error {
 	if d, ok := object.(cache.DeletedFinalStateUnknown); ok {
-		return s.bury(d)
+		return s.deleteUnseen(d)
 	}
 	id, text, ok := idOf(object)
 	if !ok {
@@ -87,8 +87,8 @@ func (s *store) Delete(object any) error {
 	return nil
 }
 
-// bury deletes an object whose last version nobody saw.
-func (s *store) bury(d cache.DeletedFinalStateUnknown) error {
+// deleteUnseen deletes an object whose last version nobody saw.
+func (s *store) deleteUnseen(d cache.DeletedFinalStateUnknown) error {
 	name, err := cache.ParseObjectName(d.Key)
 	if err != nil {
 		return fmt.Errorf("%v: deletion of %q: %w", s.from, d.Key, err)
@@ -108,8 +108,8 @@ func (s *store) forget(id objects.ObjectID) {
 	s.heard(len(s.known), s.newest, false)
 }
 
-// doubt makes the next list hand on every object again.
-func (s *store) doubt() {
+// forgetVersions makes the next list hand on every object again.
+func (s *store) forgetVersions() {
 	for id := range s.known {
 		s.known[id] = 0
 	}
