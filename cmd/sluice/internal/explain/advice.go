@@ -14,8 +14,8 @@ import (
 // likely is. malformed is the reason for which the parser drops the packet, if it does.
 func (a *answer) advice(v *status.ExplainView, malformed stats.DropReason) string {
 	switch {
-	case v.Verdict == status.VerdictForward && a.silent.IsValid():
-		return fmt.Sprintf("see that %v is up and on this link: ip neigh show %v", a.silent, a.silent)
+	case v.Verdict == status.VerdictForward && a.unanswered.IsValid():
+		return fmt.Sprintf("see that %v is up and on this link: ip neigh show %v", a.unanswered, a.unanswered)
 	case v.Verdict == status.VerdictForward:
 		return ""
 	case v.Verdict == status.VerdictPass:

@@ -111,7 +111,7 @@ func (x *Explainer) Explain(q *status.ExplainQuery, g *Gateway) (status.ExplainV
 			near = h.Addr.Netip()
 		}
 		if failedNeighbour(near) {
-			a.silent = near
+			a.unanswered = near
 		}
 	}
 	return a.view(g.Problems), nil
@@ -138,11 +138,11 @@ type answer struct {
 	tuple    header.Tuple
 	x        decide.Explanation
 
-	match  xdpprog.Match // of the kernel program
-	unread error         // why match is not known
-	closed bool          // the kernel program is not on the interfaces yet
-	silent netip.Addr    // the neighbour of the next hop, if it does not answer
-	hop    string        // how the next hop is reached; "" if the explanation says all
+	match      xdpprog.Match // of the kernel program
+	unread     error         // why match is not known
+	closed     bool          // the kernel program is not on the interfaces yet
+	unanswered netip.Addr    // the neighbour of the next hop, if it does not answer
+	hop        string        // how the next hop is reached; "" if the explanation says all
 	// offline is not nil where no gateway was asked.
 	offline *offline
 }

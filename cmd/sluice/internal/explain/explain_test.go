@@ -69,7 +69,7 @@ func TestNames(t *testing.T) {
 
 // TestSilentNeighbour: a packet to a neighbour that does not answer is not said to go there.
 func TestSilentNeighbour(t *testing.T) {
-	a := answer{silent: netip.MustParseAddr("192.0.2.1")}
+	a := answer{unanswered: netip.MustParseAddr("192.0.2.1")}
 	a.x.Verdict.Action = decide.Queued
 	hop, verdict := a.step(decide.Step{Name: "next hop", Text: "x"}), a.step(decide.Step{Name: stepVerdict, Text: "forward"})
 	advice := a.advice(&status.ExplainView{Verdict: status.VerdictForward}, stats.None)

@@ -67,7 +67,7 @@ func Offline(ctx context.Context, configFile, manifests, node string, q *status.
 	cc := off.compilerConfig(c, node, tracker.Node(node))
 	compiler := compiler.New(cc)
 	snapshot, found, _ := compiler.Compile(tracker.Changes())
-	x, err := New(Config{Hops: everywhere()})
+	x, err := New(Config{Hops: onLinkTable()})
 	if err != nil {
 		return v, err
 	}
@@ -135,8 +135,8 @@ func (off *offline) compilerConfig(c *config.Configuration, node string, info ob
 	return nodeconfig.Compiler(c, node, addresses, routed, info)
 }
 
-// everywhere is a table in which everything is on a link, and no neighbour known.
-func everywhere() *nexthop.Table {
+// onLinkTable is a table in which everything is on a link, and no neighbour known.
+func onLinkTable() *nexthop.Table {
 	var routes bart.Table[nexthop.Route]
 	for _, p := range [...]string{"0.0.0.0/0", "::/0"} {
 		routes.Insert(netip.MustParsePrefix(p), nexthop.Route{Kind: nexthop.OnLink})
@@ -146,8 +146,8 @@ func everywhere() *nexthop.Table {
 	return t
 }
 
-// soften takes back what only a gateway can say.
-func (off *offline) soften(x *decide.Explanation, s *status.ExplainStep) {
+// markUnknown takes back what only a gateway can say.
+func (off *offline) markUnknown(x *decide.Explanation, s *status.ExplainStep) {
 	switch {
 	case s.Name == "flow":
 		s.Text, s.Unknown = "as if none had it", true

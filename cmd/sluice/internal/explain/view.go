@@ -40,7 +40,7 @@ func (a *answer) view(problems []status.ProblemView) status.ExplainView {
 		v.Verdict, v.Reason = status.VerdictDrop, reason.String()
 		v.Steps = append(v.Steps, status.ExplainStep{Name: stepPacket, Text: text}, status.ExplainStep{Name: stepVerdict, Text: "drop (" + v.Reason + ")"})
 	default:
-		a.judged(&v)
+		a.decided(&v)
 	}
 	v.Advice = a.advice(&v, reason)
 	v.Problems = a.about(v.Service, problems)
@@ -78,8 +78,8 @@ func malformed(t *header.Tuple) (stats.DropReason, string) {
 	return stats.None, ""
 }
 
-// judged takes over what a worker would do.
-func (a *answer) judged(v *status.ExplainView) {
+// decided takes over what a worker would do.
+func (a *answer) decided(v *status.ExplainView) {
 	x := &a.x
 	switch {
 	case a.unread == nil && a.match == xdpprog.MatchNone, x.Verdict.Action == decide.ToKernel:
@@ -127,18 +127,18 @@ func (a *answer) step(s decide.Step) status.ExplainStep {
 		}
 	case "next hop":
 		switch {
-		case a.silent.IsValid():
-			out.Text = fmt.Sprintf("%v, which does not answer the kernel (`ip neigh` has it as FAILED or INCOMPLETE); the packet is held for up to a second", a.silent)
+		case a.unanswered.IsValid():
+			out.Text = fmt.Sprintf("%v, which does not answer the kernel (`ip neigh` has it as FAILED or INCOMPLETE); the packet is held for up to a second", a.unanswered)
 		case a.hop != "":
 			out.Text += " on " + a.hop
 		}
 	case stepVerdict:
-		if a.silent.IsValid() && a.x.Verdict.Action == decide.Queued {
-			out.Text += fmt.Sprintf(" if %v answers, else drop (%v)", a.silent, stats.NeighbourPending)
+		if a.unanswered.IsValid() && a.x.Verdict.Action == decide.Queued {
+			out.Text += fmt.Sprintf(" if %v answers, else drop (%v)", a.unanswered, stats.NeighbourPending)
 		}
 	}
 	if a.offline != nil {
-		a.offline.soften(&a.x, &out)
+		a.offline.markUnknown(&a.x, &out)
 	}
 	return out
 }
