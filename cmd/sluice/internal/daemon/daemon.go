@@ -180,12 +180,12 @@ func (d *Daemon) start(ctx context.Context) error {
 			return err
 		}
 	}
-	d.goes(func() { d.openPorts(ctx) })
+	d.spawn(func() { d.openPorts(ctx) })
 	return nil
 }
 
-// goes runs f until the daemon ends.
-func (d *Daemon) goes(f func()) {
+// spawn runs f until the daemon ends.
+func (d *Daemon) spawn(f func()) {
 	d.group.Add(1)
 	go func() {
 		defer d.group.Done()
@@ -280,7 +280,7 @@ func (d *Daemon) startMirror(ctx context.Context) (err error) {
 	}); err != nil {
 		return err
 	}
-	d.goes(func() {
+	d.spawn(func() {
 		if err := d.mirror.Run(ctx); err != nil {
 			d.fail(err)
 		}
@@ -317,10 +317,10 @@ func (d *Daemon) startControl(ctx context.Context) error {
 		return err
 	}
 	d.applySources()
-	d.goes(func() { d.pins.Run(ctx) })
+	d.spawn(func() { d.pins.Run(ctx) })
 	d.readObjects(ctx)
-	d.goes(func() { _ = d.loop.Run(ctx) })
-	d.goes(func() { d.followAddresses(ctx) })
+	d.spawn(func() { _ = d.loop.Run(ctx) })
+	d.spawn(func() { d.followAddresses(ctx) })
 	return nil
 }
 
@@ -338,7 +338,7 @@ func (d *Daemon) serve(ctx, life context.Context) error {
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
-	d.goes(func() { d.watchConfig(life, hup) })
+	d.spawn(func() { d.watchConfig(life, hup) })
 	select {
 	case err := <-d.failed:
 		return err

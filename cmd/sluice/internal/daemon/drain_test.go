@@ -21,7 +21,7 @@ func TestFarewell(t *testing.T) {
 		{true, errors.New("busy"), []string{"level=ERROR", "the node is not clean", "error=busy"}},
 	} {
 		var log bytes.Buffer
-		farewell(slog.New(slog.NewTextHandler(&log, nil)), c.keep, 3, c.err)
+		logStopped(slog.New(slog.NewTextHandler(&log, nil)), c.keep, 3, c.err)
 		for _, want := range c.want {
 			if !strings.Contains(log.String(), want) {
 				t.Errorf("keep %v, error %v: no %q in %s", c.keep, c.err, want, log.String())

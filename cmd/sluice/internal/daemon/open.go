@@ -18,7 +18,7 @@ func (d *Daemon) openPorts(ctx context.Context) {
 	if n := d.pins.Prune(d.services.Load()); n > 0 {
 		d.log.Info("clients lose the pins to backends that left meanwhile", "pins", n)
 	}
-	d.goes(d.adoptFlows)
+	d.spawn(d.adoptFlows)
 	if err := d.openAll(ctx); err != nil {
 		d.fail(err)
 		return
@@ -32,7 +32,7 @@ func (d *Daemon) openPorts(ctx context.Context) {
 	d.beat()
 	close(d.open)
 	d.log.Info("forwarding", "workers", d.workers.Len(), "took", time.Since(d.startedAt).Round(time.Millisecond))
-	d.goes(func() { d.heartbeat(ctx) })
+	d.spawn(func() { d.heartbeat(ctx) })
 	d.ports.Watch(ctx, d.watchHostLink)
 }
 

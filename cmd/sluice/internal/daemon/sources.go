@@ -58,14 +58,14 @@ func (o *inputs) feeds() (list []tracker.Feed) {
 func (d *Daemon) readObjects(ctx context.Context) {
 	o := &d.objects
 	if o.files != nil {
-		d.goes(func() { _ = o.files.Run(ctx) })
+		d.spawn(func() { _ = o.files.Run(ctx) })
 	}
 	if o.kubernetes == nil {
 		return
 	}
-	d.goes(func() { o.kubernetes.Run(ctx) })
+	d.spawn(func() { o.kubernetes.Run(ctx) })
 	if d.config.Kubernetes.Events {
-		d.goes(func() { o.kubernetes.RunEvents(ctx, d.loop.Problems) })
+		d.spawn(func() { o.kubernetes.RunEvents(ctx, d.loop.Problems) })
 	}
 }
 

@@ -38,7 +38,7 @@ func (d *Daemon) stop() error {
 	}
 	err := errors.Join(append(errs, d.clear(keep)...)...)
 	if d.isOpen() {
-		farewell(d.log, keep, open, err)
+		logStopped(d.log, keep, open, err)
 	}
 	return err
 }
@@ -68,9 +68,9 @@ func (d *Daemon) keeps() bool {
 	return d.flows != nil && !d.flows.Recovery.Fresh
 }
 
-// farewell writes the last line of the log: what of a daemon that forwarded is left on the
+// logStopped writes the last line of the log: what of a daemon that forwarded is left on the
 // node, and how many connections were open. Who hands over breaks none of them.
-func farewell(log *slog.Logger, keep bool, open uint64, err error) {
+func logStopped(log *slog.Logger, keep bool, open uint64, err error) {
 	switch {
 	case err != nil:
 		log.Error("stopped, and the node is not clean: start it again and end it with SIGTERM, which removes what is left", "error", err, "openConnections", open)

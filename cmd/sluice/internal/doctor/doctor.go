@@ -44,10 +44,10 @@ type Facts struct {
 	Running     *status.StatusView // nil if no daemon answers
 	RunningErr  error
 
-	// Misfits is what of Config does not fit this host, and StartError why the daemon would not start on its
+	// ConfigErrors is what of Config does not fit this host, and StartError why the daemon would not start on its
 	// interfaces: both by the daemon's own rules.
-	Misfits    config.Errors
-	StartError error
+	ConfigErrors config.Errors
+	StartError   error
 
 	Kernel    string // as uname -r prints it
 	AFXDP     error  // of making an AF_XDP socket

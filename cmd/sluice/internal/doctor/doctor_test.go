@@ -184,7 +184,7 @@ func TestFindings(t *testing.T) {
 			f.Interfaces[0].Driver, f.Interfaces[0].NoAccessPlatform = "virtio_net", true
 		}, Fail, "driver-mode", "without ACCESS_PLATFORM", "zeroCopy to auto"},
 		{"CPU that is not ours", func(f *Facts) {
-			f.Misfits = config.Errors{{Path: "workerCPUs[1]", Problem: "this process may not run on CPU 9, choose among 0,1"}}
+			f.ConfigErrors = config.Errors{{Path: "workerCPUs[1]", Problem: "this process may not run on CPU 9, choose among 0,1"}}
 		}, Fail, "configuration", "may not run on CPU 9", "refuses it"},
 		{"the daemon would not start", func(f *Facts) { f.StartError = errors.New("workers is 8, but an interface has only 4 queues") }, Fail, "start", "workers is 8", "ends with this"},
 		{"the daemon would not start, which is said already", func(f *Facts) {
@@ -297,8 +297,8 @@ func TestEnough(t *testing.T) {
 		},
 		"virtio, new enough":   func(f *Facts) { f.Kernel, f.Interfaces[0].Driver = "6.13.0", "virtio_net" },
 		"GRO below native XDP": func(f *Facts) { f.Interfaces[0].Below = []Lower{{"p0", true}} },
-		"misfits of a daemon that runs": func(f *Facts) {
-			f.Running, f.Misfits = &status.StatusView{Ready: true}, config.Errors{{Path: "workerCPUs[0]", Problem: "x"}}
+		"configuration errors of a daemon that runs": func(f *Facts) {
+			f.Running, f.ConfigErrors = &status.StatusView{Ready: true}, config.Errors{{Path: "workerCPUs[0]", Problem: "x"}}
 		},
 		"a program that only the daemon can name": func(f *Facts) {
 			f.Running = &status.StatusView{Ready: true, Interfaces: []status.InterfaceView{{Name: "eth0", Mode: "native"}}}

@@ -73,7 +73,7 @@ func (e *examination) configuration() {
 	case f.Config == nil:
 		e.add(Warn, "configuration", "", "none given, and no daemon runs that has one", "name one with --config; nothing that depends on it was checked")
 	default:
-		e.misfits()
+		e.configErrors()
 	}
 	if f.Running != nil {
 		for _, c := range f.Running.Conditions {
@@ -98,15 +98,15 @@ func (e *examination) configuration() {
 	}
 }
 
-// judgedHere are the fields about which the checks of this package say more than that they do not fit.
-var judgedHere = []string{"interfaces[", "snat.ports", "manifests.directory"}
+// checkedHere are the fields about which the checks of this package say more than that they do not fit.
+var checkedHere = []string{"interfaces[", "snat.ports", "manifests.directory"}
 
-// misfits repeats what the daemon would say of the configuration and this host. One that runs has passed
+// configErrors repeats what the daemon would say of the configuration and this host. One that runs has passed
 // that, perhaps with other rights and CPUs than this command.
-func (e *examination) misfits() {
+func (e *examination) configErrors() {
 	found := false
-	for _, m := range e.f.Misfits {
-		elsewhere := slices.ContainsFunc(judgedHere, func(path string) bool { return strings.HasPrefix(m.Path, path) })
+	for _, m := range e.f.ConfigErrors {
+		elsewhere := slices.ContainsFunc(checkedHere, func(path string) bool { return strings.HasPrefix(m.Path, path) })
 		if !elsewhere && e.f.Running == nil {
 			found = true
 			e.add(Fail, "configuration", m.Path, m.Problem, "correct the file: sluice run refuses it on this host")

@@ -44,7 +44,7 @@ func Read(ctx context.Context, file, socket string) (*Facts, error) {
 	f.CPUs = max(1, len(f.Host.CPUs))
 	f.Listeners = readListeners("/proc/net")
 	if f.Config != nil {
-		errors.As(f.Config.CheckHost(f.ConfigFile, f.Host), &f.Misfits)
+		errors.As(f.Config.CheckHost(f.ConfigFile, f.Host), &f.ConfigErrors)
 		f.readConfigured(f.Config)
 	}
 	return f, nil
