@@ -47,7 +47,7 @@ func Load(c *config.Configuration, log *slog.Logger) (*Program, error) {
 func (k *Program) Open(set *steer.Set) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	var o opening
+	var o openResult
 	for _, a := range set.Addrs {
 		if o.refused(k.s.OpenAddr(a.Addr, addrFlags(a.Flags))) {
 			o.set.Addrs = append(o.set.Addrs, a)
@@ -69,16 +69,16 @@ func (k *Program) Open(set *steer.Set) error {
 	return o.err()
 }
 
-// opening gathers what finds no room in the kernel program's tables, apart from errors that
+// openResult gathers what finds no room in the kernel program's tables, apart from errors that
 // may pass.
-type opening struct {
+type openResult struct {
 	set    steer.Set
 	full   error // the first
 	others []error
 }
 
 // refused reports whether an entry found no room.
-func (o *opening) refused(err error) bool {
+func (o *openResult) refused(err error) bool {
 	if !errors.Is(err, unix.E2BIG) {
 		o.others = append(o.others, err)
 		return false
@@ -89,7 +89,7 @@ func (o *opening) refused(err error) bool {
 	return true
 }
 
-func (o *opening) err() error {
+func (o *openResult) err() error {
 	if err := errors.Join(o.others...); err != nil || o.full == nil {
 		return errors.Join(err, o.full)
 	}
