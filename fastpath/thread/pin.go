@@ -79,13 +79,13 @@ type Pin struct {
 func (g *Group) Pin(cpu int) (*Pin, error) {
 	p := &Pin{group: g}
 	p.cpu.Set(cpu)
-	punctual()
+	setTimerSlack()
 	tid := unix.Gettid()
 	p.tid.Store(int64(tid))
 	g.replace(func(pins []*Pin) []*Pin { return append(pins, p) })
 	err := bind(tid, &p.cpu, cpu)
 	if err == nil {
-		err = g.favour(tid)
+		err = g.prioritize(tid)
 	}
 	if err != nil {
 		p.Release()
@@ -101,19 +101,19 @@ func Nap(d time.Duration) {
 	_ = unix.Nanosleep(&ts, nil) // a signal ends it early, which does no harm
 }
 
-// punctual makes the kernel wake the calling thread at the requested time.
-func punctual() {
+// setTimerSlack makes the kernel wake the calling thread at the requested time.
+func setTimerSlack() {
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0) // without it naps are longer
 }
 
-// slice is the time slice that favoured threads request: the shortest there is. A thread that
+// slice is the time slice that prioritized threads request: the shortest there is. A thread that
 // wakes up preempts a thread with a longer one, instead of waiting for the next tick, as long as
 // it has had less than its share (EEVDF, PREEMPT_SHORT in kernel/sched/features.h; Linux 6.12, and
 // without effect before).
 const slice = 100 * time.Microsecond
 
-// favour gives a thread the nice value and the time slice of pinned ones.
-func (g *Group) favour(tid int) error {
+// prioritize gives a thread the nice value and the time slice of pinned ones.
+func (g *Group) prioritize(tid int) error {
 	if g.nice == 0 {
 		return nil
 	}
@@ -125,8 +125,8 @@ func (g *Group) favour(tid int) error {
 	return nil
 }
 
-// disfavour takes back what favour gave.
-func (g *Group) disfavour(tid int) {
+// deprioritize takes back what prioritize gave.
+func (g *Group) deprioritize(tid int) {
 	if g.nice != 0 {
 		_ = schedule(tid, g.usual, 0) // see Check
 	}
@@ -145,7 +145,7 @@ func schedule(tid, nice int, slice time.Duration) error {
 
 // Bind binds the calling thread, which the goroutine should be locked to.
 func Bind(cpu int) error {
-	punctual()
+	setTimerSlack()
 	var set unix.CPUSet
 	set.Set(cpu)
 	return bind(unix.Gettid(), &set, cpu)
@@ -174,8 +174,8 @@ func (p *Pin) Check() {
 	// loop continues on any CPU.
 	_ = p.group.unbind(was)
 	_ = unix.SchedSetaffinity(tid, &p.cpu)
-	_ = p.group.favour(tid)
-	punctual()
+	_ = p.group.prioritize(tid)
+	setTimerSlack()
 }
 
 // Moves is how often the goroutine was found on another thread.
@@ -204,11 +204,11 @@ func (g *Group) replace(change func([]*Pin) []*Pin) {
 // come to it: two that are preempted at once may go on with each other's threads.
 func (g *Group) unbind(tid int) error {
 	err := unix.SchedSetaffinity(tid, &g.all)
-	g.disfavour(tid)
+	g.deprioritize(tid)
 	for _, p := range g.pinned() {
 		if int(p.tid.Load()) == tid {
 			_ = unix.SchedSetaffinity(tid, &p.cpu) // see Check
-			_ = g.favour(tid)
+			_ = g.prioritize(tid)
 		}
 	}
 	return err
@@ -232,7 +232,7 @@ func (g *Group) TidyEvery(ctx context.Context, pace time.Duration) error {
 
 // Tidy gives threads that are bound to a worker's CPU or have a worker's nice value, and run no
 // worker, the mask and the priority of the process, and returns how many there were.
-func (g *Group) Tidy() (strays int, err error) {
+func (g *Group) Tidy() (unowned int, err error) {
 	tasks, err := filepath.Glob("/proc/self/task/[0-9]*")
 	if err != nil {
 		return 0, err
@@ -242,22 +242,22 @@ func (g *Group) Tidy() (strays int, err error) {
 	for _, task := range tasks {
 		tid, err := strconv.Atoi(filepath.Base(task))
 		if err != nil {
-			return strays, err
+			return unowned, err
 		}
 		var mask unix.CPUSet
-		if unix.SchedGetaffinity(tid, &mask) != nil || !g.stray(tid, &mask) {
+		if unix.SchedGetaffinity(tid, &mask) != nil || !g.isUnowned(tid, &mask) {
 			continue // it ended, or is as it should be
 		}
 		if err := g.unbind(tid); err != nil && !errors.Is(err, unix.ESRCH) {
-			return strays, fmt.Errorf("unbind thread %d: %w", tid, err)
+			return unowned, fmt.Errorf("unbind thread %d: %w", tid, err)
 		}
-		strays++
+		unowned++
 	}
-	return strays, nil
+	return unowned, nil
 }
 
-// favoured reports whether a thread has the nice value of workers, where that is not everybody's.
-func (g *Group) favoured(tid int) bool {
+// prioritized reports whether a thread has the nice value of workers, where that is not everybody's.
+func (g *Group) prioritized(tid int) bool {
 	if g.nice == 0 || g.nice == g.usual {
 		return false
 	}
@@ -265,8 +265,8 @@ func (g *Group) favoured(tid int) bool {
 	return err == nil && a.Policy == unix.SCHED_NORMAL && int(a.Nice) == g.nice
 }
 
-// stray reports whether a thread has a worker's mask or priority and no worker.
-func (g *Group) stray(tid int, mask *unix.CPUSet) bool {
+// isUnowned reports whether a thread has a worker's mask or priority and no worker.
+func (g *Group) isUnowned(tid int, mask *unix.CPUSet) bool {
 	bound := false
 	for _, p := range g.pinned() {
 		if int(p.tid.Load()) == tid {
@@ -274,5 +274,5 @@ func (g *Group) stray(tid int, mask *unix.CPUSet) bool {
 		}
 		bound = bound || *mask == p.cpu
 	}
-	return bound && *mask != g.all || g.favoured(tid)
+	return bound && *mask != g.all || g.prioritized(tid)
 }

@@ -34,7 +34,7 @@ func lower(t *testing.T) int { return min(priorityOf(t, unix.Getpid()).nice+5, 1
 func TestFollow(t *testing.T) {
 	g, cpu := groupOf(t, lower(t))
 	usual := priorityOf(t, unix.Getpid())
-	favoured := priority{g.nice, min(usual.slice, slice)}
+	prioritized := priority{g.nice, min(usual.slice, slice)}
 	p, err := g.Pin(cpu)
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +64,7 @@ func TestFollow(t *testing.T) {
 	defer runtime.UnlockOSThread()
 	p.Check()
 	now := unix.Gettid()
-	if p.Moves() == 0 || mask(t, now) != p.cpu || priorityOf(t, now) != favoured {
+	if p.Moves() == 0 || mask(t, now) != p.cpu || priorityOf(t, now) != prioritized {
 		t.Errorf("after %d moves the thread's mask is %v, its priority %v", p.Moves(), mask(t, now), priorityOf(t, now))
 	}
 	if mask(t, first) != g.all || priorityOf(t, first) != usual {
@@ -84,7 +84,7 @@ func TestTidy(t *testing.T) {
 	})
 	t.Run("priority", func(t *testing.T) {
 		g, cpu := groupOf(t, lower(t))
-		testTidy(t, g, cpu, g.favour)
+		testTidy(t, g, cpu, g.prioritize)
 	})
 }
 
@@ -113,17 +113,17 @@ func testTidy(t *testing.T, g *Group, cpu int, inherit func(tid int) error) {
 		<-release
 	}()
 	stray := <-made
-	strays, err := g.Tidy()
+	unowned, err := g.Tidy()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if strays == 0 || mask(t, stray) == p.cpu || priorityOf(t, stray) != usual {
-		t.Errorf("%d strays; the thread's mask is %v, its priority %v", strays, mask(t, stray), priorityOf(t, stray))
+	if unowned == 0 || mask(t, stray) == p.cpu || priorityOf(t, stray) != usual {
+		t.Errorf("%d unowned; the thread's mask is %v, its priority %v", unowned, mask(t, stray), priorityOf(t, stray))
 	}
 	if mask(t, unix.Gettid()) != p.cpu || g.nice != 0 && priorityOf(t, unix.Gettid()).nice != g.nice {
 		t.Errorf("the worker's own mask is %v", mask(t, unix.Gettid()))
 	}
-	if strays, err = g.Tidy(); err != nil || strays != 0 {
-		t.Errorf("a second time there are %d strays, %v", strays, err)
+	if unowned, err = g.Tidy(); err != nil || unowned != 0 {
+		t.Errorf("a second time there are %d unowned, %v", unowned, err)
 	}
 }
