@@ -105,12 +105,12 @@ func (w *Watcher) Run(ctx context.Context) error {
 	events, errs := make(chan fsnotify.Event), make(chan error)
 	notify, err := fsnotify.NewWatcher()
 	if err != nil {
-		w.Log.Warn("no file notifications; changes are found by looking", "every", w.Rescan, "error", err)
+		w.Log.Warn("no file notifications; changes are found by scanning the directory", "every", w.Rescan, "error", err)
 	} else {
 		defer notify.Close()
 		events, errs = notify.Events, notify.Errors
 	}
-	l := looking{Watcher: w, notify: notify}
+	l := scanner{Watcher: w, notify: notify}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -120,7 +120,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 		case <-events:
 			timer.Reset(w.Settle)
 		case err := <-errs:
-			w.Log.Warn("file notifications were lost; looking instead", "dir", w.Dir, "error", err)
+			w.Log.Warn("file notifications were lost; the directory is scanned instead", "dir", w.Dir, "error", err)
 			timer.Reset(w.Settle)
 		case answer := <-w.syncs:
 			l.waiting = append(l.waiting, waiting{answer, time.Now()})
@@ -131,8 +131,8 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 }
 
-// looking is Run's state between two looks at the directory.
-type looking struct {
+// scanner is Run's state between two looks at the directory.
+type scanner struct {
 	*Watcher
 	notify  *fsnotify.Watcher // nil without notifications
 	failure string
@@ -146,7 +146,7 @@ type waiting struct {
 }
 
 // look scans once and returns when to look again.
-func (l *looking) look() time.Duration {
+func (l *scanner) look() time.Duration {
 	if l.notify != nil {
 		// Each time: a directory that is moved or made anew loses its watch. One that
 		// does not exist is reported by scan.
@@ -169,7 +169,7 @@ func (l *looking) look() time.Duration {
 	return l.Rescan
 }
 
-func (l *looking) answer(err error) {
+func (l *scanner) answer(err error) {
 	for _, w := range l.waiting {
 		w.answer <- err
 	}
