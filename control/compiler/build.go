@@ -23,11 +23,11 @@ type port struct {
 	scheduler services.Scheduler
 }
 
-// familySet is a service port's endpoints of one family.
+// familySet has a service port's endpoints of one family.
 type familySet struct {
 	members  []member // in order of address and port
 	sets     [numSets]chosenSet
-	topology services.Topology // what the cluster set follows
+	topology services.Topology // the hints that the cluster set follows
 	keep     keepMode
 }
 
@@ -45,7 +45,7 @@ func compareMembers(a, b member) int {
 	return cmp.Or(objects.CompareAddrs(a.addr, b.addr), cmp.Compare(a.port, b.port))
 }
 
-// scratch is memory that every build uses again.
+// scratch is memory that builds reuse.
 type scratch struct {
 	members []member
 	refs    []services.BackendRef
@@ -54,8 +54,8 @@ type scratch struct {
 	hints   []hintBits
 }
 
-// build compiles a dirty unit. What did not change in it keeps its identity: a
-// backend its ref, a set of the same backends its table.
+// build compiles a dirty unit. Unchanged parts keep their identity: a backend keeps its ref, a set
+// of the same backends its table.
 func (r *run) build(u *unit) {
 	r.setUses(u)
 	problems := slices.Clone(u.refusedClaims)
@@ -81,7 +81,7 @@ func (r *run) build(u *unit) {
 	problems = append(problems, r.setFrontends(u)...)
 	problems = append(problems, u.objectProblems()...)
 	slices.SortFunc(problems, objects.CompareProblems)
-	problems = slices.Compact(problems) // what is so at every port is said once
+	problems = slices.Compact(problems) // a problem of every port is reported once
 	if !slices.Equal(problems, u.problems) {
 		u.problems, r.reported = problems, true
 		r.noteProblems(u)
@@ -89,8 +89,8 @@ func (r *run) build(u *unit) {
 	r.setHealthCheck(u)
 }
 
-// matchPorts carries the ports over that the Service still has, by name and
-// protocol, and removes the others.
+// matchPorts keeps the ports that the Service still has, by name and protocol, and removes the
+// others.
 func (r *run) matchPorts(u *unit) {
 	old := u.ports
 	u.ports = nil
@@ -116,7 +116,7 @@ func (r *run) matchPorts(u *unit) {
 	}
 }
 
-// setServicePort puts a port into the snapshot if anything about it changed.
+// setServicePort puts a port into the snapshot if the port changed.
 func (r *run) setServicePort(u *unit, p *port) {
 	refs := r.scratch.refs[:0]
 	for f := range p.families {
@@ -141,7 +141,7 @@ func (r *run) setServicePort(u *unit, p *port) {
 	r.changed = true
 }
 
-// setScheduler takes over what the Service or the configuration says.
+// setScheduler sets the scheduler of the Service, or that of the configuration.
 func (r *run) setScheduler(u *unit, p *port) {
 	p.scheduler = r.cfg.Scheduler
 	if s := u.service.Scheduler; s != nil {
@@ -164,8 +164,8 @@ func (r *run) removePort(p *port) {
 	r.changed = true
 }
 
-// setUses notes which addresses a unit's endpoints have, so that it is built
-// again when one of them becomes or stops being a place they cannot be at.
+// setUses records the addresses of a unit's endpoints, so that the unit is built again when one of
+// them becomes, or stops being, an address that no endpoint can have.
 func (r *run) setUses(u *unit) {
 	now := r.scratch.addrs[:0]
 	if u.fits > 0 {
@@ -195,8 +195,9 @@ func (r *run) setUses(u *unit) {
 	u.uses = slices.Clone(now)
 }
 
-// buildFamily compiles the endpoints of one family of a service port.
-// It takes what it adds from the room that the Service has left; negative: there was too little.
+// buildFamily compiles the endpoints of one family of a service port. It subtracts the number of
+// endpoints from room, which is what the Service may still have; negative means that there was too
+// little.
 func (r *run) buildFamily(u *unit, p *port, v6 bool, room *int) (problems []objects.Problem) {
 	f := &p.families[objects.Family(v6)]
 	var members []member
@@ -220,7 +221,7 @@ func (r *run) buildFamily(u *unit, p *port, v6 bool, room *int) (problems []obje
 	return append(problems, r.setSets(u, p, f, n)...)
 }
 
-// merge gathers the endpoints of a port from all slices, each once, in order.
+// merge collects the endpoints of a port from all slices, each once, in order.
 func (r *run) merge(u *unit, sp objects.ServicePort, v6 bool) (all []member, problems []objects.Problem) {
 	all = r.scratch.members[:0]
 	for _, s := range u.slices {
@@ -238,9 +239,8 @@ func (r *run) merge(u *unit, sp objects.ServicePort, v6 bool) (all []member, pro
 		}
 	}
 	r.scratch.members = all
-	// Of duplicates the first stays: one that is not terminating before one that
-	// is, then the readier, then whichever sorts first in everything that it says, so
-	// that the order of slices does not matter.
+	// Of duplicates the first one stays: one that is not terminating before one that is, then by
+	// readiness, then by the remaining fields, so that the order of slices does not matter.
 	slices.SortFunc(all, func(a, b member) int {
 		return cmp.Or(compareMembers(a, b), cmp.Compare(rank(b.flags), rank(a.flags)), cmp.Compare(b.hints, a.hints), cmp.Compare(b.weight, a.weight))
 	})
@@ -257,8 +257,8 @@ func rank(f services.BackendFlags) int {
 	return n
 }
 
-// appendMembers adds a slice's endpoints at one of its ports, but for those that nothing
-// can be sent to from here.
+// appendMembers adds a slice's endpoints at one of its ports, except those that no packet can be
+// sent to from here.
 func (r *run) appendMembers(all []member, u *unit, s *objects.Slice, p objects.SlicePort) (_ []member, refused []objects.FieldProblem) {
 	hints, weights := r.hints(s), u.shares.get(s)
 	for i := range s.Endpoints {
@@ -294,7 +294,7 @@ func (r *run) appendMembers(all []member, u *unit, s *objects.Slice, p objects.S
 	return all, refused
 }
 
-// hints says of every hint set of a slice whether it has this node's name and zone.
+// hints returns for each hint set of a slice whether it has this node's name or zone.
 func (r *run) hints(s *objects.Slice) []hintBits {
 	list := r.scratch.hints[:0]
 	for _, names := range s.HintSets {
@@ -311,8 +311,8 @@ func (r *run) hints(s *objects.Slice) []hintBits {
 	return list
 }
 
-// setMembers makes the backends of a family those of members, whose refs it
-// fills in. It returns how many found no room.
+// setMembers replaces the backends of a family by members, and sets their refs. It returns how many
+// members got no number.
 func (r *run) setMembers(p *port, f *familySet, members []member, keep keepMode) (short int) {
 	old := f.members
 	if f.keep == keep && slices.EqualFunc(old, members, func(a, b member) bool { b.ref = a.ref; return a == b }) {
@@ -355,9 +355,9 @@ func (r *run) setBackend(p *port, m member) {
 	r.changed = true
 }
 
-// setKeeps counts the members whose clients may keep their address: their replies
-// carry no address of ours, so they are caught by where they come from, whether they
-// take new flows or not.
+// setKeeps counts the members whose clients may keep their address. Their replies carry no address
+// of ours, so the kernel program steers them by their source, whether or not the members take new
+// flows.
 func (r *run) setKeeps(p *port, members []member, keep keepMode, by int32) {
 	for _, m := range members {
 		if keep == keepAll || keep == keepLocal && m.flags&services.BackendLocal != 0 {
@@ -366,7 +366,7 @@ func (r *run) setKeeps(p *port, members []member, keep keepMode, by int32) {
 	}
 }
 
-// endpointName prints 10.0.0.1:80/TCP, or [2001:db8::1]:80/TCP.
+// endpointName returns 10.0.0.1:80/TCP or [2001:db8::1]:80/TCP.
 func endpointName(a header.Addr, port uint16, proto uint8) string {
 	b := netip.AddrPortFrom(a.Netip(), port).AppendTo(make([]byte, 0, 54))
 	b = append(b, '/')

@@ -2,7 +2,7 @@ package compiler
 
 import "sluice.dev/sluice/fastpath/services"
 
-// hintBits are what an endpoint's topology hints say here.
+// hintBits are an endpoint's topology hints, as seen from this node.
 type hintBits uint8
 
 const (
@@ -12,12 +12,11 @@ const (
 	hintsZone                       // they name this node's zone
 )
 
-// choose says who takes new flows: all ready endpoints; if there is none, all
-// that terminate but still serve (KEP-1669). Under policy Local both rules look
-// at this node's endpoints alone; otherwise the first follows topology hints. A
-// drained endpoint and one of weight 0 count as if they were not there. If nobody
-// is left, clients hear so, unless endpoints elsewhere could have taken the flow:
-// then silence, so that a retry may reach another gateway.
+// choose returns the backends that take new flows: all ready endpoints or, if there is none, all
+// that terminate but still serve (KEP-1669). Under policy Local both rules consider this node's
+// endpoints only; otherwise the first one follows topology hints. Drained endpoints and those of
+// weight 0 are ignored. If no endpoint is left, new flows are rejected; but they are dropped if
+// endpoints on other nodes could have taken them, so that a retry may reach another gateway.
 func choose(members []member, local bool, into []services.BackendRef) (chosen []services.BackendRef, empty services.Empty, topology services.Topology) {
 	var need hintBits
 	if !local {
@@ -49,10 +48,9 @@ func choose(members []member, local bool, into []services.BackendRef) (chosen []
 	return into, services.EmptyReject, topology
 }
 
-// topologyOf says which hints decide (k8s.io/kubernetes pkg/proxy/topology.go):
-// those for nodes if every ready endpoint has some and one names this node, else
-// those for zones likewise, else none. What a member must have in its hints comes
-// with it.
+// topologyOf returns which hints decide (k8s.io/kubernetes pkg/proxy/topology.go), and the bits
+// that a member's hints must have: hints for nodes if every ready endpoint has some and one of them
+// names this node, else hints for zones by the same rule, else none.
 func topologyOf(members []member) (services.Topology, hintBits) {
 	all, any := hintedNode|hintedZone, hintBits(0)
 	for i := range members {

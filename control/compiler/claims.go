@@ -12,10 +12,10 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// claim is a frontend that a Service asks for. If several Services ask for one,
-// the oldest has it: then every gateway decides alike, and a new Service cannot
-// take traffic from one that works. Those without a creation time, which no API
-// server has seen, count as youngest; between equals the name decides.
+// claim is a frontend that a Service is to have. If several Services claim one, the oldest has it:
+// so every gateway decides alike, and a new Service cannot take traffic from one that works.
+// Services without a creation time, which come from manifests, count as the youngest; between
+// equals the name decides.
 type claim struct {
 	key  services.FrontendKey
 	kind services.FrontendKind
@@ -26,8 +26,8 @@ func compareClaims(a, b claim) int {
 	return cmp.Or(steer.CompareKeys(a.key, b.key), cmp.Compare(a.kind, b.kind))
 }
 
-// setClaims replaces what a unit claims by what its new version does. Who has the
-// frontends is settled later, when all claims are known.
+// setClaims replaces a unit's claims by those of its new version. settleClaims decides which unit
+// has a frontend once all claims are known.
 func (r *run) setClaims(u *unit, now *objects.Service) {
 	for _, a := range u.vips {
 		r.setVIP(a, -1)
@@ -60,10 +60,10 @@ func (r *run) setClaims(u *unit, now *objects.Service) {
 	}
 }
 
-// serves says whether an address of a Service is a frontend here.
+// serves reports whether an address of a Service is a frontend here.
 func (r *run) serves(v objects.VIP) bool { return v.Kind != services.ClusterIP || r.cfg.ClusterIPs }
 
-// vipsOf are the addresses that a Service is reached at.
+// vipsOf returns the addresses that clients reach a Service at.
 func (r *run) vipsOf(s *objects.Service) (addrs []header.Addr) {
 	for _, v := range s.VIPs {
 		if r.serves(v) {
@@ -73,8 +73,8 @@ func (r *run) vipsOf(s *objects.Service) (addrs []header.Addr) {
 	return addrs
 }
 
-// claimsOf lists the frontends that the first ports of a Service ask for, in order, and those
-// that it cannot have because they would swallow replies to our own source ports.
+// claimsOf lists the frontends of the first ports of a Service, in order, and a problem for each
+// that it cannot have because it would take replies to our own source ports.
 func (r *run) claimsOf(s *objects.Service, ports int) (claims []claim, refusedClaims []objects.Problem) {
 	if ports == 0 {
 		return nil, nil
@@ -105,8 +105,8 @@ func (r *run) claimsOf(s *objects.Service, ports int) (claims []claim, refusedCl
 	return claims, refusedClaims
 }
 
-// clashesWithReplies says whether a frontend would take packets that are replies to
-// source addresses and ports of ours.
+// clashesWithReplies reports whether a frontend would take packets that are replies to source
+// addresses and ports of ours.
 func (r *run) clashesWithReplies(k services.FrontendKey) bool {
 	if !r.cfg.SNATPorts.Contains(k.Port) {
 		return false
@@ -122,7 +122,7 @@ func (r *run) clashesWithReplies(k services.FrontendKey) bool {
 
 func (r *run) acceptsNodePorts(a header.Addr) bool { return r.own[a].flags&services.AddrNode != 0 }
 
-// dropFrontends takes from the snapshot what a unit has and will not keep.
+// dropFrontends removes from the snapshot the frontends that a unit loses.
 func (r *run) dropFrontends(u *unit) {
 	u.held = slices.DeleteFunc(u.held, func(k services.FrontendKey) bool {
 		_, claimed := slices.BinarySearchFunc(u.claims, k, func(c claim, k services.FrontendKey) int { return steer.CompareKeys(c.key, k) })
@@ -136,8 +136,8 @@ func (r *run) dropFrontends(u *unit) {
 	})
 }
 
-// setFrontends puts the frontends a unit wins into the snapshot, and says who has
-// the others.
+// setFrontends puts the frontends that a unit wins into the snapshot, and returns a problem for
+// each of the others.
 func (r *run) setFrontends(u *unit) (lost []objects.Problem) {
 	more := 0
 	for _, c := range u.claims {
@@ -178,7 +178,7 @@ func (r *run) setFrontends(u *unit) (lost []objects.Problem) {
 	return lost
 }
 
-// frontend is what a claim that wins becomes, but for who may use it.
+// frontend returns the frontend of a claim that wins, without its source ranges.
 func (r *run) frontend(u *unit, c claim) services.Frontend {
 	p, fam := u.ports[c.port], objects.Family(!is4(c.key.Addr))
 	outside, pod := r.policies(u.service, c.kind, fam)
@@ -192,7 +192,7 @@ func (r *run) frontend(u *unit, c claim) services.Frontend {
 
 func is4(a header.Addr) bool { return a.Is4() }
 
-// keyString prints a frontend for people: 192.0.2.1:80/TCP, or *:30080/TCP.
+// keyString returns a frontend for messages: 192.0.2.1:80/TCP or *:30080/TCP.
 func keyString(k services.FrontendKey) string {
 	if k.Addr == services.AnyIPv4 || k.Addr == services.AnyIPv6 {
 		return fmt.Sprintf("*:%d/%s", k.Port, objects.ProtocolName(k.Proto))

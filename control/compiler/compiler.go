@@ -12,32 +12,32 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// Config is what the compiler knows besides objects.
+// Config is the compiler's input besides objects.
 type Config struct {
-	// NodeName decides which endpoints are local: exactly those that name it.
+	// NodeName is this node's name: the endpoints with this nodeName are local.
 	NodeName string
 	// LocalAddresses are all of this node's. NodeAddresses are those of them that
 	// accept node ports.
 	LocalAddresses, NodeAddresses []header.Addr
-	// SNAT4 and SNAT6 are source addresses towards backends, SNATPorts their ports.
+	// SNAT4 and SNAT6 are source addresses towards backends, SNATPorts their source ports.
 	SNAT4, SNAT6 []header.Addr
 	SNATPorts    services.PortRange
-	// SNATByRoute4 and SNATByRoute6: of these addresses, the one the route prefers.
+	// SNATByRoute4 and SNATByRoute6: the route chooses among these addresses.
 	SNATByRoute4, SNATByRoute6 bool
-	// SelectKey keys selection and Maglev tables; gateways share it.
+	// SelectKey is the hash key of selection and Maglev tables; all gateways have the same.
 	SelectKey [2]uint64
-	// UnservedPort is what a VIP's port without a service gets.
+	// UnservedPort is what happens to packets for a VIP's port without a service.
 	UnservedPort services.UnservedPolicy
 
-	// ClusterIPs: they are frontends, too.
+	// ClusterIPs: ClusterIPs are frontends, too.
 	ClusterIPs bool
-	// ClusterCIDRs are the addresses of pods; empty means that nobody is known to be one.
+	// ClusterCIDRs are the addresses of pods; empty: no client is known to be a pod.
 	ClusterCIDRs []netip.Prefix
-	// MasqueradeAll: towards ClusterIPs nobody keeps his address.
+	// MasqueradeAll: no client of a ClusterIP keeps its address.
 	MasqueradeAll bool
 	// StrictSourceRanges: source ranges guard node ports and external IPs, too.
 	StrictSourceRanges bool
-	// Scheduler is that of Services that do not say.
+	// Scheduler is the scheduler of Services without the annotation.
 	Scheduler services.Scheduler
 	// RetryOther: see services.Snapshot.
 	RetryOther bool
@@ -47,10 +47,9 @@ type Config struct {
 	MaxFrontends, MaxAddrs, MaxSources int
 }
 
-// Compiler turns objects into Snapshots. It remembers what it compiled, so that
-// Compile rebuilds only what changed; what it returns depends on the objects, the
-// configuration and the drains alone, never on the order they came in, but for
-// the numbers of services and backends. One goroutine uses it.
+// Compiler compiles objects into Snapshots. It keeps what it compiled, so that Compile rebuilds
+// only what changed. Its result depends on objects, configuration and drains only, not on the order
+// of their arrival, except for the numbers of services and backends. One goroutine uses it.
 type Compiler struct {
 	cfg    Config
 	pods   [2]bool // by family: ClusterCIDRs has one
@@ -76,14 +75,14 @@ type Compiler struct {
 	tables   tableStore
 	ids      identities
 	lostPins lostPins
-	// total is what all units ask for together; crowded: some are denied a place. short are
-	// those that found no number for an endpoint.
+	// total is the sum of all units' wants; crowded: some units are denied. short are those with an
+	// endpoint that got no number.
 	total   wants
 	crowded bool
 	short   map[*unit]bool
-	// deniedBy, if not nil, says who is denied a place, instead of admit.
+	// deniedBy, if not nil, decides instead of admit: it returns unit.denied.
 	deniedBy func(unitKey) string
-	// inherit is not nil while this compiler takes the place of another.
+	// inherit is not nil while this compiler replaces another one.
 	inherit *inheritance
 
 	snapshot     *services.Snapshot
@@ -102,22 +101,22 @@ func (k unitKey) compare(o unitKey) int {
 	return cmp.Or(cmp.Compare(k.namespace, o.namespace), cmp.Compare(k.name, o.name))
 }
 
-// unit is one Service and the EndpointSlices that name it: what is compiled as a whole.
+// unit is one Service and the EndpointSlices that name it. It is compiled as a whole.
 type unit struct {
 	num           int32
 	key           unitKey
 	service       *objects.Service // nil while there are only slices
 	slices        []*objects.Slice // by name
-	claims        []claim          // by key: the frontends it asks for
-	vips          []header.Addr    // that it is counted for in own
+	claims        []claim          // by key
+	vips          []header.Addr    // the addresses that own counts it for
 	held          []services.FrontendKey
 	uses          []header.Addr // its endpoints' addresses, in order
 	ports         []*port
-	refusedClaims []objects.Problem // claims refused, whatever others claim
+	refusedClaims []objects.Problem // claims refused regardless of other units
 	shares        shares
 	fits          int // the first so many of the Service's ports are served
 	wants         wants
-	denied        string // there is room for so much only, and older ones have it; "" if there is
+	denied        string // the limit that is reached by older units; "" if the unit is admitted
 	problems      []objects.Problem
 	health        HealthCheck // Port 0: none
 }
@@ -145,9 +144,8 @@ func New(cfg Config) *Compiler {
 	return c
 }
 
-// Compile brings the snapshot up to date with changes. It returns the snapshot,
-// the same one if nothing in it changes; every outstanding Problem (without
-// Source); and what the kernel program must open and close.
+// Compile applies changes. It returns the snapshot, which is the same one if nothing in it changes;
+// every outstanding Problem (without Source); and what the kernel program must open and close.
 func (c *Compiler) Compile(ch *objects.Changes) (*services.Snapshot, []objects.Problem, *steer.Change) {
 	r := c.begin()
 	for _, n := range ch.Nodes {
@@ -166,7 +164,7 @@ func (c *Compiler) Compile(ch *objects.Changes) (*services.Snapshot, []objects.P
 // Configure changes the configuration.
 func (c *Compiler) Configure(cfg Config) (*services.Snapshot, []objects.Problem, *steer.Change) {
 	if reflect.DeepEqual(c.cfg, cfg) {
-		return c.snapshot, c.problems, &steer.Change{} // who asks does not know what has changed
+		return c.snapshot, c.problems, &steer.Change{} // callers do not know whether anything has changed
 	}
 	r := c.begin()
 	old := c.cfg
@@ -175,8 +173,8 @@ func (c *Compiler) Configure(cfg Config) (*services.Snapshot, []objects.Problem,
 	return r.finish()
 }
 
-// Full compiles a state from nothing, under the same configuration and drains.
-// What it returns equals what any sequence of changes to that state leads to.
+// Full compiles a state from scratch, with the same configuration and drains. Its result equals
+// that of any sequence of changes that leads to the state.
 func (c *Compiler) Full(s *objects.State) (*services.Snapshot, []objects.Problem, *steer.Change) {
 	fresh := c.full(s)
 	return fresh.snapshot, fresh.problems, fresh.Steer()
@@ -215,25 +213,24 @@ func (c *Compiler) Snapshot() *services.Snapshot { return c.snapshot }
 // Config returns the configuration. The caller must not write to its lists.
 func (c *Compiler) Config() Config { return c.cfg }
 
-// Problems returns those of the last compile, which nobody may write to; ProblemEdits
+// Problems returns the problems of the last compile, which the caller must not modify; ProblemEdits
 // counts how often they changed.
 func (c *Compiler) Problems() []objects.Problem { return c.problems }
 func (c *Compiler) ProblemEdits() uint64        { return c.problemEdits }
 
-// Read is the greatest Changes.Read that was compiled.
+// Read returns the greatest Changes.Read that was compiled.
 func (c *Compiler) Read() uint64 { return c.read }
 
-// Watch makes o hear of the numbers that are given out and taken back from now
-// on. It is called before the first compile.
+// Watch makes the compiler call o for each number that it assigns and frees. It must be called
+// before the first compile.
 func (c *Compiler) Watch(o Owners) { c.ids.owners = o }
 
-// WatchFlows makes busy decide, from now on, whether a backend's number that no
-// snapshot knows any more must wait, because flows of its owner still count under
-// its index. It is called on the compiler's goroutine.
+// WatchFlows sets the function that reports whether flows still count under a backend's number. The
+// compiler frees such a number later. It calls busy on its own goroutine.
 func (c *Compiler) WatchFlows(busy func(services.BackendRef) bool) { c.ids.busy = busy }
 
-// Release tells the compiler which snapshots are still in use: none older than
-// oldest. Numbers that only older ones know can then be used again.
+// Release frees the numbers that only snapshots older than oldest have. No such snapshot may be in
+// use any more.
 func (c *Compiler) Release(oldest uint64) {
 	c.ids.release(oldest)
 	if c.lostPins.notify != nil {
@@ -261,7 +258,7 @@ func (c *Compiler) unit(k unitKey) *unit {
 	return u
 }
 
-// forget drops a unit that nothing speaks of any more.
+// forget removes a unit without a Service and slices.
 func (c *Compiler) forget(u *unit) {
 	delete(c.units, u.key)
 	delete(c.short, u)
@@ -269,7 +266,7 @@ func (c *Compiler) forget(u *unit) {
 	c.free = append(c.free, u.num)
 }
 
-// gather puts all problems in order.
+// gather returns all problems in order.
 func (c *Compiler) gather() []objects.Problem {
 	var all []objects.Problem
 	for u := range c.withProblems {

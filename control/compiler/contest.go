@@ -12,16 +12,16 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// contest notes that who has these frontends may be another than before.
+// contest records that the holders of these frontends may change.
 func (r *run) contest(claims []claim) {
 	for _, c := range claims {
 		r.contested[c.key] = true
 	}
 }
 
-// settleClaims makes those dirty whom a contest concerns: whoever claims a frontend that
-// changes hands, and those whose endpoints have its address. It is called once in a run,
-// when no claim changes any more.
+// settleClaims marks the affected units as dirty: those that claim a frontend whose holder changes,
+// and those with endpoints at its address. It is called once in a run, after the last change of a
+// claim.
 func (r *run) settleClaims() {
 	addrs := map[header.Addr]bool{}
 	for k := range r.contested {
@@ -40,7 +40,7 @@ func (r *run) settleClaims() {
 	}
 }
 
-// holder is who has a frontend in the snapshot before this run; nil if nobody.
+// holder returns the unit that has a frontend in the snapshot before this run; nil if none has.
 func (r *run) holder(k services.FrontendKey) *unit {
 	if r.snapshot == nil {
 		return nil
@@ -52,9 +52,10 @@ func (r *run) holder(k services.FrontendKey) *unit {
 	return r.units[unitKey{f.Service.Namespace, f.Service.Name}]
 }
 
-// winner is who has a frontend; nil if nobody claims it. Whoever may write a Service may write
-// any address as an external IP (CVE-2020-8554); cluster IPs and the status of a load balancer are
-// allocated, so they go first. The many who may claim one frontend are compared once in a run.
+// winner returns the unit that gets a frontend; nil if none claims it. Claims by ClusterIP and by
+// the status of a load balancer, which are allocated, come before those by external IP, because any
+// author of a Service may write any address there (CVE-2020-8554). The claims of one frontend are
+// compared once in a run.
 func (r *run) winner(k services.FrontendKey) *unit {
 	if only, ok := r.claims.only(k); ok {
 		return r.byNum[only]
@@ -80,8 +81,8 @@ func (r *run) compete(k services.FrontendKey) (best *unit) {
 	return best
 }
 
-// youngestNote is what to know of a loser that nobody can see is the older one. It is about the
-// loser alone: who wins may change its age without the loser being looked at again.
+// youngestNote returns the part of a loser's message that explains its age. It depends on the loser
+// only: the winner may change its age without a new build of the loser.
 func youngestNote(s *objects.Service) string {
 	if s.Created != math.MaxInt64 {
 		return ""
@@ -89,17 +90,16 @@ func youngestNote(s *objects.Service) string {
 	return " (it has no metadata.creationTimestamp, so it counts as the youngest; among several such the name decides)"
 }
 
-// kindOf is which field a unit claims a frontend by.
+// kindOf returns the field by which a unit claims a frontend.
 func (u *unit) kindOf(k services.FrontendKey) services.FrontendKind {
 	i, _ := slices.BinarySearchFunc(u.claims, k, func(c claim, k services.FrontendKey) int { return steer.CompareKeys(c.key, k) })
 	return u.claims[i].kind
 }
 
-// notAnEndpoint says why packets to an endpoint of a unit would not arrive there; "" if they
-// would. An address of this node is different: the kernel delivers to it, as to the
-// endpoint of a host-network pod. A frontend that is an external IP keeps endpoints of its own
-// namespace alone from its address: the others' might be there before it, and whoever
-// writes one could take any endpoint away (CVE-2020-8554).
+// notAnEndpoint returns why packets to an endpoint of a unit would come back to the gateway; "" if
+// they would not. Addresses of this node are allowed: the kernel delivers to them, as to the
+// endpoint of a host-network pod. An external IP rules out endpoints of its own namespace only:
+// otherwise its author could remove any endpoint (CVE-2020-8554).
 func (r *run) notAnEndpoint(u *unit, a header.Addr, port uint16, proto uint8) string {
 	o, ours := r.own[a]
 	switch {

@@ -1,12 +1,12 @@
-// Package compiler turns objects into Snapshots, and says what the kernel program must open and
-// close for them.
+// Package compiler compiles objects into Snapshots, and returns what the kernel program must open
+// and close for them.
 //
 //	objects.Changes ──▶ Compile ──┬──▶ services.Snapshot   immutable; what did not change is shared
 //	Config, Drain ────────────────┼──▶ objects.Problem     what is not served, or not as written
 //	                              └──▶ steer.Change        what the kernel program opens and closes
 //
-// A unit is one Service and the EndpointSlices that name it: what is compiled as a whole. One
-// compile (run.go) notes what changed and builds the units it concerns:
+// A unit is one Service and the EndpointSlices that name it: it is compiled as a whole. One compile
+// (run.go) records what changed and builds the units that this affects:
 //
 //	claims.go, contest.go       frontends that a unit asks for, and who has them
 //	limits.go                   what one Service may have, and all together
@@ -17,21 +17,21 @@
 //	unpin.go                    pins of session affinity that are lost
 //	selfcheck.go, facts.go      a few units compiled from nothing, and compared
 //
-// The same objects, configuration and drains lead to the same table whatever order they came
-// in, and a Full compile equals the incremental one, but for those numbers. A Compiler has no
-// goroutine, clock or file: it is used by one goroutine, and reports what changed.
+// The same objects, configuration and drains lead to the same table in any order of arrival, and a
+// Full compile equals the incremental one, except for those numbers. A Compiler has no goroutine,
+// clock or file. One goroutine uses it.
 //
-// Of control it imports objects, steer and maglev; not the tracker, which hands out Changes, nor
-// the loop, which publishes and steers.
+// Of the packages of control it imports objects, steer and maglev; neither the tracker, which
+// returns Changes, nor the loop, which publishes and steers.
 //
 // # What is served
 //
-// The semantics are those of kube-proxy for packets from outside; docs/kubernetes.md
-// goes through them field by field. For each port of a Service these are frontends:
-// the VIPs of status.loadBalancer.ingress (ipMode VIP or unset), spec.externalIPs,
-// the node port on the node's addresses, and the ClusterIPs if the configuration says
-// so; each in the families that the Service has a ClusterIP of. If two Services ask
-// for one frontend, the older has it until it goes.
+// The semantics are those of kube-proxy for packets from outside; docs/kubernetes.md goes through
+// them field by field. For each port of a Service these are frontends: the VIPs of
+// status.loadBalancer.ingress (ipMode VIP or unset), spec.externalIPs, the node port on the node's
+// addresses, and the ClusterIPs if the configuration enables them; each in the families that the
+// Service has a ClusterIP of. If two Services claim one frontend, the older one has it until it is
+// deleted.
 //
 // In each family a service port has up to two sets of endpoints that may take new
 // flows:
@@ -40,37 +40,34 @@
 //	          terminate and still serve
 //	local     the same of this node's alone, whatever hints say
 //
-// A frontend has a Rule for clients outside and one for pods; each names a set and
-// says whether the client's address is kept (policies). Where it may be, the replies
-// of the endpoints are caught by where they come from (KeepSource).
+// A frontend has a Rule for clients outside and one for pods. A rule has a set, and whether the
+// client's address is kept (policies). Where it may be kept, the kernel program steers the
+// endpoints' replies by their source (KeepSource).
 //
-// Not looked at: type ExternalName, headless Services, the label
+// Ignored are: type ExternalName, headless Services, the label
 // service.kubernetes.io/service-proxy-name, and EndpointSlices labelled
 // service.kubernetes.io/headless.
 //
-// Where an object comes without what an API server adds, a missing namespace is
-// "default", a missing port name is the empty one, and a Service without
-// ClusterIPs is served in spec.ipFamilies. With a uid, which an API server gave, a
-// Service without ClusterIPs is skipped.
+// Where an object lacks what an API server adds, a missing namespace is "default", a missing port
+// name is the empty name, and a Service without ClusterIPs is served in spec.ipFamilies. A Service
+// with a uid, which comes from an API server, is skipped if it has no ClusterIPs.
 //
 // # What is not served
 //
-// Three things can be wrong with an object, and none of them ever concerns
-// another object:
+// Three things can be wrong with an object. None of them affects another object:
 //
-//   - It is malformed: no API server would have taken it. Its last good version stays.
-//   - It says neither ClusterIPs nor IP families: the whole Service is refused.
-//   - A part of it cannot be served: a VIP or an endpoint with an address nothing
-//     can be sent to, an endpoint whose address is a VIP or source address of this
-//     gateway, a frontend that another Service has. That part is refused.
+//   - It is malformed: no API server would have accepted it. Its last good version stays in use.
+//   - It has neither ClusterIPs nor IP families: the whole Service is refused.
+//   - A part of it cannot be served: a VIP or an endpoint with an address that no packet can be
+//     sent to, an endpoint whose address is a VIP or source address of this gateway, a frontend
+//     that another Service has. That part is refused.
 //
-// Each is a Problem of severity refused. A Warning is for what is served, but not in
-// everything as written: an annotation that cannot be read, a source range that is
-// no CIDR beside others that are.
+// Each is a Problem of severity refused. A Warning is about what is served, but not entirely as
+// written: an annotation that cannot be parsed, or an invalid source range beside valid ones.
 //
 // # Numbers
 //
-// Numbers of backends and services that a new snapshot lacks are used again only when no worker
-// can hold an older one (Release), and those of backends only when no flow counts under them
-// (WatchFlows); nobody waits for that, leftovers are looked at again.
+// The number of a backend or service that a new snapshot lacks is used again only after every
+// worker has left the older snapshots (Release), and the number of a backend only when no flow
+// counts under it (WatchFlows). Nothing blocks on that: the loop checks again later.
 package compiler

@@ -22,14 +22,14 @@ func (d Drain) String() string {
 }
 
 var (
-	// ErrUnknownBackend: drain was asked for an address and port that no endpoint has now.
+	// ErrUnknownBackend is returned by Drain for an address and port that no endpoint has now.
 	ErrUnknownBackend = errors.New("no service has such a backend")
-	// ErrNotDrained: undrain was asked for an address and port that drain was not.
+	// ErrNotDrained is returned by Undrain for an address and port without a Drain.
 	ErrNotDrained = errors.New("was not drained by this address and port; undrain takes what drain was given")
 )
 
-// Drain leaves backends out of all sets from the next compile on; their flows live
-// on. It holds until Undrain, also for a backend that goes and comes back.
+// Drain leaves backends out of all sets from the next compile on; their flows stay. It holds until
+// Undrain, also for a backend that is deleted and created again.
 func (c *Compiler) Drain(d Drain) error {
 	if c.Count(d) == 0 {
 		return fmt.Errorf("drain %v: %w", d, ErrUnknownBackend)
@@ -49,7 +49,7 @@ func (c *Compiler) Undrain(d Drain) error {
 	return nil
 }
 
-// Count counts the backends that d names.
+// Count returns the number of backends that d names.
 func (c *Compiler) Count(d Drain) (n int) {
 	c.uses.each(d.Addr, func(num int32) {
 		for _, p := range c.byNum[num].ports {

@@ -10,15 +10,15 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// facts spells out what a compiler made of a unit, as a worker reads it in the
-// snapshot, without the numbers that differ between compilers.
+// facts serializes a compiled unit as a worker reads it in the snapshot, without the numbers that
+// differ between compilers.
 type facts struct {
 	*Compiler
 	unit *unit
 	buf  []byte
 }
 
-// differ says in what a compiled unit is not what a fresh compiler made of the same
+// differ returns in what a compiled unit differs from the result of a fresh compiler for the same
 // objects; "" if in nothing.
 func (f *facts) differ(u *unit, want *facts) string {
 	got, c, fresh := f, f.Compiler, want.Compiler
@@ -59,8 +59,8 @@ func (f *facts) differ(u *unit, want *facts) string {
 	return ""
 }
 
-// catches says whether everything is caught that must be for a unit. Others may need
-// the same source, so more is no mistake.
+// catches reports whether all kept sources of a unit are in the set. There may be more: other units
+// may need the same source.
 func (c *Compiler) catches(v *unit, fresh *Compiler) bool {
 	for _, p := range v.ports {
 		for f := range p.families {

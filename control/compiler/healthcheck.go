@@ -28,10 +28,10 @@ func compareHealthChecks(a, b HealthCheck) int {
 // order of port. The caller may keep it.
 func (c *Compiler) HealthChecks() []HealthCheck { return slices.Clone(c.health) }
 
-// HealthEdits counts how often what HealthChecks returns changed.
+// HealthEdits counts how often the result of HealthChecks changed.
 func (c *Compiler) HealthEdits() uint64 { return c.healthEdits }
 
-// setHealthCheck notes what a built unit's health check node port answers.
+// setHealthCheck records the answer of a built unit's health check node port.
 func (r *run) setHealthCheck(u *unit) {
 	now := r.healthCheck(u)
 	if now == u.health {
@@ -50,9 +50,9 @@ func (r *run) setHealthCheck(u *unit) {
 	u.health = now
 }
 
-// healthCheck counts the distinct addresses of ready endpoints on this node. One that
-// an operator drained, and one of weight 0, count as if they were not there: they take no new
-// flows, and whoever balances over gateways should send them elsewhere.
+// healthCheck counts the distinct addresses of ready endpoints on this node. It ignores drained
+// endpoints and those of weight 0: they take no new flows, so a load balancer in front of the
+// gateways should send those elsewhere.
 func (r *run) healthCheck(u *unit) (h HealthCheck) {
 	if !u.service.Served() || u.service.HealthPort == 0 {
 		return h

@@ -4,25 +4,24 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 )
 
-// Owners hears whose numbers of backends and services are, so that counts by
-// number can be told apart by owner.
+// Owners is notified of the assignment of numbers to backends and services, so that counts by
+// number can be attributed to their owners.
 type Owners interface {
-	// Open: a ref is given out; no snapshot that is published knows it.
+	// Open is called when a ref is assigned. No published snapshot has it yet.
 	Open(services.BackendRef)
-	// Close: no snapshot in use knows the ref any more.
+	// Close is called when no snapshot in use has the ref any more.
 	Close(services.BackendRef, services.ServiceID)
-	// Forget: no snapshot in use knows the service port any more.
+	// Forget is called when no snapshot in use has the service port any more.
 	Forget(services.ServiceID)
 }
 
-// identities gives numbers to services and backends, and takes them back only
-// when no snapshot that knows their old meaning is in use. Numbers are used in
-// turn, the longest unused first, so that a backend's generation repeats as late
-// as can be.
+// identities assigns numbers to services and backends, and frees them only when no snapshot with
+// their old meaning is in use. The number that has been free for the longest time is used first, so
+// that a backend's generation repeats as late as possible.
 type identities struct {
 	owners      Owners                         // or nil
 	busy        func(services.BackendRef) bool // flows of its owner still count; nil: never
-	waiting     []services.BackendRef          // closed, but busy when they were last asked after
+	waiting     []services.BackendRef          // closed, but busy at the last check
 	backends    recycler[retiredBackend]
 	generations []uint16 // of each backend index's latest use
 	services    recycler[services.ServiceID]
@@ -40,7 +39,7 @@ func newIdentities() identities {
 	}
 }
 
-// backend returns a ref that no snapshot in use knows; false if there is none.
+// backend returns a ref that no snapshot in use has; false if there is none.
 func (ids *identities) backend() (services.BackendRef, bool) {
 	i, ok := ids.backends.take()
 	if !ok {
@@ -61,25 +60,24 @@ func (ids *identities) backend() (services.BackendRef, bool) {
 	return ref, true
 }
 
-// service returns the number of a service port. There are more than objects fit
-// into memory.
+// service returns the number of a service port. There are more numbers than objects in memory.
 func (ids *identities) service() services.ServiceID {
 	n, _ := ids.services.take()
 	return services.ServiceID(n)
 }
 
-// retireBackend gives a ref back: snapshots from generation on do not know it.
+// retireBackend returns a ref: snapshots from generation on do not have it.
 func (ids *identities) retireBackend(r services.BackendRef, of services.ServiceID, generation uint64) {
 	ids.backends.retire(retiredBackend{r, of}, generation)
 }
 
-// retireService gives a service port's number back likewise.
+// retireService returns a service port's number likewise.
 func (ids *identities) retireService(id services.ServiceID, generation uint64) {
 	ids.services.retire(id, generation)
 }
 
-// release takes back what no snapshot from generation oldest on knows, backends
-// before the services they were of. The index of a backend that is busy waits.
+// release frees the numbers that no snapshot from generation oldest on has, those of backends
+// before those of their services. The index of a busy backend waits.
 func (ids *identities) release(oldest uint64) {
 	ids.recheck()
 	ids.backends.release(oldest, func(b retiredBackend) (uint32, bool) {
@@ -100,8 +98,8 @@ func (ids *identities) release(oldest uint64) {
 	})
 }
 
-// maxRecheck bounds the indexes that one release asks after again, because a flow can
-// live for days.
+// maxRecheck bounds the waiting indexes that one release checks again, because a flow can live for
+// days.
 const maxRecheck = 64
 
 // recheck frees waiting indexes that are no longer busy; the others go to the back.
@@ -118,20 +116,20 @@ func (ids *identities) recheck() {
 	}
 }
 
-// recycler hands out numbers below a limit, and again those given back.
+// recycler assigns numbers below a limit, and reuses freed ones.
 type recycler[T any] struct {
 	next, limit uint32
 	free        []uint32
 	retired     []retired[T] // in order of generation
 }
 
-// retired is what snapshots from generation on do not know.
+// retired is a number that snapshots from generation on do not have.
 type retired[T any] struct {
 	what       T
 	generation uint64
 }
 
-// left says whether there is a number to take.
+// left reports whether a number is free.
 func (r *recycler[T]) left() bool { return len(r.free) > 0 || r.next < r.limit }
 
 func (r *recycler[T]) take() (uint32, bool) {
@@ -151,8 +149,8 @@ func (r *recycler[T]) retire(what T, generation uint64) {
 	r.retired = append(r.retired, retired[T]{what, generation})
 }
 
-// release frees what was retired in generations up to oldest, unless number says
-// that somebody else will: every snapshot in use is that one or a later one.
+// release frees what was retired in generations up to oldest: every snapshot in use is of that
+// generation or a later one. If number returns false, its owner frees it later.
 func (r *recycler[T]) release(oldest uint64, number func(T) (uint32, bool)) {
 	n := 0
 	for n < len(r.retired) && r.retired[n].generation <= oldest {

@@ -6,9 +6,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// inheritance is the numbers of a compiler that is replaced: its successor gives the
-// same service port and the same endpoint the same number, so that live flows keep
-// their backends.
+// inheritance has the numbers of a compiler that is replaced. Its successor assigns the same number
+// to the same service port and endpoint, so that live flows keep their backends.
 type inheritance struct {
 	services map[portKey]services.ServiceID
 	backends map[memberKey]services.BackendRef
@@ -26,8 +25,7 @@ type memberKey struct {
 	port    uint16
 }
 
-// numbersInUse lists the numbers in use, none twice: a compiler that is replaced may be
-// wrong about them.
+// numbersInUse lists the numbers in use, none twice, even if the state of this compiler is wrong.
 func (c *Compiler) numbersInUse() *inheritance {
 	i := &inheritance{map[portKey]services.ServiceID{}, map[memberKey]services.BackendRef{}}
 	ids, refs := map[services.ServiceID]bool{}, map[services.BackendRef]bool{}
@@ -75,7 +73,7 @@ func (r *run) backendRef(p *port, m *member) (services.BackendRef, bool) {
 	return r.ids.backend()
 }
 
-// retireRest gives back what was not taken over, as if it had gone in a generation.
+// retireRest retires the numbers that were not taken over, as of a generation.
 func (i *inheritance) retireRest(ids *identities, generation uint64) {
 	for k, ref := range i.backends {
 		ids.retireBackend(ref, k.service, generation)
@@ -85,7 +83,8 @@ func (i *inheritance) retireRest(ids *identities, generation uint64) {
 	}
 }
 
-// pins are who may be given to clients that are pinned, and the service ports that pin.
+// pins returns the backends that clients may be pinned to, and the service ports with session
+// affinity.
 func (c *Compiler) pins() (chosen map[LostPin]bool, pinning map[uint64]bool) {
 	chosen, pinning = map[LostPin]bool{}, map[uint64]bool{}
 	for _, u := range c.units {
@@ -112,8 +111,8 @@ func (c *Compiler) pins() (chosen map[LostPin]bool, pinning map[uint64]bool) {
 	return chosen, pinning
 }
 
-// inheritPins takes over who is to hear of lost pins, what he was not told yet, and what
-// differs from the compiler before.
+// inheritPins takes over the lost pins that were not reported yet, with their receiver, and adds
+// those that differ from the former compiler.
 func (c *Compiler) inheritPins(from *Compiler) {
 	c.lostPins = from.lostPins
 	if c.lostPins.notify == nil {

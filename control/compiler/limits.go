@@ -10,23 +10,23 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 )
 
-// What one Service can have. Whoever may write a Service, or EndpointSlices for one, must not
-// be able to use up what all share, or hold the loop up for long.
+// Limits of one Service. The author of a Service or of its EndpointSlices must not be able to use
+// up what all Services share, or to block the loop for long.
 const (
 	// maxServiceFrontends is three times the node-port range that clusters have by default
 	// (30000 to 32767), so all of it at two addresses, and a change of such a Service takes
 	// less than a tenth of a second.
 	maxServiceFrontends = 8192
-	// maxPortBackends is what one table can tell apart (maglev.MaxNames), in each family.
+	// maxPortBackends is the size limit of one table (maglev.MaxNames), in each family.
 	maxPortBackends = 1 << 16
-	// maxServiceBackends is an eighth of all there are.
+	// maxServiceBackends is an eighth of all backends.
 	maxServiceBackends = services.MaxBackends / 8
 	// maxBackends leaves a sixteenth for numbers that wait for snapshots and flows to end.
 	maxBackends = services.MaxBackends - services.MaxBackends/16
 )
 
-// wants is what a unit asks for of what all share. Copies of one endpoint count apart, and so do
-// Services that share an address: it is an upper bound.
+// wants is an upper bound of what a unit uses of shared tables: duplicates of one endpoint count
+// separately, and so do addresses that Services share.
 type wants struct{ frontends, addrs, sources, backends int }
 
 func (w *wants) add(o wants, by int) {
@@ -36,7 +36,7 @@ func (w *wants) add(o wants, by int) {
 	w.backends += by * o.backends
 }
 
-// exceeds names the bound that is exceeded; "" if none is.
+// exceeds returns the bound that is exceeded; "" if none is.
 func (w *wants) exceeds(cfg *Config) string {
 	for _, l := range [...]struct {
 		what      string
@@ -54,8 +54,8 @@ func (w *wants) exceeds(cfg *Config) string {
 	return ""
 }
 
-// fitting counts the first ports of a Service that have no more frontends together than one
-// Service can have, and those frontends that have an address.
+// fitting returns how many of a Service's ports, from the first on, stay within the frontends of
+// one Service, and how many of those frontends have an address.
 func (r *run) fitting(s *objects.Service) (ports, frontends int) {
 	if !s.Served() {
 		return 0, 0
@@ -92,7 +92,7 @@ func tooMany(s *objects.Service, ports int) (problems []objects.Problem) {
 			len(s.Ports)-ports-1, maxServiceFrontends)}}
 }
 
-// wantsOf is what a unit asks for, whether it is denied or not.
+// wantsOf returns the wants of a unit, whether it is denied or not.
 func (r *run) wantsOf(u *unit) (w wants) {
 	ports, frontends := r.fitting(u.service)
 	if ports == 0 {
@@ -160,9 +160,9 @@ func (r *run) localEndpoints(s *objects.Slice) (n int) {
 	return n
 }
 
-// admit denies Services a place when all together ask for more than there is: the youngest of
-// those that do not fit, so that no new Service takes the place of one that works, and every
-// gateway decides alike. It is called once in a run, when every change is noted.
+// admit denies the youngest Services when all together exceed a limit, so that no new Service
+// displaces one that works, and every gateway decides alike. It is called once in a run, after all
+// changes are recorded.
 func (r *run) admit() {
 	if r.deniedBy != nil {
 		return
@@ -196,8 +196,7 @@ func (r *run) admit() {
 	}
 }
 
-// compareAges puts units in the order in which they get what all share: that of creation,
-// then that of names.
+// compareAges orders units by creation, then by name.
 func compareAges(a, b *unit) int {
 	created := func(u *unit) int64 {
 		if u.service == nil {
@@ -208,11 +207,11 @@ func compareAges(a, b *unit) int {
 	return cmp.Or(cmp.Compare(created(a), created(b)), a.key.compare(b.key))
 }
 
-// denials reports that a Service has no place.
+// denials returns the problem of a Service that is denied.
 func (u *unit) denials(s *objects.Service) []objects.Problem {
 	return []objects.Problem{{Object: s.ID, Severity: objects.Refused, Reason: objects.ReasonNoRoom,
 		Message: fmt.Sprintf("is not served: there is room for %s of all Services together, and older Services have it", u.denied)}}
 }
 
-// Starved says that endpoints lack numbers and there are some.
+// Starved reports whether endpoints lack numbers and some are free.
 func (c *Compiler) Starved() bool { return len(c.short) > 0 && c.ids.backends.left() }

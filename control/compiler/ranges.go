@@ -8,9 +8,9 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// allowed are the clients that may use a frontend; nothing is all of them. Where the
-// node itself may use a load balancer's address it comes from that very address if
-// the node has it (k8s.io/kubernetes pkg/proxy/nftables/proxier.go, allowFromNode).
+// allowed returns the clients that may use a frontend; nil is all clients. If the ranges admit the
+// node itself, they admit the load balancer's address too, because the node uses that as its source
+// if it has the address (k8s.io/kubernetes pkg/proxy/nftables/proxier.go, allowFromNode).
 func (r *run) allowed(s *objects.Service, c claim) []netip.Prefix {
 	ranges := s.Ranges[objects.Family(!is4(c.key.Addr))]
 	if len(ranges) == 0 || c.kind == services.ClusterIP || c.kind != services.LoadBalancer && !r.cfg.StrictSourceRanges {

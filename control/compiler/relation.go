@@ -16,7 +16,7 @@ func newRelation[K comparable]() relation[K] {
 	return relation[K]{head: map[K]int32{}, free: none}
 }
 
-// add puts a pair in that must not be there yet.
+// add adds a pair, which must not be there yet.
 func (r *relation[K]) add(k K, num int32) {
 	next, ok := r.head[k]
 	if !ok {
@@ -33,7 +33,7 @@ func (r *relation[K]) add(k K, num int32) {
 	r.head[k] = at
 }
 
-// remove takes a pair out.
+// remove removes a pair.
 func (r *relation[K]) remove(k K, num int32) {
 	at, ok := r.head[k]
 	if !ok {

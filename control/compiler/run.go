@@ -24,13 +24,13 @@ type run struct {
 	reported   bool // problems differ
 	dirty      map[*unit]bool
 	contested  map[services.FrontendKey]bool  // claims of them changed
-	winners    map[services.FrontendKey]*unit // of those that several claim, as far as asked
+	winners    map[services.FrontendKey]*unit // of those that several units claim; filled by winner
 	frontends  map[services.FrontendKey]int   // +1: new, -1: gone, 0: both
 	keeps      map[steer.KeepSource]int
 	owned      map[header.Addr]services.AddrFlags // flags before this run
 }
 
-// ownership is in which ways an address is ours.
+// ownership is the use of an address by the gateway.
 type ownership struct {
 	vips  int32              // services that have it as a VIP
 	flags services.AddrFlags // AddrNode, AddrSNAT and AddrLocal
@@ -61,7 +61,7 @@ func (c *Compiler) begin() *run {
 	return r
 }
 
-// configure notes a new configuration. It concerns every unit.
+// configure applies a new configuration. It makes every unit dirty.
 func (r *run) configure(old Config, cfg *Config) {
 	s := r.builder.Settings()
 	s.SelectKey, s.UnservedPort, s.SNATPorts = cfg.SelectKey, cfg.UnservedPort, cfg.SNATPorts
@@ -100,7 +100,7 @@ func (cfg *Config) addresses() []header.Addr {
 	return slices.Concat(cfg.LocalAddresses, cfg.NodeAddresses, cfg.SNAT4, cfg.SNAT6)
 }
 
-// setService notes a Service's new version, or nil.
+// setService records a Service's new version, or nil.
 func (r *run) setService(id objects.ObjectID, now *objects.Service) {
 	u := r.unit(unitKey{id.Namespace, id.Name})
 	r.dirty[u] = true
@@ -108,8 +108,8 @@ func (r *run) setService(id objects.ObjectID, now *objects.Service) {
 	u.service = now
 }
 
-// setSlice notes an EndpointSlice's new version, or nil. It may have moved from
-// one Service to another.
+// setSlice records an EndpointSlice's new version, or nil. The slice may have moved from one
+// Service to another.
 func (r *run) setSlice(id objects.ObjectID, now *objects.Slice) {
 	if before, ok := r.owner[id]; ok {
 		u := r.units[before]

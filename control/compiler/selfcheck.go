@@ -9,10 +9,9 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 )
 
-// The table is built change by change, so a mistake in that would stay until its
-// Service changes again, and nobody would see it. So each Check compiles a few Services
-// from nothing and compares. What it costs is bounded by endpoints, but for a Service
-// that has more than that alone.
+// The table is built incrementally, so a mistake would stay unseen until its Service changes again.
+// Therefore each Check compiles a few Services from scratch and compares. Its cost is bounded by a
+// number of endpoints, which only a single Service may exceed.
 const (
 	checkEndpoints = 40 // of the units of one check together
 	checkUnits     = 8
@@ -20,18 +19,18 @@ const (
 	checkHoles     = 512 // unused unit numbers passed over in one check
 )
 
-// HandedOut is what a compiler was given, as whoever gave it remembers: the Tracker.
+// HandedOut is the source of a compiler's changes, the Tracker.
 type HandedOut interface {
-	// Some returns up to n objects as they were handed out, others each time.
+	// Some returns up to n random objects as they were handed out.
 	Some(n int) []any
 	// HandedOut reports whether an object is the one that was handed out last.
 	HandedOut(id objects.ObjectID, object any) bool
 }
 
-// Check compares the next few Services with ones compiled anew, and the published snapshot
-// with the compiler's. It returns how many Services it compared, and what differs first;
-// "" if nothing does. It must run where Compile does, so that what was handed out is
-// what was compiled.
+// Check compares the next few Services with freshly compiled ones, and the published snapshot with
+// the compiler's. It returns how many Services it compared, and the first difference; "" if there
+// is none. It must run on the goroutine of Compile, so that what was handed out is what was
+// compiled.
 func (c *Compiler) Check(given HandedOut, published *services.Snapshot) (checked int, difference string) {
 	units := c.sample()
 	if difference = c.missing(given); difference == "" {
@@ -52,7 +51,7 @@ func (c *Compiler) sample() (units []*unit) {
 			break
 		}
 		c.nextCheck++
-		if u == nil || c.short[u] { // who finds no number depends on who came first
+		if u == nil || c.short[u] { // which endpoint gets no number depends on the order of arrival
 			continue
 		}
 		units = append(units, u)
@@ -63,8 +62,8 @@ func (c *Compiler) sample() (units []*unit) {
 	return units
 }
 
-// missing says which of a few objects the compiler does not know as it was handed out; ""
-// if none.
+// missing checks a few objects, and reports one that the compiler does not have as it was handed
+// out; "" if it has all.
 func (c *Compiler) missing(given HandedOut) string {
 	for _, o := range given.Some(checkObjects) {
 		known := true
@@ -85,8 +84,8 @@ func (c *Compiler) missing(given HandedOut) string {
 	return ""
 }
 
-// compare compiles units from nothing and says in what a published snapshot differs
-// from that; "" if in nothing.
+// compare compiles units from scratch and returns in what the published snapshot differs from the
+// result; "" if in nothing.
 func (c *Compiler) compare(units []*unit, given HandedOut, published *services.Snapshot) string {
 	for _, u := range units {
 		if u.service != nil && !given.HandedOut(u.service.ID, u.service) {
@@ -111,9 +110,8 @@ func (c *Compiler) compare(units []*unit, given HandedOut, published *services.S
 	return ""
 }
 
-// anew compiles units as if nothing had been before. Of other units it takes over what
-// theirs depend on: who else claims their frontends and the places of their endpoints, and who
-// is denied a place.
+// anew compiles units with a fresh compiler. Of other units it takes what these depend on: the
+// claims of their frontends and of the addresses of their endpoints, and whether they are denied.
 func (c *Compiler) anew(units []*unit) *Compiler {
 	fresh := New(c.cfg)
 	fresh.drains, fresh.zones, fresh.zone = c.drains, c.zones, c.zone
@@ -146,7 +144,8 @@ func (c *Compiler) anew(units []*unit) *Compiler {
 	return fresh
 }
 
-// eachPlace calls f for the places of a unit's endpoints that have an address of ours.
+// eachPlace calls f for the address and port of each endpoint of a unit that is at an address of
+// ours.
 func (c *Compiler) eachPlace(u *unit, f func(services.FrontendKey)) {
 	for _, s := range u.slices {
 		for _, e := range s.Endpoints {
@@ -159,19 +158,19 @@ func (c *Compiler) eachPlace(u *unit, f func(services.FrontendKey)) {
 	}
 }
 
-// Rebuild compiles a state from nothing and takes its result over. Service ports and
-// endpoints keep their numbers, and whoever watches hears on. The kernel program is asked for all that it must have open,
-// and to close what it had besides.
+// Rebuild replaces everything by a compile from scratch. Service ports and endpoints keep their
+// numbers, and watchers are called as before. The change has all that the kernel program must have
+// open, and closes what it had besides.
 func (c *Compiler) Rebuild(s *objects.State) (*services.Snapshot, []objects.Problem, *steer.Change) {
 	fresh := New(c.cfg)
 	fresh.drains = c.drains
 	fresh.ids, fresh.inherit = c.ids, c.numbersInUse()
-	fresh.snapshot.Generation = c.snapshot.Generation // nobody else has seen it
+	fresh.snapshot.Generation = c.snapshot.Generation // no other goroutine has seen it
 	fresh.healthEdits, fresh.problemEdits, fresh.read = c.healthEdits+1, c.problemEdits+1, c.read
 	before := c.Steer()
 	snapshot, problems, _ := fresh.Compile(&s.All)
 	fresh.inherit.retireRest(&fresh.ids, snapshot.Generation)
-	fresh.inherit = nil // who comes later gets a number of his own
+	fresh.inherit = nil // later ones get new numbers
 	fresh.inheritPins(c)
 	*c = *fresh
 	steer := c.Steer()

@@ -18,14 +18,14 @@ const (
 	numSets
 )
 
-// chosenSet is an endpoint set and what its table is of.
+// chosenSet is an endpoint set, its table and the kind of the table.
 type chosenSet struct {
 	set   *services.EndpointSet
 	table *sharedTable
 	kind  tableKind
 }
 
-// keepMode says which members' replies carry no address of ours.
+// keepMode is which members' replies carry no address of ours.
 type keepMode uint8
 
 const (
@@ -40,7 +40,7 @@ type policy struct {
 	keep bool
 }
 
-// policies says what outside clients and pods get at frontends of a kind (KEP-2086;
+// policies returns the policies of a kind of frontend for outside clients and for pods (KEP-2086;
 // k8s.io/kubernetes pkg/proxy/nftables/proxier.go):
 //
 //	                    outside                      pod
@@ -48,7 +48,7 @@ type policy struct {
 //	others, Cluster     translated                   translated
 //	others, Local       this node's, kept            everywhere, kept
 //
-// Where nobody is known to be a pod, both are the same.
+// Without ClusterCIDRs of the family both are the same.
 func (r *run) policies(s *objects.Service, kind services.FrontendKind, f int) (outside, pod policy) {
 	switch {
 	case kind == services.ClusterIP:
@@ -65,7 +65,7 @@ func (r *run) policies(s *objects.Service, kind services.FrontendKind, f int) (o
 	return outside, pod
 }
 
-// needs is what the frontends of a service port in one family ask for.
+// needs are the sets and the keepMode that the frontends of a service port need in one family.
 type needs struct {
 	sets [numSets]bool
 	keep keepMode
@@ -95,7 +95,7 @@ func (r *run) needs(s *objects.Service, p objects.ServicePort, f int) (n needs) 
 	return n
 }
 
-// setSets chooses who takes new flows, for every set that is needed.
+// setSets chooses the backends of every set that is needed.
 func (r *run) setSets(u *unit, p *port, f *familySet, n needs) (problems []objects.Problem) {
 	f.topology = services.TopologyNone
 	for which := range f.sets {
@@ -122,8 +122,8 @@ func (r *run) setSets(u *unit, p *port, f *familySet, n needs) (problems []objec
 	return problems
 }
 
-// setSet makes a set what want says, whose Backends are only lent. Its table is
-// built if nobody has it: neither the set as it was, nor the port's other set.
+// setSet makes a set equal to want, and copies want.Backends. It builds a table only if neither the
+// former set nor the port's other set has it.
 func (r *run) setSet(p *port, f *familySet, which int, want *services.EndpointSet) {
 	kind := tableOf(p.scheduler)
 	if f.sets[which].is(kind, want) {
@@ -168,8 +168,8 @@ func widen(weights []uint16) (wide []uint32) {
 	return wide
 }
 
-// names are the identities of backends in Maglev tables: address, port and
-// protocol, which are the same on every gateway.
+// names returns the names of backends in Maglev tables: address, port and protocol, which are the
+// same on every gateway.
 func (r *run) names(p *port, f *familySet, chosen []services.BackendRef) []string {
 	names := r.scratch.names[:0]
 	i := 0
@@ -183,7 +183,7 @@ func (r *run) names(p *port, f *familySet, chosen []services.BackendRef) []strin
 	return names
 }
 
-// dropSets makes the next build choose and fill every table anew.
+// dropSets makes the next build choose every set and build every table again.
 func (u *unit) dropSets() {
 	for _, p := range u.ports {
 		for f := range p.families {
@@ -194,9 +194,9 @@ func (u *unit) dropSets() {
 	}
 }
 
-// serviceIdentity is a service port's number on every gateway and in every version:
-// the first eight bytes of the SHA-256 of "namespace/name:port name/protocol", the
-// first the most significant. Nobody can choose names that meet.
+// serviceIdentity is a service port's number on every gateway and in every version: the first eight
+// bytes of the SHA-256 of "namespace/name:port name/protocol", the first the most significant. So
+// nobody can choose names with the same number.
 func serviceIdentity(k unitKey, p objects.ServicePort) uint64 {
 	sum := sha256.Sum256([]byte(k.namespace + "/" + k.name + ":" + p.Name + "/" + objects.ProtocolName(p.Proto)))
 	return binary.BigEndian.Uint64(sum[:8])

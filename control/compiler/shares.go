@@ -7,15 +7,15 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 )
 
-// shares are the weights of a unit's endpoints, by slice. Up to a thousand rules are held
-// against each endpoint, so that is done once for a version of a slice and of the rules, not
-// for every port and build.
+// shares are the weights of a unit's endpoints, by slice. Each endpoint is compared with up to a
+// thousand rules, so the result is kept as long as slice and rules stay the same, instead of being
+// computed for every port and build.
 type shares struct {
 	rules objects.WeightRules
 	of    map[*objects.Slice][]uint16
 }
 
-// renew forgets what is not so any more.
+// renew drops results of former rules and slices.
 func (h *shares) renew(u *unit) {
 	var rules objects.WeightRules
 	if u.service != nil {
@@ -31,8 +31,8 @@ func (h *shares) renew(u *unit) {
 	}
 }
 
-// get returns the weights of a slice's endpoints, which its own annotation and the rules of the
-// Service make; nil if all are 1.
+// get returns the weights of a slice's endpoints by the annotations of slice and Service; nil if
+// all are 1.
 func (h *shares) get(s *objects.Slice) []uint16 {
 	if h.rules == nil && s.Weights == nil {
 		return nil

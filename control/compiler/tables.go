@@ -6,13 +6,13 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 )
 
-// tableKind is what the table of an EndpointSet lists.
+// tableKind is the meaning of an EndpointSet's table.
 type tableKind uint8
 
 const (
 	noTable   tableKind = iota // all backends are equal or compared
 	hashTable                  // the backend of each slot of a Maglev table
-	turnTable                  // whose turn it is
+	turnTable                  // the backend of each turn
 )
 
 func tableOf(s services.Scheduler) tableKind {

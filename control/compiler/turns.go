@@ -5,12 +5,11 @@ import (
 	"slices"
 )
 
-// turns lists whose turn it is, by position in weights, so that everybody's turns
-// are as far apart as they can be: of a round of W turns, the k-th of weight w falls
-// at (2k-1)/2w of the round. Weights are reduced by what divides them all. A round
-// longer than limit is shortened to about limit turns: weights are scaled and
-// rounded then, but for at least one turn for each, so that it has at most
-// limit + len(weights) turns. No weight may be 0.
+// turns returns the backend of each turn of a round, as positions in weights, with the turns of
+// each backend as far apart as possible: the k-th turn of weight w is at (2k-1)/2w of the round.
+// Weights are divided by their greatest common divisor. A round longer than limit is shortened to
+// about limit turns by scaling and rounding the weights, with at least one turn for each backend,
+// so it has at most limit + len(weights) turns. No weight may be 0.
 func turns(weights []uint16, limit int) []uint16 {
 	counts, sum := reduce(weights)
 	if sum > limit {

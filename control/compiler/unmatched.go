@@ -8,10 +8,9 @@ import (
 	"sluice.dev/sluice/control/objects"
 )
 
-// unmatched warns of a service port that no slice has: a slice's port must have its name and
-// protocol (discovery/v1 EndpointPort), and one that differs looks like a Service without
-// endpoints. Slices without endpoints or ports say nothing, as those of a Service whose pods
-// are not there yet.
+// unmatched warns of a service port that no slice has. A slice's port must have the same name and
+// protocol (discovery/v1 EndpointPort); with another one the Service seems to have no endpoints.
+// Slices without endpoints or ports are ignored: the pods may not be there yet.
 func unmatched(u *unit, i int, sp objects.ServicePort) []objects.Problem {
 	var have []string
 	for _, s := range u.slices {

@@ -7,23 +7,23 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// LostPin is a backend that takes no new flows of a service port any more: clients that
-// were pinned to it lose it, and do not get it back when it returns. The zero Port is all
-// backends of the service port: it has no session affinity any more.
+// LostPin is a backend that no longer takes new flows of a service port: clients that were pinned
+// to it lose the pin, also if the backend returns later. Port 0 means all backends of the service
+// port, which no longer has session affinity.
 type LostPin struct {
 	Service uint64 // services.Service.Identity
 	Addr    header.Addr
 	Port    uint16
 }
 
-// WatchPins makes lost hear, from now on, of backends that no snapshot in use gives to new
-// flows any more, of service ports with session affinity, and of those that have none any
-// more. A backend that is chosen again before that is not told of: its clients keep it. It is called on the
-// compiler's goroutine and must not block.
+// WatchPins makes the compiler call lost with the backends of service ports with session affinity
+// that no snapshot in use gives new flows to any more, and with the service ports that lost session
+// affinity. A backend that is chosen again before that is not reported: its clients keep it. lost
+// is called on the compiler's goroutine and must not block.
 func (c *Compiler) WatchPins(lost func([]LostPin)) { c.lostPins.notify = lost }
 
-// lostPins are told of when every worker has left the snapshots that could still
-// pin somebody to them.
+// lostPins are reported once every worker has left the snapshots by which it could pin clients to
+// them.
 type lostPins struct {
 	notify  func([]LostPin) // or nil
 	waiting []retired[LostPin]
@@ -38,15 +38,15 @@ func (l *lostPins) wait(p LostPin, generation uint64) {
 	l.waiting = append(l.waiting, retired[LostPin]{p, generation})
 }
 
-// forget takes note that one of a service is not waiting any more.
+// forget records that one pin fewer of a service is waiting.
 func (l *lostPins) forget(service uint64) {
 	if l.of[service]--; l.of[service] == 0 {
 		delete(l.of, service)
 	}
 }
 
-// retake takes backends out of waiting that new flows are given to again: workers may have pinned
-// clients to them since.
+// retake removes backends from waiting that take new flows again: workers may have pinned clients
+// to them since.
 func (l *lostPins) retake(service uint64, chosen map[LostPin]bool) {
 	if l.of[service] == 0 {
 		return
@@ -59,7 +59,7 @@ func (l *lostPins) retake(service uint64, chosen map[LostPin]bool) {
 	})
 }
 
-// release tells of what snapshots from oldest on do not choose.
+// release reports the backends that snapshots from oldest on do not choose.
 func (l *lostPins) release(oldest uint64) {
 	n := 0
 	var list []LostPin
@@ -74,8 +74,8 @@ func (l *lostPins) release(oldest uint64) {
 	}
 }
 
-// losePins notes who of those that took new flows before does not any more. families is what
-// the port was before its build.
+// losePins records the backends that took new flows before this build and do not any more. families
+// is the state before the build.
 func (r *run) losePins(p *port, families [2]familySet) {
 	if r.lostPins.notify == nil || p.service == nil || p.service.AffinitySeconds == 0 {
 		return
@@ -103,15 +103,15 @@ func (r *run) losePins(p *port, families [2]familySet) {
 	r.lostPins.retake(p.identity, again)
 }
 
-// loseAffinity notes that a port has none any more, where that is so since its last version.
+// loseAffinity records it if a port has lost session affinity since its last version.
 func (r *run) loseAffinity(p *port, seconds uint32) {
 	if r.lostPins.notify != nil && p.service != nil && p.service.AffinitySeconds != 0 && seconds == 0 {
 		r.lostPins.wait(LostPin{Service: p.identity}, r.generation)
 	}
 }
 
-// losePinsOf notes those of a set's backends that are not in now. The set's backends are in
-// the order of members.
+// losePinsOf records those of a set's backends that are not in now. The set's backends are in the
+// order of members.
 func (r *run) losePinsOf(p *port, members []member, set []services.BackendRef, now map[services.BackendRef]bool) {
 	i := 0
 	for _, ref := range set {

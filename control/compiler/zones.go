@@ -6,8 +6,7 @@ import (
 	"sluice.dev/sluice/control/objects"
 )
 
-// setNode notes a Node's new version, or nil. Only the zone of this node's own one
-// decides anything.
+// setNode records a Node's new version, or nil. Only the zone of this node matters.
 func (r *run) setNode(id objects.ObjectID, now *objects.Node) {
 	if now == nil || now.Zone == "" {
 		delete(r.zones, id.Name)
@@ -17,8 +16,8 @@ func (r *run) setNode(id objects.ObjectID, now *objects.Node) {
 	r.settleZone()
 }
 
-// settleZone takes over the zone of the node that the configuration names. Units
-// whose endpoints have hints choose anew by it.
+// settleZone updates the zone of the node that the configuration names. If it changes, units whose
+// endpoints have hints become dirty.
 func (r *run) settleZone() {
 	zone := r.zones[r.cfg.NodeName]
 	if zone == r.zone {
