@@ -1,21 +1,22 @@
-// Package loop is the control loop: the one goroutine that compiles what changed, publishes it,
-// and steers by it.
+// Package loop is the control loop: one goroutine that compiles changes, publishes the snapshot,
+// and updates the kernel program.
 //
 //	         ┌──────────────────────────── Loop ────────────────────────────┐
 //	Tracker ─┼▶ Changes ──▶ Compiler ──┬──▶ Publisher ──▶ workers           │
 //	         │                         └──▶ pending ────▶ Steering, Flows   │
 //	         └──────────────────────────────────────────────────────────────┘
 //
-// loop.go is its order; closing.go closes what no flow needs any more, pending.go remembers what
-// the kernel program has not done yet, selfcheck.go compares the table with one compiled anew
-// and repairs it, status.go says how far it is, sync.go tells the Observer of each pass.
+// loop.go has the order of a pass; closing.go closes what no flow needs any more; pending.go has
+// what the kernel program has yet to do; selfcheck.go compares the table with a freshly compiled
+// one and repairs it; status.go reports progress; sync.go reports each pass to the Observer.
 //
-// What it needs of others are interfaces: tracker.Feed (sources), and here Steering (the kernel
-// program), Flows (the flow table), Observer and HealthChecks. Everything it needs is state, not
-// history.
+// It uses other parts by interfaces: tracker.Feed (sources), and here Steering (the kernel
+// program), Flows (the flow table), Observer and HealthChecks. It works on state, not on a history
+// of events.
 //
-// A Snapshot is published by one atomic store. What an older one alone knows is given up only
-// when no worker can hold it any more (Publisher.Oldest).
+// A Snapshot is published by one atomic store. Numbers that only older snapshots have are freed
+// when no worker can hold such a snapshot any more (Publisher.Oldest).
 //
-// Of control it imports objects, tracker, steer and compiler; whoever reports on it imports it.
+// Of the packages of control it imports objects, tracker, steer and compiler; those that report on
+// it import it.
 package loop

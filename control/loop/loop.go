@@ -13,41 +13,40 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 )
 
-// Config is what a Loop works with.
+// Config configures a Loop.
 type Config struct {
 	Log       *slog.Logger
 	Tracker   *tracker.Tracker
 	Compiler  *compiler.Compiler
 	Publisher *Publisher
 	Steering  Steering
-	// Flows keeps what live flows need open in the kernel program after it is no
-	// longer wanted. Nil: it is closed at once.
+	// Flows returns what live flows still need: that stays open in the kernel program after it is
+	// no longer wanted. Nil: it is closed at once.
 	Flows Flows
-	// Observer hears of each pass. Nil: nobody does.
+	// Observer, if not nil, is called after each pass.
 	Observer Observer
-	// HealthChecks hears of health check node ports. Nil: nobody does.
+	// HealthChecks, if not nil, is called when health check node ports change.
 	HealthChecks HealthChecks
-	// NodeChanged hears of the Node that the compiler's configuration names, when what
-	// NodeInfo says of it changes, also that it went. It is called on the loop's
-	// goroutine: it must not block, nor ask anything of the Loop.
+	// NodeChanged, if not nil, is called when the NodeInfo of the Node that the compiler's
+	// configuration names changes, also when the Node is deleted. It is called on the loop's
+	// goroutine: it must not block, nor call methods of the Loop that send it a request.
 	NodeChanged func(objects.NodeInfo)
-	// Prepare corrects the compiler's configuration by what the feeds said, such as of this
-	// Node, before the first table is compiled. It is called on the loop's goroutine, once.
-	// Nil: the configuration stays.
+	// Prepare, if not nil, changes the compiler's configuration by what the feeds have read, such
+	// as this Node, before the first table is compiled. It is called once, on the loop's goroutine.
 	Prepare func(*compiler.Config)
-	// Feeds must all have synced once before the first snapshot is published:
-	// half a table would break flows that a predecessor left.
+	// Feeds must all have synced once before the first snapshot is published: an incomplete table
+	// would break flows that a predecessor left.
 	Feeds []tracker.Feed
-	// Window is the least time from the end of one pass to the next: the first change after
-	// quiet goes at once, and what comes in a burst goes together.
+	// Window is the minimum time from the end of one pass to the next: a single change is applied
+	// at once, changes of a burst together.
 	Window time.Duration
-	// Retry is how often work that is left over is looked at again: numbers to take
-	// back, frontends to close, refusals of the kernel. 0 is one second.
+	// Retry is the interval of retries: of numbers to free, frontends to close and entries that the
+	// kernel program refused. 0 is one second.
 	Retry time.Duration
 }
 
-// Loop is the control loop: one goroutine that compiles what changed, publishes
-// it, and steers by it.
+// Loop is the control loop: one goroutine that compiles changes, publishes the snapshot, and
+// updates the kernel program.
 //
 //	opening   addresses, publish, then the kernel program: what it sends is known
 //	closing   the kernel program, then publish; with Flows: publish, so that no flow
@@ -84,7 +83,7 @@ type Loop struct {
 	progress progress
 }
 
-// New returns a Loop that does nothing until Run.
+// New returns a Loop, which Run starts.
 func New(cfg Config) *Loop {
 	if cfg.Retry == 0 {
 		cfg.Retry = time.Second
@@ -102,13 +101,13 @@ func New(cfg Config) *Loop {
 	}
 }
 
-// ErrEnded is returned by requests to a loop that does not run any more.
+// ErrEnded is returned by requests to a loop that has ended.
 var ErrEnded = errors.New("the control loop has ended")
 
-// Ready is closed when the first complete snapshot is published and steered by.
+// Ready is closed when the first complete snapshot is published and steered.
 func (l *Loop) Ready() <-chan struct{} { return l.ready }
 
-// Run works until ctx is done. It runs once.
+// Run runs the loop until ctx is done. It must be called once.
 func (l *Loop) Run(ctx context.Context) error {
 	defer close(l.ended)
 	defer l.awaitWalk()
@@ -141,8 +140,8 @@ func (l *Loop) Run(ctx context.Context) error {
 	}
 }
 
-// prepare asks for the configuration of the first table. What the kernel program must
-// have is asked for as a whole after that.
+// prepare sets the configuration of the first table. replace then gives the kernel program the full
+// set.
 func (l *Loop) prepare() {
 	if l.Prepare == nil {
 		return
@@ -152,8 +151,8 @@ func (l *Loop) prepare() {
 	l.Compiler.Configure(cfg)
 }
 
-// await returns when every feed has synced once. A feed that cannot is asked
-// again and again; status says why nothing is served.
+// await returns when every feed has synced once. It retries a feed that cannot; the status shows
+// why nothing is served.
 func (l *Loop) await(ctx context.Context) error {
 	for _, f := range l.Feeds {
 		for {
@@ -175,7 +174,7 @@ func (l *Loop) await(ctx context.Context) error {
 	return nil
 }
 
-// update compiles and applies what the sources changed. The first time is full.
+// update compiles and applies the changes of the sources; full is true for the first table.
 func (l *Loop) update(full bool) {
 	l.Compiler.Release(l.Publisher.Oldest())
 	ch := l.Tracker.Changes()
@@ -186,7 +185,7 @@ func (l *Loop) update(full bool) {
 	l.notify(ch)
 }
 
-// apply brings the workers and the kernel program to what was compiled.
+// apply publishes a compiled snapshot to the workers, and updates the kernel program.
 func (l *Loop) apply(snapshot *services.Snapshot, _ []objects.Problem, steer *steer.Change) {
 	if l.walking != nil {
 		l.walking.reopened.add(&steer.Open)
@@ -207,8 +206,8 @@ func (l *Loop) apply(snapshot *services.Snapshot, _ []objects.Problem, steer *st
 	l.completed()
 }
 
-// leftovers looks at what could not be done at once: frontends that live flows
-// needed, refusals of the kernel, numbers that were in use.
+// leftovers retries what could not be done at once: frontends that live flows needed, entries that
+// the kernel program refused, numbers that were in use.
 func (l *Loop) leftovers() {
 	l.Compiler.Release(l.Publisher.Oldest())
 	if l.Compiler.Starved() {
@@ -227,7 +226,7 @@ func (l *Loop) leftovers() {
 	l.completed()
 }
 
-// open asks the kernel program for what is published and not steered yet.
+// open makes the kernel program open what is published and not steered yet.
 func (l *Loop) open() {
 	if !l.replaced {
 		l.replace()
@@ -240,10 +239,10 @@ func (l *Loop) open() {
 	l.openSet(&set)
 }
 
-// maxRefusedInterval bounds how long something stays refused after there is room for it.
+// maxRefusedInterval bounds the retry interval of refused entries.
 const maxRefusedInterval = time.Minute
 
-// openSet asks the kernel program for a set and notes what became of it.
+// openSet makes the kernel program open a set, and records the result.
 func (l *Loop) openSet(set *steer.Set) {
 	err := l.Steering.Open(set)
 	if refused := (*steer.RefusedError)(nil); errors.As(err, &refused) {
@@ -264,9 +263,9 @@ func (l *Loop) setAside(r *steer.RefusedError) {
 	l.steered(r)
 }
 
-// replace gives the kernel program the full set for the first time. What a
-// predecessor left there and nobody wants stays as long as flows need it: the daemon
-// was dead while a service went, or the predecessor kept it for them.
+// replace gives the kernel program the full set for the first time. Entries of a predecessor that
+// are not in it stay as long as flows need them: the service was deleted while no daemon ran, or
+// the predecessor kept them for its flows.
 func (l *Loop) replace() {
 	full, used := l.Compiler.Steer().Open, steer.Set{}
 	if l.Flows != nil {
@@ -292,10 +291,9 @@ func (l *Loop) replace() {
 	close(l.ready)
 }
 
-// openAddrs steers what comes to new addresses before they are published: with the
-// snapshot a flow may leave from one, and its reply must not meet the kernel, which
-// knows nothing of it and would reset it. What comes before the snapshot goes back
-// to the kernel.
+// openAddrs steers packets for new addresses before the snapshot is published: as soon as it is, a
+// flow may use such an address as its source, and the kernel would reset its reply. Workers return
+// packets that arrive before the snapshot to the kernel.
 func (l *Loop) openAddrs() {
 	if !l.replaced || l.pending.opens() == 0 {
 		return
@@ -306,20 +304,20 @@ func (l *Loop) openAddrs() {
 	}
 }
 
-// steered notes the answer of the kernel program, and reports whether it took all. As long
-// as something is refused, that is what others are told.
+// steered records the result of a call of the kernel program, and reports whether it succeeded.
+// While entries are refused, the status keeps that error.
 func (l *Loop) steered(err error) bool {
 	if err == nil && l.pending.refused.len() > 0 {
 		return true
 	}
 	if l.progress.steer(err) && err != nil {
-		l.Log.Error("the kernel program refused; it is asked again", "error", err, "retry", l.Retry)
+		l.Log.Error("the kernel program refused; retrying", "error", err, "retry", l.Retry)
 	}
 	return err == nil
 }
 
-// note tells everybody how far the loop is. What problems there are is asked only when
-// that may differ: with thousands of them, listing all is no part of one small change.
+// note updates progress. It lists the problems only when they may have changed, because listing
+// thousands of them would dominate a small change.
 func (l *Loop) note() {
 	p := &l.progress
 	if edits := (problemEdits{l.Compiler.ProblemEdits(), l.Tracker.ProblemEdits()}); edits != l.noted {
@@ -369,13 +367,13 @@ func (l *Loop) Configure(ctx context.Context, change func(*compiler.Config)) err
 	})
 }
 
-// Drain keeps new flows from backends and says how many those are now. See
+// Drain makes backends take no new flows, and returns how many backends those are now. See
 // Compiler.Drain.
 func (l *Loop) Drain(ctx context.Context, d compiler.Drain) (backends int, err error) {
 	return l.drain(ctx, d, l.Compiler.Drain)
 }
 
-// Undrain lets them come again.
+// Undrain ends a Drain.
 func (l *Loop) Undrain(ctx context.Context, d compiler.Drain) (backends int, err error) {
 	return l.drain(ctx, d, l.Compiler.Undrain)
 }

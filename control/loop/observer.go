@@ -6,24 +6,24 @@ import (
 	"sluice.dev/sluice/control/compiler"
 )
 
-// Sync is one pass of the loop that took changes in.
+// Sync describes one pass of the loop over changes.
 type Sync struct {
 	// Queued is when the first of its changes was read, Started when they were compiled.
 	Queued, Started time.Time
-	// Took is the time from Started until the table was published and steered by.
+	// Took is the time from Started until the table was published and steered.
 	Took time.Duration
 	// Services and EndpointSlices count the objects that changed.
 	Services, EndpointSlices int
-	// Triggers are when the causes of its slices happened, as the annotation
-	// endpoints.kubernetes.io/last-change-trigger-time says.
+	// Triggers are the times of the annotation endpoints.kubernetes.io/last-change-trigger-time of
+	// its slices.
 	Triggers []time.Time
-	// Full: the first table, or a new configuration for all of it.
+	// Full: the pass compiled all objects, for the first table or a new configuration.
 	Full bool
 }
 
-// Observer hears of every Sync, on the loop's goroutine: it must not block.
+// Observer is called with every Sync, on the loop's goroutine: it must not block.
 type Observer interface{ Synced(*Sync) }
 
-// HealthChecks hears of the health check node ports, all of them whenever one
-// changes, in order of port. It is called on the loop's goroutine: it must not block.
+// HealthChecks is called with all health check node ports, in order of port, whenever one of them
+// changes. It is called on the loop's goroutine: it must not block.
 type HealthChecks interface{ SetHealthChecks([]compiler.HealthCheck) }

@@ -5,13 +5,13 @@ import (
 	"sluice.dev/sluice/fastpath/stats"
 )
 
-// Publisher gives snapshots to the workers and knows which are still in use.
+// Publisher publishes snapshots to the workers, and reports which are still in use.
 type Publisher struct {
 	handle  *services.Handle
 	workers []*stats.Block
 }
 
-// NewPublisher returns a Publisher to the workers that write these blocks.
+// NewPublisher returns a Publisher for the workers that write these blocks.
 func NewPublisher(handle *services.Handle, workers []*stats.Block) *Publisher {
 	return &Publisher{handle, workers}
 }
@@ -36,9 +36,9 @@ func (p *Publisher) Published() uint64 {
 // Oldest is the generation of the oldest snapshot that a worker may still use;
 // the published one's if no worker uses any. It never waits.
 //
-// The order matters: a worker that sleeps when its block is read loads the handle
-// after that, and so finds no older snapshot than the one loaded here before. A
-// worker that woke and has not said what it uses counts as using anything.
+// The order matters: a worker that sleeps when its block is read loads the handle after that, and
+// so finds no older snapshot than the one loaded here before. A worker that woke and has not stored
+// its generation yet counts as using any snapshot.
 func (p *Publisher) Oldest() uint64 {
 	oldest := p.Published()
 	for _, w := range p.workers {

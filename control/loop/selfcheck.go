@@ -6,17 +6,17 @@ import (
 	"sluice.dev/sluice/control/objects"
 )
 
-// checkEvery is how often the loop has the compiler check a few Services of its table.
+// checkEvery is the interval of checks of a few Services.
 const checkEvery = 30 * time.Second
 
-// SelfCheck is what the loop found when it compared its table with one compiled anew.
+// SelfCheck counts the comparisons of the table with a freshly compiled one.
 type SelfCheck struct {
-	// Runs counts checks, Services what they compared, Differences the checks that found
-	// one. After one, the whole table is built anew.
+	// Runs counts checks, Services what they compared, Differences the checks that found a
+	// difference. After a difference the whole table is rebuilt.
 	Runs        uint64 `json:"runs"`
 	Services    uint64 `json:"services"`
 	Differences uint64 `json:"differences"`
-	// Last is what the last difference was, At when.
+	// Last is the last difference, At its time.
 	Last string    `json:"last,omitempty"`
 	At   time.Time `json:"at,omitzero"`
 }
@@ -28,8 +28,8 @@ func (l *Loop) SelfCheck() SelfCheck {
 	return l.progress.check
 }
 
-// selfCheck compares a few Services, when it is time, and repairs what is wrong. It runs
-// on the loop's goroutine, so that what the Tracker handed out is what was compiled.
+// selfCheck compares a few Services every checkEvery, and rebuilds the table after a difference. It
+// runs on the loop's goroutine, so that what the Tracker handed out is what was compiled.
 func (l *Loop) selfCheck(now time.Time) {
 	if !l.replaced || now.Sub(l.checked) < checkEvery {
 		return

@@ -11,20 +11,20 @@ import (
 	"sluice.dev/sluice/control/tracker"
 )
 
-// progress is what others may know of the loop.
+// progress is the state of the loop that other goroutines may read.
 type progress struct {
 	mu          sync.Mutex
 	applied     uint64        // Tracker.Read of what is published and steered
 	at          time.Time     // when it became so
 	changed     chan struct{} // closed at the next change
 	problems    []objects.Problem
-	closing     int   // what the kernel program still has and should not
+	closing     int   // entries that the kernel program has yet to close
 	steeringErr error // of the kernel program
 	check       SelfCheck
-	feeds       map[objects.Source]error // by feed that was asked; nil: it has synced
+	feeds       map[objects.Source]error // by feed, of those that were tried; nil: it has synced
 }
 
-// feed and steer note an answer, and say whether it is news.
+// feed and steer record a result, and report whether it differs from the last one.
 func (p *progress) feed(s objects.Source, err error) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -36,7 +36,7 @@ func (p *progress) feed(s objects.Source, err error) bool {
 // problemEdits count how often the problems of compiling and of the sources changed.
 type problemEdits struct{ compiled, read uint64 }
 
-// setProblems notes the outstanding problems and returns the new ones.
+// setProblems records the outstanding problems and returns the new ones.
 func (p *progress) setProblems(problems []objects.Problem) (news []objects.Problem) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -63,8 +63,8 @@ func (p *progress) steer(err error) bool {
 	return fmt.Sprint(before) != fmt.Sprint(err)
 }
 
-// Wait returns when everything the sources said before the call is published,
-// steered by and seen by every worker, or why it is not.
+// Wait returns nil when everything that the sources had before the call is published, steered and
+// seen by every worker, or an error that says why it is not.
 func (l *Loop) Wait(ctx context.Context) error {
 	for _, f := range l.Feeds {
 		if err := f.Sync(ctx); err != nil {
@@ -101,7 +101,7 @@ func (l *Loop) isReady() bool {
 	}
 }
 
-// seenPoll is how often workers' blocks are looked at: a batch is far shorter.
+// seenPoll is the interval of reading the workers' blocks; a batch takes far less.
 const seenPoll = time.Millisecond
 
 // seen returns when no worker uses a snapshot older than a generation.
@@ -114,10 +114,10 @@ func (l *Loop) seen(ctx context.Context, generation uint64) error {
 	return nil
 }
 
-// Status is what is applied against what was read.
+// Status compares what is applied with what was read.
 type Status struct {
-	// Read counts what the sources said, Applied how much of it is published and
-	// steered by.
+	// Read is the number of batches read from the sources, Applied how many of them are published
+	// and steered.
 	Read    uint64    `json:"read"`
 	Applied uint64    `json:"applied"`
 	At      time.Time `json:"at,omitzero"` // when Applied became so
@@ -132,7 +132,7 @@ type Status struct {
 	Sources  []SourceStatus         `json:"sources"`
 	Objects  []tracker.ObjectStatus `json:"objects"`
 	Problems []objects.Problem      `json:"problems"`
-	// SelfCheck is what comparing the table with one compiled anew found.
+	// SelfCheck counts comparisons of the table with a freshly compiled one.
 	SelfCheck SelfCheck `json:"selfCheck"`
 }
 
@@ -146,8 +146,8 @@ type SourceStatus struct {
 	Applied bool           `json:"applied"`
 }
 
-// Status may be called from any goroutine. It lists every object, so it is for
-// people, not for every scrape.
+// Status may be called from any goroutine. It lists every object, so it is too expensive for every
+// scrape.
 func (l *Loop) Status() *Status {
 	objects := l.Tracker.ObjectStatus()
 	s := &Status{Read: l.Tracker.Read(), Generation: l.Publisher.Published(), Oldest: l.Publisher.Oldest(), Objects: objects}
@@ -185,9 +185,9 @@ func (p *progress) source(of objects.Source, objects []tracker.ObjectStatus) Sou
 	return s
 }
 
-// Reached says how far the loop is: what the Tracker has read, how much of that is
-// published and steered by, and when it became so; the zero time before the first
-// snapshot. It is cheap and may be called from any goroutine.
+// Reached returns the number of batches that the Tracker has read, how many of them are published
+// and steered, and since when; the zero time before the first snapshot. It is cheap and may be
+// called from any goroutine.
 func (l *Loop) Reached() (read, applied uint64, at time.Time) {
 	read = l.Tracker.Read()
 	l.progress.mu.Lock()
@@ -203,8 +203,8 @@ func (l *Loop) SteeringError() error {
 	return l.progress.steeringErr
 }
 
-// Problems returns all outstanding problems, which nobody may write to, and a channel
-// that is closed when there may be others. It may be called from any goroutine.
+// Problems returns all outstanding problems, which the caller must not modify, and a channel that
+// is closed when they may have changed. It may be called from any goroutine.
 func (l *Loop) Problems() ([]objects.Problem, <-chan struct{}) {
 	l.progress.mu.Lock()
 	defer l.progress.mu.Unlock()

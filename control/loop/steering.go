@@ -4,11 +4,11 @@ import (
 	"sluice.dev/sluice/control/steer"
 )
 
-// Steering is the kernel program as the control loop sees it. All methods must
-// be idempotent: what failed is asked for again.
+// Steering is the kernel program as the control loop uses it. All methods must be idempotent: the
+// loop repeats calls that failed.
 type Steering interface {
-	// Held is what the kernel program sends to user space now: before the first
-	// Replace, what a predecessor left.
+	// Held returns what the kernel program sends to user space now: before the first Replace, what
+	// a predecessor left.
 	Held() steer.Set
 	// Replace sends to user space exactly what is in the set.
 	Replace(*steer.Set) error
@@ -18,7 +18,7 @@ type Steering interface {
 	Close(*steer.Set) error
 }
 
-// Flows is the flow table as the control loop sees it.
+// Flows is the flow table as the control loop uses it.
 type Flows interface {
 	// InUse returns the part of a set that live flows need: frontends and node
 	// ports their clients send to, keep-sources that answer them. Of an address
