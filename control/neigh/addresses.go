@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Address is a local address of this node: a place for node ports, and a source
-// towards backends.
+// Address is a local address of this node, which may accept node ports and may be a source towards
+// backends.
 type Address struct {
 	Interface string
 	Link      int          // position of the interface, or of the one below its VLAN tags, in the configuration; -1 if not ours
@@ -45,13 +45,14 @@ func addressesOf(addrs []netlink.Addr, devices map[int]device) []Address {
 			Usable:    a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED|unix.IFA_F_DEPRECATED) == 0,
 		})
 	}
-	// The kernel's order within an interface says which address is the primary one.
+	// The kernel's order within an interface determines the primary address, so the sort must be
+	// stable.
 	slices.SortStableFunc(out, func(a, b Address) int { return strings.Compare(a.Interface, b.Interface) })
 	return out
 }
 
-// Addresses returns the node's addresses on all interfaces as of the last reading,
-// by interface. The slice must not be written.
+// Addresses returns the node's addresses on all interfaces as of the last reading, by interface.
+// The caller must not modify the slice.
 func (m *Mirror) Addresses() []Address {
 	if p := m.addresses.Load(); p != nil {
 		return *p
@@ -59,9 +60,8 @@ func (m *Mirror) Addresses() []Address {
 	return nil
 }
 
-// Sources returns the addresses that packets leave from by our links, in order:
-// those that a Route has as its Source, and the primary ones of the links. The slice
-// must not be written.
+// Sources returns the source addresses of packets that leave by our links, in order: those that a
+// Route has as its Source, and the primary ones of the links. The caller must not modify the slice.
 func (m *Mirror) Sources() []netip.Addr {
 	if p := m.sources.Load(); p != nil {
 		return *p
@@ -69,8 +69,8 @@ func (m *Mirror) Sources() []netip.Addr {
 	return nil
 }
 
-// AddressesChanged receives a value after Addresses or Sources changed. Changes
-// that nobody received yet are one value.
+// AddressesChanged receives a value after Addresses or Sources changed. Several changes without a
+// receive are one value.
 func (m *Mirror) AddressesChanged() <-chan struct{} { return m.addressesChanged }
 
 func (m *Mirror) setAddresses(now []Address) {

@@ -10,8 +10,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// LinkConfig names one of the gateway's own links. The interface is found, and
-// after it was deleted and created again found anew, by its name.
+// LinkConfig names one of the gateway's own links. The interface is looked up by name, again also
+// after it was deleted and created again.
 type LinkConfig struct{ Name string }
 
 // HostLink is the veth pair of our own into the kernel (package hostlink).
@@ -22,10 +22,10 @@ type HostLink struct {
 	MTU         int
 }
 
-// notOurs is the link of a device that only the kernel sends on.
+// notOurs is the link of a device that the gateway does not send on.
 const notOurs = -1
 
-// device is an interface as far as sending on it matters.
+// device has what the mirror uses of an interface.
 type device struct {
 	name  string
 	link  int // position in the configuration, or notOurs
@@ -36,8 +36,8 @@ type device struct {
 	up    bool
 }
 
-// devicesOf finds out which interfaces are ours: those of the configuration, and
-// their VLAN sub-devices.
+// devicesOf returns all interfaces, and which are ours: those of the configuration and their VLAN
+// sub-devices.
 func devicesOf(links []netlink.Link, config []LinkConfig) map[int]device {
 	position := make(map[string]int, len(config))
 	for i, c := range config {
@@ -72,7 +72,7 @@ func ownership(l netlink.Link, byIndex map[int]netlink.Link, position map[string
 		if !ok || int(n) == len(tags) || vlan.NetNsID != -1 {
 			return notOurs, [2]nexthop.Tag{}, 0
 		}
-		// Hosts on a VLAN device take no packet with another protocol in its tag.
+		// Hosts on a VLAN device do not accept packets with another protocol in the tag.
 		tag := nexthop.Tag{TPID: header.EtherTypeVLAN, TCI: uint16(vlan.VlanId)}
 		if vlan.VlanProtocol == netlink.VLAN_PROTOCOL_8021AD {
 			tag.TPID = header.EtherTypeQinQ
@@ -85,7 +85,7 @@ func ownership(l netlink.Link, byIndex map[int]netlink.Link, position map[string
 	}
 }
 
-// clampMTU makes an MTU fit a hop. The loopback device has 65,536, which limits
+// clampMTU converts an MTU to the type that a hop has. The loopback device has 65,536, which limits
 // no IP packet.
 func clampMTU(mtu int) uint16 {
 	if mtu <= 0 || mtu > math.MaxUint16 {

@@ -1,6 +1,5 @@
-// Package neigh mirrors the kernel's routes, neighbours and addresses into a
-// nexthop.Table, so that workers send packets where the kernel would have sent
-// them, without asking it.
+// Package neigh mirrors the kernel's routes, neighbours and addresses into a nexthop.Table, so that
+// workers send packets where the kernel would have sent them, without a system call.
 //
 //	kernel ──events──▶ Mirror ──View (prefix → Route), Hop by ID──▶ workers
 //	   ▲                  ▲                                            │
@@ -9,29 +8,28 @@
 //
 // # Two kinds of truth
 //
-// Routes, interfaces and addresses are level-triggered: an event only says
-// that something changed, and the state is always read as a whole and compared
-// with what is published. The kernel does not announce everything: IPv4 routes
-// that go away with their interface, their source address or their nexthop
-// object do so in silence, so a mirror that adds up events drifts. Reading costs
-// time in proportion to the size of the table; a burst of events is one
-// reading, and readings never take more than a tenth of one core.
+// Routes, interfaces and addresses are level-triggered: an event only triggers a reading of the
+// whole state, which is compared with what is published. The kernel does not announce everything:
+// it sends no event for IPv4 routes that are removed with their interface, source address or
+// nexthop object, so a mirror that applied events only would drift. The time of a reading is
+// proportional to the size of the tables; a burst of events leads to one reading, and readings
+// never take more than a tenth of one core.
 //
 // Neighbours are edge-triggered: an event carries the whole state of one
 // neighbour and is applied at once, in place. A changed MAC address rewrites one
 // Hop; no flow and no View notices. Once a minute neighbours too are read as a whole
 // and compared.
 //
-// Where events come faster than they are taken the kernel says so once (ENOBUFS),
-// ahead of what is still queued, and drops in silence until that queue is empty. So
-// the first such error ends the subscription: nothing more of it is applied, and as
-// soon as pace allows (2 ms after a rest, a second at most) a new one is opened and
-// everything is read. What an event did not tell otherwise is found within a minute.
+// When the receive buffer overflows, the kernel reports it once (ENOBUFS), ahead of the queued
+// events, and drops events without a report until the queue is empty. So the first such error ends
+// the subscription: no further event of it is applied, and as soon as pace allows (2 ms after a
+// rest, a second at most) a new one is opened and everything is read. Any other missed change is
+// found within a minute.
 //
 // # What a destination becomes
 //
 //	via a gateway on a link of ours    Route{hop of the gateway, OnLink}
-//	on a link of ours                  Route{0, OnLink} until somebody asks for it
+//	on a link of ours                  Route{0, OnLink} until a worker requests it
 //	                                   and it answers; then a host route to its hop
 //	an address of this node            Route{ViaKernel, Kernel}
 //	on any other device                Route{hop of the host link, Kernel}; ViaKernel,
@@ -40,15 +38,13 @@
 //	blackhole, prohibit, throw, none   Unreachable
 //	multicast, link-local IPv6         Unreachable: never forwarded (RFC 4291 section 2.5.6)
 //
-// The lookup answers what `ip route get` answers for a packet that is to be
-// forwarded and that no policy rule treats specially: tables local, main and
-// default, longest prefix, lowest metric, TOS zero. Other policy rules are not
-// honoured; they are reported as a warning. Of a multipath route the first
-// usable nexthop is taken; where the kernel would spread over several this is
-// reported too. A VLAN sub-device (802.1Q or 802.1ad, up to two deep) of one of our
-// links counts as ours: its tags are part of the hop. A bridge, bond or macvlan on
-// top of a link does not: the kernel sends for it.
-// Routes with an encapsulation are the kernel's too.
+// The lookup returns what `ip route get` returns for a packet that is to be forwarded and that no
+// other policy rule matches: tables local, main and default, longest prefix, lowest metric, TOS
+// zero. Other policy rules are not honoured; they are reported as a warning. Of a multipath route
+// the first usable nexthop is taken; where the kernel would spread over several this is reported
+// too. A VLAN sub-device (802.1Q or 802.1ad, up to two deep) of one of our links counts as ours:
+// its tags are part of the hop. A bridge, bond or macvlan on top of a link does not: the kernel
+// sends for it. Routes with an encapsulation are the kernel's too.
 //
 // # Where a packet leaves from
 //
@@ -59,22 +55,22 @@
 //
 // # Neighbours
 //
-// A neighbour is tracked from the moment a route names it as gateway or a worker
-// asks for it. Resolution is left to the kernel: a neighbour message with NTF_USE
-// does what sending a packet would do (include/uapi/linux/neighbour.h), for ARP
-// and for neighbour discovery, and leaves nothing behind. The same message, every
-// ProbeInterval, keeps a tracked neighbour fresh; meanwhile a stale one stays in
-// use. A permanent entry is taken as it is and never touched. Of the destinations that have never answered 1024 are tracked; the one asked
-// for longest ago gives way to a new one, so that a flood from made-up addresses does
-// not shut out who is sent to. A hop is ready while an address is known that has not failed: between the
-// kernel forgetting an entry and the answer to our question the last address stays.
+// A neighbour is tracked from the moment a route names it as gateway or a worker requests it. The
+// kernel resolves it: a neighbour message with NTF_USE does what sending a packet would do
+// (include/uapi/linux/neighbour.h), for ARP and for neighbour discovery, and leaves nothing behind.
+// The same message, every ProbeInterval, keeps a tracked neighbour fresh; meanwhile a stale one
+// stays in use. A permanent entry is used and never changed. At most 1024 destinations that have
+// never answered are tracked; a new one replaces the one with the oldest request, so that a flood
+// from invented addresses does not displace destinations in use. A hop is ready while a MAC address
+// is known that has not failed: after the kernel has removed an entry, the last address stays in
+// use until the kernel answers the new request.
 //
 // # Hops and generations
 //
 // Invariants:
-//   - A hop's ID must keep its meaning while a View of the generation it was
-//     learned under can be in a worker's hand. So an ID that no route uses any more
-//     is freed only after a new generation was published and HopGrace has passed.
+//   - A hop's ID must keep its meaning while a View of the generation it was learned under can be
+//     in a worker's hand. So an ID that no route uses any more is freed only after a new generation
+//     was published and HopGrace has passed.
 //   - A change of a neighbour, of a link's MAC or MTU must not change the
 //     generation; a change of any route, its Source included, must.
 //   - Generations start from the boot clock in milliseconds and are stepped more

@@ -7,24 +7,22 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// neighKey is a neighbour: who, and on which interface.
+// neighKey is the address and interface of a neighbour.
 type neighKey struct {
 	dev  int32
 	addr header.Addr
 }
 
-// hopKey is everything a hop's ID stands for. Routes of different MTU by way of
-// one neighbour are different hops.
+// hopKey identifies a hop. Routes with different MTUs by way of one neighbour are different hops.
 type hopKey struct {
 	kind  nexthop.Kind
 	neigh neighKey // OnLink
 	mtu   uint16   // of the route
 }
 
-// hopIDs gives IDs to hops and takes them back. An ID that is not used any more
-// is retired first: a View that still has it may be in a worker's hand, and a flow
-// may hold it until it notices the new generation. A retired hop that is wanted
-// again is the same hop.
+// hopIDs assigns IDs to hops and frees them. An ID that is not used any more is retired first: a
+// worker may still use a View that has it, and a flow may hold it until its binding is renewed. A
+// retired hop that is needed again keeps its ID.
 //
 // Invariant: an ID must not be given to another key before the generation it was
 // last used in is over and grace has passed since.
@@ -47,7 +45,7 @@ func newHopIDs(table *nexthop.Table, grace time.Duration) *hopIDs {
 	return &hopIDs{table: table, grace: grace, byKey: make(map[hopKey]*hopID), next: 1}
 }
 
-// acquire returns the ID of a hop, a new one if need be. It is not ok if all are in use.
+// acquire returns the ID of a hop, a new one if it has none; false if all are in use.
 func (h *hopIDs) acquire(k hopKey) (nexthop.ID, bool) {
 	if e, ok := h.byKey[k]; ok {
 		e.retired = false
@@ -77,7 +75,7 @@ func (h *hopIDs) retireAllBut(used map[hopKey]struct{}, generation uint32, now t
 	}
 }
 
-// reap frees what was retired long enough ago.
+// reap frees the IDs whose grace time is over.
 func (h *hopIDs) reap(generation uint32, now time.Time) {
 	for k, e := range h.byKey {
 		if e.retired && e.generation != generation && now.Sub(e.at) >= h.grace {

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernel is what the mirror needs from the kernel. Tests inject what a kernel
-// without 802.1Q, or one that loses events, would say.
+// kernel is what the mirror needs from the kernel. Tests inject the answers of a kernel without
+// 802.1Q, or of one that loses events.
 type kernel interface {
 	// topology reads interfaces, addresses and routes.
 	topology() (*topology, error)
@@ -21,8 +21,8 @@ type kernel interface {
 	neighbours() ([]netlink.Neigh, error)
 	// rules reads the policy rules of both families.
 	rules() ([]netlink.Rule, error)
-	// use makes the kernel resolve or confirm a neighbour, as a packet to it would. It leaves
-	// an entry alone that nobody confirms, and its owner's flags on all others.
+	// use makes the kernel resolve or confirm a neighbour, as a packet to it would. It does not
+	// change an entry in a fixed state, and keeps the owner's flags of all others.
 	use(dev int, a netip.Addr) error
 	// events delivers what changed. It is closed when the subscription broke.
 	events() <-chan []event
@@ -56,8 +56,8 @@ const (
 // neighbours and routes that goes down at once. More is a resync, not an error.
 const receiveBufferBytes = 4 << 20
 
-// groups are the rtnetlink multicast groups that say when to look again.
-// Nexthop objects have their own: routes change with them in silence.
+// groups are the rtnetlink multicast groups whose events trigger a reading. Nexthop objects have
+// their own group, because routes that change with them are not announced.
 var groups = [...]uint{
 	unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH,
 	unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
@@ -182,8 +182,7 @@ func (k *rtnetlink) topology() (*topology, error) {
 	if t.addrs, err = k.handle.AddrList(nil, netlink.FAMILY_ALL); err != nil {
 		return nil, fmt.Errorf("read addresses: %w", err)
 	}
-	// A filter on table "unspecified" is how the library is told not to leave out
-	// all tables but main.
+	// Only with a filter on table "unspecified" does the library return other tables than main.
 	for _, family := range [...]int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		r, err := k.handle.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
 		if err != nil {
@@ -219,17 +218,18 @@ func (k *rtnetlink) rules() ([]netlink.Rule, error) {
 }
 
 func (k *rtnetlink) use(dev int, a netip.Addr) error {
-	// The announcement of an entry may still be on its way, so the kernel is asked.
+	// The announcement of an entry may still be on its way, so read it from the kernel.
 	n, err := k.neighbour(dev, a)
 	if err == nil && n.State&fixed == 0 {
-		// What the message does not say again the kernel takes off the entry (neigh_update_flags).
+		// The kernel clears flags of the entry that the message does not repeat
+		// (neigh_update_flags).
 		err = k.handle.NeighSet(&netlink.Neigh{
 			LinkIndex: dev, IP: a.AsSlice(),
 			Flags: netlink.NTF_USE | n.Flags&netlink.NTF_EXT_LEARNED, FlagsExt: n.FlagsExt & netlink.NTF_EXT_MANAGED,
 		})
 	}
 	if err != nil {
-		return fmt.Errorf("ask for neighbour %s on interface %d: %w", a, dev, err)
+		return fmt.Errorf("resolve neighbour %s on interface %d: %w", a, dev, err)
 	}
 	return nil
 }

@@ -27,8 +27,8 @@ type Config struct {
 
 	ProbeInterval  time.Duration // how often a neighbour is confirmed (30 s)
 	ResyncInterval time.Duration // how often everything is read and compared (1 min)
-	ForgetAfter    time.Duration // how long a neighbour that fails and is not asked for is kept (5 min)
-	HopGrace       time.Duration // how long an unused hop ID rests before it is given away (10 s)
+	ForgetAfter    time.Duration // how long a neighbour that fails and is not requested is kept (5 min)
+	HopGrace       time.Duration // how long an unused hop ID is kept before it is reused (10 s)
 
 	Logger *slog.Logger
 	Now    func() time.Time
@@ -54,8 +54,8 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// Mirror keeps a nexthop.Table equal to what the kernel would do. All fields but
-// those marked shared belong to the goroutine of Run.
+// Mirror keeps a nexthop.Table equal to the kernel's decisions. All fields but those marked shared
+// belong to the goroutine of Run.
 type Mirror struct {
 	table         *nexthop.Table
 	log           *slog.Logger
@@ -89,7 +89,7 @@ type Mirror struct {
 	ready            chan struct{}          // closed after the first View
 	readyOnce        sync.Once
 
-	mu   sync.Mutex // shared: the wishes of SetLinks
+	mu   sync.Mutex // shared: guards want
 	want *linkChange
 	wake chan struct{}
 }
@@ -147,9 +147,9 @@ func firstGeneration() uint32 {
 	return max(1, uint32(ts.Nano()/int64(time.Millisecond)))
 }
 
-// SetLinks says which links there are from now on. A link that stays should keep
-// its position. Interfaces that come, go or change are followed without it. It may
-// be called at any time, by any goroutine.
+// SetLinks replaces the links. A link that stays should keep its position. The mirror notices by
+// itself when interfaces are created, deleted or changed. SetLinks may be called at any time, by
+// any goroutine.
 func (m *Mirror) SetLinks(links []LinkConfig, host *HostLink) error {
 	if err := checkLinks(links); err != nil {
 		return err
@@ -167,10 +167,10 @@ func (m *Mirror) SetLinks(links []LinkConfig, host *HostLink) error {
 // Ready is closed once the first View is published.
 func (m *Mirror) Ready() <-chan struct{} { return m.ready }
 
-// Run follows the kernel until ctx is done. It works in the network namespace of
-// the thread it starts on, so in a namespace other than the process's own the
-// caller must have locked the goroutine to its thread. Only the first attempt to
-// reach the kernel can fail; later ones are repeated.
+// Run mirrors the kernel's state until ctx is done. It works in the network namespace of the thread
+// it starts on, so in a namespace other than the process's own the caller must have locked the
+// goroutine to its thread. It returns an error only if the first subscription fails; it retries
+// later ones.
 func (m *Mirror) Run(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -194,8 +194,9 @@ func (m *Mirror) Run(ctx context.Context) error {
 	return nil
 }
 
-// session follows one subscription until it breaks or ctx is done. It fails only
-// if there is nothing to follow. After an overrun the next one must follow at once.
+// session serves one subscription until it breaks or ctx is done. It returns an error only if the
+// subscription cannot be opened or the first reading fails. After an overrun the next session must
+// start at once.
 func (m *Mirror) session(ctx context.Context, tick <-chan time.Time) (overrun bool, err error) {
 	k, err := m.open(m.log)
 	if err != nil {
@@ -203,9 +204,9 @@ func (m *Mirror) session(ctx context.Context, tick <-chan time.Time) (overrun bo
 	}
 	defer k.close()
 	m.kernel = k
-	// Subscribed first, read second: what changes in between is announced. A dump
-	// that was interrupted is repeated as any other; tables that change so fast
-	// that announcements are lost often interrupt one.
+	// Subscribe before reading, so that changes in between are announced. An interrupted dump is
+	// repeated like any other; tables that change so fast that announcements are lost often
+	// interrupt dumps.
 	m.pace.everything()
 	if err := m.read(); err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 		return false, err
@@ -213,8 +214,8 @@ func (m *Mirror) session(ctx context.Context, tick <-chan time.Time) (overrun bo
 	return m.follow(ctx, tick), nil
 }
 
-// follow returns whether the subscription ended because it overran. From the
-// overrun until it is time to read again, workers are served and nothing is heard.
+// follow reports whether the subscription ended by an overrun. From the overrun until the next
+// reading it serves workers, but takes no events.
 func (m *Mirror) follow(ctx context.Context, tick <-chan time.Time) (overrun bool) {
 	m.pace.armed = false
 	reading := time.NewTimer(time.Hour)
@@ -259,11 +260,10 @@ func (m *Mirror) follow(ctx context.Context, tick <-chan time.Time) (overrun boo
 	}
 }
 
-// apply takes neighbours as they come and notes everything else. It stops and
-// returns false where the kernel dropped announcements. What comes after that is no
-// use: it is older than the next reading, and until the socket is empty the kernel
-// goes on dropping without saying so again (net/netlink/af_netlink.c,
-// netlink_overrun and netlink_rcv_wake). Only a new socket is without that past.
+// apply applies events of neighbours at once and records all others. It stops and returns false
+// where the kernel dropped announcements. Later events are of no use: they are older than the next
+// reading, and until the socket is empty the kernel drops events without another report
+// (net/netlink/af_netlink.c, netlink_overrun and netlink_rcv_wake). Only a new socket ends that.
 func (m *Mirror) apply(batch []event) bool {
 	for i := range batch {
 		switch e := &batch[i]; e.kind {

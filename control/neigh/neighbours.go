@@ -11,23 +11,23 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// neighbour is one that we send to, or that somebody asked for.
+// neighbour is one that we send to, or that a worker requested.
 type neighbour struct {
 	key         neighKey
 	gateway     bool // a route names it
-	host        bool // a worker asked for it as a destination
+	host        bool // a worker requested it as a destination
 	hosted      bool // host: a host route leads to it
 	ready       bool // mac is known and has not failed
 	mac         [6]byte
 	hops        []hopKey      // the hops it is behind, one for each route MTU
 	requestedAt time.Time     // last request of a worker
-	usedAt      time.Time     // last time the kernel was told that we need it
+	usedAt      time.Time     // last call of kernel.use
 	place       *list.Element // among the waiting; nil if it is not one of them
 }
 
 const (
-	// retryInterval is how often the kernel is asked again about a neighbour that
-	// does not answer; its own three solicitations take as long.
+	// retryInterval is the interval of requests for a neighbour that does not answer; the kernel's
+	// three solicitations take as long.
 	retryInterval = time.Second
 	// usesPerTick bounds the probes of one second.
 	usesPerTick = 512
@@ -37,7 +37,7 @@ const (
 const valid = netlink.NUD_PERMANENT | netlink.NUD_NOARP | netlink.NUD_REACHABLE |
 	netlink.NUD_PROBE | netlink.NUD_STALE | netlink.NUD_DELAY
 
-// fixed are the states of an entry that its owner set and nobody confirms.
+// fixed are the states of an entry that its owner set, and that the kernel does not confirm.
 const fixed = netlink.NUD_PERMANENT | netlink.NUD_NOARP
 
 // usableNeighbour is an entry of the kernel in one of the valid states.
@@ -46,8 +46,8 @@ type usableNeighbour struct {
 	fixed bool
 }
 
-// neighbourChanged applies an announcement, or one entry of a reading. It returns
-// whether a neighbour that we send to was different.
+// neighbourChanged applies an announcement, or one entry of a reading. It reports whether a
+// neighbour that we send to changed.
 func (m *Mirror) neighbourChanged(kn *netlink.Neigh, gone bool) bool {
 	key, ok := m.keyOf(kn)
 	if !ok {
@@ -65,8 +65,8 @@ func (m *Mirror) neighbourChanged(kn *netlink.Neigh, gone bool) bool {
 	}
 	switch {
 	case gone:
-		// Forgotten, not failed: the last address stays until the kernel, asked
-		// again, says otherwise.
+		// The kernel removed the entry, it did not fail: the last address stays until the kernel
+		// answers a new request.
 		m.useAgain(n)
 		return true
 	case usable:
@@ -136,8 +136,8 @@ func (m *Mirror) readNeighbours() (int, error) {
 	return differences, nil
 }
 
-// track returns the neighbour, from now on one of those we keep fresh. It is nil
-// if too many that are not gateways wait for an answer.
+// track returns the neighbour, and keeps it fresh from now on. It returns nil if too many
+// neighbours that are not gateways wait for an answer.
 func (m *Mirror) track(key neighKey, gateway bool) *neighbour {
 	n := m.tracked[key]
 	if n == nil {
@@ -154,7 +154,7 @@ func (m *Mirror) track(key neighKey, gateway bool) *neighbour {
 	return n
 }
 
-// resolve answers a worker that found no hop, or one that is not ready, for a
+// resolve handles the request of a worker that found no hop, or none that is ready, for a
 // destination.
 func (m *Mirror) resolve(a header.Addr) {
 	t, ok := m.targets.Lookup(a.Netip())
@@ -180,12 +180,12 @@ func (m *Mirror) resolve(a header.Addr) {
 	m.use(n)
 }
 
-// use tells the kernel that we send to n: it resolves what it does not know and
-// confirms what is stale. It does nothing, and returns false, if it was told a moment ago.
+// use makes the kernel resolve n, or confirm it if it is stale. It does nothing and returns false
+// if the last call was less than an interval ago.
 //
 // A fixed entry must not be used: NTF_USE takes NUD_PERMANENT off it (net/core/neighbour.c,
-// __neigh_update, since Linux 5.16), and a neighbour that its operator wrote down because it answers no
-// request would be lost when the kernel then asks for it.
+// __neigh_update, since Linux 5.16), and an entry that an operator set because the neighbour
+// answers no requests would be lost when the kernel then probes it.
 func (m *Mirror) use(n *neighbour) (told bool) {
 	now := m.now()
 	interval := m.probeInterval
@@ -201,20 +201,20 @@ func (m *Mirror) use(n *neighbour) (told bool) {
 	}
 	n.usedAt = now
 	if err := m.kernel.use(int(n.key.dev), n.key.addr.Netip()); err != nil {
-		m.log.Debug("neighbour not asked for", "error", err)
+		m.log.Debug("neighbour not resolved", "error", err)
 	}
 	return true
 }
 
-// useAgain is use at once, for a neighbour that the kernel just gave up: what it
-// was told a moment ago is void.
+// useAgain is use without the interval, for a neighbour that the kernel just removed or marked as
+// failed.
 func (m *Mirror) useAgain(n *neighbour) {
 	n.usedAt = time.Time{}
 	m.use(n)
 }
 
-// keepFresh runs once a second. It uses the neighbours whose time has come, and
-// forgets those that do not answer and that nobody asks for any more.
+// keepFresh runs once a second. It uses the neighbours whose interval is over, and forgets those
+// that neither answer nor are requested any more.
 func (m *Mirror) keepFresh() {
 	now, uses, expired := m.now(), 0, false
 	m.waiting.displaced = 0
@@ -227,7 +227,7 @@ func (m *Mirror) keepFresh() {
 				continue
 			}
 			if idle >= m.probeInterval {
-				continue // nobody sends to it now
+				continue // no worker sends to it now
 			}
 		}
 		if uses < usesPerTick && m.use(n) {
@@ -239,9 +239,8 @@ func (m *Mirror) keepFresh() {
 	}
 }
 
-// forgetHosts gives all host routes up when hop IDs run out. Who is still sent to
-// is asked for again: that is how the ones in use are found out. Until HopGrace has
-// passed nothing new can be learned, so it must not run again sooner.
+// forgetHosts removes all host routes when hop IDs run out. Workers request those in use again. No
+// ID is free before HopGrace has passed, so it must not run again sooner.
 func (m *Mirror) forgetHosts() {
 	now := m.now()
 	if now.Sub(m.forgotAt) < 2*m.ids.grace {

@@ -3,16 +3,16 @@ package neigh
 import "time"
 
 const (
-	// minReadingGap lets a burst of events become one reading.
+	// minReadingGap makes a burst of events one reading.
 	minReadingGap = 2 * time.Millisecond
-	// maxReadingGap bounds how long a change can wait behind slow readings.
+	// maxReadingGap bounds how long a change waits because readings are slow.
 	maxReadingGap = time.Second
 	// restPerReading keeps readings of a large table below a tenth of one core.
 	restPerReading = 9
 )
 
-// pace says when the topology is read next: soon after an event, but not more
-// often than readings can be afforded.
+// pace schedules the next reading of the topology: soon after an event, but not so often that
+// readings take more than their share of a core.
 type pace struct {
 	dirty  bool // something was announced
 	all    bool // neighbours and rules too

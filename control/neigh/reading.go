@@ -8,7 +8,7 @@ import (
 	"github.com/gaissmai/bart"
 )
 
-// read does the reading that pace asked for, or notes that it is still due.
+// read does the reading that pace scheduled. After an error the reading is still due.
 func (m *Mirror) read() error {
 	all, forced := m.pace.all, m.pace.forced
 	m.pace.dirty, m.pace.all, m.pace.forced = false, false, false
@@ -29,7 +29,8 @@ func (m *Mirror) read() error {
 	return nil
 }
 
-// readAll reads topology, rules and neighbours and counts what no event had told.
+// readAll reads topology, rules and neighbours, and counts the neighbours that changed without an
+// event.
 func (m *Mirror) readAll(forced bool) error {
 	if err := m.readTopology(forced); err != nil {
 		return err
@@ -41,7 +42,7 @@ func (m *Mirror) readAll(forced bool) error {
 	if err != nil {
 		return err
 	}
-	m.pace.dirty, m.pace.all = false, false // what readTopology asked for is done
+	m.pace.dirty, m.pace.all = false, false // what readTopology requested is done
 	if !forced {                            // at the start nothing could have been announced
 		m.counts.drift += uint64(n)
 	}
@@ -86,7 +87,7 @@ func (m *Mirror) readTopology(forced bool) error {
 		m.rewriteHops()
 	}
 	if oursChanged {
-		// Neighbours on an interface that was not ours were not listened to.
+		// Events of neighbours on an interface that was not ours were ignored.
 		m.pace.everything()
 	}
 	return nil
@@ -102,7 +103,7 @@ func (m *Mirror) takeLinkChange() bool {
 	return true
 }
 
-// dropForeign forgets neighbours on interfaces that went away or are not ours any more.
+// dropForeign forgets neighbours on interfaces that were deleted or are not ours any more.
 func (m *Mirror) dropForeign() {
 	ours := func(k neighKey) bool {
 		d, ok := m.devices[int(k.dev)]

@@ -11,9 +11,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// target is what a prefix leads to, without hop IDs. It is comparable, so that
-// a new reading of the kernel's routes can be compared with the last one, and
-// pointer-free.
+// target is the destination of a prefix without hop IDs. It is comparable, so that a new reading of
+// the kernel's routes can be compared with the last one, and pointer-free.
 type target struct {
 	kind   nexthop.Kind
 	dev    int32       // OnLink: index of the interface to send on
@@ -37,7 +36,7 @@ type candidate struct {
 	metric int
 }
 
-// preferredTo says whether the kernel would prefer c. Of equal routes the first wins.
+// preferredTo reports whether the kernel would prefer c to o. Of equal routes the first one wins.
 func (c *candidate) preferredTo(o *candidate) bool {
 	if c.table != o.table {
 		return c.table < o.table
@@ -85,10 +84,10 @@ func compileRoutes(routes []netlink.Route, devices map[int]device, own sources, 
 	return targets
 }
 
-// shadowed says whether another table answers first for all of p. The kernel asks
-// its tables in order, and a shorter match in an earlier one hides a longer match
-// in a later one. Only for IPv4 are local and main one table, as long as there are
-// no rules of one's own (net/ipv4/fib_frontend.c, fib_unmerge).
+// shadowed reports whether an earlier table has a match for all of p. The kernel searches its
+// tables in order, so a shorter match in an earlier one hides a longer match in a later one. Only
+// for IPv4 are local and main one table, as long as there are no rules of one's own
+// (net/ipv4/fib_frontend.c, fib_unmerge).
 func shadowed(p netip.Prefix, table int, best map[netip.Prefix]candidate, local6 []netip.Prefix) bool {
 	if table == 1 && p.Addr().Is6() {
 		for _, l := range local6 {
@@ -140,8 +139,8 @@ func prefixOf(r *netlink.Route) (netip.Prefix, bool) {
 	return p, true
 }
 
-// targetOf judges one route. It is not ok where the kernel would pass over the
-// route because all of its nexthops are dead.
+// targetOf returns the target of one route; false where the kernel would skip the route because all
+// of its nexthops are dead.
 func targetOf(r *netlink.Route, devices map[int]device, host *HostLink) (target, bool) {
 	switch r.Type {
 	case unix.RTN_LOCAL, unix.RTN_ANYCAST:
@@ -173,9 +172,9 @@ func kernelTarget(device uint16, route int) target {
 	return target{kind: nexthop.Kernel, mtu: minMTU(device, clampMTU(route))}
 }
 
-// nexthopOf picks the first nexthop that the kernel considers alive. The flag
-// RTNH_F_DEAD covers interfaces that are down and, where the node is told to
-// ignore them, those without carrier (net/ipv4/fib_semantics.c, fib_nexthop_info).
+// nexthopOf returns the first nexthop that the kernel considers alive. The flag RTNH_F_DEAD covers
+// interfaces that are down and, where the sysctl ignore_routes_with_linkdown is set, those without
+// carrier (net/ipv4/fib_semantics.c, fib_nexthop_info).
 func nexthopOf(r *netlink.Route) (*netlink.NexthopInfo, bool) {
 	if len(r.MultiPath) == 0 {
 		nh := &netlink.NexthopInfo{LinkIndex: r.LinkIndex, Gw: r.Gw, Via: r.Via, Encap: r.Encap, Flags: r.Flags}

@@ -24,15 +24,14 @@ func sourcesOf(addresses []Address) sources {
 	return s
 }
 
-// pick returns the source for a route to prefix out of an interface, by way of a
-// gateway if via is not zero. The zero address if there is none.
+// pick returns the source for a route to prefix out of an interface, by way of a gateway if via is
+// not zero; the zero address if there is none.
 //
-// preferred is what the route itself says (RTA_PREFSRC). Without it the choice is
-// MASQUERADE's. IPv4: the first address whose network has the next hop in it, or
-// else the first (net/ipv4/devinet.c, inet_select_addr). IPv6: the address that has
-// the most leading bits in common with the destination (RFC 6724 section 5, rule 8;
-// of the rules before it only those about scope and state can make a difference
-// within one interface, and sourcesOf has applied them, but for rule 6, which
+// preferred is the route's own source (RTA_PREFSRC). Without it the choice is MASQUERADE's. IPv4:
+// the first address whose network has the next hop in it, or else the first (net/ipv4/devinet.c,
+// inet_select_addr). IPv6: the address that has the most leading bits in common with the
+// destination (RFC 6724 section 5, rule 8; of the rules before it only those about scope and state
+// can make a difference within one interface, and sourcesOf has applied them, but for rule 6, which
 // comes to the same for unique local and global addresses).
 //
 // A prefix is judged by its first address. Where one has destinations on both
@@ -59,7 +58,7 @@ func (s sources) pick(device string, prefix netip.Prefix, via header.Addr, prefe
 	return best
 }
 
-// matchBits says how well an address of ours suits a destination.
+// matchBits returns how well an address of ours suits a destination; more is better.
 func matchBits(own netip.Prefix, to netip.Addr) int {
 	if !to.Is4() {
 		return min(commonBits(own.Addr().As16(), to.As16()), own.Bits())
@@ -81,8 +80,8 @@ func commonBits(a, b [16]byte) (n int) {
 	return n
 }
 
-// all lists, in order, what the routes out of our links have as source, and the
-// primary addresses of the links: these stay while a route is away.
+// all lists, in order, the sources of the routes out of our links, and the primary addresses of the
+// links, which stay while a route is removed.
 func (s sources) all(targets map[netip.Prefix]target, devices map[int]device) []netip.Addr {
 	set := make(map[header.Addr]struct{})
 	for _, t := range targets {

@@ -8,17 +8,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Status is what the mirror shows of itself, at most a second old.
+// Status is the state of the mirror, at most a second old.
 type Status struct {
 	Generation uint32
 	Prefixes   int      // in the View, host routes included
 	Neighbours int      // tracked
-	Waiting    int      // tracked, asked for, never answered
+	Waiting    int      // tracked, requested, never answered
 	Hops       int      // IDs in use or retired
 	Readings   uint64   // of routes, interfaces and addresses
 	LostEvents uint64   // times the kernel lost announcements for us
 	Drift      uint64   // neighbours that a comparison found different without an announcement
-	Warnings   []string // what the kernel is told to do that is not honoured
+	Warnings   []string // kernel settings that the mirror does not honour
 }
 
 // Status returns the current status; safe for any goroutine.
@@ -58,8 +58,8 @@ func (m *Mirror) readRules() error {
 	return nil
 }
 
-// defaultRule says whether r is one of the rules the kernel starts with: tables
-// local, main and default, for every packet.
+// defaultRule reports whether r is one of the rules that the kernel starts with: tables local, main
+// and default, for every packet.
 func defaultRule(r *netlink.Rule) bool {
 	for _, d := range [...]struct{ priority, table int }{
 		{0, unix.RT_TABLE_LOCAL}, {32766, unix.RT_TABLE_MAIN}, {32767, unix.RT_TABLE_DEFAULT},

@@ -44,7 +44,7 @@ func (m *Mirror) publish() {
 	}
 }
 
-// routeOf finds or makes the hop of a target. Hops are written before the View
+// routeOf returns the route to a target, and writes its hop. Hops must be written before the View
 // that names them is published.
 func (m *Mirror) routeOf(t target, used map[hopKey]struct{}) nexthop.Route {
 	r := nexthop.Route{Kind: t.kind, Source: t.source}
@@ -88,8 +88,9 @@ func (m *Mirror) hopOf(key hopKey, n *neighbour) (nexthop.ID, bool) {
 	return id, true
 }
 
-// hostHop returns the hop that a host route to n would lead to: n was asked for
-// as a destination, has answered once, and its address is on the link it is on.
+// hostHop returns the hop of a host route to n; false if it must have none: a worker must have
+// requested n as a destination, n must have answered once, and the routes must lead to its address
+// directly on its link.
 func (m *Mirror) hostHop(n *neighbour) (hopKey, bool) {
 	if !n.host || n.mac == ([6]byte{}) {
 		return hopKey{}, false
