@@ -13,7 +13,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// ServiceViews lists a snapshot's services by namespace, name and port, with what the ledger says.
+// ServiceViews lists a snapshot's services by namespace, name and port, with the counts of the
+// ledger.
 func ServiceViews(s *services.Snapshot, l *Ledger) []ServiceView {
 	list := []ServiceView{}
 	at := map[services.ServiceID]int{}
@@ -52,7 +53,7 @@ func ServiceViews(s *services.Snapshot, l *Ledger) []ServiceView {
 	s.Backends(func(b *services.Backend) bool {
 		p := s.Service(b.Service)
 		if p == nil {
-			return true // a removed service's backend, alive for its flows
+			return true // a removed service's backend, kept for its flows
 		}
 		v := view(p)
 		v.Backends++
@@ -99,7 +100,7 @@ func frontendView(f *services.Frontend) FrontendView {
 // The states of a backend, as `sluice backends` prints them.
 const (
 	stateReady       = "ready"
-	stateDrained     = "drained"     // an operator asked for no new flows
+	stateDrained     = "drained"     // by an operator: it gets no new flows
 	stateTerminating = "terminating" // being deleted, still serving
 	stateGone        = "gone"        // no longer serving; TCP flows live on
 	stateUnready     = "unready"
@@ -119,9 +120,8 @@ func backendState(f services.BackendFlags) string {
 	return stateReady
 }
 
-// BackendViews lists a snapshot's backends by service and address. loads are connections
-// by index (flowtable.Table.Loads). nextHop says where packets to an address go, for
-// people; it may be nil.
+// BackendViews lists a snapshot's backends by service and address. loads are connections by index
+// (flowtable.Table.Loads). nextHop describes where packets to an address are sent; it may be nil.
 func BackendViews(s *services.Snapshot, l *Ledger, loads []atomic.Int32, nextHop func(netip.Addr) string) []BackendView {
 	list := []BackendView{}
 	takers := takersOf(s)
@@ -192,7 +192,7 @@ func SlowestSeen(published uint64, workers []WorkerView) uint64 {
 	return published
 }
 
-// ProtocolName is an IP protocol as Kubernetes and conntrack write it.
+// ProtocolName returns the name of an IP protocol as Kubernetes and conntrack write it.
 func ProtocolName(p uint8) string {
 	switch p {
 	case header.ProtoTCP:
@@ -225,7 +225,7 @@ func Failed(name, detail string) ConditionView {
 	return ConditionView{Name: name, Level: "fail", Detail: detail}
 }
 
-// Warning returns a condition that an operator should know and nothing stops for.
+// Warning returns a condition that an operator should know of, and that stops nothing.
 func Warning(name, detail string) ConditionView {
 	return ConditionView{Name: name, Level: "warn", Detail: detail}
 }

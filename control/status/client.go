@@ -13,16 +13,16 @@ import (
 	"syscall"
 )
 
-// ErrNotRunning is wrapped by a Client's errors when nobody answers on the socket.
+// ErrNotRunning is wrapped by a Client's errors when no daemon answers on the socket.
 var ErrNotRunning = errors.New("the sluice daemon is not running")
 
-// Client asks a running daemon.
+// Client sends requests to a running daemon.
 type Client struct {
 	socket string
 	http   http.Client
 }
 
-// NewClient returns a client for the daemon behind a socket. It connects with the first question.
+// NewClient returns a client for the daemon behind a socket. It connects with the first request.
 func NewClient(socket string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		d := net.Dialer{Timeout: dialTimeout}
@@ -31,7 +31,7 @@ func NewClient(socket string) *Client {
 	return &Client{socket: socket, http: http.Client{Transport: &http.Transport{DialContext: dial}}}
 }
 
-// Close gives up idle connections.
+// Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Services lists the service ports.
@@ -49,7 +49,7 @@ func (c *Client) Stats(ctx context.Context) (StatsView, error) {
 	return ask[StatsView](ctx, c, http.MethodGet, "/v1/stats", nil)
 }
 
-// Status says what is applied; with wait it answers when everything read so far is.
+// Status returns what is applied; with wait it returns once everything read so far is.
 func (c *Client) Status(ctx context.Context, wait bool) (StatusView, error) {
 	q := url.Values{}
 	if wait {
@@ -58,7 +58,7 @@ func (c *Client) Status(ctx context.Context, wait bool) (StatusView, error) {
 	return ask[StatusView](ctx, c, http.MethodGet, "/v1/status", q)
 }
 
-// DeleteFlows ends the flows that match. A filter that selects everything is
+// DeleteFlows ends the flows that match, and returns how many. A filter that selects everything is
 // refused unless all is set.
 func (c *Client) DeleteFlows(ctx context.Context, f FlowFilter, all bool) (int, error) {
 	q := f.query()
@@ -69,7 +69,8 @@ func (c *Client) DeleteFlows(ctx context.Context, f FlowFilter, all bool) (int, 
 	return n.Count, err
 }
 
-// Drain keeps new flows from the backends that e selects, or lets them come again.
+// Drain makes the backends that e selects take no new flows, or take them again, and returns how
+// many backends those are.
 func (c *Client) Drain(ctx context.Context, e Endpoint, on bool) (int, error) {
 	method := http.MethodPut
 	if !on {
@@ -134,7 +135,7 @@ func (c *Client) do(ctx context.Context, method, path string, q url.Values) (io.
 	return nil, errors.New(problem.Error)
 }
 
-// explain says what an error of the connection means and what to do.
+// explain adds the cause of a connection error and what to do.
 func (c *Client) explain(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):

@@ -13,21 +13,22 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// ExplainQuery is a packet that somebody asks about. ParseExplain makes one.
+// ExplainQuery describes the packet to explain. ParseExplain makes one.
 type ExplainQuery struct {
 	From, To netip.AddrPort
 	Protocol string // TCP, UDP, SCTP
-	// Established: it opens no connection or association, it belongs to one. UDP has none.
+	// Established: the packet belongs to a connection or association, and does not open one. UDP
+	// has none.
 	Established bool
-	// AnyPort: nobody said which port it comes from, and From has assumedPort.
+	// AnyPort: the source port is not given, and From has assumedPort.
 	AnyPort bool
 }
 
 // assumedPort is of the ephemeral range (RFC 6335 section 6 has 49152 to 65535).
 const assumedPort = 50000
 
-// ParseExplain reads from, an address or address:port, and to, address:port or
-// address:port/protocol; TCP where it does not say.
+// ParseExplain parses from, an address or address:port, and to, address:port or
+// address:port/protocol; the default protocol is TCP.
 func ParseExplain(from, to string, established bool) (q ExplainQuery, err error) {
 	q.Established = established
 	end, protocol, named := strings.Cut(to, "/")
@@ -65,7 +66,7 @@ func ParseExplain(from, to string, established bool) (q ExplainQuery, err error)
 	return q, nil
 }
 
-// number is the IP protocol; 0 if it is none that flows have.
+// number returns the IP protocol number; 0 if no flow can have the protocol.
 func (q *ExplainQuery) number() uint8 {
 	for _, p := range [...]uint8{header.ProtoTCP, header.ProtoUDP, header.ProtoSCTP} {
 		if ProtocolName(p) == q.Protocol {
@@ -75,7 +76,7 @@ func (q *ExplainQuery) number() uint8 {
 	return 0
 }
 
-// Tuple is the packet as a worker reads it.
+// Tuple returns the packet's tuple as a worker reads it.
 func (q *ExplainQuery) Tuple() header.Tuple {
 	return header.Tuple{
 		Src: header.AddrFrom(q.From.Addr()), Dst: header.AddrFrom(q.To.Addr()),
@@ -87,28 +88,29 @@ func (q *ExplainQuery) Tuple() header.Tuple {
 const (
 	VerdictForward = "forward" // to Backend, or back to the client of a flow
 	VerdictReject  = "reject"  // dropped, and the sender gets an ICMP error
-	VerdictDrop    = "drop"    // in silence
-	VerdictPass    = "pass"    // to the kernel, which does with it what it does without Sluice
+	VerdictDrop    = "drop"    // without an ICMP error
+	VerdictPass    = "pass"    // to the kernel, which treats it as without Sluice
 )
 
-// ExplainView is what would become of a packet, and why.
+// ExplainView is the verdict about a packet, and the steps that lead to it.
 type ExplainView struct {
 	From     netip.AddrPort `json:"from"`
 	To       netip.AddrPort `json:"to"`
 	Protocol string         `json:"protocol"`
 	// Opens: the packet opens a connection or association.
 	Opens bool `json:"opens"`
-	// AnyPort: the question had no source port, and this one is assumed.
+	// AnyPort: the query had no source port, and this one is assumed.
 	AnyPort bool `json:"anyPort,omitempty"`
-	// Offline: no gateway was asked; what only one knows is Unknown in its step.
+	// Offline: the answer is not from a gateway; steps that depend on its state are Unknown.
 	Offline bool `json:"offline,omitempty"`
 
 	Verdict string `json:"verdict"`          // forward, reject, drop, pass
 	Reason  string `json:"reason,omitempty"` // of a drop or reject, as in `sluice stats`
-	Advice  string `json:"advice,omitempty"` // what to do if that is not what was meant
+	Advice  string `json:"advice,omitempty"` // what to do if the verdict is not the intended one
 
 	Service string `json:"service,omitempty"` // namespace/name, with :port-name if it has one
-	// Backend is who gets it. BackendUnknown: another one may, for what only a gateway or chance knows.
+	// Backend gets the packet. BackendUnknown: another one may, depending on the state of a gateway
+	// or on chance.
 	Backend        netip.AddrPort `json:"backend,omitzero"`
 	BackendUnknown bool           `json:"backendUnknown,omitempty"`
 	Generation     uint64         `json:"generation"` // of the table of services
@@ -117,11 +119,11 @@ type ExplainView struct {
 	Endpoints []ExplainEndpoint `json:"endpoints,omitempty"`
 	// Problems are those of the Service, or about the address.
 	Problems []ProblemView `json:"problems,omitempty"`
-	// Unread are manifests that cannot be read, without a gateway: the answer does without them.
+	// Unread are, offline, manifests that cannot be read: the answer leaves them out.
 	Unread []ProblemView `json:"unread,omitempty"`
 }
 
-// ExplainStep is one question on the way to the verdict, and its answer.
+// ExplainStep is one step to the verdict, and its result.
 type ExplainStep struct {
 	Name string `json:"name"`
 	Text string `json:"text"`
@@ -137,7 +139,7 @@ type ExplainEndpoint struct {
 	Weight  uint16         `json:"weight"`
 }
 
-// query writes the question as parameters of a request.
+// query returns the query as parameters of a request.
 func (q *ExplainQuery) query() url.Values {
 	v := url.Values{"from": {q.From.String()}, "to": {q.To.String() + "/" + q.Protocol}}
 	if q.AnyPort {
@@ -149,7 +151,7 @@ func (q *ExplainQuery) query() url.Values {
 	return v
 }
 
-// explain answers what would become of a packet.
+// explain serves /v1/explain.
 func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
 	v := r.URL.Query()
 	var established bool
@@ -173,7 +175,7 @@ func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
 	s.reply(w, view)
 }
 
-// Explain asks what would become of a packet.
+// Explain returns the verdict about a packet, and why.
 func (c *Client) Explain(ctx context.Context, q *ExplainQuery) (ExplainView, error) {
 	return ask[ExplainView](ctx, c, http.MethodGet, "/v1/explain", q.query())
 }

@@ -31,15 +31,15 @@ func ParseEndpoint(s string) (Endpoint, error) {
 	return Endpoint{}, fmt.Errorf("%q is no address, address:port or prefix, write one such as 192.0.2.1, [2001:db8::1]:80 or 10.0.0.0/8", s)
 }
 
-// IsZero says whether e selects everything.
+// IsZero reports whether e selects everything.
 func (e Endpoint) IsZero() bool { return !e.Prefix.IsValid() }
 
-// Match says whether e selects an address and port.
+// Match reports whether e selects an address and port.
 func (e Endpoint) Match(ap netip.AddrPort) bool {
 	return e.IsZero() || e.Prefix.Contains(ap.Addr()) && (e.Port == 0 || e.Port == ap.Port())
 }
 
-// String writes what ParseEndpoint reads.
+// String returns the form that ParseEndpoint parses.
 func (e Endpoint) String() string {
 	switch {
 	case e.IsZero():
@@ -52,7 +52,7 @@ func (e Endpoint) String() string {
 	return e.Prefix.String()
 }
 
-// FlowFilter selects flows; what is not set selects all.
+// FlowFilter selects flows; a field that is not set selects all.
 type FlowFilter struct {
 	Client, VIP, Backend Endpoint
 	Service              string // namespace/name or namespace/name:port
@@ -60,10 +60,10 @@ type FlowFilter struct {
 	Protocol             string
 }
 
-// IsZero says whether every flow matches.
+// IsZero reports whether every flow matches.
 func (f FlowFilter) IsZero() bool { return f == FlowFilter{} }
 
-// Match says whether a flow is selected. It does not allocate.
+// Match reports whether a flow is selected. It does not allocate.
 func (f *FlowFilter) Match(v *FlowView) bool {
 	return f.Client.Match(v.Client) && f.VIP.Match(v.VIP) && f.Backend.Match(v.Backend) &&
 		(f.State == "" || strings.EqualFold(f.State, v.State)) &&
@@ -77,7 +77,7 @@ func matchService(filter, service string) bool {
 	return ok && (rest == "" || rest[0] == ':')
 }
 
-// parts are the fields that are set, by the names of their parameters.
+// parts returns the fields that are set, with the names of their parameters.
 func (f FlowFilter) parts() (list []struct{ name, value string }) {
 	for _, p := range []struct{ name, value string }{
 		{"client", f.Client.String()}, {"vip", f.VIP.String()}, {"backend", f.Backend.String()},
@@ -90,7 +90,7 @@ func (f FlowFilter) parts() (list []struct{ name, value string }) {
 	return list
 }
 
-// String is for people: client 198.51.100.0/24, state established.
+// String returns a description such as: client 198.51.100.0/24, state established.
 func (f FlowFilter) String() string {
 	if f.IsZero() {
 		return "all flows"
@@ -102,7 +102,7 @@ func (f FlowFilter) String() string {
 	return strings.Join(words, ", ")
 }
 
-// query writes the filter as parameters of a request.
+// query returns the filter as parameters of a request.
 func (f FlowFilter) query() url.Values {
 	q := url.Values{}
 	for _, p := range f.parts() {
@@ -111,8 +111,8 @@ func (f FlowFilter) query() url.Values {
 	return q
 }
 
-// filterFrom reads the parameters of a request. A parameter that is not known is
-// an error: a misspelt filter must not select everything.
+// filterFrom parses the parameters of a request. An unknown parameter is an error: a misspelt
+// filter must not select everything.
 func filterFrom(q url.Values) (f FlowFilter, all bool, err error) {
 	for name, values := range q {
 		if len(values) != 1 {

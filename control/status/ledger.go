@@ -7,10 +7,10 @@ import (
 	"sluice.dev/sluice/fastpath/stats"
 )
 
-// Ledger says whose the workers' counts are. Workers count by backend index; an
-// index has one owner after the other, and a service outlives its backends. So the
-// ledger remembers what an index had counted when its owner got it, and gives what
-// a departed backend counted to its service, whose counters never go back.
+// Ledger attributes the workers' counts to backends and services. Workers count by backend index;
+// an index has one owner after another, and a service outlives its backends. So the ledger keeps
+// the counts of an index from before its present owner, and adds the counts of a removed backend to
+// those of its service, whose counters never decrease.
 //
 // The control loop calls Open and Close; both cost one sum over the workers, so an
 // update pays for what it changes.
@@ -31,7 +31,7 @@ func NewLedger(blocks []*stats.Block) *Ledger {
 	}
 }
 
-// Open must be called when a ref is given out, before a snapshot with it is published.
+// Open must be called when a ref is assigned, before a snapshot with it is published.
 func (l *Ledger) Open(r services.BackendRef) {
 	before := l.counted(r.Index())
 	l.mu.Lock()
@@ -55,7 +55,7 @@ func (l *Ledger) Forget(service services.ServiceID) {
 	delete(l.retired, service)
 }
 
-// Backend is what the workers counted for a backend.
+// Backend returns what the workers counted for a backend.
 func (l *Ledger) Backend(r services.BackendRef) Traffic {
 	now := l.counted(r.Index())
 	l.mu.Lock()
@@ -63,7 +63,7 @@ func (l *Ledger) Backend(r services.BackendRef) Traffic {
 	return now.minus(l.opened[r])
 }
 
-// Retired is what the departed backends of a service had counted.
+// Retired returns what the removed backends of a service had counted.
 func (l *Ledger) Retired(service services.ServiceID) Traffic {
 	l.mu.Lock()
 	defer l.mu.Unlock()

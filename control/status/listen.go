@@ -19,8 +19,8 @@ const (
 	dialTimeout = 2 * time.Second
 )
 
-// Listen makes the unix socket. A socket that nobody answers on, left by a daemon
-// that was killed, is replaced; anything else at the path is left alone.
+// Listen makes the unix socket. It replaces a socket on which no process answers, left by a daemon
+// that was killed; anything else at the path is an error.
 func Listen(path string) (net.Listener, error) {
 	if err := removeStale(path); err != nil {
 		return nil, err

@@ -25,7 +25,7 @@ type Server struct {
 	log     *slog.Logger
 	http    http.Server
 
-	// Every request holds it for reading; Shutdown takes it once to wait for them all.
+	// Every request holds it for reading; Shutdown locks it to wait for all of them.
 	requests sync.RWMutex
 	closed   bool
 }
@@ -71,15 +71,15 @@ func (s *Server) serve(h http.Handler, w http.ResponseWriter, r *http.Request) {
 	h.ServeHTTP(w, r)
 }
 
-// Shutdown closes the listener (which removes the socket), lets requests finish
-// until ctx ends, and then cuts them off, which is an error. When it returns nobody
-// asks the Gateway any more.
+// Shutdown closes the listener (which removes the socket), lets requests finish until ctx ends, and
+// then closes their connections, which is an error. After it returns the server does not call the
+// Gateway any more.
 func (s *Server) Shutdown(ctx context.Context) error {
 	err := s.http.Shutdown(ctx)
 	if err != nil {
 		err = errors.Join(fmt.Errorf("status requests cut off: %w", err), s.http.Close())
 	}
-	// Cut off is the connection; whoever writes to it notices only then.
+	// A handler notices only at its next write that its connection is closed.
 	s.requests.Lock()
 	defer s.requests.Unlock()
 	s.closed = true
@@ -121,8 +121,8 @@ func (s *Server) status(w http.ResponseWriter, r *http.Request) {
 	s.reply(w, s.gateway.Status())
 }
 
-// flows streams one JSON object per line. A listing that is cut short ends without
-// the final chunk, which the client sees as an error.
+// flows streams one JSON object per line. A listing that breaks off ends without the final chunk,
+// which is an error for the client.
 func (s *Server) flows(w http.ResponseWriter, r *http.Request) {
 	filter, _, err := filterFrom(r.URL.Query())
 	if err != nil {
@@ -155,7 +155,7 @@ func (s *Server) flows(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Count is the answer of what changes several things.
+// Count is the answer to a request that changes several things.
 type Count struct {
 	Count int `json:"count"`
 }

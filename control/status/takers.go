@@ -2,7 +2,7 @@ package status
 
 import "sluice.dev/sluice/fastpath/services"
 
-// takers are the backends that take new flows, of anybody or of pods alone.
+// takers are the backends that take new flows: of all clients, or of pods only.
 type takers struct{ outside, pods map[services.BackendRef]bool }
 
 func takersOf(s *services.Snapshot) takers {
@@ -22,7 +22,7 @@ func takersOf(s *services.Snapshot) takers {
 	return t
 }
 
-// of says whether a backend takes new flows, and why not; see BackendView.
+// of reports whether a backend takes new flows, and why not; see BackendView.
 func (t *takers) of(p *services.Service, b *services.Backend) (newFlows, podsOnly bool, why string) {
 	switch {
 	case t.outside[b.Ref], t.pods[b.Ref]:
@@ -40,8 +40,8 @@ func (t *takers) of(p *services.Service, b *services.Backend) (newFlows, podsOnl
 	return false, false, why
 }
 
-// Excluded says why an endpoint is not in a set of its service's that follows policy Local
-// (local) or Cluster; "" if nothing of its own keeps it out.
+// Excluded returns why an endpoint is not in a set of its service with policy Local (local) or
+// Cluster; "" if nothing about the endpoint excludes it.
 func Excluded(p *services.Service, b *services.Backend, local bool) string {
 	const terminatingServing = services.BackendServing | services.BackendTerminating
 	switch {
@@ -59,7 +59,7 @@ func Excluded(p *services.Service, b *services.Backend, local bool) string {
 	return unhinted(p.Topology[family(b)], b.Flags)
 }
 
-// unhinted is why hints leave a ready backend out, if they do.
+// unhinted returns why topology hints exclude a ready backend; "" if they do not.
 func unhinted(t services.Topology, f services.BackendFlags) string {
 	switch {
 	case t == services.TopologyNode && f&services.BackendHintNode == 0:

@@ -5,11 +5,11 @@ import (
 	"runtime/debug"
 )
 
-// Version is set by the linker: -X sluice.dev/sluice/control/status.Version=v1.2.3.
-// Nothing else writes it. Empty means that the module's own version counts.
+// Version is set by the linker: -X sluice.dev/sluice/control/status.Version=v1.2.3. Nothing else
+// writes it. If it is empty the module's version is used.
 var Version string
 
-// Build says which build this is.
+// Build identifies a build.
 type Build struct {
 	Version  string `json:"version"`
 	Commit   string `json:"commit,omitempty"`
@@ -19,7 +19,7 @@ type Build struct {
 	Platform string `json:"platform"`
 }
 
-// ThisBuild reads what the linker left in the binary.
+// ThisBuild returns the build information of this binary.
 func ThisBuild() Build {
 	b := Build{Version: Version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	if info, ok := debug.ReadBuildInfo(); ok {
@@ -43,7 +43,7 @@ func ThisBuild() Build {
 	return b
 }
 
-// String is the build on one line.
+// String returns the build on one line.
 func (b Build) String() string {
 	s := "sluice " + b.Version
 	if b.Commit != "" {

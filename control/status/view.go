@@ -27,11 +27,11 @@ type ServiceView struct {
 	Scheduler string `json:"scheduler"`
 	// AffinitySeconds is how long a client stays with its backend; 0 is no affinity.
 	AffinitySeconds uint32 `json:"affinitySeconds,omitempty"`
-	// ExternalPolicy and InternalPolicy are the traffic policies: Cluster or Local. The
-	// internal one is that of ClusterIP frontends.
+	// ExternalPolicy and InternalPolicy are the traffic policies: Cluster or Local. The internal
+	// one applies to ClusterIP frontends.
 	ExternalPolicy string `json:"externalPolicy"`
 	InternalPolicy string `json:"internalPolicy"`
-	// Topology4 and Topology6 say which hints policy Cluster follows: node, zone, or none.
+	// Topology4 and Topology6 are the hints that policy Cluster follows: node, zone, or none.
 	Topology4 string `json:"topologyIPv4,omitempty"`
 	Topology6 string `json:"topologyIPv6,omitempty"`
 	// Backends counts the endpoints of both families that are known, Usable those that take new flows.
@@ -40,7 +40,7 @@ type ServiceView struct {
 	Traffic  Traffic `json:"traffic"`
 }
 
-// FrontendView is one thing that clients of a service send to.
+// FrontendView is one address and port that clients of a service send to.
 type FrontendView struct {
 	Address    string `json:"address"` // addr:port; a node port has its family's zero address
 	Kind       string `json:"kind"`    // LoadBalancer, ExternalIP, NodePort, ClusterIP
@@ -48,15 +48,15 @@ type FrontendView struct {
 	// Usable backends, and slots of the table over them; 0 where the scheduler has none.
 	Usable int `json:"usable"`
 	Slots  int `json:"slots"`
-	// Empty says what new flows get when there is no usable backend: reject or drop.
+	// Empty is what happens to new flows without a usable backend: reject or drop.
 	Empty string `json:"empty,omitempty"`
-	// Pods is what clients inside the cluster get, where that differs.
+	// Pods is the rule for clients inside the cluster, where it differs.
 	Pods *RuleView `json:"pods,omitempty"`
-	// SourceRanges are the only clients that may use it; none listed: all may.
+	// SourceRanges are the only clients that may use it; if empty, all may.
 	SourceRanges []string `json:"sourceRanges,omitempty"`
 }
 
-// RuleView is what new flows of one kind of client get; see FrontendView.
+// RuleView is the rule for new flows of one kind of client; see FrontendView.
 type RuleView struct {
 	KeepClient bool   `json:"keepClient,omitempty"`
 	Usable     int    `json:"usable"`
@@ -79,13 +79,14 @@ type BackendView struct {
 	Weight uint16 `json:"weight"`
 	// Hints: its topology hints name this node ("node"), this node's zone ("zone").
 	Hints []string `json:"hints,omitempty"`
-	// NewFlows: it takes some; pods only, if PodsOnly. Why says why not, or why it does
-	// although it terminates.
+	// NewFlows: it takes new flows; only those of pods, if PodsOnly. Why is the reason why it does
+	// not, or why it does although it terminates.
 	NewFlows bool   `json:"newFlows"`
 	PodsOnly bool   `json:"podsOnly,omitempty"`
 	Why      string `json:"why,omitempty"`
 	NextHop  string `json:"nextHop,omitempty"` // interface and MAC, host link, or why there is none
-	// Connections are the flows that are not over, what the schedulers lc, wlc, sed and nq look at.
+	// Connections counts the flows that are not over, by which the schedulers lc, wlc, sed and nq
+	// choose.
 	Connections int32   `json:"connections"`
 	Traffic     Traffic `json:"traffic"`
 }
@@ -118,7 +119,7 @@ type WorkerView struct {
 	Dropped      uint64 `json:"dropped"`
 	KernelRx     uint64 `json:"kernelRx"`
 	FlowsCreated uint64 `json:"flowsCreated"`
-	// FlowsRetried were given to another backend, because theirs did not answer.
+	// FlowsRetried counts flows that got another backend, because theirs did not answer.
 	FlowsRetried uint64 `json:"flowsRetried"`
 	ICMPLimited  uint64 `json:"icmpLimited"`
 	Batches      uint64 `json:"batches"`
@@ -135,8 +136,8 @@ type WorkerView struct {
 	FrameLaw   FrameLaw          `json:"frameLaw"`
 }
 
-// PacketLaw is what came in and what it is accounted for by. The two are equal
-// whenever the worker is between batches; a reading in the middle may be one batch apart.
+// PacketLaw compares the packets that came in with those accounted for. The two are equal whenever
+// the worker is between batches; during a batch they may differ by one batch.
 type PacketLaw struct {
 	In        uint64 `json:"in"`        // received + generated
 	Accounted uint64 `json:"accounted"` // transmitted + returned + dropped + held
@@ -180,13 +181,13 @@ type QueueStatsView struct {
 	Queue           int    `json:"queue"`
 	RxDropped       uint64 `json:"rxDropped"`       // no frame in the fill ring, or one too large
 	RxRingFull      uint64 `json:"rxRingFull"`      // the worker was too slow
-	RxFillRingEmpty uint64 `json:"rxFillRingEmpty"` // times the kernel looked for a frame in vain
+	RxFillRingEmpty uint64 `json:"rxFillRingEmpty"` // times the kernel found no frame
 	RxInvalidDescs  uint64 `json:"rxInvalidDescs"`
 	TxInvalidDescs  uint64 `json:"txInvalidDescs"`
 	TxRingEmpty     uint64 `json:"txRingEmpty"`
 }
 
-// SnapshotView is how far the table of services got.
+// SnapshotView is the progress of the table of services.
 type SnapshotView struct {
 	Published   uint64    `json:"published"` // generation in the handle
 	PublishedAt time.Time `json:"publishedAt,omitzero"`
@@ -197,13 +198,13 @@ type SnapshotView struct {
 	Backends    int       `json:"backends"`
 }
 
-// StatusView is what is applied against what was read.
+// StatusView compares what is applied with what was read.
 type StatusView struct {
 	Node      string    `json:"node"`
 	PID       int       `json:"pid"`
 	StartedAt time.Time `json:"startedAt"`
 	Version   Build     `json:"version"`
-	// Ready is what /readyz says; NotReady why not.
+	// Ready is the answer of /readyz; NotReady has the reasons if it is not.
 	Ready    bool     `json:"ready"`
 	NotReady []string `json:"notReady,omitempty"`
 	Draining bool     `json:"draining"`
@@ -228,13 +229,13 @@ type FramesView struct {
 type ConfigView struct {
 	File     string    `json:"file"`
 	LoadedAt time.Time `json:"loadedAt"`
-	// Error: the file as it is now is refused, and the last good one stays.
+	// Error is why the file as it is now is refused; the last valid configuration stays in force.
 	Error string `json:"error,omitempty"`
-	// NeedRestart are changes in the file that the running daemon does not take over.
+	// NeedRestart are changes in the file that only a restart applies.
 	NeedRestart []string `json:"needRestart,omitempty"`
 }
 
-// SourceView is one place that objects are read from.
+// SourceView is one source of objects.
 type SourceView struct {
 	Name    string    `json:"name"` // such as manifests:/etc/sluice/manifests
 	Synced  bool      `json:"synced"`
@@ -254,7 +255,7 @@ type ProblemView struct {
 	Since   time.Time `json:"since,omitzero"`
 	// Serving: the object's last good version is served meanwhile.
 	Serving bool `json:"serving"`
-	// Warning: the object is served as it is, but perhaps not as its author means.
+	// Warning: the object is served, but perhaps not as its author intended.
 	Warning bool `json:"warning,omitempty"`
 }
 
@@ -267,8 +268,8 @@ type InterfaceView struct {
 	Mode   string      `json:"mode"`   // native, generic
 	Reason string      `json:"reason"` // why this mode
 	Queues []QueueView `json:"queues"`
-	// Settings are what `interfaces[].napi` changed, as read back from the kernel, by its
-	// names; Refused is what it did not take, and why.
+	// Settings are those that `interfaces[].napi` changed, with the kernel's names, as read back
+	// from it; Refused are those that the kernel refused, and why.
 	Settings map[string]string `json:"settings,omitempty"`
 	Refused  []string          `json:"refused,omitempty"`
 }
@@ -285,7 +286,7 @@ type QueueView struct {
 	// BusyPollMicros is 0 where the worker does not poll the NIC itself.
 	BusyPollMicros int `json:"busyPollMicros,omitempty"`
 	BusyPollBudget int `json:"busyPollBudget,omitempty"`
-	// Refused is what the kernel did not take of `sockets`, and why.
+	// Refused are the settings of `sockets` that the kernel refused, and why.
 	Refused []string `json:"refused,omitempty"`
 }
 
@@ -300,8 +301,9 @@ func (q *QueueView) SocketMode() string {
 	return "copy"
 }
 
-// Why says of the program's mode and of a socket's why each is as it is: both may be so for a reason of the
-// same words, as where the driver has native XDP and zero-copy. What keeps a whole interface closed is said once.
+// Why returns the reasons for the program's mode and for the mode of a socket. The two may have the
+// same words, as where the driver has native XDP and zero-copy. The reason why a whole interface is
+// closed is given once.
 func (v *InterfaceView) Why(q *QueueView) string {
 	var said []string
 	say := func(mode, reason string) {
@@ -320,8 +322,8 @@ func (v *InterfaceView) Why(q *QueueView) string {
 	return strings.Join(said, "; ")
 }
 
-// ConditionView is something an operator should know that stops nothing: a taken
-// port, a detached program, a stalled worker.
+// ConditionView is a state that an operator should know of and that does not end the daemon, such
+// as a taken port, a detached program or a stalled worker.
 type ConditionView struct {
 	Name   string    `json:"name"`
 	Level  string    `json:"level"` // ok, warn, fail
