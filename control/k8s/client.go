@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// ClientConfig reads how to reach the API server: from a kubeconfig file, or, where
-// file is "", from the pod's service account.
+// ClientConfig returns the configuration of the API client: from a kubeconfig file or, if file is
+// "", from the pod's service account.
 func ClientConfig(file string) (*rest.Config, error) {
 	if file == "" {
 		c, err := rest.InClusterConfig()
@@ -33,7 +33,8 @@ func ClientConfig(file string) (*rest.Config, error) {
 }
 
 const (
-	// protobuf is what objects are read in: it takes a fraction of JSON's time and garbage.
+	// protobuf is the encoding of objects that are read: decoding takes a fraction of JSON's time
+	// and garbage.
 	protobuf  = runtime.ContentTypeProtobuf
 	userAgent = "sluice"
 )
@@ -53,7 +54,7 @@ func newClients(base *rest.Config, log *slog.Logger) (c clients, err error) {
 	base.UserAgent = userAgent
 	// Three lists and three watches are no load; Events have their own limit.
 	base.QPS = -1
-	base.WarningHandler = rest.NoWarnings{} // they are for those who write objects
+	base.WarningHandler = rest.NoWarnings{} // they are for authors of objects
 	transport, err := rest.HTTPClientFor(base)
 	if err != nil {
 		return c, fmt.Errorf("API server %s: %w", base.Host, err)

@@ -4,11 +4,11 @@
 //	API server ──list, watch──▶ Reflector ──▶ store ──▶ hold ──▶ tracker.Batch
 //	            (client-go)               resource versions  (off)
 //
-// There is no informer cache: the Tracker keeps what is used of an object, and a store
-// keeps no more than which version of it was read. So an object is in memory once, and
-// trimmed; while a list is under way its objects are trimmed as they arrive.
+// There is no informer cache: the Tracker keeps the fields of an object that are used, and a store
+// only the version that was read. So an object is in memory once, trimmed; objects of a list are
+// trimmed as they arrive.
 //
-// Watched are (k8s.io/kubernetes v1.36 cmd/kube-proxy/app/server.go, Run):
+// Watched objects are (k8s.io/kubernetes v1.36 cmd/kube-proxy/app/server.go, Run):
 //
 //	services        label !service.kubernetes.io/service-proxy-name, field spec.clusterIP!=None
 //	endpointslices  label !service.kubernetes.io/headless
@@ -17,12 +17,12 @@
 // What must hold:
 //   - The control loop publishes nothing before each of the three has been listed once;
 //     each of them is a tracker.Feed for that.
-//   - A list, the first or one after a watch expired (410 Gone), is one Batch: what is
-//     new or different, and deletions of what it has no longer. A list that says the
-//     same in another order changes nothing.
-//   - An event that is not newer than what is known of its object is ignored. A list is
-//     believed, whatever its versions: an API server restored from a backup counts anew.
-//   - While the API server is away nothing changes; a Problem says since when.
+//   - A list, the first or one after a watch expired (410 Gone), is one Batch: what is new or
+//     different, and deletions of what it no longer has. A list with the same objects in another
+//     order changes nothing.
+//   - An event that is not newer than the known version of its object is ignored. A list is applied
+//     regardless of its versions: an API server restored from a backup starts from older ones.
+//   - While the API server does not answer nothing changes; a Problem has the time since when.
 //   - A panic over one object makes that object malformed: its last good version stays.
 //     One in the decoding, where there is no object yet, ends that watch, not the process.
 //
@@ -38,11 +38,11 @@
 //	""                services        get
 //	discovery.k8s.io  endpointslices  get
 //
-// Get finds the UID of the object that an Event is
-// about, without which kubectl describe does not show it. The rule for nodes may name
-// one in resourceNames: a list or watch whose field selector is metadata.name=X is
-// authorized as a request for X (k8s.io/apiserver pkg/endpoints/request/requestinfo.go). It
-// helps only where each gateway has a role of its own: a DaemonSet's pods share one.
+// Get reads the UID of the object that an Event is about; without it kubectl describe does not show
+// the Event. The rule for nodes may name one in resourceNames: a list or watch whose field selector
+// is metadata.name=X is authorized as a request for X (k8s.io/apiserver
+// pkg/endpoints/request/requestinfo.go). It helps only where each gateway has a role of its own: a
+// DaemonSet's pods share one.
 //
 // # Size
 //

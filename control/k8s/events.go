@@ -22,17 +22,17 @@ import (
 	"sluice.dev/sluice/control/objects"
 )
 
-// What Events cost the API server at most.
+// Bounds of the load that Events put on the API server.
 const (
 	eventsPerSecond = 1
 	eventsAtOnce    = 25
-	// eventGather is how long problems may come and go before anything is written.
+	// eventGather is how long problems may appear and end before an Event is written.
 	eventGather = time.Second
-	// eventTimeout is how long one may take.
+	// eventTimeout bounds one request.
 	eventTimeout = 10 * time.Second
-	// eventBackoff is how long to leave an API server alone that does not answer.
+	// eventBackoff is the pause after an API server did not answer.
 	eventBackoff = 30 * time.Second
-	// eventWarnInterval is how often the log says that Events are refused.
+	// eventWarnInterval is the least time between two warnings that Events are refused.
 	eventWarnInterval = 10 * time.Minute
 	// maxNote and maxName are the API's bounds (events.k8s.io/v1 Event.note; RFC 1123
 	// subdomain), in bytes.
@@ -43,13 +43,13 @@ const (
 // Controller is the reportingController of our Events.
 const Controller = "sluice.dev/gateway"
 
-// Problems is where Events come from: all outstanding problems, and a channel that is
-// closed when there may be others (loop.Loop.Problems).
+// Problems returns all outstanding problems, and a channel that is closed when they may have
+// changed (loop.Loop.Problems).
 type Problems func() ([]objects.Problem, <-chan struct{})
 
-// Events writes an Event of the object concerned for every Problem with an object of
-// the API server: one when it appears, a count more when it comes back. Problems about
-// one field of one object for one reason are one.
+// Events writes an Event for every Problem with an object of the API server: a new one when the
+// Problem appears, a higher count when it comes back. Problems with one field of one object for one
+// reason share an Event.
 type Events struct {
 	w           *Watcher
 	problems    Problems
@@ -104,8 +104,8 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// one writes the Event whose turn it is, by what is outstanding now: the limit may have
-// taken a while.
+// one writes the Event that is due. It reads the outstanding Problems again, because waiting for
+// the limit may have taken a while.
 func (e *Events) one(ctx context.Context) {
 	list, _ := e.problems()
 	e.outstanding.look(list, time.Now())
@@ -137,8 +137,7 @@ func (e *Events) failed(err error) {
 	e.w.Log.Log(context.Background(), level, "an Event cannot be written; it is tried again later, and others are not held up", "error", err, "silent for", eventWarnInterval)
 }
 
-// unreachable says whether an error is no answer to this Event but would be the same
-// for any other.
+// unreachable reports whether an error is not about this Event: any other one would fail, too.
 func unreachable(err error) bool {
 	var status apierrors.APIStatus
 	return !errors.As(err, &status) || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsUnauthorized(err)
@@ -190,15 +189,15 @@ func (e *Events) event(s *series, regarding corev1.ObjectReference, now time.Tim
 	}
 }
 
-// eventName is unlike that of any other Event. What is cut off must leave the name one:
-// a part between dots ends with a letter or digit.
+// eventName returns a unique name. A shortened name must remain valid: a part between dots ends
+// with a letter or digit.
 func eventName(object string, now time.Time) string {
 	suffix := fmt.Sprintf(".%016x", now.UnixNano())
 	return strings.TrimRight(short(object, maxName-len(suffix)), ".-") + suffix
 }
 
-// reference names an object as an Event must, so that kubectl describe finds it: with
-// its UID, which nobody else here needs and therefore nobody keeps.
+// reference returns the reference to an object with its UID, by which kubectl describe finds the
+// Event. The UID is read here, because nothing else uses it.
 func (e *Events) reference(ctx context.Context, id objects.ObjectID) (ref corev1.ObjectReference, err error) {
 	ref = corev1.ObjectReference{APIVersion: "v1", Kind: id.Kind, Namespace: id.Namespace, Name: id.Name}
 	get := func(client rest.Interface, resource string, into interface {
@@ -216,7 +215,8 @@ func (e *Events) reference(ctx context.Context, id objects.ObjectID) (ref corev1
 		ref.APIVersion = discoveryv1.SchemeGroupVersion.String()
 		err = get(e.w.clients.discovery, "endpointslices", &discoveryv1.EndpointSlice{})
 	case objects.KindNode:
-		// As the kubelet has it: the name is the UID. A Node that does not exist can be told of, too.
+		// As in the kubelet's Events the UID is the name. So an Event can also be about a Node that
+		// does not exist.
 		ref.UID = types.UID(id.Name)
 	}
 	return ref, err

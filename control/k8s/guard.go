@@ -9,11 +9,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// guarded makes a panic of the decoding of an object an error. client-go decodes what a
-// watch sends on a goroutine of its own and lets a panic there end the process
-// (k8s.io/apimachinery pkg/watch, StreamWatcher.receive; pkg/util/runtime, ReallyCrash),
-// where no recover of ours is. As an error it ends the watch, which is begun anew, and
-// what was read is served on.
+// guarded makes a panic of the decoding of an object an error. client-go decodes what a watch sends
+// on a goroutine of its own and lets a panic there end the process (k8s.io/apimachinery pkg/watch,
+// StreamWatcher.receive; pkg/util/runtime, ReallyCrash), where no recover of ours is. As an error
+// it ends the watch, which is started again; what was read before is still served.
 type guarded struct {
 	runtime.NegotiatedSerializer
 	log *slog.Logger

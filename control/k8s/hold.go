@@ -12,34 +12,33 @@ import (
 	"sluice.dev/sluice/control/tracker"
 )
 
-// hold stands between the stores and the Tracker. With a time it keeps the endpoints of
-// a Service for so long that vanish all at once without having been seen terminating:
-// what a restarted or confused controller does, and no deployment. The newest versions of
-// the slices wait here meanwhile, and the Tracker goes on with the last.
+// hold is between the stores and the Tracker. If the endpoints of a Service vanish all at once
+// without having been seen terminating, it delays the new versions of their slices for period, and
+// the Tracker keeps the former ones. A restarted or faulty controller removes endpoints like that;
+// a deployment does not.
 //
-// A Service is held, for each family by itself, when every endpoint that was ready is in
-// none of its slices any more. Half would not do: with some left there is a better thing
-// to do than to send to those that may be dead. Slices are written one by one, so a slice
-// that loses all its ready endpoints while others still have some waits for gather,
-// whether those follow.
+// A Service is held, for each family separately, when every endpoint that was ready is in none of
+// its slices any more. While some are left it is not held: it is better to send to those than to
+// endpoints that may be dead. Slices are written one by one, so a slice that loses all its ready
+// endpoints while other slices still have some waits for gather, in case the others follow.
 //
-// Nothing waits that the API server explains or that people want:
-//   - an endpoint that is there and not ready, or terminating: the news goes on at once;
-//   - the end of one that was not ready, or terminating, whatever vanished beside it: where
-//     its slice waits, the Tracker gets the last version without it;
-//   - a ready endpoint, new or back: the Service has pods, and all that waits goes on;
-//   - the Service itself deleted: all that waits goes on;
+// These changes do not wait, because the API server explains them or an operator made them:
+//   - an endpoint that is present and not ready, or terminating;
+//   - the removal of one that was not ready, or terminating, also if others vanish with it: if its
+//     slice waits, the Tracker gets the former version without it;
+//   - a ready endpoint, new or again: the Service has pods, and all waiting changes are applied;
+//   - the deletion of the Service: all waiting changes are applied;
 //   - an endpoint that moved to another slice.
 type hold struct {
 	to func(*tracker.Batch)
 
 	mu       sync.Mutex
-	period   time.Duration // 0 holds nothing, and nothing is remembered
+	period   time.Duration // 0: nothing is held or remembered
 	services map[holdKey]*heldService
 	owner    map[objects.ObjectID]holdKey // of slices
-	waiting  map[holdKey]*heldService     // those of which a slice waits
+	waiting  map[holdKey]*heldService     // those with a slice that waits
 	timer    *time.Timer
-	next     time.Time // when it runs out; zero if it does not run
+	next     time.Time // when it expires; zero if it does not run
 }
 
 // gather is how long a slice without its endpoints waits for the others of its Service.
@@ -51,7 +50,7 @@ type holdKey struct {
 	family          discoveryv1.AddressType
 }
 
-// heldService is a Service in one family as far as endpoints can vanish from it.
+// heldService is what hold keeps of a Service in one family.
 type heldService struct {
 	exists   bool
 	slices   map[objects.ObjectID]*heldSlice // nil while it has none
@@ -66,7 +65,7 @@ type heldSlice struct {
 	from    objects.Source
 	gone    bool // nothing is left to remember
 	given   []seen
-	object  *discoveryv1.EndpointSlice // given, where not all of it is ready: see prune
+	object  *discoveryv1.EndpointSlice // the version of given if not all of its endpoints are ready; see prune
 	waiting *change                    // nil if the Tracker has the newest
 	next    []seen                     // of waiting
 	until   time.Time
@@ -79,9 +78,9 @@ func newHold(to func(*tracker.Batch), period time.Duration) *hold {
 	}
 }
 
-// setPeriod changes the time. What is held already is held no longer than the new one;
-// a longer one is for what vanishes from now on. With 0 all that waits goes on at once. It
-// says whether everything must be listed anew to be remembered.
+// setPeriod changes the period. It shortens the time of Services that are held already, but does
+// not lengthen it. With 0 all waiting changes are applied at once. It reports whether everything
+// must be listed again, so that hold has the endpoints.
 func (h *hold) setPeriod(d time.Duration) (relist bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -104,7 +103,7 @@ func (h *hold) setPeriod(d time.Duration) (relist bool) {
 	return relist
 }
 
-// apply takes changes in, and hands on those that need not wait, all at once.
+// apply takes changes, and passes those that need not wait to the Tracker, in one batch.
 func (h *hold) apply(from objects.Source, changes []change) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -123,8 +122,7 @@ func (h *hold) apply(from objects.Source, changes []change) {
 	h.to(b)
 }
 
-// keep notes what a change means for its Service. It returns true where the change is
-// left to settle.
+// keep records a change for its Service. It returns true if settle decides about the change.
 func (h *hold) keep(from objects.Source, c *change, touched map[holdKey]bool) bool {
 	switch c.id.Kind {
 	case objects.KindService:
@@ -181,7 +179,7 @@ func (h *hold) keepSlice(from objects.Source, c *change, touched map[holdKey]boo
 	return true
 }
 
-// settle decides which slices of a Service wait, and hands on the others.
+// settle decides which slices of a Service wait, and passes on the others.
 func (h *hold) settle(n holdKey, now time.Time, b *tracker.Batch) {
 	s := h.services[n]
 	e := s.compare()
@@ -209,7 +207,7 @@ func (h *hold) settle(n holdKey, now time.Time, b *tracker.Batch) {
 	h.tidy(n, s, b)
 }
 
-// wait lets all new versions wait until one moment.
+// wait makes all new versions wait until a time.
 func (s *heldService) wait(until time.Time) {
 	for _, slice := range s.slices {
 		if slice.waiting != nil {
@@ -220,7 +218,7 @@ func (s *heldService) wait(until time.Time) {
 
 func everything(*heldSlice) bool { return true }
 
-// release hands on the slices that which selects of those that wait.
+// release passes on the waiting slices that which selects.
 func (s *heldService) release(b *tracker.Batch, which func(*heldSlice) bool) {
 	for _, slice := range s.slices {
 		if slice.waiting == nil || !which(slice) {
@@ -236,7 +234,7 @@ func (s *heldService) release(b *tracker.Batch, which func(*heldSlice) bool) {
 	}
 }
 
-// tidy forgets what is over, says what is held, and sets the timer.
+// tidy forgets what is no longer needed, reports whether the Service is held, and sets the timer.
 func (h *hold) tidy(n holdKey, s *heldService, b *tracker.Batch) {
 	var next time.Time
 	for id, slice := range s.slices {
@@ -264,7 +262,7 @@ func (h *hold) tidy(n holdKey, s *heldService, b *tracker.Batch) {
 	}
 }
 
-// wake sees to it that expire runs at a time, or before.
+// wake makes expire run at a time, or before.
 func (h *hold) wake(at time.Time) {
 	switch {
 	case h.timer == nil:
@@ -277,7 +275,7 @@ func (h *hold) wake(at time.Time) {
 	h.next = at
 }
 
-// expire hands on what has waited long enough.
+// expire passes on the changes whose time is over.
 func (h *hold) expire() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -290,7 +288,7 @@ func (h *hold) expire() {
 	h.to(b)
 }
 
-// stop ends the timer. What waits is dropped.
+// stop stops the timer. Waiting changes are dropped.
 func (h *hold) stop() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -299,8 +297,8 @@ func (h *hold) stop() {
 	}
 }
 
-// report says that a Service is held, or is no more. No time of day is in the text, so
-// that one Service that is held again and again is one and the same Problem.
+// report reports that a Service is held, or that it no longer is. The text has no time of day, so
+// that a Service that is held repeatedly is the same Problem each time.
 func report(b *tracker.Batch, n holdKey, s *heldService) {
 	place := objects.Source{Kind: Kind, Path: fmt.Sprintf("hold/%s/%s/%s", n.namespace, n.name, n.family)}
 	if s.until.IsZero() {

@@ -10,30 +10,30 @@ import (
 	"sluice.dev/sluice/control/objects"
 )
 
-// What is remembered of Events, and how often one thing is told.
+// Bounds of the memory for Events, and of how often one is written.
 const (
-	// eventMemory is how long after its end a Problem that returns is the same Event.
+	// eventMemory is how long after its end a Problem that comes back is still the same Event.
 	eventMemory = 30 * time.Minute
-	// maxEvents bounds what is remembered. What is over it gets its Event when others go.
+	// maxEvents bounds the series. A further Problem gets its Event when others are forgotten.
 	maxEvents = 4096
-	// eventMinInterval is the first time between two writings of one Problem; it doubles with
-	// each, up to eventMaxInterval: what comes and goes all day costs six requests an hour.
+	// eventMinInterval is the first interval between two writes about one Problem. It doubles with
+	// each, up to eventMaxInterval: a Problem that appears and ends all day costs six requests an
+	// hour.
 	eventMinInterval = 2 * time.Second
 	eventMaxInterval = 10 * time.Minute
-	// eventRetry is the first time after which a refused Event is tried again; it
-	// doubles, too.
+	// eventRetry is the first interval after which a refused Event is tried again; it doubles, too.
 	eventRetry = 30 * time.Second
 )
 
-// about tells Events apart. The text is not in it: with numbers or times in its message
-// one Problem would be a new Event each time.
+// about identifies an Event. The text is not part of it: with numbers or times in its message a
+// Problem would be a new Event each time.
 type about struct {
 	object objects.ObjectID
 	field  string
 	reason objects.Reason
 }
 
-// series is what is known of one Event, and of the Problems it stands for.
+// series is one Event and the Problems it stands for.
 type series struct {
 	about
 	problem objects.Problem // the first of them, as it is now
@@ -50,14 +50,14 @@ type series struct {
 	wait            time.Duration // between the last writing or refusal and next
 }
 
-// outstanding is what there is to write Events about. It does no input or output.
+// outstanding has the series to write Events about. It does no input or output.
 type outstanding map[about]*series
 
-// sources of Problems whose objects the API server can have. What is read from files has
-// its own place to look.
+// sources are the kinds of Source whose Problems become Events. Objects from files need not be in
+// the API server.
 var sources = map[string]bool{Kind: true, "health": true}
 
-// look takes in all Problems there are.
+// look takes the list of all Problems.
 func (o outstanding) look(list []objects.Problem, now time.Time) {
 	seen := make(map[about]bool, len(o))
 	for i := range list {
@@ -95,7 +95,7 @@ func (o outstanding) look(list []objects.Problem, now time.Time) {
 	o.forget(now)
 }
 
-// forget drops what is over for eventMemory, and more where there would be no room.
+// forget drops series that ended eventMemory ago, and older ones first if there is no room.
 func (o outstanding) forget(now time.Time) {
 	const room = maxEvents / 8
 	over := slices.Collect(maps.Values(o))
@@ -109,9 +109,9 @@ func (o outstanding) forget(now time.Time) {
 	}
 }
 
-// due returns the Event to write next, nil if there is none now, and then the time at
-// which there is one: zero if only with other Problems. What is least often written
-// comes first, so that nothing waits behind what is refused or comes and goes.
+// due returns the Event to write next or, if none is due, nil and the time of the next one; the
+// zero time if there is none. Events with the shortest interval come first, so that none waits
+// behind those that are refused or change often.
 func (o outstanding) due(now time.Time) (first *series, at time.Time) {
 	for _, s := range o {
 		switch {
@@ -131,7 +131,7 @@ func (s *series) before(o *series) bool {
 	return cmp.Or(cmp.Compare(s.wait, o.wait), cmp.Compare(s.order, o.order)) < 0
 }
 
-// text is the Event's note: of a length that the API takes.
+// text returns the Event's note, shortened to what the API accepts.
 func (s *series) text() string {
 	p := &s.problem
 	note := p.Message
@@ -148,13 +148,13 @@ func (s *series) text() string {
 	return short(note, maxNote)
 }
 
-// wrote notes that the Event is as it should be.
+// wrote records that the Event was written.
 func (s *series) wrote(now time.Time) {
 	s.written = s.count
 	s.delay(now, eventMinInterval)
 }
 
-// refused notes that it is not.
+// refused records that writing it failed.
 func (s *series) refused(now time.Time) { s.delay(now, eventRetry) }
 
 func (s *series) delay(now time.Time, least time.Duration) {

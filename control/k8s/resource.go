@@ -25,7 +25,7 @@ import (
 	"sluice.dev/sluice/control/tracker"
 )
 
-// resource is one kind of objects: its list and watch, and how they are doing.
+// resource is the list and watch of one kind of objects, and their health.
 type resource struct {
 	health
 	w      *Watcher
@@ -35,11 +35,11 @@ type resource struct {
 	fields string
 	store  *store
 	again  chan struct{} // relist
-	// only, if not "", is the one object there should be.
+	// only, if not "", is the name of the one object that should exist.
 	only string
 
 	updating sync.Mutex
-	reported []objects.Problem // what the Tracker was told of the kind as a whole
+	reported []objects.Problem // the last report about the kind as a whole
 }
 
 // watched are the three kinds, with kube-proxy's selectors.
@@ -63,11 +63,11 @@ func (w *Watcher) resource(name string, client rest.Interface, kind runtime.Obje
 	return r
 }
 
-// restartAfter is how long to wait after a panic of client-go's.
+// restartAfter is the pause after a panic in client-go.
 const restartAfter = time.Second
 
-// run lists and watches until ctx is done. A Reflector that panics, or one that is told
-// to list anew, gives way to a new one.
+// run lists and watches until ctx is done. It replaces a Reflector that panicked, or that is to
+// list again.
 func (r *resource) run(ctx context.Context) {
 	defer r.end()
 	for ctx.Err() == nil {
@@ -93,8 +93,7 @@ func (r *resource) run(ctx context.Context) {
 	}
 }
 
-// relist makes run start over with nothing known. What is listed then is what the
-// Tracker has, if nothing changed meanwhile.
+// relist makes run list all objects again and pass all of them on.
 func (r *resource) relist() {
 	select {
 	case r.again <- struct{}{}:
@@ -102,8 +101,8 @@ func (r *resource) relist() {
 	}
 }
 
-// reflect runs client-go's Reflector until ctx is done. Backing off, expired watches and
-// bookmarks are its own.
+// reflect runs client-go's Reflector until ctx is done. The Reflector handles backoff, expired
+// watches and bookmarks.
 func (r *resource) reflect(ctx context.Context) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -111,7 +110,7 @@ func (r *resource) reflect(ctx context.Context) (err error) {
 			r.w.Log.Error("watching failed; it is started anew", "source", r.Source().Path, "panic", p, "stack", string(debug.Stack()))
 		}
 	}()
-	// client-go's own messages are for debugging: what matters is in our status.
+	// Log client-go's messages at level debug: the status has what matters.
 	log := logr.FromSlogHandler(debugHandler{r.w.Log.Handler()})
 	lw := cache.NewFilteredListWatchFromClient(r.client, r.now.Source.Path, metav1.NamespaceAll, func(o *metav1.ListOptions) {
 		o.LabelSelector, o.FieldSelector = r.labels, r.fields
@@ -132,9 +131,9 @@ func (r *resource) reflect(ctx context.Context) (err error) {
 	return nil
 }
 
-// note remembers how a request went. Only a watch that could be opened shows that
-// nothing is missed. Two answers make client-go list instead, which is no failure: that
-// the watch is too old, and that lists are not streamed (Invalid, servers before 1.32).
+// note records the result of a request. Only an open watch shows that no event is missed. Two
+// errors make client-go list instead and are no failures: an expired watch, and Invalid where lists
+// are not streamed (servers before 1.32).
 func (r *resource) note(ctx context.Context, err error, watching bool) error {
 	switch {
 	case err == nil:
@@ -188,8 +187,7 @@ func (r *resource) update(change func(*Status)) {
 	r.set(s)
 }
 
-// report tells the Tracker what is wrong with the kind of objects as a whole, if that
-// is not what it was told last.
+// report reports to the Tracker what is wrong with the kind of objects as a whole, if that changed.
 func (r *resource) report(s *Status) {
 	var problems []objects.Problem
 	add := func(object objects.ObjectID, format string, args ...any) {
@@ -216,7 +214,7 @@ func (r *resource) report(s *Status) {
 	r.w.Tracker.Apply(&b)
 }
 
-// debugHandler makes every message of a library one for debugging.
+// debugHandler logs every message of a library at level debug.
 type debugHandler struct{ slog.Handler }
 
 func (q debugHandler) Enabled(ctx context.Context, _ slog.Level) bool {
@@ -236,7 +234,7 @@ func (q debugHandler) WithGroup(name string) slog.Handler {
 	return debugHandler{q.Handler.WithGroup(name)}
 }
 
-// firstFrame finds in a stack the line of code that panicked.
+// firstFrame returns the line of a stack trace with the code that panicked.
 func firstFrame(stack []byte) string {
 	_, after, found := bytes.Cut(stack, []byte("panic("))
 	if !found {

@@ -12,29 +12,29 @@ import (
 	"sluice.dev/sluice/control/tracker"
 )
 
-// store is what client-go's Reflector keeps up to date: which version of each object
-// was handed on. The Reflector's goroutine is the only one to use it.
+// store is the store of client-go's Reflector. It has the version of each object that was passed
+// on. Only the Reflector's goroutine uses it.
 type store struct {
 	from objects.Source
-	// apply hands changes on, all of them at once.
+	// apply passes on changes, all of them at once.
 	apply func(objects.Source, []change)
-	// heard is called after everything that was taken in, with the number of objects and
-	// newest; listed says that it was all there is.
+	// heard is called after each change, with the number of objects and newest; listed: it was a
+	// list.
 	heard func(objects int, version uint64, listed bool)
 
 	known map[objects.ObjectID]uint64 // resource versions; 0 where it is no number
-	// newest is the version up to which the API server has told everything: an object
-	// that is not known and not newer has been deleted since.
+	// newest is the version up to which all events were received: an unknown object of an older
+	// version has been deleted since.
 	newest uint64
 }
 
 var _ cache.TransformingStore = (*store)(nil)
 
-// change is one object's new version, or nil for one that went.
+// change is the new version of an object, or nil for a deleted one.
 type change struct {
 	id     objects.ObjectID
 	object runtime.Object
-	// bad says why the new version cannot be used; object is then nil, too.
+	// bad is why the new version cannot be used; "" if it can.
 	bad string
 }
 
@@ -51,7 +51,7 @@ func (s *store) Add(object any) error { return s.set(object) }
 // Update implements cache.ReflectorStore.
 func (s *store) Update(object any) error { return s.set(object) }
 
-// Resync implements cache.ReflectorStore; nothing asks for it.
+// Resync implements cache.ReflectorStore; nothing calls it.
 func (s *store) Resync() error { return nil }
 
 func (s *store) set(object any) error {
@@ -87,7 +87,7 @@ func (s *store) Delete(object any) error {
 	return nil
 }
 
-// deleteUnseen deletes an object whose last version nobody saw.
+// deleteUnseen deletes an object whose last version was not received.
 func (s *store) deleteUnseen(d cache.DeletedFinalStateUnknown) error {
 	name, err := cache.ParseObjectName(d.Key)
 	if err != nil {
@@ -108,14 +108,14 @@ func (s *store) forget(id objects.ObjectID) {
 	s.heard(len(s.known), s.newest, false)
 }
 
-// forgetVersions makes the next list hand on every object again.
+// forgetVersions makes the next list pass on every object again.
 func (s *store) forgetVersions() {
 	for id := range s.known {
 		s.known[id] = 0
 	}
 }
 
-// stale says whether a version was read before, or an object deleted since.
+// stale reports whether a version was read before, or its object deleted since.
 func (s *store) stale(id objects.ObjectID, version uint64) bool {
 	if version == 0 {
 		return false
@@ -154,8 +154,8 @@ func (s *store) Replace(list []any, version string) error {
 	return nil
 }
 
-// number reads a resource version. Those of one resource of one API server can be
-// compared as numbers (KEP-5504); 0 stands for one that is none.
+// number parses a resource version. Versions of one resource of one API server can be compared as
+// numbers (KEP-5504); 0 stands for one that is not a number.
 func number(version string) uint64 {
 	n, err := strconv.ParseUint(version, 10, 64)
 	if err != nil {
@@ -177,7 +177,7 @@ func add(b *tracker.Batch, from objects.Source, c *change) {
 	}
 }
 
-// upsert marks the change as bad where its object makes the reading of it panic.
+// upsert sets c.bad if Batch.Upsert panics over the object.
 func upsert(b *tracker.Batch, from objects.Source, c *change) {
 	defer func() {
 		if p := recover(); p != nil {

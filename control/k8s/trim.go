@@ -10,9 +10,8 @@ import (
 	"sluice.dev/sluice/control/objects"
 )
 
-// trim takes from an object what the control package never reads. It is client-go's
-// TransformFunc for objects of a list that is still arriving; the Tracker, which keeps
-// even less, would come to the same without it.
+// trim removes fields that are never read. It is client-go's TransformFunc for objects of a list as
+// they arrive. It saves memory only: the Tracker keeps even less.
 func trim(object any) (any, error) {
 	switch o := object.(type) {
 	case *corev1.Service:
@@ -53,7 +52,7 @@ func trimMeta(m *metav1.ObjectMeta) {
 // annotations is the prefix of those that are read, but for the trigger time.
 const annotations = "sluice.dev/"
 
-// idOf names an object; ok is false if it is none of the three.
+// idOf returns the ID and version of an object; ok is false if it is not of the three kinds.
 func idOf(object any) (id objects.ObjectID, version string, ok bool) {
 	switch o := object.(type) {
 	case *corev1.Service:

@@ -8,8 +8,8 @@ import (
 	"sluice.dev/sluice/control/tracker"
 )
 
-// seen is an endpoint of a slice. The text is the API's own, as nothing is compared but
-// versions of one object.
+// seen is an endpoint of a slice. The address is the API's text, because only versions of one
+// object are compared.
 type seen struct {
 	address string
 	ready   bool
@@ -34,8 +34,8 @@ func isReady(e *discoveryv1.Endpoint) bool {
 	return (c.Ready == nil || *c.Ready) && (c.Terminating == nil || !*c.Terminating)
 }
 
-// evidence is what the newest versions of a Service's slices say of the endpoints that
-// the Tracker has as ready.
+// evidence is the state, in the newest versions of a Service's slices, of the endpoints that the
+// Tracker has as ready.
 type evidence struct {
 	now       map[string]bool // all that are there: ready or not
 	ready     int             // given as ready
@@ -78,7 +78,7 @@ func (s *heldSlice) newest() []seen {
 	return s.given
 }
 
-// vanished says whether a slice had ready endpoints, and none of them is anywhere.
+// vanished reports whether a slice had ready endpoints, none of which is in any slice now.
 func (e *evidence) vanished(s *heldSlice) bool {
 	had := false
 	for _, p := range s.given {
@@ -93,8 +93,8 @@ func (e *evidence) vanished(s *heldSlice) bool {
 	return had
 }
 
-// prune hands on the end of endpoints of a waiting slice that were not ready: the version
-// that the Tracker has, without them.
+// prune removes endpoints that were not ready and are gone from the version of a waiting slice that
+// the Tracker has.
 func (s *heldSlice) prune(e *evidence, b *tracker.Batch) {
 	if s.waiting == nil || s.object == nil {
 		return
@@ -106,7 +106,7 @@ func (s *heldSlice) prune(e *evidence, b *tracker.Batch) {
 	if !slices.ContainsFunc(s.given, over) {
 		return
 	}
-	rest := *s.object // what it shares with the Tracker's version nobody writes to
+	rest := *s.object // shares memory with the former version, which is not modified
 	rest.Endpoints = slices.DeleteFunc(slices.Clone(rest.Endpoints), func(p discoveryv1.Endpoint) bool {
 		return len(p.Addresses) > 0 && over(seen{p.Addresses[0], isReady(&p)})
 	})

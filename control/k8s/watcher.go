@@ -24,7 +24,7 @@ type Config struct {
 	Tracker *tracker.Tracker
 	// NodeName is the own Node's name.
 	NodeName string
-	// Hold is how long endpoints are kept that vanish in a mass; 0 keeps none.
+	// Hold is how long the endpoints of a Service are kept that vanish all at once; 0 keeps none.
 	Hold time.Duration
 }
 
@@ -36,8 +36,7 @@ type Watcher struct {
 	resources []*resource
 }
 
-// New returns a Watcher that does nothing until Run. It does not speak to the API
-// server, which may be away.
+// New returns a Watcher, which Run starts. It does not connect to the API server.
 func New(cfg Config) (*Watcher, error) {
 	c, err := newClients(cfg.Client, cfg.Log)
 	if err != nil {
@@ -49,7 +48,7 @@ func New(cfg Config) (*Watcher, error) {
 	return w, nil
 }
 
-// Feeds are the three kinds of objects. The control loop waits for each.
+// Feeds returns a feed for each of the three kinds of objects. The control loop waits for each.
 func (w *Watcher) Feeds() (list []tracker.Feed) {
 	for _, r := range w.resources {
 		list = append(list, r)
@@ -76,17 +75,17 @@ func (w *Watcher) SetHold(d time.Duration) {
 	}
 }
 
-// Status is how one kind of objects is doing.
+// Status is the state of the list and watch of one kind of objects.
 type Status struct {
 	Source objects.Source
 	// Synced: it has been listed once.
 	Synced bool
-	// Objects are those that match; Heard is when something of them was last read, and
-	// Version the newest resource version that was.
+	// Objects counts those that match; Heard is when one was last read, Version the newest resource
+	// version.
 	Objects int
 	Heard   time.Time
 	Version uint64
-	// Err is why it cannot be listed or watched, Since since when; nil while it can.
+	// Err is why it cannot be listed or watched, nil if it can; Since is when that began.
 	Err   error
 	Since time.Time
 }
@@ -102,7 +101,7 @@ func (w *Watcher) Status() (list []Status) {
 // ErrEnded is returned by Sync when Run has returned.
 var ErrEnded = errors.New("the API server is not watched any more")
 
-// health is what is known of one kind's list and watch.
+// health is the health of one kind's list and watch.
 type health struct {
 	mu      sync.Mutex
 	now     Status
@@ -117,7 +116,7 @@ func (h *health) status() Status {
 	return h.now
 }
 
-// set replaces the status and wakes those who wait for it.
+// set replaces the status and wakes waiting callers of Sync.
 func (h *health) set(s Status) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -125,7 +124,7 @@ func (h *health) set(s Status) {
 	h.wake()
 }
 
-// end notes that nothing is watched any more.
+// end records that the watch has ended.
 func (h *health) end() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -133,7 +132,7 @@ func (h *health) end() {
 	h.wake()
 }
 
-// wake needs mu.
+// wake wakes waiting callers of Sync. mu must be held.
 func (h *health) wake() {
 	close(h.changed)
 	h.changed = make(chan struct{})
@@ -142,8 +141,8 @@ func (h *health) wake() {
 // Source names the kind of objects.
 func (h *health) Source() objects.Source { return h.now.Source }
 
-// Sync returns when all objects have been listed once, or why they cannot be. What a
-// watch said before the call is in the Tracker by then, or held.
+// Sync returns nil when all objects have been listed once, or an error if they cannot be. Events
+// received before the call are in the Tracker by then, or held.
 func (h *health) Sync(ctx context.Context) error {
 	for {
 		h.mu.Lock()
