@@ -13,7 +13,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// Kernel is a Steering that remembers.
+// Kernel is a Steering that records what is open.
 type Kernel struct {
 	mu        sync.Mutex // guards set against flags
 	Frontends map[services.FrontendKey]bool
@@ -79,14 +79,14 @@ func (k *Kernel) Close(s *steer.Set) error {
 	return nil
 }
 
-// Flags are an address's, whatever the loop does meanwhile.
+// Flags returns the flags of an address. It may be called while the loop runs.
 func (k *Kernel) Flags(a header.Addr) services.AddrFlags {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.Addrs[a]
 }
 
-// Set opens or closes what is in a set, without a word in the log.
+// Set opens or closes what is in a set, without an entry in Log.
 func (k *Kernel) Set(s *steer.Set, open bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

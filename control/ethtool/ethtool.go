@@ -1,12 +1,12 @@
-// Package ethtool asks drivers for their names, features, queues and statistics, and sets features
+// Package ethtool reads the names, features, queues and statistics of drivers, and sets features
 // and queues, by SIOCETHTOOL (include/uapi/linux/ethtool.h). Devices are named as in the calling
 // thread's network namespace.
 //
 // Not by github.com/safchain/ethtool: in v0.7.0, its last release, a pointer to a variable on the
-// stack becomes a number one call before the system call. Where that call makes the stack grow,
-// the kernel writes into memory that is somebody else's by then and the caller reads zeros: a
-// device without features or queues, now and then (mended there in pull request 139). Here a
-// pointer stays one until the system call.
+// stack becomes a number one call before the system call. If that call makes the stack grow, the
+// kernel writes into memory that belongs to something else by then, and the caller reads zeros:
+// sometimes a device seems to have no features or queues (fixed there in pull request 139). Here a
+// pointer stays a pointer until the system call.
 package ethtool
 
 import (
@@ -55,12 +55,13 @@ func Driver(dev string) (string, error) {
 	defer unix.Close(fd)
 	info, err := unix.IoctlGetEthtoolDrvinfo(fd, dev)
 	if err != nil {
-		return "", fmt.Errorf("%s: ask for the driver: %w", dev, err)
+		return "", fmt.Errorf("%s: read the driver: %w", dev, err)
 	}
 	return unix.ByteSliceToString(info.Driver[:]), nil
 }
 
-// ReadChannels asks for the queues; unix.EOPNOTSUPP where the driver does not tell.
+// ReadChannels reads the numbers of queues; the error is unix.EOPNOTSUPP where the driver does not
+// report them.
 func ReadChannels(dev string) (Channels, error) {
 	b := request(unix.ETHTOOL_GCHANNELS)
 	b = append(b, make([]byte, unsafe.Sizeof(Channels{}))...)
@@ -84,7 +85,8 @@ func SetChannels(dev string, c Channels) error {
 	return nil
 }
 
-// Features says of each feature (net/ethtool/common.c, netdev_features_strings) whether it is on.
+// Features returns for each feature (net/ethtool/common.c, netdev_features_strings) whether it is
+// on.
 func Features(dev string) (map[string]bool, error) {
 	names, err := stringSet(dev, setFeatures)
 	if err != nil {
@@ -208,9 +210,10 @@ func request(words ...uint32) []byte {
 // errChanged: a device's queues, and with them its statistics, changed between two requests.
 var errChanged = errors.New("they changed meanwhile: try again")
 
-// spare is room for strings and statistics that came since they were counted, for a device whose queues grow
-// meanwhile: kernels before 6.19 write all they have, whatever the room (net/ethtool/ioctl.c, ethtool_get_strings and
-// ethtool_get_stats); later ones, and those that were mended, say 0.
+// spare is room for strings and statistics that came since they were counted, for a device whose
+// queues grow meanwhile: kernels before 6.19 write all they have regardless of the room
+// (net/ethtool/ioctl.c, ethtool_get_strings and ethtool_get_stats); later ones, and those with the
+// fix, return 0.
 const spare = 1024
 
 func socket() (int, error) {

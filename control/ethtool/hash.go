@@ -51,8 +51,8 @@ const (
 	HashSecondPort  HashFields = 1 << 7 // RXH_L4_B_2_3, the destination port
 )
 
-// AddressesAlone reports whether all packets between two addresses come to one queue, whatever their ports are. It
-// does not where nothing is hashed: such a device chooses queues in another way.
+// AddressesAlone reports whether all packets between two addresses come to one queue, regardless of
+// their ports. It is false where nothing is hashed: such a device chooses queues in another way.
 func (h HashFields) AddressesAlone() bool {
 	return h&(HashSource|HashDestination) != 0 && h&(HashFirstPort|HashSecondPort) == 0
 }
@@ -61,8 +61,8 @@ func (h HashFields) AddressesAlone() bool {
 // type, and 64 bits of fields.
 const rxnfcBytes = 256
 
-// ReadFlowHash asks by which fields packets of a kind are hashed (ETHTOOL_GRXFH); unix.EOPNOTSUPP where the driver
-// does not tell.
+// ReadFlowHash reads the fields by which packets of a kind are hashed (ETHTOOL_GRXFH); the error is
+// unix.EOPNOTSUPP where the driver does not report them.
 func ReadFlowHash(dev string, f Flow) (HashFields, error) {
 	b := request(unix.ETHTOOL_GRXFH, uint32(f))
 	b = append(b, make([]byte, rxnfcBytes-len(b))...)

@@ -15,7 +15,7 @@ type Rings struct {
 	Rx, RxMini, RxJumbo, Tx             uint32
 }
 
-// ReadRings asks for the sizes; unix.EOPNOTSUPP where the driver does not tell.
+// ReadRings reads the sizes; the error is unix.EOPNOTSUPP where the driver does not report them.
 func ReadRings(dev string) (Rings, error) {
 	b := request(unix.ETHTOOL_GRINGPARAM)
 	b = append(b, make([]byte, unsafe.Sizeof(Rings{}))...)

@@ -19,7 +19,7 @@ import (
 	"sluice.dev/sluice/control/tracker"
 )
 
-// found is what a file says.
+// found has the objects of a file.
 type found struct {
 	objects []object
 	skipped []object // of other kinds
@@ -33,7 +33,7 @@ type object struct {
 	field, message string
 }
 
-// documentError is why a whole file is of no use.
+// documentError is why a whole file cannot be used.
 type documentError struct {
 	document int
 	err      error
@@ -42,7 +42,7 @@ type documentError struct {
 func (e *documentError) Error() string { return fmt.Sprintf("document %d: %v", e.document, e.err) }
 func (e *documentError) Unwrap() error { return e.err }
 
-// header is what every object says of itself.
+// header has the fields that identify an object.
 type header struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -53,9 +53,9 @@ type header struct {
 	Items []json.RawMessage `json:"items"`
 }
 
-// Decode puts all objects of a manifest into a batch, as a Watcher does with a
-// file that is new, and says which they are. It fails where the whole manifest is
-// of no use; the batch is then as it was.
+// Decode adds all objects of a manifest to a batch, as a Watcher does with a new file, and returns
+// their IDs. It returns an error if the manifest as a whole cannot be used; the batch is unchanged
+// then.
 func Decode(from objects.Source, data []byte, batch *tracker.Batch) ([]objects.ObjectID, error) {
 	found, err := decode(data)
 	if err != nil {
@@ -64,7 +64,7 @@ func Decode(from objects.Source, data []byte, batch *tracker.Batch) ([]objects.O
 	return slices.SortedFunc(maps.Keys(found.put(from, batch)), objects.ObjectID.Compare), nil
 }
 
-// put puts everything into a batch, and says which objects there are.
+// put adds everything to a batch, and returns the IDs of the objects.
 func (out *found) put(from objects.Source, batch *tracker.Batch) map[objects.ObjectID]bool {
 	now := make(map[objects.ObjectID]bool, len(out.objects))
 	var problems []objects.Problem
@@ -93,8 +93,8 @@ func (out *found) put(from objects.Source, batch *tracker.Batch) map[objects.Obj
 	return now
 }
 
-// decode reads all documents of a file. It fails if one of them cannot be parsed
-// or does not say which object it is: then nothing can be said of what is gone.
+// decode decodes all documents of a file. It returns an error if one of them cannot be parsed or
+// does not identify its object: then it is unknown which objects were removed.
 func decode(data []byte) (*found, error) {
 	out := &found{}
 	number := 1
@@ -133,7 +133,7 @@ func split(data []byte) (documents [][]byte) {
 	return append(documents, data[start:])
 }
 
-// toJSON converts a document; JSON stays as it is. Nil is a document of nothing.
+// toJSON converts a document; JSON stays as it is. It returns nil for an empty document.
 func toJSON(document []byte) ([]byte, error) {
 	if trimmed := bytes.TrimSpace(document); len(trimmed) > 0 && trimmed[0] == '{' && json.Valid(trimmed) {
 		return trimmed, nil
@@ -180,7 +180,7 @@ func (out *found) add(raw []byte, document int, inList bool) error {
 	return nil
 }
 
-// shapeError words a wrong type for people who do not know our types.
+// shapeError describes a wrong type without the names of Go types.
 func shapeError(err error) error {
 	var wrong *json.UnmarshalTypeError
 	switch {
@@ -203,7 +203,7 @@ func identify(h *header) objects.ObjectID {
 	return id
 }
 
-// newObject returns an object of the header's kind, or nil if it is not read.
+// newObject returns an object of the header's kind; nil if that kind is not read.
 func newObject(h *header) runtime.Object {
 	switch {
 	case h.APIVersion == "v1" && h.Kind == objects.KindService:
@@ -216,7 +216,7 @@ func newObject(h *header) runtime.Object {
 	return nil
 }
 
-// decodeStrict says which field is wrong, and how; an empty message is success.
+// decodeStrict returns which field is wrong, and why; the message is empty on success.
 func decodeStrict(raw []byte, into runtime.Object) (field, message string) {
 	strict, err := kjson.UnmarshalStrict(raw, into)
 	var wrongType *json.UnmarshalTypeError

@@ -1,23 +1,22 @@
-// Package files reads Kubernetes objects from a directory of manifests, as they
-// would be given to kubectl, and keeps reading them as they change.
+// Package files reads Kubernetes objects from a directory of manifests for kubectl, and reads them
+// again when they change.
 //
 //	directory ──watch, settle──▶ file ──split──▶ documents ──decode──▶ tracker.Batch
 //
-// Read are v1 Service, v1 Node, discovery.k8s.io/v1 EndpointSlice and v1 List of
-// them, in files that end in .yaml, .yml or .json and do not begin with a dot.
-// Other kinds are skipped with a warning, so that a directory may hold a whole
-// application. Unlike kubectl, the status of a Service is read: its
-// status.loadBalancer.ingress says which VIPs it has. spec.clusterIPs, or where
-// there are none spec.ipFamilies, say which address families it is served in.
+// Read are v1 Service, v1 Node, discovery.k8s.io/v1 EndpointSlice and v1 List of them, in files
+// that end in .yaml, .yml or .json and do not begin with a dot. Other kinds are skipped with a
+// warning, so that a directory may hold a whole application. Unlike kubectl, it reads the status of
+// a Service: status.loadBalancer.ingress has its VIPs. The Service is served in the address
+// families of spec.clusterIPs or, without those, in spec.ipFamilies.
 //
 // Decoding is strict: an unknown or doubled field makes the object malformed.
 //
 // What must hold:
-//   - Everything that one look at the directory finds is handed on in one batch, so
-//     that an object which moves between files never goes.
-//   - A file is read once it has stopped changing. One that cannot be parsed or
-//     attributed keeps the objects it last had; a malformed object in a good file
-//     keeps its own last version; an empty file is taken for one being written.
+//   - Everything that one scan of the directory finds is applied in one batch, so that an object
+//     which moves between files is never missing.
+//   - A file is read once it has stopped changing. If it cannot be parsed, or does not identify its
+//     objects, the objects it last had stay; a malformed object in a valid file keeps its last good
+//     version; an empty file counts as one that is being written.
 //   - Files may be replaced by rename, and the whole directory by a swap of the
 //     symbolic link ..data, as kubelet does for a ConfigMap.
 package files
@@ -44,8 +43,8 @@ type Config struct {
 	Tracker *tracker.Tracker
 	// Settle is how long a file must not change before it is read; 0 is 50 ms.
 	Settle time.Duration
-	// Rescan is how often to look without being told, for filesystems that do not
-	// tell; 0 is 10 s.
+	// Rescan is the interval of scans without a notification, for filesystems that have none; 0 is
+	// 10 s.
 	Rescan time.Duration
 }
 
@@ -60,7 +59,7 @@ type Watcher struct {
 	unsettledSince time.Time        // zero while nothing is being written
 }
 
-// New returns a Watcher that does nothing until Run.
+// New returns a Watcher, which Run starts.
 func New(cfg Config) *Watcher {
 	if cfg.Settle == 0 {
 		cfg.Settle = 50 * time.Millisecond
@@ -71,14 +70,14 @@ func New(cfg Config) *Watcher {
 	return &Watcher{Config: cfg, syncs: make(chan chan error), ended: make(chan struct{}), files: map[string]*file{}}
 }
 
-// Source names the directory.
+// Source returns the directory.
 func (w *Watcher) Source() objects.Source { return objects.Source{Kind: Kind, Path: w.Dir} }
 
 // ErrEnded is returned by Sync when Run has returned.
 var ErrEnded = errors.New("the directory is not watched any more")
 
-// Sync returns when everything that was in the directory before the call is in
-// the Tracker, or why it cannot be read.
+// Sync returns nil when everything that was in the directory before the call is in the Tracker, or
+// an error if the directory cannot be read.
 func (w *Watcher) Sync(ctx context.Context) error {
 	answer := make(chan error, 1)
 	select {
@@ -98,8 +97,7 @@ func (w *Watcher) Sync(ctx context.Context) error {
 	}
 }
 
-// Run watches until ctx is done. Without notifications, which it logs, it looks
-// every Rescan.
+// Run watches until ctx is done. Without notifications, which it logs, it scans every Rescan.
 func (w *Watcher) Run(ctx context.Context) error {
 	defer close(w.ended)
 	events, errs := make(chan fsnotify.Event), make(chan error)
@@ -131,7 +129,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 }
 
-// scanner is Run's state between two looks at the directory.
+// scanner is Run's state between two scans.
 type scanner struct {
 	*Watcher
 	notify  *fsnotify.Watcher // nil without notifications
@@ -145,11 +143,11 @@ type waiting struct {
 	since  time.Time
 }
 
-// look scans once and returns when to look again.
+// look scans once and returns when to scan again.
 func (l *scanner) look() time.Duration {
 	if l.notify != nil {
-		// Each time: a directory that is moved or made anew loses its watch. One that
-		// does not exist is reported by scan.
+		// Add it each time: a directory that is moved or created again loses its watch. scan
+		// reports one that does not exist.
 		_ = l.notify.Add(l.Dir)
 	}
 	unsettled, err := l.scan(time.Now())

@@ -16,7 +16,7 @@ import (
 	"sluice.dev/sluice/control/tracker"
 )
 
-// file is what is known of one file.
+// file is the state of one file.
 type file struct {
 	stamp   stamp
 	since   time.Time // when it was first seen like this
@@ -24,7 +24,7 @@ type file struct {
 	objects map[objects.ObjectID]bool
 }
 
-// stamp tells two contents of a file apart without reading them.
+// stamp identifies a version of a file without reading it.
 type stamp struct {
 	device, inode uint64
 	size          int64
@@ -36,12 +36,12 @@ const (
 	maxFiles = 100_000
 	// maxBytes bounds a file. A List of 10,000 Services and their EndpointSlices has some 40 MiB.
 	maxBytes = 256 << 20
-	// patience is how many times Settle a file that keeps changing holds up the others.
+	// patience times Settle is how long the others wait for a file that keeps changing.
 	patience = 20
 )
 
-// scan reads what changed, once all of it has settled, and hands it on as one
-// batch. It says whether something has not settled.
+// scan reads the changed files once all of them have settled, and applies them as one batch. It
+// reports whether a file has not settled.
 func (w *Watcher) scan(now time.Time) (unsettled bool, err error) {
 	names, err := w.list()
 	if err != nil {
@@ -106,7 +106,7 @@ func (w *Watcher) list() (names []string, err error) {
 	return names, nil
 }
 
-// look notes whether a file is as it was.
+// look records whether a file has changed.
 func (w *Watcher) look(name string, now time.Time) *file {
 	f := w.files[name]
 	if f == nil {
@@ -120,7 +120,8 @@ func (w *Watcher) look(name string, now time.Time) *file {
 	return f
 }
 
-// settled: nobody has written the file for a while, by its own clock or ours.
+// settled reports whether the file has not changed for a while, by its modification time or by our
+// clock.
 func (f *file) settled(now time.Time, settle time.Duration) bool {
 	return f.read || now.Sub(f.since) >= settle || now.Sub(f.stamp.modified) >= settle
 }
@@ -133,7 +134,7 @@ func stampOf(path string) (s stamp, err error) {
 	return stamp{uint64(st.Dev), st.Ino, st.Size, time.Unix(st.Mtim.Unix())}, nil
 }
 
-// read reads a file into the batch. It says false if the file changed meanwhile.
+// read reads a file into the batch. It returns false if the file changed meanwhile.
 func (w *Watcher) read(name string, f *file, batch *tracker.Batch) bool {
 	path := filepath.Join(w.Dir, name)
 	data, err := readBounded(path)
@@ -153,7 +154,7 @@ func (w *Watcher) read(name string, f *file, batch *tracker.Batch) bool {
 	return true
 }
 
-// keep reports a file that is of no use; what it had stays.
+// keep reports a file that cannot be used; its former objects stay.
 func (w *Watcher) keep(name string, err error, batch *tracker.Batch) {
 	from := w.place(name)
 	var at *documentError
@@ -167,7 +168,7 @@ func (w *Watcher) keep(name string, err error, batch *tracker.Batch) {
 	batch.Report(from, []objects.Problem{problem})
 }
 
-// replace puts what a file says now into the batch, in place of what it said.
+// replace adds the objects of a file to the batch, and deletes its former ones that are missing.
 func (f *file) replace(from objects.Source, found *found, batch *tracker.Batch) {
 	now := found.put(from, batch)
 	for id := range f.objects {
@@ -182,7 +183,7 @@ func (w *Watcher) place(name string) objects.Source {
 	return objects.Source{Kind: Kind, Path: filepath.Join(w.Dir, name)}
 }
 
-// errEmpty: most often a file is empty because somebody is about to write it.
+// errEmpty: a file is usually empty because it is about to be written.
 var errEmpty = errors.New("the file is empty; to take its objects away, delete it")
 
 func readBounded(path string) ([]byte, error) {

@@ -1,6 +1,6 @@
-// Package goruntime is what the Go runtime is told, so that its own work (garbage
-// collection, handing threads around) takes as little as possible from packet workers,
-// which spin on a processor each and must not wait.
+// Package goruntime sets up the Go runtime so that its own work (garbage collection, scheduling of
+// threads) takes little time from packet workers, each of which spins on a processor and must not
+// wait.
 //
 // Which settings those are, and the figures that chose them: ForWorkers, and
 // `sluice-bench gaps --variants all`.
@@ -32,9 +32,9 @@ type Settings struct {
 	KeepOff []int
 }
 
-// Apply tells the runtime. What the operator said by GOGC or GOMEMLIMIT stands. It must
-// be called before threads are bound on purpose: every thread there is, and so every later
-// one, gets the mask. (A locked thread never begins another: the runtime has a thread of its own for that,
+// Apply applies the settings. GOGC and GOMEMLIMIT of the environment take precedence. It must be
+// called before threads are bound on purpose: every thread there is, and so every later one, gets
+// the mask. (A locked thread never begins another: the runtime has a thread of its own for that,
 // runtime.startTemplateThread.)
 func (s *Settings) Apply() error {
 	if s.GCPercent != 0 && os.Getenv("GOGC") == "" {
@@ -62,8 +62,8 @@ func (s *Settings) Apply() error {
 	return bindAll(&mask)
 }
 
-// bindAll gives every thread the mask. A thread that is made meanwhile inherits it or the
-// old one from whoever makes it, so it goes on until a pass finds nothing to do.
+// bindAll gives every thread the mask. A thread that is created meanwhile inherits the new or the
+// old mask of its parent, so bindAll repeats until a pass finds nothing to do.
 func bindAll(mask *unix.CPUSet) error {
 	for {
 		tasks, err := filepath.Glob("/proc/self/task/[0-9]*")

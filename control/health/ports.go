@@ -16,11 +16,11 @@ import (
 	"sluice.dev/sluice/control/web"
 )
 
-// PortsConfig is what Ports work with.
+// PortsConfig configures Ports.
 type PortsConfig struct {
-	// Serving is asked at every request; see Proxy.Serving.
+	// Serving is called at every request; see Proxy.Serving.
 	Serving func() bool
-	// NodeName is how this node calls itself in messages.
+	// NodeName is this node's name in messages.
 	NodeName string
 	// Report replaces what is wrong with the ports.
 	Report func([]objects.Problem)
@@ -29,7 +29,7 @@ type PortsConfig struct {
 	Retry time.Duration
 }
 
-// ReasonFailed is that of the Problem, and so of the Event: kube-proxy's word
+// ReasonFailed is the reason of the Problem, and so of the Event, as kube-proxy has it
 // (pkg/proxy/healthcheck/service_health.go).
 const ReasonFailed objects.Reason = "FailedToStartServiceHealthcheck"
 
@@ -58,7 +58,7 @@ type wanted struct {
 	addresses []netip.Addr
 }
 
-// Bounds on what strangers and objects can make the daemon use.
+// Bounds on the resources that clients and objects can make the daemon use.
 const (
 	// maxListeners: each costs a descriptor and a goroutine. It is enough for 2,000
 	// Services in two families at four addresses each.
@@ -67,7 +67,7 @@ const (
 	maxConnections = 512
 )
 
-// failure is a port that could not be had, in whose words and for which Service.
+// failure is a port that could not be opened: its Service and a message.
 type failure struct{ service, message string }
 
 // NewPorts returns Ports that open nothing until Run.
@@ -78,7 +78,7 @@ func NewPorts(c PortsConfig) *Ports {
 	return &Ports{config: c, wake: make(chan struct{}, 1), connections: web.NewLimit(maxConnections), open: map[netip.AddrPort]*listener{}}
 }
 
-// SetHealthChecks implements loop.HealthChecks: it hands over and returns.
+// SetHealthChecks implements loop.HealthChecks. It does not block.
 func (p *Ports) SetHealthChecks(checks []compiler.HealthCheck) {
 	p.mu.Lock()
 	p.want.checks = checks
@@ -86,8 +86,8 @@ func (p *Ports) SetHealthChecks(checks []compiler.HealthCheck) {
 	p.signal()
 }
 
-// SetAddresses says where to listen: the node-port addresses, or 0.0.0.0 and :: for
-// all addresses of a family.
+// SetAddresses sets the addresses to listen on: the node-port addresses, or 0.0.0.0 and :: for all
+// addresses of a family.
 func (p *Ports) SetAddresses(addresses []netip.Addr) {
 	p.mu.Lock()
 	p.want.addresses = slices.Clone(addresses)
@@ -102,7 +102,7 @@ func (p *Ports) signal() {
 	}
 }
 
-// Run listens where it should until ctx ends. It returns when every port is closed.
+// Run keeps the wanted ports open until ctx ends. It returns when every port is closed.
 func (p *Ports) Run(ctx context.Context) {
 	defer func() {
 		for at := range p.open {
@@ -163,8 +163,8 @@ func (p *Ports) reconcile(ctx context.Context) {
 	p.report(failed)
 }
 
-// count takes in a want that differs from what is done by counts alone, as nearly all
-// do, at the cost of a comparison each. It returns false for any other.
+// count applies a want that differs from done in counts only, as nearly all do, by one comparison
+// for each check. It returns false for any other.
 func (p *Ports) count(want *wanted) bool {
 	if len(want.checks) != len(p.done.checks) || !slices.Equal(want.addresses, p.done.addresses) {
 		return false
@@ -190,7 +190,7 @@ func (p *Ports) count(want *wanted) bool {
 	return true
 }
 
-// owners finds whose each address and port is to be, and what cannot be had.
+// owners returns the health check of each address and port, and those that cannot be opened.
 func (p *Ports) owners(want *wanted) (owners map[netip.AddrPort]*compiler.HealthCheck, failed map[netip.AddrPort]failure) {
 	owners, failed = make(map[netip.AddrPort]*compiler.HealthCheck), make(map[netip.AddrPort]failure)
 	for i := range want.checks {
@@ -223,7 +223,7 @@ func localOf(c *compiler.HealthCheck, a netip.Addr) int {
 
 func (p *Ports) failure(c *compiler.HealthCheck, err error) failure {
 	service := c.Namespace + "/" + c.Name
-	// The words are kube-proxy's, so that whoever looks for them finds them.
+	// The text is kube-proxy's, so that a search for it finds this one, too.
 	return failure{service, fmt.Sprintf("node %s failed to start healthcheck %q on port %d: %v", p.config.NodeName, service, c.Port, err)}
 }
 

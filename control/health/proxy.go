@@ -20,21 +20,21 @@ type Failure struct {
 	Restart bool
 }
 
-// Config is what a Proxy asks. The functions are called from any goroutine, at every
-// request, so they must be cheap.
+// Config configures a Proxy. The functions are called from any goroutine, at every request, so they
+// must be cheap.
 type Config struct {
 	// Address of /healthz and /livez; empty serves neither.
 	Address string
-	// Reached says how far the control loop is: see loop.Loop.Reached.
+	// Reached is loop.Loop.Reached.
 	Reached func() (read, applied uint64, at time.Time)
-	// DataPath lists what keeps it from forwarding.
+	// DataPath returns what keeps the data path from forwarding.
 	DataPath func() []Failure
-	// Node is the Node object of this gateway, from whatever source has one; nil is none.
+	// Node returns the Node object of this gateway, from any source; nil: there is none.
 	Node func() objects.NodeInfo
-	// NodeOptional: there need not be a Node object, as where all objects come from manifests.
-	// One that is there counts all the same.
+	// NodeOptional: there need not be a Node object, as where all objects come from manifests. If
+	// there is one it is checked all the same.
 	NodeOptional bool
-	// Answered hears of every answer; nil nobody.
+	// Answered, if not nil, is called with every answer.
 	Answered func(path string, code int)
 	Log      *slog.Logger
 	// Now is the clock; nil is time.Now.
@@ -47,10 +47,10 @@ type Config struct {
 // syncPeriod of 30 s (pkg/proxy/healthcheck, cmd/kube-proxy/app/server.go).
 const Late = time.Minute
 
-// lookEvery is how exactly it is known since when an update waits.
+// lookEvery is the precision of the time since when an update waits.
 const lookEvery = time.Second
 
-// Proxy knows how the gateway is, and tells it on one address.
+// Proxy serves the gateway's health on one address.
 type Proxy struct {
 	config Config
 	server *web.Server // nil without an address
@@ -59,7 +59,7 @@ type Proxy struct {
 	waiting waiting
 }
 
-// NewProxy returns a Proxy that looks and listens once Run is called.
+// NewProxy returns a Proxy, which Run starts.
 func NewProxy(c Config) *Proxy {
 	if c.Now == nil {
 		c.Now = time.Now
@@ -126,7 +126,7 @@ func (p *Proxy) Queued() time.Time {
 	return w.since
 }
 
-// state is all that answers are made of.
+// state is the input of an answer.
 type state struct {
 	now, updated time.Time
 	synced       bool // no update is late
@@ -143,15 +143,15 @@ func (p *Proxy) state() (s state) {
 	return s
 }
 
-// Serving says whether traffic that comes is forwarded by an up-to-date table: what
-// Services' own ports call serviceProxyHealthy. The Node's fate is not asked
-// (KEP-3836): a node that is drained serves its pods to the end.
+// Serving reports whether traffic is forwarded by an up-to-date table: serviceProxyHealthy of
+// Services' own ports. It does not depend on the Node (KEP-3836): a node that is being drained
+// serves its pods to the end.
 func (p *Proxy) Serving() bool {
 	s := p.state()
 	return s.synced && len(s.failures) == 0
 }
 
-// eligible says whether the node may get traffic that is not for its own pods.
+// eligible reports whether the node may get traffic that is not for its own pods, and why not.
 func (p *Proxy) eligible() (ok bool, why string) {
 	if p.config.Node == nil {
 		return true, ""
@@ -226,7 +226,7 @@ func writeJSON(w http.ResponseWriter, code int, body []byte) {
 	_, _ = w.Write(body) // a prober that went away has its answer in its own log
 }
 
-// Conditions are what an operator should know.
+// Conditions returns what an operator should know of.
 func (p *Proxy) Conditions() (list []status.ConditionView) {
 	if p.server != nil {
 		list = append(list, p.server.Condition())

@@ -11,14 +11,14 @@ import (
 // ErrGone is returned by Check if the pair was deleted, and perhaps made anew.
 var ErrGone = errors.New("the host link is not the one that was made")
 
-// Check says whether the pair is what Ensure returned. Two kinds of errors need
-// different repairs:
+// Check returns an error if the pair differs from what Ensure returned. There are two kinds, which
+// need different repairs:
 //
 //	ErrGone    sockets, programs, next hops and routes were of a pair that is no more:
 //	           Ensure, open the port as one of a device that came back, RouteSNAT
 //	any other  a setting was changed: Ensure is enough
 //
-// It costs two questions to the kernel, and is meant to be asked every second or so.
+// It costs two netlink requests, and is meant to be called about once a second.
 func (h *HostLink) Check() error {
 	for _, end := range [...]struct {
 		name  string

@@ -14,7 +14,7 @@ import (
 	"sluice.dev/sluice/control/ethtool"
 )
 
-// setting is one sysctl of one end; the package doc says what each is for.
+// setting is one sysctl of one end; the package comment explains each.
 type setting struct {
 	family, name, value string
 	// sinceKernel marks one that older kernels do not have; missing there is no error.
@@ -46,7 +46,7 @@ var userEnd = [...]setting{
 	{"ipv4", "arp_ignore", "8", ""},
 }
 
-// configure makes both ends what c says.
+// configure configures both ends by c.
 func configure(c *Config, created bool) error {
 	if err := c.sysctls(c.Name, userEnd[:]); err != nil {
 		return err
@@ -105,13 +105,13 @@ func (c *Config) sysctls(dev string, settings []setting) error {
 	return nil
 }
 
-// hasFamily says whether the kernel knows IPv6 at all (ipv6.disable=1 removes it).
+// hasFamily reports whether the kernel supports the family (ipv6.disable=1 removes IPv6).
 func hasFamily(root, family string) bool {
 	_, err := os.Stat(path.Join(root, "net", family, "conf"))
 	return err == nil
 }
 
-// writeSysctl leaves a right value alone: some writes have effects of their own.
+// writeSysctl does not write a value that is set already: some writes have side effects.
 func writeSysctl(file, value string) error {
 	old, err := os.ReadFile(file)
 	if err != nil {

@@ -67,8 +67,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Config says what the pair should be. It must be used in the network namespace
-// of the calling thread.
+// Config describes the wanted pair, in the network namespace of the calling thread.
 type Config struct {
 	Name       string // our end
 	KernelName string // the kernel's end
@@ -91,7 +90,7 @@ type HostLink struct {
 	Queues             int
 	// Our addresses on the link; invalid where the family has none.
 	Addr4, Addr6 netip.Addr
-	// Created says that the pair was not there before.
+	// Created: the pair did not exist before.
 	Created bool
 
 	lock *lock // nil if an earlier HostLink of this process has it
@@ -141,9 +140,9 @@ func ours(p netip.Prefix) (netip.Addr, error) {
 	return a, nil
 }
 
-// Ensure creates the pair, or adopts the one that a former process left, and makes
-// it what c says. Called again it changes nothing that is right already and repairs
-// the rest; a pair that was deleted is made anew, with other indexes and MACs.
+// Ensure creates the pair, or adopts the one that a former process left, and configures it by c.
+// Another call repairs what has changed since; a pair that was deleted is created again, with other
+// indexes and MACs.
 //
 // The pair is this process's until Remove or the process's end; for any other, Ensure
 // is ErrInUse.

@@ -15,10 +15,9 @@ import (
 // the host link. Nothing was changed.
 var ErrInUse = errors.New("another gateway uses it: stop that one, or give this one a host link (both names, other addresses), interfaces and a BPF file system of its own")
 
-// lock makes the pair this process's own. It is a name in the abstract namespace of
-// Unix sockets, which is one per network namespace, as interfaces are, and which
-// ends with the process (unix(7)). It is no *os.File: those are closed when nobody
-// refers to them any more.
+// lock makes the pair this process's own. It is a name in the abstract namespace of Unix sockets,
+// which is one per network namespace, as interfaces are, and which ends with the process (unix(7)).
+// It is no *os.File, because the garbage collector closes those.
 type lock struct{ fd int }
 
 func lockName(link string) string { return "@sluice-hostlink-" + link }
@@ -54,8 +53,7 @@ func (l *lock) release() {
 	}
 }
 
-// boundByUs says whether a socket of this process has a name in this network
-// namespace.
+// boundByUs reports whether a socket of this process has a name in this network namespace.
 func boundByUs(name string) (bool, error) {
 	inode, err := inodeOf(name)
 	if inode == "" || err != nil {

@@ -3,16 +3,15 @@
 // section 3.4): every backend gets an equal share of the slots, and when a
 // backend comes or goes, few slots of the others change hands.
 //
-// Each backend has its own order of preference over all slots, drawn from its
-// name and the seed. Backends take turns; whoever's turn it is takes the first
-// slot of its order that is still free:
+// Each backend has its own order of preference over all slots, drawn from its name and the seed.
+// Backends take turns; at its turn a backend takes the first free slot of its order:
 //
 //	backend a prefers 3 0 4 1 …      turn 1: a takes 3
 //	backend b prefers 3 1 4 2 …      turn 2: b finds 3 taken, takes 1
 //	                                 turn 3: a takes 0 …
 //
-// A table is a pure function of the set of names with their weights, the seed and
-// the size: the same on every host, in whatever order the names come.
+// A table is a pure function of the set of names with their weights, the seed and the size: the
+// same on every host, regardless of the order of the names.
 package maglev
 
 import (

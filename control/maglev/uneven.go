@@ -2,8 +2,8 @@ package maglev
 
 import "slices"
 
-// uneven says whether most turns of fill would be nobody's: the heaviest weight is
-// far above the mean.
+// uneven reports whether in most turns of fill no backend would take a slot, because the heaviest
+// weight is far above the mean.
 func uneven(turns []turn) bool {
 	heaviest, sum := uint64(0), uint64(0)
 	for i := range turns {
@@ -13,10 +13,9 @@ func uneven(turns []turn) bool {
 	return heaviest*uint64(len(turns)) > 8*sum
 }
 
-// fillByRound does what fill does and costs no more for unequal weights: instead of
-// asking everybody in every round, it keeps who takes a slot next in a heap. A
-// backend's k-th slot is due in the first round in which its credit of k times the
-// heaviest weight is there.
+// fillByRound has the result of fill, at the same cost for unequal weights: instead of visiting
+// every backend in every round, it keeps the next turns in a heap. A backend's k-th slot is due in
+// the first round in which it has a credit of k times the heaviest weight.
 func fillByRound(table []uint16, turns []turn) {
 	size := uint32(len(table))
 	taken := make([]uint64, (size+63)/64)
@@ -50,8 +49,8 @@ func fillByRound(table []uint16, turns []turn) {
 	}
 }
 
-// due says in which round of fill a turn takes its next slot, and which one that is.
-// Products stay below 2^54: weights below 2^32 and slots below 2^22.
+// due is the round of fill in which a turn takes its next slot, and that turn. Products stay below
+// 2^54: weights below 2^32 and slots below 2^22.
 type due struct {
 	round       uint64
 	turn, slots uint32

@@ -1,9 +1,9 @@
-// Package metrics shows a gateway to Prometheus and to whoever asks whether it is
-// alive: /metrics, /healthz and /readyz on one configurable address.
+// Package metrics serves metrics for Prometheus and health checks of the process: /metrics,
+// /healthz and /readyz on one configurable address.
 //
-// The collector reads the same views as the status API (package status) at the
-// moment of a scrape. Nothing is counted here, so nothing can disagree, and a
-// gateway that nobody scrapes pays nothing.
+// The collector reads the same views as the status API (package status) at the moment of a scrape.
+// Nothing is counted here, so metrics and status always agree, and a gateway that is not scraped
+// has no cost.
 //
 // A name, once released, does not change: sluice_<what>_<unit>, counters end in
 // _total, drop reasons are the names of package stats.

@@ -2,8 +2,7 @@ package metrics
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// descs names every metric. Grouped as an operator asks: is it there, what do
-// services get, what do workers do, where do packets end.
+// descs has the description of every metric, grouped as state, services, workers and flows.
 type descs struct {
 	all []*prometheus.Desc
 

@@ -4,8 +4,8 @@ import "github.com/prometheus/client_golang/prometheus"
 
 // Extras are metrics that not every gateway has. What is nil is left out.
 type Extras struct {
-	// Backends says whether each backend has series of its own: seven, and clusters have
-	// backends by the hundred thousand.
+	// Backends reports whether each backend has series of its own: there are seven for each, and
+	// clusters may have 100,000 backends.
 	Backends  func() bool
 	KubeProxy *KubeProxy
 	// Affinity counts what is remembered for sessionAffinity ClientIP.

@@ -12,9 +12,9 @@ import (
 	"sluice.dev/sluice/control/tracker"
 )
 
-// KubeProxy are the metrics that mean here what they mean in kube-proxy, under its
-// names, with its labels and buckets (k8s.io/kubernetes pkg/proxy/metrics/metrics.go,
-// v1.36), so that dashboards and alerts for a cluster include its gateways.
+// KubeProxy has the metrics that have the same meaning as in kube-proxy, with its names, labels and
+// buckets (k8s.io/kubernetes pkg/proxy/metrics/metrics.go, v1.36), so that dashboards and alerts
+// for a cluster include its gateways.
 //
 // kube-proxy syncs each family on its own. Here one pass of the control loop covers
 // both, so both values of ip_family always get the same.
@@ -29,7 +29,7 @@ type KubeProxy struct {
 	endpointsPending, servicesPending *prometheus.Desc
 }
 
-// KubeProxyConfig is what KubeProxy asks when it is scraped.
+// KubeProxyConfig has functions that KubeProxy calls when it is scraped.
 type KubeProxyConfig struct {
 	// Waiting counts objects that were read and not yet taken into a pass; nil: none.
 	Waiting func() tracker.Waiting

@@ -56,7 +56,7 @@ func NewServer(c Config) *Server {
 	return s
 }
 
-// unhealthy lists why the process should be restarted: workers that stand still.
+// unhealthy returns why the process should be restarted: workers that stand still.
 func (s *Server) unhealthy() []string {
 	workers := s.config.Source.Stats().Workers
 	if len(workers) == 0 {
@@ -74,7 +74,7 @@ func (s *Server) unhealthy() []string {
 	return reasons
 }
 
-// unready lists why traffic should not be sent here.
+// unready returns why no traffic should be sent to this gateway.
 func (s *Server) unready() []string {
 	v := s.config.Source.Status()
 	switch {

@@ -7,9 +7,9 @@ import (
 	"sync"
 )
 
-// Limit bounds the connections of one or more servers together. With one too many the
-// oldest is closed: it had its time, and who asks for health must be answered also while
-// others hold connections open for nothing. The zero Limit is not usable; see NewLimit.
+// Limit bounds the connections of one or more servers together. If there is one too many the oldest
+// is closed, so that health checks are answered also while other clients hold idle connections
+// open. The zero Limit is not usable; see NewLimit.
 type Limit struct {
 	most int
 

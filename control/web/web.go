@@ -1,5 +1,5 @@
-// Package web serves HTTP on an address that somebody else may have taken. A taken
-// port is a state that Condition shows, and is tried again; it stops nothing.
+// Package web serves HTTP on an address that may be in use by another process. Condition reports
+// that, and the server tries again; nothing else stops.
 package web
 
 import (
@@ -17,8 +17,8 @@ import (
 
 // Config is what a Server needs.
 type Config struct {
-	// Name is that of the condition, Purpose what is missing while nobody listens,
-	// Field the configuration's that says the address.
+	// Name is the name of the condition, Purpose what is missing while the server does not listen,
+	// Field the configuration field with the address.
 	Name, Purpose, Field string
 	Address              string // to listen on, such as :9470
 	Handler              http.Handler
@@ -123,7 +123,7 @@ func (s *Server) set(level, detail string, addr net.Addr) {
 	s.addr = addr
 }
 
-// Condition says whether the server listens.
+// Condition reports whether the server listens.
 func (s *Server) Condition() status.ConditionView {
 	s.mu.Lock()
 	defer s.mu.Unlock()
