@@ -1,6 +1,6 @@
-// Command sluice is the gateway and everything one asks it: `sluice run` is the
-// daemon, the other commands talk to it. See package cli for the commands and
-// package daemon for how the parts are put together.
+// Command sluice is the gateway and its command line: `sluice run` is the daemon, the other
+// commands send requests to it. See package cli for the commands and package daemon for how the
+// parts are put together.
 package main
 
 import (

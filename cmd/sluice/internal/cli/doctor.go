@@ -16,7 +16,7 @@ func (s *session) doctorCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check this host: kernel, drivers, offloads, capabilities, ports",
-		Long: "doctor checks whether this host can be a gateway, and says what to do about what is wrong.\n" +
+		Long: "doctor checks whether this host can be a gateway, and prints a remedy for each finding.\n" +
 			"It reads only. Without a running daemon give it the configuration with --config.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -39,7 +39,7 @@ func (s *session) doctorCommand() *cobra.Command {
 	return c
 }
 
-// readFacts reads the host, and asks the daemon's own rules whether it would start.
+// readFacts reads the host, and checks by the daemon's own rules whether it would start.
 func (s *session) readFacts(ctx context.Context, file string) (*doctor.Facts, error) {
 	facts, err := doctor.Read(ctx, file, s.socket)
 	if err == nil && facts.Config != nil {

@@ -12,8 +12,7 @@ import (
 	"sluice.dev/sluice/control/status"
 )
 
-// ExplainOffline answers a question about a packet without a gateway; see
-// explain.Offline.
+// ExplainOffline explains a packet without a gateway; see explain.Offline.
 type ExplainOffline func(ctx context.Context, configFile, manifests, node string, q *status.ExplainQuery) (status.ExplainView, error)
 
 func (s *session) explainCommand() *cobra.Command {
@@ -21,10 +20,10 @@ func (s *session) explainCommand() *cobra.Command {
 	var established, syn bool
 	c := &cobra.Command{
 		Use:   "explain --from CLIENT --to ADDRESS:PORT[/PROTOCOL]",
-		Short: "Say what would become of a packet, and why",
-		Long: "explain asks the gateway what would become of a packet from outside, step by step, by the code that\n" +
-			"decides about packets. It changes nothing. With --manifests or --config it asks nobody and answers as\n" +
-			"a gateway would that has just started with these; what only a gateway knows is marked (assumed).",
+		Short: "Explain what the gateway would do with a packet, and why",
+		Long: "explain prints, step by step, what the gateway would do with a packet from outside, by the code that\n" +
+			"decides about packets. It changes nothing. With --manifests or --config it needs no gateway and answers as\n" +
+			"a gateway would that has just started with these; what depends on a gateway's state is marked (assumed).",
 		Example: "  sluice explain --from 198.51.100.7:40000 --to 203.0.113.10:80/TCP\n" +
 			"  sluice explain --from 10.244.3.9 --to '[2001:db8::10]:53/UDP' -o json\n" +
 			"  sluice explain --from 198.51.100.7 --to 203.0.113.10:443 --manifests ./manifests --node gw-1",
@@ -51,19 +50,19 @@ func (s *session) explainCommand() *cobra.Command {
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&from, "from", "", "who sends it: an address (a pod's, too) or address:port (required)")
-	f.StringVar(&to, "to", "", "where it goes: address:port or address:port/protocol, TCP by default (required)")
-	f.BoolVar(&syn, "syn", false, "it opens a connection or association (this is the default)")
-	f.BoolVar(&established, "established", false, "it belongs to an open connection or association")
-	f.StringVar(&manifests, "manifests", "", "ask no gateway: read the objects in this directory")
-	f.StringVar(&configFile, "config", "", "ask no gateway: take this configuration (default: the default values)")
-	f.StringVar(&node, "node", "", "without a gateway: which node to be (default: the configuration's)")
+	f.StringVar(&from, "from", "", "source of the packet: an address, which may be a pod's, or address:port (required)")
+	f.StringVar(&to, "to", "", "destination of the packet: address:port or address:port/protocol, TCP by default (required)")
+	f.BoolVar(&syn, "syn", false, "the packet opens a connection or association (this is the default)")
+	f.BoolVar(&established, "established", false, "the packet belongs to an open connection or association")
+	f.StringVar(&manifests, "manifests", "", "without a gateway: read the objects in this directory")
+	f.StringVar(&configFile, "config", "", "without a gateway: use this configuration (default: the default values)")
+	f.StringVar(&node, "node", "", "without a gateway: name of the node (default: the configuration's)")
 	must(c.MarkFlagDirname("manifests"))
 	must(c.MarkFlagFilename("config", "yaml", "yml", "json"))
 	return c
 }
 
-// unread is an error if the answer is not about all that was written.
+// unread returns an error if the answer leaves out manifests that cannot be read.
 func unread(list []status.ProblemView) error {
 	if len(list) == 0 {
 		return nil
@@ -79,10 +78,10 @@ func unread(list []status.ProblemView) error {
 	return errors.New(text)
 }
 
-// mostUnread is enough to begin with.
+// mostUnread bounds the list of unread manifests.
 const mostUnread = 16
 
-// explain asks the daemon, or nobody.
+// explain sends the query to the daemon, or answers it offline.
 func (s *session) explain(ctx context.Context, q *status.ExplainQuery, configFile, manifests, node string) (v status.ExplainView, err error) {
 	if configFile != "" || manifests != "" {
 		return s.app.Explain(ctx, configFile, manifests, node, q)
@@ -97,7 +96,7 @@ func (s *session) explain(ctx context.Context, q *status.ExplainQuery, configFil
 	return v, err
 }
 
-// mostEndpoints is enough to see who takes flows and why others do not.
+// mostEndpoints bounds the list of endpoints.
 const mostEndpoints = 32
 
 func explainRows(r *rows, v *status.ExplainView) {
@@ -134,7 +133,7 @@ func explainRows(r *rows, v *status.ExplainView) {
 	}
 }
 
-// problemText names the object, or the file where there is none.
+// problemText returns the problem with its object, or with the file if it has none.
 func problemText(p *status.ProblemView) string {
 	parts := []string{cmp.Or(strings.TrimSpace(p.Object), p.Source)}
 	if p.Field != "" {

@@ -32,14 +32,14 @@ func (f endpointFlag) String() string {
 // Type names the flag's values in help.
 func (f endpointFlag) Type() string { return "address" }
 
-// Set refuses what is no address.
+// Set returns an error for a text that is not an address.
 func (f endpointFlag) Set(s string) (err error) {
 	*f.e, err = status.ParseEndpoint(s)
 	return err
 }
 
-// wordFlag is a flag that takes one of some words. A word that no flow can have
-// would look like a table without such flows.
+// wordFlag is a flag with a fixed set of values. With any other value the result would look like a
+// table without such flows.
 type wordFlag struct {
 	v     *string
 	known []string
@@ -56,7 +56,7 @@ func (f wordFlag) String() string {
 // Type names the flag's values in help.
 func (f wordFlag) Type() string { return "word" }
 
-// Set takes a known word, in any case.
+// Set accepts a known word, in upper or lower case.
 func (f wordFlag) Set(s string) error {
 	if !slices.ContainsFunc(f.known, func(k string) bool { return strings.EqualFold(k, s) }) {
 		return fmt.Errorf("choose one of %s", strings.Join(f.known, ", "))
@@ -65,8 +65,7 @@ func (f wordFlag) Set(s string) error {
 	return nil
 }
 
-// What flows can be filtered by: the protocols that are translated, and the names of
-// the table's states.
+// Values of filters: the protocols that are translated, and the names of the table's states.
 var (
 	flowProtocols = []string{"tcp", "udp", "sctp", "icmp", "icmpv6"}
 	flowStates    = knownStates()
@@ -127,7 +126,7 @@ func (s *session) flowsCommand() *cobra.Command {
 // errEnough ends a listing before its end.
 var errEnough = errors.New("enough flows were listed")
 
-// listFlows prints flows as they come; limit 0 is no limit.
+// listFlows prints flows as they arrive; limit 0 is no limit.
 func (s *session) listFlows(ctx context.Context, filter status.FlowFilter, limit int) error {
 	return s.ask(func(client *status.Client) error {
 		out := s.flowPrinter()
@@ -163,7 +162,7 @@ func (s *session) flowsDeleteCommand(filter *status.FlowFilter) *cobra.Command {
 		Use:   "delete",
 		Short: "Delete the flows that match",
 		Long: "delete ends the flows that match the filters of `sluice flows`. Without a filter it refuses, unless --all is given.\n" +
-			"Neither end is told: an open connection gets no answer any more, and its packets are dropped as no_flow.",
+			"Neither end is notified: packets of an open connection are dropped as no_flow from then on.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			switch {
@@ -185,7 +184,7 @@ func (s *session) flowsDeleteCommand(filter *status.FlowFilter) *cobra.Command {
 	return c
 }
 
-// flowPrinter writes flows as they come: a million of them are never held at once.
+// flowPrinter writes flows as they arrive, so that a million of them are never in memory at once.
 type flowPrinter struct {
 	format outputFormat
 	w      io.Writer
@@ -201,7 +200,7 @@ func (s *session) flowPrinter() *flowPrinter {
 	return p
 }
 
-// rowsPerTable is after how many rows columns may change their width.
+// rowsPerTable is the number of rows after which the widths of columns may change.
 const rowsPerTable = 1000
 
 func (p *flowPrinter) flow(v *status.FlowView) error {

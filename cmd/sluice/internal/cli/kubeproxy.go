@@ -18,8 +18,8 @@ func (s *session) fromKubeProxyCommand() *cobra.Command {
 		Use:   "from-kube-proxy FILE",
 		Short: "Make a configuration from kube-proxy's",
 		Long: "from-kube-proxy reads a KubeProxyConfiguration, or a ConfigMap with one, and prints a\n" +
-			"configuration of sluice. On standard error it says for each field what became of it. It\n" +
-			"changes nothing and asks no daemon; FILE - is standard input:\n\n" +
+			"configuration of sluice. On standard error it lists what became of each field. It\n" +
+			"changes nothing and needs no daemon; FILE - is standard input:\n\n" +
 			"  kubectl -n kube-system get configmap kube-proxy -o yaml |\n" +
 			"    sluice config from-kube-proxy - --interface eth0 > gateway.yaml\n\n" +
 			"With -o json or -o yaml it prints what became of each field, and the configuration as a text.",

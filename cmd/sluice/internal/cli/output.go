@@ -26,7 +26,7 @@ func (f *outputFormat) String() string { return string(*f) }
 // Type names the flag's values in help.
 func (f *outputFormat) Type() string { return "format" }
 
-// Set refuses what is no format.
+// Set returns an error for an unknown format.
 func (f *outputFormat) Set(s string) error {
 	switch v := outputFormat(s); v {
 	case formatTable, formatJSON, formatYAML:
@@ -36,7 +36,7 @@ func (f *outputFormat) Set(s string) error {
 	return fmt.Errorf("choose table, json or yaml")
 }
 
-// print writes v for programs, or lets table write it for people.
+// print writes v as JSON or YAML, or calls table.
 func (s *session) print(v any, table func(*rows)) error {
 	var out []byte
 	var err error
@@ -58,7 +58,7 @@ func (s *session) print(v any, table func(*rows)) error {
 	return err
 }
 
-// rows is a table for people: columns by tabs, no colour, no lines.
+// rows is a table with aligned columns.
 type rows struct {
 	w   *tabwriter.Writer
 	err error
@@ -76,8 +76,8 @@ func (r *rows) row(cells ...any) {
 	r.line(strings.Join(text, "\t"))
 }
 
-// oneLine keeps a message that has several lines in its cell, and what an object's
-// author wrote from steering the terminal.
+// oneLine makes a message of several lines one line, and replaces control characters, so that text
+// of an object cannot control the terminal.
 func oneLine(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
@@ -87,7 +87,7 @@ func oneLine(s string) string {
 	}, strings.ReplaceAll(s, "\n", "; "))
 }
 
-// line writes text as it is; without a tab it does not widen the columns.
+// line writes text unchanged; without a tab it does not affect the columns.
 func (r *rows) line(text string) {
 	if _, err := fmt.Fprintln(r.w, text); err != nil && r.err == nil {
 		r.err = err

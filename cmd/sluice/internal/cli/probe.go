@@ -12,14 +12,14 @@ import (
 	"sluice.dev/sluice/control/status"
 )
 
-// probeCommand is for the kubelet. It asks the status socket: on the host's network a port
-// of ours may be another process's, which would answer for us, or keep a gateway that
-// forwards from being ready.
+// probeCommand is for the kubelet. It uses the status socket, because on the host's network another
+// process may have our port: it would answer in our place, or a gateway that forwards would not
+// become ready.
 func (s *session) probeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "probe live|ready",
 		Short: "Exit with 0 if the daemon is alive, or ready; for probes",
-		Long: "probe fails, and says why, where the daemon is not\n" +
+		Long: "probe fails, and prints the reason, if the daemon is not\n" +
 			"  live:  it answers, and no worker stands still. One that waits for the API server is alive;\n" +
 			"  ready: it forwards packets and is not about to stop, as /readyz says.",
 		Args:      cobra.MatchAll(one, cobra.OnlyValidArgs),
@@ -40,8 +40,8 @@ func (s *session) probeCommand() *cobra.Command {
 	}
 }
 
-// alive names the workers that a restart may help. One without a pulse has not begun:
-// there is nothing to forward by yet.
+// alive returns an error that names the workers that stand still. A worker without a pulse has not
+// started yet, because there is no table.
 func alive(v *status.StatsView) error {
 	var errs []error
 	for i := range v.Workers {

@@ -1,8 +1,8 @@
-// Package cli is the operator's side of sluice: one command line for the daemon
-// and for everything one asks it. The commands hold no logic: they parse flags, ask
-// (control/status, control/config, doctor) and print.
+// Package cli is the command line of sluice: the daemon, and the commands that send requests to it.
+// The commands have no logic: they parse flags, call control/status, control/config or doctor, and
+// print.
 //
-// Exit codes: 0 it worked, 1 it did not, 2 it was asked wrongly.
+// Exit codes: 0 success, 1 failure, 2 wrong usage.
 package cli
 
 import (
@@ -24,7 +24,7 @@ const (
 	exitUsage   = 2
 )
 
-// App is what the commands are made of.
+// App has what the commands call.
 type App struct {
 	// Run is the daemon: it forwards by a configuration file until ctx ends, then
 	// drains and leaves the node clean.
@@ -32,12 +32,12 @@ type App struct {
 	// StartError returns the error with which Run would refuse the host's interfaces; nil if it
 	// would start.
 	StartError func(*config.Configuration) error
-	// Explain answers what becomes of a packet without asking a daemon.
+	// Explain explains a packet without a daemon.
 	Explain  ExplainOffline
 	Out, Err io.Writer
 }
 
-// usageError is a mistake of the caller that only a command's own code can see.
+// usageError is a wrong use that a command finds after flags and arguments were parsed.
 type usageError struct{ error }
 
 // Main executes one command line and returns the exit code.
@@ -71,7 +71,7 @@ func (s *session) root() *cobra.Command {
 		Use:   "sluice",
 		Short: "Userspace L4 load balancer for Kubernetes gateway nodes",
 		Long: "sluice takes the packets of Kubernetes Services off the NIC before the kernel sees them,\n" +
-			"and sends them on to backends. `sluice run` is the daemon; the other commands ask it.",
+			"and sends them on to backends. `sluice run` is the daemon; the other commands send requests to it.",
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		PersistentPreRun:  func(*cobra.Command, []string) { s.started = true },
@@ -95,7 +95,7 @@ func (s *session) root() *cobra.Command {
 	return root
 }
 
-// one is cobra.ExactArgs(1) in words: the command's line says what is missing.
+// one is cobra.ExactArgs(1) with an error that has the usage line.
 func one(c *cobra.Command, args []string) error {
 	if len(args) == 1 {
 		return nil
@@ -103,14 +103,14 @@ func one(c *cobra.Command, args []string) error {
 	return fmt.Errorf("%s takes one argument, not %d: %s", c.Name(), len(args), c.UseLine())
 }
 
-// ask gives a client to f, and closes it.
+// ask calls f with a client, and closes the client.
 func (s *session) ask(f func(*status.Client) error) error {
 	client := status.NewClient(s.socket)
 	defer client.Close()
 	return f(client)
 }
 
-// must is for what only a change of this package can break.
+// must panics on an error that only a change of this package can cause.
 func must(err error) {
 	if err != nil {
 		panic("cli: a command is put together wrongly: " + err.Error())

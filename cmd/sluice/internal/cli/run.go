@@ -74,7 +74,7 @@ func (s *session) configCommand() *cobra.Command {
 	return c
 }
 
-// checkConfig prints the configuration with all defaults for programs, one line for people.
+// checkConfig prints one line or, as JSON or YAML, the configuration with all defaults.
 func (s *session) checkConfig(ctx context.Context, file string, host bool) error {
 	cfg, err := config.Load(file)
 	if err != nil {
@@ -100,8 +100,8 @@ func (s *session) checkConfig(ctx context.Context, file string, host bool) error
 	return s.print(cfg, func(r *rows) { r.line(done) })
 }
 
-// checkInterfaces judges the configured interfaces as doctor does: what fails there is the error, and what may is
-// counted.
+// checkInterfaces checks the configured interfaces as doctor does. It returns an error with the
+// failures, and the number of warnings.
 func (s *session) checkInterfaces(ctx context.Context, file string) (doubts int, err error) {
 	facts, err := s.readFacts(ctx, file)
 	if err != nil {
@@ -125,7 +125,7 @@ func (s *session) checkInterfaces(ctx context.Context, file string) (doubts int,
 	return 0, fmt.Errorf("%s\n%s", plural(len(failed), "problem"), strings.Join(failed, "\n"))
 }
 
-// listed puts several problems on lines of their own.
+// listed puts each of several problems on a line of its own.
 func listed(err error) error {
 	var errs config.Errors
 	if errors.As(err, &errs) && len(errs) > 1 {

@@ -20,7 +20,7 @@ func (s *session) servicesCommand() *cobra.Command {
 		Aliases: []string{"service", "svc"},
 		Short:   "List the service ports that are served",
 		Long: "services lists the service ports that are served. CREATED and what follows count since the daemon's start;\n" +
-			"`sluice flows --service NAMESPACE/NAME --count` says how many flows there are now.",
+			"`sluice flows --service NAMESPACE/NAME --count` prints the number of flows now.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return s.ask(func(client *status.Client) error {
@@ -50,7 +50,7 @@ func (f *serviceFlag) String() string { return string(*f) }
 // Type names the flag's values in help.
 func (f *serviceFlag) Type() string { return "service" }
 
-// Set refuses what no service is called.
+// Set returns an error for a text that cannot name a service.
 func (f *serviceFlag) Set(s string) error {
 	if namespace, name, ok := strings.Cut(s, "/"); !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
 		return errors.New("write namespace/name or namespace/name:port")
@@ -87,7 +87,8 @@ func affinity(seconds uint32) string {
 	return (time.Duration(seconds) * time.Second).String()
 }
 
-// newFlows says in one word whether a backend takes some; -o json says why not.
+// newFlows returns whether a backend takes new flows, in one word; -o json has the reason if it
+// does not.
 func newFlows(v *status.BackendView) string {
 	switch {
 	case v.PodsOnly:
@@ -212,8 +213,8 @@ func (s *session) drain(c *cobra.Command, backend string, on bool) error {
 	})
 }
 
-// servicesOf names the Services that have an endpoint, a few of them, so that nobody drains
-// more than was meant without seeing it; "" if none has.
+// servicesOf returns the names of the Services that have an endpoint, at most a few, so that the
+// operator sees what is drained; "" if none has.
 func servicesOf(list []status.BackendView, e status.Endpoint) string {
 	const most = 8
 	var names []string

@@ -16,7 +16,7 @@ import (
 func (s *session) statsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "stats",
-		Short: "Show what workers did, where packets ended, and whether the laws hold",
+		Short: "Show the counters of workers, all drops, and whether the laws hold",
 		Long: "stats shows the counters of each worker, every drop by its reason, and two laws:\n" +
 			"  packets: received + generated = transmitted + returned + dropped + held\n" +
 			"  frames:  the UMEM's size      = free + in links + held\n" +
@@ -69,7 +69,7 @@ func workerRows(r *rows, list []status.WorkerView) {
 	}
 }
 
-// load is the share of its life that a worker spent on packets.
+// load returns the share of its time that a worker spent on packets.
 func load(w *status.WorkerView) string {
 	if w.BusyNanos+w.IdleNanos == 0 {
 		return "-"

@@ -114,7 +114,7 @@ func interfaceRows(r *rows, list []status.InterfaceView) {
 	settingRows(r, list)
 }
 
-// settingRows shows how sockets and devices are tuned, as the kernel has it.
+// settingRows prints the settings of sockets and devices, as the kernel has them.
 func settingRows(r *rows, list []status.InterfaceView) {
 	section(r)
 	r.row("INTERFACE", "QUEUE", "TX-BUDGET", "BUSY-POLL", "NAPI")
@@ -136,7 +136,7 @@ func settingRows(r *rows, list []status.InterfaceView) {
 	}
 }
 
-// reasons puts why it is so before what was refused, of the device and of the socket.
+// reasons joins the reason of the mode and the settings that device and socket refused.
 func reasons(why string, refused ...[]string) string {
 	list := slices.Concat(refused...)
 	if why != "" {

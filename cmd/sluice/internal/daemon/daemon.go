@@ -7,11 +7,10 @@
 //	                                                            │ first snapshot
 //	       status, metrics ◄── workers ◄── sockets, programs ◄──┘
 //
-// The order of start is the order of promises. The lock on the flow table comes
-// first: a second instance changes nothing. The first snapshot is published before
-// any socket is bound, so that no packet is ever judged by half a table. Stopping
-// goes the other way round, and leaves the node as it was, or all to the next process
-// (drain.handOver).
+// The order of start matters. The lock on the flow table comes first, so that a second instance
+// changes nothing. The first snapshot is published before any socket is bound, so that no packet is
+// ever judged by an incomplete table. Stopping is the reverse order. It restores the node, or
+// leaves everything to the next process (drain.handOver).
 package daemon
 
 import (
@@ -69,7 +68,7 @@ type Daemon struct {
 	host        *hostlink.HostLink
 	hostErr     error // of the last repair
 
-	hostMu sync.Mutex   // held while the kernel is told what follows from config and host
+	hostMu sync.Mutex   // held while the kernel is set up by config and host
 	routed []netip.Addr // source addresses with a route to the host link
 
 	stateOnDisk bool
@@ -96,7 +95,7 @@ type Daemon struct {
 	servers  servers
 	health   healthServers
 
-	// Two lives: workers go on until nothing sends them packets any more.
+	// There are two contexts: workers run until nothing sends them packets any more.
 	life          context.Context
 	cancel        context.CancelFunc // ends every goroutine but the workers
 	group         sync.WaitGroup
@@ -104,8 +103,8 @@ type Daemon struct {
 	cancelWorkers context.CancelFunc
 }
 
-// Run is the gateway's life: it returns after ctx is done and everything is
-// cleaned up, or with the reason why it could not start or go on.
+// Run runs the gateway until ctx is done, and cleans up. It returns an error if the gateway could
+// not start or continue.
 func Run(ctx context.Context, file string) error {
 	if err := checkKernel(); err != nil {
 		return err
@@ -114,7 +113,7 @@ func Run(ctx context.Context, file string) error {
 	if err != nil {
 		return err
 	}
-	// Others are told the path, and are elsewhere.
+	// Clients of the status socket get the path, and have other working directories.
 	if file, err = filepath.Abs(file); err != nil {
 		return err
 	}
@@ -142,7 +141,8 @@ func Run(ctx context.Context, file string) error {
 	return errors.Join(err, d.stop())
 }
 
-// checkKernel refuses a kernel that is too old. One whose release says nothing may be new enough.
+// checkKernel returns an error for a kernel that is too old. A kernel whose release cannot be
+// parsed may be new enough.
 func checkKernel() error {
 	var uts unix.Utsname
 	if err := unix.Uname(&uts); err != nil {
@@ -170,7 +170,7 @@ func (d *Daemon) setLevel(c *config.Configuration) {
 	}[c.Log.Level])
 }
 
-// start builds everything in order. What it has built when it fails, stop undoes.
+// start builds everything in order. After an error stop undoes what it has built.
 func (d *Daemon) start(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
 		d.openFlows, d.loadProgram, d.makeHostLink, d.makeDatapath,
@@ -197,7 +197,7 @@ func (d *Daemon) spawn(f func()) {
 func (d *Daemon) fail(err error) {
 	select {
 	case d.failed <- err:
-	default: // an earlier one says why
+	default: // an earlier error is reported
 	}
 }
 
@@ -295,7 +295,7 @@ func (d *Daemon) startMirror(ctx context.Context) (err error) {
 	}
 }
 
-// startControl reads objects and compiles them. It publishes by itself from here on.
+// startControl starts reading and compiling objects. The loop publishes on its own from then on.
 func (d *Daemon) startControl(ctx context.Context) error {
 	if err := d.makeObjects(); err != nil {
 		return err
@@ -329,11 +329,10 @@ func (d *Daemon) hasConnections(r services.BackendRef) bool {
 	return d.flows.Table.Loads()[r.Index()].Load() > 0
 }
 
-// controlWindow is how long the control loop rests after a pass.
+// controlWindow is the pause of the control loop after a pass.
 const controlWindow = 2 * time.Millisecond
 
-// serve waits for the end: ctx, or a failure. A reload happens on SIGHUP and when
-// the file changes.
+// serve waits until ctx is done, or for a failure. It reloads on SIGHUP and when the file changes.
 func (d *Daemon) serve(ctx, life context.Context) error {
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)

@@ -6,8 +6,8 @@ import (
 	"sluice.dev/sluice/cmd/sluice/internal/flows"
 )
 
-// drain serves flows until no connection is open or the time is over. Readiness is
-// off at once. Who hands over does not wait: the next process serves them.
+// drain serves flows until no connection is open or the time is over. Readiness is off at once.
+// With drain.handOver it does not wait: the next process serves them.
 func (d *Daemon) drain() error {
 	d.draining.Store(true)
 	if d.configuration().Drain.HandOver && d.isOpen() {

@@ -20,7 +20,7 @@ import (
 
 var _ status.Gateway = (*Daemon)(nil)
 
-// snapshot is the published one, or an empty one before the first.
+// snapshot returns the published snapshot, or an empty one before the first.
 func (d *Daemon) snapshot() *services.Snapshot {
 	if s := d.services.Load(); s != nil {
 		return s
@@ -36,7 +36,7 @@ func (d *Daemon) Backends() []status.BackendView {
 	return status.BackendViews(d.snapshot(), d.ledger, d.flows.Table.Loads(), d.nextHopOf)
 }
 
-// nextHopOf returns where packets to an address go, in words.
+// nextHopOf describes where packets to an address are sent.
 func (d *Daemon) nextHopOf(a netip.Addr) string {
 	addr := header.AddrFrom(a)
 	route := d.hops.View().Lookup(&addr)
@@ -171,7 +171,7 @@ func sources(st *loop.Status) (list []status.SourceView) {
 	return list
 }
 
-// stalled lists workers that run and do not move.
+// stalled lists workers that run and stand still.
 func (d *Daemon) stalled() []int {
 	if !d.isOpen() {
 		return nil
@@ -179,7 +179,7 @@ func (d *Daemon) stalled() []int {
 	return d.workers.Stalled(boottime.Nanos())
 }
 
-// conditions are what an operator should know and nothing stops for.
+// conditions returns what an operator should know of, and that stops nothing.
 func (d *Daemon) conditions() (list []status.ConditionView) {
 	if d.servers.metrics != nil {
 		list = append(list, d.servers.metrics.Condition())

@@ -10,15 +10,15 @@ import (
 	"sluice.dev/sluice/control/tracker"
 )
 
-// healthServers are what load balancers ask, and what the control loop tells them.
+// healthServers answer load balancers; the control loop notifies them.
 type healthServers struct {
 	proxy     *health.Proxy
 	ports     *health.Ports
 	kubeProxy *metrics.KubeProxy
 }
 
-// makeHealth makes them before the control loop, which reports to them. They ask the
-// loop in turn, but not before startServers runs them.
+// makeHealth makes them before the control loop, which reports to them. They call the loop, too,
+// but not before startServers runs them.
 func (d *Daemon) makeHealth(t *tracker.Tracker, node string) {
 	h := &d.health
 	h.kubeProxy = metrics.NewKubeProxy(metrics.KubeProxyConfig{
@@ -42,7 +42,7 @@ func (d *Daemon) makeHealth(t *tracker.Tracker, node string) {
 	})
 }
 
-// failures lists what keeps the data path from forwarding.
+// failures returns what keeps the data path from forwarding.
 func (d *Daemon) failures() (list []health.Failure) {
 	if !d.isOpen() {
 		list = append(list, health.Failure{Reason: "the first table is not published and steered yet, or the interfaces are not open"})
@@ -61,7 +61,7 @@ func (d *Daemon) failures() (list []health.Failure) {
 	return list
 }
 
-// notReady lists why no traffic should be sent here.
+// notReady returns why no traffic should be sent to this gateway.
 func (d *Daemon) notReady() (why []string) {
 	for _, f := range d.failures() {
 		why = append(why, f.Reason)

@@ -17,7 +17,7 @@ import (
 // minHostMTU is what IPv6 needs (RFC 8200 section 5).
 const minHostMTU = 1280
 
-// hostMTU is the largest of the interfaces' MTUs, as far as packets may have.
+// hostMTU returns the largest MTU of the interfaces, bounded by the longest packet.
 func hostMTU(found devices.Found) int {
 	mtu := minHostMTU
 	for _, d := range found.Devices {
@@ -26,7 +26,7 @@ func hostMTU(found devices.Found) int {
 	return min(mtu, frames.LongRoom(found.Frames.Size))
 }
 
-// ensureHostLink makes the pair, or makes it right again.
+// ensureHostLink creates the pair, or repairs it.
 func ensureHostLink(c *config.Configuration, workers, mtu int) (*hostlink.HostLink, error) {
 	return hostlink.Ensure(hostlink.Config{
 		Name: c.HostLink.Name, KernelName: c.HostLink.Peer, Queues: workers, MTU: mtu, Addresses: c.HostLink.Addresses,
@@ -34,7 +34,7 @@ func ensureHostLink(c *config.Configuration, workers, mtu int) (*hostlink.HostLi
 	})
 }
 
-// makeHostLink makes the way back into the kernel.
+// makeHostLink creates the host link.
 func (d *Daemon) makeHostLink(context.Context) error {
 	c := d.config
 	if !c.HostLink.Enabled {
@@ -52,7 +52,7 @@ func (d *Daemon) makeHostLink(context.Context) error {
 	return err
 }
 
-// hostLink is the pair as it is now; nil if there is to be none.
+// hostLink returns the pair as it is now; nil if there is none.
 func (d *Daemon) hostLink() *hostlink.HostLink {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -90,9 +90,9 @@ func (d *Daemon) watchHostLink(ctx context.Context) {
 	}
 }
 
-// useHostLink tells everybody who the two ends are now. Its sockets are the port's,
-// which finds that its device was made again. If one cannot be told, the old pair
-// stays the known one, and the next look finds it wrong again.
+// useHostLink passes the two ends to everything that uses them. The port opens its sockets again by
+// itself, when it finds that its device was created again. After an error the old pair stays in
+// d.host, so that the next check repeats the repair.
 func (d *Daemon) useHostLink(ctx context.Context, h *hostlink.HostLink) error {
 	mac := fastpath.HostMAC{Kernel: h.KernelMAC, User: h.MAC}
 	if err := d.workers.SetHostMAC(ctx, mac); err != nil {
@@ -115,7 +115,7 @@ func (d *Daemon) useHostLink(ctx context.Context, h *hostlink.HostLink) error {
 	return nil
 }
 
-// applySettings gives the kernel programs their numbers.
+// applySettings sets the parameters of the kernel programs.
 func (d *Daemon) applySettings() error {
 	d.hostMu.Lock()
 	defer d.hostMu.Unlock()
@@ -133,9 +133,9 @@ func (d *Daemon) applySources() {
 	}
 }
 
-// routeSources makes the kernel send us what it gets for source addresses that no
-// interface has: replies that it sends itself, and strays, which would otherwise
-// leave by the default route and come back. hostMu must be held.
+// routeSources makes the kernel route source addresses that no interface has to the host link. They
+// are destinations of replies that the kernel sends itself, and of packets without a flow, which
+// would otherwise leave by the default route and come back. hostMu must be held.
 func (d *Daemon) routeSources(h *hostlink.HostLink) error {
 	addrs := withoutOwn(d.configuration().SNAT.Addresses, d.mirror.Addresses())
 	if err := h.RouteSNAT(addrs); err != nil {
@@ -148,8 +148,7 @@ func (d *Daemon) routeSources(h *hostlink.HostLink) error {
 	return nil
 }
 
-// withoutOwn leaves out what is the node's own: replies to that reach the node
-// without our doing.
+// withoutOwn leaves out the node's own addresses, which need no route.
 func withoutOwn(addrs []netip.Addr, own []neigh.Address) (rest []netip.Addr) {
 	for _, a := range addrs {
 		if !slices.ContainsFunc(own, func(o neigh.Address) bool { return o.Prefix.Addr() == a }) {

@@ -7,8 +7,7 @@ import (
 	"sluice.dev/sluice/cmd/sluice/internal/boottime"
 )
 
-// openPorts waits for the first snapshot, starts the workers and gives them
-// packets.
+// openPorts waits for the first snapshot, starts the workers and opens the ports.
 func (d *Daemon) openPorts(ctx context.Context) {
 	select {
 	case <-d.loop.Ready():
@@ -66,7 +65,7 @@ func (d *Daemon) isOpen() bool {
 	}
 }
 
-// beatEvery is how often the kernel program is told that the workers move.
+// beatEvery is the interval of the heartbeat.
 const beatEvery = time.Second
 
 func (d *Daemon) heartbeat(ctx context.Context) {
@@ -82,7 +81,7 @@ func (d *Daemon) heartbeat(ctx context.Context) {
 	}
 }
 
-// beat tells the kernel program that the data path is alive, if it is.
+// beat writes the heartbeat for the kernel program, if no worker is stalled.
 func (d *Daemon) beat() {
 	now := boottime.Nanos()
 	if len(d.workers.Stalled(now)) > 0 {

@@ -16,15 +16,15 @@ import (
 	"sluice.dev/sluice/control/status"
 )
 
-// configuration is the one in force.
+// configuration returns the configuration in force.
 func (d *Daemon) configuration() *config.Configuration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.config
 }
 
-// watchConfig reloads the file when it changes and when a signal asks for it. The
-// directory is watched, because editors and ConfigMaps replace the file.
+// watchConfig reloads the file when it changes and on a signal. It watches the directory, because
+// editors and ConfigMaps replace the file.
 func (d *Daemon) watchConfig(ctx context.Context, hup <-chan os.Signal) {
 	var events <-chan fsnotify.Event
 	var lost <-chan error
@@ -69,8 +69,7 @@ func watchDirectory(dir string) (*fsnotify.Watcher, error) {
 	return w, nil
 }
 
-// reload takes over what the file says and can change now. A bad file changes
-// nothing.
+// reload applies the changes of the file that need no restart. An invalid file changes nothing.
 func (d *Daemon) reload(ctx context.Context) {
 	next, err := config.Load(d.file)
 	d.mu.Lock()
@@ -100,15 +99,16 @@ func (d *Daemon) reload(ctx context.Context) {
 	d.configure(ctx)
 }
 
-// configure gives the compiler what the configuration and the node's addresses say.
+// configure updates the compiler's configuration by the file and the node's addresses.
 func (d *Daemon) configure(ctx context.Context) {
 	if err := d.loop.Configure(ctx, d.current); err != nil && ctx.Err() == nil {
 		d.log.Error("configuration could not be compiled", "error", err)
 	}
 }
 
-// current is what is so at the moment. It is asked for on the control loop's goroutine, so that
-// of several who noticed a change, none puts something older in force after the others.
+// current sets the compiler's configuration to the present state. It is called on the control
+// loop's goroutine, so that of several concurrent callers of configure none applies an older state
+// after a newer one.
 func (d *Daemon) current(cfg *compiler.Config) {
 	c := d.configuration()
 	*cfg = d.compilerConfig(c)
@@ -144,7 +144,7 @@ func (d *Daemon) configView() status.ConfigView {
 	return v
 }
 
-// compilerConfig is what the compiler knows besides objects.
+// compilerConfig returns the compiler's configuration.
 func (d *Daemon) compilerConfig(c *config.Configuration) compiler.Config {
 	node, _ := c.Node() // checked at start
 	return nodeconfig.Compiler(c, node, d.mirror.Addresses(), d.mirror.Sources(), d.objects.tracker.Node(node))

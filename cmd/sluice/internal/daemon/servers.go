@@ -19,8 +19,8 @@ type servers struct {
 	group   sync.WaitGroup
 }
 
-// startServers opens the status socket, which must not be another daemon's, and
-// the addresses for metrics and health, which may be taken.
+// startServers opens the status socket, which no other daemon may have, and the addresses for
+// metrics and health, which may be in use.
 func (d *Daemon) startServers(ctx context.Context) error {
 	c := d.config
 	l, err := status.Listen(c.StatusSocket)

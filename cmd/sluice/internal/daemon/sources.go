@@ -69,15 +69,15 @@ func (d *Daemon) readObjects(ctx context.Context) {
 	}
 }
 
-// noteNode is called by the control loop, which it must not hold up.
+// noteNode is called by the control loop. It does not block.
 func (o *inputs) noteNode(objects.NodeInfo) {
 	select {
 	case o.nodeChanged <- struct{}{}:
-	default: // whoever reads will see this change, too
+	default: // the receiver will see this change, too
 	}
 }
 
-// sourceViews lists the sources with how they are doing.
+// sourceViews returns the state of the sources.
 func (d *Daemon) sourceViews(st *loop.Status) []status.SourceView {
 	list := sources(st)
 	if d.objects.kubernetes == nil {

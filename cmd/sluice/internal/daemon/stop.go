@@ -6,9 +6,8 @@ import (
 	"os"
 )
 
-// stop undoes start, in reverse, as far as it came: first those who would put
-// things back, then the programs, so that packets are left to the kernel, then the
-// workers.
+// stop undoes what start has done, in reverse: first the goroutines that repair things, then the
+// programs, so that packets go to the kernel, then the workers.
 func (d *Daemon) stop() error {
 	var errs []error
 	d.cancel()
@@ -43,7 +42,7 @@ func (d *Daemon) stop() error {
 	return err
 }
 
-// clear removes from the node what outlives a process, or leaves it to the next one.
+// clear removes from the node what outlives the process, unless it is kept for the next one.
 func (d *Daemon) clear(keep bool) (errs []error) {
 	if keep {
 		return append(errs, d.flows.Close(), d.pins.Close(false))
@@ -59,8 +58,9 @@ func (d *Daemon) clear(keep bool) (errs []error) {
 	return errs
 }
 
-// keeps reports whether flows and programs are left for the next process: by one that forwards if it is
-// told to hand over, whatever it ends of; by a start that failed if a predecessor left them.
+// keeps reports whether flows and programs are left for the next process: a gateway that forwards
+// leaves them if drain.handOver is set, whatever the reason of its end; one that failed to start
+// leaves them if they are of a predecessor.
 func (d *Daemon) keeps() bool {
 	if d.isOpen() {
 		return d.configuration().Drain.HandOver
@@ -68,8 +68,8 @@ func (d *Daemon) keeps() bool {
 	return d.flows != nil && !d.flows.Recovery.Fresh
 }
 
-// logStopped writes the last line of the log: what of a daemon that forwarded is left on the
-// node, and how many connections were open. Who hands over breaks none of them.
+// logStopped writes the last line of the log of a gateway that forwarded: what is left on the node,
+// and how many connections were open. With drain.handOver none of them is broken.
 func logStopped(log *slog.Logger, keep bool, open uint64, err error) {
 	switch {
 	case err != nil:

@@ -53,13 +53,13 @@ func (e *examination) interfaceConfig(name string) config.Interface {
 	return config.Interface{}
 }
 
-// native reports whether the driver says that it has native XDP.
+// native reports whether the driver reports native XDP.
 func (d *Interface) native() bool {
 	return netdev.Native(d.XDPFeatures)
 }
 
-// generic reports whether packets come after the kernel has made an skb of each, by what the configuration says and
-// what the driver says it can.
+// generic reports whether XDP will be in generic mode, by the configuration and the features that
+// the driver reports.
 func (d *Interface) generic(c config.Interface) bool {
 	return c.Mode == config.ModeGeneric || d.XDPKnown && !d.native() || c.Mode == config.ModeAuto && netdev.WhyNotNative(d.Driver) != ""
 }
@@ -70,7 +70,7 @@ var zeroCopySince = map[string][2]int{
 	"virtio_net": {6, 13}, // "virtio_net: xsk: tx: support xmit xsk buffer" and its series
 }
 
-// noZeroCopy says why there will be none; empty if the driver says that it can.
+// noZeroCopy returns why the interface cannot have zero-copy; empty if the driver reports support.
 func (d *Interface) noZeroCopy(kernel string) string {
 	var major, minor int
 	_, err := fmt.Sscanf(kernel, "%d.%d", &major, &minor)
@@ -87,7 +87,7 @@ func (d *Interface) noZeroCopy(kernel string) string {
 	return ""
 }
 
-// interfaceOf is a daemon's own view of an interface; nil if there is none.
+// interfaceOf returns a daemon's view of an interface; nil if it has none.
 func interfaceOf(daemon *status.StatusView, name string) *status.InterfaceView {
 	if daemon == nil {
 		return nil
@@ -113,16 +113,16 @@ func (e *examination) program(d *Interface) {
 	case v != nil && v.Mode != "": // a program's name is not for everybody to read
 		e.ok("xdp-program", d.Name, d.Program+", and the daemon says that it is its own")
 	case d.ProgramHidden:
-		e.add(Warn, "xdp-program", d.Name, d.Program+" is attached, and whose it is this command may not ask", "run it as root: sluice replaces its own program, and never another's")
+		e.add(Warn, "xdp-program", d.Name, d.Program+" is attached, and this command may not read whose it is", "run it as root: sluice replaces its own program, and never another's")
 	default:
 		e.add(Fail, "xdp-program", d.Name, d.Program+" is attached", "sluice never replaces another's program: remove it (ip link set "+d.Name+" xdp off) or take another interface")
 	}
 }
 
-// slow is what to do about generic mode.
+// slow is the advice for generic mode.
 const slow = "expect a fraction of the speed of a NIC whose driver has native XDP"
 
-// mode says how packets get to user space and why.
+// mode checks the mode of program and sockets.
 func (e *examination) mode(d *Interface, c config.Interface) {
 	if v := interfaceOf(e.daemon, d.Name); v != nil {
 		for _, q := range v.Queues {
@@ -158,7 +158,8 @@ func (e *examination) mode(d *Interface, c config.Interface) {
 	case c.Mode == config.ModeGeneric:
 		e.add(Warn, "driver-mode", d.Name, "generic, copy: mode is generic in the configuration", slow)
 	case !native && d.Kind == "veth":
-		// It says so as long as it is that way (veth_set_xdp_features of drivers/net/veth.c).
+		// The driver reports that as long as it is so (veth_set_xdp_features of
+		// drivers/net/veth.c).
 		e.add(Warn, "driver-mode", d.Name, "generic, copy: the other end of this veth has more transmit queues than this end has receive queues",
 			fmt.Sprintf("expect a fraction of native speed, or: ethtool -L %s rx N, N as many as the other end has tx", d.Name))
 	case !native:
@@ -184,8 +185,8 @@ func (e *examination) mode(d *Interface, c config.Interface) {
 	}
 }
 
-// zeroCopied reports whether the interface is bound in zero-copy: if a daemon runs it says so, else what the
-// driver has and the configuration allows is taken.
+// zeroCopied reports whether the interface is bound in zero-copy. Without a daemon that reports it,
+// the result follows from driver and configuration.
 func (e *examination) zeroCopied(d *Interface) bool {
 	if v := interfaceOf(e.daemon, d.Name); v != nil {
 		return slices.ContainsFunc(v.Queues, func(q status.QueueView) bool { return q.ZeroCopy })
@@ -194,7 +195,7 @@ func (e *examination) zeroCopied(d *Interface) bool {
 		!frames.Long(d.MTU, e.frames().Size) && frames.WhyNotWhole(d.Driver, d.MTU, e.frames().Size) == ""
 }
 
-// frames is the size of frames that a daemon takes, or has.
+// frames returns the frame size of the daemon, or the one that it would choose.
 func (e *examination) frames() frames.Choice {
 	if e.daemon != nil && e.daemon.Frames.Bytes != 0 {
 		return frames.Choice{Size: e.daemon.Frames.Bytes, Reason: e.daemon.Frames.Reason}
@@ -209,7 +210,7 @@ func (e *examination) frames() frames.Choice {
 	return frames.Choose(e.f.Config.Frames.Size, list)
 }
 
-// queuesUsed is how many queues of an interface the gateway takes.
+// queuesUsed returns how many queues of an interface the gateway uses.
 func (e *examination) queuesUsed(d *Interface) int {
 	if c := e.interfaceConfig(d.Name); c.Queues != config.AllQueues {
 		return int(c.Queues)
@@ -256,7 +257,7 @@ func (e *examination) mtu(d *Interface) {
 	e.add(Fail, "mtu", d.Name, fmt.Sprintf("%d, but a packet in several frames of %d bytes has at most %d: larger ones are lost", d.MTU, size, most), do)
 }
 
-// longMTU is mtu where packets come in several frames. What of the configuration that rules out, mode says.
+// longMTU is mtu for packets in several frames. mode reports settings that are impossible then.
 func (e *examination) longMTU(d *Interface) {
 	c, copied := e.interfaceConfig(d.Name), frames.WhyLongIsCopy(d.MTU, e.frames().Size)
 	generic := frames.WhyGeneric(d.Driver, d.XDPFeatures, d.XDPKnown, d.MTU)

@@ -1,11 +1,11 @@
-// Package doctor looks at a host as a gateway will find it, and says what is wrong
-// and what to do about it.
+// Package doctor examines a host, and reports what would keep a gateway from working and the
+// remedy.
 //
 //	Read(host) ──▶ Facts ──▶ Examine (pure) ──▶ []Finding
 //
-// Reading never changes anything and never needs the daemon. Where a daemon runs,
-// its own view of modes and queues goes before a guess. What cannot be read, for
-// lack of a capability or on an old kernel, is a finding too, never a silence.
+// Reading never changes anything and never needs the daemon. Where a daemon runs, its own view of
+// modes and queues takes precedence over a guess. What cannot be read, for lack of a capability or
+// on an old kernel, is a finding, too.
 package doctor
 
 import (
@@ -16,7 +16,7 @@ import (
 	"sluice.dev/sluice/control/status"
 )
 
-// Level is how bad a finding is.
+// Level is the severity of a finding.
 type Level string
 
 // The levels: Fail keeps the gateway from working right, Warn may.
@@ -38,14 +38,14 @@ type Finding struct {
 // Facts is what was read from a host.
 type Facts struct {
 	Config *config.Configuration // nil if there is none to check against
-	// ConfigFile and ConfigError say where Config is from and why it is nil.
+	// ConfigFile is the file of Config, ConfigError why Config is nil.
 	ConfigFile  string
 	ConfigError error
 	Running     *status.StatusView // nil if no daemon answers
 	RunningErr  error
 
-	// ConfigErrors is what of Config does not fit this host, and StartError why the daemon would not start on its
-	// interfaces: both by the daemon's own rules.
+	// ConfigErrors are the fields of Config that do not fit this host, and StartError is why the
+	// daemon would not start on its interfaces, both by the daemon's own rules.
 	ConfigErrors config.Errors
 	StartError   error
 
@@ -106,7 +106,7 @@ type Interface struct {
 	XDPFeatures uint64
 	XDPKnown    bool
 	Program     string // of XDP, attached now: its name, or its id where the name cannot be read
-	// ProgramHidden: this command may not ask for the program.
+	// ProgramHidden: this command may not read the program.
 	ProgramHidden bool
 	Master        string // kind of the device it is enslaved to
 	VLANs         []string
@@ -126,7 +126,7 @@ type Lower struct {
 	GRO  bool
 }
 
-// Examine judges the facts, in the order in which an operator would put things right.
+// Examine returns the findings, in the order in which an operator should act on them.
 func Examine(f *Facts) []Finding {
 	e := examination{f: f, daemon: f.Running}
 	e.kernel()
@@ -143,8 +143,8 @@ func Examine(f *Facts) []Finding {
 	return e.findings
 }
 
-// ExamineInterfaces judges the configured interfaces alone, as a daemon would find them that starts by the
-// configuration: one that runs may have another.
+// ExamineInterfaces returns the findings about the configured interfaces only, as for a daemon that
+// starts with the configuration. A running daemon, which may have another one, is ignored.
 func ExamineInterfaces(f *Facts) []Finding {
 	e := examination{f: f}
 	e.interfaces()
@@ -159,7 +159,7 @@ func (e *examination) interfaces() {
 	e.startError()
 }
 
-// Failed says whether a finding is a Fail.
+// Failed reports whether a finding is a Fail.
 func Failed(list []Finding) bool {
 	for i := range list {
 		if list[i].Level == Fail {
@@ -172,7 +172,7 @@ func Failed(list []Finding) bool {
 // examination collects findings.
 type examination struct {
 	f *Facts
-	// daemon is the one that runs, where its frames and modes go before a guess; else nil.
+	// daemon is the running daemon, if its frames and modes take precedence over a guess; else nil.
 	daemon   *status.StatusView
 	findings []Finding
 }

@@ -16,7 +16,7 @@ import (
 	"sluice.dev/sluice/control/config"
 )
 
-// kernel checks what no configuration can change.
+// kernel checks the kernel.
 func (e *examination) kernel() {
 	switch err := config.CheckKernel(e.f.Kernel); {
 	case errors.Is(err, config.ErrKernelRelease):
@@ -98,11 +98,11 @@ func (e *examination) configuration() {
 	}
 }
 
-// checkedHere are the fields about which the checks of this package say more than that they do not fit.
+// checkedHere are the fields for which this package has checks with more detailed findings.
 var checkedHere = []string{"interfaces[", "snat.ports", "manifests.directory"}
 
-// configErrors repeats what the daemon would say of the configuration and this host. One that runs has passed
-// that, perhaps with other rights and CPUs than this command.
+// configErrors reports the daemon's errors about the configuration and this host. A running daemon
+// has passed these checks, perhaps with other rights and CPUs than this command.
 func (e *examination) configErrors() {
 	found := false
 	for _, m := range e.f.ConfigErrors {
@@ -117,8 +117,8 @@ func (e *examination) configErrors() {
 	}
 }
 
-// startError repeats what the daemon would say of the interfaces, unless a finding has said it: in the same words, or about
-// the interface that it names.
+// startError reports the daemon's error about the interfaces, unless a finding has the same text or
+// is about the interface that it names.
 func (e *examination) startError() {
 	if e.f.StartError == nil {
 		return
@@ -133,7 +133,7 @@ func (e *examination) startError() {
 	}
 }
 
-// kinds are those of sockets, each of which registers memory once (package xsk).
+// kinds are the kinds of sockets in use. Each kind registers the memory once (package xsk).
 type kinds [3]bool
 
 func (k *kinds) add(zeroCopy, long bool) {
@@ -210,7 +210,7 @@ func limit(bytes uint64) string {
 	return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))
 }
 
-// forwarding checks what the kernel does with packets that the host link gives it.
+// forwarding checks whether the kernel forwards packets from the host link.
 func (e *examination) forwarding() {
 	if !e.f.Config.HostLink.Enabled {
 		return
@@ -268,7 +268,7 @@ func (e *examination) metricsPort(address string) {
 	e.ok("metrics-port", address, "free, or the daemon's own")
 }
 
-// listeners prints those that match, a few of them.
+// listeners returns the names of those that match, at most a few.
 func (e *examination) listeners(match func(Listener) bool) string {
 	const most = 5
 	var found []string

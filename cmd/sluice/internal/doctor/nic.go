@@ -8,12 +8,13 @@ import (
 	"sluice.dev/sluice/control/ethtool"
 )
 
-// restarts are drivers that take the device down and up when the first XDP program comes or the last one goes, and with
-// it the link: igb_xdp_setup, ixgbe_xdp_setup, i40e_xdp_setup, ice_xdp_setup_prog, aq_xdp_setup and vmxnet3_xdp_set
-// below drivers/net. One program in place of another is no such change.
+// restarts are drivers that take the device, and so the link, down and up when the first XDP
+// program is attached or the last one is detached: igb_xdp_setup, ixgbe_xdp_setup, i40e_xdp_setup,
+// ice_xdp_setup_prog, aq_xdp_setup and vmxnet3_xdp_set below drivers/net. They do not do so when
+// one program replaces another.
 var restarts = map[string]bool{"igb": true, "ixgbe": true, "i40e": true, "ice": true, "atlantic": true, "vmxnet3": true}
 
-// attaching says what the first attachment does to the link.
+// attaching reports whether the first attachment takes the link down.
 func (e *examination) attaching(d *Interface) {
 	if !restarts[d.Driver] || d.generic(e.interfaceConfig(d.Name)) {
 		return
@@ -30,8 +31,9 @@ func (e *examination) attaching(d *Interface) {
 	e.add(Warn, "xdp-attach", d.Name, found+": the next start does that", do)
 }
 
-// workerCount is how many workers there will be: one for each queue of the interface that has the fewest, so that
-// each worker can send on every interface, or as many as the configuration says. 0 is of no interface that can be read.
+// workerCount returns how many workers there will be: one for each queue of the interface with the
+// fewest, so that each worker can send on every interface, or as many as configured. It is 0 if no
+// interface can be read.
 func (e *examination) workerCount() (n int, fewest string) {
 	for i := range e.f.Interfaces {
 		d := &e.f.Interfaces[i]
@@ -45,7 +47,7 @@ func (e *examination) workerCount() (n int, fewest string) {
 	return n, fewest
 }
 
-// workers says how many there will be, and where one interface keeps them down.
+// workers reports the number of workers, and the interface that limits it.
 func (e *examination) workers() {
 	n, fewest := e.workerCount()
 	if n == 0 {
@@ -66,7 +68,7 @@ func (e *examination) workers() {
 	e.ok("workers", "", fmt.Sprintf("%d, one for each queue of %s", n, fewest))
 }
 
-// moreQueues says how an interface comes to n queues.
+// moreQueues returns how to get n queues on an interface.
 func (e *examination) moreQueues(name string, n int) string {
 	for i := range e.f.Interfaces {
 		d := &e.f.Interfaces[i]
@@ -83,7 +85,7 @@ func (e *examination) moreQueues(name string, n int) string {
 	return fmt.Sprintf("ethtool -L %s combined %d", name, n)
 }
 
-// flowHash checks by what packets are spread over the queues, and so over the workers.
+// flowHash checks by which fields packets are spread over the queues, and so over the workers.
 func (e *examination) flowHash(d *Interface) {
 	if min(d.RSSQueues, e.queuesUsed(d)) < 2 || len(d.FlowHash) == 0 {
 		return

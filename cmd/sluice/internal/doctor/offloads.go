@@ -7,7 +7,7 @@ import (
 	"sluice.dev/sluice/control/config"
 )
 
-// offloads checks what makes packets that are not as they were on the wire.
+// offloads checks for offloads by which packets differ from those on the wire.
 func (e *examination) offloads(d *Interface, c config.Interface) {
 	before := len(e.findings)
 	if d.Features["rx-lro"] {
@@ -35,9 +35,9 @@ func (e *examination) offloads(d *Interface, c config.Interface) {
 	}
 }
 
-// vethPeer: what the other end's stack sends has only the pseudo-header's sum in
-// its checksum, because veth says that hardware will do the rest (drivers/net/veth.c,
-// NETIF_F_HW_CSUM). AF_XDP sees it as it is, and whoever gets it drops it.
+// vethPeer: what the other end's stack sends has only the pseudo-header's sum in its checksum,
+// because veth has NETIF_F_HW_CSUM (drivers/net/veth.c), by which hardware would complete it.
+// AF_XDP gets the packet like that, and its receiver drops it.
 func (e *examination) vethPeer(d *Interface) {
 	const fix = "in the namespace of the other end: ethtool -K PEER tx off"
 	switch {

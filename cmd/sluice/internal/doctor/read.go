@@ -23,8 +23,8 @@ import (
 	"sluice.dev/sluice/control/status"
 )
 
-// Read gathers the facts. file may be empty: then the running daemon's own is
-// taken. The error is of what every host must have.
+// Read reads the facts. If file is empty it uses that of the running daemon. It returns an error
+// only for what every host must have.
 func Read(ctx context.Context, file, socket string) (*Facts, error) {
 	f := &Facts{ConfigFile: file, CPUs: 1, Sysctls: map[string]string{}}
 	f.readDaemon(ctx, socket)
@@ -64,8 +64,8 @@ func (f *Facts) readDaemon(ctx context.Context, socket string) {
 	f.OtherNetNS = otherNamespace(daemonPID(socket))
 }
 
-// daemonPID is the daemon's as this command's pid namespace has it, which a pod's own
-// view of itself does not say; 0 if it is in none that is seen from here.
+// daemonPID returns the daemon's pid in this command's pid namespace, which differs from that in
+// the daemon's status if it runs in a pod; 0 if it has none here.
 func daemonPID(socket string) int {
 	conn, err := net.DialTimeout("unix", socket, time.Second)
 	if err != nil {
@@ -105,7 +105,8 @@ const (
 	apiPort      = "KUBERNETES_SERVICE_PORT"
 )
 
-// readAPI says what is missing of what the API server is asked with. It asks nobody.
+// readAPI returns an error if the credentials for the API server are missing. It does not connect
+// to the API server.
 func readAPI(kubeconfig, token string) error {
 	if kubeconfig == "" {
 		kubeconfig = token
@@ -188,7 +189,7 @@ func (f *Facts) readConfigured(c *config.Configuration) {
 	}
 }
 
-// readSysctl reads one; name, an interface, may itself have dots.
+// readSysctl reads a sysctl; name, an interface, may contain dots.
 func (f *Facts) readSysctl(key, name string) {
 	path := "/proc/sys/" + strings.ReplaceAll(key, ".", "/")
 	if name != "" {

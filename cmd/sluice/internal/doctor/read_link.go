@@ -42,7 +42,7 @@ func readInterface(name string) Interface {
 	return d
 }
 
-// readDriver asks the driver over ethtool.
+// readDriver reads what the driver reports by ethtool.
 func (d *Interface) readDriver(link netlink.Link) {
 	// A driver that does not answer leaves the zero value, which every check can tell.
 	d.Driver, _ = ethtool.Driver(d.Name)
@@ -69,8 +69,9 @@ func (d *Interface) readDriver(link netlink.Link) {
 // accessPlatform is VIRTIO_F_ACCESS_PLATFORM (include/uapi/linux/virtio_config.h).
 const accessPlatform = 33
 
-// withoutAccessPlatform reads what the kernel shows of a virtio device's features: a 0 or 1 for each bit, from bit 0
-// on (drivers/virtio/virtio.c, features_show). In doubt it says no.
+// withoutAccessPlatform reads what the kernel shows of a virtio device's features: a 0 or 1 for
+// each bit, from bit 0 on (drivers/virtio/virtio.c, features_show). If the text is too short it
+// returns false.
 func withoutAccessPlatform(bits string) bool {
 	return len(bits) > accessPlatform && bits[accessPlatform] == '0'
 }

@@ -53,7 +53,7 @@ func (a *answer) advice(v *status.ExplainView, malformed stats.DropReason) strin
 	return "docs/counters.md says what " + v.Reason + " means"
 }
 
-// passAdvice is about packets that are left to the kernel.
+// passAdvice is for packets that are left to the kernel.
 func (a *answer) passAdvice() string {
 	switch {
 	case a.x.Frontend != nil || a.x.Known:
@@ -69,7 +69,7 @@ func (a *answer) passAdvice() string {
 	return "`sluice services` lists what is served, `sluice status` what is not and why; if kube-proxy runs here, the packet may be its own"
 }
 
-// localAdvice is about a Service whose policy is Local and that has nobody here.
+// localAdvice is for a Service of policy Local without an endpoint on this node.
 func (a *answer) localAdvice(object string) string {
 	field := "externalTrafficPolicy"
 	if a.x.Frontend.Kind == services.ClusterIP {
@@ -82,7 +82,7 @@ func (a *answer) localAdvice(object string) string {
 	return fmt.Sprintf("send it to a node that has an endpoint, or set %s of Service %s to Cluster", field, object)
 }
 
-// routeAdvice tells the two ways apart in which there is none.
+// routeAdvice distinguishes the two reasons for a missing route.
 func (a *answer) routeAdvice(v *status.ExplainView) string {
 	if a.x.Notify {
 		return fmt.Sprintf("the kernel has no route to the backend: ip route get %v", v.Backend.Addr())

@@ -1,8 +1,8 @@
-// Package explain answers what becomes of a packet and why, in the order in which it passes
-// the kernel program, the parser and a worker. The worker's decisions are made by the
-// workers' own code (decide.Explainer). Explainer answers for a running gateway,
-// Offline from manifests and a configuration. Both make their answers in view.go, with
-// what to do about the verdict in advice.go.
+// Package explain returns the verdict about a packet and the reasons, in the order in which the
+// packet passes the kernel program, the parser and a worker. The worker's decisions are made by the
+// workers' own code (decide.Explainer). Explainer answers for a running gateway, Offline from
+// manifests and a configuration. Both make their answers in view.go, with what to do about the
+// verdict in advice.go.
 package explain
 
 import (
@@ -34,8 +34,8 @@ type Config struct {
 	Host     *hostlink.HostLink // nil if there is none
 }
 
-// Explainer answers questions about packets: a participant of the flow table of its own,
-// with a snapshot of its own, so that all of an answer is about one.
+// Explainer explains packets. It is a participant of the flow table and has a handle of its own for
+// snapshots, so that an answer is about one snapshot.
 type Explainer struct {
 	mu       sync.Mutex // one question at a time
 	e        *decide.Explainer
@@ -60,7 +60,7 @@ func New(c Config) (*Explainer, error) {
 
 var errClosed = errors.New("the daemon is ending: flows can no longer be read")
 
-// ask returns what a snapshot's worker would do with a packet.
+// ask returns what a worker would do with a packet under a snapshot.
 func (x *Explainer) ask(s *services.Snapshot, t header.Tuple, opens bool, now flowtable.Time) (decide.Explanation, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -71,7 +71,7 @@ func (x *Explainer) ask(s *services.Snapshot, t header.Tuple, opens bool, now fl
 	return x.e.Explain(t, opens, now), nil
 }
 
-// Close gives the place up. Who asks afterwards gets an error. A nil Explainer has none.
+// Close leaves the flow table. Later calls return an error. x may be nil.
 func (x *Explainer) Close() {
 	if x == nil {
 		return
@@ -83,7 +83,7 @@ func (x *Explainer) Close() {
 	}
 }
 
-// Gateway is what an answer is about, besides what the Explainer shares with the workers.
+// Gateway is the state of a gateway, besides what the Explainer shares with the workers.
 type Gateway struct {
 	Snapshot *services.Snapshot
 	Open     bool // the kernel program is on the interfaces
@@ -94,7 +94,7 @@ type Gateway struct {
 	Problems []status.ProblemView // of all objects
 }
 
-// Explain answers a question about a running gateway.
+// Explain explains a packet for a running gateway.
 func (x *Explainer) Explain(q *status.ExplainQuery, g *Gateway) (status.ExplainView, error) {
 	t := q.Tuple()
 	a := answer{query: q, snapshot: g.Snapshot, tuple: t, closed: !g.Open}
@@ -106,7 +106,7 @@ func (x *Explainer) Explain(q *status.ExplainQuery, g *Gateway) (status.ExplainV
 	if h := a.x.Hop; h != nil && h.Kind == nexthop.OnLink && h.Ready {
 		a.hop = g.NextHop(a.x.Out.Dst.Netip())
 	} else if a.x.Route.Kind == nexthop.OnLink {
-		near := a.x.Out.Dst.Netip() // who is asked for where no hop is known yet
+		near := a.x.Out.Dst.Netip() // the neighbour to resolve where no hop is known yet
 		if h != nil && a.x.Route.Hop != 0 {
 			near = h.Addr.Netip()
 		}
@@ -117,8 +117,9 @@ func (x *Explainer) Explain(q *status.ExplainQuery, g *Gateway) (status.ExplainV
 	return a.view(g.Problems), nil
 }
 
-// failedNeighbour reports whether the kernel asks for a neighbour on any link without an answer, or
-// did (NUD_INCOMPLETE, NUD_FAILED of include/uapi/linux/neighbour.h). A list that cannot be read names none.
+// failedNeighbour reports whether a neighbour on any link does not answer the kernel
+// (NUD_INCOMPLETE, NUD_FAILED of include/uapi/linux/neighbour.h). A list that cannot be read names
+// none.
 func failedNeighbour(a netip.Addr) bool {
 	family := unix.AF_INET
 	if a.Is6() {
@@ -131,7 +132,7 @@ func failedNeighbour(a netip.Addr) bool {
 	})
 }
 
-// answer is what an answer is made of.
+// answer is the input of an answer.
 type answer struct {
 	query    *status.ExplainQuery
 	snapshot *services.Snapshot

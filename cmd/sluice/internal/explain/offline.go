@@ -30,16 +30,16 @@ import (
 // readTimeout bounds how long reading manifests may take: some seconds for 10,000 Services.
 const readTimeout = time.Minute
 
-// offline is what a question is answered from where there is no gateway.
+// offline is the state of an answer without a gateway.
 type offline struct {
 	sources [2]bool // by family: the configuration says which address packets leave from
 }
 
-// Offline answers from manifests and a configuration, as a gateway would that
-// has just started with them and has no flows: the same compiler, the same decisions.
-// configFile may be empty, which is the default configuration; manifests, then the
-// configuration's directory; node, then the configuration's. Of the node's addresses
-// it knows those in the Node object, if that is among the manifests.
+// Offline answers from manifests and a configuration, as a gateway would that has just started with
+// them and has no flows. It uses the same compiler and the same decisions. configFile may be empty,
+// which is the default configuration; manifests, then the configuration's directory; node, then the
+// configuration's. Of the node's addresses it knows those in the Node object, if that is among the
+// manifests.
 func Offline(ctx context.Context, configFile, manifests, node string, q *status.ExplainQuery) (v status.ExplainView, err error) {
 	c := config.Default()
 	if configFile != "" {
@@ -135,7 +135,7 @@ func (off *offline) compilerConfig(c *config.Configuration, node string, info ob
 	return nodeconfig.Compiler(c, node, addresses, routed, info)
 }
 
-// onLinkTable is a table in which everything is on a link, and no neighbour known.
+// onLinkTable returns a table in which every address is on a link, and no neighbour is known.
 func onLinkTable() *nexthop.Table {
 	var routes bart.Table[nexthop.Route]
 	for _, p := range [...]string{"0.0.0.0/0", "::/0"} {
@@ -146,7 +146,7 @@ func onLinkTable() *nexthop.Table {
 	return t
 }
 
-// markUnknown takes back what only a gateway can say.
+// markUnknown marks the steps that depend on the state of a gateway.
 func (off *offline) markUnknown(x *decide.Explanation, s *status.ExplainStep) {
 	switch {
 	case s.Name == "flow":

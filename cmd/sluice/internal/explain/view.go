@@ -78,7 +78,7 @@ func malformed(t *header.Tuple) (stats.DropReason, string) {
 	return stats.None, ""
 }
 
-// decided takes over what a worker would do.
+// decided adds what a worker would do.
 func (a *answer) decided(v *status.ExplainView) {
 	x := &a.x
 	switch {
@@ -113,7 +113,7 @@ func (a *answer) decided(v *status.ExplainView) {
 	}
 }
 
-// step is a worker's, with what is known here besides.
+// step returns a step of the worker with what is known here.
 func (a *answer) step(s decide.Step) status.ExplainStep {
 	out := status.ExplainStep{Name: s.Name, Text: s.Text}
 	switch s.Name {
@@ -263,9 +263,9 @@ func (a *answer) portsOf(addr header.Addr) string {
 // mostProblems is enough to see what is wrong.
 const mostProblems = 10
 
-// about picks the problems of a Service, and those that name the packet's destination. Where
-// that is nobody's and there is no gateway to ask for the others, all that is refused may
-// be why.
+// about returns the problems of a Service, and those that name the packet's destination. Offline,
+// if no Service has the destination, it also returns everything that is refused, because that may
+// be the reason.
 func (a *answer) about(service string, problems []status.ProblemView) (list []status.ProblemView) {
 	service, _, _ = strings.Cut(service, ":")
 	all := a.offline != nil && a.x.Frontend == nil && a.match != xdpprog.MatchReply

@@ -7,13 +7,12 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// InUse implements loop.Flows: frontends that flows were opened by stay steered until
-// those have ended, and so do the sources of their replies. UDP flows end with their
-// endpoint (fastpath), not with the port or address that they were opened by: kube-proxy
-// leaves their conntrack entries alone, too (k8s.io/kubernetes pkg/proxy/conntrack/cleanup.go
-// asks for the endpoint only). Where the endpoint does not serve any more, what the client sends next is the
-// kernel's at once. Of ICMP queries only the address counts that their
-// answers come to.
+// InUse implements loop.Flows: frontends that flows were opened by stay steered until those have
+// ended, and so do the sources of their replies. UDP flows end with their endpoint (fastpath), not
+// with the port or address that they were opened by: kube-proxy leaves their conntrack entries
+// alone, too (k8s.io/kubernetes pkg/proxy/conntrack/cleanup.go checks the endpoint only). Where the
+// endpoint does not serve any more, the client's next packet goes to the kernel at once. Of ICMP
+// queries only the address that answers come to counts.
 func (r *Reader) InUse(set *steer.Set) (used steer.Set) {
 	frontends := make(map[services.FrontendKey]bool, len(set.Frontends))
 	for _, k := range set.Frontends {

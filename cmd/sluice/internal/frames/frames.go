@@ -59,17 +59,17 @@ func LongRoom(size int) int { return min((size-headroom)*fastpath.MaxBuffers, ma
 // Long reports whether the packets of an MTU need several frames of a size.
 func Long(mtu, size int) bool { return mtu > Room(size) }
 
-// WhyLongIsCopy says why an interface of such an MTU is in copy mode. In zero-copy, how many buffers a driver sends as
-// one packet differs between drivers (xdp_zc_max_segs).
+// WhyLongIsCopy returns why an interface of such an MTU is in copy mode. In zero-copy, how many
+// buffers a driver sends as one packet differs between drivers (xdp_zc_max_segs).
 func WhyLongIsCopy(mtu, size int) string {
 	return fmt.Sprintf("MTU %d takes %d frames of %d bytes a packet, and packets in several frames are taken in copy mode",
 		mtu, (mtu+layer2-1)/(size-headroom)+1, size)
 }
 
-// WhyGeneric says what is wrong with native mode on an interface whose driver has these features (package netdev); it
-// is empty if nothing is, or if it is the driver that has to say so. Where the MTU is beyond any frame, and so beyond a
-// page, the driver receives packets in several buffers. One that does not give those to the XDP program would keep them
-// from it.
+// WhyGeneric returns why native mode does not work on an interface whose driver has these features
+// (package netdev); it is empty if it does, or if the driver refuses it by itself. Where the MTU is
+// beyond any frame, and so beyond a page, the driver receives packets in several buffers. One that
+// does not give those to the XDP program would keep them from it.
 func WhyGeneric(driver string, features uint64, known bool, mtu int) string {
 	if !known || features&(netdev.Basic|netdev.RxSG) != netdev.Basic || !Long(mtu, Large) {
 		return ""
@@ -85,8 +85,8 @@ func Whole(driver string, size int) int {
 	return (size-headroom)/unit(driver)*unit(driver) - framing
 }
 
-// WhyNotWhole says what is wrong with zero-copy on an interface whose packets the driver would cut in pieces; it is
-// empty if nothing is.
+// WhyNotWhole returns why zero-copy does not work on an interface whose packets the driver would
+// cut in pieces; it is empty if nothing is.
 func WhyNotWhole(driver string, mtu, size int) string {
 	most := Whole(driver, size)
 	if mtu <= most || Long(mtu, size) { // the latter is copy mode in any case

@@ -47,8 +47,8 @@ func Native(features uint64) bool {
 	return features&needed == needed
 }
 
-// MayZeroCopy reports whether AF_XDP zero-copy is worth asking for: the kernel refuses it where a driver with known
-// features lacks any of these three (NETDEV_XDP_ACT_ZC, net/xdp/xsk_buff_pool.c).
+// MayZeroCopy reports whether AF_XDP zero-copy is worth requesting: the kernel refuses it where a
+// driver with known features lacks any of these three (NETDEV_XDP_ACT_ZC, net/xdp/xsk_buff_pool.c).
 func MayZeroCopy(features uint64, known bool) bool {
 	return !known || Native(features) && features&ZeroCopy != 0
 }

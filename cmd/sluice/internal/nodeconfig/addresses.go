@@ -10,8 +10,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// nodePortAddresses are those of this node that accept node ports: what the configuration
-// selects, or all of our own interfaces.
+// nodePortAddresses returns this node's addresses that accept node ports: those that the
+// configuration selects, or all of our own interfaces.
 func nodePortAddresses(c *config.Configuration, all []neigh.Address, node objects.NodeInfo) (list []header.Addr) {
 	primary := primaryAddresses(all, node)
 	selected := func(a neigh.Address) bool {

@@ -1,6 +1,6 @@
-// Package nodeconfig makes the compiler's configuration from the gateway's and from what
-// is known of the node: which addresses accept node ports, which ones packets to
-// backends leave from, where health checks are answered.
+// Package nodeconfig makes the compiler's configuration from the gateway's configuration and the
+// node's addresses: which addresses accept node ports, which are sources of packets to backends,
+// and where health checks are answered.
 package nodeconfig
 
 import (
@@ -15,13 +15,13 @@ import (
 	"sluice.dev/sluice/xdpprog"
 )
 
-// programRoom is how many frontends, addresses and kept sources the objects may ask for. The
-// kernel program's tables have room for an eighth more: the node's own addresses, and what
-// live flows keep open after it was asked for.
+// programRoom bounds the frontends, addresses and kept sources of all objects. The kernel program's
+// tables have room for an eighth more: for the node's own addresses, and for what live flows keep
+// open after its object is gone.
 const programRoom = xdpprog.DefaultMaxEntries - xdpprog.DefaultMaxEntries/8
 
-// Compiler returns what the compiler knows besides objects, of a node with that name: all are its
-// addresses, routed those that the kernel would send from, info is its Node object.
+// Compiler returns the compiler's configuration for the node of that name: all are its addresses,
+// routed those that the kernel would send from, info is its Node object.
 func Compiler(c *config.Configuration, node string, all []neigh.Address, routed []netip.Addr, info objects.NodeInfo) compiler.Config {
 	cc := compiler.Config{
 		NodeName: node, SelectKey: c.Maglev.SelectKey(), UnservedPort: unserved(c.UnservedVIPPort),

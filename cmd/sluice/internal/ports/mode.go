@@ -14,7 +14,7 @@ import (
 	"sluice.dev/sluice/xdpprog"
 )
 
-// socketMode returns the mode to ask for, and the reason if it is copy mode.
+// socketMode returns the mode to request, and the reason if it is copy mode.
 func (p *port) socketMode(frameSize int) (mode xsk.Mode, why string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -50,7 +50,7 @@ func (p *port) long(frameSize int) bool {
 	return frames.Long(p.device.MTU, frameSize)
 }
 
-// attachMode is the mode to ask for on the device as it is now.
+// attachMode returns the mode to request on the device as it is now.
 func (p *port) attachMode() xdpprog.AttachMode {
 	mode := map[config.Mode]xdpprog.AttachMode{
 		config.ModeAuto: xdpprog.Auto, config.ModeNative: xdpprog.Native, config.ModeGeneric: xdpprog.Generic,

@@ -186,7 +186,7 @@ func (s *Set) closeSockets(ctx context.Context, p *port) error {
 		var closed error
 		err := s.workers.Do(ctx, sl.worker, func(w *fastpath.Worker) {
 			w.SetLink(sl.position, fastpath.NoLink{})
-			p.mu.Lock() // whoever asks the socket for its statistics holds it
+			p.mu.Lock() // queueStats, which reads the socket, holds it
 			defer p.mu.Unlock()
 			closed = socket.Close(w.Pool())
 		})

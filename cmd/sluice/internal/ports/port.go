@@ -30,7 +30,7 @@ type port struct {
 	// genericMTU is the smallest MTU for which native mode is known not to be had; 0 in native mode.
 	genericMTU int
 	whyCopy    string       // why copy mode was requested; empty if it was not
-	without    bool         // the driver says that it has no zero-copy
+	without    bool         // the driver reports that it has no zero-copy
 	pieces     string       // why packets do not arrive whole in zero-copy; empty as long as they do
 	kept       kept         // as it is, though it should be otherwise
 	napi       *napi.Device // its settings, while the port is open; or nil

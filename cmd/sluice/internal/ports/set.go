@@ -1,6 +1,6 @@
-// Package ports is the life of sockets and programs on the interfaces: opening them (Bind,
-// Attach), choosing their modes, watching the devices and opening ports again where
-// those were changed, deleted or created again (Watch), and what is reported of it.
+// Package ports manages sockets and programs on the interfaces: opening them (Bind, Attach),
+// choosing their modes, watching the devices and opening ports again where those were changed,
+// deleted or created again (Watch), and what is reported of it.
 //
 //	device as the kernel has it now ─► reopenReason, outdated ─► close, open again
 //	                                         │ what cannot be: a condition

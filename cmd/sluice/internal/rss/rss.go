@@ -29,8 +29,8 @@ func (h genlHeader) Len() int { return len(h) }
 // Serialize implements nl.NetlinkRequestData.
 func (h genlHeader) Serialize() []byte { return h[:] }
 
-// Queues says how many queues, from queue 0 on, packets may arrive on. It is not
-// known where the driver has no table or the kernel does not tell (before Linux 6.2).
+// Queues returns how many queues, from queue 0 on, packets may arrive on. It is not known where the
+// driver has no table or the kernel does not report it (before Linux 6.2).
 func Queues(ifindex int) (n int, known bool) {
 	answer, err := ask(ifindex)
 	if err != nil {

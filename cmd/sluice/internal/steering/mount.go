@@ -9,7 +9,7 @@ import (
 	"sluice.dev/sluice/xdpprog"
 )
 
-// Mount is what of a bpffs the gateway made, and has to remove.
+// Mount records which part of a bpffs the gateway made and must remove.
 type Mount struct {
 	dir     string
 	mark    string // the file that tells a successor of a daemon that was killed, or handed over

@@ -1,6 +1,6 @@
-// Package steering is the gateway's kernel program as the control loop and the ports see
-// it. It translates control's sets into xdpprog's calls, one call at a time, and keeps
-// the bpffs that the program and its maps are pinned in.
+// Package steering is the gateway's kernel program as the control loop and the ports use it. It
+// makes calls of xdpprog from control's sets, one at a time, and manages the bpffs that the program
+// and its maps are pinned in.
 package steering
 
 import (
@@ -69,8 +69,8 @@ func (k *Program) Open(set *steer.Set) error {
 	return o.err()
 }
 
-// openResult gathers what finds no room in the kernel program's tables, apart from errors that
-// may pass.
+// openResult collects the entries that find no room in the kernel program's tables, separately from
+// other errors.
 type openResult struct {
 	set    steer.Set
 	full   error // the first
@@ -168,7 +168,7 @@ func first(err error) error {
 	return err
 }
 
-// SetSettings writes the numbers that the programs go by.
+// SetSettings writes the parameters of the programs.
 func (k *Program) SetSettings(c *config.Configuration, host *hostlink.HostLink) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -203,7 +203,7 @@ func (k *Program) AttachEgress(ifindex int, name string) error {
 	return k.s.AttachEgress(ifindex, name)
 }
 
-// DetachOthers detaches what a predecessor left on devices that this process has not.
+// DetachOthers detaches what a predecessor left on devices that this process does not use.
 func (k *Program) DetachOthers() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"sluice.dev/sluice/fastpath/thread"
 )
 
-// tidyThreads is how long a thread may be bound to a worker's CPU that runs no worker.
+// tidyThreads bounds how long a thread without a worker may stay bound to a worker's CPU.
 const tidyThreads = time.Second
 
 // Run starts the workers, which end with ctx. fail, which must not block, is called with the error of a worker that
@@ -65,7 +65,7 @@ func (g *Group) Do(ctx context.Context, id int, f func(*fastpath.Worker)) error 
 	return nil
 }
 
-// SetHostMAC tells every worker the addresses of the host link's ends.
+// SetHostMAC sets the MAC addresses of the host link's ends in every worker.
 func (g *Group) SetHostMAC(ctx context.Context, mac fastpath.HostMAC) error {
 	for id := range g.workers {
 		if err := g.Do(ctx, id, func(w *fastpath.Worker) { w.SetHostMAC(mac) }); err != nil {
