@@ -46,9 +46,6 @@ func newConfinedWith(t *testing.T, daemon string, capabilities []string, options
 	}
 	c := &confined{net: n}
 	t.Cleanup(func() { c.close(t) })
-	if err := n.Gateway.SetSysctl("net.ipv4.ip_local_port_range", "32768 60999"); err != nil {
-		t.Fatal(err)
-	}
 	procSys := t.TempDir()
 	if err := os.Mkdir(filepath.Join(procSys, "net"), 0o755); err != nil {
 		t.Fatal(err)

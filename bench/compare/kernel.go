@@ -20,9 +20,7 @@ func (kernel) start(_ context.Context, p *place) error {
 	if err := p.gateway.Forward(true); err != nil {
 		return err
 	}
-	return p.gateway.Run(func() error {
-		return route(netip.PrefixFrom(serviceVIP, serviceVIP.BitLen()), p.server.Addr4())
-	})
+	return p.gateway.Route(netip.PrefixFrom(serviceVIP, serviceVIP.BitLen()), p.server.Addr4())
 }
 
 func (kernel) stop() error                                         { return nil }

@@ -2,11 +2,8 @@ package compare
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
-
-	"github.com/vishvananda/netlink"
 
 	"sluice.dev/sluice/bench/topo"
 )
@@ -60,10 +57,6 @@ func newPlace(queues int) (*place, error) {
 }
 
 func (p *place) prepare() error {
-	// Hosts of topo give out more ports than Linux by default; a gateway must not.
-	if err := p.gateway.SetSysctl("net.ipv4.ip_local_port_range", "32768 60999"); err != nil {
-		return err
-	}
 	// Router and neighbour solicitations are packets that nobody measures. The gateway keeps
 	// IPv6, because kube-proxy programs both families.
 	for _, h := range []*topo.Host{p.client, p.server} {
@@ -71,18 +64,14 @@ func (p *place) prepare() error {
 			return err
 		}
 	}
-	return p.gateway.Run(func() error {
-		clientMAC, serverMAC := p.mac(p.client), p.mac(p.server)
-		errs := []error{
-			neighbour(frontDev, p.client.Addr4(), clientMAC),
-			neighbour(backDev, p.server.Addr4(), serverMAC),
-			route(clientNet, p.client.Addr4()),
-		}
-		for i := range endpoints {
-			errs = append(errs, neighbour(backDev, endpoint(i), serverMAC))
-		}
-		return errors.Join(errs...)
-	})
+	behind := []netip.Addr{p.server.Addr4()}
+	for i := range endpoints {
+		behind = append(behind, endpoint(i))
+	}
+	return errors.Join(
+		p.gateway.Neighbour(frontDev, p.client.Interfaces[0].MAC, p.client.Addr4()),
+		p.gateway.Neighbour(backDev, p.server.Interfaces[0].MAC, behind...),
+		p.gateway.Route(clientNet, p.client.Addr4()))
 }
 
 // mac is the address of a host's first interface.
@@ -95,24 +84,3 @@ func (p *place) frontMAC() net.HardwareAddr { return p.gateway.Interfaces[0].MAC
 func (p *place) gatewayBack4() netip.Addr { return p.gateway.Interfaces[1].Addr4.Addr() }
 
 func (p *place) close() error { return p.net.Close() }
-
-// neighbour and route run in the namespace they change.
-func neighbour(dev string, addr netip.Addr, mac net.HardwareAddr) error {
-	l, err := netlink.LinkByName(dev)
-	if err != nil {
-		return fmt.Errorf("%s: %w", dev, err)
-	}
-	n := &netlink.Neigh{LinkIndex: l.Attrs().Index, State: netlink.NUD_PERMANENT, IP: addr.AsSlice(), HardwareAddr: mac}
-	if err := netlink.NeighSet(n); err != nil {
-		return fmt.Errorf("neighbour %s on %s: %w", addr, dev, err)
-	}
-	return nil
-}
-
-func route(to netip.Prefix, via netip.Addr) error {
-	dst := &net.IPNet{IP: to.Addr().AsSlice(), Mask: net.CIDRMask(to.Bits(), to.Addr().BitLen())}
-	if err := netlink.RouteAdd(&netlink.Route{Dst: dst, Gw: via.AsSlice()}); err != nil {
-		return fmt.Errorf("route %s via %s: %w", to, via, err)
-	}
-	return nil
-}

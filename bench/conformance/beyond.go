@@ -26,16 +26,12 @@ func (w *world) addBeyond() error {
 			return err
 		}
 	}
-	device := w.Gateway.Interfaces[1].Name
-	for _, p := range serviceAddresses {
-		via := h.Addr4()
-		if netip.MustParsePrefix(p).Addr().Is6() {
+	for _, text := range serviceAddresses {
+		p, via := netip.MustParsePrefix(text), h.Addr4()
+		if p.Addr().Is6() {
 			via = h.Addr6()
 		}
-		err := errors.Join(
-			h.Run(func() error { return addRoute("lo", p, netip.Addr{}) }),
-			w.Gateway.Run(func() error { return addRoute(device, p, via) }))
-		if err != nil {
+		if err := errors.Join(h.Route(p, netip.Addr{}), w.Gateway.Route(p, via)); err != nil {
 			return err
 		}
 	}

@@ -3,11 +3,7 @@ package conformance
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
-
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/bench/topo"
 )
@@ -62,9 +58,6 @@ func newWorld() (*world, error) {
 }
 
 func (w *world) build() error {
-	if err := w.Gateway.SetSysctl("net.ipv4.ip_local_port_range", "32768 60999"); err != nil {
-		return err
-	}
 	if err := w.Gateway.Forward(true); err != nil {
 		return err
 	}
@@ -78,18 +71,20 @@ func (w *world) build() error {
 		}
 	}
 	for i := range crowdSize {
-		if err := addAddress(w.Clients[0], fmt.Sprintf("10.71.0.%d/32", 50+i), fmt.Sprintf("fd71::%x/128", 0x50+i)); err != nil {
+		_, four := w.client(crowd, false, i)
+		_, six := w.client(crowd, true, i)
+		if err := w.Clients[0].AddAddresses("eth0", netip.PrefixFrom(four, 32), netip.PrefixFrom(six, 128)); err != nil {
 			return err
 		}
 	}
-	if err := w.addPod(w.Clients[1], 0, 10); err != nil {
+	if err := w.addPod(w.Clients[1], 10); err != nil {
 		return err
 	}
 	if err := w.addBeyond(); err != nil {
 		return err
 	}
 	for i, b := range w.Backends[:backends] {
-		if err := w.addPod(b, 1, 100+i); err != nil {
+		if err := w.addPod(b, 100+i); err != nil {
 			return err
 		}
 		four, six := podAddress(100 + i)
@@ -118,22 +113,8 @@ const late4 = "10.72.0.201"
 // addSilence has the gateway send what is for the silent addresses to backend 2, which
 // has no such addresses and does not forward.
 func (w *world) addSilence() error {
-	return w.Gateway.Run(func() error {
-		i := w.Gateway.Interfaces[1]
-		link, err := netlink.LinkByName(i.Name)
-		if err != nil {
-			return err
-		}
-		mac := w.Backends[2].Interfaces[0].MAC
-		for _, a := range [...]string{silent4, silent6, late4} {
-			ip := netip.MustParseAddr(a)
-			n := &netlink.Neigh{LinkIndex: link.Attrs().Index, IP: ip.AsSlice(), HardwareAddr: mac[:], State: netlink.NUD_PERMANENT}
-			if err := netlink.NeighSet(n); err != nil {
-				return fmt.Errorf("neighbour %s: %w", a, err)
-			}
-		}
-		return nil
-	})
+	return w.Gateway.Neighbour(w.Gateway.Interfaces[1].Name, w.Backends[2].Interfaces[0].MAC,
+		netip.MustParseAddr(silent4), netip.MustParseAddr(silent6), netip.MustParseAddr(late4))
 }
 
 func (w *world) close() error {
@@ -148,61 +129,10 @@ func podAddress(n int) (four, six netip.Addr) {
 }
 
 // addPod gives a host a pod's addresses, which the gateway routes to it.
-func (w *world) addPod(h *topo.Host, gatewayInterface, n int) error {
+func (w *world) addPod(h *topo.Host, n int) error {
 	four, six := podAddress(n)
-	if err := addAddress(h, four.String()+"/32", six.String()+"/128"); err != nil {
-		return err
-	}
-	device := w.Gateway.Interfaces[gatewayInterface].Name
-	return w.Gateway.Run(func() error {
-		return errors.Join(addRoute(device, four.String()+"/32", h.Addr4()), addRoute(device, six.String()+"/128", h.Addr6()))
-	})
-}
-
-// addRoute adds a route in the calling thread's namespace. Without a next hop it is one
-// to the host itself.
-func addRoute(device, prefix string, via netip.Addr) error {
-	link, err := netlink.LinkByName(device)
-	if err != nil {
-		return err
-	}
-	_, dst, err := net.ParseCIDR(prefix)
-	if err != nil {
-		return err
-	}
-	r := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: dst}
-	if via.IsValid() {
-		r.Gw = via.AsSlice()
-	} else {
-		r.Type, r.Table, r.Scope = unix.RTN_LOCAL, unix.RT_TABLE_LOCAL, netlink.SCOPE_HOST
-	}
-	if err := netlink.RouteAdd(r); err != nil {
-		return fmt.Errorf("route to %s: %w", prefix, err)
-	}
-	return nil
-}
-
-func addAddress(h *topo.Host, prefixes ...string) error {
-	return h.Run(func() error {
-		link, err := netlink.LinkByName("eth0")
-		if err != nil {
-			return err
-		}
-		for _, p := range prefixes {
-			a, err := netlink.ParseAddr(p)
-			if err != nil {
-				return err
-			}
-			const noDAD = 0x02 // IFA_F_NODAD, include/uapi/linux/if_addr.h
-			if a.IP.To4() == nil {
-				a.Flags = noDAD
-			}
-			if err := netlink.AddrAdd(link, a); err != nil {
-				return fmt.Errorf("add %s: %w", p, err)
-			}
-		}
-		return nil
-	})
+	p4, p6 := netip.PrefixFrom(four, 32), netip.PrefixFrom(six, 128)
+	return errors.Join(h.AddAddresses("eth0", p4, p6), w.Gateway.Route(p4, h.Addr4()), w.Gateway.Route(p6, h.Addr6()))
 }
 
 // client is where connection number i of a kind of client comes from.

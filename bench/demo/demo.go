@@ -150,11 +150,6 @@ func (d *demo) build() (err error) {
 			return err
 		}
 	}
-	// topo lets hosts use almost all ports for themselves; a gateway keeps the
-	// range of its SNAT ports free. This is the kernel's default.
-	if err := d.net.Gateway.SetSysctl("net.ipv4.ip_local_port_range", "32768 60999"); err != nil {
-		return err
-	}
 	if err := d.net.Gateway.Forward(false); err != nil {
 		return err
 	}

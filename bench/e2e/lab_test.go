@@ -90,10 +90,6 @@ func newLab(t *testing.T, c labConfig) *lab {
 	}
 	l := &lab{Net: n, t: t, ctx: ctx, damage: map[*topo.Host]topo.Counters{}, damaged: c.damaging}
 	t.Cleanup(l.close)
-	// Hosts of the lab give out more ports than Linux by default; a gateway must not.
-	if err := n.Gateway.SetSysctl("net.ipv4.ip_local_port_range", "32768 60999"); err != nil {
-		t.Fatal(err)
-	}
 	for _, h := range n.Backends {
 		s, err := h.Serve(backendPort)
 		if err != nil {

@@ -27,9 +27,6 @@ func lab(t *testing.T, binary string) *Gateway {
 			t.Error(err)
 		}
 	})
-	if err := n.Gateway.SetSysctl("net.ipv4.ip_local_port_range", "32768 60999"); err != nil {
-		t.Fatal(err)
-	}
 	g, err := New(Config{Sluice: binary, Host: n.Gateway})
 	if err != nil {
 		t.Fatal(err)

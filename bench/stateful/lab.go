@@ -6,12 +6,9 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/netip"
 	"sync/atomic"
 	"time"
-
-	"github.com/vishvananda/netlink"
 
 	"sluice.dev/sluice/bench/gate"
 	"sluice.dev/sluice/bench/topo"
@@ -87,13 +84,7 @@ func (b *built) throughSluice(ctx context.Context, sluice string, churnPerSecond
 	}
 	b.ClientGateway, b.ServerGateway = family(gateway, 0), family(gateway, 1)
 	b.Targets = Pool{First: p.VIP, Last: p.VIP}
-	// Hosts of topo give out more ports than Linux by default; a gateway must not.
-	if err := gateway.SetSysctl("net.ipv4.ip_local_port_range", "32768 60999"); err != nil {
-		return err
-	}
-	err = gateway.Run(func() error {
-		return errors.Join(route(p.Clients.Prefix(), family(client, 0)), route(p.Servers.Prefix(), family(server, 0)))
-	})
+	err = errors.Join(gateway.Route(p.Clients.Prefix(), family(client, 0)), gateway.Route(p.Servers.Prefix(), family(server, 0)))
 	if err != nil {
 		return err
 	}
@@ -157,15 +148,6 @@ func (b *built) close() error {
 		errs = append(errs, b.gate.Stop(), b.gate.Close())
 	}
 	return errors.Join(append(errs, b.net.Close())...)
-}
-
-// route runs in the namespace it changes.
-func route(to netip.Prefix, via netip.Addr) error {
-	dst := &net.IPNet{IP: to.Addr().AsSlice(), Mask: net.CIDRMask(to.Bits(), to.Addr().BitLen())}
-	if err := netlink.RouteAdd(&netlink.Route{Dst: dst, Gw: via.AsSlice()}); err != nil {
-		return fmt.Errorf("route %s via %s: %w", to, via, err)
-	}
-	return nil
 }
 
 // churn removes and adds endpoints while traffic flows. One goroutine's.

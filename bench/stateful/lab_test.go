@@ -163,8 +163,8 @@ func translateEachPacket(t *testing.T, b *built, p *Profile, choose string) {
 		if out, err := nft.CombinedOutput(); err != nil {
 			return fmt.Errorf("nft: %w: %s", err, out)
 		}
-		return errors.Join(route(p.Clients.Prefix(), client.Interfaces[0].Addr4.Addr()), route(p.Servers.Prefix(), server.Interfaces[0].Addr4.Addr()))
-	}))
+		return nil
+	}), gateway.Route(p.Clients.Prefix(), client.Addr4()), gateway.Route(p.Servers.Prefix(), server.Addr4()))
 	if err != nil {
 		t.Fatal(err)
 	}

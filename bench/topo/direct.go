@@ -15,7 +15,7 @@ import (
 // A sender chooses the receive queue: it is the transmit queue that it uses.
 func (n *Net) buildDirect(c *Config) error {
 	var err error
-	if n.Gateway, err = n.addHost("gateway"); err != nil {
+	if n.Gateway, err = n.addHost(gatewayName); err != nil {
 		return err
 	}
 	for _, w := range [...]struct {

@@ -166,7 +166,7 @@ func (n *Net) build(c *Config) error {
 			return err
 		}
 	}
-	if n.Gateway, err = n.addHost("gateway"); err != nil {
+	if n.Gateway, err = n.addHost(gatewayName); err != nil {
 		return err
 	}
 	if err := n.attach(n.Gateway, front, frontDev, 1); err != nil {
@@ -205,14 +205,22 @@ func (n *Net) addHosts(kind string, count int, s *segment, first int) ([]*Host, 
 
 // routeVia makes gateways the default routes of a host.
 func (h *Host) routeVia(via4, via6 netip.Addr) error {
-	return h.Run(func() error { return errors.Join(addDefaultRoute(via4), addDefaultRoute(via6)) })
+	return errors.Join(
+		h.Route(netip.PrefixFrom(netip.IPv4Unspecified(), 0), via4), h.Route(netip.PrefixFrom(netip.IPv6Unspecified(), 0), via6))
 }
+
+// gatewayName is the name of the gateway's host.
+const gatewayName = "gateway"
 
 // addHost makes a namespace in which nothing but the loopback device is up.
 func (n *Net) addHost(name string) (*Host, error) {
 	ns, err := newNamespace(n.netnsName(name))
 	if err != nil {
 		return nil, err
+	}
+	ports := "10000 65000"
+	if name == gatewayName {
+		ports = "32768 60999" // Linux's default, so that SNAT ports are free
 	}
 	h := &Host{Name: name, net: n, ns: ns}
 	n.hosts = append(n.hosts, h)
@@ -221,7 +229,7 @@ func (n *Net) addHost(name string) (*Host, error) {
 			{"net/ipv4/conf/all/rp_filter", "0"},
 			{"net/ipv4/conf/all/send_redirects", "0"},
 			{"net/ipv4/conf/all/accept_redirects", "0"},
-			{"net/ipv4/ip_local_port_range", "10000 65000"},
+			{"net/ipv4/ip_local_port_range", ports},
 		} {
 			if err := sysctl(s.name, s.value); err != nil {
 				return err

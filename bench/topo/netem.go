@@ -3,7 +3,6 @@ package topo
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -105,27 +104,13 @@ func (n *Net) fixNeighbours() error {
 			if !ours.Addr4.Contains(theirs.Addr4.Addr()) {
 				continue
 			}
-			if err := errors.Join(h.learn(theirs.device(), ours), n.Gateway.learn(ours.device(), theirs)); err != nil {
+			err := errors.Join(
+				h.Neighbour(theirs.device(), ours.MAC, ours.Addr4.Addr(), ours.Addr6.Addr()),
+				n.Gateway.Neighbour(ours.device(), theirs.MAC, theirs.Addr4.Addr(), theirs.Addr6.Addr()))
+			if err != nil {
 				return err
 			}
 		}
 	}
 	return nil
-}
-
-// learn makes another host's addresses known on a device of this one.
-func (h *Host) learn(dev string, other Interface) error {
-	return h.Run(func() error {
-		link, err := netlink.LinkByName(dev)
-		if err != nil {
-			return err
-		}
-		for _, p := range [...]netip.Prefix{other.Addr4, other.Addr6} {
-			n := &netlink.Neigh{LinkIndex: link.Attrs().Index, IP: p.Addr().AsSlice(), HardwareAddr: other.MAC[:], State: netlink.NUD_PERMANENT}
-			if err := netlink.NeighSet(n); err != nil {
-				return fmt.Errorf("make a neighbour permanent: %w", err)
-			}
-		}
-		return nil
-	})
 }

@@ -4,14 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"net/netip"
 	"os"
 	"path"
 	"strings"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/control/ethtool"
 )
@@ -132,32 +130,7 @@ func configure(dev string, real bool, prefixes ...netip.Prefix) error {
 	if err := bringUp(dev); err != nil {
 		return err
 	}
-	link, err := netlink.LinkByName(dev)
-	if err != nil {
-		return fmt.Errorf("%s: %w", dev, err)
-	}
-	for _, p := range prefixes {
-		addr := &netlink.Addr{IPNet: ipNet(p)}
-		if p.Addr().Is6() {
-			addr.Flags = unix.IFA_F_NODAD
-		}
-		if err := netlink.AddrAdd(link, addr); err != nil {
-			return fmt.Errorf("%s: add %s: %w", dev, p, err)
-		}
-	}
-	return nil
-}
-
-// addDefaultRoute runs in a host's namespace.
-func addDefaultRoute(via netip.Addr) error {
-	all := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-	if via.Is6() {
-		all = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
-	}
-	if err := netlink.RouteAdd(&netlink.Route{Dst: ipNet(all), Gw: via.AsSlice()}); err != nil {
-		return fmt.Errorf("default route via %s: %w", via, err)
-	}
-	return nil
+	return changeAddresses(netlink.AddrAdd, dev, prefixes)
 }
 
 func bringUp(dev string) error {
@@ -182,8 +155,4 @@ func sysctl(name, value string) error {
 		return fmt.Errorf("set %s to %s: %w", strings.ReplaceAll(name, "/", "."), value, err)
 	}
 	return nil
-}
-
-func ipNet(p netip.Prefix) *net.IPNet {
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }

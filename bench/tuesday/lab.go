@@ -35,10 +35,6 @@ func (l *lab) build(ctx context.Context, name string) (err error) {
 	if err := gateway.Forward(true); err != nil {
 		return err
 	}
-	// Hosts of topo give out more ports than Linux by default; a gateway must not.
-	if err := gateway.SetSysctl("net.ipv4.ip_local_port_range", "32768 60999"); err != nil {
-		return err
-	}
 	if l.servers, err = newPodServers(l.net); err != nil {
 		return err
 	}

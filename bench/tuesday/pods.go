@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/vishvananda/netlink"
-
 	"sluice.dev/sluice/bench/topo"
 )
 
@@ -47,32 +45,21 @@ type podServers struct {
 
 func newPodServers(n *topo.Net) (*podServers, error) {
 	s := &podServers{hosts: n.Backends, listeners: map[netip.Addr]net.Listener{}}
-	err := n.Gateway.Run(func() error {
-		for i, h := range n.Backends {
-			r := &netlink.Route{Dst: ipNet(podNet(i)), Gw: h.Addr4().AsSlice()}
-			if err := netlink.RouteAdd(r); err != nil {
-				return fmt.Errorf("route %s: %w", podNet(i), err)
-			}
+	for i, h := range n.Backends {
+		if err := n.Gateway.Route(podNet(i), h.Addr4()); err != nil {
+			return nil, err
 		}
-		return nil
-	})
-	return s, err
-}
-
-func ipNet(p netip.Prefix) *net.IPNet {
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+	}
+	return s, nil
 }
 
 // start gives a pod its address and serves on it.
 func (s *podServers) start(p *pod) error {
-	var l net.Listener
-	err := s.hosts[p.host].Run(func() (err error) {
-		if err := change(p.addr, netlink.AddrAdd); err != nil {
-			return err
-		}
-		l, err = net.Listen("tcp4", netip.AddrPortFrom(p.addr, podPort).String())
+	h := s.hosts[p.host]
+	if err := h.AddAddresses("lo", p.prefix()); err != nil {
 		return err
-	})
+	}
+	l, err := h.Listen("tcp4", netip.AddrPortFrom(p.addr, podPort).String())
 	if err != nil {
 		return fmt.Errorf("pod %s: %w", p.addr, err)
 	}
@@ -83,7 +70,7 @@ func (s *podServers) start(p *pod) error {
 
 // stop takes a pod's address away, and then its server: nothing answers in between.
 func (s *podServers) stop(p *pod) error {
-	err := s.hosts[p.host].Run(func() error { return change(p.addr, netlink.AddrDel) })
+	err := s.hosts[p.host].RemoveAddresses("lo", p.prefix())
 	p.died = time.Now()
 	l := s.listeners[p.addr]
 	delete(s.listeners, p.addr)
@@ -93,14 +80,7 @@ func (s *podServers) stop(p *pod) error {
 	return nil
 }
 
-// change adds or removes a pod's address on its host. It runs there.
-func change(addr netip.Addr, f func(netlink.Link, *netlink.Addr) error) error {
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		return err
-	}
-	return f(lo, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(addr, addr.BitLen()))})
-}
+func (p *pod) prefix() netip.Prefix { return netip.PrefixFrom(p.addr, p.addr.BitLen()) }
 
 // serve says to every client who it is.
 func (s *podServers) serve(l net.Listener, addr netip.Addr) {

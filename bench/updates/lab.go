@@ -41,10 +41,6 @@ func (l *lab) build(ctx context.Context) (err error) {
 		return err
 	}
 	gateway, steady := l.net.Gateway, l.net.Backends[1]
-	// Hosts of topo give out more ports than Linux by default; a gateway must not.
-	if err := gateway.SetSysctl("net.ipv4.ip_local_port_range", "32768 60999"); err != nil {
-		return err
-	}
 	if _, err := steady.Serve(podPort); err != nil {
 		return err
 	}

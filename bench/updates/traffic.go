@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/bench/topo"
@@ -29,23 +28,10 @@ type probes struct {
 func newProbes(services int, gateway, backend *topo.Host) (*probes, error) {
 	p := &probes{}
 	all := netip.MustParsePrefix("10.244.0.0/16")
-	err := gateway.Run(func() error {
-		return netlink.RouteAdd(&netlink.Route{Dst: ipNet(all), Gw: backend.Addr4().AsSlice()})
-	})
-	if err != nil {
-		return nil, fmt.Errorf("route %s: %w", all, err)
-	}
-	// A local route makes every address of the prefix the backend's.
-	err = backend.Run(func() error {
-		lo, err := netlink.LinkByName("lo")
-		if err != nil {
-			return err
-		}
-		return netlink.AddrAdd(lo, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(netip.MustParseAddr("10.244.255.254"), 16))})
-	})
-	if err != nil {
+	if err := errors.Join(gateway.Route(all, backend.Addr4()), backend.Route(all, netip.Addr{})); err != nil {
 		return nil, fmt.Errorf("addresses of versions: %w", err)
 	}
+	var err error
 	if p.sink, err = backend.ListenPacket("udp4", netip.AddrPortFrom(netip.IPv4Unspecified(), podPort).String()); err != nil {
 		return nil, err
 	}
@@ -59,10 +45,6 @@ func newProbes(services int, gateway, backend *topo.Host) (*probes, error) {
 		}
 	})
 	return p, err
-}
-
-func ipNet(p netip.Prefix) *net.IPNet {
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
 // send sends to each Service in turn, on one socket each, until ctx is done.

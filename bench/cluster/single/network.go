@@ -1,11 +1,7 @@
 package single
 
 import (
-	"fmt"
-	"net"
 	"net/netip"
-
-	"github.com/vishvananda/netlink"
 
 	"sluice.dev/sluice/bench/topo"
 )
@@ -37,24 +33,13 @@ func (c *Cluster) route() error {
 			if from == to {
 				continue
 			}
-			if err := routeTo(from, podRanges(i), to); err != nil {
-				return err
+			inner := to.Interfaces[len(to.Interfaces)-1]
+			for k, via := range [...]netip.Addr{inner.Addr4.Addr(), inner.Addr6.Addr()} {
+				if err := from.Route(podRanges(i)[k], via); err != nil {
+					return err
+				}
 			}
 		}
 	}
 	return nil
-}
-
-func routeTo(from *topo.Host, pods [2]netip.Prefix, to *topo.Host) error {
-	inner := to.Interfaces[len(to.Interfaces)-1]
-	return from.Run(func() error {
-		for i, via := range [...]netip.Addr{inner.Addr4.Addr(), inner.Addr6.Addr()} {
-			p := pods[i]
-			dst := &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
-			if err := netlink.RouteAdd(&netlink.Route{Dst: dst, Gw: via.AsSlice()}); err != nil {
-				return fmt.Errorf("route to %s by %s: %w", p, via, err)
-			}
-		}
-		return nil
-	})
 }

@@ -177,11 +177,6 @@ func (c *Cluster) network() (err error) {
 		return err
 	}
 	c.Client0, c.control = c.Net.Clients[0], c.Net.Backends[c.config.Workers]
-	// topo lets hosts use almost all ports for themselves; a gateway keeps the range of its SNAT ports
-	// free. This is the kernel's default.
-	if err := c.Net.Gateway.SetSysctl("net.ipv4.ip_local_port_range", "32768 60999"); err != nil {
-		return err
-	}
 	return c.route()
 }
 

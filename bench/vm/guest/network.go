@@ -46,9 +46,6 @@ func (l *lab) build() (err error) {
 			return err
 		}
 	}
-	if err := l.Gateway.SetSysctl("net/ipv4/ip_local_port_range", "32768 60999"); err != nil { // Linux's; hosts of topo give out more
-		return err
-	}
 	for _, h := range l.Backends {
 		if _, err := h.Serve(backendPort); err != nil {
 			return err
