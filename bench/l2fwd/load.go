@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sluice.dev/sluice/bench/framing"
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/xsk"
 )
@@ -66,14 +67,7 @@ func writePacket(b []byte, dst, src MAC) {
 	copy(b, dst[:])
 	copy(b[6:], src[:])
 	binary.BigEndian.PutUint16(b[12:], unix.ETH_P_IP)
-	ip := b[14:34]
-	copy(ip, []byte{0x45, 0, 0, packetBytes - 14, 0, 0, 0x40, 0, 64, unix.IPPROTO_UDP, 0, 0, 198, 18, 0, 2, 198, 18, 1, 2})
-	sum := uint32(0)
-	for i := 0; i < len(ip); i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(ip[i:]))
-	}
-	sum = sum&0xffff + sum>>16
-	binary.BigEndian.PutUint16(ip[10:], ^uint16(sum&0xffff+sum>>16))
+	framing.IPv4(b[14:], unix.IPPROTO_UDP, []byte{198, 18, 0, 2}, []byte{198, 18, 1, 2}, packetBytes-34)
 	copy(b[34:], []byte{0x30, 0x39, 0, 9, 0, packetBytes - 34, 0, 0}) // to discard (RFC 863), without checksum (RFC 768)
 }
 

@@ -3,7 +3,7 @@ package pipeline
 import (
 	"encoding/binary"
 
-	"sluice.dev/sluice/nat/checksum"
+	"sluice.dev/sluice/bench/framing"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -45,7 +45,6 @@ const (
 	maxFrame  = 14 + 40 + 20
 	udpBytes4 = minFrame - header.EthernetBytes - header.IPv4Bytes
 	udpBytes6 = maxFrame - header.EthernetBytes - header.IPv6Bytes
-	frameTTL  = 64
 )
 
 // frame writes a packet of a flow, as short as Ethernet lets it be: over IPv4 60 bytes, of
@@ -66,52 +65,30 @@ func (w *world) frame(b *[128]byte, f *flow, k kind, tag uint32) int {
 	case f.proto == header.ProtoUDP:
 		size = udpBytes4
 	}
-	ip := b[header.EthernetBytes:l4]
+	ip, segment := b[header.EthernetBytes:l4], b[l4:l4+size]
+	writeTransport(segment, &t, k, tag)
 	if w.v6 {
 		binary.BigEndian.PutUint16(b[12:], header.EtherTypeIPv6)
-		writeIPv6(ip, &t, size)
+		framing.IPv6(ip, t.Proto, framing.HopLimit, t.Src[:], t.Dst[:], size)
+		framing.Seal(segment, ip[8:], t.Proto)
 	} else {
 		binary.BigEndian.PutUint16(b[12:], header.EtherTypeIPv4)
-		writeIPv4(ip, &t, size)
+		framing.IPv4(ip, t.Proto, t.Src[12:], t.Dst[12:], size)
+		framing.Seal(segment, ip[12:], t.Proto)
 	}
-	writeTransport(b[l4:l4+size], &t, k, tag)
 	return max(l4+size, minFrame)
-}
-
-func writeIPv4(ip []byte, t *header.Tuple, payload int) {
-	ip[0], ip[8], ip[9] = 0x45, frameTTL, t.Proto
-	binary.BigEndian.PutUint16(ip[2:], uint16(header.IPv4Bytes+payload))
-	ip[6] = 0x40 // don't fragment
-	src, dst := t.Src.As4(), t.Dst.As4()
-	copy(ip[12:], src[:])
-	copy(ip[16:], dst[:])
-	binary.BigEndian.PutUint16(ip[10:], ^checksum.Sum(ip[:header.IPv4Bytes]))
-}
-
-func writeIPv6(ip []byte, t *header.Tuple, payload int) {
-	ip[0], ip[6], ip[7] = 0x60, t.Proto, frameTTL
-	binary.BigEndian.PutUint16(ip[4:], uint16(payload))
-	copy(ip[8:], t.Src[:])
-	copy(ip[24:], t.Dst[:])
 }
 
 func writeTransport(b []byte, t *header.Tuple, k kind, tag uint32) {
 	binary.BigEndian.PutUint16(b[0:], t.SrcPort)
 	binary.BigEndian.PutUint16(b[2:], t.DstPort)
-	field := b[6:8]
 	if t.Proto == header.ProtoTCP {
 		binary.BigEndian.PutUint32(b[4:], tag)
 		b[12], b[13] = 5<<4, tcpFlags(k)
-		field = b[16:18]
 	} else {
 		binary.BigEndian.PutUint16(b[4:], uint16(len(b)))
 		binary.BigEndian.PutUint32(b[8:], tag)
 	}
-	sum := checksum.Add(checksum.Sum(b), pseudo(t, len(b)))
-	if sum = ^sum; sum == 0 && t.Proto == header.ProtoUDP {
-		sum = 0xffff
-	}
-	binary.BigEndian.PutUint16(field, sum)
 }
 
 func tcpFlags(k kind) uint8 {
@@ -122,16 +99,6 @@ func tcpFlags(k kind) uint8 {
 		return header.TCPSYN | header.TCPACK
 	}
 	return header.TCPACK
-}
-
-// pseudo is the sum of the pseudo header: RFC 9293 section 3.1, RFC 8200 section 8.1.
-func pseudo(t *header.Tuple, bytes int) uint16 {
-	src, dst := t.Src[:], t.Dst[:]
-	if !t.V6 {
-		src, dst = src[12:], dst[12:]
-	}
-	sum := checksum.Add(checksum.Sum(src), checksum.Sum(dst))
-	return checksum.Add(sum, checksum.Add(uint16(t.Proto), uint16(bytes)))
 }
 
 // tagOf reads the tag of a frame that was sent.

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sluice.dev/sluice/bench/framing"
 	"sluice.dev/sluice/bench/memlink"
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/stats"
@@ -50,7 +51,7 @@ func (w *world) addGate(id, workers int) (*gate, error) {
 		Flows: w.table, Affinity: w.pins, Workers: workers, Services: &w.handle, Hops: w.hops,
 		Fragments: w.frags, Stats: g.stats,
 		HeldPackets: 64, HeldPerHop: 16, HeldFragments: 64, FragmentWait: time.Second,
-		ICMPRate: 1000, ICMPBurst: 50, TTL: frameTTL, Seed: [32]byte{1, byte(id)},
+		ICMPRate: 1000, ICMPBurst: 50, TTL: framing.HopLimit, Seed: [32]byte{1, byte(id)},
 	})
 	if err != nil {
 		unmap(umem)

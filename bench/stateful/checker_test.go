@@ -7,7 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"sluice.dev/sluice/bench/framing"
 	"sluice.dev/sluice/bench/memlink"
+	"sluice.dev/sluice/nat/header"
 )
 
 // TestPlantedViolation: a wire that says another server's number in some tags is
@@ -61,18 +63,11 @@ func plant(client *Engine, frame []byte) bool {
 	tag.Put(p.payload)
 	at := len(frame) - len(p.payload)
 	if p.key.protocol == ProtocolTCP {
-		at -= tcpBytes
-		frame[at+16], frame[at+17] = 0, 0
+		at -= header.TCPBytes
 	} else {
-		at -= udpBytes
-		frame[at+6], frame[at+7] = 0, 0
+		at -= header.UDPBytes
 	}
-	check := fold(sum(frame[at:], pseudo(client.addressesOf(frame), p.key.protocol, len(frame)-at)))
-	where := 6
-	if p.key.protocol == ProtocolTCP {
-		where = 16
-	}
-	frame[at+where], frame[at+where+1] = byte(check), byte(check>>8)
+	framing.Seal(frame[at:], client.addressesOf(frame), uint8(p.key.protocol))
 	return true
 }
 
@@ -126,26 +121,23 @@ func TestTranslatorThatMoves(t *testing.T) {
 	}
 	moved := map[client]bool{}
 	r.fault = func(to *memlink.Link, frame []byte) {
-		from, side, at := r.server, &frame[ethBytes+19], 0 // the destination's last byte
+		from, side, at := r.server, &frame[header.EthernetBytes+19], 0 // the destination's last byte
 		if to == r.clientLink {
-			from, side = r.client, &frame[ethBytes+15]
+			from, side = r.client, &frame[header.EthernetBytes+15]
 		}
 		var p packet
 		if [2]byte(frame[12:]) == [2]byte(from.ethernet[12:]) && from.parse(&p, frame) {
 			tag, _ := ReadTag(p.payload)
 			toThird := to == r.serverLink && *side == second && tag.Step == 3
-			back := to == r.clientLink && *side == third && moved[client{frame[ethBytes+19], p.key.localPort}]
+			back := to == r.clientLink && *side == third && moved[client{frame[header.EthernetBytes+19], p.key.localPort}]
 			if toThird {
-				moved[client{frame[ethBytes+15], p.key.peerPort}] = true
+				moved[client{frame[header.EthernetBytes+15], p.key.peerPort}] = true
 			}
 			if toThird || back {
 				*side ^= second ^ third
-				at = ethBytes + ip4Bytes
-				frame[ethBytes+10], frame[ethBytes+11], frame[at+6], frame[at+7] = 0, 0, 0, 0
-				head := fold(sum(frame[ethBytes:at], 0))
-				frame[ethBytes+10], frame[ethBytes+11] = byte(head), byte(head>>8)
-				check := fold(sum(frame[at:], pseudo(from.addressesOf(frame), ProtocolUDP, len(frame)-at)))
-				frame[at+6], frame[at+7] = byte(check), byte(check>>8)
+				at = header.EthernetBytes + header.IPv4Bytes
+				framing.IPv4(frame[header.EthernetBytes:], header.ProtoUDP, frame[header.EthernetBytes+12:header.EthernetBytes+16], frame[header.EthernetBytes+16:at], len(frame)-at)
+				framing.Seal(frame[at:], from.addressesOf(frame), header.ProtoUDP)
 			}
 		}
 		to.Inject(frame)

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/nat/header"
 )
 
 // Config says what an engine plays and over what.
@@ -59,7 +60,7 @@ type Engine struct {
 	mine    Pool
 	targets [][16]byte
 
-	ethernet  [ethBytes]byte // of everything that is sent; complete once resolved
+	ethernet  [header.EthernetBytes]byte // of everything that is sent; complete once resolved
 	resolved  bool
 	askedAt   uint32   // milliseconds; when the gateway was last asked for
 	first4    uint32   // last four bytes of the pool's first address
@@ -133,9 +134,9 @@ func New(c Config) (*Engine, error) {
 		e.targets = append(e.targets, wireAddress(c.Targets.At(i)))
 	}
 	copy(e.ethernet[6:], c.MAC[:])
-	binary.BigEndian.PutUint16(e.ethernet[12:], etherIP4)
+	binary.BigEndian.PutUint16(e.ethernet[12:], header.EtherTypeIPv4)
 	if e.six {
-		binary.BigEndian.PutUint16(e.ethernet[12:], etherIP6)
+		binary.BigEndian.PutUint16(e.ethernet[12:], header.EtherTypeIPv6)
 	}
 	if c.GatewayMAC != ([6]byte{}) {
 		e.resolve(c.GatewayMAC)
@@ -251,7 +252,7 @@ func (e *Engine) receive() int {
 // read parses a frame that is for a connection; others are dealt with at once.
 func (e *Engine) read(p *packet, frame []byte) bool {
 	switch {
-	case len(frame) < ethBytes:
+	case len(frame) < header.EthernetBytes:
 		e.stats.Packets.Ignored++
 		return false
 	case [2]byte(frame[12:]) != [2]byte(e.ethernet[12:]):
@@ -267,7 +268,7 @@ func (e *Engine) read(p *packet, frame []byte) bool {
 func (e *Engine) handle(p *packet) {
 	i := e.table.find(e.conns, &p.key, p.hash)
 	switch {
-	case i == 0 && e.role == Server && (p.key.protocol == ProtocolUDP || p.flags&(tcpSYN|tcpACK|tcpRST|tcpFIN) == tcpSYN):
+	case i == 0 && e.role == Server && (p.key.protocol == ProtocolUDP || p.flags&(header.TCPSYN|header.TCPACK|header.TCPRST|header.TCPFIN) == header.TCPSYN):
 		e.accept(p)
 	case i == 0:
 		e.stray(p)
@@ -326,7 +327,7 @@ func (e *Engine) take(c *conn, transportBytes int) (at int, ok bool) {
 	}
 	addr += frameHead + (addr>>11&7)<<6
 	e.tx[e.txN] = fastpath.Desc{Addr: addr}
-	e.frame = e.mem[addr : addr+ethBytes+ip6Bytes+1500]
+	e.frame = e.mem[addr : addr+header.EthernetBytes+header.IPv6Bytes+1500]
 	return e.header(e.frame, c, transportBytes), true
 }
 

@@ -4,7 +4,11 @@ import (
 	"bytes"
 	"testing"
 
+	"encoding/binary"
+	"sluice.dev/sluice/bench/framing"
 	"sluice.dev/sluice/bench/memlink"
+	"sluice.dev/sluice/nat/checksum"
+	"sluice.dev/sluice/nat/header"
 )
 
 // FuzzReceive: whatever arrives in the middle of exchanges, no frame is lost, every
@@ -54,22 +58,18 @@ func fill(r *pair, frame []byte, toClient bool) {
 	if toClient {
 		e, link = r.client, r.clientLink
 	}
-	const at = ethBytes + ip4Bytes
-	if len(frame) >= at+tcpBytes && len(frame) < 1600 {
+	const at = header.EthernetBytes + header.IPv4Bytes
+	if len(frame) >= at+header.TCPBytes && len(frame) < 1600 {
 		frame = bytes.Clone(frame)
-		length := len(frame) - ethBytes
-		frame[ethBytes+2], frame[ethBytes+3] = byte(length>>8), byte(length)
-		frame[ethBytes+10], frame[ethBytes+11] = 0, 0
-		head := fold(sum(frame[ethBytes:at], 0))
-		frame[ethBytes+10], frame[ethBytes+11] = byte(head), byte(head>>8)
-		where, protocol := 16, Protocol(frame[ethBytes+9])
-		if protocol == ProtocolUDP {
-			where = 6
+		length := len(frame) - header.EthernetBytes
+		frame[header.EthernetBytes+2], frame[header.EthernetBytes+3] = byte(length>>8), byte(length)
+		frame[header.EthernetBytes+10], frame[header.EthernetBytes+11] = 0, 0
+		binary.BigEndian.PutUint16(frame[header.EthernetBytes+10:], ^checksum.Sum(frame[header.EthernetBytes:at]))
+		protocol := frame[header.EthernetBytes+9]
+		if protocol == header.ProtoUDP {
 			frame[at+4], frame[at+5] = byte((len(frame)-at)>>8), byte(len(frame)-at)
 		}
-		frame[at+where], frame[at+where+1] = 0, 0
-		check := fold(sum(frame[at:], pseudo(e.addressesOf(frame), protocol, len(frame)-at)))
-		frame[at+where], frame[at+where+1] = byte(check), byte(check>>8)
+		framing.Seal(frame[at:], e.addressesOf(frame), protocol)
 	}
 	link.Inject(frame)
 }

@@ -3,6 +3,9 @@ package stateful
 import (
 	"encoding/binary"
 	"net/netip"
+
+	"sluice.dev/sluice/bench/framing"
+	"sluice.dev/sluice/nat/header"
 )
 
 // Neighbours: the engine answers for every address of its pool and for Config.Own, and
@@ -12,7 +15,6 @@ const (
 	arpRequest = 1
 	arpReply   = 2
 
-	protocolICMP6        = 58
 	neighbourSolicit     = 135
 	neighbourAdvert      = 136
 	neighbourBytes       = 24 // without options
@@ -78,18 +80,18 @@ func (e *Engine) ask() {
 // arpMessage writes everything but the Ethernet destination.
 func (e *Engine) arpMessage(b []byte, operation uint16, from []byte, mac [6]byte, to []byte) int {
 	copy(b[6:], e.c.MAC[:])
-	copy(b[12:], []byte{etherARP >> 8, etherARP & 0xff, 0, 1, etherIP4 >> 8, etherIP4 & 0xff, 6, 4})
+	copy(b[12:], []byte{etherARP >> 8, etherARP & 0xff, 0, 1, header.EtherTypeIPv4 >> 8, header.EtherTypeIPv4 & 0xff, 6, 4})
 	binary.BigEndian.PutUint16(b[20:], operation)
 	copy(b[22:], e.c.MAC[:])
 	copy(b[28:], from)
 	copy(b[32:], mac[:])
 	copy(b[38:], to)
-	return ethBytes + arpBytes
+	return header.EthernetBytes + arpBytes
 }
 
 // arp reads a frame that is not of the engine's family.
 func (e *Engine) arp(frame []byte) {
-	if e.six || len(frame) < ethBytes+arpBytes || binary.BigEndian.Uint16(frame[12:]) != etherARP {
+	if e.six || len(frame) < header.EthernetBytes+arpBytes || binary.BigEndian.Uint16(frame[12:]) != etherARP {
 		e.stats.Packets.Ignored++
 		return
 	}
@@ -127,12 +129,12 @@ func (e *Engine) learn(address []byte, mac [6]byte) {
 // neighbour reads a neighbour solicitation or advertisement, and reports whether the
 // frame was one.
 func (e *Engine) neighbour(frame []byte) bool {
-	const at = ethBytes + ip6Bytes
-	if !e.six || len(frame) < at+neighbourBytes || frame[ethBytes+6] != protocolICMP6 {
+	const at = header.EthernetBytes + header.IPv6Bytes
+	if !e.six || len(frame) < at+neighbourBytes || frame[header.EthernetBytes+6] != header.ProtoICMPv6 {
 		return false
 	}
 	kind, target := frame[at], frame[at+8:at+24]
-	if kind != neighbourSolicit && kind != neighbourAdvert || frame[ethBytes+7] != 255 {
+	if kind != neighbourSolicit && kind != neighbourAdvert || frame[header.EthernetBytes+7] != 255 {
 		return false
 	}
 	var mac [6]byte
@@ -143,7 +145,7 @@ func (e *Engine) neighbour(frame []byte) bool {
 	if mac == ([6]byte{}) {
 		mac = [6]byte(frame[6:12])
 	}
-	source := frame[ethBytes+8 : ethBytes+24]
+	source := frame[header.EthernetBytes+8 : header.EthernetBytes+24]
 	if kind == neighbourAdvert {
 		e.learn(target, mac)
 		return true
@@ -172,14 +174,10 @@ func (e *Engine) solicitation(b []byte, from, to [16]byte) int {
 func (e *Engine) neighbourMessage(b []byte, kind, option byte, from, to, target []byte) int {
 	const n = neighbourBytes + linkAddressOption
 	copy(b[6:], e.c.MAC[:])
-	binary.BigEndian.PutUint16(b[12:], etherIP6)
-	h := b[ethBytes : ethBytes+ip6Bytes]
-	binary.BigEndian.PutUint32(h, 6<<28)
-	binary.BigEndian.PutUint16(h[4:], n)
-	h[6], h[7] = protocolICMP6, 255
-	copy(h[8:], from)
-	copy(h[24:], to)
-	m := b[ethBytes+ip6Bytes : ethBytes+ip6Bytes+n]
+	binary.BigEndian.PutUint16(b[12:], header.EtherTypeIPv6)
+	h := b[header.EthernetBytes : header.EthernetBytes+header.IPv6Bytes]
+	framing.IPv6(h, header.ProtoICMPv6, 255, from, to, n)
+	m := b[header.EthernetBytes+header.IPv6Bytes : header.EthernetBytes+header.IPv6Bytes+n]
 	clear(m)
 	m[0] = kind
 	if kind == neighbourAdvert {
@@ -188,6 +186,6 @@ func (e *Engine) neighbourMessage(b []byte, kind, option byte, from, to, target 
 	copy(m[8:], target)
 	m[24], m[25] = option, 1
 	copy(m[26:], e.c.MAC[:])
-	binary.LittleEndian.PutUint16(m[2:], fold(sum(m, pseudo(h[8:40], protocolICMP6, n))))
-	return ethBytes + ip6Bytes + n
+	framing.Seal(m, h[8:], header.ProtoICMPv6)
+	return header.EthernetBytes + header.IPv6Bytes + n
 }

@@ -1,5 +1,7 @@
 package stateful
 
+import "sluice.dev/sluice/nat/header"
+
 // Sequence numbers compare modulo 2^32 (RFC 9293, section 3.4).
 func before(a, b uint32) bool     { return int32(a-b) < 0 }
 func notBefore(a, b uint32) bool  { return int32(a-b) >= 0 }
@@ -53,7 +55,7 @@ func (e *Engine) greeted(c *conn, p *packet) {
 // stray is a packet of no connection. RFC 9293, section 3.10.7.1: it is reset.
 func (e *Engine) stray(p *packet) {
 	e.stats.Packets.Stray++
-	if p.key.protocol == ProtocolTCP && p.flags&tcpRST == 0 {
+	if p.key.protocol == ProtocolTCP && p.flags&header.TCPRST == 0 {
 		e.refuse(p)
 	}
 }
@@ -61,12 +63,12 @@ func (e *Engine) stray(p *packet) {
 // refuse answers a segment with RST.
 func (e *Engine) refuse(p *packet) {
 	c := conn{peer: p.key.peer, local: p.key.local, localPort: p.key.localPort, peerPort: p.key.peerPort, protocol: ProtocolTCP}
-	if p.flags&tcpACK != 0 {
-		e.control(&c, p.ack, 0, tcpRST)
+	if p.flags&header.TCPACK != 0 {
+		e.control(&c, p.ack, 0, header.TCPRST)
 		return
 	}
-	length := uint32(len(p.payload)) + uint32(p.flags&tcpSYN)>>1 + uint32(p.flags&tcpFIN)
-	e.control(&c, 0, p.seq+length, tcpRST|tcpACK)
+	length := uint32(len(p.payload)) + uint32(p.flags&header.TCPSYN)>>1 + uint32(p.flags&header.TCPFIN)
+	e.control(&c, 0, p.seq+length, header.TCPRST|header.TCPACK)
 }
 
 // segment is one of a connection that is known.
@@ -96,14 +98,14 @@ func (e *Engine) segment(i uint32, p *packet) {
 func (e *Engine) late(i uint32, p *packet) {
 	c := &e.conns[i]
 	switch {
-	case p.flags&tcpRST != 0: // RFC 1337, section 3: ignored
-	case e.role == Server && p.flags&(tcpSYN|tcpACK) == tcpSYN && before(c.rcvNxt, p.seq):
+	case p.flags&header.TCPRST != 0: // RFC 1337, section 3: ignored
+	case e.role == Server && p.flags&(header.TCPSYN|header.TCPACK) == header.TCPSYN && before(c.rcvNxt, p.seq):
 		e.stats.Packets.Reused++
 		e.release(i)
 		e.accept(p)
-	case len(p.payload) > 0 || p.flags&(tcpSYN|tcpFIN) != 0:
-		e.control(c, c.sndMax, c.rcvNxt, tcpACK)
-		if p.flags&tcpFIN != 0 {
+	case len(p.payload) > 0 || p.flags&(header.TCPSYN|header.TCPFIN) != 0:
+		e.control(c, c.sndMax, c.rcvNxt, header.TCPACK)
+		if p.flags&header.TCPFIN != 0 {
 			e.linger(i) // anew (RFC 9293, section 3.10.7.4)
 		}
 	}
@@ -113,20 +115,20 @@ func (e *Engine) late(i uint32, p *packet) {
 func (e *Engine) answered(i uint32, p *packet) bool {
 	c := &e.conns[i]
 	s := &e.stats.Templates[c.template]
-	if p.flags&tcpACK != 0 && p.ack != c.sndMax {
-		if p.flags&tcpRST == 0 {
+	if p.flags&header.TCPACK != 0 && p.ack != c.sndMax {
+		if p.flags&header.TCPRST == 0 {
 			e.refuse(p)
 		}
 		return false
 	}
-	if p.flags&tcpRST != 0 {
-		if p.flags&tcpACK != 0 {
+	if p.flags&header.TCPRST != 0 {
+		if p.flags&header.TCPACK != 0 {
 			s.ResetsIn++
 			e.fail(i, Refused, false)
 		}
 		return false
 	}
-	if p.flags&(tcpSYN|tcpACK) != tcpSYN|tcpACK {
+	if p.flags&(header.TCPSYN|header.TCPACK) != header.TCPSYN|header.TCPACK {
 		return false
 	}
 	e.greeted(c, p)
@@ -138,7 +140,7 @@ func (e *Engine) answered(i uint32, p *packet) bool {
 // number and its flags.
 func (e *Engine) admissible(i uint32, p *packet) bool {
 	c := &e.conns[i]
-	if p.flags&tcpRST != 0 {
+	if p.flags&header.TCPRST != 0 {
 		if p.seq == c.rcvNxt { // others: RFC 5961, section 3.2
 			e.stats.Templates[c.template].ResetsIn++
 			e.fail(i, Reset, false)
@@ -148,7 +150,7 @@ func (e *Engine) admissible(i uint32, p *packet) bool {
 		}
 		return false
 	}
-	if p.flags&tcpSYN != 0 {
+	if p.flags&header.TCPSYN != 0 {
 		if c.state == synRcvd && p.seq+1 == c.rcvNxt {
 			c.sndNxt = c.sndUna // our answer was lost
 		} else {
@@ -157,7 +159,7 @@ func (e *Engine) admissible(i uint32, p *packet) bool {
 		e.wake(i)
 		return false
 	}
-	return p.flags&tcpACK != 0
+	return p.flags&header.TCPACK != 0
 }
 
 // acknowledged takes what the segment acknowledges, and goes on to the next step if
@@ -238,7 +240,7 @@ func (e *Engine) rtoMS(c *conn) uint32 {
 // arrived takes the segment's data and FIN. It reports whether the connection still is.
 func (e *Engine) arrived(i uint32, p *packet) bool {
 	c := &e.conns[i]
-	data, seq, fin := p.payload, p.seq, p.flags&tcpFIN != 0
+	data, seq, fin := p.payload, p.seq, p.flags&header.TCPFIN != 0
 	if len(data) == 0 && !fin {
 		return true
 	}
@@ -288,7 +290,7 @@ func (e *Engine) settle(i uint32) {
 		e.release(i)
 		return
 	}
-	e.control(c, c.sndMax, c.rcvNxt, tcpACK)
+	e.control(c, c.sndMax, c.rcvNxt, header.TCPACK)
 	e.linger(i)
 }
 
@@ -299,7 +301,7 @@ func (e *Engine) fail(i uint32, why Failure, reset bool) {
 	s.Failed[why]++
 	if reset && c.protocol == ProtocolTCP {
 		s.ResetsOut++
-		e.control(c, c.sndNxt, c.rcvNxt, tcpRST|tcpACK)
+		e.control(c, c.sndNxt, c.rcvNxt, header.TCPRST|header.TCPACK)
 	}
 	e.release(i)
 }

@@ -3,6 +3,9 @@ package stateful
 import (
 	"encoding/binary"
 	"math/bits"
+
+	"sluice.dev/sluice/bench/framing"
+	"sluice.dev/sluice/nat/header"
 )
 
 // outputTCP sends what may be sent, and reports whether there was room for it.
@@ -10,11 +13,11 @@ func (e *Engine) outputTCP(i uint32, c *conn) bool {
 	had := c.outstanding()
 	switch {
 	case c.state == synSent && c.sndNxt == c.sndUna:
-		if !e.emit(c, tcpSYN, 0) {
+		if !e.emit(c, header.TCPSYN, 0) {
 			return false
 		}
 	case c.state == synRcvd && c.sndNxt == c.sndUna:
-		if !e.emit(c, tcpSYN|tcpACK, 0) {
+		if !e.emit(c, header.TCPSYN|header.TCPACK, 0) {
 			return false
 		}
 	case c.state == open:
@@ -40,11 +43,11 @@ func (e *Engine) outputData(c *conn) bool {
 			break
 		}
 		n := min(c.sndEnd-c.sndNxt, uint32(c.mss), window-flight)
-		f := uint8(tcpACK)
+		f := uint8(header.TCPACK)
 		if c.sndNxt+n == c.sndEnd {
-			f |= tcpPSH
+			f |= header.TCPPSH
 			if c.flags&finQueued != 0 {
-				f |= tcpFIN
+				f |= header.TCPFIN
 			}
 		}
 		if !e.emit(c, f, int(n)) {
@@ -52,10 +55,10 @@ func (e *Engine) outputData(c *conn) bool {
 		}
 	}
 	if c.flags&finQueued != 0 && c.sndNxt == c.sndEnd {
-		return e.emit(c, tcpFIN|tcpACK, 0)
+		return e.emit(c, header.TCPFIN|header.TCPACK, 0)
 	}
 	if c.flags&needAck != 0 {
-		if !e.control(c, c.sndNxt, c.rcvNxt, tcpACK) {
+		if !e.control(c, c.sndNxt, c.rcvNxt, header.TCPACK) {
 			return false
 		}
 		c.flags &^= needAck
@@ -66,22 +69,22 @@ func (e *Engine) outputData(c *conn) bool {
 // emit sends one segment at sndNxt and moves it on.
 func (e *Engine) emit(c *conn, f uint8, n int) bool {
 	options := 0
-	if f&tcpSYN != 0 {
+	if f&header.TCPSYN != 0 {
 		options = 4
 	}
-	at, ok := e.take(c, tcpBytes+options+n)
+	at, ok := e.take(c, header.TCPBytes+options+n)
 	if !ok {
 		return false
 	}
-	b := e.frame[at : at+tcpBytes+options+n]
+	b := e.frame[at : at+header.TCPBytes+options+n]
 	e.tcpHeader(b, c, c.sndNxt, c.rcvNxt, f)
 	if options != 0 {
-		b[12] = (tcpBytes + 4) / 4 << 4
+		b[12] = (header.TCPBytes + 4) / 4 << 4
 		b[20], b[21] = optionMSS, 4
 		binary.BigEndian.PutUint16(b[22:], e.mss)
 	}
 	if n > 0 {
-		e.message(c, b[tcpBytes:], c.sndNxt)
+		e.message(c, b[header.TCPBytes:], c.sndNxt)
 	}
 	e.seal(c, b, at)
 	s := &e.stats.Templates[c.template]
@@ -94,7 +97,7 @@ func (e *Engine) emit(c *conn, f uint8, n int) bool {
 			c.rttAt, c.rttSeq = e.us, c.sndNxt+1
 		}
 	}
-	c.sndNxt += uint32(n) + uint32(bits.OnesCount8(f&(tcpSYN|tcpFIN)))
+	c.sndNxt += uint32(n) + uint32(bits.OnesCount8(f&(header.TCPSYN|header.TCPFIN)))
 	if before(c.sndMax, c.sndNxt) {
 		c.sndMax = c.sndNxt
 	}
@@ -104,39 +107,31 @@ func (e *Engine) emit(c *conn, f uint8, n int) bool {
 
 // control sends a segment without data that takes no sequence number.
 func (e *Engine) control(c *conn, seq, ack uint32, f uint8) bool {
-	at, ok := e.take(c, tcpBytes)
+	at, ok := e.take(c, header.TCPBytes)
 	if !ok {
 		return false
 	}
-	b := e.frame[at : at+tcpBytes]
+	b := e.frame[at : at+header.TCPBytes]
 	e.tcpHeader(b, c, seq, ack, f)
 	e.seal(c, b, at)
 	return true
 }
 
 func (e *Engine) tcpHeader(b []byte, c *conn, seq, ack uint32, f uint8) {
-	if f&tcpACK == 0 {
+	if f&header.TCPACK == 0 {
 		ack = 0
 	}
 	binary.BigEndian.PutUint16(b, c.localPort)
 	binary.BigEndian.PutUint16(b[2:], c.peerPort)
 	binary.BigEndian.PutUint32(b[4:], seq)
 	binary.BigEndian.PutUint32(b[8:], ack)
-	b[12], b[13] = tcpBytes/4<<4, f
+	b[12], b[13] = header.TCPBytes/4<<4, f
 	binary.BigEndian.PutUint16(b[14:], uint16(e.tcp.Window))
 	binary.BigEndian.PutUint32(b[16:], 0) // checksum, urgent pointer
 }
 
 // seal writes the checksum of a segment or datagram and ends its packet.
 func (e *Engine) seal(c *conn, b []byte, at int) {
-	where := 16
-	if c.protocol == ProtocolUDP {
-		where = 6
-	}
-	check := fold(sum(b, pseudo(e.addressesOf(e.frame), c.protocol, len(b))))
-	if check == 0 && c.protocol == ProtocolUDP {
-		check = 0xffff // RFC 768: zero is none
-	}
-	binary.LittleEndian.PutUint16(b[where:], check)
+	framing.Seal(b, e.addressesOf(e.frame), uint8(c.protocol))
 	e.sent(at + len(b))
 }

@@ -5,7 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"sluice.dev/sluice/bench/framing"
 	"sluice.dev/sluice/bench/memlink"
+	"sluice.dev/sluice/nat/header"
 )
 
 // newTestPair is newPair for tests, of a profile that may be changed first.
@@ -27,10 +29,10 @@ func newTestPair(t *testing.T, change func(p *Profile), templates ...Template) *
 
 // transport is where a frame's TCP header begins, if it is one of IPv4 and TCP.
 func transport(frame []byte) ([]byte, bool) {
-	if len(frame) < ethBytes+ip4Bytes+tcpBytes || frame[12] != 8 || frame[13] != 0 || frame[ethBytes+9] != byte(ProtocolTCP) {
+	if len(frame) < header.EthernetBytes+header.IPv4Bytes+header.TCPBytes || frame[12] != 8 || frame[13] != 0 || frame[header.EthernetBytes+9] != byte(ProtocolTCP) {
 		return nil, false
 	}
-	return frame[ethBytes+ip4Bytes:], true
+	return frame[header.EthernetBytes+header.IPv4Bytes:], true
 }
 
 // TestCorrupt: a byte that is changed and whose checksum is not makes the segment a lost one; with
@@ -44,9 +46,7 @@ func TestCorrupt(t *testing.T) {
 				changed++
 				b[500] ^= 0x10
 				if repaired {
-					b[16], b[17] = 0, 0
-					check := fold(sum(b, pseudo(r.client.addressesOf(frame), ProtocolTCP, len(b))))
-					b[16], b[17] = byte(check), byte(check>>8)
+					framing.Seal(b, r.client.addressesOf(frame), header.ProtoTCP)
 				}
 			}
 			to.Inject(frame)

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math/bits"
+
+	"sluice.dev/sluice/nat/header"
 )
 
 // opens says whether a datagram of nobody begins an exchange. One of a later step does
@@ -139,21 +141,21 @@ func (e *Engine) outputUDP(i uint32, c *conn) bool {
 
 func (e *Engine) emitDatagram(c *conn, s *step) bool {
 	n := int(s.size)
-	at, ok := e.take(c, udpBytes+n)
+	at, ok := e.take(c, header.UDPBytes+n)
 	if !ok {
 		return false
 	}
-	b := e.frame[at : at+udpBytes+n]
+	b := e.frame[at : at+header.UDPBytes+n]
 	binary.BigEndian.PutUint16(b, c.localPort)
 	binary.BigEndian.PutUint16(b[2:], c.peerPort)
-	binary.BigEndian.PutUint32(b[4:], uint32(udpBytes+n)<<16)
-	copy(b[udpBytes:], e.plan.content(s, 0, n))
+	binary.BigEndian.PutUint32(b[4:], uint32(header.UDPBytes+n)<<16)
+	copy(b[header.UDPBytes:], e.plan.content(s, 0, n))
 	tag := Tag{Step: c.step, Seq: uint16(c.sndNxt)}
 	if e.role == Server {
 		tag.Server, tag.Peer = c.server, c.peerHash
 	}
 	if e.role == Server || s.literal == noLiteral {
-		tag.Put(b[udpBytes:])
+		tag.Put(b[header.UDPBytes:])
 	}
 	e.seal(c, b, at)
 	e.stats.Templates[c.template].BytesOut += uint64(n)

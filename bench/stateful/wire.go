@@ -2,27 +2,16 @@ package stateful
 
 import (
 	"encoding/binary"
-	"math/bits"
+
+	"sluice.dev/sluice/bench/framing"
+	"sluice.dev/sluice/nat/checksum"
+	"sluice.dev/sluice/nat/header"
 )
 
 // Wire formats: IEEE 802.3; RFC 791, section 3.1; RFC 8200, section 3; RFC 9293,
 // section 3.1; RFC 768.
 const (
-	ethBytes = 14
-	ip4Bytes = 20
-	ip6Bytes = 40
-	tcpBytes = 20
-	udpBytes = 8
-
-	etherIP4 = 0x0800
-	etherIP6 = 0x86dd
 	etherARP = 0x0806
-
-	tcpFIN = 0x01
-	tcpSYN = 0x02
-	tcpRST = 0x04
-	tcpPSH = 0x08
-	tcpACK = 0x10
 
 	optionEnd = 0
 	optionNop = 1
@@ -30,49 +19,6 @@ const (
 
 	defaultMSS = 536 // RFC 9293, section 3.7.1
 )
-
-// sum adds bytes to a ones' complement sum in little-endian order, eight at a time;
-// b must begin at an even offset of what is summed.
-func sum(b []byte, acc uint64) uint64 {
-	var carry uint64
-	for len(b) >= 32 {
-		acc, carry = bits.Add64(acc, binary.LittleEndian.Uint64(b), 0)
-		acc, carry = bits.Add64(acc, binary.LittleEndian.Uint64(b[8:]), carry)
-		acc, carry = bits.Add64(acc, binary.LittleEndian.Uint64(b[16:]), carry)
-		acc, carry = bits.Add64(acc, binary.LittleEndian.Uint64(b[24:]), carry)
-		acc += carry
-		b = b[32:]
-	}
-	for len(b) >= 8 {
-		acc, carry = bits.Add64(acc, binary.LittleEndian.Uint64(b), 0)
-		acc += carry
-		b = b[8:]
-	}
-	if len(b) > 0 {
-		var last [8]byte
-		copy(last[:], b)
-		acc, carry = bits.Add64(acc, binary.LittleEndian.Uint64(last[:]), 0)
-		acc += carry
-	}
-	return acc
-}
-
-// fold is the sum's complement in 16 bits, to be written in little-endian order.
-func fold(acc uint64) uint16 {
-	acc = acc>>32 + acc&0xffffffff
-	acc = acc>>32 + acc&0xffffffff
-	acc = acc>>16 + acc&0xffff
-	acc = acc>>16 + acc&0xffff
-	return ^uint16(acc)
-}
-
-// pseudo is the sum of a pseudo header (RFC 9293, section 3.1; RFC 8200, section 8.1):
-// the addresses, which are next to each other in both headers, protocol and length.
-func pseudo(addresses []byte, protocol Protocol, length int) uint64 {
-	acc := sum(addresses, 0)
-	acc = acc>>32 + acc&0xffffffff // room for what follows
-	return acc + uint64(protocol)<<8 + uint64(bits.ReverseBytes16(uint16(length)))
-}
 
 // packet is a received packet, parsed.
 type packet struct {
@@ -90,33 +36,33 @@ type packet struct {
 // it is not one, or not for the pool.
 func (e *Engine) parse(p *packet, frame []byte) bool {
 	n := &e.stats.Packets
-	at := ethBytes
+	at := header.EthernetBytes
 	var addresses []byte
 	var protocol Protocol
 	if !e.six {
-		if len(frame) < at+ip4Bytes || frame[at] != 0x45 {
+		if len(frame) < at+header.IPv4Bytes || frame[at] != 0x45 {
 			n.Ignored++
 			return false
 		}
 		length := int(binary.BigEndian.Uint16(frame[at+2:]))
-		if length < ip4Bytes || at+length > len(frame) || binary.BigEndian.Uint16(frame[at+6:])&0x3fff != 0 {
+		if length < header.IPv4Bytes || at+length > len(frame) || binary.BigEndian.Uint16(frame[at+6:])&0x3fff != 0 {
 			n.Ignored++
 			return false
 		}
-		if fold(sum(frame[at:at+ip4Bytes], 0)) != 0 {
+		if checksum.Sum(frame[at:at+header.IPv4Bytes]) != 0xffff {
 			n.BadChecksum++
 			return false
 		}
 		frame = frame[:at+length]
 		protocol, addresses = Protocol(frame[at+9]), frame[at+12:at+20]
 		copy(p.key.peer[12:], addresses[:4])
-		at += ip4Bytes
+		at += header.IPv4Bytes
 	} else {
-		if len(frame) < at+ip6Bytes || frame[at]>>4 != 6 {
+		if len(frame) < at+header.IPv6Bytes || frame[at]>>4 != 6 {
 			n.Ignored++
 			return false
 		}
-		length := ip6Bytes + int(binary.BigEndian.Uint16(frame[at+4:]))
+		length := header.IPv6Bytes + int(binary.BigEndian.Uint16(frame[at+4:]))
 		if at+length > len(frame) {
 			n.Ignored++
 			return false
@@ -124,7 +70,7 @@ func (e *Engine) parse(p *packet, frame []byte) bool {
 		frame = frame[:at+length]
 		protocol, addresses = Protocol(frame[at+6]), frame[at+8:at+40]
 		copy(p.key.peer[:], addresses[:16])
-		at += ip6Bytes
+		at += header.IPv6Bytes
 	}
 	local, mine := e.localNumber(addresses[len(addresses)/2:])
 	if !mine {
@@ -139,30 +85,30 @@ func (e *Engine) parseTransport(p *packet, b, addresses []byte) bool {
 	n := &e.stats.Packets
 	switch p.key.protocol {
 	case ProtocolTCP:
-		if len(b) < tcpBytes || int(b[12]>>4)*4 < tcpBytes || int(b[12]>>4)*4 > len(b) {
+		if len(b) < header.TCPBytes || int(b[12]>>4)*4 < header.TCPBytes || int(b[12]>>4)*4 > len(b) {
 			n.Ignored++
 			return false
 		}
 		p.seq, p.ack = binary.BigEndian.Uint32(b[4:]), binary.BigEndian.Uint32(b[8:])
 		p.flags, p.wnd = b[13], binary.BigEndian.Uint16(b[14:])
-		header := int(b[12]>>4) * 4
+		dataAt := int(b[12]>>4) * 4
 		p.mss = 0
-		if p.flags&tcpSYN != 0 {
-			p.mss = mssOption(b[tcpBytes:header])
+		if p.flags&header.TCPSYN != 0 {
+			p.mss = mssOption(b[header.TCPBytes:dataAt])
 		}
-		p.payload = b[header:]
+		p.payload = b[dataAt:]
 	case ProtocolUDP:
-		if len(b) < udpBytes || int(binary.BigEndian.Uint16(b[4:])) != len(b) {
+		if len(b) < header.UDPBytes || int(binary.BigEndian.Uint16(b[4:])) != len(b) {
 			n.Ignored++
 			return false
 		}
-		p.payload = b[udpBytes:]
+		p.payload = b[header.UDPBytes:]
 	default:
 		n.Ignored++
 		return false
 	}
 	if p.key.protocol == ProtocolTCP || b[6]|b[7] != 0 || e.six { // RFC 768: zero is none
-		if fold(sum(b, pseudo(addresses, p.key.protocol, len(b)))) != 0 {
+		if framing.Sum(b, addresses, uint8(p.key.protocol)) != 0xffff {
 			n.BadChecksum++
 			return false
 		}
@@ -195,34 +141,23 @@ func mssOption(o []byte) uint16 {
 // the transport header begins.
 func (e *Engine) header(b []byte, c *conn, n int) int {
 	copy(b, e.ethernet[:])
-	at := ethBytes
+	at := header.EthernetBytes
+	local := e.first6
+	binary.BigEndian.PutUint32(local[12:], e.first4+uint32(c.local))
 	if !e.six {
-		h := b[at : at+ip4Bytes]
-		h[0], h[1] = 0x45, 0
-		binary.BigEndian.PutUint16(h[2:], uint16(ip4Bytes+n))
-		binary.BigEndian.PutUint32(h[4:], 0x4000) // don't fragment
-		h[8], h[9], h[10], h[11] = 64, byte(c.protocol), 0, 0
-		binary.BigEndian.PutUint32(h[12:], e.first4+uint32(c.local))
-		copy(h[16:], c.peer[12:])
-		binary.LittleEndian.PutUint16(h[10:], fold(sum(h, 0)))
-		return at + ip4Bytes
+		framing.IPv4(b[at:], uint8(c.protocol), local[12:], c.peer[12:], n)
+		return at + header.IPv4Bytes
 	}
-	h := b[at : at+ip6Bytes]
-	binary.BigEndian.PutUint32(h, 6<<28)
-	binary.BigEndian.PutUint16(h[4:], uint16(n))
-	h[6], h[7] = byte(c.protocol), 64
-	copy(h[8:20], e.first6[:12])
-	binary.BigEndian.PutUint32(h[20:], e.first4+uint32(c.local))
-	copy(h[24:], c.peer[:])
-	return at + ip6Bytes
+	framing.IPv6(b[at:], uint8(c.protocol), framing.HopLimit, local[:], c.peer[:], n)
+	return at + header.IPv6Bytes
 }
 
 // addressesOf is the two addresses of a frame that header began.
 func (e *Engine) addressesOf(b []byte) []byte {
 	if e.six {
-		return b[ethBytes+8 : ethBytes+40]
+		return b[header.EthernetBytes+8 : header.EthernetBytes+40]
 	}
-	return b[ethBytes+12 : ethBytes+20]
+	return b[header.EthernetBytes+12 : header.EthernetBytes+20]
 }
 
 // localNumber is the number of one of the pool's addresses.

@@ -3,6 +3,8 @@ package stateless
 import (
 	"encoding/binary"
 	"net/netip"
+
+	"sluice.dev/sluice/nat/checksum"
 )
 
 // Wire constants. Frames are Ethernet II with up to two tags (IEEE 802.1Q, 802.1ad).
@@ -127,9 +129,9 @@ func newTemplate(t *Traffic, l *layout, run uint16, size, k int) template {
 	binary.BigEndian.PutUint16(b[at+tagRun:], run)
 
 	if l.ipSum != 0 {
-		m.ipSum = sumBytes(0, b[l.l3:l.l3+ip4Bytes])
+		m.ipSum = uint64(checksum.Sum(b[l.l3 : l.l3+ip4Bytes]))
 	}
-	m.l4Sum = sumBytes(0, b[l.l4:])
+	m.l4Sum = uint64(checksum.Sum(b[l.l4:]))
 	// The later fragments' part is in the first one's sum; all else in them is zero.
 	m.l4Sum += uint64(l.fragments-1) * (tagMagic + uint64(run))
 	if l.pseudo {
@@ -137,7 +139,7 @@ func newTemplate(t *Traffic, l *layout, run uint16, size, k int) template {
 		if l.v6 {
 			for _, first := range [...]netip.Addr{t.Sources.First, t.Destinations.First} {
 				a := first.As16()
-				m.l4Sum = sumBytes(m.l4Sum, a[:12])
+				m.l4Sum += uint64(checksum.Sum(a[:12]))
 			}
 		}
 	}

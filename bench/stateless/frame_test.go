@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
+
+	"sluice.dev/sluice/nat/checksum"
 )
 
 // everyTraffic is one of each kind of packets that there are.
@@ -93,7 +95,7 @@ func checkPacket(t *testing.T, traffic *Traffic, b []byte, w *writer, k int) []b
 	var payload []byte
 	later, more := k > 0, k < traffic.Fragments-1
 	if ip, ok := p.NetworkLayer().(*layers.IPv4); ok {
-		if sum16(sumBytes(0, ip.Contents)) != 0xffff {
+		if checksum.Sum(ip.Contents) != 0xffff {
 			t.Fatalf("IPv4 checksum %#x is wrong", ip.Checksum)
 		}
 		if int(ip.Length) != len(ip.Contents)+len(ip.Payload) || (int(ip.FragOffset) > 0) != later {
@@ -147,7 +149,7 @@ func checkTransport(t *testing.T, traffic *Traffic, b, whole []byte) {
 		pseudo = append(append(pseudo, flow.Src().Raw()...), flow.Dst().Raw()...)
 		pseudo = append(pseudo, 0, byte(proto), byte(len(whole)>>8), byte(len(whole)))
 	}
-	if sum16(sumBytes(sumBytes(0, pseudo), whole)) != 0xffff {
+	if checksum.Add(checksum.Sum(pseudo), checksum.Sum(whole)) != 0xffff {
 		t.Fatalf("checksum of %v over %d bytes is wrong", proto, len(whole))
 	}
 	switch proto {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/netip"
 	"time"
+
+	"sluice.dev/sluice/nat/checksum"
 )
 
 // judge decides about every packet of one receive queue. It is a pure function of
@@ -173,13 +175,13 @@ func (j *judge) valid(b []byte) bool {
 	if length > len(b) || (length < len(b) && len(b) > minFrameBytes-fcsBytes) || length < l.l4 {
 		return false
 	}
-	if !l.v6 && (b[l.l3] != 0x45 || sum16(sumBytes(0, b[l.l3:l.l3+ip4Bytes])) != 0xffff) {
+	if !l.v6 && (b[l.l3] != 0x45 || checksum.Sum(b[l.l3:l.l3+ip4Bytes]) != 0xffff) {
 		return false
 	}
 	if l.laterTag != 0 {
 		return true
 	}
-	sum := sumBytes(0, b[l.l4:length])
+	sum := uint64(checksum.Sum(b[l.l4:length]))
 	if l.pseudo {
 		addresses := 8
 		proto := b[l.l3+9]
@@ -187,9 +189,9 @@ func (j *judge) valid(b []byte) bool {
 			addresses, proto = 32, b[l.l3+6]
 		}
 		end := l.dst + 4
-		sum = sumBytes(sum, b[end-addresses:end]) + uint64(proto) + uint64(length-l.l4)
+		sum += uint64(checksum.Sum(b[end-addresses:end])) + uint64(proto) + uint64(length-l.l4)
 	}
-	return sum16(sum) == 0xffff && (!l.udp || binary.BigEndian.Uint16(b[l.l4Sum:]) != 0)
+	return checksum.Fold(sum) == 0xffff && (!l.udp || binary.BigEndian.Uint16(b[l.l4Sum:]) != 0)
 }
 
 func (j *judge) note(v verdict, b []byte) {

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"sluice.dev/sluice/nat/checksum"
 )
 
 // stream is packets in memory: what a writer wrote, to be tampered with.
@@ -93,9 +95,9 @@ func TestJudgeFindsFaults(t *testing.T) {
 func rewrite(b []byte, at int, to byte) {
 	b[at] = to
 	b[24], b[25], b[40], b[41] = 0, 0, 0, 0
-	ip := checksum(sumBytes(0, b[14:34]))
+	ip := ^checksum.Sum(b[14:34])
 	b[24], b[25] = byte(ip>>8), byte(ip)
-	l4 := checksum(sumBytes(sumBytes(0, b[26:]), nil) + protoUDP + uint64(len(b)-34))
+	l4 := ^checksum.Fold(uint64(checksum.Sum(b[26:])) + protoUDP + uint64(len(b)-34))
 	b[40], b[41] = byte(l4>>8), byte(l4)
 }
 

@@ -10,6 +10,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/nat/checksum"
 )
 
 const (
@@ -100,7 +102,7 @@ func (s *liveSender) plan(w *writer, run uint16) (*liveTraffic, []byte) {
 	for i, m := range w.templates {
 		size := &p.Sizes[i]
 		size.FrameLen, size.IpLen, size.L4Len = uint32(len(m.bytes)), m.ipLen, m.l4Len
-		size.IpSum, size.L4Sum = uint32(sum16(m.ipSum)), uint32(sum16(m.l4Sum))
+		size.IpSum, size.L4Sum = uint32(checksum.Fold(m.ipSum)), uint32(checksum.Fold(m.l4Sum))
 		if len(m.bytes) > len(longest) {
 			longest = m.bytes
 		}

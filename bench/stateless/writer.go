@@ -1,6 +1,10 @@
 package stateless
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"sluice.dev/sluice/nat/checksum"
+)
 
 // writer writes one packet after another into frames. It belongs to one thread.
 //
@@ -82,7 +86,7 @@ func (w *writer) next(frame []byte, now uint64) uint32 {
 		ipSum += uint64(id)
 	}
 	if l.ipSum != 0 {
-		binary.BigEndian.PutUint16(b[l.ipSum:], checksum(ipSum+uint64(w.src)+uint64(w.dst)))
+		binary.BigEndian.PutUint16(b[l.ipSum:], ^checksum.Fold(ipSum+uint64(w.src)+uint64(w.dst)))
 	}
 	seq := w.round*uint32(l.fragments) + uint32(w.fragment)
 	at := l.laterTag
@@ -125,7 +129,7 @@ func (w *writer) transport(b []byte, m *template, seq uint32) {
 	for k := range uint32(l.fragments) {
 		sum += tagSum + uint64(seq+k)
 	}
-	folded := checksum(sum)
+	folded := ^checksum.Fold(sum)
 	if l.udp && folded == 0 {
 		folded = 0xffff // RFC 768: 0 would mean that there is none
 	}
