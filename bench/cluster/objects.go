@@ -228,6 +228,35 @@ func NewNode(name, zone string, addresses ...netip.Addr) *corev1.Node {
 	return n
 }
 
+// NewService makes a Service over IPv4. With VIPs it is of type LoadBalancer, without node ports, of which a cluster has
+// too few for thousands of Services. It is for Put.
+func NewService(namespace, name string, ports []corev1.ServicePort, vips ...netip.Addr) *corev1.Service {
+	s := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, Ports: ports},
+	}
+	for _, a := range vips {
+		s.Spec.Type, s.Spec.AllocateLoadBalancerNodePorts = corev1.ServiceTypeLoadBalancer, new(bool)
+		s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: a.String()})
+	}
+	return s
+}
+
+// SetClusterIP gives a Service of NewService its cluster IP, where no API server does.
+func SetClusterIP(s *corev1.Service, ip netip.Addr) {
+	s.Spec.ClusterIP, s.Spec.ClusterIPs, s.Spec.IPFamilies = ip.String(), []string{ip.String()}, []corev1.IPFamily{corev1.IPv4Protocol}
+}
+
+// Numbered addresses of many Services: each of some four million numbers has a cluster IP, a VIP of the shared address
+// space (RFC 6598), and an endpoint that nobody sends to.
+func NumberedClusterIP(n int) netip.Addr { return numbered(10, 96, n+1<<8) }
+func NumberedVIP(n int) netip.Addr       { return numbered(100, 64, n) }
+func NumberedEndpoint(n int) netip.Addr  { return numbered(10, 128, n) }
+
+func numbered(a, b byte, n int) netip.Addr {
+	return netip.AddrFrom4([4]byte{a, b + byte(n>>16), byte(n >> 8), byte(n)})
+}
+
 // NewSlice makes an EndpointSlice of a Service, named after it and the suffix, with all
 // ports of the Service, each under its name and with its target's number. A target that
 // is a name gets the Service port's own number. It is for Put.

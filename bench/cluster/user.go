@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"sluice.dev/sluice/bench/topo"
 )
 
 // User is somebody that the API server knows, by certificate or by token.
@@ -65,6 +67,26 @@ func (c *Cluster) ServiceAccount(ctx context.Context, namespace, name string, ru
 		return User{}, wrap(err)
 	}
 	return User{Name: full, token: t.Status.Token}, nil
+}
+
+// gatewayRules are what the gateway may do (package control/k8s).
+var gatewayRules = []rbacv1.PolicyRule{
+	{APIGroups: []string{""}, Resources: []string{"services", "nodes"}, Verbs: []string{"get", "list", "watch"}},
+	{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: []string{"get", "list", "watch"}},
+	{APIGroups: []string{"events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
+}
+
+// Gateway makes the service account sluice/gateway and returns the path of its kubeconfig, for a daemon on a host.
+func (c *Cluster) Gateway(ctx context.Context, h *topo.Host) (kubeconfig string, err error) {
+	user, err := c.ServiceAccount(ctx, "sluice", "gateway", gatewayRules...)
+	if err != nil {
+		return "", err
+	}
+	url, err := c.Expose(h)
+	if err != nil {
+		return "", err
+	}
+	return c.Kubeconfig(user, url)
 }
 
 // allow replaces what a service account may do, by a ClusterRole and a

@@ -30,27 +30,18 @@ type object struct {
 // that have a load balancer's address each and endpoints where nobody is.
 func objects(services int) (list []object) {
 	for i := range services {
-		name, vip := fmt.Sprintf("s-%05d-other", i), netip.AddrFrom4([4]byte{100, byte(64 + i>>16), byte(i >> 8), byte(i)})
-		at := func(k int) netip.Addr {
-			n := i*endpoints + k
-			return netip.AddrFrom4([4]byte{10, byte(128 + n>>16), byte(n >> 8), byte(n)})
-		}
+		name, vip := fmt.Sprintf("s-%05d-other", i), cluster.NumberedVIP(i)
+		at := func(k int) netip.Addr { return cluster.NumberedEndpoint(i*endpoints + k) }
 		count := 2
 		if i == 0 {
 			count = endpoints
 			name, vip, at = fmt.Sprintf("s-%05d-used", services/2), serviceVIP, endpoint
 		}
-		clusterIP := netip.AddrFrom4([4]byte{10, byte(96 + (i+256)>>16), byte((i + 256) >> 8), byte(i)}).String()
-		s := &corev1.Service{
-			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-			Spec: corev1.ServiceSpec{
-				Type: corev1.ServiceTypeLoadBalancer, AllocateLoadBalancerNodePorts: new(bool),
-				ClusterIP: clusterIP, ClusterIPs: []string{clusterIP}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
-				Ports: []corev1.ServicePort{{Name: "p", Port: servicePort, Protocol: corev1.ProtocolUDP, TargetPort: intstr.FromInt32(endpointPort)}},
-			},
-			Status: corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: vip.String()}}}},
-		}
+		s := cluster.NewService(namespace, name, []corev1.ServicePort{
+			{Name: "p", Port: servicePort, Protocol: corev1.ProtocolUDP, TargetPort: intstr.FromInt32(endpointPort)},
+		}, vip)
+		s.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}
+		cluster.SetClusterIP(s, cluster.NumberedClusterIP(i))
 		var eps []discoveryv1.Endpoint
 		for k := range count {
 			eps = append(eps, cluster.NewEndpoint("node-1", at(k)))

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -73,17 +71,10 @@ func Run(ctx context.Context, c Config) error {
 		d.scale = shortScale
 	}
 	d.Patience = max(1, c.Patience)
-	binary, err := filepath.Abs(c.Sluice)
-	if err != nil {
+	var err error
+	if d.Sluice, err = gate.Find(c.Sluice); err != nil {
 		return err
 	}
-	if _, err := os.Stat(binary); err != nil {
-		return fmt.Errorf("the gateway's binary: %w; build it with `make build`, or name it with --sluice", err)
-	}
-	if os.Geteuid() != 0 {
-		return errors.New("network namespaces, XDP and AF_XDP need root")
-	}
-	d.Sluice = binary
 	d.sweep()
 	err = d.perform(ctx)
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {

@@ -18,7 +18,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"sluice.dev/sluice/bench/cluster"
@@ -212,13 +211,6 @@ type realSource struct {
 	skip    int    // bytes of it, from before the restart
 }
 
-// outageRights are the gateway's (package control/k8s).
-var outageRights = []rbacv1.PolicyRule{
-	{APIGroups: []string{""}, Resources: []string{"services", "nodes"}, Verbs: []string{"get", "list", "watch"}},
-	{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: []string{"get", "list", "watch"}},
-	{APIGroups: []string{"events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
-}
-
 const auditPolicy = `
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -250,15 +242,7 @@ func (r *realSource) start(t *testing.T, l *lab, kubeconfig string, objects []cl
 	if err := r.cluster.Put(l.ctx, objects...); err != nil {
 		t.Fatal(err)
 	}
-	user, err := r.cluster.ServiceAccount(l.ctx, "sluice", "gateway", outageRights...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	url, err := r.cluster.Expose(l.Gateway)
-	if err != nil {
-		t.Fatal(err)
-	}
-	written, err := r.cluster.Kubeconfig(user, url)
+	written, err := r.cluster.Gateway(l.ctx, l.Gateway)
 	if err != nil {
 		t.Fatal(err)
 	}

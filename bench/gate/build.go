@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -24,6 +25,21 @@ func Build(dir string, race bool) (string, error) {
 	c.Env = append(os.Environ(), cgo)
 	if out, err := c.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build sluice: %w\n%s", err, out)
+	}
+	return path, nil
+}
+
+// Find returns the absolute path of a daemon's binary, or what to do without one, or without root.
+func Find(path string) (string, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("the gateway's binary: %w; build it with `make build`, or name it with --sluice", err)
+	}
+	if os.Geteuid() != 0 {
+		return "", errors.New("network namespaces, XDP and AF_XDP need root")
 	}
 	return path, nil
 }

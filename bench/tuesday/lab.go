@@ -27,7 +27,7 @@ type lab struct {
 }
 
 // build makes the network, the pods and the objects that describe them, and no system.
-func (l *lab) build(ctx context.Context, name string) (err error) {
+func (l *lab) build(ctx context.Context) (err error) {
 	if l.net, err = topo.New(topo.Config{Clients: 2, Backends: podHosts, Queues: 2}); err != nil {
 		return err
 	}
@@ -46,11 +46,7 @@ func (l *lab) build(ctx context.Context, name string) (err error) {
 		}
 	}
 	node := cluster.NewNode(gatewayNode, "", gateway.Addr4(), gateway.Addr6())
-	if err := l.cluster.Put(ctx, node, webSlice(l.rollout.pods)); err != nil {
-		return err
-	}
-	l.system, err = newSystem(name, l.Config, l.cluster, gateway)
-	return err
+	return l.cluster.Put(ctx, node, webSlice(l.rollout.pods))
 }
 
 // firstSync starts the system, and waits for the first answer through it and until it
@@ -64,7 +60,8 @@ func (l *lab) firstSync(ctx context.Context) error {
 		l.result.FirstAnswer, err = l.awaitAnswer(ctx, began)
 		return err
 	})
-	if err := l.system.start(ctx); err != nil {
+	var err error
+	if l.system, err = startSystem(ctx, l.result.System, l.Config, l.cluster, l.net.Gateway); err != nil {
 		cancel()
 		_ = group.Wait() // it was cancelled
 		return err
@@ -73,7 +70,7 @@ func (l *lab) firstSync(ctx context.Context) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	used, err := witness.ProcessUsage(l.system.pid())
+	used, err := witness.ProcessUsage(l.system.PID())
 	l.result.FirstSyncCPU = processorOf(used)
 	l.say("%s: first answer after %.2f s, synced after %.2f s", l.result.System, l.result.FirstAnswer.Seconds(), l.result.FirstSync.Seconds())
 	return err
@@ -149,7 +146,7 @@ func (l *lab) update(ctx context.Context) error {
 	if err := topo.Pause(ctx, warmUp+jitter(l.Seed, time.Second)); err != nil {
 		return err
 	}
-	before, err := witness.ProcessUsage(l.system.pid())
+	before, err := witness.ProcessUsage(l.system.PID())
 	if err != nil {
 		return err
 	}
@@ -162,12 +159,12 @@ func (l *lab) update(ctx context.Context) error {
 	}
 	l.result.ended = time.Now()
 	l.result.Observed = l.result.ended.Sub(l.result.began)
-	after, err := witness.ProcessUsage(l.system.pid())
+	after, err := witness.ProcessUsage(l.system.PID())
 	if err != nil {
 		return err
 	}
 	l.result.CPU = processorOf(after.Sub(before))
-	l.result.Memory, err = witness.ProcessMemory(l.system.pid())
+	l.result.Memory, err = witness.ProcessMemory(l.system.PID())
 	return err
 }
 
@@ -257,7 +254,7 @@ func (l *lab) close() error {
 		errs = append(errs, err)
 	}
 	if l.system != nil {
-		errs = append(errs, l.system.close())
+		errs = append(errs, l.system.Close())
 	}
 	if l.servers != nil {
 		l.servers.close()

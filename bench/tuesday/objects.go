@@ -6,7 +6,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"sluice.dev/sluice/bench/cluster"
@@ -23,26 +22,11 @@ const (
 // client1 connects to.
 func vip(i int) netip.Addr { return netip.AddrFrom4([4]byte{203, 0, 113, byte(10 + i)}) }
 
-// nobody is an address of an endpoint that nobody connects to.
-func nobody(i int) netip.Addr {
-	return netip.AddrFrom4([4]byte{10, byte(128 + i>>16), byte(i >> 8), byte(i)})
-}
-
-// service is a Service with one port. Those with a VIP are of type LoadBalancer, without
-// node ports, of which a cluster has too few for thousands; others have a ClusterIP only.
+// service is a Service with one port.
 func service(name string, vips ...netip.Addr) *corev1.Service {
-	s := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-		Spec: corev1.ServiceSpec{
-			Type:  corev1.ServiceTypeClusterIP,
-			Ports: []corev1.ServicePort{{Name: "http", Port: webPort, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt32(podPort)}},
-		},
-	}
-	for _, a := range vips {
-		s.Spec.Type, s.Spec.AllocateLoadBalancerNodePorts = corev1.ServiceTypeLoadBalancer, new(bool)
-		s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: a.String()})
-	}
-	return s
+	return cluster.NewService(namespace, name, []corev1.ServicePort{
+		{Name: "http", Port: webPort, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt32(podPort)},
+	}, vips...)
 }
 
 var web = service("web", vip(0))
@@ -86,7 +70,7 @@ func others(c *Config, addresses *podAddresses) (objects []cluster.Object, pods 
 		} else {
 			s = service(name)
 			for k := range c.Pods {
-				endpoints = append(endpoints, cluster.NewEndpoint(nodeOf(k%podHosts), nobody(i*c.Pods+k)))
+				endpoints = append(endpoints, cluster.NewEndpoint(nodeOf(k%podHosts), cluster.NumberedEndpoint(i*c.Pods+k)))
 			}
 		}
 		objects = append(objects, s, cluster.NewSlice(s, "pods", corev1.IPv4Protocol, endpoints...))

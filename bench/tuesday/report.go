@@ -4,9 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"text/tabwriter"
 	"time"
 
+	"sluice.dev/sluice/bench/results"
 	"sluice.dev/sluice/bench/witness"
 )
 
@@ -53,13 +53,13 @@ func processorOf(u witness.Usage) Processor {
 	return Processor{All: u.Own + u.Children, Workers: u.Pinned, Tools: u.Children, Waited: u.Waited}
 }
 
-func print(c *Config, results []*Result) error {
+func print(c *Config, list []*Result) error {
 	if c.JSON {
 		e := json.NewEncoder(c.Out)
 		e.SetIndent("", "  ")
-		return e.Encode(results)
+		return e.Encode(list)
 	}
-	return table(c.Out, results)
+	return table(c.Out, list)
 }
 
 // row is one line of the table.
@@ -100,24 +100,18 @@ var rows = []row{
 	}},
 }
 
-// table is Markdown, so that documentation can have it as it is.
-func table(out io.Writer, results []*Result) error {
-	w := tabwriter.NewWriter(out, 0, 0, 1, ' ', 0)
-	fmt.Fprint(w, "|\t")
-	for _, r := range results {
-		fmt.Fprintf(w, "| %s\t", r.System)
+// table has a column for each system.
+func table(out io.Writer, list []*Result) error {
+	lines := make([][]string, 1+len(rows))
+	lines[0] = []string{""}
+	for _, r := range list {
+		lines[0] = append(lines[0], r.System)
 	}
-	fmt.Fprint(w, "|\n| ---\t")
-	for range results {
-		fmt.Fprint(w, "| ---\t")
-	}
-	fmt.Fprintln(w, "|")
-	for _, line := range rows {
-		fmt.Fprintf(w, "| %s\t", line.name)
-		for _, r := range results {
-			fmt.Fprintf(w, "| %s\t", line.of(r))
+	for i, row := range rows {
+		lines[1+i] = []string{row.name}
+		for _, r := range list {
+			lines[1+i] = append(lines[1+i], row.of(r))
 		}
-		fmt.Fprintln(w, "|")
 	}
-	return w.Flush()
+	return results.Markdown(out, lines)
 }

@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -66,15 +65,9 @@ func (c *Config) check() error {
 	if !slices.Contains(c.Systems, "sluice") {
 		return nil
 	}
-	path, err := filepath.Abs(c.Sluice)
-	if err != nil {
-		return err
-	}
-	c.Sluice = path
-	if _, err := os.Stat(path); err != nil {
-		return fmt.Errorf("the gateway's binary: %w; build it with `make build`, or name it with --sluice", err)
-	}
-	return nil
+	var err error
+	c.Sluice, err = gate.Find(c.Sluice)
+	return err
 }
 
 // plan is what is the same for all systems.
@@ -132,12 +125,15 @@ func (p *plan) measure(ctx context.Context, name string) (r *Result, err error) 
 	p.addresses.given = p.addressed
 	l := &lab{plan: p, rollout: newRollout(p.Config, p.addresses.next), result: &Result{System: name}}
 	defer func() { err = errors.Join(err, l.close()) }()
-	if err := l.build(ctx, name); err != nil {
+	if err := l.build(ctx); err != nil {
 		return nil, err
 	}
 	for _, part := range []func(context.Context) error{l.firstSync, l.roll} {
 		if err := part(ctx); err != nil {
-			return nil, fmt.Errorf("%w\n%s", err, l.system.log())
+			if l.system != nil {
+				err = fmt.Errorf("%w\n%s", err, l.system.Log())
+			}
+			return nil, err
 		}
 	}
 	return l.result, nil

@@ -170,7 +170,7 @@ const (
 
 func (l *lab) steadyFlows(ctx context.Context) (err error) {
 	load := topo.FlowLoad{
-		Targets: []netip.AddrPort{netip.AddrPortFrom(vip(l.steady()), servicePort)},
+		Targets: []netip.AddrPort{netip.AddrPortFrom(cluster.NumberedVIP(l.steady()), servicePort)},
 		Flows:   steadyFlows, Interval: steadyEvery, Timeout: steadyAnswer,
 	}
 	if l.udp, err = l.net.Clients[1].OpenUDP(ctx, load); err != nil {

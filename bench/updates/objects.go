@@ -6,7 +6,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"sluice.dev/sluice/bench/cluster"
@@ -19,36 +18,16 @@ const (
 	podPort     = 8080
 )
 
-// Addresses of Service i: every one has a ClusterIP and a VIP, two frontends.
-func clusterIP(i int) netip.Addr {
-	n := i + 1<<8
-	return netip.AddrFrom4([4]byte{10, byte(96 + n>>16), byte(n >> 8), byte(n)})
-}
-
-func vip(i int) netip.Addr {
-	return netip.AddrFrom4([4]byte{100, byte(64 + i>>16), byte(i >> 8), byte(i)})
-}
-
-// nobody is the address of an endpoint that nobody sends to.
-func nobody(i int) netip.Addr {
-	return netip.AddrFrom4([4]byte{10, byte(128 + i>>16), byte(i >> 8), byte(i)})
-}
-
+// service is Service i, with a ClusterIP and a VIP: two frontends of each port.
 func service(name string, i int, protocols ...corev1.Protocol) *corev1.Service {
-	ip := clusterIP(i).String()
-	s := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-		Spec: corev1.ServiceSpec{
-			Type: corev1.ServiceTypeLoadBalancer, AllocateLoadBalancerNodePorts: new(bool),
-			ClusterIP: ip, ClusterIPs: []string{ip}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
-		},
-		Status: corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: vip(i).String()}}}},
-	}
+	var ports []corev1.ServicePort
 	for _, p := range protocols {
-		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{
+		ports = append(ports, corev1.ServicePort{
 			Name: string([]byte{p[0] | 0x20}), Port: servicePort, Protocol: p, TargetPort: intstr.FromInt32(podPort),
 		})
 	}
+	s := cluster.NewService(namespace, name, ports, cluster.NumberedVIP(i))
+	cluster.SetClusterIP(s, cluster.NumberedClusterIP(i))
 	return s
 }
 
@@ -78,7 +57,7 @@ func (c *Config) otherService(i int) *corev1.Service {
 func (c *Config) otherSlice(i, version int) *discoveryv1.EndpointSlice {
 	var endpoints []discoveryv1.Endpoint
 	for k := range c.Endpoints {
-		endpoints = append(endpoints, cluster.NewEndpoint(fmt.Sprintf("node-%d", (i+k)%100), nobody(i*(c.Endpoints+1)+k+version%2)))
+		endpoints = append(endpoints, cluster.NewEndpoint(fmt.Sprintf("node-%d", (i+k)%100), cluster.NumberedEndpoint(i*(c.Endpoints+1)+k+version%2)))
 	}
 	return cluster.NewSlice(c.otherService(i), "x", corev1.IPv4Protocol, endpoints...)
 }

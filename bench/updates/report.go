@@ -3,9 +3,9 @@ package updates
 import (
 	"fmt"
 	"io"
-	"text/tabwriter"
 	"time"
 
+	"sluice.dev/sluice/bench/results"
 	"sluice.dev/sluice/bench/witness"
 )
 
@@ -56,13 +56,12 @@ type Result struct {
 	latencies []time.Duration
 }
 
-// table is Markdown, so that documentation can have it as it is.
+// table has a row for each figure.
 func (r *Result) table(out io.Writer) error {
 	seconds := func(d time.Duration) string { return fmt.Sprintf("%.2f s", d.Seconds()) }
 	mib := func(m witness.Memory) string { return fmt.Sprintf("%d, %d MiB", m.Now>>20, m.Most>>20) }
-	w := tabwriter.NewWriter(out, 0, 0, 1, ' ', 0)
-	fmt.Fprintf(w, "| %s\t| %s server\t|\n| ---\t| ---\t|\n", "what", r.Server)
-	for _, line := range [...]struct{ name, value string }{
+	return results.Markdown(out, [][]string{
+		{"what", r.Server + " server"},
 		{"service ports, frontends, backends", fmt.Sprintf("%d, %d, %d", r.Services, r.Frontends, r.Backends)},
 		{"first table, after everything was read", fmt.Sprintf("%.0f ms (%d in all)", r.FirstTable.Seconds()*1000, r.FullTables)},
 		{"forwarding, after the start", seconds(r.Started)},
@@ -82,8 +81,5 @@ func (r *Result) table(out io.Writer) error {
 		{"resident after the first table: now, most", mib(r.MemoryFirst)},
 		{"resident after the changes: now, most", mib(r.Memory)},
 		{"a scrape of all metrics: time, size; resident then", fmt.Sprintf("%s, %d MiB; %s", seconds(r.Scrape), r.ScrapeBytes>>20, mib(r.MemoryScraped))},
-	} {
-		fmt.Fprintf(w, "| %s\t| %s\t|\n", line.name, line.value)
-	}
-	return w.Flush()
+	})
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"time"
 
 	"sluice.dev/sluice/bench/gate"
@@ -48,18 +47,10 @@ func (c *Config) check() error {
 		return fmt.Errorf("%d changes a second, %d of them probed: the one must be a multiple of the other, which is at most %d for each probed Service", c.Rate, c.ProbedRate, ring)
 	case c.Seconds < 1 || c.Probe < 100*time.Microsecond:
 		return fmt.Errorf("%d seconds, a datagram every %s: at least 1 and 100µs", c.Seconds, c.Probe)
-	case os.Geteuid() != 0:
-		return errors.New("network namespaces, XDP and AF_XDP need root")
 	}
-	path, err := filepath.Abs(c.Sluice)
-	if err != nil {
-		return err
-	}
-	c.Sluice = path
-	if _, err := os.Stat(path); err != nil {
-		return fmt.Errorf("the gateway's binary: %w; build it with `make build`, or name it with --sluice", err)
-	}
-	return nil
+	var err error
+	c.Sluice, err = gate.Find(c.Sluice)
+	return err
 }
 
 // Run measures and prints what came out.

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -88,20 +87,7 @@ func (r *real) fill(ctx context.Context, list []cluster.Object) error {
 }
 
 func (r *real) start(ctx context.Context, h *topo.Host) (string, error) {
-	rules := []rbacv1.PolicyRule{
-		{APIGroups: []string{""}, Resources: []string{"services", "nodes"}, Verbs: []string{"get", "list", "watch"}},
-		{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: []string{"get", "list", "watch"}},
-		{APIGroups: []string{"events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
-	}
-	user, err := r.cluster.ServiceAccount(ctx, "sluice", "gateway", rules...)
-	if err != nil {
-		return "", err
-	}
-	url, err := r.cluster.Expose(h)
-	if err != nil {
-		return "", err
-	}
-	return r.cluster.Kubeconfig(user, url)
+	return r.cluster.Gateway(ctx, h)
 }
 
 func (r *real) update(ctx context.Context, s *discoveryv1.EndpointSlice) error {

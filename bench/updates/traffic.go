@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sluice.dev/sluice/bench/cluster"
 	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/bench/witness"
 )
@@ -56,7 +57,7 @@ func (p *probes) send(ctx context.Context, client *topo.Host, every time.Duratio
 		}
 	}()
 	for i := range p.versions {
-		c, err := client.Dial(ctx, "udp4", netip.AddrPortFrom(vip(i), servicePort).String())
+		c, err := client.Dial(ctx, "udp4", netip.AddrPortFrom(cluster.NumberedVIP(i), servicePort).String())
 		if err != nil {
 			return err
 		}
