@@ -1,0 +1,24 @@
+package flowtable
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"sluice.dev/sluice/internal/pinned"
+)
+
+// TestLayoutHasAVersion: a table that another version of the program left is refused by headVersion, so
+// that must change with the layout. The index is made anew from the records: only they and the head count.
+func TestLayoutHasAVersion(t *testing.T) {
+	var b strings.Builder
+	b.WriteString(pinned.Layout(head{}, record4{}, record6{}))
+	fmt.Fprintf(&b, "records begin at %d\nmeta: state %d, reset %#x, pending %#x, again %#x, fin %#x, flags %d, "+
+		"proto %d, repeat %d, seen %#x\n", headerSize, metaStateShift, uint64(metaReset), uint64(metaPending),
+		uint64(metaAgain), uint64(metaFin), metaFlagsShift, metaProtoShift, metaRepeatShift, uint64(metaSeen))
+	for s := range State(NumStates) {
+		fmt.Fprintf(&b, "state %d %s\n", s, s)
+	}
+	pinned.Same(t, "testdata/layout.golden", strconv.Itoa(headVersion), b.String())
+}
