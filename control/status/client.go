@@ -36,17 +36,17 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Services lists the service ports.
 func (c *Client) Services(ctx context.Context) ([]ServiceView, error) {
-	return ask[[]ServiceView](ctx, c, http.MethodGet, "/v1/services", nil)
+	return ask[[]ServiceView](ctx, c, http.MethodGet, root+"/services", nil)
 }
 
 // Backends lists the endpoints.
 func (c *Client) Backends(ctx context.Context) ([]BackendView, error) {
-	return ask[[]BackendView](ctx, c, http.MethodGet, "/v1/backends", nil)
+	return ask[[]BackendView](ctx, c, http.MethodGet, root+"/backends", nil)
 }
 
 // Stats reads all counters.
 func (c *Client) Stats(ctx context.Context) (StatsView, error) {
-	return ask[StatsView](ctx, c, http.MethodGet, "/v1/stats", nil)
+	return ask[StatsView](ctx, c, http.MethodGet, root+"/stats", nil)
 }
 
 // Status returns what is applied; with wait it returns once everything read so far is.
@@ -55,7 +55,7 @@ func (c *Client) Status(ctx context.Context, wait bool) (StatusView, error) {
 	if wait {
 		q.Set("wait", "true")
 	}
-	return ask[StatusView](ctx, c, http.MethodGet, "/v1/status", q)
+	return ask[StatusView](ctx, c, http.MethodGet, root+"/status", q)
 }
 
 // DeleteFlows ends the flows that match, and returns how many. A filter that selects everything is
@@ -65,7 +65,7 @@ func (c *Client) DeleteFlows(ctx context.Context, f FlowFilter, all bool) (int, 
 	if all {
 		q.Set("all", "true")
 	}
-	n, err := ask[Count](ctx, c, http.MethodDelete, "/v1/flows", q)
+	n, err := ask[Count](ctx, c, http.MethodDelete, root+"/flows", q)
 	return n.Count, err
 }
 
@@ -76,14 +76,14 @@ func (c *Client) Drain(ctx context.Context, e Endpoint, on bool) (int, error) {
 	if !on {
 		method = http.MethodDelete
 	}
-	n, err := ask[Count](ctx, c, method, "/v1/drains/"+url.PathEscape(e.String()), nil)
+	n, err := ask[Count](ctx, c, method, root+"/drains/"+url.PathEscape(e.String()), nil)
 	return n.Count, err
 }
 
 // Flows calls each for every flow that matches, until it returns an error. A
 // listing that the daemon could not finish is an error.
 func (c *Client) Flows(ctx context.Context, f FlowFilter, each func(*FlowView) error) error {
-	body, err := c.do(ctx, http.MethodGet, "/v1/flows", f.query())
+	body, err := c.do(ctx, http.MethodGet, root+"/flows", f.query())
 	if err != nil {
 		return err
 	}

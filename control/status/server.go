@@ -34,15 +34,15 @@ type Server struct {
 func NewServer(g Gateway, log *slog.Logger) *Server {
 	s := &Server{gateway: g, log: log}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /v1/services", func(w http.ResponseWriter, _ *http.Request) { s.reply(w, g.Services()) })
-	mux.HandleFunc("GET /v1/backends", func(w http.ResponseWriter, _ *http.Request) { s.reply(w, g.Backends()) })
-	mux.HandleFunc("GET /v1/stats", func(w http.ResponseWriter, _ *http.Request) { s.reply(w, g.Stats()) })
-	mux.HandleFunc("GET /v1/status", s.status)
-	mux.HandleFunc("GET /v1/explain", s.explain)
-	mux.HandleFunc("GET /v1/flows", s.flows)
-	mux.HandleFunc("DELETE /v1/flows", s.deleteFlows)
-	mux.HandleFunc("PUT /v1/drains/{backend...}", func(w http.ResponseWriter, r *http.Request) { s.drain(w, r, true) })
-	mux.HandleFunc("DELETE /v1/drains/{backend...}", func(w http.ResponseWriter, r *http.Request) { s.drain(w, r, false) })
+	mux.HandleFunc("GET "+root+"/services", func(w http.ResponseWriter, _ *http.Request) { s.reply(w, g.Services()) })
+	mux.HandleFunc("GET "+root+"/backends", func(w http.ResponseWriter, _ *http.Request) { s.reply(w, g.Backends()) })
+	mux.HandleFunc("GET "+root+"/stats", func(w http.ResponseWriter, _ *http.Request) { s.reply(w, g.Stats()) })
+	mux.HandleFunc("GET "+root+"/status", s.status)
+	mux.HandleFunc("GET "+root+"/explain", s.explain)
+	mux.HandleFunc("GET "+root+"/flows", s.flows)
+	mux.HandleFunc("DELETE "+root+"/flows", s.deleteFlows)
+	mux.HandleFunc("PUT "+root+"/drains/{backend...}", func(w http.ResponseWriter, r *http.Request) { s.drain(w, r, true) })
+	mux.HandleFunc("DELETE "+root+"/drains/{backend...}", func(w http.ResponseWriter, r *http.Request) { s.drain(w, r, false) })
 	s.http = http.Server{
 		Handler:           http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.serve(mux, w, r) }),
 		ReadHeaderTimeout: 5 * time.Second,

@@ -522,3 +522,27 @@ func TestWhy(t *testing.T) {
 		}
 	}
 }
+
+// TestAnotherRevision: a daemon whose answers have another form has other paths, and a command does not
+// take them for its own.
+func TestAnotherRevision(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := status.Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/v0/", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "{}") })
+	server := http.Server{Handler: mux}
+	go server.Serve(l)
+	defer server.Close()
+	c := status.NewClient(path)
+	defer c.Close()
+	_, ask := c.Status(t.Context(), false)
+	_, drain := c.Drain(t.Context(), status.Endpoint{}, true)
+	for _, err := range []error{ask, drain} {
+		if err == nil || !strings.Contains(err.Error(), "of the same version?") {
+			t.Errorf("%v, want a question about versions", err)
+		}
+	}
+}

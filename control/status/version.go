@@ -12,6 +12,7 @@ var Version string
 // Build identifies a build.
 type Build struct {
 	Version  string `json:"version"`
+	Revision string `json:"revision"` // of what is printed as JSON
 	Commit   string `json:"commit,omitempty"`
 	Modified bool   `json:"modified,omitempty"` // built from a tree with uncommitted changes
 	Time     string `json:"time,omitempty"`     // of the commit
@@ -21,7 +22,7 @@ type Build struct {
 
 // ThisBuild returns the build information of this binary.
 func ThisBuild() Build {
-	b := Build{Version: Version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	b := Build{Version: Version, Revision: Revision, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		if b.Version == "" {
 			b.Version = info.Main.Version

@@ -113,7 +113,7 @@ func sampleStatus() status.StatusView {
 	return status.StatusView{
 		Frames: status.FramesView{Bytes: 2048, Reason: "every MTU is at most 1770"},
 		Node:   "gw-1", PID: 4242, StartedAt: Start(), Ready: true, Applied: true,
-		Version: status.Build{Version: "v0.1.0", Commit: "0123456789abcdef", Go: "go1.26.8", Platform: "linux/amd64"},
+		Version: status.Build{Version: "v0.1.0", Revision: status.Revision, Commit: "0123456789abcdef", Go: "go1.26.8", Platform: "linux/amd64"},
 		Config: status.ConfigView{File: "/etc/sluice/gateway.yaml", LoadedAt: Start(),
 			NeedRestart: []string{"rings.rx: 2048 stays until the daemon restarts; the file says 1024"}},
 		Snapshot: sampleSnapshot(),
