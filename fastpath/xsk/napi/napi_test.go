@@ -77,6 +77,15 @@ func TestDamagedFile(t *testing.T) {
 	}
 }
 
+// TestOriginalOfAnotherVersion: what its fields mean is not known, so NICs must not be put back by them.
+func TestOriginalOfAnotherVersion(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "napi.json")
+	must(t, os.WriteFile(path, []byte(`{"eth0": {"boot": "b", "ifindex": 1, "settings": {"a": "1"}}}`), 0o600))
+	if _, err := OpenOriginal(path); err == nil || !strings.Contains(err.Error(), `unknown field "settings"`) {
+		t.Errorf("%v, want the field to be refused", err)
+	}
+}
+
 // TestEmptyFile: a machine that crashes just after the file was made may leave it without content. The
 // devices have lost our settings with it, and the gateway must come up.
 func TestEmptyFile(t *testing.T) {

@@ -1,6 +1,7 @@
 package napi
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -40,7 +41,10 @@ func OpenOriginal(path string) (*Original, error) {
 		return o, nil // empty: the machine crashed before it was written, and the settings went with it
 	}
 	if err == nil {
-		err = json.Unmarshal(text, &o.devices)
+		// A field of another version of the program is refused: what it means is not known.
+		d := json.NewDecoder(bytes.NewReader(text))
+		d.DisallowUnknownFields()
+		err = d.Decode(&o.devices)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("original settings of devices, %s: %w (remove the file to go on; compare the devices' settings with your own first)", path, err)
