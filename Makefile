@@ -76,6 +76,27 @@ image: ## bin/sluice-image.tar: an OCI image of bin/ARCH/sluice, reproducible, w
 	cd deploy/tools && $(GO) run ./image -o ../../bin/sluice-image.tar -version $(VERSION) -revision "$$(git rev-parse HEAD)" \
 		$(foreach arch,$(IMAGE_ARCHS),$(arch)=../../bin/$(arch)/sluice)
 
+# A release is of a commit: nothing in it depends on when and in which directory it is built, nor on the settings of a
+# user's Go. REBUILD=-a compiles everything anew, whatever is in the build cache.
+RELEASE_GO := CGO_ENABLED=0 GOFLAGS= GOWORK=off GOEXPERIMENT= GOOS=linux GOAMD64=v1 GOARM64=v8.0
+REVISION  = $(shell git rev-parse HEAD)
+RELEASED  := amd64=../../bin/amd64/sluice arm64=../../bin/arm64/sluice
+
+.PHONY: release
+release: ## dist/: binaries, image, chart, SBOMs and SHA256SUMS of a version, reproducible (VERSION=0.1.0)
+	@test -z "$$(git status --porcelain)" || { echo 'the tree has changes, and a release is of a commit: commit them' >&2; exit 1; }
+	cd deploy/tools && $(GO) run ./release -check -version '$(VERSION)'
+	rm -rf dist && mkdir dist
+	for arch in amd64 arm64; do $(RELEASE_GO) GOARCH=$$arch $(GO) build $(REBUILD) -trimpath -buildvcs=false \
+		-ldflags '$(LDFLAGS) -X sluice.dev/sluice/control/status.Commit=$(REVISION)' -o bin/$$arch/sluice ./cmd/sluice || exit 1; done
+	cd deploy/tools && $(GO) run ./image -o ../../dist/sluice-$(VERSION)-image.tar -version $(VERSION) -revision $(REVISION) $(RELEASED)
+	cd deploy/tools && $(GO) run ./release -dir ../../dist -version $(VERSION) -revision $(REVISION) \
+		-time $$(git log -1 --format=%ct) $(RELEASED)
+
+.PHONY: release-check
+release-check: ## the release of HEAD twice, in two clones, the second compiled anew: equal files; minutes
+	./.ci/release-check
+
 # The gateway in QEMU guests: NICs that do zero-copy, other kernels. QEMU and kernels come by apt into the user's cache; nothing
 # is installed. PATIENCE=3 multiplies bounds of time, for a machine that has more to do; ONLY=regexp picks guests.
 PATIENCE  ?= 1
@@ -123,7 +144,7 @@ vm-conformance-diff: build ## conformance-diff AGAINST=ipvs, in a guest whose ke
 # The long tests, without measurements (bench-full). A part that fails does not keep the others from running.
 .PHONY: nightly
 nightly: build ## the long tests one after another: hours; fails at the end if a part failed
-	@failed=; for part in vm-test-full vm-kernel-test e2e cluster cluster-test upstream-test conformance conformance-diff vm-conformance-diff fuzz fuzz-objects; do \
+	@failed=; for part in release-check vm-test-full vm-kernel-test e2e cluster cluster-test upstream-test conformance conformance-diff vm-conformance-diff fuzz fuzz-objects; do \
 		echo "== $$part"; $(MAKE) $$part || failed="$$failed $$part"; done; \
 	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 

@@ -5,9 +5,11 @@ import (
 	"runtime/debug"
 )
 
-// Version is set by the linker: -X sluice.dev/sluice/control/status.Version=v1.2.3. Nothing else
-// writes it. If it is empty the module's version is used.
-var Version string
+// Version, and Commit for a release, are set by the linker:
+// -X sluice.dev/sluice/control/status.Version=v1.2.3. Nothing else writes them. Empty means that
+// what Go recorded of the module and its repository counts. Go records that in a clone and not in a
+// linked worktree, and a release must not depend on which of them it was built in.
+var Version, Commit string
 
 // Build identifies a build.
 type Build struct {
@@ -37,6 +39,9 @@ func ThisBuild() Build {
 				b.Time = s.Value
 			}
 		}
+	}
+	if Commit != "" {
+		b.Commit = Commit
 	}
 	if b.Version == "" {
 		b.Version = "(devel)"

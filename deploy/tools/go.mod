@@ -3,7 +3,10 @@ module sluice.dev/sluice/deploy/tools
 go 1.26.0
 
 require (
+	github.com/CycloneDX/cyclonedx-go v0.12.0
 	github.com/google/go-containerregistry v0.22.1
+	github.com/google/uuid v1.6.0
+	github.com/package-url/packageurl-go v0.1.7
 	helm.sh/helm/v3 v3.21.4
 	k8s.io/kube-proxy v0.36.3
 	sluice.dev/sluice v0.0.0
@@ -30,7 +33,6 @@ require (
 	github.com/gobwas/glob v0.2.3 // indirect
 	github.com/google/gnostic-models v0.7.0 // indirect
 	github.com/google/go-cmp v0.7.0 // indirect
-	github.com/google/uuid v1.6.0 // indirect
 	github.com/huandu/xstrings v1.5.0 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/josharian/intern v1.0.0 // indirect

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"archive/tar"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	cdx "github.com/CycloneDX/cyclonedx-go"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/package-url/packageurl-go"
+)
+
+// image is a container image: an index of images, each of one binary.
+type image struct {
+	component    cdx.Component
+	applications []*application
+}
+
+// readImage reads what the file holds, not what it was made of.
+func readImage(path, version string) (i *image, err error) {
+	dir, err := os.MkdirTemp("", name+"-image-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if err := unpack(path, dir); err != nil {
+		return nil, err
+	}
+	outer, err := layout.ImageIndexFromPath(dir)
+	if err != nil {
+		return nil, err
+	}
+	top, err := outer.IndexManifest()
+	if err != nil {
+		return nil, err
+	}
+	if len(top.Manifests) != 1 {
+		return nil, fmt.Errorf("%s holds %d images, want one", path, len(top.Manifests))
+	}
+	digest := top.Manifests[0].Digest
+	url := packageurl.NewPackageURL(packageurl.TypeOCI, "", name, digest.String(),
+		packageurl.QualifiersFromMap(map[string]string{"tag": version}), "")
+	i = &image{component: component(cdx.ComponentTypeContainer, name, version, url)}
+	i.component.Hashes = &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: digest.Hex}}
+	index, err := outer.ImageIndex(digest)
+	if err != nil {
+		return nil, err
+	}
+	m, err := index.IndexManifest()
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range m.Manifests {
+		one, err := index.Image(d.Digest)
+		if err != nil {
+			return nil, err
+		}
+		a, err := only(one, d.Platform.Architecture, version)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", d.Platform.Architecture, err)
+		}
+		i.applications = append(i.applications, a)
+	}
+	return i, nil
+}
+
+// only is the one file of an image. Another one would be missing in the SBOM, so it is refused.
+func only(one v1.Image, arch, version string) (a *application, err error) {
+	contents := mutate.Extract(one)
+	defer contents.Close()
+	for r := tar.NewReader(contents); ; {
+		h, err := r.Next()
+		switch {
+		case errors.Is(err, io.EOF) && a == nil:
+			return nil, errors.New("there is no file in it")
+		case errors.Is(err, io.EOF):
+			return a, nil
+		case err != nil:
+			return nil, err
+		case h.Typeflag == tar.TypeDir:
+			continue
+		case a != nil:
+			return nil, fmt.Errorf("%s is in it besides the binary: list it in the SBOM", h.Name)
+		}
+		content, err := io.ReadAll(r)
+		if err != nil {
+			return nil, err
+		}
+		if a, err = newApplication(arch, version, content); err != nil {
+			return nil, fmt.Errorf("%s: %w", h.Name, err)
+		}
+	}
+}
+
+// unpack writes the files of a tar into a directory, which they cannot leave.
+func unpack(path, dir string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	for r := tar.NewReader(f); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		content, err := io.ReadAll(r)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(
+			root.MkdirAll(filepath.Dir(h.Name), 0o755), root.WriteFile(h.Name, content, 0o644),
+		); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,120 @@
+// Command release makes what a release has besides binaries and image: an archive of each
+// binary, the chart's archive, an SBOM of each binary and of the image, and SHA256SUMS.
+//
+//	go run ./release -check -version 0.1.0
+//	go run ./release -dir ../../dist -version 0.1.0 -revision 1a2b3c -time 1795461955 amd64=bin/amd64/sluice
+//
+// The directory must hold the image already, as sluice-VERSION-image.tar. The same inputs give the
+// same bytes: every time in an archive or SBOM is the one that is given, the commit's.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"helm.sh/helm/v3/pkg/chart/loader"
+)
+
+// name is the program's, the chart's and the image's.
+const name = "sluice"
+
+func main() {
+	dir := flag.String("dir", "", "directory of the release")
+	version := flag.String("version", "", "version, without v")
+	revision := flag.String("revision", "", "commit")
+	seconds := flag.Int64("time", 0, "time of the commit, in seconds since the epoch")
+	tree := flag.String("tree", "../..", "root of the repository")
+	check := flag.Bool("check", false, "write nothing; fail if the tree is not that of the version")
+	flag.Parse()
+	err := inOrder(*tree, *version)
+	if err == nil && !*check {
+		r := release{*tree, *dir, *version, *revision, time.Unix(*seconds, 0).UTC()}
+		err = run(r, flag.Args(), os.Stdout)
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// release is what every part of it is made from, named and dated by.
+type release struct {
+	tree, dir, version, revision string
+	time                         time.Time
+}
+
+// path names a file of the release.
+func (r *release) path(suffix string) string {
+	return filepath.Join(r.dir, name+"-"+r.version+suffix)
+}
+
+// inOrder fails unless chart and CHANGELOG are those of the version, so that no archive says
+// another version than its name.
+func inOrder(tree, version string) error {
+	c, err := loader.LoadDir(filepath.Join(tree, "deploy/chart"))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	if m := c.Metadata; m.Version != version || m.AppVersion != version {
+		errs = append(errs, fmt.Errorf("deploy/chart/Chart.yaml has version %s and appVersion %s, and VERSION is %q: "+
+			"set both and run `make chart`, or release VERSION=%s", m.Version, m.AppVersion, version, m.Version))
+	}
+	text, err := os.ReadFile(filepath.Join(tree, "CHANGELOG.md"))
+	if err != nil {
+		return err
+	}
+	heading := regexp.MustCompile(`(?m)^## ` + regexp.QuoteMeta(version) + ` \(\d{4}-\d{2}-\d{2}\)$`)
+	if !heading.Match(text) {
+		errs = append(errs, fmt.Errorf("CHANGELOG.md has no heading `## %s (YEAR-MONTH-DAY)`: write what the version has", version))
+	}
+	return errors.Join(errs...)
+}
+
+// run adds to the directory of the release what is made of binaries, given as arch=path, and of the image.
+func run(r release, args []string, out io.Writer) error {
+	license, err := os.ReadFile(filepath.Join(r.tree, "LICENSE"))
+	if err != nil {
+		return err
+	}
+	for _, arg := range args {
+		arch, path, ok := strings.Cut(arg, "=")
+		if !ok {
+			return fmt.Errorf("%q is no binary, name it as amd64=bin/amd64/sluice", arg)
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		a, err := newApplication(arch, r.version, content)
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		suffix := "-linux-" + arch
+		files := []file{{"LICENSE", 0o644, license}, {name, 0o755, content}}
+		if err := errors.Join(
+			writeArchive(r.path(suffix+".tar.gz"), r.time, files),
+			writeBOM(r.path(suffix+".cdx.json"), binaryBOM(&r, a)),
+		); err != nil {
+			return err
+		}
+	}
+	i, err := readImage(r.path("-image.tar"), r.version)
+	if err != nil {
+		return fmt.Errorf("image: %w", err)
+	}
+	if err := errors.Join(
+		writeBOM(r.path("-image.cdx.json"), imageBOM(&r, i)),
+		writeChart(r.path(".tgz"), filepath.Join(r.tree, "deploy/chart"), r.time),
+	); err != nil {
+		return err
+	}
+	return writeSums(r.dir, out)
+}
