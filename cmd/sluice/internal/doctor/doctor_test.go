@@ -119,7 +119,7 @@ func TestFindings(t *testing.T) {
 		{"no service account", func(f *Facts) { f.Config.Kubernetes.Enabled, f.API = true, errors.New("this is no pod") }, Fail, "kubernetes", "no pod", "kubernetes.kubeconfig"},
 		{"daemon elsewhere", func(f *Facts) { f.Running, f.OtherNetNS = &status.StatusView{Ready: true}, 7 }, Warn, "network-namespace", "in another", "nsenter -t 7 -n"},
 		{"socket of root", func(f *Facts) { f.Socket = SocketHidden }, Warn, "status-socket", "may not open it", "as root"},
-		{"program of root", eth(func(d *Interface) { d.Program, d.ProgramHidden = "program 3", true }), Warn, "xdp-program", "program 3 is attached, and whose it is", "as root"},
+		{"program of root", eth(func(d *Interface) { d.Program, d.ProgramHidden = "program 3", true }), Warn, "xdp-program", "program 3 is attached, and this command may not read", "as root"},
 		{"a daemon in generic mode", func(f *Facts) {
 			f.Running = &status.StatusView{Ready: true, Interfaces: []status.InterfaceView{{Name: "eth0", Mode: "generic", Reason: "the driver refuses native mode", Queues: []status.QueueView{{Bound: true}}}}}
 		}, Warn, "driver-mode", "generic: the driver refuses native mode", "fraction"},
