@@ -104,8 +104,8 @@ func (o *clusterOptions) install(ctx context.Context, c *single.Cluster) error {
 	return nil
 }
 
-// environment says how to reach the cluster: from the machine, and from the client's namespace, which is
-// outside of the cluster and has the gateway as its router.
+// environment returns how to reach the cluster: from the machine, and from the client's namespace,
+// which is outside of the cluster and has the gateway as its router.
 func environment(c *single.Cluster) (string, error) {
 	inClient, err := c.KubeconfigIn(c.Client0)
 	if err != nil {
@@ -119,10 +119,10 @@ func environment(c *single.Cluster) (string, error) {
 	return text, nil
 }
 
-// nodeLine says how to enter a node: nsenter -a -t PID.
+// nodeLine returns how to enter a node: nsenter -a -t PID.
 func nodeLine(n *nodes.Node) string { return fmt.Sprintf("NODE_%s_PID=%d\n", n.Name, n.PID()) }
 
-// replaceFile writes a file so that whoever waits for it finds it whole.
+// replaceFile writes a file atomically: a process that waits for it never reads a part of it.
 func replaceFile(path, text string) error {
 	next := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".next")
 	if err := os.WriteFile(next, []byte(text), 0o644); err != nil {

@@ -44,9 +44,9 @@ func exitStatus(err error) int {
 	return 1
 }
 
-// whileRead is over when whoever reads this program's output, a pager or head, is gone: by default SIGPIPE
-// then ends the program, and leaves what it built. Connections that break raise that signal, too,
-// so it only is the reason to look.
+// whileRead ends when the reader of this program's output, a pager or head, is gone: by default
+// SIGPIPE then ends the program, and leaves what it built. Connections that break raise that
+// signal, too, so it only is the reason to look.
 func whileRead(ctx context.Context) context.Context {
 	ctx, cancel := context.WithCancel(ctx)
 	broken := make(chan os.Signal, 1)
@@ -62,7 +62,7 @@ func whileRead(ctx context.Context) context.Context {
 	return ctx
 }
 
-// unread says whether a file is a pipe that nobody reads any more (poll(2), POLLERR).
+// unread reports whether a file is a pipe without a reader (poll(2), POLLERR).
 func unread(f *os.File) bool {
 	fds := []unix.PollFd{{Fd: int32(f.Fd())}}
 	n, err := unix.Poll(fds, 0)
@@ -100,7 +100,8 @@ func rootCommand() *cobra.Command {
 	return root
 }
 
-// canWrite says whether the file that a flag names, if the command has it, can be written. It makes none.
+// canWrite returns an error unless the file that a flag names, if the command has it, can be
+// written. It makes none.
 func canWrite(c *cobra.Command, flag string) error {
 	f := c.Flags().Lookup(flag)
 	if f == nil || f.Value.Type() != "string" || f.Value.String() == "" {
@@ -129,7 +130,7 @@ func demoCommand() *cobra.Command {
 		Use:   "demo",
 		Short: "Build a network, run the gateway in it, send traffic, judge what happened",
 		Long: "demo builds client, gateway and backend network namespaces, runs `sluice run` in the gateway's,\n" +
-			"sends real traffic through it, changes endpoints, kills it, and says what happened. The exit\n" +
+			"sends real traffic through it, changes endpoints, kills it, and prints what happened. The exit\n" +
 			"status is 0 only if every expectation was met. It needs Linux 6.12, root, and no other tool.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return demo.Run(cmd.Context(), c) },

@@ -18,7 +18,7 @@ func reportCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "report --from FILE... [FILE...]",
 		Short: "Show what experiments saved with --json: one HTML page, plots, the figures of README and docs",
-		Long: "report reads files that the other commands saved with --json and writes what is asked for: one HTML page\n" +
+		Long: "report reads files that the other commands saved with --json and writes the requested forms: one HTML page\n" +
 			"that needs no network, every plot as SVG and PNG, or, into the source tree that --docs names, the figures of\n" +
 			"README.md and docs/benchmarks.md and docs/plots. Of a figure that several files have, the page shows the newest.\n" +
 			"--docs refuses files of two machines, two files of one experiment, and commits that are not in the tree's history.",

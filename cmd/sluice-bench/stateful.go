@@ -13,7 +13,7 @@ func statefulCommand() *cobra.Command {
 	c := stateful.Defaults()
 	command := &cobra.Command{
 		Use:   "stateful [PROFILE]",
-		Short: "Open connections as a profile says, through a gateway, and say what became of each",
+		Short: "Open connections by a profile, through a gateway, and count what became of them",
 		Long: "stateful plays exchanges of real protocols over many connections, with a TCP of its own at both ends over\n" +
 			"AF_XDP: client and server pools, rates, ramps and shares are in PROFILE, a file or the name of one in\n" +
 			"bench/profiles. Servers tag what they send, so a connection that meets two servers is found out: then\n" +
@@ -71,7 +71,7 @@ func templateCommand() *cobra.Command {
 		Use:   "template CAPTURE",
 		Short: "Write the TCP and UDP conversations of a capture (pcap, pcapng) as a profile",
 		Long: "template takes the conversations of a capture that have a beginning, in order of their first packet, and\n" +
-			"prints a profile: who sent how many bytes after how long, one template each. Whoever sent first is the\n" +
+			"prints a profile: who sent how many bytes after how long, one template each. The end that sent first is the\n" +
 			"client. Payload is not copied unless --bytes is given: captures hold what nobody may see.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {

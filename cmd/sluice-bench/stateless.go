@@ -98,7 +98,7 @@ func statelessCommand() *cobra.Command {
 		Short: "Send packets that know when they were sent, and judge what arrives",
 		Long: "stateless sends UDP datagrams, TCP SYNs or echo requests of many flows at a rate, from --tx, and says\n" +
 			"what arrived at --rx: loss, order, duplicates, damage, flows that changed their destination, latency.\n" +
-			"Between the two is whatever is to be measured; with --loopback, a wire. It needs Linux 6.12 and root.",
+			"Between the two is the system to measure; with --loopback, a wire. It needs Linux 6.12 and root.",
 		Example: "  sluice-bench stateless --loopback --rate 100k\n" +
 			"  sluice-bench stateless --tx eth0@client --rx eth0@server --to-mac 02:00:00:00:00:01 --to 192.0.2.1 --flows 100000",
 		Args: cobra.NoArgs,

@@ -72,8 +72,8 @@ func TestLostFlagsAreClosed(t *testing.T) {
 	}
 }
 
-// TestConfigureTheSame: a configuration that says what the last one said makes no new
-// table. The node's addresses are told again and again, and each table costs a pass over all Services.
+// TestConfigureTheSame: a configuration equal to the last one makes no new table. The node's
+// addresses are told again and again, and each table costs a pass over all Services.
 func TestConfigureTheSame(t *testing.T) {
 	compiler := compiler.New(controltest.Config())
 	before, _, _ := compiler.Compile(&objects.Changes{})

@@ -13,7 +13,7 @@ import (
 	"sluice.dev/sluice/control/tracker"
 )
 
-// claimants makes n Services that ask for one address and port. The first is the oldest.
+// claimants returns n Services that claim one address and port. The first is the oldest.
 func claimants(n int) (*tracker.Tracker, *compiler.Compiler) {
 	tr, compiler := tracker.New(), compiler.New(compiler.Config{})
 	var b tracker.Batch

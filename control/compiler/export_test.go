@@ -24,7 +24,7 @@ func (c *Compiler) CheckAll(t HandedOut) string {
 func (c *Compiler) FullHealthChecks(s *objects.State) []HealthCheck { return c.full(s).HealthChecks() }
 
 // Corruptions are ways in which a table can be wrong. Each makes it so for the Service
-// bench/service-1 and says whether the endpoints' numbers are still right.
+// bench/service-1 and reports whether the endpoints' numbers are still right.
 var Corruptions = map[string]func(*Compiler){
 	"a slot of a table": func(c *Compiler) {
 		t := c.one().ports[0].families[0].sets[clusterSet].table.slots

@@ -18,7 +18,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// innocent is a Service that must be served whatever is beside it.
+// innocent is a Service that must be served with any other objects beside it.
 const innocent = `{apiVersion: v1, kind: Service, metadata: {name: innocent, namespace: innocent, creationTimestamp: "1970-01-01T00:00:01Z"},
   spec: {ipFamilies: [IPv4], ports: [{name: http, port: 80}]}, status: {loadBalancer: {ingress: [{ip: 203.0.113.200}]}}}
 ---

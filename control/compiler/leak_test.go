@@ -102,7 +102,7 @@ func tableUsers(c *Compiler) (known, are int) {
 	return known, are
 }
 
-// sharesSet says whether a port has one set for both of its policies.
+// sharesSet reports whether a port has one set for both of its policies.
 func sharesSet(c *Compiler) bool {
 	for _, u := range c.units {
 		for _, p := range u.ports {

@@ -105,8 +105,8 @@ func TestFrontendsOfOneServiceAreBounded(t *testing.T) {
 	}
 }
 
-// TestOlderServicesHaveTheRoom: what is asked for beyond the kernel program's room is denied to
-// the youngest, whole, and given when somebody goes.
+// TestOlderServicesHaveTheRoom: what exceeds the kernel program's room is denied to the youngest,
+// whole, and given when somebody goes.
 func TestOlderServicesHaveTheRoom(t *testing.T) {
 	pods := Config{NodeName: "gw"}
 	pods.ClusterCIDRs = append(pods.ClusterCIDRs, netip.MustParsePrefix("10.244.0.0/16"))
@@ -204,7 +204,7 @@ func TestShortUnitsAreBuiltAgain(t *testing.T) {
 	}
 	l.Release(s.Generation)
 	if !l.Starved() {
-		t.Fatal("nobody asks for the numbers that came back")
+		t.Fatal("the freed numbers are not assigned again")
 	}
 	_, problems, _ = l.Compile(&objects.Changes{})
 	if _, n := l.served(2); n != 3 || len(problems) != 0 || len(l.short) != 0 {
@@ -216,7 +216,7 @@ func TestShortUnitsAreBuiltAgain(t *testing.T) {
 }
 
 // TestWeightsAreFoundOnce: rules are held against endpoints once for a version of a slice and of
-// the rules, whatever the number of ports.
+// the rules, with any number of ports.
 func TestWeightsAreFoundOnce(t *testing.T) {
 	l := newLimited(t, Config{})
 	s := wide("x", 1, 3, 1)

@@ -27,10 +27,10 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// goods are Services of every kind, the oldest of all, in a namespace that no mutated
-// object is in. Their addresses, ports and node ports are among the mutator's words, but for
-// those that others may take: an external IP, which goes to whoever has it as ClusterIP or
-// VIP, and the endpoints', which are none while they are an address of a Service.
+// goods are Services of every kind, the oldest of all, in a namespace that no mutated object is in.
+// Their addresses, ports and node ports are among the mutator's words, but for those that others
+// may take: an external IP, which goes to the Service that has it as ClusterIP or VIP, and the
+// endpoints', which are none while they are an address of a Service.
 const goods = `{apiVersion: v1, kind: Service, metadata: {name: plain, namespace: good, creationTimestamp: "1970-01-01T00:00:01Z"},
   spec: {type: LoadBalancer, clusterIPs: [10.96.0.201, "2001:db8:96::201"], externalIPs: [198.18.200.77],
     ports: [{name: http, port: 80, nodePort: 32100}, {name: dns, port: 53, protocol: UDP, nodePort: 32100}]},
@@ -119,11 +119,11 @@ func served(s *services.Snapshot, f *services.Frontend) string {
 		renderRule(s, &f.Outside, true), renderRule(s, &f.Pod, true), f.Service.Identity)
 }
 
-// TestMutatedObjects puts mutated Services, EndpointSlices and Nodes beside good ones:
-// 20,000 of them (a tenth with -short), or as many as SLUICE_OBJECTS says. Whatever they say, nothing panics, no
-// address is in the table that packets must not be sent to, the good ones are served
-// exactly as if they were alone, the kernel program is told each difference once, and
-// the table is what a compile from nothing makes.
+// TestMutatedObjects puts mutated Services, EndpointSlices and Nodes beside good ones: 20,000 of
+// them (a tenth with -short), or the number in SLUICE_OBJECTS. With any content nothing panics, no
+// address is in the table that packets must not be sent to, the good ones are served exactly as if
+// they were alone, the kernel program is told each difference once, and the table is what a compile
+// from nothing makes.
 func TestMutatedObjects(t *testing.T) {
 	const usual, fullEvery = 20_000, 500
 	count := usual

@@ -21,9 +21,9 @@ func (w *pinWorld) ref(last byte) services.BackendRef {
 	return 0
 }
 
-// TestRebuildInheritsEverything: after the table was built anew whoever watches hears on, of
-// what was waiting, of what the repair itself changes, and of what comes later; and nobody
-// gets a number that the repair gave back.
+// TestRebuildInheritsEverything: after the table was rebuilt watchers are still called, for what
+// was waiting, of what the repair itself changes, and of what comes later; and nobody gets a number
+// that the repair gave back.
 func TestRebuildInheritsEverything(t *testing.T) {
 	w := newPinWorld("ClientIP")
 	var told []byte
@@ -55,7 +55,7 @@ func TestRebuildInheritsEverything(t *testing.T) {
 		t.Errorf("told of %v, want 2 and 4", told)
 	}
 	if busy == 0 {
-		t.Error("nobody asks for flows any more")
+		t.Error("flows are not checked any more")
 	}
 }
 

@@ -19,8 +19,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// TestSelfCheckRaisesNoFalseAlarm: whatever random objects led to, the check of every
-// Service finds that it is right.
+// TestSelfCheckRaisesNoFalseAlarm: after any random changes the check of every Service finds that
+// it is right.
 func TestSelfCheckRaisesNoFalseAlarm(t *testing.T) {
 	w := newWorld(t)
 	tracker, c := tracker.New(), compiler.New(controltest.Config())

@@ -111,7 +111,8 @@ func TestStatistics(t *testing.T) {
 	}
 }
 
-// TestNotTold: a veth has no hash and no rings of its own, and says so in the one way that callers tell from a mistake.
+// TestNotTold: a veth has no hash and no rings of its own, and returns the one error that callers
+// distinguish from a failure.
 func TestNotTold(t *testing.T) {
 	veth(t)
 	for _, f := range []Flow{TCP4, UDP4, SCTP4, TCP6, UDP6, SCTP6} {

@@ -192,7 +192,7 @@ func TestNoticed(t *testing.T) {
 	r.notice("10.0.0.1")
 }
 
-// notice waits until something is served, without asking for a look.
+// notice waits until something is served, without a call of Sync.
 func (r *rig) notice(want string) {
 	r.t.Helper()
 	deadline := time.After(5 * time.Second)

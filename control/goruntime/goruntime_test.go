@@ -31,8 +31,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// threads makes some before and after the settings, and says how many of all threads may
-// run on the CPU that is to be kept free.
+// threads makes some before and after the settings, and returns how many of all threads may run on
+// the CPU that is to be kept free.
 func threads() string {
 	var before, after sync.WaitGroup
 	release := make(chan struct{})

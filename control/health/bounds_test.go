@@ -10,8 +10,8 @@ import (
 	"sluice.dev/sluice/control/compiler"
 )
 
-// TestIdleConnections: whoever holds connections open cannot make the daemon grow, nor
-// keep load balancers from their answers.
+// TestIdleConnections: clients that hold connections open cannot make the daemon grow, nor keep
+// load balancers from their answers.
 func TestIdleConnections(t *testing.T) {
 	p, port, other := newPorts(t), freePort(t), freePort(t)
 	p.SetHealthChecks([]compiler.HealthCheck{

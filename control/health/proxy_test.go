@@ -240,7 +240,7 @@ func TestLateUpdate(t *testing.T) {
 	after(time.Hour)
 	w := httptest.NewRecorder()
 	if p.answer(w, livez); w.Code != 200 {
-		t.Errorf("the first table is waited for, and a restart is asked for: %d %s", w.Code, w.Body)
+		t.Errorf("before the first table /livez fails, which leads to a restart: %d %s", w.Code, w.Body)
 	}
 }
 

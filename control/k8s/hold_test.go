@@ -22,7 +22,7 @@ type stage struct {
 	*hold
 	tracker *tracker.Tracker
 	t       *testing.T
-	counted int // changes that were taken and not asked for
+	counted int // changes that were applied and not read
 }
 
 var testSource = objects.Source{Kind: Kind, Path: "endpointslices"}
@@ -239,8 +239,8 @@ func (s *stage) held() (n int) {
 	return n
 }
 
-// Whatever happens, what has gone through when all time is over is what was said last,
-// and nothing is remembered of what is gone.
+// After any changes, what was passed on in the end is what was sent last, and nothing is remembered
+// of what is gone.
 func TestHoldEndsWithTheTruth(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

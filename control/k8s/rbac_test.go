@@ -37,7 +37,7 @@ var rights = []k8stest.Request{
 func TestRights(t *testing.T) {
 	t.Parallel()
 	s := k8stest.Start(t)
-	s.PlainLists = true // an old server: list is asked for, too
+	s.PlainLists = true // an old server: list is requested, too
 	s.Allow = func(verb, group, resource string) bool {
 		return slices.Contains(rights, k8stest.Request{Verb: verb, Group: group, Resource: resource})
 	}
@@ -60,7 +60,7 @@ func TestRights(t *testing.T) {
 	asked := s.Requests()
 	for _, q := range asked {
 		if !slices.Contains(rights, q) {
-			t.Errorf("asked for %v, which is not among the rights", q)
+			t.Errorf("requested %v, which is not among the rights", q)
 		}
 	}
 	for _, q := range rights {

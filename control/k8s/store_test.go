@@ -98,7 +98,7 @@ func TestPanicIsTheObjectsFault(t *testing.T) {
 	}
 	problems := tracker.Locate(nil)
 	if len(problems) != 1 || !problems[0].Serving || !strings.Contains(problems[0].Message, "slice.go:") {
-		t.Errorf("problems %v, want one that names the line and says that the last version is served", problems)
+		t.Errorf("problems %v, want one that names the line, and that the last version is served", problems)
 	}
 }
 

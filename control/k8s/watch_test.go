@@ -114,7 +114,7 @@ func TestExpiredWatchListsAnew(t *testing.T) {
 	}
 }
 
-// While the API server is away the last good state stays, and a Problem says so.
+// While the API server does not answer the last good state stays, and there is a Problem.
 func TestServerAway(t *testing.T) {
 	t.Parallel()
 	s := k8stest.Start(t)
@@ -246,7 +246,7 @@ func oneOrder(t *testing.T, r *rand.Rand) {
 	}
 }
 
-// A kind that may not be listed stops the start, and says why.
+// A kind that may not be listed stops the start, with a Problem.
 func TestForbidden(t *testing.T) {
 	t.Parallel()
 	s := k8stest.Start(t)
@@ -263,7 +263,7 @@ func TestForbidden(t *testing.T) {
 		t.Errorf("endpointslices: %v", err)
 	}
 	if w.problems("nothing is served before they are listed once") != 1 {
-		t.Error("no problem says why nothing is served")
+		t.Error("there is no problem although nothing is served")
 	}
 }
 

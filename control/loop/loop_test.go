@@ -264,7 +264,7 @@ func TestFlowsKeepAWayOfAnAddress(t *testing.T) {
 		}
 	}
 	wait := func() {
-		time.Sleep(3 * time.Minute) // the longest that flows are not asked for
+		time.Sleep(3 * time.Minute) // longer than the maximum interval of walks
 		synctest.Wait()
 	}
 	both, one := []header.Addr{other, a}, []header.Addr{other}

@@ -12,7 +12,7 @@ import (
 	"sluice.dev/sluice/control/tracker"
 )
 
-// richService asks for all that costs: two sets that differ, hints, weights, source
+// richService has all that takes time to compile: two sets that differ, hints, weights, source
 // ranges, three kinds of frontends.
 func richService() *corev1.Service {
 	s := controltest.Service(0)

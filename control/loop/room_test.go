@@ -54,8 +54,8 @@ func (k *narrow) fill(s *steer.Set) error {
 }
 
 // TestRefusedForGood: what the kernel program has no room for holds up nothing else: the loop
-// becomes ready, all else is applied, what is refused is asked for rarely and alone, and at
-// once when there is room.
+// becomes ready, all else is applied, what is refused is retried rarely and alone, and at once when
+// there is room.
 func TestRefusedForGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &narrow{room: 3}
@@ -97,7 +97,7 @@ func TestRefusedForGood(t *testing.T) {
 		}
 		for _, n := range k.asked[asked:] {
 			if n > 3 {
-				t.Errorf("asked for %d frontends, want those that were refused alone", n)
+				t.Errorf("%d frontends were opened again, want only those that were refused", n)
 			}
 		}
 		r.end()

@@ -181,7 +181,7 @@ func TestWeights(t *testing.T) {
 	}
 }
 
-// TestFillByRoundIsFill: the two ways to fill agree, whatever the weights.
+// TestFillByRoundIsFill: the two ways to fill agree for all weights.
 func TestFillByRoundIsFill(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	unevens := 0

@@ -124,7 +124,7 @@ func TestDocument(t *testing.T) {
 		_, name, _ := strings.Cut(d.String(), `fqName: "`)
 		name, _, _ = strings.Cut(name, `"`)
 		if !rows[name] {
-			t.Errorf("docs/metrics.md does not say what %s means", name)
+			t.Errorf("docs/metrics.md does not describe %s", name)
 		}
 		delete(rows, name)
 	}

@@ -290,7 +290,7 @@ func TestBackendsOnlyIfAsked(t *testing.T) {
 			found = found || strings.HasPrefix(f.GetName(), "sluice_backend_")
 		}
 		if found != asked {
-			t.Errorf("asked for series of backends: %v, found: %v", asked, found)
+			t.Errorf("series of backends enabled: %v, found: %v", asked, found)
 		}
 	}
 }

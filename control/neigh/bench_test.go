@@ -70,7 +70,7 @@ func BenchmarkNewNeighbour(b *testing.B) {
 	}
 }
 
-// silentKernel has no neighbours to ask for.
+// silentKernel has no neighbours.
 type silentKernel struct{ *fakeKernel }
 
 func (silentKernel) use(int, netip.Addr) error { return nil }

@@ -17,7 +17,7 @@ import (
 	"sluice.dev/sluice/fastpath/nexthop"
 )
 
-// fakeKernel says what the test wants. With synctest its time is the test's.
+// fakeKernel returns what the test sets. With synctest its time is the test's.
 type fakeKernel struct {
 	mu    sync.Mutex
 	top   topology
@@ -179,8 +179,8 @@ func TestLostEventsAreMadeUpFor(t *testing.T) {
 		notice func(m *mirror, k *fakeKernel)
 		lost   uint64
 	}{
-		{"the kernel says so", func(_ *mirror, k *fakeKernel) { k.ch <- []event{{kind: eventsLost}} }, 1},
-		{"nobody says so", func(m *mirror, _ *fakeKernel) { m.settle(time.Minute) }, 0},
+		{"the kernel reports it", func(_ *mirror, k *fakeKernel) { k.ch <- []event{{kind: eventsLost}} }, 1},
+		{"the kernel does not report it", func(m *mirror, _ *fakeKernel) { m.settle(time.Minute) }, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
@@ -279,7 +279,7 @@ func TestNeighboursInUseAreProbed(t *testing.T) {
 		k.ch <- []event{{kind: neighbourChanged, neigh: k.neigh[0]}}
 		m.settle(10 * time.Minute)
 		if k.asked(dst) != 0 {
-			t.Fatalf("probed %d times though nobody asked for it", k.asked(dst))
+			t.Fatalf("probed %d times though no worker requested it", k.asked(dst))
 		}
 		m.table.Resolve(addr("10.0.0.7"))
 		synctest.Wait()

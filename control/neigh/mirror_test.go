@@ -376,7 +376,7 @@ func TestUseLeavesPermanentNeighbours(t *testing.T) {
 			return err
 		}
 		if n, err := k.neighbour(dev, a); err != nil || n.State == netlink.NUD_NONE {
-			t.Errorf("%s: %#v, %v after its first use, want one in which it is asked for", a, n, err)
+			t.Errorf("%s: %#v, %v after its first use, want one in which it is resolved", a, n, err)
 		}
 		entry := &netlink.Neigh{LinkIndex: dev, IP: a.AsSlice(), State: netlink.NUD_PERMANENT, HardwareAddr: []byte{2, 0, 0, 0, 0, 9}}
 		if err := netlink.NeighSet(entry); err != nil {

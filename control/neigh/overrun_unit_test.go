@@ -62,7 +62,7 @@ func TestOverrunsWithoutEnd(t *testing.T) {
 			t.Errorf("%d readings in 5 s", n)
 		}
 		if n := k.asked(netip.MustParseAddr("10.0.0.9")); n < 5 || n > 7 {
-			t.Errorf("a neighbour that does not answer was asked for %d times in 5 s", n)
+			t.Errorf("a neighbour that does not answer was requested %d times in 5 s", n)
 		}
 		if g := m.table.View().Generation; g != generation {
 			t.Error("an overrun made a new generation")

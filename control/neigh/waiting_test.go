@@ -14,8 +14,8 @@ func invented(n int) string {
 	return netip.AddrFrom4([4]byte{10, byte(100 + n>>16), byte(n >> 8), byte(n)}).String()
 }
 
-// TestSpoofedSourcesDoNotStarveBackends: with the waiting places taken and the
-// flood going on, a backend on the link is asked for at its first request.
+// TestSpoofedSourcesDoNotStarveBackends: with the waiting places taken and the flood going on, a
+// backend on the link is resolved at its first request.
 func TestSpoofedSourcesDoNotStarveBackends(t *testing.T) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
 		n := 0
@@ -31,7 +31,7 @@ func TestSpoofedSourcesDoNotStarveBackends(t *testing.T) {
 		m.table.Resolve(addr("10.0.0.77"))
 		synctest.Wait()
 		if k.asked(netip.MustParseAddr("10.0.0.77")) != 1 {
-			t.Error("a backend on the link is not asked for")
+			t.Error("a backend on the link is not resolved")
 		}
 		// Before the answer is here the flood takes all places: asked again, it is used.
 		flood(maxPending)
@@ -48,7 +48,7 @@ func TestSpoofedSourcesDoNotStarveBackends(t *testing.T) {
 	})
 }
 
-// TestOldestWaitingGivesWay: who is asked for again and again keeps its place.
+// TestOldestWaitingGivesWay: a neighbour that is requested repeatedly keeps its place.
 func TestOldestWaitingGivesWay(t *testing.T) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
 		for n := range maxPending + 50 { // the places are taken, and no request came since
@@ -61,7 +61,7 @@ func TestOldestWaitingGivesWay(t *testing.T) {
 		k.ch <- []event{{neighbourChanged, neighbourEvent("10.0.0.77", netlink.NUD_REACHABLE, 2, 0, 0, 0, 0, 7)}}
 		synctest.Wait()
 		if r := m.lookup("10.0.0.77"); r.Hop == 0 {
-			t.Error("what is asked for all the time gave way")
+			t.Error("a neighbour that is requested all the time was replaced")
 		}
 	})
 }
@@ -86,8 +86,8 @@ func TestQuestionsAboutMadeUpDestinationsAreBounded(t *testing.T) {
 	})
 }
 
-// TestGatewayDoesNotWait: a host that waits and becomes a gateway keeps its place
-// among the neighbours whatever else is asked for.
+// TestGatewayDoesNotWait: a host that waits and becomes a gateway keeps its place among the
+// neighbours with any other requests.
 func TestGatewayDoesNotWait(t *testing.T) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
 		m.table.Resolve(addr("10.0.0.77"))

@@ -478,7 +478,7 @@ func TestEndpoint(t *testing.T) {
 	}
 }
 
-// TestLogOfChanges: the log says what an operator did as he would, not as a URL has it.
+// TestLogOfChanges: the log has what an operator did in the form of the command, not of the URL.
 func TestLogOfChanges(t *testing.T) {
 	var log bytes.Buffer
 	c, _ := serveLogged(t, statustest.New(), slog.New(slog.NewTextHandler(&log, nil)))

@@ -119,8 +119,8 @@ func TestNodeObject(t *testing.T) {
 	}
 }
 
-// TestWaiting: what was read and not asked for is counted once per object, and its
-// age is that of the first of it.
+// TestWaiting: what was read and not returned by Changes is counted once per object, and its age is
+// that of the first of it.
 func TestWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		from := objects.Source{Kind: "test"}
@@ -136,7 +136,7 @@ func TestWaiting(t *testing.T) {
 		}
 		tr.Changes()
 		if w := tr.Waiting(); w != (tracker.Waiting{}) || !tr.Queued().IsZero() {
-			t.Errorf("%+v since %v, all was asked for", w, tr.Queued())
+			t.Errorf("%+v since %v, all was returned", w, tr.Queued())
 		}
 	})
 }

@@ -103,7 +103,7 @@ func TestLimitForgets(t *testing.T) {
 	}
 }
 
-// TestOnce: an answer says that it is the last, and it is.
+// TestOnce: an answer has the header Connection: close, and the connection ends.
 func TestOnce(t *testing.T) {
 	for _, once := range []bool{false, true} {
 		c := dial(t, serve(t, ServeConfig{Limit: NewLimit(2), Once: once}))

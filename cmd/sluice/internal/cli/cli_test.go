@@ -161,7 +161,7 @@ func TestManyFlows(t *testing.T) {
 	}
 }
 
-// TestSomeFlows: --limit lists so many and says that there are more, --count lists none.
+// TestSomeFlows: --limit lists so many and reports that there are more, --count lists none.
 func TestSomeFlows(t *testing.T) {
 	g := statustest.New()
 	g.Many(700)
@@ -316,7 +316,7 @@ func TestRunSignal(t *testing.T) {
 	}
 }
 
-// TestCompletion: a shell that asks for a backend gets the daemon's.
+// TestCompletion: shell completion of a backend offers the daemon's.
 func TestCompletion(t *testing.T) {
 	socket := daemon(t, statustest.New())
 	_, out, _ := sluice(t, "__complete", "--socket", socket, "drain", "")

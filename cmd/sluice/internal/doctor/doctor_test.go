@@ -48,7 +48,7 @@ func TestHealthy(t *testing.T) {
 		}
 	}
 	if Failed(Examine(healthy())) {
-		t.Error("Failed says so")
+		t.Error("Failed is true")
 	}
 }
 
@@ -279,7 +279,7 @@ func TestEnough(t *testing.T) {
 		"veth with tx off":         func(f *Facts) { f.Interfaces[0].Kind = "veth"; f.Interfaces[0].PeerFeatures = map[string]bool{} },
 		"no host link, no forward": func(f *Facts) { f.Config.HostLink.Enabled = false; clear(f.Sysctls) },
 		"no zero-copy":             func(f *Facts) { f.Interfaces[0].XDPFeatures &^= netdev.ZeroCopy },
-		"one queue, whatever its hash is": func(f *Facts) {
+		"one queue, with any hash": func(f *Facts) {
 			f.Interfaces[0].Queues, f.Interfaces[0].RSSQueues = 1, 1
 			f.Interfaces[0].FlowHash = map[ethtool.Flow]ethtool.HashFields{ethtool.UDP4: byAddresses}
 		},

@@ -14,8 +14,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// TestInUse: which side of a flow needs which way of an address. Every address is
-// asked for with every flag.
+// TestInUse: which side of a flow needs which way of an address. Every address is queried with
+// every flag.
 func TestInUse(t *testing.T) {
 	const client, vip, source, backend = "198.51.100.7", "203.0.113.9", "192.0.2.20", "10.0.0.5"
 	const all = services.AddrVIP | services.AddrNode | services.AddrSNAT | services.AddrLocal
@@ -37,7 +37,7 @@ func TestInUse(t *testing.T) {
 		want   steer.Set
 	}{
 		{"no flow", 0, "", "", steer.Set{}},
-		{"TCP, whatever its backend", header.ProtoTCP, source, "gone", steer.Set{
+		{"TCP, with any backend", header.ProtoTCP, source, "gone", steer.Set{
 			Frontends: []services.FrontendKey{frontend}, NodePorts: []steer.NodePort{port}, KeepSources: []steer.KeepSource{keep},
 			Addrs: []steer.OwnAddr{own(vip, toVIP), own(source, toSNAT)},
 		}},

@@ -10,8 +10,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// TestReaderClosed: who still asks for flows when the table is about to be
-// unmapped gets none.
+// TestReaderClosed: a call that still reads flows when the table is about to be unmapped gets none.
 func TestReaderClosed(t *testing.T) {
 	table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 1024, IPv6Flows: 1024, Timeouts: flowtable.DefaultTimeouts()})
 	must(t, err)

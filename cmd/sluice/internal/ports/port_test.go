@@ -278,7 +278,7 @@ func TestProgramStays(t *testing.T) {
 	l.s.workers = l.workers
 }
 
-// more says that there is one worker more.
+// more adds one worker.
 type more struct{ Workers }
 
 func (m more) Len() int { return m.Workers.Len() + 1 }
@@ -335,7 +335,7 @@ func TestZeroCopyAgain(t *testing.T) {
 	}
 	l.p.whyCopy = ""
 	if why := igb(800); why != "" {
-		t.Errorf("zero-copy was asked for already: %q", why)
+		t.Errorf("zero-copy was requested already: %q", why)
 	}
 }
 
@@ -356,9 +356,9 @@ func addTap(t *testing.T, mtu int) netlink.Link {
 	return tap
 }
 
-// TestGenericForTheMTU: with mode auto, a device whose driver keeps long packets from a native program is in generic
-// mode as long as its MTU is that long, in native mode as soon as it is not, and status says why; so is what a successor
-// takes over.
+// TestGenericForTheMTU: with mode auto, a device whose driver keeps long packets from a native
+// program is in generic mode as long as its MTU is that long, in native mode as soon as it is not,
+// and status shows why; so is what a successor takes over.
 func TestGenericForTheMTU(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	tap := addTap(t, 1500)

@@ -68,8 +68,8 @@ func TestUntouched(t *testing.T) {
 	}
 }
 
-// TestTuningRefused: generic XDP needs no NAPI, so veth has none to run in threads. The
-// port forwards all the same, and says so.
+// TestTuningRefused: generic XDP needs no NAPI, so veth has none to run in threads. The port
+// forwards all the same, and reports it.
 func TestTuningRefused(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	addNIC(t, 1)

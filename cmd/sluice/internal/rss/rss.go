@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Of the generic netlink family "ethtool" (include/uapi/linux/ethtool_netlink.h).
-// The older ioctl is no way to ask: the answer is as long as the table, and the
-// caller cannot say how much room there is.
+// Of the generic netlink family "ethtool" (include/uapi/linux/ethtool_netlink.h). The older ioctl
+// is no way to ask: the answer is as long as the table, and the caller cannot pass how much room
+// there is.
 const (
 	family         = "ethtool"
 	attrHeader     = 1 // ETHTOOL_A_RSS_HEADER
