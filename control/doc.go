@@ -16,10 +16,10 @@
 //	loop       when it is compiled, published, steered and closed
 //
 // Each imports only those above it; tracker, steer and compiler do not import each other but
-// that the compiler imports steer (bench/rules). Everything the loop needs is state, not
-// history: the same objects, configuration and drains lead to the same table whatever order
-// they came in, and a Full compile of Tracker.State equals the incremental one.
+// that the compiler imports steer (bench/rules). The loop works on state, not on a
+// history of events: the same objects, configuration and drains lead to the same table in any order
+// of arrival, and a Full compile of Tracker.State equals the incremental one.
 //
-// Beside them: sources (files, k8s), who answers (status, health, metrics), what is known of
-// the host (neigh, hostlink, ethtool), and the configuration (config).
+// Beside them: sources (files, k8s), servers (status, health, metrics), the state of the host
+// (neigh, hostlink, ethtool), and the configuration (config).
 package control

@@ -8,7 +8,7 @@
 // A unit is one Service and the EndpointSlices that name it: it is compiled as a whole. One compile
 // (run.go) records what changed and builds the units that this affects:
 //
-//	claims.go, contest.go       frontends that a unit asks for, and who has them
+//	claims.go, contest.go       frontends that a unit claims, and which unit has them
 //	limits.go                   what one Service may have, and all together
 //	build.go, sets.go           endpoints, and those of them that take new flows (choose.go)
 //	tables.go, turns.go         Maglev tables and turns, one copy of equal ones
@@ -38,7 +38,7 @@
 //
 //	cluster   the ready ones that topology hints leave; if none is ready, all that
 //	          terminate and still serve
-//	local     the same of this node's alone, whatever hints say
+//	local     the same of this node only, regardless of hints
 //
 // A frontend has a Rule for clients outside and one for pods. A rule has a set, and whether the
 // client's address is kept (policies). Where it may be kept, the kernel program steers the

@@ -108,9 +108,9 @@ func Features(dev string) (map[string]bool, error) {
 	return on, nil
 }
 
-// SetFeatures switches the named features on or off and leaves the others alone. A name
-// that the kernel does not know is an error and nothing is changed; so is, after the change of the
-// others, a feature that the driver does not let anybody change.
+// SetFeatures switches the named features on or off and leaves the others alone. A name that the
+// kernel does not know is an error and nothing is changed; so is, after the change of the others, a
+// feature that the driver does not allow to change.
 func SetFeatures(dev string, want map[string]bool) error {
 	names, err := stringSet(dev, setFeatures)
 	if err != nil {

@@ -38,8 +38,8 @@
 //	accept_ra=0, autoconf=0, router_solicitations=0
 //	                   There is no router at the other end.
 //	accept_dad=0, dad_transmits=0
-//	                   Nobody else is on the link; a tentative address would lose packets.
-//	addr_gen_mode=1    No link-local address that nobody asked for.
+//	                   No other host is on the link; a tentative address would lose packets.
+//	addr_gen_mode=1    No link-local address, which nothing needs.
 //
 // On our end: addr_gen_mode=1 and disable_ipv6=1 (no addresses), forwarding=0 and
 // arp_ignore=8 for IPv4 (nothing is answered and nothing is sent on in a circle

@@ -109,9 +109,9 @@ func (m *Mirror) hostRoute(n *neighbour, id nexthop.ID) nexthop.Route {
 	return nexthop.Route{Hop: id, Kind: nexthop.OnLink, Source: t.source}
 }
 
-// admitHost inserts the host route to a neighbour, if it may have one and has
-// none. It shares the rest of the table with the View before it and keeps its
-// generation: nobody has learned anything about this destination yet.
+// admitHost inserts the host route to a neighbour, if it may have one and has none. It shares the
+// rest of the table with the View before it and keeps its generation: no worker has seen a route to
+// this destination yet.
 func (m *Mirror) admitHost(n *neighbour) {
 	hop, ok := m.hostHop(n)
 	if !ok || n.hosted {

@@ -3,8 +3,8 @@ package neigh
 import "container/list"
 
 const (
-	// maxPending bounds the neighbours that were asked for and have never answered:
-	// destinations on a link can be made up by whoever sends from spoofed addresses.
+	// maxPending bounds the neighbours that were requested and have never answered: senders with
+	// spoofed addresses can make packets for any destination on a link.
 	maxPending = 1024
 	// displacementsPerTick bounds how many of them give way to others in one second,
 	// and with it how many questions a flood of made-up destinations makes the kernel ask.

@@ -2,10 +2,9 @@ package services
 
 import "hash/maphash"
 
-// edit is the generation of the snapshot that a Builder makes. What carries it was
-// made or copied by that Builder, which may write it until Build; everybody else
-// must copy first. It is a number and not a pointer, because what is shared for
-// long would otherwise keep every Builder since alive.
+// edit is the generation of the snapshot that a Builder makes. What carries it was made or copied
+// by that Builder, which may write it until Build; all others must copy first. It is a number and
+// not a pointer, because what is shared for long would otherwise keep every Builder since alive.
 type edit uint64
 
 // pages is a persistent array: a root of fixed-size pages. A copy of the struct

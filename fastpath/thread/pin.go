@@ -17,8 +17,8 @@
 //	                    others     all CPUs                       thread 9   mask {1}
 //
 // A thread inherits the mask of the one that makes it. So one that a worker's thread made is bound
-// to the worker's CPU, with no worker on it; Group.Tidy, called now and then by somebody
-// else, finds these.
+// to the worker's CPU, with no worker on it; Group.Tidy, called periodically on another goroutine,
+// finds these.
 package thread
 
 import (
@@ -54,7 +54,7 @@ type Group struct {
 func NewGroup(nice int) (*Group, error) {
 	g := &Group{nice: nice}
 	g.pins.Store(new([]*Pin))
-	a, err := unix.SchedGetAttr(unix.Getpid(), 0) // the first thread is nobody's child
+	a, err := unix.SchedGetAttr(unix.Getpid(), 0) // the first thread has inherited nothing
 	if err != nil {
 		return nil, fmt.Errorf("read the scheduling of this process: %w", err)
 	}
@@ -132,8 +132,8 @@ func (g *Group) deprioritize(tid int) {
 	}
 }
 
-// schedule changes a thread's nice value and time slice; 0 is the usual one. A thread under
-// another policy than the usual one is left alone: somebody chose that.
+// schedule changes a thread's nice value and time slice; 0 is the usual one. A thread under another
+// policy than the usual one is left alone: it was chosen on purpose.
 func schedule(tid, nice int, slice time.Duration) error {
 	a, err := unix.SchedGetAttr(tid, 0)
 	if err != nil || a.Policy != unix.SCHED_NORMAL {
@@ -256,7 +256,8 @@ func (g *Group) Tidy() (unowned int, err error) {
 	return unowned, nil
 }
 
-// prioritized reports whether a thread has the nice value of workers, where that is not everybody's.
+// prioritized reports whether a thread has the nice value of workers, where that differs from the
+// usual one.
 func (g *Group) prioritized(tid int) bool {
 	if g.nice == 0 || g.nice == g.usual {
 		return false

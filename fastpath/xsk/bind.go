@@ -168,7 +168,7 @@ func explainRegister(err error) error {
 }
 
 // renew gives a socket that registered memory, and was refused, a new descriptor: with a
-// registration of its own it can join nobody's (xsk_bind, net/xdp/xsk.c).
+// registration of its own it cannot share another one (xsk_bind, net/xdp/xsk.c).
 func (s *Socket) renew(c *Config) error {
 	if !s.registered {
 		return nil

@@ -90,7 +90,7 @@ func (s *Socket) Flush() {
 // flushQuiet has nothing to send. A link that is down is probed each time; one
 // that is idle is probed rarely, to find out that it went down.
 //
-// A worker that polls its devices itself polls them here: without it nobody would.
+// A worker that polls its devices itself polls them here: nothing else does.
 func (s *Socket) flushQuiet() {
 	if s.busyPoll && s.up {
 		s.quiet = 0

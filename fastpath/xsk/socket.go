@@ -143,7 +143,7 @@ type Socket struct {
 	mode           Mode
 	reason         string
 	options        Options
-	registered     bool // registered the UMEM itself, so it can share with nobody's
+	registered     bool // registered the UMEM itself, so it cannot share a registration
 	without        bool // the driver has no zero-copy
 	maps           [][]byte
 }

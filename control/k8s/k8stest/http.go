@@ -101,7 +101,7 @@ func (s *Server) get(w http.ResponseWriter, k *kind, key string) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(o.json) // whoever asked may have gone
+	_, _ = w.Write(o.json) // the client may be gone
 }
 
 func (s *Server) listOrWatch(w http.ResponseWriter, r *http.Request, k *kind, verb string) {
@@ -189,7 +189,7 @@ func (k *kind) matching(sel *selector) (list []*object) {
 	return list
 }
 
-// watch sends events from a version on, after all objects if that is asked for.
+// watch sends events from a version on, after all objects if the request has that option.
 func (s *Server) watch(w http.ResponseWriter, r *http.Request, k *kind, sel *selector) {
 	q := r.URL.Query()
 	initial := q.Get("sendInitialEvents") == "true"
@@ -289,7 +289,7 @@ type stream struct {
 func (o *stream) send(typ string, object []byte) {
 	o.line.Reset()
 	fmt.Fprintf(&o.line, `{"type":%q,"object":%s}`+"\n", typ, object)
-	_, _ = o.w.Write(o.line.Bytes()) // whoever watches may have gone
+	_, _ = o.w.Write(o.line.Bytes()) // the watcher may be gone
 }
 
 // event takes an Event.
@@ -313,7 +313,7 @@ func (s *Server) event(w http.ResponseWriter, r *http.Request, verb string) {
 	s.mu.Unlock()
 	e.SetGroupVersionKind(eventsv1.SchemeGroupVersion.WithKind("Event"))
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(&e) // whoever asked may have gone
+	_ = json.NewEncoder(w).Encode(&e) // the client may be gone
 }
 
 // taken refuses what a real server does, by the name, and what the test wants refused.

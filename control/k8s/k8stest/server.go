@@ -35,9 +35,9 @@ import (
 type Server struct {
 	// Shuffle, if set, orders the n objects of every list by a permutation.
 	Shuffle func(n int, swap func(i, j int))
-	// Allow, if set, says whether a request is allowed: RBAC's verb, group and resource.
+	// Allow, if set, reports whether a request is allowed: RBAC's verb, group and resource.
 	Allow func(verb, group, resource string) bool
-	// Refuse, if set, says why an Event is forbidden; "" if it is not.
+	// Refuse, if set, returns why an Event is forbidden; "" if it is not.
 	Refuse func(*eventsv1.Event) string
 	// Pace, if set, is called before object i of n of every list is sent, and for i = n
 	// before its end.
@@ -85,7 +85,7 @@ type event struct {
 	version     uint64
 	typ         string
 	now, before *object
-	forced      bool // sent to everybody as it is
+	forced      bool // sent to all watchers unchanged
 }
 
 // Start starts a server that ends with the test.
@@ -178,7 +178,7 @@ func (s *Server) Delete(objects ...runtime.Object) uint64 {
 	return s.version
 }
 
-// Forget removes objects and tells nobody: what an event that was lost looks like.
+// Forget removes objects without an event, as if the event was lost.
 func (s *Server) Forget(objects ...runtime.Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

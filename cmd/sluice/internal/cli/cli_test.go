@@ -246,7 +246,7 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"config", "check", absent}, exitFailure, "sluice: configuration: open " + absent + ": no such file or directory\n"},
 		{[]string{"drain", "10.9.9.9", "--socket", daemon(t, statustest.New())}, exitFailure, "sluice: no backend 10.9.9.9, see `sluice backends`\n"},
 		{[]string{"flows", "delete", "--all", "--socket", refusing}, exitFailure, "sluice: the table is being rebuilt\n"},
-		{[]string{"status", "--wait", "--timeout", "20ms", "--socket", waiting}, exitFailure, "sluice: not everything is applied after 20ms; `sluice status` says what is missing\n"},
+		{[]string{"status", "--wait", "--timeout", "20ms", "--socket", waiting}, exitFailure, "sluice: not everything is applied after 20ms; `sluice status` shows what is missing\n"},
 		{[]string{"stats", "--socket", absent}, exitFailure,
 			"sluice: the sluice daemon is not running: nobody answers on " + absent + "; start it with `sluice run --config FILE`, or name its socket with --socket\n"},
 		{[]string{"flows", "--socket", absent}, exitFailure, "sluice: the sluice daemon is not running"},

@@ -34,7 +34,7 @@ func (s *session) statusCommand() *cobra.Command {
 			return s.ask(func(client *status.Client) error {
 				v, err := client.Status(ctx, wait)
 				if errors.Is(err, context.DeadlineExceeded) {
-					return fmt.Errorf("not everything is applied after %s; `sluice status` says what is missing", timeout)
+					return fmt.Errorf("not everything is applied after %s; `sluice status` shows what is missing", timeout)
 				}
 				if err != nil {
 					return err

@@ -110,7 +110,7 @@ func (e *examination) program(d *Interface) {
 		e.ok("xdp-program", d.Name, "none attached")
 	case ourPrograms[d.Program]:
 		e.ok("xdp-program", d.Name, "sluice's own")
-	case v != nil && v.Mode != "": // a program's name is not for everybody to read
+	case v != nil && v.Mode != "": // reading a program's name takes a capability
 		e.ok("xdp-program", d.Name, d.Program+", and the daemon says that it is its own")
 	case d.ProgramHidden:
 		e.add(Warn, "xdp-program", d.Name, d.Program+" is attached, and this command may not read whose it is", "run it as root: sluice replaces its own program, and never another's")

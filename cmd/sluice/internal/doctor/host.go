@@ -327,7 +327,7 @@ func (e *examination) objects() {
 	subject := cmp.Or(c.Kubernetes.Kubeconfig, "service account")
 	switch {
 	case e.f.Running != nil: // which may have another file system and environment than this command
-		e.ok("kubernetes", subject, "the daemon has read it; `sluice status` says whether the API server answers")
+		e.ok("kubernetes", subject, "the daemon has read it; `sluice status` shows whether the API server answers")
 	case e.f.API == nil:
 		e.ok("kubernetes", subject, "there; whether the API server answers is not checked")
 	case c.Kubernetes.Kubeconfig == "":

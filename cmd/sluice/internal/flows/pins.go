@@ -80,9 +80,9 @@ func (p *Pins) forget() {
 	})
 }
 
-// Prune forgets the pins that a predecessor left to backends that the first complete table gives
-// no new flows to: nobody tells of what was lost between the two processes. It is to be called before the
-// workers begin.
+// Prune forgets the pins that a predecessor left to backends that the first complete table gives no
+// new flows to: what was lost between the two processes is reported by nothing else. It must be
+// called before the workers begin.
 func (p *Pins) Prune(s *services.Snapshot) (ended int) {
 	type place struct {
 		service uint64

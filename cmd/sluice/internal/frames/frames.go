@@ -38,10 +38,10 @@ const (
 	framing = layer2 + 4
 )
 
-// kib are the drivers that give the hardware its buffer size in whole KiB, rounded down, and do not look
-// for the end of a packet in zero-copy:
-// igb_setup_srrctl (igb_main.c), igc_configure_rx_ring (igc_main.c, IGC_SRRCTL_BSIZEPKT), and ixgbe_configure_srrctl
-// (ixgbe_main.c), where it is the 82599 alone. Those that do so whatever the device are true.
+// kib are the drivers that give the hardware its buffer size in whole KiB, rounded down, and do not
+// look for the end of a packet in zero-copy: igb_setup_srrctl (igb_main.c), igc_configure_rx_ring
+// (igc_main.c, IGC_SRRCTL_BSIZEPKT), and ixgbe_configure_srrctl (ixgbe_main.c), where it is the
+// 82599 alone. Those that do so with every device are true.
 var kib = map[string]bool{"igb": true, "igc": true, "ixgbe": false}
 
 // unit is what a buffer's size is a multiple of: that of xsk_pool_get_rx_frame_size's users, 128 bytes at most
