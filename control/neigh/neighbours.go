@@ -72,7 +72,7 @@ func (m *Mirror) neighbourChanged(kn *netlink.Neigh, gone bool) bool {
 	case usable:
 		changed := !n.ready || n.mac != mac
 		n.ready, n.mac = true, mac
-		m.waiting.leave(n)
+		m.waiting.remove(n)
 		if changed {
 			m.hopChanged(n)
 		}
@@ -149,7 +149,7 @@ func (m *Mirror) track(key neighKey, gateway bool) *neighbour {
 		m.tracked[key] = n
 	}
 	if gateway {
-		m.waiting.leave(n)
+		m.waiting.remove(n)
 	}
 	return n
 }
@@ -173,7 +173,7 @@ func (m *Mirror) resolve(a header.Addr) {
 	if key.addr == a {
 		n.host = true
 		m.admitHost(n)
-		if oldest := m.waiting.asked(n); oldest != nil {
+		if oldest := m.waiting.requested(n); oldest != nil {
 			m.forget(oldest)
 		}
 	}

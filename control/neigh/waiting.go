@@ -6,14 +6,14 @@ const (
 	// maxPending bounds the neighbours that were requested and have never answered: senders with
 	// spoofed addresses can make packets for any destination on a link.
 	maxPending = 1024
-	// displacementsPerTick bounds how many of them give way to others in one second,
-	// and with it how many questions a flood of made-up destinations makes the kernel ask.
+	// displacementsPerTick bounds how many of them are replaced in one second, and so how many
+	// requests to the kernel a flood of invented destinations causes.
 	displacementsPerTick = 4096
 )
 
-// waiting holds the hosts that have never answered, the one that was asked for
-// longest ago first. When it is full that one gives way: a destination that somebody
-// sends to is asked for again and again, a made-up one is not.
+// waiting holds the hosts that have never answered, by their last request, the oldest first. If
+// it is full a new host replaces the oldest: workers repeat the requests for a destination in use, but
+// not those for an invented one.
 //
 // Invariant: no hop and no route leads to a host in it, so it can be dropped without
 // a new View.
@@ -22,20 +22,21 @@ type waiting struct {
 	displaced int       // since the last tick
 }
 
-// waits says whether n belongs among the waiting.
+// waits reports whether n belongs in waiting.
 func (n *neighbour) waits() bool { return n.host && !n.ready && !n.gateway && !n.hosted }
 
-// full says whether a new host must be refused: the places are taken, and enough
-// have given way in this second.
+// full reports whether a new host must be refused: the list is full, and enough hosts have been
+// replaced in this second.
 func (w *waiting) full() bool {
 	return w.list.Len() >= maxPending && w.displaced >= displacementsPerTick
 }
 
-// asked puts n, which somebody just asked for, last. It returns who has to give way.
-func (w *waiting) asked(n *neighbour) (oldest *neighbour) {
+// requested moves n to the end of the list after a request. It returns the host that n replaces;
+// nil if it replaces none.
+func (w *waiting) requested(n *neighbour) (oldest *neighbour) {
 	switch {
 	case !n.waits():
-		w.leave(n)
+		w.remove(n)
 		return nil
 	case n.place != nil:
 		w.list.MoveToBack(n.place)
@@ -43,15 +44,15 @@ func (w *waiting) asked(n *neighbour) (oldest *neighbour) {
 	}
 	if w.list.Len() >= maxPending {
 		oldest = w.list.Front().Value.(*neighbour)
-		w.leave(oldest)
+		w.remove(oldest)
 		w.displaced++
 	}
 	n.place = w.list.PushBack(n)
 	return oldest
 }
 
-// leave takes n out: it has answered, is a gateway, or is forgotten.
-func (w *waiting) leave(n *neighbour) {
+// remove removes n, which has answered, is a gateway, or is forgotten.
+func (w *waiting) remove(n *neighbour) {
 	if n.place != nil {
 		w.list.Remove(n.place)
 		n.place = nil
@@ -60,6 +61,6 @@ func (w *waiting) leave(n *neighbour) {
 
 // forget stops tracking n.
 func (m *Mirror) forget(n *neighbour) {
-	m.waiting.leave(n)
+	m.waiting.remove(n)
 	delete(m.tracked, n.key)
 }
