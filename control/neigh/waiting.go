@@ -12,7 +12,7 @@ const (
 )
 
 // waiting holds the hosts that have never answered, by their last request, the oldest first. If
-// it is full a new host replaces the oldest: workers repeat the requests for a destination in use, but
+// it is full a new host replaces the oldest: workers repeat requests for a destination in use, but
 // not those for an invented one.
 //
 // Invariant: no hop and no route leads to a host in it, so it can be dropped without
