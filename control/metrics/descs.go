@@ -47,7 +47,7 @@ func newDescs() descs {
 func (d *descs) describeState() {
 	d.build = d.new("build_info", "Always 1; the labels say which build this is.", "version", "commit", "goversion")
 	d.started = d.new("start_time_seconds", "When the daemon started, in seconds since the epoch.")
-	d.ready = d.new("ready", "1 if /readyz says so.")
+	d.ready = d.new("ready", "1 if /readyz returns 200.")
 	d.draining = d.new("draining", "1 after SIGTERM.")
 	d.applied = d.new("applied", "1 if everything read so far is published, steered and seen by every worker.")
 	d.configRefused = d.new("config_refused", "1 if the configuration file is refused as it is now and the last good one stays.")
@@ -108,7 +108,7 @@ func (d *descs) describeWorkers() {
 func (d *descs) describeFlows() {
 	d.tableCapacity = d.new("flow_table_capacity_flows", "Flows the table has room for.", "family")
 	d.tableUsed = d.new("flow_table_used_flows", "Flows in the table.", "family")
-	d.tableHalfOpen = d.new("flow_table_half_open_flows", "Flows that nobody has answered yet.", "family")
+	d.tableHalfOpen = d.new("flow_table_half_open_flows", "Flows whose client has not acknowledged the backend's answer yet.", "family")
 	d.tableFlows = d.new("flow_table_flows", "Flows by state.", "family", "state")
 	d.tableEvents = d.new("flow_table_events_total", "What happened to flows: created.", "family", "event")
 	d.tableShared = d.new("flow_table_shared_events_total", "What happened to flows of both families, which share the half-open cap: shed, by what they were, and refused, by why.", "event")

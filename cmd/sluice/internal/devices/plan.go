@@ -10,7 +10,8 @@ import (
 // maxSharedLinks is how many links of one worker poll can wait on.
 const maxSharedLinks = 63
 
-// MostWorkers leaves the places in the flow table that others than workers take: flows.Reader and explain.Explainer.
+// MostWorkers leaves the places in the flow table that others than workers take: flows.Reader and
+// explain.Explainer.
 const MostWorkers = flowtable.MaxHandles - 2
 
 // Place is the place of one socket: a link of a worker, for a queue of a port.
@@ -20,8 +21,8 @@ type Place struct{ Worker, Position, Queue int }
 // interface with q mod workers = w, so that each worker can transmit on each.
 type Plan struct {
 	Workers int
-	// Places are those of each interface's sockets, in the order of the configuration, and last those of the host
-	// link, if there is to be one: each worker has one queue of it.
+	// Places are those of each interface's sockets, in the order of the configuration, and last
+	// those of the host link, if there is to be one: each worker has one queue of it.
 	Places [][]Place
 }
 
@@ -102,8 +103,8 @@ func divide(devices []Device, c *config.Configuration) (workers int, queues []in
 	return workers, queues, nil
 }
 
-// StartError returns the error with which the daemon would refuse this host's interfaces under a configuration that is
-// valid otherwise; nil if it would take them. It reads only.
+// StartError returns the error with which the daemon would refuse this host's interfaces under a
+// configuration that is valid otherwise; nil if it would take them. It reads only.
 func StartError(c *config.Configuration) error {
 	found, err := Find(c)
 	if err != nil {

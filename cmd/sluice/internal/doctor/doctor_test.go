@@ -324,7 +324,8 @@ func TestEnough(t *testing.T) {
 	}
 }
 
-// TestOtherStartError: what the daemon would refuse is reported beside a finding about an interface that it does not name.
+// TestOtherStartError: what the daemon would refuse is reported beside a finding about an interface
+// that it does not name.
 func TestOtherStartError(t *testing.T) {
 	for _, refusal := range []string{"workers is 8, but an interface has only 4 queues", "interface eth00: queues is 8, but it has 4"} {
 		f := healthy()

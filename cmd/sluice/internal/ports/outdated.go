@@ -11,17 +11,18 @@ import (
 	"sluice.dev/sluice/fastpath/xsk"
 )
 
-// kept is why a port stays open as it is, though its device would have it otherwise: the memory that it takes was
-// refused. It was registered on trial before anything was closed, once for each MTU.
+// kept is why a port stays open as it is, though its device would have it otherwise: the memory
+// that it takes was refused. It was registered on trial before anything was closed, once for each
+// MTU.
 type kept struct {
 	mtu  int // 0: nothing was refused
 	want string
 	why  error
 }
 
-// outdated returns why a port that works must be opened again for its device as reopenReason has read it, and whether the
-// program can stay attached meanwhile. It returns nil also where the memory for that is refused: the port stays open as
-// it is, and a condition reports it.
+// outdated returns why a port that works must be opened again for its device as reopenReason has
+// read it, and whether the program can stay attached meanwhile. It returns nil also where the
+// memory for that is refused: the port stays open as it is, and a condition reports it.
 func (s *Set) outdated(p *port) (reason error, programStays bool) {
 	p.mu.Lock()
 	dev, before := p.device, p.kept
@@ -65,8 +66,8 @@ func (s *Set) umems(p *port) (list []*xsk.UMEM) {
 	return list
 }
 
-// receives is the largest IP packet that the port receives as it is, in bytes, where that is less than the MTU because
-// sockets that take more were refused; else the MTU. p.mu must be held.
+// receives is the largest IP packet that the port receives as it is, in bytes, where that is less
+// than the MTU because sockets that take more were refused; else the MTU. p.mu must be held.
 func (p *port) receives(frameSize int) int {
 	if p.kept.mtu == 0 {
 		return p.device.MTU
@@ -85,7 +86,8 @@ func (p *port) receives(frameSize int) int {
 	return most
 }
 
-// keptCondition reports the packets that are lost because memory was refused, and the remedy. p.mu must be held.
+// keptCondition reports the packets that are lost because memory was refused, and the remedy. p.mu
+// must be held.
 func (p *port) keptCondition(frameSize int) status.ConditionView {
 	most := p.receives(frameSize)
 	if most == p.device.MTU {

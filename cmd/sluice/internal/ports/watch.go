@@ -13,8 +13,8 @@ import (
 const watchEvery = 500 * time.Millisecond
 
 // Watch looks at the ports again and again until ctx is done. It opens those again whose device was
-// changed, or deleted and created again, and those whose program was detached. It calls first before
-// each look.
+// changed, or deleted and created again, and those whose program was detached. It calls first
+// before each look.
 func (s *Set) Watch(ctx context.Context, first func(context.Context)) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -70,7 +70,8 @@ func (s *Set) check(ctx context.Context, p *port) (reopened bool) {
 	return true
 }
 
-// reopenReason reads the device as it is now and returns why the port must be opened again; nil if it need not.
+// reopenReason reads the device as it is now and returns why the port must be opened again; nil if
+// it need not.
 func (p *port) reopenReason() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
