@@ -27,7 +27,7 @@ const (
 	samePin      = "Maglev chooses by the client's address, so that gateways agree: a client whose pin has ended gets the backend that it had, " +
 		"while the endpoints are the same; the case wants another one (kubernetes.md, Affinity)"
 	tooLong = "applies, and is not run: five rolling updates of pods that take a minute each to end are 16 minutes; for rolling updates " +
-		"under traffic see tuesday.md"
+		"under traffic see rollout.md"
 	kubeProxys = "is about a kube-proxy itself, not about what Services get"
 )
 

@@ -96,7 +96,7 @@ func rootCommand() *cobra.Command {
 			return errors.Join(canWrite(c, "json"), canWrite(c, "profile"))
 		},
 	}
-	root.AddCommand(clusterCommand(), compareCommand(), demoCommand(), gapsCommand(), pipelineCommand(), tuesdayCommand(), updatesCommand(), l2fwdCommand(), statefulCommand(), benchCommand(), reportCommand(), statelessCommand(), rfc2544Command(), vmCommand())
+	root.AddCommand(clusterCommand(), compareCommand(), demoCommand(), gapsCommand(), pipelineCommand(), rolloutCommand(), updatesCommand(), l2fwdCommand(), statefulCommand(), benchCommand(), reportCommand(), statelessCommand(), rfc2544Command(), vmCommand())
 	return root
 }
 

@@ -1,4 +1,4 @@
-package tuesday
+package rollout
 
 import (
 	"context"

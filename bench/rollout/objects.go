@@ -1,4 +1,4 @@
-package tuesday
+package rollout
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 
 const (
 	gatewayNode = "gateway"
-	namespace   = "tuesday"
+	namespace   = "rollout"
 	webPort     = 80
 	reached     = 20 // other Services that client1 connects to
 )

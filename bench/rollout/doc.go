@@ -1,4 +1,4 @@
-// Package tuesday measures the rolling update that everybody fears: thousands of
+// Package rollout measures a rolling update under load: thousands of
 // Services, one of which has all its pods replaced while clients open new connections.
 //
 //	client0 ── new connections to the Service that rolls ─┐            ┌─ backend0  pods, an
@@ -25,4 +25,4 @@
 // an old endpoint when its first SYN arrives at one that was terminating by then.
 // The time to converge is that of the last such SYN, after the last write that made an
 // endpoint terminating; it is as fine as connections are frequent.
-package tuesday
+package rollout

@@ -1,4 +1,4 @@
-package tuesday
+package rollout
 
 import (
 	"context"
@@ -34,7 +34,7 @@ type Config struct {
 	Out, Progress   io.Writer
 }
 
-// Defaults is the Tuesday as it is documented.
+// Defaults is the measurement as it is documented.
 func Defaults() Config {
 	return Config{
 		Systems: slices.Clone(Systems), Services: 4000, Pods: 6, Replicas: 50, Rate: 200, OtherRate: 50,
