@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/topo"
 )
 
@@ -28,7 +28,7 @@ const (
 // confined is a network whose gateway's daemon is confined as its pod is.
 type confined struct {
 	net   *topo.Net
-	gate  *gate.Gateway
+	gate  *launch.Gateway
 	bpffs string
 }
 
@@ -54,7 +54,7 @@ func newConfinedWith(t *testing.T, daemon string, capabilities []string, options
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.gate, err = gate.New(gate.Config{
+	c.gate, err = launch.New(launch.Config{
 		Sluice: self, Host: n.Gateway, Options: "hostLink: {procSys: " + procSys + "}\n" + options(n),
 		Env: []string{daemonVariable + "=" + daemon, capabilitiesVariable + "=" + strings.Join(capabilities, ","), procSysVariable + "=" + procSys},
 	})
@@ -103,13 +103,13 @@ func (c *confined) close(t *testing.T) {
 // web is a Service with VIPs of both families and an endpoint on every backend.
 func (c *confined) web(t *testing.T) {
 	t.Helper()
-	s := gate.Service{Name: "web", Port: webPort, VIPs: []string{vip4, vip6}}
+	s := launch.Service{Name: "web", Port: webPort, VIPs: []string{vip4, vip6}}
 	for _, h := range c.net.Backends {
 		if _, err := h.Serve(backendPort); err != nil {
 			t.Fatal(err)
 		}
 		for _, a := range []netip.Addr{h.Addr4(), h.Addr6()} {
-			s.Endpoints = append(s.Endpoints, gate.Endpoint{Addr: a, Port: backendPort, Node: h.Name})
+			s.Endpoints = append(s.Endpoints, launch.Endpoint{Addr: a, Port: backendPort, Node: h.Name})
 		}
 	}
 	if err := c.gate.Apply(s); err != nil {
@@ -138,7 +138,7 @@ func buildDaemon(t *testing.T) string {
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root: network namespaces and BPF")
 	}
-	path, err := gate.Build(t.TempDir(), false)
+	path, err := launch.Build(t.TempDir(), false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ const (
 	procSysVariable      = "SLUICE_DEPLOY_PROC_SYS"     // where the host's /proc/sys/net is to be mounted, in net
 )
 
-// TestMain is also what the daemon is started through: bench/gate starts this program,
+// TestMain is also what the daemon is started through: bench/launch starts this program,
 // which gives up what a container runtime takes and then executes the daemon.
 func TestMain(m *testing.M) {
 	if path := os.Getenv(daemonVariable); path != "" {

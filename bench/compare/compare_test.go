@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/bench/cluster"
-	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/paired"
 	"sluice.dev/sluice/bench/results"
 	"sluice.dev/sluice/bench/stateless"
@@ -34,7 +34,7 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	if sluiceBinary, err = gate.Build(dir, false); err != nil {
+	if sluiceBinary, err = launch.Build(dir, false); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/paired"
 	"sluice.dev/sluice/bench/procstat"
 	"sluice.dev/sluice/bench/progress"
@@ -29,7 +29,7 @@ func Run(ctx context.Context, c Config) (run *results.Run, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := gate.Sweep(); err != nil {
+	if _, err := launch.Sweep(); err != nil {
 		return nil, err
 	}
 	run = results.Begin("veth pairs without a bridge, native XDP, copy mode; offloads off")

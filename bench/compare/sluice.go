@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 
-	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/launch"
 )
 
 // sluice is the daemon with its defaults, and a worker on each of some CPUs.
@@ -17,7 +17,7 @@ type sluice struct {
 	// options are more of the configuration; empty in every measurement that is
 	// compared with a target.
 	options string
-	gate    *gate.Gateway
+	gate    *launch.Gateway
 }
 
 func (s *sluice) start(ctx context.Context, p *place) (err error) {
@@ -32,7 +32,7 @@ func (s *sluice) start(ctx context.Context, p *place) (err error) {
 		}
 		options += fmt.Sprintf("workers: %d\nworkerCPUs: %s\n", len(s.cpus), list)
 	}
-	s.gate, err = gate.New(gate.Config{Sluice: s.path, Host: p.gateway, NodeName: gatewayNode, Options: options})
+	s.gate, err = launch.New(launch.Config{Sluice: s.path, Host: p.gateway, NodeName: gatewayNode, Options: options})
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/bench/cluster"
-	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/machine"
 )
 
@@ -80,7 +80,7 @@ func judge(t *testing.T, c *Case, list []*result) {
 func prepare(ctx context.Context, t *testing.T) *run {
 	t.Helper()
 	began := time.Now()
-	binary, err := gate.Build(t.TempDir(), false)
+	binary, err := launch.Build(t.TempDir(), false)
 	if err != nil {
 		t.Fatal(err)
 	}

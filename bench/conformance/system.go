@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"sluice.dev/sluice/bench/cluster"
-	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/machine"
 	"sluice.dev/sluice/control/status"
 )
@@ -54,7 +54,7 @@ func rights() ([]rbacv1.PolicyRule, error) {
 // sluice is the daemon.
 type sluice struct {
 	c      *cluster.Cluster
-	gate   *gate.Gateway
+	gate   *launch.Gateway
 	synced int32
 }
 
@@ -79,7 +79,7 @@ func startSluice(ctx context.Context, c *cluster.Cluster, w *world, binary strin
 		return nil, err
 	}
 	s := &sluice{c: c}
-	s.gate, err = gate.New(gate.Config{
+	s.gate, err = launch.New(launch.Config{
 		Sluice: binary, Host: w.Gateway, NodeName: gatewayNode, Env: []string{"SLUICE_VALIDATE=1"},
 		Options: fmt.Sprintf("kubernetes: {enabled: true, kubeconfig: %s}\n%s", kubeconfig, sluiceOptions("")),
 	})

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/control/status"
 )
@@ -48,7 +48,7 @@ type demo struct {
 	began   time.Time
 	net     *topo.Net
 	client  *topo.Host
-	gw      *gate.Gateway
+	gw      *launch.Gateway
 	web     []*topo.Host // the endpoints of web
 	flows   *topo.Flows  // the long-lived ones
 	before  map[*topo.Host]topo.Counters
@@ -72,7 +72,7 @@ func Run(ctx context.Context, c Config) error {
 	}
 	d.Patience = max(1, c.Patience)
 	var err error
-	if d.Sluice, err = gate.Find(c.Sluice); err != nil {
+	if d.Sluice, err = launch.Find(c.Sluice); err != nil {
 		return err
 	}
 	d.sweep()
@@ -150,7 +150,7 @@ func (d *demo) build() (err error) {
 			return err
 		}
 	}
-	d.gw, err = gate.New(gate.Config{
+	d.gw, err = launch.New(launch.Config{
 		Sluice: d.Sluice, Host: d.net.Gateway, NodeName: nodeName, Patience: d.Patience, Options: "flows: {ipv4: 65536, ipv6: 65536}\n",
 	})
 	if err != nil {
@@ -166,7 +166,7 @@ func (d *demo) hosts() []*topo.Host {
 // sweep removes what demos left that were killed. That it cannot is no reason not to
 // perform.
 func (d *demo) sweep() {
-	removed, err := gate.Sweep()
+	removed, err := launch.Sweep()
 	for _, dir := range removed {
 		d.p.say("removed %s of a run that was killed", dir)
 	}

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/launch"
 )
 
 // buildSluice builds the gateway from the tree, so that no stale binary is judged.
@@ -21,7 +21,7 @@ func buildSluice(t *testing.T) string {
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root: network namespaces, XDP and AF_XDP")
 	}
-	path, err := gate.Build(t.TempDir(), false)
+	path, err := launch.Build(t.TempDir(), false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"sigs.k8s.io/yaml"
 
-	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/topo"
 )
 
@@ -40,7 +40,7 @@ const (
 var webVIP = []netip.AddrPort{webVIP4, webVIP6}
 
 // writeManifests gives the embedded manifests to the gateway.
-func writeManifests(g *gate.Gateway) error {
+func writeManifests(g *launch.Gateway) error {
 	names, err := fs.Glob(manifests, "manifests/*.yaml")
 	if err != nil {
 		return err

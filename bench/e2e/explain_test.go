@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/control/status"
 )
@@ -49,8 +49,8 @@ func TestExplain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	away := gate.Service{Name: "away", Port: webPort, VIPs: []string{awayVIP}, Local: true, Endpoints: endpoints(l.Backends...)}
-	nobody := gate.Service{Name: "nobody", Port: webPort, VIPs: []string{nobodyVIP}}
+	away := launch.Service{Name: "away", Port: webPort, VIPs: []string{awayVIP}, Local: true, Endpoints: endpoints(l.Backends...)}
+	nobody := launch.Service{Name: "nobody", Port: webPort, VIPs: []string{nobodyVIP}}
 	l.apply(away, nobody)
 	l.applied()
 

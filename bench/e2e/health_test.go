@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/control/status"
 )
@@ -23,7 +23,7 @@ const healthPort = 32100
 // the workers to the daemon's own listener, from outside and in both families.
 func TestHealthCheckNodePort(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
-	pods := gate.Service{Name: "pods", Port: 81, NodePort: 30081, VIPs: []string{keepVIP4, keepVIP6}, Local: true, HealthCheck: healthPort}
+	pods := launch.Service{Name: "pods", Port: 81, NodePort: 30081, VIPs: []string{keepVIP4, keepVIP6}, Local: true, HealthCheck: healthPort}
 	pods.Endpoints = append(l.serveLocally(), endpoints(l.Backends...)...)
 	l.apply(pods)
 	l.applied()
@@ -58,7 +58,7 @@ func TestHealthCheckNodePortTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	l.apply(gate.Service{Name: "pods", Port: 81, VIPs: []string{keepVIP4}, Local: true, HealthCheck: healthPort, Endpoints: l.serveLocally()})
+	l.apply(launch.Service{Name: "pods", Port: 81, VIPs: []string{keepVIP4}, Local: true, HealthCheck: healthPort, Endpoints: l.serveLocally()})
 	problem := func() bool {
 		st, err := l.gate.Client.Status(l.ctx, false)
 		if err != nil {

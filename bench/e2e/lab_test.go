@@ -13,7 +13,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/machine"
 	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/control/status"
@@ -48,7 +48,7 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	daemonBinary, err = gate.Build(dir, os.Getenv("SLUICE_RACE") == "1")
+	daemonBinary, err = launch.Build(dir, os.Getenv("SLUICE_RACE") == "1")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -62,7 +62,7 @@ type lab struct {
 	*topo.Net
 	t       *testing.T
 	ctx     context.Context
-	gate    *gate.Gateway
+	gate    *launch.Gateway
 	servers []*topo.Server
 	damage  map[*topo.Host]topo.Counters
 	damaged bool // by the wires, so that it is not held against the gateway
@@ -103,7 +103,7 @@ func newLab(t *testing.T, c labConfig) *lab {
 	if c.small {
 		c.options += "flows: {ipv4: 65536, ipv6: 65536}\nproxy: {affinityClients: 4096}\n"
 	}
-	l.gate, err = gate.New(gate.Config{
+	l.gate, err = launch.New(launch.Config{
 		Sluice: daemonBinary, Host: n.Gateway, NodeName: gatewayNode, Interfaces: c.interfaces, Options: c.options,
 		Env: []string{"SLUICE_VALIDATE=1"},
 	})
@@ -217,7 +217,7 @@ func (l *lab) checkDamage() {
 	}
 }
 
-func (l *lab) apply(services ...gate.Service) {
+func (l *lab) apply(services ...launch.Service) {
 	l.t.Helper()
 	if err := l.gate.Apply(services...); err != nil {
 		l.t.Fatal(err)
@@ -231,39 +231,39 @@ func (l *lab) applied() {
 	}
 }
 
-func endpoints(hosts ...*topo.Host) (list []gate.Endpoint) {
+func endpoints(hosts ...*topo.Host) (list []launch.Endpoint) {
 	for _, h := range hosts {
 		list = append(list,
-			gate.Endpoint{Addr: h.Addr4(), Port: backendPort, Node: h.Name},
-			gate.Endpoint{Addr: h.Addr6(), Port: backendPort, Node: h.Name})
+			launch.Endpoint{Addr: h.Addr4(), Port: backendPort, Node: h.Name},
+			launch.Endpoint{Addr: h.Addr6(), Port: backendPort, Node: h.Name})
 	}
 	return list
 }
 
 // serveLocally starts a server in the gateway's own namespace, and returns its
 // endpoints.
-func (l *lab) serveLocally() []gate.Endpoint {
+func (l *lab) serveLocally() []launch.Endpoint {
 	l.t.Helper()
 	s, err := l.Gateway.ServeOn("local", localBackendPort, l.Gateway.Addr4(), l.Gateway.Addr6())
 	if err != nil {
 		l.t.Fatal(err)
 	}
 	l.t.Cleanup(func() { s.Close() })
-	return []gate.Endpoint{
+	return []launch.Endpoint{
 		{Addr: l.Gateway.Addr4(), Port: localBackendPort, Node: gatewayNode},
 		{Addr: l.Gateway.Addr6(), Port: localBackendPort, Node: gatewayNode},
 	}
 }
 
-func (l *lab) web(hosts ...*topo.Host) gate.Service {
-	return gate.Service{
+func (l *lab) web(hosts ...*topo.Host) launch.Service {
+	return launch.Service{
 		Name: "web", Port: webPort, NodePort: webNodePort, VIPs: []string{vip4, vip6},
 		ExternalIPs: []string{external4}, Endpoints: endpoints(hosts...),
 	}
 }
 
-func (l *lab) dns(hosts ...*topo.Host) gate.Service {
-	return gate.Service{Name: "dns", UDP: true, Port: dnsPort, VIPs: []string{vip4, vip6}, Endpoints: endpoints(hosts...)}
+func (l *lab) dns(hosts ...*topo.Host) launch.Service {
+	return launch.Service{Name: "dns", UDP: true, Port: dnsPort, VIPs: []string{vip4, vip6}, Endpoints: endpoints(hosts...)}
 }
 
 // onLink changes an interface of the gateway.

@@ -16,7 +16,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/machine"
 	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/control/status"
@@ -55,7 +55,7 @@ func TestPktgen(t *testing.T) {
 				machine.Need(t, machine.VLAN)
 			}
 			l := newLab(t, labConfig{small: true, Config: c.config, prepare: (*lab).wayBack})
-			s := gate.Service{Name: "pktgen", UDP: true, Port: pktgenPort, VIPs: []string{pktgenVIP4, pktgenVIP6}}
+			s := launch.Service{Name: "pktgen", UDP: true, Port: pktgenPort, VIPs: []string{pktgenVIP4, pktgenVIP6}}
 			for _, h := range l.Backends {
 				s.Endpoints = append(s.Endpoints, l.sink(h, h.Addr4()), l.sink(h, h.Addr6()))
 			}
@@ -69,7 +69,7 @@ func TestPktgen(t *testing.T) {
 }
 
 // sink is an endpoint that takes datagrams and answers none: the generator's addresses are nobody's.
-func (l *lab) sink(h *topo.Host, at netip.Addr) gate.Endpoint {
+func (l *lab) sink(h *topo.Host, at netip.Addr) launch.Endpoint {
 	l.t.Helper()
 	c, err := h.ListenPacket("udp", netip.AddrPortFrom(at, pktgenPort).String())
 	if err != nil {
@@ -83,7 +83,7 @@ func (l *lab) sink(h *topo.Host, at netip.Addr) gate.Endpoint {
 			}
 		}
 	}()
-	return gate.Endpoint{Addr: at, Port: pktgenPort, Node: h.Name}
+	return launch.Endpoint{Addr: at, Port: pktgenPort, Node: h.Name}
 }
 
 // generate runs the script and holds what arrived to what it says it sent.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/machine"
 	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/control/status"
@@ -60,8 +60,8 @@ func TestHostLinkDeleted(t *testing.T) {
 	own := l.serveLocally()
 	const other4, other6 = "203.0.113.40", "2001:db8:f::40"
 	l.apply(
-		gate.Service{Name: "keep", Port: webPort, Local: true, VIPs: []string{keepVIP4, keepVIP6}, Endpoints: own},
-		gate.Service{Name: "cluster", Port: webPort, VIPs: []string{other4, other6}, Endpoints: own})
+		launch.Service{Name: "keep", Port: webPort, Local: true, VIPs: []string{keepVIP4, keepVIP6}, Endpoints: own},
+		launch.Service{Name: "cluster", Port: webPort, VIPs: []string{other4, other6}, Endpoints: own})
 	l.applied()
 	served := func(vip string, n int) bool {
 		r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(vip, webPort)}, Requests: n, Concurrency: 2, Timeout: 300 * time.Millisecond})

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/machine"
 	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/control/status"
@@ -24,14 +24,14 @@ func newSCTPLab(t *testing.T, c labConfig) *lab {
 	t.Helper()
 	machine.Need(t, machine.SCTP)
 	l := newLab(t, c)
-	s := gate.Service{Name: "sctp", SCTP: true, Port: sctpPort, NodePort: sctpNodePort, VIPs: []string{vip4, vip6}}
+	s := launch.Service{Name: "sctp", SCTP: true, Port: sctpPort, NodePort: sctpNodePort, VIPs: []string{vip4, vip6}}
 	for _, h := range l.Backends {
 		if _, err := h.ServeSCTP(sctpBackendPort); err != nil {
 			t.Fatal(err)
 		}
 		s.Endpoints = append(s.Endpoints,
-			gate.Endpoint{Addr: h.Addr4(), Port: sctpBackendPort, Node: h.Name},
-			gate.Endpoint{Addr: h.Addr6(), Port: sctpBackendPort, Node: h.Name})
+			launch.Endpoint{Addr: h.Addr4(), Port: sctpBackendPort, Node: h.Name},
+			launch.Endpoint{Addr: h.Addr6(), Port: sctpBackendPort, Node: h.Name})
 	}
 	l.apply(s)
 	l.applied()

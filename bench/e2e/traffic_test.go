@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/control/status"
 )
@@ -125,7 +125,7 @@ func TestTransfers(t *testing.T) {
 // gateway's own namespace.
 func TestClientAddressIsKept(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
-	l.apply(gate.Service{
+	l.apply(launch.Service{
 		Name: "keep", Port: webPort, Local: true, VIPs: []string{keepVIP4, keepVIP6},
 		Endpoints: append(endpoints(l.Backends...), l.serveLocally()...), // those elsewhere are not chosen
 	})
@@ -154,7 +154,7 @@ func TestKernelRoutedBackend(t *testing.T) {
 	if err := l.Gateway.Forward(true); err != nil {
 		t.Fatal(err)
 	}
-	keep := gate.Service{Name: "keep", Port: webPort, Local: true, VIPs: []string{keepVIP4, keepVIP6}}
+	keep := launch.Service{Name: "keep", Port: webPort, Local: true, VIPs: []string{keepVIP4, keepVIP6}}
 	for _, e := range endpoints(l.Backends...) {
 		e.Node = gatewayNode // pods of this node
 		keep.Endpoints = append(keep.Endpoints, e)
@@ -179,7 +179,7 @@ func TestKernelRoutedBackend(t *testing.T) {
 // TestLocalEndpointWithSNAT: policy Cluster and an endpoint on this node.
 func TestLocalEndpointWithSNAT(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
-	l.apply(gate.Service{Name: "cluster", Port: webPort, VIPs: []string{keepVIP4, keepVIP6}, Endpoints: l.serveLocally()})
+	l.apply(launch.Service{Name: "cluster", Port: webPort, VIPs: []string{keepVIP4, keepVIP6}, Endpoints: l.serveLocally()})
 	l.applied()
 	for vip, want := range map[string]string{keepVIP4: "192.0.0.2", keepVIP6: "fd73:6c75:6963:6500::2"} {
 		r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(vip, webPort)}, Requests: 200, Concurrency: 4, Timeout: 2 * time.Second})

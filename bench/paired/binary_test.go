@@ -6,14 +6,14 @@ import (
 	"strings"
 	"testing"
 
-	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/launch"
 )
 
 // TestFind: what is no older build of the command is refused with what to do; what is one is found, also by its
 // directory, and says its version.
 func TestFind(t *testing.T) {
 	dir := t.TempDir()
-	sluice, err := gate.Build(dir, false)
+	sluice, err := launch.Build(dir, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/bench/cluster"
-	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/launch"
 )
 
 // Config says what to measure.
@@ -66,7 +66,7 @@ func (c *Config) check() error {
 		return nil
 	}
 	var err error
-	c.Sluice, err = gate.Find(c.Sluice)
+	c.Sluice, err = launch.Find(c.Sluice)
 	return err
 }
 
@@ -87,7 +87,7 @@ func Run(ctx context.Context, c Config) (results []*Result, err error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	if _, err := gate.Sweep(); err != nil {
+	if _, err := launch.Sweep(); err != nil {
 		return nil, err
 	}
 	began := time.Now()

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/bench/cluster"
-	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/topo"
 )
 
@@ -38,7 +38,7 @@ func startSystem(ctx context.Context, name string, c *Config, k *cluster.Cluster
 	if err != nil {
 		return nil, err
 	}
-	g, err := gate.New(gate.Config{
+	g, err := launch.New(launch.Config{
 		Sluice: c.Sluice, Host: gateway, NodeName: gatewayNode,
 		Options: fmt.Sprintf("kubernetes: {enabled: true, kubeconfig: %q}\n", kubeconfig),
 	})

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/topo"
 )
 
@@ -24,7 +24,7 @@ const (
 type built struct {
 	Lab
 	net   *topo.Net
-	gate  *gate.Gateway
+	gate  *launch.Gateway
 	churn *churn
 }
 
@@ -88,7 +88,7 @@ func (b *built) throughSluice(ctx context.Context, sluice string, churnPerSecond
 	if err != nil {
 		return err
 	}
-	if b.gate, err = gate.New(gate.Config{Sluice: sluice, Host: gateway}); err != nil {
+	if b.gate, err = launch.New(launch.Config{Sluice: sluice, Host: gateway}); err != nil {
 		return err
 	}
 	b.churn = &churn{gate: b.gate, profile: p, removed: make([]atomic.Uint64, p.Servers.Len()), out: make([]bool, p.Servers.Len())}
@@ -152,7 +152,7 @@ func (b *built) close() error {
 
 // churn removes and adds endpoints while traffic flows. One goroutine's.
 type churn struct {
-	gate    *gate.Gateway
+	gate    *launch.Gateway
 	profile *Profile
 	removed []atomic.Uint64 // see Config.Removed
 	out     []bool          // servers that are no endpoints now
@@ -160,14 +160,14 @@ type churn struct {
 }
 
 // services is a Service for each template, with the servers that are in service.
-func (c *churn) services() (list []gate.Service) {
+func (c *churn) services() (list []launch.Service) {
 	p := c.profile
 	for i := range p.Templates {
 		t := &p.Templates[i]
-		s := gate.Service{Name: t.Name, Port: int32(t.Port), UDP: t.Protocol == ProtocolUDP, VIPs: []string{p.VIP.String()}}
+		s := launch.Service{Name: t.Name, Port: int32(t.Port), UDP: t.Protocol == ProtocolUDP, VIPs: []string{p.VIP.String()}}
 		for k := range p.Servers.Len() {
 			if !c.out[k] {
-				s.Endpoints = append(s.Endpoints, gate.Endpoint{Addr: p.Servers.At(k), Port: int32(t.Port)})
+				s.Endpoints = append(s.Endpoints, launch.Endpoint{Addr: p.Servers.At(k), Port: int32(t.Port)})
 			}
 		}
 		list = append(list, s)

@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/results"
 	"sluice.dev/sluice/bench/topo"
 )
@@ -64,7 +64,7 @@ func TestThroughSluice(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root: network namespaces, XDP")
 	}
-	sluice, err := gate.Build(t.TempDir(), false)
+	sluice, err := launch.Build(t.TempDir(), false)
 	if err != nil {
 		t.Fatal(err)
 	}

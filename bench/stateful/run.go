@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/results"
 	"sluice.dev/sluice/bench/stateless"
 )
@@ -142,7 +142,7 @@ func (c *RunConfig) overLab(ctx context.Context, p *Profile) ([]results.Point, e
 	if err != nil {
 		return nil, err
 	}
-	if _, err := gate.Sweep(); err != nil {
+	if _, err := launch.Sweep(); err != nil {
 		return nil, err
 	}
 	runs := map[string][]*Result{}

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"sluice.dev/sluice/bench/cluster"
-	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/bench/witness"
 	"sluice.dev/sluice/control/status"
@@ -26,7 +26,7 @@ type lab struct {
 	result *Result
 	source source
 	net    *topo.Net
-	gate   *gate.Gateway
+	gate   *launch.Gateway
 	probes *probes
 	tcp    *topo.Flows
 	udp    *topo.Flows
@@ -60,7 +60,7 @@ func (l *lab) build(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	l.gate, err = gate.New(gate.Config{
+	l.gate, err = launch.New(launch.Config{
 		Sluice: l.Sluice, Host: gateway, NodeName: gatewayNode, Env: l.Env,
 		Options: fmt.Sprintf("kubernetes: {enabled: true, kubeconfig: %q}\n", kubeconfig),
 	})

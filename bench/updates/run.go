@@ -8,7 +8,7 @@ import (
 	"os"
 	"time"
 
-	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/results"
 )
 
@@ -49,7 +49,7 @@ func (c *Config) check() error {
 		return fmt.Errorf("%d seconds, a datagram every %s: at least 1 and 100µs", c.Seconds, c.Probe)
 	}
 	var err error
-	c.Sluice, err = gate.Find(c.Sluice)
+	c.Sluice, err = launch.Find(c.Sluice)
 	return err
 }
 
@@ -58,7 +58,7 @@ func Run(ctx context.Context, c Config) (r *Result, err error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	if _, err := gate.Sweep(); err != nil {
+	if _, err := launch.Sweep(); err != nil {
 		return nil, err
 	}
 	run := results.Begin("veth, native XDP, copy mode")

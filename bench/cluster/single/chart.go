@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"sluice.dev/sluice/bench/cluster/nodes"
-	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/control/status"
 )
 
@@ -37,7 +37,7 @@ func (c *Cluster) Image(ctx context.Context, version string, to ...*nodes.Node) 
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	binary, err := gate.Build(dir, false)
+	binary, err := launch.Build(dir, false)
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"time"
 
-	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/topo"
 )
 
@@ -18,7 +18,7 @@ const (
 	nearVIP4, nearVIP6 = "203.0.113.40", "2001:db8:f::40"
 
 	webPort, echoPort, webNodePort = 80, 7, 30080
-	keepPort, nearPort             = 81, 82 // of their own, since all Services of package gate have one ClusterIP
+	keepPort, nearPort             = 81, 82 // of their own, since all Services of package launch have one ClusterIP
 
 	backendPort, backendEchoPort, localPort = 8080, 8081, 8090
 
@@ -58,7 +58,7 @@ func (l *lab) build() (err error) {
 		return err
 	}
 	names := l.interfaces()
-	l.gate, err = gate.New(gate.Config{
+	l.gate, err = launch.New(launch.Config{
 		Sluice: l.Sluice, Host: l.Gateway, NodeName: gatewayNode, Interfaces: names[:], Options: l.options(), Patience: l.Patience,
 	})
 	if err != nil {
@@ -79,19 +79,19 @@ func (l *lab) options() string {
 
 // services are a web server and an echo server on both backends, and a web server on the gateway itself, behind the
 // host link: once with the client's address kept, once translated.
-func (l *lab) services() []gate.Service {
-	var web, echo []gate.Endpoint
+func (l *lab) services() []launch.Service {
+	var web, echo []launch.Endpoint
 	for _, h := range l.Backends {
 		for _, a := range []netip.Addr{h.Addr4(), h.Addr6()} {
-			web = append(web, gate.Endpoint{Addr: a, Port: backendPort, Node: h.Name})
-			echo = append(echo, gate.Endpoint{Addr: a, Port: backendEchoPort, Node: h.Name})
+			web = append(web, launch.Endpoint{Addr: a, Port: backendPort, Node: h.Name})
+			echo = append(echo, launch.Endpoint{Addr: a, Port: backendEchoPort, Node: h.Name})
 		}
 	}
-	local := []gate.Endpoint{
+	local := []launch.Endpoint{
 		{Addr: l.Gateway.Addr4(), Port: localPort, Node: gatewayNode},
 		{Addr: l.Gateway.Addr6(), Port: localPort, Node: gatewayNode},
 	}
-	return []gate.Service{
+	return []launch.Service{
 		{Name: "web", Port: webPort, NodePort: webNodePort, VIPs: []string{vip4, vip6}, Endpoints: web},
 		{Name: "echo", UDP: true, Port: echoPort, VIPs: []string{vip4, vip6}, Endpoints: echo},
 		{Name: "keep", Port: keepPort, Local: true, VIPs: []string{keepVIP4, keepVIP6}, Endpoints: local},

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"sluice.dev/sluice/bench/gate"
+	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/control/status"
 )
@@ -111,7 +111,7 @@ type lab struct {
 	Config
 	*topo.Net
 	ctx     context.Context
-	gate    *gate.Gateway
+	gate    *launch.Gateway
 	damage  map[*topo.Host]topo.Counters
 	modes   string
 	started bool

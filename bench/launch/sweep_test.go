@@ -1,6 +1,6 @@
 //go:build root
 
-package gate
+package launch
 
 import (
 	"fmt"

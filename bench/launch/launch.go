@@ -1,4 +1,4 @@
-// Package gate runs a real gateway for tests and demonstrations: `sluice run` as a
+// Package launch runs a real gateway for tests and demonstrations: `sluice run` as a
 // process on a host of a topo.Net, on manifests and a configuration of its own.
 //
 // Everything it reads and writes is in one directory on tmpfs, where the flow table
@@ -15,7 +15,7 @@
 // it is in; Sweep does that for processes that were killed before they could.
 //
 // A Gateway belongs to one goroutine, its Client to any.
-package gate
+package launch
 
 import (
 	"errors"
