@@ -15,8 +15,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"sluice.dev/sluice/bench/observer"
 	"sluice.dev/sluice/bench/topo"
-	"sluice.dev/sluice/bench/witness"
 )
 
 // background is a load that runs while something happens.
@@ -98,7 +98,7 @@ func (l *lab) wantStartWithin(limit, took time.Duration) {
 	if took <= limit {
 		return
 	}
-	u, err := witness.ProcessUsage(l.gate.PID())
+	u, err := observer.ProcessUsage(l.gate.PID())
 	if err != nil {
 		l.t.Fatalf("the new daemon took %v to forward; its processor time: %v", took, err)
 	}

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"sluice.dev/sluice/bench/witness"
+	"sluice.dev/sluice/bench/observer"
 )
 
 // connection is what is the same in all SYNs of one connection to one pod.
@@ -19,11 +19,11 @@ type connection struct {
 type arrivals struct {
 	mu   sync.Mutex
 	seen map[connection]bool
-	list []witness.Packet
+	list []observer.Packet
 }
 
 // add may be called by any goroutine.
-func (a *arrivals) add(p witness.Packet) {
+func (a *arrivals) add(p observer.Packet) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	c := connection{p.Src, p.Dst, p.Sequence}
@@ -38,7 +38,7 @@ func (a *arrivals) add(p witness.Packet) {
 }
 
 // all returns what arrived so far.
-func (a *arrivals) all() []witness.Packet {
+func (a *arrivals) all() []observer.Packet {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Clone(a.list)
@@ -53,7 +53,7 @@ type stale struct {
 }
 
 // judge looks at all connections that arrived at pods that left.
-func judge(pods []*pod, list []witness.Packet) (s stale) {
+func judge(pods []*pod, list []observer.Packet) (s stale) {
 	byAddr := map[netip.Addr]*pod{}
 	var change time.Time
 	for _, p := range pods {

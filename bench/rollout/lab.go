@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"sluice.dev/sluice/bench/cluster"
+	"sluice.dev/sluice/bench/observer"
 	"sluice.dev/sluice/bench/topo"
-	"sluice.dev/sluice/bench/witness"
 )
 
 // lab is one system's network, and what is measured in it.
@@ -23,7 +23,7 @@ type lab struct {
 	servers  *podServers
 	system   system
 	arrivals arrivals
-	taps     []*witness.Tap
+	taps     []*observer.Tap
 }
 
 // build makes the network, the pods and the objects that describe them, and no system.
@@ -70,7 +70,7 @@ func (l *lab) firstSync(ctx context.Context) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	used, err := witness.ProcessUsage(l.system.PID())
+	used, err := observer.ProcessUsage(l.system.PID())
 	l.result.FirstSyncCPU = processorOf(used)
 	l.say("%s: first answer after %.2f s, synced after %.2f s", l.result.System, l.result.FirstAnswer.Seconds(), l.result.FirstSync.Seconds())
 	return err
@@ -115,7 +115,7 @@ const warmUp = 3 * time.Second
 // roll replaces all pods under load, until no connection meets an old one.
 func (l *lab) roll(ctx context.Context) error {
 	for _, h := range l.net.Backends {
-		tap, err := witness.SYNs(h, "eth0", l.arrivals.add)
+		tap, err := observer.SYNs(h, "eth0", l.arrivals.add)
 		if err != nil {
 			return err
 		}
@@ -146,7 +146,7 @@ func (l *lab) update(ctx context.Context) error {
 	if err := topo.Pause(ctx, warmUp+jitter(l.Seed, time.Second)); err != nil {
 		return err
 	}
-	before, err := witness.ProcessUsage(l.system.PID())
+	before, err := observer.ProcessUsage(l.system.PID())
 	if err != nil {
 		return err
 	}
@@ -159,12 +159,12 @@ func (l *lab) update(ctx context.Context) error {
 	}
 	l.result.ended = time.Now()
 	l.result.Observed = l.result.ended.Sub(l.result.began)
-	after, err := witness.ProcessUsage(l.system.PID())
+	after, err := observer.ProcessUsage(l.system.PID())
 	if err != nil {
 		return err
 	}
 	l.result.CPU = processorOf(after.Sub(before))
-	l.result.Memory, err = witness.ProcessMemory(l.system.PID())
+	l.result.Memory, err = observer.ProcessMemory(l.system.PID())
 	return err
 }
 

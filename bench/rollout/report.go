@@ -6,8 +6,8 @@ import (
 	"io"
 	"time"
 
+	"sluice.dev/sluice/bench/observer"
 	"sluice.dev/sluice/bench/results"
-	"sluice.dev/sluice/bench/witness"
 )
 
 // Result is what one system did. Durations are nanoseconds in JSON.
@@ -31,8 +31,8 @@ type Result struct {
 	LongestStale  time.Duration `json:"longestStale"` // after a pod was terminating
 	Converged     time.Duration `json:"converged"`    // after the last pod was terminating
 
-	CPU    Processor      `json:"cpu"`
-	Memory witness.Memory `json:"memory"`
+	CPU    Processor       `json:"cpu"`
+	Memory observer.Memory `json:"memory"`
 
 	began, ended time.Time
 }
@@ -49,7 +49,7 @@ type Processor struct {
 	Waited time.Duration `json:"waited"`
 }
 
-func processorOf(u witness.Usage) Processor {
+func processorOf(u observer.Usage) Processor {
 	return Processor{All: u.Own + u.Children, Workers: u.Pinned, Tools: u.Children, Waited: u.Waited}
 }
 

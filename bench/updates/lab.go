@@ -15,8 +15,8 @@ import (
 
 	"sluice.dev/sluice/bench/cluster"
 	"sluice.dev/sluice/bench/launch"
+	"sluice.dev/sluice/bench/observer"
 	"sluice.dev/sluice/bench/topo"
-	"sluice.dev/sluice/bench/witness"
 	"sluice.dev/sluice/control/status"
 )
 
@@ -110,7 +110,7 @@ func (l *lab) start(ctx context.Context) error {
 	}
 	l.result.Started = time.Since(began)
 	l.result.Services, l.result.Frontends, l.result.Backends = st.Snapshot.Services, st.Snapshot.Frontends, st.Snapshot.Backends
-	l.result.MemoryFirst, err = witness.ProcessMemory(l.gate.PID())
+	l.result.MemoryFirst, err = observer.ProcessMemory(l.gate.PID())
 	return err
 }
 
@@ -139,7 +139,7 @@ func (l *lab) scrape(ctx context.Context) error {
 	}
 	r := l.result
 	r.Scrape, r.ScrapeBytes = time.Since(began), len(text)
-	if r.MemoryScraped, err = witness.ProcessMemory(l.gate.PID()); err != nil {
+	if r.MemoryScraped, err = observer.ProcessMemory(l.gate.PID()); err != nil {
 		return err
 	}
 	sum, err := metric(string(text), "kubeproxy_sync_full_proxy_rules_duration_seconds_sum")
@@ -207,7 +207,7 @@ func (l *lab) underLoad(ctx context.Context) error {
 		return err
 	}
 	l.compare(before, after)
-	if l.result.Memory, err = witness.ProcessMemory(l.gate.PID()); err != nil {
+	if l.result.Memory, err = observer.ProcessMemory(l.gate.PID()); err != nil {
 		return err
 	}
 	return l.scrape(ctx)
@@ -216,7 +216,7 @@ func (l *lab) underLoad(ctx context.Context) error {
 // reading is what was counted at a moment.
 type reading struct {
 	stats  status.StatsView
-	used   witness.Usage
+	used   observer.Usage
 	client topo.Counters
 }
 
@@ -224,7 +224,7 @@ func (l *lab) reading(ctx context.Context) (r reading, err error) {
 	if r.stats, err = l.gate.Client.Stats(ctx); err != nil {
 		return r, err
 	}
-	if r.used, err = witness.ProcessUsage(l.gate.PID()); err != nil {
+	if r.used, err = observer.ProcessUsage(l.gate.PID()); err != nil {
 		return r, err
 	}
 	r.client, err = l.net.Clients[1].Counters()

@@ -5,8 +5,8 @@ import (
 	"io"
 	"time"
 
+	"sluice.dev/sluice/bench/observer"
 	"sluice.dev/sluice/bench/results"
-	"sluice.dev/sluice/bench/witness"
 )
 
 // Result is what was measured.
@@ -21,7 +21,7 @@ type Result struct {
 	Services    int
 	Frontends   int
 	Backends    int
-	MemoryFirst witness.Memory
+	MemoryFirst observer.Memory
 
 	Changes, ProbedChanges int
 	Changed                time.Duration // how long all changes took to be made
@@ -46,12 +46,12 @@ type Result struct {
 
 	CPU, CPUWorkers time.Duration
 	Waited          time.Duration // of the daemon's threads, all together, for a processor that others used
-	Memory          witness.Memory
+	Memory          observer.Memory
 
 	// One scrape of the daemon's metrics, after all else.
 	Scrape        time.Duration
 	ScrapeBytes   int
-	MemoryScraped witness.Memory
+	MemoryScraped observer.Memory
 
 	latencies []time.Duration
 }
@@ -59,7 +59,7 @@ type Result struct {
 // table has a row for each figure.
 func (r *Result) table(out io.Writer) error {
 	seconds := func(d time.Duration) string { return fmt.Sprintf("%.2f s", d.Seconds()) }
-	mib := func(m witness.Memory) string { return fmt.Sprintf("%d, %d MiB", m.Now>>20, m.Most>>20) }
+	mib := func(m observer.Memory) string { return fmt.Sprintf("%d, %d MiB", m.Now>>20, m.Most>>20) }
 	return results.Markdown(out, [][]string{
 		{"what", r.Server + " server"},
 		{"service ports, frontends, backends", fmt.Sprintf("%d, %d, %d", r.Services, r.Frontends, r.Backends)},

@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/bench/cluster"
+	"sluice.dev/sluice/bench/observer"
 	"sluice.dev/sluice/bench/topo"
-	"sluice.dev/sluice/bench/witness"
 )
 
 // probes send datagrams to the probed Services and see where they arrive.
 type probes struct {
 	versions []*versions
-	tap      *witness.Tap
+	tap      *observer.Tap
 	sink     net.PacketConn
 	apart    []time.Duration // of rounds of datagrams; one goroutine writes it
 }
@@ -39,7 +39,7 @@ func newProbes(services int, gateway, backend *topo.Host) (*probes, error) {
 	for i := range services {
 		p.versions = append(p.versions, &versions{service: i})
 	}
-	p.tap, err = witness.Datagrams(backend, "eth0", podPort, func(packet witness.Packet) {
+	p.tap, err = observer.Datagrams(backend, "eth0", podPort, func(packet observer.Packet) {
 		// Other datagrams to this port are for the host's own address.
 		if to := packet.Dst.Addr(); all.Contains(to) && int(to.As4()[2]) < services {
 			p.versions[to.As4()[2]].arrived(packet.At, to)

@@ -1,6 +1,6 @@
 //go:build root
 
-package witness
+package observer
 
 import (
 	"context"

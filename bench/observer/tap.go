@@ -1,4 +1,4 @@
-package witness
+package observer
 
 import (
 	"encoding/binary"
