@@ -23,17 +23,25 @@ type Search struct {
 	slot         uint32 // of the first member of the home bucket whose tag matches, or 0
 }
 
-// The assembly knows these sizes and offsets.
+// What the assembly needs of other packages: go_asm.h, which it includes, has this package's
+// constants and the fields of its own types.
+type (
+	plain   header.Plain
+	rewrite header.Rewrite
+)
+
+const plainIPv6 = header.PlainIPv6
+
+// The assembly multiplies by these sizes, and compares all tags of a bucket in one.
 const (
-	_ = -(unsafe.Sizeof(Search{}) ^ 64)
-	_ = -(unsafe.Offsetof(Search{}.Addr) ^ 16)
-	_ = -(unsafe.Offsetof(Search{}.hash) ^ 48)
-	_ = -(unsafe.Sizeof(geometry{}) ^ 32)
-	_ = -(unsafe.Offsetof(bucket{}.tagsLo) ^ 8)
-	_ = -(unsafe.Offsetof(bucket{}.slots) ^ 20)
-	_ = -(unsafe.Offsetof(Flow{}.delta) ^ 24)
-	_ = -(unsafe.Offsetof(Flow{}.ports) ^ 40)
-	_ = -uint(metaProtoShift ^ 48)
+	geometryShift = 5
+	rewriteShift  = 5
+	bucketShift   = 6
+	_             = -(unsafe.Sizeof(geometry{}) ^ 1<<geometryShift)
+	_             = -(unsafe.Sizeof(header.Rewrite{}) ^ 1<<rewriteShift)
+	_             = -(unsafe.Sizeof(bucket{}) ^ 1<<bucketShift)
+	_             = -(unsafe.Offsetof(bucket{}.tagsHi) - unsafe.Offsetof(bucket{}.tagsLo) ^ 8)
+	_             = -(unsafe.Offsetof(header.Delta{}.L4) - unsafe.Offsetof(header.Delta{}.IP) ^ 2)
 )
 
 // geometries are those of IPv4, of IPv6, and of searches for nothing: one empty bucket.
@@ -76,7 +84,8 @@ func (h *Handle) FetchBuckets(group []Search) { fetchBuckets(&h.t.geometry, h.se
 // FetchFlows takes the second.
 func (h *Handle) FetchFlows(group []Search) { fetchFlows(&h.t.geometry, group) }
 
-// find is the second step's search, in Go.
+// find returns the slot of the first member of the home whose tag matches, rarely that of another,
+// or 0.
 func (b *bucket) find(tag uint8) uint32 {
 	m := b.candidates(tag) & b.ctl.Load() & slotMask
 	if m == 0 {

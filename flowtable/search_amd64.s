@@ -1,31 +1,7 @@
 //go:build !noasm && !race
 
+#include "go_asm.h"
 #include "textflag.h"
-
-// Offsets in Search, which begins with its key, and in geometry (search.go and header/inspect.go assert them).
-#define search_family 0
-#define search_proto  4
-#define search_ports  8
-#define search_addr   16
-#define search_hash   48
-#define search_slot   56
-#define search_size   64
-#define geo_buckets   0
-#define geo_records   8
-#define geo_homes     16
-#define geo_size      24
-
-// And in records.
-#define flow_meta  0
-#define flow_delta 24
-#define flow_ports 40
-#define flow_addr  48
-
-// And in header.Rewrite (header/rewrite.go asserts them). Family and protocol lie side by side as in Search.
-#define rewrite_addrs  8
-#define rewrite_ports  16
-#define rewrite_delta  20
-#define rewrite_family 24
 
 // func fetchBuckets(geo *geometries, secret *HashKey, group []Search)
 //
@@ -39,14 +15,14 @@ TEXT ·fetchBuckets(SB), NOSPLIT, $0-40
 	JZ    done
 
 next:
-	MOVL search_family(SI), BX
-	MOVL search_ports(SI), R9
+	MOVL (Search_Plain+plain_Family)(SI), BX
+	MOVL (Search_Plain+plain_Ports)(SI), R9
 	SHLQ $8, R9
-	MOVL search_proto(SI), DX
+	MOVL (Search_Plain+plain_Proto)(SI), DX
 	ORQ  DX, R9
-	MOVQ search_addr(SI), AX
+	MOVQ (Search_Plain+plain_Addr)(SI), AX
 	XORQ 0(R8), AX
-	CMPL BX, $1
+	CMPL BX, $const_plainIPv6
 	JEQ  six
 	XORQ 8(R8), R9
 	MULQ R9
@@ -56,15 +32,15 @@ next:
 fold:
 	MULQ       DX
 	XORQ       DX, AX
-	MOVQ       AX, search_hash(SI)
+	MOVQ       AX, Search_hash(SI)
 	SHRQ       $32, AX
-	SHLQ       $5, BX
-	IMULQ      geo_homes(DI)(BX*1), AX
+	SHLQ       $const_geometryShift, BX
+	IMULQ      geometry_homes(DI)(BX*1), AX
 	SHRQ       $32, AX
-	SHLQ       $6, AX
-	ADDQ       geo_buckets(DI)(BX*1), AX
+	SHLQ       $const_bucketShift, AX
+	ADDQ       geometry_buckets(DI)(BX*1), AX
 	PREFETCHT0 (AX)
-	ADDQ       $search_size, SI
+	ADDQ       $Search__size, SI
 	DECQ       CX
 	JNZ        next
 
@@ -72,14 +48,14 @@ done:
 	RET
 
 six:
-	MOVQ search_addr+8(SI), DX
+	MOVQ (Search_Plain+plain_Addr+8)(SI), DX
 	XORQ 8(R8), DX
 	MULQ DX
 	MOVQ AX, R10
 	MOVQ DX, R11
-	MOVQ search_addr+16(SI), AX
+	MOVQ (Search_Plain+plain_Addr+16)(SI), AX
 	XORQ 16(R8), AX
-	MOVQ search_addr+24(SI), DX
+	MOVQ (Search_Plain+plain_Addr+24)(SI), DX
 	XORQ 24(R8), DX
 	MULQ DX
 	XORQ R11, AX      // h1 ^ l2
@@ -106,37 +82,37 @@ TEXT ·fetchFlows(SB), NOSPLIT, $0-32
 	JZ    done
 
 next:
-	MOVL       search_family(SI), DX
-	MOVL       search_hash+4(SI), AX
-	SHLQ       $5, DX
-	IMULQ      geo_homes(DI)(DX*1), AX
+	MOVL       (Search_Plain+plain_Family)(SI), DX
+	MOVL       (Search_hash+4)(SI), AX
+	SHLQ       $const_geometryShift, DX
+	IMULQ      geometry_homes(DI)(DX*1), AX
 	SHRQ       $32, AX
-	SHLQ       $6, AX
-	ADDQ       geo_buckets(DI)(DX*1), AX
-	MOVBLZX    search_hash(SI), BX
+	SHLQ       $const_bucketShift, AX
+	ADDQ       geometry_buckets(DI)(DX*1), AX
+	MOVBLZX    Search_hash(SI), BX
 	IMULQ      R12, BX
 	MOVQ       BX, X0
 	PUNPCKLQDQ X0, X0
-	MOVOU      8(AX), X1
+	MOVOU      bucket_tagsLo(AX), X1
 	PCMPEQB    X1, X0
 	PMOVMSKB   X0, BX
-	ANDL       0(AX), BX
+	ANDL       bucket_ctl(AX), BX
 	XORL       R9, R9
-	ANDL       $0x7ff, BX
+	ANDL       $const_slotMask, BX
 	BSFL       BX, R9
-	MOVL       20(AX)(R9*4), R10
+	MOVL       bucket_slots(AX)(R9*4), R10
 	TESTL      BX, BX
 	CMOVLEQ    R11, R10
-	MOVL       R10, search_slot(SI)
+	MOVL       R10, Search_slot(SI)
 
 	// The flow's first and last line, which are one of IPv4.
-	ANDL       $0x7fffffff, R10
-	MOVQ       geo_size(DI)(DX*1), R8
+	ANDL       $(1<<const_slotSide-1), R10
+	MOVQ       geometry_recordSize(DI)(DX*1), R8
 	IMULQ      R8, R10
-	ADDQ       geo_records(DI)(DX*1), R10
+	ADDQ       geometry_records(DI)(DX*1), R10
 	PREFETCHT0 (R10)
 	PREFETCHT0 -64(R10)(R8*1)
-	ADDQ       $search_size, SI
+	ADDQ       $Search__size, SI
 	DECQ       CX
 	JNZ        next
 
@@ -158,19 +134,19 @@ TEXT ·match(SB), NOSPLIT, $0-104
 next:
 	CMPQ  R11, CX
 	JGE   done
-	MOVL  search_slot(SI), AX
-	MOVL  search_family(SI), DX
+	MOVL  Search_slot(SI), AX
+	MOVL  (Search_Plain+plain_Family)(SI), DX
 	MOVL  AX, BX
-	SHRL  $31, BX              // side
-	ANDL  $0x7fffffff, AX
-	SHLQ  $5, DX
-	IMULQ geo_size(DI)(DX*1), AX
-	ADDQ  geo_records(DI)(DX*1), AX
+	SHRL  $const_slotSide, BX // side
+	ANDL  $(1<<const_slotSide-1), AX
+	SHLQ  $const_geometryShift, DX
+	IMULQ geometry_recordSize(DI)(DX*1), AX
+	ADDQ  geometry_records(DI)(DX*1), AX
 
 	// Age, against what it may be.
-	MOVQ  flow_meta(AX), R8
+	MOVQ  Flow_meta(AX), R8
 	MOVQ  R8, R9
-	SHRQ  $32, R9
+	SHRQ  $const_metaStateShift, R9
 	MOVBLZX R9, R9
 	MOVL  BX, R10
 	SHLL  $8, R10
@@ -181,64 +157,64 @@ next:
 	JGT   done
 
 	// Protocol, ports, and the first word of the addresses.
-	SHRQ  $48, R8
-	XORL  search_proto(SI), R8
-	MOVL  flow_ports(AX)(BX*4), R9
-	XORL  search_ports(SI), R9
+	SHRQ  $const_metaProtoShift, R8
+	XORL  (Search_Plain+plain_Proto)(SI), R8
+	MOVL  Flow_ports(AX)(BX*4), R9
+	XORL  (Search_Plain+plain_Ports)(SI), R9
 	ORL   R9, R8
-	MOVQ  search_addr(SI), R10
+	MOVQ  (Search_Plain+plain_Addr)(SI), R10
 	TESTL DX, DX
 	JNZ   long
-	XORQ  flow_addr(AX)(BX*8), R10
+	XORQ  record4_addr(AX)(BX*8), R10
 	ORQ   R10, R8
 	JNZ   done
 
 found:
 	MOVQ AX, (R15)(R11*8)
 	MOVQ R11, R9
-	SHLQ $5, R9
+	SHLQ $const_rewriteShift, R9
 	ADDQ rewrites_base+56(FP), R9
-	MOVQ search_family(SI), R8
-	MOVQ R8, rewrite_family(R9)
+	MOVQ (Search_Plain+plain_Family)(SI), R8
+	MOVQ R8, rewrite_Family(R9)
 
 	// The delta, its complement on the reply side, both halves in the order of the packet.
-	MOVL   search_slot(SI), BX
-	SARL   $31, BX
-	MOVL   flow_delta(AX), R8
+	MOVL   Search_slot(SI), BX
+	SARL   $const_slotSide, BX
+	MOVL   Flow_delta(AX), R8
 	XORL   BX, R8
 	BSWAPL R8
 	ROLL   $16, R8
-	MOVL   R8, rewrite_delta(R9)
+	MOVL   R8, rewrite_IP(R9)
 
 	// The reverse of the other side's tuple.
 	INCL   BX
-	MOVL   flow_ports(AX)(BX*4), R8
+	MOVL   Flow_ports(AX)(BX*4), R8
 	ROLL   $16, R8
 	BSWAPL R8
-	MOVL   R8, rewrite_ports(R9)
+	MOVL   R8, rewrite_Ports(R9)
 	TESTL  DX, DX
 	JZ     short
 	SHLL   $2, BX
 
 short:
-	LEAQ flow_addr(AX)(BX*8), R8
-	MOVQ R8, rewrite_addrs(R9)
+	LEAQ record4_addr(AX)(BX*8), R8
+	MOVQ R8, rewrite_Addrs(R9)
 	INCQ R11
-	ADDQ $search_size, SI
+	ADDQ $Search__size, SI
 	JMP  next
 
 long:
 	SHLL $5, BX
-	XORQ flow_addr(AX)(BX*1), R10
+	XORQ record6_addr(AX)(BX*1), R10
 	ORQ  R10, R8
-	MOVQ search_addr+8(SI), R10
-	XORQ flow_addr+8(AX)(BX*1), R10
+	MOVQ (Search_Plain+plain_Addr+8)(SI), R10
+	XORQ (record6_addr+8)(AX)(BX*1), R10
 	ORQ  R10, R8
-	MOVQ search_addr+16(SI), R10
-	XORQ flow_addr+16(AX)(BX*1), R10
+	MOVQ (Search_Plain+plain_Addr+16)(SI), R10
+	XORQ (record6_addr+16)(AX)(BX*1), R10
 	ORQ  R10, R8
-	MOVQ search_addr+24(SI), R10
-	XORQ flow_addr+24(AX)(BX*1), R10
+	MOVQ (Search_Plain+plain_Addr+24)(SI), R10
+	XORQ (record6_addr+24)(AX)(BX*1), R10
 	ORQ  R10, R8
 	JZ   found
 

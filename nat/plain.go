@@ -18,3 +18,16 @@ const (
 	_            = -uint(checksumBits - header.ProtoTCP&checksumBits ^ tcpChecksumOffset)
 	_            = -uint(checksumBits - header.ProtoUDP&checksumBits ^ udpChecksumOffset)
 )
+
+// What the assembly needs of another package: go_asm.h, which it includes, has this package's
+// constants and the fields of its own types.
+type (
+	frame   header.Frame
+	memory  header.Memory
+	rewrite header.Rewrite
+)
+
+const (
+	plainIPv4 = header.PlainIPv4
+	protoUDP  = header.ProtoUDP
+)

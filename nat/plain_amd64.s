@@ -1,16 +1,7 @@
 //go:build !noasm && !race
 
+#include "go_asm.h"
 #include "textflag.h"
-
-// Offsets in header.Rewrite (rewrite.go asserts them).
-#define rewrite_macs   0
-#define rewrite_addrs  8
-#define rewrite_ports  16
-#define rewrite_ip     20
-#define rewrite_l4     22
-#define rewrite_family 24
-#define rewrite_proto  28
-#define rewrite_size   32
 
 // func translatePlain(m *header.Memory, frames []header.Frame, rewrites []header.Rewrite, ends []header.Frame)
 //
@@ -20,7 +11,7 @@
 //	R8          the packet, and then its transport header
 TEXT ·translatePlain(SB), NOSPLIT, $0-80
 	MOVQ  m+0(FP), DI
-	MOVQ  0(DI), DI
+	MOVQ  memory_base(DI), DI
 	MOVQ  frames_base+8(FP), SI
 	MOVQ  frames_len+16(FP), CX
 	MOVQ  rewrites_base+32(FP), R15
@@ -32,27 +23,27 @@ TEXT ·translatePlain(SB), NOSPLIT, $0-80
 next:
 	DECQ R11
 	JLT  body
-	MOVQ (BX), AX
-	ADDQ $16, BX
+	MOVQ frame_Addr(BX), AX
+	ADDQ $frame__size, BX
 	BYTE $0x0f; BYTE $0x0d; BYTE $0x4c; BYTE $0x07; BYTE $0x40 // PREFETCHW 64(DI)(AX*1), which the assembler does not know
 
 body:
-	MOVQ (SI), R8
+	MOVQ frame_Addr(SI), R8
 	ADDQ DI, R8
-	MOVQ rewrite_macs(R15), R9
-	MOVQ rewrite_addrs(R15), R10
+	MOVQ rewrite_MACs(R15), R9
+	MOVQ rewrite_Addrs(R15), R10
 	MOVQ 0(R9), AX
 	MOVL 8(R9), DX
 	MOVQ AX, 0(R8)
 	MOVL DX, 8(R8)
-	CMPL rewrite_family(R15), $0
+	CMPL rewrite_Family(R15), $const_plainIPv4
 	JNE  six
 
 	// The TTL is the low byte of a word of the header: one less adds ^1 to the sum.
 	DECB    22(R8)
 	MOVWLZX 24(R8), DX
 	NOTL    DX
-	ADDW    rewrite_ip(R15), DX
+	ADDW    rewrite_IP(R15), DX
 	ADCW    $-2, DX
 	ADCW    $0, DX
 	NOTL    DX
@@ -64,15 +55,15 @@ body:
 	ADDQ    $34, R8
 
 transport:
-	MOVL    rewrite_ports(R15), AX
+	MOVL    rewrite_Ports(R15), AX
 	MOVL    AX, 0(R8)
-	MOVL    rewrite_proto(R15), R9
-	ANDL    $22, R9                // checksumBits
-	XORL    $22, R9
+	MOVL    rewrite_Proto(R15), R9
+	ANDL    $const_checksumBits, R9
+	XORL    $const_checksumBits, R9
 	MOVWLZX (R8)(R9*1), AX
 	MOVL    AX, DX
 	XORL    $0xffff, DX
-	ADDW    rewrite_l4(R15), DX
+	ADDW    rewrite_L4(R15), DX
 	ADCW    $0, DX
 	XORL    $0xffff, DX
 	JEQ     zero
@@ -81,8 +72,8 @@ transport:
 
 store:
 	MOVW DX, (R8)(R9*1)
-	ADDQ $16, SI
-	ADDQ $rewrite_size, R15
+	ADDQ $frame__size, SI
+	ADDQ $rewrite__size, R15
 	DECQ CX
 	JNZ  next
 
@@ -91,7 +82,7 @@ done:
 
 zero:
 	// A datagram had none and has none now, or must not seem to have none (RFC 768). TCP has no such rule.
-	CMPL rewrite_proto(R15), $17
+	CMPL rewrite_Proto(R15), $const_protoUDP
 	JNE  store
 	NEGL AX
 	SBBL DX, DX                    // all ones unless there was none

@@ -83,19 +83,3 @@ func (m *Memory) Inspect(frames []Frame, ahead int, out *Plain, stride uintptr) 
 	}
 	return inspect(m, frames, ahead, out, stride, &plainTables)
 }
-
-// The assembly knows these sizes and offsets.
-const (
-	_ = -(unsafe.Sizeof(Frame{}) ^ 16)
-	_ = -(unsafe.Offsetof(Frame{}.Len) ^ 8)
-	_ = -(unsafe.Offsetof(Plain{}.Proto) ^ 4)
-	_ = -(unsafe.Offsetof(Plain{}.Ports) ^ 8)
-	_ = -(unsafe.Offsetof(Plain{}.End) ^ 12)
-	_ = -(unsafe.Offsetof(Plain{}.Addr) ^ 16)
-	_ = -(unsafe.Offsetof(tables{}.flags) ^ 2048)
-	_ = -(unsafe.Offsetof(Memory{}.last) ^ 8)
-	_ = -uint(Distance ^ 16)
-	_ = -uint(EthernetBytes ^ 14)
-	_ = -uint(Plain4Bytes ^ 34)
-	_ = -uint(Plain6Bytes ^ 54)
-)

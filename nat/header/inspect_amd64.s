@@ -1,14 +1,7 @@
 //go:build !noasm && !race
 
+#include "go_asm.h"
 #include "textflag.h"
-
-// Offsets in Plain and tables (inspect.go asserts them).
-#define plain_family 0
-#define plain_proto  4
-#define plain_ports  8
-#define plain_end    12
-#define plain_addr   16
-#define tables_flags 2048
 
 // func inspect(m *Memory, frames []Frame, ahead int, out *Plain, stride uintptr, t *tables) (bytes uint64, v6 bool)
 //
@@ -22,8 +15,8 @@
 //	DX          where the packet ends
 TEXT ·inspect(SB), NOSPLIT, $0-73
 	MOVQ m+0(FP), AX
-	MOVQ 0(AX), DI
-	MOVQ 8(AX), AX
+	MOVQ Memory_base(AX), DI
+	MOVQ Memory_last(AX), AX
 	MOVQ AX, m+0(FP)       // the last address that has a window
 	MOVQ frames_base+8(FP), SI
 	MOVQ frames_len+16(FP), CX
@@ -38,12 +31,12 @@ TEXT ·inspect(SB), NOSPLIT, $0-73
 	JZ   done
 
 next:
-	MOVQ (SI), R8
-	MOVL 8(SI), R9
+	MOVQ Frame_Addr(SI), R8
+	MOVL Frame_Len(SI), R9
 	ADDQ R9, bytes+64(FP)
 	CMPQ CX, ahead+32(FP)
 	JLE  body
-	MOVQ 256(SI), AX
+	MOVQ (const_Distance*Frame__size+Frame_Addr)(SI), AX
 	BYTE $0x0f; BYTE $0x0d; BYTE $0x0c; BYTE $0x07 // PREFETCHW (DI)(AX*1), which the assembler does not know
 
 body:
@@ -78,11 +71,11 @@ body:
 	ORL  DX, R12
 
 	BSWAPQ AX
-	MOVQ   AX, plain_addr(R15)
+	MOVQ   AX, Plain_Addr(R15)
 	MOVL   34(R8), AX
 	BSWAPL AX
-	MOVL   AX, plain_ports(R15)
-	MOVL   $0, plain_family(R15)
+	MOVL   AX, Plain_Ports(R15)
+	MOVL   $const_PlainIPv4, Plain_Family(R15)
 
 	// Version, header length, EtherType; no fragment.
 	MOVL R10, DX
@@ -104,16 +97,16 @@ body:
 	SHRQ    $32, R10
 	ROLW    $8, R10
 	MOVWLZX R10, R10
-	LEAL    14(R10), DX
+	LEAL    const_EthernetBytes(R10), DX
 	SUBL    DX, R9
 	ORL     R9, R12
-	SUBL    $20, R10
-	MOVL    (BX)(R11*8), R9
-	ADDQ    $34, R8
+	SUBL    $const_IPv4Bytes, R10
+	MOVL    (tables_transports+plainTransport_tcp)(BX)(R11*plainTransport__size), R9
+	ADDQ    $const_Plain4Bytes, R8
 
 transport:
 	// R9 is all ones for TCP. The length is that of the TCP header, or the one that UDP says.
-	MOVL    R11, plain_proto(R15)
+	MOVL    R11, Plain_Proto(R15)
 	MOVWLZX 4(R8), AX
 	ROLW    $8, AX
 	MOVBLZX 12(R8), R13
@@ -124,7 +117,7 @@ transport:
 	XORL    AX, R13
 	SUBL    R13, R10
 	ORL     R10, R12
-	SUBL    4(BX)(R11*8), R13
+	SUBL    (tables_transports+plainTransport_least)(BX)(R11*plainTransport__size), R13
 	ORL     R13, R12
 	MOVBLZX 13(R8), AX
 	MOVL    tables_flags(BX)(AX*4), AX
@@ -133,10 +126,10 @@ transport:
 	JMI     none
 	DECL    AX             // 0 if it opens or closes, all ones if it does not
 	ANDL    DX, AX
-	MOVL    AX, plain_end(R15)
+	MOVL    AX, Plain_End(R15)
 
 advance:
-	ADDQ $16, SI
+	ADDQ $Frame__size, SI
 	ADDQ stride+48(FP), R15
 	DECQ CX
 	JNZ  next
@@ -145,8 +138,8 @@ done:
 	RET
 
 none:
-	MOVL $2, plain_family(R15)
-	MOVL $0, plain_end(R15)
+	MOVL $const_NotPlain, Plain_Family(R15)
+	MOVL $0, Plain_End(R15)
 	JMP  advance
 
 six:
@@ -166,30 +159,30 @@ six:
 	MOVBLZX 20(R8), R11
 	SHRQ    $48, R10
 	ROLW    $8, R10
-	LEAL    54(R10), DX
+	LEAL    const_Plain6Bytes(R10), DX
 	SUBL    DX, R9
 	ORL     R9, R12
 
 	MOVQ   22(R8), AX
 	BSWAPQ AX
-	MOVQ   AX, plain_addr(R15)
+	MOVQ   AX, Plain_Addr(R15)
 	MOVQ   30(R8), AX
 	BSWAPQ AX
-	MOVQ   AX, plain_addr+8(R15)
+	MOVQ   AX, Plain_Addr+8(R15)
 	MOVQ   38(R8), AX
 	BSWAPQ AX
-	MOVQ   AX, plain_addr+16(R15)
+	MOVQ   AX, Plain_Addr+16(R15)
 	MOVQ   46(R8), AX
 	BSWAPQ AX
-	MOVQ   AX, plain_addr+24(R15)
+	MOVQ   AX, Plain_Addr+24(R15)
 	MOVL   54(R8), AX
 	BSWAPL AX
-	MOVL   AX, plain_ports(R15)
-	MOVL   $1, plain_family(R15)
+	MOVL   AX, Plain_Ports(R15)
+	MOVL   $1, Plain_Family(R15)
 	ADDQ   $54, R8
 
 	// A datagram without a checksum, all of whose bits and of TCP's are 0.
-	MOVL    (BX)(R11*8), R9
+	MOVL    (tables_transports+plainTransport_tcp)(BX)(R11*plainTransport__size), R9
 	MOVWLZX 6(R8), AX
 	ORL     R9, AX
 	CMPL    AX, $1

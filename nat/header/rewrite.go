@@ -17,13 +17,10 @@ type Rewrite struct {
 	Proto  uint32
 }
 
-// The assembly of nat and flowtable knows this size and these offsets.
+// The assembly of flowtable writes IP and L4, and Family and Proto, in one store each; it copies
+// the latter from a Plain.
 const (
-	_ = -(unsafe.Sizeof(Rewrite{}) ^ 32)
-	_ = -(unsafe.Offsetof(Rewrite{}.Addrs) ^ 8)
-	_ = -(unsafe.Offsetof(Rewrite{}.Ports) ^ 16)
-	_ = -(unsafe.Offsetof(Rewrite{}.IP) ^ 20)
-	_ = -(unsafe.Offsetof(Rewrite{}.L4) ^ 22)
-	_ = -(unsafe.Offsetof(Rewrite{}.Family) ^ 24)
-	_ = -(unsafe.Offsetof(Rewrite{}.Proto) ^ 28)
+	_ = -(unsafe.Offsetof(Rewrite{}.L4) - unsafe.Offsetof(Rewrite{}.IP) ^ 2)
+	_ = -(unsafe.Offsetof(Rewrite{}.Proto) - unsafe.Offsetof(Rewrite{}.Family) ^ 4)
+	_ = -(unsafe.Offsetof(Plain{}.Proto) - unsafe.Offsetof(Plain{}.Family) ^ 4)
 )
