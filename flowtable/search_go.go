@@ -1,16 +1,15 @@
-//go:build !amd64 || noasm || race
-
 package flowtable
 
 import (
+	"math/bits"
 	"unsafe"
 
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/prefetch"
 )
 
-// fetchBuckets, fetchFlows and match are the twins of the assembly.
-func fetchBuckets(geo *geometries, secret *HashKey, group []Search) {
+// fetchBucketsGo, fetchFlowsGo and matchGo are the twins of the assembly.
+func fetchBucketsGo(geo *geometries, secret *HashKey, group []Search) {
 	for i := range group {
 		s := &group[i]
 		if a := &s.Addr; s.Family == header.PlainIPv6 {
@@ -22,10 +21,10 @@ func fetchBuckets(geo *geometries, secret *HashKey, group []Search) {
 	}
 }
 
-func fetchFlows(geo *geometries, group []Search) {
+func fetchFlowsGo(geo *geometries, group []Search) {
 	for i := range group {
 		s := &group[i]
-		s.slot = geo.bucket(s).find(uint8(s.hash))
+		s.slot = geo.bucket(s).first(uint8(s.hash))
 		at := &geo[s.Family]
 		first := unsafe.Add(at.records, uint64(slotIndex(s.slot))*at.recordSize)
 		prefetch.Read((*byte)(first))
@@ -33,7 +32,7 @@ func fetchFlows(geo *geometries, group []Search) {
 	}
 }
 
-func match(geo *geometries, group []Search, flows []*Flow, rewrites []header.Rewrite, steady *steady, now uint32) int {
+func matchGo(geo *geometries, group []Search, flows []*Flow, rewrites []header.Rewrite, steady *steady, now uint32) int {
 	for i := range group {
 		s := &group[i]
 		at, side := &geo[s.Family], s.Side()
@@ -62,4 +61,23 @@ func (geo *geometries) bucket(s *Search) *bucket {
 	at := &geo[s.Family]
 	// Safety: a home is below homes, which is at most the number of buckets.
 	return (*bucket)(unsafe.Add(at.buckets, ((s.hash>>32)*at.homes>>32)*uint64(unsafe.Sizeof(bucket{}))))
+}
+
+// first returns the slot of the first member of the home whose tag matches, or 0. Unlike find it
+// never takes a tag for another.
+func (b *bucket) first(tag uint8) uint32 {
+	pattern := uint64(tag) * 0x0101010101010101
+	same := zeroBytes(b.tagsLo.Load()^pattern) | zeroBytes(uint64(b.tagsHi.Load())^pattern&0xffffffff)<<8
+	m := same & b.ctl.Load() & slotMask
+	if m == 0 {
+		return 0
+	}
+	return b.slots[bits.TrailingZeros64(m)].Load()
+}
+
+// zeroBytes returns a bit for each byte of x that is 0.
+func zeroBytes(x uint64) uint64 {
+	const low, gather = 0x7f7f7f7f7f7f7f7f, 0x0102040810204080
+	tops := ^((x&low + low) | x | low) // the top bit of each byte that is 0
+	return (tops >> 7) * gather >> 56
 }

@@ -1,5 +1,3 @@
-//go:build !amd64 || noasm || race
-
 package nat
 
 import (
@@ -14,8 +12,8 @@ import (
 // atOnce is how many lines are prefetched together, as in header's twin of Inspect.
 const atOnce = 4
 
-// translatePlain is the twin of the assembly.
-func translatePlain(m *header.Memory, frames []header.Frame, rewrites []header.Rewrite, ends []header.Frame) {
+// translatePlainGo is the twin of the assembly.
+func translatePlainGo(m *header.Memory, frames []header.Frame, rewrites []header.Rewrite, ends []header.Frame) {
 	for i, f := range frames {
 		if i%atOnce == 0 {
 			m.FetchEnds(ends[min(i, len(ends)):min(i+atOnce, len(ends), len(frames))])

@@ -8,10 +8,3 @@ func canFlush() bool { return true }
 //
 //go:noescape
 func flushLines(first *byte, stride, n uintptr)
-
-// flushHeaders takes the first two lines of every packet in a UMEM out of the caches.
-func flushHeaders(umem []byte) {
-	for _, line := range []int{headroom, headroom + 64} {
-		flushLines(&umem[line], frameSize, umemFrames)
-	}
-}

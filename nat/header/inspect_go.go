@@ -1,5 +1,3 @@
-//go:build !amd64 || noasm || race
-
 package header
 
 import (
@@ -11,8 +9,8 @@ import (
 // than it saves, and all at once are more misses than a core can have in flight.
 const atOnce = 4
 
-// inspect is the twin of the assembly.
-func inspect(m *Memory, frames []Frame, ahead int, out *Plain, stride uintptr, t *tables) (bytes uint64, v6 bool) {
+// inspectGo is the twin of the assembly.
+func inspectGo(m *Memory, frames []Frame, ahead int, out *Plain, stride uintptr, t *tables) (bytes uint64, v6 bool) {
 	for i, f := range frames {
 		if i%atOnce == 0 && i < ahead {
 			m.Fetch(frames[i+Distance : Distance+min(i+atOnce, ahead)])

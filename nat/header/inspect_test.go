@@ -5,9 +5,7 @@ package header_test
 import (
 	"bytes"
 	"encoding/binary"
-	"os"
 	"slices"
-	"syscall"
 	"testing"
 	"unsafe"
 
@@ -15,25 +13,6 @@ import (
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
 )
-
-// guarded returns n bytes. Who reads or writes behind them, or before them where n is a multiple
-// of the page's size, faults: of the assembly neither the compiler nor the race detector would
-// notice it.
-func guarded(t testing.TB, n int) []byte {
-	page := os.Getpagesize()
-	end := page + (n+page-1)/page*page
-	b, err := syscall.Mmap(-1, 0, end+page, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { syscall.Munmap(b) })
-	for _, guard := range [][]byte{b[:page], b[end:]} {
-		if err := syscall.Mprotect(guard, syscall.PROT_NONE); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return b[end-n : end : end]
-}
 
 const (
 	plainBytes = unsafe.Sizeof(header.Plain{})
@@ -54,8 +33,8 @@ type stage struct {
 
 func newStage(t testing.TB, memoryBytes int) *stage {
 	const frames = 2 * header.Distance
-	b := guarded(t, frames*int(unsafe.Sizeof(header.Frame{})))
-	s := &stage{memory: guarded(t, memoryBytes), out: guarded(t, header.Distance*int(maxStride))}
+	b := headertest.Guarded(t, frames*int(unsafe.Sizeof(header.Frame{})))
+	s := &stage{memory: headertest.Guarded(t, memoryBytes), out: headertest.Guarded(t, header.Distance*int(maxStride))}
 	for _, b := range [][]byte{b, s.memory} {
 		for i := range b {
 			b[i] = 0xa5 // so what lies beside a frame's length is not zero
@@ -96,8 +75,21 @@ func plainOf(memory []byte, f header.Frame) (p header.Plain, v6 bool) {
 	return p, w6[12] == 0x86 && w6[13] == 0xdd
 }
 
-// agree: Inspect returns for a group what plainOf returns for each frame, and writes nothing else.
+// inspector is Inspect, or its twin in Go.
+type inspector func(m *header.Memory, frames []header.Frame, ahead int, out *header.Plain, stride uintptr) (
+	bytes uint64, v6 bool)
+
+// agree: Inspect and its twin return for a group what plainOf returns for each frame, and write
+// nothing else.
 func (s *stage) agree(t *testing.T, frames []header.Frame, ahead int, stride uintptr) {
+	t.Helper()
+	seen := s.seen
+	s.agreeBy(t, (*header.Memory).InspectGo, frames, ahead, stride)
+	s.seen = seen // they are the same frames
+	s.agreeBy(t, (*header.Memory).Inspect, frames, ahead, stride)
+}
+
+func (s *stage) agreeBy(t *testing.T, inspect inspector, frames []header.Frame, ahead int, stride uintptr) {
 	t.Helper()
 	size := int(stride)*(len(frames)-1) + int(plainBytes)
 	out := s.out[len(s.out)-size:]
@@ -108,7 +100,7 @@ func (s *stage) agree(t *testing.T, frames []header.Frame, ahead int, stride uin
 	memoryBefore, outBefore := s.before[:len(s.memory)], s.before[len(s.memory):]
 	all := frames[:cap(frames)]
 	framesBefore := slices.Clone(all)
-	total, v6 := s.m.Inspect(frames, ahead, (*header.Plain)(unsafe.Pointer(&out[0])), stride)
+	total, v6 := inspect(&s.m, frames, ahead, (*header.Plain)(unsafe.Pointer(&out[0])), stride)
 	var wantTotal uint64
 	wantV6 := false
 	for i, f := range framesBefore[:len(frames)] {
@@ -437,8 +429,8 @@ func TestInspectAllocatesNothing(t *testing.T) {
 	}
 }
 
-// FuzzInspect: of a frame with any bytes and any length in the only window there is, Inspect
-// returns what Plain4 and Plain6 do.
+// FuzzInspect: of a frame with any bytes and any length in the only window there is, Inspect and its
+// twin return what Plain4 and Plain6 do.
 func FuzzInspect(f *testing.F) {
 	for _, frame := range corpus() {
 		f.Add(frame, uint32(len(frame)), byte(0), true)

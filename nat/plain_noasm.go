@@ -1,0 +1,9 @@
+//go:build !amd64 || noasm || race
+
+package nat
+
+import "sluice.dev/sluice/nat/header"
+
+func translatePlain(m *header.Memory, frames []header.Frame, rewrites []header.Rewrite, ends []header.Frame) {
+	translatePlainGo(m, frames, rewrites, ends)
+}

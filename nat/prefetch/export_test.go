@@ -1,0 +1,7 @@
+package prefetch
+
+// The twins in Go.
+var (
+	ReadGo     = readGo
+	WriteAllGo = writeAllGo
+)
