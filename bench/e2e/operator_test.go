@@ -62,9 +62,9 @@ func TestReload(t *testing.T) {
 	if got := unserved(); !strings.Contains(got, "refused") {
 		t.Errorf("after a bad file the policy is not the last good one: %s", got)
 	}
-	reload("rings: {rx: 1024}\n", func() bool {
+	reload("tuning: {ringSize: 1024}\n", func() bool {
 		problem, restart := config()
-		return problem == "" && len(restart) == 1 && strings.Contains(restart[0], "rings.rx")
+		return problem == "" && len(restart) == 1 && strings.Contains(restart[0], "tuning.ringSize")
 	})
 	l.wantServed("after the reloads")
 }

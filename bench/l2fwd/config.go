@@ -32,10 +32,10 @@ type Config struct {
 	// per queue, not pinned.
 	CPUs []int
 
-	Batch  int // packets per Receive, fastpath.BatchSize if 0
-	Rings  config.Rings
-	Frames config.Frames
-	Mode   xsk.Mode
+	Batch     int // packets per Receive, fastpath.BatchSize if 0
+	RingSize  int // of each ring; there are two frames for each of its descriptors
+	FrameSize int // in bytes
+	Mode      xsk.Mode
 	// TxBudget is how many packets one system call may send; 0: the transmit ring.
 	TxBudget int
 	// Spin and Sleep are fastpath.RunConfig's; negative Spin never sleeps.
@@ -55,14 +55,11 @@ func (c *Config) setDefaults() error {
 		return errors.New("l2fwd: name the interfaces to forward between")
 	}
 	d := config.Default()
-	if c.Rings == (config.Rings{}) {
-		c.Rings = d.Rings
+	if c.RingSize == 0 {
+		c.RingSize = d.Tuning.RingSize
 	}
-	if c.Frames == (config.Frames{}) {
-		c.Frames = d.Frames
-	}
-	if c.Frames.Size == config.AutoFrameSize {
-		c.Frames.Size = 2048 // what it chooses for veth
+	if c.FrameSize == 0 {
+		c.FrameSize = 2048 // what auto chooses for veth
 	}
 	if c.Batch == 0 {
 		c.Batch = fastpath.BatchSize

@@ -12,7 +12,6 @@ import (
 
 	"sluice.dev/sluice/bench/progress"
 	"sluice.dev/sluice/bench/results"
-	"sluice.dev/sluice/control/config"
 )
 
 // Experiment says how to measure; the zero value of no field but JSON and Variants is useful,
@@ -45,10 +44,7 @@ type variant struct {
 }
 
 func rings(n int) func(*setup) {
-	return func(s *setup) {
-		s.config.Rings = config.Rings{Rx: n, Tx: n, Fill: n, Completion: n}
-		s.config.Frames = config.Frames{Size: 2048, PerQueue: 2 * n}
-	}
+	return func(s *setup) { s.config.RingSize = n }
 }
 
 func batch(n int) func(*setup) { return func(s *setup) { s.config.Batch = n } }
@@ -75,7 +71,7 @@ var knobs = []variant{
 	{"rings 256", 0, rings(256)},
 	{"rings 1024", 0, rings(1024)},
 	{"rings 4096", 0, rings(4096)},
-	{"4 KiB frames", 0, func(s *setup) { s.config.Frames = config.Frames{Size: 4096, PerQueue: 4096} }},
+	{"4 KiB frames", 0, func(s *setup) { s.config.FrameSize = 4096 }},
 	{"coalesce never", 0, func(s *setup) { s.config.Coalesce = -1 }},
 	{"coalesce 50us", 0, func(s *setup) { s.config.Coalesce = 50 * time.Microsecond }},
 	{"coalesce 100us", 0, func(s *setup) { s.config.Coalesce = 100 * time.Microsecond }},

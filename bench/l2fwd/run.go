@@ -105,7 +105,8 @@ func (f *forwarder) open(ctx context.Context) error {
 func (f *forwarder) addWorker(ctx context.Context, k, workers, queues int) error {
 	c := f.c
 	own := (queues - k + workers - 1) / workers
-	umem, err := xsk.NewUMEM(xsk.UMEMConfig{Frames: own * len(f.sides) * c.Frames.PerQueue, FrameSize: int(c.Frames.Size), HugePages: true})
+	ring := uint32(c.RingSize)
+	umem, err := xsk.NewUMEM(xsk.UMEMConfig{Frames: own * len(f.sides) * 2 * c.RingSize, FrameSize: c.FrameSize, HugePages: true})
 	if err != nil {
 		return err
 	}
@@ -121,8 +122,7 @@ func (f *forwarder) addWorker(ctx context.Context, k, workers, queues int) error
 		for _, s := range f.sides {
 			socket, err := xsk.Open(ctx, xsk.Config{
 				Interface: s.name, Queue: queue, UMEM: umem, Mode: c.Mode, TxBudget: c.TxBudget,
-				RxSize: uint32(c.Rings.Rx), TxSize: uint32(c.Rings.Tx),
-				FillSize: uint32(c.Rings.Fill), CompletionSize: uint32(c.Rings.Completion),
+				RxSize: ring, TxSize: ring, FillSize: ring, CompletionSize: ring,
 			})
 			if err != nil {
 				return err

@@ -61,8 +61,6 @@ type Configuration struct {
 	ICMP            ICMP           `json:"icmp"`
 
 	Heartbeat Heartbeat `json:"heartbeat" reload:"live"`
-	Frames    Frames    `json:"frames"`
-	Rings     Rings     `json:"rings"`
 	Sockets   Sockets   `json:"sockets"`
 	HostLink  HostLink  `json:"hostLink"`
 
@@ -75,6 +73,8 @@ type Configuration struct {
 	Health       Health     `json:"health"`
 	Log          Log        `json:"log"`
 	Drain        Drain      `json:"drain" reload:"live"`
+
+	Tuning Tuning `json:"tuning"`
 }
 
 // Interface is one NIC that the gateway forwards on.
@@ -230,24 +230,10 @@ type Heartbeat struct {
 	PassAfter Duration `json:"passAfter"`
 }
 
-// Frames sizes the UMEM.
-type Frames struct {
-	Size     FrameSize `json:"size"`     // bytes per frame
-	PerQueue int       `json:"perQueue"` // frames per interface and queue
-}
-
-// Rings sizes the four rings of a socket, in descriptors.
-type Rings struct {
-	Rx         int `json:"rx"`
-	Tx         int `json:"tx"`
-	Fill       int `json:"fill"`
-	Completion int `json:"completion"`
-}
-
 // Sockets is how workers use their AF_XDP sockets and their cores; docs/tuning.md has the
 // figures.
 type Sockets struct {
-	// TxBudget is how many packets one system call may send in copy mode; 0 is rings.tx.
+	// TxBudget is how many packets one system call may send in copy mode; 0 is tuning.ringSize.
 	TxBudget int `json:"txBudget"`
 	// BusyPoll: workers poll the NIC themselves, if not 0 (SO_BUSY_POLL, SO_PREFER_BUSY_POLL).
 	BusyPoll       Duration `json:"busyPoll"`

@@ -46,8 +46,6 @@ func Default() *Configuration {
 		// The kernel's own figures: net.ipv4.icmp_msgs_per_sec and icmp_msgs_burst.
 		ICMP:      ICMP{RatePerSecond: 1000, Burst: 50},
 		Heartbeat: Heartbeat{PassAfter: Duration(30 * time.Second)},
-		Frames:    Frames{Size: AutoFrameSize, PerQueue: 4096},
-		Rings:     Rings{Rx: 2048, Tx: 2048, Fill: 2048, Completion: 2048},
 		Sockets: Sockets{
 			BusyPollBudget: 64, // NAPI_POLL_WEIGHT
 			Spin:           Duration(20 * time.Microsecond),
@@ -74,6 +72,7 @@ func Default() *Configuration {
 		Health:       Health{Address: ":10256"},
 		Log:          Log{Level: LogInfo, Format: LogText},
 		Drain:        Drain{Timeout: Duration(10 * time.Second)},
+		Tuning:       Tuning{RingSize: 2048, FrameSize: AutoFrameSize},
 	}
 }
 

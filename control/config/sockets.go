@@ -8,8 +8,9 @@ const minTxBudget = 32
 
 func (k *check) sockets(c *Configuration) {
 	s := c.Sockets
-	if s.TxBudget != 0 && (s.TxBudget < minTxBudget || s.TxBudget > c.Rings.Tx) {
-		k.fail("sockets.txBudget", "is %d, choose from %d to rings.tx (%d), or 0 for rings.tx", s.TxBudget, minTxBudget, c.Rings.Tx)
+	if s.TxBudget != 0 && (s.TxBudget < minTxBudget || s.TxBudget > c.Tuning.RingSize) {
+		k.fail("sockets.txBudget", "is %d, choose from %d to tuning.ringSize (%d), or 0 for tuning.ringSize",
+			s.TxBudget, minTxBudget, c.Tuning.RingSize)
 	}
 	k.duration("sockets.busyPoll", s.BusyPoll, 0, time.Millisecond)
 	if s.BusyPoll.D()%time.Microsecond != 0 {

@@ -40,7 +40,7 @@ func validate(c *Configuration, refused map[string]bool) Errors {
 	k.proxy(c)
 	k.flows(c)
 	k.policies(c)
-	k.memory(c)
+	k.tuning(c)
 	k.sockets(c)
 	k.hostLink(c)
 	k.paths(c)
@@ -248,31 +248,6 @@ func (k *check) policies(c *Configuration) {
 	k.duration("drain.timeout", c.Drain.Timeout, 0, 24*time.Hour)
 	oneOf(k, "log.level", c.Log.Level, LogDebug, LogInfo, LogWarn, LogError)
 	oneOf(k, "log.format", c.Log.Format, LogText, LogJSON)
-}
-
-func (k *check) memory(c *Configuration) {
-	if s := c.Frames.Size; s != AutoFrameSize && s != 2048 && s != 4096 {
-		k.fail("frames.size", "is %d, the kernel takes frames of 2048 or 4096 bytes; auto chooses by interfaces", s)
-	}
-	for _, ring := range []struct {
-		path string
-		size int
-	}{
-		{"rings.rx", c.Rings.Rx}, {"rings.tx", c.Rings.Tx}, {"rings.fill", c.Rings.Fill}, {"rings.completion", c.Rings.Completion},
-	} {
-		if ring.size < 64 || ring.size > 1<<15 || ring.size&(ring.size-1) != 0 {
-			k.fail(ring.path, "is %d, choose a power of two from 64 to 32768", ring.size)
-		}
-	}
-	if c.Rings.Completion < c.Rings.Tx {
-		k.fail("rings.completion", "is %d, smaller than rings.tx (%d): sending would stop; make it at least as large", c.Rings.Completion, c.Rings.Tx)
-	}
-	if need := c.Rings.Fill + c.Rings.Tx; c.Frames.PerQueue < need || c.Frames.PerQueue > 1<<20 {
-		k.fail("frames.perQueue", "is %d, choose from %d (rings.fill + rings.tx, so that both can be full) to %d", c.Frames.PerQueue, need, 1<<20)
-	}
-	if held := c.Fragments.Held; held > c.Frames.PerQueue/2 {
-		k.fail("fragments.held", "is %d, more than half of frames.perQueue (%d): held fragments would starve the rings; lower it", held, c.Frames.PerQueue)
-	}
 }
 
 func (k *check) hostLink(c *Configuration) {

@@ -115,7 +115,7 @@ func sampleStatus() status.StatusView {
 		Node:   "gw-1", PID: 4242, StartedAt: Start(), Ready: true, Applied: true,
 		Version: status.Build{Version: "v0.1.0", Revision: status.Revision, Commit: "0123456789abcdef", Go: "go1.26.8", Platform: "linux/amd64"},
 		Config: status.ConfigView{File: "/etc/sluice/gateway.yaml", LoadedAt: Start(),
-			NeedRestart: []string{"rings.rx: 2048 stays until the daemon restarts; the file says 1024"}},
+			NeedRestart: []string{"tuning.ringSize: 2048 stays until the daemon restarts; the file says 1024"}},
 		Snapshot: sampleSnapshot(),
 		Sources: []status.SourceView{
 			{Name: "manifests:/etc/sluice/manifests", Synced: true, Read: 9, Applied: 9, ReadAt: Start().Add(time.Hour), Objects: 12},

@@ -21,7 +21,7 @@ func Check(d Device, f config.Interface, chosen frames.Choice) (about string, er
 	if room := frames.LongRoom(chosen.Size); d.MTU > room {
 		do := fmt.Sprintf("ip link set %s mtu %d", d.Name, room)
 		if chosen.Size < frames.Large {
-			do = fmt.Sprintf("set frames.size to auto or %d and restart, or: %s", frames.Large, do)
+			do = fmt.Sprintf("set tuning.frameSize to auto or %d and restart, or: %s", frames.Large, do)
 		}
 		return "mtu", fmt.Errorf("interface %s has MTU %d, but %d frames of %d bytes, which are the most that a packet may have, take at most %d, and larger packets are lost: %s",
 			d.Name, d.MTU, fastpath.MaxBuffers, chosen.Size, room, do)

@@ -68,7 +68,7 @@ func Find(c *config.Configuration) (found Found, err error) {
 		found.Devices[i] = d
 		list[i] = frames.Interface{Name: d.Name, Driver: d.Driver, MTU: d.MTU, ZeroCopy: mayZeroCopy(f, d)}
 	}
-	found.Frames = frames.Choose(c.Frames.Size, list)
+	found.Frames = frames.Choose(c.Tuning.FrameSize, list)
 	for i, d := range found.Devices {
 		if _, err := Check(d, c.Interfaces[i], found.Frames); err != nil {
 			return found, err

@@ -175,9 +175,9 @@ func (e *examination) mode(d *Interface, c config.Interface) {
 	case zeroCopy && long:
 		e.ok("driver-mode", d.Name, "native, copy: because of the MTU")
 	case zeroCopy && pieces != "" && c.ZeroCopy == config.ZeroCopyRequire:
-		e.add(Fail, "driver-mode", d.Name, "zeroCopy is require, but in zero-copy "+pieces, "set frames.size to auto, or zeroCopy to auto")
+		e.add(Fail, "driver-mode", d.Name, "zeroCopy is require, but in zero-copy "+pieces, "set tuning.frameSize to auto, or zeroCopy to auto")
 	case zeroCopy && pieces != "":
-		e.add(Warn, "driver-mode", d.Name, "native, copy: in zero-copy "+pieces, "set frames.size to auto")
+		e.add(Warn, "driver-mode", d.Name, "native, copy: in zero-copy "+pieces, "set tuning.frameSize to auto")
 	case !zeroCopy:
 		e.ok("driver-mode", d.Name, "native, copy: "+d.noZeroCopy(e.f.Kernel))
 	default:
@@ -207,7 +207,7 @@ func (e *examination) frames() frames.Choice {
 		zeroCopy := c == config.ZeroCopyRequire || c != config.ZeroCopyNever && netdev.MayZeroCopy(d.XDPFeatures, d.XDPKnown)
 		list = append(list, frames.Interface{Name: d.Name, Driver: d.Driver, MTU: d.MTU, ZeroCopy: zeroCopy})
 	}
-	return frames.Choose(e.f.Config.Frames.Size, list)
+	return frames.Choose(e.f.Config.Tuning.FrameSize, list)
 }
 
 // queuesUsed returns how many queues of an interface the gateway uses.
@@ -252,7 +252,7 @@ func (e *examination) mtu(d *Interface) {
 	}
 	do := fmt.Sprintf("ip link set %s mtu %d", d.Name, most)
 	if size < frames.Large {
-		do = fmt.Sprintf("set frames.size to auto or %d, or: %s", frames.Large, do)
+		do = fmt.Sprintf("set tuning.frameSize to auto or %d, or: %s", frames.Large, do)
 	}
 	e.add(Fail, "mtu", d.Name, fmt.Sprintf("%d, but a packet in several frames of %d bytes has at most %d: larger ones are lost", d.MTU, size, most), do)
 }

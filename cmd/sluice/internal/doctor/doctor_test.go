@@ -174,7 +174,7 @@ func TestFindings(t *testing.T) {
 			f.Interfaces[0].Driver, f.Config.Drain.HandOver = "ixgbe", true
 		}, Warn, "xdp-attach", "the next start does that", "restarts keep the program"},
 		{"rings of more than all frames", eth(func(d *Interface) { d.Rings = ethtool.Rings{Rx: 4096, MaxRx: 4096, Tx: 1024, MaxTx: 4096} }), Warn, "rings",
-			"rx 4096 of at most 4096, tx 1024 of at most 4096 descriptors, and frames.perQueue is 4096", "set frames.perQueue to 7168 or more, or: ethtool -G eth0 rx 1024 tx 1024"},
+			"rx 4096 of at most 4096, tx 1024 of at most 4096 descriptors, and there are 4096 frames for them in zero-copy", "set tuning.ringSize to 4096, or: ethtool -G eth0 rx 1024 tx 1024"},
 		{"zero-copy wanted of an old kernel", func(f *Facts) {
 			f.Kernel, f.Config.Interfaces[0].ZeroCopy = "6.12.30-amd64", config.ZeroCopyRequire
 			f.Interfaces[0].Driver = "virtio_net"
@@ -200,17 +200,17 @@ func TestFindings(t *testing.T) {
 			"mode is native, but driver mlx5_core gives no packets in several buffers", "set mode to auto or generic"},
 		{"jumbo where zero-copy is wanted", func(f *Facts) { f.Interfaces[0].MTU, f.Config.Interfaces[0].ZeroCopy = 9000, config.ZeroCopyRequire }, Fail, "driver-mode",
 			"zeroCopy is require, but MTU 9000 takes 3 frames", "set zeroCopy to auto"},
-		{"MTU of no packet", func(f *Facts) { f.Interfaces[0].MTU, f.Config.Frames.Size = 40000, 2048 }, Fail, "mtu",
-			"40000, but a packet in several frames of 2048 bytes has at most 30442", "frames.size to auto or 4096"},
+		{"MTU of no packet", func(f *Facts) { f.Interfaces[0].MTU, f.Config.Tuning.FrameSize = 40000, 2048 }, Fail, "mtu",
+			"40000, but a packet in several frames of 2048 bytes has at most 30442", "tuning.frameSize to auto or 4096"},
 		{"frames too small for zero-copy", func(f *Facts) {
-			f.Interfaces[0].Driver, f.Interfaces[0].Program, f.Config.Frames.Size = "igb", "steer", 2048
+			f.Interfaces[0].Driver, f.Interfaces[0].Program, f.Config.Tuning.FrameSize = "igb", "steer", 2048
 		}, Warn, "driver-mode",
-			"native, copy: in zero-copy driver igb delivers packets of up to 998 bytes whole into frames of 2048 bytes, and the MTU is 1500", "frames.size to auto"},
+			"native, copy: in zero-copy driver igb delivers packets of up to 998 bytes whole into frames of 2048 bytes, and the MTU is 1500", "tuning.frameSize to auto"},
 		{"frames too small for required zero-copy", func(f *Facts) {
 			f.Interfaces[0].Driver, f.Interfaces[0].Program = "igb", "steer"
-			f.Config.Frames.Size, f.Config.Interfaces[0].ZeroCopy = 2048, config.ZeroCopyRequire
+			f.Config.Tuning.FrameSize, f.Config.Interfaces[0].ZeroCopy = 2048, config.ZeroCopyRequire
 			f.StartError = errors.New("interface eth0: zeroCopy is require, but in zero-copy driver igb delivers packets in pieces")
-		}, Fail, "driver-mode", "zeroCopy is require, but in zero-copy driver igb", "frames.size to auto"},
+		}, Fail, "driver-mode", "zeroCopy is require, but in zero-copy driver igb", "tuning.frameSize to auto"},
 		{"LRO", eth(func(d *Interface) { d.Features["rx-lro"] = true }), Warn, "offloads", "turns it off with XDP", "ethtool -K eth0 lro off"},
 		{"LRO beside XDP", eth(func(d *Interface) { d.Features["rx-lro"], d.Program = true, "steer" }), Fail, "offloads", "rx-lro is on: it merges", "ethtool -K eth0 lro off"},
 		{"hardware GRO", eth(func(d *Interface) { d.Features["rx-gro-hw"] = true }), Warn, "offloads", "rx-gro-hw is on", "rx-gro-hw off"},
@@ -349,7 +349,7 @@ func TestBesideDaemon(t *testing.T) {
 	f := healthy()
 	f.Interfaces[0].MTU, f.Interfaces[0].Program = 3000, "program 12"
 	f.Running = &status.StatusView{
-		Ready: true, Frames: status.FramesView{Bytes: 2048, Reason: "frames.size says so"},
+		Ready: true, Frames: status.FramesView{Bytes: 2048, Reason: "tuning.frameSize says so"},
 		Interfaces: []status.InterfaceView{{Name: "eth0", Mode: "generic", Reason: "configured", Queues: []status.QueueView{{Bound: true, Reason: "zeroCopy is never"}}}},
 	}
 	found := func(list []Finding) map[string]string {
@@ -367,7 +367,7 @@ func TestBesideDaemon(t *testing.T) {
 		{"config check", found(ExamineInterfaces(f)), map[string]string{
 			"mtu": "3000 fits frames of 4096 bytes", "driver-mode": "native, zero-copy: driver mlx5_core says it can", "xdp-program": "program 12, and the daemon says that it is its own"}},
 		{"doctor", found(Examine(f)), map[string]string{
-			"mtu": "MTU 3000 takes 2 frames of 2048 bytes", "driver-mode": "generic: configured", "frames": "2048 bytes: frames.size says so"}},
+			"mtu": "MTU 3000 takes 2 frames of 2048 bytes", "driver-mode": "generic: configured", "frames": "2048 bytes: tuning.frameSize says so"}},
 	} {
 		for check, want := range c.want {
 			if !strings.HasPrefix(c.got[check], want) {

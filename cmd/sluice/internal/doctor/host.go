@@ -176,7 +176,7 @@ func (e *examination) memory() {
 		queues += cmp.Or(c.Workers, workers)
 		kinds.add(false, frames.Long(most, chosen.Size))
 	}
-	umem := uint64(queues) * uint64(c.Frames.PerQueue) * uint64(chosen.Size)
+	umem := uint64(queues) * uint64(c.Tuning.FramesPerQueue()) * uint64(chosen.Size)
 	const mib = 1 << 20
 	found := fmt.Sprintf("%d MiB of packet memory", umem/mib)
 	if list := kinds.names(); len(list) > 1 {
@@ -191,7 +191,7 @@ func (e *examination) memory() {
 	case e.has(unix.CAP_IPC_LOCK):
 		e.ok("memlock", "", found+", which CAP_IPC_LOCK is not bound by")
 	default:
-		e.add(Fail, "memlock", "", found, "add CAP_IPC_LOCK, raise LimitMEMLOCK (ulimit -l), or lower frames.perQueue")
+		e.add(Fail, "memlock", "", found, "add CAP_IPC_LOCK, raise LimitMEMLOCK (ulimit -l), or lower tuning.ringSize")
 	}
 	if e.f.HugePages > 0 {
 		e.ok("hugepages", "", fmt.Sprintf("%d reserved", e.f.HugePages))

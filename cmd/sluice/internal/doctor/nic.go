@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"math/bits"
 	"strings"
 
 	"sluice.dev/sluice/control/config"
@@ -125,9 +126,10 @@ func (e *examination) rings(d *Interface, c config.Interface) {
 		return
 	}
 	found := fmt.Sprintf("the NIC's own: rx %d of at most %d, tx %d of at most %d descriptors", r.Rx, r.MaxRx, r.Tx, r.MaxTx)
-	if have := e.f.Config.Frames.PerQueue; !d.generic(c) && e.zeroCopied(d) && int(r.Rx+r.Tx) > have {
-		e.add(Warn, "rings", d.Name, fmt.Sprintf("%s, and frames.perQueue is %d: in zero-copy that is all the frames there are for them, so they cannot both be full", found, have),
-			fmt.Sprintf("set frames.perQueue to %d or more, or: ethtool -G %s rx %d tx %d", int(r.Rx+r.Tx)+have/2, d.Name, min(int(r.Rx), have/4), min(int(r.Tx), have/4)))
+	if have := e.f.Config.Tuning.FramesPerQueue(); !d.generic(c) && e.zeroCopied(d) && int(r.Rx+r.Tx) > have {
+		enough := 1 << bits.Len(uint(int(r.Rx+r.Tx)+have/2-1)/2) // of frames, two for each descriptor
+		e.add(Warn, "rings", d.Name, fmt.Sprintf("%s, and there are %d frames for them in zero-copy (2 x tuning.ringSize), so they cannot both be full", found, have),
+			fmt.Sprintf("set tuning.ringSize to %d, or: ethtool -G %s rx %d tx %d", enough, d.Name, min(int(r.Rx), have/4), min(int(r.Tx), have/4)))
 		return
 	}
 	e.ok("rings", d.Name, found)

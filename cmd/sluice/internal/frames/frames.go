@@ -97,7 +97,7 @@ func WhyNotWhole(driver string, mtu, size int) string {
 	}
 	why := fmt.Sprintf("driver %s delivers packets of up to %d bytes whole into frames of %d bytes, and the MTU is %d", driver, most, size, mtu)
 	if size < Large && mtu <= Whole(driver, Large) {
-		return why + ": set frames.size to auto or 4096, and restart"
+		return why + ": set tuning.frameSize to auto or 4096, and restart"
 	}
 	return why
 }
@@ -119,7 +119,7 @@ type Choice struct {
 // that its driver has. Larger frames hold more and take twice the memory.
 func Choose(configured config.FrameSize, list []Interface) Choice {
 	if configured != config.AutoFrameSize {
-		return Choice{int(configured), "frames.size says so"}
+		return Choice{int(configured), "tuning.frameSize says so"}
 	}
 	for _, i := range list {
 		switch {

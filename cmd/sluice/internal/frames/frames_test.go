@@ -26,8 +26,8 @@ func TestChoose(t *testing.T) {
 		{"largest that fits in copy mode", 0, []Interface{{"left", "mlx5_core", 1770, false}}, Small, "every MTU"},
 		{"fits in copy mode alone", 0, []Interface{{"left", "mlx5_core", 1767, true}}, Large, "up to 1766 bytes"},
 		{"MTU too large", 0, []Interface{{"left", "virtio_net", 1771, false}}, Large, "left has MTU 1771, and frames of 2048 bytes take 1770"},
-		{"configured", 2048, []Interface{{"left", "igb", 1500, true}}, Small, "frames.size says so"},
-		{"configured large", 4096, nil, Large, "frames.size says so"},
+		{"configured", 2048, []Interface{{"left", "igb", 1500, true}}, Small, "tuning.frameSize says so"},
+		{"configured large", 4096, nil, Large, "tuning.frameSize says so"},
 	} {
 		got := Choose(tc.configured, tc.list)
 		if got.Size != tc.size || !strings.Contains(got.Reason, tc.reason) {
@@ -81,7 +81,7 @@ func TestWhyNotWhole(t *testing.T) {
 		mtu, size int
 		want      string // empty: nothing is wrong
 	}{
-		{"igb", 1500, Small, "up to 998 bytes whole into frames of 2048 bytes, and the MTU is 1500: set frames.size to auto or 4096"},
+		{"igb", 1500, Small, "up to 998 bytes whole into frames of 2048 bytes, and the MTU is 1500: set tuning.frameSize to auto or 4096"},
 		{"igb", 1500, Large, ""},
 		{"igb", 3046, Large, ""},
 		{"igb", 3047, Large, "up to 3046 bytes whole into frames of 4096 bytes, and the MTU is 3047"},

@@ -192,7 +192,7 @@ func inPieces(dev devices.Device, frameSize int, piece fastpath.Piece) string {
 	}
 	do := "set zeroCopy to never"
 	if frameSize < frames.Large {
-		do = fmt.Sprintf("set frames.size to %d and restart, or zeroCopy to never", frames.Large)
+		do = fmt.Sprintf("set tuning.frameSize to %d and restart, or zeroCopy to never", frames.Large)
 	}
 	return fmt.Sprintf("driver %s delivers packets in pieces in zero-copy (the first %d bytes of %d arrived, in a frame of %d): %s",
 		dev.Driver, piece.Got, piece.Claimed, frameSize, do)

@@ -23,7 +23,7 @@ func TestSocketMode(t *testing.T) {
 		{"auto", &port{config: config.Interface{ZeroCopy: config.ZeroCopyAuto}}, virtio, 2048, xsk.Auto, ""},
 		{"auto, large frames", &port{config: config.Interface{ZeroCopy: config.ZeroCopyAuto}}, igb, 4096, xsk.Auto, ""},
 		{"auto, frames too small for zero-copy", &port{config: config.Interface{ZeroCopy: config.ZeroCopyAuto}}, igb, 2048, xsk.Copy,
-			"in zero-copy driver igb delivers packets of up to 998 bytes whole into frames of 2048 bytes, and the MTU is 1500: set frames.size"},
+			"in zero-copy driver igb delivers packets of up to 998 bytes whole into frames of 2048 bytes, and the MTU is 1500: set tuning.frameSize"},
 		{"auto, small frames without zero-copy", &port{without: true, config: config.Interface{ZeroCopy: config.ZeroCopyAuto}}, igb, 2048, xsk.Auto, ""},
 		{"never", &port{config: config.Interface{ZeroCopy: config.ZeroCopyNever}}, virtio, 2048, xsk.Copy, "zeroCopy is never in the configuration"},
 		{"required", &port{config: config.Interface{ZeroCopy: config.ZeroCopyRequire}, pieces: "pieces"}, virtio, 2048, xsk.ZeroCopy, ""},
@@ -46,7 +46,7 @@ func TestInPieces(t *testing.T) {
 		want      string
 	}{
 		{"a whole packet of the MTU", 2048, fastpath.Piece{Got: 1024, Claimed: 1514},
-			"driver newnic delivers packets in pieces in zero-copy (the first 1024 bytes of 1514 arrived, in a frame of 2048): set frames.size to 4096 and restart"},
+			"driver newnic delivers packets in pieces in zero-copy (the first 1024 bytes of 1514 arrived, in a frame of 2048): set tuning.frameSize to 4096 and restart"},
 		{"frames are large", 4096, fastpath.Piece{Got: 1024, Claimed: 1522}, "set zeroCopy to never"},
 		{"a packet larger than the MTU", 2048, fastpath.Piece{Got: 1024, Claimed: 1523}, ""},
 	} {

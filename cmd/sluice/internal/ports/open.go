@@ -64,10 +64,10 @@ func (s *Set) bindPort(ctx context.Context, p *port) error {
 func (s *Set) openSlot(ctx context.Context, p *port, sl *slot) error {
 	c := s.config
 	mode, why := p.socketMode(s.frames.Size)
+	ring := uint32(c.Tuning.RingSize)
 	socket, err := xsk.Open(ctx, xsk.Config{
 		Interface: p.name, Queue: sl.queue, UMEM: s.workers.UMEM(sl.worker), Mode: mode, CopyReason: why, Long: p.long(s.frames.Size),
-		RxSize: uint32(c.Rings.Rx), TxSize: uint32(c.Rings.Tx),
-		FillSize: uint32(c.Rings.Fill), CompletionSize: uint32(c.Rings.Completion),
+		RxSize: ring, TxSize: ring, FillSize: ring, CompletionSize: ring,
 		TxBudget: c.Sockets.TxBudget, BusyPoll: c.Sockets.BusyPoll.D(), BusyPollBudget: c.Sockets.BusyPollBudget,
 		RebindFor: 3 * time.Second,
 	})

@@ -303,7 +303,7 @@ func TestMTULowered(t *testing.T) {
 	must(t, err)
 	must(t, netlink.LinkSetMTU(link, 9000))
 	c := smallConfig()
-	c.Frames.Size, c.Interfaces[0].ZeroCopy = frames.Small, config.ZeroCopyNever
+	c.Tuning.FrameSize, c.Interfaces[0].ZeroCopy = frames.Small, config.ZeroCopyNever
 	l := newPortLab(t, c)
 	for _, mtu := range []int{9000, 1500} {
 		must(t, netlink.LinkSetMTU(link, mtu))
@@ -439,7 +439,7 @@ func TestMTUWithoutMemlock(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	addNIC(t, 1)
 	c := smallConfig()
-	c.Frames.Size = frames.Small
+	c.Tuning.FrameSize = frames.Small
 	link, err := netlink.LinkByName(nic)
 	must(t, err)
 	attrs := netlink.NewLinkAttrs()

@@ -54,8 +54,7 @@ func deleteNIC(t *testing.T) {
 func smallConfig() *config.Configuration {
 	c := config.Default()
 	c.Interfaces = []config.Interface{{Name: nic, Mode: config.ModeAuto, ZeroCopy: config.ZeroCopyAuto}}
-	c.Frames.PerQueue = 256
-	c.Rings = config.Rings{Rx: 64, Tx: 64, Fill: 64, Completion: 64}
+	c.Tuning.RingSize = 128
 	c.HostLink.Enabled = false
 	return c
 }

@@ -91,7 +91,7 @@ func (g *Group) add(id, cpu int) error {
 	c, plan := g.c.Settings, &g.c.Plan
 	links := plan.Links(id)
 	umem, err := xsk.NewUMEM(xsk.UMEMConfig{
-		Frames: links * c.Frames.PerQueue, FrameSize: g.c.FrameSize, HugePages: true,
+		Frames: links * c.Tuning.FramesPerQueue(), FrameSize: g.c.FrameSize, HugePages: true,
 	})
 	if err != nil {
 		return err
