@@ -63,7 +63,7 @@ func Defaults() Config {
 }
 
 // maxFlows is what all systems can have at once: Sluice takes an eighth of its flow table
-// for flows that nobody has answered (flows.halfOpenShare), and nobody answers here.
+// for flows that nobody has answered, and nobody answers here.
 const maxFlows = 100_000
 
 // quicken makes a sanity check of it. What was asked for by name stays.

@@ -113,7 +113,7 @@ func sluiceOptions(more string) string {
 	}
 	return nodes + "proxy: {" + strings.Join(proxy, ", ") + "}\n" +
 		fmt.Sprintf("flows: {ipv4: 65536, ipv6: 65536, timeouts: {udpReplied: %s}}\n", udpTimeout()) +
-		"icmp: {ratePerSecond: 100000, burst: 10000}\n" + strings.Join(rest, "\n")
+		"tuning: {icmpRate: 200000}\n" + strings.Join(rest, "\n")
 }
 
 const markerNamespace, markerName = "conformance-marker", "marker"

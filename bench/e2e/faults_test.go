@@ -112,7 +112,7 @@ func (l *lab) wantStartWithin(limit, took time.Duration) {
 // TestHeartbeat: what a frontend does while nobody is there. First silence, so that
 // live flows are not reset; when the heartbeat is old, the kernel decides.
 func TestHeartbeat(t *testing.T) {
-	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}, options: "heartbeat: {passAfter: 3s}\n"})
+	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}, options: "tuning: {passAfter: 3s}\n"})
 	target := netip.AddrPortFrom(l.Gateway.Addr4(), webNodePort)
 	ask := func(timeout time.Duration) string {
 		r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{target}, Requests: 1, Timeout: timeout})

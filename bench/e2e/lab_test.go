@@ -101,7 +101,7 @@ func newLab(t *testing.T, c labConfig) *lab {
 		c.prepare(l)
 	}
 	if c.small {
-		c.options += "flows: {ipv4: 65536, ipv6: 65536}\nproxy: {affinityClients: 4096}\n"
+		c.options += "flows: {ipv4: 65536, ipv6: 65536}\ntuning: {affinityClients: 4096}\n"
 	}
 	l.gate, err = launch.New(launch.Config{
 		Sluice: daemonBinary, Host: n.Gateway, NodeName: gatewayNode, Interfaces: c.interfaces, Options: c.options,

@@ -201,7 +201,7 @@ func onesComplement(b []byte) uint16 {
 // other threads are as they were.
 func TestWorkerNice(t *testing.T) {
 	const nice, workers = -7, 2
-	l := newLab(t, labConfig{Config: topo.Config{Queues: workers}, options: fmt.Sprintf("workerNice: %d\n", nice)})
+	l := newLab(t, labConfig{Config: topo.Config{Queues: workers}, options: fmt.Sprintf("tuning: {workerNice: %d}\n", nice)})
 	l.wantServed("with favoured workers")
 	usual, err := unix.SchedGetAttr(l.gate.PID(), 0)
 	if err != nil {

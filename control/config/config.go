@@ -44,8 +44,6 @@ type Configuration struct {
 	// them, in order; empty leaves the choice to the daemon.
 	Workers    int   `json:"workers"`
 	WorkerCPUs []int `json:"workerCPUs"`
-	// WorkerNice is the nice value of packet threads, -20 to 0; 0 leaves them as the process is.
-	WorkerNice int `json:"workerNice"`
 
 	// NodeAddresses selects the addresses that answer to node ports; empty selects
 	// all addresses of the configured interfaces.
@@ -55,14 +53,11 @@ type Configuration struct {
 	Proxy         Proxy             `json:"proxy"`
 
 	Flows           Flows          `json:"flows"`
-	Fragments       Fragments      `json:"fragments"`
 	Maglev          Maglev         `json:"maglev" reload:"live"`
 	UnservedVIPPort UnservedPolicy `json:"unservedVIPPort" reload:"live"`
-	ICMP            ICMP           `json:"icmp"`
 
-	Heartbeat Heartbeat `json:"heartbeat" reload:"live"`
-	Sockets   Sockets   `json:"sockets"`
-	HostLink  HostLink  `json:"hostLink"`
+	Sockets  Sockets  `json:"sockets"`
+	HostLink HostLink `json:"hostLink"`
 
 	Kubernetes   Kubernetes `json:"kubernetes"`
 	Manifests    Manifests  `json:"manifests"`
@@ -148,10 +143,6 @@ type Proxy struct {
 	StrictSourceRanges bool `json:"strictSourceRanges" reload:"live"`
 	// Scheduler is that of Services without the annotation sluice.dev/scheduler.
 	Scheduler Scheduler `json:"scheduler" reload:"live"`
-	// RetryOther: a client's second repeated SYN without an answer goes to another backend.
-	RetryOther bool `json:"retryOther" reload:"live"`
-	// AffinityClients bounds the clients that are remembered for sessionAffinity ClientIP.
-	AffinityClients int `json:"affinityClients"`
 }
 
 // Scheduler is how a backend is chosen, by the names of IPVS (ipvsadm(8)).
@@ -182,18 +173,9 @@ type Health struct {
 type Flows struct {
 	IPv4 int `json:"ipv4"`
 	IPv6 int `json:"ipv6"`
-	// HalfOpenShare is the part of the table, 0 to 1, that flows nobody has answered may take.
-	HalfOpenShare float64 `json:"halfOpenShare"`
 	// Profile is where timeouts come from that the file does not give.
 	Profile  Profile  `json:"profile"`
 	Timeouts Timeouts `json:"timeouts"`
-}
-
-// Fragments bounds what is remembered of datagrams in fragments.
-type Fragments struct {
-	Contexts int      `json:"contexts"` // datagrams whose fragments are remembered, all workers together
-	Held     int      `json:"held"`     // frames of each worker that wait for a first fragment
-	Timeout  Duration `json:"timeout"`  // how long they wait
 }
 
 // Maglev is what gateways that should choose alike must share.
@@ -216,19 +198,6 @@ const (
 	UnservedReject UnservedPolicy = "reject"
 	UnservedDrop   UnservedPolicy = "drop"
 )
-
-// ICMP shapes the errors that the gateway sends itself.
-type ICMP struct {
-	RatePerSecond int `json:"ratePerSecond"`
-	Burst         int `json:"burst"`
-}
-
-// Heartbeat decides what the kernel program does when no worker is there.
-type Heartbeat struct {
-	// PassAfter: service packets are dropped while the last heartbeat is younger
-	// (a restart is under way), and pass to the kernel when it is older.
-	PassAfter Duration `json:"passAfter"`
-}
 
 // Sockets is how workers use their AF_XDP sockets and their cores; docs/tuning.md has the
 // figures.

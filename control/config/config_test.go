@@ -68,12 +68,9 @@ func TestBadFields(t *testing.T) {
 		{"octal", "workers: 010", `gw.yaml:5: workers: is "010", write a whole number in decimal`},
 		{"beyond 32 bits", "workers: 4294967297", `gw.yaml:5: workers: is "4294967297", write a whole number`},
 		{"text for bool", "hostLink: {enabled: yes please}", `gw.yaml:5: hostLink.enabled: is "yes please", write true or false`},
-		{"text for share", "flows: {halfOpenShare: half}", `gw.yaml:5: flows.halfOpenShare: is "half", write a number such as 0.125`},
-		{"share of nothing", "flows: {halfOpenShare: 0}", "gw.yaml:5: flows.halfOpenShare: is 0, choose more than 0 and at most 1"},
-		{"share not a number", "flows: {halfOpenShare: .nan}", "gw.yaml:5: flows.halfOpenShare: is \".nan\", write a number such as 0.125"},
 		{"duration without unit", "drain: {timeout: 30}", `gw.yaml:5: drain.timeout: "30" is no duration, write a number with a unit`},
 		{"negative duration", "drain: {timeout: -1s}", "gw.yaml:5: drain.timeout: is -1s, choose from 0s to 24h"},
-		{"timeout too short", "flows: {timeouts: {icmp: 1ms}}", "gw.yaml:5: flows.timeouts.icmp: is 1ms, choose from 1s to 720h"},
+		{"timeout too short", "flows: {timeouts: {finWait: 1ms}}", "gw.yaml:5: flows.timeouts.finWait: is 1ms, choose from 1s to 720h"},
 		{"range reversed", "nodePortRange: 5-4", `gw.yaml:5: nodePortRange: "5-4" is no port range, write first-last`},
 		{"range beyond 16 bits", "nodePortRange: 1-65536", `gw.yaml:5: nodePortRange: "1-65536" is no port range`},
 		{"address for prefix", "nodeAddresses: [10.0.0.1]", `gw.yaml:5: nodeAddresses[0]: "10.0.0.1" is no CIDR`},
@@ -87,14 +84,16 @@ func TestBadFields(t *testing.T) {
 		{"no flows", "flows: {ipv4: 0, ipv6: 0}", "gw.yaml:5: flows: has room for no flow of either family, set ipv4 or ipv6"},
 		{"profile", "flows: {profile: fast}", `gw.yaml:5: flows.profile: is "fast", choose one of default, rfc`},
 		{"policy", "unservedVIPPort: ignore", `gw.yaml:5: unservedVIPPort: is "ignore", choose one of pass, reject, drop`},
-		{"heartbeat", "heartbeat: {passAfter: 1s}", "gw.yaml:5: heartbeat.passAfter: is 1s, choose from 3s to 1h"},
+		{"fragments", "tuning: {fragments: -1}", "gw.yaml:5: tuning.fragments: is -1, choose from 0 to 1048576"},
+		{"ICMP rate", "tuning: {icmpRate: -1}", "gw.yaml:5: tuning.icmpRate: is -1, choose from 0 to 1000000"},
+		{"few clients", "tuning: {affinityClients: 1}", "gw.yaml:5: tuning.affinityClients: is 1, choose from 1024 to 67108864"},
+		{"time wait", "tuning: {timeWaitBackend: 0s}", "gw.yaml:5: tuning.timeWaitBackend: is 0s, choose from 1s to 720h"},
+		{"heartbeat", "tuning: {passAfter: 1s}", "gw.yaml:5: tuning.passAfter: is 1s, choose from 3s to 1h"},
 		{"frame size", "tuning: {frameSize: 3000}", "gw.yaml:5: tuning.frameSize: is 3000, the kernel takes frames of 2048 or 4096 bytes"},
 		{"ring not a power of two", "tuning: {ringSize: 1000}", "gw.yaml:5: tuning.ringSize: is 1000, choose a power of two from 64 to 32768"},
-		{"ring too small", "tuning: {ringSize: 32}\nfragments: {held: 0}", "gw.yaml:5: tuning.ringSize: is 32, choose a power of two from 64 to 32768"},
-		{"many held fragments", "fragments: {held: 4097}\ntuning: {ringSize: 16384}", "gw.yaml:5: fragments.held: is 4097, choose from 0 to 4096"},
+		{"ring too small", "tuning: {ringSize: 32}", "gw.yaml:5: tuning.ringSize: is 32, choose a power of two from 64 to 32768"},
 		{"no such field any more", "batch: 64", "gw.yaml:5: batch: "},
 		{"nor in a group", "icmp: {ttl: 64}", "gw.yaml:5: icmp.ttl: "},
-		{"held fragments", "fragments: {held: 4096}", "gw.yaml:5: fragments.held: is 4096, more than half of the frames of a queue (4096)"},
 		{"small budget", "sockets: {txBudget: 31}", "gw.yaml:5: sockets.txBudget: is 31, choose from 32 to tuning.ringSize (2048), or 0"},
 		{"budget above the ring", "tuning: {ringSize: 1024}\nsockets: {txBudget: 1025}", "gw.yaml:6: sockets.txBudget: is 1025, choose from 32 to tuning.ringSize (1024)"},
 		{"long poll", "sockets: {busyPoll: 2ms}", "gw.yaml:5: sockets.busyPoll: is 2ms, choose from 0s to 1ms"},
@@ -115,7 +114,7 @@ func TestBadFields(t *testing.T) {
 		{"metrics without port", "metrics: {address: localhost}", `gw.yaml:5: metrics.address: is "localhost", write address:port`},
 		{"metrics in the SNAT range", "metrics: {address: ':20000'}", "gw.yaml:5: metrics.address: has port 20000 inside snat.ports (16384-29999)"},
 		{"log level", "log: {level: loud}", `gw.yaml:5: log.level: is "loud", choose one of debug, info, warn, error`},
-		{"nice", "workerNice: 5", "gw.yaml:5: workerNice: is 5, choose from -20 to 0"},
+		{"nice", "tuning: {workerNice: 5}", "gw.yaml:5: tuning.workerNice: is 5, choose from -20 to 0"},
 		{"CPU twice", "workerCPUs: [1, 1]", "gw.yaml:5: workerCPUs[1]: is CPU 1 again"},
 		{"fewer CPUs than workers", "workers: 2\nworkerCPUs: [1]", "gw.yaml:6: workerCPUs: has 1 entries for 2 workers"},
 		{"node name", "nodeName: Node-1", `gw.yaml:5: nodeName: is "Node-1", write the name of the Node object: lower case`},
@@ -270,14 +269,17 @@ func TestEverythingSet(t *testing.T) {
 }
 
 func TestProfile(t *testing.T) {
-	c, err := Parse([]byte(minimal + "flows:\n  timeouts: {synSent: 7s}\n  profile: rfc\n"))
+	c, err := Parse([]byte(minimal + "flows:\n  timeouts: {finWait: 7s}\n  profile: rfc\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := TimeoutsOf(ProfileRFC)
-	want.SynSent = Duration(7 * time.Second)
+	want.FinWait = Duration(7 * time.Second)
 	if c.Flows.Timeouts != want {
-		t.Errorf("got %+v, want the profile but for synSent", c.Flows.Timeouts)
+		t.Errorf("got %+v, want the profile but for finWait", c.Flows.Timeouts)
+	}
+	if got := c.Tuning.TimeWaitBackend; got != timeWaitBackendOf(ProfileRFC) {
+		t.Errorf("tuning.timeWaitBackend is %s, not the profile's", got)
 	}
 }
 
@@ -286,12 +288,9 @@ func TestTimeoutsAreTheTables(t *testing.T) {
 	for profile, table := range map[Profile]flowtable.Timeouts{
 		ProfileDefault: flowtable.DefaultTimeouts(), ProfileRFC: flowtable.RFCTimeouts(),
 	} {
-		c := TimeoutsOf(profile)
-		got := flowtable.Timeouts{
-			SynSeen: c.SynSent.D(), SynAckSeen: c.SynReceived.D(), Established: c.Established.D(), Fin: c.FinWait.D(), LastAck: c.LastAck.D(),
-			TimeWaitClient: c.TimeWaitClient.D(), TimeWaitBackend: c.TimeWaitBackend.D(), Reset: c.Reset.D(), ResetEstablished: c.ResetEstablished.D(),
-			UDPUnreplied: c.UDPUnreplied.D(), UDPReplied: c.UDPReplied.D(), ICMP: c.ICMP.D(), UDPIdle: c.UDPIdle.D(),
-		}
+		c, got := TimeoutsOf(profile), table
+		got.Established, got.Fin, got.TimeWaitBackend = c.Established.D(), c.FinWait.D(), timeWaitBackendOf(profile).D()
+		got.UDPUnreplied, got.UDPReplied = c.UDPUnreplied.D(), c.UDPReplied.D()
 		if got != table {
 			t.Errorf("profile %s is %+v, the table's %+v", profile, got, table)
 		}

@@ -95,6 +95,7 @@ func (d *decoder) document(data []byte) *Configuration {
 	root := doc.Content[0]
 	if p := node.Lookup(node.Lookup(root, "flows"), "profile"); p != nil && p.Value == string(ProfileRFC) {
 		c.Flows.Timeouts = TimeoutsOf(ProfileRFC)
+		c.Tuning.TimeWaitBackend = timeWaitBackendOf(ProfileRFC)
 	}
 	d.value("", root, reflect.ValueOf(c).Elem())
 	return c
@@ -198,13 +199,6 @@ func (d *decoder) scalar(path string, n *yaml.Node, v reflect.Value) {
 			return
 		}
 		v.SetInt(i)
-	case reflect.Float64:
-		f, err := strconv.ParseFloat(n.Value, 64)
-		if (n.Tag != "!!int" && n.Tag != "!!float") || err != nil {
-			d.fail(path, n.Line, "is %q, write a number such as 0.125", n.Value)
-			return
-		}
-		v.SetFloat(f)
 	default:
 		panic("config: a field has type " + v.Type().String() + "; teach decoder.scalar to read it")
 	}

@@ -32,20 +32,14 @@ func Default() *Configuration {
 		},
 		Proxy: Proxy{
 			ClusterIPs: true, ClusterCIDRs: []netip.Prefix{}, Scheduler: Schedulers[0],
-			RetryOther: true, AffinityClients: 1 << 18,
 		},
 		Flows: Flows{
-			IPv4:          1 << 20,
-			IPv6:          1 << 18,
-			HalfOpenShare: 0.125,
-			Profile:       ProfileDefault,
-			Timeouts:      TimeoutsOf(ProfileDefault),
+			IPv4:     1 << 20,
+			IPv6:     1 << 18,
+			Profile:  ProfileDefault,
+			Timeouts: TimeoutsOf(ProfileDefault),
 		},
-		Fragments:       Fragments{Contexts: 1024, Held: 256, Timeout: Duration(time.Second)},
 		UnservedVIPPort: UnservedPass,
-		// The kernel's own figures: net.ipv4.icmp_msgs_per_sec and icmp_msgs_burst.
-		ICMP:      ICMP{RatePerSecond: 1000, Burst: 50},
-		Heartbeat: Heartbeat{PassAfter: Duration(30 * time.Second)},
 		Sockets: Sockets{
 			BusyPollBudget: 64, // NAPI_POLL_WEIGHT
 			Spin:           Duration(20 * time.Microsecond),
@@ -72,7 +66,15 @@ func Default() *Configuration {
 		Health:       Health{Address: ":10256"},
 		Log:          Log{Level: LogInfo, Format: LogText},
 		Drain:        Drain{Timeout: Duration(10 * time.Second)},
-		Tuning:       Tuning{RingSize: 2048, FrameSize: AutoFrameSize},
+		Tuning: Tuning{
+			RingSize:        2048,
+			FrameSize:       AutoFrameSize,
+			AffinityClients: 1 << 18,
+			Fragments:       1024,
+			ICMPRate:        1000, // as the kernel's own: net.ipv4.icmp_msgs_per_sec
+			TimeWaitBackend: timeWaitBackendOf(ProfileDefault),
+			PassAfter:       Duration(30 * time.Second),
+		},
 	}
 }
 

@@ -126,8 +126,9 @@ func (c *Configuration) CheckHost(name string, h Host) error {
 				cpu, joinInts(h.CPUs))
 		}
 	}
-	if c.WorkerNice < h.LowestNice {
-		k.fail("workerNice", "is %d, and this process may go down to %d only, give it CAP_SYS_NICE or write %d", c.WorkerNice, h.LowestNice, h.LowestNice)
+	if nice := c.Tuning.WorkerNice; nice < h.LowestNice {
+		k.fail("tuning.workerNice", "is %d, and this process may go down to %d only, give it CAP_SYS_NICE or write %d",
+			nice, h.LowestNice, h.LowestNice)
 	}
 	if port, clash := h.ChosenByKernel(c.SNAT.Ports); clash {
 		k.fail("snat.ports", "is %s, and the kernel itself gives out port %d of it (net.ipv4.ip_local_port_range %s): "+

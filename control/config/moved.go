@@ -10,6 +10,8 @@ import (
 
 const (
 	oneRingSize = "is now tuning.ringSize, the size of all four rings of a socket"
+	// ofProfile is of timeouts: the constants are flowtable.DefaultTimeouts and RFCTimeouts.
+	ofProfile = "is now a constant of flows.profile, default: %s, rfc: %s, because "
 )
 
 // moved is what became of the fields of version 0.0 that this version does not have: the name
@@ -22,6 +24,29 @@ var moved = map[string]string{
 	"rings.tx":         oneRingSize,
 	"rings.fill":       oneRingSize,
 	"rings.completion": oneRingSize,
+
+	"workerNice":            "is now tuning.workerNice",
+	"proxy.affinityClients": "is now tuning.affinityClients",
+	"heartbeat.passAfter":   "is now tuning.passAfter",
+	"fragments.contexts":    "is now tuning.fragments",
+	"fragments.held":        "is now derived: a quarter of tuning.fragments, at most tuning.ringSize and 4096",
+	"fragments.timeout":     "is now a constant, 1s, because a sender sends all fragments of a datagram at once",
+	"icmp.ratePerSecond":    "is now tuning.icmpRate",
+	"icmp.burst":            "is now derived: a twentieth of tuning.icmpRate, as in the kernel",
+
+	"flows.halfOpenShare": "is now a constant, 0.125, because a larger table (flows.ipv4, flows.ipv6) has room for more of them",
+	"proxy.retryOther":    "is now a constant, true, because a client whose backend does not answer is lost otherwise",
+
+	"flows.timeouts.timeWaitBackend": "is now tuning.timeWaitBackend",
+	"flows.timeouts.synSent":         fmt.Sprintf(ofProfile, "10s", "4m") + "it bounds what a flood leaves behind",
+	"flows.timeouts.synReceived":     fmt.Sprintf(ofProfile, "30s", "4m") + "it bounds what a flood leaves behind",
+	"flows.timeouts.lastAck":         fmt.Sprintf(ofProfile, "30s", "4m") + "only repetitions of a FIN are waited for",
+	"flows.timeouts.timeWaitClient":  fmt.Sprintf(ofProfile, "5s", "4m") + "only repetitions of the last ACK are waited for",
+	"flows.timeouts.reset":           fmt.Sprintf(ofProfile, "10s", "4m") + "nothing is expected after it",
+	"flows.timeouts.resetEstablished": fmt.Sprintf(ofProfile, "4m", "4m") +
+		"RFC 7857 says it; a forged RST must not end a flow",
+	"flows.timeouts.icmp":    fmt.Sprintf(ofProfile, "1m", "1m") + "RFC 5508 says it",
+	"flows.timeouts.udpIdle": fmt.Sprintf(ofProfile, "2m", "2m") + "it counts only when the table is full: raise flows.ipv4 or flows.ipv6",
 }
 
 // movedFrom lists the names that a group of version 0.0 had and that are in moved.

@@ -70,7 +70,7 @@ func TestNumberOfSettings(t *testing.T) {
 	if got, want := len(old)-2, 80; got != want {
 		t.Errorf("version 0.0 had %d settings, want %d", got, want)
 	}
-	if got, want := settings(t), 76; len(got) != want {
+	if got, want := settings(t), 63; len(got) != want {
 		t.Errorf("there are %d settings, want %d: %v", len(got), want, got)
 	}
 }
@@ -85,6 +85,28 @@ func TestMoved(t *testing.T) {
 		"rings.tx":         "is now tuning.ringSize, the size of all four rings of a socket",
 		"rings.fill":       "is now tuning.ringSize, the size of all four rings of a socket",
 		"rings.completion": "is now tuning.ringSize, the size of all four rings of a socket",
+
+		"workerNice":            "is now tuning.workerNice",
+		"proxy.affinityClients": "is now tuning.affinityClients",
+		"heartbeat.passAfter":   "is now tuning.passAfter",
+		"fragments.contexts":    "is now tuning.fragments",
+		"fragments.held":        "is now derived: a quarter of tuning.fragments, at most tuning.ringSize and 4096",
+		"fragments.timeout":     "is now a constant, 1s, because a sender sends all fragments of a datagram at once",
+		"icmp.ratePerSecond":    "is now tuning.icmpRate",
+		"icmp.burst":            "is now derived: a twentieth of tuning.icmpRate, as in the kernel",
+		"flows.halfOpenShare":   "is now a constant, 0.125, because a larger table (flows.ipv4, flows.ipv6) has room for more of them",
+		"proxy.retryOther":      "is now a constant, true, because a client whose backend does not answer is lost otherwise",
+
+		"flows.timeouts.timeWaitBackend":  "is now tuning.timeWaitBackend",
+		"flows.timeouts.synSent":          "is now a constant of flows.profile, default: 10s, rfc: 4m, because it bounds what a flood leaves behind",
+		"flows.timeouts.synReceived":      "is now a constant of flows.profile, default: 30s, rfc: 4m, because it bounds what a flood leaves behind",
+		"flows.timeouts.lastAck":          "is now a constant of flows.profile, default: 30s, rfc: 4m, because only repetitions of a FIN are waited for",
+		"flows.timeouts.timeWaitClient":   "is now a constant of flows.profile, default: 5s, rfc: 4m, because only repetitions of the last ACK are waited for",
+		"flows.timeouts.reset":            "is now a constant of flows.profile, default: 10s, rfc: 4m, because nothing is expected after it",
+		"flows.timeouts.resetEstablished": "is now a constant of flows.profile, default: 4m, rfc: 4m, because RFC 7857 says it; a forged RST must not end a flow",
+		"flows.timeouts.icmp":             "is now a constant of flows.profile, default: 1m, rfc: 1m, because RFC 5508 says it",
+		"flows.timeouts.udpIdle": "is now a constant of flows.profile, default: 2m, rfc: 2m, because " +
+			"it counts only when the table is full: raise flows.ipv4 or flows.ipv6",
 	}
 	text := oldDefaults(t)
 	paths, lines := fields(t, text)
@@ -160,6 +182,15 @@ func TestEffectiveDefaults(t *testing.T) {
 		"rings.tx 2048":         c.Tuning.RingSize,
 		"rings.fill 2048":       c.Tuning.RingSize,
 		"rings.completion 2048": c.Tuning.RingSize,
+
+		"workerNice 0":                      c.Tuning.WorkerNice,
+		"proxy.affinityClients 262144":      c.Tuning.AffinityClients,
+		"heartbeat.passAfter 30s":           c.Tuning.PassAfter,
+		"fragments.contexts 1024":           c.Tuning.Fragments,
+		"fragments.held 256":                c.Tuning.HeldFragments(),
+		"icmp.ratePerSecond 1000":           c.Tuning.ICMPRate,
+		"icmp.burst 50":                     c.Tuning.ICMPBurst(),
+		"flows.timeouts.timeWaitBackend 1m": c.Tuning.TimeWaitBackend,
 	} {
 		path, value, _ := strings.Cut(was, " ")
 		if got := fmt.Sprint(is); got != value {

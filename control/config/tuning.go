@@ -1,17 +1,47 @@
 package config
 
-// Tuning is what few installations need. docs/tuning.md and defaults.yaml have the symptom that
+import "time"
+
+// Tuning is what few installations need. defaults.yaml and docs/tuning.md have the symptom that
 // calls for each field; without the symptom its default is right.
 type Tuning struct {
 	// RingSize is the size of each of the four rings of a socket, in descriptors.
 	RingSize int `json:"ringSize"`
 	// FrameSize is the size of a frame of the UMEM, in bytes.
 	FrameSize FrameSize `json:"frameSize"`
+	// WorkerNice is the nice value of packet threads, -20 to 0; 0 leaves them as the process is.
+	WorkerNice int `json:"workerNice"`
+	// AffinityClients bounds the clients that are remembered for sessionAffinity ClientIP.
+	AffinityClients int `json:"affinityClients"`
+	// Fragments bounds the datagrams whose fragments are remembered, of all workers together.
+	Fragments int `json:"fragments"`
+	// ICMPRate bounds the ICMP errors of the gateway's own, per second, of all workers together.
+	ICMPRate int `json:"icmpRate"`
+	// TimeWaitBackend is how long a flow keeps its source port that the backend closed first. Its
+	// default depends on flows.profile.
+	TimeWaitBackend Duration `json:"timeWaitBackend"`
+	// PassAfter: without a worker service packets are dropped while the last heartbeat is younger
+	// (a restart is under way), and pass to the kernel when it is older.
+	PassAfter Duration `json:"passAfter" reload:"live"`
 }
 
 // FramesPerQueue returns how many frames there are for each interface and queue: as many as the
 // fill ring and the transmit ring hold together, so that both can be full.
 func (t *Tuning) FramesPerQueue() int { return 2 * t.RingSize }
+
+// maxHeldFragments bounds what a worker looks through when fragments have waited too long.
+const maxHeldFragments = 4096
+
+// HeldFragments returns how many fragments of each worker may wait for their first one: one for
+// four datagrams that are remembered, and no more than half of the frames of a queue, so that
+// they do not starve the rings.
+func (t *Tuning) HeldFragments() int {
+	return min(t.Fragments/4, t.FramesPerQueue()/2, maxHeldFragments)
+}
+
+// ICMPBurst returns how many ICMP errors may be sent at once: those of 50 ms, which is the ratio
+// of the kernel's net.ipv4.icmp_msgs_burst to its icmp_msgs_per_sec.
+func (t *Tuning) ICMPBurst() int { return max(1, t.ICMPRate/20) }
 
 // The bounds of the ring size.
 const minRingSize, maxRingSize = 64, 1 << 15
@@ -24,8 +54,10 @@ func (k *check) tuning(c *Configuration) {
 	if s := t.FrameSize; s != AutoFrameSize && s != 2048 && s != 4096 {
 		k.fail("tuning.frameSize", "is %d, the kernel takes frames of 2048 or 4096 bytes; auto chooses by interfaces", s)
 	}
-	if held := c.Fragments.Held; held > t.FramesPerQueue()/2 {
-		k.fail("fragments.held", "is %d, more than half of the frames of a queue (%d): held fragments would starve the rings; "+
-			"lower it or raise tuning.ringSize", held, t.FramesPerQueue())
-	}
+	k.between("tuning.workerNice", t.WorkerNice, -20, 0)
+	k.between("tuning.affinityClients", t.AffinityClients, 1024, 1<<26)
+	k.between("tuning.fragments", t.Fragments, 0, 1<<20)
+	k.between("tuning.icmpRate", t.ICMPRate, 0, 1_000_000)
+	k.duration("tuning.timeWaitBackend", t.TimeWaitBackend, time.Second, maxTimeout)
+	k.duration("tuning.passAfter", t.PassAfter, 3*time.Second, time.Hour)
 }

@@ -145,7 +145,6 @@ const maxWorkers = 256
 
 func (k *check) workers(c *Configuration) {
 	k.between("workers", c.Workers, 0, maxWorkers)
-	k.between("workerNice", c.WorkerNice, -20, 0)
 	seen := map[int]bool{}
 	for i, cpu := range c.WorkerCPUs {
 		at := fmt.Sprintf("workerCPUs[%d]", i)
@@ -203,7 +202,6 @@ func (k *check) proxy(c *Configuration) {
 		}
 	}
 	oneOf(k, "proxy.scheduler", c.Proxy.Scheduler, Schedulers...)
-	k.between("proxy.affinityClients", c.Proxy.AffinityClients, 1024, 1<<26)
 	k.duration("kubernetes.hold", c.Kubernetes.Hold, 0, time.Hour)
 	if c.Kubernetes.Kubeconfig != "" && !filepath.IsAbs(c.Kubernetes.Kubeconfig) {
 		k.fail("kubernetes.kubeconfig", "is %q, write an absolute path, or \"\" for the pod's service account", c.Kubernetes.Kubeconfig)
@@ -213,11 +211,11 @@ func (k *check) proxy(c *Configuration) {
 	}
 }
 
-// maxHeldFragments bounds what a worker looks through when fragments have waited too long.
-const maxHeldFragments = 4096
-
 // minSNATPorts is where a range is surely a mistake.
 const minSNATPorts = 64
+
+// maxTimeout bounds how long a flow lives without a packet.
+const maxTimeout = 30 * 24 * time.Hour
 
 func (k *check) flows(c *Configuration) {
 	const most = 1 << 28
@@ -226,25 +224,16 @@ func (k *check) flows(c *Configuration) {
 	if c.Flows.IPv4 == 0 && c.Flows.IPv6 == 0 {
 		k.fail("flows", "has room for no flow of either family, set ipv4 or ipv6")
 	}
-	if s := c.Flows.HalfOpenShare; !(s > 0 && s <= 1) {
-		k.fail("flows.halfOpenShare", "is %s, choose more than 0 and at most 1", strconv.FormatFloat(s, 'g', -1, 64))
-	}
 	oneOf(k, "flows.profile", c.Flows.Profile, ProfileDefault, ProfileRFC)
 	for _, leaf := range leaves(c) {
 		if d, ok := leaf.value.(Duration); ok && strings.HasPrefix(leaf.path, "flows.timeouts.") {
-			k.duration(leaf.path, d, time.Second, 30*24*time.Hour)
+			k.duration(leaf.path, d, time.Second, maxTimeout)
 		}
 	}
-	k.between("fragments.contexts", c.Fragments.Contexts, 0, 1<<20)
-	k.between("fragments.held", c.Fragments.Held, 0, maxHeldFragments)
-	k.duration("fragments.timeout", c.Fragments.Timeout, 10*time.Millisecond, time.Minute)
 }
 
 func (k *check) policies(c *Configuration) {
 	oneOf(k, "unservedVIPPort", c.UnservedVIPPort, UnservedPass, UnservedReject, UnservedDrop)
-	k.between("icmp.ratePerSecond", c.ICMP.RatePerSecond, 0, 1_000_000)
-	k.between("icmp.burst", c.ICMP.Burst, 1, 1_000_000)
-	k.duration("heartbeat.passAfter", c.Heartbeat.PassAfter, 3*time.Second, time.Hour)
 	k.duration("drain.timeout", c.Drain.Timeout, 0, 24*time.Hour)
 	oneOf(k, "log.level", c.Log.Level, LogDebug, LogInfo, LogWarn, LogError)
 	oneOf(k, "log.format", c.Log.Format, LogText, LogJSON)

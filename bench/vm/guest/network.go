@@ -74,7 +74,7 @@ func (l *lab) build() (err error) {
 // others. An emulated processor that is shared takes longer than the default for a start, and after it the kernel
 // resets what it does not know.
 func (l *lab) options() string {
-	return fmt.Sprintf("%sheartbeat: {passAfter: %s}\n", l.Options, l.patience(30*time.Second))
+	return fmt.Sprintf("%stuning: {passAfter: %s}\n", l.Options, l.patience(30*time.Second))
 }
 
 // services are a web server and an echo server on both backends, and a web server on the gateway itself, behind the

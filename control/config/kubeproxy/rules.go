@@ -95,7 +95,7 @@ func kernelRules() map[string]rule {
 		"ipvs.excludeCIDRs": {holds: lists, of: modeIPVS, become: none("Sluice makes no IPVS services and removes none")},
 		"ipvs.tcpTimeout":   {holds: durations, of: modeIPVS, become: timeout("established", "IPVS's own, beside conntrack's; the shorter of the two ended a flow")},
 		"ipvs.tcpFinTimeout": {holds: durations, of: modeIPVS,
-			become: timeout("finWait", "of one FIN; once both were seen flows.timeouts.lastAck, timeWaitClient and timeWaitBackend hold")},
+			become: timeout("finWait", "of one FIN; once both were seen tuning.timeWaitBackend holds, or a constant (docs/tuning.md, Timeouts)")},
 		"ipvs.udpTimeout": {holds: durations, of: modeIPVS, become: timeout("udpReplied", "before a reply flows.timeouts.udpUnreplied holds, which IPVS does not know")},
 	}
 	for _, mode := range []string{modeIPTables, modeIPVS, modeNFTables} {

@@ -64,7 +64,7 @@ func TestValues(t *testing.T) {
 		{name: "metrics on one address", values: values{"config": values{"metrics": values{"address": "127.0.0.1:9999"}}},
 			want: "hostPort: 9999"},
 		{name: "workers like other threads", wantNot: "SYS_NICE"},
-		{name: "workers before other threads", values: values{"config": values{"workerNice": -10}}, want: "            - IPC_LOCK    # packet memory above RLIMIT_MEMLOCK\n            - SYS_NICE "},
+		{name: "workers before other threads", values: values{"config": values{"tuning": values{"workerNice": -10}}}, want: "            - IPC_LOCK    # packet memory above RLIMIT_MEMLOCK\n            - SYS_NICE "},
 		{name: "no metrics", values: values{"config": values{"metrics": values{"address": ""}}}, wantNot: "name: metrics"},
 		{name: "probes without metrics", values: values{"config": values{"metrics": values{"address": ""}}},
 			want: `exec: {command: ["/bin/sluice","--socket","/run/sluice/status.sock","probe","ready"]}`},

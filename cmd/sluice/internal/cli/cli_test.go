@@ -285,7 +285,7 @@ func TestConfigCommands(t *testing.T) {
 	if code, _, errs := sluice(t, "config", "check", "--host", file); code != exitFailure || !strings.Contains(errs, "manifests.directory: /etc/sluice/manifests is no directory") {
 		t.Errorf("--host: exit %d, %q", code, errs)
 	}
-	if _, out, _ := sluice(t, "config", "check", file, "-o", "yaml"); !strings.Contains(out, "name: lo") || !strings.Contains(out, "halfOpenShare: 0.125") {
+	if _, out, _ := sluice(t, "config", "check", file, "-o", "yaml"); !strings.Contains(out, "name: lo") || !strings.Contains(out, "ringSize: 2048") {
 		t.Errorf("-o yaml prints %q", out)
 	}
 	write(defaults + "\nbach: 3\n")

@@ -34,16 +34,25 @@ func Open(c *config.Configuration, log *slog.Logger) (*flowtable.File, error) {
 	return file, nil
 }
 
+// halfOpenPart is the part of the table that flows nobody has answered may take: one in eight, so
+// that a flood of SYNs leaves room for those that are answered.
+const halfOpenPart = 8
+
 func tableConfig(c *config.Configuration) flowtable.Config {
-	t := c.Flows.Timeouts
-	var timeouts flowtable.Timeouts
-	timeouts.SynSeen, timeouts.SynAckSeen = t.SynSent.D(), t.SynReceived.D()
-	timeouts.Established, timeouts.Fin, timeouts.LastAck = t.Established.D(), t.FinWait.D(), t.LastAck.D()
-	timeouts.TimeWaitClient, timeouts.TimeWaitBackend = t.TimeWaitClient.D(), t.TimeWaitBackend.D()
-	timeouts.Reset, timeouts.ResetEstablished, timeouts.UDPIdle = t.Reset.D(), t.ResetEstablished.D(), t.UDPIdle.D()
-	timeouts.UDPUnreplied, timeouts.UDPReplied, timeouts.ICMP = t.UDPUnreplied.D(), t.UDPReplied.D(), t.ICMP.D()
 	return flowtable.Config{
-		IPv4Flows: uint32(c.Flows.IPv4), IPv6Flows: uint32(c.Flows.IPv6), Timeouts: timeouts,
-		HalfOpen: max(1, uint32(float64(c.Flows.IPv4+c.Flows.IPv6)*c.Flows.HalfOpenShare)),
+		IPv4Flows: uint32(c.Flows.IPv4), IPv6Flows: uint32(c.Flows.IPv6), Timeouts: timeouts(c),
+		HalfOpen: max(1, uint32(c.Flows.IPv4+c.Flows.IPv6)/halfOpenPart),
 	}
+}
+
+// timeouts returns those of the profile, but for those that are settings.
+func timeouts(c *config.Configuration) flowtable.Timeouts {
+	t := flowtable.DefaultTimeouts()
+	if c.Flows.Profile == config.ProfileRFC {
+		t = flowtable.RFCTimeouts()
+	}
+	set := &c.Flows.Timeouts
+	t.Established, t.Fin, t.TimeWaitBackend = set.Established.D(), set.FinWait.D(), c.Tuning.TimeWaitBackend.D()
+	t.UDPUnreplied, t.UDPReplied = set.UDPUnreplied.D(), set.UDPReplied.D()
+	return t
 }

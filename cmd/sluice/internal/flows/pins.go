@@ -29,7 +29,7 @@ type Pins struct {
 // of its own.
 func OpenPins(c *config.Configuration, log *slog.Logger) (*Pins, error) {
 	file, err := affinity.OpenFile(filepath.Join(c.StateDir, "pins"),
-		affinity.Config{Clients: c.Proxy.AffinityClients}, flowtable.Time(boottime.Nanos()))
+		affinity.Config{Clients: c.Tuning.AffinityClients}, flowtable.Time(boottime.Nanos()))
 	if err != nil {
 		return nil, err
 	}

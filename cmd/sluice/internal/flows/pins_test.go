@@ -44,7 +44,7 @@ func TestForgetPins(t *testing.T) {
 		}, [4]bool{true, false, false, false}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c := &config.Configuration{Proxy: config.Proxy{AffinityClients: 1000}}
+			c := &config.Configuration{Tuning: config.Tuning{AffinityClients: 1000}}
 			c.StateDir = t.TempDir()
 			p, err := OpenPins(c, slog.New(slog.NewTextHandler(io.Discard, nil)))
 			if err != nil {

@@ -31,7 +31,7 @@ type Program struct {
 // Load finds or makes the BPF maps; nothing is attached yet.
 func Load(c *config.Configuration, log *slog.Logger) (*Program, error) {
 	s, err := xdpprog.Load(xdpprog.Config{
-		PinDir: filepath.Join(c.BPFFS, "sluice"), PassAfter: c.Heartbeat.PassAfter.D(), Logger: log,
+		PinDir: filepath.Join(c.BPFFS, "sluice"), PassAfter: c.Tuning.PassAfter.D(), Logger: log,
 	})
 	if errors.Is(err, xdpprog.ErrInUse) {
 		return nil, fmt.Errorf("another sluice runs with bpfFS %s: stop it, or give this one a bpfFS, a hostLink and interfaces of its own (%w)", c.BPFFS, err)
@@ -174,7 +174,7 @@ func (k *Program) SetSettings(c *config.Configuration, host *hostlink.HostLink) 
 	defer k.mu.Unlock()
 	s := xdpprog.Settings{
 		SNATFirst: c.SNAT.Ports.First, SNATCount: uint16(c.SNAT.Ports.Count()),
-		Unserved: c.UnservedVIPPort != config.UnservedPass, PassAfter: c.Heartbeat.PassAfter.D(),
+		Unserved: c.UnservedVIPPort != config.UnservedPass, PassAfter: c.Tuning.PassAfter.D(),
 	}
 	if host != nil {
 		s.HostLinkIndex = host.KernelIndex

@@ -17,7 +17,7 @@ const tidyThreads = time.Second
 // could not go on: half a data path would lose half the packets.
 func (g *Group) Run(ctx context.Context, fail func(error)) {
 	c := g.c.Settings
-	threads, err := thread.NewGroup(c.WorkerNice)
+	threads, err := thread.NewGroup(c.Tuning.WorkerNice)
 	if err != nil {
 		fail(err)
 		return

@@ -12,6 +12,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"sluice.dev/sluice/cmd/sluice/internal/devices"
 	"sluice.dev/sluice/control/config"
@@ -30,7 +31,10 @@ import (
 const (
 	heldPackets = 512
 	heldPerHop  = 128
-	ownTTL      = 64 // of ICMP errors and echo replies, as Linux has it (net.ipv4.ip_default_ttl)
+	// fragmentWait is how long a fragment waits for the first one of its datagram. A sender sends all
+	// of them at once, and what the network delays by more is lost to most receivers, too.
+	fragmentWait = time.Second
+	ownTTL       = 64 // of ICMP errors and echo replies, as Linux has it (net.ipv4.ip_default_ttl)
 )
 
 // Config is what workers are made of.
@@ -66,7 +70,7 @@ type worker struct {
 
 // New makes workers without links, which do nothing yet.
 func New(c Config) (*Group, error) {
-	fragments, err := newFragments(c.Settings.Fragments.Contexts)
+	fragments, err := newFragments(c.Settings.Tuning.Fragments)
 	if err != nil {
 		return nil, err
 	}
@@ -104,8 +108,8 @@ func (g *Group) add(id, cpu int) error {
 		Flows: g.c.Flows, Affinity: g.c.Affinity, Workers: plan.Workers, Services: g.c.Services, Hops: g.c.Hops,
 		Fragments: g.fragments, Stats: w.block,
 		HeldPackets: heldPackets, HeldPerHop: heldPerHop,
-		HeldFragments: c.Fragments.Held, FragmentWait: c.Fragments.Timeout.D(),
-		ICMPRate: share(c.ICMP.RatePerSecond, plan.Workers), ICMPBurst: share(c.ICMP.Burst, plan.Workers), TTL: ownTTL,
+		HeldFragments: c.Tuning.HeldFragments(), FragmentWait: fragmentWait,
+		ICMPRate: share(c.Tuning.ICMPRate, plan.Workers), ICMPBurst: share(c.Tuning.ICMPBurst(), plan.Workers), TTL: ownTTL,
 		FramesKept: umem.Kept,
 		Validate:   os.Getenv("SLUICE_VALIDATE") == "1",
 	}
