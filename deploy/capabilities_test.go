@@ -46,8 +46,7 @@ func newConfinedWith(t *testing.T, daemon string, capabilities []string, options
 	}
 	c := &confined{net: n}
 	t.Cleanup(func() { c.close(t) })
-	procSys := t.TempDir()
-	if err := os.Mkdir(filepath.Join(procSys, "net"), 0o755); err != nil {
+	if err := n.Gateway.SetSysctl("net.ipv4.ip_local_port_range", "32768 60999"); err != nil {
 		t.Fatal(err)
 	}
 	self, err := os.Executable()
@@ -55,14 +54,14 @@ func newConfinedWith(t *testing.T, daemon string, capabilities []string, options
 		t.Fatal(err)
 	}
 	c.gate, err = launch.New(launch.Config{
-		Sluice: self, Host: n.Gateway, Options: "hostLink: {procSys: " + procSys + "}\n" + options(n),
-		Env: []string{daemonVariable + "=" + daemon, capabilitiesVariable + "=" + strings.Join(capabilities, ","), procSysVariable + "=" + procSys},
+		Sluice: self, Host: n.Gateway, Options: options(n),
+		Env: []string{daemonVariable + "=" + daemon, capabilitiesVariable + "=" + strings.Join(capabilities, ","), rootVariable + "=" + t.TempDir()},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	// The node has mounted the BPF file system: a pod is not allowed to.
-	bpffs := filepath.Join(filepath.Dir(c.gate.ConfigFile()), "bpf")
+	bpffs := filepath.Join(filepath.Dir(c.launch.ConfigFile()), "bpf")
 	if err := os.Mkdir(bpffs, 0o700); err != nil {
 		t.Fatal(err)
 	}

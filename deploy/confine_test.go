@@ -3,18 +3,21 @@ package deploy
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/control/hostlink"
 )
 
 // Environment of a process that is to become the daemon, confined as a pod is.
 const (
 	daemonVariable       = "SLUICE_DEPLOY_DAEMON"       // path of the binary
 	capabilitiesVariable = "SLUICE_DEPLOY_CAPABILITIES" // comma-separated, without CAP_
-	procSysVariable      = "SLUICE_DEPLOY_PROC_SYS"     // where the host's /proc/sys/net is to be mounted, in net
+	rootVariable         = "SLUICE_DEPLOY_ROOT"         // an empty directory: where its root directory is put together
 )
 
 // TestMain is also what the daemon is started through: bench/launch starts this program,
@@ -22,7 +25,7 @@ const (
 func TestMain(m *testing.M) {
 	if path := os.Getenv(daemonVariable); path != "" {
 		runtime.LockOSThread() // capabilities and mounts are of the thread that executes
-		err := confine(strings.Split(os.Getenv(capabilitiesVariable), ","), os.Getenv(procSysVariable))
+		err := confine(strings.Split(os.Getenv(capabilitiesVariable), ","), os.Getenv(rootVariable))
 		if err == nil {
 			err = unix.Exec(path, append([]string{"sluice"}, os.Args[1:]...), os.Environ())
 		}
@@ -44,8 +47,8 @@ const containerMemlock = 8 << 20
 // confine does to this thread what runtimes do to a container that is not privileged
 // (OCI runtime specification, config-linux.md): a root directory and a /proc/sys to read
 // only, no capability but the named, and none to be gained.
-func confine(capabilities []string, procSys string) error {
-	if err := mounts(procSys); err != nil {
+func confine(capabilities []string, root string) error {
+	if err := mounts(root); err != nil {
 		return err
 	}
 	limit := unix.Rlimit{Cur: containerMemlock, Max: containerMemlock}
@@ -76,24 +79,50 @@ func confine(capabilities []string, procSys string) error {
 	return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 }
 
-func mounts(procSys string) error {
+// mounts gives this thread a root directory of its own, put together at root: the directories of
+// the host, as they are, and hostlink.HostProcSys, as the chart mounts it.
+func mounts(root string) error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("unshare mounts: %w", err)
 	}
-	readOnly := uintptr(unix.MS_BIND | unix.MS_REMOUNT | unix.MS_RDONLY)
-	for _, m := range []struct {
-		source, target string
-		flags          uintptr
-	}{
-		{"", "/", unix.MS_REC | unix.MS_PRIVATE},
-		{"/proc/sys/net", procSys + "/net", unix.MS_BIND},
-		{"/proc/sys", "/proc/sys", unix.MS_BIND},
-		{"", "/proc/sys", readOnly},
-		{"", "/", readOnly},
-	} {
-		if err := unix.Mount(m.source, m.target, "", m.flags, ""); err != nil {
-			return fmt.Errorf("mount %s at %s: %w", m.source, m.target, err)
+	const readOnly = unix.MS_BIND | unix.MS_REMOUNT | unix.MS_RDONLY
+	list := []mountCall{{"", "/", "", unix.MS_REC | unix.MS_PRIVATE}, {"", "/", "", readOnly}, {"tmpfs", root, "tmpfs", 0}}
+	entries, err := os.ReadDir("/")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			list = append(list, mountCall{"/" + e.Name(), filepath.Join(root, e.Name()), "", unix.MS_BIND | unix.MS_REC})
 		}
+	}
+	sysctls, procSys := filepath.Join(root, hostlink.HostProcSys, "net"), filepath.Join(root, "proc/sys")
+	list = append(list, mountCall{"/proc/sys/net", sysctls, "", unix.MS_BIND},
+		mountCall{procSys, procSys, "", unix.MS_BIND}, mountCall{"", procSys, "", readOnly}, mountCall{"", root, "", readOnly})
+	for _, m := range list {
+		if err := m.do(); err != nil {
+			return err
+		}
+	}
+	if err := unix.Chroot(root); err != nil {
+		return fmt.Errorf("change the root directory: %w", err)
+	}
+	return os.Chdir("/")
+}
+
+// mountCall is the arguments of mount(2).
+type mountCall struct {
+	source, target, kind string
+	flags                uintptr
+}
+
+// do makes the target where it is missing, and mounts.
+func (m *mountCall) do() error {
+	if err := os.MkdirAll(m.target, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount(m.source, m.target, m.kind, m.flags, ""); err != nil {
+		return fmt.Errorf("mount %s at %s: %w", m.source, m.target, err)
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/control/hostlink"
 )
 
 const manifestsFile = "manifests/sluice.yaml"
@@ -141,7 +142,7 @@ func TestPod(t *testing.T) {
 		}
 	}
 	if diff := gocmp.Diff(map[string]string{
-		c.StateDir: c.StateDir, c.BPFFS: c.BPFFS, c.HostLink.ProcSys + "/net": "/proc/sys/net",
+		c.StateDir: c.StateDir, c.BPFFS: c.BPFFS, hostlink.HostProcSys + "/net": "/proc/sys/net",
 	}, hostPaths(&pod)); diff != "" {
 		t.Errorf("what is mounted from the host, -want +got:\n%s", diff)
 	}
@@ -162,8 +163,8 @@ func testProbes(t *testing.T, container *corev1.Container, c *config.Configurati
 	// A port may be another process's: then it must neither answer for the daemon nor keep
 	// it from being ready. What waits for the API server must not be killed.
 	for what, p := range map[string]*corev1.Probe{"live": container.LivenessProbe, "ready": container.ReadinessProbe} {
-		if p == nil || p.Exec == nil || !slices.Equal(p.Exec.Command, []string{"/bin/sluice", "--socket", c.StatusSocket, "probe", what}) {
-			t.Errorf("probe %+v, want sluice probe %s at %s", p, what, c.StatusSocket)
+		if p == nil || p.Exec == nil || !slices.Equal(p.Exec.Command, []string{"/bin/sluice", "--socket", c.StatusSocket(), "probe", what}) {
+			t.Errorf("probe %+v, want sluice probe %s at %s", p, what, c.StatusSocket())
 		}
 	}
 	if p := container.StartupProbe; p != nil {

@@ -7,7 +7,7 @@
 //	/dev/shm/sluice-gate-PID-RANDOM/    PID is of the process that called New
 //	    gateway.yaml  manifests/        what the daemon reads
 //	    sluice.log                      what it logs, one daemon after another
-//	    state/  bpf/  status.sock       what it makes
+//	    state/  bpf/                    what it makes
 //
 // A daemon that was stopped must have taken away the last line, and whatever it made
 // in the host's namespace: Leftovers says what it did not. One that was killed leaves
@@ -60,7 +60,7 @@ const (
 	logFile      = "sluice.log"
 	stateDir     = "state"
 	bpfDir       = "bpf"
-	socketFile   = "status.sock"
+	socketFile   = "status.sock" // in stateDir
 )
 
 // New writes a gateway's configuration and starts nothing.
@@ -110,7 +110,7 @@ func (g *Gateway) Manifests() string { return g.path(manifestsDir) }
 func (g *Gateway) LogFile() string { return g.path(logFile) }
 
 // Socket is the path of the status socket, for `sluice --socket`.
-func (g *Gateway) Socket() string { return g.path(socketFile) }
+func (g *Gateway) Socket() string { return g.path(filepath.Join(stateDir, socketFile)) }
 
 // Configuration is the gateway's configuration as New wrote it.
 func (g *Gateway) Configuration() string {
@@ -121,8 +121,7 @@ func (g *Gateway) Configuration() string {
 	for _, i := range g.config.Interfaces {
 		fmt.Fprintf(&b, "- name: %s\n", i)
 	}
-	fmt.Fprintf(&b, "manifests: {directory: %s}\nstateDir: %s\nbpfFS: %s\nstatusSocket: %s\n",
-		g.Manifests(), g.path(stateDir), g.path(bpfDir), g.Socket())
+	fmt.Fprintf(&b, "manifests: {directory: %s}\nstateDir: %s\nbpfFS: %s\n", g.Manifests(), g.path(stateDir), g.path(bpfDir))
 	if !strings.Contains(g.config.Options, "drain:") {
 		b.WriteString("drain: {timeout: 1s}\n") // UDP flows would keep Stop waiting for their timeout
 	}

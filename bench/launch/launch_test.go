@@ -33,10 +33,13 @@ func TestConfigurationIsValid(t *testing.T) {
 			if len(c.Interfaces) != 2 || time.Duration(c.Drain.Timeout) != tc.drain {
 				t.Errorf("interfaces %v, drain %v", c.Interfaces, c.Drain.Timeout)
 			}
-			for _, path := range []string{c.Manifests.Directory, c.StateDir, c.BPFFS, c.StatusSocket} {
+			for _, path := range []string{c.Manifests.Directory, c.StateDir, c.BPFFS} {
 				if !strings.HasPrefix(path, g.dir+"/") {
 					t.Errorf("%s is outside of the gateway's directory", path)
 				}
+			}
+			if c.StatusSocket() != g.Socket() {
+				t.Errorf("the daemon's socket is %s, the gateway's %s", c.StatusSocket(), g.Socket())
 			}
 			if err := g.Close(); err != nil {
 				t.Error(err)

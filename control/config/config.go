@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 )
 
@@ -59,15 +60,15 @@ type Configuration struct {
 	Sockets  Sockets  `json:"sockets"`
 	HostLink HostLink `json:"hostLink"`
 
-	Kubernetes   Kubernetes `json:"kubernetes"`
-	Manifests    Manifests  `json:"manifests"`
-	StateDir     string     `json:"stateDir"`
-	BPFFS        string     `json:"bpfFS"`
-	StatusSocket string     `json:"statusSocket"`
-	Metrics      Metrics    `json:"metrics"`
-	Health       Health     `json:"health"`
-	Log          Log        `json:"log"`
-	Drain        Drain      `json:"drain" reload:"live"`
+	Kubernetes Kubernetes `json:"kubernetes"`
+	Manifests  Manifests  `json:"manifests"`
+	// StateDir is where the flow table, the pins and the status socket are.
+	StateDir string  `json:"stateDir"`
+	BPFFS    string  `json:"bpfFS"`
+	Metrics  Metrics `json:"metrics"`
+	Health   Health  `json:"health"`
+	Log      Log     `json:"log"`
+	Drain    Drain   `json:"drain" reload:"live"`
 
 	Tuning Tuning `json:"tuning"`
 }
@@ -220,14 +221,13 @@ type Sockets struct {
 
 // HostLink is the veth pair by which packets go back into the kernel.
 type HostLink struct {
-	Enabled bool   `json:"enabled"`
-	Name    string `json:"name"` // the end that workers hold
-	Peer    string `json:"peer"` // the end that belongs to the kernel
-	// Addresses of the kernel's end, one per family, each with a prefix that has room for the other end.
+	// Addresses of the kernel's end, one per family, each with a prefix that has room for the other
+	// end; without one there is no host link.
 	Addresses []netip.Prefix `json:"addresses"`
-	// ProcSys is where the sysctls of the pair are written: below its directory net.
-	ProcSys string `json:"procSys"`
 }
+
+// Enabled reports whether there is to be a host link.
+func (h *HostLink) Enabled() bool { return len(h.Addresses) > 0 }
 
 // Manifests is the directory of Kubernetes manifests that is watched.
 type Manifests struct {
@@ -273,6 +273,9 @@ type Drain struct {
 	// to the next process, as a crash does. For rollouts: no connection ends by them.
 	HandOver bool `json:"handOver"`
 }
+
+// StatusSocket returns the path of the socket that `sluice status` and the others talk to.
+func (c *Configuration) StatusSocket() string { return filepath.Join(c.StateDir, "status.sock") }
 
 // NodeNameVariable is an environment variable that names the node where the
 // configuration does not: pods of a DaemonSet share a configuration.

@@ -48,24 +48,19 @@ func Default() *Configuration {
 			Sleep:          Duration(100 * time.Millisecond),
 		},
 		HostLink: HostLink{
-			Enabled: true,
-			Name:    "sluice0",
-			Peer:    "sluice1",
 			Addresses: []netip.Prefix{
 				netip.MustParsePrefix("192.0.0.1/30"),
 				netip.MustParsePrefix("fd73:6c75:6963:6500::1/126"),
 			},
-			ProcSys: "/proc/sys",
 		},
-		Kubernetes:   Kubernetes{Events: true},
-		Manifests:    Manifests{Directory: "/etc/sluice/manifests"},
-		StateDir:     "/run/sluice",
-		BPFFS:        "/sys/fs/bpf",
-		StatusSocket: "/run/sluice/status.sock",
-		Metrics:      Metrics{Address: ":9470"},
-		Health:       Health{Address: ":10256"},
-		Log:          Log{Level: LogInfo, Format: LogText},
-		Drain:        Drain{Timeout: Duration(10 * time.Second)},
+		Kubernetes: Kubernetes{Events: true},
+		Manifests:  Manifests{Directory: "/etc/sluice/manifests"},
+		StateDir:   "/run/sluice",
+		BPFFS:      "/sys/fs/bpf",
+		Metrics:    Metrics{Address: ":9470"},
+		Health:     Health{Address: ":10256"},
+		Log:        Log{Level: LogInfo, Format: LogText},
+		Drain:      Drain{Timeout: Duration(10 * time.Second)},
 		Tuning: Tuning{
 			RingSize:        2048,
 			FrameSize:       AutoFrameSize,
@@ -74,6 +69,7 @@ func Default() *Configuration {
 			ICMPRate:        1000, // as the kernel's own: net.ipv4.icmp_msgs_per_sec
 			TimeWaitBackend: timeWaitBackendOf(ProfileDefault),
 			PassAfter:       Duration(30 * time.Second),
+			HostLinkName:    "sluice",
 		},
 	}
 }

@@ -142,11 +142,6 @@ func (c *Configuration) CheckHost(name string, h Host) error {
 		}
 		k.fail("manifests.directory", "%s is no directory, %s", c.Manifests.Directory, do)
 	}
-	if d := filepath.Dir(c.StatusSocket); d != c.StateDir {
-		if s, err := os.Stat(d); err != nil || !s.IsDir() {
-			k.fail("statusSocket", "%s is no directory, create it or choose a path in stateDir (%s)", d, c.StateDir)
-		}
-	}
 	if len(k.errs) == 0 {
 		return nil
 	}

@@ -34,6 +34,12 @@ var moved = map[string]string{
 	"icmp.ratePerSecond":    "is now tuning.icmpRate",
 	"icmp.burst":            "is now derived: a twentieth of tuning.icmpRate, as in the kernel",
 
+	"statusSocket":     "is now derived: status.sock in stateDir",
+	"hostLink.enabled": "is now derived: true unless hostLink.addresses is []",
+	"hostLink.name":    "is now tuning.hostLinkName, with 0 behind it",
+	"hostLink.peer":    "is now tuning.hostLinkName, with 1 behind it",
+	"hostLink.procSys": "is now a constant, /proc/sys, or /host/proc/sys where that is read-only, because that is where the chart mounts it",
+
 	"flows.halfOpenShare": "is now a constant, 0.125, because a larger table (flows.ipv4, flows.ipv6) has room for more of them",
 	"proxy.retryOther":    "is now a constant, true, because a client whose backend does not answer is lost otherwise",
 

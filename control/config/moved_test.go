@@ -70,7 +70,7 @@ func TestNumberOfSettings(t *testing.T) {
 	if got, want := len(old)-2, 80; got != want {
 		t.Errorf("version 0.0 had %d settings, want %d", got, want)
 	}
-	if got, want := settings(t), 63; len(got) != want {
+	if got, want := settings(t), 59; len(got) != want {
 		t.Errorf("there are %d settings, want %d: %v", len(got), want, got)
 	}
 }
@@ -94,6 +94,11 @@ func TestMoved(t *testing.T) {
 		"fragments.timeout":     "is now a constant, 1s, because a sender sends all fragments of a datagram at once",
 		"icmp.ratePerSecond":    "is now tuning.icmpRate",
 		"icmp.burst":            "is now derived: a twentieth of tuning.icmpRate, as in the kernel",
+		"statusSocket":          "is now derived: status.sock in stateDir",
+		"hostLink.enabled":      "is now derived: true unless hostLink.addresses is []",
+		"hostLink.name":         "is now tuning.hostLinkName, with 0 behind it",
+		"hostLink.peer":         "is now tuning.hostLinkName, with 1 behind it",
+		"hostLink.procSys":      "is now a constant, /proc/sys, or /host/proc/sys where that is read-only, because that is where the chart mounts it",
 		"flows.halfOpenShare":   "is now a constant, 0.125, because a larger table (flows.ipv4, flows.ipv6) has room for more of them",
 		"proxy.retryOther":      "is now a constant, true, because a client whose backend does not answer is lost otherwise",
 
@@ -164,7 +169,7 @@ func TestMovedNamesExist(t *testing.T) {
 			t.Errorf("%s has moved and is a field", path)
 		}
 		for _, name := range regexp.MustCompile(`\b[a-z]\w+(\.[a-z]\w+)+\b`).FindAllString(problem, -1) {
-			if !slices.Contains(all, name) && !slices.ContainsFunc(all, func(s string) bool { return strings.HasPrefix(s, name+".") }) {
+			if name != "status.sock" && !slices.Contains(all, name) && !slices.ContainsFunc(all, func(s string) bool { return strings.HasPrefix(s, name+".") }) {
 				t.Errorf("%s: the message names %s, which is no field", path, name)
 			}
 		}
@@ -175,6 +180,7 @@ func TestMovedNamesExist(t *testing.T) {
 // had as defaults, wherever it comes from now.
 func TestEffectiveDefaults(t *testing.T) {
 	c := Default()
+	ours, kernels := c.Tuning.HostLinkEnds()
 	for was, is := range map[string]any{
 		"frames.size auto":      c.Tuning.FrameSize,
 		"frames.perQueue 4096":  c.Tuning.FramesPerQueue(),
@@ -183,14 +189,18 @@ func TestEffectiveDefaults(t *testing.T) {
 		"rings.fill 2048":       c.Tuning.RingSize,
 		"rings.completion 2048": c.Tuning.RingSize,
 
-		"workerNice 0":                      c.Tuning.WorkerNice,
-		"proxy.affinityClients 262144":      c.Tuning.AffinityClients,
-		"heartbeat.passAfter 30s":           c.Tuning.PassAfter,
-		"fragments.contexts 1024":           c.Tuning.Fragments,
-		"fragments.held 256":                c.Tuning.HeldFragments(),
-		"icmp.ratePerSecond 1000":           c.Tuning.ICMPRate,
-		"icmp.burst 50":                     c.Tuning.ICMPBurst(),
-		"flows.timeouts.timeWaitBackend 1m": c.Tuning.TimeWaitBackend,
+		"workerNice 0":                         c.Tuning.WorkerNice,
+		"proxy.affinityClients 262144":         c.Tuning.AffinityClients,
+		"heartbeat.passAfter 30s":              c.Tuning.PassAfter,
+		"fragments.contexts 1024":              c.Tuning.Fragments,
+		"fragments.held 256":                   c.Tuning.HeldFragments(),
+		"icmp.ratePerSecond 1000":              c.Tuning.ICMPRate,
+		"icmp.burst 50":                        c.Tuning.ICMPBurst(),
+		"statusSocket /run/sluice/status.sock": c.StatusSocket(),
+		"hostLink.enabled true":                c.HostLink.Enabled(),
+		"hostLink.name sluice0":                ours,
+		"hostLink.peer sluice1":                kernels,
+		"flows.timeouts.timeWaitBackend 1m":    c.Tuning.TimeWaitBackend,
 	} {
 		path, value, _ := strings.Cut(was, " ")
 		if got := fmt.Sprint(is); got != value {

@@ -23,6 +23,13 @@ type Tuning struct {
 	// PassAfter: without a worker service packets are dropped while the last heartbeat is younger
 	// (a restart is under way), and pass to the kernel when it is older.
 	PassAfter Duration `json:"passAfter" reload:"live"`
+	// HostLinkName is the name of the two ends of the host link, without the digit of each.
+	HostLinkName string `json:"hostLinkName"`
+}
+
+// HostLinkEnds returns the names of the host link's ends: that of the workers and the kernel's.
+func (t *Tuning) HostLinkEnds() (ours, kernels string) {
+	return t.HostLinkName + "0", t.HostLinkName + "1"
 }
 
 // FramesPerQueue returns how many frames there are for each interface and queue: as many as the

@@ -240,22 +240,20 @@ func (k *check) policies(c *Configuration) {
 }
 
 func (k *check) hostLink(c *Configuration) {
-	h := c.HostLink
-	if !h.Enabled {
+	h := &c.HostLink
+	if !h.Enabled() {
 		return
 	}
-	for _, end := range []struct{ path, name string }{{"hostLink.name", h.Name}, {"hostLink.peer", h.Peer}} {
-		if p := interfaceNameProblem(end.name); p != "" {
-			k.fail(end.path, "%s", p)
-		}
-		for i, f := range c.Interfaces {
-			if f.Name == end.name && end.name != "" {
-				k.fail(end.path, "is %s like interfaces[%d]; the host link is a veth pair that sluice makes itself, choose a name that is not in use", end.name, i)
-			}
-		}
+	ours, kernels := c.Tuning.HostLinkEnds()
+	if p := interfaceNameProblem(ours); p != "" || c.Tuning.HostLinkName == "" {
+		k.fail("tuning.hostLinkName", "is %q, choose a name of 1 to 14 characters without slash, colon and space: the two ends "+
+			"of the host link are called by it, with 0 and 1 behind it", c.Tuning.HostLinkName)
 	}
-	if h.Name == h.Peer && h.Name != "" {
-		k.fail("hostLink.peer", "is %s like hostLink.name, the two ends need two names", h.Peer)
+	for i, f := range c.Interfaces {
+		if f.Name == ours || f.Name == kernels {
+			k.fail("tuning.hostLinkName", "is %s, and interfaces[%d] is %s: the host link is a veth pair that sluice makes itself, "+
+				"choose a name that is not in use", c.Tuning.HostLinkName, i, f.Name)
+		}
 	}
 	families := map[bool]int{}
 	for i, p := range h.Addresses {
@@ -272,9 +270,6 @@ func (k *check) hostLink(c *Configuration) {
 			families[p.Addr().Is4()] = i
 		}
 	}
-	if len(h.Addresses) == 0 {
-		k.fail("hostLink.addresses", "is empty, give one address per family or set hostLink.enabled to false")
-	}
 }
 
 // maxSocketPath is sun_path of struct sockaddr_un without its final zero.
@@ -282,15 +277,15 @@ const maxSocketPath = 107
 
 func (k *check) paths(c *Configuration) {
 	for _, p := range []struct{ path, value string }{
-		{"manifests.directory", c.Manifests.Directory}, {"stateDir", c.StateDir}, {"bpfFS", c.BPFFS}, {"statusSocket", c.StatusSocket},
-		{"hostLink.procSys", c.HostLink.ProcSys},
+		{"manifests.directory", c.Manifests.Directory}, {"stateDir", c.StateDir}, {"bpfFS", c.BPFFS},
 	} {
 		if !filepath.IsAbs(p.value) && (p.path != "manifests.directory" || p.value != "") {
 			k.fail(p.path, "is %q, write an absolute path", p.value)
 		}
 	}
-	if len(c.StatusSocket) > maxSocketPath {
-		k.fail("statusSocket", "has %d characters, a unix socket's path has at most %d", len(c.StatusSocket), maxSocketPath)
+	if s := c.StatusSocket(); len(s) > maxSocketPath {
+		k.fail("stateDir", "is so long that the path of the status socket in it (%s) has %d characters, a unix socket's path has at most %d",
+			filepath.Base(s), len(s), maxSocketPath)
 	}
 	k.listener(c, "metrics.address", c.Metrics.Address)
 	k.listener(c, "health.address", c.Health.Address)

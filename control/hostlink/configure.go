@@ -1,6 +1,7 @@
 package hostlink
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -83,21 +84,27 @@ func configure(c *Config, created bool) error {
 	return addresses(c)
 }
 
-// procSys is where the kernel has its sysctls.
-const procSys = "/proc/sys"
+// procSys is where the kernel has its sysctls, and HostProcSys where the chart mounts those of the
+// network once more: a container may only read the former, and nothing can be mounted on it.
+const (
+	procSys     = "/proc/sys"
+	HostProcSys = "/host/proc/sys"
+)
 
 func (c *Config) sysctls(dev string, settings []setting) error {
-	root := c.ProcSys
-	if root == "" {
-		root = procSys
-	}
+	root, other := procSys, cmp.Or(c.HostProcSys, HostProcSys)
 	for _, s := range settings {
-		err := writeSysctl(path.Join(root, "net", s.family, "conf", dev, s.name), s.value)
+		at := path.Join("net", s.family, "conf", dev, s.name)
+		err := writeSysctl(path.Join(root, at), s.value)
+		if errors.Is(err, unix.EROFS) && root == procSys && isDir(path.Join(other, "net")) {
+			root = other
+			err = writeSysctl(path.Join(root, at), s.value)
+		}
 		switch {
 		case errors.Is(err, os.ErrNotExist) && (s.sinceKernel != "" || !hasFamily(root, s.family)):
 		case errors.Is(err, unix.EROFS):
 			return fmt.Errorf("set net.%s.conf.%s.%s: %s is mounted read-only, as in a container: mount the host's /proc/sys/net "+
-				"writable at another place and say so in hostLink.procSys: %w", s.family, dev, s.name, root, err)
+				"writable at %s: %w", s.family, dev, s.name, root, path.Join(other, "net"), err)
 		case err != nil:
 			return fmt.Errorf("set net.%s.conf.%s.%s: %w", s.family, dev, s.name, err)
 		}
@@ -107,8 +114,12 @@ func (c *Config) sysctls(dev string, settings []setting) error {
 
 // hasFamily reports whether the kernel supports the family (ipv6.disable=1 removes IPv6).
 func hasFamily(root, family string) bool {
-	_, err := os.Stat(path.Join(root, "net", family, "conf"))
-	return err == nil
+	return isDir(path.Join(root, "net", family, "conf"))
+}
+
+func isDir(path string) bool {
+	s, err := os.Stat(path)
+	return err == nil && s.IsDir()
 }
 
 // writeSysctl does not write a value that is set already: some writes have side effects.

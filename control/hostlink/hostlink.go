@@ -76,9 +76,9 @@ type Config struct {
 	// Addresses of the kernel's end, at most one of each family, with the prefix
 	// of the link. The next address of the prefix is ours.
 	Addresses []netip.Prefix
-	// ProcSys is where sysctls are written. Empty is /proc/sys, which a container may
-	// only read: there the host's /proc/sys/net is mounted at ProcSys/net.
-	ProcSys string
+	// HostProcSys is where sysctls are written if /proc/sys is mounted read-only, as in a container:
+	// the host's /proc/sys/net is to be mounted at its net. Empty is HostProcSys.
+	HostProcSys string
 }
 
 // HostLink is the pair as it is.

@@ -35,11 +35,11 @@ func TestReadOnlySysctls(t *testing.T) {
 				t.Fatalf("mount %s at %s: %v", m.source, m.target, err)
 			}
 		}
-		c := Config{Name: "sluice0", KernelName: "sluice1", Queues: 1, MTU: 1500}
-		if h, err := Ensure(c); err == nil || !strings.Contains(err.Error(), "hostLink.procSys") {
-			t.Errorf("with /proc/sys alone: %+v, %v; want a word about hostLink.procSys", h, err)
+		c := Config{Name: "sluice0", KernelName: "sluice1", Queues: 1, MTU: 1500, HostProcSys: elsewhere + "/none"}
+		if h, err := Ensure(c); err == nil || !strings.Contains(err.Error(), "writable at "+elsewhere+"/none/net") {
+			t.Errorf("with /proc/sys alone: %+v, %v; want where to mount the host's", h, err)
 		}
-		c.ProcSys = elsewhere
+		c.HostProcSys = elsewhere
 		h, err := Ensure(c)
 		if err != nil {
 			t.Fatal(err)

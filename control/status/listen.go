@@ -48,12 +48,12 @@ func removeStale(path string) error {
 		return fmt.Errorf("status socket: %w", err)
 	}
 	if s.Mode()&fs.ModeSocket == 0 {
-		return fmt.Errorf("status socket: %s exists and is no socket; remove it or set statusSocket to another path", path)
+		return fmt.Errorf("status socket: %s exists and is no socket; remove it or choose another stateDir", path)
 	}
 	conn, err := net.DialTimeout("unix", path, dialTimeout)
 	if err == nil {
 		conn.Close()
-		return fmt.Errorf("%w %s; stop it, or give this one its own statusSocket and stateDir", ErrInUse, path)
+		return fmt.Errorf("%w %s; stop it, or give this one a stateDir of its own", ErrInUse, path)
 	}
 	if !errors.Is(err, syscall.ECONNREFUSED) {
 		return fmt.Errorf("status socket %s: cannot tell whether another daemon uses it: %w", path, err)

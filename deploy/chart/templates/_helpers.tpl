@@ -18,7 +18,7 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 
 {{/* What a pod needs, under what the values say. */}}
 {{- define "sluice.config" -}}
-{{- $pod := dict "kubernetes" (dict "enabled" true) "manifests" (dict "directory" "") "hostLink" (dict "procSys" "/host/proc/sys") -}}
+{{- $pod := dict "kubernetes" (dict "enabled" true) "manifests" (dict "directory" "") -}}
 {{- $header := dict "apiVersion" "sluice.dev/v1alpha1" "kind" "GatewayConfiguration" -}}
 {{- toYaml (mergeOverwrite $pod (deepCopy .Values.config) $header) -}}
 {{- end }}
@@ -39,26 +39,13 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end }}
 
 {{- define "sluice.statusSocket" -}}
-{{- get .Values.config "statusSocket" | default "/run/sluice/status.sock" -}}
-{{- end }}
-
-{{- define "sluice.socketDir" -}}
-{{- include "sluice.mountable" (list "the directory of statusSocket" (dir (include "sluice.statusSocket" .))) -}}
+{{- include "sluice.stateDir" . }}/status.sock
 {{- end }}
 
 {{- define "sluice.mountable" -}}
 {{- $what := index . 0 }}{{ $path := clean (index . 1) -}}
 {{- if or (not (isAbs $path)) (has $path (list "/" "/run" "/var" "/var/run" "/etc" "/bin" "/proc" "/sys" "/dev" "/host" "/tmp")) -}}
 {{- fail (printf "config: %s is %s: it is mounted from the host, so give it a directory of its own, such as /run/sluice" $what $path) -}}
-{{- end -}}
-{{- $path -}}
-{{- end }}
-
-{{/* Where the host's /proc/sys/net is mounted: a container's own /proc/sys cannot be mounted on. */}}
-{{- define "sluice.procSys" -}}
-{{- $path := clean (dig "hostLink" "procSys" "/host/proc/sys" .Values.config) -}}
-{{- if or (eq $path "/proc") (hasPrefix "/proc/" $path) -}}
-{{- fail (printf "config: hostLink.procSys is %s, which a pod may only read: leave it out, or name a directory outside of /proc" $path) -}}
 {{- end -}}
 {{- $path -}}
 {{- end }}

@@ -33,9 +33,9 @@ func TestCheckHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	file, socket := filepath.Join(dir, "gw.yaml"), filepath.Join(dir, "s")
+	file, socket := filepath.Join(dir, "gw.yaml"), filepath.Join(dir, "status.sock")
 	text := "apiVersion: sluice.dev/v1alpha1\nkind: GatewayConfiguration\ninterfaces: [{name: nic0}]\nstateDir: " + dir +
-		"\nstatusSocket: " + socket + "\nmanifests: {directory: " + dir + "}\n"
+		"\nmanifests: {directory: " + dir + "}\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

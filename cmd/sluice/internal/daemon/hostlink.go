@@ -28,16 +28,16 @@ func hostMTU(found devices.Found) int {
 
 // ensureHostLink creates the pair, or repairs it.
 func ensureHostLink(c *config.Configuration, workers, mtu int) (*hostlink.HostLink, error) {
+	ours, kernels := c.Tuning.HostLinkEnds()
 	return hostlink.Ensure(hostlink.Config{
-		Name: c.HostLink.Name, KernelName: c.HostLink.Peer, Queues: workers, MTU: mtu, Addresses: c.HostLink.Addresses,
-		ProcSys: c.HostLink.ProcSys,
+		Name: ours, KernelName: kernels, Queues: workers, MTU: mtu, Addresses: c.HostLink.Addresses,
 	})
 }
 
 // makeHostLink creates the host link.
 func (d *Daemon) makeHostLink(context.Context) error {
 	c := d.config
-	if !c.HostLink.Enabled {
+	if !c.HostLink.Enabled() {
 		return nil
 	}
 	found, err := devices.Find(c)

@@ -23,9 +23,9 @@ type servers struct {
 // metrics and health, which may be in use.
 func (d *Daemon) startServers(ctx context.Context) error {
 	c := d.config
-	l, err := status.Listen(c.StatusSocket)
+	l, err := status.Listen(c.StatusSocket())
 	if err != nil {
-		return fmt.Errorf("statusSocket: %w", err)
+		return fmt.Errorf("stateDir: %w", err)
 	}
 	s := &d.servers
 	s.status = status.NewServer(d, d.log)

@@ -72,10 +72,12 @@ func TestRefusedForTheMTU(t *testing.T) {
 
 // TestPlaces: every worker has a socket on every port, and each of its links is the place of one.
 func TestPlaces(t *testing.T) {
-	c := config.Default()
-	c.Interfaces = []config.Interface{{Name: "left"}, {Name: "right"}}
 	for _, host := range []bool{false, true} {
-		c.HostLink.Enabled = host
+		c := config.Default()
+		c.Interfaces = []config.Interface{{Name: "left"}, {Name: "right"}}
+		if !host {
+			c.HostLink.Addresses = nil
+		}
 		p, err := NewPlan([]Device{{Name: "left", Queues: 5}, {Name: "right", Queues: 2}}, c)
 		want := [][]Place{
 			{{0, 0, 0}, {1, 0, 1}, {0, 1, 2}, {1, 1, 3}, {0, 2, 4}}, // left

@@ -32,7 +32,7 @@ func NewPlan(devices []Device, c *config.Configuration) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	if c.HostLink.Enabled {
+	if c.HostLink.Enabled() {
 		queues = append(queues, workers)
 	}
 	p := Plan{Workers: workers, Places: make([][]Place, len(queues))}

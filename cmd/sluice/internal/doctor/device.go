@@ -269,7 +269,7 @@ func (e *examination) longMTU(d *Interface) {
 }
 
 func (e *examination) rpFilter(d *Interface) {
-	if !e.f.Config.HostLink.Enabled {
+	if !e.f.Config.HostLink.Enabled() {
 		return
 	}
 	// The kernel takes the larger of the two (Documentation/networking/ip-sysctl.rst).

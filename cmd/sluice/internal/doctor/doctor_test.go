@@ -94,7 +94,7 @@ func TestFindings(t *testing.T) {
 		}, Fail, "worker-1", "stands still", "sluice status"},
 		{"little locked memory", func(f *Facts) { f.Memlock = 8 << 20; without(unix.CAP_IPC_LOCK)(f) }, Fail, "memlock", "64 MiB of packet memory, locked twice (128 MiB) because there are sockets in zero-copy and in copy mode, limit 8 MiB", "CAP_IPC_LOCK"},
 		{"little locked memory, one mode", func(f *Facts) {
-			f.Memlock, f.Config.HostLink.Enabled = 8<<20, false
+			f.Memlock, f.Config.HostLink.Addresses = 8<<20, nil
 			without(unix.CAP_IPC_LOCK)(f)
 		}, Fail, "memlock", "32 MiB of packet memory, limit 8 MiB", "CAP_IPC_LOCK"},
 		{"no forwarding", func(f *Facts) { f.Sysctls["net.ipv4.ip_forward"] = "0" }, Warn, "forwarding", "net.ipv4.ip_forward is 0", "sysctl net.ipv4.ip_forward=1"},
@@ -123,7 +123,7 @@ func TestFindings(t *testing.T) {
 		{"a daemon in generic mode", func(f *Facts) {
 			f.Running = &status.StatusView{Ready: true, Interfaces: []status.InterfaceView{{Name: "eth0", Mode: "generic", Reason: "the driver refuses native mode", Queues: []status.QueueView{{Bound: true}}}}}
 		}, Warn, "driver-mode", "generic: the driver refuses native mode", "fraction"},
-		{"obstacle at the socket", func(f *Facts) { f.Socket = SocketObstacle }, Fail, "status-socket", "something else", "statusSocket"},
+		{"obstacle at the socket", func(f *Facts) { f.Socket = SocketObstacle }, Fail, "status-socket", "something else", "stateDir"},
 
 		{"no interface", eth(func(d *Interface) { *d = Interface{Name: "eth0", Err: errors.New("no such interface")} }), Fail, "interface", "no such interface", "ip link"},
 		{"down", eth(func(d *Interface) { d.Up = false }), Warn, "interface", "down, driver mlx5_core", "ip link set eth0 up"},
@@ -257,7 +257,7 @@ func TestEnough(t *testing.T) {
 		"memlock by limit":      func(f *Facts) { f.Caps &^= 1 << unix.CAP_IPC_LOCK; f.Memlock = 128 << 20 },
 		"memlock by limit, one mode": func(f *Facts) {
 			f.Caps &^= 1 << unix.CAP_IPC_LOCK
-			f.Memlock, f.Config.HostLink.Enabled = 32<<20, false
+			f.Memlock, f.Config.HostLink.Addresses = 32<<20, nil
 		},
 		"largest MTU":     func(f *Facts) { f.Interfaces[0].MTU = 1770 },
 		"our own program": func(f *Facts) { f.Interfaces[0].Program = "steer" },
@@ -277,7 +277,7 @@ func TestEnough(t *testing.T) {
 		"no huge pages":            func(f *Facts) { f.HugePages = 0 },
 		"VLANs with their tags":    func(f *Facts) { f.Interfaces[0].VLANs = []string{"eth0.7"} },
 		"veth with tx off":         func(f *Facts) { f.Interfaces[0].Kind = "veth"; f.Interfaces[0].PeerFeatures = map[string]bool{} },
-		"no host link, no forward": func(f *Facts) { f.Config.HostLink.Enabled = false; clear(f.Sysctls) },
+		"no host link, no forward": func(f *Facts) { f.Config.HostLink.Addresses = nil; clear(f.Sysctls) },
 		"no zero-copy":             func(f *Facts) { f.Interfaces[0].XDPFeatures &^= netdev.ZeroCopy },
 		"one queue, with any hash": func(f *Facts) {
 			f.Interfaces[0].Queues, f.Interfaces[0].RSSQueues = 1, 1

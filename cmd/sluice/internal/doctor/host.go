@@ -172,7 +172,7 @@ func (e *examination) memory() {
 		kinds.add(e.zeroCopied(d), frames.Long(d.MTU, chosen.Size))
 		most = max(most, d.MTU)
 	}
-	if c.HostLink.Enabled { // a socket for each worker, in copy mode
+	if c.HostLink.Enabled() { // a socket for each worker, in copy mode
 		queues += cmp.Or(c.Workers, workers)
 		kinds.add(false, frames.Long(most, chosen.Size))
 	}
@@ -212,7 +212,7 @@ func limit(bytes uint64) string {
 
 // forwarding checks whether the kernel forwards packets from the host link.
 func (e *examination) forwarding() {
-	if !e.f.Config.HostLink.Enabled {
+	if !e.f.Config.HostLink.Enabled() {
 		return
 	}
 	for _, family := range []struct{ name, key string }{{"IPv4", "net.ipv4.ip_forward"}, {"IPv6", "net.ipv6.conf.all.forwarding"}} {
@@ -301,13 +301,13 @@ func (e *examination) places() {
 	e.stateDir()
 	switch e.f.Socket {
 	case SocketAbsent, SocketAnswers:
-		e.ok("status-socket", c.StatusSocket, string(e.f.Socket))
+		e.ok("status-socket", c.StatusSocket(), string(e.f.Socket))
 	case SocketStale:
-		e.ok("status-socket", c.StatusSocket, "left by a daemon that was killed; the next one replaces it")
+		e.ok("status-socket", c.StatusSocket(), "left by a daemon that was killed; the next one replaces it")
 	case SocketHidden:
-		e.add(Warn, "status-socket", c.StatusSocket, "this command may not open it, so whether a daemon runs is not known", "run it as root")
+		e.add(Warn, "status-socket", c.StatusSocket(), "this command may not open it, so whether a daemon runs is not known", "run it as root")
 	default:
-		e.add(Fail, "status-socket", c.StatusSocket, "something else is there", "remove it, or set statusSocket")
+		e.add(Fail, "status-socket", c.StatusSocket(), "something else is there", "remove it, or choose another stateDir")
 	}
 }
 

@@ -23,7 +23,7 @@ func writeConfig(t *testing.T, dir, more string) string {
 	t.Helper()
 	file := filepath.Join(dir, "gw.yaml")
 	text := "apiVersion: sluice.dev/v1alpha1\nkind: GatewayConfiguration\ninterfaces: [{name: lo}]\n" +
-		"statusSocket: " + filepath.Join(dir, "s") + "\nmanifests: {directory: " + dir + "}\n" + more
+		"stateDir: " + dir + "\nmanifests: {directory: " + dir + "}\n" + more
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func TestReadStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	f, err := Read(t.Context(), file, filepath.Join(dir, "s"))
+	f, err := Read(t.Context(), file, filepath.Join(dir, "status.sock"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func TestReadRunning(t *testing.T) {
 	g := statustest.New()
 	g.StatusView.PID = os.Getpid()
 	g.StatusView.Config.File = writeConfig(t, dir, "")
-	socket := filepath.Join(dir, "s")
+	socket := filepath.Join(dir, "status.sock")
 	l, err := status.Listen(socket)
 	if err != nil {
 		t.Fatal(err)
@@ -178,7 +178,7 @@ func TestReadAPI(t *testing.T) {
 // everywhere, so a thread without CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH does.
 func TestHiddenSocket(t *testing.T) {
 	dir := t.TempDir()
-	path := filepath.Join(dir, "s")
+	path := filepath.Join(dir, "status.sock")
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)

@@ -55,7 +55,7 @@ func smallConfig() *config.Configuration {
 	c := config.Default()
 	c.Interfaces = []config.Interface{{Name: nic, Mode: config.ModeAuto, ZeroCopy: config.ZeroCopyAuto}}
 	c.Tuning.RingSize = 128
-	c.HostLink.Enabled = false
+	c.HostLink.Addresses = nil
 	return c
 }
 

@@ -34,7 +34,7 @@ func Load(c *config.Configuration, log *slog.Logger) (*Program, error) {
 		PinDir: filepath.Join(c.BPFFS, "sluice"), PassAfter: c.Tuning.PassAfter.D(), Logger: log,
 	})
 	if errors.Is(err, xdpprog.ErrInUse) {
-		return nil, fmt.Errorf("another sluice runs with bpfFS %s: stop it, or give this one a bpfFS, a hostLink and interfaces of its own (%w)", c.BPFFS, err)
+		return nil, fmt.Errorf("another sluice runs with bpfFS %s: stop it, or give this one a bpfFS, a tuning.hostLinkName and interfaces of its own (%w)", c.BPFFS, err)
 	}
 	if err != nil {
 		return nil, err
