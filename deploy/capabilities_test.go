@@ -61,7 +61,7 @@ func newConfinedWith(t *testing.T, daemon string, capabilities []string, options
 		t.Fatal(err)
 	}
 	// The node has mounted the BPF file system: a pod is not allowed to.
-	bpffs := filepath.Join(filepath.Dir(c.launch.ConfigFile()), "bpf")
+	bpffs := filepath.Join(filepath.Dir(c.gate.ConfigFile()), "bpf")
 	if err := os.Mkdir(bpffs, 0o700); err != nil {
 		t.Fatal(err)
 	}

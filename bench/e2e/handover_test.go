@@ -78,7 +78,7 @@ func (l *lab) handOverNoMore() {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	if err := l.gate.WriteConfiguration(strings.Replace(l.launch.Configuration(), "handOver: true", "handOver: false", 1)); err != nil {
+	if err := l.gate.WriteConfiguration(strings.Replace(l.gate.Configuration(), "handOver: true", "handOver: false", 1)); err != nil {
 		l.t.Fatal(err)
 	}
 	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
@@ -96,7 +96,7 @@ func (l *lab) handOverNoMore() {
 // process which never comes.
 func TestCleanedUpByHand(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}, options: handsOver})
-	c, err := config.Load(l.launch.ConfigFile())
+	c, err := config.Load(l.gate.ConfigFile())
 	if err != nil {
 		t.Fatal(err)
 	}

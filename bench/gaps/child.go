@@ -128,7 +128,7 @@ func (p *process) makeControl(block *stats.Block) (err error) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	tracker := tracker.New()
 	if p.watch, err = k8s.New(k8s.Config{
-		Log: log, Client: &rest.Config{Host: p.Server}, Tracker: tracker, NodeName: updates.GatewayNode, Hold: 30 * time.Second,
+		Log: log, Client: &rest.Config{Host: p.Server}, Tracker: tracker, NodeName: updates.GatewayNode, StaleEndpointTimeout: 30 * time.Second,
 	}); err != nil {
 		return err
 	}

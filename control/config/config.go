@@ -159,9 +159,9 @@ type Kubernetes struct {
 	Kubeconfig string `json:"kubeconfig"`
 	// Events: what users must know is written as Events of the objects concerned.
 	Events bool `json:"events"`
-	// Hold keeps endpoints for a time that vanish in a mass, without having been seen
-	// terminating: a controller may have been restarted. 0 keeps none.
-	Hold Duration `json:"hold" reload:"live"`
+	// StaleEndpointTimeout is how long endpoints of a Service are served that vanish all at once
+	// without having been seen terminating: a controller may have been restarted. 0 is not at all.
+	StaleEndpointTimeout Duration `json:"staleEndpointTimeout" reload:"live"`
 }
 
 // Health is where /healthz and /livez are served as kube-proxy serves them; empty

@@ -34,14 +34,18 @@ var moved = map[string]string{
 	"icmp.ratePerSecond":    "is now tuning.icmpRate",
 	"icmp.burst":            "is now derived: a twentieth of tuning.icmpRate, as in the kernel",
 
+	"kubernetes.hold": "is now kubernetes.staleEndpointTimeout",
+
 	"statusSocket":     "is now derived: status.sock in stateDir",
 	"hostLink.enabled": "is now derived: true unless hostLink.addresses is []",
 	"hostLink.name":    "is now tuning.hostLinkName, with 0 behind it",
 	"hostLink.peer":    "is now tuning.hostLinkName, with 1 behind it",
-	"hostLink.procSys": "is now a constant, /proc/sys, or /host/proc/sys where that is read-only, because that is where the chart mounts it",
+	"hostLink.procSys": "is now a constant, /proc/sys, or /host/proc/sys where that is read-only, " +
+		"because that is where the chart mounts it",
 
-	"flows.halfOpenShare": "is now a constant, 0.125, because a larger table (flows.ipv4, flows.ipv6) has room for more of them",
-	"proxy.retryOther":    "is now a constant, true, because a client whose backend does not answer is lost otherwise",
+	"flows.halfOpenShare": "is now a constant, 0.125, " +
+		"because a larger table (flows.ipv4, flows.ipv6) has room for more of them",
+	"proxy.retryOther": "is now a constant, true, because a client whose backend does not answer is lost otherwise",
 
 	"flows.timeouts.timeWaitBackend": "is now tuning.timeWaitBackend",
 	"flows.timeouts.synSent":         fmt.Sprintf(ofProfile, "10s", "4m") + "it bounds what a flood leaves behind",
@@ -51,8 +55,9 @@ var moved = map[string]string{
 	"flows.timeouts.reset":           fmt.Sprintf(ofProfile, "10s", "4m") + "nothing is expected after it",
 	"flows.timeouts.resetEstablished": fmt.Sprintf(ofProfile, "4m", "4m") +
 		"RFC 7857 says it; a forged RST must not end a flow",
-	"flows.timeouts.icmp":    fmt.Sprintf(ofProfile, "1m", "1m") + "RFC 5508 says it",
-	"flows.timeouts.udpIdle": fmt.Sprintf(ofProfile, "2m", "2m") + "it counts only when the table is full: raise flows.ipv4 or flows.ipv6",
+	"flows.timeouts.icmp": fmt.Sprintf(ofProfile, "1m", "1m") + "RFC 5508 says it",
+	"flows.timeouts.udpIdle": fmt.Sprintf(ofProfile, "2m", "2m") +
+		"it counts only when the table is full: raise flows.ipv4 or flows.ipv6",
 }
 
 // movedFrom lists the names that a group of version 0.0 had and that are in moved.

@@ -80,7 +80,7 @@ func TestReload(t *testing.T) {
 	want := []string{
 		"nodeAddresses", "proxy.clusterIPs", "proxy.clusterCIDRs", "proxy.masqueradeAll", "proxy.strictSourceRanges",
 		"proxy.scheduler", "maglev.seed", "unservedVIPPort",
-		"kubernetes.hold", "metrics.backends", "log.level", "drain.timeout", "drain.handOver", "tuning.passAfter",
+		"kubernetes.staleEndpointTimeout", "metrics.backends", "log.level", "drain.timeout", "drain.handOver", "tuning.passAfter",
 	}
 	if !slices.Equal(live, want) {
 		t.Errorf("live fields are %v, want %v", live, want)

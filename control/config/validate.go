@@ -202,7 +202,7 @@ func (k *check) proxy(c *Configuration) {
 		}
 	}
 	oneOf(k, "proxy.scheduler", c.Proxy.Scheduler, Schedulers...)
-	k.duration("kubernetes.hold", c.Kubernetes.Hold, 0, time.Hour)
+	k.duration("kubernetes.staleEndpointTimeout", c.Kubernetes.StaleEndpointTimeout, 0, time.Hour)
 	if c.Kubernetes.Kubeconfig != "" && !filepath.IsAbs(c.Kubernetes.Kubeconfig) {
 		k.fail("kubernetes.kubeconfig", "is %q, write an absolute path, or \"\" for the pod's service account", c.Kubernetes.Kubeconfig)
 	}

@@ -13,9 +13,9 @@ import (
 )
 
 // hold is between the stores and the Tracker. If the endpoints of a Service vanish all at once
-// without having been seen terminating, it delays the new versions of their slices for period, and
-// the Tracker keeps the former ones. A restarted or faulty controller removes endpoints like that;
-// a deployment does not.
+// without having been seen terminating, it delays the new versions of their slices for
+// Config.StaleEndpointTimeout, and the Tracker keeps the former ones. A restarted or faulty
+// controller removes endpoints like that; a deployment does not.
 //
 // A Service is held, for each family separately, when every endpoint that was ready is in none of
 // its slices any more. While some are left it is not held: it is better to send to those than to
@@ -308,7 +308,7 @@ func report(b *tracker.Batch, n holdKey, s *heldService) {
 	b.Report(place, []objects.Problem{{
 		Source: place, Severity: objects.Warning, Reason: objects.ReasonEndpointsHeld,
 		Object: objects.ObjectID{Kind: objects.KindService, Namespace: n.namespace, Name: n.name},
-		Message: fmt.Sprintf("its %d ready %s endpoints vanished at once and none was seen terminating; they are served on for %v, or until one is ready (kubernetes.hold)",
+		Message: fmt.Sprintf("its %d ready %s endpoints vanished at once and none was seen terminating; they are served on for %v, or until one is ready (kubernetes.staleEndpointTimeout)",
 			s.lost, n.family, s.until.Sub(s.since)),
 	}})
 }

@@ -307,7 +307,7 @@ func TestHoldIsLive(t *testing.T) {
 	w := start(t, s)
 	w.sync(t)
 	lists := w.lists()
-	w.watcher.SetHold(time.Hour)
+	w.watcher.SetStaleEndpointTimeout(time.Hour)
 	w.relisted(t, lists)
 	if got := w.tracker.Changes().Len(); got != 0 {
 		t.Errorf("%d changes by switching on", got)
@@ -317,7 +317,7 @@ func TestHoldIsLive(t *testing.T) {
 	if got, held := w.tracker.Changes().Len(), w.problems("they are served on for 1h0m0s"); got != 0 || held != 1 {
 		t.Errorf("all slices vanished: %d changes and %d problems, want it held", got, held)
 	}
-	w.watcher.SetHold(0)
+	w.watcher.SetStaleEndpointTimeout(0)
 	if got, held := w.tracker.Changes().Len(), w.problems("they are served on for 1h0m0s"); got != 2 || held != 0 {
 		t.Errorf("switched off: %d changes and %d problems, want both slices gone", got, held)
 	}

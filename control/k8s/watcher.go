@@ -24,8 +24,9 @@ type Config struct {
 	Tracker *tracker.Tracker
 	// NodeName is the own Node's name.
 	NodeName string
-	// Hold is how long the endpoints of a Service are kept that vanish all at once; 0 keeps none.
-	Hold time.Duration
+	// StaleEndpointTimeout is how long endpoints are served that vanish all at once without having
+	// been seen terminating; 0 is not at all.
+	StaleEndpointTimeout time.Duration
 }
 
 // Watcher reads an API server.
@@ -43,7 +44,7 @@ func New(cfg Config) (*Watcher, error) {
 		return nil, err
 	}
 	w := &Watcher{Config: cfg, clients: c}
-	w.hold = newHold(cfg.Tracker.Apply, cfg.Hold)
+	w.hold = newHold(cfg.Tracker.Apply, cfg.StaleEndpointTimeout)
 	w.resources = w.watched()
 	return w, nil
 }
@@ -66,8 +67,8 @@ func (w *Watcher) Run(ctx context.Context) {
 	w.hold.stop()
 }
 
-// SetHold changes Config.Hold while the Watcher runs.
-func (w *Watcher) SetHold(d time.Duration) {
+// SetStaleEndpointTimeout changes Config.StaleEndpointTimeout while the Watcher runs.
+func (w *Watcher) SetStaleEndpointTimeout(d time.Duration) {
 	if w.hold.setPeriod(d) {
 		for _, r := range w.resources {
 			r.relist()

@@ -94,7 +94,7 @@ func (d *Daemon) reload(ctx context.Context) {
 		d.log.Error("kernel program settings", "error", err)
 	}
 	if k := d.objects.kubernetes; k != nil {
-		k.SetHold(merged.Kubernetes.Hold.D())
+		k.SetStaleEndpointTimeout(merged.Kubernetes.StaleEndpointTimeout.D())
 	}
 	d.configure(ctx)
 }

@@ -38,7 +38,8 @@ func (d *Daemon) makeObjects() error {
 	}
 	node, _ := c.Node() // checked at start
 	o.kubernetes, err = k8s.New(k8s.Config{
-		Log: d.log, Client: client, Tracker: o.tracker, NodeName: node, Hold: c.Kubernetes.Hold.D(),
+		Log: d.log, Client: client, Tracker: o.tracker, NodeName: node,
+		StaleEndpointTimeout: c.Kubernetes.StaleEndpointTimeout.D(),
 	})
 	return err
 }

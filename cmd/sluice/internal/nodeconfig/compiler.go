@@ -52,5 +52,6 @@ func proxied(p *config.Proxy, to *compiler.Config) {
 	to.ClusterIPs, to.ClusterCIDRs = p.ClusterIPs, p.ClusterCIDRs
 	to.MasqueradeAll, to.StrictSourceRanges = p.MasqueradeAll, p.StrictSourceRanges
 	to.Scheduler, _ = services.ParseScheduler(string(p.Scheduler)) // checked at start
-	to.RetryOther = true // or a client whose backend does not answer waits for its own timeout
+	// Without it a client whose backend does not answer waits for its own timeout.
+	to.RetryOther = true
 }
