@@ -44,7 +44,7 @@ var (
 type demo struct {
 	Config
 	scale
-	p       *paper
+	p       *report
 	began   time.Time
 	net     *topo.Net
 	client  *topo.Host
@@ -57,7 +57,7 @@ type demo struct {
 }
 
 // act is one part. Its error means that it could not be carried out; what it found
-// goes to the paper.
+// goes to the report.
 type act struct {
 	title string
 	play  func(context.Context) error
@@ -66,7 +66,7 @@ type act struct {
 // Run performs the demo and removes everything it made. It returns nil only if
 // every expectation was met.
 func Run(ctx context.Context, c Config) error {
-	d := &demo{Config: c, scale: fullScale, p: newPaper(c.Out), began: time.Now()}
+	d := &demo{Config: c, scale: fullScale, p: newReport(c.Out), began: time.Now()}
 	if c.Short {
 		d.scale = shortScale
 	}

@@ -9,16 +9,16 @@ import (
 func TestPaper(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
-		write func(*paper)
+		write func(*report)
 		want  string
 	}{
-		{"heading", func(p *paper) { p.heading(3, "UDP") }, "\n3. UDP\n"},
-		{"line", func(p *paper) { p.say("%d of %d", 1, 2) }, "   1 of 2\n"},
-		{"empty line", func(p *paper) { p.say("") }, "\n"},
-		{"met", func(p *paper) { p.expect(true, "%d errors", 0) }, "   ok 0 errors\n"},
-		{"not met", func(p *paper) { p.expect(false, "%d errors", 7) }, "   FAILED expected: 7 errors\n"},
-		{"muted", func(p *paper) { p.muted = func() bool { return true }; p.expect(false, "x"); p.fail("x") }, ""},
-		{"table", func(p *paper) {
+		{"heading", func(p *report) { p.heading(3, "UDP") }, "\n3. UDP\n"},
+		{"line", func(p *report) { p.say("%d of %d", 1, 2) }, "   1 of 2\n"},
+		{"empty line", func(p *report) { p.say("") }, "\n"},
+		{"met", func(p *report) { p.expect(true, "%d errors", 0) }, "   ok 0 errors\n"},
+		{"not met", func(p *report) { p.expect(false, "%d errors", 7) }, "   FAILED expected: 7 errors\n"},
+		{"muted", func(p *report) { p.muted = func() bool { return true }; p.expect(false, "x"); p.fail("x") }, ""},
+		{"table", func(p *report) {
 			c := columns{-6, 4}
 			p.head(c, "name", "n", "why")
 			p.row(c, "é", 12, "long text")
@@ -26,7 +26,7 @@ func TestPaper(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var out strings.Builder
-			tc.write(newPaper(&out))
+			tc.write(newReport(&out))
 			if out.String() != tc.want {
 				t.Errorf("got\n%q\nwant\n%q", out.String(), tc.want)
 			}
@@ -46,7 +46,7 @@ func TestVerdict(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var out strings.Builder
-			d := &demo{p: newPaper(&out)}
+			d := &demo{p: newReport(&out)}
 			for _, ok := range tc.results {
 				d.p.expect(ok, "something")
 			}

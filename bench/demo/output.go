@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// paper is what the demo writes on. It counts expectations.
-type paper struct {
+// report is what the demo prints. It counts expectations.
+type report struct {
 	w      io.Writer
 	colour bool
 	muted  func() bool // after an interruption nothing is judged any more
@@ -18,10 +18,10 @@ type paper struct {
 	failed []string
 }
 
-// newPaper uses colours only where a person reads: on a terminal, unless NO_COLOR
+// newReport uses colours only where a person reads: on a terminal, unless NO_COLOR
 // is set (no-color.org).
-func newPaper(w io.Writer) *paper {
-	p := &paper{w: w, muted: func() bool { return false }}
+func newReport(w io.Writer) *report {
+	p := &report{w: w, muted: func() bool { return false }}
 	if f, ok := w.(*os.File); ok && os.Getenv("NO_COLOR") == "" {
 		_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
 		p.colour = err == nil
@@ -37,23 +37,23 @@ const (
 	faint = "2"
 )
 
-func (p *paper) paint(sgr, s string) string {
+func (p *report) paint(sgr, s string) string {
 	if !p.colour {
 		return s
 	}
 	return "\x1b[" + sgr + "m" + s + "\x1b[0m"
 }
 
-func (p *paper) heading(n int, title string) {
+func (p *report) heading(n int, title string) {
 	fmt.Fprintf(p.w, "\n%s\n", p.paint(bold, fmt.Sprintf("%d. %s", n, title)))
 }
 
-func (p *paper) say(format string, args ...any) {
+func (p *report) say(format string, args ...any) {
 	fmt.Fprintln(p.w, strings.TrimRight("   "+fmt.Sprintf(format, args...), " "))
 }
 
 // expect states what must hold, in words that are true if it does.
-func (p *paper) expect(ok bool, format string, args ...any) {
+func (p *report) expect(ok bool, format string, args ...any) {
 	if p.muted() {
 		return
 	}
@@ -67,7 +67,7 @@ func (p *paper) expect(ok bool, format string, args ...any) {
 }
 
 // fail notes what went wrong.
-func (p *paper) fail(text string) {
+func (p *report) fail(text string) {
 	if p.muted() {
 		return
 	}
@@ -79,11 +79,11 @@ func (p *paper) fail(text string) {
 // negative width aligns to the left.
 type columns []int
 
-func (p *paper) head(c columns, names ...any) {
+func (p *report) head(c columns, names ...any) {
 	fmt.Fprintln(p.w, p.paint(faint, c.line(names)))
 }
 
-func (p *paper) row(c columns, cells ...any) { fmt.Fprintln(p.w, c.line(cells)) }
+func (p *report) row(c columns, cells ...any) { fmt.Fprintln(p.w, c.line(cells)) }
 
 func (c columns) line(cells []any) string {
 	var b strings.Builder
