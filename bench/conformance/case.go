@@ -20,7 +20,7 @@ type Case struct {
 	Name  string
 	steps []*step
 
-	book *book
+	all *cases
 }
 
 // step is a change and what holds after it.
@@ -34,15 +34,15 @@ type step struct {
 	probes  []*probe
 }
 
-// book is all cases. The Services in it are numbered, for addresses of their own.
-type book struct {
+// cases is the list of all cases. The Services in it are numbered, for addresses of their own.
+type cases struct {
 	cases    []*Case
 	services int
 }
 
 // add begins a case of rows, separated by " + ".
-func (b *book) add(rows, name string) *Case {
-	c := &Case{Rows: strings.Split(rows, " + "), Name: name, steps: []*step{{}}, book: b}
+func (b *cases) add(rows, name string) *Case {
+	c := &Case{Rows: strings.Split(rows, " + "), Name: name, steps: []*step{{}}, all: b}
 	b.cases = append(b.cases, c)
 	return c
 }
@@ -102,8 +102,8 @@ func (c *Case) service(changes ...func(*front)) *front {
 
 // bare makes a Service that is not written yet.
 func (c *Case) bare(changes ...func(*front)) *front {
-	n := c.book.services
-	c.book.services++
+	n := c.all.services
+	c.all.services++
 	f := &front{c: c, n: n, Service: &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "conformance", Name: fmt.Sprintf("s%d", n)},
 	}}

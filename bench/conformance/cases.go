@@ -2,7 +2,7 @@ package conformance
 
 // all is every case.
 func all() []*Case {
-	b := &book{}
+	b := &cases{}
 	for _, f := range []func(){
 		b.serviceTypes, b.servicePorts, b.serviceAddresses, b.sourceRanges, b.policies, b.ignoredByProxies,
 		b.slices, b.endpointAddresses, b.conditions, b.hints, b.endpointChanges, b.lastAndFirstEndpoint, b.serviceChanges,

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func (b *book) affinity() {
+func (b *cases) affinity() {
 	three := []string{"b0", "b1", "b2"}
 	c := b.add("Service/sessionAffinity: ClientIP + Where kube-proxy's modes disagree/affinity key + Affinity/the client's address and the service port", "one-backend")
 	f := c.service(affinity(10800), external).slice("", three...)
@@ -45,7 +45,7 @@ func (b *book) affinity() {
 	c.tcp(crowd, "b0 b1 from gateway", f.vip4())
 }
 
-func (b *book) choosing() {
+func (b *cases) choosing() {
 	three := []string{"b0", "b1", "b2"}
 	for _, s := range [...]struct{ row, name, want string }{
 		{"maglev", "maglev", "several from gateway"}, {"random", "random", "several from gateway"},
@@ -66,7 +66,7 @@ func (b *book) choosing() {
 	c.tcp(outside, viaB1, f.vip4()).tcp(outside, viaB1, f.vip6())
 }
 
-func (b *book) hairpin() {
+func (b *cases) hairpin() {
 	const row = "Whose address/a client that is the very endpoint it got"
 	c := b.add(row, "policy-cluster")
 	f := c.service().slice("", "b0")
@@ -81,7 +81,7 @@ func (b *book) hairpin() {
 	c.tcp(podB0, viaB0, f.vip4()).tcp(podB0, viaB0, f.vip6())
 }
 
-func (b *book) disagreements() {
+func (b *cases) disagreements() {
 	const section = "Where kube-proxy's modes disagree/"
 	c := b.add(section+"node port without endpoints, on a local address that is not selected", "pass")
 	f := c.service()
@@ -140,7 +140,7 @@ func (b *book) disagreements() {
 	c.tcp(outside, passListen, destination("the node's address", "10.71.0.1", 17000))
 }
 
-func (b *book) configurations() {
+func (b *cases) configurations() {
 	const section = "Node and configuration/"
 	c := b.add(section+"nodeAddresses + Where kube-proxy's modes disagree/node-port addresses by default", "selected")
 	f := c.service().slice("", "b0")

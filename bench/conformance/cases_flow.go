@@ -11,7 +11,7 @@ func (c *Case) established(f *front, tcp, udp string) *Case {
 
 const viaB0, viaB1 = "b0 from gateway", "b1 from gateway"
 
-func (b *book) endpointChanges() {
+func (b *cases) endpointChanges() {
 	c := b.add("Established flows/endpoint added", "stay")
 	f := c.service().slice("", "b0")
 	c.established(f, viaB0, viaB0).then("another endpoint")
@@ -55,7 +55,7 @@ func (b *book) endpointChanges() {
 	c.established(f, viaB0, "b0:8081 from gateway").tcp(outside, "b0:8081 from gateway", f.vip4())
 }
 
-func (b *book) lastAndFirstEndpoint() {
+func (b *cases) lastAndFirstEndpoint() {
 	const zero = "Established flows/service goes to zero endpoints"
 	c := b.add(zero+" + Different on purpose/UDP flows end with their endpoint in every case", "slice-empty")
 	f := c.service().slice("", "b0")
@@ -79,7 +79,7 @@ func (b *book) lastAndFirstEndpoint() {
 	c.established(f, viaB0, viaB1).tcp(outside, "b0 b1 from gateway", f.vip4())
 }
 
-func (b *book) serviceChanges() {
+func (b *cases) serviceChanges() {
 	const row = "Service/any of it changes"
 	c := b.add(row+" + Established flows/service port, node port or VIP changed", "port")
 	f := c.service().slice("", "b0")

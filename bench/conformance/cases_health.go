@@ -17,7 +17,7 @@ func (f *front) health4() dest {
 }
 func (f *front) health6() dest { return destination("node port for health", "fd71::1", f.nodePort(3)) }
 
-func (b *book) health() {
+func (b *cases) health() {
 	const row = "Service/healthCheckNodePort + Health/"
 	c := b.add(row+"healthCheckNodePort counts local ready addresses", "counts")
 	f := c.service(local, anotherPort).slice("-1", "b0 @gateway", "b2 @gateway term").slice("-2", "b1 @gateway", "b0 @gateway")

@@ -8,7 +8,7 @@ import (
 // Both backends, elsewhere.
 var both = []string{"b0", "b1"}
 
-func (b *book) serviceTypes() {
+func (b *cases) serviceTypes() {
 	c := b.add("Service/spec.type", "external-name")
 	c.service(func(f *front) {
 		f.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "example.com", Ports: f.Spec.Ports[:1],
@@ -49,7 +49,7 @@ func (b *book) serviceTypes() {
 // tcpAll is one probe of TCP, for a case that needs nothing else of its Service.
 func (f *front) tcpAll(from, want string, to func(*front) dest) { f.c.tcp(from, want, to(f)) }
 
-func (b *book) servicePorts() {
+func (b *cases) servicePorts() {
 	c := b.add("Service/spec.ports[]", "same-number-in-tcp-and-udp")
 	f := c.service()
 	tcpOnly := func(ports ...int) func(*discoveryv1.EndpointSlice) {
@@ -94,7 +94,7 @@ func (b *book) servicePorts() {
 	c.tcp(outside, "b0:8081 from gateway", f.vip4(), f.node4()).udp(outside, "b0:8081 from gateway", f.vip4())
 }
 
-func (b *book) serviceAddresses() {
+func (b *cases) serviceAddresses() {
 	c := b.add("Service/externalIPs", "load-balancer-with-external")
 	f := c.service(external).slice("", both...)
 	c.tcp(outside, "b0 b1 from gateway", f.external4(), f.vip4(), f.node4())
@@ -136,7 +136,7 @@ func (b *book) serviceAddresses() {
 		tcp(outside, passListen, f.node4()).tcp(outside, passRoute, f.external4())
 }
 
-func (b *book) sourceRanges() {
+func (b *cases) sourceRanges() {
 	const row = "Service/loadBalancerSourceRanges"
 	c := b.add(row, "of-both-families")
 	f := c.service(external, ranges("10.71.0.10/32", "fd71::a/128")).slice("", "b0")
@@ -174,7 +174,7 @@ func (b *book) sourceRanges() {
 	c.tcp(other, drop, f.vip4()).tcp(outside, reject, f.vip4())
 }
 
-func (b *book) policies() {
+func (b *cases) policies() {
 	const row = "Service/externalTrafficPolicy"
 	c := b.add(row+" + Whose address/VIP, external IP, node port; policy Cluster", "cluster")
 	f := c.service(external).slice("", "b0 @gateway", "b1")
@@ -214,7 +214,7 @@ func (b *book) policies() {
 	c.tcp(outside, drop, f.cluster4()).tcp(pod, drop, f.cluster6()).tcp(outside, "b0 b1 from gateway", f.vip4())
 }
 
-func (b *book) ignoredByProxies() {
+func (b *cases) ignoredByProxies() {
 	c := b.add("Service/publishNotReadyAddresses, trafficDistribution, selector", "what-the-slice-says")
 	f := c.service(func(f *front) {
 		near := corev1.ServiceTrafficDistributionPreferClose

@@ -7,7 +7,7 @@ import (
 	"sluice.dev/sluice/bench/cluster"
 )
 
-func (b *book) slices() {
+func (b *cases) slices() {
 	c := b.add("EndpointSlice/label kubernetes.io/service-name", "all-slices-count")
 	f := c.service().slice("-1", "b0").slice("-2", "b1").slice("-3", "b2")
 	c.tcp(outside, "b0 b1 b2 from gateway", f.vip4()).udp(outside, "b0 b1 b2 from gateway", f.vip6())
@@ -49,7 +49,7 @@ func (b *book) slices() {
 	c.tcp(outside, "b2 from gateway", f.vip4()).udp(outside, "b2 from gateway", f.vip4())
 }
 
-func (b *book) endpointAddresses() {
+func (b *cases) endpointAddresses() {
 	c := b.add("EndpointSlice/endpoints[].addresses", "the-first-counts")
 	f := c.service().slice("", "b1 b0", "b2 b0")
 	c.tcp(outside, "b1 b2 from gateway", f.vip4()).tcp(outside, "b1 b2 from gateway", f.vip6())
@@ -75,7 +75,7 @@ func (b *book) endpointAddresses() {
 	c.tcp(outside, "b0 from gateway", f.vip4()).tcp(outside, "b0 from gateway", f.vip6())
 }
 
-func (b *book) conditions() {
+func (b *cases) conditions() {
 	c := b.add("EndpointSlice/nodeName", "exactly-this-node")
 	f := c.service(local).slice("", "b0 nonode", "b1 @gateway.example.com", "b2 @gateway")
 	c.tcp(outside, "b2 from client", f.vip4()).tcp(outside, "b2 from client", f.vip6())
@@ -125,7 +125,7 @@ func (b *book) conditions() {
 	c.tcp(outside, "b0 b1 from gateway", f.vip4())
 }
 
-func (b *book) hints() {
+func (b *cases) hints() {
 	const row = "EndpointSlice/hints.forNodes, forZones"
 	c := b.add(row+" + Node and configuration/label topology.kubernetes.io/zone", "zone")
 	f := c.service().slice("", "b0 zone=a", "b1 zone=b", "b2 zone=b zone=a")

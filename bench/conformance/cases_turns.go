@@ -3,7 +3,7 @@ package conformance
 import "time"
 
 // affinityTime is affinity as time passes.
-func (b *book) affinityTime() {
+func (b *cases) affinityTime() {
 	three := []string{"b0", "b1", "b2"}
 	// Without a pin each new flow goes anywhere, so a pin that ends after its first flow shows.
 	c := b.add("Affinity/each new flow starts the time anew", "slides")
@@ -24,7 +24,7 @@ func (b *book) affinityTime() {
 }
 
 // turns is what schedulers promise exactly.
-func (b *book) turns() {
+func (b *cases) turns() {
 	three := []string{"b0", "b1", "b2"}
 	exactly := func(c *Case, as manner, want string, d dest) {
 		c.probe(&probe{how: "tcp", from: outside, to: []dest{d}, want: want, as: as, n: 30, unasked: whyNoTurns})

@@ -1,7 +1,7 @@
 package conformance
 
 // wire is what packets look like, whatever Services say.
-func (b *book) wire() {
+func (b *cases) wire() {
 	c := b.add("On the wire/VLAN tags", "come-off")
 	f := c.service().slice("", "b0")
 	to := []dest{f.vip4(), f.vip6(), f.node4(), f.node6()}
