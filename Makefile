@@ -114,6 +114,19 @@ vm-test: build ## guests with each NIC that QEMU has, zero-copy and not: traffic
 vm-test-full: build ## the same on the oldest kernel and the newest ones, and what changes under a running gateway; hours
 	$(VMTEST) --set full --logs $(OUT)/vm-full
 
+# Tests for arm64, whose processor QEMU emulates; the kernel is this machine's. Left out, as the emulation has not what they test:
+#   TestFileInUse  starts itself again: this kernel runs no program of arm64
+#   TestHugePages  reads smaps in /proc: QEMU writes that file itself, with zeros
+# The package fastpath itself takes more than ten minutes so, and has no assembly: ARM64_PACKAGES=./fastpath ARM64_TIMEOUT=1h.
+ARM64_PACKAGES ?= ./nat/... ./flowtable/... ./fastpath/services ./fastpath/stats ./fastpath/thread ./fastpath/xsk/... ./control/maglev
+ARM64_TIMEOUT  ?= 10m
+ARM64_WITHOUT  := ^(TestFileInUse|TestHugePages)$$
+
+.PHONY: arm64-test
+arm64-test: build ## unit tests as built for arm64, on an emulated processor: what has assembly, and its neighbours; minutes
+	GOARCH=arm64 $(GO) vet ./nat/... ./flowtable/... # the stubs in assembly: frame sizes, arguments
+	CGO_ENABLED=0 GOARCH=arm64 $(GO) test -short -timeout $(ARM64_TIMEOUT) -skip '$(ARM64_WITHOUT)' -exec '$(CURDIR)/bin/sluice-bench vm emulate --' $(ARM64_PACKAGES)
+
 # What kernels without modules lack, on one of Debian's, in a guest (docs/lab.md). Programs are built here: the guest's
 # processor is emulated. SLUICE_NO_SKIP has a test fail there that would be skipped here.
 KERNEL    ?= trixie-backports

@@ -34,6 +34,7 @@ var (
 // Cache is where kernels and QEMU are kept:
 //
 //	tools/                    QEMU, modprobe, ethtool and their libraries, as in a root of their own
+//	user/                     QEMU for single programs of other processors
 //	kernels/SUITE             the release of the kernel that was the newest of the suite: a symbolic link
 //	kernels/RELEASE/          vmlinuz, and lib/modules as depmod leaves it
 type Cache struct {
@@ -121,12 +122,18 @@ func (c Cache) kernel(suite string) (Kernel, error) {
 func (c Cache) tools() string { return filepath.Join(c.Dir, "tools") }
 
 func (c Cache) fetchTools(ctx context.Context) error {
-	if _, err := os.Stat(c.tools()); err == nil {
+	return c.fetchQEMU(ctx, c.tools(), 40, toolPackages...)
+}
+
+// fetchQEMU unpacks packages of toolSuites and all that they depend on into a directory, if it is
+// not there.
+func (c Cache) fetchQEMU(ctx context.Context, into string, megabytes int, packages ...string) error {
+	if _, err := os.Stat(into); err == nil {
 		return nil
 	}
-	return c.fetch(ctx, toolSuites, c.tools, func(a *apt.Apt, into string) error {
-		fmt.Fprintf(c.Log, "fetching QEMU by apt: about 40 MB, once\n")
-		if err := a.DownloadAll(ctx, toolSuites[len(toolSuites)-1], toolPackages...); err != nil {
+	return c.fetch(ctx, toolSuites, func() string { return into }, func(a *apt.Apt, into string) error {
+		fmt.Fprintf(c.Log, "fetching QEMU by apt: about %d MB, once\n", megabytes)
+		if err := a.DownloadAll(ctx, toolSuites[len(toolSuites)-1], packages...); err != nil {
 			return err
 		}
 		return a.Unpack(ctx, into)

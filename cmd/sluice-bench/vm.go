@@ -21,7 +21,7 @@ func vmCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	command.AddCommand(vmFetchCommand(), vmRunCommand(), vmTestCommand(), vmGuestCommand())
+	command.AddCommand(vmFetchCommand(), vmRunCommand(), vmTestCommand(), vmEmulateCommand(), vmGuestCommand())
 	return command
 }
 
@@ -99,6 +99,24 @@ func vmRunCommand() *cobra.Command {
 	f.StringVar(&c.Console, "console", "", "a file to keep what the kernel says")
 	f.DurationVar(&c.Limit, "limit", 10*time.Minute, "end the guest after this time")
 	return command
+}
+
+func vmEmulateCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "emulate -- PROGRAM ARGS...",
+		Short: "Run a static program of arm64 here, its processor emulated",
+		Long: "emulate runs a program for Linux on arm64, with this machine's kernel and files, on an emulated processor.\n" +
+			"A program that starts itself again fails: the kernel knows nothing of the emulation.",
+		Example: "  GOARCH=arm64 CGO_ENABLED=0 go test -exec 'sluice-bench vm emulate --' ./nat",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cache, err := vm.UserCache(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			return cache.Emulate(cmd.Context(), args)
+		},
+	}
 }
 
 func parseNICs(pairs, nics []string) (all []vm.NIC, err error) {
