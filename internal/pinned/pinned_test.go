@@ -34,20 +34,20 @@ func TestJudge(t *testing.T) {
 }
 
 func TestLayout(t *testing.T) {
-	type inner struct{ a, b uint16 }
+	type inner struct{ A, B uint16 }
 	type record struct {
-		inner
-		n     atomic.Uint32
-		pairs [2]inner
+		First inner
+		N     atomic.Uint32
+		Pairs [2]inner
 	}
 	const want = `pinned.record, 16 bytes
-     0 inner pinned.inner
-     0 inner.a uint16
-     2 inner.b uint16
-     4 n atomic.Uint32
-     8 pairs [2]pinned.inner
-     8 pairs.a uint16
-    10 pairs.b uint16
+     0 First pinned.inner
+     0 First.A uint16
+     2 First.B uint16
+     4 N atomic.Uint32
+     8 Pairs [2]pinned.inner
+     8 Pairs.A uint16
+    10 Pairs.B uint16
 `
 	if got := Layout(record{}); got != want {
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)
