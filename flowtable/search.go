@@ -26,10 +26,13 @@ type Search struct {
 // What the assembly needs of other packages: go_asm.h, which it includes, has this package's
 // constants and the fields of its own types.
 type (
-	plain   header.Plain
+	//lint:ignore U1000 the assembly uses it
+	plain header.Plain
+	//lint:ignore U1000 the assembly uses it
 	rewrite header.Rewrite
 )
 
+//lint:ignore U1000 the assembly uses it
 const plainIPv6 = header.PlainIPv6
 
 // The assembly multiplies by these sizes, and compares all tags of a bucket in one.

@@ -22,12 +22,17 @@ const (
 // What the assembly needs of another package: go_asm.h, which it includes, has this package's
 // constants and the fields of its own types.
 type (
-	frame   header.Frame
-	memory  header.Memory
+	//lint:ignore U1000 the assembly uses it
+	frame header.Frame
+	//lint:ignore U1000 the assembly uses it
+	memory header.Memory
+	//lint:ignore U1000 the assembly uses it
 	rewrite header.Rewrite
 )
 
 const (
+	//lint:ignore U1000 the assembly uses it
 	plainIPv4 = header.PlainIPv4
-	protoUDP  = header.ProtoUDP
+	//lint:ignore U1000 the assembly uses it
+	protoUDP = header.ProtoUDP
 )
