@@ -30,6 +30,10 @@ func (p *port) modeOf(dev devices.Device, frameSize int) (mode xsk.Mode, why str
 		return xsk.Copy, "zeroCopy is never in the configuration"
 	case p.config.ZeroCopy == config.ZeroCopyRequire:
 		return xsk.ZeroCopy, ""
+	case p.config.Mode == config.ModeGeneric:
+		return xsk.Copy, noGenericZeroCopy
+	case p.attach != nil && p.attach.Mode() == xdpprog.Generic && !p.without:
+		return xsk.Copy, noGenericZeroCopy
 	}
 	if frames.Long(dev.MTU, frameSize) {
 		return xsk.Copy, frames.WhyLongIsCopy(dev.MTU, frameSize)
@@ -43,6 +47,28 @@ func (p *port) modeOf(dev devices.Device, frameSize int) (mode xsk.Mode, why str
 	return xsk.Auto, ""
 }
 
+// noGenericZeroCopy is why sockets are in copy mode where the program is in generic mode. A driver
+// may bind a socket in zero-copy without a native program and then send nothing from it:
+// igb_xsk_wakeup (drivers/net/ethernet/intel/igb/igb_xsk.c) and ixgbe_xsk_wakeup refuse to.
+const noGenericZeroCopy = "generic mode has no zero-copy"
+
+// sendsNothing reports whether a socket is in zero-copy while the program is in generic mode.
+func (p *port) sendsNothing() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.attach == nil || p.attach.Mode() != xdpprog.Generic {
+		return false
+	}
+	for _, sl := range p.slots {
+		if socket := sl.socket.Load(); socket != nil {
+			if mode, _ := socket.Mode(); mode == xsk.ZeroCopy {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // long reports whether the port needs sockets that take packets in several frames.
 func (p *port) long(frameSize int) bool {
 	p.mu.Lock()
@@ -51,7 +77,7 @@ func (p *port) long(frameSize int) bool {
 }
 
 // attachMode returns the mode to request on the device as it is now.
-func (p *port) attachMode() xdpprog.AttachMode {
+func (p *port) attachMode(r *refusals) xdpprog.AttachMode {
 	mode := map[config.Mode]xdpprog.AttachMode{
 		config.ModeAuto: xdpprog.Auto, config.ModeNative: xdpprog.Native, config.ModeGeneric: xdpprog.Generic,
 	}[p.config.Mode]
@@ -59,7 +85,7 @@ func (p *port) attachMode() xdpprog.AttachMode {
 	case mode != xdpprog.Auto:
 	case p.needsGeneric() != "":
 		return xdpprog.Generic
-	case p.prefersNative():
+	case p.prefersNative(r):
 		return xdpprog.PreferNative
 	}
 	return mode
@@ -72,17 +98,15 @@ func (p *port) needsGeneric() string {
 	return p.device.WhyGeneric()
 }
 
-// etherMTU is Ethernet's without jumbo frames (IEEE 802.3, clause 3.2.7), which every driver with native mode takes.
-const etherMTU = 1500
-
-// prefersNative reports whether native mode is worth giving up the generic program of a predecessor, which may be
-// generic because of an MTU that the device has no more. At larger MTUs a driver that has native mode may refuse it, and
-// each restart would take the program off for a moment.
-func (p *port) prefersNative() bool {
+// prefersNative reports whether native mode is worth giving up the generic program of a predecessor:
+// it took generic mode at a larger MTU than the device has now. Without a record of that the program
+// stays as it is, because a driver that refuses native mode for another reason would lose it for a
+// moment at each restart.
+func (p *port) prefersNative(r *refusals) bool {
 	p.mu.Lock()
 	dev := p.device
 	p.mu.Unlock()
-	if dev.MTU > etherMTU {
+	if dev.MTU >= r.at(p.name, dev.Index) {
 		return false
 	}
 	features, known := netdev.XDPFeatures(dev.Index)

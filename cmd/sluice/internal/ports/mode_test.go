@@ -28,6 +28,8 @@ func TestSocketMode(t *testing.T) {
 		{"never", &port{config: config.Interface{ZeroCopy: config.ZeroCopyNever}}, virtio, 2048, xsk.Copy, "zeroCopy is never in the configuration"},
 		{"required", &port{config: config.Interface{ZeroCopy: config.ZeroCopyRequire}, pieces: "pieces"}, virtio, 2048, xsk.ZeroCopy, ""},
 		{"pieces were seen", &port{config: config.Interface{ZeroCopy: config.ZeroCopyAuto}, pieces: "pieces"}, virtio, 2048, xsk.Copy, "pieces"},
+		{"generic mode", &port{config: config.Interface{Mode: config.ModeGeneric, ZeroCopy: config.ZeroCopyAuto}}, virtio, 2048, xsk.Copy,
+			"generic mode has no zero-copy"},
 		{"host link", &port{host: true, config: config.Interface{ZeroCopy: config.ZeroCopyNever}}, virtio, 2048, xsk.Copy, "a veth pair has no zero-copy"},
 	} {
 		mode, why := tc.p.modeOf(tc.dev, tc.frameSize)

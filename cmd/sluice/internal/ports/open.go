@@ -83,8 +83,23 @@ func (s *Set) openSlot(ctx context.Context, p *port, sl *slot) error {
 
 // attachPort puts the program on the device, if it is not there, and the sockets into its map.
 func (s *Set) attachPort(ctx context.Context, p *port) error {
-	if err := p.attachTo(s.program); err != nil {
+	if err := p.attachTo(s.program, s.refusals); err != nil {
 		return p.closed(errors.Join(err, s.closePort(ctx, p)))
+	}
+	if err := p.noteMode(s.refusals); err != nil {
+		s.log.Warn("the next process will not know at which MTU native mode was refused", "interface", p.name, "error", err)
+	}
+	if p.sendsNothing() { // native mode was expected, and refused
+		err := error(nil)
+		if p.config.ZeroCopy == config.ZeroCopyRequire {
+			err = fmt.Errorf("interface %s: zeroCopy is require, but %s, and %s: set zeroCopy to auto",
+				p.name, noGenericZeroCopy, p.attachReason())
+		} else {
+			err = errors.Join(s.closeSockets(ctx, p), s.bindPort(ctx, p)) // the program stays
+		}
+		if err != nil {
+			return p.closed(errors.Join(err, s.closePort(ctx, p)))
+		}
 	}
 	p.mu.Lock()
 	p.open, p.why = true, ""
@@ -104,14 +119,14 @@ func (s *Set) attachPort(ctx context.Context, p *port) error {
 
 // attachTo puts the program on the device. One that stayed there while sockets were replaced remains: some drivers take
 // the link down when a program goes, and until the next one is there the kernel would answer in the place of services.
-func (p *port) attachTo(k Program) error {
+func (p *port) attachTo(k Program, r *refusals) error {
 	p.mu.Lock()
 	stayed := p.attach != nil
 	p.mu.Unlock()
 	if stayed {
 		return nil
 	}
-	attach, err := p.put(k)
+	attach, err := p.put(k, r)
 	if err != nil {
 		return err
 	}
@@ -120,18 +135,32 @@ func (p *port) attachTo(k Program) error {
 	p.attach = attach
 	if p.genericMTU = 0; attach.Mode() == xdpprog.Generic {
 		p.genericMTU = p.device.MTU
+		if known := r.at(p.name, p.device.Index); known != 0 {
+			p.genericMTU = min(p.genericMTU, known)
+		}
 	}
 	p.atAttach = carrierOf(&p.device)
 	return nil
 }
 
+// noteMode records at which MTU mode auto took generic mode, or that it took native mode.
+func (p *port) noteMode(r *refusals) error {
+	p.mu.Lock()
+	index, mtu := p.device.Index, p.genericMTU
+	p.mu.Unlock()
+	if p.host || p.config.Mode != config.ModeAuto {
+		return nil
+	}
+	return r.set(p.name, index, mtu)
+}
+
 // put attaches the program that the port needs.
-func (p *port) put(k Program) (*xdpprog.Port, error) {
+func (p *port) put(k Program, r *refusals) (*xdpprog.Port, error) {
 	ifindex := p.index()
 	if p.host {
 		return k.AttachHostLink(ifindex, p.name)
 	}
-	return k.Attach(ifindex, p.name, p.attachMode())
+	return k.Attach(ifindex, p.name, p.attachMode(r))
 }
 
 // detach takes the program off the device, if it is there.

@@ -65,6 +65,7 @@ type Set struct {
 	workers  Workers
 	program  Program
 	original *napi.Original // what devices had before `interfaces[].napi`
+	refusals *refusals      // of native mode
 	ports    []*port        // in the order of the configuration, the host link's last
 }
 
@@ -74,9 +75,15 @@ func New(c Config) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
+	refused, err := openRefusals(filepath.Join(c.Settings.StateDir, "modes.json"))
+	if refused == nil {
+		return nil, err
+	} else if err != nil {
+		c.Log.Warn("devices keep the mode that they are in", "error", err)
+	}
 	s := &Set{
 		config: c.Settings, frames: c.Found.Frames, log: c.Log,
-		workers: c.Workers, program: c.Program, original: original,
+		workers: c.Workers, program: c.Program, original: original, refusals: refused,
 	}
 	for i, dev := range c.Found.Devices {
 		s.ports = append(s.ports, &port{
