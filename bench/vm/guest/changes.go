@@ -295,6 +295,20 @@ func (l *lab) unbindBind() (string, error) {
 	return fmt.Sprintf("%s taken from %s and given back under %d connections, 0 broken", left, filepath.Base(driver), heldFlows), nil
 }
 
+// genericMode configures generic mode for both NICs, before the start. Zero-copy sockets would send
+// nothing then.
+func (l *lab) genericMode() (string, error) {
+	text := l.gate.Configuration()
+	for _, nic := range l.interfaces() {
+		auto := "- name: " + nic + "\n"
+		if !strings.Contains(text, auto) {
+			return "", fmt.Errorf("no interface %s in:\n%s", nic, text)
+		}
+		text = strings.Replace(text, auto, auto+"  mode: generic\n", 1)
+	}
+	return "mode: generic for both NICs", l.gate.WriteConfiguration(text)
+}
+
 // nativeRefused wants an MTU that the driver's native mode cannot take to be refused where that mode is wanted, by a
 // message that names the driver.
 func (l *lab) nativeRefused() (string, error) {

@@ -94,6 +94,7 @@ var tests = map[string]test{
 	"more":    (*lab).moreQueues,
 	"unbind":  (*lab).unbindBind,
 	"native":  (*lab).nativeRefused,
+	"generic": (*lab).genericMode,
 	"one":     (*lab).oneQueue,
 	"laws":    (*lab).laws,
 	"stop":    (*lab).stop,
