@@ -55,7 +55,8 @@ func newConfinedWith(t *testing.T, daemon string, capabilities []string, options
 	}
 	c.gate, err = launch.New(launch.Config{
 		Sluice: self, Host: n.Gateway, Options: options(n),
-		Env: []string{daemonVariable + "=" + daemon, capabilitiesVariable + "=" + strings.Join(capabilities, ","), rootVariable + "=" + t.TempDir()},
+		Env: []string{daemonVariable + "=" + daemon, capabilitiesVariable + "=" + strings.Join(capabilities, ","),
+			rootVariable + "=" + t.TempDir()},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -121,7 +122,8 @@ func (c *confined) ask(ctx context.Context, t *testing.T) {
 	t.Helper()
 	for _, vip := range []string{vip4, vip6} {
 		r, err := c.net.Clients[0].HTTP(ctx, topo.HTTPLoad{
-			Targets: []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr(vip), webPort)}, Requests: requests, Concurrency: 4,
+			Targets: []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr(vip), webPort)}, Requests: requests,
+			Concurrency: 4,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -178,7 +180,8 @@ func TestEachCapabilityIsNeeded(t *testing.T) {
 	all := capabilities(t, &o)
 	for _, without := range all {
 		t.Run(without, func(t *testing.T) {
-			c := newConfined(t, daemon, slices.DeleteFunc(slices.Clone(all), func(name string) bool { return name == without }))
+			c := newConfined(t, daemon, slices.DeleteFunc(slices.Clone(all),
+				func(name string) bool { return name == without }))
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
 			if err := c.gate.Start(ctx); err == nil {

@@ -43,8 +43,10 @@ func TestRealAPIServer(t *testing.T) {
 	create(ctx, t, k.Client(), &o)
 	user := "system:serviceaccount:" + o.namespace.Name + ":" + o.serviceAccount.Name
 	for _, mayNot := range []authorizationv1.ResourceAttributes{
-		{Verb: "update", Resource: "services", Subresource: "status"}, {Verb: "get", Resource: "secrets"}, {Verb: "list", Resource: "pods"},
-		{Verb: "patch", Resource: "nodes"}, {Verb: "delete", Group: "events.k8s.io", Resource: "events"}, {Verb: "create", Resource: "events"},
+		{Verb: "update", Resource: "services", Subresource: "status"}, {Verb: "get", Resource: "secrets"},
+		{Verb: "list", Resource: "pods"},
+		{Verb: "patch", Resource: "nodes"}, {Verb: "delete", Group: "events.k8s.io", Resource: "events"},
+		{Verb: "create", Resource: "events"},
 	} {
 		r, err := k.Client().AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
 			Spec: authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: &mayNot},
@@ -123,10 +125,13 @@ func put(ctx context.Context, t *testing.T, k *cluster.Cluster, n *topo.Net) {
 	dual := corev1.IPFamilyPolicyRequireDualStack
 	web := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
-		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, IPFamilyPolicy: &dual, Ports: []corev1.ServicePort{
-			{Name: "http", Port: webPort, TargetPort: intstr.FromInt32(backendPort), Protocol: corev1.ProtocolTCP},
-		}},
-		Status: corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: vip4}, {IP: vip6}}}},
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, IPFamilyPolicy: &dual,
+			Ports: []corev1.ServicePort{
+				{Name: "http", Port: webPort, TargetPort: intstr.FromInt32(backendPort), Protocol: corev1.ProtocolTCP},
+			}},
+		Status: corev1.ServiceStatus{
+			LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: vip4}, {IP: vip6}}},
+		},
 	}
 	rival := web.DeepCopy()
 	rival.Name = "web-rival"
@@ -135,7 +140,9 @@ func put(ctx context.Context, t *testing.T, k *cluster.Cluster, n *topo.Net) {
 		if _, err := h.Serve(backendPort); err != nil {
 			t.Fatal(err)
 		}
-		for family, a := range map[corev1.IPFamily]netip.Addr{corev1.IPv4Protocol: h.Addr4(), corev1.IPv6Protocol: h.Addr6()} {
+		for family, a := range map[corev1.IPFamily]netip.Addr{
+			corev1.IPv4Protocol: h.Addr4(), corev1.IPv6Protocol: h.Addr6(),
+		} {
 			byFamily[family] = append(byFamily[family], cluster.NewEndpoint(h.Name, a))
 		}
 	}

@@ -86,19 +86,22 @@ func mounts(root string) error {
 		return fmt.Errorf("unshare mounts: %w", err)
 	}
 	const readOnly = unix.MS_BIND | unix.MS_REMOUNT | unix.MS_RDONLY
-	list := []mountCall{{"", "/", "", unix.MS_REC | unix.MS_PRIVATE}, {"", "/", "", readOnly}, {"tmpfs", root, "tmpfs", 0}}
+	list := []mountCall{{"", "/", "", unix.MS_REC | unix.MS_PRIVATE}, {"", "/", "", readOnly},
+		{"tmpfs", root, "tmpfs", 0}}
 	entries, err := os.ReadDir("/")
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
 		if e.IsDir() {
-			list = append(list, mountCall{"/" + e.Name(), filepath.Join(root, e.Name()), "", unix.MS_BIND | unix.MS_REC})
+			list = append(list, mountCall{"/" + e.Name(), filepath.Join(root, e.Name()), "",
+				unix.MS_BIND | unix.MS_REC})
 		}
 	}
 	sysctls, procSys := filepath.Join(root, hostlink.HostProcSys, "net"), filepath.Join(root, "proc/sys")
 	list = append(list, mountCall{"/proc/sys/net", sysctls, "", unix.MS_BIND},
-		mountCall{procSys, procSys, "", unix.MS_BIND}, mountCall{"", procSys, "", readOnly}, mountCall{"", root, "", readOnly})
+		mountCall{procSys, procSys, "", unix.MS_BIND}, mountCall{"", procSys, "", readOnly},
+		mountCall{"", root, "", readOnly})
 	for _, m := range list {
 		if err := m.do(); err != nil {
 			return err

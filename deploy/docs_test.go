@@ -44,7 +44,8 @@ func TestDocumentedMetricsExist(t *testing.T) {
 	}
 	for _, name := range names {
 		base := strings.TrimSuffix(name, "_bucket")
-		if name != "sluice_worker" && !strings.Contains(string(golden), "\n"+base) && !strings.Contains(string(metrics), "`"+base+"`") {
+		if name != "sluice_worker" && !strings.Contains(string(golden), "\n"+base) && !strings.Contains(string(metrics),
+			"`"+base+"`") {
 			t.Errorf("%s is no metric", name)
 		}
 	}

@@ -40,8 +40,9 @@ func readManifests(t *testing.T) (o objects) {
 	}
 	into := map[string]any{
 		"v1 Namespace": &o.namespace, "v1 ServiceAccount": &o.serviceAccount, "v1 ConfigMap": &o.configMap,
-		"rbac.authorization.k8s.io/v1 ClusterRole": &o.role, "rbac.authorization.k8s.io/v1 ClusterRoleBinding": &o.binding,
-		"apps/v1 DaemonSet": &o.daemonSet,
+		"rbac.authorization.k8s.io/v1 ClusterRole":        &o.role,
+		"rbac.authorization.k8s.io/v1 ClusterRoleBinding": &o.binding,
+		"apps/v1 DaemonSet":                               &o.daemonSet,
 	}
 	for _, doc := range bytes.Split(text, []byte("\n---\n")) {
 		var kind metav1.TypeMeta
@@ -82,7 +83,8 @@ func TestRights(t *testing.T) {
 	}
 	want := []string{
 		"/nodes list", "/nodes watch", "/services get", "/services list", "/services watch",
-		"discovery.k8s.io/endpointslices get", "discovery.k8s.io/endpointslices list", "discovery.k8s.io/endpointslices watch",
+		"discovery.k8s.io/endpointslices get", "discovery.k8s.io/endpointslices list",
+		"discovery.k8s.io/endpointslices watch",
 		"events.k8s.io/events create", "events.k8s.io/events patch",
 	}
 	slices.Sort(got)
@@ -90,7 +92,8 @@ func TestRights(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	s := o.binding.Subjects
-	if o.binding.RoleRef.Name != o.role.Name || len(s) != 1 || s[0].Name != o.serviceAccount.Name || s[0].Namespace != o.namespace.Name {
+	if o.binding.RoleRef.Name != o.role.Name || len(s) != 1 || s[0].Name != o.serviceAccount.Name ||
+		s[0].Namespace != o.namespace.Name {
 		t.Errorf("the binding is not of %s to %s: %+v", o.role.Name, o.serviceAccount.Name, o.binding)
 	}
 }
@@ -124,18 +127,22 @@ func TestPod(t *testing.T) {
 	container := pod.Containers[0]
 	s := container.SecurityContext
 	for what, ok := range map[string]bool{
-		"the host's network":               pod.HostNetwork && !pod.HostPID && !pod.HostIPC,
-		"not privileged":                   !*s.Privileged && !*s.AllowPrivilegeEscalation,
-		"a root directory to read only":    *s.ReadOnlyRootFilesystem,
-		"the runtime's seccomp profile":    pod.SecurityContext.SeccompProfile.Type == corev1.SeccompProfileTypeRuntimeDefault,
+		"the host's network":            pod.HostNetwork && !pod.HostPID && !pod.HostIPC,
+		"not privileged":                !*s.Privileged && !*s.AllowPrivilegeEscalation,
+		"a root directory to read only": *s.ReadOnlyRootFilesystem,
+		"the runtime's seccomp profile": pod.SecurityContext.SeccompProfile.Type ==
+			corev1.SeccompProfileTypeRuntimeDefault,
 		"one container":                    len(pod.Containers) == 1 && len(pod.InitContainers) == 0,
 		"time to drain":                    *pod.TerminationGracePeriodSeconds > int64(c.Drain.Timeout.D().Seconds()),
 		"no connection ended by a rollout": c.Drain.HandOver,
-		"one gateway away at a time":       o.daemonSet.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable.IntValue() == 1,
-		"gateways only":                    pod.NodeSelector["sluice.dev/gateway"] == "true",
-		"its service account":              pod.ServiceAccountName == o.serviceAccount.Name,
-		"the selector's labels":            containsAll(o.daemonSet.Spec.Template.Labels, o.daemonSet.Spec.Selector.MatchLabels),
-		"its node's name":                  container.Env[0].Name == config.NodeNameVariable && container.Env[0].ValueFrom.FieldRef.FieldPath == "spec.nodeName",
+		"one gateway away at a time": o.daemonSet.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable.
+			IntValue() == 1,
+		"gateways only":       pod.NodeSelector["sluice.dev/gateway"] == "true",
+		"its service account": pod.ServiceAccountName == o.serviceAccount.Name,
+		"the selector's labels": containsAll(o.daemonSet.Spec.Template.Labels,
+			o.daemonSet.Spec.Selector.MatchLabels),
+		"its node's name": container.Env[0].Name == config.NodeNameVariable &&
+			container.Env[0].ValueFrom.FieldRef.FieldPath == "spec.nodeName",
 	} {
 		if !ok {
 			t.Errorf("the pod has not: %s", what)
@@ -163,7 +170,8 @@ func testProbes(t *testing.T, container *corev1.Container, c *config.Configurati
 	// A port may be another process's: then it must neither answer for the daemon nor keep
 	// it from being ready. What waits for the API server must not be killed.
 	for what, p := range map[string]*corev1.Probe{"live": container.LivenessProbe, "ready": container.ReadinessProbe} {
-		if p == nil || p.Exec == nil || !slices.Equal(p.Exec.Command, []string{"/bin/sluice", "--socket", c.StatusSocket(), "probe", what}) {
+		if p == nil || p.Exec == nil || !slices.Equal(p.Exec.Command, []string{"/bin/sluice", "--socket",
+			c.StatusSocket(), "probe", what}) {
 			t.Errorf("probe %+v, want sluice probe %s at %s", p, what, c.StatusSocket())
 		}
 	}

@@ -17,7 +17,8 @@ import (
 
 // sluice runs a command beside the daemon, as the kubelet does for probes.
 func (c *confined) sluice(ctx context.Context, daemon string, args ...string) (says string, ok bool) {
-	out, err := exec.CommandContext(ctx, daemon, append([]string{"--socket", c.gate.Socket()}, args...)...).CombinedOutput()
+	out, err := exec.CommandContext(ctx, daemon, append([]string{"--socket", c.gate.Socket()},
+		args...)...).CombinedOutput()
 	return string(out), err == nil
 }
 
@@ -52,7 +53,8 @@ func TestProbesNeedNoPort(t *testing.T) {
 	}
 	status, _ := c.sluice(ctx, daemon, "status")
 	for _, condition := range []string{"metrics-listener", "health-listener"} {
-		if _, after, found := strings.Cut(status, condition); !found || !strings.Contains(strings.SplitN(after, "\n", 2)[0], "address already in use") {
+		if _, after, found := strings.Cut(status, condition); !found ||
+			!strings.Contains(strings.SplitN(after, "\n", 2)[0], "address already in use") {
 			t.Errorf("status does not say why there is no %s:\n%s", condition, status)
 		}
 	}

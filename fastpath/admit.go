@@ -66,7 +66,9 @@ func (w *Worker) flowRequest(p *header.Packet) decide.Request {
 }
 
 // create inserts the flow of a plan: see insert.
-func (w *Worker) create(p *header.Packet, n *decide.Plan, old *header.Tuple) (ref flowtable.Ref, v decide.Verdict, made bool) {
+func (w *Worker) create(
+	p *header.Packet, n *decide.Plan, old *header.Tuple,
+) (ref flowtable.Ref, v decide.Verdict, made bool) {
 	var f flowtable.NewFlow
 	w.newFlow(&f, p, n)
 	w.keepPort(&f, old, n.KeepClient || n.Route.Kind == nexthop.Kernel)

@@ -59,6 +59,7 @@ func TestReopenedBehindTheKernel(t *testing.T) {
 	_, p = l.out(g.host)
 	src, _ = ends(&p.Tuple)
 	if src.Addr().String() != hostSource {
-		t.Errorf("by the host link it leaves from %v, want %s: the kernel keeps the reply, or drops the packet as a martian", src, hostSource)
+		t.Errorf("by the host link it leaves from %v, want %s: the kernel keeps the reply, or drops the packet as a "+
+			"martian", src, hostSource)
 	}
 }

@@ -28,7 +28,8 @@ func stickyLab(t *testing.T, workers int) *lab {
 		for _, proto := range []uint8{header.ProtoTCP, header.ProtoUDP} {
 			id := services.ServiceID(30 + proto)
 			f := both(b, id, ruleVIP, proto, set(b, id, 4*uint32(proto), proto, ips...))
-			f.Service.AffinitySeconds, f.Service.Scheduler, f.Service.Identity = 60, services.RoundRobin, stickyIdn+uint64(proto)
+			f.Service.AffinitySeconds, f.Service.Scheduler, f.Service.Identity = 60, services.RoundRobin, stickyIdn+
+				uint64(proto)
 			second := *f
 			second.Key.Addr = addr(otherVIP)
 			b.SetAddr(addr(otherVIP), services.AddrVIP)
@@ -90,7 +91,8 @@ func TestAffinitySlides(t *testing.T) {
 	l.send(0, headertest.TCP(client, vip, headertest.SYN))
 	_, p := l.out(l.workers[0].nic)
 	src, dst := ends(&p.Tuple)
-	l.send(0, headertest.TCP(dst.String(), src.String(), headertest.SYN|headertest.ACK), headertest.TCP(client, vip, headertest.ACK))
+	l.send(0, headertest.TCP(dst.String(), src.String(), headertest.SYN|headertest.ACK),
+		headertest.TCP(client, vip, headertest.ACK))
 	l.out(l.workers[0].nic)
 	l.out(l.workers[0].nic)
 	l.step(40 * time.Second)
@@ -175,7 +177,8 @@ func TestAffinityAgrees(t *testing.T) {
 		client := fmt.Sprintf("198.51.100.%d", 1+c)
 		for w, g := range l.workers {
 			for n := range flows {
-				g.nic.Inject(headertest.TCP(join(client, uint16(1000+flows*w+n)), join(ruleVIP, 80), headertest.SYN).Bytes())
+				g.nic.Inject(headertest.TCP(join(client, uint16(1000+flows*w+n)), join(ruleVIP, 80),
+					headertest.SYN).Bytes())
 			}
 		}
 		l.now += uint64(time.Millisecond)

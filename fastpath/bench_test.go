@@ -35,7 +35,8 @@ func manyBackends(b *services.Builder) {
 func BenchmarkStep(b *testing.B) {
 	for _, flows := range []int{1_000, 100_000, 1_000_000} {
 		b.Run(fmt.Sprintf("flows=%d", flows), func(b *testing.B) {
-			l := newLab(b, labConfig{flows: uint32(flows) + 64, snat: services.PortRange{First: 2000, Count: 60_000}, edit: manyBackends})
+			l := newLab(b, labConfig{flows: uint32(flows) + 64, snat: services.PortRange{First: 2000, Count: 60_000},
+				edit: manyBackends})
 			g := l.workers[0]
 			frame := headertest.UDP(join(client4, 1), join(vip4, 53), "0123456789abcdef01").Bytes()
 			frame[40], frame[41] = 0, 0 // no UDP checksum, so that ports may be changed freely

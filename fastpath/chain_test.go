@@ -21,8 +21,10 @@ const longRoom = frameSize - 256
 
 // mtu is how long packets to clients and to backends may be.
 func (l *lab) mtu(clients, backends uint16) {
-	l.hops.SetHop(hopClient, &nexthop.Hop{Kind: nexthop.OnLink, Ready: true, MTU: clients, DstMAC: macClient, SrcMAC: macOurs})
-	l.hops.SetHop(hopBackend, &nexthop.Hop{Kind: nexthop.OnLink, Ready: true, MTU: backends, DstMAC: macBackend, SrcMAC: macOurs})
+	l.hops.SetHop(hopClient, &nexthop.Hop{Kind: nexthop.OnLink, Ready: true, MTU: clients, DstMAC: macClient,
+		SrcMAC: macOurs})
+	l.hops.SetHop(hopBackend, &nexthop.Hop{Kind: nexthop.OnLink, Ready: true, MTU: backends, DstMAC: macBackend,
+		SrcMAC: macOurs})
 }
 
 func longLab(t testing.TB, edit func(*services.Builder)) (*lab, *gate) {
@@ -44,7 +46,8 @@ func text(n int) string {
 // its headers.
 func TestLongSizes(t *testing.T) {
 	for name, c := range map[string]struct{ client, vip, backend string }{
-		"IPv4": {join(client4, 5), join(vip4, 53), join(backend4, 5353)}, "IPv6": {join(client6, 5), join(vip6, 53), join(backend6, 5353)},
+		"IPv4": {join(client4, 5), join(vip4, 53), join(backend4, 5353)}, "IPv6": {join(client6, 5), join(vip6, 53),
+			join(backend6, 5353)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, g := longLab(t, nil)
@@ -64,7 +67,8 @@ func TestLongSizes(t *testing.T) {
 			}
 			s := g.stats
 			if s.Rx.Load() != n || s.Tx.Load() != n || s.RxBytes.Load() != sum || s.TxBytes.Load() != sum {
-				t.Errorf("received %d (%d bytes), sent %d (%d bytes), want %d (%d bytes)", s.Rx.Load(), s.RxBytes.Load(), s.Tx.Load(), s.TxBytes.Load(), n, sum)
+				t.Errorf("received %d (%d bytes), sent %d (%d bytes), want %d (%d bytes)", s.Rx.Load(),
+					s.RxBytes.Load(), s.Tx.Load(), s.TxBytes.Load(), n, sum)
 			}
 			l.nothing(g.nic, g.host)
 		})
@@ -82,7 +86,8 @@ func TestLongIsAsShort(t *testing.T) {
 			serve(b, 10, "203.0.113.15", 53, header.ProtoUDP, "10.0.9.3", 53, false) // a neighbour that nobody knows
 			serve(b, 11, vip4, 9, header.ProtoSCTP, backend4, 9, false)
 		}
-		// The bound of held fragments counts frames, so the two would not meet it with the same packet.
+		// The bound of held fragments counts frames, so the two would not meet it with the same
+		// packet.
 		const held = 512
 		labs := [2]*lab{
 			newLab(t, labConfig{long: true, edit: edit, heldFragments: held}),
@@ -134,7 +139,8 @@ func TestLongIsAsShort(t *testing.T) {
 
 // longPacket is a packet of any kind and length, or the fragments of one.
 func longPacket(r *rand.Rand, learn [][]byte) [][]byte {
-	lengths := []int{r.IntN(200), longRoom - r.IntN(100), longRoom + r.IntN(200), 2*longRoom - r.IntN(200), r.IntN(8900)}
+	lengths := []int{r.IntN(200), longRoom - r.IntN(100), longRoom + r.IntN(200), 2*longRoom - r.IntN(200),
+		r.IntN(8900)}
 	payload := text(lengths[r.IntN(len(lengths))])
 	client, vip, port := client4, vip4, uint16(1000+r.IntN(20))
 	if r.IntN(2) == 0 {
@@ -156,7 +162,8 @@ func longPacket(r *rand.Rand, learn [][]byte) [][]byte {
 			p.Chunk, p.Tag, p.Payload = 0, 5, []byte(payload)
 		}
 	case 6:
-		p = headertest.UDP(join(client4, port), join([]string{"203.0.113.15", "203.0.113.99", localVIP}[r.IntN(3)], 53), payload)
+		p = headertest.UDP(join(client4, port), join([]string{"203.0.113.15", "203.0.113.99", localVIP}[r.IntN(3)], 53),
+			payload)
 	default:
 		if len(learn) == 0 {
 			return nil
@@ -308,7 +315,8 @@ func TestLongMalformed(t *testing.T) {
 		return parts
 	}
 	v6 := headertest.UDP(join(client6, 5), join(vip6, 53), text(3000))
-	v6.Extensions = []headertest.Extension{{Type: headertest.Destination, Data: append([]byte{1, 4, 0, 0, 0, 0}, bytes.Repeat([]byte{1, 6, 0, 0, 0, 0, 0, 0}, 20)...)}}
+	v6.Extensions = []headertest.Extension{{Type: headertest.Destination, Data: append([]byte{1, 4, 0, 0, 0, 0},
+		bytes.Repeat([]byte{1, 6, 0, 0, 0, 0, 0, 0}, 20)...)}}
 	huge := make([][]byte, fastpath.MaxBuffers)
 	for i := range huge {
 		huge[i] = bytes.Repeat([]byte{0}, longRoom)
@@ -321,14 +329,17 @@ func TestLongMalformed(t *testing.T) {
 		{"as many buffers as can be", in(fastpath.MaxBuffers), stats.None},
 		{"one too many", in(fastpath.MaxBuffers + 1), stats.FrameBuffers},
 		{"far too many", in(100), stats.FrameBuffers},
-		{"an empty one in the middle", [][]byte{udp[:1000], nil, udp[1000:2000], udp[2000:3500], udp[3500:]}, stats.FrameBuffers},
+		{"an empty one in the middle", [][]byte{udp[:1000], nil, udp[1000:2000], udp[2000:3500], udp[3500:]},
+			stats.FrameBuffers},
 		{"an empty one at the end", [][]byte{udp[:1700], udp[1700:], nil}, stats.FrameBuffers},
 		{"an empty first one", [][]byte{nil, udp[:1700]}, stats.FrameBuffers},
 		{"only an empty one", [][]byte{nil}, stats.FrameBuffers},
 		{"Ethernet header in two", [][]byte{udp[:13], udp[13:1000]}, stats.FrameTruncated},
 		{"IP header in two", [][]byte{udp[:33], udp[33:1000]}, stats.FrameTruncated},
-		{"UDP header in two", [][]byte{udp[:41], udp[41:1700], udp[1700:3400], udp[3400:5100], udp[5100:6800], udp[6800:]}, stats.UDPLength},
-		{"extension header in two", [][]byte{v6.Bytes()[:100], v6.Bytes()[100:1800], v6.Bytes()[1800:]}, stats.IPv6ExtensionHeader},
+		{"UDP header in two", [][]byte{udp[:41], udp[41:1700], udp[1700:3400], udp[3400:5100], udp[5100:6800],
+			udp[6800:]}, stats.UDPLength},
+		{"extension header in two", [][]byte{v6.Bytes()[:100], v6.Bytes()[100:1800], v6.Bytes()[1800:]},
+			stats.IPv6ExtensionHeader},
 		{"shorter than it says", [][]byte{udp[:1700], udp[1700:3000]}, stats.FrameTruncated},
 		{"nothing", huge, stats.EtherType},
 	} {
@@ -420,7 +431,8 @@ func TestLongFillsTheRing(t *testing.T) {
 		taken, bytes = taken+1, bytes+len(frame)
 	}
 	if s := g.stats; uint64(taken) != s.Tx.Load() || uint64(bytes) != s.TxBytes.Load() {
-		t.Errorf("%d packets (%d bytes) were taken of %d (%d bytes) that were sent", taken, bytes, s.Tx.Load(), s.TxBytes.Load())
+		t.Errorf("%d packets (%d bytes) were taken of %d (%d bytes) that were sent", taken, bytes, s.Tx.Load(),
+			s.TxBytes.Load())
 	}
 }
 
@@ -461,7 +473,8 @@ func FuzzLong(f *testing.F) {
 	f.Add([]byte{50, 0, 20}, headertest.UDP(join(client6, 5), join(vip6, 53), text(300)).Bytes())
 	f.Add([]byte{80, 99}, headertest.Echo(client4, vip4, 1, 1, false).Bytes())
 	f.Add([]byte{75, 1}, headertest.TCP(join(client4, 5), join(vip4, 80), headertest.SYN).Bytes())
-	f.Add([]byte{255, 1}, headertest.ICMPError(backend4, snat4, 3, 4, 1400, headertest.UDP(join(snat4, 20001), join(backend4, 5353), text(400)).Bytes(), -1).Bytes())
+	f.Add([]byte{255, 1}, headertest.ICMPError(backend4, snat4, 3, 4, 1400, headertest.UDP(join(snat4, 20001),
+		join(backend4, 5353), text(400)).Bytes(), -1).Bytes())
 	f.Fuzz(func(t *testing.T, cuts, frame []byte) {
 		if len(frame) == 0 || len(frame) > longRoom {
 			return
@@ -489,8 +502,10 @@ func FuzzLong(f *testing.F) {
 		}
 		// Headers that are not in the first buffer, and buffers that cannot be sent, are the
 		// reasons to do otherwise; the packet is dropped then.
-		if n := len(long.drops()); n == 0 || len(parts[0]) >= 200 && len(parts) <= fastpath.MaxBuffers && !slices.ContainsFunc(parts, func(b []byte) bool { return len(b) == 0 }) {
-			t.Fatalf("in one buffer\n%x (%v)\nin %d\n%x (%v)", sent[0], whole.drops(), len(parts), sent[1], long.drops())
+		if n := len(long.drops()); n == 0 || len(parts[0]) >= 200 && len(parts) <= fastpath.MaxBuffers &&
+			!slices.ContainsFunc(parts, func(b []byte) bool { return len(b) == 0 }) {
+			t.Fatalf("in one buffer\n%x (%v)\nin %d\n%x (%v)", sent[0], whole.drops(), len(parts), sent[1],
+				long.drops())
 		}
 	})
 }

@@ -30,11 +30,12 @@ const (
 
 func newConcurrent(t *testing.T) *concurrent {
 	r := &concurrent{out: [2]map[header.Tuple]header.Tuple{{}, {}}}
-	r.lab = newLab(t, labConfig{workers: 2, flows: 1 << 16, snat: services.PortRange{First: 20000, Count: 40000}, edit: func(b *services.Builder) {
-		serveByAll(b)
-		serve(b, 40, stableVIP, 53, header.ProtoUDP, backend4, toStableUDP, false)
-		serve(b, 41, stableVIP, 80, header.ProtoTCP, second4, toStableTCP, false)
-	}})
+	r.lab = newLab(t, labConfig{workers: 2, flows: 1 << 16, snat: services.PortRange{First: 20000, Count: 40000},
+		edit: func(b *services.Builder) {
+			serveByAll(b)
+			serve(b, 40, stableVIP, 53, header.ProtoUDP, backend4, toStableUDP, false)
+			serve(b, 41, stableVIP, 80, header.ProtoTCP, second4, toStableTCP, false)
+		}})
 	return r
 }
 
@@ -52,14 +53,16 @@ func (r *concurrent) work(worker int, frames [][]byte, now uint64, rnd *rand.Ran
 	}
 	for _, frame := range drain(g.nic, g.host) {
 		var p header.Packet
-		if frame == nil || header.Parse(frame, &p) != 0 || p.Tuple.DstPort != toStableUDP && p.Tuple.DstPort != toStableTCP {
+		if frame == nil || header.Parse(frame, &p) != 0 ||
+			p.Tuple.DstPort != toStableUDP && p.Tuple.DstPort != toStableTCP {
 			continue
 		}
 		if err := headertest.Verify(frame); err != nil {
 			return fmt.Errorf("worker %d sent %x: %w", worker, frame, err)
 		}
 		// The payload is the client's port.
-		client := header.Tuple{Src: addr(client4), Dst: addr(stableVIP), SrcPort: uint16(frame[p.End-2])<<8 | uint16(frame[p.End-1]), Proto: p.Tuple.Proto}
+		client := header.Tuple{Src: addr(client4), Dst: addr(stableVIP),
+			SrcPort: uint16(frame[p.End-2])<<8 | uint16(frame[p.End-1]), Proto: p.Tuple.Proto}
 		if before, ok := r.out[worker][client]; ok && before != p.Tuple {
 			return fmt.Errorf("packets of client port %d left as %+v and as %+v", client.SrcPort, before, p.Tuple)
 		}
@@ -75,12 +78,14 @@ func (r *concurrent) upset(ctx context.Context, rnd *rand.Rand) {
 		case 0:
 			r.publish(func(b *services.Builder) { serveByAllBut(b, rnd.IntN(4)) })
 		case 1:
-			hop := nexthop.Hop{Kind: nexthop.OnLink, Ready: true, MTU: uint16(1400 + rnd.IntN(100)), DstMAC: macBackend, SrcMAC: macOurs}
+			hop := nexthop.Hop{Kind: nexthop.OnLink, Ready: true, MTU: uint16(1400 + rnd.IntN(100)), DstMAC: macBackend,
+				SrcMAC: macOurs}
 			r.hops.SetHop(hopBackend, &hop)
 		default:
 			old := r.hops.View()
 			routes := old.Routes.Clone()
-			routes.Insert(netip.MustParsePrefix("0.0.0.0/0"), nexthop.Route{Hop: hopClient + nexthop.ID(rnd.IntN(2)), Kind: nexthop.OnLink})
+			routes.Insert(netip.MustParsePrefix("0.0.0.0/0"), nexthop.Route{Hop: hopClient + nexthop.ID(rnd.IntN(2)),
+				Kind: nexthop.OnLink})
 			r.hops.Publish(&nexthop.View{Generation: old.Generation + 1, Routes: routes})
 		}
 		time.Sleep(50 * time.Microsecond)
@@ -150,7 +155,8 @@ func (r *concurrent) compare(t *testing.T, ports int) {
 		for client, out := range r.out[w] {
 			if other, ok := r.out[1-w][client]; ok {
 				if both++; other != out {
-					t.Errorf("packets of client port %d left as %+v by one worker and as %+v by the other", client.SrcPort, out, other)
+					t.Errorf("packets of client port %d left as %+v by one worker and as %+v by the other",
+						client.SrcPort, out, other)
 				}
 			}
 			if other, ok := owner[out]; ok && other != client {

@@ -22,9 +22,9 @@
 // A packet that no frame holds is a chain of frames (Chains). It is one packet for the second law,
 // and each of its frames counts for the first.
 //
-// The files, in the order in which a packet meets them: worker.go (the step), pipeline.go (the
-// fast path), lookahead.go (what of a group has no flow), judge.go (the slow path), admit.go (making
-// a flow), retry.go (another backend for one that is not answered), forward.go (a known flow),
+// The files, in the order in which a packet meets them: worker.go (the step), pipeline.go (the fast
+// path), lookahead.go (what of a group has no flow), judge.go (the slow path), admit.go (making a
+// flow), retry.go (another backend for one that is not answered), forward.go (a known flow),
 // icmp.go (errors and echo), fragment.go, hold.go (next hops that are not known yet), egress.go
 // (Ethernet and out). run.go and pace.go are what happens between steps.
 //

@@ -34,7 +34,8 @@ func (l *lab) explainer() *decide.Explainer {
 
 func tuple(proto uint8, src, dst string) header.Tuple {
 	s, d := netip.MustParseAddrPort(src), netip.MustParseAddrPort(dst)
-	return header.Tuple{Src: header.AddrFrom(s.Addr()), Dst: header.AddrFrom(d.Addr()), SrcPort: s.Port(), DstPort: d.Port(), Proto: proto, V6: s.Addr().Is6()}
+	return header.Tuple{Src: header.AddrFrom(s.Addr()), Dst: header.AddrFrom(d.Addr()), SrcPort: s.Port(),
+		DstPort: d.Port(), Proto: proto, V6: s.Addr().Is6()}
 }
 
 // crowd fills a snapshot with what can decide about a packet: frontends of all kinds and
@@ -42,7 +43,8 @@ func tuple(proto uint8, src, dst string) header.Tuple {
 func crowd(b *services.Builder) {
 	b.Settings().Pods = ranges("10.0.1.128/25", podCIDR)
 	b.SetAddr(addr(node4), services.AddrNode|services.AddrLocal)
-	ends := []string{"10.0.1.21", "10.0.1.22", "10.0.8.23", "10.244.0.24"} // two near, one unreachable, one behind the kernel
+	// two near, one unreachable, one behind the kernel
+	ends := []string{"10.0.1.21", "10.0.1.22", "10.0.8.23", "10.244.0.24"}
 	id := services.ServiceID(20)
 	index := uint32(20)
 	serve := func(kind services.FrontendKind, ip string, port uint16, proto uint8, edit func(*services.Frontend)) {
@@ -56,17 +58,21 @@ func crowd(b *services.Builder) {
 	for i, proto := range []uint8{header.ProtoTCP, header.ProtoUDP, header.ProtoSCTP} {
 		port := uint16(100 * (i + 1))
 		for by := range services.Random { // Random itself cannot be predicted
-			serve(services.LoadBalancer, ruleVIP, port+uint16(by), proto, func(f *services.Frontend) { f.Service.Scheduler = by })
+			serve(services.LoadBalancer, ruleVIP, port+uint16(by), proto,
+				func(f *services.Frontend) { f.Service.Scheduler = by })
 		}
-		serve(services.LoadBalancer, ruleVIP, port+20, proto, func(f *services.Frontend) { f.Service.AffinitySeconds = 60 })
-		serve(services.LoadBalancer, ruleVIP, port+21, proto, func(f *services.Frontend) { f.Allowed = ranges("198.51.100.0/24") })
+		serve(services.LoadBalancer, ruleVIP, port+20, proto,
+			func(f *services.Frontend) { f.Service.AffinitySeconds = 60 })
+		serve(services.LoadBalancer, ruleVIP, port+21, proto,
+			func(f *services.Frontend) { f.Allowed = ranges("198.51.100.0/24") })
 		serve(services.ExternalIP, ruleVIP, port+22, proto, func(f *services.Frontend) {
 			f.Outside.Set, f.Outside.KeepClient = &services.EndpointSet{Empty: services.EmptyDrop}, true
 		})
 		serve(services.ClusterIP, ruleVIP, port+23, proto, func(f *services.Frontend) {
 			f.Outside.Set, f.Pod.Set = &services.EndpointSet{}, &services.EndpointSet{}
 		})
-		serve(services.NodePort, "0.0.0.0", 30000+port, proto, func(f *services.Frontend) { f.Outside.KeepClient = true })
+		serve(services.NodePort, "0.0.0.0", 30000+port, proto,
+			func(f *services.Frontend) { f.Outside.KeepClient = true })
 	}
 }
 
@@ -83,7 +89,8 @@ func TestExplainAgreesWithWorker(t *testing.T) {
 	for range 6000 {
 		which := rnd.IntN(3)
 		proto := []uint8{header.ProtoTCP, header.ProtoUDP, header.ProtoSCTP}[which]
-		src := join(pick("198.51.100.7", "198.51.100.8", "198.51.101.8", "10.0.1.200", "10.0.1.21", node4), uint16(1000+rnd.IntN(20)))
+		src := join(pick("198.51.100.7", "198.51.100.8", "198.51.101.8", "10.0.1.200", "10.0.1.21", node4),
+			uint16(1000+rnd.IntN(20)))
 		port := uint16(100*(1+which) + rnd.IntN(25))
 		dst := join(ruleVIP, port)
 		if rnd.IntN(4) == 0 {
@@ -128,7 +135,8 @@ func TestExplainAgreesWithWorker(t *testing.T) {
 		}
 	}
 	t.Log(outcomes)
-	for _, want := range []string{"forward", "to kernel", "drop (no_flow)", "drop (no_endpoints)", "drop (no_local_endpoints)",
+	for _, want := range []string{
+		"forward", "to kernel", "drop (no_flow)", "drop (no_endpoints)", "drop (no_local_endpoints)",
 		"drop (source_range)", "drop (spoofed_source)", "drop (no_route)", "known", "pinned"} {
 		if outcomes[want] < 20 {
 			t.Errorf("%d times %s: the packets do not try it", outcomes[want], want)
@@ -209,14 +217,17 @@ func TestExplain(t *testing.T) {
 	if !x.Pod || x.PodRange.String() != "10.0.1.128/25" || x.Source != decide.SourceClient || x.Out.SrcPort != 1 {
 		t.Errorf("pod: %+v", x)
 	}
-	if x = ask(header.ProtoTCP, join(client4, 1), join(ruleVIP, 100)); x.Pod || x.PodRange.IsValid() || x.Source != decide.SourcePool && x.Source != decide.SourceHost {
+	if x = ask(header.ProtoTCP, join(client4, 1), join(ruleVIP, 100)); x.Pod || x.PodRange.IsValid() ||
+		x.Source != decide.SourcePool && x.Source != decide.SourceHost {
 		t.Errorf("outside: %+v", x)
 	}
-	if x.Frontend.Kind != services.LoadBalancer || x.Scheduler != services.Maglev || x.Rule.Set.Backends[x.Rule.Set.Table[x.Slot]] != x.Backend.Ref || x.Generation != l.handle.Load().Generation {
+	if x.Frontend.Kind != services.LoadBalancer || x.Scheduler != services.Maglev ||
+		x.Rule.Set.Backends[x.Rule.Set.Table[x.Slot]] != x.Backend.Ref || x.Generation != l.handle.Load().Generation {
 		t.Errorf("maglev: %+v", x)
 	}
 	// The list that denies it.
-	if x = ask(header.ProtoTCP, join("198.51.101.8", 1), join(ruleVIP, 121)); x.Outcome != services.Denied || x.Frontend.Allowed.List()[0].String() != "198.51.100.0/24" {
+	if x = ask(header.ProtoTCP, join("198.51.101.8", 1), join(ruleVIP, 121)); x.Outcome != services.Denied ||
+		x.Frontend.Allowed.List()[0].String() != "198.51.100.0/24" {
 		t.Errorf("denied: %+v", x)
 	}
 	// Connections that are compared: those of real flows.
@@ -241,7 +252,8 @@ func TestExplain(t *testing.T) {
 	// A pin in the set, and one that is not.
 	f, _ := l.handle.Load().FrontendByKey(services.FrontendKey{Addr: addr(ruleVIP), Port: 120, Proto: header.ProtoTCP})
 	for end, in := range map[string]bool{"10.0.1.22": true, "10.0.1.99": false} {
-		l.pins.Set(flowtable.Time(l.now), addr(client4), f.Service.Identity, affinity.Pin{Addr: addr(end), Port: 8080}, 60)
+		l.pins.Set(flowtable.Time(l.now), addr(client4), f.Service.Identity, affinity.Pin{Addr: addr(end), Port: 8080},
+			60)
 		x = ask(header.ProtoTCP, join(client4, 1), join(ruleVIP, 120))
 		if x.Pin.Addr != addr(end) || x.PinInSet != in || in != (x.Backend.Addr == addr(end)) {
 			t.Errorf("pinned to %s: %+v", end, x)
@@ -251,12 +263,14 @@ func TestExplain(t *testing.T) {
 	l.send(0, headertest.TCP(join(client4, 7), join(vip4, 80), headertest.SYN))
 	_, p := l.out(l.workers[0].nic)
 	x = ask(header.ProtoTCP, join(client4, 7), join(vip4, 80))
-	if !x.Known || x.Flow.State != flowtable.SynSeen || !x.Retry || x.Backend.Addr != addr(backend4) || x.Out != p.Tuple || x.Hop != l.hops.Hop(hopBackend) {
+	if !x.Known || x.Flow.State != flowtable.SynSeen || !x.Retry || x.Backend.Addr != addr(backend4) ||
+		x.Out != p.Tuple || x.Hop != l.hops.Hop(hopBackend) {
 		t.Errorf("known flow: %+v", x)
 	}
 	src, dst := ends(&p.Tuple)
 	x = e.Explain(tuple(header.ProtoTCP, dst.String(), src.String()), false, flowtable.Time(l.now))
-	if !x.Known || x.Side != flowtable.ReplySide || x.Retry || x.Out.Dst != addr(client4) || x.Hop != l.hops.Hop(hopClient) {
+	if !x.Known || x.Side != flowtable.ReplySide || x.Retry || x.Out.Dst != addr(client4) ||
+		x.Hop != l.hops.Hop(hopClient) {
 		t.Errorf("its answer: %+v", x)
 	}
 }
@@ -286,20 +300,24 @@ func TestExplainLateAnswer(t *testing.T) {
 		l.step(2 * time.Second)
 		l.syn(0)
 	}
-	if x := e.Explain(tuple(header.ProtoTCP, dst, src), false, flowtable.Time(l.now)); x.Known || x.Verdict.Reason != stats.LateAnswer {
+	if x := e.Explain(tuple(header.ProtoTCP, dst, src), false, flowtable.Time(l.now)); x.Known ||
+		x.Verdict.Reason != stats.LateAnswer {
 		t.Errorf("TCP: %v, known %v", x.Verdict, x.Known)
 	}
 	l.send(0, headertest.UDP(join(client4, 1), join(vip4, 53), "x"))
 	_, p := l.out(l.workers[0].nic)
 	l.publish(func(b *services.Builder) { b.DeleteBackend(services.MakeBackendRef(2, 1)) })
-	if x := e.Explain(p.Tuple.Reverse(), false, flowtable.Time(l.now)); x.Standing != decide.BackendGone || x.Verdict.Action != decide.Queued {
+	if x := e.Explain(p.Tuple.Reverse(), false, flowtable.Time(l.now)); x.Standing != decide.BackendGone ||
+		x.Verdict.Action != decide.Queued {
 		t.Errorf("UDP, at once: %v, %v", x.Verdict, x.Standing)
 	}
 	l.step(3 * time.Second)
-	if x := e.Explain(p.Tuple.Reverse(), false, flowtable.Time(l.now)); !x.Known || x.Standing != decide.BackendGone || x.Verdict.Reason != stats.BackendGone {
+	if x := e.Explain(p.Tuple.Reverse(), false, flowtable.Time(l.now)); !x.Known || x.Standing != decide.BackendGone ||
+		x.Verdict.Reason != stats.BackendGone {
 		t.Errorf("UDP: %v, %v", x.Verdict, x.Standing)
 	}
-	if x := e.Explain(tuple(header.ProtoUDP, join(client4, 1), join(vip4, 53)), false, flowtable.Time(l.now)); !x.Known || x.Standing != decide.Superseded {
+	if x := e.Explain(tuple(header.ProtoUDP, join(client4, 1), join(vip4, 53)), false,
+		flowtable.Time(l.now)); !x.Known || x.Standing != decide.Superseded {
 		t.Errorf("the client's: %v", x.Standing)
 	}
 }
@@ -313,10 +331,12 @@ func TestExplainSuperseded(t *testing.T) {
 	_, snat, be := l.open(client, vip)
 	l.send(0, headertest.TCP(be, snat, headertest.RST|headertest.ACK)) // refused: over
 	l.out(g.nic)
-	if x := e.Explain(tuple(header.ProtoTCP, client, vip), false, flowtable.Time(l.now)); x.Standing != decide.Stands || x.Frontend != nil || x.Out.SrcPort == 0 {
+	if x := e.Explain(tuple(header.ProtoTCP, client, vip), false, flowtable.Time(l.now)); x.Standing != decide.Stands ||
+		x.Frontend != nil || x.Out.SrcPort == 0 {
 		t.Errorf("an ACK: %+v", x)
 	}
-	if x := e.Explain(tuple(header.ProtoTCP, client, vip), true, flowtable.Time(l.now)); !x.Known || x.Standing != decide.Superseded || x.Frontend == nil || x.Out.SrcPort != 0 {
+	if x := e.Explain(tuple(header.ProtoTCP, client, vip), true, flowtable.Time(l.now)); !x.Known ||
+		x.Standing != decide.Superseded || x.Frontend == nil || x.Out.SrcPort != 0 {
 		t.Errorf("a SYN: %+v", x)
 	}
 	l.send(0, headertest.UDP(client, join(vip4, 53), "x"))
@@ -329,7 +349,8 @@ func TestExplainSuperseded(t *testing.T) {
 		b.SetFrontend(&next)
 	})
 	x := e.Explain(tuple(header.ProtoUDP, client, join(vip4, 53)), false, flowtable.Time(l.now))
-	if x.Standing != decide.Superseded || x.Verdict.Reason != stats.NoEndpoints || !x.Notify || x.Out != (header.Tuple{}) || x.Hop != nil {
+	if x.Standing != decide.Superseded || x.Verdict.Reason != stats.NoEndpoints || !x.Notify ||
+		x.Out != (header.Tuple{}) || x.Hop != nil {
 		t.Errorf("UDP without endpoints: %+v", x)
 	}
 }
@@ -352,7 +373,8 @@ func TestExplainFlowOfEarlierProcess(t *testing.T) {
 	}
 	h.Leave()
 	x := l.explainer().Explain(client, false, flowtable.Time(l.now))
-	if !x.Known || x.Standing != decide.Stands || x.Backend == nil || x.Backend.Ref != services.MakeBackendRef(2, 1) || x.Flow.Binding != 0 {
+	if !x.Known || x.Standing != decide.Stands || x.Backend == nil || x.Backend.Ref != services.MakeBackendRef(2, 1) ||
+		x.Flow.Binding != 0 {
 		t.Errorf("%+v", x)
 	}
 }
@@ -386,7 +408,8 @@ func TestExplanationAsText(t *testing.T) {
 			"client: a pod, of 10.0.1.128/25",
 			"endpoints: 4, and the client's address is kept",
 			"affinity: none",
-			"scheduler: lc; of connections, 10.0.1.21:8080 has 0 (weight 1), 10.0.1.22:8080 has 0 (weight 2), 10.0.8.23:8080 has 0 (weight 1), 10.244.0.24:8080 has 0 (weight 1)",
+			"scheduler: lc; of connections, 10.0.1.21:8080 has 0 (weight 1), 10.0.1.22:8080 has 0 (weight 2), " +
+				"10.0.8.23:8080 has 0 (weight 1), 10.244.0.24:8080 has 0 (weight 1)",
 			"backend: 10.244.0.24:8080",
 			"leaves as: 10.0.1.200:7 -> 10.244.0.24:8080",
 			"next hop: the kernel, by the host link",

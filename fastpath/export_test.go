@@ -39,7 +39,8 @@ func (w *Worker) Planned() (list []PlannedFlow) {
 			n := &f.flow
 			var ports []uint16
 			for i := range uint32(4) {
-				ports = append(ports, n.Ports.First+uint16((uint32(n.Ports.Start)+i*uint32(n.Ports.Stride))%uint32(n.Ports.Count)))
+				ports = append(ports, n.Ports.First+
+					uint16((uint32(n.Ports.Start)+i*uint32(n.Ports.Stride))%uint32(n.Ports.Count)))
 			}
 			list = append(list, PlannedFlow{n.Client, n.Backend, n.Source, ports})
 		}

@@ -55,7 +55,8 @@ func TestNewConnectionToAGoneEndpoint(t *testing.T) {
 				}
 			}
 			if last := went[len(went)-1]; last != live || l.table.Counts().Live[0] != 1 || l.retried() != 1 {
-				t.Errorf("SYNs went to %v, want the last at %s; %d flows, %d retried", went, live, l.table.Counts().Live[0], l.retried())
+				t.Errorf("SYNs went to %v, want the last at %s; %d flows, %d retried", went, live,
+					l.table.Counts().Live[0], l.retried())
 			}
 			l.send(0, headertest.TCP(dst, src, headertest.ACK)) // of the old connection
 			l.nothing(l.workers[0].nic, l.workers[0].host)
@@ -120,7 +121,8 @@ func TestEndpointComesBack(t *testing.T) {
 func (l *lab) shake(src, dst string) {
 	l.t.Helper()
 	l.send(0, headertest.TCP(dst, src, headertest.SYN|headertest.ACK),
-		headertest.TCP(join(client4, 40000), join(ruleVIP, 80), headertest.ACK), headertest.TCP(dst, src, headertest.ACK))
+		headertest.TCP(join(client4, 40000), join(ruleVIP, 80), headertest.ACK),
+		headertest.TCP(dst, src, headertest.ACK))
 	for range 3 {
 		l.out(l.workers[0].nic)
 	}

@@ -197,7 +197,8 @@ func TestErrorRateIsLimited(t *testing.T) {
 	}
 	sent := l.workers[0].nic.Loop()
 	if sent < 50 || sent > 52 || l.workers[0].stats.ICMPLimited.Load() != uint64(200-sent) {
-		t.Fatalf("%d errors for 200 packets in 200 µs, want the burst of 50; limited %d", sent, l.workers[0].stats.ICMPLimited.Load())
+		t.Fatalf("%d errors for 200 packets in 200 µs, want the burst of 50; limited %d", sent,
+			l.workers[0].stats.ICMPLimited.Load())
 	}
 }
 

@@ -100,7 +100,8 @@ func newLab(t testing.TB, c labConfig) *lab {
 	if c.snat.Count == 0 {
 		c.snat = services.PortRange{First: 20000, Count: 10000}
 	}
-	table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: c.flows, IPv6Flows: c.flows, HalfOpen: c.halfOpen, Timeouts: flowtable.DefaultTimeouts()})
+	table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: c.flows, IPv6Flows: c.flows, HalfOpen: c.halfOpen,
+		Timeouts: flowtable.DefaultTimeouts()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +128,8 @@ func (l *lab) addWorker(id int, c *labConfig, frags *fragment.Table) {
 	frameSize := max(c.frameSize, frameSize)
 	mem := make([]byte, frames*frameSize)
 	chains := fastpath.NewChains(frames, frameSize)
-	g := &gate{nic: memlink.New(mem, frameSize, ringSize), host: memlink.New(mem, frameSize, ringSize), stats: new(stats.Block)}
+	g := &gate{nic: memlink.New(mem, frameSize, ringSize), host: memlink.New(mem, frameSize, ringSize),
+		stats: new(stats.Block)}
 	if c.long {
 		g.nic.Chain(chains)
 		g.host.Chain(chains)
@@ -138,7 +140,8 @@ func (l *lab) addWorker(id int, c *labConfig, frags *fragment.Table) {
 		ID: id, Memory: mem, Pool: fastpath.NewPool(frames, frameSize), Chains: chains,
 		Links: []fastpath.Link{g.nic, g.host}, Egress: []int{0}, Host: 1,
 		HostMAC: fastpath.HostMAC{Kernel: macKernel, User: macUser}, HostSource4: addr(hostSource),
-		Flows: l.table, Affinity: l.pins, Workers: c.workers, Services: &l.handle, Hops: l.hops, Fragments: frags, Stats: g.stats,
+		Flows: l.table, Affinity: l.pins, Workers: c.workers, Services: &l.handle, Hops: l.hops, Fragments: frags,
+		Stats:       g.stats,
 		HeldPackets: 64, HeldPerHop: 16, HeldFragments: c.heldFragments, FragmentWait: time.Second,
 		ICMPRate: 1000, ICMPBurst: 50, TTL: 64, Seed: [32]byte{1, byte(id)}, Validate: l.validate,
 	})
@@ -164,8 +167,10 @@ func (l *lab) publish(edits ...func(*services.Builder)) {
 // routes is where everything is: backends behind hopBackend, local endpoints
 // behind the kernel, the rest behind hopClient.
 func (l *lab) routes() {
-	l.hops.SetHop(hopClient, &nexthop.Hop{Kind: nexthop.OnLink, Ready: true, MTU: 1500, DstMAC: macClient, SrcMAC: macOurs})
-	l.hops.SetHop(hopBackend, &nexthop.Hop{Kind: nexthop.OnLink, Ready: true, MTU: 1500, DstMAC: macBackend, SrcMAC: macOurs})
+	l.hops.SetHop(hopClient, &nexthop.Hop{Kind: nexthop.OnLink, Ready: true, MTU: 1500, DstMAC: macClient,
+		SrcMAC: macOurs})
+	l.hops.SetHop(hopBackend, &nexthop.Hop{Kind: nexthop.OnLink, Ready: true, MTU: 1500, DstMAC: macBackend,
+		SrcMAC: macOurs})
 	r := new(bart.Table[nexthop.Route])
 	insert := func(prefix string, route nexthop.Route) { r.Insert(netip.MustParsePrefix(prefix), route) }
 	insert("0.0.0.0/0", nexthop.Route{Hop: hopClient, Kind: nexthop.OnLink})
@@ -204,10 +209,14 @@ func fillSnapshot(b *services.Builder, snat services.PortRange) {
 	b.SetAddr(addr(snat6), services.AddrSNAT)
 }
 
-func serve(b *services.Builder, id services.ServiceID, ip string, port uint16, proto uint8, to string, toPort uint16, keep bool) {
+func serve(
+	b *services.Builder, id services.ServiceID, ip string, port uint16, proto uint8, to string, toPort uint16,
+	keep bool,
+) {
 	be := backend(uint32(id), id, to, toPort, proto)
 	b.SetBackend(be)
-	svc := &services.Service{ID: id, Namespace: "default", Name: "svc", Proto: proto, Port: port, Backends: []services.BackendRef{be.Ref}}
+	svc := &services.Service{ID: id, Namespace: "default", Name: "svc", Proto: proto, Port: port,
+		Backends: []services.BackendRef{be.Ref}}
 	b.SetService(svc)
 	kind := services.LoadBalancer
 	if addr(ip) == services.AnyIPv4 {
@@ -217,7 +226,8 @@ func serve(b *services.Builder, id services.ServiceID, ip string, port uint16, p
 	}
 	b.SetFrontend(&services.Frontend{
 		Key: services.FrontendKey{Addr: addr(ip), Port: port, Proto: proto}, Kind: kind, Service: svc,
-		Outside: services.Rule{Set: &services.EndpointSet{Backends: []services.BackendRef{be.Ref}, Table: []uint16{0, 0, 0}}, KeepClient: keep},
+		Outside: services.Rule{Set: &services.EndpointSet{Backends: []services.BackendRef{be.Ref},
+			Table: []uint16{0, 0, 0}}, KeepClient: keep},
 	})
 }
 

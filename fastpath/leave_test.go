@@ -48,7 +48,8 @@ func TestCountersOfABackendThatIsLeft(t *testing.T) {
 		left, steps := l.handle.Load().Generation, 0
 		for ; g.stats.Generation.Load() < left; steps++ {
 			if steps > 50 {
-				t.Fatalf("after %d batches the worker still is in generation %d, not %d", steps, g.stats.Generation.Load(), left)
+				t.Fatalf("after %d batches the worker still is in generation %d, not %d", steps,
+					g.stats.Generation.Load(), left)
 			}
 			batch(func(n int) uint16 { return 1000 + uint16(n%5) }) // others
 			if c.more {

@@ -28,7 +28,8 @@ func serveByAllBut(b *services.Builder, gone int) {
 	b.SetAddr(addr(choiceVIP), services.AddrVIP)
 	for i := range choices {
 		id := services.ServiceID(20 + i)
-		svc := &services.Service{ID: id, Namespace: "default", Name: "choice", Proto: header.ProtoUDP, Port: uint16(1000 + i), Identity: uint64(id)}
+		svc := &services.Service{ID: id, Namespace: "default", Name: "choice", Proto: header.ProtoUDP,
+			Port: uint16(1000 + i), Identity: uint64(id)}
 		if i < int(services.NumSchedulers) {
 			svc.Scheduler = services.Scheduler(i)
 		} else {
@@ -76,7 +77,8 @@ func testLookahead(t *testing.T, flows uint32) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	l := newLab(t, labConfig{edit: serveByAll, flows: flows})
 	g := l.workers[0]
-	certain := map[int]bool{int(services.Maglev): true, int(services.SourceHash): true, int(services.DestinationHash): true, int(services.Random): true}
+	certain := map[int]bool{int(services.Maglev): true, int(services.SourceHash): true,
+		int(services.DestinationHash): true, int(services.Random): true}
 	next, ahead, seen := 0, 0, map[header.Tuple]bool{}
 	for range 400 {
 		planned := 0 // new flows of which the lookahead must be certain
@@ -108,14 +110,17 @@ func testLookahead(t *testing.T, flows uint32) {
 			if ref == 0 || side != flowtable.ClientSide {
 				t.Fatalf("no flow for what was planned ahead: %+v", f)
 			}
-			if out := g.Outgoing(ref); out.Src != f.Source || !slices.Contains(f.Ports, out.SrcPort) || out.Dst != f.Backend {
-				t.Fatalf("a flow to %v from %v, ports %d, was planned ahead, and it is %+v", f.Backend, f.Source, f.Ports, out)
+			if out := g.Outgoing(ref); out.Src != f.Source || !slices.Contains(f.Ports, out.SrcPort) ||
+				out.Dst != f.Backend {
+				t.Fatalf("a flow to %v from %v, ports %d, was planned ahead, and it is %+v", f.Backend, f.Source,
+					f.Ports, out)
 			}
 			planned--
 			ahead++
 		}
 		if planned != 0 {
-			t.Fatalf("%d new flows of a group were not planned ahead, though nothing but their packets decides", planned)
+			t.Fatalf("%d new flows of a group were not planned ahead, though nothing but their packets decides",
+				planned)
 		}
 		l.step(time.Microsecond)
 	}

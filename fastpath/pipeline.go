@@ -26,10 +26,10 @@ import (
 //	finish    compare, rewrite, queue; or judgeSlow
 //
 // prefetch.go has the order of all prefetches. finish gives to the slow path (judgeSlow, and
-// judgeAny) each packet that is not plain, and each plain packet that needs a decision (a flow to be
-// made or ended, a neighbour that is not resolved, a backend that is gone). So packets leave in the
-// order in which they came. judgeAny decides the same about plain packets too: it is the oracle of
-// the tests.
+// judgeAny) each packet that is not plain, and each plain packet that needs a decision (a flow to
+// be made or ended, a neighbour that is not resolved, a backend that is gone). So packets leave in
+// the order in which they came. judgeAny decides the same about plain packets too: it is the oracle
+// of the tests.
 
 // groupSize is the packets of a stage: enough misses to use all that the processor can have in
 // flight, few enough that hardly a prefetch is dropped, or its line evicted before it is used.

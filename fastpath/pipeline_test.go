@@ -33,7 +33,8 @@ func TestPipelineIsJudgeAny(t *testing.T) { twinsAgree(t, labConfig{}, 20_000) }
 
 // TestPipelineIsJudgeAnyAtItsLimits: also where flows are refused, and give way to others.
 func TestPipelineIsJudgeAnyAtItsLimits(t *testing.T) {
-	drops := twinsAgree(t, labConfig{flows: 40, halfOpen: 20, snat: services.PortRange{First: 20000, Count: 12}}, 10_000)
+	drops := twinsAgree(t, labConfig{flows: 40, halfOpen: 20, snat: services.PortRange{First: 20000, Count: 12}},
+		10_000)
 	for _, r := range []stats.DropReason{stats.HalfOpenLimit, stats.SNATPortsExhausted} {
 		if drops[r.String()] == 0 {
 			t.Errorf("no packet was dropped for %v", r)
@@ -64,7 +65,8 @@ func twinsAgree(t *testing.T, c labConfig, least int) map[string]uint64 {
 		for range n {
 			frames = append(frames, w.frame())
 		}
-		pause := []time.Duration{time.Microsecond, time.Millisecond, 150 * time.Millisecond, 2 * time.Second, 100 * time.Second}[max(w.r.IntN(60)-55, 0)]
+		pause := []time.Duration{time.Microsecond, time.Millisecond, 150 * time.Millisecond, 2 * time.Second,
+			100 * time.Second}[max(w.r.IntN(60)-55, 0)]
 		change := w.change()
 		for i, l := range w.labs {
 			change(l)
@@ -108,12 +110,14 @@ func twinsAgree(t *testing.T, c labConfig, least int) map[string]uint64 {
 func TestWindowsEndInMemory(t *testing.T) {
 	g := newLab(t, labConfig{}).workers[0]
 	for _, p := range []*headertest.Packet{
-		headertest.UDP(join(client4, 40000), join(vip4, 53), "x"), headertest.UDP(join(client6, 40000), join(vip6, 53), "x"),
+		headertest.UDP(join(client4, 40000), join(vip4, 53), "x"), headertest.UDP(join(client6, 40000), join(vip6, 53),
+			"x"),
 	} {
 		frame := p.Bytes()
 		for beforeEnd := 2048; beforeEnd >= len(frame); beforeEnd-- {
 			if want := beforeEnd >= header.Window6Bytes; g.PlainAt(frame, beforeEnd) != want {
-				t.Fatalf("a packet of %d bytes, %d before the end: plain %v, want %v", len(frame), beforeEnd, !want, want)
+				t.Fatalf("a packet of %d bytes, %d before the end: plain %v, want %v", len(frame), beforeEnd, !want,
+					want)
 			}
 		}
 	}
@@ -153,11 +157,13 @@ func (l *lab) flows() (list []string) {
 // counters prints all that is counted.
 func (l *lab) counters() string {
 	s := l.workers[0].stats
-	text := fmt.Sprint(s.Rx.Load(), s.RxBytes.Load(), s.Tx.Load(), s.TxBytes.Load(), s.Generated.Load(), s.Returned.Load(),
+	text := fmt.Sprint(s.Rx.Load(), s.RxBytes.Load(), s.Tx.Load(), s.TxBytes.Load(), s.Generated.Load(),
+		s.Returned.Load(),
 		s.Held.Load(), s.FlowsCreated.Load(), l.drops(), l.table.Counts())
 	for i := range uint32(100) {
 		c := s.Backends.At(i)
-		text += fmt.Sprint(" ", i, ":", c.Flows.Load(), c.ToBackend.Load(), c.ToBackendBytes.Load(), c.ToClient.Load(), c.ToClientBytes.Load())
+		text += fmt.Sprint(" ", i, ":", c.Flows.Load(), c.ToBackend.Load(), c.ToBackendBytes.Load(), c.ToClient.Load(),
+			c.ToClientBytes.Load())
 	}
 	return text
 }
@@ -185,7 +191,8 @@ func (w *twins) frame() []byte {
 
 func (w *twins) request() []byte {
 	port := uint16(40000 + w.r.IntN(60))
-	client, vip, udp := client4, []string{vip4, vip4, vip4, keepVIP, localVIP, emptyVIP, node4, "203.0.113.15", choiceVIP, choiceVIP}[w.r.IntN(10)], w.r.IntN(2) == 0
+	client, vip, udp := client4, []string{vip4, vip4, vip4, keepVIP, localVIP, emptyVIP, node4, "203.0.113.15",
+		choiceVIP, choiceVIP}[w.r.IntN(10)], w.r.IntN(2) == 0
 	if w.r.IntN(3) == 0 {
 		client, vip = client6, vip6
 	}
@@ -216,8 +223,10 @@ func (w *twins) request() []byte {
 }
 
 func (w *twins) flags() uint8 {
-	return []uint8{headertest.SYN, headertest.SYN, headertest.ACK, headertest.ACK, headertest.ACK | headertest.PSH, headertest.ACK | headertest.PSH,
-		headertest.ACK | headertest.URG, headertest.FIN | headertest.ACK, headertest.RST, headertest.SYN | headertest.ACK, headertest.SYN | headertest.FIN}[w.r.IntN(11)]
+	return []uint8{headertest.SYN, headertest.SYN, headertest.ACK, headertest.ACK, headertest.ACK | headertest.PSH,
+		headertest.ACK | headertest.PSH,
+		headertest.ACK | headertest.URG, headertest.FIN | headertest.ACK, headertest.RST,
+		headertest.SYN | headertest.ACK, headertest.SYN | headertest.FIN}[w.r.IntN(11)]
 }
 
 func (w *twins) vary(p *headertest.Packet) {
@@ -254,24 +263,28 @@ func (w *twins) change() func(*lab) {
 	switch pick {
 	case 0: // a neighbour that is lost or back
 		return func(l *lab) {
-			l.hops.SetHop(hopClient, &nexthop.Hop{Kind: nexthop.OnLink, Ready: up, MTU: 1500, DstMAC: macClient, SrcMAC: macOurs})
+			l.hops.SetHop(hopClient, &nexthop.Hop{Kind: nexthop.OnLink, Ready: up, MTU: 1500, DstMAC: macClient,
+				SrcMAC: macOurs})
 		}
 	case 1: // a path that is narrower, or tagged
 		return func(l *lab) {
 			hop := nexthop.Hop{Kind: nexthop.OnLink, Ready: true, MTU: 600, DstMAC: macBackend, SrcMAC: macOurs}
 			if up {
-				hop = nexthop.Hop{Kind: nexthop.OnLink, Ready: true, VLANs: 1, VLAN: [2]nexthop.Tag{{TPID: header.EtherTypeVLAN, TCI: 9}}, DstMAC: macBackend, SrcMAC: macOurs}
+				hop = nexthop.Hop{Kind: nexthop.OnLink, Ready: true, VLANs: 1,
+					VLAN: [2]nexthop.Tag{{TPID: header.EtherTypeVLAN, TCI: 9}}, DstMAC: macBackend, SrcMAC: macOurs}
 			}
 			l.hops.SetHop(hopBackend, &hop)
 		}
 	case 2, 3:
 		return func(l *lab) {
-			l.hops.SetHop(hopBackend, &nexthop.Hop{Kind: nexthop.OnLink, Ready: true, MTU: 1500, DstMAC: macBackend, SrcMAC: macOurs})
+			l.hops.SetHop(hopBackend, &nexthop.Hop{Kind: nexthop.OnLink, Ready: true, MTU: 1500, DstMAC: macBackend,
+				SrcMAC: macOurs})
 		}
 	case 4: // routes change: clients are behind another neighbour
 		return func(l *lab) {
 			hop := nexthop.ID(generation + 10)
-			l.hops.SetHop(hop, &nexthop.Hop{Kind: nexthop.OnLink, Ready: true, MTU: 1500, DstMAC: [6]byte{2, 5: byte(hop)}, SrcMAC: macOurs})
+			l.hops.SetHop(hop, &nexthop.Hop{Kind: nexthop.OnLink, Ready: true, MTU: 1500,
+				DstMAC: [6]byte{2, 5: byte(hop)}, SrcMAC: macOurs})
 			routes := l.hops.View().Routes.Clone()
 			routes.Insert(netip.MustParsePrefix("0.0.0.0/0"), nexthop.Route{Hop: hop, Kind: nexthop.OnLink})
 			l.hops.Publish(&nexthop.View{Generation: generation, Routes: routes})

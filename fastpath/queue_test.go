@@ -246,7 +246,8 @@ func TestFragmentsOfOtherProtocols(t *testing.T) {
 		l.step(time.Microsecond)
 	}
 	esp := func(src, dst string) *headertest.Packet {
-		return &headertest.Packet{Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr(dst), Proto: 50, Payload: make([]byte, 1200)}
+		return &headertest.Packet{Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr(dst), Proto: 50,
+			Payload: make([]byte, 1200)}
 	}
 	inject(g.nic, esp(client4, node4))
 	if n := g.host.Loop(); n != 2 {
@@ -259,7 +260,8 @@ func TestFragmentsOfOtherProtocols(t *testing.T) {
 	if n := g.nic.Loop(); n != 4 {
 		t.Errorf("%d of 4 fragments that the kernel sent went on; drops %v", n, l.drops())
 	}
-	g.host.Inject(headertest.ICMPError(local4, client4, 3, 3, 0, headertest.UDP(join(client4, 999), join(local4, 8080), "x").Bytes(), 28).Bytes())
+	g.host.Inject(headertest.ICMPError(local4, client4, 3, 3, 0, headertest.UDP(join(client4, 999), join(local4, 8080),
+		"x").Bytes(), 28).Bytes())
 	l.step(time.Microsecond)
 	if n := g.nic.Loop(); n != 1 {
 		t.Errorf("an ICMP error of a local endpoint did not go on; drops %v", l.drops())
@@ -269,7 +271,8 @@ func TestFragmentsOfOtherProtocols(t *testing.T) {
 func TestFragmentsWithoutFirst(t *testing.T) {
 	l := newLab(t, labConfig{})
 	g := l.workers[0]
-	parts := headertest.Split(headertest.UDP(join(client4, 1), join(vip4, 53), string(make([]byte, 2000))).Bytes(), 1400, 1)
+	parts := headertest.Split(headertest.UDP(join(client4, 1), join(vip4, 53), string(make([]byte, 2000))).Bytes(),
+		1400, 1)
 	for range 70 {
 		g.nic.Inject(parts[1])
 	}
@@ -286,7 +289,8 @@ func TestFragmentsWithoutFirst(t *testing.T) {
 func TestSecondFirstFragment(t *testing.T) {
 	l := newLab(t, labConfig{})
 	for _, port := range []uint16{53, 80} {
-		parts := headertest.Split(headertest.UDP(join(client4, 1), join(vip4, port), string(make([]byte, 2000))).Bytes(), 1400, 1)
+		parts := headertest.Split(headertest.UDP(join(client4, 1), join(vip4, port),
+			string(make([]byte, 2000))).Bytes(), 1400, 1)
 		l.workers[0].nic.Inject(parts[0])
 		l.step(time.Microsecond)
 	}
@@ -337,7 +341,8 @@ func randomFrame(rnd *rand.Rand) []byte {
 	case 2:
 		p = headertest.Echo(pick(), pick(), 1, 1, rnd.IntN(2) == 0)
 	default:
-		p = headertest.ICMPError(pick(), pick(), []uint8{3, 11, 5, 12}[rnd.IntN(4)], 4, 1400, headertest.TCP(src, dst, 2).Bytes(), rnd.IntN(60))
+		p = headertest.ICMPError(pick(), pick(), []uint8{3, 11, 5, 12}[rnd.IntN(4)], 4, 1400,
+			headertest.TCP(src, dst, 2).Bytes(), rnd.IntN(60))
 	}
 	if rnd.IntN(4) == 0 {
 		p.VLAN = []uint16{100, 200}[:1+rnd.IntN(2)]
@@ -410,7 +415,8 @@ func (l *lab) tagged(round int, hop *nexthop.Hop) {
 		l.send(0, p)
 		frame, out := l.out(l.workers[0].nic)
 		types := [2]uint16{binary.BigEndian.Uint16(frame[12:]), binary.BigEndian.Uint16(frame[16:])}
-		if out.VLANs != 2 || out.VLAN != [2]uint16{100, 200} || types != [2]uint16{hop.VLAN[0].TPID, hop.VLAN[1].TPID} || [6]byte(frame[:6]) != macBackend {
+		if out.VLANs != 2 || out.VLAN != [2]uint16{100, 200} || types != [2]uint16{hop.VLAN[0].TPID,
+			hop.VLAN[1].TPID} || [6]byte(frame[:6]) != macBackend {
 			l.t.Fatalf("%d tags in: %d tags %v of types %#x out, want %+v", tags, out.VLANs, out.VLAN, types, hop.VLAN)
 		}
 	}

@@ -94,7 +94,8 @@ func TestNoRetry(t *testing.T) {
 		}},
 		{"the client is not in the ranges any more", true, []string{backend4, second4}, func(l *lab, _, _ string) {
 			l.publish(func(b *services.Builder) {
-				f, _ := b.Settings().FrontendByKey(services.FrontendKey{Addr: addr(ruleVIP), Port: 80, Proto: header.ProtoTCP})
+				f, _ := b.Settings().FrontendByKey(services.FrontendKey{Addr: addr(ruleVIP), Port: 80,
+					Proto: header.ProtoTCP})
 				next := *f
 				next.Allowed = ranges("192.0.2.0/24")
 				b.SetFrontend(&next)
@@ -220,10 +221,11 @@ func TestRetryBehindTheKernel(t *testing.T) {
 // TestRetryWithoutRoom: there is another backend, and no source port towards it. The client
 // keeps the flow it has, and its slow backend's answer; a port that is free later is used.
 func TestRetryWithoutRoom(t *testing.T) {
-	l := newLab(t, labConfig{workers: 1, snat: services.PortRange{First: 20000, Count: 1}, edit: func(b *services.Builder) {
-		b.Settings().RetryOther = true
-		both(b, 30, ruleVIP, header.ProtoTCP, set(b, 30, 30, header.ProtoTCP, backend4, second4))
-	}})
+	l := newLab(t, labConfig{workers: 1, snat: services.PortRange{First: 20000, Count: 1},
+		edit: func(b *services.Builder) {
+			b.Settings().RetryOther = true
+			both(b, 30, ruleVIP, header.ProtoTCP, set(b, 30, 30, header.ProtoTCP, backend4, second4))
+		}})
 	src, dst := l.syn(0)
 	taken := "" // the client of the connection that has the other backend's port
 	for port := uint16(1); taken == ""; port++ {
@@ -237,7 +239,8 @@ func TestRetryWithoutRoom(t *testing.T) {
 		header.Parse(frame, &p)
 		if s, d := ends(&p.Tuple); d.String() != dst {
 			taken = c
-			l.send(0, headertest.TCP(d.String(), s.String(), headertest.SYN|headertest.ACK), headertest.TCP(c, join(ruleVIP, 80), headertest.ACK))
+			l.send(0, headertest.TCP(d.String(), s.String(), headertest.SYN|headertest.ACK),
+				headertest.TCP(c, join(ruleVIP, 80), headertest.ACK))
 			l.send(0, headertest.TCP(d.String(), s.String(), headertest.ACK))
 			for range 3 {
 				l.out(l.workers[0].nic)
@@ -268,7 +271,8 @@ func TestRetryTriesThemAll(t *testing.T) {
 	for by := range services.NumSchedulers {
 		l := newLab(t, labConfig{workers: 1, edit: func(b *services.Builder) {
 			b.Settings().RetryOther = true
-			both(b, 30, ruleVIP, header.ProtoTCP, set(b, 30, 30, header.ProtoTCP, backend4, second4, "10.0.1.13", "10.0.1.14", "10.0.1.15")).Service.Scheduler = by
+			both(b, 30, ruleVIP, header.ProtoTCP, set(b, 30, 30, header.ProtoTCP, backend4, second4, "10.0.1.13",
+				"10.0.1.14", "10.0.1.15")).Service.Scheduler = by
 		}})
 		seen := map[string]bool{}
 		for range 120 {

@@ -35,8 +35,12 @@ func set(b *services.Builder, id services.ServiceID, first uint32, proto uint8, 
 }
 
 // rules adds a frontend of a new service, whose rules the caller fills.
-func rules(b *services.Builder, id services.ServiceID, kind services.FrontendKind, ip string, port uint16, proto uint8, outside, pod services.Rule) *services.Frontend {
-	svc := &services.Service{ID: id, Namespace: "default", Name: "rules", Proto: proto, Port: port, Identity: uint64(id) << 32}
+func rules(
+	b *services.Builder, id services.ServiceID, kind services.FrontendKind, ip string, port uint16, proto uint8,
+	outside, pod services.Rule,
+) *services.Frontend {
+	svc := &services.Service{ID: id, Namespace: "default", Name: "rules", Proto: proto, Port: port,
+		Identity: uint64(id) << 32}
 	for _, s := range []*services.EndpointSet{outside.Set, pod.Set} {
 		svc.Backends = append(svc.Backends, s.Backends...)
 	}
@@ -44,13 +48,16 @@ func rules(b *services.Builder, id services.ServiceID, kind services.FrontendKin
 	if a := addr(ip); a != services.AnyIPv4 {
 		b.SetAddr(a, b.Settings().Owned(a)|services.AddrVIP)
 	}
-	f := &services.Frontend{Key: services.FrontendKey{Addr: addr(ip), Port: port, Proto: proto}, Kind: kind, Service: svc, Outside: outside, Pod: pod, Turn: new(atomic.Uint32)}
+	f := &services.Frontend{Key: services.FrontendKey{Addr: addr(ip), Port: port, Proto: proto}, Kind: kind,
+		Service: svc, Outside: outside, Pod: pod, Turn: new(atomic.Uint32)}
 	b.SetFrontend(f)
 	return f
 }
 
 // both is the same rule for clients of both kinds.
-func both(b *services.Builder, id services.ServiceID, ip string, proto uint8, to *services.EndpointSet) *services.Frontend {
+func both(
+	b *services.Builder, id services.ServiceID, ip string, proto uint8, to *services.EndpointSet,
+) *services.Frontend {
 	return rules(b, id, services.LoadBalancer, ip, 80, proto, services.Rule{Set: to}, services.Rule{Set: to})
 }
 
@@ -108,7 +115,8 @@ func TestSourceRanges(t *testing.T) {
 		empty.Allowed = front.Allowed
 	}})
 	g := l.workers[0]
-	l.send(0, headertest.TCP(stranger, join(ruleVIP, 80), headertest.SYN), headertest.TCP(stranger, join("203.0.113.61", 80), headertest.SYN))
+	l.send(0, headertest.TCP(stranger, join(ruleVIP, 80), headertest.SYN),
+		headertest.TCP(stranger, join("203.0.113.61", 80), headertest.SYN))
 	l.nothing(g.nic, g.host)
 	l.wantDrop(stats.SourceRangeDenied, 2)
 	l.send(0, headertest.TCP(friend, join(ruleVIP, 80), headertest.SYN))
@@ -135,13 +143,20 @@ func TestKindOfClient(t *testing.T) {
 		backend      string
 		kept         bool
 	}{
-		{"VIP, policy Cluster: translated", services.LoadBalancer, services.Rule{}, services.Rule{}, client4, backend4, false},
-		{"VIP, policy Cluster: pods are translated as well", services.LoadBalancer, services.Rule{}, services.Rule{}, pod4, second4, false},
-		{"VIP, policy Local: kept", services.LoadBalancer, services.Rule{KeepClient: true}, services.Rule{KeepClient: true}, client4, backend4, true},
-		{"VIP, policy Local: pods are not bound by it", services.LoadBalancer, services.Rule{KeepClient: true}, services.Rule{KeepClient: true}, pod4, second4, true},
-		{"ClusterIP: translated", services.ClusterIP, services.Rule{}, services.Rule{KeepClient: true}, client4, backend4, false},
-		{"ClusterIP: pods are kept", services.ClusterIP, services.Rule{}, services.Rule{KeepClient: true}, pod4, second4, true},
-		{"hairpin: a pod that reaches itself is translated", services.ClusterIP, services.Rule{}, services.Rule{KeepClient: true}, second4, second4, false},
+		{"VIP, policy Cluster: translated", services.LoadBalancer, services.Rule{}, services.Rule{}, client4, backend4,
+			false},
+		{"VIP, policy Cluster: pods are translated as well", services.LoadBalancer, services.Rule{}, services.Rule{},
+			pod4, second4, false},
+		{"VIP, policy Local: kept", services.LoadBalancer, services.Rule{KeepClient: true},
+			services.Rule{KeepClient: true}, client4, backend4, true},
+		{"VIP, policy Local: pods are not bound by it", services.LoadBalancer, services.Rule{KeepClient: true},
+			services.Rule{KeepClient: true}, pod4, second4, true},
+		{"ClusterIP: translated", services.ClusterIP, services.Rule{}, services.Rule{KeepClient: true}, client4,
+			backend4, false},
+		{"ClusterIP: pods are kept", services.ClusterIP, services.Rule{}, services.Rule{KeepClient: true}, pod4,
+			second4, true},
+		{"hairpin: a pod that reaches itself is translated", services.ClusterIP, services.Rule{},
+			services.Rule{KeepClient: true}, second4, second4, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l := newLab(t, labConfig{edit: func(b *services.Builder) {
@@ -210,10 +225,14 @@ func TestAddressOfTheNode(t *testing.T) {
 // TestSchedulerOfService: the worker asks the service's scheduler, and counts turns and
 // connections over all flows.
 func TestSchedulerOfService(t *testing.T) {
-	for name, by := range map[string]services.Scheduler{"rr": services.RoundRobin, "lc": services.LeastConn, "sh": services.SourceHash, "random": services.Random, "maglev": services.Maglev} {
+	for name, by := range map[string]services.Scheduler{
+		"rr": services.RoundRobin, "lc": services.LeastConn, "sh": services.SourceHash, "random": services.Random,
+		"maglev": services.Maglev,
+	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t, labConfig{edit: func(b *services.Builder) {
-				f := both(b, 30, ruleVIP, header.ProtoTCP, set(b, 30, 30, header.ProtoTCP, "10.0.1.21", "10.0.1.22", "10.0.1.23"))
+				f := both(b, 30, ruleVIP, header.ProtoTCP, set(b, 30, 30, header.ProtoTCP, "10.0.1.21", "10.0.1.22",
+					"10.0.1.23"))
 				f.Service.Scheduler = by
 			}})
 			got := map[string]int{}

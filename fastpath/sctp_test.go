@@ -67,7 +67,9 @@ func TestSCTPAssociation(t *testing.T) {
 
 // TestSCTPWithoutFlow: only INIT makes one.
 func TestSCTPWithoutFlow(t *testing.T) {
-	for name, chunk := range map[string]uint8{"DATA": 0, "INIT ACK": 2, "HEARTBEAT": 4, "ABORT": 6, "SHUTDOWN": 7, "COOKIE ECHO": 10} {
+	for name, chunk := range map[string]uint8{
+		"DATA": 0, "INIT ACK": 2, "HEARTBEAT": 4, "ABORT": 6, "SHUTDOWN": 7, "COOKIE ECHO": 10,
+	} {
 		t.Run(name, func(t *testing.T) {
 			l := sctpLab(t)
 			l.send(0, headertest.SCTP(join(client4, 40000), join(ruleVIP, 80), chunk))
@@ -157,8 +159,8 @@ func TestSCTPFragments(t *testing.T) {
 	}
 }
 
-// TestSCTPShortFirstFragment: however short the first fragment of an INIT for a frontend is, the kernel
-// does not get it, so it has nothing to put together; that for the node's own port it gets.
+// TestSCTPShortFirstFragment: however short the first fragment of an INIT for a frontend is, the
+// kernel does not get it, so it has nothing to put together; that for the node's own port it gets.
 func TestSCTPShortFirstFragment(t *testing.T) {
 	for _, bytes := range []int{8, 16, 24} {
 		for _, tt := range []struct {
@@ -166,7 +168,8 @@ func TestSCTPShortFirstFragment(t *testing.T) {
 			dropped bool
 		}{{join(node4, 30090), true}, {join(node4, 22), false}} {
 			l := sctpLab(t)
-			first := headertest.Split(headertest.SCTP(join(client4, 40000), tt.dst, header.SCTPInit).Bytes(), bytes, 9)[0]
+			first := headertest.Split(headertest.SCTP(join(client4, 40000), tt.dst, header.SCTPInit).Bytes(), bytes,
+				9)[0]
 			l.workers[0].nic.Inject(first)
 			l.step(time.Microsecond)
 			_, kernel := l.workers[0].host.Take(nil)

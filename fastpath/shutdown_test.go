@@ -9,8 +9,8 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// TestShutdownPublishesAllBackends: a worker that ends has nothing left that it alone knows, however many
-// backends its last packets went to.
+// TestShutdownPublishesAllBackends: a worker that ends has nothing left that it alone knows,
+// however many backends its last packets went to.
 func TestShutdownPublishesAllBackends(t *testing.T) {
 	t.Run("counted at once", func(t *testing.T) { shutDown(t, nil) })
 	t.Run("noted in a log", func(t *testing.T) { shutDown(t, serveMany) })
@@ -42,6 +42,7 @@ func shutDown(t *testing.T, more func(*services.Builder)) {
 		published += g.stats.Backends.At(first + i).ToBackend.Load()
 	}
 	if published != backends || g.stats.Tx.Load() != backends {
-		t.Errorf("%d packets were sent, and %d are counted for backends, want %d", g.stats.Tx.Load(), published, backends)
+		t.Errorf("%d packets were sent, and %d are counted for backends, want %d", g.stats.Tx.Load(), published,
+			backends)
 	}
 }

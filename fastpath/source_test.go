@@ -42,8 +42,10 @@ func TestSourceOfFlow(t *testing.T) {
 	}{
 		{"by route", []func(*services.Builder){owned, byRoute}, near4, own4, near6, own6},
 		{"explicit pool", []func(*services.Builder){owned, explicit}, pool4, pool4, pool6, pool6},
-		{"explicit pool for IPv4 alone", []func(*services.Builder){owned, explicit, func(b *services.Builder) { b.Settings().SNATByRoute6 = true }}, pool4, pool4, near6, own6},
-		{"explicit pool for IPv6 alone", []func(*services.Builder){owned, explicit, func(b *services.Builder) { b.Settings().SNATByRoute4 = true }}, near4, own4, pool6, pool6},
+		{"explicit pool for IPv4 alone", []func(*services.Builder){owned, explicit,
+			func(b *services.Builder) { b.Settings().SNATByRoute6 = true }}, pool4, pool4, near6, own6},
+		{"explicit pool for IPv6 alone", []func(*services.Builder){owned, explicit,
+			func(b *services.Builder) { b.Settings().SNATByRoute4 = true }}, near4, own4, pool6, pool6},
 		{"source not in the snapshot", []func(*services.Builder){explicit, byRoute}, near4, pool4, near6, pool6},
 		{"source ours, but not for this", []func(*services.Builder){explicit, byRoute, func(b *services.Builder) {
 			b.SetAddr(addr(own4), services.AddrNode|services.AddrLocal)
@@ -54,8 +56,11 @@ func TestSourceOfFlow(t *testing.T) {
 			l := newLab(t, labConfig{})
 			view := *l.hops.View()
 			view.Generation++
-			for p, source := range map[string]string{"10.0.1.0/24": near4, "10.0.2.0/24": own4, "2001:db8:1::/64": near6, "2001:db8:2::/64": own6} {
-				view.Routes = view.Routes.InsertPersist(prefix(p), nexthop.Route{Hop: hopBackend, Kind: nexthop.OnLink, Source: addr(source)})
+			for p, source := range map[string]string{
+				"10.0.1.0/24": near4, "10.0.2.0/24": own4, "2001:db8:1::/64": near6, "2001:db8:2::/64": own6,
+			} {
+				view.Routes = view.Routes.InsertPersist(prefix(p), nexthop.Route{Hop: hopBackend, Kind: nexthop.OnLink,
+					Source: addr(source)})
 			}
 			l.hops.Publish(&view)
 			l.publish(append(tt.edits, func(b *services.Builder) {

@@ -42,14 +42,15 @@ func (w *Worker) split(o outgoing, hop *nexthop.Hop) decide.Verdict {
 	return queued
 }
 
-// chunk is how much payload a fragment has, in bytes, all but the last: as much as the next link and one frame hold,
-// and as the first buffer has, if that has so many bytes of the packet.
+// chunk is how much payload a fragment has, in bytes, all but the last: as much as the next link
+// and one frame hold, and as the first buffer has, if that has so many bytes of the packet.
 func (w *Worker) chunk(first int, hop *nexthop.Hop) int {
 	own := int(w.pool.frameSize) - frameHeadroom - header.EthernetBytes
 	return (min(int(hop.MTU), own, first) - header.IPv4Bytes) &^ 7
 }
 
-// sendPart sends one fragment in a frame of its own: so many bytes from a place in the payload of the packet on.
+// sendPart sends one fragment in a frame of its own: so many bytes from a place in the payload of
+// the packet on.
 func (w *Worker) sendPart(o outgoing, ip []byte, at, bytes int, field uint16, hop *nexthop.Hop) {
 	w.n.generated++
 	addr, ok := w.pool.Get()

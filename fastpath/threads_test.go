@@ -25,8 +25,8 @@ func anyCPU(t *testing.T) (cpu int) {
 	return cpu
 }
 
-// TestRunPinned: while it runs, the worker is on its CPU, locked to a thread or not, and an unlocked
-// one gives its thread back in the end.
+// TestRunPinned: while it runs, the worker is on its CPU, locked to a thread or not, and an
+// unlocked one gives its thread back in the end.
 func TestRunPinned(t *testing.T) {
 	cpu := anyCPU(t)
 	group, err := thread.NewGroup(0)
@@ -43,7 +43,8 @@ func TestRunPinned(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			go func() {
-				ended <- l.workers[0].Run(ctx, fastpath.RunConfig{CPU: cpu, Threads: c.threads, Spin: time.Millisecond, Sleep: time.Millisecond})
+				ended <- l.workers[0].Run(ctx, fastpath.RunConfig{CPU: cpu, Threads: c.threads, Spin: time.Millisecond,
+					Sleep: time.Millisecond})
 			}()
 			astray := 0
 			for range 100 {
@@ -71,12 +72,14 @@ func TestRunPinned(t *testing.T) {
 			}
 		})
 	}
-	if err := newLab(t, labConfig{}).workers[0].Run(t.Context(), fastpath.RunConfig{CPU: 1 << 9, Threads: group}); err == nil {
+	if err := newLab(t, labConfig{}).workers[0].Run(t.Context(), fastpath.RunConfig{CPU: 1 << 9,
+		Threads: group}); err == nil {
 		t.Error("a CPU that is not there is no error")
 	}
 }
 
-// TestRunYields: a worker that never sleeps leaves its P to others after each turn, not when it is preempted.
+// TestRunYields: a worker that never sleeps leaves its P to others after each turn, not when it is
+// preempted.
 func TestRunYields(t *testing.T) {
 	group, err := thread.NewGroup(0)
 	if err != nil {

@@ -106,7 +106,8 @@ func TestUDPNeverOutlivesItsEndpoint(t *testing.T) {
 			case rejected:
 				live = 0
 				_, p = l.out(g.nic)
-				if p.ICMPType != header.ICMPUnreachable || p.ICMPCode != 3 || l.drops()[stats.NoEndpoints.String()] != before+1 {
+				if p.ICMPType != header.ICMPUnreachable || p.ICMPCode != 3 ||
+					l.drops()[stats.NoEndpoints.String()] != before+1 {
 					t.Errorf("got ICMP %d/%d, drops %v", p.ICMPType, p.ICMPCode, l.drops())
 				}
 			case kernel:

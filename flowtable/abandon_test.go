@@ -27,9 +27,11 @@ func TestRepeated(t *testing.T) {
 	}{
 		{"RFC 6298", []syn{{1000 * ms, no}, {3000 * ms, yes}, {7000 * ms, yes}}},
 		{"Linux, linear", []syn{{1000 * ms, no}, {2000 * ms, yes}, {3000 * ms, yes}, {4000 * ms, yes}}},
-		{"copies of the second repetition", []syn{{1000 * ms, no}, {3000 * ms, yes}, {3001 * ms, no}, {3400 * ms, no}, {7000 * ms, yes}}},
+		{"copies of the second repetition", []syn{{1000 * ms, no}, {3000 * ms, yes}, {3001 * ms, no}, {3400 * ms, no},
+			{7000 * ms, yes}}},
 		{"copies of the first SYN", []syn{{0, no}, {1 * ms, no}, {300 * ms, no}, {1000 * ms, no}, {2000 * ms, yes}}},
-		{"copies of the first repetition", []syn{{1600 * ms, no}, {1601 * ms, no}, {1900 * ms, no}, {3000 * ms, yes}, {3001 * ms, no}}},
+		{"copies of the first repetition", []syn{{1600 * ms, no}, {1601 * ms, no}, {1900 * ms, no}, {3000 * ms, yes},
+			{3001 * ms, no}}},
 		{"early ones", []syn{{600 * ms, no}, {1300 * ms, no}, {1800 * ms, yes}}},
 		{"the first repetition was lost", []syn{{3000 * ms, no}, {7000 * ms, yes}}},
 		{"a copy, and the first repetition lost", []syn{{300 * ms, no}, {3000 * ms, no}, {7000 * ms, yes}}},
@@ -100,17 +102,23 @@ func TestRepeatedOnAnOpenConnection(t *testing.T) {
 		packets []packet
 	}{
 		{"RFC 6298", true, true, []packet{syn(0, false), syn(1000*ms, false), syn(3000*ms, true), syn(7000*ms, true)}},
-		{"copies", true, true, []packet{syn(100*ms, false), syn(101*ms, false), syn(1100*ms, false), syn(1200*ms, false), syn(1000*ms, false), syn(3000*ms, true), syn(3001*ms, false)}},
+		{"copies", true, true, []packet{syn(100*ms, false), syn(101*ms, false), syn(1100*ms, false),
+			syn(1200*ms, false), syn(1000*ms, false), syn(3000*ms, true), syn(3001*ms, false)}},
 		{"hours between", true, true, []packet{syn(0, false), syn(3601*second, false), syn(7201*second, true)}},
-		{"the backend is there", false, false, []packet{syn(0, false), syn(1000*ms, false), syn(3000*ms, false), syn(7000*ms, false)}},
-		{"the connection is in use", true, true, []packet{syn(0, false), syn(1000*ms, false), {1500 * ms, ClientSide, tcpACK, false}, syn(3000*ms, false), syn(7000*ms, false), syn(15000*ms, true)}},
-		{"the backend says no", true, false, []packet{syn(0, false), syn(1000*ms, false), {1100 * ms, ReplySide, tcpACK, false}, syn(3000*ms, false)}},
+		{"the backend is there", false, false, []packet{syn(0, false), syn(1000*ms, false), syn(3000*ms, false),
+			syn(7000*ms, false)}},
+		{"the connection is in use", true, true, []packet{syn(0, false), syn(1000*ms, false),
+			{1500 * ms, ClientSide, tcpACK, false}, syn(3000*ms, false), syn(7000*ms, false), syn(15000*ms, true)}},
+		{"the backend says no", true, false, []packet{syn(0, false), syn(1000*ms, false), {1100 * ms, ReplySide, tcpACK,
+			false}, syn(3000*ms, false)}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tb, h := testTable(t, 10, 0)
 			const start = bootTime / Time(tick) * Time(tick)
 			r := h.mustCreate(t, start, newFlow(header.ProtoTCP, false, 1))
-			for i, p := range []packet{{0, ReplySide, tcpSYN | tcpACK, false}, {0, ClientSide, tcpACK, false}, {0, ReplySide, tcpACK, false}} {
+			for i, p := range []packet{
+				{0, ReplySide, tcpSYN | tcpACK, false}, {0, ClientSide, tcpACK, false}, {0, ReplySide, tcpACK, false},
+			} {
 				if h.Awaits(r) != (i == 0) {
 					t.Errorf("after %d packets it waits for an answer: %v", i, h.Awaits(r))
 				}

@@ -18,11 +18,15 @@ func TestFetchCreate(t *testing.T) {
 		ports  Ports
 		want   []uint16
 	}{
-		{"a range", header.ProtoTCP, false, 0, Ports{First: 2000, Count: 3, Start: 1, Stride: 1}, []uint16{2001, 2002, 2000}},
-		{"IPv6", header.ProtoUDP, true, 0, Ports{First: 2000, Count: 5, Start: 4, Stride: 3}, []uint16{2004, 2002, 2000, 2003, 2001}},
-		{"a port of its own first", header.ProtoUDP, false, 7777, Ports{First: 2000, Count: 2, Start: 0, Stride: 1}, []uint16{7777, 2000, 2001}},
+		{"a range", header.ProtoTCP, false, 0, Ports{First: 2000, Count: 3, Start: 1, Stride: 1},
+			[]uint16{2001, 2002, 2000}},
+		{"IPv6", header.ProtoUDP, true, 0, Ports{First: 2000, Count: 5, Start: 4, Stride: 3},
+			[]uint16{2004, 2002, 2000, 2003, 2001}},
+		{"a port of its own first", header.ProtoUDP, false, 7777, Ports{First: 2000, Count: 2, Start: 0, Stride: 1},
+			[]uint16{7777, 2000, 2001}},
 		{"that port alone", header.ProtoUDP, false, 7777, Ports{}, []uint16{7777}},
-		{"an identifier", header.ProtoICMP, false, 0, Ports{First: 2000, Count: 2, Start: 1, Stride: 1}, []uint16{2001, 2000}},
+		{"an identifier", header.ProtoICMP, false, 0, Ports{First: 2000, Count: 2, Start: 1, Stride: 1},
+			[]uint16{2001, 2000}},
 		{"none", header.ProtoUDP, false, 0, Ports{}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -73,7 +77,8 @@ func TestTagCollision(t *testing.T) {
 			h.FetchBuckets(s[:])
 			h.FetchFlows(s[:])
 			if !s[0].Found() || s[0].Missed() || s[0].Hash() != h.Hash(tuple) {
-				t.Fatalf("flow %d: found %v, missed %v, hash %x, want %x", i, s[0].Found(), s[0].Missed(), s[0].Hash(), h.Hash(tuple))
+				t.Fatalf("flow %d: found %v, missed %v, hash %x, want %x", i, s[0].Found(), s[0].Missed(), s[0].Hash(),
+					h.Hash(tuple))
 			}
 			if slotIndex(s[0].slot) == r.index() && h.TagCollision(&s[0]) {
 				t.Errorf("flow %d is taken for another", i)

@@ -109,7 +109,8 @@ func TestFileInUse(t *testing.T) {
 
 func TestFileErrors(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := OpenFile(filepath.Join(dir, "missing", "flows"), fileConfig, bootTime); !errors.Is(err, os.ErrNotExist) {
+	if _, err := OpenFile(filepath.Join(dir, "missing", "flows"), fileConfig, bootTime); !errors.Is(err,
+		os.ErrNotExist) {
 		t.Errorf("no directory: %v", err)
 	}
 	if _, err := OpenFile(filepath.Join(dir, "flows"), Config{}, bootTime); err == nil {

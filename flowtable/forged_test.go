@@ -79,7 +79,8 @@ func TestUnconfirmedAreNotUnderTheCap(t *testing.T) {
 		h.Enter(now)
 		h.mustCreate(t, now, newFlow(header.ProtoTCP, false, 10_000+n))
 	}
-	if c := tb.Counts(); c.States[Unconfirmed] != 10*halfOpen || c.HalfOpen != halfOpen || c.Shed[ShedHalfOpen] != 4*halfOpen {
+	if c := tb.Counts(); c.States[Unconfirmed] != 10*halfOpen || c.HalfOpen != halfOpen ||
+		c.Shed[ShedHalfOpen] != 4*halfOpen {
 		t.Errorf("states %v, shed %v", c.States, c.Shed)
 	}
 	validate(t, tb)
@@ -167,7 +168,8 @@ func TestTailLossInTimeWait(t *testing.T) {
 				h.Observe(r, side, tcpACK, now)
 			}
 		}
-		if s := h.Flow(r).State(); s != c.state || !h.Closing(r) || tb.shedOf(h.Flow(r).load(), now.ticks()) != ShedClosed {
+		if s := h.Flow(r).State(); s != c.state || !h.Closing(r) ||
+			tb.shedOf(h.Flow(r).load(), now.ticks()) != ShedClosed {
 			t.Errorf("%s: %v, Closing %v; want a closed flow", c.name, s, h.Closing(r))
 		}
 		now += Time(DefaultTimeouts().TimeWaitBackend) + 2*second

@@ -110,7 +110,8 @@ func TestFullChainHammer(t *testing.T) {
 	})
 	validate(t, tb)
 	if c := tb.Counts(); c.Live[0] > memberBits || c.Shed[ShedUnreplied] != hammerWorkers*each-uint64(c.Live[0]) {
-		t.Errorf("%d live, %d shed, of %d; a chain has %d", c.Live[0], c.Shed[ShedUnreplied], hammerWorkers*each, memberBits)
+		t.Errorf("%d live, %d shed, of %d; a chain has %d", c.Live[0], c.Shed[ShedUnreplied], hammerWorkers*each,
+			memberBits)
 	}
 }
 
@@ -157,7 +158,8 @@ func TestHammer(t *testing.T) {
 			n := newFlow(header.ProtoTCP, false, uint32(rnd.IntN(clients)))
 			n.Backend, n.SourcePort = addrN(false, 11, 1), uint16(rnd.IntN(ports))
 			n.SourcePort += 1000
-			n.Ports = Ports{First: 1000, Count: ports, Start: uint16(rnd.IntN(ports)), Stride: uint16(1 + 2*rnd.IntN(400))}
+			n.Ports = Ports{First: 1000, Count: ports, Start: uint16(rnd.IntN(ports)),
+				Stride: uint16(1 + 2*rnd.IntN(400))}
 			switch do := rnd.IntN(10); {
 			case do < 4 && used.Load() < ports*99/100:
 				r, s := h.Create(bootTime, &n)
@@ -206,7 +208,8 @@ func TestHammer(t *testing.T) {
 	})
 	validate(t, tb)
 	c := tb.Counts()
-	if c.Live[0] != 0 || c.Created[0] != uint64(created.Load()) || c.Refused[PortsExhausted] != uint64(exhausted.Load()) {
+	if c.Live[0] != 0 || c.Created[0] != uint64(created.Load()) ||
+		c.Refused[PortsExhausted] != uint64(exhausted.Load()) {
 		t.Errorf("counts %+v; want 0 live, %d created, %d exhausted", c, created.Load(), exhausted.Load())
 	}
 	t.Logf("%d created, %d found no port at up to 99 %% fill", created.Load(), exhausted.Load())

@@ -193,7 +193,8 @@ func race(t *testing.T, before func(*indexLab), others func(*indexLab) []actor) 
 		}
 		// Key 1's old owner, record 3, may have been found before it died.
 		for _, in := range []*inserter{one, two} {
-			if in.result == taken && in.holder != slotOf(3, ClientSide) && (len(have) == 0 || in.holder != slotOf(have[0], ClientSide)) {
+			if in.result == taken && in.holder != slotOf(3, ClientSide) && (len(have) == 0 ||
+				in.holder != slotOf(have[0], ClientSide)) {
 				return fmt.Errorf("loser was told of %d, %v have the key", in.holder, have)
 			}
 		}
@@ -309,7 +310,8 @@ func TestCandidates(t *testing.T) {
 			// A byte one above a match may match too; nothing else.
 			for m := got; m != 0; m &= m - 1 {
 				if d := uint8(tags*bits.TrailingZeros64(m)) ^ uint8(tag); d > 1 {
-					t.Fatalf("slot %d has tag %d, matches %d", bits.TrailingZeros64(m), uint8(tags*bits.TrailingZeros64(m)), tag)
+					t.Fatalf("slot %d has tag %d, matches %d", bits.TrailingZeros64(m),
+						uint8(tags*bits.TrailingZeros64(m)), tag)
 				}
 			}
 		}

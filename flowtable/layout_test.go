@@ -9,8 +9,9 @@ import (
 	"sluice.dev/sluice/internal/pinned"
 )
 
-// TestLayoutHasAVersion: a table that another version of the program left is refused by headVersion, so
-// that must change with the layout. The index is made anew from the records: only they and the head count.
+// TestLayoutHasAVersion: a table that another version of the program left is refused by
+// headVersion, so that must change with the layout. The index is made anew from the records: only
+// they and the head count.
 func TestLayoutHasAVersion(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(pinned.Layout(head{}, record4{}, record6{}))

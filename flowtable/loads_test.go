@@ -23,7 +23,8 @@ func TestLoadsIndex(t *testing.T) {
 		if got := tb.Loads()[index].Load(); got != 1 {
 			t.Errorf("backend %d has a load of %d, want 1", index, got)
 		}
-		if service, ref := h.Flow(r).Owner(); service != n.Service || ref != n.BackendRef || h.Flow(r).Service() != service {
+		if service, ref := h.Flow(r).Owner(); service != n.Service || ref != n.BackendRef ||
+			h.Flow(r).Service() != service {
 			t.Errorf("the owner is %#x, %#x; want %#x, %#x", service, ref, n.Service, n.BackendRef)
 		}
 	}
@@ -55,14 +56,19 @@ func TestLoads(t *testing.T) {
 		{"established", header.ProtoTCP, []does{established}, [3]int32{0, 1, 0}},
 		{"deleted", header.ProtoTCP, []does{established, remove}, [3]int32{}},
 		{"abandoned", header.ProtoTCP, []does{func(h *Handle, r Ref) { h.Abandon(r, bootTime) }}, [3]int32{}},
-		{"half closed", header.ProtoTCP, []does{established, func(h *Handle, r Ref) { h.Observe(r, ClientSide, tcpFIN|tcpACK, bootTime) }}, [3]int32{0, 1, 0}},
-		{"refused", header.ProtoTCP, []does{func(h *Handle, r Ref) { h.Observe(r, ReplySide, tcpRST|tcpACK, bootTime) }}, [3]int32{}},
+		{"half closed", header.ProtoTCP, []does{established,
+			func(h *Handle, r Ref) { h.Observe(r, ClientSide, tcpFIN|tcpACK, bootTime) }}, [3]int32{0, 1, 0}},
+		{"refused", header.ProtoTCP,
+			[]does{func(h *Handle, r Ref) { h.Observe(r, ReplySide, tcpRST|tcpACK, bootTime) }}, [3]int32{}},
 		{"reset", header.ProtoTCP, []does{established, reset}, [3]int32{}},
-		{"reset, by both", header.ProtoTCP, []does{established, reset, func(h *Handle, r Ref) { h.Observe(r, ReplySide, tcpRST, bootTime) }}, [3]int32{}},
+		{"reset, by both", header.ProtoTCP, []does{established, reset,
+			func(h *Handle, r Ref) { h.Observe(r, ReplySide, tcpRST, bootTime) }}, [3]int32{}},
 		{"reset, bound to another", header.ProtoTCP, []does{established, reset, bind(2)}, [3]int32{}},
 		{"reset, deleted", header.ProtoTCP, []does{established, reset, remove}, [3]int32{}},
-		{"a forged RST: the connection continues", header.ProtoTCP, []does{established, reset, func(h *Handle, r Ref) { h.Observe(r, ReplySide, tcpACK, bootTime) }}, [3]int32{0, 1, 0}},
-		{"a forged RST: the connection continues, and ends", header.ProtoTCP, []does{established, reset, func(h *Handle, r Ref) { h.Observe(r, ReplySide, tcpACK, bootTime) }, remove}, [3]int32{}},
+		{"a forged RST: the connection continues", header.ProtoTCP, []does{established, reset,
+			func(h *Handle, r Ref) { h.Observe(r, ReplySide, tcpACK, bootTime) }}, [3]int32{0, 1, 0}},
+		{"a forged RST: the connection continues, and ends", header.ProtoTCP, []does{established, reset,
+			func(h *Handle, r Ref) { h.Observe(r, ReplySide, tcpACK, bootTime) }, remove}, [3]int32{}},
 		{"both sent FIN", header.ProtoTCP, []does{established, func(h *Handle, r Ref) {
 			h.Observe(r, ClientSide, tcpFIN|tcpACK, bootTime)
 			h.Observe(r, ReplySide, tcpFIN|tcpACK, bootTime)
@@ -70,7 +76,8 @@ func TestLoads(t *testing.T) {
 		{"TIME_WAIT", header.ProtoTCP, []does{closed}, [3]int32{}},
 		{"TIME_WAIT, deleted", header.ProtoTCP, []does{closed, remove}, [3]int32{}},
 		{"TIME_WAIT, bound again", header.ProtoTCP, []does{closed, bind(2), bind(1)}, [3]int32{}},
-		{"expired, swept", header.ProtoTCP, []does{func(h *Handle, _ Ref) { h.Sweep(bootTime+3600*second, 1<<20) }}, [3]int32{}},
+		{"expired, swept", header.ProtoTCP, []does{func(h *Handle, _ Ref) { h.Sweep(bootTime+3600*second, 1<<20) }},
+			[3]int32{}},
 		{"bound to the same", header.ProtoUDP, []does{bind(1), bind(1)}, [3]int32{0, 1, 0}},
 		{"bound to another", header.ProtoUDP, []does{bind(2)}, [3]int32{0, 0, 1}},
 		{"bound to another, deleted", header.ProtoUDP, []does{bind(2), remove}, [3]int32{}},
@@ -303,7 +310,8 @@ func TestLoadsRaces(t *testing.T) {
 		{"deleted twice", 1, [2]do{remove, remove}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			tb, own := testTableOf(t, Config{IPv4Flows: uint32(2 * flows), HalfOpen: uint32(flows), Timeouts: DefaultTimeouts()})
+			tb, own := testTableOf(t, Config{IPv4Flows: uint32(2 * flows), HalfOpen: uint32(flows),
+				Timeouts: DefaultTimeouts()})
 			refs := make([]Ref, flows)
 			for i := range refs {
 				n := newFlow(header.ProtoTCP, false, uint32(i))

@@ -25,9 +25,11 @@ type oracleFlow struct {
 func (o *oracle) timeout(f *oracleFlow) time.Duration {
 	t := &o.timeouts
 	normal := map[State]time.Duration{
-		SynSeen: t.SynSeen, SynRecv: t.SynAckSeen, Unconfirmed: t.Established, Established: t.Established, FinClient: t.Fin, FinBackend: t.Fin,
+		SynSeen: t.SynSeen, SynRecv: t.SynAckSeen, Unconfirmed: t.Established, Established: t.Established,
+		FinClient: t.Fin, FinBackend: t.Fin,
 		LastAckClient: t.LastAck, LastAckBackend: t.LastAck, TimeWaitClient: t.TimeWaitClient,
-		TimeWaitBackend: t.TimeWaitBackend, Closed: t.Reset, UDPNew: t.UDPUnreplied, UDPReplied: t.UDPUnreplied, UDPAssured: t.UDPReplied, ICMPEcho: t.ICMP,
+		TimeWaitBackend: t.TimeWaitBackend, Closed: t.Reset, UDPNew: t.UDPUnreplied, UDPReplied: t.UDPUnreplied,
+		UDPAssured: t.UDPReplied, ICMPEcho: t.ICMP,
 	}[f.state]
 	switch {
 	case f.notes.reset() && (f.state == Established || f.state == Unconfirmed):
@@ -82,7 +84,8 @@ func (o *oracle) freePort(n *NewFlow, rests func(*header.Tuple) bool, now Time) 
 			if i >= 0 {
 				port = n.Ports.First + uint16((int(n.Ports.Start)+i*int(n.Ports.Stride))%int(n.Ports.Count))
 			}
-			reply := header.Tuple{Src: n.Backend, SrcPort: n.BackendPort, Dst: n.Source, DstPort: port, Proto: n.Client.Proto, V6: n.Client.V6}
+			reply := header.Tuple{Src: n.Backend, SrcPort: n.BackendPort, Dst: n.Source, DstPort: port,
+				Proto: n.Client.Proto, V6: n.Client.V6}
 			if reply.Proto == header.ProtoICMP || reply.Proto == header.ProtoICMPv6 {
 				reply.SrcPort = port
 			}

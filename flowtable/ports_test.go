@@ -21,7 +21,8 @@ func toOneBackend(proto uint8, v6 bool, n uint32) NewFlow {
 // proved, keeps nobody out, though the table has room for a million.
 func TestPortsGiveWay(t *testing.T) {
 	const B, C = ReplySide, ClientSide
-	synAck, closed := step{B, tcpSYN | tcpACK, 0}, []step{{B, tcpFIN | tcpACK, 0}, {C, tcpFIN | tcpACK, 0}, {B, tcpACK, 0}}
+	synAck, closed := step{B, tcpSYN | tcpACK, 0}, []step{{B, tcpFIN | tcpACK, 0}, {C, tcpFIN | tcpACK, 0},
+		{B, tcpACK, 0}}
 	open := []step{synAck, {C, tcpACK, 0}, {B, tcpACK, 0}}
 	for _, c := range []struct {
 		name  string

@@ -85,7 +85,10 @@ func testShedOrder(t *testing.T, tb *Table, h *Handle, each, more int, flow func
 	for range more {
 		order = append(order, 7)
 	}
-	rand.New(rand.NewPCG(testSeed(t), 3)).Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+	rand.New(rand.NewPCG(testSeed(t), 3)).Shuffle(len(order), func(i, j int) {
+		order[i], order[j] = order[j],
+			order[i]
+	})
 	for _, n := range order {
 		k := kinds[n]
 		r := h.mustCreate(t, k.born, flow(k.proto))
@@ -125,7 +128,8 @@ func testShedOrder(t *testing.T, tb *Table, h *Handle, each, more int, flow func
 // a handshake that completes within the grace always succeeds.
 func TestHalfOpenCap(t *testing.T) {
 	const halfOpen = 1000
-	tb, h := testTableOf(t, Config{IPv4Flows: 10_000, IPv6Flows: 10_000, HalfOpen: halfOpen, Timeouts: DefaultTimeouts()})
+	tb, h := testTableOf(t, Config{IPv4Flows: 10_000, IPv6Flows: 10_000, HalfOpen: halfOpen,
+		Timeouts: DefaultTimeouts()})
 	var established []NewFlow
 	now := bootTime
 	for n := range uint32(5000) {
@@ -191,7 +195,8 @@ func TestHalfOpenCap(t *testing.T) {
 // half-open, in the other one of many is.
 func sparseHalfOpen(t testing.TB) (*Table, *Handle) {
 	const dense, sparse = 999, 5000
-	tb, h := testTableOf(t, Config{IPv4Flows: 10_000, IPv6Flows: 10_000, HalfOpen: dense + 1, Timeouts: DefaultTimeouts()})
+	tb, h := testTableOf(t, Config{IPv4Flows: 10_000, IPv6Flows: 10_000, HalfOpen: dense + 1,
+		Timeouts: DefaultTimeouts()})
 	for n := range uint32(sparse) {
 		if r := h.mustCreate(t, bootTime, newFlow(header.ProtoTCP, true, n)); n > 0 {
 			h.establish(r, bootTime)

@@ -7,9 +7,9 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// TestReclaimKeepsUp: a worker with several links takes a batch from each between two Enters, and in a
-// flood each packet ends one flow and makes another. However many that are, their
-// records come back as fast as they go, or the reserve is used up and there is no room for anybody.
+// TestReclaimKeepsUp: a worker with several links takes a batch from each between two Enters, and
+// in a flood each packet ends one flow and makes another. However many that are, their records come
+// back as fast as they go, or the reserve is used up and there is no room for anybody.
 func TestReclaimKeepsUp(t *testing.T) {
 	const flows, perEnter = 50_000, 3*maxReclaim + 17
 	tb, h := testTable(t, flows, 0)

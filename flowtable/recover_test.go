@@ -113,13 +113,19 @@ func TestRecoverDamaged(t *testing.T) {
 		{"address", func(tb *Table, i uint32) { tb.arenas[0].four[i].addr[1] ^= 1 << 40 }},
 		{"IPv6 address", func(tb *Table, i uint32) { tb.arenas[1].six[i].addr[0][3] ^= 1 }},
 		{"port", func(tb *Table, i uint32) { tb.arenas[0].four[i].ports[0].Store(7) }},
-		{"protocol", func(tb *Table, i uint32) { f := tb.arenas[0].flow(i); f.meta.Store(f.meta.Load() ^ 1<<metaProtoShift) }},
+		{"protocol",
+			func(tb *Table, i uint32) { f := tb.arenas[0].flow(i); f.meta.Store(f.meta.Load() ^ 1<<metaProtoShift) }},
 		{"state of another protocol", func(tb *Table, i uint32) {
 			f := tb.arenas[0].flow(i)
 			f.meta.Store(uint64(f.load().withState(Established)))
 		}},
-		{"impossible state", func(tb *Table, i uint32) { f := tb.arenas[0].flow(i); f.meta.Store(uint64(f.load().withState(15))) }},
-		{"pending", func(tb *Table, i uint32) { f := tb.arenas[0].flow(i); f.meta.Store(uint64(f.load() | metaPending)) }},
+		{"impossible state",
+			func(tb *Table, i uint32) { f := tb.arenas[0].flow(i); f.meta.Store(uint64(f.load().withState(15))) }},
+		{"pending", func(tb *Table,
+			i uint32) {
+			f := tb.arenas[0].flow(i)
+			f.meta.Store(uint64(f.load() | metaPending))
+		}},
 		{"from the future", func(tb *Table, i uint32) {
 			f := tb.arenas[0].flow(i)
 			f.meta.Store(uint64(f.load().at((bootTime + 3600*second).ticks())))
@@ -203,7 +209,8 @@ func TestRecoverMidOperation(t *testing.T) {
 					continue
 				}
 				reply := h.reply(r)
-				if side != ClientSide || reply.Src != f.Backend || reply.SrcPort != f.BackendPort || reply.Dst != f.Source {
+				if side != ClientSide || reply.Src != f.Backend || reply.SrcPort != f.BackendPort ||
+					reply.Dst != f.Source {
 					t.Errorf("flow %d recovered with reply %+v", n, reply)
 				}
 				if again, _ := h.lookup(&reply, bootTime+second); again != r {

@@ -32,7 +32,9 @@ func fetchFlowsGo(geo *geometries, group []Search) {
 	}
 }
 
-func matchGo(geo *geometries, group []Search, flows []*Flow, rewrites []header.Rewrite, steady *steady, now uint32) int {
+func matchGo(
+	geo *geometries, group []Search, flows []*Flow, rewrites []header.Rewrite, steady *steady, now uint32,
+) int {
 	for i := range group {
 		s := &group[i]
 		at, side := &geo[s.Family], s.Side()

@@ -132,7 +132,8 @@ func TestMatchComparesAll(t *testing.T) {
 			for bit := range 64 * words {
 				s[0].Addr[bit/64] ^= 1 << (bit % 64)
 				if matches() {
-					t.Errorf("IPv6 %v, side %d: matches with bit %d of address word %d changed", v6, side, bit%64, bit/64)
+					t.Errorf("IPv6 %v, side %d: matches with bit %d of address word %d changed", v6, side, bit%64,
+						bit/64)
 				}
 				s[0].Addr[bit/64] ^= 1 << (bit % 64)
 			}
@@ -184,12 +185,15 @@ func TestMatchIsObserve(t *testing.T) {
 						}
 						after := f.load()
 						valid := m.live() && !tb.lifetimes.expired(m, now.ticks())
-						plain := valid && notes == 0 && want&^metaSeen == m&^metaSeen && moves[state][side][classACK]&refresh|datagram[state][side]&refresh != 0
+						plain := valid && notes == 0 && want&^metaSeen == m&^metaSeen &&
+							moves[state][side][classACK]&refresh|datagram[state][side]&refresh != 0
 						if (got != nil) != plain {
-							t.Fatalf("%v, notes %x, age %d, side %d: matched %v, want %v", state, notes, age, side, got != nil, plain)
+							t.Fatalf("%v, notes %x, age %d, side %d: matched %v, want %v", state, notes, age, side,
+								got != nil, plain)
 						}
 						if got == nil && after != m || got != nil && after != want {
-							t.Fatalf("%v, notes %x, age %d, side %d: meta %x, was %x, Observe makes it %x", state, notes, age, side, after, m, want)
+							t.Fatalf("%v, notes %x, age %d, side %d: meta %x, was %x, Observe makes it %x", state,
+								notes, age, side, after, m, want)
 						}
 						if got != nil {
 							matched++

@@ -29,10 +29,12 @@ Closed              .    .    .    .    .    .               .    .    .    .   
 `
 
 var stateByName = map[string]State{
-	"SynSeen": SynSeen, "SynRecv": SynRecv, "Unconfirmed": Unconfirmed, "Established": Established, "FinClient": FinClient,
+	"SynSeen": SynSeen, "SynRecv": SynRecv, "Unconfirmed": Unconfirmed, "Established": Established,
+	"FinClient":  FinClient,
 	"FinBackend": FinBackend, "LastAckClient": LastAckClient, "LastAckBackend": LastAckBackend,
 	"TimeWaitClient": TimeWaitClient, "TimeWaitBackend": TimeWaitBackend, "Closed": Closed,
-	"SR": SynRecv, "UN": Unconfirmed, "UNf": Unconfirmed, "ES": Established, "FC": FinClient, "FB": FinBackend, "LC": LastAckClient,
+	"SR": SynRecv, "UN": Unconfirmed, "UNf": Unconfirmed, "ES": Established, "FC": FinClient, "FB": FinBackend,
+	"LC": LastAckClient,
 	"LB": LastAckBackend, "TC": TimeWaitClient, "TB": TimeWaitBackend, "CL": Closed,
 }
 
@@ -77,11 +79,13 @@ func testStateMachine(t *testing.T, proto uint8) {
 				switch want {
 				case "a":
 					if got != m|metaAgain {
-						t.Errorf("%s: %v %v, seen %d; want nothing but a note", name, got.state(), got.reset(), got.seen())
+						t.Errorf("%s: %v %v, seen %d; want nothing but a note", name, got.state(), got.reset(),
+							got.seen())
 					}
 				case ".", "A":
 					if got != m {
-						t.Errorf("%s: changed to %v %v, seen %d; want no change", name, got.state(), got.reset(), got.seen())
+						t.Errorf("%s: changed to %v %v, seen %d; want no change", name, got.state(), got.reset(),
+							got.seen())
 					}
 				case "r":
 					if got != m.at(now) {
@@ -99,7 +103,8 @@ func testStateMachine(t *testing.T, proto uint8) {
 					}
 				case "f", "UNf":
 					if got != m.withState(Unconfirmed).at(now)|metaFin {
-						t.Errorf("%s: %v %v, seen %d; want UNCONFIRMED with a FIN", name, got.state(), got.reset(), got.seen())
+						t.Errorf("%s: %v %v, seen %d; want UNCONFIRMED with a FIN", name, got.state(), got.reset(),
+							got.seen())
 					}
 					if again := got.observe(side, flags, now+25); again != got.at(now+25) {
 						t.Errorf("%s: a second FIN does not refresh", name)
@@ -110,7 +115,8 @@ func testStateMachine(t *testing.T, proto uint8) {
 					}
 				}
 				if want == "r" || want == "f" || len(want) >= 2 {
-					if back := (m | metaReset | metaAgain).observe(side, flags, start); back&(metaReset|metaAgain) != 0 {
+					if back := (m | metaReset | metaAgain).observe(side, flags,
+						start); back&(metaReset|metaAgain) != 0 {
 						t.Errorf("%s: a packet of the flow did not take back the RST and the SYN", name)
 					}
 				}
@@ -120,7 +126,8 @@ func testStateMachine(t *testing.T, proto uint8) {
 						to = state // the server answers an INIT and forgets it
 					}
 					if again != m.withState(to).at(now) {
-						t.Errorf("%s, after a SYN: %v %v, seen %d; want %v", name, again.state(), again.reset(), again.seen(), to)
+						t.Errorf("%s, after a SYN: %v %v, seen %d; want %v", name, again.state(), again.reset(),
+							again.seen(), to)
 					}
 				}
 			}
@@ -187,35 +194,57 @@ func TestConversations(t *testing.T) {
 		steps   []step
 		closing bool
 	}{
-		{"client closes", append(open[:4:4], step{C, F | A, FinClient}, step{B, A, FinClient}, step{B, F | A, LastAckClient}, step{C, A, TimeWaitClient}), true},
-		{"backend closes", append(open[:4:4], step{B, F | A, FinBackend}, step{C, A, FinBackend}, step{C, F | A, LastAckBackend}, step{B, A, TimeWaitBackend}), true},
-		{"both close at once", append(open[:4:4], step{C, F | A, FinClient}, step{B, F | A, LastAckClient}, step{B, A, LastAckClient}, step{C, A, TimeWaitClient}), true},
-		{"half-closed, data flows on", append(open[:4:4], step{C, F | A, FinClient}, step{B, A, FinClient}, step{C, A, FinClient}), false},
+		{"client closes", append(open[:4:4], step{C, F | A, FinClient}, step{B, A, FinClient},
+			step{B, F | A, LastAckClient}, step{C, A, TimeWaitClient}), true},
+		{"backend closes", append(open[:4:4], step{B, F | A, FinBackend}, step{C, A, FinBackend},
+			step{C, F | A, LastAckBackend}, step{B, A, TimeWaitBackend}), true},
+		{"both close at once", append(open[:4:4], step{C, F | A, FinClient}, step{B, F | A, LastAckClient},
+			step{B, A, LastAckClient}, step{C, A, TimeWaitClient}), true},
+		{"half-closed, data flows on", append(open[:4:4], step{C, F | A, FinClient}, step{B, A, FinClient},
+			step{C, A, FinClient}), false},
 		{"refused", []step{{C, S, SynSeen}, {B, R | A, Closed}}, true},
-		{"SYN again and again", []step{{C, S, SynSeen}, {C, S, SynSeen}, {B, S | A, SynRecv}, {C, S, SynRecv}, {B, S | A, SynRecv}}, false},
-		{"SYN into a live flow is challenged", append(open[:4:4], step{C, S, Established}, step{B, A, Established}), false},
-		{"and the client resets it", append(open[:4:4], step{C, S, Established}, step{B, A, Established}, step{C, R, Established}), false},
-		{"and opens it again", append(open[:4:4], step{C, S, Established}, step{B, A, Established}, step{C, R, Established},
+		{"SYN again and again", []step{{C, S, SynSeen}, {C, S, SynSeen}, {B, S | A, SynRecv}, {C, S, SynRecv},
+			{B, S | A, SynRecv}}, false},
+		{"SYN into a live flow is challenged", append(open[:4:4], step{C, S, Established}, step{B, A, Established}),
+			false},
+		{"and the client resets it", append(open[:4:4], step{C, S, Established}, step{B, A, Established},
+			step{C, R, Established}), false},
+		{"and opens it again", append(open[:4:4], step{C, S, Established}, step{B, A, Established},
+			step{C, R, Established},
 			step{C, S, Established}, step{B, S | A, SynRecv}, step{C, A, Unconfirmed}, step{B, A, Established}), false},
-		{"a blind RST and SYN move nothing", append(open[:4:4], step{C, R, Established}, step{C, S, Established}, step{B, A, Established}, step{C, A, Established}), false},
-		{"reset, opened again", append(open[:4:4], step{C, R, Established}, step{C, S, Established}, step{B, S | A, SynRecv}, step{C, A, Unconfirmed}), false},
+		{"a blind RST and SYN move nothing", append(open[:4:4], step{C, R, Established}, step{C, S, Established},
+			step{B, A, Established}, step{C, A, Established}), false},
+		{"reset, opened again", append(open[:4:4], step{C, R, Established}, step{C, S, Established},
+			step{B, S | A, SynRecv}, step{C, A, Unconfirmed}), false},
 		{"reset while closing, opened again", append(open[:4:4], step{C, F | A, FinClient}, step{C, R, FinClient},
 			step{C, S, FinClient}, step{B, S | A, SynRecv}, step{C, A, Unconfirmed}), false},
-		{"closing, forgotten by both, opened again", append(open[:4:4], step{B, F | A, FinBackend}, step{C, S, FinBackend}, step{B, S | A, SynRecv}, step{C, A, Unconfirmed}), false},
-		{"opened again, refused", append(open[:4:4], step{C, R, Established}, step{C, S, Established}, step{B, S | A, SynRecv}, step{B, R, Closed}), true},
+		{"closing, forgotten by both, opened again", append(open[:4:4], step{B, F | A, FinBackend},
+			step{C, S, FinBackend}, step{B, S | A, SynRecv}, step{C, A, Unconfirmed}), false},
+		{"opened again, refused", append(open[:4:4], step{C, R, Established}, step{C, S, Established},
+			step{B, S | A, SynRecv}, step{B, R, Closed}), true},
 		{"SYN-ACK without a SYN", append(open[:4:4], step{B, S | A, Established}), false},
-		{"SYN-ACK after the challenge", append(open[:4:4], step{C, S, Established}, step{B, A, Established}, step{B, S | A, Established}), false},
-		{"handshake reset by the client, opened again", append(open[:2:2], step{C, R, SynRecv}, step{C, S, SynRecv}, step{B, S | A, SynRecv}, step{C, A, Unconfirmed}), false},
+		{"SYN-ACK after the challenge", append(open[:4:4], step{C, S, Established}, step{B, A, Established},
+			step{B, S | A, Established}), false},
+		{"handshake reset by the client, opened again", append(open[:2:2], step{C, R, SynRecv}, step{C, S, SynRecv},
+			step{B, S | A, SynRecv}, step{C, A, Unconfirmed}), false},
 		{"a blind RST is taken back", append(open[:4:4], step{C, R, Established}, step{B, A, Established}), false},
-		{"challenge ACK to a first SYN", []step{{C, S, SynSeen}, {B, A, SynRecv}, {C, R, SynRecv}, {C, S, SynRecv}, {B, S | A, SynRecv}, {C, A, Unconfirmed}}, false},
-		{"set up before our time", []step{{C, A, SynSeen}, {B, A, SynRecv}, {C, A, Unconfirmed}, {B, A, Established}}, false},
-		{"FIN with the handshake's ACK", []step{{C, S, SynSeen}, {B, S | A, SynRecv}, {C, F | A, Unconfirmed}, {B, A, FinClient}, {B, F | A, LastAckClient}, {C, A, TimeWaitClient}}, true},
-		{"FIN before the backend spoke", append(acked[:3:3], step{C, F | A, Unconfirmed}, step{C, A, Unconfirmed}, step{B, F | A, LastAckClient}), true},
-		{"the backend closes as its first word", append(acked[:3:3], step{B, F | A, FinBackend}, step{C, F | A, LastAckBackend}), true},
+		{"challenge ACK to a first SYN", []step{{C, S, SynSeen}, {B, A, SynRecv}, {C, R, SynRecv}, {C, S, SynRecv},
+			{B, S | A, SynRecv}, {C, A, Unconfirmed}}, false},
+		{"set up before our time", []step{{C, A, SynSeen}, {B, A, SynRecv}, {C, A, Unconfirmed}, {B, A, Established}},
+			false},
+		{"FIN with the handshake's ACK", []step{{C, S, SynSeen}, {B, S | A, SynRecv}, {C, F | A, Unconfirmed},
+			{B, A, FinClient}, {B, F | A, LastAckClient}, {C, A, TimeWaitClient}}, true},
+		{"FIN before the backend spoke", append(acked[:3:3], step{C, F | A, Unconfirmed}, step{C, A, Unconfirmed},
+			step{B, F | A, LastAckClient}), true},
+		{"the backend closes as its first word", append(acked[:3:3], step{B, F | A, FinBackend},
+			step{C, F | A, LastAckBackend}), true},
 		{"a blind ACK is refused", append(acked[:3:3], step{B, R, Closed}), true},
-		{"the SYN-ACK comes again, its ACK was lost", append(acked[:3:3], step{B, S | A, Unconfirmed}, step{C, A, Unconfirmed}, step{B, A, Established}), false},
-		{"the answer to a SYN confirms no ACK", append(acked[:3:3], step{C, S, Unconfirmed}, step{B, A, Unconfirmed}, step{B, A, Established}), false},
-		{"a blind RST is taken back before the backend spoke", append(acked[:3:3], step{C, R, Unconfirmed}, step{C, A, Unconfirmed}, step{B, A, Established}), false},
+		{"the SYN-ACK comes again, its ACK was lost", append(acked[:3:3], step{B, S | A, Unconfirmed},
+			step{C, A, Unconfirmed}, step{B, A, Established}), false},
+		{"the answer to a SYN confirms no ACK", append(acked[:3:3], step{C, S, Unconfirmed}, step{B, A, Unconfirmed},
+			step{B, A, Established}), false},
+		{"a blind RST is taken back before the backend spoke", append(acked[:3:3], step{C, R, Unconfirmed},
+			step{C, A, Unconfirmed}, step{B, A, Established}), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tb, h := testTable(t, 10, 0)
@@ -239,7 +268,8 @@ func TestConversations(t *testing.T) {
 // no expired flow however late the sweep comes.
 func TestTimeouts(t *testing.T) {
 	d, rfc := DefaultTimeouts(), RFCTimeouts()
-	open := []step{{ClientSide, tcpSYN, 0}, {ReplySide, tcpSYN | tcpACK, 0}, {ClientSide, tcpACK, 0}, {ReplySide, tcpACK, 0}}
+	open := []step{{ClientSide, tcpSYN, 0}, {ReplySide, tcpSYN | tcpACK, 0}, {ClientSide, tcpACK, 0},
+		{ReplySide, tcpACK, 0}}
 	fin := func(s Side) step { return step{s, tcpFIN | tcpACK, 0} }
 	ack := func(s Side) step { return step{s, tcpACK, 0} }
 	rst := func(s Side) step { return step{s, tcpRST, 0} }
@@ -252,15 +282,20 @@ func TestTimeouts(t *testing.T) {
 		{"SYN seen", header.ProtoTCP, open[:1], d.SynSeen, rfc.SynSeen},
 		{"SYN-ACK seen", header.ProtoTCP, open[:2], d.SynAckSeen, rfc.SynAckSeen},
 		{"connected, nobody speaks", header.ProtoTCP, open[:3], d.Established, rfc.Established},
-		{"RST while nobody speaks", header.ProtoTCP, append(open[:3:3], rst(ClientSide)), d.ResetEstablished, rfc.ResetEstablished},
+		{"RST while nobody speaks", header.ProtoTCP, append(open[:3:3], rst(ClientSide)), d.ResetEstablished,
+			rfc.ResetEstablished},
 		{"established", header.ProtoTCP, open, d.Established, rfc.Established},
 		{"one FIN", header.ProtoTCP, append(open[:4:4], fin(ClientSide)), d.Fin, rfc.Fin},
 		{"two FIN", header.ProtoTCP, append(open[:4:4], fin(ClientSide), fin(ReplySide)), d.LastAck, rfc.LastAck},
-		{"client closed first", header.ProtoTCP, append(open[:4:4], fin(ClientSide), fin(ReplySide), ack(ClientSide)), d.TimeWaitClient, rfc.TimeWaitClient},
-		{"backend closed first", header.ProtoTCP, append(open[:4:4], fin(ReplySide), fin(ClientSide), ack(ReplySide)), d.TimeWaitBackend, rfc.TimeWaitBackend},
+		{"client closed first", header.ProtoTCP, append(open[:4:4], fin(ClientSide), fin(ReplySide), ack(ClientSide)),
+			d.TimeWaitClient, rfc.TimeWaitClient},
+		{"backend closed first", header.ProtoTCP, append(open[:4:4], fin(ReplySide), fin(ClientSide), ack(ReplySide)),
+			d.TimeWaitBackend, rfc.TimeWaitBackend},
 		{"refused", header.ProtoTCP, append(open[:1:1], rst(ReplySide)), d.Reset, rfc.Reset},
-		{"RST while established", header.ProtoTCP, append(open[:4:4], rst(ClientSide)), d.ResetEstablished, rfc.ResetEstablished},
-		{"RST while closing", header.ProtoTCP, append(open[:4:4], fin(ClientSide), rst(ClientSide)), d.Reset, rfc.Reset},
+		{"RST while established", header.ProtoTCP, append(open[:4:4], rst(ClientSide)), d.ResetEstablished,
+			rfc.ResetEstablished},
+		{"RST while closing", header.ProtoTCP, append(open[:4:4], fin(ClientSide), rst(ClientSide)), d.Reset,
+			rfc.Reset},
 		{"UDP unreplied", header.ProtoUDP, nil, d.UDPUnreplied, rfc.UDPUnreplied},
 		{"UDP replied once", header.ProtoUDP, []step{ack(ReplySide)}, d.UDPUnreplied, rfc.UDPUnreplied},
 		{"UDP replied", header.ProtoUDP, []step{ack(ReplySide), ack(ClientSide)}, d.UDPReplied, rfc.UDPReplied},

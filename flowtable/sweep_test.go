@@ -40,7 +40,8 @@ func TestSweepEndsWhatIsExpired(t *testing.T) {
 	}
 	c := tb.Counts()
 	if live := c.Live[0] + c.Live[1]; int(live) != len(kept) || int(c.Shed[ShedExpired]) != 4*flows-len(kept) {
-		t.Errorf("%d live and %d expired by the counters, want %d and %d", live, c.Shed[ShedExpired], len(kept), 4*flows-len(kept))
+		t.Errorf("%d live and %d expired by the counters, want %d and %d", live, c.Shed[ShedExpired], len(kept),
+			4*flows-len(kept))
 	}
 	validate(t, tb)
 }
@@ -127,7 +128,8 @@ func TestHammerSweep(t *testing.T) {
 				if w%2 == 0 && op%64 == 0 {
 					h.Sweep(at, int(tb.positions()))
 				}
-				n := newFlow([]uint8{header.ProtoTCP, header.ProtoUDP}[rnd.IntN(2)], rnd.IntN(3) == 0, uint32(rnd.IntN(400)))
+				n := newFlow([]uint8{header.ProtoTCP, header.ProtoUDP}[rnd.IntN(2)], rnd.IntN(3) == 0,
+					uint32(rnd.IntN(400)))
 				n.Backend, n.BackendRef = addrN(n.Client.V6, 11, uint32(rnd.IntN(2))), uint32(1+rnd.IntN(2))
 				n.Ports = Ports{First: 1000, Count: 400, Start: uint16(rnd.IntN(400)), Stride: 7}
 				r, side := h.lookup(&n.Client, at)

@@ -152,8 +152,10 @@ func TestCreateLookupDelete(t *testing.T) {
 			if got, want := f.Delta(ClientSide), header.DeltaOf(&n.Client, &toBackend); got != want {
 				t.Errorf("delta to the backend %v, want %v", got, want)
 			}
-			if f.Flags() != 0xa5 || f.Service() != 7 || f.BackendRef() != 1 || f.Proto() != c.proto || f.Binding() != 0 {
-				t.Errorf("flow says flags %#x, service %d, backend %d, protocol %d, binding %d", f.Flags(), f.Service(), f.BackendRef(), f.Proto(), f.Binding())
+			if f.Flags() != 0xa5 || f.Service() != 7 || f.BackendRef() != 1 || f.Proto() != c.proto ||
+				f.Binding() != 0 {
+				t.Errorf("flow says flags %#x, service %d, backend %d, protocol %d, binding %d", f.Flags(), f.Service(),
+					f.BackendRef(), f.Proto(), f.Binding())
 			}
 			h.Bind(r, 9, 8, 6, 5, 4)
 			if b, cl := f.NextHops(); f.Binding() != 9 || f.Service() != 8 || f.BackendRef() != 6 || b != 5 || cl != 4 {

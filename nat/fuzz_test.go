@@ -167,7 +167,8 @@ func FuzzTranslate(f *testing.F) {
 		before := slices.Clone(frame)
 		valid := headertest.Verify(before) == nil
 		ip, transport := faults(frame, &p)
-		noChecksum := p.Tuple.Proto == header.ProtoUDP && p.Fragment != header.LaterFragment && frame[p.L4+6]|frame[p.L4+7] == 0
+		noChecksum := p.Tuple.Proto == header.ProtoUDP && p.Fragment != header.LaterFragment &&
+			frame[p.L4+6]|frame[p.L4+7] == 0
 
 		nat.DecrementTTL(frame, &p)
 		nat.Translate(frame, &p, &out, header.DeltaOf(&p.Tuple, &out))
@@ -177,7 +178,8 @@ func FuzzTranslate(f *testing.F) {
 		if ip2 != ip {
 			t.Fatalf("IPv4 header checksum was off by %d, is by %d", ip, ip2)
 		}
-		if noChecksum != (p.Tuple.Proto == header.ProtoUDP && p.Fragment != header.LaterFragment && frame[p.L4+6]|frame[p.L4+7] == 0) {
+		if noChecksum != (p.Tuple.Proto == header.ProtoUDP && p.Fragment != header.LaterFragment &&
+			frame[p.L4+6]|frame[p.L4+7] == 0) {
 			t.Fatal("a UDP checksum came or went")
 		}
 		if transport2 != transport && !noChecksum && p.Fragment != header.LaterFragment {

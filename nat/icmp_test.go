@@ -49,8 +49,8 @@ func icmpCases() []icmpCase {
 	return cases
 }
 
-// run translates the error about a quote of so many bytes; negative means all. It returns the frame and
-// the packet that the error must now quote.
+// run translates the error about a quote of so many bytes; negative means all. It returns the frame
+// and the packet that the error must now quote.
 func (c *icmpCase) run(t *testing.T, quoteBytes int) (frame, want []byte, reason stats.DropReason) {
 	t.Helper()
 	received := packet(c.kind, c.sender, c.far).Bytes()
@@ -78,8 +78,8 @@ func (c *icmpCase) run(t *testing.T, quoteBytes int) (frame, want []byte, reason
 	return frame, want, stats.None
 }
 
-// check compares a translated error with what its receiver must see: its own packet, from the address it
-// sent it to, and right checksums.
+// check compares a translated error with what its receiver must see: its own packet, from the
+// address it sent it to, and right checksums.
 func (c *icmpCase) check(t *testing.T, frame, want []byte) {
 	t.Helper()
 	p := mustParse(t, frame)
@@ -118,7 +118,8 @@ func TestTranslateICMPError(t *testing.T) {
 	}
 }
 
-// Quotes cut at every byte: from the header and 8 bytes on they are translated, below they are refused.
+// Quotes cut at every byte: from the header and 8 bytes on they are translated, below they are
+// refused.
 func TestTranslateICMPErrorCut(t *testing.T) {
 	for _, c := range icmpCases() {
 		least := 28
@@ -142,7 +143,8 @@ func TestTranslateICMPErrorCut(t *testing.T) {
 				want = append(want[:cut-1:cut-1], frame[len(frame)-1])
 			}
 			if part := cut - least; c.kind == "sctp" && part > 0 && part < 4 {
-				sent := headertest.IP(packet(c.kind, c.near, c.receiver).Bytes()) // the same of one to three bytes of a CRC
+				// the same of one to three bytes of a CRC
+				sent := headertest.IP(packet(c.kind, c.near, c.receiver).Bytes())
 				want = append(want[:least:least], sent[least:cut]...)
 			}
 			c.check(t, frame, want)
@@ -290,7 +292,9 @@ func TestTranslateICMPErrorAllocatesNothing(t *testing.T) {
 	}
 }
 
-func errorToTranslate(t testing.TB, v6 bool) (frame []byte, outer, inner *header.Packet, out *header.Tuple, d header.Delta) {
+func errorToTranslate(
+	t testing.TB, v6 bool,
+) (frame []byte, outer, inner *header.Packet, out *header.Tuple, d header.Delta) {
 	router, local := "203.0.113.9", "10.0.0.2"
 	if v6 {
 		router, local = "2001:db8:9::9", "fd00::2"

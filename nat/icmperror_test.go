@@ -40,11 +40,16 @@ func TestBuildError(t *testing.T) {
 		mtu    uint16
 		hasMTU bool
 	}{
-		{"time exceeded", nat.TimeExceeded, layers.CreateICMPv4TypeCode(11, 0), layers.CreateICMPv6TypeCode(3, 0), 1400, false},
-		{"fragmentation needed", nat.FragmentationNeeded, layers.CreateICMPv4TypeCode(3, 4), layers.CreateICMPv6TypeCode(2, 0), 1400, true},
-		{"port unreachable", nat.PortUnreachable, layers.CreateICMPv4TypeCode(3, 3), layers.CreateICMPv6TypeCode(1, 4), 1400, false},
-		{"host unreachable", nat.HostUnreachable, layers.CreateICMPv4TypeCode(3, 1), layers.CreateICMPv6TypeCode(1, 0), 1400, false},
-		{"prohibited", nat.AdminProhibited, layers.CreateICMPv4TypeCode(3, 13), layers.CreateICMPv6TypeCode(1, 1), 1400, false},
+		{"time exceeded", nat.TimeExceeded, layers.CreateICMPv4TypeCode(11, 0), layers.CreateICMPv6TypeCode(3, 0), 1400,
+			false},
+		{"fragmentation needed", nat.FragmentationNeeded, layers.CreateICMPv4TypeCode(3, 4),
+			layers.CreateICMPv6TypeCode(2, 0), 1400, true},
+		{"port unreachable", nat.PortUnreachable, layers.CreateICMPv4TypeCode(3, 3), layers.CreateICMPv6TypeCode(1, 4),
+			1400, false},
+		{"host unreachable", nat.HostUnreachable, layers.CreateICMPv4TypeCode(3, 1), layers.CreateICMPv6TypeCode(1, 0),
+			1400, false},
+		{"prohibited", nat.AdminProhibited, layers.CreateICMPv4TypeCode(3, 13), layers.CreateICMPv6TypeCode(1, 1), 1400,
+			false},
 	} {
 		for v6, e := range ends {
 			for _, payload := range []int{0, 1, 7, 520, 521, 1300, 1452} {
@@ -95,13 +100,15 @@ func decode(t *testing.T, frame []byte, v6 bool) gopacket.Layer {
 	client := netip.MustParseAddrPort(ends[v6].client).Addr().String()
 	if v6 {
 		ip := pkt.Layer(layers.LayerTypeIPv6).(*layers.IPv6)
-		if ip.SrcIP.String() != gateway[v6] || ip.DstIP.String() != client || ip.HopLimit != 64 || int(ip.Length) != len(frame)-54 {
+		if ip.SrcIP.String() != gateway[v6] || ip.DstIP.String() != client || ip.HopLimit != 64 ||
+			int(ip.Length) != len(frame)-54 {
 			t.Errorf("IPv6 header %+v", ip)
 		}
 		return pkt.Layer(layers.LayerTypeICMPv6)
 	}
 	ip := pkt.Layer(layers.LayerTypeIPv4).(*layers.IPv4)
-	if ip.SrcIP.String() != gateway[v6] || ip.DstIP.String() != client || ip.TTL != 64 || ip.TOS != 0xc0 || int(ip.Length) != len(frame)-14 {
+	if ip.SrcIP.String() != gateway[v6] || ip.DstIP.String() != client || ip.TTL != 64 || ip.TOS != 0xc0 ||
+		int(ip.Length) != len(frame)-14 {
 		t.Errorf("IPv4 header %+v", ip)
 	}
 	return pkt.Layer(layers.LayerTypeICMPv4)
@@ -127,14 +134,19 @@ func TestBuildErrorRefuses(t *testing.T) {
 	multicast.DstMAC = [6]byte{1, 0, 0x5e, 0, 0, 1}
 	long := strings.Repeat("x", 200)
 	for name, orig := range map[string][]byte{
-		"an ICMP error":                 headertest.ICMPError("203.0.113.9", "198.51.100.7", 11, 0, 0, packet("udp", e4.vip, e4.client).Bytes(), -1).Bytes(),
-		"a redirect":                    headertest.ICMPError("203.0.113.9", "198.51.100.7", 5, 0, 0, packet("udp", e4.vip, e4.client).Bytes(), -1).Bytes(),
-		"an ICMPv6 error":               headertest.ICMPError("2001:db8:9::9", "2001:db8:1::7", 3, 0, 0, packet("udp", e6.vip, e6.client).Bytes(), -1).Bytes(),
-		"an ICMPv6 error of the future": headertest.ICMPError("2001:db8:9::9", "2001:db8:1::7", 100, 0, 0, packet("udp", e6.vip, e6.client).Bytes(), -1).Bytes(),
-		"an ICMPv6 redirect":            headertest.ICMPError("2001:db8:9::9", "2001:db8:1::7", 137, 0, 0, packet("udp", e6.vip, e6.client).Bytes(), -1).Bytes(),
-		"a later fragment":              headertest.Split(headertest.UDP(e4.client, e4.vip, long).Bytes(), 64, 1)[1],
-		"a later IPv6 fragment":         headertest.Split(headertest.UDP(e6.client, e6.vip, long).Bytes(), 64, 1)[1],
-		"an Ethernet multicast":         multicast.Bytes(),
+		"an ICMP error": headertest.ICMPError("203.0.113.9", "198.51.100.7", 11, 0, 0,
+			packet("udp", e4.vip, e4.client).Bytes(), -1).Bytes(),
+		"a redirect": headertest.ICMPError("203.0.113.9", "198.51.100.7", 5, 0, 0,
+			packet("udp", e4.vip, e4.client).Bytes(), -1).Bytes(),
+		"an ICMPv6 error": headertest.ICMPError("2001:db8:9::9", "2001:db8:1::7", 3, 0, 0,
+			packet("udp", e6.vip, e6.client).Bytes(), -1).Bytes(),
+		"an ICMPv6 error of the future": headertest.ICMPError("2001:db8:9::9", "2001:db8:1::7", 100, 0, 0,
+			packet("udp", e6.vip, e6.client).Bytes(), -1).Bytes(),
+		"an ICMPv6 redirect": headertest.ICMPError("2001:db8:9::9", "2001:db8:1::7", 137, 0, 0,
+			packet("udp", e6.vip, e6.client).Bytes(), -1).Bytes(),
+		"a later fragment":      headertest.Split(headertest.UDP(e4.client, e4.vip, long).Bytes(), 64, 1)[1],
+		"a later IPv6 fragment": headertest.Split(headertest.UDP(e6.client, e6.vip, long).Bytes(), 64, 1)[1],
+		"an Ethernet multicast": multicast.Bytes(),
 	} {
 		if _, ok := build(t, orig, nat.TimeExceeded, 0); ok {
 			t.Errorf("an error about %s", name)
@@ -182,7 +194,8 @@ func TestBuildErrorFitsItsBuffer(t *testing.T) {
 			least = 14 + 48 + 48
 		}
 		for size := range least + 20 {
-			n, ok := nat.BuildError(make([]byte, size), orig, p, nat.TimeExceeded, header.AddrFrom(netip.MustParseAddr(gateway[v6])), 0)
+			n, ok := nat.BuildError(make([]byte, size), orig, p, nat.TimeExceeded,
+				header.AddrFrom(netip.MustParseAddr(gateway[v6])), 0)
 			if ok != (size >= least) || ok && n != size {
 				t.Errorf("IPv6 %v, %d bytes of room: %d, %v", v6, size, n, ok)
 			}

@@ -25,7 +25,7 @@ next:
 	JLT  body
 	MOVQ frame_Addr(BX), AX
 	ADDQ $frame__size, BX
-	BYTE $0x0f; BYTE $0x0d; BYTE $0x4c; BYTE $0x07; BYTE $0x40 // PREFETCHW 64(DI)(AX*1), which the assembler does not know
+	BYTE $0x0f; BYTE $0x0d; BYTE $0x4c; BYTE $0x07; BYTE $0x40 // PREFETCHW 64(DI)(AX*1), unknown to the assembler
 
 body:
 	MOVQ frame_Addr(SI), R8

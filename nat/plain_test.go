@@ -63,10 +63,13 @@ func rewriteOf(p *header.Packet, to *header.Tuple, d header.Delta) header.Rewrit
 	l.Ports = bits.ReverseBytes32(uint32(to.SrcPort)<<16 | uint32(to.DstPort))
 	l.IP, l.L4 = bits.ReverseBytes16(d.IP), bits.ReverseBytes16(d.L4)
 	if !p.Tuple.V6 {
-		l.Addrs = &[]uint64{uint64(binary.BigEndian.Uint32(to.Dst[12:]))<<32 | uint64(binary.BigEndian.Uint32(to.Src[12:]))}[0]
+		l.Addrs = &[]uint64{
+			uint64(binary.BigEndian.Uint32(to.Dst[12:]))<<32 | uint64(binary.BigEndian.Uint32(to.Src[12:])),
+		}[0]
 		return l
 	}
-	l.Family, l.Addrs = header.PlainIPv6, &[]uint64{word(to.Dst[:8]), word(to.Dst[8:]), word(to.Src[:8]), word(to.Src[8:])}[0]
+	l.Family, l.Addrs = header.PlainIPv6, &[]uint64{word(to.Dst[:8]), word(to.Dst[8:]), word(to.Src[:8]),
+		word(to.Src[8:])}[0]
 	return l
 }
 

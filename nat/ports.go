@@ -39,14 +39,17 @@ const firstUserPort = 1024
 // mean none. An overlap would translate the node's own replies, or miss ours.
 func ValidPortRange(first, count uint16, nodePorts, ephemeral [2]uint16) error {
 	if count == 0 {
-		return errors.New("SNAT port range is empty: it bounds the flows to one backend per SNAT address, so give it thousands")
+		return errors.New("SNAT port range is empty: it bounds the flows to one backend per SNAT address, so give it " +
+			"thousands")
 	}
 	if first < firstUserPort {
-		return fmt.Errorf("SNAT port range starts at %d, among the privileged ports: start it at %d or above", first, firstUserPort)
+		return fmt.Errorf("SNAT port range starts at %d, among the privileged ports: start it at %d or above", first,
+			firstUserPort)
 	}
 	last := uint32(first) + uint32(count) - 1
 	if last > 65535 {
-		return fmt.Errorf("SNAT port range of %d ports from %d on ends at %d: the last port is 65535", count, first, last)
+		return fmt.Errorf("SNAT port range of %d ports from %d on ends at %d: the last port is 65535", count, first,
+			last)
 	}
 	return errors.Join(
 		disjoint(first, uint16(last), nodePorts, "the NodePort range",

@@ -52,7 +52,9 @@ func TestRateLimitRefills(t *testing.T) {
 }
 
 func TestRateLimitZero(t *testing.T) {
-	for _, r := range []nat.RateLimit{{}, nat.NewRateLimit(0, 50), nat.NewRateLimit(1000, 0), nat.NewRateLimit(-1, -1)} {
+	for _, r := range []nat.RateLimit{
+		{}, nat.NewRateLimit(0, 50), nat.NewRateLimit(1000, 0), nat.NewRateLimit(-1, -1),
+	} {
 		if r.Allow(second) {
 			t.Errorf("%+v allows", r)
 		}

@@ -45,9 +45,10 @@ func DecrementTTL(frame []byte, p *header.Packet) {
 	updateAt(h[ipv4ChecksumOffset:], ttlDelta)
 }
 
-// Translate gives a packet the tuple out. d must be the delta from the packet's own tuple to out, which is of the same
-// family and protocol. Ports are rewritten where there are any: not in a later fragment. An ICMP packet must be a
-// query. The frame may be the first part of one, if header.ParseLong took it, here and wherever a packet is changed.
+// Translate gives a packet the tuple out. d must be the delta from the packet's own tuple to out,
+// which is of the same family and protocol. Ports are rewritten where there are any: not in a later
+// fragment. An ICMP packet must be a query. The frame may be the first part of one, if
+// header.ParseLong took it, here and wherever a packet is changed.
 func Translate(frame []byte, p *header.Packet, out *header.Tuple, d header.Delta) {
 	translateAddrs(frame, p, out, d)
 	if p.Fragment == header.LaterFragment {

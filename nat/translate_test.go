@@ -85,7 +85,8 @@ func TestTranslateBuildsTheOtherSidesPacket(t *testing.T) {
 				back := p.Tuple
 				nat.Translate(frame, mustParse(t, frame), &back, d.Reverse())
 				if !bytes.Equal(frame, client) {
-					t.Errorf("%s, IPv6 %v, %d bytes less, and back:\ngot  %x\nwant %x", kind, v6, payload, frame, client)
+					t.Errorf("%s, IPv6 %v, %d bytes less, and back:\ngot  %x\nwant %x", kind, v6, payload, frame,
+						client)
 				}
 			}
 		}
@@ -244,7 +245,8 @@ func TestTranslateFragments(t *testing.T) {
 }
 
 func TestSetIPv4ID(t *testing.T) {
-	frame := headertest.Split(headertest.UDP(ends[false].client, ends[false].vip, string(make([]byte, 200))).Bytes(), 80, 1)[1]
+	frame := headertest.Split(headertest.UDP(ends[false].client, ends[false].vip, string(make([]byte, 200))).Bytes(),
+		80, 1)[1]
 	p := mustParse(t, frame)
 	for id := range 1 << 16 {
 		nat.SetIPv4ID(frame, p, uint16(id))

@@ -54,7 +54,8 @@ func TestAttachMode(t *testing.T) {
 			t.Errorf("%s: after Close, Check says %v", c.name, err)
 		}
 	}
-	if _, err := s.Attach(bridge, "br", Native); err == nil || !strings.Contains(err.Error(), "the driver refuses native mode, choose auto") {
+	if _, err := s.Attach(bridge, "br", Native); err == nil || !strings.Contains(err.Error(),
+		"the driver refuses native mode, choose auto") {
 		t.Errorf("native mode on a bridge: %v", err)
 	}
 	if _, err := s.Attach(1<<20, "none", Auto); !errors.Is(err, ErrDeviceGone) {
@@ -230,7 +231,8 @@ func TestForeignProgram(t *testing.T) {
 	refused := func(how string) {
 		t.Helper()
 		_, err := s.Attach(nic, "nic", Auto)
-		if !errors.Is(err, ErrForeign) || !strings.Contains(err.Error(), fmt.Sprintf("program id %d (%q)", id, "somebody")) {
+		if !errors.Is(err, ErrForeign) || !strings.Contains(err.Error(), fmt.Sprintf("program id %d (%q)", id,
+			"somebody")) {
 			t.Errorf("%s: %v", how, err)
 		}
 		if h, err := readHook(nic); err != nil || h.program != id {
@@ -291,7 +293,8 @@ func TestOtherNamespace(t *testing.T) {
 	}
 	second := load(t, c)
 	for _, mode := range []AttachMode{Auto, Generic} {
-		if _, err := second.Attach(nic2, "nic", mode); err == nil || !strings.Contains(err.Error(), "another network namespace") {
+		if _, err := second.Attach(nic2, "nic", mode); err == nil || !strings.Contains(err.Error(),
+			"another network namespace") {
 			t.Errorf("%v: %v", mode, err)
 		}
 	}

@@ -25,9 +25,11 @@ func explain(err error) error {
 		if missing != "" {
 			return fmt.Errorf("the process lacks %s: %w", missing, err)
 		}
-		return fmt.Errorf("refused although the capabilities are there; look for kernel lockdown, an LSM, or a user namespace: %w", err)
+		return fmt.Errorf("refused although the capabilities are there; look for kernel lockdown, an LSM, or a user "+
+			"namespace: %w", err)
 	case errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS):
-		return fmt.Errorf("this kernel does not know it; Sluice needs Linux 6.12 or later, with CONFIG_BPF_SYSCALL and CONFIG_XDP_SOCKETS: %w", err)
+		return fmt.Errorf("this kernel does not know it; Sluice needs Linux 6.12 or later, with CONFIG_BPF_SYSCALL "+
+			"and CONFIG_XDP_SOCKETS: %w", err)
 	}
 	return err
 }

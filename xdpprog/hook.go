@@ -54,6 +54,7 @@ func (h hook) foreign(name string) error {
 		}
 		p.Close()
 	}
-	return fmt.Errorf("%w: program id %d%s; stop its owner, or remove it with `ip link set dev %s xdp off` or, if a link holds it, `bpftool link detach`",
+	return fmt.Errorf("%w: program id %d%s; stop its owner, or remove it with `ip link set dev %s xdp off` or, if a "+
+		"link holds it, `bpftool link detach`",
 		ErrForeign, h.program, who, name)
 }

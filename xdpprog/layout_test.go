@@ -13,8 +13,8 @@ import (
 	"sluice.dev/sluice/internal/pinned"
 )
 
-// TestLayoutHasAVersion: maps that another version of the program left pinned are removed by mapLayout,
-// so that must change with what their bytes are. The kernel itself knows sizes only.
+// TestLayoutHasAVersion: maps that another version of the program left pinned are removed by
+// mapLayout, so that must change with what their bytes are. The kernel itself knows sizes only.
 func TestLayoutHasAVersion(t *testing.T) {
 	spec, err := loadSteer()
 	if err != nil {

@@ -82,7 +82,8 @@ func (b *rig) fate(t *testing.T, frame []byte) Counters {
 	must(t, err)
 	return Counters{
 		Steered: after.Steered - before.Steered, Passed: after.Passed - before.Passed,
-		MissedDropped: after.MissedDropped - before.MissedDropped, MissedPassed: after.MissedPassed - before.MissedPassed,
+		MissedDropped: after.MissedDropped - before.MissedDropped,
+		MissedPassed:  after.MissedPassed - before.MissedPassed,
 	}
 }
 

@@ -35,7 +35,8 @@ func TestQueuesWithoutSocket(t *testing.T) {
 	frame := (&pkt{src: client4, dst: vip4, proto: tcp, dport: 80}).frame()
 	beat := func(b int64) { must(t, s.Heartbeat(uint64(b))) }
 	action := func(p *Port, queue int) uint32 {
-		return run(t, p.program, frame, xdpContext{dataEnd: uint32(len(frame)), ingress: uint32(p.ifindex), queue: uint32(queue)})
+		return run(t, p.program, frame, xdpContext{dataEnd: uint32(len(frame)), ingress: uint32(p.ifindex),
+			queue: uint32(queue)})
 	}
 	check := func(name string, drops ...int) {
 		t.Helper()
@@ -82,7 +83,8 @@ func TestNodesOwnFragmentsWithoutSocket(t *testing.T) {
 		p    pkt
 		want uint32
 	}{
-		{"UDP to the node", pkt{src: client4, dst: node4, proto: udp, sport: 53, dport: 61000, fragMore: true}, xdpPass},
+		{"UDP to the node", pkt{src: client4, dst: node4, proto: udp, sport: 53, dport: 61000, fragMore: true},
+			xdpPass},
 		{"ICMP to the node", pkt{src: client4, dst: node4, proto: 1, fragMore: true}, xdpPass},
 		{"UDP to a VIP", pkt{src: client4, dst: vip4, proto: udp, sport: 53, dport: 53, fragMore: true}, xdpDrop},
 		{"whole, to a node port", pkt{src: client4, dst: node4, proto: tcp, sport: 53, dport: 30080}, xdpDrop},

@@ -37,7 +37,9 @@ func newRig(t *testing.T, settings Settings, rules Rules) *rig {
 		t.Fatal(err)
 	}
 	b := &rig{Steering: s, t: t}
-	for name, p := range map[string]**ebpf.Program{steerProgSteer: &b.steer, steerProgHostLink: &b.hostLink, steerProgEgress: &b.egress} {
+	for name, p := range map[string]**ebpf.Program{
+		steerProgSteer: &b.steer, steerProgHostLink: &b.hostLink, steerProgEgress: &b.egress,
+	} {
 		c, err := s.instance(name)
 		if err != nil {
 			t.Fatal(err)

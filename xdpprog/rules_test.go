@@ -43,13 +43,15 @@ func TestRulesInPlace(t *testing.T) {
 		{"address is a VIP", func() error { return b.OpenAddr(addr(vip4), AddrVIP) }, echo, steers},
 		{"second port", func() error { return b.OpenFrontend(key(vip4, tcp, 81)) }, frontend, steers},
 		{"second port closed", func() error { return b.CloseFrontend(key(vip4, tcp, 81)) }, frontend, steers},
-		{"address no VIP any more, frontend stays", func() error { return b.CloseAddr(addr(vip4), AddrVIP) }, frontend, steers},
+		{"address no VIP any more, frontend stays", func() error { return b.CloseAddr(addr(vip4), AddrVIP) }, frontend,
+			steers},
 		{"frontend closed", func() error { return b.CloseFrontend(key(vip4, tcp, 80)) }, frontend, kernel},
 		{"closed again", func() error { return b.CloseFrontend(key(vip4, tcp, 80)) }, fragments, kernel},
 
 		{"node port opened, no address", func() error { return b.OpenNodePort(true, sctp, 30000) }, nodePort, kernel},
 		{"node address", func() error { return b.OpenAddr(addr(node6), AddrNode) }, nodePort, steers},
-		{"it was an SNAT address and is none any more", func() error { return b.CloseAddr(addr(node6), AddrSNAT) }, nodePort, steers},
+		{"it was an SNAT address and is none any more", func() error { return b.CloseAddr(addr(node6), AddrSNAT) },
+			nodePort, steers},
 		{"it is one again", func() error { return b.OpenAddr(addr(node6), AddrSNAT) }, nodePort, steers},
 		{"it takes no node ports", func() error { return b.CloseAddr(addr(node6), AddrNode) }, nodePort, kernel},
 		{"it is still an SNAT address", func() error { return nil }, reply6, steers},
@@ -65,7 +67,8 @@ func TestRulesInPlace(t *testing.T) {
 		{"its node port closed", func() error { return b.CloseNodePort(false, sctp, 30000) }, nodePort4, kernel},
 
 		{"SNAT address", func() error { return b.OpenAddr(addr(snat4), AddrSNAT) }, reply, steers},
-		{"range moved", func() error { return b.SetSettings(Settings{SNATFirst: snatFirst + 1, SNATCount: 9}) }, reply, kernel},
+		{"range moved", func() error { return b.SetSettings(Settings{SNATFirst: snatFirst + 1, SNATCount: 9}) }, reply,
+			kernel},
 		{"range moved back", func() error {
 			return b.SetSettings(Settings{SNATFirst: snatFirst, SNATCount: 1, HostLinkIndex: hostLinkIx})
 		}, reply, steers},
@@ -140,7 +143,8 @@ func TestReconcileInFullMaps(t *testing.T) {
 	_, err := b.Reconcile(rules(3, 70))
 	held := b.Rules()
 	if !errors.Is(err, unix.E2BIG) || len(held.Addrs) != 64 || len(held.Frontends) != 64 || len(held.Sources) != 64 {
-		t.Errorf("%d addresses, %d frontends, %d sources, %v; want 64 of each and an error", len(held.Addrs), len(held.Frontends), len(held.Sources), err)
+		t.Errorf("%d addresses, %d frontends, %d sources, %v; want 64 of each and an error", len(held.Addrs),
+			len(held.Frontends), len(held.Sources), err)
 	}
 	for _, k := range held.Frontends {
 		if held.Addrs[k.Addr] != AddrVIP {
@@ -196,7 +200,8 @@ func TestReconcile(t *testing.T) {
 			}
 		}
 		if len(kernel.frontends) != len(want.Frontends) || len(kernel.sources) != len(want.Sources) {
-			t.Errorf("%d frontends and %d sources, want %d and %d", len(kernel.frontends), len(kernel.sources), len(want.Frontends), len(want.Sources))
+			t.Errorf("%d frontends and %d sources, want %d and %d", len(kernel.frontends), len(kernel.sources),
+				len(want.Frontends), len(want.Sources))
 		}
 		var ports [nodePortWords]uint64
 		for _, n := range want.NodePorts {
@@ -274,7 +279,8 @@ func BenchmarkReconcile(b *testing.B) {
 			want.Frontends = append(want.Frontends, FrontendKey{Addr: vip, Port: port, Proto: tcp})
 		}
 		for port := range uint16(2) {
-			want.Sources = append(want.Sources, FrontendKey{Addr: header.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), Port: port, Proto: tcp})
+			want.Sources = append(want.Sources,
+				FrontendKey{Addr: header.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), Port: port, Proto: tcp})
 		}
 	}
 	s, err := Load(Config{})

@@ -17,7 +17,8 @@ import (
 // rule needs is the kernel's.
 func TestSteer(t *testing.T) {
 	for _, unserved := range []bool{false, true} {
-		b := newRig(t, Settings{SNATFirst: snatFirst, SNATCount: snatCount, HostLinkIndex: hostLinkIx, Unserved: unserved}, fixture())
+		b := newRig(t, Settings{SNATFirst: snatFirst, SNATCount: snatCount, HostLinkIndex: hostLinkIx,
+			Unserved: unserved}, fixture())
 		b.beat(time.Second)
 		for _, c := range verdictCases() {
 			want := c.want
@@ -193,8 +194,8 @@ func TestCounters(t *testing.T) {
 	}
 }
 
-// BenchmarkSteer is the programs alone, without a driver (ns/packet; ns/op has the
-// system call's 15 ms in it), among 50,000 frontends. A socket is there, so that what matches is redirected.
+// BenchmarkSteer is the programs alone, without a driver (ns/packet; ns/op has the system call's 15
+// ms in it), among 50,000 frontends. A socket is there, so that what matches is redirected.
 // "redirect" is what a program costs that only looks up the socket.
 func BenchmarkSteer(b *testing.B) {
 	if unix.Geteuid() != 0 {
@@ -231,7 +232,8 @@ func BenchmarkSteer(b *testing.B) {
 		{"frontend", steerProgSteer, pkt{src: client4, dst: vip4, proto: tcp, dport: 80}, xdpRedirect},
 		{"frontend v6", steerProgSteer, pkt{src: client6, dst: vip6, proto: tcp, dport: 80}, xdpRedirect},
 		{"reply", steerProgSteer, pkt{src: plain4, dst: snat4, proto: tcp, sport: 80, dport: snatFirst}, xdpRedirect},
-		{"reply v6", steerProgSteer, pkt{src: plain6, dst: snat6, proto: tcp, sport: 80, dport: snatFirst}, xdpRedirect},
+		{"reply v6", steerProgSteer, pkt{src: plain6, dst: snat6, proto: tcp, sport: 80, dport: snatFirst},
+			xdpRedirect},
 		{"node port", steerProgSteer, pkt{src: client4, dst: node4, proto: tcp, dport: 30080}, xdpRedirect},
 		{"kept source", steerProgSteer, pkt{src: kept4, dst: client4, proto: tcp, sport: 8080}, xdpRedirect},
 		{"to the node", steerProgSteer, pkt{src: client4, dst: node4, proto: tcp, dport: 22}, xdpPass},

@@ -18,7 +18,8 @@ func TestSteersIsTheProgramsTwin(t *testing.T) {
 		{vip6, node6, local6, snat6, client6, kept6, plain6},
 	}
 	sources := []uint16{999, 8080, 9}
-	destinations := []uint16{80, 53, 9, 22, 30080, 30053, 30009, 30019, 65535, snatFirst - 1, snatFirst, snatFirst + snatCount - 1, snatFirst + snatCount}
+	destinations := []uint16{80, 53, 9, 22, 30080, 30053, 30009, 30019, 65535, snatFirst - 1, snatFirst, snatFirst +
+		snatCount - 1, snatFirst + snatCount}
 	for _, unserved := range []bool{false, true} {
 		settings := Settings{SNATFirst: snatFirst, SNATCount: snatCount, Unserved: unserved}
 		rules := fixture()
@@ -56,7 +57,8 @@ func eachTuple(ends [2][]string, sources, destinations []uint16, f func(*pkt, *h
 					for _, sport := range sources {
 						for _, dport := range destinations {
 							f(&pkt{src: src, dst: dst, proto: proto, sport: sport, dport: dport},
-								&header.Tuple{Src: addr(src), Dst: addr(dst), SrcPort: sport, DstPort: dport, Proto: proto, V6: family == 1})
+								&header.Tuple{Src: addr(src), Dst: addr(dst), SrcPort: sport, DstPort: dport,
+									Proto: proto, V6: family == 1})
 						}
 					}
 				}

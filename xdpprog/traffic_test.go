@@ -68,7 +68,10 @@ func framesReachSocket(t *testing.T, mode AttachMode) {
 	if c := g.counters(); c.Steered != 1 || c.MissedDropped != 0 || c.MissedPassed != 0 {
 		t.Errorf("counters %+v, want one steered", c)
 	}
-	if got := run(t, port.program, ours, &struct{ data, end, meta, ingress, queue, egress uint32 }{end: uint32(len(ours)), ingress: uint32(g.nic)}); got != 4 {
+	if got := run(t, port.program, ours, &struct {
+		data, end, meta, ingress, queue,
+		egress uint32
+	}{end: uint32(len(ours)), ingress: uint32(g.nic)}); got != 4 {
 		t.Errorf("action %d, want redirect", got)
 	}
 

@@ -1,5 +1,6 @@
-// Package apt fetches packages of Debian without installing them: their programs run from where they are
-// unpacked, and nothing that the system's own apt knows is read or written but where its packages come from.
+// Package apt fetches packages of Debian without installing them: their programs run from where
+// they are unpacked, and nothing that the system's own apt knows is read or written but where its
+// packages come from.
 package apt
 
 import (
@@ -22,10 +23,12 @@ type Source struct {
 	Suites   []string
 }
 
-// debianSuites are the suites that a source is recognised by: those of an archive that has the others, too.
+// debianSuites are the suites that a source is recognised by: those of an archive that has the
+// others, too.
 var debianSuites = []string{"bookworm", "trixie", "forky", "oldstable", "stable", "testing", "sid", "unstable"}
 
-// MachineSource is the first source of Debian's archive in the sources.list(5) files under etc, usually /etc/apt.
+// MachineSource is the first source of Debian's archive in the sources.list(5) files under etc,
+// usually /etc/apt.
 func MachineSource(etc string) (Source, error) {
 	files := []string{filepath.Join(etc, "sources.list")}
 	for _, pattern := range []string{"*.sources", "*.list"} {
@@ -53,7 +56,8 @@ func MachineSource(etc string) (Source, error) {
 			}
 		}
 	}
-	return Source{}, fmt.Errorf("%s: no source of Debian's archive (%s); what is fetched comes from there, add one", etc, strings.Join(debianSuites, ", "))
+	return Source{}, fmt.Errorf("%s: no source of Debian's archive (%s); what is fetched comes from there, add one",
+		etc, strings.Join(debianSuites, ", "))
 }
 
 // parseStanzas reads deb822 style: stanzas of "Field: value", separated by empty lines.
@@ -61,13 +65,15 @@ func parseStanzas(text string) (sources []Source) {
 	for stanza := range strings.SplitSeq(text, "\n\n") {
 		fields := map[string]string{}
 		for line := range strings.Lines(stanza) {
-			if name, value, ok := strings.Cut(line, ":"); ok && !strings.HasPrefix(line, "#") && !strings.HasPrefix(line, " ") {
+			if name, value, ok := strings.Cut(line, ":"); ok && !strings.HasPrefix(line, "#") &&
+				!strings.HasPrefix(line, " ") {
 				fields[strings.ToLower(name)] = strings.TrimSpace(value)
 			}
 		}
 		uris := strings.Fields(fields["uris"])
 		if slices.Contains(strings.Fields(fields["types"]), "deb") && len(uris) > 0 && fields["enabled"] != "no" {
-			sources = append(sources, Source{URI: uris[0], SignedBy: fields["signed-by"], Suites: strings.Fields(fields["suites"])})
+			sources = append(sources, Source{URI: uris[0], SignedBy: fields["signed-by"],
+				Suites: strings.Fields(fields["suites"])})
 		}
 	}
 	return sources
@@ -81,7 +87,8 @@ func parseList(text string) (sources []Source) {
 			continue
 		}
 		var s Source
-		if options, after, found := strings.Cut(rest, "]"); found && strings.HasPrefix(strings.TrimSpace(options), "[") {
+		if options, after, found := strings.Cut(rest, "]"); found && strings.HasPrefix(strings.TrimSpace(options),
+			"[") {
 			for option := range strings.FieldsSeq(strings.TrimLeft(options, " [")) {
 				if value, ok := strings.CutPrefix(option, "signed-by="); ok {
 					s.SignedBy = value
@@ -97,8 +104,8 @@ func parseList(text string) (sources []Source) {
 	return sources
 }
 
-// Apt is an apt of its own: sources, lists, archives and state lie in one directory. It believes that nothing is
-// installed, so that what a package needs comes with it.
+// Apt is an apt of its own: sources, lists, archives and state lie in one directory. It believes
+// that nothing is installed, so that what a package needs comes with it.
 type Apt struct {
 	Dir string // of all that is its own
 	env []string
@@ -120,7 +127,8 @@ func New(ctx context.Context, dir string, from Source, suites ...string) (*Apt, 
 		}
 		fmt.Fprintf(&list, "deb %s%s %s main\n", options, from.URI, suite)
 	}
-	// The machine's way to the network, a proxy for instance, is ours, too; nothing else of its configuration is.
+	// The machine's way to the network, a proxy for instance, is ours, too; nothing else of its
+	// configuration is.
 	acquire, err := exec.CommandContext(ctx, "apt-config", "dump", "Acquire").Output()
 	if err != nil {
 		return nil, fmt.Errorf("apt-config: %w; what is fetched comes by apt, so this needs a Debian", err)

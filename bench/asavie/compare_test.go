@@ -180,7 +180,8 @@ func openXSK(tb testing.TB, s shape, wires []*xsktest.Wire) *layer {
 	must(tb, err)
 	pool := fastpath.NewPool(*frames, frameSize)
 	open := func(w *xsktest.Wire) *xsk.Socket {
-		c := xsk.Config{Interface: w.Dev, UMEM: u, RxSize: ringSize, TxSize: ringSize, FillSize: ringSize, CompletionSize: ringSize}
+		c := xsk.Config{Interface: w.Dev, UMEM: u, RxSize: ringSize, TxSize: ringSize, FillSize: ringSize,
+			CompletionSize: ringSize}
 		k, err := xsk.Open(tb.Context(), c)
 		must(tb, err)
 		return k
@@ -221,7 +222,8 @@ func openAsavie(tb testing.TB, s shape, wires []*xsktest.Wire, name string, drai
 	open := func(w *xsktest.Wire) *Link {
 		dev, err := netlink.LinkByName(w.Dev)
 		must(tb, err)
-		k, err := Open(Config{IfIndex: dev.Attrs().Index, Frames: *frames, FrameSize: frameSize, RingSize: ringSize, Drain: drain})
+		k, err := Open(Config{IfIndex: dev.Attrs().Index, Frames: *frames, FrameSize: frameSize, RingSize: ringSize,
+			Drain: drain})
 		must(tb, err)
 		return k
 	}

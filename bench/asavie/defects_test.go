@@ -32,7 +32,8 @@ func newSocket(t *testing.T, w *xsktest.Wire) *xdp.Socket {
 	dev, err := netlink.LinkByName(w.Dev)
 	must(t, err)
 	s, err := xdp.NewSocket(dev.Attrs().Index, 0, &xdp.SocketOptions{
-		NumFrames: 256, FrameSize: 2048, FillRingNumDescs: 128, CompletionRingNumDescs: 128, RxRingNumDescs: 128, TxRingNumDescs: 128,
+		NumFrames: 256, FrameSize: 2048, FillRingNumDescs: 128, CompletionRingNumDescs: 128, RxRingNumDescs: 128,
+		TxRingNumDescs: 128,
 	})
 	must(t, err)
 	w.Redirect(t, 0, s.FD())

@@ -101,7 +101,8 @@ func openSide(name string, next net.HardwareAddr, c *ForwardConfig) (s *forwardS
 	}
 	for q := range c.Queues {
 		l, err := Open(Config{
-			IfIndex: dev.Index, Queue: q, Frames: forwardFrames, FrameSize: forwardFrameSize, RingSize: forwardRing, Drain: c.Drain,
+			IfIndex: dev.Index, Queue: q, Frames: forwardFrames, FrameSize: forwardFrameSize, RingSize: forwardRing,
+			Drain: c.Drain,
 		})
 		if err != nil {
 			return s, err

@@ -78,7 +78,8 @@ func Build(ctx context.Context, progress io.Writer) (*Binaries, error) {
 	return binariesIn(dir), nil
 }
 
-// BuildSet is Build for other programs of the same release. It returns the directory that they are in.
+// BuildSet is Build for other programs of the same release. It returns the directory that they are
+// in.
 func BuildSet(ctx context.Context, progress io.Writer, s Set) (dir string, err error) {
 	source, err := moduleDir(ctx, s.Module)
 	if err != nil {
@@ -106,9 +107,9 @@ func binariesIn(dir string) *Binaries {
 	}
 }
 
-// makeOnce makes a directory of the cache that is not there yet: fill gets an empty one beside it, which is renamed
-// when all is there. Nobody ever changes it again. Of several callers, in any processes, one fills it and the others
-// wait.
+// makeOnce makes a directory of the cache that is not there yet: fill gets an empty one beside it,
+// which is renamed when all is there. Nobody ever changes it again. Of several callers, in any
+// processes, one fills it and the others wait.
 func makeOnce(ctx context.Context, dir string, fill func(next string) error) error {
 	if complete(dir) {
 		return nil
@@ -177,7 +178,8 @@ func buildAll(ctx context.Context, source, dir string, programs []Program) error
 		if p.Test {
 			command = []string{"test", "-c", "-vet=off"} // vet would go through all that they depend on
 		}
-		c := exec.CommandContext(ctx, "go", append(command, "-trimpath", "-ldflags", linkerFlags, "-o", filepath.Join(dir, p.Name), p.Path)...)
+		c := exec.CommandContext(ctx, "go", append(command, "-trimpath", "-ldflags", linkerFlags, "-o",
+			filepath.Join(dir, p.Name), p.Path)...)
 		c.Dir = source
 		c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
 		if out, err := c.CombinedOutput(); err != nil {
@@ -206,7 +208,8 @@ func lock(ctx context.Context, path string) (unlock func(), err error) {
 		}
 		select {
 		case <-ctx.Done():
-			return nil, errors.Join(fmt.Errorf("cluster: somebody else builds (%s is locked): %w", path, ctx.Err()), f.Close())
+			return nil, errors.Join(fmt.Errorf("cluster: somebody else builds (%s is locked): %w", path, ctx.Err()),
+				f.Close())
 		case <-tick.C:
 		}
 	}

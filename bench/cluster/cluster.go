@@ -29,8 +29,8 @@ type Config struct {
 	// Host in whose namespace etcd and the API server listen on loopback; nil means
 	// the caller's own namespace.
 	Host *topo.Host
-	// Address is one of the host's that nodes reach the API server at, beside loopback; none if it is
-	// the zero value, and then nothing but loopback is listened on.
+	// Address is one of the host's that nodes reach the API server at, beside loopback; none if it
+	// is the zero value, and then nothing but loopback is listened on.
 	Address netip.Addr
 	// Controllers has kube-controller-manager and kube-scheduler run, too: then slices, pods and
 	// accounts are theirs to write. The API server authorizes nodes and reaches kubelets then.

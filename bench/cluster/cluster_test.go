@@ -152,14 +152,16 @@ func TestObjects(t *testing.T) {
 	t.Logf("API server killed and ready again after %.1f s", time.Since(begin).Seconds())
 
 	// What it claims by itself already is no reason to refuse it.
-	web.Spec.ClusterIP, web.Spec.ClusterIPs, web.Spec.Ports[0].NodePort = first.Spec.ClusterIP, first.Spec.ClusterIPs, first.Spec.Ports[0].NodePort
+	web.Spec.ClusterIP, web.Spec.ClusterIPs, web.Spec.Ports[0].NodePort = first.Spec.ClusterIP, first.Spec.ClusterIPs,
+		first.Spec.Ports[0].NodePort
 	web.Spec.Ports[0].Port = 81
 	web.Status.LoadBalancer.Ingress = nil
 	if err := c.Put(ctx, web); err != nil {
 		t.Fatal(err)
 	}
 	second := read()
-	if second.UID != first.UID || second.Spec.ClusterIP != first.Spec.ClusterIP || second.Spec.Ports[0].NodePort != first.Spec.Ports[0].NodePort {
+	if second.UID != first.UID || second.Spec.ClusterIP != first.Spec.ClusterIP ||
+		second.Spec.Ports[0].NodePort != first.Spec.Ports[0].NodePort {
 		t.Errorf("update made another service: %+v, was %+v", second.Spec, first.Spec)
 	}
 	if second.Spec.Ports[0].Port != 81 || len(second.Status.LoadBalancer.Ingress) != 0 {

@@ -41,7 +41,8 @@ func (c *Cluster) etcdCall(ctx context.Context, method string, in, out any) erro
 	if err != nil {
 		return fmt.Errorf("cluster: etcd %s: %w", method, err)
 	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _,
+		_ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", c.path("etcd.sock"))
 	}}}
 	response, err := client.Do(request)

@@ -7,7 +7,8 @@ const (
 )
 
 // startControllers starts kube-controller-manager and kube-scheduler, each as the user that the API
-// server's own RBAC objects are about, and with its own configuration but for what one machine forces.
+// server's own RBAC objects are about, and with its own configuration but for what one machine
+// forces.
 func (c *Cluster) startControllers() error {
 	for _, p := range [...]struct {
 		name, path string
@@ -28,8 +29,8 @@ func (c *Cluster) startControllers() error {
 		if err != nil {
 			return err
 		}
-		// One of each: there is nobody to elect against. Nobody asks for their metrics, so the kernel
-		// may choose the port.
+		// One of each: there is nobody to elect against. Nobody asks for their metrics, so the
+		// kernel may choose the port.
 		flags := append([]string{"--kubeconfig=" + kubeconfig, "--leader-elect=false", "--bind-address=127.0.0.1",
 			"--secure-port=0", "--v=1"}, p.flags...)
 		process, err := c.launch(p.name, p.path, flags)

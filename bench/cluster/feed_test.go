@@ -24,8 +24,10 @@ import (
 // gatewayRights are what the documentation of control/k8s asks for, with the Node's name.
 var gatewayRights = []rbacv1.PolicyRule{
 	{APIGroups: []string{""}, Resources: []string{"services"}, Verbs: []string{"get", "list", "watch"}},
-	{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: []string{"get", "list", "watch"}},
-	{APIGroups: []string{""}, Resources: []string{"nodes"}, ResourceNames: []string{"gateway"}, Verbs: []string{"list", "watch"}},
+	{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: []string{"get", "list",
+		"watch"}},
+	{APIGroups: []string{""}, Resources: []string{"nodes"}, ResourceNames: []string{"gateway"},
+		Verbs: []string{"list", "watch"}},
 	{APIGroups: []string{"events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
 }
 
@@ -54,7 +56,8 @@ func TestFeed(t *testing.T) {
 		t.Fatal(err)
 	}
 	tracker := tracker.New()
-	w, err := k8s.New(k8s.Config{Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Client: c.RESTConfig(user), Tracker: tracker, NodeName: "gateway"})
+	w, err := k8s.New(k8s.Config{Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Client: c.RESTConfig(user),
+		Tracker: tracker, NodeName: "gateway"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +100,8 @@ func TestFeed(t *testing.T) {
 func feedService(name string) *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
-		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, Ports: []corev1.ServicePort{{Name: "p", Port: 80, Protocol: corev1.ProtocolTCP}}},
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP,
+			Ports: []corev1.ServicePort{{Name: "p", Port: 80, Protocol: corev1.ProtocolTCP}}},
 	}
 }
 
@@ -123,8 +127,10 @@ func until(t *testing.T, what string, holds func() bool) {
 func testEvent(ctx context.Context, t *testing.T, c *Cluster, w *k8s.Watcher) {
 	t.Helper()
 	problem := objects.Problem{
-		Source: objects.Source{Kind: k8s.Kind, Path: "services"}, Reason: objects.ReasonFrontendConflict, Severity: objects.Refused,
-		Object: objects.ObjectID{Kind: objects.KindService, Namespace: "default", Name: "rival"}, Field: "spec.ports[0]", Message: "belongs to another",
+		Source: objects.Source{Kind: k8s.Kind, Path: "services"}, Reason: objects.ReasonFrontendConflict,
+		Severity: objects.Refused,
+		Object:   objects.ObjectID{Kind: objects.KindService, Namespace: "default", Name: "rival"},
+		Field:    "spec.ports[0]", Message: "belongs to another",
 	}
 	var outstanding atomic.Pointer[[]objects.Problem]
 	var looks atomic.Int64
@@ -153,7 +159,11 @@ func testEvent(ctx context.Context, t *testing.T, c *Cluster, w *k8s.Watcher) {
 	}
 	// As kubectl describe selects (k8s.io/client-go EventExpansion.GetFieldSelector).
 	written := func() []corev1.Event {
-		events, err := c.Client().CoreV1().Events("default").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=Service,involvedObject.name=rival,involvedObject.uid=" + string(rival.UID)})
+		events, err := c.Client().CoreV1().Events("default").List(ctx,
+			metav1.ListOptions{
+				FieldSelector: "involvedObject.kind=Service,involvedObject.name=rival,involvedObject.uid=" +
+					string(rival.UID),
+			})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -167,7 +177,8 @@ func testEvent(ctx context.Context, t *testing.T, c *Cluster, w *k8s.Watcher) {
 		t.Fatalf("%d Events, want one series", n)
 	}
 	e := written()[0]
-	if e.Reason != "FrontendConflict" || !strings.Contains(e.Message, "belongs to another") || e.Type != "Warning" || e.Series == nil || e.Series.Count != 2 {
+	if e.Reason != "FrontendConflict" || !strings.Contains(e.Message, "belongs to another") || e.Type != "Warning" ||
+		e.Series == nil || e.Series.Count != 2 {
 		t.Errorf("Event %+v, series %+v", e, e.Series)
 	}
 }

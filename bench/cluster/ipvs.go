@@ -14,11 +14,12 @@ const ipvsTable = "/proc/thread-self/net/ip_vs"
 // errUntold: the marker is there, and so may be all else.
 var errUntold = permanent{errors.New("it cannot be told whether kube-proxy is through")}
 
-// hasServer returns nil if the marker, in one family, is a virtual server with a destination, and the one before it is
-// gone. kube-proxy makes servers first, goes on to IP sets and rules of iptables, and removes servers that are not wanted
-// any more at the end (syncProxyRules of pkg/proxy/ipvs/proxier.go). So if both were seen at the same time, which busy
-// notes, the turn that made the one is over when the other is gone. If not, the marker's Service may have come in a turn
-// before its slice.
+// hasServer returns nil if the marker, in one family, is a virtual server with a destination, and
+// the one before it is gone. kube-proxy makes servers first, goes on to IP sets and rules of
+// iptables, and removes servers that are not wanted any more at the end (syncProxyRules of
+// pkg/proxy/ipvs/proxier.go). So if both were seen at the same time, which busy notes, the turn
+// that made the one is over when the other is gone. If not, the marker's Service may have come in a
+// turn before its slice.
 func (p *Proxy) hasServer(clusterIP string, busy map[string]bool) error {
 	address, err := netip.ParseAddr(clusterIP)
 	if err != nil {
@@ -46,9 +47,10 @@ func (p *Proxy) hasServer(clusterIP string, busy map[string]bool) error {
 	return nil
 }
 
-// destinations returns how many destinations a virtual server of TCP has, and whether there is one, from /proc/net/ip_vs
-// (ip_vs_info_seq_show of net/netfilter/ipvs/ip_vs_ctl.c): a line "TCP  ADDRESS:PORT SCHEDULER" in hexadecimal digits,
-// and one line "  -> ADDRESS:PORT ..." for each destination.
+// destinations returns how many destinations a virtual server of TCP has, and whether there is one,
+// from /proc/net/ip_vs (ip_vs_info_seq_show of net/netfilter/ipvs/ip_vs_ctl.c): a line "TCP
+// ADDRESS:PORT SCHEDULER" in hexadecimal digits, and one line " -> ADDRESS:PORT ..." for each
+// destination.
 func destinations(table string, of netip.AddrPort) (n int, there bool) {
 	here := false
 	for line := range strings.Lines(table) {

@@ -23,7 +23,8 @@ TCP  [fd00:0096:0000:0000:0000:0000:0000:000a]:0050 rr
 		want  int
 		there bool
 	}{
-		{"10.96.0.10:1", 2, true}, {"10.96.0.10:2", 0, true}, {"10.96.0.10:3", 0, false}, {"10.72.0.100:8080", 0, false},
+		{"10.96.0.10:1", 2, true}, {"10.96.0.10:2", 0, true}, {"10.96.0.10:3", 0, false},
+		{"10.72.0.100:8080", 0, false},
 		{"10.96.0.11:1", 0, false}, {"[fd00:96::a]:80", 1, true}, {"[fd00:96::a]:1", 0, false},
 	} {
 		got, there := destinations(table, netip.MustParseAddrPort(c.of))

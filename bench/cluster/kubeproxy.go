@@ -30,7 +30,8 @@ type ProxyConfig struct {
 	Options string
 	// Timeout of the first sync, 60 s: with thousands of Services, iptables needs more.
 	Timeout time.Duration
-	// Runtime has the mode's tools, for systems where they are not installed; nil for the system's own.
+	// Runtime has the mode's tools, for systems where they are not installed; nil for the system's
+	// own.
 	Runtime *Runtime
 }
 
@@ -183,8 +184,8 @@ func (p *Proxy) Stop() error {
 	return q.Stop(stopTimeout)
 }
 
-// Cleanup removes what a stopped kube-proxy programmed, by `kube-proxy --cleanup`. What mode ipvs programmed takes two
-// of them: the first does not get rid of chains that others still jump to.
+// Cleanup removes what a stopped kube-proxy programmed, by `kube-proxy --cleanup`. What mode ipvs
+// programmed takes two of them: the first does not get rid of chains that others still jump to.
 func (p *Proxy) Cleanup(ctx context.Context) error {
 	err := p.cleanup(ctx)
 	if err != nil && p.config.Mode == "ipvs" {

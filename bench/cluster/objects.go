@@ -67,7 +67,9 @@ func (c *Cluster) Reset(ctx context.Context) error {
 }
 
 // each calls f for all objects and joins what went wrong, with the objects' names.
-func (c *Cluster) each(ctx context.Context, verb string, objects []Object, f func(context.Context, Object) error) error {
+func (c *Cluster) each(
+	ctx context.Context, verb string, objects []Object, f func(context.Context, Object) error,
+) error {
 	errs := make([]error, len(objects))
 	next := make(chan int)
 	var done sync.WaitGroup
@@ -75,7 +77,8 @@ func (c *Cluster) each(ctx context.Context, verb string, objects []Object, f fun
 		done.Go(func() {
 			for i := range next {
 				if err := f(ctx, objects[i]); err != nil {
-					errs[i] = fmt.Errorf("cluster: %s %T %s/%s: %w", verb, objects[i], objects[i].GetNamespace(), objects[i].GetName(), err)
+					errs[i] = fmt.Errorf("cluster: %s %T %s/%s: %w", verb, objects[i], objects[i].GetNamespace(),
+						objects[i].GetName(), err)
 				}
 			}
 		})
@@ -95,8 +98,8 @@ func namespaceOf(o Object) string {
 	return metav1.NamespaceDefault
 }
 
-// put writes an object, once more if the API server had no time for it: on an emulated processor its limit of 34 s for
-// one request is soon over. What is written twice is the same.
+// put writes an object, once more if the API server had no time for it: on an emulated processor
+// its limit of 34 s for one request is soon over. What is written twice is the same.
 func (c *Cluster) put(ctx context.Context, o Object) error {
 	err := c.putInNamespace(ctx, o)
 	for range overtimes {
@@ -223,13 +226,14 @@ func NewNode(name, zone string, addresses ...netip.Addr) *corev1.Node {
 		n.Labels[corev1.LabelTopologyZone] = zone
 	}
 	for _, a := range addresses {
-		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
+		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP,
+			Address: a.String()})
 	}
 	return n
 }
 
-// NewService makes a Service over IPv4. With VIPs it is of type LoadBalancer, without node ports, of which a cluster has
-// too few for thousands of Services. It is for Put.
+// NewService makes a Service over IPv4. With VIPs it is of type LoadBalancer, without node ports,
+// of which a cluster has too few for thousands of Services. It is for Put.
 func NewService(namespace, name string, ports []corev1.ServicePort, vips ...netip.Addr) *corev1.Service {
 	s := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -237,18 +241,20 @@ func NewService(namespace, name string, ports []corev1.ServicePort, vips ...neti
 	}
 	for _, a := range vips {
 		s.Spec.Type, s.Spec.AllocateLoadBalancerNodePorts = corev1.ServiceTypeLoadBalancer, new(bool)
-		s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: a.String()})
+		s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress,
+			corev1.LoadBalancerIngress{IP: a.String()})
 	}
 	return s
 }
 
 // SetClusterIP gives a Service of NewService its cluster IP, where no API server does.
 func SetClusterIP(s *corev1.Service, ip netip.Addr) {
-	s.Spec.ClusterIP, s.Spec.ClusterIPs, s.Spec.IPFamilies = ip.String(), []string{ip.String()}, []corev1.IPFamily{corev1.IPv4Protocol}
+	s.Spec.ClusterIP, s.Spec.ClusterIPs, s.Spec.IPFamilies = ip.String(), []string{ip.String()},
+		[]corev1.IPFamily{corev1.IPv4Protocol}
 }
 
-// Numbered addresses of many Services: each of some four million numbers has a cluster IP, a VIP of the shared address
-// space (RFC 6598), and an endpoint that nobody sends to.
+// Numbered addresses of many Services: each of some four million numbers has a cluster IP, a VIP of
+// the shared address space (RFC 6598), and an endpoint that nobody sends to.
 func NumberedClusterIP(n int) netip.Addr { return numbered(10, 96, n+1<<8) }
 func NumberedVIP(n int) netip.Addr       { return numbered(100, 64, n) }
 func NumberedEndpoint(n int) netip.Addr  { return numbered(10, 128, n) }
@@ -260,7 +266,9 @@ func numbered(a, b byte, n int) netip.Addr {
 // NewSlice makes an EndpointSlice of a Service, named after it and the suffix, with all
 // ports of the Service, each under its name and with its target's number. A target that
 // is a name gets the Service port's own number. It is for Put.
-func NewSlice(service *corev1.Service, suffix string, family corev1.IPFamily, endpoints ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
+func NewSlice(
+	service *corev1.Service, suffix string, family corev1.IPFamily, endpoints ...discoveryv1.Endpoint,
+) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: service.Name + "-" + suffix, Namespace: namespaceOf(service), Labels: maps.Clone(service.Labels),

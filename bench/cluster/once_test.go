@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestMakeOnce: one of several callers fills the directory, one that fails leaves none, and what a killed one left does
-// not last.
+// TestMakeOnce: one of several callers fills the directory, one that fails leaves none, and what a
+// killed one left does not last.
 func TestMakeOnce(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "set")
 	failure := errors.New("no network")

@@ -176,7 +176,8 @@ func (p *Proxy) mark(ctx context.Context) error {
 	return err
 }
 
-// programmed returns nil if the marker is programmed in one family. In mode ipvs it notes where kube-proxy was seen busy.
+// programmed returns nil if the marker is programmed in one family. In mode ipvs it notes where
+// kube-proxy was seen busy.
 func (p *Proxy) programmed(ctx context.Context, clusterIP string, busy map[string]bool) error {
 	if p.config.Mode == "ipvs" {
 		return p.hasServer(clusterIP, busy)
@@ -184,8 +185,8 @@ func (p *Proxy) programmed(ctx context.Context, clusterIP string, busy map[strin
 	return p.has(ctx, clusterIP)
 }
 
-// writeMarker writes the next marker and returns its ClusterIPs. The slices are written first, so that mostly one
-// turn of kube-proxy gets both.
+// writeMarker writes the next marker and returns its ClusterIPs. The slices are written first, so
+// that mostly one turn of kube-proxy gets both.
 func (p *Proxy) writeMarker(ctx context.Context) (clusterIPs []string, err error) {
 	p.settled++
 	marker := &corev1.Service{
@@ -197,7 +198,8 @@ func (p *Proxy) writeMarker(ctx context.Context) (clusterIPs []string, err error
 	}
 	var slices []Object
 	for family, address := range markerEndpoints {
-		slices = append(slices, NewSlice(marker, strings.ToLower(string(family)), family, discoveryv1.Endpoint{Addresses: []string{address.String()}}))
+		slices = append(slices, NewSlice(marker, strings.ToLower(string(family)), family,
+			discoveryv1.Endpoint{Addresses: []string{address.String()}}))
 	}
 	if err := p.cluster.Put(ctx, slices...); err != nil {
 		return nil, err

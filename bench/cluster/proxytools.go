@@ -9,10 +9,12 @@ import (
 	"path/filepath"
 )
 
-// proxyPackages hold what kube-proxy runs in mode ipvs, and the libraries of theirs that a small system may lack.
+// proxyPackages hold what kube-proxy runs in mode ipvs, and the libraries of theirs that a small
+// system may lack.
 var proxyPackages = []string{"ipset", "libipset13", "iptables", "libxtables12", "libnftnl11", "libmnl0"}
 
-// FetchProxyTools returns ipset and iptables, for ProxyConfig.Runtime. They come as FetchRuntime says, once.
+// FetchProxyTools returns ipset and iptables, for ProxyConfig.Runtime. They come as FetchRuntime
+// says, once.
 func FetchProxyTools(ctx context.Context, progress io.Writer) (*Runtime, error) {
 	const what = "ipset and iptables"
 	dir, err := packagesDir(proxyPackages)
@@ -32,7 +34,8 @@ func FetchProxyTools(ctx context.Context, progress io.Writer) (*Runtime, error) 
 	})
 }
 
-// linkIPTables gives the program that speaks nf_tables the names that Debian has update-alternatives give it.
+// linkIPTables gives the program that speaks nf_tables the names that Debian has
+// update-alternatives give it.
 func linkIPTables(sbin string) error {
 	var errs []error
 	for _, family := range [...]string{"iptables", "ip6tables"} {

@@ -15,21 +15,22 @@ import (
 	"sluice.dev/sluice/bench/apt"
 )
 
-// Runtime is what runs containers on a node, or what kube-proxy runs, out of Debian's packages, none of which is
-// installed.
+// Runtime is what runs containers on a node, or what kube-proxy runs, out of Debian's packages,
+// none of which is installed.
 type Runtime struct {
 	Dir string // as if it were the root directory
 }
 
-// runtimePackages hold containerd, runc and the plugins that give pods their networks; nft, which kube-proxy
-// runs; and the libraries of theirs that a small system may lack.
+// runtimePackages hold containerd, runc and the plugins that give pods their networks; nft, which
+// kube-proxy runs; and the libraries of theirs that a small system may lack.
 var runtimePackages = []string{
 	"containerd", "runc", "libseccomp2", "containernetworking-plugins",
 	"nftables", "libnftables1", "libnftnl11", "libmnl0", "libjansson4", "libxtables12", "libedit2", "libgmp10",
 }
 
-// FetchRuntime returns the cached runtime, or has apt download it, which takes half a minute and changes
-// nothing of the system: the lists of packages are private, too. Progress is written to a stream.
+// FetchRuntime returns the cached runtime, or has apt download it, which takes half a minute and
+// changes nothing of the system: the lists of packages are private, too. Progress is written to a
+// stream.
 func FetchRuntime(ctx context.Context, progress io.Writer) (*Runtime, error) {
 	dir, err := fetch(ctx, progress, "containerd, runc, plugins and nft", runtimePackages, false)
 	if err != nil {
@@ -38,13 +39,14 @@ func FetchRuntime(ctx context.Context, progress io.Writer) (*Runtime, error) {
 	return &Runtime{Dir: dir}, nil
 }
 
-// FetchPackages returns a directory with what Debian's packages and all that they depend on hold, as if it
-// were the root directory; FetchRuntime says how. What names them for people.
+// FetchPackages returns a directory with what Debian's packages and all that they depend on hold,
+// as if it were the root directory; FetchRuntime says how. What names them for people.
 func FetchPackages(ctx context.Context, progress io.Writer, what string, packages ...string) (dir string, err error) {
 	return fetch(ctx, progress, what, packages, true)
 }
 
-// fetch downloads packages, alone or with all that they depend on, into a directory of the user's cache.
+// fetch downloads packages, alone or with all that they depend on, into a directory of the user's
+// cache.
 func fetch(ctx context.Context, progress io.Writer, what string, packages []string, all bool) (dir string, err error) {
 	if dir, err = packagesDir(packages); err != nil {
 		return "", err
@@ -75,8 +77,8 @@ func packagesDir(packages []string) (string, error) {
 	return filepath.Join(parent, "runtime-"+hex.EncodeToString(sum[:8])), os.MkdirAll(parent, 0o755)
 }
 
-// download fetches packages of the system's own release, alone or with all that they depend on, and unpacks
-// them into a directory.
+// download fetches packages of the system's own release, alone or with all that they depend on, and
+// unpacks them into a directory.
 func download(ctx context.Context, into string, packages []string, all bool) (err error) {
 	from, err := apt.MachineSource("/etc/apt")
 	if err != nil {
@@ -121,7 +123,8 @@ func (r *Runtime) Env() []string {
 	libraries, _ := filepath.Glob(in("usr/lib/*-linux-gnu")) // the pattern is well-formed
 	more, _ := filepath.Glob(in("lib/*-linux-gnu"))
 	env := []string{
-		"PATH=" + strings.Join([]string{in("usr/bin"), in("usr/sbin"), "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", os.Getenv("PATH")}, ":"),
+		"PATH=" + strings.Join([]string{in("usr/bin"), in("usr/sbin"), "/usr/local/sbin", "/usr/local/bin", "/usr/sbin",
+			"/usr/bin", "/sbin", "/bin", os.Getenv("PATH")}, ":"),
 		"LD_LIBRARY_PATH=" + strings.Join(append(libraries, more...), ":"),
 	}
 	// iptables looks for its matches and targets here, or where they would be installed.

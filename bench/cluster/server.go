@@ -56,7 +56,8 @@ func (c *Cluster) apiServerFlags() []string {
 	}, c.reachFlags(), c.nodeFlags(), c.flags)
 }
 
-// reachFlags say where the API server listens, and the address of the kubernetes Service's endpoints.
+// reachFlags say where the API server listens, and the address of the kubernetes Service's
+// endpoints.
 func (c *Cluster) reachFlags() []string {
 	if c.address.IsValid() {
 		return []string{"--bind-address=0.0.0.0", "--advertise-address=" + c.address.String()}
@@ -72,7 +73,8 @@ func (c *Cluster) nodeFlags() []string {
 	}
 	return []string{
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
-		"--kubelet-client-certificate=" + c.path("kubelet-client.crt"), "--kubelet-client-key=" + c.path("kubelet-client.key"),
+		"--kubelet-client-certificate=" + c.path("kubelet-client.crt"), "--kubelet-client-key=" +
+			c.path("kubelet-client.key"),
 		"--kubelet-preferred-address-types=InternalIP",
 		"--allow-privileged",
 	}

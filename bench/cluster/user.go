@@ -38,7 +38,9 @@ func (c *Cluster) CertificateUser(name string, groups ...string) (User, error) {
 // ServiceAccount makes a ServiceAccount if there is none yet, and a token for it, as a
 // pod gets one (TokenRequest). Without rules it may do what other RBAC objects say;
 // with rules, exactly those too, in all namespaces.
-func (c *Cluster) ServiceAccount(ctx context.Context, namespace, name string, rules ...rbacv1.PolicyRule) (User, error) {
+func (c *Cluster) ServiceAccount(
+	ctx context.Context, namespace, name string, rules ...rbacv1.PolicyRule,
+) (User, error) {
 	full := "system:serviceaccount:" + namespace + ":" + name
 	wrap := func(err error) error { return fmt.Errorf("cluster: service account %s/%s: %w", namespace, name, err) }
 	if err := c.ensureNamespace(ctx, namespace); err != nil {
@@ -72,11 +74,13 @@ func (c *Cluster) ServiceAccount(ctx context.Context, namespace, name string, ru
 // gatewayRules are what the gateway may do (package control/k8s).
 var gatewayRules = []rbacv1.PolicyRule{
 	{APIGroups: []string{""}, Resources: []string{"services", "nodes"}, Verbs: []string{"get", "list", "watch"}},
-	{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: []string{"get", "list", "watch"}},
+	{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: []string{"get", "list",
+		"watch"}},
 	{APIGroups: []string{"events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
 }
 
-// Gateway makes the service account sluice/gateway and returns the path of its kubeconfig, for a daemon on a host.
+// Gateway makes the service account sluice/gateway and returns the path of its kubeconfig, for a
+// daemon on a host.
 func (c *Cluster) Gateway(ctx context.Context, h *topo.Host) (kubeconfig string, err error) {
 	user, err := c.ServiceAccount(ctx, "sluice", "gateway", gatewayRules...)
 	if err != nil {

@@ -12,13 +12,14 @@ import (
 	"sluice.dev/sluice/bench/results"
 )
 
-// BeforeRepeat is how many rounds a comparison with Config.Before has unless told otherwise: the interval of their
-// median is from the sixth smallest to the sixth largest.
+// BeforeRepeat is how many rounds a comparison with Config.Before has unless told otherwise: the
+// interval of their median is from the sixth smallest to the sixth largest.
 const BeforeRepeat = 20
 
 const ours = "sluice" // the system that the older build is compared with
 
-// checkBefore puts the older build beside this one. Without other systems by name these two are all.
+// checkBefore puts the older build beside this one. Without other systems by name these two are
+// all.
 func (c *Config) checkBefore() error {
 	named := slices.Contains(c.Systems, paired.Before)
 	switch {
@@ -33,7 +34,8 @@ func (c *Config) checkBefore() error {
 	}
 	at := slices.Index(c.Systems, ours)
 	if at < 0 {
-		return fmt.Errorf("--before is compared with system %s, which is not among %v: add it to --systems", ours, c.Systems)
+		return fmt.Errorf("--before is compared with system %s, which is not among %v: add it to --systems", ours,
+			c.Systems)
 	}
 	list := slices.DeleteFunc(slices.Clone(c.Systems), func(s string) bool { return s == paired.Before })
 	c.Systems = slices.Insert(list, slices.Index(list, ours)+1, paired.Before)
@@ -66,7 +68,8 @@ func (s *stage) noteBefore(run *results.Run) error {
 	return nil
 }
 
-// unpaired says whether a build's samples would have none of the other build beside them, because that failed.
+// unpaired says whether a build's samples would have none of the other build beside them, because
+// that failed.
 func (c *comparison) unpaired(f *figures) bool {
 	if c.Before == "" || f.kind.name != ours && f.kind.name != paired.Before {
 		return false
@@ -93,7 +96,8 @@ func (c *comparison) pairs() (list []bothBuilds) {
 		return nil
 	}
 	rate := func(of string, now, then []float64) bothBuilds {
-		return bothBuilds{experiment: "throughput", of: of, better: "higher", format: "%.3f Mpps", by: 1e-6, now: now, then: then}
+		return bothBuilds{experiment: "throughput", of: of, better: "higher", format: "%.3f Mpps", by: 1e-6, now: now,
+			then: then}
 	}
 	cpu := func(of string, now, then []float64) bothBuilds {
 		return bothBuilds{experiment: "cpu", of: of, better: "lower", format: "%.0f ns", by: 1, now: now, then: then}
@@ -106,11 +110,13 @@ func (c *comparison) pairs() (list []bothBuilds) {
 	noDrop.remark = limited
 	list = []bothBuilds{
 		rate("rates", own.rate, old.rate), noDrop,
-		cpu("cpu_per_packet at the highest rate", own.cpu, old.cpu), cpu("cpu_per_packet, both at one rate", own.cpuSame, old.cpuSame),
+		cpu("cpu_per_packet at the highest rate", own.cpu, old.cpu), cpu("cpu_per_packet, both at one rate",
+			own.cpuSame, old.cpuSame),
 	}
 	delays := func(param, value string, now, then map[string][]float64) {
 		for _, p := range centralPercentiles {
-			list = append(list, bothBuilds{"latency", "one-way, " + p, "lower", "%.1f us", 1, now[p], then[p], param, value, ""})
+			list = append(list, bothBuilds{"latency", "one-way, " + p, "lower", "%.1f us", 1, now[p], then[p], param,
+				value, ""})
 		}
 	}
 	for _, load := range loads {
@@ -144,7 +150,8 @@ func (c *comparison) beforePoints() (list []results.Point) {
 	return list
 }
 
-// centralPercentiles are those of which builds are compared: p99.9 and max of a shared machine are its scheduler's.
+// centralPercentiles are those of which builds are compared: p99.9 and max of a shared machine are
+// its scheduler's.
 var centralPercentiles = []string{"p50", "p99"}
 
 // named finds a system, measured or not; nil if it is not one of the comparison.
@@ -168,7 +175,8 @@ func (c *comparison) beforeRows() (rows []paired.Row) {
 		if len(c.Services) > 1 {
 			what = fmt.Sprintf("%d Services: %s", c.services, what)
 		}
-		rows = append(rows, paired.Row{What: what, Before: fmt.Sprintf(b.format, b.by*median(b.then)), Now: fmt.Sprintf(b.format, b.by*median(b.now)), Ratio: &points[i]})
+		rows = append(rows, paired.Row{What: what, Before: fmt.Sprintf(b.format, b.by*median(b.then)),
+			Now: fmt.Sprintf(b.format, b.by*median(b.now)), Ratio: &points[i]})
 	}
 	return rows
 }

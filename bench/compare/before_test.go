@@ -12,8 +12,8 @@ import (
 	"sluice.dev/sluice/bench/results"
 )
 
-// TestRunBefore compares the tree's own build with itself: both forward, in pairs, and the table, the file and
-// the note have it.
+// TestRunBefore compares the tree's own build with itself: both forward, in pairs, and the table,
+// the file and the note have it.
 func TestRunBefore(t *testing.T) {
 	c := config()
 	var out, progress bytes.Buffer
@@ -29,16 +29,19 @@ func TestRunBefore(t *testing.T) {
 	found := map[string]int{}
 	for _, p := range run.Points {
 		found[p.System+" "+p.Metric] = len(p.Samples)
-		if p.Unit == "ratio" && (p.Interval == nil || p.Interval.Low > p.Median() || p.Interval.High < p.Median() || p.Remark == "") {
+		if p.Unit == "ratio" && (p.Interval == nil || p.Interval.Low > p.Median() || p.Interval.High < p.Median() ||
+			p.Remark == "") {
 			t.Errorf("%s: interval %+v around %g, %q", p.Metric, p.Interval, p.Median(), p.Remark)
 		}
 	}
-	for _, name := range []string{"sluice rate", paired.Before + " rate", "sluice ratio of rates", "sluice ratio of cpu_per_packet at the highest rate"} {
+	for _, name := range []string{"sluice rate", paired.Before +
+		" rate", "sluice ratio of rates", "sluice ratio of cpu_per_packet at the highest rate"} {
 		if found[name] != c.Repeat {
 			t.Errorf("%s has %d samples, want %d", name, found[name], c.Repeat)
 		}
 	}
-	if !strings.Contains(run.Machine.Notes, "the same file as now") || !strings.Contains(progress.String(), "round 2: "+paired.Before) {
+	if !strings.Contains(run.Machine.Notes, "the same file as now") || !strings.Contains(progress.String(), "round 2: "+
+		paired.Before) {
 		t.Errorf("notes %q, progress:\n%s", run.Machine.Notes, &progress)
 	}
 	if !strings.Contains(out.String(), "verdict of 2 figures: ") {
@@ -53,7 +56,8 @@ func TestBeforeIsRefused(t *testing.T) {
 	var progress bytes.Buffer
 	c.Progress = &progress
 	_, err := Run(t.Context(), c)
-	if err == nil || !strings.Contains(err.Error(), "cmd/sluice-bench, and sluice.dev/sluice/cmd/sluice is to be compared") || progress.Len() > 0 {
+	if err == nil || !strings.Contains(err.Error(),
+		"cmd/sluice-bench, and sluice.dev/sluice/cmd/sluice is to be compared") || progress.Len() > 0 {
 		t.Errorf("%v; progress %q", err, &progress)
 	}
 }

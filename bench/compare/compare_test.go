@@ -39,7 +39,8 @@ func run(m *testing.M) int {
 		return 1
 	}
 	benchBinary = filepath.Join(dir, "sluice-bench")
-	if out, err := exec.Command("go", "build", "-o", benchBinary, "sluice.dev/sluice/cmd/sluice-bench").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", benchBinary,
+		"sluice.dev/sluice/cmd/sluice-bench").CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build sluice-bench: %v\n%s", err, out)
 		return 1
 	}
@@ -132,7 +133,8 @@ func forwards(ctx context.Context, s *stage, x *subject) (err error) {
 		return fmt.Errorf("%d of %d flows arrived", flows, s.Flows)
 	}
 	if x.kind.rps {
-		if v, err := x.place.gateway.Device(frontDev, "queues/rx-1/rps_cpus"); err != nil || v != fmt.Sprintf("%x", everyCPU()) {
+		if v, err := x.place.gateway.Device(frontDev, "queues/rx-1/rps_cpus"); err != nil ||
+			v != fmt.Sprintf("%x", everyCPU()) {
 			return fmt.Errorf("RPS of queue 1 is %q, %v", v, err)
 		}
 	}
@@ -202,8 +204,10 @@ func TestRun(t *testing.T) {
 		}
 	}
 	for name, samples := range map[string]int{
-		"throughput sluice rate": 1, "throughput kernel rate": 1, "throughput sluice no_drop_rate": 1, "cpu sluice cpu_per_packet at the highest rate": 1,
-		"latency sluice one-way, p99.9": len(loads), "latency sluice added to kernel forwarding, p50": len(loads),
+		"throughput sluice rate": 1, "throughput kernel rate": 1, "throughput sluice no_drop_rate": 1,
+		"cpu sluice cpu_per_packet at the highest rate":  1,
+		"latency sluice one-way, p99.9":                  len(loads),
+		"latency sluice added to kernel forwarding, p50": len(loads),
 	} {
 		if found[name] != samples {
 			t.Errorf("%s has %d samples, want %d", name, found[name], samples)
@@ -239,7 +243,9 @@ func TestRunAt(t *testing.T) {
 	want := map[string]int{}
 	for _, system := range c.Systems {
 		for _, rate := range []string{"20000", "50000"} {
-			for _, metric := range []string{"cpu_per_packet", "one-way, p50", "one-way, p99", "one-way, p99.9", "one-way, max"} {
+			for _, metric := range []string{
+				"cpu_per_packet", "one-way, p50", "one-way, p99", "one-way, p99.9", "one-way, max",
+			} {
 				want[system+" "+metric+" at "+rate] = 1
 			}
 		}

@@ -33,19 +33,20 @@ type Config struct {
 	LossBound  float64       // of the no-drop rate: a share of what was sent
 	Quick      bool          // no search, no latency: a sanity check in a minute
 	Rates      bool          // the highest rates and nothing else
-	// At are rates, packets per second, at which processor time and latency are measured, and nothing
-	// else: what a system costs below its limit, and who waits for it.
+	// At are rates, packets per second, at which processor time and latency are measured, and
+	// nothing else: what a system costs below its limit, and who waits for it.
 	At []float64
-	// Together is for how long a generator's thread collects packets to send them at once, where there is a
-	// rate; stateless.Tx's default if 0.
+	// Together is for how long a generator's thread collects packets to send them at once, where
+	// there is a rate; stateless.Tx's default if 0.
 	Together time.Duration
-	// Options are more of Sluice's configuration, in YAML; empty in every measurement that is compared with
-	// a target.
+	// Options are more of Sluice's configuration, in YAML; empty in every measurement that is
+	// compared with a target.
 	Options string
 	Trials  bool   // say of each trial of the search what was lost, and where
 	JSON    string // file for a results.Run; none if empty
 
-	// Before is the binary of an older daemon, or its directory: system sluice-before, measured beside sluice.
+	// Before is the binary of an older daemon, or its directory: system sluice-before, measured
+	// beside sluice.
 	Before     string
 	FailSlower bool // an error if something is slower than before
 
@@ -75,7 +76,8 @@ func (c *Config) quicken() {
 	if c.Before != "" {
 		rounds = paired.FewestPairs
 	}
-	c.Repeat, c.Duration, c.Services = min(c.Repeat, rounds), min(c.Duration, 500*time.Millisecond), []int{min(c.Services[0], 1000)}
+	c.Repeat, c.Duration, c.Services = min(c.Repeat, rounds), min(c.Duration, 500*time.Millisecond),
+		[]int{min(c.Services[0], 1000)}
 }
 
 func (c *Config) check() error {
@@ -116,7 +118,8 @@ func (c *Config) check() error {
 	case c.Queues < 1 || c.Queues > 16:
 		return fmt.Errorf("%d queues: 1 to 16 are possible", c.Queues)
 	case c.Repeat < 1 || c.Duration < 100*time.Millisecond || c.Trial < 50*time.Millisecond:
-		return fmt.Errorf("%d rounds, measurements of %s, trials of %s: at least 1, 100ms and 50ms", c.Repeat, c.Duration, c.Trial)
+		return fmt.Errorf("%d rounds, measurements of %s, trials of %s: at least 1, 100ms and 50ms", c.Repeat,
+			c.Duration, c.Trial)
 	case c.LossBound < 0 || c.LossBound >= 1:
 		return fmt.Errorf("loss bound %g: it is a share, from 0 to less than 1", c.LossBound)
 	case len(c.SenderCPUs) == 0 || slices.Max(c.SenderCPUs) >= runtime.NumCPU() || slices.Min(c.SenderCPUs) < 0:
@@ -124,7 +127,8 @@ func (c *Config) check() error {
 	case os.Geteuid() != 0:
 		return errors.New("network namespaces, XDP and AF_XDP need root")
 	}
-	return errors.Join(c.program(&c.Sluice, "sluice", "sluice-one"), c.program(&c.Bench, "l2fwd"), conntrackRoom(c.Flows))
+	return errors.Join(c.program(&c.Sluice, "sluice", "sluice-one"), c.program(&c.Bench, "l2fwd"),
+		conntrackRoom(c.Flows))
 }
 
 // program checks the binary of systems, if one of them is measured.

@@ -14,40 +14,40 @@
 //
 // # A comparison
 //
-// Rounds are interleaved: A B C, B C A, C A B. A system is built in namespaces of its own, its flows
-// are established and what arrives is checked (every flow, addresses and ports of
-// samples), it is measured and taken down. kube-proxy with thousands of Services would take
-// a minute for that each time; so it is started once, and while others are measured its
-// process and the control plane are stopped (SIGSTOP). Rules in a namespace through
-// which no packet goes cost nothing, a stopped process neither. While it is measured kube-proxy runs,
-// as installed; the control plane stays stopped, because it would be on other machines.
+// Rounds are interleaved: A B C, B C A, C A B. A system is built in namespaces of its own, its
+// flows are established and what arrives is checked (every flow, addresses and ports of samples),
+// it is measured and taken down. kube-proxy with thousands of Services would take a minute for that
+// each time; so it is started once, and while others are measured its process and the control plane
+// are stopped (SIGSTOP). Rules in a namespace through which no packet goes cost nothing, a stopped
+// process neither. While it is measured kube-proxy runs, as installed; the control plane stays
+// stopped, because it would be on other machines.
 //
-//   - Throughput is what arrives per second when packets are sent as fast as they can be. What was queued when
-//     sending ended counts: up to the rings of each queue, 0.4 % of two seconds at half a million a second.
-//     It is the headline, because here generator, system and receiver share the
-//     processors: what is left for the system depends on how much the generator is
-//     held up by it, and a search for a rate without loss is the harder on whoever has queues. The
-//     no-drop rate (RFC 2544, section 26.1, by default with 0.1 % allowed, because a veth's own
-//     ring of 256 packets loses) is beside it. For every system two of three trials decide about a
-//     rate: a hypervisor that stops all processors for 10 ms makes one trial bad, whoever forwards.
-//   - Processor time is that of the whole machine, everything in it, per packet that arrived: at each one's
-//     highest rate, which is what the target is about, and at one rate for all, half of what the
-//     slowest system that translates can do. They are two different things. At its highest rate a system pays
-//     for packets that it dropped, and works in full batches; at one rate it pays for falling asleep and
-//     waking up. Whoever quotes the one should quote the other. It is all time that was not
-//     idle, not the ticks that fell on somebody, which miss short interrupts;
+//   - Throughput is what arrives per second when packets are sent as fast as they can be. What was
+//     queued when sending ended counts: up to the rings of each queue, 0.4 % of two seconds at half
+//     a million a second. It is the headline, because here generator, system and receiver share the
+//     processors: what is left for the system depends on how much the generator is held up by it,
+//     and a search for a rate without loss is the harder on whoever has queues. The no-drop rate
+//     (RFC 2544, section 26.1, by default with 0.1 % allowed, because a veth's own ring of 256
+//     packets loses) is beside it. For every system two of three trials decide about a rate: a
+//     hypervisor that stops all processors for 10 ms makes one trial bad, whoever forwards.
+//   - Processor time is that of the whole machine, everything in it, per packet that arrived: at
+//     each one's highest rate, which is what the target is about, and at one rate for all, half of
+//     what the slowest system that translates can do. They are two different things. At its highest
+//     rate a system pays for packets that it dropped, and works in full batches; at one rate it
+//     pays for falling asleep and waking up. Whoever quotes the one should quote the other. It is
+//     all time that was not idle, not the ticks that fell on somebody, which miss short interrupts;
 //     the ticks say only how it divides.
-//   - Latency is one-way, from the generator's time stamp to the run of the receiver's XDP program, which
-//     counts it itself (stateless.Timed): threads that received would take the processor of a
-//     worker, and none that a system inside of the generator's call needs. It is at 10, 50 and
-//     90 % of each system's own no-drop rate; and what that is above the kernel's plain
-//     forwarding in the same round. Only what arrived has one, and a packet is stamped when it is written, not when
-//     it was due: a generator that is held up by the system sends later, and the wait is in no
-//     figure. That favours those in the kernel, which work inside the generator's system call; what was
-//     sent and what arrived is beside the latencies.
+//   - Latency is one-way, from the generator's time stamp to the run of the receiver's XDP program,
+//     which counts it itself (stateless.Timed): threads that received would take the processor of a
+//     worker, and none that a system inside of the generator's call needs. It is at 10, 50 and 90 %
+//     of each system's own no-drop rate; and what that is above the kernel's plain forwarding in
+//     the same round. Only what arrived has one, and a packet is stamped when it is written, not
+//     when it was due: a generator that is held up by the system sends later, and the wait is in no
+//     figure. That favours those in the kernel, which work inside the generator's system call; what
+//     was sent and what arrived is beside the latencies.
 //
-// Ratios are of the same round, and their median is what is compared with a target. A system that has
-// no sample of a round has no ratio of it.
+// Ratios are of the same round, and their median is what is compared with a target. A system that
+// has no sample of a round has no ratio of it.
 //
 // # What is the same for all, and what is not
 //
@@ -56,33 +56,34 @@
 // receiver. The interrupts of a veth run on the CPU of who sends, so for all systems packets
 // arrive on Config.SenderCPUs, by as many queues.
 //
-// Different, because it is what the systems are: an XDP program is on the gateway's
-// interfaces for those in user space, and none for those in the kernel. With one, a veth polls
-// (NAPI) and queues 256 packets; what does not fit is dropped and the generator goes on. Without one a
-// packet is handled inside the generator's system call, so the generator cannot be faster
-// than the kernel forwards, and nothing is lost: unless packets are steered (RPS) to another CPU's
-// backlog (net.core.netdev_max_backlog, 1000). Forwarders in user space have their workers on
-// the CPUs where no packet arrives, if there are any: one on each with all queues that fall to it, but
+// Different, because it is what the systems are: an XDP program is on the gateway's interfaces for
+// those in user space, and none for those in the kernel. With one, a veth polls (NAPI) and queues
+// 256 packets; what does not fit is dropped and the generator goes on. Without one a packet is
+// handled inside the generator's system call, so the generator cannot be faster than the kernel
+// forwards, and nothing is lost: unless packets are steered (RPS) to another CPU's backlog
+// (net.core.netdev_max_backlog, 1000). Forwarders in user space have their workers on the CPUs
+// where no packet arrives, if there are any: one on each with all queues that fall to it, but
 // asavie/xdp, of which a worker has one queue. That is what is advised for hardware
-// (docs/tuning.md): the interrupts of a queue and its worker on one core take turns at starving each other.
+// (docs/tuning.md): the interrupts of a queue and its worker on one core take turns at starving
+// each other.
 //
 // # Read before quoting a ratio
 //
-// With SenderCPUs {0} of two processors, a system in the kernel without RPS has the one that
-// the generator runs on, and nothing else; with RPS, and with workers in user space, the
-// second one too. So a ratio to a system "as installed" is for the larger part a second core, as it is
-// on a machine whose NIC interrupts one core, and says little about the work per packet: that is
-// the ratio to the same system with RPS, and processor time per packet. With a thread on
-// each processor (SenderCPUs {0, 1}), as behind a NIC with a queue and an interrupt per core,
-// all systems have both; whoever quotes the one should quote the other.
+// With SenderCPUs {0} of two processors, a system in the kernel without RPS has the one that the
+// generator runs on, and nothing else; with RPS, and with workers in user space, the second one
+// too. So a ratio to a system "as installed" is for the larger part a second core, as it is on a
+// machine whose NIC interrupts one core, and says little about the work per packet: that is the
+// ratio to the same system with RPS, and processor time per packet. With a thread on each processor
+// (SenderCPUs {0, 1}), as behind a NIC with a queue and an interrupt per core, all systems have
+// both; whoever quotes the one should quote the other.
 //
 // # What a veth is not
 //
-// The generator's frames are socket buffers. For XDP a veth copies each into a page
-// (the headroom that XDP wants is missing), copies it into the UMEM on redirect to an AF_XDP
-// socket, and makes a socket buffer of it again on transmit: three copies or allocations
-// that hardware with zero-copy does without, and that no system in the kernel pays. A NIC
-// delivers by DMA into the UMEM. So ratios between systems in user space and those in the kernel are
-// lower here than on hardware, and ratios among those in user space (Sluice to l2fwd) are
-// nearer to 1, because what they share is dear.
+// The generator's frames are socket buffers. For XDP a veth copies each into a page (the headroom
+// that XDP wants is missing), copies it into the UMEM on redirect to an AF_XDP socket, and makes a
+// socket buffer of it again on transmit: three copies or allocations that hardware with zero-copy
+// does without, and that no system in the kernel pays. A NIC delivers by DMA into the UMEM. So
+// ratios between systems in user space and those in the kernel are lower here than on hardware, and
+// ratios among those in user space (Sluice to l2fwd) are nearer to 1, because what they share is
+// dear.
 package compare

@@ -30,7 +30,8 @@ func TestTargets(t *testing.T) {
 		met            bool
 	}
 	want := map[string]row{
-		"throughput l2fwd": {1.5, 0.95, true}, "throughput nftables-rps": {1, 1.15, false}, "cpu nftables-rps": {1.2, 1, false},
+		"throughput l2fwd": {1.5, 0.95, true}, "throughput nftables-rps": {1, 1.15, false},
+		"cpu nftables-rps": {1.2, 1, false},
 	}
 	for _, p := range c.points() {
 		if p.Target == nil {
@@ -76,14 +77,16 @@ func TestTurnOfBuilds(t *testing.T) {
 	}
 }
 
-// TestBeforePoints: ratios are now/before of equal rounds, judged by what is better of each figure; who failed takes
-// the other one along.
+// TestBeforePoints: ratios are now/before of equal rounds, judged by what is better of each figure;
+// who failed takes the other one along.
 func TestBeforePoints(t *testing.T) {
 	c := &comparison{Config: &Config{Before: "sluice", Services: []int{1}, SenderCPUs: []int{0}}, services: 1}
 	now := &figures{rate: []float64{2, 4, 2, 4, 2, 4, 9}, cpu: []float64{11, 11, 11, 11, 11, 11, missing}, limited: 1,
-		noDrop: []float64{1, 1}, latency: map[int]*latency{50: {percentiles: map[string][]float64{"p50": {3, 3, 3, 3, 3, 3}}}}}
+		noDrop:  []float64{1, 1},
+		latency: map[int]*latency{50: {percentiles: map[string][]float64{"p50": {3, 3, 3, 3, 3, 3}}}}}
 	old := &figures{rate: []float64{1, 2, 1, 2, 1, 2, missing}, cpu: []float64{10, 10, 10, 10, 10, 10, 10},
-		noDrop: []float64{1, 0}, latency: map[int]*latency{50: {percentiles: map[string][]float64{"p50": {3, 3, 3, 3, 3, 3}}}}}
+		noDrop:  []float64{1, 0},
+		latency: map[int]*latency{50: {percentiles: map[string][]float64{"p50": {3, 3, 3, 3, 3, 3}}}}}
 	now.kind, _ = kindOf("sluice")
 	old.kind, _ = kindOf(paired.Before)
 	c.systems = []*figures{now, old}
@@ -99,10 +102,12 @@ func TestBeforePoints(t *testing.T) {
 	for i := range points {
 		p := &points[i]
 		w := want[p.Metric]
-		if p.Median() != w.median || len(p.Samples) != w.samples || paired.VerdictOf(p) != w.verdict || p.Params["against"] != paired.Before {
+		if p.Median() != w.median || len(p.Samples) != w.samples || paired.VerdictOf(p) != w.verdict ||
+			p.Params["against"] != paired.Before {
 			t.Errorf("%s: %g of %d, %s; want %+v", p.Metric, p.Median(), len(p.Samples), p.Remark, w)
 		}
-		if p.Metric == "ratio of no_drop_rates" && !strings.HasPrefix(p.Remark, "1 of 4 rates are what the generator could send; too few") {
+		if p.Metric == "ratio of no_drop_rates" &&
+			!strings.HasPrefix(p.Remark, "1 of 4 rates are what the generator could send; too few") {
 			t.Errorf("remark %q", p.Remark)
 		}
 		delete(want, p.Metric)
@@ -111,7 +116,8 @@ func TestBeforePoints(t *testing.T) {
 		t.Errorf("missing: %v", want)
 	}
 	rows := c.beforeRows()
-	if r := rows[2]; len(rows) != len(points) || r.Before != "10 ns" || r.Now != "11 ns" || r.What != "cpu_per_packet at the highest rate" {
+	if r := rows[2]; len(rows) != len(points) || r.Before != "10 ns" || r.Now != "11 ns" ||
+		r.What != "cpu_per_packet at the highest rate" {
 		t.Errorf("rows %+v", rows)
 	}
 	if c.unpaired(now) || c.unpaired(old) {
@@ -122,7 +128,8 @@ func TestBeforePoints(t *testing.T) {
 	}
 }
 
-// TestBesideSluice: the older build comes right after this one, whatever else is measured, and once.
+// TestBesideSluice: the older build comes right after this one, whatever else is measured, and
+// once.
 func TestBesideSluice(t *testing.T) {
 	for _, c := range []struct{ given, want []string }{
 		{nil, []string{"sluice", paired.Before}},

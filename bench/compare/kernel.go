@@ -38,7 +38,8 @@ func (nftables) start(ctx context.Context, p *place) error {
 		c := exec.CommandContext(ctx, "nft", "-f", "-")
 		c.Stdin = strings.NewReader(twoRules())
 		if out, err := c.CombinedOutput(); err != nil {
-			return fmt.Errorf("nft: %w (install the package nftables, or leave this system out with --systems)\n%s", err, out)
+			return fmt.Errorf("nft: %w (install the package nftables, or leave this system out with --systems)\n%s",
+				err, out)
 		}
 		return nil
 	})
@@ -95,7 +96,8 @@ func conntrackRoom(flows int) error {
 	}
 	// Entries of a place that was closed stay until the kernel's worker comes round.
 	if need := 2 * flows; most < need {
-		return fmt.Errorf("%d flows: nf_conntrack_max is %d: sysctl -w net.netfilter.nf_conntrack_max=%d", flows, most, need)
+		return fmt.Errorf("%d flows: nf_conntrack_max is %d: sysctl -w net.netfilter.nf_conntrack_max=%d", flows, most,
+			need)
 	}
 	return nil
 }

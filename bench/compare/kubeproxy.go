@@ -82,7 +82,8 @@ func (k *kubeProxy) start(ctx context.Context, p *place) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(k.control.progress, "kube-proxy %s: %d Services programmed in %.0f s\n", k.mode, k.control.services, time.Since(began).Seconds())
+	fmt.Fprintf(k.control.progress, "kube-proxy %s: %d Services programmed in %.0f s\n", k.mode, k.control.services,
+		time.Since(began).Seconds())
 	return nil
 }
 

@@ -27,13 +27,16 @@ const (
 func (s *stage) generator(ctx context.Context, x *subject, method stateless.Method) (*stateless.Lab, error) {
 	return stateless.Open(ctx, stateless.Config{
 		Traffic: stateless.Traffic{
-			Sources:      stateless.Addresses{First: clientNet.Addr().Next(), Count: clientAddresses},
-			Destinations: stateless.Addresses{First: serviceVIP},
-			SourcePorts:  stateless.Ports{First: firstPort, Last: lastPort}, DestinationPorts: stateless.Ports{First: servicePort},
-			Flows: s.Flows, Sizes: []stateless.Size{{Bytes: s.Frame, Weight: 1}}, DestinationMAC: x.place.frontMAC(),
+			Sources:          stateless.Addresses{First: clientNet.Addr().Next(), Count: clientAddresses},
+			Destinations:     stateless.Addresses{First: serviceVIP},
+			SourcePorts:      stateless.Ports{First: firstPort, Last: lastPort},
+			DestinationPorts: stateless.Ports{First: servicePort},
+			Flows:            s.Flows, Sizes: []stateless.Size{{Bytes: s.Frame, Weight: 1}},
+			DestinationMAC: x.place.frontMAC(),
 		},
 		Tx: stateless.Tx{
-			Port: stateless.Port{Interface: "eth0", Namespace: x.place.client}, Queues: min(s.Queues, s.Flows), CPUs: s.SenderCPUs, Together: s.Together, OwnNetwork: true,
+			Port: stateless.Port{Interface: "eth0", Namespace: x.place.client}, Queues: min(s.Queues, s.Flows),
+			CPUs: s.SenderCPUs, Together: s.Together, OwnNetwork: true,
 		},
 		Rx: stateless.Rx{Port: stateless.Port{Interface: "eth0", Namespace: x.place.server}, Method: method},
 	})
@@ -41,7 +44,9 @@ func (s *stage) generator(ctx context.Context, x *subject, method stateless.Meth
 
 // generating has use measure with a generator; every flow is established and checked
 // before.
-func (s *stage) generating(ctx context.Context, x *subject, f *figures, method stateless.Method, use func(*stateless.Lab) error) (err error) {
+func (s *stage) generating(
+	ctx context.Context, x *subject, f *figures, method stateless.Method, use func(*stateless.Lab) error,
+) (err error) {
 	lab, err := s.generator(ctx, x, method)
 	if err != nil {
 		return err
@@ -104,12 +109,14 @@ func checkFrame(frame []byte, x *subject) error {
 	got := fmt.Sprintf("%s:%d to %s:%d", src, udp.SrcPort, dst, udp.DstPort)
 	if !x.kind.translates {
 		if !clientNet.Contains(src) || dst != serviceVIP || udp.DstPort != servicePort {
-			return fmt.Errorf("a packet arrived from %s: want it as it was sent, from %s to %s:%d", got, clientNet, serviceVIP, servicePort)
+			return fmt.Errorf("a packet arrived from %s: want it as it was sent, from %s to %s:%d", got, clientNet,
+				serviceVIP, servicePort)
 		}
 		return nil
 	}
 	if want := x.place.gatewayBack4(); src != want || !isEndpoint(dst) || udp.DstPort != endpointPort {
-		return fmt.Errorf("a packet arrived from %s: want it from %s to port %d of an endpoint", got, want, endpointPort)
+		return fmt.Errorf("a packet arrived from %s: want it from %s to port %d of an endpoint", got, want,
+			endpointPort)
 	}
 	return nil
 }
@@ -143,8 +150,11 @@ func measureThroughput(ctx context.Context, s *stage, x *subject, _ *comparison,
 	})
 }
 
-// trial offers a load, and says what processor time went by and what interfaces and the system lost meanwhile.
-func (s *subject) trial(ctx context.Context, lab *stateless.Lab, load stateless.Load) (r *stateless.Result, used procstat.Spent, lost losses, err error) {
+// trial offers a load, and says what processor time went by and what interfaces and the system lost
+// meanwhile.
+func (s *subject) trial(
+	ctx context.Context, lab *stateless.Lab, load stateless.Load,
+) (r *stateless.Result, used procstat.Spent, lost losses, err error) {
 	before, err := readLosses(ctx, s.place, s.system)
 	if err != nil {
 		return nil, used, nil, err
@@ -157,7 +167,9 @@ func (s *subject) trial(ctx context.Context, lab *stateless.Lab, load stateless.
 }
 
 // timedTrial offers a load, and says what processor time went by.
-func timedTrial(ctx context.Context, lab *stateless.Lab, load stateless.Load) (r *stateless.Result, used procstat.Spent, err error) {
+func timedTrial(
+	ctx context.Context, lab *stateless.Lab, load stateless.Load,
+) (r *stateless.Result, used procstat.Spent, err error) {
 	before, err := procstat.Read()
 	if err != nil {
 		return nil, used, err
@@ -170,7 +182,9 @@ func timedTrial(ctx context.Context, lab *stateless.Lab, load stateless.Load) (r
 }
 
 // trialAt is timedTrial at a rate at which something must arrive.
-func (s *stage) trialAt(ctx context.Context, lab *stateless.Lab, rate float64) (r *stateless.Result, used procstat.Spent, err error) {
+func (s *stage) trialAt(
+	ctx context.Context, lab *stateless.Lab, rate float64,
+) (r *stateless.Result, used procstat.Spent, err error) {
 	r, used, err = timedTrial(ctx, lab, stateless.Load{Rate: rate, Duration: s.Duration})
 	if err == nil && r.Received.Packets == 0 {
 		err = fmt.Errorf("nothing arrived at %.0f packets a second", rate)
@@ -196,9 +210,9 @@ func (f *figures) count(r *stateless.Result, lost losses) {
 }
 
 // measureCPU reads what the whole machine uses at a rate that is the same for all. Generator and
-// receiver are in it; so is what it costs to go to sleep and wake up some ten thousand times a second, in a
-// virtual machine several microseconds each, which a system that works inside the generator's system call
-// spares.
+// receiver are in it; so is what it costs to go to sleep and wake up some ten thousand times a
+// second, in a virtual machine several microseconds each, which a system that works inside the
+// generator's system call spares.
 func measureCPU(ctx context.Context, s *stage, x *subject, c *comparison, f *figures) error {
 	return s.generating(ctx, x, f, stateless.Count, func(lab *stateless.Lab) error {
 		r, u, err := s.trialAt(ctx, lab, c.cpuRate)
@@ -225,8 +239,8 @@ func measureCost(ctx context.Context, s *stage, x *subject, c *comparison, f *fi
 
 // measureLatency sends at shares of the system's own no-drop rate.
 func measureLatency(ctx context.Context, s *stage, x *subject, _ *comparison, f *figures) error {
-	// Every packet's addresses, checksums and order are checked once; threads that do so would take the
-	// processor of a worker, and not that of a system inside of the generator's call.
+	// Every packet's addresses, checksums and order are checked once; threads that do so would take
+	// the processor of a worker, and not that of a system inside of the generator's call.
 	if err := s.generating(ctx, x, f, stateless.Full, func(*stateless.Lab) error { return nil }); err != nil {
 		return err
 	}

@@ -22,16 +22,18 @@ type figures struct {
 	offered, rate []float64 // packets per second sent and received, as fast as possible
 	noDrop        []float64 // packets per second
 	limited       int       // rounds whose noDrop is what the generator could send, and no more
-	// cpu is processor time of the whole machine per packet that arrived, in nanoseconds, at the highest
-	// rate; cpuSame at a rate that is the same for all, of which the others are parts, by ticks.
+	// cpu is processor time of the whole machine per packet that arrived, in nanoseconds, at the
+	// highest rate; cpuSame at a rate that is the same for all, of which the others are parts, by
+	// ticks.
 	cpu, cpuSame, user, system, interrupts []float64
 	delivered                              []float64 // share that arrived at that rate
 	latency                                map[int]*latency
 	at                                     map[float64]*atRate // by rate
 	lost                                   losses              // at the highest rate, all rounds
 	sent, received                         uint64              // the same
-	late                                   uint64              // packets that arrived in a later trial than theirs, or were nobody's
-	flows                                  []int               // that arrived, in each check
+	// packets that arrived in a later trial than theirs, or were nobody's
+	late  uint64
+	flows []int // that arrived, in each check
 }
 
 // latency is at one load, in microseconds.
@@ -106,7 +108,8 @@ func targets() []target {
 	}
 	for _, k := range kinds {
 		if k.peer {
-			list = append(list, target{k.name, ofCPU, cpuOf, 1, "lower"}, target{k.name, ofCPUSame, cpuSameOf, 0, "lower"})
+			list = append(list, target{k.name, ofCPU, cpuOf, 1, "lower"}, target{k.name, ofCPUSame, cpuSameOf, 0,
+				"lower"})
 		}
 	}
 	return list
@@ -155,9 +158,12 @@ func (c *comparison) points() (list []results.Point) {
 	return append(append(list, c.ratioPoints()...), c.beforePoints()...)
 }
 
-func (c *comparison) point(experiment string, f *figures, metric, unit, better string, samples []float64) results.Point {
+func (c *comparison) point(
+	experiment string, f *figures, metric, unit, better string, samples []float64,
+) results.Point {
 	return results.Point{
-		Experiment: experiment, System: f.kind.name, Params: c.params(), Metric: metric, Unit: unit, Better: better, Samples: known(samples),
+		Experiment: experiment, System: f.kind.name, Params: c.params(), Metric: metric, Unit: unit, Better: better,
+		Samples: known(samples),
 	}
 }
 
@@ -260,7 +266,8 @@ func median(list []float64) float64 {
 func (c *comparison) chooseRate() {
 	for _, translating := range [...]bool{true, false} {
 		for _, f := range c.systems {
-			if m := median(f.rate); f.failed == nil && f.kind.translates == translating && m > 0 && (c.cpuRate == 0 || m/2 < c.cpuRate) {
+			if m := median(f.rate); f.failed == nil && f.kind.translates == translating && m > 0 && (c.cpuRate == 0 ||
+				m/2 < c.cpuRate) {
 				c.cpuRate = m / 2
 			}
 		}

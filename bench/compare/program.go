@@ -117,7 +117,8 @@ func buildAsavie(ctx context.Context, dir string) (string, error) {
 	c.Env = append(os.Environ(), "CGO_ENABLED=0")
 	out, err := c.CombinedOutput()
 	if errors.Is(err, exec.ErrNotFound) {
-		return "", fmt.Errorf("the forwarder over asavie/xdp is built when it is measured: %w; install Go, or leave this system out with --systems", err)
+		return "", fmt.Errorf("the forwarder over asavie/xdp is built when it is measured: %w; install Go, or leave "+
+			"this system out with --systems", err)
 	}
 	if err != nil {
 		return "", fmt.Errorf("build the forwarder over asavie/xdp (call this in Sluice's tree): %w\n%s", err, out)

@@ -41,7 +41,8 @@ func measureAt(ctx context.Context, s *stage, x *subject, _ *comparison, f *figu
 			a.sent = append(a.sent, r.Sent.Rate()/rate)
 			a.delivered = append(a.delivered, 1-r.Loss())
 			for _, p := range percentiles {
-				a.percentiles[p.name] = append(a.percentiles[p.name], float64(p.at(r.Received.Latency))/float64(time.Microsecond))
+				a.percentiles[p.name] = append(a.percentiles[p.name],
+					float64(p.at(r.Received.Latency))/float64(time.Microsecond))
 			}
 		}
 		return nil

@@ -13,7 +13,8 @@ import (
 
 // print writes the tables of a comparison.
 func (c *comparison) print(out io.Writer, points []results.Point) error {
-	fmt.Fprintf(out, "\n%d Services, %d UDP flows, %d byte frames, %d queues, packets from CPUs %v; medians of %d rounds\n\n",
+	fmt.Fprintf(out,
+		"\n%d Services, %d UDP flows, %d byte frames, %d queues, packets from CPUs %v; medians of %d rounds\n\n",
 		c.services, c.Flows, c.Frame, c.Queues, c.SenderCPUs, c.Repeat)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	if len(c.At) > 0 {
@@ -57,13 +58,15 @@ func (c *comparison) printRates(w io.Writer) {
 			}
 			fmt.Fprint(w, "-\t")
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t\n", orDash(f.cpu, 1, "%.0f"), orDash(f.cpuSame, 1, "%.0f"), orDash(f.user, 1, "%.0f"),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t\n", orDash(f.cpu, 1, "%.0f"), orDash(f.cpuSame, 1, "%.0f"),
+			orDash(f.user, 1, "%.0f"),
 			orDash(f.system, 1, "%.0f"), orDash(f.interrupts, 1, "%.0f"), orDash(f.delivered, 100, "%.2f %%"))
 	}
 }
 
 func (c *comparison) printLatency(w io.Writer) {
-	fmt.Fprint(w, "one-way latency, us\tload\tp50\tp99\tp99.9\tmax\tp50 added to kernel's\tp50 of nftables\tsent\tarrived\t\n")
+	fmt.Fprint(w,
+		"one-way latency, us\tload\tp50\tp99\tp99.9\tmax\tp50 added to kernel's\tp50 of nftables\tsent\tarrived\t\n")
 	nft, base := c.of("nftables"), c.of("kernel")
 	for _, f := range c.systems {
 		for _, load := range loads {
@@ -109,7 +112,8 @@ func printTargets(w io.Writer, points []results.Point) {
 		if !p.Met() {
 			said = "MISSED"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%.2f\t%s %.2f\t%s\t\n", p.Params["against"], p.Metric, p.Median(), sign, *p.Target, said)
+		fmt.Fprintf(w, "%s\t%s\t%.2f\t%s %.2f\t%s\t\n", p.Params["against"], p.Metric, p.Median(), sign, *p.Target,
+			said)
 	}
 }
 
@@ -118,14 +122,18 @@ func printTargets(w io.Writer, points []results.Point) {
 func (c *comparison) printLosses(out io.Writer) error {
 	fmt.Fprintf(out, "\nWhat was lost when packets came as fast as they could be sent, all rounds:\n")
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(w, "system\toffered Mpps\tlost\tbefore it\tin it\tbehind it\tlate or foreign\tflows checked\t  counters that are not 0 (some count the same packets)\n")
+	fmt.Fprint(w,
+		"system\toffered Mpps\tlost\tbefore it\tin it\tbehind it\tlate or foreign\tflows checked\t  counters that "+
+			"are not 0 (some count the same packets)\n")
 	for _, f := range c.systems {
 		if f.sent == 0 {
 			continue
 		}
 		before, in, behind := f.places()
-		fmt.Fprintf(w, "%s\t%.3f\t%.1f %%\t%.1f %%\t%.1f %%\t%.1f %%\t%d\t%d of %d\t  %s\n", f.kind.name, median(f.offered)/1e6,
-			f.percent(f.sent-min(f.sent, f.received)), f.percent(before), f.percent(in), f.percent(behind), f.late, slices.Min(f.flows), c.Flows, f.lost)
+		fmt.Fprintf(w, "%s\t%.3f\t%.1f %%\t%.1f %%\t%.1f %%\t%.1f %%\t%d\t%d of %d\t  %s\n", f.kind.name,
+			median(f.offered)/1e6,
+			f.percent(f.sent-min(f.sent, f.received)), f.percent(before), f.percent(in), f.percent(behind), f.late,
+			slices.Min(f.flows), c.Flows, f.lost)
 	}
 	if err := w.Flush(); err != nil {
 		return err

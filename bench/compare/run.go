@@ -126,7 +126,10 @@ func (s *stage) compare(ctx context.Context, bar *progress.Progress) (*compariso
 				if f.failed != nil || found.unpaired(f) {
 					continue
 				}
-				f.failed = s.with(ctx, f.kind, func(ctx context.Context, x *subject) error { return part.measure(ctx, s, x, found, f) })
+				f.failed = s.with(ctx, f.kind, func(ctx context.Context, x *subject) error {
+					return part.measure(ctx, s,
+						x, found, f)
+				})
 				if ctx.Err() != nil {
 					return nil, ctx.Err()
 				}
@@ -136,9 +139,9 @@ func (s *stage) compare(ctx context.Context, bar *progress.Progress) (*compariso
 	return found, s.closeKept()
 }
 
-// turn is the order of a round: each begins with the next system, so that none always comes after the same
-// one, whose network the kernel may still be taking down. An older build and this one stay side by side, and
-// each comes first in every other round.
+// turn is the order of a round: each begins with the next system, so that none always comes after
+// the same one, whose network the kernel may still be taking down. An older build and this one stay
+// side by side, and each comes first in every other round.
 func turn(systems []*figures, round int) []*figures {
 	var units [][]*figures
 	for i := 0; i < len(systems); i++ {
@@ -207,7 +210,8 @@ func (s *stage) noteLoad(ctx context.Context, run *results.Run) error {
 	share := u.ShareOf(u.Busy)
 	run.Machine.Notes = fmt.Sprintf("%.0f %% of all processors busy before the measurement", 100*share)
 	if share > quietShare {
-		fmt.Fprintf(s.Progress, "the machine is not quiet: %s; figures will be off, processor time most\n", run.Machine.Notes)
+		fmt.Fprintf(s.Progress, "the machine is not quiet: %s; figures will be off, processor time most\n",
+			run.Machine.Notes)
 	}
 	return nil
 }

@@ -49,7 +49,8 @@ func (s *sluice) start(ctx context.Context, p *place) (err error) {
 		return err
 	}
 	if st.Snapshot.Frontends == 0 || len(st.Problems) > 0 {
-		return fmt.Errorf("the daemon serves %d frontends, %d problems: %+v", st.Snapshot.Frontends, len(st.Problems), st.Problems)
+		return fmt.Errorf("the daemon serves %d frontends, %d problems: %+v", st.Snapshot.Frontends, len(st.Problems),
+			st.Problems)
 	}
 	return nil
 }

@@ -16,10 +16,9 @@ type subject struct {
 	system system
 }
 
-// stage makes subjects. Those of kube-proxy are made once and kept, because thousands
-// of Services take it a minute; while they are not measured the process is stopped
-// (SIGSTOP) and no packet comes, so they cost nothing. All others are made for a measurement and taken
-// down after it.
+// stage makes subjects. Those of kube-proxy are made once and kept, because thousands of Services
+// take it a minute; while they are not measured the process is stopped (SIGSTOP) and no packet
+// comes, so they cost nothing. All others are made for a measurement and taken down after it.
 type stage struct {
 	*Config
 	services  int                       // of this run
@@ -33,7 +32,8 @@ type stage struct {
 }
 
 func newStage(c *Config) *stage {
-	return &stage{Config: c, files: map[int]map[string][]byte{}, kept: map[string]*subject{}, broken: map[string]error{}}
+	return &stage{Config: c, files: map[int]map[string][]byte{}, kept: map[string]*subject{},
+		broken: map[string]error{}}
 }
 
 // newSystem makes the system of a kind, not started.
@@ -46,7 +46,8 @@ func (s *stage) newSystem(k *kind) (system, error) {
 	case paired.Before:
 		return s.newSluice(s.before.Path, s.services)
 	case "l2fwd":
-		return &program{path: s.Bench, args: []string{"l2fwd", "--i-own-this-network"}, queues: s.Queues, cpus: s.fewCPUs()}, nil
+		return &program{path: s.Bench, args: []string{"l2fwd", "--i-own-this-network"}, queues: s.Queues,
+			cpus: s.fewCPUs()}, nil
 	case "asavie":
 		return &program{path: s.asavie, queues: s.Queues, cpus: s.workerCPUs()}, nil
 	case "asavie-drained":

@@ -37,9 +37,11 @@ type kind struct {
 }
 
 var kinds = []kind{
-	{name: "sluice", translates: true, services: true, what: "the daemon with its defaults, as many Services as kube-proxy"},
+	{name: "sluice", translates: true, services: true,
+		what: "the daemon with its defaults, as many Services as kube-proxy"},
 	{name: "sluice-one", translates: true, what: "the same, with one Service"},
-	{name: paired.Before, translates: true, services: true, optional: true, what: "an older build of the daemon (--before), otherwise as sluice"},
+	{name: paired.Before, translates: true, services: true, optional: true,
+		what: "an older build of the daemon (--before), otherwise as sluice"},
 	{name: "l2fwd", what: "our rings, MAC addresses rewritten, nothing else"},
 	{name: "asavie", what: "l2fwd over asavie/xdp v0.3.3 as it is"},
 	{name: "asavie-drained", optional: true, what: "the same, its transmit ring drained by the caller"},
@@ -47,10 +49,14 @@ var kinds = []kind{
 	{name: "kernel-rps", optional: true, rps: true, what: "the same, RPS over all CPUs"},
 	{name: "nftables", translates: true, peer: true, what: "DNAT and masquerade, two rules"},
 	{name: "nftables-rps", translates: true, peer: true, rps: true, what: "the same, RPS over all CPUs"},
-	{name: "kube-proxy-nftables", translates: true, peer: true, cluster: true, services: true, what: "kube-proxy as installed"},
-	{name: "kube-proxy-nftables-rps", translates: true, peer: true, cluster: true, services: true, rps: true, what: "the same, RPS over all CPUs"},
-	{name: "kube-proxy-iptables", translates: true, peer: true, cluster: true, services: true, what: "kube-proxy as installed"},
-	{name: "kube-proxy-iptables-rps", translates: true, peer: true, cluster: true, services: true, rps: true, what: "the same, RPS over all CPUs"},
+	{name: "kube-proxy-nftables", translates: true, peer: true, cluster: true, services: true,
+		what: "kube-proxy as installed"},
+	{name: "kube-proxy-nftables-rps", translates: true, peer: true, cluster: true, services: true, rps: true,
+		what: "the same, RPS over all CPUs"},
+	{name: "kube-proxy-iptables", translates: true, peer: true, cluster: true, services: true,
+		what: "kube-proxy as installed"},
+	{name: "kube-proxy-iptables-rps", translates: true, peer: true, cluster: true, services: true, rps: true,
+		what: "the same, RPS over all CPUs"},
 }
 
 // Systems are the names of what can be measured, in the order of tables.

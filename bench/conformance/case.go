@@ -67,7 +67,8 @@ func (c *Case) put(objects ...cluster.Object) {
 	s := c.last()
 	for _, o := range objects {
 		s.put = slices.DeleteFunc(s.put, func(p cluster.Object) bool {
-			return reflect.TypeOf(p) == reflect.TypeOf(o) && p.GetNamespace() == o.GetNamespace() && p.GetName() == o.GetName()
+			return reflect.TypeOf(p) == reflect.TypeOf(o) && p.GetNamespace() == o.GetNamespace() &&
+				p.GetName() == o.GetName()
 		})
 		s.put = append(s.put, o)
 	}

@@ -7,7 +7,8 @@ import (
 
 func (b *cases) affinity() {
 	three := []string{"b0", "b1", "b2"}
-	c := b.add("Service/sessionAffinity: ClientIP + Where kube-proxy's modes disagree/affinity key + Affinity/the client's address and the service port", "one-backend")
+	c := b.add("Service/sessionAffinity: ClientIP + Where kube-proxy's modes disagree/affinity key + Affinity/the "+
+		"client's address and the service port", "one-backend")
 	f := c.service(affinity(10800), external).slice("", three...)
 	c.sticks("tcp", outside, "one from gateway", f.vip4(), f.node4(), f.external4(), f.cluster4()).
 		sticks("udp", outside, "one from gateway", f.vip4(), f.node4(), f.external4()).
@@ -56,7 +57,9 @@ func (b *cases) choosing() {
 		f := c.service(annotation("sluice.dev/scheduler", s.name)).slice("", three...)
 		c.sticks("tcp", outside, s.want, f.vip4())
 	}
-	for _, s := range [...]struct{ row, name string }{{"lc, wlc", "lc"}, {"lc, wlc", "wlc"}, {"sed, nq", "sed"}, {"sed, nq", "nq"}} {
+	for _, s := range [...]struct{ row, name string }{
+		{"lc, wlc", "lc"}, {"lc, wlc", "wlc"}, {"sed, nq", "sed"}, {"sed, nq", "nq"},
+	} {
 		c := b.add("Choosing a backend/"+s.row+" + Service/annotation sluice.dev/scheduler", s.name)
 		f := c.service(annotation("sluice.dev/scheduler", s.name)).slice("", three...)
 		c.holds("tcp", outside, "b0 b1 b2 from gateway", f.vip4())
@@ -94,40 +97,47 @@ func (b *cases) disagreements() {
 
 	c = b.add(section+"unknown port of a ClusterIP, unused ClusterIP", "pass")
 	f = c.service().slice("", "b0")
-	c.tcp(outside, passRoute, f.cluster4().at(81)).tcp(outside, passRoute, destination("an unused ClusterIP", "10.101.0.1", 80)).
+	c.tcp(outside, passRoute, f.cluster4().at(81)).tcp(outside, passRoute, destination("an unused ClusterIP",
+		"10.101.0.1", 80)).
 		tcp(outside, passRoute, f.cluster6().at(81))
 
 	c = b.add(section+"unknown port of a VIP", "pass")
 	f = c.service(external).slice("", "b0")
-	c.tcp(outside, passRoute, f.vip4().at(81)).tcp(outside, passRoute, f.vip6().at(81)).tcp(outside, passRoute, f.external4().at(81)).
+	c.tcp(outside, passRoute, f.vip4().at(81)).tcp(outside, passRoute, f.vip6().at(81)).tcp(outside, passRoute,
+		f.external4().at(81)).
 		udp(outside, passRoute, f.vip4().at(81))
 
 	const unsettled = "Not settled anywhere/"
 	c = b.add(unsettled+"two Services that claim one frontend", "an-external-ip-takes-nothing")
 	g := c.bare()
 	f = c.service(func(f *front) { f.Spec.ExternalIPs = []string{g.vipOf(false), g.vipOf(true)} }).slice("", "b0")
-	c.tcp(outside, viaB0, destination("its external IP", g.vipOf(false), 80)).then("another Service gets it from the load balancer")
+	c.tcp(outside, viaB0, destination("its external IP", g.vipOf(false),
+		80)).then("another Service gets it from the load balancer")
 	c.put(g.Service)
 	g.slice("", "b1")
-	c.undefined("tcp", outside, viaB1, g.vip4()).undefined("udp", outside, viaB1, g.vip6()).tcp(outside, viaB0, f.vip4())
+	c.undefined("tcp", outside, viaB1, g.vip4()).undefined("udp", outside, viaB1, g.vip6()).tcp(outside, viaB0,
+		f.vip4())
 
 	c = b.add(unsettled+"two Services that claim one frontend", "the-older-keeps-it")
 	f = c.service().slice("", "b0")
 	c.tcp(outside, viaB0, f.vip4()).then("another Service gets the same VIP")
 	g = c.service(vip(f.vipOf(false), f.vipOf(true))).slice("", "b1")
-	c.undefined("tcp", outside, viaB0, f.vip4()).undefined("udp", outside, viaB0, f.vip6()).tcp(outside, viaB1, g.node4())
+	c.undefined("tcp", outside, viaB0, f.vip4()).undefined("udp", outside, viaB0, f.vip6()).tcp(outside, viaB1,
+		g.node4())
 	c.then("the older goes")
 	c.remove(f.Service)
 	c.tcp(outside, viaB1, f.vip4()).tcp(outside, viaB1, f.vip6())
 
 	c = b.add(unsettled+"an address that one Service lists in several ways", "guarded-as-the-load-balancer's")
-	f = c.service(ranges("10.71.0.10/32"), func(f *front) { f.Spec.ExternalIPs = []string{f.vipOf(false)} }).slice("", "b0")
+	f = c.service(ranges("10.71.0.10/32"), func(f *front) { f.Spec.ExternalIPs = []string{f.vipOf(false)} }).slice("",
+		"b0")
 	c.tcp(outside, viaB0, f.vip4()).undefined("tcp", other, drop, f.vip4())
 
 	const purpose = "Different on purpose/"
 	c = b.add(purpose+"VIPs answer ping", "ping")
 	f = c.service(external).slice("", "b0")
-	c.ping("echo reply", f.vip4()).ping("echo reply", f.vip6()).ping("echo reply", f.cluster4()).ping("echo reply", f.external4())
+	c.ping("echo reply", f.vip4()).ping("echo reply", f.vip6()).ping("echo reply", f.cluster4()).ping("echo reply",
+		f.external4())
 
 	c = b.add(purpose+"A SYN that nobody answers", "another-endpoint")
 	f = c.service().slice("", "b0", silent4)
@@ -136,7 +146,8 @@ func (b *cases) disagreements() {
 	c.probe(&probe{how: "tcp", from: outside, to: []dest{f.vip4()}, want: viaB0, n: 20, slow: 10 * time.Second})
 
 	c = b.add(purpose+"A frontend among the gateway's own source ports", "refused")
-	c.service(clusterIPType, servicePort(17000), func(f *front) { f.Spec.ExternalIPs = []string{"10.71.0.1"} }).slice("", "b0")
+	c.service(clusterIPType, servicePort(17000),
+		func(f *front) { f.Spec.ExternalIPs = []string{"10.71.0.1"} }).slice("", "b0")
 	c.tcp(outside, passListen, destination("the node's address", "10.71.0.1", 17000))
 }
 
@@ -147,12 +158,14 @@ func (b *cases) configurations() {
 	c.tcp(outside, viaB0, f.node4()).tcp(outside, passListen, f.node4Back())
 	c.with("nodeAddresses: []\n").tcp(outside, viaB0, f.node4()).tcp(outside, viaB0, f.node4Back())
 	c.with("nodeAddresses: [10.72.0.0/24]\n").tcp(outside, passListen, f.node4()).tcp(outside, viaB0, f.node4Back())
-	c.with("nodeAddresses: [primary]\n").tcp(outside, viaB0, f.node4()).tcp(outside, viaB0, f.node6()).tcp(outside, passListen, f.node4Back())
+	c.with("nodeAddresses: [primary]\n").tcp(outside, viaB0, f.node4()).tcp(outside, viaB0, f.node6()).tcp(outside,
+		passListen, f.node4Back())
 
 	c = b.add(section+"proxy.masqueradeAll + Whose address/ClusterIP, masqueradeAll", "pods-too")
 	f = c.service().slice("", "b0")
 	c.tcp(pod, "b0 from client", f.cluster4())
-	c.with("proxy.masqueradeAll: true\n").tcp(pod, viaB0, f.cluster4()).tcp(pod, viaB0, f.cluster6()).tcp(outside, viaB0, f.cluster4())
+	c.with("proxy.masqueradeAll: true\n").tcp(pod, viaB0, f.cluster4()).tcp(pod, viaB0, f.cluster6()).tcp(outside,
+		viaB0, f.cluster4())
 
 	c = b.add("Whose address/ClusterIP + "+section+"proxy.clusterCIDRs", "nobody-is-a-pod")
 	f = c.service().slice("", "b0")
@@ -167,16 +180,19 @@ func (b *cases) configurations() {
 
 	c = b.add(rest, "strict-source-ranges")
 	f = c.service(external, ranges("10.71.0.10/32")).slice("", "b0")
-	c.with("proxy.strictSourceRanges: true\n").tcp(other, drop, f.node4()).tcp(other, drop, f.external4()).tcp(other, viaB0, f.cluster4()).
+	c.with("proxy.strictSourceRanges: true\n").tcp(other, drop, f.node4()).tcp(other, drop, f.external4()).tcp(other,
+		viaB0, f.cluster4()).
 		tcp(outside, viaB0, f.node4())
 
 	c = b.add(rest, "scheduler")
 	f = c.service().slice("", "b0", "b1", "b2")
 	c.with("proxy.scheduler: sh\n").sticks("tcp", outside, "one from gateway", f.vip4())
 
-	c = b.add("Where kube-proxy's modes disagree/unknown port of a VIP + Where kube-proxy's modes disagree/unknown port of a ClusterIP, unused ClusterIP", "settings")
+	c = b.add("Where kube-proxy's modes disagree/unknown port of a VIP + Where kube-proxy's modes disagree/unknown "+
+		"port of a ClusterIP, unused ClusterIP", "settings")
 	f = c.service().slice("", "b0")
 	for _, p := range [...]string{reject, drop} {
-		c.with(fmt.Sprintf("unservedVIPPort: %s\n", p)).tcp(outside, p, f.vip4().at(81)).tcp(outside, p, f.cluster6().at(81))
+		c.with(fmt.Sprintf("unservedVIPPort: %s\n", p)).tcp(outside, p, f.vip4().at(81)).tcp(outside, p,
+			f.cluster6().at(81))
 	}
 }

@@ -16,7 +16,8 @@ func (b *cases) endpointChanges() {
 	f := c.service().slice("", "b0")
 	c.established(f, viaB0, viaB0).then("another endpoint")
 	f.slice("", "b0", "b1")
-	c.established(f, viaB0, viaB0).tcp(outside, "b0 b1 from gateway", f.vip4()).udp(outside, "b0 b1 from gateway", f.vip4())
+	c.established(f, viaB0, viaB0).tcp(outside, "b0 b1 from gateway", f.vip4()).udp(outside, "b0 b1 from gateway",
+		f.vip4())
 
 	c = b.add("Established flows/endpoint terminating, serving", "stay")
 	f = c.service().slice("", "b0")
@@ -85,11 +86,13 @@ func (b *cases) serviceChanges() {
 	f := c.service().slice("", "b0")
 	c.established(f, viaB0, viaB0).then("port 81 instead")
 	f = f.copy(servicePort(81))
-	c.established(f, viaB0, viaB0).tcp(outside, passRoute, f.vip4()).tcp(outside, viaB0, f.vip4().at(81)).udp(outside, viaB0, f.vip6().at(81))
+	c.established(f, viaB0, viaB0).tcp(outside, passRoute, f.vip4()).tcp(outside, viaB0, f.vip4().at(81)).udp(outside,
+		viaB0, f.vip6().at(81))
 
 	c = b.add(row+" + Established flows/service port, node port or VIP changed", "node-port")
 	f = c.service().slice("", "b0")
-	c.keeps("t", "tcp", outside, viaB0, f.node4()).keeps("u", "udp", outside, viaB0, f.node4()).then("another node port")
+	c.keeps("t", "tcp", outside, viaB0, f.node4()).keeps("u", "udp", outside, viaB0,
+		f.node4()).then("another node port")
 	g := f.copy(otherNodePort)
 	next := destination("node port, the new one", "10.71.0.1", g.nodePort(2))
 	c.keeps("t", "tcp", outside, viaB0, f.node4()).keeps("u", "udp", outside, viaB0, f.node4()).
@@ -99,7 +102,8 @@ func (b *cases) serviceChanges() {
 	f = c.service().slice("", "b0")
 	c.established(f, viaB0, viaB0).then("other VIPs")
 	f.copy(vip(f.externalOf(false), f.externalOf(true)))
-	c.established(f, viaB0, viaB0).tcp(outside, passRoute, f.vip4()).tcp(outside, viaB0, f.external4()).tcp(outside, viaB0, f.external6())
+	c.established(f, viaB0, viaB0).tcp(outside, passRoute, f.vip4()).tcp(outside, viaB0, f.external4()).tcp(outside,
+		viaB0, f.external6())
 
 	c = b.add(row+" + Established flows/policy, range, affinity, hint change", "policy")
 	f = c.service().slice("", "b0", "b1 @gateway notready")
@@ -118,12 +122,14 @@ func (b *cases) serviceChanges() {
 
 	c = b.add(row, "type")
 	f = c.service(external).slice("", "b0")
-	c.established(f, viaB0, viaB0).keeps("n", "tcp", outside, viaB0, f.node4()).then("ClusterIP instead of LoadBalancer")
+	c.established(f, viaB0, viaB0).keeps("n", "tcp", outside, viaB0,
+		f.node4()).then("ClusterIP instead of LoadBalancer")
 	f.copy(clusterIPType)
 	c.established(f, viaB0, viaB0).keeps("n", "tcp", outside, viaB0, f.node4()).
 		tcp(outside, passRoute, f.vip4()).tcp(outside, passListen, f.node4()).tcp(outside, viaB0, f.external4())
 
-	c = b.add("Established flows/service deleted + Different on purpose/UDP flows end with their endpoint in every case", "service-deleted")
+	c = b.add("Established flows/service deleted + Different on purpose/UDP flows end with their endpoint in every "+
+		"case", "service-deleted")
 	f = c.service().slice("", "b0")
 	c.established(f, viaB0, viaB0).then("the Service and its slices are deleted")
 	c.remove(f.Service, f.sliceOf("", corev1.IPv4Protocol), f.sliceOf("", corev1.IPv6Protocol))

@@ -11,7 +11,8 @@ var both = []string{"b0", "b1"}
 func (b *cases) serviceTypes() {
 	c := b.add("Service/spec.type", "external-name")
 	c.service(func(f *front) {
-		f.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "example.com", Ports: f.Spec.Ports[:1],
+		f.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "example.com",
+			Ports:       f.Spec.Ports[:1],
 			ExternalIPs: []string{f.externalOf(false)}}
 		f.Spec.Ports[0].NodePort = 0
 		f.Status = corev1.ServiceStatus{}
@@ -100,7 +101,8 @@ func (b *cases) serviceAddresses() {
 	c.tcp(outside, "b0 b1 from gateway", f.external4(), f.vip4(), f.node4())
 
 	c = b.add("Service/externalIPs", "an-address-of-the-node")
-	c.service(clusterIPType, servicePort(7070), func(f *front) { f.Spec.ExternalIPs = []string{"10.71.0.1", "fd71::1"} }).slice("", "b0")
+	c.service(clusterIPType, servicePort(7070),
+		func(f *front) { f.Spec.ExternalIPs = []string{"10.71.0.1", "fd71::1"} }).slice("", "b0")
 	c.tcp(outside, "b0 from gateway", destination("the node's address", "10.71.0.1", 7070)).
 		tcp(outside, "b0 from gateway", destination("the node's address", "fd71::1", 7070)).
 		tcp(outside, passListen, destination("the node's address", "10.71.0.1", 7071))
@@ -140,9 +142,11 @@ func (b *cases) sourceRanges() {
 	const row = "Service/loadBalancerSourceRanges"
 	c := b.add(row, "of-both-families")
 	f := c.service(external, ranges("10.71.0.10/32", "fd71::a/128")).slice("", "b0")
-	c.tcp(outside, "b0 from gateway", f.vip4()).tcp(outside, "b0 from gateway", f.vip6()).udp(outside, "b0 from gateway", f.vip4()).
+	c.tcp(outside, "b0 from gateway", f.vip4()).tcp(outside, "b0 from gateway", f.vip6()).udp(outside,
+		"b0 from gateway", f.vip4()).
 		tcp(other, drop, f.vip4()).tcp(other, drop, f.vip6()).udp(other, drop, f.vip4()).tcp(pod, drop, f.vip4()).
-		tcp(other, "b0 from gateway", f.node4()).tcp(other, "b0 from gateway", f.external4()).tcp(other, "b0 from gateway", f.cluster4())
+		tcp(other, "b0 from gateway", f.node4()).tcp(other, "b0 from gateway", f.external4()).tcp(other,
+		"b0 from gateway", f.cluster4())
 
 	c = b.add(row, "of-one-family")
 	f = c.service(ranges("10.71.0.10/32")).slice("", "b0")
@@ -164,7 +168,8 @@ func (b *cases) sourceRanges() {
 	f = c.service(ranges("10.71.0.99/32")).slice("", "b0")
 	c.syn(f.vipOf(false), drop, f.vip4())
 
-	c = b.add("Service/... with an entry that is no CIDR + Different on purpose/A source range that cannot be read never opens a family", "refused-by-the-api-server")
+	c = b.add("Service/... with an entry that is no CIDR + Different on purpose/A source range that cannot be read "+
+		"never opens a family", "refused-by-the-api-server")
 	f = c.bare(ranges("10.71.0.0/33"))
 	c.refuse(f.Service)
 	c.tcp(outside, passRoute, f.vip4())
@@ -178,13 +183,15 @@ func (b *cases) policies() {
 	const row = "Service/externalTrafficPolicy"
 	c := b.add(row+" + Whose address/VIP, external IP, node port; policy Cluster", "cluster")
 	f := c.service(external).slice("", "b0 @gateway", "b1")
-	c.tcp(outside, "b0 b1 from gateway", f.vip4(), f.node4(), f.external4()).tcp(outside, "b0 b1 from gateway", f.vip6(), f.node6(), f.external6()).
+	c.tcp(outside, "b0 b1 from gateway", f.vip4(), f.node4(), f.external4()).tcp(outside, "b0 b1 from gateway",
+		f.vip6(), f.node6(), f.external6()).
 		udp(outside, "b0 b1 from gateway", f.vip4(), f.node4(), f.external4()).
 		tcp(pod, "b0 b1 from gateway", f.vip4(), f.node4(), f.external4())
 
 	c = b.add(row+" + Node and configuration/node name + Whose address/the same; policy Local", "local")
 	f = c.service(local, external).slice("", "b0 @gateway", "b1", "b2 @gateway-2")
-	c.tcp(outside, "b0 from client", f.vip4(), f.node4(), f.external4()).tcp(outside, "b0 from client", f.vip6(), f.node6(), f.external6()).
+	c.tcp(outside, "b0 from client", f.vip4(), f.node4(), f.external4()).tcp(outside, "b0 from client", f.vip6(),
+		f.node6(), f.external6()).
 		udp(outside, "b0 from client", f.vip4(), f.node4(), f.external4()).udp(outside, "b0 from client", f.vip6()).
 		tcp(outside, "b0 b1 b2 from gateway", f.cluster4())
 
@@ -194,19 +201,25 @@ func (b *cases) policies() {
 
 	c = b.add(row, "local-none-anywhere")
 	f = c.service(local, external).slice("", "b0 notready")
-	c.tcp(outside, reject, f.vip4()).tcp(outside, reject, f.vip6()).tcp(outside, reject, f.node4()).udp(outside, reject, f.external4())
+	c.tcp(outside, reject, f.vip4()).tcp(outside, reject, f.vip6()).tcp(outside, reject, f.node4()).udp(outside, reject,
+		f.external4())
 
 	c = b.add(row, "cluster-ip-type-with-external")
-	f = c.service(clusterIPType, external, func(f *front) { f.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal }).slice("", "b0 @gateway", "b1")
+	f = c.service(clusterIPType, external,
+		func(f *front) { f.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal }).slice("",
+		"b0 @gateway", "b1")
 	c.tcp(outside, "b0 from client", f.external4())
 
-	c = b.add("Service/... Local, and the client is a pod + Node and configuration/proxy.clusterCIDRs", "pods-skip-the-policy")
+	c = b.add("Service/... Local, and the client is a pod + Node and configuration/proxy.clusterCIDRs",
+		"pods-skip-the-policy")
 	f = c.service(local, external).slice("", "b0 @gateway", "b1")
-	c.tcp(pod, "b0 b1 from client", f.vip4(), f.node4(), f.external4()).tcp(pod, "b0 b1 from client", f.vip6()).udp(pod, "b0 b1 from client", f.vip4())
+	c.tcp(pod, "b0 b1 from client", f.vip4(), f.node4(), f.external4()).tcp(pod, "b0 b1 from client", f.vip6()).udp(pod,
+		"b0 b1 from client", f.vip4())
 
 	c = b.add("Service/internalTrafficPolicy", "local")
 	f = c.service(internalLocal).slice("", "b0 @gateway", "b1")
-	c.tcp(outside, "b0 from gateway", f.cluster4()).tcp(pod, "b0 from client", f.cluster4()).tcp(pod, "b0 from client", f.cluster6()).
+	c.tcp(outside, "b0 from gateway", f.cluster4()).tcp(pod, "b0 from client", f.cluster4()).tcp(pod, "b0 from client",
+		f.cluster6()).
 		tcp(outside, "b0 b1 from gateway", f.vip4(), f.node4())
 
 	c = b.add("Service/internalTrafficPolicy", "local-none-here")
@@ -229,10 +242,12 @@ func (b *cases) ignoredByProxies() {
 	c.tcp(outside, passRoute, f.vip4()).tcp(outside, passListen, f.node4()).tcp(outside, passRoute, f.vip6())
 	c.then("label removed")
 	g := f.copy(func(f *front) { f.Labels = nil })
-	c.tcp(outside, "b0 from gateway", f.vip4()).tcp(outside, "b0 from gateway", f.node4()).keeps("t", "tcp", outside, "b0 from gateway", f.vip4())
+	c.tcp(outside, "b0 from gateway", f.vip4()).tcp(outside, "b0 from gateway", f.node4()).keeps("t", "tcp", outside,
+		"b0 from gateway", f.vip4())
 	c.then("label added")
 	g.copy(label(proxyName, "somebody"))
-	c.tcp(outside, passRoute, f.vip4()).tcp(outside, passListen, f.node4()).keeps("t", "tcp", outside, "b0 from gateway", f.vip4())
+	c.tcp(outside, passRoute, f.vip4()).tcp(outside, passListen, f.node4()).keeps("t", "tcp", outside,
+		"b0 from gateway", f.vip4())
 
 	const headlessLabel = "service.kubernetes.io/headless"
 	c = b.add("Service/label service.kubernetes.io/headless", "on-the-service")

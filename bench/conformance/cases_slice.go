@@ -37,7 +37,8 @@ func (b *cases) slices() {
 	c = b.add("EndpointSlice/ports[]", "different-numbers")
 	f = c.service()
 	f.edit("-1", targetPort(8080), "b0").edit("-2", targetPort(8081), "b1").edit("-3", targetPort(8082), "b2")
-	c.tcp(outside, "b0 b1:8081 b2:8082 from gateway", f.vip4()).udp(outside, "b0 b1:8081 b2:8082 from gateway", f.vip6())
+	c.tcp(outside, "b0 b1:8081 b2:8082 from gateway", f.vip4()).udp(outside, "b0 b1:8081 b2:8082 from gateway",
+		f.vip6())
 
 	c = b.add("EndpointSlice/ports[]", "other-names-or-none")
 	f = c.service()
@@ -61,9 +62,11 @@ func (b *cases) endpointAddresses() {
 
 	c = b.add("EndpointSlice/... of this node", "host-network-policy-local")
 	f = c.service(local).slice("", "local", "b0")
-	c.tcp(outside, "local from client", f.vip4(), f.node4()).tcp(outside, "local from client", f.vip6()).udp(outside, "local from client", f.vip4())
+	c.tcp(outside, "local from client", f.vip4(), f.node4()).tcp(outside, "local from client", f.vip6()).udp(outside,
+		"local from client", f.vip4())
 
-	c = b.add("EndpointSlice/... that nothing can be sent to, or that is a VIP or source address of this gateway", "its-own-vip")
+	c = b.add("EndpointSlice/... that nothing can be sent to, or that is a VIP or source address of this gateway",
+		"its-own-vip")
 	f = c.service()
 	f.slice("", "b0").edit("-vip", func(s *discoveryv1.EndpointSlice) {
 		s.Endpoints[0].Addresses = []string{f.vipOf(s.AddressType == discoveryv1.AddressTypeIPv6)}
@@ -95,11 +98,13 @@ func (b *cases) conditions() {
 
 	c = b.add(row, "when-none-is-ready")
 	f = c.service().slice("", "b0 term", "b1 notready", "b2 gone")
-	c.tcp(outside, "b0 from gateway", f.vip4()).tcp(outside, "b0 from gateway", f.node6()).udp(outside, "b0 from gateway", f.vip4())
+	c.tcp(outside, "b0 from gateway", f.vip4()).tcp(outside, "b0 from gateway", f.node6()).udp(outside,
+		"b0 from gateway", f.vip4())
 
 	c = b.add(row, "each-set-by-itself")
 	f = c.service(local).slice("", "b0 @gateway term", "b1")
-	c.tcp(outside, "b0 from client", f.vip4()).tcp(pod, "b1 from client", f.vip4()).tcp(outside, "b1 from gateway", f.cluster4())
+	c.tcp(outside, "b0 from client", f.vip4()).tcp(pod, "b1 from client", f.vip4()).tcp(outside, "b1 from gateway",
+		f.cluster4())
 
 	c = b.add("EndpointSlice/neither", "takes-none")
 	f = c.service().slice("", "b0 serving", "b1 gone", "b2 notready")
@@ -120,7 +125,8 @@ func (b *cases) conditions() {
 	f = c.service()
 	f.edit("", func(s *discoveryv1.EndpointSlice) {
 		name := "somebody"
-		s.Endpoints[0].Hostname, s.Endpoints[0].TargetRef = &name, &corev1.ObjectReference{Kind: "Pod", Name: name, Namespace: "x"}
+		s.Endpoints[0].Hostname, s.Endpoints[0].TargetRef = &name, &corev1.ObjectReference{Kind: "Pod", Name: name,
+			Namespace: "x"}
 	}, "b0 inzone=b", "b1 inzone=a")
 	c.tcp(outside, "b0 b1 from gateway", f.vip4())
 }
@@ -129,7 +135,8 @@ func (b *cases) hints() {
 	const row = "EndpointSlice/hints.forNodes, forZones"
 	c := b.add(row+" + Node and configuration/label topology.kubernetes.io/zone", "zone")
 	f := c.service().slice("", "b0 zone=a", "b1 zone=b", "b2 zone=b zone=a")
-	c.tcp(outside, "b0 b2 from gateway", f.vip4(), f.node4(), f.cluster4()).tcp(outside, "b0 b2 from gateway", f.vip6()).
+	c.tcp(outside, "b0 b2 from gateway", f.vip4(), f.node4(), f.cluster4()).tcp(outside, "b0 b2 from gateway",
+		f.vip6()).
 		udp(outside, "b0 b2 from gateway", f.vip4())
 
 	c = b.add(row, "one-without-a-hint")

@@ -23,8 +23,10 @@ func (b *cases) wire() {
 	f = c.service().edit("", targetPort(closedPort), "b0")
 	g = c.service(local).edit("", targetPort(closedPort), "b1 @gateway")
 	const refused4, refused6 = "; client told ICMP 3/3 by the frontend", "; client told ICMP 1/4 by the frontend"
-	c.crafted(unreachable, viaB0+refused4, f.vip4(), f.node4()).crafted(unreachable, viaB0+refused6, f.vip6(), f.node6()).
-		crafted(unreachable, "b1 from client"+refused4, g.vip4()).crafted(unreachable, "b1 from client"+refused6, g.vip6())
+	c.crafted(unreachable, viaB0+refused4, f.vip4(), f.node4()).crafted(unreachable, viaB0+refused6, f.vip6(),
+		f.node6()).
+		crafted(unreachable, "b1 from client"+refused4, g.vip4()).crafted(unreachable, "b1 from client"+refused6,
+		g.vip6())
 
 	c = b.add("On the wire/ICMP errors about flows", "too-big")
 	f = c.service().slice("", "b0")

@@ -34,7 +34,9 @@ func ranges(prefixes ...string) func(*front) {
 func affinity(seconds int32) func(*front) {
 	return func(f *front) {
 		f.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
-		f.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds}}
+		f.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{
+			ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds},
+		}
 	}
 }
 

@@ -27,13 +27,17 @@ func chosen(t *testing.T, against string) []*Case {
 	if err != nil {
 		t.Fatalf("%s: %v", casesVariable, err)
 	}
-	return slices.DeleteFunc(all(), func(c *Case) bool { return !pattern.MatchString(c.ID()) || c.leftOut(against) != "" })
+	return slices.DeleteFunc(all(), func(c *Case) bool {
+		return !pattern.MatchString(c.ID()) ||
+			c.leftOut(against) != ""
+	})
 }
 
 // TestConformance runs every case.
 func TestConformance(t *testing.T) {
 	if !cluster.Enabled() {
-		t.Skip("needs a control plane, which takes minutes to build: " + cluster.EnableVariable + "=1, or make conformance")
+		t.Skip("needs a control plane, which takes minutes to build: " + cluster.EnableVariable +
+			"=1, or make conformance")
 	}
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root: network namespaces, XDP and AF_XDP")

@@ -120,7 +120,8 @@ func (c *crafter) forward(p *headertest.Packet, from netip.AddrPort, proto, kind
 		if proto == protoTCP && s.seq != craftedSeq || proto == protoUDP && !bytes.Equal(s.data, p.Payload) {
 			return false // of somebody else's flow
 		}
-		return s.proto == proto && s.kind == kind && s.dst.Port() >= backendPorts[0] && s.dst.Port() < backendPorts[0]+10
+		return s.proto == proto && s.kind == kind && s.dst.Port() >= backendPorts[0] && s.dst.Port() < backendPorts[0]+
+			10
 	})
 	switch {
 	case err != nil:
@@ -146,7 +147,8 @@ func (c *crafter) begin(p *probe) (*association, []answer, error) {
 	to := p.to[0].to
 	_, from := c.w.client(p.from, to.Addr().Is6(), 0)
 	a := &association{client: netip.AddrPortFrom(from, craftedPort()), frontend: to}
-	got, answered, err := c.forward(headertest.SCTP(a.client.String(), to.String(), chunkInit), a.client, protoSCTP, chunkInit)
+	got, answered, err := c.forward(headertest.SCTP(a.client.String(), to.String(), chunkInit), a.client, protoSCTP,
+		chunkInit)
 	if got == nil {
 		return nil, []answer{answered}, err
 	}
@@ -190,7 +192,8 @@ func (c *crafter) goOn(a *association, chunk, ack uint8) ([]answer, error) {
 // syn sends a SYN from an address that need not be the client's.
 func (c *crafter) syn(p *probe) ([]answer, error) {
 	from := netip.AddrPortFrom(addressOf(p.from), craftedPort())
-	_, a, err := c.forward(headertest.TCP(from.String(), p.to[0].to.String(), headertest.SYN), from, protoTCP, headertest.SYN)
+	_, a, err := c.forward(headertest.TCP(from.String(), p.to[0].to.String(), headertest.SYN), from, protoTCP,
+		headertest.SYN)
 	return []answer{a}, err
 }
 

@@ -34,23 +34,34 @@ const (
 	whyPing     = "VIPs answer ping (ADR 6)"
 	whyUnused   = "Sluice does not know the service range; routes may use it otherwise (ADR 6)"
 	whyUnserved = "other ports of a ClusterIP are treated as those of a VIP: `unservedVIPPort` (ADR 6)"
-	whyHostLink = "endpoints on the gateway are reached by the host link; policy Cluster translates for all endpoints alike (ADR 6)"
-	whyIllegal  = "an endpoint that is a VIP of this gateway is refused, kube-proxy routes its share into nothing (docs/kubernetes.md, EndpointSlice)"
-	whyForged   = "on the wire its source is its destination: land_attack. The node's own traffic to its VIP does not come in there (docs/counters.md)"
-	whyZero     = "kube-proxy 1.36 leaves UDP flows of a Service without endpoints on the dead one (kubernetes issue 139628; docs/kubernetes.md, Different on purpose)"
-	whyDeleted  = "UDP flows end with their endpoint, also when the Service goes (ADR 6)"
-	whyServing  = "UDP flows of an endpoint that is ready and not serving stay (docs/kubernetes.md, Different on purpose)"
-	whyDenied   = "an answer would tell strangers which Services are down (ADR 6)"
-	whyNotOurs  = "an address that is not selected is not ours (ADR 6)"
-	whyChoice   = "an annotation of Sluice's (docs/kubernetes.md, Choosing a backend)"
-	whyHairpin  = "a client that got itself is translated wherever it is, kube-proxy's modes nftables and ipvs do it for endpoints on the node only, and the connection hangs (ADR 6)"
-	whyVIPPort  = "VIPs are the node's own in mode ipvs, which rejects other ports of theirs; here it is `unservedVIPPort` (ADR 6)"
-	whyEnded    = "in mode ipvs flows end when their frontend goes; here they stay, as in the other modes, but for those of UDP when the Service goes (docs/kubernetes.md, any of it changes)"
-	whyForward  = "mode ipvs forwards to endpoints elsewhere, which breaks the connection where they do not answer by the gateway (ADR 6)"
-	whyPods     = "mode ipvs has one set of endpoints for a frontend, so policy Local holds for pods, too (docs/kubernetes.md, Service)"
-	whyFrontend = "in mode ipvs each frontend has an affinity of its own (docs/kubernetes.md, Where kube-proxy's modes disagree)"
-	whyRetry    = "a SYN that nobody answers goes to another endpoint (docs/kubernetes.md, Different on purpose)"
-	whyPorts    = "a frontend among the gateway's own source ports is refused (docs/kubernetes.md, Different on purpose)"
+	whyHostLink = "endpoints on the gateway are reached by the host link; policy Cluster translates for all " +
+		"endpoints alike (ADR 6)"
+	whyIllegal = "an endpoint that is a VIP of this gateway is refused, kube-proxy routes its share into nothing " +
+		"(docs/kubernetes.md, EndpointSlice)"
+	whyForged = "on the wire its source is its destination: land_attack. The node's own traffic to its VIP does " +
+		"not come in there (docs/counters.md)"
+	whyZero = "kube-proxy 1.36 leaves UDP flows of a Service without endpoints on the dead one (kubernetes issue " +
+		"139628; docs/kubernetes.md, Different on purpose)"
+	whyDeleted = "UDP flows end with their endpoint, also when the Service goes (ADR 6)"
+	whyServing = "UDP flows of an endpoint that is ready and not serving stay (docs/kubernetes.md, Different on " +
+		"purpose)"
+	whyDenied  = "an answer would tell strangers which Services are down (ADR 6)"
+	whyNotOurs = "an address that is not selected is not ours (ADR 6)"
+	whyChoice  = "an annotation of Sluice's (docs/kubernetes.md, Choosing a backend)"
+	whyHairpin = "a client that got itself is translated wherever it is, kube-proxy's modes nftables and ipvs do it " +
+		"for endpoints on the node only, and the connection hangs (ADR 6)"
+	whyVIPPort = "VIPs are the node's own in mode ipvs, which rejects other ports of theirs; here it is " +
+		"`unservedVIPPort` (ADR 6)"
+	whyEnded = "in mode ipvs flows end when their frontend goes; here they stay, as in the other modes, but for " +
+		"those of UDP when the Service goes (docs/kubernetes.md, any of it changes)"
+	whyForward = "mode ipvs forwards to endpoints elsewhere, which breaks the connection where they do not answer " +
+		"by the gateway (ADR 6)"
+	whyPods = "mode ipvs has one set of endpoints for a frontend, so policy Local holds for pods, too " +
+		"(docs/kubernetes.md, Service)"
+	whyFrontend = "in mode ipvs each frontend has an affinity of its own (docs/kubernetes.md, Where kube-proxy's " +
+		"modes disagree)"
+	whyRetry = "a SYN that nobody answers goes to another endpoint (docs/kubernetes.md, Different on purpose)"
+	whyPorts = "a frontend among the gateway's own source ports is refused (docs/kubernetes.md, Different on purpose)"
 )
 
 // Why kube-proxy is not asked.
@@ -65,34 +76,49 @@ const (
 // Sluice where nothing is listed, or anything else than what is.
 var differences = []difference{
 	{"Service/spec.clusterIP, clusterIPs/one-family: tcp outside to ClusterIP (IPv6)", drop, "", "", whyUnused},
-	{"Service/... with an address of this node in it/vip-as-source: syn the VIP itself to VIP", "b0 from gateway", "b0 from gateway", "", whyForged},
-	{"EndpointSlice/... of this node/host-network: tcp outside to VIP, node port", "local from client", "local from client", "", whyHostLink},
-	{"EndpointSlice/... of this node/host-network: tcp outside to VIP (IPv6)", "local from client", "local from client", "", whyHostLink},
-	{"EndpointSlice/... of this node/host-network: udp outside to VIP", "local from client", "local from client", "", whyHostLink},
-	{"EndpointSlice/... of this node/host-network: tcp pod to VIP", "local from client", "local from client", "", whyHostLink},
+	{"Service/... with an address of this node in it/vip-as-source: syn the VIP itself to VIP", "b0 from gateway",
+		"b0 from gateway", "", whyForged},
+	{"EndpointSlice/... of this node/host-network: tcp outside to VIP, node port", "local from client",
+		"local from client", "", whyHostLink},
+	{"EndpointSlice/... of this node/host-network: tcp outside to VIP (IPv6)", "local from client", "local from client",
+		"", whyHostLink},
+	{"EndpointSlice/... of this node/host-network: udp outside to VIP", "local from client", "local from client", "",
+		whyHostLink},
+	{"EndpointSlice/... of this node/host-network: tcp pod to VIP", "local from client", "local from client", "",
+		whyHostLink},
 	{itsOwnVIP + "tcp outside to VIP", "b0 beyond from gateway", "b0 beyond from gateway", "", whyIllegal},
 	{itsOwnVIP + "tcp outside to VIP (IPv6)", "b0 beyond from gateway", "b0 beyond from gateway", "", whyIllegal},
-	{"Established flows/service goes to zero endpoints/slice-empty: no endpoint: udp outside to VIP, flow udp", "b0 from gateway", "b0 from gateway", "", whyZero},
-	{"Established flows/service goes to zero endpoints/slice-empty: no endpoint: udp outside to VIP (IPv6), flow udp6", "b0 from gateway", "b0 from gateway", "", whyZero},
+	{"Established flows/service goes to zero endpoints/slice-empty: no endpoint: udp outside to VIP, flow udp",
+		"b0 from gateway", "b0 from gateway", "", whyZero},
+	{"Established flows/service goes to zero endpoints/slice-empty: no endpoint: udp outside to VIP (IPv6), flow udp6",
+		"b0 from gateway", "b0 from gateway", "", whyZero},
 	{readyNotServing + "udp outside to VIP, flow udp", "b0 b1 from gateway", "b0 b1 from gateway", "", whyServing},
-	{readyNotServing + "udp outside to VIP (IPv6), flow udp6", "b0 b1 from gateway", "b0 b1 from gateway", "", whyServing},
-	{"Where kube-proxy's modes disagree/source not allowed, and no endpoints/drop: tcp other to VIP", "", reject, "", whyDenied},
-	{"Where kube-proxy's modes disagree/node port without endpoints, on a local address that is not selected/pass: tcp outside to node port of an address not selected", "", reject, "", whyNotOurs},
+	{readyNotServing + "udp outside to VIP (IPv6), flow udp6", "b0 b1 from gateway", "b0 b1 from gateway", "",
+		whyServing},
+	{"Where kube-proxy's modes disagree/source not allowed, and no endpoints/drop: tcp other to VIP", "", reject, "",
+		whyDenied},
+	{"Where kube-proxy's modes disagree/node port without endpoints, on a local address that is not selected/pass: " +
+		"tcp outside to node port of an address not selected", "", reject, "", whyNotOurs},
 	{serviceDeleted + "udp outside to VIP, flow udp", "b0 from gateway", "b0 from gateway", "", whyDeleted},
 	{"Choosing a backend/sh, dh/sh: tcp outside to VIP", "several from gateway", "several from gateway", "", whyChoice},
 	{"Choosing a backend/sh, dh/dh: tcp outside to VIP", "several from gateway", "several from gateway", "", whyChoice},
-	{"Service/annotation sluice.dev/weights/zero: tcp outside to VIP", "b0 b1 from gateway", "b0 b1 from gateway", "", whyChoice},
-	{"Service/annotation sluice.dev/weights/zero: tcp outside to VIP (IPv6)", "b0 b1 from gateway", "b0 b1 from gateway", "", whyChoice},
+	{"Service/annotation sluice.dev/weights/zero: tcp outside to VIP", "b0 b1 from gateway", "b0 b1 from gateway", "",
+		whyChoice},
+	{"Service/annotation sluice.dev/weights/zero: tcp outside to VIP (IPv6)", "b0 b1 from gateway",
+		"b0 b1 from gateway", "", whyChoice},
 	{hairpinElsewhere + "tcp pod-b0 to VIP", drop, "", drop, whyHairpin},
 	{hairpinElsewhere + "tcp pod-b0 to VIP (IPv6)", drop, "", drop, whyHairpin},
 	{unusedClusterIP + "tcp outside to ClusterIP port 81", reject, "", reject, whyUnserved},
 	{unusedClusterIP + "tcp outside to ClusterIP (IPv6) port 81", reject, "", reject, whyUnserved},
 	{unusedClusterIP + "tcp outside to an unused ClusterIP", drop, "", "", whyUnused},
 	{"Service/externalTrafficPolicy/local-none-here: tcp outside to VIP", "", "", "b0 b1 from client", whyForward},
-	{"Service/externalTrafficPolicy/local-none-here: tcp outside to node port (IPv6)", "", "", "b0 b1 from client", whyForward},
+	{"Service/externalTrafficPolicy/local-none-here: tcp outside to node port (IPv6)", "", "", "b0 b1 from client",
+		whyForward},
 	{"Service/externalTrafficPolicy/local-none-here: udp outside to VIP", "", "", "b0 b1 from client", whyForward},
-	{"Service/internalTrafficPolicy/local-none-here: tcp outside to ClusterIP", "", "", "b0 b1 from gateway", whyForward},
-	{"Service/internalTrafficPolicy/local-none-here: tcp pod to ClusterIP (IPv6)", "", "", "b0 b1 from client", whyForward},
+	{"Service/internalTrafficPolicy/local-none-here: tcp outside to ClusterIP", "", "", "b0 b1 from gateway",
+		whyForward},
+	{"Service/internalTrafficPolicy/local-none-here: tcp pod to ClusterIP (IPv6)", "", "", "b0 b1 from client",
+		whyForward},
 	{portChanged + "tcp outside to VIP, flow tcp", "", "", passListen, whyEnded},
 	{portChanged + "tcp outside to VIP (IPv6), flow tcp6", "", "", passListen, whyEnded},
 	{portChanged + "udp outside to VIP, flow udp", "", "", reject, whyEnded},
@@ -107,10 +133,14 @@ var differences = []difference{
 	{podsSkip + "tcp pod to VIP, node port, external IP", "", "", "b0 from client", whyPods},
 	{podsSkip + "tcp pod to VIP (IPv6)", "", "", "b0 from client", whyPods},
 	{podsSkip + "udp pod to VIP", "", "", "b0 from client", whyPods},
-	{"Service/sessionAffinity: ClientIP/one-backend: tcp outside to VIP, node port, external IP, ClusterIP", "", "", "several from gateway or one from gateway", whyFrontend},
-	{"Service/sessionAffinity: ClientIP/one-backend: udp outside to VIP, node port, external IP", "", "", "several from gateway or one from gateway", whyFrontend},
-	{"Service/sessionAffinity: ClientIP/one-backend: tcp other to VIP (IPv6), node port (IPv6), external IP (IPv6), ClusterIP (IPv6)", "", "", "several from gateway or one from gateway", whyFrontend},
-	{"Service/sessionAffinity: ClientIP/policy-local: tcp outside to VIP, node port", "", "", "several from client or one from client", whyFrontend},
+	{"Service/sessionAffinity: ClientIP/one-backend: tcp outside to VIP, node port, external IP, ClusterIP", "", "",
+		"several from gateway or one from gateway", whyFrontend},
+	{"Service/sessionAffinity: ClientIP/one-backend: udp outside to VIP, node port, external IP", "", "",
+		"several from gateway or one from gateway", whyFrontend},
+	{"Service/sessionAffinity: ClientIP/one-backend: tcp other to VIP (IPv6), node port (IPv6), external IP (IPv6), " +
+		"ClusterIP (IPv6)", "", "", "several from gateway or one from gateway", whyFrontend},
+	{"Service/sessionAffinity: ClientIP/policy-local: tcp outside to VIP, node port", "", "",
+		"several from client or one from client", whyFrontend},
 	{unknownVIPPort + "tcp outside to VIP port 81", "", "", reject, whyVIPPort},
 	{unknownVIPPort + "tcp outside to VIP (IPv6) port 81", "", "", reject, whyVIPPort},
 	{unknownVIPPort + "tcp outside to external IP port 81", "", "", reject, whyVIPPort},
@@ -119,8 +149,10 @@ var differences = []difference{
 	{ping + "VIP (IPv6)", drop, drop, reject, whyPing},
 	{ping + "ClusterIP", reject, drop, reject, whyPing},
 	{ping + "external IP", drop, drop, reject, whyPing},
-	{"Different on purpose/A SYN that nobody answers/another-endpoint: tcp outside to VIP", "b0 from gateway; drop", "b0 from gateway; drop", "", whyRetry},
-	{"Different on purpose/A frontend among the gateway's own source ports/refused: tcp outside to the node's address port 17000", "b0 from gateway", "b0 from gateway", "b0 from gateway", whyPorts},
+	{"Different on purpose/A SYN that nobody answers/another-endpoint: tcp outside to VIP", "b0 from gateway; drop",
+		"b0 from gateway; drop", "", whyRetry},
+	{"Different on purpose/A frontend among the gateway's own source ports/refused: tcp outside to the node's " +
+		"address port 17000", "b0 from gateway", "b0 from gateway", "b0 from gateway", whyPorts},
 }
 
 // broken is what a client sees of a TCP flow that was reset, when it writes again.
@@ -128,8 +160,10 @@ const broken = "broken pipe"
 
 // Beginnings of keys.
 const (
-	itsOwnVIP        = "EndpointSlice/... that nothing can be sent to, or that is a VIP or source address of this gateway/its-own-vip: "
-	readyNotServing  = "Different on purpose/UDP flows of an endpoint that is ready and not serving stay/udp: b0 does not serve, and is ready; b1 serves: "
+	itsOwnVIP = "EndpointSlice/... that nothing can be sent to, or that is a VIP or source address of this " +
+		"gateway/its-own-vip: "
+	readyNotServing = "Different on purpose/UDP flows of an endpoint that is ready and not serving stay/udp: b0 " +
+		"does not serve, and is ready; b1 serves: "
 	hairpinElsewhere = "Whose address/a client that is the very endpoint it got/pod-elsewhere: "
 	unusedClusterIP  = "Where kube-proxy's modes disagree/unknown port of a ClusterIP, unused ClusterIP/pass: "
 	portChanged      = "Service/any of it changes/port: port 81 instead: "
@@ -154,8 +188,8 @@ func listedIn(mode string) map[string]difference {
 	return listed
 }
 
-// allows reports whether an outcome is one of those that want has, with " or " between them: where a system chooses
-// at random, the same client may get the same backend twice.
+// allows reports whether an outcome is one of those that want has, with " or " between them: where
+// a system chooses at random, the same client may get the same backend twice.
 func allows(want, outcome string) bool {
 	return slices.Contains(strings.Split(want, " or "), outcome)
 }

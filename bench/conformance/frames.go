@@ -38,7 +38,8 @@ func (c *Case) crafted(how, want string, to ...dest) *Case {
 func (c *Case) tagged(want, unasked string, tags []uint16, to ...dest) *Case {
 	for _, d := range to {
 		for _, proto := range [...]string{"tcp", "udp"} {
-			c.probe(&probe{how: tagged + proto, from: outside, to: []dest{d}, want: want, n: 1, tags: tags, unasked: unasked})
+			c.probe(&probe{how: tagged + proto, from: outside, to: []dest{d}, want: want, n: 1, tags: tags,
+				unasked: unasked})
 		}
 	}
 	return c
@@ -108,7 +109,8 @@ func (c *crafter) fragments(p *probe) (answers []answer, err error) {
 		}
 		from := netip.AddrPortFrom(address, s.port)
 		text := "?" + strings.Repeat(" ", 4<<10-2) + "\n"
-		pieces := headertest.Split(c.wires[0].frame(headertest.UDP(from.String(), to.String(), text)), fragmentBytes, uint32(s.port))
+		pieces := headertest.Split(c.wires[0].frame(headertest.UDP(from.String(), to.String(), text)), fragmentBytes,
+			uint32(s.port))
 		if reverse {
 			slices.Reverse(pieces)
 		}
@@ -174,8 +176,9 @@ func (c *crafter) told(wire int, kind, code uint8, quoted netip.AddrPort, fronte
 // client and backend, so it is one that the other probes do not notice.
 const narrow = 1400
 
-// tooBig has routers say that packets of a flow are too big: one towards the backends about what the
-// client sends, one towards the clients about what the backend answers (RFC 792, RFC 4443 section 3.2).
+// tooBig has routers say that packets of a flow are too big: one towards the backends about what
+// the client sends, one towards the clients about what the backend answers (RFC 792, RFC 4443
+// section 3.2).
 func (c *crafter) tooBig(p *probe) ([]answer, error) {
 	packet, from, to := c.datagram(p)
 	got, a, err := c.forward(packet, from, protoUDP, 0)

@@ -9,18 +9,21 @@ import (
 	"sluice.dev/sluice/bench/machine"
 )
 
-// ipvsOptions is more of kube-proxy's configuration in mode ipvs. It would write everything anew every 30 seconds, which
-// finds nothing to repair here and takes an emulated processor longer than that. Flows of UDP that cases keep open must
-// outlive its rounds: IPVS ends them after 5 minutes of silence, conntrack after 2.
+// ipvsOptions is more of kube-proxy's configuration in mode ipvs. It would write everything anew
+// every 30 seconds, which finds nothing to repair here and takes an emulated processor longer than
+// that. Flows of UDP that cases keep open must outlive its rounds: IPVS ends them after 5 minutes
+// of silence, conntrack after 2.
 func ipvsOptions() string {
 	return fmt.Sprintf("ipvs: {syncPeriod: 1h, udpTimeout: %s}\nconntrack: {maxPerCore: 0, udpStreamTimeout: %s}\n",
 		udpTimeout(), machine.Slower(2*time.Minute))
 }
 
-// udpTimeout is Sluice's default for flows of UDP that were answered, longer where rounds take longer.
+// udpTimeout is Sluice's default for flows of UDP that were answered, longer where rounds take
+// longer.
 func udpTimeout() time.Duration { return machine.Slower(5 * time.Minute) }
 
-// elsewhereDecided is sections of which kube-proxy decides nothing in its modes, each with what does.
+// elsewhereDecided is sections of which kube-proxy decides nothing in its modes, each with what
+// does.
 var elsewhereDecided = map[string]string{
 	"EndpointSlice":          "`pkg/proxy` chooses endpoints for all modes alike",
 	"Choosing a backend":     "annotations of Sluice's",
@@ -28,7 +31,8 @@ var elsewhereDecided = map[string]string{
 	"Node and configuration": "Sluice's configuration, and what `pkg/proxy` reads of the Node for all modes alike",
 }
 
-// healthSection is the section of a case that has any row in it. Other cases are of the section of their first row.
+// healthSection is the section of a case that has any row in it. Other cases are of the section of
+// their first row.
 const healthSection = "Health"
 
 // Other reasons not to run a case.
@@ -39,8 +43,8 @@ const (
 	whyNoneAsked = "no probe that kube-proxy is asked"
 )
 
-// leftOut returns why a case is not run with kube-proxy in a mode; empty if it is. Mode ipvs has a subset, for it runs in a
-// guest whose processor is emulated (docs/conformance.md).
+// leftOut returns why a case is not run with kube-proxy in a mode; empty if it is. Mode ipvs has a
+// subset, for it runs in a guest whose processor is emulated (docs/conformance.md).
 func (c *Case) leftOut(mode string) string {
 	if mode != ipvs {
 		return ""

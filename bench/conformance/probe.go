@@ -40,8 +40,8 @@ type probe struct {
 // backends chosen at random is missed once in 2^31 runs, one of three in 300,000.
 const connections = 32
 
-// fewConnections is enough to meet everybody if one backend is expected, and of several that take turns, as IPVS has
-// them do.
+// fewConnections is enough to meet everybody if one backend is expected, and of several that take
+// turns, as IPVS has them do.
 const fewConnections = 8
 
 // emulated says whether a connection takes so long that the number counts.

@@ -53,7 +53,8 @@ var prose = []string{
 // elsewhere is rows that no packet through an API server's objects can show, each with
 // what shows it.
 var elsewhere = map[string]string{
-	"Different on purpose/Manifests": "an API server adds what manifests may leave out; control/compiler/testdata/malformed.txtar",
+	"Different on purpose/Manifests": "an API server adds what manifests may leave out; " +
+		"control/compiler/testdata/malformed.txtar",
 }
 
 // sections are the tables' names in row names, where they are shorter.

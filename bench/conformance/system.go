@@ -125,7 +125,8 @@ func (s *sluice) sync(ctx context.Context) error {
 	s.synced++
 	marker := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: markerNamespace, Name: markerName},
-		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: fmt.Sprintf("p%d", s.synced), Port: s.synced}}},
+		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: fmt.Sprintf("p%d", s.synced),
+			Port: s.synced}}},
 	}
 	// Reached by something that no configuration turns off.
 	marker.Spec.Type = corev1.ServiceTypeLoadBalancer

@@ -45,7 +45,8 @@ func tables(cases []*Case, known []string) string {
 		if r.c.leftOut(ipvs) != "" {
 			inIPVS += "–"
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s |\n", r.c.Name, r, r.p.want, d.nftables, d.iptables, inIPVS, d.why)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s |\n", r.c.Name, r, r.p.want, d.nftables, d.iptables, inIPVS,
+			d.why)
 	}
 	b.WriteString(unasked(cases))
 	b.WriteString(omitted(cases))
@@ -109,7 +110,9 @@ func omitted(cases []*Case) string {
 // unasked is the table of probes that kube-proxy does not get: reasons, and the cases.
 func unasked(cases []*Case) string {
 	var b strings.Builder
-	fmt.Fprint(&b, "\n## What kube-proxy is not asked\n\nAnd whatever a setting of Sluice's decides.\n\n| case | probe | Sluice | why |\n| --- | --- | --- | --- |\n")
+	fmt.Fprint(&b,
+		"\n## What kube-proxy is not asked\n\nAnd whatever a setting of Sluice's decides.\n\n| case | probe | Sluice "+
+			"| why |\n| --- | --- | --- | --- |\n")
 	for _, c := range cases {
 		for _, s := range c.steps {
 			for _, p := range s.probes {

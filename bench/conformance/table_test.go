@@ -40,7 +40,8 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// TestIPVSSubset: the subset is what docs/conformance.md says, and nothing is listed of what is not run.
+// TestIPVSSubset: the subset is what docs/conformance.md says, and nothing is listed of what is not
+// run.
 func TestIPVSSubset(t *testing.T) {
 	run, left := map[string]bool{}, map[string]bool{}
 	for _, c := range all() {
@@ -98,19 +99,27 @@ func TestOutcome(t *testing.T) {
 		as      manner
 		want    string
 	}{
-		{"two backends", []answer{from("b1", "10.72.0.1"), from("b0", "10.72.0.1"), from("b1", "10.72.0.1")}, who, "b0 b1 from gateway"},
+		{"two backends", []answer{from("b1", "10.72.0.1"), from("b0", "10.72.0.1"), from("b1", "10.72.0.1")}, who,
+			"b0 b1 from gateway"},
 		{"the client's address", []answer{from("b0", "10.71.0.10")}, who, "b0 from client"},
 		{"both addresses", []answer{from("b0", "10.71.0.10"), from("b0", "10.72.0.1")}, who, "b0 from client, gateway"},
 		{"somebody else's", []answer{from("b0", "192.0.2.1")}, who, "b0 from 192.0.2.1"},
 		{"sticks", []answer{from("b0", "10.72.0.1"), from("b0", "10.72.0.1")}, whetherOne, "one from gateway"},
-		{"does not stick", []answer{from("b0", "10.72.0.1"), from("b1", "10.72.0.1"), from("b0", "10.72.0.1")}, whetherOne, "several from gateway"},
-		{"one for each", []answer{of("b0", "10.71.0.50"), of("b1", "10.71.0.51"), of("b0", "10.71.0.50")}, oneForEach, "one for each client from gateway"},
-		{"several for one", []answer{of("b0", "10.71.0.50"), of("b1", "10.71.0.50")}, oneForEach, "several for one client from gateway"},
-		{"turns", []answer{from("b1", "10.72.0.1"), from("b0", "10.72.0.1"), from("b1", "10.72.0.1")}, howOften, "b0 1×, b1 2× from gateway"},
-		{"in turn", []answer{from("b1", "10.72.0.1"), from("b0", "10.72.0.1"), from("b1", "10.72.0.1")}, inTurn, "b0 b1 in turn from gateway"},
-		{"not in turn", []answer{from("b1", "10.72.0.1"), from("b0", "10.72.0.1"), from("b0", "10.72.0.1")}, inTurn, "b0 b1 not in turn from gateway"},
+		{"does not stick", []answer{from("b0", "10.72.0.1"), from("b1", "10.72.0.1"), from("b0", "10.72.0.1")},
+			whetherOne, "several from gateway"},
+		{"one for each", []answer{of("b0", "10.71.0.50"), of("b1", "10.71.0.51"), of("b0", "10.71.0.50")}, oneForEach,
+			"one for each client from gateway"},
+		{"several for one", []answer{of("b0", "10.71.0.50"), of("b1", "10.71.0.50")}, oneForEach,
+			"several for one client from gateway"},
+		{"turns", []answer{from("b1", "10.72.0.1"), from("b0", "10.72.0.1"), from("b1", "10.72.0.1")}, howOften,
+			"b0 1×, b1 2× from gateway"},
+		{"in turn", []answer{from("b1", "10.72.0.1"), from("b0", "10.72.0.1"), from("b1", "10.72.0.1")}, inTurn,
+			"b0 b1 in turn from gateway"},
+		{"not in turn", []answer{from("b1", "10.72.0.1"), from("b0", "10.72.0.1"), from("b0", "10.72.0.1")}, inTurn,
+			"b0 b1 not in turn from gateway"},
 		{"refused", []answer{{verdict: reject}, {verdict: reject}}, who, "reject"},
-		{"some of both", []answer{from("b0", "10.71.0.10"), {verdict: drop}, {verdict: reject}}, who, "b0 from client; drop; reject"},
+		{"some of both", []answer{from("b0", "10.71.0.10"), {verdict: drop}, {verdict: reject}}, who,
+			"b0 from client; drop; reject"},
 	} {
 		if got := outcome(tc.answers, tc.as, gateway); got != tc.want {
 			t.Errorf("%s: %q, want %q", tc.name, got, tc.want)

@@ -25,7 +25,8 @@ func openWire(h *topo.Host, gateway [6]byte) (*wire, error) {
 	err := h.Run(func() (err error) {
 		// Another protocol than all, which ETH_P_ALL in network order is.
 		const all = unix.ETH_P_ALL<<8 | unix.ETH_P_ALL>>8
-		w.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, int(uint16(all&0xffff)))
+		w.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK,
+			int(uint16(all&0xffff)))
 		return err
 	})
 	if err != nil {

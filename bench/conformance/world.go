@@ -73,7 +73,8 @@ func (w *world) build() error {
 	for i := range crowdSize {
 		_, four := w.client(crowd, false, i)
 		_, six := w.client(crowd, true, i)
-		if err := w.Clients[0].AddAddresses("eth0", netip.PrefixFrom(four, 32), netip.PrefixFrom(six, 128)); err != nil {
+		if err := w.Clients[0].AddAddresses("eth0", netip.PrefixFrom(four, 32),
+			netip.PrefixFrom(six, 128)); err != nil {
 			return err
 		}
 	}

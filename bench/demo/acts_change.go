@@ -37,7 +37,8 @@ func (d *demo) churn(ctx context.Context) (err error) {
 	}
 	d.p.say("")
 	d.p.expect(toRemoved == 0, "after each change was applied, new connections to removed endpoints: %d", toRemoved)
-	d.p.expect(r.Failed() == 0 && r.Requests > 0, "%s new connections meanwhile, %s errors", grouped(r.Requests), grouped(r.Failed()))
+	d.p.expect(r.Failed() == 0 && r.Requests > 0, "%s new connections meanwhile, %s errors", grouped(r.Requests),
+		grouped(r.Failed()))
 	d.errors(r)
 	d.unbroken(ctx)
 	return nil
@@ -103,7 +104,8 @@ func (d *demo) drain(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.p.expect(r.Shares[b.Name] == 0 && r.Failed() == 0, "%d new connections: %d to %s, %d errors", r.Requests, r.Shares[b.Name], b.Name, r.Failed())
+	d.p.expect(r.Shares[b.Name] == 0 && r.Failed() == 0, "%d new connections: %d to %s, %d errors", r.Requests,
+		r.Shares[b.Name], b.Name, r.Failed())
 	d.errors(r)
 	d.unbroken(ctx)
 	has := d.flows.ByBackend()[b.Name]
@@ -114,7 +116,8 @@ func (d *demo) drain(ctx context.Context) error {
 	if r, err = d.probe(ctx); err != nil {
 		return err
 	}
-	d.p.expect(r.Shares[b.Name] > 0 && r.Failed() == 0, "%d new connections: %d to %s, %d errors", r.Requests, r.Shares[b.Name], b.Name, r.Failed())
+	d.p.expect(r.Shares[b.Name] > 0 && r.Failed() == 0, "%d new connections: %d to %s, %d errors", r.Requests,
+		r.Shares[b.Name], b.Name, r.Failed())
 	d.errors(r)
 	return nil
 }
@@ -166,8 +169,11 @@ func (d *demo) crash(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.p.say("killed; the process was gone after %d ms and was started again at once, pid %d", dead.Sub(killed).Milliseconds(), d.gw.PID())
-	d.p.expect(first.Sub(dead) < d.bound(restartWithin), "the next packet is forwarded %d ms after the new start (within %s)", first.Sub(dead).Milliseconds(), d.bound(restartWithin))
+	d.p.say("killed; the process was gone after %d ms and was started again at once, pid %d",
+		dead.Sub(killed).Milliseconds(), d.gw.PID())
+	d.p.expect(first.Sub(dead) < d.bound(restartWithin),
+		"the next packet is forwarded %d ms after the new start (within %s)", first.Sub(dead).Milliseconds(),
+		d.bound(restartWithin))
 	if _, err := d.gw.Applied(ctx); err != nil {
 		return err
 	}
@@ -180,7 +186,8 @@ func (d *demo) crash(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.p.expect(r.Failed() == 0 && r.Requests > 0, "%s new connections meanwhile, %s errors, slowest %.1f s (a lost SYN is sent again after 1 s)",
+	d.p.expect(r.Failed() == 0 && r.Requests > 0,
+		"%s new connections meanwhile, %s errors, slowest %.1f s (a lost SYN is sent again after 1 s)",
 		grouped(r.Requests), grouped(r.Failed()), float64(r.Latency.Max())/1e6)
 	d.errors(r)
 	return nil

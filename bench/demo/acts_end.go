@@ -58,10 +58,12 @@ func (d *demo) kernels() error {
 			text = strings.Join(bad, " ")
 			damaged = append(damaged, h.Name+" "+text)
 		}
-		d.p.row(c, h.Name, grouped(n["TcpInSegs"]), grouped(n["UdpInDatagrams"]+n["Udp6InDatagrams"]), grouped(n.Retransmitted()), text)
+		d.p.row(c, h.Name, grouped(n["TcpInSegs"]), grouped(n["UdpInDatagrams"]+n["Udp6InDatagrams"]),
+			grouped(n.Retransmitted()), text)
 	}
 	d.p.say("")
-	d.p.expect(len(damaged) == 0, "no kernel counts a bad checksum or header: %s", orElse(strings.Join(damaged, "; "), "0"))
+	d.p.expect(len(damaged) == 0, "no kernel counts a bad checksum or header: %s", orElse(strings.Join(damaged, "; "),
+		"0"))
 	return nil
 }
 
@@ -103,11 +105,13 @@ func (d *demo) laws(ctx context.Context, when string) error {
 		return err
 	}
 	c := columns{-8, 9, 9, 2, 9, 9, 9, 6, 9, 2, 9, 9, 6}
-	d.p.head(c, "worker", "received", "generated", "=", "sent", "returned", "dropped", "held", "frames", "=", "free", "at links", "held")
+	d.p.head(c, "worker", "received", "generated", "=", "sent", "returned", "dropped", "held", "frames", "=", "free",
+		"at links", "held")
 	hold := true
 	for _, w := range workers {
 		f := w.FrameLaw
-		d.p.row(c, w.Worker, grouped(w.Rx), grouped(w.Generated), law(w.PacketLaw.Holds), grouped(w.Tx), grouped(w.Returned), grouped(w.Dropped), w.Held,
+		d.p.row(c, w.Worker, grouped(w.Rx), grouped(w.Generated), law(w.PacketLaw.Holds), grouped(w.Tx),
+			grouped(w.Returned), grouped(w.Dropped), w.Held,
 			grouped(f.Total), law(f.Holds), grouped(f.Free), grouped(f.Links), f.Held)
 		hold = hold && w.PacketLaw.Holds && f.Holds
 	}
@@ -143,7 +147,10 @@ func (d *demo) settled(ctx context.Context) ([]status.WorkerView, error) {
 				*old = w
 			}
 		}
-		if !slices.ContainsFunc(workers, func(w status.WorkerView) bool { return !w.PacketLaw.Holds || !w.FrameLaw.Holds }) {
+		if !slices.ContainsFunc(workers, func(w status.WorkerView) bool {
+			return !w.PacketLaw.Holds ||
+				!w.FrameLaw.Holds
+		}) {
 			return workers, nil
 		}
 		select {
@@ -158,12 +165,14 @@ func (d *demo) settled(ctx context.Context) ([]status.WorkerView, error) {
 func (d *demo) leave() error {
 	began := time.Now()
 	err := d.gw.Stop()
-	d.p.expect(err == nil, "the daemon ends by itself with exit status 0 (%s), after %.1f s", orElse(errorText(err), "it did"), time.Since(began).Seconds())
+	d.p.expect(err == nil, "the daemon ends by itself with exit status 0 (%s), after %.1f s",
+		orElse(errorText(err), "it did"), time.Since(began).Seconds())
 	left, err := d.gw.Leftovers()
 	if err != nil {
 		return err
 	}
-	d.p.expect(len(left) == 0, "no interface, XDP or TC program, mount, pin, flow table or socket of it is left: %s", orElse(strings.Join(left, ", "), "none"))
+	d.p.expect(len(left) == 0, "no interface, XDP or TC program, mount, pin, flow table or socket of it is left: %s",
+		orElse(strings.Join(left, ", "), "none"))
 	return nil
 }
 
@@ -201,12 +210,14 @@ func (d *demo) toTry() [][2]string {
 		{sluice + " flows", "the flow table"},
 		{sluice + " stats", "per worker, per drop reason, the laws"},
 		{sluice + " status", "what is applied, and how each queue is served"},
-		{sluice + " explain --from " + d.client.Addr4().String() + " --to " + vip, "what becomes of a packet, step by step"},
+		{sluice + " explain --from " + d.client.Addr4().String() + " --to " + vip,
+			"what becomes of a packet, step by step"},
 		{"ip netns exec " + ns("gateway") + " " + sluice + " doctor", "what of this host may trouble a gateway"},
 		{"ip netns exec " + ns("gateway") + " ip -d link", "the gateway's interfaces"},
 		{sluice + " drain " + web, "no new connections to " + d.web[0].Name},
 		{sluice + " undrain " + web, "and back"},
-		{"${EDITOR:-vi} " + d.gw.Manifests() + "/" + webEndpoints, "add " + d.net.Backends[3].Name + ", remove another"},
+		{"${EDITOR:-vi} " + d.gw.Manifests() + "/" + webEndpoints, "add " + d.net.Backends[3].Name +
+			", remove another"},
 		{"tail -f " + d.gw.LogFile(), "the daemon's log"},
 	}
 }

@@ -66,9 +66,11 @@ func (d *demo) drawing() []string {
 	lines[last] = strings.Replace(lines[last], "├─ ", "└─ ", 1)
 	return append(lines,
 		"",
-		fmt.Sprintf("demo/web    TCP 80   VIPs %s %s   external IPs %s %s   node port %d", webVIP4.Addr(), webVIP6.Addr(), webExt4.Addr(), webExt6.Addr(), nodePort),
+		fmt.Sprintf("demo/web    TCP 80   VIPs %s %s   external IPs %s %s   node port %d", webVIP4.Addr(),
+			webVIP6.Addr(), webExt4.Addr(), webExt6.Addr(), nodePort),
 		fmt.Sprintf("demo/echo   UDP 7    VIPs %s %s", echoVIP4.Addr(), echoVIP6.Addr()),
-		fmt.Sprintf("demo/local  TCP 80   VIPs %s %s   external traffic policy Local", localVIP4.Addr(), localVIP6.Addr()),
+		fmt.Sprintf("demo/local  TCP 80   VIPs %s %s   external traffic policy Local", localVIP4.Addr(),
+			localVIP6.Addr()),
 	)
 }
 
@@ -95,7 +97,8 @@ func (d *demo) http(ctx context.Context) error {
 		target netip.AddrPort
 	}{
 		{"VIP", webVIP4}, {"VIP", webVIP6},
-		{"node port", netip.AddrPortFrom(gw.Addr4(), nodePort)}, {"node port", netip.AddrPortFrom(gw.Addr6(), nodePort)},
+		{"node port", netip.AddrPortFrom(gw.Addr4(), nodePort)},
+		{"node port", netip.AddrPortFrom(gw.Addr6(), nodePort)},
 		{"external IP", webExt4}, {"external IP", webExt6},
 	}
 	c := columns{-11, -22, 8, 6, 8, 8, 8, 5, 8, 8}
@@ -103,7 +106,8 @@ func (d *demo) http(ctx context.Context) error {
 	var requests, failed int64
 	worst, rate := 0.0, 0.0
 	for _, way := range ways {
-		r, err := d.client.HTTP(ctx, topo.HTTPLoad{Targets: []netip.AddrPort{way.target}, Requests: d.requests, Concurrency: 16})
+		r, err := d.client.HTTP(ctx, topo.HTTPLoad{Targets: []netip.AddrPort{way.target}, Requests: d.requests,
+			Concurrency: 16})
 		if err != nil {
 			return err
 		}
@@ -121,8 +125,11 @@ func (d *demo) http(ctx context.Context) error {
 		rate += float64(r.Requests) / r.Elapsed.Seconds() / float64(len(ways))
 	}
 	d.p.say("")
-	d.p.expect(requests == int64(len(ways)*d.requests) && failed == 0, "%s requests, %s errors (%s new connections a second)", grouped(requests), grouped(failed), grouped(int64(rate)))
-	d.p.expect(worst <= maxDeviation, "every share is within %d standard deviations of fair: the worst is %.1f off", maxDeviation, worst)
+	d.p.expect(requests == int64(len(ways)*d.requests) && failed == 0,
+		"%s requests, %s errors (%s new connections a second)", grouped(requests), grouped(failed),
+		grouped(int64(rate)))
+	d.p.expect(worst <= maxDeviation, "every share is within %d standard deviations of fair: the worst is %.1f off",
+		maxDeviation, worst)
 	return nil
 }
 
@@ -157,12 +164,14 @@ const udpRounds = 5
 // udp opens flows to the echo service and has each exchange some datagrams.
 func (d *demo) udp(ctx context.Context) error {
 	c := columns{-11, -22, 8, 9, 6, 8, 8, 8, 5, 8, 8}
-	d.p.head(c, "way in", "", "flows", "datagrams", "lost", d.web[0].Name, d.web[1].Name, d.web[2].Name, "worst", "p50", "p99")
+	d.p.head(c, "way in", "", "flows", "datagrams", "lost", d.web[0].Name, d.web[1].Name, d.web[2].Name, "worst", "p50",
+		"p99")
 	var lost int64
 	worst, moves := 0.0, 0
 	for _, target := range []netip.AddrPort{echoVIP4, echoVIP6} {
 		f, err := d.client.OpenUDP(ctx, topo.FlowLoad{
-			Targets: []netip.AddrPort{target}, Flows: d.udpFlows, Interval: 200 * time.Millisecond, Timeout: d.bound(time.Second),
+			Targets: []netip.AddrPort{target}, Flows: d.udpFlows, Interval: 200 * time.Millisecond,
+			Timeout: d.bound(time.Second),
 		})
 		if err != nil {
 			return err
@@ -188,7 +197,8 @@ func (d *demo) udp(ctx context.Context) error {
 	d.p.say("")
 	d.p.expect(lost == 0, "every datagram was answered: %d lost", lost)
 	d.p.expect(moves == 0, "every flow stayed with its backend: %d moves", moves)
-	d.p.expect(worst <= maxDeviation, "every share is within %d standard deviations of fair: the worst is %.1f off", maxDeviation, worst)
+	d.p.expect(worst <= maxDeviation, "every share is within %d standard deviations of fair: the worst is %.1f off",
+		maxDeviation, worst)
 	return nil
 }
 
@@ -224,7 +234,8 @@ func (d *demo) clientAddress(ctx context.Context) error {
 		{"Local", localVIP4, []*topo.Host{gw}, d.client},
 		{"Local", localVIP6, []*topo.Host{gw}, d.client},
 	} {
-		r, err := d.client.HTTP(ctx, topo.HTTPLoad{Targets: []netip.AddrPort{w.target}, Requests: d.probes, Concurrency: 8})
+		r, err := d.client.HTTP(ctx, topo.HTTPLoad{Targets: []netip.AddrPort{w.target}, Requests: d.probes,
+			Concurrency: 8})
 		if err != nil {
 			return err
 		}
@@ -241,8 +252,10 @@ func (d *demo) clientAddress(ctx context.Context) error {
 	}
 	d.p.say("")
 	n := 2 * d.probes
-	d.p.expect(right["Cluster"] == n, "Cluster: %d of %d answered by backends, which saw an address of the gateway's", right["Cluster"], n)
-	d.p.expect(right["Local"] == n, "Local: %d of %d answered by the endpoint on the gateway, which saw the client's own", right["Local"], n)
+	d.p.expect(right["Cluster"] == n, "Cluster: %d of %d answered by backends, which saw an address of the gateway's",
+		right["Cluster"], n)
+	d.p.expect(right["Local"] == n,
+		"Local: %d of %d answered by the endpoint on the gateway, which saw the client's own", right["Local"], n)
 	return nil
 }
 

@@ -151,7 +151,8 @@ func (d *demo) build() (err error) {
 		}
 	}
 	d.gw, err = launch.New(launch.Config{
-		Sluice: d.Sluice, Host: d.net.Gateway, NodeName: nodeName, Patience: d.Patience, Options: "flows: {ipv4: 65536, ipv6: 65536}\n",
+		Sluice: d.Sluice, Host: d.net.Gateway, NodeName: nodeName, Patience: d.Patience,
+		Options: "flows: {ipv4: 65536, ipv6: 65536}\n",
 	})
 	if err != nil {
 		return err

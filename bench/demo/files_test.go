@@ -30,7 +30,8 @@ func TestManifestsAreWhereTheDemoAsks(t *testing.T) {
 			t.Fatal(err)
 		}
 		var batch tracker.Batch
-		if ids, err := files.Decode(objects.Source{Kind: files.Kind, Path: path}, text, &batch); err != nil || len(ids) == 0 {
+		if ids, err := files.Decode(objects.Source{Kind: files.Kind, Path: path}, text, &batch); err != nil ||
+			len(ids) == 0 {
 			t.Errorf("%s: %v, %v", path, ids, err)
 		}
 		at = append(at, addresses(t, text)...)

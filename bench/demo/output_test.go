@@ -66,8 +66,10 @@ func TestWords(t *testing.T) {
 		{"thousands", grouped(12000), "12,000"},
 		{"millions", grouped(uint64(1234567)), "1,234,567"},
 		{"negative", grouped(int64(-123456)), "-123,456"},
-		{"counts, largest first, zeros left out", counts(map[string]uint64{"a": 1, "c": 2000, "b": 1, "none": 0}), "c 2,000, a 1, b 1"},
-		{"counts beyond half the range", counts(map[string]uint64{"a": 1, "b": 1 << 63}), "b 9,223,372,036,854,775,808, a 1"},
+		{"counts, largest first, zeros left out", counts(map[string]uint64{"a": 1, "c": 2000, "b": 1, "none": 0}),
+			"c 2,000, a 1, b 1"},
+		{"counts beyond half the range", counts(map[string]uint64{"a": 1, "b": 1 << 63}),
+			"b 9,223,372,036,854,775,808, a 1"},
 		{"no counts", counts(nil), "none"},
 		{"keys", keys(map[string]int64{"b": 1, "a": 2}), "a b"},
 	} {

@@ -83,7 +83,8 @@ func (d *demo) silent(ctx context.Context) int {
 // unbroken states that the long-lived flows live, all of them.
 func (d *demo) unbroken(ctx context.Context) {
 	quiet, broken := d.silent(ctx), d.flows.Broken()
-	d.p.expect(broken == 0 && quiet == 0, "%d long-lived TCP connections: %d broken, %d silent", d.longFlows, broken, quiet)
+	d.p.expect(broken == 0 && quiet == 0, "%d long-lived TCP connections: %d broken, %d silent", d.longFlows, broken,
+		quiet)
 	for _, s := range d.flows.States() {
 		if s.Broken != nil {
 			d.p.say("   %s -> %s, with %s: %v", s.Local, s.Target, orElse(s.Backend, "nobody"), s.Broken)

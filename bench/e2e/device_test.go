@@ -90,9 +90,11 @@ func TestDeviceDeletedAndCreated(t *testing.T) {
 	if r := load.stop(t); r.Failed() > 0 {
 		t.Errorf("other interfaces suffered: %v", r.Errors)
 	}
-	// Node ports of the new device's address are served through the new device, once the address is known.
+	// Node ports of the new device's address are served through the new device, once the address is
+	// known.
 	ask := func(requests int) *topo.Result {
-		r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at("10.73.0.1", webNodePort)}, Requests: requests, Concurrency: 2})
+		r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at("10.73.0.1", webNodePort)},
+			Requests: requests, Concurrency: 2})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -123,7 +125,8 @@ func (l *lab) waitFor(what string, is func(*status.InterfaceView) bool) {
 	l.t.Fatalf("not within 5 s: %s", what)
 }
 
-// TestMTUChange: the gateway follows its devices' MTU while it runs, also where that takes other sockets.
+// TestMTUChange: the gateway follows its devices' MTU while it runs, also where that takes other
+// sockets.
 func TestMTUChange(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 1, Queues: 2}})
 	for _, mtu := range []int{1400, 1500, 9000, 1300} {
@@ -132,7 +135,8 @@ func TestMTUChange(t *testing.T) {
 			st, err := l.gate.Client.Status(l.ctx, false)
 			return err == nil && slices.ContainsFunc(st.Interfaces, func(i status.InterfaceView) bool {
 				q := i.Queues[0]
-				return i.Name == "back0" && i.MTU == mtu && q.Bound && strings.Contains(q.Reason, "several frames") == (mtu == 9000)
+				return i.Name == "back0" && i.MTU == mtu && q.Bound &&
+					strings.Contains(q.Reason, "several frames") == (mtu == 9000)
 			})
 		})
 		for _, vip := range []string{vip4, vip6} {

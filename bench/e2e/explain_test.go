@@ -28,8 +28,10 @@ const (
 // rangeService has source ranges, or a scheduler by connections.
 func rangeService(name, vip, more, spec string, hosts ...*topo.Host) string {
 	text := "{apiVersion: v1, kind: Service, metadata: {name: " + name + ", annotations: {" + more + "}}, " +
-		"spec: {type: LoadBalancer, ipFamilies: [IPv4], ports: [{port: 80}]" + spec + "}, status: {loadBalancer: {ingress: [{ip: " + vip + "}]}}}\n---\n" +
-		"{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: " + name + ", labels: {kubernetes.io/service-name: " + name + "}}, " +
+		"spec: {type: LoadBalancer, ipFamilies: [IPv4], ports: [{port: 80}]" + spec +
+		"}, status: {loadBalancer: {ingress: [{ip: " + vip + "}]}}}\n---\n" +
+		"{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: " + name +
+		", labels: {kubernetes.io/service-name: " + name + "}}, " +
 		"addressType: IPv4, ports: [{port: 8080}], endpoints: ["
 	for _, h := range hosts {
 		text += "{addresses: [" + h.Addr4().String() + "]},"
@@ -49,7 +51,8 @@ func TestExplain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	away := launch.Service{Name: "away", Port: webPort, VIPs: []string{awayVIP}, Local: true, Endpoints: endpoints(l.Backends...)}
+	away := launch.Service{Name: "away", Port: webPort, VIPs: []string{awayVIP}, Local: true,
+		Endpoints: endpoints(l.Backends...)}
 	nobody := launch.Service{Name: "nobody", Port: webPort, VIPs: []string{nobodyVIP}}
 	l.apply(away, nobody)
 	l.applied()
@@ -57,7 +60,8 @@ func TestExplain(t *testing.T) {
 	told := map[string]int{}
 	port := uint16(41000)
 	for i, target := range []netip.AddrPort{
-		at(vip4, webPort), at(vip6, webPort), at(external4, webPort), netip.AddrPortFrom(l.Gateway.Addr4(), webNodePort), at(leastVIP, webPort),
+		at(vip4, webPort), at(vip6, webPort), at(external4, webPort), netip.AddrPortFrom(l.Gateway.Addr4(),
+			webNodePort), at(leastVIP, webPort),
 		at(rangeVIP, webPort), at(awayVIP, webPort), at(nobodyVIP, webPort), netip.AddrPortFrom(l.Gateway.Addr4(), 22),
 	} {
 		times := 20
@@ -70,7 +74,9 @@ func TestExplain(t *testing.T) {
 		}
 	}
 	t.Log(told)
-	for what, n := range map[string]int{"forward": 100, "drop source_range": 2, "drop no_local_endpoints": 2, "reject no_endpoints": 2, "pass": 2} {
+	for what, n := range map[string]int{
+		"forward": 100, "drop source_range": 2, "drop no_local_endpoints": 2, "reject no_endpoints": 2, "pass": 2,
+	} {
 		if told[what] != n {
 			t.Errorf("%d times %s, want %d", told[what], what, n)
 		}
@@ -78,7 +84,8 @@ func TestExplain(t *testing.T) {
 
 	// As people see it, and by the same socket.
 	out, err := l.gate.Command(l.ctx, "explain", "--from", l.Clients[0].Addr4().String(), "--to", awayVIP+":80")
-	if err != nil || !strings.Contains(out, "10.72.0.100:8080 out: policy Local, and it is not on this node") || !strings.Contains(out, "drop (no_local_endpoints)") {
+	if err != nil || !strings.Contains(out, "10.72.0.100:8080 out: policy Local, and it is not on this node") ||
+		!strings.Contains(out, "drop (no_local_endpoints)") {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
@@ -109,20 +116,24 @@ func (l *lab) explained(target netip.AddrPort, port uint16) string {
 			break
 		}
 		if got := l.backendOf(from); got != said.Backend || said.BackendUnknown {
-			l.t.Errorf("%v -> %v has %v, said was %v (unknown: %v)", from, target, got, said.Backend, said.BackendUnknown)
+			l.t.Errorf("%v -> %v has %v, said was %v (unknown: %v)", from, target, got, said.Backend,
+				said.BackendUnknown)
 		}
 		// The connection is open now: it is known, and stays where it is.
 		now := l.ask(from, target, true)
-		if now.Verdict != status.VerdictForward || now.Backend != said.Backend || !strings.Contains(now.Steps[1].Text, "from its client") {
+		if now.Verdict != status.VerdictForward || now.Backend != said.Backend || !strings.Contains(now.Steps[1].Text,
+			"from its client") {
 			l.t.Errorf("%v -> %v, once it is open: %+v", from, target, now)
 		}
 	case status.VerdictReject:
 		if !errors.Is(err, syscall.ECONNREFUSED) || l.counted(said.Reason) == before {
-			l.t.Errorf("%v -> %v: said is %s, and %v; counted %d", from, target, verdict, err, l.counted(said.Reason)-before)
+			l.t.Errorf("%v -> %v: said is %s, and %v; counted %d", from, target, verdict, err,
+				l.counted(said.Reason)-before)
 		}
 	case status.VerdictDrop:
 		if !errors.Is(err, context.DeadlineExceeded) && !isTimeout(err) || l.counted(said.Reason) == before {
-			l.t.Errorf("%v -> %v: said is %s, and %v; counted %d", from, target, verdict, err, l.counted(said.Reason)-before)
+			l.t.Errorf("%v -> %v: said is %s, and %v; counted %d", from, target, verdict, err,
+				l.counted(said.Reason)-before)
 		}
 	case status.VerdictPass:
 		// The node's own closed port: its kernel answers.

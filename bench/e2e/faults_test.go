@@ -34,7 +34,8 @@ func (l *lab) hammer(target netip.AddrPort, interval time.Duration) *background 
 	b.done.Add(1)
 	go func() {
 		defer b.done.Done()
-		b.result, b.err = l.Clients[0].HTTP(ctx, topo.HTTPLoad{Targets: []netip.AddrPort{target}, Requests: 1_000_000, Concurrency: 2, Interval: interval})
+		b.result, b.err = l.Clients[0].HTTP(ctx, topo.HTTPLoad{Targets: []netip.AddrPort{target}, Requests: 1_000_000,
+			Concurrency: 2, Interval: interval})
 	}()
 	return b
 }
@@ -58,7 +59,8 @@ func TestKill(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { own.Close() })
-	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort), at(vip6, webPort)}, Flows: 1000, Interval: 200 * time.Millisecond, Timeout: 10 * time.Second})
+	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort),
+		at(vip6, webPort)}, Flows: 1000, Interval: 200 * time.Millisecond, Timeout: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +83,8 @@ func TestKill(t *testing.T) {
 	}
 	broken := flows.Broken()
 	r, n := flows.Stop(), node.stop(t)
-	t.Logf("1000 established flows: %d broken, %d answers; the node's own traffic: %d requests, %d errors", broken, r.Requests, n.Requests, n.Failed())
+	t.Logf("1000 established flows: %d broken, %d answers; the node's own traffic: %d requests, %d errors", broken,
+		r.Requests, n.Requests, n.Failed())
 	if broken > 0 || r.Failed() > 0 {
 		t.Errorf("flows broken: %v", r.Errors)
 	}
@@ -90,9 +93,10 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// wantStartWithin holds what the daemon took to start, from its birth until now, to a limit. Where others have the
-// processors it may take longer: then it counts as if it had run whenever it was ready to. The test's own load makes its
-// threads wait about as long as they run on a machine that has nothing else to do, so half of the limit is left.
+// wantStartWithin holds what the daemon took to start, from its birth until now, to a limit. Where
+// others have the processors it may take longer: then it counts as if it had run whenever it was
+// ready to. The test's own load makes its threads wait about as long as they run on a machine that
+// has nothing else to do, so half of the limit is left.
 func (l *lab) wantStartWithin(limit, took time.Duration) {
 	l.t.Helper()
 	if took <= limit {
@@ -103,7 +107,8 @@ func (l *lab) wantStartWithin(limit, took time.Duration) {
 		l.t.Fatalf("the new daemon took %v to forward; its processor time: %v", took, err)
 	}
 	undisturbed := time.Duration(float64(took) * float64(u.Own) / float64(u.Own+u.Waited))
-	l.t.Logf("its threads ran for %v and waited %v for a processor: undisturbed it takes %v", u.Own, u.Waited, undisturbed.Round(time.Millisecond))
+	l.t.Logf("its threads ran for %v and waited %v for a processor: undisturbed it takes %v", u.Own, u.Waited,
+		undisturbed.Round(time.Millisecond))
 	if undisturbed > limit/2 {
 		l.t.Errorf("the new daemon took %v to forward, %v of it undisturbed", took, undisturbed)
 	}
@@ -115,7 +120,8 @@ func TestHeartbeat(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}, options: "tuning: {passAfter: 3s}\n"})
 	target := netip.AddrPortFrom(l.Gateway.Addr4(), webNodePort)
 	ask := func(timeout time.Duration) string {
-		r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{target}, Requests: 1, Timeout: timeout})
+		r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{target}, Requests: 1,
+			Timeout: timeout})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -159,7 +165,8 @@ func TestChurn(t *testing.T) {
 		updates = 500
 	}
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 8, Queues: 2}})
-	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort), at(vip6, webPort)}, Flows: 1000, Interval: 500 * time.Millisecond, Timeout: 10 * time.Second})
+	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort),
+		at(vip6, webPort)}, Flows: 1000, Interval: 500 * time.Millisecond, Timeout: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +184,8 @@ func TestChurn(t *testing.T) {
 		}
 		l.apply(l.web(hosts...))
 		l.applied()
-		r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(vip4, webPort), at(vip6, webPort)}, Requests: 8, Concurrency: 2})
+		r, err := l.Clients[0].HTTP(l.ctx,
+			topo.HTTPLoad{Targets: []netip.AddrPort{at(vip4, webPort), at(vip6, webPort)}, Requests: 8, Concurrency: 2})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -192,7 +200,8 @@ func TestChurn(t *testing.T) {
 	took := time.Since(began)
 	broken := flows.Broken()
 	r := flows.Stop()
-	t.Logf("%d updates in %v; 1000 long flows: %d broken, %d answers; %d new connections: %d errors, %d to removed endpoints",
+	t.Logf("%d updates in %v; 1000 long flows: %d broken, %d answers; %d new connections: %d errors, %d to removed "+
+		"endpoints",
 		updates, took.Round(time.Millisecond), broken, r.Requests, requests, failed, wrong)
 	if broken > 0 || r.Failed() > 0 || failed > 0 || wrong > 0 {
 		t.Errorf("flows: %v", r.Errors)
@@ -202,7 +211,8 @@ func TestChurn(t *testing.T) {
 // TestServiceDeletedUnderFlows: established TCP outlives its Service.
 func TestServiceDeletedUnderFlows(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 2}})
-	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort), at(vip6, webPort)}, Flows: 50, Interval: 50 * time.Millisecond})
+	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort),
+		at(vip6, webPort)}, Flows: 50, Interval: 50 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +230,8 @@ func TestServiceDeletedUnderFlows(t *testing.T) {
 // TestUDPMovesAtOnce: datagrams never go to an endpoint that does not serve.
 func TestUDPMovesAtOnce(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 2}})
-	flows, err := l.Clients[0].OpenUDP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, dnsPort), at(vip6, dnsPort)}, Flows: 100, Interval: 20 * time.Millisecond})
+	flows, err := l.Clients[0].OpenUDP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, dnsPort),
+		at(vip6, dnsPort)}, Flows: 100, Interval: 20 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -251,7 +262,8 @@ func TestSecondInstance(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
 	load := l.hammer(at(vip4, webPort), time.Millisecond)
 	var out strings.Builder
-	p, err := l.Gateway.Start(topo.Command{Path: daemonBinary, Args: []string{"run", "--config", l.gate.ConfigFile()}, Stdout: &out, Stderr: &out})
+	p, err := l.Gateway.Start(topo.Command{Path: daemonBinary, Args: []string{"run", "--config", l.gate.ConfigFile()},
+		Stdout: &out, Stderr: &out})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -271,7 +283,8 @@ func TestSecondInstance(t *testing.T) {
 // TestLinkFaults: an interface goes down and up, and is deleted and created again.
 func TestLinkFaults(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 2}})
-	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort)}, Flows: 100, Interval: 50 * time.Millisecond, Timeout: 20 * time.Second})
+	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort)}, Flows: 100,
+		Interval: 50 * time.Millisecond, Timeout: 20 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -296,7 +309,8 @@ func TestLinkFaults(t *testing.T) {
 
 func (l *lab) wantServed(when string) {
 	l.t.Helper()
-	r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(vip4, webPort), at(vip6, webPort)}, Requests: 100, Concurrency: 4})
+	r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(vip4, webPort), at(vip6, webPort)},
+		Requests: 100, Concurrency: 4})
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -308,7 +322,9 @@ func (l *lab) wantServed(when string) {
 // TestBadManifest: one clear problem, and what is good is served.
 func TestBadManifest(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
-	if err := l.gate.Write("bad.yaml", []byte("apiVersion: v1\nkind: Service\nmetadata: {name: bad, namespace: default}\nspec: {ports: [{port: 99999}], sessionAffinityy: None}\n")); err != nil {
+	if err := l.gate.Write("bad.yaml",
+		[]byte("apiVersion: v1\nkind: Service\nmetadata: {name: bad, namespace: default}\nspec: {ports: [{port: "+
+			"99999}], sessionAffinityy: None}\n")); err != nil {
 		t.Fatal(err)
 	}
 	l.applied()
@@ -330,7 +346,8 @@ func TestBadManifest(t *testing.T) {
 // TestIdle: what a gateway that forwards nothing costs.
 func TestIdle(t *testing.T) {
 	const flows = 1 << 20
-	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}, options: fmt.Sprintf("flows: {ipv4: %d, ipv6: %d}\n", flows, flows/4)})
+	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}, options: fmt.Sprintf("flows: {ipv4: %d, ipv6: %d}\n",
+		flows, flows/4)})
 	span := 3 * time.Second
 	if full() {
 		span = 20 * time.Second
@@ -359,7 +376,8 @@ func procFile(t *testing.T, pid int, name string) string {
 	return string(b)
 }
 
-// cpuTime is user and system time of a process (proc(5): fields 14 and 15 of stat, in ticks of 10 ms).
+// cpuTime is user and system time of a process (proc(5): fields 14 and 15 of stat, in ticks of 10
+// ms).
 func cpuTime(t *testing.T, pid int) time.Duration {
 	t.Helper()
 	stat := procFile(t, pid, "stat")

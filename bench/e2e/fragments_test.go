@@ -72,7 +72,8 @@ func TestFragments(t *testing.T) {
 				for i := range each {
 					sent++
 					payload := fmt.Sprintf("%06d", sent) + strings.Repeat("x", 4090)
-					parts := headertest.Split(headertest.UDP(from.String(), netip.AddrPortFrom(c.vip, dnsPort).String(), payload).Bytes(), 1400, uint32(7000+sent))
+					parts := headertest.Split(headertest.UDP(from.String(), netip.AddrPortFrom(c.vip, dnsPort).String(),
+						payload).Bytes(), 1400, uint32(7000+sent))
 					for _, at := range order {
 						if err := w.send(parts[at]); err != nil {
 							t.Fatal(err)
@@ -107,7 +108,8 @@ func answer(conn net.PacketConn, payload string) bool {
 func TestLargeDatagramsOfRealStacks(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 2, BackendMTU: 1400}})
 	for _, vip := range []string{vip4, vip6} {
-		flows, err := l.Clients[0].OpenUDP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip, dnsPort)}, Flows: 10, Interval: 20 * time.Millisecond, Payload: 4096})
+		flows, err := l.Clients[0].OpenUDP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip, dnsPort)}, Flows: 10,
+			Interval: 20 * time.Millisecond, Payload: 4096})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -26,7 +26,8 @@ const handsOver = "drain: {timeout: 1s, handOver: true}\n"
 func TestHandOver(t *testing.T) {
 	const open = 200
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 3, Queues: 2}, options: handsOver})
-	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort), at(vip6, webPort)}, Flows: open, Interval: 100 * time.Millisecond, Timeout: 10 * time.Second})
+	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort),
+		at(vip6, webPort)}, Flows: open, Interval: 100 * time.Millisecond, Timeout: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +42,8 @@ func TestHandOver(t *testing.T) {
 			t.Fatal(err)
 		}
 		all := time.Since(began)
-		t.Logf("round %d: ended %v after SIGTERM, forwards again after %v", round, ended.Round(time.Millisecond), all.Round(time.Millisecond))
+		t.Logf("round %d: ended %v after SIGTERM, forwards again after %v", round, ended.Round(time.Millisecond),
+			all.Round(time.Millisecond))
 		l.wantStartWithin(time.Second, all-ended)
 		time.Sleep(2 * time.Second) // every flow asks several times
 	}
@@ -78,7 +80,8 @@ func (l *lab) handOverNoMore() {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	if err := l.gate.WriteConfiguration(strings.Replace(l.gate.Configuration(), "handOver: true", "handOver: false", 1)); err != nil {
+	if err := l.gate.WriteConfiguration(strings.Replace(l.gate.Configuration(), "handOver: true", "handOver: false",
+		1)); err != nil {
 		l.t.Fatal(err)
 	}
 	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
@@ -113,8 +116,8 @@ func TestCleanedUpByHand(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// The kernel detaches what was pinned in a worker of its own, after the pin is gone (bpf_link_put,
-	// kernel/bpf/syscall.c).
+	// The kernel detaches what was pinned in a worker of its own, after the pin is gone
+	// (bpf_link_put, kernel/bpf/syscall.c).
 	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		left, err := l.gate.Leftovers()
 		if err != nil {
@@ -141,7 +144,8 @@ func TestCleanedUpByHand(t *testing.T) {
 func TestRestingConnectionsCount(t *testing.T) {
 	const open = 60
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 3, Queues: 2}})
-	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort), at(vip6, webPort)}, Flows: open, Interval: 4 * time.Minute})
+	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort),
+		at(vip6, webPort)}, Flows: open, Interval: 4 * time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,12 +23,14 @@ const healthPort = 32100
 // the workers to the daemon's own listener, from outside and in both families.
 func TestHealthCheckNodePort(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
-	pods := launch.Service{Name: "pods", Port: 81, NodePort: 30081, VIPs: []string{keepVIP4, keepVIP6}, Local: true, HealthCheck: healthPort}
+	pods := launch.Service{Name: "pods", Port: 81, NodePort: 30081, VIPs: []string{keepVIP4, keepVIP6}, Local: true,
+		HealthCheck: healthPort}
 	pods.Endpoints = append(l.serveLocally(), endpoints(l.Backends...)...)
 	l.apply(pods)
 	l.applied()
 	gateways := []netip.Addr{l.Gateway.Addr4(), l.Gateway.Addr6()}
-	const body = "{\n\t\"service\": {\n\t\t\"namespace\": \"default\",\n\t\t\"name\": \"pods\"\n\t},\n\t\"localEndpoints\": %d,\n\t\"serviceProxyHealthy\": true\n}"
+	const body = "{\n\t\"service\": {\n\t\t\"namespace\": \"default\",\n\t\t\"name\": " +
+		"\"pods\"\n\t},\n\t\"localEndpoints\": %d,\n\t\"serviceProxyHealthy\": true\n}"
 	for _, a := range gateways {
 		l.awaitHealth(netip.AddrPortFrom(a, healthPort), "/", 200, fmt.Sprintf(body, 1))
 		l.awaitHealth(netip.AddrPortFrom(a, 10256), "/healthz", 200, `"healthy":true`)
@@ -58,14 +60,16 @@ func TestHealthCheckNodePortTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	l.apply(launch.Service{Name: "pods", Port: 81, VIPs: []string{keepVIP4}, Local: true, HealthCheck: healthPort, Endpoints: l.serveLocally()})
+	l.apply(launch.Service{Name: "pods", Port: 81, VIPs: []string{keepVIP4}, Local: true, HealthCheck: healthPort,
+		Endpoints: l.serveLocally()})
 	problem := func() bool {
 		st, err := l.gate.Client.Status(l.ctx, false)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return slices.ContainsFunc(st.Problems, func(p status.ProblemView) bool {
-			return p.Warning && strings.Contains(p.Object, "default/pods") && strings.Contains(p.Message, `node gateway failed to start healthcheck "default/pods" on port 32100`)
+			return p.Warning && strings.Contains(p.Object, "default/pods") &&
+				strings.Contains(p.Message, `node gateway failed to start healthcheck "default/pods" on port 32100`)
 		})
 	}
 	l.within("the problem to be shown", problem)
@@ -98,8 +102,9 @@ func TestHealthWhileDraining(t *testing.T) {
 	}
 }
 
-// TestHealthOfManifestNode: a Node that comes from a manifest keeps load balancers away as one of the API
-// server does, from its taint on and until that is gone; flows and new connections are served all the same.
+// TestHealthOfManifestNode: a Node that comes from a manifest keeps load balancers away as one of
+// the API server does, from its taint on and until that is gone; flows and new connections are
+// served all the same.
 func TestHealthOfManifestNode(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
 	at10256 := netip.AddrPortFrom(l.Gateway.Addr4(), 10256)
@@ -112,10 +117,12 @@ func TestHealthOfManifestNode(t *testing.T) {
 		body                        string
 	}{
 		{"another node's taint", "other", "", taint, 200, `"nodeEligible":true`},
-		{"another taint", gatewayNode, "", "{key: node.kubernetes.io/not-ready, effect: NoSchedule}", 200, `"nodeEligible":true`},
+		{"another taint", gatewayNode, "", "{key: node.kubernetes.io/not-ready, effect: NoSchedule}", 200,
+			`"nodeEligible":true`},
 		{"the autoscaler's taint", gatewayNode, "", taint, 503, `"nodeEligible":false,"healthy":true`},
 		{"the taint is gone", gatewayNode, "", "", 200, `"nodeEligible":true`},
-		{"a deletion", gatewayNode, `, deletionTimestamp: "2026-03-01T08:00:00Z"`, "", 503, `"nodeEligible":false,"healthy":true`},
+		{"a deletion", gatewayNode, `, deletionTimestamp: "2026-03-01T08:00:00Z"`, "", 503,
+			`"nodeEligible":false,"healthy":true`},
 	} {
 		if err := l.gate.Write("node.yaml", fmt.Appendf(nil, node, c.name, c.deleted, c.taints)); err != nil {
 			t.Fatal(err)
@@ -130,7 +137,8 @@ func TestHealthOfManifestNode(t *testing.T) {
 
 // health asks as a client does.
 func (l *lab) health(at netip.AddrPort, path string) (code int, body string, err error) {
-	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DialContext: l.Clients[0].Dial, DisableKeepAlives: true}}
+	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DialContext: l.Clients[0].Dial,
+		DisableKeepAlives: true}}
 	r, err := client.Get(fmt.Sprintf("http://%v%s", at, path))
 	if err != nil {
 		return 0, "", err

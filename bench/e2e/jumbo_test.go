@@ -16,17 +16,20 @@ import (
 	"sluice.dev/sluice/control/status"
 )
 
-// TestJumbo: an MTU of 9,000, by frames of either size: transfers, datagrams of every interesting length, kill -9.
+// TestJumbo: an MTU of 9,000, by frames of either size: transfers, datagrams of every interesting
+// length, kill -9.
 func TestJumbo(t *testing.T) {
 	for _, frame := range []int{2048, 4096} {
 		t.Run(fmt.Sprint("frames of ", frame), func(t *testing.T) {
-			l := newLab(t, labConfig{Config: topo.Config{Backends: 2, MTU: 9000, Queues: 2}, options: fmt.Sprintf("tuning: {frameSize: %d}\n", frame)})
+			l := newLab(t, labConfig{Config: topo.Config{Backends: 2, MTU: 9000, Queues: 2},
+				options: fmt.Sprintf("tuning: {frameSize: %d}\n", frame)})
 			l.transfers(32 << 20)
 			for _, vip := range []string{vip4, vip6} {
 				l.datagrams(at(vip, dnsPort), frame-256, 8972)
 			}
 			before := l.checkLaws()
-			flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort), at(vip6, webPort)}, Flows: 100, Interval: 50 * time.Millisecond, Timeout: 10 * time.Second})
+			flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort),
+				at(vip6, webPort)}, Flows: 100, Interval: 50 * time.Millisecond, Timeout: 10 * time.Second})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -70,12 +73,13 @@ func (l *lab) transfers(bytes int64) {
 			l.t.Errorf("upload %v: %v", target, err)
 			continue
 		}
-		l.t.Logf("%v: %d MiB down in %v, up in %v, SHA-256 equal", target, bytes>>20, down.Elapsed.Round(time.Millisecond), up.Elapsed.Round(time.Millisecond))
+		l.t.Logf("%v: %d MiB down in %v, up in %v, SHA-256 equal", target, bytes>>20,
+			down.Elapsed.Round(time.Millisecond), up.Elapsed.Round(time.Millisecond))
 	}
 }
 
-// datagrams sends datagrams whose frames end around every buffer of so many bytes, and the longest that the MTU lets
-// pass, and wants each back.
+// datagrams sends datagrams whose frames end around every buffer of so many bytes, and the longest
+// that the MTU lets pass, and wants each back.
 func (l *lab) datagrams(target netip.AddrPort, room, longest int) {
 	l.t.Helper()
 	headers := 14 + 20 + 8
@@ -102,7 +106,8 @@ func (l *lab) datagrams(target netip.AddrPort, room, longest int) {
 	l.t.Logf("%v: %d datagrams of up to %d bytes answered", target, len(sizes), longest)
 }
 
-// words is a datagram of so many bytes that are different everywhere, and from one datagram to the next.
+// words is a datagram of so many bytes that are different everywhere, and from one datagram to the
+// next.
 func words(from, size int) (b []byte) {
 	for n := 1000 * from; len(b) < size; n++ {
 		b = fmt.Appendf(b, "%d ", n)
@@ -110,7 +115,8 @@ func words(from, size int) (b []byte) {
 	return b[:size]
 }
 
-// ask sends a datagram until it is answered, three times at most: the first one may be lost on the way to a neighbour.
+// ask sends a datagram until it is answered, three times at most: the first one may be lost on the
+// way to a neighbour.
 func ask(conn net.Conn, out []byte) (back []byte, err error) {
 	in := make([]byte, 1<<16)
 	for range 3 {

@@ -43,17 +43,22 @@ func apiServer(t *testing.T, gateway *topo.Host, kubeconfig string) *k8stest.Ser
 func apiService(name, clusterIP string) *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
-		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ClusterIP: clusterIP, ClusterIPs: []string{clusterIP},
-			Ports: []corev1.ServicePort{{Name: "p", Port: webPort, Protocol: corev1.ProtocolTCP}}},
-		Status: corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: apiVIP}}}},
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ClusterIP: clusterIP,
+			ClusterIPs: []string{clusterIP},
+			Ports:      []corev1.ServicePort{{Name: "p", Port: webPort, Protocol: corev1.ProtocolTCP}}},
+		Status: corev1.ServiceStatus{
+			LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: apiVIP}}},
+		},
 	}
 }
 
 func apiSlice(service string, hosts ...*topo.Host) *discoveryv1.EndpointSlice {
 	name, port, tcp := "p", int32(backendPort), corev1.ProtocolTCP
 	s := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: service + "-x", Labels: map[string]string{discoveryv1.LabelServiceName: service}},
-		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &tcp}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: service + "-x",
+			Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: &name, Port: &port,
+			Protocol: &tcp}},
 	}
 	for _, h := range hosts {
 		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{h.Addr4().String()}})
@@ -67,10 +72,12 @@ func TestKubernetesServerAway(t *testing.T) {
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	var s *k8stest.Server
 	l := newLab(t, labConfig{
-		Config: topo.Config{Queues: 2, Backends: 2}, options: fmt.Sprintf("kubernetes: {enabled: true, kubeconfig: %s}\n", kubeconfig),
+		Config:  topo.Config{Queues: 2, Backends: 2},
+		options: fmt.Sprintf("kubernetes: {enabled: true, kubeconfig: %s}\n", kubeconfig),
 		prepare: func(l *lab) {
 			s = apiServer(t, l.Gateway, kubeconfig)
-			s.Set(apiService("api", "10.96.0.40"), apiSlice("api", l.Backends[:2]...), apiService("rival", "10.96.0.41"),
+			s.Set(apiService("api", "10.96.0.40"), apiSlice("api", l.Backends[:2]...),
+				apiService("rival", "10.96.0.41"),
 				&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: gatewayNode}})
 		},
 	})
@@ -86,7 +93,8 @@ func TestKubernetesServerAway(t *testing.T) {
 		events, _ := s.Events()
 		return len(events) == 1 && events[0].Reason == "FrontendConflict" && events[0].Regarding.Name == "rival"
 	})
-	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(apiVIP, webPort), at(vip4, webPort)}, Flows: 100, Interval: 50 * time.Millisecond})
+	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(apiVIP, webPort),
+		at(vip4, webPort)}, Flows: 100, Interval: 50 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +104,8 @@ func TestKubernetesServerAway(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, source := range st.Sources {
-			if strings.HasPrefix(source.Name, "kubernetes:") && strings.Contains(source.Error, "since") && source.Synced {
+			if strings.HasPrefix(source.Name, "kubernetes:") && strings.Contains(source.Error, "since") &&
+				source.Synced {
 				n++
 			}
 		}
@@ -136,7 +145,8 @@ func TestKubernetesServerAway(t *testing.T) {
 		}
 		return n == 1
 	})
-	r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(apiVIP, webPort)}, Requests: 50, Timeout: 2 * time.Second})
+	r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(apiVIP, webPort)}, Requests: 50,
+		Timeout: 2 * time.Second})
 	if err != nil || len(r.Errors) > 0 || r.Shares[l.Backends[1].Name] != 50 {
 		t.Errorf("50 requests: %v, %+v", err, r)
 	}

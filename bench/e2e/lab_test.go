@@ -263,7 +263,8 @@ func (l *lab) web(hosts ...*topo.Host) launch.Service {
 }
 
 func (l *lab) dns(hosts ...*topo.Host) launch.Service {
-	return launch.Service{Name: "dns", UDP: true, Port: dnsPort, VIPs: []string{vip4, vip6}, Endpoints: endpoints(hosts...)}
+	return launch.Service{Name: "dns", UDP: true, Port: dnsPort, VIPs: []string{vip4, vip6},
+		Endpoints: endpoints(hosts...)}
 }
 
 // onLink changes an interface of the gateway.

@@ -16,9 +16,9 @@ import (
 	"sluice.dev/sluice/control/status"
 )
 
-// TestNetem: wires that lose, double, reorder and damage packets, in both directions on both sides of the gateway,
-// under 1,000 transfers, and under 250 more all at once. They arrive as they were sent, and the gateway drops nothing
-// but what was damaged, and names it.
+// TestNetem: wires that lose, double, reorder and damage packets, in both directions on both sides
+// of the gateway, under 1,000 transfers, and under 250 more all at once. They arrive as they were
+// sent, and the gateway drops nothing but what was damaged, and names it.
 func TestNetem(t *testing.T) {
 	machine.Need(t, machine.Netem)
 	const each = 250 // of five
@@ -29,14 +29,19 @@ func TestNetem(t *testing.T) {
 		topo.Impairment
 		// What the gateway may drop, and must have dropped some of.
 		drops map[string]bool
-		// What kernels have counted, of which at least one must not be zero: the wires did what they should.
+		// What kernels have counted, of which at least one must not be zero: the wires did what
+		// they should.
 		noticed []string
 	}{
 		{name: "loss", Impairment: topo.Impairment{Loss: 2}, noticed: []string{"TcpRetransSegs"}},
-		{name: "duplication", Impairment: topo.Impairment{Duplicate: 5}, noticed: []string{"TcpExtTCPDSACKOldSent", "TcpExtTCPDSACKRecv"}},
-		{name: "reordering", Impairment: topo.Impairment{Reorder: 25, Delay: 5 * time.Millisecond}, noticed: []string{"TcpExtTCPOFOQueue"}},
-		{name: "corruption", Impairment: topo.Impairment{Corrupt: 1}, noticed: []string{"TcpInCsumErrors"}, drops: map[string]bool{"ipv4_checksum": true}},
-		{name: "all at once", Impairment: topo.Impairment{Loss: 1, Duplicate: 2, Reorder: 10, Corrupt: 0.5, Delay: 2 * time.Millisecond},
+		{name: "duplication", Impairment: topo.Impairment{Duplicate: 5}, noticed: []string{"TcpExtTCPDSACKOldSent",
+			"TcpExtTCPDSACKRecv"}},
+		{name: "reordering", Impairment: topo.Impairment{Reorder: 25, Delay: 5 * time.Millisecond},
+			noticed: []string{"TcpExtTCPOFOQueue"}},
+		{name: "corruption", Impairment: topo.Impairment{Corrupt: 1}, noticed: []string{"TcpInCsumErrors"},
+			drops: map[string]bool{"ipv4_checksum": true}},
+		{name: "all at once", Impairment: topo.Impairment{Loss: 1, Duplicate: 2, Reorder: 10, Corrupt: 0.5,
+			Delay: 2 * time.Millisecond},
 			noticed: []string{"TcpInCsumErrors"}, drops: map[string]bool{"ipv4_checksum": true}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -59,7 +64,8 @@ func TestNetem(t *testing.T) {
 			}
 			maps.DeleteFunc(dropped, func(_ string, n uint64) bool { return n == 0 })
 			noticed := l.noticed(c.noticed)
-			t.Logf("%d transfers, %d bytes, in %v, all digests equal; the wires lost %d packets; kernels noticed %v; the gateway received %d packets and dropped %v",
+			t.Logf("%d transfers, %d bytes, in %v, all digests equal; the wires lost %d packets; kernels noticed %v; "+
+				"the gateway received %d packets and dropped %v",
 				each, bytes, time.Since(began).Round(time.Second), lost, noticed, rx-rxBefore, dropped)
 			if (lost > 0) != (c.Loss > 0) {
 				t.Errorf("the wires lost %d packets", lost)
@@ -86,13 +92,13 @@ func TestNetem(t *testing.T) {
 	}
 }
 
-// lateReasons are why the gateway drops undamaged packets where others are lost or late: a connection whose SYN came a
-// third time went to another endpoint, and the first one answers after all; or it is over, and its last packets come
-// again.
+// lateReasons are why the gateway drops undamaged packets where others are lost or late: a
+// connection whose SYN came a third time went to another endpoint, and the first one answers after
+// all; or it is over, and its last packets come again.
 var lateReasons = [...]string{"late_answer", "no_flow"}
 
-// netemCounts is what the gateway dropped so far, but for its kernel's own neighbour discovery on the host link, and
-// received.
+// netemCounts is what the gateway dropped so far, but for its kernel's own neighbour discovery on
+// the host link, and received.
 func (l *lab) netemCounts() (dropped map[string]uint64, rx uint64) {
 	l.t.Helper()
 	s, err := l.gate.Client.Stats(l.ctx)
@@ -115,7 +121,8 @@ func (l *lab) countFromNow() {
 	}
 }
 
-// noticed is what the hosts' kernels have counted under some names since countFromNow, without zeros.
+// noticed is what the hosts' kernels have counted under some names since countFromNow, without
+// zeros.
 func (l *lab) noticed(names []string) map[string]uint64 {
 	l.t.Helper()
 	all := map[string]uint64{}
@@ -133,8 +140,9 @@ func (l *lab) noticed(names []string) map[string]uint64 {
 	return all
 }
 
-// equalTransfers makes so many, of 1 byte to 16 KiB, one half each way, both families, from all clients, several at a
-// time. Each compares digests at both ends; one that fails fails the test. It returns how many bytes they were.
+// equalTransfers makes so many, of 1 byte to 16 KiB, one half each way, both families, from all
+// clients, several at a time. Each compares digests at both ends; one that fails fails the test. It
+// returns how many bytes they were.
 func (l *lab) equalTransfers(n int) int64 {
 	l.t.Helper()
 	const atOnce = 24

@@ -28,7 +28,8 @@ func TestReload(t *testing.T) {
 	// While the policy is pass, the kernel gets packets for an address that is not its own.
 	delete(l.damage, l.Gateway)
 	unserved := func() string {
-		r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(vip4, 81)}, Requests: 1, Timeout: 500 * time.Millisecond})
+		r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(vip4, 81)}, Requests: 1,
+			Timeout: 500 * time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -58,7 +59,11 @@ func TestReload(t *testing.T) {
 		return st.Config.Error, st.Config.NeedRestart
 	}
 	reload("unservedVIPPort: reject\n", func() bool { return strings.Contains(unserved(), "refused") })
-	reload("unservedVIPPort: nonsense\n", func() bool { problem, _ := config(); return strings.Contains(problem, "unservedVIPPort") })
+	reload("unservedVIPPort: nonsense\n", func() bool {
+		problem, _ := config()
+		return strings.Contains(problem,
+			"unservedVIPPort")
+	})
 	if got := unserved(); !strings.Contains(got, "refused") {
 		t.Errorf("after a bad file the policy is not the last good one: %s", got)
 	}
@@ -92,7 +97,10 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	_, text := get("/metrics")
-	for _, want := range []string{`sluice_service_flows_created_total{`, `sluice_service_packets_total{`, `sluice_worker_received_packets_total{`, `sluice_flow_table_used_flows{`, `namespace="default"`} {
+	for _, want := range []string{
+		`sluice_service_flows_created_total{`, `sluice_service_packets_total{`, `sluice_worker_received_packets_total{`,
+		`sluice_flow_table_used_flows{`, `namespace="default"`,
+	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("/metrics lacks %s", want)
 		}
@@ -123,7 +131,8 @@ func TestCommands(t *testing.T) {
 	drained := netip.AddrPortFrom(l.Backends[0].Addr4(), backendPort)
 	sluice("drain", drained.String())
 	l.applied()
-	r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(vip4, webPort)}, Requests: 100, Concurrency: 4})
+	r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(vip4, webPort)}, Requests: 100,
+		Concurrency: 4})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,11 +206,12 @@ func onesComplement(b []byte) uint16 {
 	return ^uint16(sum + sum>>16)
 }
 
-// TestWorkerNice: packet threads have the nice value that they were given, a short time slice, and traffic; all
-// other threads are as they were.
+// TestWorkerNice: packet threads have the nice value that they were given, a short time slice, and
+// traffic; all other threads are as they were.
 func TestWorkerNice(t *testing.T) {
 	const nice, workers = -7, 2
-	l := newLab(t, labConfig{Config: topo.Config{Queues: workers}, options: fmt.Sprintf("tuning: {workerNice: %d}\n", nice)})
+	l := newLab(t, labConfig{Config: topo.Config{Queues: workers}, options: fmt.Sprintf("tuning: {workerNice: %d}\n",
+		nice)})
 	l.wantServed("with favoured workers")
 	usual, err := unix.SchedGetAttr(l.gate.PID(), 0)
 	if err != nil {

@@ -68,10 +68,12 @@ func TestOutage(t *testing.T) {
 func outage(t *testing.T, source apiSource) {
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	l := newLab(t, labConfig{
-		Config: topo.Config{Queues: 2, Backends: 3}, options: fmt.Sprintf("kubernetes: {enabled: true, kubeconfig: %s}\n", path),
+		Config:  topo.Config{Queues: 2, Backends: 3},
+		options: fmt.Sprintf("kubernetes: {enabled: true, kubeconfig: %s}\n", path),
 		prepare: func(l *lab) { source.start(t, l, path, outageObjects(l)) },
 	})
-	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(apiVIP, webPort)}, Flows: outageFlows, Interval: outageEvery})
+	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(apiVIP, webPort)},
+		Flows: outageFlows, Interval: outageEvery})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,11 +90,15 @@ func outage(t *testing.T, source apiSource) {
 	fresh := l.newConnections()
 	source.restart(t)
 	// client-go waits up to 30 s more, and half as much again, between attempts to connect.
-	l.await(90*time.Second, "sources that work, and a list", func() bool { return l.outageState().failing == 0 && source.lists(t) > 0 })
+	l.await(90*time.Second, "sources that work, and a list", func() bool {
+		return l.outageState().failing == 0 &&
+			source.lists(t) > 0
+	})
 	l.applied()
 	after := l.outageState()
 	if after.generation != before.generation || after.read != before.read {
-		t.Errorf("table %d after the list, %d before; revision %d, %d before", after.generation, before.generation, after.read, before.read)
+		t.Errorf("table %d after the list, %d before; revision %d, %d before", after.generation, before.generation,
+			after.read, before.read)
 	}
 	states := flows.States()
 	least := slices.MinFunc(states, func(a, b topo.FlowState) int { return int(a.Answers - b.Answers) }).Answers
@@ -100,7 +106,8 @@ func outage(t *testing.T, source apiSource) {
 		t.Errorf("%d of %d flows broke, the quietest had %d answers", n, outageFlows, least)
 	}
 	flows.Stop()
-	t.Logf("%s away: table %d before and after, %d flows, 0 broken, %d new connections meanwhile", outageTime(), after.generation, outageFlows, fresh)
+	t.Logf("%s away: table %d before and after, %d flows, 0 broken, %d new connections meanwhile", outageTime(),
+		after.generation, outageFlows, fresh)
 
 	source.put(t, outageSlice(l.Backends[2])) // and what changes is served again
 	l.await(20*time.Second, "a change", func() bool { return l.outageState().generation > after.generation })
@@ -114,7 +121,8 @@ func outage(t *testing.T, source apiSource) {
 // newConnections are served without the API server, too.
 func (l *lab) newConnections() int64 {
 	l.t.Helper()
-	r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(apiVIP, webPort)}, Requests: 200, Concurrency: 4})
+	r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(apiVIP, webPort)}, Requests: 200,
+		Concurrency: 4})
 	if err != nil || r.Failed() > 0 {
 		l.t.Errorf("new connections while the API server is away: %v, %+v", err, r)
 	}
@@ -230,7 +238,8 @@ func (r *realSource) start(t *testing.T, l *lab, kubeconfig string, objects []cl
 		t.Fatal(err)
 	}
 	var err error
-	r.cluster, err = cluster.Start(l.ctx, cluster.Config{Flags: []string{"--audit-policy-file=" + policy, "--audit-log-path=" + r.audit}})
+	r.cluster, err = cluster.Start(l.ctx, cluster.Config{Flags: []string{"--audit-policy-file=" + policy,
+		"--audit-log-path=" + r.audit}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,8 +29,9 @@ const (
 	pktgenPort             = 5000
 )
 
-// TestPktgen: bench/pktgen/pktgen.sh, with the kernel's generator, by the steps of its README. All that it says it
-// sent is somewhere: a backend's kernel took it for a good datagram, or a wire had no room for it and counted that.
+// TestPktgen: bench/pktgen/pktgen.sh, with the kernel's generator, by the steps of its README. All
+// that it says it sent is somewhere: a backend's kernel took it for a good datagram, or a wire had
+// no room for it and counted that.
 func TestPktgen(t *testing.T) {
 	machine.Need(t, machine.Pktgen)
 	type load struct {
@@ -47,8 +48,10 @@ func TestPktgen(t *testing.T) {
 			{"imix", []string{"--load", "imix", "--flows", "1000"}},
 			{"udp6", []string{"--load", "udp6", "--flows", "1000"}},
 		}},
-		{"two queues", topo.Config{Backends: 2, Queues: 2}, []load{{"two threads, many flows", []string{"--threads", "2", "--flows", "200000"}}}},
-		{"tagged", topo.Config{Backends: 2, FrontVLANs: []uint16{5}}, []load{{"udp", []string{"--vlan", "5", "--flows", "1000"}}}},
+		{"two queues", topo.Config{Backends: 2, Queues: 2},
+			[]load{{"two threads, many flows", []string{"--threads", "2", "--flows", "200000"}}}},
+		{"tagged", topo.Config{Backends: 2, FrontVLANs: []uint16{5}},
+			[]load{{"udp", []string{"--vlan", "5", "--flows", "1000"}}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if len(c.config.FrontVLANs) > 0 {
@@ -68,7 +71,8 @@ func TestPktgen(t *testing.T) {
 	}
 }
 
-// sink is an endpoint that takes datagrams and answers none: the generator's addresses are nobody's.
+// sink is an endpoint that takes datagrams and answers none: the generator's addresses are
+// nobody's.
 func (l *lab) sink(h *topo.Host, at netip.Addr) launch.Endpoint {
 	l.t.Helper()
 	c, err := h.ListenPacket("udp", netip.AddrPortFrom(at, pktgenPort).String())
@@ -97,20 +101,23 @@ func (l *lab) generate(name string, arguments []string) {
 	}
 	var seen pktgenCounts
 	var arrived, lost uint64
-	for end := time.Now().Add(machine.Slower(5 * time.Second)); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	end := time.Now().Add(machine.Slower(5 * time.Second))
+	for ; time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		seen = l.pktgenSeen()
 		if arrived, lost = seen.datagrams-before.datagrams, seen.lost-before.lost; arrived+lost >= sent {
 			break
 		}
 	}
-	l.t.Logf("%s: sent %d; wires lost %d for want of room; the gateway received %d and dropped %v; %d good datagrams reached backends; %d flows",
+	l.t.Logf("%s: sent %d; wires lost %d for want of room; the gateway received %d and dropped %v; %d good datagrams "+
+		"reached backends; %d flows",
 		name, sent, lost, seen.received-before.received, seen.drops, arrived, seen.flows)
 	if arrived+lost != sent || lost > sent/10 {
 		l.t.Errorf("%s: of %d sent %d arrived and %d were lost on wires", name, sent, arrived, lost)
 	}
 }
 
-// wayBack has the gateway route what answers the generator to the client that it runs on, where it ends.
+// wayBack has the gateway route what answers the generator to the client that it runs on, where it
+// ends.
 func (l *lab) wayBack() {
 	client := l.Clients[0]
 	gateway := l.Gateway.Interfaces[0]
@@ -119,7 +126,9 @@ func (l *lab) wayBack() {
 		device = gateway.VLAN
 	}
 	l.onLink(device, func(link netlink.Link) error {
-		for prefix, via := range map[string]net.IP{pktgenNet4: client.Addr4().AsSlice(), pktgenNet6: client.Addr6().AsSlice()} {
+		for prefix, via := range map[string]net.IP{
+			pktgenNet4: client.Addr4().AsSlice(), pktgenNet6: client.Addr6().AsSlice(),
+		} {
 			_, dst, err := net.ParseCIDR(prefix)
 			if err != nil {
 				return err
@@ -142,7 +151,8 @@ func (l *lab) pktgen(arguments ...string) (sent uint64, text string) {
 	mac := l.Gateway.Interfaces[0].MAC
 	var out bytes.Buffer
 	p, err := l.Clients[0].Start(topo.Command{
-		Path: "/bin/bash", Args: append([]string{script, "--device", "eth0", "--mac", net.HardwareAddr(mac[:]).String()}, arguments...),
+		Path: "/bin/bash", Args: append([]string{script, "--device", "eth0", "--mac",
+			net.HardwareAddr(mac[:]).String()}, arguments...),
 		Stdout: &out, Stderr: &out,
 	})
 	if err != nil {

@@ -64,7 +64,8 @@ func TestHostLinkDeleted(t *testing.T) {
 		launch.Service{Name: "cluster", Port: webPort, VIPs: []string{other4, other6}, Endpoints: own})
 	l.applied()
 	served := func(vip string, n int) bool {
-		r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(vip, webPort)}, Requests: n, Concurrency: 2, Timeout: 300 * time.Millisecond})
+		r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(vip, webPort)}, Requests: n,
+			Concurrency: 2, Timeout: 300 * time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -103,14 +104,16 @@ func TestQueueWithoutSocket(t *testing.T) {
 	if err := l.gate.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.gate.WriteConfiguration(strings.Replace(l.gate.Configuration(), "- name: front0\n", "- name: front0\n  queues: 1\n", 1)); err != nil {
+	if err := l.gate.WriteConfiguration(strings.Replace(l.gate.Configuration(), "- name: front0\n",
+		"- name: front0\n  queues: 1\n", 1)); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.gate.Start(l.ctx); err != nil {
 		t.Fatal(err)
 	}
 	target := netip.AddrPortFrom(l.Gateway.Addr4(), webNodePort)
-	r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{target}, Requests: 200, Concurrency: 4, Timeout: time.Second})
+	r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{target}, Requests: 200, Concurrency: 4,
+		Timeout: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +128,8 @@ func TestQueueWithoutSocket(t *testing.T) {
 	if refused == 0 || refused == 200 {
 		t.Error("the load does not reach both queues")
 	}
-	if c := l.condition("queues"); c.Level != "warn" || !strings.Contains(c.Detail, "front0 receives on 2 queues and 1 are served") {
+	if c := l.condition("queues"); c.Level != "warn" ||
+		!strings.Contains(c.Detail, "front0 receives on 2 queues and 1 are served") {
 		t.Errorf("condition %+v", c)
 	}
 }
@@ -138,13 +142,15 @@ func TestSourceOnNoInterface(t *testing.T) {
 		prepare: func(l *lab) {
 			gateway := l.Gateway.Interfaces[len(l.Gateway.Interfaces)-1].Addr4.Addr()
 			err := l.Backends[0].Run(func() error {
-				return netlink.RouteAdd(&netlink.Route{Dst: &net.IPNet{IP: net.ParseIP(source), Mask: net.CIDRMask(32, 32)}, Gw: gateway.AsSlice()})
+				return netlink.RouteAdd(&netlink.Route{Dst: &net.IPNet{IP: net.ParseIP(source),
+					Mask: net.CIDRMask(32, 32)}, Gw: gateway.AsSlice()})
 			})
 			if err != nil {
 				l.t.Fatal(err)
 			}
 		}})
-	r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(vip4, webPort)}, Requests: 100, Concurrency: 2})
+	r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(vip4, webPort)}, Requests: 100,
+		Concurrency: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,13 +179,15 @@ func TestSourceOnNoInterface(t *testing.T) {
 // TestDrainWaitsForConnections: SIGTERM with UDP flows that live on, and nothing else.
 func TestDrainWaitsForConnections(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}, options: "drain: {timeout: 15s}\n"})
-	flows, err := l.Clients[0].OpenUDP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, dnsPort)}, Flows: 10, Interval: 20 * time.Millisecond})
+	flows, err := l.Clients[0].OpenUDP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, dnsPort)}, Flows: 10,
+		Interval: 20 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
 	l.within("UDP flows exist", func() bool {
 		n := 0
-		err := l.gate.Client.Flows(l.ctx, status.FlowFilter{Protocol: "udp", State: "UDP_ASSURED"}, func(*status.FlowView) error { n++; return nil })
+		err := l.gate.Client.Flows(l.ctx, status.FlowFilter{Protocol: "udp", State: "UDP_ASSURED"},
+			func(*status.FlowView) error { n++; return nil })
 		return err == nil && n == 10
 	})
 	flows.Finish() // the gateway's kernel would take an ICMP error that comes once the daemon is gone for damage

@@ -54,8 +54,8 @@ func (l *lab) flowsByProtocol(protocol string) map[string]int {
 	return n
 }
 
-// TestSCTPAssociations: associations of real endpoints through VIPs and node ports, both families, which ask
-// again and again and end by the book.
+// TestSCTPAssociations: associations of real endpoints through VIPs and node ports, both families,
+// which ask again and again and end by the book.
 func TestSCTPAssociations(t *testing.T) {
 	const open = 200
 	l := newSCTPLab(t, labConfig{small: true, Config: topo.Config{Backends: 4, Queues: 2}})
@@ -90,13 +90,15 @@ func TestSCTPAssociations(t *testing.T) {
 			t.Errorf("backends saw %s, want %s", address, want)
 		}
 	}
-	l.eventually(20*time.Second, "no association is open at the gateway", func() bool { return l.flowsByProtocol("SCTP")["ESTABLISHED"] == 0 })
+	l.eventually(20*time.Second, "no association is open at the gateway",
+		func() bool { return l.flowsByProtocol("SCTP")["ESTABLISHED"] == 0 })
 	if bad := drops(ptr(l.checkLaws())); bad["no_flow"]+bad["sctp_header"]+bad["sctp_fragment"] > 0 {
 		t.Errorf("drops %v", bad)
 	}
 }
 
-// answered waits until every flow was answered so many times more than now, and fails if one breaks.
+// answered waits until every flow was answered so many times more than now, and fails if one
+// breaks.
 func (l *lab) answered(flows *topo.Flows, times int64) {
 	l.t.Helper()
 	before := flows.States()
@@ -113,7 +115,8 @@ func (l *lab) answered(flows *topo.Flows, times int64) {
 	})
 }
 
-// TestSCTPTransfers: large bodies over one association each way, both families: packets of all sizes up to the MTU.
+// TestSCTPTransfers: large bodies over one association each way, both families: packets of all
+// sizes up to the MTU.
 func TestSCTPTransfers(t *testing.T) {
 	const size = 1<<20 + 17
 	l := newSCTPLab(t, labConfig{small: true, Config: topo.Config{Queues: 2}})
@@ -126,7 +129,8 @@ func TestSCTPTransfers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Logf("%v: %d bytes each way in %v and %v, SHA-256 equal", target, size, down.Elapsed.Round(time.Millisecond), up.Elapsed.Round(time.Millisecond))
+		t.Logf("%v: %d bytes each way in %v and %v, SHA-256 equal", target, size, down.Elapsed.Round(time.Millisecond),
+			up.Elapsed.Round(time.Millisecond))
 	}
 	if bad := drops(ptr(l.checkLaws())); bad["no_flow"]+bad["sctp_header"]+bad["sctp_fragment"] > 0 {
 		t.Errorf("drops %v", bad)

@@ -27,10 +27,12 @@ func TestHTTP(t *testing.T) {
 			gateway := l.Gateway
 			targets := map[string]netip.AddrPort{
 				"VIP IPv4": at(vip4, webPort), "VIP IPv6": at(vip6, webPort), "externalIP": at(external4, webPort),
-				"NodePort IPv4": netip.AddrPortFrom(gateway.Addr4(), webNodePort), "NodePort IPv6": netip.AddrPortFrom(gateway.Addr6(), webNodePort),
+				"NodePort IPv4": netip.AddrPortFrom(gateway.Addr4(), webNodePort),
+				"NodePort IPv6": netip.AddrPortFrom(gateway.Addr6(), webNodePort),
 			}
 			for name, target := range targets {
-				r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{target}, Requests: 2000, Concurrency: 8})
+				r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{target}, Requests: 2000,
+					Concurrency: 8})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -63,11 +65,13 @@ func towardsBackends(gateway *topo.Host, target netip.Addr) netip.Addr {
 // did not make its flow. Every packet must be translated all the same.
 func TestWorkersShareFlows(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Clients: 2, Backends: 4, Queues: 2}})
-	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort), at(vip6, webPort)}, Flows: 400, Interval: 10 * time.Millisecond})
+	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort),
+		at(vip6, webPort)}, Flows: 400, Interval: 10 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
-	datagrams, err := l.Clients[1].OpenUDP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, dnsPort), at(vip6, dnsPort)}, Flows: 200, Interval: 10 * time.Millisecond})
+	datagrams, err := l.Clients[1].OpenUDP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, dnsPort),
+		at(vip6, dnsPort)}, Flows: 200, Interval: 10 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +99,8 @@ func TestWorkersShareFlows(t *testing.T) {
 	for _, q := range s.Queues {
 		full += q.RxDropped + q.RxRingFull
 	}
-	t.Logf("%d TCP and %d UDP answers, all by the right backend; worker packets %d and %d; drops %v; packets that the kernel did not deliver to the sockets: %d",
+	t.Logf("%d TCP and %d UDP answers, all by the right backend; worker packets %d and %d; drops %v; packets that "+
+		"the kernel did not deliver to the sockets: %d",
 		r.Requests, u.Requests, s.Workers[0].Rx, s.Workers[1].Rx, drops, full)
 }
 
@@ -116,7 +121,8 @@ func TestTransfers(t *testing.T) {
 				t.Errorf("%s %v: %v", name, target, err)
 				continue
 			}
-			t.Logf("%s %v: %d MiB in %v, %.2f Gbit/s, SHA-256 equal", name, target, r.Bytes>>20, r.Elapsed.Round(time.Millisecond), float64(r.Bytes)*8/float64(r.Elapsed.Nanoseconds()))
+			t.Logf("%s %v: %d MiB in %v, %.2f Gbit/s, SHA-256 equal", name, target, r.Bytes>>20,
+				r.Elapsed.Round(time.Millisecond), float64(r.Bytes)*8/float64(r.Elapsed.Nanoseconds()))
 		}
 	}
 }
@@ -132,12 +138,14 @@ func TestClientAddressIsKept(t *testing.T) {
 	l.applied()
 	client := l.Clients[0]
 	for vip, want := range map[string]netip.Addr{keepVIP4: client.Addr4(), keepVIP6: client.Addr6()} {
-		r, err := client.HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(vip, webPort)}, Requests: 200, Concurrency: 4, Timeout: 2 * time.Second})
+		r, err := client.HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(vip, webPort)}, Requests: 200,
+			Concurrency: 4, Timeout: 2 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if r.Failed() > 0 || r.Shares["local"] != 200 || r.Clients[want.String()] != 200 {
-			t.Errorf("%s: errors %v, backends %v, client addresses seen %v, want %v", vip, r.Errors, r.Shares, r.Clients, want)
+			t.Errorf("%s: errors %v, backends %v, client addresses seen %v, want %v", vip, r.Errors, r.Shares,
+				r.Clients, want)
 		}
 	}
 	s := l.checkLaws()
@@ -166,12 +174,14 @@ func TestKernelRoutedBackend(t *testing.T) {
 		keepVIP4: client.Addr4().String(), keepVIP6: client.Addr6().String(),
 		vip4: "192.0.0.2", vip6: "fd73:6c75:6963:6500::2",
 	} {
-		r, err := client.HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(vip, webPort)}, Requests: 300, Concurrency: 4, Timeout: 2 * time.Second})
+		r, err := client.HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(vip, webPort)}, Requests: 300,
+			Concurrency: 4, Timeout: 2 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if r.Failed() > 0 || r.Clients[want] != 300 || r.Deviation(fair(l.Backends)) > 5 {
-			t.Errorf("%s: errors %v, shares %v, client addresses seen %v, want %v", vip, r.Errors, r.Shares, r.Clients, want)
+			t.Errorf("%s: errors %v, shares %v, client addresses seen %v, want %v", vip, r.Errors, r.Shares, r.Clients,
+				want)
 		}
 	}
 }
@@ -179,10 +189,12 @@ func TestKernelRoutedBackend(t *testing.T) {
 // TestLocalEndpointWithSNAT: policy Cluster and an endpoint on this node.
 func TestLocalEndpointWithSNAT(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
-	l.apply(launch.Service{Name: "cluster", Port: webPort, VIPs: []string{keepVIP4, keepVIP6}, Endpoints: l.serveLocally()})
+	l.apply(launch.Service{Name: "cluster", Port: webPort, VIPs: []string{keepVIP4, keepVIP6},
+		Endpoints: l.serveLocally()})
 	l.applied()
 	for vip, want := range map[string]string{keepVIP4: "192.0.0.2", keepVIP6: "fd73:6c75:6963:6500::2"} {
-		r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(vip, webPort)}, Requests: 200, Concurrency: 4, Timeout: 2 * time.Second})
+		r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(vip, webPort)}, Requests: 200,
+			Concurrency: 4, Timeout: 2 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -196,7 +208,8 @@ func TestLocalEndpointWithSNAT(t *testing.T) {
 func TestPathMTU(t *testing.T) {
 	// The source address is on the other segment, so that the backend's kernel goes by
 	// what AdvertiseMTU says of the way to it.
-	l := newLab(t, labConfig{Config: topo.Config{BackendMTU: 1400, Queues: 2}, options: "snat: {addresses: [10.71.0.1, 'fd71::1']}\n"})
+	l := newLab(t, labConfig{Config: topo.Config{BackendMTU: 1400, Queues: 2},
+		options: "snat: {addresses: [10.71.0.1, 'fd71::1']}\n"})
 	if err := l.Backends[0].AdvertiseMTU(1500); err != nil {
 		t.Fatal(err)
 	}
@@ -207,7 +220,8 @@ func TestPathMTU(t *testing.T) {
 			t.Errorf("%s: %v", vip, err)
 			continue
 		}
-		t.Logf("%s: %d MiB towards a link of MTU 1400 in %v", vip, r.Bytes>>20, time.Since(began).Round(time.Millisecond))
+		t.Logf("%s: %d MiB towards a link of MTU 1400 in %v", vip, r.Bytes>>20,
+			time.Since(began).Round(time.Millisecond))
 	}
 	s := l.checkLaws()
 	tooBig := sum(&s, func(w *status.WorkerView) uint64 { return w.Drops["packet_too_big"] })

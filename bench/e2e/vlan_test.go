@@ -15,19 +15,24 @@ import (
 	"sluice.dev/sluice/control/status"
 )
 
-// TestVLAN: hosts and gateway have their addresses on VLAN devices, so nothing untagged reaches anybody. The gateway is
-// given the interfaces below, and takes and sets the tags itself.
+// TestVLAN: hosts and gateway have their addresses on VLAN devices, so nothing untagged reaches
+// anybody. The gateway is given the interfaces below, and takes and sets the tags itself.
 func TestVLAN(t *testing.T) {
 	machine.Need(t, machine.VLAN)
 	for _, c := range []struct {
 		name string
 		labConfig
 	}{
-		{"tagged on both sides", labConfig{Config: topo.Config{Backends: 2, Queues: 2, FrontVLANs: []uint16{5}, BackVLANs: []uint16{7}}}},
-		{"one interface, two VLANs", labConfig{Config: topo.Config{Backends: 2, Queues: 2, OneArmed: true, FrontVLANs: []uint16{5}, BackVLANs: []uint16{4094}}}},
-		{"clients tagged, backends not", labConfig{Config: topo.Config{Backends: 2, Queues: 2, FrontVLANs: []uint16{5}}}},
-		{"two tags", labConfig{Config: topo.Config{Backends: 2, Queues: 2, FrontVLANs: []uint16{5, 6}, BackVLANs: []uint16{7, 8}}}},
-		{"802.1ad outside", labConfig{Config: topo.Config{Backends: 2, Queues: 2, FrontVLANs: []uint16{5, 6}, BackVLANs: []uint16{7, 8}, ServiceTag: true}}},
+		{"tagged on both sides", labConfig{Config: topo.Config{Backends: 2, Queues: 2, FrontVLANs: []uint16{5},
+			BackVLANs: []uint16{7}}}},
+		{"one interface, two VLANs", labConfig{Config: topo.Config{Backends: 2, Queues: 2, OneArmed: true,
+			FrontVLANs: []uint16{5}, BackVLANs: []uint16{4094}}}},
+		{"clients tagged, backends not",
+			labConfig{Config: topo.Config{Backends: 2, Queues: 2, FrontVLANs: []uint16{5}}}},
+		{"two tags", labConfig{Config: topo.Config{Backends: 2, Queues: 2, FrontVLANs: []uint16{5, 6},
+			BackVLANs: []uint16{7, 8}}}},
+		{"802.1ad outside", labConfig{Config: topo.Config{Backends: 2, Queues: 2, FrontVLANs: []uint16{5, 6},
+			BackVLANs: []uint16{7, 8}, ServiceTag: true}}},
 		{"the VLAN devices themselves", labConfig{
 			Config:     topo.Config{Backends: 2, FrontVLANs: []uint16{5}, BackVLANs: []uint16{7}},
 			interfaces: []string{"front0.5", "back0.7"},
@@ -46,13 +51,15 @@ func TestVLAN(t *testing.T) {
 			l.wantServed("after kill -9")
 			s := l.checkLaws()
 			t.Logf("the gateway received %d packets and sent %d; drops %v; steered %d",
-				sum(&s, func(w *status.WorkerView) uint64 { return w.Rx }), sum(&s, func(w *status.WorkerView) uint64 { return w.Tx }),
+				sum(&s, func(w *status.WorkerView) uint64 { return w.Rx }),
+				sum(&s, func(w *status.WorkerView) uint64 { return w.Tx }),
 				drops(&s), s.Steering["steered"])
 		})
 	}
 }
 
-// vlanTraffic is requests, transfers of whole packets each way, and datagrams in fragments, both families.
+// vlanTraffic is requests, transfers of whole packets each way, and datagrams in fragments, both
+// families.
 func (l *lab) vlanTraffic() {
 	l.t.Helper()
 	before := l.vlanPackets()
@@ -76,11 +83,13 @@ func (l *lab) vlanTraffic() {
 		if err != nil {
 			l.t.Fatal(err)
 		}
-		l.t.Logf("%v: %d bytes each way in %v and %v, SHA-256 equal", target, size, down.Elapsed.Round(time.Millisecond), up.Elapsed.Round(time.Millisecond))
+		l.t.Logf("%v: %d bytes each way in %v and %v, SHA-256 equal", target, size,
+			down.Elapsed.Round(time.Millisecond), up.Elapsed.Round(time.Millisecond))
 	}
 	for _, payload := range []int{64, 1400, 4096} {
 		flows, err := client.OpenUDP(l.ctx, topo.FlowLoad{
-			Targets: []netip.AddrPort{at(vip4, dnsPort), at(vip6, dnsPort)}, Flows: datagrams, Interval: 50 * time.Millisecond, Payload: payload,
+			Targets: []netip.AddrPort{at(vip4, dnsPort), at(vip6, dnsPort)}, Flows: datagrams,
+			Interval: 50 * time.Millisecond, Payload: payload,
 		})
 		if err != nil {
 			l.t.Fatal(err)

@@ -36,8 +36,8 @@ func IPv6(ip []byte, protocol, hopLimit uint8, src, dst []byte, n int) {
 }
 
 // Sum is what the transport checksum covers: a segment, datagram or message and the pseudo header
-// (RFC 9293, section 3.1; RFC 8200, section 8.1). Addresses are the two of the IP header, one behind
-// the other. It is 0xffff if the checksum in b is correct.
+// (RFC 9293, section 3.1; RFC 8200, section 8.1). Addresses are the two of the IP header, one
+// behind the other. It is 0xffff if the checksum in b is correct.
 func Sum(b, addresses []byte, protocol uint8) uint16 {
 	pseudo := checksum.Add(uint16(protocol), uint16(len(b)))
 	return checksum.Add(checksum.Sum(b), checksum.Add(checksum.Sum(addresses), pseudo))

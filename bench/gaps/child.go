@@ -87,7 +87,8 @@ func RunChild(ctx context.Context, text string, in io.Reader, out io.Writer) err
 		turn = 0
 	}
 	go func() {
-		ended <- p.worker.Run(ctx, fastpath.RunConfig{CPU: p.CPU, Threads: threads, Turn: turn, Spin: forever, Sleep: time.Second})
+		ended <- p.worker.Run(ctx, fastpath.RunConfig{CPU: p.CPU, Threads: threads, Turn: turn, Spin: forever,
+			Sleep: time.Second})
 	}()
 	go func() { p.watch.Run(ctx); ended <- nil }()
 	go func() { _ = p.loop.Run(ctx); ended <- nil }()
@@ -113,7 +114,8 @@ func (p *process) makeWorker(block *stats.Block) error {
 	p.worker, err = fastpath.New(fastpath.Config{
 		Memory: make([]byte, frames*frameSize), Pool: fastpath.NewPool(frames, frameSize),
 		Links: []fastpath.Link{p.probe}, Egress: []int{0}, Host: -1,
-		Flows: flows, Workers: workers, Services: &p.handle, Hops: nexthop.NewTable(), Fragments: fragments, Stats: block,
+		Flows: flows, Workers: workers, Services: &p.handle, Hops: nexthop.NewTable(), Fragments: fragments,
+		Stats:       block,
 		HeldPackets: 64, HeldPerHop: 16, HeldFragments: 64, FragmentWait: time.Second, TTL: 64,
 	})
 	if err != nil {
@@ -128,14 +130,16 @@ func (p *process) makeControl(block *stats.Block) (err error) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	tracker := tracker.New()
 	if p.watch, err = k8s.New(k8s.Config{
-		Log: log, Client: &rest.Config{Host: p.Server}, Tracker: tracker, NodeName: updates.GatewayNode, StaleEndpointTimeout: 30 * time.Second,
+		Log: log, Client: &rest.Config{Host: p.Server}, Tracker: tracker, NodeName: updates.GatewayNode,
+		StaleEndpointTimeout: 30 * time.Second,
 	}); err != nil {
 		return err
 	}
 	p.loop = loop.New(loop.Config{
 		Log: log, Tracker: tracker, Publisher: loop.NewPublisher(&p.handle, []*stats.Block{block}),
 		Compiler: compiler.New(compiler.Config{
-			NodeName: updates.GatewayNode, SelectKey: [2]uint64{1, 2}, SNATPorts: services.PortRange{First: 16384, Count: 13616}, ClusterIPs: true,
+			NodeName: updates.GatewayNode, SelectKey: [2]uint64{1, 2}, SNATPorts: services.PortRange{First: 16384,
+				Count: 13616}, ClusterIPs: true,
 		}),
 		Steering: nowhere{}, Feeds: p.watch.Feeds(), Window: 2 * time.Millisecond,
 	})
@@ -166,7 +170,8 @@ func (p *process) answer(ctx context.Context, in io.Reader, out io.Writer) error
 			}
 		case "take":
 			w, now := p.probe.take(), read()
-			w.Collections, w.Allocated, w.Live = now.collections-before.collections, now.allocated-before.allocated, now.live
+			w.Collections, w.Allocated, w.Live = now.collections-before.collections, now.allocated-before.allocated,
+				now.live
 			w.Published = p.generation() - published
 			before, published = now, p.generation()
 			if err := to.Encode(w); err != nil {
@@ -183,7 +188,8 @@ func (p *process) generation() uint64 { return p.handle.Load().Generation }
 type garbage struct{ collections, allocated, live uint64 }
 
 func read() garbage {
-	s := []metrics.Sample{{Name: "/gc/cycles/total:gc-cycles"}, {Name: "/gc/heap/allocs:bytes"}, {Name: "/gc/heap/live:bytes"}}
+	s := []metrics.Sample{{Name: "/gc/cycles/total:gc-cycles"}, {Name: "/gc/heap/allocs:bytes"},
+		{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(s)
 	return garbage{s[0].Value.Uint64(), s[1].Value.Uint64(), s[2].Value.Uint64()}
 }

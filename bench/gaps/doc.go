@@ -25,7 +25,7 @@
 // it, and a worker that is not locked may go on on another thread: then Go can have fewer
 // gaps than C, which says nothing of the target.
 //
-// The API server is the one in memory. It speaks JSON, and a real one protobuf, which makes a fraction of the
-// garbage: the figures are pessimistic there. It shares the other processors with the
-// child's control plane, which a real one, on another machine, does not.
+// The API server is the one in memory. It speaks JSON, and a real one protobuf, which makes a
+// fraction of the garbage: the figures are pessimistic there. It shares the other processors with
+// the child's control plane, which a real one, on another machine, does not.
 package gaps

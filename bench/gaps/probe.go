@@ -63,7 +63,8 @@ func (p *probe) note(gap uint64) {
 	before := p.used
 	_ = unix.Getrusage(rusageThread, &p.used) // cannot fail
 	var cpu uint32
-	if _, _, errno := unix.RawSyscall(unix.SYS_GETCPU, uintptr(unsafe.Pointer(&cpu)), 0, 0); errno == 0 && int(cpu) != p.cpu {
+	if _, _, errno := unix.RawSyscall(unix.SYS_GETCPU, uintptr(unsafe.Pointer(&cpu)), 0, 0); errno == 0 &&
+		int(cpu) != p.cpu {
 		p.current.Elsewhere++
 	}
 	tid := unix.Gettid()

@@ -21,7 +21,8 @@ var figures = []figure{
 	{"time_lost", "%", (*Window).lost},
 	{"handed_over_over_1ms", "per 10 s", func(w *Window) float64 { return w.per10s(w.HandedOver.Over1ms) }},
 	{"handed_over", "per 10 s", func(w *Window) float64 { return w.per10s(w.HandedOver.Gaps) }},
-	{"handed_over_mean", "us", func(w *Window) float64 { return float64(w.HandedOver.Lost) / 1e3 / float64(max(1, w.HandedOver.Gaps)) }},
+	{"handed_over_mean", "us",
+		func(w *Window) float64 { return float64(w.HandedOver.Lost) / 1e3 / float64(max(1, w.HandedOver.Gaps)) }},
 	{"preempted_over_1ms", "per 10 s", func(w *Window) float64 { return w.per10s(w.Preempted.Over1ms) }},
 	{"preempted", "per 10 s", func(w *Window) float64 { return w.per10s(w.Preempted.Gaps) }},
 	{"in_place_over_1ms", "per 10 s", func(w *Window) float64 { return w.per10s(w.InPlace.Over1ms) }},
@@ -47,7 +48,8 @@ func (c *Config) params(variant string) map[string]string {
 func (c *Config) points(variant string, rounds []round) (list []results.Point) {
 	add := func(system string, f figure, of func(*round) float64) *results.Point {
 		p := results.Point{
-			Experiment: "gaps", System: system, Params: c.params(variant), Metric: f.metric, Unit: f.unit, Better: "lower",
+			Experiment: "gaps", System: system, Params: c.params(variant), Metric: f.metric, Unit: f.unit,
+			Better: "lower",
 		}
 		for i := range rounds {
 			p.Samples = append(p.Samples, of(&rounds[i]))
@@ -87,11 +89,14 @@ func floorMedian(rounds []round) float64 {
 // print writes a table of medians, a row for each variant and one for the floor beside it.
 func (c *Config) print(list []Variant, rounds [][]round) error {
 	fmt.Fprintf(c.Out, "%d windows of %s each, medians. %d Services of %d endpoints, %d changes/s.\n"+
-		"Gaps are counts per 10 s, those of more than 1 ms and of more than 0.1 ms; handed over, preempted and in place are what those of more than 1 ms\n"+
+		"Gaps are counts per 10 s, those of more than 1 ms and of more than 0.1 ms; handed over, preempted and in "+
+		"place are what those of more than 1 ms\n"+
 		"were; handovers are of any length.\n",
 		c.Windows, c.Window, c.Services, c.Endpoints, c.Rate)
 	w := tabwriter.NewWriter(c.Out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "\t>1ms\t>0.1ms\tmax ms\tlost %\thanded over\tpreempted\tin place\thandovers\tµs each\tmoves\telsewhere\tGCs\tMB/s\theap MB\ttables/s\t>1ms above C\t")
+	fmt.Fprintln(w,
+		"\t>1ms\t>0.1ms\tmax ms\tlost %\thanded over\tpreempted\tin place\thandovers\tµs "+
+			"each\tmoves\telsewhere\tGCs\tMB/s\theap MB\ttables/s\t>1ms above C\t")
 	for i, v := range list {
 		points := map[string]*results.Point{}
 		all := c.points(v.Name, rounds[i])
@@ -102,14 +107,19 @@ func (c *Config) print(list []Variant, rounds [][]round) error {
 		for _, system := range []string{"c-loop", "sluice"} {
 			name := map[string]string{"c-loop": "C", "sluice": v.Name}[system]
 			fmt.Fprint(w, name)
-			for _, m := range []string{"gaps_over_1ms", "gaps_over_100us", "gap_max", "time_lost", "handed_over_over_1ms", "preempted_over_1ms", "in_place_over_1ms", "handed_over", "handed_over_mean"} {
+			for _, m := range []string{
+				"gaps_over_1ms", "gaps_over_100us", "gap_max", "time_lost", "handed_over_over_1ms",
+				"preempted_over_1ms", "in_place_over_1ms", "handed_over", "handed_over_mean",
+			} {
 				fmt.Fprint(w, "\t", median(system+" "+m))
 			}
 			if system == "c-loop" {
 				fmt.Fprintln(w, "\t\t\t\t\t\t\t\t")
 				continue
 			}
-			for _, m := range []string{"moves", "elsewhere", "collections", "allocated", "live_heap", "published", "gaps_over_1ms_above_floor"} {
+			for _, m := range []string{
+				"moves", "elsewhere", "collections", "allocated", "live_heap", "published", "gaps_over_1ms_above_floor",
+			} {
 				fmt.Fprint(w, "\t", median(system+" "+m))
 			}
 			fmt.Fprintln(w, "\t")
@@ -121,7 +131,9 @@ func (c *Config) print(list []Variant, rounds [][]round) error {
 	fmt.Fprintf(c.Out, "Target: at most %d above C for variant sluice.\n", Target)
 	for i, v := range list {
 		if floor := floorMedian(rounds[i]); floor > Target {
-			fmt.Fprintf(c.Out, "The machine is not quiet: beside %s the C loop alone had %.1f gaps of more than 1 ms in 10 s. Above so many, a few more do not show.\n", v.Name, floor)
+			fmt.Fprintf(c.Out,
+				"The machine is not quiet: beside %s the C loop alone had %.1f gaps of more than 1 ms in 10 s. Above "+
+					"so many, a few more do not show.\n", v.Name, floor)
 		}
 	}
 	return nil

@@ -38,7 +38,8 @@ type Config struct {
 // Defaults is the measurement as the project's target names it.
 func Defaults() Config {
 	return Config{
-		Variants: []string{"sluice"}, Windows: 20, Window: 10 * time.Second, Services: 10_000, Endpoints: 10, Rate: 100, CPU: -1,
+		Variants: []string{"sluice"}, Windows: 20, Window: 10 * time.Second, Services: 10_000, Endpoints: 10, Rate: 100,
+		CPU: -1,
 		Out: os.Stdout, Progress: os.Stderr,
 	}
 }
@@ -63,13 +64,16 @@ func (c *Config) check() (list []Variant, err error) {
 	}
 	switch {
 	case len(c.cpus) < 2:
-		return nil, fmt.Errorf("this process may use CPU %v alone: the worker needs one and the API server another", c.cpus)
+		return nil, fmt.Errorf("this process may use CPU %v alone: the worker needs one and the API server another",
+			c.cpus)
 	case !slices.Contains(c.cpus, c.CPU):
 		return nil, fmt.Errorf("CPU %d is none of those that this process may use: %v", c.CPU, c.cpus)
 	case c.Windows < 1 || c.Window < 100*time.Millisecond || c.Rate < 1 || c.Rate > 10_000:
-		return nil, fmt.Errorf("%d windows of %s, %d changes a second: at least 1, 100ms, and 1 to 10000", c.Windows, c.Window, c.Rate)
+		return nil, fmt.Errorf("%d windows of %s, %d changes a second: at least 1, 100ms, and 1 to 10000", c.Windows,
+			c.Window, c.Rate)
 	case c.Services < 10 || c.Endpoints < 1 || c.Services*(c.Endpoints+1) > 4<<20:
-		return nil, fmt.Errorf("%d Services of %d endpoints: at least 10 and 1, and at most %d endpoints are possible", c.Services, c.Endpoints, 4<<20)
+		return nil, fmt.Errorf("%d Services of %d endpoints: at least 10 and 1, and at most %d endpoints are possible",
+			c.Services, c.Endpoints, 4<<20)
 	}
 	c.population = updates.Defaults()
 	c.population.Services, c.population.Endpoints = c.Services, c.Endpoints
@@ -146,7 +150,8 @@ func (c *Config) measure(ctx context.Context, f *floor, subjects []*subject) ([]
 				return nil, err
 			}
 			if r.window.Published == 0 && !subjects[i].Quiet {
-				return nil, fmt.Errorf("variant %s: nothing was published in a window of %s: changes do not arrive", subjects[i].Name, c.Window)
+				return nil, fmt.Errorf("variant %s: nothing was published in a window of %s: changes do not arrive",
+					subjects[i].Name, c.Window)
 			}
 			rounds[i] = append(rounds[i], r)
 		}

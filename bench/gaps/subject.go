@@ -156,6 +156,7 @@ func (s *subject) close() error {
 		}
 		return nil
 	case <-time.After(10 * time.Second):
-		return errors.Join(fmt.Errorf("variant %s: the measured process does not end; killed", s.Name), s.command.Process.Kill(), <-waited)
+		return errors.Join(fmt.Errorf("variant %s: the measured process does not end; killed", s.Name),
+			s.command.Process.Kill(), <-waited)
 	}
 }

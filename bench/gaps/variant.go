@@ -46,10 +46,20 @@ func variants() []Variant {
 		with("procs", "GOMAXPROCS = as many as CPUs", func(v *Variant) { v.MaxProcs = 0 }),
 		with("procs+6", "GOMAXPROCS = workers + 6", func(v *Variant) { v.MaxProcs = workers + 6 }),
 		with("kept-off", "no other thread on the worker's CPU", func(v *Variant) { v.Apart = true }),
-		with("short-slice", "scheduler slice of 0.1 ms for all threads (Linux 6.12)", func(v *Variant) { v.Slice = 100 * time.Microsecond }),
-		with("locked-kept-off", "locked, and no other thread on its CPU", func(v *Variant) { v.Locked, v.Apart = true, true }),
-		with("locked-short", "locked, and a slice of 0.1 ms", func(v *Variant) { v.Locked, v.Slice = true, 100*time.Microsecond }),
-		with("go-defaults", "locked, as many Ps as CPUs", func(v *Variant) { v.Locked, v.Settings = true, goruntime.Settings{} }),
+		with("short-slice", "scheduler slice of 0.1 ms for all threads (Linux 6.12)",
+			func(v *Variant) { v.Slice = 100 * time.Microsecond }),
+		with("locked-kept-off", "locked, and no other thread on its CPU", func(v *Variant) {
+			v.Locked, v.Apart = true,
+				true
+		}),
+		with("locked-short", "locked, and a slice of 0.1 ms", func(v *Variant) {
+			v.Locked, v.Slice = true,
+				100*time.Microsecond
+		}),
+		with("go-defaults", "locked, as many Ps as CPUs", func(v *Variant) {
+			v.Locked, v.Settings = true,
+				goruntime.Settings{}
+		}),
 	}
 }
 

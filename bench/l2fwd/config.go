@@ -27,9 +27,9 @@ type Side struct {
 type Config struct {
 	In, Out Side // may be one interface
 	Queues  int  // 0: as many as the interface with fewer queues has
-	// CPUs to pin workers to: one on each, which has the queues in turn, as the gateway's workers do. Several
-	// on one CPU would get more of it from the scheduler than one, and take turns. Empty: a worker
-	// per queue, not pinned.
+	// CPUs to pin workers to: one on each, which has the queues in turn, as the gateway's workers
+	// do. Several on one CPU would get more of it from the scheduler than one, and take turns.
+	// Empty: a worker per queue, not pinned.
 	CPUs []int
 
 	Batch     int // packets per Receive, fastpath.BatchSize if 0
@@ -40,8 +40,8 @@ type Config struct {
 	TxBudget int
 	// Spin and Sleep are fastpath.RunConfig's; negative Spin never sleeps.
 	Spin, Sleep time.Duration
-	// SpinAsWorked bounds spinning, all in all, by the time that was spent on packets, too: CPU time
-	// is then at most twice that of the work, and sleeping.
+	// SpinAsWorked bounds spinning, all in all, by the time that was spent on packets, too: CPU
+	// time is then at most twice that of the work, and sleeping.
 	SpinAsWorked bool
 	// Coalesce is RunConfig's too; 0 is the default, less than 0 never.
 	Coalesce time.Duration

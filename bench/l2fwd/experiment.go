@@ -31,7 +31,8 @@ type Experiment struct {
 
 // DefaultExperiment is the full form, for two CPUs.
 func DefaultExperiment() Experiment {
-	return Experiment{Repeat: 5, Window: time.Second, Warmup: 300 * time.Millisecond, Steps: 2000, SourceCPU: 0, WorkerCPU: 1}
+	return Experiment{Repeat: 5, Window: time.Second, Warmup: 300 * time.Millisecond, Steps: 2000, SourceCPU: 0,
+		WorkerCPU: 1}
 }
 
 const wire = "veth, native XDP, copy mode"
@@ -196,7 +197,8 @@ func (f *figures) points(knob string) []results.Point {
 
 func printKnobs(out io.Writer, list []variant, all []figures) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "knob\tstep ns\tto default\tMpps\tto default\tworker ns\tsource ns\tsystem ns\tlost %\tp50 us\tp99 us\t")
+	fmt.Fprintln(w,
+		"knob\tstep ns\tto default\tMpps\tto default\tworker ns\tsource ns\tsystem ns\tlost %\tp50 us\tp99 us\t")
 	step, rate := median(all[0].step), median(all[0].mpps)
 	for i, v := range list {
 		f := &all[i]

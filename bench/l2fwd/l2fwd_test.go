@@ -18,9 +18,9 @@ import (
 	"sluice.dev/sluice/fastpath/xsk/xsktest"
 )
 
-// TestForward sends a thousand packets each way, IPv4 and IPv6, over two queues, and
-// wants each once, with the next hop's address, and the ARP packets left alone. One worker on each CPU has
-// all queues; without CPUs there is one for each queue.
+// TestForward sends a thousand packets each way, IPv4 and IPv6, over two queues, and wants each
+// once, with the next hop's address, and the ARP packets left alone. One worker on each CPU has all
+// queues; without CPUs there is one for each queue.
 func TestForward(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -64,7 +64,8 @@ func forward(t *testing.T, cpus []int, workers int) {
 	if n := attached(t); n != 0 {
 		t.Errorf("%d interfaces still have a program", n)
 	}
-	// A worker counts after it has sent, so that only one that has ended has counted all that arrived.
+	// A worker counts after it has sent, so that only one that has ended has counted all that
+	// arrived.
 	totals := started.stats.Totals()
 	if totals.Forwarded != 2*each || totals.Packets != 2*each || len(started.stats.Workers) != workers {
 		t.Errorf("%+v by %d workers, want %d packets by %d", totals, len(started.stats.Workers), 2*each, workers)
@@ -164,7 +165,8 @@ func pair(t *testing.T, dev, peer string) *end {
 	}
 	ifi, err := net.InterfaceByName(peer)
 	must(t, err)
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, int(swap(unix.ETH_P_ALL)))
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK,
+		int(swap(unix.ETH_P_ALL)))
 	must(t, err)
 	t.Cleanup(func() { unix.Close(fd) })
 	must(t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 16<<20))

@@ -17,7 +17,8 @@ import (
 func TestMeasureKnobs(t *testing.T) {
 	var out bytes.Buffer
 	file := filepath.Join(t.TempDir(), "knobs.json")
-	e := Experiment{Out: &out, JSON: file, Repeat: 1, Window: 400 * time.Millisecond, Warmup: 200 * time.Millisecond, Steps: 200,
+	e := Experiment{Out: &out, JSON: file, Repeat: 1, Window: 400 * time.Millisecond, Warmup: 200 * time.Millisecond,
+		Steps:    200,
 		Variants: []string{"budget 32", "threaded gateway"}, SourceCPU: -1, WorkerCPU: 0}
 	must(t, MeasureKnobs(t.Context(), e))
 	run, err := results.Load(file)
@@ -54,12 +55,14 @@ func TestFloodCounts(t *testing.T) {
 	load.queues = 2
 	o, err := load.run(t.Context())
 	must(t, err)
-	// A source that others held up sends less in the window, or makes up for what was due before it.
+	// A source that others held up sends less in the window, or makes up for what was due before
+	// it.
 	if sent := float64(o.sent) / o.seconds; sent < 1000 || sent > 4000 {
 		t.Errorf("sent %.0f packets a second, want about 2000", sent)
 	}
 	// What is under way at one reading and not at the other.
-	if slack := int64(o.sent) - int64(o.received); slack < -200 || slack > 200 || o.received == 0 || o.latency.quantile(0.5) == 0 {
+	if slack := int64(o.sent) - int64(o.received); slack < -200 || slack > 200 || o.received == 0 ||
+		o.latency.quantile(0.5) == 0 {
 		t.Errorf("%d sent, %d received, p50 %s", o.sent, o.received, o.latency.quantile(0.5))
 	}
 }
@@ -79,6 +82,7 @@ func TestSpinAsWorked(t *testing.T) {
 		}
 	}
 	if core[true] > core[false]/2 {
-		t.Errorf("the worker used %.0f %% of a core, and %.0f %% where it always spins", 100*core[true], 100*core[false])
+		t.Errorf("the worker used %.0f %% of a core, and %.0f %% where it always spins", 100*core[true],
+			100*core[false])
 	}
 }

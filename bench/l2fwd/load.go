@@ -48,12 +48,14 @@ func openSource(ctx context.Context, ifname string, queue, cpu int, dst, src MAC
 	if err != nil {
 		return nil, err
 	}
-	s := &source{umem: umem, pool: fastpath.NewPool(sourceFrames, 2048), cpu: cpu, up: make(chan struct{}), batch: make([]fastpath.Desc, sourceBatch)}
+	s := &source{umem: umem, pool: fastpath.NewPool(sourceFrames, 2048), cpu: cpu, up: make(chan struct{}),
+		batch: make([]fastpath.Desc, sourceBatch)}
 	for at := 0; at < len(umem.Bytes()); at += 2048 {
 		writePacket(umem.Bytes()[at:at+packetBytes], dst, src)
 	}
 	s.socket, err = xsk.Open(ctx, xsk.Config{
-		Interface: ifname, Queue: queue, UMEM: umem, Mode: xsk.Copy, RxSize: 64, FillSize: 64, TxSize: sourceBatch, CompletionSize: sourceFrames,
+		Interface: ifname, Queue: queue, UMEM: umem, Mode: xsk.Copy, RxSize: 64, FillSize: 64, TxSize: sourceBatch,
+		CompletionSize: sourceFrames,
 	})
 	if err != nil {
 		return nil, errors.Join(err, umem.Close())
@@ -68,7 +70,8 @@ func writePacket(b []byte, dst, src MAC) {
 	copy(b[6:], src[:])
 	binary.BigEndian.PutUint16(b[12:], unix.ETH_P_IP)
 	framing.IPv4(b[14:], unix.IPPROTO_UDP, []byte{198, 18, 0, 2}, []byte{198, 18, 1, 2}, packetBytes-34)
-	copy(b[34:], []byte{0x30, 0x39, 0, 9, 0, packetBytes - 34, 0, 0}) // to discard (RFC 863), without checksum (RFC 768)
+	// to discard (RFC 863), without checksum (RFC 768)
+	copy(b[34:], []byte{0x30, 0x39, 0, 9, 0, packetBytes - 34, 0, 0})
 }
 
 // run sends until ctx is done.

@@ -27,7 +27,8 @@ func attach(ifindex int, sockets []*xsk.Socket) (s *steering, err error) {
 			err = errors.Join(fmt.Errorf("l2fwd: XDP program on interface %d: %w", ifindex, err), s.close())
 		}
 	}()
-	s.xsks, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4, MaxEntries: uint32(len(sockets))})
+	s.xsks, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4,
+		MaxEntries: uint32(len(sockets))})
 	if err != nil {
 		return s, err
 	}
@@ -36,7 +37,8 @@ func attach(ifindex int, sockets []*xsk.Socket) (s *steering, err error) {
 			return s, err
 		}
 	}
-	s.prog, err = ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "Apache-2.0", Instructions: redirectIP(s.xsks)})
+	s.prog, err = ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "Apache-2.0",
+		Instructions: redirectIP(s.xsks)})
 	if err != nil {
 		return s, err
 	}

@@ -104,7 +104,8 @@ func (c *cell) points(spin time.Duration, load float64) []results.Point {
 		core.Target = &target
 		return []results.Point{core}
 	}
-	return []results.Point{core, point("latency_p50", "us", c.p50), point("latency_p99", "us", c.p99), point("lost", "%", c.lost)}
+	return []results.Point{core, point("latency_p50", "us", c.p50), point("latency_p99", "us", c.p99),
+		point("lost", "%", c.lost)}
 }
 
 func printProportional(out io.Writer, full float64, spins []time.Duration, cells []cell) error {

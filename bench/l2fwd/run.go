@@ -69,7 +69,8 @@ func (f *forwarder) open(ctx context.Context) error {
 			return err
 		}
 		if queues > s.queues {
-			return fmt.Errorf("l2fwd: %s has %d queues, not %d: `ethtool -L %s combined %d`, or forward on fewer", name, s.queues, queues, name, queues)
+			return fmt.Errorf("l2fwd: %s has %d queues, not %d: `ethtool -L %s combined %d`, or forward on fewer", name,
+				s.queues, queues, name, queues)
 		}
 		f.sides = append(f.sides, s)
 	}
@@ -100,13 +101,14 @@ func (f *forwarder) open(ctx context.Context) error {
 	return nil
 }
 
-// addWorker makes worker k of so many, which has every so many-th queue: it opens their sockets on every
-// side, on one UMEM.
+// addWorker makes worker k of so many, which has every so many-th queue: it opens their sockets on
+// every side, on one UMEM.
 func (f *forwarder) addWorker(ctx context.Context, k, workers, queues int) error {
 	c := f.c
 	own := (queues - k + workers - 1) / workers
 	ring := uint32(c.RingSize)
-	umem, err := xsk.NewUMEM(xsk.UMEMConfig{Frames: own * len(f.sides) * 2 * c.RingSize, FrameSize: c.FrameSize, HugePages: true})
+	umem, err := xsk.NewUMEM(xsk.UMEMConfig{Frames: own * len(f.sides) * 2 * c.RingSize, FrameSize: c.FrameSize,
+		HugePages: true})
 	if err != nil {
 		return err
 	}

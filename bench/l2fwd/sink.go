@@ -31,11 +31,13 @@ func openSink(ifindex int) (s *sink, err error) {
 			err = errors.Join(fmt.Errorf("l2fwd: counter on interface %d: %w", ifindex, err), s.close())
 		}
 	}()
-	s.counts, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 8, MaxEntries: sinkBuckets})
+	s.counts, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 8,
+		MaxEntries: sinkBuckets})
 	if err != nil {
 		return s, err
 	}
-	s.prog, err = ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "Apache-2.0", Instructions: countAndDrop(s.counts)})
+	s.prog, err = ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "Apache-2.0",
+		Instructions: countAndDrop(s.counts)})
 	if err != nil {
 		return s, err
 	}

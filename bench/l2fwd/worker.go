@@ -129,7 +129,8 @@ func (w *worker) run(ctx context.Context, c *Config, up func()) error {
 	done := ctx.Done()
 	now := time.Now()
 	began := now
-	pace := fastpath.NewPace(&fastpath.RunConfig{Spin: max(c.Spin, 0), SpinAsWorked: c.SpinAsWorked, Coalesce: c.Coalesce}, 0)
+	pace := fastpath.NewPace(&fastpath.RunConfig{Spin: max(c.Spin, 0), SpinAsWorked: c.SpinAsWorked,
+		Coalesce: c.Coalesce}, 0)
 	for {
 		moved := w.step()
 		if moved > 0 {

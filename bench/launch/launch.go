@@ -39,8 +39,8 @@ type Config struct {
 	Interfaces []string // default all of the host
 	Options    string   // more of the configuration: YAML, whole top-level fields
 	Env        []string // of the daemon, added to this process's
-	// Patience multiplies every bound of time, on machines that are slow; 0 is what the environment says (package
-	// machine).
+	// Patience multiplies every bound of time, on machines that are slow; 0 is what the environment
+	// says (package machine).
 	Patience int
 }
 
@@ -121,7 +121,8 @@ func (g *Gateway) Configuration() string {
 	for _, i := range g.config.Interfaces {
 		fmt.Fprintf(&b, "- name: %s\n", i)
 	}
-	fmt.Fprintf(&b, "manifests: {directory: %s}\nstateDir: %s\nbpfFS: %s\n", g.Manifests(), g.path(stateDir), g.path(bpfDir))
+	fmt.Fprintf(&b, "manifests: {directory: %s}\nstateDir: %s\nbpfFS: %s\n", g.Manifests(), g.path(stateDir),
+		g.path(bpfDir))
 	if !strings.Contains(g.config.Options, "drain:") {
 		b.WriteString("drain: {timeout: 1s}\n") // UDP flows would keep Stop waiting for their timeout
 	}

@@ -120,7 +120,8 @@ func TestStopTellsHowItEnded(t *testing.T) {
 			if strings.Contains(tc.want, "before") {
 				within(t, func() bool { return !g.Running() })
 			}
-			if err := g.Stop(); (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+			if err := g.Stop(); (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(),
+				tc.want) {
 				t.Errorf("%v, want %q", err, tc.want)
 			}
 			if err := g.Stop(); err != nil {

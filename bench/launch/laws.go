@@ -35,7 +35,8 @@ func brokenLaws(s *status.StatsView) string {
 	for i := range s.Workers {
 		w := &s.Workers[i]
 		if !w.PacketLaw.Holds {
-			return fmt.Sprintf("worker %d: packet law: in %d, accounted %d", w.Worker, w.PacketLaw.In, w.PacketLaw.Accounted)
+			return fmt.Sprintf("worker %d: packet law: in %d, accounted %d", w.Worker, w.PacketLaw.In,
+				w.PacketLaw.Accounted)
 		}
 		if !w.FrameLaw.Holds {
 			return fmt.Sprintf("worker %d: frame law: %+v", w.Worker, w.FrameLaw)

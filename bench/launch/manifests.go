@@ -113,10 +113,13 @@ func (s *Service) objects() []any {
 	return objects
 }
 
-func (s *Service) slice(key string, family discoveryv1.AddressType, protocol corev1.Protocol, port int32) *discoveryv1.EndpointSlice {
+func (s *Service) slice(
+	key string, family discoveryv1.AddressType, protocol corev1.Protocol, port int32,
+) *discoveryv1.EndpointSlice {
 	return &discoveryv1.EndpointSlice{
-		TypeMeta:    metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"},
-		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: lower(key), Labels: map[string]string{discoveryv1.LabelServiceName: s.Name}},
+		TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: lower(key),
+			Labels: map[string]string{discoveryv1.LabelServiceName: s.Name}},
 		AddressType: family,
 		Ports:       []discoveryv1.EndpointPort{{Name: ptr("p"), Port: &port, Protocol: &protocol}},
 	}

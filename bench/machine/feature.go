@@ -51,7 +51,8 @@ type tester interface {
 	Fatal(...any)
 }
 
-// Need skips a test where the kernel lacks a feature, and fails it there if tests must not be skipped.
+// Need skips a test where the kernel lacks a feature, and fails it there if tests must not be
+// skipped.
 func Need(t tester, features ...Feature) {
 	t.Helper()
 	for _, f := range features {
@@ -79,7 +80,8 @@ func probeNetem() error {
 	if err != nil {
 		return err
 	}
-	attrs := netlink.QdiscAttrs{LinkIndex: lo.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT}
+	attrs := netlink.QdiscAttrs{LinkIndex: lo.Attrs().Index, Handle: netlink.MakeHandle(1, 0),
+		Parent: netlink.HANDLE_ROOT}
 	return netlink.QdiscAdd(netlink.NewNetem(attrs, netlink.NetemQdiscAttrs{Loss: 1}))
 }
 

@@ -1,8 +1,10 @@
-// Package machine says what tests must know of the machine they run on: which features its kernel has, how much
-// slower than iron it is, and where programs lie that it would take too long to build.
+// Package machine says what tests must know of the machine they run on: which features its kernel
+// has, how much slower than iron it is, and where programs lie that it would take too long to
+// build.
 //
 // Most tests need nothing of the kind. Those that do run on the kernels of distributions, in guests
-// (`make vm-kernel-test`), where all features are there and an emulated processor takes ten times as long.
+// (`make vm-kernel-test`), where all features are there and an emulated processor takes ten times
+// as long.
 package machine
 
 import (
@@ -20,12 +22,12 @@ const (
 	binaryVariable = "SLUICE_BINARY"  // path of the daemon, built from this tree
 )
 
-// Binary is the path of a daemon that was built elsewhere, for tests that would build one; empty if there is none.
-// Whoever sets it answers for its being of this tree.
+// Binary is the path of a daemon that was built elsewhere, for tests that would build one; empty if
+// there is none. Whoever sets it answers for its being of this tree.
 func Binary() string { return os.Getenv(binaryVariable) }
 
-// Slower is a bound of time that was set on iron, as this machine needs it. It is for what must not take for ever,
-// not for what a test measures.
+// Slower is a bound of time that was set on iron, as this machine needs it. It is for what must not
+// take for ever, not for what a test measures.
 func Slower(d time.Duration) time.Duration { return time.Duration(float64(d) * factor()) }
 
 var factor = sync.OnceValue(func() float64 {

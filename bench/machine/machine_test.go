@@ -16,7 +16,8 @@ func (*judged) Helper()          {}
 func (j *judged) Skip(a ...any)  { j.skipped += fmt.Sprintln(a...) }
 func (j *judged) Fatal(a ...any) { j.failed += fmt.Sprintln(a...) }
 
-// TestNeed: a test is skipped by the name of what is missing, never where it must not be, and never where nothing is.
+// TestNeed: a test is skipped by the name of what is missing, never where it must not be, and never
+// where nothing is.
 func TestNeed(t *testing.T) {
 	has := Feature{"hats", "hat", func() error { return nil }}
 	lacks := Feature{"coats", "coat", func() error { return errors.New("not today") }}

@@ -33,11 +33,13 @@ func New(mem []byte, frameSize, size int) *Link {
 	}
 }
 
-// Chain makes the link take packets in several frames, which are told of in a table of the same UMEM.
+// Chain makes the link take packets in several frames, which are told of in a table of the same
+// UMEM.
 func (l *Link) Chain(c *fastpath.Chains) { l.chains = c }
 
-// Inject delivers a packet into a frame of the fill ring, or into several where the link takes that. It reports false,
-// as a NIC would drop, if there are none, if the packet does not fit, or if the receive ring is full.
+// Inject delivers a packet into a frame of the fill ring, or into several where the link takes
+// that. It reports false, as a NIC would drop, if there are none, if the packet does not fit, or if
+// the receive ring is full.
 func (l *Link) Inject(packet []byte) bool {
 	if room := int(l.frameSize - headroom); l.chains != nil && len(packet) > room {
 		var parts [][]byte
@@ -77,8 +79,8 @@ func (l *Link) InjectParts(parts ...[]byte) bool {
 	return true
 }
 
-// complete takes the oldest transmitted packet apart, and appends it to buf if it is wanted. It is false if there is
-// none, or no room for its frames in the completion ring.
+// complete takes the oldest transmitted packet apart, and appends it to buf if it is wanted. It is
+// false if there is none, or no room for its frames in the completion ring.
 func (l *Link) complete(buf []byte, wanted bool) ([]byte, bool) {
 	if l.tx.n == 0 || l.done.free() < l.buffers(l.tx.first()[0]) {
 		return buf, false

@@ -21,17 +21,20 @@ type Usage struct {
 	// Pinned is the part of Own that threads bound to a single processor used: packet
 	// workers. Threads that have ended are not in it.
 	Pinned time.Duration
-	// Waited is how long its threads were ready to run and had no processor, because of
-	// others (schedstats, the kernel's Documentation/scheduler/sched-stats.rst). Threads that have ended are not in it.
+	// Waited is how long its threads were ready to run and had no processor, because of others
+	// (schedstats, the kernel's Documentation/scheduler/sched-stats.rst). Threads that have ended
+	// are not in it.
 	Waited time.Duration
 }
 
 // Sub is what was used since an earlier reading.
 func (u Usage) Sub(before Usage) Usage {
-	return Usage{Own: u.Own - before.Own, Children: u.Children - before.Children, Pinned: u.Pinned - before.Pinned, Waited: u.Waited - before.Waited}
+	return Usage{Own: u.Own - before.Own, Children: u.Children - before.Children, Pinned: u.Pinned - before.Pinned,
+		Waited: u.Waited - before.Waited}
 }
 
-var errOneProcessor = errors.New("all its threads are bound to one processor each: pinned ones cannot be told; give it two")
+var errOneProcessor = errors.New("all its threads are bound to one processor each: pinned ones cannot be told; give " +
+	"it two")
 
 // ProcessUsage reads the processor time of a process.
 func ProcessUsage(pid int) (u Usage, err error) {

@@ -26,9 +26,10 @@ type Binary struct {
 	Version string // what it says itself
 }
 
-// Find checks what --before names: the binary of a command ("sluice", "sluice-bench"), or a directory that it
-// is in, as `make build` leaves one. It runs the binary once, for its version, after its build
-// information (debug/buildinfo) said that it is one of ours. Errors name the flag and say what to do.
+// Find checks what --before names: the binary of a command ("sluice", "sluice-bench"), or a
+// directory that it is in, as `make build` leaves one. It runs the binary once, for its version,
+// after its build information (debug/buildinfo) said that it is one of ours. Errors name the flag
+// and say what to do.
 func Find(ctx context.Context, path, command string) (b Binary, err error) {
 	defer func() {
 		if err != nil {
@@ -63,7 +64,8 @@ func (b *Binary) locate(command string) error {
 	if err == nil && at.IsDir() {
 		b.Path = filepath.Join(b.Path, command)
 		if at, err = os.Stat(b.Path); errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("there is no %s in this directory: run `make build` in the older tree and name its bin", command)
+			return fmt.Errorf("there is no %s in this directory: run `make build` in the older tree and name its bin",
+				command)
 		}
 	}
 	switch {
@@ -84,10 +86,12 @@ func identify(path, command string) error {
 		return fmt.Errorf("is no program of this project (%w): name the %s of an older build", err, command)
 	}
 	if info.Path != module+command {
-		return fmt.Errorf("is %s, and %s is to be compared: name the %s of an older build", info.Path, module+command, command)
+		return fmt.Errorf("is %s, and %s is to be compared: name the %s of an older build", info.Path, module+command,
+			command)
 	}
 	for _, s := range info.Settings {
-		if want := map[string]string{"GOOS": runtime.GOOS, "GOARCH": runtime.GOARCH}[s.Key]; want != "" && s.Value != want {
+		if want := map[string]string{"GOOS": runtime.GOOS, "GOARCH": runtime.GOARCH}[s.Key]; want != "" &&
+			s.Value != want {
 			return fmt.Errorf("is built for %s %s, and this machine is %s: build it here", s.Key, s.Value, want)
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"sluice.dev/sluice/bench/launch"
 )
 
-// TestFind: what is no older build of the command is refused with what to do; what is one is found, also by its
-// directory, and says its version.
+// TestFind: what is no older build of the command is refused with what to do; what is one is found,
+// also by its directory, and says its version.
 func TestFind(t *testing.T) {
 	dir := t.TempDir()
 	sluice, err := launch.Build(dir, false)
@@ -46,9 +46,11 @@ func TestFind(t *testing.T) {
 		{"no file", "/dev/null", "sluice", "is not a file"},
 		{"no program", file("text", []byte("sluice"), 0o644), "sluice", "is no program of this project"},
 		{"not executable", file("plain", text, 0o644), "sluice", "cannot be executed"},
-		{"a script", file("script", []byte("#!/bin/sh\necho sluice version 1\n"), 0o755), "sluice", "is no program of this project"},
+		{"a script", file("script", []byte("#!/bin/sh\necho sluice version 1\n"), 0o755), "sluice",
+			"is no program of this project"},
 		{"another Go program", go_, "sluice", "and sluice.dev/sluice/cmd/sluice is to be compared"},
-		{"the other command", sluice, "sluice-bench", "is sluice.dev/sluice/cmd/sluice, and sluice.dev/sluice/cmd/sluice-bench is to be compared"},
+		{"the other command", sluice, "sluice-bench",
+			"is sluice.dev/sluice/cmd/sluice, and sluice.dev/sluice/cmd/sluice-bench is to be compared"},
 	} {
 		b, err := Find(t.Context(), c.path, c.command)
 		switch {
@@ -56,11 +58,14 @@ func TestFind(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 		case c.want == "" && (!filepath.IsAbs(b.Path) || b.Version == "" || strings.Contains(b.Version, "version")):
 			t.Errorf("%s: %+v", c.name, b)
-		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "--before "+c.path+": ")):
+		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(),
+			"--before "+c.path+": ")):
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
 		}
 	}
-	for path, want := range map[string]bool{filepath.Join(dir, "sluice-150c1ef"): true, filepath.Join(dir, "script"): false} {
+	for path, want := range map[string]bool{
+		filepath.Join(dir, "sluice-150c1ef"): true, filepath.Join(dir, "script"): false,
+	} {
 		if same, err := Same(sluice, path); err != nil || same != want {
 			t.Errorf("%s: same %t, %v", path, same, err)
 		}

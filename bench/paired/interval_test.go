@@ -9,8 +9,9 @@ import (
 	"sluice.dev/sluice/bench/results"
 )
 
-// TestMedianInterval: ranks and confidences are sums of the binomial distribution in exact fractions (David and
-// Nagaraja, section 7.1). Samples are 1 to n in another order, so a rank is a value.
+// TestMedianInterval: ranks and confidences are sums of the binomial distribution in exact
+// fractions (David and Nagaraja, section 7.1). Samples are 1 to n in another order, so a rank is a
+// value.
 func TestMedianInterval(t *testing.T) {
 	for _, c := range []struct {
 		n          int
@@ -45,9 +46,10 @@ func TestMedianInterval(t *testing.T) {
 	}
 }
 
-// TestCoverage: among neighbours who come and go, most pairs have noise of tens of percents with heavy tails, in which
-// both share only a part, and the machine gets slower meanwhile. The interval must still miss the true ratio in no more
-// than 5 %, and the verdict must not blame a build that is as fast, nor pass one that is 10 % slower.
+// TestCoverage: among neighbours who come and go, most pairs have noise of tens of percents with
+// heavy tails, in which both share only a part, and the machine gets slower meanwhile. The interval
+// must still miss the true ratio in no more than 5 %, and the verdict must not blame a build that
+// is as fast, nor pass one that is 10 % slower.
 func TestCoverage(t *testing.T) {
 	const trials = 4000
 	rnd := rand.New(rand.NewPCG(1, 2))
@@ -68,7 +70,8 @@ func TestCoverage(t *testing.T) {
 			if missed > trials*6/100 {
 				t.Errorf("%s", name)
 			}
-			if ratio == 1 && verdicts[Slower] > trials/100 || ratio == 0.9 && verdicts[Unchanged]+verdicts[Faster] > trials/100 {
+			if ratio == 1 && verdicts[Slower] > trials/100 || ratio == 0.9 && verdicts[Unchanged]+
+				verdicts[Faster] > trials/100 {
 				t.Errorf("wrong verdicts: %s", name)
 			}
 			if ratio == 0.9 && pairs == 60 && verdicts[Slower] < trials*9/10 {

@@ -19,12 +19,14 @@ type Row struct {
 // Print writes a line for each row, and one that sums up.
 func Print(out io.Writer, rows []Row) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "now against before, medians of pairs\tbefore\tnow\tnow/before\t%.0f %% interval\tpairs\t\n", 100*Confidence)
+	fmt.Fprintf(w, "now against before, medians of pairs\tbefore\tnow\tnow/before\t%.0f %% interval\tpairs\t\n",
+		100*Confidence)
 	count := map[Verdict]int{}
 	for _, r := range rows {
 		v := VerdictOf(r.Ratio)
 		count[v]++
-		fmt.Fprintf(w, "%s\t%s\t%s\t%.3f\t%s\t%d\t%s\n", r.What, r.Before, r.Now, r.Ratio.Median(), interval(r.Ratio), len(r.Ratio.Samples), r.Ratio.Remark)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%.3f\t%s\t%d\t%s\n", r.What, r.Before, r.Now, r.Ratio.Median(), interval(r.Ratio),
+			len(r.Ratio.Samples), r.Ratio.Remark)
 	}
 	if err := w.Flush(); err != nil || len(rows) == 0 {
 		return err

@@ -45,15 +45,17 @@ func VerdictOf(p *results.Point) Verdict {
 	return Unchanged
 }
 
-// Judge completes a point whose samples are ratios now/before, one of each pair: the interval of their median, the
-// bound as its target, and the verdict as a remark. A point of which nothing can be said is held to nothing.
+// Judge completes a point whose samples are ratios now/before, one of each pair: the interval of
+// their median, the bound as its target, and the verdict as a remark. A point of which nothing can
+// be said is held to nothing.
 func Judge(p *results.Point) Verdict {
 	p.Interval = MedianInterval(p.Samples, Confidence)
 	v := VerdictOf(p)
 	why := ""
 	switch {
 	case v == TooFew && p.Interval == nil:
-		why = fmt.Sprintf(": %d, and at least %d have an interval of %.0f %%", len(p.Samples), FewestPairs, 100*Confidence)
+		why = fmt.Sprintf(": %d, and at least %d have an interval of %.0f %%", len(p.Samples), FewestPairs,
+			100*Confidence)
 	case v == TooFew:
 		why = fmt.Sprintf(": the interval reaches %.1f %% slower", 100*slowdown(p))
 	}

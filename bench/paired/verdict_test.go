@@ -8,7 +8,8 @@ import (
 	"sluice.dev/sluice/bench/results"
 )
 
-// spread are n samples of which the interval is from low to high: with six, the smallest and the largest.
+// spread are n samples of which the interval is from low to high: with six, the smallest and the
+// largest.
 func spread(low, high float64) []float64 {
 	return []float64{low, (low + high) / 2, (low + high) / 2, (low + high) / 2, (low + high) / 2, high}
 }
@@ -64,7 +65,9 @@ func TestRemarkIsKept(t *testing.T) {
 
 func TestPrintAndFail(t *testing.T) {
 	var rows []Row
-	for what, samples := range map[string][]float64{"rate": spread(0.99, 1.01), "no-drop rate": spread(0.8, 0.9), "p99": {1}} {
+	for what, samples := range map[string][]float64{
+		"rate": spread(0.99, 1.01), "no-drop rate": spread(0.8, 0.9), "p99": {1},
+	} {
 		p := &results.Point{Better: "higher", Samples: samples}
 		Judge(p)
 		rows = append(rows, Row{What: what, Before: "1 Mpps", Now: "2 Mpps", Ratio: p})
@@ -73,7 +76,8 @@ func TestPrintAndFail(t *testing.T) {
 	if err := Print(&out, rows); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"0.990 to 1.010", "0.850", "verdict of 3 figures: 1 slower by more than 3 %; 1 too few repetitions to say; 1 unchanged within 3 %\n"} {
+	for _, want := range []string{"0.990 to 1.010", "0.850", "verdict of 3 figures: 1 slower by more than 3 %; 1 too " +
+		"few repetitions to say; 1 unchanged within 3 %\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, &out)
 		}

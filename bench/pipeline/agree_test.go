@@ -15,8 +15,8 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// edits are what is done to a packet of an open flow before both get it. l4 is where its transport header
-// begins. Those that are not forwarded by one must not be by the other.
+// edits are what is done to a packet of an open flow before both get it. l4 is where its transport
+// header begins. Those that are not forwarded by one must not be by the other.
 var edits = []struct {
 	name   string
 	only   uint8 // protocol; 0 is both
@@ -36,15 +36,24 @@ var edits = []struct {
 	{name: "loopback source", family: 4, edit: func(f []byte, l4 int) []byte { f[26] = 127; return seal(f, l4) }},
 	{name: "multicast source", family: 4, edit: func(f []byte, l4 int) []byte { f[26] = 224; return seal(f, l4) }},
 	{name: "link-local source", family: 6, edit: func(f []byte, _ int) []byte { f[22], f[23] = 0xfe, 0x80; return f }},
-	{name: "source is destination", family: 4, edit: func(f []byte, l4 int) []byte { copy(f[26:30], f[30:34]); return seal(f, l4) }},
+	{name: "source is destination", family: 4,
+		edit: func(f []byte, l4 int) []byte { copy(f[26:30], f[30:34]); return seal(f, l4) }},
 	{name: "port zero", edit: func(f []byte, l4 int) []byte { f[l4], f[l4+1] = 0, 0; return f }},
 	{name: "stranger's port", edit: func(f []byte, l4 int) []byte { f[l4+2] ^= 0x40; return f }},
 	{name: "wrong checksum stays wrong", edit: func(f []byte, l4 int) []byte { f[l4+5] ^= 0x55; return f }},
 	{name: "PSH", only: header.ProtoTCP, edit: func(f []byte, l4 int) []byte { f[l4+13] |= header.TCPPSH; return f }},
 	{name: "no flags", only: header.ProtoTCP, edit: func(f []byte, l4 int) []byte { f[l4+13] = 0; return f }},
 	{name: "data offset", only: header.ProtoTCP, edit: func(f []byte, l4 int) []byte { f[l4+12] = 6 << 4; return f }},
-	{name: "no UDP checksum", only: header.ProtoUDP, edit: func(f []byte, l4 int) []byte { f[l4+6], f[l4+7] = 0, 0; return f }},
-	{name: "UDP checksum all ones", only: header.ProtoUDP, edit: func(f []byte, l4 int) []byte { f[l4+6], f[l4+7] = 0xff, 0xff; return f }},
+	{name: "no UDP checksum", only: header.ProtoUDP, edit: func(f []byte, l4 int) []byte {
+		f[l4+6], f[l4+7] = 0,
+			0
+		return f
+	}},
+	{name: "UDP checksum all ones", only: header.ProtoUDP, edit: func(f []byte, l4 int) []byte {
+		f[l4+6],
+			f[l4+7] = 0xff, 0xff
+		return f
+	}},
 	{name: "UDP length", only: header.ProtoUDP, edit: func(f []byte, l4 int) []byte { f[l4+5]++; return f }},
 	{name: "UDP surplus", only: header.ProtoUDP, edit: func(f []byte, l4 int) []byte { f[l4+5]--; return f }},
 }
@@ -67,8 +76,8 @@ func seal(f []byte, l4 int) []byte {
 	return f
 }
 
-// TestReferenceAgrees gives the worker and the reference the same flows and the same packets: what they send
-// must be the same, to the byte, and what one drops the other must not forward.
+// TestReferenceAgrees gives the worker and the reference the same flows and the same packets: what
+// they send must be the same, to the byte, and what one drops the other must not forward.
 func TestReferenceAgrees(t *testing.T) {
 	p := built(t)
 	for _, v6 := range []bool{false, true} {
@@ -94,7 +103,8 @@ func TestReferenceAgrees(t *testing.T) {
 				}
 			}
 			if forwarded < 300 || dropped < 300 {
-				t.Errorf("%d packets were forwarded and %d were not: too few of one kind to compare", forwarded, dropped)
+				t.Errorf("%d packets were forwarded and %d were not: too few of one kind to compare", forwarded,
+					dropped)
 			}
 		})
 	}
@@ -123,7 +133,8 @@ func agreeOn(t *testing.T, w *world, g *gate, r *reference, f *flow, k kind) (fo
 			// The checksum that becomes zero: what the packet's sum changes by.
 			old, new := binary.BigEndian.Uint16(packet[l4+6:]), binary.BigEndian.Uint16(sent[l4+6:])
 			binary.BigEndian.PutUint16(packet[l4+6:], checksum.Add(^new, old))
-			if sent = both(t, w, g, r, "UDP checksum that becomes zero", packet); sent == nil || sent[l4+6]&sent[l4+7] != 0xff {
+			if sent = both(t, w, g, r, "UDP checksum that becomes zero", packet); sent == nil ||
+				sent[l4+6]&sent[l4+7] != 0xff {
 				t.Errorf("a UDP checksum that becomes zero is sent in %x", sent)
 			}
 		}
@@ -151,8 +162,9 @@ func both(t *testing.T, w *world, g *gate, r *reference, name string, packet []b
 	return sent
 }
 
-// teachImpossible tells the reference flows of clients that cannot be, as the edits make them: it must know by
-// the packet alone that there are none. All flows here are of one address, so only one can have port zero.
+// teachImpossible tells the reference flows of clients that cannot be, as the edits make them: it
+// must know by the packet alone that there are none. All flows here are of one address, so only one
+// can have port zero.
 func teachImpossible(t *testing.T, w *world, r *reference, f flow, portZero bool) {
 	t.Helper()
 	f.snat += snatAddrs
@@ -203,7 +215,8 @@ func teach(t *testing.T, w *world, r *reference, f *flow) {
 		return fmt.Sprintf("%x %d", a[12:], port)
 	}
 	line := fmt.Sprintf("flow %d %d %s %s %s %s", f.proto, int(hopFirstNode)+int(f.pod)%nodes,
-		end(client.Src, client.SrcPort), end(client.Dst, client.DstPort), end(backend.Src, backend.SrcPort), end(backend.Dst, backend.DstPort))
+		end(client.Src, client.SrcPort), end(client.Dst, client.DstPort), end(backend.Src, backend.SrcPort),
+		end(backend.Dst, backend.DstPort))
 	if answer, err := r.ask(line); err != nil || answer != "ok" {
 		t.Fatalf("%s: %q, %v", line, answer, err)
 	}
@@ -254,7 +267,8 @@ func openWorld(t *testing.T, c worldConfig, flows int) (*world, *gate) {
 	return w, g
 }
 
-// TestReferenceChecksItself: it does so before it is ready, over thousands of packets in both modes.
+// TestReferenceChecksItself: it does so before it is ready, over thousands of packets in both
+// modes.
 func TestReferenceChecksItself(t *testing.T) {
 	p := built(t)
 	for _, v6 := range []bool{false, true} {

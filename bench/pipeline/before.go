@@ -17,8 +17,8 @@ import (
 	"sluice.dev/sluice/bench/scratch"
 )
 
-// BeforeRepeat is how many pairs Config.Before has unless told otherwise: the interval of their median is from the
-// third smallest to the third largest.
+// BeforeRepeat is how many pairs Config.Before has unless told otherwise: the interval of their
+// median is from the third smallest to the third largest.
 const BeforeRepeat = 12
 
 // The two builds, as places in arrays.
@@ -104,8 +104,8 @@ func runBefore(ctx context.Context, c Config) (err error) {
 	return paired.Fail(b.rows)
 }
 
-// knowsTurns says whether the build before speaks with RunTurns' callers. One that does not says so at once,
-// because it has no such command.
+// knowsTurns says whether the build before speaks with RunTurns' callers. One that does not says so
+// at once, because it has no such command.
 func (b *beforeRun) knowsTurns() bool {
 	ctx, cancel := context.WithTimeout(b.ctx, 10*time.Second)
 	defer cancel()
@@ -151,7 +151,8 @@ func order(round int) [2]int {
 	return [2]int{now, then}
 }
 
-// units divides what is to be measured as finely as command lines can, so that the two of a pair are near each other.
+// units divides what is to be measured as finely as command lines can, so that the two of a pair
+// are near each other.
 func (b *beforeRun) units() (list []unit) {
 	for _, s := range scenarios {
 		if !slices.Contains(b.Scenarios, s.name) {
@@ -172,7 +173,8 @@ func (b *beforeRun) units() (list []unit) {
 
 // args are the flags of a unit, for both ways to run it.
 func (b *beforeRun) args(u unit) []string {
-	args := []string{"--ipv4=" + strconv.FormatBool(u.v4), "--ipv6=" + strconv.FormatBool(u.v6), "--cpu", strconv.Itoa(b.CPU)}
+	args := []string{"--ipv4=" + strconv.FormatBool(u.v4), "--ipv6=" + strconv.FormatBool(u.v6), "--cpu",
+		strconv.Itoa(b.CPU)}
 	if u.flows > 0 {
 		args = append(args, "--flows", strconv.Itoa(u.flows))
 	}
@@ -213,7 +215,8 @@ func (b *beforeRun) judge() {
 		paired.Judge(p)
 		params := with(p.Params)
 		delete(params, "to")
-		b.rows = append(b.rows, paired.Row{What: conditions(params), Before: b.text(before, params), Now: b.text(sluice, params), Ratio: p})
+		b.rows = append(b.rows, paired.Row{What: conditions(params), Before: b.text(before, params),
+			Now: b.text(sluice, params), Ratio: p})
 	}
 }
 

@@ -31,8 +31,10 @@ func TestUnits(t *testing.T) {
 	for _, u := range (&beforeRun{Config: c}).units() {
 		got = append(got, fmt.Sprintf("%s %v", u, (&beforeRun{Config: c}).args(u)[:2]))
 	}
-	want := []string{"steady ipv4, 10 flows [--ipv4=true --ipv6=false]", "steady ipv4, 20 flows [--ipv4=true --ipv6=false]",
-		"steady ipv6, 10 flows [--ipv4=false --ipv6=true]", "steady ipv6, 20 flows [--ipv4=false --ipv6=true]", "fill [--ipv4=true --ipv6=true]"}
+	want := []string{"steady ipv4, 10 flows [--ipv4=true --ipv6=false]",
+		"steady ipv4, 20 flows [--ipv4=true --ipv6=false]",
+		"steady ipv6, 10 flows [--ipv4=false --ipv6=true]", "steady ipv6, 20 flows [--ipv4=false --ipv6=true]",
+		"fill [--ipv4=true --ipv6=true]"}
 	if !slices.Equal(got, want) {
 		t.Errorf("units %q, want %q", got, want)
 	}
@@ -45,7 +47,10 @@ func TestParseSample(t *testing.T) {
 			t.Errorf("%+v: %+v of %d, %v", l, got, chunks, err)
 		}
 	}
-	for _, line := range []string{"", "sample hot clients", "sample tepid clients 7", "sample hot servers 7", "sample hot clients 0", "sample hot clients 7 serial", "packet 00"} {
+	for _, line := range []string{
+		"", "sample hot clients", "sample tepid clients 7", "sample hot servers 7", "sample hot clients 0",
+		"sample hot clients 7 serial", "packet 00",
+	} {
 		if l, _, err := parseSample(line); err == nil {
 			t.Errorf("%q is %+v", line, l)
 		}
@@ -93,16 +98,19 @@ func TestSameKeys(t *testing.T) {
 	}
 }
 
-// TestOlderBuildRefuses: what an older build says of a flag that it does not know is in the message, with what to do.
+// TestOlderBuildRefuses: what an older build says of a flag that it does not know is in the
+// message, with what to do.
 func TestOlderBuildRefuses(t *testing.T) {
 	dir := t.TempDir()
 	older := filepath.Join(dir, "older")
-	if err := os.WriteFile(older, []byte("#!/bin/sh\necho 'sluice-bench: unknown flag: --windows' >&2\nexit 1\n"), 0o755); err != nil {
+	if err := os.WriteFile(older, []byte("#!/bin/sh\necho 'sluice-bench: unknown flag: --windows' >&2\nexit 1\n"),
+		0o755); err != nil {
 		t.Fatal(err)
 	}
 	b := &beforeRun{Config: Config{Chunks: 1}, ctx: context.Background(), dir: dir}
 	_, err := b.runOne(build{before, older}, unit{scenario: "steady", v4: true, flows: 10})
-	if err == nil || !strings.Contains(err.Error(), "unknown flag: --windows") || !strings.Contains(err.Error(), "choose it with --scenario") {
+	if err == nil || !strings.Contains(err.Error(), "unknown flag: --windows") || !strings.Contains(err.Error(),
+		"choose it with --scenario") {
 		t.Error(err)
 	}
 }

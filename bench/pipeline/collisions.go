@@ -49,8 +49,9 @@ func (r *runner) collide(plain *gate, name string, set []tuple4) error {
 	}
 	defer g.w.close()
 	return r.inTurns(pair{
-		params: map[string]string{"scenario": "collisions", "family": "ipv4", "flows": strconv.Itoa(collidingFlows), "against": name},
-		name:   "tuples", base: "random", other: "colliding", better: "lower", target: collisionsTarget,
+		params: map[string]string{"scenario": "collisions", "family": "ipv4", "flows": strconv.Itoa(collidingFlows),
+			"against": name},
+		name: "tuples", base: "random", other: "colliding", better: "lower", target: collisionsTarget,
 		baseCost: r.lookups(plain), otherCost: r.lookups(g),
 	})
 }
@@ -75,8 +76,8 @@ func (r *runner) flowsOf(set []tuple4) (*gate, error) {
 	return g, nil
 }
 
-// possible says whether a tuple can be a client's of another address than all of ours. Its packets must be plain
-// (header.Plain4): others cost four times as much, whatever they hash to.
+// possible says whether a tuple can be a client's of another address than all of ours. Its packets
+// must be plain (header.Plain4): others cost four times as much, whatever they hash to.
 func (t tuple4) possible() bool {
 	var b [4]byte
 	binary.BigEndian.PutUint32(b[:], t.src)
@@ -112,8 +113,8 @@ func (t tuple4) flipped(clientSide uint64) tuple4 {
 	return t
 }
 
-// linearSet returns tuples with the same value of a hash that is affine over GF(2): what flips no bit
-// of one value flips none of any. Of 48 bits that a client chooses, 32 fix the value; the 16
+// linearSet returns tuples with the same value of a hash that is affine over GF(2): what flips no
+// bit of one value flips none of any. Of 48 bits that a client chooses, 32 fix the value; the 16
 // others make 65,536 tuples.
 func linearSet(hash func(tuple4) uint32, n int, like tuple4, rnd *rand.Rand) (set []tuple4) {
 	null := nullSpace(hash, like)
@@ -159,8 +160,9 @@ func nullSpace(hash func(tuple4) uint32, like tuple4) (null []uint64) {
 	return null
 }
 
-// searchedSet returns tuples whose hashes have the same low bits, by trying all ports of one address after
-// the other. The addresses are drawn: those that follow one another may be impossible for longer than anybody waits.
+// searchedSet returns tuples whose hashes have the same low bits, by trying all ports of one
+// address after the other. The addresses are drawn: those that follow one another may be impossible
+// for longer than anybody waits.
 func searchedSet(hash func(tuple4) uint32, low, n int, like tuple4, rnd *rand.Rand) (set []tuple4) {
 	mask := uint32(1)<<low - 1
 	want := hash(like.flipped(rnd.Uint64()>>16)) & mask

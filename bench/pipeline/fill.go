@@ -29,8 +29,9 @@ func (r *runner) fill() error {
 	}
 	defer full.w.close()
 	p := pair{
-		params: map[string]string{"scenario": "fill", "family": "ipv4", "table": strconv.Itoa(fillCapacity), "packets": "clients"},
-		name:   "full", base: "50%", other: "90%", better: "lower", target: fillTarget,
+		params: map[string]string{"scenario": "fill", "family": "ipv4", "table": strconv.Itoa(fillCapacity),
+			"packets": "clients"},
+		name: "full", base: "50%", other: "90%", better: "lower", target: fillTarget,
 		baseCost: r.lookups(half), otherCost: r.lookups(full),
 	}
 	if err := r.inTurns(p); err != nil {

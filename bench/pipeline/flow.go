@@ -7,8 +7,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// flow is what must be known of a flow to make its packets. Of an IPv6 client, client is the low end of
-// the address.
+// flow is what must be known of a flow to make its packets. Of an IPv6 client, client is the low
+// end of the address.
 type flow struct {
 	client               uint32
 	clientPort, snatPort uint16

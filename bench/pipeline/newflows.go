@@ -20,13 +20,13 @@ const (
 	metricNew = "new_flows"
 )
 
-// newFlows sends nothing but first packets of clients that nobody knows. Each chunk is given the time that
-// 4096 of a million flows have if all live for flowLife: as many flows expire as come, and
-// the sweep, which is timed, looks at the records that are due by that time.
+// newFlows sends nothing but first packets of clients that nobody knows. Each chunk is given the
+// time that 4096 of a million flows have if all live for flowLife: as many flows expire as come,
+// and the sweep, which is timed, looks at the records that are due by that time.
 //
 // Flows that came together lie together and end together: most chunks see none expire, and some
-// several times as many as came. So a sample is the mean, not the median, and over whole lives: it ends
-// about as many as it opens.
+// several times as many as came. So a sample is the mean, not the median, and over whole lives: it
+// ends about as many as it opens.
 func (r *runner) newFlows() error {
 	for _, v6 := range r.families() {
 		for _, proto := range []uint8{header.ProtoUDP, header.ProtoTCP} {
@@ -56,21 +56,25 @@ func (r *runner) newFlowsOf(v6 bool, proto uint8) error {
 		if err != nil {
 			return err
 		}
-		params := map[string]string{"scenario": "new-flows", "family": family(v6), "live": strconv.Itoa(liveFlows), "packets": name}
+		params := map[string]string{"scenario": "new-flows", "family": family(v6), "live": strconv.Itoa(liveFlows),
+			"packets": name}
 		r.cost(sluice, params, ns)
 		r.add(1000/ns, results.Point{System: sluice, Params: params, Metric: metricNew, Unit: "M/s", Better: "higher"})
 	}
 	return r.ctx.Err()
 }
 
-// shortLived makes a world for so many flows at a time that live for flowLife. The caller closes g.w.
+// shortLived makes a world for so many flows at a time that live for flowLife. The caller closes
+// g.w.
 func shortLived(v6 bool, live int) (*gate, error) {
 	t := flowtable.DefaultTimeouts()
 	t.UDPUnreplied, t.SynSeen = flowLife-time.Second, flowLife-time.Second
-	return (&runner{}).populated(worldConfig{v6: v6, services: 1, backends: 64, capacity: uint32(2 * live), timeouts: t}, 0)
+	return (&runner{}).populated(worldConfig{v6: v6, services: 1, backends: 64, capacity: uint32(2 * live),
+		timeouts: t}, 0)
 }
 
-// lives lets flows come for n of their lives, live of them in each, and returns the mean nanoseconds of one.
+// lives lets flows come for n of their lives, live of them in each, and returns the mean
+// nanoseconds of one.
 func (g *gate) lives(n, live int, s *strangers) (ns float64, err error) {
 	runtime.GC()
 	chunks := n * ((live + chunkFrames - 1) / chunkFrames)
@@ -94,7 +98,8 @@ type strangers struct {
 func (s *strangers) flow() flow {
 	n := s.next
 	s.next++
-	return flow{client: clientBase4 + 1<<20 + uint32(n/clientPorts), clientPort: uint16(firstPort + n%clientPorts), proto: s.proto}
+	return flow{client: clientBase4 + 1<<20 + uint32(n/clientPorts), clientPort: uint16(firstPort + n%clientPorts),
+		proto: s.proto}
 }
 
 // greet times a chunk of first packets, before which so much time passes.

@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// partner is a process that measures when it is asked, and waits while it is not: each line that it gets it
-// answers with one.
+// partner is a process that measures when it is asked, and waits while it is not: each line that it
+// gets it answers with one.
 type partner struct {
 	name    string // in errors
 	process *exec.Cmd

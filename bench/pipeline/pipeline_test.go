@@ -35,7 +35,8 @@ func TestHashes(t *testing.T) {
 	}
 }
 
-// jenkinsOf is hashlittle of lookup3.c with initial value zero, for a string that is not a multiple of 12.
+// jenkinsOf is hashlittle of lookup3.c with initial value zero, for a string that is not a multiple
+// of 12.
 func jenkinsOf(s string) uint32 {
 	a := 0xdeadbeef + uint32(len(s))
 	b, c := a, a
@@ -90,13 +91,14 @@ func TestSetsCollide(t *testing.T) {
 			t.Errorf("%s: %d tuples of %d, with %d values", c.name, len(distinct), n, len(values))
 		}
 		if len(others) < 100 {
-			t.Errorf("%s: the tuples have only %d values under other hashes: they are too much alike", c.name, len(others))
+			t.Errorf("%s: the tuples have only %d values under other hashes: they are too much alike", c.name,
+				len(others))
 		}
 	}
 }
 
-// TestSetsArePlain: the two sides of the experiment differ in what their tuples hash to, and in nothing that
-// a packet's way through the worker depends on.
+// TestSetsArePlain: the two sides of the experiment differ in what their tuples hash to, and in
+// nothing that a packet's way through the worker depends on.
 func TestSetsArePlain(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	like := tuple4{dst: vipBase4, dstPort: frontendPort}
@@ -108,8 +110,10 @@ func TestSetsArePlain(t *testing.T) {
 		} {
 			for _, x := range set {
 				var b [128]byte
-				size := (&world{}).frame(&b, &flow{client: x.src, clientPort: x.srcPort, proto: header.ProtoUDP}, fromClient, 0)
-				if end, special := header.Plain4((*[header.Window4Bytes]byte)(b[:]), uint32(size)); end == 0 || special {
+				size := (&world{}).frame(&b, &flow{client: x.src, clientPort: x.srcPort, proto: header.ProtoUDP},
+					fromClient, 0)
+				if end, special := header.Plain4((*[header.Window4Bytes]byte)(b[:]), uint32(size)); end == 0 ||
+					special {
 					t.Fatalf("%s: the packets of %+v are not plain", name, x)
 				}
 			}
@@ -117,7 +121,8 @@ func TestSetsArePlain(t *testing.T) {
 	}
 }
 
-// TestRun runs scenarios for a moment, with what the lab needs: points of both systems, ratios, a file.
+// TestRun runs scenarios for a moment, with what the lab needs: points of both systems, ratios, a
+// file.
 func TestRun(t *testing.T) {
 	built(t)
 	c := Defaults()
@@ -139,7 +144,10 @@ func TestRun(t *testing.T) {
 		}
 	}
 	n := len((&runner{}).loads())
-	for what, want := range map[string]int{"sluice ns_per_packet": n, "c-reference ns_per_packet": n, "sluice ratio": n, "c-one-by-one ns_per_packet": 1, "sluice bytes_per_flow": 2} {
+	for what, want := range map[string]int{
+		"sluice ns_per_packet": n, "c-reference ns_per_packet": n, "sluice ratio": n, "c-one-by-one ns_per_packet": 1,
+		"sluice bytes_per_flow": 2,
+	} {
 		if systems[what] != want {
 			t.Errorf("%d points of %s, want %d", systems[what], what, want)
 		}
@@ -184,7 +192,8 @@ func TestChunkSeesLoss(t *testing.T) {
 	}
 }
 
-// TestNewFlowsPayForTheOld: what is timed ends as many flows as it opens, and time spent in few chunks counts.
+// TestNewFlowsPayForTheOld: what is timed ends as many flows as it opens, and time spent in few
+// chunks counts.
 func TestNewFlowsPayForTheOld(t *testing.T) {
 	const live, warm, n = 40 * chunkFrames, 4, 4
 	g, err := shortLived(false, live)
@@ -203,7 +212,8 @@ func TestNewFlowsPayForTheOld(t *testing.T) {
 		t.Fatal(err)
 	}
 	after := g.w.table.Counts()
-	opened, ended := after.Created[0]-before.Created[0], after.Shed[flowtable.ShedExpired]-before.Shed[flowtable.ShedExpired]
+	opened, ended := after.Created[0]-before.Created[0],
+		after.Shed[flowtable.ShedExpired]-before.Shed[flowtable.ShedExpired]
 	if opened != n*live || ended < n*live*9/10 || ended > n*live*11/10 {
 		t.Errorf("%d flows came and %d went, want about %d", opened, ended, n*live)
 	}

@@ -80,7 +80,8 @@ func (p *points) table(out io.Writer) error {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "medians\tsluice\tC\tC, one by one\tratio\t\n")
 	for _, r := range rows {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", r.conditions, r.sluice, r.inC, r.serial, r.ratio, strings.TrimPrefix(r.missed, ", "))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", r.conditions, r.sluice, r.inC, r.serial, r.ratio,
+			strings.TrimPrefix(r.missed, ", "))
 	}
 	return t.Flush()
 }
@@ -105,7 +106,8 @@ func (r *row) show(q *results.Point) {
 	}
 }
 
-// conditions prints params in one order: the scenario, then the rest by name, without what a ratio is to.
+// conditions prints params in one order: the scenario, then the rest by name, without what a ratio
+// is to.
 func conditions(params map[string]string) string {
 	words := []string{params["scenario"]}
 	for _, k := range slices.Sorted(maps.Keys(params)) {

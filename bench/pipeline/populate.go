@@ -8,7 +8,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// addClients appends n flows of clients that have none yet, to services in turn, TCP or UDP by a coin.
+// addClients appends n flows of clients that have none yet, to services in turn, TCP or UDP by a
+// coin.
 func (w *world) addClients(n int, rnd *rand.Rand) []flow {
 	at := len(w.flows)
 	for i := at; i < at+n; i++ {

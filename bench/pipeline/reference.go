@@ -18,11 +18,13 @@ import (
 //go:embed reference
 var referenceSource embed.FS
 
-// compilers in the order they are looked for: Clang's code was the faster one where both were tried.
+// compilers in the order they are looked for: Clang's code was the faster one where both were
+// tried.
 var compilers = []string{"clang", "gcc", "cc"}
 
 // errNoCompiler is when there is nothing to build the reference with.
-var errNoCompiler = errors.New("no C compiler (clang, gcc, cc) in PATH: install one, or measure without the reference (--reference=false)")
+var errNoCompiler = errors.New("no C compiler (clang, gcc, cc) in PATH: install one, or measure without the " +
+	"reference (--reference=false)")
 
 // program is the reference, built.
 type program struct {
@@ -80,13 +82,16 @@ func (p *program) remove() { _ = os.RemoveAll(p.dir) } // a temporary directory:
 type reference struct{ *partner }
 
 // start runs the reference until it has opened and checked its flows. cpu -1 is any.
-func (p *program) start(ctx context.Context, v6 bool, flows, backends int, capacity uint32, cpu int) (*reference, error) {
+func (p *program) start(
+	ctx context.Context, v6 bool, flows, backends int, capacity uint32, cpu int,
+) (*reference, error) {
 	version := "4"
 	if v6 {
 		version = "6"
 	}
 	r, err := startPartner(ctx, "reference", p.path, "-family", version, "-flows", strconv.Itoa(flows),
-		"-backends", strconv.Itoa(backends), "-capacity", strconv.FormatUint(uint64(capacity), 10), "-cpu", strconv.Itoa(cpu))
+		"-backends", strconv.Itoa(backends), "-capacity", strconv.FormatUint(uint64(capacity), 10), "-cpu",
+		strconv.Itoa(cpu))
 	if err != nil {
 		return nil, err
 	}

@@ -31,8 +31,8 @@ type Config struct {
 	Reference bool   // run the one in C beside it
 	Profile   string // file for a CPU profile of it all, or empty
 
-	// Before is an older sluice-bench, or the directory it is in, whose worker takes turns with that of Bench,
-	// which is this one. Then nothing else is measured.
+	// Before is an older sluice-bench, or the directory it is in, whose worker takes turns with
+	// that of Bench, which is this one. Then nothing else is measured.
 	Before, Bench string
 	FailSlower    bool // an error if something is slower than before
 }
@@ -84,8 +84,8 @@ func Run(ctx context.Context, c Config) error {
 	if c.Before != "" {
 		return runBefore(ctx, c)
 	}
-	// No collection while packets are timed: the worker makes no garbage, this harness does. Samples
-	// collect before they begin.
+	// No collection while packets are timed: the worker makes no garbage, this harness does.
+	// Samples collect before they begin.
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	r := &runner{Config: c, ctx: ctx, rnd: rand.New(rand.NewPCG(1, 2))}
 	run := results.Begin("in memory, frames ready in the UMEM")
@@ -143,8 +143,8 @@ func (c *Config) check() error {
 	return nil
 }
 
-// profiled runs f, under a profile where one is asked for: look at what is under Worker.Step, the rest
-// is preparation.
+// profiled runs f, under a profile where one is asked for: look at what is under Worker.Step, the
+// rest is preparation.
 func (r *runner) profiled(f func() error) error {
 	if r.Profile == "" {
 		return f()

@@ -11,10 +11,10 @@ const (
 	servicesFewFlows   = 100_000
 )
 
-// services holds ten thousand Services of ten backends each against one, at equal numbers of flows and,
-// so that it is Services that are compared, of next hops: against one with a backend on each node, and against
-// one with as many backends as the ten thousand have together. What differs from the first and not from the
-// second is the price of backends: of their counters.
+// services holds ten thousand Services of ten backends each against one, at equal numbers of flows
+// and, so that it is Services that are compared, of next hops: against one with a backend on each
+// node, and against one with as many backends as the ten thousand have together. What differs from
+// the first and not from the second is the price of backends: of their counters.
 func (r *runner) services() error {
 	for _, flows := range []int{servicesFewFlows, liveFlows} {
 		if err := r.servicesAt(flows); err != nil {
@@ -26,7 +26,8 @@ func (r *runner) services() error {
 
 func (r *runner) servicesAt(flows int) error {
 	r.say("services: opening %d flows, three times", flows)
-	many, err := r.populated(worldConfig{services: manyServices, backends: serviceBackends, capacity: roomFor(flows)}, flows)
+	many, err := r.populated(worldConfig{services: manyServices, backends: serviceBackends, capacity: roomFor(flows)},
+		flows)
 	if err != nil {
 		return err
 	}

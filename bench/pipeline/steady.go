@@ -84,7 +84,8 @@ func (r *runner) steadyAt(v6 bool, flows int) error {
 
 // steadyGate is the worker that the sweep measures. The caller closes g.w.
 func (r *runner) steadyGate(v6 bool, flows int) (*gate, error) {
-	return r.populated(worldConfig{v6: v6, services: 1, backends: steadyBackends(flows), capacity: roomFor(flows)}, flows)
+	return r.populated(worldConfig{v6: v6, services: 1, backends: steadyBackends(flows), capacity: roomFor(flows)},
+		flows)
 }
 
 // startReference runs the reference with as many flows; nil if there is to be none.
@@ -98,11 +99,12 @@ func (r *runner) startReference(v6 bool, flows int) (*reference, error) {
 // overReference is how much more than the reference the worker may take.
 const overReference = 1.25
 
-// turn is how many chunks the worker and the reference take before it is the other's: fewer than a tenth of a second of them, so that a
-// neighbour of the core who comes and goes meets both.
+// turn is how many chunks the worker and the reference take before it is the other's: fewer than a
+// tenth of a second of them, so that a neighbour of the core who comes and goes meets both.
 const turn = 40
 
-// compare takes one sample of everything, in turns. Each of its figures is the median of the turns'.
+// compare takes one sample of everything, in turns. Each of its figures is the median of the
+// turns'.
 func (r *runner) compare(g *gate, c *reference, l load, params map[string]string) error {
 	var ns, ofC, ratios []float64
 	chunks := min(turn, r.Chunks)

@@ -11,15 +11,17 @@ import (
 	"sluice.dev/sluice/bench/results"
 )
 
-// TurnsVersion is of what RunTurns reads and writes. A build that speaks another one runs as a whole.
+// TurnsVersion is of what RunTurns reads and writes. A build that speaks another one runs as a
+// whole.
 const TurnsVersion = "1"
 
-// RunTurns is the life of a process that measures a worker when it is asked: the flows of one family and one
-// number that c has are opened, and "ready" is printed. Then each line of in,
+// RunTurns is the life of a process that measures a worker when it is asked: the flows of one
+// family and one number that c has are opened, and "ready" is printed. Then each line of in,
 //
 //	sample hot|cold clients|both CHUNKS
 //
-// is answered by a line "ns X", the median nanoseconds a packet of so many chunks. It returns when in ends.
+// is answered by a line "ns X", the median nanoseconds a packet of so many chunks. It returns when
+// in ends.
 func RunTurns(ctx context.Context, c Config, in io.Reader, out io.Writer) error {
 	if err := c.check(); err != nil {
 		return err
@@ -66,12 +68,14 @@ func parseSample(line string) (l load, chunks int, err error) {
 	return l, chunks, nil
 }
 
-// turns measures one family and number of flows in both builds, by processes that are started for it: after
-// each turn of a few milliseconds the core is the other's. A sample is the median of the turns.
+// turns measures one family and number of flows in both builds, by processes that are started for
+// it: after each turn of a few milliseconds the core is the other's. A sample is the median of the
+// turns.
 func (b *beforeRun) turns(u unit, round int) error {
 	var builds [2]*partner
 	for _, i := range order(round) {
-		p, err := startPartner(b.ctx, b.builds[i].name, b.builds[i].path, append([]string{"pipeline", "turns"}, b.args(u)...)...)
+		p, err := startPartner(b.ctx, b.builds[i].name, b.builds[i].path, append([]string{"pipeline", "turns"},
+			b.args(u)...)...)
 		if err != nil {
 			return err
 		}

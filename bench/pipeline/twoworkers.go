@@ -37,8 +37,9 @@ func (r *runner) twoWorkers() error {
 	}
 	for _, how := range []string{"own", "crossed"} {
 		err := r.inTurns(pair{
-			params: map[string]string{"scenario": "two-workers", "family": "ipv4", "flows": strconv.Itoa(liveFlows), "packets": "both", "replies": how},
-			name:   "workers", base: "1", other: "2", better: "higher", target: twoTarget,
+			params: map[string]string{"scenario": "two-workers", "family": "ipv4", "flows": strconv.Itoa(liveFlows),
+				"packets": "both", "replies": how},
+			name: "workers", base: "1", other: "2", better: "higher", target: twoTarget,
 			baseCost:  func() (float64, error) { return w.gates[0].sample(load{mixed: true}, r.Chunks, r.rnd) },
 			otherCost: func() (float64, error) { return w.together(r.Chunks, r.CPU, how == "crossed") },
 		})

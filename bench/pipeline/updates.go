@@ -18,11 +18,12 @@ const (
 	updatesGOGC = 400
 )
 
-// updates sends packets while another thread publishes a thousand snapshots a second, each with one Service
-// of ten thousand changed, and while none does.
+// updates sends packets while another thread publishes a thousand snapshots a second, each with one
+// Service of ten thousand changed, and while none does.
 func (r *runner) updates() error {
 	r.say("updates: opening %d flows", servicesFewFlows)
-	g, err := r.populated(worldConfig{services: manyServices, backends: serviceBackends, capacity: roomFor(servicesFewFlows)}, servicesFewFlows)
+	g, err := r.populated(worldConfig{services: manyServices, backends: serviceBackends,
+		capacity: roomFor(servicesFewFlows)}, servicesFewFlows)
 	if err != nil {
 		return err
 	}
@@ -30,8 +31,10 @@ func (r *runner) updates() error {
 	defer debug.SetGCPercent(debug.SetGCPercent(updatesGOGC))
 	quiet := r.lookups(g)
 	return r.inTurns(pair{
-		params: map[string]string{"scenario": "updates", "family": "ipv4", "flows": strconv.Itoa(servicesFewFlows), "services": strconv.Itoa(manyServices)},
-		name:   "updates", base: "0/s", other: strconv.Itoa(updatesPerSecond) + "/s", better: "higher", target: updatesTarget,
+		params: map[string]string{"scenario": "updates", "family": "ipv4", "flows": strconv.Itoa(servicesFewFlows),
+			"services": strconv.Itoa(manyServices)},
+		name: "updates", base: "0/s", other: strconv.Itoa(updatesPerSecond) + "/s", better: "higher",
+		target:   updatesTarget,
 		baseCost: quiet,
 		otherCost: func() (float64, error) {
 			p := g.w.startPublisher(r.CPU)
@@ -70,7 +73,8 @@ func (p *publisher) run() error {
 	published := 0
 	for ; !p.ended.Load(); published++ {
 		b := services.NewBuilder(p.w.handle.Load())
-		// One endpoint takes no new flows, then it does again. It stays a backend: open flows go on.
+		// One endpoint takes no new flows, then it does again. It stays a backend: open flows go
+		// on.
 		p.w.serve(b, published/2%p.w.services, p.w.backends-1+published%2)
 		p.w.handle.Store(b.Build())
 		time.Sleep(time.Until(began.Add(time.Duration(published+1) * time.Second / updatesPerSecond)))

@@ -31,7 +31,8 @@ func (b *beforeRun) whole(u unit, round int) error {
 	}
 	for _, key := range sortedKeys(found[now]) {
 		p, q := found[now][key], found[then][key]
-		b.pair(results.Point{Params: p.Params, Metric: p.Metric, Unit: p.Unit, Better: p.Better}, q.Median(), p.Median(), p.Median()/q.Median())
+		b.pair(results.Point{Params: p.Params, Metric: p.Metric, Unit: p.Unit, Better: p.Better}, q.Median(),
+			p.Median(), p.Median()/q.Median())
 	}
 	return nil
 }
@@ -53,7 +54,8 @@ func (b *beforeRun) runOne(build build, u unit) (map[string]results.Point, error
 		if b.ctx.Err() != nil {
 			return nil, context.Cause(b.ctx)
 		}
-		return nil, fmt.Errorf("%s: `sluice-bench %s` failed: %w: %s\n\twhat both builds know can be compared: choose it with --scenario and --flows",
+		return nil, fmt.Errorf("%s: `sluice-bench %s` failed: %w: %s\n\twhat both builds know can be compared: "+
+			"choose it with --scenario and --flows",
 			build.name, strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
 	}
 	run, err := results.Load(file)
@@ -76,7 +78,8 @@ func sameKeys(found [2]map[string]results.Point) error {
 		for _, key := range sortedKeys(found[i]) {
 			if _, both := found[other][key]; !both {
 				p := found[i][key]
-				return fmt.Errorf("the builds do not measure the same: only %s has %s of %s: choose with --scenario and --flows what both measure",
+				return fmt.Errorf("the builds do not measure the same: only %s has %s of %s: choose with --scenario "+
+					"and --flows what both measure",
 					[2]string{now: "this one", then: "the one before"}[i], p.Metric, conditions(p.Params))
 			}
 		}

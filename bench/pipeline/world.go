@@ -123,14 +123,16 @@ func (w *world) close() {
 
 // route puts the pods behind their nodes and all else behind one router.
 func (w *world) route() {
-	w.hops.SetHop(hopClient, &nexthop.Hop{Kind: nexthop.OnLink, Ready: true, MTU: mtu, DstMAC: macClient, SrcMAC: macOurs})
+	w.hops.SetHop(hopClient, &nexthop.Hop{Kind: nexthop.OnLink, Ready: true, MTU: mtu, DstMAC: macClient,
+		SrcMAC: macOurs})
 	r := new(bart.Table[nexthop.Route])
 	for _, all := range []string{"0.0.0.0/0", "::/0"} {
 		r.Insert(netip.MustParsePrefix(all), nexthop.Route{Hop: hopClient, Kind: nexthop.OnLink})
 	}
 	for n := range nodes {
 		id := hopFirstNode + nexthop.ID(n)
-		w.hops.SetHop(id, &nexthop.Hop{Kind: nexthop.OnLink, Ready: true, MTU: mtu, DstMAC: nodeMAC(n), SrcMAC: macOurs})
+		w.hops.SetHop(id, &nexthop.Hop{Kind: nexthop.OnLink, Ready: true, MTU: mtu, DstMAC: nodeMAC(n),
+			SrcMAC: macOurs})
 		route := nexthop.Route{Hop: id, Kind: nexthop.OnLink}
 		pod4, pod6 := podAddr(false, n), podAddr(true, n)
 		r.Insert(netip.PrefixFrom(pod4.Netip(), 16).Masked(), route)
@@ -167,13 +169,15 @@ func (w *world) publish() {
 func (w *world) serve(b *services.Builder, n, backends int) {
 	for half, proto := range [2]uint8{header.ProtoTCP, header.ProtoUDP} {
 		id := services.ServiceID(2*n + half + 1)
-		svc := &services.Service{ID: id, Namespace: "bench", Name: "service-" + strconv.Itoa(n), Proto: proto, Port: frontendPort, Identity: uint64(id)}
+		svc := &services.Service{ID: id, Namespace: "bench", Name: "service-" + strconv.Itoa(n), Proto: proto,
+			Port: frontendPort, Identity: uint64(id)}
 		set := &services.EndpointSet{}
 		var names []string
 		for j := range backends {
 			be := services.Backend{
 				Addr: podAddr(w.v6, n*w.backends+j), Port: backendPort, Proto: proto, Service: id, Weight: 1,
-				Ref: services.MakeBackendRef(w.backendIndex(n, half, j), 1), Flags: services.BackendServing | services.BackendReady,
+				Ref:   services.MakeBackendRef(w.backendIndex(n, half, j), 1),
+				Flags: services.BackendServing | services.BackendReady,
 			}
 			b.SetBackend(be)
 			svc.Backends = append(svc.Backends, be.Ref)
@@ -183,7 +187,8 @@ func (w *world) serve(b *services.Builder, n, backends int) {
 		set.Table = maglev.Table(names, nil, [2]uint64{5, 6}, maglev.Size(len(names)))
 		b.SetService(svc)
 		b.SetFrontend(&services.Frontend{
-			Key: services.FrontendKey{Addr: vipAddr(w.v6, n), Port: frontendPort, Proto: proto}, Kind: services.LoadBalancer,
+			Key:     services.FrontendKey{Addr: vipAddr(w.v6, n), Port: frontendPort, Proto: proto},
+			Kind:    services.LoadBalancer,
 			Service: svc, Outside: services.Rule{Set: set}, Pod: services.Rule{Set: set},
 		})
 	}

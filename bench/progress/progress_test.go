@@ -47,7 +47,8 @@ func TestWeigh(t *testing.T) {
 	p.Step("b")
 	now = now.Add(50 * time.Second)
 	p.Step("c")
-	if want := "[1/3] a\n[2/3] b · 10 s gone, about 50 s left\n[3/3] c · 1 min 0 s gone, about 30 s left\n"; out.String() != want {
+	want := "[1/3] a\n[2/3] b · 10 s gone, about 50 s left\n[3/3] c · 1 min 0 s gone, about 30 s left\n"
+	if out.String() != want {
 		t.Errorf("printed %q, want %q", out.String(), want)
 	}
 }

@@ -1,16 +1,17 @@
 // Package report runs the laboratory's experiments and shows what they found.
 //
 //	Experiments ──Run──► bench/out/NAME.json ──HTML, WritePlots──► one page, SVG, PNG
-//	                          │
-//	                        Adopt ──► bench/baselines/NAME.json ──WriteDocs──► README.md, docs/benchmarks.md, docs/plots
+//	                          │ Adopt
+//	                          ▼
+//	              bench/baselines/NAME.json ──WriteDocs──► README.md, docs/benchmarks.md, docs/plots
 //
 // An experiment is a command that saves a results.Run; nothing else of it is known here. Which
 // plots there are follows from the points: what was varied becomes an x axis, a distribution
-// percentiles, systems side by side bars. A target that is missed, an experiment that failed and one
-// that nobody ran are lines of the report.
+// percentiles, systems side by side bars. A target that is missed, an experiment that failed and
+// one that nobody ran are lines of the report.
 //
-// What is held to a target is a ratio to something that ran beside it, or growth: neither belongs to one
-// processor, as nanoseconds do. The documents show one generation of runs (OneGeneration).
+// What is held to a target is a ratio to something that ran beside it, or growth: neither belongs
+// to one processor, as nanoseconds do. The documents show one generation of runs (OneGeneration).
 //
 // Go benchmarks are kept beside them as text that benchstat compares (Benchmarks, Compare).
 package report

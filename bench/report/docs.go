@@ -30,8 +30,8 @@ const (
 )
 
 // docPlot is a plot of the documents: the first figure of one run whose name ends with suffix, if
-// possible one whose y axis ends with the unit. A plot is of one run, so all its lines were measured
-// side by side.
+// possible one whose y axis ends with the unit. A plot is of one run, so all its lines were
+// measured side by side.
 type docPlot struct{ file, run, suffix, unit, alt string }
 
 var docPlots = [...]docPlot{
@@ -176,12 +176,12 @@ func writeAbsent(b *strings.Builder, list []line) {
 	}
 }
 
-// unboundedRows is how many figures without a bound a document lists of a run; of a run with more, the
-// HTML page has them.
+// unboundedRows is how many figures without a bound a document lists of a run; of a run with more,
+// the HTML page has them.
 const unboundedRows = 30
 
-// writeRun writes the figures of a run under its command: those that are held to a bound, latencies, then
-// the others.
+// writeRun writes the figures of a run under its command: those that are held to a bound,
+// latencies, then the others.
 func writeRun(b *strings.Builder, run *results.Run, known []Experiment) {
 	held, common := mergedRows(run, true)
 	others, commonToOthers := mergedRows(run, false)
@@ -214,7 +214,8 @@ func writeRun(b *strings.Builder, run *results.Run, known []Experiment) {
 	}
 	switch {
 	case len(others) > unboundedRows:
-		fmt.Fprintf(b, "\n%d more figures have no bound; `sluice-bench report --html` shows them.\n", count(run, others))
+		fmt.Fprintf(b, "\n%d more figures have no bound; `sluice-bench report --html` shows them.\n",
+			count(run, others))
 	case len(others) > 0:
 		fmt.Fprint(b, "\nWithout a bound")
 		if commonToOthers != "" && commonToOthers != common {
@@ -251,7 +252,8 @@ func firstFigure(list []figure, suffix, unit string) (found *figure) {
 
 // escape keeps a text from being Markdown or HTML.
 func escape(s string) string {
-	return strings.NewReplacer("|", `\|`, "<", "&lt;", ">", "&gt;", "*", `\*`, "_", `\_`, "`", "'", "\n", " ").Replace(s)
+	return strings.NewReplacer("|", `\|`, "<", "&lt;", ">", "&gt;", "*", `\*`, "_", `\_`, "`", "'", "\n",
+		" ").Replace(s)
 }
 
 // splice puts the block where the document has one.
@@ -259,14 +261,15 @@ func splice(document []byte, block string) ([]byte, error) {
 	before, rest, begins := bytes.Cut(document, []byte(blockBegins+"\n"))
 	_, after, ends := bytes.Cut(rest, []byte(blockEnds+"\n"))
 	if !begins || !ends {
-		return nil, fmt.Errorf("no lines %q and %q, in this order: write them where the figures belong", blockBegins, blockEnds)
+		return nil, fmt.Errorf("no lines %q and %q, in this order: write them where the figures belong", blockBegins,
+			blockEnds)
 	}
 	return append(append(bytes.Clone(before), block...), after...), nil
 }
 
-// WriteDocs writes the figures of one generation of runs into README.md, docs/benchmarks.md and docs/plots
-// of the tree at root. It refuses runs that are not of one generation; inHistory reports whether the tree
-// has a commit.
+// WriteDocs writes the figures of one generation of runs into README.md, docs/benchmarks.md and
+// docs/plots of the tree at root. It refuses runs that are not of one generation; inHistory reports
+// whether the tree has a commit.
 func WriteDocs(root string, runs []*results.Run, known []Experiment, inHistory func(string) bool) error {
 	if err := OneGeneration(runs, known, inHistory); err != nil {
 		return fmt.Errorf("figures: %w", err)

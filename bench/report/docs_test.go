@@ -41,7 +41,8 @@ func TestCompose(t *testing.T) {
 	}
 }
 
-// TestFiguresOpenWithWhatWasMeasured: then a plot; ratios, tables and what was not measured come after.
+// TestFiguresOpenWithWhatWasMeasured: then a plot; ratios, tables and what was not measured come
+// after.
 func TestFiguresOpenWithWhatWasMeasured(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, figuresFile))
 	if err != nil {
@@ -108,8 +109,8 @@ func TestDocs(t *testing.T) {
 	}
 }
 
-// TestReadmeRatios: each ratio of README is the median of one point of the committed JSON, read here without
-// the generator.
+// TestReadmeRatios: each ratio of README is the median of one point of the committed JSON, read
+// here without the generator.
 func TestReadmeRatios(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, readmeFile))
 	if err != nil {
@@ -155,12 +156,13 @@ func TestReadmeRatios(t *testing.T) {
 	}
 }
 
-// TestBaselinesAreOneGeneration: figures that are shown together are of one machine, and of commits that a
-// reader can look at. A shallow clone, or a copy without history, knows nothing of commits: there the machines alone
-// are compared.
+// TestBaselinesAreOneGeneration: figures that are shown together are of one machine, and of commits
+// that a reader can look at. A shallow clone, or a copy without history, knows nothing of commits:
+// there the machines alone are compared.
 func TestBaselinesAreOneGeneration(t *testing.T) {
 	inHistory := History(root)
-	if shallow, err := exec.Command("git", "-C", root, "rev-parse", "--is-shallow-repository").Output(); err != nil || string(shallow) == "true\n" {
+	if shallow, err := exec.Command("git", "-C", root, "rev-parse", "--is-shallow-repository").Output(); err != nil ||
+		string(shallow) == "true\n" {
 		inHistory = func(string) bool { return true }
 	}
 	if err := OneGeneration(baselines(t), Experiments(), inHistory); err != nil {
@@ -168,7 +170,8 @@ func TestBaselinesAreOneGeneration(t *testing.T) {
 	}
 }
 
-// TestNothingOfOneProcessorIsHeld: a time or a packet rate belongs to the processor it was measured on.
+// TestNothingOfOneProcessorIsHeld: a time or a packet rate belongs to the processor it was measured
+// on.
 func TestNothingOfOneProcessorIsHeld(t *testing.T) {
 	for _, r := range baselines(t) {
 		for _, p := range r.Points {
@@ -237,12 +240,13 @@ func TestWriteDocs(t *testing.T) {
 		runs []*results.Run
 		in   func(string) bool
 	}{
-		"no block":             {"no block\n", runs, every},
-		"ends before begins":   {blockEnds + "\n" + blockBegins + "\n", runs, every},
-		"a ratio is missing":   {before, runs[:1], every},
-		"a commit of no tree":  {before, runs, func(string) bool { return false }},
-		"an experiment twice":  {before, append(slices.Clone(runs), runs[0]), every},
-		"an experiment unlike": {before, append(slices.Clone(runs), &results.Run{Name: "x", Machine: runs[0].Machine}), every},
+		"no block":            {"no block\n", runs, every},
+		"ends before begins":  {blockEnds + "\n" + blockBegins + "\n", runs, every},
+		"a ratio is missing":  {before, runs[:1], every},
+		"a commit of no tree": {before, runs, func(string) bool { return false }},
+		"an experiment twice": {before, append(slices.Clone(runs), runs[0]), every},
+		"an experiment unlike": {before, append(slices.Clone(runs), &results.Run{Name: "x", Machine: runs[0].Machine}),
+			every},
 	} {
 		write(readmeFile, c.text)
 		if err := WriteDocs(tree, c.runs, list, c.in); err == nil {
@@ -254,8 +258,8 @@ func TestWriteDocs(t *testing.T) {
 	}
 }
 
-// TestHeadlineIsOne: a ratio of README that is not there, is there twice, or has no bound is an error, not
-// an empty cell.
+// TestHeadlineIsOne: a ratio of README that is not there, is there twice, or has no bound is an
+// error, not an empty cell.
 func TestHeadlineIsOne(t *testing.T) {
 	runs := fixture()
 	last := len(runs[0].Points) - 1

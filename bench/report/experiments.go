@@ -25,35 +25,43 @@ func Experiments() []Experiment {
 	return []Experiment{
 		{
 			Name: "pipeline", About: "a worker's own work per packet, beside the same work in C",
-			Quick:   []string{"pipeline", "--flows", "1000,100000", "--scenario", "steady", "--repeat", "1", "--windows", "50"},
+			Quick: []string{"pipeline", "--flows", "1000,100000", "--scenario", "steady", "--repeat", "1",
+				"--windows", "50"},
 			Full:    []string{"pipeline", "--full"},
 			Minutes: 20,
 		},
 		{
-			Name: "compare", About: "Sluice, bare forwarders and kube-proxy in one topology: rate and CPU per packet at the highest rate",
+			Name: "compare",
+			About: "Sluice, bare forwarders and kube-proxy in one topology: rate and CPU per packet at the highest " +
+				"rate",
 			Quick:   []string{"compare", "--quick"},
 			Full:    []string{"compare", "--rates"},
 			Minutes: 4,
 		},
 		{
-			Name: "latency", About: "the rate without loss, latency at parts of it, and CPU per packet at one rate for all",
-			Full:    []string{"compare", "--services", "1000", "--systems", "sluice-one,l2fwd,kernel,nftables,nftables-rps", "--trial", "300ms", "--duration", "1s"},
+			Name:  "latency",
+			About: "the rate without loss, latency at parts of it, and CPU per packet at one rate for all",
+			Full: []string{"compare", "--services", "1000", "--systems",
+				"sluice-one,l2fwd,kernel,nftables,nftables-rps", "--trial", "300ms", "--duration", "1s"},
 			Minutes: 8,
 		},
 		{
 			Name: "services", About: "the same rates against the number of Services",
 			Full: []string{"compare", "--rates", "--services", "1,100,1000,10000", "--systems",
-				"sluice,l2fwd,nftables-rps,kube-proxy-nftables,kube-proxy-nftables-rps,kube-proxy-iptables,kube-proxy-iptables-rps"},
+				"sluice,l2fwd,nftables-rps,kube-proxy-nftables,kube-proxy-nftables-rps," +
+					"kube-proxy-iptables,kube-proxy-iptables-rps"},
 			Minutes: 15,
 		},
 		{
 			Name: "flows-10k", About: "the same rates with 10,000 flows and one Service",
-			Full:    []string{"compare", "--rates", "--services", "1", "--flows", "10000", "--systems", "sluice,l2fwd,nftables-rps,kube-proxy-nftables"},
+			Full: []string{"compare", "--rates", "--services", "1", "--flows", "10000", "--systems",
+				"sluice,l2fwd,nftables-rps,kube-proxy-nftables"},
 			Minutes: 4,
 		},
 		{
 			Name: "flows-100k", About: "the same rates with 100,000 flows and one Service",
-			Full:    []string{"compare", "--rates", "--services", "1", "--flows", "100000", "--systems", "sluice,l2fwd,nftables-rps,kube-proxy-nftables"},
+			Full: []string{"compare", "--rates", "--services", "1", "--flows", "100000", "--systems",
+				"sluice,l2fwd,nftables-rps,kube-proxy-nftables"},
 			Minutes: 4,
 		},
 		{
@@ -67,17 +75,22 @@ func Experiments() []Experiment {
 			Minutes: 1,
 		},
 		{
-			Name: "stateful", About: "connections per second and concurrent connections of the lab's own generator, in memory",
+			Name:    "stateful",
+			About:   "connections per second and concurrent connections of the lab's own generator, in memory",
 			Full:    []string{"stateful", "--memory"},
 			Minutes: 2,
 		},
 		{
-			Name: "connections", About: "connections of mixed protocols through the gateway while endpoints change: none may meet two servers",
+			Name: "connections",
+			About: "connections of mixed protocols through the gateway while endpoints change: none may meet two " +
+				"servers",
 			Full:    []string{"stateful", "mix", "--through", "none,sluice", "--churn", "10"},
 			Minutes: 5,
 		},
 		{
-			Name: "generator", About: "what the lab's generator and receiver reach over a bare veth: the ceiling of what is measured with them",
+			Name: "generator",
+			About: "what the lab's generator and receiver reach over a bare veth: the ceiling of what is measured " +
+				"with them",
 			Full:    []string{"rfc2544", "--loopback"},
 			Minutes: 5,
 		},
@@ -119,7 +132,8 @@ func absent(runs []*results.Run, known []Experiment) (list []line) {
 	}
 	for _, e := range known {
 		if named[e.Name] == nil {
-			list = append(list, line{e.Name, "not measured (" + e.About + ")", "sluice-bench " + strings.Join(e.Full, " "), false})
+			list = append(list, line{e.Name, "not measured (" + e.About + ")", "sluice-bench " + strings.Join(e.Full,
+				" "), false})
 		}
 	}
 	return list

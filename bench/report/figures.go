@@ -70,7 +70,8 @@ func figures(runs []*results.Run) []figure {
 	for _, x := range varied {
 		for _, g := range groups(points, func(p *results.Point) (string, bool) {
 			_, numeric := number(p.Params[x.param])
-			return plotKey(p, x.param), numeric && p.Unit != "ratio" && !drawn[p] && (x.param != "load" || !curves[p.Experiment])
+			return plotKey(p, x.param), numeric && p.Unit != "ratio" && !drawn[p] && (x.param != "load" ||
+				!curves[p.Experiment])
 		}) {
 			if f, ok := sweepOf(g, x.param, x.label); ok {
 				list = append(list, f)
@@ -109,7 +110,8 @@ var sideBySide = regexp.MustCompile(`cpu|rate|per_second|gaps_over_1ms`)
 func bests(points []*results.Point) (list []figure) {
 	at := make(map[string]int)
 	for _, g := range groups(points, func(p *results.Point) (string, bool) {
-		return plotKey(p), p.Unit != "ratio" && len(p.Curve) == 0 && p.Params["load"] == "" && sideBySide.MatchString(p.Metric)
+		return plotKey(p), p.Unit != "ratio" && len(p.Curve) == 0 && p.Params["load"] == "" &&
+			sideBySide.MatchString(p.Metric)
 	}) {
 		f, ok := barsOf(g)
 		if !ok {

@@ -28,8 +28,9 @@ func OneGeneration(runs []*results.Run, known []Experiment, inHistory func(versi
 				r.Name, runs[0].Name, strings.Join(d, ", ")))
 		}
 		if !inHistory(r.Version) {
-			err = errors.Join(err, fmt.Errorf("%s: commit %q is not in the history (of a shallow clone, fetch the rest)",
-				r.Name, r.Version))
+			err = errors.Join(err,
+				fmt.Errorf("%s: commit %q is not in the history (of a shallow clone, fetch the rest)",
+					r.Name, r.Version))
 		}
 	}
 	if err != nil {
@@ -38,8 +39,9 @@ func OneGeneration(runs []*results.Run, known []Experiment, inHistory func(versi
 	return nil
 }
 
-// History returns a function that reports whether a version, as `git describe --always --dirty` writes it, is a commit
-// before the HEAD of the work tree at root. A tree with changes is no commit.
+// History returns a function that reports whether a version, as `git describe --always --dirty`
+// writes it, is a commit before the HEAD of the work tree at root. A tree with changes is no
+// commit.
 func History(root string) func(version string) bool {
 	return func(version string) bool {
 		if version == "" || strings.HasPrefix(version, "-") {

@@ -44,7 +44,8 @@ func TestHistory(t *testing.T) {
 	git := func(args ...string) string {
 		t.Helper()
 		const author = "user.name=a"
-		args = append([]string{"-C", tree, "-c", author, "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"},
+		args = append([]string{"-C", tree, "-c", author, "-c", "user.email=a@example.org", "-c",
+			"commit.gpgsign=false"},
 			args...)
 		out, err := exec.Command("git", args...).CombinedOutput()
 		if err != nil {
@@ -60,7 +61,8 @@ func TestHistory(t *testing.T) {
 	git("reset", "-q", "--hard", first)
 	in := History(tree)
 	for version, want := range map[string]bool{
-		first: true, second: false, first + "-dirty": false, "0123456": false, "unknown": false, "": false, "--help": false,
+		first: true, second: false, first + "-dirty": false, "0123456": false, "unknown": false, "": false,
+		"--help": false,
 	} {
 		if got := in(version); got != want {
 			t.Errorf("version %q is in the history: %t", version, got)

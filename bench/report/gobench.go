@@ -25,7 +25,8 @@ var hot = []struct{ path, run string }{
 	{"./nat/header", "."},
 	{"./nat/checksum", "."},
 	{"./nat", "Translate|DecrementTTL"},
-	// A million flows take seconds to make, for each sample: they are in Step and in the pipeline experiment.
+	// A million flows take seconds to make, for each sample: they are in Step and in the pipeline
+	// experiment.
 	{"./flowtable", "Lookup/v6/flows=1000(00)?$|Create/^1000(00)?$|Observe"},
 	{"./fastpath/services", "Frontend|Choose/(maglev|rr|lc)$"},
 	{"./fastpath", "Step"},
@@ -57,7 +58,8 @@ func (b *Benchmarks) Run(ctx context.Context) error {
 	for _, h := range hot {
 		p.Step("Go benchmarks of " + h.path)
 		args := []string{
-			"test", "-tags", "root", "-run", "^$", "-bench", h.run, "-benchtime", b.BenchTime, "-count", fmt.Sprint(b.Count), "-timeout", "60m", h.path,
+			"test", "-tags", "root", "-run", "^$", "-bench", h.run, "-benchtime", b.BenchTime, "-count",
+			fmt.Sprint(b.Count), "-timeout", "60m", h.path,
 		}
 		cmd := exec.CommandContext(ctx, "go", args...)
 		cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
@@ -100,10 +102,13 @@ func Compare(ctx context.Context, dir, baseline, now string, out io.Writer) erro
 		fmt.Fprintf(out, "%s: %s\n", d, machines[i].Line())
 	}
 	if differ := machines[0].Differ(machines[1]); differ != nil {
-		fmt.Fprintf(out, "WARNING: these are not the same machines: %s differ. What follows compares machines as much as code.\n", strings.Join(differ, ", "))
+		fmt.Fprintf(out,
+			"WARNING: these are not the same machines: %s differ. What follows compares machines as much as code.\n",
+			strings.Join(differ, ", "))
 	}
 	// The processor's name is in the machines above: it must not split the tables.
-	args := []string{"tool", "benchstat", "-table", "pkg", "baseline=" + filepath.Join(baseline, goText), "now=" + filepath.Join(now, goText)}
+	args := []string{"tool", "benchstat", "-table", "pkg", "baseline=" + filepath.Join(baseline, goText),
+		"now=" + filepath.Join(now, goText)}
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, out, out
 	if err := cmd.Run(); err != nil {
@@ -113,8 +118,8 @@ func Compare(ctx context.Context, dir, baseline, now string, out io.Writer) erro
 }
 
 // Adopt replaces the baselines by what is in the directories: the Go benchmarks of one, the
-// experiments of another. Baselines of experiments that are not there go. It refuses experiments that are not of one
-// generation.
+// experiments of another. Baselines of experiments that are not there go. It refuses experiments
+// that are not of one generation.
 func Adopt(baselines, goDir, experiments string, known []Experiment, inHistory func(version string) bool) error {
 	found, err := filepath.Glob(filepath.Join(experiments, "*.json"))
 	if err != nil || len(found) == 0 {

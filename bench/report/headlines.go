@@ -16,14 +16,15 @@ type headline struct {
 	Params     map[string]string // those that tell the point from others; "" is one that it must not have
 }
 
-// headlines are ratios of figures that were measured in turns in one run, to four things: a program in C, a bare
-// forwarder, what Kubernetes has, and Sluice itself with fewer Services.
+// headlines are ratios of figures that were measured in turns in one run, to four things: a program
+// in C, a bare forwarder, what Kubernetes has, and Sluice itself with fewer Services.
 var headlines = [...]headline{
 	{
 		"time per packet in user space, 1,000,000 flows", "a C program that does the same work",
 		"pipeline", "pipeline", "ratio",
 		map[string]string{
-			"scenario": "steady", "family": "ipv4", "headers": "cold", "packets": "both", "flows": "1000000", "to": "c-reference",
+			"scenario": "steady", "family": "ipv4", "headers": "cold", "packets": "both", "flows": "1000000",
+			"to": "c-reference",
 		},
 	},
 	{
@@ -56,7 +57,8 @@ func headlinesOf(runs []*results.Run) (list []headlineRow, err error) {
 			}
 		}
 		if len(found) != 1 || len(found[0].Samples) == 0 || found[0].Target == nil {
-			return nil, fmt.Errorf("%s, compared with %s: %d figures of experiment %s, and README needs one that has a bound",
+			return nil, fmt.Errorf("%s, compared with %s: %d figures of experiment %s, and README needs one that has "+
+				"a bound",
 				h.What, h.To, len(found), h.Run)
 		}
 		p := found[0]

@@ -22,8 +22,8 @@ func took(r *results.Run) string {
 	return progress.Short(time.Duration(r.Seconds * float64(time.Second)))
 }
 
-// stolen says how much of the processors' time the hypervisor spent elsewhere, where it was measured: figures of a
-// machine that was not there half of the time say little.
+// stolen says how much of the processors' time the hypervisor spent elsewhere, where it was
+// measured: figures of a machine that was not there half of the time say little.
 func stolen(r *results.Run) string {
 	if r.Stolen == 0 {
 		return ""
@@ -62,8 +62,9 @@ type inlined struct {
 	SVG template.HTML
 }
 
-// HTML is one page of all that runs say, which needs no network and no other file: what was measured and a plot
-// first, then what is held to a bound, then the rest. Known experiments that no run is of are lines of it.
+// HTML is one page of all that runs say, which needs no network and no other file: what was
+// measured and a plot first, then what is held to a bound, then the rest. Known experiments that no
+// run is of are lines of it.
 func HTML(runs []*results.Run, known []Experiment) ([]byte, error) {
 	d := document{Runs: runs, Machines: machines(runs), Absent: absent(runs, known), Rows: rows(runs)}
 	d.All, d.Met = tally(runs)
@@ -123,7 +124,8 @@ func WritePlots(dir string, runs []*results.Run) (files int, err error) {
 			return files, err
 		}
 		path := filepath.Join(dir, f.Name)
-		if err := errors.Join(os.WriteFile(path+".svg", svg, 0o644), os.WriteFile(path+".png", png, 0o644)); err != nil {
+		if err := errors.Join(os.WriteFile(path+".svg", svg, 0o644), os.WriteFile(path+".png", png,
+			0o644)); err != nil {
 			return files, fmt.Errorf("plots: %w", err)
 		}
 		files += 2

@@ -11,7 +11,8 @@ import (
 // oneWay begins the names of the metrics that are percentiles of latency.
 const oneWay = "one-way, "
 
-// latencies are the percentiles of a run: a line for each system at each part of its own rate without loss.
+// latencies are the percentiles of a run: a line for each system at each part of its own rate
+// without loss.
 type latencies struct {
 	percentiles []string
 	lines       []*latencyLine
@@ -23,7 +24,8 @@ type latencyLine struct {
 	us           map[string]string
 }
 
-// isLatency reports whether the table has a point. One at a rate of the operator's choice is no share of any rate.
+// isLatency reports whether the table has a point. One at a rate of the operator's choice is no
+// share of any rate.
 func isLatency(p *results.Point) bool {
 	return strings.HasPrefix(p.Metric, oneWay) && p.Params["load"] != ""
 }

@@ -34,7 +34,8 @@ var palette = [...]color.RGBA{
 var dashes = [...][]vg.Length{nil, {6, 3}, {2, 2}, {8, 2, 2, 2}}
 
 var marks = [...]draw.GlyphDrawer{
-	draw.CircleGlyph{}, draw.SquareGlyph{}, draw.TriangleGlyph{}, draw.CrossGlyph{}, draw.PlusGlyph{}, draw.RingGlyph{}, draw.BoxGlyph{},
+	draw.CircleGlyph{}, draw.SquareGlyph{}, draw.TriangleGlyph{}, draw.CrossGlyph{}, draw.PlusGlyph{}, draw.RingGlyph{},
+	draw.BoxGlyph{},
 }
 
 var grey = color.RGBA{0x60, 0x60, 0x60, 0xff}
@@ -158,7 +159,8 @@ func (f *figure) addLines(p *plot.Plot) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.Name, err)
 		}
-		line.Color, line.Width, line.Dashes = palette[s.Style%len(palette)], 1.6, dashes[s.Style/len(palette)%len(dashes)]
+		line.Color, line.Width, line.Dashes = palette[s.Style%len(palette)], 1.6,
+			dashes[s.Style/len(palette)%len(dashes)]
 		dots.Color, dots.Shape, dots.Radius = line.Color, marks[s.Style%len(marks)], 3
 		p.Add(line, dots)
 		p.Legend.Add(s.Name, line, dots)

@@ -96,7 +96,8 @@ func TestPlots(t *testing.T) {
 	if !slices.ContainsFunc(list, func(f figure) bool { return f.Target != nil }) {
 		t.Error("no figure has a target, so none was looked for")
 	}
-	want := "throughput-rate-by-services pipeline-ns-per-packet-by-flows proportional-cpu-by-load latency-one-way-distribution " +
+	want := "throughput-rate-by-services pipeline-ns-per-packet-by-flows proportional-cpu-by-load " +
+		"latency-one-way-distribution " +
 		"throughput-rate-side-by-side cpu-cpu-per-packet-side-by-side"
 	if got := strings.Join(names, " "); got != want {
 		t.Errorf("drawn: %s\nwant:  %s", got, want)

@@ -61,7 +61,9 @@ func TestHTMLOpensWithWhatWasMeasured(t *testing.T) {
 		t.Fatal(err)
 	}
 	last := -1
-	for _, part := range []string{"<h2>What was measured", "<svg", "<h2>What is held", `<h2 id="absent"`, "<h2>Machine", "<h2>Every figure"} {
+	for _, part := range []string{
+		"<h2>What was measured", "<svg", "<h2>What is held", `<h2 id="absent"`, "<h2>Machine", "<h2>Every figure",
+	} {
 		at := strings.Index(string(page), part)
 		if at <= last {
 			t.Errorf("%q is at %d, what comes before it at %d", part, at, last)
@@ -90,8 +92,10 @@ func TestEscapes(t *testing.T) {
 		Name: hostile, Command: hostile, Failed: hostile, Version: hostile,
 		Machine: results.Machine{CPU: hostile, Notes: hostile, Link: hostile},
 		Points: []results.Point{
-			{Experiment: hostile, System: hostile, Params: map[string]string{hostile: hostile, "flows": "1"}, Metric: hostile, Unit: hostile, Samples: []float64{1}, Target: ptr(2)},
-			{Experiment: hostile, System: hostile, Params: map[string]string{hostile: hostile, "flows": "9"}, Metric: hostile, Unit: hostile, Samples: []float64{1}, Target: ptr(2)},
+			{Experiment: hostile, System: hostile, Params: map[string]string{hostile: hostile, "flows": "1"},
+				Metric: hostile, Unit: hostile, Samples: []float64{1}, Target: ptr(2)},
+			{Experiment: hostile, System: hostile, Params: map[string]string{hostile: hostile, "flows": "9"},
+				Metric: hostile, Unit: hostile, Samples: []float64{1}, Target: ptr(2)},
 		},
 	}}
 	page, err := HTML(runs, []Experiment{{Name: hostile + "2", About: hostile}})
@@ -111,8 +115,8 @@ func TestEscapes(t *testing.T) {
 	}
 }
 
-// TestLatenciesOfLoads: a line is a system at a load. Latencies at rates of somebody's choice (compare --at) have
-// none, and must not pass for one another's.
+// TestLatenciesOfLoads: a line is a system at a load. Latencies at rates of somebody's choice
+// (compare --at) have none, and must not pass for one another's.
 func TestLatenciesOfLoads(t *testing.T) {
 	run := &results.Run{Points: []results.Point{
 		{System: "sluice", Metric: "no_drop_rate", Samples: []float64{0.5}},
@@ -141,7 +145,8 @@ func TestVerdicts(t *testing.T) {
 		{"no target", results.Point{Samples: []float64{1}}, "", ""},
 		{"met", results.Point{Better: "lower", Samples: []float64{24}, Target: ptr(25)}, met, "0.96"},
 		{"missed", results.Point{Better: "higher", Samples: []float64{1, 2, 1}, Target: ptr(2)}, missed, "0.50"},
-		{"missed by little", results.Point{Better: "lower", Samples: []float64{1.252}, Target: ptr(1.25)}, missed, "1.0016"},
+		{"missed by little", results.Point{Better: "lower", Samples: []float64{1.252}, Target: ptr(1.25)}, missed,
+			"1.0016"},
 		{"without samples", results.Point{Better: "lower", Target: ptr(25)}, missed, ""},
 		{"target zero", results.Point{Better: "lower", Samples: []float64{0}, Target: ptr(0)}, met, ""},
 	} {
@@ -161,7 +166,10 @@ func TestNumbers(t *testing.T) {
 	if _, ok := number("many"); ok {
 		t.Error(`"many" is a number`)
 	}
-	for v, want := range map[float64]string{0: "0", 1e6: "1.00M", 12345: "12.3k", 1234.5: "1234", 123.45: "123.5", 12.345: "12.3", 1.2345: "1.23", 0.01234: "0.012", 1500: "1500"} {
+	for v, want := range map[float64]string{
+		0: "0", 1e6: "1.00M", 12345: "12.3k", 1234.5: "1234", 123.45: "123.5", 12.345: "12.3", 1.2345: "1.23",
+		0.01234: "0.012", 1500: "1500",
+	} {
 		if got := figureText(v); got != want {
 			t.Errorf("%g is %q, want %q", v, got, want)
 		}
@@ -189,16 +197,18 @@ func TestNewestCounts(t *testing.T) {
 	t.Error("no figure by flows")
 }
 
-// TestBuildsInTurns: a ratio to an older build is shown with its interval and what that says; the target is held by the
-// interval, and of what nothing can be said there is no verdict.
+// TestBuildsInTurns: a ratio to an older build is shown with its interval and what that says; the
+// target is held by the interval, and of what nothing can be said there is no verdict.
 func TestBuildsInTurns(t *testing.T) {
 	point := func(metric string, samples ...float64) results.Point {
-		p := results.Point{Experiment: "pipeline", System: "sluice", Metric: metric, Unit: "ratio", Better: "lower", Samples: samples, Params: map[string]string{"to": paired.Before}}
+		p := results.Point{Experiment: "pipeline", System: "sluice", Metric: metric, Unit: "ratio", Better: "lower",
+			Samples: samples, Params: map[string]string{"to": paired.Before}}
 		paired.Judge(&p)
 		return p
 	}
 	run := &results.Run{Name: "pipeline", Points: []results.Point{
-		point("within", 1.02, 1.04, 1.04, 1.04, 1.04, 1.05), point("slow", 1.1, 1.1, 1.1, 1.1, 1.1, 1.2), point("short", 1, 1),
+		point("within", 1.02, 1.04, 1.04, 1.04, 1.04, 1.05), point("slow", 1.1, 1.1, 1.1, 1.1, 1.1, 1.2),
+		point("short", 1, 1),
 	}}
 	list := rows([]*results.Run{run})
 	for i, want := range []struct{ verdict, spread string }{

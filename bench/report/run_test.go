@@ -35,9 +35,11 @@ func TestRun(t *testing.T) {
 	if err := (&results.Run{Command: "old"}).Save(filepath.Join(out, "gaps.json")); err != nil {
 		t.Fatal(err)
 	}
-	c := Config{Bench: laboratory(t), Set: "full", Only: []string{"pipeline", "compare", "gaps", "updates"}, Out: out, Note: "short run", Stdout: io.Discard, Stderr: io.Discard}
+	c := Config{Bench: laboratory(t), Set: "full", Only: []string{"pipeline", "compare", "gaps", "updates"}, Out: out,
+		Note: "short run", Stdout: io.Discard, Stderr: io.Discard}
 	err := Run(t.Context(), c)
-	if err == nil || !strings.Contains(err.Error(), "compare, gaps, updates") || strings.Contains(err.Error(), "pipeline") {
+	if err == nil || !strings.Contains(err.Error(), "compare, gaps, updates") ||
+		strings.Contains(err.Error(), "pipeline") {
 		t.Errorf("error: %v", err)
 	}
 	for name, want := range map[string]struct {
@@ -89,7 +91,8 @@ func TestChoose(t *testing.T) {
 				t.Errorf("%s: %s has no arguments or says nothing", c.name, e.Name)
 			}
 		}
-		if all := len(Experiments()); c.set == "full" && len(list) != all || c.set == "quick" && (len(list) == 0 || len(list) >= all) {
+		if all := len(Experiments()); c.set == "full" && len(list) != all || c.set == "quick" && (len(list) == 0 ||
+			len(list) >= all) {
 			t.Errorf("%s: %d experiments", c.name, len(list))
 		}
 	}
@@ -103,7 +106,8 @@ func TestAdopt(t *testing.T) {
 		}
 	}
 	every := func(string) bool { return true }
-	if err := Adopt(baselines, out, out, known, every); err == nil || !strings.Contains(err.Error(), "make bench-report") {
+	if err := Adopt(baselines, out, out, known, every); err == nil || !strings.Contains(err.Error(),
+		"make bench-report") {
 		t.Errorf("without results: %v", err)
 	}
 	write(baselines, "gone.json", "{}")
@@ -155,10 +159,12 @@ func TestCompare(t *testing.T) {
 			t.Errorf("%q is not in\n%s", want, out.String())
 		}
 	}
-	if n := strings.Count(out.String(), "BenchmarkX") + strings.Count(out.String(), "\nX "); n != 1 || strings.Contains(out.String(), "cpu:") {
+	if n := strings.Count(out.String(), "BenchmarkX") + strings.Count(out.String(), "\nX "); n != 1 ||
+		strings.Contains(out.String(), "cpu:") {
 		t.Errorf("%d lines of the benchmark: the processor's name split the table\n%s", n, out.String())
 	}
-	if err := Compare(t.Context(), "../..", t.TempDir(), now, &out); err == nil || !strings.Contains(err.Error(), "make bench-baseline") {
+	if err := Compare(t.Context(), "../..", t.TempDir(), now, &out); err == nil || !strings.Contains(err.Error(),
+		"make bench-baseline") {
 		t.Errorf("without a baseline: %v", err)
 	}
 }

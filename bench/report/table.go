@@ -105,7 +105,8 @@ func spread(p *results.Point) string {
 	if len(p.Samples) < 2 {
 		return fmt.Sprintf("n = %d", len(p.Samples))
 	}
-	return fmt.Sprintf("%s to %s, n = %d", figureText(slices.Min(p.Samples)), figureText(slices.Max(p.Samples)), len(p.Samples))
+	return fmt.Sprintf("%s to %s, n = %d", figureText(slices.Min(p.Samples)), figureText(slices.Max(p.Samples)),
+		len(p.Samples))
 }
 
 // rows are all points of all runs.
@@ -141,8 +142,9 @@ type merged struct {
 	Points                        int
 }
 
-// mergedRows are the points of a run that have a target, or those that have none, sweeps in one row each. The conditions
-// that all of them share are said once, in common. Latencies that have a table of their own are left out.
+// mergedRows are the points of a run that have a target, or those that have none, sweeps in one row
+// each. The conditions that all of them share are said once, in common. Latencies that have a table
+// of their own are left out.
 func mergedRows(run *results.Run, targets bool) (list []merged, common string) {
 	var points []*results.Point
 	for i := range run.Points {
@@ -190,7 +192,8 @@ func sharedParams(points []*results.Point) (names []string) {
 		return nil
 	}
 	for name, value := range points[0].Params {
-		if !slices.Contains(comparedTo[:], name) && !slices.ContainsFunc(points, func(p *results.Point) bool { return p.Params[name] != value }) {
+		if !slices.Contains(comparedTo[:], name) &&
+			!slices.ContainsFunc(points, func(p *results.Point) bool { return p.Params[name] != value }) {
 			names = append(names, name)
 		}
 	}
@@ -211,7 +214,8 @@ func sweeps(points []*results.Point, p *results.Point, param string) bool {
 // comparedTo are the conditions that name what a ratio is to, the first that there is.
 var comparedTo = [...]string{"to", "against"}
 
-// title is what a row is about: where, then what. The experiment is left out where it is the run's own.
+// title is what a row is about: where, then what. The experiment is left out where it is the run's
+// own.
 func title(first *results.Point, param, run string, shared []string) string {
 	what, without := words(first.Metric), append(slices.Clone(shared), param)
 	if first.Unit == "ratio" {

@@ -40,7 +40,8 @@ func machineOf(root fs.FS) Machine {
 	}
 	m.MHz, _ = strconv.ParseFloat(cpu["cpu MHz"], 64)
 	if strings.Contains(" "+cpu["flags"]+" ", " hypervisor ") {
-		m.Hypervisor = strings.TrimSpace(text("sys/class/dmi/id/sys_vendor") + " " + text("sys/class/dmi/id/product_name"))
+		m.Hypervisor = strings.TrimSpace(text("sys/class/dmi/id/sys_vendor") + " " +
+			text("sys/class/dmi/id/product_name"))
 		if m.Hypervisor == "" {
 			m.Hypervisor = "yes, without a name"
 		}

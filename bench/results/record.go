@@ -23,7 +23,8 @@ import (
 //	run.Points = append(run.Points, …)
 //	err := run.Finish(path) // "" saves nothing
 func Begin(link string) *Run {
-	r := &Run{Command: CommandLine(os.Args), Began: time.Now().UTC().Truncate(time.Second), Version: version(), Machine: ThisMachine(link)}
+	r := &Run{Command: CommandLine(os.Args), Began: time.Now().UTC().Truncate(time.Second), Version: version(),
+		Machine: ThisMachine(link)}
 	r.before, _ = procstat.Read() // without it nothing is said
 	return r
 }

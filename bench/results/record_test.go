@@ -13,13 +13,15 @@ import (
 func TestMachineOf(t *testing.T) {
 	file := func(s string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(s)} }
 	root := fstest.MapFS{
-		"proc/cpuinfo":              file("processor\t: 0\ncpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC\ncpu MHz\t\t: 2596.124\nflags\t\t: fpu hypervisor lahf_lm\n\nprocessor\t: 1\nmodel name\t: other\n"),
-		"proc/meminfo":              file("MemTotal:       24165172 kB\nMemFree: 1 kB\n"),
-		"proc/sys/kernel/osrelease": file("6.18.44\n"),
+		"proc/cpuinfo": file("processor\t: 0\ncpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD " +
+			"EPYC\ncpu MHz\t\t: 2596.124\nflags\t\t: fpu hypervisor lahf_lm\n\nprocessor\t: 1\nmodel name\t: other\n"),
+		"proc/meminfo":                               file("MemTotal:       24165172 kB\nMemFree: 1 kB\n"),
+		"proc/sys/kernel/osrelease":                  file("6.18.44\n"),
 		"sys/kernel/mm/transparent_hugepage/enabled": file("always [madvise] never\n"),
 		"sys/class/dmi/id/sys_vendor":                file("QEMU\n"),
 	}
-	want := Machine{CPU: "AMD EPYC (family 26, model 2)", MHz: 2596.124, MemoryMB: 23598, Kernel: "6.18.44", Hypervisor: "QEMU", HugePages: "madvise"}
+	want := Machine{CPU: "AMD EPYC (family 26, model 2)", MHz: 2596.124, MemoryMB: 23598, Kernel: "6.18.44",
+		Hypervisor: "QEMU", HugePages: "madvise"}
 	if d := cmp.Diff(want, machineOf(root)); d != "" {
 		t.Error(d)
 	}
@@ -53,7 +55,8 @@ func TestCommandLine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := CommandLine([]string{"/opt/x/sluice-bench", "compare", "--sluice=" + here + "/bin/sluice", "--systems", "a b", "it's", ""})
+	got := CommandLine([]string{"/opt/x/sluice-bench", "compare", "--sluice=" + here + "/bin/sluice", "--systems",
+		"a b", "it's", ""})
 	if want := `sluice-bench compare --sluice=bin/sluice --systems 'a b' 'it'\''s' ''`; got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}
@@ -73,7 +76,8 @@ func TestBeginFinishLoadAll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(runs) != 2 || runs[0].Machine.Link != "veth" || runs[0].Seconds < 3600 || runs[0].Version == "" || runs[0].Command == "" {
+	if len(runs) != 2 || runs[0].Machine.Link != "veth" || runs[0].Seconds < 3600 || runs[0].Version == "" ||
+		runs[0].Command == "" {
 		t.Errorf("loaded %+v", runs)
 	}
 	if _, err := LoadAll(filepath.Join(dir, "none.json")); err == nil {

@@ -22,7 +22,8 @@ type Run struct {
 	Command string    `json:"command"` // as a reader would type it
 	Began   time.Time `json:"began"`
 	Seconds float64   `json:"seconds"`
-	// Stolen is the share of all processors' time, 0 to 1, that the hypervisor spent elsewhere while this ran.
+	// Stolen is the share of all processors' time, 0 to 1, that the hypervisor spent elsewhere
+	// while this ran.
 	Stolen  float64 `json:"stolen,omitempty"`
 	Version string  `json:"version"` // of Sluice: git describe
 	Machine Machine `json:"machine"`
@@ -61,13 +62,15 @@ type Point struct {
 	Better string `json:"better"`
 	// Samples are the values of interleaved repetitions, in the order they were taken.
 	Samples []float64 `json:"samples"`
-	// Remark is what a reader of the figure must know beside the conditions: "the sender could send no
-	// more in 3 of 5 rounds". It is no condition: points that differ in it are about the same thing.
+	// Remark is what a reader of the figure must know beside the conditions: "the sender could send
+	// no more in 3 of 5 rounds". It is no condition: points that differ in it are about the same
+	// thing.
 	Remark string `json:"remark,omitempty"`
 	// Curve, where there is one, is a distribution: pairs of percentile (0 to 100) and value.
 	Curve [][2]float64 `json:"curve,omitempty"`
-	// Interval, where there is one, is a confidence interval of the median of Samples; then it is what is held to the
-	// target, and not the median: the target is kept if the interval includes it or better.
+	// Interval, where there is one, is a confidence interval of the median of Samples; then it is
+	// what is held to the target, and not the median: the target is kept if the interval includes
+	// it or better.
 	Interval *Interval `json:"interval,omitempty"`
 	// Target is the bound that the project holds itself to, in Unit; nil if there is none.
 	Target *float64 `json:"target,omitempty"`
@@ -89,8 +92,8 @@ func (p *Point) Median() float64 {
 	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
 }
 
-// Met says whether the median, or the better end of the interval where there is one, keeps the target; true if
-// there is no target.
+// Met says whether the median, or the better end of the interval where there is one, keeps the
+// target; true if there is no target.
 func (p *Point) Met() bool {
 	low, high := p.Median(), p.Median()
 	if p.Interval != nil {

@@ -13,10 +13,13 @@ import (
 
 func TestSaveLoad(t *testing.T) {
 	bound := 1.25
-	want := &results.Run{Command: "sluice-bench pipeline", Stolen: 0.25, Machine: results.Machine{Cores: 2}, Points: []results.Point{
-		{Experiment: "pipeline", System: "sluice", Params: map[string]string{"flows": "1000"}, Metric: "ratio", Unit: "ratio",
-			Better: "lower", Samples: []float64{1.3, 1.1, 1.2}, Target: &bound, Interval: &results.Interval{Low: 1.1, High: 1.3, Confidence: 0.75}},
-	}}
+	want := &results.Run{Command: "sluice-bench pipeline", Stolen: 0.25, Machine: results.Machine{Cores: 2},
+		Points: []results.Point{
+			{Experiment: "pipeline", System: "sluice", Params: map[string]string{"flows": "1000"}, Metric: "ratio",
+				Unit:   "ratio",
+				Better: "lower", Samples: []float64{1.3, 1.1, 1.2}, Target: &bound,
+				Interval: &results.Interval{Low: 1.1, High: 1.3, Confidence: 0.75}},
+		}}
 	path := filepath.Join(t.TempDir(), "run.json")
 	if err := want.Save(path); err != nil {
 		t.Fatal(err)
@@ -30,7 +33,8 @@ func TestSaveLoad(t *testing.T) {
 	}
 }
 
-// TestStolen: a run knows what the hypervisor took meanwhile; here that is little, but never more than all.
+// TestStolen: a run knows what the hypervisor took meanwhile; here that is little, but never more
+// than all.
 func TestStolen(t *testing.T) {
 	run := results.Begin("memory")
 	time.Sleep(20 * time.Millisecond) // the span that is looked at
@@ -76,7 +80,8 @@ func TestIntervalAndTarget(t *testing.T) {
 	}{
 		{1, 3, "higher", true}, {1, 1.9, "higher", false}, {1, 3, "lower", true}, {2.1, 3, "lower", false},
 	} {
-		p := results.Point{Samples: []float64{(c.low + c.high) / 2}, Better: c.better, Target: &bound, Interval: &results.Interval{Low: c.low, High: c.high}}
+		p := results.Point{Samples: []float64{(c.low + c.high) / 2}, Better: c.better, Target: &bound,
+			Interval: &results.Interval{Low: c.low, High: c.high}}
 		if got := p.Met(); got != c.met {
 			t.Errorf("%g to %g, %s is better: met %t", c.low, c.high, c.better, got)
 		}

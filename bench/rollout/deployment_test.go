@@ -33,7 +33,8 @@ func TestRollout(t *testing.T) {
 				}
 			}
 			if alive > tc.most || isReady < tc.least {
-				t.Fatalf("%d replicas, %v: %d pods (at most %d), %d ready (at least %d)", tc.replicas, now, alive, tc.most, isReady, tc.least)
+				t.Fatalf("%d replicas, %v: %d pods (at most %d), %d ready (at least %d)", tc.replicas, now, alive,
+					tc.most, isReady, tc.least)
 			}
 			for _, p := range s.died {
 				if late := now - p.due; late < 0 || late >= 10*time.Millisecond {

@@ -13,7 +13,8 @@ func TestJudge(t *testing.T) {
 	at := func(ms int) time.Time { return zero.Add(time.Duration(ms) * time.Millisecond) }
 	addr := func(n byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 244, 0, n}) }
 	syn := func(ms int, pod byte, port uint16, sequence uint32) observer.Packet {
-		return observer.Packet{At: at(ms), Src: netip.AddrPortFrom(addr(200), port), Dst: netip.AddrPortFrom(addr(pod), podPort), Sequence: sequence}
+		return observer.Packet{At: at(ms), Src: netip.AddrPortFrom(addr(200), port), Dst: netip.AddrPortFrom(addr(pod),
+			podPort), Sequence: sequence}
 	}
 	pods := []*pod{
 		{addr: addr(1), left: at(1000), died: at(2000)},
@@ -25,12 +26,16 @@ func TestJudge(t *testing.T) {
 		syns []observer.Packet
 		want stale
 	}{
-		{"before they leave, and to one that stays", []observer.Packet{syn(999, 1, 1, 1), syn(2999, 2, 1, 2), syn(9000, 3, 1, 3)}, stale{}},
-		{"in the grace", []observer.Packet{syn(1500, 1, 1, 1)}, stale{terminating: 1, longest: 500 * time.Millisecond, last: at(1500)}},
-		{"dead", []observer.Packet{syn(2600, 1, 1, 1)}, stale{dead: 1, longest: 1600 * time.Millisecond, last: at(2600)}},
+		{"before they leave, and to one that stays", []observer.Packet{syn(999, 1, 1, 1), syn(2999, 2, 1, 2),
+			syn(9000, 3, 1, 3)}, stale{}},
+		{"in the grace", []observer.Packet{syn(1500, 1, 1, 1)}, stale{terminating: 1, longest: 500 * time.Millisecond,
+			last: at(1500)}},
+		{"dead", []observer.Packet{syn(2600, 1, 1, 1)}, stale{dead: 1, longest: 1600 * time.Millisecond,
+			last: at(2600)}},
 		{"after the last change", []observer.Packet{syn(3200, 2, 1, 1), syn(5000, 1, 2, 2)},
 			stale{terminating: 1, dead: 1, longest: 4 * time.Second, converged: 2 * time.Second, last: at(5000)}},
-		{"sent again", []observer.Packet{syn(1900, 1, 1, 1), syn(2900, 1, 1, 1)}, stale{terminating: 1, longest: 900 * time.Millisecond, last: at(1900)}},
+		{"sent again", []observer.Packet{syn(1900, 1, 1, 1), syn(2900, 1, 1, 1)},
+			stale{terminating: 1, longest: 900 * time.Millisecond, last: at(1900)}},
 		{"the same port, another connection", []observer.Packet{syn(1900, 1, 1, 1), syn(2900, 1, 1, 2)},
 			stale{terminating: 1, dead: 1, longest: 1900 * time.Millisecond, last: at(2900)}},
 	} {

@@ -72,7 +72,8 @@ func (l *lab) firstSync(ctx context.Context) error {
 	}
 	used, err := observer.ProcessUsage(l.system.PID())
 	l.result.FirstSyncCPU = processorOf(used)
-	l.say("%s: first answer after %.2f s, synced after %.2f s", l.result.System, l.result.FirstAnswer.Seconds(), l.result.FirstSync.Seconds())
+	l.say("%s: first answer after %.2f s, synced after %.2f s", l.result.System, l.result.FirstAnswer.Seconds(),
+		l.result.FirstSync.Seconds())
 	return err
 }
 
@@ -88,7 +89,8 @@ func (l *lab) awaitAnswer(ctx context.Context, began time.Time) (time.Duration, 
 	ctx, done := context.WithCancel(ctx)
 	defer done()
 	probe := &load{
-		host: l.net.Clients[0], targets: []netip.AddrPort{l.rollingVIP}, rate: int(time.Second / probeEvery), timeout: probeTimeout,
+		host: l.net.Clients[0], targets: []netip.AddrPort{l.rollingVIP}, rate: int(time.Second / probeEvery),
+		timeout: probeTimeout,
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- probe.run(ctx) }()
@@ -122,7 +124,8 @@ func (l *lab) roll(ctx context.Context) error {
 		l.taps = append(l.taps, tap)
 	}
 	loads := []*load{
-		{host: l.net.Clients[0], targets: []netip.AddrPort{l.rollingVIP}, rate: l.Rate, timeout: l.Timeout, rolling: true},
+		{host: l.net.Clients[0], targets: []netip.AddrPort{l.rollingVIP}, rate: l.Rate, timeout: l.Timeout,
+			rolling: true},
 		{host: l.net.Clients[1], targets: l.otherVIPs, rate: l.OtherRate, timeout: l.Timeout},
 	}
 	group, ctx := errgroup.WithContext(ctx)
@@ -242,7 +245,8 @@ func (l *lab) summarise(loads []*load) error {
 	r.ToDead, r.ToTerminating, r.LongestStale, r.Converged = s.dead, s.terminating, s.longest, s.converged
 	r.Rolling = count(loads[0].attempts(), true, r.began, r.ended)
 	r.Others = count(loads[1].attempts(), false, r.began, r.ended)
-	l.say("%s: %d of %d failed, %d to dead pods, converged after %.3f s", r.System, r.Rolling.Failed, r.Rolling.Tried, r.ToDead, r.Converged.Seconds())
+	l.say("%s: %d of %d failed, %d to dead pods, converged after %.3f s", r.System, r.Rolling.Failed, r.Rolling.Tried,
+		r.ToDead, r.Converged.Seconds())
 	return nil
 }
 

@@ -70,7 +70,8 @@ func others(c *Config, addresses *podAddresses) (objects []cluster.Object, pods 
 		} else {
 			s = service(name)
 			for k := range c.Pods {
-				endpoints = append(endpoints, cluster.NewEndpoint(nodeOf(k%podHosts), cluster.NumberedEndpoint(i*c.Pods+k)))
+				endpoints = append(endpoints, cluster.NewEndpoint(nodeOf(k%podHosts),
+					cluster.NumberedEndpoint(i*c.Pods+k)))
 			}
 		}
 		objects = append(objects, s, cluster.NewSlice(s, "pods", corev1.IPv4Protocol, endpoints...))

@@ -86,7 +86,10 @@ var rows = []row{
 	{"sent to dead pods", func(r *Result) string { return fmt.Sprint(r.ToDead) }},
 	{"sent to terminating pods", func(r *Result) string { return fmt.Sprint(r.ToTerminating) }},
 	{"time to connect: p50, p99, max", func(r *Result) string { return latency(&r.Rolling) }},
-	{"connections to others: tried, failed", func(r *Result) string { return fmt.Sprintf("%d, %d", r.Others.Tried, r.Others.Failed) }},
+	{"connections to others: tried, failed", func(r *Result) string {
+		return fmt.Sprintf("%d, %d", r.Others.Tried,
+			r.Others.Failed)
+	}},
 	{"time to connect: p50, p99, max", func(r *Result) string { return latency(&r.Others) }},
 	{"longest that a terminating pod got connections", func(r *Result) string { return millis(r.LongestStale) }},
 	{"converged, after the last pod was terminating", func(r *Result) string { return millis(r.Converged) }},

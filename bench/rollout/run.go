@@ -51,7 +51,8 @@ func (c *Config) check() error {
 	case len(c.Systems) == 0:
 		return fmt.Errorf("no system to measure: name some of %v", Systems)
 	case c.Services <= reached || c.Pods < 1 || c.Replicas < 1 || 2*c.Replicas+reached*c.Pods > maxPods:
-		return fmt.Errorf("%d Services of %d pods, %d replicas: more than %d Services, and at most %d addresses (2 x replicas + %d x pods) are possible",
+		return fmt.Errorf("%d Services of %d pods, %d replicas: more than %d Services, and at most %d addresses (2 x "+
+			"replicas + %d x pods) are possible",
 			c.Services, c.Pods, c.Replicas, reached, maxPods, reached)
 	case c.Services*c.Pods > 4<<20:
 		return fmt.Errorf("%d Services of %d pods: at most %d endpoints have addresses", c.Services, c.Pods, 4<<20)
@@ -105,7 +106,8 @@ func Run(ctx context.Context, c Config) (results []*Result, err error) {
 	if err := k.Put(ctx, append(objects, web)...); err != nil {
 		return nil, err
 	}
-	p.say("API server with %d Services of %d endpoints and one of %d: %.1f s", c.Services-1, c.Pods, c.Replicas, time.Since(began).Seconds())
+	p.say("API server with %d Services of %d endpoints and one of %d: %.1f s", c.Services-1, c.Pods, c.Replicas,
+		time.Since(began).Seconds())
 	for _, name := range c.Systems {
 		r, err := p.measure(ctx, name)
 		if err != nil {

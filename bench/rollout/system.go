@@ -24,11 +24,12 @@ type system interface {
 	Close() error
 }
 
-// startSystem returns when the system has done its first sync. A system that was started, or could not be, is returned
-// with an error, too, for its log.
+// startSystem returns when the system has done its first sync. A system that was started, or could
+// not be, is returned with an error, too, for its log.
 func startSystem(ctx context.Context, name string, c *Config, k *cluster.Cluster, gateway *topo.Host) (system, error) {
 	if name != "sluice" {
-		p, err := k.KubeProxy(ctx, cluster.ProxyConfig{Host: gateway, Node: gatewayNode, Mode: name, Timeout: firstSync})
+		p, err := k.KubeProxy(ctx, cluster.ProxyConfig{Host: gateway, Node: gatewayNode, Mode: name,
+			Timeout: firstSync})
 		if p == nil {
 			return nil, err
 		}

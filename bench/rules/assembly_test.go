@@ -27,7 +27,8 @@ func TestAssemblyHasTwins(t *testing.T) {
 				t.Errorf("%s: no func %s in a file without build constraint, the twin of %s", dir, twin, name)
 			}
 			if !fuzzed(t, dir, twin) {
-				t.Errorf("%s: no file of tests has a fuzz target and calls %s or what export_test.go makes of it", dir, twin)
+				t.Errorf("%s: no file of tests has a fuzz target and calls %s or what export_test.go makes of it", dir,
+					twin)
 			}
 		}
 	}
@@ -57,7 +58,8 @@ func tracked(t *testing.T, pattern string) (paths []string) {
 // everywhere reports whether a file of dir that every platform compiles has the function.
 func everywhere(t *testing.T, dir, function string) bool {
 	for _, path := range sources(t, dir) {
-		if strings.HasSuffix(path, "_test.go") || strings.HasSuffix(path, "_amd64.go") || strings.HasSuffix(path, "_arm64.go") {
+		if strings.HasSuffix(path, "_test.go") || strings.HasSuffix(path, "_amd64.go") ||
+			strings.HasSuffix(path, "_arm64.go") {
 			continue
 		}
 		text := read(t, path)

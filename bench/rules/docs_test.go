@@ -14,7 +14,8 @@ const root = "../.."
 // readmeWords is what a person reads in ten minutes beside trying the commands.
 const readmeWords = 1250
 
-// pages are the Markdown files that people read: of the root, of docs, and beside code. Golden files are none.
+// pages are the Markdown files that people read: of the root, of docs, and beside code. Golden
+// files are none.
 func pages(t *testing.T) (list []string) {
 	t.Helper()
 	for _, pattern := range []string{
@@ -78,8 +79,8 @@ var (
 // prose is a page without its code.
 func prose(text string) string { return fence.ReplaceAllString(text, "") }
 
-// anchors are the headings of a page, as GitHub names them: lower case, letters, digits, - and _, blanks as -, and a
-// number where one name comes again.
+// anchors are the headings of a page, as GitHub names them: lower case, letters, digits, - and _,
+// blanks as -, and a number where one name comes again.
 func anchors(text string) map[string]bool {
 	names := make(map[string]bool)
 	times := make(map[string]int)
@@ -103,7 +104,8 @@ func anchors(text string) map[string]bool {
 	return names
 }
 
-// broken are the relative links of a page that lead nowhere; how many links it has is returned, too.
+// broken are the relative links of a page that lead nowhere; how many links it has is returned,
+// too.
 func broken(page string) (list []string, links int, err error) {
 	text, err := os.ReadFile(page)
 	if err != nil {

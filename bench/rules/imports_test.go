@@ -26,7 +26,8 @@ var contracts = []string{"fastpath/services", "fastpath/stats", "fastpath/nextho
 
 var rules = []rule{
 	{From: "control", Never: []string{"fastpath"}, But: contracts,
-		Why: "the control loop meets the workers in the contracts only, so that it can stall, panic or be tested without them"},
+		Why: "the control loop meets the workers in the contracts only, so that it can stall, panic or be tested " +
+			"without them"},
 	{From: "fastpath", Never: []string{"control", "cmd", "xdpprog", "bench"},
 		Why: "a worker must not be able to reach what allocates, locks and talks to the network"},
 	{From: "fastpath/decide", Never: []string{"fastpath"}, But: contracts,
@@ -34,33 +35,45 @@ var rules = []rule{
 	{From: "flowtable", Never: []string{"fastpath", "control", "xdpprog", "k8s.io", "github.com"},
 		But: contracts,
 		Why: "the table is memory and arithmetic; it builds and tests without Linux or root"},
-	{From: "nat", Never: []string{"fastpath", "flowtable", "control", "xdpprog", "golang.org/x/sys", "k8s.io", "github.com"},
+	{From: "nat", Never: []string{"fastpath", "flowtable", "control", "xdpprog", "golang.org/x/sys", "k8s.io",
+		"github.com"},
 		But: []string{"fastpath/stats"},
 		Why: "rewriting is a pure function of bytes; it builds and tests without Linux or root"},
-	{From: "fastpath/services", Never: []string{"flowtable", "control", "xdpprog", "golang.org/x/sys", "k8s.io", "github.com"}, But: []string{"github.com/gaissmai/bart"},
+	{From: "fastpath/services", Never: []string{"flowtable", "control", "xdpprog", "golang.org/x/sys", "k8s.io",
+		"github.com"}, But: []string{"github.com/gaissmai/bart"},
 		Why: "a contract must not drag in either side"},
-	{From: "fastpath/stats", Never: []string{"nat", "flowtable", "control", "xdpprog", "golang.org/x/sys", "k8s.io", "github.com"},
+	{From: "fastpath/stats", Never: []string{"nat", "flowtable", "control", "xdpprog", "golang.org/x/sys", "k8s.io",
+		"github.com"},
 		Why: "a contract must not drag in either side"},
 	{From: "control/maglev", Never: []string{"fastpath", "control/files", "k8s.io", "github.com", "golang.org/x/sys"},
 		Why: "a pure function of names, weights, seed and size"},
 	{From: "control/objects", Never: []string{"control", "k8s.io/client-go"},
-		Why: "what an object says follows from the object alone: its rules are read and tested without any other part of the control loop"},
+		Why: "what an object says follows from the object alone: its rules are read and tested without any other " +
+			"part of the control loop"},
 	{From: "control/tracker", Never: []string{"control", "k8s.io/client-go"}, But: []string{"control/objects"},
 		Why: "sources write to the tracker and the control loop reads it; it must not know who they are"},
 	{From: "control/steer", Never: []string{"control", "k8s.io", "github.com/cilium"},
 		Why: "the words between the control loop and the kernel program must not drag in either side"},
-	{From: "control/compiler", Never: []string{"control", "k8s.io/client-go"}, But: []string{"control/objects", "control/steer", "control/maglev"},
-		Why: "the table is a function of objects, configuration and drains; it must not see who reads them, publishes it or steers by it"},
-	{From: "control/loop", Never: []string{"control", "k8s.io/client-go", "github.com/cilium", "github.com/vishvananda"}, But: []string{"control/objects", "control/tracker", "control/steer", "control/compiler", "control/maglev"},
-		Why: "the loop meets sources, kernel program and flow table in interfaces only, so that a test can be all of them, in a clock of its own"},
+	{From: "control/compiler", Never: []string{"control", "k8s.io/client-go"}, But: []string{"control/objects",
+		"control/steer", "control/maglev"},
+		Why: "the table is a function of objects, configuration and drains; it must not see who reads them, " +
+			"publishes it or steers by it"},
+	{From: "control/loop", Never: []string{"control", "k8s.io/client-go", "github.com/cilium",
+		"github.com/vishvananda"}, But: []string{"control/objects", "control/tracker", "control/steer",
+		"control/compiler", "control/maglev"},
+		Why: "the loop meets sources, kernel program and flow table in interfaces only, so that a test can be all of " +
+			"them, in a clock of its own"},
 	{From: "cmd/sluice", Never: []string{"k8s.io/client-go/kubernetes", "k8s.io/client-go/informers"},
-		Why: "the clientset registers every API there is (21 MB of program), informers keep every object twice; control/k8s needs three kinds"},
+		Why: "the clientset registers every API there is (21 MB of program), informers keep every object twice; " +
+			"control/k8s needs three kinds"},
 	{From: "control/files", Never: []string{"k8s.io/client-go", "control/compiler", "control/loop"},
-		Why: "only control/k8s speaks to an API server, a gateway with manifests works without; and a source knows the tracker alone"},
+		Why: "only control/k8s speaks to an API server, a gateway with manifests works without; and a source knows " +
+			"the tracker alone"},
 	{From: "control/k8s", Never: []string{"control/compiler", "control/loop"},
 		Why: "a source writes to the tracker; what becomes of it is not its business"},
 	{From: "xdpprog", Never: []string{"fastpath", "flowtable", "control", "bench"}, But: []string{"fastpath/stats"},
-		Why: "the kernel program knows packets and maps, not who decides what is in them (nat/header brings the reasons' names)"},
+		Why: "the kernel program knows packets and maps, not who decides what is in them (nat/header brings the " +
+			"reasons' names)"},
 	{From: internal + "/devices", Never: []string{internal, "fastpath/xsk"}, But: hardware,
 		Why: "what a device is and which worker serves which queue follow from kernel and configuration alone"},
 	{From: internal + "/workers", Never: []string{internal, "xdpprog"},
@@ -80,13 +93,15 @@ var rules = []rule{
 	{From: internal + "/explain", Never: []string{internal, "control/loop"},
 		But: []string{internal + "/boottime", internal + "/steering", internal + "/nodeconfig"},
 		Why: "an answer is made of what the caller passes, so that one without a gateway comes from the same code"},
-	{From: "cmd/sluice", Never: []string{"bench", "github.com/asavie/xdp", "github.com/google/gopacket", "control/k8s/k8stest", "control/controltest"},
+	{From: "cmd/sluice", Never: []string{"bench", "github.com/asavie/xdp", "github.com/google/gopacket",
+		"control/k8s/k8stest", "control/controltest"},
 		Why: "the laboratory is not in the production binary"},
 	{From: "", Never: []string{"github.com/asavie/xdp"}, But: []string{"bench/asavie"},
 		Why: "asavie/xdp is the measured baseline, not a way to forward"},
 }
 
-// internal is where the daemon's package and those beside it are, hardware what of them knows drivers and NICs.
+// internal is where the daemon's package and those beside it are, hardware what of them knows
+// drivers and NICs.
 const internal = "cmd/sluice/internal"
 
 var hardware = []string{internal + "/frames", internal + "/netdev", internal + "/rss"}

@@ -1,5 +1,6 @@
-// Package scratch is where the laboratory keeps files while it runs: directories that carry their owner's
-// process number in their names, so that those of a process that was killed can be told and removed.
+// Package scratch is where the laboratory keeps files while it runs: directories that carry their
+// owner's process number in their names, so that those of a process that was killed can be told and
+// removed.
 package scratch
 
 import (
@@ -14,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tmpfs is a directory in memory, or else the one for temporary files: what is there outlives a process,
-// and is not written to a disk.
+// Tmpfs is a directory in memory, or else the one for temporary files: what is there outlives a
+// process, and is not written to a disk.
 func Tmpfs() string {
 	for _, dir := range [...]string{"/dev/shm", "/run"} {
 		var st unix.Statfs_t
@@ -26,8 +27,8 @@ func Tmpfs() string {
 	return os.TempDir()
 }
 
-// Make makes a directory whose name begins with prefix, a dash at its end ("sluice-compare-"). The caller
-// removes it.
+// Make makes a directory whose name begins with prefix, a dash at its end ("sluice-compare-"). The
+// caller removes it.
 func Make(parent, prefix string) (string, error) {
 	dir, err := os.MkdirTemp(parent, fmt.Sprintf("%s%d-", prefix, os.Getpid()))
 	if err != nil {
@@ -36,8 +37,8 @@ func Make(parent, prefix string) (string, error) {
 	return dir, nil
 }
 
-// Temporary is Make among the temporary files, after a Sweep of what killed processes left of the same
-// prefix. What cannot be removed is left: it is in nobody's way.
+// Temporary is Make among the temporary files, after a Sweep of what killed processes left of the
+// same prefix. What cannot be removed is left: it is in nobody's way.
 func Temporary(prefix string) (string, error) {
 	_, _ = Sweep(os.TempDir(), prefix, os.RemoveAll)
 	return Make(os.TempDir(), prefix)
@@ -65,8 +66,8 @@ func Sweep(parent, prefix string, remove func(dir string) error) (removed []stri
 	return removed, errors.Join(errs...)
 }
 
-// owner is the process that made a directory. Anybody can make a name in /dev/shm or /tmp, so only what
-// is a directory and our user's is one of ours.
+// owner is the process that made a directory. Anybody can make a name in /dev/shm or /tmp, so only
+// what is a directory and our user's is one of ours.
 func owner(e os.DirEntry, prefix string) (pid int, ok bool) {
 	rest, ok := strings.CutPrefix(e.Name(), prefix)
 	if !ok || !e.IsDir() {

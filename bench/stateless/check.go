@@ -50,7 +50,8 @@ func (t *Traffic) check() error {
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	errs = append(errs, t.Sources.check("sources"), t.Destinations.check("destinations"))
 	if t.Sources.First.Is4() != t.Destinations.First.Is4() {
-		bad("source %s and destination %s are of two families: give both as IPv4 or both as IPv6", t.Sources.First, t.Destinations.First)
+		bad("source %s and destination %s are of two families: give both as IPv4 or both as IPv6", t.Sources.First,
+			t.Destinations.First)
 	}
 	if t.SourcePorts.Last < t.SourcePorts.First || t.DestinationPorts.Last < t.DestinationPorts.First {
 		bad("a range of ports ends before it starts: give the lower port first")
@@ -61,7 +62,8 @@ func (t *Traffic) check() error {
 		bad("echo requests have no destination port: leave it 0")
 	}
 	if len(t.DestinationMAC) != 6 || (t.SourceMAC != nil && len(t.SourceMAC) != 6) {
-		bad("MAC addresses: want 6 bytes for the destination (the gateway's, or the receiver's), and for the source 6 or none")
+		bad("MAC addresses: want 6 bytes for the destination (the gateway's, or the receiver's), and for the source " +
+			"6 or none")
 	}
 	if t.Fragments < 0 || t.Fragments > maxFragments || (t.Fragments > 1 && t.Protocol == TCPSYN) {
 		bad("%d fragments: want up to %d, of UDP or ICMP", t.Fragments, maxFragments)
@@ -83,11 +85,14 @@ func (t *Traffic) checkFlows() error {
 		return fmt.Errorf("%d flows: want 1 to %d", t.Flows, MaxFlows)
 	}
 	combinations := uint64(1)
-	for _, n := range [...]int{t.Sources.Count, t.SourcePorts.count(), t.Destinations.Count, t.DestinationPorts.count()} {
+	for _, n := range [...]int{
+		t.Sources.Count, t.SourcePorts.count(), t.Destinations.Count, t.DestinationPorts.count(),
+	} {
 		combinations = min(combinations*uint64(n), math.MaxUint32)
 	}
 	if uint64(t.Flows) > combinations {
-		return fmt.Errorf("%d flows of %d combinations of addresses and ports: give wider ranges", t.Flows, combinations)
+		return fmt.Errorf("%d flows of %d combinations of addresses and ports: give wider ranges", t.Flows,
+			combinations)
 	}
 	return nil
 }
@@ -99,7 +104,8 @@ func (t *Traffic) checkSizes() error {
 	weights := 0
 	for _, s := range t.Sizes {
 		if s.Bytes < minFrameBytes || s.Bytes > maxFrameBytes {
-			return fmt.Errorf("frame size %d: want %d to %d bytes, frame check sequence included", s.Bytes, minFrameBytes, maxFrameBytes)
+			return fmt.Errorf("frame size %d: want %d to %d bytes, frame check sequence included", s.Bytes,
+				minFrameBytes, maxFrameBytes)
 		}
 		if s.Weight < 1 || s.Weight > maxWeights {
 			return fmt.Errorf("frame size %d has weight %d: want 1 to %d", s.Bytes, s.Weight, maxWeights)
@@ -117,7 +123,8 @@ func (a *Addresses) check(what string) error {
 		return fmt.Errorf("%s: no address: give the first", what)
 	}
 	if a.Count < 1 || uint64(low32(a.First))+uint64(a.Count)-1 > math.MaxUint32 {
-		return fmt.Errorf("%s: %d addresses from %s on: only the last 32 bits may vary, without a carry", what, a.Count, a.First)
+		return fmt.Errorf("%s: %d addresses from %s on: only the last 32 bits may vary, without a carry", what, a.Count,
+			a.First)
 	}
 	return nil
 }

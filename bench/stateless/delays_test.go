@@ -30,7 +30,8 @@ func TestDelaysOfPackets(t *testing.T) {
 		r, err := rx.end()
 		must(t, err)
 		if verdict != xdpDrop || r.Packets != 1 || r.Latency.Count() != 1 {
-			t.Fatalf("verdict %d, %d packets, %d latencies: want it dropped and counted", verdict, r.Packets, r.Latency.Count())
+			t.Fatalf("verdict %d, %d packets, %d latencies: want it dropped and counted", verdict, r.Packets,
+				r.Latency.Count())
 		}
 		if got := r.Latency.Max(); got < age-age/16 || got > oldest+oldest/16 {
 			t.Errorf("a packet %v to %v old has a latency of %v", age, oldest, got)

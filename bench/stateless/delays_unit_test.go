@@ -20,7 +20,8 @@ func TestDelayBuckets(t *testing.T) {
 	}
 }
 
-// TestHistogramKeepsThreeDigits: also of the shortest latencies, of which a system's own share is read.
+// TestHistogramKeepsThreeDigits: also of the shortest latencies, of which a system's own share is
+// read.
 func TestHistogramKeepsThreeDigits(t *testing.T) {
 	for nanos := int64(time.Microsecond); nanos <= latencyHighest; nanos += nanos/9 + 7 {
 		h := NewHistogram()

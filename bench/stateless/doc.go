@@ -31,10 +31,10 @@
 // that. On veth the kernel makes a socket buffer of each packet and runs the receiving end's
 // NAPI and XDP program in the sender's system call.
 //
-// LiveFrames runs an XDP program on frames that the kernel keeps for it and redirects them into
-// the interface. They reach the peer as frames, in batches, as from a NIC's driver, without
-// a socket buffer: some five times cheaper on veth, for sender and receiving program together
-// (`sluice-bench stateless --loopback --source afxdp,live --receiver count`). What there is to know:
+// LiveFrames runs an XDP program on frames that the kernel keeps for it and redirects them into the
+// interface. They reach the peer as frames, in batches, as from a NIC's driver, without a socket
+// buffer: some five times cheaper on veth, for sender and receiving program together (`sluice-bench
+// stateless --loopback --source afxdp,live --receiver count`). What there is to know:
 //
 //   - The peer must have NAPI: an XDP program, or `ethtool -K PEER gro on`. Else all is lost.
 //   - veth queues by CPU: all packets of one thread arrive in the receive queue of its CPU (queue

@@ -98,7 +98,8 @@ func (e *Experiment) trials(ctx context.Context, run *results.Run) error {
 			if h := r.Received.Latency; h != nil {
 				p50, p99, highest = micros(h.Percentile(50)), micros(h.Percentile(99)), micros(h.Max())
 			}
-			fmt.Fprintf(w, "%v\t%.3f\t%.3f\t%.3f\t%d\t%.0f\t%s\t%s\t%s\t\n", s, r.Sent.Rate()/1e6, r.Rate()/1e6, 100*r.Loss(),
+			fmt.Fprintf(w, "%v\t%.3f\t%.3f\t%.3f\t%d\t%.0f\t%s\t%s\t%s\t\n", s, r.Sent.Rate()/1e6, r.Rate()/1e6,
+				100*r.Loss(),
 				r.Received.Flows, r.cpuPerPacket(), p50, p99, highest)
 		}
 		run.Points = append(run.Points, e.points(s, all[j])...)
@@ -127,7 +128,8 @@ func (e *Experiment) remarks(s Source, number int, r *Result) {
 		n    uint64
 	}{
 		{"lost", r.Lost()}, {"duplicates", c.Duplicates}, {"reordered", c.Reordered}, {"damaged", c.Damaged},
-		{"of a flow that went to another destination before", c.Moved}, {"of a flow that came from another source before", c.Renamed},
+		{"of a flow that went to another destination before", c.Moved},
+		{"of a flow that came from another source before", c.Renamed},
 		{"lost by the receiver itself", c.Starved}, {"not of this run", c.Foreign},
 	} {
 		if n.n > 0 {
@@ -135,7 +137,9 @@ func (e *Experiment) remarks(s Source, number int, r *Result) {
 		}
 	}
 	if s == LiveFrames && c.Packets == 0 && r.Sent.Packets > 0 {
-		fmt.Fprintf(e.Out, "%s: nothing arrived: live frames need an XDP program on the peer of %s, or `ethtool -K PEER gro on`\n", trial, e.Config.Tx.Port.Interface)
+		fmt.Fprintf(e.Out,
+			"%s: nothing arrived: live frames need an XDP program on the peer of %s, or `ethtool -K PEER gro on`\n",
+			trial, e.Config.Tx.Port.Interface)
 	}
 	for _, k := range slices.Sorted(maps.Keys(r.Drops)) {
 		fmt.Fprintf(e.Out, "%s: %s %d\n", trial, k, r.Drops[k])
@@ -150,7 +154,8 @@ func (e *Experiment) points(s Source, all []*Result) []results.Point {
 	params := e.params()
 	params["rate"] = strconv.FormatFloat(e.Load.Rate, 'f', -1, 64)
 	point := func(metric, unit, better string, value func(*Result) float64) results.Point {
-		p := results.Point{Experiment: "generator", System: s.String(), Params: params, Metric: metric, Unit: unit, Better: better}
+		p := results.Point{Experiment: "generator", System: s.String(), Params: params, Metric: metric, Unit: unit,
+			Better: better}
 		for _, r := range all {
 			p.Samples = append(p.Samples, value(r))
 		}
@@ -191,7 +196,8 @@ func (e *Experiment) params() map[string]string {
 		sizes = append(sizes, fmt.Sprintf("%d:%d", s.Bytes, s.Weight))
 	}
 	return map[string]string{
-		"protocol": t.Protocol.String(), "family": family, "flows": strconv.Itoa(t.Flows), "sizes": strings.Join(sizes, ","),
+		"protocol": t.Protocol.String(), "family": family, "flows": strconv.Itoa(t.Flows),
+		"sizes":  strings.Join(sizes, ","),
 		"queues": strconv.Itoa(max(e.Config.Tx.Queues, 1)), "receiver": e.Config.Rx.Method.String(),
 	}
 }
@@ -207,7 +213,8 @@ func (e *Experiment) search(ctx context.Context, run *results.Run) error {
 				verdict = "bad"
 			}
 			fmt.Fprintf(e.Progress, "%4.0fs  %2d %-8s %9.0f packets/s offered, %9.0f sent, %.4f %% lost: %s\n",
-				time.Since(began).Seconds(), st.Number, st.Why, st.Target, st.Outcome.Rate, 100*st.Outcome.Loss(), verdict)
+				time.Since(began).Seconds(), st.Number, st.Why, st.Target, st.Outcome.Rate, 100*st.Outcome.Loss(),
+				verdict)
 		}
 	}
 	return e.with(ctx, e.Sources[0], func(lab *Lab) error {
@@ -220,9 +227,11 @@ func (e *Experiment) search(ctx context.Context, run *results.Run) error {
 			remark = "the sender could send no more"
 			limited = " (" + remark + ")"
 		}
-		fmt.Fprintf(e.Out, "%.0f packets/s, %.4f %% lost, %d trials%s\n", found.Rate, 100*found.Loss, found.Trials, limited)
+		fmt.Fprintf(e.Out, "%.0f packets/s, %.4f %% lost, %d trials%s\n", found.Rate, 100*found.Loss, found.Trials,
+			limited)
 		run.Points = append(run.Points, results.Point{
-			Experiment: "rfc2544", System: e.Sources[0].String(), Params: e.params(), Metric: "rate", Unit: "Mpps", Better: "higher",
+			Experiment: "rfc2544", System: e.Sources[0].String(), Params: e.params(), Metric: "rate", Unit: "Mpps",
+			Better:  "higher",
 			Samples: []float64{found.Rate / 1e6}, Remark: remark,
 		})
 		if e.Config.Rx.Method != Full || found.Rate == 0 {
@@ -249,7 +258,8 @@ func (e *Experiment) latencies(ctx context.Context, lab *Lab, rate float64, run 
 		params := e.params()
 		params["share"] = fmt.Sprintf("%g", share)
 		run.Points = append(run.Points, results.Point{
-			Experiment: "latency", System: e.Sources[0].String(), Params: params, Metric: "latency_p50", Unit: "us", Better: "lower",
+			Experiment: "latency", System: e.Sources[0].String(), Params: params, Metric: "latency_p50", Unit: "us",
+			Better:  "lower",
 			Samples: []float64{float64(h.Percentile(50)) / float64(time.Microsecond)}, Curve: h.Curve(),
 		})
 	}

@@ -22,7 +22,8 @@ func everyTraffic() map[string]Traffic {
 				t.Protocol, t.VLANs = p, []uint16{100, 4094}[:vlans]
 				t.DestinationMAC, t.SourceMAC = net.HardwareAddr{2, 0, 0, 0, 0, 2}, net.HardwareAddr{2, 0, 0, 0, 0, 1}
 				if family == "IPv6" {
-					t.Sources.First, t.Destinations.First = netip.MustParseAddr("fd00:1234::ffff:fffa"), netip.MustParseAddr("fd00:5678::1")
+					t.Sources.First, t.Destinations.First = netip.MustParseAddr("fd00:1234::ffff:fffa"),
+						netip.MustParseAddr("fd00:5678::1")
 					t.Sources.Count = 6 // no carry
 				}
 				if p == ICMPEcho {
@@ -101,7 +102,8 @@ func checkPacket(t *testing.T, traffic *Traffic, b []byte, w *writer, k int) []b
 		if int(ip.Length) != len(ip.Contents)+len(ip.Payload) || (int(ip.FragOffset) > 0) != later {
 			t.Fatalf("length %d, fragment offset %d of fragment %d", ip.Length, ip.FragOffset, k)
 		}
-		if (ip.Flags&layers.IPv4MoreFragments != 0) != more || (ip.Flags&layers.IPv4DontFragment != 0) != (traffic.Fragments <= 1) {
+		if (ip.Flags&layers.IPv4MoreFragments != 0) != more ||
+			(ip.Flags&layers.IPv4DontFragment != 0) != (traffic.Fragments <= 1) {
 			t.Fatalf("flags %v of fragment %d", ip.Flags, k)
 		}
 		if traffic.Fragments > 1 && (ip.Id == 0 || int(ip.FragOffset)*8 != k*len(ip.Payload)) {
@@ -118,7 +120,8 @@ func checkPacket(t *testing.T, traffic *Traffic, b []byte, w *writer, k int) []b
 		}
 		payload = ip.Payload
 		if f, ok := p.Layer(layers.LayerTypeIPv6Fragment).(*layers.IPv6Fragment); ok {
-			if (f.FragmentOffset > 0) != later || f.Identification == 0 || f.MoreFragments != more || int(f.FragmentOffset)*8 != k*(len(payload)-ip6FragmentBytes) {
+			if (f.FragmentOffset > 0) != later || f.Identification == 0 || f.MoreFragments != more ||
+				int(f.FragmentOffset)*8 != k*(len(payload)-ip6FragmentBytes) {
 				t.Fatalf("fragment offset %d, id %d of fragment %d", f.FragmentOffset, f.Identification, k)
 			}
 			payload = payload[ip6FragmentBytes:]
@@ -140,7 +143,8 @@ func checkTransport(t *testing.T, traffic *Traffic, b, whole []byte) {
 	t.Helper()
 	p := gopacket.NewPacket(b, layers.LayerTypeEthernet, gopacket.NoCopy)
 	var pseudo []byte
-	proto := map[Protocol]layers.IPProtocol{UDP: layers.IPProtocolUDP, TCPSYN: layers.IPProtocolTCP, ICMPEcho: layers.IPProtocolICMPv4}[traffic.Protocol]
+	proto := map[Protocol]layers.IPProtocol{UDP: layers.IPProtocolUDP, TCPSYN: layers.IPProtocolTCP,
+		ICMPEcho: layers.IPProtocolICMPv4}[traffic.Protocol]
 	if traffic.Sources.First.Is6() && traffic.Protocol == ICMPEcho {
 		proto = layers.IPProtocolICMPv6
 	}
@@ -156,7 +160,8 @@ func checkTransport(t *testing.T, traffic *Traffic, b, whole []byte) {
 	case layers.IPProtocolUDP:
 		var udp layers.UDP
 		must(t, udp.DecodeFromBytes(whole, gopacket.NilDecodeFeedback))
-		if int(udp.Length) != len(whole) || udp.DstPort != 80 || udp.SrcPort < 1024 || udp.SrcPort > 1123 || udp.Checksum == 0 {
+		if int(udp.Length) != len(whole) || udp.DstPort != 80 || udp.SrcPort < 1024 || udp.SrcPort > 1123 ||
+			udp.Checksum == 0 {
 			t.Fatalf("%+v", udp)
 		}
 	case layers.IPProtocolTCP:

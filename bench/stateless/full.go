@@ -187,7 +187,8 @@ func (f *fullReceiver) end() (Received, error) {
 	var unstamped uint32
 	errStamp := f.objects.Unstamped.Get(&unstamped)
 	if errStamp == nil && unstamped != 0 {
-		errStamp = fmt.Errorf("interface %s: its driver has no room for a time stamp before a packet: only counting is possible there", f.rx.Port.Interface)
+		errStamp = fmt.Errorf("interface %s: its driver has no room for a time stamp before a packet: only counting "+
+			"is possible there", f.rx.Port.Interface)
 	}
 	return r, errors.Join(errDropped, errTotals, errStamp)
 }

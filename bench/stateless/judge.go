@@ -44,7 +44,8 @@ const (
 )
 
 func (v verdict) String() string {
-	return [...]string{"good", "wrong checksum or length", "another destination than before", "another source than before"}[v]
+	return [...]string{"good", "wrong checksum or length", "another destination than before",
+		"another source than before"}[v]
 }
 
 // flowState is what is remembered of a flow: 24 bytes.

@@ -48,19 +48,24 @@ func TestJudgeFindsFaults(t *testing.T) {
 		fault func(*stream)
 		want  Received
 	}{
-		"none":      {func(*stream) {}, Received{Packets: n}},
-		"loss":      {func(s *stream) { s.packets = slices.Delete(s.packets, 1500, 1600) }, Received{Packets: n - 100}},
-		"duplicate": {func(s *stream) { s.packets = slices.Insert(s.packets, 2000, s.packets[2000-1], s.packets[10]) }, Received{Packets: n + 2, Duplicates: 2}},
+		"none": {func(*stream) {}, Received{Packets: n}},
+		"loss": {func(s *stream) { s.packets = slices.Delete(s.packets, 1500, 1600) }, Received{Packets: n - 100}},
+		"duplicate": {func(s *stream) { s.packets = slices.Insert(s.packets, 2000, s.packets[2000-1], s.packets[10]) },
+			Received{Packets: n + 2, Duplicates: 2}},
 		"order": {func(s *stream) {
 			late := s.packets[10]
 			s.packets = append(slices.Delete(s.packets, 10, 11), late)
 		}, Received{Packets: n, Reordered: 1}},
 		"another order of flows": {func(s *stream) {
-			rand.New(rand.NewPCG(1, 2)).Shuffle(1000, func(i, j int) { s.packets[i], s.packets[j] = s.packets[j], s.packets[i] })
+			rand.New(rand.NewPCG(1, 2)).Shuffle(1000, func(i, j int) {
+				s.packets[i], s.packets[j] = s.packets[j],
+					s.packets[i]
+			})
 		}, Received{Packets: n}},
-		"payload":       {func(s *stream) { s.packets[7][59] ^= 1 }, Received{Packets: n, Damaged: 1}},
-		"IP checksum":   {func(s *stream) { s.packets[7][24] ^= 1 }, Received{Packets: n, Damaged: 1}},
-		"no checksum":   {func(s *stream) { s.packets[7][40], s.packets[7][41] = 0, 0 }, Received{Packets: n, Damaged: 1}},
+		"payload":     {func(s *stream) { s.packets[7][59] ^= 1 }, Received{Packets: n, Damaged: 1}},
+		"IP checksum": {func(s *stream) { s.packets[7][24] ^= 1 }, Received{Packets: n, Damaged: 1}},
+		"no checksum": {func(s *stream) { s.packets[7][40], s.packets[7][41] = 0, 0 },
+			Received{Packets: n, Damaged: 1}},
 		"length":        {func(s *stream) { s.packets[7][17] = 200 }, Received{Packets: n, Damaged: 1}},
 		"not ours":      {func(s *stream) { s.packets[7][42] = 0 }, Received{Packets: n - 1, Foreign: 1}},
 		"another run":   {func(s *stream) { s.packets[7][45] = 4 }, Received{Packets: n - 1, Foreign: 1}},
@@ -68,15 +73,19 @@ func TestJudgeFindsFaults(t *testing.T) {
 		"cut":           {func(s *stream) { s.packets[7] = s.packets[7][:50] }, Received{Packets: n - 1, Foreign: 1}},
 		"other backend": {func(s *stream) { rewrite(s.packets[3500], 33, 2) }, Received{Packets: n, Moved: 1}},
 		"other port":    {func(s *stream) { rewrite(s.packets[3500], 37, 81) }, Received{Packets: n, Moved: 1}},
-		"other SNAT":    {func(s *stream) { rewrite(s.packets[3500], 35, s.packets[3500][35]^1) }, Received{Packets: n, Renamed: 1}},
+		"other SNAT": {func(s *stream) { rewrite(s.packets[3500], 35, s.packets[3500][35]^1) },
+			Received{Packets: n, Renamed: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStream(t, base, n)
 			c.fault(s)
 			r := s.received()
-			got := Received{Packets: r.Packets, Foreign: r.Foreign, Duplicates: r.Duplicates, Reordered: r.Reordered, Damaged: r.Damaged, Moved: r.Moved, Renamed: r.Renamed}
-			if !slices.Equal([]uint64{got.Packets, got.Foreign, got.Duplicates, got.Reordered, got.Damaged, got.Moved, got.Renamed},
-				[]uint64{c.want.Packets, c.want.Foreign, c.want.Duplicates, c.want.Reordered, c.want.Damaged, c.want.Moved, c.want.Renamed}) {
+			got := Received{Packets: r.Packets, Foreign: r.Foreign, Duplicates: r.Duplicates, Reordered: r.Reordered,
+				Damaged: r.Damaged, Moved: r.Moved, Renamed: r.Renamed}
+			if !slices.Equal([]uint64{got.Packets, got.Foreign, got.Duplicates, got.Reordered, got.Damaged, got.Moved,
+				got.Renamed},
+				[]uint64{c.want.Packets, c.want.Foreign, c.want.Duplicates, c.want.Reordered, c.want.Damaged,
+					c.want.Moved, c.want.Renamed}) {
 				t.Errorf("got  %+v\nwant %+v", got, c.want)
 			}
 			if r.Flows != 1000 || r.Latency.Count() != int64(r.Packets) {
@@ -84,7 +93,8 @@ func TestJudgeFindsFaults(t *testing.T) {
 			}
 			if violations := r.Damaged + r.Moved + r.Renamed; uint64(len(r.Violations)) != violations {
 				t.Errorf("violations %q", r.Violations)
-			} else if violations > 0 && !strings.Contains(r.Violations[0], ":80") && !strings.Contains(r.Violations[0], ":81") {
+			} else if violations > 0 && !strings.Contains(r.Violations[0], ":80") && !strings.Contains(r.Violations[0],
+				":81") {
 				t.Errorf("%q does not say where", r.Violations[0])
 			}
 		})
@@ -109,7 +119,8 @@ func TestJudgeAcceptsEverything(t *testing.T) {
 		if r.Packets != 300 || r.Foreign+r.Damaged+r.Moved+r.Renamed+r.Duplicates+r.Reordered != 0 || r.Flows != 7 {
 			t.Errorf("%s: %+v", name, r)
 		}
-		if p := r.Latency.Percentile(50); traffic.Fragments <= 1 && (p < 1400*time.Nanosecond || p > 1600*time.Nanosecond) {
+		if p := r.Latency.Percentile(50); traffic.Fragments <= 1 && (p < 1400*time.Nanosecond ||
+			p > 1600*time.Nanosecond) {
 			t.Errorf("%s: latency %v, want 1.5 us", name, p)
 		}
 		s.packets[20][len(s.packets[20])-1] ^= 1
@@ -145,7 +156,8 @@ func TestOrderVisitsAllFlows(t *testing.T) {
 				for range o.flows {
 					flow, in := o.next()
 					if in != round || flow >= flows || flow%min(parts, flows) != q || seen[flow] {
-						t.Fatalf("%d flows, part %d: flow %d in round %d of %d, seen %v", flows, q, flow, in, round, seen[flow])
+						t.Fatalf("%d flows, part %d: flow %d in round %d of %d, seen %v", flows, q, flow, in, round,
+							seen[flow])
 					}
 					seen[flow] = true
 				}

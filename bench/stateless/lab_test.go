@@ -82,7 +82,8 @@ func checkCounts(t *testing.T, lab *Lab, packets uint64) {
 		t.Errorf("%d bytes sent, %d received, want %d", r.Sent.Bytes, r.Received.Bytes, want)
 	}
 	c := &r.Received
-	if c.Foreign+c.Duplicates+c.Reordered+c.Damaged+c.Moved+c.Renamed+c.Starved > 0 || len(c.Violations) > 0 || len(r.Drops) > 0 {
+	if c.Foreign+c.Duplicates+c.Reordered+c.Damaged+c.Moved+c.Renamed+c.Starved > 0 || len(c.Violations) > 0 ||
+		len(r.Drops) > 0 {
 		t.Errorf("something is wrong: %+v, %v", c, r.Drops)
 	}
 	if h := c.Latency; h != nil && (h.Count() != int64(packets) || h.Max() > time.Second) {
@@ -113,7 +114,8 @@ func TestEveryPacketArrives(t *testing.T) {
 				r, err := lab.Trial(t.Context(), Load{Packets: packets, Rate: 20_000})
 				must(t, err)
 				v := &r.Received
-				if v.Packets != packets || v.Flows != 7 || v.Bytes != r.Sent.Bytes || v.Damaged+v.Foreign+v.Duplicates+v.Reordered+v.Moved+v.Renamed != 0 {
+				if v.Packets != packets || v.Flows != 7 || v.Bytes != r.Sent.Bytes || v.Damaged+v.Foreign+v.Duplicates+
+					v.Reordered+v.Moved+v.Renamed != 0 {
 					t.Errorf("sent %+v, received %+v", r.Sent, v)
 				}
 				samples, err := lab.Samples()
@@ -138,7 +140,8 @@ func TestGuard(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		return netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Scope: netlink.SCOPE_LINK, Dst: &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}})
+		return netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Scope: netlink.SCOPE_LINK,
+			Dst: &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}})
 	}))
 	if _, err := Open(t.Context(), c); !errors.Is(err, ErrNotYours) {
 		t.Errorf("with a default route: %v", err)
@@ -149,11 +152,14 @@ func TestGuard(t *testing.T) {
 
 func TestBadConfigs(t *testing.T) {
 	for name, spoil := range map[string]func(*Config){
-		"no addresses":      func(c *Config) { c.Traffic.Sources = Addresses{} },
-		"two families":      func(c *Config) { c.Traffic.Destinations.First = netip.MustParseAddr("fd00::1") },
-		"ports":             func(c *Config) { c.Traffic.SourcePorts = Ports{9, 8} },
-		"flows":             func(c *Config) { c.Traffic.Flows = 1001 },
-		"carry":             func(c *Config) { c.Traffic.Sources = Addresses{netip.MustParseAddr("255.255.255.255"), 2} },
+		"no addresses": func(c *Config) { c.Traffic.Sources = Addresses{} },
+		"two families": func(c *Config) { c.Traffic.Destinations.First = netip.MustParseAddr("fd00::1") },
+		"ports":        func(c *Config) { c.Traffic.SourcePorts = Ports{9, 8} },
+		"flows":        func(c *Config) { c.Traffic.Flows = 1001 },
+		"carry": func(c *Config) {
+			c.Traffic.Sources = Addresses{netip.MustParseAddr("255.255.255.255"),
+				2}
+		},
 		"no MAC":            func(c *Config) { c.Traffic.DestinationMAC = nil },
 		"SYN fragments":     func(c *Config) { c.Traffic.Protocol, c.Traffic.Fragments = TCPSYN, 2 },
 		"VLAN":              func(c *Config) { c.Traffic.VLANs = []uint16{4095} },

@@ -88,7 +88,8 @@ func (s *liveSender) plan(w *writer, run uint16) (*liveTraffic, []byte) {
 	l, t := &w.layout, &w.tuples
 	p := &liveTraffic{
 		Ifindex: uint32(s.ifindex), Run: uint32(run), SrcOffset: uint32(l.src), DstOffset: uint32(l.dst),
-		PortsOffset: uint32(l.ports), TagOffset: uint32(l.tag), IpLenOffset: uint32(l.ipLen), IpSumOffset: uint32(l.ipSum),
+		PortsOffset: uint32(l.ports), TagOffset: uint32(l.tag), IpLenOffset: uint32(l.ipLen),
+		IpSumOffset: uint32(l.ipSum),
 		L4LenOffset: uint32(l.l4Len), L4SumOffset: uint32(l.l4Sum), Pseudo: flag(l.pseudo), Udp: flag(l.udp),
 		Sources: t.src, Destinations: t.dst, SourcePort: t.srcPort, DestinationPort: t.dstPort,
 		Flows: w.order.flows, FirstFlow: w.order.first, FlowStep: w.order.step,
@@ -149,7 +150,9 @@ func (s *liveSender) send(l Load, run uint16, start uint64, stop *atomic.Bool) (
 }
 
 // loop runs the program until the pacer says that it is over.
-func (s *liveSender) loop(objects *liveObjects, frame []byte, p *pacer, stop *atomic.Bool) (uint64, liveProgress, error) {
+func (s *liveSender) loop(
+	objects *liveObjects, frame []byte, p *pacer, stop *atomic.Bool,
+) (uint64, liveProgress, error) {
 	var state liveProgress
 	for !stop.Load() {
 		now := s.clock.now()
@@ -173,7 +176,8 @@ func (s *liveSender) loop(objects *liveObjects, frame []byte, p *pacer, stop *at
 			Data: frame, Repeat: uint32(n), Flags: testXDPLiveFrames, BatchSize: uint32(min(n, liveBatch)),
 		})
 		if errors.Is(err, unix.EINVAL) || errors.Is(err, ebpf.ErrNotSupported) {
-			err = fmt.Errorf("%w: live frames of %d bytes: Linux 5.18 is needed, and frames that fit a page with its headroom", err, len(frame))
+			err = fmt.Errorf("%w: live frames of %d bytes: Linux 5.18 is needed, and frames that fit a page with its "+
+				"headroom", err, len(frame))
 		}
 		if err != nil {
 			return 0, state, fmt.Errorf("run the program of the sender: %w", err)

@@ -54,7 +54,8 @@ func TestLoopsDoNotAllocate(t *testing.T) {
 			t.Errorf("%s: %g allocations per burst", name, n)
 		}
 		c := &rx.judge.count
-		if sent < 22*64 || c.Packets != uint64(sent) || c.Damaged+c.Foreign+c.Duplicates+c.Reordered+c.Moved+c.Renamed != 0 {
+		if sent < 22*64 || c.Packets != uint64(sent) || c.Damaged+c.Foreign+c.Duplicates+c.Reordered+c.Moved+
+			c.Renamed != 0 {
 			t.Errorf("%s: sent %d, %+v", name, sent, c)
 		}
 	}

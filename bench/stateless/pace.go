@@ -27,7 +27,8 @@ type pacer struct {
 // newPacer is for a queue's part of a load (see part). together is for how long packets
 // are collected to be sent at once.
 func newPacer(l Load, start uint64, burst int, together uint64, spin bool) *pacer {
-	p := &pacer{start: start, end: start + uint64(l.Duration), burst: uint64(burst), group: 1, limit: l.Packets, spin: spin}
+	p := &pacer{start: start, end: start + uint64(l.Duration), burst: uint64(burst), group: 1, limit: l.Packets,
+		spin: spin}
 	if l.Duration == 0 {
 		p.end = start + uint64(MaxDuration)
 	}

@@ -130,7 +130,8 @@ func (p *Port) Guard() error {
 		defer here.Close()
 		const remedy = "permit it (--i-own-this-network) if this network is yours to load"
 		if home.Equal(here) {
-			return fmt.Errorf("%w: %s is in the machine's own network namespace: use one made for it, or %s", ErrNotYours, p.Interface, remedy)
+			return fmt.Errorf("%w: %s is in the machine's own network namespace: use one made for it, or %s",
+				ErrNotYours, p.Interface, remedy)
 		}
 		link, err := netlink.LinkByName(p.Interface)
 		if err != nil {
@@ -142,7 +143,8 @@ func (p *Port) Guard() error {
 		}
 		for _, r := range routes {
 			if r.Dst == nil || r.Dst.IP.IsUnspecified() {
-				return fmt.Errorf("%w: %s has a default route, so what is sent may leave this machine: %s", ErrNotYours, p.Interface, remedy)
+				return fmt.Errorf("%w: %s has a default route, so what is sent may leave this machine: %s", ErrNotYours,
+					p.Interface, remedy)
 			}
 		}
 		return nil

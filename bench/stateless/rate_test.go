@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// TestRate: a rate that both sources can send is not exceeded by more than 5 percent, and in one of some trials
-// most of it is sent: on a machine that is busy with other things a sender does not make up for all that it
-// missed. What is due when, TestPacer has to the packet.
+// TestRate: a rate that both sources can send is not exceeded by more than 5 percent, and in one of
+// some trials most of it is sent: on a machine that is busy with other things a sender does not
+// make up for all that it missed. What is due when, TestPacer has to the packet.
 func TestRate(t *testing.T) {
 	const rate, tries = 2000, 10
 	for _, source := range []Source{AFXDP, LiveFrames} {

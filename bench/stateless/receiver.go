@@ -46,8 +46,9 @@ func attachProgram(t *Traffic, r *Rx) (*program, error) {
 		timed = 1
 	}
 	for name, value := range map[string]uint32{
-		receiveVarL3Offset: uint32(l.l3), receiveVarTagOffset: uint32(l.tag), receiveVarLaterTagOffset: uint32(l.laterTag),
-		receiveVarV6: v6, receiveVarFlowCount: uint32(t.Flows),
+		receiveVarL3Offset: uint32(l.l3), receiveVarTagOffset: uint32(l.tag),
+		receiveVarLaterTagOffset: uint32(l.laterTag),
+		receiveVarV6:             v6, receiveVarFlowCount: uint32(t.Flows),
 		receiveVarTimed: timed,
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
@@ -82,7 +83,8 @@ func (p *program) attach(r *Rx) error {
 			p.xdp, err = link.AttachXDP(options)
 		}
 		if errors.Is(err, unix.EBUSY) {
-			return fmt.Errorf("interface %s has an XDP program already (`ip link show %s`): receive somewhere else: %w", r.Port.Interface, r.Port.Interface, err)
+			return fmt.Errorf("interface %s has an XDP program already (`ip link show %s`): receive somewhere else: %w",
+				r.Port.Interface, r.Port.Interface, err)
 		}
 		if err != nil {
 			return fmt.Errorf("interface %s: attach the program of the receiver: %w", r.Port.Interface, err)

@@ -101,7 +101,8 @@ const (
 
 // NewHistogram returns an empty one.
 func NewHistogram() *Histogram {
-	// Its lowest value is also its resolution, up to a thousand times as much (rounded down to a power of two).
+	// Its lowest value is also its resolution, up to a thousand times as much (rounded down to a
+	// power of two).
 	return &Histogram{h: hdrhistogram.New(1, latencyHighest, latencyDigits)}
 }
 

@@ -41,9 +41,9 @@ type Search struct {
 	Duration   time.Duration // of each trial: 1 s (the RFC says at least 60 s for the last)
 	Confirm    time.Duration // of the trial that confirms the result: 3 x Duration
 	WarmUp     time.Duration // of a trial at Min that does not count: 500 ms; negative for none
-	// Of is how many trials decide about a rate: it is good if most of them are, that is, if the median of
-	// their losses is within the bound. 1, the default, is what the RFC says. On a shared machine,
-	// where all processors stand still for some milliseconds now and then, it should be 3.
+	// Of is how many trials decide about a rate: it is good if most of them are, that is, if the
+	// median of their losses is within the bound. 1, the default, is what the RFC says. On a shared
+	// machine, where all processors stand still for some milliseconds now and then, it should be 3.
 	Of int
 	// Trials bounds the number of trials, with those repeated: 60.
 	Trials int
@@ -238,7 +238,8 @@ func (r *search) once(ctx context.Context, why string, target float64, d time.Du
 	r.trials++
 	good := outcome.Loss() <= r.Loss
 	if r.Progress != nil {
-		r.Progress(Step{Number: r.trials, Why: why, Target: target, Outcome: outcome, Good: good, Low: r.low, High: r.high})
+		r.Progress(Step{Number: r.trials, Why: why, Target: target, Outcome: outcome, Good: good, Low: r.low,
+			High: r.high})
 	}
 	return good, outcome, nil
 }

@@ -56,20 +56,26 @@ func TestSearchFindsTheRate(t *testing.T) {
 		within  float64 // share
 		limited bool
 	}{
-		"monotone":                              {fake{capacity: 437_000}, Search{}, 437_000, 0.021, false},
-		"fine":                                  {fake{capacity: 437_000}, Search{Resolution: 0.001}, 437_000, 0.002, false},
-		"all is good":                           {fake{capacity: 1e9}, Search{Max: 2e6}, 2e6, 0, false},
-		"nothing is good":                       {fake{capacity: 10}, Search{}, 0, 0, false},
-		"loses always, within the bound":        {fake{capacity: 500_000, floor: 0.0005}, Search{}, 500_000, 0.021, false},
-		"loses always, beyond the bound":        {fake{capacity: 500_000, floor: 0.01}, Search{Loss: NoLoss}, 0, 0, false},
-		"bound of a tenth":                      {fake{capacity: 450_000}, Search{Loss: 0.1, Resolution: 0.001}, 500_000, 0.002, false},
-		"the sender is the limit":               {fake{capacity: 1e9, sender: 300_000}, Search{}, 300_000, 0, true},
-		"the sender is slower than max":         {fake{capacity: 200_000, sender: 300_000}, Search{}, 200_000, 0.021, false},
-		"what was sent, not what was asked for": {fake{capacity: 1e9, short: 0.04}, Search{Max: 1e6}, 960_000, 0, false},
-		"bad when it takes longer":              {fake{capacity: 400_000, shortOnly: 300_000}, Search{}, 300_000, 0.021, false},
-		"noisy":                                 {fake{capacity: 400_000, noise: 0.05}, Search{Of: 3}, 400_000, 0.07, false},
-		"a good trial now and then":             {fake{capacity: 400_000, floor: 0.01, goodEvery: 3}, Search{Of: 3}, 0, 0, false},
-		"a bad trial now and then":              {fake{capacity: 400_000, badEvery: 3}, Search{Of: 3}, 400_000, 0.021, false},
+		"monotone": {fake{capacity: 437_000}, Search{}, 437_000, 0.021, false},
+		"fine": {fake{capacity: 437_000}, Search{Resolution: 0.001}, 437_000, 0.002,
+			false},
+		"all is good":     {fake{capacity: 1e9}, Search{Max: 2e6}, 2e6, 0, false},
+		"nothing is good": {fake{capacity: 10}, Search{}, 0, 0, false},
+		"loses always, within the bound": {fake{capacity: 500_000, floor: 0.0005}, Search{}, 500_000, 0.021,
+			false},
+		"loses always, beyond the bound": {fake{capacity: 500_000, floor: 0.01}, Search{Loss: NoLoss}, 0, 0,
+			false},
+		"bound of a tenth": {fake{capacity: 450_000}, Search{Loss: 0.1, Resolution: 0.001},
+			500_000, 0.002, false},
+		"the sender is the limit": {fake{capacity: 1e9, sender: 300_000}, Search{}, 300_000, 0, true},
+		"the sender is slower than max": {fake{capacity: 200_000, sender: 300_000}, Search{}, 200_000, 0.021,
+			false},
+		"what was sent, not what was asked for": {fake{capacity: 1e9, short: 0.04}, Search{Max: 1e6}, 960_000, 0,
+			false},
+		"bad when it takes longer":  {fake{capacity: 400_000, shortOnly: 300_000}, Search{}, 300_000, 0.021, false},
+		"noisy":                     {fake{capacity: 400_000, noise: 0.05}, Search{Of: 3}, 400_000, 0.07, false},
+		"a good trial now and then": {fake{capacity: 400_000, floor: 0.01, goodEvery: 3}, Search{Of: 3}, 0, 0, false},
+		"a bad trial now and then":  {fake{capacity: 400_000, badEvery: 3}, Search{Of: 3}, 400_000, 0.021, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.fake.random = rand.New(rand.NewPCG(1, 2))
@@ -90,7 +96,8 @@ func TestSearchFindsTheRate(t *testing.T) {
 	}
 }
 
-// TestSearchRunsOutOfTrials: a system that nobody had the trials for is not one that loses at any rate.
+// TestSearchRunsOutOfTrials: a system that nobody had the trials for is not one that loses at any
+// rate.
 func TestSearchRunsOutOfTrials(t *testing.T) {
 	for trials := 3; trials < 60; trials++ {
 		found, err := Search{Of: 3, Trials: trials, WarmUp: -1}.Run(t.Context(), &fake{capacity: 400_000})
@@ -101,7 +108,8 @@ func TestSearchRunsOutOfTrials(t *testing.T) {
 			t.Errorf("%d trials: %v", trials, err)
 		}
 	}
-	if found, err := (Search{Of: 3}).Run(t.Context(), &fake{capacity: 400_000, floor: 0.5}); err != nil || found.Rate != 0 {
+	if found, err := (Search{Of: 3}).Run(t.Context(), &fake{capacity: 400_000, floor: 0.5}); err != nil ||
+		found.Rate != 0 {
 		t.Errorf("a system that loses at any rate: %+v, %v", found, err)
 	}
 }
@@ -127,7 +135,8 @@ func TestSearchGivesUp(t *testing.T) {
 
 func TestSearchWarmsUpAndConfirms(t *testing.T) {
 	var steps []Step
-	s := Search{Duration: time.Second, Confirm: 5 * time.Second, WarmUp: 250 * time.Millisecond, Progress: func(s Step) { steps = append(steps, s) }}
+	s := Search{Duration: time.Second, Confirm: 5 * time.Second, WarmUp: 250 * time.Millisecond,
+		Progress: func(s Step) { steps = append(steps, s) }}
 	f := &fake{capacity: 400_000}
 	_, err := s.Run(t.Context(), f)
 	must(t, err)

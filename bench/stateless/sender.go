@@ -75,7 +75,8 @@ func (s *socketSender) open(ctx context.Context, q int) error {
 		RxSize: unused, FillSize: unused, TxSize: txRingSize, CompletionSize: txRingSize,
 	})
 	if err != nil {
-		return fmt.Errorf("%w (a queue that only sends needs no XDP program, but must exist: `ethtool -l %s`)", err, s.tx.Port.Interface)
+		return fmt.Errorf("%w (a queue that only sends needs no XDP program, but must exist: `ethtool -l %s`)", err,
+			s.tx.Port.Interface)
 	}
 	s.sockets = append(s.sockets, socket)
 	s.queues = append(s.queues, &txQueue{

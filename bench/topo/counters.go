@@ -79,9 +79,9 @@ func parseColumns(c Counters, text string) error {
 	return nil
 }
 
-// Dropped is how many packets the network's veth devices could not hand to their other end, whose ring or backlog was
-// full: what a NIC's counters say of a ring without a free descriptor. The sender counts it (veth_xmit,
-// drivers/net/veth.c).
+// Dropped is how many packets the network's veth devices could not hand to their other end, whose
+// ring or backlog was full: what a NIC's counters say of a ring without a free descriptor. The
+// sender counts it (veth_xmit, drivers/net/veth.c).
 func (n *Net) Dropped() (dropped uint64, err error) {
 	count := func() error {
 		links, err := netlink.LinkList()

@@ -12,13 +12,14 @@ import (
 	"sluice.dev/sluice/control/ethtool"
 )
 
-// Device is a real interface for the gateway, instead of one end of a veth pair, and the interface that faces it on its
-// wire. Both are in the namespace of whoever calls New, in which the kernel puts them back after Close.
+// Device is a real interface for the gateway, instead of one end of a veth pair, and the interface
+// that faces it on its wire. Both are in the namespace of whoever calls New, in which the kernel
+// puts them back after Close.
 //
 //	gateway [NIC] ═══ wire ═══ [Port] bridge ── clients or backends
 //
-// The NIC keeps its offloads, as on a node; the port's are off, so that what the bridge sends on is as it would be on a
-// wire.
+// The NIC keeps its offloads, as on a node; the port's are off, so that what the bridge sends on is
+// as it would be on a wire.
 type Device struct {
 	NIC  string
 	Port string
@@ -27,8 +28,8 @@ type Device struct {
 // deviceLimit is how long the namespaces of an earlier network may take to give a device back.
 const deviceLimit = 30 * time.Second
 
-// plugDevice makes a device's NIC the gateway's interface, and its other side a port of the segment's bridge. It runs
-// in the namespace that the device is in.
+// plugDevice makes a device's NIC the gateway's interface, and its other side a port of the
+// segment's bridge. It runs in the namespace that the device is in.
 func (s *segment) plugDevice(gateway, wire *namespace) error {
 	for _, move := range [...]struct {
 		name string
@@ -69,7 +70,8 @@ func awaitLink(what string, is func(*netlink.LinkAttrs) bool) (netlink.Link, err
 	}
 }
 
-// moveLink gives an interface an MTU, and then to a namespace: one that is put back keeps the MTU that it had.
+// moveLink gives an interface an MTU, and then to a namespace: one that is put back keeps the MTU
+// that it had.
 func moveLink(link netlink.Link, mtu int, to *namespace) error {
 	name := link.Attrs().Name
 	if err := netlink.LinkSetMTU(link, mtu); err != nil {
@@ -81,8 +83,9 @@ func moveLink(link netlink.Link, mtu int, to *namespace) error {
 	return nil
 }
 
-// Replug makes a NIC that appeared in the caller's namespace, with the address of one of the gateway's that has gone,
-// that interface again: its name, MTU, addresses. A NIC leaves its driver and comes back in this way.
+// Replug makes a NIC that appeared in the caller's namespace, with the address of one of the
+// gateway's that has gone, that interface again: its name, MTU, addresses. A NIC leaves its driver
+// and comes back in this way.
 func (n *Net) Replug(dev string, mac net.HardwareAddr) error {
 	i := slices.IndexFunc(n.Gateway.Interfaces, func(i Interface) bool { return i.Name == dev })
 	if i < 0 {

@@ -10,7 +10,8 @@ import (
 	"sluice.dev/sluice/bench/machine"
 )
 
-// TestVLANThroughKernelGateway: hosts on VLAN devices reach each other, and nothing untagged reaches anybody.
+// TestVLANThroughKernelGateway: hosts on VLAN devices reach each other, and nothing untagged
+// reaches anybody.
 func TestVLANThroughKernelGateway(t *testing.T) {
 	machine.Need(t, machine.VLAN)
 	for _, tc := range []struct {
@@ -62,7 +63,8 @@ func TestSCTPThroughKernelGateway(t *testing.T) {
 			t.Error("the server listens on TCP, too")
 		}
 	}
-	flows, err := n.Clients[0].OpenSCTP(testContext(t), FlowLoad{Targets: targets, Flows: 4, Interval: 10 * time.Millisecond})
+	flows, err := n.Clients[0].OpenSCTP(testContext(t), FlowLoad{Targets: targets, Flows: 4,
+		Interval: 10 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +86,8 @@ func TestImpair(t *testing.T) {
 	targets := serve(t, n)
 	ask := func(requests int) *Result {
 		t.Helper()
-		r, err := n.Clients[0].HTTP(testContext(t), HTTPLoad{Targets: targets, Requests: requests, Timeout: machine.Slower(time.Second)})
+		r, err := n.Clients[0].HTTP(testContext(t), HTTPLoad{Targets: targets, Requests: requests,
+			Timeout: machine.Slower(time.Second)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -34,7 +34,8 @@ func (l *FlowLoad) setDefaults() {
 	for _, d := range [...]struct {
 		d *time.Duration
 		v time.Duration
-	}{{&l.Interval, time.Second}, {&l.Timeout, machine.Slower(5 * time.Second)}, {&l.Lifetime, machine.Slower(5 * time.Minute)}} {
+	}{{&l.Interval, time.Second}, {&l.Timeout, machine.Slower(5 * time.Second)},
+		{&l.Lifetime, machine.Slower(5 * time.Minute)}} {
 		if *d.d == 0 {
 			*d.d = d.v
 		}
@@ -46,7 +47,8 @@ func (l *FlowLoad) setDefaults() {
 
 func (l *FlowLoad) check() error {
 	if len(l.Targets) == 0 || l.Flows < 1 || l.Flows > maxFlows || l.Payload < 16 || l.Payload > maxDatagram-256 {
-		return fmt.Errorf("%d targets, %d flows (1 to %d), payload of %d bytes", len(l.Targets), l.Flows, maxFlows, l.Payload)
+		return fmt.Errorf("%d targets, %d flows (1 to %d), payload of %d bytes", len(l.Targets), l.Flows, maxFlows,
+			l.Payload)
 	}
 	return nil
 }
@@ -275,8 +277,8 @@ func (f *Flows) ByBackend() map[string]int {
 	return m
 }
 
-// Finish is Stop without a request under way: each flow hears the answer to its last one. An answer to a socket that is
-// closed already makes its kernel send an ICMP error.
+// Finish is Stop without a request under way: each flow hears the answer to its last one. An answer
+// to a socket that is closed already makes its kernel send an ICMP error.
 func (f *Flows) Finish() *Result {
 	f.enough.Store(true)
 	f.running.Wait()

@@ -109,7 +109,8 @@ func ask(w io.Writer, r *bufio.Reader, target netip.AddrPort, last bool) (backen
 	if last {
 		connection = "close"
 	}
-	if _, err := fmt.Fprintf(w, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: %s\r\n\r\n", target, connection); err != nil {
+	if _, err := fmt.Fprintf(w, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: %s\r\n\r\n", target,
+		connection); err != nil {
 		return "", "", err
 	}
 	resp, err := http.ReadResponse(r, nil)
@@ -158,7 +159,8 @@ func (h *Host) download(ctx context.Context, dial dialContext, target netip.Addr
 			return "", got, err
 		}
 		if got != n || resp.Trailer.Get(SumTrailer) != sumText(sum) {
-			return "", got, fmt.Errorf("%d of %d bytes arrived; SHA-256 sent %q, received %q", got, n, resp.Trailer.Get(SumTrailer), sumText(sum))
+			return "", got, fmt.Errorf("%d of %d bytes arrived; SHA-256 sent %q, received %q", got, n,
+				resp.Trailer.Get(SumTrailer), sumText(sum))
 		}
 		return sumText(sum), got, nil
 	})
@@ -172,22 +174,24 @@ func (h *Host) Upload(ctx context.Context, target netip.AddrPort, n int64) (*Tra
 func (h *Host) upload(ctx context.Context, dial dialContext, target netip.AddrPort, n int64) (*Transfer, error) {
 	sum := sha256.New()
 	body := io.TeeReader(randomBytes(n, uint64(n)), sum)
-	return h.transfer(ctx, dial, http.MethodPost, fmt.Sprintf("http://%s/sum", target), body, func(resp *http.Response) (string, int64, error) {
-		text, err := io.ReadAll(io.LimitReader(resp.Body, 4096))
-		if err != nil {
-			return "", 0, err
-		}
-		if want := fmt.Sprintf("%s %d\n", sumText(sum), n); string(text) != want {
-			return "", 0, fmt.Errorf("the backend received %q, sent was %q", text, want)
-		}
-		return sumText(sum), n, nil
-	})
+	return h.transfer(ctx, dial, http.MethodPost, fmt.Sprintf("http://%s/sum", target), body,
+		func(resp *http.Response) (string, int64, error) {
+			text, err := io.ReadAll(io.LimitReader(resp.Body, 4096))
+			if err != nil {
+				return "", 0, err
+			}
+			if want := fmt.Sprintf("%s %d\n", sumText(sum), n); string(text) != want {
+				return "", 0, fmt.Errorf("the backend received %q, sent was %q", text, want)
+			}
+			return sumText(sum), n, nil
+		})
 }
 
 func (h *Host) transfer(ctx context.Context, dial dialContext, method, url string, body io.Reader,
 	check func(*http.Response) (string, int64, error)) (*Transfer, error) {
 	began := time.Now()
-	client := http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true, DisableCompression: true}}
+	client := http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true,
+		DisableCompression: true}}
 	req, err := http.NewRequestWithContext(ctx, method, url, body)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", h.Name, err)

@@ -24,11 +24,13 @@ type Config struct {
 	MTU        int  // of the clients' segment, 1500
 	BackendMTU int  // of the backends' segment, MTU; two-armed only
 	Named      bool // bind the namespaces to names in /run/netns
-	// Front and Back are real interfaces for the gateway, of the caller's namespace; a two-armed gateway has both or none.
+	// Front and Back are real interfaces for the gateway, of the caller's namespace; a two-armed
+	// gateway has both or none.
 	Front, Back Device
 
-	// IEEE 802.1Q tags of the segments, outermost first, one or two: every host, the gateway too, has its addresses
-	// on VLAN devices on top of its interface. One-armed with tags is two segments on one wire.
+	// IEEE 802.1Q tags of the segments, outermost first, one or two: every host, the gateway too,
+	// has its addresses on VLAN devices on top of its interface. One-armed with tags is two
+	// segments on one wire.
 	FrontVLANs, BackVLANs []uint16
 	ServiceTag            bool // the outer one of two tags is of 802.1ad
 }
@@ -57,7 +59,8 @@ func (c *Config) setDefaults() {
 func (c *Config) check() error {
 	switch {
 	case c.Clients < 1 || c.Clients > maxHosts || c.Backends < 1 || c.Backends > maxHosts:
-		return fmt.Errorf("topo: %d clients, %d backends: 1 to %d of each are possible", c.Clients, c.Backends, maxHosts)
+		return fmt.Errorf("topo: %d clients, %d backends: 1 to %d of each are possible", c.Clients, c.Backends,
+			maxHosts)
 	case c.Queues < 1 || c.Queues > maxQueues:
 		return fmt.Errorf("topo: %d queues: 1 to %d are possible", c.Queues, maxQueues)
 	case c.MTU < 1280 || c.BackendMTU < 1280:
@@ -149,14 +152,17 @@ func (n *Net) build(c *Config) error {
 	if n.wire, err = newNamespace(n.netnsName("wire")); err != nil {
 		return err
 	}
-	front := &segment{bridge: "front", net4: front4, net6: front6, mtu: c.MTU, queues: c.Queues, device: c.Front, vlans: c.FrontVLANs, service: c.ServiceTag}
+	front := &segment{bridge: "front", net4: front4, net6: front6, mtu: c.MTU, queues: c.Queues, device: c.Front,
+		vlans: c.FrontVLANs, service: c.ServiceTag}
 	back := front
 	frontDev, backDev := "eth0", "eth0"
 	if !c.OneArmed {
-		back = &segment{bridge: "back", net4: back4, net6: back6, mtu: c.BackendMTU, queues: c.Queues, device: c.Back, vlans: c.BackVLANs, service: c.ServiceTag}
+		back = &segment{bridge: "back", net4: back4, net6: back6, mtu: c.BackendMTU, queues: c.Queues, device: c.Back,
+			vlans: c.BackVLANs, service: c.ServiceTag}
 		frontDev, backDev = cmp.Or(c.Front.NIC, "front0"), cmp.Or(c.Back.NIC, "back0")
 	} else if len(c.FrontVLANs)+len(c.BackVLANs) > 0 {
-		back = &segment{bridge: "front", net4: back4, net6: back6, mtu: c.MTU, queues: c.Queues, vlans: c.BackVLANs, service: c.ServiceTag}
+		back = &segment{bridge: "front", net4: back4, net6: back6, mtu: c.MTU, queues: c.Queues, vlans: c.BackVLANs,
+			service: c.ServiceTag}
 	}
 	if err := n.wire.run(front.addBridge); err != nil {
 		return err
@@ -206,7 +212,8 @@ func (n *Net) addHosts(kind string, count int, s *segment, first int) ([]*Host, 
 // routeVia makes gateways the default routes of a host.
 func (h *Host) routeVia(via4, via6 netip.Addr) error {
 	return errors.Join(
-		h.Route(netip.PrefixFrom(netip.IPv4Unspecified(), 0), via4), h.Route(netip.PrefixFrom(netip.IPv6Unspecified(), 0), via6))
+		h.Route(netip.PrefixFrom(netip.IPv4Unspecified(), 0), via4),
+		h.Route(netip.PrefixFrom(netip.IPv6Unspecified(), 0), via6))
 }
 
 // gatewayName is the name of the gateway's host.
@@ -271,7 +278,8 @@ func (n *Net) plug(h *Host, s *segment, dev string) error {
 	})
 }
 
-// address gives a host's interface, or the VLAN device on top of it, its addresses on a segment and brings it up.
+// address gives a host's interface, or the VLAN device on top of it, its addresses on a segment and
+// brings it up.
 func (h *Host) address(dev string, real bool, s *segment, number int) error {
 	i := Interface{
 		Name:  dev,

@@ -19,11 +19,13 @@ type Impairment struct {
 // waiting is how many packets a wire may hold that are delayed.
 const waiting = 10_000
 
-// Impair has the wires between the gateway and all other hosts treat packets so, in both directions, until Repair.
+// Impair has the wires between the gateway and all other hosts treat packets so, in both
+// directions, until Repair.
 //
-// The wires of the gateway itself stay as they are: what it sends by AF_XDP goes past queueing disciplines. So a host's
-// end delays what goes to the gateway, and the bridge's end what comes from it. Neighbours are made permanent first:
-// ARP has no checksum, and a damaged answer would cut a host off for half a minute.
+// The wires of the gateway itself stay as they are: what it sends by AF_XDP goes past queueing
+// disciplines. So a host's end delays what goes to the gateway, and the bridge's end what comes
+// from it. Neighbours are made permanent first: ARP has no checksum, and a damaged answer would cut
+// a host off for half a minute.
 func (n *Net) Impair(i Impairment) error {
 	if n.wire == nil {
 		return errors.New("topo: impair: a direct network has no wires apart from the gateway's")
@@ -76,7 +78,8 @@ func (n *Net) Repair() (lost uint64, err error) {
 	return lost, err
 }
 
-// onWires calls f for each end of a wire that packets between the gateway and the hosts leave by, in its namespace.
+// onWires calls f for each end of a wire that packets between the gateway and the hosts leave by,
+// in its namespace.
 func (n *Net) onWires(f func(dev string) error) error {
 	for _, h := range n.hosts {
 		if h == n.Gateway {

@@ -13,7 +13,8 @@ func TestOutside(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root: network namespaces")
 	}
-	// Not the process's: that is its first thread's, which an earlier test may have taken to a namespace for good.
+	// Not the process's: that is its first thread's, which an earlier test may have taken to a
+	// namespace for good.
 	theirs, err := os.Readlink("/proc/thread-self/ns/net")
 	if err != nil {
 		t.Fatal(err)

@@ -55,7 +55,8 @@ func TestParseCounters(t *testing.T) {
 	if err := parseColumns(c, "Ip6InHdrErrors   \t4\nIp6InReceives 9\n"); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := c.Damaged(), []string{"Ip6InHdrErrors=4", "TcpInCsumErrors=2", "TcpInErrs=3"}; !slices.Equal(got, want) {
+	if got, want := c.Damaged(), []string{"Ip6InHdrErrors=4", "TcpInCsumErrors=2", "TcpInErrs=3"}; !slices.Equal(got,
+		want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 	if got := c.Since(Counters{"TcpInErrs": 1})["TcpInErrs"]; got != 2 {

@@ -32,7 +32,8 @@ func (h *Host) Neighbour(dev string, mac [6]byte, addresses ...netip.Addr) error
 			return fmt.Errorf("%s: %w", dev, err)
 		}
 		for _, a := range addresses {
-			n := &netlink.Neigh{LinkIndex: link.Attrs().Index, IP: a.AsSlice(), HardwareAddr: mac[:], State: netlink.NUD_PERMANENT}
+			n := &netlink.Neigh{LinkIndex: link.Attrs().Index, IP: a.AsSlice(), HardwareAddr: mac[:],
+				State: netlink.NUD_PERMANENT}
 			if err := netlink.NeighSet(n); err != nil {
 				return fmt.Errorf("neighbour %s on %s: %w", a, dev, err)
 			}

@@ -12,13 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Associations of SCTP look like connections here: one-to-one sockets (RFC 6458, section 4), of which each reads and
-// writes one ordered stream. Package net knows no SCTP, but takes a descriptor for what its type and its addresses
-// say (net.FileConn): a stream between addresses of IP. So clients and servers are those of TCP, and the addresses of
-// an association are of type *net.TCPAddr.
+// Associations of SCTP look like connections here: one-to-one sockets (RFC 6458, section 4), of
+// which each reads and writes one ordered stream. Package net knows no SCTP, but takes a descriptor
+// for what its type and its addresses say (net.FileConn): a stream between addresses of IP. So
+// clients and servers are those of TCP, and the addresses of an association are of type
+// *net.TCPAddr.
 //
-// Each end is bound to one address. Left alone an end tells the other all that its host has (RFC 9260, section
-// 5.1.2), and a translator that does not rewrite them, as the gateway, would be passed by.
+// Each end is bound to one address. Left alone an end tells the other all that its host has (RFC
+// 9260, section 5.1.2), and a translator that does not rewrite them, as the gateway, would be
+// passed by.
 
 // ServeSCTP starts a server on the host that answers as that of Serve, over SCTP and nothing else.
 func (h *Host) ServeSCTP(port uint16) (*Server, error) {
@@ -122,8 +124,8 @@ func listenSCTP(at netip.AddrPort) (l net.Listener, err error) {
 	return l, nil
 }
 
-// socketSCTP makes a one-to-one socket with an address, has it prepared, and hands it over to package net, which
-// takes a copy of the descriptor.
+// socketSCTP makes a one-to-one socket with an address, has it prepared, and hands it over to
+// package net, which takes a copy of the descriptor.
 func socketSCTP(at netip.AddrPort, prepare func(fd int) error, take func(*os.File) error) error {
 	family := unix.AF_INET
 	if at.Addr().Is6() {

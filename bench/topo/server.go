@@ -65,13 +65,14 @@ func (h *Host) ServeOn(name string, port uint16, addrs ...netip.Addr) (*Server, 
 	return h.serve(name, port, listenOn(port, addrs))
 }
 
-// ServeHere starts a server in the caller's own namespace, which ends with Close alone: for a program
-// that is nothing but a backend. The IPv6 wildcard is both families'.
+// ServeHere starts a server in the caller's own namespace, which ends with Close alone: for a
+// program that is nothing but a backend. The IPv6 wildcard is both families'.
 func ServeHere(name string, port uint16, addrs ...netip.Addr) (*Server, error) {
 	return serveIn(func(f func() error) error { return f() }, name, port, listenOn(port, addrs))
 }
 
-// listenFunc makes the sockets of a server: those that it returns, and the server's own for datagrams.
+// listenFunc makes the sockets of a server: those that it returns, and the server's own for
+// datagrams.
 type listenFunc func(*Server) ([]net.Listener, error)
 
 // listenOn listens on TCP and UDP.

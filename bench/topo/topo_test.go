@@ -205,7 +205,8 @@ func TestFlowsKeepTheirBackend(t *testing.T) {
 // A load that is finished has heard every answer, and leaves nothing that its kernel would answer.
 func TestFinishedFlowsHearTheirAnswers(t *testing.T) {
 	n := build(t, Config{Backends: 2, Queues: 2})
-	f, err := n.Clients[0].OpenUDP(testContext(t), FlowLoad{Targets: serve(t, n), Flows: 100, Interval: time.Millisecond})
+	f, err := n.Clients[0].OpenUDP(testContext(t), FlowLoad{Targets: serve(t, n), Flows: 100,
+		Interval: time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +268,8 @@ func TestQueuesSpreadFlows(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if r, err := n.Clients[0].HTTP(testContext(t), HTTPLoad{Targets: []netip.AddrPort{target}, Requests: 100, Concurrency: 4}); err != nil || r.Failed() != 0 {
+	if r, err := n.Clients[0].HTTP(testContext(t), HTTPLoad{Targets: []netip.AddrPort{target}, Requests: 100,
+		Concurrency: 4}); err != nil || r.Failed() != 0 {
 		t.Fatal(err, r)
 	}
 	for _, i := range n.Gateway.Interfaces {
@@ -310,7 +312,8 @@ func TestProcessRunsOnHost(t *testing.T) {
 	n := build(t, Config{})
 	var out bytes.Buffer
 	p, err := n.Clients[0].Start(Command{
-		Path: "/bin/sh", Args: []string{"-c", "ls /sys/class/net; stat -f -c %T /sys/fs/bpf; exit 3"}, Stdout: &out, OwnMounts: true,
+		Path: "/bin/sh", Args: []string{"-c", "ls /sys/class/net; stat -f -c %T /sys/fs/bpf; exit 3"}, Stdout: &out,
+		OwnMounts: true,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -57,7 +57,8 @@ func (s *segment) plug(ns *namespace, port, dev string) error {
 	return bringUp(port)
 }
 
-// enslave makes an interface of the wire namespace, in which it runs, a port of the segment's bridge.
+// enslave makes an interface of the wire namespace, in which it runs, a port of the segment's
+// bridge.
 func (s *segment) enslave(port string) error {
 	bridge, err := netlink.LinkByName(s.bridge)
 	if err != nil {
@@ -73,8 +74,8 @@ func (s *segment) enslave(port string) error {
 	return sysctl("net/ipv6/conf/"+port+"/disable_ipv6", "1")
 }
 
-// addVLANs makes VLAN devices on top of an interface, one of each tag, and returns the name of the last, which is not
-// up yet. It runs in the host's namespace.
+// addVLANs makes VLAN devices on top of an interface, one of each tag, and returns the name of the
+// last, which is not up yet. It runs in the host's namespace.
 func addVLANs(dev string, real bool, tags []uint16, service bool) (string, error) {
 	for depth, id := range tags {
 		lower, err := netlink.LinkByName(dev)
@@ -90,7 +91,8 @@ func addVLANs(dev string, real bool, tags []uint16, service bool) (string, error
 		if service && len(tags) == 2 && depth == 0 {
 			protocol = netlink.VLAN_PROTOCOL_8021AD
 		}
-		if err := netlink.LinkAdd(&netlink.Vlan{LinkAttrs: attrs, VlanId: int(id), VlanProtocol: protocol}); err != nil {
+		if err := netlink.LinkAdd(&netlink.Vlan{LinkAttrs: attrs, VlanId: int(id),
+			VlanProtocol: protocol}); err != nil {
 			return "", fmt.Errorf("create VLAN device %s (module 8021q): %w", attrs.Name, err)
 		}
 		if dev = attrs.Name; depth < len(tags)-1 {
@@ -105,8 +107,8 @@ func addVLANs(dev string, real bool, tags []uint16, service bool) (string, error
 // vlanBytes is a tag (IEEE 802.1Q, clause 9).
 const vlanBytes = 4
 
-// configure gives the interface of a host its addresses and brings it up. One that is not real has its offloads turned
-// off. It runs in the host's namespace.
+// configure gives the interface of a host its addresses and brings it up. One that is not real has
+// its offloads turned off. It runs in the host's namespace.
 func configure(dev string, real bool, prefixes ...netip.Prefix) error {
 	if !real {
 		if err := ethtool.OffloadsOff(dev); err != nil {

@@ -198,7 +198,8 @@ func TestPrograms(t *testing.T) {
 			if q.Port != q.Listens {
 				t.Errorf("%s: clients ask port %d, servers listen on %d", name, q.Port, q.Listens)
 			}
-			if q.Client.Send != q.Server.Recv || q.Client.Recv != q.Server.Send || q.Client.Send == 0 || q.Server.Send == 0 {
+			if q.Client.Send != q.Server.Recv || q.Client.Recv != q.Server.Send || q.Client.Send == 0 ||
+				q.Server.Send == 0 {
 				t.Errorf("%s, port %d: the client does %+v, the server %+v", name, q.Port, q.Client, q.Server)
 			}
 			if q.Client.Wait+q.Server.Wait > 1 {
@@ -214,7 +215,8 @@ func TestPrograms(t *testing.T) {
 			t.Errorf("%s: ramp of %d s to %v", name, p.Ramp, p.Servers)
 		}
 	}
-	if feed := d.ASTF["streams"].Templates[0]; feed.Server != (total{Send: 40000, Recv: 520, Delay: 10_000_000, Wait: 1}) {
+	if feed := d.ASTF["streams"].Templates[0]; feed.Server != (total{Send: 40000, Recv: 520, Delay: 10_000_000,
+		Wait: 1}) {
 		t.Errorf("the server of a feed does %+v; it should send 20 times 2000 bytes, 0.5 s apart", feed.Server)
 	}
 }
@@ -238,7 +240,8 @@ func TestStateless(t *testing.T) {
 			}
 			ports, addresses := s.Variables["port"], s.Variables["address"]
 			if flows := ports / gcd(ports, addresses) * addresses; flows < 1_000_000 || flows > 1_200_000 {
-				t.Errorf("%s: %d ports and %d addresses together make %d flows, not a million", name, ports, addresses, flows)
+				t.Errorf("%s: %d ports and %d addresses together make %d flows, not a million", name, ports, addresses,
+					flows)
 			}
 		}
 	}

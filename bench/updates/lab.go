@@ -109,7 +109,8 @@ func (l *lab) start(ctx context.Context) error {
 		return err
 	}
 	l.result.Started = time.Since(began)
-	l.result.Services, l.result.Frontends, l.result.Backends = st.Snapshot.Services, st.Snapshot.Frontends, st.Snapshot.Backends
+	l.result.Services, l.result.Frontends, l.result.Backends = st.Snapshot.Services, st.Snapshot.Frontends,
+		st.Snapshot.Backends
 	l.result.MemoryFirst, err = observer.ProcessMemory(l.gate.PID())
 	return err
 }
@@ -122,8 +123,10 @@ const metricsPort = 9470
 // publish and steer by. The first is that of all objects, begun when all lists were read;
 // there are more if addresses of the node came later.
 func (l *lab) scrape(ctx context.Context) error {
-	client := http.Client{Transport: &http.Transport{DialContext: l.net.Gateway.Dial, DisableKeepAlives: true, DisableCompression: true}}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/metrics", metricsPort), nil)
+	client := http.Client{Transport: &http.Transport{DialContext: l.net.Gateway.Dial, DisableKeepAlives: true,
+		DisableCompression: true}}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/metrics",
+		metricsPort), nil)
 	if err != nil {
 		return err
 	}
@@ -263,7 +266,8 @@ func (l *lab) compare(before, after reading) {
 	answers := l.udp.Stop().Latency // in microseconds
 	micros := func(v int64) time.Duration { return time.Duration(v) * time.Microsecond }
 	r.Answers = Quantiles{
-		Count: int(answers.TotalCount()), P50: micros(answers.ValueAtQuantile(50)), P99: micros(answers.ValueAtQuantile(99)),
+		Count: int(answers.TotalCount()), P50: micros(answers.ValueAtQuantile(50)),
+		P99:  micros(answers.ValueAtQuantile(99)),
 		P999: micros(answers.ValueAtQuantile(99.9)), Max: micros(answers.Max()),
 	}
 }

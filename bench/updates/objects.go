@@ -42,7 +42,8 @@ func (c *Config) probedService(i int) *corev1.Service {
 }
 
 func (c *Config) probedSlice(i, version int) *discoveryv1.EndpointSlice {
-	return cluster.NewSlice(c.probedService(i), "x", corev1.IPv4Protocol, cluster.NewEndpoint("node-0", address(i, version)))
+	return cluster.NewSlice(c.probedService(i), "x", corev1.IPv4Protocol,
+		cluster.NewEndpoint("node-0", address(i, version)))
 }
 
 func (c *Config) steadyService() *corev1.Service {
@@ -57,7 +58,8 @@ func (c *Config) otherService(i int) *corev1.Service {
 func (c *Config) otherSlice(i, version int) *discoveryv1.EndpointSlice {
 	var endpoints []discoveryv1.Endpoint
 	for k := range c.Endpoints {
-		endpoints = append(endpoints, cluster.NewEndpoint(fmt.Sprintf("node-%d", (i+k)%100), cluster.NumberedEndpoint(i*(c.Endpoints+1)+k+version%2)))
+		endpoints = append(endpoints, cluster.NewEndpoint(fmt.Sprintf("node-%d", (i+k)%100),
+			cluster.NumberedEndpoint(i*(c.Endpoints+1)+k+version%2)))
 	}
 	return cluster.NewSlice(c.otherService(i), "x", corev1.IPv4Protocol, endpoints...)
 }

@@ -28,10 +28,12 @@ func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond)
 func (l *lab) points() []results.Point {
 	r := l.result
 	params := map[string]string{
-		"server": l.Server, "services": strconv.Itoa(l.Services), "endpoints": strconv.Itoa(l.Endpoints), "changes per second": strconv.Itoa(l.Rate),
+		"server": l.Server, "services": strconv.Itoa(l.Services), "endpoints": strconv.Itoa(l.Endpoints),
+		"changes per second": strconv.Itoa(l.Rate),
 	}
 	point := func(metric, unit string, value float64) results.Point {
-		return results.Point{Experiment: "updates", System: "sluice", Params: params, Metric: metric, Unit: unit, Better: "lower", Samples: []float64{value}}
+		return results.Point{Experiment: "updates", System: "sluice", Params: params, Metric: metric, Unit: unit,
+			Better: "lower", Samples: []float64{value}}
 	}
 	latency := point("change to first packet, p50", "ms", ms(r.Latency.P50))
 	latency.Curve = curve(r.latencies)

@@ -63,10 +63,12 @@ func (r *Result) table(out io.Writer) error {
 	return results.Markdown(out, [][]string{
 		{"what", r.Server + " server"},
 		{"service ports, frontends, backends", fmt.Sprintf("%d, %d, %d", r.Services, r.Frontends, r.Backends)},
-		{"first table, after everything was read", fmt.Sprintf("%.0f ms (%d in all)", r.FirstTable.Seconds()*1000, r.FullTables)},
+		{"first table, after everything was read", fmt.Sprintf("%.0f ms (%d in all)", r.FirstTable.Seconds()*1000,
+			r.FullTables)},
 		{"forwarding, after the start", seconds(r.Started)},
 		{"changes made, of them probed", fmt.Sprintf("%d, %d", r.Changes, r.ProbedChanges)},
-		{"changes a second, tables published", fmt.Sprintf("%.0f, %d", float64(r.Changes)/r.Changed.Seconds(), r.Tables)},
+		{"changes a second, tables published", fmt.Sprintf("%.0f, %d", float64(r.Changes)/r.Changed.Seconds(),
+			r.Tables)},
 		{"change to first packet: p50, p99, p99.9, max", r.Latency.String()},
 		{"changes that no packet was seen of", fmt.Sprint(r.Unseen)},
 		{"datagrams apart: p50, p99, p99.9, max", r.ProbesApart.String()},
@@ -80,6 +82,7 @@ func (r *Result) table(out io.Writer) error {
 		{"waited for a processor, all threads together", seconds(r.Waited)},
 		{"resident after the first table: now, most", mib(r.MemoryFirst)},
 		{"resident after the changes: now, most", mib(r.Memory)},
-		{"a scrape of all metrics: time, size; resident then", fmt.Sprintf("%s, %d MiB; %s", seconds(r.Scrape), r.ScrapeBytes>>20, mib(r.MemoryScraped))},
+		{"a scrape of all metrics: time, size; resident then", fmt.Sprintf("%s, %d MiB; %s", seconds(r.Scrape),
+			r.ScrapeBytes>>20, mib(r.MemoryScraped))},
 	})
 }

@@ -40,11 +40,14 @@ func Defaults() Config {
 
 func (c *Config) check() error {
 	switch {
-	case c.Probed < 1 || c.Probed > 200 || c.Endpoints < 1 || c.Services < c.Probed+2 || c.Services*(c.Endpoints+1) > 4<<20:
-		return fmt.Errorf("%d Services of %d endpoints, %d of them probed: at least one other, at most 200 probed and %d endpoints are possible",
+	case c.Probed < 1 || c.Probed > 200 || c.Endpoints < 1 || c.Services < c.Probed+2 ||
+		c.Services*(c.Endpoints+1) > 4<<20:
+		return fmt.Errorf("%d Services of %d endpoints, %d of them probed: at least one other, at most 200 probed "+
+			"and %d endpoints are possible",
 			c.Services, c.Endpoints, c.Probed, 4<<20)
 	case c.Rate < 1 || c.ProbedRate < 1 || c.Rate%c.ProbedRate != 0 || c.ProbedRate/c.Probed > ring:
-		return fmt.Errorf("%d changes a second, %d of them probed: the one must be a multiple of the other, which is at most %d for each probed Service", c.Rate, c.ProbedRate, ring)
+		return fmt.Errorf("%d changes a second, %d of them probed: the one must be a multiple of the other, which is "+
+			"at most %d for each probed Service", c.Rate, c.ProbedRate, ring)
 	case c.Seconds < 1 || c.Probe < 100*time.Microsecond:
 		return fmt.Errorf("%d seconds, a datagram every %s: at least 1 and 100µs", c.Seconds, c.Probe)
 	}

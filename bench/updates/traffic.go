@@ -33,7 +33,8 @@ func newProbes(services int, gateway, backend *topo.Host) (*probes, error) {
 		return nil, fmt.Errorf("addresses of versions: %w", err)
 	}
 	var err error
-	if p.sink, err = backend.ListenPacket("udp4", netip.AddrPortFrom(netip.IPv4Unspecified(), podPort).String()); err != nil {
+	if p.sink, err = backend.ListenPacket("udp4", netip.AddrPortFrom(netip.IPv4Unspecified(),
+		podPort).String()); err != nil {
 		return nil, err
 	}
 	for i := range services {

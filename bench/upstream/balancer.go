@@ -21,9 +21,9 @@ import (
 const finalizer = "service.kubernetes.io/load-balancer-cleanup"
 
 // Balancer writes the status of Services of type LoadBalancer, as the controller of a cloud does
-// (k8s.io/cloud-provider, controllers/service): an address of a pool and the finalizer, and takes both
-// back when the Service is of another type or is deleted. The addresses themselves are announced by
-// nobody: the network that the tests run in sends them to the gateway.
+// (k8s.io/cloud-provider, controllers/service): an address of a pool and the finalizer, and takes
+// both back when the Service is of another type or is deleted. The addresses themselves are
+// announced by nobody: the network that the tests run in sends them to the gateway.
 type Balancer struct {
 	client kubernetes.Interface
 	pool   netip.Prefix
@@ -41,7 +41,8 @@ func newBalancer(client kubernetes.Interface, pool netip.Prefix, store cache.Sto
 // retryAfter is how long a Service waits after an error, which is a conflict with another writer.
 const retryAfter = 200 * time.Millisecond
 
-// run brings each Service whose key is in the queue to what it asks for, until the queue is shut down.
+// run brings each Service whose key is in the queue to what it asks for, until the queue is shut
+// down.
 func (b *Balancer) run(ctx context.Context, queue workqueue.TypedDelayingInterface[string]) {
 	for {
 		key, down := queue.Get()
@@ -74,7 +75,8 @@ func (b *Balancer) sync(ctx context.Context, key string) error {
 
 // wanted reports whether a Service asks the default controller for a load balancer.
 func wanted(s *corev1.Service) bool {
-	return s.Spec.Type == corev1.ServiceTypeLoadBalancer && s.Spec.LoadBalancerClass == nil && s.DeletionTimestamp == nil
+	return s.Spec.Type == corev1.ServiceTypeLoadBalancer && s.Spec.LoadBalancerClass == nil &&
+		s.DeletionTimestamp == nil
 }
 
 // provide writes the finalizer first, so that no address is lost with a Service.
@@ -100,7 +102,8 @@ func (b *Balancer) provide(ctx context.Context, key string, s *corev1.Service) e
 	return ignoreGone(err)
 }
 
-// withdraw takes the address away before the finalizer, which may be what the Service waits for to go.
+// withdraw takes the address away before the finalizer, which may be what the Service waits for to
+// go.
 func (b *Balancer) withdraw(ctx context.Context, key string, s *corev1.Service) error {
 	services := b.client.CoreV1().Services(s.Namespace)
 	if len(s.Status.LoadBalancer.Ingress) > 0 {

@@ -17,8 +17,8 @@ import (
 	"sluice.dev/sluice/bench/cluster"
 )
 
-// A Service has an address and a finalizer while it is of type LoadBalancer, keeps the address while it
-// changes, and others get it after that. The pool has two.
+// A Service has an address and a finalizer while it is of type LoadBalancer, keeps the address
+// while it changes, and others get it after that. The pool has two.
 func TestBalancer(t *testing.T) {
 	if !cluster.Enabled() {
 		t.Skip("needs a control plane, which takes minutes to build: " + cluster.EnableVariable + "=1, or make cluster")
@@ -90,7 +90,8 @@ func TestBalancer(t *testing.T) {
 	remove("first")
 }
 
-// hasAddress says whether a Service has an address and the finalizer, or, if that is empty, neither.
+// hasAddress says whether a Service has an address and the finalizer, or, if that is empty,
+// neither.
 func hasAddress(ctx context.Context, c *cluster.Cluster, name, address string) error {
 	s, err := c.Client().CoreV1().Services("default").Get(ctx, name, metav1.GetOptions{})
 	if err != nil {

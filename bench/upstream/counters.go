@@ -16,9 +16,9 @@ type Source interface {
 	Stats(context.Context) (status.StatsView, error)
 }
 
-// Counters keeps what the gateway counted for each namespace. The gateway forgets a Service's counters
-// with the Service, and cases delete theirs, so they are read again and again, and the most that was ever
-// read of a Service stays.
+// Counters keeps what the gateway counted for each namespace. The gateway forgets a Service's
+// counters with the Service, and cases delete theirs, so they are read again and again, and the
+// most that was ever read of a Service stays.
 type Counters struct {
 	source Source
 	cancel context.CancelFunc
@@ -38,13 +38,15 @@ type Traffic struct {
 	ToClient  uint64
 }
 
-// countEvery is how often the counters are read: cases use their Services for seconds before they go.
+// countEvery is how often the counters are read: cases use their Services for seconds before they
+// go.
 const countEvery = 200 * time.Millisecond
 
 // StartCounters reads a gateway's counters until Close.
 func StartCounters(source Source) *Counters {
 	ctx, cancel := context.WithCancel(context.Background())
-	c := &Counters{source: source, cancel: cancel, done: make(chan struct{}), services: map[servicePort]status.Traffic{}}
+	c := &Counters{source: source, cancel: cancel, done: make(chan struct{}),
+		services: map[servicePort]status.Traffic{}}
 	go func() {
 		defer close(c.done)
 		tick := time.NewTicker(countEvery)
@@ -84,7 +86,8 @@ func (c *Counters) Of(ctx context.Context, namespace string) (sum Traffic, err e
 	defer c.mu.Unlock()
 	for key, t := range c.services {
 		if key.namespace == namespace {
-			sum.Flows, sum.ToBackend, sum.ToClient = sum.Flows+t.Flows, sum.ToBackend+t.ToBackend, sum.ToClient+t.ToClient
+			sum.Flows, sum.ToBackend, sum.ToClient = sum.Flows+t.Flows, sum.ToBackend+t.ToBackend, sum.ToClient+
+				t.ToClient
 		}
 	}
 	return sum, c.err

@@ -11,16 +11,16 @@ import (
 	"sluice.dev/sluice/bench/cluster/nodes"
 )
 
-// Images as the cases name them (test/utils/image/manifest.go of the release that is built; a run holds
-// them against `e2e.test --list-images`).
+// Images as the cases name them (test/utils/image/manifest.go of the release that is built; a run
+// holds them against `e2e.test --list-images`).
 const (
 	agnhostName = "registry.k8s.io/e2e-test-images/agnhost:2.63.0"
 	busyboxName = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1"
 	issueName   = "registry.k8s.io/e2e-test-images/regression-issue-74839:1.4"
 )
 
-// wget takes what cases give it, "-q -O - -T SECONDS URL", and is curl: Debian's busybox 1.35 crashes in its
-// wget where there is no more than this.
+// wget takes what cases give it, "-q -O - -T SECONDS URL", and is curl: Debian's busybox 1.35
+// crashes in its wget where there is no more than this.
 const wget = `#!/bin/sh
 limit=
 while [ $# -gt 1 ]; do
@@ -33,8 +33,8 @@ done
 exec curl -s -S -f -g $limit "$1"
 `
 
-// Images makes the images that the cases use: the programs are built from the modules of the release, the
-// tools are Debian's, unpacked into a directory.
+// Images makes the images that the cases use: the programs are built from the modules of the
+// release, the tools are Debian's, unpacked into a directory.
 func Images(p *Programs, packages string) ([]*nodes.Image, error) {
 	tools, err := tools(packages)
 	if err != nil {
@@ -74,7 +74,8 @@ func (i *image) clone() *image {
 }
 
 // applets are the programs that cases use and that busybox is.
-var applets = strings.Fields("cat date dd echo env false grep head hostname id ip ls mkdir nslookup ping printf ps rm sed " +
+var applets = strings.Fields("cat date dd echo env false grep head hostname id ip ls mkdir nslookup ping printf ps " +
+	"rm sed " +
 	"seq sleep sort tail test timeout touch tr true uname uniq vi wc")
 
 // tools is an image of the packages: programs in /bin, libraries where they are looked for.
@@ -86,7 +87,9 @@ func tools(packages string) (*image, error) {
 		"/etc/nsswitch.conf": []byte("hosts: files dns\n"),
 		"/tmp/.keep":         nil, "/uploads/.keep": nil, // netexec takes uploads
 	}, Links: map[string]string{}}}
-	for name, from := range map[string]string{"/bin/busybox": "bin/busybox", "/bin/sh": "bin/dash", "/bin/curl": "usr/bin/curl", "/bin/nc": "bin/nc.openbsd"} {
+	for name, from := range map[string]string{
+		"/bin/busybox": "bin/busybox", "/bin/sh": "bin/dash", "/bin/curl": "usr/bin/curl", "/bin/nc": "bin/nc.openbsd",
+	} {
 		content, err := os.ReadFile(filepath.Join(packages, from))
 		if err != nil {
 			return nil, fmt.Errorf("upstream: what the packages hold: %w", err)

@@ -47,8 +47,10 @@ func TestTools(t *testing.T) {
 		}
 	}
 	t.Logf("%d files, %d links, %d KiB", len(i.Files), len(i.Links), size>>10)
-	script := "set -e; curl --version; echo; nc -h 2>&1 || true; for a in " + strings.Join(applets, " ") + "; do command -v $a; done; " +
-		"curl -s --connect-timeout 1 http://127.0.0.1:1/ || echo curl says $?; wget -q -O - -T 1 http://127.0.0.1:1 2>&1 || true; wget -T 1 -qO- 127.0.0.1:2 2>&1 || true"
+	script := "set -e; curl --version; echo; nc -h 2>&1 || true; for a in " + strings.Join(applets, " ") +
+		"; do command -v $a; done; " +
+		"curl -s --connect-timeout 1 http://127.0.0.1:1/ || echo curl says $?; wget -q -O - -T 1 http://127.0.0.1:1 " +
+		"2>&1 || true; wget -T 1 -qO- 127.0.0.1:2 2>&1 || true"
 	c := exec.Command("/bin/sh", "-c", script)
 	c.Dir, c.Env = "/", []string{"PATH=/bin"}
 	c.SysProcAttr = &syscall.SysProcAttr{Chroot: root}
@@ -56,7 +58,9 @@ func TestTools(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, want := range []string{"libcurl/", "OpenBSD netcat", "curl says 7", "connect to 127.0.0.1 port 1", "connect to 127.0.0.1 port 2"} {
+	for _, want := range []string{
+		"libcurl/", "OpenBSD netcat", "curl says 7", "connect to 127.0.0.1 port 1", "connect to 127.0.0.1 port 2",
+	} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}

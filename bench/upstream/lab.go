@@ -20,8 +20,8 @@ import (
 type Lab struct {
 	Client kubernetes.Interface
 	Nodes  [3]string // names by Role
-	// Proxy starts kube-proxy on a node, or ends it and removes what it programmed. It does nothing where
-	// that is so already.
+	// Proxy starts kube-proxy on a node, or ends it and removes what it programmed. It does nothing
+	// where that is so already.
 	Proxy    func(ctx context.Context, node Role, on bool) error
 	Suite    *Suite
 	Counters *Counters
@@ -80,8 +80,8 @@ func (l *Lab) node(ctx context.Context, role Role, schedulable, avoid bool) erro
 type Result struct {
 	Outcome
 	Traffic Traffic
-	// Created and Drops are what rose of the whole gateway: flows, and packets dropped by reason. They are the
-	// case's if it ran alone.
+	// Created and Drops are what rose of the whole gateway: flows, and packets dropped by reason.
+	// They are the case's if it ran alone.
 	Created uint64
 	Drops   map[string]uint64
 	Alone   bool
@@ -95,11 +95,13 @@ func (r *Result) Counted(c *Case) bool {
 	case r.Traffic.Flows > 0 && r.Traffic.ToBackend > 0:
 		return true
 	}
-	// Some cases delete a Service in the second in which they used it, and its counters are not read in time.
+	// Some cases delete a Service in the second in which they used it, and its counters are not
+	// read in time.
 	return r.Alone && r.Created > 0
 }
 
-// Run runs a case in the arrangement that the cluster is in; alone says that no other runs meanwhile.
+// Run runs a case in the arrangement that the cluster is in; alone says that no other runs
+// meanwhile.
 func (l *Lab) Run(ctx context.Context, c *Case, alone bool, limit time.Duration) (Result, error) {
 	before, err := l.Counters.Total(ctx)
 	if err != nil {
@@ -140,7 +142,8 @@ func (l *Lab) Run(ctx context.Context, c *Case, alone bool, limit time.Duration)
 // hurry kills the pods of a case that is over: some would take five minutes to end.
 func (l *Lab) hurry(ctx context.Context, namespace string) error {
 	now := int64(0)
-	err := l.Client.CoreV1().Pods(namespace).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{})
+	err := l.Client.CoreV1().Pods(namespace).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now},
+		metav1.ListOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("delete the pods of %s: %w", namespace, err)
 	}
@@ -150,8 +153,8 @@ func (l *Lab) hurry(ctx context.Context, namespace string) error {
 // frameworkLabel is on every namespace that a case makes (test/e2e/framework, CreateNamespace).
 const frameworkLabel = "e2e-framework"
 
-// later changes which nodes are avoided as soon as the first pod of a case is ready. The namespaces that
-// are there already are of cases that ended.
+// later changes which nodes are avoided as soon as the first pod of a case is ready. The namespaces
+// that are there already are of cases that ended.
 func (l *Lab) later(ctx context.Context, a *Arrangement) (stop func(), err error) {
 	old, err := l.namespaces(ctx)
 	if err != nil {
@@ -217,7 +220,8 @@ func (l *Lab) anyReady(ctx context.Context, old []string) bool {
 	return false
 }
 
-// WaitEmpty waits until the namespaces of all cases are gone: their pods hold what the next ones need.
+// WaitEmpty waits until the namespaces of all cases are gone: their pods hold what the next ones
+// need.
 func (l *Lab) WaitEmpty(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

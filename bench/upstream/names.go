@@ -17,9 +17,9 @@ const domain = "cluster.local"
 const ttlSeconds = 1
 
 // Names answers for the names of Services, as the cluster's DNS does for what the cases ask
-// (github.com/kubernetes/dns, docs/specification.md): SERVICE.NAMESPACE.svc.DOMAIN has the ClusterIPs of
-// the Service, or the name that an ExternalName Service says. It knows no headless Services, no SRV and
-// no PTR records, and no names of others.
+// (github.com/kubernetes/dns, docs/specification.md): SERVICE.NAMESPACE.svc.DOMAIN has the
+// ClusterIPs of the Service, or the name that an ExternalName Service says. It knows no headless
+// Services, no SRV and no PTR records, and no names of others.
 type Names struct {
 	watch *Watch
 	conns []net.PacketConn

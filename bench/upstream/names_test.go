@@ -18,11 +18,14 @@ func service(namespace, name string, spec corev1.ServiceSpec) *corev1.Service {
 func TestNames(t *testing.T) {
 	store := cache.NewStore(cache.MetaNamespaceKeyFunc)
 	for _, s := range []*corev1.Service{
-		service("ns", "web", corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, ClusterIPs: []string{"10.96.0.7", "fd00:96::7"}}),
+		service("ns", "web", corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, ClusterIPs: []string{"10.96.0.7",
+			"fd00:96::7"}}),
 		service("ns", "none", corev1.ServiceSpec{ClusterIPs: []string{"None"}}),
-		service("ns", "alias", corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "web.ns.svc.cluster.local"}),
+		service("ns", "alias", corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName,
+			ExternalName: "web.ns.svc.cluster.local"}),
 		service("ns", "abroad", corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "example.org"}),
-		service("ns", "circle", corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "circle.ns.svc.cluster.local"}),
+		service("ns", "circle", corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName,
+			ExternalName: "circle.ns.svc.cluster.local"}),
 	} {
 		if err := store.Add(s); err != nil {
 			t.Fatal(err)
@@ -69,8 +72,9 @@ func TestNames(t *testing.T) {
 func ask(t *testing.T, n *Names, name string, qtype dnsmessage.Type) (dnsmessage.RCode, []string) {
 	t.Helper()
 	question := dnsmessage.Message{
-		Header:    dnsmessage.Header{ID: 7, RecursionDesired: true},
-		Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName(name), Type: qtype, Class: dnsmessage.ClassINET}},
+		Header: dnsmessage.Header{ID: 7, RecursionDesired: true},
+		Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName(name), Type: qtype,
+			Class: dnsmessage.ClassINET}},
 	}
 	packed, err := question.Pack()
 	if err != nil {

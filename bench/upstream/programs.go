@@ -32,5 +32,6 @@ func Build(ctx context.Context, progress io.Writer) (*Programs, error) {
 		return nil, err
 	}
 	in := func(name string) string { return filepath.Join(dir, name) }
-	return &Programs{Test: in("e2e.test"), Kubectl: in("kubectl"), Agnhost: in("agnhost"), Issue: in("regression-issue-74839")}, nil
+	return &Programs{Test: in("e2e.test"), Kubectl: in("kubectl"), Agnhost: in("agnhost"),
+		Issue: in("regression-issue-74839")}, nil
 }

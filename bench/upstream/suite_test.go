@@ -26,7 +26,8 @@ func TestOutcome(t *testing.T) {
 		{"failed without a word", one(`<failure>  the text  </failure>`), false, false, "the text", ""},
 		{"timed out", one(`<error message="interrupted"></error>`), false, false, "interrupted", ""},
 		{"skipped", one(`<skipped message="needs two nodes"></skipped>`), false, true, "needs two nodes", ""},
-		{"suite failed", head + `<testcase name="[SynchronizedBeforeSuite]"><failure message="no nodes"></failure></testcase>` + tail,
+		{"suite failed", head +
+			`<testcase name="[SynchronizedBeforeSuite]"><failure message="no nodes"></failure></testcase>` + tail,
 			false, false, "no nodes", ""},
 		{"another case", head + before + `<testcase name="[It] [sig-network] Services should sleep"></testcase>` + tail,
 			false, false, "", "has no case"},
@@ -69,7 +70,8 @@ func TestCompare(t *testing.T) {
 		names []string
 		want  string
 	}{
-		{"a new case", append(slices.Clone(names), "Services should fly"), `the table has no case "Services should fly"`},
+		{"a new case", append(slices.Clone(names), "Services should fly"),
+			`the table has no case "Services should fly"`},
 		{"a case less", names[1:], `the release has no case "` + names[0] + `"`},
 		{"a group less", names[:len(names)-1], "the release has no case that begins with"},
 	} {
@@ -96,13 +98,15 @@ func TestCounted(t *testing.T) {
 		{"the reason, not alone", reason, Result{Drops: map[string]uint64{"no_endpoints": 5}}, false},
 		{"drops of others", flows, Result{Drops: map[string]uint64{"no_endpoints": 5}}, false},
 		{"the reason", reason, Result{Drops: map[string]uint64{"no_endpoints": 5}, Alone: true}, true},
-		{"another reason", reason, Result{Drops: map[string]uint64{"no_flow": 5}, Traffic: Traffic{Flows: 1, ToBackend: 1}, Alone: true}, false},
+		{"another reason", reason, Result{Drops: map[string]uint64{"no_flow": 5},
+			Traffic: Traffic{Flows: 1, ToBackend: 1}, Alone: true}, false},
 	} {
 		if got := tc.r.Counted(tc.c); got != tc.want {
 			t.Errorf("%s: %v", tc.name, got)
 		}
 	}
-	if d := risen(map[string]uint64{"a": 1, "b": 2}, map[string]uint64{"a": 1, "b": 5, "c": 1}); len(d) != 2 || d["b"] != 3 || d["c"] != 1 {
+	if d := risen(map[string]uint64{"a": 1, "b": 2}, map[string]uint64{"a": 1, "b": 5, "c": 1}); len(d) != 2 ||
+		d["b"] != 3 || d["c"] != 1 {
 		t.Errorf("risen: %v", d)
 	}
 }

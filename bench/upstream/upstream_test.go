@@ -25,8 +25,8 @@ import (
 	"sluice.dev/sluice/bench/cluster/single"
 )
 
-// The variables of a run: a regular expression of the cases, "[arrangement] name", all if it is empty; and how
-// many run at a time.
+// The variables of a run: a regular expression of the cases, "[arrangement] name", all if it is
+// empty; and how many run at a time.
 const (
 	casesVariable = "SLUICE_CASES"
 	atOnce        = "SLUICE_AT_ONCE"
@@ -38,8 +38,8 @@ const (
 	emptyTimeout = 3 * time.Minute
 )
 
-// pool is where Services of type LoadBalancer get their addresses from (RFC 5737, TEST-NET-2); cases use
-// TEST-NET-3 themselves.
+// pool is where Services of type LoadBalancer get their addresses from (RFC 5737, TEST-NET-2);
+// cases use TEST-NET-3 themselves.
 var pool = netip.MustParsePrefix("198.51.100.0/24")
 
 // nodeNames are the nodes' by Role.
@@ -48,7 +48,8 @@ var nodeNames = [...]string{FirstWorker: "node-a", Gateway: "node-b", LastWorker
 // TestUpstream runs every case that applies to a gateway.
 func TestUpstream(t *testing.T) {
 	if !cluster.Enabled() {
-		t.Skip("needs a cluster and e2e.test, which take many minutes to build: " + cluster.EnableVariable + "=1, or make upstream-test")
+		t.Skip("needs a cluster and e2e.test, which take many minutes to build: " + cluster.EnableVariable +
+			"=1, or make upstream-test")
 	}
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root: namespaces, containers, XDP and AF_XDP")
@@ -63,7 +64,10 @@ func TestUpstream(t *testing.T) {
 	checkNames(t, l)
 	results := map[string]Result{}
 	for _, a := range arrangements {
-		chosen := slices.DeleteFunc(slices.Clone(cases), func(c Case) bool { return c.In != a || !pattern.MatchString("["+a.ID+"] "+c.Name) })
+		chosen := slices.DeleteFunc(slices.Clone(cases), func(c Case) bool {
+			return c.In != a ||
+				!pattern.MatchString("["+a.ID+"] "+c.Name)
+		})
 		if len(chosen) == 0 {
 			continue
 		}
@@ -83,8 +87,8 @@ func TestUpstream(t *testing.T) {
 	t.Logf("%d cases: %.0f s", len(results), time.Since(began).Seconds())
 }
 
-// runAll runs the cases of an arrangement: several at a time, and then those that run alone. A case that
-// passed and was not counted runs once more, alone.
+// runAll runs the cases of an arrangement: several at a time, and then those that run alone. A case
+// that passed and was not counted runs once more, alone.
 func runAll(t *testing.T, l *Lab, chosen []Case, results map[string]Result) {
 	t.Helper()
 	many, err := strconv.Atoi(os.Getenv(atOnce))
@@ -129,7 +133,8 @@ func judge(t *testing.T, c *Case, r *Result) {
 	case !r.Passed:
 		t.Errorf("%s\n%s", r.Message, tail(r.Log))
 	case !r.Counted(c):
-		t.Errorf("it passed, and the gateway had no part in it: %d flows, %d packets to backends of its Services in %v; meanwhile %d flows, dropped: %v",
+		t.Errorf("it passed, and the gateway had no part in it: %d flows, %d packets to backends of its Services in "+
+			"%v; meanwhile %d flows, dropped: %v",
 			r.Traffic.Flows, r.Traffic.ToBackend, r.Namespaces, r.Created, r.Drops)
 	}
 }
@@ -202,8 +207,9 @@ func serveNames(t *testing.T, c *single.Cluster, w *Watch) {
 	}
 }
 
-// values are for a gateway that also serves what pods of other nodes send to Services by their default
-// route: their addresses are known, and translated, as else replies would go by another way.
+// values are for a gateway that also serves what pods of other nodes send to Services by their
+// default route: their addresses are known, and translated, as else replies would go by another
+// way.
 const values = `
   proxy:
     clusterIPs: true
@@ -237,13 +243,15 @@ func openGateway(ctx context.Context, c *single.Cluster) error {
 		if err != nil {
 			return err
 		}
-		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == single.GatewayLabel })
+		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints,
+			func(taint corev1.Taint) bool { return taint.Key == single.GatewayLabel })
 		_, err = c.Client().CoreV1().Nodes().Update(ctx, n, metav1.UpdateOptions{})
 		return err
 	})
 }
 
-// suite is e2e.test on the client's host, outside of the cluster. Its logs are kept if the test fails.
+// suite is e2e.test on the client's host, outside of the cluster. Its logs are kept if the test
+// fails.
 func suite(t *testing.T, c *single.Cluster, p *Programs) *Suite {
 	t.Helper()
 	url, err := c.Expose(c.Client0)
@@ -270,8 +278,8 @@ func suite(t *testing.T, c *single.Cluster, p *Programs) *Suite {
 	return &Suite{Test: p.Test, Kubectl: p.Kubectl, Kubeconfig: kubeconfig, Client: c.Client0, Dir: dir}
 }
 
-// checkNames: every case of the release is in the table, every case of the table in the release, and the
-// images are called what they are called there.
+// checkNames: every case of the release is in the table, every case of the table in the release,
+// and the images are called what they are called there.
 func checkNames(t *testing.T, l *Lab) {
 	t.Helper()
 	names, err := l.Suite.List(t.Context())
@@ -312,6 +320,7 @@ func tail(path string) string {
 	return string(text[max(0, len(text)-most):])
 }
 
-// imagePackages are what cases run in pods beside agnhost: a shell and tools, curl and nc. apt finds what they
-// need. The shell is not busybox's, which takes its own nc before the one that is in the path.
+// imagePackages are what cases run in pods beside agnhost: a shell and tools, curl and nc. apt
+// finds what they need. The shell is not busybox's, which takes its own nc before the one that is
+// in the path.
 var imagePackages = []string{"busybox-static", "dash", "curl", "netcat-openbsd"}

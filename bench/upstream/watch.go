@@ -21,7 +21,8 @@ type Watch struct {
 	done     chan struct{}
 }
 
-// StartWatch returns when all Services that there are have been read. VIPs are given out of the pool.
+// StartWatch returns when all Services that there are have been read. VIPs are given out of the
+// pool.
 func StartWatch(ctx context.Context, client kubernetes.Interface, pool netip.Prefix) (*Watch, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &Watch{cancel: cancel, done: make(chan struct{}), factory: informers.NewSharedInformerFactory(client, 0)}

@@ -17,7 +17,8 @@ import (
 	"sluice.dev/sluice/bench/apt"
 )
 
-// Kernels are the suites of Debian that kernels can be taken from, and what they had when this was written.
+// Kernels are the suites of Debian that kernels can be taken from, and what they had when this was
+// written.
 var Kernels = []string{
 	"bookworm",           // 6.1
 	"bookworm-backports", // 6.12
@@ -64,11 +65,13 @@ func (k Kernel) Image() string { return filepath.Join(k.Dir, "vmlinuz") }
 // Modules is the directory of its modules, as /lib/modules/RELEASE.
 func (k Kernel) Modules() string { return filepath.Join(k.Dir, "lib", "modules", k.Release) }
 
-// Fetch makes sure that QEMU and the kernel of a suite are in the cache. With refresh it takes the newest kernel of the
-// suite even if there is one already.
+// Fetch makes sure that QEMU and the kernel of a suite are in the cache. With refresh it takes the
+// newest kernel of the suite even if there is one already.
 func (c Cache) Fetch(ctx context.Context, suite string, refresh bool) (Kernel, error) {
 	if runtime.GOARCH != "amd64" {
-		return Kernel{}, fmt.Errorf("guests are of x86-64, and run programs of this machine, which is %s: use an x86-64 machine", runtime.GOARCH)
+		return Kernel{},
+			fmt.Errorf("guests are of x86-64, and run programs of this machine, which is %s: use an x86-64 machine",
+				runtime.GOARCH)
 	}
 	if !slices.Contains(Kernels, suite) {
 		return Kernel{}, fmt.Errorf("no kernel %q: name one of %s", suite, strings.Join(Kernels, ", "))
@@ -142,25 +145,26 @@ func (c Cache) fetchQEMU(ctx context.Context, into string, megabytes int, packag
 
 func (c Cache) fetchKernel(ctx context.Context, suite string) error {
 	var release string
-	err := c.fetch(ctx, []string{suite}, func() string { return filepath.Join(c.Dir, "kernels", release) }, func(a *apt.Apt, into string) error {
-		packages, err := kernelPackages(ctx, a)
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(c.Log, "fetching %s of %s by apt: about 100 MB, once\n", packages[0], suite)
-		if err := a.Download(ctx, packages...); err != nil {
-			return err
-		}
-		root := filepath.Join(a.Dir, "root")
-		if err := a.Unpack(ctx, root); err != nil {
-			return err
-		}
-		release, err = arrange(root, into)
-		if err != nil {
-			return err
-		}
-		return c.depmod(ctx, into, release)
-	})
+	err := c.fetch(ctx, []string{suite}, func() string { return filepath.Join(c.Dir, "kernels", release) },
+		func(a *apt.Apt, into string) error {
+			packages, err := kernelPackages(ctx, a)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(c.Log, "fetching %s of %s by apt: about 100 MB, once\n", packages[0], suite)
+			if err := a.Download(ctx, packages...); err != nil {
+				return err
+			}
+			root := filepath.Join(a.Dir, "root")
+			if err := a.Unpack(ctx, root); err != nil {
+				return err
+			}
+			release, err = arrange(root, into)
+			if err != nil {
+				return err
+			}
+			return c.depmod(ctx, into, release)
+		})
 	if err != nil {
 		return err
 	}
@@ -171,8 +175,8 @@ func (c Cache) fetchKernel(ctx context.Context, suite string) error {
 	return os.Symlink(release, link)
 }
 
-// kernelPackages are the packages that make up the kernel that linux-image-amd64 stands for. Since Linux 7.3 Debian
-// keeps image and modules apart.
+// kernelPackages are the packages that make up the kernel that linux-image-amd64 stands for. Since
+// Linux 7.3 Debian keeps image and modules apart.
 func kernelPackages(ctx context.Context, a *apt.Apt) ([]string, error) {
 	of, err := a.Depends(ctx, "linux-image-amd64")
 	if err != nil {
@@ -197,7 +201,9 @@ func kernelPackages(ctx context.Context, a *apt.Apt) ([]string, error) {
 }
 
 // fetch runs an apt for some suites and moves what get made to its place, whole or not at all.
-func (c Cache) fetch(ctx context.Context, suites []string, place func() string, get func(a *apt.Apt, into string) error) (err error) {
+func (c Cache) fetch(
+	ctx context.Context, suites []string, place func() string, get func(a *apt.Apt, into string) error,
+) (err error) {
 	from, err := apt.MachineSource("/etc/apt")
 	if err != nil {
 		return err
@@ -224,7 +230,8 @@ func (c Cache) fetch(ctx context.Context, suites []string, place func() string, 
 	return os.Rename(into, place())
 }
 
-// arrange takes image and modules out of unpacked packages, whose places changed between releases of Debian.
+// arrange takes image and modules out of unpacked packages, whose places changed between releases
+// of Debian.
 func arrange(root, into string) (release string, err error) {
 	for _, pattern := range []string{"lib/modules/*", "usr/lib/modules/*"} {
 		found, err := filepath.Glob(filepath.Join(root, pattern))
@@ -267,13 +274,14 @@ func (c Cache) depmod(ctx context.Context, dir, release string) error {
 	return nil
 }
 
-// tool is the command line of a program in tools, run by the loader and with the libraries that are there: those of the
-// machine may be older, and need not be there. name is the program's argv[0].
+// tool is the command line of a program in tools, run by the loader and with the libraries that are
+// there: those of the machine may be older, and need not be there. name is the program's argv[0].
 func (c Cache) tool(path, name string, args ...string) []string {
 	root := c.tools()
 	return append([]string{
 		filepath.Join(root, "lib/x86_64-linux-gnu/ld-linux-x86-64.so.2"),
-		"--library-path", filepath.Join(root, "lib/x86_64-linux-gnu") + ":" + filepath.Join(root, "usr/lib/x86_64-linux-gnu"),
+		"--library-path", filepath.Join(root, "lib/x86_64-linux-gnu") + ":" +
+			filepath.Join(root, "usr/lib/x86_64-linux-gnu"),
 		"--argv0", name, filepath.Join(root, path),
 	}, args...)
 }

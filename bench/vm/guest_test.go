@@ -10,11 +10,13 @@ import (
 	"testing"
 )
 
-// TestArchive reads back what is written, by the format's description: the kernel's parser is in init/initramfs.c.
+// TestArchive reads back what is written, by the format's description: the kernel's parser is in
+// init/initramfs.c.
 func TestArchive(t *testing.T) {
 	var b bytes.Buffer
 	a := &archive{w: &b}
-	files := map[string]string{"init": "\x7fELF and more", "order.json": "{}", "early/000-a.ko": strings.Repeat("x", 4097), "empty": ""}
+	files := map[string]string{"init": "\x7fELF and more", "order.json": "{}", "early/000-a.ko": strings.Repeat("x",
+		4097), "empty": ""}
 	names := []string{"init", "order.json", "early", "early/000-a.ko", "empty"}
 	for _, name := range names {
 		mode := modeFile
@@ -79,7 +81,8 @@ func TestClosure(t *testing.T) {
 		}
 	}
 	got, err := k.closure([]string{"virtio_pci", "9p", "virtio_console", "9pnet"})
-	want := []string{"kernel/fs/netfs/netfs.ko.xz", "kernel/net/9p/9pnet.ko.xz", "kernel/fs/9p/9p.ko.xz", "kernel/drivers/char/virtio_console.ko.xz"}
+	want := []string{"kernel/fs/netfs/netfs.ko.xz", "kernel/net/9p/9pnet.ko.xz", "kernel/fs/9p/9p.ko.xz",
+		"kernel/drivers/char/virtio_console.ko.xz"}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("to load: %v, %v; want %v: what is needed first, each once, nothing that is built in", got, err, want)
 	}
@@ -90,7 +93,8 @@ func TestClosure(t *testing.T) {
 
 func TestNICsOfFlags(t *testing.T) {
 	two, err := ParsePair("left=igb")
-	if err != nil || len(two) != 2 || two[0] != (NIC{"left", "igb", "left"}) || two[1] != (NIC{"left-peer", "virtio-net", "left"}) {
+	if err != nil || len(two) != 2 || two[0] != (NIC{"left", "igb", "left"}) ||
+		two[1] != (NIC{"left-peer", "virtio-net", "left"}) {
 		t.Errorf("left=igb: %+v, %v", two, err)
 	}
 	one, err := ParseNIC("b=e1000@wire")
@@ -127,7 +131,8 @@ func TestNICArguments(t *testing.T) {
 }
 
 func TestEnvironment(t *testing.T) {
-	got := Environment([]string{"PATH=/bin", "HOME=/root", "TOKEN=secret", "SLUICE_VALIDATE=1", "GOFLAGS=-mod=mod", "HTTPS_PROXY=x"})
+	got := Environment([]string{"PATH=/bin", "HOME=/root", "TOKEN=secret", "SLUICE_VALIDATE=1", "GOFLAGS=-mod=mod",
+		"HTTPS_PROXY=x"})
 	if want := []string{"PATH=/bin", "HOME=/root", "SLUICE_VALIDATE=1", "GOFLAGS=-mod=mod"}; !slices.Equal(got, want) {
 		t.Errorf("a guest gets %v, want %v", got, want)
 	}

@@ -13,8 +13,8 @@ import (
 	"sluice.dev/sluice/bench/vm/pid1"
 )
 
-// archive writes a cpio archive in the "new ASCII" format, as the kernel unpacks one for its first root
-// (Documentation/driver-api/early-userspace/buffer-format.rst).
+// archive writes a cpio archive in the "new ASCII" format, as the kernel unpacks one for its first
+// root (Documentation/driver-api/early-userspace/buffer-format.rst).
 type archive struct {
 	w   io.Writer
 	ino int
@@ -31,8 +31,8 @@ func (a *archive) add(name string, mode int, data []byte) {
 		return
 	}
 	a.ino++
-	// c_magic, c_ino, c_mode, c_uid, c_gid, c_nlink, c_mtime, c_filesize, c_maj, c_min, c_rmaj, c_rmin, c_namesize,
-	// c_chksum
+	// c_magic, c_ino, c_mode, c_uid, c_gid, c_nlink, c_mtime, c_filesize, c_maj, c_min, c_rmaj,
+	// c_rmin, c_namesize, c_chksum
 	header := fmt.Sprintf("070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x",
 		a.ino, mode, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(name)+1, 0)
 	a.padded([]byte(header + name + "\x00"))
@@ -57,8 +57,8 @@ func (a *archive) end() error {
 // earlyModules are those that the root needs, before which nothing can be looked up.
 var earlyModules = []string{"virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"}
 
-// writeInitramfs writes a first root with this program as /init, what it shall do, and the modules that it needs for
-// that.
+// writeInitramfs writes a first root with this program as /init, what it shall do, and the modules
+// that it needs for that.
 func writeInitramfs(path string, k Kernel, o pid1.Order) (err error) {
 	f, err := os.Create(path)
 	if err != nil {
@@ -95,8 +95,8 @@ func writeInitramfs(path string, k Kernel, o pid1.Order) (err error) {
 	return a.end()
 }
 
-// closure are the files of some modules and of what they depend on, in the order to load them in. What is built into
-// the kernel has no file.
+// closure are the files of some modules and of what they depend on, in the order to load them in.
+// What is built into the kernel has no file.
 func (k Kernel) closure(names []string) (files []string, err error) {
 	deps, err := os.ReadFile(filepath.Join(k.Modules(), "modules.dep"))
 	if err != nil {

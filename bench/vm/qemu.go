@@ -25,7 +25,8 @@ type model struct {
 }
 
 var models = map[string]model{
-	// Its virtual functions take the slots beside it, so that it needs a root port of its own; the others have one, too.
+	// Its virtual functions take the slots beside it, so that it needs a root port of its own; the
+	// others have one, too.
 	"igb": {device: "igb", driver: "igb"},
 	// Zero-copy needs the DMA API, which the driver goes round without these two.
 	"virtio-net": {device: "virtio-net-pci,disable-legacy=on,iommu_platform=on", driver: "virtio_net"},
@@ -34,13 +35,15 @@ var models = map[string]model{
 	"vmxnet3":    {device: "vmxnet3", driver: "vmxnet3"},
 }
 
-// ParsePair reads NAME=MODEL and returns two NICs that face each other: NAME, and NAME-peer, a virtio-net.
+// ParsePair reads NAME=MODEL and returns two NICs that face each other: NAME, and NAME-peer, a
+// virtio-net.
 func ParsePair(s string) ([]NIC, error) {
 	name, m, ok := strings.Cut(s, "=")
 	if !ok || name == "" {
 		return nil, fmt.Errorf("pair %q: want NAME=MODEL, left=igb for instance", s)
 	}
-	return []NIC{{Name: name, Model: m, Hub: name}, {Name: name + "-peer", Model: "virtio-net", Hub: name}}, checkNICs(name+"-peer", m)
+	return []NIC{{Name: name, Model: m, Hub: name}, {Name: name + "-peer", Model: "virtio-net", Hub: name}},
+		checkNICs(name+"-peer", m)
 }
 
 // ParseNIC reads NAME=MODEL@HUB.
@@ -87,10 +90,14 @@ func (g guest) args() []string {
 		"-device", "virtio-serial-pci",
 	}
 	if g.Share != "" {
-		args = append(args, "-virtfs", "local,path="+comma(g.Share)+",mount_tag="+pid1.ShareTag+",security_model=none,multidevs=remap")
+		args = append(args, "-virtfs", "local,path="+comma(g.Share)+",mount_tag="+pid1.ShareTag+
+			",security_model=none,multidevs=remap")
 	}
-	for name, path := range map[string]string{pid1.PortOut: "/dev/fd/3", pid1.PortErr: "/dev/fd/4", pid1.PortStatus: comma(g.status())} {
-		args = append(args, "-chardev", "file,id="+name+",path="+path, "-device", "virtserialport,chardev="+name+",name="+name)
+	for name, path := range map[string]string{
+		pid1.PortOut: "/dev/fd/3", pid1.PortErr: "/dev/fd/4", pid1.PortStatus: comma(g.status()),
+	} {
+		args = append(args, "-chardev", "file,id="+name+",path="+path, "-device", "virtserialport,chardev="+name+
+			",name="+name)
 	}
 	return append(args, g.nicArgs()...)
 }

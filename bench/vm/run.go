@@ -26,7 +26,8 @@ type Config struct {
 	Args []string
 	Env  []string
 	Dir  string
-	// Share is a directory of the host that the guest may write to, under the same name; empty for none.
+	// Share is a directory of the host that the guest may write to, under the same name; empty for
+	// none.
 	Share string
 
 	NICs    []NIC
@@ -49,9 +50,9 @@ func (e *ExitError) Error() string {
 	return fmt.Sprintf("the command in the guest ended with status %d", e.Status)
 }
 
-// Run boots the guest, runs the command, and returns when the guest has ended: nil if the command's status was 0, an
-// *ExitError if it was another, any other error if there was no status: the guest did not boot, its kernel panicked, or
-// time was over.
+// Run boots the guest, runs the command, and returns when the guest has ended: nil if the command's
+// status was 0, an *ExitError if it was another, any other error if there was no status: the guest
+// did not boot, its kernel panicked, or time was over.
 func Run(ctx context.Context, c Config) (err error) {
 	if len(c.Args) == 0 {
 		return errors.New("no command to run in the guest")
@@ -76,9 +77,10 @@ func Run(ctx context.Context, c Config) (err error) {
 	return err
 }
 
-// boots are how often a guest is booted until its command begins. The emulation of code that another processor changes
-// is not exact while the host is busy: now and then a kernel runs into a breakpoint of its own that has just been taken
-// away, mostly while it boots and patches itself. A guest that fails later fails for good.
+// boots are how often a guest is booted until its command begins. The emulation of code that
+// another processor changes is not exact while the host is busy: now and then a kernel runs into a
+// breakpoint of its own that has just been taken away, mostly while it boots and patches itself. A
+// guest that fails later fails for good.
 const boots = 3
 
 // errNotBegun is wrapped by errors of a guest that ended before its command began.
@@ -197,10 +199,12 @@ func (g guest) emulate(ctx context.Context) error {
 	return err
 }
 
-// exitPortStatus is what QEMU ends with when the guest writes 0 to isa-debug-exit: twice the value, plus one.
+// exitPortStatus is what QEMU ends with when the guest writes 0 to isa-debug-exit: twice the value,
+// plus one.
 const exitPortStatus = 1
 
-// streams gives QEMU a pipe for each of the command's streams, and returns what waits until both are read.
+// streams gives QEMU a pipe for each of the command's streams, and returns what waits until both
+// are read.
 func (g guest) streams(cmd *exec.Cmd) (wait func(), err error) {
 	var done []chan struct{}
 	for _, to := range []io.Writer{g.Stdout, g.Stderr} {
@@ -248,8 +252,8 @@ func (g guest) lastWords() string {
 	return strings.Join(lines[max(0, len(lines)-40):], "\n")
 }
 
-// Environment are the variables of the host that a command in a guest gets: what a shell has, Go's and ours. The rest
-// may be nobody's business.
+// Environment are the variables of the host that a command in a guest gets: what a shell has, Go's
+// and ours. The rest may be nobody's business.
 func Environment(host []string) (env []string) {
 	for _, e := range host {
 		name, _, _ := strings.Cut(e, "=")

@@ -12,8 +12,9 @@ import (
 	"sluice.dev/sluice/bench/results"
 )
 
-// TestPipelineBefore runs the program as a user does, with itself as the older build: by short turns, by whole runs
-// where a scenario has no shorter ones, and against a build that knows no turns at all.
+// TestPipelineBefore runs the program as a user does, with itself as the older build: by short
+// turns, by whole runs where a scenario has no shorter ones, and against a build that knows no
+// turns at all.
 func TestPipelineBefore(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "sluice-bench")
@@ -51,8 +52,10 @@ func TestPipelineBefore(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "run.json")
-			out, err := exec.Command(program, "pipeline", "--before", c.before, "--scenario", c.scenario, "--flows", "1000",
-				"--ipv6=false", "--repeat", fmt.Sprint(paired.FewestPairs), "--windows", "10", "--json", file).CombinedOutput()
+			out, err := exec.Command(program, "pipeline", "--before", c.before, "--scenario", c.scenario, "--flows",
+				"1000",
+				"--ipv6=false", "--repeat", fmt.Sprint(paired.FewestPairs), "--windows", "10", "--json",
+				file).CombinedOutput()
 			if err != nil || !strings.Contains(string(out), c.how) || !strings.Contains(string(out), "verdict of ") {
 				t.Fatalf("%v, want %q:\n%s", err, c.how, out)
 			}

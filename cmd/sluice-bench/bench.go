@@ -25,8 +25,10 @@ func benchRun() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "run",
 		Short: "Run experiments one after another and save what each found",
-		Long: "run runs a set of experiments. Each leaves NAME.json, which sluice-bench report reads, and NAME.log; one that\n" +
-			"fails does not stop the others, and is a line of the report. The quick set takes a minute, the full one hours.",
+		Long: "run runs a set of experiments. Each leaves NAME.json, which sluice-bench report reads, and NAME.log; " +
+			"one that\n" +
+			"fails does not stop the others, and is a line of the report. The quick set takes a minute, the full one " +
+			"hours.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if c.Bench, err = os.Executable(); err != nil {

@@ -35,10 +35,12 @@ func clusterCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
 	command.Flags().IntVar(&o.workers, "workers", 1, "nodes beside the gateway's")
-	command.Flags().StringSliceVar(&o.images, "image", nil, "archive of images that all nodes get (`docker save`, or an OCI layout)")
+	command.Flags().StringSliceVar(&o.images, "image", nil,
+		"archive of images that all nodes get (`docker save`, or an OCI layout)")
 	command.Flags().BoolVar(&o.bare, "bare", false, "do not install the chart")
 	command.Flags().StringVar(&o.values, "values", "", "file with values of the chart, over those for this cluster")
-	command.Flags().StringVar(&o.env, "env", "", "file that gets how to reach the cluster, as shell variables, when it is ready")
+	command.Flags().StringVar(&o.env, "env", "",
+		"file that gets how to reach the cluster, as shell variables, when it is ready")
 	return command
 }
 
@@ -111,8 +113,10 @@ func environment(c *single.Cluster) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	text := fmt.Sprintf("KUBECONFIG=%s\nCLIENT_KUBECONFIG=%s\nCLIENT_NETNS=%s\nGATEWAY_ADDRESS=%s\nGATEWAY_ADDRESS6=%s\nSTATUS_SOCKET=%s\n",
-		c.AdminConfig, inClient, c.Client0.NetnsName(), c.Net.Gateway.Addr4(), c.Net.Gateway.Addr6(), c.Gateway.Path(single.StatusSocket))
+	text := fmt.Sprintf("KUBECONFIG=%s\nCLIENT_KUBECONFIG=%s\nCLIENT_NETNS=%s\nGATEWAY_ADDRESS=%s\n"+
+		"GATEWAY_ADDRESS6=%s\nSTATUS_SOCKET=%s\n",
+		c.AdminConfig, inClient, c.Client0.NetnsName(), c.Net.Gateway.Addr4(), c.Net.Gateway.Addr6(),
+		c.Gateway.Path(single.StatusSocket))
 	for _, n := range c.Nodes() {
 		text += nodeLine(n)
 	}

@@ -19,7 +19,8 @@ func l2fwdCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "l2fwd",
 		Short: "Forward between two interfaces and do nothing else",
-		Long: "l2fwd takes every IPv4 and IPv6 packet of two interfaces of this network namespace and sends it out of\n" +
+		Long: "l2fwd takes every IPv4 and IPv6 packet of two interfaces of this network namespace and sends it out " +
+			"of\n" +
 			"the other one, over the rings and with the settings that the gateway has by default. It is what the\n" +
 			"gateway's forwarding rate is held against. Stop it with ^C.",
 		Args: cobra.NoArgs,
@@ -42,7 +43,8 @@ func l2fwdCommand() *cobra.Command {
 			var stats *l2fwd.Stats
 			c.Ready = func(s *l2fwd.Stats) {
 				stats = s
-				fmt.Fprintf(cmd.ErrOrStderr(), "forwarding between %s and %s on %d queues\n", c.In.Interface, c.Out.Interface, len(s.Workers))
+				fmt.Fprintf(cmd.ErrOrStderr(), "forwarding between %s and %s on %d queues\n", c.In.Interface,
+					c.Out.Interface, len(s.Workers))
 			}
 			err = l2fwd.Run(cmd.Context(), c)
 			if stats != nil {
@@ -54,14 +56,18 @@ func l2fwdCommand() *cobra.Command {
 	f := command.Flags()
 	f.StringVar(&c.In.Interface, "in", "", "one interface")
 	f.StringVar(&c.Out.Interface, "out", "", "the other interface, or the same")
-	f.StringVar(&nextIn, "next-in", "", "MAC address of the next hop behind --in; without, source and destination are exchanged")
+	f.StringVar(&nextIn, "next-in", "",
+		"MAC address of the next hop behind --in; without, source and destination are exchanged")
 	f.StringVar(&nextOut, "next-out", "", "MAC address of the next hop behind --out")
 	f.IntVar(&c.Queues, "queues", 0, "of each interface; 0: all")
-	f.IntSliceVar(&c.CPUs, "cpus", nil, "CPUs of the workers, one on each, which share the queues; none: a worker per queue, not pinned")
+	f.IntSliceVar(&c.CPUs, "cpus", nil,
+		"CPUs of the workers, one on each, which share the queues; none: a worker per queue, not pinned")
 	f.IntVar(&c.Batch, "batch", 0, "packets of one pass; 0: as the gateway")
 	f.IntVar(&c.TxBudget, "tx-budget", 0, "packets of one system call in copy mode; 0: the transmit ring")
-	f.DurationVar(&c.Spin, "spin", 0, "how long to look for packets before sleeping; 0: as the gateway, negative: never sleep")
-	f.BoolVar(&own, "i-own-this-network", false, "permit taking all packets of interfaces of the machine's own namespace, and of those with a default route")
+	f.DurationVar(&c.Spin, "spin", 0,
+		"how long to look for packets before sleeping; 0: as the gateway, negative: never sleep")
+	f.BoolVar(&own, "i-own-this-network", false,
+		"permit taking all packets of interfaces of the machine's own namespace, and of those with a default route")
 	_ = command.MarkFlagRequired("in")
 	_ = command.MarkFlagRequired("out")
 	command.AddCommand(knobsCommand(), proportionalCommand())
@@ -75,7 +81,8 @@ func knobsCommand() *cobra.Command {
 		Short: "Compare settings of sockets, loop and devices",
 		Long: "knobs builds three network namespaces, forwards between them, and changes one setting at a time:\n" +
 			"docs/tuning.md explains them. Step is the time of one pass over waiting packets, per packet, which\n" +
-			"other work on the machine hardly disturbs; the rest is under a load that sender, forwarder and receiver\n" +
+			"other work on the machine hardly disturbs; the rest is under a load that sender, forwarder and " +
+			"receiver\n" +
 			"share the machine for. Medians of interleaved samples. It needs Linux 6.12 and root.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -84,14 +91,16 @@ func knobsCommand() *cobra.Command {
 		},
 	}
 	experimentFlags(command, &e)
-	command.Flags().StringSliceVar(&e.Variants, "knobs", nil, "which, of: "+strings.Join(l2fwd.Knobs(), ", ")+"; none: all")
+	command.Flags().StringSliceVar(&e.Variants, "knobs", nil, "which, of: "+strings.Join(l2fwd.Knobs(), ", ")+
+		"; none: all")
 	command.Flags().IntVar(&e.Steps, "steps", e.Steps, "passes of one sample")
 	return command
 }
 
 func proportionalCommand() *cobra.Command {
 	e := l2fwd.DefaultExperiment()
-	spins := []time.Duration{time.Nanosecond, 5 * time.Microsecond, 20 * time.Microsecond, 100 * time.Microsecond, l2fwd.AsWorked}
+	spins := []time.Duration{time.Nanosecond, 5 * time.Microsecond, 20 * time.Microsecond, 100 * time.Microsecond,
+		l2fwd.AsWorked}
 	command := &cobra.Command{
 		Use:   "proportional",
 		Short: "Show what a worker uses of its core at no load, some and full load",
@@ -105,14 +114,17 @@ func proportionalCommand() *cobra.Command {
 		},
 	}
 	experimentFlags(command, &e)
-	command.Flags().DurationSliceVar(&spins, "spins", spins, "how long to look for packets before sleeping; 1ns: not at all, -1ns: all in all as long as packets took, 20us at a time at most")
+	command.Flags().DurationSliceVar(&spins, "spins", spins,
+		"how long to look for packets before sleeping; 1ns: not at all, -1ns: all in all as long as packets took, "+
+			"20us at a time at most")
 	return command
 }
 
 func experimentFlags(command *cobra.Command, e *l2fwd.Experiment) {
 	f := command.Flags()
 	f.IntVar(&e.Repeat, "repeat", e.Repeat, "interleaved samples of each figure")
-	f.DurationVar(&e.Window, "duration", e.Window, "of one sample under load; knobs: 0 times steps only, which a machine that others use allows, too")
+	f.DurationVar(&e.Window, "duration", e.Window,
+		"of one sample under load; knobs: 0 times steps only, which a machine that others use allows, too")
 	f.DurationVar(&e.Warmup, "warmup", e.Warmup, "before each")
 	f.IntVar(&e.SourceCPU, "source-cpu", e.SourceCPU, "CPU of the sender; -1: any")
 	f.IntVar(&e.WorkerCPU, "worker-cpu", e.WorkerCPU, "CPU of the forwarder")

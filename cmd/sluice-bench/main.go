@@ -69,8 +69,8 @@ func unread(f *os.File) bool {
 	return err == nil && n == 1 && fds[0].Revents&unix.POLLERR != 0
 }
 
-// explained is what to print of an error. After a signal all errors are consequences of it, in words of
-// whatever was under way: "context canceled", "signal: killed".
+// explained is what to print of an error. After a signal all errors are consequences of it, in
+// words of whatever was under way: "context canceled", "signal: killed".
 func explained(ctx context.Context, err error) string {
 	text := strings.TrimSpace(err.Error())
 	switch {
@@ -96,7 +96,9 @@ func rootCommand() *cobra.Command {
 			return errors.Join(canWrite(c, "json"), canWrite(c, "profile"))
 		},
 	}
-	root.AddCommand(clusterCommand(), compareCommand(), demoCommand(), gapsCommand(), pipelineCommand(), rolloutCommand(), updatesCommand(), l2fwdCommand(), statefulCommand(), benchCommand(), reportCommand(), statelessCommand(), rfc2544Command(), vmCommand())
+	root.AddCommand(clusterCommand(), compareCommand(), demoCommand(), gapsCommand(), pipelineCommand(),
+		rolloutCommand(), updatesCommand(), l2fwdCommand(), statefulCommand(), benchCommand(), reportCommand(),
+		statelessCommand(), rfc2544Command(), vmCommand())
 	return root
 }
 
@@ -138,7 +140,8 @@ func demoCommand() *cobra.Command {
 	command.Flags().StringVar(&c.Sluice, "sluice", besideMe("sluice"), "the sluice binary")
 	command.Flags().BoolVar(&c.Keep, "keep", false, "leave everything standing until ^C, with things to try")
 	command.Flags().BoolVar(&c.Short, "short", false, "less of everything")
-	command.Flags().IntVar(&c.Patience, "patience", 1, "multiplies every bound of time, for a slow machine such as an emulated one")
+	command.Flags().IntVar(&c.Patience, "patience", 1,
+		"multiplies every bound of time, for a slow machine such as an emulated one")
 	return command
 }
 

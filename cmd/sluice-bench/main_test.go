@@ -12,7 +12,8 @@ import (
 	"sluice.dev/sluice/bench/stateless"
 )
 
-// TestResultsThatCannotBeWritten: what has no place is said before anything is measured, and nothing is made.
+// TestResultsThatCannotBeWritten: what has no place is said before anything is measured, and
+// nothing is made.
 func TestResultsThatCannotBeWritten(t *testing.T) {
 	dir := t.TempDir()
 	kept := filepath.Join(dir, "kept.json")
@@ -91,7 +92,8 @@ func TestInterruptedIsSaid(t *testing.T) {
 	}
 }
 
-// TestForwarderAsks: what would take all packets of the machine's own interfaces must be permitted to.
+// TestForwarderAsks: what would take all packets of the machine's own interfaces must be permitted
+// to.
 func TestForwarderAsks(t *testing.T) {
 	root := rootCommand()
 	root.SetArgs([]string{"l2fwd", "--in", "lo", "--out", "lo"})

@@ -15,12 +15,16 @@ func pipelineCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "pipeline",
 		Short: "Measure what a worker does with a packet, without a kernel, beside the same in C",
-		Long: "pipeline drives a real worker over in-memory links, with a real table of services and flows, and times\n" +
-			"its steps alone: nanoseconds a packet by number of flows, new flows, a full table, colliding flows, two\n" +
+		Long: "pipeline drives a real worker over in-memory links, with a real table of services and flows, and " +
+			"times\n" +
+			"its steps alone: nanoseconds a packet by number of flows, new flows, a full table, colliding flows, " +
+			"two\n" +
 			"workers, many services, updates. A program in C that does the same work runs in turns with it on the\n" +
-			"same core (C; and one by one, without batches and prefetches, to show what these bring); it is built with\n" +
+			"same core (C; and one by one, without batches and prefetches, to show what these bring); it is built " +
+			"with\n" +
 			"clang, gcc or cc. It needs neither root nor a network.\n\n" +
-			"With --before an older build's worker takes turns with this one's, and nothing else is measured: of each\n" +
+			"With --before an older build's worker takes turns with this one's, and nothing else is measured: of " +
+			"each\n" +
 			"figure the ratio now/before, a 95 % interval of its median, and whether it is unchanged within 3 %.",
 		Example: "  sluice-bench pipeline --scenario steady --flows 1000,100000\n" +
 			"  sluice-bench pipeline --before ../older/bin/sluice-bench --flows 100000",
@@ -43,7 +47,8 @@ func pipelineCommand() *cobra.Command {
 	f.StringSliceVar(&c.Scenarios, "scenario", nil, "only these: "+strings.Join(pipeline.Scenarios(), ", "))
 	f.IntSliceVar(&c.Flows, "flows", nil, "numbers of flows of the sweep (default 1000,100000,1000000)")
 	f.BoolVar(&c.Full, "full", false, "the sweep goes on to 10,000,000 flows: 5 GB of memory")
-	f.BoolVar(&c.IPv4, "ipv4", c.IPv4, "measure IPv4 (fill, collisions, two-workers, services and updates are over IPv4 in any case)")
+	f.BoolVar(&c.IPv4, "ipv4", c.IPv4,
+		"measure IPv4 (fill, collisions, two-workers, services and updates are over IPv4 in any case)")
 	f.BoolVar(&c.IPv6, "ipv6", c.IPv6, "measure IPv6")
 	f.BoolVar(&c.Reference, "reference", c.Reference, "run the same work in C beside it; needs clang, gcc or cc")
 	f.IntVar(&c.Repeat, "repeat", c.Repeat, "samples of each figure, in turns with what it is compared to")
@@ -51,8 +56,11 @@ func pipelineCommand() *cobra.Command {
 	f.IntVar(&c.CPU, "cpu", c.CPU, "the core to measure on; -1 is the last")
 	f.StringVar(&c.Profile, "profile", "", "save a CPU profile of the whole run in this file, for go tool pprof")
 	f.StringVar(&c.JSON, "json", "", "save the figures in this file")
-	f.StringVar(&c.Before, "before", "", "an older sluice-bench, or its directory: measure it and this one in turns (scenario steady unless --scenario says more; without C)")
-	f.BoolVar(&c.FailSlower, "fail-slower", false, "with --before: exit status 1 if a figure is slower by more than 3 %")
+	f.StringVar(&c.Before, "before", "",
+		"an older sluice-bench, or its directory: measure it and this one in turns (scenario steady unless "+
+			"--scenario says more; without C)")
+	f.BoolVar(&c.FailSlower, "fail-slower", false,
+		"with --before: exit status 1 if a figure is slower by more than 3 %")
 	command.AddCommand(turnsCommand())
 	return command
 }

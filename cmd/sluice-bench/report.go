@@ -18,10 +18,14 @@ func reportCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "report --from FILE... [FILE...]",
 		Short: "Show what experiments saved with --json: one HTML page, plots, the figures of README and docs",
-		Long: "report reads files that the other commands saved with --json and writes the requested forms: one HTML page\n" +
-			"that needs no network, every plot as SVG and PNG, or, into the source tree that --docs names, the figures of\n" +
-			"README.md and docs/benchmarks.md and docs/plots. Of a figure that several files have, the page shows the newest.\n" +
-			"--docs refuses files of two machines, two files of one experiment, and commits that are not in the tree's history.",
+		Long: "report reads files that the other commands saved with --json and writes the requested forms: one HTML " +
+			"page\n" +
+			"that needs no network, every plot as SVG and PNG, or, into the source tree that --docs names, the " +
+			"figures of\n" +
+			"README.md and docs/benchmarks.md and docs/plots. Of a figure that several files have, the page shows " +
+			"the newest.\n" +
+			"--docs refuses files of two machines, two files of one experiment, and commits that are not in the " +
+			"tree's history.",
 		Example: "  sluice-bench report --from bench/out/*.json --html bench/out/report.html --plots bench/out/plots",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			// A shell writes the second and later files of a pattern as arguments.
@@ -43,7 +47,8 @@ func reportCommand() *cobra.Command {
 	f.StringArrayVar(&from, "from", nil, "files to read")
 	f.StringVar(&html, "html", "", "the page to write")
 	f.StringVar(&plots, "plots", "", "the directory for plots")
-	f.StringVar(&docs, "docs", "", "the root of the source tree whose README, docs/benchmarks.md and docs/plots to write")
+	f.StringVar(&docs, "docs", "",
+		"the root of the source tree whose README, docs/benchmarks.md and docs/plots to write")
 	return command
 }
 

@@ -17,11 +17,14 @@ func rfc2544Command() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "rfc2544",
 		Short: "Search for the highest rate without loss (RFC 2544, section 26.1), and measure latency below it",
-		Long: "rfc2544 offers rates by halving the interval, until the highest with no more than --loss is known, and\n" +
-			"confirms it with a longer trial. Then it measures latency at 10, 50 and 90 % of it. The RFC tolerates no\n" +
+		Long: "rfc2544 offers rates by halving the interval, until the highest with no more than --loss is known, " +
+			"and\n" +
+			"confirms it with a longer trial. Then it measures latency at 10, 50 and 90 % of it. The RFC tolerates " +
+			"no\n" +
 			"loss (--loss 0) and wants trials of 60 s; a veth's own ring loses now and then, hence 0.1 % by default.",
 		Example: "  sluice-bench rfc2544 --loopback\n" +
-			"  sluice-bench rfc2544 --tx eth1 --rx eth2 --i-own-this-network --to-mac 02:00:00:00:00:01 --loss 0 --duration 60s",
+			"  sluice-bench rfc2544 --tx eth1 --rx eth2 --i-own-this-network --to-mac 02:00:00:00:00:01 --loss 0 " +
+			"--duration 60s",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			e, err := s.experiment()

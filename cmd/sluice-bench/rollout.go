@@ -13,7 +13,8 @@ func rolloutCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "rollout",
 		Short: "Replace all pods of a Service under load, on Sluice and on kube-proxy",
-		Long: "rollout runs etcd and kube-apiserver with thousands of Services, has one of them replace all its pods\n" +
+		Long: "rollout runs etcd and kube-apiserver with thousands of Services, has one of them replace all its " +
+			"pods\n" +
 			"as a Deployment does while clients open new connections, and says for each system how many failed,\n" +
 			"how many went to pods that were gone, how long until none did, and what the control process used.\n" +
 			"It needs Linux 6.12, root, and for kube-proxy the tools nft and iptables; the first run builds the\n" +

@@ -14,12 +14,15 @@ func statefulCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "stateful [PROFILE]",
 		Short: "Open connections by a profile, through a gateway, and count what became of them",
-		Long: "stateful plays exchanges of real protocols over many connections, with a TCP of its own at both ends over\n" +
+		Long: "stateful plays exchanges of real protocols over many connections, with a TCP of its own at both ends " +
+			"over\n" +
 			"AF_XDP: client and server pools, rates, ramps and shares are in PROFILE, a file or the name of one in\n" +
 			"bench/profiles. Servers tag what they send, so a connection that meets two servers is found out: then\n" +
 			"the exit status is 1.\n\n" +
-			"Without --client it builds a network of its own: --through none is a wire, --through sluice a gateway with\n" +
-			"the server pool as endpoints, which --churn removes and adds while traffic flows. With --client and --server\n" +
+			"Without --client it builds a network of its own: --through none is a wire, --through sluice a gateway " +
+			"with\n" +
+			"the server pool as endpoints, which --churn removes and adds while traffic flows. With --client and " +
+			"--server\n" +
 			"it plays over interfaces that are there and takes all their packets while it runs. With --memory both\n" +
 			"ends play in this process, to show what the generator itself can do.",
 		Args: func(_ *cobra.Command, args []string) error {
@@ -48,12 +51,15 @@ func statefulCommand() *cobra.Command {
 	f.IntVar(&c.Churn, "churn", 0, "edits of the endpoints each second, through sluice")
 	f.StringVar(&c.Client, "client", "", "the clients' interface: INTERFACE[@NAMESPACE]")
 	f.StringVar(&c.Server, "server", "", "the servers' interface: INTERFACE[@NAMESPACE]")
-	f.StringVar(&c.ClientGateway, "client-gateway", "", "the router that clients send to; they then connect to the profile's vip")
+	f.StringVar(&c.ClientGateway, "client-gateway", "",
+		"the router that clients send to; they then connect to the profile's vip")
 	f.StringVar(&c.ServerGateway, "server-gateway", "", "the router that servers send to")
-	f.BoolVar(&c.IOwnThisNetwork, "i-own-this-network", false, "permit interfaces of the machine's own namespace, and those with a default route")
+	f.BoolVar(&c.IOwnThisNetwork, "i-own-this-network", false,
+		"permit interfaces of the machine's own namespace, and those with a default route")
 	f.BoolVar(&c.IPv6, "ipv6", false, "put the profile's IPv4 addresses into IPv6")
 	f.DurationVar(&c.Duration, "duration", 0, "instead of the profile's")
-	f.Float64Var(&c.CPS, "cps", c.CPS, "connections a second instead of the profile's, without its ramp; 0 is as many as go")
+	f.Float64Var(&c.CPS, "cps", c.CPS,
+		"connections a second instead of the profile's, without its ramp; 0 is as many as go")
 	f.IntVar(&c.Concurrency, "concurrency", 0, "connections at a time instead of the profile's")
 	f.BoolVar(&c.Memory, "memory", false, "both ends in this process, back to back in memory")
 	f.IntVar(&c.Concurrent, "concurrent", c.Concurrent, "with --memory: connections that are held open")
@@ -70,8 +76,10 @@ func templateCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "template CAPTURE",
 		Short: "Write the TCP and UDP conversations of a capture (pcap, pcapng) as a profile",
-		Long: "template takes the conversations of a capture that have a beginning, in order of their first packet, and\n" +
-			"prints a profile: who sent how many bytes after how long, one template each. The end that sent first is the\n" +
+		Long: "template takes the conversations of a capture that have a beginning, in order of their first packet, " +
+			"and\n" +
+			"prints a profile: who sent how many bytes after how long, one template each. The end that sent first is " +
+			"the\n" +
 			"client. Payload is not copied unless --bytes is given: captures hold what nobody may see.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
@@ -84,7 +92,8 @@ func templateCommand() *cobra.Command {
 		},
 	}
 	f := command.Flags()
-	f.IntVar(&c.Conversations, "conversations", c.Conversations, fmt.Sprintf("how many are taken, at most %d", stateful.MaxTemplates))
+	f.IntVar(&c.Conversations, "conversations", c.Conversations, fmt.Sprintf("how many are taken, at most %d",
+		stateful.MaxTemplates))
 	f.BoolVar(&c.Bytes, "bytes", false, "write what clients sent, byte by byte, as hex")
 	return command
 }

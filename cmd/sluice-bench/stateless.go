@@ -28,7 +28,8 @@ func (s *statelessFlags) register(c *cobra.Command) {
 	f, x := c.Flags(), &s.e.Config
 	f.BoolVar(&s.e.Loopback, "loopback", false, "make a veth pair between two namespaces, and use that")
 	f.StringVar(&s.tx, "tx", "", "INTERFACE[@NETNS] to send on")
-	f.StringVar(&s.rx, "rx", "", "INTERFACE[@NETNS] to receive on; it gets an XDP program that takes what was sent, and nothing else")
+	f.StringVar(&s.rx, "rx", "",
+		"INTERFACE[@NETNS] to receive on; it gets an XDP program that takes what was sent, and nothing else")
 	f.StringVar(&s.mac, "to-mac", "", "destination MAC address: the gateway's; without it, the receiver's")
 	f.StringVar(&s.protocol, "protocol", "udp", "udp, syn or icmp")
 	f.StringVar(&s.sources, "from", "10.1.0.1-10.1.0.250", "source addresses: ADDRESS, FIRST-LAST or PREFIX/BITS")
@@ -36,18 +37,22 @@ func (s *statelessFlags) register(c *cobra.Command) {
 	f.StringVar(&s.srcPorts, "from-ports", "1024-65535", "source ports: PORT or FIRST-LAST")
 	f.StringVar(&s.dstPorts, "to-ports", "80", "destination ports (0 for icmp)")
 	f.IntVar(&x.Traffic.Flows, "flows", 1000, "different flows")
-	f.StringVar(&s.sizes, "sizes", "64", "frame sizes with their frame check sequence: BYTES, imix, or BYTES:WEIGHT,...")
+	f.StringVar(&s.sizes, "sizes", "64",
+		"frame sizes with their frame check sequence: BYTES, imix, or BYTES:WEIGHT,...")
 	f.IntVar(&x.Traffic.Fragments, "fragments", 0, "send each datagram in so many fragments")
 	f.UintSliceVar(&s.vlans, "vlan", nil, "VLAN tags, the outer one first")
 	f.IntVar(&s.rxVLANs, "rx-vlans", -1, "tags on arrival; -1 is as many as sent")
-	f.StringVar(&s.receiver, "receiver", "full", "full: check every packet; count: only count them, at higher rates; timed: count, and latency")
-	f.StringSliceVar(&s.source, "source", []string{"afxdp"}, "afxdp, or live: frames that the kernel makes (less cost, no fragments)")
+	f.StringVar(&s.receiver, "receiver", "full",
+		"full: check every packet; count: only count them, at higher rates; timed: count, and latency")
+	f.StringSliceVar(&s.source, "source", []string{"afxdp"},
+		"afxdp, or live: frames that the kernel makes (less cost, no fragments)")
 	f.IntVar(&x.Tx.Queues, "queues", 1, "transmit queues, a thread for each")
 	f.IntSliceVar(&x.Tx.CPUs, "tx-cpus", nil, "CPUs of the sending threads")
 	f.IntSliceVar(&x.Rx.CPUs, "rx-cpus", nil, "CPUs of the receiving threads")
 	f.IntVar(&x.Tx.Burst, "burst", 64, "most packets that are sent at once")
 	f.BoolVar(&x.Tx.Spin, "spin", false, "do not sleep between bursts")
-	f.BoolVar(&x.Tx.OwnNetwork, "i-own-this-network", false, "permit sending on interfaces of the machine's own namespace, and those with a default route")
+	f.BoolVar(&x.Tx.OwnNetwork, "i-own-this-network", false,
+		"permit sending on interfaces of the machine's own namespace, and those with a default route")
 	f.StringVar(&s.e.JSON, "json", "", "a file for the figures, which sluice-bench report reads")
 }
 
@@ -96,11 +101,13 @@ func statelessCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "stateless",
 		Short: "Send packets that know when they were sent, and judge what arrives",
-		Long: "stateless sends UDP datagrams, TCP SYNs or echo requests of many flows at a rate, from --tx, and says\n" +
+		Long: "stateless sends UDP datagrams, TCP SYNs or echo requests of many flows at a rate, from --tx, and " +
+			"says\n" +
 			"what arrived at --rx: loss, order, duplicates, damage, flows that changed their destination, latency.\n" +
 			"Between the two is the system to measure; with --loopback, a wire. It needs Linux 6.12 and root.",
 		Example: "  sluice-bench stateless --loopback --rate 100k\n" +
-			"  sluice-bench stateless --tx eth0@client --rx eth0@server --to-mac 02:00:00:00:00:01 --to 192.0.2.1 --flows 100000",
+			"  sluice-bench stateless --tx eth0@client --rx eth0@server --to-mac 02:00:00:00:00:01 --to 192.0.2.1 " +
+			"--flows 100000",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			e, err := s.experiment()
@@ -116,7 +123,8 @@ func statelessCommand() *cobra.Command {
 	s.register(command)
 	f := command.Flags()
 	f.StringVar(&rate, "rate", "max", "packets per second: 250000, 250k, 1.5M, or max")
-	f.DurationVar(&s.e.Load.Duration, "duration", time.Second, fmt.Sprintf("how long to send, at most %v", stateless.MaxDuration))
+	f.DurationVar(&s.e.Load.Duration, "duration", time.Second, fmt.Sprintf("how long to send, at most %v",
+		stateless.MaxDuration))
 	f.Uint64Var(&s.e.Load.Packets, "packets", 0, "how many packets to send, if that is less")
 	f.IntVar(&s.e.Repeat, "repeat", 5, "trials of each source")
 	return command

@@ -16,7 +16,8 @@ func vmCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "vm",
 		Short: "Run a command in a QEMU guest: other kernels, drivers of real NICs",
-		Long: "vm runs a command in a guest whose processor is emulated, on a kernel of Debian's, with the drivers of\n" +
+		Long: "vm runs a command in a guest whose processor is emulated, on a kernel of Debian's, with the drivers " +
+			"of\n" +
 			"real NICs: igb and virtio-net do zero-copy there. It installs nothing, and says nothing of speed.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
@@ -47,7 +48,8 @@ func vmFetchCommand() *cobra.Command {
 			return nil
 		},
 	}
-	command.Flags().StringSliceVar(&suites, "kernel", []string{"trixie-backports"}, "suites to take the newest kernel of: "+strings.Join(vm.Kernels, ", "))
+	command.Flags().StringSliceVar(&suites, "kernel", []string{"trixie-backports"},
+		"suites to take the newest kernel of: "+strings.Join(vm.Kernels, ", "))
 	command.Flags().BoolVar(&refresh, "refresh", false, "look for newer ones than those in the cache")
 	return command
 }
@@ -59,8 +61,10 @@ func vmRunCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "run [flags] -- COMMAND ARGS...",
 		Short: "Boot a guest, run a command in it as root, end with its status",
-		Long: "run boots a guest whose root is this machine's, read-only; what is written lies in memory, and only --share keeps it.\n" +
-			"A pair is a NIC and one that faces it, NAME and NAME-peer, a virtio-net. bpffs, tracefs, debugfs and cgroup2\n" +
+		Long: "run boots a guest whose root is this machine's, read-only; what is written lies in memory, and only " +
+			"--share keeps it.\n" +
+			"A pair is a NIC and one that faces it, NAME and NAME-peer, a virtio-net. bpffs, tracefs, debugfs and " +
+			"cgroup2\n" +
 			"are mounted, modprobe and ethtool are there.",
 		Example: "  sluice-bench vm run --pair left=igb --pair right=virtio-net -- ethtool -i left",
 		Args:    cobra.MinimumNArgs(1),
@@ -88,8 +92,10 @@ func vmRunCommand() *cobra.Command {
 		},
 	}
 	f := command.Flags()
-	f.StringVar(&kernel, "kernel", "trixie-backports", "suite to take the newest kernel of: "+strings.Join(vm.Kernels, ", "))
-	f.StringArrayVar(&pairs, "pair", nil, "NAME=MODEL: a NIC, and NAME-peer that faces it; models: igb, virtio-net, e1000e, e1000, vmxnet3")
+	f.StringVar(&kernel, "kernel", "trixie-backports", "suite to take the newest kernel of: "+strings.Join(vm.Kernels,
+		", "))
+	f.StringArrayVar(&pairs, "pair", nil,
+		"NAME=MODEL: a NIC, and NAME-peer that faces it; models: igb, virtio-net, e1000e, e1000, vmxnet3")
 	f.StringArrayVar(&nics, "nic", nil, "NAME=MODEL@HUB: a NIC on a wire with all others of the same HUB")
 	f.StringArrayVar(&c.Modules, "module", nil, "a kernel module to load first")
 	f.StringArrayVar(&env, "env", nil, "NAME=VALUE for the command")
@@ -105,7 +111,8 @@ func vmEmulateCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "emulate -- PROGRAM ARGS...",
 		Short: "Run a static program of arm64 here, its processor emulated",
-		Long: "emulate runs a program for Linux on arm64, with this machine's kernel and files, on an emulated processor.\n" +
+		Long: "emulate runs a program for Linux on arm64, with this machine's kernel and files, on an emulated " +
+			"processor.\n" +
 			"A program that starts itself again fails: the kernel knows nothing of the emulation.",
 		Example: "  GOARCH=arm64 CGO_ENABLED=0 go test -exec 'sluice-bench vm emulate --' ./nat",
 		Args:    cobra.MinimumNArgs(1),

@@ -20,8 +20,10 @@ func vmTestCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "test",
 		Short: "Try the gateway on emulated NICs and other kernels, a guest each",
-		Long: "test boots a guest for each pair of NICs and each kernel of a set, runs `sluice run` between them, sends TCP and\n" +
-			"UDP of both families, kills the daemon, takes links down, and holds it to its laws. It prints what was tried\n" +
+		Long: "test boots a guest for each pair of NICs and each kernel of a set, runs `sluice run` between them, " +
+			"sends TCP and\n" +
+			"UDP of both families, kills the daemon, takes links down, and holds it to its laws. It prints what was " +
+			"tried\n" +
 			"where, in which mode, and what came of it. Processors are emulated: no figure is one of speed.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
@@ -44,7 +46,8 @@ func vmTestCommand() *cobra.Command {
 	}
 	f := command.Flags()
 	f.StringVar(&set, "set", set, "which guests: ci, short or full")
-	f.StringVar(&only, "only", "", "of the set, guests whose name matches this regular expression: trixie-backports igb+igb")
+	f.StringVar(&only, "only", "",
+		"of the set, guests whose name matches this regular expression: trixie-backports igb+igb")
 	f.StringVar(&c.Sluice, "sluice", besideMe("sluice"), "the sluice binary, without cgo")
 	f.StringVar(&c.Logs, "logs", "bench/out/vm", "directory for what the guests say")
 	f.IntVar(&c.Patience, "patience", 1, "multiplies every bound of time, for a machine that has more to do")
@@ -90,7 +93,8 @@ func vmGuestCommand() *cobra.Command {
 				}
 			}
 			c.Left, c.Right = guest.Mode(leftMode), guest.Mode(rightMode)
-			if c.VLAN = guest.VLAN(vlan); !slices.Contains([]guest.VLAN{guest.Untagged, guest.Gateway, guest.Devices}, c.VLAN) {
+			if c.VLAN = guest.VLAN(vlan); !slices.Contains([]guest.VLAN{guest.Untagged, guest.Gateway, guest.Devices},
+				c.VLAN) {
 				return fmt.Errorf("no way %q to handle VLANs", vlan)
 			}
 			return guest.Run(cmd.Context(), c)

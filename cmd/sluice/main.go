@@ -14,6 +14,7 @@ import (
 )
 
 func main() {
-	app := cli.App{Run: daemon.Run, StartError: devices.StartError, Explain: explain.Offline, Out: os.Stdout, Err: os.Stderr}
+	app := cli.App{Run: daemon.Run, StartError: devices.StartError, Explain: explain.Offline, Out: os.Stdout,
+		Err: os.Stderr}
 	os.Exit(app.Main(context.Background(), os.Args[1:]))
 }

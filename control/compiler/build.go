@@ -70,8 +70,11 @@ func (r *run) build(u *unit) {
 			problems = append(problems, r.buildFamily(u, p, f == 1, &room)...)
 		}
 		if had >= 0 && room < 0 {
-			problems = append(problems, objects.Problem{Object: u.service.ID, Field: fmt.Sprintf("spec.ports[%d]", i), Severity: objects.Refused,
-				Message: fmt.Sprintf("with the endpoints of this port the Service has more than %d (endpoints times ports), the most that one can have; the rest of them and later ports' get nothing", maxServiceBackends)})
+			problems = append(problems, objects.Problem{Object: u.service.ID, Field: fmt.Sprintf("spec.ports[%d]", i),
+				Severity: objects.Refused,
+				Message: fmt.Sprintf("with the endpoints of this port the Service has more than %d (endpoints times "+
+					"ports), the most that one can have; the rest of them and later ports' get nothing",
+					maxServiceBackends)})
 		}
 		problems = append(problems, unmatched(u, i, p.spec)...)
 		r.losePins(p, before)
@@ -127,7 +130,8 @@ func (r *run) setServicePort(u *unit, p *port) {
 	r.scratch.refs = refs
 	topology := [2]services.Topology{p.families[0].topology, p.families[1].topology}
 	if s := p.service; s != nil && s.Port == p.spec.Port && s.AffinitySeconds == u.service.Affinity &&
-		s.Scheduler == p.scheduler && s.Topology == topology && s.LocalExternal == u.service.LocalExternal && s.LocalInternal == u.service.LocalInternal && slices.Equal(s.Backends, refs) {
+		s.Scheduler == p.scheduler && s.Topology == topology && s.LocalExternal == u.service.LocalExternal &&
+		s.LocalInternal == u.service.LocalInternal && slices.Equal(s.Backends, refs) {
 		return
 	}
 	p.service = &services.Service{
@@ -206,7 +210,8 @@ func (r *run) buildFamily(u *unit, p *port, v6 bool, room *int) (problems []obje
 	}
 	if over := len(members) - maxPortBackends; over > 0 {
 		problems = append(problems, objects.Problem{Object: u.service.ID, Severity: objects.Refused,
-			Message: fmt.Sprintf("%d endpoints are more than the %d a service port can have", len(members), maxPortBackends)})
+			Message: fmt.Sprintf("%d endpoints are more than the %d a service port can have", len(members),
+				maxPortBackends)})
 		members = members[:maxPortBackends]
 	}
 	if *room -= len(members); *room < 0 {
@@ -216,7 +221,8 @@ func (r *run) buildFamily(u *unit, p *port, v6 bool, room *int) (problems []obje
 	if short := r.setMembers(p, f, members, n.keep); short > 0 {
 		r.short[u] = true
 		problems = append(problems, objects.Problem{Object: u.service.ID, Severity: objects.Refused,
-			Message: fmt.Sprintf("%d endpoints have no place among the %d backends of all services together", short, services.MaxBackends)})
+			Message: fmt.Sprintf("%d endpoints have no place among the %d backends of all services together", short,
+				services.MaxBackends)})
 	}
 	return append(problems, r.setSets(u, p, f, n)...)
 }
@@ -242,14 +248,18 @@ func (r *run) merge(u *unit, sp objects.ServicePort, v6 bool) (all []member, pro
 	// Of duplicates the first one stays: one that is not terminating before one that is, then by
 	// readiness, then by the remaining fields, so that the order of slices does not matter.
 	slices.SortFunc(all, func(a, b member) int {
-		return cmp.Or(compareMembers(a, b), cmp.Compare(rank(b.flags), rank(a.flags)), cmp.Compare(b.hints, a.hints), cmp.Compare(b.weight, a.weight))
+		return cmp.Or(compareMembers(a, b), cmp.Compare(rank(b.flags), rank(a.flags)), cmp.Compare(b.hints, a.hints),
+			cmp.Compare(b.weight, a.weight))
 	})
 	return slices.CompactFunc(all, func(a, b member) bool { return compareMembers(a, b) == 0 }), problems
 }
 
 func rank(f services.BackendFlags) int {
 	n := 0
-	for i, good := range [...]bool{f&services.BackendLocal != 0, f&services.BackendServing != 0, f&services.BackendReady != 0, f&services.BackendTerminating == 0} {
+	for i, good := range [...]bool{
+		f&services.BackendLocal != 0, f&services.BackendServing != 0, f&services.BackendReady != 0,
+		f&services.BackendTerminating == 0,
+	} {
 		if good {
 			n |= 1 << i
 		}
@@ -259,7 +269,9 @@ func rank(f services.BackendFlags) int {
 
 // appendMembers adds a slice's endpoints at one of its ports, except those that no packet can be
 // sent to from here.
-func (r *run) appendMembers(all []member, u *unit, s *objects.Slice, p objects.SlicePort) (_ []member, refused []objects.FieldProblem) {
+func (r *run) appendMembers(
+	all []member, u *unit, s *objects.Slice, p objects.SlicePort,
+) (_ []member, refused []objects.FieldProblem) {
 	hints, weights := r.hints(s), u.shares.get(s)
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
@@ -351,7 +363,8 @@ func (r *run) setMembers(p *port, f *familySet, members []member, keep keepMode)
 }
 
 func (r *run) setBackend(p *port, m member) {
-	r.builder.SetBackend(services.Backend{Addr: m.addr, Port: m.port, Proto: p.spec.Proto, Flags: m.flags, Ref: m.ref, Service: p.id, Weight: m.weight})
+	r.builder.SetBackend(services.Backend{Addr: m.addr, Port: m.port, Proto: p.spec.Proto, Flags: m.flags, Ref: m.ref,
+		Service: p.id, Weight: m.weight})
 	r.changed = true
 }
 

@@ -17,7 +17,9 @@ const (
 // endpoints only; otherwise the first one follows topology hints. Drained endpoints and those of
 // weight 0 are ignored. If no endpoint is left, new flows are rejected; but they are dropped if
 // endpoints on other nodes could have taken them, so that a retry may reach another gateway.
-func choose(members []member, local bool, into []services.BackendRef) (chosen []services.BackendRef, empty services.Empty, topology services.Topology) {
+func choose(
+	members []member, local bool, into []services.BackendRef,
+) (chosen []services.BackendRef, empty services.Empty, topology services.Topology) {
 	var need hintBits
 	if !local {
 		topology, need = topologyOf(members)

@@ -16,7 +16,8 @@ func TestChoose(t *testing.T) {
 			for weights := range 4 {
 				members := []member{{flags: services.BackendFlags(a), ref: 1, weight: uint16(weights & 1)}}
 				if b >= 0 {
-					members = append(members, member{flags: services.BackendFlags(b), ref: 2, weight: uint16(weights >> 1)})
+					members = append(members, member{flags: services.BackendFlags(b), ref: 2,
+						weight: uint16(weights >> 1)})
 				}
 				judgeChoice(t, members)
 			}
@@ -30,7 +31,10 @@ func TestChooseByHints(t *testing.T) {
 	const states = 1 << 4
 	for a := range states {
 		for b := range states {
-			for _, second := range []services.BackendFlags{services.BackendReady, services.BackendReady | services.BackendDrained, services.BackendServing | services.BackendTerminating, 0} {
+			for _, second := range []services.BackendFlags{
+				services.BackendReady, services.BackendReady | services.BackendDrained,
+				services.BackendServing | services.BackendTerminating, 0,
+			} {
 				judgeChoice(t, []member{
 					{flags: services.BackendReady | services.BackendLocal, ref: 1, weight: 1, hints: hintBits(a)},
 					{flags: second, ref: 2, weight: 3, hints: hintBits(b)},
@@ -47,12 +51,15 @@ func judgeChoice(t *testing.T, members []member) {
 		got, empty, topology := choose(members, local, nil)
 		want, wantEmpty, wantTopology := chooseSlowly(members, local)
 		if fmt.Sprint(got) != fmt.Sprint(want) || len(want) == 0 && empty != wantEmpty || topology != wantTopology {
-			t.Fatalf("%+v, local %v: got %v %v %v, want %v %v %v", members, local, got, empty, topology, want, wantEmpty, wantTopology)
+			t.Fatalf("%+v, local %v: got %v %v %v, want %v %v %v", members, local, got, empty, topology, want,
+				wantEmpty, wantTopology)
 		}
 	}
 }
 
-func chooseSlowly(members []member, local bool) (chosen []services.BackendRef, empty services.Empty, topology services.Topology) {
+func chooseSlowly(
+	members []member, local bool,
+) (chosen []services.BackendRef, empty services.Empty, topology services.Topology) {
 	has := func(m member, f services.BackendFlags) bool { return m.flags&f != 0 }
 	var able []member // those that count at all
 	for _, m := range members {
@@ -83,7 +90,8 @@ func chooseSlowly(members []member, local bool) (chosen []services.BackendRef, e
 	}
 	for _, m := range able {
 		if has(m, services.BackendReady) && (!local || has(m, services.BackendLocal)) &&
-			(topology != services.TopologyNode || m.hints&hintsNode != 0) && (topology != services.TopologyZone || m.hints&hintsZone != 0) {
+			(topology != services.TopologyNode || m.hints&hintsNode != 0) && (topology != services.TopologyZone ||
+			m.hints&hintsZone != 0) {
 			chosen = append(chosen, m.ref)
 		}
 	}
@@ -97,7 +105,8 @@ func chooseSlowly(members []member, local bool) (chosen []services.BackendRef, e
 		return chosen, empty, topology
 	}
 	for _, m := range able {
-		if has(m, services.BackendServing) && has(m, services.BackendTerminating) && (!local || has(m, services.BackendLocal)) {
+		if has(m, services.BackendServing) && has(m, services.BackendTerminating) && (!local ||
+			has(m, services.BackendLocal)) {
 			chosen = append(chosen, m.ref)
 		}
 	}

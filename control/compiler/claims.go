@@ -81,8 +81,10 @@ func (r *run) claimsOf(s *objects.Service, ports int) (claims []claim, refusedCl
 	}
 	add := func(c claim, field string) {
 		if r.clashesWithReplies(c.key) {
-			refusedClaims = append(refusedClaims, objects.Problem{Object: s.ID, Field: field, Severity: objects.Refused, Reason: objects.ReasonPortClash,
-				Message: fmt.Sprintf("%s is in the range of source ports (%d to %d) on a source address of this gateway",
+			refusedClaims = append(refusedClaims, objects.Problem{Object: s.ID, Field: field, Severity: objects.Refused,
+				Reason: objects.ReasonPortClash,
+				Message: fmt.Sprintf("%s is in the range of source ports (%d to %d) on a source address of this "+
+					"gateway",
 					keyString(c.key), r.cfg.SNATPorts.First, r.cfg.SNATPorts.First+r.cfg.SNATPorts.Count-1)})
 			return
 		}
@@ -93,11 +95,13 @@ func (r *run) claimsOf(s *objects.Service, ports int) (claims []claim, refusedCl
 			if !r.serves(v) {
 				continue
 			}
-			add(claim{services.FrontendKey{Addr: v.Addr, Port: p.Port, Proto: p.Proto}, v.Kind, i}, fmt.Sprintf("spec.ports[%d].port", i))
+			add(claim{services.FrontendKey{Addr: v.Addr, Port: p.Port, Proto: p.Proto}, v.Kind, i},
+				fmt.Sprintf("spec.ports[%d].port", i))
 		}
 		for f, any := range [2]header.Addr{services.AnyIPv4, services.AnyIPv6} {
 			if p.NodePort != 0 && s.Families[f] {
-				add(claim{services.FrontendKey{Addr: any, Port: p.NodePort, Proto: p.Proto}, services.NodePort, i}, fmt.Sprintf("spec.ports[%d].nodePort", i))
+				add(claim{services.FrontendKey{Addr: any, Port: p.NodePort, Proto: p.Proto}, services.NodePort, i},
+					fmt.Sprintf("spec.ports[%d].nodePort", i))
 			}
 		}
 	}
@@ -125,7 +129,8 @@ func (r *run) acceptsNodePorts(a header.Addr) bool { return r.own[a].flags&servi
 // dropFrontends removes from the snapshot the frontends that a unit loses.
 func (r *run) dropFrontends(u *unit) {
 	u.held = slices.DeleteFunc(u.held, func(k services.FrontendKey) bool {
-		_, claimed := slices.BinarySearchFunc(u.claims, k, func(c claim, k services.FrontendKey) int { return steer.CompareKeys(c.key, k) })
+		_, claimed := slices.BinarySearchFunc(u.claims, k,
+			func(c claim, k services.FrontendKey) int { return steer.CompareKeys(c.key, k) })
 		if claimed && r.winner(k) == u {
 			return false
 		}
@@ -145,8 +150,10 @@ func (r *run) setFrontends(u *unit) (lost []objects.Problem) {
 			if more++; more > objects.MaxFieldProblems {
 				continue
 			}
-			lost = append(lost, objects.Problem{Object: u.service.ID, Field: fmt.Sprintf("spec.ports[%d]", c.port), Severity: objects.Refused, Reason: objects.ReasonFrontendConflict,
-				Message: fmt.Sprintf("%s %s belongs to Service %s/%s%s", c.kind, keyString(c.key), w.key.namespace, w.key.name, youngestNote(u.service))})
+			lost = append(lost, objects.Problem{Object: u.service.ID, Field: fmt.Sprintf("spec.ports[%d]", c.port),
+				Severity: objects.Refused, Reason: objects.ReasonFrontendConflict,
+				Message: fmt.Sprintf("%s %s belongs to Service %s/%s%s", c.kind, keyString(c.key), w.key.namespace,
+					w.key.name, youngestNote(u.service))})
 			continue
 		}
 		before, had := r.builder.Settings().FrontendByKey(c.key)
@@ -172,7 +179,8 @@ func (r *run) setFrontends(u *unit) (lost []objects.Problem) {
 		r.changed = true
 	}
 	if more > objects.MaxFieldProblems {
-		lost = append(lost, objects.Problem{Object: u.service.ID, Severity: objects.Refused, Reason: objects.ReasonFrontendConflict,
+		lost = append(lost, objects.Problem{Object: u.service.ID, Severity: objects.Refused,
+			Reason:  objects.ReasonFrontendConflict,
 			Message: fmt.Sprintf("%d more frontends belong to other Services", more-objects.MaxFieldProblems)})
 	}
 	return lost

@@ -66,7 +66,8 @@ func TestLostFlagsAreClosed(t *testing.T) {
 			tc.change(&next)
 			_, _, steer := compiler.Configure(next)
 			if !slices.Equal(steer.Open.Addrs, tc.opens) || !slices.Equal(steer.Close.Addrs, tc.closes) {
-				t.Errorf("opens %v, want %v; closes %v, want %v", steer.Open.Addrs, tc.opens, steer.Close.Addrs, tc.closes)
+				t.Errorf("opens %v, want %v; closes %v, want %v", steer.Open.Addrs, tc.opens, steer.Close.Addrs,
+					tc.closes)
 			}
 		})
 	}

@@ -74,7 +74,8 @@ func (r *run) compete(k services.FrontendKey) (best *unit) {
 		u := r.byNum[num]
 		external := u.kindOf(k) == services.ExternalIP
 		if best == nil || external != taken && taken ||
-			external == taken && cmp.Or(cmp.Compare(u.service.Created, best.service.Created), u.key.compare(best.key)) < 0 {
+			external == taken && cmp.Or(cmp.Compare(u.service.Created, best.service.Created),
+				u.key.compare(best.key)) < 0 {
 			best, taken = u, external
 		}
 	})
@@ -92,7 +93,8 @@ func youngestNote(s *objects.Service) string {
 
 // kindOf returns the field by which a unit claims a frontend.
 func (u *unit) kindOf(k services.FrontendKey) services.FrontendKind {
-	i, _ := slices.BinarySearchFunc(u.claims, k, func(c claim, k services.FrontendKey) int { return steer.CompareKeys(c.key, k) })
+	i, _ := slices.BinarySearchFunc(u.claims, k,
+		func(c claim, k services.FrontendKey) int { return steer.CompareKeys(c.key, k) })
 	return u.claims[i].kind
 }
 
@@ -115,5 +117,6 @@ func (r *run) notAnEndpoint(u *unit, a header.Addr, port uint16, proto uint8) st
 	if w == nil || w.kindOf(k) == services.ExternalIP && w.key.namespace != u.key.namespace {
 		return ""
 	}
-	return fmt.Sprintf("%q is where Service %s/%s is reached, not an endpoint", keyString(k), w.key.namespace, w.key.name)
+	return fmt.Sprintf("%q is where Service %s/%s is reached, not an endpoint", keyString(k), w.key.namespace,
+		w.key.name)
 }

@@ -26,7 +26,8 @@ func claimants(n int) (*tracker.Tracker, *compiler.Compiler) {
 }
 
 func claimant(i int) *corev1.Service {
-	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "contest", Name: fmt.Sprintf("s-%d", i), CreationTimestamp: metav1.NewTime(time.Unix(int64(i), 0))}}
+	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "contest", Name: fmt.Sprintf("s-%d", i),
+		CreationTimestamp: metav1.NewTime(time.Unix(int64(i), 0))}}
 	s.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol}
 	s.Spec.ExternalIPs = []string{"192.0.2.1"}
 	s.Spec.Ports = []corev1.ServicePort{{Port: 80}}

@@ -54,7 +54,10 @@ func TestRowsHaveTests(t *testing.T) {
 		t.Fatal(err)
 	}
 	var code strings.Builder
-	for _, pattern := range []string{"../../control/*/*_test.go", "../../control/*/*/*_test.go", "../../fastpath/*_test.go", "../../fastpath/*/*_test.go"} {
+	for _, pattern := range []string{
+		"../../control/*/*_test.go", "../../control/*/*/*_test.go", "../../fastpath/*_test.go",
+		"../../fastpath/*/*_test.go",
+	} {
 		paths, _ := filepath.Glob(pattern)
 		for _, p := range paths {
 			b, err := os.ReadFile(p)

@@ -18,7 +18,8 @@ func of(s string) header.Addr { return header.AddrFrom(netip.MustParseAddr(s)) }
 
 // web is a Service with the VIP 203.0.113.10, and slice its one EndpointSlice.
 func web() *corev1.Service {
-	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", CreationTimestamp: metav1.Unix(1000, 0)}}
+	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web",
+		CreationTimestamp: metav1.Unix(1000, 0)}}
 	s.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol}
 	s.Spec.Ports = []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}}
 	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "203.0.113.10"}}
@@ -58,7 +59,8 @@ func changed(service *corev1.Service, endpoints *discoveryv1.EndpointSlice) *obj
 // change is compiled alone; the snapshot from before stays as it was.
 func ExampleCompiler_Compile() {
 	c := compiler.New(compiler.Config{
-		NodeName: "gw-1", SNAT4: []header.Addr{of("10.0.1.2")}, SNATPorts: services.PortRange{First: 20000, Count: 1000},
+		NodeName: "gw-1", SNAT4: []header.Addr{of("10.0.1.2")}, SNATPorts: services.PortRange{First: 20000,
+			Count: 1000},
 	})
 	before, problems, kernel := c.Compile(changed(web(), slice("10.0.1.12", "10.0.1.13")))
 	fmt.Println("problems:", len(problems))
@@ -89,7 +91,8 @@ func ExampleCompiler_Compile() {
 // to do. It concerns no other object.
 func ExampleCompiler_Problems() {
 	c := compiler.New(compiler.Config{
-		NodeName: "gw-1", SNAT4: []header.Addr{of("10.0.1.2")}, SNATPorts: services.PortRange{First: 20000, Count: 1000},
+		NodeName: "gw-1", SNAT4: []header.Addr{of("10.0.1.2")}, SNATPorts: services.PortRange{First: 20000,
+			Count: 1000},
 	})
 	other := web()
 	other.Name = "web-2" // asks for the VIP and port that Service web has

@@ -36,9 +36,13 @@ var Corruptions = map[string]func(*Compiler){
 		}
 		panic("the table has one backend")
 	},
-	"a backend's flags":   func(c *Compiler) { c.snapshot.Backend(c.one().ports[0].families[0].members[0].ref).Flags = 0 },
-	"a backend's address": func(c *Compiler) { c.snapshot.Backend(c.one().ports[0].families[0].members[0].ref).Addr[15]++ },
-	"a service port":      func(c *Compiler) { c.one().ports[0].service.AffinitySeconds++ },
+	"a backend's flags": func(c *Compiler) {
+		c.snapshot.Backend(c.one().ports[0].families[0].members[0].ref).Flags = 0
+	},
+	"a backend's address": func(c *Compiler) {
+		c.snapshot.Backend(c.one().ports[0].families[0].members[0].ref).Addr[15]++
+	},
+	"a service port": func(c *Compiler) { c.one().ports[0].service.AffinitySeconds++ },
 	"a frontend's rule": func(c *Compiler) {
 		f, _ := c.snapshot.FrontendByKey(c.one().held[0])
 		f.Outside.KeepClient = !f.Outside.KeepClient

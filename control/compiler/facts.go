@@ -47,7 +47,8 @@ func (f *facts) differ(u *unit, want *facts) string {
 			return part.name
 		}
 	}
-	if slices.ContainsFunc(keys, func(k services.FrontendKey) bool { return c.snapshot.Owned(k.Addr) != c.own[k.Addr].all() }) {
+	if slices.ContainsFunc(keys,
+		func(k services.FrontendKey) bool { return c.snapshot.Owned(k.Addr) != c.own[k.Addr].all() }) {
 		return "addresses"
 	}
 	if !c.catches(v, fresh) {

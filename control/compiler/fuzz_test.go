@@ -84,7 +84,8 @@ func judge(t *testing.T, tracker *tracker.Tracker, compiler *compiler.Compiler) 
 	vip := services.FrontendKey{Addr: header.AddrFrom4([4]byte{203, 0, 113, 200}), Port: 80, Proto: header.ProtoTCP}
 	if f, ok := s.FrontendByKey(vip); !ok || f.Service.Name != "innocent" {
 		t.Fatal("the innocent Service is not served")
-	} else if b := s.Backend(f.Outside.Set.Pick(1)); b == nil && s.Owned(header.AddrFrom4([4]byte{198, 18, 0, 1})) == 0 {
+	} else if b := s.Backend(f.Outside.Set.Pick(1)); b == nil &&
+		s.Owned(header.AddrFrom4([4]byte{198, 18, 0, 1})) == 0 {
 		t.Fatal("the innocent Service has lost its backend")
 	}
 	s.Backends(func(b *services.Backend) bool {
@@ -99,7 +100,8 @@ func judge(t *testing.T, tracker *tracker.Tracker, compiler *compiler.Compiler) 
 			t.Fatalf("frontend %+v", *f)
 		}
 		for _, r := range slices.Concat(f.Outside.Set.Backends, f.Pod.Set.Backends) {
-			if b := s.Backend(r); b == nil || b.Flags&services.BackendServing == 0 || b.Proto != f.Key.Proto || b.Addr.Is4() != f.Key.Addr.Is4() {
+			if b := s.Backend(r); b == nil || b.Flags&services.BackendServing == 0 || b.Proto != f.Key.Proto ||
+				b.Addr.Is4() != f.Key.Addr.Is4() {
 				t.Fatalf("frontend %+v sends new flows to %+v", *f, b)
 			}
 		}
@@ -112,7 +114,8 @@ func illegal(a header.Addr) bool {
 	ip := a.Netip()
 	if ip.Is4() {
 		b := ip.As4()
-		return b[0] == 0 || b[0] == 127 || b[0]&0xf0 == 224 || b == [4]byte{255, 255, 255, 255} || b[0] == 169 && b[1] == 254
+		return b[0] == 0 || b[0] == 127 || b[0]&0xf0 == 224 || b == [4]byte{255, 255, 255, 255} ||
+			b[0] == 169 && b[1] == 254
 	}
 	b := ip.As16()
 	return b[0] == 0xff || b[0] == 0xfe && b[1]&0xc0 == 0x80 || ip.String() == "::" || ip.String() == "::1"

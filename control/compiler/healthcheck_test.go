@@ -20,8 +20,10 @@ func TestHealthChecks(t *testing.T) {
 		change func(*corev1.Service, *discoveryv1.EndpointSlice)
 		want   []compiler.HealthCheck
 	}{
-		{"two of three are here, each with two ports", nil, []compiler.HealthCheck{{Namespace: "bench", Name: "service-1", Port: 31000, V4: true, Local4: 2}}},
-		{"one is not ready", func(_ *corev1.Service, e *discoveryv1.EndpointSlice) { e.Endpoints[0].Conditions.Ready = &no },
+		{"two of three are here, each with two ports", nil,
+			[]compiler.HealthCheck{{Namespace: "bench", Name: "service-1", Port: 31000, V4: true, Local4: 2}}},
+		{"one is not ready",
+			func(_ *corev1.Service, e *discoveryv1.EndpointSlice) { e.Endpoints[0].Conditions.Ready = &no },
 			[]compiler.HealthCheck{{Namespace: "bench", Name: "service-1", Port: 31000, V4: true, Local4: 1}}},
 		{"terminating ones serve, and do not count", func(_ *corev1.Service, e *discoveryv1.EndpointSlice) {
 			for i := range e.Endpoints {
@@ -33,7 +35,8 @@ func TestHealthChecks(t *testing.T) {
 		{"policy Cluster", func(s *corev1.Service, _ *discoveryv1.EndpointSlice) {
 			s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster
 		}, nil},
-		{"a node port only", func(s *corev1.Service, _ *discoveryv1.EndpointSlice) { s.Spec.Type = corev1.ServiceTypeNodePort }, nil},
+		{"a node port only",
+			func(s *corev1.Service, _ *discoveryv1.EndpointSlice) { s.Spec.Type = corev1.ServiceTypeNodePort }, nil},
 		{"no such port", func(s *corev1.Service, _ *discoveryv1.EndpointSlice) { s.Spec.HealthCheckNodePort = 0 }, nil},
 		{"another proxy's", func(s *corev1.Service, _ *discoveryv1.EndpointSlice) {
 			s.Labels = map[string]string{"service.kubernetes.io/service-proxy-name": "x"}

@@ -51,8 +51,10 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	}
 	for i := range 10 {
 		for _, from := range []string{"a", "b"} {
-			tr.Delete(objects.Source{Kind: "test", Path: from}, objects.ObjectID{Kind: objects.KindService, Namespace: "", Name: fmt.Sprintf("s%d", i)})
-			tr.Delete(objects.Source{Kind: "test", Path: from}, objects.ObjectID{Kind: objects.KindEndpointSlice, Namespace: "", Name: fmt.Sprintf("e%d", i)})
+			tr.Delete(objects.Source{Kind: "test", Path: from}, objects.ObjectID{Kind: objects.KindService,
+				Namespace: "", Name: fmt.Sprintf("s%d", i)})
+			tr.Delete(objects.Source{Kind: "test", Path: from}, objects.ObjectID{Kind: objects.KindEndpointSlice,
+				Namespace: "", Name: fmt.Sprintf("e%d", i)})
 		}
 	}
 	s, problems, _ := c.Compile(tr.Changes())
@@ -128,9 +130,11 @@ func leakService(i, round int) *corev1.Service {
 	s.Name = fmt.Sprintf("s%d", i)
 	s.Spec.ClusterIPs = []string{fmt.Sprintf("10.96.0.%d", 1+(i+round)%12)}
 	s.Spec.LoadBalancerSourceRanges = []string{fmt.Sprintf("192.0.2.%d/32", round)}
-	s.Annotations = map[string]string{"sluice.dev/scheduler": []string{"maglev", "wrr", "lc"}[round%3], "sluice.dev/weights": fmt.Sprintf("10.0.0.0/29=%d", round)}
+	s.Annotations = map[string]string{"sluice.dev/scheduler": []string{"maglev", "wrr", "lc"}[round%3],
+		"sluice.dev/weights": fmt.Sprintf("10.0.0.0/29=%d", round)}
 	s.Spec.ExternalIPs = []string{fmt.Sprintf("10.0.0.%d", 1+(i+round)%7)}
-	s.Spec.Ports = []corev1.ServicePort{{Name: "a", Port: int32(80 + round%2), NodePort: int32(30000 + i%3)}, {Name: fmt.Sprint("b", round%3), Port: 90}}
+	s.Spec.Ports = []corev1.ServicePort{{Name: "a", Port: int32(80 + round%2), NodePort: int32(30000 + i%3)},
+		{Name: fmt.Sprint("b", round%3), Port: 90}}
 	if round%3 == 0 {
 		s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 	}
@@ -142,7 +146,8 @@ func leakService(i, round int) *corev1.Service {
 
 func leakSlice(i, round int) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4}
-	s.Name, s.Labels = fmt.Sprintf("e%d", i), map[string]string{discoveryv1.LabelServiceName: fmt.Sprintf("s%d", (i+round/5)%10)}
+	s.Name, s.Labels = fmt.Sprintf("e%d", i), map[string]string{discoveryv1.LabelServiceName: fmt.Sprintf("s%d",
+		(i+round/5)%10)}
 	name, port, node, ready := "a", int32(8080), "gw", round%4 != 1
 	s.Ports = []discoveryv1.EndpointPort{{Name: &name, Port: &port}}
 	for e := range (i + round) % 5 {

@@ -88,7 +88,8 @@ func tooMany(s *objects.Service, ports int) (problems []objects.Problem) {
 		return nil
 	}
 	return []objects.Problem{{Object: s.ID, Field: fmt.Sprintf("spec.ports[%d]", ports), Severity: objects.Refused,
-		Message: fmt.Sprintf("this port and the %d behind it are refused: with them the Service has more than %d frontends (addresses times ports, and node ports), the most that one can have; split it",
+		Message: fmt.Sprintf("this port and the %d behind it are refused: with them the Service has more than %d "+
+			"frontends (addresses times ports, and node ports), the most that one can have; split it",
 			len(s.Ports)-ports-1, maxServiceFrontends)}}
 }
 
@@ -127,10 +128,15 @@ func (r *run) wantsOf(u *unit) (w wants) {
 	return w
 }
 
-func (r *run) wantsOfSlice(ports []objects.ServicePort, keeps []keepMode, s *objects.Slice) (backends, sources, addrs int) {
+func (r *run) wantsOfSlice(
+	ports []objects.ServicePort, keeps []keepMode, s *objects.Slice,
+) (backends, sources, addrs int) {
 	here := -1 // endpoints on this node, when they are counted
 	for _, sp := range s.Ports {
-		i := slices.IndexFunc(ports, func(p objects.ServicePort) bool { return p.Name == sp.Name && p.Proto == sp.Proto })
+		i := slices.IndexFunc(ports, func(p objects.ServicePort) bool {
+			return p.Name == sp.Name &&
+				p.Proto == sp.Proto
+		})
 		if i < 0 {
 			continue
 		}
@@ -210,7 +216,8 @@ func compareAges(a, b *unit) int {
 // denials returns the problem of a Service that is denied.
 func (u *unit) denials(s *objects.Service) []objects.Problem {
 	return []objects.Problem{{Object: s.ID, Severity: objects.Refused, Reason: objects.ReasonNoRoom,
-		Message: fmt.Sprintf("is not served: there is room for %s of all Services together, and older Services have it", u.denied)}}
+		Message: fmt.Sprintf("is not served: there is room for %s of all Services together, and older Services have it",
+			u.denied)}}
 }
 
 // Starved reports whether endpoints lack numbers and some are free.

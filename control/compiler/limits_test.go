@@ -21,7 +21,8 @@ var limitsSource = objects.Source{Kind: "limits"}
 
 // wide is a Service with ports 1 to n and the address 10.96.0.last.
 func wide(name string, last byte, ports int, created int64) *corev1.Service {
-	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, CreationTimestamp: metav1.NewTime(time.Unix(created, 0))}}
+	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name,
+		CreationTimestamp: metav1.NewTime(time.Unix(created, 0))}}
 	s.Spec.ClusterIP = fmt.Sprintf("10.96.0.%d", last)
 	for p := range ports {
 		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: fmt.Sprintf("p%d", p+1), Port: int32(p + 1)})
@@ -32,13 +33,15 @@ func wide(name string, last byte, ports int, created int64) *corev1.Service {
 // wideSlice has the ports of a wide Service and n endpoints of the network 10.net.
 func wideSlice(of string, net byte, ports, n int) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4}
-	s.Namespace, s.Name, s.Labels = "n", fmt.Sprintf("%s-%d", of, net), map[string]string{discoveryv1.LabelServiceName: of}
+	s.Namespace, s.Name, s.Labels = "n", fmt.Sprintf("%s-%d", of, net),
+		map[string]string{discoveryv1.LabelServiceName: of}
 	for p := range ports {
 		name, number := fmt.Sprintf("p%d", p+1), int32(p+1)
 		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: &name, Port: &number})
 	}
 	for i := range n {
-		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.%d.%d.%d", net, i>>8, i&255)}})
+		s.Endpoints = append(s.Endpoints,
+			discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.%d.%d.%d", net, i>>8, i&255)}})
 	}
 	return s
 }
@@ -148,7 +151,8 @@ func TestOlderServicesHaveTheRoom(t *testing.T) {
 			l.compile()
 			for _, last := range []byte{3, 1} {
 				if n, endpoints := l.served(last); n != 3 || endpoints != 2 {
-					t.Errorf("after the older ones went 10.96.0.%d has %d frontends and %d endpoints", last, n, endpoints)
+					t.Errorf("after the older ones went 10.96.0.%d has %d frontends and %d endpoints", last, n,
+						endpoints)
 				}
 			}
 		})
@@ -172,7 +176,8 @@ func TestBackendsOfOneServiceAreBounded(t *testing.T) {
 	if n != maxServiceBackends {
 		t.Errorf("%d backends, want %d", n, maxServiceBackends)
 	}
-	if at := maxServiceBackends / (slicesOf * maxSliceEndpoints); len(problems) != 1 || problems[0].Field != fmt.Sprintf("spec.ports[%d]", at) {
+	if at := maxServiceBackends / (slicesOf * maxSliceEndpoints); len(problems) != 1 ||
+		problems[0].Field != fmt.Sprintf("spec.ports[%d]", at) {
 		t.Errorf("problems %v", problems)
 	}
 }
@@ -246,7 +251,8 @@ func TestWeightsAreFoundOnce(t *testing.T) {
 	first.Endpoints = first.Endpoints[:1]
 	l.tracker.Upsert(limitsSource, first)
 	l.compile()
-	if now := list(); !slices.Equal(now, []uint16{6}) || len(u.shares.of) != 1 || u.ports[2].families[0].members[0].weight != 6 {
+	if now := list(); !slices.Equal(now, []uint16{6}) || len(u.shares.of) != 1 ||
+		u.ports[2].families[0].members[0].weight != 6 {
 		t.Errorf("weights %v of %d slices, want the new version alone", now, len(u.shares.of))
 	}
 }

@@ -25,31 +25,43 @@ type mutator struct {
 // What is written where names end with the key. A field that has none gets any.
 var words = map[string][]string{
 	"address": {
-		"127.0.0.1", "127.255.255.254", "0.0.0.0", "0.1.2.3", "224.0.0.1", "239.1.1.1", "255.255.255.255", "240.0.0.1", "169.254.169.254",
-		"::", "::1", "fe80::1", "fe80::1%eth0", "febf::1", "ff02::1", "ff0e::1", "::ffff:10.0.0.1", "::ffff:127.0.0.1", "::192.0.2.1", "64:ff9b::a00:1",
-		"10.0.0.1", "010.000.000.001", "10.0.0.256", "10.0.0", "10.0.0.1.", " 10.0.0.1", "10.0.0.1\n", "10.0.0.1:80", "0x0a000001", "167772161", "10.0.0.1/32",
-		"192.0.2.10", "192.0.2.20", "203.0.113.1", "203.0.113.200", "203.0.113.202", "2001:db8:f::200", "10.96.0.201", "2001:db8::1", "2001:DB8:0:0::0001", "[2001:db8::1]", "None", "none", "example.org",
+		"127.0.0.1", "127.255.255.254", "0.0.0.0", "0.1.2.3", "224.0.0.1", "239.1.1.1", "255.255.255.255", "240.0.0.1",
+		"169.254.169.254",
+		"::", "::1", "fe80::1", "fe80::1%eth0", "febf::1", "ff02::1", "ff0e::1", "::ffff:10.0.0.1", "::ffff:127.0.0.1",
+		"::192.0.2.1", "64:ff9b::a00:1",
+		"10.0.0.1", "010.000.000.001", "10.0.0.256", "10.0.0", "10.0.0.1.", " 10.0.0.1", "10.0.0.1\n", "10.0.0.1:80",
+		"0x0a000001", "167772161", "10.0.0.1/32",
+		"192.0.2.10", "192.0.2.20", "203.0.113.1", "203.0.113.200", "203.0.113.202", "2001:db8:f::200", "10.96.0.201",
+		"2001:db8::1", "2001:DB8:0:0::0001", "[2001:db8::1]", "None", "none", "example.org",
 	},
 	"range": {
-		"0.0.0.0/0", "::/0", "10.0.0.0/8", "10.0.0.1/8", "10.0.0.0/33", "10.0.0.0/-1", "10.0.0.0/08", "10.0.0.0", "/", "2001:db8::/129", "2001:db8::/32", "::ffff:10.0.0.0/104",
+		"0.0.0.0/0", "::/0", "10.0.0.0/8", "10.0.0.1/8", "10.0.0.0/33", "10.0.0.0/-1", "10.0.0.0/08", "10.0.0.0", "/",
+		"2001:db8::/129", "2001:db8::/32", "::ffff:10.0.0.0/104",
 		"127.0.0.0/8", "224.0.0.0/4", " 10.0.0.0/8 ", "10.0.0.0/8,10.1.0.0/16", "bad", "bad:/8", "",
 	},
 	"protocol": {"TCP", "UDP", "SCTP", "tcp", "ICMP", "", "TCP ", "6"},
 	"policy":   {"Cluster", "Local", "local", "", "Global", "PreferClose"},
-	"type":     {"ClusterIP", "NodePort", "LoadBalancer", "ExternalName", "", "IPv4", "IPv6", "FQDN", "ipv4", "VIP", "Proxy", "InternalIP", "ExternalIP", "Hostname"},
+	"type": {"ClusterIP", "NodePort", "LoadBalancer", "ExternalName", "", "IPv4", "IPv6", "FQDN", "ipv4", "VIP",
+		"Proxy", "InternalIP", "ExternalIP", "Hostname"},
 	"family":   {"IPv4", "IPv6", "IPv5", "", "ipv4"},
 	"affinity": {"None", "ClientIP", "clientip", ""},
 	"name": {
-		"a", "b", "c", "svc-1", "svc-2", "default", "other", "gw-1", "gw-2", "", ".", "..", "a.b", "A", "-", "a-", "a_b", "a/b", "../../etc", "a\x00b", "a\nb", "a\u2028b", "\x1b[2J",
-		"\xff\xfe", "ä", "日本語", "\u202egnp.exe", "🦆", strings.Repeat("a", 63), strings.Repeat("a", 64), strings.Repeat("a", 254), strings.Repeat("é", 4000),
+		"a", "b", "c", "svc-1", "svc-2", "default", "other", "gw-1", "gw-2", "", ".", "..", "a.b", "A", "-", "a-",
+		"a_b", "a/b", "../../etc", "a\x00b", "a\nb", "a\u2028b", "\x1b[2J",
+		"\xff\xfe", "ä", "日本語", "\u202egnp.exe", "🦆", strings.Repeat("a", 63), strings.Repeat("a", 64),
+		strings.Repeat("a", 254), strings.Repeat("é", 4000),
 	},
 	"key": {
-		"kubernetes.io/service-name", "service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless", "sluice.dev/scheduler", "sluice.dev/weights",
-		"topology.kubernetes.io/zone", "endpoints.kubernetes.io/last-change-trigger-time", "service.kubernetes.io/topology-mode", "", "x",
+		"kubernetes.io/service-name", "service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless",
+		"sluice.dev/scheduler", "sluice.dev/weights",
+		"topology.kubernetes.io/zone", "endpoints.kubernetes.io/last-change-trigger-time",
+		"service.kubernetes.io/topology-mode", "", "x",
 	},
 	"value": {
-		"svc-1", "svc-2", "svc-3", "maglev", "rr", "wrr", "lc", "sed", "nq", "random", "MAGLEV", "10.0.0.0/8=0", "10.0.0.1=65535,10.0.0.2=65536", "0.0.0.0/0=-1", "node:gw-1=5,zone:a=0", "=", ",,,", "10.0.0.0/8=1e9",
-		"zone:=1", strings.Repeat("10.0.0.1=1,", 2000), "a", "b", "2026-01-01T00:00:00Z", "9999-99-99T99:99:99Z", "true", "", "\x00", "日本語",
+		"svc-1", "svc-2", "svc-3", "maglev", "rr", "wrr", "lc", "sed", "nq", "random", "MAGLEV", "10.0.0.0/8=0",
+		"10.0.0.1=65535,10.0.0.2=65536", "0.0.0.0/0=-1", "node:gw-1=5,zone:a=0", "=", ",,,", "10.0.0.0/8=1e9",
+		"zone:=1", strings.Repeat("10.0.0.1=1,", 2000), "a", "b", "2026-01-01T00:00:00Z", "9999-99-99T99:99:99Z",
+		"true", "", "\x00", "日本語",
 	},
 }
 
@@ -58,13 +70,15 @@ func (m *mutator) wordsOf(field string) []string {
 	field = strings.ToLower(field)
 	kind := ""
 	switch {
-	case strings.HasSuffix(field, "ip"), strings.HasSuffix(field, "ips"), strings.HasSuffix(field, "addresses"), field == "address":
+	case strings.HasSuffix(field, "ip"), strings.HasSuffix(field, "ips"), strings.HasSuffix(field, "addresses"),
+		field == "address":
 		kind = "address"
 	case strings.HasSuffix(field, "ranges"):
 		kind = "range"
 	case strings.HasSuffix(field, "families"):
 		kind = "family"
-	case strings.HasSuffix(field, "policy"), strings.HasSuffix(field, "affinity"), strings.HasSuffix(field, "protocol"), strings.HasSuffix(field, "type"):
+	case strings.HasSuffix(field, "policy"), strings.HasSuffix(field, "affinity"), strings.HasSuffix(field, "protocol"),
+		strings.HasSuffix(field, "type"):
 		for name := range words {
 			if strings.HasSuffix(field, name) {
 				kind = name
@@ -76,7 +90,8 @@ func (m *mutator) wordsOf(field string) []string {
 		kind = field
 	}
 	if kind == "" || m.chance(10) {
-		kinds := []string{"address", "affinity", "family", "key", "name", "policy", "protocol", "range", "type", "value"}
+		kinds := []string{"address", "affinity", "family", "key", "name", "policy", "protocol", "range", "type",
+			"value"}
 		kind = kinds[m.one(len(kinds))]
 	}
 	return words[kind]
@@ -87,17 +102,23 @@ func roots(o runtime.Object) map[string]any {
 	switch o := o.(type) {
 	case *corev1.Service:
 		return map[string]any{
-			"name": &o.Name, "namespace": &o.Namespace, "labels": &o.Labels, "annotations": &o.Annotations, "created": &o.CreationTimestamp, "uid": &o.UID,
-			"spec": &o.Spec, "spec again": &o.Spec, "ports": &o.Spec.Ports, "clusterIPs": &o.Spec.ClusterIPs, "externalIPs": &o.Spec.ExternalIPs,
-			"loadBalancerSourceRanges": &o.Spec.LoadBalancerSourceRanges, "ingress": &o.Status.LoadBalancer.Ingress, "families": &o.Spec.IPFamilies,
+			"name": &o.Name, "namespace": &o.Namespace, "labels": &o.Labels, "annotations": &o.Annotations,
+			"created": &o.CreationTimestamp, "uid": &o.UID,
+			"spec": &o.Spec, "spec again": &o.Spec, "ports": &o.Spec.Ports, "clusterIPs": &o.Spec.ClusterIPs,
+			"externalIPs":              &o.Spec.ExternalIPs,
+			"loadBalancerSourceRanges": &o.Spec.LoadBalancerSourceRanges, "ingress": &o.Status.LoadBalancer.Ingress,
+			"families": &o.Spec.IPFamilies,
 		}
 	case *discoveryv1.EndpointSlice:
 		return map[string]any{
-			"name": &o.Name, "namespace": &o.Namespace, "labels": &o.Labels, "annotations": &o.Annotations, "addressType": &o.AddressType,
-			"ports": &o.Ports, "endpoints": &o.Endpoints, "endpoints again": &o.Endpoints, "endpoints once more": &o.Endpoints,
+			"name": &o.Name, "namespace": &o.Namespace, "labels": &o.Labels, "annotations": &o.Annotations,
+			"addressType": &o.AddressType,
+			"ports":       &o.Ports, "endpoints": &o.Endpoints, "endpoints again": &o.Endpoints,
+			"endpoints once more": &o.Endpoints,
 		}
 	case *corev1.Node:
-		return map[string]any{"name": &o.Name, "labels": &o.Labels, "taints": &o.Spec.Taints, "addresses": &o.Status.Addresses, "deleted": &o.DeletionTimestamp}
+		return map[string]any{"name": &o.Name, "labels": &o.Labels, "taints": &o.Spec.Taints,
+			"addresses": &o.Status.Addresses, "deleted": &o.DeletionTimestamp}
 	}
 	panic(fmt.Sprintf("mutate %T", o))
 }
@@ -146,7 +167,8 @@ func (m *mutator) change(field string, v reflect.Value) {
 	case reflect.String:
 		v.SetString(m.text(field, v.String()))
 	case reflect.Int32, reflect.Int64:
-		numbers := []int64{0, 1, 2, 80, 81, 8080, 30000, 30001, 32100, 31100, 65535, 65536, -1, 131152, math.MaxInt32, math.MinInt32, 86400, 86401}
+		numbers := []int64{0, 1, 2, 80, 81, 8080, 30000, 30001, 32100, 31100, 65535, 65536, -1, 131152, math.MaxInt32,
+			math.MinInt32, 86400, 86401}
 		v.SetInt(numbers[m.one(len(numbers))])
 	case reflect.Bool:
 		v.SetBool(!v.Bool())

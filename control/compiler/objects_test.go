@@ -88,8 +88,9 @@ func newMutatedObjects(t *testing.T, seed uint64) *mutatedObjects {
 	cfg.ClusterIPs, cfg.ClusterCIDRs = true, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}
 	cfg.LocalAddresses = cfg.NodeAddresses[:1]
 	g := &mutatedObjects{
-		t: t, m: mutator{world: world{rand.New(rand.NewPCG(seed, 0))}}, tracker: tracker.New(), compiler: compiler.New(cfg),
-		kernel: controltest.NewKernel(), good: map[services.FrontendKey]string{}, kinds: map[string]int{},
+		t: t, m: mutator{world: world{rand.New(rand.NewPCG(seed, 0))}}, tracker: tracker.New(),
+		compiler: compiler.New(cfg),
+		kernel:   controltest.NewKernel(), good: map[services.FrontendKey]string{}, kinds: map[string]int{},
 	}
 	all := g.compiler.Steer()
 	g.kernel.Must(t, &all.Open, g.kernel.Open)
@@ -153,10 +154,13 @@ func TestMutatedObjects(t *testing.T) {
 		}
 	}
 	took := time.Since(start)
-	t.Logf("%d mutated objects in %v (%.0f/s): %v; %d compiles, %d of them compared with one from nothing; %d long lists; "+
-		"%d tables; at most %d problems, %d frontends, %d backends at a time", count, took.Round(time.Millisecond), float64(count)/took.Seconds(), g.kinds, compiles, fulls,
+	t.Logf("%d mutated objects in %v (%.0f/s): %v; %d compiles, %d of them compared with one from nothing; %d long "+
+		"lists; "+
+		"%d tables; at most %d problems, %d frontends, %d backends at a time", count, took.Round(time.Millisecond),
+		float64(count)/took.Seconds(), g.kinds, compiles, fulls,
 		g.m.huge, g.compiler.Snapshot().Generation, g.refused, g.frontends, g.backends)
-	if count >= usual && (g.frontends < 2*len(g.good) || g.refused < 20 || g.m.huge == 0 || len(g.kinds) != 3 || fulls == 0) {
+	if count >= usual && (g.frontends < 2*len(g.good) || g.refused < 20 || g.m.huge == 0 || len(g.kinds) != 3 ||
+		fulls == 0) {
 		t.Error("the mutated objects try too little")
 	}
 }
@@ -268,7 +272,8 @@ func (g *mutatedObjects) check(s *services.Snapshot, problems []objects.Problem)
 	})
 	refused := 0
 	for _, p := range problems {
-		if strings.ContainsFunc(p.String(), func(r rune) bool { return r < ' ' || r == 0x7f || r == '\u2028' }) || p.Message == "" {
+		if strings.ContainsFunc(p.String(), func(r rune) bool { return r < ' ' || r == 0x7f || r == '\u2028' }) ||
+			p.Message == "" {
 			t.Errorf("problem %q", p.String())
 		}
 		if p.Object.Namespace == "good" {
@@ -290,20 +295,23 @@ func atGateway(s *services.Snapshot, b *services.Backend) bool {
 	own := s.Owned(b.Addr)
 	f, ok := s.FrontendByKey(services.FrontendKey{Addr: b.Addr, Port: b.Port, Proto: b.Proto})
 	return own&services.AddrLocal == 0 &&
-		(own&services.AddrSNAT != 0 || ok && (f.Kind != services.ExternalIP || f.Service.Namespace == s.Service(b.Service).Namespace))
+		(own&services.AddrSNAT != 0 || ok && (f.Kind != services.ExternalIP ||
+			f.Service.Namespace == s.Service(b.Service).Namespace))
 }
 
 // checkFrontend: it can be sent to, belongs to its service, and chooses among backends
 // that serve, of its protocol and family, in order and each once.
 func (g *mutatedObjects) checkFrontend(s *services.Snapshot, f *services.Frontend) {
 	anyAddr := f.Key.Addr == services.AnyIPv4 || f.Key.Addr == services.AnyIPv6
-	if f.Key.Port == 0 || anyAddr != (f.Kind == services.NodePort) || !anyAddr && illegal(f.Key.Addr) || s.Service(f.Service.ID) != f.Service {
+	if f.Key.Port == 0 || anyAddr != (f.Kind == services.NodePort) || !anyAddr && illegal(f.Key.Addr) ||
+		s.Service(f.Service.ID) != f.Service {
 		g.t.Errorf("frontend %+v", *f)
 	}
 	for _, set := range []*services.EndpointSet{f.Outside.Set, f.Pod.Set} {
 		for i, r := range set.Backends {
 			b := s.Backend(r)
-			if b == nil || b.Flags&services.BackendServing == 0 || b.Proto != f.Key.Proto || b.Addr.Is4() != f.Key.Addr.Is4() ||
+			if b == nil || b.Flags&services.BackendServing == 0 || b.Proto != f.Key.Proto ||
+				b.Addr.Is4() != f.Key.Addr.Is4() ||
 				b.Service != f.Service.ID || b.Weight == 0 {
 				g.t.Fatalf("frontend %+v sends new flows to %+v", *f, b)
 			}
@@ -324,9 +332,11 @@ func (g *mutatedObjects) full() {
 	s, problems, steer := g.compiler.Full(g.tracker.State())
 	if got, want := describe(g.compiler.Snapshot(), g.compiler.Problems()), describe(s, problems); got != want {
 		g.show()
-		g.t.Fatalf("incremental (+) against full (-):\n%s", cmp.Diff(strings.Split(want, "\n"), strings.Split(got, "\n")))
+		g.t.Fatalf("incremental (+) against full (-):\n%s", cmp.Diff(strings.Split(want, "\n"),
+			strings.Split(got, "\n")))
 	}
-	if got, want := g.compiler.HealthChecks(), g.compiler.FullHealthChecks(g.tracker.State()); !slices.Equal(got, want) {
+	if got, want := g.compiler.HealthChecks(), g.compiler.FullHealthChecks(g.tracker.State()); !slices.Equal(got,
+		want) {
 		g.t.Fatalf("health checks are %+v, and full %+v", got, want)
 	}
 	g.kernel.Equal(g.t, &steer.Open)

@@ -56,26 +56,31 @@ func (w world) service(name string) *corev1.Service {
 	if w.chance(50) {
 		s.CreationTimestamp = metav1.NewTime(time.Unix(int64(1+w.one(3)), 0))
 	}
-	s.Spec.Type = []corev1.ServiceType{corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort, corev1.ServiceTypeLoadBalancer}[w.one(3)]
+	s.Spec.Type = []corev1.ServiceType{corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort,
+		corev1.ServiceTypeLoadBalancer}[w.one(3)]
 	s.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}[:1+w.one(2)]
 	if w.chance(30) {
 		s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 		s.Spec.HealthCheckNodePort = int32(31000 + w.one(3))
 	}
 	if w.chance(30) {
-		p := []corev1.ServiceInternalTrafficPolicy{corev1.ServiceInternalTrafficPolicyLocal, corev1.ServiceInternalTrafficPolicyCluster, "bad"}[w.one(3)]
+		p := []corev1.ServiceInternalTrafficPolicy{corev1.ServiceInternalTrafficPolicyLocal,
+			corev1.ServiceInternalTrafficPolicyCluster, "bad"}[w.one(3)]
 		s.Spec.InternalTrafficPolicy = &p
 	}
 	if w.chance(20) {
 		s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
 		if w.chance(50) {
 			seconds := int32(w.one(3) * 100)
-			s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds}}
+			s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{
+				ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds},
+			}
 		}
 	}
 	for range w.one(3) * w.one(2) {
 		s.Spec.LoadBalancerSourceRanges = append(s.Spec.LoadBalancerSourceRanges,
-			[]string{"192.0.2.0/24", " 198.51.100.0/24", "0.0.0.0/0", "2001:db8::/32", "::/0", "bad", "bad::x/1"}[w.one(7)])
+			[]string{"192.0.2.0/24", " 198.51.100.0/24", "0.0.0.0/0", "2001:db8::/32", "::/0", "bad",
+				"bad::x/1"}[w.one(7)])
 	}
 	s.Annotations = w.annotations()
 	switch w.one(12) {
@@ -84,12 +89,14 @@ func (w world) service(name string) *corev1.Service {
 	case 1:
 		s.UID = "seen"
 	case 2, 3, 4:
-		s.Spec.ClusterIPs = []string{fmt.Sprintf("10.96.0.%d", 1+w.one(6)), fmt.Sprintf("fd00::%d", 1+w.one(6))}[:1+w.one(2)]
+		s.Spec.ClusterIPs = []string{fmt.Sprintf("10.96.0.%d", 1+w.one(6)), fmt.Sprintf("fd00::%d", 1+w.one(6))}[:1+
+			w.one(2)]
 	case 5:
 		s.Spec.ClusterIPs = []string{w.vip()}
 	}
 	for i := range 1 + w.one(3) {
-		p := corev1.ServicePort{Name: string(rune('a' + i)), Port: int32(80 + w.one(3)), Protocol: []corev1.Protocol{"TCP", "UDP", "SCTP"}[w.one(3)]}
+		p := corev1.ServicePort{Name: string(rune('a' + i)), Port: int32(80 + w.one(3)),
+			Protocol: []corev1.Protocol{"TCP", "UDP", "SCTP"}[w.one(3)]}
 		if w.chance(40) {
 			p.NodePort = int32(30000 + w.one(3))
 		}
@@ -108,10 +115,12 @@ func (w world) service(name string) *corev1.Service {
 func (w world) annotations() map[string]string {
 	a := map[string]string{}
 	if w.chance(30) {
-		a["sluice.dev/scheduler"] = append(services.SchedulerNames(), "bad")[w.Uint64N(uint64(services.NumSchedulers)+1)]
+		a["sluice.dev/scheduler"] = append(services.SchedulerNames(), "bad")[w.Uint64N(uint64(services.NumSchedulers)+
+			1)]
 	}
 	if w.chance(20) {
-		a["sluice.dev/weights"] = []string{"10.0.0.0/29=3", "node:gw-1=0", "zone:a=2,zone:b=5", "10.0.0.3=65535,10.0.0.4=0", "bad=1", "10.0.0.0/8=x, 0.0.0.0/0=7"}[w.one(6)]
+		a["sluice.dev/weights"] = []string{"10.0.0.0/29=3", "node:gw-1=0", "zone:a=2,zone:b=5",
+			"10.0.0.3=65535,10.0.0.4=0", "bad=1", "10.0.0.0/8=x, 0.0.0.0/0=7"}[w.one(6)]
 	}
 	return a
 }
@@ -142,7 +151,8 @@ func (w world) slice(name string) *discoveryv1.EndpointSlice {
 	s.Name, s.Namespace = name, "default"
 	s.Labels = map[string]string{discoveryv1.LabelServiceName: fmt.Sprintf("svc-%d", w.one(8))}
 	for i := range w.one(3) {
-		name, number, protocol := string(rune('a'+i)), []int32{8080, 8081, 80}[w.one(3)], []corev1.Protocol{"TCP", "UDP", "SCTP"}[w.one(3)]
+		name, number, protocol := string(rune('a'+i)), []int32{8080, 8081, 80}[w.one(3)],
+			[]corev1.Protocol{"TCP", "UDP", "SCTP"}[w.one(3)]
 		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: &name, Port: &number, Protocol: &protocol})
 	}
 	hinted := w.chance(50)
@@ -184,7 +194,8 @@ func (w world) step(t *tracker.Tracker) {
 	}
 	switch {
 	case w.chance(25):
-		t.Delete(from, objects.ObjectID{Kind: kind, Namespace: map[bool]string{false: "default"}[kind == objects.KindNode], Name: name})
+		t.Delete(from, objects.ObjectID{Kind: kind,
+			Namespace: map[bool]string{false: "default"}[kind == objects.KindNode], Name: name})
 	case kind == objects.KindNode:
 		t.Upsert(from, w.node(name))
 	case kind == objects.KindService:
@@ -240,7 +251,8 @@ func TestIncrementalEqualsFull(t *testing.T) {
 			cfg.NodeAddresses = controltest.Config().NodeAddresses[:w.one(3)]
 			cfg.LocalAddresses = controltest.Config().NodeAddresses[:w.one(3)]
 			cfg.ClusterIPs, cfg.MasqueradeAll, cfg.StrictSourceRanges = w.chance(70), w.chance(30), w.chance(50)
-			cfg.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16"), netip.MustParsePrefix("fd01::/64")}[:w.one(3)]
+			cfg.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16"),
+				netip.MustParsePrefix("fd01::/64")}[:w.one(3)]
 			cfg.Scheduler = services.Scheduler(w.Uint64N(uint64(services.NumSchedulers)))
 			cfg.MaxFrontends, cfg.MaxAddrs, cfg.MaxSources = 0, 0, 0 // no bound
 			if w.chance(25) {
@@ -248,7 +260,8 @@ func TestIncrementalEqualsFull(t *testing.T) {
 			}
 			apply(c.Configure(cfg))
 		case w.chance(2):
-			d := compiler.Drain{Addr: header.AddrFrom4([4]byte{10, 0, 0, byte(1 + w.one(24))}), Port: uint16(8080*w.one(2) + w.one(2))}
+			d := compiler.Drain{Addr: header.AddrFrom4([4]byte{10, 0, 0, byte(1 + w.one(24))}),
+				Port: uint16(8080*w.one(2) + w.one(2))}
 			if w.chance(50) {
 				_ = c.Drain(d)
 			} else {
@@ -264,7 +277,8 @@ func TestIncrementalEqualsFull(t *testing.T) {
 		apply(c.Compile(tracker.Changes()))
 		full, fullProblems, steer := c.Full(tracker.State())
 		if got, want := describe(snapshot, problems), describe(full, fullProblems); got != want {
-			t.Fatalf("after %d changes, full against incremental:\n%s", n, cmp.Diff(strings.Split(want, "\n"), strings.Split(got, "\n")))
+			t.Fatalf("after %d changes, full against incremental:\n%s", n, cmp.Diff(strings.Split(want, "\n"),
+				strings.Split(got, "\n")))
 		}
 		if got, want := c.HealthChecks(), c.FullHealthChecks(tracker.State()); !slices.Equal(got, want) {
 			t.Fatalf("after %d changes, health checks are %+v, and full %+v", n, got, want)

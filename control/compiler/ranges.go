@@ -13,7 +13,8 @@ import (
 // if it has the address (k8s.io/kubernetes pkg/proxy/nftables/proxier.go, allowFromNode).
 func (r *run) allowed(s *objects.Service, c claim) []netip.Prefix {
 	ranges := s.Ranges[objects.Family(!is4(c.key.Addr))]
-	if len(ranges) == 0 || c.kind == services.ClusterIP || c.kind != services.LoadBalancer && !r.cfg.StrictSourceRanges {
+	if len(ranges) == 0 || c.kind == services.ClusterIP ||
+		c.kind != services.LoadBalancer && !r.cfg.StrictSourceRanges {
 		return nil
 	}
 	if c.kind == services.NodePort || !containsAny(ranges, r.cfg.LocalAddresses) {

@@ -46,10 +46,15 @@ func TestRebuildInheritsEverything(t *testing.T) {
 	w.endpoints("10.0.0.1", "10.0.0.2", "10.0.0.3")
 	w.compile()
 	if w.ref(1) != before || w.ref(3) == gone {
-		t.Errorf("numbers %v and %v; want %v, which lives on, and another than %v, which was given back", w.ref(1), w.ref(3), before, gone)
+		t.Errorf("numbers %v and %v; want %v, which lives on, and another than %v, which was given back", w.ref(1),
+			w.ref(3), before, gone)
 	}
 	w.endpoints("10.0.0.1", "10.0.0.3")
-	s, _, _ := w.c.Compile(func() *objects.Changes { w.t.Upsert(objects.Source{Kind: "test"}, w.slice); return w.t.Changes() }())
+	s, _, _ := w.c.Compile(func() *objects.Changes {
+		w.t.Upsert(objects.Source{Kind: "test"},
+			w.slice)
+		return w.t.Changes()
+	}())
 	w.c.Release(s.Generation)
 	if slices.Sort(told); !slices.Equal(told, []byte{2, 4}) { // 3 is back, so clients keep it
 		t.Errorf("told of %v, want 2 and 4", told)

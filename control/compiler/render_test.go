@@ -72,7 +72,8 @@ func renderService(f *services.Frontend) (line string) {
 	if !f.Key.Addr.Is4() {
 		topology = f.Service.Topology[1]
 	}
-	return line + map[services.Topology]string{services.TopologyZone: " hints-zone", services.TopologyNode: " hints-node"}[topology]
+	return line + map[services.Topology]string{services.TopologyZone: " hints-zone",
+		services.TopologyNode: " hints-node"}[topology]
 }
 
 func renderRule(s *services.Snapshot, r *services.Rule, tables bool) (line string) {
@@ -80,7 +81,8 @@ func renderRule(s *services.Snapshot, r *services.Rule, tables bool) (line strin
 		line = " keep-client"
 	}
 	if len(r.Set.Backends) == 0 {
-		return line + map[services.Empty]string{services.EmptyReject: " reject", services.EmptyDrop: " drop"}[r.Set.Empty]
+		return line + map[services.Empty]string{services.EmptyReject: " reject",
+			services.EmptyDrop: " drop"}[r.Set.Empty]
 	}
 	line += " ->"
 	for i, ref := range r.Set.Backends {
@@ -103,7 +105,9 @@ func renderRule(s *services.Snapshot, r *services.Rule, tables bool) (line strin
 func renderBackends(s *services.Snapshot) (lines []string) {
 	s.Backends(func(b *services.Backend) bool {
 		line := fmt.Sprintf("%s %s/%s", serviceName(s.Service(b.Service)), hostPort(b.Addr, b.Port), proto(b.Proto))
-		for i, name := range []string{"serving", "ready", "terminating", "local", "drained", "hinted-node", "hinted-zone"} {
+		for i, name := range []string{
+			"serving", "ready", "terminating", "local", "drained", "hinted-node", "hinted-zone",
+		} {
 			if b.Flags>>i&1 != 0 {
 				line += " " + name
 			}
@@ -135,7 +139,8 @@ func renderSteer(s *steer.Set) (lines []string) {
 		lines = append(lines, "frontend "+key(k))
 	}
 	for _, n := range s.NodePorts {
-		lines = append(lines, fmt.Sprintf("node port %d/%s IPv%d", n.Port, proto(n.Proto), map[bool]int{false: 4, true: 6}[n.V6]))
+		lines = append(lines, fmt.Sprintf("node port %d/%s IPv%d", n.Port, proto(n.Proto),
+			map[bool]int{false: 4, true: 6}[n.V6]))
 	}
 	for _, a := range s.Addrs {
 		lines = append(lines, "address "+a.Addr.String()+addrFlags(a.Flags))

@@ -125,7 +125,8 @@ func (c *Compiler) anew(units []*unit) *Compiler {
 	claimant := func(u *unit) {
 		if u.service != nil && !known[u] {
 			known[u] = true
-			changes.Services = append(changes.Services, objects.Changed[*objects.Service]{ID: u.service.ID, Now: u.service})
+			changes.Services = append(changes.Services, objects.Changed[*objects.Service]{ID: u.service.ID,
+				Now: u.service})
 		}
 	}
 	for _, u := range units {

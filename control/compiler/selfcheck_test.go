@@ -72,7 +72,8 @@ func newChecked(t *testing.T) *checked {
 	c.kernel.Must(t, &all.Open, c.kernel.Open)
 	for i := range 40 { // so that numbers are not those of a table made from nothing
 		c.add(i)
-		c.tracker.Delete(controltest.Source, objects.ObjectID{Kind: objects.KindService, Namespace: "bench", Name: controltest.Service(i).Name})
+		c.tracker.Delete(controltest.Source, objects.ObjectID{Kind: objects.KindService, Namespace: "bench",
+			Name: controltest.Service(i).Name})
 		c.compile()
 	}
 	var b tracker.Batch
@@ -143,14 +144,16 @@ func TestSelfCheckFindsAndRepairs(t *testing.T) {
 			if got, want := describe(now, problems), describe(full, wantProblems); got != want {
 				t.Errorf("the table is still wrong:\n%s", cmp.Diff(strings.Split(want, "\n"), strings.Split(got, "\n")))
 			}
-			if got, want := c.compiler.HealthChecks(), c.compiler.FullHealthChecks(c.tracker.State()); !slices.Equal(got, want) {
+			if got, want := c.compiler.HealthChecks(),
+				c.compiler.FullHealthChecks(c.tracker.State()); !slices.Equal(got, want) {
 				t.Errorf("health checks are still %+v", got)
 			}
 			c.kernel.Equal(t, &steer.Open)
 			if now.Generation != generation+1 {
 				t.Errorf("generation %d after %d", now.Generation, generation)
 			}
-			if got := refs(now); what != "a number given twice" && what != "a forgotten unit" && !maps.Equal(got, wanted) {
+			if got := refs(now); what != "a number given twice" && what != "a forgotten unit" &&
+				!maps.Equal(got, wanted) {
 				t.Errorf("endpoints have other numbers:\n%s", cmp.Diff(wanted, got))
 			}
 			c.add(50) // and it works on

@@ -112,7 +112,8 @@ func (r *run) setSets(u *unit, p *port, f *familySet, n needs) (problems []objec
 		if over := len(chosen) - maglev.MaxNames; over > 0 {
 			chosen = chosen[:maglev.MaxNames]
 			problem := objects.Problem{Object: u.service.ID, Severity: objects.Refused,
-				Message: fmt.Sprintf("%d endpoints are more than the %d a service port can have", len(chosen)+over, maglev.MaxNames)}
+				Message: fmt.Sprintf("%d endpoints are more than the %d a service port can have", len(chosen)+over,
+					maglev.MaxNames)}
 			if !slices.Contains(problems, problem) {
 				problems = append(problems, problem)
 			}
@@ -154,7 +155,8 @@ func (r *run) buildTable(p *port, f *familySet, kind tableKind, s *services.Endp
 	case len(s.Backends) == 0:
 		return nil
 	case kind == hashTable:
-		return r.tables.get(maglev.Table(r.names(p, f, s.Backends), widen(s.Weights), r.cfg.SelectKey, maglev.Size(len(s.Backends))))
+		return r.tables.get(maglev.Table(r.names(p, f, s.Backends), widen(s.Weights), r.cfg.SelectKey,
+			maglev.Size(len(s.Backends))))
 	case kind == turnTable && s.Weights != nil:
 		return r.tables.get(turns(s.Weights, maglev.Size(len(s.Weights))))
 	}

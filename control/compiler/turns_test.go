@@ -99,7 +99,8 @@ func TestTurnsOfFrontends(t *testing.T) {
 		w.endpoints(endpoints...)
 		w.compile()
 		for i, a := range addrs {
-			f, ok := w.c.Snapshot().FrontendByKey(services.FrontendKey{Addr: header.AddrFrom(netip.MustParseAddr(a)), Port: 80, Proto: header.ProtoTCP})
+			f, ok := w.c.Snapshot().FrontendByKey(services.FrontendKey{Addr: header.AddrFrom(netip.MustParseAddr(a)),
+				Port: 80, Proto: header.ProtoTCP})
 			if !ok {
 				t.Fatalf("%s is no frontend", a)
 			}

@@ -32,7 +32,8 @@ func unmatched(u *unit, i int, sp objects.ServicePort) []objects.Problem {
 		have = append(have[:objects.MaxFieldProblems], fmt.Sprintf("%d others", more))
 	}
 	return []objects.Problem{{Object: u.service.ID, Field: fmt.Sprintf("spec.ports[%d]", i), Severity: objects.Warning,
-		Message: fmt.Sprintf("no EndpointSlice has %s, they have %s: it gets no endpoints until name and protocol are the same in both",
+		Message: fmt.Sprintf("no EndpointSlice has %s, they have %s: it gets no endpoints until name and protocol "+
+			"are the same in both",
 			portText(sp.Name, sp.Proto), strings.Join(have, ", "))}}
 }
 

@@ -26,7 +26,8 @@ func TestLostPins(t *testing.T) {
 		{"not ready", "ClientIP", func(w *pinWorld) { w.unready("10.0.0.2") }, []string{"10.0.0.2"}},
 		{"weight", "ClientIP", func(w *pinWorld) { w.weights("10.0.0.1=0") }, []string{"10.0.0.1"}},
 		{"the service", "ClientIP", func(w *pinWorld) { w.delete() }, []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"}},
-		{"one more", "ClientIP", func(w *pinWorld) { w.endpoints("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4") }, nil},
+		{"one more", "ClientIP", func(w *pinWorld) { w.endpoints("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4") },
+			nil},
 		{"no affinity", "None", func(w *pinWorld) { w.endpoints("10.0.0.1") }, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -34,7 +35,8 @@ func TestLostPins(t *testing.T) {
 			var lost []string
 			w.c.WatchPins(func(list []LostPin) {
 				for _, p := range list {
-					if p.Service != serviceIdentity(unitKey{"default", "web"}, objects.ServicePort{Name: "http", Proto: header.ProtoTCP}) || p.Port != 8080 {
+					if p.Service != serviceIdentity(unitKey{"default", "web"}, objects.ServicePort{Name: "http",
+						Proto: header.ProtoTCP}) || p.Port != 8080 {
 						t.Errorf("lost %+v", p)
 					}
 					lost = append(lost, p.Addr.String())
@@ -129,12 +131,14 @@ func newPinWorld(affinity string) *pinWorld {
 		service: &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", Annotations: map[string]string{}},
 			Spec: corev1.ServiceSpec{
-				ClusterIP: "10.96.0.1", ExternalIPs: []string{"192.0.2.1"}, SessionAffinity: corev1.ServiceAffinity(affinity),
-				Ports: []corev1.ServicePort{{Name: name, Port: 80}},
+				ClusterIP: "10.96.0.1", ExternalIPs: []string{"192.0.2.1"},
+				SessionAffinity: corev1.ServiceAffinity(affinity),
+				Ports:           []corev1.ServicePort{{Name: name, Port: 80}},
 			},
 		},
 		slice: &discoveryv1.EndpointSlice{
-			ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "web-1", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web-1",
+				Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
 			AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: &name, Port: &port}},
 		},
 	}
@@ -170,6 +174,7 @@ func (w *pinWorld) unready(addr string) {
 func (w *pinWorld) weights(text string) { w.service.Annotations["sluice.dev/weights"] = text }
 
 func (w *pinWorld) delete() {
-	w.t.Delete(objects.Source{Kind: "test"}, objects.ObjectID{Kind: objects.KindService, Namespace: "default", Name: "web"})
+	w.t.Delete(objects.Source{Kind: "test"}, objects.ObjectID{Kind: objects.KindService, Namespace: "default",
+		Name: "web"})
 	w.service = nil
 }

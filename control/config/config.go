@@ -296,7 +296,8 @@ func (c *Configuration) Node() (string, error) {
 	}
 	host = strings.ToLower(strings.TrimSpace(host))
 	if host == "" {
-		return "", fmt.Errorf("nodeName is empty and so is the host name; set nodeName to the name of this node's Node object")
+		return "", fmt.Errorf("nodeName is empty and so is the host name; set nodeName to the name of this node's " +
+			"Node object")
 	}
 	return host, nil
 }

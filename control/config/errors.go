@@ -63,7 +63,8 @@ func (d *decoder) finish(file string) Errors {
 func textProblem(v reflect.Value, text string, err error) string {
 	switch v.Interface().(type) {
 	case netip.Prefix:
-		return fmt.Sprintf("%q is no CIDR, write an address and a prefix length such as 192.0.2.0/24 or 2001:db8::/64", text)
+		return fmt.Sprintf("%q is no CIDR, write an address and a prefix length such as 192.0.2.0/24 or 2001:db8::/64",
+			text)
 	case netip.Addr:
 		return fmt.Sprintf("%q is no IP address, write one such as 192.0.2.1 or 2001:db8::1", text)
 	}

@@ -22,7 +22,11 @@ func FuzzConfig(f *testing.F) {
 	for _, line := range bytes.Split(everything, []byte("\n")) {
 		f.Add(line) // small inputs mutate well
 	}
-	f.Add([]byte(`{"apiVersion":"sluice.dev/v1alpha1","kind":"GatewayConfiguration","interfaces":[{"name":"e"}],"maglev":{"seed":"yes"}}`))
+	f.Add(
+		[]byte(
+			`{"apiVersion":"sluice.dev/v1alpha1","kind":"GatewayConfiguration","interfaces":[{"name":"e"}],"maglev":{"seed":"yes"}}`,
+		),
+	)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		judge(t, data)
 		judge(t, append([]byte(minimal), data...))
@@ -37,7 +41,8 @@ func judge(t *testing.T, data []byte) {
 			t.Fatalf("refused with %T %v and %v", err, err, c)
 		}
 		for _, e := range errs {
-			if e.Problem == "" || e.File != "f" || (strings.Contains(e.Problem, "%!") && !bytes.Contains(data, []byte("%!"))) {
+			if e.Problem == "" || e.File != "f" ||
+				(strings.Contains(e.Problem, "%!") && !bytes.Contains(data, []byte("%!"))) {
 				t.Errorf("a message says nothing: %+v", e)
 			}
 		}

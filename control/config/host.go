@@ -51,7 +51,8 @@ func ReadHost() (Host, error) {
 	return h, err
 }
 
-// lowestNice is the lowest nice value that the calling thread may take, 0 at most (capabilities(7), setrlimit(2)).
+// lowestNice is the lowest nice value that the calling thread may take, 0 at most (capabilities(7),
+// setrlimit(2)).
 func lowestNice() (int, error) {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var sets [2]unix.CapUserData
@@ -122,7 +123,8 @@ func (c *Configuration) CheckHost(name string, h Host) error {
 	}
 	for i, cpu := range c.WorkerCPUs {
 		if !slices.Contains(h.CPUs, cpu) {
-			k.fail(fmt.Sprintf("workerCPUs[%d]", i), "this process may not run on CPU %d, choose among %s (cpuset, taskset)",
+			k.fail(fmt.Sprintf("workerCPUs[%d]", i),
+				"this process may not run on CPU %d, choose among %s (cpuset, taskset)",
 				cpu, joinInts(h.CPUs))
 		}
 	}
@@ -132,7 +134,8 @@ func (c *Configuration) CheckHost(name string, h Host) error {
 	}
 	if port, clash := h.ChosenByKernel(c.SNAT.Ports); clash {
 		k.fail("snat.ports", "is %s, and the kernel itself gives out port %d of it (net.ipv4.ip_local_port_range %s): "+
-			"the node's own connections would break; choose a range outside, or run `sysctl net.ipv4.ip_local_reserved_ports=%s`",
+			"the node's own connections would break; choose a range outside, or run `sysctl "+
+			"net.ipv4.ip_local_reserved_ports=%s`",
 			c.SNAT.Ports, port, h.Ephemeral, c.SNAT.Ports)
 	}
 	if s, err := os.Stat(c.Manifests.Directory); c.Manifests.Directory != "" && (err != nil || !s.IsDir()) {
@@ -155,7 +158,8 @@ func (c *Configuration) CheckHost(name string, h Host) error {
 func (h Host) ChosenByKernel(r PortRange) (uint16, bool) {
 	for p := int(r.First); p <= int(r.Last); p++ {
 		port := uint16(p)
-		if h.Ephemeral.Contains(port) && !slices.ContainsFunc(h.Reserved, func(r PortRange) bool { return r.Contains(port) }) {
+		if h.Ephemeral.Contains(port) && !slices.ContainsFunc(h.Reserved,
+			func(r PortRange) bool { return r.Contains(port) }) {
 			return port, true
 		}
 	}

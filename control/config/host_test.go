@@ -28,7 +28,10 @@ func TestCheckHost(t *testing.T) {
 			"gw: workerCPUs[0]: this process may not run on CPU 5, choose among 0,1"},
 		{"worker's nice value", func(c *Configuration, _ *Host) { c.Tuning.WorkerNice = -10 },
 			"gw: tuning.workerNice: is -10, and this process may go down to 0 only, give it CAP_SYS_NICE or write 0"},
-		{"worker's nice value allowed", func(c *Configuration, h *Host) { c.Tuning.WorkerNice, h.LowestNice = -10, -10 }, ""},
+		{"worker's nice value allowed", func(c *Configuration, h *Host) {
+			c.Tuning.WorkerNice, h.LowestNice = -10,
+				-10
+		}, ""},
 		{"ephemeral ports", func(_ *Configuration, h *Host) { h.Ephemeral.First = 20000 },
 			"gw: snat.ports: is 16384-29999, and the kernel itself gives out port 20000 of it"},
 		{"reserved", func(_ *Configuration, h *Host) {
@@ -43,7 +46,8 @@ func TestCheckHost(t *testing.T) {
 			"gw: manifests.directory: " + dir + "/none is no directory, create it or name another"},
 		{"manifests beside the API server", func(c *Configuration, _ *Host) {
 			c.Manifests.Directory, c.Kubernetes.Enabled = dir+"/none", true
-		}, "gw: manifests.directory: " + dir + `/none is no directory, create it, or write "" if Services come from the API server alone`},
+		}, "gw: manifests.directory: " + dir +
+			`/none is no directory, create it, or write "" if Services come from the API server alone`},
 		{"API server alone", func(c *Configuration, _ *Host) {
 			c.Manifests.Directory, c.Kubernetes.Enabled = "", true
 		}, ""},
@@ -55,7 +59,8 @@ func TestCheckHost(t *testing.T) {
 			switch {
 			case tc.want == "" && err != nil:
 				t.Errorf("refused: %v", err)
-			case tc.want != "" && (err == nil || !strings.HasPrefix(err.Error(), tc.want) || strings.Contains(err.Error(), "\n")):
+			case tc.want != "" && (err == nil || !strings.HasPrefix(err.Error(), tc.want) ||
+				strings.Contains(err.Error(), "\n")):
 				t.Errorf("got  %v\nwant %s", err, tc.want)
 			}
 		})

@@ -51,8 +51,9 @@ var moved = map[string]string{
 	"flows.timeouts.synSent":         fmt.Sprintf(ofProfile, "10s", "4m") + "it bounds what a flood leaves behind",
 	"flows.timeouts.synReceived":     fmt.Sprintf(ofProfile, "30s", "4m") + "it bounds what a flood leaves behind",
 	"flows.timeouts.lastAck":         fmt.Sprintf(ofProfile, "30s", "4m") + "only repetitions of a FIN are waited for",
-	"flows.timeouts.timeWaitClient":  fmt.Sprintf(ofProfile, "5s", "4m") + "only repetitions of the last ACK are waited for",
-	"flows.timeouts.reset":           fmt.Sprintf(ofProfile, "10s", "4m") + "nothing is expected after it",
+	"flows.timeouts.timeWaitClient": fmt.Sprintf(ofProfile, "5s", "4m") +
+		"only repetitions of the last ACK are waited for",
+	"flows.timeouts.reset": fmt.Sprintf(ofProfile, "10s", "4m") + "nothing is expected after it",
 	"flows.timeouts.resetEstablished": fmt.Sprintf(ofProfile, "4m", "4m") +
 		"RFC 7857 says it; a forged RST must not end a flow",
 	"flows.timeouts.icmp": fmt.Sprintf(ofProfile, "1m", "1m") + "RFC 5508 says it",

@@ -99,18 +99,26 @@ func TestMoved(t *testing.T) {
 		"hostLink.enabled":      "is now derived: true unless hostLink.addresses is []",
 		"hostLink.name":         "is now tuning.hostLinkName, with 0 behind it",
 		"hostLink.peer":         "is now tuning.hostLinkName, with 1 behind it",
-		"hostLink.procSys":      "is now a constant, /proc/sys, or /host/proc/sys where that is read-only, because that is where the chart mounts it",
-		"flows.halfOpenShare":   "is now a constant, 0.125, because a larger table (flows.ipv4, flows.ipv6) has room for more of them",
-		"proxy.retryOther":      "is now a constant, true, because a client whose backend does not answer is lost otherwise",
+		"hostLink.procSys": "is now a constant, /proc/sys, or /host/proc/sys where that is read-only, because " +
+			"that is where the chart mounts it",
+		"flows.halfOpenShare": "is now a constant, 0.125, because a larger table (flows.ipv4, flows.ipv6) has room " +
+			"for more of them",
+		"proxy.retryOther": "is now a constant, true, because a client whose backend does not answer is lost otherwise",
 
-		"flows.timeouts.timeWaitBackend":  "is now tuning.timeWaitBackend",
-		"flows.timeouts.synSent":          "is now a constant of flows.profile, default: 10s, rfc: 4m, because it bounds what a flood leaves behind",
-		"flows.timeouts.synReceived":      "is now a constant of flows.profile, default: 30s, rfc: 4m, because it bounds what a flood leaves behind",
-		"flows.timeouts.lastAck":          "is now a constant of flows.profile, default: 30s, rfc: 4m, because only repetitions of a FIN are waited for",
-		"flows.timeouts.timeWaitClient":   "is now a constant of flows.profile, default: 5s, rfc: 4m, because only repetitions of the last ACK are waited for",
-		"flows.timeouts.reset":            "is now a constant of flows.profile, default: 10s, rfc: 4m, because nothing is expected after it",
-		"flows.timeouts.resetEstablished": "is now a constant of flows.profile, default: 4m, rfc: 4m, because RFC 7857 says it; a forged RST must not end a flow",
-		"flows.timeouts.icmp":             "is now a constant of flows.profile, default: 1m, rfc: 1m, because RFC 5508 says it",
+		"flows.timeouts.timeWaitBackend": "is now tuning.timeWaitBackend",
+		"flows.timeouts.synSent": "is now a constant of flows.profile, default: 10s, rfc: 4m, because it " +
+			"bounds what a flood leaves behind",
+		"flows.timeouts.synReceived": "is now a constant of flows.profile, default: 30s, rfc: 4m, because it " +
+			"bounds what a flood leaves behind",
+		"flows.timeouts.lastAck": "is now a constant of flows.profile, default: 30s, rfc: 4m, because only " +
+			"repetitions of a FIN are waited for",
+		"flows.timeouts.timeWaitClient": "is now a constant of flows.profile, default: 5s, rfc: 4m, because only " +
+			"repetitions of the last ACK are waited for",
+		"flows.timeouts.reset": "is now a constant of flows.profile, default: 10s, rfc: 4m, because " +
+			"nothing is expected after it",
+		"flows.timeouts.resetEstablished": "is now a constant of flows.profile, default: 4m, rfc: 4m, because RFC " +
+			"7857 says it; a forged RST must not end a flow",
+		"flows.timeouts.icmp": "is now a constant of flows.profile, default: 1m, rfc: 1m, because RFC 5508 says it",
 		"flows.timeouts.udpIdle": "is now a constant of flows.profile, default: 2m, rfc: 2m, because " +
 			"it counts only when the table is full: raise flows.ipv4 or flows.ipv6",
 	}
@@ -151,10 +159,14 @@ func TestMovedOneByOne(t *testing.T) {
 		}
 	}
 	for name, c := range map[string]struct{ text, want string }{
-		"group without fields":        {"rings:", "gw.yaml:5: rings: is no group of fields any more: completion is now tuning.ringSize"},
-		"group that is empty":         {"rings: {}", "gw.yaml:5: rings: is no group of fields any more: completion is now tuning.ringSize"},
-		"group as a list":             {"rings: [1]", "gw.yaml:5: rings: is no group of fields any more: completion is now tuning.ringSize"},
-		"misspelt field of the group": {"rings: {txx: 1}", "gw.yaml:5: rings.txx: is no known field, and rings is no group of fields any more"},
+		"group without fields": {"rings:",
+			"gw.yaml:5: rings: is no group of fields any more: completion is now tuning.ringSize"},
+		"group that is empty": {"rings: {}",
+			"gw.yaml:5: rings: is no group of fields any more: completion is now tuning.ringSize"},
+		"group as a list": {"rings: [1]",
+			"gw.yaml:5: rings: is no group of fields any more: completion is now tuning.ringSize"},
+		"misspelt field of the group": {"rings: {txx: 1}",
+			"gw.yaml:5: rings.txx: is no known field, and rings is no group of fields any more"},
 	} {
 		if got := problems(t, minimal+c.text+"\n"); len(got) != 1 || !strings.HasPrefix(got[0], c.want) {
 			t.Errorf("%s: %q, want %s", name, got, c.want)
@@ -170,7 +182,8 @@ func TestMovedNamesExist(t *testing.T) {
 			t.Errorf("%s has moved and is a field", path)
 		}
 		for _, name := range regexp.MustCompile(`\b[a-z]\w+(\.[a-z]\w+)+\b`).FindAllString(problem, -1) {
-			if name != "status.sock" && !slices.Contains(all, name) && !slices.ContainsFunc(all, func(s string) bool { return strings.HasPrefix(s, name+".") }) {
+			if name != "status.sock" && !slices.Contains(all, name) &&
+				!slices.ContainsFunc(all, func(s string) bool { return strings.HasPrefix(s, name+".") }) {
 				t.Errorf("%s: the message names %s, which is no field", path, name)
 			}
 		}

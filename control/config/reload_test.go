@@ -34,11 +34,15 @@ func TestDiff(t *testing.T) {
 		{"live in a group", "tuning: {passAfter: 1m}", []string{"tuning.passAfter: from 30s to 1m"}},
 		{"live list", "nodeAddresses: [10.0.0.0/8]", []string{"nodeAddresses: from [] to [10.0.0.0/8]"}},
 		{"restart", "workers: 1", []string{"workers: 0 stays until the daemon restarts; the file says 1"}},
-		{"restart, nested", "flows: {timeouts: {finWait: 4s}}", []string{"flows.timeouts.finWait: 5m stays until the daemon restarts; the file says 4s"}},
+		{"restart, nested", "flows: {timeouts: {finWait: 4s}}",
+			[]string{"flows.timeouts.finWait: 5m stays until the daemon restarts; the file says 4s"}},
 		{"interface", "  mode: native", []string{
-			"interfaces: [{Name:eth0 Mode:auto ZeroCopy:auto Queues:all NAPI:{DeferHardIRQs:0 GROFlushTimeout:0s Threaded:keep}}] stays until the daemon restarts; the file says [{Name:eth0 Mode:native ZeroCopy:auto Queues:all NAPI:{DeferHardIRQs:0 GROFlushTimeout:0s Threaded:keep}}]"}},
+			"interfaces: [{Name:eth0 Mode:auto ZeroCopy:auto Queues:all NAPI:{DeferHardIRQs:0 GROFlushTimeout:0s " +
+				"Threaded:keep}}] stays until the daemon restarts; the file says [{Name:eth0 Mode:native " +
+				"ZeroCopy:auto Queues:all NAPI:{DeferHardIRQs:0 GROFlushTimeout:0s Threaded:keep}}]"}},
 		{"both", "snat: {ports: 1024-2048}\ndrain: {timeout: 0s}", []string{
-			"snat.ports: 16384-29999 stays until the daemon restarts; the file says 1024-2048", "drain.timeout: from 10s to 0s"}},
+			"snat.ports: 16384-29999 stays until the daemon restarts; the file says 1024-2048",
+			"drain.timeout: from 10s to 0s"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			old, next := changed(t, c.text)
@@ -80,7 +84,8 @@ func TestReload(t *testing.T) {
 	want := []string{
 		"nodeAddresses", "proxy.clusterIPs", "proxy.clusterCIDRs", "proxy.masqueradeAll", "proxy.strictSourceRanges",
 		"proxy.scheduler", "maglev.seed", "unservedVIPPort",
-		"kubernetes.staleEndpointTimeout", "metrics.backends", "log.level", "drain.timeout", "drain.handOver", "tuning.passAfter",
+		"kubernetes.staleEndpointTimeout", "metrics.backends", "log.level", "drain.timeout", "drain.handOver",
+		"tuning.passAfter",
 	}
 	if !slices.Equal(live, want) {
 		t.Errorf("live fields are %v, want %v", live, want)

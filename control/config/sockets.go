@@ -26,7 +26,9 @@ func (k *check) napi(at string, n NAPI) {
 	k.between(at+".deferHardIRQs", n.DeferHardIRQs, 0, 1000)
 	k.duration(at+".groFlushTimeout", n.GROFlushTimeout, 0, 10*time.Millisecond)
 	if n.DeferHardIRQs != 0 && n.GROFlushTimeout == 0 {
-		k.fail(at+".groFlushTimeout", "is 0s with deferHardIRQs %d: interrupts are deferred only where both are set; write a time such as 50us", n.DeferHardIRQs)
+		k.fail(at+".groFlushTimeout",
+			"is 0s with deferHardIRQs %d: interrupts are deferred only where both are set; write a time such as 50us",
+			n.DeferHardIRQs)
 	}
 	oneOf(k, at+".threaded", n.Threaded, ThreadedKeep, ThreadedOn, ThreadedOff)
 }

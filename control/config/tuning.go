@@ -59,7 +59,8 @@ func (k *check) tuning(c *Configuration) {
 		k.fail("tuning.ringSize", "is %d, choose a power of two from %d to %d", n, minRingSize, maxRingSize)
 	}
 	if s := t.FrameSize; s != AutoFrameSize && s != 2048 && s != 4096 {
-		k.fail("tuning.frameSize", "is %d, the kernel takes frames of 2048 or 4096 bytes; auto chooses by interfaces", s)
+		k.fail("tuning.frameSize", "is %d, the kernel takes frames of 2048 or 4096 bytes; auto chooses by interfaces",
+			s)
 	}
 	k.between("tuning.workerNice", t.WorkerNice, -20, 0)
 	k.between("tuning.affinityClients", t.AffinityClients, 1024, 1<<26)

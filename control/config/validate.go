@@ -93,7 +93,8 @@ func (k *check) header(c *Configuration) {
 		k.fail("kind", "is %q, this file must be of kind %s", c.Kind, Kind)
 	}
 	if len(c.NodeName) > 253 || strings.ToLower(strings.TrimSpace(c.NodeName)) != c.NodeName {
-		k.fail("nodeName", "is %q, write the name of the Node object: lower case, no spaces, at most 253 characters", c.NodeName)
+		k.fail("nodeName", "is %q, write the name of the Node object: lower case, no spaces, at most 253 characters",
+			c.NodeName)
 	}
 }
 
@@ -188,10 +189,13 @@ func (k *check) addresses(c *Configuration) {
 	if p := c.SNAT.Ports; p.First < 1024 {
 		k.fail("snat.ports", "is %s, stay clear of the well-known ports below 1024", p)
 	} else if p.Overlaps(c.NodePortRange) {
-		k.fail("snat.ports", "is %s and overlaps nodePortRange %s: a reply could not be told from a request; choose a range outside, such as %s",
+		k.fail("snat.ports",
+			"is %s and overlaps nodePortRange %s: a reply could not be told from a request; choose a range outside, "+
+				"such as %s",
 			p, c.NodePortRange, Default().SNAT.Ports)
 	} else if p.Count() < minSNATPorts {
-		k.fail("snat.ports", "is %s, %d ports; give at least %d, each backend can have no more flows than that", p, p.Count(), minSNATPorts)
+		k.fail("snat.ports", "is %s, %d ports; give at least %d, each backend can have no more flows than that", p,
+			p.Count(), minSNATPorts)
 	}
 }
 
@@ -204,10 +208,12 @@ func (k *check) proxy(c *Configuration) {
 	oneOf(k, "proxy.scheduler", c.Proxy.Scheduler, Schedulers...)
 	k.duration("kubernetes.staleEndpointTimeout", c.Kubernetes.StaleEndpointTimeout, 0, time.Hour)
 	if c.Kubernetes.Kubeconfig != "" && !filepath.IsAbs(c.Kubernetes.Kubeconfig) {
-		k.fail("kubernetes.kubeconfig", "is %q, write an absolute path, or \"\" for the pod's service account", c.Kubernetes.Kubeconfig)
+		k.fail("kubernetes.kubeconfig", "is %q, write an absolute path, or \"\" for the pod's service account",
+			c.Kubernetes.Kubeconfig)
 	}
 	if !c.Kubernetes.Enabled && c.Manifests.Directory == "" {
-		k.fail("kubernetes.enabled", "is false and manifests.directory is empty: there is nothing to read Services from; set one of them")
+		k.fail("kubernetes.enabled",
+			"is false and manifests.directory is empty: there is nothing to read Services from; set one of them")
 	}
 }
 
@@ -246,13 +252,15 @@ func (k *check) hostLink(c *Configuration) {
 	}
 	ours, kernels := c.Tuning.HostLinkEnds()
 	if p := interfaceNameProblem(ours); p != "" || c.Tuning.HostLinkName == "" {
-		k.fail("tuning.hostLinkName", "is %q, choose a name of 1 to 14 characters without slash, colon and space: the two ends "+
-			"of the host link are called by it, with 0 and 1 behind it", c.Tuning.HostLinkName)
+		k.fail("tuning.hostLinkName",
+			"is %q, choose a name of 1 to 14 characters without slash, colon and space: the two ends "+
+				"of the host link are called by it, with 0 and 1 behind it", c.Tuning.HostLinkName)
 	}
 	for i, f := range c.Interfaces {
 		if f.Name == ours || f.Name == kernels {
-			k.fail("tuning.hostLinkName", "is %s, and interfaces[%d] is %s: the host link is a veth pair that sluice makes itself, "+
-				"choose a name that is not in use", c.Tuning.HostLinkName, i, f.Name)
+			k.fail("tuning.hostLinkName",
+				"is %s, and interfaces[%d] is %s: the host link is a veth pair that sluice makes itself, "+
+					"choose a name that is not in use", c.Tuning.HostLinkName, i, f.Name)
 		}
 	}
 	families := map[bool]int{}
@@ -284,7 +292,9 @@ func (k *check) paths(c *Configuration) {
 		}
 	}
 	if s := c.StatusSocket(); len(s) > maxSocketPath {
-		k.fail("stateDir", "is so long that the path of the status socket in it (%s) has %d characters, a unix socket's path has at most %d",
+		k.fail("stateDir",
+			"is so long that the path of the status socket in it (%s) has %d characters, a unix socket's path has at "+
+				"most %d",
 			filepath.Base(s), len(s), maxSocketPath)
 	}
 	k.listener(c, "metrics.address", c.Metrics.Address)

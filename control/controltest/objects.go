@@ -65,7 +65,8 @@ func LocalService(i, port int, nodes ...string) (*corev1.Service, *discoveryv1.E
 	e.Ports = append(e.Ports, discoveryv1.EndpointPort{Name: &more, Port: &number})
 	e.Endpoints = nil
 	for n, name := range nodes {
-		e.Endpoints = append(e.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.9.%d.%d", i, n+1)}, NodeName: &name})
+		e.Endpoints = append(e.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.9.%d.%d", i, n+1)},
+			NodeName: &name})
 	}
 	return s, e
 }
@@ -111,7 +112,8 @@ func (s Cluster) Slice(i, n, version int) *discoveryv1.EndpointSlice {
 		if k == 3 {
 			pod = 1<<23 + i*128 + version%97
 		}
-		e.Endpoints = append(e.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.%d.%d.%d", pod>>16, pod>>8&255, pod&255)}})
+		e.Endpoints = append(e.Endpoints,
+			discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.%d.%d.%d", pod>>16, pod>>8&255, pod&255)}})
 	}
 	return e
 }

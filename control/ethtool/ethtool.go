@@ -92,7 +92,8 @@ func Features(dev string) (map[string]bool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: names of features: %w", dev, err)
 	}
-	// Per 32 features: available, requested, active, never changed (struct ethtool_get_features_block).
+	// Per 32 features: available, requested, active, never changed (struct
+	// ethtool_get_features_block).
 	words := (len(names) + 31) / 32
 	b := request(unix.ETHTOOL_GFEATURES, uint32(words))
 	b = append(b, make([]byte, words*16)...)

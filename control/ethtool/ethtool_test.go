@@ -55,7 +55,8 @@ func TestVeth(t *testing.T) {
 		t.Errorf("queues %+v, want %+v", got, c)
 	}
 	c.Rx = 4
-	if err := SetChannels(here, c); !errors.Is(err, unix.EINVAL) || !strings.Contains(err.Error(), here+": set queues") {
+	if err := SetChannels(here, c); !errors.Is(err, unix.EINVAL) || !strings.Contains(err.Error(),
+		here+": set queues") {
 		t.Errorf("four of three queues: %v", err)
 	}
 	if c := (Channels{Combined: 8, Rx: 1}); c.Pairs() != 8 {
@@ -89,7 +90,8 @@ func TestFeatures(t *testing.T) {
 	if err := SetFeatures(here, map[string]bool{fixed: true}); !errors.Is(err, unix.EOPNOTSUPP) {
 		t.Errorf("a fixed feature: %v", err)
 	}
-	if err := SetFeatures(here, map[string]bool{gro: false, "no-such-thing": true}); err == nil || !strings.Contains(err.Error(), "knows 1 of the 2") {
+	if err := SetFeatures(here, map[string]bool{gro: false, "no-such-thing": true}); err == nil ||
+		!strings.Contains(err.Error(), "knows 1 of the 2") {
 		t.Errorf("an unknown feature: %v", err)
 	}
 	if f, err := Features(here); err != nil || !f[gro] {
@@ -116,7 +118,8 @@ func TestStatistics(t *testing.T) {
 func TestNotTold(t *testing.T) {
 	veth(t)
 	for _, f := range []Flow{TCP4, UDP4, SCTP4, TCP6, UDP6, SCTP6} {
-		if h, err := ReadFlowHash(here, f); !errors.Is(err, unix.EOPNOTSUPP) || h != 0 || !strings.Contains(err.Error(), f.String()) {
+		if h, err := ReadFlowHash(here, f); !errors.Is(err, unix.EOPNOTSUPP) || h != 0 || !strings.Contains(err.Error(),
+			f.String()) {
 			t.Errorf("%v: %b, %v", f, h, err)
 		}
 	}

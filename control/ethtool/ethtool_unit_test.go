@@ -12,7 +12,10 @@ import (
 
 func TestAddressesAlone(t *testing.T) {
 	const addresses, ports = HashSource | HashDestination, HashFirstPort | HashSecondPort
-	for h, want := range map[HashFields]bool{addresses: true, HashSource: true, addresses | ports: false, addresses | HashFirstPort: false, ports: false, 0: false} {
+	for h, want := range map[HashFields]bool{
+		addresses: true, HashSource: true, addresses | ports: false, addresses | HashFirstPort: false, ports: false,
+		0: false,
+	} {
 		if h.AddressesAlone() != want {
 			t.Errorf("%b: %v", h, !want)
 		}
@@ -27,7 +30,9 @@ func TestNoSuchDevice(t *testing.T) {
 		_, statistics := Statistics(name)
 		_, hash := ReadFlowHash(name, UDP4)
 		_, rings := ReadRings(name)
-		for _, err := range []error{driver, channels, SetChannels(name, Channels{}), features, SetFeatures(name, nil), statistics, hash, rings} {
+		for _, err := range []error{
+			driver, channels, SetChannels(name, Channels{}), features, SetFeatures(name, nil), statistics, hash, rings,
+		} {
 			if !errors.Is(err, unix.ENODEV) || !strings.Contains(err.Error(), name) {
 				t.Errorf("%s: %v", name, err)
 			}

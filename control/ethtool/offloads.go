@@ -2,8 +2,9 @@ package ethtool
 
 import "fmt"
 
-// Offloads are the features by which a device hands on frames that are not as they would be on a wire: with checksums
-// that are not computed yet, as segments of up to 64 KiB, without their VLAN tag. Names as in net/ethtool/common.c.
+// Offloads are the features by which a device hands on frames that are not as they would be on a
+// wire: with checksums that are not computed yet, as segments of up to 64 KiB, without their VLAN
+// tag. Names as in net/ethtool/common.c.
 var Offloads = [...]string{
 	"tx-checksum-ip-generic", "tx-checksum-sctp",
 	"tx-scatter-gather", "tx-scatter-gather-fraglist",

@@ -124,7 +124,8 @@ func split(data []byte) (documents [][]byte) {
 			end = len(data)
 		}
 		line := data[at:end]
-		if at > 0 && bytes.HasPrefix(line, []byte("---")) && (len(line) == 3 || strings.IndexByte(" \t\r\n", line[3]) >= 0) {
+		if at > 0 && bytes.HasPrefix(line, []byte("---")) && (len(line) == 3 ||
+			strings.IndexByte(" \t\r\n", line[3]) >= 0) {
 			documents = append(documents, data[start:at])
 			start = at
 		}

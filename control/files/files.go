@@ -103,7 +103,8 @@ func (w *Watcher) Run(ctx context.Context) error {
 	events, errs := make(chan fsnotify.Event), make(chan error)
 	notify, err := fsnotify.NewWatcher()
 	if err != nil {
-		w.Log.Warn("no file notifications; changes are found by scanning the directory", "every", w.Rescan, "error", err)
+		w.Log.Warn("no file notifications; changes are found by scanning the directory", "every", w.Rescan, "error",
+			err)
 	} else {
 		defer notify.Close()
 		events, errs = notify.Events, notify.Errors

@@ -88,7 +88,8 @@ func (r *rig) want(what, vips string, problems ...string) {
 }
 
 func service(name, vip string) string {
-	return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {ipFamilies: [IPv4], ports: [{port: 80}]}\nstatus: {loadBalancer: {ingress: [{ip: %s}]}}\n", name, vip)
+	return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {ipFamilies: [IPv4], ports: "+
+		"[{port: 80}]}\nstatus: {loadBalancer: {ingress: [{ip: %s}]}}\n", name, vip)
 }
 
 func TestWatch(t *testing.T) {
@@ -110,7 +111,8 @@ func TestWatch(t *testing.T) {
 	}
 	r.want("other files", "10.0.0.3")
 	r.write("z.yaml", service("b", "10.0.0.4"))
-	r.want("one object in two files", "10.0.0.3", "z.yaml#1: Service default/b: is also in a.yaml#1, and that one is used")
+	r.want("one object in two files", "10.0.0.3",
+		"z.yaml#1: Service default/b: is also in a.yaml#1, and that one is used")
 	r.remove("a.yaml")
 	r.want("one of them goes", "10.0.0.4")
 	r.remove("z.yaml")
@@ -120,23 +122,40 @@ func TestWatch(t *testing.T) {
 func TestBadFiles(t *testing.T) {
 	good, other := service("a", "10.0.0.1"), service("b", "10.0.0.2")
 	for _, c := range []struct{ name, text, vips, problem string }{
-		{"no YAML", "a: [", "10.0.0.1 10.0.0.2", "f.yaml#1: document 1: yaml: line 1: did not find expected node content; the objects it had before stay"},
-		{"no YAML after a good document", other + "---\na: [", "10.0.0.1 10.0.0.2", "f.yaml#2: document 2: yaml: line 2: did not find expected node content; the objects it had before stay"},
-		{"cut off", good[:len(good)-9], "10.0.0.1 10.0.0.2", "f.yaml#1: document 1: yaml: line 5: did not find expected ',' or '}'; the objects it had before stay"},
-		{"empty", "", "10.0.0.1 10.0.0.2", "f.yaml: the file is empty; to take its objects away, delete it; the objects it had before stay"},
-		{"no object", "hello: world", "10.0.0.1 10.0.0.2", "f.yaml#1: document 1: apiVersion and kind are missing: this is not a Kubernetes object; the objects it had before stay"},
-		{"no name", "apiVersion: v1\nkind: Service", "10.0.0.1 10.0.0.2", "f.yaml#1: document 1: Service: metadata.name is missing; the objects it had before stay"},
-		{"a scalar", "just text", "10.0.0.1 10.0.0.2", "f.yaml#1: document 1: is a string, not an object; the objects it had before stay"},
-		{"unknown field", strings.Replace(good, "ports:", "prots:", 1) + "---\n" + other, "10.0.0.1 10.0.0.2", `f.yaml#1: Service default/a: spec.prots: unknown field`},
-		{"field twice", strings.Replace(good, "kind:", "kind: Service\nkind:", 1), "10.0.0.1 10.0.0.2", `f.yaml#1: document 1: yaml: unmarshal errors:   line 3: key "kind" already set in map; the objects it had before stay`},
-		{"wrong type", strings.Replace(good, "80", "http", 1) + "---\n" + other, "10.0.0.1 10.0.0.2", "f.yaml#1: Service default/a: spec.ports.port: is a string where a int32 belongs"},
-		{"other kind", good + "---\napiVersion: v1\nkind: Secret\nmetadata: {name: s}\n---\n" + other, "10.0.0.1 10.0.0.2", "f.yaml#2: Secret default/s: is of no kind that is read here, and is skipped"},
+		{"no YAML", "a: [", "10.0.0.1 10.0.0.2",
+			"f.yaml#1: document 1: yaml: line 1: did not find expected node content; the objects it had before stay"},
+		{"no YAML after a good document", other + "---\na: [", "10.0.0.1 10.0.0.2",
+			"f.yaml#2: document 2: yaml: line 2: did not find expected node content; the objects it had before stay"},
+		{"cut off", good[:len(good)-9], "10.0.0.1 10.0.0.2",
+			"f.yaml#1: document 1: yaml: line 5: did not find expected ',' or '}'; the objects it had before stay"},
+		{"empty", "", "10.0.0.1 10.0.0.2",
+			"f.yaml: the file is empty; to take its objects away, delete it; the objects it had before stay"},
+		{"no object", "hello: world", "10.0.0.1 10.0.0.2",
+			"f.yaml#1: document 1: apiVersion and kind are missing: this is not a Kubernetes object; the objects it " +
+				"had before stay"},
+		{"no name", "apiVersion: v1\nkind: Service", "10.0.0.1 10.0.0.2",
+			"f.yaml#1: document 1: Service: metadata.name is missing; the objects it had before stay"},
+		{"a scalar", "just text", "10.0.0.1 10.0.0.2",
+			"f.yaml#1: document 1: is a string, not an object; the objects it had before stay"},
+		{"unknown field", strings.Replace(good, "ports:", "prots:", 1) + "---\n" + other, "10.0.0.1 10.0.0.2",
+			`f.yaml#1: Service default/a: spec.prots: unknown field`},
+		{"field twice", strings.Replace(good, "kind:", "kind: Service\nkind:", 1), "10.0.0.1 10.0.0.2",
+			`f.yaml#1: document 1: yaml: unmarshal errors:   line 3: key "kind" already set in map; the objects it had before stay`},
+		{"wrong type", strings.Replace(good, "80", "http", 1) + "---\n" + other, "10.0.0.1 10.0.0.2",
+			"f.yaml#1: Service default/a: spec.ports.port: is a string where a int32 belongs"},
+		{"other kind", good + "---\napiVersion: v1\nkind: Secret\nmetadata: {name: s}\n---\n" + other,
+			"10.0.0.1 10.0.0.2", "f.yaml#2: Secret default/s: is of no kind that is read here, and is skipped"},
 		{"only comments", "# nothing\n---\n# here\n", "", ""},
 		{"an object gone", good, "10.0.0.1", ""},
-		{"JSON", `{"apiVersion":"v1","kind":"Service","metadata":{"name":"j"},"spec":{"ipFamilies":["IPv4"],"externalIPs":["10.0.0.7"],"ports":[{"port":80}]}}`, "10.0.0.7", ""},
-		{"a List", "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Service, metadata: {name: l}, spec: {ipFamilies: [IPv4], externalIPs: [10.0.0.8], ports: [{port: 80}]}}\n", "10.0.0.8", ""},
-		{"a bad item", "apiVersion: v1\nkind: List\nitems: [7]\n", "10.0.0.1 10.0.0.2", "f.yaml#1: document 1: items[0]: is a number, not an object; the objects it had before stay"},
-		{"document end and windows lines", strings.ReplaceAll("--- # first\n"+good+"...\n---\n"+other, "\n", "\r\n"), "10.0.0.1 10.0.0.2", ""},
+		{
+			"JSON", `{"apiVersion":"v1","kind":"Service","metadata":{"name":"j"},"spec":{"ipFamilies":["IPv4"],"externalIPs":["10.0.0.7"],"ports":[{"port":80}]}}`, "10.0.0.7", "",
+		},
+		{"a List", "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Service, metadata: {name: l}, spec: " +
+			"{ipFamilies: [IPv4], externalIPs: [10.0.0.8], ports: [{port: 80}]}}\n", "10.0.0.8", ""},
+		{"a bad item", "apiVersion: v1\nkind: List\nitems: [7]\n", "10.0.0.1 10.0.0.2",
+			"f.yaml#1: document 1: items[0]: is a number, not an object; the objects it had before stay"},
+		{"document end and windows lines", strings.ReplaceAll("--- # first\n"+good+"...\n---\n"+other, "\n", "\r\n"),
+			"10.0.0.1 10.0.0.2", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t)
@@ -220,7 +239,8 @@ func TestHalfWritten(t *testing.T) {
 		writeAt(t, path, []byte(text), start.Add(after))
 		unsettled, err := w.scan(start.Add(after))
 		if err != nil || unsettled != wantUnsettled || w.Tracker.Read() != wantRead {
-			t.Errorf("after %v: unsettled %v, %v; %d batches, want %v and %d", after, unsettled, err, w.Tracker.Read(), wantUnsettled, wantRead)
+			t.Errorf("after %v: unsettled %v, %v; %d batches, want %v and %d", after, unsettled, err, w.Tracker.Read(),
+				wantUnsettled, wantRead)
 		}
 	}
 	step(service("a", "10.0.0.1"), 0, true, 0)

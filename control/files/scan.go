@@ -161,7 +161,8 @@ func (w *Watcher) keep(name string, err error, batch *tracker.Batch) {
 	if errors.As(err, &at) {
 		from.Document = at.document
 	}
-	problem := objects.Problem{Source: from, Message: err.Error(), Severity: objects.Refused, Serving: len(w.files[name].objects) > 0}
+	problem := objects.Problem{Source: from, Message: err.Error(), Severity: objects.Refused,
+		Serving: len(w.files[name].objects) > 0}
 	if problem.Serving {
 		problem.Message += "; the objects it had before stay"
 	}

@@ -35,7 +35,10 @@ func TestIdleConnections(t *testing.T) {
 	if g, err := request("GET", "http://"+netip.AddrPortFrom(loop4, port).String()); err != nil || g.code != 200 {
 		t.Errorf("no answer beside idle connections: %v %v", g, err)
 	}
-	await(t, "the oldest to end", func() bool { return runtime.NumGoroutine()-before < maxConnections+maxConnections/2 })
+	await(t, "the oldest to end", func() bool {
+		return runtime.NumGoroutine()-before < maxConnections+
+			maxConnections/2
+	})
 }
 
 // TestListenersAreBounded: what is above the bound is a problem of its Service.
@@ -43,7 +46,8 @@ func TestListenersAreBounded(t *testing.T) {
 	p := NewPorts(PortsConfig{})
 	want := wanted{addresses: []netip.Addr{loop4, loop6}}
 	for i := range maxListeners/2 + 1 {
-		want.checks = append(want.checks, compiler.HealthCheck{Namespace: "shop", Name: "web", Port: uint16(i + 1), V4: true, V6: true})
+		want.checks = append(want.checks, compiler.HealthCheck{Namespace: "shop", Name: "web", Port: uint16(i + 1),
+			V4: true, V6: true})
 	}
 	owners, failed := p.owners(&want)
 	if len(owners) != maxListeners || len(failed) != 2 {

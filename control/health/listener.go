@@ -44,8 +44,10 @@ func (p *Ports) listen(ctx context.Context, at netip.AddrPort, c *compiler.Healt
 	p.config.Log.Info("health check node port open", "service", c.Namespace+"/"+c.Name, "address", at)
 	go func() {
 		defer close(l.done)
-		if err := web.Serve(life, socket, web.ServeConfig{Handler: l, Log: p.config.Log, Limit: p.connections, Once: true}); err != nil {
-			p.config.Log.Warn("health check node port ended; it is opened again", "service", c.Namespace+"/"+c.Name, "address", at, "error", err)
+		if err := web.Serve(life, socket, web.ServeConfig{Handler: l, Log: p.config.Log, Limit: p.connections,
+			Once: true}); err != nil {
+			p.config.Log.Warn("health check node port ended; it is opened again", "service", c.Namespace+"/"+c.Name,
+				"address", at, "error", err)
 		}
 	}()
 	return nil
@@ -83,6 +85,9 @@ func (l *listener) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	if local > 0 && serving {
 		code = http.StatusOK
 	}
-	writeJSON(w, code, fmt.Appendf(nil, "{\n\t\"service\": {\n\t\t\"namespace\": %q,\n\t\t\"name\": %q\n\t},\n\t\"localEndpoints\": %d,\n\t\"serviceProxyHealthy\": %t\n}",
-		l.namespace, l.name, local, serving))
+	writeJSON(w, code,
+		fmt.Appendf(nil,
+			"{\n\t\"service\": {\n\t\t\"namespace\": %q,\n\t\t\"name\": %q\n\t},\n\t\"localEndpoints\": "+
+				"%d,\n\t\"serviceProxyHealthy\": %t\n}",
+			l.namespace, l.name, local, serving))
 }

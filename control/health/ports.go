@@ -75,7 +75,8 @@ func NewPorts(c PortsConfig) *Ports {
 	if c.Retry == 0 {
 		c.Retry = web.DefaultRetry
 	}
-	return &Ports{config: c, wake: make(chan struct{}, 1), connections: web.NewLimit(maxConnections), open: map[netip.AddrPort]*listener{}}
+	return &Ports{config: c, wake: make(chan struct{}, 1), connections: web.NewLimit(maxConnections),
+		open: map[netip.AddrPort]*listener{}}
 }
 
 // SetHealthChecks implements loop.HealthChecks. It does not block.
@@ -191,7 +192,9 @@ func (p *Ports) count(want *wanted) bool {
 }
 
 // owners returns the health check of each address and port, and those that cannot be opened.
-func (p *Ports) owners(want *wanted) (owners map[netip.AddrPort]*compiler.HealthCheck, failed map[netip.AddrPort]failure) {
+func (p *Ports) owners(
+	want *wanted,
+) (owners map[netip.AddrPort]*compiler.HealthCheck, failed map[netip.AddrPort]failure) {
 	owners, failed = make(map[netip.AddrPort]*compiler.HealthCheck), make(map[netip.AddrPort]failure)
 	for i := range want.checks {
 		c := &want.checks[i]
@@ -205,7 +208,9 @@ func (p *Ports) owners(want *wanted) (owners map[netip.AddrPort]*compiler.Health
 				continue
 			}
 			if len(owners) == maxListeners {
-				failed[at] = p.failure(c, fmt.Errorf("%d addresses and ports are listened at for other Services, the most there may be: select fewer addresses by nodeAddresses", maxListeners))
+				failed[at] = p.failure(c,
+					fmt.Errorf("%d addresses and ports are listened at for other Services, the most there may be: "+
+						"select fewer addresses by nodeAddresses", maxListeners))
 				continue
 			}
 			owners[at] = c
@@ -224,7 +229,8 @@ func localOf(c *compiler.HealthCheck, a netip.Addr) int {
 func (p *Ports) failure(c *compiler.HealthCheck, err error) failure {
 	service := c.Namespace + "/" + c.Name
 	// The text is kube-proxy's, so that a search for it finds this one, too.
-	return failure{service, fmt.Sprintf("node %s failed to start healthcheck %q on port %d: %v", p.config.NodeName, service, c.Port, err)}
+	return failure{service, fmt.Sprintf("node %s failed to start healthcheck %q on port %d: %v", p.config.NodeName,
+		service, c.Port, err)}
 }
 
 // report reports one Problem for each Service whose ports could not be opened, if the list differs
@@ -247,10 +253,11 @@ func (p *Ports) report(failed map[netip.AddrPort]failure) {
 func (f failure) problem() objects.Problem {
 	namespace, name, _ := strings.Cut(f.service, "/")
 	return objects.Problem{
-		Source:   Source(),
-		Object:   objects.ObjectID{Kind: objects.KindService, Namespace: namespace, Name: name},
-		Field:    "spec.healthCheckNodePort",
-		Message:  f.message + ". Load balancers get no answer there; what they send is forwarded. Free the port: it is tried again",
+		Source: Source(),
+		Object: objects.ObjectID{Kind: objects.KindService, Namespace: namespace, Name: name},
+		Field:  "spec.healthCheckNodePort",
+		Message: f.message +
+			". Load balancers get no answer there; what they send is forwarded. Free the port: it is tried again",
 		Severity: objects.Warning, Reason: ReasonFailed,
 	}
 }

@@ -135,7 +135,8 @@ func listens(a netip.Addr, port uint16) bool {
 
 // TestPortAnswers: code, headers and every byte of the body, by family.
 func TestPortAnswers(t *testing.T) {
-	const v4 = "{\n\t\"service\": {\n\t\t\"namespace\": \"shop\",\n\t\t\"name\": \"web\"\n\t},\n\t\"localEndpoints\": %d,\n\t\"serviceProxyHealthy\": %t\n}"
+	const v4 = "{\n\t\"service\": {\n\t\t\"namespace\": \"shop\",\n\t\t\"name\": " +
+		"\"web\"\n\t},\n\t\"localEndpoints\": %d,\n\t\"serviceProxyHealthy\": %t\n}"
 	for _, c := range []struct {
 		name           string
 		local4, local6 int
@@ -152,7 +153,8 @@ func TestPortAnswers(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			p, port := newPorts(t), freePort(t)
 			p.serving.Store(c.serving)
-			p.SetHealthChecks([]compiler.HealthCheck{{Namespace: "shop", Name: "web", Port: port, V4: true, V6: true, Local4: c.local4, Local6: c.local6}})
+			p.SetHealthChecks([]compiler.HealthCheck{{Namespace: "shop", Name: "web", Port: port, V4: true, V6: true,
+				Local4: c.local4, Local6: c.local6}})
 			for _, f := range []struct {
 				addr        netip.Addr
 				local, code int
@@ -200,7 +202,10 @@ func TestLifecycle(t *testing.T) {
 	}
 	web.Local4 = 5
 	p.SetHealthChecks([]compiler.HealthCheck{web})
-	await(t, "the new count", func() bool { return strings.Contains(p.get(t, loop4, port).body, `"localEndpoints": 5`) })
+	await(t, "the new count", func() bool {
+		return strings.Contains(p.get(t, loop4, port).body,
+			`"localEndpoints": 5`)
+	})
 
 	web.V6 = true // the Service became dual-stack
 	p.SetHealthChecks([]compiler.HealthCheck{web})
@@ -248,10 +253,13 @@ func TestPortTaken(t *testing.T) {
 	await(t, "the problem", func() bool { list, _ := p.reported(); return len(list) == 1 })
 	p.get(t, loop4, free)
 	problems, _ := p.reported()
-	want := fmt.Sprintf("node gateway failed to start healthcheck \"shop/web\" on port %d: listen tcp4 127.0.0.1:%d: bind: address already in use", taken, taken)
+	want := fmt.Sprintf("node gateway failed to start healthcheck \"shop/web\" on port %d: listen tcp4 127.0.0.1:%d: "+
+		"bind: address already in use", taken, taken)
 	q := problems[0]
-	if q.Object != (objects.ObjectID{Kind: "Service", Namespace: "shop", Name: "web"}) || q.Severity != objects.Warning ||
-		q.Field != "spec.healthCheckNodePort" || q.Why() != "FailedToStartServiceHealthcheck" || !strings.HasPrefix(q.Message, want+". ") {
+	if q.Object != (objects.ObjectID{Kind: "Service", Namespace: "shop", Name: "web"}) ||
+		q.Severity != objects.Warning ||
+		q.Field != "spec.healthCheckNodePort" || q.Why() != "FailedToStartServiceHealthcheck" ||
+		!strings.HasPrefix(q.Message, want+". ") {
 		t.Errorf("%+v", q)
 	}
 	l.Close()
@@ -273,7 +281,8 @@ func TestOnePortTwice(t *testing.T) {
 	p.SetHealthChecks([]compiler.HealthCheck{a, b})
 	await(t, "the problem", func() bool { list, _ := p.reported(); return len(list) > 0 })
 	problems, _ := p.reported()
-	if len(problems) != 1 || !strings.Contains(problems[0].Message, "the port is that of Service shop/a") || problems[0].Object.Name != "b" {
+	if len(problems) != 1 || !strings.Contains(problems[0].Message, "the port is that of Service shop/a") ||
+		problems[0].Object.Name != "b" {
 		t.Errorf("want one for shop/b, not one for each family: %v", problems)
 	}
 	if g := p.get(t, loop4, port); !strings.Contains(g.body, `"name": "a"`) {

@@ -237,7 +237,8 @@ func (p *Proxy) Conditions() (list []status.ConditionView) {
 	}
 	if w, now, at := p.look(); w.is && !at.IsZero() && now.Sub(w.since) >= Late {
 		list = append(list, status.ConditionView{Name: "sync", Level: "fail", Since: w.since,
-			Detail: "an update has waited to be applied since " + w.since.Format(time.RFC3339) + "; the table is an old one. `sluice status` and the log say why; restart the daemon"})
+			Detail: "an update has waited to be applied since " + w.since.Format(time.RFC3339) +
+				"; the table is an old one. `sluice status` and the log say why; restart the daemon"})
 	}
 	return list
 }

@@ -33,7 +33,8 @@ type gateway struct {
 }
 
 func newGateway() *gateway {
-	return &gateway{now: epoch, at: epoch.Add(-5 * time.Second), read: 7, applied: 7, node: objects.NodeInfo{Known: true}}
+	return &gateway{now: epoch, at: epoch.Add(-5 * time.Second), read: 7, applied: 7,
+		node: objects.NodeInfo{Known: true}}
 }
 
 func (g *gateway) proxy(address string) *Proxy {
@@ -79,7 +80,8 @@ const both = `"status":{"IPv4":{"lastUpdated":"2026-03-01T07:59:55Z","healthy":t
 
 func TestAnswers(t *testing.T) {
 	const now = `"currentTime":"2026-03-01T08:00:00Z"`
-	const updatedNow, updated, never = `"lastUpdated":"2026-03-01T08:00:00Z",`, `"lastUpdated":"2026-03-01T07:59:55Z",`, `"lastUpdated":"0001-01-01T00:00:00Z",`
+	const updatedNow, updated, never = `"lastUpdated":"2026-03-01T08:00:00Z",`, `"lastUpdated":"2026-03-01T07:59:55Z",`,
+		`"lastUpdated":"0001-01-01T00:00:00Z",`
 	stalled := Failure{Reason: "worker 1 does not move", Restart: true}
 	closed := Failure{Reason: "interface eth0 is not open: it is gone"}
 	for _, c := range []struct {
@@ -90,17 +92,28 @@ func TestAnswers(t *testing.T) {
 		livezBody      string
 		serving        bool
 	}{
-		{"all is well", func(*gateway) {}, 200, 200, `"nodeEligible":true,"healthy":true,` + both, `"healthy":true,` + both, true},
+		{"all is well", func(*gateway) {}, 200, 200, `"nodeEligible":true,"healthy":true,` + both, `"healthy":true,` +
+			both, true},
 		{"a worker stands still", func(g *gateway) { g.failures = []Failure{stalled} }, 503, 503,
-			`"nodeEligible":true,"healthy":false,` + both + `,"dataPath":["worker 1 does not move"]`, `"healthy":false,` + both + `,"dataPath":["worker 1 does not move"]`, false},
-		{"an interface is closed, which no restart mends", func(g *gateway) { g.failures = []Failure{closed} }, 503, 200,
-			`"nodeEligible":true,"healthy":false,` + both + `,"dataPath":["interface eth0 is not open: it is gone"]`, `"healthy":true,` + both, false},
+			`"nodeEligible":true,"healthy":false,` + both + `,"dataPath":["worker 1 does not move"]`,
+			`"healthy":false,` + both + `,"dataPath":["worker 1 does not move"]`, false},
+		{"an interface is closed, which no restart mends", func(g *gateway) { g.failures = []Failure{closed} }, 503,
+			200,
+			`"nodeEligible":true,"healthy":false,` + both + `,"dataPath":["interface eth0 is not open: it is gone"]`,
+			`"healthy":true,` + both, false},
 		{"two failures", func(g *gateway) { g.failures = []Failure{closed, stalled} }, 503, 503,
-			`"nodeEligible":true,"healthy":false,` + both + `,"dataPath":["interface eth0 is not open: it is gone","worker 1 does not move"]`, `"healthy":false,` + both + `,"dataPath":["worker 1 does not move"]`, false},
-		{"no table yet", func(g *gateway) { g.at, g.applied, g.failures = time.Time{}, 0, []Failure{{Reason: "no table"}} }, 503, 200,
+			`"nodeEligible":true,"healthy":false,` + both +
+				`,"dataPath":["interface eth0 is not open: it is gone","worker 1 does not move"]`, `"healthy":false,` +
+				both + `,"dataPath":["worker 1 does not move"]`, false},
+		{"no table yet", func(g *gateway) {
+			g.at, g.applied, g.failures = time.Time{}, 0,
+				[]Failure{{Reason: "no table"}}
+		}, 503, 200,
 			`"nodeEligible":true,"healthy":false,"dataPath":["no table"]`, `"healthy":true`, false},
-		{"the node is leaving", func(g *gateway) { g.node.DrainReason = "taint" }, 503, 200, `"nodeEligible":false,"healthy":true,` + both, `"healthy":true,` + both, true},
-		{"the Node is unknown", func(g *gateway) { g.node = objects.NodeInfo{} }, 503, 200, `"nodeEligible":false,"healthy":true,` + both, `"healthy":true,` + both, true},
+		{"the node is leaving", func(g *gateway) { g.node.DrainReason = "taint" }, 503, 200,
+			`"nodeEligible":false,"healthy":true,` + both, `"healthy":true,` + both, true},
+		{"the Node is unknown", func(g *gateway) { g.node = objects.NodeInfo{} }, 503, 200,
+			`"nodeEligible":false,"healthy":true,` + both, `"healthy":true,` + both, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			g := newGateway()
@@ -122,7 +135,8 @@ func TestAnswers(t *testing.T) {
 				if want := "{" + last + now + "," + q.body + "}"; got.code != q.code || got.body != want {
 					t.Errorf("%s: %d, want %d; body -want +got\n%s", q.path, got.code, q.code, cmp.Diff(want, got.body))
 				}
-				if got.header.Get("Content-Type") != "application/json" || got.header.Get("X-Content-Type-Options") != "nosniff" {
+				if got.header.Get("Content-Type") != "application/json" ||
+					got.header.Get("X-Content-Type-Options") != "nosniff" {
 					t.Errorf("%s: headers %v", q.path, got.header)
 				}
 			}
@@ -148,7 +162,8 @@ func TestOtherPaths(t *testing.T) {
 	}
 }
 
-// TestNodeOptional: manifests need no Node object, and that is no reason to leave; one that is there and leaves is.
+// TestNodeOptional: manifests need no Node object, and that is no reason to leave; one that is
+// there and leaves is.
 func TestNodeOptional(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -159,7 +174,8 @@ func TestNodeOptional(t *testing.T) {
 	}{
 		{"no Node", objects.NodeInfo{}, 200, `"nodeEligible":true`, ""},
 		{"a Node", objects.NodeInfo{Known: true}, 200, `"nodeEligible":true`, ""},
-		{"a Node that is leaving", objects.NodeInfo{Known: true, DrainReason: "Node a has the taint b"}, 503, `"nodeEligible":false`, "Node a has the taint b"},
+		{"a Node that is leaving", objects.NodeInfo{Known: true, DrainReason: "Node a has the taint b"}, 503,
+			`"nodeEligible":false`, "Node a has the taint b"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			g := newGateway()
@@ -173,7 +189,10 @@ func TestNodeOptional(t *testing.T) {
 			if got := ask(t, p, "/livez"); got.code != 200 {
 				t.Errorf("/livez: %+v", got)
 			}
-			shown := slices.ContainsFunc(p.Conditions(), func(v status.ConditionView) bool { return v.Name == "node" && strings.Contains(v.Detail, c.why) })
+			shown := slices.ContainsFunc(p.Conditions(), func(v status.ConditionView) bool {
+				return v.Name == "node" &&
+					strings.Contains(v.Detail, c.why)
+			})
 			if shown != (c.why != "") {
 				t.Errorf("conditions %v", p.Conditions())
 			}
@@ -195,14 +214,18 @@ func TestLateUpdate(t *testing.T) {
 			if err := json.Unmarshal(w.Body.Bytes(), &r); err != nil {
 				t.Fatal(err)
 			}
-			if (w.Code == 200) != want || r.Healthy != want || r.Status["IPv4"].Healthy != want || r.Status["IPv6"].Healthy != want {
+			if (w.Code == 200) != want || r.Healthy != want || r.Status["IPv4"].Healthy != want ||
+				r.Status["IPv6"].Healthy != want {
 				t.Errorf("%s: %s answers %d %s", what, path, w.Code, w.Body)
 			}
 		}
 		if p.Serving() != want {
 			t.Errorf("%s: Serving is %t", what, !want)
 		}
-		late := slices.ContainsFunc(p.Conditions(), func(c status.ConditionView) bool { return c.Name == "sync" && c.Level == "fail" })
+		late := slices.ContainsFunc(p.Conditions(), func(c status.ConditionView) bool {
+			return c.Name == "sync" &&
+				c.Level == "fail"
+		})
 		if late == want {
 			t.Errorf("%s: conditions %v", what, p.Conditions())
 		}
@@ -266,7 +289,8 @@ func TestAddressTaken(t *testing.T) {
 	go func() { defer close(done); p.Run(ctx) }()
 	condition := func() status.ConditionView { return p.Conditions()[0] }
 	await(t, "the warning", func() bool { return strings.Contains(condition().Detail, "address already in use") })
-	if c := condition(); c.Name != "health-listener" || c.Level != "warn" || !strings.Contains(c.Detail, "health.address") {
+	if c := condition(); c.Name != "health-listener" || c.Level != "warn" ||
+		!strings.Contains(c.Detail, "health.address") {
 		t.Errorf("%+v", c)
 	}
 	l.Close()
@@ -289,7 +313,8 @@ func TestNodeCondition(t *testing.T) {
 		t.Errorf("%v", list)
 	}
 	g.set(func() { g.node.DrainReason = "Node a has the taint b" })
-	if list := p.Conditions(); len(list) != 1 || list[0].Name != "node" || !strings.Contains(list[0].Detail, "Node a has the taint b") {
+	if list := p.Conditions(); len(list) != 1 || list[0].Name != "node" || !strings.Contains(list[0].Detail,
+		"Node a has the taint b") {
 		t.Errorf("%v", list)
 	}
 }

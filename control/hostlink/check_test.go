@@ -32,11 +32,18 @@ func TestCheck(t *testing.T) {
 		gone bool
 	}{
 		{"nothing", func(*testing.T, *HostLink) error { return nil }, "", false},
-		{"MTU raised", func(t *testing.T, h *HostLink) error { return netlink.LinkSetMTU(link(t, h.Name), 9000) }, "", false},
-		{"MTU lowered", func(t *testing.T, h *HostLink) error { return netlink.LinkSetMTU(link(t, h.KernelName), 1400) }, "sluice1 has MTU 1400", false},
-		{"down", func(t *testing.T, h *HostLink) error { return netlink.LinkSetDown(link(t, h.Name)) }, "sluice0 is down", false},
-		{"deleted", func(t *testing.T, h *HostLink) error { return netlink.LinkDel(link(t, h.Name)) }, "sluice0 does not exist", true},
-		{"renamed", func(t *testing.T, h *HostLink) error { return netlink.LinkSetName(link(t, h.KernelName), "x") }, "sluice1 does not exist", true},
+		{"MTU raised", func(t *testing.T, h *HostLink) error { return netlink.LinkSetMTU(link(t, h.Name), 9000) }, "",
+			false},
+		{"MTU lowered", func(t *testing.T, h *HostLink) error {
+			return netlink.LinkSetMTU(link(t, h.KernelName),
+				1400)
+		}, "sluice1 has MTU 1400", false},
+		{"down", func(t *testing.T, h *HostLink) error { return netlink.LinkSetDown(link(t, h.Name)) },
+			"sluice0 is down", false},
+		{"deleted", func(t *testing.T, h *HostLink) error { return netlink.LinkDel(link(t, h.Name)) },
+			"sluice0 does not exist", true},
+		{"renamed", func(t *testing.T, h *HostLink) error { return netlink.LinkSetName(link(t, h.KernelName), "x") },
+			"sluice1 does not exist", true},
 		{"made anew", remake, "sluice0 has index", true},
 		{"MAC changed", func(t *testing.T, h *HostLink) error {
 			return netlink.LinkSetHardwareAddr(link(t, h.KernelName), other)
@@ -52,7 +59,8 @@ func TestCheck(t *testing.T) {
 					t.Fatal(err)
 				}
 				err := h.Check()
-				if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) || errors.Is(err, ErrGone) != tc.gone {
+				if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) ||
+					errors.Is(err, ErrGone) != tc.gone {
 					t.Errorf("Check: %v, want %q, gone %v", err, tc.want, tc.gone)
 				}
 				again, err := Ensure(testConfig()) // the repair

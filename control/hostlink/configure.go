@@ -103,7 +103,8 @@ func (c *Config) sysctls(dev string, settings []setting) error {
 		switch {
 		case errors.Is(err, os.ErrNotExist) && (s.sinceKernel != "" || !hasFamily(root, s.family)):
 		case errors.Is(err, unix.EROFS):
-			return fmt.Errorf("set net.%s.conf.%s.%s: %s is mounted read-only, as in a container: mount the host's /proc/sys/net "+
+			return fmt.Errorf("set net.%s.conf.%s.%s: %s is mounted read-only, as in a container: mount the host's "+
+				"/proc/sys/net "+
 				"writable at %s: %w", s.family, dev, s.name, root, path.Join(other, "net"), err)
 		case err != nil:
 			return fmt.Errorf("set net.%s.conf.%s.%s: %w", s.family, dev, s.name, err)
@@ -147,7 +148,8 @@ func queues(c *Config) error {
 			}
 			n := uint32(c.Queues)
 			if n > ch.MaxRx || n > ch.MaxTx {
-				return fmt.Errorf("%s has room for %d queues, %d are needed: delete the pair, it is made anew with enough", name, min(ch.MaxRx, ch.MaxTx), n)
+				return fmt.Errorf("%s has room for %d queues, %d are needed: delete the pair, it is made anew with "+
+					"enough", name, min(ch.MaxRx, ch.MaxTx), n)
 			}
 			want := ch
 			if direction {
@@ -182,7 +184,8 @@ func addresses(c *Config) error {
 	}
 	for _, p := range c.Addresses {
 		// IFA_F_NODAD: usable at once.
-		err := netlink.AddrReplace(kern, &netlink.Addr{IPNet: ipNet(p), Flags: unix.IFA_F_NODAD, Scope: unix.RT_SCOPE_UNIVERSE})
+		err := netlink.AddrReplace(kern, &netlink.Addr{IPNet: ipNet(p), Flags: unix.IFA_F_NODAD,
+			Scope: unix.RT_SCOPE_UNIVERSE})
 		if err != nil {
 			return fmt.Errorf("%s: add address %s: %w", c.KernelName, p, err)
 		}
@@ -224,12 +227,12 @@ next:
 // (ip-route(8), proto), so that what a former process left can be told apart.
 const Protocol = 83
 
-// RouteSNAT makes the kernel send packets to these addresses to us: sources of our
-// own that no interface of the node has. Replies that come in by a steered interface
-// do not need it. Two others do: the answers of the node's own endpoints, and of those
-// behind an overlay, which the kernel routes; and what the workers return to the
-// kernel, because it belongs to no flow. Without these routes both would leave by the default route, and
-// perhaps come back from there until their TTL is used up.
+// RouteSNAT makes the kernel send packets to these addresses to us: sources of our own that no
+// interface of the node has. Replies that come in by a steered interface do not need it. Two others
+// do: the answers of the node's own endpoints, and of those behind an overlay, which the kernel
+// routes; and what the workers return to the kernel, because it belongs to no flow. Without these
+// routes both would leave by the default route, and perhaps come back from there until their TTL is
+// used up.
 //
 // It must be called with the whole list whenever one of these changes: the pair
 // (after an Ensure that created it), the configured source addresses, the node's own
@@ -243,7 +246,8 @@ func (h *HostLink) RouteSNAT(addrs []netip.Addr) error {
 	}
 	for _, family := range [...]int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		have, err := netlink.RouteListFiltered(family,
-			&netlink.Route{LinkIndex: h.KernelIndex, Protocol: Protocol}, netlink.RT_FILTER_OIF|netlink.RT_FILTER_PROTOCOL)
+			&netlink.Route{LinkIndex: h.KernelIndex, Protocol: Protocol},
+			netlink.RT_FILTER_OIF|netlink.RT_FILTER_PROTOCOL)
 		if err != nil {
 			return fmt.Errorf("host link %s: read routes: %w", h.Name, err)
 		}
@@ -266,7 +270,8 @@ func (h *HostLink) RouteSNAT(addrs []netip.Addr) error {
 			return fmt.Errorf("host link %s: route to %s: the link has no address of that family", h.Name, a)
 		}
 		err := netlink.RouteReplace(&netlink.Route{
-			LinkIndex: h.KernelIndex, Dst: ipNet(netip.PrefixFrom(a, a.BitLen())), Gw: via.AsSlice(), Protocol: Protocol,
+			LinkIndex: h.KernelIndex, Dst: ipNet(netip.PrefixFrom(a, a.BitLen())), Gw: via.AsSlice(),
+			Protocol: Protocol,
 		})
 		if err != nil {
 			return fmt.Errorf("host link %s: route to %s: %w", h.Name, a, explain(err))

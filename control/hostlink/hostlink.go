@@ -76,8 +76,8 @@ type Config struct {
 	// Addresses of the kernel's end, at most one of each family, with the prefix
 	// of the link. The next address of the prefix is ours.
 	Addresses []netip.Prefix
-	// HostProcSys is where sysctls are written if /proc/sys is mounted read-only, as in a container:
-	// the host's /proc/sys/net is to be mounted at its net. Empty is HostProcSys.
+	// HostProcSys is where sysctls are written if /proc/sys is mounted read-only, as in a
+	// container: the host's /proc/sys/net is to be mounted at its net. Empty is HostProcSys.
 	HostProcSys string
 }
 

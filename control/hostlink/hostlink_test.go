@@ -76,14 +76,18 @@ func TestEnsureMakesThePair(t *testing.T) {
 				}
 			}
 		}
-		if n := must[[]netlink.Addr](t)(netlink.AddrList(must[netlink.Link](t)(netlink.LinkByName("sluice0")), netlink.FAMILY_ALL)); len(n) != 0 {
+		if n := must[[]netlink.Addr](t)(netlink.AddrList(must[netlink.Link](t)(netlink.LinkByName("sluice0")),
+			netlink.FAMILY_ALL)); len(n) != 0 {
 			t.Errorf("our end has addresses: %v", n)
 		}
 		for file, want := range map[string]string{
-			"ipv4/conf/sluice1/rp_filter": "2", "ipv4/conf/sluice1/accept_local": "1", "ipv4/conf/sluice1/forwarding": "1",
+			"ipv4/conf/sluice1/rp_filter": "2", "ipv4/conf/sluice1/accept_local": "1",
+			"ipv4/conf/sluice1/forwarding":       "1",
 			"ipv4/conf/sluice1/accept_redirects": "0", "ipv4/conf/sluice1/send_redirects": "0",
-			"ipv6/conf/sluice1/forwarding": "1", "ipv6/conf/sluice1/force_forwarding": "1", "ipv6/conf/sluice1/accept_ra": "0",
-			"ipv6/conf/sluice1/autoconf": "0", "ipv6/conf/sluice1/router_solicitations": "0", "ipv6/conf/sluice1/accept_dad": "0",
+			"ipv6/conf/sluice1/forwarding": "1", "ipv6/conf/sluice1/force_forwarding": "1",
+			"ipv6/conf/sluice1/accept_ra": "0",
+			"ipv6/conf/sluice1/autoconf":  "0", "ipv6/conf/sluice1/router_solicitations": "0",
+			"ipv6/conf/sluice1/accept_dad":    "0",
 			"ipv6/conf/sluice1/dad_transmits": "0", "ipv6/conf/sluice1/addr_gen_mode": "1",
 			"ipv6/conf/sluice0/addr_gen_mode": "1", "ipv6/conf/sluice0/disable_ipv6": "1",
 			"ipv4/conf/sluice0/forwarding": "0", "ipv4/conf/sluice0/arp_ignore": "8",
@@ -127,10 +131,12 @@ func TestPacketsPassBothWays(t *testing.T) {
 		}
 		h := must[*HostLink](t)(Ensure(testConfig()))
 		// The route back to clients is elsewhere, as on a real node.
-		if err := netlink.RouteAdd(&netlink.Route{Dst: ipNet(netip.MustParsePrefix("203.0.113.0/24")), LinkIndex: lo.Attrs().Index}); err != nil {
+		if err := netlink.RouteAdd(&netlink.Route{Dst: ipNet(netip.MustParsePrefix("203.0.113.0/24")),
+			LinkIndex: lo.Attrs().Index}); err != nil {
 			t.Fatal(err)
 		}
-		if err := h.RouteSNAT([]netip.Addr{netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8:5::1")}); err != nil {
+		if err := h.RouteSNAT([]netip.Addr{netip.MustParseAddr("198.51.100.1"),
+			netip.MustParseAddr("2001:db8:5::1")}); err != nil {
 			t.Fatal(err)
 		}
 		wire := openWire(t, h.Index)
@@ -157,7 +163,8 @@ func TestPacketsPassBothWays(t *testing.T) {
 			n, from, err := l.ReadFrom(in)
 			if err != nil {
 				t.Errorf("%s: %v", tc.name, err)
-			} else if got := from.(*net.UDPAddr).AddrPort().Addr().Unmap(); got.String() != tc.src || string(in[:n]) != tc.name {
+			} else if got := from.(*net.UDPAddr).AddrPort().Addr().Unmap(); got.String() != tc.src ||
+				string(in[:n]) != tc.name {
 				t.Errorf("%s: %q from %s", tc.name, in[:n], got)
 			}
 			l.Close()
@@ -176,7 +183,8 @@ func TestEnsureAdopts(t *testing.T) {
 			t.Errorf("%+v", second)
 		}
 		kern := must[netlink.Link](t)(netlink.LinkByName("sluice1"))
-		if a := must[[]netlink.Addr](t)(netlink.AddrList(kern, netlink.FAMILY_ALL)); len(a) != 1 || a[0].IP.String() != "169.254.78.1" {
+		if a := must[[]netlink.Addr](t)(netlink.AddrList(kern, netlink.FAMILY_ALL)); len(a) != 1 ||
+			a[0].IP.String() != "169.254.78.1" {
 			t.Errorf("addresses %v", a)
 		}
 		if kern.Attrs().MTU != 1400 {
@@ -208,7 +216,8 @@ func TestEnsureLeavesStrangersAlone(t *testing.T) {
 		make func(t *testing.T)
 	}{
 		{"a bridge", func(t *testing.T) { add(t, &netlink.Bridge{LinkAttrs: attrs("sluice1")}) }},
-		{"half of another pair", func(t *testing.T) { add(t, &netlink.Veth{LinkAttrs: attrs("sluice0"), PeerName: "other"}) }},
+		{"half of another pair",
+			func(t *testing.T) { add(t, &netlink.Veth{LinkAttrs: attrs("sluice0"), PeerName: "other"}) }},
 		{"halves of two pairs", func(t *testing.T) {
 			add(t, &netlink.Veth{LinkAttrs: attrs("sluice0"), PeerName: "x"})
 			add(t, &netlink.Veth{LinkAttrs: attrs("sluice1"), PeerName: "y"})
@@ -249,7 +258,9 @@ func TestRouteSNATReplacesTheFormerList(t *testing.T) {
 		h := must[*HostLink](t)(Ensure(testConfig()))
 		list := func() (dsts []string) {
 			for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-				for _, r := range must[[]netlink.Route](t)(netlink.RouteListFiltered(family, &netlink.Route{Protocol: Protocol}, netlink.RT_FILTER_PROTOCOL)) {
+				for _, r := range must[[]netlink.Route](t)(
+					netlink.RouteListFiltered(family, &netlink.Route{Protocol: Protocol}, netlink.RT_FILTER_PROTOCOL),
+				) {
 					dsts = append(dsts, r.Dst.String())
 				}
 			}

@@ -13,7 +13,8 @@ import (
 
 // ErrInUse is returned by Ensure if another process of this network namespace has
 // the host link. Nothing was changed.
-var ErrInUse = errors.New("another gateway uses it: stop that one, or give this one a host link (both names, other addresses), interfaces and a BPF file system of its own")
+var ErrInUse = errors.New("another gateway uses it: stop that one, or give this one a host link (both names, other " +
+	"addresses), interfaces and a BPF file system of its own")
 
 // lock makes the pair this process's own. It is a name in the abstract namespace of Unix sockets,
 // which is one per network namespace, as interfaces are, and which ends with the process (unix(7)).

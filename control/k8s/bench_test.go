@@ -40,7 +40,8 @@ func benchSlice(i, endpoints, version int) *discoveryv1.EndpointSlice {
 }
 
 var managed = []metav1.ManagedFieldsEntry{{Manager: "kube-controller-manager", Operation: "Update", APIVersion: "v1",
-	FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{"f:app":{}}},"f:spec":{"f:ports":{},"f:selector":{}}}`)}}
+	FieldsType: "FieldsV1",
+	FieldsV1:   metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{"f:app":{}}},"f:spec":{"f:ports":{},"f:selector":{}}}`)}}
 
 func large(services, endpoints int) *k8stest.Server {
 	s := k8stest.New()
@@ -137,7 +138,8 @@ func update(b *testing.B, w *world, arrived func()) {
 		version++
 		time.Sleep(time.Until(next))
 		next = next.Add(time.Second / rate)
-		changed := benchSlice(version*7919%benchServices, benchEndpoints, 1+version/benchServices) // differs from the last round's
+		// differs from the last round's
+		changed := benchSlice(version*7919%benchServices, benchEndpoints, 1+version/benchServices)
 		begin := time.Now()
 		w.Set(changed)
 		arrived()

@@ -21,7 +21,8 @@ func ClientConfig(file string) (*rest.Config, error) {
 	if file == "" {
 		c, err := rest.InClusterConfig()
 		if err != nil {
-			return nil, fmt.Errorf("kubernetes.kubeconfig is empty, so the pod's service account is used: %w; outside of a pod, name a kubeconfig file", err)
+			return nil, fmt.Errorf("kubernetes.kubeconfig is empty, so the pod's service account is used: %w; "+
+				"outside of a pod, name a kubeconfig file", err)
 		}
 		return c, nil
 	}
@@ -44,7 +45,9 @@ type clients struct{ core, discovery, events rest.Interface }
 
 func newClients(base *rest.Config, log *slog.Logger) (c clients, err error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, eventsv1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{
+		corev1.AddToScheme, discoveryv1.AddToScheme, eventsv1.AddToScheme,
+	} {
 		if err := add(scheme); err != nil {
 			return c, fmt.Errorf("register API types: %w", err)
 		}
@@ -62,7 +65,8 @@ func newClients(base *rest.Config, log *slog.Logger) (c clients, err error) {
 	for _, g := range []struct {
 		to *rest.Interface
 		gv schema.GroupVersion
-	}{{&c.core, corev1.SchemeGroupVersion}, {&c.discovery, discoveryv1.SchemeGroupVersion}, {&c.events, eventsv1.SchemeGroupVersion}} {
+	}{{&c.core, corev1.SchemeGroupVersion}, {&c.discovery, discoveryv1.SchemeGroupVersion},
+		{&c.events, eventsv1.SchemeGroupVersion}} {
 		if *g.to, err = newClient(base, transport, g.gv, guarded{codecs, log}); err != nil {
 			return c, fmt.Errorf("API server %s: %w", base.Host, err)
 		}
@@ -70,7 +74,9 @@ func newClients(base *rest.Config, log *slog.Logger) (c clients, err error) {
 	return c, nil
 }
 
-func newClient(base *rest.Config, transport *http.Client, gv schema.GroupVersion, codecs guarded) (rest.Interface, error) {
+func newClient(
+	base *rest.Config, transport *http.Client, gv schema.GroupVersion, codecs guarded,
+) (rest.Interface, error) {
 	c := rest.CopyConfig(base)
 	c.APIPath = "/apis"
 	if gv.Group == "" {

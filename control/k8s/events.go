@@ -134,13 +134,16 @@ func (e *Events) failed(err error) {
 	if now := time.Now(); !apierrors.IsNotFound(err) && now.Sub(e.warned) >= eventWarnInterval {
 		level, e.warned = slog.LevelWarn, now
 	}
-	e.w.Log.Log(context.Background(), level, "an Event cannot be written; it is tried again later, and others are not held up", "error", err, "silent for", eventWarnInterval)
+	e.w.Log.Log(context.Background(), level,
+		"an Event cannot be written; it is tried again later, and others are not held up", "error", err, "silent for",
+		eventWarnInterval)
 }
 
 // unreachable reports whether an error is not about this Event: any other one would fail, too.
 func unreachable(err error) bool {
 	var status apierrors.APIStatus
-	return !errors.As(err, &status) || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsUnauthorized(err)
+	return !errors.As(err, &status) || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) ||
+		apierrors.IsUnauthorized(err)
 }
 
 // send writes an Event: a new one, or one more of a series. Only the series of an Event
@@ -149,11 +152,13 @@ func unreachable(err error) bool {
 func (e *Events) send(ctx context.Context, s *series) error {
 	now := time.Now()
 	if s.name != "" && s.note == s.text() {
-		patch, err := json.Marshal(map[string]any{"series": eventsv1.EventSeries{Count: s.count, LastObservedTime: metav1.NewMicroTime(now)}})
+		patch, err := json.Marshal(map[string]any{"series": eventsv1.EventSeries{Count: s.count,
+			LastObservedTime: metav1.NewMicroTime(now)}})
 		if err != nil {
 			return fmt.Errorf("encode Event: %w", err)
 		}
-		err = e.w.clients.events.Patch(types.MergePatchType).Namespace(s.namespace).Resource("events").Name(s.name).Body(patch).Do(ctx).Error()
+		err = e.w.clients.events.Patch(types.MergePatchType).Namespace(s.namespace).
+			Resource("events").Name(s.name).Body(patch).Do(ctx).Error()
 		if err == nil {
 			return nil
 		}
@@ -204,7 +209,8 @@ func (e *Events) reference(ctx context.Context, id objects.ObjectID) (ref corev1
 		runtime.Object
 		GetUID() types.UID
 	}) error {
-		err := client.Get().NamespaceIfScoped(id.Namespace, id.Namespace != "").Resource(resource).Name(id.Name).Do(ctx).Into(into)
+		err := client.Get().NamespaceIfScoped(id.Namespace,
+			id.Namespace != "").Resource(resource).Name(id.Name).Do(ctx).Into(into)
 		ref.UID = into.GetUID()
 		return err
 	}

@@ -61,22 +61,29 @@ func TestEventsAreWrittenOnce(t *testing.T) {
 	loop, _ := w.loop(t)
 	<-loop.Ready()
 	runEvents(t, w, loop.Problems)
-	eventually(t, "an Event about the conflict", func() bool { return written(t, s, "FrontendConflict", "Service/rival") == 1 })
+	eventually(t, "an Event about the conflict",
+		func() bool { return written(t, s, "FrontendConflict", "Service/rival") == 1 })
 
 	// The same again, and changes elsewhere, are no news. A bad object is.
 	bad := service("bad", 81)
 	bad.Spec.Ports[0].Protocol = "HTTP"
 	s.Set(service("rival", 80), service("c", 83), bad)
-	eventually(t, "an Event about the bad object", func() bool { return written(t, s, "InvalidObject", "Service/bad") == 1 })
+	eventually(t, "an Event about the bad object",
+		func() bool { return written(t, s, "InvalidObject", "Service/bad") == 1 })
 	s.Delete(node(nodeName))
-	eventually(t, "an Event about the missing Node", func() bool { return written(t, s, "ServedDifferently", "Node/"+nodeName) == 1 })
+	eventually(t, "an Event about the missing Node",
+		func() bool { return written(t, s, "ServedDifferently", "Node/"+nodeName) == 1 })
 	if n := written(t, s, "FrontendConflict", "Service/rival"); n != 1 {
 		t.Errorf("%d Events about one conflict", n)
 	}
 
 	// A Problem that returns is one more of its series.
 	s.Delete(service("a", 80))
-	eventually(t, "no conflict", func() bool { list, _ := loop.Problems(); return !strings.Contains(textOf(list), "rival") })
+	eventually(t, "no conflict", func() bool {
+		list, _ := loop.Problems()
+		return !strings.Contains(textOf(list),
+			"rival")
+	})
 	quietRounds(t, w, s)
 	s.Set(service("a", 80))
 	eventually(t, "a series", func() bool { _, patches := s.Events(); return patches == 1 })
@@ -92,7 +99,8 @@ func quietRounds(t *testing.T, w *world, s *k8stest.Server) {
 	bad := slice("a", "bad-slice", "10.0.0.1")
 	bad.AddressType = "IPX"
 	s.Set(bad)
-	eventually(t, "an Event about a slice", func() bool { return written(t, s, "InvalidObject", "EndpointSlice/bad-slice") == 1 })
+	eventually(t, "an Event about a slice",
+		func() bool { return written(t, s, "InvalidObject", "EndpointSlice/bad-slice") == 1 })
 }
 
 // An API server that takes no Events stops nothing, and gets them later.
@@ -106,7 +114,8 @@ func TestEventsRefused(t *testing.T) {
 	<-loop.Ready()
 	runEvents(t, w, loop.Problems)
 	eventually(t, "an attempt", func() bool {
-		return slices.Contains(s.Requests(), k8stest.Request{Verb: "create", Group: "events.k8s.io", Resource: "events"})
+		return slices.Contains(s.Requests(), k8stest.Request{Verb: "create", Group: "events.k8s.io",
+			Resource: "events"})
 	})
 	s.Set(service("c", 83))
 	w.settle(t)
@@ -135,7 +144,8 @@ func TestRefusedEventHoldsUpNoOther(t *testing.T) {
 	loop, _ := w.loop(t)
 	<-loop.Ready()
 	runEvents(t, w, loop.Problems)
-	eventually(t, "an Event after the one that is refused", func() bool { return written(t, s, "FrontendConflict", "Service/rival") == 1 })
+	eventually(t, "an Event after the one that is refused",
+		func() bool { return written(t, s, "FrontendConflict", "Service/rival") == 1 })
 	if n := written(t, s, "FrontendConflict", "Service/a-rival"); n != 0 {
 		t.Errorf("%d Events were taken that are refused", n)
 	}
@@ -152,7 +162,8 @@ func TestEventOfLongName(t *testing.T) {
 	loop, _ := w.loop(t)
 	<-loop.Ready()
 	runEvents(t, w, loop.Problems)
-	eventually(t, "an Event about it", func() bool { return written(t, s, "InvalidObject", "EndpointSlice/"+bad.Name) == 1 })
+	eventually(t, "an Event about it",
+		func() bool { return written(t, s, "InvalidObject", "EndpointSlice/"+bad.Name) == 1 })
 }
 
 // A health check node port that cannot be had is an Event of the Service, under
@@ -167,7 +178,8 @@ func TestEventOfHealthCheckPort(t *testing.T) {
 	runEvents(t, w, loop.Problems)
 	var b tracker.Batch
 	b.Report(health.Source(), []objects.Problem{{
-		Source: health.Source(), Object: objects.ObjectID{Kind: objects.KindService, Namespace: "shop", Name: "a"}, Field: "spec.healthCheckNodePort",
+		Source: health.Source(), Object: objects.ObjectID{Kind: objects.KindService, Namespace: "shop", Name: "a"},
+		Field:   "spec.healthCheckNodePort",
 		Message: "address already in use", Severity: objects.Warning, Reason: health.ReasonFailed,
 	}})
 	w.tracker.Apply(&b)
@@ -180,7 +192,8 @@ func TestEventsAreOfWhatIsOutstanding(t *testing.T) {
 	s := k8stest.Start(t)
 	problem := func(name string) objects.Problem {
 		s.Set(service(name, 80))
-		return objects.Problem{Source: objects.Source{Kind: k8s.Kind}, Object: objects.ObjectID{Kind: objects.KindService, Namespace: "shop", Name: name},
+		return objects.Problem{Source: objects.Source{Kind: k8s.Kind},
+			Object:  objects.ObjectID{Kind: objects.KindService, Namespace: "shop", Name: name},
 			Message: "x", Severity: objects.Refused}
 	}
 	var many []objects.Problem
@@ -196,7 +209,8 @@ func TestEventsAreOfWhatIsOutstanding(t *testing.T) {
 	eventually(t, "the first Events", func() bool { events, _ := s.Events(); return len(events) > 0 })
 	outstanding.Store(&fresh)
 	close(changed)
-	eventually(t, "an Event about what is outstanding", func() bool { return written(t, s, "NotServed", "Service/z") == 1 })
+	eventually(t, "an Event about what is outstanding",
+		func() bool { return written(t, s, "NotServed", "Service/z") == 1 })
 	if events, _ := s.Events(); len(events) > len(many)/2 {
 		t.Errorf("%d Events about what was resolved", len(events)-1)
 	}

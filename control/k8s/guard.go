@@ -29,11 +29,14 @@ type guardedDecoder struct {
 }
 
 // Decode implements runtime.Decoder.
-func (d guardedDecoder) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (o runtime.Object, kind *schema.GroupVersionKind, err error) {
+func (d guardedDecoder) Decode(
+	data []byte, defaults *schema.GroupVersionKind, into runtime.Object,
+) (o runtime.Object, kind *schema.GroupVersionKind, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			o, kind, err = nil, nil, fmt.Errorf("decoding an object failed: %v, at %s", p, firstFrame(debug.Stack()))
-			d.log.Error("an object from the API server cannot be decoded; what was read last is served on", "error", err, "bytes", len(data))
+			d.log.Error("an object from the API server cannot be decoded; what was read last is served on", "error",
+				err, "bytes", len(data))
 		}
 	}()
 	return d.Decoder.Decode(data, defaults, into)

@@ -25,7 +25,9 @@ func (b brittle) DecoderToVersion(runtime.Decoder, runtime.GroupVersioner) runti
 
 type brittleDecoder struct{ runtime.Decoder }
 
-func (brittleDecoder) Decode([]byte, *schema.GroupVersionKind, runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+func (brittleDecoder) Decode(
+	[]byte, *schema.GroupVersionKind, runtime.Object,
+) (runtime.Object, *schema.GroupVersionKind, error) {
 	panic("brittle")
 }
 
@@ -38,11 +40,13 @@ func TestDecodingThatPanics(t *testing.T) {
 		t.Fatal(err)
 	}
 	codecs := brittle{serializer.NewCodecFactory(scheme).WithoutConversion()}
-	client, err := newClient(s.Config(), &http.Client{}, corev1.SchemeGroupVersion, guarded{codecs, slog.New(slog.DiscardHandler)})
+	client, err := newClient(s.Config(), &http.Client{}, corev1.SchemeGroupVersion,
+		guarded{codecs, slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := client.Get().Resource("services").VersionedParams(&metav1.ListOptions{Watch: true}, metav1.ParameterCodec).Watch(t.Context())
+	w, err := client.Get().Resource("services").VersionedParams(&metav1.ListOptions{Watch: true},
+		metav1.ParameterCodec).Watch(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +61,8 @@ func TestDecodingThatPanics(t *testing.T) {
 	}
 	if c, err := newClients(s.Config(), slog.New(slog.DiscardHandler)); err != nil {
 		t.Error(err)
-	} else if err := c.core.Get().Resource("services").Namespace("shop").Name("a").Do(t.Context()).Into(&corev1.Service{}); err != nil {
+	} else if err := c.core.Get().Resource("services").Namespace("shop").Name("a").Do(t.Context()).
+		Into(&corev1.Service{}); err != nil {
 		t.Errorf("a guarded client reads nothing: %v", err)
 	}
 }

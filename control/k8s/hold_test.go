@@ -77,7 +77,8 @@ func testService() *corev1.Service {
 // of IPv6 if its name ends so.
 func testSlice(name string, endpoints ...string) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: "shop", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: "a"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name,
+			Labels: map[string]string{discoveryv1.LabelServiceName: "a"}},
 		AddressType: discoveryv1.AddressTypeIPv4,
 	}
 	prefix := "10.0.0."
@@ -115,9 +116,12 @@ func TestHold(t *testing.T) {
 		{"all vanish in one list", func(s *stage) { s.gone(one, two) }, 0, 0, 2},
 		{"all vanish and come back", func(s *stage) { s.gone(one, two); s.set(one, two) }, 0, 0, 0},
 		{"all vanish, one slice comes back", func(s *stage) { s.gone(one, two); s.set(two) }, 1, 0, 0},
-		{"all vanish, one endpoint comes back in another slice", func(s *stage) { s.gone(one, two); s.set(testSlice("z", "2")) }, 3, 0, 0},
-		{"all vanish, one comes back not ready", func(s *stage) { s.gone(one, two); s.set(testSlice("y", "!3")) }, 2, 0, 0},
-		{"all vanish, a new one is not ready yet", func(s *stage) { s.gone(one, two); s.set(testSlice("z", "!9")) }, 1, 0, 2},
+		{"all vanish, one endpoint comes back in another slice",
+			func(s *stage) { s.gone(one, two); s.set(testSlice("z", "2")) }, 3, 0, 0},
+		{"all vanish, one comes back not ready", func(s *stage) { s.gone(one, two); s.set(testSlice("y", "!3")) }, 2, 0,
+			0},
+		{"all vanish, a new one is not ready yet", func(s *stage) { s.gone(one, two); s.set(testSlice("z", "!9")) }, 1,
+			0, 2},
 		{"all of IPv4 vanish, IPv6 stays", func(s *stage) { s.set(six); s.changes(); s.gone(one, two) }, 0, 0, 2},
 		{"all of IPv4 vanish, a new one of IPv6 comes", func(s *stage) { s.gone(one, two); s.set(six) }, 1, 0, 2},
 		{"all of both families vanish", func(s *stage) { s.set(six); s.changes(); s.gone(one, two, six) }, 0, 0, 3},
@@ -165,12 +169,16 @@ func TestHold(t *testing.T) {
 			s.set(testSlice("x", "-1", "-2"), testSlice("y", "-3"))
 			s.gone(one, two)
 		}, 2, 0, 0},
-		{"one terminates, then the last ready one vanishes", func(s *stage) { s.set(testSlice("x", "-1")); s.gone(two) }, 1, 0, 1},
+		{"one terminates, then the last ready one vanishes",
+			func(s *stage) { s.set(testSlice("x", "-1")); s.gone(two) }, 1, 0, 1},
 		{"all are not ready", func(s *stage) { s.set(testSlice("x", "!1", "!2"), testSlice("y", "!3")) }, 2, 0, 0},
-		{"held, then seen terminating", func(s *stage) { s.gone(one, two); s.set(testSlice("x", "-1", "-2")) }, 2, 0, 0},
-		{"other pods in one slice, then the old one's goes", func(s *stage) { s.set(testSlice("x", "7")); s.gone(two) }, 1, 1, 0},
+		{"held, then seen terminating", func(s *stage) { s.gone(one, two); s.set(testSlice("x", "-1", "-2")) }, 2, 0,
+			0},
+		{"other pods in one slice, then the old one's goes", func(s *stage) { s.set(testSlice("x", "7")); s.gone(two) },
+			1, 1, 0},
 		{"moved to another slice", func(s *stage) { s.set(testSlice("y", "1", "2", "3")); s.gone(one) }, 2, 0, 0},
-		{"moved, the old slice goes first", func(s *stage) { s.gone(one); s.set(testSlice("y", "1", "2", "3")) }, 2, 0, 0},
+		{"moved, the old slice goes first", func(s *stage) { s.gone(one); s.set(testSlice("y", "1", "2", "3")) }, 2, 0,
+			0},
 		{"the Service is deleted first", func(s *stage) { s.gone(testService()); s.gone(one, two) }, 3, 0, 0},
 		{"the Service is deleted while held", func(s *stage) { s.gone(one, two); s.gone(testService()) }, 3, 0, 0},
 		{"a slice leaves its Service", func(s *stage) {
@@ -192,7 +200,8 @@ func TestHold(t *testing.T) {
 		}, 0, 2, 0},
 		{"switched off", func(s *stage) { s.gone(one, two); s.setPeriod(0) }, 2, 0, 0},
 		{"shortened", func(s *stage) { s.gone(one, two); s.setPeriod(gather) }, 0, 2, 0},
-		{"shortened to what is over", func(s *stage) { s.gone(one, two); time.Sleep(gather); s.setPeriod(gather) }, 2, 0, 0},
+		{"shortened to what is over", func(s *stage) { s.gone(one, two); time.Sleep(gather); s.setPeriod(gather) }, 2,
+			0, 0},
 		{"lengthened", func(s *stage) { s.gone(one, two); s.setPeriod(time.Hour) }, 0, 0, 2},
 	}
 	for _, c := range cases {
@@ -287,7 +296,8 @@ func TestHoldEndsWithTheTruth(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if len(s.services)+len(s.owner)+len(s.waiting) != 0 {
-			t.Errorf("remembered of nothing: %d Services, %d slices, %d that wait", len(s.services), len(s.owner), len(s.waiting))
+			t.Errorf("remembered of nothing: %d Services, %d slices, %d that wait", len(s.services), len(s.owner),
+				len(s.waiting))
 		}
 		s.stop()
 	})

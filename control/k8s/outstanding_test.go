@@ -65,9 +65,12 @@ func TestOutstanding(t *testing.T) {
 		{"once", func(k *clerk) { k.pass(0, all, a); k.pass(long, all, a) }, "a x"},
 		{"of files none", func(k *clerk) { k.pass(0, all, elsewhere) }, ""},
 		{"a field is another", func(k *clerk) { k.pass(0, all, a, field) }, "a x, a spec: x"},
-		{"two of one kind are one", func(k *clerk) { k.pass(0, all, a, other); k.pass(long, all, a, other) }, "a x (and 1 more)"},
-		{"it returns", func(k *clerk) { k.pass(0, all, a); k.pass(long, all); k.pass(time.Second, all, a) }, "a x, a x2"},
-		{"it returns at the end of the memory", func(k *clerk) { k.pass(0, all, a); k.pass(long, all); k.pass(eventMemory, all, a) }, "a x, a x2"},
+		{"two of one kind are one", func(k *clerk) { k.pass(0, all, a, other); k.pass(long, all, a, other) },
+			"a x (and 1 more)"},
+		{"it returns", func(k *clerk) { k.pass(0, all, a); k.pass(long, all); k.pass(time.Second, all, a) },
+			"a x, a x2"},
+		{"it returns at the end of the memory",
+			func(k *clerk) { k.pass(0, all, a); k.pass(long, all); k.pass(eventMemory, all, a) }, "a x, a x2"},
 		{"it returns after the memory", func(k *clerk) {
 			k.pass(0, all, a)
 			k.pass(long, all)
@@ -85,7 +88,8 @@ func TestOutstanding(t *testing.T) {
 				k.pass(time.Second, all, testProblem("a", fmt.Sprint(i)))
 			}
 		}, "a 0, a 2, a 6, a 14, a 30"},
-		{"the refused is no obstacle", func(k *clerk) { k.refuse = "a"; k.pass(0, all, a, b, c) }, "refused a, b x, c x"},
+		{"the refused is no obstacle", func(k *clerk) { k.refuse = "a"; k.pass(0, all, a, b, c) },
+			"refused a, b x, c x"},
 		{"the refused is tried again", func(k *clerk) {
 			k.refuse = "a"
 			k.pass(0, all, a)

@@ -49,10 +49,15 @@ func TestRights(t *testing.T) {
 	<-loop.Ready()
 	runEvents(t, w, loop.Problems)
 	eventually(t, "Events", func() bool {
-		return written(t, s, "FrontendConflict", "Service/rival") == 1 && written(t, s, "InvalidObject", "EndpointSlice/bad") == 1
+		return written(t, s, "FrontendConflict", "Service/rival") == 1 && written(t, s, "InvalidObject",
+			"EndpointSlice/bad") == 1
 	})
 	s.Delete(service("a", 80))
-	eventually(t, "no conflict", func() bool { list, _ := loop.Problems(); return !strings.Contains(textOf(list), "rival") })
+	eventually(t, "no conflict", func() bool {
+		list, _ := loop.Problems()
+		return !strings.Contains(textOf(list),
+			"rival")
+	})
 	quietRounds(t, w, s)
 	s.Set(service("a", 80))
 	eventually(t, "a series", func() bool { _, patches := s.Events(); return patches == 1 })

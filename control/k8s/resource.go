@@ -47,13 +47,18 @@ func (w *Watcher) watched() []*resource {
 	return []*resource{
 		w.resource("services", w.clients.core, &corev1.Service{}, "!service.kubernetes.io/service-proxy-name",
 			fields.OneTermNotEqualSelector("spec.clusterIP", corev1.ClusterIPNone)),
-		w.resource("endpointslices", w.clients.discovery, &discoveryv1.EndpointSlice{}, "!"+corev1.IsHeadlessService, fields.Everything()),
-		w.resource("nodes", w.clients.core, &corev1.Node{}, "", fields.OneTermEqualSelector(metav1.ObjectNameField, w.NodeName)),
+		w.resource("endpointslices", w.clients.discovery, &discoveryv1.EndpointSlice{}, "!"+corev1.IsHeadlessService,
+			fields.Everything()),
+		w.resource("nodes", w.clients.core, &corev1.Node{}, "", fields.OneTermEqualSelector(metav1.ObjectNameField,
+			w.NodeName)),
 	}
 }
 
-func (w *Watcher) resource(name string, client rest.Interface, kind runtime.Object, labels string, fields fields.Selector) *resource {
-	r := &resource{w: w, client: client, kind: kind, labels: labels, fields: fields.String(), again: make(chan struct{}, 1)}
+func (w *Watcher) resource(
+	name string, client rest.Interface, kind runtime.Object, labels string, fields fields.Selector,
+) *resource {
+	r := &resource{w: w, client: client, kind: kind, labels: labels, fields: fields.String(),
+		again: make(chan struct{}, 1)}
 	r.now.Source, r.changed = objects.Source{Kind: Kind, Path: name}, make(chan struct{})
 	if _, node := kind.(*corev1.Node); node {
 		r.only = w.NodeName
@@ -107,14 +112,16 @@ func (r *resource) reflect(ctx context.Context) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v, at %s", p, firstFrame(debug.Stack()))
-			r.w.Log.Error("watching failed; it is started anew", "source", r.Source().Path, "panic", p, "stack", string(debug.Stack()))
+			r.w.Log.Error("watching failed; it is started anew", "source", r.Source().Path, "panic", p, "stack",
+				string(debug.Stack()))
 		}
 	}()
 	// Log client-go's messages at level debug: the status has what matters.
 	log := logr.FromSlogHandler(debugHandler{r.w.Log.Handler()})
-	lw := cache.NewFilteredListWatchFromClient(r.client, r.now.Source.Path, metav1.NamespaceAll, func(o *metav1.ListOptions) {
-		o.LabelSelector, o.FieldSelector = r.labels, r.fields
-	})
+	lw := cache.NewFilteredListWatchFromClient(r.client, r.now.Source.Path, metav1.NamespaceAll,
+		func(o *metav1.ListOptions) {
+			o.LabelSelector, o.FieldSelector = r.labels, r.fields
+		})
 	noted := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			list, err := lw.ListWithContext(ctx, o)
@@ -140,7 +147,8 @@ func (r *resource) note(ctx context.Context, err error, watching bool) error {
 		if watching {
 			r.works()
 		}
-	case ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || watching && apierrors.IsInvalid(err):
+	case ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) ||
+		watching && apierrors.IsInvalid(err):
 	default:
 		r.failed(err)
 	}
@@ -191,18 +199,21 @@ func (r *resource) update(change func(*Status)) {
 func (r *resource) report(s *Status) {
 	var problems []objects.Problem
 	add := func(object objects.ObjectID, format string, args ...any) {
-		problems = append(problems, objects.Problem{Source: s.Source, Object: object, Severity: objects.Warning, Message: fmt.Sprintf(format, args...)})
+		problems = append(problems, objects.Problem{Source: s.Source, Object: object, Severity: objects.Warning,
+			Message: fmt.Sprintf(format, args...)})
 	}
 	if s.Err != nil {
 		what := "nothing is served before they are listed once"
 		if s.Synced {
 			what = "what was read last is served on"
 		}
-		add(objects.ObjectID{}, "cannot be read from the API server since %s; %s: %v", s.Since.UTC().Format(time.RFC3339), what, s.Err)
+		add(objects.ObjectID{}, "cannot be read from the API server since %s; %s: %v",
+			s.Since.UTC().Format(time.RFC3339), what, s.Err)
 	}
 	if s.Synced && s.Objects == 0 && r.only != "" {
 		add(objects.ObjectID{Kind: objects.KindNode, Name: r.only},
-			"does not exist: no endpoint is local, this node's zone is not known, and nodeAddresses: primary takes the interfaces' addresses; "+
+			"does not exist: no endpoint is local, this node's zone is not known, and nodeAddresses: primary takes "+
+				"the interfaces' addresses; "+
 				"set nodeName to the name of this node's Node object")
 	}
 	if slices.Equal(problems, r.reported) {

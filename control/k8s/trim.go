@@ -56,9 +56,11 @@ const annotations = "sluice.dev/"
 func idOf(object any) (id objects.ObjectID, version string, ok bool) {
 	switch o := object.(type) {
 	case *corev1.Service:
-		return objects.ObjectID{Kind: objects.KindService, Namespace: o.Namespace, Name: o.Name}, o.ResourceVersion, true
+		return objects.ObjectID{Kind: objects.KindService, Namespace: o.Namespace, Name: o.Name}, o.ResourceVersion,
+			true
 	case *discoveryv1.EndpointSlice:
-		return objects.ObjectID{Kind: objects.KindEndpointSlice, Namespace: o.Namespace, Name: o.Name}, o.ResourceVersion, true
+		return objects.ObjectID{Kind: objects.KindEndpointSlice, Namespace: o.Namespace, Name: o.Name},
+			o.ResourceVersion, true
 	case *corev1.Node:
 		return objects.ObjectID{Kind: objects.KindNode, Name: o.Name}, o.ResourceVersion, true
 	}

@@ -48,7 +48,8 @@ func TestEventsReachTheTracker(t *testing.T) {
 func TestSelectors(t *testing.T) {
 	t.Parallel()
 	s := k8stest.Start(t)
-	foreign, headless, headlessSlice := service("foreign", 80), service("headless", 81), slice("headless", "headless-1", "10.0.0.1")
+	foreign, headless, headlessSlice := service("foreign", 80), service("headless", 81), slice("headless", "headless-1",
+		"10.0.0.1")
 	foreign.Labels["service.kubernetes.io/service-proxy-name"] = ""
 	headless.Spec.ClusterIP, headless.Spec.ClusterIPs = corev1.ClusterIPNone, []string{corev1.ClusterIPNone}
 	headlessSlice.Labels[corev1.IsHeadlessService] = ""
@@ -65,7 +66,8 @@ func TestSelectors(t *testing.T) {
 	s.Set(labelled)
 	w.settle(t)
 	if got := w.tracker.Changes().Len(); got != 1 || w.watcher.Status()[0].Objects != 1 {
-		t.Errorf("labelled for another proxy: %d changes, %d Services left, want 1 and the marker", got, w.watcher.Status()[0].Objects)
+		t.Errorf("labelled for another proxy: %d changes, %d Services left, want 1 and the marker", got,
+			w.watcher.Status()[0].Objects)
 	}
 }
 
@@ -241,8 +243,10 @@ func oneOrder(t *testing.T, r *rand.Rand) {
 	close(goOn)
 	<-loop.Ready()
 	want, _, _ := compiler.New(compiler.Config{NodeName: nodeName}).Full(w.tracker.State())
-	if got := handle.Load(); len(frontends(got)) != n+1 || len(frontends(want)) != n+1 || got.BackendIndexes() != want.BackendIndexes() {
-		t.Errorf("first table: %d frontends and %d backends, want %d and %d", len(frontends(got)), got.BackendIndexes(), n+1, want.BackendIndexes())
+	if got := handle.Load(); len(frontends(got)) != n+1 || len(frontends(want)) != n+1 ||
+		got.BackendIndexes() != want.BackendIndexes() {
+		t.Errorf("first table: %d frontends and %d backends, want %d and %d", len(frontends(got)), got.BackendIndexes(),
+			n+1, want.BackendIndexes())
 	}
 }
 
@@ -259,7 +263,8 @@ func TestForbidden(t *testing.T) {
 		t.Errorf("services: %v", err)
 	}
 	err := feeds[1].Sync(ctx)
-	if err == nil || !strings.Contains(err.Error(), "endpointslices cannot be listed") || !strings.Contains(err.Error(), "forbidden") {
+	if err == nil || !strings.Contains(err.Error(), "endpointslices cannot be listed") || !strings.Contains(err.Error(),
+		"forbidden") {
 		t.Errorf("endpointslices: %v", err)
 	}
 	if w.problems("nothing is served before they are listed once") != 1 {

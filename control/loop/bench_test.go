@@ -37,7 +37,9 @@ func (t *table) pass() {
 
 // BenchmarkScaleFirst is the first table of a cluster whose objects are all read.
 func BenchmarkScaleFirst(b *testing.B) {
-	for _, s := range []controltest.Cluster{controltest.Large, {Services: 5_000, Endpoints: 6}, {Services: 1, Endpoints: 5_000}} {
+	for _, s := range []controltest.Cluster{
+		controltest.Large, {Services: 5_000, Endpoints: 6}, {Services: 1, Endpoints: 5_000},
+	} {
 		b.Run(s.String(), func(b *testing.B) {
 			tracker := s.Tracker()
 			changes := tracker.Changes()
@@ -54,7 +56,10 @@ func BenchmarkScaleFirst(b *testing.B) {
 // BenchmarkScaleChange is one changed endpoint, from what was read of it to the table
 // that workers use. Beside each small cluster stands one with 1,000 times the Services.
 func BenchmarkScaleChange(b *testing.B) {
-	for _, s := range []controltest.Cluster{{Services: 10, Endpoints: 10}, controltest.Large, {Services: 1, Endpoints: 100}, {Services: 1_000, Endpoints: 100}, {Services: 1, Endpoints: 5_000}} {
+	for _, s := range []controltest.Cluster{
+		{Services: 10, Endpoints: 10}, controltest.Large, {Services: 1, Endpoints: 100},
+		{Services: 1_000, Endpoints: 100}, {Services: 1, Endpoints: 5_000},
+	} {
 		b.Run(s.String(), func(b *testing.B) {
 			t := newTable(s.Tracker())
 			t.pass()
@@ -108,7 +113,8 @@ func TestMemory(t *testing.T) {
 		return true
 	})
 	t.Logf("%v: tables over backends %.1f MiB, compiler and snapshot %.1f MiB in %d objects",
-		controltest.Large, mib(tables), mib(int(after.HeapAlloc-before.HeapAlloc)), after.HeapObjects-before.HeapObjects)
+		controltest.Large, mib(tables), mib(int(after.HeapAlloc-before.HeapAlloc)),
+		after.HeapObjects-before.HeapObjects)
 	if len(sets) != controltest.Large.Services || tables > 64<<20 {
 		t.Errorf("%d sets, tables of %.1f MiB", len(sets), mib(tables))
 	}

@@ -161,7 +161,8 @@ func (l *Loop) await(ctx context.Context) error {
 				return ctx.Err()
 			}
 			if l.progress.feed(f.Source(), err) && err != nil {
-				l.Log.Warn("source cannot be read; nothing is served before it is", "source", f.Source().String(), "error", err)
+				l.Log.Warn("source cannot be read; nothing is served before it is", "source", f.Source().String(),
+					"error", err)
 			}
 			if err == nil {
 				break

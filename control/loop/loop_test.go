@@ -100,7 +100,8 @@ func (r *rig) add(i int) {
 }
 
 func (r *rig) remove(i int) {
-	r.tracker.Delete(objects.Source{Kind: "test"}, objects.ObjectID{Kind: objects.KindService, Namespace: "bench", Name: fmt.Sprintf("service-%d", i)})
+	r.tracker.Delete(objects.Source{Kind: "test"}, objects.ObjectID{Kind: objects.KindService, Namespace: "bench",
+		Name: fmt.Sprintf("service-%d", i)})
 	r.settle()
 }
 
@@ -132,7 +133,8 @@ func TestNothingIsPublishedBeforeTheFeedsAreRead(t *testing.T) {
 		if _, ok := r.handle.Load().FrontendByKey(vipKey(1)); !ok || !r.kernel.Frontends[vipKey(1)] {
 			t.Error("not published and steered after the source was read")
 		}
-		if s := r.Status(); !s.Sources[0].Synced || !s.Sources[0].Applied || s.Sources[0].Objects != 2 || s.Applied != s.Read {
+		if s := r.Status(); !s.Sources[0].Synced || !s.Sources[0].Applied || s.Sources[0].Objects != 2 ||
+			s.Applied != s.Read {
 			t.Errorf("status %+v", s)
 		}
 		r.end()
@@ -172,7 +174,8 @@ func TestOrderOfOpeningAndClosing(t *testing.T) {
 				if s := r.handle.Load(); s != nil {
 					_, published = s.FrontendByKey(vipKey(1))
 				}
-				seen = append(seen, fmt.Sprintf("%s addrs=%d frontends=%d published=%v", call, len(set.Addrs), len(set.Frontends), published))
+				seen = append(seen, fmt.Sprintf("%s addrs=%d frontends=%d published=%v", call, len(set.Addrs),
+					len(set.Frontends), published))
 			}}
 		})
 		r.add(1)
@@ -259,7 +262,10 @@ func TestFlowsKeepAWayOfAnAddress(t *testing.T) {
 	a, other := controltest.Config().SNAT4[0], controltest.Config().NodeAddresses[0]
 	configure := func(t *testing.T, r *rig, nodes, sources []header.Addr) {
 		t.Helper()
-		if err := r.Configure(t.Context(), func(c *compiler.Config) { c.NodeAddresses, c.SNAT4 = nodes, sources }); err != nil {
+		if err := r.Configure(t.Context(), func(c *compiler.Config) {
+			c.NodeAddresses, c.SNAT4 = nodes,
+				sources
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -322,7 +328,8 @@ func TestTakeOverKeepsWhatFlowsNeed(t *testing.T) {
 		return newRig(t, func(r *rig, cfg *loop.Config) {
 			r.kernel.Frontends[vipKey(1)], r.kernel.Frontends[vipKey(2)] = true, true
 			r.kernel.Ports[steer.NodePort{Proto: header.ProtoTCP, Port: 31000}] = true
-			r.kernel.Addrs[vipKey(1).Addr], r.kernel.Addrs[vipKey(2).Addr], r.kernel.Addrs[a] = services.AddrVIP, services.AddrVIP, node|snat
+			r.kernel.Addrs[vipKey(1).Addr], r.kernel.Addrs[vipKey(2).Addr], r.kernel.Addrs[a] = services.AddrVIP,
+				services.AddrVIP, node|snat
 			r.flows.used.Store(&[]services.FrontendKey{vipKey(1)})
 			r.flows.addrs.Store(&steer.OwnAddr{Addr: a, Flags: snat})
 			if withFlows {
@@ -459,7 +466,8 @@ func TestNumbersComeBack(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
 		if len(owners.Known) != controltest.Large.Endpoints {
-			t.Errorf("%d refs are known while a worker uses them, want %d", len(owners.Known), controltest.Large.Endpoints)
+			t.Errorf("%d refs are known while a worker uses them, want %d", len(owners.Known),
+				controltest.Large.Endpoints)
 		}
 		r.worker.Generation.Store(stats.Offline)
 		time.Sleep(3 * time.Second)
@@ -483,7 +491,9 @@ func TestDrainByRequest(t *testing.T) {
 		if n, err := r.Drain(t.Context(), d); n != 1 || err != nil || set() != 9 {
 			t.Errorf("drained %d, %v; %d take new flows", n, err, set())
 		}
-		if _, err := r.Drain(t.Context(), compiler.Drain{Addr: header.AddrFrom4([4]byte{10, 99, 99, 99})}); !errors.Is(err, compiler.ErrUnknownBackend) {
+		if _, err := r.Drain(t.Context(),
+			compiler.Drain{Addr: header.AddrFrom4([4]byte{10, 99, 99, 99})}); !errors.Is(err,
+			compiler.ErrUnknownBackend) {
 			t.Errorf("drain of nobody: %v", err)
 		}
 		if n, err := r.Undrain(t.Context(), d); n != 1 || err != nil || set() != 10 {

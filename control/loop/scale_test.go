@@ -25,7 +25,9 @@ func TestScale(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds 10,000 services")
 	}
-	for _, s := range []controltest.Cluster{controltest.Large, {Services: 5_000, Endpoints: 6}, {Services: 1, Endpoints: 5_000}} {
+	for _, s := range []controltest.Cluster{
+		controltest.Large, {Services: 5_000, Endpoints: 6}, {Services: 1, Endpoints: 5_000},
+	} {
 		t.Run("first/"+s.String(), func(t *testing.T) {
 			if took := firstTable(s); took > slow(3*time.Second) {
 				t.Errorf("the first table took %v", took)
@@ -159,7 +161,9 @@ func TestUpdateLatency(t *testing.T) {
 		// A ticker that fell behind loses ticks; what is due is sent all the same.
 		for due := int(time.Since(start).Seconds() * perSecond); sent < min(due, seconds*perSecond); sent++ {
 			s := controltest.Large.Slice(sent*7919%controltest.Large.Services, 0, sent/controltest.Large.Services+1)
-			s.Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: time.Now().Format(time.RFC3339Nano)}
+			s.Annotations = map[string]string{
+				corev1.EndpointsLastChangeTriggerTime: time.Now().Format(time.RFC3339Nano),
+			}
 			table.tracker.Upsert(controltest.Source, s)
 		}
 	}
@@ -204,15 +208,18 @@ func report(t *testing.T, d *delays, sent int, slept []time.Duration, before, af
 	slices.Sort(d.took)
 	p99 := quantile(d.all, 99)
 	t.Logf("%d changes in %d passes: p50 %v, p99 %v, max %v; a pass p50 %v, p99 %v, max %v", len(d.all), len(d.took),
-		quantile(d.all, 50), p99, d.all[len(d.all)-1], quantile(d.took, 50), quantile(d.took, 99), d.took[len(d.took)-1])
+		quantile(d.all, 50), p99, d.all[len(d.all)-1], quantile(d.took, 50), quantile(d.took, 99),
+		d.took[len(d.took)-1])
 	longest := time.Duration(0)
 	for n := before.NumGC; n < after.NumGC; n++ {
 		longest = max(longest, time.Duration(after.PauseNs[n%uint32(len(after.PauseNs))]))
 	}
 	t.Logf("heap %.0f MiB in use, %.0f MiB from the system; %d collections stopped the world %v in all, %v at most",
-		mib(int(after.HeapInuse)), mib(int(after.Sys)), after.NumGC-before.NumGC, time.Duration(after.PauseTotalNs-before.PauseTotalNs), longest)
+		mib(int(after.HeapInuse)), mib(int(after.Sys)), after.NumGC-before.NumGC,
+		time.Duration(after.PauseTotalNs-before.PauseTotalNs), longest)
 	late := slept[len(slept)-1]
-	t.Logf("a goroutine that only sleeps woke p50 %v, p99 %v, max %v late", quantile(slept, 50), quantile(slept, 99), late)
+	t.Logf("a goroutine that only sleeps woke p50 %v, p99 %v, max %v late", quantile(slept, 50), quantile(slept, 99),
+		late)
 	// One stop of 30 ms is a percent of three seconds: with another one beside us, p99 says
 	// how long those are.
 	if p99 > slow(10*time.Millisecond)+2*late {

@@ -48,7 +48,8 @@ func (l *Loop) selfCheck(now time.Time) {
 	if difference == "" {
 		return
 	}
-	l.Log.Error("the table is not what the objects say, which is a bug of Sluice; please report it. All of it is built anew", "difference", difference)
+	l.Log.Error("the table is not what the objects say, which is a bug of Sluice; please report it. All of it is "+
+		"built anew", "difference", difference)
 	none := &objects.Changes{}
 	l.passBegan(syncOf(none, true))
 	l.apply(l.Compiler.Rebuild(l.Tracker.State()))

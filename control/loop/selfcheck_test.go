@@ -47,7 +47,8 @@ func TestLoopChecksAndRepairs(t *testing.T) {
 			t.Fatalf("after something was wrong: %+v", c)
 		}
 		if now := r.handle.Load(); *backend() != right || now.Generation != before.Generation+1 {
-			t.Errorf("published: %+v in generation %d after %d, want %+v in the next", *backend(), now.Generation, before.Generation, right)
+			t.Errorf("published: %+v in generation %d after %d, want %+v in the next", *backend(), now.Generation,
+				before.Generation, right)
 		}
 		r.add(50) // and it works on
 		if now := r.handle.Load(); now.Generation != before.Generation+2 || r.SelfCheck().Differences != 1 {

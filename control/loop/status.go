@@ -85,7 +85,8 @@ func (l *Loop) Wait(ctx context.Context) error {
 			if steeringErr != nil {
 				return fmt.Errorf("%w: the kernel program refused: %w", ctx.Err(), steeringErr)
 			}
-			return fmt.Errorf("%w: the sources are read up to %d, published and steered up to %d", ctx.Err(), target, applied)
+			return fmt.Errorf("%w: the sources are read up to %d, published and steered up to %d", ctx.Err(), target,
+				applied)
 		case <-l.ended:
 			return ErrEnded
 		}
@@ -150,7 +151,8 @@ type SourceStatus struct {
 // scrape.
 func (l *Loop) Status() *Status {
 	objects := l.Tracker.ObjectStatus()
-	s := &Status{Read: l.Tracker.Read(), Generation: l.Publisher.Published(), Oldest: l.Publisher.Oldest(), Objects: objects}
+	s := &Status{Read: l.Tracker.Read(), Generation: l.Publisher.Published(), Oldest: l.Publisher.Oldest(),
+		Objects: objects}
 	p := &l.progress
 	p.mu.Lock()
 	defer p.mu.Unlock()

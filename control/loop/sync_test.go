@@ -98,12 +98,14 @@ func TestObserverHearsOfEachPass(t *testing.T) {
 		}
 		s := syncs[0]
 		want := []time.Time{queued.Add(-3 * time.Millisecond), queued.Add(time.Microsecond)}
-		if s.Full || s.Services != 1 || s.EndpointSlices != 3 || !s.Queued.Equal(queued) || s.Started.Sub(queued) != time.Millisecond || !slices.EqualFunc(s.Triggers, want, time.Time.Equal) {
+		if s.Full || s.Services != 1 || s.EndpointSlices != 3 || !s.Queued.Equal(queued) ||
+			s.Started.Sub(queued) != time.Millisecond || !slices.EqualFunc(s.Triggers, want, time.Time.Equal) {
 			t.Errorf("%+v, want triggers %v", s, want)
 		}
 
 		r.tracker.Upsert(from, triggered(1, 1, time.Now())) // the annotation alone
-		r.tracker.Delete(from, objects.ObjectID{Kind: objects.KindEndpointSlice, Namespace: "bench", Name: "service-9-x"})
+		r.tracker.Delete(from, objects.ObjectID{Kind: objects.KindEndpointSlice, Namespace: "bench",
+			Name: "service-9-x"})
 		r.settle()
 		if syncs, _, _ := e.take(); len(syncs) != 0 {
 			t.Errorf("nothing changed, and a pass is reported: %+v", syncs)
@@ -137,7 +139,8 @@ func TestObserverHearsWhenItIsSteered(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		syncs, _, _ := e.take()
-		if len(syncs) != 1 || syncs[0].Services != 2 || syncs[0].EndpointSlices != 2 || !syncs[0].Queued.Equal(first) || syncs[0].Took < 900*time.Millisecond {
+		if len(syncs) != 1 || syncs[0].Services != 2 || syncs[0].EndpointSlices != 2 || !syncs[0].Queued.Equal(first) ||
+			syncs[0].Took < 900*time.Millisecond {
 			t.Errorf("%+v", syncs)
 		}
 		if err := r.Configure(t.Context(), func(c *compiler.Config) { c.SelectKey[0]++ }); err != nil {
@@ -159,7 +162,8 @@ func TestTriggersAreBounded(t *testing.T) {
 		}
 		r.tracker.Apply(&b)
 		r.settle()
-		if syncs, _, _ := e.take(); len(syncs) != 1 || syncs[0].EndpointSlices != 1200 || len(syncs[0].Triggers) != 1000 {
+		if syncs, _, _ := e.take(); len(syncs) != 1 || syncs[0].EndpointSlices != 1200 ||
+			len(syncs[0].Triggers) != 1000 {
 			t.Errorf("%d passes, %d triggers", len(syncs), len(syncs[0].Triggers))
 		}
 	})
@@ -199,7 +203,8 @@ func TestLoopTellsOfHealthChecks(t *testing.T) {
 		two := compiler.HealthCheck{Namespace: "bench", Name: "service-2", Port: 30999, V4: true, Local4: 2}
 		heard("at the start")
 		s, slice := controltest.LocalService(1, 31000, "gw-1", "gw-2")
-		// The loop may look between the two: a Service without endpoints would have a check of its own.
+		// The loop may look between the two: a Service without endpoints would have a check of its
+		// own.
 		r.tracker.Upsert(from, slice)
 		r.tracker.Upsert(from, s)
 		heard("the first", one)

@@ -137,7 +137,8 @@ func TestSharesAndDisruption(t *testing.T) {
 			size := Size(c.n)
 			table := Table(in, nil, seed, size)
 			s := shares(c.n, table)
-			if low, high := slices.Min(s), slices.Max(s); high-low > 1+size/c.n/50 || float64(high)/float64(low) > 1.02 {
+			if low, high := slices.Min(s), slices.Max(s); high-low > 1+size/c.n/50 ||
+				float64(high)/float64(low) > 1.02 {
 				t.Errorf("shares from %d to %d of %d slots", low, high, size)
 			}
 			gone := c.n / 2
@@ -150,7 +151,8 @@ func TestSharesAndDisruption(t *testing.T) {
 				}
 			}
 			percent := 100 * float64(moved) / float64(size)
-			t.Logf("%d names, %d slots: shares %d to %d, %.2f%% moved without need", c.n, size, slices.Min(s), slices.Max(s), percent)
+			t.Logf("%d names, %d slots: shares %d to %d, %.2f%% moved without need", c.n, size, slices.Min(s),
+				slices.Max(s), percent)
 			if percent > c.moves {
 				t.Errorf("%.2f%% of slots moved without need, want at most %.1f%%", percent, c.moves)
 			}

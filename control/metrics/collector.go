@@ -234,7 +234,8 @@ func (c *collector) state(e emitter, v *status.StatusView) {
 	for _, i := range v.Interfaces {
 		e.flag(c.d.interfaceUp, i.Up, i.Name, i.Mode)
 		for _, q := range i.Queues {
-			e.flag(c.d.queueBound, q.Bound, i.Name, strconv.Itoa(q.Queue), strconv.Itoa(q.Worker), strconv.FormatBool(q.ZeroCopy))
+			e.flag(c.d.queueBound, q.Bound, i.Name, strconv.Itoa(q.Queue), strconv.Itoa(q.Worker),
+				strconv.FormatBool(q.ZeroCopy))
 		}
 	}
 	worst := map[string]float64{} // several interfaces may have the same condition

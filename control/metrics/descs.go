@@ -50,16 +50,21 @@ func (d *descs) describeState() {
 	d.ready = d.new("ready", "1 if /readyz returns 200.")
 	d.draining = d.new("draining", "1 after SIGTERM.")
 	d.applied = d.new("applied", "1 if everything read so far is published, steered and seen by every worker.")
-	d.configRefused = d.new("config_refused", "1 if the configuration file is refused as it is now and the last good one stays.")
+	d.configRefused = d.new("config_refused",
+		"1 if the configuration file is refused as it is now and the last good one stays.")
 	d.configRestart = d.new("config_restart_fields", "Changes in the configuration file that wait for a restart.")
 	d.sourceSynced = d.new("source_synced", "1 if all objects of a source were read once.", "source")
-	d.sourceRevision = d.new("source_revision", "Revision of a source that was read, and that is applied.", "source", "stage")
+	d.sourceRevision = d.new("source_revision", "Revision of a source that was read, and that is applied.", "source",
+		"stage")
 	d.sourceObjects = d.new("source_objects", "Objects in a source.", "source")
 	d.problems = d.new("problems", "Objects that are not served as they are written.", "source")
 	d.condition = d.new("condition_level", "0 ok, 1 warning, 2 failure; `sluice status` has the details.", "condition")
 	d.interfaceUp = d.new("interface_up", "1 if the interface can transmit.", "interface", "mode")
-	d.queueBound = d.new("queue_bound", "1 if the queue's AF_XDP socket is bound.", "interface", "queue", "worker", "zero_copy")
-	d.generation = d.new("snapshot_generation", "Generation of the table of services: published, steered by the kernel program, seen by the slowest worker.", "stage")
+	d.queueBound = d.new("queue_bound", "1 if the queue's AF_XDP socket is bound.", "interface", "queue", "worker",
+		"zero_copy")
+	d.generation = d.new("snapshot_generation",
+		"Generation of the table of services: published, steered by the kernel program, seen by the slowest worker.",
+		"stage")
 	d.objects = d.new("snapshot_objects", "What the published table holds.", "kind")
 }
 
@@ -71,7 +76,8 @@ func (d *descs) describeServices() {
 	d.servicePackets = d.new("service_packets_total", "Packets translated.", append(service, "direction")...)
 	d.serviceBytes = d.new("service_bytes_total", "Bytes translated.", append(service, "direction")...)
 	d.noLocal = d.named(kubeProxyPrefix+"sync_proxy_rules_no_local_endpoints_total",
-		"Service ports that drop: their traffic policy is Local and their endpoints are elsewhere.", "traffic_policy", "ip_family")
+		"Service ports that drop: their traffic policy is Local and their endpoints are elsewhere.", "traffic_policy",
+		"ip_family")
 	backend := append(service, "backend")
 	d.backendReady = d.new("backend_ready", "1 if the endpoint is ready.", backend...)
 	d.backendConnections = d.new("backend_connections", "Flows that are not over.", backend...)
@@ -87,13 +93,15 @@ func (d *descs) describeWorkers() {
 	d.transmitted = d.new("worker_transmitted_packets_total", "Packets given to NICs.", worker)
 	d.transmittedBytes = d.new("worker_transmitted_bytes_total", "Bytes given to NICs.", worker)
 	d.returned = d.new("worker_returned_packets_total", "Packets given to the kernel by the host link.", worker)
-	d.generated = d.new("worker_generated_packets_total", "Packets of the gateway's own: ICMP errors, echo replies.", worker)
+	d.generated = d.new("worker_generated_packets_total", "Packets of the gateway's own: ICMP errors, echo replies.",
+		worker)
 	d.held = d.new("worker_held_packets", "Packets that wait for a next hop or a first fragment.", worker)
 	d.dropped = d.new("worker_dropped_packets_total", "Packets dropped, by reason.", worker, "reason")
 	d.fromKernel = d.new("worker_host_link_packets_total", "Packets that came in by the host link.", worker)
 	d.icmpLimited = d.new("worker_icmp_limited_total", "ICMP errors that the rate limit suppressed.", worker)
 	d.flowsCreated = d.new("worker_flows_created_total", "Flows created.", worker)
-	d.flowsRetried = d.new("worker_flows_retried_total", "Flows given to another backend, because theirs did not answer.", worker)
+	d.flowsRetried = d.new("worker_flows_retried_total",
+		"Flows given to another backend, because theirs did not answer.", worker)
 	d.batches = d.new("worker_batches_total", "Passes of the loop that moved a packet.", worker)
 	d.polls = d.new("worker_polls_total", "Times the worker slept.", worker)
 	d.busy = d.new("worker_busy_seconds_total", "Time spent on packets.", worker)
@@ -102,14 +110,18 @@ func (d *descs) describeWorkers() {
 	d.frames = d.new("worker_frames", "Frames of the UMEM, by where they are.", worker, "place")
 	d.umem = d.new("worker_umem_frames", "Frames the UMEM has.", worker)
 	d.steering = d.new("steering_packets_total", "What the kernel program did, by its own counters.", "counter")
-	d.socket = d.new("socket_events_total", "What the kernel counts for an AF_XDP socket (struct xdp_statistics).", "interface", "queue", "event")
+	d.socket = d.new("socket_events_total", "What the kernel counts for an AF_XDP socket (struct xdp_statistics).",
+		"interface", "queue", "event")
 }
 
 func (d *descs) describeFlows() {
 	d.tableCapacity = d.new("flow_table_capacity_flows", "Flows the table has room for.", "family")
 	d.tableUsed = d.new("flow_table_used_flows", "Flows in the table.", "family")
-	d.tableHalfOpen = d.new("flow_table_half_open_flows", "Flows whose client has not acknowledged the backend's answer yet.", "family")
+	d.tableHalfOpen = d.new("flow_table_half_open_flows",
+		"Flows whose client has not acknowledged the backend's answer yet.", "family")
 	d.tableFlows = d.new("flow_table_flows", "Flows by state.", "family", "state")
 	d.tableEvents = d.new("flow_table_events_total", "What happened to flows: created.", "family", "event")
-	d.tableShared = d.new("flow_table_shared_events_total", "What happened to flows of both families, which share the half-open cap: shed, by what they were, and refused, by why.", "event")
+	d.tableShared = d.new("flow_table_shared_events_total",
+		"What happened to flows of both families, which share the half-open cap: shed, by what they were, and "+
+			"refused, by why.", "event")
 }

@@ -29,9 +29,11 @@ func (d *descs) describeExtras() {
 	d.affinityPins = d.new("affinity_pins", "Clients remembered for sessionAffinity ClientIP.")
 	d.affinityCapacity = d.new("affinity_capacity_pins", "Clients there is room for (tuning.affinityClients).")
 	d.affinityEvicted = d.new("affinity_evicted_total", "Clients forgotten before their time, for lack of room.")
-	d.affinityLost = d.new("affinity_lost_total", "Clients that could not be remembered: too many at once in one place of the memory.")
+	d.affinityLost = d.new("affinity_lost_total",
+		"Clients that could not be remembered: too many at once in one place of the memory.")
 	d.checks = d.new("self_checks_total", "Comparisons of the table with one built anew from all objects.")
-	d.checkDifferences = d.new("self_check_differences_total", "Comparisons that found a difference, which is a bug of ours.")
+	d.checkDifferences = d.new("self_check_differences_total",
+		"Comparisons that found a difference, which is a bug of ours.")
 }
 
 func (x *Extras) collect(e emitter, d *descs) {

@@ -53,29 +53,43 @@ func programmingBuckets() []float64 {
 // NewKubeProxy returns metrics that know of nothing yet.
 func NewKubeProxy(c KubeProxyConfig) *KubeProxy {
 	histogram := func(name, help string, buckets []float64) *prometheus.HistogramVec {
-		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: kubeProxyPrefix + name, Help: help, Buckets: buckets}, []string{"ip_family"})
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: kubeProxyPrefix + name, Help: help,
+			Buckets: buckets}, []string{"ip_family"})
 	}
 	gauge := func(name, help string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: kubeProxyPrefix + name, Help: help}, []string{"ip_family"})
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: kubeProxyPrefix + name, Help: help},
+			[]string{"ip_family"})
 	}
 	counter := func(name, help string) prometheus.CounterOpts {
 		return prometheus.CounterOpts{Name: kubeProxyPrefix + name, Help: help}
 	}
 	durations := prometheus.ExponentialBuckets(0.001, 2, 15)
 	k := &KubeProxy{
-		config:           c,
-		sync:             histogram("sync_proxy_rules_duration_seconds", "Time to compile, publish and steer by a batch of changes.", durations),
-		full:             histogram("sync_full_proxy_rules_duration_seconds", "As sync_proxy_rules_duration_seconds, of all objects: the first table, a new configuration.", durations),
-		partial:          histogram("sync_partial_proxy_rules_duration_seconds", "As sync_proxy_rules_duration_seconds, of what changed.", durations),
-		programming:      histogram("network_programming_duration_seconds", "Time from the change of an endpoint (annotation last-change-trigger-time) until it is in force.", programmingBuckets()),
-		synced:           gauge("sync_proxy_rules_last_timestamp_seconds", "When changes were last in force."),
-		queued:           gauge("sync_proxy_rules_last_queued_timestamp_seconds", "When changes were last waiting. Much later than the last sync: something hangs."),
-		endpointChanges:  prometheus.NewCounter(counter("sync_proxy_rules_endpoint_changes_total", "EndpointSlices that changed; several changes of one in a batch are one.")),
-		serviceChanges:   prometheus.NewCounter(counter("sync_proxy_rules_service_changes_total", "Services that changed; several changes of one in a batch are one.")),
-		healthz:          prometheus.NewCounterVec(counter("proxy_healthz_total", "Answers of /healthz at health.address."), []string{"code"}),
-		livez:            prometheus.NewCounterVec(counter("proxy_livez_total", "Answers of /livez at health.address."), []string{"code"}),
-		endpointsPending: prometheus.NewDesc(kubeProxyPrefix+"sync_proxy_rules_endpoint_changes_pending", "EndpointSlices that were read and wait for a batch.", nil, nil),
-		servicesPending:  prometheus.NewDesc(kubeProxyPrefix+"sync_proxy_rules_service_changes_pending", "Services that were read and wait for a batch.", nil, nil),
+		config: c,
+		sync: histogram("sync_proxy_rules_duration_seconds",
+			"Time to compile, publish and steer by a batch of changes.", durations),
+		full: histogram("sync_full_proxy_rules_duration_seconds",
+			"As sync_proxy_rules_duration_seconds, of all objects: the first table, a new configuration.", durations),
+		partial: histogram("sync_partial_proxy_rules_duration_seconds",
+			"As sync_proxy_rules_duration_seconds, of what changed.", durations),
+		programming: histogram("network_programming_duration_seconds",
+			"Time from the change of an endpoint (annotation last-change-trigger-time) until it is in force.",
+			programmingBuckets()),
+		synced: gauge("sync_proxy_rules_last_timestamp_seconds", "When changes were last in force."),
+		queued: gauge("sync_proxy_rules_last_queued_timestamp_seconds",
+			"When changes were last waiting. Much later than the last sync: something hangs."),
+		endpointChanges: prometheus.NewCounter(counter("sync_proxy_rules_endpoint_changes_total",
+			"EndpointSlices that changed; several changes of one in a batch are one.")),
+		serviceChanges: prometheus.NewCounter(counter("sync_proxy_rules_service_changes_total",
+			"Services that changed; several changes of one in a batch are one.")),
+		healthz: prometheus.NewCounterVec(counter("proxy_healthz_total",
+			"Answers of /healthz at health.address."), []string{"code"}),
+		livez: prometheus.NewCounterVec(counter("proxy_livez_total", "Answers of /livez at health.address."),
+			[]string{"code"}),
+		endpointsPending: prometheus.NewDesc(kubeProxyPrefix+"sync_proxy_rules_endpoint_changes_pending",
+			"EndpointSlices that were read and wait for a batch.", nil, nil),
+		servicesPending: prometheus.NewDesc(kubeProxyPrefix+"sync_proxy_rules_service_changes_pending",
+			"Services that were read and wait for a batch.", nil, nil),
 	}
 	// What can happen is a zero before it does: rate() misses a counter's first step.
 	for _, code := range []string{"200", "503"} {

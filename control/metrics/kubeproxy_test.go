@@ -33,7 +33,8 @@ func TestBuckets(t *testing.T) {
 	for s := 120; s <= 300; s += 30 {
 		programming = append(programming, float64(s))
 	}
-	durations := []float64{.001, .002, .004, .008, .016, .032, .064, .128, .256, .512, 1.024, 2.048, 4.096, 8.192, 16.384}
+	durations := []float64{.001, .002, .004, .008, .016, .032, .064, .128, .256, .512, 1.024, 2.048, 4.096, 8.192,
+		16.384}
 	want := map[string][]float64{
 		"kubeproxy_network_programming_duration_seconds":      programming,
 		"kubeproxy_sync_proxy_rules_duration_seconds":         durations,
@@ -70,14 +71,17 @@ func TestNoLocal(t *testing.T) {
 	}{
 		{"nothing", nil, map[string]int{}},
 		{"served", []view{{Kind: "LoadBalancer", Address: "192.0.2.1:80", Usable: 1, Slots: 251}}, map[string]int{}},
-		{"without a table, and served", []view{{Kind: "LoadBalancer", Address: "192.0.2.1:80", Usable: 1, Empty: "drop"}}, map[string]int{}},
+		{"without a table, and served", []view{{Kind: "LoadBalancer", Address: "192.0.2.1:80", Usable: 1,
+			Empty: "drop"}}, map[string]int{}},
 		{"none anywhere", []view{{Kind: "LoadBalancer", Address: "192.0.2.1:80", Empty: "reject"}}, map[string]int{}},
 		{"a port is counted once", []view{
-			{Kind: "LoadBalancer", Address: "192.0.2.1:80", Empty: "drop"}, {Kind: "ExternalIP", Address: "192.0.2.2:80", Empty: "drop"},
+			{Kind: "LoadBalancer", Address: "192.0.2.1:80", Empty: "drop"},
+			{Kind: "ExternalIP", Address: "192.0.2.2:80", Empty: "drop"},
 			{Kind: "NodePort", Address: "0.0.0.0:30080", Empty: "drop"},
 		}, map[string]int{"external IPv4": 1}},
 		{"families and policies apart", []view{
-			{Kind: "ClusterIP", Address: "10.0.0.1:80", Empty: "drop"}, {Kind: "ClusterIP", Address: "[fd00::1]:80", Empty: "drop"},
+			{Kind: "ClusterIP", Address: "10.0.0.1:80", Empty: "drop"}, {Kind: "ClusterIP", Address: "[fd00::1]:80",
+				Empty: "drop"},
 			{Kind: "NodePort", Address: "[::]:30080", Empty: "drop"},
 		}, map[string]int{"internal IPv4": 1, "internal IPv6": 1, "external IPv6": 1}},
 	} {
@@ -107,7 +111,9 @@ func TestDocument(t *testing.T) {
 		t.Fatal(err)
 	}
 	rows := map[string]bool{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `((?:sluice|kubeproxy)_[a-z_]+)` \\|").FindAllStringSubmatch(string(doc), -1) {
+	for _, m := range regexp.MustCompile(
+		"(?m)^\\| `((?:sluice|kubeproxy)_[a-z_]+)` \\|",
+	).FindAllStringSubmatch(string(doc), -1) {
 		if rows[m[1]] {
 			t.Errorf("%s has two rows", m[1])
 		}

@@ -34,10 +34,13 @@ func extras() Extras {
 		Waiting: func() tracker.Waiting { return tracker.Waiting{Services: 1, EndpointSlices: 3} },
 		Queued:  func() time.Time { return at.Add(time.Hour) },
 	})
-	k.Synced(&loop.Sync{Queued: at, Started: at.Add(time.Second), Took: 3 * time.Millisecond, Services: 10, EndpointSlices: 20, Full: true})
+	k.Synced(&loop.Sync{Queued: at, Started: at.Add(time.Second), Took: 3 * time.Millisecond, Services: 10,
+		EndpointSlices: 20, Full: true})
 	k.Synced(&loop.Sync{
-		Queued: at.Add(time.Minute), Started: at.Add(time.Minute + 2*time.Millisecond), Took: time.Millisecond, EndpointSlices: 2,
-		Triggers: []time.Time{at.Add(time.Minute - 700*time.Millisecond), at.Add(-time.Minute), at.Add(2 * time.Hour)},
+		Queued: at.Add(time.Minute), Started: at.Add(time.Minute + 2*time.Millisecond), Took: time.Millisecond,
+		EndpointSlices: 2,
+		Triggers: []time.Time{at.Add(time.Minute - 700*time.Millisecond), at.Add(-time.Minute),
+			at.Add(2 * time.Hour)},
 	})
 	for _, a := range []struct {
 		path string
@@ -56,7 +59,8 @@ func extras() Extras {
 func server(t *testing.T, address string, g *statustest.Gateway) *Server {
 	t.Helper()
 	return NewServer(Config{
-		Address: address, Source: g, Registry: NewRegistry(g, extras()), Log: slog.New(slog.DiscardHandler), Retry: time.Millisecond,
+		Address: address, Source: g, Registry: NewRegistry(g, extras()), Log: slog.New(slog.DiscardHandler),
+		Retry: time.Millisecond,
 	})
 }
 
@@ -115,7 +119,8 @@ func TestGolden(t *testing.T) {
 	var kept strings.Builder
 	for line := range strings.Lines(body) {
 		ours := strings.Contains(line, "sluice_") || strings.Contains(line, "kubeproxy_")
-		if ours && !strings.Contains(line, "_bucket{") && !(strings.Contains(line, `{reason="`) && strings.HasSuffix(line, " 0\n")) {
+		if ours && !strings.Contains(line, "_bucket{") && !(strings.Contains(line, `{reason="`) &&
+			strings.HasSuffix(line, " 0\n")) {
 			kept.WriteString(line)
 		}
 	}
@@ -147,7 +152,8 @@ func TestEveryDropReason(t *testing.T) {
 	_, body := get(t, s, "/metrics")
 	for d := stats.None + 1; d < stats.NumDropReasons; d++ {
 		for _, worker := range []string{"0", "1"} {
-			if line := fmt.Sprintf("sluice_worker_dropped_packets_total{reason=%q,worker=%q} ", d, worker); !strings.Contains(body, line) {
+			if line := fmt.Sprintf("sluice_worker_dropped_packets_total{reason=%q,worker=%q} ", d,
+				worker); !strings.Contains(body, line) {
 				t.Errorf("no line %s", line)
 			}
 		}
@@ -195,12 +201,15 @@ func TestOneBadSeries(t *testing.T) {
 func TestConditions(t *testing.T) {
 	g := statustest.New()
 	g.StatusView.Conditions = []status.ConditionView{
-		{Name: "queues", Level: "warn"}, {Name: "queues", Level: "fail"}, {Name: "queues", Level: "warn"}, {Name: "routes", Level: "warn"},
+		{Name: "queues", Level: "warn"}, {Name: "queues", Level: "fail"}, {Name: "queues", Level: "warn"},
+		{Name: "routes", Level: "warn"},
 	}
 	s := server(t, "127.0.0.1:0", g)
 	start(t, s)
 	_, body := get(t, s, "/metrics")
-	for _, line := range []string{`sluice_condition_level{condition="queues"} 2`, `sluice_condition_level{condition="routes"} 1`} {
+	for _, line := range []string{
+		`sluice_condition_level{condition="queues"} 2`, `sluice_condition_level{condition="routes"} 1`,
+	} {
 		if !strings.Contains(body, line+"\n") {
 			t.Errorf("no line %s", line)
 		}
@@ -219,9 +228,12 @@ func TestHealth(t *testing.T) {
 		{"ready", func(*statustest.Gateway) {}, "/readyz", 200, "ok\n"},
 		{"not ready is alive", notReady, "/healthz", 200, "ok\n"},
 		{"not ready", notReady, "/readyz", 503, "draining\nno table published yet\n"},
-		{"not ready, silent", func(g *statustest.Gateway) { g.StatusView.Ready = false }, "/readyz", 503, "not ready\n"},
-		{"no worker", func(g *statustest.Gateway) { g.StatsView.Workers = nil }, "/healthz", 503, "no worker runs yet\n"},
-		{"worker stands still", func(g *statustest.Gateway) { g.StatsView.Workers[1].PulseNanos = 12345678901 }, "/healthz", 503,
+		{"not ready, silent", func(g *statustest.Gateway) { g.StatusView.Ready = false }, "/readyz", 503,
+			"not ready\n"},
+		{"no worker", func(g *statustest.Gateway) { g.StatsView.Workers = nil }, "/healthz", 503,
+			"no worker runs yet\n"},
+		{"worker stands still", func(g *statustest.Gateway) { g.StatsView.Workers[1].PulseNanos = 12345678901 },
+			"/healthz", 503,
 			"worker 1 stands still for 12.346s\n"},
 		{"worker not started", func(g *statustest.Gateway) { g.StatsView.Workers[0].PulseNanos = -1 }, "/healthz", 503,
 			"worker 0 has not started its loop\n"},

@@ -68,7 +68,8 @@ func (s *Server) unhealthy() []string {
 		case w.PulseNanos < 0:
 			reasons = append(reasons, fmt.Sprintf("worker %d has not started its loop", w.Worker))
 		case time.Duration(w.PulseNanos) > s.config.Stale:
-			reasons = append(reasons, fmt.Sprintf("worker %d stands still for %s", w.Worker, time.Duration(w.PulseNanos).Round(time.Millisecond)))
+			reasons = append(reasons, fmt.Sprintf("worker %d stands still for %s", w.Worker,
+				time.Duration(w.PulseNanos).Round(time.Millisecond)))
 		}
 	}
 	return reasons

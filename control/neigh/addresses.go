@@ -13,7 +13,9 @@ import (
 // backends.
 type Address struct {
 	Interface string
-	Link      int          // position of the interface, or of the one below its VLAN tags, in the configuration; -1 if not ours
+	// position of the interface, or of the one below its VLAN tags, in the configuration; -1 if not
+	// ours
+	Link      int
 	Prefix    netip.Prefix // the address with the length of its network
 	Global    bool         // scope global or site: not loopback, not link-local
 	Secondary bool         // IPv4: not the first of its network on the interface; IPv6: temporary (RFC 8981)

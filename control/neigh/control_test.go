@@ -94,7 +94,8 @@ func inBubble(t *testing.T, c Config, f func(m *mirror, k *fakeKernel)) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &fakeKernel{ch: make(chan []event), used: make(map[netip.Addr]int)}
 		k.top = topology{links: []netlink.Link{dummy(10, "eth0")}, routes: []netlink.Route{route("10.0.0.0/8")}}
-		c.Links, c.Table, c.Logger = []LinkConfig{{"eth0"}}, nexthop.NewTable(), slog.New(slog.NewTextHandler(t.Output(), nil))
+		c.Links, c.Table, c.Logger = []LinkConfig{{"eth0"}}, nexthop.NewTable(),
+			slog.New(slog.NewTextHandler(t.Output(), nil))
 		m, err := New(c)
 		if err != nil {
 			t.Fatal(err)
@@ -127,12 +128,14 @@ func TestHopIsAsVLANDeviceSends(t *testing.T) {
 		k.ch <- []event{{kind: topologyChanged}}
 		m.settle(time.Second)
 		k.ch <- []event{{kind: neighbourChanged, neigh: netlink.Neigh{
-			LinkIndex: 21, IP: net.ParseIP("10.9.0.1"), State: netlink.NUD_REACHABLE, HardwareAddr: net.HardwareAddr{2, 9, 9, 9, 9, 9},
+			LinkIndex: 21, IP: net.ParseIP("10.9.0.1"), State: netlink.NUD_REACHABLE, HardwareAddr: net.HardwareAddr{2,
+				9, 9, 9, 9, 9},
 		}}}
 		synctest.Wait()
 		got := *m.table.Hop(m.lookup("10.9.1.1").Hop)
 		want := nexthop.Hop{
-			Kind: nexthop.OnLink, Ready: true, Link: 0, VLANs: 2, VLAN: [2]nexthop.Tag{{TPID: 0x8100, TCI: 100}, {TPID: 0x8100, TCI: 200}}, MTU: 1496,
+			Kind: nexthop.OnLink, Ready: true, Link: 0, VLANs: 2, VLAN: [2]nexthop.Tag{{TPID: 0x8100, TCI: 100},
+				{TPID: 0x8100, TCI: 200}}, MTU: 1496,
 			DstMAC: [6]byte{2, 9, 9, 9, 9, 9}, SrcMAC: [6]byte{2, 0, 0, 0, 0, 21}, Addr: addr("10.9.0.1"),
 		}
 		if got != want {
@@ -186,13 +189,17 @@ func TestLostEventsAreMadeUpFor(t *testing.T) {
 			inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
 				m.table.Resolve(addr("10.0.0.7"))
 				synctest.Wait()
-				k.ch <- []event{{kind: neighbourChanged, neigh: neighbourEvent("10.0.0.7", netlink.NUD_REACHABLE, 2, 7, 7, 7, 7, 7)}}
+				k.ch <- []event{{kind: neighbourChanged, neigh: neighbourEvent("10.0.0.7", netlink.NUD_REACHABLE, 2, 7,
+					7, 7, 7, 7)}}
 				m.settle(2 * time.Second)
 				id := m.lookup("10.0.0.7").Hop
 				if id == 0 || !m.table.Hop(id).Ready {
 					t.Fatal("not resolved")
 				}
-				k.set(func() { k.neigh = []netlink.Neigh{neighbourEvent("10.0.0.7", netlink.NUD_STALE, 2, 8, 8, 8, 8, 8)} })
+				k.set(func() {
+					k.neigh = []netlink.Neigh{neighbourEvent("10.0.0.7", netlink.NUD_STALE, 2, 8, 8, 8, 8,
+						8)}
+				})
 				k.set(func() { k.top.routes = append(k.top.routes, route("192.0.2.0/24")) })
 				tc.notice(m, k)
 				m.settle(2 * time.Second)
@@ -246,17 +253,23 @@ func TestNeighbourStates(t *testing.T) {
 			asked bool // the kernel is asked again at once
 		}{
 			{"incomplete", event{neighbourChanged, neighbourEvent("10.0.0.7", netlink.NUD_INCOMPLETE)}, false, false},
-			{"reachable", event{neighbourChanged, neighbourEvent("10.0.0.7", netlink.NUD_REACHABLE, mac...)}, true, false},
+			{"reachable", event{neighbourChanged, neighbourEvent("10.0.0.7", netlink.NUD_REACHABLE, mac...)}, true,
+				false},
 			{"stale", event{neighbourChanged, neighbourEvent("10.0.0.7", netlink.NUD_STALE, mac...)}, true, false},
 			{"delay", event{neighbourChanged, neighbourEvent("10.0.0.7", netlink.NUD_DELAY, mac...)}, true, false},
 			{"probe", event{neighbourChanged, neighbourEvent("10.0.0.7", netlink.NUD_PROBE, mac...)}, true, false},
 			{"failed", event{neighbourChanged, neighbourEvent("10.0.0.7", netlink.NUD_FAILED)}, false, true},
-			{"incomplete again", event{neighbourChanged, neighbourEvent("10.0.0.7", netlink.NUD_INCOMPLETE)}, false, false},
-			{"permanent", event{neighbourChanged, neighbourEvent("10.0.0.7", netlink.NUD_PERMANENT, mac...)}, true, false},
+			{"incomplete again", event{neighbourChanged, neighbourEvent("10.0.0.7", netlink.NUD_INCOMPLETE)}, false,
+				false},
+			{"permanent", event{neighbourChanged, neighbourEvent("10.0.0.7", netlink.NUD_PERMANENT, mac...)}, true,
+				false},
 			{"forgotten", event{neighbourGone, neighbourEvent("10.0.0.7", netlink.NUD_STALE, mac...)}, true, true},
-			{"incomplete after forgotten", event{neighbourChanged, neighbourEvent("10.0.0.7", netlink.NUD_INCOMPLETE)}, true, false},
-			{"proxy entry", event{neighbourChanged, netlink.Neigh{LinkIndex: 10, IP: net.ParseIP("10.0.0.7"), Flags: netlink.NTF_PROXY, State: netlink.NUD_FAILED}}, true, false},
-			{"on another interface", event{neighbourChanged, netlink.Neigh{LinkIndex: 11, IP: net.ParseIP("10.0.0.7"), State: netlink.NUD_FAILED}}, true, false},
+			{"incomplete after forgotten", event{neighbourChanged, neighbourEvent("10.0.0.7", netlink.NUD_INCOMPLETE)},
+				true, false},
+			{"proxy entry", event{neighbourChanged, netlink.Neigh{LinkIndex: 10, IP: net.ParseIP("10.0.0.7"),
+				Flags: netlink.NTF_PROXY, State: netlink.NUD_FAILED}}, true, false},
+			{"on another interface", event{neighbourChanged, netlink.Neigh{LinkIndex: 11, IP: net.ParseIP("10.0.0.7"),
+				State: netlink.NUD_FAILED}}, true, false},
 		} {
 			before := k.asked(dst)
 			k.ch <- []event{tc.e}
@@ -322,8 +335,8 @@ func TestFixedNeighboursAreNotProbed(t *testing.T) {
 	})
 }
 
-// TestFixedNeighboursTakeNobodysTurn: the probes of a second are limited, and however many neighbours need none, those
-// that need them get them.
+// TestFixedNeighboursTakeNobodysTurn: the probes of a second are limited, and however many
+// neighbours need none, those that need them get them.
 func TestFixedNeighboursTakeNobodysTurn(t *testing.T) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
 		const fixedOnes = 10 * usesPerTick
@@ -374,7 +387,8 @@ func TestMadeUpDestinationsAreBounded(t *testing.T) {
 		if s := m.Status(); s.Neighbours > maxPending || s.Hops != 0 {
 			t.Errorf("%+v", s)
 		}
-		k.ch <- []event{{kind: neighbourChanged, neigh: neighbourEvent("10.200.0.1", netlink.NUD_REACHABLE, 2, 1, 1, 1, 1, 1)}}
+		k.ch <- []event{{kind: neighbourChanged, neigh: neighbourEvent("10.200.0.1", netlink.NUD_REACHABLE, 2, 1, 1, 1,
+			1, 1)}}
 		m.table.Resolve(addr("10.200.0.1"))
 		synctest.Wait()
 		if r := m.lookup("10.200.0.1"); r.Hop == 0 {
@@ -417,7 +431,8 @@ func TestIDsAreReusedOnlyAfterGenerationAndGrace(t *testing.T) {
 
 func TestNeighboursGoWithTheirInterface(t *testing.T) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
-		k.ch <- []event{{kind: neighbourChanged, neigh: neighbourEvent("10.0.0.7", netlink.NUD_PERMANENT, 2, 7, 7, 7, 7, 7)}}
+		k.ch <- []event{{kind: neighbourChanged, neigh: neighbourEvent("10.0.0.7", netlink.NUD_PERMANENT, 2, 7, 7, 7, 7,
+			7)}}
 		m.table.Resolve(addr("10.0.0.7"))
 		m.settle(2 * time.Second)
 		if s := m.Status(); s.Neighbours != 1 || s.Hops != 1 {
@@ -455,7 +470,8 @@ func TestExhaustionIsRecovered(t *testing.T) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
 		learn := func(i int) {
 			ip := fmt.Sprintf("10.%d.%d.%d", 1+i>>16, i>>8&255, i&255)
-			k.ch <- []event{{kind: neighbourChanged, neigh: neighbourEvent(ip, netlink.NUD_REACHABLE, 2, 1, 1, 1, 1, 1)}}
+			k.ch <- []event{{kind: neighbourChanged, neigh: neighbourEvent(ip, netlink.NUD_REACHABLE, 2, 1, 1, 1, 1,
+				1)}}
 			m.table.Resolve(addr(ip))
 			synctest.Wait()
 		}

@@ -62,7 +62,9 @@ func devicesOf(links []netlink.Link, config []LinkConfig) map[int]device {
 
 // ownership follows VLAN devices down to one of our links, at most as many tags
 // as a hop can carry, and collects their tags.
-func ownership(l netlink.Link, byIndex map[int]netlink.Link, position map[string]int) (link int, tags [2]nexthop.Tag, n uint8) {
+func ownership(
+	l netlink.Link, byIndex map[int]netlink.Link, position map[string]int,
+) (link int, tags [2]nexthop.Tag, n uint8) {
 	for {
 		if p, ok := position[l.Attrs().Name]; ok {
 			return p, tags, n

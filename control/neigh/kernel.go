@@ -184,7 +184,8 @@ func (k *rtnetlink) topology() (*topology, error) {
 	}
 	// Only with a filter on table "unspecified" does the library return other tables than main.
 	for _, family := range [...]int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		r, err := k.handle.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+		r, err := k.handle.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_UNSPEC},
+			netlink.RT_FILTER_TABLE)
 		if err != nil {
 			return nil, fmt.Errorf("read routes: %w", err)
 		}

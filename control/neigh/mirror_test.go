@@ -266,7 +266,8 @@ func TestFailedNeighbourIsNotReadyUntilItIsBack(t *testing.T) {
 	// Fail in a fraction of a second instead of three.
 	gw.do(func() error {
 		for _, s := range []string{"retrans_time_ms", "delay_first_probe_time"} {
-			if err := writeProc("/proc/sys/net/ipv4/neigh/eth0/"+s, map[string]string{"retrans_time_ms": "30", "delay_first_probe_time": "0"}[s]); err != nil {
+			if err := writeProc("/proc/sys/net/ipv4/neigh/eth0/"+s, map[string]string{"retrans_time_ms": "30",
+				"delay_first_probe_time": "0"}[s]); err != nil {
 				return err
 			}
 		}
@@ -289,7 +290,8 @@ func TestFailedNeighbourIsNotReadyUntilItIsBack(t *testing.T) {
 			return err
 		}
 		mac := peerMAC(m.table.Hop(id))
-		return netlink.NeighSet(&netlink.Neigh{LinkIndex: l.Attrs().Index, IP: netip.MustParseAddr("192.0.2.3").AsSlice(), State: netlink.NUD_PROBE, HardwareAddr: mac})
+		return netlink.NeighSet(&netlink.Neigh{LinkIndex: l.Attrs().Index,
+			IP: netip.MustParseAddr("192.0.2.3").AsSlice(), State: netlink.NUD_PROBE, HardwareAddr: mac})
 	})
 	m.eventually("not ready", func() bool { return !m.table.Hop(id).Ready })
 	peer.address("eth0", "192.0.2.3/24")
@@ -309,7 +311,8 @@ func TestDeletedNeighbourIsAskedForAnew(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			return netlink.NeighDel(&netlink.Neigh{LinkIndex: l.Attrs().Index, IP: netip.MustParseAddr("192.0.2.2").AsSlice()})
+			return netlink.NeighDel(&netlink.Neigh{LinkIndex: l.Attrs().Index,
+				IP: netip.MustParseAddr("192.0.2.2").AsSlice()})
 		})
 		m.eventually("ready again", func() bool {
 			h := m.table.Hop(id)
@@ -318,11 +321,12 @@ func TestDeletedNeighbourIsAskedForAnew(t *testing.T) {
 	}
 }
 
-// TestPermanentNeighbourStaysPermanent: an operator's entry for an address that answers no request is
-// used as it is, and is as it was afterwards.
+// TestPermanentNeighbourStaysPermanent: an operator's entry for an address that answers no request
+// is used as it is, and is as it was afterwards.
 func TestPermanentNeighbourStaysPermanent(t *testing.T) {
 	gw, _, m := pair(t, Config{})
-	silent := &netlink.Neigh{IP: netip.MustParseAddr("192.0.2.9").AsSlice(), State: netlink.NUD_PERMANENT, HardwareAddr: []byte{2, 0, 0, 0, 0, 9}}
+	silent := &netlink.Neigh{IP: netip.MustParseAddr("192.0.2.9").AsSlice(), State: netlink.NUD_PERMANENT,
+		HardwareAddr: []byte{2, 0, 0, 0, 0, 9}}
 	gw.do(func() error {
 		l, err := netlink.LinkByName("eth0")
 		if err != nil {
@@ -346,7 +350,8 @@ func TestPermanentNeighbourStaysPermanent(t *testing.T) {
 	})
 }
 
-// ofBothFamilies runs f in a space for a silent address of each family on eth0, with the kernel's own interface.
+// ofBothFamilies runs f in a space for a silent address of each family on eth0, with the kernel's
+// own interface.
 func ofBothFamilies(gw *space, f func(k *rtnetlink, dev int, a netip.Addr) error) {
 	gw.do(func() error {
 		k, err := openKernel(slog.New(slog.DiscardHandler))
@@ -367,8 +372,8 @@ func ofBothFamilies(gw *space, f func(k *rtnetlink, dev int, a netip.Addr) error
 	})
 }
 
-// TestUseLeavesPermanentNeighbours: the kernel interface does so itself, because a packet may want an entry
-// before its announcement has been read.
+// TestUseLeavesPermanentNeighbours: the kernel interface does so itself, because a packet may want
+// an entry before its announcement has been read.
 func TestUseLeavesPermanentNeighbours(t *testing.T) {
 	gw, _, _ := pair(t, Config{})
 	ofBothFamilies(gw, func(k *rtnetlink, dev int, a netip.Addr) error {
@@ -378,7 +383,8 @@ func TestUseLeavesPermanentNeighbours(t *testing.T) {
 		if n, err := k.neighbour(dev, a); err != nil || n.State == netlink.NUD_NONE {
 			t.Errorf("%s: %#v, %v after its first use, want one in which it is resolved", a, n, err)
 		}
-		entry := &netlink.Neigh{LinkIndex: dev, IP: a.AsSlice(), State: netlink.NUD_PERMANENT, HardwareAddr: []byte{2, 0, 0, 0, 0, 9}}
+		entry := &netlink.Neigh{LinkIndex: dev, IP: a.AsSlice(), State: netlink.NUD_PERMANENT,
+			HardwareAddr: []byte{2, 0, 0, 0, 0, 9}}
 		if err := netlink.NeighSet(entry); err != nil {
 			return err
 		}
@@ -392,7 +398,8 @@ func TestUseLeavesPermanentNeighbours(t *testing.T) {
 	})
 }
 
-// TestUseLeavesFlags: who learned an entry from elsewhere, or has the kernel keep it fresh, finds it as it was.
+// TestUseLeavesFlags: who learned an entry from elsewhere, or has the kernel keep it fresh, finds
+// it as it was.
 func TestUseLeavesFlags(t *testing.T) {
 	gw, _, _ := pair(t, Config{})
 	mac := []byte{2, 0, 0, 0, 0, 9}
@@ -400,7 +407,8 @@ func TestUseLeavesFlags(t *testing.T) {
 		for _, entry := range []netlink.Neigh{
 			{State: netlink.NUD_STALE, HardwareAddr: mac, Flags: netlink.NTF_EXT_LEARNED},
 			{State: netlink.NUD_STALE, HardwareAddr: mac, FlagsExt: netlink.NTF_EXT_MANAGED},
-			{State: netlink.NUD_STALE, HardwareAddr: mac, Flags: netlink.NTF_EXT_LEARNED, FlagsExt: netlink.NTF_EXT_MANAGED},
+			{State: netlink.NUD_STALE, HardwareAddr: mac, Flags: netlink.NTF_EXT_LEARNED,
+				FlagsExt: netlink.NTF_EXT_MANAGED},
 			{State: netlink.NUD_STALE, HardwareAddr: mac},
 		} {
 			entry.LinkIndex, entry.IP = dev, a.AsSlice()
@@ -416,7 +424,8 @@ func TestUseLeavesFlags(t *testing.T) {
 			}
 			after, err := k.neighbour(dev, a)
 			if err != nil || after.Flags != before.Flags || after.FlagsExt != before.FlagsExt {
-				t.Errorf("%s: flags %#x and %#x before, %#v, %v afterwards", a, before.Flags, before.FlagsExt, after, err)
+				t.Errorf("%s: flags %#x and %#x before, %#v, %v afterwards", a, before.Flags, before.FlagsExt, after,
+					err)
 			}
 			if err := netlink.NeighDel(&entry); err != nil {
 				return err
@@ -438,14 +447,16 @@ func TestAddresses(t *testing.T) {
 	}
 	changed() // the first reading
 	index := func(prefix string) int {
-		return slices.IndexFunc(m.Addresses(), func(a Address) bool { return a.Prefix == netip.MustParsePrefix(prefix) })
+		return slices.IndexFunc(m.Addresses(),
+			func(a Address) bool { return a.Prefix == netip.MustParsePrefix(prefix) })
 	}
 	for _, p := range []string{"192.0.2.1/24", "2001:db8::1/64", "127.0.0.1/8"} {
 		if index(p) < 0 {
 			t.Errorf("%s is missing in %v", p, m.Addresses())
 		}
 	}
-	if a := m.Addresses()[index("192.0.2.1/24")]; a != (Address{"eth0", 0, netip.MustParsePrefix("192.0.2.1/24"), true, false, true}) {
+	if a := m.Addresses()[index("192.0.2.1/24")]; a != (Address{"eth0", 0, netip.MustParsePrefix("192.0.2.1/24"), true,
+		false, true}) {
 		t.Errorf("%+v", a)
 	}
 	if a := m.Addresses()[index("127.0.0.1/8")]; a.Global || a.Link != notOurs {

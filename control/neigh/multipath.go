@@ -17,7 +17,9 @@ const maxMultipathWarnings = 5
 
 // multipathWarnings names the prefixes that the kernel would spread over several
 // next hops and the targets do not. What only the kernel sends it spreads itself.
-func multipathWarnings(routes []netlink.Route, targets map[netip.Prefix]target, devices map[int]device, host *HostLink) []string {
+func multipathWarnings(
+	routes []netlink.Route, targets map[netip.Prefix]target, devices map[int]device, host *HostLink,
+) []string {
 	var found []netip.Prefix
 	for i := range routes {
 		r := &routes[i]

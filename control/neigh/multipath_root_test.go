@@ -21,7 +21,8 @@ func TestMultipathOfTheKernelIsReported(t *testing.T) {
 	two := func(a, b string) func(*netlink.Route) {
 		return func(r *netlink.Route) {
 			r.Gw = nil
-			r.MultiPath = []*netlink.NexthopInfo{{LinkIndex: r.LinkIndex, Gw: net.ParseIP(a)}, {LinkIndex: r.LinkIndex, Gw: net.ParseIP(b)}}
+			r.MultiPath = []*netlink.NexthopInfo{{LinkIndex: r.LinkIndex, Gw: net.ParseIP(a)},
+				{LinkIndex: r.LinkIndex, Gw: net.ParseIP(b)}}
 			r.LinkIndex = 0
 		}
 	}

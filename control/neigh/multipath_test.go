@@ -28,12 +28,16 @@ func TestMultipathIsReported(t *testing.T) {
 	}{
 		{"none", []netlink.Route{route("192.0.2.0/24", via("10.0.0.1"))}, nil},
 		{"two next hops", []netlink.Route{route("192.0.2.0/24", two)}, []string{says + "192.0.2.0/24"}},
-		{"one of two is dead", []netlink.Route{route("192.0.2.0/24", paths(path(10, "10.0.0.1", unix.RTNH_F_DEAD), path(10, "10.0.0.2", 0)))}, nil},
-		{"the kernel sends", []netlink.Route{route("192.0.2.0/24", paths(path(99, "10.0.0.1", 0), path(10, "10.0.0.2", 0)))}, nil},
-		{"a better route", []netlink.Route{route("192.0.2.0/24", two, metric(9)), route("192.0.2.0/24", via("10.0.0.3"))}, nil},
+		{"one of two is dead", []netlink.Route{route("192.0.2.0/24", paths(path(10, "10.0.0.1", unix.RTNH_F_DEAD),
+			path(10, "10.0.0.2", 0)))}, nil},
+		{"the kernel sends",
+			[]netlink.Route{route("192.0.2.0/24", paths(path(99, "10.0.0.1", 0), path(10, "10.0.0.2", 0)))}, nil},
+		{"a better route", []netlink.Route{route("192.0.2.0/24", two, metric(9)),
+			route("192.0.2.0/24", via("10.0.0.3"))}, nil},
 		{"another table", []netlink.Route{route("192.0.2.0/24", two, table(100))}, nil},
 		{"many", many, []string{
-			says + "192.0.0.0/24", says + "192.0.1.0/24", says + "192.0.2.0/24", says + "192.0.3.0/24", says + "192.0.4.0/24",
+			says + "192.0.0.0/24", says + "192.0.1.0/24", says + "192.0.2.0/24", says + "192.0.3.0/24",
+			says + "192.0.4.0/24",
 			"multipath routes are not spread: 4 more",
 		}},
 	} {

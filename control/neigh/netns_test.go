@@ -130,7 +130,8 @@ func settle(spaces ...*space) {
 					return err
 				}
 				addrs, err := netlink.AddrList(nil, netlink.FAMILY_V6)
-				ok = ok && !slices.ContainsFunc(addrs, func(a netlink.Addr) bool { return a.Flags&unix.IFA_F_TENTATIVE != 0 })
+				ok = ok && !slices.ContainsFunc(addrs,
+					func(a netlink.Addr) bool { return a.Flags&unix.IFA_F_TENTATIVE != 0 })
 				return err
 			})
 		}

@@ -74,7 +74,8 @@ func TestKernelLosesInSilenceAfterENOBUFS(t *testing.T) {
 			}
 			for i := range messages {
 				queued++
-				if n, err := netlink.NeighDeserialize(messages[i].Data); err == nil && len(n.HardwareAddr) == 6 && n.HardwareAddr[5] == 99 {
+				if n, err := netlink.NeighDeserialize(messages[i].Data); err == nil && len(n.HardwareAddr) == 6 &&
+					n.HardwareAddr[5] == 99 {
 					t.Error("the change was announced")
 				}
 			}

@@ -46,7 +46,9 @@ func (c *candidate) preferredTo(o *candidate) bool {
 
 // compileRoutes turns the kernel's routes into targets. It is pure: the same
 // reading gives the same targets.
-func compileRoutes(routes []netlink.Route, devices map[int]device, own sources, host *HostLink) map[netip.Prefix]target {
+func compileRoutes(
+	routes []netlink.Route, devices map[int]device, own sources, host *HostLink,
+) map[netip.Prefix]target {
 	best := make(map[netip.Prefix]candidate, len(routes))
 	var local6 []netip.Prefix // IPv6 local prefixes that are longer than one address: AnyIP
 	for i := range routes {

@@ -7,12 +7,14 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// TestUnicastIsTheWorkers: what is refused here is what header.Parse calls a martian, no more and no less, but for mapped IPv4
-// addresses, which parseAddr refuses.
+// TestUnicastIsTheWorkers: what is refused here is what header.Parse calls a martian, no more and
+// no less, but for mapped IPv4 addresses, which parseAddr refuses.
 func TestUnicastIsTheWorkers(t *testing.T) {
 	edges := []string{
-		"::", "::1", "::ffff", "::1.2.3.4", "::ffff:ffff", "::1:0:0", "::fffe:ffff:ffff", "::1:0:0:0", "0:0:0:1::", "100::", "2001:db8::1", "fc00::1",
-		"fe7f:ffff::1", "fe80::", "fe80::1", "febf:ffff::1", "fec0::1", "feff::1", "ff00::", "ff02::1", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
+		"::", "::1", "::ffff", "::1.2.3.4", "::ffff:ffff", "::1:0:0", "::fffe:ffff:ffff", "::1:0:0:0", "0:0:0:1::",
+		"100::", "2001:db8::1", "fc00::1",
+		"fe7f:ffff::1", "fe80::", "fe80::1", "febf:ffff::1", "fec0::1", "feff::1", "ff00::", "ff02::1",
+		"ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
 		"255.255.255.255", "255.255.255.254",
 	}
 	for _, s := range edges {

@@ -18,7 +18,8 @@ func TestConditions(t *testing.T) {
 	for _, ready := range all {
 		for _, serving := range all {
 			for _, terminating := range all {
-				got := conditions(&discoveryv1.EndpointConditions{Ready: ready, Serving: serving, Terminating: terminating})
+				got := conditions(&discoveryv1.EndpointConditions{Ready: ready, Serving: serving,
+					Terminating: terminating})
 				var want services.BackendFlags
 				if is(ready, true) {
 					want |= services.BackendReady
@@ -30,7 +31,8 @@ func TestConditions(t *testing.T) {
 					want |= services.BackendTerminating
 				}
 				if got != want {
-					t.Errorf("ready %v, serving %v, terminating %v: got %05b, want %05b", show(ready), show(serving), show(terminating), got, want)
+					t.Errorf("ready %v, serving %v, terminating %v: got %05b, want %05b", show(ready), show(serving),
+						show(terminating), got, want)
 				}
 			}
 		}

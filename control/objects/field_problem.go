@@ -18,7 +18,8 @@ const MaxFieldProblems = 20
 // LimitProblems drops what is beyond MaxFieldProblems, and adds a problem with their number.
 func LimitProblems(problems []FieldProblem) []FieldProblem {
 	if over := len(problems) - MaxFieldProblems; over > 0 {
-		problems = append(problems[:MaxFieldProblems:MaxFieldProblems], FieldProblem{"", fmt.Sprintf("%d more problems", over), Refused})
+		problems = append(problems[:MaxFieldProblems:MaxFieldProblems],
+			FieldProblem{"", fmt.Sprintf("%d more problems", over), Refused})
 	}
 	return problems
 }

@@ -28,7 +28,8 @@ func (s *Service) readPolicy(spec *corev1.ServiceSpec) (malformed []FieldProblem
 		s.LocalExternal = false
 	case corev1.ServiceExternalTrafficPolicyLocal:
 	default:
-		malformed = append(malformed, refuse("spec.externalTrafficPolicy", "%q is none of Cluster and Local", spec.ExternalTrafficPolicy))
+		malformed = append(malformed, refuse("spec.externalTrafficPolicy", "%q is none of Cluster and Local",
+			spec.ExternalTrafficPolicy))
 	}
 	if p := spec.InternalTrafficPolicy; p != nil {
 		switch *p {
@@ -51,14 +52,16 @@ func (s *Service) readAffinity(spec *corev1.ServiceSpec) (malformed []FieldProbl
 		return nil
 	case corev1.ServiceAffinityClientIP:
 	default:
-		return append(malformed, refuse("spec.sessionAffinity", "%q is none of None and ClientIP", spec.SessionAffinity))
+		return append(malformed, refuse("spec.sessionAffinity", "%q is none of None and ClientIP",
+			spec.SessionAffinity))
 	}
 	seconds := corev1.DefaultClientIPServiceAffinitySeconds
 	if c := spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
 		seconds = *c.ClientIP.TimeoutSeconds
 	}
 	if seconds < 1 || seconds > maxAffinitySeconds {
-		return append(malformed, refuse("spec.sessionAffinityConfig.clientIP.timeoutSeconds", "%d is not between 1 and %d", seconds, maxAffinitySeconds))
+		return append(malformed, refuse("spec.sessionAffinityConfig.clientIP.timeoutSeconds",
+			"%d is not between 1 and %d", seconds, maxAffinitySeconds))
 	}
 	s.Affinity = uint32(seconds)
 	return nil
@@ -89,7 +92,8 @@ func (s *Service) readRanges(spec *corev1.ServiceSpec) (malformed []FieldProblem
 	}
 	for f, name := range [2]string{"IPv4", "IPv6"} {
 		if bad[f] && len(s.Ranges[f]) == 0 {
-			malformed = append(malformed, refuse("spec.loadBalancerSourceRanges", "has no valid %s entry, and ignoring the invalid would admit everybody", name))
+			malformed = append(malformed, refuse("spec.loadBalancerSourceRanges",
+				"has no valid %s entry, and ignoring the invalid would admit everybody", name))
 		}
 		if all[f] {
 			s.Ranges[f] = nil
@@ -107,7 +111,8 @@ func (s *Service) readScheduling(annotations map[string]string) {
 			s.Scheduler = &scheduler
 		} else {
 			s.Problems = append(s.Problems, FieldProblem{"metadata.annotations[" + annotationScheduler + "]",
-				fmt.Sprintf("%q is none of %s; the default is used", name, strings.Join(services.SchedulerNames(), ", ")), Warning})
+				fmt.Sprintf("%q is none of %s; the default is used", name, strings.Join(services.SchedulerNames(),
+					", ")), Warning})
 		}
 	}
 	rules, problems := readWeights(annotations)
@@ -120,7 +125,8 @@ func (s *Service) readScheduling(annotations map[string]string) {
 // any other Service, whatever the field has.
 func healthPort(spec *corev1.ServiceSpec) uint16 {
 	p := spec.HealthCheckNodePort
-	if spec.Type != corev1.ServiceTypeLoadBalancer || spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal || p < 1 || p > 1<<16-1 {
+	if spec.Type != corev1.ServiceTypeLoadBalancer ||
+		spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal || p < 1 || p > 1<<16-1 {
 		return 0
 	}
 	return uint16(p)

@@ -60,10 +60,13 @@ func Family(v6 bool) int {
 }
 
 func (s *Service) equal(o *Service) bool {
-	return s.ID == o.ID && s.Created == o.Created && s.Families == o.Families && s.LocalExternal == o.LocalExternal && s.LocalInternal == o.LocalInternal &&
-		s.skip == o.skip && s.HealthPort == o.HealthPort && s.refused == o.refused && slices.Equal(s.Ports, o.Ports) && slices.Equal(s.VIPs, o.VIPs) &&
+	return s.ID == o.ID && s.Created == o.Created && s.Families == o.Families && s.LocalExternal == o.LocalExternal &&
+		s.LocalInternal == o.LocalInternal &&
+		s.skip == o.skip && s.HealthPort == o.HealthPort && s.refused == o.refused && slices.Equal(s.Ports, o.Ports) &&
+		slices.Equal(s.VIPs, o.VIPs) &&
 		slices.Equal(s.Ranges[0], o.Ranges[0]) && slices.Equal(s.Ranges[1], o.Ranges[1]) && s.Affinity == o.Affinity &&
-		equalPointees(s.Scheduler, o.Scheduler) && slices.Equal(s.Weights, o.Weights) && slices.Equal(s.Problems, o.Problems)
+		equalPointees(s.Scheduler, o.Scheduler) && slices.Equal(s.Weights, o.Weights) &&
+		slices.Equal(s.Problems, o.Problems)
 }
 
 // Served reports whether any part of a Service is served; s may be nil.
@@ -184,7 +187,8 @@ func (s *Service) readFamilies(spec *corev1.ServiceSpec) (malformed []FieldProbl
 	}
 	if len(spec.IPFamilies) == 0 {
 		s.refused = true
-		s.Problems = append(s.Problems, refuse("spec.ipFamilies", "is missing, and so are spec.clusterIPs: say which of IPv4 and IPv6 to serve"))
+		s.Problems = append(s.Problems,
+			refuse("spec.ipFamilies", "is missing, and so are spec.clusterIPs: say which of IPv4 and IPv6 to serve"))
 	}
 	return nil
 }

@@ -79,7 +79,8 @@ func TrimSlice(in *discoveryv1.EndpointSlice) (s *Slice, malformed []FieldProble
 		return s, append(malformed, refuse("addressType", "%q is none of IPv4, IPv6 and FQDN", in.AddressType))
 	}
 	if len(in.Endpoints) > maxSliceEndpoints {
-		return s, append(malformed, refuse("endpoints", "%d are more than the API's %d", len(in.Endpoints), maxSliceEndpoints))
+		return s, append(malformed, refuse("endpoints", "%d are more than the API's %d", len(in.Endpoints),
+			maxSliceEndpoints))
 	}
 	s.Service = in.Labels[discoveryv1.LabelServiceName]
 	malformed = append(malformed, s.readPorts(in.Ports)...)
@@ -97,11 +98,13 @@ func (s *Slice) readPorts(ports []discoveryv1.EndpointPort) (malformed []FieldPr
 		}
 		proto, ok := protocol(kind)
 		if !ok {
-			malformed = append(malformed, refuse(fmt.Sprintf("ports[%d].protocol", i), "%q is none of TCP, UDP and SCTP", kind))
+			malformed = append(malformed, refuse(fmt.Sprintf("ports[%d].protocol", i),
+				"%q is none of TCP, UDP and SCTP", kind))
 			continue
 		}
 		if p.Port != nil && (*p.Port < 0 || *p.Port > math.MaxUint16) {
-			malformed = append(malformed, refuse(fmt.Sprintf("ports[%d].port", i), "%d is not between 0 and 65535", *p.Port))
+			malformed = append(malformed, refuse(fmt.Sprintf("ports[%d].port", i), "%d is not between 0 and 65535",
+				*p.Port))
 			continue
 		}
 		if p.Port == nil || *p.Port == 0 {
@@ -129,7 +132,8 @@ func (s *Slice) readEndpoints(in *discoveryv1.EndpointSlice) {
 		}
 		addr, err := servable(from.Addresses[0], s.V6)
 		if err != nil {
-			s.Problems = append(s.Problems, refuse(fmt.Sprintf("endpoints[%d].addresses[0]", i), "%q %v", from.Addresses[0], err))
+			s.Problems = append(s.Problems, refuse(fmt.Sprintf("endpoints[%d].addresses[0]", i), "%q %v",
+				from.Addresses[0], err))
 			continue
 		}
 		e := Endpoint{Addr: addr, Flags: conditions(&from.Conditions)}

@@ -39,7 +39,8 @@ func readWeights(annotations map[string]string) (rules WeightRules, problems []F
 			continue
 		}
 		if len(rules) == maxWeightRules {
-			return rules, append(problems, FieldProblem{field, fmt.Sprintf("only the first %d entries are used", maxWeightRules), Warning})
+			return rules, append(problems, FieldProblem{field, fmt.Sprintf("only the first %d entries are used",
+				maxWeightRules), Warning})
 		}
 		rule, why := parseWeight(entry)
 		if why != "" {
@@ -82,7 +83,8 @@ func (rs WeightRules) Weight(a header.Addr, node, zone string) int32 {
 	ip := a.Netip()
 	for i := range rs {
 		r := &rs[i]
-		if r.node != "" && r.node == node || r.zone != "" && r.zone == zone || r.prefix.IsValid() && r.prefix.Contains(ip) {
+		if r.node != "" && r.node == node || r.zone != "" && r.zone == zone ||
+			r.prefix.IsValid() && r.prefix.Contains(ip) {
 			return int32(r.weight)
 		}
 	}

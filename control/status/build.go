@@ -77,7 +77,8 @@ func ServiceViews(s *services.Snapshot, l *Ledger) []ServiceView {
 
 func frontendView(f *services.Frontend) FrontendView {
 	rule := ruleView(f.Outside)
-	v := FrontendView{Kind: f.Kind.String(), KeepClient: rule.KeepClient, Usable: rule.Usable, Slots: rule.Slots, Empty: rule.Empty}
+	v := FrontendView{Kind: f.Kind.String(), KeepClient: rule.KeepClient, Usable: rule.Usable, Slots: rule.Slots,
+		Empty: rule.Empty}
 	if f.Pod != f.Outside && f.Pod.Set != nil {
 		pods := ruleView(f.Pod)
 		v.Pods = &pods
@@ -122,7 +123,9 @@ func backendState(f services.BackendFlags) string {
 
 // BackendViews lists a snapshot's backends by service and address. loads are connections by index
 // (flowtable.Table.Loads). nextHop describes where packets to an address are sent; it may be nil.
-func BackendViews(s *services.Snapshot, l *Ledger, loads []atomic.Int32, nextHop func(netip.Addr) string) []BackendView {
+func BackendViews(
+	s *services.Snapshot, l *Ledger, loads []atomic.Int32, nextHop func(netip.Addr) string,
+) []BackendView {
 	list := []BackendView{}
 	takers := takersOf(s)
 	s.Backends(func(b *services.Backend) bool {
@@ -148,7 +151,8 @@ func BackendViews(s *services.Snapshot, l *Ledger, loads []atomic.Int32, nextHop
 		return true
 	})
 	slices.SortFunc(list, func(a, b BackendView) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Service, b.Service), cmp.Compare(a.Port, b.Port),
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Service, b.Service),
+			cmp.Compare(a.Port, b.Port),
 			cmp.Compare(a.Protocol, b.Protocol), a.Address.Compare(b.Address))
 	})
 	return list
@@ -160,8 +164,10 @@ func WorkerOf(worker, cpu int, b *stats.Block, now uint64) WorkerView {
 		Worker: worker, CPU: cpu,
 		Rx: b.Rx.Load(), RxBytes: b.RxBytes.Load(), Tx: b.Tx.Load(), TxBytes: b.TxBytes.Load(),
 		Generated: b.Generated.Load(), Returned: b.Returned.Load(), Held: b.Held.Load(), Dropped: b.Dropped(),
-		KernelRx: b.KernelRx.Load(), FlowsCreated: b.FlowsCreated.Load(), FlowsRetried: b.FlowsRetried.Load(), ICMPLimited: b.ICMPLimited.Load(),
-		Batches: b.Batches.Load(), Polls: b.Polls.Load(), BusyNanos: b.BusyNanos.Load(), IdleNanos: b.IdleNanos.Load(),
+		KernelRx: b.KernelRx.Load(), FlowsCreated: b.FlowsCreated.Load(), FlowsRetried: b.FlowsRetried.Load(),
+		ICMPLimited: b.ICMPLimited.Load(),
+		Batches:     b.Batches.Load(), Polls: b.Polls.Load(), BusyNanos: b.BusyNanos.Load(),
+		IdleNanos:  b.IdleNanos.Load(),
 		Generation: b.Generation.Load(), PulseNanos: -1, Drops: map[string]uint64{},
 	}
 	if v.Generation == stats.Offline {
@@ -178,7 +184,8 @@ func WorkerOf(worker, cpu int, b *stats.Block, now uint64) WorkerView {
 	in, accounted := b.PacketLaw()
 	v.PacketLaw = PacketLaw{In: in, Accounted: accounted, Holds: in == accounted}
 	total, sum := b.FrameLaw()
-	v.FrameLaw = FrameLaw{Total: total, Free: b.FramesFree.Load(), Links: b.FramesLinks.Load(), Held: b.FramesHeld.Load(), Holds: total == sum}
+	v.FrameLaw = FrameLaw{Total: total, Free: b.FramesFree.Load(), Links: b.FramesLinks.Load(),
+		Held: b.FramesHeld.Load(), Holds: total == sum}
 	return v
 }
 

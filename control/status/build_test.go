@@ -17,7 +17,8 @@ func addr(s string) header.Addr { return header.AddrFrom(netip.MustParseAddr(s))
 func world(t *testing.T) (*services.Snapshot, []*stats.Block) {
 	t.Helper()
 	b := services.NewBuilder(nil)
-	web := &services.Service{ID: 1, Namespace: "default", Name: "web", PortName: "http", Proto: header.ProtoTCP, Port: 80}
+	web := &services.Service{ID: 1, Namespace: "default", Name: "web", PortName: "http", Proto: header.ProtoTCP,
+		Port: 80}
 	b.SetService(web)
 	for i, flags := range []services.BackendFlags{
 		services.BackendReady | services.BackendServing,
@@ -27,11 +28,15 @@ func world(t *testing.T) (*services.Snapshot, []*stats.Block) {
 		b.SetBackend(services.Backend{Addr: addr([]string{"10.1.0.2", "10.1.0.1", "10.1.0.3"}[i]), Port: 8080,
 			Proto: header.ProtoTCP, Flags: flags, Ref: services.MakeBackendRef(uint32(i), 1), Service: 1})
 	}
-	set := &services.EndpointSet{Backends: []services.BackendRef{services.MakeBackendRef(0, 1)}, Table: []uint16{0, 0, 0}}
+	set := &services.EndpointSet{Backends: []services.BackendRef{services.MakeBackendRef(0, 1)},
+		Table: []uint16{0, 0, 0}}
 	for _, f := range []services.Frontend{
-		{Key: services.FrontendKey{Addr: services.AnyIPv4, Port: 30080, Proto: header.ProtoTCP}, Kind: services.NodePort, Outside: services.Rule{Set: set}},
-		{Key: services.FrontendKey{Addr: addr("192.0.2.1"), Port: 80, Proto: header.ProtoTCP}, Kind: services.LoadBalancer, Outside: services.Rule{Set: set, KeepClient: true}},
-		{Key: services.FrontendKey{Addr: services.AnyIPv6, Port: 30080, Proto: header.ProtoTCP}, Kind: services.NodePort,
+		{Key: services.FrontendKey{Addr: services.AnyIPv4, Port: 30080, Proto: header.ProtoTCP},
+			Kind: services.NodePort, Outside: services.Rule{Set: set}},
+		{Key: services.FrontendKey{Addr: addr("192.0.2.1"), Port: 80, Proto: header.ProtoTCP},
+			Kind: services.LoadBalancer, Outside: services.Rule{Set: set, KeepClient: true}},
+		{Key: services.FrontendKey{Addr: services.AnyIPv6, Port: 30080, Proto: header.ProtoTCP},
+			Kind:    services.NodePort,
 			Outside: services.Rule{Set: &services.EndpointSet{Empty: services.EmptyDrop}}},
 	} {
 		f.Service = web
@@ -88,7 +93,8 @@ func TestBackendViews(t *testing.T) {
 		}
 	}
 	want := [][3]string{
-		{"10.1.0.1:8080", "terminating", "via 10.1.0.1"}, {"10.1.0.2:8080", "ready", "via 10.1.0.2"}, {"10.1.0.3:8080", "drained", "via 10.1.0.3"},
+		{"10.1.0.1:8080", "terminating", "via 10.1.0.1"}, {"10.1.0.2:8080", "ready", "via 10.1.0.2"},
+		{"10.1.0.3:8080", "drained", "via 10.1.0.3"},
 	}
 	if !reflect.DeepEqual(lines, want) {
 		t.Errorf("got  %v\nwant %v", lines, want)
@@ -96,9 +102,11 @@ func TestBackendViews(t *testing.T) {
 }
 
 func TestBackendState(t *testing.T) {
-	const r, s, x, d = services.BackendReady, services.BackendServing, services.BackendTerminating, services.BackendDrained
+	const r, s, x, d = services.BackendReady, services.BackendServing, services.BackendTerminating,
+		services.BackendDrained
 	for flags, want := range map[services.BackendFlags]string{
-		r | s: "ready", s: "unready", 0: "unready", x | s: "terminating", x: "gone", x | s | r: "terminating", d | r | s: "drained", d: "drained",
+		r | s: "ready", s: "unready", 0: "unready", x | s: "terminating", x: "gone", x | s | r: "terminating",
+		d | r | s: "drained", d: "drained",
 	} {
 		if got := backendState(flags); got != want {
 			t.Errorf("flags %b: %s, want %s", flags, got, want)
@@ -173,7 +181,8 @@ func TestSlowestSeen(t *testing.T) {
 		workers []WorkerView
 		want    uint64
 	}{
-		{nil, 9}, {[]WorkerView{asleep}, 9}, {[]WorkerView{asleep, five}, 5}, {[]WorkerView{five, waking}, 0}, {[]WorkerView{{Generation: 9}}, 9},
+		{nil, 9}, {[]WorkerView{asleep}, 9}, {[]WorkerView{asleep, five}, 5}, {[]WorkerView{five, waking}, 0},
+		{[]WorkerView{{Generation: 9}}, 9},
 	} {
 		if got := SlowestSeen(9, c.workers); got != c.want {
 			t.Errorf("%+v: %d, want %d", c.workers, got, c.want)
@@ -187,7 +196,8 @@ func TestMatchDoesNotAllocate(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := &FlowFilter{Client: e, Service: "default/web", State: "ESTABLISHED", Protocol: "tcp"}
-	v := &FlowView{Client: netip.MustParseAddrPort("10.1.1.1:1"), Service: "default/web:http", State: "established", Protocol: "TCP"}
+	v := &FlowView{Client: netip.MustParseAddrPort("10.1.1.1:1"), Service: "default/web:http", State: "established",
+		Protocol: "TCP"}
 	if !f.Match(v) {
 		t.Fatal("no match")
 	}

@@ -129,8 +129,10 @@ func (c *Client) do(ctx context.Context, method, path string, q url.Values) (io.
 	}
 	defer response.Body.Close()
 	var problem errorBody
-	if err := json.NewDecoder(io.LimitReader(response.Body, 1<<16)).Decode(&problem); err != nil || problem.Error == "" {
-		return nil, fmt.Errorf("the daemon answered %s to %s %s; are the command and the daemon of the same version?", response.Status, method, path)
+	if err := json.NewDecoder(io.LimitReader(response.Body, 1<<16)).Decode(&problem); err != nil ||
+		problem.Error == "" {
+		return nil, fmt.Errorf("the daemon answered %s to %s %s; are the command and the daemon of the same version?",
+			response.Status, method, path)
 	}
 	return nil, errors.New(problem.Error)
 }
@@ -139,7 +141,8 @@ func (c *Client) do(ctx context.Context, method, path string, q url.Values) (io.
 func (c *Client) explain(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("%w: nobody answers on %s; start it with `sluice run --config FILE`, or name its socket with --socket", ErrNotRunning, c.socket)
+		return fmt.Errorf("%w: nobody answers on %s; start it with `sluice run --config FILE`, or name its socket "+
+			"with --socket", ErrNotRunning, c.socket)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("no permission to open %s: run as the user the daemon runs as (root)", c.socket)
 	}

@@ -39,12 +39,14 @@ func ParseExplain(from, to string, established bool) (q ExplainQuery, err error)
 		return q, fmt.Errorf("%q: protocol %q is none of TCP, UDP and SCTP", to, protocol)
 	}
 	if q.To, err = netip.ParseAddrPort(end); err != nil {
-		return q, fmt.Errorf("%q is no address and port, write one such as 203.0.113.10:80/TCP or [2001:db8::10]:53/UDP", to)
+		return q, fmt.Errorf("%q is no address and port, write one such as 203.0.113.10:80/TCP or "+
+			"[2001:db8::10]:53/UDP", to)
 	}
 	if q.From, err = netip.ParseAddrPort(from); err != nil {
 		a, err := netip.ParseAddr(strings.Trim(from, "[]"))
 		if err != nil {
-			return q, fmt.Errorf("%q is no address or address:port, write one such as 198.51.100.7, 198.51.100.7:40000 or [2001:db8::7]:40000", from)
+			return q, fmt.Errorf("%q is no address or address:port, write one such as 198.51.100.7, "+
+				"198.51.100.7:40000 or [2001:db8::7]:40000", from)
 		}
 		q.From, q.AnyPort = netip.AddrPortFrom(a, assumedPort), true
 	}

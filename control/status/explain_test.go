@@ -41,7 +41,8 @@ func TestParseExplain(t *testing.T) {
 		if err != nil {
 			got = err.Error()
 		}
-		if err == nil && got != c.want || err != nil && !strings.Contains(got, c.want) || q.Established != c.established {
+		if err == nil && got != c.want || err != nil && !strings.Contains(got, c.want) ||
+			q.Established != c.established {
 			t.Errorf("%s -> %s: %q, want %q", c.from, c.to, got, c.want)
 		}
 	}

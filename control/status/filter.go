@@ -28,7 +28,9 @@ func ParseEndpoint(s string) (Endpoint, error) {
 		a = a.Unmap()
 		return Endpoint{Prefix: netip.PrefixFrom(a, a.BitLen())}, nil
 	}
-	return Endpoint{}, fmt.Errorf("%q is no address, address:port or prefix, write one such as 192.0.2.1, [2001:db8::1]:80 or 10.0.0.0/8", s)
+	return Endpoint{},
+		fmt.Errorf("%q is no address, address:port or prefix, write one such as 192.0.2.1, [2001:db8::1]:80 or "+
+			"10.0.0.0/8", s)
 }
 
 // IsZero reports whether e selects everything.

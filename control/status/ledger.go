@@ -74,16 +74,19 @@ func (l *Ledger) Retired(service services.ServiceID) Traffic {
 func (l *Ledger) counted(index uint32) (t Traffic) {
 	for _, b := range l.blocks {
 		if c := b.Backends.At(index); c != nil {
-			t = t.plus(Traffic{c.Flows.Load(), c.ToBackend.Load(), c.ToBackendBytes.Load(), c.ToClient.Load(), c.ToClientBytes.Load()})
+			t = t.plus(Traffic{c.Flows.Load(), c.ToBackend.Load(), c.ToBackendBytes.Load(), c.ToClient.Load(),
+				c.ToClientBytes.Load()})
 		}
 	}
 	return t
 }
 
 func (t Traffic) plus(o Traffic) Traffic {
-	return Traffic{t.Flows + o.Flows, t.ToBackend + o.ToBackend, t.ToBackendBytes + o.ToBackendBytes, t.ToClient + o.ToClient, t.ToClientBytes + o.ToClientBytes}
+	return Traffic{t.Flows + o.Flows, t.ToBackend + o.ToBackend, t.ToBackendBytes + o.ToBackendBytes, t.ToClient +
+		o.ToClient, t.ToClientBytes + o.ToClientBytes}
 }
 
 func (t Traffic) minus(o Traffic) Traffic {
-	return Traffic{t.Flows - o.Flows, t.ToBackend - o.ToBackend, t.ToBackendBytes - o.ToBackendBytes, t.ToClient - o.ToClient, t.ToClientBytes - o.ToClientBytes}
+	return Traffic{t.Flows - o.Flows, t.ToBackend - o.ToBackend, t.ToBackendBytes - o.ToBackendBytes,
+		t.ToClient - o.ToClient, t.ToClientBytes - o.ToClientBytes}
 }

@@ -41,8 +41,14 @@ func NewServer(g Gateway, log *slog.Logger) *Server {
 	mux.HandleFunc("GET "+root+"/explain", s.explain)
 	mux.HandleFunc("GET "+root+"/flows", s.flows)
 	mux.HandleFunc("DELETE "+root+"/flows", s.deleteFlows)
-	mux.HandleFunc("PUT "+root+"/drains/{backend...}", func(w http.ResponseWriter, r *http.Request) { s.drain(w, r, true) })
-	mux.HandleFunc("DELETE "+root+"/drains/{backend...}", func(w http.ResponseWriter, r *http.Request) { s.drain(w, r, false) })
+	mux.HandleFunc("PUT "+root+"/drains/{backend...}", func(w http.ResponseWriter, r *http.Request) {
+		s.drain(w, r,
+			true)
+	})
+	mux.HandleFunc("DELETE "+root+"/drains/{backend...}", func(w http.ResponseWriter, r *http.Request) {
+		s.drain(w, r,
+			false)
+	})
 	s.http = http.Server{
 		Handler:           http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.serve(mux, w, r) }),
 		ReadHeaderTimeout: 5 * time.Second,

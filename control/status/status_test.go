@@ -215,7 +215,9 @@ type gated struct {
 	gate chan struct{}
 }
 
-func (g *gated) Flows(f *status.FlowFilter, cursor uint64, limit int, page []status.FlowView) ([]status.FlowView, uint64) {
+func (g *gated) Flows(
+	f *status.FlowFilter, cursor uint64, limit int, page []status.FlowView,
+) ([]status.FlowView, uint64) {
 	if cursor == 0 {
 		limit = 1 // too little to leave a buffer by itself
 	} else {
@@ -276,7 +278,8 @@ func TestFlowsReaderLeaves(t *testing.T) {
 	g.Many(10)
 	c, _ := serve(t, g)
 	enough := errors.New("enough")
-	if err := c.Flows(t.Context(), status.FlowFilter{}, func(*status.FlowView) error { return enough }); !errors.Is(err, enough) {
+	if err := c.Flows(t.Context(), status.FlowFilter{}, func(*status.FlowView) error { return enough }); !errors.Is(err,
+		enough) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -328,7 +331,8 @@ func TestFlowsBreakOff(t *testing.T) {
 
 func TestDeleteFlows(t *testing.T) {
 	c, _ := serve(t, statustest.New())
-	if _, err := c.DeleteFlows(t.Context(), status.FlowFilter{}, false); err == nil || !strings.Contains(err.Error(), "all=true") {
+	if _, err := c.DeleteFlows(t.Context(), status.FlowFilter{}, false); err == nil || !strings.Contains(err.Error(),
+		"all=true") {
 		t.Errorf("deleting everything by accident: %v", err)
 	}
 	if got, err := list(t.Context(), c, status.FlowFilter{}); len(got) != 4 || err != nil {
@@ -348,7 +352,9 @@ func TestDeleteFlows(t *testing.T) {
 func TestDrain(t *testing.T) {
 	g := statustest.New()
 	c, _ := serve(t, g)
-	for _, e := range []string{"10.1.0.11", "10.1.0.11:8080", "10.1.0.8/29", "[2001:db8:1::11]:8080", "2001:db8:1::11"} {
+	for _, e := range []string{
+		"10.1.0.11", "10.1.0.11:8080", "10.1.0.8/29", "[2001:db8:1::11]:8080", "2001:db8:1::11",
+	} {
 		if n, err := c.Drain(t.Context(), endpoint(t, e), true); err != nil {
 			t.Errorf("%s: %v", e, err)
 		} else if n != 1 && e != "10.1.0.8/29" {
@@ -358,7 +364,8 @@ func TestDrain(t *testing.T) {
 			t.Errorf("undrain %s: %v", e, err)
 		}
 	}
-	if _, err := c.Drain(t.Context(), endpoint(t, "10.9.9.9"), true); err == nil || !strings.Contains(err.Error(), "no backend 10.9.9.9") {
+	if _, err := c.Drain(t.Context(), endpoint(t, "10.9.9.9"), true); err == nil || !strings.Contains(err.Error(),
+		"no backend 10.9.9.9") {
 		t.Errorf("unknown backend: %v", err)
 	}
 	g.Err = errors.New("not now")
@@ -414,7 +421,8 @@ func TestNotRunning(t *testing.T) {
 	for _, path := range []string{stale, filepath.Join(dir, "absent")} {
 		c := status.NewClient(path)
 		_, err := c.Stats(t.Context())
-		want := "the sluice daemon is not running: nobody answers on " + path + "; start it with `sluice run --config FILE`, or name its socket with --socket"
+		want := "the sluice daemon is not running: nobody answers on " + path +
+			"; start it with `sluice run --config FILE`, or name its socket with --socket"
 		if !errors.Is(err, status.ErrNotRunning) || err.Error() != want {
 			t.Errorf("got  %v\nwant %s", err, want)
 		}
@@ -424,7 +432,8 @@ func TestNotRunning(t *testing.T) {
 // TestBadRequests: nothing that is misspelt is taken for something else.
 func TestBadRequests(t *testing.T) {
 	_, path := serve(t, statustest.New())
-	web := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	web := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn,
+		error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", path)
 	}}}
 	defer web.CloseIdleConnections()
@@ -487,7 +496,8 @@ func TestLogOfChanges(t *testing.T) {
 		want string
 	}{
 		{func() (int, error) {
-			return c.DeleteFlows(t.Context(), status.FlowFilter{VIP: endpoint(t, "203.0.113.10:80"), Protocol: "tcp"}, false)
+			return c.DeleteFlows(t.Context(), status.FlowFilter{VIP: endpoint(t, "203.0.113.10:80"), Protocol: "tcp"},
+				false)
 		}, `filter="vip 203.0.113.10:80, protocol tcp"`},
 		{func() (int, error) { return c.DeleteFlows(t.Context(), status.FlowFilter{}, true) }, `filter="all flows"`},
 		{func() (int, error) { return c.Drain(t.Context(), endpoint(t, "10.1.0.11:8080"), true) },
@@ -511,10 +521,15 @@ func TestWhy(t *testing.T) {
 		q    status.QueueView
 		want string
 	}{
-		{"both by the driver", status.InterfaceView{Mode: "native", Reason: can}, status.QueueView{Bound: true, ZeroCopy: true, Reason: can}, "native: the driver supports it; zero-copy: the driver supports it"},
-		{"two reasons", status.InterfaceView{Mode: "native", Reason: can}, status.QueueView{Bound: true, Reason: "the driver has no AF_XDP zero-copy"}, "native: the driver supports it; copy: the driver has no AF_XDP zero-copy"},
-		{"one queue is taken", status.InterfaceView{Mode: "generic", Reason: "configured"}, status.QueueView{Reason: "queue is taken"}, "generic: configured; not bound: queue is taken"},
-		{"the interface is closed", status.InterfaceView{Reason: "no such device"}, status.QueueView{Reason: "no such device"}, "not bound: no such device"},
+		{"both by the driver", status.InterfaceView{Mode: "native", Reason: can}, status.QueueView{Bound: true,
+			ZeroCopy: true, Reason: can}, "native: the driver supports it; zero-copy: the driver supports it"},
+		{"two reasons", status.InterfaceView{Mode: "native", Reason: can},
+			status.QueueView{Bound: true, Reason: "the driver has no AF_XDP zero-copy"},
+			"native: the driver supports it; copy: the driver has no AF_XDP zero-copy"},
+		{"one queue is taken", status.InterfaceView{Mode: "generic", Reason: "configured"},
+			status.QueueView{Reason: "queue is taken"}, "generic: configured; not bound: queue is taken"},
+		{"the interface is closed", status.InterfaceView{Reason: "no such device"},
+			status.QueueView{Reason: "no such device"}, "not bound: no such device"},
 		{"no reason", status.InterfaceView{Mode: "native"}, status.QueueView{Bound: true}, ""},
 	} {
 		if got := c.v.Why(&c.q); got != c.want {
@@ -523,8 +538,8 @@ func TestWhy(t *testing.T) {
 	}
 }
 
-// TestAnotherRevision: a daemon whose answers have another form has other paths, and a command does not
-// take them for its own.
+// TestAnotherRevision: a daemon whose answers have another form has other paths, and a command does
+// not take them for its own.
 func TestAnotherRevision(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := status.Listen(path)

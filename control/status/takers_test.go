@@ -24,19 +24,26 @@ func TestWhoTakesNewFlows(t *testing.T) {
 		why      string
 	}{
 		{name: "it is chosen", flags: ready, weight: 1, in: true},
-		{name: "chosen for want of ready ones", flags: leaving, weight: 1, in: true, why: "terminating, but no endpoint is ready"},
+		{name: "chosen for want of ready ones", flags: leaving, weight: 1, in: true,
+			why: "terminating, but no endpoint is ready"},
 		{name: "chosen by pods", service: services.Service{LocalExternal: true}, flags: ready, weight: 1, pods: true},
 		{name: "drained", flags: ready | services.BackendDrained, weight: 1, why: "drained"},
 		{name: "no weight", flags: ready, why: "weight 0"},
 		{name: "not ready", flags: serving, weight: 1, why: "not ready"},
 		{name: "no longer serving", flags: services.BackendTerminating, weight: 1, why: "not ready"},
 		{name: "others are ready", flags: leaving, weight: 1, why: "terminating, and others are ready"},
-		{name: "elsewhere", service: services.Service{LocalExternal: true}, flags: ready, weight: 1, why: "policy Local, and it is not on this node"},
-		{name: "elsewhere, inside", service: services.Service{LocalInternal: true}, flags: ready, weight: 1, why: "policy Local, and it is not on this node"},
-		{name: "here", service: services.Service{LocalExternal: true}, flags: leaving | services.BackendLocal, weight: 1, why: "terminating, and others are ready"},
-		{name: "another zone's", service: services.Service{Topology: [2]services.Topology{services.TopologyZone, 0}}, flags: ready, weight: 1, why: "its hints are for other zones"},
-		{name: "another node's", service: services.Service{Topology: [2]services.Topology{services.TopologyNode, 0}}, flags: ready | services.BackendHintZone, weight: 1, why: "its hints are for other nodes"},
-		{name: "the other family's topology", service: services.Service{Topology: [2]services.Topology{0, services.TopologyNode}}, flags: ready, weight: 1, why: "no frontend chooses among these"},
+		{name: "elsewhere", service: services.Service{LocalExternal: true}, flags: ready, weight: 1,
+			why: "policy Local, and it is not on this node"},
+		{name: "elsewhere, inside", service: services.Service{LocalInternal: true}, flags: ready, weight: 1,
+			why: "policy Local, and it is not on this node"},
+		{name: "here", service: services.Service{LocalExternal: true}, flags: leaving | services.BackendLocal,
+			weight: 1, why: "terminating, and others are ready"},
+		{name: "another zone's", service: services.Service{Topology: [2]services.Topology{services.TopologyZone, 0}},
+			flags: ready, weight: 1, why: "its hints are for other zones"},
+		{name: "another node's", service: services.Service{Topology: [2]services.Topology{services.TopologyNode, 0}},
+			flags: ready | services.BackendHintZone, weight: 1, why: "its hints are for other nodes"},
+		{name: "the other family's topology", service: services.Service{Topology: [2]services.Topology{0,
+			services.TopologyNode}}, flags: ready, weight: 1, why: "no frontend chooses among these"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := services.NewBuilder(nil)
@@ -44,7 +51,8 @@ func TestWhoTakesNewFlows(t *testing.T) {
 			p.ID, p.Proto = 1, header.ProtoTCP
 			b.SetService(p)
 			ref := services.MakeBackendRef(3, 1)
-			b.SetBackend(services.Backend{Addr: addr("10.1.0.1"), Port: 80, Proto: header.ProtoTCP, Flags: c.flags, Weight: c.weight, Ref: ref, Service: 1})
+			b.SetBackend(services.Backend{Addr: addr("10.1.0.1"), Port: 80, Proto: header.ProtoTCP, Flags: c.flags,
+				Weight: c.weight, Ref: ref, Service: 1})
 			outside, pods := &services.EndpointSet{}, &services.EndpointSet{Empty: services.EmptyDrop}
 			if c.in {
 				outside.Backends, pods = []services.BackendRef{ref}, outside
@@ -52,13 +60,16 @@ func TestWhoTakesNewFlows(t *testing.T) {
 			if c.pods {
 				pods.Backends = []services.BackendRef{ref}
 			}
-			b.SetFrontend(&services.Frontend{Key: services.FrontendKey{Addr: addr("192.0.2.1"), Port: 80, Proto: header.ProtoTCP}, Service: p,
-				Outside: services.Rule{Set: outside, KeepClient: true}, Pod: services.Rule{Set: pods, KeepClient: true}})
+			b.SetFrontend(&services.Frontend{Key: services.FrontendKey{Addr: addr("192.0.2.1"), Port: 80,
+				Proto: header.ProtoTCP}, Service: p,
+				Outside: services.Rule{Set: outside, KeepClient: true},
+				Pod:     services.Rule{Set: pods, KeepClient: true}})
 			v := BackendViews(b.Build(), NewLedger(nil), nil, nil)[0]
 			if v.NewFlows != (c.in || c.pods) || v.PodsOnly != c.pods || v.Why != c.why || v.Weight != c.weight {
 				t.Errorf("new flows %v, pods only %v, why %q, weight %d", v.NewFlows, v.PodsOnly, v.Why, v.Weight)
 			}
-			if got, zone := v.Hints, c.flags&services.BackendHintZone != 0; zone != slices.Equal(got, []string{"zone"}) || !zone && got != nil {
+			if got, zone := v.Hints, c.flags&services.BackendHintZone != 0; zone != slices.Equal(got,
+				[]string{"zone"}) || !zone && got != nil {
 				t.Errorf("hints %q", got)
 			}
 		})
@@ -69,16 +80,20 @@ func TestWhoTakesNewFlows(t *testing.T) {
 // clients are served all the same.
 func TestFrontendViewOfOneWithoutTable(t *testing.T) {
 	one := services.MakeBackendRef(1, 1)
-	outside, pods := &services.EndpointSet{Empty: services.EmptyDrop}, &services.EndpointSet{Backends: []services.BackendRef{one}}
-	v := frontendView(&services.Frontend{Key: services.FrontendKey{Addr: addr("192.0.2.1"), Port: 80, Proto: header.ProtoTCP},
+	outside, pods := &services.EndpointSet{Empty: services.EmptyDrop},
+		&services.EndpointSet{Backends: []services.BackendRef{one}}
+	v := frontendView(&services.Frontend{Key: services.FrontendKey{Addr: addr("192.0.2.1"), Port: 80,
+		Proto: header.ProtoTCP},
 		Outside: services.Rule{Set: pods}, Pod: services.Rule{Set: pods}})
 	if v.Usable != 1 || v.Slots != 0 || v.Empty != "" || v.Pods != nil || v.SourceRanges != nil {
 		t.Errorf("%+v", v)
 	}
-	v = frontendView(&services.Frontend{Key: services.FrontendKey{Addr: addr("192.0.2.1"), Port: 80, Proto: header.ProtoTCP},
+	v = frontendView(&services.Frontend{Key: services.FrontendKey{Addr: addr("192.0.2.1"), Port: 80,
+		Proto: header.ProtoTCP},
 		Outside: services.Rule{Set: outside, KeepClient: true}, Pod: services.Rule{Set: pods},
 		Allowed: services.NewPrefixes(prefixes("198.51.100.0/24", "203.0.113.9/32"))})
-	if v.Empty != "drop" || v.Pods == nil || *v.Pods != (RuleView{Usable: 1}) || !slices.Equal(v.SourceRanges, []string{"198.51.100.0/24", "203.0.113.9/32"}) {
+	if v.Empty != "drop" || v.Pods == nil || *v.Pods != (RuleView{Usable: 1}) ||
+		!slices.Equal(v.SourceRanges, []string{"198.51.100.0/24", "203.0.113.9/32"}) {
 		t.Errorf("%+v", v)
 	}
 }

@@ -24,7 +24,8 @@ type Build struct {
 
 // ThisBuild returns the build information of this binary.
 func ThisBuild() Build {
-	b := Build{Version: Version, Revision: Revision, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	b := Build{Version: Version, Revision: Revision, Go: runtime.Version(), Platform: runtime.GOOS + "/" +
+		runtime.GOARCH}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		if b.Version == "" {
 			b.Version = info.Main.Version

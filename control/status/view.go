@@ -34,7 +34,8 @@ type ServiceView struct {
 	// Topology4 and Topology6 are the hints that policy Cluster follows: node, zone, or none.
 	Topology4 string `json:"topologyIPv4,omitempty"`
 	Topology6 string `json:"topologyIPv6,omitempty"`
-	// Backends counts the endpoints of both families that are known, Usable those that take new flows.
+	// Backends counts the endpoints of both families that are known, Usable those that take new
+	// flows.
 	Backends int     `json:"backends"`
 	Usable   int     `json:"usable"`
 	Traffic  Traffic `json:"traffic"`

@@ -33,6 +33,7 @@ func TestNothingIsLeftOfObjects(t *testing.T) {
 		}
 	}
 	if tracker.Changes(); len(tracker.objects) != 0 || len(tracker.withProblems) != 0 || len(tracker.dirty) != 0 {
-		t.Errorf("left: %d objects, %d of them with problems, %d that may have changed", len(tracker.objects), len(tracker.withProblems), len(tracker.dirty))
+		t.Errorf("left: %d objects, %d of them with problems, %d that may have changed", len(tracker.objects),
+			len(tracker.withProblems), len(tracker.dirty))
 	}
 }

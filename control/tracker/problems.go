@@ -73,7 +73,8 @@ func (o *tracked) problems(id objects.ObjectID) (problems []objects.Problem) {
 			problems = append(problems, p)
 		}
 		if w != nil && v != w && v.good != nil {
-			problems = append(problems, objects.Problem{Source: v.source, Object: id, Severity: objects.Refused, Reason: objects.ReasonDuplicate,
+			problems = append(problems, objects.Problem{Source: v.source, Object: id, Severity: objects.Refused,
+				Reason:  objects.ReasonDuplicate,
 				Message: fmt.Sprintf("is also in %v, and that one is used", w.source)})
 		}
 	}

@@ -80,7 +80,8 @@ func TestNodeObject(t *testing.T) {
 	for _, a := range got.Addresses {
 		addrs = append(addrs, a.String())
 	}
-	if !got.Known || got.Zone != "z1" || got.DrainReason != "" || !slices.Equal(addrs, []string{"192.0.2.10", "2001:db8::10", "198.51.100.7"}) {
+	if !got.Known || got.Zone != "z1" || got.DrainReason != "" ||
+		!slices.Equal(addrs, []string{"192.0.2.10", "2001:db8::10", "198.51.100.7"}) {
 		t.Errorf("%+v", got)
 	}
 	if n := tracker.Changes().Len(); n != 1 {
@@ -102,8 +103,10 @@ func TestNodeObject(t *testing.T) {
 		leaving bool
 	}{
 		{"cordoned", func(n *corev1.Node) { n.Spec.Unschedulable = true }, false},
-		{"another taint", func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeNotReady}} }, false},
-		{"the autoscaler's taint", func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "ToBeDeletedByClusterAutoscaler"}} }, true},
+		{"another taint", func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeNotReady}} },
+			false},
+		{"the autoscaler's taint",
+			func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "ToBeDeletedByClusterAutoscaler"}} }, true},
 		{"being deleted", func(n *corev1.Node) { now := metav1.Now(); n.DeletionTimestamp = &now }, true},
 	} {
 		n := controltest.Node("gw-1", "z1")

@@ -82,7 +82,10 @@ func (t *Tracker) noteTrigger(before, now any) {
 // annotation is of its last change, not of its deletion.
 func (t *Tracker) takeTriggers(ch *objects.Changes) (times []time.Time) {
 	for _, w := range t.triggers {
-		at, changed := slices.BinarySearchFunc(ch.Slices, w.id, func(c objects.Changed[*objects.Slice], id objects.ObjectID) int { return c.ID.Compare(id) })
+		at, changed := slices.BinarySearchFunc(ch.Slices, w.id, func(c objects.Changed[*objects.Slice],
+			id objects.ObjectID) int {
+			return c.ID.Compare(id)
+		})
 		if changed && ch.Slices[at].Now != nil {
 			times = append(times, time.Unix(0, w.at))
 		}

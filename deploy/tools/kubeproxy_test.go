@@ -20,7 +20,10 @@ func TestEveryFieldOfKubeProxyHasARule(t *testing.T) {
 		t.Fatalf("only %d fields were found: %v", len(fields), fields)
 	}
 	for _, path := range fields {
-		if !slices.ContainsFunc(known, func(rule string) bool { return path == rule || strings.HasPrefix(path, rule+".") }) {
+		if !slices.ContainsFunc(known, func(rule string) bool {
+			return path == rule ||
+				strings.HasPrefix(path, rule+".")
+		}) {
 			t.Errorf("%s has no rule", path)
 		}
 	}

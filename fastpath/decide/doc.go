@@ -1,5 +1,6 @@
 // Package decide is what becomes of a packet, without the packet: its parsed headers, a snapshot of
-// services, a view of next hops, the flow table and the pins of clients go in, a decision comes out.
+// services, a view of next hops, the flow table and the pins of clients go in, a decision comes
+// out.
 //
 //	                       ┌─ Classify: what its flow is to it (Standing)
 //	headers ──► Planner ───┤

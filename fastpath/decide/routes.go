@@ -6,9 +6,10 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// RouteCache remembers the routes to backends, as one view has them: there are many flows to each, and a lookup by prefix
-// is several dependent loads, over IPv6 more than of anything else that is planned. A view does not change, so what was found
-// in it holds for as long as it is the same one. It is not for clients: they are too many.
+// RouteCache remembers the routes to backends, as one view has them: there are many flows to each,
+// and a lookup by prefix is several dependent loads, over IPv6 more than of anything else that is
+// planned. A view does not change, so what was found in it holds for as long as it is the same one.
+// It is not for clients: they are too many.
 type RouteCache struct {
 	view *nexthop.View
 	at   [routesCached]struct {

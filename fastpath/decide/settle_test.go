@@ -19,7 +19,8 @@ import (
 // that depends on the backend must follow. Where the other's choice is not in our set, ours stays.
 func TestSettleFollowsTheFaster(t *testing.T) {
 	at := func(s string) header.Addr { return header.AddrFrom(netip.MustParseAddr(s)) }
-	near, far, stranger, client, host := at("10.0.1.11"), at("10.244.0.5"), at("10.0.1.99"), at("198.51.100.7"), at("192.0.0.1")
+	near, far, stranger, client, host := at("10.0.1.11"), at("10.244.0.5"), at("10.0.1.99"), at("198.51.100.7"),
+		at("192.0.0.1")
 	b := services.NewBuilder(nil)
 	b.Settings().SNAT4 = []header.Addr{at("10.0.1.2")}
 	set := &services.EndpointSet{Table: []uint16{0}} // the scheduler knows only the first
@@ -54,11 +55,13 @@ func TestSettleFollowsTheFaster(t *testing.T) {
 			}
 			now := flowtable.Time(time.Hour)
 			s := &Planner{Now: now, Snap: b.Build(), View: &nexthop.View{Routes: routes}, Pins: pins, Host4: host}
-			req := Request{Tuple: &header.Tuple{Src: client, Dst: f.Key.Addr, SrcPort: 1, DstPort: 80, Proto: header.ProtoTCP}, Opens: true, TTL: 64}
+			req := Request{Tuple: &header.Tuple{Src: client, Dst: f.Key.Addr, SrcPort: 1, DstPort: 80,
+				Proto: header.ProtoTCP}, Opens: true, TTL: 64}
 			var n Plan
 			s.Plan(&n, &req)
 			pins.Set(now, at("198.51.100.8"), 7, affinity.Pin{Addr: stranger, Port: 8080}, 60)
-			lost := Request{Tuple: &header.Tuple{Src: at("198.51.100.8"), Dst: f.Key.Addr, SrcPort: 1, DstPort: 80, Proto: header.ProtoTCP}, Opens: true, TTL: 64, Not: set.Backends[1]}
+			lost := Request{Tuple: &header.Tuple{Src: at("198.51.100.8"), Dst: f.Key.Addr, SrcPort: 1, DstPort: 80,
+				Proto: header.ProtoTCP}, Opens: true, TTL: 64, Not: set.Backends[1]}
 			var again Plan
 			if s.Plan(&again, &lost); again.Pinned || again.Backend == nil || again.Backend.Addr != near {
 				t.Errorf("pinned to what is gone, and moved from what is silent: %+v", again)
@@ -71,7 +74,8 @@ func TestSettleFollowsTheFaster(t *testing.T) {
 			}
 			s.Settle(&n, &req)
 			if n.Backend.Addr != tt.backend || n.Origin != tt.origin || n.Route.Kind != tt.kind || n.Verdict != queued {
-				t.Errorf("to %v from %v (%v), route kind %d, want %v, %v, %d", n.Backend.Addr, n.Source, n.Origin, n.Route.Kind, tt.backend, tt.origin, tt.kind)
+				t.Errorf("to %v from %v (%v), route kind %d, want %v, %v, %d", n.Backend.Addr, n.Source, n.Origin,
+					n.Route.Kind, tt.backend, tt.origin, tt.kind)
 			}
 		})
 	}

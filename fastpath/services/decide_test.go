@@ -21,7 +21,8 @@ func TestDecide(t *testing.T) {
 	b.Settings().Pods = NewPrefixes([]netip.Prefix{netip.PrefixFrom(pod.Netip(), 24)})
 	b.SetAddr(vip, AddrVIP)
 	b.SetAddr(node, AddrNode|AddrLocal)
-	limited := &Frontend{Key: key(vip, port), Outside: Rule{Set: some}, Pod: Rule{Set: some, KeepClient: true}, Allowed: ranges}
+	limited := &Frontend{Key: key(vip, port), Outside: Rule{Set: some}, Pod: Rule{Set: some, KeepClient: true},
+		Allowed: ranges}
 	dead := &Frontend{Key: key(other, port), Outside: Rule{Set: none}, Pod: Rule{Set: none}, Allowed: ranges}
 	split := &Frontend{Key: key(bare, port), Outside: Rule{Set: elsewhere}, Pod: Rule{Set: some}}
 	onNode := &Frontend{Key: key(node, nodePort), Kind: ExternalIP, Outside: Rule{Set: some}, Pod: Rule{Set: some}}
@@ -51,7 +52,8 @@ func TestDecide(t *testing.T) {
 		{"no frontend at all", outside, addr(99), port, Unserved, nil, nil},
 	} {
 		got := s.Decide(&header.Tuple{Src: tt.src, Dst: tt.dst, SrcPort: 1, DstPort: tt.port, Proto: header.ProtoTCP})
-		if got.Outcome != tt.outcome || got.Frontend != tt.frontend || got.Rule != tt.rule || got.Pod != (tt.rule != nil && tt.src == pod) {
+		if got.Outcome != tt.outcome || got.Frontend != tt.frontend || got.Rule != tt.rule ||
+			got.Pod != (tt.rule != nil && tt.src == pod) {
 			t.Errorf("%s: %v %+v, want %v", tt.name, got.Outcome, got, tt.outcome)
 		}
 	}

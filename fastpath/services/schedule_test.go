@@ -32,7 +32,8 @@ func choosers(by Scheduler, weights ...uint16) (*Snapshot, *Frontend, *EndpointS
 }
 
 func client(n int) *header.Tuple {
-	return &header.Tuple{Src: addr(n / 50), Dst: addr(2), SrcPort: uint16(1024 + n%50), DstPort: 80, Proto: header.ProtoTCP}
+	return &header.Tuple{Src: addr(n / 50), Dst: addr(2), SrcPort: uint16(1024 + n%50), DstPort: 80,
+		Proto: header.ProtoTCP}
 }
 
 // TestSchedulersShare: 12,000 flows of 240 clients over three backends with weights 1, 2, 3.
@@ -99,10 +100,22 @@ func TestWhatDecides(t *testing.T) {
 			want  bool
 			apply func(*Snapshot, *Service, *header.Tuple, int)
 		}{
-			{"source port", tt.port, func(_ *Snapshot, _ *Service, tu *header.Tuple, n int) { tu.SrcPort = uint16(2000 + n) }},
-			{"source address", tt.source, func(_ *Snapshot, _ *Service, tu *header.Tuple, n int) { tu.Src = addr(3000 + n) }},
-			{"frontend address", tt.dst, func(_ *Snapshot, _ *Service, tu *header.Tuple, n int) { tu.Dst = addr(4000 + n) }},
-			{"service", tt.service, func(_ *Snapshot, svc *Service, _ *header.Tuple, n int) { svc.Identity = uint64(n) }},
+			{"source port", tt.port, func(_ *Snapshot, _ *Service, tu *header.Tuple,
+				n int) {
+				tu.SrcPort = uint16(2000 + n)
+			}},
+			{"source address", tt.source, func(_ *Snapshot, _ *Service, tu *header.Tuple,
+				n int) {
+				tu.Src = addr(3000 + n)
+			}},
+			{"frontend address", tt.dst, func(_ *Snapshot, _ *Service, tu *header.Tuple,
+				n int) {
+				tu.Dst = addr(4000 + n)
+			}},
+			{"service", tt.service, func(_ *Snapshot, svc *Service, _ *header.Tuple,
+				n int) {
+				svc.Identity = uint64(n)
+			}},
 			{"key", tt.key, func(s *Snapshot, _ *Service, _ *header.Tuple, n int) { s.SelectKey[1] = uint64(n + 1) }},
 			{"key", tt.key, func(s *Snapshot, _ *Service, _ *header.Tuple, n int) { s.SelectKey[0] = uint64(n + 1) }},
 		} {
@@ -117,7 +130,8 @@ func TestWhatDecides(t *testing.T) {
 			// 500 draws of 50 leave out none but by bad luck (0.2%); 35 is far from that and from
 			// 1.
 			if (len(got) > 35) != vary.want || !vary.want && len(got) != 1 {
-				t.Errorf("%s: 500 values of the %s gave %d backends of %d, want it to matter: %v", tt.name, vary.name, len(got), backends, vary.want)
+				t.Errorf("%s: 500 values of the %s gave %d backends of %d, want it to matter: %v", tt.name, vary.name,
+					len(got), backends, vary.want)
 			}
 		}
 	}
@@ -323,7 +337,8 @@ func BenchmarkChoose(b *testing.B) {
 				for b.Loop() {
 					n++
 					tuple.SrcPort = uint16(n)
-					if s.Choose(f, set, &Draw{Tuple: tuple, Random: uint64(n) * 0x9e3779b97f4a7c15, Loads: loads}).Backend == 0 {
+					if s.Choose(f, set, &Draw{Tuple: tuple, Random: uint64(n) * 0x9e3779b97f4a7c15,
+						Loads: loads}).Backend == 0 {
 						b.Fatal("none")
 					}
 				}

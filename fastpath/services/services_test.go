@@ -65,7 +65,8 @@ func TestSnapshotsNeverChange(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
-	m := &model{map[FrontendKey]*Frontend{}, map[header.Addr]AddrFlags{}, map[BackendRef]Backend{}, map[ServiceID]*Service{}}
+	m := &model{map[FrontendKey]*Frontend{}, map[header.Addr]AddrFlags{}, map[BackendRef]Backend{},
+		map[ServiceID]*Service{}}
 	var last *Snapshot
 	var snapshots []*Snapshot
 	var models []*model
@@ -129,7 +130,9 @@ func TestReadersWhileBuilding(t *testing.T) {
 	var h Handle
 	build := func(prev *Snapshot, n int) *Snapshot {
 		b := NewBuilder(prev)
-		f := &Frontend{Key: FrontendKey{addr(n % 500), 80, 6}, Outside: Rule{Set: &EndpointSet{Backends: []BackendRef{MakeBackendRef(uint32(n%500), 1)}, Table: []uint16{0}}}}
+		f := &Frontend{Key: FrontendKey{addr(n % 500), 80, 6},
+			Outside: Rule{Set: &EndpointSet{Backends: []BackendRef{MakeBackendRef(uint32(n%500), 1)},
+				Table: []uint16{0}}}}
 		b.SetBackend(Backend{Ref: f.Outside.Set.Backends[0], Port: uint16(n % 500)})
 		b.SetFrontend(f)
 		return b.Build()
@@ -246,7 +249,8 @@ func TestBackendRef(t *testing.T) {
 	b.SetBackend(Backend{Ref: owner})
 	b.DeleteBackend(old)
 	s := b.Build()
-	if s.Backend(old) != nil || s.Backend(owner) == nil || s.Backend(0) != nil || s.Backend(MakeBackendRef(MaxBackends-1, 1)) != nil {
+	if s.Backend(old) != nil || s.Backend(owner) == nil || s.Backend(0) != nil ||
+		s.Backend(MakeBackendRef(MaxBackends-1, 1)) != nil {
 		t.Error("a ref finds another's backend, or an owner does not find its own")
 	}
 }
@@ -313,7 +317,8 @@ func benchSnapshot(n int) (*Snapshot, header.Tuple) {
 	for i := range n {
 		ref := MakeBackendRef(uint32(i), 1)
 		b.SetBackend(Backend{Ref: ref})
-		b.SetFrontend(&Frontend{Key: FrontendKey{addr(i), 80, 6}, Outside: Rule{Set: &EndpointSet{Backends: []BackendRef{ref}, Table: []uint16{0}}}})
+		b.SetFrontend(&Frontend{Key: FrontendKey{addr(i), 80, 6},
+			Outside: Rule{Set: &EndpointSet{Backends: []BackendRef{ref}, Table: []uint16{0}}}})
 	}
 	return b.Build(), header.Tuple{Dst: addr(n / 2), DstPort: 80, Proto: 6}
 }

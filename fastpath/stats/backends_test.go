@@ -36,7 +36,8 @@ func TestCounters(t *testing.T) {
 				t.Fatal("a round over thousands of backends is done at once")
 			}
 		}
-		if a := c.At(index); a.ToBackend.Load() > want[index].packets[0] || a.ToClientBytes.Load() > want[index].bytes[1] {
+		if a := c.At(index); a.ToBackend.Load() > want[index].packets[0] ||
+			a.ToClientBytes.Load() > want[index].bytes[1] {
 			t.Fatalf("backend %d: more was published than counted", index)
 		}
 	}
@@ -48,7 +49,8 @@ func TestCounters(t *testing.T) {
 	}
 	for i := range want {
 		a := c.At(uint32(i))
-		got := sums{[2]uint64{a.ToBackend.Load(), a.ToClient.Load()}, [2]uint64{a.ToBackendBytes.Load(), a.ToClientBytes.Load()}}
+		got := sums{[2]uint64{a.ToBackend.Load(), a.ToClient.Load()}, [2]uint64{a.ToBackendBytes.Load(),
+			a.ToClientBytes.Load()}}
 		if got != want[i] {
 			t.Fatalf("backend %d: %+v, want %+v", i, got, want[i])
 		}
@@ -78,8 +80,10 @@ func TestFullSums(t *testing.T) {
 		before := c.At(9).ToClient.Load()
 		for !c.Publish(64) {
 		}
-		if a := c.At(9); a.ToClient.Load() != packets || a.ToClientBytes.Load() != packets*MaxBytes || a.ToBackend.Load() != 0 || before < 1<<22 {
-			t.Errorf("many %v: %d packets (%d before Publish) with %d bytes, want %d with %d", many, a.ToClient.Load(), before, a.ToClientBytes.Load(), packets, packets*MaxBytes)
+		if a := c.At(9); a.ToClient.Load() != packets || a.ToClientBytes.Load() != packets*MaxBytes ||
+			a.ToBackend.Load() != 0 || before < 1<<22 {
+			t.Errorf("many %v: %d packets (%d before Publish) with %d bytes, want %d with %d", many, a.ToClient.Load(),
+				before, a.ToClientBytes.Load(), packets, packets*MaxBytes)
 		}
 	}
 }

@@ -25,8 +25,8 @@ func priorityOf(t *testing.T, tid int) priority {
 	return priority{int(a.Nice), time.Duration(a.Runtime)}
 }
 
-// lower returns a nice value that anybody may have, and that is not the one of this process, which may
-// run under nice(1).
+// lower returns a nice value that anybody may have, and that is not the one of this process, which
+// may run under nice(1).
 func lower(t *testing.T) int { return min(priorityOf(t, unix.Getpid()).nice+5, 19) }
 
 // TestFollow: a goroutine that is passed from thread to thread has its mask and its priority with

@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wakes is how often threads of this process went to sleep, and so had been woken, during so many calls at a pace.
+// wakes is how often threads of this process went to sleep, and so had been woken, during so many
+// calls at a pace.
 func wakes(t *testing.T, calls int, pace time.Duration, call func()) int64 {
 	t.Helper()
 	count := func() int64 {
@@ -28,8 +29,9 @@ func wakes(t *testing.T, calls int, pace time.Duration, call func()) int64 {
 	return count() - before
 }
 
-// TestYieldWakesNobody: a goroutine that yields wakes no thread to take it, though there are Ps without work.
-// runtime.Gosched does: 320 to 490 where Yield has 10 to 70, which are the runtime's own (sysmon).
+// TestYieldWakesNobody: a goroutine that yields wakes no thread to take it, though there are Ps
+// without work. runtime.Gosched does: 320 to 490 where Yield has 10 to 70, which are the runtime's
+// own (sysmon).
 func TestYieldWakesNobody(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
 	const calls, pace = 500, 200 * time.Microsecond

@@ -75,8 +75,10 @@ func BenchmarkRings(b *testing.B) {
 	rx, completion := heapRing[unix.XDPDesc](entries, 0), heapRing[uint64](entries, 0)
 	s := &Socket{
 		owners: make(owners, frames), frameShift: 11, inFill: fillOwner(0), inTx: txOwner(0), up: true, copyMode: true,
-		fill: newProducer[uint64](fill, &heapOffsets, entries), tx: newProducer[unix.XDPDesc](tx, &heapOffsets, entries),
-		rx: newConsumer[unix.XDPDesc](rx, &heapOffsets, entries), completion: newConsumer[uint64](completion, &heapOffsets, entries),
+		fill: newProducer[uint64](fill, &heapOffsets, entries), tx: newProducer[unix.XDPDesc](tx, &heapOffsets,
+			entries),
+		rx: newConsumer[unix.XDPDesc](rx, &heapOffsets, entries), completion: newConsumer[uint64](completion,
+			&heapOffsets, entries),
 	}
 	pool := fastpath.NewPool(frames, 2048)
 	k := struct {

@@ -22,8 +22,10 @@ func TestSort(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			rx, tx, completion := heapRing[unix.XDPDesc](8, 0), heapRing[unix.XDPDesc](8, 0), heapRing[uint64](8, 0)
-			s := &Socket{owners: make(owners, 8), frameShift: 11, inFill: fillOwner(3), inTx: txOwner(3), copyMode: tc.copyMode,
-				rx: newConsumer[unix.XDPDesc](rx, &heapOffsets, 8), tx: newProducer[unix.XDPDesc](tx, &heapOffsets, 8),
+			s := &Socket{owners: make(owners, 8), frameShift: 11, inFill: fillOwner(3), inTx: txOwner(3),
+				copyMode: tc.copyMode,
+				rx:       newConsumer[unix.XDPDesc](rx, &heapOffsets, 8), tx: newProducer[unix.XDPDesc](tx,
+					&heapOffsets, 8),
 				completion: newConsumer[uint64](completion, &heapOffsets, 8), done: []uint64{stashed << 11}}
 			s.gone.Store(tc.gone)
 			kernelRx := newProducer[unix.XDPDesc](rx, &heapOffsets, 8)

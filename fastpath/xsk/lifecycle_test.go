@@ -40,7 +40,8 @@ func TestRebind(t *testing.T) {
 		must(t, s.Close(r.pool)) // sends what was transmitted and not flushed
 		seen := map[uint64]int{}
 		// Sent, they may still be on their way through the kernel.
-		eventually(t, "the 200 packets that Close sent", func() { w.Receive(t, seen) }, func() bool { return len(seen) == 200 })
+		eventually(t, "the 200 packets that Close sent", func() { w.Receive(t, seen) },
+			func() bool { return len(seen) == 200 })
 		r.law("after Close")
 		if r.pool.Free() != 1024 {
 			t.Errorf("%d of 1024 frames after Close", r.pool.Free())
@@ -83,7 +84,8 @@ func TestDownUp(t *testing.T) {
 	}
 	w.Set(t, true)
 	seen := map[uint64]int{}
-	eventually(t, "the 5 packets", func() { s.Flush(); s.Complete(r.pool); w.Receive(t, seen) }, func() bool { return len(seen) == 5 })
+	eventually(t, "the 5 packets", func() { s.Flush(); s.Complete(r.pool); w.Receive(t, seen) },
+		func() bool { return len(seen) == 5 })
 	if !s.Up() {
 		t.Error("not up again")
 	}
@@ -244,7 +246,8 @@ func TestFrameLawAtRandom(t *testing.T) {
 // receives.
 func TestStall(t *testing.T) {
 	xsktest.EnterNamespace(t)
-	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "sl0", NumRxQueues: 2, NumTxQueues: 1}, PeerName: "sl0p"}))
+	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "sl0", NumRxQueues: 2, NumTxQueues: 1},
+		PeerName: "sl0p"}))
 	for _, name := range []string{"sl0", "sl0p"} {
 		l, err := netlink.LinkByName(name)
 		must(t, err)
@@ -269,7 +272,8 @@ func TestStall(t *testing.T) {
 // worker forwards; the race detector judges.
 func TestOtherGoroutines(t *testing.T) {
 	xsktest.EnterNamespace(t)
-	wires := []*xsktest.Wire{xsktest.NewWire(t, "sl0", "sl0p"), xsktest.NewWire(t, "sl1", "sl1p"), xsktest.NewWire(t, "sl2", "sl2p")}
+	wires := []*xsktest.Wire{xsktest.NewWire(t, "sl0", "sl0p"), xsktest.NewWire(t, "sl1", "sl1p"),
+		xsktest.NewWire(t, "sl2", "sl2p")}
 	ns, err := netns.Get()
 	must(t, err)
 	defer ns.Close()

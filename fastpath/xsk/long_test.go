@@ -79,7 +79,8 @@ func TestLong(t *testing.T) {
 			b.Flush()
 			r.law("with a packet sent")
 			var back []byte
-			eventually(t, "a packet on the other side", func() { back = out.Next(t) }, func() bool { return back != nil })
+			eventually(t, "a packet on the other side", func() { back = out.Next(t) },
+				func() bool { return back != nil })
 			if !bytes.Equal(back, want) {
 				t.Fatalf("of %d bytes, %d arrive, or others", size, len(back))
 			}
@@ -200,7 +201,8 @@ func TestLongBesideShort(t *testing.T) {
 	var back []byte
 	eventually(t, "long to short", func() { r.step(a, b); back = short.Next(t) }, func() bool { return back != nil })
 	must(t, short.Inject(content(1400, 2)))
-	eventually(t, "short to long", func() { r.step(b, a); back = long.Next(t) }, func() bool { return bytes.Equal(back, content(1400, 2)) })
+	eventually(t, "short to long", func() { r.step(b, a); back = long.Next(t) },
+		func() bool { return bytes.Equal(back, content(1400, 2)) })
 	r.law("at the end")
 }
 

@@ -13,9 +13,9 @@ import (
 	"sluice.dev/sluice/fastpath/xsk/xsktest"
 )
 
-// driver plays the part of the kernel's bind that chooses the mode, for drivers that the
-// machine lacks: a bind in zero-copy mode to one of its devices is carried out in copy mode and remembered. All
-// else is the real kernel's doing, so two registrations of one memory are two.
+// driver plays the part of the kernel's bind that chooses the mode, for drivers that the machine
+// lacks: a bind in zero-copy mode to one of its devices is carried out in copy mode and remembered.
+// All else is the real kernel's doing, so two registrations of one memory are two.
 type driver struct {
 	zeroCopy map[int]bool // interface indexes
 	bound    map[int]bool // descriptors in zero-copy mode
@@ -54,8 +54,8 @@ func (d *driver) options(fd int) (uint32, error) {
 	return 0, nil
 }
 
-// TestMixedModes: devices with and without zero-copy on one UMEM, opened in every order that matters, each
-// in the best mode that it has, and packets between all of them.
+// TestMixedModes: devices with and without zero-copy on one UMEM, opened in every order that
+// matters, each in the best mode that it has, and packets between all of them.
 func TestMixedModes(t *testing.T) {
 	const has, reason = "the driver supports it", "the driver has no AF_XDP zero-copy"
 	for _, tc := range []struct {
@@ -70,8 +70,10 @@ func TestMixedModes(t *testing.T) {
 		{"copy, then zero-copy", "cz", []Mode{Auto, Auto}, []Mode{Copy, ZeroCopy}, []string{reason, has}, 2},
 		{"required beside a host link", "zzc", []Mode{ZeroCopy, ZeroCopy, Copy}, []Mode{ZeroCopy, ZeroCopy, Copy},
 			[]string{has, has, "copy mode was asked for"}, 2},
-		{"copy on a device that has zero-copy", "zz", []Mode{Copy, Auto}, []Mode{Copy, ZeroCopy}, []string{"copy mode was asked for", has}, 2},
-		{"all zero-copy", "zzz", []Mode{Auto, Auto, Auto}, []Mode{ZeroCopy, ZeroCopy, ZeroCopy}, []string{has, has, has}, 1},
+		{"copy on a device that has zero-copy", "zz", []Mode{Copy, Auto}, []Mode{Copy, ZeroCopy},
+			[]string{"copy mode was asked for", has}, 2},
+		{"all zero-copy", "zzz", []Mode{Auto, Auto, Auto}, []Mode{ZeroCopy, ZeroCopy, ZeroCopy},
+			[]string{has, has, has}, 1},
 		{"all copy", "ccc", []Mode{Auto, Auto, Auto}, []Mode{Copy, Copy, Copy}, []string{reason, reason, reason}, 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -131,7 +133,8 @@ func TestMixedModesReopened(t *testing.T) {
 		}
 		r.law("closed")
 		if s := r.reopen(i, wires[i], c); s.mode != want || !s.registered {
-			t.Errorf("%s: mode %v, registered %v; want %v and a registration of its own", s.name, s.mode, s.registered, want)
+			t.Errorf("%s: mode %v, registered %v; want %v and a registration of its own", s.name, s.mode, s.registered,
+				want)
 		}
 	}
 	exchange(t, r, wires)
@@ -155,8 +158,8 @@ func TestKnownWithout(t *testing.T) {
 	}
 }
 
-// TestMemlockTwice: where the limit holds the frames once, sockets of one mode work, and those of the
-// other are refused by name, or take the mode that there is.
+// TestMemlockTwice: where the limit holds the frames once, sockets of one mode work, and those of
+// the other are refused by name, or take the mode that there is.
 func TestMemlockTwice(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	d := &driver{zeroCopy: map[int]bool{}, bound: map[int]bool{}}

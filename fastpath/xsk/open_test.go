@@ -32,12 +32,14 @@ func TestModeAndReason(t *testing.T) {
 	other, err := NewUMEM(UMEMConfig{Frames: 64, FrameSize: 2048})
 	must(t, err)
 	defer other.Close()
-	if _, err := Open(t.Context(), Config{Interface: "sl1", UMEM: other, Mode: ZeroCopy}); !errors.Is(err, ErrNoZeroCopy) {
+	if _, err := Open(t.Context(), Config{Interface: "sl1", UMEM: other, Mode: ZeroCopy}); !errors.Is(err,
+		ErrNoZeroCopy) {
 		t.Errorf("zero-copy on veth: %v", err)
 	}
 	c := smallRings
 	c.Interface, c.UMEM, c.Mode = "sl1", r.umem, ZeroCopy
-	if _, err := Open(t.Context(), c); !errors.Is(err, ErrNoZeroCopy) || !strings.Contains(err.Error(), "sl1 queue 0: no zero-copy: the driver has no AF_XDP zero-copy") {
+	if _, err := Open(t.Context(), c); !errors.Is(err, ErrNoZeroCopy) || !strings.Contains(err.Error(),
+		"sl1 queue 0: no zero-copy: the driver has no AF_XDP zero-copy") {
 		t.Errorf("zero-copy on veth, on a UMEM in copy mode: %v", err)
 	}
 }
@@ -57,7 +59,8 @@ func TestOpenErrors(t *testing.T) {
 		"stale index":       {Config{Interface: "sl0", IfIndex: 1}, "not 1"},
 		"no such queue":     {Config{Interface: "sl0", Queue: 7}, "has no queue 7"},
 		"odd ring":          {Config{Interface: "sl0", RxSize: 100}, "RxSize 100 is not a power of two"},
-		"completion small":  {Config{Interface: "sl0", CompletionSize: 64}, "CompletionSize 64 is less than TxSize 2048"},
+		"completion small": {Config{Interface: "sl0", CompletionSize: 64},
+			"CompletionSize 64 is less than TxSize 2048"},
 	} {
 		tc.c.UMEM = u // and no subtest: it would have a thread of its own, outside the namespace
 		_, err := Open(t.Context(), tc.c)
@@ -103,5 +106,6 @@ func TestQueueIsTaken(t *testing.T) {
 	}
 	w.Send(t, 0, 10) // the first is left alone
 	got := 0
-	eventually(t, "10 packets at the first socket", func() { n, _ := mine.step(s, s); got += n }, func() bool { return got == 10 })
+	eventually(t, "10 packets at the first socket", func() { n, _ := mine.step(s, s); got += n },
+		func() bool { return got == 10 })
 }

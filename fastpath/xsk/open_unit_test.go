@@ -5,7 +5,9 @@ import (
 )
 
 func TestUMEM(t *testing.T) {
-	for _, c := range []UMEMConfig{{Frames: 0, FrameSize: 2048}, {Frames: 8, FrameSize: 1024}, {Frames: 8, FrameSize: 3000}} {
+	for _, c := range []UMEMConfig{
+		{Frames: 0, FrameSize: 2048}, {Frames: 8, FrameSize: 1024}, {Frames: 8, FrameSize: 3000},
+	} {
 		if _, err := NewUMEM(c); err == nil {
 			t.Errorf("%+v was accepted", c)
 		}

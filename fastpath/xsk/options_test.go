@@ -79,13 +79,16 @@ func TestRefusedOptions(t *testing.T) {
 		say    string
 		check  func(Options) bool
 	}{
-		{"old kernel, budget", unix.XDP_MAX_TX_SKB_BUDGET, unix.ENOPROTOOPT, "a system call sends 32 packets, not 64: this kernel has no XDP_MAX_TX_SKB_BUDGET (Linux 6.17)",
+		{"old kernel, budget", unix.XDP_MAX_TX_SKB_BUDGET, unix.ENOPROTOOPT,
+			"a system call sends 32 packets, not 64: this kernel has no XDP_MAX_TX_SKB_BUDGET (Linux 6.17)",
 			func(o Options) bool { return o.TxBudget == 32 && o.BusyPoll != 0 }},
 		{"odd refusal, budget", unix.XDP_MAX_TX_SKB_BUDGET, unix.EACCES, "permission denied",
 			func(o Options) bool { return o.TxBudget == 32 }},
-		{"old kernel, prefer", unix.SO_PREFER_BUSY_POLL, unix.ENOPROTOOPT, "no busy polling: this kernel has no SO_PREFER_BUSY_POLL",
+		{"old kernel, prefer", unix.SO_PREFER_BUSY_POLL, unix.ENOPROTOOPT,
+			"no busy polling: this kernel has no SO_PREFER_BUSY_POLL",
 			func(o Options) bool { return o.BusyPoll == 0 && o.TxBudget == 64 }},
-		{"no capability", unix.SO_BUSY_POLL_BUDGET, unix.EPERM, "no busy polling: SO_BUSY_POLL_BUDGET 64 needs CAP_NET_ADMIN",
+		{"no capability", unix.SO_BUSY_POLL_BUDGET, unix.EPERM,
+			"no busy polling: SO_BUSY_POLL_BUDGET 64 needs CAP_NET_ADMIN",
 			func(o Options) bool { return o.BusyPoll == 0 }},
 	} {
 		t.Run(test.name, func(t *testing.T) {

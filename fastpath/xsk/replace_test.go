@@ -10,12 +10,14 @@ import (
 	"sluice.dev/sluice/fastpath/xsk/xsktest"
 )
 
-// TestCanReplace: where the limit holds two registrations, sockets of another kind are refused if they take a third, and
-// not if they can join others or if one registration ends with those that they replace.
+// TestCanReplace: where the limit holds two registrations, sockets of another kind are refused if
+// they take a third, and not if they can join others or if one registration ends with those that
+// they replace.
 func TestCanReplace(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	d := &driver{zeroCopy: map[int]bool{}, bound: map[int]bool{}}
-	wires := []*xsktest.Wire{xsktest.NewWire(t, "sl0", "sl0p"), xsktest.NewWire(t, "sl1", "sl1p"), xsktest.NewWire(t, "sl2", "sl2p")}
+	wires := []*xsktest.Wire{xsktest.NewWire(t, "sl0", "sl0p"), xsktest.NewWire(t, "sl1", "sl1p"),
+		xsktest.NewWire(t, "sl2", "sl2p")}
 	d.zeroCopy[wires[2].Index(t)] = true
 	u, err := NewUMEM(UMEMConfig{Frames: 512, FrameSize: 2048})
 	must(t, err)
@@ -91,11 +93,12 @@ func TestCanReplaceAll(t *testing.T) {
 	if err := CanReplace(umems, ifindex, Copy, true); !errors.Is(err, ErrMemlock) {
 		t.Errorf("two more: %v", err)
 	}
-	eventually(t, "memory for one more", func() {}, func() bool { return CanReplace(umems[:1], ifindex, Copy, true) == nil })
+	eventually(t, "memory for one more", func() {},
+		func() bool { return CanReplace(umems[:1], ifindex, Copy, true) == nil })
 }
 
-// TestMemoryThatIsReleased: a socket that is opened where another was closed waits for the memory that the kernel has not
-// counted out yet.
+// TestMemoryThatIsReleased: a socket that is opened where another was closed waits for the memory
+// that the kernel has not counted out yet.
 func TestMemoryThatIsReleased(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	w := xsktest.NewWire(t, "sl0", "sl0p")

@@ -140,7 +140,8 @@ func TestFlushDrainsCompletions(t *testing.T) {
 			t.Fatalf("transmit ring took %d of 256", n)
 		}
 		s.Flush()
-		eventually(t, "a ring of packets", func() { w.Receive(t, seen) }, func() bool { return len(seen) == int(i+1)*256 })
+		eventually(t, "a ring of packets", func() { w.Receive(t, seen) },
+			func() bool { return len(seen) == int(i+1)*256 })
 		if i%2 == 0 {
 			continue
 		}
@@ -185,7 +186,8 @@ func TestFillStarvation(t *testing.T) {
 	r.pool.Put(r.batch[0].Addr)
 }
 
-// TestReceiveRingFull: the frame of a packet that finds no slot stays in the kernel, and is counted.
+// TestReceiveRingFull: the frame of a packet that finds no slot stays in the kernel, and is
+// counted.
 func TestReceiveRingFull(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	w := xsktest.NewWire(t, "sl0", "sl0p")

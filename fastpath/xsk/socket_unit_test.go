@@ -12,7 +12,8 @@ func TestForeignFrames(t *testing.T) {
 	completions := heapRing[uint64](entries, 0)
 	kernel := newProducer[uint64](completions, &heapOffsets, entries)
 	s := &Socket{owners: make(owners, 4), frameShift: 11, inFill: fillOwner(0), inTx: txOwner(0),
-		completion: newConsumer[uint64](completions, &heapOffsets, entries), done: make([]uint64, 0, entries), frames: 1}
+		completion: newConsumer[uint64](completions, &heapOffsets, entries), done: make([]uint64, 0, entries),
+		frames: 1}
 	pool := fastpath.NewPool(4, 2048)
 	addr, _ := pool.Get()
 	s.owners.give(addr>>11, s.inTx)
@@ -23,6 +24,7 @@ func TestForeignFrames(t *testing.T) {
 	kernel.submit(3)
 	s.Complete(pool)
 	if pool.Free() != 4 || s.Frames() != 0 || s.Counters().ForeignFrames != 2 {
-		t.Errorf("%d free, %d in the link, %d foreign; want 4, 0, 2", pool.Free(), s.Frames(), s.Counters().ForeignFrames)
+		t.Errorf("%d free, %d in the link, %d foreign; want 4, 0, 2", pool.Free(), s.Frames(),
+			s.Counters().ForeignFrames)
 	}
 }

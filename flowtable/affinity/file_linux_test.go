@@ -92,7 +92,8 @@ func TestFileOfAnotherKind(t *testing.T) {
 		{"sets", func(h *head) { h.setBytes *= 2 }, fileConfig, "made for"},
 		{"no key", func(h *head) { h.secret = flowtable.HashKey{} }, fileConfig, "no hash key"},
 		{"another size", func(*head) {}, Config{Clients: 5000}, "bytes"},
-		{"another number of the same size", func(*head) {}, Config{Clients: 999}, "made for 1000 clients, configured are 999"},
+		{"another number of the same size", func(*head) {}, Config{Clients: 999},
+			"made for 1000 clients, configured are 999"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "affinity")
@@ -123,7 +124,8 @@ func TestRecoverDamaged(t *testing.T) {
 	}{
 		{"nothing", func(*Table, *set, int) {}, Recovery{Kept: 1}},
 		{"another key", func(_ *Table, s *set, at int) { s.slots[at].key[2].Add(1) }, Recovery{Damaged: 1}},
-		{"another tag", func(_ *Table, s *set, at int) { s.tags[at/tagsPer].Add(1 << (at % tagsPer * tagBits)) }, Recovery{Damaged: 1}},
+		{"another tag", func(_ *Table, s *set, at int) { s.tags[at/tagsPer].Add(1 << (at % tagsPer * tagBits)) },
+			Recovery{Damaged: 1}},
 		{"no end", func(_ *Table, s *set, at int) { s.slots[at].end.Add(1 << 55) }, Recovery{Damaged: 1}},
 		{"another set", func(tb *Table, s *set, at int) {
 			e, other := s.slots[at].load(), &tb.sets[0]
@@ -164,7 +166,8 @@ func TestRecoverDamaged(t *testing.T) {
 
 func TestFileErrors(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := OpenFile(filepath.Join(dir, "missing", "affinity"), fileConfig, bootTime); !errors.Is(err, os.ErrNotExist) {
+	if _, err := OpenFile(filepath.Join(dir, "missing", "affinity"), fileConfig, bootTime); !errors.Is(err,
+		os.ErrNotExist) {
 		t.Errorf("no directory: %v", err)
 	}
 	if _, err := OpenFile(filepath.Join(dir, "affinity"), Config{}, bootTime); err == nil {

@@ -44,7 +44,8 @@ func TestAgreement(t *testing.T) {
 		for i := range rounds {
 			together(w, 2*i)
 			who := client(i)
-			first[i][w] = tb.Settle(bootTime, who, 7, backend(w), Pin{}, uint32(10+i)) // later ones end later: nothing live of this round gives way
+			// later ones end later: nothing live of this round gives way
+			first[i][w] = tb.Settle(bootTime, who, 7, backend(w), Pin{}, uint32(10+i))
 			together(w, 2*i+1)
 			second[i][w] = tb.Settle(bootTime, who, 7, backend(10+w), first[i][w], uint32(10+i))
 		}
@@ -110,7 +111,8 @@ func TestHammer(t *testing.T) {
 				}
 			case 5:
 				if rnd.IntN(50) == 0 {
-					tb.Forget(now, func(_ uint64, p Pin) bool { return binary.BigEndian.Uint32(p.Addr[:4]) == uint32(n) })
+					tb.Forget(now,
+						func(_ uint64, p Pin) bool { return binary.BigEndian.Uint32(p.Addr[:4]) == uint32(n) })
 				}
 			case 6:
 				tb.Each(now, func(e *Entry) bool {

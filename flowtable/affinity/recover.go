@@ -56,7 +56,8 @@ func view(mem []byte, c *Config) (*Table, *head) {
 }
 
 func (c *Config) describe(size int) head {
-	return head{magic: headMagic, version: headVersion, setBytes: uint32(unsafe.Sizeof(set{})), clients: uint64(c.Clients), size: int64(size)}
+	return head{magic: headMagic, version: headVersion, setBytes: uint32(unsafe.Sizeof(set{})),
+		clients: uint64(c.Clients), size: int64(size)}
 }
 
 // format makes memory an empty table.
@@ -71,8 +72,8 @@ func format(mem []byte, c *Config) *Table {
 	return t
 }
 
-// recoverTable takes over the table that another process left in memory, wherever it was stopped. It
-// fails with ErrLayout if the memory holds another version or size.
+// recoverTable takes over the table that another process left in memory, wherever it was stopped.
+// It fails with ErrLayout if the memory holds another version or size.
 func recoverTable(mem []byte, c *Config, now flowtable.Time) (t *Table, r Recovery, err error) {
 	t, h := view(mem, c)
 	want := c.describe(len(mem))
@@ -106,7 +107,8 @@ func (t *Table) recoverSet(s *set, now ticks, r *Recovery) {
 		switch left := e.until().since(now); {
 		case left < 0:
 			r.Ended++
-		case home != s || tag != s.tag(at) || left > int32(ticks(0).after(MaxSeconds)) || s.find(kept, tag, &e.key, &other) >= 0:
+		case home != s || tag != s.tag(at) || left > int32(ticks(0).after(MaxSeconds)) ||
+			s.find(kept, tag, &e.key, &other) >= 0:
 			r.Damaged++
 		default:
 			r.Kept++

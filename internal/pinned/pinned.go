@@ -61,7 +61,8 @@ func judge(was, version, form string, update bool) (write bool, problem string) 
 	return true, ""
 }
 
-// Layout lists the fields of structs with their offsets and types, in bytes: what a mapped file holds.
+// Layout lists the fields of structs with their offsets and types, in bytes: what a mapped file
+// holds.
 func Layout(values ...any) string {
 	var b strings.Builder
 	for _, v := range values {

@@ -98,7 +98,8 @@ func BenchmarkDelta(b *testing.B) {
 	}
 }
 
-// What Delta competes with: hash/crc32, which has instructions for it, over the old and the new packet.
+// What Delta competes with: hash/crc32, which has instructions for it, over the old and the new
+// packet.
 func BenchmarkRecomputeTwice(b *testing.B) {
 	for _, n := range sizes {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

@@ -38,8 +38,8 @@ func (m model) lookup(now, key uint64) (modelContext, Status) {
 	return *c, Known
 }
 
-// FuzzFragments plays any sequence of first and later fragments, and of time, against
-// the model. Each step is three bytes: what, which datagram, how. There are as many datagrams as the table has
+// FuzzFragments plays any sequence of first and later fragments, and of time, against the model.
+// Each step is three bytes: what, which datagram, how. There are as many datagrams as the table has
 // room for, five to a bucket, so that it forgets none.
 func FuzzFragments(f *testing.F) {
 	f.Add([]byte{0, 1, 1, 1, 1, 0})                                      // in order

@@ -159,7 +159,8 @@ func TestClientsDoNotShareIdentifications(t *testing.T) {
 	}
 	var ids []uint16
 	for _, client := range []string{"192.0.2.1:4000", "192.0.2.2:4000"} {
-		first := headertest.Split(headertest.UDP(client, "198.51.100.7:53", strings.Repeat("x", 200)).Bytes(), 80, 0x1234)[0]
+		first := headertest.Split(headertest.UDP(client, "198.51.100.7:53", strings.Repeat("x", 200)).Bytes(), 80,
+			0x1234)[0]
 		var p header.Packet
 		header.Parse(first, &p)
 		id, _ := table.Record(now, table.Key(&p), p.Tuple.SrcPort, p.Tuple.DstPort)

@@ -124,7 +124,8 @@ func TestIdentificationsDoNotRepeat(t *testing.T) {
 	}
 }
 
-// A hundred thousand datagrams through a small table: memory is what it was, the youngest are known.
+// A hundred thousand datagrams through a small table: memory is what it was, the youngest are
+// known.
 func TestFullTableGivesUpTheOldest(t *testing.T) {
 	table := newTable(t, 80)
 	bucket := func(n uint64) uint64 { return n << 8 } // all in bucket 0
@@ -141,8 +142,8 @@ func TestFullTableGivesUpTheOldest(t *testing.T) {
 	}
 }
 
-// Several workers record and look up datagrams that fight for one bucket. Ports follow from the key, so
-// a context put together from two would show.
+// Several workers record and look up datagrams that fight for one bucket. Ports follow from the
+// key, so a context put together from two would show.
 func TestConcurrentWorkersSeeWholeContexts(t *testing.T) {
 	table := newTable(t, 80)
 	const workers, keys = 4, 3 * entriesPer
@@ -213,7 +214,8 @@ func TestConcurrentRecordsAgree(t *testing.T) {
 	}
 }
 
-// A bucket that stays busy, as if its writer had been stopped, costs its datagrams and nothing else.
+// A bucket that stays busy, as if its writer had been stopped, costs its datagrams and nothing
+// else.
 func TestBusyBucketIsBounded(t *testing.T) {
 	table := newTable(t, 80)
 	table.Record(start, 42, 1, 2)

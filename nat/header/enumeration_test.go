@@ -69,7 +69,8 @@ func TestEnumerateIPv6Chain(t *testing.T) {
 	}
 	for depth := range 20 {
 		agree(t, "depth", extensions(slices.Repeat([]uint8{60}, depth)...))
-		agree(t, "depth behind a fragment header", extensions(append([]uint8{44}, slices.Repeat([]uint8{43}, depth)...)...))
+		agree(t, "depth behind a fragment header",
+			extensions(append([]uint8{44}, slices.Repeat([]uint8{43}, depth)...)...))
 	}
 }
 

@@ -104,7 +104,8 @@ func TestParseFragments(t *testing.T) {
 				continue
 			}
 			if p.Fragment != c.fragment || int(p.FragmentOffset) != c.offset || int(p.FragmentBytes()) != c.n {
-				t.Errorf("%s, IPv6 %v: %v of %d bytes at %d", c.name, v6, p.Fragment, p.FragmentBytes(), p.FragmentOffset)
+				t.Errorf("%s, IPv6 %v: %v of %d bytes at %d", c.name, v6, p.Fragment, p.FragmentBytes(),
+					p.FragmentOffset)
 			}
 			if ports := p.Tuple.SrcPort != 0; ports != (c.fragment == header.FirstFragment) {
 				t.Errorf("%s, IPv6 %v: source port %d", c.name, v6, p.Tuple.SrcPort)
@@ -113,11 +114,13 @@ func TestParseFragments(t *testing.T) {
 	}
 }
 
-// The longest datagram there is passes, one byte more does not: 65,535 bytes with the IPv4 header, without the
-// IPv6 one.
+// The longest datagram there is passes, one byte more does not: 65,535 bytes with the IPv4 header,
+// without the IPv6 one.
 func TestParseLongestDatagram(t *testing.T) {
 	for v6, header4 := range map[bool]int{false: 20, true: 0} {
-		for n, want := range map[int]stats.DropReason{65535 - header4 - 65496: stats.None, 65536 - header4 - 65496: stats.FragmentLength} {
+		for n, want := range map[int]stats.DropReason{
+			65535 - header4 - 65496: stats.None, 65536 - header4 - 65496: stats.FragmentLength,
+		} {
 			var p header.Packet
 			if got := header.Parse(fragmentOf(v6, 17, 65496, n, false), &p); got != want {
 				t.Errorf("IPv6 %v, %d bytes at 65496: %v, want %v", v6, n, got, want)

@@ -11,7 +11,8 @@ import (
 
 func TestIsICMPError(t *testing.T) {
 	for icmpType := range 256 {
-		if got, want := header.IsICMPError(false, uint8(icmpType)), slices.Contains([]int{3, 4, 5, 11, 12}, icmpType); got != want {
+		if got, want := header.IsICMPError(false, uint8(icmpType)), slices.Contains([]int{3, 4, 5, 11, 12},
+			icmpType); got != want {
 			t.Errorf("ICMP type %d: %v", icmpType, got)
 		}
 		if got, want := header.IsICMPError(true, uint8(icmpType)), icmpType >= 1 && icmpType <= 4; got != want {
@@ -50,7 +51,9 @@ func TestChecksumICMP(t *testing.T) {
 }
 
 // innerOf parses the packet that an error quotes.
-func innerOf(t *testing.T, v6 bool, quote []byte, change func(outer *headertest.Packet)) (header.Packet, stats.DropReason) {
+func innerOf(
+	t *testing.T, v6 bool, quote []byte, change func(outer *headertest.Packet),
+) (header.Packet, stats.DropReason) {
 	t.Helper()
 	e := headertest.ICMPError("203.0.113.9", "198.51.100.7", 3, 4, 1400, corpus()["tcp4"], -1)
 	if v6 {
@@ -80,7 +83,8 @@ func TestParseInnerReadsWhatParseReads(t *testing.T) {
 			}
 			continue
 		}
-		if reason != stats.None || inner.Tuple != p.Tuple || inner.Fragment != p.Fragment || inner.L4-inner.L3 != p.L4-p.L3 {
+		if reason != stats.None || inner.Tuple != p.Tuple || inner.Fragment != p.Fragment ||
+			inner.L4-inner.L3 != p.L4-p.L3 {
 			t.Errorf("%s: %v\ngot  %+v\nwant %+v", name, reason, inner, p)
 		}
 	}

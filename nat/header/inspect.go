@@ -18,8 +18,8 @@ type Plain struct {
 	Family uint32 // PlainIPv4, PlainIPv6 or NotPlain; what follows is of plain packets alone, but for End
 	Proto  uint32 // TCP's number or UDP's
 	Ports  uint32 // source<<16 | destination
-	// End is that of the packet, in bytes from the frame's start; 0 if the packet is not plain, or a
-	// TCP segment that opens or closes.
+	// End is that of the packet, in bytes from the frame's start; 0 if the packet is not plain, or
+	// a TCP segment that opens or closes.
 	End  uint32
 	Addr [4]uint64 // IPv6: source and destination, big endian; IPv4: source<<32 | destination in the first
 }

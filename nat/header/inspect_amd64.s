@@ -5,7 +5,8 @@
 
 // func inspect(m *Memory, frames []Frame, ahead int, out *Plain, stride uintptr, t *tables) (bytes uint64, v6 bool)
 //
-// It is judgeIP4, sum4, judgeIP6, judgeTransport and unsummed, step by step: a verdict whose sign bit says no, and few branches.
+// It is judgeIP4, sum4, judgeIP6, judgeTransport and unsummed, step by step: a verdict
+// whose sign bit says no, and few branches.
 //
 //	SI, DI, CX  frame, base, frames left
 //	R15, BX     out, tables

@@ -115,7 +115,8 @@ func (s *stage) agreeBy(t *testing.T, inspect inspector, frames []header.Frame, 
 		}
 		if got != want {
 			window := memoryBefore[min(f.Addr, uint64(len(s.memory))):]
-			t.Fatalf("frame %d of %d at %#x, %d bytes: %+v, want %+v\n%x", i, len(frames), f.Addr, f.Len, got, want, window[:min(len(window), header.Window6Bytes)])
+			t.Fatalf("frame %d of %d at %#x, %d bytes: %+v, want %+v\n%x", i, len(frames), f.Addr, f.Len, got, want,
+				window[:min(len(window), header.Window6Bytes)])
 		}
 		copy(outBefore[at:], out[at:at+int(plainBytes)])
 		wantTotal += uint64(f.Len)
@@ -266,7 +267,8 @@ func TestInspectChecksum(t *testing.T) {
 				t.Fatalf("%d values of the word at %d were taken, want %d: %x", got, at, want, frame)
 			}
 		} else {
-			for _, v := range []uint16{right, ^right, right + 1, right - 1, right + 2, right - 2, right + 0x100, right - 0x100, right<<8 | right>>8} {
+			for _, v := range []uint16{right, ^right, right + 1, right - 1, right + 2, right - 2, right +
+				0x100, right - 0x100, right<<8 | right>>8} {
 				try(v)
 			}
 			for range 5 {
@@ -360,7 +362,8 @@ func TestInspectLengths(t *testing.T) {
 					binary.BigEndian.PutUint16(base[transport+4:], uint16(n))
 				}
 				whole := transport - fixed + end
-				for _, frameBytes := range []int{0, header.EthernetBytes, transport, whole - 1, whole, whole + 1, whole + 18, 1 << 31, whole + 1<<31, 1<<32 - 1} {
+				for _, frameBytes := range []int{0, header.EthernetBytes, transport, whole - 1, whole, whole +
+					1, whole + 18, 1 << 31, whole + 1<<31, 1<<32 - 1} {
 					s.add(t, base, uint32(frameBytes))
 				}
 			}
@@ -429,8 +432,8 @@ func TestInspectAllocatesNothing(t *testing.T) {
 	}
 }
 
-// FuzzInspect: of a frame with any bytes and any length in the only window there is, Inspect and its
-// twin return what Plain4 and Plain6 do.
+// FuzzInspect: of a frame with any bytes and any length in the only window there is, Inspect and
+// its twin return what Plain4 and Plain6 do.
 func FuzzInspect(f *testing.F) {
 	for _, frame := range corpus() {
 		f.Add(frame, uint32(len(frame)), byte(0), true)

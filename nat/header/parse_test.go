@@ -70,7 +70,8 @@ func TestParseLong(t *testing.T) {
 			default:
 				least = cut
 				var inner header.Packet
-				if header.IsICMPError(got.Tuple.V6, got.ICMPType) && (got.Tuple.Proto == header.ProtoICMP || got.Tuple.Proto == header.ProtoICMPv6) {
+				if header.IsICMPError(got.Tuple.V6, got.ICMPType) && (got.Tuple.Proto == header.ProtoICMP ||
+					got.Tuple.Proto == header.ProtoICMPv6) {
 					header.ParseInner(part, &got, &inner) // may find it too short, but not panic
 				}
 			}
@@ -83,7 +84,8 @@ func TestParseLong(t *testing.T) {
 		if part := frame[:min(int(want.L4)+8, int(want.End))]; header.ChecksumLongICMP(part, &want, sum) != whole {
 			t.Errorf("%s: the checksum of a message in two parts is not %v", name, whole)
 		}
-		if longer := len(frame) - 1; header.ParseLong(frame, longer, &header.Packet{}) == stats.None && int(want.End) > longer {
+		if longer := len(frame) - 1; header.ParseLong(frame, longer, &header.Packet{}) == stats.None &&
+			int(want.End) > longer {
 			t.Errorf("%s: a packet that ends behind its frame", name)
 		}
 	}
@@ -205,16 +207,21 @@ func TestParseNamesTheFault(t *testing.T) {
 		{"ihl 4", patch(tcp4, 14, 0x44), stats.IPv4Header},
 		{"total below header", patch(tcp4, 16, 0, 19), stats.IPv4Header},
 		{"bad header checksum", broken, stats.IPv4Checksum},
-		{"loose source route", tcp(func(p *headertest.Packet) { p.Options = []byte{131, 3, 4} }), stats.IPv4SourceRoute},
-		{"strict source route", tcp(func(p *headertest.Packet) { p.Options = []byte{1, 1, 137, 7, 4, 1, 2, 3, 4} }), stats.IPv4SourceRoute},
+		{"loose source route", tcp(func(p *headertest.Packet) { p.Options = []byte{131, 3, 4} }),
+			stats.IPv4SourceRoute},
+		{"strict source route", tcp(func(p *headertest.Packet) { p.Options = []byte{1, 1, 137, 7, 4, 1, 2, 3, 4} }),
+			stats.IPv4SourceRoute},
 		{"option of length 0", tcp(func(p *headertest.Packet) { p.Options = []byte{7, 0, 0, 0} }), stats.IPv4Header},
 		{"option of length 1", tcp(func(p *headertest.Packet) { p.Options = []byte{7, 1, 0, 0} }), stats.IPv4Header},
-		{"option past the header", tcp(func(p *headertest.Packet) { p.Options = []byte{7, 5, 0, 0} }), stats.IPv4Header},
-		{"option type in the last byte", tcp(func(p *headertest.Packet) { p.Options = []byte{1, 1, 1, 7} }), stats.IPv4Header},
+		{"option past the header", tcp(func(p *headertest.Packet) { p.Options = []byte{7, 5, 0, 0} }),
+			stats.IPv4Header},
+		{"option type in the last byte", tcp(func(p *headertest.Packet) { p.Options = []byte{1, 1, 1, 7} }),
+			stats.IPv4Header},
 		{"ipv4 in the ipv6 ethertype", patch(tcp6, 14, 0x45), stats.IPv6Header},
 		{"jumbogram", patch(tcp6, 18, 0, 0), stats.IPv6Header},
 		{"hop-by-hop second", extensions(60, 0), stats.IPv6ExtensionHeader},
-		{"two fragment headers", patch(extensions(44, 44), 14+40+2, 0, 0, 0, 0, 0, 0, 17, 0, 0, 0), stats.IPv6ExtensionHeader},
+		{"two fragment headers", patch(extensions(44, 44), 14+40+2, 0, 0, 0, 0, 0, 0, 17, 0, 0, 0),
+			stats.IPv6ExtensionHeader},
 		{"17 extension headers", extensions(append(destinations, 60)...), stats.IPv6ExtensionHeader},
 		{"extension past the packet", patch(extensions(60), 14+40+1, 99), stats.IPv6ExtensionHeader},
 		{"routing type 0", patch(extensions(43), 14+40+2, 0), stats.IPv6RoutingHeader},
@@ -279,7 +286,8 @@ func TestParseMartians(t *testing.T) {
 	}
 	for _, a := range []string{
 		"1.0.0.0", "10.0.0.1", "126.255.255.255", "128.0.0.0", "169.253.255.255", "169.255.0.0",
-		"192.168.0.1", "223.255.255.255", "240.0.0.0", "240.10.0.5", "255.255.255.254", "fd00::1", "fec0::1", "fe7f::1", "64:ff9b::1", "2001:db8::2", "::1:0:0:1",
+		"192.168.0.1", "223.255.255.255", "240.0.0.0", "240.10.0.5", "255.255.255.254", "fd00::1", "fec0::1", "fe7f::1",
+		"64:ff9b::1", "2001:db8::2", "::1:0:0:1",
 	} {
 		t.Run(a, func(t *testing.T) {
 			src, dst := withAddresses(a)

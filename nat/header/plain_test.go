@@ -57,7 +57,8 @@ func agreePlain(t *testing.T, frame []byte, behind byte) (plain bool) {
 	if !isPlain {
 		return false
 	}
-	opens := p.Tuple.Proto == header.ProtoTCP && p.TCPFlags&(header.TCPSYN|header.TCPFIN|header.TCPRST|header.TCPACK) != header.TCPACK
+	opens := p.Tuple.Proto == header.ProtoTCP &&
+		p.TCPFlags&(header.TCPSYN|header.TCPFIN|header.TCPRST|header.TCPACK) != header.TCPACK
 	if uint32(p.End) != end || special != opens {
 		t.Fatalf("end %d, special %v, Parse says %+v\n%x", end, special, p, frame)
 	}
@@ -76,7 +77,8 @@ func agreePlain(t *testing.T, frame []byte, behind byte) (plain bool) {
 }
 
 // noFlowHas are the reasons of Parse that say something of the tuple and of nothing else.
-var noFlowHas = map[stats.DropReason]bool{stats.MartianSource: true, stats.MartianDestination: true, stats.LandAttack: true, stats.PortZero: true}
+var noFlowHas = map[stats.DropReason]bool{stats.MartianSource: true, stats.MartianDestination: true,
+	stats.LandAttack: true, stats.PortZero: true}
 
 // otherTuple returns the frame with addresses and ports that flows may have, as far as it holds
 // them. Its IPv4 checksum is as right or wrong as it was.
@@ -110,14 +112,16 @@ func tupleOf4(addrs uint64, ports uint32, proto uint8) header.Tuple {
 	four := func(a uint32) header.Addr {
 		return header.AddrFrom4([4]byte{byte(a >> 24), byte(a >> 16), byte(a >> 8), byte(a)})
 	}
-	return header.Tuple{Src: four(uint32(addrs >> 32)), Dst: four(uint32(addrs)), SrcPort: uint16(ports >> 16), DstPort: uint16(ports), Proto: proto}
+	return header.Tuple{Src: four(uint32(addrs >> 32)), Dst: four(uint32(addrs)), SrcPort: uint16(ports >> 16),
+		DstPort: uint16(ports), Proto: proto}
 }
 
 func tupleOf6(a [4]uint64, ports uint32, proto uint8) header.Tuple {
 	t := header.Tuple{SrcPort: uint16(ports >> 16), DstPort: uint16(ports), Proto: proto, V6: true}
 	for i := range 8 {
 		shift := 56 - 8*i
-		t.Src[i], t.Src[8+i], t.Dst[i], t.Dst[8+i] = byte(a[0]>>shift), byte(a[1]>>shift), byte(a[2]>>shift), byte(a[3]>>shift)
+		t.Src[i], t.Src[8+i], t.Dst[i], t.Dst[8+i] = byte(a[0]>>shift), byte(a[1]>>shift), byte(a[2]>>shift),
+			byte(a[3]>>shift)
 	}
 	return t
 }
@@ -135,7 +139,8 @@ func traffic() [][]byte {
 			src, dst = "[2001:db8::1]:40000", "[2001:db8:1::7]:80"
 		}
 		for range 20 {
-			frames = append(frames, headertest.TCP(src, dst, headertest.ACK|headertest.PSH).Bytes(), headertest.UDP(src, dst, "payload").Bytes())
+			frames = append(frames, headertest.TCP(src, dst, headertest.ACK|headertest.PSH).Bytes(),
+				headertest.UDP(src, dst, "payload").Bytes())
 		}
 	}
 	return frames

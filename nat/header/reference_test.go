@@ -279,7 +279,8 @@ var validFlags = []uint8{0x02, 0x22, 0x12, 0x04, 0x14, 0x11, 0x31, 0x10, 0x30}
 
 func (r *reference) transport(b []byte) stats.DropReason {
 	need := map[uint8]int{6: 20, 17: 8, 1: 8, 58: 8, 132: 16}[r.p.Tuple.Proto]
-	short := map[uint8]stats.DropReason{6: stats.TCPHeader, 17: stats.UDPLength, 1: stats.ICMPHeader, 58: stats.ICMPHeader, 132: stats.SCTPHeader}[r.p.Tuple.Proto]
+	short := map[uint8]stats.DropReason{6: stats.TCPHeader, 17: stats.UDPLength, 1: stats.ICMPHeader,
+		58: stats.ICMPHeader, 132: stats.SCTPHeader}[r.p.Tuple.Proto]
 	if r.p.Fragment == header.FirstFragment {
 		short = stats.FragmentTiny
 	}

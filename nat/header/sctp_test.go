@@ -13,9 +13,11 @@ func TestParseSCTPChunks(t *testing.T) {
 	const ack = header.TCPACK
 	meaning := map[uint8]uint8{
 		0: ack, header.SCTPInit: header.TCPSYN, header.SCTPInitAck: header.TCPSYN | ack, 3: ack, 4: ack, 5: ack,
-		header.SCTPAbort: header.TCPRST, header.SCTPShutdown: header.TCPFIN | ack, header.SCTPShutdownAck: header.TCPFIN | ack,
-		9: ack, header.SCTPCookieEcho: ack, header.SCTPCookieAck: ack, 12: ack, 13: ack, header.SCTPShutdownComplete: ack,
-		15: ack, 0x40: ack, 0x80: ack, 0x82: ack, 0xc0: ack, 0xc1: ack, 255: ack,
+		header.SCTPAbort: header.TCPRST, header.SCTPShutdown: header.TCPFIN | ack,
+		header.SCTPShutdownAck: header.TCPFIN | ack,
+		9:                      ack, header.SCTPCookieEcho: ack, header.SCTPCookieAck: ack, 12: ack, 13: ack,
+		header.SCTPShutdownComplete: ack,
+		15:                          ack, 0x40: ack, 0x80: ack, 0x82: ack, 0xc0: ack, 0xc1: ack, 255: ack,
 	}
 	for _, e := range [][2]string{{client4, vip4}, {client6, vip6}} {
 		for chunk, want := range meaning {
@@ -24,7 +26,8 @@ func TestParseSCTPChunks(t *testing.T) {
 			if reason := header.Parse(frame, &p); reason != stats.None || p.TCPFlags != want {
 				t.Errorf("chunk %d: %v, flags %#02x, want %#02x", chunk, reason, p.TCPFlags, want)
 			}
-			if p.Tuple.SrcPort != 40000 || p.Tuple.DstPort != 80 || p.Tuple.Proto != header.ProtoSCTP || !p.Tuple.Stateful() {
+			if p.Tuple.SrcPort != 40000 || p.Tuple.DstPort != 80 || p.Tuple.Proto != header.ProtoSCTP ||
+				!p.Tuple.Stateful() {
 				t.Errorf("chunk %d: %+v", chunk, p.Tuple)
 			}
 		}
@@ -77,7 +80,8 @@ func TestParseSCTPFragmentKnowsItsPorts(t *testing.T) {
 		if got := header.Parse(frame, &p); got != stats.SCTPFragment {
 			t.Errorf("fragment %d: %v", i, got)
 		}
-		if known := p.Tuple.SrcPort == 40000 && p.Tuple.DstPort == 80; known != (i == 0) || p.Tuple.Proto != header.ProtoSCTP {
+		if known := p.Tuple.SrcPort == 40000 && p.Tuple.DstPort == 80; known != (i == 0) ||
+			p.Tuple.Proto != header.ProtoSCTP {
 			t.Errorf("fragment %d: %+v", i, p.Tuple)
 		}
 	}

@@ -71,7 +71,8 @@ func TestDeltaOf(t *testing.T) {
 		if residue(int(d.IP)) != residue(addrs) || residue(int(d.L4)) != residue(l4) {
 			t.Fatalf("delta %+v from %+v to %+v", d, in, out)
 		}
-		if rev := d.Reverse(); residue(int(rev.IP)) != residue(int(back.IP)) || residue(int(rev.L4)) != residue(int(back.L4)) {
+		if rev := d.Reverse(); residue(int(rev.IP)) != residue(int(back.IP)) ||
+			residue(int(rev.L4)) != residue(int(back.L4)) {
 			t.Fatalf("reverse %+v, but the way back is %+v", rev, back)
 		}
 		reversed := in.Reverse()

@@ -35,7 +35,8 @@ func run(ctx context.Context) (err error) {
 	nextOut := flag.String("next-out", "", "MAC address of the next hop behind --out")
 	flag.IntVar(&c.Queues, "queues", 1, "queues of both, one worker each")
 	cpus := flag.String("cpus", "", "CPUs to pin the workers to, 0,1")
-	flag.BoolVar(&c.Drain, "drain", false, "repeat the sending system call until the ring is empty; the library calls once")
+	flag.BoolVar(&c.Drain, "drain", false,
+		"repeat the sending system call until the ring is empty; the library calls once")
 	flag.Parse()
 	if c.InNext, err = net.ParseMAC(*nextIn); err != nil {
 		return fmt.Errorf("--next-in: %w", err)

@@ -56,8 +56,8 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
 `, socket, PauseImage, r.Plugins(), pluginsDir, r.Runc())
 }
 
-// networkConfig gives each pod a veth pair that ends in the node, and a route to it: no bridge, so that
-// packets between pods of one node are routed, too.
+// networkConfig gives each pod a veth pair that ends in the node, and a route to it: no bridge, so
+// that packets between pods of one node are routed, too.
 func networkConfig(pods [2]netip.Prefix) (string, error) {
 	text, err := json.MarshalIndent(map[string]any{
 		"cniVersion": "0.4.0", "name": "pods",
@@ -73,11 +73,12 @@ func networkConfig(pods [2]netip.Prefix) (string, error) {
 	return string(text), err
 }
 
-// kubeletConfig is a kubelet's, with defaults but for what one machine forces: control groups of version 1,
-// disks that are memory and shared with everybody, and paths. Pods ask for names at dns; there is no DNS if
-// that is no address.
+// kubeletConfig is a kubelet's, with defaults but for what one machine forces: control groups of
+// version 1, disks that are memory and shared with everybody, and paths. Pods ask for names at dns;
+// there is no DNS if that is no address.
 func kubeletConfig(authority string, dns netip.Addr) (string, error) {
-	none := map[string]string{"memory.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%", "imagefs.inodesFree": "0%"}
+	none := map[string]string{"memory.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%",
+		"imagefs.available": "0%", "imagefs.inodesFree": "0%"}
 	var servers []string
 	if dns.IsValid() {
 		servers = append(servers, dns.String())
@@ -85,10 +86,11 @@ func kubeletConfig(authority string, dns netip.Addr) (string, error) {
 	text, err := yaml.Marshal(map[string]any{
 		"clusterDNS": servers, "clusterDomain": "cluster.local",
 		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
-		"containerRuntimeEndpoint":    "unix://" + socket,
-		"cgroupDriver":                "cgroupfs",
-		"failCgroupV1":                false,
-		"authentication":              map[string]any{"anonymous": map[string]any{"enabled": false}, "webhook": map[string]any{"enabled": true}, "x509": map[string]any{"clientCAFile": authority}},
+		"containerRuntimeEndpoint": "unix://" + socket,
+		"cgroupDriver":             "cgroupfs",
+		"failCgroupV1":             false,
+		"authentication": map[string]any{"anonymous": map[string]any{"enabled": false},
+			"webhook": map[string]any{"enabled": true}, "x509": map[string]any{"clientCAFile": authority}},
 		"authorization":               map[string]any{"mode": "Webhook"},
 		"resolvConf":                  "/run/node/resolv.conf",
 		"volumePluginDir":             "/var/lib/kubelet/volumeplugins",

@@ -28,8 +28,8 @@ type Image struct {
 	Env []string
 }
 
-// Archive writes the image as `docker save` does (Docker image specification v1.2, combined image JSON
-// and filesystem changeset format), which containerd imports under the names in it.
+// Archive writes the image as `docker save` does (Docker image specification v1.2, combined image
+// JSON and filesystem changeset format), which containerd imports under the names in it.
 func (i *Image) Archive(w io.Writer) error {
 	layer, err := i.layer()
 	if err != nil {
@@ -39,7 +39,8 @@ func (i *Image) Archive(w io.Writer) error {
 	digest := hex.EncodeToString(sum[:])
 	config, err := json.Marshal(map[string]any{
 		"architecture": runtime.GOARCH, "os": "linux",
-		"config": map[string]any{"Entrypoint": i.Entrypoint, "Cmd": i.Cmd, "Env": append([]string{"PATH=/bin:/"}, i.Env...), "WorkingDir": "/"},
+		"config": map[string]any{"Entrypoint": i.Entrypoint, "Cmd": i.Cmd, "Env": append([]string{"PATH=/bin:/"},
+			i.Env...), "WorkingDir": "/"},
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + digest}},
 	})
 	if err != nil {
@@ -47,7 +48,8 @@ func (i *Image) Archive(w io.Writer) error {
 	}
 	sum = sha256.Sum256(config)
 	configName := hex.EncodeToString(sum[:]) + ".json"
-	manifest, err := json.Marshal([]map[string]any{{"Config": configName, "RepoTags": i.Names, "Layers": []string{digest + "/layer.tar"}}})
+	manifest, err := json.Marshal([]map[string]any{{"Config": configName, "RepoTags": i.Names,
+		"Layers": []string{digest + "/layer.tar"}}})
 	if err != nil {
 		return err
 	}
@@ -93,7 +95,8 @@ func (i *Image) layer() ([]byte, error) {
 		if err := addDir(path.Dir(clean)); err != nil {
 			return nil, err
 		}
-		if err := t.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: clean, Linkname: i.Links[name], Mode: 0o777}); err != nil {
+		if err := t.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: clean, Linkname: i.Links[name],
+			Mode: 0o777}); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}
@@ -104,7 +107,8 @@ func (i *Image) layer() ([]byte, error) {
 }
 
 func addFile(t *tar.Writer, name string, mode int64, content []byte) error {
-	if err := t.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode, Size: int64(len(content))}); err != nil {
+	if err := t.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode,
+		Size: int64(len(content))}); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	_, err := t.Write(content)

@@ -13,12 +13,13 @@ import (
 	"testing"
 )
 
-// An archive holds what an importer looks for: every name, a configuration whose digest of the layer is the
-// layer's, and a layer in which directories come before what is in them.
+// An archive holds what an importer looks for: every name, a configuration whose digest of the
+// layer is the layer's, and a layer in which directories come before what is in them.
 func TestArchive(t *testing.T) {
 	i := Image{
 		Names: []string{"registry.test/a:1", "registry.test/b:2"},
-		Files: map[string][]byte{"bin/deep/tool": []byte("tool"), "/pod": []byte("pod")}, Entrypoint: []string{"/pod"}, Cmd: []string{"pause"},
+		Files: map[string][]byte{"bin/deep/tool": []byte("tool"), "/pod": []byte("pod")}, Entrypoint: []string{"/pod"},
+		Cmd:   []string{"pause"},
 		Links: map[string]string{"sbin/tool": "/bin/deep/tool"},
 	}
 	var b bytes.Buffer

@@ -60,7 +60,8 @@ type Node struct {
 	pid     int // of its process 1, as the machine counts
 }
 
-// groupPrefix begins the names of nodes' control groups; the number of the owner follows (bench/scratch).
+// groupPrefix begins the names of nodes' control groups; the number of the owner follows
+// (bench/scratch).
 const groupPrefix = "sluice-node-"
 
 // How long a node may take.
@@ -71,8 +72,8 @@ const (
 	tmpfsBytes      = 8 << 30
 )
 
-// Start starts a node and returns when it is registered and Ready. What was started before an error is
-// ended.
+// Start starts a node and returns when it is registered and Ready. What was started before an error
+// is ended.
 func Start(ctx context.Context, c Config) (*Node, error) {
 	if err := sweepGroups(); err != nil {
 		return nil, err
@@ -106,7 +107,8 @@ func (n *Node) start(ctx context.Context) (err error) {
 		return err
 	}
 	defer log.Close() // the process has its own
-	n.process, err = n.config.Host.Start(topo.Command{Path: n.config.First, Args: []string{file}, Stdout: log, Stderr: log})
+	n.process, err = n.config.Host.Start(topo.Command{Path: n.config.First, Args: []string{file}, Stdout: log,
+		Stderr: log})
 	if err != nil {
 		return err
 	}
@@ -155,7 +157,8 @@ func (n *Node) spec() (*spec.Node, error) {
 		},
 		Env: append(n.config.Runtime.Env(), "HOME=/root", "LANG=C.UTF-8"),
 		Programs: []spec.Program{
-			{Path: n.config.Runtime.Containerd(), Args: []string{"--config", "/run/node/containerd.toml"}, Log: n.logPath("containerd")},
+			{Path: n.config.Runtime.Containerd(), Args: []string{"--config", "/run/node/containerd.toml"},
+				Log: n.logPath("containerd")},
 			{Path: n.config.Kubelet, Args: n.kubeletFlags(kubeconfig), Log: n.logPath("kubelet"), When: goFile},
 		},
 	}, nil
@@ -228,7 +231,8 @@ func (n *Node) isReady(ctx context.Context) error {
 		return err
 	}
 	if o.Spec.PodCIDR == "" {
-		patch := fmt.Sprintf(`{"spec":{"podCIDR":%q,"podCIDRs":[%q,%q]}}`, n.config.Pods[0], n.config.Pods[0], n.config.Pods[1])
+		patch := fmt.Sprintf(`{"spec":{"podCIDR":%q,"podCIDRs":[%q,%q]}}`, n.config.Pods[0], n.config.Pods[0],
+			n.config.Pods[1])
 		if _, err := nodes.Patch(ctx, n.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
 			return err
 		}
@@ -251,7 +255,8 @@ func (n *Node) Path(inNode string) string {
 
 // ctr runs containerd's client.
 func (n *Node) ctr(ctx context.Context, args ...string) error {
-	c := exec.CommandContext(ctx, n.config.Runtime.Ctr(), append([]string{"--address", n.Path(socket), "--namespace", "k8s.io"}, args...)...)
+	c := exec.CommandContext(ctx, n.config.Runtime.Ctr(),
+		append([]string{"--address", n.Path(socket), "--namespace", "k8s.io"}, args...)...)
 	c.Env = append(os.Environ(), n.config.Runtime.Env()...)
 	if out, err := c.CombinedOutput(); err != nil {
 		return fmt.Errorf("ctr %s: %w\n%s", strings.Join(args, " "), err, out)
@@ -322,8 +327,8 @@ func (n *Node) PID() int { return n.pid }
 // Host is the host whose network the node is in.
 func (n *Node) Host() *topo.Host { return n.config.Host }
 
-// Stop ends the node and everything in it, and removes its control groups and files. It may be called
-// twice.
+// Stop ends the node and everything in it, and removes its control groups and files. It may be
+// called twice.
 func (n *Node) Stop() error {
 	if n.process != nil {
 		if err := n.process.Stop(stopTimeout); err != nil {

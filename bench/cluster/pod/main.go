@@ -1,5 +1,5 @@
-// Command pod is what runs in the pods of nodes that need no more: it holds a pod's namespaces ("pause"),
-// or serves what backends of bench/topo do ("serve NAME"), on TCP and UDP.
+// Command pod is what runs in the pods of nodes that need no more: it holds a pod's namespaces
+// ("pause"), or serves what backends of bench/topo do ("serve NAME"), on TCP and UDP.
 //
 //	pod pause
 //	pod serve [-port 8080] NAME

@@ -21,8 +21,8 @@ import (
 // fieldManager is who applies (Kubernetes: Server-Side Apply).
 const fieldManager = "sluice-test"
 
-// Apply writes objects of any kind, YAML documents, as `kubectl apply --server-side` does: those that
-// exist become as given. A field that the API server does not know is an error.
+// Apply writes objects of any kind, YAML documents, as `kubectl apply --server-side` does: those
+// that exist become as given. A field that the API server does not know is an error.
 func (c *Cluster) Apply(ctx context.Context, manifests []byte) error {
 	return c.forEach(manifests, func(r dynamic.ResourceInterface, o *unstructured.Unstructured) error {
 		text, err := json.Marshal(o)
@@ -37,8 +37,8 @@ func (c *Cluster) Apply(ctx context.Context, manifests []byte) error {
 	}, false)
 }
 
-// Remove deletes the objects, the last first, as `helm uninstall` does, and what they own with them. One
-// that does not exist is as good as deleted.
+// Remove deletes the objects, the last first, as `helm uninstall` does, and what they own with
+// them. One that does not exist is as good as deleted.
 func (c *Cluster) Remove(ctx context.Context, manifests []byte) error {
 	return c.forEach(manifests, func(r dynamic.ResourceInterface, o *unstructured.Unstructured) error {
 		policy := metav1.DeletePropagationBackground
@@ -50,7 +50,9 @@ func (c *Cluster) Remove(ctx context.Context, manifests []byte) error {
 	}, true)
 }
 
-func (c *Cluster) forEach(manifests []byte, f func(dynamic.ResourceInterface, *unstructured.Unstructured) error, backward bool) error {
+func (c *Cluster) forEach(
+	manifests []byte, f func(dynamic.ResourceInterface, *unstructured.Unstructured) error, backward bool,
+) error {
 	objects, err := decode(manifests)
 	if err != nil {
 		return err

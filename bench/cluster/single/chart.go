@@ -30,8 +30,8 @@ const (
 // StatusSocket is where the daemon answers, on the gateway's node.
 const StatusSocket = "/run/sluice/status.sock"
 
-// Image builds the daemon from this tree and an image of it, as `make image` does, and gives it to nodes
-// under "sluice:VERSION".
+// Image builds the daemon from this tree and an image of it, as `make image` does, and gives it to
+// nodes under "sluice:VERSION".
 func (c *Cluster) Image(ctx context.Context, version string, to ...*nodes.Node) error {
 	dir := filepath.Join(c.dir, "image")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -66,9 +66,9 @@ func (c *Cluster) Manifests(ctx context.Context, values string) ([]byte, error) 
 	return os.ReadFile(out)
 }
 
-// Values are for this cluster: the gateway's interfaces, an image that Image made, and the API server's
-// own address, as the gateway's node has no kube-proxy. Flow tables are small, because there may
-// be several.
+// Values are for this cluster: the gateway's interfaces, an image that Image made, and the API
+// server's own address, as the gateway's node has no kube-proxy. Flow tables are small, because
+// there may be several.
 func (c *Cluster) Values(version string) string {
 	return fmt.Sprintf(`image: {tag: %q, pullPolicy: Never}
 apiServer: {host: %q, port: %d}
@@ -117,8 +117,8 @@ func tool(ctx context.Context, pkg string, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// Installed waits until the release's DaemonSet has rolled out: all its pods are of its last template, and
-// Ready.
+// Installed waits until the release's DaemonSet has rolled out: all its pods are of its last
+// template, and Ready.
 func (c *Cluster) Installed(ctx context.Context, timeout time.Duration) error {
 	return Eventually(ctx, timeout, func(ctx context.Context) error {
 		d, err := c.Client().AppsV1().DaemonSets(ReleaseNamespace).Get(ctx, ReleaseName, metav1.GetOptions{})
@@ -133,7 +133,8 @@ func rolledOut(d *appsv1.DaemonSet) error {
 	s := &d.Status
 	if s.ObservedGeneration < d.Generation || s.DesiredNumberScheduled == 0 ||
 		s.UpdatedNumberScheduled < s.DesiredNumberScheduled || s.NumberReady < s.DesiredNumberScheduled {
-		return fmt.Errorf("DaemonSet %s: %d pods wanted, %d of the last template, %d ready", d.Name, s.DesiredNumberScheduled, s.UpdatedNumberScheduled, s.NumberReady)
+		return fmt.Errorf("DaemonSet %s: %d pods wanted, %d of the last template, %d ready", d.Name,
+			s.DesiredNumberScheduled, s.UpdatedNumberScheduled, s.NumberReady)
 	}
 	return nil
 }

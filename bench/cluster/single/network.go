@@ -19,8 +19,8 @@ func (c *Cluster) nodeHosts() []*topo.Host {
 	return append([]*topo.Host{c.Net.Gateway}, c.Net.Backends[:c.config.Workers]...)
 }
 
-// route makes nodes forward, and every host of the inner segment know where pods are: the control plane
-// too, whose API server may be asked to reach them.
+// route makes nodes forward, and every host of the inner segment know where pods are: the control
+// plane too, whose API server may be asked to reach them.
 func (c *Cluster) route() error {
 	hosts := c.nodeHosts()
 	for _, h := range hosts {

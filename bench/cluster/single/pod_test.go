@@ -20,7 +20,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// daemon finds the daemon's process on the machine: the one of the gateway's node whose program is /bin/sluice.
+// daemon finds the daemon's process on the machine: the one of the gateway's node whose program is
+// /bin/sluice.
 func (s *scenario) daemon() (pid int) {
 	s.t.Helper()
 	group, _ := filepath.Glob("/proc/[0-9]*/exe") // the pattern is well-formed
@@ -33,7 +34,8 @@ func (s *scenario) daemon() (pid int) {
 			continue
 		}
 		// A probe is the same program.
-		if line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", n)); err != nil || !strings.Contains(string(line), "\x00run\x00") {
+		if line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", n)); err != nil || !strings.Contains(string(line),
+			"\x00run\x00") {
 			continue
 		}
 		if own, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", n)); err == nil && own == space {
@@ -48,7 +50,8 @@ func (s *scenario) daemon() (pid int) {
 
 // capabilityNames are by number (linux/capability.h), of those that the chart names.
 var capabilityNames = map[int]string{
-	unix.CAP_NET_ADMIN: "NET_ADMIN", unix.CAP_NET_RAW: "NET_RAW", unix.CAP_BPF: "BPF", unix.CAP_PERFMON: "PERFMON", unix.CAP_IPC_LOCK: "IPC_LOCK",
+	unix.CAP_NET_ADMIN: "NET_ADMIN", unix.CAP_NET_RAW: "NET_RAW", unix.CAP_BPF: "BPF", unix.CAP_PERFMON: "PERFMON",
+	unix.CAP_IPC_LOCK: "IPC_LOCK",
 }
 
 // capabilities reads what the kernel lets the daemon do (proc_pid_status(5)).
@@ -91,11 +94,13 @@ func (s *scenario) capabilities(context.Context) {
 		}
 	}
 	if !s.t.Failed() {
-		s.t.Logf("effective, permitted and bounding set are %v; NoNewPrivs %s, Seccomp %s", want, fields["NoNewPrivs"], fields["Seccomp"])
+		s.t.Logf("effective, permitted and bounding set are %v; NoNewPrivs %s, Seccomp %s", want, fields["NoNewPrivs"],
+			fields["Seccomp"])
 	}
 }
 
-// mounts looks at the daemon's files by /proc/PID/root: which are the node's own, and which can be written.
+// mounts looks at the daemon's files by /proc/PID/root: which are the node's own, and which can be
+// written.
 func (s *scenario) mounts(ctx context.Context) {
 	root := fmt.Sprintf("/proc/%d/root", s.daemon())
 	readOnly := func(path string) bool {
@@ -118,9 +123,11 @@ func (s *scenario) mounts(ctx context.Context) {
 			s.t.Errorf("%s of the pod is not the node's", path)
 		}
 	}
-	// What the mounts are for: state and programs that outlive the pod, and a host link with sysctls of its own, which
-	// is not made without them.
-	onNode, err := s.Gateway.Shell(ctx, "ls /run/sluice /sys/fs/bpf/sluice; ip -o -d link show sluice0; ip -o -d link show front0; ip -o -d link show back0")
+	// What the mounts are for: state and programs that outlive the pod, and a host link with
+	// sysctls of its own, which is not made without them.
+	onNode, err := s.Gateway.Shell(ctx,
+		"ls /run/sluice /sys/fs/bpf/sluice; ip -o -d link show sluice0; ip -o -d link show front0; ip -o -d link "+
+			"show back0")
 	s.must(err)
 	for _, want := range []string{"status.sock", "maps_", "sluice0@", "name host_link", "name steer"} {
 		if !strings.Contains(onNode, want) {
@@ -130,18 +137,25 @@ func (s *scenario) mounts(ctx context.Context) {
 	if s.t.Failed() {
 		return
 	}
-	s.t.Logf("read-only: /, /etc/sluice, /proc/sys, /sys; the node's own and writable: /run/sluice, /sys/fs/bpf, /proc/sys/net at /host")
+	s.t.Logf("read-only: /, /etc/sluice, /proc/sys, /sys; the node's own and writable: /run/sluice, /sys/fs/bpf, " +
+		"/proc/sys/net at /host")
 }
 
-// probes stops the daemon's process where it stands: the pod must become unready, its container be started
-// anew, and the Service be reached again.
+// probes stops the daemon's process where it stands: the pod must become unready, its container be
+// started anew, and the Service be reached again.
 func (s *scenario) probes(ctx context.Context) {
 	before := s.daemon()
 	s.must(syscall.Kill(before, syscall.SIGSTOP))
 	began := time.Now()
-	s.must(Eventually(ctx, patience, func(ctx context.Context) error { return s.podReady(ctx, corev1.ConditionFalse, 0) }))
+	s.must(Eventually(ctx, patience, func(ctx context.Context) error {
+		return s.podReady(ctx, corev1.ConditionFalse,
+			0)
+	}))
 	unready := time.Since(began)
-	s.must(Eventually(ctx, patience, func(ctx context.Context) error { return s.podReady(ctx, corev1.ConditionTrue, 1) }))
+	s.must(Eventually(ctx, patience, func(ctx context.Context) error {
+		return s.podReady(ctx, corev1.ConditionTrue,
+			1)
+	}))
 	restarted := time.Since(began)
 	if after := s.daemon(); after == before {
 		s.t.Errorf("process %d is still the daemon", after)
@@ -149,19 +163,23 @@ func (s *scenario) probes(ctx context.Context) {
 	s.counted(ctx, "web", "after the restart", 20, func() string {
 		return s.datagrams(ctx, netipAddrs(webVIP4, webVIP6), 20)
 	})
-	s.t.Logf("a daemon that hangs: not Ready after %s, restarted and Ready after %s", unready.Round(100*time.Millisecond), restarted.Round(100*time.Millisecond))
+	s.t.Logf("a daemon that hangs: not Ready after %s, restarted and Ready after %s",
+		unready.Round(100*time.Millisecond), restarted.Round(100*time.Millisecond))
 }
 
-// podReady says whether the gateway's pod is Ready, or not, and its container was restarted so often.
+// podReady says whether the gateway's pod is Ready, or not, and its container was restarted so
+// often.
 func (s *scenario) podReady(ctx context.Context, want corev1.ConditionStatus, restarts int32) error {
 	pod, err := s.GatewayPod(ctx)
 	if err != nil {
 		return err
 	}
 	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady && c.Status == want && len(pod.Status.ContainerStatuses) == 1 && pod.Status.ContainerStatuses[0].RestartCount >= restarts {
+		if c.Type == corev1.PodReady && c.Status == want && len(pod.Status.ContainerStatuses) == 1 &&
+			pod.Status.ContainerStatuses[0].RestartCount >= restarts {
 			return nil
 		}
 	}
-	return fmt.Errorf("pod %s is not yet Ready=%s after %d restarts: %+v", pod.Name, want, restarts, pod.Status.ContainerStatuses)
+	return fmt.Errorf("pod %s is not yet Ready=%s after %d restarts: %+v", pod.Name, want, restarts,
+		pod.Status.ContainerStatuses)
 }

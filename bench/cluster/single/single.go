@@ -48,7 +48,8 @@ type Cluster struct {
 	Client0 *topo.Host // outside of the cluster
 	Gateway *nodes.Node
 	Workers []*nodes.Node
-	// AdminConfig is the path of an administrator's kubeconfig, for programs in this one's namespace.
+	// AdminConfig is the path of an administrator's kubeconfig, for programs in this one's
+	// namespace.
 	AdminConfig string
 
 	config  Config
@@ -68,8 +69,8 @@ const (
 	networkFile = "network"
 )
 
-// removeRun removes what a run left that was killed: its directory, and the names of its namespaces, if they had
-// any. Everything else ended with it, or is swept by those who made it.
+// removeRun removes what a run left that was killed: its directory, and the names of its
+// namespaces, if they had any. Everything else ended with it, or is swept by those who made it.
 func removeRun(dir string) error {
 	var errs []error
 	if id, err := os.ReadFile(filepath.Join(dir, networkFile)); err == nil && len(id) > 0 {
@@ -81,8 +82,8 @@ func removeRun(dir string) error {
 	return errors.Join(append(errs, os.RemoveAll(dir))...)
 }
 
-// Start builds what there is to build, starts the cluster and returns when all nodes are Ready. What was
-// started before an error is ended.
+// Start builds what there is to build, starts the cluster and returns when all nodes are Ready.
+// What was started before an error is ended.
 func Start(ctx context.Context, config Config) (*Cluster, error) {
 	if config.Workers == 0 {
 		config.Workers = 1
@@ -148,7 +149,8 @@ func (c *Cluster) build(ctx context.Context) (err error) {
 	c.first = filepath.Join(c.dir, "first")
 	pod := filepath.Join(c.dir, "pod")
 	for path, pkg := range map[string]string{c.first: "nodes/first", pod: "pod"} {
-		b := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, "sluice.dev/sluice/bench/cluster/"+pkg)
+		b := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", path,
+			"sluice.dev/sluice/bench/cluster/"+pkg)
 		b.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := b.CombinedOutput(); err != nil {
 			return fmt.Errorf("build %s: %w\n%s", pkg, err, out)
@@ -159,8 +161,10 @@ func (c *Cluster) build(ctx context.Context) (err error) {
 		return err
 	}
 	c.images = append([]*nodes.Image{
-		{Names: []string{nodes.PauseImage}, Files: map[string][]byte{"pod": program}, Entrypoint: []string{"/pod"}, Cmd: []string{"pause"}},
-		{Names: []string{ServerImage}, Files: map[string][]byte{"pod": program}, Entrypoint: []string{"/pod", "serve"}, Cmd: []string{"server"}},
+		{Names: []string{nodes.PauseImage}, Files: map[string][]byte{"pod": program}, Entrypoint: []string{"/pod"},
+			Cmd: []string{"pause"}},
+		{Names: []string{ServerImage}, Files: map[string][]byte{"pod": program}, Entrypoint: []string{"/pod", "serve"},
+			Cmd: []string{"server"}},
 	}, c.config.Images...)
 	return nil
 }
@@ -230,8 +234,8 @@ func (c *Cluster) exposeOutside() error {
 	return err
 }
 
-// KubeconfigIn writes an administrator's kubeconfig for programs in a host's namespace, which reach the API
-// server by loopback there, whatever the network does.
+// KubeconfigIn writes an administrator's kubeconfig for programs in a host's namespace, which reach
+// the API server by loopback there, whatever the network does.
 func (c *Cluster) KubeconfigIn(h *topo.Host) (path string, err error) {
 	url, err := c.Expose(h)
 	if err != nil {
@@ -243,8 +247,8 @@ func (c *Cluster) KubeconfigIn(h *topo.Host) (path string, err error) {
 // Address is the address of a node on a host, on the segment of the workers.
 func Address(h *topo.Host) netip.Addr { return h.Interfaces[len(h.Interfaces)-1].Addr4.Addr() }
 
-// Proxy starts kube-proxy on a node with options of its own (cluster.ProxyConfig), or ends it and removes
-// what it programmed; nothing where that is so already.
+// Proxy starts kube-proxy on a node with options of its own (cluster.ProxyConfig), or ends it and
+// removes what it programmed; nothing where that is so already.
 func (c *Cluster) Proxy(ctx context.Context, n *nodes.Node, on bool, options string) error {
 	p := c.proxies[n.Name]
 	if on == (p != nil) {

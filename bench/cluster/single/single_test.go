@@ -21,7 +21,8 @@ import (
 // enableVariable asks for a whole cluster, whose programs take minutes to build and to download.
 const enableVariable = "SLUICE_NODES"
 
-// VIPs of the Services of the test, of which nobody but the gateway knows, and what the Services listen on.
+// VIPs of the Services of the test, of which nobody but the gateway knows, and what the Services
+// listen on.
 const (
 	webVIP4, webVIP6   = "203.0.113.10", "2001:db8::10"
 	hereVIP4, hereVIP6 = "203.0.113.11", "2001:db8::11"
@@ -29,7 +30,8 @@ const (
 	nodePort           = 30080
 )
 
-// patience is how long anything may take that a busy machine makes slow. What takes longer does not come.
+// patience is how long anything may take that a busy machine makes slow. What takes longer does not
+// come.
 const patience = 5 * time.Minute
 
 // scenario is one cluster that all parts of the test change in turn.
@@ -39,8 +41,8 @@ type scenario struct {
 	manifests []byte // as installed last
 }
 
-// TestOneMachine installs the chart on a cluster of real kubelets, reaches Services from outside, updates and
-// removes the gateway. Each part goes on where the one before it ended.
+// TestOneMachine installs the chart on a cluster of real kubelets, reaches Services from outside,
+// updates and removes the gateway. Each part goes on where the one before it ended.
 func TestOneMachine(t *testing.T) {
 	if os.Getenv(enableVariable) != "1" {
 		t.Skip("needs nodes, whose programs take minutes to build: " + enableVariable + "=1, or make cluster-test")
@@ -87,7 +89,8 @@ func closeClean(t *testing.T, c *Cluster) {
 	if err != nil {
 		t.Error(err)
 	}
-	for _, pattern := range []string{"/sys/fs/cgroup/*/sluice-node-%d-*", "/dev/shm/sluice-*-%d-*", os.TempDir() + "/sluice-single-%d-*"} {
+	for _, pattern := range []string{"/sys/fs/cgroup/*/sluice-node-%d-*", "/dev/shm/sluice-*-%d-*", os.TempDir() +
+		"/sluice-single-%d-*"} {
 		found, _ := filepath.Glob(fmt.Sprintf(pattern, os.Getpid())) // the patterns are well-formed
 		left = append(left, found...)
 	}
@@ -102,7 +105,8 @@ func (s *scenario) report(t *testing.T) {
 	if list, err := s.Client().CoreV1().Pods("").List(ctx, metav1.ListOptions{}); err == nil {
 		for i := range list.Items {
 			p := &list.Items[i]
-			t.Logf("pod %s/%s on %q: %s %+v", p.Namespace, p.Name, p.Spec.NodeName, p.Status.Phase, p.Status.ContainerStatuses)
+			t.Logf("pod %s/%s on %q: %s %+v", p.Namespace, p.Name, p.Spec.NodeName, p.Status.Phase,
+				p.Status.ContainerStatuses)
 		}
 	}
 	if list, err := s.Client().CoreV1().Events("").List(ctx, metav1.ListOptions{}); err == nil {
@@ -199,13 +203,15 @@ func (s *scenario) workload(ctx context.Context) {
 		{"web", "worker0", "3", fmt.Sprint(nodePort), []string{webVIP4, webVIP6}},
 		{"here", "gateway", "1", fmt.Sprint(nodePort + 1), []string{hereVIP4, hereVIP6}},
 	} {
-		text := strings.NewReplacer("NAME", w.name, "REPLICAS", w.replicas, "NODEPORT", w.port, "NODE", w.node, "IMAGE", ServerImage).Replace(workload)
+		text := strings.NewReplacer("NAME", w.name, "REPLICAS", w.replicas, "NODEPORT", w.port, "NODE", w.node, "IMAGE",
+			ServerImage).Replace(workload)
 		s.must(s.Apply(ctx, []byte(text)))
 		s.must(s.SetVIPs(ctx, "default", w.name, w.vips...))
 		s.must(Eventually(ctx, patience, func(ctx context.Context) error {
 			d, err := s.Client().AppsV1().Deployments("default").Get(ctx, w.name, metav1.GetOptions{})
 			if err == nil && d.Status.AvailableReplicas != *d.Spec.Replicas {
-				err = fmt.Errorf("Deployment %s: %d of %d pods are available", w.name, d.Status.AvailableReplicas, *d.Spec.Replicas)
+				err = fmt.Errorf("Deployment %s: %d of %d pods are available", w.name, d.Status.AvailableReplicas,
+					*d.Spec.Replicas)
 			}
 			return err
 		}))
@@ -256,7 +262,8 @@ func (s *scenario) counted(ctx context.Context, service, what string, atLeast ui
 	after := s.traffic(ctx, service)
 	to, back := after.ToBackend-before.ToBackend, after.ToClient-before.ToClient
 	if to < atLeast || back < atLeast {
-		s.t.Errorf("%s: the gateway counted %d packets to backends and %d to clients, want %d of each: it was not by the gateway", what, to, back, atLeast)
+		s.t.Errorf("%s: the gateway counted %d packets to backends and %d to clients, want %d of each: it was not by "+
+			"the gateway", what, to, back, atLeast)
 	}
 	s.t.Logf("%-28s %s; the gateway counted %d packets to backends, %d to clients", what, said, to, back)
 }
@@ -271,14 +278,16 @@ func (s *scenario) reached(ctx context.Context) {
 	}{
 		{"web", "VIP, IPv4", []netip.AddrPort{at(webVIP4, webPort)}, 3},
 		{"web", "VIP, IPv6", []netip.AddrPort{at(webVIP6, webPort)}, 3},
-		{"web", "node port", []netip.AddrPort{netip.AddrPortFrom(gateway.Addr4(), nodePort), netip.AddrPortFrom(gateway.Addr6(), nodePort)}, 3},
+		{"web", "node port", []netip.AddrPort{netip.AddrPortFrom(gateway.Addr4(), nodePort),
+			netip.AddrPortFrom(gateway.Addr6(), nodePort)}, 3},
 		{"here", "VIPs, pod on the gateway", []netip.AddrPort{at(hereVIP4, webPort), at(hereVIP6, webPort)}, 1},
 	} {
 		s.counted(ctx, c.service, c.what+", TCP", 100, func() string {
 			r, err := s.Client0.HTTP(ctx, topo.HTTPLoad{Targets: c.targets, Requests: 100, Concurrency: 4})
 			s.must(err)
 			if r.Requests != 100 || r.Failed() > 0 || len(r.Shares) != c.backends {
-				s.t.Errorf("%s: %d of 100 requests answered by %v, want %d pods: %v", c.what, r.Requests-r.Failed(), r.Shares, c.backends, r.Errors)
+				s.t.Errorf("%s: %d of 100 requests answered by %v, want %d pods: %v", c.what, r.Requests-r.Failed(),
+					r.Shares, c.backends, r.Errors)
 			}
 			return fmt.Sprintf("%d of 100 requests answered by %d pods", r.Requests-r.Failed(), len(r.Shares))
 		})
@@ -289,14 +298,16 @@ func (s *scenario) reached(ctx context.Context) {
 		s.must(err)
 		up, err := s.Client0.Upload(ctx, at(webVIP4, webPort), 64<<20)
 		s.must(err)
-		return fmt.Sprintf("SHA-256 equal, %s and %s", down.Elapsed.Round(time.Millisecond), up.Elapsed.Round(time.Millisecond))
+		return fmt.Sprintf("SHA-256 equal, %s and %s", down.Elapsed.Round(time.Millisecond),
+			up.Elapsed.Round(time.Millisecond))
 	})
 }
 
 // datagrams sends datagrams, each over a flow of its own, and expects all back.
 func (s *scenario) datagrams(ctx context.Context, targets []netip.AddrPort, n int) string {
 	s.t.Helper()
-	flows, err := s.Client0.OpenUDP(ctx, topo.FlowLoad{Targets: targets, Flows: n, Interval: time.Second, Timeout: 2 * time.Second})
+	flows, err := s.Client0.OpenUDP(ctx, topo.FlowLoad{Targets: targets, Flows: n, Interval: time.Second,
+		Timeout: 2 * time.Second})
 	s.must(err)
 	defer flows.Stop()
 	answered := 0
@@ -323,7 +334,8 @@ func (s *scenario) rollingUpdate(ctx context.Context) {
 	const open = 200
 	before, err := s.GatewayPod(ctx)
 	s.must(err)
-	flows, err := s.Client0.OpenTCP(ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(webVIP4, webPort), at(webVIP6, webPort)},
+	flows, err := s.Client0.OpenTCP(ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(webVIP4, webPort),
+		at(webVIP6, webPort)},
 		Flows: open, Interval: 200 * time.Millisecond, Timeout: 30 * time.Second})
 	s.must(err)
 	if n := flows.Broken(); n > 0 {
@@ -336,18 +348,21 @@ func (s *scenario) rollingUpdate(ctx context.Context) {
 		after, err := s.GatewayPod(ctx)
 		s.must(err)
 		if after.UID == before.UID || !strings.HasSuffix(after.Spec.Containers[0].Image, ":"+version) {
-			s.t.Fatalf("pod %s with image %s after the update, was %s", after.Name, after.Spec.Containers[0].Image, before.Name)
+			s.t.Fatalf("pod %s with image %s after the update, was %s", after.Name, after.Spec.Containers[0].Image,
+				before.Name)
 		}
 		before = after
 		answers := answersOf(flows)
 		s.counted(ctx, "web", "update to image "+version, open, func() string {
 			s.must(Eventually(ctx, patience, func(context.Context) error { return oneMore(flows, answers) }))
-			return fmt.Sprintf("rolled out in %s, %d of %d connections broken, all answered again", time.Since(began).Round(100*time.Millisecond), flows.Broken(), open)
+			return fmt.Sprintf("rolled out in %s, %d of %d connections broken, all answered again",
+				time.Since(began).Round(100*time.Millisecond), flows.Broken(), open)
 		})
 	}
 	broken := flows.Broken()
 	r := flows.Stop()
-	s.t.Logf("%d connections over two rolling updates: %d broken, %d answers, the slowest %s", open, broken, r.Requests, time.Duration(r.Latency.Max())*time.Microsecond)
+	s.t.Logf("%d connections over two rolling updates: %d broken, %d answers, the slowest %s", open, broken, r.Requests,
+		time.Duration(r.Latency.Max())*time.Microsecond)
 	if broken > 0 || r.Failed() > 0 {
 		s.t.Errorf("connections broke: %v", r.Errors)
 	}
@@ -374,13 +389,15 @@ func oneMore(f *topo.Flows, before []int64) error {
 	return nil
 }
 
-// silent sees that nobody answers for the Services' addresses: with this, that they were reached before
-// was the gateway's doing.
+// silent sees that nobody answers for the Services' addresses: with this, that they were reached
+// before was the gateway's doing.
 func (s *scenario) silent(ctx context.Context) {
 	s.t.Helper()
-	targets := []netip.AddrPort{at(webVIP4, webPort), at(webVIP6, webPort), netip.AddrPortFrom(s.Net.Gateway.Addr4(), nodePort), at(hereVIP4, webPort)}
+	targets := []netip.AddrPort{at(webVIP4, webPort), at(webVIP6, webPort), netip.AddrPortFrom(s.Net.Gateway.Addr4(),
+		nodePort), at(hereVIP4, webPort)}
 	for _, target := range targets {
-		r, err := s.Client0.HTTP(ctx, topo.HTTPLoad{Targets: []netip.AddrPort{target}, Requests: 1, Timeout: time.Second})
+		r, err := s.Client0.HTTP(ctx, topo.HTTPLoad{Targets: []netip.AddrPort{target}, Requests: 1,
+			Timeout: time.Second})
 		s.must(err)
 		if r.Requests > r.Failed() {
 			s.t.Errorf("%s answers without Sluice", target)

@@ -36,7 +36,8 @@ func (s *scenario) leftOnNode(ctx context.Context) (left []string) {
 	return left
 }
 
-// documented are the commands in docs/operations.md of the section about a gateway that is none any more.
+// documented are the commands in docs/operations.md of the section about a gateway that is none any
+// more.
 func (s *scenario) documented() string {
 	s.t.Helper()
 	text, err := os.ReadFile("../../../docs/operations.md")
@@ -68,8 +69,8 @@ func (s *scenario) remove(ctx context.Context) {
 	}))
 }
 
-// uninstall is what docs/operations.md says for a node that is to be a gateway no more: drain.handOver
-// becomes false, which is taken over without a restart, and then the release goes.
+// uninstall is what docs/operations.md says for a node that is to be a gateway no more:
+// drain.handOver becomes false, which is taken over without a restart, and then the release goes.
 func (s *scenario) uninstall(ctx context.Context) {
 	d := s.Daemon()
 	before, err := d.Status(ctx, false)
@@ -84,19 +85,23 @@ func (s *scenario) uninstall(ctx context.Context) {
 		return err
 	}))
 	d.Close()
-	s.t.Logf("drain.handOver: false was taken over %s after the ConfigMap changed", time.Since(began).Round(time.Second))
+	s.t.Logf("drain.handOver: false was taken over %s after the ConfigMap changed",
+		time.Since(began).Round(time.Second))
 	s.remove(ctx)
 	s.wantClean(ctx, "after SIGTERM with drain.handOver: false")
 	s.silent(ctx)
 }
 
-// uninstallByHand installs again, and removes the release while it hands over: all that stays goes by the
-// documented commands.
+// uninstallByHand installs again, and removes the release while it hands over: all that stays goes
+// by the documented commands.
 func (s *scenario) uninstallByHand(ctx context.Context) {
 	s.apply(ctx, "b")
 	s.must(s.Installed(ctx, patience))
 	s.served(ctx, "web")
-	s.counted(ctx, "web", "installed again", 20, func() string { return s.datagrams(ctx, netipAddrs(webVIP4, webVIP6), 20) })
+	s.counted(ctx, "web", "installed again", 20, func() string {
+		return s.datagrams(ctx, netipAddrs(webVIP4, webVIP6),
+			20)
+	})
 	s.remove(ctx)
 	left := s.leftOnNode(ctx)
 	if len(left) == 0 {
@@ -109,8 +114,8 @@ func (s *scenario) uninstallByHand(ctx context.Context) {
 	s.silent(ctx)
 }
 
-// wantClean waits a little: the kernel detaches what was pinned after the pin is gone (bpf_link_put,
-// kernel/bpf/syscall.c).
+// wantClean waits a little: the kernel detaches what was pinned after the pin is gone
+// (bpf_link_put, kernel/bpf/syscall.c).
 func (s *scenario) wantClean(ctx context.Context, when string) {
 	s.t.Helper()
 	s.must(Eventually(ctx, 30*time.Second, func(ctx context.Context) error {

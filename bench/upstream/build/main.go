@@ -1,5 +1,5 @@
-// Command build builds the programs that bench/upstream runs, if they are not in the user's cache yet, and
-// prints where e2e.test is.
+// Command build builds the programs that bench/upstream runs, if they are not in the user's cache
+// yet, and prints where e2e.test is.
 package main
 
 import (

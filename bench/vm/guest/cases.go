@@ -79,12 +79,14 @@ func (l *lab) connect() (string, error) {
 		netip.AddrPortFrom(l.Gateway.Addr4(), webNodePort), netip.AddrPortFrom(l.Gateway.Addr6(), webNodePort),
 	}
 	const requests = 80
-	r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: targets, Requests: requests, Concurrency: 4, Timeout: l.patience(5 * time.Second)})
+	r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: targets, Requests: requests, Concurrency: 4,
+		Timeout: l.patience(5 * time.Second)})
 	if err != nil {
 		return "", err
 	}
 	if r.Failed() > 0 || r.Requests != requests || len(r.Shares) != len(l.Backends) {
-		return "", fmt.Errorf("of %d requests %d were answered, by %v; errors %v", requests, r.Requests, r.Shares, r.Errors)
+		return "", fmt.Errorf("of %d requests %d were answered, by %v; errors %v", requests, r.Requests, r.Shares,
+			r.Errors)
 	}
 	return fmt.Sprintf("%d of %d by VIP and node port, both families", r.Requests, requests), nil
 }
@@ -100,24 +102,28 @@ func (l *lab) transfers(vip string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("upload: %w", err)
 	}
-	return fmt.Sprintf("%d MB down in %.1f s, up in %.1f s, SHA-256 equal", l.Bytes/1e6, down.Elapsed.Seconds(), up.Elapsed.Seconds()), nil
+	return fmt.Sprintf("%d MB down in %.1f s, up in %.1f s, SHA-256 equal", l.Bytes/1e6, down.Elapsed.Seconds(),
+		up.Elapsed.Seconds()), nil
 }
 
-// localEndpoints reaches an endpoint on this node, behind the host link: with the client's address kept, and
-// translated.
+// localEndpoints reaches an endpoint on this node, behind the host link: with the client's address
+// kept, and translated.
 func (l *lab) localEndpoints() (string, error) {
 	const requests = 10
 	client := l.Clients[0]
 	for to, want := range map[netip.AddrPort]string{
 		at(keepVIP4, keepPort): client.Addr4().String(), at(keepVIP6, keepPort): client.Addr6().String(),
-		at(nearVIP4, nearPort): "192.0.0.2", at(nearVIP6, nearPort): "fd73:6c75:6963:6500::2", // hostLink.addresses by default
+		// hostLink.addresses by default
+		at(nearVIP4, nearPort): "192.0.0.2", at(nearVIP6, nearPort): "fd73:6c75:6963:6500::2",
 	} {
-		r, err := client.HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{to}, Requests: requests, Timeout: l.patience(5 * time.Second)})
+		r, err := client.HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{to}, Requests: requests,
+			Timeout: l.patience(5 * time.Second)})
 		if err != nil {
 			return "", err
 		}
 		if r.Failed() > 0 || r.Shares["local"] != requests || r.Clients[want] != requests {
-			return "", fmt.Errorf("%s: of %d requests %v were answered; client addresses seen %v, want %s; errors %v", to, requests, r.Shares, r.Clients, want, r.Errors)
+			return "", fmt.Errorf("%s: of %d requests %v were answered; client addresses seen %v, want %s; errors %v",
+				to, requests, r.Shares, r.Clients, want, r.Errors)
 		}
 	}
 	size := min(l.Bytes, 10e6)
@@ -214,7 +220,8 @@ func (l *lab) linkDownUp() (string, error) {
 		if err := l.onLink(name, netlink.LinkSetDown); err != nil {
 			return "", err
 		}
-		if err := l.await(name+" to be seen down", func(s *status.StatusView) bool { return !isUp(s, name) }); err != nil {
+		if err := l.await(name+" to be seen down",
+			func(s *status.StatusView) bool { return !isUp(s, name) }); err != nil {
 			return "", err
 		}
 		if err := l.onLink(name, netlink.LinkSetUp); err != nil {
@@ -278,8 +285,8 @@ func (l *lab) refused() (string, error) {
 	return "run and doctor: " + message, nil
 }
 
-// laws holds the gateway to the packet law and the frame law, exactly, and every host to not having received a damaged
-// packet.
+// laws holds the gateway to the packet law and the frame law, exactly, and every host to not having
+// received a damaged packet.
 func (l *lab) laws() (string, error) {
 	s, err := l.gate.Laws(l.ctx)
 	if err != nil {

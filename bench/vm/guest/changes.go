@@ -19,8 +19,8 @@ import (
 	"sluice.dev/sluice/control/status"
 )
 
-// command runs a program on the gateway and returns what it printed, which the log gets, too. It has a view of /sys as
-// `ip netns exec` gives it: queues are counted there.
+// command runs a program on the gateway and returns what it printed, which the log gets, too. It
+// has a view of /sys as `ip netns exec` gives it: queues are counted there.
 func (l *lab) command(path string, args ...string) (string, error) {
 	var out strings.Builder
 	both := io.MultiWriter(&out, l.Log)
@@ -50,7 +50,8 @@ func (l *lab) ethtool(args ...string) error {
 	return err
 }
 
-// each runs ethtool with each list of arguments under held connections, all of which must go on afterwards.
+// each runs ethtool with each list of arguments under held connections, all of which must go on
+// afterwards.
 func (l *lab) each(commands ...string) (string, error) {
 	flows, err := l.hold()
 	if err != nil {
@@ -78,7 +79,8 @@ func (l *lab) rss() (string, error) {
 	return l.each("-X left equal 1", "-X left default")
 }
 
-// spread sends datagrams of one client from many ports: to one queue, until what doctor says is done.
+// spread sends datagrams of one client from many ports: to one queue, until what doctor says is
+// done.
 func (l *lab) spread() (string, error) {
 	const command = "-N " + left + " rx-flow-hash udp4 sdfn"
 	before, err := l.ofQueues()
@@ -88,7 +90,8 @@ func (l *lab) spread() (string, error) {
 	if said, err := l.command(l.Sluice, "doctor", "--config", l.gate.ConfigFile()); err != nil {
 		return "", err
 	} else if !strings.Contains(said, "ethtool "+command) {
-		return "", fmt.Errorf("%d and %d packets came to the two queues, and doctor does not say: ethtool %s", before[0], before[1], command)
+		return "", fmt.Errorf("%d and %d packets came to the two queues, and doctor does not say: ethtool %s",
+			before[0], before[1], command)
 	}
 	if err := l.ethtool(strings.Fields(command)...); err != nil {
 		return "", err
@@ -97,7 +100,8 @@ func (l *lab) spread() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	shares := fmt.Sprintf("%d and %d packets to the queues before, %d and %d after", before[0], before[1], after[0], after[1])
+	shares := fmt.Sprintf("%d and %d packets to the queues before, %d and %d after", before[0], before[1], after[0],
+		after[1])
 	const sent = spreadPorts * uint64(len(spreadSizes))
 	if most := max(before[0], before[1]); most < sent*9/10 {
 		return "", fmt.Errorf("nothing to mend: %s", shares)
@@ -110,10 +114,12 @@ func (l *lab) spread() (string, error) {
 
 const spreadPorts = 32 // of a client
 
-// spreadSizes are the payloads of the datagrams that leave each, in bytes: different ones, by which answers are known.
+// spreadSizes are the payloads of the datagrams that leave each, in bytes: different ones, by which
+// answers are known.
 var spreadSizes = [...]int{100, 101, 102, 103}
 
-// ofQueues sends datagrams from many ports of a client, and returns how many more packets each queue of its NIC got.
+// ofQueues sends datagrams from many ports of a client, and returns how many more packets each
+// queue of its NIC got.
 func (l *lab) ofQueues() (packets [2]uint64, err error) {
 	before, err := l.queuePackets()
 	if err != nil {
@@ -169,7 +175,8 @@ func (l *lab) oneQueue() (string, error) {
 	return "ethtool -L combined 1", nil
 }
 
-// groOff does what doctor says where VLAN devices are the gateway's interfaces: the NIC below would merge packets first.
+// groOff does what doctor says where VLAN devices are the gateway's interfaces: the NIC below would
+// merge packets first.
 func (l *lab) groOff() (string, error) {
 	said, err := l.command(l.Sluice, "doctor", "--config", l.gate.ConfigFile())
 	if err == nil || !strings.Contains(said, "ethtool -K "+left+" gro off") {
@@ -183,8 +190,8 @@ func (l *lab) groOff() (string, error) {
 	return "doctor's ethtool -K gro off", nil
 }
 
-// mtuChanges makes the clients' link narrower than their own idea of it, so that path MTU discovery must work, and as
-// wide as before.
+// mtuChanges makes the clients' link narrower than their own idea of it, so that path MTU discovery
+// must work, and as wide as before.
 func (l *lab) mtuChanges() (string, error) {
 	for _, to := range []int{1400, l.MTU} {
 		if err := l.onLink(left, func(link netlink.Link) error { return netlink.LinkSetMTU(link, to) }); err != nil {
@@ -209,8 +216,8 @@ func (l *lab) mtuChanges() (string, error) {
 	return fmt.Sprintf("left at 1400 and at %d again: %d MB each way, both families", l.MTU, l.Bytes/1_000_000), nil
 }
 
-// fewerQueues asks for fewer queues while each has a socket, which the kernel refuses (ethnl_set_channels,
-// net/ethtool/channels.c), whatever the sockets' mode.
+// fewerQueues asks for fewer queues while each has a socket, which the kernel refuses
+// (ethnl_set_channels, net/ethtool/channels.c), whatever the sockets' mode.
 func (l *lab) fewerQueues() (string, error) {
 	flows, err := l.hold()
 	if err != nil {
@@ -226,7 +233,8 @@ func (l *lab) fewerQueues() (string, error) {
 	return fmt.Sprintf("ethtool -L combined 1 refused by the kernel; %d connections, 0 broken", heldFlows), nil
 }
 
-// moreQueues adds a queue that no worker serves, which the daemon must report for as long as it is so.
+// moreQueues adds a queue that no worker serves, which the daemon must report for as long as it is
+// so.
 func (l *lab) moreQueues() (string, error) {
 	const condition = "queues"
 	reported := func(s *status.StatusView) bool {
@@ -274,7 +282,10 @@ func (l *lab) unbindBind() (string, error) {
 		return "", err
 	}
 	if err := l.await(left+" to be seen gone", func(s *status.StatusView) bool {
-		return slices.ContainsFunc(s.Interfaces, func(i status.InterfaceView) bool { return i.Name == left && i.Mode == "" })
+		return slices.ContainsFunc(s.Interfaces, func(i status.InterfaceView) bool {
+			return i.Name == left &&
+				i.Mode == ""
+		})
 	}); err != nil {
 		return "", err
 	}
@@ -292,7 +303,8 @@ func (l *lab) unbindBind() (string, error) {
 	if err := l.countDamage(); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%s taken from %s and given back under %d connections, 0 broken", left, filepath.Base(driver), heldFlows), nil
+	return fmt.Sprintf("%s taken from %s and given back under %d connections, 0 broken", left, filepath.Base(driver),
+		heldFlows), nil
 }
 
 // genericMode configures generic mode for both NICs, before the start. Zero-copy sockets would send
@@ -309,8 +321,8 @@ func (l *lab) genericMode() (string, error) {
 	return "mode: generic for both NICs", l.gate.WriteConfiguration(text)
 }
 
-// nativeRefused wants an MTU that the driver's native mode cannot take to be refused where that mode is wanted, by a
-// message that names the driver.
+// nativeRefused wants an MTU that the driver's native mode cannot take to be refused where that
+// mode is wanted, by a message that names the driver.
 func (l *lab) nativeRefused() (string, error) {
 	const auto = "- name: " + left + "\n"
 	text := l.gate.Configuration()

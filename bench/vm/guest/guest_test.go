@@ -17,18 +17,21 @@ func TestRanges(t *testing.T) {
 	}
 }
 
-// TestDatagrams: no datagram is the beginning of another, so that one that was cut, or answered for another, is seen.
+// TestDatagrams: no datagram is the beginning of another, so that one that was cut, or answered for
+// another, is seen.
 func TestDatagrams(t *testing.T) {
 	for size := 18; size < etherMTU; size++ {
 		a, b := datagram(size), datagram(size+1)
-		if len(a) != size || bytes.HasPrefix(b, a) || bytes.Equal(complement(a), a) || !bytes.Equal(complement(complement(a)), a) {
+		if len(a) != size || bytes.HasPrefix(b, a) || bytes.Equal(complement(a), a) ||
+			!bytes.Equal(complement(complement(a)), a) {
 			t.Fatalf("%d bytes: %x and %x", size, a, b)
 		}
 	}
 }
 
 func TestModeOf(t *testing.T) {
-	zc, cp := status.QueueView{Bound: true, ZeroCopy: true, Reason: "sockets"}, status.QueueView{Bound: true, Reason: "sockets"}
+	zc, cp := status.QueueView{Bound: true, ZeroCopy: true, Reason: "sockets"},
+		status.QueueView{Bound: true, Reason: "sockets"}
 	for _, c := range []struct {
 		name string
 		i    status.InterfaceView

@@ -40,7 +40,8 @@ func (l *lab) build() (err error) {
 	if l.Net, err = topo.New(c); err != nil {
 		return err
 	}
-	// A link that goes down for a moment, as under an XDP attach, would lose its IPv6 address for good.
+	// A link that goes down for a moment, as under an XDP attach, would lose its IPv6 address for
+	// good.
 	for _, i := range l.Gateway.Interfaces {
 		if err := l.Gateway.SetSysctl("net/ipv6/conf/"+cmp.Or(i.VLAN, i.Name)+"/keep_addr_on_down", "1"); err != nil {
 			return err
@@ -59,7 +60,8 @@ func (l *lab) build() (err error) {
 	}
 	names := l.interfaces()
 	l.gate, err = launch.New(launch.Config{
-		Sluice: l.Sluice, Host: l.Gateway, NodeName: gatewayNode, Interfaces: names[:], Options: l.options(), Patience: l.Patience,
+		Sluice: l.Sluice, Host: l.Gateway, NodeName: gatewayNode, Interfaces: names[:], Options: l.options(),
+		Patience: l.Patience,
 	})
 	if err != nil {
 		return err
@@ -70,15 +72,15 @@ func (l *lab) build() (err error) {
 	return l.countDamage()
 }
 
-// options are the row's, and how long the kernel program waits for a daemon that starts again: a bound of time like
-// others. An emulated processor that is shared takes longer than the default for a start, and after it the kernel
-// resets what it does not know.
+// options are the row's, and how long the kernel program waits for a daemon that starts again: a
+// bound of time like others. An emulated processor that is shared takes longer than the default for
+// a start, and after it the kernel resets what it does not know.
 func (l *lab) options() string {
 	return fmt.Sprintf("%stuning: {passAfter: %s}\n", l.Options, l.patience(30*time.Second))
 }
 
-// services are a web server and an echo server on both backends, and a web server on the gateway itself, behind the
-// host link: once with the client's address kept, once translated.
+// services are a web server and an echo server on both backends, and a web server on the gateway
+// itself, behind the host link: once with the client's address kept, once translated.
 func (l *lab) services() []launch.Service {
 	var web, echo []launch.Endpoint
 	for _, h := range l.Backends {

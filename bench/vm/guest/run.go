@@ -199,7 +199,8 @@ func (l *lab) close() (err error) {
 	return err
 }
 
-// modeOf is how an interface's packets reach the gateway; queues of different modes make it an error.
+// modeOf is how an interface's packets reach the gateway; queues of different modes make it an
+// error.
 func modeOf(i *status.InterfaceView) (Mode, string, error) {
 	mode := Copy
 	if i.Mode == "generic" {

@@ -24,8 +24,8 @@ const (
 	maxDatagram   = 1 << 14 // more than is sent
 )
 
-// serveEcho answers each datagram of a host's addresses with its complement, so that what comes back is a server's, and
-// of the same size. It ends with the process.
+// serveEcho answers each datagram of a host's addresses with its complement, so that what comes
+// back is a server's, and of the same size. It ends with the process.
 func serveEcho(h *topo.Host, port uint16) error {
 	for _, a := range []netip.Addr{h.Addr4(), h.Addr6()} {
 		c, err := h.ListenPacket("udp", netip.AddrPortFrom(a, port).String())
@@ -70,12 +70,12 @@ func datagram(size int) []byte {
 // window is how many datagrams are under way at a time: fewer than any ring has slots.
 const window = 16
 
-// attempts are how often a size is tried: an overloaded guest may lose a datagram, a gateway that cannot forward a size
-// loses each.
+// attempts are how often a size is tried: an overloaded guest may lose a datagram, a gateway that
+// cannot forward a size loses each.
 const attempts = 3
 
-// sizes sends a datagram of each size of interest to a VIP and wants each back: from the smallest Ethernet frame to the
-// MTU, and one byte more, which the sender's kernel makes two fragments of.
+// sizes sends a datagram of each size of interest to a VIP and wants each back: from the smallest
+// Ethernet frame to the MTU, and one byte more, which the sender's kernel makes two fragments of.
 func (l *lab) sizes(vip string) (string, error) {
 	to := at(vip, echoPort)
 	headers := ipv4Bytes + udpBytes
@@ -118,8 +118,9 @@ func (l *lab) sizes(vip string) (string, error) {
 		count, first+headers+ethernetBytes, last+headers+ethernetBytes+1, again), nil
 }
 
-// ofInterest reports whether a frame of so many bytes is tried: every length that Ethernet has without jumbo frames; of
-// longer ones those around each multiple of 128 bytes, where the buffers of any driver end, and around the longest.
+// ofInterest reports whether a frame of so many bytes is tried: every length that Ethernet has
+// without jumbo frames; of longer ones those around each multiple of 128 bytes, where the buffers
+// of any driver end, and around the longest.
 func ofInterest(frame, longest int) bool {
 	const step, around = 128, 2
 	beside := (frame + around) % step

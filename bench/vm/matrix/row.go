@@ -1,5 +1,5 @@
-// Package matrix says which guests the gateway is tried in, runs them one after another, and makes a table of what they
-// found: NIC x kernel x mode x what was tried.
+// Package matrix says which guests the gateway is tried in, runs them one after another, and makes
+// a table of what they found: NIC x kernel x mode x what was tried.
 package matrix
 
 import (
@@ -22,7 +22,8 @@ type Row struct {
 	Cases       []string
 	Megabytes   int64 // of each TCP transfer
 	Kills       int
-	// Command is a command of sluice-bench that runs instead, in a guest without NICs; its status is the result.
+	// Command is a command of sluice-bench that runs instead, in a guest without NICs; its status
+	// is the result.
 	Command []string
 }
 
@@ -57,8 +58,9 @@ func (r *Row) nics() string {
 
 var (
 	all = around("connect", "udp4", "udp6", "tcp4", "tcp6", "local", "kill", "link")
-	// regression are the cases that failed where zero-copy was first tried: the daemon did not start on NICs of which one
-	// does zero-copy and the other, or the host link, does not; and igb lost every packet of more than 1 KiB.
+	// regression are the cases that failed where zero-copy was first tried: the daemon did not
+	// start on NICs of which one does zero-copy and the other, or the host link, does not; and igb
+	// lost every packet of more than 1 KiB.
 	regression = around("connect", "udp4", "udp6", "local", "kill")
 )
 
@@ -67,7 +69,8 @@ func around(cases ...string) []string {
 	return slices.Concat([]string{"doctor", "start"}, cases, []string{"laws", "stop"})
 }
 
-// newest and oldest are the kernels between which README promises the gateway to run; both do the same in principle.
+// newest and oldest are the kernels between which README promises the gateway to run; both do the
+// same in principle.
 const (
 	newest = "trixie-backports"
 	other  = "sid"
@@ -99,11 +102,13 @@ func Rows(s Set) ([]Row, error) {
 	more = append(more, jumbo()...)
 	more = append(more, tagged()...)
 	more = append(more,
-		Row{Kernel: newest, Left: "igb", Right: "igb", Name: "changes", Cases: around("connect", "rings", "rss", "spread", "queues", "mtu"), Megabytes: 2},
+		Row{Kernel: newest, Left: "igb", Right: "igb", Name: "changes", Cases: around("connect", "rings", "rss",
+			"spread", "queues", "mtu"), Megabytes: 2},
 		Row{Kernel: newest, Left: "igb", Right: "igb", Name: "unbind", Cases: around("connect", "unbind")},
 		Row{Kernel: newest, Left: "virtio-net", Right: "igb", Name: "unbind", Cases: around("connect", "unbind")},
 		Row{Kernel: newest, Left: "igb", Right: "igb", Name: "one queue",
-			Cases: slices.Concat([]string{"one"}, around("connect", "udp4", "tcp4", "kill", "more")), Megabytes: 10, Kills: 2},
+			Cases: slices.Concat([]string{"one"}, around("connect", "udp4", "tcp4", "kill", "more")), Megabytes: 10,
+			Kills: 2},
 		Row{Kernel: newest, Left: "igb", Right: "virtio-net", Name: "generic",
 			Cases: slices.Concat([]string{"generic"}, around("connect", "udp4")), Megabytes: 2},
 		Row{Kernel: newest, Name: "demo", Command: []string{"demo"}},
@@ -132,7 +137,8 @@ func jumbo() (rows []Row) {
 		})
 	}
 	for _, left := range [...]string{"igb", "vmxnet3"} {
-		rows = append(rows, Row{Kernel: newest, Left: left, Right: "virtio-net", Name: "native at MTU 9000", MTU: mtu, Cases: []string{"native"}})
+		rows = append(rows, Row{Kernel: newest, Left: left, Right: "virtio-net", Name: "native at MTU 9000", MTU: mtu,
+			Cases: []string{"native"}})
 	}
 	return rows
 }
@@ -180,7 +186,8 @@ func (r *Row) Expected(model string, k vm.Kernel) guest.Mode {
 	case r.VLAN == guest.Devices, // they have no native XDP
 		slices.Contains(r.Cases, "generic"):
 		return guest.Generic
-	case r.MTU > frameMTU && model != "virtio-net": // the only one of them whose driver hands programs packets in several buffers
+	// the only one of them whose driver hands programs packets in several buffers
+	case r.MTU > frameMTU && model != "virtio-net":
 		return guest.Generic
 	case r.MTU > frameMTU:
 		return guest.Copy

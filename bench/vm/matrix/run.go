@@ -52,7 +52,8 @@ func (o *Outcome) failed() bool {
 	return o.Err != nil || len(o.Results) == 0
 }
 
-// Run runs the rows and writes each as it ends, and then a table of all. It returns an error if one failed.
+// Run runs the rows and writes each as it ends, and then a table of all. It returns an error if one
+// failed.
 func Run(ctx context.Context, c Config) error {
 	if err := os.MkdirAll(c.Logs, 0o755); err != nil {
 		return err
@@ -87,7 +88,8 @@ func Run(ctx context.Context, c Config) error {
 	if err := table(c.Out, outcomes); err != nil {
 		return err
 	}
-	fmt.Fprintf(c.Out, "\n%d guests, %d failed, %v; what they said is in %s\n", len(outcomes), failed, time.Since(began).Round(time.Second), c.Logs)
+	fmt.Fprintf(c.Out, "\n%d guests, %d failed, %v; what they said is in %s\n", len(outcomes), failed,
+		time.Since(began).Round(time.Second), c.Logs)
 	if failed > 0 {
 		return fmt.Errorf("%d of %d guests failed", failed, len(outcomes))
 	}
@@ -104,7 +106,8 @@ func (c *Config) row(ctx context.Context, r *Row, k vm.Kernel) Outcome {
 			return
 		}
 		o.Results = append(o.Results, result)
-		fmt.Fprintf(c.Out, "  %-8s %-6s %6.1f s  %s\n", result.Case, verdict(result.OK), float64(result.Millis)/1000, result.Detail)
+		fmt.Fprintf(c.Out, "  %-8s %-6s %6.1f s  %s\n", result.Case, verdict(result.OK), float64(result.Millis)/1000,
+			result.Detail)
 	})
 	o.Elapsed = time.Since(began)
 	if len(r.Command) > 0 {

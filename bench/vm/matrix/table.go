@@ -16,7 +16,8 @@ func table(out io.Writer, outcomes []Outcome) error {
 			where = o.Row.nics() + ", " + o.Row.Name + "\t" + o.Kernel.Release
 		}
 		for _, r := range o.Results {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%.1f s\t%s\n", where, r.Modes, r.Case, verdict(r.OK), float64(r.Millis)/1000, r.Detail)
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%.1f s\t%s\n", where, r.Modes, r.Case, verdict(r.OK),
+				float64(r.Millis)/1000, r.Detail)
 		}
 		whole := "ok"
 		if o.failed() {

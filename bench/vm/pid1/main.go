@@ -77,7 +77,8 @@ func prepare(o Order) error {
 	return loopbackUp()
 }
 
-// toolDir is in the guest's PATH behind the directories of the machine: what is installed is preferred.
+// toolDir is in the guest's PATH behind the directories of the machine: what is installed is
+// preferred.
 const toolDir = "/run/vm/bin"
 
 func writeTools(tools map[string][]string) error {
@@ -121,7 +122,8 @@ func command(o Order) (status int, err error) {
 		stderr.end()
 		return 127, nil // as shells say it
 	}
-	p, err := os.StartProcess(path, o.Args, &os.ProcAttr{Dir: o.Dir, Env: env, Files: []*os.File{null, stdout.in, stderr.in}})
+	p, err := os.StartProcess(path, o.Args, &os.ProcAttr{Dir: o.Dir, Env: env, Files: []*os.File{null, stdout.in,
+		stderr.in}})
 	if err != nil {
 		return 0, err
 	}
@@ -152,7 +154,8 @@ func valueOf(env []string, name string) string {
 	return ""
 }
 
-// waitFor waits for a process, and on the way for every orphan that ends: the first process is the parent of them all.
+// waitFor waits for a process, and on the way for every orphan that ends: the first process is the
+// parent of them all.
 func waitFor(pid int) (status int) {
 	for {
 		var ws unix.WaitStatus
@@ -169,7 +172,8 @@ func waitFor(pid int) (status int) {
 	}
 }
 
-// endAll ends every process but this one and waits until each is gone, so that no socket is bound to a NIC any more.
+// endAll ends every process but this one and waits until each is gone, so that no socket is bound
+// to a NIC any more.
 func endAll() {
 	gone := make(chan struct{})
 	_ = unix.Kill(-1, unix.SIGTERM) // there may be none
@@ -206,8 +210,9 @@ func tell(text string) error {
 	return port.Close()
 }
 
-// powerOff ends the guest. By QEMU's exit port no driver's shutdown runs: that of igb in Linux 7.3 fails if the last
-// socket's zero-copy buffers are not yet gone, and they go some time after the socket.
+// powerOff ends the guest. By QEMU's exit port no driver's shutdown runs: that of igb in Linux 7.3
+// fails if the last socket's zero-copy buffers are not yet gone, and they go some time after the
+// socket.
 func powerOff() {
 	if port, err := os.OpenFile("/dev/port", os.O_WRONLY, 0); err == nil {
 		if _, err := port.WriteAt([]byte{0}, ExitPort); err != nil {

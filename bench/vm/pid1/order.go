@@ -1,5 +1,5 @@
-// Package pid1 is the first process of a guest of bench/vm: it mounts what the guest has for a root, loads drivers,
-// names NICs, runs one command, ends every process and then the guest.
+// Package pid1 is the first process of a guest of bench/vm: it mounts what the guest has for a
+// root, loads drivers, names NICs, runs one command, ends every process and then the guest.
 package pid1
 
 import (
@@ -16,7 +16,8 @@ const (
 	PortOut    = "out"    // virtio ports
 	PortErr    = "err"
 	PortStatus = "status"
-	// ExitPort is where QEMU's isa-debug-exit listens: a byte written there ends the guest without the drivers' shutdown.
+	// ExitPort is where QEMU's isa-debug-exit listens: a byte written there ends the guest without
+	// the drivers' shutdown.
 	ExitPort = 0xf4
 )
 

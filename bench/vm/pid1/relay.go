@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// relayed is a stream of the command's on its way to the host. A virtio port can be opened once, and neither polled for
-// nor reopened by name like a pipe, so the command has a pipe.
+// relayed is a stream of the command's on its way to the host. A virtio port can be opened once,
+// and neither polled for nor reopened by name like a pipe, so the command has a pipe.
 type relayed struct {
 	in   *os.File // what the command writes to
 	done chan error

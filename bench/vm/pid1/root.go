@@ -45,7 +45,8 @@ func mountFirst() error {
 	})
 }
 
-// moduleCompressed is MODULE_INIT_COMPRESSED_FILE of include/uapi/linux/module.h: the kernel unpacks.
+// moduleCompressed is MODULE_INIT_COMPRESSED_FILE of include/uapi/linux/module.h: the kernel
+// unpacks.
 const moduleCompressed = 4
 
 // loadEarly loads the modules of the initramfs in the order of their names.
@@ -74,13 +75,15 @@ func loadEarly() error {
 	return nil
 }
 
-// msize is the most that one 9p message carries; the transport allows no more than 128 pages less two.
+// msize is the most that one 9p message carries; the transport allows no more than 128 pages less
+// two.
 const msize = "trans=virtio,version=9p2000.L,msize=512000"
 
 // enterRoot mounts the host's root with memory above it, and makes it ours.
 func enterRoot(o Order) error {
 	err := mountAll([]mount{
-		{RootTag, "/lower", "9p", unix.MS_RDONLY, msize + ",cache=loose"}, // nobody else changes it meanwhile in a way that matters
+		// nobody else changes it meanwhile in a way that matters
+		{RootTag, "/lower", "9p", unix.MS_RDONLY, msize + ",cache=loose"},
 		{"tmpfs", "/memory", "tmpfs", 0, "size=75%"},
 	})
 	if err != nil {
@@ -132,7 +135,8 @@ func mountRest(o Order) error {
 		return err
 	}
 	for link, to := range map[string]string{
-		"/dev/fd": "/proc/self/fd", "/dev/stdin": "/proc/self/fd/0", "/dev/stdout": "/proc/self/fd/1", "/dev/stderr": "/proc/self/fd/2",
+		"/dev/fd": "/proc/self/fd", "/dev/stdin": "/proc/self/fd/0", "/dev/stdout": "/proc/self/fd/1",
+		"/dev/stderr": "/proc/self/fd/2",
 	} {
 		if err := os.Symlink(to, link); err != nil && !errors.Is(err, os.ErrExist) {
 			return err

@@ -35,7 +35,8 @@ type conversion struct {
 }
 
 func newConversion(settings []setting, o Options) *conversion {
-	c := &conversion{options: o, by: map[string]*setting{}, fields: []Field{}, remarks: []string{}, warnings: []string{}}
+	c := &conversion{options: o, by: map[string]*setting{}, fields: []Field{}, remarks: []string{},
+		warnings: []string{}}
 	for i := range settings {
 		s := &settings[i]
 		c.by[s.path], c.order = s, append(c.order, s)
@@ -148,7 +149,8 @@ func (c *conversion) refuse(s *setting, format string, args ...any) {
 func (c *conversion) modeSetting(s *setting) {
 	switch s.text {
 	case modeIPTables, modeIPVS, modeNFTables:
-		c.none(s, "packets from outside never reach the kernel's tables; docs/kube-proxy.md says where the modes differ, and which of them Sluice follows")
+		c.none(s, "packets from outside never reach the kernel's tables; docs/kube-proxy.md says where the modes "+
+			"differ, and which of them Sluice follows")
 	case "kernelspace":
 		c.refuse(s, "is of Windows nodes; give the configuration of the Linux nodes")
 	default:
@@ -201,8 +203,10 @@ func (c *conversion) detectLocalMode(s *setting) {
 	case byClusterCIDR:
 		c.tell(s, Kept, "", "it is the only mode here: who is a pod is told by proxy.clusterCIDRs")
 	case "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix":
-		c.tell(s, Kept, "", "it tells the pods of this node from everybody else, and what comes in by the gateway's interfaces is never "+
-			"from those. Without proxy.clusterCIDRs everybody counts as outside here, too")
+		c.tell(s, Kept, "",
+			"it tells the pods of this node from everybody else, and what comes in by the gateway's interfaces is "+
+				"never "+
+				"from those. Without proxy.clusterCIDRs everybody counts as outside here, too")
 	default:
 		c.refuse(s, "is %q, kube-proxy has ClusterCIDR, NodeCIDR, BridgeInterface and InterfaceNamePrefix", s.text)
 	}
@@ -212,7 +216,8 @@ func (c *conversion) masqueradeAll(s *setting) { c.become(s, "proxy.masqueradeAl
 
 func (c *conversion) hostnameOverride(s *setting) {
 	c.become(s, "nodeName", strconv.Quote(strings.ToLower(strings.TrimSpace(s.text))),
-		"it makes this the file of one node: remove it where gateways share the file, as they do with the chart, which names each node itself")
+		"it makes this the file of one node: remove it where gateways share the file, as they do with the chart, "+
+			"which names each node itself")
 }
 
 // nodePortAddresses: a family that has no CIDR in the list is not restricted
@@ -274,8 +279,10 @@ const kubeadmKubeconfig = "/var/lib/kube-proxy/kubeconfig.conf"
 func (c *conversion) kubeconfig(s *setting) {
 	switch {
 	case s.text == kubeadmKubeconfig:
-		c.become(s, "kubernetes.kubeconfig", `""`, "that file is of kube-proxy's own pod, with its service account; empty takes the pod's own. "+
-			"The address of the API server is then that of Service default/kubernetes, unless KUBERNETES_SERVICE_HOST says another (apiServer of the chart)")
+		c.become(s, "kubernetes.kubeconfig", `""`,
+			"that file is of kube-proxy's own pod, with its service account; empty takes the pod's own. "+
+				"The address of the API server is then that of Service default/kubernetes, unless "+
+				"KUBERNETES_SERVICE_HOST says another (apiServer of the chart)")
 	case !filepath.IsAbs(s.text):
 		c.refuse(s, "is %q, Sluice takes an absolute path only", s.text)
 	default:

@@ -18,16 +18,20 @@ var schedulers = map[string]struct{ here, differs string }{
 	"mh":    {"maglev", ""},
 	"lblc":  {"wlc", "it is for caches, and keeps what goes to one address together; here it is least connection only"},
 	"lblcr": {"wlc", "it is for caches, and keeps what goes to one address together; here it is least connection only"},
-	"fo":    {"maglev", "it sends all flows to the backend of the highest weight, and kube-proxy gives all weight 1: all went to one; here they are spread"},
-	"ovf":   {"maglev", "it fills one backend to its weight before the next, and kube-proxy gives all weight 1; here they are spread"},
-	"twos":  {"lc", "it compares two backends that it draws; here all are compared"},
+	"fo": {"maglev",
+		"it sends all flows to the backend of the highest weight, and kube-proxy gives all weight 1: all went to " +
+			"one; here they are spread"},
+	"ovf": {"maglev",
+		"it fills one backend to its weight before the next, and kube-proxy gives all weight 1; here they are spread"},
+	"twos": {"lc", "it compares two backends that it draws; here all are compared"},
 }
 
 func (c *conversion) scheduler(s *setting) {
 	to, known := schedulers[s.text]
 	if !known {
 		to.here = string(config.Schedulers[0])
-		to.differs = "there is no scheduler of this name here; the default is Maglev, `sluice config defaults` lists the others"
+		to.differs = "there is no scheduler of this name here; the default is Maglev, `sluice config defaults` lists " +
+			"the others"
 	}
 	c.become(s, "proxy.scheduler", to.here, to.differs)
 }
@@ -42,13 +46,15 @@ const (
 func timeout(name, differs string) func(*conversion, *setting) {
 	return func(c *conversion, s *setting) {
 		if s.duration == 0 {
-			c.none(s, "kube-proxy leaves the kernel's value alone with it; here the default of flows.timeouts."+name+" holds")
+			c.none(s, "kube-proxy leaves the kernel's value alone with it; here the default of flows.timeouts."+name+
+				" holds")
 			return
 		}
 		d, why := s.duration, differs
 		if d < shortest || d > longest {
 			d = min(max(d, shortest), longest)
-			why = fmt.Sprintf("the nearest that is possible here: %s to %s", config.Duration(shortest), config.Duration(longest))
+			why = fmt.Sprintf("the nearest that is possible here: %s to %s", config.Duration(shortest),
+				config.Duration(longest))
 		}
 		c.become(s, "flows.timeouts."+name, config.Duration(d).String(), why)
 	}
@@ -76,7 +82,8 @@ func (c *conversion) conntrackMax(s *setting) {
 		return
 	}
 	if perCore == 0 {
-		c.none(s, "kube-proxy leaves nf_conntrack_max alone with maxPerCore 0; here the sizes of flows.ipv4 and flows.ipv6 hold")
+		c.none(s, "kube-proxy leaves nf_conntrack_max alone with maxPerCore 0; here the sizes of flows.ipv4 and "+
+			"flows.ipv6 hold")
 		return
 	}
 	n := perCore * int64(max(1, c.options.CPUs))
@@ -106,23 +113,28 @@ func (c *conversion) notes() {
 	if unset("nodePortAddresses") && c.mode == modeNFTables {
 		c.set("nodeAddresses", "[primary]", "mode nftables takes primary where nodePortAddresses says nothing")
 	} else if unset("nodePortAddresses") {
-		note("Node ports are served on all addresses of the gateway's interfaces. kube-proxy in mode %s serves them on all "+
+		note("Node ports are served on all addresses of the gateway's interfaces. kube-proxy in mode %s serves them "+
+			"on all "+
 			"addresses of the node: for those of other interfaces, write nodeAddresses: [0.0.0.0/0, \"::/0\"].", c.mode)
 	}
 	if m := c.text("detectLocalMode"); unset("clusterCIDR") && (m == "" || m == byClusterCIDR) {
-		note("Without clusterCIDR kube-proxy keeps the address of clients of a ClusterIP; here it is translated, so that replies come back.")
+		note("Without clusterCIDR kube-proxy keeps the address of clients of a ClusterIP; here it is translated, so " +
+			"that replies come back.")
 	}
 	if c.mode == modeIPVS && unset("ipvs.scheduler") {
 		c.set("proxy.scheduler", "rr", "mode ipvs takes rr where ipvs.scheduler says nothing")
 	} else if c.mode != modeIPVS {
-		note("kube-proxy in mode %s draws a backend at random for each flow; here Maglev chooses (proxy.scheduler), as evenly, "+
+		note("kube-proxy in mode %s draws a backend at random for each flow; here Maglev chooses (proxy.scheduler), "+
+			"as evenly, "+
 			"and alike on all gateways with the same maglev.seed.", c.mode)
 	}
 	if unset("conntrack.tcpEstablishedTimeout") && unset("ipvs.tcpTimeout") {
-		note("An idle TCP connection lives %s (flows.timeouts.established); kube-proxy sets conntrack to 24h.", d.Flows.Timeouts.Established)
+		note("An idle TCP connection lives %s (flows.timeouts.established); kube-proxy sets conntrack to 24h.",
+			d.Flows.Timeouts.Established)
 	}
 	if unset("conntrack.tcpCloseWaitTimeout") && unset("ipvs.tcpFinTimeout") {
-		note("A connection that one side has closed lives %s (flows.timeouts.finWait); kube-proxy sets conntrack to 1h for CLOSE_WAIT.", d.Flows.Timeouts.FinWait)
+		note("A connection that one side has closed lives %s (flows.timeouts.finWait); kube-proxy sets conntrack to "+
+			"1h for CLOSE_WAIT.", d.Flows.Timeouts.FinWait)
 	}
 	if unset("metricsBindAddress") {
 		note("Metrics are on %s; kube-proxy's are on 127.0.0.1:10249.", d.Metrics.Address)
@@ -135,15 +147,18 @@ func (c *conversion) warn() {
 	for _, e := range c.entries {
 		switch e.path {
 		case "nodeName":
-			warn("nodeName is %s, from hostnameOverride: a file that several gateways share must not have it, or each takes itself for that node.", e.value)
+			warn("nodeName is %s, from hostnameOverride: a file that several gateways share must not have it, or "+
+				"each takes itself for that node.", e.value)
 		case "flows.ipv4":
 			if c.options.CPUsAssumed {
-				warn("flows.ipv4 and flows.ipv6 are %s because this machine has %d CPUs: give --cpus, how many a gateway has.", e.value, c.options.CPUs)
+				warn("flows.ipv4 and flows.ipv6 are %s because this machine has %d CPUs: give --cpus, how many a "+
+					"gateway has.", e.value, c.options.CPUs)
 			}
 		case "metrics.address", "health.address":
 			text, _ := strconv.Unquote(e.value)
 			if at, err := netip.ParseAddrPort(text); err == nil && at.Addr() == netip.IPv4Unspecified() {
-				warn("%s is %s, and 0.0.0.0 is IPv4 only: write \":%d\" to be asked over IPv6, too.", e.path, text, at.Port())
+				warn("%s is %s, and 0.0.0.0 is IPv4 only: write \":%d\" to be asked over IPv6, too.", e.path, text,
+					at.Port())
 			}
 		}
 	}

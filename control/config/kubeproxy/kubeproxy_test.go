@@ -32,7 +32,8 @@ func golden(t *testing.T, name string, got []byte) {
 		}
 	}
 	if want, err := os.ReadFile(path); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("%s is not what came out (%v); see the difference after `go test ./control/config/kubeproxy -update`\n%s", path, err, got)
+		t.Errorf("%s is not what came out (%v); see the difference after `go test ./control/config/kubeproxy "+
+			"-update`\n%s", path, err, got)
 	}
 }
 
@@ -41,7 +42,8 @@ func TestConvert(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"kubeadm", "ipvs", "nftables"} {
 		t.Run(name, func(t *testing.T) {
-			got, err := Convert(name+".yaml", read(t, name+".yaml"), Options{Interfaces: []string{"eth0", "eth1"}, CPUs: 8})
+			got, err := Convert(name+".yaml", read(t, name+".yaml"), Options{Interfaces: []string{"eth0", "eth1"},
+				CPUs: 8})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -93,11 +95,14 @@ func TestMeaning(t *testing.T) {
 	}{
 		{"cluster CIDR", "clusterCIDR: 10.1.2.3/16", clusterCIDRs, "[10.1.0.0/16]"},
 		{"cluster CIDR that is not read", "clusterCIDR: 10.1.0.0/16\ndetectLocalMode: NodeCIDR", clusterCIDRs, "[]"},
-		{"pods by bridge", "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0}\nclusterCIDR: 10.1.0.0/16", clusterCIDRs, "[]"},
+		{"pods by bridge",
+			"detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0}\nclusterCIDR: 10.1.0.0/16",
+			clusterCIDRs, "[]"},
 		{"pods by CIDR", "detectLocalMode: ClusterCIDR\nclusterCIDR: 10.1.0.0/16", clusterCIDRs, "[10.1.0.0/16]"},
 		{"iptables masqueradeAll in mode iptables", "iptables: {masqueradeAll: true}", masqueradeAll, "true"},
 		{"iptables masqueradeAll in mode ipvs", "mode: ipvs\niptables: {masqueradeAll: true}", masqueradeAll, "true"},
-		{"iptables masqueradeAll in mode nftables", "mode: nftables\niptables: {masqueradeAll: true}", masqueradeAll, "false"},
+		{"iptables masqueradeAll in mode nftables", "mode: nftables\niptables: {masqueradeAll: true}", masqueradeAll,
+			"false"},
 		{"nftables masqueradeAll in mode iptables", "nftables: {masqueradeAll: true}", masqueradeAll, "false"},
 		{"scheduler in mode ipvs", "mode: ipvs\nipvs: {scheduler: sed}", scheduler, "sed"},
 		{"scheduler mh", "mode: ipvs\nipvs: {scheduler: mh}", scheduler, "maglev"},
@@ -108,23 +113,33 @@ func TestMeaning(t *testing.T) {
 		{"node ports in mode iptables", "mode: iptables", nodeAddresses, "[]"},
 		{"primary", "nodePortAddresses: [primary]", nodeAddresses, "[primary]"},
 		{"the other family", `nodePortAddresses: ["2001:db8::/32"]`, nodeAddresses, "[2001:db8::/32 0.0.0.0/0]"},
-		{"both families", `nodePortAddresses: ["2001:db8::/32", 10.0.0.0/8]`, nodeAddresses, "[2001:db8::/32 10.0.0.0/8]"},
+		{"both families", `nodePortAddresses: ["2001:db8::/32", 10.0.0.0/8]`, nodeAddresses,
+			"[2001:db8::/32 10.0.0.0/8]"},
 		{"conntrack is capped", "conntrack: {maxPerCore: 32768}", flows, "1048576 1048576"},
 		{"conntrack by cores", "conntrack: {maxPerCore: 4096, min: 8}", flows, "262144 262144"},
 		{"conntrack by min", "conntrack: {maxPerCore: 10, min: 5000}", flows, "5000 5000"},
 		{"conntrack min above the cap of cores", "conntrack: {maxPerCore: 10, min: 5000000}", flows, "5000000 5000000"},
 		{"conntrack left alone", "conntrack: {maxPerCore: 0, min: 5000}", flows, "1048576 262144"},
-		{"the shorter timeout", "mode: ipvs\nipvs: {tcpTimeout: 15m}\nconntrack: {tcpEstablishedTimeout: 10m}", established, "10m"},
-		{"the shorter timeout, the other", "mode: ipvs\nipvs: {tcpTimeout: 5m}\nconntrack: {tcpEstablishedTimeout: 10m}", established, "5m"},
+		{"the shorter timeout", "mode: ipvs\nipvs: {tcpTimeout: 15m}\nconntrack: {tcpEstablishedTimeout: 10m}",
+			established, "10m"},
+		{"the shorter timeout, the other",
+			"mode: ipvs\nipvs: {tcpTimeout: 5m}\nconntrack: {tcpEstablishedTimeout: 10m}", established, "5m"},
 		{"a timeout that is too long", "conntrack: {tcpEstablishedTimeout: 1440h}", established, "720h"},
 		{"kubernetes' own timeout", "conntrack: {tcpEstablishedTimeout: 0s}", established, "2h4m"},
-		{"kubeconfig of kubeadm", "clientConnection: {kubeconfig: /var/lib/kube-proxy/kubeconfig.conf}", kubeconfig, ""},
+		{"kubeconfig of kubeadm", "clientConnection: {kubeconfig: /var/lib/kube-proxy/kubeconfig.conf}", kubeconfig,
+			""},
 		{"kubeconfig", "clientConnection: {kubeconfig: /etc/k}", kubeconfig, "/etc/k"},
 		{"node name", "hostnameOverride: ' NODE '", func(c *config.Configuration) any { return c.NodeName }, "node"},
-		{"health without a port", `healthzBindAddress: "[::]"`, func(c *config.Configuration) any { return c.Health.Address }, "[::]:10256"},
-		{"health with a port", "healthzBindAddress: 10.0.0.1:99", func(c *config.Configuration) any { return c.Health.Address }, "10.0.0.1:99"},
-		{"metrics", "metricsBindAddress: 10.0.0.1:10249", func(c *config.Configuration) any { return c.Metrics.Address }, "10.0.0.1:9470"},
-		{"objects from the API server", "", func(c *config.Configuration) any { return fmt.Sprint(c.Kubernetes.Enabled, c.Manifests.Directory) }, "true"},
+		{"health without a port", `healthzBindAddress: "[::]"`,
+			func(c *config.Configuration) any { return c.Health.Address }, "[::]:10256"},
+		{"health with a port", "healthzBindAddress: 10.0.0.1:99",
+			func(c *config.Configuration) any { return c.Health.Address }, "10.0.0.1:99"},
+		{"metrics", "metricsBindAddress: 10.0.0.1:10249",
+			func(c *config.Configuration) any { return c.Metrics.Address }, "10.0.0.1:9470"},
+		{"objects from the API server", "", func(c *config.Configuration) any {
+			return fmt.Sprint(c.Kubernetes.Enabled,
+				c.Manifests.Directory)
+		}, "true"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if _, c := convert(t, tt.text, eth0); fmt.Sprint(tt.want(c)) != tt.is {
@@ -187,20 +202,26 @@ func TestOtherFiles(t *testing.T) {
 	for _, tt := range []struct{ name, text, want string }{
 		{"empty", "", "x: holds no KubeProxyConfiguration and no ConfigMap with one (but: nothing)"},
 		{"another kind", "kind: Pod\n", `(but: "Pod")`},
-		{"another version", "apiVersion: kubeproxy.config.k8s.io/v1\nkind: KubeProxyConfiguration\n", `x:1: apiVersion: is "kubeproxy.config.k8s.io/v1"`},
+		{"another version", "apiVersion: kubeproxy.config.k8s.io/v1\nkind: KubeProxyConfiguration\n",
+			`x:1: apiVersion: is "kubeproxy.config.k8s.io/v1"`},
 		{"two", body + "---\n" + body, "x:4: is the second"},
 		{"no YAML", "a: [", "is neither YAML nor JSON"},
 		{"a list", "- a\n", "no mapping"},
 		{"a ConfigMap of something else", "kind: ConfigMap\ndata: {a: b}\n", "x:1: data: has no key config.conf"},
-		{"an unknown field in a ConfigMap", "kind: ConfigMap\ndata:\n  config.conf: |\n    kind: KubeProxyConfiguration\n    apiVersion: kubeproxy.config.k8s.io/v1alpha1\n    what: 1\n",
+		{"an unknown field in a ConfigMap",
+			"kind: ConfigMap\ndata:\n  config.conf: |\n    kind: KubeProxyConfiguration\n    apiVersion: " +
+				"kubeproxy.config.k8s.io/v1alpha1\n    what: 1\n",
 			"x:6: what: is no field"},
-		{"an unknown field on one line", `{"kind": "ConfigMap", "data": {"proxy": "kind: KubeProxyConfiguration\napiVersion: kubeproxy.config.k8s.io/v1alpha1\nwhat: 1"}}`,
+		{"an unknown field on one line",
+			`{"kind": "ConfigMap", "data": {"proxy": "kind: KubeProxyConfiguration\napiVersion: kubeproxy.config.k8s.io/v1alpha1\nwhat: 1"}}`,
 			"x: what: is no field"},
-		{"a value that is none of ours", body + "hostnameOverride: " + strings.Repeat("a", 300), "x:3: hostnameOverride: became nodeName: "},
+		{"a value that is none of ours", body + "hostnameOverride: " + strings.Repeat("a", 300),
+			"x:3: hostnameOverride: became nodeName: "},
 		{"too large", strings.Repeat("#", maxBytes+1), "is larger than"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if _, err := Convert("x", []byte(tt.text), Options{}); err == nil || !strings.Contains(err.Error(), tt.want) {
+			if _, err := Convert("x", []byte(tt.text), Options{}); err == nil || !strings.Contains(err.Error(),
+				tt.want) {
 				t.Errorf("%v, want %s", err, tt.want)
 			}
 		})
@@ -253,7 +274,8 @@ func TestWarnings(t *testing.T) {
 		{"another machine's CPUs", "conntrack: {maxPerCore: 1024}", true, "because this machine has 64 CPUs"},
 		{"CPUs that were given", "conntrack: {maxPerCore: 1024}", false, ""},
 		{"CPUs that do not matter", "mode: nftables", true, ""},
-		{"IPv4 metrics", "metricsBindAddress: 0.0.0.0:10249", false, `metrics.address is 0.0.0.0:9470, and 0.0.0.0 is IPv4 only: write ":9470"`},
+		{"IPv4 metrics", "metricsBindAddress: 0.0.0.0:10249", false,
+			`metrics.address is 0.0.0.0:9470, and 0.0.0.0 is IPv4 only: write ":9470"`},
 		{"metrics of one address", "metricsBindAddress: 127.0.0.1:10249", false, ""},
 		{"IPv4 health", "healthzBindAddress: 0.0.0.0:10256", false, `health.address is 0.0.0.0:10256`},
 		{"nothing", "", true, ""},
@@ -264,7 +286,8 @@ func TestWarnings(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := strings.Join(r.Warnings, "\n"); len(r.Warnings) > 1 || (got == "") != (tt.want == "") || !strings.Contains(got, tt.want) {
+			if got := strings.Join(r.Warnings, "\n"); len(r.Warnings) > 1 || (got == "") != (tt.want == "") ||
+				!strings.Contains(got, tt.want) {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
 		})

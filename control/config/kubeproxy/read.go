@@ -53,7 +53,8 @@ type reader struct {
 }
 
 func (r *reader) fail(path string, line int, format string, args ...any) {
-	r.errs = append(r.errs, config.Error{File: r.file, Line: r.at(line), Path: path, Problem: fmt.Sprintf(format, args...)})
+	r.errs = append(r.errs, config.Error{File: r.file, Line: r.at(line), Path: path,
+		Problem: fmt.Sprintf(format, args...)})
 }
 
 // noLines is the offset where a line of the text is none of the file.
@@ -96,7 +97,8 @@ func (r *reader) document(data []byte) *yaml.Node {
 	case text(found[0], "kind") == wrapper:
 		return r.unwrap(found[0])
 	case text(found[0], "apiVersion") != apiVersion:
-		r.fail("apiVersion", found[0].Line, "is %q, this version of sluice reads %s", text(found[0], "apiVersion"), apiVersion)
+		r.fail("apiVersion", found[0].Line, "is %q, this version of sluice reads %s", text(found[0], "apiVersion"),
+			apiVersion)
 	default:
 		return found[0]
 	}
@@ -182,7 +184,9 @@ func (r *reader) walk(prefix string, n *yaml.Node, table map[string]rule) {
 		case known:
 			r.setting(path, key.Line, value, rule)
 		case !isSection(path, table):
-			r.fail(path, key.Line, "is no field that kube-proxy v1.36 knows, nor one it once knew; remove it, or see whether it is spelt right")
+			r.fail(path, key.Line,
+				"is no field that kube-proxy v1.36 knows, nor one it once knew; remove it, or see whether it is "+
+					"spelt right")
 		case value.Kind == yaml.MappingNode:
 			r.walk(path, value, table)
 		case value.Tag != "!!null":

@@ -11,7 +11,8 @@ import (
 )
 
 // sections is the order of the file, as `sluice config defaults` has it.
-var sections = []string{"nodeName", "interfaces", "nodeAddresses", "proxy", "flows", "kubernetes", "manifests", "metrics", "health", "log"}
+var sections = []string{"nodeName", "interfaces", "nodeAddresses", "proxy", "flows", "kubernetes", "manifests",
+	"metrics", "health", "log"}
 
 // width is where comments are broken.
 const width = 100

@@ -53,7 +53,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	verb := verbOf(r, len(parts) > 1)
 	if !s.allowed(Request{verb, group, parts[0]}) {
-		fail(w, http.StatusForbidden, "Forbidden", fmt.Sprintf("%s of %s in group %q is forbidden", verb, parts[0], group))
+		fail(w, http.StatusForbidden, "Forbidden", fmt.Sprintf("%s of %s in group %q is forbidden", verb, parts[0],
+			group))
 		return
 	}
 	k := s.kinds[parts[0]]
@@ -150,7 +151,8 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, k *kind, sel *sele
 		objects, next = objects[:limit], fmt.Sprintf("%d-%d", version, offset+limit)
 	}
 	w.Header().Set("Content-Type", "application/json")
-	fmt.Fprintf(w, `{"kind":"%sList","apiVersion":"%s","metadata":{"resourceVersion":"%d","continue":%q},"items":[`, k.name, k.apiVersion, version, next)
+	fmt.Fprintf(w, `{"kind":"%sList","apiVersion":"%s","metadata":{"resourceVersion":"%d","continue":%q},"items":[`,
+		k.name, k.apiVersion, version, next)
 	for i, o := range objects {
 		s.pace(w, k, i, len(objects))
 		if i > 0 {
@@ -194,7 +196,8 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, k *kind, sel *sel
 	q := r.URL.Query()
 	initial := q.Get("sendInitialEvents") == "true"
 	if initial && s.PlainLists {
-		fail(w, http.StatusUnprocessableEntity, "Invalid", "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled")
+		fail(w, http.StatusUnprocessableEntity, "Invalid",
+			"sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled")
 		return
 	}
 	from, _ := strconv.ParseUint(q.Get("resourceVersion"), 10, 64) // absent: 0
@@ -207,7 +210,8 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, k *kind, sel *sel
 			s.Shuffle(len(objects), func(i, j int) { objects[i], objects[j] = objects[j], objects[i] })
 		}
 	}
-	at, _ := slices.BinarySearchFunc(k.log, from+1, func(e event, v uint64) int { return int(int64(e.version) - int64(v)) })
+	at, _ := slices.BinarySearchFunc(k.log, from+1,
+		func(e event, v uint64) int { return int(int64(e.version) - int64(v)) })
 	s.mu.Unlock()
 	if from < floor {
 		fail(w, http.StatusGone, "Expired", fmt.Sprintf("too old resource version: %d (%d)", from, floor))
@@ -221,7 +225,8 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, k *kind, sel *sel
 	}
 	if initial {
 		s.pace(w, k, len(objects), len(objects))
-		out.send("BOOKMARK", fmt.Appendf(nil, `{"kind":%q,"apiVersion":%q,"metadata":{"resourceVersion":"%d","annotations":{%q:"true"}}}`,
+		out.send("BOOKMARK", fmt.Appendf(nil,
+			`{"kind":%q,"apiVersion":%q,"metadata":{"resourceVersion":"%d","annotations":{%q:"true"}}}`,
 			k.name, k.apiVersion, version, metav1.InitialEventsAnnotationKey))
 	}
 	out.flush.Flush()
@@ -243,7 +248,10 @@ func (s *Server) follow(r *http.Request, k *kind, sel *selector, out *stream, at
 		}
 		s.mu.Unlock()
 		if expired {
-			out.send("ERROR", []byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410,"message":"too old resource version"}`))
+			out.send("ERROR",
+				[]byte(
+					`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410,"message":"too old resource version"}`,
+				))
 			out.flush.Flush()
 			return
 		}

@@ -74,7 +74,9 @@ func (g *Gateway) Backends() []status.BackendView {
 
 // Flows implements status.Gateway. The cursor is a position in the list; every
 // third page is empty, as a sparse part of a table is.
-func (g *Gateway) Flows(f *status.FlowFilter, cursor uint64, limit int, page []status.FlowView) ([]status.FlowView, uint64) {
+func (g *Gateway) Flows(
+	f *status.FlowFilter, cursor uint64, limit int, page []status.FlowView,
+) ([]status.FlowView, uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.pages++; g.pages%3 == 2 && cursor != 0 {

@@ -1,5 +1,5 @@
-// Command chart lints the chart and renders it into the manifests that are committed,
-// or with -check says whether they are what it renders. With -values it renders a release of one's own.
+// Command chart lints the chart and renders it into the manifests that are committed, or with
+// -check says whether they are what it renders. With -values it renders a release of one's own.
 package main
 
 import (
@@ -105,7 +105,8 @@ func Manifests(dir string, values map[string]any) ([]byte, error) {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# Rendered from deploy/chart with its default values by `make chart`. Do not edit.\n"+
 		"# What must fit your cluster: the image, and the interfaces in the ConfigMap.\n"+
-		"apiVersion: v1\nkind: Namespace\nmetadata:\n  name: %s\n  labels:\n    pod-security.kubernetes.io/enforce: privileged\n", namespace)
+		"apiVersion: v1\nkind: Namespace\nmetadata:\n  name: %s\n  labels:\n    pod-security.kubernetes.io/enforce: "+
+		"privileged\n", namespace)
 	for _, m := range list {
 		fmt.Fprintf(&b, "---\n%s\n", strings.TrimSpace(m.Content))
 	}

@@ -48,7 +48,8 @@ func TestReproducible(t *testing.T) {
 	for i := range files {
 		out := filepath.Join(t.TempDir(), "image.tar")
 		var err error
-		if digests[i], err = run(out, "v1", "abc", []string{"amd64=" + compile(t, gateway, "amd64"), "arm64=" + compile(t, static, "arm64")}); err != nil {
+		if digests[i], err = run(out, "v1", "abc", []string{"amd64=" + compile(t, gateway, "amd64"), "arm64=" +
+			compile(t, static, "arm64")}); err != nil {
 			t.Fatal(err)
 		}
 		if files[i], err = os.ReadFile(out); err != nil {
@@ -144,7 +145,8 @@ func TestContents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !c.Created.Equal(time.Unix(0, 0)) || c.Config.Labels["org.opencontainers.image.revision"] != "abc" || c.Config.StopSignal != "SIGTERM" {
+	if !c.Created.Equal(time.Unix(0, 0)) || c.Config.Labels["org.opencontainers.image.revision"] != "abc" ||
+		c.Config.StopSignal != "SIGTERM" {
 		t.Errorf("configuration %+v", c)
 	}
 	root := t.TempDir()
@@ -165,7 +167,8 @@ func TestContents(t *testing.T) {
 				t.Fatal(err)
 			}
 			path := filepath.Join(root, h.Name)
-			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, content, os.FileMode(h.Mode))); err != nil {
+			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755),
+				os.WriteFile(path, content, os.FileMode(h.Mode))); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -20,8 +20,8 @@ const (
 	containerdName = "io.containerd.image.name"
 )
 
-// noRegistry is what a name without a registry means (github.com/distribution/reference, normalize.go).
-// containerd takes its annotation as it is, and a kubelet asks for the whole name.
+// noRegistry is what a name without a registry means (github.com/distribution/reference,
+// normalize.go). containerd takes its annotation as it is, and a kubelet asks for the whole name.
 const noRegistry = "docker.io/library/"
 
 // write puts an index into a tar of an OCI image layout, each file in the order of its
@@ -37,7 +37,8 @@ func write(out string, index v1.ImageIndex, name string) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := path.AppendIndex(index, layout.WithAnnotations(map[string]string{refName: name, containerdName: noRegistry + name})); err != nil {
+	if err := path.AppendIndex(index,
+		layout.WithAnnotations(map[string]string{refName: name, containerdName: noRegistry + name})); err != nil {
 		return err
 	}
 	part := filepath.Join(dir, "image.tar")
@@ -66,7 +67,8 @@ func archive(w io.Writer, root string) error {
 		if err != nil {
 			return err
 		}
-		h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(content)), ModTime: epoch, Format: tar.FormatUSTAR}
+		h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(content)), ModTime: epoch,
+			Format: tar.FormatUSTAR}
 		if err := t.WriteHeader(h); err != nil {
 			return err
 		}

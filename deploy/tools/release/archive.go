@@ -67,7 +67,8 @@ func writeChart(out, dir string, at time.Time) error {
 	return writeArchive(out, at, files)
 }
 
-// writeSums writes SHA256SUMS of every other file of a directory, in the form that `sha256sum -c` reads.
+// writeSums writes SHA256SUMS of every other file of a directory, in the form that `sha256sum -c`
+// reads.
 func writeSums(dir string, out io.Writer) error {
 	const sums = "SHA256SUMS"
 	entries, err := os.ReadDir(dir)

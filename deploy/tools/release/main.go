@@ -73,12 +73,14 @@ func inOrder(tree, version string) error {
 	}
 	heading := regexp.MustCompile(`(?m)^## ` + regexp.QuoteMeta(version) + ` \(\d{4}-\d{2}-\d{2}\)$`)
 	if !heading.Match(text) {
-		errs = append(errs, fmt.Errorf("CHANGELOG.md has no heading `## %s (YEAR-MONTH-DAY)`: write what the version has", version))
+		errs = append(errs,
+			fmt.Errorf("CHANGELOG.md has no heading `## %s (YEAR-MONTH-DAY)`: write what the version has", version))
 	}
 	return errors.Join(errs...)
 }
 
-// run adds to the directory of the release what is made of binaries, given as arch=path, and of the image.
+// run adds to the directory of the release what is made of binaries, given as arch=path, and of the
+// image.
 func run(r release, args []string, out io.Writer) error {
 	license, err := os.ReadFile(filepath.Join(r.tree, "LICENSE"))
 	if err != nil {

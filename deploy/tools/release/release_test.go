@@ -76,7 +76,8 @@ func decoded(t *testing.T, path string) *cdx.BOM {
 	return b
 }
 
-// components are those of a BOM by package URL; every one has name, version, and a reference of its own.
+// components are those of a BOM by package URL; every one has name, version, and a reference of its
+// own.
 func components(t *testing.T, b *cdx.BOM) map[string]cdx.Component {
 	t.Helper()
 	all := map[string]cdx.Component{}
@@ -108,7 +109,8 @@ func TestRelease(t *testing.T) {
 			t.Fatal(err)
 		}
 		command(t, "..", nil, append([]string{
-			"go", "run", "./image", "-o", r.path("-image.tar"), "-version", testVersion, "-revision", "abc"}, args...)...)
+			"go", "run", "./image", "-o", r.path("-image.tar"), "-version", testVersion, "-revision", "abc"},
+			args...)...)
 		if err := run(r, args, io.Discard); err != nil {
 			t.Fatal(err)
 		}
@@ -240,7 +242,8 @@ func TestModule(t *testing.T) {
 	}{
 		{&debug.Module{Path: "golang.org/x/sys", Version: "v0.49.0"}, "pkg:golang/golang.org/x/sys@v0.49.0"},
 		{&debug.Module{Path: "helm.sh/helm/v3", Version: "v3.21.4"}, "pkg:golang/helm.sh/helm/v3@v3.21.4"},
-		{&debug.Module{Path: "github.com/BurntSushi/toml", Version: "v1.6.0"}, "pkg:golang/github.com/burntsushi/toml@v1.6.0"},
+		{&debug.Module{Path: "github.com/BurntSushi/toml", Version: "v1.6.0"},
+			"pkg:golang/github.com/burntsushi/toml@v1.6.0"},
 		{&debug.Module{Path: "a.b/c", Version: "v2.0.0+incompatible"}, "pkg:golang/a.b/c@v2.0.0%2Bincompatible"},
 		{&debug.Module{Path: "a.b/c", Version: "v1.0.0", Replace: &debug.Module{Path: "a.b/fork", Version: "v1.0.1"}},
 			"pkg:golang/a.b/fork@v1.0.1"},

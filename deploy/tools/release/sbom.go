@@ -58,7 +58,8 @@ func module(m *debug.Module) (cdx.Component, error) {
 		m = m.Replace
 	}
 	if m.Version == "" {
-		return cdx.Component{}, fmt.Errorf("module %s has no version: a release replaces no module by a directory", m.Path)
+		return cdx.Component{}, fmt.Errorf("module %s has no version: a release replaces no module by a directory",
+			m.Path)
 	}
 	return library(m.Path, m.Version), nil
 }

@@ -23,7 +23,8 @@ func TestApplyAndRestore(t *testing.T) {
 	d, err := Apply("sl0", index, all, open(t, memory))
 	must(t, err)
 	want := map[string]string{attrDefer: "3", attrTimeout: "50000", attrThreaded: "1"}
-	if got := values(t, "sl0", index); !maps.Equal(got, want) || !maps.Equal(d.Values(), want) || len(d.Refused()) != 0 {
+	if got := values(t, "sl0", index); !maps.Equal(got, want) || !maps.Equal(d.Values(), want) ||
+		len(d.Refused()) != 0 {
 		t.Errorf("the device has %v, we say %v, refused %q; want %v", got, d.Values(), d.Refused(), want)
 	}
 	must(t, d.Restore())

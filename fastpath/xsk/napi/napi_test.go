@@ -29,8 +29,10 @@ func TestRefused(t *testing.T) {
 		write     error
 		say       string
 	}{
-		{"old kernel", attrThreaded, unix.ENOENT, nil, "threaded of eth0 cannot be set to 1: this kernel does not have it (Linux 5.12)"},
-		{"container", attrDefer, nil, unix.EROFS, "napi_defer_hard_irqs of eth0 cannot be set to 3: /sys is read-only here"},
+		{"old kernel", attrThreaded, unix.ENOENT, nil,
+			"threaded of eth0 cannot be set to 1: this kernel does not have it (Linux 5.12)"},
+		{"container", attrDefer, nil, unix.EROFS,
+			"napi_defer_hard_irqs of eth0 cannot be set to 3: /sys is read-only here"},
 		{"no capability", attrTimeout, nil, unix.EPERM, "CAP_NET_ADMIN"},
 		{"no NAPI", attrThreaded, nil, unix.EOPNOTSUPP, "the driver has no NAPI"},
 		{"other", attrThreaded, nil, unix.EIO, "input/output error"},
@@ -39,7 +41,8 @@ func TestRefused(t *testing.T) {
 			f := &fake{values: map[string]string{attrDefer: "0", attrTimeout: "0", attrThreaded: "0"},
 				at: test.attribute, readErr: test.read, writeErr: test.write}
 			d := apply(f, "eth0", 1, all, nil)
-			if refused := strings.Join(d.Refused(), "\n"); len(d.Refused()) != 1 || !strings.Contains(refused, test.say) {
+			if refused := strings.Join(d.Refused(), "\n"); len(d.Refused()) != 1 ||
+				!strings.Contains(refused, test.say) {
 				t.Errorf("refused %q, want %q", refused, test.say)
 			}
 			set := 0
@@ -77,7 +80,8 @@ func TestDamagedFile(t *testing.T) {
 	}
 }
 
-// TestOriginalOfAnotherVersion: what its fields mean is not known, so NICs must not be put back by them.
+// TestOriginalOfAnotherVersion: what its fields mean is not known, so NICs must not be put back by
+// them.
 func TestOriginalOfAnotherVersion(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "napi.json")
 	must(t, os.WriteFile(path, []byte(`{"eth0": {"boot": "b", "ifindex": 1, "settings": {"a": "1"}}}`), 0o600))
@@ -86,8 +90,8 @@ func TestOriginalOfAnotherVersion(t *testing.T) {
 	}
 }
 
-// TestEmptyFile: a machine that crashes just after the file was made may leave it without content. The
-// devices have lost our settings with it, and the gateway must come up.
+// TestEmptyFile: a machine that crashes just after the file was made may leave it without content.
+// The devices have lost our settings with it, and the gateway must come up.
 func TestEmptyFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "napi.json")
 	must(t, os.WriteFile(path, nil, 0o600))

@@ -47,7 +47,8 @@ func OpenOriginal(path string) (*Original, error) {
 		err = d.Decode(&o.devices)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("original settings of devices, %s: %w (remove the file to go on; compare the devices' settings with your own first)", path, err)
+		return nil, fmt.Errorf("original settings of devices, %s: %w (remove the file to go on; compare the devices' "+
+			"settings with your own first)", path, err)
 	}
 	return o, nil
 }

@@ -37,13 +37,15 @@ func openDevice(name string, ifindex int) (files, error) {
 			return d, nil
 		}
 		unix.Close(dir)
-		last = errors.Join(err, fmt.Errorf("/sys shows index %q, the device has %d: /sys is of another network namespace, mount one of this", text, ifindex))
+		last = errors.Join(err,
+			fmt.Errorf("/sys shows index %q, the device has %d: /sys is of another network namespace, mount one of "+
+				"this", text, ifindex))
 	}
 	return nil, fmt.Errorf("settings of %s: %w", name, last)
 }
 
-// MountSysfs returns a sysfs of the calling thread's network namespace, which is in no directory. It needs
-// CAP_SYS_ADMIN, and Linux 5.2 (fsopen).
+// MountSysfs returns a sysfs of the calling thread's network namespace, which is in no directory.
+// It needs CAP_SYS_ADMIN, and Linux 5.2 (fsopen).
 func MountSysfs() (int, error) {
 	fs, err := unix.Fsopen("sysfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {

@@ -77,7 +77,8 @@ func TestSCTPChecksum(t *testing.T) {
 		t.Errorf("check value %#08x", got)
 	}
 	frame := SCTP("192.0.2.1:40000", "198.51.100.7:9", 1).Bytes()
-	sctp, ok := gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.Default).Layer(layers.LayerTypeSCTP).(*layers.SCTP)
+	sctp, ok := gopacket.NewPacket(frame, layers.LayerTypeEthernet,
+		gopacket.Default).Layer(layers.LayerTypeSCTP).(*layers.SCTP)
 	if !ok || sctp.SrcPort != 40000 || sctp.DstPort != 9 || sctp.VerificationTag != 0 {
 		t.Fatalf("read as %+v", sctp)
 	}

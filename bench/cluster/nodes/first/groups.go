@@ -16,8 +16,8 @@ type hierarchy struct {
 	options string // what it is mounted with: controllers, or a name
 }
 
-// hierarchies reads what is mounted (proc_pid_mountinfo(5)). Nodes need version 1 or the hybrid of both,
-// of which they get version 1.
+// hierarchies reads what is mounted (proc_pid_mountinfo(5)). Nodes need version 1 or the hybrid of
+// both, of which they get version 1.
 func hierarchies() ([]hierarchy, error) {
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
@@ -72,7 +72,8 @@ func enterGroups(name string) error {
 				return fmt.Errorf("control group: %w", err)
 			}
 		}
-		if err := os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())),
+			0o644); err != nil {
 			return fmt.Errorf("enter a control group: %w", err)
 		}
 	}

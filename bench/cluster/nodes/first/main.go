@@ -1,10 +1,10 @@
-// Command first is the first process of a node: it makes the namespaces, mounts what belongs to the node
-// alone, starts its programs and reaps what they leave.
+// Command first is the first process of a node: it makes the namespaces, mounts what belongs to the
+// node alone, starts its programs and reaps what they leave.
 //
-// It runs twice. The outer process enters the node's control groups and starts the inner one in namespaces
-// of its own, in which that is process 1: when it ends, however it ends, the kernel kills every process
-// of the node, and mounts and namespaces go with the last of them. The inner one is killed if the outer
-// one dies, and that is started to die with the test.
+// It runs twice. The outer process enters the node's control groups and starts the inner one in
+// namespaces of its own, in which that is process 1: when it ends, however it ends, the kernel
+// kills every process of the node, and mounts and namespaces go with the last of them. The inner
+// one is killed if the outer one dies, and that is started to die with the test.
 package main
 
 import (

@@ -13,8 +13,8 @@ import (
 
 const groupsDir = "/sys/fs/cgroup"
 
-// mountAll makes the node's view of files: the machine's, but for what a kubelet, a runtime and a gateway
-// write or take for the node's own.
+// mountAll makes the node's view of files: the machine's, but for what a kubelet, a runtime and a
+// gateway write or take for the node's own.
 func mountAll(n *spec.Node) error {
 	all, err := hierarchies() // while /sys/fs/cgroup still shows them
 	if err != nil {
@@ -71,8 +71,8 @@ func mountGroups(all []hierarchy) error {
 	return nil
 }
 
-// hideSysctls mounts files over settings that a kubelet changes, and which are the machine's: how it
-// overcommits, and whether it panics.
+// hideSysctls mounts files over settings that a kubelet changes, and which are the machine's: how
+// it overcommits, and whether it panics.
 func hideSysctls(values map[string]string) error {
 	for name, value := range values {
 		real := filepath.Join("/proc/sys", name)

@@ -16,8 +16,8 @@ import (
 // whenEvery is how often is looked for what a program waits for.
 const whenEvery = 20 * time.Millisecond
 
-// serve starts the programs, each when it may, and reaps what ends, orphans of containers too. It returns
-// when a program has ended or the node is asked to: the kernel then kills all that is left.
+// serve starts the programs, each when it may, and reaps what ends, orphans of containers too. It
+// returns when a program has ended or the node is asked to: the kernel then kills all that is left.
 func serve(n *spec.Node) error {
 	asked := make(chan os.Signal, 1)
 	signal.Notify(asked, syscall.SIGTERM, syscall.SIGINT)

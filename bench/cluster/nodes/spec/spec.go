@@ -1,7 +1,8 @@
 // Package spec is what a node's first process is told by whoever starts it.
 package spec
 
-// Node says what a node consists of. It is written as JSON to the file that the first process is given.
+// Node says what a node consists of. It is written as JSON to the file that the first process is
+// given.
 type Node struct {
 	// Name is its host name.
 	Name string
@@ -12,8 +13,8 @@ type Node struct {
 	// Tmpfs are directories that become empty file systems in memory, of SizeBytes at most each.
 	Tmpfs     []string
 	SizeBytes int64
-	// Sysctls are files under /proc/sys that show a value of the node's own: what is written to them
-	// changes nothing.
+	// Sysctls are files under /proc/sys that show a value of the node's own: what is written to
+	// them changes nothing.
 	Sysctls map[string]string
 	// Files are written after all is mounted, by their paths.
 	Files map[string]string
@@ -28,7 +29,7 @@ type Program struct {
 	Path string
 	Args []string // without the name of the program
 	Log  string   // the file that it writes to, on the machine
-	// When names a file or socket in the node that must be there before the program starts; empty for
-	// at once.
+	// When names a file or socket in the node that must be there before the program starts; empty
+	// for at once.
 	When string
 }

@@ -18,8 +18,8 @@ import (
 	"sluice.dev/sluice/control/ethtool"
 )
 
-// TestCheckHost: what doctor fails about interfaces, and what the daemon would refuse, is a problem of the
-// configuration on this host; what doctor only warns of is pointed to.
+// TestCheckHost: what doctor fails about interfaces, and what the daemon would refuse, is a problem
+// of the configuration on this host; what doctor only warns of is pointed to.
 func TestCheckHost(t *testing.T) {
 	runtime.LockOSThread() // and never unlocked: the thread ends with the test, and its namespace with it
 	space, err := netns.New()
@@ -34,7 +34,8 @@ func TestCheckHost(t *testing.T) {
 	}
 	dir := t.TempDir()
 	file, socket := filepath.Join(dir, "gw.yaml"), filepath.Join(dir, "status.sock")
-	text := "apiVersion: sluice.dev/v1alpha1\nkind: GatewayConfiguration\ninterfaces: [{name: nic0}]\nstateDir: " + dir +
+	text := "apiVersion: sluice.dev/v1alpha1\nkind: GatewayConfiguration\ninterfaces: [{name: nic0}]\nstateDir: " +
+		dir +
 		"\nmanifests: {directory: " + dir + "}\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -46,18 +47,21 @@ func TestCheckHost(t *testing.T) {
 		return app.Main(t.Context(), []string{"config", "check", "--host", file, "--socket", socket}), out.String()
 	}
 	// It is down.
-	if code, out := check(); code != exitOK || !strings.HasPrefix(out, file+": ok; 1 warning about its interfaces: sluice doctor --config ") {
+	if code, out := check(); code != exitOK ||
+		!strings.HasPrefix(out, file+": ok; 1 warning about its interfaces: sluice doctor --config ") {
 		t.Errorf("what may be wrong: exit %d, %q", code, out)
 	}
 	refusal = errors.New("workers is 2, but an interface has only 1 queues")
-	if code, out := check(); code != exitFailure || !strings.HasPrefix(out, "sluice: "+file+": interfaces: start: workers is 2") {
+	if code, out := check(); code != exitFailure || !strings.HasPrefix(out, "sluice: "+file+
+		": interfaces: start: workers is 2") {
 		t.Errorf("what the daemon refuses: exit %d, %q", code, out)
 	}
 	if err := netlink.LinkSetMTU(nic, 65400); err != nil {
 		t.Fatal(err)
 	}
 	refusal = errors.New("interface nic0 has MTU 65400")
-	if code, out := check(); code != exitFailure || !strings.HasPrefix(out, "sluice: "+file+": nic0: mtu: 65400") || strings.Contains(out, "start") {
+	if code, out := check(); code != exitFailure || !strings.HasPrefix(out, "sluice: "+file+": nic0: mtu: 65400") ||
+		strings.Contains(out, "start") {
 		t.Errorf("what doctor fails, once: exit %d, %q", code, out)
 	}
 }

@@ -49,7 +49,8 @@ func daemon(t *testing.T, g status.Gateway) string {
 func sluice(t *testing.T, args ...string) (code int, out, errs string) {
 	t.Helper()
 	var o, e bytes.Buffer
-	app := App{Out: &o, Err: &e, Explain: explainOffline, StartError: func(*config.Configuration) error { return nil }, Run: func(context.Context, string) error { return errors.New("no daemon in this test") }}
+	app := App{Out: &o, Err: &e, Explain: explainOffline, StartError: func(*config.Configuration) error { return nil },
+		Run: func(context.Context, string) error { return errors.New("no daemon in this test") }}
 	code = app.Main(t.Context(), args)
 	return code, o.String(), e.String()
 }
@@ -120,12 +121,14 @@ func TestOutputs(t *testing.T) {
 // failure; that something is not applied is, with --wait.
 func TestFailedCondition(t *testing.T) {
 	g := statustest.New()
-	g.StatusView.Conditions = append(g.StatusView.Conditions, status.ConditionView{Name: "mtu", Level: "fail", Detail: "interface eth0 has MTU 9000"})
+	g.StatusView.Conditions = append(g.StatusView.Conditions, status.ConditionView{Name: "mtu", Level: "fail",
+		Detail: "interface eth0 has MTU 9000"})
 	socket := daemon(t, g)
 	for _, args := range [][]string{{"status"}, {"status", "--wait"}} {
 		code, out, errs := sluice(t, append(args, "--socket", socket)...)
 		head, _, _ := strings.Cut(out, "\n\n")
-		if code != exitOK || errs != "" || !strings.Contains(head, "Failed:    mtu: interface eth0 has MTU 9000") || strings.Contains(head, "metrics-listener") {
+		if code != exitOK || errs != "" || !strings.Contains(head, "Failed:    mtu: interface eth0 has MTU 9000") ||
+			strings.Contains(head, "metrics-listener") {
 			t.Errorf("%v: exit %d, %s\n%s", args, code, errs, head)
 		}
 	}
@@ -178,14 +181,17 @@ func TestSomeFlows(t *testing.T) {
 		{"--count", "", exitOK, 1},
 	} {
 		code, out, errs := sluice(t, append([]string{"flows", "--socket", socket}, strings.Fields(c.args)...)...)
-		if code != c.code || strings.Count(out, "\n") != c.rows || !strings.Contains(errs, c.errs) || (errs == "") != (c.errs == "") {
-			t.Errorf("%s: exit %d, %d rows, %q; want %d, %d, %q", c.args, code, strings.Count(out, "\n"), errs, c.code, c.rows, c.errs)
+		if code != c.code || strings.Count(out, "\n") != c.rows || !strings.Contains(errs, c.errs) ||
+			(errs == "") != (c.errs == "") {
+			t.Errorf("%s: exit %d, %d rows, %q; want %d, %d, %q", c.args, code, strings.Count(out, "\n"), errs, c.code,
+				c.rows, c.errs)
 		}
 		if c.args == "--count" && out != "700\n" {
 			t.Errorf("counted %q", out)
 		}
 	}
-	if _, out, _ := sluice(t, "flows", "--socket", socket, "--limit", "3", "-o", "json"); strings.Count(out, `"protocol"`) != 3 || !strings.HasSuffix(out, "]\n") {
+	if _, out, _ := sluice(t, "flows", "--socket", socket, "--limit", "3", "-o", "json"); strings.Count(out,
+		`"protocol"`) != 3 || !strings.HasSuffix(out, "]\n") {
 		t.Errorf("three flows as JSON: %s", out)
 	}
 }
@@ -193,7 +199,9 @@ func TestSomeFlows(t *testing.T) {
 // TestTablesAreColumns: every row of a listing has as many columns as its head, so awk works.
 func TestTablesAreColumns(t *testing.T) {
 	socket := daemon(t, statustest.New())
-	for command, spaced := range map[string]string{"services": "", "backends": "eth1 02:00:00:00:00:11|host link", "flows": ""} {
+	for command, spaced := range map[string]string{
+		"services": "", "backends": "eth1 02:00:00:00:00:11|host link", "flows": "",
+	} {
 		_, out, _ := sluice(t, command, "--socket", socket)
 		for _, s := range strings.Split(spaced, "|") {
 			if s != "" {
@@ -229,26 +237,37 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"servces"}, exitUsage, `sluice: unknown command "servces" for "sluice"`},
 		{[]string{"services", "extra"}, exitUsage, `sluice: unknown command "extra" for "sluice services"`},
 		{[]string{"services", "--colour"}, exitUsage, "sluice: unknown flag: --colour"},
-		{[]string{"services", "-o", "xml"}, exitUsage, `sluice: invalid argument "xml" for "-o, --output" flag: choose table, json or yaml`},
-		{[]string{"flows", "--client", "me"}, exitUsage, `sluice: invalid argument "me" for "--client" flag: "me" is no address, address:port or prefix`},
-		{[]string{"flows", "delete"}, exitUsage, "sluice: flows delete without a filter would delete every flow; give a filter, or --all"},
-		{[]string{"flows", "delete", "--all", "--state", "established"}, exitUsage, "sluice: flows delete takes a filter or --all, not both"},
+		{[]string{"services", "-o", "xml"}, exitUsage,
+			`sluice: invalid argument "xml" for "-o, --output" flag: choose table, json or yaml`},
+		{[]string{"flows", "--client", "me"}, exitUsage,
+			`sluice: invalid argument "me" for "--client" flag: "me" is no address, address:port or prefix`},
+		{[]string{"flows", "delete"}, exitUsage,
+			"sluice: flows delete without a filter would delete every flow; give a filter, or --all"},
+		{[]string{"flows", "delete", "--all", "--state", "established"}, exitUsage,
+			"sluice: flows delete takes a filter or --all, not both"},
 		{[]string{"drain"}, exitUsage, "sluice: drain takes one argument, not 0: sluice drain BACKEND"},
-		{[]string{"undrain", "10.0.1.12", "10.0.1.13"}, exitUsage, "sluice: undrain takes one argument, not 2: sluice undrain BACKEND"},
+		{[]string{"undrain", "10.0.1.12", "10.0.1.13"}, exitUsage,
+			"sluice: undrain takes one argument, not 2: sluice undrain BACKEND"},
 		{[]string{"probe"}, exitUsage, "sluice: probe takes one argument, not 0: sluice probe live|ready"},
 		{[]string{"drain", "web"}, exitUsage, `sluice: "web" is no address`},
 		{[]string{"config"}, exitUsage, "sluice: config needs one of: check FILE, defaults"},
 		{[]string{"config", "chekc"}, exitUsage, `sluice: unknown command "chekc" for "sluice config"`},
 		{[]string{"config", "check"}, exitUsage, "sluice: check takes one argument, not 0: sluice config check FILE"},
-		{[]string{"run"}, exitUsage, "sluice: run needs --config FILE; `sluice config defaults` prints one to start from"},
+		{[]string{"run"}, exitUsage,
+			"sluice: run needs --config FILE; `sluice config defaults` prints one to start from"},
 
 		{[]string{"run", "--config", "x"}, exitFailure, "sluice: no daemon in this test\n"},
-		{[]string{"config", "check", absent}, exitFailure, "sluice: configuration: open " + absent + ": no such file or directory\n"},
-		{[]string{"drain", "10.9.9.9", "--socket", daemon(t, statustest.New())}, exitFailure, "sluice: no backend 10.9.9.9, see `sluice backends`\n"},
-		{[]string{"flows", "delete", "--all", "--socket", refusing}, exitFailure, "sluice: the table is being rebuilt\n"},
-		{[]string{"status", "--wait", "--timeout", "20ms", "--socket", waiting}, exitFailure, "sluice: not everything is applied after 20ms; `sluice status` shows what is missing\n"},
+		{[]string{"config", "check", absent}, exitFailure, "sluice: configuration: open " + absent +
+			": no such file or directory\n"},
+		{[]string{"drain", "10.9.9.9", "--socket", daemon(t, statustest.New())}, exitFailure,
+			"sluice: no backend 10.9.9.9, see `sluice backends`\n"},
+		{[]string{"flows", "delete", "--all", "--socket", refusing}, exitFailure,
+			"sluice: the table is being rebuilt\n"},
+		{[]string{"status", "--wait", "--timeout", "20ms", "--socket", waiting}, exitFailure,
+			"sluice: not everything is applied after 20ms; `sluice status` shows what is missing\n"},
 		{[]string{"stats", "--socket", absent}, exitFailure,
-			"sluice: the sluice daemon is not running: nobody answers on " + absent + "; start it with `sluice run --config FILE`, or name its socket with --socket\n"},
+			"sluice: the sluice daemon is not running: nobody answers on " + absent +
+				"; start it with `sluice run --config FILE`, or name its socket with --socket\n"},
 		{[]string{"flows", "--socket", absent}, exitFailure, "sluice: the sluice daemon is not running"},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
@@ -282,15 +301,18 @@ func TestConfigCommands(t *testing.T) {
 	if code, out, errs := sluice(t, "config", "check", file); code != exitOK || out != file+": ok\n" {
 		t.Errorf("exit %d, %q %q", code, out, errs)
 	}
-	if code, _, errs := sluice(t, "config", "check", "--host", file); code != exitFailure || !strings.Contains(errs, "manifests.directory: /etc/sluice/manifests is no directory") {
+	if code, _, errs := sluice(t, "config", "check", "--host", file); code != exitFailure ||
+		!strings.Contains(errs, "manifests.directory: /etc/sluice/manifests is no directory") {
 		t.Errorf("--host: exit %d, %q", code, errs)
 	}
-	if _, out, _ := sluice(t, "config", "check", file, "-o", "yaml"); !strings.Contains(out, "name: lo") || !strings.Contains(out, "ringSize: 2048") {
+	if _, out, _ := sluice(t, "config", "check", file, "-o", "yaml"); !strings.Contains(out, "name: lo") ||
+		!strings.Contains(out, "ringSize: 2048") {
 		t.Errorf("-o yaml prints %q", out)
 	}
 	write(defaults + "\nbach: 3\n")
 	code, out, errs := sluice(t, "config", "check", file)
-	if code != exitFailure || out != "" || !strings.HasPrefix(errs, "sluice: 2 problems\n"+file+":") || strings.Count(errs, "\n") != 3 {
+	if code != exitFailure || out != "" || !strings.HasPrefix(errs, "sluice: 2 problems\n"+file+":") ||
+		strings.Count(errs, "\n") != 3 {
 		t.Errorf("exit %d, %q %q", code, out, errs)
 	}
 }
@@ -337,7 +359,10 @@ func TestMessagesStayInTheirCell(t *testing.T) {
 }
 
 func TestByteCount(t *testing.T) {
-	for n, want := range map[uint64]string{0: "0B", 1023: "1023B", 1024: "1.0KiB", 1536: "1.5KiB", 1 << 20: "1.0MiB", 3 << 30: "3.0GiB", ^uint64(0): "16.0EiB"} {
+	for n, want := range map[uint64]string{
+		0: "0B", 1023: "1023B", 1024: "1.0KiB", 1536: "1.5KiB", 1 << 20: "1.0MiB", 3 << 30: "3.0GiB",
+		^uint64(0): "16.0EiB",
+	} {
 		if got := byteCount(n); got != want {
 			t.Errorf("%d: %s, want %s", n, got, want)
 		}

@@ -13,7 +13,8 @@ import (
 )
 
 // ExplainOffline explains a packet without a gateway; see explain.Offline.
-type ExplainOffline func(ctx context.Context, configFile, manifests, node string, q *status.ExplainQuery) (status.ExplainView, error)
+type ExplainOffline func(ctx context.Context, configFile, manifests, node string,
+	q *status.ExplainQuery) (status.ExplainView, error)
 
 func (s *session) explainCommand() *cobra.Command {
 	var from, to, configFile, manifests, node string
@@ -22,7 +23,8 @@ func (s *session) explainCommand() *cobra.Command {
 		Use:   "explain --from CLIENT --to ADDRESS:PORT[/PROTOCOL]",
 		Short: "Explain what the gateway would do with a packet, and why",
 		Long: "explain prints, step by step, what the gateway would do with a packet from outside, by the code that\n" +
-			"decides about packets. It changes nothing. With --manifests or --config it needs no gateway and answers as\n" +
+			"decides about packets. It changes nothing. With --manifests or --config it needs no gateway and answers " +
+			"as\n" +
 			"a gateway would that has just started with these; what depends on a gateway's state is marked (assumed).",
 		Example: "  sluice explain --from 198.51.100.7:40000 --to 203.0.113.10:80/TCP\n" +
 			"  sluice explain --from 10.244.3.9 --to '[2001:db8::10]:53/UDP' -o json\n" +
@@ -51,7 +53,8 @@ func (s *session) explainCommand() *cobra.Command {
 	}
 	f := c.Flags()
 	f.StringVar(&from, "from", "", "source of the packet: an address, which may be a pod's, or address:port (required)")
-	f.StringVar(&to, "to", "", "destination of the packet: address:port or address:port/protocol, TCP by default (required)")
+	f.StringVar(&to, "to", "",
+		"destination of the packet: address:port or address:port/protocol, TCP by default (required)")
 	f.BoolVar(&syn, "syn", false, "the packet opens a connection or association (this is the default)")
 	f.BoolVar(&established, "established", false, "the packet belongs to an open connection or association")
 	f.StringVar(&manifests, "manifests", "", "without a gateway: read the objects in this directory")
@@ -82,7 +85,9 @@ func unread(list []status.ProblemView) error {
 const mostUnread = 16
 
 // explain sends the query to the daemon, or answers it offline.
-func (s *session) explain(ctx context.Context, q *status.ExplainQuery, configFile, manifests, node string) (v status.ExplainView, err error) {
+func (s *session) explain(
+	ctx context.Context, q *status.ExplainQuery, configFile, manifests, node string,
+) (v status.ExplainView, err error) {
 	if configFile != "" || manifests != "" {
 		return s.app.Explain(ctx, configFile, manifests, node, q)
 	}

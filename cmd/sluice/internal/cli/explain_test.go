@@ -44,7 +44,8 @@ func TestExplainOffline(t *testing.T) {
 		{"late-reply", "config", "10.1.0.11:8080", "192.0.2.10:20000", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			args := append([]string{"explain", "--from", c.from, "--to", c.to, "--manifests", "testdata/explain/manifests",
+			args := append([]string{"explain", "--from", c.from, "--to", c.to, "--manifests",
+				"testdata/explain/manifests",
 				"--config", "testdata/explain/" + c.config + ".yaml"}, strings.Fields(c.more)...)
 			code, out, errs := sluice(t, args...)
 			if code != exitOK || errs != "" {
@@ -59,7 +60,8 @@ func TestExplainOffline(t *testing.T) {
 			seen[v.Verdict+" "+v.Reason] = true
 		})
 	}
-	for _, want := range []string{"forward ", "pass ", "reject no_endpoints", "reject frontend_rejected", "drop source_range",
+	for _, want := range []string{
+		"forward ", "pass ", "reject no_endpoints", "reject frontend_rejected", "drop source_range",
 		"drop no_local_endpoints", "drop no_flow", "drop spoofed_source", "drop martian_source"} {
 		if !seen[want] {
 			t.Errorf("no packet has the verdict %q", want)
@@ -73,14 +75,16 @@ func TestExplainBrokenManifests(t *testing.T) {
 	for name, text := range map[string]string{
 		"a.yaml": "kind: Service\n",
 		"b.yaml": "{apiVersion: v1, kind: Service, metadata: {name: b}, spec: {ports: [{port: 0}]}}\n",
-		"c.yaml": "{apiVersion: v1, kind: Service, metadata: {name: c}, spec: {ipFamilies: [IPv4], loadBalancerSourceRanges: [bad, 10.0.0.0/8], ports: [{port: 80}]}}\n",
+		"c.yaml": "{apiVersion: v1, kind: Service, metadata: {name: c}, spec: {ipFamilies: [IPv4], " +
+			"loadBalancerSourceRanges: [bad, 10.0.0.0/8], ports: [{port: 80}]}}\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	code, out, errs := sluice(t, "explain", "--from", "198.51.100.7", "--to", "203.0.113.10:80", "--manifests", dir)
-	if code != exitFailure || !strings.Contains(out, "a.yaml") || !strings.Contains(out, "Service default/b: spec.ports[0].port") || strings.Contains(out, "default/c") {
+	if code != exitFailure || !strings.Contains(out, "a.yaml") ||
+		!strings.Contains(out, "Service default/b: spec.ports[0].port") || strings.Contains(out, "default/c") {
 		t.Errorf("exit %d: %s\n%s", code, errs, out)
 	}
 	for _, want := range []string{"a.yaml", "b.yaml#1: Service default/b"} {

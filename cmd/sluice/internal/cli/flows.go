@@ -115,7 +115,8 @@ func (s *session) flowsCommand() *cobra.Command {
 	f.Var(endpointFlag{&filter.Backend}, "backend", "only flows to this backend")
 	f.StringVar(&filter.Service, "service", "", "only flows of this service: namespace/name or namespace/name:port")
 	f.Var(wordFlag{&filter.State, flowStates}, "state", "only flows in this state: "+strings.Join(flowStates, ", "))
-	f.Var(wordFlag{&filter.Protocol, flowProtocols}, "protocol", "only flows of this protocol: "+strings.Join(flowProtocols, ", "))
+	f.Var(wordFlag{&filter.Protocol, flowProtocols}, "protocol", "only flows of this protocol: "+
+		strings.Join(flowProtocols, ", "))
 	for name, words := range map[string][]string{"state": flowStates, "protocol": flowProtocols} {
 		must(c.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)))
 	}
@@ -161,13 +162,15 @@ func (s *session) flowsDeleteCommand(filter *status.FlowFilter) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "delete",
 		Short: "Delete the flows that match",
-		Long: "delete ends the flows that match the filters of `sluice flows`. Without a filter it refuses, unless --all is given.\n" +
+		Long: "delete ends the flows that match the filters of `sluice flows`. Without a filter it refuses, unless " +
+			"--all is given.\n" +
 			"Neither end is notified: packets of an open connection are dropped as no_flow from then on.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			switch {
 			case filter.IsZero() && !all:
-				return usageError{errors.New("flows delete without a filter would delete every flow; give a filter, or --all if that is meant")}
+				return usageError{errors.New("flows delete without a filter would delete every flow; give a filter, " +
+					"or --all if that is meant")}
 			case !filter.IsZero() && all:
 				return usageError{errors.New("flows delete takes a filter or --all, not both")}
 			}
@@ -225,7 +228,8 @@ func (p *flowPrinter) flow(v *status.FlowView) error {
 		_, err = p.w.Write(b)
 		return err
 	}
-	p.rows.row(v.Protocol, v.State, seconds(v.ExpiresSeconds), seconds(v.IdleSeconds), v.Client, v.VIP, v.SNAT, v.Backend, v.Service)
+	p.rows.row(v.Protocol, v.State, seconds(v.ExpiresSeconds), seconds(v.IdleSeconds), v.Client, v.VIP, v.SNAT,
+		v.Backend, v.Service)
 	if p.n%rowsPerTable == 0 {
 		return p.rows.flush()
 	}

@@ -30,7 +30,8 @@ func (s *session) fromKubeProxyCommand() *cobra.Command {
 		},
 	}
 	c.Flags().StringArrayVar(&o.Interfaces, "interface", nil, "interface to forward on; repeat it for more")
-	c.Flags().IntVar(&o.CPUs, "cpus", runtime.NumCPU(), "CPUs of a gateway node: conntrack.maxPerCore counts by them; default those of this machine")
+	c.Flags().IntVar(&o.CPUs, "cpus", runtime.NumCPU(),
+		"CPUs of a gateway node: conntrack.maxPerCore counts by them; default those of this machine")
 	return c
 }
 
@@ -91,7 +92,8 @@ func (s *session) printFields(result *kubeproxy.Result, complete bool) error {
 		r.line("Check: " + w)
 	}
 	if !complete {
-		r.line("The configuration is not complete: kube-proxy knows no interfaces. Name them in it, or here with --interface.")
+		r.line("The configuration is not complete: kube-proxy knows no interfaces. Name them in it, or here with " +
+			"--interface.")
 	}
 	return r.flush()
 }

@@ -29,7 +29,8 @@ func TestFromKubeProxy(t *testing.T) {
 	if err := os.WriteFile(theirs, []byte(kubeProxyFile), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	code, out, errs := sluice(t, "config", "from-kube-proxy", theirs, "--interface", "eth0", "--interface", "eth1", "--cpus", "4")
+	code, out, errs := sluice(t, "config", "from-kube-proxy", theirs, "--interface", "eth0", "--interface", "eth1",
+		"--cpus", "4")
 	if code != exitOK {
 		t.Fatalf("exit code %d: %s", code, errs)
 	}
@@ -45,7 +46,8 @@ func TestFromKubeProxy(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c.Proxy.Scheduler != "lc" || len(c.Interfaces) != 2 || c.Flows.IPv4 != 4096 {
-		t.Errorf("scheduler %s, %d interfaces, %d flows; want lc, 2, 4 x 1024", c.Proxy.Scheduler, len(c.Interfaces), c.Flows.IPv4)
+		t.Errorf("scheduler %s, %d interfaces, %d flows; want lc, 2, 4 x 1024", c.Proxy.Scheduler, len(c.Interfaces),
+			c.Flows.IPv4)
 	}
 
 	code, out, errs = sluice(t, "config", "from-kube-proxy", theirs, "-o", "json")

@@ -46,7 +46,8 @@ func alive(v *status.StatsView) error {
 	var errs []error
 	for i := range v.Workers {
 		if w := &v.Workers[i]; time.Duration(w.PulseNanos) > metrics.DefaultStale {
-			errs = append(errs, fmt.Errorf("worker %d stands still for %v", w.Worker, time.Duration(w.PulseNanos).Round(time.Millisecond)))
+			errs = append(errs, fmt.Errorf("worker %d stands still for %v", w.Worker,
+				time.Duration(w.PulseNanos).Round(time.Millisecond)))
 		}
 	}
 	return errors.Join(errs...)

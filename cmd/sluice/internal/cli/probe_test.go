@@ -26,7 +26,10 @@ func TestProbe(t *testing.T) {
 		{"no worker yet", "live", func(g *statustest.Gateway) { g.StatsView.Workers = nil }, 0, ""},
 		{"workers that have not begun", "live", func(g *statustest.Gateway) { workers(g, -1) }, 0, ""},
 		{"slow", "live", func(g *statustest.Gateway) { workers(g, metrics.DefaultStale.Nanoseconds()) }, 0, ""},
-		{"a worker stands still", "live", func(g *statustest.Gateway) { workers(g, metrics.DefaultStale.Nanoseconds()+1e9) }, 1, "stands still for 11s"},
+		{"a worker stands still", "live", func(g *statustest.Gateway) {
+			workers(g, metrics.DefaultStale.Nanoseconds()+
+				1e9)
+		}, 1, "stands still for 11s"},
 		{"another word", "healthy", func(*statustest.Gateway) {}, 2, "healthy"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

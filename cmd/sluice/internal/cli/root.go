@@ -83,9 +83,11 @@ func (s *session) root() *cobra.Command {
 	root.SetOut(s.app.Out)
 	root.SetErr(s.app.Err)
 	s.format = formatTable
-	root.PersistentFlags().StringVar(&s.socket, "socket", config.Default().StatusSocket(), "status socket of the daemon")
+	root.PersistentFlags().StringVar(&s.socket, "socket", config.Default().StatusSocket(),
+		"status socket of the daemon")
 	root.PersistentFlags().VarP(&s.format, "output", "o", "output format: table, json or yaml")
-	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)))
+	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "yaml"},
+		cobra.ShellCompDirectiveNoFileComp)))
 	root.AddCommand(
 		s.runCommand(), s.configCommand(),
 		s.servicesCommand(), s.backendsCommand(), s.flowsCommand(), s.explainCommand(),

@@ -25,7 +25,8 @@ func (s *session) runCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if file == "" {
-				return usageError{fmt.Errorf("run needs --config FILE; `sluice config defaults` prints one to start from")}
+				return usageError{fmt.Errorf("run needs --config FILE; `sluice config defaults` prints one to start " +
+					"from")}
 			}
 			ctx, stop := signal.NotifyContext(c.Context(), syscall.SIGTERM, syscall.SIGINT)
 			defer stop()
@@ -57,7 +58,8 @@ func (s *session) configCommand() *cobra.Command {
 		Args:  one,
 		RunE:  func(c *cobra.Command, args []string) error { return s.checkConfig(c.Context(), args[0], host) },
 	}
-	check.Flags().BoolVar(&host, "host", false, "check also against this host: interfaces, CPUs, ports, directories; what `sluice doctor` fails")
+	check.Flags().BoolVar(&host, "host", false,
+		"check also against this host: interfaces, CPUs, ports, directories; what `sluice doctor` fails")
 	defaults := &cobra.Command{
 		Use:   "defaults",
 		Short: "Print every field with its default and what it means",

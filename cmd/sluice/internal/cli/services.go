@@ -19,7 +19,8 @@ func (s *session) servicesCommand() *cobra.Command {
 		Use:     "services",
 		Aliases: []string{"service", "svc"},
 		Short:   "List the service ports that are served",
-		Long: "services lists the service ports that are served. CREATED and what follows count since the daemon's start;\n" +
+		Long: "services lists the service ports that are served. CREATED and what follows count since the daemon's " +
+			"start;\n" +
 			"`sluice flows --service NAMESPACE/NAME --count` prints the number of flows now.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -28,7 +29,10 @@ func (s *session) servicesCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				list = slices.DeleteFunc(list, func(v status.ServiceView) bool { return !only.selects(v.Namespace, v.Name, v.PortName) })
+				list = slices.DeleteFunc(list, func(v status.ServiceView) bool {
+					return !only.selects(v.Namespace,
+						v.Name, v.PortName)
+				})
 				return s.print(list, func(r *rows) { serviceRows(r, list) })
 			})
 		},
@@ -66,7 +70,8 @@ func (f serviceFlag) selects(namespace, name, port string) bool {
 }
 
 func serviceRows(r *rows, list []status.ServiceView) {
-	r.row("NAMESPACE", "NAME", "PORT", "FRONTENDS", "POLICY", "SCHEDULER", "AFFINITY", "BACKENDS", "CREATED", "PACKETS-IN", "BYTES-IN", "PACKETS-OUT", "BYTES-OUT")
+	r.row("NAMESPACE", "NAME", "PORT", "FRONTENDS", "POLICY", "SCHEDULER", "AFFINITY", "BACKENDS", "CREATED",
+		"PACKETS-IN", "BYTES-IN", "PACKETS-OUT", "BYTES-OUT")
 	for i := range list {
 		v := &list[i]
 		frontends := make([]string, len(v.Frontends))
@@ -74,8 +79,10 @@ func serviceRows(r *rows, list []status.ServiceView) {
 			frontends[j] = f.Address
 		}
 		r.row(v.Namespace, v.Name, servicePort(v.PortName, v.Port, v.Protocol), strings.Join(frontends, ","),
-			v.ExternalPolicy, v.Scheduler, affinity(v.AffinitySeconds), fmt.Sprintf("%d/%d", v.Usable, v.Backends), v.Traffic.Flows,
-			v.Traffic.ToBackend, byteCount(v.Traffic.ToBackendBytes), v.Traffic.ToClient, byteCount(v.Traffic.ToClientBytes))
+			v.ExternalPolicy, v.Scheduler, affinity(v.AffinitySeconds), fmt.Sprintf("%d/%d", v.Usable, v.Backends),
+			v.Traffic.Flows,
+			v.Traffic.ToBackend, byteCount(v.Traffic.ToBackendBytes), v.Traffic.ToClient,
+			byteCount(v.Traffic.ToClientBytes))
 	}
 }
 
@@ -113,7 +120,8 @@ func (s *session) backendsCommand() *cobra.Command {
 		Use:     "backends",
 		Aliases: []string{"backend", "endpoints"},
 		Short:   "List the endpoints, their state and their traffic",
-		Long: "backends lists the endpoints. CONNS are the connections that are open now; CREATED are the flows that\n" +
+		Long: "backends lists the endpoints. CONNS are the connections that are open now; CREATED are the flows " +
+			"that\n" +
 			"were made, and it and what follows count since the daemon's start.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -122,7 +130,10 @@ func (s *session) backendsCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				list = slices.DeleteFunc(list, func(v status.BackendView) bool { return !only.selects(v.Namespace, v.Service, v.PortName) })
+				list = slices.DeleteFunc(list, func(v status.BackendView) bool {
+					return !only.selects(v.Namespace,
+						v.Service, v.PortName)
+				})
 				return s.print(list, func(r *rows) { backendRows(r, list) })
 			})
 		},
@@ -132,15 +143,18 @@ func (s *session) backendsCommand() *cobra.Command {
 }
 
 func backendRows(r *rows, list []status.BackendView) {
-	r.row("NAMESPACE", "SERVICE", "PORT", "BACKEND", "STATE", "WEIGHT", "NEW-FLOWS", "NEXT-HOP", "CONNS", "CREATED", "PACKETS-IN", "BYTES-IN", "PACKETS-OUT", "BYTES-OUT")
+	r.row("NAMESPACE", "SERVICE", "PORT", "BACKEND", "STATE", "WEIGHT", "NEW-FLOWS", "NEXT-HOP", "CONNS", "CREATED",
+		"PACKETS-IN", "BYTES-IN", "PACKETS-OUT", "BYTES-OUT")
 	for i := range list {
 		v := &list[i]
 		state := v.State
 		if v.Local {
 			state += ",local"
 		}
-		r.row(v.Namespace, v.Service, servicePort(v.PortName, v.Port, v.Protocol), v.Address, state, v.Weight, newFlows(v), v.NextHop, v.Connections, v.Traffic.Flows,
-			v.Traffic.ToBackend, byteCount(v.Traffic.ToBackendBytes), v.Traffic.ToClient, byteCount(v.Traffic.ToClientBytes))
+		r.row(v.Namespace, v.Service, servicePort(v.PortName, v.Port, v.Protocol), v.Address, state, v.Weight,
+			newFlows(v), v.NextHop, v.Connections, v.Traffic.Flows,
+			v.Traffic.ToBackend, byteCount(v.Traffic.ToBackendBytes), v.Traffic.ToClient,
+			byteCount(v.Traffic.ToClientBytes))
 	}
 }
 
@@ -205,7 +219,8 @@ func (s *session) drain(c *cobra.Command, backend string, on bool) error {
 		of := servicesOf(list, e)
 		return s.print(status.Count{Count: n}, func(r *rows) {
 			if on {
-				r.line(fmt.Sprintf("%s: new flows are kept from %s%s; `sluice flows --backend %s` shows the ones it has", e, plural(n, "backend"), of, e))
+				r.line(fmt.Sprintf("%s: new flows are kept from %s%s; `sluice flows --backend %s` shows the ones it "+
+					"has", e, plural(n, "backend"), of, e))
 			} else {
 				r.line(fmt.Sprintf("%s: new flows come to %s%s again", e, plural(n, "backend"), of))
 			}

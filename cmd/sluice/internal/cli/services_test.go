@@ -41,7 +41,8 @@ func TestServiceFlag(t *testing.T) {
 			}
 		}
 		if len(s) != c.services || len(b) != c.backends {
-			t.Errorf("--service %s: %d services and %d backends, want %d and %d", c.filter, len(s), len(b), c.services, c.backends)
+			t.Errorf("--service %s: %d services and %d backends, want %d and %d", c.filter, len(s), len(b), c.services,
+				c.backends)
 		}
 	}
 }

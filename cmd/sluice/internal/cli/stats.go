@@ -57,7 +57,8 @@ func section(r *rows) {
 }
 
 func workerRows(r *rows, list []status.WorkerView) {
-	r.row("WORKER", "CPU", "RX", "TX", "RETURNED", "GENERATED", "DROPPED", "HELD", "FROM-KERNEL", "CREATED", "BATCHES", "POLLS", "LOAD", "PULSE")
+	r.row("WORKER", "CPU", "RX", "TX", "RETURNED", "GENERATED", "DROPPED", "HELD", "FROM-KERNEL", "CREATED", "BATCHES",
+		"POLLS", "LOAD", "PULSE")
 	for i := range list {
 		w := &list[i]
 		cpu := "-"
@@ -172,6 +173,7 @@ func queueRows(r *rows, list []status.QueueStatsView) {
 	section(r)
 	r.row("SOCKET", "QUEUE", "RX-DROPPED", "RX-RING-FULL", "FILL-EMPTY", "RX-INVALID", "TX-INVALID", "TX-EMPTY")
 	for _, q := range list {
-		r.row(q.Interface, q.Queue, q.RxDropped, q.RxRingFull, q.RxFillRingEmpty, q.RxInvalidDescs, q.TxInvalidDescs, q.TxRingEmpty)
+		r.row(q.Interface, q.Queue, q.RxDropped, q.RxRingFull, q.RxFillRingEmpty, q.RxInvalidDescs, q.TxInvalidDescs,
+			q.TxRingEmpty)
 	}
 }

@@ -34,7 +34,8 @@ func (s *session) statusCommand() *cobra.Command {
 			return s.ask(func(client *status.Client) error {
 				v, err := client.Status(ctx, wait)
 				if errors.Is(err, context.DeadlineExceeded) {
-					return fmt.Errorf("not everything is applied after %s; `sluice status` shows what is missing", timeout)
+					return fmt.Errorf("not everything is applied after %s; `sluice status` shows what is missing",
+						timeout)
 				}
 				if err != nil {
 					return err
@@ -74,7 +75,8 @@ func statusTables(r *rows, v *status.StatusView) {
 	}
 	n := v.Snapshot
 	r.row("Snapshot:", fmt.Sprintf("published %d, steered %d, seen by all workers %d", n.Published, n.Steered, n.Seen))
-	r.row("Serving:", fmt.Sprintf("%s, %s, %s", plural(n.Services, "service port"), plural(n.Frontends, "frontend"), plural(n.Backends, "backend")))
+	r.row("Serving:", fmt.Sprintf("%s, %s, %s", plural(n.Services, "service port"), plural(n.Frontends, "frontend"),
+		plural(n.Backends, "backend")))
 	if v.Frames.Bytes != 0 { // a daemon of before
 		r.row("Frames:", fmt.Sprintf("%d bytes: %s", v.Frames.Bytes, v.Frames.Reason))
 	}
@@ -108,7 +110,8 @@ func interfaceRows(r *rows, list []status.InterfaceView) {
 			r.row(f.Name, yesNo(f.Up), f.Driver, f.MTU, f.Mode, "", "", "", f.Reason)
 		}
 		for _, q := range f.Queues {
-			r.row(f.Name, yesNo(f.Up), f.Driver, f.MTU, f.Mode, q.Queue, q.Worker, q.SocketMode(), reasons(f.Why(&q), f.Refused, q.Refused))
+			r.row(f.Name, yesNo(f.Up), f.Driver, f.MTU, f.Mode, q.Queue, q.Worker, q.SocketMode(),
+				reasons(f.Why(&q), f.Refused, q.Refused))
 		}
 	}
 	settingRows(r, list)

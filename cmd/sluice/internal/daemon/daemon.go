@@ -222,7 +222,8 @@ func (d *Daemon) openFlows(context.Context) error {
 	return err
 }
 
-const onDisk = "stateDir is not on a tmpfs: the flow table is written to disk as long as flows change, which costs the disk and may hold up workers"
+const onDisk = "stateDir is not on a tmpfs: the flow table is written to disk as long as flows change, which costs " +
+	"the disk and may hold up workers"
 
 // loadProgram finds or makes the BPF maps; nothing is attached yet.
 func (d *Daemon) loadProgram(context.Context) error {
@@ -310,8 +311,9 @@ func (d *Daemon) startControl(ctx context.Context) error {
 	d.loop = loop.New(loop.Config{
 		Log: d.log, Tracker: d.objects.tracker, Compiler: compiler,
 		Publisher: loop.NewPublisher(&d.services, d.workers.Blocks()),
-		Steering:  d.steer, Flows: d.reader, Feeds: d.objects.feeds(), NodeChanged: d.objects.noteNode, Prepare: d.current,
-		Window: controlWindow, Observer: d.health.kubeProxy, HealthChecks: d.health.ports,
+		Steering:  d.steer, Flows: d.reader, Feeds: d.objects.feeds(), NodeChanged: d.objects.noteNode,
+		Prepare: d.current,
+		Window:  controlWindow, Observer: d.health.kubeProxy, HealthChecks: d.health.ports,
 	})
 	if err := d.applySettings(); err != nil {
 		return err

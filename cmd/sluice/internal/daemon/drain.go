@@ -11,7 +11,8 @@ import (
 func (d *Daemon) drain() error {
 	d.draining.Store(true)
 	if d.configuration().Drain.HandOver && d.isOpen() {
-		d.log.Info("handing over: flows, programs and host link stay for the next process", "connections", d.connections(),
+		d.log.Info("handing over: flows, programs and host link stay for the next process", "connections",
+			d.connections(),
 			"passAfter", d.configuration().Tuning.PassAfter.D())
 		return nil
 	}

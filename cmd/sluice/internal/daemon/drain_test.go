@@ -17,7 +17,8 @@ func TestFarewell(t *testing.T) {
 	}{
 		{false, nil, []string{"level=INFO", "the node is clean", "brokenConnections=3"}},
 		{true, nil, []string{"level=INFO", "wait for the next process", "openConnections=3"}},
-		{false, errors.New("busy"), []string{"level=ERROR", "the node is not clean", "error=busy", "openConnections=3"}},
+		{false, errors.New("busy"), []string{"level=ERROR", "the node is not clean", "error=busy",
+			"openConnections=3"}},
 		{true, errors.New("busy"), []string{"level=ERROR", "the node is not clean", "error=busy"}},
 	} {
 		var log bytes.Buffer

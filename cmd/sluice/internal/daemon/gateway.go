@@ -61,7 +61,9 @@ func mac(m [6]byte) string {
 }
 
 // Flows implements status.Gateway.
-func (d *Daemon) Flows(f *status.FlowFilter, cursor uint64, limit int, page []status.FlowView) ([]status.FlowView, uint64) {
+func (d *Daemon) Flows(
+	f *status.FlowFilter, cursor uint64, limit int, page []status.FlowView,
+) ([]status.FlowView, uint64) {
 	return d.reader.Page(f, cursor, limit, page)
 }
 
@@ -162,7 +164,8 @@ func (d *Daemon) Status() status.StatusView {
 
 func sources(st *loop.Status) (list []status.SourceView) {
 	for _, s := range st.Sources {
-		v := status.SourceView{Name: s.Source.Kind + ":" + s.Source.Path, Synced: s.Synced, Read: s.Read, Objects: s.Objects, Error: s.Error, ReadAt: st.At}
+		v := status.SourceView{Name: s.Source.Kind + ":" + s.Source.Path, Synced: s.Synced, Read: s.Read,
+			Objects: s.Objects, Error: s.Error, ReadAt: st.At}
 		if s.Applied {
 			v.Applied = s.Read
 		}
@@ -186,7 +189,8 @@ func (d *Daemon) conditions() (list []status.ConditionView) {
 	}
 	list = append(list, d.health.proxy.Conditions()...)
 	if err := d.loop.SteeringError(); err != nil {
-		list = append(list, status.Failed("steering", "the kernel program does not steer all that it should: "+err.Error()))
+		list = append(list, status.Failed("steering", "the kernel program does not steer all that it should: "+
+			err.Error()))
 	}
 	for _, w := range d.mirror.Status().Warnings {
 		list = append(list, status.Warning("routes", w))
@@ -198,7 +202,8 @@ func (d *Daemon) conditions() (list []status.ConditionView) {
 		list = append(list, status.Warning("state-dir", onDisk))
 	}
 	if hostErr != nil {
-		list = append(list, status.Failed("host-link", "cannot be repaired, so the kernel gets nothing from us: "+hostErr.Error()))
+		list = append(list, status.Failed("host-link", "cannot be repaired, so the kernel gets nothing from us: "+
+			hostErr.Error()))
 	}
 	list = append(list, d.ports.Conditions()...)
 	if d.isOpen() {

@@ -142,7 +142,8 @@ func (d *Daemon) routeSources(h *hostlink.HostLink) error {
 		return err
 	}
 	if !slices.Equal(addrs, d.routed) {
-		d.log.Info("source addresses that no interface has are routed to the host link", "addresses", addrs, "interface", h.KernelName)
+		d.log.Info("source addresses that no interface has are routed to the host link", "addresses", addrs,
+			"interface", h.KernelName)
 	}
 	d.routed = addrs
 	return nil

@@ -23,7 +23,8 @@ func (d *Daemon) openPorts(ctx context.Context) {
 		return
 	}
 	if err := d.ports.AttachEgress(); err != nil {
-		d.log.Warn("replies of local endpoints that see the client's address are not caught on their way out", "error", err)
+		d.log.Warn("replies of local endpoints that see the client's address are not caught on their way out", "error",
+			err)
 	}
 	if err := d.steer.DetachOthers(); err != nil {
 		d.log.Warn("what a predecessor left could not be removed", "error", err)
@@ -44,7 +45,8 @@ func (d *Daemon) adoptFlows() {
 	}
 	began := time.Now()
 	n := d.reader.Adopt()
-	d.log.Info("flows of a predecessor count for their backends", "flows", n, "took", time.Since(began).Round(time.Millisecond))
+	d.log.Info("flows of a predecessor count for their backends", "flows", n, "took",
+		time.Since(began).Round(time.Millisecond))
 }
 
 // openAll binds all sockets before the workers run, and those before the first packet comes.

@@ -73,7 +73,8 @@ func (d *Daemon) keeps() bool {
 func logStopped(log *slog.Logger, keep bool, open uint64, err error) {
 	switch {
 	case err != nil:
-		log.Error("stopped, and the node is not clean: start it again and end it with SIGTERM, which removes what is left", "error", err, "openConnections", open)
+		log.Error("stopped, and the node is not clean: start it again and end it with SIGTERM, which removes what is "+
+			"left", "error", err, "openConnections", open)
 	case keep:
 		log.Info("stopped; flows, programs and pins wait for the next process", "openConnections", open)
 	default:

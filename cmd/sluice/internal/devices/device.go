@@ -35,7 +35,9 @@ type Device struct {
 func Read(name string) (Device, error) {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
-		return Device{}, fmt.Errorf("interface %s: %w (`ip link` shows what there is; the names are in `interfaces` of the configuration)", name, err)
+		return Device{},
+			fmt.Errorf("interface %s: %w (`ip link` shows what there is; the names are in `interfaces` of the "+
+				"configuration)", name, err)
 	}
 	a := link.Attrs()
 	d := Device{Name: name, Index: a.Index, MTU: a.MTU, Up: a.Flags&net.FlagUp != 0}

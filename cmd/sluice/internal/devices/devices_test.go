@@ -38,14 +38,16 @@ func TestPlan(t *testing.T) {
 				devices = append(devices, Device{Name: "nic0", Queues: n})
 			}
 			got, err := NewPlan(devices, conf)
-			if got.Workers != c.want || (err == nil) != (c.problem == "") || err != nil && !strings.Contains(err.Error(), c.problem) {
+			if got.Workers != c.want || (err == nil) != (c.problem == "") ||
+				err != nil && !strings.Contains(err.Error(), c.problem) {
 				t.Errorf("%d workers, %v; want %d, %q", got.Workers, err, c.want, c.problem)
 			}
 		})
 	}
 }
 
-// TestRefusedForTheMTU: what a driver or the configuration rules out is refused by name, before anything is changed.
+// TestRefusedForTheMTU: what a driver or the configuration rules out is refused by name, before
+// anything is changed.
 func TestRefusedForTheMTU(t *testing.T) {
 	for _, tc := range []struct {
 		name        string
@@ -53,18 +55,29 @@ func TestRefusedForTheMTU(t *testing.T) {
 		f           config.Interface
 		about, want string
 	}{
-		{"zero-copy", Device{Name: "left", Driver: "igb", MTU: 9000}, config.Interface{ZeroCopy: config.ZeroCopyRequire},
+		{"zero-copy", Device{Name: "left", Driver: "igb", MTU: 9000},
+			config.Interface{ZeroCopy: config.ZeroCopyRequire},
 			"zero-copy", "interface left: zeroCopy is require, but MTU 9000 takes 3 frames of 4096 bytes a packet"},
-		{"native", Device{Name: "left", Driver: "igb", MTU: 9000, generic: "driver igb gives no packets in several buffers"}, config.Interface{Mode: config.ModeNative},
-			"mode", "interface left: mode is native, but driver igb gives no packets in several buffers: set mode to auto or generic, or: ip link set left mtu 3818"},
-		{"generic is fine", Device{Name: "left", Driver: "igb", MTU: 9000, generic: "driver igb gives no packets in several buffers"}, config.Interface{Mode: config.ModeGeneric}, "", ""},
-		{"native is fine", Device{Name: "left", Driver: "veth", MTU: 9000}, config.Interface{Mode: config.ModeNative}, "", ""},
-		{"more than any packet", Device{Name: "left", Driver: "veth", MTU: 65259}, config.Interface{}, "mtu", "take at most 65258"},
-		{"packets in pieces", Device{Name: "left", Driver: "igb", MTU: 3047}, config.Interface{ZeroCopy: config.ZeroCopyRequire},
-			"zero-copy", "interface left: zeroCopy is require, but in zero-copy driver igb delivers packets of up to 3046 bytes whole"},
+		{"native", Device{Name: "left", Driver: "igb", MTU: 9000,
+			generic: "driver igb gives no packets in several buffers"}, config.Interface{Mode: config.ModeNative},
+			"mode", "interface left: mode is native, but driver igb gives no packets in several buffers: set mode to " +
+				"auto or generic, or: ip link set left mtu 3818"},
+		{"generic is fine", Device{Name: "left", Driver: "igb", MTU: 9000,
+			generic: "driver igb gives no packets in several buffers"}, config.Interface{Mode: config.ModeGeneric}, "",
+			""},
+		{"native is fine", Device{Name: "left", Driver: "veth", MTU: 9000}, config.Interface{Mode: config.ModeNative},
+			"", ""},
+		{"more than any packet", Device{Name: "left", Driver: "veth", MTU: 65259}, config.Interface{}, "mtu",
+			"take at most 65258"},
+		{"packets in pieces", Device{Name: "left", Driver: "igb", MTU: 3047},
+			config.Interface{ZeroCopy: config.ZeroCopyRequire},
+			"zero-copy",
+			"interface left: zeroCopy is require, but in zero-copy driver igb delivers packets of up to 3046 bytes " +
+				"whole"},
 	} {
 		about, err := Check(tc.d, tc.f, frames.Choice{Size: frames.Large})
-		if got := fmt.Sprint(err); about != tc.about || (tc.want == "") != (err == nil) || !strings.Contains(got, tc.want) {
+		if got := fmt.Sprint(err); about != tc.about || (tc.want == "") != (err == nil) ||
+			!strings.Contains(got, tc.want) {
 			t.Errorf("%s: %s: %v, want %s: %q", tc.name, about, err, tc.about, tc.want)
 		}
 	}

@@ -76,7 +76,8 @@ func divide(devices []Device, c *config.Configuration) (workers int, queues []in
 		queues[i] = d.Queues
 		if want := int(c.Interfaces[i].Queues); want > 0 {
 			if want > d.Queues {
-				return 0, nil, fmt.Errorf("interface %s: queues is %d, but it has %d (`ethtool -L` sets them)", d.Name, want, d.Queues)
+				return 0, nil, fmt.Errorf("interface %s: queues is %d, but it has %d (`ethtool -L` sets them)", d.Name,
+					want, d.Queues)
 			}
 			queues[i] = want
 		}
@@ -85,20 +86,25 @@ func divide(devices []Device, c *config.Configuration) (workers int, queues []in
 		}
 	}
 	if c.Workers > workers {
-		return 0, nil, fmt.Errorf("workers is %d, but an interface has only %d queues and each worker needs one on each interface", c.Workers, workers)
+		return 0, nil,
+			fmt.Errorf("workers is %d, but an interface has only %d queues and each worker needs one on each interface",
+				c.Workers, workers)
 	}
 	if c.Workers > 0 {
 		workers = c.Workers
 	}
 	if workers > MostWorkers {
-		return 0, nil, fmt.Errorf("%d workers, one per queue of every interface, are more than the flow table has places for: set workers to at most %d", workers, MostWorkers)
+		return 0, nil,
+			fmt.Errorf("%d workers, one per queue of every interface, are more than the flow table has places for: "+
+				"set workers to at most %d", workers, MostWorkers)
 	}
 	perWorker := 1 // the host link
 	for _, q := range queues {
 		perWorker += (q + workers - 1) / workers
 	}
 	if perWorker > maxSharedLinks {
-		return 0, nil, fmt.Errorf("each of %d workers would have %d sockets, at most %d are possible: use more workers", workers, perWorker, maxSharedLinks)
+		return 0, nil, fmt.Errorf("each of %d workers would have %d sockets, at most %d are possible: use more workers",
+			workers, perWorker, maxSharedLinks)
 	}
 	return workers, queues, nil
 }

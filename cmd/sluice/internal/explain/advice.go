@@ -28,23 +28,27 @@ func (a *answer) advice(v *status.ExplainView, malformed stats.DropReason) strin
 	slices := fmt.Sprintf("kubectl -n %s get endpointslices -l kubernetes.io/service-name=%s -o yaml", namespace, name)
 	switch a.x.Verdict.Reason {
 	case stats.NoFlow:
-		return "it is in the middle of a connection that this gateway does not know: `sluice flows --client " + v.From.Addr().String() +
+		return "it is in the middle of a connection that this gateway does not know: `sluice flows --client " +
+			v.From.Addr().String() +
 			"` lists those it knows; ask without --established what a new one gets"
 	case stats.LateAnswer:
-		return "its flow has another backend by now: nothing, unless it happens often; then see why the backend answers late"
+		return "its flow has another backend by now: nothing, unless it happens often; then see why the backend " +
+			"answers late"
 	case stats.BackendGone:
 		return "its endpoint is gone, and the address may be another pod's by now: nothing"
 	case stats.SourceRangeDenied:
 		return "if the client may use it, put its address into spec.loadBalancerSourceRanges of Service " + object
 	case stats.NoEndpoints:
 		if len(v.Endpoints) == 0 {
-			return "no EndpointSlice gives this port an endpoint of this family; its port must have the same name and protocol: " + slices
+			return "no EndpointSlice gives this port an endpoint of this family; its port must have the same name " +
+				"and protocol: " + slices
 		}
 		return "make an endpoint ready; what there is: " + slices
 	case stats.NoLocalEndpoints:
 		return a.localAdvice(object)
 	case stats.SpoofedSource:
-		return fmt.Sprintf("%v is an address of this gateway, which cannot come in from outside: if another host has it, too, change one of them", v.From.Addr())
+		return fmt.Sprintf("%v is an address of this gateway, which cannot come in from outside: if another host has "+
+			"it, too, change one of them", v.From.Addr())
 	case stats.NoRoute:
 		return a.routeAdvice(v)
 	case stats.FrontendRejected:
@@ -64,9 +68,11 @@ func (a *answer) passAdvice() string {
 		return "nothing, if it is for a server on this node; else look at the node ports of the Service"
 	}
 	if a.offline != nil {
-		return "look whether the Service has this address and port in its status, spec.externalIPs or spec.clusterIPs, and at the problems, if there are any"
+		return "look whether the Service has this address and port in its status, spec.externalIPs or " +
+			"spec.clusterIPs, and at the problems, if there are any"
 	}
-	return "`sluice services` lists what is served, `sluice status` what is not and why; if kube-proxy runs here, the packet may be its own"
+	return "`sluice services` lists what is served, `sluice status` what is not and why; if kube-proxy runs here, " +
+		"the packet may be its own"
 }
 
 // localAdvice is for a Service of policy Local without an endpoint on this node.
@@ -76,7 +82,8 @@ func (a *answer) localAdvice(object string) string {
 		field = "internalTrafficPolicy"
 	}
 	svc := a.x.Frontend.Service
-	if !svc.LocalExternal && field == "externalTrafficPolicy" || !svc.LocalInternal && field == "internalTrafficPolicy" {
+	if !svc.LocalExternal && field == "externalTrafficPolicy" ||
+		!svc.LocalInternal && field == "internalTrafficPolicy" {
 		return "endpoints exist, and terminate, have weight 0 or hints for others: see the list"
 	}
 	return fmt.Sprintf("send it to a node that has an endpoint, or set %s of Service %s to Cluster", field, object)
@@ -87,5 +94,6 @@ func (a *answer) routeAdvice(v *status.ExplainView) string {
 	if a.x.Notify {
 		return fmt.Sprintf("the kernel has no route to the backend: ip route get %v", v.Backend.Addr())
 	}
-	return "there is no address of this family to send from: give an interface one, or set snat.addresses of the configuration"
+	return "there is no address of this family to send from: give an interface one, or set snat.addresses of the " +
+		"configuration"
 }

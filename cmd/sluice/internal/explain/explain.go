@@ -61,7 +61,9 @@ func New(c Config) (*Explainer, error) {
 var errClosed = errors.New("the daemon is ending: flows can no longer be read")
 
 // ask returns what a worker would do with a packet under a snapshot.
-func (x *Explainer) ask(s *services.Snapshot, t header.Tuple, opens bool, now flowtable.Time) (decide.Explanation, error) {
+func (x *Explainer) ask(
+	s *services.Snapshot, t header.Tuple, opens bool, now flowtable.Time,
+) (decide.Explanation, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.closed {

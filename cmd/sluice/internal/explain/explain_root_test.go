@@ -27,13 +27,18 @@ func TestFailedNeighbour(t *testing.T) {
 	if err := netlink.LinkSetUp(link); err != nil {
 		t.Fatal(err)
 	}
-	for a, state := range map[string]int{"192.0.2.1": netlink.NUD_FAILED, "2001:db8::1": netlink.NUD_FAILED, "192.0.2.2": netlink.NUD_REACHABLE} {
-		n := netlink.Neigh{LinkIndex: link.Attrs().Index, IP: net.ParseIP(a), State: state, HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 1}}
+	for a, state := range map[string]int{
+		"192.0.2.1": netlink.NUD_FAILED, "2001:db8::1": netlink.NUD_FAILED, "192.0.2.2": netlink.NUD_REACHABLE,
+	} {
+		n := netlink.Neigh{LinkIndex: link.Attrs().Index, IP: net.ParseIP(a), State: state,
+			HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 1}}
 		if err := netlink.NeighSet(&n); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for a, want := range map[string]bool{"192.0.2.1": true, "2001:db8::1": true, "192.0.2.2": false, "192.0.2.3": false} {
+	for a, want := range map[string]bool{
+		"192.0.2.1": true, "2001:db8::1": true, "192.0.2.2": false, "192.0.2.3": false,
+	} {
 		if got := failedNeighbour(netip.MustParseAddr(a)); got != want {
 			t.Errorf("%s has failed: %v, want %v", a, got, want)
 		}

@@ -16,7 +16,8 @@ import (
 // the packet.
 func TestMalformedIsTheParsers(t *testing.T) {
 	ends := [2][]string{
-		{"198.51.100.7", "203.0.113.10", "127.0.0.1", "0.1.2.3", "224.0.0.1", "255.255.255.255", "169.254.1.1", "240.0.0.1"},
+		{"198.51.100.7", "203.0.113.10", "127.0.0.1", "0.1.2.3", "224.0.0.1", "255.255.255.255", "169.254.1.1",
+			"240.0.0.1"},
 		{"2001:db8::7", "2001:db8:f::10", "::1", "::", "fe80::1", "ff02::1", "::192.0.2.1"},
 	}
 	refused := map[stats.DropReason]int{}
@@ -29,7 +30,8 @@ func TestMalformedIsTheParsers(t *testing.T) {
 					var p header.Packet
 					want := header.Parse(headertest.UDP(from.String(), to.String(), "x").Bytes(), &p)
 					got, why := malformed(&header.Tuple{
-						Src: header.AddrFrom(s), Dst: header.AddrFrom(d), SrcPort: ports[0], DstPort: ports[1], Proto: header.ProtoUDP, V6: s.Is6(),
+						Src: header.AddrFrom(s), Dst: header.AddrFrom(d), SrcPort: ports[0], DstPort: ports[1],
+						Proto: header.ProtoUDP, V6: s.Is6(),
 					})
 					if got != want || (got == stats.None) != (why == "") {
 						t.Errorf("%v -> %v: %v (%q), the parser says %v", from, to, got, why, want)
@@ -39,7 +41,9 @@ func TestMalformedIsTheParsers(t *testing.T) {
 			}
 		}
 	}
-	for _, r := range []stats.DropReason{stats.None, stats.MartianSource, stats.MartianDestination, stats.LandAttack, stats.PortZero} {
+	for _, r := range []stats.DropReason{
+		stats.None, stats.MartianSource, stats.MartianDestination, stats.LandAttack, stats.PortZero,
+	} {
 		if refused[r] == 0 {
 			t.Errorf("no packet is refused by %v", r)
 		}
@@ -71,10 +75,12 @@ func TestNames(t *testing.T) {
 func TestSilentNeighbour(t *testing.T) {
 	a := answer{unanswered: netip.MustParseAddr("192.0.2.1")}
 	a.x.Verdict.Action = decide.Queued
-	hop, verdict := a.step(decide.Step{Name: "next hop", Text: "x"}), a.step(decide.Step{Name: stepVerdict, Text: "forward"})
+	hop, verdict := a.step(decide.Step{Name: "next hop", Text: "x"}),
+		a.step(decide.Step{Name: stepVerdict, Text: "forward"})
 	advice := a.advice(&status.ExplainView{Verdict: status.VerdictForward}, stats.None)
 	for got, want := range map[string]string{
-		hop.Text: "192.0.2.1, which does not answer", verdict.Text: "forward if 192.0.2.1 answers, else drop (neighbour_pending)", advice: "ip neigh show 192.0.2.1",
+		hop.Text:     "192.0.2.1, which does not answer",
+		verdict.Text: "forward if 192.0.2.1 answers, else drop (neighbour_pending)", advice: "ip neigh show 192.0.2.1",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q, want %q in it", got, want)

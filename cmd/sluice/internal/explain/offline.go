@@ -40,7 +40,9 @@ type offline struct {
 // which is the default configuration; manifests, then the configuration's directory; node, then the
 // configuration's. Of the node's addresses it knows those in the Node object, if that is among the
 // manifests.
-func Offline(ctx context.Context, configFile, manifests, node string, q *status.ExplainQuery) (v status.ExplainView, err error) {
+func Offline(
+	ctx context.Context, configFile, manifests, node string, q *status.ExplainQuery,
+) (v status.ExplainView, err error) {
 	c := config.Default()
 	if configFile != "" {
 		if c, err = config.Load(configFile); err != nil {
@@ -51,7 +53,8 @@ func Offline(ctx context.Context, configFile, manifests, node string, q *status.
 		manifests = c.Manifests.Directory
 	}
 	if manifests == "" {
-		return v, errors.New("the configuration names no manifests.directory, and only a gateway knows what the API server says: name a directory with --manifests, or ask without --config")
+		return v, errors.New("the configuration names no manifests.directory, and only a gateway knows what the API " +
+			"server says: name a directory with --manifests, or ask without --config")
 	}
 	if node != "" {
 		c.NodeName = node
@@ -77,7 +80,8 @@ func Offline(ctx context.Context, configFile, manifests, node string, q *status.
 	a := answer{
 		query: q, snapshot: snapshot, tuple: t, offline: &off,
 		match: r.Steers(&t, xdpprog.Settings{
-			SNATFirst: cc.SNATPorts.First, SNATCount: cc.SNATPorts.Count, Unserved: c.UnservedVIPPort != config.UnservedPass,
+			SNATFirst: cc.SNATPorts.First, SNATCount: cc.SNATPorts.Count,
+			Unserved: c.UnservedVIPPort != config.UnservedPass,
 		}),
 	}
 	if a.x, err = x.ask(snapshot, t, !q.Established, 0); err != nil {
@@ -119,7 +123,8 @@ var unknownSources = [...]netip.Addr{netip.MustParseAddr("192.0.0.8"), netip.Mus
 func (off *offline) compilerConfig(c *config.Configuration, node string, info objects.NodeInfo) compiler.Config {
 	var addresses []neigh.Address
 	for _, a := range info.Addresses {
-		addresses = append(addresses, neigh.Address{Prefix: netip.PrefixFrom(a, a.BitLen()), Global: true, Usable: true})
+		addresses = append(addresses, neigh.Address{Prefix: netip.PrefixFrom(a, a.BitLen()), Global: true,
+			Usable: true})
 	}
 	for f := range off.sources {
 		off.sources[f] = slices.ContainsFunc(c.SNAT.Addresses, func(a netip.Addr) bool { return a.Is6() == (f == 1) })
@@ -152,9 +157,11 @@ func (off *offline) markUnknown(x *decide.Explanation, s *status.ExplainStep) {
 	case s.Name == "flow":
 		s.Text, s.Unknown = "as if none had it", true
 	case s.Name == "affinity" && x.Frontend.Service.AffinitySeconds != 0:
-		s.Text, s.Unknown = fmt.Sprintf("%d s, as if the client was not pinned", x.Frontend.Service.AffinitySeconds), true
+		s.Text, s.Unknown = fmt.Sprintf("%d s, as if the client was not pinned", x.Frontend.Service.AffinitySeconds),
+			true
 	case s.Name == "leaves as" && x.Source != decide.SourceClient && !off.sources[family4or6(x.Tuple.V6)]:
-		s.Text, s.Unknown = fmt.Sprintf("the address that its route leaves from, a port to be drawn -> %v", addrPort(x.Out.Dst, x.Out.DstPort)), true
+		s.Text, s.Unknown = fmt.Sprintf("the address that its route leaves from, a port to be drawn -> %v",
+			addrPort(x.Out.Dst, x.Out.DstPort)), true
 	case s.Name == "next hop":
 		s.Text, s.Unknown = "as if there was a way", true
 	case s.Name == "scheduler" && x.Scheduler.ByLoad() && !x.PinInSet:

@@ -35,10 +35,12 @@ func (a *answer) view(problems []status.ProblemView) status.ExplainView {
 	switch {
 	case a.unread == nil && a.match == xdpprog.MatchNone && a.x.Frontend == nil && !a.x.Known:
 		v.Verdict = status.VerdictPass
-		v.Steps = append(v.Steps, status.ExplainStep{Name: "frontend", Text: a.whyNone()}, status.ExplainStep{Name: stepVerdict, Text: "to kernel"})
+		v.Steps = append(v.Steps, status.ExplainStep{Name: "frontend", Text: a.whyNone()},
+			status.ExplainStep{Name: stepVerdict, Text: "to kernel"})
 	case reason != stats.None:
 		v.Verdict, v.Reason = status.VerdictDrop, reason.String()
-		v.Steps = append(v.Steps, status.ExplainStep{Name: stepPacket, Text: text}, status.ExplainStep{Name: stepVerdict, Text: "drop (" + v.Reason + ")"})
+		v.Steps = append(v.Steps, status.ExplainStep{Name: stepPacket, Text: text},
+			status.ExplainStep{Name: stepVerdict, Text: "drop (" + v.Reason + ")"})
 	default:
 		a.decided(&v)
 	}
@@ -63,7 +65,8 @@ func (a *answer) kernelStep() status.ExplainStep {
 	return s
 }
 
-// malformed returns why the parser drops the packet as one that no sender sends; None if it does not.
+// malformed returns why the parser drops the packet as one that no sender sends; None if it does
+// not.
 func malformed(t *header.Tuple) (stats.DropReason, string) {
 	switch {
 	case !header.Unicast(&t.Src):
@@ -128,7 +131,8 @@ func (a *answer) step(s decide.Step) status.ExplainStep {
 	case "next hop":
 		switch {
 		case a.unanswered.IsValid():
-			out.Text = fmt.Sprintf("%v, which does not answer the kernel (`ip neigh` has it as FAILED or INCOMPLETE); the packet is held for up to a second", a.unanswered)
+			out.Text = fmt.Sprintf("%v, which does not answer the kernel (`ip neigh` has it as FAILED or "+
+				"INCOMPLETE); the packet is held for up to a second", a.unanswered)
 		case a.hop != "":
 			out.Text += " on " + a.hop
 		}
@@ -221,7 +225,8 @@ func (a *answer) whyNone() string {
 	end := fmt.Sprintf("%d/%s", t.DstPort, status.ProtocolName(t.Proto))
 	switch flags := a.snapshot.Owned(t.Dst); {
 	case flags == 0 && a.offline != nil:
-		return fmt.Sprintf("none: %v is no address of a Service that is served (which addresses the node has is not known offline)", t.Dst)
+		return fmt.Sprintf("none: %v is no address of a Service that is served (which addresses the node has is not "+
+			"known offline)", t.Dst)
 	case flags == 0:
 		return fmt.Sprintf("none: %v is no address of a Service that is served, and none of this node", t.Dst)
 	case flags&services.AddrVIP != 0:
@@ -279,7 +284,10 @@ func (a *answer) about(service string, problems []status.ProblemView) (list []st
 
 // names reports whether a message has an address in it, with or without a port.
 func names(message string, addr netip.Addr) bool {
-	words := strings.FieldsFunc(message, func(r rune) bool { return !strings.ContainsRune("0123456789abcdefABCDEF.:", r) })
+	words := strings.FieldsFunc(message, func(r rune) bool {
+		return !strings.ContainsRune("0123456789abcdefABCDEF.:",
+			r)
+	})
 	return slices.ContainsFunc(words, func(w string) bool {
 		w = strings.TrimRight(w, ".:")
 		if ap, err := netip.ParseAddrPort(w); err == nil {

@@ -19,9 +19,11 @@ import (
 // Open takes the lock on the flow table, which makes this the only instance, and takes over the
 // flows that a predecessor left.
 func Open(c *config.Configuration, log *slog.Logger) (*flowtable.File, error) {
-	file, err := flowtable.OpenFile(filepath.Join(c.StateDir, "flows"), tableConfig(c), flowtable.Time(boottime.Nanos()))
+	file, err := flowtable.OpenFile(filepath.Join(c.StateDir, "flows"), tableConfig(c),
+		flowtable.Time(boottime.Nanos()))
 	if errors.Is(err, flowtable.ErrInUse) {
-		return nil, fmt.Errorf("another sluice runs with stateDir %s: stop it, or give this one a stateDir and interfaces of its own (%w)", c.StateDir, err)
+		return nil, fmt.Errorf("another sluice runs with stateDir %s: stop it, or give this one a stateDir and "+
+			"interfaces of its own (%w)", c.StateDir, err)
 	}
 	if err != nil {
 		return nil, err

@@ -19,11 +19,16 @@ func TestTableConfig(t *testing.T) {
 		name, text string
 		want       flowtable.Config
 	}{
-		{"defaults", "", flowtable.Config{IPv4Flows: v4, IPv6Flows: v6, HalfOpen: 163840, Timeouts: flowtable.DefaultTimeouts()}},
-		{"profile", "flows: {profile: rfc}", flowtable.Config{IPv4Flows: v4, IPv6Flows: v6, HalfOpen: 163840, Timeouts: flowtable.RFCTimeouts()}},
-		{"all timeouts that are settings", "flows: {profile: rfc, timeouts: {established: 1h, finWait: 2s, udpUnreplied: 4s, udpReplied: 5s}}\n" +
-			"tuning: {timeWaitBackend: 3s}", flowtable.Config{IPv4Flows: v4, IPv6Flows: v6, HalfOpen: 163840, Timeouts: changed}},
-		{"few flows", "flows: {ipv4: 7, ipv6: 0}", flowtable.Config{IPv4Flows: 7, HalfOpen: 1, Timeouts: flowtable.DefaultTimeouts()}},
+		{"defaults", "", flowtable.Config{IPv4Flows: v4, IPv6Flows: v6, HalfOpen: 163840,
+			Timeouts: flowtable.DefaultTimeouts()}},
+		{"profile", "flows: {profile: rfc}", flowtable.Config{IPv4Flows: v4, IPv6Flows: v6, HalfOpen: 163840,
+			Timeouts: flowtable.RFCTimeouts()}},
+		{"all timeouts that are settings",
+			"flows: {profile: rfc, timeouts: {established: 1h, finWait: 2s, udpUnreplied: 4s, udpReplied: 5s}}\n" +
+				"tuning: {timeWaitBackend: 3s}", flowtable.Config{IPv4Flows: v4, IPv6Flows: v6, HalfOpen: 163840,
+				Timeouts: changed}},
+		{"few flows", "flows: {ipv4: 7, ipv6: 0}", flowtable.Config{IPv4Flows: 7, HalfOpen: 1,
+			Timeouts: flowtable.DefaultTimeouts()}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c, err := config.Parse([]byte(header + tt.text))

@@ -38,28 +38,35 @@ func TestInUse(t *testing.T) {
 	}{
 		{"no flow", 0, "", "", steer.Set{}},
 		{"TCP, with any backend", header.ProtoTCP, source, "gone", steer.Set{
-			Frontends: []services.FrontendKey{frontend}, NodePorts: []steer.NodePort{port}, KeepSources: []steer.KeepSource{keep},
-			Addrs: []steer.OwnAddr{own(vip, toVIP), own(source, toSNAT)},
+			Frontends: []services.FrontendKey{frontend}, NodePorts: []steer.NodePort{port},
+			KeepSources: []steer.KeepSource{keep},
+			Addrs:       []steer.OwnAddr{own(vip, toVIP), own(source, toSNAT)},
 		}},
 		{"TCP, one address is both", header.ProtoTCP, vip, "serves", steer.Set{
-			Frontends: []services.FrontendKey{frontend}, NodePorts: []steer.NodePort{port}, KeepSources: []steer.KeepSource{keep},
-			Addrs: []steer.OwnAddr{own(vip, toVIP|toSNAT)},
+			Frontends: []services.FrontendKey{frontend}, NodePorts: []steer.NodePort{port},
+			KeepSources: []steer.KeepSource{keep},
+			Addrs:       []steer.OwnAddr{own(vip, toVIP|toSNAT)},
 		}},
 		{"SCTP", header.ProtoSCTP, source, "gone", steer.Set{
-			Frontends: []services.FrontendKey{frontendSCTP}, NodePorts: []steer.NodePort{portSCTP}, KeepSources: []steer.KeepSource{keepSCTP},
-			Addrs: []steer.OwnAddr{own(vip, toVIP), own(source, toSNAT)},
+			Frontends: []services.FrontendKey{frontendSCTP}, NodePorts: []steer.NodePort{portSCTP},
+			KeepSources: []steer.KeepSource{keepSCTP},
+			Addrs:       []steer.OwnAddr{own(vip, toVIP), own(source, toSNAT)},
 		}},
 		{"UDP", header.ProtoUDP, source, "serves", steer.Set{
-			Frontends: []services.FrontendKey{frontendUDP}, NodePorts: []steer.NodePort{portUDP}, KeepSources: []steer.KeepSource{keepUDP},
-			Addrs: []steer.OwnAddr{own(vip, toVIP), own(source, toSNAT)},
+			Frontends: []services.FrontendKey{frontendUDP}, NodePorts: []steer.NodePort{portUDP},
+			KeepSources: []steer.KeepSource{keepUDP},
+			Addrs:       []steer.OwnAddr{own(vip, toVIP), own(source, toSNAT)},
 		}},
 		{"UDP, backend gone", header.ProtoUDP, source, "gone", steer.Set{Addrs: []steer.OwnAddr{own(source, toSNAT)}}},
-		{"UDP, backend there and not serving", header.ProtoUDP, source, "rests", steer.Set{Addrs: []steer.OwnAddr{own(source, toSNAT)}}},
-		{"UDP, of an earlier process", header.ProtoUDP, source, "serves, unbound", steer.Set{Addrs: []steer.OwnAddr{own(source, toSNAT)}}},
+		{"UDP, backend there and not serving", header.ProtoUDP, source, "rests",
+			steer.Set{Addrs: []steer.OwnAddr{own(source, toSNAT)}}},
+		{"UDP, of an earlier process", header.ProtoUDP, source, "serves, unbound",
+			steer.Set{Addrs: []steer.OwnAddr{own(source, toSNAT)}}},
 		{"ICMP", header.ProtoICMP, source, "serves", steer.Set{Addrs: []steer.OwnAddr{own(source, toSNAT)}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 1024, IPv6Flows: 1024, Timeouts: flowtable.DefaultTimeouts()})
+			table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 1024, IPv6Flows: 1024,
+				Timeouts: flowtable.DefaultTimeouts()})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -71,15 +78,18 @@ func TestInUse(t *testing.T) {
 			if tc.proto != 0 {
 				create(t, table, tc.state != "serves, unbound", &flowtable.NewFlow{
 					Client:  header.Tuple{Src: of(client), SrcPort: 999, Dst: of(vip), DstPort: 30080, Proto: tc.proto},
-					Backend: of(backend), BackendPort: 8080, Source: of(tc.source), Service: 1, BackendRef: uint32(services.MakeBackendRef(5, 1)),
-					Ports: flowtable.Ports{First: 20000, Count: 1000, Stride: 1},
+					Backend: of(backend), BackendPort: 8080, Source: of(tc.source), Service: 1,
+					BackendRef: uint32(services.MakeBackendRef(5, 1)),
+					Ports:      flowtable.Ports{First: 20000, Count: 1000, Stride: 1},
 				})
 			}
 			got := r.InUse(&steer.Set{
-				Frontends:   []services.FrontendKey{frontend, frontendUDP, frontendSCTP, {Addr: of(vip), Port: 80, Proto: header.ProtoTCP}},
-				NodePorts:   []steer.NodePort{port, portUDP, portSCTP, {Proto: header.ProtoTCP, Port: 30081}},
-				KeepSources: []steer.KeepSource{keep, keepUDP, keepSCTP, {Addr: of(backend), Port: 8081, Proto: header.ProtoTCP}},
-				Addrs:       []steer.OwnAddr{own(vip, all), own(source, all), own(client, all), own(backend, all)},
+				Frontends: []services.FrontendKey{frontend, frontendUDP, frontendSCTP,
+					{Addr: of(vip), Port: 80, Proto: header.ProtoTCP}},
+				NodePorts: []steer.NodePort{port, portUDP, portSCTP, {Proto: header.ProtoTCP, Port: 30081}},
+				KeepSources: []steer.KeepSource{keep, keepUDP, keepSCTP, {Addr: of(backend), Port: 8081,
+					Proto: header.ProtoTCP}},
+				Addrs: []steer.OwnAddr{own(vip, all), own(source, all), own(client, all), own(backend, all)},
 			})
 			if !slices.Equal(got.Frontends, tc.want.Frontends) || !slices.Equal(got.NodePorts, tc.want.NodePorts) ||
 				!slices.Equal(got.KeepSources, tc.want.KeepSources) || !slices.Equal(got.Addrs, tc.want.Addrs) {

@@ -76,7 +76,8 @@ func (p *Pins) forget() {
 		of[l.Service] = true
 	}
 	p.file.Table.Forget(flowtable.Time(boottime.Nanos()), func(service uint64, pin affinity.Pin) bool {
-		return of[service] && (lost[compiler.LostPin{Service: service, Addr: pin.Addr, Port: pin.Port}] || lost[compiler.LostPin{Service: service}])
+		return of[service] && (lost[compiler.LostPin{Service: service, Addr: pin.Addr, Port: pin.Port}] ||
+			lost[compiler.LostPin{Service: service}])
 	})
 }
 

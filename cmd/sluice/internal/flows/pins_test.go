@@ -34,8 +34,10 @@ func TestForgetPins(t *testing.T) {
 		left [4]bool // web to 1, web to 2, db to 1, db to 2
 	}{
 		{"nothing", func(*Pins) {}, [4]bool{true, true, true, true}},
-		{"a backend", lose(compiler.LostPin{Service: web, Addr: of("10.0.0.2"), Port: 8080}), [4]bool{true, false, true, true}},
-		{"another port of it", lose(compiler.LostPin{Service: web, Addr: of("10.0.0.2"), Port: 8081}), [4]bool{true, true, true, true}},
+		{"a backend", lose(compiler.LostPin{Service: web, Addr: of("10.0.0.2"), Port: 8080}),
+			[4]bool{true, false, true, true}},
+		{"another port of it", lose(compiler.LostPin{Service: web, Addr: of("10.0.0.2"), Port: 8081}),
+			[4]bool{true, true, true, true}},
 		{"a service's affinity", lose(compiler.LostPin{Service: db}), [4]bool{true, true, false, false}},
 		{"between two processes", func(p *Pins) {
 			if n := p.Prune(pinTable(web, of("10.0.0.1"))); n != 3 {
@@ -74,7 +76,8 @@ func pinTable(identity uint64, a header.Addr) *services.Snapshot {
 	b.SetBackend(be)
 	rule := services.Rule{Set: &services.EndpointSet{Backends: []services.BackendRef{be.Ref}}}
 	for i, s := range []*services.Service{{Identity: identity, AffinitySeconds: 60}, {Identity: 22}} {
-		b.SetFrontend(&services.Frontend{Key: services.FrontendKey{Addr: a, Port: uint16(i), Proto: header.ProtoTCP}, Service: s, Outside: rule, Pod: rule})
+		b.SetFrontend(&services.Frontend{Key: services.FrontendKey{Addr: a, Port: uint16(i), Proto: header.ProtoTCP},
+			Service: s, Outside: rule, Pod: rule})
 	}
 	return b.Build()
 }

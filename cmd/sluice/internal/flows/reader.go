@@ -64,9 +64,11 @@ func (r *Reader) all(f func(*flowtable.Info)) {
 	}
 }
 
-// Page appends flows that f selects to page, from cursor on, and returns where to go on; 0 is the end. It ends with a
-// slice of the table, so it may be longer than limit by less than one slice.
-func (r *Reader) Page(f *status.FlowFilter, cursor uint64, limit int, page []status.FlowView) ([]status.FlowView, uint64) {
+// Page appends flows that f selects to page, from cursor on, and returns where to go on; 0 is the
+// end. It ends with a slice of the table, so it may be longer than limit by less than one slice.
+func (r *Reader) Page(
+	f *status.FlowFilter, cursor uint64, limit int, page []status.FlowView,
+) ([]status.FlowView, uint64) {
 	s := r.snapshot()
 	start := len(page)
 	for {

@@ -12,14 +12,17 @@ import (
 
 // TestReaderClosed: a call that still reads flows when the table is about to be unmapped gets none.
 func TestReaderClosed(t *testing.T) {
-	table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 1024, IPv6Flows: 1024, Timeouts: flowtable.DefaultTimeouts()})
+	table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 1024, IPv6Flows: 1024,
+		Timeouts: flowtable.DefaultTimeouts()})
 	must(t, err)
 	r, err := NewReader(table, new(services.Handle))
 	must(t, err)
 	found := 0
 	create(t, table, true, &flowtable.NewFlow{
-		Client:  header.Tuple{Src: header.AddrFrom(netip.MustParseAddr("198.51.100.7")), SrcPort: 999, Dst: header.AddrFrom(netip.MustParseAddr("203.0.113.9")), DstPort: 80, Proto: header.ProtoTCP},
-		Backend: header.AddrFrom(netip.MustParseAddr("10.0.0.5")), BackendPort: 8080, Source: header.AddrFrom(netip.MustParseAddr("192.0.2.20")),
+		Client: header.Tuple{Src: header.AddrFrom(netip.MustParseAddr("198.51.100.7")), SrcPort: 999,
+			Dst: header.AddrFrom(netip.MustParseAddr("203.0.113.9")), DstPort: 80, Proto: header.ProtoTCP},
+		Backend: header.AddrFrom(netip.MustParseAddr("10.0.0.5")), BackendPort: 8080,
+		Source:  header.AddrFrom(netip.MustParseAddr("192.0.2.20")),
 		Service: 1, BackendRef: 1, Ports: flowtable.Ports{First: 20000, Count: 1000, Stride: 1},
 	})
 	r.all(func(*flowtable.Info) { found++ })
@@ -33,13 +36,14 @@ func TestReaderClosed(t *testing.T) {
 	}
 }
 
-// TestReaderAdopts: what nobody bound gets the backend that its tuples say; what is bound, and what has
-// no backend any more, stays as it is.
+// TestReaderAdopts: what nobody bound gets the backend that its tuples say; what is bound, and what
+// has no backend any more, stays as it is.
 func TestReaderAdopts(t *testing.T) {
 	of := func(s string) header.Addr { return header.AddrFrom(netip.MustParseAddr(s)) }
 	handle := new(services.Handle)
 	vip, there, gone := of("203.0.113.9"), of("10.0.0.5"), of("10.0.0.6")
-	table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 1024, IPv6Flows: 1024, Timeouts: flowtable.DefaultTimeouts()})
+	table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 1024, IPv6Flows: 1024,
+		Timeouts: flowtable.DefaultTimeouts()})
 	must(t, err)
 	r, err := NewReader(table, handle)
 	must(t, err)
@@ -54,8 +58,10 @@ func TestReaderAdopts(t *testing.T) {
 	handle.Store(b.Build())
 	for i, backend := range []header.Addr{there, there, gone, there} {
 		create(t, table, i == 3, &flowtable.NewFlow{ // no owner, as recovered
-			Client:  header.Tuple{Src: of("198.51.100.7"), SrcPort: uint16(1000 + i), Dst: vip, DstPort: 80, Proto: header.ProtoTCP},
-			Backend: backend, BackendPort: 8080, Source: of("192.0.2.20"), Ports: flowtable.Ports{First: 20000, Count: 1000, Stride: 1},
+			Client: header.Tuple{Src: of("198.51.100.7"), SrcPort: uint16(1000 + i), Dst: vip, DstPort: 80,
+				Proto: header.ProtoTCP},
+			Backend: backend, BackendPort: 8080, Source: of("192.0.2.20"), Ports: flowtable.Ports{First: 20000,
+				Count: 1000, Stride: 1},
 		})
 	}
 	if n, load := r.Adopt(), table.Loads()[5].Load(); n != 2 || load != 2 {
@@ -70,7 +76,8 @@ func TestReaderAdopts(t *testing.T) {
 			want = 0
 		}
 		if f.Backend != want || (want != 0) != (f.Service == 3) {
-			t.Errorf("the flow from port %d has service %d and backend %#x, want backend %#x", f.Client.SrcPort, f.Service, f.Backend, want)
+			t.Errorf("the flow from port %d has service %d and backend %#x, want backend %#x", f.Client.SrcPort,
+				f.Service, f.Backend, want)
 		}
 	})
 }

@@ -11,12 +11,14 @@ import (
 // TestFlowTableViews: each family shows its own flows, and what is not counted by family is
 // no family's.
 func TestFlowTableViews(t *testing.T) {
-	table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 1024, IPv6Flows: 1024, Timeouts: flowtable.DefaultTimeouts()})
+	table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 1024, IPv6Flows: 1024,
+		Timeouts: flowtable.DefaultTimeouts()})
 	must(t, err)
 	flow := func(port uint16, client, vip, source, backend string) {
 		of := func(s string) header.Addr { return header.AddrFrom(netip.MustParseAddr(s)) }
 		create(t, table, true, &flowtable.NewFlow{
-			Client:  header.Tuple{Src: of(client), SrcPort: port, Dst: of(vip), DstPort: 80, Proto: header.ProtoTCP, V6: netip.MustParseAddr(client).Is6()},
+			Client: header.Tuple{Src: of(client), SrcPort: port, Dst: of(vip), DstPort: 80, Proto: header.ProtoTCP,
+				V6: netip.MustParseAddr(client).Is6()},
 			Backend: of(backend), BackendPort: 8080, Source: of(source), Service: 1, BackendRef: 1,
 			Ports: flowtable.Ports{First: 20000, Count: 1000, Stride: 1},
 		})
@@ -32,7 +34,8 @@ func TestFlowTableViews(t *testing.T) {
 			t.Errorf("%s: %+v, want %d flows, all half-open", v.Family, v, want)
 		}
 	}
-	if events["shed_expired"] != 7 || events["refused_"+flowtable.TableFull.String()] != 8 || len(events) != int(flowtable.NumSheds)+3 {
+	if events["shed_expired"] != 7 || events["refused_"+flowtable.TableFull.String()] != 8 ||
+		len(events) != int(flowtable.NumSheds)+3 {
 		t.Errorf("of both families: %v", events)
 	}
 }

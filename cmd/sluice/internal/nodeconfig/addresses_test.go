@@ -31,14 +31,20 @@ func TestNodePortAddresses(t *testing.T) {
 		node  objects.NodeInfo
 		want  []string
 	}{
-		{"all of our interfaces", nil, objects.NodeInfo{}, []string{"192.0.2.9", "192.0.2.1", "10.0.0.1", "2001:db8::9", "2001:db8::1"}},
-		{"a network", []config.AddressSelector{{Prefix: netip.MustParsePrefix("172.16.0.0/12")}}, objects.NodeInfo{}, []string{"172.16.0.1"}},
-		{"primary, of the Node", primary, objects.NodeInfo{Known: true, Addresses: parse([]string{"10.0.0.1", "192.0.2.1", "2001:db8::9"})},
+		{"all of our interfaces", nil, objects.NodeInfo{}, []string{"192.0.2.9", "192.0.2.1", "10.0.0.1", "2001:db8::9",
+			"2001:db8::1"}},
+		{"a network", []config.AddressSelector{{Prefix: netip.MustParsePrefix("172.16.0.0/12")}}, objects.NodeInfo{},
+			[]string{"172.16.0.1"}},
+		{"primary, of the Node", primary,
+			objects.NodeInfo{Known: true, Addresses: parse([]string{"10.0.0.1", "192.0.2.1", "2001:db8::9"})},
 			[]string{"10.0.0.1", "2001:db8::9"}},
-		{"primary, the Node has one family", primary, objects.NodeInfo{Known: true, Addresses: parse([]string{"172.16.0.1"})}, []string{"172.16.0.1"}},
-		{"primary, the Node's address is elsewhere", primary, objects.NodeInfo{Known: true, Addresses: parse([]string{"203.0.113.7"})}, nil},
+		{"primary, the Node has one family", primary,
+			objects.NodeInfo{Known: true, Addresses: parse([]string{"172.16.0.1"})}, []string{"172.16.0.1"}},
+		{"primary, the Node's address is elsewhere", primary,
+			objects.NodeInfo{Known: true, Addresses: parse([]string{"203.0.113.7"})}, nil},
 		{"primary, no Node", primary, objects.NodeInfo{}, []string{"192.0.2.1", "2001:db8::1"}},
-		{"primary and a network", append(primary, config.AddressSelector{Prefix: netip.MustParsePrefix("10.0.0.0/8")}), objects.NodeInfo{},
+		{"primary and a network", append(primary, config.AddressSelector{Prefix: netip.MustParsePrefix("10.0.0.0/8")}),
+			objects.NodeInfo{},
 			[]string{"192.0.2.1", "10.0.0.1", "2001:db8::1"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -64,8 +70,10 @@ func TestSourcesOf(t *testing.T) {
 		byRoute4, byRoute6 bool
 	}{
 		{"by route", nil, routed, routed[:2], routed[2:], true, true},
-		{"configured", []string{"203.0.113.1", "2001:db8::9"}, routed, []string{"203.0.113.1"}, []string{"2001:db8::9"}, false, false},
-		{"one family configured", []string{"203.0.113.1", "203.0.113.2"}, routed, []string{"203.0.113.1", "203.0.113.2"}, routed[2:], false, true},
+		{"configured", []string{"203.0.113.1", "2001:db8::9"}, routed, []string{"203.0.113.1"}, []string{"2001:db8::9"},
+			false, false},
+		{"one family configured", []string{"203.0.113.1", "203.0.113.2"}, routed,
+			[]string{"203.0.113.1", "203.0.113.2"}, routed[2:], false, true},
 		{"none of a family", nil, routed[:1], routed[:1], nil, true, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -118,7 +126,8 @@ func TestHealthAddresses(t *testing.T) {
 			for _, a := range c.nodePorts {
 				nodePorts = append(nodePorts, header.AddrFrom(a))
 			}
-			if got := HealthAddresses(&config.Configuration{NodeAddresses: c.selectors}, nodePorts); !slices.Equal(got, c.want) {
+			if got := HealthAddresses(&config.Configuration{NodeAddresses: c.selectors}, nodePorts); !slices.Equal(got,
+				c.want) {
 				t.Errorf("got %v, want %v", got, c.want)
 			}
 		})

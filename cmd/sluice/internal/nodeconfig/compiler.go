@@ -22,7 +22,9 @@ const programRoom = xdpprog.DefaultMaxEntries - xdpprog.DefaultMaxEntries/8
 
 // Compiler returns the compiler's configuration for the node of that name: all are its addresses,
 // routed those that the kernel would send from, info is its Node object.
-func Compiler(c *config.Configuration, node string, all []neigh.Address, routed []netip.Addr, info objects.NodeInfo) compiler.Config {
+func Compiler(
+	c *config.Configuration, node string, all []neigh.Address, routed []netip.Addr, info objects.NodeInfo,
+) compiler.Config {
 	cc := compiler.Config{
 		NodeName: node, SelectKey: c.Maglev.SelectKey(), UnservedPort: unserved(c.UnservedVIPPort),
 		SNATPorts:    services.PortRange{First: c.SNAT.Ports.First, Count: uint16(c.SNAT.Ports.Count())},

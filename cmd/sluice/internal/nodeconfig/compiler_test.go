@@ -26,7 +26,8 @@ func TestProxied(t *testing.T) {
 	pods := []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
 	var cc compiler.Config
 	proxied(&config.Proxy{ClusterIPs: true, ClusterCIDRs: pods, MasqueradeAll: true, StrictSourceRanges: true}, &cc)
-	if !cc.ClusterIPs || !slices.Equal(cc.ClusterCIDRs, pods) || !cc.MasqueradeAll || !cc.StrictSourceRanges || !cc.RetryOther {
+	if !cc.ClusterIPs || !slices.Equal(cc.ClusterCIDRs, pods) || !cc.MasqueradeAll || !cc.StrictSourceRanges ||
+		!cc.RetryOther {
 		t.Errorf("%+v lacks something", cc)
 	}
 }

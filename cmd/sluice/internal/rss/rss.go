@@ -50,10 +50,11 @@ func ask(ifindex int) ([]byte, error) {
 	return execute(id, unix.ETHTOOL_MSG_RSS_GET, header)
 }
 
-// familyID is the number that the running kernel gave the family. (Not by
-// netlink.GenlFamilyGet: its header has two bytes, and the two after them in memory are sent along.)
+// familyID is the number that the running kernel gave the family. (Not by netlink.GenlFamilyGet:
+// its header has two bytes, and the two after them in memory are sent along.)
 func familyID() (int, error) {
-	answer, err := execute(unix.GENL_ID_CTRL, unix.CTRL_CMD_GETFAMILY, nl.NewRtAttr(unix.CTRL_ATTR_FAMILY_NAME, nl.ZeroTerminated(family)))
+	answer, err := execute(unix.GENL_ID_CTRL, unix.CTRL_CMD_GETFAMILY, nl.NewRtAttr(unix.CTRL_ATTR_FAMILY_NAME,
+		nl.ZeroTerminated(family)))
 	if err != nil {
 		return 0, err
 	}

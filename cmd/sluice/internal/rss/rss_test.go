@@ -24,7 +24,8 @@ func TestParse(t *testing.T) {
 		attrs []*nl.RtAttr
 		want  int
 	}{
-		{"spread over four", []*nl.RtAttr{nl.NewRtAttr(hashFunction, nl.Uint32Attr(9)), nl.NewRtAttr(attrIndir, table(0, 3, 1, 2, 0))}, 4},
+		{"spread over four", []*nl.RtAttr{nl.NewRtAttr(hashFunction, nl.Uint32Attr(9)),
+			nl.NewRtAttr(attrIndir, table(0, 3, 1, 2, 0))}, 4},
 		{"all on the first", []*nl.RtAttr{nl.NewRtAttr(attrIndir, table(0, 0))}, 1},
 		{"no table", []*nl.RtAttr{nl.NewRtAttr(hashFunction, nl.Uint32Attr(9))}, 0},
 		{"empty table", []*nl.RtAttr{nl.NewRtAttr(attrIndir, nil)}, 0},

@@ -34,7 +34,8 @@ func Load(c *config.Configuration, log *slog.Logger) (*Program, error) {
 		PinDir: filepath.Join(c.BPFFS, "sluice"), PassAfter: c.Tuning.PassAfter.D(), Logger: log,
 	})
 	if errors.Is(err, xdpprog.ErrInUse) {
-		return nil, fmt.Errorf("another sluice runs with bpfFS %s: stop it, or give this one a bpfFS, a tuning.hostLinkName and interfaces of its own (%w)", c.BPFFS, err)
+		return nil, fmt.Errorf("another sluice runs with bpfFS %s: stop it, or give this one a bpfFS, a "+
+			"tuning.hostLinkName and interfaces of its own (%w)", c.BPFFS, err)
 	}
 	if err != nil {
 		return nil, err
@@ -248,7 +249,8 @@ func Rules(set *steer.Set) xdpprog.Rules {
 var sameFlags = [...]struct {
 	services services.AddrFlags
 	kernel   xdpprog.AddrFlags
-}{{services.AddrVIP, xdpprog.AddrVIP}, {services.AddrNode, xdpprog.AddrNode}, {services.AddrSNAT, xdpprog.AddrSNAT}, {services.AddrLocal, xdpprog.AddrLocal}}
+}{{services.AddrVIP, xdpprog.AddrVIP}, {services.AddrNode, xdpprog.AddrNode}, {services.AddrSNAT, xdpprog.AddrSNAT},
+	{services.AddrLocal, xdpprog.AddrLocal}}
 
 func addrFlags(f services.AddrFlags) (out xdpprog.AddrFlags) {
 	for _, m := range sameFlags {
