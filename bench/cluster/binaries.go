@@ -22,7 +22,7 @@ import (
 // command would test different things on two machines.
 const EnableVariable = "SLUICE_CLUSTER"
 
-// Enabled says whether tests that need the binaries are wanted.
+// Enabled reports whether tests that need the binaries are wanted.
 func Enabled() bool { return os.Getenv(EnableVariable) == "1" }
 
 // Binaries are the programs of a control plane and of nodes.
@@ -136,7 +136,7 @@ func makeOnce(ctx context.Context, dir string, fill func(next string) error) err
 	return nil
 }
 
-// complete says whether a directory has all that it should: it gets its name in one step
+// complete reports whether a directory has all that it should: it gets its name in one step
 // when it does.
 func complete(dir string) bool {
 	info, err := os.Stat(dir)

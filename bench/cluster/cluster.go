@@ -22,7 +22,7 @@ const (
 	ServiceRange6 = "fd00:96::/112"
 )
 
-// Config says how to run a control plane. The zero value is good.
+// Config describes the control plane to run. The zero value is good.
 type Config struct {
 	// Binaries to run; nil builds them, or finds them built.
 	Binaries *Binaries

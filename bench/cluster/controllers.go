@@ -29,7 +29,7 @@ func (c *Cluster) startControllers() error {
 		if err != nil {
 			return err
 		}
-		// One of each: there is nobody to elect against. Nobody asks for their metrics, so the
+		// One of each: there is nobody to elect against. Nobody reads their metrics, so the
 		// kernel may choose the port.
 		flags := append([]string{"--kubeconfig=" + kubeconfig, "--leader-elect=false", "--bind-address=127.0.0.1",
 			"--secure-port=0", "--v=1"}, p.flags...)

@@ -1,5 +1,5 @@
 // Package cluster runs a real control plane for tests and measurements: etcd and
-// kube-apiserver as they are released, without controllers if nobody asks for them, and
+// kube-apiserver as they are released, with controllers only on request, and
 // kube-proxy beside or instead of Sluice.
 //
 //	caller's namespace                         a gateway's namespace
@@ -14,8 +14,8 @@
 // Instead this process listens on the namespace's loopback and passes the bytes on: a
 // socket stays in the namespace that it was made in.
 //
-// No controller runs, unless Config.Controllers asks for them, as nodes do
-// (bench/cluster/nodes): whoever writes a Service writes its EndpointSlices, its load
+// No controller runs, unless Config.Controllers requests them, as nodes do
+// (bench/cluster/nodes): the test that writes a Service writes its EndpointSlices, its load
 // balancer status and the Nodes too, and so decides in which order and how wrongly
 // they arrive. Cluster IPs, node ports, validation, defaulting, RBAC, tokens and
 // watches are the API server's own.
@@ -32,5 +32,5 @@
 //
 // They are built from bench/cluster/binaries, a Go module of its own, once for each
 // content of its go.mod and go.sum, and kept in the user's cache directory. That takes
-// minutes, so tests that need them run only where Enabled says so.
+// minutes, so tests that need them run only where Enabled returns true.
 package cluster

@@ -21,7 +21,7 @@ import (
 	"sluice.dev/sluice/control/tracker"
 )
 
-// gatewayRights are what the documentation of control/k8s asks for, with the Node's name.
+// gatewayRights are what the documentation of control/k8s requires, with the Node's name.
 var gatewayRights = []rbacv1.PolicyRule{
 	{APIGroups: []string{""}, Resources: []string{"services"}, Verbs: []string{"get", "list", "watch"}},
 	{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: []string{"get", "list",
@@ -136,7 +136,7 @@ func testEvent(ctx context.Context, t *testing.T, c *Cluster, w *k8s.Watcher) {
 	var looks atomic.Int64
 	tell := func(list ...objects.Problem) {
 		outstanding.Store(&list)
-		// Whoever looks again has done with the look before.
+		// A look begins after the one before has ended.
 		seen := looks.Load() + 2
 		until(t, "the problems are looked at", func() bool { return looks.Load() >= seen })
 	}

@@ -44,7 +44,7 @@ type Proxy struct {
 	settled int           // markers that were written
 }
 
-// tools are what kube-proxy runs in each mode, with whatever else comes in the same
+// tools are what kube-proxy runs in each mode, with all else that comes in the same
 // package.
 var tools = map[string][]string{
 	"nftables": {"nft"},

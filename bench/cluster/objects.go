@@ -166,7 +166,7 @@ type writer[T any] interface {
 	Update(context.Context, T, metav1.UpdateOptions) (T, error)
 }
 
-// write creates an object, or updates it whatever its version. It gets a copy, because
+// write creates an object, or updates it regardless of its version. It gets a copy, because
 // a version that the caller's object may have is of an earlier state.
 func write[T interface {
 	metav1.Object

@@ -51,7 +51,7 @@ func (p *Proxy) Metrics(ctx context.Context) (string, error) {
 	return string(text), err
 }
 
-// synced says whether each family has been programmed once. The health check does not
+// synced reports whether each family has been programmed once. The health check does not
 // tell: it says yes before the first time, too.
 func (p *Proxy) synced(ctx context.Context) error {
 	text, err := p.Metrics(ctx)
@@ -92,7 +92,7 @@ func cpu(pid int) (Usage, error) {
 	if err != nil {
 		return Usage{}, fmt.Errorf("cluster: %w", err)
 	}
-	// The second field is the program's name in brackets, with whatever is in it. utime,
+	// The second field is the program's name in brackets, with any characters. utime,
 	// stime, cutime, cstime are the fields 14 to 17 of proc(5), which counts from 1.
 	const afterName, utime = 3, 14
 	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
@@ -214,7 +214,7 @@ func (p *Proxy) writeMarker(ctx context.Context) (clusterIPs []string, err error
 	return got.Spec.ClusterIPs, nil
 }
 
-// has says whether the marker, in one family, has rules that lead to an endpoint.
+// has reports whether the marker, in one family, has rules that lead to an endpoint.
 func (p *Proxy) has(ctx context.Context, clusterIP string) error {
 	six := strings.Contains(clusterIP, ":")
 	var command []string

@@ -40,7 +40,7 @@ func FetchRuntime(ctx context.Context, progress io.Writer) (*Runtime, error) {
 }
 
 // FetchPackages returns a directory with what Debian's packages and all that they depend on hold,
-// as if it were the root directory; FetchRuntime says how. What names them for people.
+// as if it were the root directory; FetchRuntime documents how. What names them for people.
 func FetchPackages(ctx context.Context, progress io.Writer, what string, packages ...string) (dir string, err error) {
 	return fetch(ctx, progress, what, packages, true)
 }

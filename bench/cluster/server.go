@@ -66,7 +66,7 @@ func (c *Cluster) reachFlags() []string {
 	return []string{"--bind-address=127.0.0.1", "--advertise-address=192.0.2.1", "--endpoint-reconciler-type=none"}
 }
 
-// nodeFlags say who may do what: with kubelets, each what concerns its own node.
+// nodeFlags configure authorization: with kubelets, each may access what concerns its own node.
 func (c *Cluster) nodeFlags() []string {
 	if !c.control {
 		return []string{"--authorization-mode=RBAC"}
@@ -97,7 +97,7 @@ func (c *Cluster) StartAPIServer(ctx context.Context) (err error) {
 	return c.resumeRelays()
 }
 
-// ready waits for the API server to say that it is.
+// ready waits until the API server reports that it is ready.
 func (c *Cluster) ready(ctx context.Context) error {
 	err := poll(ctx, startTimeout, func(ctx context.Context) error {
 		for _, p := range [...]struct {

@@ -74,7 +74,7 @@ func networkConfig(pods [2]netip.Prefix) (string, error) {
 }
 
 // kubeletConfig is a kubelet's, with defaults but for what one machine forces: control groups of
-// version 1, disks that are memory and shared with everybody, and paths. Pods ask for names at dns;
+// version 1, disks that are memory and shared with everybody, and paths. Pods resolve names at dns;
 // there is no DNS if that is no address.
 func kubeletConfig(authority string, dns netip.Addr) (string, error) {
 	none := map[string]string{"memory.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%",

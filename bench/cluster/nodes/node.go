@@ -24,7 +24,7 @@ import (
 	"sluice.dev/sluice/bench/topo"
 )
 
-// Config says what node to run.
+// Config describes the node to run.
 type Config struct {
 	Cluster *cluster.Cluster
 	Runtime *cluster.Runtime
@@ -45,7 +45,7 @@ type Config struct {
 	Taints []corev1.Taint
 	// Images that it has from the start.
 	Images []*Image
-	// DNS is whom pods ask for names; nobody, if it is the zero value.
+	// DNS is the resolver of the pods; they have none, if it is the zero value.
 	DNS netip.Addr
 }
 
@@ -206,7 +206,7 @@ func (n *Node) wait(ctx context.Context, timeout time.Duration, ready func(conte
 	}
 }
 
-// hasRuntime says whether containerd answers.
+// hasRuntime reports whether containerd answers.
 func (n *Node) hasRuntime(ctx context.Context) error {
 	if n.pid == 0 {
 		text, err := os.ReadFile(filepath.Join(n.dir, "pid"))
@@ -223,7 +223,7 @@ func (n *Node) hasRuntime(ctx context.Context) error {
 	return n.ctr(ctx, "version")
 }
 
-// isReady gives the Node its pods' ranges, once it is registered, and says whether it is Ready.
+// isReady gives the Node its pods' ranges, once it is registered, and reports whether it is Ready.
 func (n *Node) isReady(ctx context.Context) error {
 	nodes := n.config.Cluster.Client().CoreV1().Nodes()
 	o, err := nodes.Get(ctx, n.Name, metav1.GetOptions{})

@@ -13,6 +13,6 @@
 // have addresses of 10.244/16 and fd44::/48, a /24 and /64 for each node, and are reached by
 // routes, untranslated.
 //
-// Whoever starts the cluster installs the chart with Install, or anything else with Apply, and
+// The caller installs the chart with Install, or anything else with Apply, and
 // writes status.loadBalancer, as nobody else does.
 package single

@@ -167,7 +167,7 @@ func (s *scenario) probes(ctx context.Context) {
 		unready.Round(100*time.Millisecond), restarted.Round(100*time.Millisecond))
 }
 
-// podReady says whether the gateway's pod is Ready, or not, and its container was restarted so
+// podReady reports whether the gateway's pod is Ready, or not, and its container was restarted so
 // often.
 func (s *scenario) podReady(ctx context.Context, want corev1.ConditionStatus, restarts int32) error {
 	pod, err := s.GatewayPod(ctx)

@@ -23,7 +23,7 @@ import (
 // GatewayLabel and GatewayTaint are the chart's, of nodes that are gateways.
 const GatewayLabel = "sluice.dev/gateway"
 
-// Config says what cluster to run. The zero value is good.
+// Config describes the cluster to run. The zero value is good.
 type Config struct {
 	// Workers are the nodes beside the gateway's, 1.
 	Workers int
@@ -133,7 +133,7 @@ func (c *Cluster) start(ctx context.Context) error {
 	return c.exposeOutside()
 }
 
-// step says how far it is.
+// step reports the progress.
 func (c *Cluster) step(format string, args ...any) {
 	fmt.Fprintf(c.config.Progress, "%6.1fs  %s\n", time.Since(c.began).Seconds(), fmt.Sprintf(format, args...))
 }
@@ -235,7 +235,7 @@ func (c *Cluster) exposeOutside() error {
 }
 
 // KubeconfigIn writes an administrator's kubeconfig for programs in a host's namespace, which reach
-// the API server by loopback there, whatever the network does.
+// the API server by loopback there, independently of the network.
 func (c *Cluster) KubeconfigIn(h *topo.Host) (path string, err error) {
 	url, err := c.Expose(h)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"sluice.dev/sluice/control/status"
 )
 
-// enableVariable asks for a whole cluster, whose programs take minutes to build and to download.
+// enableVariable requests a whole cluster, whose programs take minutes to build and to download.
 const enableVariable = "SLUICE_NODES"
 
 // VIPs of the Services of the test, of which nobody but the gateway knows, and what the Services
@@ -375,7 +375,7 @@ func answersOf(f *topo.Flows) (n []int64) {
 	return n
 }
 
-// oneMore says whether every flow has had an answer more than before, or is broken.
+// oneMore reports whether every flow has had an answer more than before, or is broken.
 func oneMore(f *topo.Flows, before []int64) error {
 	waiting := 0
 	for i, s := range f.States() {

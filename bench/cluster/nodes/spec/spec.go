@@ -1,8 +1,8 @@
-// Package spec is what a node's first process is told by whoever starts it.
+// Package spec is what a node's first process is told by its parent.
 package spec
 
-// Node says what a node consists of. It is written as JSON to the file that the first process is
-// given.
+// Node describes what a node consists of. It is written as JSON to the file that the first
+// process is given.
 type Node struct {
 	// Name is its host name.
 	Name string
