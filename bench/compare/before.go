@@ -68,8 +68,8 @@ func (s *stage) noteBefore(run *results.Run) error {
 	return nil
 }
 
-// unpaired says whether a build's samples would have none of the other build beside them, because
-// that failed.
+// unpaired reports whether a build's samples would have none of the other build beside them,
+// because that failed.
 func (c *comparison) unpaired(f *figures) bool {
 	if c.Before == "" || f.kind.name != ours && f.kind.name != paired.Before {
 		return false

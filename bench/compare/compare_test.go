@@ -220,7 +220,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestRunAt: processor time and latency at rates that were asked for, and nothing else.
+// TestRunAt: processor time and latency at the requested rates, and nothing else.
 func TestRunAt(t *testing.T) {
 	c := config("sluice-one", "nftables")
 	var out bytes.Buffer

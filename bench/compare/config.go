@@ -13,7 +13,7 @@ import (
 	"sluice.dev/sluice/bench/paired"
 )
 
-// Config says what to compare, and how.
+// Config selects what to compare, and how.
 type Config struct {
 	Systems []string // of Systems; nil: all that are not optional
 	Sluice  string   // path of the daemon's binary
@@ -67,7 +67,7 @@ func Defaults() Config {
 // for flows that nobody has answered, and nobody answers here.
 const maxFlows = 100_000
 
-// quicken makes a sanity check of it. What was asked for by name stays.
+// quicken makes a sanity check of it. What was requested by name stays.
 func (c *Config) quicken() {
 	if len(c.Systems) == 0 {
 		c.Systems = defaultSystems(false)

@@ -26,15 +26,15 @@
 //     queued when sending ended counts: up to the rings of each queue, 0.4 % of two seconds at half
 //     a million a second. It is the headline, because here generator, system and receiver share the
 //     processors: what is left for the system depends on how much the generator is held up by it,
-//     and a search for a rate without loss is the harder on whoever has queues. The no-drop rate
+//     and a search for a rate without loss is harder on systems that have queues. The no-drop rate
 //     (RFC 2544, section 26.1, by default with 0.1 % allowed, because a veth's own ring of 256
 //     packets loses) is beside it. For every system two of three trials decide about a rate: a
-//     hypervisor that stops all processors for 10 ms makes one trial bad, whoever forwards.
+//     hypervisor that stops all processors for 10 ms makes one trial bad, for any system.
 //   - Processor time is that of the whole machine, everything in it, per packet that arrived: at
 //     each one's highest rate, which is what the target is about, and at one rate for all, half of
 //     what the slowest system that translates can do. They are two different things. At its highest
 //     rate a system pays for packets that it dropped, and works in full batches; at one rate it
-//     pays for falling asleep and waking up. Whoever quotes the one should quote the other. It is
+//     pays for falling asleep and waking up. Quote both figures, or neither. It is
 //     all time that was not idle, not the ticks that fell on somebody, which miss short interrupts;
 //     the ticks say only how it divides.
 //   - Latency is one-way, from the generator's time stamp to the run of the receiver's XDP program,
@@ -75,7 +75,7 @@
 // machine whose NIC interrupts one core, and says little about the work per packet: that is the
 // ratio to the same system with RPS, and processor time per packet. With a thread on each processor
 // (SenderCPUs {0, 1}), as behind a NIC with a queue and an interrupt per core, all systems have
-// both; whoever quotes the one should quote the other.
+// both: quote both figures, or neither.
 //
 // # What a veth is not
 //

@@ -128,8 +128,8 @@ func TestBeforePoints(t *testing.T) {
 	}
 }
 
-// TestBesideSluice: the older build comes right after this one, whatever else is measured, and
-// once.
+// TestBesideSluice: the older build comes right after this one, independently of what else is
+// measured, and once.
 func TestBesideSluice(t *testing.T) {
 	for _, c := range []struct{ given, want []string }{
 		{nil, []string{"sluice", paired.Before}},
@@ -143,7 +143,7 @@ func TestBesideSluice(t *testing.T) {
 	}
 }
 
-// TestChooseRate: half of the slowest that translates, whoever else is slower.
+// TestChooseRate: half of the slowest that translates, even if others are slower.
 func TestChooseRate(t *testing.T) {
 	c := &comparison{Config: &Config{Progress: discard{}}}
 	for name, rate := range map[string]float64{"sluice": 900, "nftables": 600, "asavie": 100} {

@@ -79,7 +79,7 @@ func steerPackets(h *topo.Host, dev string, queues int, mask uint64) error {
 	return nil
 }
 
-// conntrackRoom says whether the machine's connection tracking takes so many flows. The
+// conntrackRoom reports whether the machine's connection tracking takes so many flows. The
 // limit is the machine's, and can be set in its first namespace only.
 func conntrackRoom(flows int) error {
 	const file = "/proc/sys/net/netfilter/nf_conntrack_max"

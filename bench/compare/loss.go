@@ -69,7 +69,7 @@ func (l losses) addDevice(dev string) error {
 }
 
 // addBacklog reads the second column of /proc/net/softnet_stat: packets that found the
-// queue of a CPU full (net.core.netdev_max_backlog), in whatever namespace.
+// queue of a CPU full (net.core.netdev_max_backlog), in any namespace.
 func (l losses) addBacklog() error {
 	text, err := os.ReadFile("/proc/net/softnet_stat")
 	if err != nil {

@@ -61,7 +61,7 @@ func (s *stage) generating(
 }
 
 // establish sends packets of each flow, slowly, until all flows have come out, or for a
-// few times, and says how many did. What arrives must be as the system ought to send it.
+// few times, and returns how many did. What arrives must be as the system ought to send it.
 // Losses are no failure here: others on the machine may have the processor.
 func (s *stage) establish(ctx context.Context, x *subject, lab *stateless.Lab) (flows int, err error) {
 	packets := uint64(max(warmRounds*s.Flows, checkedPackets))
@@ -96,7 +96,7 @@ func (s *stage) establish(ctx context.Context, x *subject, lab *stateless.Lab) (
 	return flows, nil
 }
 
-// checkFrame says what is wrong with a frame at the receiver.
+// checkFrame returns what is wrong with a frame at the receiver.
 func checkFrame(frame []byte, x *subject) error {
 	p := gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.NoCopy)
 	ip, isIP := p.Layer(layers.LayerTypeIPv4).(*layers.IPv4)
@@ -150,7 +150,7 @@ func measureThroughput(ctx context.Context, s *stage, x *subject, _ *comparison,
 	})
 }
 
-// trial offers a load, and says what processor time went by and what interfaces and the system lost
+// trial offers a load, and returns the processor time used and what interfaces and the system lost
 // meanwhile.
 func (s *subject) trial(
 	ctx context.Context, lab *stateless.Lab, load stateless.Load,
@@ -166,7 +166,7 @@ func (s *subject) trial(
 	return r, used, after.since(before), err
 }
 
-// timedTrial offers a load, and says what processor time went by.
+// timedTrial offers a load, and returns the processor time used.
 func timedTrial(
 	ctx context.Context, lab *stateless.Lab, load stateless.Load,
 ) (r *stateless.Result, used procstat.Spent, err error) {

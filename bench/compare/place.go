@@ -31,7 +31,7 @@ func endpoint(i int) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// isEndpoint says whether a packet to a goes to an endpoint of the service.
+// isEndpoint reports whether a packet to a goes to an endpoint of the service.
 func isEndpoint(a netip.Addr) bool {
 	return a.Is4() && a.Compare(firstEndpoint) >= 0 && a.Compare(endpoint(endpoints-1)) <= 0
 }

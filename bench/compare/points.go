@@ -39,7 +39,7 @@ type figures struct {
 // latency is at one load, in microseconds.
 type latency struct {
 	percentiles map[string][]float64 // by name, a sample per round
-	sent        []float64            // rate that was sent, as a share of what was asked for
+	sent        []float64            // rate that was sent, as a share of the requested one
 	delivered   []float64            // share that arrived: only that has a latency
 	all         *stateless.Histogram
 }

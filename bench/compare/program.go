@@ -65,7 +65,7 @@ func (x *program) start(ctx context.Context, p *place) (err error) {
 	}
 }
 
-// hasProgram says whether XDP programs are on all of a host's interfaces.
+// hasProgram reports whether XDP programs are on all of a host's interfaces.
 func hasProgram(h *topo.Host, devs ...string) (on bool, err error) {
 	err = h.Run(func() error {
 		on = true

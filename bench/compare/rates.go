@@ -21,7 +21,7 @@ type atRate struct {
 	delivered   []float64
 }
 
-// measureAt measures processor time and latency at each rate that was asked for.
+// measureAt measures processor time and latency at each requested rate.
 func measureAt(ctx context.Context, s *stage, x *subject, _ *comparison, f *figures) error {
 	if f.at == nil {
 		f.at = map[float64]*atRate{}

@@ -192,8 +192,8 @@ func (s *stage) prepare(ctx context.Context, services int) error {
 // quietShare of the processors may be busy before anything is measured.
 const quietShare = 0.05
 
-// noteLoad says in the run how busy the machine was without us: processor time per
-// packet contains whatever else runs.
+// noteLoad records in the run how busy the machine was without us: processor time per
+// packet includes that of all other processes.
 func (s *stage) noteLoad(ctx context.Context, run *results.Run) error {
 	before, err := procstat.Read()
 	if err != nil {

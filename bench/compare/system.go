@@ -13,7 +13,7 @@ import (
 type system interface {
 	// start returns when packets are forwarded.
 	start(ctx context.Context, p *place) error
-	// stop ends it. The place is closed afterwards, with whatever is left in it.
+	// stop ends it. The place is closed afterwards, with all that is left in it.
 	stop() error
 	// counters are what it says itself about packets that it lost, by name.
 	counters(ctx context.Context) (map[string]uint64, error)

@@ -29,7 +29,7 @@ type Binary struct {
 // Find checks what --before names: the binary of a command ("sluice", "sluice-bench"), or a
 // directory that it is in, as `make build` leaves one. It runs the binary once, for its version,
 // after its build information (debug/buildinfo) said that it is one of ours. Errors name the flag
-// and say what to do.
+// and the remedy.
 func Find(ctx context.Context, path, command string) (b Binary, err error) {
 	defer func() {
 		if err != nil {

@@ -1,6 +1,6 @@
-// Package paired says whether a change made something slower, from pairs of measurements: an older
-// build and this one, taken in turns, so that what disturbs the machine meets both. It is what
-// --before of `sluice-bench compare` and `sluice-bench pipeline` is made of:
+// Package paired reports whether a change made something slower, from pairs of measurements: an
+// older build and this one, taken in turns, so that what disturbs the machine meets both. It
+// implements --before of `sluice-bench compare` and `sluice-bench pipeline`:
 //
 //	binary    the older build: is it what it must be?
 //	interval  a confidence interval of the median of the pairs' ratios
@@ -21,7 +21,7 @@
 //
 // Of n sorted samples, the k-th smallest and the k-th largest enclose the median of what they are
 // drawn from unless fewer than k samples lie on one side of it: with probability 1 - 2 P(B < k),
-// where B is binomial of n and 1/2. That is exact whatever the distribution, however skewed or
+// where B is binomial of n and 1/2. That is exact for any distribution, however skewed or
 // heavy its tails, and needs no estimate of a variance (H. A. David and H. N. Nagaraja, Order
 // Statistics, 3rd edition, section 7.1; it inverts the sign test). It does assume that pairs are
 // independent of each other. The interval here is the narrowest of these that has 95 % at least;
