@@ -1,6 +1,6 @@
 package conformance
 
-// wire is what packets look like, whatever Services say.
+// wire adds the cases about the form of packets, which no field of a Service changes.
 func (b *cases) wire() {
 	c := b.add("On the wire/VLAN tags", "come-off")
 	f := c.service().slice("", "b0")

@@ -12,7 +12,7 @@ import (
 )
 
 // Chunk types of RFC 9260 section 3.2, and the verification tag that headertest's INIT
-// and INIT ACK ask for.
+// and INIT ACK require of the peer.
 const (
 	chunkInit, chunkInitAck           = 1, 2
 	chunkHeartbeat, chunkHeartbeatAck = 4, 5
@@ -197,7 +197,7 @@ func (c *crafter) syn(p *probe) ([]answer, error) {
 	return []answer{a}, err
 }
 
-// ping sends an echo request. Whoever answers at the address is "the VIP".
+// ping sends an echo request. Any answer from the address is by "the VIP".
 func (c *crafter) ping(p *probe) ([]answer, error) {
 	to := p.to[0].to.Addr()
 	_, from := c.w.client(p.from, to.Is6(), 0)

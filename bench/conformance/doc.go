@@ -35,7 +35,7 @@
 // # Differences
 //
 // kube-proxy is held to the same outcomes, but for those in differences.go, each with
-// the document that says why. One that is not listed fails the run, and so does a
+// the document that gives the reason. One that is not listed fails the run, and so does a
 // listed one that is none any more. The tables of docs/conformance.md are written by
 // the run itself (make conformance-doc).
 package conformance

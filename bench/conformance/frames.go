@@ -176,7 +176,7 @@ func (c *crafter) told(wire int, kind, code uint8, quoted netip.AddrPort, fronte
 // client and backend, so it is one that the other probes do not notice.
 const narrow = 1400
 
-// tooBig has routers say that packets of a flow are too big: one towards the backends about what
+// tooBig has routers report packets of a flow as too big: one towards the backends about what
 // the client sends, one towards the clients about what the backend answers (RFC 792, RFC 4443
 // section 3.2).
 func (c *crafter) tooBig(p *probe) ([]answer, error) {

@@ -33,7 +33,7 @@ const (
 	inTurn                   // the backends, and whether each had its turn in every round
 )
 
-// name says who answered, in a manner.
+// name describes who answered.
 func (m manner) name(backends, clients []string) string {
 	met := set(backends)
 	switch m {

@@ -26,7 +26,7 @@ type probe struct {
 	keep string // name of flows that stay open: opened by the first probe of the name
 	path string // http
 	want string
-	// unasked says why kube-proxy is not asked.
+	// unasked is why kube-proxy is not probed.
 	unasked string
 	// every is the time from one connection of a client to its next.
 	every time.Duration
@@ -44,7 +44,7 @@ const connections = 32
 // turns, as IPVS has them do.
 const fewConnections = 8
 
-// emulated says whether a connection takes so long that the number counts.
+// emulated reports whether a connection takes so long that the number counts.
 var emulated = machine.Slower(1) > 1
 
 var severalBackends = regexp.MustCompile(`b\d.* b\d`)
@@ -227,7 +227,7 @@ func (r *prober) connect(ctx context.Context, p *probe) (answers []answer, err e
 			refused++
 		}
 		if a.backend != "" {
-			refused = -p.n // whatever refuses does so not always: go on
+			refused = -p.n // it answers some connections: go on
 		}
 		if a.verdict == drop {
 			break
@@ -363,6 +363,6 @@ func (r *prober) http(ctx context.Context, p *probe) string {
 
 // addressOf is a literal address, or nothing.
 func addressOf(text string) netip.Addr {
-	a, _ := netip.ParseAddr(text) // the zero address says that it is none
+	a, _ := netip.ParseAddr(text) // the zero address if it is none
 	return a
 }

@@ -79,7 +79,7 @@ func (r *run) all(ctx context.Context) error {
 	return r.lonely(ctx)
 }
 
-// surprises is what came of probes and was not to come of them, for whoever waits for the end of a
+// surprises is the unexpected outcomes of probes, for the user who waits for the end of a
 // long run.
 func (r *run) surprises(steps []*step) string {
 	var b strings.Builder

@@ -34,7 +34,7 @@ type socket struct {
 	port   uint16
 }
 
-// connect opens a flow. A verdict instead of a socket says why there is none.
+// connect opens a flow. A verdict is returned instead of a socket where none connects.
 func connect(stream bool, from netip.Addr, to netip.AddrPort, limit time.Duration) (*socket, string, error) {
 	s := &socket{stream: stream, six: to.Addr().Is6()}
 	kind := unix.SOCK_DGRAM
@@ -95,7 +95,7 @@ func sockaddr(a netip.AddrPort) unix.Sockaddr {
 
 func (s *socket) close() { unix.Close(s.fd) }
 
-// wait waits for an event; a verdict says why it did not come.
+// wait waits for an event; it returns a verdict if the event did not come.
 func (s *socket) wait(event int16, limit time.Duration) string {
 	for end := time.Now().Add(limit); ; {
 		left := time.Until(end)

@@ -217,7 +217,7 @@ func (s *sluice) stop() error {
 	return errors.Join(err, errLeft, s.gate.Close())
 }
 
-// configured says whether a configuration that was written has been taken over.
+// configured reports whether a configuration that was written has been taken over.
 func configured(before, now *status.StatusView) error {
 	switch c := &now.Config; {
 	case c.Error != "":

@@ -128,7 +128,7 @@ func look(frame []byte) (s seen, ok bool) {
 // craftedSeq is the sequence number of headertest's segments.
 const craftedSeq = 0x01020304
 
-// noProtocol says whether a kernel that knows no SCTP objects to it (RFC 792, RFC 4443
+// noProtocol reports whether a kernel that knows no SCTP objects to it (RFC 792, RFC 4443
 // section 3.4).
 func (s *seen) noProtocol() bool {
 	return s.proto == protoICMP && s.kind == 3 && s.code == 2 || s.proto == protoICMPv6 && s.kind == 4 && s.code == 1

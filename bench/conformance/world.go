@@ -162,7 +162,7 @@ func (w *world) client(kind string, six bool, i int) (*topo.Host, netip.Addr) {
 	return pick(w.Clients[0], w.Clients[0].Addr4(), w.Clients[0].Addr6())
 }
 
-// ofGateway says whether an address is one that the gateway translates to.
+// ofGateway reports whether an address is one that the gateway translates to.
 func (w *world) ofGateway(address string) bool {
 	a, err := netip.ParseAddr(address)
 	if err != nil {
