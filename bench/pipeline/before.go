@@ -104,8 +104,8 @@ func runBefore(ctx context.Context, c Config) (err error) {
 	return paired.Fail(b.rows)
 }
 
-// knowsTurns says whether the build before speaks with RunTurns' callers. One that does not says so
-// at once, because it has no such command.
+// knowsTurns reports whether the build before speaks with RunTurns' callers. One that does not
+// fails at once, because it has no such command.
 func (b *beforeRun) knowsTurns() bool {
 	ctx, cancel := context.WithTimeout(b.ctx, 10*time.Second)
 	defer cancel()

@@ -76,8 +76,8 @@ func (r *runner) flowsOf(set []tuple4) (*gate, error) {
 	return g, nil
 }
 
-// possible says whether a tuple can be a client's of another address than all of ours. Its packets
-// must be plain (header.Plain4): others cost four times as much, whatever they hash to.
+// possible reports whether a tuple can be a client's of another address than all of ours. Its
+// packets must be plain (header.Plain4): others cost four times as much, with any hash.
 func (t tuple4) possible() bool {
 	var b [4]byte
 	binary.BigEndian.PutUint32(b[:], t.src)

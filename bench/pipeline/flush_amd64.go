@@ -1,6 +1,6 @@
 package pipeline
 
-// canFlush says whether headers can be made cold here. CLFLUSH is in every amd64
+// canFlush reports whether headers can be made cold here. CLFLUSH is in every amd64
 // processor; CLFLUSHOPT is faster and does the same, but nobody waits for this.
 func canFlush() bool { return true }
 

@@ -100,7 +100,7 @@ func (g *gate) chunk(n int) (time.Duration, error) {
 	return spent, nil
 }
 
-// drops says what the worker dropped since it began, by reason.
+// drops describes what the worker dropped since it began, by reason.
 func (g *gate) drops() string {
 	var b strings.Builder
 	for r := range g.stats.Drops {

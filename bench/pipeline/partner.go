@@ -72,13 +72,13 @@ func (p *partner) answer() (string, error) {
 	return strings.TrimSpace(line), nil
 }
 
-// sampleRequest asks for what gate.sample returns.
+// sampleRequest is the request for what gate.sample returns.
 func sampleRequest(l load, chunks int) string {
 	p := l.params()
 	return fmt.Sprintf("sample %s %s %d", p["headers"], p["packets"], chunks)
 }
 
-// nanos asks for a sample.
+// nanos requests a sample.
 func (p *partner) nanos(request string) (ns float64, err error) {
 	line, err := p.ask(request)
 	if err != nil {

@@ -76,7 +76,7 @@ func Scenarios() (names []string) {
 	return names
 }
 
-// Run measures, prints, and saves what was asked for.
+// Run measures, prints, and saves what was requested.
 func Run(ctx context.Context, c Config) error {
 	if err := c.check(); err != nil {
 		return err
@@ -143,7 +143,7 @@ func (c *Config) check() error {
 	return nil
 }
 
-// profiled runs f, under a profile where one is asked for: look at what is under Worker.Step, the
+// profiled runs f, under a profile where one is requested: look at what is under Worker.Step, the
 // rest is preparation.
 func (r *runner) profiled(f func() error) error {
 	if r.Profile == "" {

@@ -134,5 +134,5 @@ func (b *barrier) wait() {
 	}
 }
 
-// leave says that one will not come again.
+// leave makes every wait return at once, because one of the two will not come again.
 func (b *barrier) leave() { b.left.Add(1) }

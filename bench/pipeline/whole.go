@@ -72,7 +72,7 @@ func (b *beforeRun) runOne(build build, u unit) (map[string]results.Point, error
 	return found, nil
 }
 
-// sameKeys says what only one of the builds measured.
+// sameKeys returns an error that names what only one of the builds measured.
 func sameKeys(found [2]map[string]results.Point) error {
 	for i, other := range [2]int{now: then, then: now} {
 		for _, key := range sortedKeys(found[i]) {

@@ -127,7 +127,7 @@ static uint32_t build(uint8_t *p, const struct facts *f, uint32_t side, uint32_t
 	return ETH + header + n < 60 ? 60 : ETH + header + n;
 }
 
-// check says what is wrong with a sent packet of the flow that came from side, or NULL.
+// check returns what is wrong with a sent packet of the flow that came from side, or NULL.
 static const char *check(const struct worker *w, const uint8_t *p, uint32_t len, const struct facts *f, uint32_t side, bool v6) {
 	const uint8_t *ip = p + ETH, *l4 = ip + (v6 ? IPV6 : IPV4), *addr = ip + (v6 ? 8 : 12);
 	uint32_t n = l4_bytes(f->proto, v6);

@@ -218,7 +218,7 @@ static bool read_flow(const char *line) {
 	return add(w, &f, v6);
 }
 
-// one_packet says what becomes of one.
+// one_packet forwards one packet, and prints the outcome.
 static void one_packet(const char *hex) {
 	uint8_t p[FRAME - HEADROOM];
 	inject(p, unhex(p, hex, sizeof p));

@@ -144,8 +144,8 @@ INLINE void drop(struct worker *w, const struct packet *k) {
 	w->pool[w->free++] = (uint64_t)(k->p - w->umem) & ~(uint64_t)(FRAME - 1);
 }
 
-// first: read, judge, hash, ask for the bucket. A bad packet ends here, with p NULL. It returns the
-// frame's length.
+// first: read, judge, hash, prefetch the bucket. A bad packet ends here, with p NULL. It returns
+// the frame's length.
 INLINE uint32_t first(struct worker *w, struct packet *k, const struct desc *d, const bool v6) {
 	uint64_t a[4];
 	uint32_t len = d->len;
@@ -162,7 +162,7 @@ INLINE uint32_t first(struct worker *w, struct packet *k, const struct desc *d, 
 	return len;
 }
 
-// second: match tags, ask for the record.
+// second: match tags, prefetch the record.
 INLINE void second(struct worker *w, struct packet *k, const bool v6) {
 	const struct bucket *b = &w->t.buckets[k->home];
 	uint32_t m = candidates(b, (uint8_t)k->hash) & (uint32_t)b->ctl;
@@ -245,7 +245,7 @@ INLINE uint32_t third(struct worker *w, struct packet *k, const bool v6) {
 // received is the step's i-th packet, where the ring has it.
 INLINE const struct desc *received(const struct worker *w, uint32_t i) { return &w->rx.at[(w->tail + i) % RING]; }
 
-// headers asks for a packet's first line, to be written.
+// headers prefetches a packet's headers, to be written.
 INLINE void headers(struct worker *w, uint32_t i, uint32_t n, const bool v6) {
 	if (i >= n)
 		return;
@@ -256,9 +256,9 @@ INLINE void headers(struct worker *w, uint32_t i, uint32_t n, const bool v6) {
 }
 
 // pipelined works on group g's headers while the buckets of g-1 and the records of g-2 are on
-// their way; the headers of g+1 are asked for one by one in between. The records of a group are asked for
-// last, not right behind the buckets of another, and those of IPv6, which are two lines each, in halves: of too many
-// misses at once some are forgotten.
+// their way; the headers of g+1 are prefetched one by one in between. The records of a group are
+// prefetched last, not right behind the buckets of another, and those of IPv6, which are two lines
+// each, in halves: of too many misses at once some are dropped.
 INLINE void pipelined(struct worker *w, uint32_t n, const bool v6) {
 	uint32_t groups = (n + GROUP - 1) / GROUP;
 	const uint32_t stride = v6 ? GROUP / 2 : GROUP;
