@@ -24,7 +24,7 @@ type Port struct {
 	Namespace Namespace // nil is the namespace of the process
 }
 
-// Tx says how frames are sent.
+// Tx configures how frames are sent.
 type Tx struct {
 	Port   Port
 	Source Source
@@ -44,7 +44,7 @@ type Tx struct {
 	// microsecond, for a whole CPU.
 	Spin bool
 	// OwnNetwork permits sending in the machine's own namespace and on an interface
-	// with a default route (ErrNotYours). Whoever made the namespace may set it.
+	// with a default route (ErrNotYours). The maker of the namespace may set it.
 	OwnNetwork bool
 }
 
@@ -66,7 +66,7 @@ const (
 // String returns the source's name, as the command line spells it.
 func (s Source) String() string { return [...]string{"afxdp", "live"}[s] }
 
-// Rx says how packets are received. Nothing else in that namespace gets them.
+// Rx configures how packets are received. Nothing else in that namespace gets them.
 type Rx struct {
 	Port   Port
 	Method Method
@@ -109,7 +109,7 @@ const (
 // String returns the protocol's name, as the command line spells it.
 func (p Protocol) String() string { return [...]string{"udp", "syn", "icmp"}[p] }
 
-// Traffic says what the packets look like. The zero value is not useful: addresses
+// Traffic describes the packets. The zero value is not useful: addresses
 // and the destination's MAC address must be given.
 type Traffic struct {
 	Protocol Protocol

@@ -1,11 +1,11 @@
 // Package stateless sends packets that know when they were sent, and judges what
-// arrives: the laboratory's pktgen. Between sender and receiver is whatever is to be measured.
+// arrives: the laboratory's pktgen. Between sender and receiver is the system under test.
 //
 //	       Tx.Port                                            Rx.Port
 //	sender ───────▶ [ a wire, a gateway, a kernel's NAT ] ───────▶ receiver
 //	 rate, flows, sizes                                   loss, order, flows, latency
 //
-// Open opens both ends, Lab.Trial sends one Load and says what became of it, Search finds
+// Open opens both ends, Lab.Trial sends one Load and returns its outcome, Search finds
 // the highest rate without loss (RFC 2544). The commands are `sluice-bench stateless` and
 // `sluice-bench rfc2544`; both take interfaces that exist, or make a veth pair (--loopback).
 //
@@ -52,7 +52,7 @@
 // and length, whether it came before, whether a later one of its flow did, whether all packets of
 // a flow had one destination (who received them) and one source (the SNAT address and
 // port). The program stamps packets as they arrive, so that waiting for a CPU is not in the
-// latency of what is measured. When Full is too slow itself, Received.Starved says so.
+// latency of what is measured. When Full is too slow itself, Received.Starved is set.
 //
 // # What figures mean
 //
@@ -71,6 +71,6 @@
 //
 // Every trial is bounded in time, or in packets. Nothing is sent in the machine's own network
 // namespace or on an interface with a default route, unless Tx.OwnNetwork
-// (--i-own-this-network) says that it may. Nothing is left behind: sockets, programs and maps
+// (--i-own-this-network) permits it. Nothing is left behind: sockets, programs and maps
 // end with the Lab, namespaces of --loopback have no names.
 package stateless

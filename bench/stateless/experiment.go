@@ -27,7 +27,7 @@ type Experiment struct {
 	Search   *Search // instead of Load: RFC 2544, then latency at 10, 50 and 90 % of what it found
 	JSON     string  // file for the results; empty for none
 	Out      io.Writer
-	Progress io.Writer // where to say how far it is
+	Progress io.Writer // where to report the progress
 }
 
 // latencyShares are the shares of the rate found at which latency is measured.

@@ -110,7 +110,7 @@ func (j *judge) packet(b []byte, arrival uint64) {
 	j.sequence(f, t.seq)
 }
 
-// laterFragment says whether the fragment is not the first. b holds an IP header,
+// laterFragment reports whether the fragment is not the first. b holds an IP header,
 // the program made sure of that.
 func (j *judge) laterFragment(b []byte) bool {
 	l3 := b[j.layout.l3:]

@@ -69,7 +69,7 @@ func (c *Config) prepare() error {
 	return errors.Join(c.Traffic.check(), c.check(), c.fits())
 }
 
-// fits says whether frames fit the MTU of the sending interface, which tags do not
+// fits reports whether frames fit the MTU of the sending interface, which tags do not
 // count against.
 func (c *Config) fits() error {
 	mtu, err := c.Tx.Port.mtu()
@@ -150,7 +150,7 @@ func openSender(ctx context.Context, c *Config) (sender, error) {
 	return openSocketSender(ctx, c.Traffic, c.Tx)
 }
 
-// Trial sends a load and says what became of it. It fails if something could not be
+// Trial sends a load and returns its outcome. It fails if something could not be
 // set up or read; packets that are lost or damaged are no failure. Canceling ctx ends
 // the trial early, with what was sent until then and ctx's error.
 func (l *Lab) Trial(ctx context.Context, load Load) (*Result, error) {
@@ -229,7 +229,7 @@ func (l *Lab) losses() (map[string]uint64, error) {
 }
 
 // Samples are the first up to 128 bytes of up to 16 packets that arrived since Open,
-// for whoever wants to see what became of them.
+// for callers that inspect what became of them.
 func (l *Lab) Samples() ([][]byte, error) { return l.rx.samples() }
 
 // Config is what Open made of its argument: with defaults filled in.

@@ -49,7 +49,7 @@ func TestCountsAreExact(t *testing.T) {
 	}
 }
 
-// TestNoSuchCPU: a CPU that is not there is an error that names it, whoever was to run on it.
+// TestNoSuchCPU: a CPU that is not there is an error that names it, for sender and receiver.
 func TestNoSuchCPU(t *testing.T) {
 	const none = 1023 // the last that a CPU set has room for
 	for name, set := range map[string]func(*Config){

@@ -149,7 +149,7 @@ func (s *liveSender) send(l Load, run uint16, start uint64, stop *atomic.Bool) (
 	return sent, err
 }
 
-// loop runs the program until the pacer says that it is over.
+// loop runs the program until the pacer reports the end.
 func (s *liveSender) loop(
 	objects *liveObjects, frame []byte, p *pacer, stop *atomic.Bool,
 ) (uint64, liveProgress, error) {

@@ -17,7 +17,7 @@ type receiver interface {
 	begin(run uint16) error
 	// packets is how many have arrived since.
 	packets() (uint64, error)
-	// end stops receiving and says what was received.
+	// end stops receiving and returns what was received.
 	end() (Received, error)
 	samples() ([][]byte, error)
 	close() error

@@ -71,7 +71,7 @@ type Throughput struct {
 	Loss float64 // in the confirming trial
 	// Limited: the sender could send no more than Rate, and the system lost nothing
 	// beyond the bound. It may be able to do more. A search that ends at Max without loss is
-	// not marked: whoever gave Max knows it.
+	// not marked: the caller, who gave Max, knows it.
 	Limited bool
 	Trials  int
 }
@@ -207,7 +207,7 @@ func (r *search) confirm(ctx context.Context) (good bool, o Outcome, err error) 
 	return r.decide(ctx, "confirm", r.low, r.Confirm)
 }
 
-// decide says whether most of Of trials are good, with the last of those that agree. The rest
+// decide reports whether most of Of trials are good, with the last of those that agree. The rest
 // is not made once it cannot change anything. Without trials left a rate is bad.
 func (r *search) decide(ctx context.Context, why string, target float64, d time.Duration) (bool, Outcome, error) {
 	most := r.Of/2 + 1

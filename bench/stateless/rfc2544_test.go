@@ -15,8 +15,8 @@ type fake struct {
 	short            float64 // share of each rate that the sender falls short of it
 	floor            float64 // share that is always lost
 	noise            float64 // capacity varies by this share
-	badEvery         int     // each such trial loses a tenth, whatever the rate
-	goodEvery        int     // each such trial loses nothing, whatever the rate
+	badEvery         int     // each such trial loses a tenth, at any rate
+	goodEvery        int     // each such trial loses nothing, at any rate
 	shortOnly        float64 // capacity of trials of more than a second, if not 0
 	random           *rand.Rand
 	trials           int

@@ -66,7 +66,7 @@ func (q *txQueue) burst(now uint64, n int) int {
 	return took
 }
 
-// run sends until the pacer says that it is over, or until stop, and returns when
+// run sends until the pacer reports the end, or until stop, and returns when
 // that was.
 func (q *txQueue) run(p *pacer, c *clock, stop *atomic.Bool) uint64 {
 	for !stop.Load() {

@@ -8,8 +8,8 @@ import (
 
 // writer writes one packet after another into frames. It belongs to one thread.
 //
-// A frame that prepare saw has all of the first template in it, whatever was written
-// to it since; then only what changes between packets is written. All of that is
+// A frame that prepare saw has all of the first template in it, even if it was
+// written to since; then only what changes between packets is written. All of that is
 // written and nothing of it is read: each checksum is the template's sum plus what
 // is written.
 type writer struct {
