@@ -106,7 +106,7 @@ func TestDeviceDeletedAndCreated(t *testing.T) {
 	}
 }
 
-// waitFor asks for the spare interface's state until it is as wanted, at most 5 s.
+// waitFor polls the state of the spare interface until it is as wanted, at most 5 s.
 func (l *lab) waitFor(what string, is func(*status.InterfaceView) bool) {
 	l.t.Helper()
 	deadline := time.Now().Add(5 * time.Second)
@@ -147,7 +147,7 @@ func TestMTUChange(t *testing.T) {
 	}
 }
 
-// TestMissingInterface: one message that says what to do, and nothing is left.
+// TestMissingInterface: one message with the remedy, and nothing is left.
 func TestMissingInterface(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 1}})
 	if err := l.gate.Stop(); err != nil {

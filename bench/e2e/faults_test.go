@@ -257,7 +257,7 @@ func TestUDPMovesAtOnce(t *testing.T) {
 	}
 }
 
-// TestSecondInstance: it refuses to start, says why, and leaves the first alone.
+// TestSecondInstance: it refuses to start, reports the reason, and leaves the first alone.
 func TestSecondInstance(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
 	load := l.hammer(at(vip4, webPort), time.Millisecond)

@@ -32,7 +32,7 @@ const (
 	gatewayNode      = "gateway"
 )
 
-// full says whether the long runs are asked for.
+// full reports whether the long runs are requested.
 func full() bool { return os.Getenv("SLUICE_E2E") == "full" }
 
 var daemonBinary string // the daemon, built once
@@ -68,7 +68,7 @@ type lab struct {
 	damaged bool // by the wires, so that it is not held against the gateway
 }
 
-// labConfig says what differs from a two-armed gateway on all its interfaces.
+// labConfig lists what differs from a two-armed gateway on all its interfaces.
 type labConfig struct {
 	topo.Config
 	interfaces []string // of the gateway, that sluice forwards on

@@ -22,7 +22,7 @@ import (
 )
 
 // TestReload: what can change while the gateway runs does; a bad file changes
-// nothing; what needs a restart says so.
+// nothing; what needs a restart is reported.
 func TestReload(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
 	// While the policy is pass, the kernel gets packets for an address that is not its own.

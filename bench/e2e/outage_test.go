@@ -211,8 +211,8 @@ func (m *memorySource) lists(*testing.T) int { return m.server.Lists("endpointsl
 
 func (m *memorySource) put(_ *testing.T, o cluster.Object) { m.server.Set(o.(runtime.Object)) }
 
-// realSource is kube-apiserver on etcd, whose history is compacted while it is away. What
-// the gateway asks for is read from the audit log.
+// realSource is kube-apiserver on etcd, whose history is compacted while it is away. The
+// requests of the gateway are read from the audit log.
 type realSource struct {
 	cluster *cluster.Cluster
 	audit   string // file

@@ -98,7 +98,7 @@ func TestHostLinkDeleted(t *testing.T) {
 }
 
 // TestQueueWithoutSocket: of two queues one is served. Nothing that arrives on the
-// other is dropped: it is the kernel's, which has nothing there and says so.
+// other is dropped: it is the kernel's, which has nothing there and refuses it.
 func TestQueueWithoutSocket(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
 	if err := l.gate.Stop(); err != nil {

@@ -7,7 +7,7 @@ package upstream
 //	client ─── gateway ─┬─ first worker
 //	(e2e.test)          └─ last worker
 //
-// The gateway's node never runs kube-proxy, unless Everywhere says so; workers have their default
+// The gateway's node never runs kube-proxy, unless Everywhere is set; workers have their default
 // route through the gateway.
 type Arrangement struct {
 	ID string

@@ -41,7 +41,7 @@ func newBalancer(client kubernetes.Interface, pool netip.Prefix, store cache.Sto
 // retryAfter is how long a Service waits after an error, which is a conflict with another writer.
 const retryAfter = 200 * time.Millisecond
 
-// run brings each Service whose key is in the queue to what it asks for, until the queue is shut
+// run brings each Service whose key is in the queue to its desired state, until the queue is shut
 // down.
 func (b *Balancer) run(ctx context.Context, queue workqueue.TypedDelayingInterface[string]) {
 	for {
@@ -56,7 +56,7 @@ func (b *Balancer) run(ctx context.Context, queue workqueue.TypedDelayingInterfa
 	}
 }
 
-// sync brings one Service to what it asks for. An error means that it must be tried again.
+// sync brings one Service to its desired state. After an error it must be tried again.
 func (b *Balancer) sync(ctx context.Context, key string) error {
 	o, exists, err := b.store.GetByKey(key)
 	if err != nil {
@@ -124,7 +124,7 @@ func (b *Balancer) withdraw(ctx context.Context, key string, s *corev1.Service) 
 	return nil
 }
 
-// ignoreGone drops the error that says that a Service is deleted: there is nothing to do for it.
+// ignoreGone drops the error that means that a Service is deleted: there is nothing to do for it.
 func ignoreGone(err error) error {
 	if apierrors.IsNotFound(err) {
 		return nil

@@ -90,7 +90,7 @@ func TestBalancer(t *testing.T) {
 	remove("first")
 }
 
-// hasAddress says whether a Service has an address and the finalizer, or, if that is empty,
+// hasAddress reports whether a Service has an address and the finalizer, or, if that is empty,
 // neither.
 func hasAddress(ctx context.Context, c *cluster.Cluster, name, address string) error {
 	s, err := c.Client().CoreV1().Services("default").Get(ctx, name, metav1.GetOptions{})

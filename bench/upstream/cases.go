@@ -5,7 +5,7 @@ type Case struct {
 	// Name is as `e2e.test --list-tests` prints it, without "[sig-network] ".
 	Name string
 	// In is how the cluster is arranged for it; nil if it does not run, most often because it
-	// cannot apply to a gateway, and Why says why.
+	// cannot apply to a gateway, and Why is the reason.
 	In  *Arrangement
 	Why string
 	// By is the drop reason whose counter rises for it, where the case is about packets that nobody

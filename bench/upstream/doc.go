@@ -16,6 +16,6 @@
 // What a cloud would bring is here: Balancer gives addresses to Services of type LoadBalancer,
 // Names answers for the names of Services, Images are made, not pulled.
 //
-// cases.go lists every case of the network group: it runs, or says why it cannot apply to a
-// gateway. docs/upstream.md is written from it.
+// cases.go lists every case of the network group: it runs, or has the reason why it cannot apply to
+// a gateway. docs/upstream.md is written from it.
 package upstream

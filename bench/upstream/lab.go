@@ -100,7 +100,7 @@ func (r *Result) Counted(c *Case) bool {
 	return r.Alone && r.Created > 0
 }
 
-// Run runs a case in the arrangement that the cluster is in; alone says that no other runs
+// Run runs a case in the arrangement that the cluster is in; alone means that no other runs
 // meanwhile.
 func (l *Lab) Run(ctx context.Context, c *Case, alone bool, limit time.Duration) (Result, error) {
 	before, err := l.Counters.Total(ctx)

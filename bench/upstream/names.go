@@ -90,7 +90,7 @@ func (n *Names) answer(message []byte) ([]byte, error) {
 // record writes itself.
 type record func(*dnsmessage.Builder) error
 
-// records are the answers to a question, and whether there is such a name, of whatever type.
+// records are the answers to a question, and whether there is such a name, of any type.
 func (n *Names) records(q dnsmessage.Question) (records []record, found bool) {
 	name := q.Name
 	for range 8 { // ExternalName Services may name each other, and in a circle

@@ -37,7 +37,7 @@ const prefix = "[sig-network] "
 // destroyed is what the framework prints of each namespace that a case had.
 var destroyed = regexp.MustCompile(`Destroying namespace "([^"]+)" for this suite`)
 
-// Run runs one case from the client's host. An error says that e2e.test could not be run, not that
+// Run runs one case from the client's host. An error means that e2e.test could not be run, not that
 // the case failed.
 func (s *Suite) Run(ctx context.Context, name string, limit time.Duration) (Outcome, error) {
 	dir, err := os.MkdirTemp(s.Dir, "case-")

@@ -8,7 +8,7 @@ import (
 
 const testedName = "Services should be able to create a functioning NodePort service [Conformance]"
 
-// A report says how the case ended, and what failed around it.
+// A report has the outcome of the case, and what failed around it.
 func TestOutcome(t *testing.T) {
 	const head = `<testsuites><testsuite name="Kubernetes e2e suite">`
 	const before = `<testcase name="[SynchronizedBeforeSuite]" status="passed"></testcase>`

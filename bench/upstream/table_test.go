@@ -32,7 +32,7 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// Each case runs somewhere or says why it does not, and is there once.
+// Each case runs somewhere or has a reason why it does not, and is listed once.
 func TestCases(t *testing.T) {
 	seen := map[string]bool{}
 	for _, c := range cases {

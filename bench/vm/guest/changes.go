@@ -216,8 +216,8 @@ func (l *lab) mtuChanges() (string, error) {
 	return fmt.Sprintf("left at 1400 and at %d again: %d MB each way, both families", l.MTU, l.Bytes/1_000_000), nil
 }
 
-// fewerQueues asks for fewer queues while each has a socket, which the kernel refuses
-// (ethnl_set_channels, net/ethtool/channels.c), whatever the sockets' mode.
+// fewerQueues requests fewer queues while each has a socket, which the kernel refuses
+// (ethnl_set_channels, net/ethtool/channels.c), in any mode of the sockets.
 func (l *lab) fewerQueues() (string, error) {
 	flows, err := l.hold()
 	if err != nil {

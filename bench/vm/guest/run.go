@@ -15,7 +15,7 @@ import (
 	"sluice.dev/sluice/control/status"
 )
 
-// Config says what to try on what.
+// Config selects what to try, and on what.
 type Config struct {
 	Sluice string // the daemon's binary
 	// Left and Right are the modes that the NICs of these names must be in.

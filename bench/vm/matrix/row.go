@@ -114,7 +114,7 @@ func Rows(s Set) ([]Row, error) {
 		Row{Kernel: newest, Name: "demo", Command: []string{"demo"}},
 		Row{Kernel: oldest, Name: "demo", Command: []string{"demo"}},
 	)
-	// On older kernels the daemon must say why it does not start.
+	// On older kernels the daemon must report why it does not start.
 	more = append(more, Row{Kernel: refused, Left: "igb", Right: "virtio-net", Cases: []string{"refused"}})
 	switch s {
 	case CI:
@@ -193,7 +193,7 @@ func (r *Row) Expected(model string, k vm.Kernel) guest.Mode {
 		return guest.Copy
 	}
 	if _, err := fmt.Sscanf(k.Release, "%d.%d", &major, &minor); err != nil {
-		return guest.Copy // and the case says what it is in
+		return guest.Copy // and the case reports its mode
 	}
 	since, ok := zeroCopySince[model]
 	switch {

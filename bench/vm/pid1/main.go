@@ -62,7 +62,7 @@ func prepare(o Order) error {
 	if err := writeTools(o.Tools); err != nil {
 		return err
 	}
-	// The kernel asks for modules by itself, too: of a kind of link, an address family, a qdisc.
+	// The kernel requests modules by itself, too: of a kind of link, an address family, a qdisc.
 	if err := os.WriteFile("/proc/sys/kernel/modprobe", []byte(filepath.Join(toolDir, "modprobe")), 0o644); err != nil {
 		return err
 	}
