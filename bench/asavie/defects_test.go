@@ -69,7 +69,7 @@ func TestDefectReceivedFrameIsFree(t *testing.T) {
 	held := s.Receive(1)[0]
 	for _, free := range s.GetDescs(256) {
 		if free.Addr/2048 == held.Addr/2048 {
-			return // the packet would be overwritten by whatever is done with this frame
+			return // the packet would be overwritten by the next use of this frame
 		}
 	}
 	t.Error("a frame that the caller still reads is not offered")

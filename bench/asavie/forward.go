@@ -16,7 +16,7 @@ import (
 	"sluice.dev/sluice/fastpath"
 )
 
-// ForwardConfig says what Forward forwards between.
+// ForwardConfig names the interfaces that Forward forwards between.
 type ForwardConfig struct {
 	// In and Out are interfaces of the calling thread's network namespace, and InNext
 	// and OutNext who gets what leaves on them.

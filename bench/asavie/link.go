@@ -105,7 +105,7 @@ func (l *Link) Transmit(batch []fastpath.Desc) int {
 // Long implements fastpath.Link. The library knows of no packets in several frames.
 func (l *Link) Long() bool { return false }
 
-// Flush implements fastpath.Link as far as the configuration asks for it.
+// Flush implements fastpath.Link as far as the configuration requests it.
 func (l *Link) Flush() {
 	if !l.c.Drain {
 		return

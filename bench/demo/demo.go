@@ -13,7 +13,7 @@ import (
 	"sluice.dev/sluice/control/status"
 )
 
-// Config says what to show.
+// Config describes the demonstration.
 type Config struct {
 	Sluice string    // the gateway's binary
 	Out    io.Writer // where to write
@@ -176,7 +176,7 @@ func (d *demo) sweep() {
 	}
 }
 
-// remove takes everything down, whatever state it is in.
+// remove takes everything down, in any state.
 func (d *demo) remove() error {
 	var errs []error
 	if d.flows != nil {

@@ -55,7 +55,7 @@ func TestShortDemo(t *testing.T) {
 	}
 }
 
-// The exit status must tell the truth, whatever goes wrong.
+// The exit status must be right after each kind of failure.
 func TestDemoFails(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root: network namespaces, XDP and AF_XDP")

@@ -21,7 +21,7 @@ import (
 //go:embed manifests/*.yaml
 var manifests embed.FS
 
-// Where the manifests say that the services are. A test holds them against the files.
+// The frontends of the services, as in the manifests. A test compares them with the files.
 var (
 	webVIP4, webVIP6     = netip.MustParseAddrPort("203.0.113.10:80"), netip.MustParseAddrPort("[2001:db8:10::10]:80")
 	webExt4, webExt6     = netip.MustParseAddrPort("198.51.100.20:80"), netip.MustParseAddrPort("[2001:db8:20::20]:80")

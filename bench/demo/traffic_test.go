@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Only an answer to a datagram that was sent after the daemon died says that its
+// Only an answer to a datagram that was sent after the daemon died proves that its
 // successor forwards.
 func TestPulseCountsWhatWasSentLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

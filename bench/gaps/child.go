@@ -194,7 +194,7 @@ func read() garbage {
 	return garbage{s[0].Value.Uint64(), s[1].Value.Uint64(), s[2].Value.Uint64()}
 }
 
-// profiled writes what was allocated, by size, after f, if that is asked for.
+// profiled writes what was allocated, by size, after f, if that is requested.
 func (p *process) profiled(f func() error) error {
 	err := f()
 	if p.Profile == "" || err != nil {

@@ -13,7 +13,7 @@
 // told apart by what the kernel says of the thread (getrusage(2), RUSAGE_THREAD):
 //
 //	handed over   it slept, or the loop went on on another thread: the Go scheduler preempted
-//	              it, and package fastpath/thread says what follows
+//	              it, and package fastpath/thread documents what follows
 //	preempted     the kernel ran something else on its processor
 //	in place      neither: the hypervisor, an interrupt, or work in the thread itself
 //

@@ -79,7 +79,7 @@ func TestProbe(t *testing.T) {
 	}
 	<-taken
 	sleep := unix.NsecToTimespec(int64(5 * time.Millisecond))
-	for { // the runtime's signals interrupt it, and it says what is left
+	for { // the runtime's signals interrupt it, and it returns the time left
 		left := uintptr(unsafe.Pointer(&sleep))
 		_, _, errno := unix.RawSyscall(unix.SYS_NANOSLEEP, left, left, 0)
 		if errno == 0 {

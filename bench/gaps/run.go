@@ -15,7 +15,7 @@ import (
 	"sluice.dev/sluice/bench/updates"
 )
 
-// Config says what to measure.
+// Config selects what to measure.
 type Config struct {
 	Variants  []string // names, or "all"
 	Windows   int      // of each, and of the floor beside it

@@ -43,8 +43,8 @@ func (k *Kind) add(gap uint64) {
 	}
 }
 
-// gap counts one gap: voluntary says that the thread slept in it, involuntary that the
-// kernel took its processor.
+// gap counts one gap: voluntary is true if the thread slept in it, involuntary if the
+// kernel preempted it.
 func (w *Window) gap(nanos uint64, voluntary, involuntary bool) {
 	w.Max = max(w.Max, nanos)
 	w.All.add(nanos)

@@ -22,7 +22,7 @@ type Side struct {
 	Next MAC
 }
 
-// Config says what to forward between, and how. The zero value of every field but
+// Config describes what to forward between, and how. The zero value of every field but
 // the names of the interfaces is what the gateway has by default.
 type Config struct {
 	In, Out Side // may be one interface

@@ -1,6 +1,6 @@
 // Package l2fwd is the least that a forwarder over AF_XDP can do, on the rings that the gateway
 // uses (fastpath/xsk): receive a batch, write two MAC addresses, transmit, take sent frames back,
-// give empty ones. Whatever a gateway does beyond that must show as a difference to it, so it has
+// give empty ones. All that a gateway does beyond that must show as a difference to it, so it has
 // the gateway's shape and settings: one worker per queue, one UMEM per worker for all its sockets,
 // rings, frames, budget and sleep as control/config has them by default.
 //

@@ -14,7 +14,7 @@ import (
 	"sluice.dev/sluice/bench/results"
 )
 
-// Experiment says how to measure; the zero value of no field but JSON and Variants is useful,
+// Experiment is how to measure; the zero value of no field but JSON and Variants is useful,
 // see DefaultExperiment.
 type Experiment struct {
 	Out      io.Writer

@@ -16,7 +16,7 @@ import (
 //
 //	client: source ══ front0 · Run · back0 ══ counter: backend
 //
-// Whoever sends on a veth also does the receiving half's softirq: the source's CPU puts packets
+// The sender on a veth also runs the softirq of the receiving half: the source's CPU puts packets
 // into the forwarder's UMEM, and the worker's CPU counts them at the backend.
 
 // setup is what is measured: a configuration, and how the devices are set.
@@ -126,7 +126,7 @@ type outcome struct {
 	seconds         float64
 	sent, received  uint64
 	worker, source  time.Duration // CPU time of the threads
-	system          time.Duration // busy time of all CPUs, whoever used them
+	system          time.Duration // busy time of all CPUs, of all processes
 	latency         latencies
 	ebusy           uint64
 	kicks, sleeps   uint64

@@ -9,10 +9,10 @@
 //	    sluice.log                      what it logs, one daemon after another
 //	    state/  bpf/                    what it makes
 //
-// A daemon that was stopped must have taken away the last line, and whatever it made
-// in the host's namespace: Leftovers says what it did not. One that was killed leaves
-// it all to the next, as after a crash. Close removes the directory, whatever state
-// it is in; Sweep does that for processes that were killed before they could.
+// A daemon that was stopped must have removed the last line, and all that it made
+// in the host's namespace: Leftovers returns what it did not. One that was killed leaves
+// it all to the next, as after a crash. Close removes the directory, in any state;
+// Sweep does that for processes that were killed before they could.
 //
 // A Gateway belongs to one goroutine, its Client to any.
 package launch

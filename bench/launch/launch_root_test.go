@@ -94,7 +94,7 @@ func TestLeftoversAreFound(t *testing.T) {
 	}
 }
 
-// Whoever judges a daemon by how it ended must hear of it, once.
+// The caller learns how a daemon ended, once.
 func TestStopTellsHowItEnded(t *testing.T) {
 	needRoot(t)
 	dir := t.TempDir()

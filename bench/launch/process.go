@@ -83,7 +83,7 @@ func (g *Gateway) ended() error {
 	return err
 }
 
-// Running says whether the daemon runs.
+// Running reports whether the daemon runs.
 func (g *Gateway) Running() bool {
 	if g.process == nil {
 		return false

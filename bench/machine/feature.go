@@ -17,7 +17,7 @@ type Feature struct {
 	probe func() error // in a network namespace of its own
 }
 
-// Features that tests need. To ask for one loads its module where the kernel finds it.
+// Features that tests need. A probe loads the feature's module where the kernel finds it.
 var (
 	SCTP   = Feature{"SCTP sockets", "sctp", probeSCTP}
 	Netem  = Feature{"the qdisc netem", "sch_netem", probeNetem}
@@ -27,7 +27,7 @@ var (
 	IPSet  = Feature{"IP sets", "ip_set", probeIPSet}
 )
 
-// Missing says what about the feature the kernel lacks; nil if it has it.
+// Missing returns what about the feature the kernel lacks; nil if it has it.
 func (f Feature) Missing() error {
 	done := make(chan error, 1)
 	go func() {
@@ -109,7 +109,7 @@ func probePktgen() error {
 	return err
 }
 
-// probeIPVS asks for the generic netlink family that IPVS is configured by.
+// probeIPVS looks up the generic netlink family that IPVS is configured by.
 func probeIPVS() error {
 	_, err := netlink.GenlFamilyGet("IPVS")
 	return err

@@ -1,4 +1,4 @@
-// Package machine says what tests must know of the machine they run on: which features its kernel
+// Package machine has what tests must know of the machine they run on: which features its kernel
 // has, how much slower than iron it is, and where programs lie that it would take too long to
 // build.
 //
@@ -23,7 +23,7 @@ const (
 )
 
 // Binary is the path of a daemon that was built elsewhere, for tests that would build one; empty if
-// there is none. Whoever sets it answers for its being of this tree.
+// there is none. The user who sets it must build it from this tree.
 func Binary() string { return os.Getenv(binaryVariable) }
 
 // Slower is a bound of time that was set on iron, as this machine needs it. It is for what must not
@@ -33,7 +33,7 @@ func Slower(d time.Duration) time.Duration { return time.Duration(float64(d) * f
 var factor = sync.OnceValue(func() float64 {
 	f, err := parseFactor(os.Getenv(slowerVariable))
 	if err != nil {
-		panic(err) // whoever set it is who reads this
+		panic(err) // the user who set it reads this
 	}
 	return f
 })

@@ -93,7 +93,7 @@ func waiting(file string) (time.Duration, error) {
 const userHz = 100
 
 // times reads own and children's times: fields 14 to 17 of proc_pid_stat(5), which
-// counts from 1. The second field is a name in brackets, with whatever is in it.
+// counts from 1. The second field is a name in brackets, with any characters.
 func times(file string) (own, children time.Duration, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {

@@ -194,7 +194,7 @@ func received(control []byte) (time.Time, error) {
 	return time.Time{}, errNoTime
 }
 
-// Close ends the tap and says how many packets it missed. After it, each is not called.
+// Close ends the tap and returns how many packets it missed. After it, each is not called.
 func (t *Tap) Close() (missed uint32, err error) {
 	var statistics *unix.TpacketStats
 	var asked error

@@ -2,7 +2,7 @@
 # The stateless loads of bench/trex/stl.py by the kernel's packet generator
 # (Documentation/networking/pktgen.rst), for machines with NICs.
 #
-# Run on veth, not on hardware. README.md says how to run it against a gateway.
+# Run on veth, not on hardware. README.md describes how to run it against a gateway.
 set -euo pipefail
 
 usage() {
@@ -58,7 +58,7 @@ fi
 readonly pgdir=/proc/net/pktgen
 readonly port=5000 first_port=10000 ports=50000
 
-# put FILE WORDS writes one command, and says what the kernel thought of it.
+# put FILE WORDS writes one command, and ends the script with the kernel's answer if it is refused.
 put() {
 	local file=$1
 	shift

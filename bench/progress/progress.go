@@ -1,4 +1,4 @@
-// Package progress says how far a long measurement is, and how long it will take yet:
+// Package progress reports the progress of a long measurement, and the time left:
 //
 //	p := progress.Start(os.Stderr, len(rounds)*len(systems))
 //	p.Step("round 1, sluice")   // [ 1/15] round 1, sluice
@@ -6,7 +6,7 @@
 //	p.Done()                    // 15 of 15 in 3 min 2 s
 //
 // A step is named when it begins. What is left is reckoned from the steps that are over, so
-// steps should be about equally long, or Weigh says how long each is for the others.
+// steps should be about equally long, or Weigh states how long each is relative to the others.
 package progress
 
 import (
@@ -41,7 +41,7 @@ func startAt(out io.Writer, total int, now func() time.Time) *Progress {
 	return &Progress{out: out, total: total, start: now(), now: now}
 }
 
-// Weigh says how long the steps are, in any unit. It must be called before the first.
+// Weigh sets how long the steps are, in any unit. It must be called before the first.
 func (p *Progress) Weigh(shares ...float64) *Progress {
 	p.share = shares
 	return p
@@ -62,7 +62,7 @@ func (p *Progress) left(over int) float64 {
 	return (all - gone) / gone
 }
 
-// Step says what begins now; it ends the step before.
+// Step prints what begins now; it ends the step before.
 func (p *Progress) Step(what string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -83,7 +83,7 @@ func (p *Progress) Step(what string) {
 	fmt.Fprintln(p.out)
 }
 
-// Done says what it took in all.
+// Done prints the total time.
 func (p *Progress) Done() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -75,7 +75,7 @@ func TestShortRunClaimsNothing(t *testing.T) {
 	}
 }
 
-// TestDocs: README.md, docs/benchmarks.md and docs/plots say what the committed baselines say.
+// TestDocs: README.md, docs/benchmarks.md and docs/plots agree with the committed baselines.
 func TestDocs(t *testing.T) {
 	d, err := compose(baselines(t), Experiments())
 	if err != nil {

@@ -58,7 +58,7 @@ type group struct {
 	points []*results.Point
 }
 
-// figures says what there is to draw of the points, in a stable order.
+// figures returns the figures to draw of the points, in a stable order.
 func figures(runs []*results.Run) []figure {
 	points := latest(runs)
 	curves := make(map[string]bool) // experiments whose loads are distributions

@@ -22,7 +22,7 @@ func took(r *results.Run) string {
 	return progress.Short(time.Duration(r.Seconds * float64(time.Second)))
 }
 
-// stolen says how much of the processors' time the hypervisor spent elsewhere, where it was
+// stolen describes how much of the processors' time the hypervisor spent elsewhere, where it was
 // measured: figures of a machine that was not there half of the time say little.
 func stolen(r *results.Run) string {
 	if r.Stolen == 0 {

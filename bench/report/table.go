@@ -18,7 +18,7 @@ type row struct {
 	Command                              string
 }
 
-// plainParams are conditions whose value says what they are; they come first, in this order.
+// plainParams are conditions whose value needs no name; they come first, in this order.
 var plainParams = []string{"scenario", "family", "protocol"}
 
 // conditions is a point's Params in one line.
@@ -204,7 +204,7 @@ func mergeKey(p *results.Point, without string) string {
 	return strings.Join([]string{p.Experiment, p.System, p.Conditions(without), p.Metric, p.Unit, p.Better}, "|")
 }
 
-// sweeps says whether another point differs from p in the condition only.
+// sweeps reports whether another point differs from p in the condition only.
 func sweeps(points []*results.Point, p *results.Point, param string) bool {
 	return slices.ContainsFunc(points, func(q *results.Point) bool {
 		return q.Params[param] != "" && q.Params[param] != p.Params[param] && mergeKey(p, param) == mergeKey(q, param)

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// ThisMachine describes the machine that this process runs on. Link says what packets
+// ThisMachine describes the machine that this process runs on. Link describes what packets
 // go over, and may be empty.
 func ThisMachine(link string) Machine {
 	m := machineOf(os.DirFS("/"))

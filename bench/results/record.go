@@ -16,7 +16,7 @@ import (
 	"sluice.dev/sluice/control/status"
 )
 
-// Begin is a Run of this command, on this machine, from now on. Link says what packets
+// Begin is a Run of this command, on this machine, from now on. Link describes what packets
 // go over ("veth, native XDP, copy mode", "memory"):
 //
 //	run := results.Begin("veth, native XDP, copy mode")
@@ -89,7 +89,7 @@ func LoadAll(paths ...string) ([]*Run, error) {
 	return runs, nil
 }
 
-// Key says what a point is about: points of equal keys are the same figure, taken twice.
+// Key identifies what a point measures: points of equal keys are the same figure, taken twice.
 func (p *Point) Key() string {
 	return strings.Join([]string{p.Experiment, p.System, p.Conditions(), p.Metric}, "|")
 }

@@ -92,7 +92,7 @@ func (p *Point) Median() float64 {
 	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
 }
 
-// Met says whether the median, or the better end of the interval where there is one, keeps the
+// Met reports whether the median, or the better end of the interval where there is one, keeps the
 // target; true if there is no target.
 func (p *Point) Met() bool {
 	low, high := p.Median(), p.Median()

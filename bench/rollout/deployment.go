@@ -114,7 +114,7 @@ func (r *rollout) count() (old, fresh, unready int) {
 	return old, fresh, unready
 }
 
-// done says whether all is new and ready, and all old pods are dead.
+// done reports whether all is new and ready, and all old pods are dead.
 func (r *rollout) done() bool {
 	for _, p := range r.pods {
 		if p.old && p.phase != dead || p.phase == starting {

@@ -50,7 +50,7 @@ func (l *lab) build(ctx context.Context) (err error) {
 }
 
 // firstSync starts the system, and waits for the first answer through it and until it
-// says that it has synced.
+// reports that it has synced.
 func (l *lab) firstSync(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, firstSync)
 	defer cancel()

@@ -23,7 +23,7 @@ type attempt struct {
 	failure string        // why it was not answered; empty if it was
 }
 
-// load opens new connections from a host at a steady rate, whatever becomes of them.
+// load opens new connections from a host at a steady rate, whether they are answered or not.
 type load struct {
 	host    *topo.Host
 	targets []netip.AddrPort // in turn

@@ -15,7 +15,7 @@ import (
 	"sluice.dev/sluice/bench/launch"
 )
 
-// Config says what to measure.
+// Config selects what to measure.
 type Config struct {
 	Systems  []string // of Systems, one after another
 	Sluice   string   // path of the daemon's binary

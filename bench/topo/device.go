@@ -13,7 +13,7 @@ import (
 )
 
 // Device is a real interface for the gateway, instead of one end of a veth pair, and the interface
-// that faces it on its wire. Both are in the namespace of whoever calls New, in which the kernel
+// that faces it on its wire. Both are in the namespace of the caller of New, in which the kernel
 // puts them back after Close.
 //
 //	gateway [NIC] ═══ wire ═══ [Port] bridge ── clients or backends

@@ -220,7 +220,7 @@ func exchange(conn net.Conn, out, in []byte) (backend string, err error) {
 	}
 }
 
-// answer notes who answered and says whether it was the one before.
+// answer records who answered and reports whether it was the same as before.
 func (f *Flows) answer(i int, backend string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

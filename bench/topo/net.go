@@ -14,7 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Config says what network to build. Zero values mean the defaults.
+// Config describes the network to build. Zero values mean the defaults.
 type Config struct {
 	OneArmed   bool // everybody on one segment
 	Direct     bool // no bridges: one client and one backend, each on a veth pair to the gateway

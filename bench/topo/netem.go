@@ -51,7 +51,7 @@ func (n *Net) Impair(i Impairment) error {
 	})
 }
 
-// Repair ends what Impair began, and says how many packets the wires lost meanwhile.
+// Repair ends what Impair began, and returns how many packets the wires lost meanwhile.
 func (n *Net) Repair() (lost uint64, err error) {
 	err = n.onWires(func(dev string) error {
 		link, err := netlink.LinkByName(dev)

@@ -25,7 +25,7 @@ type Command struct {
 	Stdout, Stderr io.Writer
 	// OwnMounts gives the process a mount namespace of its own, in which /sys shows
 	// the host's interfaces and /sys/fs/bpf is an empty BPF file system. Without it
-	// /sys shows the interfaces of this process, whatever the network namespace.
+	// /sys shows the interfaces of this process, in any network namespace.
 	OwnMounts bool
 }
 

@@ -93,7 +93,7 @@ func (h *Host) dialSCTP(ctx context.Context, to netip.AddrPort, timeout time.Dur
 	return conn, nil
 }
 
-// connected waits until the socket can be written to, and says what became of it.
+// connected waits until the socket can be written to, and returns its error, if any.
 func connected(fd int, timeout time.Duration) error {
 	set := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
 	n, err := unix.Poll(set, int(max(timeout, 0).Milliseconds()))

@@ -20,7 +20,7 @@ import (
 )
 
 // Server is a backend: an HTTP/1.1 server on TCP and an echo server on UDP, on one
-// port of both addresses of a host. All answers say who answers.
+// port of both addresses of a host. All answers name the server.
 //
 //	GET  /                     "NAME CLIENT-ADDRESS\n"
 //	GET  /bytes?n=N&seed=S     N pseudo-random bytes; their SHA-256 in the trailer Sha256

@@ -32,7 +32,7 @@ func (h *Host) Device(dev, attribute string) (value string, err error) {
 }
 
 // attribute opens a file of the host's sysfs. What is mounted on /sys shows the interfaces of
-// whoever mounted it; so this mounts one for the host's namespace, without a place in
+// the namespace that mounted it; so this mounts one for the host's namespace, without a place in
 // the file system: it is gone when it is closed, and nobody else sees it.
 func (h *Host) attribute(dev, attribute string, flags int, use func(*os.File) error) error {
 	name := "class/net/" + dev + "/" + attribute

@@ -5,7 +5,7 @@
 NOT RUN HERE: the machine these were written on has no NIC that TRex drives. Its API as
 documented in the TRex ASTF manual, v3.
 Without TRex, `python3 astf.py` prints the numbers as JSON; a test holds them against
-bench/profiles. README.md says how to run it against a gateway.
+bench/profiles. README.md describes how to run it against a gateway.
 """
 
 import json

@@ -4,7 +4,7 @@
 
 NOT RUN HERE: the machine these were written on has no NIC that TRex drives. Its API as
 documented in the TRex stateless manual, v3. Without TRex, `python3 stl.py` prints the
-numbers as JSON. README.md says how to run it against a gateway.
+numbers as JSON. README.md describes how to run it against a gateway.
 
 Sizes are of the frame on the wire with its check sequence, as RFC 2544 counts them; the
 NIC adds the four bytes. IPv6 and UDP alone take 66, so udp6 has 78.

@@ -222,7 +222,7 @@ func TestPrograms(t *testing.T) {
 }
 
 // TestStateless: frames have the sizes of the wire without check sequence, and there are
-// as many flows as asked for.
+// as many flows as requested.
 func TestStateless(t *testing.T) {
 	var d dry
 	python(t, &d, "testdata/run.py")

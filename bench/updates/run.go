@@ -12,7 +12,7 @@ import (
 	"sluice.dev/sluice/bench/results"
 )
 
-// Config says what to measure.
+// Config selects what to measure.
 type Config struct {
 	Sluice    string // path of the daemon's binary
 	Server    string // of Servers

@@ -91,7 +91,7 @@ func rest(d time.Duration) {
 	}
 }
 
-// arrived says whether each Service's first version was seen.
+// arrived reports whether each Service's first version was seen.
 func (p *probes) arrived() bool {
 	return !slices.ContainsFunc(p.versions, func(v *versions) bool {
 		v.mu.Lock()

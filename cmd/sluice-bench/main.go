@@ -70,7 +70,7 @@ func unread(f *os.File) bool {
 }
 
 // explained is what to print of an error. After a signal all errors are consequences of it, in
-// words of whatever was under way: "context canceled", "signal: killed".
+// words of the operation that was under way: "context canceled", "signal: killed".
 func explained(ctx context.Context, err error) string {
 	text := strings.TrimSpace(err.Error())
 	switch {
