@@ -71,7 +71,7 @@ type Template struct {
 	Protocol Protocol
 	Port     uint16
 	Share    float64
-	Timeout  time.Duration // what a client waits for an answer, and a server for the next question; 5 s
+	Timeout  time.Duration // what a client waits for an answer, a server for the next question, either for FIN; 5 s
 	Retries  int           // UDP: how often a client repeats a step that was not answered
 	Close    Side          // TCP: who sends FIN first
 	Steps    []Step        // without repetition: written out

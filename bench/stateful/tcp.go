@@ -193,6 +193,10 @@ func (e *Engine) acknowledged(i uint32, p *packet) bool {
 	}
 	if c.outstanding() {
 		e.arm(i, e.rtoMS(c))
+	} else {
+		// Nothing is left to repeat (RFC 6298, section 5.2). The one timer must not keep the rest
+		// of the RTO: due would fail a connection that waits for the peer's FIN.
+		e.arm(i, e.patience(c))
 	}
 	switch {
 	case c.state == synRcvd || c.state == synSent:
@@ -318,7 +322,7 @@ func (e *Engine) due(i uint32) {
 		e.unansweredDatagram(i)
 	case c.outstanding():
 		e.retransmit(i)
-	case c.sndEnd != c.sndNxt && c.peerWnd == 0:
+	case before(c.sndNxt, c.sndEnd) && c.peerWnd == 0:
 		c.peerWnd = 1 // a probe of one byte (RFC 9293, section 3.8.6.1)
 		e.arm(i, e.rtoMS(c))
 		e.wake(i)

@@ -27,7 +27,7 @@ func (e *Engine) outputTCP(i uint32, c *conn) bool {
 	}
 	if !had && c.outstanding() {
 		e.arm(i, e.rtoMS(c))
-	} else if !had && c.state == open && c.sndNxt != c.sndEnd && c.peerWnd == 0 {
+	} else if !had && c.state == open && before(c.sndNxt, c.sndEnd) && c.peerWnd == 0 {
 		e.arm(i, e.rtoMS(c))
 	}
 	return true

@@ -164,6 +164,63 @@ func TestForgotten(t *testing.T) {
 	}
 }
 
+// TestLateFIN: the side that closes first waits for the peer's FIN as long as the template's
+// timeout, also if that is longer than its retransmission timer, and then gives up. The wire makes
+// of each early FIN of the peer the acknowledgement that it carries. A closed window does not
+// shorten the wait: there is no data to probe with.
+func TestLateFIN(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		close  Side
+		late   time.Duration // how long no FIN of the peer passes
+		closed bool          // the peer's window meanwhile
+		failed uint64
+	}{
+		{"client closes first", Client, time.Second, false, 0},
+		{"server closes first", Server, time.Second, false, 0},
+		{"closed window", Client, time.Second, true, 0},
+		{"never", Client, time.Minute, false, 1},
+		{"never, closed window", Client, time.Minute, true, 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			template := page()
+			template.Close = tc.close
+			r := newTestPair(t, func(p *Profile) { p.Concurrency = 1 }, template)
+			first, firstLink := r.client, r.clientLink
+			if tc.close == Server {
+				first, firstLink = r.server, r.serverLink
+			}
+			var closedAt, resetAfter time.Duration
+			r.fault = func(to *memlink.Link, frame []byte) {
+				b, ok := transport(frame)
+				now := time.Duration(first.since)
+				switch {
+				case !ok:
+				case to != firstLink && b[13]&header.TCPRST != 0:
+					resetAfter = now - closedAt
+				case to != firstLink && b[13]&header.TCPFIN != 0 && closedAt == 0:
+					closedAt = now
+				case to == firstLink && closedAt != 0 && now-closedAt < tc.late:
+					b[13] &^= header.TCPFIN
+					if tc.closed {
+						b[14], b[15] = 0, 0
+					}
+					framing.Seal(b, first.addressesOf(frame), header.ProtoTCP)
+				}
+				to.Inject(frame)
+			}
+			play(t, r, 1, 20*time.Second)
+			c := first.stats.Total()
+			if c.Opened != 1 || c.Completed+tc.failed != 1 || c.Failed[Timeout] != tc.failed || c.Failures() != tc.failed {
+				t.Errorf("%+v", c)
+			}
+			if want := 5 * time.Second; tc.failed != 0 && (resetAfter-want).Abs() > 10*time.Millisecond {
+				t.Errorf("given up %s after the own FIN, want %s", resetAfter, want)
+			}
+		})
+	}
+}
+
 // TestWindow: no more is in flight than the smaller window, and no segment is longer
 // than the peer's MSS.
 func TestWindow(t *testing.T) {
