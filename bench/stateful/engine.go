@@ -95,6 +95,9 @@ const (
 	// frameHead is how far into a frame packets are written at least; every next frame
 	// a cache line more, so that headers do not share the same few lines of the cache.
 	frameHead = 64
+	// frameRoom is what remains of the smallest frame behind the last of those lines. It is enough
+	// for 1500 bytes and the Ethernet header.
+	frameRoom = 2048 - frameHead - 7<<6
 )
 
 // New returns an engine. Its clock begins with the first Step.
@@ -327,7 +330,7 @@ func (e *Engine) take(c *conn, transportBytes int) (at int, ok bool) {
 	}
 	addr += frameHead + (addr>>11&7)<<6
 	e.tx[e.txN] = fastpath.Desc{Addr: addr}
-	e.frame = e.mem[addr : addr+header.EthernetBytes+header.IPv6Bytes+1500]
+	e.frame = e.mem[addr : addr+frameRoom]
 	return e.header(e.frame, c, transportBytes), true
 }
 

@@ -221,6 +221,21 @@ func TestLateFIN(t *testing.T) {
 	}
 }
 
+// TestLastFrame: a packet stays in its frame, whichever of the UMEM it is.
+func TestLastFrame(t *testing.T) {
+	e := newTestPair(t, nil, page()).client
+	frames := e.pool.Free()
+	for range frames {
+		_, ok := e.take(&conn{protocol: ProtocolTCP}, 1480)
+		if at := e.tx[e.txN].Addr % pairFrameSize; !ok || at+uint64(len(e.frame)) > pairFrameSize {
+			t.Fatalf("room %v: %d bytes from byte %d of a frame of %d", ok, len(e.frame), at, pairFrameSize)
+		}
+	}
+	if _, ok := e.take(&conn{protocol: ProtocolTCP}, 1480); ok || frames == 0 {
+		t.Errorf("room in none of %d frames", frames)
+	}
+}
+
 // TestWindow: no more is in flight than the smaller window, and no segment is longer
 // than the peer's MSS.
 func TestWindow(t *testing.T) {
