@@ -8,29 +8,24 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// outputTCP sends what may be sent, and reports whether there was room for it.
+// outputTCP sends what may be sent, and reports whether there was room for it. What was sent is
+// timed also if there was room for a part only.
 func (e *Engine) outputTCP(i uint32, c *conn) bool {
-	had := c.outstanding()
+	had, room := c.outstanding(), true
 	switch {
 	case c.state == synSent && c.sndNxt == c.sndUna:
-		if !e.emit(c, header.TCPSYN, 0) {
-			return false
-		}
+		room = e.emit(c, header.TCPSYN, 0)
 	case c.state == synRcvd && c.sndNxt == c.sndUna:
-		if !e.emit(c, header.TCPSYN|header.TCPACK, 0) {
-			return false
-		}
+		room = e.emit(c, header.TCPSYN|header.TCPACK, 0)
 	case c.state == open:
-		if !e.outputData(c) {
-			return false
-		}
+		room = e.outputData(c)
 	}
 	if !had && c.outstanding() {
 		e.arm(i, e.rtoMS(c))
 	} else if !had && c.state == open && before(c.sndNxt, c.sndEnd) && c.peerWnd == 0 {
 		e.arm(i, e.rtoMS(c))
 	}
-	return true
+	return room
 }
 
 // outputData sends as much of the message as the windows let, then FIN if it is

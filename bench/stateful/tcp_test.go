@@ -236,6 +236,38 @@ func TestLastFrame(t *testing.T) {
 	}
 }
 
+// TestPartOfWindow: when there is room for a part of the window only, and that part is lost, it is
+// repeated after the RTO.
+func TestPartOfWindow(t *testing.T) {
+	r := newTestPair(t, func(p *Profile) { p.Concurrency = 1 }, page())
+	var taken []uint64
+	lost := 0
+	r.fault = func(to *memlink.Link, frame []byte) {
+		b, ok := transport(frame)
+		switch {
+		case !ok || len(b) <= header.TCPBytes+4:
+		case to == r.serverLink && taken == nil: // the request: frames for two segments remain
+			for r.server.pool.Free() > 2 {
+				addr, _ := r.server.pool.Get()
+				taken = append(taken, addr)
+			}
+		case to == r.clientLink && lost < 2:
+			if lost++; lost == 2 {
+				for _, addr := range taken {
+					r.server.pool.Put(addr)
+				}
+			}
+			return
+		}
+		to.Inject(frame)
+	}
+	play(t, r, 1, time.Second)
+	clean(t, r, 1)
+	if s := r.server.stats.Total(); lost != 2 || s.Retransmits == 0 {
+		t.Errorf("%d segments were lost: %+v", lost, s)
+	}
+}
+
 // TestWindow: no more is in flight than the smaller window, and no segment is longer
 // than the peer's MSS.
 func TestWindow(t *testing.T) {
