@@ -20,7 +20,7 @@ type headline struct {
 // in C, a bare forwarder, what Kubernetes has, and Sluice itself with fewer Services.
 var headlines = [...]headline{
 	{
-		"time per packet in user space, 1,000,000 flows", "a C program that does the same work",
+		"time per packet in user space, IPv4, 1,000,000 flows", "a C program that does the same work",
 		"pipeline", "pipeline", "ratio",
 		map[string]string{
 			"scenario": "steady", "family": "ipv4", "headers": "cold", "packets": "both", "flows": "1000000",

@@ -59,7 +59,7 @@ func (s *session) configCommand() *cobra.Command {
 		RunE:  func(c *cobra.Command, args []string) error { return s.checkConfig(c.Context(), args[0], host) },
 	}
 	check.Flags().BoolVar(&host, "host", false,
-		"check also against this host: interfaces, CPUs, ports, directories; what `sluice doctor` fails")
+		"check also against this host: interfaces, CPUs, ports, directories; what the command doctor fails")
 	defaults := &cobra.Command{
 		Use:   "defaults",
 		Short: "Print every field with its default and what it means",
