@@ -4,12 +4,13 @@
 // A frame is 2048 or 4096 bytes (XDP_UMEM_MIN_CHUNK_SIZE to the page size, net/xdp/xdp_umem.c), of which the kernel
 // keeps 256 before the packet. In copy mode all the rest is the packet's. In zero-copy the device writes into
 // it, and hardware counts in units of its own: where a buffer is smaller than a packet, the rest of that goes
-// to the next one, and drivers that do not look for the end of a packet deliver two pieces as two packets.
+// to the next one, and drivers that do not look for the end of a packet deliver two pieces as two packets, or
+// discard both.
 //
 //	4096-byte frame   │256│            3840 for the packet          │
-//	igb, igc          │256│         3072 (three KiB)        │ unused │
+//	igb, igc, ixgbe   │256│         3072 (three KiB)        │ unused │
 //	2048-byte frame   │256│      1792      │
-//	igb, igc          │256│  1024  │unused │
+//	igb, igc, ixgbe   │256│  1024  │unused │
 package frames
 
 import (
@@ -39,15 +40,16 @@ const (
 )
 
 // kib are the drivers that give the hardware its buffer size in whole KiB, rounded down, and do not
-// look for the end of a packet in zero-copy: igb_setup_srrctl (igb_main.c), igc_configure_rx_ring
-// (igc_main.c, IGC_SRRCTL_BSIZEPKT), and ixgbe_configure_srrctl (ixgbe_main.c), where it is the
-// 82599 alone. Those that do so with every device are true.
-var kib = map[string]bool{"igb": true, "igc": true, "ixgbe": false}
+// put packets of several buffers together in zero-copy. igb and igc deliver the pieces
+// (igb_setup_srrctl of igb_main.c; igc_configure_rx_ring of igc_main.c, IGC_SRRCTL_BSIZEPKT). ixgbe
+// discards them, so that nothing shows the loss (ixgbe_clean_rx_irq_zc of ixgbe_xsk.c). There it is
+// the 82599 alone (ixgbe_configure_srrctl of ixgbe_main.c), which its driver's name does not tell.
+var kib = map[string]bool{"igb": true, "igc": true, "ixgbe": true}
 
 // unit is what a buffer's size is a multiple of: that of xsk_pool_get_rx_frame_size's users, 128 bytes at most
 // for ice, i40e and those that say nothing.
 func unit(driver string) int {
-	if _, some := kib[driver]; some {
+	if kib[driver] {
 		return 1024
 	}
 	return 128
@@ -86,14 +88,11 @@ func Whole(driver string, size int) int {
 }
 
 // WhyNotWhole returns why zero-copy does not work on an interface whose packets the driver would
-// cut in pieces; it is empty if nothing is.
+// cut in pieces, or discard; it is empty if nothing is.
 func WhyNotWhole(driver string, mtu, size int) string {
 	most := Whole(driver, size)
 	if mtu <= most || Long(mtu, size) { // the latter is copy mode in any case
 		return ""
-	}
-	if all, some := kib[driver]; some && !all {
-		return "" // most of its devices do not, and the others are found out by their pieces
 	}
 	why := fmt.Sprintf("driver %s delivers packets of up to %d bytes whole into frames of %d bytes, and the MTU is %d", driver, most, size, mtu)
 	if size < Large && mtu <= Whole(driver, Large) {

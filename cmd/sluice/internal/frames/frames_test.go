@@ -19,6 +19,7 @@ func TestChoose(t *testing.T) {
 		{"nothing special", 0, []Interface{{"left", "virtio_net", 1500, true}, {"right", "veth", 1500, true}}, Small, "every MTU is at most 1770"},
 		{"igb in zero-copy", 0, []Interface{{"left", "veth", 1500, true}, {"right", "igb", 1500, true}}, Large,
 			"driver igb of right delivers packets of up to 998 bytes whole into frames of 2048 bytes in zero-copy, and the MTU is 1500"},
+		{"ixgbe in zero-copy", 0, []Interface{{"right", "ixgbe", 1500, true}}, Large, "driver ixgbe of right"},
 		{"igb never in zero-copy", 0, []Interface{{"right", "igb", 1500, false}}, Small, "every MTU"},
 		{"igb of a small MTU", 0, []Interface{{"right", "igb", 998, true}}, Small, "every MTU"},
 		{"igb, one more", 0, []Interface{{"right", "igb", 999, true}}, Large, "998"},
@@ -86,8 +87,10 @@ func TestWhyNotWhole(t *testing.T) {
 		{"igb", 3046, Large, ""},
 		{"igb", 3047, Large, "up to 3046 bytes whole into frames of 4096 bytes, and the MTU is 3047"},
 		{"virtio_net", 1500, Small, ""},
-		{"ixgbe", 1500, Small, ""}, // the 82599 alone cuts packets
-		{"igb", 9000, Small, ""},   // which is copy mode, and said elsewhere
+		{"ixgbe", 1500, Small, "driver ixgbe delivers packets of up to 998 bytes whole into frames of 2048 bytes, and the MTU is 1500: set tuning.frameSize to auto or 4096"},
+		{"ixgbe", 998, Small, ""},
+		{"ixgbe", 1500, Large, ""},
+		{"igb", 9000, Small, ""}, // which is copy mode, and said elsewhere
 	} {
 		got := WhyNotWhole(tc.driver, tc.mtu, tc.size)
 		if (tc.want == "") != (got == "") || !strings.Contains(got, tc.want) {
