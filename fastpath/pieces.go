@@ -25,19 +25,27 @@ type Piece struct {
 // Only the worker stores, any goroutine loads.
 type piece struct{ atomic.Uint64 }
 
-// notePiece remembers the first piece of a link. It is called for packets that
-// are dropped because they are shorter than they claim.
+// notePiece remembers the piece of a link that claims least: one that claims more than the MTU tells
+// nothing of the driver, and must not hide one that does. It is called for packets that are dropped
+// because they are shorter than they claim.
 func (w *Worker) notePiece(d Desc) {
 	room := w.pool.frameSize - d.Addr&(w.pool.frameSize-1)
 	// A driver that makes chains (Len 0) does check the end.
 	if got := uint64(d.Len); got == 0 || got != room && got != room/pieceUnit*pieceUnit {
 		return
 	}
-	link := &w.pieces[w.b.link]
-	if claimed := header.Claimed(w.frame(d)); claimed > int(d.Len) && link.Load() == 0 {
-		link.Store(uint64(d.Len)<<32 | uint64(claimed))
+	claimed := header.Claimed(w.frame(d))
+	if claimed <= int(d.Len) {
+		return
+	}
+	before, ok := w.Piece(w.b.link)
+	if ok && before.Claimed <= claimed {
+		return
+	}
+	if !ok {
 		w.suspects++
 	}
+	w.pieces[w.b.link].Store(uint64(d.Len)<<32 | uint64(claimed))
 }
 
 // refute forgets the piece of a link on which a longer packet has arrived. It is called where
@@ -61,8 +69,8 @@ func (w *Worker) forgetPiece(link int) {
 	}
 }
 
-// Piece returns the first piece that arrived on the link in a position, as long as nothing has
-// refuted it. Safe for any goroutine.
+// Piece returns the piece that claims least of those that arrived on the link in a position, as long
+// as nothing has refuted it. Safe for any goroutine.
 func (w *Worker) Piece(position int) (p Piece, ok bool) {
 	v := w.pieces[position].Load()
 	return Piece{Got: int(v >> 32), Claimed: int(uint32(v))}, v != 0

@@ -1,6 +1,8 @@
 package fastpath_test
 
 import (
+	"encoding/binary"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -60,6 +62,28 @@ func TestPieces(t *testing.T) {
 		g.SetLink(0, g.SetLink(0, fastpath.NoLink{}))
 		if _, ok := g.Piece(0); ok {
 			t.Error("a piece of the link that was there before")
+		}
+	})
+	t.Run("a true one after one that no interface should receive", func(t *testing.T) {
+		l := newLab(t, labConfig{})
+		g := l.workers[0]
+		claims := func(n int) []byte {
+			frame := slices.Clone(packet[:1024])
+			binary.BigEndian.PutUint16(frame[14+2:], uint16(n-14))
+			return frame
+		}
+		for _, step := range []struct{ claimed, want int }{{60000, 60000}, {1500, 1500}, {1514, 1500}} {
+			g.nic.Inject(claims(step.claimed))
+			l.step(time.Microsecond)
+			if got, _ := g.Piece(0); got != (fastpath.Piece{Got: 1024, Claimed: step.want}) {
+				t.Errorf("after one that claims %d: %+v, want it to claim %d", step.claimed, got, step.want)
+			}
+		}
+		// It is one suspicion all the same.
+		g.nic.Inject(packet[:1500])
+		l.step(time.Microsecond)
+		if got, ok := g.Piece(0); ok {
+			t.Errorf("%+v after a longer packet", got)
 		}
 	})
 }

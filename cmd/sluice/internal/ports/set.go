@@ -42,7 +42,7 @@ type Workers interface {
 	UMEM(id int) *xsk.UMEM
 	// Do runs f where the worker's links may be changed.
 	Do(ctx context.Context, id int, f func(*fastpath.Worker)) error
-	// Piece returns the first piece of a packet that arrived at a worker's link, if there was one.
+	// Piece returns the piece of a packet that arrived at a worker's link, if there was one.
 	Piece(id, position int) (fastpath.Piece, bool)
 }
 

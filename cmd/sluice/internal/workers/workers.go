@@ -159,7 +159,7 @@ func (g *Group) Len() int { return len(g.workers) }
 // UMEM is the memory of a worker's packets.
 func (g *Group) UMEM(id int) *xsk.UMEM { return g.workers[id].umem }
 
-// Piece returns the first piece of a packet that arrived at a worker's link (fastpath.Worker.Piece).
+// Piece returns the piece of a packet that arrived at a worker's link (fastpath.Worker.Piece).
 func (g *Group) Piece(id, position int) (fastpath.Piece, bool) { return g.workers[id].Piece(position) }
 
 // Blocks are the workers' counters.
