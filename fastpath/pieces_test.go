@@ -86,4 +86,31 @@ func TestPieces(t *testing.T) {
 			t.Errorf("%+v after a longer packet", got)
 		}
 	})
+	t.Run("of another queue", func(t *testing.T) {
+		l := newLab(t, labConfig{workers: 2})
+		one, other := l.workers[0], l.workers[1]
+		one.nic.Inject(packet[:1024])
+		l.step(time.Microsecond)
+		p, _ := one.Piece(0)
+		other.Suspect(0, p)
+		for _, step := range []struct {
+			size    int
+			refuted uint64
+		}{{1024, 0}, {1025, 1}, {1025, 1}} {
+			other.nic.Inject(headertest.UDP(join(client4, 40000), join(vip4, 53), strings.Repeat("x", step.size-42)).Bytes())
+			l.step(time.Microsecond)
+			if _, still := other.Piece(0); other.Refuted(0) != step.refuted || still != (step.refuted == 0) {
+				t.Errorf("a packet of %d bytes: %d refuted, a piece is left: %v", step.size, other.Refuted(0), still)
+			}
+		}
+		if _, ok := one.Piece(0); !ok || one.Refuted(0) != 0 {
+			t.Error("the worker of one queue refuted what only the other one may")
+		}
+		one.Suspect(0, fastpath.Piece{})
+		one.nic.Inject(packet[:1500])
+		l.step(time.Microsecond)
+		if _, ok := one.Piece(0); ok || one.Refuted(0) != 0 {
+			t.Error("a piece that was taken away is there, or was refuted")
+		}
+	})
 }

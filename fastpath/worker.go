@@ -169,7 +169,7 @@ func New(c Config) (*Worker, error) {
 func (w *Worker) SetLink(position int, l Link) (old Link) {
 	old = w.c.Links[position]
 	w.c.Links[position] = l
-	w.forgetPiece(position)
+	w.Suspect(position, Piece{})
 	return old
 }
 

@@ -2,14 +2,11 @@ package ports
 
 import (
 	"fmt"
-	"time"
 
 	"sluice.dev/sluice/cmd/sluice/internal/devices"
 	"sluice.dev/sluice/cmd/sluice/internal/frames"
 	"sluice.dev/sluice/cmd/sluice/internal/netdev"
 	"sluice.dev/sluice/control/config"
-	"sluice.dev/sluice/control/status"
-	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/xsk"
 	"sluice.dev/sluice/xdpprog"
 )
@@ -172,60 +169,4 @@ func (p *port) attachReason() string {
 		return generic
 	}
 	return p.attach.Reason()
-}
-
-// confirmPieces is how long a piece must go without a longer packet, which refutes it: a forged one is confirmed only
-// where nothing longer arrives.
-const confirmPieces = 2 * time.Second
-
-// notePieces looks for packets that a zero-copy driver delivered in pieces: package frames does not know
-// every driver. One piece is enough, if nothing refutes it.
-func (s *Set) notePieces(p *port) {
-	for _, sl := range p.slots {
-		socket := sl.socket.Load()
-		if socket == nil {
-			continue
-		}
-		piece, ok := s.workers.Piece(sl.worker, sl.position)
-		if mode, _ := socket.Mode(); !ok || mode != xsk.ZeroCopy {
-			sl.suspected = time.Time{}
-			continue
-		}
-		if sl.suspected.IsZero() {
-			sl.suspected = time.Now()
-		}
-		if time.Since(sl.suspected) < confirmPieces {
-			continue
-		}
-		p.mu.Lock()
-		if p.pieces == "" {
-			p.pieces = inPieces(p.device, s.frames.Size, piece)
-		}
-		p.mu.Unlock()
-	}
-}
-
-// ethernetBytes is what a frame has before its IP packet, at most: a header and two VLAN tags.
-const ethernetBytes = 14 + 2*4
-
-// inPieces returns why packets do not arrive whole, given a piece of one; empty if the packet was longer than any that
-// the interface should receive: the driver is not the cause then.
-func inPieces(dev devices.Device, frameSize int, piece fastpath.Piece) string {
-	if piece.Claimed > dev.MTU+ethernetBytes {
-		return ""
-	}
-	do := "set zeroCopy to never"
-	if frameSize < frames.Large {
-		do = fmt.Sprintf("set tuning.frameSize to %d and restart, or zeroCopy to never", frames.Large)
-	}
-	return fmt.Sprintf("driver %s delivers packets in pieces in zero-copy (the first %d bytes of %d arrived, in a frame of %d): %s",
-		dev.Driver, piece.Got, piece.Claimed, frameSize, do)
-}
-
-// piecesCondition reports packets in pieces, and what is done about them. p.mu must be held.
-func (p *port) piecesCondition() status.ConditionView {
-	if p.config.ZeroCopy == config.ZeroCopyRequire {
-		return status.Failed("zero-copy", fmt.Sprintf("interface %s loses packets, and zeroCopy is require: %s", p.name, p.pieces))
-	}
-	return status.Warning("zero-copy", fmt.Sprintf("interface %s is in copy mode: %s", p.name, p.pieces))
 }

@@ -6,7 +6,6 @@ import (
 
 	"sluice.dev/sluice/cmd/sluice/internal/devices"
 	"sluice.dev/sluice/control/config"
-	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/xsk"
 )
 
@@ -35,26 +34,6 @@ func TestSocketMode(t *testing.T) {
 		mode, why := tc.p.modeOf(tc.dev, tc.frameSize)
 		if mode != tc.mode || !strings.HasPrefix(why, tc.why) || (tc.why == "" && why != "") {
 			t.Errorf("%s: %v, because %q; want %v, because %q", tc.name, mode, why, tc.mode, tc.why)
-		}
-	}
-}
-
-func TestInPieces(t *testing.T) {
-	dev := devices.Device{Name: nic, Driver: "newnic", MTU: 1500}
-	for _, tc := range []struct {
-		name      string
-		frameSize int
-		piece     fastpath.Piece
-		want      string
-	}{
-		{"a whole packet of the MTU", 2048, fastpath.Piece{Got: 1024, Claimed: 1514},
-			"driver newnic delivers packets in pieces in zero-copy (the first 1024 bytes of 1514 arrived, in a frame of 2048): set tuning.frameSize to 4096 and restart"},
-		{"frames are large", 4096, fastpath.Piece{Got: 1024, Claimed: 1522}, "set zeroCopy to never"},
-		{"a packet larger than the MTU", 2048, fastpath.Piece{Got: 1024, Claimed: 1523}, ""},
-	} {
-		got := inPieces(dev, tc.frameSize, tc.piece)
-		if !strings.Contains(got, tc.want) || (tc.want == "" && got != "") {
-			t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
 		}
 	}
 }

@@ -238,5 +238,6 @@ func (s *Set) closeSockets(ctx context.Context, p *port) error {
 		}
 		errs = append(errs, err)
 	}
+	p.suspected = suspicion{} // the workers forget it with their links
 	return errors.Join(errs...)
 }

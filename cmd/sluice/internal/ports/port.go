@@ -19,6 +19,8 @@ type port struct {
 	host   bool // the user-space end of the host link
 	config config.Interface
 	slots  []*slot
+	// suspected is a piece of a packet that is not confirmed; the watcher's.
+	suspected suspicion
 
 	mu       sync.Mutex // guards what follows, for the status
 	device   devices.Device
@@ -29,11 +31,13 @@ type port struct {
 	why      string // not open
 	// genericMTU is the smallest MTU for which native mode is known not to be had; 0 in native mode.
 	genericMTU int
-	whyCopy    string       // why copy mode was requested; empty if it was not
-	without    bool         // the driver reports that it has no zero-copy
-	pieces     string       // why packets do not arrive whole in zero-copy; empty as long as they do
-	kept       kept         // as it is, though it should be otherwise
-	napi       *napi.Device // its settings, while the port is open; or nil
+	whyCopy    string // why copy mode was requested; empty if it was not
+	without    bool   // the driver reports that it has no zero-copy
+	pieces     string // why packets do not arrive whole in zero-copy; empty as long as they do
+	// piecesSince is when that was confirmed.
+	piecesSince time.Time
+	kept        kept         // as it is, though it should be otherwise
+	napi        *napi.Device // its settings, while the port is open; or nil
 	// refused is what the device did not take of its settings.
 	refused []string
 }
@@ -47,7 +51,6 @@ func (p *port) servable(dev devices.Device) int { return min(len(p.slots), dev.Q
 type slot struct {
 	worker, position, queue int
 	socket                  atomic.Pointer[xsk.Socket] // nil while the port is not open
-	suspected               time.Time                  // since when there is a piece; the watcher's
 }
 
 // closed notes why the port is not open and returns that.

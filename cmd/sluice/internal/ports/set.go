@@ -44,6 +44,10 @@ type Workers interface {
 	Do(ctx context.Context, id int, f func(*fastpath.Worker)) error
 	// Piece returns the piece of a packet that arrived at a worker's link, if there was one.
 	Piece(id, position int) (fastpath.Piece, bool)
+	// Refuted counts the pieces of a worker's link that a longer packet has refuted.
+	Refuted(id, position int) uint64
+	// Suspect makes a worker look for a packet that is longer than the piece on a link; no Piece ends that.
+	Suspect(ctx context.Context, id, position int, p fastpath.Piece) error
 }
 
 // Program is the kernel program as ports need it.

@@ -38,7 +38,7 @@ func (s *Set) Watch(ctx context.Context, first func(context.Context)) {
 
 // check reports whether the port had to be opened again and was.
 func (s *Set) check(ctx context.Context, p *port) (reopened bool) {
-	s.notePieces(p)
+	s.notePieces(ctx, p, time.Now())
 	reason, closing := p.reopenReason(), s.closePort
 	if reason == nil {
 		var stays bool
