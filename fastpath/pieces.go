@@ -30,9 +30,9 @@ type piece struct {
 	refuted atomic.Uint64 // how many were
 }
 
-// notePiece remembers the piece of a link that claims least: one that claims more than the MTU tells
-// nothing of the driver, and must not hide one that does. It is called for packets that are dropped
-// because they are shorter than they claim.
+// notePiece remembers the piece of a link that claims least: one that claims more than the MTU
+// tells nothing of the driver, and must not hide one that does. It is called for packets that are
+// dropped because they are shorter than they claim.
 func (w *Worker) notePiece(d Desc) {
 	room := w.pool.frameSize - d.Addr&(w.pool.frameSize-1)
 	// A driver that makes chains (Len 0) does check the end.
@@ -76,13 +76,13 @@ func (w *Worker) refute(link int, batch []Desc) {
 	}
 }
 
-// Piece returns the piece that claims least of those that arrived on the link in a position, as long
-// as nothing has refuted it. Safe for any goroutine.
+// Piece returns the piece that claims least of those that arrived on the link in a position, as
+// long as nothing has refuted it. Safe for any goroutine.
 func (w *Worker) Piece(position int) (p Piece, ok bool) {
 	v := w.pieces[position].seen.Load()
 	return Piece{Got: int(v >> 32), Claimed: int(uint32(v))}, v != 0
 }
 
-// Refuted counts the pieces of the link in a position that a longer packet has refuted. Safe for any
-// goroutine.
+// Refuted counts the pieces of the link in a position that a longer packet has refuted. Safe for
+// any goroutine.
 func (w *Worker) Refuted(position int) uint64 { return w.pieces[position].refuted.Load() }

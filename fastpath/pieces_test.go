@@ -23,9 +23,11 @@ func TestPieces(t *testing.T) {
 		want  fastpath.Piece // zero: none
 	}{
 		{"a KiB of a packet", packet[:1024], fastpath.Piece{Got: 1024, Claimed: 1500}},
-		{"a frame full of a packet", headertest.UDP(join(client4, 40000), join(vip4, 53), strings.Repeat("x", 1900)).Bytes()[:room], fastpath.Piece{Got: room, Claimed: 1942}},
+		{"a frame full of a packet", headertest.UDP(join(client4, 40000), join(vip4, 53),
+			strings.Repeat("x", 1900)).Bytes()[:room], fastpath.Piece{Got: room, Claimed: 1942}},
 		{"cut anywhere else", packet[:1023], fastpath.Piece{}},
-		{"at a KiB that is no buffer's end", headertest.UDP(join(client4, 40000), join(vip4, 53), strings.Repeat("x", 900)).Bytes()[:512], fastpath.Piece{}},
+		{"at a KiB that is no buffer's end", headertest.UDP(join(client4, 40000), join(vip4, 53),
+			strings.Repeat("x", 900)).Bytes()[:512], fastpath.Piece{}},
 		{"whole", packet[:1500], fastpath.Piece{}},
 		{"a KiB of garbage", make([]byte, 1024), fastpath.Piece{}},
 	} {
@@ -97,7 +99,8 @@ func TestPieces(t *testing.T) {
 			size    int
 			refuted uint64
 		}{{1024, 0}, {1025, 1}, {1025, 1}} {
-			other.nic.Inject(headertest.UDP(join(client4, 40000), join(vip4, 53), strings.Repeat("x", step.size-42)).Bytes())
+			other.nic.Inject(headertest.UDP(join(client4, 40000), join(vip4, 53),
+				strings.Repeat("x", step.size-42)).Bytes())
 			l.step(time.Microsecond)
 			if _, still := other.Piece(0); other.Refuted(0) != step.refuted || still != (step.refuted == 0) {
 				t.Errorf("a packet of %d bytes: %d refuted, a piece is left: %v", step.size, other.Refuted(0), still)

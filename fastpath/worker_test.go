@@ -144,16 +144,20 @@ func TestDrops(t *testing.T) {
 	}{
 		{"mid-stream segment", tcp(join(client4, 1), join(vip4, 80), headertest.ACK), stats.NoFlow, 0},
 		{"reset without a flow", tcp(join(client4, 1), join(vip4, 80), headertest.RST), stats.NoFlow, 0},
-		{"SYN-ACK to a frontend", tcp(join(client4, 1), join(vip4, 80), headertest.SYN|headertest.ACK), stats.NoFlow, 0},
+		{"SYN-ACK to a frontend", tcp(join(client4, 1), join(vip4, 80), headertest.SYN|headertest.ACK), stats.NoFlow,
+			0},
 		{"no flags", tcp(join(client4, 1), join(vip4, 80), 0), stats.TCPFlags, 0},
 		{"our source address as source", tcp(join(snat4, 1), join(vip4, 80), headertest.SYN), stats.SpoofedSource, 0},
 		{"the node as source", tcp(join(node4, 1), join(vip4, 80), headertest.SYN), stats.SpoofedSource, 0},
-		{"our host link address as source", tcp(join(hostSource, 1), join(vip4, 80), headertest.SYN), stats.SpoofedSource, 0},
+		{"our host link address as source", tcp(join(hostSource, 1), join(vip4, 80), headertest.SYN),
+			stats.SpoofedSource, 0},
 		{"land", tcp(join(vip4, 80), join(vip4, 80), headertest.SYN), stats.LandAttack, 0},
 		{"loopback source", tcp("127.0.0.1:1", join(vip4, 80), headertest.SYN), stats.MartianSource, 0},
 		{"port zero", tcp(join(client4, 0), join(vip4, 80), headertest.SYN), stats.PortZero, 0},
-		{"last hop", ttl(tcp(join(client4, 1), join(vip4, 80), headertest.SYN), 1), stats.TTLExceeded, header.ICMPTimeExceeded},
-		{"no endpoints", tcp(join(client4, 1), join(emptyVIP, 80), headertest.SYN), stats.NoEndpoints, header.ICMPUnreachable},
+		{"last hop", ttl(tcp(join(client4, 1), join(vip4, 80), headertest.SYN), 1), stats.TTLExceeded,
+			header.ICMPTimeExceeded},
+		{"no endpoints", tcp(join(client4, 1), join(emptyVIP, 80), headertest.SYN), stats.NoEndpoints,
+			header.ICMPUnreachable},
 		{"no local endpoints", tcp(join(client4, 1), join(dropVIP, 80), headertest.SYN), stats.NoLocalEndpoints, 0},
 	}
 	for _, tt := range tests {
@@ -165,7 +169,8 @@ func TestDrops(t *testing.T) {
 			if tt.error != 0 {
 				_, p := l.out(g.nic)
 				l.wantTuple(&p, "", "")
-				if p.ICMPType != tt.error || p.Tuple.Dst != header.AddrFrom(tt.packet.Src) || p.Tuple.Src != header.AddrFrom(tt.packet.Dst) {
+				if p.ICMPType != tt.error || p.Tuple.Dst != header.AddrFrom(tt.packet.Src) ||
+					p.Tuple.Src != header.AddrFrom(tt.packet.Dst) {
 					t.Fatalf("ICMP type %d from %v to %v", p.ICMPType, p.Tuple.Src, p.Tuple.Dst)
 				}
 			}
@@ -209,7 +214,9 @@ func TestToKernel(t *testing.T) {
 }
 
 func TestUnservedPortPolicy(t *testing.T) {
-	for policy, errors := range map[services.UnservedPolicy]bool{services.UnservedReject: true, services.UnservedDrop: false} {
+	for policy, errors := range map[services.UnservedPolicy]bool{
+		services.UnservedReject: true, services.UnservedDrop: false,
+	} {
 		l := newLab(t, labConfig{edit: func(b *services.Builder) { b.Settings().UnservedPort = policy }})
 		l.send(0, headertest.TCP(join(client4, 1), join(vip4, 81), headertest.SYN))
 		l.wantDrop(stats.FrontendRejected, 1)
@@ -230,7 +237,8 @@ func TestReopenedConnection(t *testing.T) {
 	s, d := ends(&p.Tuple)
 	snat, be := s.String(), d.String()
 	l.send(0, headertest.TCP(be, snat, headertest.SYN|headertest.ACK), headertest.TCP(client, vip, headertest.ACK),
-		headertest.TCP(be, snat, headertest.FIN|headertest.ACK), headertest.TCP(client, vip, headertest.FIN|headertest.ACK),
+		headertest.TCP(be, snat, headertest.FIN|headertest.ACK),
+		headertest.TCP(client, vip, headertest.FIN|headertest.ACK),
 		headertest.TCP(be, snat, headertest.ACK))
 	for range 5 {
 		l.out(g.nic)
@@ -247,14 +255,17 @@ func TestReopenedConnection(t *testing.T) {
 func TestRemovedBackend(t *testing.T) {
 	l := newLab(t, labConfig{})
 	g := l.workers[0]
-	l.send(0, headertest.TCP(join(client4, 1), join(vip4, 80), headertest.SYN), headertest.UDP(join(client4, 1), join(vip4, 53), "x"))
+	l.send(0, headertest.TCP(join(client4, 1), join(vip4, 80), headertest.SYN), headertest.UDP(join(client4, 1),
+		join(vip4, 53), "x"))
 	l.out(g.nic)
 	_, p := l.out(g.nic)
 	l.wantTuple(&p, "", join(backend4, 5353))
 	l.publish(func(b *services.Builder) {
 		b.DeleteBackend(services.MakeBackendRef(1, 1))
 		b.DeleteBackend(services.MakeBackendRef(2, 1))
-		for i, f := range []services.FrontendKey{{Addr: addr(vip4), Port: 80, Proto: header.ProtoTCP}, {Addr: addr(vip4), Port: 53, Proto: header.ProtoUDP}} {
+		for i, f := range []services.FrontendKey{
+			{Addr: addr(vip4), Port: 80, Proto: header.ProtoTCP}, {Addr: addr(vip4), Port: 53, Proto: header.ProtoUDP},
+		} {
 			be := backend(uint32(20+i), services.ServiceID(1+i), second4, 9000, f.Proto)
 			b.SetBackend(be)
 			old, _ := l.handle.Load().FrontendByKey(f)
@@ -263,7 +274,8 @@ func TestRemovedBackend(t *testing.T) {
 			b.SetFrontend(&next)
 		}
 	})
-	l.send(0, headertest.TCP(join(client4, 1), join(vip4, 80), headertest.ACK), headertest.UDP(join(client4, 1), join(vip4, 53), "x"))
+	l.send(0, headertest.TCP(join(client4, 1), join(vip4, 80), headertest.ACK), headertest.UDP(join(client4, 1),
+		join(vip4, 53), "x"))
 	_, p = l.out(g.nic)
 	l.wantTuple(&p, "", join(backend4, 8080))
 	_, p = l.out(g.nic)
@@ -286,7 +298,8 @@ func TestRoutesChange(t *testing.T) {
 	}
 	view := *l.hops.View()
 	view.Generation++
-	view.Routes = view.Routes.InsertPersist(netip.MustParsePrefix("10.0.1.0/24"), nexthop.Route{Hop: hopClient, Kind: nexthop.OnLink})
+	view.Routes = view.Routes.InsertPersist(netip.MustParsePrefix("10.0.1.0/24"),
+		nexthop.Route{Hop: hopClient, Kind: nexthop.OnLink})
 	l.hops.Publish(&view)
 	l.send(0, headertest.TCP(join(client4, 1), join(vip4, 80), headertest.ACK))
 	if frame, _ := l.out(g.nic); [6]byte(frame[:6]) != macClient {
@@ -322,7 +335,9 @@ func TestReopenedConnectionKeepsItsPort(t *testing.T) {
 func TestForgedSourceNeverReachesTheKernel(t *testing.T) {
 	l := newLab(t, labConfig{})
 	l.send(0, headertest.UDP(join(node4, 5), join(snat4, 25000), "x"))
-	for _, f := range headertest.Split(headertest.UDP(join(snat4, 5), join(node4, 2049), string(make([]byte, 1200))).Bytes(), 800, 9) {
+	for _, f := range headertest.Split(
+		headertest.UDP(join(snat4, 5), join(node4, 2049), string(make([]byte, 1200))).Bytes(), 800, 9,
+	) {
 		l.workers[0].nic.Inject(f)
 	}
 	l.step(time.Microsecond)

@@ -238,7 +238,8 @@ func TestLeastPrivilege(t *testing.T) {
 	if err := c.StopAPIServer(stopTimeout); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.Gateway.Dial(ctx, "tcp4", strings.TrimPrefix(url, "https://")); !errors.Is(err, syscall.ECONNREFUSED) {
+	if _, err := n.Gateway.Dial(ctx, "tcp4", strings.TrimPrefix(url, "https://")); !errors.Is(err,
+		syscall.ECONNREFUSED) {
 		t.Errorf("dial the stopped API server: %v, want refused", err)
 	}
 	if err := c.StartAPIServer(ctx); err != nil {

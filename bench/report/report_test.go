@@ -78,7 +78,8 @@ func TestHTMLNeedsNoNetwork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if found := regexp.MustCompile(`(?i)(src|href)\s*=\s*"[^#"][^"]*"|@import|url\(`).FindAllString(string(page), -1); found != nil {
+	if found := regexp.MustCompile(`(?i)(src|href)\s*=\s*"[^#"][^"]*"|@import|url\(`).FindAllString(string(page),
+		-1); found != nil {
 		t.Errorf("the page loads %q", found)
 	}
 	if strings.Contains(string(page), "<script") {

@@ -304,13 +304,16 @@ func profileText(path string, list []Template, c CaptureConfig) string {
 	if c.Bytes {
 		note = "what clients sent is in it"
 	}
-	fmt.Fprintf(&b, "# From a capture, %d conversations, %s. Rates, pools and vip are to be changed.\n", len(list), note)
+	fmt.Fprintf(&b, "# From a capture, %d conversations, %s. Rates, pools and vip are to be changed.\n", len(list),
+		note)
 	name := strings.TrimSuffix(path[strings.LastIndexByte(path, '/')+1:], ".pcap")
 	fmt.Fprintf(&b, "name: %q\nduration: 20s\nconnectionsPerSecond: 1000\nconcurrency: %d\n", name, 1<<bits.Len(9999))
-	b.WriteString("clients: {addresses: 10.81.0.1-10.81.0.16, ports: 10000-59999}\nservers: {addresses: 10.82.0.1-10.82.0.8}\nvip: 10.83.0.1\ntemplates:\n")
+	b.WriteString("clients: {addresses: 10.81.0.1-10.81.0.16, ports: 10000-59999}\nservers: {addresses: " +
+		"10.82.0.1-10.82.0.8}\nvip: 10.83.0.1\ntemplates:\n")
 	for i := range list {
 		t := &list[i]
-		fmt.Fprintf(&b, "- name: %s\n  port: %d\n  share: %g\n  timeout: %s\n%s", t.Name, t.Port, t.Share, t.Timeout, stepsText(t))
+		fmt.Fprintf(&b, "- name: %s\n  port: %d\n  share: %g\n  timeout: %s\n%s", t.Name, t.Port, t.Share, t.Timeout,
+			stepsText(t))
 	}
 	return b.String()
 }

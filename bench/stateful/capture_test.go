@@ -54,7 +54,8 @@ func record(t *testing.T, ng bool, n uint64, damage func(frame []byte) bool, tem
 	r.fault = func(to *memlink.Link, frame []byte) {
 		if damage == nil || damage(frame) {
 			at := time.Unix(0, int64(r.client.began+r.client.since))
-			if err := w.WritePacket(gopacket.CaptureInfo{Timestamp: at, CaptureLength: len(frame), Length: len(frame)}, frame); err != nil {
+			if err := w.WritePacket(gopacket.CaptureInfo{Timestamp: at, CaptureLength: len(frame), Length: len(frame)},
+				frame); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -68,7 +69,8 @@ func record(t *testing.T, ng bool, n uint64, damage func(frame []byte) bool, tem
 // TestCaptureRoundTrip: a capture of templates being played becomes these templates.
 func TestCaptureRoundTrip(t *testing.T) {
 	think := Template{Name: "think", Protocol: ProtocolTCP, Port: 83, Share: 1, Close: Client, Steps: []Step{
-		{From: Client, Size: 3000}, {From: Server, Size: 70_000, After: 20 * time.Millisecond}, {From: Server, Size: 500, After: 40 * time.Millisecond},
+		{From: Client, Size: 3000}, {From: Server, Size: 70_000, After: 20 * time.Millisecond},
+		{From: Server, Size: 500, After: 40 * time.Millisecond},
 		{From: Client, Size: 5, After: 10 * time.Millisecond}, {From: Server, Size: 16},
 	}}
 	templates := []Template{page(), think, query(), burst()}
@@ -97,7 +99,8 @@ func compareTemplates(t *testing.T, got, want []Template, withBytes bool) {
 	for i := range want {
 		w := &want[i]
 		k := slices.IndexFunc(got, func(g Template) bool { return g.Port == w.Port && g.Protocol == w.Protocol })
-		if k < 0 || len(got[k].Steps) != len(w.Steps) || w.Protocol == ProtocolTCP && got[k].Close != w.Close || got[k].Share != 10 {
+		if k < 0 || len(got[k].Steps) != len(w.Steps) || w.Protocol == ProtocolTCP && got[k].Close != w.Close ||
+			got[k].Share != 10 {
 			t.Errorf("%s came out as %+v", w.Name, got)
 			continue
 		}
@@ -125,7 +128,8 @@ func TestCapturePartial(t *testing.T) {
 		"no data": func(s *layers.TCP) bool { return len(s.Payload) != defaultMSS && len(s.Payload) != 1460 },
 	} {
 		path := record(t, false, 5, func(frame []byte) bool {
-			tcp, ok := gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.Default).TransportLayer().(*layers.TCP)
+			tcp, ok := gopacket.NewPacket(frame, layers.LayerTypeEthernet,
+				gopacket.Default).TransportLayer().(*layers.TCP)
 			return !ok || damage(tcp)
 		}, page())
 		var out bytes.Buffer

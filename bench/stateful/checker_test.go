@@ -16,7 +16,8 @@ import (
 // found out, over TCP and UDP, and the first ones are told with their facts.
 func TestPlantedViolation(t *testing.T) {
 	talk := Template{Name: "talk", Protocol: ProtocolUDP, Port: 90, Share: 1, Steps: []Step{
-		{From: Client, Size: 20}, {From: Server, Size: 20}, {From: Client, Size: 20, After: 50 * time.Millisecond}, {From: Server, Size: 20},
+		{From: Client, Size: 20}, {From: Server, Size: 20}, {From: Client, Size: 20, After: 50 * time.Millisecond},
+		{From: Server, Size: 20},
 	}}
 	tcp := talk
 	tcp.Name, tcp.Protocol = "talk over tcp", ProtocolTCP
@@ -39,7 +40,8 @@ func TestPlantedViolation(t *testing.T) {
 				t.Errorf("%d planted, %+v", answers, c)
 			}
 			v := r.client.stats.Violations
-			if len(v) != keptViolations || v[0].First == v[0].Then || !v[0].Client.IsValid() || v[0].Seen <= v[0].Opened {
+			if len(v) != keptViolations || v[0].First == v[0].Then || !v[0].Client.IsValid() ||
+				v[0].Seen <= v[0].Opened {
 				t.Errorf("%d remembered, the first %+v", len(v), v[0])
 			}
 			if text := v[0].String(); !strings.Contains(text, v[0].Then.String()) {
@@ -129,14 +131,16 @@ func TestTranslatorThatMoves(t *testing.T) {
 		if [2]byte(frame[12:]) == [2]byte(from.ethernet[12:]) && from.parse(&p, frame) {
 			tag, _ := ReadTag(p.payload)
 			toThird := to == r.serverLink && *side == second && tag.Step == 3
-			back := to == r.clientLink && *side == third && moved[client{frame[header.EthernetBytes+19], p.key.localPort}]
+			back := to == r.clientLink && *side == third &&
+				moved[client{frame[header.EthernetBytes+19], p.key.localPort}]
 			if toThird {
 				moved[client{frame[header.EthernetBytes+15], p.key.peerPort}] = true
 			}
 			if toThird || back {
 				*side ^= second ^ third
 				at = header.EthernetBytes + header.IPv4Bytes
-				framing.IPv4(frame[header.EthernetBytes:], header.ProtoUDP, frame[header.EthernetBytes+12:header.EthernetBytes+16], frame[header.EthernetBytes+16:at], len(frame)-at)
+				framing.IPv4(frame[header.EthernetBytes:], header.ProtoUDP, frame[header.EthernetBytes+
+					12:header.EthernetBytes+16], frame[header.EthernetBytes+16:at], len(frame)-at)
 				framing.Seal(frame[at:], from.addressesOf(frame), header.ProtoUDP)
 			}
 		}
@@ -161,8 +165,10 @@ func TestBroken(t *testing.T) {
 		{"violation", Counts{Completed: 9, Violations: 1}, Counts{}, "met two servers"},
 		{"bytes at the client", Counts{Completed: 9, Failed: [failures]uint64{Corrupt: 1}}, Counts{}, "other bytes"},
 		{"bytes at the server", Counts{Completed: 9}, Counts{Failed: [failures]uint64{Corrupt: 1}}, "other bytes"},
-		{"reset by a stranger", Counts{Completed: 9, Failed: [failures]uint64{Reset: 2}}, Counts{Failed: [failures]uint64{Timeout: 1}}, "were reset"},
-		{"reset by a server that gave up", Counts{Completed: 9, Failed: [failures]uint64{Reset: 1}}, Counts{Failed: [failures]uint64{Timeout: 1}}, ""},
+		{"reset by a stranger", Counts{Completed: 9, Failed: [failures]uint64{Reset: 2}},
+			Counts{Failed: [failures]uint64{Timeout: 1}}, "were reset"},
+		{"reset by a server that gave up", Counts{Completed: 9, Failed: [failures]uint64{Reset: 1}},
+			Counts{Failed: [failures]uint64{Timeout: 1}}, ""},
 		{"nothing", Counts{}, Counts{}, "no connection"},
 	} {
 		r := Result{Client: Stats{Templates: []Counts{tc.client}}, Server: Stats{Templates: []Counts{tc.server}}}

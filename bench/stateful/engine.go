@@ -144,7 +144,8 @@ func New(c Config) (*Engine, error) {
 	if c.GatewayMAC != ([6]byte{}) {
 		e.resolve(c.GatewayMAC)
 	} else if !c.Gateway.IsValid() || c.Gateway.Is6() != e.six {
-		return nil, fmt.Errorf("stateful: the gateway %s is no address of the pools' family, and its MAC is not given", c.Gateway)
+		return nil, fmt.Errorf("stateful: the gateway %s is no address of the pools' family, and its MAC is not given",
+			c.Gateway)
 	}
 	e.start = newStarter(p)
 	return e, nil
@@ -271,7 +272,8 @@ func (e *Engine) read(p *packet, frame []byte) bool {
 func (e *Engine) handle(p *packet) {
 	i := e.table.find(e.conns, &p.key, p.hash)
 	switch {
-	case i == 0 && e.role == Server && (p.key.protocol == ProtocolUDP || p.flags&(header.TCPSYN|header.TCPACK|header.TCPRST|header.TCPFIN) == header.TCPSYN):
+	case i == 0 && e.role == Server && (p.key.protocol == ProtocolUDP ||
+		p.flags&(header.TCPSYN|header.TCPACK|header.TCPRST|header.TCPFIN) == header.TCPSYN):
 		e.accept(p)
 	case i == 0:
 		e.stray(p)

@@ -44,16 +44,19 @@ func large() Template {
 }
 
 func query() Template {
-	return Template{Name: "query", Protocol: ProtocolUDP, Port: 53, Share: 1, Retries: 8, Timeout: 300 * time.Millisecond, Steps: []Step{
-		{From: Client, Bytes: []byte("who?"), Size: 4}, {From: Server, Size: 100},
-	}}
+	return Template{Name: "query", Protocol: ProtocolUDP, Port: 53, Share: 1, Retries: 8,
+		Timeout: 300 * time.Millisecond, Steps: []Step{
+			{From: Client, Bytes: []byte("who?"), Size: 4}, {From: Server, Size: 100},
+		}}
 }
 
 func burst() Template {
-	return Template{Name: "burst", Protocol: ProtocolUDP, Port: 443, Share: 1, Retries: 8, Timeout: 300 * time.Millisecond, Steps: []Step{
-		{From: Client, Size: 1200, Count: 2}, {From: Server, Size: 1200, Count: 16}, {From: Client, Size: 40, Count: 3},
-		{From: Client, Size: 300, After: 5 * time.Millisecond}, {From: Server, Size: 60},
-	}}
+	return Template{Name: "burst", Protocol: ProtocolUDP, Port: 443, Share: 1, Retries: 8,
+		Timeout: 300 * time.Millisecond, Steps: []Step{
+			{From: Client, Size: 1200, Count: 2}, {From: Server, Size: 1200, Count: 16},
+			{From: Client, Size: 40, Count: 3},
+			{From: Client, Size: 300, After: 5 * time.Millisecond}, {From: Server, Size: 60},
+		}}
 }
 
 // play runs a pair on time of its own until n connections were opened and all are
@@ -84,7 +87,8 @@ func clean(t testing.TB, r *pair, n uint64) {
 	t.Helper()
 	for _, e := range []*Engine{r.client, r.server} {
 		c := e.stats.Total()
-		if c.Opened < n || c.Completed != c.Opened || c.Failures() != 0 || c.Active != 0 || c.Violations+c.Retupled+c.Moved != 0 {
+		if c.Opened < n || c.Completed != c.Opened || c.Failures() != 0 || c.Active != 0 || c.Violations+c.Retupled+
+			c.Moved != 0 {
 			t.Errorf("%s: %+v, packets %+v", e.role, c, e.stats.Packets)
 		}
 	}
@@ -182,7 +186,8 @@ func playFaults(t *testing.T, seed uint64) {
 	}
 	for _, a := range []*arrived{client, server} {
 		if a.right == 0 || a.right != a.completed() || a.wrong != 0 {
-			t.Errorf("%s: bytes of %d TCP connections are the template's, of %d are not, %d were completed", a.e.role, a.right, a.wrong, a.completed())
+			t.Errorf("%s: bytes of %d TCP connections are the template's, of %d are not, %d were completed", a.e.role,
+				a.right, a.wrong, a.completed())
 		}
 	}
 	t.Logf("client %+v\nserver %+v", c, s)

@@ -84,14 +84,16 @@ func (b *built) throughSluice(ctx context.Context, sluice string, churnPerSecond
 	}
 	b.ClientGateway, b.ServerGateway = family(gateway, 0), family(gateway, 1)
 	b.Targets = Pool{First: p.VIP, Last: p.VIP}
-	err = errors.Join(gateway.Route(p.Clients.Prefix(), family(client, 0)), gateway.Route(p.Servers.Prefix(), family(server, 0)))
+	err = errors.Join(gateway.Route(p.Clients.Prefix(), family(client, 0)), gateway.Route(p.Servers.Prefix(),
+		family(server, 0)))
 	if err != nil {
 		return err
 	}
 	if b.gate, err = launch.New(launch.Config{Sluice: sluice, Host: gateway}); err != nil {
 		return err
 	}
-	b.churn = &churn{gate: b.gate, profile: p, removed: make([]atomic.Uint64, p.Servers.Len()), out: make([]bool, p.Servers.Len())}
+	b.churn = &churn{gate: b.gate, profile: p, removed: make([]atomic.Uint64, p.Servers.Len()),
+		out: make([]bool, p.Servers.Len())}
 	b.Removed = b.churn.removed
 	if err := b.gate.Apply(b.churn.services()...); err != nil {
 		return err
@@ -164,7 +166,8 @@ func (c *churn) services() (list []launch.Service) {
 	p := c.profile
 	for i := range p.Templates {
 		t := &p.Templates[i]
-		s := launch.Service{Name: t.Name, Port: int32(t.Port), UDP: t.Protocol == ProtocolUDP, VIPs: []string{p.VIP.String()}}
+		s := launch.Service{Name: t.Name, Port: int32(t.Port), UDP: t.Protocol == ProtocolUDP,
+			VIPs: []string{p.VIP.String()}}
 		for k := range p.Servers.Len() {
 			if !c.out[k] {
 				s.Endpoints = append(s.Endpoints, launch.Endpoint{Addr: p.Servers.At(k), Port: int32(t.Port)})

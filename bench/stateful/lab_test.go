@@ -47,7 +47,8 @@ func TestBackToBack(t *testing.T) {
 	rates := 0
 	for i := range run.Points {
 		p := &run.Points[i]
-		if p.Metric == "completed_per_second" && p.Params["template"] == "all" && p.System == ThroughNone && p.Median() > 100 {
+		if p.Metric == "completed_per_second" && p.Params["template"] == "all" && p.System == ThroughNone &&
+			p.Median() > 100 {
 			rates++
 		}
 		if !p.Met() {
@@ -70,7 +71,9 @@ func TestThroughSluice(t *testing.T) {
 	}
 	p := load(t, "mix")
 	p.Duration, p.CPS, p.Ramp = 2*time.Second, 300, nil
-	p.Templates = slices.DeleteFunc(p.Templates, func(t Template) bool { return longestThink(t.Steps) >= time.Second/2 }) // streams last longer
+	// streams last longer
+	p.Templates = slices.DeleteFunc(p.Templates,
+		func(t Template) bool { return longestThink(t.Steps) >= time.Second/2 })
 	b, err := build(t.Context(), ThroughSluice, sluice, 10, p)
 	if err != nil {
 		t.Fatal(err)
@@ -101,8 +104,9 @@ func TestThroughSluice(t *testing.T) {
 	}
 }
 
-// TestThroughABrokenTranslator: a router that chooses a server for each packet, with the kernel's own packet
-// mangling, is found out over real interfaces; one that chooses for each connection is not.
+// TestThroughABrokenTranslator: a router that chooses a server for each packet, with the kernel's
+// own packet mangling, is found out over real interfaces; one that chooses for each connection is
+// not.
 func TestThroughABrokenTranslator(t *testing.T) {
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Fatal("the translator is nft's, which is not installed: run .ci/test-tools, as make test does")
@@ -113,12 +117,15 @@ func TestThroughABrokenTranslator(t *testing.T) {
 		broken   bool
 	}{
 		{"numgen inc mod 2", ProtocolUDP, true}, {"numgen inc mod 2", ProtocolTCP, true},
-		{"jhash ip saddr . th sport mod 2", ProtocolUDP, false}, {"jhash ip saddr . th sport mod 2", ProtocolTCP, false},
+		{"jhash ip saddr . th sport mod 2", ProtocolUDP, false}, {"jhash ip saddr . th sport mod 2", ProtocolTCP,
+			false},
 	} {
 		t.Run(fmt.Sprintf("%v by %s", c.protocol, c.choose), func(t *testing.T) {
-			p := smallProfile(t, Template{Name: "talk", Protocol: c.protocol, Port: 90, Share: 1, Timeout: 300 * time.Millisecond, Steps: []Step{
-				{From: Client, Size: 20}, {From: Server, Size: 20}, {From: Client, Size: 20, After: 5 * time.Millisecond}, {From: Server, Size: 20},
-			}})
+			p := smallProfile(t, Template{Name: "talk", Protocol: c.protocol, Port: 90, Share: 1,
+				Timeout: 300 * time.Millisecond, Steps: []Step{
+					{From: Client, Size: 20}, {From: Server, Size: 20},
+					{From: Client, Size: 20, After: 5 * time.Millisecond}, {From: Server, Size: 20},
+				}})
 			p.Duration, p.CPS, p.VIP = 500*time.Millisecond, 200, netip.MustParseAddr("203.0.113.1")
 			n, err := topo.New(topo.Config{Direct: true, Queues: 1})
 			if err != nil {
@@ -145,7 +152,8 @@ func TestThroughABrokenTranslator(t *testing.T) {
 	}
 }
 
-// translateEachPacket has the gateway's kernel forward, and rewrite addresses without a memory of connections.
+// translateEachPacket has the gateway's kernel forward, and rewrite addresses without a memory of
+// connections.
 func translateEachPacket(t *testing.T, b *built, p *Profile, choose string) {
 	t.Helper()
 	client, server, gateway := b.net.Clients[0], b.net.Backends[0], b.net.Gateway
@@ -174,7 +182,8 @@ func translateEachPacket(t *testing.T, b *built, p *Profile, choose string) {
 func TestNobodyAnswers(t *testing.T) {
 	n := wired(t)
 	p := againstLinux(t, false, "20-23", "50")
-	l := &Lab{Client: Port{Interface: "eth0", Namespace: n.Clients[0]}, Server: Port{Interface: "eth0", Namespace: n.Backends[0]}, Targets: p.Servers}
+	l := &Lab{Client: Port{Interface: "eth0", Namespace: n.Clients[0]}, Server: Port{Interface: "eth0",
+		Namespace: n.Backends[0]}, Targets: p.Servers}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	if _, err := Play(ctx, l, p, io.Discard); !errors.Is(err, context.DeadlineExceeded) {

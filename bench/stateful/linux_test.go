@@ -43,9 +43,11 @@ func wired(t *testing.T) *topo.Net {
 func againstLinux(t *testing.T, six bool, clients, servers string) *Profile {
 	t.Helper()
 	const mebibyte = 1 << 20
-	p := smallProfile(t, page(), Template{Name: "mebibyte", Protocol: ProtocolTCP, Port: 82, Share: 0.1, Close: Client, Steps: []Step{
-		{From: Client, Size: mebibyte}, {From: Server, Size: mebibyte}, {From: Client, Size: 3, After: 5 * time.Millisecond}, {From: Server, Size: 40},
-	}})
+	p := smallProfile(t, page(), Template{Name: "mebibyte", Protocol: ProtocolTCP, Port: 82, Share: 0.1, Close: Client,
+		Steps: []Step{
+			{From: Client, Size: mebibyte}, {From: Server, Size: mebibyte},
+			{From: Client, Size: 3, After: 5 * time.Millisecond}, {From: Server, Size: 40},
+		}})
 	prefix := "10.71.0."
 	if six {
 		prefix = "fd71::"
@@ -111,7 +113,8 @@ func TestAgainstLinuxServer(t *testing.T) {
 			listeners = append(listeners, listener)
 			group.Go(func() error { return serve(ctx, listener, template) })
 		}
-		d := start(t, Port{Interface: "eth0", Namespace: n.Clients[0]}, Config{Role: Client, Profile: p, Gateway: p.Servers.First, Targets: p.Servers})
+		d := start(t, Port{Interface: "eth0", Namespace: n.Clients[0]}, Config{Role: Client, Profile: p,
+			Gateway: p.Servers.First, Targets: p.Servers})
 		wait(t, d, func(c Counts) bool { return c.Opened >= 300 })
 		d.stopOpening.Store(true)
 		wait(t, d, func(c Counts) bool { return c.Active == 0 })
@@ -208,7 +211,8 @@ func TestAgainstLinuxClient(t *testing.T) {
 		if six {
 			gateway = n.Clients[0].Addr6()
 		}
-		d := start(t, Port{Interface: n.Gateway.Interfaces[0].Name, Namespace: n.Gateway}, Config{Role: Server, Profile: p, Gateway: gateway})
+		d := start(t, Port{Interface: n.Gateway.Interfaces[0].Name, Namespace: n.Gateway},
+			Config{Role: Server, Profile: p, Gateway: gateway})
 		group, ctx := errgroup.WithContext(t.Context())
 		const clients, each = 8, 6
 		for k := range clients {

@@ -35,7 +35,8 @@ const (
 // answer, as many as go; then Concurrent connections are opened and talk.
 func Memory(ctx context.Context, c MemoryConfig) ([]results.Point, error) {
 	if c.Window < 10*time.Millisecond || c.Repeat < 1 || c.Concurrent < 1000 || c.Concurrent > maxConns/4 {
-		return nil, fmt.Errorf("windows of %s, %d of them, %d connections: at least 10ms, 1 and 1000 to %d are possible",
+		return nil, fmt.Errorf("windows of %s, %d of them, %d connections: at least 10ms, 1 and 1000 to %d are "+
+			"possible",
 			c.Window, c.Repeat, c.Concurrent, maxConns/4)
 	}
 	runtime.LockOSThread()
@@ -56,7 +57,8 @@ func Memory(ctx context.Context, c MemoryConfig) ([]results.Point, error) {
 		return nil, err
 	}
 	for k := range c.Repeat {
-		fmt.Fprintf(c.Progress, "\r%d of %d, %s left ", k+1, c.Repeat, (2 * c.Window * time.Duration(c.Repeat-k)).Round(time.Second))
+		fmt.Fprintf(c.Progress, "\r%d of %d, %s left ", k+1, c.Repeat,
+			(2 * c.Window * time.Duration(c.Repeat-k)).Round(time.Second))
 		s, err := m.window(ctx, setup)
 		if err != nil {
 			return nil, err
@@ -152,10 +154,12 @@ func (m *memoryRun) fill(ctx context.Context, r *pair) error {
 		now := clock()
 		r.step(now)
 		if now-began > uint64(limit) || ctx.Err() != nil {
-			return fmt.Errorf("%d of %d connections after %s", r.client.stats.Templates[0].Connected, m.Concurrent, time.Duration(now-began))
+			return fmt.Errorf("%d of %d connections after %s", r.client.stats.Templates[0].Connected, m.Concurrent,
+				time.Duration(now-began))
 		}
 		if n%100_000 == 0 {
-			fmt.Fprintf(m.Progress, "\r%d of %d connections are open ", r.client.stats.Templates[0].Connected, m.Concurrent)
+			fmt.Fprintf(m.Progress, "\r%d of %d connections are open ", r.client.stats.Templates[0].Connected,
+				m.Concurrent)
 		}
 	}
 	m.opened = float64(m.Concurrent) / (float64(clock()-began) / 1e9)
@@ -165,7 +169,8 @@ func (m *memoryRun) fill(ctx context.Context, r *pair) error {
 // window runs a pair for one window. The engines' part is timed apart from the wire's.
 func (m *memoryRun) window(ctx context.Context, r *pair) (s memorySample, err error) {
 	packets := func() uint64 {
-		return r.client.stats.Packets.In + r.client.stats.Packets.Out + r.server.stats.Packets.In + r.server.stats.Packets.Out
+		return r.client.stats.Packets.In + r.client.stats.Packets.Out + r.server.stats.Packets.In +
+			r.server.stats.Packets.Out
 	}
 	r.step(clock()) // what was due during the other pair's window begins
 	began := clock()
@@ -195,7 +200,8 @@ func (m *memoryRun) window(ctx context.Context, r *pair) (s memorySample, err er
 }
 
 func (m *memoryRun) points() []results.Point {
-	point := func(load, metric, unit, better string, target float64, samples []memorySample, f func(*memorySample) float64) results.Point {
+	point := func(load, metric, unit, better string, target float64, samples []memorySample,
+		f func(*memorySample) float64) results.Point {
 		p := results.Point{
 			Experiment: "stateful-memory", System: "generator", Metric: metric, Unit: unit, Better: better,
 			Params: map[string]string{"load": load, "link": "memory", "threads": "1"},
@@ -209,7 +215,8 @@ func (m *memoryRun) points() []results.Point {
 		return p
 	}
 	perPacket := func(s *memorySample) float64 { return s.engines / float64(s.packets) } // window has seen to it
-	concurrent := point("held", "concurrent", "connections", "higher", min(targetConcurrent, float64(m.Concurrent)), m.held,
+	concurrent := point("held", "concurrent", "connections", "higher", min(targetConcurrent, float64(m.Concurrent)),
+		m.held,
 		func(s *memorySample) float64 { return float64(s.concurrent) })
 	opened := point("held", "connections_per_second_while_opening", "1/s", "higher", 0, nil, nil)
 	opened.Samples = []float64{m.opened}

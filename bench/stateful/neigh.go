@@ -80,7 +80,8 @@ func (e *Engine) ask() {
 // arpMessage writes everything but the Ethernet destination.
 func (e *Engine) arpMessage(b []byte, operation uint16, from []byte, mac [6]byte, to []byte) int {
 	copy(b[6:], e.c.MAC[:])
-	copy(b[12:], []byte{etherARP >> 8, etherARP & 0xff, 0, 1, header.EtherTypeIPv4 >> 8, header.EtherTypeIPv4 & 0xff, 6, 4})
+	copy(b[12:], []byte{etherARP >> 8, etherARP & 0xff, 0, 1, header.EtherTypeIPv4 >> 8, header.EtherTypeIPv4 & 0xff, 6,
+		4})
 	binary.BigEndian.PutUint16(b[20:], operation)
 	copy(b[22:], e.c.MAC[:])
 	copy(b[28:], from)
@@ -139,7 +140,8 @@ func (e *Engine) neighbour(frame []byte) bool {
 	}
 	var mac [6]byte
 	option := frame[at+neighbourBytes:]
-	if len(option) >= linkAddressOption && (option[0] == optionSourceLink || option[0] == optionTargetLink) && option[1] == 1 {
+	if len(option) >= linkAddressOption && (option[0] == optionSourceLink || option[0] == optionTargetLink) &&
+		option[1] == 1 {
 		mac = [6]byte(option[2:8])
 	}
 	if mac == ([6]byte{}) {

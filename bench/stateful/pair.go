@@ -45,7 +45,8 @@ func newPair(p *Profile) (*pair, error) {
 		return e, link, err
 	}
 	var err error
-	if r.client, r.clientLink, err = build(Config{Role: Client, MAC: clientMAC, Gateway: p.Servers.First, Targets: p.Servers}); err != nil {
+	if r.client, r.clientLink, err = build(Config{Role: Client, MAC: clientMAC, Gateway: p.Servers.First,
+		Targets: p.Servers}); err != nil {
 		return nil, err
 	}
 	r.server, r.serverLink, err = build(Config{Role: Server, MAC: serverMAC, Gateway: p.Clients.First})

@@ -71,7 +71,8 @@ func Play(ctx context.Context, l *Lab, p *Profile, progress io.Writer) (r *Resul
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, server.close()) }()
-	c, err := client.engine(Config{Role: Client, Profile: p, Gateway: or(l.ClientGateway, p.Servers.First), Targets: l.Targets, Removed: l.Removed})
+	c, err := client.engine(Config{Role: Client, Profile: p, Gateway: or(l.ClientGateway, p.Servers.First),
+		Targets: l.Targets, Removed: l.Removed})
 	if err != nil {
 		return nil, err
 	}
@@ -110,8 +111,10 @@ func (l *line) engine(c Config) (*Engine, error) {
 func (l *Lab) play(ctx context.Context, r *Result, client, server *driver, progress io.Writer) error {
 	for began := time.Now(); !client.ready.Load() || !server.ready.Load(); {
 		if time.Since(began) > resolveTimeout {
-			return fmt.Errorf("no answer to ARP or neighbour discovery after %s: client asks for %s (answered: %v), server for %s (answered: %v)",
-				resolveTimeout, client.engine.c.Gateway, client.ready.Load(), server.engine.c.Gateway, server.ready.Load())
+			return fmt.Errorf("no answer to ARP or neighbour discovery after %s: client asks for %s (answered: %v), "+
+				"server for %s (answered: %v)",
+				resolveTimeout, client.engine.c.Gateway, client.ready.Load(), server.engine.c.Gateway,
+				server.ready.Load())
 		}
 		if err := pause(ctx, 10*time.Millisecond); err != nil {
 			return err
@@ -164,8 +167,10 @@ func watch(ctx context.Context, duration time.Duration, client *driver, progress
 			return err
 		}
 		c := client.total()
-		fmt.Fprintf(progress, "%3.0f s left: %6d opened/s %6d completed/s, %d active, %d failed, %d retransmitted, %d violations\n",
-			max(duration-time.Since(began), 0).Seconds(), c.Opened-last.Opened, c.Completed-last.Completed, c.Active, c.Failures(), c.Retransmits, c.Violations)
+		fmt.Fprintf(progress,
+			"%3.0f s left: %6d opened/s %6d completed/s, %d active, %d failed, %d retransmitted, %d violations\n",
+			max(duration-time.Since(began), 0).Seconds(), c.Opened-last.Opened, c.Completed-last.Completed, c.Active,
+			c.Failures(), c.Retransmits, c.Violations)
 		last = c
 	}
 }

@@ -97,7 +97,8 @@ func (l *line) inspect(name string) (*net.Interface, error) {
 	}
 	c, err := ethtool.ReadChannels(name)
 	if rx, _ := c.Queues(); err == nil && rx > 1 {
-		return nil, fmt.Errorf("has several receive queues and an engine has one: set one with `ethtool -L %s combined 1`, or `rx 1` where queues are not combined", name)
+		return nil, fmt.Errorf("has several receive queues and an engine has one: set one with `ethtool -L %s "+
+			"combined 1`, or `rx 1` where queues are not combined", name)
 	}
 	return ifi, nil
 }
@@ -112,13 +113,14 @@ func (l *line) attach(ifindex int) (err error) {
 		return err
 	}
 	const xdpDrop = 1 // enum xdp_action: what is not redirected is nobody's
-	l.program, err = ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "Apache-2.0", Instructions: asm.Instructions{
-		asm.LoadMapPtr(asm.R1, l.sockets.FD()),
-		asm.Mov.Imm(asm.R2, 0),
-		asm.Mov.Imm(asm.R3, xdpDrop),
-		asm.FnRedirectMap.Call(),
-		asm.Return(),
-	}})
+	l.program, err = ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "Apache-2.0",
+		Instructions: asm.Instructions{
+			asm.LoadMapPtr(asm.R1, l.sockets.FD()),
+			asm.Mov.Imm(asm.R2, 0),
+			asm.Mov.Imm(asm.R3, xdpDrop),
+			asm.FnRedirectMap.Call(),
+			asm.Return(),
+		}})
 	if err != nil {
 		return fmt.Errorf("load the XDP program: %w", err)
 	}

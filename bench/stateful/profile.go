@@ -155,9 +155,11 @@ func (p *Profile) Validate() error {
 	}
 	t := &p.TCP
 	if t.MSS < 64 || t.MSS > 1460 || t.Window < t.MSS || t.Window > 65535 {
-		fail("tcp: mss %d and window %d: 64 to 1460 bytes, and the window from mss to 65535, are possible", t.MSS, t.Window)
+		fail("tcp: mss %d and window %d: 64 to 1460 bytes, and the window from mss to 65535, are possible", t.MSS,
+			t.Window)
 	}
-	if t.FirstRTO < time.Millisecond || t.MinRTO < time.Millisecond || t.TimeWait < 0 || t.Retries < 1 || t.Retries > 20 {
+	if t.FirstRTO < time.Millisecond || t.MinRTO < time.Millisecond || t.TimeWait < 0 || t.Retries < 1 ||
+		t.Retries > 20 {
 		fail("tcp: firstRTO %s, minRTO %s, timeWait %s, retries %d: at least 1ms, 1ms, 0s and 1 to 20 are possible",
 			t.FirstRTO, t.MinRTO, t.TimeWait, t.Retries)
 	}
@@ -174,7 +176,8 @@ func (p *Profile) checkPools() error {
 	case p.Clients.Is6() != p.Servers.Is6() || p.VIP.IsValid() && p.VIP.Is6() != p.Clients.Is6():
 		return errors.New("clients, servers and vip must be of one address family")
 	case p.Clients.tuples() < p.Concurrency:
-		return fmt.Errorf("%d client addresses and ports are fewer than concurrency %d: give clients more of them", p.Clients.tuples(), p.Concurrency)
+		return fmt.Errorf("%d client addresses and ports are fewer than concurrency %d: give clients more of them",
+			p.Clients.tuples(), p.Concurrency)
 	}
 	return nil
 }
@@ -193,7 +196,9 @@ func (p *Profile) checkTemplates() error {
 		names[t.Name] = true
 		where := fmt.Sprintf("%s port %d", t.Protocol, t.Port)
 		if other, taken := ports[where]; taken {
-			errs = append(errs, fmt.Errorf("template %s: %s is %s's: the port names the template, so each needs its own", t.Name, where, other))
+			errs = append(errs,
+				fmt.Errorf("template %s: %s is %s's: the port names the template, so each needs its own", t.Name, where,
+					other))
 		}
 		ports[where] = t.Name
 		if err := t.check(); err != nil {
@@ -210,7 +215,8 @@ func (t *Template) check() error {
 		fail("protocol %d: tcp and udp are possible", t.Protocol)
 	}
 	if t.Port == 0 || t.Share <= 0 || t.Timeout < time.Millisecond || t.Retries < 0 || t.Retries > 20 {
-		fail("port %d, share %g, timeout %s, retries %d: a port, a share above zero, at least 1ms and 0 to 20 are possible",
+		fail("port %d, share %g, timeout %s, retries %d: a port, a share above zero, at least 1ms and 0 to 20 are "+
+			"possible",
 			t.Port, t.Share, t.Timeout, t.Retries)
 	}
 	if len(t.Steps) == 0 || len(t.Steps) > MaxSteps {
@@ -240,15 +246,18 @@ func (s *Step) check(p Protocol) error {
 	}
 	if p == ProtocolTCP {
 		if s.Size < 1 || s.Size > MaxMessage || s.Count != 1 {
-			return fmt.Errorf("%d messages of %d bytes: over TCP a step is one message of 1 to %d bytes", s.Count, s.Size, MaxMessage)
+			return fmt.Errorf("%d messages of %d bytes: over TCP a step is one message of 1 to %d bytes", s.Count,
+				s.Size, MaxMessage)
 		}
 		return nil
 	}
 	switch {
 	case s.Count < 1 || s.Count > MaxDatagrams || s.Size > maxDatagram:
-		return fmt.Errorf("%d datagrams of %d bytes: 1 to %d of at most %d bytes are possible", s.Count, s.Size, MaxDatagrams, maxDatagram)
+		return fmt.Errorf("%d datagrams of %d bytes: 1 to %d of at most %d bytes are possible", s.Count, s.Size,
+			MaxDatagrams, maxDatagram)
 	case s.Bytes == nil && s.Size < TagBytes:
-		return fmt.Errorf("%d bytes: a datagram of a given size begins with a tag of %d; give its bytes instead", s.Size, TagBytes)
+		return fmt.Errorf("%d bytes: a datagram of a given size begins with a tag of %d; give its bytes instead",
+			s.Size, TagBytes)
 	case s.From == Client && s.Bytes != nil && s.Count != 1:
 		return fmt.Errorf("%d equal datagrams could not be told apart: give their size, or one", s.Count)
 	}

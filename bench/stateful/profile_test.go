@@ -46,9 +46,11 @@ func TestMix(t *testing.T) {
 	}
 	got := load(t, "mix").Templates
 	if !slices.EqualFunc(got, want, func(a, b Template) bool {
-		return a.Name == b.Name && a.Protocol == b.Protocol && a.Port == b.Port && a.Timeout == b.Timeout && a.Retries == b.Retries &&
+		return a.Name == b.Name && a.Protocol == b.Protocol && a.Port == b.Port && a.Timeout == b.Timeout &&
+			a.Retries == b.Retries &&
 			a.Close == b.Close && slices.EqualFunc(a.Steps, b.Steps, func(x, y Step) bool {
-			return x.From == y.From && x.Size == y.Size && x.Count == y.Count && x.After == y.After && string(x.Bytes) == string(y.Bytes)
+			return x.From == y.From && x.Size == y.Size && x.Count == y.Count && x.After == y.After &&
+				string(x.Bytes) == string(y.Bytes)
 		})
 	}) {
 		t.Error("mix has other templates than http, dns, streams and quic have; copy them")
@@ -77,7 +79,8 @@ func TestYAMLErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tc := range []struct{ name, old, new, want string }{
-		{"unknown field", "duration: 1s", "durration: 1s", `p.yaml:2: a profile has no field "durration": remove it, or use one of clients, concurrency,`},
+		{"unknown field", "duration: 1s", "durration: 1s",
+			`p.yaml:2: a profile has no field "durration": remove it, or use one of clients, concurrency,`},
 		{"unknown field of a step", "size: 10}", "size: 10, pause: 1s}", `p.yaml:13: a step has no field "pause"`},
 		{"twice", "duration: 1s", "duration: 1s\nduration: 2s", `p.yaml:3: a profile has the field "duration" twice`},
 		{"not a number", "concurrency: 10", "concurrency: many", `p.yaml:4: "many" is not a whole number`},
@@ -85,12 +88,15 @@ func TestYAMLErrors(t *testing.T) {
 		{"no ports", ", ports: 1000-2000", "", "p.yaml:5: clients has no ports: add ports: FIRST-LAST"},
 		{"families", "10.0.1.1", "fd00::1", "p.yaml:5: clients, servers and vip must be of one address family"},
 		{"few tuples", "concurrency: 10", "concurrency: 5000", "fewer than concurrency 5000"},
-		{"no tag", "size: 100}", "size: 10}", "p.yaml:8: template a: step 2: 10 bytes: a server's message begins with a tag of 16"},
+		{"no tag", "size: 100}", "size: 10}",
+			"p.yaml:8: template a: step 2: 10 bytes: a server's message begins with a tag of 16"},
 		{"server first", "from: client", "from: server", "the first step is the server's"},
-		{"two ways", "size: 10}", "size: 10, text: hello}", "p.yaml:13: a step needs from: client or server, and one of size, text and hex"},
+		{"two ways", "size: 10}", "size: 10, text: hello}",
+			"p.yaml:13: a step needs from: client or server, and one of size, text and hex"},
 		{"hex", "size: 10}", "hex: 1}", "p.yaml:13: hex: encoding/hex: odd length hex string: write two digits"},
 		{"count over TCP", "size: 10}", "size: 10, count: 2}", "over TCP a step is one message"},
-		{"repeat", "- {from: client, size: 10}", "- repeat: 100000\n    steps:\n    - {from: client, size: 10}", "p.yaml:13: 100000 times 1 steps"},
+		{"repeat", "- {from: client, size: 10}", "- repeat: 100000\n    steps:\n    - {from: client, size: 10}",
+			"p.yaml:13: 100000 times 1 steps"},
 		{"no list", "templates:\n", "templates: {}\nx:\n", "p.yaml:7: templates must be a list"},
 		{"syntax", "name: x", "name: [x", "p.yaml: line 1"},
 		{"rate", "connectionsPerSecond: 10", "connectionsPerSecond: -1", "p.yaml:3: connectionsPerSecond -1"},
@@ -148,7 +154,8 @@ func TestRamp(t *testing.T) {
 	for _, tc := range []struct {
 		at   time.Duration
 		want float64
-	}{{0, 0}, {500 * time.Millisecond, 25}, {time.Second, 50}, {2 * time.Second, 30}, {3 * time.Second, 100}, {time.Hour, 100}} {
+	}{{0, 0}, {500 * time.Millisecond, 25}, {time.Second, 50}, {2 * time.Second, 30}, {3 * time.Second, 100},
+		{time.Hour, 100}} {
 		if got := s.rate(tc.at); math.Abs(got-tc.want) > 0.01 {
 			t.Errorf("rate at %s is %g, want %g", tc.at, got, tc.want)
 		}
@@ -164,7 +171,10 @@ func TestPool(t *testing.T) {
 	if q.Len() != 12 || q.At(6).String() != "fd51:1ce::a51:100" || q.Prefix().String() != "fd51:1ce::a51:0/119" {
 		t.Errorf("%v: %d addresses, seventh %v, prefix %v", q, q.Len(), q.At(6), q.Prefix())
 	}
-	for _, bad := range [][2]string{{"", ""}, {"10.0.0.2-10.0.0.1", ""}, {"10.0.0.1-fd00::1", ""}, {"10.0.0.0-10.9.0.0", ""}, {"10.0.0.1", "0-5"}, {"10.0.0.1", "7-5"}} {
+	for _, bad := range [][2]string{
+		{"", ""}, {"10.0.0.2-10.0.0.1", ""}, {"10.0.0.1-fd00::1", ""}, {"10.0.0.0-10.9.0.0", ""}, {"10.0.0.1", "0-5"},
+		{"10.0.0.1", "7-5"},
+	} {
 		if _, err := ParsePool(bad[0], bad[1]); err == nil {
 			t.Errorf("%q is taken for a pool", bad)
 		}

@@ -16,15 +16,20 @@ import (
 // Table prints what became of the connections, per template and in all, and a verdict.
 func (r *Result) Table(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "template\topened\tcompleted\tper s\tfailed\tresets\tretransmitted\tconnect p50\tp99\tfirst byte p50\tp99\tMB in\tviolations\t")
+	fmt.Fprintln(w,
+		"template\topened\tcompleted\tper s\tfailed\tresets\tretransmitted\tconnect p50\tp99\tfirst byte "+
+			"p50\tp99\tMB in\tviolations\t")
 	row := func(name string, c, s *Counts, connect, first *hdr.Histogram) {
-		fmt.Fprintf(w, "%s\t%d\t%d\t%.0f\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%.1f\t%d\t\n", name, c.Opened, c.Completed, float64(c.Completed)/r.Seconds,
-			c.Failures(), c.ResetsIn+s.ResetsIn, c.Retransmits+s.Retransmits, quantile(connect, 50), quantile(connect, 99),
+		fmt.Fprintf(w, "%s\t%d\t%d\t%.0f\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%.1f\t%d\t\n", name, c.Opened, c.Completed,
+			float64(c.Completed)/r.Seconds,
+			c.Failures(), c.ResetsIn+s.ResetsIn, c.Retransmits+s.Retransmits, quantile(connect, 50),
+			quantile(connect, 99),
 			quantile(first, 50), quantile(first, 99), float64(c.BytesIn)/1e6, c.Violations)
 	}
 	connect, first := merged(r.Client.Connect), merged(r.Client.FirstByte)
 	for i := range r.Profile.Templates {
-		row(r.Profile.Templates[i].Name, &r.Client.Templates[i], &r.Server.Templates[i], r.Client.Connect[i], r.Client.FirstByte[i])
+		row(r.Profile.Templates[i].Name, &r.Client.Templates[i], &r.Server.Templates[i], r.Client.Connect[i],
+			r.Client.FirstByte[i])
 	}
 	c, s := r.Client.Total(), r.Server.Total()
 	row("all", &c, &s, connect, first)
@@ -94,38 +99,56 @@ func Points(system string, params map[string]string, runs []*Result) []results.P
 		return r.Client.Total(), r.Server.Total(), merged(r.Client.Connect), merged(r.Client.FirstByte)
 	})
 	for i := range p.Templates {
-		points = append(points, pointsOf(system, params, p.Templates[i].Name, runs, func(r *Result) (Counts, Counts, *hdr.Histogram, *hdr.Histogram) {
+		points = append(points, pointsOf(system, params, p.Templates[i].Name, runs, func(r *Result) (Counts, Counts,
+			*hdr.Histogram, *hdr.Histogram) {
 			return r.Client.Templates[i], r.Server.Templates[i], r.Client.Connect[i], r.Client.FirstByte[i]
 		})...)
 	}
 	return points
 }
 
-func pointsOf(system string, params map[string]string, template string, runs []*Result, of func(*Result) (c, s Counts, connect, first *hdr.Histogram)) []results.Point {
+func pointsOf(
+	system string, params map[string]string, template string, runs []*Result, of func(*Result) (c, s Counts, connect,
+		first *hdr.Histogram),
+) []results.Point {
 	all := map[string]string{"profile": runs[0].Profile.Name, "template": template}
 	for k, v := range params {
 		all[k] = v
 	}
 	point := func(metric, unit, better string, f func(r *Result) float64) results.Point {
-		p := results.Point{Experiment: "stateful", System: system, Params: all, Metric: metric, Unit: unit, Better: better}
+		p := results.Point{Experiment: "stateful", System: system, Params: all, Metric: metric, Unit: unit,
+			Better: better}
 		for _, r := range runs {
 			p.Samples = append(p.Samples, f(r))
 		}
 		return p
 	}
 	distribution := func(metric string, which func(r *Result) *hdr.Histogram) results.Point {
-		p := point(metric+"_p99", "us", "lower", func(r *Result) float64 { return float64(which(r).ValueAtQuantile(99)) })
+		p := point(metric+"_p99", "us", "lower",
+			func(r *Result) float64 { return float64(which(r).ValueAtQuantile(99)) })
 		for _, b := range which(runs[len(runs)-1]).CumulativeDistributionWithTicks(2) {
 			p.Curve = append(p.Curve, [2]float64{b.Quantile, float64(b.ValueAt)})
 		}
 		return p
 	}
 	none := 0.0
-	violations := point("violations", "connections", "lower", func(r *Result) float64 { c, _, _, _ := of(r); return float64(c.Violations) })
+	violations := point("violations", "connections", "lower", func(r *Result) float64 {
+		c, _, _,
+			_ := of(r)
+		return float64(c.Violations)
+	})
 	violations.Target = &none
 	points := []results.Point{
-		point("completed_per_second", "1/s", "higher", func(r *Result) float64 { c, _, _, _ := of(r); return float64(c.Completed) / r.Seconds }),
-		point("failed", "connections", "lower", func(r *Result) float64 { c, _, _, _ := of(r); return float64(c.Failures()) }),
+		point("completed_per_second", "1/s", "higher", func(r *Result) float64 {
+			c, _, _,
+				_ := of(r)
+			return float64(c.Completed) / r.Seconds
+		}),
+		point("failed", "connections", "lower", func(r *Result) float64 {
+			c, _, _,
+				_ := of(r)
+			return float64(c.Failures())
+		}),
 		point("retransmits", "packets", "lower", func(r *Result) float64 {
 			c, s, _, _ := of(r)
 			return float64(c.Retransmits + s.Retransmits)
@@ -134,7 +157,11 @@ func pointsOf(system string, params map[string]string, template string, runs []*
 		violations,
 	}
 	if _, _, connect, _ := of(runs[0]); connect.TotalCount() > 0 {
-		points = append(points, distribution("connect", func(r *Result) *hdr.Histogram { _, _, h, _ := of(r); return h }))
+		points = append(points, distribution("connect", func(r *Result) *hdr.Histogram {
+			_, _, h,
+				_ := of(r)
+			return h
+		}))
 	}
 	return append(points, distribution("first_byte", func(r *Result) *hdr.Histogram { _, _, _, h := of(r); return h }))
 }

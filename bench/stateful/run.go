@@ -69,7 +69,8 @@ func Run(ctx context.Context, c RunConfig) error {
 	}
 	if c.Memory {
 		run := results.Begin("memory")
-		points, err := Memory(ctx, MemoryConfig{Window: c.Window, Repeat: c.Repeat, Concurrent: c.Concurrent, Out: c.Out, Progress: c.Progress})
+		points, err := Memory(ctx, MemoryConfig{Window: c.Window, Repeat: c.Repeat, Concurrent: c.Concurrent,
+			Out: c.Out, Progress: c.Progress})
 		if err != nil {
 			return err
 		}
@@ -120,7 +121,8 @@ func (c *RunConfig) profile() (*Profile, error) {
 		return nil, fmt.Errorf("%s, with what flags change: %w", path, err)
 	}
 	if c.Repeat < 1 || c.Churn < 0 || c.Churn > 100 {
-		return nil, fmt.Errorf("--repeat %d, --churn %d: at least 1, and 0 to 100 a second, are possible", c.Repeat, c.Churn)
+		return nil, fmt.Errorf("--repeat %d, --churn %d: at least 1, and 0 to 100 a second, are possible", c.Repeat,
+			c.Churn)
 	}
 	return p, nil
 }
@@ -209,7 +211,8 @@ func (c *RunConfig) overInterfaces(ctx context.Context, p *Profile) ([]results.P
 		flag, port, gateway string
 		to                  *Port
 		via                 *netip.Addr
-	}{{"--client", c.Client, c.ClientGateway, &l.Client, &l.ClientGateway}, {"--server", c.Server, c.ServerGateway, &l.Server, &l.ServerGateway}} {
+	}{{"--client", c.Client, c.ClientGateway, &l.Client, &l.ClientGateway}, {"--server", c.Server, c.ServerGateway,
+		&l.Server, &l.ServerGateway}} {
 		if *end.to, err = stateless.ParsePort(end.port); err != nil {
 			return nil, fmt.Errorf("%s: %w", end.flag, err)
 		}

@@ -188,7 +188,8 @@ func (e *Engine) readTag(c *conn, b []byte, offset uint32) (whole, ok bool) {
 func (e *Engine) firstByte(c *conn) {
 	if c.flags&asking != 0 {
 		c.flags &^= asking
-		_ = e.stats.FirstByte[c.template].RecordValue(int64(e.us - c.asked)) // fails beyond a minute: templates' timeouts end that
+		// fails beyond a minute: templates' timeouts end that
+		_ = e.stats.FirstByte[c.template].RecordValue(int64(e.us - c.asked))
 	}
 }
 

@@ -62,7 +62,8 @@ func (e *Engine) stray(p *packet) {
 
 // refuse answers a segment with RST.
 func (e *Engine) refuse(p *packet) {
-	c := conn{peer: p.key.peer, local: p.key.local, localPort: p.key.localPort, peerPort: p.key.peerPort, protocol: ProtocolTCP}
+	c := conn{peer: p.key.peer, local: p.key.local, localPort: p.key.localPort, peerPort: p.key.peerPort,
+		protocol: ProtocolTCP}
 	if p.flags&header.TCPACK != 0 {
 		e.control(&c, p.ack, 0, header.TCPRST)
 		return
@@ -203,7 +204,8 @@ func (e *Engine) acknowledged(i uint32, p *packet) bool {
 		c.state = open
 		e.stats.Templates[c.template].Connected++
 		if e.role == Client {
-			_ = e.stats.Connect[c.template].RecordValue(int64(e.us - c.opened)) // fails beyond a minute, which no SYN waits
+			// fails beyond a minute, which no SYN waits
+			_ = e.stats.Connect[c.template].RecordValue(int64(e.us - c.opened))
 		}
 		e.beginStep(i, c)
 	case e.ownTurn(c) && c.flags&thinking == 0 && notBefore(c.sndUna, c.sndEnd):

@@ -29,7 +29,8 @@ func newTestPair(t *testing.T, change func(p *Profile), templates ...Template) *
 
 // transport is where a frame's TCP header begins, if it is one of IPv4 and TCP.
 func transport(frame []byte) ([]byte, bool) {
-	if len(frame) < header.EthernetBytes+header.IPv4Bytes+header.TCPBytes || frame[12] != 8 || frame[13] != 0 || frame[header.EthernetBytes+9] != byte(ProtocolTCP) {
+	if len(frame) < header.EthernetBytes+header.IPv4Bytes+header.TCPBytes || frame[12] != 8 || frame[13] != 0 ||
+		frame[header.EthernetBytes+9] != byte(ProtocolTCP) {
 		return nil, false
 	}
 	return frame[header.EthernetBytes+header.IPv4Bytes:], true
@@ -211,7 +212,8 @@ func TestLateFIN(t *testing.T) {
 			}
 			play(t, r, 1, 20*time.Second)
 			c := first.stats.Total()
-			if c.Opened != 1 || c.Completed+tc.failed != 1 || c.Failed[Timeout] != tc.failed || c.Failures() != tc.failed {
+			if c.Opened != 1 || c.Completed+tc.failed != 1 || c.Failed[Timeout] != tc.failed ||
+				c.Failures() != tc.failed {
 				t.Errorf("%+v", c)
 			}
 			if want := 5 * time.Second; tc.failed != 0 && (resetAfter-want).Abs() > 10*time.Millisecond {

@@ -35,7 +35,8 @@ func Named(name string) (*Profile, error) {
 		for _, f := range known {
 			names = append(names, strings.TrimSuffix(f.Name(), ".yaml"))
 		}
-		return nil, fmt.Errorf("there is no profile %q: name one of %s, or a file (./%s)", name, strings.Join(names, ", "), file)
+		return nil, fmt.Errorf("there is no profile %q: name one of %s, or a file (./%s)", name,
+			strings.Join(names, ", "), file)
 	}
 	return Parse("bench/profiles/"+file, text)
 }
@@ -109,7 +110,8 @@ func (r *reader) fields(n *yaml.Node, what string, known map[string]func(*yaml.N
 		read, ok := known[key.Value]
 		switch {
 		case !ok:
-			r.fail(key, "%s has no field %q: remove it, or use one of %s", what, key.Value, strings.Join(sortedKeys(known), ", "))
+			r.fail(key, "%s has no field %q: remove it, or use one of %s", what, key.Value,
+				strings.Join(sortedKeys(known), ", "))
 		case seen[key.Value]:
 			r.fail(key, "%s has the field %q twice: remove one", what, key.Value)
 		default:
@@ -187,7 +189,8 @@ func (r *reader) profile(n *yaml.Node, p *Profile) {
 		"ramp": func(n *yaml.Node) {
 			r.list(n, "ramp", func(n *yaml.Node) {
 				var s RampStep
-				r.fields(n, "an entry of ramp", map[string]func(*yaml.Node){"until": r.time(&s.Until), "cps": r.real(&s.CPS)})
+				r.fields(n, "an entry of ramp", map[string]func(*yaml.Node){"until": r.time(&s.Until),
+					"cps": r.real(&s.CPS)})
 				p.Ramp = append(p.Ramp, s)
 			})
 		},

@@ -157,7 +157,8 @@ func TestOtherPaths(t *testing.T) {
 	if g := ask(t, p, "/"); g.code != 404 {
 		t.Errorf("/: %d", g.code)
 	}
-	if g, err := request(http.MethodPost, fmt.Sprintf("http://%v/healthz", p.server.Addr())); err != nil || g.code != 200 {
+	if g, err := request(http.MethodPost, fmt.Sprintf("http://%v/healthz", p.server.Addr())); err != nil ||
+		g.code != 200 {
 		t.Errorf("POST /healthz: %d %v", g.code, err)
 	}
 }

@@ -35,7 +35,8 @@ func TestHugePages(t *testing.T) {
 	if !found {
 		t.Fatal("the mapping is not in /proc/self/smaps")
 	}
-	if m := regexp.MustCompile(`ShmemPmdMapped: +(\d+) kB`).FindStringSubmatch(ours); m == nil || m[1] != fmt.Sprint(size/1024) {
+	if m := regexp.MustCompile(`ShmemPmdMapped: +(\d+) kB`).FindStringSubmatch(ours); m == nil ||
+		m[1] != fmt.Sprint(size/1024) {
 		t.Errorf("by huge pages: %v, want all of %d kB", m, size/1024)
 	}
 }

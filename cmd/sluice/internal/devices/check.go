@@ -32,15 +32,22 @@ func Check(d Device, f config.Interface, chosen frames.Choice) (about string, er
 	if frames.Long(d.MTU, chosen.Size) && f.ZeroCopy == config.ZeroCopyRequire {
 		return "zero-copy",
 			fmt.Errorf("interface %s: zeroCopy is require, but %s: set zeroCopy to auto, or: ip link set %s mtu %d",
-				d.Name, frames.WhyLongIsCopy(d.MTU, chosen.Size), d.Name, frames.Room(frames.Large))
+				d.Name, frames.WhyLongIsCopy(d.MTU, chosen.Size), d.Name, frames.ZeroCopyMTU(d.Driver))
 	}
 	if d.generic != "" && f.Mode == config.ModeNative {
 		return "mode",
 			fmt.Errorf("interface %s: mode is native, but %s: set mode to auto or generic, or: ip link set %s mtu %d",
-				d.Name, d.generic, d.Name, frames.Room(frames.Large))
+				d.Name, d.generic, d.Name, frames.NativeMTU(d.Driver))
 	}
 	if why := frames.WhyNotWhole(d.Driver, d.MTU, chosen.Size); why != "" && f.ZeroCopy == config.ZeroCopyRequire {
+		if chosen.Size == frames.Large {
+			why += ": " + frames.MakeWhole(d.Name, d.Driver, chosen.Size)
+		}
 		return "zero-copy", fmt.Errorf("interface %s: zeroCopy is require, but in zero-copy %s", d.Name, why)
+	}
+	if d.generic != "" && f.ZeroCopy == config.ZeroCopyRequire {
+		return "zero-copy", fmt.Errorf("interface %s: zeroCopy is require, but %s: set zeroCopy to auto, or: ip link set %s mtu %d",
+			d.Name, d.generic, d.Name, frames.ZeroCopyMTU(d.Driver))
 	}
 	return "", nil
 }

@@ -42,7 +42,7 @@ func Read(name string) (Device, error) {
 	a := link.Attrs()
 	d := Device{Name: name, Index: a.Index, MTU: a.MTU, Up: a.Flags&net.FlagUp != 0}
 	d.readQueues()
-	if frames.Long(d.MTU, frames.Large) { // no other MTU needs generic mode; the watcher comes here twice a second
+	if d.MTU > frames.NativeMTU(d.Driver) { // no other MTU needs generic mode; the watcher comes here twice a second
 		features, known := netdev.XDPFeatures(d.Index)
 		d.generic = frames.WhyGeneric(d.Driver, features, known, d.MTU)
 	}

@@ -61,19 +61,24 @@ func TestRefusedForTheMTU(t *testing.T) {
 		{"native", Device{Name: "left", Driver: "igb", MTU: 9000,
 			generic: "driver igb gives no packets in several buffers"}, config.Interface{Mode: config.ModeNative},
 			"mode", "interface left: mode is native, but driver igb gives no packets in several buffers: set mode to " +
-				"auto or generic, or: ip link set left mtu 3818"},
+				"auto or generic, or: ip link set left mtu 3046"},
 		{"generic is fine", Device{Name: "left", Driver: "igb", MTU: 9000,
 			generic: "driver igb gives no packets in several buffers"}, config.Interface{Mode: config.ModeGeneric}, "",
 			""},
 		{"native is fine", Device{Name: "left", Driver: "veth", MTU: 9000}, config.Interface{Mode: config.ModeNative},
 			"", ""},
+		{"generic, and so no zero-copy", Device{Name: "left", Driver: "igc", MTU: 2000,
+			generic: "driver igc refuses a native XDP program"}, config.Interface{ZeroCopy: config.ZeroCopyRequire},
+			"zero-copy",
+			"interface left: zeroCopy is require, but driver igc refuses a native XDP program: set zeroCopy to auto, " +
+				"or: ip link set left mtu 1500"},
 		{"more than any packet", Device{Name: "left", Driver: "veth", MTU: 65259}, config.Interface{}, "mtu",
 			"take at most 65258"},
 		{"packets in pieces", Device{Name: "left", Driver: "igb", MTU: 3047},
 			config.Interface{ZeroCopy: config.ZeroCopyRequire},
 			"zero-copy",
 			"interface left: zeroCopy is require, but in zero-copy driver igb delivers packets of up to 3046 bytes " +
-				"whole"},
+				"whole into frames of 4096 bytes, and the MTU is 3047: ip link set left mtu 3046"},
 	} {
 		about, err := Check(tc.d, tc.f, frames.Choice{Size: frames.Large})
 		if got := fmt.Sprint(err); about != tc.about || (tc.want == "") != (err == nil) ||

@@ -115,7 +115,8 @@ type Interface struct {
 	// FlowHash is by which fields packets are spread, of the kinds that the driver tells about.
 	FlowHash map[ethtool.Flow]ethtool.HashFields
 	Rings    ethtool.Rings // zero where the driver does not tell
-	// NoAccessPlatform: a virtio device without VIRTIO_F_ACCESS_PLATFORM (Virtual I/O Device 1.1, section 6).
+	// NoAccessPlatform: a virtio device without VIRTIO_F_ACCESS_PLATFORM (Virtual I/O Device 1.1,
+	// section 6).
 	NoAccessPlatform bool
 	Below            []Lower // devices that this one lies on, such as a VLAN's
 }

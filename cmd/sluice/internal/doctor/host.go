@@ -61,7 +61,8 @@ func (e *examination) privileges() {
 	if len(missing) == 0 {
 		e.ok("capabilities", e.f.CapsOf, "all that are needed")
 	} else {
-		e.add(Fail, "capabilities", e.f.CapsOf, "missing "+strings.Join(missing, ", "), "run as root, or add them to the unit or the container")
+		e.add(Fail, "capabilities", e.f.CapsOf, "missing "+strings.Join(missing, ", "),
+			"run as root, or add them to the unit or the container")
 	}
 }
 
@@ -69,9 +70,11 @@ func (e *examination) configuration() {
 	f := e.f
 	switch {
 	case f.ConfigError != nil:
-		e.add(Fail, "configuration", f.ConfigFile, f.ConfigError.Error(), "correct the file; nothing that depends on it was checked")
+		e.add(Fail, "configuration", f.ConfigFile, f.ConfigError.Error(),
+			"correct the file; nothing that depends on it was checked")
 	case f.Config == nil:
-		e.add(Warn, "configuration", "", "none given, and no daemon runs that has one", "name one with --config; nothing that depends on it was checked")
+		e.add(Warn, "configuration", "", "none given, and no daemon runs that has one",
+			"name one with --config; nothing that depends on it was checked")
 	default:
 		e.configErrors()
 	}
@@ -86,14 +89,17 @@ func (e *examination) configuration() {
 	case f.Running != nil && f.Running.Ready:
 		e.ok("daemon", "", fmt.Sprintf("running as pid %d, ready", f.Running.PID))
 	case f.Running != nil:
-		e.add(Warn, "daemon", "", fmt.Sprintf("running as pid %d, not ready: %s", f.Running.PID, strings.Join(f.Running.NotReady, "; ")), "see `sluice status`")
+		e.add(Warn, "daemon", "", fmt.Sprintf("running as pid %d, not ready: %s", f.Running.PID,
+			strings.Join(f.Running.NotReady, "; ")), "see `sluice status`")
 	case f.Socket == SocketHidden:
 		e.ok("daemon", "", "not asked; modes below are what the drivers say they can")
 	default:
 		e.ok("daemon", "", "not running; modes below are what the drivers say they can")
 	}
 	if pid := f.OtherNetNS; pid != 0 {
-		e.add(Warn, "network-namespace", "", "the daemon is in another than this command: what follows about interfaces, ports and sysctls is not about its",
+		e.add(Warn, "network-namespace", "",
+			"the daemon is in another than this command: what follows about interfaces, ports and sysctls is not "+
+				"about its",
 			fmt.Sprintf("repeat this command there: nsenter -t %d -n sluice doctor, with the same flags", pid))
 	}
 }
@@ -125,8 +131,10 @@ func (e *examination) startError() {
 	}
 	text := e.f.StartError.Error()
 	said := slices.ContainsFunc(e.findings, func(f Finding) bool {
-		names := strings.HasPrefix(text, "interface "+f.Subject+" ") || strings.HasPrefix(text, "interface "+f.Subject+":")
-		return f.Level == Fail && (f.Found == text || names && slices.Contains([]string{"interface", "queues", "mtu", "driver-mode"}, f.Check))
+		names := strings.HasPrefix(text, "interface "+f.Subject+" ") || strings.HasPrefix(text, "interface "+f.Subject+
+			":")
+		return f.Level == Fail && (f.Found == text || names && slices.Contains([]string{"interface", "queues", "mtu",
+			"driver-mode"}, f.Check))
 	})
 	if !said {
 		e.add(Fail, "start", "interfaces", text, "until that is done sluice run ends with this message")
@@ -215,12 +223,16 @@ func (e *examination) forwarding() {
 	if !e.f.Config.HostLink.Enabled() {
 		return
 	}
-	for _, family := range []struct{ name, key string }{{"IPv4", "net.ipv4.ip_forward"}, {"IPv6", "net.ipv6.conf.all.forwarding"}} {
+	for _, family := range []struct{ name, key string }{
+		{"IPv4", "net.ipv4.ip_forward"}, {"IPv6", "net.ipv6.conf.all.forwarding"},
+	} {
 		switch v, known := e.f.Sysctls[family.key]; {
 		case !known:
-			e.add(Warn, "forwarding", family.name, family.key+" cannot be read", "make sure it is 1 if backends are behind kernel routes")
+			e.add(Warn, "forwarding", family.name, family.key+" cannot be read",
+				"make sure it is 1 if backends are behind kernel routes")
 		case v == "0":
-			e.add(Warn, "forwarding", family.name, family.key+" is 0", "backends that only the kernel reaches (overlays) get nothing: sysctl "+family.key+"=1")
+			e.add(Warn, "forwarding", family.name, family.key+" is 0",
+				"backends that only the kernel reaches (overlays) get nothing: sysctl "+family.key+"=1")
 		default:
 			e.ok("forwarding", family.name, family.key+" is "+v)
 		}
@@ -231,16 +243,24 @@ func (e *examination) forwarding() {
 func (e *examination) ports() {
 	c := e.f.Config
 	if port, clash := e.f.Host.ChosenByKernel(c.SNAT.Ports); clash {
-		e.add(Fail, "snat-ports", c.SNAT.Ports.String(), fmt.Sprintf("the kernel gives out port %d of it too (%s)", port, e.f.Host.Ephemeral),
+		e.add(Fail, "snat-ports", c.SNAT.Ports.String(), fmt.Sprintf("the kernel gives out port %d of it too (%s)",
+			port, e.f.Host.Ephemeral),
 			"choose a range outside, or: sysctl net.ipv4.ip_local_reserved_ports="+c.SNAT.Ports.String())
 	} else {
-		e.ok("snat-ports", c.SNAT.Ports.String(), "outside node ports "+c.NodePortRange.String()+" and the kernel's own "+e.f.Host.Ephemeral.String())
+		e.ok("snat-ports", c.SNAT.Ports.String(), "outside node ports "+c.NodePortRange.String()+
+			" and the kernel's own "+e.f.Host.Ephemeral.String())
 	}
-	if in := e.listeners(func(l Listener) bool { return !l.Addr.Addr().IsLoopback() && c.SNAT.Ports.Contains(l.Addr.Port()) }); in != "" {
+	if in := e.listeners(func(l Listener) bool {
+		return !l.Addr.Addr().IsLoopback() &&
+			c.SNAT.Ports.Contains(l.Addr.Port())
+	}); in != "" {
 		e.add(Warn, "snat-ports", c.SNAT.Ports.String(), "the node listens in it: "+in,
 			"it works, by a detour through user space; choose another range if that traffic matters")
 	}
-	if in := e.listeners(func(l Listener) bool { return !l.Addr.Addr().IsLoopback() && c.NodePortRange.Contains(l.Addr.Port()) }); in != "" {
+	if in := e.listeners(func(l Listener) bool {
+		return !l.Addr.Addr().IsLoopback() &&
+			c.NodePortRange.Contains(l.Addr.Port())
+	}); in != "" {
 		e.add(Warn, "node-ports", c.NodePortRange.String(), "the node listens in it: "+in,
 			"a node port that a service has goes to the service; move the listener")
 	}
@@ -262,7 +282,8 @@ func (e *examination) metricsPort(address string) {
 			(!at.IsValid() || at.IsUnspecified() || l.Addr.Addr().IsUnspecified() || l.Addr.Addr() == at)
 	})
 	if clash != "" && e.f.Running == nil {
-		e.add(Warn, "metrics-port", address, "taken: "+clash, "free it or set metrics.address; forwarding works without")
+		e.add(Warn, "metrics-port", address, "taken: "+clash,
+			"free it or set metrics.address; forwarding works without")
 		return
 	}
 	e.ok("metrics-port", address, "free, or the daemon's own")
@@ -305,9 +326,11 @@ func (e *examination) places() {
 	case SocketStale:
 		e.ok("status-socket", c.StatusSocket(), "left by a daemon that was killed; the next one replaces it")
 	case SocketHidden:
-		e.add(Warn, "status-socket", c.StatusSocket(), "this command may not open it, so whether a daemon runs is not known", "run it as root")
+		e.add(Warn, "status-socket", c.StatusSocket(),
+			"this command may not open it, so whether a daemon runs is not known", "run it as root")
 	default:
-		e.add(Fail, "status-socket", c.StatusSocket(), "something else is there", "remove it, or choose another stateDir")
+		e.add(Fail, "status-socket", c.StatusSocket(), "something else is there",
+			"remove it, or choose another stateDir")
 	}
 }
 
@@ -331,9 +354,12 @@ func (e *examination) objects() {
 	case e.f.API == nil:
 		e.ok("kubernetes", subject, "there; whether the API server answers is not checked")
 	case c.Kubernetes.Kubeconfig == "":
-		e.add(Fail, "kubernetes", subject, e.f.API.Error(), "run this in the gateway's pod, or set kubernetes.kubeconfig to a file that the daemon can read")
+		e.add(Fail, "kubernetes", subject, e.f.API.Error(),
+			"run this in the gateway's pod, or set kubernetes.kubeconfig to a file that the daemon can read")
 	default:
-		e.add(Fail, "kubernetes", subject, e.f.API.Error(), "correct kubernetes.kubeconfig or the file; kubectl --kubeconfig "+subject+" get services shows that it works")
+		e.add(Fail, "kubernetes", subject, e.f.API.Error(),
+			"correct kubernetes.kubeconfig or the file; kubectl --kubeconfig "+subject+
+				" get services shows that it works")
 	}
 }
 
@@ -341,7 +367,8 @@ func (e *examination) stateDir() {
 	dir := e.f.Config.StateDir
 	do := "set stateDir to a directory under /run"
 	if e.f.RunDisk {
-		do = fmt.Sprintf("mkdir -p %s && mount -t tmpfs tmpfs %s, before the daemon starts (/run is no tmpfs here either)", dir, dir)
+		do = fmt.Sprintf("mkdir -p %s && mount -t tmpfs tmpfs %s, before the daemon starts (/run is no tmpfs here "+
+			"either)", dir, dir)
 	}
 	if e.f.StateDisk {
 		e.add(Warn, "state-dir", dir, "not on a tmpfs: the flow table is written to disk as long as flows change", do)

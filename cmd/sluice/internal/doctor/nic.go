@@ -25,7 +25,8 @@ func (e *examination) attaching(d *Interface) {
 		e.ok("xdp-attach", d.Name, found+"; one is attached, and is replaced without that")
 		return
 	}
-	do := "start sluice before the node gets traffic; drain.handOver: true keeps the program, and the link, over restarts"
+	do := "start sluice before the node gets traffic; drain.handOver: true keeps the program, and the link, over " +
+		"restarts"
 	if e.f.Config.Drain.HandOver {
 		do = "start sluice before the node gets traffic; restarts keep the program (drain.handOver)"
 	}
@@ -61,7 +62,9 @@ func (e *examination) workers() {
 	for i := range e.f.Interfaces {
 		d := &e.f.Interfaces[i]
 		if used := e.queuesUsed(d); d.Err == nil && used > n && e.f.CPUs > n {
-			e.add(Warn, "workers", "", fmt.Sprintf("%d: each worker needs a queue of its own on every interface, and %s has %s, where %s has %d", n, fewest, plural(n), d.Name, used),
+			e.add(Warn, "workers", "",
+				fmt.Sprintf("%d: each worker needs a queue of its own on every interface, and %s has %s, where %s "+
+					"has %d", n, fewest, plural(n), d.Name, used),
 				e.moreQueues(fewest, min(used, e.f.CPUs)))
 			return
 		}
@@ -78,7 +81,8 @@ func (e *examination) moreQueues(name string, n int) string {
 		case e.interfaceConfig(name).Queues != config.AllQueues:
 			return "set queues of " + name + " to all"
 		case d.MaxQueues <= d.Queues:
-			return fmt.Sprintf("driver %s has no more there: expect what so many cores do, or take a NIC with more queues", d.Driver)
+			return fmt.Sprintf("driver %s has no more there: expect what so many cores do, or take a NIC with more "+
+				"queues", d.Driver)
 		default:
 			n = min(n, d.MaxQueues)
 		}
@@ -96,19 +100,23 @@ func (e *examination) flowHash(d *Interface) {
 	for _, f := range []struct {
 		flow ethtool.Flow
 		name string
-	}{{ethtool.TCP4, "TCP over IPv4"}, {ethtool.TCP6, "TCP over IPv6"}, {ethtool.UDP4, "UDP over IPv4"}, {ethtool.UDP6, "UDP over IPv6"}} {
+	}{{ethtool.TCP4, "TCP over IPv4"}, {ethtool.TCP6, "TCP over IPv6"}, {ethtool.UDP4, "UDP over IPv4"},
+		{ethtool.UDP6, "UDP over IPv6"}} {
 		if d.FlowHash[f.flow].AddressesAlone() {
 			families = append(families, f.name)
 			commands = append(commands, fmt.Sprintf("ethtool -N %s rx-flow-hash %v sdfn", d.Name, f.flow))
 		}
 	}
 	if len(commands) > 0 && workers < 2 {
-		e.ok("rss-hash", d.Name, strings.Join(families, ", ")+" by addresses alone, which is all the same to one worker")
+		e.ok("rss-hash", d.Name, strings.Join(families, ", ")+
+			" by addresses alone, which is all the same to one worker")
 		return
 	}
 	if len(commands) > 0 {
-		e.add(Warn, "rss-hash", d.Name, fmt.Sprintf("%s: the queue is chosen by addresses alone, so all that one client sends to a VIP, and all that one backend answers, comes to one of %d queues and one worker",
-			strings.Join(families, ", "), d.RSSQueues), strings.Join(commands, "; "))
+		e.add(Warn, "rss-hash", d.Name,
+			fmt.Sprintf("%s: the queue is chosen by addresses alone, so all that one client sends to a VIP, and all "+
+				"that one backend answers, comes to one of %d queues and one worker",
+				strings.Join(families, ", "), d.RSSQueues), strings.Join(commands, "; "))
 		return
 	}
 	found := "TCP and UDP by addresses and ports"
@@ -118,18 +126,22 @@ func (e *examination) flowHash(d *Interface) {
 	e.ok("rss-hash", d.Name, found)
 }
 
-// rings compares the device's own rings with the frames that there are for them: in zero-copy both rings are filled
-// with frames of ours.
+// rings compares the device's own rings with the frames that there are for them: in zero-copy both
+// rings are filled with frames of ours.
 func (e *examination) rings(d *Interface, c config.Interface) {
 	r := d.Rings
 	if r.Rx == 0 {
 		return
 	}
-	found := fmt.Sprintf("the NIC's own: rx %d of at most %d, tx %d of at most %d descriptors", r.Rx, r.MaxRx, r.Tx, r.MaxTx)
+	found := fmt.Sprintf("the NIC's own: rx %d of at most %d, tx %d of at most %d descriptors", r.Rx, r.MaxRx, r.Tx,
+		r.MaxTx)
 	if have := e.f.Config.Tuning.FramesPerQueue(); !d.generic(c) && e.zeroCopied(d) && int(r.Rx+r.Tx) > have {
 		enough := 1 << bits.Len(uint(int(r.Rx+r.Tx)+have/2-1)/2) // of frames, two for each descriptor
-		e.add(Warn, "rings", d.Name, fmt.Sprintf("%s, and there are %d frames for them in zero-copy (2 x tuning.ringSize), so they cannot both be full", found, have),
-			fmt.Sprintf("set tuning.ringSize to %d, or: ethtool -G %s rx %d tx %d", enough, d.Name, min(int(r.Rx), have/4), min(int(r.Tx), have/4)))
+		e.add(Warn, "rings", d.Name,
+			fmt.Sprintf("%s, and there are %d frames for them in zero-copy (2 x tuning.ringSize), so they cannot "+
+				"both be full", found, have),
+			fmt.Sprintf("set tuning.ringSize to %d, or: ethtool -G %s rx %d tx %d", enough, d.Name,
+				min(int(r.Rx), have/4), min(int(r.Tx), have/4)))
 		return
 	}
 	e.ok("rings", d.Name, found)

@@ -49,7 +49,9 @@ func (d *Interface) readDriver(link netlink.Link) {
 	d.Features, _ = ethtool.Features(d.Name)
 	d.Rings, _ = ethtool.ReadRings(d.Name)
 	d.FlowHash = map[ethtool.Flow]ethtool.HashFields{}
-	for _, f := range []ethtool.Flow{ethtool.TCP4, ethtool.UDP4, ethtool.SCTP4, ethtool.TCP6, ethtool.UDP6, ethtool.SCTP6} {
+	for _, f := range []ethtool.Flow{
+		ethtool.TCP4, ethtool.UDP4, ethtool.SCTP4, ethtool.TCP6, ethtool.UDP6, ethtool.SCTP6,
+	} {
 		if h, err := ethtool.ReadFlowHash(d.Name, f); err == nil {
 			d.FlowHash[f] = h
 		}
@@ -58,7 +60,8 @@ func (d *Interface) readDriver(link netlink.Link) {
 		bits, _ := os.ReadFile(filepath.Join("/sys/class/net", d.Name, "device", "features"))
 		d.NoAccessPlatform = withoutAccessPlatform(string(bits))
 	}
-	// The kernel names the namespace of the other end (IFLA_LINK_NETNSID) only if it is another one.
+	// The kernel names the namespace of the other end (IFLA_LINK_NETNSID) only if it is another
+	// one.
 	if a := link.Attrs(); link.Type() == "veth" && a.NetNsID == -1 && a.ParentIndex != 0 {
 		if peer, err := netlink.LinkByIndex(a.ParentIndex); err == nil {
 			d.PeerFeatures, _ = ethtool.Features(peer.Attrs().Name)
@@ -76,8 +79,9 @@ func withoutAccessPlatform(bits string) bool {
 	return len(bits) > accessPlatform && bits[accessPlatform] == '0'
 }
 
-// readQueues asks the driver, as the daemon does: a driver that does not tell has one queue for it. How many there are
-// to receive on /sys says all the same, where it is of this network namespace: packets are spread over all of them.
+// readQueues asks the driver, as the daemon does: a driver that does not tell has one queue for it.
+// How many there are to receive on /sys says all the same, where it is of this network namespace:
+// packets are spread over all of them.
 func (d *Interface) readQueues(index int) {
 	d.Queues, d.RSSQueues = 1, 1
 	c, err := ethtool.ReadChannels(d.Name)
@@ -137,7 +141,8 @@ func below(link netlink.Link) (list []Lower) {
 	}
 	a := link.Attrs()
 	for _, l := range links {
-		// The kernel names the namespace of the device below (IFLA_LINK_NETNSID) only if it is another one.
+		// The kernel names the namespace of the device below (IFLA_LINK_NETNSID) only if it is
+		// another one.
 		made := link.Type() != "veth" && a.NetNsID == -1 && a.ParentIndex == l.Attrs().Index && a.ParentIndex != a.Index
 		if made || l.Attrs().MasterIndex == a.Index {
 			features, _ := ethtool.Features(l.Attrs().Name)

@@ -46,7 +46,8 @@ func TestReadStopped(t *testing.T) {
 	if f.Config == nil || f.Running != nil || !errors.Is(f.RunningErr, status.ErrNotRunning) {
 		t.Errorf("config %v (%v), running %v (%v)", f.Config, f.ConfigError, f.Running, f.RunningErr)
 	}
-	if f.Kernel == "" || f.CPUs == 0 || f.Memlock == 0 || !f.Manifests || f.Socket != SocketAbsent || len(f.Sysctls) < 2 {
+	if f.Kernel == "" || f.CPUs == 0 || f.Memlock == 0 || !f.Manifests || f.Socket != SocketAbsent ||
+		len(f.Sysctls) < 2 {
 		t.Errorf("read %+v", f)
 	}
 	if want := (Listener{"tcp", netip.MustParseAddrPort(l.Addr().String())}); !slices.Contains(f.Listeners, want) {
@@ -121,7 +122,8 @@ func TestReadSocket(t *testing.T) {
 		t.Errorf("open: %s", got)
 	}
 	l.Close()
-	for path, want := range map[string]SocketState{file: SocketObstacle, stale: SocketStale, dir + "/none": SocketAbsent} {
+	for path, want := range map[string]SocketState{file: SocketObstacle, stale: SocketStale, dir +
+		"/none": SocketAbsent} {
 		if got := readSocket(path); got != want {
 			t.Errorf("%s: %s, want %s", path, got, want)
 		}
@@ -174,8 +176,9 @@ func TestReadAPI(t *testing.T) {
 	}
 }
 
-// TestHiddenSocket: to a user who may not look, a daemon's socket is neither absent nor an obstacle. Root looks
-// everywhere, so a thread without CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH does.
+// TestHiddenSocket: to a user who may not look, a daemon's socket is neither absent nor an
+// obstacle. Root looks everywhere, so a thread without CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH
+// does.
 func TestHiddenSocket(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "status.sock")

@@ -40,13 +40,16 @@ func TestReadVeth(t *testing.T) {
 		t.Fatal(err)
 	}
 	if pid := os.Getppid(); otherNamespace(pid) != pid || otherNamespace(unix.Gettid()) != 0 {
-		t.Errorf("in another namespace than pid %d: %d; than itself: %d", pid, otherNamespace(pid), otherNamespace(unix.Gettid()))
+		t.Errorf("in another namespace than pid %d: %d; than itself: %d", pid, otherNamespace(pid),
+			otherNamespace(unix.Gettid()))
 	}
 	d := readInterface(pair.Name)
-	if d.Err != nil || d.Up || d.Kind != "veth" || d.Driver != "veth" || d.MTU != 1400 || d.Queues != 2 || d.MaxQueues != 2 || d.Program != "" {
+	if d.Err != nil || d.Up || d.Kind != "veth" || d.Driver != "veth" || d.MTU != 1400 || d.Queues != 2 ||
+		d.MaxQueues != 2 || d.Program != "" {
 		t.Errorf("read %+v", d)
 	}
-	if native := uint64(netdev.Basic | netdev.Redirect); !d.XDPKnown || d.XDPFeatures&native != native || d.XDPFeatures&netdev.ZeroCopy != 0 {
+	if native := uint64(netdev.Basic | netdev.Redirect); !d.XDPKnown || d.XDPFeatures&native != native ||
+		d.XDPFeatures&netdev.ZeroCopy != 0 {
 		t.Errorf("XDP features %b (%v)", d.XDPFeatures, d.XDPKnown)
 	}
 	if !d.PeerFeatures["tx-checksum-ip-generic"] {

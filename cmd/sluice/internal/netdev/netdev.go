@@ -15,8 +15,8 @@ const (
 	Basic    = 1 << 0
 	Redirect = 1 << 1
 	ZeroCopy = 1 << 3
-	// RxSG: the XDP program gets packets in several buffers. A driver without it refuses a program where the MTU
-	// needs them, or keeps such packets from it.
+	// RxSG: the XDP program gets packets in several buffers. A driver without it refuses a program
+	// where the MTU needs them, or keeps such packets from it.
 	RxSG = 1 << 5
 )
 
@@ -41,7 +41,8 @@ func (h genlHeader) Serialize() []byte { return h[:] }
 
 var errNoAttribute = errors.New("no such attribute")
 
-// Native reports whether a driver of these features runs programs in native mode, and lets them redirect packets.
+// Native reports whether a driver of these features runs programs in native mode, and lets them
+// redirect packets.
 func Native(features uint64) bool {
 	const needed = Basic | Redirect
 	return features&needed == needed
@@ -93,9 +94,9 @@ func attribute(b []byte, kind uint16, bytes int) ([]byte, error) {
 	return nil, errNoAttribute
 }
 
-// LosesProgram reports whether a driver runs no XDP program in native mode any more after the device was down, though the
-// kernel shows it as attached. Attaching it again ends that. vmxnet3 of Linux 7.3 does so: its counter "xdp packets"
-// stops, "ucast pkts rx" goes on.
+// LosesProgram reports whether a driver runs no XDP program in native mode any more after the
+// device was down, though the kernel shows it as attached. Attaching it again ends that. vmxnet3 of
+// Linux 7.3 does so: its counter "xdp packets" stops, "ucast pkts rx" goes on.
 func LosesProgram(driver string) bool { return driver == "vmxnet3" }
 
 // WhyNotNative is why mode auto leaves a driver's native mode alone; empty if it does not.
@@ -103,11 +104,12 @@ func WhyNotNative(driver string) string {
 	if !LosesProgram(driver) {
 		return ""
 	}
-	return "driver " + driver + " runs no native XDP program any more once the link was down, and the kernel would reset connections"
+	return "driver " + driver +
+		" runs no native XDP program any more once the link was down, and the kernel would reset connections"
 }
 
-// Carrier returns whether a device is up, and how often it has lost its carrier since it was made, which includes each time
-// that it was taken down.
+// Carrier returns whether a device is up, and how often it has lost its carrier since it was made,
+// which includes each time that it was taken down.
 func Carrier(index int) (up bool, losses uint32, err error) {
 	request := nl.NewNetlinkRequest(unix.RTM_GETLINK, 0)
 	message := nl.NewIfInfomsg(unix.AF_UNSPEC)

@@ -17,16 +17,18 @@ type carrier struct {
 	losses uint32
 }
 
-// carrierOf reads the carrier of a device whose driver loses programs, and returns the zero value for others.
+// carrierOf reads the carrier of a device whose driver loses programs, and returns the zero value
+// for others.
 func carrierOf(dev *devices.Device) (c carrier) {
 	if losesProgram(dev.Driver) {
-		c.up, c.losses, _ = netdev.Carrier(dev.Index) // of a device that has gone the index changes, which reopenReason sees
+		// of a device that has gone the index changes, which reopenReason sees
+		c.up, c.losses, _ = netdev.Carrier(dev.Index)
 	}
 	return c
 }
 
-// lostProgram returns an error if the driver no longer runs the program, though it is attached: the device was down
-// since it was attached, or while it was. p.mu must be held.
+// lostProgram returns an error if the driver no longer runs the program, though it is attached: the
+// device was down since it was attached, or while it was. p.mu must be held.
 func (p *port) lostProgram(dev *devices.Device) error {
 	if p.attach.Mode() != xdpprog.Native {
 		return nil

@@ -95,10 +95,10 @@ func (p *port) needsGeneric() string {
 	return p.device.WhyGeneric()
 }
 
-// prefersNative reports whether native mode is worth giving up the generic program of a predecessor:
-// it took generic mode at a larger MTU than the device has now. Without a record of that the program
-// stays as it is, because a driver that refuses native mode for another reason would lose it for a
-// moment at each restart.
+// prefersNative reports whether native mode is worth giving up the generic program of a
+// predecessor: it took generic mode at a larger MTU than the device has now. Without a record of
+// that the program stays as it is, because a driver that refuses native mode for another reason
+// would lose it for a moment at each restart.
 func (p *port) prefersNative(r *refusals) bool {
 	p.mu.Lock()
 	dev := p.device
@@ -110,11 +110,12 @@ func (p *port) prefersNative(r *refusals) bool {
 	return known && netdev.Native(features)
 }
 
-// otherMode is why the program must be in another mode than it is in, for the device as it is now; empty if it need
-// not. p.mu must be held.
+// otherMode is why the program must be in another mode than it is in, for the device as it is now;
+// empty if it need not. p.mu must be held.
 //
-// Native mode is worth a try where mode auto took generic mode at a larger MTU: it is the driver that may have
-// refused then, as some do for MTUs that fit a frame of ours. Each smaller MTU is worth one try.
+// Native mode is worth a try where mode auto took generic mode at a larger MTU: it is the driver
+// that may have refused then, as some do for MTUs that fit a frame of ours. Each smaller MTU is
+// worth one try.
 func (p *port) otherMode(dev devices.Device) string {
 	generic := dev.WhyGeneric()
 	switch {
@@ -136,8 +137,8 @@ func (p *port) otherMode(dev devices.Device) string {
 	return fmt.Sprintf("MTU is %d now, and native mode may be possible again", dev.MTU)
 }
 
-// otherSockets is why the sockets must be others than they are, for the device as it is now; empty if they need not.
-// p.mu must be held.
+// otherSockets is why the sockets must be others than they are, for the device as it is now; empty
+// if they need not. p.mu must be held.
 func (p *port) otherSockets(dev devices.Device, frameSize int) string {
 	wanted, why := p.modeOf(dev, frameSize)
 	long := frames.Long(dev.MTU, frameSize)

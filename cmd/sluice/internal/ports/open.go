@@ -33,7 +33,8 @@ func (s *Set) bindPort(ctx context.Context, p *port) error {
 	}
 	n := p.servable(dev)
 	if err == nil && n < s.workers.Len() {
-		err = fmt.Errorf("%s has %d queues now, and each of %d workers needs one of its own on every interface: `ethtool -L %s combined %d`, or restart the daemon",
+		err = fmt.Errorf("%s has %d queues now, and each of %d workers needs one of its own on every interface: "+
+			"`ethtool -L %s combined %d`, or restart the daemon",
 			p.name, n, s.workers.Len(), p.name, s.workers.Len())
 	}
 	if err != nil {
@@ -69,7 +70,8 @@ func (s *Set) openSlot(ctx context.Context, p *port, sl *slot) error {
 	}
 	ring := uint32(c.Tuning.RingSize)
 	socket, err := xsk.Open(ctx, xsk.Config{
-		Interface: p.name, Queue: sl.queue, UMEM: s.workers.UMEM(sl.worker), Mode: mode, CopyReason: why, Long: p.long(s.frames.Size),
+		Interface: p.name, Queue: sl.queue, UMEM: s.workers.UMEM(sl.worker), Mode: mode, CopyReason: why,
+		Long:   p.long(s.frames.Size),
 		RxSize: ring, TxSize: ring, FillSize: ring, CompletionSize: ring,
 		TxBudget: c.Sockets.TxBudget, BusyPoll: c.Sockets.BusyPoll.D(), BusyPollBudget: c.Sockets.BusyPollBudget,
 		RebindFor: 3 * time.Second,
@@ -97,7 +99,8 @@ func (s *Set) attachPort(ctx context.Context, p *port) error {
 		return p.closed(errors.Join(err, s.closePort(ctx, p)))
 	}
 	if err := p.noteMode(s.refusals); err != nil {
-		s.log.Warn("the next process will not know at which MTU native mode was refused", "interface", p.name, "error", err)
+		s.log.Warn("the next process will not know at which MTU native mode was refused", "interface", p.name, "error",
+			err)
 	}
 	if p.sendsNothing() { // native mode was expected, and refused
 		err := error(nil)
@@ -127,8 +130,9 @@ func (s *Set) attachPort(ctx context.Context, p *port) error {
 	return nil
 }
 
-// attachTo puts the program on the device. One that stayed there while sockets were replaced remains: some drivers take
-// the link down when a program goes, and until the next one is there the kernel would answer in the place of services.
+// attachTo puts the program on the device. One that stayed there while sockets were replaced
+// remains: some drivers take the link down when a program goes, and until the next one is there the
+// kernel would answer in the place of services.
 func (p *port) attachTo(k Program, r *refusals) error {
 	p.mu.Lock()
 	stayed := p.attach != nil
@@ -204,7 +208,8 @@ func (s *Set) tunePort(p *port) {
 	p.napi, p.refused = dev, refused
 }
 
-// closePort takes the sockets away from the workers and closes them, and takes the program off the device.
+// closePort takes the sockets away from the workers and closes them, and takes the program off the
+// device.
 func (s *Set) closePort(ctx context.Context, p *port) error {
 	err := s.closeSockets(ctx, p)
 	return errors.Join(err, p.detach())

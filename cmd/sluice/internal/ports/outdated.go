@@ -95,8 +95,10 @@ func (p *port) keptCondition(frameSize int) status.ConditionView {
 		if p.pieces != "" { // which are lost
 			level = status.Failed
 		}
-		return level("memlock", fmt.Sprintf("interface %s stays as it is, though %s: its sockets would register the frames once more, and %v; then restart",
-			p.name, p.kept.want, p.kept.why))
+		return level("memlock",
+			fmt.Sprintf("interface %s stays as it is, though %s: its sockets would register the frames once more, "+
+				"and %v; then restart",
+				p.name, p.kept.want, p.kept.why))
 	}
 	return status.Failed("mtu", fmt.Sprintf("interface %s has MTU %d, and packets longer than %d bytes are lost: "+
 		"sockets that take them would register the frames once more, and %v; then restart. Or: ip link set %s mtu %d",

@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	// confirmPieces is how long a piece must go without a longer packet on any queue of the port, which refutes it: a
-	// forged one is confirmed only where nothing longer arrives.
+	// confirmPieces is how long a piece must go without a longer packet on any queue of the port,
+	// which refutes it: a forged one is confirmed only where nothing longer arrives.
 	confirmPieces = 2 * time.Second
-	// retryZeroCopy is after how long zero-copy is tried again: the piece may have been forged all the same. With a
-	// driver that does cut packets, those are lost until that is confirmed anew.
+	// retryZeroCopy is after how long zero-copy is tried again: the piece may have been forged all
+	// the same. With a driver that does cut packets, those are lost until that is confirmed anew.
 	retryZeroCopy = 10 * time.Minute
 )
 
@@ -28,8 +28,8 @@ type suspicion struct {
 	refuted uint64 // how many pieces of the port were, at that time
 }
 
-// notePieces looks for packets that a zero-copy driver delivered in pieces: package frames does not know
-// every driver. One piece is enough, if nothing refutes it.
+// notePieces looks for packets that a zero-copy driver delivered in pieces: package frames does not
+// know every driver. One piece is enough, if nothing refutes it.
 func (s *Set) notePieces(ctx context.Context, p *port, now time.Time) {
 	p.retryZeroCopy(now)
 	var zeroCopied []*slot
@@ -52,8 +52,8 @@ func (p *port) retryZeroCopy(now time.Time) {
 	}
 }
 
-// judgePieces is notePieces for the slots whose sockets are in zero-copy. While there is a piece, the workers of all of
-// them look for what refutes it: the size of buffers is the device's.
+// judgePieces is notePieces for the slots whose sockets are in zero-copy. While there is a piece,
+// the workers of all of them look for what refutes it: the size of buffers is the device's.
 func (s *Set) judgePieces(ctx context.Context, p *port, zeroCopied []*slot, now time.Time) {
 	refuted := uint64(0) // read before the pieces: one that is refuted meanwhile must count
 	for _, sl := range zeroCopied {
@@ -77,7 +77,8 @@ func (s *Set) judgePieces(ctx context.Context, p *port, zeroCopied []*slot, now 
 	}
 }
 
-// suspect returns a piece that one of the slots got, and what it says of the driver, which is empty if there is none.
+// suspect returns a piece that one of the slots got, and what it says of the driver, which is empty
+// if there is none.
 func (s *Set) suspect(p *port, slots []*slot) (piece fastpath.Piece, why string) {
 	p.mu.Lock()
 	dev := p.device
@@ -116,8 +117,8 @@ func (p *port) setPieces(why string, now time.Time) {
 // ethernetBytes is what a frame has before its IP packet, at most: a header and two VLAN tags.
 const ethernetBytes = 14 + 2*4
 
-// inPieces returns why packets do not arrive whole, given a piece of one; empty if the packet was longer than any that
-// the interface should receive: the driver is not the cause then.
+// inPieces returns why packets do not arrive whole, given a piece of one; empty if the packet was
+// longer than any that the interface should receive: the driver is not the cause then.
 func inPieces(dev devices.Device, frameSize int, piece fastpath.Piece) string {
 	if piece.Claimed > dev.MTU+ethernetBytes {
 		return ""
@@ -126,14 +127,16 @@ func inPieces(dev devices.Device, frameSize int, piece fastpath.Piece) string {
 	if frameSize < frames.Large {
 		do = fmt.Sprintf("set tuning.frameSize to %d and restart, or zeroCopy to never", frames.Large)
 	}
-	return fmt.Sprintf("driver %s delivers packets in pieces in zero-copy (the first %d bytes of %d arrived, in a frame of %d): %s",
+	return fmt.Sprintf("driver %s delivers packets in pieces in zero-copy (the first %d bytes of %d arrived, in a "+
+		"frame of %d): %s",
 		dev.Driver, piece.Got, piece.Claimed, frameSize, do)
 }
 
 // piecesCondition reports packets in pieces, and what is done about them. p.mu must be held.
 func (p *port) piecesCondition() status.ConditionView {
 	if p.config.ZeroCopy == config.ZeroCopyRequire {
-		return status.Failed("zero-copy", fmt.Sprintf("interface %s loses packets, and zeroCopy is require: %s", p.name, p.pieces))
+		return status.Failed("zero-copy", fmt.Sprintf("interface %s loses packets, and zeroCopy is require: %s", p.name,
+			p.pieces))
 	}
 	return status.Warning("zero-copy", fmt.Sprintf("interface %s is in copy mode: %s", p.name, p.pieces))
 }

@@ -58,13 +58,15 @@ func newPiecesLab() *piecesLab {
 		queuePieces: q, now: time.Unix(1000, 0),
 		s: &Set{workers: q, frames: frames.Choice{Size: frames.Small}},
 		p: &port{
-			name: nic, slots: []*slot{{worker: 0}, {worker: 1}}, device: devices.Device{Name: nic, Driver: "newnic", MTU: 1500},
+			name: nic, slots: []*slot{{worker: 0}, {worker: 1}}, device: devices.Device{Name: nic, Driver: "newnic",
+				MTU: 1500},
 			config: config.Interface{ZeroCopy: config.ZeroCopyAuto},
 		},
 	}
 }
 
-// look looks at the port after so long. Its sockets are in zero-copy where that is the mode to request.
+// look looks at the port after so long. Its sockets are in zero-copy where that is the mode to
+// request.
 func (l *piecesLab) look(t *testing.T, after time.Duration) {
 	t.Helper()
 	l.now = l.now.Add(after)
@@ -100,7 +102,8 @@ func TestPiecesConfirmed(t *testing.T) {
 	l.want(t, "two seconds later", xsk.Copy, cut)
 }
 
-// TestPiecesRefuted: one forged packet does not end zero-copy, by whatever queue the packets come that refute it.
+// TestPiecesRefuted: one forged packet does not end zero-copy, by whatever queue the packets come
+// that refute it.
 func TestPiecesRefuted(t *testing.T) {
 	for queue := range 2 {
 		l := newPiecesLab()
@@ -131,7 +134,8 @@ func TestPiecesAgain(t *testing.T) {
 	l.want(t, "each was refuted", xsk.Auto, "")
 }
 
-// TestZeroCopyRetried: zero-copy is tried again after a while. A driver that does cut packets is found out again.
+// TestZeroCopyRetried: zero-copy is tried again after a while. A driver that does cut packets is
+// found out again.
 func TestZeroCopyRetried(t *testing.T) {
 	l := newPiecesLab()
 	for _, what := range []string{"found out", "found out again"} {
@@ -147,7 +151,8 @@ func TestZeroCopyRetried(t *testing.T) {
 	}
 }
 
-// TestRequiredZeroCopy: sockets that must be in zero-copy stay so, and what is reported of them ends when it is refuted.
+// TestRequiredZeroCopy: sockets that must be in zero-copy stay so, and what is reported of them
+// ends when it is refuted.
 func TestRequiredZeroCopy(t *testing.T) {
 	for _, queues := range [][]int{{0}, {1}, {0, 1}} {
 		l := newPiecesLab()
@@ -169,7 +174,8 @@ func TestRequiredZeroCopy(t *testing.T) {
 	}
 }
 
-// TestPiecesWithoutWorkers: nothing is confirmed while workers do not look for what would refute it.
+// TestPiecesWithoutWorkers: nothing is confirmed while workers do not look for what would refute
+// it.
 func TestPiecesWithoutWorkers(t *testing.T) {
 	l := newPiecesLab()
 	l.pieces[0], l.fails = kibOf1514, true
@@ -188,7 +194,8 @@ func TestInPieces(t *testing.T) {
 		want      string
 	}{
 		{"a whole packet of the MTU", 2048, fastpath.Piece{Got: 1024, Claimed: 1514},
-			"driver newnic delivers packets in pieces in zero-copy (the first 1024 bytes of 1514 arrived, in a frame of 2048): set tuning.frameSize to 4096 and restart"},
+			"driver newnic delivers packets in pieces in zero-copy (the first 1024 bytes of 1514 arrived, in a frame " +
+				"of 2048): set tuning.frameSize to 4096 and restart"},
 		{"frames are large", 4096, fastpath.Piece{Got: 1024, Claimed: 1522}, "set zeroCopy to never"},
 		{"a packet larger than the MTU", 2048, fastpath.Piece{Got: 1024, Claimed: 1523}, ""},
 	} {

@@ -29,7 +29,8 @@ type port struct {
 	atAttach carrier // if the driver loses programs
 	open     bool
 	why      string // not open
-	// genericMTU is the smallest MTU for which native mode is known not to be had; 0 in native mode.
+	// genericMTU is the smallest MTU for which native mode is known not to be had; 0 in native
+	// mode.
 	genericMTU int
 	whyCopy    string // why copy mode was requested; empty if it was not
 	without    bool   // the driver reports that it has no zero-copy

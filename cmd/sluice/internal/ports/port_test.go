@@ -36,7 +36,8 @@ type portLab struct {
 
 func newPortLab(t *testing.T, c *config.Configuration) *portLab { return newPinnedLab(t, c, "") }
 
-// newPinnedLab is newPortLab whose program stays for a successor that has the same directory of pins.
+// newPinnedLab is newPortLab whose program stays for a successor that has the same directory of
+// pins.
 func newPinnedLab(t *testing.T, c *config.Configuration, pinDir string) *portLab {
 	t.Helper()
 	if c.StateDir == config.Default().StateDir {
@@ -171,8 +172,8 @@ func TestDeviceWithFewerQueues(t *testing.T) {
 	l.want("the rest", 4, "")
 }
 
-// TestFramesWithoutZeroCopy: a driver that says it has no zero-copy (veth) gets no larger frames for that, if it is not
-// required.
+// TestFramesWithoutZeroCopy: a driver that says it has no zero-copy (veth) gets no larger frames
+// for that, if it is not required.
 func TestFramesWithoutZeroCopy(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	addNIC(t, 1)
@@ -183,7 +184,8 @@ func TestFramesWithoutZeroCopy(t *testing.T) {
 	for _, tc := range []struct {
 		zeroCopy config.ZeroCopy
 		want     int
-	}{{config.ZeroCopyRequire, frames.Large}, {config.ZeroCopyNever, frames.Small}, {config.ZeroCopyAuto, frames.Small}} {
+	}{{config.ZeroCopyRequire, frames.Large}, {config.ZeroCopyNever, frames.Small},
+		{config.ZeroCopyAuto, frames.Small}} {
 		c.Interfaces[0].ZeroCopy = tc.zeroCopy
 		found, err := devices.Find(c)
 		must(t, err)
@@ -198,7 +200,8 @@ func TestFramesWithoutZeroCopy(t *testing.T) {
 	}
 }
 
-// TestMTURaised: the port takes packets in several frames then, and what cannot be received is said.
+// TestMTURaised: the port takes packets in several frames then, and what cannot be received is
+// said.
 func TestMTURaised(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	addNIC(t, 1)
@@ -217,7 +220,9 @@ func TestMTURaised(t *testing.T) {
 		t.Errorf("raised: several frames %v, because %s", long(), why)
 	}
 	must(t, netlink.LinkSetMTU(link, 40000))
-	l.want("raised too far", 1, "", "fail mtu: interface nic0 has MTU 40000, but 17 frames of 2048 bytes, which are the most that a packet may have, take at most 30442")
+	l.want("raised too far", 1, "",
+		"fail mtu: interface nic0 has MTU 40000, but 17 frames of 2048 bytes, which are the most that a packet may "+
+			"have, take at most 30442")
 	must(t, netlink.LinkSetMTU(link, 8000))
 	l.want("lowered a little", 1, "")
 	if why := why(); !long() || !strings.Contains(why, "MTU 8000 takes 5 frames") {
@@ -230,9 +235,9 @@ func TestMTURaised(t *testing.T) {
 	}
 }
 
-// TestProgramStays: where sockets alone are replaced, the program stays on the device, since some drivers take the link
-// down when it goes, and gives its packets to the new sockets. It goes with a device that is made again, and where the
-// port cannot be opened.
+// TestProgramStays: where sockets alone are replaced, the program stays on the device, since some
+// drivers take the link down when it goes, and gives its packets to the new sockets. It goes with a
+// device that is made again, and where the port cannot be opened.
 func TestProgramStays(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	addNIC(t, 1)
@@ -298,8 +303,8 @@ func inject(t *testing.T, name string, frame []byte) {
 	must(t, unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: link.Attrs().Index}))
 }
 
-// TestMTULowered: sockets of one more registration of the memory go when the MTU does not need them, also where nothing
-// else about them changes.
+// TestMTULowered: sockets of one more registration of the memory go when the MTU does not need
+// them, also where nothing else about them changes.
 func TestMTULowered(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	addNIC(t, 1)
@@ -313,14 +318,15 @@ func TestMTULowered(t *testing.T) {
 		must(t, netlink.LinkSetMTU(link, mtu))
 		l.want(fmt.Sprint("MTU ", mtu), 1, "")
 		why := l.p.view().Queues[0].Reason
-		if long := l.p.slots[0].socket.Load().Long(); long != (mtu == 9000) || why != "zeroCopy is never in the configuration" {
+		if long := l.p.slots[0].socket.Load().Long(); long != (mtu == 9000) ||
+			why != "zeroCopy is never in the configuration" {
 			t.Errorf("MTU %d: several frames %v, because %s", mtu, long, why)
 		}
 	}
 }
 
-// TestZeroCopyAgain: sockets in copy mode, because the driver would cut packets of the MTU, are opened again where it
-// would not cut those of a smaller one, once.
+// TestZeroCopyAgain: sockets in copy mode, because the driver would cut packets of the MTU, are
+// opened again where it would not cut those of a smaller one, once.
 func TestZeroCopyAgain(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	addNIC(t, 1)
@@ -343,12 +349,14 @@ func TestZeroCopyAgain(t *testing.T) {
 	}
 }
 
-// addTap makes a device whose driver has native XDP and gives a native program no packets in several buffers.
+// addTap makes a device whose driver has native XDP and gives a native program no packets in
+// several buffers.
 func addTap(t *testing.T, mtu int) netlink.Link {
 	t.Helper()
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = nic
-	tap := &netlink.Tuntap{LinkAttrs: attrs, Mode: netlink.TUNTAP_MODE_TAP, Queues: 1, Flags: netlink.TUNTAP_MULTI_QUEUE_DEFAULTS}
+	tap := &netlink.Tuntap{LinkAttrs: attrs, Mode: netlink.TUNTAP_MODE_TAP, Queues: 1,
+		Flags: netlink.TUNTAP_MULTI_QUEUE_DEFAULTS}
 	must(t, netlink.LinkAdd(tap))
 	t.Cleanup(func() {
 		for _, f := range tap.Fds {
@@ -372,7 +380,8 @@ func TestGenericForTheMTU(t *testing.T) {
 	t.Cleanup(func() { must(t, xdpprog.UnmountBPFFS(pins)) })
 	c := smallConfig()
 	l := newPinnedLab(t, c, filepath.Join(pins, "sluice"))
-	const kept, supported, taken = "gives no packets in several buffers", "the driver supports it", "taken over from the process before"
+	const kept, supported, taken = "gives no packets in several buffers", "the driver supports it",
+		"taken over from the process before"
 	want := func(when, mode, reason string) {
 		t.Helper()
 		l.want(when, 1, "")
@@ -408,7 +417,8 @@ func TestGenericForTheMTU(t *testing.T) {
 	want("no record of a larger MTU", "generic", taken)
 }
 
-// TestNativeAgain: what a driver refused at one MTU it may take at a smaller one, and is asked once.
+// TestNativeAgain: what a driver refused at one MTU it may take at a smaller one, and is asked
+// once.
 func TestNativeAgain(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	addTap(t, 1500)
@@ -444,8 +454,9 @@ func TestOneTryForNative(t *testing.T) {
 	}
 }
 
-// TestMTUWithoutMemlock: an MTU that takes sockets of another kind, whose memory the kernel does not lock, leaves the
-// interface open as it is, and is said. Where the memory of the others is released for it, it is no problem.
+// TestMTUWithoutMemlock: an MTU that takes sockets of another kind, whose memory the kernel does
+// not lock, leaves the interface open as it is, and is said. Where the memory of the others is
+// released for it, it is no problem.
 func TestMTUWithoutMemlock(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	addNIC(t, 1)
@@ -459,7 +470,8 @@ func TestMTUWithoutMemlock(t *testing.T) {
 	other.PeerName = "peer1"
 	must(t, netlink.LinkAdd(other))
 	must(t, netlink.LinkSetUp(other))
-	c.Interfaces = append(c.Interfaces, config.Interface{Name: "nic1", Mode: config.ModeAuto, ZeroCopy: config.ZeroCopyAuto})
+	c.Interfaces = append(c.Interfaces, config.Interface{Name: "nic1", Mode: config.ModeAuto,
+		ZeroCopy: config.ZeroCopyAuto})
 	xsktest.LimitMemlock(t, 2*256*2048*3/2)
 	l := newPortLab(t, c)
 	must(t, l.s.openPort(t.Context(), l.s.ports[1]))
@@ -468,7 +480,8 @@ func TestMTUWithoutMemlock(t *testing.T) {
 	must(t, netlink.LinkSetMTU(link, 9000))
 	for _, when := range []string{"raised", "and later"} {
 		l.want(when, 1, "", "fail mtu: interface nic0 has MTU 9000, and packets longer than 1770 bytes are lost: "+
-			"sockets that take them would register the frames once more, and the UMEM exceeds RLIMIT_MEMLOCK: grant CAP_IPC_LOCK, "+
+			"sockets that take them would register the frames once more, and the UMEM exceeds RLIMIT_MEMLOCK: grant "+
+			"CAP_IPC_LOCK, "+
 			"or raise the limit (systemd: LimitMEMLOCK=infinity); then restart. Or: ip link set nic0 mtu 1770")
 		if l.p.slots[0].socket.Load() != socket {
 			t.Errorf("%s: another socket", when)
@@ -496,8 +509,9 @@ func TestMTUWithoutMemlock(t *testing.T) {
 	}
 }
 
-// TestProgramLost: where the driver loses the program when the device is down, it is attached again, once, also when the
-// device was down as it was attached. Where it does not, nothing is done.
+// TestProgramLost: where the driver loses the program when the device is down, it is attached
+// again, once, also when the device was down as it was attached. Where it does not, nothing is
+// done.
 func TestProgramLost(t *testing.T) {
 	for _, loses := range []bool{true, false} {
 		t.Run(fmt.Sprint("loses it ", loses), func(t *testing.T) {

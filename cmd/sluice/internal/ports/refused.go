@@ -12,9 +12,9 @@ import (
 	"sync"
 )
 
-// refusals is a file with the MTUs at which devices took generic mode in mode auto. The process that
-// takes a program over reads there whether native mode may be possible now: to find out, it has to
-// take the generic program off. A nil refusals remembers nothing.
+// refusals is a file with the MTUs at which devices took generic mode in mode auto. The process
+// that takes a program over reads there whether native mode may be possible now: to find out, it
+// has to take the generic program off. A nil refusals remembers nothing.
 type refusals struct {
 	path string
 	boot string

@@ -74,7 +74,8 @@ func newRig(t *testing.T, c *config.Configuration, k Program) *rig {
 	must(t, err)
 	plan, err := devices.NewPlan(found.Devices, c)
 	must(t, err)
-	table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 1024, IPv6Flows: 1024, Timeouts: flowtable.DefaultTimeouts()})
+	table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 1024, IPv6Flows: 1024,
+		Timeouts: flowtable.DefaultTimeouts()})
 	must(t, err)
 	log, snapshot := slog.New(slog.DiscardHandler), new(services.Handle)
 	snapshot.Store(&services.Snapshot{})

@@ -46,7 +46,8 @@ type Workers interface {
 	Piece(id, position int) (fastpath.Piece, bool)
 	// Refuted counts the pieces of a worker's link that a longer packet has refuted.
 	Refuted(id, position int) uint64
-	// Suspect makes a worker look for a packet that is longer than the piece on a link; no Piece ends that.
+	// Suspect makes a worker look for a packet that is longer than the piece on a link; no Piece
+	// ends that.
 	Suspect(ctx context.Context, id, position int, p fastpath.Piece) error
 }
 
@@ -56,8 +57,8 @@ type Program interface {
 	Attach(ifindex int, name string, mode xdpprog.AttachMode) (*xdpprog.Port, error)
 	// AttachHostLink puts the program for the host link on its user-space end.
 	AttachHostLink(ifindex int, name string) (*xdpprog.Port, error)
-	// AttachEgress catches replies of local endpoints on their way out of a device. It returns xdpprog.ErrAttached
-	// if it did already.
+	// AttachEgress catches replies of local endpoints on their way out of a device. It returns
+	// xdpprog.ErrAttached if it did already.
 	AttachEgress(ifindex int, name string) error
 }
 
@@ -121,7 +122,8 @@ func (s *Set) Bind(ctx context.Context) error {
 	return nil
 }
 
-// Attach puts the programs on the devices and the sockets into their maps: packets come from then on.
+// Attach puts the programs on the devices and the sockets into their maps: packets come from then
+// on.
 func (s *Set) Attach(ctx context.Context) error {
 	for _, p := range s.ports {
 		if err := s.attachPort(ctx, p); err != nil {
@@ -154,7 +156,8 @@ func (s *Set) logOpen(p *port) {
 		"xdp", mode, "xdpReason", reason, "sockets", socketMode, "socketsReason", why)
 }
 
-// Devices are the interfaces as they were last seen, with the MTU that they are served with, without the host link.
+// Devices are the interfaces as they were last seen, with the MTU that they are served with,
+// without the host link.
 func (s *Set) Devices() (list []devices.Device) {
 	for _, p := range s.ports {
 		if !p.host {

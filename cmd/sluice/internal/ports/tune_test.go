@@ -28,7 +28,8 @@ func TestTuning(t *testing.T) {
 	c := smallConfig()
 	c.StateDir = t.TempDir()
 	c.Sockets.TxBudget, c.Sockets.BusyPoll = 48, config.Duration(30*time.Microsecond)
-	c.Interfaces[0].NAPI = config.NAPI{DeferHardIRQs: 2, GROFlushTimeout: config.Duration(50 * time.Microsecond), Threaded: config.ThreadedOn}
+	c.Interfaces[0].NAPI = config.NAPI{DeferHardIRQs: 2, GROFlushTimeout: config.Duration(50 * time.Microsecond),
+		Threaded: config.ThreadedOn}
 	l := newPortLab(t, c)
 	want := map[string]string{"napi_defer_hard_irqs": "2", "gro_flush_timeout": "50000", "threaded": "1"}
 	for range 2 { // the device is deleted, and tuned again when it is back
@@ -38,7 +39,8 @@ func TestTuning(t *testing.T) {
 		if !maps.Equal(now, want) || !maps.Equal(v.Settings, want) || len(v.Refused) != 0 {
 			t.Errorf("the device has %v, the status says %v, refused %q; want %v", now, v.Settings, v.Refused, want)
 		}
-		if q := v.Queues[0]; q.TxBudget != 48 && len(q.Refused) < 2 || q.BusyPollMicros != 30 || q.BusyPollBudget != 64 {
+		if q := v.Queues[0]; q.TxBudget != 48 && len(q.Refused) < 2 || q.BusyPollMicros != 30 ||
+			q.BusyPollBudget != 64 {
 			t.Errorf("the status says %+v", q)
 		}
 		deleteNIC(t)
@@ -63,7 +65,8 @@ func TestUntouched(t *testing.T) {
 	before, err := napi.Read(nic, dev.Index)
 	must(t, err)
 	l := newPortLab(t, smallConfig())
-	if now, err := napi.Read(nic, l.p.index()); err != nil || !maps.Equal(now, before) || len(l.p.view().Settings) != 0 {
+	if now, err := napi.Read(nic, l.p.index()); err != nil || !maps.Equal(now, before) ||
+		len(l.p.view().Settings) != 0 {
 		t.Errorf("the device had %v and has %v, %v; the status says %v", before, now, err, l.p.view().Settings)
 	}
 }
@@ -79,7 +82,8 @@ func TestTuningRefused(t *testing.T) {
 	c.Interfaces[0].NAPI.Threaded = config.ThreadedOn
 	l := newPortLab(t, c)
 	l.want("without NAPI", 1, "")
-	if refused := strings.Join(l.p.view().Refused, "\n"); !strings.Contains(refused, "threaded of nic0 cannot be set to 1: the driver has no NAPI") {
+	if refused := strings.Join(l.p.view().Refused, "\n"); !strings.Contains(refused,
+		"threaded of nic0 cannot be set to 1: the driver has no NAPI") {
 		t.Errorf("refused %q", refused)
 	}
 }

@@ -40,7 +40,8 @@ func (p *port) view() status.InterfaceView {
 			}
 			q.Bound, q.ZeroCopy, q.Reason = true, mode == xsk.ZeroCopy, reason
 			o := socket.Options()
-			q.TxBudget, q.BusyPollMicros, q.BusyPollBudget = o.TxBudget, int(o.BusyPoll.Microseconds()), o.BusyPollBudget
+			q.TxBudget, q.BusyPollMicros, q.BusyPollBudget = o.TxBudget, int(o.BusyPoll.Microseconds()),
+				o.BusyPollBudget
 			q.Refused = o.Refused
 		}
 		v.Queues = append(v.Queues, q)
@@ -107,19 +108,27 @@ func (p *port) conditions(chosen frames.Choice) (list []status.ConditionView) {
 		list = append(list, status.Failed(about, err.Error()))
 	}
 	if !p.device.Up {
-		list = append(list, status.Failed("link", fmt.Sprintf("interface %s is down: nothing is received on it, and what should leave by it is dropped; ip link set %s up", p.name, p.name)))
+		list = append(list,
+			status.Failed("link",
+				fmt.Sprintf("interface %s is down: nothing is received on it, and what should leave by it is "+
+					"dropped; ip link set %s up", p.name, p.name)))
 	}
 	if p.pieces != "" && p.kept.mtu == 0 { // else that was said
 		list = append(list, p.piecesCondition())
 	}
 	if p.served < len(p.slots) {
-		list = append(list, status.Warning("queues", fmt.Sprintf("interface %s has %d queues and had %d at the start: some workers have less to do; restart the daemon to plan anew", p.name, p.served, len(p.slots))))
+		list = append(list,
+			status.Warning("queues",
+				fmt.Sprintf("interface %s has %d queues and had %d at the start: some workers have less to do; "+
+					"restart the daemon to plan anew", p.name, p.served, len(p.slots))))
 	}
 	if p.device.Spread <= p.served {
 		return list
 	}
-	detail := fmt.Sprintf("interface %s receives on %d queues and %d are served: what arrives on the others goes to the kernel. "+
-		"Let it receive on those only: ethtool -X %s equal %d, then: ethtool -L %s combined %d", p.name, p.device.Spread, p.served, p.name, p.served, p.name, p.served)
+	detail := fmt.Sprintf("interface %s receives on %d queues and %d are served: what arrives on the others goes to "+
+		"the kernel. "+
+		"Let it receive on those only: ethtool -X %s equal %d, then: ethtool -L %s combined %d", p.name,
+		p.device.Spread, p.served, p.name, p.served, p.name, p.served)
 	if p.config.Queues != config.AllQueues {
 		return append(list, status.Warning("queues", detail))
 	}

@@ -25,8 +25,10 @@ func (g *Group) Stalled(now uint64) (ids []int) {
 // Conditions reports the workers that are stalled.
 func (g *Group) Conditions(now uint64) (list []status.ConditionView) {
 	for _, id := range g.Stalled(now) {
-		list = append(list, status.Failed("worker", fmt.Sprintf("worker %d has not moved for more than %v: its queues are not served; "+
-			"see whether CPU %d is taken by something of real-time priority, and restart the daemon", id, pulseStale, g.workers[id].cpu)))
+		list = append(list,
+			status.Failed("worker", fmt.Sprintf("worker %d has not moved for more than %v: its queues are not served; "+
+				"see whether CPU %d is taken by something of real-time priority, and restart the daemon", id,
+				pulseStale, g.workers[id].cpu)))
 	}
 	return list
 }

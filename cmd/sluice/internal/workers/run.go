@@ -13,8 +13,8 @@ import (
 // tidyThreads bounds how long a thread without a worker may stay bound to a worker's CPU.
 const tidyThreads = time.Second
 
-// Run starts the workers, which end with ctx. fail, which must not block, is called with the error of a worker that
-// could not go on: half a data path would lose half the packets.
+// Run starts the workers, which end with ctx. fail, which must not block, is called with the error
+// of a worker that could not go on: half a data path would lose half the packets.
 func (g *Group) Run(ctx context.Context, fail func(error)) {
 	c := g.c.Settings
 	threads, err := thread.NewGroup(c.Tuning.WorkerNice)

@@ -32,8 +32,8 @@ import (
 const (
 	heldPackets = 512
 	heldPerHop  = 128
-	// fragmentWait is how long a fragment waits for the first one of its datagram. A sender sends all
-	// of them at once, and what the network delays by more is lost to most receivers, too.
+	// fragmentWait is how long a fragment waits for the first one of its datagram. A sender sends
+	// all of them at once, and what the network delays by more is lost to most receivers, too.
 	fragmentWait = time.Second
 	ownTTL       = 64 // of ICMP errors and echo replies, as Linux has it (net.ipv4.ip_default_ttl)
 )
@@ -110,7 +110,8 @@ func (g *Group) add(id, cpu int) error {
 		Fragments: g.fragments, Stats: w.block,
 		HeldPackets: heldPackets, HeldPerHop: heldPerHop,
 		HeldFragments: c.Tuning.HeldFragments(), FragmentWait: fragmentWait,
-		ICMPRate: share(c.Tuning.ICMPRate, plan.Workers), ICMPBurst: share(c.Tuning.ICMPBurst(), plan.Workers), TTL: ownTTL,
+		ICMPRate: share(c.Tuning.ICMPRate, plan.Workers), ICMPBurst: share(c.Tuning.ICMPBurst(), plan.Workers),
+		TTL:        ownTTL,
 		FramesKept: umem.Kept,
 		Validate:   os.Getenv("SLUICE_VALIDATE") == "1",
 	}
@@ -134,7 +135,8 @@ func (g *Group) add(id, cpu int) error {
 	return err
 }
 
-// share divides a limit of the process among its workers. The share of a limit that is not zero is not zero either.
+// share divides a limit of the process among its workers. The share of a limit that is not zero is
+// not zero either.
 func share(limit, workers int) int {
 	if limit == 0 {
 		return 0
