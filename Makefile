@@ -242,8 +242,9 @@ generate-check: ## the committed BPF object is what its source compiles to
 	./.ci/generate-check
 
 .PHONY: lint
-lint: ## formatting, vet, linters, spelling
+lint: ## formatting, columns, vet, linters, spelling
 	@test -z "$$(gofmt -l . | tee /dev/stderr)" || { echo 'gofmt would change the files above'; exit 1; }
+	$(GO) test ./bench/rules -run Columns
 	$(GO) vet ./...
 	$(GO) vet -tags root ./...
 	$(GO) tool staticcheck -tags root ./... # without the tag, much of bench is used by no test

@@ -46,7 +46,8 @@ func Check(d Device, f config.Interface, chosen frames.Choice) (about string, er
 		return "zero-copy", fmt.Errorf("interface %s: zeroCopy is require, but in zero-copy %s", d.Name, why)
 	}
 	if d.generic != "" && f.ZeroCopy == config.ZeroCopyRequire {
-		return "zero-copy", fmt.Errorf("interface %s: zeroCopy is require, but %s: set zeroCopy to auto, or: ip link set %s mtu %d",
+		return "zero-copy", fmt.Errorf("interface %s: zeroCopy is require, but %s: "+
+			"set zeroCopy to auto, or: ip link set %s mtu %d",
 			d.Name, d.generic, d.Name, frames.ZeroCopyMTU(d.Driver))
 	}
 	return "", nil

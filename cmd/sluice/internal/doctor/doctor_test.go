@@ -319,7 +319,9 @@ func TestFindings(t *testing.T) {
 			"tx off"},
 		{"veth, peer offloads",
 			eth(
-				func(d *Interface) { d.Kind = "veth"; d.PeerFeatures = map[string]bool{"tx-checksum-ip-generic": true} },
+				func(d *Interface) {
+					d.Kind, d.PeerFeatures = "veth", map[string]bool{"tx-checksum-ip-generic": true}
+				},
 			), Fail, "offloads", "unfinished checksums", "tx off"},
 		{"veth, peer offloads SCTP",
 			eth(func(d *Interface) { d.Kind = "veth"; d.PeerFeatures = map[string]bool{"tx-checksum-sctp": true} }),
@@ -382,10 +384,12 @@ func TestEnough(t *testing.T) {
 			f.Config.Kubernetes.Enabled, f.API, f.Running = true, errors.New("this is no pod"),
 				&status.StatusView{Ready: true}
 		},
-		"stale socket":             func(f *Facts) { f.Socket = SocketStale },
-		"no huge pages":            func(f *Facts) { f.HugePages = 0 },
-		"VLANs with their tags":    func(f *Facts) { f.Interfaces[0].VLANs = []string{"eth0.7"} },
-		"veth with tx off":         func(f *Facts) { f.Interfaces[0].Kind = "veth"; f.Interfaces[0].PeerFeatures = map[string]bool{} },
+		"stale socket":          func(f *Facts) { f.Socket = SocketStale },
+		"no huge pages":         func(f *Facts) { f.HugePages = 0 },
+		"VLANs with their tags": func(f *Facts) { f.Interfaces[0].VLANs = []string{"eth0.7"} },
+		"veth with tx off": func(f *Facts) {
+			f.Interfaces[0].Kind, f.Interfaces[0].PeerFeatures = "veth", map[string]bool{}
+		},
 		"no host link, no forward": func(f *Facts) { f.Config.HostLink.Addresses = nil; clear(f.Sysctls) },
 		"no zero-copy":             func(f *Facts) { f.Interfaces[0].XDPFeatures &^= netdev.ZeroCopy },
 		"one queue, with any hash": func(f *Facts) {
@@ -396,7 +400,9 @@ func TestEnough(t *testing.T) {
 			f.Interfaces[0].FlowHash = map[ethtool.Flow]ethtool.HashFields{ethtool.TCP4: byPorts, ethtool.UDP4: byPorts,
 				ethtool.SCTP4: byAddresses}
 		},
-		"a hash of nothing": func(f *Facts) { f.Interfaces[0].FlowHash = map[ethtool.Flow]ethtool.HashFields{ethtool.UDP4: 0} },
+		"a hash of nothing": func(f *Facts) {
+			f.Interfaces[0].FlowHash = map[ethtool.Flow]ethtool.HashFields{ethtool.UDP4: 0}
+		},
 		"UDP by addresses, one worker": func(f *Facts) {
 			f.Config.Workers, f.Interfaces[0].FlowHash = 1,
 				map[ethtool.Flow]ethtool.HashFields{ethtool.UDP4: byAddresses}

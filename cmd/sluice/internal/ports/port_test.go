@@ -252,7 +252,8 @@ func TestProgramStays(t *testing.T) {
 		t.Helper()
 		rx := &l.workers.Blocks()[0].Rx
 		before := rx.Load()
-		for deadline := time.Now().Add(machine.Slower(5 * time.Second)); rx.Load() == before; time.Sleep(time.Millisecond) {
+		deadline := time.Now().Add(machine.Slower(5 * time.Second))
+		for ; rx.Load() == before; time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("%s: no packet arrives", when)
 			}
