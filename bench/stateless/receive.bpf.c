@@ -79,7 +79,7 @@ INLINE struct tag *tag_at(__u8 *p, __u8 *end, __u32 offset)
 	return p + offset + sizeof(struct tag) > end ? 0 : (struct tag *)(p + offset);
 }
 
-/* The tag of a packet that is ours, of any run. */
+/* The tag of a packet that is ours, of whatever run. */
 INLINE struct tag *find_tag(struct xdp_md *ctx)
 {
 	__u8 *p = (__u8 *)(long)ctx->data, *end = (__u8 *)(long)ctx->data_end;
