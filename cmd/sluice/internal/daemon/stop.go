@@ -23,6 +23,9 @@ func (d *Daemon) stop() error {
 	}
 	if d.ports != nil {
 		errs = append(errs, d.ports.Close())
+		if !keep {
+			errs = append(errs, d.ports.Forget())
+		}
 	}
 	if d.workers != nil {
 		errs = append(errs, d.workers.Close())

@@ -67,6 +67,14 @@ func (r *refusals) at(name string, ifindex int) int {
 	return 0
 }
 
+// remove deletes the file, which need not exist.
+func (r *refusals) remove() error {
+	if err := os.Remove(r.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
 // set notes that a device took generic mode at an MTU; 0 forgets it.
 func (r *refusals) set(name string, ifindex, mtu int) error {
 	if r == nil {

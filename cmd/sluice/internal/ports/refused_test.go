@@ -33,7 +33,16 @@ func TestRefusals(t *testing.T) {
 	if err := os.WriteFile(path, []byte(`{"eth0": {"boot": "x", "driver": "igb"}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if r, err := openRefusals(path); r == nil || err == nil || r.at("eth0", 3) != 0 {
+	r, err := openRefusals(path)
+	if r == nil || err == nil || r.at("eth0", 3) != 0 {
 		t.Errorf("a file of another version: %v, %v", r, err)
+	}
+	for range 2 {
+		if err := r.remove(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := os.Stat(path); err == nil {
+		t.Error("the file is still there")
 	}
 }
