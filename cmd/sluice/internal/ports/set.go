@@ -172,7 +172,6 @@ func (s *Set) Devices() (list []devices.Device) {
 }
 
 // Close closes every port. The workers must have ended.
-// Forget must be called where no program is left for the next process.
 func (s *Set) Close() error {
 	var errs []error
 	for _, p := range s.ports {
@@ -181,5 +180,6 @@ func (s *Set) Close() error {
 	return errors.Join(errs...)
 }
 
-// Forget removes what the next process would read of the modes of devices.
+// Forget removes what the next process would read of the modes of devices. The caller calls it where
+// it leaves no program to that process.
 func (s *Set) Forget() error { return s.refusals.remove() }
