@@ -180,6 +180,6 @@ func (s *Set) Close() error {
 	return errors.Join(errs...)
 }
 
-// Forget removes what the next process would read of the modes of devices. The caller calls it where
-// it leaves no program to that process.
+// Forget removes what the next process would read of the modes of devices. The caller calls it
+// where it leaves no program to that process.
 func (s *Set) Forget() error { return s.refusals.remove() }
