@@ -105,7 +105,7 @@ func Read(name string, ifindex int) (map[string]string, error) {
 func Apply(name string, ifindex int, s Settings, memory *Original) (*Device, error) {
 	if len(s.wanted()) == 0 {
 		// A predecessor that died may have left settings that are not wanted any more.
-		values, found := memory.of(name, ifindex)
+		values, found := memory.Get(name, ifindex)
 		if !found {
 			return &Device{name: name}, nil
 		}
@@ -127,7 +127,7 @@ func apply(f files, name string, ifindex int, s Settings, memory *Original) *Dev
 	d := &Device{
 		name: name, ifindex: ifindex, files: f, memory: memory, original: map[string]string{}, now: map[string]string{},
 	}
-	remembered, _ := memory.of(name, ifindex)
+	remembered, _ := memory.Get(name, ifindex)
 	for _, w := range s.wanted() {
 		before, err := f.read(w.name)
 		if err != nil {
@@ -145,7 +145,7 @@ func apply(f files, name string, ifindex int, s Settings, memory *Original) *Dev
 			_ = f.write(attribute, value)
 		}
 	}
-	if err := memory.keep(name, ifindex, d.original); err != nil {
+	if err := memory.Set(name, ifindex, d.original); err != nil {
 		d.refused = append(d.refused, fmt.Sprintf(
 			"what %s had before cannot be remembered, so a crash would leave our settings behind: %v", name, err,
 		))
@@ -221,7 +221,7 @@ func (d *Device) Restore() error {
 		}
 	}
 	if len(errs) == 0 {
-		errs = append(errs, d.memory.forget(d.name))
+		errs = append(errs, d.memory.Forget(d.name))
 	}
 	errs = append(errs, d.files.close())
 	d.files = nil

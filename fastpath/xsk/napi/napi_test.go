@@ -67,7 +67,7 @@ func TestRestoreFails(t *testing.T) {
 	if err := d.Restore(); err == nil || !strings.Contains(err.Error(), "put gro_flush_timeout of eth0 back to 2") {
 		t.Errorf("Restore: %v", err)
 	}
-	if v, found := open(t, memory).of("eth0", 1); !found || v[attrTimeout] != "2" {
+	if v, found := open(t, memory).Get("eth0", 1); !found || v[attrTimeout] != "2" {
 		t.Errorf("forgotten: %v", v)
 	}
 }
@@ -95,7 +95,7 @@ func TestOriginalOfAnotherVersion(t *testing.T) {
 func TestEmptyFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "napi.json")
 	must(t, os.WriteFile(path, nil, 0o600))
-	if _, found := open(t, path).of("eth0", 1); found {
+	if _, found := open(t, path).Get("eth0", 1); found {
 		t.Error("something was found in an empty file")
 	}
 }

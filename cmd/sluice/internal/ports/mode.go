@@ -103,7 +103,7 @@ func (p *port) prefersNative(r *refusals) bool {
 	p.mu.Lock()
 	dev := p.device
 	p.mu.Unlock()
-	if dev.MTU >= r.at(p.name, dev.Index) {
+	if dev.MTU >= p.refusedAt(r, dev.Index) {
 		return false
 	}
 	features, known := netdev.XDPFeatures(dev.Index)

@@ -149,7 +149,7 @@ func (p *port) attachTo(k Program, r *refusals) error {
 	p.attach = attach
 	if p.genericMTU = 0; attach.Mode() == xdpprog.Generic {
 		p.genericMTU = p.device.MTU
-		if known := r.at(p.name, p.device.Index); known != 0 {
+		if known := p.refusedAt(r, p.device.Index); known != 0 {
 			p.genericMTU = min(p.genericMTU, known)
 		}
 	}
@@ -162,10 +162,15 @@ func (p *port) noteMode(r *refusals) error {
 	p.mu.Lock()
 	index, mtu := p.device.Index, p.genericMTU
 	p.mu.Unlock()
-	if p.host || p.config.Mode != config.ModeAuto {
+	switch {
+	case p.host || p.config.Mode != config.ModeAuto:
+		return nil
+	case mtu == 0:
+		return r.Forget(p.name)
+	case mtu == p.refusedAt(r, index):
 		return nil
 	}
-	return r.set(p.name, index, mtu)
+	return r.Set(p.name, index, refusal{mtu})
 }
 
 // put attaches the program that the port needs.

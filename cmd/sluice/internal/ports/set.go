@@ -12,6 +12,7 @@ package ports
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 
@@ -21,6 +22,7 @@ import (
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/xsk"
 	"sluice.dev/sluice/fastpath/xsk/napi"
+	"sluice.dev/sluice/internal/perdevice"
 	"sluice.dev/sluice/xdpprog"
 )
 
@@ -80,9 +82,9 @@ func New(c Config) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	refused, err := openRefusals(filepath.Join(c.Settings.StateDir, "modes.json"))
+	refused, err := perdevice.Open[refusal](filepath.Join(c.Settings.StateDir, "modes.json"))
 	if refused == nil {
-		return nil, err
+		return nil, fmt.Errorf("modes of devices, %w", err)
 	} else if err != nil {
 		c.Log.Warn("devices keep the mode that they are in", "error", err)
 	}
@@ -182,4 +184,4 @@ func (s *Set) Close() error {
 
 // Forget removes what the next process would read of the modes of devices. The caller calls it
 // where it leaves no program to that process.
-func (s *Set) Forget() error { return s.refusals.remove() }
+func (s *Set) Forget() error { return s.refusals.Clear() }
