@@ -15,10 +15,20 @@ import (
 func (p *port) socketMode(frameSize int) (mode xsk.Mode, why string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.modeOf(p.device, frameSize)
+	return p.requested(p.device, frameSize)
 }
 
-// modeOf is socketMode for a device as it is now. p.mu must be held.
+// requested is socketMode for a device as it is now: modeOf, but copy mode where the driver takes
+// no other, because a try would lock the frames once more. p.mu must be held.
+func (p *port) requested(dev devices.Device, frameSize int) (mode xsk.Mode, why string) {
+	if mode, why = p.modeOf(dev, frameSize); mode == xsk.Auto && p.without {
+		return xsk.Copy, "the driver has no AF_XDP zero-copy"
+	}
+	return mode, why
+}
+
+// modeOf is the mode that configuration, MTU and program require for a device as it is now. p.mu
+// must be held.
 func (p *port) modeOf(dev devices.Device, frameSize int) (mode xsk.Mode, why string) {
 	switch {
 	case p.host:

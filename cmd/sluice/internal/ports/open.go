@@ -65,9 +65,6 @@ func (s *Set) bindPort(ctx context.Context, p *port) error {
 func (s *Set) openSlot(ctx context.Context, p *port, sl *slot) error {
 	c := s.config
 	mode, why := p.socketMode(s.frames.Size)
-	if mode == xsk.Auto && p.noZeroCopy() {
-		mode, why = xsk.Copy, "the driver has no AF_XDP zero-copy" // and a try would lock the frames once more
-	}
 	ring := uint32(c.Tuning.RingSize)
 	socket, err := xsk.Open(ctx, xsk.Config{
 		Interface: p.name, Queue: sl.queue, UMEM: s.workers.UMEM(sl.worker), Mode: mode, CopyReason: why,
@@ -84,13 +81,6 @@ func (s *Set) openSlot(ctx context.Context, p *port, sl *slot) error {
 		w.SetLink(sl.position, socket)
 		socket.Refill(w.Pool())
 	})
-}
-
-// noZeroCopy reports whether the driver reports that it has no zero-copy.
-func (p *port) noZeroCopy() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.without
 }
 
 // attachPort puts the program on the device, if it is not there, and the sockets into its map.

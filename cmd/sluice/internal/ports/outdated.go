@@ -31,10 +31,7 @@ func (s *Set) outdated(p *port) (reason error, programStays bool) {
 		mode = p.otherMode(dev)
 		why = cmp.Or(mode, p.otherSockets(dev, s.frames.Size))
 	}
-	sockets, _ := p.modeOf(dev, s.frames.Size)
-	if sockets == xsk.Auto && p.without {
-		sockets = xsk.Copy // which is all that the driver takes
-	}
+	sockets, _ := p.requested(dev, s.frames.Size)
 	if why == "" {
 		p.kept = kept{}
 	}
