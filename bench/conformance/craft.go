@@ -142,13 +142,16 @@ func (c *crafter) forward(p *headertest.Packet, from netip.AddrPort, proto, kind
 	return s, a, nil
 }
 
-// begin sends an INIT, and the INIT ACK from wherever it arrives.
+// begin sends an INIT, again if it does not arrive, and the INIT ACK from wherever it does.
 func (c *crafter) begin(p *probe) (*association, []answer, error) {
 	to := p.to[0].to
 	_, from := c.w.client(p.from, to.Addr().Is6(), 0)
 	a := &association{client: netip.AddrPortFrom(from, craftedPort()), frontend: to}
-	got, answered, err := c.forward(headertest.SCTP(a.client.String(), to.String(), chunkInit), a.client, protoSCTP,
-		chunkInit)
+	init := headertest.SCTP(a.client.String(), to.String(), chunkInit)
+	got, answered, err := c.forward(init, a.client, protoSCTP, chunkInit)
+	if answered.verdict == drop { // once more, as a client does (RFC 9260 section 5.1, T1-init)
+		got, answered, err = c.forward(init, a.client, protoSCTP, chunkInit)
+	}
 	if got == nil {
 		return nil, []answer{answered}, err
 	}
