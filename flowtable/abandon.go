@@ -7,33 +7,32 @@ import (
 
 // A client repeats its SYN (or SCTP INIT) when nobody answers: 1 s after the first and
 // then at doubling intervals (RFC 6298 section 2 and 5), or with Linux'
-// net.ipv4.tcp_syn_linear_timeouts at 1, 2, 3 and 4 s. The second repetition is taken
-// for a sign that the backend is dead. What the wire duplicates must not be: so a
-// repetition counts only from some age of the flow on, and the second
-// only some time after the first.
+// net.ipv4.tcp_syn_linear_timeouts at 1, 2, 3 and 4 s. The second repetition is taken for a sign
+// that the backend is dead. Duplicates made by the network must not count as repetitions, so the
+// first must come at some age of the flow, and the second some time after the first.
 const (
 	firstRepetition  = int32(500 * time.Millisecond / tick)  // least age of the flow
 	secondRepetition = int32(1500 * time.Millisecond / tick) // least age of the flow
 	repetitionGap    = int32(500 * time.Millisecond / tick)  // least time between the two
 )
 
-// abandonedTicks is how long answers to an abandoned flow are known: a backend on Linux
+// abandonedTicks is how long answers to an abandoned flow are recognised: a backend on Linux
 // repeats its SYN-ACK for 63 s (net.ipv4.tcp_synack_retries 5), and may begin late.
 const abandonedTicks = ticks(120 * time.Second / tick)
 
-// Repeated is to be called for each opening packet of a client (TCP SYN, SCTP INIT) on a
-// flow that was there before. It returns true for the second repetition that nobody has
-// answered, and for each later one: then the flow should be given to another backend. Of the
-// copies of one packet it is true for one, at one worker. It does not refresh the flow.
+// Repeated must be called for each opening packet of a client (TCP SYN, SCTP INIT) on an existing
+// flow. It returns true for the second unanswered repetition and for each later one: then the flow
+// should be given to another backend. If the network duplicates a packet, it returns true for one
+// of the copies, at one worker. It does not refresh the flow.
 //
 // A flow in SynSeen began with the first packet. A repetition is the first if the flow is 0.5 s
 // old, and the second if the flow is 1.5 s old and the one before was 0.5 s before; others are
 // copies of one packet. From 25.5 s on copies count, too.
 //
-// On an open connection the first such packet is the one that begins anew, and may be forged while
-// the connection is in use: so it is a repetition only if neither end has said anything since that
-// one, and the one before was 0.5 s before. gone: these count, as the backend is no endpoint
-// any more. With a backend that is there, an open connection is not given away.
+// On an open connection the first such packet starts a new connection, or is forged while the
+// connection is in use. So a later one is a repetition only if neither end has sent anything else
+// since, and the one before was 0.5 s before. These count only if gone is true: the backend is no
+// endpoint any more. An open connection of a backend that still exists is not given to another.
 func (h *Handle) Repeated(r Ref, now Time, gone bool) bool {
 	f, t := h.Flow(r), now.ticks()
 	for {
@@ -65,8 +64,8 @@ func (h *Handle) MarkRepeated(r Ref) {
 	}
 }
 
-// repeat returns what m, in SynSeen, becomes by an opening packet at that age of the flow, and
-// whether that is the second repetition, or a later one.
+// repeat returns m, in SynSeen, as changed by an opening packet at that age of the flow, and
+// whether the packet is the second repetition or a later one.
 func (m meta) repeat(age int32) (next meta, second bool) {
 	first, note := m&metaAgain == 0, meta(max(0, min(age, 255)))<<metaRepeatShift
 	switch {
@@ -115,11 +114,11 @@ func (h *Handle) Awaits(r Ref) bool {
 }
 
 // Abandon ends a flow that nobody answered (SynSeen, or as Repeated reports), so that its client
-// can have another backend. Its backend's answers are known for 2 minutes (Abandoned), and its
+// can have another backend. Its backend's answers are recognised for 2 minutes (Abandoned), and its
 // source port is the last that Create takes towards this backend. It returns false, and leaves the
 // flow as it is, if the backend has answered meanwhile or the flow has ended: the client's packet
-// then belongs to what Lookup finds. An answer that another worker has looked up already, in its
-// current batch, still reaches the client.
+// then belongs to the flow that Lookup finds. An answer that another worker has looked up already,
+// in its current batch, still reaches the client.
 func (h *Handle) Abandon(r Ref, now Time) bool {
 	a, i := h.arena(r&refV6 != 0), r.index()
 	k := a.keyOf(i, ReplySide)
@@ -140,8 +139,8 @@ func (h *Handle) Abandon(r Ref, now Time) bool {
 }
 
 // Abandoned reports whether a packet with this hash (Hash), which belongs to no flow, is an answer
-// to an abandoned one. Other packets are taken for one once in 5 * 10^8 times at most; an answer
-// is not known after a restart, nor if eight others of the same set were abandoned since.
+// to an abandoned one. It is wrong about at most one packet in 5 * 10^8. An answer is not
+// recognised after a restart, or if eight other flows of the same set were abandoned since.
 func (h *Handle) Abandoned(hash uint64, now Time) bool {
 	return h.t.abandoned.has(hash, now.ticks())
 }
@@ -151,8 +150,8 @@ func (h *Handle) Abandoned(hash uint64, now Time) bool {
 // hash, as in resting, and the tick at which it is forgotten.
 type abandoned [1 << 12][8]atomic.Uint64
 
-// note puts a key where it is already, or instead of what is forgotten first. Of two who
-// note at once, one may be lost: then its answers are strays.
+// note stores a key in its own word, or else in the word that expires first. If two workers store
+// at once, one key may be lost: then its answers are strays.
 func (a *abandoned) note(hash uint64, until ticks) {
 	set := &a[hash%uint64(len(a))]
 	at := &set[0]

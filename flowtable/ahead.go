@@ -7,7 +7,7 @@ import (
 	"sluice.dev/sluice/nat/prefetch"
 )
 
-// What a worker can prefetch before it makes a flow:
+// A worker prefetches what Create will write in these steps:
 //
 //	Missed          the packet's own key seems to be absent
 //	FetchCreate     prefetch what the new flow will be written to
@@ -17,7 +17,7 @@ import (
 // only when backend, source address and first port have been chosen, and its load is a cache miss.
 
 // Missed reports whether FetchFlows found no flow that may be the packet's. Like all of a Search it
-// is a hint: there may be one in a bucket that follows, or there is one by now.
+// is a hint: a bucket that follows may have one, or another worker may have made one since.
 func (s *Search) Missed() bool { return s.slot == 0 && s.Family != header.NotPlain }
 
 // Found reports whether FetchFlows found a slot.
@@ -31,8 +31,7 @@ func (h *Handle) Overflowed(s *Search) bool {
 }
 
 // TagCollision reports whether FetchFlows found a flow with other ports than the packet's: their
-// tags are the same, which happens to about one in a hundred packets without a flow. It is a hint,
-// too.
+// tags are the same, which happens to about one in a hundred packets without a flow. It is a hint.
 func (h *Handle) TagCollision(s *Search) bool {
 	i, side := slotIndex(s.slot), slotSideOf(s.slot)
 	if s.Family == header.PlainIPv6 {
@@ -66,7 +65,7 @@ func (h *Handle) FetchCreate(n *NewFlow) (reply uint64) {
 	return reply
 }
 
-// FetchPortOwner is to be called once that bucket is in the cache. If the first port seems to be
+// FetchPortOwner must be called once that bucket is in the cache. If the first port seems to be
 // taken, it prefetches the flow that has it, which Create will read, and the bucket of the second
 // port.
 func (h *Handle) FetchPortOwner(n *NewFlow, reply uint64) {

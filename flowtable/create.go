@@ -6,7 +6,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// NewFlow is what Create makes a flow of.
+// NewFlow describes a flow to Create.
 type NewFlow struct {
 	Client      header.Tuple // client to frontend; its family and protocol are the flow's
 	Backend     header.Addr
@@ -19,21 +19,20 @@ type NewFlow struct {
 	Flags       uint8  // the caller's; stored, not read
 }
 
-// Status is what became of a Create.
+// Status is the result of a Create.
 type Status uint8
 
 const (
 	Created Status = iota
-	// Exists: another worker made the client's flow first; the ref is its.
+	// Exists: another worker made the client's flow first; the ref is that flow's.
 	Exists
-	// TableFull: no room, in the table or in the chain of the client's key, and nothing
-	// there that may be shed for it.
+	// TableFull: no room, in the table or in the chain of the client's key, and no flow there that
+	// may be shed.
 	TableFull
 	// HalfOpenLimit: too many half-open flows, all too young to be shed.
 	HalfOpenLimit
 	// PortsExhausted: of the ports tried, none is free towards this backend, and none
-	// is held by a flow that gives way; or the client's own tuple is one that a
-	// backend's replies have.
+	// is held by a flow that gives way; or the client's own tuple equals the reply key of a flow.
 	PortsExhausted
 )
 
@@ -76,13 +75,13 @@ func (h *Handle) create(now ticks, n *NewFlow) (Ref, Status) {
 	if slot := a.find(clientHash, &client); slot != 0 && !h.expire(a, slotIndex(slot), now) {
 		return h.existing(a, slot)
 	}
-	// The record first: a Create that gets none must not have ended another flow for it.
+	// The record first: a Create that gets none must not shed a flow.
 	i := h.local[family(a.v6)].get(h.t, a)
 	if i == 0 {
 		return 0, TableFull // all of the reserve is in limbo
 	}
 	if s := h.admit(a, n.Client.Proto, now); s != Created {
-		h.local[family(a.v6)].put(h.t, a, a.ref(i)) // nobody has seen it
+		h.local[family(a.v6)].put(h.t, a, a.ref(i)) // no other handle has seen it
 		return 0, s
 	}
 	f := a.flow(i)
@@ -120,7 +119,7 @@ func (h *Handle) create(now ticks, n *NewFlow) (Ref, Status) {
 	return a.ref(i), Created
 }
 
-// sum folds a flow's hashes into what recovery recognises a whole record by.
+// sum folds a flow's hashes into the checksum by which recovery recognises a whole record.
 func sum(client, reply uint64) uint32 {
 	x := client ^ (reply<<1 | reply>>63)
 	return uint32(x>>32) ^ uint32(x)
@@ -181,9 +180,9 @@ func (a *arena) setAddr(i uint32, side Side, k *key) {
 	}
 }
 
-// Delete ends a flow: for every worker, at once, on both sides. A connection that
-// is opened again should keep its source port if it keeps its backend: get it from
-// Outgoing before, and pass it to Create as the SourcePort.
+// Delete ends a flow for every worker at once, on both sides. A connection that is opened again
+// should keep its source port if it keeps its backend: get the port from Outgoing before, and pass
+// it to Create as SourcePort.
 func (h *Handle) Delete(r Ref) {
 	a, i := h.arena(r&refV6 != 0), r.index()
 	for f := a.flow(i); ; {
@@ -222,20 +221,20 @@ func (h *Handle) kill(a *arena, i uint32, m meta) bool {
 	return true
 }
 
-// hashes returns those of a record's keys, by side.
+// hashes returns the hashes of a record's keys, by side.
 func (h *Handle) hashes(a *arena, i uint32) [2]uint64 {
 	client, reply := a.keyOf(i, ClientSide), a.keyOf(i, ReplySide)
 	return [2]uint64{h.secret.hash(a.v6, &client), h.secret.hash(a.v6, &reply)}
 }
 
-// end is kill but for counting the flow out, with the hashes of its keys.
+// end is kill without decrementing the counters, for known hashes of the keys.
 func (h *Handle) end(a *arena, i uint32, m meta, hashes *[2]uint64) bool {
 	if !a.flow(i).swap(m, m.dead()) {
 		return false
 	}
 	h.t.book(a.flow(i))
 	if m.state() == TimeWaitBackend {
-		// Before the key is free. Where the flow's time is over, so is the rest.
+		// Before the key is free. If the flow has expired, so has the port's rest.
 		h.t.resting.begin(hashes[ReplySide], m.seen()+ticks(h.t.lifetimes[m.life()]))
 	}
 	a.remove(hashes[ClientSide], slotOf(i, ClientSide))

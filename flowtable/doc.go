@@ -15,17 +15,16 @@
 //
 // A reply may arrive at any worker. So any worker may look up, create, refresh
 // and end any flow, without locks: a worker that is stopped at any instruction
-// holds up no other. How that works, and why it is right, is written at the type
-// that does it:
+// blocks no other. Each mechanism, and why it is correct, is documented at its type:
 //
-//	bucket (index.go)   the index: who has a key, and how it is committed
+//	bucket (index.go)   the index: which record has a key, and how it is committed
 //	meta   (flow.go)    the word that makes refresh and expiry exclude each other
 //	limbo  (pool.go)    when a dead record may be used again
 //	counted (loads.go)  how many connections each backend has, exactly
 //
 // The reply key's uniqueness is the allocation of the source port: Create
 // commits the reply key first, and tries the next port if another flow has it.
-// So a port is used once per source address and backend, not once at all.
+// So a port can be in use once per source address and backend.
 //
 // # The shape in memory
 //
@@ -35,28 +34,28 @@
 //	head | IPv4 records, 64 B | IPv4 index | IPv6 records, 128 B | IPv6 index
 //
 // At 5 keys to an index bucket of 64 bytes and with the reserve of records, an
-// IPv4 flow takes 92 bytes and an IPv6 flow 158. Below 740,000 flows the reserve is
-// what MaxHandles handles may keep for themselves: 1.5 MB, 3 MB for IPv6. After a
-// crash the index is not trusted: Recover makes it anew from the records.
+// IPv4 flow takes 92 bytes and an IPv6 flow 158. Below 740,000 flows the size of the reserve
+// follows from MaxHandles: 1.5 MB, 3 MB for IPv6. After a crash the index is not trusted: Recover
+// rebuilds it from the records.
 //
 // # Backends that do not answer
 //
 // Repeated detects that a client has sent its SYN for the third time and got no answer: then the
 // flow should have another backend. Abandon ends it, and answers that come later are distinguished
-// from strays (Abandoned). Which backend the client's next flows go to is kept beside the flows,
-// in package affinity, whose files are of the same kind (package mapped).
+// from strays (Abandoned). Package affinity stores which backend a client's next flows go to, in a
+// file of the same kind (package mapped).
 //
 // # Handles
 //
-// A worker or reader has a Handle and calls Enter once per batch. What it finds
-// stays valid until its next Enter or Leave. A handle's owner that blocks must call
-// Leave before, or no handle can reuse a record meanwhile.
+// A worker or reader has a Handle and calls Enter once per batch. Each Ref that it gets stays valid
+// until its next Enter or Leave. It must call Leave before it blocks: otherwise no handle can reuse
+// a record meanwhile.
 //
 // # Pressure
 //
-// The table never grows. When all flows it may hold are live, a new one costs an
-// old one: expired, closed, unreplied UDP, half-open, unconfirmed, idle UDP, in this
-// order. Established flows are never shed: then Create refuses. Where the source ports
-// towards one backend run short, those that hold them give way in the same order, and so
-// do those in the few buckets that a client's key may be in, where chance has filled them.
+// The table never grows. When it is full, Create sheds a flow to make a new one: expired, closed,
+// unreplied UDP, half-open, unconfirmed, idle UDP, in this order. Established flows are never shed:
+// if there are no others, Create fails. Flows are shed in the same order where the source ports
+// towards one backend run short, and where the few buckets that may hold a client's key are full by
+// chance.
 package flowtable

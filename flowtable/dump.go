@@ -6,7 +6,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// Info is one flow as people see it.
+// Info describes one flow for display.
 type Info struct {
 	Ref           Ref
 	Client, Reply header.Tuple
@@ -24,7 +24,7 @@ type Info struct {
 
 // Dump copies live flows to buf, beginning at a cursor that is 0 at first. It
 // returns the cursor to go on from, 0 at the end. An offline handle is online only during
-// the call, so a slow reader holds up nothing. Flows that are made or end
+// the call, so a slow reader delays no reuse of records. Flows that are made or end
 // meanwhile may or may not be seen; no flow is seen twice.
 func (h *Handle) Dump(cursor uint64, buf []Info, now Time) (next uint64, n int) {
 	if !h.online {
@@ -82,7 +82,7 @@ func (h *Handle) info(a *arena, i uint32, now ticks, out *Info) bool {
 	return true
 }
 
-// Counts is the table in figures.
+// Counts are the table's counters.
 type Counts struct {
 	Live        [2]uint64 // IPv4, IPv6
 	Capacity    [2]uint64
@@ -95,8 +95,8 @@ type Counts struct {
 	Refused     [PortsExhausted + 1]uint64 // by Status; the first two stay 0
 }
 
-// Counts sums up all participants. While they work it is a near guess; when they
-// rest it is exact.
+// Counts sums up the counters of all participants. It is exact if none is at work, and an
+// approximation otherwise.
 func (t *Table) Counts() (c Counts) {
 	sums := t.recovered
 	for i := range t.participants[:t.watermark.Load()] {

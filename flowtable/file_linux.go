@@ -53,14 +53,14 @@ func (f *File) open(why string, c Config, now Time) (err error) {
 	return err
 }
 
-// Close unmaps the table and lets another process have it. Nobody may use the
-// Table any more. The flows stay in the file.
+// Close unmaps the table and lets another process open it. The Table must not be used afterwards.
+// The flows stay in the file.
 func (f *File) Close() error {
 	f.Table = nil
 	return f.file.Close()
 }
 
-// Remove closes the table and deletes the file: its flows are not wanted again.
+// Remove closes the table and deletes the file, with its flows.
 func (f *File) Remove() error {
 	f.Table = nil
 	return f.file.Remove()

@@ -46,20 +46,20 @@ func span(from, to ticks) time.Duration { return time.Duration(to.since(from)) *
 //	40  ports    client tuple, reply tuple (source<<16 | destination)
 //	48  addr     IPv4: 2 x 8 bytes; IPv6: 2 x 32 bytes (client tuple, reply tuple)
 //
-// Who writes what: meta by compare-and-swap, anybody; owner by compare-and-swap, see counted;
-// bound by BindHops, anybody, in one store; next by the owner of the dead record; ports, addr,
-// delta, created and sum by the creator before the flow is live, never after. ports is atomic
-// because the creator changes the reply port while it probes, and a reader that loaded an old slot
-// may read it meanwhile.
+// Writers: any handle writes meta and owner (see counted) by compare-and-swap, and bound in one
+// store (BindHops); the owner of a dead record writes next; the creator writes ports, addr, delta,
+// created and sum before the flow is live, and nobody after that. ports is atomic because the
+// creator changes the reply port while it probes, and a reader that loaded an old slot may read it
+// meanwhile.
 //
-// A record that is not live lends its fields to the lists of pool.go.
+// The lists of pool.go use the fields of records that are not live.
 type Flow struct {
 	meta    atomic.Uint64
 	bound   atomic.Uint64
 	owner   atomic.Uint64
 	delta   header.Delta
 	created ticks
-	sum     uint32 // fold of both keyed hashes: what recovery tells a torn record by
+	sum     uint32 // fold of both keyed hashes, by which recovery detects a torn record
 	next    atomic.Uint32
 	ports   [2]atomic.Uint32
 }
@@ -84,8 +84,8 @@ const (
 	_ = -(unsafe.Offsetof(record6{}.addr) ^ 48)
 )
 
-// meta is everything about a flow that two workers both change, in one word, so
-// that a refresh and an expiry can never both succeed:
+// meta is one word with all that several workers change of a flow, so that a refresh and an expiry
+// can never both succeed:
 //
 //	63    56 55    48 47    40 39 38 37 36 35  32 31               0
 //	[repeat][ proto  ][ flags ][fn][ag][pd][rs][state][ last seen, ticks ]
@@ -93,9 +93,9 @@ const (
 // State zero is no flow: free, dead, or in limbo. pd is set while the flow is pending (its keys
 // are being inserted). rs: an RST was the last packet. ag: the client sent a SYN on the open
 // connection which has no answer yet. fn: the client of an Unconfirmed flow sent FIN.
-// In SynSeen, where nothing is open yet, ag: the client repeated its SYN, and repeat is how
-// old the flow was when it last did. In the states of an open connection repeat is about SYNs
-// towards a backend that is gone (repeatOpen).
+// In SynSeen ag means instead that the client repeated its SYN, and repeat is the age of the flow
+// when it last did. In the states of an open connection repeat records SYNs towards a backend that
+// is gone (repeatOpen).
 type meta uint64
 
 const (
@@ -151,7 +151,7 @@ func (f *Flow) Proto() uint8 { return f.load().proto() }
 // Flags returns the caller's flags of NewFlow.
 func (f *Flow) Flags() uint8 { return f.load().flags() }
 
-// Owner returns the service and the backend that Create or the last Bind said.
+// Owner returns the service and the backend given to Create or to the last Bind.
 func (f *Flow) Owner() (service, backendRef uint32) {
 	o := f.owner.Load() &^ counted
 	return uint32(o >> 32), uint32(o)
@@ -176,8 +176,8 @@ func (f *Flow) BoundTo(from Side) (binding uint32, hop uint16) {
 	return uint32(b >> 32), uint16(b >> (16 * (from & 1)))
 }
 
-// Binding and NextHops return parts of Bound. Another worker may Bind between a
-// call of one and of the other: who needs both calls Bound.
+// Binding and NextHops return parts of Bound. Another worker may Bind between the two calls: call
+// Bound for both parts.
 func (f *Flow) Binding() uint32 { return uint32(f.bound.Load() >> 32) }
 
 func (f *Flow) NextHops() (backend, client uint16) {
@@ -185,15 +185,15 @@ func (f *Flow) NextHops() (backend, client uint16) {
 	return backend, client
 }
 
-// BindHops stores the hops of a flow whose owner is what Create or Bind said. Of workers with
-// different snapshots, the last store wins, as in Handle.Bind.
+// BindHops stores the hops of a flow and keeps its owner. Of workers with different snapshots, the
+// last store wins, as in Handle.Bind.
 func (f *Flow) BindHops(binding uint32, nhBackend, nhClient uint16) {
-	// Publishes the owner; pairs with the load in Bound: who sees this process's
-	// binding sees its owner.
+	// Publishes the owner; pairs with the load in Bound: a reader that sees this process's binding
+	// sees its owner.
 	f.bound.Store(uint64(binding)<<32 | uint64(nhClient)<<16 | uint64(nhBackend))
 }
 
-// packOwner makes an owner word that is not counted. Service IDs are below 1<<31.
+// packOwner returns an owner word without the counted bit. Service IDs are below 1<<31.
 func packOwner(service, backendRef uint32) uint64 {
 	return (uint64(service)<<32 | uint64(backendRef)) &^ counted
 }

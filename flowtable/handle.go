@@ -9,9 +9,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// MaxHandles is how many participants a table can have at once: 256 workers, and
-// readers. One that is not registered costs 576 bytes of heap and nothing else;
-// what is done per participant ends with the highest that ever was.
+// MaxHandles is how many participants a table can have at once: 256 workers, and readers. A place
+// that was never registered costs 576 bytes of heap, and loops over participants do not visit it.
 const MaxHandles = 256 + 8
 
 // ErrHandles means that MaxHandles are registered.
@@ -20,9 +19,9 @@ var ErrHandles = fmt.Errorf("flowtable: %d handles are registered", MaxHandles)
 // offline is the seen word of a participant that holds no refs.
 const offline = math.MaxUint64
 
-// participant is a handle's public half: what the others read. Its owner alone
-// writes it. Counters are signed differences: only their sum over all
-// participants means anything, as a flow may be counted in by one and out by another.
+// participant is the part of a handle that the others read; its owner alone writes it. Counters are
+// signed differences, and only their sum over all participants is meaningful: one may increment for
+// a flow, and another decrement for it.
 type participant struct {
 	// seen is the epoch at the last Enter. Stored by the owner before it loads
 	// anything of the table; loaded by a handle that wants to reuse a record.
@@ -33,7 +32,7 @@ type participant struct {
 	tally
 }
 
-// tally is counted and never taken back.
+// tally counts events: these counters never decrease.
 type tally struct {
 	created [2]atomic.Uint64
 	shed    [NumSheds]atomic.Uint64
@@ -41,15 +40,15 @@ type tally struct {
 	_       [8 * (16 - 2 - NumSheds - numRefusals)]byte
 }
 
-// Handle is one participant's way into the table: a worker's or a reader's. It
-// must not be used by two goroutines at once. Between Enter and the next Enter or
-// Leave it is online: every Ref and *Flow it got stays what it was, because no
-// record that dies is used again until all online handles have entered anew.
+// Handle is one participant's access to the table: a worker's or a reader's. It must not be used by
+// two goroutines at once. Between Enter and the next Enter or Leave it is online: every Ref and
+// *Flow it got stays valid, because no dead record is reused until all online handles have entered
+// anew.
 type Handle struct {
 	t      *Table
 	p      *participant
 	secret *HashKey
-	four   []record4 // the table's, a step nearer
+	four   []record4 // the table's, to save a load
 	six    []record6
 	steady *steady
 	id     int
@@ -59,8 +58,7 @@ type Handle struct {
 	limbo   limbo
 	exposed bool // the pending flow has claimed a slot: others may read it
 
-	// What the other participants' live counters sum up to, as of the first
-	// Create after an Enter.
+	// The sums of the other participants' live counters, as of the first Create after an Enter.
 	others      [2][16]int32
 	othersStale bool
 
@@ -94,7 +92,7 @@ func (t *Table) Register() (*Handle, error) {
 	return nil, ErrHandles
 }
 
-// Close unregisters the handle. The records it kept for itself become the others'.
+// Close unregisters the handle, and gives the records it kept for itself to the others.
 func (h *Handle) Close() {
 	h.Leave()
 	h.abandonAll()
@@ -103,7 +101,7 @@ func (h *Handle) Close() {
 	}
 	h.t.mu.Lock()
 	defer h.t.mu.Unlock()
-	h.t.handles[h.id] = nil // the counters stay: the next owner of the place counts on
+	h.t.handles[h.id] = nil // the counters stay: the next owner of the place continues them
 }
 
 // Enter drops all refs of the handle and takes it online: call it once per batch. It also
@@ -154,8 +152,8 @@ func (t *Table) flow(r Ref) *Flow {
 	return &t.arenas[1].six[r&^refV6].Flow
 }
 
-// Lookup finds a packet's flow and which of its sides the packet is on. It returns
-// 0 if there is none, or none that is not expired.
+// Lookup finds a packet's flow and which of its sides the packet is on. It returns 0 if there is
+// none, or if it has expired.
 func (h *Handle) Lookup(hash uint64, t *header.Tuple, now Time) (Ref, Side) {
 	a := h.arena(t.V6)
 	var k key

@@ -23,7 +23,7 @@ func randomKey() (k HashKey) {
 // RandomHashKey returns a key for a table beside this one, for Words.
 func RandomHashKey() HashKey { return randomKey() }
 
-// Words returns the keyed hash of three words, with the promise of hash6.
+// Words returns the keyed hash of three words, as hard to collide as hash6.
 func (s *HashKey) Words(a, b, c uint64) uint64 { return s.hash6(a, b, c, 0, 0, 0) }
 
 // key is a tuple as the table compares it. IPv4 uses addr[0] alone.
@@ -46,9 +46,9 @@ func (k *key) from(t *header.Tuple) {
 	k.addr[3] = binary.BigEndian.Uint64(t.Dst[8:])
 }
 
-// hash4 and hash6 multiply the key's words, masked with secrets, to 128 bits and
-// keep all of them until the last fold. Nobody without the secrets can build a
-// set of tuples that collide; the table's probes are bounded in any case.
+// hash4 and hash6 multiply the key's words, masked with secrets, to 128 bits and keep all of them
+// until the last fold. Without the secrets nobody can build a set of tuples that collide. Probes of
+// the table are bounded in any case.
 func (s *HashKey) hash4(addr uint64, ports uint32, proto uint8) uint64 {
 	hi, lo := bits.Mul64(addr^s[0], (uint64(ports)<<8|uint64(proto))^s[1])
 	hi, lo = bits.Mul64(lo^s[2], hi^s[3])

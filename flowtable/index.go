@@ -41,14 +41,13 @@ import (
 //	compare-and-swap ctl from c to c + the slot's bit + one version, or again
 //
 // Why I4 holds: the swap succeeds only if ctl was c all the time since the load
-// (see below about the version), so the members that were examined were all
-// members, with the slots unchanged by I1 and I2, and none had the key; dead
-// records stay dead. Why "taken" is true: the bit was set all the time, so what
-// was read in the slot was committed. A claim that is not committed is never
-// taken for a key, so of two that race for one key exactly one wins.
-// Lock-free: every "again" means that another handle's commit or kill succeeded. A
-// thread that is stopped anywhere blocks no other: it leaves at most one slot occupied.
-// There are no helpers, so no late helper can restore an old slot.
+// (see below about the version). So the members examined were all members, their slots did not
+// change (I1 and I2), none had the key, and dead records stay dead. Why "taken" is true: the bit
+// was set all the time, so the slot that was read was committed. A claim that is not committed is
+// never taken for a key, so of two handles that race for one key exactly one wins. Lock-free: every
+// "again" means that another handle's commit or kill succeeded. A thread that is stopped anywhere
+// blocks no other: it leaves at most one slot occupied. There are no helpers, so no late helper can
+// restore an old slot.
 //
 // Version: the swap could mistake a later ctl for c only if 2^20 keys were
 // committed to this one home in between. Every commit is one of a record's two keys
@@ -56,10 +55,10 @@ import (
 // the handle that loaded c stays online, so at most all of the arena's records could be
 // committed: about five per home, as the hash is keyed.
 //
-// Lookup: load ctl, compare the members. What was live at the load and still is,
-// is found: its slot was written before its bit (the load of ctl pairs with the
-// commit's swap). A slot that was released and claimed again meanwhile shows
-// another record, whose key does not match, or which is a pending flow and is skipped.
+// Lookup: load ctl, compare the members. It finds each flow that was live at the load and still is:
+// its slot was written before its bit (the load of ctl pairs with the commit's swap). A slot that
+// was released and claimed again meanwhile names another record, whose key does not match, or a
+// pending flow, which is skipped.
 type bucket struct {
 	ctl    atomic.Uint64
 	tagsLo atomic.Uint64 // slots 0 to 7
@@ -85,7 +84,7 @@ func slotOf(index uint32, side Side) uint32 { return index | uint32(side)<<slotS
 func slotIndex(slot uint32) uint32          { return slot &^ (1 << slotSide) }
 func slotSideOf(slot uint32) Side           { return Side(slot >> slotSide) }
 
-// candidates returns a bit for each slot whose tag may match: all that do, rarely one more.
+// candidates returns a bit for each slot whose tag matches, and rarely for one more.
 func (b *bucket) candidates(tag uint8) uint64 {
 	const ones, tops = 0x0101010101010101, 0x8080808080808080
 	pattern := uint64(tag) * ones
@@ -114,7 +113,7 @@ func (b *bucket) claim(slot uint32, tag uint8) (n int, ok bool) {
 	return 0, false
 }
 
-// release gives a slot back whose bit is not set, or not any more.
+// release frees a slot whose bit is not set.
 func (b *bucket) release(n int) {
 	if n < 8 {
 		b.tagsLo.And(^(uint64(0xff) << (n * 8)))
@@ -205,7 +204,7 @@ func (a *arena) holder(home, c uint64, tag uint8, k *key) uint32 {
 	return 0
 }
 
-// insertion is what became of an insert.
+// insertion is the result of an insert.
 type insertion uint8
 
 const (
@@ -228,7 +227,7 @@ type attempt struct {
 	home    uint64
 	ctl     uint64 // as last loaded
 	slot    uint32 // what to insert
-	holder  uint32 // the slot that has the key: in the end, or as scan found it
+	holder  uint32 // the slot that has the key, as scan found it
 	claimed int    // member bit of the slot that is claimed, or -1
 	tag     uint8
 	at      stage
@@ -245,9 +244,8 @@ const (
 	committing
 )
 
-// step takes the attempt one step further, and reports whether it is done. Each step has
-// one access to shared memory, so that tests can run the steps of several attempts in
-// every order.
+// step does the next step of the attempt, and reports whether it is done. Each step has one access
+// to shared memory, so that tests can run the steps of several attempts in every order.
 func (op *attempt) step(h *Handle, a *arena, k *key, now ticks) (done bool) {
 	ctl := &a.buckets[op.home].ctl
 	switch op.at {
@@ -286,8 +284,8 @@ func (op *attempt) step(h *Handle, a *arena, k *key, now ticks) (done bool) {
 	return false
 }
 
-// commit makes the key known. It publishes the record, the slot and the tag;
-// every load of ctl pairs with it.
+// commit makes the key visible. It publishes the record, the slot and the tag; every load of ctl
+// pairs with it.
 func (op *attempt) commit(ctl *atomic.Uint64) bool {
 	members := op.ctl&memberMask | 1<<op.claimed
 	version := op.ctl&^memberMask + versionOne
@@ -311,7 +309,8 @@ func (a *arena) claim(home uint64, slot uint32, tag uint8) int {
 	return -1
 }
 
-// remove takes a committed key out of the index. Only who killed the record may call it.
+// remove takes a committed key out of the index. Only the handle that killed the record may call
+// it.
 func (a *arena) remove(hash uint64, slot uint32) {
 	home := a.home(hash)
 	bit := a.forget(home, uint8(hash), slot)
@@ -319,7 +318,7 @@ func (a *arena) remove(hash uint64, slot uint32) {
 	b.release(n)
 }
 
-// forget clears a member bit, and returns it: the slot is still the caller's.
+// forget clears a member bit, and returns it. The caller still owns the slot.
 func (a *arena) forget(home uint64, tag uint8, slot uint32) (bit int) {
 	ctl := &a.buckets[home].ctl
 	c := ctl.Load()

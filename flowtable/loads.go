@@ -16,19 +16,19 @@ const MaxBackends = 1 << 20
 //	L3  After a swap of meta that changes whether the flow counts, its handle calls book: book
 //	    sets the bit as meta demands, and after a change of the bit loads meta again.
 //
-// L3: after the last such swap its handle loads meta, finds what stays, and sets the bit to it. A
-// handle that had loaded an older meta and changes the bit after that, loads meta again, as both
-// words are sequentially consistent, and undoes its change. So when no handle is in between, a flow
-// is in the load of its backend if and only if it counts, and was bound or adopted by this process,
-// or made by it. One is added before the bit is set and subtracted after it is cleared: a load may
-// be too high for a moment, and never too low.
+// L3: after the last such swap its handle loads the final meta and sets the bit to match. A handle
+// that loaded an older meta and changes the bit later loads meta again (both words are sequentially
+// consistent) and undoes its change. So while no handle is inside book, a flow is in the load of
+// its backend if and only if it counts and was made, bound or adopted by this process. One is added
+// before the bit is set and subtracted after it is cleared: a load may be too high for a moment,
+// and never too low.
 const counted = 1 << 63
 
 // Loads returns how many connections each backend has, by the index of its BackendRef: flows that
 // are live and not over (LAST_ACK, TIME_WAIT, closed). A connection that was reset does not count
-// until a packet takes that back. A flow of an earlier process counts from its Bind or Adopt on.
-// An expired flow counts until it is swept, and one towards a backend that is gone counts where
-// its index points, also when that index has a new owner. The loads are the table's to write.
+// until a later packet clears the reset. A flow of an earlier process counts from its Bind or Adopt
+// on. An expired flow counts until it is swept. A flow towards a backend that is gone counts at its
+// index, even if that index belongs to another backend now. Only the table writes the loads.
 func (t *Table) Loads() []atomic.Int32 { return t.loads }
 
 func (t *Table) loadOf(owner uint64) *atomic.Int32 { return &t.loads[owner&(MaxBackends-1)] }
@@ -98,9 +98,9 @@ func (t *Table) assign(f *Flow, service, backendRef uint32) {
 }
 
 // Bind stores what depends on this process and its current snapshot: the flow's owner, whose load
-// it counts to from now on, and its hops. Workers may bind at once, with different snapshots: the
-// last store of bound wins, with number and hops of one snapshot, and if that is the older one,
-// its number is old and the next packet renews it.
+// it counts to from now on, and its hops. Workers may bind at once, with different snapshots. The
+// last store of bound wins, with number and hops of one snapshot; if that is the older one, the
+// next packet sees the old number and binds again.
 func (h *Handle) Bind(r Ref, binding, service, backendRef uint32, nhBackend, nhClient uint16) {
 	f := h.Flow(r)
 	h.t.assign(f, service, backendRef)

@@ -10,19 +10,19 @@ import (
 // waits for the grace period in its place. Each participant has one.
 //
 // The batches' descriptors are on the heap and not in the records: the grace period
-// is not over, so the record may be in somebody's hands, who reads all of it and
-// writes meta, bound and owner. In a record in limbo only next is used, which
-// no holder of a ref reads or writes. Nothing here is in a record.
+// is not over, so another handle may have a ref to the record, read all of it, and write meta,
+// bound and owner. Of a record in limbo only next is used, which no holder of a ref reads or
+// writes.
 //
-// Who may touch n and batches, and why it is one at a time:
+// One participant at a time may use n and batches:
 //
 //	busy false           the participant itself, and it sets busy before it writes
 //	busy, bit set        nobody
-//	busy, bit cleared    who cleared it, and it resets busy after it has read
+//	busy, bit cleared    the one that cleared it, which resets busy after it has read
 //
 // The bit is the participant's in Table.orphaned. Setting it publishes the
-// batches to who clears it; resetting busy publishes that they have been read to
-// the participant's next load of it. Of several who clear the bit, one finds it set.
+// batches to the one that clears it; resetting busy publishes to the participant's next load of it
+// that they have been read. Of several that clear the bit, one finds it set.
 type orphans struct {
 	busy    atomic.Bool
 	n       int
@@ -30,7 +30,7 @@ type orphans struct {
 	_       [48]byte
 }
 
-// orphaned has a bit for each participant whose orphans wait for somebody.
+// orphaned has a bit for each participant whose orphans wait to be adopted.
 type orphaned [(MaxHandles + 63) / 64]atomic.Uint64
 
 // abandon gives the batches to the next handle that enters. It fails while another handle
@@ -52,8 +52,8 @@ func (h *Handle) abandon() bool {
 	return true
 }
 
-// adopt takes back what the handle itself left, so that it can leave again, and
-// what one other did.
+// adopt takes the orphans that the handle itself left, so that it can leave again, and those of one
+// other.
 func (h *Handle) adopt() {
 	h.adoptFrom(h.id)
 	for w := range h.t.orphaned {
@@ -67,7 +67,7 @@ func (h *Handle) adopt() {
 func (h *Handle) adoptFrom(id int) {
 	word, bit := &h.t.orphaned[id/64], uint64(1)<<(id%64)
 	if word.Load()&bit == 0 || word.And(^bit)&bit == 0 {
-		return // nothing, or somebody else was faster
+		return // none, or another handle was faster
 	}
 	o := &h.t.orphans[id]
 	for _, b := range o.batches[:o.n] {

@@ -14,9 +14,9 @@ import "sync/atomic"
 //
 //	bound  next list on the stack << 32 | records in the list
 //
-// That is right for free records alone. Another handle may still have a ref to a record in limbo
-// that it found live, and may Bind it: the facts about limbo are therefore kept outside the
-// records (limbo, orphans.go).
+// That is safe for free records only. Another handle may still have a ref to a record in limbo that
+// it found live, and may Bind it: so facts about limbo are kept outside the records (limbo,
+// orphans.go).
 
 // stack is a lock-free stack of lists (Treiber): tag << 32 | ref of the top
 // list's first record. The tag counts pops and pushes, so that a pop that was
@@ -36,7 +36,7 @@ func (s *stack) push(t *Table, l list) {
 	}
 }
 
-// pop returns the list on top, empty if there is none. Its last is not known.
+// pop returns the list on top, empty if there is none. Its last field is not set.
 func (s *stack) pop(t *Table) list {
 	for {
 		top := s.top.Load()
@@ -201,9 +201,9 @@ func (l *limbo) drop() stamped {
 	return b
 }
 
-// maxReclaim bounds the records that one Enter takes back, or twice as many as the handle retired
-// since the last one: in a flood every packet of every link may end a flow, and were more retired
-// than taken back, the reserve would end up in limbo.
+// maxReclaim bounds the records that one Enter takes back; the bound is twice as many as the handle
+// retired since the last Enter if that is more. In a flood every packet may end a flow, and if more
+// were retired than taken back, all of the reserve would be in limbo in the end.
 const maxReclaim = 256
 
 // reclaim moves records whose grace period is over to the magazines.

@@ -40,10 +40,10 @@ const maxPortTries = 16
 //	the first that is free
 //	the port of the flow that is the first to give way, of those that hold the others
 //
-// The last is what keeps a backend reachable whose ports a flood has taken, or
-// thousands of connections that are over: there are some ten thousand ports to a
-// backend, so they run short long before the table does. What gives way is what the
-// full table sheds, in the same order, but no handshake that is young.
+// The last keeps a backend reachable whose ports are taken by a flood, or by thousands of
+// connections that are over: there are some ten thousand ports to a backend, so they run short long
+// before the table does. Flows give way as in a full table, in the same order, except young
+// handshakes.
 type portSearch struct {
 	a     *arena
 	i     uint32 // the pending flow
@@ -62,7 +62,7 @@ func (n *NewFlow) reply(k *key) {
 	k.from(&header.Tuple{Src: n.Backend, Dst: n.Source, Proto: n.Client.Proto, V6: n.Client.V6})
 }
 
-// replyPorts are those of the key if the flow gets this source port.
+// replyPorts returns the ports of the reply key if the flow gets this source port.
 func (n *NewFlow) replyPorts(port uint16) uint32 {
 	if initial(n.Client.Proto) == ICMPEcho {
 		return uint32(port)<<16 | uint32(port)

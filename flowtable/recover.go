@@ -11,21 +11,20 @@ import (
 // another size: its flows cannot be taken over.
 var ErrLayout = errors.New("flowtable: another layout")
 
-// Recovery is what became of the flows of the process before.
+// Recovery counts the previous process's flows, by what was done with them.
 type Recovery struct {
 	Recovered int // live again, with binding 0 and no owner
-	Expired   int // their time was over
+	Expired   int // not taken over
 	Torn      int // half-written, damaged, or two with one key: dropped
 	Fresh     bool
 	Why       string // why Fresh
 }
 
-// Recover takes over the table that a dead process left in mem. Only the records
-// count: the index is built anew from them, so it does not matter at which
-// instruction the process died. A record is taken if its state is possible, its
-// time is not over and not in the future, and its keys hash to what its creator
-// wrote down. Nobody else may use the memory. It fails with ErrLayout if the
-// memory holds another version or size, and leaves it as it was.
+// Recover takes over the table that a dead process left in mem. It uses only the records and
+// rebuilds the index from them, so it does not matter at which instruction the process died. A
+// record is taken if its state is possible, if it has not expired and was not last seen in the
+// future, and if its keys hash to the sum that its creator stored. Nobody else may use the memory.
+// It fails with ErrLayout if the memory holds another version or size, and leaves it as it was.
 func Recover(mem []byte, c Config, now Time) (*Table, Recovery, error) {
 	t, err := view(mem, &c)
 	if err != nil {
@@ -55,7 +54,7 @@ func Recover(mem []byte, c Config, now Time) (*Table, Recovery, error) {
 	return t, rec, nil
 }
 
-// hashes are those of a record's two keys.
+// hashes are the hashes of a record's two keys.
 type hashes [2]uint64
 
 func (t *Table) recoverArena(a *arena, now ticks, rec *Recovery) {
@@ -95,7 +94,7 @@ func (h *Handle) recoverFlow(a *arena, i uint32, now ticks, rec *Recovery) bool 
 		rec.Recovered++
 		h.t.recovered[family(a.v6)][None]++
 		h.t.recovered[family(a.v6)][m.state()]++
-		f.owner.Store(0) // numbers of the dead process; Adopt tells by it that nobody was faster
+		f.owner.Store(0) // numbers of the dead process; Adopt takes only flows whose owner is 0
 		f.bound.Store(0)
 		f.delta = a.deltaOf(i)
 		return true
@@ -124,8 +123,8 @@ func (a *arena) deltaOf(i uint32) header.Delta {
 	return header.DeltaOf(&client, &out)
 }
 
-// reinsert puts both keys of a record in the index; false if one is taken.
-// Nothing expires by the way: time stands at 0.
+// reinsert puts both keys of a record in the index; false if one is taken. It passes time 0, so
+// that no flow expires meanwhile.
 func (h *Handle) reinsert(a *arena, i uint32, hs *hashes) bool {
 	for _, side := range [2]Side{ReplySide, ClientSide} {
 		k := a.keyOf(i, side)

@@ -4,9 +4,9 @@ import "sync/atomic"
 
 // resting remembers reply keys whose backend is in TIME_WAIT although their flow
 // is gone: deleted, reopened towards another backend, or shed. Another client's
-// SYN from that source and port would be judged against the old connection: the
-// backend takes it if its timestamp or sequence number is higher, and else does not
-// (RFC 6191 section 2). So Create takes such a port last.
+// SYN from that source and port would be judged against the old connection: the backend accepts it
+// only if its timestamp or sequence number is higher (RFC 6191 section 2). So Create takes such a
+// port last.
 //
 // It is a hint, kept in fixed memory: a later key may take an earlier one's word,
 // and it is empty after a restart. Each word is the upper half of the key's hash and
@@ -15,7 +15,7 @@ type resting [1 << 14]atomic.Uint64
 
 func (r *resting) at(hash uint64) *atomic.Uint64 { return &r[hash%uint64(len(r))] }
 
-// begin notes a key, unless its word is in use for longer. Of two who store at once,
+// begin notes a key, unless another key uses its word for longer. If two handles store at once,
 // either may win. It publishes nothing but the word.
 func (r *resting) begin(hash uint64, until ticks) {
 	w := r.at(hash)

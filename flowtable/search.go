@@ -15,8 +15,8 @@ import (
 //	FetchFlows    match tags, prefetch the flows' lines
 //	Match         compare
 //
-// Between two steps of one group the worker takes steps of others. What the steps before Match
-// found is only a hint: the index may have changed since.
+// Between two steps of one group the worker takes steps of others. The results of the steps before
+// Match are only hints: the index may have changed since.
 type Search struct {
 	header.Plain // the key; if it is not plain, there is no search
 	hash         uint64
@@ -58,8 +58,8 @@ type geometry struct {
 	recordSize uint64 // bytes
 }
 
-// emptyBucket is where a search for nothing ends, and as large as an IPv6 record, for which Match
-// takes it.
+// emptyBucket is the bucket of a search for nothing. Match reads it as a record, so it is as large
+// as an IPv6 record.
 var emptyBucket [2]bucket
 
 // layOut must be called after the arenas have their memory.
@@ -87,8 +87,8 @@ func (h *Handle) FetchBuckets(group []Search) { fetchBuckets(&h.t.geometry, h.se
 // FetchFlows takes the second.
 func (h *Handle) FetchFlows(group []Search) { fetchFlows(&h.t.geometry, group) }
 
-// find returns the slot of the first member of the home whose tag matches, rarely that of another,
-// or 0.
+// find returns the slot of the first member of the home whose tag matches, or 0; rarely, one whose
+// tag does not match.
 func (b *bucket) find(tag uint8) uint32 {
 	m := b.candidates(tag) & b.ctl.Load() & slotMask
 	if m == 0 {
@@ -97,10 +97,9 @@ func (b *bucket) find(tag uint8) uint32 {
 	return b.slots[bits.TrailingZeros64(m)].Load()
 }
 
-// steady holds, by side and by the low byte of what is above last seen in meta (state and
-// notes), the age up to which a flow is not changed by a datagram, or by a TCP segment that is
-// neither SYN, FIN nor RST and acknowledges. It is negative where such a packet
-// changes the flow, or there is no flow.
+// steady holds, by side and by the byte of meta above last seen (state and notes), the age up to
+// which a flow is not changed by a datagram, or by a TCP segment with ACK and without SYN, FIN and
+// RST. It is negative where such a packet changes the flow, or there is no flow.
 type steady [2][256]int32
 
 func (l *lifetimes) steady() (s steady) {
@@ -122,10 +121,10 @@ func (l *lifetimes) steady() (s steady) {
 }
 
 // Match takes the last step, for a group of packets that must be of TCP (with ACK, and without
-// SYN, FIN and RST) or of UDP. It stores the flows of the first packets, up to one that has none
-// or that would change its flow by more than Seen does, and their rewrites but for the MAC
-// addresses, and returns how many these are. For the packet that ended it, call More, or Lookup
-// and Observe. flows and rewrites must be as long as the group.
+// SYN, FIN and RST) or of UDP. It stops at the first packet that has no flow, or that would change
+// its flow by more than Seen does. It stores the flows of the packets before that one, and their
+// rewrites without the MAC addresses, and returns how many these are. For the packet at which it
+// stopped, call More, or Lookup and Observe. flows and rewrites must be as long as the group.
 func (h *Handle) Match(group []Search, flows []*Flow, rewrites []header.Rewrite, now Ticks) int {
 	return match(&h.t.geometry, group, flows[:len(group)], rewrites[:len(group)], h.steady, uint32(now))
 }
@@ -133,8 +132,8 @@ func (h *Handle) Match(group []Search, flows []*Flow, rewrites []header.Rewrite,
 // Side returns which side of its flow a packet that matched is on.
 func (s *Search) Side() Side { return slotSideOf(s.slot) }
 
-// More continues a search that did not match: another tag of the bucket may have been the same, or
-// the key is in a bucket that follows. It reports whether there is another flow to match. Rare.
+// More continues a search that did not match: another slot of the bucket may have the same tag, or
+// the key may be in a bucket that follows. It reports whether there is another flow to match. Rare.
 func (h *Handle) More(s *Search) bool {
 	if s.Family == header.NotPlain {
 		return false
@@ -154,7 +153,7 @@ func (h *Handle) More(s *Search) bool {
 // Seen refreshes a flow that Match returned. It writes at most once a second.
 func (f *Flow) Seen(now Ticks) {
 	if m := f.load(); ticks(now).since(m.seen()) >= refreshTicks {
-		// Where another worker was faster, it has seen the flow as well, or ended it.
+		// If another worker was faster, it has refreshed or ended the flow.
 		f.swap(m, m.at(ticks(now)))
 	}
 }

@@ -4,7 +4,8 @@ package flowtable
 
 import "sluice.dev/sluice/nat/header"
 
-// The race detector cannot see into these; with it the twins of search_go.go are used.
+// The race detector does not see memory accesses of these: with it the twins in search_go.go are
+// used.
 
 //go:noescape
 func fetchBuckets(geo *geometries, secret *HashKey, group []Search)

@@ -2,14 +2,14 @@ package flowtable
 
 import "time"
 
-// Shed is why a flow ended before its packets did. The order is the order of
-// shedding under pressure.
+// Shed is the kind of flow that is ended before its time. The order is the order of shedding under
+// pressure.
 type Shed uint8
 
 const (
-	ShedExpired     Shed = iota // its time was over; also what the sweep ends
+	ShedExpired     Shed = iota // expired; the sweep ends these
 	ShedClosed                  // TCP, closed or in TIME_WAIT
-	ShedUnreplied               // UDP without a reply, or without a word of the client after it
+	ShedUnreplied               // UDP without a reply, or without a packet of the client after it
 	ShedHalfOpen                // TCP, the client has not acknowledged
 	ShedUnconfirmed             // TCP, acknowledged, but the backend has not spoken since
 	ShedIdle                    // UDP, replied, idle for long
@@ -22,7 +22,7 @@ func (s Shed) String() string {
 	return [...]string{"expired", "closed", "unreplied", "half_open", "unconfirmed", "idle", "never"}[min(s, shedNever)]
 }
 
-// shedStates are the states whose flows are of each kind; expired ones are of all states.
+// shedStates are the states of each kind's flows; expired flows may be in any state.
 var shedStates = [NumSheds][]State{
 	ShedClosed:      {Closed, TimeWaitClient, TimeWaitBackend},
 	ShedUnreplied:   {UDPNew, UDPReplied},
@@ -31,7 +31,7 @@ var shedStates = [NumSheds][]State{
 	ShedIdle:        {UDPAssured},
 }
 
-// shedOf returns the kind that a live flow may be shed as.
+// shedOf returns the kind of a live flow.
 func (t *Table) shedOf(m meta, now ticks) Shed {
 	if t.lifetimes.expired(m, now) {
 		return ShedExpired
@@ -57,14 +57,14 @@ func (t *Table) shedOf(m meta, now ticks) Shed {
 
 const (
 	// huntLength bounds the records that one hunt examines: 64 cache lines at once
-	// ahead of the hardware prefetcher, some microseconds. Where a kind is rarer than
-	// one in as many records, a flow of the next kind may go before its last ones.
+	// ahead of the hardware prefetcher, some microseconds. If a kind is rarer than one in
+	// huntLength records, a flow of the next kind may be shed before the last ones of it.
 	huntLength = 4096
-	// huntRest is how long a handle does not hunt again for a kind it did not find.
+	// huntRest is how long a handle waits before it hunts again for a kind it did not find.
 	huntRest = int32(time.Second / tick)
 	// halfOpenGrace protects young handshakes: at the half-open cap, and where source
-	// ports run short, no flow younger than this makes room for another. An Unconfirmed
-	// flow that is younger never does: its backend is likely to speak yet.
+	// ports run short, no flow younger than this is shed. A younger Unconfirmed flow is never shed:
+	// its backend is still likely to send.
 	halfOpenGrace = int32(500 * time.Millisecond / tick)
 	// halfOpenSample is how many half-open or unconfirmed flows are compared to find an
 	// old one.
@@ -77,7 +77,7 @@ type hunter struct {
 	restful [NumSheds]bool
 	until   [NumSheds]ticks // do not hunt before, if restful
 
-	// At the half-open cap: records examined in vain in the tick wastedAt.
+	// At the half-open cap: records examined without finding a flow to shed, in the tick wastedAt.
 	wasted   uint32
 	wastedAt ticks
 }
@@ -101,8 +101,8 @@ func (h *Handle) moved(r Ref, before, after meta) {
 	}
 }
 
-// live returns how many flows there are in a state (None: in all): exact for this
-// handle's doings, as of the first Create in the batch for the others'.
+// live returns how many flows there are in a state (None: in all). It includes this handle's
+// changes up to now, and the others' up to the first Create in the batch.
 func (h *Handle) live(f int, s State) int32 { return h.others[f][s] + h.p.live[f][s].Load() }
 
 // recount sums up the other participants.
@@ -208,7 +208,7 @@ type victim struct {
 	kind   Shed
 }
 
-// weigh puts a flow in the victim's place if it gives way before: by kind, then by age.
+// weigh replaces the victim by a flow that gives way before it: by kind, then by age.
 func (v *victim) weigh(i uint32, m meta, kind Shed, now ticks) bool {
 	if kind > v.kind || kind == shedNever || kind == v.kind && now.since(m.seen()) <= now.since(v.meta.seen()) {
 		return false
@@ -217,13 +217,13 @@ func (v *victim) weigh(i uint32, m meta, kind Shed, now ticks) bool {
 	return true
 }
 
-// makeRoom ends a flow for a client key whose chain has no empty slot: chance fills a chain now
-// and then (bucketLoad), and a client has no other key, as it has other ports. It ends the flow of
-// the chain that gives way first, as if the table were full, however young its handshake is. It
-// returns false if none gives way, also where a slot is just being released; else the caller tries
-// again: in vain only if another handle claimed the slot, or if the flow changed since it was
-// judged. So each further round is another thread's progress, and a chain cannot be targeted
-// without the hash key.
+// makeRoom ends a flow for a client key whose chain has no empty slot. Chance fills a chain now and
+// then (bucketLoad), and a client key, unlike a source port, cannot be replaced by another. It ends
+// the flow of the chain that gives way first, as in a full table, however young its handshake is.
+// It returns false if none gives way, also if a slot is just being released. If it returns true the
+// caller tries again, which fails only if another handle claimed the slot, or if the flow changed
+// since it was judged. So each further round means progress of another thread. A chain cannot be
+// targeted without the hash key.
 func (h *Handle) makeRoom(a *arena, hash uint64, now ticks) bool {
 	v := victim{kind: shedNever}
 	home := a.home(hash)
@@ -232,7 +232,7 @@ func (h *Handle) makeRoom(a *arena, hash uint64, now ticks) bool {
 		for n := range slots {
 			slot := slots[n].Load()
 			if slot == 0 {
-				return true // somebody released it
+				return true // another handle released it
 			}
 			if m := a.flow(slotIndex(slot)).load(); m.live() {
 				v.weigh(slotIndex(slot), m, h.t.shedOf(m, now), now)
@@ -264,9 +264,9 @@ func (h *Handle) shedHalfOpen(a *arena, now ticks) bool {
 	return other.flows != 0 && h.shedOldest(other, now)
 }
 
-// shedOldest searches one arena. Searches in vain examine no more than huntLength
-// records in a tick together, so a flood of SYNs that are all refused costs little;
-// a pause as long as huntRest would refuse SYNs that come meanwhile.
+// shedOldest searches one arena. Searches that find no flow to shed examine at most huntLength
+// records in a tick together, so a flood of refused SYNs costs little. A pause of huntRest would
+// refuse SYNs that come meanwhile.
 func (h *Handle) shedOldest(a *arena, now ticks) bool {
 	f := family(a.v6)
 	if h.live(f, SynSeen)+h.live(f, SynRecv) <= 0 {

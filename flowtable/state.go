@@ -6,16 +6,16 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// State is where a flow is in its life. Zero is no flow. What is said of TCP is said of SCTP
-// too, whose packets come with the flags that mean the same (header.Packet.TCPFlags).
+// State is a flow's state. Zero is no flow. The states of TCP are those of SCTP too, whose packets
+// have the corresponding flags (header.Packet.TCPFlags).
 type State uint8
 
 const (
 	None            State = iota
 	SynSeen               // TCP: SYN seen
 	SynRecv               // TCP: the backend answered, the client has not yet
-	Unconfirmed           // TCP: the client acknowledged, the backend has not spoken since
-	Established           // TCP: the backend spoke after the client acknowledged: the handshake is complete
+	Unconfirmed           // TCP: the client acknowledged, the backend has not sent since
+	Established           // TCP: handshake complete: the backend sent after the client acknowledged
 	FinClient             // TCP: the client closed first
 	FinBackend            // TCP: the backend closed first
 	LastAckClient         // TCP: both sent FIN, the client first
@@ -24,8 +24,8 @@ const (
 	TimeWaitBackend       // TCP: closed, the backend first: it holds the port in TIME_WAIT
 	Closed                // TCP: the backend refused
 	UDPNew                // UDP: no reply yet
-	UDPReplied            // UDP: the backend replied, the client has not spoken since
-	UDPAssured            // UDP: the client spoke after a reply
+	UDPReplied            // UDP: the backend replied, the client has not sent since
+	UDPAssured            // UDP: the client sent after a reply
 	ICMPEcho              // ICMP queries
 	NumStates             = iota
 
@@ -46,11 +46,11 @@ func (s State) String() string {
 }
 
 // HalfOpen reports whether the client has not acknowledged yet. The cap of half-open flows
-// counts these: an Unconfirmed flow may be an open connection that is idle, as in a
-// connection pool, so it is not under the cap.
+// counts these, and no Unconfirmed ones: they may be open connections that are idle, as in a
+// connection pool.
 func (s State) HalfOpen() bool { return s == SynSeen || s == SynRecv }
 
-// class is what a TCP packet's flags amount to.
+// class is the class of a TCP packet by its flags.
 type class uint8
 
 const (
@@ -88,42 +88,40 @@ func classOf(flags uint8) class {
 	return classNone
 }
 
-// move is what a packet does to a flow: the next state in the low four bits, and
-// whether the packet refreshes a flow that stays in its state. A change of state
-// always does.
+// move is a transition: the next state in the low four bits, and effects. A change of state always
+// refreshes the flow; refresh is for a packet that leaves the state as it is.
 type move uint16
 
 const (
-	refresh move = 1 << 4 // the packet keeps the flow alive, and takes back an RST
+	refresh move = 1 << 4 // refresh the flow, and forget an RST
 	reset   move = 1 << 5 // put the flow on the reset timer
 	ask     move = 1 << 6 // remember the SYN
 	answer  move = 1 << 7 // begin anew, if a SYN is remembered
-	finish  move = 1 << 8 // remember the client's FIN until the backend speaks
-	confirm move = 1 << 9 // the backend speaks: what the client said is true
+	finish  move = 1 << 8 // remember the client's FIN until the backend sends
+	confirm move = 1 << 9 // the backend sends: the client's packets were genuine
 )
 
-// moves is the state machine: moves[state][side][class]. What it does not name
-// leaves the flow as it is, without a refresh. In particular: SYN and SYN-ACK
-// never refresh (a lone retransmitted SYN must not hold a half-open flow), and
-// an RST outside the handshake changes no state: no sequence numbers are tracked,
-// so it may be forged, and any later packet of the flow takes it back (RFC 7857
-// section 2.2).
+// moves is the state machine: moves[state][side][class]. A packet without an entry leaves the flow
+// as it is, without a refresh. In particular: SYN and SYN-ACK never refresh (a lone retransmitted
+// SYN must not hold a half-open flow), and an RST outside the handshake changes no state: no
+// sequence numbers are tracked, so it may be forged, and any later packet of the flow cancels it
+// (RFC 7857 section 2.2).
 //
 // A SYN on a connection that is open may be forged as well, or the client may have
-// lost the connection (RFC 9293 section 3.5.1). Only the backend knows, so the SYN is
-// forwarded to it, and nothing changes but that the SYN is remembered. An ACK is the challenge of
-// a backend that has the connection (RFC 5961 section 4), and forgets the SYN. A
-// SYN-ACK comes from one that has not: the handshake begins anew, on the same
-// flow. A forged SYN-ACK is forwarded to the client, whose ACK undoes it. A backend's
-// RST is no answer: a sender that forged the SYN could forge it too.
+// lost the connection (RFC 9293 section 3.5.1). Only the backend knows, so the SYN is forwarded to
+// it, and remembered; the state does not change. A backend that has the connection sends a
+// challenge ACK (RFC 5961 section 4), which clears the remembered SYN. A backend that has not sends
+// a SYN-ACK: the handshake begins anew, on the same flow. A forged SYN-ACK is forwarded to the
+// client, whose ACK undoes it. A backend's RST is no answer: a sender that forged the SYN could
+// forge it too.
 //
 // The client's packets alone prove nothing, as no sequence numbers are tracked: a sender
 // that forges SYNs from foreign addresses can forge an ACK after each, or a FIN.
-// Only the backend knows which one acknowledges its own SYN-ACK. It answers the others with
-// an RST (RFC 9293 section 3.10.7.4, SYN-RECEIVED) or not at all; the right one with
-// data or an ACK of the client's data, if there is any. Until then the flow is
-// Unconfirmed: it has the timeout of an open connection, but gives way under pressure.
-// The backend's ACK after a SYN is about that SYN, and confirms nothing.
+// Only the backend knows which ACK acknowledges its own SYN-ACK. It answers other ACKs with an RST
+// (RFC 9293 section 3.10.7.4, SYN-RECEIVED) or not at all, and the right one with data or with an
+// ACK of the client's data, if there is any. Until then the flow is Unconfirmed: it has the timeout
+// of an open connection, but gives way under pressure. The backend's ACK after a SYN is about that
+// SYN, and confirms nothing.
 //
 // An SCTP association (RFC 9260 sections 5.1 and 9.2) takes the same states:
 //
@@ -133,12 +131,12 @@ const (
 //	COOKIE ACK         Established    ABORT              as an RST
 //
 // with four differences. The server answers a right COOKIE ECHO at once, so Unconfirmed is
-// short, and a blind one not at all. Heartbeats, 30 s apart and answered (section 8.3), are
-// ACKs that keep an idle association. There is no half-closed one: after a SHUTDOWN the other
-// end sends what it has and answers with SHUTDOWN ACK; what SHUTDOWN COMPLETE leaves behind
-// needs no TIME_WAIT, as its tags tell old packets, but gets it. And an endpoint answers an
-// INIT on an open association with INIT ACK, whether or not it is forged, and continues until a
-// valid COOKIE ECHO (section 5.2.2): see answered.
+// short, and does not answer a forged one. Heartbeats, 30 s apart and answered (section 8.3), are
+// ACKs that keep an idle association. There is no half-closed association: after a SHUTDOWN the
+// other end sends its remaining data and answers with SHUTDOWN ACK. After SHUTDOWN COMPLETE no
+// TIME_WAIT is needed, because verification tags identify old packets, but the flow gets it. And an
+// endpoint answers an INIT on an open association with INIT ACK, whether or not it is forged, and
+// continues until a valid COOKIE ECHO (section 5.2.2): see answered.
 var moves = makeMoves()
 
 func makeMoves() (m [NumStates][2][numClasses]move) {
@@ -151,9 +149,9 @@ func makeMoves() (m [NumStates][2][numClasses]move) {
 	}
 	both := func(s State, c class, mv move) { m[s][ClientSide][c], m[s][ReplySide][c] = mv, mv }
 
-	// The handshake. A backend that answers a SYN with a bare ACK knows an older connection
-	// (RFC 9293 section 3.10.7.4, challenge ACK); one that answers a mid-flow packet
-	// so is continuing a connection that was set up before our time.
+	// The handshake. A backend that answers a SYN with a bare ACK has an older connection (RFC 9293
+	// section 3.10.7.4, challenge ACK); one that answers a mid-flow packet with an ACK continues a
+	// connection that was set up before this flow.
 	m[SynSeen][ReplySide][classSYNACK] = move(SynRecv)
 	m[SynSeen][ReplySide][classACK] = move(SynRecv)
 	m[SynSeen][ReplySide][classFIN] = move(SynRecv)
@@ -185,7 +183,7 @@ func makeMoves() (m [NumStates][2][numClasses]move) {
 	m[FinClient][ReplySide][classFIN] = move(LastAckClient)
 	m[FinBackend][ClientSide][classFIN] = move(LastAckBackend)
 
-	// Both directions closed. The last ACK comes from who closed first.
+	// Both directions closed. The last ACK comes from the end that closed first.
 	for _, s := range []State{LastAckClient, LastAckBackend} {
 		both(s, classACK, move(s)|refresh)
 		both(s, classFIN, move(s)|refresh)
@@ -194,10 +192,10 @@ func makeMoves() (m [NumStates][2][numClasses]move) {
 	m[LastAckClient][ClientSide][classACK] = move(TimeWaitClient)
 	m[LastAckBackend][ReplySide][classACK] = move(TimeWaitBackend)
 
-	// A FIN that comes again lost its last ACK (RFC 9293 section 3.10.7.8). And the ACK
-	// that was taken for the last may have been of something before the FIN, with a
-	// window of data still to come or to come again: a connection that is over sends
-	// no ACKs, one that is not stays as long as it does.
+	// A retransmitted FIN means that the last ACK was lost (RFC 9293 section 3.10.7.8). And the ACK
+	// that was taken for the last may have acknowledged data before the FIN, with a window of data
+	// still to be sent or retransmitted. A connection that is over sends no ACKs, so each ACK
+	// refreshes the flow.
 	for _, s := range []State{TimeWaitClient, TimeWaitBackend} {
 		both(s, classACK, move(s)|refresh)
 		both(s, classFIN, move(s)|refresh)
@@ -205,9 +203,9 @@ func makeMoves() (m [NumStates][2][numClasses]move) {
 	return m
 }
 
-// datagram is the machine of everything but TCP and SCTP. One packet and its reply prove
-// nothing: the client's address may be forged. Who speaks again has heard the reply,
-// or sends more than one packet for each flow it takes.
+// datagram is the state machine of everything but TCP and SCTP. One packet and its reply prove
+// nothing: the client's address may be forged. A client that sends again has received the reply, or
+// a forger spends more than one packet on each flow.
 var datagram = [NumStates][2]move{
 	UDPNew:     {move(UDPNew) | refresh, move(UDPReplied)},
 	UDPReplied: {move(UDPAssured), move(UDPReplied) | refresh},
@@ -229,7 +227,7 @@ func initial(proto uint8) State {
 // refreshTicks is how old last seen may be before a packet renews it.
 const refreshTicks = int32(time.Second / tick)
 
-// observe returns what m becomes by a packet at time now; equal to m if nothing need be written.
+// observe returns m as changed by a packet at time now; m itself if nothing need be written.
 func (m meta) observe(from Side, tcpFlags uint8, now ticks) meta {
 	var mv move
 	if header.Stateful(m.proto()) {
@@ -271,10 +269,10 @@ func (m meta) observe(from Side, tcpFlags uint8, now ticks) meta {
 	return m
 }
 
-// answered returns where the backend's SYN-ACK takes a flow on which a SYN is remembered. An
-// SCTP server sends INIT ACK to a forged INIT too, and forgets it: an open association stays
-// what it is, or one INIT would give it the time of a handshake, which is less than the time
-// between two heartbeats. A restarted one continues in its state.
+// answered returns m after the backend's SYN-ACK, for a flow on which a SYN is remembered. An SCTP
+// server sends INIT ACK to a forged INIT too, and keeps no state. So an open association stays in
+// its state: otherwise one INIT would give it the timeout of a handshake, which is less than the
+// time between two heartbeats. An association that is restarted continues in that state.
 func (m meta) answered(next State) meta {
 	if s := m.state(); m.proto() == header.ProtoSCTP && (s == Unconfirmed || s == Established) {
 		return m
@@ -282,8 +280,8 @@ func (m meta) answered(next State) meta {
 	return m.withState(next)
 }
 
-// confirmed returns where the backend's word takes an Unconfirmed flow whose client
-// has sent nothing but ACKs, where it has sent FIN, and where it has sent a SYN.
+// confirmed returns the state of an Unconfirmed flow after a packet of the backend: next if its
+// client has sent nothing but ACKs, and other states if it has sent FIN or SYN.
 func (m meta) confirmed(next State) State {
 	switch {
 	case next == Established && m&metaAgain != 0:
@@ -296,8 +294,8 @@ func (m meta) confirmed(next State) State {
 	return next
 }
 
-// Observe tells the flow about one of its packets. It writes at most once a
-// second, or when the state changes.
+// Observe updates the flow by one of its packets. It writes at most once a second, or when the
+// state changes.
 func (h *Handle) Observe(r Ref, from Side, tcpFlags uint8, now Time) {
 	f := h.Flow(r)
 	for t := now.ticks(); ; {
@@ -316,7 +314,7 @@ func (h *Handle) Observe(r Ref, from Side, tcpFlags uint8, now Time) {
 	}
 }
 
-// Idle is how long ago the flow was last seen, to a second.
+// Idle returns how long ago the flow was last seen, to a second.
 func (h *Handle) Idle(r Ref, now Time) time.Duration {
 	return span(h.Flow(r).load().seen(), now.ticks())
 }

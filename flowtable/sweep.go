@@ -10,9 +10,9 @@ import (
 const sweepPeriod = 5 * time.Second
 
 // SweepQuota returns how many records all workers together must sweep for the
-// time since their last sweep. More than a second counts as one: after a stop of
-// the whole process the sweep catches up in slices, not at once. Lookup judges
-// every flow by itself, so a late sweep is never visible.
+// time since their last sweep. More than a second counts as one: after a stop of the whole process
+// the sweep catches up in slices, not at once. Lookup itself ignores expired flows, so a late sweep
+// is never visible.
 func (t *Table) SweepQuota(elapsed time.Duration) int {
 	elapsed = min(max(elapsed, 0), time.Second)
 	return int((t.positions()*uint64(elapsed) + uint64(sweepPeriod) - 1) / uint64(sweepPeriod))
@@ -42,11 +42,11 @@ func (t *Table) slice(from uint64, n int) (a *arena, first, end uint32, position
 const endingsSize = 16
 
 // endings are expired flows of one arena whose two buckets have been prefetched, and which are then
-// ended together. A flow that ends is in two buckets of the index, and if it was idle for long,
-// neither is in a cache: to end one after the other would be two cache misses for each.
+// ended together. A flow has two buckets of the index, and if it was idle for long, neither is in a
+// cache: ending flows one after the other would cost two cache misses for each.
 //
-// What is kept of a flow cannot become stale: the keys of a record do not change while the handle
-// is online, and a flow whose meta has changed is not ended.
+// The copies cannot become stale: the keys of a record do not change while the handle is online,
+// and a flow whose meta has changed is not ended.
 type endings struct {
 	n      int
 	record [endingsSize]uint32
@@ -66,11 +66,11 @@ func (e *endings) add(h *Handle, a *arena, i uint32, m meta) {
 	e.n = n + 1
 }
 
-// end ends the flows that have not changed, and returns how many. It counts them out at once: a
-// sweep may be of a million records, and by the counters the others see whether there is room for
-// a flow.
+// end ends the flows that have not changed, and returns how many. It updates the live counters at
+// once: a sweep may be of a million records, and the other handles decide by these counters whether
+// there is room for a flow.
 func (e *endings) end(h *Handle, a *arena) (ended int) {
-	var left [16]int32 // by state: most are in one
+	var left [16]int32 // ended flows by state: most are in one
 	for n := range e.n {
 		if m := e.meta[n]; h.end(a, e.record[n], m, &e.hash[n]) {
 			left[m.state()]++

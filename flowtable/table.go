@@ -24,8 +24,8 @@ const (
 
 	// bucketLoad is the average number of keys in a bucket of 11 when the table
 	// is full. Keys per chain of four are then 20 on average; more than 44 are
-	// seen once in 10^6 inserts. Then a source port is passed over, and for a client
-	// a flow of its chain gives way (makeRoom).
+	// seen once in 10^6 inserts. In a full chain a source port is skipped, and for a client key a
+	// flow of the chain is ended (makeRoom).
 	bucketLoad = 5
 
 	// The reserve: what all handles may keep free for themselves, and room for limbo.
@@ -33,8 +33,8 @@ const (
 	reserveShare = 32
 )
 
-// reserve is how many records there are beyond the flows that may live: dead
-// ones wait in limbo, and handles keep some free ones for themselves.
+// reserve returns how many records there are beyond the flows that may live: dead ones wait in
+// limbo, and handles keep some free ones for themselves.
 func reserve(flows uint32) uint32 {
 	if flows == 0 {
 		return 0
@@ -46,7 +46,7 @@ func homesFor(flows uint32) uint64 {
 	return (2*uint64(flows) + bucketLoad - 1) / bucketLoad
 }
 
-// layout is where things are in the memory, in bytes.
+// layout has the offsets of the parts in the memory, in bytes.
 type layout struct {
 	records, buckets [2]int64
 	size             int64
@@ -73,7 +73,7 @@ func (c *Config) layout() (l layout) {
 	return l
 }
 
-// check refuses what cannot be laid out.
+// check refuses sizes that cannot be laid out.
 func (c *Config) check() error {
 	switch {
 	case c.IPv4Flows == 0 && c.IPv6Flows == 0:
@@ -95,8 +95,8 @@ func Size(c Config) (int64, error) {
 	return c.layout().size, nil
 }
 
-// Table is the shared table. What is mapped is the header, the records and the
-// index; everything else dies with the process and is made anew by Recover.
+// Table is the shared table. The head, the records and the index are mapped; everything else dies
+// with the process, and Recover makes it anew.
 type Table struct {
 	mem       []byte // keeps heap memory alive
 	head      *head
@@ -191,7 +191,7 @@ func view(mem []byte, c *Config) (*Table, error) {
 	return t, nil
 }
 
-// none gives a family without flows an index in which nothing is found.
+// none gives a family without flows an empty index.
 func (a *arena) none() {
 	a.homes, a.buckets = 1, make([]bucket, chainBuckets)
 	if a.v6 {
@@ -201,7 +201,7 @@ func (a *arena) none() {
 	}
 }
 
-// describe returns the head that this table's memory has.
+// describe returns the head of this table's memory.
 func (t *Table) describe(c *Config) head {
 	h := head{magic: headMagic, version: headVersion, slots: bucketSlots, size: c.layout().size}
 	h.recordSize = [2]uint32{uint32(unsafe.Sizeof(record4{})), uint32(unsafe.Sizeof(record6{}))}
@@ -233,8 +233,8 @@ func New(mem []byte, c Config) (*Table, error) {
 	return t, nil
 }
 
-// NewHeap returns a table in ordinary memory: for tests, replay, and a gateway
-// that need not find its flows again.
+// NewHeap returns a table in ordinary memory: for tests, replay, and a gateway that need not
+// recover its flows.
 func NewHeap(c Config) (*Table, error) {
 	size, err := Size(c)
 	if err != nil {

@@ -10,24 +10,23 @@ import (
 type Timeouts struct {
 	SynSeen     time.Duration // TCP: the client's SYN, no answer
 	SynAckSeen  time.Duration // TCP: the backend answered, the client did not
-	Established time.Duration // TCP: also while the backend has not spoken since the client's ACK
+	Established time.Duration // TCP: also while the backend has not sent since the client's ACK
 	Fin         time.Duration // TCP: one direction closed
 	LastAck     time.Duration // TCP: both directions closed, the last ACK is missing
 
-	// TCP closed. The side that closed first is in TIME_WAIT; while that is the
-	// backend, another client's SYN from the same port would be judged against
-	// the old connection, so the port must rest longer.
+	// TCP closed. The side that closed first is in TIME_WAIT. If that is the backend, it judges
+	// another client's SYN from the same port by the old connection, so the port must rest longer.
 	TimeWaitClient, TimeWaitBackend time.Duration
 
 	Reset            time.Duration // TCP: refused, or an RST outside Established
 	ResetEstablished time.Duration // TCP: an RST while established (RFC 7857 section 2.2)
 
 	UDPUnreplied time.Duration // UDP: no reply, or nothing of the client after it
-	UDPReplied   time.Duration // UDP: the client spoke after a reply
+	UDPReplied   time.Duration // UDP: the client sent after a reply
 	ICMP         time.Duration
 
-	// UDPIdle is not a timeout: an assured UDP flow that was idle for longer may
-	// be shed when the table is full.
+	// UDPIdle is not a timeout: an assured UDP flow that was idle for longer may be shed if the
+	// table is full.
 	UDPIdle time.Duration
 }
 
@@ -73,8 +72,8 @@ func RFCTimeouts() Timeouts {
 	}
 }
 
-// lifetimes holds the age at which a flow is expired, by the life bits of its
-// meta word: state, reset, pending. What is not live is always expired.
+// lifetimes holds the age at which a flow is expired, by the life bits of its meta word: state,
+// reset, pending. A record that is not live is always expired.
 type lifetimes [64]int32
 
 // maxTimeout keeps differences of ticks far from the sign bit.

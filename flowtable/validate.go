@@ -6,8 +6,8 @@ import (
 	"math/bits"
 )
 
-// Validate walks the whole table and returns all that is wrong with it, up to a
-// bound. Nobody may use the table meanwhile. It holds that
+// Validate walks the whole table and returns all that is wrong with it, up to a bound. Nobody may
+// use the table meanwhile. It checks that
 //
 //   - every live flow has exactly its two keys in the index, each in its own chain;
 //   - every occupied slot is a member of exactly one home and names a live flow;
@@ -117,7 +117,7 @@ func b2i(b bool) int {
 	return 0
 }
 
-// lists finds out where each record is that is not live.
+// lists returns where each record is that is not live.
 func (v *validation) lists(a *arena) (where []string) {
 	t := v.t
 	where = make([]string, a.records+1)

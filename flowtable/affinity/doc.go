@@ -5,9 +5,9 @@
 //
 // What a pin means is kube-proxy's ClientIP affinity (k8s.io/kubernetes pkg/proxy/nftables,
 // Service.spec.sessionAffinityConfig): its key is the client's address and the service port, so
-// that all frontends of the port share it. Each new flow sets it again, and its time counts from
-// then; packets of flows do not touch it. Whether a pin's backend may still be used is the
-// caller's to judge; if not, the caller settles on another.
+// that all frontends of the port share it. Each new flow sets it again and restarts its time;
+// packets of flows do not. The caller decides whether a pin's backend may still be used, and if
+// not, settles on another (Settle).
 //
 // # The shape in memory
 //
@@ -23,7 +23,7 @@
 //
 // A pin is never changed where readers may read it, but for its end. A writer claims a slot that
 // holds no pin, writes it, and then makes it the key's pin with one compare-and-swap on the set's
-// ctl, which takes away the key's pin before it. How that works is written at set. So who is
-// stopped in the middle holds one slot and stops nobody, and when the process is killed, the next
-// one finds that slot claimed, and frees it.
+// ctl, which also frees the key's former pin. The type set documents how. So a writer that is
+// stopped in the middle holds one slot and blocks no other, and when the process is killed, the
+// next one finds that slot claimed and frees it.
 package affinity

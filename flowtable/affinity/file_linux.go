@@ -40,14 +40,14 @@ func OpenFile(path string, c Config, now flowtable.Time) (*File, error) {
 	return f, nil
 }
 
-// Close unmaps the table and lets another process have it. Nobody may use the
-// Table any more. The pins stay in the file.
+// Close unmaps the table and lets another process open it. The Table must not be used afterwards.
+// The pins stay in the file.
 func (f *File) Close() error {
 	f.Table = nil
 	return f.file.Close()
 }
 
-// Remove closes the table and deletes the file: its pins are not wanted again.
+// Remove closes the table and deletes the file, with its pins.
 func (f *File) Remove() error {
 	f.Table = nil
 	return f.file.Remove()

@@ -14,10 +14,10 @@ import (
 // size: its pins cannot be taken over.
 var ErrLayout = errors.New("affinity: another layout")
 
-// Recovery is what became of the pins of the process before.
+// Recovery counts the previous process's pins, by what was done with them.
 type Recovery struct {
 	Kept    int
-	Ended   int // their time was over
+	Ended   int // expired
 	Damaged int // in the wrong place, of a time that cannot be, or two of one key: dropped
 	Fresh   bool
 	Why     string // why Fresh
@@ -95,8 +95,8 @@ func recoverTable(mem []byte, c *Config, now flowtable.Time) (t *Table, r Recove
 	return t, r, nil
 }
 
-// recoverSet keeps the pins of a set that are whole. Slots that were claimed are free: nobody
-// had seen what was being written there.
+// recoverSet keeps the pins of a set that are whole. It frees claimed slots: no reader has seen
+// what was being written there.
 func (t *Table) recoverSet(s *set, now ticks, r *Recovery) {
 	kept := uint64(0)
 	var other entry

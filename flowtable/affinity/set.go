@@ -34,9 +34,9 @@ const (
 //
 // Commit: the same read, for the key's own pin, then one compare-and-swap of ctl that turns
 // claimed into valid and the key's older pin into free. It succeeds only if ctl was the same since
-// before the read: so S4 holds, and a writer that settles on a pin sees every pin committed
-// before. The swap publishes the slot's words; every load of ctl pairs with it. The version could
-// be mistaken only if it wrapped around during one read, by 2^44 changes.
+// before the read: so S4 holds, and a writer that settles on a pin sees every pin committed before.
+// The swap publishes the slot's words; every load of ctl pairs with it. A changed ctl could look
+// the same only if the version wrapped around during one read, by 2^44 changes.
 type set struct {
 	ctl   atomic.Uint64
 	tags  [3]atomic.Uint64 // tagsPer to a word, lowest slot lowest
@@ -82,7 +82,7 @@ func (s *slot) load() (e entry) {
 	return e
 }
 
-// read finds the key's slot, or -1, and the ctl value with which that is so.
+// read finds the key's slot, or -1, and returns the ctl value for which that holds.
 func (s *set) read(tag uint16, key *[3]uint64, e *entry) (c uint64, at int) {
 	for {
 		c = s.ctl.Load()
@@ -111,9 +111,9 @@ func (s *set) tag(i int) uint16 {
 	return uint16(s.tags[i/tagsPer].Load() >> (i % tagsPer * tagBits))
 }
 
-// claim takes a slot to write a pin in, other than keep: a free one, or else that of the pin
-// which ends first; not quite, if that is set again at this moment. It fails if ctl is not c
-// any more, or if all others are claimed.
+// claim takes a slot other than keep to write a pin in: a free one, or else that of the pin which
+// ends first (about first, if that pin is being set again). It fails if ctl is not c any more, or
+// if all others are claimed.
 func (s *set) claim(c uint64, keep int, now ticks) (at int, evicted, ok bool) {
 	free := ^(c | c>>claimShift) & slotMask
 	if free == 0 {
@@ -127,7 +127,7 @@ func (s *set) claim(c uint64, keep int, now ticks) (at int, evicted, ok bool) {
 	return at, evicted, s.ctl.CompareAndSwap(c, next+versionOne)
 }
 
-// first returns the valid slot that ends first, and whether it had still some time.
+// first returns the valid slot that ends first, and whether it has not ended yet.
 func (s *set) first(c uint64, keep int, now ticks) (at int, alive bool) {
 	at = -1
 	var left int32
@@ -141,8 +141,8 @@ func (s *set) first(c uint64, keep int, now ticks) (at int, alive bool) {
 	return at, left >= 0
 }
 
-// write fills a claimed slot. The end has another count than the end that was there: who read
-// that and is about to change it (prolong) does not change this one.
+// write fills a claimed slot. It increments the count in the end word, so that a writer that has
+// read the former end and is about to change it (prolong) fails.
 func (s *set) write(at int, tag uint16, e *entry) {
 	w, shift := &s.tags[at/tagsPer], at%tagsPer*tagBits
 	w.And(^(uint64(1<<tagBits-1) << shift))

@@ -13,8 +13,8 @@ import (
 
 // Config sizes a table.
 type Config struct {
-	// Clients is how many pins (clients, times services with affinity each uses) there is
-	// room for; 102 bytes each. With as many, 1 in 150 has given way to another before its time.
+	// Clients is how many pins there is room for, one for each client and service with affinity, of
+	// 102 bytes. In a full table, 1 in 150 has been evicted before its time.
 	Clients int
 	// HashKey is for tests that must repeat; zero takes a random one.
 	HashKey flowtable.HashKey
@@ -79,8 +79,8 @@ type Table struct {
 	_       [48]byte
 }
 
-// NewHeap returns an empty table in ordinary memory: for tests, and a gateway that need
-// not find its pins again.
+// NewHeap returns an empty table in ordinary memory: for tests, and for a gateway that need not
+// recover its pins.
 func NewHeap(c Config) (*Table, error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -92,7 +92,7 @@ func NewHeap(c Config) (*Table, error) {
 	return t, nil
 }
 
-// keyOf and place: what a pin is found by, and where.
+// keyOf returns the key of a pin; place returns its set and tag.
 func keyOf(client *header.Addr, service uint64) [3]uint64 {
 	w := wordsOf(client)
 	return [3]uint64{w[0], w[1], service}
@@ -123,11 +123,11 @@ func (t *Table) Set(now flowtable.Time, client header.Addr, service uint64, pin 
 	t.settle(&o, &client, service, seconds)
 }
 
-// Settle is for a new flow whose worker has read old (the zero Pin: none) and would take want. It
-// pins the client to want and returns it; but if the client is pinned to something else than old
-// meanwhile, it makes that last on, and returns it. So workers that see a client's first flows at
-// once agree. If the client has lost the pin meanwhile, want is taken. Where that cannot be stored
-// (Counts.Lost), want is returned all the same.
+// Settle is called for a new flow whose worker has read the pin old (the zero Pin: none) and has
+// chosen want. It pins the client to want and returns want. But if another worker has pinned the
+// client to a third backend meanwhile, it renews that pin and returns it: so workers that see a
+// client's first flows at once agree. If the client has lost its pin meanwhile, Settle pins it to
+// want. It also returns want if the pin cannot be stored (Counts.Lost).
 func (t *Table) Settle(now flowtable.Time, client header.Addr, service uint64, want, old Pin, seconds uint32) Pin {
 	o := settling{now: ticksAt(now), want: want, old: old, tries: maxTries}
 	return t.settle(&o, &client, service, seconds)
@@ -190,8 +190,8 @@ func (t *Table) settle(o *settling, client *header.Addr, service uint64, seconds
 	return o.want
 }
 
-// prolong gives the pin of a valid slot another end, and reports whether the slot still was
-// that pin's when it had it.
+// prolong gives the pin of a valid slot another end, and reports whether the slot still held that
+// pin then.
 func (s *set) prolong(c uint64, at int, end uint64, until ticks) bool {
 	next := end&(1<<32-1) | uint64(until)<<32
 	if next == end {

@@ -8,7 +8,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// Entry is a pin as people see it.
+// Entry is a pin for display.
 type Entry struct {
 	Client  header.Addr
 	Service uint64 // services.Service.Identity
@@ -16,8 +16,8 @@ type Entry struct {
 	Left    time.Duration // until it ends, to a tenth of a second
 }
 
-// Each calls f for each pin whose time is not over, until f returns false. Pins that are set or
-// moved meanwhile may or may not be seen; nobody waits for f.
+// Each calls f for each pin that has not ended, until f returns false. Pins that are set or moved
+// meanwhile may or may not be seen. It blocks no writer.
 func (t *Table) Each(now flowtable.Time, f func(*Entry) bool) {
 	var found [setSlots]entry
 	for i := range t.sets {
@@ -50,10 +50,10 @@ func (s *set) snapshot(out *[setSlots]entry) (n int) {
 }
 
 // Forget ends the pins that match selects, by the service (services.Service.Identity) and where
-// they point to, and returns how many. Each pin that is there from before the call until its end
-// is shown to match, some perhaps more than once. It is for endpoints that leave their service:
-// when they come back, they do not get their clients back. Workers that have not seen the change
-// may pin to them still: wait for these before.
+// they point to, and returns how many. It calls match for each pin that exists during the whole
+// call, for some perhaps more than once. It is for endpoints that leave their service: when they
+// come back, they do not get their clients back. Workers with an earlier snapshot may still pin
+// clients to them: wait until none has one.
 func (t *Table) Forget(now flowtable.Time, match func(service uint64, pin Pin) bool) (ended int) {
 	for i := range t.sets {
 		ended += t.sets[i].forget(ticksAt(now), match)
@@ -88,15 +88,15 @@ func (s *set) search(c uint64, now ticks, match func(uint64, Pin) bool) (at int)
 	return -1
 }
 
-// Counts is the table in figures.
+// Counts are the table's counters.
 type Counts struct {
 	Capacity int    // as configured
-	Live     int    // pins whose time is not over: the table is walked for it
-	Evicted  uint64 // pins that gave way before their time, since the process began
+	Live     int    // pins that have not ended, counted by a walk of the table
+	Evicted  uint64 // pins evicted before their time, since the process began
 	Lost     uint64 // pins that could not be stored: too many at once in one set
 }
 
-// Counts counts. Each part is right for some moment during the call.
+// Counts returns the counters. Each is right for some moment during the call.
 func (t *Table) Counts(now flowtable.Time) Counts {
 	c := Counts{Capacity: t.clients, Evicted: t.evicted.Load(), Lost: t.lost.Load()}
 	for i := range t.sets {

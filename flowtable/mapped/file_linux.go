@@ -57,9 +57,9 @@ func openLocked(path string) (*os.File, error) {
 	return nil, errors.New("is deleted again and again while it is opened: who does that?")
 }
 
-// lock locks an open file, and reports whether it still is what the path names: who
-// had it locked before may have deleted it (Remove). With a lock on a file without a name, the
-// next process would make another one, and both would run.
+// lock locks an open file, and reports whether the path still names that file: the process that had
+// it locked may have deleted it (Remove). With a lock on a deleted file, the next process would
+// make another one, and both would run.
 func lock(f *os.File, path string) (current bool, err error) {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		if errors.Is(err, unix.EWOULDBLOCK) {
@@ -78,7 +78,7 @@ func lock(f *os.File, path string) (current bool, err error) {
 	return err == nil && os.SameFile(ours, named), err
 }
 
-// resize gives the file its size, through zero, so that nothing old shows through.
+// resize gives the file its size, by way of zero, so that all of it reads as zero.
 func (f *File) resize(size int64) (why string, err error) {
 	found, err := f.file.Stat()
 	if err != nil || found.Size() == size {
@@ -128,8 +128,8 @@ func mapAligned(fd, size int) ([]byte, error) {
 		return nil, err
 	}
 	before := int(-uintptr(room) & (hugePage - 1))
-	// Safety: all of it is inside of the mapping above, which is nobody else's; the file replaces
-	// its middle.
+	// Safety: all of it is inside the mapping above, which only this function has; the file
+	// replaces its middle.
 	start := unsafe.Add(room, before)
 	if _, err := unix.MmapPtr(
 		fd, 0, start, uintptr(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED,
@@ -155,7 +155,7 @@ func (f *File) Close() error {
 	return errors.Join(unmap, f.file.Close()) // closing releases the lock
 }
 
-// Remove closes the file and deletes it: what is in it is not wanted again.
+// Remove closes the file and deletes it.
 func (f *File) Remove() error {
 	// Deleted while locked, so that no other process can have opened it in between.
 	return errors.Join(os.Remove(f.file.Name()), f.Close())

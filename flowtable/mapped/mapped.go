@@ -3,8 +3,8 @@
 //
 //	path ──open, lock──> the file that has the path ──size, reserve, map──> File.Mem
 //
-// One process at a time has a file, from Open to Close or its death. What is in the memory is the
-// caller's; a process that opens a file after a crash finds it as the last store left it.
+// One process at a time has a file, from Open to Close or its death. The caller defines the
+// contents; a process that opens a file after a crash finds them as the last store left them.
 package mapped
 
 import (
