@@ -13,8 +13,8 @@ import (
 // admit makes a flow for a packet that has none, as planned: source port and both
 // keys. It returns the flow, or 0 and the verdict.
 //
-// old is where a flow went that this one replaces, or zero: the connection keeps its
-// source port if it keeps its backend. f is what the lookahead prepared, or nil.
+// old is the tuple towards the backend of the flow that this one replaces, or zero: the connection
+// keeps its source port if it keeps its backend. f has the results of the lookahead, or is nil.
 func (w *Worker) admit(d Desc, p *header.Packet, old *header.Tuple, f *prepared) (flowtable.Ref, decide.Verdict) {
 	if f != nil && f.planned && f.draw == w.draws.taken {
 		return w.admitPlanned(d, f)
@@ -47,10 +47,10 @@ func (w *Worker) carry(
 	if !made || !w.planner.Settle(n, req) {
 		return ref, v, made
 	}
-	// Nobody but a copy of this packet can have used the flow.
+	// Only a copy of this packet can have used the flow.
 	if !w.flows.Abandon(ref, w.planner.Now) {
 		if p.Tuple.Stateful() {
-			return ref, v, made // a copy has, and it is answered
+			return ref, v, made // a copy has used it, and was answered
 		}
 		w.flows.Delete(ref)
 	}
@@ -65,7 +65,7 @@ func (w *Worker) flowRequest(p *header.Packet) decide.Request {
 	return decide.Request{Tuple: &p.Tuple, Opens: decide.IsSYN(p.TCPFlags), TTL: p.TTL, Random: w.draws.take()}
 }
 
-// create inserts the flow of a plan: see insert.
+// create inserts the flow of a plan (insert).
 func (w *Worker) create(
 	p *header.Packet, n *decide.Plan, old *header.Tuple,
 ) (ref flowtable.Ref, v decide.Verdict, made bool) {
@@ -75,7 +75,7 @@ func (w *Worker) create(
 	return w.insert(&f, n)
 }
 
-// newFlow sets f to what a plan wants.
+// newFlow sets f to the flow of a plan.
 func (w *Worker) newFlow(f *flowtable.NewFlow, p *header.Packet, n *decide.Plan) {
 	b := n.Backend
 	*f = flowtable.NewFlow{
@@ -83,8 +83,8 @@ func (w *Worker) newFlow(f *flowtable.NewFlow, p *header.Packet, n *decide.Plan)
 		Service: uint32(b.Service), BackendRef: uint32(b.Ref),
 	}
 	if n.KeepClient {
-		// The client's own port if it is free. It is not when the same client port
-		// reaches the same backend through two frontends; then another one.
+		// The client's own port if it is free. It is taken if the same client port reaches the same
+		// backend through two frontends.
 		f.SourcePort = p.Tuple.SrcPort
 		f.Ports = portChoice(n.Random, services.PortRange{First: 1024, Count: 64512})
 	} else {
@@ -92,8 +92,8 @@ func (w *Worker) newFlow(f *flowtable.NewFlow, p *header.Packet, n *decide.Plan)
 	}
 }
 
-// insert makes the flow of a plan. Another worker may have been faster with the same
-// packet (a retransmission on another queue): then its flow is the flow, and made is false.
+// insert makes the flow of a plan. If another worker was faster with the same packet (a
+// retransmission on another queue), it returns that worker's flow, and made is false.
 func (w *Worker) insert(f *flowtable.NewFlow, n *decide.Plan) (ref flowtable.Ref, v decide.Verdict, made bool) {
 	ref, status := w.flows.Create(w.planner.Now, f)
 	switch status {
@@ -117,9 +117,9 @@ func (w *Worker) insert(f *flowtable.NewFlow, n *decide.Plan) (ref flowtable.Ref
 }
 
 // keepPort gives a connection that was opened again the source it had: the backend
-// knows it, and may judge the new SYN by the old connection in TIME_WAIT (RFC 6191).
-// Its port is then not free for others meanwhile. onlyOne: the source address is not
-// ours to choose, it is the client's or the host link's.
+// knows it, and may judge the new SYN by the old connection in TIME_WAIT (RFC 6191). No other flow
+// can take the port meanwhile. onlyOne: the source address is given (the client's or the host
+// link's), and not chosen from a pool.
 func (w *Worker) keepPort(n *flowtable.NewFlow, old *header.Tuple, onlyOne bool) {
 	if old.Dst != n.Backend || old.DstPort != n.BackendPort {
 		return

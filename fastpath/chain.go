@@ -6,10 +6,10 @@ import (
 	"sluice.dev/sluice/nat/checksum"
 )
 
-// Chains records which packets lie in several frames, and in which. All frames of such a packet
-// have one owner, which holds the Desc of the first one; its Len is 0, which is why no step of the
-// pipeline takes it for a plain packet, and packets of one buffer pay nothing for chains. A table
-// beside the frames has the rest:
+// Chains records the frames of packets that lie in several. All frames of such a packet have one
+// owner, which holds the Desc of the first one. Its Len is 0, so no stage of the pipeline takes it
+// for a plain packet, and packets of one buffer pay nothing for chains. A table beside the frames
+// has the rest:
 //
 //	Desc{Addr, 0}   of[frame]: addr, bytes, next ─► of[next]: addr, bytes, next ─► … 0
 //	                └ first buffer                  └ second
@@ -17,13 +17,13 @@ import (
 // A packet's headers are all in its first buffer, or it is dropped. So only the first buffer is
 // read and translated: the others only change owners with it.
 //
-// The worker of the UMEM is its only user, and its links are.
+// Only the worker of the UMEM and its links use it.
 type Chains struct {
 	of         []buffer // by frame
 	frameShift uint8
 }
 
-// buffer is what a frame holds of a packet.
+// buffer is the part of a packet in one frame.
 type buffer struct {
 	addr  uint64 // of its first byte
 	bytes uint32
@@ -70,7 +70,7 @@ func (c *Chains) Buffers(d Desc) (n int) {
 	return n
 }
 
-// Bytes is how long a packet is.
+// Bytes returns the length of a packet.
 func (c *Chains) Bytes(d Desc) int {
 	if d.Len != 0 {
 		return int(d.Len)
@@ -82,7 +82,7 @@ func (c *Chains) Bytes(d Desc) int {
 	return n
 }
 
-// First is how many bytes of a packet are in its first frame.
+// First returns how many bytes of a packet are in its first frame.
 func (c *Chains) First(d Desc) uint32 {
 	if d.Len != 0 {
 		return d.Len
@@ -98,7 +98,7 @@ func (c *Chains) after(b *buffer) *buffer {
 	return &c.of[b.next-1]
 }
 
-// Next returns where the buffer begins that follows the one at an address of a chain, if there is
+// Next returns the address of the buffer that follows the one at an address of a chain, if there is
 // one.
 func (c *Chains) Next(addr uint64) (next uint64, more bool) {
 	if b := c.after(c.at(addr)); b != nil {
@@ -132,9 +132,9 @@ func (c *Chains) Free(p *Pool, d Desc) {
 	p.Put(d.Addr)
 }
 
-// move makes a chain begin elsewhere in its first frame, and sets its length from there, at least
-// one byte and at most as many as it has. What is behind, padding, is cut off. It returns the Desc
-// of the packet, which is no chain any more if one frame holds it.
+// move sets where a chain begins in its first frame, and its length from there: at least one byte
+// and at most as many as it has. It cuts off the rest, which is padding, and returns the Desc of
+// the packet, which is no chain any more if one frame holds it.
 func (c *Chains) move(p *Pool, d Desc, start uint64, bytes uint32) Desc {
 	b := c.at(d.Addr)
 	b.bytes, b.addr = b.bytes+uint32(b.addr-start), start // in either direction: modulo 2^32
@@ -167,8 +167,8 @@ func (c *Chains) sane(d Desc) bool {
 	return true
 }
 
-// sum adds the words of a packet from one of its bytes to another, where the byte at from is the
-// n-th of what the words are of.
+// sum adds the words of bytes [from, to) of a packet. The byte at from is the n-th byte of the
+// checksummed data: an odd n makes it the low half of a word.
 func (c *Chains) sum(mem []byte, d Desc, from, to, n int) (sum uint16) {
 	at := 0
 	for b := c.at(d.Addr); b != nil; b = c.after(b) {
@@ -187,7 +187,7 @@ func (c *Chains) sum(mem []byte, d Desc, from, to, n int) (sum uint16) {
 	return sum
 }
 
-// copy fills b with what a packet has from one of its bytes on, all of which must be there.
+// copy fills b with the bytes of a packet from offset from on. The packet must be long enough.
 func (c *Chains) copy(b, mem []byte, d Desc, from int) {
 	for buffer := c.at(d.Addr); buffer != nil && len(b) > 0; buffer = c.after(buffer) {
 		if from >= int(buffer.bytes) {

@@ -42,7 +42,7 @@ func (w *Worker) free(d Desc) {
 	w.pool.Put(d.Addr)
 }
 
-// bytes is how long a packet is.
+// bytes returns the length of a packet.
 func (w *Worker) bytes(d Desc) uint32 {
 	if d.Len == 0 {
 		return uint32(w.chains.Bytes(d))
@@ -62,8 +62,8 @@ func (w *Worker) countDrop(reason stats.DropReason) {
 	w.n.dirty |= 1 << reason
 }
 
-// publishEvery is how old the counts of a worker may be that is never done: for it, to publish them
-// with each step is a tenth of its work.
+// publishEvery is the maximum age of the counters of a saturated worker. Publishing with each step
+// would be a tenth of its work.
 const publishEvery = flowtable.Time(100 * time.Microsecond)
 
 // publish makes the step's counts visible, and the generation it used a little later: see
@@ -108,8 +108,9 @@ func (w *Worker) publish(moved int) {
 	}
 }
 
-// Backends' counters may be this old at a worker that is never done. When they are due, and at any
-// other worker, so many are published with each step, and before a sleep all that are left.
+// A saturated worker begins to publish backends' counters when they are this old, other workers in
+// each step. Each step publishes a limited number, and the last step before a sleep all that are
+// left.
 const (
 	backendsEvery  = flowtable.Time(time.Second)
 	backendsAtOnce = 16
@@ -136,7 +137,8 @@ func (w *Worker) publishBackends(moved int) {
 
 // advanceGeneration begins to advance the published generation to that of the current snapshot. It
 // is published after what was counted by earlier snapshots: once no worker uses a backend any
-// more, the backend's counters are final. That takes the round that is under way, and another one.
+// more, the backend's counters are final. That takes the rest of the current round, and another
+// one.
 func (w *Worker) advanceGeneration() {
 	g := &w.stats.Generation
 	if w.planner.Snap == nil || w.rounds > 0 || g.Load() == w.planner.Snap.Generation {
@@ -149,9 +151,9 @@ func (w *Worker) advanceGeneration() {
 	w.entered, w.rounds = w.planner.Snap.Generation, 2
 }
 
-// publishAllBackends leaves nothing for later: the worker may not come back for long.
+// publishAllBackends publishes all backends' counters: the worker may sleep for long.
 func (w *Worker) publishAllBackends() {
-	w.stats.Backends.Publish(stats.MaxBackends) // the round that is under way
+	w.stats.Backends.Publish(stats.MaxBackends) // the rest of the current round
 	w.stats.Backends.Publish(stats.MaxBackends)
 	w.rounds = 0
 }

@@ -19,15 +19,15 @@
 //	frames:  UMEM = free + in links + held
 //	packets: received + generated = transmitted + returned + dropped + held
 //
-// A packet that no frame holds is a chain of frames (Chains). It is one packet for the second law,
-// and each of its frames counts for the first.
+// A packet that is longer than a frame is a chain of frames (Chains). It is one packet for the
+// second law, and each of its frames counts for the first.
 //
 // The files, in the order in which a packet meets them: worker.go (the step), pipeline.go (the fast
-// path), lookahead.go (what of a group has no flow), judge.go (the slow path), admit.go (making a
-// flow), retry.go (another backend for one that is not answered), forward.go (a known flow),
-// icmp.go (errors and echo), fragment.go, hold.go (next hops that are not known yet), egress.go
-// (Ethernet and out). run.go and pace.go are what happens between steps.
+// path), lookahead.go (packets of a group without a flow), judge.go (the slow path), admit.go
+// (making a flow), retry.go (another backend for one that is not answered), forward.go (a known
+// flow), icmp.go (errors and echo), fragment.go, hold.go (next hops that are not known yet),
+// egress.go (Ethernet and out). run.go and pace.go run the steps, and wait between them.
 //
-// Package decide, below this one, decides: what a new flow would be, and what a flow is to a packet
-// that has its key. Workers carry that out.
+// Package decide, below this one, plans new flows and classifies packets against their flows.
+// Workers carry its decisions out.
 package fastpath

@@ -9,7 +9,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// outgoing is an IP packet ready to leave but for its Ethernet header.
+// outgoing is an IP packet that is ready to be sent, without its Ethernet header.
 type outgoing struct {
 	desc       Desc
 	l3, end    uint16 // IP header and end of the IP packet, bytes from desc.Addr
@@ -18,12 +18,12 @@ type outgoing struct {
 	dst        header.Addr
 }
 
-// egressQueue collects what a step sends on one link.
+// egressQueue collects the packets that a step sends on one link.
 type egressQueue struct {
 	n    int
 	desc [2 * BatchSize]Desc
 	link int    // its position in Links
-	long uint64 // bytes of those that are chains
+	long uint64 // bytes of the packets that are chains
 }
 
 // put appends, or returns false if the queue is full.
@@ -42,14 +42,13 @@ func (w *Worker) send(o outgoing, id nexthop.ID) decide.Verdict {
 	return w.sendTo(o, id, w.c.Hops.Hop(id))
 }
 
-// sendTo is send with the hop that id named when it was loaded: id may name another
-// one by now.
+// sendTo is send with a hop that was loaded before: id may name another one by now.
 func (w *Worker) sendTo(o outgoing, id nexthop.ID, hop *nexthop.Hop) decide.Verdict {
 	switch {
 	case id == 0 || hop == nil || (hop.Kind == nexthop.OnLink && !hop.Ready):
 		return w.hold(o)
 	case hop.Kind == nexthop.Kernel:
-		return w.sendKernel(o) // which fragments and reports what is too big by itself
+		return w.sendKernel(o) // which fragments, or reports, packets that are too big
 	case hop.Kind == nexthop.Unreachable || int(hop.Link) >= len(w.c.Egress):
 		return drop(stats.NoRoute)
 	case hop.MTU != 0 && o.end-o.l3 > hop.MTU:
@@ -111,10 +110,10 @@ func (w *Worker) encapsulate(o outgoing, hop *nexthop.Hop) Desc {
 	return Desc{Addr: start, Len: bytes}
 }
 
-// queue appends to a link's egress queue, sending what is there if it is full.
+// queue appends to a link's egress queue. It transmits a full queue first.
 func (w *Worker) queue(link int, d Desc) {
 	if d.Len == 0 && !w.c.Links[link].Long() {
-		// By the MTU of its hop it may pass: the link is about to be opened anew for that.
+		// The MTU of its hop allows it: the link is about to be opened again for long packets.
 		w.dropped(d, stats.PacketTooBig)
 		return
 	}
@@ -137,8 +136,8 @@ func (w *Worker) transmit() {
 	}
 }
 
-// transmitOn gives one queue to its link. A full ring is drained once; what it
-// still does not take is dropped, so that one slow link never stops the worker.
+// transmitOn gives one queue to its link. A full ring is drained once. Packets that it still does
+// not take are dropped, so that one slow link never stops the worker.
 func (w *Worker) transmitOn(i int) {
 	q, link := &w.out[i], w.c.Links[i]
 	batch, long := q.desc[:q.n], q.long
@@ -160,7 +159,7 @@ func (w *Worker) transmitOn(i int) {
 	w.dropAll(batch[taken:], stats.TxRingFull)
 }
 
-// countSent counts packets that a link has taken, those of several frames being so many bytes long.
+// countSent counts packets that a link has taken. long is the length of those in several frames.
 func (w *Worker) countSent(link int, batch []Desc, long uint64) {
 	if link == w.c.Host {
 		w.n.returned += uint64(len(batch))
@@ -174,7 +173,7 @@ func (w *Worker) countSent(link int, batch []Desc, long uint64) {
 	w.n.txBytes += bytes
 }
 
-// longBytes is how long those packets of a batch are that have several frames.
+// longBytes returns the length of all packets of a batch that have several frames.
 func (w *Worker) longBytes(batch []Desc) (n uint64) {
 	for _, d := range batch {
 		if d.Len == 0 {

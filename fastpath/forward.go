@@ -18,8 +18,7 @@ func (w *Worker) forward(d Desc, p *header.Packet, ref flowtable.Ref, side flowt
 	return v
 }
 
-// deliver sends a packet of a known flow on: it leaves with the reverse of the other
-// side's tuple.
+// deliver forwards a packet of a known flow with the reverse of the other side's tuple.
 func (w *Worker) deliver(d Desc, p *header.Packet, ref flowtable.Ref, side flowtable.Side) decide.Verdict {
 	if p.TTL <= 1 {
 		w.sendError(d, p, nat.TimeExceeded, 0)

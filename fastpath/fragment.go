@@ -10,13 +10,11 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// fragmentQueue holds later fragments that came before their first one. Which
-// ports a datagram has is known to all workers (fragment.Table), so it does not
-// matter which of them receives the first fragment.
+// fragmentQueue holds later fragments that came before their first one. All workers share the ports
+// of datagrams (fragment.Table), so it does not matter which of them receives the first fragment.
 //
-// They wait for a second by default. Reordering within a datagram is a matter of
-// milliseconds; the full reassembly time of RFC 791 would only serve those who
-// never send a first fragment.
+// They wait for a second by default. Reordering within a datagram takes milliseconds; the full
+// reassembly time of RFC 791 would only serve senders that never send a first fragment.
 type fragmentQueue struct {
 	held    []heldFragment // capacity is fixed
 	wait    flowtable.Time
@@ -95,7 +93,7 @@ func (w *Worker) releaseFragments() (moved int) {
 	for _, h := range q.held {
 		w.b.link, w.b.kernel = h.link, h.link == w.c.Host
 		p := &w.b.pkt
-		w.parse(h.desc, p)      // it parsed before, and nobody wrote to it
+		w.parse(h.desc, p)      // cannot fail: it parsed before and has not changed
 		w.countHeld(h.desc, -1) // before it is sent, which may cut it
 		v, known := w.judgeFragment(h.desc, p, h.key)
 		switch {
@@ -115,9 +113,9 @@ func (w *Worker) releaseFragments() (moved int) {
 }
 
 // sctpFragment decides about a fragment of SCTP, which cannot be translated: the CRC is
-// the whole packet's. It ends here if it is ours: for an address that the node does not
-// share, or a first fragment of a flow or for a frontend. Other fragments may be the
-// node's own, and it reassembles nothing of ours, as it never gets the first one.
+// the whole packet's. It is dropped if it is for an address that the node does not share, or is a
+// first fragment of a flow or for a frontend. Other fragments may be the node's own, and go to the
+// kernel. The node reassembles no packet of ours, as it never gets the first fragment.
 func (w *Worker) sctpFragment(d Desc, p *header.Packet) decide.Verdict {
 	ours := !w.b.kernel && w.planner.Snap.VIPOnly(p.Tuple.Dst)
 	if p.Fragment == header.FirstFragment {

@@ -17,7 +17,7 @@ const holdFor = flowtable.Time(time.Second)
 // retryEvery paces the retries for held packets.
 const retryEvery = flowtable.Time(time.Millisecond)
 
-// requestEvery paces repeated requests: one may have been lost where requests are many.
+// requestEvery paces repeated requests: one may have been lost if there were too many.
 const requestEvery = flowtable.Time(100 * time.Millisecond)
 
 // hopQueue holds translated packets whose next hop is not known yet, oldest first.
@@ -48,8 +48,8 @@ func (q *hopQueue) waitingFor(dst *header.Addr) (n int) {
 	return n
 }
 
-// mayHold reports whether a queue with a limit takes a packet. The limit is one of frames: what
-// packets of several frames hold beyond one each, in whichever queue, leaves room for fewer.
+// mayHold reports whether a queue with a limit takes a packet. The limit is one of frames: frames
+// beyond the first of each packet, in all queues, reduce it.
 func (w *Worker) mayHold(d Desc, held, limit int) bool {
 	return held+w.n.heldMore+w.chains.Buffers(d) <= limit
 }

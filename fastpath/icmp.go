@@ -8,12 +8,12 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// frameHeadroom is where a packet of our own starts in its frame: where the
-// kernel puts received ones (XDP_PACKET_HEADROOM, include/uapi/linux/bpf.h).
+// frameHeadroom is where a packet of our own starts in its frame, as received ones do
+// (XDP_PACKET_HEADROOM, include/uapi/linux/bpf.h).
 const frameHeadroom = 256
 
 // icmp decides about ICMP and ICMPv6: errors about our flows are translated, echo
-// requests to a VIP are answered, all else is the kernel's.
+// requests to a VIP are answered, all else goes to the kernel.
 func (w *Worker) icmp(d Desc, p *header.Packet) decide.Verdict {
 	if p.Fragment == header.FirstFragment {
 		w.firstFragment(p)
@@ -41,7 +41,7 @@ func (w *Worker) echo(d Desc, p *header.Packet) decide.Verdict {
 	return w.send(outgoing{d, p.L3, p.End, p.Tuple.V6, false, dst}, w.planner.View.Lookup(&dst).Hop)
 }
 
-// checksumICMP reports whether the checksum of a message is right, wherever its end lies.
+// checksumICMP reports whether the checksum of a message is right, also of one in several frames.
 func (w *Worker) checksumICMP(d Desc, p *header.Packet) bool {
 	if d.Len != 0 {
 		return header.ChecksumICMP(w.frame(d), p)
@@ -51,8 +51,8 @@ func (w *Worker) checksumICMP(d Desc, p *header.Packet) bool {
 }
 
 // icmpError translates an error about a packet of ours (RFC 5508 section 4): the
-// embedded packet is one that we sent, so its reverse is what the other end would
-// answer, and finds the flow. The error never refreshes or ends the flow (REQ-6).
+// embedded packet is one that we sent, so its reverse is the tuple of an answer, which finds the
+// flow. The error never refreshes or ends the flow (REQ-6).
 func (w *Worker) icmpError(d Desc, p *header.Packet) decide.Verdict {
 	frame := w.frame(d)
 	if !w.checksumICMP(d, p) {
@@ -83,8 +83,8 @@ func (w *Worker) icmpError(d Desc, p *header.Packet) decide.Verdict {
 	return w.send(outgoing{d, p.L3, p.End, p.Tuple.V6, false, out.Dst}, w.nextHop(f, side, &out.Dst))
 }
 
-// icmpNoFlow is an error about nothing we know. On an address that the node shares
-// it may be about the node's own traffic.
+// icmpNoFlow decides about an error that belongs to no flow. On an address that the node shares it
+// may be about the node's own traffic.
 func (w *Worker) icmpNoFlow(d Desc, p *header.Packet) decide.Verdict {
 	if w.b.kernel || w.planner.Snap.Owned(p.Tuple.Dst)&(services.AddrNode|services.AddrSNAT) != 0 {
 		return w.notOurs(d, p)
@@ -93,9 +93,9 @@ func (w *Worker) icmpNoFlow(d Desc, p *header.Packet) decide.Verdict {
 }
 
 // sendError answers a packet with an ICMP error of our own, if one may be sent and
-// the rate allows it. It must run before the packet is rewritten: the error quotes
-// what its sender sent. Its source is the address the packet was sent to, the only
-// address that the sender knows.
+// the rate allows it. It must run before the packet is rewritten, because the error quotes the
+// packet as sent. Its source is the address the packet was sent to, the only address that the
+// sender knows.
 func (w *Worker) sendError(d Desc, p *header.Packet, kind nat.ErrorKind, mtu uint16) {
 	if w.b.kernel && w.planner.View.Lookup(&p.Tuple.Src).Hop == 0 {
 		return

@@ -8,15 +8,15 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// batch is the packets judged together, one field per array so that each pass of
-// the step walks what it needs.
+// batch holds the packets judged together, in one array per field, so that each pass reads only the
+// fields it needs.
 type batch struct {
 	desc   [BatchSize]Desc
 	search [searches]flowtable.Search // of the packets between inspect and finish, by number modulo searches
 	link   int                        // they all came from this link
-	kernel bool                       // which is the host link
+	kernel bool                       // link is the host link
 	fetch  prefetches
-	pkt    header.Packet // the one that is judged
+	pkt    header.Packet // the packet being judged
 }
 
 func drop(r stats.DropReason) decide.Verdict { return decide.Verdict{Action: decide.Drop, Reason: r} }
@@ -26,8 +26,8 @@ var (
 	toKernel = decide.Verdict{Action: decide.ToKernel}
 )
 
-// frame returns a packet's bytes, as many as its first buffer has. The capacity ends with them,
-// so nothing can write into the next frame.
+// frame returns the bytes of a packet's first buffer. The capacity ends with them, so nothing can
+// write into the next frame.
 func (w *Worker) frame(d Desc) []byte {
 	end := d.Addr + uint64(d.Len)
 	if d.Len == 0 {
@@ -96,8 +96,8 @@ func (w *Worker) judge(d Desc, p *header.Packet) decide.Verdict {
 	return w.judgeFlow(d, p, w.flows.Hash(&p.Tuple), nil)
 }
 
-// judgeFlow finds or makes the flow of a packet and forwards it. f is what the lookahead prepared
-// for it, or nil.
+// judgeFlow finds or makes the flow of a packet and forwards it. f has the results of the
+// lookahead, or is nil.
 func (w *Worker) judgeFlow(d Desc, p *header.Packet, hash uint64, f *prepared) decide.Verdict {
 	ref, side := w.flows.Lookup(hash, &p.Tuple, w.planner.Now)
 	var old header.Tuple // towards the backend, of the flow that this one replaces
@@ -119,7 +119,7 @@ func (w *Worker) judgeFlow(d Desc, p *header.Packet, hash uint64, f *prepared) d
 		}
 		w.flows.Outgoing(ref, flowtable.ClientSide, &old)
 		w.flows.Delete(ref)
-		f = nil // which knows nothing of old
+		f = nil // it was prepared without old
 	} else if p.Tuple.Stateful() && !decide.IsSYN(p.TCPFlags) && w.flows.Abandoned(hash, w.planner.Now) {
 		return drop(stats.LateAnswer)
 	}
@@ -136,8 +136,8 @@ func (w *Worker) judgeFlow(d Desc, p *header.Packet, hash uint64, f *prepared) d
 	return w.forward(d, p, ref, flowtable.ClientSide)
 }
 
-// notOurs passes on what was steered here and belongs to no flow: to the kernel if it
-// came from outside, onward if it came from the kernel.
+// notOurs passes on a packet that was steered here and belongs to no flow: to the kernel if it came
+// from outside, to its next hop if it came from the kernel.
 func (w *Worker) notOurs(d Desc, p *header.Packet) decide.Verdict {
 	switch {
 	case !w.b.kernel:
@@ -149,9 +149,9 @@ func (w *Worker) notOurs(d Desc, p *header.Packet) decide.Verdict {
 }
 
 // judgeFault decides about a packet that did not parse. A protocol that is not
-// translated came here in fragments, to an address that the node shares or from an
-// endpoint on the node: it is not ours. All else is dropped; what the kernel sends on
-// its own link (neighbour discovery, multicast) is counted apart from malformed packets.
+// translated comes here in fragments only, to an address that the node shares or from an endpoint
+// on the node: it is passed on (notOurs). All else is dropped. Packets of the kernel itself on the
+// host link (neighbour discovery, multicast) are counted apart from malformed packets.
 func (w *Worker) judgeFault(d Desc, p *header.Packet, r stats.DropReason) decide.Verdict {
 	switch {
 	case r == stats.Protocol:
@@ -166,9 +166,9 @@ func (w *Worker) judgeFault(d Desc, p *header.Packet, r stats.DropReason) decide
 	return drop(r)
 }
 
-// fromKernel sends on a packet that the kernel put on the host link and that is no
-// reply of ours: the egress program matches on addresses alone and may catch one
-// that was on its way out. It leaves as the kernel would have sent it.
+// fromKernel forwards a packet that the kernel put on the host link and that is no reply to a flow:
+// the egress program matches on addresses alone and may catch other packets. It leaves as the
+// kernel would have sent it.
 func (w *Worker) fromKernel(d Desc, p *header.Packet) decide.Verdict {
 	route := w.planner.View.Lookup(&p.Tuple.Dst)
 	if route.Kind != nexthop.OnLink {

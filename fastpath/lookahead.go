@@ -24,7 +24,7 @@ import (
 // packet, snapshot, view and random number, and if the number is the one that the packet draws in
 // its turn. Otherwise admit plans as if there had been no lookahead.
 
-// prepared is what the lookahead computed for one packet.
+// prepared has the results of the lookahead for one packet.
 type prepared struct {
 	packet  header.Packet // parsed
 	hash    uint64
@@ -33,10 +33,10 @@ type prepared struct {
 	draw    uint64
 	plan    decide.Plan
 	flow    flowtable.NewFlow
-	reply   uint64 // the hash that FetchCreate returned, or 0
+	reply   uint64 // hash of the reply key (FetchCreate), or 0
 }
 
-// lookahead is what is prepared for packets first to end of the batch.
+// lookahead has the results for packets first to end of the batch.
 type lookahead struct {
 	first, end int
 	of         [groupSize]prepared
@@ -92,15 +92,15 @@ func (w *Worker) lookAhead(first, end int) {
 		draw++
 		w.prepare(f)
 	}
-	for i := range end - first { // when the first buckets are there
+	for i := range end - first { // the first buckets are in the cache by now
 		if f := &ahead.of[i]; f.reply != 0 {
 			w.flows.FetchPortOwner(&f.flow, f.reply)
 		}
 	}
 }
 
-// repeats reports whether packet i of a lookahead belongs to a flow that a packet before it will
-// make, so that it will draw no number.
+// repeats reports whether packet i of a lookahead belongs to the new flow of a packet before it,
+// and so draws no number.
 func (o *lookahead) repeats(i int) bool {
 	for j := range o.of[:i] {
 		if f := &o.of[j]; f.hash == o.of[i].hash && f.known {
@@ -110,9 +110,9 @@ func (o *lookahead) repeats(i int) bool {
 	return false
 }
 
-// prepare makes a packet's speculative plan and prefetches what its flow will be written to. It
-// takes no turn. Where turns, loads or pins decide, the plan only chooses lines to prefetch, and
-// admit makes it again.
+// prepare makes a packet's speculative plan and prefetches the lines that its flow will be written
+// to. It takes no turn. If the plan depends on turns, loads or pins, it only selects lines to
+// prefetch, and admit plans again.
 func (w *Worker) prepare(f *prepared) {
 	n := &f.plan
 	*n = decide.Plan{}
@@ -137,8 +137,8 @@ func (w *Worker) admitPlanned(d Desc, f *prepared) (flowtable.Ref, decide.Verdic
 	return ref, v
 }
 
-// forwardFirst is forward for a plain packet that has made its flow. Where the packet and its hop
-// are plain it does what finishPlain does.
+// forwardFirst is forward for a plain packet that has made its flow. If its hop is plain too, it
+// forwards the packet as finishPlain does.
 func (w *Worker) forwardFirst(d Desc, p *header.Packet, ref flowtable.Ref) decide.Verdict {
 	f, end := w.flows.Flow(ref), uint32(p.End)
 	hop := w.boundHop(f.BoundTo(flowtable.ClientSide))

@@ -12,24 +12,24 @@ const (
 	Sleep
 )
 
-// napPackets is how many packets must be expected in a nap: fewer are cheaper to be woken for one
-// by one, and wait for nothing.
+// napPackets is the least number of packets that must be expected during a nap. For fewer, waking
+// up for each is cheaper and adds no latency.
 const napPackets = 4
 
-// Pace decides how a worker waits. To be woken for a packet costs more than to forward it, and
-// so does a system call to send one alone; so where packets come fast enough that
-// some will be there, the worker naps for a moment and takes them together, as a NIC that
-// coalesces interrupts does (ethtool -C, rx-usecs). Where they come one by one, it sleeps until
-// the next one comes; and it polls a little longer before that, because the next is often close.
+// Pace decides how a worker waits. Waking up for a packet costs more than forwarding it, and so
+// does a system call to send a single packet. So if packets come fast enough, the worker naps for a
+// moment and takes those that have come together, as a NIC that coalesces interrupts does (ethtool
+// -C, rx-usecs). If they come one by one, it sleeps until the next one comes, after polling a
+// little longer, because the next is often close.
 type Pace struct {
 	c *RunConfig
 
 	lastWork uint64 // when there was a packet last
-	credit   uint64 // nanoseconds of polling in vain that packets have paid for, at most Spin
+	credit   uint64 // nanoseconds that may be spent polling without packets, at most Spin
 
-	// The rate of packets, from one time that there were none to the next.
+	// The rate of packets, measured from one idle moment to the next.
 	rate    float64 // per nanosecond
-	counted uint64  // until when
+	counted uint64  // end of the last measurement
 	packets uint64  // since then
 	stale   bool    // there was a packet, or a nap, since the rate was taken
 }
@@ -39,8 +39,8 @@ func NewPace(c *RunConfig, now uint64) *Pace {
 	return &Pace{c: c, lastWork: now, counted: now}
 }
 
-// After accounts for a step from one time to another that moved so many packets, and returns what
-// to do next.
+// After accounts for a step that took from one time to another and moved so many packets, and
+// returns how to continue.
 func (p *Pace) After(moved int, from, to uint64) Rest {
 	if moved > 0 {
 		p.packets += uint64(moved)
@@ -54,7 +54,7 @@ func (p *Pace) After(moved int, from, to uint64) Rest {
 		p.counted, p.packets, p.stale = to, 0, false
 	}
 	if p.rate*float64(p.c.Coalesce) >= napPackets {
-		p.stale = true // if nothing comes, that is news
+		p.stale = true // a nap without packets changes the rate, too
 		return Nap
 	}
 	switch spent := to - from; {

@@ -25,18 +25,19 @@ import (
 //	find      match tags, prefetch the flow
 //	finish    compare, rewrite, queue; or judgeSlow
 //
-// prefetch.go has the order of all prefetches. finish gives to the slow path (judgeSlow, and
-// judgeAny) each packet that is not plain, and each plain packet that needs a decision (a flow to
-// be made or ended, a neighbour that is not resolved, a backend that is gone). So packets leave in
-// the order in which they came. judgeAny decides the same about plain packets too: it is the oracle
-// of the tests.
+// prefetch.go has the order of all prefetches. finish calls the slow path (judgeSlow and judgeAny)
+// for each packet that is not plain, and for each plain packet that needs a decision (a flow to be
+// made or ended, a neighbour that is not resolved, a backend that is gone). So packets leave in the
+// order in which they came. judgeAny decides about any packet, plain ones included: it is the
+// oracle of the tests.
 
-// groupSize is the packets of a stage: enough misses to use all that the processor can have in
-// flight, few enough that hardly a prefetch is dropped, or its line evicted before it is used.
+// groupSize is the number of packets in a stage: enough to use all cache misses that the processor
+// can have in flight, few enough that hardly a prefetch is dropped, or its line evicted before it
+// is used.
 const groupSize = 16
 
-// searches are those of the groups that are under way at once, which are three, and a power of
-// two: all of them stay in the first-level cache.
+// searches is the number of searches kept: three groups are under way at once, rounded up to a
+// power of two. All of them stay in the first-level cache.
 const searches = 4 * groupSize
 
 // Inspect prefetches the headers of at most a group.
@@ -79,7 +80,7 @@ type group struct {
 	search *[groupSize]flowtable.Search
 }
 
-// group returns that which begins with packet first.
+// group returns the group that begins with packet first.
 func (b *batch) group(first int) group {
 	return group{(*[groupSize]Desc)(b.desc[first:]), (*[groupSize]flowtable.Search)(b.search[first%searches:])}
 }
@@ -99,8 +100,8 @@ func (w *Worker) inspect(first, end, n int) {
 }
 
 // finish is the last stage. finishPlain matches width packets at a time and stops at the first that
-// it cannot forward; the packets behind that one are matched again. So width shrinks where that
-// happens, as with a tagged hop, by which finishPlain forwards no packet, and grows again.
+// it cannot forward; the packets behind that one are matched again. So width shrinks when it stops
+// early (it forwards no packet to a tagged hop, for example), and grows again later.
 func (w *Worker) finish(first, end int) {
 	for width := groupSize; first < end; {
 		upTo := min(first+width, end)
@@ -118,12 +119,12 @@ func (w *Worker) finish(first, end int) {
 	}
 }
 
-// finishPlain forwards plain packets of a group from the first on, up to one that it does not
-// forward and has not changed. It returns their number, and whether that one has matched a flow.
-// All packets take a step before the first takes the next: short loops that call nothing keep what
-// they need in registers. The loop here decides, and does not read headers: where frames are a
-// power of two apart, their headers share so few sets of the first-level cache that those of a
-// group may not stay there from one loop to the next.
+// finishPlain forwards plain packets of a group from the first on, and stops before the first that
+// it cannot forward. It returns their number, and whether the one it stopped at has matched a flow.
+// Each step is a loop over all packets: short loops that call nothing keep their variables in
+// registers. The loop here decides, and does not read headers: frames are a power of two apart, so
+// their headers share few sets of the first-level cache, and those of a group may not stay there
+// from one loop to the next.
 func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 	var flows [groupSize]*flowtable.Flow
 	var rewrites [groupSize]header.Rewrite
@@ -173,7 +174,7 @@ func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 	return int(i - from), i < to
 }
 
-// boundHop returns the hop of that ID, or nil if the flow was not bound by the view. The compiler
+// boundHop returns the hop of an ID, or nil if the flow was not bound by the view. The compiler
 // inlines it.
 func (w *Worker) boundHop(binding uint32, id uint16) *nexthop.Hop {
 	if binding != w.planner.View.Generation {

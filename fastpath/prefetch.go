@@ -15,11 +15,11 @@ import (
 //	                        buckets of the index of group r                   find, round r+1
 //	finish group r-2        IPv6: half of the flows of group r-1              finish, round r+1
 //	                        IPv6: second header lines of r+1, one a packet    inspect, round r+1
-//	fetchHeaders            IPv6: those that finish has left                  inspect, round r+1
-//	fetchFlows              those that finish has left                        finish, round r+1
+//	fetchHeaders            IPv6: the others, if any are left                 inspect, round r+1
+//	fetchFlows              the other flows of group r-1                      finish, round r+1
 //
-// A flow over IPv6 is two lines long, and so are its headers: a batch prefetches both where the
-// batch before had IPv6.
+// A flow over IPv6 is two lines long, and so are its packets' headers: a batch prefetches both
+// lines if the batch before had IPv6 packets.
 type prefetches struct {
 	v6, seenV6 bool               // the batch before had IPv6; this one has
 	headers    []Desc             // of the group that is inspected next, those whose second line is left

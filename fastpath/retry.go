@@ -9,12 +9,12 @@ import (
 
 // retry gives a connection whose backend does not answer, or is gone, to another backend, by the
 // same rules as a new one; its client's pin moves with it. It returns the flow that the packet
-// belongs to: the new one, or the old one where there is no other backend, no room for a new flow
-// towards it, or where it has been answered after all; or 0 and the verdict.
+// belongs to: the new one, or the old one if there is no other backend, if there is no room for a
+// new flow, or if the old backend has answered meanwhile; or else 0 and the verdict.
 //
 // The new flow keeps nothing of the old one. The old backend may have the SYN and be
-// slow: its answers are known for a while and dropped (flowtable.Handle.Abandoned), so the client
-// never sees two answers.
+// slow: its answers are recognised for a while and dropped (flowtable.Handle.Abandoned), so the
+// client never sees two answers.
 func (w *Worker) retry(p *header.Packet, hash uint64, ref flowtable.Ref) (flowtable.Ref, decide.Verdict) {
 	w.planner.Bind(ref)
 	var old header.Tuple

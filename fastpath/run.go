@@ -22,16 +22,16 @@ type RunConfig struct {
 	Threads *thread.Group
 	// Turn is how long the worker runs, at most, before it yields to the Go scheduler, which
 	// otherwise preempts it after 10 ms (thread.Yield). 0 is never; a worker that is locked to its
-	// thread does not either.
+	// thread never yields.
 	Turn time.Duration
 	// Spin is how long the worker polls for more work before it sleeps. The longer,
 	// the lower the latency of the next packet and the higher the cost of silence.
 	Spin time.Duration
-	// SpinAsWorked has the worker spin, all in all, no longer than packets took: CPU time then
-	// follows load, instead of reaching a whole core as soon as packets are closer than Spin.
+	// SpinAsWorked limits the time spent spinning to the time spent on packets, in total: CPU time
+	// then follows load, instead of reaching a whole core as soon as packets are closer than Spin.
 	SpinAsWorked bool
-	// Coalesce is how long the worker naps where so many packets come that some will be there after
-	// it (Pace); 0 is never.
+	// Coalesce is how long one nap is. A worker naps if so many packets come that some are expected
+	// meanwhile (Pace); 0 is never.
 	Coalesce time.Duration
 	// Sleep bounds one sleep, so that flows expire on an idle gateway.
 	Sleep time.Duration
@@ -40,8 +40,8 @@ type RunConfig struct {
 // busySleep bounds a sleep while packets are held for a next hop or a fragment.
 const busySleep = time.Millisecond
 
-// Run is the worker's life: it pins the calling goroutine and steps until
-// ctx is done or Stop is called. Packets that are still held are then dropped.
+// Run pins the calling goroutine and steps until ctx is done or Stop is called. Packets that are
+// still held are then dropped.
 func (w *Worker) Run(ctx context.Context, c RunConfig) error {
 	var pin *thread.Pin
 	var err error
@@ -103,8 +103,8 @@ func (w *Worker) loop(c RunConfig, pin *thread.Pin) {
 	}
 }
 
-// sleep blocks until a link has packets, somebody wakes the worker, or the time is
-// over. Meanwhile the worker uses no flow and no snapshot.
+// sleep blocks until a link has packets, another goroutine wakes the worker, or the time is over.
+// Meanwhile the worker uses no flow and no snapshot.
 func (w *Worker) sleep(limit time.Duration) {
 	if w.hops.len()+w.frags.len() > 0 {
 		limit = busySleep
@@ -119,14 +119,14 @@ func (w *Worker) sleep(limit time.Duration) {
 			fds = append(fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
 		}
 	}
-	// An error is EINTR or a link that just went: the next step finds out.
+	// An error is EINTR, or a link was just closed: the next step handles that.
 	_, _ = unix.Poll(fds, int(limit/time.Millisecond))
 	if fds[0].Revents != 0 {
 		w.wake.drain()
 	}
 	w.stats.Polls.Add(1)
 	// From here on any generation may be loaded. This store must come before the
-	// load in begin: a writer that has published since sees that we are back.
+	// load in begin: a writer that has published since sees that the worker is awake.
 	w.stats.Generation.Store(0)
 }
 

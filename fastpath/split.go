@@ -12,9 +12,8 @@ import (
 
 // split fragments an IPv4 packet that is larger than its next link and whose
 // sender allows it (RFC 791 section 3.2, RFC 1812 section 4.2.2.7). The packet
-// itself becomes the first fragment; the others are packets of our own. A packet
-// with IP options is dropped instead: which of them are copied is not worth
-// knowing for what is left of them on the Internet.
+// itself becomes the first fragment; the others are packets of our own. A packet with IP options is
+// dropped instead: they are too rare to implement the copying of options.
 func (w *Worker) split(o outgoing, hop *nexthop.Hop) decide.Verdict {
 	ip := w.frame(o.desc)[o.l3:]
 	chunk := w.chunk(len(ip), hop)
@@ -42,15 +41,14 @@ func (w *Worker) split(o outgoing, hop *nexthop.Hop) decide.Verdict {
 	return queued
 }
 
-// chunk is how much payload a fragment has, in bytes, all but the last: as much as the next link
-// and one frame hold, and as the first buffer has, if that has so many bytes of the packet.
+// chunk returns how much payload each fragment but the last has, in bytes: as much as the next link
+// and one frame hold. first bounds it: so many bytes of the packet are in its first buffer.
 func (w *Worker) chunk(first int, hop *nexthop.Hop) int {
 	own := int(w.pool.frameSize) - frameHeadroom - header.EthernetBytes
 	return (min(int(hop.MTU), own, first) - header.IPv4Bytes) &^ 7
 }
 
-// sendPart sends one fragment in a frame of its own: so many bytes from a place in the payload of
-// the packet on.
+// sendPart sends one fragment in a frame of its own: bytes of the packet's payload from at on.
 func (w *Worker) sendPart(o outgoing, ip []byte, at, bytes int, field uint16, hop *nexthop.Hop) {
 	w.n.generated++
 	addr, ok := w.pool.Get()
@@ -69,7 +67,7 @@ func (w *Worker) sendPart(o outgoing, ip []byte, at, bytes int, field uint16, ho
 	w.queue(w.c.Egress[hop.Link], w.encapsulate(o, hop))
 }
 
-// copy fills b with what a packet has from one of its bytes on.
+// copy fills b with the bytes of a packet from offset from on.
 func (w *Worker) copy(b []byte, d Desc, from int) {
 	if d.Len == 0 {
 		w.chains.copy(b, w.mem, d, from)

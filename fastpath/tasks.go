@@ -54,7 +54,7 @@ func (q *tasks) add(t *task) bool {
 	return true
 }
 
-// withdraw takes back a task that nobody has begun.
+// withdraw removes a task that has not begun.
 func (q *tasks) withdraw(t *task) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -67,8 +67,8 @@ func (q *tasks) withdraw(t *task) bool {
 	return true
 }
 
-// run does what waits. A task that is added meanwhile is seen in the next step:
-// add raises waiting before it wakes the worker.
+// run runs the tasks that wait. A task that is added meanwhile is seen in the next step: add
+// increments waiting before it wakes the worker.
 func (q *tasks) run(w *Worker) {
 	if q.waiting.Load() == 0 {
 		return
@@ -80,7 +80,7 @@ func (q *tasks) run(w *Worker) {
 	}
 }
 
-// end lets those go whose tasks were never run.
+// end releases the callers whose tasks were never run.
 func (q *tasks) end() {
 	for _, t := range q.take(true) {
 		close(t.done)

@@ -17,12 +17,12 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// BatchSize is the most packets judged together: so many that what a step costs besides them, and
-// to fill and empty the pipeline, is little.
+// BatchSize is the most packets judged together: large enough to make the fixed cost of a step, and
+// of filling and emptying the pipeline, small.
 const BatchSize = 256
 
-// Config is what a Worker needs. Everything but the Links is shared by reference
-// with the rest of the process; Links belong to the worker.
+// Config has the parts of a Worker. It shares all but the Links with the rest of the process; the
+// Links belong to the worker.
 type Config struct {
 	ID     int
 	Memory []byte // the UMEM
@@ -60,8 +60,8 @@ type Config struct {
 	// HeldFragments bounds the fragments that wait for their first one, for FragmentWait.
 	HeldFragments int
 	FragmentWait  time.Duration
-	// ICMPRate (per second) and ICMPBurst limit this worker's own ICMP errors. TTL is
-	// that of what it sends itself.
+	// ICMPRate (per second) and ICMPBurst limit this worker's own ICMP errors. TTL is the TTL of
+	// packets that it generates.
 	ICMPRate, ICMPBurst int
 	TTL                 uint8
 	// FramesKept counts frames that a closed link could not give back yet, or is nil.
@@ -82,7 +82,7 @@ type Worker struct {
 	memory header.Memory // mem
 	pool   *Pool
 	chains *Chains
-	flows  *flowtable.Handle // ours in the shared table, the planner has it too
+	flows  *flowtable.Handle // shared with the planner
 	stats  *stats.Block
 
 	planner decide.Planner
@@ -105,8 +105,8 @@ type Worker struct {
 	swept     flowtable.Time
 	published flowtable.Time // the counts
 	counted   flowtable.Time // all backends' counters
-	entered   uint64         // the generation to publish after so many more
-	rounds    int            // rounds of publishing backends' counters
+	entered   uint64         // the generation to publish after the remaining rounds
+	rounds    int            // remaining rounds of publishing backends' counters
 	tasks     tasks
 	wake      wakeup
 	stop      atomic.Bool
@@ -163,9 +163,8 @@ func New(c Config) (*Worker, error) {
 	return w, nil
 }
 
-// SetLink puts another link in a position. It must run on the worker's goroutine
-// (Do); the caller owns the old link, whose frames count as missing until it is
-// closed into Pool.
+// SetLink replaces the link in a position. It must run on the worker's goroutine (Do). The caller
+// owns the old link, whose frames count as missing until it is closed into Pool.
 func (w *Worker) SetLink(position int, l Link) (old Link) {
 	old = w.c.Links[position]
 	w.c.Links[position] = l
@@ -181,8 +180,9 @@ func (w *Worker) SetHostMAC(m HostMAC) { w.host.DstMAC, w.host.SrcMAC = m.Kernel
 // on the worker's goroutine (Do) only.
 func (w *Worker) Pool() *Pool { return w.pool }
 
-// Step is one pass of the loop: it forwards what has arrived. now is CLOCK_BOOTTIME in nanoseconds.
-// Run calls it for ever; tests and replays call it themselves. It returns how many packets moved.
+// Step is one pass of the loop: it forwards the packets that have arrived, and returns how many
+// moved. now is CLOCK_BOOTTIME in nanoseconds. Run calls it for ever; tests and replays call it
+// themselves.
 func (w *Worker) Step(now uint64) int {
 	w.begin(flowtable.Time(now))
 	moved := 0
@@ -227,7 +227,7 @@ func (w *Worker) reclaim() {
 	}
 }
 
-// sweepEvery is the pace of expiry: slices worth a call.
+// sweepEvery is the time between two calls of Sweep: shorter slices are not worth a call.
 const sweepEvery = flowtable.Time(time.Millisecond)
 
 // expire sweeps this worker's share of the flow table that is due by now.

@@ -6,8 +6,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// Bind makes sure that what a flow remembers of this process is current: its next
-// hops after a change of routes, and its backend after a restart.
+// Bind updates the fields of a flow that belong to this process: its next hops after a change of
+// routes, and its backend after a restart.
 func (s *Planner) Bind(ref flowtable.Ref) {
 	f := s.Flows.Flow(ref)
 	binding, _, _ := f.Bound()
@@ -37,7 +37,7 @@ func (s *Planner) owner(ref flowtable.Ref) (service, backend uint32) {
 
 // Adopt finds the service and backend, as a snapshot numbers them, of a flow that an earlier
 // process made: client is the client's tuple, toBackend the one that its packets leave with.
-// Zero where they are gone: TCP lives on uncounted, UDP is scheduled anew.
+// It returns zeros if they are gone: a TCP flow lives on uncounted, a UDP flow is scheduled anew.
 func Adopt(s *services.Snapshot, client, toBackend *header.Tuple) (service, backend uint32) {
 	f := s.Frontend(client)
 	if f == nil {

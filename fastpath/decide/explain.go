@@ -15,8 +15,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// ExplainerConfig is what an Explainer shares with the workers: the fields mean what
-// they mean in fastpath.Config.
+// ExplainerConfig has the parts of fastpath.Config that an Explainer shares with the workers.
 type ExplainerConfig struct {
 	Services                 *services.Handle
 	Hops                     *nexthop.Table
@@ -29,7 +28,7 @@ type ExplainerConfig struct {
 // and changes nothing: no flow, no pin, no turn. Any number of goroutines may use it.
 type Explainer struct {
 	c  ExplainerConfig
-	mu sync.Mutex // over flows, which is one participant's
+	mu sync.Mutex // guards flows, which only one goroutine may use at a time
 	// flows is offline between two calls, and nil where there is no table.
 	flows *flowtable.Handle
 }
@@ -47,15 +46,16 @@ func NewExplainer(c ExplainerConfig) (*Explainer, error) {
 	return e, nil
 }
 
-// Close gives the place back. No call may follow.
+// Close gives the place back. The Explainer must not be used afterwards.
 func (e *Explainer) Close() {
 	if e.flows != nil {
 		e.flows.Close()
 	}
 }
 
-// Explanation is what would become of a packet from outside that is whole, well-formed and
-// small enough for its way, and why. What was not needed for the decision is zero.
+// Explanation is the decision about a packet from outside, and its reasons. It assumes that the
+// packet is whole, well-formed and no larger than the MTU of its hop. Fields that the decision did
+// not need are zero.
 type Explanation struct {
 	Generation uint64 // of the snapshot
 	Tuple      header.Tuple
@@ -86,13 +86,13 @@ type Explanation struct {
 	PinInSet  bool
 	Scheduler services.Scheduler
 	Slot      int    // of the set's Table; -1 where connections were compared
-	Turn      uint32 // whose turn it is, for schedulers that take turns
+	Turn      uint32 // the flow's turn, for schedulers that take turns
 	Loads     []Load // what was compared, for schedulers that compare connections
 
 	// Backend is the chosen one, or the known flow's; nil if there is none, or it is gone.
 	Backend *services.Backend
 	// Out is the packet as it leaves. The source port of a new flow is drawn when it is
-	// made, and 0 here; that of a kept client is its own, if it is free.
+	// made, and 0 here; for a kept client it is the client's own, if it is free.
 	Out    header.Tuple
 	Source Source // whose address it leaves with; for new flows
 	// Route is the route to its destination, and Hop the neighbour, which may not be resolved yet
@@ -101,7 +101,7 @@ type Explanation struct {
 	Hop   *nexthop.Hop
 }
 
-// Load is what a scheduler by connections compares of a backend.
+// Load has the values of a backend that a scheduler by connections compares.
 type Load struct {
 	Backend     *services.Backend
 	Connections int32
@@ -207,7 +207,7 @@ func (x *Explanation) planned(s *Planner, n *Plan) {
 	}
 }
 
-// compared returns what a scheduler by connections compares.
+// compared returns the loads that a scheduler by connections compares.
 func (s *Planner) compared(set *services.EndpointSet) (all []Load) {
 	for i, r := range set.Backends {
 		l := Load{Backend: s.Snap.Backend(r), Weight: 1}
@@ -222,7 +222,7 @@ func (s *Planner) compared(set *services.EndpointSet) (all []Load) {
 	return all
 }
 
-// leaves finds the route and the hop of a packet that is forwarded.
+// leaves sets the route and the hop of a packet that is forwarded.
 func (e *Explainer) leaves(s *Planner, x *Explanation) {
 	if x.Verdict != queued {
 		return

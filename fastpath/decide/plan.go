@@ -54,12 +54,12 @@ type Plan struct {
 
 	Pin        affinity.Pin    // of the client; zero if it has none
 	Pinned     bool            // the pin chose the backend
-	Choice     services.Choice // by the scheduler, where it did not
+	Choice     services.Choice // by the scheduler, if there is no such pin
 	Backend    *services.Backend
 	KeepClient bool          // the client's address reaches the backend
 	Route      nexthop.Route // to the backend
 	Source     header.Addr   // towards the backend
-	Origin     Source        // of that address
+	Origin     Source        // the kind of that address
 	Random     uint64        // for the source port
 }
 
@@ -110,8 +110,8 @@ func (n *Plan) refuse(r stats.DropReason, err nat.ErrorKind) {
 	n.Refusal = Refusal{dropped(r), true, err}
 }
 
-// unserved is a packet for no frontend. Addresses of the node and SNAT addresses
-// are shared with the host, so the kernel gets the packet; a VIP is ours alone.
+// unserved decides about a packet for no frontend. Addresses of the node and SNAT addresses are
+// shared with the host, so the kernel gets the packet; a VIP belongs to the gateway alone.
 func (s *Planner) unserved(n *Plan, dst *header.Addr) {
 	n.Verdict = toKernel
 	if !s.Snap.VIPOnly(*dst) {
@@ -142,8 +142,7 @@ func (s *Planner) choose(n *Plan, req *Request) {
 	n.Backend = s.Snap.Backend(n.Choice.Backend)
 }
 
-// follow makes a pin's backend that of the plan, if it is in the set and not the one that
-// the flow must not get.
+// follow sets the plan's backend to the pin's, if that is in the set and not excluded.
 func (s *Planner) follow(n *Plan, pin affinity.Pin, not services.BackendRef) bool {
 	if pin.Port == 0 {
 		return false // no pin
@@ -156,7 +155,7 @@ func (s *Planner) follow(n *Plan, pin affinity.Pin, not services.BackendRef) boo
 	return true
 }
 
-// address finds how the backend is reached, and from which address.
+// address sets the route to the backend and the source address.
 func (s *Planner) address(n *Plan, req *Request) {
 	if n.Backend == nil { // not a set of this snapshot
 		n.refuse(stats.NoEndpoints, nat.PortUnreachable)
@@ -216,11 +215,10 @@ func (n *Plan) Certain() bool {
 	return svc.AffinitySeconds == 0 && !svc.Scheduler.InTurn() && !svc.Scheduler.ByLoad()
 }
 
-// Settle pins the client to the planned backend, or makes its pin last on, for a service
-// with session affinity (k8s.io/kubernetes pkg/proxy/nftables/proxier.go: the time counts from the
-// client's last new flow). Where another worker was faster with a flow of this
-// client, its choice holds, so that a client's first two flows do not part: then Settle
-// changes the plan, and returns true.
+// Settle pins the client to the planned backend, or renews its pin, for a service with session
+// affinity (k8s.io/kubernetes pkg/proxy/nftables/proxier.go: the time counts from the client's last
+// new flow). If another worker was faster with a flow of this client, Settle changes the plan to
+// that worker's choice and returns true, so that a client's first two flows have one backend.
 func (s *Planner) Settle(n *Plan, req *Request) (moved bool) {
 	svc := n.Frontend.Service
 	if svc.AffinitySeconds == 0 || s.Pins == nil {

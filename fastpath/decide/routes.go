@@ -6,14 +6,14 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// RouteCache remembers the routes to backends, as one view has them: there are many flows to each,
-// and a lookup by prefix is several dependent loads, over IPv6 more than of anything else that is
-// planned. A view does not change, so what was found in it holds for as long as it is the same one.
-// It is not for clients: they are too many.
+// RouteCache caches one view's routes to backends. There are many flows to each backend, and a
+// lookup by prefix takes several dependent loads, over IPv6 more than all else in a plan. Views are
+// immutable, so an entry is valid for as long as its view is current. Routes to clients are not
+// cached: there are too many.
 type RouteCache struct {
 	view *nexthop.View
 	at   [routesCached]struct {
-		addr  header.Addr // of no backend where it is zero
+		addr  header.Addr // zero in an empty entry
 		route nexthop.Route
 	}
 }

@@ -17,11 +17,10 @@ const (
 	// Superseded: a client's packet that must be scheduled anew, a SYN on a connection that is
 	// over (RFC 9293 section 3.6.1), or UDP whose backend no longer serves.
 	Superseded
-	// Unanswered: a client's second repetition of a SYN that its backend has not
-	// answered, where another is to be tried then: by configuration, or because the
-	// backend is gone.
+	// Unanswered: a client's second repetition of a SYN that its backend has not answered, if
+	// another backend is tried then: by configuration, or because this one is gone.
 	Unanswered
-	// BackendGone: from an endpoint that is gone, over UDP, or in answer to a SYN.
+	// BackendGone: a packet of an endpoint that is gone, over UDP, or in answer to a SYN.
 	BackendGone
 )
 
@@ -30,8 +29,8 @@ func (s Standing) String() string {
 	return [...]string{"stands", "superseded", "unanswered", "backend gone"}[s]
 }
 
-// Classify returns what a flow is to a packet. It binds the flow where that matters, and notes a
-// repeated SYN.
+// Classify returns the standing of a flow to a packet. It binds the flow if the standing depends on
+// its backend, and notes a repeated SYN.
 func (s *Planner) Classify(ref flowtable.Ref, side flowtable.Side, p *header.Packet) Standing {
 	switch {
 	case p.Tuple.Proto == header.ProtoUDP:
@@ -53,8 +52,8 @@ func (s *Planner) Classify(ref flowtable.Ref, side flowtable.Side, p *header.Pac
 	return Stands
 }
 
-// handshake is the standing of a flow to an answer to a SYN. A connection with a backend that is no
-// endpoint any more continues; a new one must not begin there.
+// handshake returns the standing of a flow to an answer to a SYN. A connection with a backend that
+// is no endpoint any more continues; a new one must not begin there.
 func (s *Planner) handshake(ref flowtable.Ref, flags uint8) Standing {
 	if flags&header.TCPACK != 0 && s.Flows.Awaits(ref) && s.gone(ref) {
 		return BackendGone
@@ -81,7 +80,7 @@ func (s *Planner) gone(ref flowtable.Ref) bool {
 }
 
 // replyGrace is how long after the flow's last packet an endpoint that is gone may still reply over
-// UDP: a reply that was under way is not lost, and no pod gets another's address as fast.
+// UDP. So replies under way are not lost, and no pod gets the address of another that soon.
 const replyGrace = 2 * time.Second
 
 // WithinGrace reports whether a packet of an endpoint that is gone is such a reply.
@@ -89,9 +88,9 @@ func (s *Planner) WithinGrace(ref flowtable.Ref, p *header.Packet) bool {
 	return p.Tuple.Proto == header.ProtoUDP && s.Flows.Idle(ref, s.Now) < replyGrace
 }
 
-// datagram is the standing of a UDP flow. It never outlives its endpoint: the address of one that
-// is gone may be another pod's by now, which must not reply in its place. One that is still listed
-// and no longer serves may still reply.
+// datagram returns the standing of a UDP flow. The flow never outlives its endpoint: the address of
+// an endpoint that is gone may be another pod's by now, which must not reply in its place. An
+// endpoint that is still listed and no longer serves may still reply.
 func (s *Planner) datagram(backend services.BackendRef, side flowtable.Side) Standing {
 	b := s.Snap.Backend(backend)
 	switch {

@@ -24,7 +24,7 @@ const (
 	ToKernel
 )
 
-// String returns the verdict in an operator's words.
+// String returns the verdict for an operator.
 func (v Verdict) String() string {
 	switch v.Action {
 	case Queued:
@@ -35,7 +35,7 @@ func (v Verdict) String() string {
 	return "drop (" + v.Reason.String() + ")"
 }
 
-// Unreachable is what a packet gets whose next hop the kernel has no route to.
+// Unreachable is the refusal of a packet if the kernel has no route to its destination.
 var Unreachable = Refusal{dropped(stats.NoRoute), true, nat.HostUnreachable}
 
 var (

@@ -1,10 +1,11 @@
-// Package nexthop is the third, small contract: where translated packets leave.
+// Package nexthop holds the next hops of translated packets: the contract between the control loop,
+// which mirrors the kernel's routes, and the workers.
 //
 // The control loop mirrors the kernel's routes and neighbours into a Table;
 // workers look up a destination once per flow, remember the hop's ID in the flow,
 // and read the hop's MAC addresses for every packet. A neighbour that changes its
-// MAC changes one Hop and no flow; a route that changes makes a new View, whose
-// generation makes every flow look up its hops again.
+// MAC changes one Hop and no flow. A route that changes makes a new View, and because of its new
+// generation every flow looks up its hops again.
 package nexthop
 
 import (
@@ -26,10 +27,10 @@ const MaxHops = 1 << 14
 
 // Two hops are always there, above those that the control loop hands out.
 const (
-	// ViaKernel is the host link without an MTU of the route beyond it: this node's
-	// own endpoints, and all that only the kernel's routing reaches.
+	// ViaKernel is the host link without an MTU of the route beyond it: for this node's own
+	// endpoints, and destinations that only the kernel's routing reaches.
 	ViaKernel ID = MaxHops - 1
-	// NoRoute is where packets without a route go: nowhere.
+	// NoRoute is the hop of packets without a route: they are dropped.
 	NoRoute ID = MaxHops - 2
 )
 
@@ -57,7 +58,7 @@ type Hop struct {
 	VLAN           [2]Tag      // outer first
 	Addr           header.Addr // the neighbour, for people
 
-	plainEnd uint32 // SetHop finds it
+	plainEnd uint32 // computed by SetHop
 }
 
 // Tag is a VLAN tag as it stands in a frame (IEEE 802.1Q, clause 9).
@@ -66,8 +67,8 @@ type Tag struct {
 	TCI  uint16
 }
 
-// PlainEnd returns where a frame may end, in bytes, that leaves by a hop of a Table with nothing
-// but other MAC addresses: an untagged neighbour that is resolved. It is 0 for all other hops.
+// PlainEnd returns the largest frame, in bytes, that can leave by this hop of a Table with only its
+// MAC addresses replaced: the neighbour must be untagged and resolved. It is 0 for all other hops.
 func (h *Hop) PlainEnd() uint32 { return h.plainEnd }
 
 // Same reports whether two hops have the same content, whether of a table or not.
@@ -101,11 +102,11 @@ type Table struct {
 	requests chan Request
 }
 
-// Request is a request to the control loop to resolve the next hop of an address.
+// Request makes the control loop resolve the next hop of an address.
 type Request struct{ Addr header.Addr }
 
-// requestQueue bounds the requests that wait. What does not fit is requested again
-// with the next packet.
+// requestQueue bounds the requests that wait. A request that does not fit is repeated with the next
+// packet.
 const requestQueue = 256
 
 // NewTable returns a table without routes.
@@ -145,10 +146,10 @@ func (t *Table) Resolve(a header.Addr) {
 	}
 }
 
-// Requests is where the control loop finds what to resolve.
+// Requests returns the channel of the requests, for the control loop.
 func (t *Table) Requests() <-chan Request { return t.requests }
 
-// Route is the answer to a lookup.
+// Route is the result of a lookup.
 type Route struct {
 	// Hop is the next hop; NoRoute if Kind is Unreachable. A Kernel route that was
 	// inserted without a hop gets ViaKernel. Zero if the destination is on a link and

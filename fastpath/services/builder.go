@@ -9,9 +9,9 @@ type Builder struct {
 	s    Snapshot
 }
 
-// NewBuilder starts from prev, or from nothing if prev is nil. It copies nothing
-// of prev's tables; what is changed later is copied then: 8 bytes for every 128
-// backends, services, frontends or addresses, and what lies beside the change.
+// NewBuilder starts from prev, or from an empty snapshot if prev is nil. It copies nothing of
+// prev's tables. A later change of a table copies its root (8 bytes for every 128 backends,
+// services, frontends or addresses) and the page or bucket that changes.
 func NewBuilder(prev *Snapshot) *Builder {
 	b := &Builder{}
 	if prev != nil {
@@ -22,7 +22,7 @@ func NewBuilder(prev *Snapshot) *Builder {
 }
 
 // Settings gives access to the plain fields of the snapshot under construction
-// (SelectKey, UnservedPort and what begins with SNAT). Slices must be replaced, not written.
+// (SelectKey, UnservedPort and those that begin with SNAT). Slices must be replaced, not written.
 func (b *Builder) Settings() *Snapshot { return &b.s }
 
 // SetFrontend adds or replaces a frontend.
@@ -43,14 +43,14 @@ func (b *Builder) SetAddr(a header.Addr, flags AddrFlags) {
 // SetBackend adds or replaces the backend with its Ref.
 func (b *Builder) SetBackend(be Backend) {
 	old := b.s.backends.own(b.edit, be.Ref.Index())
-	// A caller that replaces a backend by another, and does not delete the one before, has not
-	// waited for its flows.
+	// If the caller replaces a backend by another without deleting the first, it has not waited for
+	// the flows of the first.
 	b.setServing(be.Ref, be.Flags&BackendServing != 0 && (old.Ref == be.Ref || old.Ref == 0))
 	*old = be
 }
 
-// setServing writes a page only where there is something new: a change of readiness is not. Index
-// 0 has no bit: ref 0, which is no backend, has that index.
+// setServing writes a page only if the bit changes; a change of readiness alone does not change it.
+// Index 0 has no bit: ref 0, which is no backend, has that index.
 func (b *Builder) setServing(r BackendRef, serves bool) {
 	if r.Index() != 0 && b.s.Serves(r) != serves {
 		*b.s.serving.own(b.edit, r.Index()/64) ^= 1 << (r.Index() % 64)

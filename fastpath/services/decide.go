@@ -19,12 +19,12 @@ const (
 	Silence
 )
 
-// String returns the outcome in a word.
+// String returns the outcome's name.
 func (o Outcome) String() string {
 	return [...]string{"admit", "unserved", "denied", "reject", "silence"}[o]
 }
 
-// Decision is how the outcome came about.
+// Decision is an outcome and its reasons.
 type Decision struct {
 	Outcome  Outcome
 	Frontend *Frontend // nil where Unserved

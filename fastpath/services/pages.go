@@ -2,9 +2,10 @@ package services
 
 import "hash/maphash"
 
-// edit is the generation of the snapshot that a Builder makes. What carries it was made or copied
-// by that Builder, which may write it until Build; all others must copy first. It is a number and
-// not a pointer, because what is shared for long would otherwise keep every Builder since alive.
+// edit is the generation of the snapshot that a Builder makes. A page that carries it was made or
+// copied by that Builder, which may write it until Build; all others must copy first. It is a
+// number and not a pointer, because pages that are shared for long would otherwise keep all later
+// Builders alive.
 type edit uint64
 
 // pages is a persistent array: a root of fixed-size pages. A copy of the struct
@@ -14,7 +15,7 @@ type edit uint64
 //	root ─┬─▶ page 0: elements   0 … 127
 //	      └─▶ page 1: elements 128 … 255
 type pages[T any] struct {
-	edit edit // whose the root is
+	edit edit // the owner of the root
 	root []*page[T]
 }
 
@@ -44,8 +45,8 @@ func (p *pages[T]) each(f func(*T) bool) {
 	}
 }
 
-// own returns an element that edit e may write, copying root and page if e does not own
-// them yet. The array grows to hold it.
+// own returns an element that edit e may write. It copies root and page if e does not own them yet,
+// and grows the array to hold the element.
 func (p *pages[T]) own(e edit, i uint32) *T {
 	n := int(i / pageSize)
 	if p.edit != e {

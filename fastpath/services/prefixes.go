@@ -37,8 +37,8 @@ func (p *Prefixes) List() []netip.Prefix {
 	return p.list
 }
 
-// Match returns the longest of the CIDRs that an address is in. Unlike Contains it is
-// for people: it takes the time of the list.
+// Match returns the longest of the CIDRs that an address is in. Unlike Contains it walks the whole
+// list: it is for display.
 func (p *Prefixes) Match(a header.Addr) (longest netip.Prefix, ok bool) {
 	for _, x := range p.List() {
 		if x.Contains(a.Netip()) && (!ok || x.Bits() > longest.Bits()) {

@@ -7,12 +7,11 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// Draw is what the choice of a new flow's backend depends on beside the frontend and
-// its set.
+// Draw has the inputs for the choice of a new flow's backend, beside the frontend and its set.
 type Draw struct {
 	Tuple  *header.Tuple  // client to frontend
 	Random uint64         // for Random, for large sets, and where Not is set; it must not be guessable
-	Loads  []atomic.Int32 // connections by backend index; what it does not hold has none
+	Loads  []atomic.Int32 // connections by backend index; indexes beyond its end have none
 	// Not is a backend that is chosen only if there is no other; zero for none. It excludes
 	// a backend that had the flow and did not answer. With it any scheduler draws at random,
 	// as its own choice, always the same, may be another backend that does not answer.
@@ -64,7 +63,7 @@ func (s Scheduler) ByLoad() bool {
 	return s == LeastConn || s == WeightedLeastConn || s == ShortestDelay || s == NeverQueue
 }
 
-// hash is what a scheduler with a table of slots selects the slot by.
+// hash returns the hash by which a scheduler with a table of slots selects the slot.
 func (s *Snapshot) hash(svc *Service, d *Draw) uint64 {
 	switch svc.Scheduler {
 	case Random:
@@ -86,8 +85,8 @@ func (s *Snapshot) addrHash(a *header.Addr, n uint64) uint64 {
 	return fold(h^n^0xa0761d6478bd642f, h^s.SelectKey[0]^0xe7037ed1a0b428db)
 }
 
-// turn is the number of a flow among those that take turns. The atomic orders nothing:
-// two workers only must not take the same turn.
+// turn returns the number of a flow among those that take turns. The atomic orders no other memory
+// accesses: it only keeps two workers from taking the same turn.
 func (f *Frontend) turn(dryRun bool) uint32 {
 	if dryRun {
 		return f.Turn.Load()
@@ -113,8 +112,8 @@ func (s *EndpointSet) at(slot int) BackendRef {
 	return s.Backends[slot]
 }
 
-// another draws a slot that has another backend than not: by the shares of the table, where there
-// is one.
+// another draws a slot that has another backend than not, by the shares of the table if there is
+// one.
 func (s *EndpointSet) another(random uint64, not BackendRef) Choice {
 	slot, n := 0, s.Slots()
 	for range 64 {
@@ -123,7 +122,7 @@ func (s *EndpointSet) another(random uint64, not BackendRef) Choice {
 		}
 		random = fold(random^0xa0761d6478bd642f, 0xe7037ed1a0b428db)
 	}
-	for i := range n { // nearly all slots are its
+	for i := range n { // nearly all slots may be those of not
 		if next := (slot + i) % n; s.at(next) != not {
 			return Choice{s.at(next), next}
 		}
@@ -134,8 +133,8 @@ func (s *EndpointSet) another(random uint64, not BackendRef) Choice {
 // MaxCompared bounds the backends that schedulers by connections compare for one flow.
 const MaxCompared = 1024
 
-// least returns the backend with the least load, in the sense of the scheduler: of all, or, where
-// there are more than MaxCompared, of as many from a random one on.
+// least returns the backend with the least load by the scheduler's measure. It compares all, or
+// MaxCompared from a random one on if there are more:
 //
 //	lc    connections
 //	wlc   connections / weight
@@ -169,7 +168,7 @@ func (s *EndpointSet) least(by Scheduler, hash uint64, d *Draw) BackendRef {
 	return best
 }
 
-// load is the dividend and the divisor of a backend.
+// load returns the dividend and the divisor of a backend.
 func (s *EndpointSet) load(by Scheduler, i int, loads []atomic.Int32) (load, weight uint64) {
 	if n := s.Backends[i].Index(); n < uint32(len(loads)) {
 		load = uint64(max(0, loads[n].Load()))

@@ -7,10 +7,9 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// SelectHash is a new flow's place in Maglev tables. It depends on the client's
-// and the frontend's address and port, on the protocol and on SelectKey, and on
-// nothing of this process: gateways that share the key choose alike. It is two
-// rounds of the folded 64x64 multiplication that wyhash is made of.
+// SelectHash returns the hash by which Maglev tables select a new flow's slot. It depends only on
+// the client's and the frontend's address and port, on the protocol and on SelectKey: gateways that
+// share the key choose alike. It is two rounds of wyhash's folded 64x64 multiplication.
 func (s *Snapshot) SelectHash(t *header.Tuple) uint64 {
 	ports := uint64(t.SrcPort)<<32 | uint64(t.DstPort)<<16 | uint64(t.Proto)
 	h := fold(word(t.Src[:8])^s.SelectKey[0], word(t.Src[8:])^0x9e3779b97f4a7c15)
@@ -23,6 +22,6 @@ func fold(a, b uint64) uint64 {
 	return hi ^ lo
 }
 
-// word is a function and no value of one: through a value, the compiler would take the
-// tuple for escaping.
+// word is a function and not a variable: the compiler would assume that the tuple escapes through a
+// variable.
 func word(b []byte) uint64 { return binary.LittleEndian.Uint64(b) }

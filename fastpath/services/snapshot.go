@@ -1,19 +1,19 @@
-// Package services is the contract from the control loop down to the workers:
-// the Snapshot, an immutable table of everything that packets of one batch are
-// judged by, and the Handle that swaps one Snapshot for the next.
+// Package services is the contract between the control loop and the workers: the Snapshot, an
+// immutable table of services by which all packets of one batch are judged, and the Handle that
+// swaps one Snapshot for the next.
 //
 //	Frontend  (address, protocol, port) that clients send to
 //	   └─ Service   one port of a Kubernetes Service
-//	        └─ EndpointSet   who may take new flows, and the scheduler's table over them
+//	        └─ EndpointSet   backends that may take new flows, and the scheduler's table
 //	             └─ Backend   (address, port), by BackendRef
 //
 // Decide applies the rules to a new flow (decide.go), and Choose selects a backend of a set
 // (schedule.go).
 //
 // A Snapshot is built by a Builder from its predecessor and shares every page
-// that did not change with it, so a change costs what it touches. After Build
-// nothing in it is ever written again but Frontend.Turn: a worker loads the Handle once per
-// batch and reads without locks.
+// that did not change with it, so a change costs no more than the pages it touches. After Build
+// only Frontend.Turn is ever written: a worker loads the Handle once per batch and reads without
+// locks.
 package services
 
 import (
@@ -24,9 +24,9 @@ import (
 
 // BackendRef names a Backend across snapshots: a 20-bit index and a 12-bit
 // generation. An index is used again, with the next generation, only after every
-// worker has left the snapshots that knew the old one; a flow that holds an old
-// ref therefore finds no backend instead of a stranger. Nor is it used again while flows
-// count to the load of the old one (control's identities). Zero is no backend.
+// worker has left the snapshots that had the old one, and no flow counts to the load of the old one
+// any more (control's identities). So a flow that holds an old ref finds no backend instead of a
+// wrong one. Zero is no backend.
 type BackendRef uint32
 
 const (
@@ -42,10 +42,10 @@ func MakeBackendRef(index, generation uint32) BackendRef {
 	return BackendRef(generation<<backendIndexBits | index&(MaxBackends-1))
 }
 
-// Index is the backend's place in counters and pages.
+// Index returns the backend's index in counters and pages.
 func (r BackendRef) Index() uint32 { return uint32(r) & (MaxBackends - 1) }
 
-// Generation is the number of this use of the index.
+// Generation returns the number of this use of the index.
 func (r BackendRef) Generation() uint32 { return uint32(r) >> backendIndexBits }
 
 // Backend is one endpoint of one service port. It is pointer-free.
@@ -95,8 +95,8 @@ type Service struct {
 	Port      uint16
 	// Backends are all endpoints of the port, also those that take no new flows.
 	Backends []BackendRef
-	// Identity is the same for this service port in every process and on every gateway:
-	// what affinity pins are keyed by.
+	// Identity is the key of affinity pins: the same for this service port in every process and on
+	// every gateway.
 	Identity uint64
 	// AffinitySeconds is how long after its last new flow a client stays with its
 	// backend (sessionAffinity ClientIP); 0 is no affinity.
@@ -106,7 +106,7 @@ type Service struct {
 	// Topology is, by family (0 is IPv4), which hints the sets of policy Cluster follow.
 	Topology [2]Topology
 	// LocalExternal and LocalInternal: externalTrafficPolicy and internalTrafficPolicy are
-	// Local. What follows from that is in the frontends; this is for people.
+	// Local. They are for display: the frontends have the resulting sets.
 	LocalExternal, LocalInternal bool
 }
 
@@ -128,7 +128,7 @@ const (
 	NumSchedulers
 )
 
-// Topology is which topology hints decide who takes new flows of policy Cluster
+// Topology is which topology hints select the backends for new flows of policy Cluster
 // (k8s.io/kubernetes pkg/proxy/topology.go).
 type Topology uint8
 
@@ -138,22 +138,22 @@ const (
 	TopologyNode                 // those hinted for this node (KEP-3015)
 )
 
-// Empty is what a new flow gets when no backend can take it.
+// Empty is what is done with a new flow if no backend can take it.
 type Empty uint8
 
 const (
 	// EmptyReject: no usable endpoint anywhere; ICMP port unreachable.
 	EmptyReject Empty = iota
-	// EmptyDrop: usable endpoints exist, but the policy excludes them; silence.
+	// EmptyDrop: usable endpoints exist, but the policy excludes them; drop without an error.
 	EmptyDrop
 )
 
-// EndpointSet is who may take a frontend's new flows.
+// EndpointSet is the set of backends that may take a frontend's new flows.
 //
 // Table means, by scheduler:
 //
 //	maglev, sh, dh, random   slot to position in Backends; shares are by weight
-//	rr, wrr                  whose turn it is, position after position
+//	rr, wrr                  positions in Backends, in the order of turns
 //	lc, wlc, sed, nq         none: all Backends are compared
 //
 // Without a Table the others have one slot for each backend. A set is empty where it has
@@ -173,7 +173,7 @@ func (s *EndpointSet) Pick(hash uint64) BackendRef {
 	return s.at(slotOf(hash, s.Slots()))
 }
 
-// FrontendKind is which field of the Service a frontend comes from.
+// FrontendKind is the field of the Service that a frontend comes from.
 type FrontendKind uint8
 
 const (
@@ -188,7 +188,7 @@ func (k FrontendKind) String() string {
 	return [...]string{"LoadBalancer", "ExternalIP", "NodePort", "ClusterIP"}[k]
 }
 
-// FrontendKey is what a packet is looked up by. A node port's key has the zero
+// FrontendKey is the key by which a packet's frontend is looked up. A node port's key has the zero
 // address of its family (AnyIPv4 or AnyIPv6).
 type FrontendKey struct {
 	Addr  header.Addr
@@ -202,7 +202,7 @@ var (
 	AnyIPv6 = header.Addr{}
 )
 
-// Frontend is one thing that clients send to.
+// Frontend is one address, protocol and port that clients send to.
 type Frontend struct {
 	Key     FrontendKey
 	Kind    FrontendKind
@@ -212,13 +212,13 @@ type Frontend struct {
 	// Allowed are the clients that may use it (loadBalancerSourceRanges); nil is all.
 	Allowed *Prefixes
 	// Turn counts the new flows that took turns (RoundRobin, WeightedRoundRobin): not nil with
-	// these. Each frontend has its own, as IPVS's virtual servers have: were it shared, clients
-	// that come by two frontends in turn would each see the same backends only. It is the one
-	// thing in a Snapshot that workers write; versions of a frontend share it.
+	// these. Each frontend has its own, as each virtual server of IPVS has: with a shared one,
+	// clients that use two frontends in turn would reach only a part of the backends by each. It is
+	// the only field of a Snapshot that workers write; versions of a frontend share it.
 	Turn *atomic.Uint32
 }
 
-// Rule is what new flows of one kind of client get.
+// Rule is how new flows of one kind of client are treated.
 type Rule struct {
 	Set *EndpointSet
 	// KeepClient: the client's address reaches the backend, else one of ours does.
@@ -242,12 +242,12 @@ type Snapshot struct {
 	// SelectKey keys the selection hash. All gateways of a cluster share it, so
 	// that they choose alike.
 	SelectKey [2]uint64
-	// UnservedPort is what a VIP's port without a frontend gets.
+	// UnservedPort is how packets for a VIP's port without a frontend are treated.
 	UnservedPort UnservedPolicy
 	// Pods are the addresses of pods (cluster CIDRs); nil if that is not known.
 	Pods *Prefixes
-	// RetryOther: a client whose backend has not answered its SYN, nor the first that it sent
-	// again, gets another backend with the second.
+	// RetryOther: a client whose backend has answered neither its SYN nor the first repetition gets
+	// another backend with the second repetition.
 	RetryOther bool
 	// Source addresses towards backends, by family; the zero Addr where there is none.
 	SNAT4, SNAT6 []header.Addr
@@ -322,7 +322,7 @@ func (s *Snapshot) Backend(r BackendRef) *Backend {
 }
 
 // Serves returns true if the backend with this ref serves. The ref must be that of a flow that
-// counts in its backend's load: then the index is not given to another backend (see BackendRef),
+// counts in its backend's load: such an index is not given to another backend (see BackendRef),
 // and one bit for each index is enough. False is inconclusive: call Backend. It is false for ref
 // 0, which a flow of an earlier process has if its backend is gone.
 func (s *Snapshot) Serves(r BackendRef) bool {
@@ -355,13 +355,13 @@ func (s *Snapshot) Backends(f func(*Backend) bool) {
 	s.backends.each(func(b *Backend) bool { return b.Ref == 0 || f(b) })
 }
 
-// BackendIndexes is one more than the highest backend index ever used: what
-// stats.Counters.Ensure wants.
+// BackendIndexes returns one more than the highest backend index ever used, for
+// stats.Counters.Ensure.
 func (s *Snapshot) BackendIndexes() int { return s.backends.len() }
 
-// Handle is where workers find the current Snapshot. The control loop stores,
-// workers load once per batch and publish the generation they saw in their stats
-// block; a snapshot is out of use when every worker has published a later one.
+// Handle holds the current Snapshot. The control loop stores, workers load once per batch and
+// publish the generation they saw in their stats block; a snapshot is out of use when every worker
+// has published a later one.
 type Handle struct{ p atomic.Pointer[Snapshot] }
 
 // Load returns the current snapshot. Pairs with Store: what the control loop

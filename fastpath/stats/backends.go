@@ -26,21 +26,21 @@ const (
 // worker never allocates: the control loop calls Ensure before it publishes a
 // snapshot with a new index.
 //
-// Where backends are many (Expect), what a packet costs is an entry in a log:
+// If there are many backends (Expect), a packet is counted by an entry in a log:
 //
 //	packet ─▶ log ─full─▶ lists of the pages ─full─▶ sums of the page ─Publish─▶ Counters
 //	        8 bytes a packet    4 bytes a packet      16 bytes a backend
 //
-// With a hundred thousand backends the sums do not stay in a core's cache, and to fetch and write
+// With a hundred thousand backends the sums do not fit in a core's cache, and fetching and writing
 // back a line of them for each packet would cost as much as the lookup of its flow. A list is
-// written and read in order, and the sums that a full one is added to are 16 KiB. The ends of all
-// lists are in the first-level cache while a log is dealt out to them, and would not be between
-// two packets: the log is written and read in order as well. How old a Counter may be is up to the
-// worker.
+// written and read in order, and the sums that a full one is added to take 16 KiB. The ends of all
+// lists stay in the first-level cache while a log is dealt out to them, but not between two
+// packets: hence the log, which is written and read in order as well. The worker decides how old a
+// Counter may be.
 type Counters struct {
 	pages [counterPages]atomic.Pointer[counterPage]
 
-	// All that follows is the worker's own.
+	// Only the worker uses the fields below.
 	marked [counterPages / 64]uint64 // pages with notes or marks
 	noted  [counterPages]uint16      // notes in the pages' lists
 	round  int                       // the page where Publish continues
@@ -50,7 +50,7 @@ type Counters struct {
 	seen   traffic // keeps the compiler from leaving out what sumAll loads
 }
 
-// All but shared is the worker's own.
+// Only the worker uses fields other than shared.
 type counterPage struct {
 	list   [listSize]note
 	own    [2 * counterPageSize]traffic // by index and way
@@ -59,14 +59,13 @@ type counterPage struct {
 }
 
 // A full log is dealt out in some microseconds, and a full list added up in some ten. The log is
-// as short as that because it shares the first-level cache with the packets between whose turns it
-// is filled.
+// that short because it shares the first-level cache with the packets.
 const (
 	logSize  = 512
 	listSize = 4096
 )
 
-// Entry is a packet that was sent on: index << 17 | way << 16 | bytes.
+// Entry is a packet that was forwarded: index << 17 | way << 16 | bytes.
 type Entry uint64
 
 // page is the number of the page, and way that of the sum in it.
@@ -80,18 +79,18 @@ func MakeEntry(ref uint32, way uint8, bytes uint32) Entry {
 	return Entry(ref&(MaxBackends-1))<<17 | Entry(way)&1<<16 | Entry(bytes&MaxBytes)
 }
 
-// note is one in a list: index in the page << 17 | way << 16 | bytes.
+// note is an entry of a list: index in the page << 17 | way << 16 | bytes.
 type note uint32
 
-// noteBits are what of an entry is its note.
+// noteBits is the mask of an entry's note.
 const noteBits = 1<<(17+counterPageBits) - 1
 
 // MaxBytes is the largest packet that can be counted.
 const MaxBytes = 1<<16 - 1
 
-// traffic is what was sent one way since the last Publish: packets << 40 | bytes. One addition
-// counts both. When there are so many packets that the highest bit is set, it is published at
-// once, and then there are less than 1<<39 bytes.
+// traffic counts packets sent one way since the last Publish: packets << 40 | bytes. One addition
+// counts both. It is published at once when there are so many packets that the highest bit is set;
+// there are less than 1<<39 bytes then.
 type traffic uint64
 
 const trafficBytes = 40 // bits
@@ -118,7 +117,7 @@ func (c *Counters) At(index uint32) *Counter {
 	return &page.shared[index&(counterPageSize-1)]
 }
 
-// fewBackends is how many backends' sums stay in a core's second-level cache anyway.
+// fewBackends is how many backends' sums stay in a core's second-level cache without a log.
 const fewBackends = 4096
 
 // Expect sets how many backends there are. Only the worker calls it.
@@ -149,7 +148,7 @@ func (c *Counters) Add(packets []Entry) {
 	}
 }
 
-// Count is Add of one packet, which MakeEntry describes but for that nothing is counted for ref 0.
+// Count is Add of one packet, with the arguments of MakeEntry. It counts nothing for ref 0.
 func (c *Counters) Count(ref uint32, way uint8, bytes uint32) {
 	if ref != 0 {
 		c.Add([]Entry{MakeEntry(ref, way, bytes)})
@@ -176,8 +175,8 @@ func (c *Counters) deal() {
 	}
 }
 
-// sumAll is sum of a full list. It loads the page's sums beforehand, all at once: loaded one after
-// the other, in the order of the notes, each would be a cache miss of its own.
+// sumAll is sum of a full list. It loads the page's sums beforehand, all at once: loads in the
+// order of the notes would be one cache miss after the other.
 func (c *Counters) sumAll(n uint32, page *counterPage) {
 	const perLine = 8 // sums
 	for i := 0; i < len(page.own); i += perLine {
@@ -196,7 +195,7 @@ func (c *Counters) sum(n uint32, page *counterPage) {
 	c.noted[n] = 0
 }
 
-// count adds a packet to the sums. It reports whether there is more to do: see mark.
+// count adds a packet to the sums. It reports whether mark must be called.
 func (p *counterPage) count(way uint32, e Entry) bool {
 	old := p.own[way&(2*counterPageSize-1)]
 	sum := old + 1<<trafficBytes + traffic(e&MaxBytes)
@@ -256,7 +255,7 @@ func (p *counterPage) add(i int) {
 		{&shared.ToBackend, &shared.ToBackendBytes}, {&shared.ToClient, &shared.ToClientBytes},
 	} {
 		if t := own[way]; t != 0 {
-			to[0].Store(to[0].Load() + t.packets()) // we alone write
+			to[0].Store(to[0].Load() + t.packets()) // one writer
 			to[1].Store(to[1].Load() + t.bytes())
 			own[way] = 0
 		}

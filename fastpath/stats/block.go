@@ -2,15 +2,15 @@ package stats
 
 import "sync/atomic"
 
-// Block is what one worker counted. The worker is the only writer; it keeps
-// private sums and publishes them here after a step; one that is never done, every
-// 100 microseconds, and backends' once a second. A reader never sees a torn value.
+// Block has the counters of one worker. The worker is the only writer. It keeps private sums and
+// publishes them here after a step, or every 100 microseconds if it is saturated, and backends'
+// counters once a second. A reader never sees a torn value.
 //
 // The packet law holds over it at every quiescent point:
 //
 //	Rx + Generated = Tx + Returned + sum(Drops) + Held
 type Block struct {
-	_ [128]byte // keeps neighbours' writes off our first line
+	_ [128]byte // no other object in the first line
 
 	Rx        atomic.Uint64 // packets taken from links
 	RxBytes   atomic.Uint64
@@ -33,7 +33,7 @@ type Block struct {
 	// Generation bounds the snapshots that the worker may still use: none older than
 	// this one. Offline while it sleeps, 0 from waking to the end of the first batch.
 	Generation atomic.Uint64
-	LoopTick   atomic.Uint64 // CLOCK_BOOTTIME nanoseconds of the last loop pass: the data path's pulse
+	LoopTick   atomic.Uint64 // CLOCK_BOOTTIME nanoseconds of the last loop pass
 
 	// The frame law: FramesTotal = FramesFree + FramesLinks + FramesHeld at every
 	// batch boundary, when the worker writes all four.

@@ -1,19 +1,17 @@
-// Package stats is the contract between the workers and everybody who wants to
-// know what they did: one Block of counters per worker, and one name for every
-// way a packet can end.
+// Package stats is the contract between the workers and the readers of their counters: one Block of
+// counters per worker, and one name for every reason to drop a packet.
 //
-// A worker is the only writer of its Block. Readers (metrics, the status API,
-// tests) read at any time with atomic loads. Nothing here knows about packets,
-// services or Prometheus.
+// A worker is the only writer of its Block. Readers (metrics, the status API, tests) read at any
+// time with atomic loads. This package does not depend on packets, services or Prometheus.
 package stats
 
 // DropReason is why a packet was dropped. Every dropped packet has
 // exactly one. The zero value means "not dropped".
 type DropReason uint8
 
-// The order is the order of a packet's life: parse, judge, find a flow, admit a
-// new one, send. The strings are the operator's interface (`sluice stats`, the
-// label `reason` in metrics), so a name, once released, does not change.
+// The order is that of a packet's processing: parse, judge, find a flow, admit a new one, send. The
+// names are an interface (`sluice stats`, the label `reason` in metrics), so a released name does
+// not change.
 const (
 	None DropReason = iota
 
@@ -52,7 +50,7 @@ const (
 	UDPLength       // length field does not fit
 	UDPZeroChecksum // zero checksum over IPv6 (RFC 8200 section 8.1)
 	SCTPHeader      // common header or first chunk, or an INIT not alone or with a tag (RFC 9260 section 8.5.1)
-	SCTPFragment    // a fragment: the CRC covers the whole packet, which a fragment does not know the length of
+	SCTPFragment    // a fragment: the CRC covers the whole packet, whose length is not known
 	PortZero        // source or destination port 0
 	ICMPHeader      // truncated, or an embedded packet that makes no sense
 	ICMPChecksum    // an ICMP error whose checksum does not verify (RFC 5508 REQ-3)
@@ -63,13 +61,13 @@ const (
 	// Finding and admitting a flow.
 	TTLExceeded        // TTL or hop limit would reach zero
 	NoFlow             // mid-stream TCP or SCTP without a flow
-	LateAnswer         // from a backend that its flow has left
+	LateAnswer         // from a backend whose flow was abandoned
 	BackendGone        // from an endpoint that is gone: its address may be another's by now
 	SourceRangeDenied  // its source is not in the Service's loadBalancerSourceRanges
 	NoEndpoints        // the service has no usable endpoint; rejected by ICMP
-	NoLocalEndpoints   // external traffic policy Local and none here; dropped in silence
+	NoLocalEndpoints   // external traffic policy Local and none here; dropped without an error
 	FlowTableFull      // nothing left to shed
-	HalfOpenLimit      // too many flows that nobody answered yet
+	HalfOpenLimit      // too many half-open flows
 	SNATPortsExhausted // no free source port towards this backend
 	FrontendRejected   // unserved port of a VIP, by configuration
 

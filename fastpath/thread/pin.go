@@ -1,13 +1,13 @@
 // Package thread keeps goroutines on CPUs.
 //
-// runtime.LockOSThread would do that by tying a goroutine to a thread. But what runs for 10 ms is
-// preempted (runtime.sysmon, retake), and a locked thread that is preempted gives its P to a
-// second thread, sleeps, and is woken when that one finds the goroutine (runtime.stoplockedm,
-// startlockedm): two switches between threads, up to a hundred times a second as long as there is
-// traffic, and each waits for a CPU that others use, too. A goroutine that is not locked is put in
-// a queue, and one more thread is woken to take it out: that one wins in most cases. So a pinned
-// goroutine yields before it is preempted (Yield), in a way that wakes nobody. `sluice-bench gaps
-// --variants sluice,unyielding,locked` compares the three.
+// runtime.LockOSThread would do that by tying a goroutine to a thread. But a goroutine that runs
+// for 10 ms is preempted (runtime.sysmon, retake), and a locked thread that is preempted gives its
+// P to a second thread, sleeps, and is woken when that one finds the goroutine
+// (runtime.stoplockedm, startlockedm): two switches between threads, up to a hundred times a second
+// as long as there is traffic, and each waits for a CPU that others use, too. A goroutine that is
+// not locked is put in a queue, and one more thread is woken to take it out: that one wins in most
+// cases. So a pinned goroutine yields before it is preempted (Yield), in a way that wakes no
+// thread. `sluice-bench gaps --variants sluice,unyielding,locked` compares the three.
 //
 // It may still be preempted, by the garbage collector, and so taken out by another thread. That
 // cannot happen without a gap in which the goroutine did not run, or a Yield, so its owner calls
@@ -44,7 +44,7 @@ type Group struct {
 	all   unix.CPUSet // that the process may use
 	nice  int         // of pinned threads, or 0: like all others, which have
 	usual int
-	mu    sync.Mutex             // of Tidy, and of who replaces pins
+	mu    sync.Mutex             // guards Tidy, and writes of pins
 	pins  atomic.Pointer[[]*Pin] // never written to again
 }
 
@@ -158,8 +158,8 @@ func bind(tid int, set *unix.CPUSet, cpu int) error {
 	return nil
 }
 
-// Check follows the goroutine to the thread that it runs on now. It is to be called after
-// every gap of more than Gap. It costs one system call, and some more after a move.
+// Check pins the thread that the goroutine runs on now. It must be called after every gap of more
+// than Gap. It costs one system call, and some more after a move.
 //
 // Masks are set by number, not for "this thread": if the goroutine moves between two lines
 // here, the thread it left is pinned, and the Check after that gap knows which.
@@ -170,8 +170,8 @@ func (p *Pin) Check() {
 	}
 	p.moves++
 	p.tid.Store(int64(tid))
-	// A thread that ended, or a cpuset that shrank: neither can be helped here, and the
-	// loop continues on any CPU.
+	// A failure means that the thread ended, or that the cpuset shrank: the loop continues on any
+	// CPU.
 	_ = p.group.unbind(was)
 	_ = unix.SchedSetaffinity(tid, &p.cpu)
 	_ = p.group.prioritize(tid)
@@ -192,7 +192,7 @@ func (p *Pin) Release() {
 
 func (g *Group) pinned() []*Pin { return *g.pins.Load() }
 
-// replace makes other pins of a copy of those there are.
+// replace replaces pins by a changed copy.
 func (g *Group) replace(change func([]*Pin) []*Pin) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -200,8 +200,8 @@ func (g *Group) replace(change func([]*Pin) []*Pin) {
 	g.pins.Store(&next)
 }
 
-// unbind gives a thread the mask and the priority of the process, unless a pinned goroutine has
-// come to it: two that are preempted at once may go on with each other's threads.
+// unbind gives a thread the mask and the priority of the process, unless a pinned goroutine runs on
+// it now: two that are preempted at once may continue on each other's threads.
 func (g *Group) unbind(tid int) error {
 	err := unix.SchedSetaffinity(tid, &g.all)
 	g.deprioritize(tid)
@@ -246,7 +246,7 @@ func (g *Group) Tidy() (unowned int, err error) {
 		}
 		var mask unix.CPUSet
 		if unix.SchedGetaffinity(tid, &mask) != nil || !g.isUnowned(tid, &mask) {
-			continue // it ended, or is as it should be
+			continue // it ended, or needs no change
 		}
 		if err := g.unbind(tid); err != nil && !errors.Is(err, unix.ESRCH) {
 			return unowned, fmt.Errorf("unbind thread %d: %w", tid, err)

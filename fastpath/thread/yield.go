@@ -11,9 +11,9 @@ import (
 // the time (runtime, gcController.findRunnableGCWorker).
 const Turn = time.Millisecond
 
-// Yield lets the Go scheduler run what waits for the caller's P, and then continues, nearly always
-// on the same thread: 50 to 65 ns if nothing waits (go test -bench Yield). The caller must not be
-// locked to its thread, and calls Pin.Check afterwards.
+// Yield lets the Go scheduler run the goroutines that wait for the caller's P, and then continues,
+// nearly always on the same thread: 50 to 65 ns if none waits (go test -bench Yield). The caller
+// must not be locked to its thread, and must call Pin.Check afterwards.
 //
 // A goroutine that is preempted after 10 ms, as one that calls runtime.Gosched, is put into the
 // queue of all Ps, and another thread is woken to take it (runtime.goschedImpl): two threads race

@@ -87,10 +87,10 @@ func (s *Socket) tryBind(c *Config, mtu int, last bool) error {
 }
 
 // attempt binds in one mode. A registration of memory has one mode (xp_assign_dev_shared,
-// net/xdp/xsk_buff_pool.c), so the socket joins a socket of the UMEM that is bound in that mode,
-// or registers the memory itself, once more if sockets of the other mode have done so: frames are
-// the same, whichever registration a ring belongs to. So with sockets that take packets in several
-// frames (XDP_UMEM_SG_FLAG, net/xdp/xsk.c).
+// net/xdp/xsk_buff_pool.c), so the socket joins a socket of the UMEM that is bound in that mode, or
+// registers the memory itself, once more if sockets of the other mode have done so. Frames are the
+// same in all registrations. The same holds for sockets that take packets in several frames
+// (XDP_UMEM_SG_FLAG, net/xdp/xsk.c).
 func (s *Socket) attempt(c *Config, mode Mode) error {
 	if mode == ZeroCopy && s.knownWithout() {
 		return unix.EOPNOTSUPP
@@ -122,14 +122,14 @@ func (s *Socket) attempt(c *Config, mode Mode) error {
 	return s.noticed(mode, s.bindTo(c, unix.XDP_USE_NEED_WAKEUP|flag, 0))
 }
 
-// noticed remembers that the driver has no zero-copy, for any queue and memory.
+// noticed remembers that the driver has no zero-copy, on any queue and with any memory.
 func (s *Socket) noticed(mode Mode, err error) error {
 	s.without = s.without || mode == ZeroCopy && errors.Is(err, unix.EOPNOTSUPP)
 	return err
 }
 
 // knownWithout reports whether this socket or a bound one on the same device has found that the
-// driver has no zero-copy. It saves registering memory in vain, which pins every page.
+// driver has no zero-copy. It saves a useless registration of memory, which pins every page.
 func (s *Socket) knownWithout() bool {
 	for _, other := range s.umem.sockets {
 		if other != nil && other.ifindex == s.ifindex && other.without && other.mode == Copy && !other.gone.Load() {
@@ -167,7 +167,7 @@ func explainRegister(err error) error {
 	return nil
 }
 
-// renew gives a socket that registered memory, and was refused, a new descriptor: with a
+// renew gives a socket that registered memory and could not be bound a new descriptor: with a
 // registration of its own it cannot share another one (xsk_bind, net/xdp/xsk.c).
 func (s *Socket) renew(c *Config) error {
 	if !s.registered {
@@ -181,14 +181,14 @@ func (s *Socket) renew(c *Config) error {
 	return s.prepare(c)
 }
 
-// bindTo makes the system call.
+// bindTo calls bind.
 func (s *Socket) bindTo(c *Config, flags uint16, sharedFD int) error {
 	return c.kernel.bind(s.fd, &unix.SockaddrXDP{
 		Flags: flags, Ifindex: uint32(s.ifindex), QueueID: uint32(s.queue), SharedUmemFD: uint32(sharedFD),
 	})
 }
 
-// bound asks the kernel which mode it chose.
+// bound reads from the kernel which mode it chose.
 func (s *Socket) bound(c *Config, want Mode, reason string) error {
 	options, err := c.kernel.options(s.fd)
 	if err != nil {
@@ -205,8 +205,8 @@ func (s *Socket) bound(c *Config, want Mode, reason string) error {
 	return nil
 }
 
-// kernel is what tests put their own in the place of: a kernel whose drivers have no zero-copy can
-// play one whose drivers do.
+// kernel has the system calls that tests replace, to simulate drivers with zero-copy on a kernel
+// that has none.
 type kernel struct {
 	bind    func(fd int, to *unix.SockaddrXDP) error
 	options func(fd int) (uint32, error)

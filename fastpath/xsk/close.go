@@ -31,8 +31,8 @@ const (
 )
 
 // Close gives the socket's frames back to the pool and unmaps its rings. The
-// worker must not use the socket again. It first waits a little for packets inside
-// the device. Then, what may be taken back at once:
+// worker must not use the socket again. It first waits a little for packets inside the device. Then
+// it takes back at once the frames in:
 //
 //	                         copy                  zero-copy             device deleted
 //	receive, completion      yes                   yes                   yes
@@ -53,8 +53,8 @@ func (s *Socket) Close(p *fastpath.Pool) error {
 	u := s.umem
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	// After this the kernel has no packet of ours in hand: it unbinds the socket and
-	// waits for every CPU to leave it before close returns. The mappings stay.
+	// After this the kernel processes no packet of ours: it unbinds the socket and waits for every
+	// CPU to leave it before close returns. The mappings stay.
 	err := s.closeFD()
 	back, behind := s.sort()
 	for _, addr := range back {

@@ -1,9 +1,8 @@
 // Package xsk moves packets between a worker and its NIC queues through AF_XDP.
 //
-// A UMEM is a piece of memory cut into equal frames. It never grows, and no
-// packet is ever copied within it; what moves between the worker and the kernel is
-// ownership of frames. It moves on four rings per socket, each with one producer
-// and one consumer:
+// A UMEM is a piece of memory cut into equal frames. It never grows, and no packet is ever copied
+// within it: only ownership of frames moves between the worker and the kernel. It moves on four
+// rings per socket, each with one producer and one consumer:
 //
 //	              the worker
 //	Refill │    ▲ Receive   Transmit │    ▲ Complete
@@ -38,7 +37,7 @@
 //	Refill     free frames to the fill ring, before the kernel runs out
 //	Receive    a batch; the worker owns its frames now
 //	  ...      rewrite in place; the packet may grow by up to 256 bytes to the front
-//	Transmit   on the link where it leaves; what was not taken stays the worker's
+//	Transmit   on the link where it leaves; frames not taken stay the worker's
 //	Flush      once per step, on every link, also if nothing was transmitted
 //
 // A new link gets a Refill before its descriptor is put into the XSKMAP: a packet
@@ -49,24 +48,24 @@
 // A device that goes down keeps its socket and its frames. Up turns false with the
 // next system call, Transmit takes nothing, Flush checks again each time it is
 // called, and Up turns true. A device that is deleted leaves a socket that is
-// bound to nothing and will never be again: Gone turns true. Poll reports neither, so
-// Flush checks now and then even if there is nothing to send; a worker whose poll
-// timed out calls Probe to know at once.
+// bound to nothing and cannot be bound again: Gone turns true. Poll reports neither, so Flush
+// checks now and then even if there is nothing to send; a worker whose poll timed out calls Probe
+// to check at once.
 //
 // # Packets in several frames
 //
 // A packet longer than a frame comes as descriptors in a row (XDP_USE_SG; Config.Long). Receive
-// makes one Desc of them, whose Len is 0, and a chain in the UMEM's table (fastpath.Chains); a
-// packet of which the ring has not all descriptors yet waits in the Socket. Transmit gives a ring
+// makes one Desc of them, whose Len is 0, and a chain in the UMEM's table (fastpath.Chains). A
+// packet whose descriptors are not all in the ring yet waits in the Socket. Transmit gives a ring
 // all frames of a packet or none.
 //
 // # Copy and zero-copy
 //
 // With zero-copy the device reads and writes the UMEM; without, the kernel copies each packet, and
-// the system call in Flush is what sends. Open takes zero-copy where the driver has it, and Mode
-// returns which it was, and why. A registration has one mode, which is the kernel's rule, so
-// sockets of both modes on one UMEM are two registrations of the same memory. A frame moves
-// between them as it does within one: which registration a ring belongs to changes neither its
-// address nor its owner. What is twice is the kernel's bookkeeping: pages are pinned twice, and
-// without CAP_IPC_LOCK they count twice against RLIMIT_MEMLOCK.
+// the system call in Flush sends. Open takes zero-copy if the driver has it; Mode returns the mode,
+// and the reason for it. A registration has one mode, which is the kernel's rule, so sockets of
+// both modes on one UMEM need two registrations of the same memory. A frame moves between them as
+// it does within one: its address and its owner do not depend on the registration. Only the
+// kernel's bookkeeping is doubled: pages are pinned twice, and without CAP_IPC_LOCK they count
+// twice against RLIMIT_MEMLOCK.
 package xsk

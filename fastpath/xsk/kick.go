@@ -36,10 +36,9 @@ const (
 	probeEvery = 64
 )
 
-// Flush implements fastpath.Link. In copy mode the system call is what sends, so
-// it is repeated until the ring is empty or a call sends nothing; what is left then
-// is sent by the next Flush. In zero-copy mode one call wakes the driver, if it sleeps,
-// or polls it.
+// Flush implements fastpath.Link. In copy mode the system call itself sends, so it is repeated
+// until the ring is empty or a call sends nothing; the next Flush sends the rest. In zero-copy mode
+// one call wakes the driver, if it sleeps, or polls it.
 func (s *Socket) Flush() {
 	if s.gone.Load() {
 		return
@@ -87,10 +86,10 @@ func (s *Socket) Flush() {
 	}
 }
 
-// flushQuiet has nothing to send. A link that is down is probed each time; one
-// that is idle is probed rarely, to find out that it went down.
+// flushQuiet is Flush with nothing to send. It probes a link that is down each time, and an idle
+// one rarely, to find out that it went down.
 //
-// A worker that polls its devices itself polls them here: nothing else does.
+// If the worker polls its devices itself, it polls them here.
 func (s *Socket) flushQuiet() {
 	if s.busyPoll && s.up {
 		s.quiet = 0
@@ -103,7 +102,7 @@ func (s *Socket) flushQuiet() {
 	s.Probe()
 }
 
-// Probe asks the kernel for the link's state, after which Up and Gone are fresh.
+// Probe reads the link's state from the kernel, after which Up and Gone are fresh.
 // It costs a short system call: worth it when poll timed out, or when the link was
 // reported to have changed.
 func (s *Socket) Probe() {
@@ -131,7 +130,7 @@ func (s *Socket) wakeReceive() {
 	s.judge(errno)
 }
 
-// judge counts how a call went and learns the link's state from it.
+// judge counts the result of a call and sets the link's state by it.
 func (s *Socket) judge(errno unix.Errno) {
 	down := false
 	switch errno {
@@ -159,7 +158,7 @@ func (s *Socket) judge(errno unix.Errno) {
 	s.up = !down
 }
 
-// noticeGone finds out what ENXIO means. In copy mode only an unbound socket gets it, and only the
+// noticeGone interprets ENXIO. In copy mode only an unbound socket gets it, and only the
 // device's deletion unbinds. A zero-copy driver also returns it while it has no XDP program; then
 // the error that a deletion leaves on the socket decides.
 func (s *Socket) noticeGone() {

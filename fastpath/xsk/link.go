@@ -56,7 +56,7 @@ func (s *Socket) Transmit(batch []fastpath.Desc) int {
 		if d.Len == 0 {
 			return s.transmitLong(batch, i)
 		}
-		// The kernel would swallow such a descriptor and never complete it.
+		// The kernel would take such a descriptor and never complete it.
 		if (d.Addr+uint64(d.Len)-1)>>s.frameShift != frame {
 			panic("xsk: a packet to transmit crosses its frame; find who set its length")
 		}

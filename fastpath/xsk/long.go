@@ -48,7 +48,7 @@ func (s *Socket) receiveLong(batch []fastpath.Desc) int {
 	return got
 }
 
-// extend puts a frame behind those of the packet that is not whole yet.
+// extend appends a frame to the partial packet.
 func (s *Socket) extend(addr uint64, bytes uint32) {
 	p := &s.partial
 	if p.frames == 0 {
@@ -60,7 +60,7 @@ func (s *Socket) extend(addr uint64, bytes uint32) {
 	p.frames++
 }
 
-// whole gives the packet to the worker, now that its last frame is there.
+// whole returns the partial packet, which has its last frame now, as the worker's.
 func (s *Socket) whole() fastpath.Desc {
 	p := &s.partial
 	for addr, more := p.head.Addr, true; more; addr, more = s.umem.chains.Next(addr) {
@@ -71,7 +71,8 @@ func (s *Socket) whole() fastpath.Desc {
 	return p.head
 }
 
-// takePartial takes the frames of a packet apart that will never be whole, and appends them.
+// takePartial appends the frames of the partial packet, which will never be complete, and forgets
+// it.
 func (s *Socket) takePartial(frames []uint64) []uint64 {
 	for d, more := s.partial.head, s.partial.frames > 0; more; {
 		var first fastpath.Desc
@@ -82,8 +83,8 @@ func (s *Socket) takePartial(frames []uint64) []uint64 {
 	return frames
 }
 
-// transmitLong is Transmit where a packet has several frames, from the one at first on: those
-// before are in the ring, not submitted. All frames of a packet go into the ring, or none.
+// transmitLong continues a Transmit with the packet at first, which has several frames: those
+// before it are in the ring, not submitted. All frames of a packet go into the ring, or none.
 func (s *Socket) transmitLong(batch []fastpath.Desc, first uint32) int {
 	chains, slots, packets := s.umem.chains, first, int(first)
 	for _, d := range batch[first:] {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options are the settings of a socket that the kernel may refuse. What it refused
-// costs only speed, so the socket is opened without it and reports it (Refused).
+// Options are the settings of a socket that the kernel may refuse. A refusal costs only speed, so
+// the socket is opened without the setting and reports it (Refused).
 type Options struct {
 	// TxBudget is how many packets one system call may send in copy mode; 0 in zero-copy.
 	TxBudget int
@@ -18,26 +18,27 @@ type Options struct {
 	// BusyPoll is 0 where the worker does not poll the device itself.
 	BusyPoll       time.Duration
 	BusyPollBudget int
-	// Refused has a sentence for each option that was requested and is not set: why, and what
-	// helps. Empty if all are set.
+	// Refused has a sentence for each option that was requested and is not set, with the reason and
+	// a remedy. Empty if all are set.
 	Refused []string
 }
 
 const (
-	// minTxBudget is what a call sends without the option, and the least that one may set
+	// minTxBudget is how many packets a call sends without the option, and its least value
 	// (TX_BATCH_SIZE, net/xdp/xsk.c).
 	minTxBudget = 32
-	// defaultBusyPollBudget is what an interrupt's poll of a device takes (NAPI_POLL_WEIGHT).
+	// defaultBusyPollBudget is how many packets one poll takes after an interrupt
+	// (NAPI_POLL_WEIGHT).
 	defaultBusyPollBudget = 64
 	maxBusyPollBudget     = 1<<16 - 1
 	// kernelTxBudget is the option's name in messages.
 	kernelTxBudget = "XDP_MAX_TX_SKB_BUDGET"
 )
 
-// setter sets a socket option of four bytes; tests put refusals in its place.
+// setter sets a socket option of four bytes; tests replace it by one that refuses.
 type setter func(fd, level, option, value int) error
 
-// checkOptions fills in defaults and refuses what no kernel would take.
+// checkOptions fills in defaults and refuses values that no kernel takes.
 func (c *Config) checkOptions() error {
 	if c.TxBudget == 0 {
 		c.TxBudget = max(minTxBudget, int(c.TxSize))
@@ -60,7 +61,7 @@ func (c *Config) checkOptions() error {
 	return nil
 }
 
-// tune sets what a bound socket can have.
+// tune sets the options of a bound socket.
 func (s *Socket) tune(c *Config) {
 	s.setTxBudget(c)
 	s.setBusyPoll(c)
@@ -69,8 +70,8 @@ func (s *Socket) tune(c *Config) {
 	}
 }
 
-// setTxBudget lets one call send more than 32 packets. The kernel does not tell the
-// value (getsockopt has no such option), so a call that succeeded is all there is.
+// setTxBudget lets one call send more than 32 packets. The value cannot be read back (getsockopt
+// has no such option), so it reports the value of a call that succeeded.
 func (s *Socket) setTxBudget(c *Config) {
 	if !s.copyMode {
 		return // the device sends without system calls
@@ -93,9 +94,9 @@ func (s *Socket) setTxBudget(c *Config) {
 	}
 }
 
-// setBusyPoll makes the worker's system calls poll the device (napi_busy_loop,
-// net/core/dev.c). All three options or none: half of it would have interrupts and polls fight
-// over the queue.
+// setBusyPoll makes the worker's system calls poll the device (napi_busy_loop, net/core/dev.c). It
+// sets all three options or none: with some of them, interrupts and polls would compete for the
+// queue.
 func (s *Socket) setBusyPoll(c *Config) {
 	if c.BusyPoll == 0 {
 		return
@@ -114,7 +115,7 @@ func (s *Socket) setBusyPoll(c *Config) {
 			continue
 		}
 		for _, done := range options[:i] {
-			_ = c.set(s.fd, unix.SOL_SOCKET, done.no, 0) // a preference without polling is none
+			_ = c.set(s.fd, unix.SOL_SOCKET, done.no, 0) // all or none
 		}
 		switch {
 		case errors.Is(err, unix.ENOPROTOOPT):
@@ -134,11 +135,11 @@ func (s *Socket) refused(format string, args ...any) {
 	s.options.Refused = append(s.options.Refused, fmt.Sprintf(format, args...))
 }
 
-// Options returns what the kernel took. Safe for any goroutine.
+// Options returns the options in force. Safe for any goroutine.
 //
-// Whether a device can be polled shows only once a packet has come: the socket
-// learns its NAPI from it (sk_mark_napi_id_once_xdp). Drivers that register a queue before
-// its NAPI has a number, as veth does in Linux 6.18, never can.
+// A device can be polled only after a first packet, from which the socket learns its NAPI
+// (sk_mark_napi_id_once_xdp). Drivers that register a queue before its NAPI has a number, as veth
+// does in Linux 6.18, never can.
 func (s *Socket) Options() Options {
 	s.umem.mu.Lock() // against Close
 	defer s.umem.mu.Unlock()

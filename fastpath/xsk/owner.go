@@ -1,9 +1,9 @@
 package xsk
 
-// owners has for every frame which socket has it, and on which side: one byte
-// each. Rings alone do not show it: a frame that the kernel took out of the fill or transmit
-// ring and has not returned is in no ring. The table makes the frame law
-// checkable on every move, and lets Close find what was inside the device.
+// owners records for every frame which socket has it, and on which side, in one byte. The rings
+// alone do not show that: a frame that the kernel took out of the fill or transmit ring and has not
+// returned is in no ring. The table makes the frame law checkable on every move, and lets Close
+// find what was inside the device.
 //
 //	0            user space: pool, batch, hold queue
 //	2*slot + 1   given to the fill ring of the socket in that slot

@@ -14,7 +14,7 @@ const settleFor = time.Second
 // CanReplace reports whether the sockets of an interface on these UMEMs, of which there must be
 // some, can be closed and others be opened in their place, in a mode and for packets in several
 // frames or not: nil, or ErrMemlock if that takes registrations of memory that the kernel refuses.
-// It asks by making them, all at once, for a moment.
+// It tests that by making them, all at once, for a moment.
 //
 // No socket of these UMEMs must be opened or closed meanwhile.
 func CanReplace(umems []*UMEM, ifindex int, mode Mode, long bool) (err error) {
@@ -37,9 +37,9 @@ func CanReplace(umems []*UMEM, ifindex int, mode Mode, long bool) (err error) {
 	return nil
 }
 
-// takesMore reports whether that takes one more registration of the memory than there are: sockets
-// of other interfaces have none that the new sockets can join, and share the one of the sockets to
-// be closed, which is kept for them.
+// takesMore reports whether such a replacement takes one more registration of the memory than there
+// are: sockets of other interfaces have none that the new sockets can join, and share the one of
+// the sockets to be closed, which is kept for them.
 func (u *UMEM) takesMore(ifindex int, mode Mode, long bool) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -59,8 +59,8 @@ func (u *UMEM) takesMore(ifindex int, mode Mode, long bool) bool {
 	return shared
 }
 
-// passing reports whether an error of bind may be over in a moment: a closed socket's queue and
-// memory are released by a kernel worker.
+// passing reports whether an error of bind may be temporary: a closed socket's queue and memory are
+// released later by a kernel worker.
 func (u *UMEM) passing(err error) bool {
 	return errors.Is(err, unix.EBUSY) ||
 		errors.Is(err, ErrMemlock) && time.Since(time.Unix(0, u.ended.Load())) < settleFor

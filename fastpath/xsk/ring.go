@@ -19,10 +19,10 @@ import (
 // once per batch. That store is an XCHG on amd64, so the need-wakeup flag that is
 // read after it cannot have been read before it.
 //
-// The memory comes from the caller: a mapping of the kernel's, or the heap in
-// tests, where a second goroutine plays the kernel under the race detector.
+// The memory comes from the caller: a mapping of the kernel's, or the heap in tests, where a second
+// goroutine simulates the kernel under the race detector.
 
-// shared is what both sides of a ring map.
+// shared is the part of a ring that both sides map.
 type shared[T any] struct {
 	producer, consumer, flags *uint32
 	slots                     []T
@@ -57,8 +57,8 @@ func (r *shared[T]) needWakeup() bool {
 	return atomic.LoadUint32(r.flags)&unix.XDP_RING_NEED_WAKEUP != 0
 }
 
-// pending counts the entries that the producer handed over and the consumer has
-// not taken. Either side may ask; the answer is exact only when both rest.
+// pending counts the entries that the producer handed over and the consumer has not taken. Either
+// side may call it; the result is exact only if the other side does not move meanwhile.
 func (r *shared[T]) pending() uint32 {
 	return atomic.LoadUint32(r.producer) - atomic.LoadUint32(r.consumer)
 }
@@ -102,7 +102,7 @@ func (r *producer[T]) submit(n uint32) {
 	atomic.StoreUint32(r.producer, r.local)
 }
 
-// untaken counts the entries that the consumer has not taken, as far as it has said.
+// untaken counts the entries that the consumer has not released.
 func (r *producer[T]) untaken() uint32 { return r.local - atomic.LoadUint32(r.consumer) }
 
 // consumer is the reading side: of receive and completion rings.

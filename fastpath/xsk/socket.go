@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mode is how packets get between device and UMEM.
+// Mode is how packets move between device and UMEM.
 type Mode uint8
 
 const (
@@ -23,8 +23,8 @@ const (
 // String returns the mode's name.
 func (m Mode) String() string { return [...]string{"auto", "copy", "zero-copy"}[m] }
 
-// Config is what to open. The zero value of every field but Interface (or
-// IfIndex) and UMEM is useful.
+// Config describes a socket to open. The zero value of every field but Interface (or IfIndex) and
+// UMEM is useful.
 type Config struct {
 	Interface                                string // name, looked up in the calling thread's network namespace
 	IfIndex                                  int    // instead of, or to check, Interface
@@ -127,7 +127,7 @@ type Socket struct {
 	long         bool // takes packets in several frames
 	busyPoll     bool // the worker polls the device, see flushQuiet
 	frames       int  // given to rings and not taken back
-	quiet        int  // Flush calls since the kernel was last asked anything
+	quiet        int  // Flush calls since the last system call
 	// done holds completed frames that Flush took out of the completion ring when
 	// it blocked the transmit ring, until Complete comes for them. Never grows.
 	done     []uint64
@@ -180,7 +180,7 @@ func describe(name string, ifindex int) string {
 	return name
 }
 
-// setup follows the order that the kernel demands: ring sizes, their layout,
+// setup makes the system calls in the order that the kernel requires: ring sizes, their layout,
 // their mappings, and bind last.
 func (s *Socket) setup(ctx context.Context, c *Config, mtu int) error {
 	if err := s.prepare(c); err != nil {
@@ -193,7 +193,7 @@ func (s *Socket) setup(ctx context.Context, c *Config, mtu int) error {
 	return nil
 }
 
-// prepare makes the descriptor and all that must be there before bind.
+// prepare makes the descriptor and does all that must precede bind.
 func (s *Socket) prepare(c *Config) error {
 	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -259,9 +259,9 @@ func (s *Socket) mapRing(offset int64, size int) ([]byte, error) {
 	return mem, nil
 }
 
-// raiseSendBuffer lets copy mode have a whole transmit ring in flight: every
-// packet is charged to the socket's send buffer until the device is done with it,
-// and the default buffer stops at fewer than 300.
+// raiseSendBuffer lets copy mode have a whole transmit ring in flight: every packet is charged to
+// the socket's send buffer until the device has completed it, and the default buffer holds fewer
+// than 300.
 func (s *Socket) raiseSendBuffer(c *Config) {
 	const overhead = 1024 // a socket buffer's own bookkeeping, generously
 	size := int(c.TxSize) * (s.umem.frameSize + overhead)
@@ -292,7 +292,7 @@ func (s *Socket) closeFD() error {
 	return err
 }
 
-// Mode returns how packets move, and why so.
+// Mode returns the mode, and the reason for it.
 func (s *Socket) Mode() (Mode, string) { return s.mode, s.reason }
 
 // Interface returns the name the device had when the socket was opened, and its index.

@@ -14,8 +14,8 @@ import (
 
 // UMEMConfig describes the frames of one worker.
 type UMEMConfig struct {
-	// Frames is how many. A worker that never wants to run dry has, for each of
-	// its sockets, FillSize + RxSize + TxSize + CompletionSize, and what it holds itself.
+	// Frames is how many. To never run out of frames, a worker needs FillSize + RxSize + TxSize +
+	// CompletionSize for each of its sockets, and those that it holds itself.
 	Frames int
 	// FrameSize is 2048 or 4096 bytes. A packet may be FrameSize - 256 bytes long.
 	FrameSize int
@@ -47,7 +47,7 @@ type UMEM struct {
 	// Any goroutine stores it and loads it; it publishes nothing else.
 	ended atomic.Int64
 
-	mu         sync.Mutex // guards what follows; never taken by a Link method
+	mu         sync.Mutex // guards the fields below; no Link method takes it
 	sockets    [maxSockets]*Socket
 	keptFrames []keptFrames
 }
@@ -87,16 +87,16 @@ func NewUMEM(c UMEMConfig) (*UMEM, error) {
 	return u, nil
 }
 
-// Bytes is all frames; frame i starts at i * FrameSize.
+// Bytes returns the memory of all frames; frame i starts at i * FrameSize.
 func (u *UMEM) Bytes() []byte { return u.mem[: u.frames*u.frameSize : u.frames*u.frameSize] }
 
 // Frames counts the frames.
 func (u *UMEM) Frames() int { return u.frames }
 
-// FrameSize is a frame's size in bytes.
+// FrameSize returns a frame's size in bytes.
 func (u *UMEM) FrameSize() int { return u.frameSize }
 
-// Chains are the packets in several frames. The worker's, and its sockets'.
+// Chains returns the packets in several frames. Only the worker and its sockets use them.
 func (u *UMEM) Chains() *fastpath.Chains { return u.chains }
 
 // HugePages reports whether the frames got huge pages.

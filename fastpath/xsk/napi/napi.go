@@ -1,7 +1,6 @@
-// Package napi sets how the kernel polls a network device (NAPI), and puts back what was
-// set before. The settings are the device's, not a socket's: they change what all
-// traffic of the NIC meets, outlive the process, and so are touched only where
-// the configuration sets them.
+// Package napi sets how the kernel polls a network device (NAPI), and restores the previous
+// settings. They belong to the device, not to a socket: they affect all traffic of the NIC and
+// outlive the process, so they are changed only if the configuration sets them.
 //
 //	napi_defer_hard_irqs   after how many polls without a packet interrupts are on again
 //	gro_flush_timeout      nanoseconds until the next poll while they are off
@@ -9,8 +8,8 @@
 //
 // (Documentation/networking/napi.rst, Documentation/ABI/testing/sysfs-class-net.) With the first
 // two a busy queue is polled by a timer, in batches, and with SO_PREFER_BUSY_POLL by the worker
-// itself. An Original file remembers what was there, so that a process that is started after a
-// crash puts back the operator's values and not its own.
+// itself. An Original file remembers the previous values, so that a process that is started after a
+// crash restores the operator's values and not its predecessor's.
 package napi
 
 import (
@@ -22,14 +21,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Settings are what a device shall have. The zero value leaves all as it is.
+// Settings are the settings to apply to a device. The zero value changes none.
 type Settings struct {
 	DeferHardIRQs int           // polls; 0 leaves it as it is
 	FlushTimeout  time.Duration // 0 leaves it as it is
 	Threaded      Threaded
 }
 
-// Threaded is where a device is polled.
+// Threaded is whether a device is polled in kernel threads.
 type Threaded uint8
 
 const (
@@ -47,7 +46,7 @@ const (
 
 type pair struct{ name, value string }
 
-// wanted lists what is to be written.
+// wanted lists the attributes to write.
 func (s *Settings) wanted() (list []pair) {
 	if s.DeferHardIRQs != 0 {
 		list = append(list, pair{attrDefer, strconv.Itoa(s.DeferHardIRQs)})
@@ -70,7 +69,7 @@ type Device struct {
 	name     string
 	ifindex  int
 	files    files
-	original map[string]string // by attribute: what to put back
+	original map[string]string // by attribute: the values to restore
 	memory   *Original
 	now      map[string]string // read back
 	refused  []string
@@ -100,8 +99,8 @@ func Read(name string, ifindex int) (map[string]string, error) {
 }
 
 // Apply changes a device of the calling thread's network namespace: one that is up and has its XDP
-// program, for some drivers have no NAPI before. What the kernel refuses is told by Refused and
-// costs speed only. memory may be nil.
+// program, for some drivers have no NAPI before. Refused lists what the kernel refused, which costs
+// speed only. memory may be nil.
 func Apply(name string, ifindex int, s Settings, memory *Original) (*Device, error) {
 	if len(s.wanted()) == 0 {
 		// A predecessor that died may have left settings that are not wanted any more.
@@ -157,7 +156,7 @@ func apply(f files, name string, ifindex int, s Settings, memory *Original) *Dev
 		if err := f.write(w.name, w.value); err != nil {
 			d.refuse(w, err)
 			if _, predecessors := remembered[w.name]; !predecessors {
-				delete(d.original, w.name) // it never changed
+				delete(d.original, w.name) // not changed
 			}
 			continue
 		}
@@ -199,7 +198,7 @@ func (d *Device) Values() map[string]string {
 	return d.now
 }
 
-// Refused returns, a sentence each, what is not as the settings want it, and why.
+// Refused returns a sentence for each setting that was not applied, with the reason.
 func (d *Device) Refused() []string {
 	if d == nil {
 		return nil
@@ -207,8 +206,8 @@ func (d *Device) Refused() []string {
 	return d.refused
 }
 
-// Restore puts back what was there before Apply, or before the Apply of a predecessor that
-// died. A device that is gone has nothing to be put back.
+// Restore restores the values from before Apply, or from before the Apply of a predecessor that
+// died. It does nothing for a device that is gone.
 func (d *Device) Restore() error {
 	if d == nil || d.files == nil {
 		return nil

@@ -6,8 +6,8 @@ import (
 	"sluice.dev/sluice/internal/perdevice"
 )
 
-// Original is a file that remembers what devices had before they were changed. A nil
-// Original remembers nothing.
+// Original is a file with the settings of devices from before they were changed. A nil Original
+// stores nothing.
 type Original = perdevice.File[map[string]string]
 
 // OpenOriginal reads the file at path, which need not exist.

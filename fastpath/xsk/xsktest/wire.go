@@ -1,6 +1,6 @@
-// Package xsktest gives tests of AF_XDP sockets something to be opened on: a
-// network namespace of the test's own, veth pairs in it, and numbered packets that
-// show when they were lost, sent twice or damaged.
+// Package xsktest makes the environment of tests of AF_XDP sockets: a network namespace of the
+// test's own, veth pairs in it, and numbered packets, by which tests detect loss, duplicates and
+// damage.
 package xsktest
 
 import (
