@@ -148,11 +148,11 @@ func (d *demo) crash(ctx context.Context) error {
 	if err := d.laws(ctx, "before the kill"); err != nil {
 		return err
 	}
-	pulse, err := d.newPulse(ctx, echoVIP4)
+	probe, err := d.newProbe(ctx, echoVIP4)
 	if err != nil {
 		return err
 	}
-	defer pulse.close()
+	defer probe.close()
 	load := d.load(ctx, webVIP)
 	defer load.cancel()
 	d.silent(ctx) // one round of everybody, under load
@@ -165,7 +165,7 @@ func (d *demo) crash(ctx context.Context) error {
 	if err := d.gw.Launch(); err != nil {
 		return err
 	}
-	first, err := pulse.answered(ctx, dead, d.bound(answerTimeout))
+	first, err := probe.answered(ctx, dead, d.bound(answerTimeout))
 	if err != nil {
 		return err
 	}

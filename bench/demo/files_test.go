@@ -17,8 +17,8 @@ import (
 	"sluice.dev/sluice/control/tracker"
 )
 
-// The gateway decodes the manifests, and the services are where the demo asks.
-func TestManifestsAreWhereTheDemoAsks(t *testing.T) {
+// The gateway decodes the manifests, and the services have the addresses that the demo uses.
+func TestManifestsHaveTheDemosAddresses(t *testing.T) {
 	paths, err := fs.Glob(manifests, "manifests/*.yaml")
 	if err != nil || len(paths) != 4 {
 		t.Fatalf("%v: %v", paths, err)
@@ -108,7 +108,7 @@ func TestWebEndpointsOf(t *testing.T) {
 }
 
 // The changes of act 5 always leave two endpoints, and end as they began.
-func TestTogglesEndAsTheyBegan(t *testing.T) {
+func TestTogglesRestoreTheEndpoints(t *testing.T) {
 	is := map[int]bool{0: true, 1: true, 2: true}
 	for _, n := range toggled {
 		is[n] = !is[n]

@@ -92,9 +92,9 @@ func (d *demo) unbroken(ctx context.Context) {
 	}
 }
 
-// pulse is one UDP flow that sends a datagram every millisecond, to see when the
+// probe is one UDP flow that sends a datagram every millisecond, to see when the
 // gateway forwards.
-type pulse struct {
+type probe struct {
 	conn    net.Conn
 	running sync.WaitGroup
 
@@ -103,15 +103,15 @@ type pulse struct {
 	first chan time.Time
 }
 
-const pulseEvery = time.Millisecond
+const probeEvery = time.Millisecond
 
-// newPulse returns once the flow has been answered.
-func (d *demo) newPulse(ctx context.Context, target netip.AddrPort) (*pulse, error) {
+// newProbe returns once the flow has been answered.
+func (d *demo) newProbe(ctx context.Context, target netip.AddrPort) (*probe, error) {
 	conn, err := d.client.Dial(ctx, "udp", target.String())
 	if err != nil {
 		return nil, err
 	}
-	p := &pulse{conn: conn}
+	p := &probe{conn: conn}
 	p.running.Go(p.send)
 	p.running.Go(p.receive)
 	if _, err := p.answered(ctx, time.Now(), d.bound(answerTimeout)); err != nil {
@@ -120,8 +120,8 @@ func (d *demo) newPulse(ctx context.Context, target netip.AddrPort) (*pulse, err
 	return p, nil
 }
 
-func (p *pulse) send() {
-	tick := time.NewTicker(pulseEvery)
+func (p *probe) send() {
+	tick := time.NewTicker(probeEvery)
 	defer tick.Stop()
 	var datagram [8]byte
 	for range tick.C {
@@ -133,7 +133,7 @@ func (p *pulse) send() {
 }
 
 // receive reads echoes: the backend's name, a space, and the time of sending.
-func (p *pulse) receive() {
+func (p *probe) receive() {
 	in := make([]byte, 256)
 	for {
 		n, err := p.conn.Read(in)
@@ -148,7 +148,7 @@ func (p *pulse) receive() {
 	}
 }
 
-func (p *pulse) echoed(sent time.Time) {
+func (p *probe) echoed(sent time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.first != nil && sent.After(p.after) {
@@ -158,7 +158,7 @@ func (p *pulse) echoed(sent time.Time) {
 }
 
 // answered waits for the first answer to a datagram that was sent after a time.
-func (p *pulse) answered(ctx context.Context, after time.Time, timeout time.Duration) (time.Time, error) {
+func (p *probe) answered(ctx context.Context, after time.Time, timeout time.Duration) (time.Time, error) {
 	first := make(chan time.Time, 1)
 	p.mu.Lock()
 	p.after, p.first = after, first
@@ -173,7 +173,7 @@ func (p *pulse) answered(ctx context.Context, after time.Time, timeout time.Dura
 	}
 }
 
-func (p *pulse) close() error {
+func (p *probe) close() error {
 	err := p.conn.Close()
 	p.running.Wait()
 	return err

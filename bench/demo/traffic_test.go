@@ -9,9 +9,9 @@ import (
 
 // Only an answer to a datagram that was sent after the daemon died proves that its
 // successor forwards.
-func TestPulseCountsWhatWasSentLater(t *testing.T) {
+func TestProbeCountsOnlyLaterDatagrams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &pulse{}
+		p := &probe{}
 		died := time.Now()
 		go func() {
 			time.Sleep(10 * time.Millisecond)
@@ -29,9 +29,9 @@ func TestPulseCountsWhatWasSentLater(t *testing.T) {
 	})
 }
 
-func TestPulseGivesUp(t *testing.T) {
+func TestProbeGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &pulse{}
+		p := &probe{}
 		began := time.Now()
 		if _, err := p.answered(t.Context(), began, time.Second); err == nil || time.Since(began) != time.Second {
 			t.Errorf("no answer, but error %v after %s", err, time.Since(began))

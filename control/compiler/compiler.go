@@ -82,8 +82,8 @@ type Compiler struct {
 	short   map[*unit]bool
 	// deniedBy, if not nil, decides instead of admit: it returns unit.denied.
 	deniedBy func(unitKey) string
-	// inherit is not nil while this compiler replaces another one.
-	inherit *inheritance
+	// former are the numbers of the compiler that this one replaces; otherwise nil.
+	former *assignments
 
 	snapshot     *services.Snapshot
 	problems     []objects.Problem // of all units, in order; problemEdits counts how often they changed

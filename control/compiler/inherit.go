@@ -6,9 +6,9 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// inheritance has the numbers of a compiler that is replaced. Its successor assigns the same number
+// assignments are the numbers of a compiler that is replaced. Its successor assigns the same number
 // to the same service port and endpoint, so that live flows keep their backends.
-type inheritance struct {
+type assignments struct {
 	services map[portKey]services.ServiceID
 	backends map[memberKey]services.BackendRef
 }
@@ -26,8 +26,8 @@ type memberKey struct {
 }
 
 // numbersInUse lists the numbers in use, none twice, even if the state of this compiler is wrong.
-func (c *Compiler) numbersInUse() *inheritance {
-	i := &inheritance{map[portKey]services.ServiceID{}, map[memberKey]services.BackendRef{}}
+func (c *Compiler) numbersInUse() *assignments {
+	a := &assignments{map[portKey]services.ServiceID{}, map[memberKey]services.BackendRef{}}
 	ids, refs := map[services.ServiceID]bool{}, map[services.BackendRef]bool{}
 	for _, u := range c.units {
 		for _, p := range u.ports {
@@ -35,26 +35,26 @@ func (c *Compiler) numbersInUse() *inheritance {
 				continue
 			}
 			ids[p.id] = true
-			i.services[portKey{u.key, p.spec.Name, p.spec.Proto}] = p.id
+			a.services[portKey{u.key, p.spec.Name, p.spec.Proto}] = p.id
 			for f := range p.families {
 				for _, m := range p.families[f].members {
 					if !refs[m.ref] {
 						refs[m.ref] = true
-						i.backends[memberKey{p.id, m.addr, m.port}] = m.ref
+						a.backends[memberKey{p.id, m.addr, m.port}] = m.ref
 					}
 				}
 			}
 		}
 	}
-	return i
+	return a
 }
 
 // serviceID returns the number of a new service port.
 func (r *run) serviceID(u *unit, spec *objects.ServicePort) services.ServiceID {
-	if r.inherit != nil {
+	if r.former != nil {
 		k := portKey{u.key, spec.Name, spec.Proto}
-		if id, ok := r.inherit.services[k]; ok {
-			delete(r.inherit.services, k)
+		if id, ok := r.former.services[k]; ok {
+			delete(r.former.services, k)
 			return id
 		}
 	}
@@ -63,10 +63,10 @@ func (r *run) serviceID(u *unit, spec *objects.ServicePort) services.ServiceID {
 
 // backendRef returns the number of a new endpoint; false if there is none left.
 func (r *run) backendRef(p *port, m *member) (services.BackendRef, bool) {
-	if r.inherit != nil {
+	if r.former != nil {
 		k := memberKey{p.id, m.addr, m.port}
-		if ref, ok := r.inherit.backends[k]; ok {
-			delete(r.inherit.backends, k)
+		if ref, ok := r.former.backends[k]; ok {
+			delete(r.former.backends, k)
 			return ref, true
 		}
 	}
@@ -74,11 +74,11 @@ func (r *run) backendRef(p *port, m *member) (services.BackendRef, bool) {
 }
 
 // retireRest retires the numbers that were not taken over, as of a generation.
-func (i *inheritance) retireRest(ids *identities, generation uint64) {
-	for k, ref := range i.backends {
+func (a *assignments) retireRest(ids *identities, generation uint64) {
+	for k, ref := range a.backends {
 		ids.retireBackend(ref, k.service, generation)
 	}
-	for _, id := range i.services {
+	for _, id := range a.services {
 		ids.retireService(id, generation)
 	}
 }

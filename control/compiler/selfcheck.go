@@ -165,13 +165,13 @@ func (c *Compiler) eachPlace(u *unit, f func(services.FrontendKey)) {
 func (c *Compiler) Rebuild(s *objects.State) (*services.Snapshot, []objects.Problem, *steer.Change) {
 	fresh := New(c.cfg)
 	fresh.drains = c.drains
-	fresh.ids, fresh.inherit = c.ids, c.numbersInUse()
+	fresh.ids, fresh.former = c.ids, c.numbersInUse()
 	fresh.snapshot.Generation = c.snapshot.Generation // no other goroutine has seen it
 	fresh.healthEdits, fresh.problemEdits, fresh.read = c.healthEdits+1, c.problemEdits+1, c.read
 	before := c.Steer()
 	snapshot, problems, _ := fresh.Compile(&s.All)
-	fresh.inherit.retireRest(&fresh.ids, snapshot.Generation)
-	fresh.inherit = nil // later ones get new numbers
+	fresh.former.retireRest(&fresh.ids, snapshot.Generation)
+	fresh.former = nil // later ones get new numbers
 	fresh.inheritPins(c)
 	*c = *fresh
 	steer := c.Steer()

@@ -21,7 +21,7 @@ type Config struct {
 	Log      *slog.Logger
 	// Retry is how often a taken port is tried again; 0 is web.DefaultRetry.
 	Retry time.Duration
-	// Stale is how old a worker's pulse may be; 0 is DefaultStale.
+	// Stale is how long ago a worker's last pass may be; 0 is DefaultStale.
 	Stale time.Duration
 }
 

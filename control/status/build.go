@@ -14,8 +14,8 @@ import (
 )
 
 // ServiceViews lists a snapshot's services by namespace, name and port, with the counts of the
-// ledger.
-func ServiceViews(s *services.Snapshot, l *Ledger) []ServiceView {
+// totals.
+func ServiceViews(s *services.Snapshot, l *Totals) []ServiceView {
 	list := []ServiceView{}
 	at := map[services.ServiceID]int{}
 	usable := map[services.BackendRef]bool{} // once per backend, however many frontends choose it
@@ -124,10 +124,10 @@ func backendState(f services.BackendFlags) string {
 // BackendViews lists a snapshot's backends by service and address. loads are connections by index
 // (flowtable.Table.Loads). nextHop describes where packets to an address are sent; it may be nil.
 func BackendViews(
-	s *services.Snapshot, l *Ledger, loads []atomic.Int32, nextHop func(netip.Addr) string,
+	s *services.Snapshot, l *Totals, loads []atomic.Int32, nextHop func(netip.Addr) string,
 ) []BackendView {
 	list := []BackendView{}
-	takers := takersOf(s)
+	eligible := eligibleOf(s)
 	s.Backends(func(b *services.Backend) bool {
 		v := BackendView{
 			Address:  netip.AddrPortFrom(b.Addr.Netip(), b.Port),
@@ -137,7 +137,7 @@ func BackendViews(
 			Traffic:  l.Backend(b.Ref),
 			Weight:   b.Weight, Hints: hints(b.Flags),
 		}
-		v.NewFlows, v.PodsOnly, v.Why = takers.of(s.Service(b.Service), b)
+		v.NewFlows, v.PodsOnly, v.Why = eligible.of(s.Service(b.Service), b)
 		if i := int(b.Ref.Index()); i < len(loads) {
 			v.Connections = loads[i].Load()
 		}

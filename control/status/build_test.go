@@ -54,7 +54,7 @@ func TestServiceViews(t *testing.T) {
 	blocks[0].Backends.At(0).ToBackend.Add(3)
 	blocks[1].Backends.At(0).ToBackend.Add(4)
 	blocks[1].Backends.At(1).ToClientBytes.Add(100)
-	got := ServiceViews(s, NewLedger(blocks))
+	got := ServiceViews(s, NewTotals(blocks))
 	want := []ServiceView{{
 		Namespace: "default", Name: "web", PortName: "http", Protocol: "TCP", Port: 80,
 		Frontends: []FrontendView{
@@ -83,7 +83,7 @@ func TestBackendViews(t *testing.T) {
 		}
 		return true
 	})
-	got := BackendViews(s, NewLedger(blocks), loads, func(a netip.Addr) string { return "via " + a.String() })
+	got := BackendViews(s, NewTotals(blocks), loads, func(a netip.Addr) string { return "via " + a.String() })
 	var lines [][3]string
 	for _, v := range got {
 		lines = append(lines, [3]string{v.Address.String(), v.State, v.NextHop})
@@ -114,12 +114,12 @@ func TestBackendState(t *testing.T) {
 	}
 }
 
-// TestLedger: an index that changes its owner takes no counts along, and a
+// TestTotals: an index that changes its owner takes no counts along, and a
 // service keeps what its departed backends counted.
-func TestLedger(t *testing.T) {
+func TestTotals(t *testing.T) {
 	block := &stats.Block{}
 	block.Backends.Ensure(1)
-	l := NewLedger([]*stats.Block{block})
+	l := NewTotals([]*stats.Block{block})
 	first, second := services.MakeBackendRef(0, 1), services.MakeBackendRef(0, 2)
 	l.Open(first)
 	block.Backends.At(0).Flows.Add(10)

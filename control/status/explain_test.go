@@ -48,8 +48,8 @@ func TestParseExplain(t *testing.T) {
 	}
 }
 
-// TestExplainArrives: the daemon is asked what the client was, and its answer comes back.
-func TestExplainArrives(t *testing.T) {
+// TestExplainOverTheSocket: the request reaches the daemon as sent, and its answer comes back.
+func TestExplainOverTheSocket(t *testing.T) {
 	g := statustest.New()
 	c, _ := serve(t, g)
 	for from, established := range map[string]bool{"198.51.100.7:40000": true, "198.51.100.7": false} {

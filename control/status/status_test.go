@@ -113,8 +113,8 @@ func TestListen(t *testing.T) {
 	})
 }
 
-// TestViewsArrive: what the gateway says is what the client gets.
-func TestViewsArrive(t *testing.T) {
+// TestViewsOverTheSocket: the client gets the views that the gateway returned.
+func TestViewsOverTheSocket(t *testing.T) {
 	g := statustest.New()
 	c, _ := serve(t, g)
 	for _, q := range []struct {
@@ -271,9 +271,9 @@ func TestShutdownWaits(t *testing.T) {
 	}
 }
 
-// TestFlowsReaderLeaves: a reader that goes away ends the listing in the server,
+// TestFlowsReaderDisconnects: a reader that goes away ends the listing in the server,
 // or the server of this test could not shut down.
-func TestFlowsReaderLeaves(t *testing.T) {
+func TestFlowsReaderDisconnects(t *testing.T) {
 	g := &endless{Gateway: statustest.New()}
 	g.Many(10)
 	c, _ := serve(t, g)
@@ -284,9 +284,9 @@ func TestFlowsReaderLeaves(t *testing.T) {
 	}
 }
 
-// TestFlowsReaderLeavesNothing is the same where no flow matches, so that no write
+// TestFlowsReaderDisconnectsWithoutMatches is the same where no flow matches, so that no write
 // tells the server that nobody reads.
-func TestFlowsReaderLeavesNothing(t *testing.T) {
+func TestFlowsReaderDisconnectsWithoutMatches(t *testing.T) {
 	g := &endless{Gateway: statustest.New()}
 	c, _ := serve(t, g)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -304,8 +304,9 @@ func (g *endless) Flows(f *status.FlowFilter, _ uint64, limit int, page []status
 	return page, 1
 }
 
-// TestFlowsBreakOff: a listing that the daemon cannot finish is an error, not a short list.
-func TestFlowsBreakOff(t *testing.T) {
+// TestFlowsIncompleteListing: a listing that the daemon cannot finish is an error, not a short
+// list.
+func TestFlowsIncompleteListing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := status.Listen(path)
 	if err != nil {
@@ -401,7 +402,7 @@ func TestWait(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	t.Run("will not be", func(t *testing.T) {
+	t.Run("cannot be applied", func(t *testing.T) {
 		g.Err = errors.New("Service default/old is refused")
 		if _, err := c.Status(t.Context(), true); err == nil || err.Error() != g.Err.Error() {
 			t.Errorf("got %v", err)
@@ -512,8 +513,8 @@ func TestLogOfChanges(t *testing.T) {
 	}
 }
 
-// TestWhy: what is the reason of what can be told, and one reason for both is said once.
-func TestWhy(t *testing.T) {
+// TestReasons: a mode is printed with its reason, and one reason for two modes is printed once.
+func TestReasons(t *testing.T) {
 	const can = "the driver supports it"
 	for _, c := range []struct {
 		name string

@@ -1,5 +1,5 @@
 // Package boottime reads CLOCK_BOOTTIME: the clock of flows and affinity pins, of the
-// workers' pulse and of the kernel program's heartbeat. It goes on while the machine
+// workers' LoopTick and of the kernel program's heartbeat. It goes on while the machine
 // sleeps, and a process that starts later reads the same one.
 package boottime
 

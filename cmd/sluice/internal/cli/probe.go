@@ -40,8 +40,8 @@ func (s *session) probeCommand() *cobra.Command {
 	}
 }
 
-// alive returns an error that names the workers that stand still. A worker without a pulse has not
-// started yet, because there is no table.
+// alive returns an error that names the workers whose last pass is too long ago. A worker without
+// one has not started yet, because there is no table.
 func alive(v *status.StatsView) error {
 	var errs []error
 	for i := range v.Workers {

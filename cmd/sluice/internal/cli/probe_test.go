@@ -46,7 +46,7 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// workers gives every worker a pulse of an age.
+// workers sets every worker's last pass to an age.
 func workers(g *statustest.Gateway, nanos int64) {
 	list := append([]status.WorkerView(nil), g.StatsView.Workers...)
 	for i := range list {

@@ -86,7 +86,7 @@ type Daemon struct {
 	explain  *explain.Explainer
 	objects  inputs
 	loop     *loop.Loop
-	ledger   *status.Ledger
+	totals   *status.Totals
 	bpffs    *steering.Mount
 	open     chan struct{} // closed when packets are forwarded
 	adopted  chan struct{} // closed when a predecessor's flows count for their backends
@@ -270,7 +270,7 @@ func (d *Daemon) makeDatapath(context.Context) error {
 	if err := settings.Apply(); err != nil {
 		return err
 	}
-	d.ledger = status.NewLedger(d.workers.Blocks())
+	d.totals = status.NewTotals(d.workers.Blocks())
 	return nil
 }
 
@@ -303,7 +303,7 @@ func (d *Daemon) startControl(ctx context.Context) error {
 	}
 	cc := d.compilerConfig(d.config)
 	compiler := compiler.New(cc)
-	compiler.Watch(d.ledger)
+	compiler.Watch(d.totals)
 	compiler.WatchFlows(d.hasConnections)
 	compiler.WatchPins(d.pins.Lose)
 	d.makeHealth(d.objects.tracker, cc.NodeName)

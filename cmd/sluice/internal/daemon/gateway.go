@@ -29,11 +29,11 @@ func (d *Daemon) snapshot() *services.Snapshot {
 }
 
 // Services implements status.Gateway.
-func (d *Daemon) Services() []status.ServiceView { return status.ServiceViews(d.snapshot(), d.ledger) }
+func (d *Daemon) Services() []status.ServiceView { return status.ServiceViews(d.snapshot(), d.totals) }
 
 // Backends implements status.Gateway.
 func (d *Daemon) Backends() []status.BackendView {
-	return status.BackendViews(d.snapshot(), d.ledger, d.flows.Table.Loads(), d.nextHopOf)
+	return status.BackendViews(d.snapshot(), d.totals, d.flows.Table.Loads(), d.nextHopOf)
 }
 
 // nextHopOf describes where packets to an address are sent.

@@ -7,15 +7,15 @@ import (
 	"sluice.dev/sluice/control/status"
 )
 
-// pulseStale is how old a worker's pulse may be before it counts as stalled. A worker
+// stalledAfter is how long ago a worker's last pass may be before it counts as stalled. A worker
 // without work wakes once in sockets.sleep, which is a second at most.
-const pulseStale = 5 * time.Second
+const stalledAfter = 5 * time.Second
 
-// Stalled lists the workers that have not moved for pulseStale. They must have been
+// Stalled lists the workers whose last pass is more than stalledAfter ago. They must have been
 // started.
 func (g *Group) Stalled(now uint64) (ids []int) {
 	for id, w := range g.workers {
-		if last := max(g.startedAt, w.block.LoopTick.Load()); now-min(now, last) > uint64(pulseStale) {
+		if last := max(g.startedAt, w.block.LoopTick.Load()); now-min(now, last) > uint64(stalledAfter) {
 			ids = append(ids, id)
 		}
 	}
@@ -28,12 +28,12 @@ func (g *Group) Conditions(now uint64) (list []status.ConditionView) {
 		list = append(list,
 			status.Failed("worker", fmt.Sprintf("worker %d has not moved for more than %v: its queues are not served; "+
 				"see whether CPU %d is taken by something of real-time priority, and restart the daemon", id,
-				pulseStale, g.workers[id].cpu)))
+				stalledAfter, g.workers[id].cpu)))
 	}
 	return list
 }
 
-// Views returns what the workers have done.
+// Views returns the counters of the workers.
 func (g *Group) Views(now uint64) []status.WorkerView {
 	views := make([]status.WorkerView, len(g.workers))
 	for i, w := range g.workers {

@@ -9,7 +9,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-func TestWhoTakesNewFlows(t *testing.T) {
+func TestEligible(t *testing.T) {
 	const (
 		serving = services.BackendServing
 		ready   = services.BackendReady | serving
@@ -24,7 +24,7 @@ func TestWhoTakesNewFlows(t *testing.T) {
 		why      string
 	}{
 		{name: "it is chosen", flags: ready, weight: 1, in: true},
-		{name: "chosen for want of ready ones", flags: leaving, weight: 1, in: true,
+		{name: "terminating, chosen as none is ready", flags: leaving, weight: 1, in: true,
 			why: "terminating, but no endpoint is ready"},
 		{name: "chosen by pods", service: services.Service{LocalExternal: true}, flags: ready, weight: 1, pods: true},
 		{name: "drained", flags: ready | services.BackendDrained, weight: 1, why: "drained"},
@@ -64,7 +64,7 @@ func TestWhoTakesNewFlows(t *testing.T) {
 				Proto: header.ProtoTCP}, Service: p,
 				Outside: services.Rule{Set: outside, KeepClient: true},
 				Pod:     services.Rule{Set: pods, KeepClient: true}})
-			v := BackendViews(b.Build(), NewLedger(nil), nil, nil)[0]
+			v := BackendViews(b.Build(), NewTotals(nil), nil, nil)[0]
 			if v.NewFlows != (c.in || c.pods) || v.PodsOnly != c.pods || v.Why != c.why || v.Weight != c.weight {
 				t.Errorf("new flows %v, pods only %v, why %q, weight %d", v.NewFlows, v.PodsOnly, v.Why, v.Weight)
 			}

@@ -2,11 +2,11 @@ package status
 
 import "sluice.dev/sluice/fastpath/services"
 
-// takers are the backends that take new flows: of all clients, or of pods only.
-type takers struct{ outside, pods map[services.BackendRef]bool }
+// eligible has the backends that take new flows: of all clients, or of pods only.
+type eligible struct{ outside, pods map[services.BackendRef]bool }
 
-func takersOf(s *services.Snapshot) takers {
-	t := takers{map[services.BackendRef]bool{}, map[services.BackendRef]bool{}}
+func eligibleOf(s *services.Snapshot) eligible {
+	e := eligible{map[services.BackendRef]bool{}, map[services.BackendRef]bool{}}
 	seen := map[*services.EndpointSet]bool{nil: true}
 	note := func(set *services.EndpointSet, into map[services.BackendRef]bool) {
 		if seen[set] {
@@ -17,19 +17,19 @@ func takersOf(s *services.Snapshot) takers {
 			into[r] = true
 		}
 	}
-	s.Frontends(func(f *services.Frontend) bool { note(f.Outside.Set, t.outside); return true })
-	s.Frontends(func(f *services.Frontend) bool { note(f.Pod.Set, t.pods); return true })
-	return t
+	s.Frontends(func(f *services.Frontend) bool { note(f.Outside.Set, e.outside); return true })
+	s.Frontends(func(f *services.Frontend) bool { note(f.Pod.Set, e.pods); return true })
+	return e
 }
 
 // of reports whether a backend takes new flows, and why not; see BackendView.
-func (t *takers) of(p *services.Service, b *services.Backend) (newFlows, podsOnly bool, why string) {
+func (e *eligible) of(p *services.Service, b *services.Backend) (newFlows, podsOnly bool, why string) {
 	switch {
-	case t.outside[b.Ref], t.pods[b.Ref]:
+	case e.outside[b.Ref], e.pods[b.Ref]:
 		if b.Flags&services.BackendReady == 0 {
 			why = "terminating, but no endpoint is ready"
 		}
-		return true, !t.outside[b.Ref], why
+		return true, !e.outside[b.Ref], why
 	case p == nil:
 		why = "its service port is gone"
 	default:
