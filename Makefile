@@ -56,7 +56,7 @@ cluster: build cluster-binaries ## the tests against a real API server and kube-
 
 .PHONY: cluster-test
 cluster-test: cluster-binaries ## the chart on a cluster of one machine, with kubelets, containerd and runc: reached, updated, removed
-	SLUICE_NODES=1 $(GO) test -tags root -count=1 -timeout 20m -v -run TestOneMachine ./bench/cluster/single
+	SLUICE_NODES=1 $(GO) test -tags root -count=1 -timeout 20m -v -run TestChartOnACluster ./bench/cluster/single
 
 # What is deployed is made by a module of its own, deploy/tools, so that Helm's library
 # and image formats are not among the gateway's dependencies.

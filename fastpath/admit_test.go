@@ -40,9 +40,9 @@ func TestHairpin(t *testing.T) {
 	}
 }
 
-// TestReopenedBehindTheKernel: the route to a backend has moved behind the kernel, and
+// TestReopenedConnectionMovesToHostLink: the route to a backend has moved behind the kernel, and
 // a connection from the same port is opened again: it leaves from the host link's address.
-func TestReopenedBehindTheKernel(t *testing.T) {
+func TestReopenedConnectionMovesToHostLink(t *testing.T) {
 	l := newLab(t, labConfig{})
 	g := l.workers[0]
 	client, vip := join(client4, 4000), join(vip4, 80)

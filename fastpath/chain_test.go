@@ -75,9 +75,9 @@ func TestLongSizes(t *testing.T) {
 	}
 }
 
-// TestLongIsAsShort: a gateway whose packets lie in several frames does what one does whose frames
-// hold them, byte for byte, for all kinds of packets.
-func TestLongIsAsShort(t *testing.T) {
+// TestLongEqualsShort: a gateway whose packets lie in several frames does what one does whose
+// frames hold them, byte for byte, for all kinds of packets.
+func TestLongEqualsShort(t *testing.T) {
 	for _, mtu := range [][2]uint16{{9000, 9000}, {9000, 1500}, {1500, 9000}} {
 		seed := rand.Uint64()
 		t.Logf("MTU %d, seed %d", mtu, seed)

@@ -291,7 +291,7 @@ func TestExplainOffline(t *testing.T) {
 	}
 }
 
-// TestExplainLateAnswer: of a backend that its flow has left, and of a UDP endpoint that is gone.
+// TestExplainLateAnswer: of a backend whose flow was abandoned, and of a UDP endpoint that is gone.
 func TestExplainLateAnswer(t *testing.T) {
 	l := retryLab(t, true, false, backend4, second4)
 	e := l.explainer()

@@ -67,9 +67,9 @@ func TestNewConnectionToAGoneEndpoint(t *testing.T) {
 	}
 }
 
-// TestDrainingConnectionIsNotGivenAway: the endpoint is none any more and still serves the
-// connection. Who forges SYNs in its client's name does not end it, as long as either end speaks.
-func TestDrainingConnectionIsNotGivenAway(t *testing.T) {
+// TestForgedSYNsDoNotMoveDrainingConnection: the endpoint was removed and still serves the
+// connection. Forged SYNs from its client's address do not end it, as long as either end sends.
+func TestForgedSYNsDoNotMoveDrainingConnection(t *testing.T) {
 	l := retryLab(t, true, false, backend4, second4)
 	src, dst := l.syn(0)
 	l.shake(src, dst)

@@ -10,11 +10,11 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// TestCountersOfABackendThatIsLeft: a worker that always has full batches publishes its counters
-// rarely. Once it has published a generation whose snapshots do not know a backend, it has
+// TestCountersAreFinalBeforeGeneration: a worker that always has full batches publishes its
+// counters rarely. Once it has published a generation whose snapshots do not know a backend, it has
 // published all that was sent to the backend; and it publishes the generation soon, however fast
 // snapshots follow each other.
-func TestCountersOfABackendThatIsLeft(t *testing.T) {
+func TestCountersAreFinalBeforeGeneration(t *testing.T) {
 	const first, backends = 20, 60 // more than are published in one step
 	for _, c := range []struct{ more, logged bool }{{false, false}, {true, false}, {false, true}, {true, true}} {
 		l := newLab(t, labConfig{edit: func(b *services.Builder) {

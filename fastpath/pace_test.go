@@ -45,9 +45,9 @@ func TestSpin(t *testing.T) {
 	}
 }
 
-// TestSpinningIsPaidFor: also where each poll finds the next packet in time, all the polling in
-// vain takes no longer than the packets.
-func TestSpinningIsPaidFor(t *testing.T) {
+// TestSpinningTakesNoLongerThanWork: all polls that find no packet take no longer than the packets,
+// even if the next packet always comes before the worker would sleep.
+func TestSpinningTakesNoLongerThanWork(t *testing.T) {
 	for _, every := range []uint64{2_500, 5_000, 12_500, 19_000, 100_000} {
 		k := &clockwork{p: NewPace(&RunConfig{Spin: 20 * time.Microsecond, SpinAsWorked: true}, 0)}
 		k.step(100) // from here on each next one can be found

@@ -27,12 +27,12 @@ type twins struct {
 	learn [][]byte    // frames that went to backends: replies are made of them
 }
 
-// TestPipelineIsJudgeAny: the same frames leave in the same order, with the same bytes, and every
-// counter is the same, for all kinds of traffic and of changes meanwhile.
-func TestPipelineIsJudgeAny(t *testing.T) { twinsAgree(t, labConfig{}, 20_000) }
+// TestPipelineEqualsJudgeAny: the same frames leave in the same order, with the same bytes, and
+// every counter is the same, for all kinds of traffic and of changes meanwhile.
+func TestPipelineEqualsJudgeAny(t *testing.T) { twinsAgree(t, labConfig{}, 20_000) }
 
-// TestPipelineIsJudgeAnyAtItsLimits: also where flows are refused, and give way to others.
-func TestPipelineIsJudgeAnyAtItsLimits(t *testing.T) {
+// TestPipelineEqualsJudgeAnyUnderPressure: also where flows are refused, and give way to others.
+func TestPipelineEqualsJudgeAnyUnderPressure(t *testing.T) {
 	drops := twinsAgree(t, labConfig{flows: 40, halfOpen: 20, snat: services.PortRange{First: 20000, Count: 12}},
 		10_000)
 	for _, r := range []stats.DropReason{stats.HalfOpenLimit, stats.SNATPortsExhausted} {

@@ -154,9 +154,9 @@ func TestRetryWhenThereIsAnother(t *testing.T) {
 	}
 }
 
-// TestRetryByTheRulesOfNow: the first backend is gone from the service and its index has
+// TestRetryByTheCurrentRules: the first backend is gone from the service and its index has
 // another owner; the retry is as a new flow.
-func TestRetryByTheRulesOfNow(t *testing.T) {
+func TestRetryByTheCurrentRules(t *testing.T) {
 	l := retryLab(t, true, false, backend4)
 	_, dst := l.syn(0)
 	l.step(time.Second)
@@ -194,9 +194,9 @@ func TestRetryBothWorkersAtOnce(t *testing.T) {
 	}
 }
 
-// TestRetryBehindTheKernel: the late answer of an endpoint on the node comes by the host
+// TestRetryOverHostLink: the late answer of an endpoint on the node comes by the host
 // link, and is not sent on as if it were the node's own.
-func TestRetryBehindTheKernel(t *testing.T) {
+func TestRetryOverHostLink(t *testing.T) {
 	l := retryLab(t, true, false, local4, "10.244.0.6")
 	g := l.workers[0]
 	var first, last header.Tuple
@@ -265,9 +265,9 @@ func TestRetryWithoutRoom(t *testing.T) {
 	l.wantTuple(&p, join(ruleVIP, 80), join(client4, 40000))
 }
 
-// TestRetryTriesThemAll: of five backends one answers. A client that continues gets there, with any
-// scheduler: no two dead ones take turns.
-func TestRetryTriesThemAll(t *testing.T) {
+// TestRetryTriesAllBackends: of five backends one answers. A client that continues gets there, with
+// any scheduler: no two dead ones take turns.
+func TestRetryTriesAllBackends(t *testing.T) {
 	for by := range services.NumSchedulers {
 		l := newLab(t, labConfig{workers: 1, edit: func(b *services.Builder) {
 			b.Settings().RetryOther = true

@@ -48,9 +48,9 @@ func TestForgedHandshakesAreShed(t *testing.T) {
 	}
 }
 
-// A connection on which nobody has spoken yet, as in a pool, lives as long as an idle
-// one that was used, and is not counted as half-open.
-func TestSilentConnectionLives(t *testing.T) {
+// A connection on which neither end has sent data yet, as in a pool, has the timeout of an idle one
+// that was used, and is not counted as half-open.
+func TestUnconfirmedConnectionTimeout(t *testing.T) {
 	tb, h := testTable(t, 10, 0)
 	n := newFlow(header.ProtoTCP, false, 1)
 	r := h.mustCreate(t, bootTime, n)

@@ -32,7 +32,7 @@ func workers(t *testing.T, tb *Table, f func(w int, h *Handle)) {
 // All workers create the same flows at the same moment: of each, exactly one
 // makes it, and the others get the same one. Ports are so few that the reply keys
 // race too.
-func TestOneWinner(t *testing.T) {
+func TestConcurrentCreatesAgree(t *testing.T) {
 	const flows, rounds = 32, 300
 	tb, own := testTable(t, 64, 0)
 	own.Close()

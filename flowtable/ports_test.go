@@ -98,7 +98,7 @@ func TestPortsGiveWay(t *testing.T) {
 
 // Of the holders of the ports tried, the first by kind gives way, and the oldest of
 // its kind; also if it is the last one tried.
-func TestFirstToGiveWay(t *testing.T) {
+func TestPortHolderShedOrder(t *testing.T) {
 	const B, C = ReplySide, ClientSide
 	tb, h := testTable(t, 100, 0)
 	now := bootTime + 200*second
@@ -145,8 +145,8 @@ func TestFirstToGiveWay(t *testing.T) {
 	validate(t, tb)
 }
 
-// A holder that something happens to after it was judged stays.
-func TestGivesWayOnlyAsJudged(t *testing.T) {
+// A holder that changes after it was judged is not shed.
+func TestChangedPortHolderIsNotShed(t *testing.T) {
 	tb, h := testTable(t, 10, 0)
 	held := toOneBackend(header.ProtoUDP, false, 1)
 	r := h.mustCreate(t, bootTime, held)
@@ -165,8 +165,8 @@ func TestGivesWayOnlyAsJudged(t *testing.T) {
 	validate(t, tb)
 }
 
-// Who gets no record ends nobody's flow for it.
-func TestNoRecordNoShedding(t *testing.T) {
+// A Create that gets no record sheds no flow.
+func TestCreateWithoutRecordShedsNothing(t *testing.T) {
 	tb, h := testTable(t, 10, 0)
 	for n := range uint32(10) {
 		h.mustCreate(t, bootTime, newFlow(header.ProtoUDP, false, n))

@@ -155,10 +155,10 @@ func TestMatchComparesAll(t *testing.T) {
 	}
 }
 
-// TestMatchIsObserve: of every condition of a flow and every age, Match finds the flow only where
-// it is not expired, and Seen then does to it what Observe does; and it returns it wherever that
-// is no more than a refresh of a flow without notes.
-func TestMatchIsObserve(t *testing.T) {
+// TestMatchEqualsObserve: of every condition of a flow and every age, Match finds the flow only
+// where it is not expired, and Seen then does to it what Observe does; and it returns it wherever
+// that is no more than a refresh of a flow without notes.
+func TestMatchEqualsObserve(t *testing.T) {
 	matched, refreshed := 0, 0
 	for _, proto := range []uint8{header.ProtoTCP, header.ProtoUDP} {
 		tb, h := testTable(t, 64, 0)

@@ -184,7 +184,7 @@ type step struct {
 }
 
 // The sequences of the kernel's conntrack tests, as far as sequence numbers do not matter.
-func TestConversations(t *testing.T) {
+func TestSegmentSequences(t *testing.T) {
 	const C, B = ClientSide, ReplySide
 	const S, A, F, R = uint8(tcpSYN), uint8(tcpACK), uint8(tcpFIN), uint8(tcpRST)
 	open := []step{{C, S, SynSeen}, {B, S | A, SynRecv}, {C, A, Unconfirmed}, {B, A, Established}}
@@ -439,8 +439,8 @@ func TestReopenedAfterReset(t *testing.T) {
 	}
 }
 
-// SYNs and the answers to them hold no half-open flow.
-func TestSYNsHoldNothing(t *testing.T) {
+// SYNs and the answers to them do not refresh a half-open flow.
+func TestSYNsDoNotRefreshHalfOpenFlows(t *testing.T) {
 	_, h := testTable(t, 10, 0)
 	n := newFlow(header.ProtoTCP, false, 1)
 	r := h.mustCreate(t, bootTime, n)

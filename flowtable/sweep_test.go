@@ -8,9 +8,9 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// TestSweepEndsWhatIsExpired: of flows that lie mixed, of both families, more than are ended
+// TestSweepEndsExpiredFlows: of flows that lie mixed, of both families, more than are ended
 // together, the sweep ends those that are expired and no other, and counts each once.
-func TestSweepEndsWhatIsExpired(t *testing.T) {
+func TestSweepEndsExpiredFlows(t *testing.T) {
 	const flows = 5*endingsSize + 3
 	tb, h := testTable(t, 1000, 1000)
 	var kept []Ref
@@ -46,9 +46,9 @@ func TestSweepEndsWhatIsExpired(t *testing.T) {
 	validate(t, tb)
 }
 
-// TestSweepLeavesWhatChanges: a packet may come at another worker after the sweep has found its
+// TestSweepSkipsRefreshedFlows: a packet may come at another worker after the sweep has found its
 // flow expired and before it ends it. The first of the two decides.
-func TestSweepLeavesWhatChanges(t *testing.T) {
+func TestSweepSkipsRefreshedFlows(t *testing.T) {
 	tb, h := testTable(t, 1000, 0)
 	other, err := tb.Register()
 	if err != nil {
@@ -76,9 +76,9 @@ func TestSweepLeavesWhatChanges(t *testing.T) {
 	validate(t, tb)
 }
 
-// TestSweepCountsWhatItHasEnded: a sweep may be of a million records at once, and the others make
+// TestSweepCountsEndedFlows: a sweep may be of a million records at once, and the others make
 // flows meanwhile. What it has ended is no reason to refuse them.
-func TestSweepCountsWhatItHasEnded(t *testing.T) {
+func TestSweepCountsEndedFlows(t *testing.T) {
 	tb, h := testTableOf(t, Config{IPv4Flows: 1000, HalfOpen: endingsSize, Timeouts: DefaultTimeouts()})
 	other, err := tb.Register()
 	if err != nil {

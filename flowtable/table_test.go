@@ -313,9 +313,9 @@ func TestHandlesKeepFewRecords(t *testing.T) {
 	validate(t, tb)
 }
 
-// What a closed handle kept is there for the others: a table can be filled,
-// emptied and filled again by handles that come and go.
-func TestHandlesComeAndGo(t *testing.T) {
+// A closed handle gives its records to the others: a table can be filled, emptied and filled again
+// by handles that are registered and closed.
+func TestClosedHandlesReturnRecords(t *testing.T) {
 	const flows = 2000
 	tb, h := testTable(t, flows, 0)
 	h.Close()

@@ -181,9 +181,9 @@ func keepsInnerFaults(t *testing.T, kind string) {
 	}
 }
 
-// A quoted SCTP packet that says it is shorter than its header has no checksum where one would
-// be, and a first fragment's depends on what is not here: what stands there stays.
-func TestTranslateICMPErrorLeavesWhatIsNoCRC(t *testing.T) {
+// A quoted SCTP packet whose length field is shorter than its header has no checksum, and that of a
+// first fragment covers bytes that were not quoted: those bytes do not change.
+func TestTranslateICMPErrorWithoutQuotedCRC(t *testing.T) {
 	for _, quoted := range []string{"short", "first fragment"} {
 		for v6, e := range ends {
 			t.Run(fmt.Sprintf("%s/IPv6=%v", quoted, v6), func(t *testing.T) {

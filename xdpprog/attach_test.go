@@ -112,8 +112,8 @@ func TestTakeover(t *testing.T) {
 	must(t, after.Check())
 }
 
-// TestTakeoverMisfits: what a predecessor left and a successor cannot use.
-func TestTakeoverMisfits(t *testing.T) {
+// TestTakeoverOfUnusablePins: pins of a predecessor that a successor cannot use.
+func TestTakeoverOfUnusablePins(t *testing.T) {
 	isolate(t)
 	nic, _ := veth(t, "nic", "peer")
 	gone, _ := veth(t, "gone", "away")
@@ -386,8 +386,9 @@ func TestCleanRemoval(t *testing.T) {
 	}
 }
 
-// TestHeldElsewhere: who holds a descriptor of the link does not keep it attached.
-func TestHeldElsewhere(t *testing.T) {
+// TestDescriptorElsewhereDoesNotKeepLink: a descriptor of the link in another process does not keep
+// it attached.
+func TestDescriptorElsewhereDoesNotKeepLink(t *testing.T) {
 	isolate(t)
 	nic, _ := veth(t, "nic", "peer")
 	s := load(t, Config{PinDir: pinDir(t)})

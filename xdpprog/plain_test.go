@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// TestPlainIsReadAsTagged: a VLAN tag changes no verdict and leads around read_plain. So
+// TestPlainEqualsTagged: a VLAN tag changes no verdict and leads around read_plain. So
 // every frame, and many that differ from one in a few bytes, must fare alike with and without.
-func TestPlainIsReadAsTagged(t *testing.T) {
+func TestPlainEqualsTagged(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))

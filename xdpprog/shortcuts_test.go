@@ -26,9 +26,9 @@ func heldShortcuts(t *testing.T, s *Steering) (words []uint64) {
 	return words
 }
 
-// TestShortcutsSuffice: for IPv4 the program needs no other map but the bitmap of node ports; for
-// IPv6 it does.
-func TestShortcutsSuffice(t *testing.T) {
+// TestShortcutsReplaceMapLookups: for IPv4 the program needs no other map but the bitmap of node
+// ports; for IPv6 it does.
+func TestShortcutsReplaceMapLookups(t *testing.T) {
 	b := newRig(t, Settings{SNATFirst: snatFirst, SNATCount: snatCount}, fixture())
 	b.beat(time.Second)
 	must(t, b.OpenFrontend(key(vip4, tcp, 0))) // what a fragment would look like
@@ -126,8 +126,8 @@ func TestShortcutBucketFull(t *testing.T) {
 	}
 }
 
-// TestShortcutsSayNoMore: after any changes they are the IPv4 part of what the other maps hold.
-func TestShortcutsSayNoMore(t *testing.T) {
+// TestShortcutsAgreeWithMaps: after any changes they are the IPv4 part of what the other maps hold.
+func TestShortcutsAgreeWithMaps(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))

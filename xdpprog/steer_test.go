@@ -131,8 +131,8 @@ func TestHeartbeat(t *testing.T) {
 	})
 }
 
-// TestEgressStaysOut: what must never go to the host link.
-func TestEgressStaysOut(t *testing.T) {
+// TestEgressPasses: packets that must never be redirected to the host link.
+func TestEgressPasses(t *testing.T) {
 	b := newRig(t, Settings{HostLinkIndex: hostLinkIx}, fixture())
 	b.beat(time.Second)
 	p := pkt{src: kept4, dst: client4, proto: tcp, sport: 8080}

@@ -9,10 +9,10 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// TestSteersIsTheProgramsTwin: packets between all the fixture's ends, with all ports that
+// TestSteersEqualsTheProgram: packets between all the fixture's ends, with all ports that
 // mean something. What is said of them, by the kernel's maps and by the rules alone, is
 // what the program does.
-func TestSteersIsTheProgramsTwin(t *testing.T) {
+func TestSteersEqualsTheProgram(t *testing.T) {
 	ends := [2][]string{
 		{vip4, bareVIP4, nodeVIP4, node4, local4, snat4, client4, kept4, plain4},
 		{vip6, node6, local6, snat6, client6, kept6, plain6},

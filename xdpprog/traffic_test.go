@@ -197,9 +197,9 @@ func TestEgressKernelFragments(t *testing.T) {
 	}
 }
 
-// TestEgressLeavesOurOwn: what Sluice itself sends by AF_XDP on the NIC, and what it
+// TestEgressPassesOwnPackets: what Sluice itself sends by AF_XDP on the NIC, and what it
 // returned to the kernel by the host link, leaves the node.
-func TestEgressLeavesOurOwn(t *testing.T) {
+func TestEgressPassesOwnPackets(t *testing.T) {
 	g, k := egressGateway(t)
 	wire := packetsOn(t, g.peer)
 	frame := (&pkt{src: kept4, dst: client4, proto: tcp, sport: 8080}).frame()

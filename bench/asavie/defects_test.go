@@ -75,7 +75,7 @@ func TestDefectReceivedFrameIsFree(t *testing.T) {
 	t.Error("a frame that the caller still reads is not offered")
 }
 
-func TestDefectOnly32AreSent(t *testing.T) {
+func TestDefectSendsAtMost32Packets(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	w := xsktest.NewWire(t, "sl0", "sl0p")
 	s := openSocket(t, w)
@@ -111,7 +111,7 @@ func TestDefectPanics(t *testing.T) {
 	}
 }
 
-func TestDefectCompleteBelievesItsCaller(t *testing.T) {
+func TestDefectCompleteDoesNotCheckItsArgument(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	w := xsktest.NewWire(t, "sl0", "sl0p")
 	s := openSocket(t, w)

@@ -48,8 +48,8 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// TestTurn: every round has all systems, and begins with another one.
-func TestTurn(t *testing.T) {
+// TestOrderOfSystemsRotates: every round has all systems, and begins with another one.
+func TestOrderOfSystemsRotates(t *testing.T) {
 	a, b, c := new(figures), new(figures), new(figures)
 	for round, want := range [][]*figures{{a, b, c}, {b, c, a}, {c, a, b}, {a, b, c}} {
 		if got := turn([]*figures{a, b, c}, round); !slices.Equal(got, want) {
@@ -61,8 +61,9 @@ func TestTurn(t *testing.T) {
 	}
 }
 
-// TestTurnOfBuilds: an older build and this one stay side by side, and each comes first as often.
-func TestTurnOfBuilds(t *testing.T) {
+// TestOrderOfBuildsAlternates: an older build and this one stay side by side, and each comes first
+// as often.
+func TestOrderOfBuildsAlternates(t *testing.T) {
 	named := func(name string) *figures { return &figures{kind: kind{name: name}} }
 	now, old, l2fwd := named("sluice"), named(paired.Before), named("l2fwd")
 	for round, want := range [][]*figures{{now, old, l2fwd}, {l2fwd, old, now}, {now, old, l2fwd}} {
@@ -77,8 +78,8 @@ func TestTurnOfBuilds(t *testing.T) {
 	}
 }
 
-// TestBeforePoints: ratios are now/before of equal rounds, judged by what is better of each figure;
-// who failed takes the other one along.
+// TestBeforePoints: ratios are now/before of equal rounds, judged by which direction of each figure
+// is better. If one of the two failed, the other is not reported.
 func TestBeforePoints(t *testing.T) {
 	c := &comparison{Config: &Config{Before: "sluice", Services: []int{1}, SenderCPUs: []int{0}}, services: 1}
 	now := &figures{rate: []float64{2, 4, 2, 4, 2, 4, 9}, cpu: []float64{11, 11, 11, 11, 11, 11, missing}, limited: 1,
@@ -128,9 +129,9 @@ func TestBeforePoints(t *testing.T) {
 	}
 }
 
-// TestBesideSluice: the older build comes right after this one, independently of what else is
+// TestOrderOfBuilds: the older build comes right after this one, independently of what else is
 // measured, and once.
-func TestBesideSluice(t *testing.T) {
+func TestOrderOfBuilds(t *testing.T) {
 	for _, c := range []struct{ given, want []string }{
 		{nil, []string{"sluice", paired.Before}},
 		{[]string{"kernel", "sluice", "l2fwd"}, []string{"kernel", "sluice", paired.Before, "l2fwd"}},
@@ -160,8 +161,8 @@ type discard struct{}
 
 func (discard) Write(b []byte) (int, error) { return len(b), nil }
 
-// TestPlaces: what is lost is divided without counting anything twice.
-func TestPlaces(t *testing.T) {
+// TestLossesAddUp: lost packets are divided by place, and none is counted twice.
+func TestLossesAddUp(t *testing.T) {
 	f := &figures{sent: 1000, received: 400, lost: losses{
 		"front0 rx_dropped": 300, "tx eth0 tx_dropped": 300, "back0 tx_dropped": 100, "sluice no_backend": 200,
 	}}

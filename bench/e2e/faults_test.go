@@ -227,8 +227,8 @@ func TestServiceDeletedUnderFlows(t *testing.T) {
 	flows.Stop()
 }
 
-// TestUDPMovesAtOnce: datagrams never go to an endpoint that does not serve.
-func TestUDPMovesAtOnce(t *testing.T) {
+// TestUDPLeavesUnservingEndpointAtOnce: datagrams never go to an endpoint that does not serve.
+func TestUDPLeavesUnservingEndpointAtOnce(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 2}})
 	flows, err := l.Clients[0].OpenUDP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, dnsPort),
 		at(vip6, dnsPort)}, Flows: 100, Interval: 20 * time.Millisecond})

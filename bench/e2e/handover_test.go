@@ -21,8 +21,8 @@ import (
 
 const handsOver = "drain: {timeout: 1s, handOver: true}\n"
 
-// TestHandOver: SIGTERM ends no connection where the next process takes over; where it is told
-// to leave for good instead, without a restart, the node is as it was.
+// TestHandOver: SIGTERM ends no connection if the next process takes over; if the daemon is stopped
+// for good, the node is as it was before.
 func TestHandOver(t *testing.T) {
 	const open = 200
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 3, Queues: 2}, options: handsOver})
@@ -95,9 +95,9 @@ func (l *lab) handOverNoMore() {
 	}
 }
 
-// TestCleanedUpByHand: what docs/operations.md says takes away all that was left for a next
-// process which never comes.
-func TestCleanedUpByHand(t *testing.T) {
+// TestManualCleanup: the commands of docs/operations.md remove all that was left for a next
+// process.
+func TestManualCleanup(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}, options: handsOver})
 	c, err := config.Load(l.gate.ConfigFile())
 	if err != nil {
@@ -139,9 +139,9 @@ func TestCleanedUpByHand(t *testing.T) {
 	l.handOverNoMore()
 }
 
-// TestRestingConnectionsCount: connections that send nothing count for their backends after a
-// crash, so that nobody who waits until they are 0 ends them.
-func TestRestingConnectionsCount(t *testing.T) {
+// TestIdleConnectionsCountAfterCrash: connections that send nothing count in their backends' loads
+// after a crash, so an operator who drains a backend sees them.
+func TestIdleConnectionsCountAfterCrash(t *testing.T) {
 	const open = 60
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 3, Queues: 2}})
 	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort),

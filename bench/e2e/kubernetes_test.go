@@ -66,9 +66,9 @@ func apiSlice(service string, hosts ...*topo.Host) *discoveryv1.EndpointSlice {
 	return s
 }
 
-// TestKubernetesServerAway: what the API server says is served; while it is away, and
+// TestKubernetesServerUnavailable: what the API server says is served; while it is away, and
 // when it comes back with everything in another order, nothing changes.
-func TestKubernetesServerAway(t *testing.T) {
+func TestKubernetesServerUnavailable(t *testing.T) {
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	var s *k8stest.Server
 	l := newLab(t, labConfig{

@@ -95,7 +95,7 @@ func TestLeftoversAreFound(t *testing.T) {
 }
 
 // The caller learns how a daemon ended, once.
-func TestStopTellsHowItEnded(t *testing.T) {
+func TestStopReturnsExitStatus(t *testing.T) {
 	needRoot(t)
 	dir := t.TempDir()
 	script := func(name, text string) string {

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// /dev/shm is everybody's: what is not a directory of ours is left alone.
-func TestSweepLeavesOthersAlone(t *testing.T) {
+// Other programs use /dev/shm too: files that are not our directories are kept.
+func TestSweepKeepsOtherFiles(t *testing.T) {
 	gone, parent := goneProcess(t), t.TempDir()
 	target := t.TempDir()
 	link := filepath.Join(parent, fmt.Sprintf("%s%d-link", directoryPrefix, gone))

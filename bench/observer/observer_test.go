@@ -91,7 +91,7 @@ func burn(d time.Duration) {
 }
 
 // Two processes on one processor wait for each other, and have no thread that is free.
-func TestWaited(t *testing.T) {
+func TestWaitingTime(t *testing.T) {
 	var set unix.CPUSet
 	set.Set(0)
 	first, last := busy(t), busy(t)

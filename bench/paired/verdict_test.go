@@ -55,7 +55,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestRemarkIsKept: what was said of the figure before stays.
+// TestRemarkIsKept: an earlier remark on the figure is kept.
 func TestRemarkIsKept(t *testing.T) {
 	p := &results.Point{Better: "higher", Samples: spread(1, 1), Remark: "limited"}
 	if Judge(p); p.Remark != "limited; unchanged within 3 %" {

@@ -178,8 +178,8 @@ func TestRunRefuses(t *testing.T) {
 	}
 }
 
-// TestChunkSeesLoss: a chunk of which not all is sent is an error, not a fast figure.
-func TestChunkSeesLoss(t *testing.T) {
+// TestChunkReportsLoss: a chunk of which not all is sent is an error, not a fast figure.
+func TestChunkReportsLoss(t *testing.T) {
 	w, g := openWorld(t, worldConfig{services: 1, backends: 2, capacity: 100}, 10)
 	stranger := w.flows[0]
 	stranger.snatPort++
@@ -192,9 +192,9 @@ func TestChunkSeesLoss(t *testing.T) {
 	}
 }
 
-// TestNewFlowsPayForTheOld: what is timed ends as many flows as it opens, and time spent in few
-// chunks counts.
-func TestNewFlowsPayForTheOld(t *testing.T) {
+// TestNewFlowsIncludeEndingOldOnes: the timed loop ends as many flows as it opens, and time that
+// only a few chunks take counts.
+func TestNewFlowsIncludeEndingOldOnes(t *testing.T) {
 	const live, warm, n = 40 * chunkFrames, 4, 4
 	g, err := shortLived(false, live)
 	if err != nil {

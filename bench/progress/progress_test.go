@@ -25,8 +25,8 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// TestMoreStepsThanSaid: a wrong total still counts.
-func TestMoreStepsThanSaid(t *testing.T) {
+// TestMoreStepsThanTotal: a wrong total still counts.
+func TestMoreStepsThanTotal(t *testing.T) {
 	var out strings.Builder
 	now := time.Unix(0, 0)
 	p := startAt(&out, 1, func() time.Time { return now })

@@ -41,9 +41,9 @@ func TestCompose(t *testing.T) {
 	}
 }
 
-// TestFiguresOpenWithWhatWasMeasured: then a plot; ratios, tables and what was not measured come
-// after.
-func TestFiguresOpenWithWhatWasMeasured(t *testing.T) {
+// TestFiguresBeginWithThePlot: docs/benchmarks.md begins with what was measured and a plot; ratios,
+// tables and what was not measured follow.
+func TestFiguresBeginWithThePlot(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, figuresFile))
 	if err != nil {
 		t.Fatal(err)
@@ -58,8 +58,8 @@ func TestFiguresOpenWithWhatWasMeasured(t *testing.T) {
 	}
 }
 
-// TestShortRunClaimsNothing: a short run is not shown without saying so.
-func TestShortRunClaimsNothing(t *testing.T) {
+// TestShortRunIsMarked: figures of a short run are marked as such.
+func TestShortRunIsMarked(t *testing.T) {
 	for _, short := range []bool{false, true} {
 		runs := fixture()
 		if short {
@@ -170,9 +170,9 @@ func TestBaselinesAreOneGeneration(t *testing.T) {
 	}
 }
 
-// TestNothingOfOneProcessorIsHeld: a time or a packet rate belongs to the processor it was measured
-// on.
-func TestNothingOfOneProcessorIsHeld(t *testing.T) {
+// TestNoTargetDependsOnTheProcessor: a time or a packet rate belongs to the processor it was
+// measured on.
+func TestNoTargetDependsOnTheProcessor(t *testing.T) {
 	for _, r := range baselines(t) {
 		for _, p := range r.Points {
 			if p.Target != nil && slices.Contains([]string{"ns", "us", "ms", "M/s", "pps", "kpps", "Mpps"}, p.Unit) {
@@ -258,9 +258,9 @@ func TestWriteDocs(t *testing.T) {
 	}
 }
 
-// TestHeadlineIsOne: a ratio of README that is not there, is there twice, or has no bound is an
-// error, not an empty cell.
-func TestHeadlineIsOne(t *testing.T) {
+// TestHeadlineRatioIsUnique: a ratio of README that is not there, is there twice, or has no bound
+// is an error, not an empty cell.
+func TestHeadlineRatioIsUnique(t *testing.T) {
 	runs := fixture()
 	last := len(runs[0].Points) - 1
 	free := runs[0].Points[last]

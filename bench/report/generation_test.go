@@ -8,7 +8,7 @@ import (
 	"sluice.dev/sluice/bench/results"
 )
 
-func TestOneGeneration(t *testing.T) {
+func TestMixedGenerationsAreRefused(t *testing.T) {
 	machine := results.Machine{CPU: "A", Kernel: "6.18"}
 	run := func(name, version, cpu string) *results.Run {
 		m := machine

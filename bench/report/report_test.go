@@ -54,8 +54,9 @@ func TestHTML(t *testing.T) {
 	}
 }
 
-// TestHTMLOpensWithWhatWasMeasured: then a plot; verdicts, machines and failures come after it.
-func TestHTMLOpensWithWhatWasMeasured(t *testing.T) {
+// TestHTMLBeginsWithThePlot: the page begins with what was measured and a plot; verdicts, machines
+// and failures follow.
+func TestHTMLBeginsWithThePlot(t *testing.T) {
 	page, err := HTML(fixture(), known)
 	if err != nil {
 		t.Fatal(err)
@@ -180,8 +181,8 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// TestNewestCounts: a figure taken twice is drawn as it was the last time.
-func TestNewestCounts(t *testing.T) {
+// TestNewestRunIsDrawn: a figure taken twice is drawn as it was the last time.
+func TestNewestRunIsDrawn(t *testing.T) {
 	runs := fixture()
 	again := *runs[0]
 	again.Began = again.Began.Add(time.Hour)

@@ -153,7 +153,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-func TestBroken(t *testing.T) {
+func TestBrokenLinks(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"a.md": "# A page\n## What it's for: `x`, y\n## Twice\n## Twice\n```\n## Not one\n[no](gone.md)\n```\n" +

@@ -133,8 +133,8 @@ func TestImportDirections(t *testing.T) {
 	}
 }
 
-// TestRulesBite proves that the test above can fail: every rule's From exists.
-func TestRulesBite(t *testing.T) {
+// TestEveryRuleMatchesAPackage proves that the test above can fail: every rule's From exists.
+func TestEveryRuleMatchesAPackage(t *testing.T) {
 	packages := list(t)
 	for _, r := range rules {
 		found := false

@@ -12,9 +12,9 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// TestPlantedViolation: a wire that says another server's number in some tags is
-// found out, over TCP and UDP, and the first ones are told with their facts.
-func TestPlantedViolation(t *testing.T) {
+// TestCheckerFindsWrongServer: a link that writes another server's number into some tags is
+// detected, over TCP and UDP, and the first violations are reported in detail.
+func TestCheckerFindsWrongServer(t *testing.T) {
 	talk := Template{Name: "talk", Protocol: ProtocolUDP, Port: 90, Share: 1, Steps: []Step{
 		{From: Client, Size: 20}, {From: Server, Size: 20}, {From: Client, Size: 20, After: 50 * time.Millisecond},
 		{From: Server, Size: 20},
@@ -73,9 +73,9 @@ func plant(client *Engine, frame []byte) bool {
 	return true
 }
 
-// TestMoved: over UDP a server that was removed since the exchange began is no
-// violation; one removed before is.
-func TestMoved(t *testing.T) {
+// TestServerRemovedDuringExchange: over UDP a server that was removed since the exchange began is
+// no violation; one removed before is.
+func TestServerRemovedDuringExchange(t *testing.T) {
 	for _, tc := range []struct {
 		name      string
 		protocol  Protocol
@@ -109,9 +109,9 @@ func TestMoved(t *testing.T) {
 	}
 }
 
-// TestTranslatorThatMoves: a translator that takes an exchange to another server in its
-// middle is found out, though that server knows nothing of the beginning.
-func TestTranslatorThatMoves(t *testing.T) {
+// TestCheckerFindsMovedExchange: a translator that moves an exchange to another server in its
+// middle is detected, although that server has not seen the beginning.
+func TestCheckerFindsMovedExchange(t *testing.T) {
 	r, err := newPair(smallProfile(t, burst()))
 	if err != nil {
 		t.Fatal(err)

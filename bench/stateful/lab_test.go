@@ -104,10 +104,10 @@ func TestThroughSluice(t *testing.T) {
 	}
 }
 
-// TestThroughABrokenTranslator: a router that chooses a server for each packet, with the kernel's
-// own packet mangling, is found out over real interfaces; one that chooses for each connection is
-// not.
-func TestThroughABrokenTranslator(t *testing.T) {
+// TestCheckerFindsPerPacketBalancing: a router that chooses a server for each packet, with the
+// kernel's own packet mangling, is found out over real interfaces; one that chooses for each
+// connection is not.
+func TestCheckerFindsPerPacketBalancing(t *testing.T) {
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Fatal("the translator is nft's, which is not installed: run .ci/test-tools, as make test does")
 	}
@@ -178,8 +178,8 @@ func translateEachPacket(t *testing.T, b *built, p *Profile, choose string) {
 	}
 }
 
-// TestNobodyAnswers: without a gateway the run ends with a reason.
-func TestNobodyAnswers(t *testing.T) {
+// TestNoGatewayEndsTheRun: without a gateway the run ends with a reason.
+func TestNoGatewayEndsTheRun(t *testing.T) {
 	n := wired(t)
 	p := againstLinux(t, false, "20-23", "50")
 	l := &Lab{Client: Port{Interface: "eth0", Namespace: n.Clients[0]}, Server: Port{Interface: "eth0",
@@ -191,8 +191,8 @@ func TestNobodyAnswers(t *testing.T) {
 	}
 }
 
-// TestGuard: an interface with a default route is not taken.
-func TestGuard(t *testing.T) {
+// TestGuardRefusesDefaultRoute: an interface with a default route is not taken.
+func TestGuardRefusesDefaultRoute(t *testing.T) {
 	n := wired(t)
 	p := Port{Interface: "eth0", Namespace: n.Clients[0]}
 	if err := p.Guard(); err == nil || !strings.Contains(err.Error(), "--i-own-this-network") {

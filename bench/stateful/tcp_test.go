@@ -91,8 +91,8 @@ func TestTimeWaitOfClient(t *testing.T) {
 	}
 }
 
-// TestRoom: where there is no room, TIME_WAIT gives way.
-func TestRoom(t *testing.T) {
+// TestTimeWaitIsEvictedWhenFull: a full table evicts connections in TIME_WAIT.
+func TestTimeWaitIsEvictedWhenFull(t *testing.T) {
 	r := newTestPair(t, func(p *Profile) { p.TCP.TimeWait = time.Minute }, page())
 	c := r.server.c
 	c.Capacity, c.GatewayMAC = 250, clientMAC
@@ -141,8 +141,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestForgotten: a server that has lost a connection resets it.
-func TestForgotten(t *testing.T) {
+// TestServerResetsUnknownConnection: a server that has lost a connection resets it.
+func TestServerResetsUnknownConnection(t *testing.T) {
 	think := page()
 	think.Steps = append(think.Steps, Step{From: Client, Size: 10, After: time.Second}, Step{From: Server, Size: 20})
 	r := newTestPair(t, nil, think)
@@ -238,9 +238,9 @@ func TestLastFrame(t *testing.T) {
 	}
 }
 
-// TestPartOfWindow: when there is room for a part of the window only, and that part is lost, it is
-// repeated after the RTO.
-func TestPartOfWindow(t *testing.T) {
+// TestPartialWindowIsRetransmitted: if only a part of the window could be sent, and that part is
+// lost, it is retransmitted after the RTO.
+func TestPartialWindowIsRetransmitted(t *testing.T) {
 	r := newTestPair(t, func(p *Profile) { p.Concurrency = 1 }, page())
 	var taken []uint64
 	lost := 0

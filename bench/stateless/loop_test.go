@@ -61,8 +61,8 @@ func TestLoopsDoNotAllocate(t *testing.T) {
 	}
 }
 
-// TestTheLinkTakesWhatItCan: a full ring delays packets and loses none.
-func TestTheLinkTakesWhatItCan(t *testing.T) {
+// TestFullRingLosesNothing: a full ring delays packets and loses none.
+func TestFullRingLosesNothing(t *testing.T) {
 	tx, rx := memQueues(traffic4())
 	link := tx.link.(*memlink.Link)
 	for range 6 { // the ring has 256 places

@@ -202,8 +202,8 @@ func TestFlowsKeepTheirBackend(t *testing.T) {
 	}
 }
 
-// A load that is finished has heard every answer, and leaves nothing that its kernel would answer.
-func TestFinishedFlowsHearTheirAnswers(t *testing.T) {
+// A load that has finished has received every answer, so no late packet reaches its kernel.
+func TestFinishWaitsForAnswers(t *testing.T) {
 	n := build(t, Config{Backends: 2, Queues: 2})
 	f, err := n.Clients[0].OpenUDP(testContext(t), FlowLoad{Targets: serve(t, n), Flows: 100,
 		Interval: time.Millisecond})
@@ -224,7 +224,7 @@ func TestFinishedFlowsHearTheirAnswers(t *testing.T) {
 }
 
 // A server that dies must show: in TCP flows as broken, in UDP flows as lost.
-func TestFlowsSeeAServerDie(t *testing.T) {
+func TestFlowsReportAServerThatDied(t *testing.T) {
 	n := build(t, Config{})
 	s, err := n.Backends[0].Serve(testPort)
 	if err != nil {
@@ -347,8 +347,8 @@ func TestCloseEndsProcesses(t *testing.T) {
 	}
 }
 
-// Deaf to SIGTERM, with a child of its own.
-func TestStopKillsWhatDoesNotObey(t *testing.T) {
+// The process ignores SIGTERM, and has a child.
+func TestStopKillsAfterSIGTERMIsIgnored(t *testing.T) {
 	n := build(t, Config{})
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -373,7 +373,7 @@ func TestStopKillsWhatDoesNotObey(t *testing.T) {
 	}
 }
 
-func TestStartReportsWhyNot(t *testing.T) {
+func TestStartErrors(t *testing.T) {
 	n := build(t, Config{})
 	if _, err := n.Gateway.Start(Command{Path: "/nonexistent"}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("got %v", err)

@@ -6,7 +6,7 @@ import (
 
 // A TCP flow whose answers come from another backend is broken, also if the
 // connection lives: the oracle of every test of consistency.
-func TestFlowNoticesAnotherBackend(t *testing.T) {
+func TestFlowReportsAnotherBackend(t *testing.T) {
 	f := &Flows{c: newCollector(), flow: make([]FlowState, 1)}
 	if first, again := f.answer(0, "a"), f.answer(0, "a"); !first || !again {
 		t.Error("the same backend was taken for another")

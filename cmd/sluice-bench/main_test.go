@@ -48,7 +48,7 @@ func TestResultsThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-func TestUnread(t *testing.T) {
+func TestStdoutClosedByReader(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +71,7 @@ func TestUnread(t *testing.T) {
 	}
 }
 
-func TestInterruptedIsSaid(t *testing.T) {
+func TestInterruptedExitMessage(t *testing.T) {
 	running := t.Context()
 	ended, cancel := context.WithCancel(running)
 	cancel()
@@ -92,9 +92,9 @@ func TestInterruptedIsSaid(t *testing.T) {
 	}
 }
 
-// TestForwarderAsks: what would take all packets of the machine's own interfaces must be permitted
-// to.
-func TestForwarderAsks(t *testing.T) {
+// TestForwarderNeedsPermission: a forwarder that would take all packets of the machine's own
+// interfaces needs a flag that permits it.
+func TestForwarderNeedsPermission(t *testing.T) {
 	root := rootCommand()
 	root.SetArgs([]string{"l2fwd", "--in", "lo", "--out", "lo"})
 	if err := root.ExecuteContext(t.Context()); !errors.Is(err, stateless.ErrNotYours) {

@@ -41,9 +41,9 @@ func TestSourcesByRoute(t *testing.T) {
 	}
 }
 
-// TestLostFlagsAreClosed: an address that stays ours in one way and not in another
+// TestRemovedAddressFlagsAreClosed: an address that stays ours in one way and not in another
 // opens nothing and closes the other.
-func TestLostFlagsAreClosed(t *testing.T) {
+func TestRemovedAddressFlagsAreClosed(t *testing.T) {
 	const node, snat, local = services.AddrNode, services.AddrSNAT, services.AddrLocal
 	first, second := header.AddrFrom4([4]byte{10, 0, 0, 1}), header.AddrFrom4([4]byte{10, 0, 0, 2})
 	both := []header.Addr{first, second}
@@ -89,7 +89,7 @@ func TestConfigureTheSame(t *testing.T) {
 	}
 }
 
-func TestNothingOfTheObjectIsKept(t *testing.T) {
+func TestCompilerKeepsNoReferenceToObjects(t *testing.T) {
 	tracker, compiler := tracker.New(), compiler.New(controltest.Config())
 	s := controltest.Service(1)
 	tracker.Upsert(objects.Source{Kind: "test"}, s)

@@ -34,9 +34,9 @@ func claimant(i int) *corev1.Service {
 	return s
 }
 
-// TestContestCostsWhoLoses: a change of one of many who claim a frontend is no work for the
-// others, unless the frontend changes hands.
-func TestContestCostsWhoLoses(t *testing.T) {
+// TestChangeOfALoserIsCheap: a change of one of many Services that claim a frontend costs nothing
+// for the others, unless another one wins the frontend.
+func TestChangeOfALoserIsCheap(t *testing.T) {
 	cost := func(n int) float64 {
 		tracker, compiler := claimants(n)
 		affinity := corev1.ServiceAffinityClientIP

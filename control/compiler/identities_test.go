@@ -27,9 +27,9 @@ func TestIdentity(t *testing.T) {
 
 const identityOfWeb = 0x7abb66a466fc0a50
 
-// TestBusyNumbersWait: a number whose last owner still has flows is not given out,
+// TestIndexesOfLiveFlowsAreNotReused: a number whose last owner still has flows is not given out,
 // and is when they are over.
-func TestBusyNumbersWait(t *testing.T) {
+func TestIndexesOfLiveFlowsAreNotReused(t *testing.T) {
 	ids := newIdentities()
 	busy := map[services.BackendRef]bool{}
 	ids.busy = func(r services.BackendRef) bool { return busy[r] }
@@ -58,9 +58,9 @@ func TestBusyNumbersWait(t *testing.T) {
 	}
 }
 
-// TestNumbersAreUsedAgain: a number comes back only after its release, the
+// TestIndexesAreReused: a number comes back only after its release, the
 // longest unused first, with another generation.
-func TestNumbersAreUsedAgain(t *testing.T) {
+func TestIndexesAreReused(t *testing.T) {
 	ids := newIdentities()
 	first, _ := ids.backend()
 	second, _ := ids.backend()

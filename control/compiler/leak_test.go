@@ -14,10 +14,10 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// TestNothingIsLeftBehind compiles Services that contest frontends, share tables
+// TestCompilerKeepsNothingOfDeletedObjects compiles Services that contest frontends, share tables
 // and have VIPs for endpoints, changes them, deletes all, and looks into every
 // table of the compiler.
-func TestNothingIsLeftBehind(t *testing.T) {
+func TestCompilerKeepsNothingOfDeletedObjects(t *testing.T) {
 	tr, c := tracker.New(), New(Config{
 		NodeName: "gw", ClusterIPs: true, ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
 	})

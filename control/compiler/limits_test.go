@@ -108,9 +108,9 @@ func TestFrontendsOfOneServiceAreBounded(t *testing.T) {
 	}
 }
 
-// TestOlderServicesHaveTheRoom: what exceeds the kernel program's room is denied to the youngest,
-// whole, and given when somebody goes.
-func TestOlderServicesHaveTheRoom(t *testing.T) {
+// TestOlderServicesGetTheRoom: if Services exceed the kernel program's room, the youngest get
+// nothing, and get all of it when another one is deleted.
+func TestOlderServicesGetTheRoom(t *testing.T) {
 	pods := Config{NodeName: "gw"}
 	pods.ClusterCIDRs = append(pods.ClusterCIDRs, netip.MustParsePrefix("10.244.0.0/16"))
 	for name, cfg := range map[string]Config{
@@ -220,9 +220,9 @@ func TestShortUnitsAreBuiltAgain(t *testing.T) {
 	}
 }
 
-// TestWeightsAreFoundOnce: rules are held against endpoints once for a version of a slice and of
-// the rules, with any number of ports.
-func TestWeightsAreFoundOnce(t *testing.T) {
+// TestWeightsAreMatchedOncePerSlice: rules are matched with endpoints once for a version of a slice
+// and of the rules, with any number of ports.
+func TestWeightsAreMatchedOncePerSlice(t *testing.T) {
 	l := newLimited(t, Config{})
 	s := wide("x", 1, 3, 1)
 	s.Annotations = map[string]string{"sluice.dev/weights": "10.1.0.0=5"}

@@ -21,10 +21,10 @@ func (w *pinWorld) ref(last byte) services.BackendRef {
 	return 0
 }
 
-// TestRebuildInheritsEverything: after the table was rebuilt watchers are still called, for what
+// TestRebuildKeepsIndexes: after the table was rebuilt watchers are still called, for what
 // was waiting, of what the repair itself changes, and of what comes later; and nobody gets a number
 // that the repair gave back.
-func TestRebuildInheritsEverything(t *testing.T) {
+func TestRebuildKeepsIndexes(t *testing.T) {
 	w := newPinWorld("ClientIP")
 	var told []byte
 	w.c.WatchPins(func(l []LostPin) {
@@ -89,8 +89,9 @@ func TestRebuildLosesPins(t *testing.T) {
 	}
 }
 
-// TestRebuildRetakesPins: who takes new flows again by the repair is not lost.
-func TestRebuildRetakesPins(t *testing.T) {
+// TestRebuildKeepsPinsOfReadmittedEndpoint: an endpoint that takes new flows again after the repair
+// is not reported as lost.
+func TestRebuildKeepsPinsOfReadmittedEndpoint(t *testing.T) {
 	w := newPinWorld("ClientIP")
 	w.c.WatchPins(func(l []LostPin) { t.Errorf("told of %v", l) })
 	w.endpoints("10.0.0.1", "10.0.0.2")
@@ -104,8 +105,8 @@ func TestRebuildRetakesPins(t *testing.T) {
 	w.c.Release(s.Generation)
 }
 
-// TestHealthCheckCountsWhoTakesFlows: an endpoint of weight 0 does not count.
-func TestHealthCheckCountsWhoTakesFlows(t *testing.T) {
+// TestHealthCheckIgnoresWeightZero: an endpoint of weight 0 does not count.
+func TestHealthCheckIgnoresWeightZero(t *testing.T) {
 	w := newPinWorld("None")
 	w.c.cfg.NodeName = "gw"
 	w.service.Spec.Type, w.service.Spec.HealthCheckNodePort = corev1.ServiceTypeLoadBalancer, 32000

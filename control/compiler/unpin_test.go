@@ -59,9 +59,9 @@ func TestLostPins(t *testing.T) {
 	}
 }
 
-// TestPinsOfWhoComesBack: an endpoint that is chosen again before its loss is told keeps the
-// clients that workers have pinned to it since; its second loss is told.
-func TestPinsOfWhoComesBack(t *testing.T) {
+// TestPinsOfReturningEndpoint: an endpoint that is chosen again before its loss is reported keeps
+// the clients that workers have pinned to it since; its second loss is reported.
+func TestPinsOfReturningEndpoint(t *testing.T) {
 	w := newPinWorld("ClientIP")
 	lost := w.watch()
 	w.endpoints("10.0.0.1", "10.0.0.2", "10.0.0.3")
@@ -83,9 +83,9 @@ func TestPinsOfWhoComesBack(t *testing.T) {
 	}
 }
 
-// TestPinsOfNoAffinity: whom a service without affinity served, nobody says again: endpoints come
-// and go meanwhile.
-func TestPinsOfNoAffinity(t *testing.T) {
+// TestNoLostPinsWithoutAffinity: pins of a service that loses its affinity are reported once, and
+// changes of its endpoints later on are not reported.
+func TestNoLostPinsWithoutAffinity(t *testing.T) {
 	w := newPinWorld("ClientIP")
 	lost := w.watch()
 	w.endpoints("10.0.0.1", "10.0.0.2")

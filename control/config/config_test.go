@@ -217,8 +217,8 @@ func TestEmptyFiles(t *testing.T) {
 	})
 }
 
-// TestAllAtOnce holds the whole message of a file with many mistakes of all kinds.
-func TestAllAtOnce(t *testing.T) {
+// TestAllErrorsAreReported holds the whole message of a file with many mistakes of all kinds.
+func TestAllErrorsAreReported(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join("testdata", "bad.yaml"))
 	if err != nil {
 		t.Fatal(err)
@@ -335,8 +335,8 @@ func TestProfile(t *testing.T) {
 	}
 }
 
-// TestTimeoutsAreTheTables: the profiles say what the flow table does without them.
-func TestTimeoutsAreTheTables(t *testing.T) {
+// TestProfileTimeoutsEqualFlowTable: the profiles say what the flow table does without them.
+func TestProfileTimeoutsEqualFlowTable(t *testing.T) {
 	for profile, table := range map[Profile]flowtable.Timeouts{
 		ProfileDefault: flowtable.DefaultTimeouts(), ProfileRFC: flowtable.RFCTimeouts(),
 	} {

@@ -113,9 +113,9 @@ func TestStatistics(t *testing.T) {
 	}
 }
 
-// TestNotTold: a veth has no hash and no rings of its own, and returns the one error that callers
-// distinguish from a failure.
-func TestNotTold(t *testing.T) {
+// TestUnsupportedRequests: a veth has no hash and no rings of its own, and returns the one error
+// that callers distinguish from a failure.
+func TestUnsupportedRequests(t *testing.T) {
 	veth(t)
 	for _, f := range []Flow{TCP4, UDP4, SCTP4, TCP6, UDP6, SCTP6} {
 		if h, err := ReadFlowHash(here, f); !errors.Is(err, unix.EOPNOTSUPP) || h != 0 || !strings.Contains(err.Error(),

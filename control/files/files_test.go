@@ -274,8 +274,8 @@ func writeAt(t *testing.T, path string, data []byte, at time.Time) {
 	}
 }
 
-// TestEverWritten: a file that never settles holds up the others only for a while.
-func TestEverWritten(t *testing.T) {
+// TestFileThatNeverSettles: a file that never settles holds up the others only for a while.
+func TestFileThatNeverSettles(t *testing.T) {
 	w := New(Config{Log: slog.New(slog.DiscardHandler), Dir: t.TempDir(), Tracker: tracker.New(), Settle: time.Hour})
 	start := time.Now()
 	for name, text := range map[string]string{"a.yaml": service("a", "10.0.0.1"), "b.yaml": "x"} {

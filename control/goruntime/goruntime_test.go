@@ -105,8 +105,8 @@ func TestKeepOff(t *testing.T) {
 	}
 }
 
-// TestOperatorWins: what the environment says is not overruled.
-func TestOperatorWins(t *testing.T) {
+// TestEnvironmentTakesPrecedence: what the environment says is not overruled.
+func TestEnvironmentTakesPrecedence(t *testing.T) {
 	for _, c := range []struct{ name, env, want string }{
 		{"ours", "X=", "321 1"},
 		{"GOGC", "GOGC=77", "77 1"},

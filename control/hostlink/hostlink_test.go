@@ -199,7 +199,7 @@ func TestEnsureAdopts(t *testing.T) {
 	})
 }
 
-func TestEnsureLeavesStrangersAlone(t *testing.T) {
+func TestEnsureRefusesForeignInterface(t *testing.T) {
 	add := func(t *testing.T, l netlink.Link) {
 		t.Helper()
 		if err := netlink.LinkAdd(l); err != nil {

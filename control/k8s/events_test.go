@@ -130,7 +130,7 @@ func TestEventsRefused(t *testing.T) {
 }
 
 // A refused Event, as in a namespace that is being deleted, holds up no other.
-func TestRefusedEventHoldsUpNoOther(t *testing.T) {
+func TestRefusedEventDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	s := k8stest.Start(t)
 	s.Refuse = func(e *eventsv1.Event) string {
@@ -187,7 +187,7 @@ func TestEventOfHealthCheckPort(t *testing.T) {
 }
 
 // A new Problem does not wait for Events about those that are resolved by now.
-func TestEventsAreOfWhatIsOutstanding(t *testing.T) {
+func TestEventsSkipResolvedProblems(t *testing.T) {
 	t.Parallel()
 	s := k8stest.Start(t)
 	problem := func(name string) objects.Problem {

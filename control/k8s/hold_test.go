@@ -248,9 +248,9 @@ func (s *stage) held() (n int) {
 	return n
 }
 
-// After any changes, what was passed on in the end is what was sent last, and nothing is remembered
-// of what is gone.
-func TestHoldEndsWithTheTruth(t *testing.T) {
+// After any changes, the last state of each object has been passed on, and nothing is remembered of
+// deleted ones.
+func TestHoldPassesOnTheLastState(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 1))

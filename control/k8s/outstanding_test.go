@@ -135,8 +135,8 @@ func TestOutstandingIsBounded(t *testing.T) {
 	}
 }
 
-// TestDueTells when to look again.
-func TestDueTells(t *testing.T) {
+// TestNextEventTime when to look again.
+func TestNextEventTime(t *testing.T) {
 	k := newClerk()
 	k.refuse = "a"
 	k.pass(0, 3, testProblem("a", "x"), testProblem("b", "x"))
@@ -150,8 +150,8 @@ func TestDueTells(t *testing.T) {
 	}
 }
 
-// TestTextFitsTheAPI with its tail.
-func TestTextFitsTheAPI(t *testing.T) {
+// TestEventTextIsTruncated with its tail.
+func TestEventTextIsTruncated(t *testing.T) {
 	p := testProblem("a", strings.Repeat("é", maxNote))
 	o := outstanding{}
 	o.look([]objects.Problem{p, p}, time.Unix(0, 0))

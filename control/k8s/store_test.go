@@ -89,7 +89,7 @@ func TestStore(t *testing.T) {
 }
 
 // A change whose object cannot be read without a panic is that object's problem.
-func TestPanicIsTheObjectsFault(t *testing.T) {
+func TestPanicIsAProblemOfTheObject(t *testing.T) {
 	tracker := tracker.New()
 	h := newHold(tracker.Apply, 0)
 	h.apply(testSource, []change{{id: objects.ObjectID{Kind: objects.KindEndpointSlice, Namespace: "shop", Name: "x"},
@@ -110,8 +110,8 @@ func TestPanicIsTheObjectsFault(t *testing.T) {
 	}
 }
 
-// What trim takes away is nothing to the Tracker.
-func TestTrimTakesWhatNobodyReads(t *testing.T) {
+// trim removes only fields that the Tracker does not read.
+func TestTrimKeepsWhatTheTrackerReads(t *testing.T) {
 	yes, name, number, proto, text := true, "web", int32(8080), corev1.ProtocolTCP, "x"
 	meta := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{

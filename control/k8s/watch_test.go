@@ -117,7 +117,7 @@ func TestExpiredWatchListsAnew(t *testing.T) {
 }
 
 // While the API server does not answer the last good state stays, and there is a Problem.
-func TestServerAway(t *testing.T) {
+func TestServerUnavailable(t *testing.T) {
 	t.Parallel()
 	s := k8stest.Start(t)
 	s.Set(service("a", 80), slice("a", "a-1", "10.0.0.1"))
@@ -186,7 +186,7 @@ func TestDuplicateAndStaleEvents(t *testing.T) {
 
 // The three kinds are listed in any order and speed: nothing is published before the
 // last object of the last one, and the first table has all of it.
-func TestNothingBeforeEverythingIsListed(t *testing.T) {
+func TestNothingIsPublishedBeforeAllIsListed(t *testing.T) {
 	t.Parallel()
 	orders := 50
 	if os.Getenv("SLUICE_E2E") == "full" {
@@ -303,9 +303,9 @@ func TestSyncEnds(t *testing.T) {
 	}
 }
 
-// The hold can be switched on and off while the Watcher runs. Switched on it knows what
-// is there, without that being a change.
-func TestHoldIsLive(t *testing.T) {
+// The hold can be switched on and off while the Watcher runs. When switched on it knows the present
+// objects, and does not count them as changes.
+func TestHoldCanBeSwitched(t *testing.T) {
 	t.Parallel()
 	s := k8stest.Start(t)
 	s.Set(service("a", 80), slice("a", "a-1", "10.0.0.1"), slice("a", "a-2", "10.0.0.2"))

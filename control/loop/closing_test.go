@@ -29,9 +29,9 @@ func (f *slowFlows) InUse(s *steer.Set) (used steer.Set) {
 	return used
 }
 
-// TestAWalkOverTheFlowsHoldsNobodyUp: while the flows are walked the loop works on, and
+// TestWalkDoesNotBlockTheLoop: while the flows are walked the loop works on, and
 // what was open meanwhile is not closed by the answer, because it may have flows by now.
-func TestAWalkOverTheFlowsHoldsNobodyUp(t *testing.T) {
+func TestWalkDoesNotBlockTheLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &slowFlows{make(chan []services.FrontendKey), make(chan struct{})}
 		r := newRig(t, func(_ *rig, c *loop.Config) { c.Flows = f })

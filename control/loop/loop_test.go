@@ -115,7 +115,7 @@ func vipKey(i int) services.FrontendKey {
 	return services.FrontendKey{Addr: header.AddrFrom4([4]byte{203, 0, byte(i), 1}), Port: 80, Proto: header.ProtoTCP}
 }
 
-func TestNothingIsPublishedBeforeTheFeedsAreRead(t *testing.T) {
+func TestNothingIsPublishedBeforeFeedsSync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		missing := errors.New("no such directory")
 		r := newRig(t, func(r *rig, _ *loop.Config) { r.feed.err.Store(&missing) })
@@ -255,9 +255,9 @@ func TestFlowsKeepAFrontendOpen(t *testing.T) {
 	})
 }
 
-// TestFlowsKeepAWayOfAnAddress: an address that stays ours loses what no flow
-// needs and keeps what one does, as long as it does.
-func TestFlowsKeepAWayOfAnAddress(t *testing.T) {
+// TestFlowsKeepAnAddressFlag: an address that stays ours loses the flags that no flow needs, and
+// keeps the others for as long as a flow needs them.
+func TestFlowsKeepAnAddressFlag(t *testing.T) {
 	const node, snat = services.AddrNode, services.AddrSNAT
 	a, other := controltest.Config().SNAT4[0], controltest.Config().NodeAddresses[0]
 	configure := func(t *testing.T, r *rig, nodes, sources []header.Addr) {
@@ -303,7 +303,7 @@ func TestFlowsKeepAWayOfAnAddress(t *testing.T) {
 					expect("with flows", (node|snat)&^(tc.lost&^needed))
 					configure(t, r, both, []header.Addr{a})
 					wait()
-					expect("wanted again", node|snat)
+					expect("added again", node|snat)
 					configure(t, r, tc.nodes, tc.sources)
 					r.flows.addrs.Store(nil)
 					wait()
@@ -319,9 +319,9 @@ func TestFlowsKeepAWayOfAnAddress(t *testing.T) {
 	}
 }
 
-// TestTakeOverKeepsWhatFlowsNeed: a service and the source address of its flows went
-// while no daemon ran; another service went that has no flows.
-func TestTakeOverKeepsWhatFlowsNeed(t *testing.T) {
+// TestTakeOverKeepsAddressesOfFlows: while no daemon ran, a service was deleted, and the source
+// address of its flows removed; another service without flows was deleted.
+func TestTakeOverKeepsAddressesOfFlows(t *testing.T) {
 	a := controltest.Config().NodeAddresses[0] // wanted as a node address, and no more as a source
 	const node, snat = services.AddrNode, services.AddrSNAT
 	start := func(t *testing.T, withFlows bool) *rig {
@@ -379,7 +379,7 @@ func TestTakeOverKeepsWhatFlowsNeed(t *testing.T) {
 			r.end()
 		})
 	})
-	t.Run("wanted again", func(t *testing.T) {
+	t.Run("added again", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r := start(t, true)
 			r.add(1)
@@ -394,7 +394,7 @@ func TestTakeOverKeepsWhatFlowsNeed(t *testing.T) {
 	})
 }
 
-func TestTheKernelIsAskedAgain(t *testing.T) {
+func TestSteeringIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)
 		full, gone := errors.New("map is full"), errors.New("map is gone")
@@ -429,7 +429,7 @@ func TestTheKernelIsAskedAgain(t *testing.T) {
 	})
 }
 
-func TestWaitIsForWorkersToo(t *testing.T) {
+func TestWaitIncludesWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)
 		r.worker.Generation.Store(1)
@@ -454,9 +454,9 @@ func TestWaitIsForWorkersToo(t *testing.T) {
 	})
 }
 
-// TestNumbersComeBack: of a Service that went, once no worker uses a snapshot that
-// knew it, whether or not anything else changes.
-func TestNumbersComeBack(t *testing.T) {
+// TestIndexesAreReleased: indexes of a deleted Service are released once no worker uses a snapshot
+// with it, whether or not anything else changes.
+func TestIndexesAreReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		owners := controltest.NewOwners(t)
 		r := newRig(t, func(_ *rig, cfg *loop.Config) { cfg.Compiler.Watch(owners) })
@@ -539,9 +539,9 @@ func TestOldestInUse(t *testing.T) {
 	}
 }
 
-// TestNotClosedWhileAWorkerStillAdmits: a worker that still judges by the snapshot
+// TestNotClosedWhileAWorkerUsesTheOldSnapshot: a worker that still judges by the snapshot
 // before may make a flow after the flows were asked.
-func TestNotClosedWhileAWorkerStillAdmits(t *testing.T) {
+func TestNotClosedWhileAWorkerUsesTheOldSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, func(r *rig, c *loop.Config) { c.Flows = r.flows })
 		r.add(1)

@@ -53,10 +53,10 @@ func (k *narrow) fill(s *steer.Set) error {
 	return &steer.RefusedError{Set: refused, Err: errors.New("the map is full")}
 }
 
-// TestRefusedForGood: what the kernel program has no room for holds up nothing else: the loop
-// becomes ready, all else is applied, what is refused is retried rarely and alone, and at once when
-// there is room.
-func TestRefusedForGood(t *testing.T) {
+// TestFullKernelMapsDelayNothingElse: if the kernel program has no room for an entry, the loop
+// becomes ready and applies all else. The entry is retried rarely and alone, and at once when there
+// is room.
+func TestFullKernelMapsDelayNothingElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &narrow{room: 3}
 		r := newRig(t, func(r *rig, c *loop.Config) {
@@ -104,9 +104,9 @@ func TestRefusedForGood(t *testing.T) {
 	})
 }
 
-// TestFirstTableKnowsTheNode: the configuration of the first table is made when the feeds have
-// synced, and nothing is steered by another.
-func TestFirstTableKnowsTheNode(t *testing.T) {
+// TestFirstTableHasTheNodesConfiguration: the configuration of the first table is made when the
+// feeds have synced, and nothing is steered by another.
+func TestFirstTableHasTheNodesConfiguration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		wrong, right := header.AddrFrom4([4]byte{192, 0, 2, 66}), header.AddrFrom4([4]byte{192, 0, 2, 7})
 		prepared := 0

@@ -66,7 +66,7 @@ func triggered(i, version int, at time.Time) *discoveryv1.EndpointSlice {
 	return s
 }
 
-func TestObserverHearsOfEachPass(t *testing.T) {
+func TestObserverGetsEachPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		from := objects.Source{Kind: "test"}
 		before := time.Now().Add(-time.Hour)
@@ -121,9 +121,9 @@ func TestObserverHearsOfEachPass(t *testing.T) {
 	})
 }
 
-// TestObserverHearsWhenItIsSteered: a pass that the kernel program refuses is not
+// TestObserverGetsPassOnceSteered: a pass that the kernel program refuses is not
 // complete, and what comes meanwhile belongs to it.
-func TestObserverHearsWhenItIsSteered(t *testing.T) {
+func TestObserverGetsPassOnceSteered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, e := newHearing(t)
 		e.take()
@@ -169,7 +169,7 @@ func TestTriggersAreBounded(t *testing.T) {
 	})
 }
 
-func TestLoopTellsOfItsNode(t *testing.T) {
+func TestLoopPublishesItsNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		from := objects.Source{Kind: "test"}
 		r, e := newHearing(t)
@@ -188,7 +188,7 @@ func TestLoopTellsOfItsNode(t *testing.T) {
 	})
 }
 
-func TestLoopTellsOfHealthChecks(t *testing.T) {
+func TestLoopPublishesHealthChecks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		from := objects.Source{Kind: "test"}
 		r, e := newHearing(t)

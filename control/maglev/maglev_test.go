@@ -79,7 +79,7 @@ func slow(names []string, size int) []uint16 {
 	}
 }
 
-func TestTableIsThePapers(t *testing.T) {
+func TestTableEqualsThePaper(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, n := range []int{1, 2, 3, 7, 10, 31} {
 		in := names(n)

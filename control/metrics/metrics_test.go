@@ -186,8 +186,8 @@ func TestEmptyGateway(t *testing.T) {
 	}
 }
 
-// TestOneBadSeries: a series that is there twice hides no other.
-func TestOneBadSeries(t *testing.T) {
+// TestDuplicateSeriesHidesNoOther: a series that is there twice hides no other.
+func TestDuplicateSeriesHidesNoOther(t *testing.T) {
 	g := statustest.New()
 	g.ServiceList = append(g.ServiceList, g.ServiceList[0])
 	s := server(t, "127.0.0.1:0", g)
@@ -289,9 +289,9 @@ func TestPortTaken(t *testing.T) {
 
 var _ Source = status.Gateway(nil)
 
-// TestBackendsOnlyIfAsked: seven series for each of 100,000 backends would make a scrape
+// TestBackendSeriesAreOptional: seven series for each of 100,000 backends would make a scrape
 // take seconds.
-func TestBackendsOnlyIfAsked(t *testing.T) {
+func TestBackendSeriesAreOptional(t *testing.T) {
 	for _, asked := range []bool{false, true} {
 		families, err := NewRegistry(statustest.New(), Extras{Backends: func() bool { return asked }}).Gather()
 		if err != nil {

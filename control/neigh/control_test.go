@@ -119,7 +119,7 @@ func (m *mirror) settle(d time.Duration) {
 	synctest.Wait()
 }
 
-func TestHopIsAsVLANDeviceSends(t *testing.T) {
+func TestHopHasTheVLANDevicesTags(t *testing.T) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
 		k.set(func() {
 			k.top.links = append(k.top.links, vlan(20, "eth0.100", 10, 100), vlan(21, "eth0.100.200", 20, 200))
@@ -176,7 +176,7 @@ func TestFailedReadingIsRepeated(t *testing.T) {
 	})
 }
 
-func TestLostEventsAreMadeUpFor(t *testing.T) {
+func TestLostEventsAreRecovered(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		notice func(m *mirror, k *fakeKernel)
@@ -217,7 +217,7 @@ func TestLostEventsAreMadeUpFor(t *testing.T) {
 	}
 }
 
-func TestSubscriptionThatBreaksIsMadeAnew(t *testing.T) {
+func TestBrokenSubscriptionIsReplaced(t *testing.T) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
 		old := k.ch
 		k.set(func() { k.ch = make(chan []event) })
@@ -335,9 +335,9 @@ func TestFixedNeighboursAreNotProbed(t *testing.T) {
 	})
 }
 
-// TestFixedNeighboursTakeNobodysTurn: the probes of a second are limited, and however many
-// neighbours need none, those that need them get them.
-func TestFixedNeighboursTakeNobodysTurn(t *testing.T) {
+// TestFixedNeighboursUseNoProbes: the probes of a second are limited, and neighbours that need none
+// do not use up the limit.
+func TestFixedNeighboursUseNoProbes(t *testing.T) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
 		const fixedOnes = 10 * usesPerTick
 		learn := func(ip string, state int) {
@@ -360,7 +360,7 @@ func TestFixedNeighboursTakeNobodysTurn(t *testing.T) {
 	})
 }
 
-func TestDeadDestinationIsAskedForWithMeasureAndForgotten(t *testing.T) {
+func TestProbesOfDeadDestinationAreLimitedAndEnd(t *testing.T) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
 		dst := netip.MustParseAddr("10.0.0.7")
 		for range 1000 { // ten seconds of packets
@@ -377,7 +377,7 @@ func TestDeadDestinationIsAskedForWithMeasureAndForgotten(t *testing.T) {
 	})
 }
 
-func TestMadeUpDestinationsAreBounded(t *testing.T) {
+func TestRandomDestinationsAreBounded(t *testing.T) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
 		for i := range 3 * maxPending {
 			m.table.Resolve(addr(fmt.Sprintf("10.1.%d.%d", i>>8, i&255)))
@@ -513,7 +513,7 @@ func TestGenerations(t *testing.T) {
 	}
 }
 
-func TestPaceRests(t *testing.T) {
+func TestPaceOfReadings(t *testing.T) {
 	now := time.Unix(1000, 0)
 	for _, tc := range []struct {
 		name        string
@@ -551,7 +551,7 @@ func TestBadConfigs(t *testing.T) {
 	}
 }
 
-func TestRunReportsAKernelOutOfReach(t *testing.T) {
+func TestRunReportsNetlinkErrors(t *testing.T) {
 	m, err := New(Config{Table: nexthop.NewTable()})
 	if err != nil {
 		t.Fatal(err)

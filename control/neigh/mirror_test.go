@@ -301,7 +301,7 @@ func TestFailedNeighbourIsNotReadyUntilItIsBack(t *testing.T) {
 }
 
 // An operator who deletes a neighbour makes it fail; it must come back by itself.
-func TestDeletedNeighbourIsAskedForAnew(t *testing.T) {
+func TestDeletedNeighbourIsResolvedAgain(t *testing.T) {
 	gw, _, m := pair(t, Config{})
 	_, id := m.resolved("192.0.2.2")
 	for range 3 {

@@ -29,10 +29,10 @@ func setMACs(dev string) (func(host int, mac byte) error, error) {
 	}, nil
 }
 
-// TestKernelLosesInSilenceAfterENOBUFS pins what the mirror is built on: the error
+// TestKernelDropsEventsAfterENOBUFS pins what the mirror is built on: the error
 // comes before what is queued, and what is announced until the queue is empty is
 // lost without another error (net/netlink/af_netlink.c, netlink_overrun).
-func TestKernelLosesInSilenceAfterENOBUFS(t *testing.T) {
+func TestKernelDropsEventsAfterENOBUFS(t *testing.T) {
 	s, peer := newSpace(t), newSpace(t)
 	s.veth("eth0", peer, "eth0")
 	s.address("eth0", "10.0.0.1/16")

@@ -11,9 +11,9 @@ import (
 	"sluice.dev/sluice/fastpath/nexthop"
 )
 
-// TestWhatWasQueuedBeforeAnOverrunIsDiscarded: an older event must not be applied
+// TestEventsFromBeforeAnOverrunAreDiscarded: an older event must not be applied
 // over the newer reading.
-func TestWhatWasQueuedBeforeAnOverrunIsDiscarded(t *testing.T) {
+func TestEventsFromBeforeAnOverrunAreDiscarded(t *testing.T) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
 		m.table.Resolve(addr("10.0.0.9"))
 		synctest.Wait()
@@ -43,9 +43,9 @@ func TestWhatWasQueuedBeforeAnOverrunIsDiscarded(t *testing.T) {
 	})
 }
 
-// TestOverrunsWithoutEnd: readings stay paced, what runs once a second runs,
-// workers are answered, and no generation is made.
-func TestOverrunsWithoutEnd(t *testing.T) {
+// TestContinuousOverruns: readings stay paced, periodic work goes on, workers get answers, and no
+// generation is made.
+func TestContinuousOverruns(t *testing.T) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
 		m.settle(time.Second)
 		m.table.Resolve(addr("10.0.0.9"))

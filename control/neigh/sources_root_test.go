@@ -9,9 +9,9 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// TestSourceIsWhatTheKernelSays: two links, in both families, against the kernel's
+// TestSourceEqualsTheKernels: two links, in both families, against the kernel's
 // own answer for its own packets.
-func TestSourceIsWhatTheKernelSays(t *testing.T) {
+func TestSourceEqualsTheKernels(t *testing.T) {
 	gw, peer := newSpace(t), newSpace(t)
 	for _, dev := range []string{"front0", "back0"} {
 		gw.veth(dev, peer, dev)

@@ -177,7 +177,7 @@ func TestNewPrimaryAddress(t *testing.T) {
 }
 
 // A preferred source on an interface that is not ours changes Sources, not Addresses.
-func TestPreferredSourceIsTold(t *testing.T) {
+func TestPreferredSourceOnForeignInterface(t *testing.T) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
 		k.set(func() { k.top.addrs = []netlink.Addr{address(10, "192.0.2.1/24")} })
 		k.ch <- []event{{kind: topologyChanged}}

@@ -66,9 +66,9 @@ func TestOldestWaitingGivesWay(t *testing.T) {
 	})
 }
 
-// TestQuestionsAboutMadeUpDestinationsAreBounded: a flood does not become as many
+// TestLookupsOfRandomDestinationsAreBounded: a flood does not become as many
 // questions to the kernel.
-func TestQuestionsAboutMadeUpDestinationsAreBounded(t *testing.T) {
+func TestLookupsOfRandomDestinationsAreBounded(t *testing.T) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
 		m.settle(500 * time.Millisecond) // between two ticks
 		const flood = 4 * displacementsPerTick

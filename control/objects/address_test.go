@@ -7,9 +7,9 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// TestUnicastIsTheWorkers: what is refused here is what header.Parse calls a martian, no more and
-// no less, but for mapped IPv4 addresses, which parseAddr refuses.
-func TestUnicastIsTheWorkers(t *testing.T) {
+// TestUnicastAgreesWithParse: exactly the addresses that header.Parse calls martian are refused,
+// and mapped IPv4 addresses, which parseAddr refuses.
+func TestUnicastAgreesWithParse(t *testing.T) {
 	edges := []string{
 		"::", "::1", "::ffff", "::1.2.3.4", "::ffff:ffff", "::1:0:0", "::fffe:ffff:ffff", "::1:0:0:0", "0:0:0:1::",
 		"100::", "2001:db8::1", "fc00::1",

@@ -8,9 +8,9 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 )
 
-// TestEqualLooksAtEverything: an object that differs in one field is another one. Were
-// a field forgotten, a change of it alone would never be compiled.
-func TestEqualLooksAtEverything(t *testing.T) {
+// TestEqualComparesAllFields: an object that differs in one field is not equal. If a field were
+// forgotten, a change of it alone would never be compiled.
+func TestEqualComparesAllFields(t *testing.T) {
 	scheduler := services.RoundRobin
 	prefix := netip.MustParsePrefix("10.0.0.0/8")
 	changes := map[string]func(*Service){

@@ -9,9 +9,9 @@ import (
 	"sluice.dev/sluice/control/objects"
 )
 
-// TestNothingIsLeftOfObjects: of objects that went, malformed ones and those of two places
-// among them, nothing is kept.
-func TestNothingIsLeftOfObjects(t *testing.T) {
+// TestNothingIsKeptOfDeletedObjects: nothing is kept of deleted objects, among them malformed ones
+// and some from two sources.
+func TestNothingIsKeptOfDeletedObjects(t *testing.T) {
 	tracker := New()
 	places := []objects.Source{{Kind: "test", Path: "a"}, {Kind: "test", Path: "b"}}
 	for i := range 10 {

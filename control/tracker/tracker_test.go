@@ -15,7 +15,7 @@ import (
 	"sluice.dev/sluice/control/tracker"
 )
 
-func TestChangesThatCancelVanish(t *testing.T) {
+func TestChangesThatCancelAreDropped(t *testing.T) {
 	tracker := tracker.New()
 	from := objects.Source{Kind: "test"}
 	id := objects.ObjectID{Kind: objects.KindService, Namespace: "bench", Name: "service-1"}
@@ -122,8 +122,8 @@ func TestNodeObject(t *testing.T) {
 	}
 }
 
-// TestWaiting: what was read and not returned by Changes is counted once per object, and its age is
-// that of the first of it.
+// TestWaiting: changes that were read and not returned by Changes are counted once per object, and
+// their age is that of the first one.
 func TestWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		from := objects.Source{Kind: "test"}

@@ -14,10 +14,10 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// TestSettleFollowsTheFaster: between a worker's plan and its settling, another worker
+// TestSettleTakesTheFirstPin: between a worker's plan and its settling, another worker
 // pins the client to another backend, which is reached in another way: all of the plan
 // that depends on the backend must follow. Where the other's choice is not in our set, ours stays.
-func TestSettleFollowsTheFaster(t *testing.T) {
+func TestSettleTakesTheFirstPin(t *testing.T) {
 	at := func(s string) header.Addr { return header.AddrFrom(netip.MustParseAddr(s)) }
 	near, far, stranger, client, host := at("10.0.1.11"), at("10.244.0.5"), at("10.0.1.99"), at("198.51.100.7"),
 		at("192.0.0.1")

@@ -79,8 +79,8 @@ func TestSchedulersShare(t *testing.T) {
 	}
 }
 
-// TestWhatDecides: which part of the flow each hash depends on.
-func TestWhatDecides(t *testing.T) {
+// TestHashInputs: which part of the flow each hash depends on.
+func TestHashInputs(t *testing.T) {
 	const backends = 50
 	weights := slices.Repeat([]uint16{1}, backends)
 	for _, tt := range []struct {
@@ -182,8 +182,8 @@ func TestDryRunTakesNoTurn(t *testing.T) {
 	}
 }
 
-// TestWithoutTable: a set may do without where all weights are 1.
-func TestWithoutTable(t *testing.T) {
+// TestSetWithoutTable: a set needs no table if all weights are 1.
+func TestSetWithoutTable(t *testing.T) {
 	for _, by := range []Scheduler{Maglev, RoundRobin} {
 		s, f, set := choosers(by, 1, 1, 1, 1)
 		bare := &EndpointSet{Backends: set.Backends}
@@ -196,7 +196,7 @@ func TestWithoutTable(t *testing.T) {
 	}
 }
 
-// TestLeastPrefers: the comparisons themselves, ties apart.
+// TestLeastPrefers: the comparisons, without ties.
 func TestLeastPrefers(t *testing.T) {
 	for _, tt := range []struct {
 		name    string

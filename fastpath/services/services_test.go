@@ -166,9 +166,9 @@ func TestReadersWhileBuilding(t *testing.T) {
 	wg.Wait()
 }
 
-// TestHistoryIsFreed makes many snapshots of a large table: what is shared must
-// not keep what is not.
-func TestHistoryIsFreed(t *testing.T) {
+// TestOldSnapshotsAreFreed makes many snapshots of a large table: pages that are shared must not
+// keep former snapshots alive.
+func TestOldSnapshotsAreFreed(t *testing.T) {
 	b := NewBuilder(nil)
 	for n := range 20_000 {
 		b.SetBackend(Backend{Ref: MakeBackendRef(uint32(n), 1)})

@@ -29,9 +29,9 @@ func priorityOf(t *testing.T, tid int) priority {
 // may run under nice(1).
 func lower(t *testing.T) int { return min(priorityOf(t, unix.Getpid()).nice+5, 19) }
 
-// TestFollow: a goroutine that is passed from thread to thread has its mask and its priority with
-// it, and leaves none behind.
-func TestFollow(t *testing.T) {
+// TestCheckFollowsTheThread: a goroutine that is passed from thread to thread has its mask and its
+// priority with it, and leaves none behind.
+func TestCheckFollowsTheThread(t *testing.T) {
 	g, cpu := groupOf(t, lower(t))
 	usual := priorityOf(t, unix.Getpid())
 	prioritized := priority{g.nice, min(usual.slice, slice)}

@@ -30,9 +30,10 @@ func mask(t *testing.T, tid int) (set unix.CPUSet) {
 	return set
 }
 
-// TestSwap: two workers that are preempted at once may each continue on the other's thread. The
-// one that checks last must not unbind the thread that it left, which is the other's now.
-func TestSwap(t *testing.T) {
+// TestPinsSwapThreads: two workers that are preempted at once may each continue on the other's
+// thread. The one that checks last must not unbind the thread that it left, which is the other's
+// now.
+func TestPinsSwapThreads(t *testing.T) {
 	g, cpu := group(t)
 	if g.all.Count() == 1 {
 		g.all.Set(cpu + 1) // as in TestTidy

@@ -29,10 +29,10 @@ func wakes(t *testing.T, calls int, pace time.Duration, call func()) int64 {
 	return count() - before
 }
 
-// TestYieldWakesNobody: a goroutine that yields wakes no thread to take it, though there are Ps
+// TestYieldWakesNoThread: a goroutine that yields wakes no thread to take it, though there are Ps
 // without work. runtime.Gosched does: 320 to 490 where Yield has 10 to 70, which are the runtime's
 // own (sysmon).
-func TestYieldWakesNobody(t *testing.T) {
+func TestYieldWakesNoThread(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
 	const calls, pace = 500, 200 * time.Microsecond
 	least := int64(calls)
@@ -44,8 +44,8 @@ func TestYieldWakesNobody(t *testing.T) {
 	t.Errorf("%d threads were woken by %d calls", least, calls)
 }
 
-// TestYieldServes: what waits for the same P runs.
-func TestYieldServes(t *testing.T) {
+// TestYieldRunsWaitingGoroutine: a goroutine that waits for the same P runs.
+func TestYieldRunsWaitingGoroutine(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	var ran atomic.Bool
 	go func() { ran.Store(true) }()

@@ -168,9 +168,9 @@ func exchange(t *testing.T, r *rig, wires []*xsktest.Wire) {
 	r.law("after an exchange")
 }
 
-// TestGoneUnnoticed: the socket that all others joined is unbound, but its worker
+// TestJoinWithoutDeletedSocket: the socket that all others joined is unbound, but its worker
 // has not found out; a new socket must not depend on it.
-func TestGoneUnnoticed(t *testing.T) {
+func TestJoinWithoutDeletedSocket(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	wires := []*xsktest.Wire{xsktest.NewWire(t, "sl0", "sl0p"), xsktest.NewWire(t, "sl1", "sl1p")}
 	r := newRig(t, 2048)

@@ -97,9 +97,9 @@ func TestCanReplaceAll(t *testing.T) {
 		func() bool { return CanReplace(umems[:1], ifindex, Copy, true) == nil })
 }
 
-// TestMemoryThatIsReleased: a socket that is opened where another was closed waits for the memory
-// that the kernel has not counted out yet.
-func TestMemoryThatIsReleased(t *testing.T) {
+// TestOpenWaitsForReleasedMemory: a socket that is opened after another was closed waits until the
+// kernel no longer counts the memory of that one as locked.
+func TestOpenWaitsForReleasedMemory(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	w := xsktest.NewWire(t, "sl0", "sl0p")
 	u, err := NewUMEM(UMEMConfig{Frames: 512, FrameSize: 2048})

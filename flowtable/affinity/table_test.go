@@ -251,9 +251,9 @@ func TestCapacity(t *testing.T) {
 	validate(t, tb)
 }
 
-// To prolong a pin changes nothing where the slot has another pin by now, also if that ends at the
-// same time, and returns false where the set has changed.
-func TestProlongOverFromBefore(t *testing.T) {
+// prolong changes nothing if the slot has another pin by now, even one with the same end, and
+// returns false if the set has changed.
+func TestProlongOfReplacedPin(t *testing.T) {
 	tb := testTable(t, 1)
 	s := &tb.sets[0]
 	var e entry
@@ -284,8 +284,8 @@ func TestProlongOverFromBefore(t *testing.T) {
 	}
 }
 
-// A writer that has tried as often as it may leaves nothing behind.
-func TestGivesUp(t *testing.T) {
+// A writer that gives up after maxTries leaves no claimed slot.
+func TestSetGivesUpAfterMaxTries(t *testing.T) {
 	tb := testTable(t, 1)
 	who := client(1)
 	for n := range 3 {

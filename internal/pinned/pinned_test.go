@@ -21,7 +21,7 @@ func TestJudge(t *testing.T) {
 			problem: "give it a new version"},
 		{name: "another version", was: was, version: "4", form: "b\n", problem: "it is not of version 4"},
 		{name: "another version is written", was: was, version: "4", form: "b\n", update: true, write: true},
-		{name: "a version that begins alike", was: "version 31\n\na\n", version: "3", form: "a\n",
+		{name: "a version with the same prefix", was: "version 31\n\na\n", version: "3", form: "a\n",
 			problem: "it is not of version 3"},
 		{name: "no file", version: "3", form: "a\n", problem: "it is not of version 3"},
 		{name: "the first file", version: "3", form: "a\n", update: true, write: true},
@@ -56,7 +56,7 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-func TestForm(t *testing.T) {
+func TestFormListsFields(t *testing.T) {
 	type inner struct {
 		At netip.Addr `json:"at"`
 	}

@@ -18,7 +18,7 @@ func recomputed(message []byte, difference uint32) uint32 {
 }
 
 // Every length that an IP packet can have, with messages and differences at random.
-func TestDeltaIsWhatRecomputingSays(t *testing.T) {
+func TestDeltaEqualsRecomputation(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -61,7 +61,7 @@ func TestDeltaIsLinear(t *testing.T) {
 	}
 }
 
-func TestMultiplyIsTheSlowOne(t *testing.T) {
+func TestMultiplyEqualsSlowMultiply(t *testing.T) {
 	check := func(a, b uint32) {
 		if got, want := multiply(a, b), slowMultiply(a, b); got != want {
 			t.Fatalf("%#08x times %#08x: %#08x, want %#08x", a, b, got, want)

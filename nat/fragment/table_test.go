@@ -68,7 +68,7 @@ func TestContextsExpire(t *testing.T) {
 }
 
 // RFC 5722: a datagram with two different first fragments is dead, for all of them.
-func TestOverlapPoisons(t *testing.T) {
+func TestOverlapDropsTheDatagram(t *testing.T) {
 	for _, ports := range [][2]uint16{{1001, 53}, {1000, 54}} {
 		table := newTable(t, 80)
 		table.Record(start, 42, 1000, 53)
@@ -126,7 +126,7 @@ func TestIdentificationsDoNotRepeat(t *testing.T) {
 
 // A hundred thousand datagrams through a small table: memory is what it was, the youngest are
 // known.
-func TestFullTableGivesUpTheOldest(t *testing.T) {
+func TestFullTableEvictsTheOldest(t *testing.T) {
 	table := newTable(t, 80)
 	bucket := func(n uint64) uint64 { return n << 8 } // all in bucket 0
 	for n := range uint64(100_000) {

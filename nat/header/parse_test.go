@@ -12,7 +12,7 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-func TestParseReadsWhatIsThere(t *testing.T) {
+func TestParseValidPackets(t *testing.T) {
 	for name, frame := range corpus() {
 		t.Run(name, func(t *testing.T) {
 			if err := headertest.Verify(frame); err != nil {
@@ -93,7 +93,7 @@ func TestParseLong(t *testing.T) {
 
 // Every length that a header can claim of a truncated or padded frame is judged as the reference
 // does.
-func TestParseLyingLengths(t *testing.T) {
+func TestParseFalseLengths(t *testing.T) {
 	for name, frame := range corpus() {
 		at := len(frame) - len(headertest.IP(frame))
 		field, v4 := at+4, frame[at]>>4 == 4
@@ -190,7 +190,7 @@ func extensions(types ...uint8) []byte {
 	})
 }
 
-func TestParseNamesTheFault(t *testing.T) {
+func TestParseDropReasons(t *testing.T) {
 	tcp4 := corpus()["tcp4"]
 	tcp6 := corpus()["tcp6"]
 	udp4 := corpus()["udp4"]

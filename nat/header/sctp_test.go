@@ -71,8 +71,9 @@ func TestParseSCTPRefuses(t *testing.T) {
 	}
 }
 
-// A first fragment is refused with its ports known: who must tell ours from the node's needs them.
-func TestParseSCTPFragmentKnowsItsPorts(t *testing.T) {
+// The ports of a first fragment are parsed although it is refused: the caller needs them to tell a
+// packet of ours from one of the node's.
+func TestParseSCTPFragmentHasPorts(t *testing.T) {
 	d := headertest.SCTP(client6, vip6, 0)
 	d.Payload = make([]byte, 200)
 	for i, frame := range headertest.Split(d.Bytes(), 104, 7) {

@@ -41,9 +41,9 @@ type scenario struct {
 	manifests []byte // as installed last
 }
 
-// TestOneMachine installs the chart on a cluster of real kubelets, reaches Services from outside,
-// updates and removes the gateway. Each part goes on where the one before it ended.
-func TestOneMachine(t *testing.T) {
+// TestChartOnACluster installs the chart on a cluster of real kubelets, reaches Services from
+// outside, updates and removes the gateway. Each part goes on where the one before it ended.
+func TestChartOnACluster(t *testing.T) {
 	if os.Getenv(enableVariable) != "1" {
 		t.Skip("needs nodes, whose programs take minutes to build: " + enableVariable + "=1, or make cluster-test")
 	}

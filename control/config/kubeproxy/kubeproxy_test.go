@@ -84,8 +84,8 @@ func convert(t *testing.T, text string, o Options) (*Result, *config.Configurati
 	return r, c
 }
 
-// What fields become where it depends on others.
-func TestMeaning(t *testing.T) {
+// The conversion of fields that depend on others.
+func TestDependentFields(t *testing.T) {
 	t.Parallel()
 	eth0 := Options{Interfaces: []string{"eth0"}, CPUs: 64}
 	for _, tt := range []struct {
@@ -157,9 +157,8 @@ func flows(c *config.Configuration) any         { return fmt.Sprint(c.Flows.IPv4
 func established(c *config.Configuration) any   { return c.Flows.Timeouts.Established }
 func kubeconfig(c *config.Configuration) any    { return c.Kubernetes.Kubeconfig }
 
-// Every field that is set is told of once, whatever the file, and every one of those
-// that became something is in force.
-func TestEachFieldIsToldOf(t *testing.T) {
+// Every field that is set is reported once, in any file, and each that was converted is in force.
+func TestEachFieldIsReported(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"ipvs", "nftables"} {
 		r, err := Convert(name, read(t, name+".yaml"), Options{CPUs: 1})

@@ -98,7 +98,7 @@ func TestValues(t *testing.T) {
 			want: `"--socket","/run/gw/status.sock","probe","live"`},
 		{name: "a state directory that cannot be mounted", values: values{"config": values{"stateDir": "/run/"}},
 			refusedBecause: "stateDir is /run:"},
-		{name: "a state directory that is nowhere", values: values{"config": values{"stateDir": "run/s"}},
+		{name: "a relative state directory", values: values{"config": values{"stateDir": "run/s"}},
 			refusedBecause: "stateDir is run/s:"},
 		{name: "sysctls where the daemon looks for them", want: "mountPath: /host/proc/sys/net}"},
 		{name: "nobody's service account", values: values{"serviceAccount": values{"create": false}},
@@ -111,7 +111,7 @@ func TestValues(t *testing.T) {
 		{name: "a priority class of its own", values: values{"priorityClass": values{"create": true, "name": "gw"}},
 			want: "kind: PriorityClass"},
 		{name: "restart on change", values: values{"restartOnConfigChange": true}, want: "checksum/config: "},
-		{name: "the configuration's own word", values: values{"config": values{"kubernetes": values{"enabled": false}}},
+		{name: "kubernetes.enabled is false", values: values{"config": values{"kubernetes": values{"enabled": false}}},
 			want: "      enabled: false\n"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

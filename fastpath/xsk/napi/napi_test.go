@@ -12,8 +12,8 @@ import (
 
 var all = Settings{DeferHardIRQs: 3, FlushTimeout: 50 * time.Microsecond, Threaded: On}
 
-// TestNothing: without settings nothing is opened, read or written.
-func TestNothing(t *testing.T) {
+// TestZeroSettings: without settings nothing is opened, read or written.
+func TestZeroSettings(t *testing.T) {
 	d, err := Apply("no-such-device", 1, Settings{}, nil)
 	must(t, err)
 	must(t, d.Restore())

@@ -46,8 +46,8 @@ func TestBytesDecode(t *testing.T) {
 	}
 }
 
-// Verify notices one changed byte in all that a checksum covers.
-func TestVerifyNoticesEveryByte(t *testing.T) {
+// Verify detects a change of any byte that a checksum covers.
+func TestVerifyDetectsEachChangedByte(t *testing.T) {
 	for name, p := range samples() {
 		frame := p.Bytes()
 		ip := len(frame) - len(IP(frame))

@@ -8,8 +8,9 @@ import (
 	"testing"
 )
 
-// TestFarewell: the last line says clean only where the node is, and counts what broke.
-func TestFarewell(t *testing.T) {
+// TestLastLogLine: the last line contains "clean" only if the node was restored, and counts the
+// connections that broke.
+func TestLastLogLine(t *testing.T) {
 	for _, c := range []struct {
 		keep bool
 		err  error

@@ -12,8 +12,8 @@ import (
 	"sluice.dev/sluice/flowtable/affinity"
 )
 
-// TestPlacesInFlowTable: as many workers as a plan may have find a place beside the others that
-// take one.
+// TestPlacesInFlowTable: the flow table has a handle for each of the most workers that a plan may
+// have, and for all other users.
 func TestPlacesInFlowTable(t *testing.T) {
 	table, err := flowtable.NewHeap(flowtable.Config{
 		IPv4Flows: 1024, IPv6Flows: 1024, Timeouts: flowtable.DefaultTimeouts(),

@@ -357,8 +357,8 @@ func TestFindings(t *testing.T) {
 	}
 }
 
-// TestEnough: what is on the edge is no finding.
-func TestEnough(t *testing.T) {
+// TestBoundaryValuesAreNoFindings: a value exactly at its limit is no finding.
+func TestBoundaryValuesAreNoFindings(t *testing.T) {
 	for name, change := range map[string]func(*Facts){
 		"first kernel":          func(f *Facts) { f.Kernel = "6.12.0" },
 		"next major":            func(f *Facts) { f.Kernel = "7.0.0" },
@@ -538,8 +538,9 @@ func TestVLANConfigured(t *testing.T) {
 	}
 }
 
-// TestWhyCopy: that there is no zero-copy, and why, is reported also where nothing is wrong.
-func TestWhyCopy(t *testing.T) {
+// TestReasonForCopyMode: the lack of zero-copy is reported with its reason, even if nothing is
+// wrong.
+func TestReasonForCopyMode(t *testing.T) {
 	for _, c := range []struct {
 		driver, kernel string
 		bit, plain     bool

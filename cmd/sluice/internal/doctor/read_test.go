@@ -90,7 +90,7 @@ func TestReadRunning(t *testing.T) {
 	}
 }
 
-func TestReadNothing(t *testing.T) {
+func TestReadWithoutConfiguration(t *testing.T) {
 	f, err := Read(t.Context(), "", filepath.Join(t.TempDir(), "s"))
 	if err != nil {
 		t.Fatal(err)
@@ -176,10 +176,10 @@ func TestReadAPI(t *testing.T) {
 	}
 }
 
-// TestHiddenSocket: to a user who may not look, a daemon's socket is neither absent nor an
-// obstacle. Root looks everywhere, so a thread without CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH
-// does.
-func TestHiddenSocket(t *testing.T) {
+// TestSocketWithoutPermission: if the user may not read the directory, the daemon's socket counts
+// neither as absent nor as an error. Root may read all directories, so the test uses a thread
+// without CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH.
+func TestSocketWithoutPermission(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "status.sock")
 	l, err := net.Listen("unix", path)

@@ -12,9 +12,9 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// TestMalformedIsTheParsers: ends that no packet can have are refused as the parser refuses
-// the packet.
-func TestMalformedIsTheParsers(t *testing.T) {
+// TestMalformedAgreesWithTheParser: addresses and ports that no packet can have are refused with
+// the parser's reason.
+func TestMalformedAgreesWithTheParser(t *testing.T) {
 	ends := [2][]string{
 		{"198.51.100.7", "203.0.113.10", "127.0.0.1", "0.1.2.3", "224.0.0.1", "255.255.255.255", "169.254.1.1",
 			"240.0.0.1"},

@@ -36,8 +36,8 @@ func TestReaderClosed(t *testing.T) {
 	}
 }
 
-// TestReaderAdopts: what nobody bound gets the backend that its tuples say; what is bound, and what
-// has no backend any more, stays as it is.
+// TestReaderAdopts: a flow that is not bound gets the backend of its tuples. A flow that is bound,
+// or that has no backend any more, does not change.
 func TestReaderAdopts(t *testing.T) {
 	of := func(s string) header.Addr { return header.AddrFrom(netip.MustParseAddr(s)) }
 	handle := new(services.Handle)

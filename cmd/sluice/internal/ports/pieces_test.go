@@ -185,7 +185,7 @@ func TestPiecesWithoutWorkers(t *testing.T) {
 	}
 }
 
-func TestInPieces(t *testing.T) {
+func TestAdviceForPieces(t *testing.T) {
 	dev := devices.Device{Name: nic, Driver: "newnic", MTU: 1500}
 	for _, tc := range []struct {
 		name      string

@@ -438,8 +438,9 @@ func TestNativeAgain(t *testing.T) {
 	}
 }
 
-// TestOneTryForNative: generic mode that has another cause than the MTU is not given up for it.
-func TestOneTryForNative(t *testing.T) {
+// TestGenericModeWithoutMTUCauseStays: generic mode that has another cause than the MTU is not
+// given up for it.
+func TestGenericModeWithoutMTUCauseStays(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: nic}})) // has no native XDP
 	link, err := netlink.LinkByName(nic)

@@ -56,8 +56,8 @@ func TestTuning(t *testing.T) {
 	}
 }
 
-// TestUntouched: a configuration that says nothing changes nothing of the device.
-func TestUntouched(t *testing.T) {
+// TestNoSettingsChangeNothing: a configuration without such settings changes nothing of the device.
+func TestNoSettingsChangeNothing(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	addNIC(t, 1)
 	dev, err := devices.Read(nic)

@@ -14,8 +14,8 @@ import (
 	"sluice.dev/sluice/xdpprog"
 )
 
-// TestFullTablesRefuse: of a set that is larger than the kernel's tables, what has no room is
-// named, and all else is done.
+// TestFullTablesRefuse: if a set is larger than the kernel's tables, the entries without room are
+// named, and all others are written.
 func TestFullTablesRefuse(t *testing.T) {
 	const room = 8
 	s, err := xdpprog.Load(xdpprog.Config{MaxFrontends: room, MaxSources: room, MaxAddrs: room})
