@@ -1,11 +1,6 @@
 package topo
 
-import (
-	"fmt"
-	"net/netip"
-
-	"github.com/vishvananda/netlink"
-)
+import "net/netip"
 
 // buildDirect joins the hosts by veth pairs that lead from one to the other, without a
 // bridge in between: what a packet costs is then the gateway's and the wire's alone.
@@ -31,7 +26,8 @@ func (n *Net) buildDirect(c *Config) error {
 		if err != nil {
 			return err
 		}
-		if err := n.pair(h, w.port, w.mtu, c.Queues); err != nil {
+		err = n.Gateway.Run(func() error { return addVeth(w.port, h.ns, "eth0", c.Queues, w.mtu) })
+		if err != nil {
 			return err
 		}
 		for _, end := range [...]struct {
@@ -49,19 +45,4 @@ func (n *Net) buildDirect(c *Config) error {
 		*w.where = []*Host{h}
 	}
 	return nil
-}
-
-// pair makes a veth pair between the gateway and eth0 of a host.
-func (n *Net) pair(h *Host, port string, mtu, queues int) error {
-	return n.Gateway.Run(func() error {
-		attrs := netlink.NewLinkAttrs()
-		attrs.Name, attrs.MTU, attrs.NumTxQueues, attrs.NumRxQueues = port, mtu, queues, queues
-		veth := netlink.NewVeth(attrs)
-		veth.PeerName, veth.PeerNamespace = "eth0", netlink.NsFd(int(h.ns.file.Fd()))
-		veth.PeerMTU, veth.PeerNumTxQueues, veth.PeerNumRxQueues = uint32(mtu), uint32(queues), uint32(queues)
-		if err := netlink.LinkAdd(veth); err != nil {
-			return fmt.Errorf("create veth %s: %w", port, err)
-		}
-		return nil
-	})
 }

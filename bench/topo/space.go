@@ -6,8 +6,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/vishvananda/netlink"
-
 	"sluice.dev/sluice/control/ethtool"
 )
 
@@ -27,7 +25,7 @@ func NewSpace() (*Space, error) {
 // OpenSpace enters a namespace that somebody else made and ip-netns(8) lists. Close
 // does not remove it.
 func OpenSpace(name string) (*Space, error) {
-	f, err := os.Open(filepath.Join("/run/netns", name))
+	f, err := os.Open(filepath.Join(netnsDir, name))
 	if err != nil {
 		return nil, fmt.Errorf("network namespace %s: %w (`ip netns` lists those there are)", name, err)
 	}
@@ -43,19 +41,7 @@ func (s *Space) Close() error { return s.ns.close() }
 // Connect joins two spaces by a veth pair, up on both sides, offloads off, without IPv6
 // (whose neighbour discovery would send packets of its own).
 func Connect(a *Space, devA string, b *Space, devB string, queues, mtu int) error {
-	err := a.Run(func() error {
-		attrs := netlink.NewLinkAttrs()
-		attrs.Name, attrs.MTU = devA, mtu
-		attrs.NumTxQueues, attrs.NumRxQueues = queues, queues
-		veth := netlink.NewVeth(attrs)
-		veth.PeerName, veth.PeerNamespace = devB, netlink.NsFd(int(b.ns.file.Fd()))
-		veth.PeerMTU = uint32(mtu)
-		if err := netlink.LinkAdd(veth); err != nil {
-			return fmt.Errorf("create veth %s: %w", devA, err)
-		}
-		return nil
-	})
-	if err != nil {
+	if err := a.Run(func() error { return addVeth(devA, b.ns, devB, queues, mtu) }); err != nil {
 		return fmt.Errorf("topo: %w", err)
 	}
 	quiet := func(dev string) func() error {

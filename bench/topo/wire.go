@@ -40,13 +40,8 @@ func (s *segment) addBridge() error {
 // plug connects a namespace to the segment by a veth pair: dev in the namespace,
 // a port of the bridge on the other side. It runs in the wire namespace.
 func (s *segment) plug(ns *namespace, port, dev string) error {
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU = port, s.mtu
-	attrs.NumTxQueues, attrs.NumRxQueues = s.queues, s.queues
-	veth := netlink.NewVeth(attrs)
-	veth.PeerName, veth.PeerNamespace = dev, netlink.NsFd(int(ns.file.Fd()))
-	if err := netlink.LinkAdd(veth); err != nil {
-		return fmt.Errorf("create veth %s: %w", port, err)
+	if err := addVeth(port, ns, dev, s.queues, s.mtu); err != nil {
+		return err
 	}
 	if err := s.enslave(port); err != nil {
 		return err
@@ -55,6 +50,20 @@ func (s *segment) plug(ns *namespace, port, dev string) error {
 		return err
 	}
 	return bringUp(port)
+}
+
+// addVeth makes a veth pair of one MTU and as many queues at both ends: dev in the calling thread's
+// namespace, peer in another.
+func addVeth(dev string, in *namespace, peer string, queues, mtu int) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU, attrs.NumTxQueues, attrs.NumRxQueues = dev, mtu, queues, queues
+	veth := netlink.NewVeth(attrs)
+	veth.PeerName, veth.PeerNamespace, veth.PeerMTU = peer, netlink.NsFd(int(in.file.Fd())), uint32(mtu)
+	veth.PeerNumTxQueues, veth.PeerNumRxQueues = uint32(queues), uint32(queues)
+	if err := netlink.LinkAdd(veth); err != nil {
+		return fmt.Errorf("create veth %s: %w", dev, err)
+	}
+	return nil
 }
 
 // enslave makes an interface of the wire namespace, in which it runs, a port of the segment's
