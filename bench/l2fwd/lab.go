@@ -104,7 +104,7 @@ func (l *lab) close() error {
 		errs = append(errs, s.close())
 	}
 	if l.counter != nil {
-		errs = append(errs, l.counter.close())
+		errs = append(errs, l.counter.Close())
 	}
 	if l.net != nil {
 		errs = append(errs, l.net.Close())

@@ -1,49 +1,21 @@
 package l2fwd
 
 import (
-	"errors"
-	"fmt"
-
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
-	"github.com/cilium/ebpf/link"
 
+	"sluice.dev/sluice/bench/xdp"
 	"sluice.dev/sluice/fastpath/xsk"
 )
 
-// steering is the XDP program of an interface, and the sockets that it redirects to.
-type steering struct {
-	xsks *ebpf.Map
-	prog *ebpf.Program
-	xdp  link.Link
-}
-
 // attach redirects IPv4 and IPv6 of an interface to sockets, by queue. Packets of
 // a queue without one pass.
-func attach(ifindex int, sockets []*xsk.Socket) (s *steering, err error) {
-	s = new(steering)
-	defer func() {
-		if err != nil {
-			err = errors.Join(fmt.Errorf("l2fwd: XDP program on interface %d: %w", ifindex, err), s.close())
-		}
-	}()
-	s.xsks, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4,
-		MaxEntries: uint32(len(sockets))})
-	if err != nil {
-		return s, err
+func attach(ifindex int, sockets []*xsk.Socket) (*xdp.Program, error) {
+	var descriptors []int
+	for _, s := range sockets {
+		descriptors = append(descriptors, s.FD())
 	}
-	for q, socket := range sockets {
-		if err := s.xsks.Put(uint32(q), uint32(socket.FD())); err != nil {
-			return s, err
-		}
-	}
-	s.prog, err = ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "Apache-2.0",
-		Instructions: redirectIP(s.xsks)})
-	if err != nil {
-		return s, err
-	}
-	s.xdp, err = link.AttachXDP(link.XDPOptions{Program: s.prog, Interface: ifindex})
-	return s, err
+	return xdp.Attach(ifindex, 0, xdp.Sockets(descriptors...), redirectIP)
 }
 
 // redirectIP is, in struct xdp_md's terms:
@@ -75,18 +47,4 @@ func redirectIP(xsks *ebpf.Map) asm.Instructions {
 		asm.Mov.Imm(asm.R0, xdpPass).WithSymbol("pass"),
 		asm.Return(),
 	}
-}
-
-func (s *steering) close() error {
-	var errs []error
-	if s.xdp != nil {
-		errs = append(errs, s.xdp.Close())
-	}
-	if s.prog != nil {
-		errs = append(errs, s.prog.Close())
-	}
-	if s.xsks != nil {
-		errs = append(errs, s.xsks.Close())
-	}
-	return errors.Join(errs...)
 }

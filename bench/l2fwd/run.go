@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"sluice.dev/sluice/bench/xdp"
 	"sluice.dev/sluice/control/ethtool"
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/xsk"
@@ -47,7 +48,7 @@ type forwarder struct {
 	c        *Config
 	sides    []side // one, or in and out
 	workers  []*worker
-	steering []*steering
+	programs []*xdp.Program
 }
 
 type side struct {
@@ -92,11 +93,11 @@ func (f *forwarder) open(ctx context.Context) error {
 		for q := range sockets {
 			sockets[q] = f.workers[q%workers].links[q/workers*len(f.sides)+i]
 		}
-		st, err := attach(s.ifindex, sockets)
+		p, err := attach(s.ifindex, sockets)
 		if err != nil {
 			return err
 		}
-		f.steering = append(f.steering, st)
+		f.programs = append(f.programs, p)
 	}
 	return nil
 }
@@ -166,8 +167,8 @@ func findSide(name string) (side, error) {
 // close undoes what open did, in reverse: first no more packets come.
 func (f *forwarder) close() error {
 	var errs []error
-	for _, s := range f.steering {
-		errs = append(errs, s.close())
+	for _, p := range f.programs {
+		errs = append(errs, p.Close())
 	}
 	for _, w := range f.workers {
 		for _, err := range w.close() {

@@ -1,22 +1,19 @@
 package l2fwd
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
+
+	"sluice.dev/sluice/bench/xdp"
 )
 
 // sink counts the source's packets that reach an interface by how long they were under way,
 // and drops all, in XDP.
-type sink struct {
-	counts *ebpf.Map // by latency, one slot per CPU
-	prog   *ebpf.Program
-	xdp    link.Link
-}
+type sink struct{ *xdp.Program } // its map is by latency, one slot per CPU
 
 const (
 	sinkBuckets = 1024
@@ -24,25 +21,10 @@ const (
 )
 
 // openSink must be called in the interface's network namespace.
-func openSink(ifindex int) (s *sink, err error) {
-	s = new(sink)
-	defer func() {
-		if err != nil {
-			err = errors.Join(fmt.Errorf("l2fwd: counter on interface %d: %w", ifindex, err), s.close())
-		}
-	}()
-	s.counts, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 8,
-		MaxEntries: sinkBuckets})
-	if err != nil {
-		return s, err
-	}
-	s.prog, err = ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "Apache-2.0",
-		Instructions: countAndDrop(s.counts)})
-	if err != nil {
-		return s, err
-	}
-	s.xdp, err = link.AttachXDP(link.XDPOptions{Program: s.prog, Interface: ifindex, Flags: link.XDPDriverMode})
-	return s, err
+func openSink(ifindex int) (*sink, error) {
+	p, err := xdp.Attach(ifindex, link.XDPDriverMode, &ebpf.MapSpec{Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 8,
+		MaxEntries: sinkBuckets}, countAndDrop)
+	return &sink{p}, err
 }
 
 // countAndDrop is, for packets of the source:
@@ -90,7 +72,7 @@ type latencies [sinkBuckets]uint64
 func (s *sink) read() (l latencies, err error) {
 	var perCPU []uint64
 	for i := range l {
-		if err := s.counts.Lookup(uint32(i), &perCPU); err != nil {
+		if err := s.Map.Lookup(uint32(i), &perCPU); err != nil {
 			return l, fmt.Errorf("l2fwd: read the counter: %w", err)
 		}
 		for _, n := range perCPU {
@@ -124,18 +106,4 @@ func (l *latencies) since(b *latencies) (d latencies) {
 		d[i] = l[i] - b[i]
 	}
 	return d
-}
-
-func (s *sink) close() error {
-	var errs []error
-	if s.xdp != nil {
-		errs = append(errs, s.xdp.Close())
-	}
-	if s.prog != nil {
-		errs = append(errs, s.prog.Close())
-	}
-	if s.counts != nil {
-		errs = append(errs, s.counts.Close())
-	}
-	return errors.Join(errs...)
 }

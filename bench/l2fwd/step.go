@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"runtime"
-	"slices"
 	"time"
+
+	"sluice.dev/sluice/bench/results"
 )
 
 // stepTrial times what the forwarder does with a given number of waiting packets, on one
@@ -82,10 +83,4 @@ func (t *stepTrial) measure(ctx context.Context, w *worker, src *source) (o step
 	return stepOutcome{worker: median(worker), source: median(source)}
 }
 
-func median(v []float64) float64 {
-	if len(v) == 0 {
-		return 0
-	}
-	v = slices.Sorted(slices.Values(v))
-	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
-}
+func median(v []float64) float64 { return (&results.Point{Samples: v}).Median() }

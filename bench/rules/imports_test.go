@@ -96,6 +96,8 @@ var rules = []rule{
 	{From: "cmd/sluice", Never: []string{"bench", "github.com/asavie/xdp", "github.com/google/gopacket",
 		"control/k8s/k8stest", "control/controltest"},
 		Why: "the laboratory is not in the production binary"},
+	{From: "bench/xdp", Never: []string{"bench", "fastpath", "control", "xdpprog"},
+		Why: "it puts any program on any interface, below everything that measures"},
 	{From: "", Never: []string{"github.com/asavie/xdp"}, But: []string{"bench/asavie"},
 		Why: "asavie/xdp is the measured baseline, not a way to forward"},
 }

@@ -9,9 +9,9 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
-	"github.com/cilium/ebpf/link"
 
 	"sluice.dev/sluice/bench/stateless"
+	"sluice.dev/sluice/bench/xdp"
 	"sluice.dev/sluice/control/ethtool"
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/xsk"
@@ -23,15 +23,13 @@ type Port = stateless.Port
 // line is an open Port: an AF_XDP socket, its memory, and the program that redirects
 // everything to it.
 type line struct {
-	mac      [6]byte
-	own4     netip.Addr // invalid without one
-	own6     netip.Addr
-	umem     *xsk.UMEM
-	pool     *fastpath.Pool
-	socket   *xsk.Socket
-	sockets  *ebpf.Map
-	program  *ebpf.Program
-	attached link.Link
+	mac     [6]byte
+	own4    netip.Addr // invalid without one
+	own6    netip.Addr
+	umem    *xsk.UMEM
+	pool    *fastpath.Pool
+	socket  *xsk.Socket
+	program *xdp.Program
 }
 
 const (
@@ -64,7 +62,8 @@ func openLine(ctx context.Context, p *Port) (l *line, err error) {
 			return err
 		}
 		l.socket.Refill(l.pool)
-		return l.attach(ifi.Index)
+		l.program, err = xdp.Attach(ifi.Index, 0, xdp.Sockets(l.socket.FD()), redirect)
+		return err
 	})
 }
 
@@ -103,44 +102,20 @@ func (l *line) inspect(name string) (*net.Interface, error) {
 	return ifi, nil
 }
 
-// attach redirects every packet to the socket, natively where the driver can.
-func (l *line) attach(ifindex int) (err error) {
-	l.sockets, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4, MaxEntries: 1})
-	if err != nil {
-		return err
-	}
-	if err := l.sockets.Put(uint32(0), uint32(l.socket.FD())); err != nil {
-		return err
-	}
+// redirect gives every packet to the first socket.
+func redirect(sockets *ebpf.Map) asm.Instructions {
 	const xdpDrop = 1 // enum xdp_action: what is not redirected is nobody's
-	l.program, err = ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "Apache-2.0",
-		Instructions: asm.Instructions{
-			asm.LoadMapPtr(asm.R1, l.sockets.FD()),
-			asm.Mov.Imm(asm.R2, 0),
-			asm.Mov.Imm(asm.R3, xdpDrop),
-			asm.FnRedirectMap.Call(),
-			asm.Return(),
-		}})
-	if err != nil {
-		return fmt.Errorf("load the XDP program: %w", err)
+	return asm.Instructions{
+		asm.LoadMapPtr(asm.R1, sockets.FD()),
+		asm.Mov.Imm(asm.R2, 0),
+		asm.Mov.Imm(asm.R3, xdpDrop),
+		asm.FnRedirectMap.Call(),
+		asm.Return(),
 	}
-	if l.attached, err = link.AttachXDP(link.XDPOptions{Program: l.program, Interface: ifindex}); err != nil {
-		return fmt.Errorf("attach the XDP program: %w", err)
-	}
-	return nil
 }
 
 func (l *line) close() error {
-	var errs []error
-	if l.attached != nil {
-		errs = append(errs, l.attached.Close())
-	}
-	if l.program != nil {
-		errs = append(errs, l.program.Close())
-	}
-	if l.sockets != nil {
-		errs = append(errs, l.sockets.Close())
-	}
+	errs := []error{l.program.Close()}
 	if l.socket != nil {
 		errs = append(errs, l.socket.Close(l.pool))
 	}
