@@ -208,9 +208,6 @@ func (e *Engine) setClock(now uint64) {
 	e.us, e.ms = uint32(e.since/1000), uint32(e.since/1_000_000)
 }
 
-// Stats is what the engine counted, for its goroutine.
-func (e *Engine) Stats() *Stats { return &e.stats }
-
 // Ready says whether the gateway is known.
 func (e *Engine) Ready() bool { return e.resolved }
 

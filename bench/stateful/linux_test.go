@@ -142,7 +142,7 @@ func wait(t *testing.T, d *driver, so func(Counts) bool) {
 			_, packets := d.seen()
 			t.Fatalf("after %s: %+v, packets %+v", limit, d.total(), packets)
 		}
-		if err := pause(t.Context(), 5*time.Millisecond); err != nil {
+		if err := topo.Pause(t.Context(), 5*time.Millisecond); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -175,7 +175,7 @@ func converse(c net.Conn, template *Template, side Side, server uint32, client n
 	for k := range template.Steps {
 		s := &template.Steps[k]
 		if s.From == side {
-			if err := pause(context.Background(), s.After); err != nil {
+			if err := topo.Pause(context.Background(), s.After); err != nil {
 				return err
 			}
 			if _, err := c.Write(template.Message(k, tag)); err != nil {

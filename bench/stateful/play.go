@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"sync/atomic"
 	"time"
+
+	"sluice.dev/sluice/bench/topo"
 )
 
 // Lab is two ports and what is between them.
@@ -116,7 +118,7 @@ func (l *Lab) play(ctx context.Context, r *Result, client, server *driver, progr
 				resolveTimeout, client.engine.c.Gateway, client.ready.Load(), server.engine.c.Gateway,
 				server.ready.Load())
 		}
-		if err := pause(ctx, 10*time.Millisecond); err != nil {
+		if err := topo.Pause(ctx, 10*time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -133,7 +135,7 @@ func (l *Lab) play(ctx context.Context, r *Result, client, server *driver, progr
 	r.Seconds = time.Since(began).Seconds()
 	client.stopOpening.Store(true)
 	for began := time.Now(); err == nil && client.total().Active > 0 && time.Since(began) < drainFor; {
-		err = pause(ctx, publishEvery)
+		err = topo.Pause(ctx, publishEvery)
 	}
 	cancel()
 	if aside := <-ended; aside != nil && !errors.Is(aside, context.Canceled) {
@@ -141,17 +143,6 @@ func (l *Lab) play(ctx context.Context, r *Result, client, server *driver, progr
 	}
 	r.Open = client.total().Active
 	return err
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
 }
 
 // watch prints a line each second.
@@ -163,7 +154,7 @@ func watch(ctx context.Context, duration time.Duration, client *driver, progress
 		if left <= 0 {
 			return nil
 		}
-		if err := pause(ctx, min(left, time.Second)); err != nil {
+		if err := topo.Pause(ctx, min(left, time.Second)); err != nil {
 			return err
 		}
 		c := client.total()
