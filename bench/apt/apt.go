@@ -107,13 +107,32 @@ func parseList(text string) (sources []Source) {
 // Apt is an apt of its own: sources, lists, archives and state lie in one directory. It believes
 // that nothing is installed, so that what a package needs comes with it.
 type Apt struct {
-	Dir string // of all that is its own
-	env []string
+	Dir    string // of all that is its own
+	Suites []string
+	env    []string
 }
 
-// New makes the directory and reads the lists of some suites.
-func New(ctx context.Context, dir string, from Source, suites ...string) (*Apt, error) {
-	a := &Apt{Dir: dir, env: append(os.Environ(), "APT_CONFIG="+filepath.Join(dir, "apt.conf"), "LC_ALL=C")}
+// Use runs f with an apt of some suites, the machine's own if none is named. Its directory is gone
+// afterwards.
+func Use(ctx context.Context, dir string, suites []string, f func(*Apt) error) (err error) {
+	from, err := MachineSource("/etc/apt")
+	if err != nil {
+		return err
+	}
+	if len(suites) == 0 {
+		suites = from.Suites
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	a, err := open(ctx, dir, from, suites)
+	if err != nil {
+		return err
+	}
+	return f(a)
+}
+
+// open makes the directory and reads the lists of some suites.
+func open(ctx context.Context, dir string, from Source, suites []string) (*Apt, error) {
+	a := &Apt{Dir: dir, Suites: suites, env: append(os.Environ(), "APT_CONFIG="+filepath.Join(dir, "apt.conf"), "LC_ALL=C")}
 	for _, d := range []string{"lists/partial", "archives/partial", "parts"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
 			return nil, err

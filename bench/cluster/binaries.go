@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -14,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"sluice.dev/sluice/bench/scratch"
 )
 
 // EnableVariable is the environment variable that tests which need the binaries ask
@@ -88,7 +87,7 @@ func BuildSet(ctx context.Context, progress io.Writer, s Set) (dir string, err e
 	if dir, err = cacheDir(source); err != nil {
 		return "", err
 	}
-	return dir, makeOnce(ctx, dir, func(next string) error {
+	return dir, scratch.Once(ctx, dir, func(next string) error {
 		begin := time.Now()
 		fmt.Fprintf(progress, "cluster: building %s %s into %s: this takes minutes, once\n", s.What, version, dir)
 		if err := buildAll(ctx, source, next, s.Programs); err != nil {
@@ -105,42 +104,6 @@ func binariesIn(dir string) *Binaries {
 		Dir: dir, Etcd: in("etcd"), APIServer: in("kube-apiserver"), KubeProxy: in("kube-proxy"),
 		Controllers: in("kube-controller-manager"), Scheduler: in("kube-scheduler"), Kubelet: in("kubelet"),
 	}
-}
-
-// makeOnce makes a directory of the cache that is not there yet: fill gets an empty one beside it,
-// which is renamed when all is there. Nobody ever changes it again. Of several callers, in any
-// processes, one fills it and the others wait.
-func makeOnce(ctx context.Context, dir string, fill func(next string) error) error {
-	if complete(dir) {
-		return nil
-	}
-	unlock, err := lock(ctx, dir+".lock")
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if complete(dir) { // by somebody else, meanwhile
-		return nil
-	}
-	next := dir + ".next" // what lies there already is of a caller that was killed: the lock is ours
-	if err := errors.Join(os.RemoveAll(next), os.Mkdir(next, 0o755)); err != nil {
-		return fmt.Errorf("cluster: %w", err)
-	}
-	defer os.RemoveAll(next) // after the rename there is nothing of that name
-	if err := fill(next); err != nil {
-		return err
-	}
-	if err := os.Rename(next, dir); err != nil {
-		return fmt.Errorf("cluster: %w", err)
-	}
-	return nil
-}
-
-// complete reports whether a directory has all that it should: it gets its name in one step
-// when it does.
-func complete(dir string) bool {
-	info, err := os.Stat(dir)
-	return err == nil && info.IsDir()
 }
 
 // moduleDir is where a nested module lies in the tree that the caller is in.
@@ -167,8 +130,7 @@ func cacheDir(source string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("cluster: %w (set HOME or XDG_CACHE_HOME)", err)
 	}
-	parent := filepath.Join(cache, "sluice-cluster")
-	return filepath.Join(parent, hex.EncodeToString(sum.Sum(nil)[:8])), os.MkdirAll(parent, 0o755)
+	return filepath.Join(cache, "sluice-cluster", hex.EncodeToString(sum.Sum(nil)[:8])), nil
 }
 
 // buildAll builds programs into a directory.
@@ -187,30 +149,4 @@ func buildAll(ctx context.Context, source, dir string, programs []Program) error
 		}
 	}
 	return nil
-}
-
-// lock takes an advisory lock on a file. The kernel gives it back when its holder
-// dies, so a killed build stops nobody.
-func lock(ctx context.Context, path string) (unlock func(), err error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return nil, fmt.Errorf("cluster: %w", err)
-	}
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return func() { f.Close() }, nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			return nil, errors.Join(fmt.Errorf("cluster: lock %s: %w", path, err), f.Close())
-		}
-		select {
-		case <-ctx.Done():
-			return nil, errors.Join(fmt.Errorf("cluster: somebody else builds (%s is locked): %w", path, ctx.Err()),
-				f.Close())
-		case <-tick.C:
-		}
-	}
 }

@@ -63,26 +63,6 @@ func TestCacheDirectoryFollowsTheModule(t *testing.T) {
 	}
 }
 
-// TestLock: one holder at a time, who may give it back, or be waited for in vain.
-func TestLock(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "lock")
-	unlock, err := lock(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 150*time.Millisecond)
-	defer cancel()
-	if _, err := lock(ctx, path); !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatalf("locked twice: %v", err)
-	}
-	unlock()
-	unlock, err = lock(testContext(t), path)
-	if err != nil {
-		t.Fatalf("not to be had after it was given back: %v", err)
-	}
-	unlock()
-}
-
 // TestSweep: what a dead process left goes, what a living one has and what is not ours
 // by its name stays.
 func TestSweep(t *testing.T) {

@@ -3,10 +3,11 @@ package cluster
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+
+	"sluice.dev/sluice/bench/apt"
 )
 
 // proxyPackages hold what kube-proxy runs in mode ipvs, and the libraries of theirs that a small
@@ -16,22 +17,13 @@ var proxyPackages = []string{"ipset", "libipset13", "iptables", "libxtables12", 
 // FetchProxyTools returns ipset and iptables, for ProxyConfig.Runtime. They come as FetchRuntime
 // says, once.
 func FetchProxyTools(ctx context.Context, progress io.Writer) (*Runtime, error) {
-	const what = "ipset and iptables"
-	dir, err := packagesDir(proxyPackages)
-	if err != nil {
-		return nil, err
-	}
-	return &Runtime{Dir: dir}, makeOnce(ctx, dir, func(next string) error {
-		fmt.Fprintf(progress, "cluster: downloading %s into %s, once\n", what, dir)
-		err := download(ctx, next, proxyPackages, false)
-		if err == nil {
-			err = linkIPTables(filepath.Join(next, "usr/sbin"))
+	dir, err := fetch(ctx, progress, "ipset and iptables", proxyPackages, func(a *apt.Apt, into string) error {
+		if err := unpack(ctx, a, into, proxyPackages); err != nil {
+			return err
 		}
-		if err != nil {
-			return fmt.Errorf("cluster: fetch %s: %w", what, err)
-		}
-		return nil
+		return linkIPTables(filepath.Join(into, "usr/sbin"))
 	})
+	return &Runtime{Dir: dir}, err
 }
 
 // linkIPTables gives the program that speaks nf_tables the names that Debian has

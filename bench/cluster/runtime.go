@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/bench/apt"
+	"sluice.dev/sluice/bench/scratch"
 )
 
 // Runtime is what runs containers on a node, or what kube-proxy runs, out of Debian's packages,
@@ -32,29 +32,43 @@ var runtimePackages = []string{
 // changes nothing of the system: the lists of packages are private, too. Progress is written to a
 // stream.
 func FetchRuntime(ctx context.Context, progress io.Writer) (*Runtime, error) {
-	dir, err := fetch(ctx, progress, "containerd, runc, plugins and nft", runtimePackages, false)
-	if err != nil {
-		return nil, err
-	}
-	return &Runtime{Dir: dir}, nil
+	dir, err := fetch(ctx, progress, "containerd, runc, plugins and nft", runtimePackages,
+		func(a *apt.Apt, into string) error { return unpack(ctx, a, into, runtimePackages) })
+	return &Runtime{Dir: dir}, err
 }
 
 // FetchPackages returns a directory with what Debian's packages and all that they depend on hold,
 // as if it were the root directory; FetchRuntime documents how. What names them for people.
 func FetchPackages(ctx context.Context, progress io.Writer, what string, packages ...string) (dir string, err error) {
-	return fetch(ctx, progress, what, packages, true)
+	return fetch(ctx, progress, what, packages, func(a *apt.Apt, into string) error {
+		if err := a.DownloadAll(ctx, a.Suites[0], packages...); err != nil {
+			return err
+		}
+		return a.Unpack(ctx, into)
+	})
 }
 
-// fetch downloads packages, alone or with all that they depend on, into a directory of the user's
-// cache.
-func fetch(ctx context.Context, progress io.Writer, what string, packages []string, all bool) (dir string, err error) {
+// unpack downloads packages, without what they depend on, and unpacks them into a directory.
+func unpack(ctx context.Context, a *apt.Apt, into string, packages []string) error {
+	if err := a.Download(ctx, packages...); err != nil {
+		return err
+	}
+	return a.Unpack(ctx, into)
+}
+
+// fetch returns the directory of the user's cache that get fills, once, with packages of the
+// system's own release.
+func fetch(
+	ctx context.Context, progress io.Writer, what string, packages []string, get func(a *apt.Apt, into string) error,
+) (dir string, err error) {
 	if dir, err = packagesDir(packages); err != nil {
 		return "", err
 	}
-	return dir, makeOnce(ctx, dir, func(next string) error {
+	return dir, scratch.Once(ctx, dir, func(next string) error {
 		begin := time.Now()
 		fmt.Fprintf(progress, "cluster: downloading %s into %s, once\n", what, dir)
-		if err := download(ctx, next, packages, all); err != nil {
+		err := apt.Use(ctx, filepath.Join(next, "apt"), nil, func(a *apt.Apt) error { return get(a, next) })
+		if err != nil {
 			return fmt.Errorf("cluster: fetch %s: %w", what, err)
 		}
 		fmt.Fprintf(progress, "cluster: downloaded in %s\n", time.Since(begin).Round(time.Second))
@@ -73,31 +87,7 @@ func packagesDir(packages []string) (string, error) {
 		return "", fmt.Errorf("cluster: %w (set HOME or XDG_CACHE_HOME)", err)
 	}
 	sum := sha256.Sum256(append(release, strings.Join(packages, " ")...))
-	parent := filepath.Join(cache, "sluice-cluster")
-	return filepath.Join(parent, "runtime-"+hex.EncodeToString(sum[:8])), os.MkdirAll(parent, 0o755)
-}
-
-// download fetches packages of the system's own release, alone or with all that they depend on, and
-// unpacks them into a directory.
-func download(ctx context.Context, into string, packages []string, all bool) (err error) {
-	from, err := apt.MachineSource("/etc/apt")
-	if err != nil {
-		return err
-	}
-	private := filepath.Join(into, "apt")
-	defer func() { err = errors.Join(err, os.RemoveAll(private)) }()
-	a, err := apt.New(ctx, private, from, from.Suites...)
-	if err != nil {
-		return err
-	}
-	get := a.Download
-	if all {
-		get = func(ctx context.Context, names ...string) error { return a.DownloadAll(ctx, from.Suites[0], names...) }
-	}
-	if err := get(ctx, packages...); err != nil {
-		return err
-	}
-	return a.Unpack(ctx, into)
+	return filepath.Join(cache, "sluice-cluster", "runtime-"+hex.EncodeToString(sum[:8])), nil
 }
 
 // Containerd, Ctr, Runc and Plugins are where they lie.
@@ -129,7 +119,8 @@ func (r *Runtime) Env() []string {
 	}
 	// iptables looks for its matches and targets here, or where they would be installed.
 	for _, d := range libraries {
-		if extensions := filepath.Join(d, "xtables"); complete(extensions) {
+		extensions := filepath.Join(d, "xtables")
+		if _, err := os.Stat(extensions); err == nil {
 			env = append(env, "XTABLES_LIBDIR="+extensions)
 		}
 	}

@@ -23,24 +23,9 @@ func (c Cache) Emulate(ctx context.Context, args []string) error {
 	if len(args) == 0 {
 		return errors.New("no program to emulate")
 	}
-	if err := c.fetchUser(ctx); err != nil {
+	if err := c.fetchQEMU(ctx, c.user(), 20, "qemu-user"); err != nil {
 		return fmt.Errorf("fetch QEMU: %w", err)
 	}
 	emulator := filepath.Join(c.user(), "usr/bin/qemu-aarch64")
 	return fmt.Errorf("%s: %w", emulator, syscall.Exec(emulator, append([]string{emulator}, args...), os.Environ()))
-}
-
-func (c Cache) fetchUser(ctx context.Context) error {
-	if _, err := os.Stat(c.user()); err == nil {
-		return nil
-	}
-	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
-		return err
-	}
-	unlock, err := c.lock()
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	return c.fetchQEMU(ctx, c.user(), 20, "qemu-user")
 }

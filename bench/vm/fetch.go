@@ -12,9 +12,8 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"sluice.dev/sluice/bench/apt"
+	"sluice.dev/sluice/bench/scratch"
 )
 
 // Kernels are the suites of Debian that kernels can be taken from, and what they had when this was
@@ -79,12 +78,12 @@ func (c Cache) Fetch(ctx context.Context, suite string, refresh bool) (Kernel, e
 	if err := os.MkdirAll(filepath.Join(c.Dir, "kernels"), 0o755); err != nil {
 		return Kernel{}, err
 	}
-	unlock, err := c.lock()
+	unlock, err := scratch.Lock(ctx, filepath.Join(c.Dir, "lock"))
 	if err != nil {
 		return Kernel{}, err
 	}
 	defer unlock()
-	if err := c.fetchTools(ctx); err != nil {
+	if err := c.fetchQEMU(ctx, c.tools(), 40, toolPackages...); err != nil {
 		return Kernel{}, fmt.Errorf("fetch QEMU: %w", err)
 	}
 	if !refresh {
@@ -96,18 +95,6 @@ func (c Cache) Fetch(ctx context.Context, suite string, refresh bool) (Kernel, e
 		return Kernel{}, fmt.Errorf("fetch the kernel of %s: %w", suite, err)
 	}
 	return c.kernel(suite)
-}
-
-// lock keeps two that fetch apart. The kernel drops it when the process ends.
-func (c Cache) lock() (unlock func(), err error) {
-	f, err := os.OpenFile(filepath.Join(c.Dir, "lock"), os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-		return nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), err), f.Close())
-	}
-	return func() { _ = f.Close() }, nil // nothing was written to it
 }
 
 // kernel is the kernel of a suite that is in the cache.
@@ -124,48 +111,53 @@ func (c Cache) kernel(suite string) (Kernel, error) {
 // tools is the directory that holds QEMU and modprobe.
 func (c Cache) tools() string { return filepath.Join(c.Dir, "tools") }
 
-func (c Cache) fetchTools(ctx context.Context) error {
-	return c.fetchQEMU(ctx, c.tools(), 40, toolPackages...)
-}
-
-// fetchQEMU unpacks packages of toolSuites and all that they depend on into a directory, if it is
-// not there.
+// fetchQEMU unpacks packages of toolSuites and all that they depend on into a directory, once.
 func (c Cache) fetchQEMU(ctx context.Context, into string, megabytes int, packages ...string) error {
-	if _, err := os.Stat(into); err == nil {
-		return nil
-	}
-	return c.fetch(ctx, toolSuites, func() string { return into }, func(a *apt.Apt, into string) error {
-		fmt.Fprintf(c.Log, "fetching QEMU by apt: about %d MB, once\n", megabytes)
-		if err := a.DownloadAll(ctx, toolSuites[len(toolSuites)-1], packages...); err != nil {
-			return err
-		}
-		return a.Unpack(ctx, into)
+	return scratch.Once(ctx, into, func(next string) error {
+		return apt.Use(ctx, filepath.Join(next, "apt"), toolSuites, func(a *apt.Apt) error {
+			fmt.Fprintf(c.Log, "fetching QEMU by apt: about %d MB, once\n", megabytes)
+			if err := a.DownloadAll(ctx, toolSuites[len(toolSuites)-1], packages...); err != nil {
+				return err
+			}
+			return a.Unpack(ctx, next)
+		})
 	})
 }
 
-func (c Cache) fetchKernel(ctx context.Context, suite string) error {
-	var release string
-	err := c.fetch(ctx, []string{suite}, func() string { return filepath.Join(c.Dir, "kernels", release) },
-		func(a *apt.Apt, into string) error {
-			packages, err := kernelPackages(ctx, a)
-			if err != nil {
-				return err
-			}
-			fmt.Fprintf(c.Log, "fetching %s of %s by apt: about 100 MB, once\n", packages[0], suite)
-			if err := a.Download(ctx, packages...); err != nil {
-				return err
-			}
-			root := filepath.Join(a.Dir, "root")
-			if err := a.Unpack(ctx, root); err != nil {
-				return err
-			}
-			release, err = arrange(root, into)
-			if err != nil {
-				return err
-			}
-			return c.depmod(ctx, into, release)
-		})
+// fetchKernel moves what it makes to its place whole or not at all.
+func (c Cache) fetchKernel(ctx context.Context, suite string) (err error) {
+	dir, err := os.MkdirTemp(c.Dir, "fetch-")
 	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	into, release := filepath.Join(dir, "into"), ""
+	err = apt.Use(ctx, filepath.Join(dir, "apt"), []string{suite}, func(a *apt.Apt) error {
+		packages, err := kernelPackages(ctx, a)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(c.Log, "fetching %s of %s by apt: about 100 MB, once\n", packages[0], suite)
+		if err := a.Download(ctx, packages...); err != nil {
+			return err
+		}
+		root := filepath.Join(a.Dir, "root")
+		if err := a.Unpack(ctx, root); err != nil {
+			return err
+		}
+		if release, err = arrange(root, into); err != nil {
+			return err
+		}
+		return c.depmod(ctx, into, release)
+	})
+	if err != nil {
+		return err
+	}
+	place := filepath.Join(c.Dir, "kernels", release)
+	if err := os.RemoveAll(place); err != nil {
+		return err
+	}
+	if err := os.Rename(into, place); err != nil {
 		return err
 	}
 	link := filepath.Join(c.Dir, "kernels", suite)
@@ -198,36 +190,6 @@ func kernelPackages(ctx context.Context, a *apt.Apt) ([]string, error) {
 		}
 	}
 	return packages, nil
-}
-
-// fetch runs an apt for some suites and moves what get made to its place, whole or not at all.
-func (c Cache) fetch(
-	ctx context.Context, suites []string, place func() string, get func(a *apt.Apt, into string) error,
-) (err error) {
-	from, err := apt.MachineSource("/etc/apt")
-	if err != nil {
-		return err
-	}
-	scratch, err := os.MkdirTemp(c.Dir, "fetch-")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
-	a, err := apt.New(ctx, filepath.Join(scratch, "apt"), from, suites...)
-	if err != nil {
-		return err
-	}
-	into := filepath.Join(scratch, "into")
-	if err := os.Mkdir(into, 0o755); err != nil {
-		return err
-	}
-	if err := get(a, into); err != nil {
-		return err
-	}
-	if err := os.RemoveAll(place()); err != nil {
-		return err
-	}
-	return os.Rename(into, place())
 }
 
 // arrange takes image and modules out of unpacked packages, whose places changed between releases
