@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -13,6 +12,7 @@ import (
 
 	"sluice.dev/sluice/bench/framing"
 	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/thread"
 	"sluice.dev/sluice/fastpath/xsk"
 )
 
@@ -148,10 +148,5 @@ func pin(cpu int) error {
 	if cpu < 0 {
 		return nil
 	}
-	var set unix.CPUSet
-	set.Set(cpu)
-	if err := unix.SchedSetaffinity(0, &set); err != nil {
-		return fmt.Errorf("l2fwd: pin to CPU %d: %w (is the CPU online and in the process's cpuset?)", cpu, err)
-	}
-	return nil
+	return thread.Bind(cpu)
 }

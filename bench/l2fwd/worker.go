@@ -3,7 +3,6 @@ package l2fwd
 import (
 	"context"
 	"encoding/binary"
-	"fmt"
 	"runtime"
 	"sync"
 	"time"
@@ -107,18 +106,9 @@ func (w *worker) kicks() (n uint64) {
 func (w *worker) run(ctx context.Context, c *Config, up func()) error {
 	up = sync.OnceFunc(up)
 	defer up()
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if w.cpu >= 0 {
-		var old, set unix.CPUSet
-		if err := unix.SchedGetaffinity(0, &old); err != nil {
-			return fmt.Errorf("l2fwd: affinity: %w", err)
-		}
-		set.Set(w.cpu)
-		if err := unix.SchedSetaffinity(0, &set); err != nil {
-			return fmt.Errorf("l2fwd: pin to CPU %d: %w (is the CPU online and in the process's cpuset?)", w.cpu, err)
-		}
-		defer func() { _ = unix.SchedSetaffinity(0, &old) }() // the thread goes back to the runtime
+	runtime.LockOSThread() // never unlocked: the pinned thread ends with the goroutine
+	if err := pin(w.cpu); err != nil {
+		return err
 	}
 	w.stats.Thread.Store(int32(unix.Gettid()))
 	up()

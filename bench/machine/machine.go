@@ -1,6 +1,6 @@
 // Package machine has what tests must know of the machine they run on: which features its kernel
 // has, how much slower than iron it is, and where programs lie that it would take too long to
-// build.
+// build. OnCPU is for those who measure on it.
 //
 // Most tests need nothing of the kind. Those that do run on the kernels of distributions, in guests
 // (`make vm-kernel-test`), where all features are there and an emulated processor takes ten times

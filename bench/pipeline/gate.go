@@ -2,11 +2,8 @@ package pipeline
 
 import (
 	"fmt"
-	"runtime"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/bench/framing"
 	"sluice.dev/sluice/bench/memlink"
@@ -109,20 +106,4 @@ func (g *gate) drops() string {
 		}
 	}
 	return strings.TrimSuffix(b.String(), ", ")
-}
-
-// onCPU runs f on a thread of its own that is pinned to a CPU.
-func onCPU(cpu int, f func() error) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with its affinity
-		var set unix.CPUSet
-		set.Set(cpu)
-		if err := unix.SchedSetaffinity(0, &set); err != nil {
-			done <- fmt.Errorf("pin to CPU %d: %w (is it online and in the process's cpuset?)", cpu, err)
-			return
-		}
-		done <- f()
-	}()
-	return <-done
 }

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"sluice.dev/sluice/bench/machine"
 	"sluice.dev/sluice/bench/results"
 )
 
@@ -97,7 +98,7 @@ func Run(ctx context.Context, c Config) error {
 		defer r.program.remove()
 		run.Machine.Notes = "reference built by " + r.program.compiler + ", -O3 -march=native"
 	}
-	err := r.profiled(func() error { return onCPU(c.CPU, r.all) })
+	err := r.profiled(func() error { return machine.OnCPU(c.CPU, r.all) })
 	if ctx.Err() != nil {
 		err = ctx.Err() // and not that the reference, which ends with it, gave no answer
 	}

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"runtime/debug"
 
+	"sluice.dev/sluice/bench/machine"
 	"sluice.dev/sluice/bench/results"
 )
 
@@ -31,7 +32,7 @@ func RunTurns(ctx context.Context, c Config, in io.Reader, out io.Writer) error 
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // as Run does
 	r := &runner{Config: c, ctx: ctx, rnd: rand.New(rand.NewPCG(1, 2))}
-	return onCPU(c.CPU, func() error { return r.answer(in, out) })
+	return machine.OnCPU(c.CPU, func() error { return r.answer(in, out) })
 }
 
 func (r *runner) answer(in io.Reader, out io.Writer) error {

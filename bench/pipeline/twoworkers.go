@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"sync/atomic"
 	"time"
+
+	"sluice.dev/sluice/bench/machine"
 )
 
 const twoTarget = 1.9
@@ -64,7 +66,7 @@ func (w *world) together(chunks, cpu int, crossed bool) (float64, error) {
 	for id, g := range w.gates {
 		on := (cpu + runtime.NumCPU() - id) % runtime.NumCPU()
 		go func() {
-			errs <- onCPU(on, func() (err error) {
+			errs <- machine.OnCPU(on, func() (err error) {
 				each[id], err = g.inStep(&gather, id, chunks, crossed)
 				return err
 			})

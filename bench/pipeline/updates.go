@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"sluice.dev/sluice/bench/machine"
 	"sluice.dev/sluice/fastpath/services"
 )
 
@@ -58,7 +59,7 @@ type publisher struct {
 func (w *world) startPublisher(workerCPU int) *publisher {
 	p := &publisher{w: w, done: make(chan error, 1)}
 	cpu := (workerCPU + 1) % runtime.NumCPU()
-	go func() { p.done <- onCPU(cpu, p.run) }()
+	go func() { p.done <- machine.OnCPU(cpu, p.run) }()
 	return p
 }
 

@@ -61,7 +61,7 @@ func TestNoSuchCPU(t *testing.T) {
 			c := loopback(t, 2)
 			set(&c)
 			_, err := open(t, c).Trial(t.Context(), Load{Packets: 10, Rate: 1000})
-			if err == nil || !strings.Contains(err.Error(), "run on CPU 1023") {
+			if err == nil || !strings.Contains(err.Error(), "pin to CPU 1023") {
 				t.Errorf("%v", err)
 			}
 		})

@@ -2,34 +2,21 @@ package stateless
 
 import (
 	"fmt"
-	"runtime"
 	"time"
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/bench/machine"
 )
 
-// onThread calls f on a thread of its own, on the given CPU if there is one, whose
-// sleeps are exact. The thread ends with f: what was set on it is nobody else's.
+// onThread calls f on a thread of its own, on one of the given CPUs if there are any.
 func onThread(cpus []int, number int, f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // never unlocked, so the thread ends
-		done <- func() error {
-			if len(cpus) > 0 {
-				var set unix.CPUSet
-				cpu := cpus[number%len(cpus)]
-				set.Set(cpu)
-				if err := unix.SchedSetaffinity(0, &set); err != nil {
-					return fmt.Errorf("run on CPU %d: %w (is it online and in the process's cpuset?)", cpu, err)
-				}
-			}
-			// Sleeps are else rounded up to 50 us (prctl(2), PR_SET_TIMERSLACK).
-			_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
-			return f()
-		}()
-	}()
-	return <-done
+	cpu := -1
+	if len(cpus) > 0 {
+		cpu = cpus[number%len(cpus)]
+	}
+	return machine.OnCPU(cpu, f)
 }
 
 // threadTime is the processor time of the calling thread (getrusage(2), RUSAGE_THREAD).

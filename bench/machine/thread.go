@@ -1,0 +1,28 @@
+package machine
+
+import (
+	"runtime"
+
+	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/fastpath/thread"
+)
+
+// OnCPU runs f on a thread of its own whose sleeps are exact, and which is pinned to a CPU unless
+// that is negative. The thread ends with f: what was set on it is nobody else's.
+func OnCPU(cpu int, f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked, so the thread ends
+		// Sleeps are else rounded up to 50 us (prctl(2), PR_SET_TIMERSLACK).
+		_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
+		if cpu >= 0 {
+			if err := thread.Bind(cpu); err != nil {
+				done <- err
+				return
+			}
+		}
+		done <- f()
+	}()
+	return <-done
+}
