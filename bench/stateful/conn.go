@@ -39,8 +39,9 @@ type conn struct {
 	protocol            Protocol
 	state               state
 	flags               flags
-	retries             uint8
-	_                   [5]byte
+	retries             uint8 // without an answer since the last one
+	probes              uint8 // of the window since it is closed; their interval doubles with each
+	_                   [4]byte
 }
 
 // connBytes is its size; a test holds it.
@@ -69,6 +70,7 @@ const (
 	activeClose       // our FIN was queued before the peer's came
 	peerFin           // the peer's FIN arrived
 	counted           // is in Counts.Active
+	probing           // TCP: the peer's window is probed, and is not open yet
 	again             // UDP: the step is repeated, and what of the answer has arrived counts
 )
 

@@ -73,7 +73,8 @@
 // # What of TCP is here
 //
 // Handshake, MSS option, cumulative acknowledgement, a fixed window, one retransmission
-// timer with backoff (RFC 6298), FIN both ways, TIME_WAIT that a younger connection
+// timer with backoff (RFC 6298), probes of a closed window (RFC 9293, section 3.8.6.1),
+// which are not counted as retransmissions, FIN both ways, TIME_WAIT that a younger connection
 // may take over (RFC 9293, section 3.6.1; RFC 6191), RST. What is not: SACK, timestamps,
 // window scale, fast retransmit, congestion control, reassembly (a segment out of order is
 // dropped and acknowledged at once; the sender goes back to it), delayed acknowledgement

@@ -167,6 +167,11 @@ func (e *Engine) admissible(i uint32, p *packet) bool {
 // that is all of this one. It reports whether the connection still is.
 func (e *Engine) acknowledged(i uint32, p *packet) bool {
 	c := &e.conns[i]
+	if c.flags&probing != 0 && !c.outstanding() && p.ack == c.sndMax+1 { // the peer took the probe's byte
+		c.sndMax++
+		c.sndNxt = c.sndMax
+		e.stats.Templates[c.template].BytesOut++
+	}
 	if before(c.sndMax, p.ack) {
 		if c.state == synRcvd {
 			e.refuse(p)
@@ -181,6 +186,9 @@ func (e *Engine) acknowledged(i uint32, p *packet) bool {
 			e.wake(i)
 		}
 		c.peerWnd = p.wnd
+		if c.flags&probing != 0 {
+			e.probed(i, c)
+		}
 	}
 	if !before(c.sndUna, p.ack) {
 		return true
@@ -234,13 +242,16 @@ func (e *Engine) sample(c *conn) {
 
 // rtoMS is the time until the next retransmission, backed off (RFC 6298, sections 2
 // and 5.5).
-func (e *Engine) rtoMS(c *conn) uint32 {
+func (e *Engine) rtoMS(c *conn) uint32 { return e.backedOffMS(c, c.retries) }
+
+// backedOffMS is the retransmission timeout, doubled times times.
+func (e *Engine) backedOffMS(c *conn, times uint8) uint32 {
 	us := uint64(e.tcp.FirstRTO.Microseconds())
 	if c.srtt != 0 {
 		us = uint64(max(c.srtt+max(4*c.rttvar, 1000), e.minRTO))
 	}
 	const longestUS = 60_000_000
-	return uint32(min(us<<c.retries, longestUS)/1000) + 1
+	return uint32(min(us<<times, longestUS)/1000) + 1
 }
 
 // arrived takes the segment's data and FIN. It reports whether the connection still is.
@@ -322,16 +333,50 @@ func (e *Engine) due(i uint32) {
 		e.beginMessage(i, c)
 	case c.protocol == ProtocolUDP:
 		e.unansweredDatagram(i)
+	case c.state == open && c.peerWnd == 0 && before(c.sndUna, c.sndEnd):
+		e.probe(i)
 	case c.outstanding():
 		e.retransmit(i)
-	case before(c.sndNxt, c.sndEnd) && c.peerWnd == 0:
-		c.peerWnd = 1 // a probe of one byte (RFC 9293, section 3.8.6.1)
-		e.arm(i, e.rtoMS(c))
-		e.wake(i)
 	case c.flags&queued != 0:
 		e.arm(i, t.timeoutMS) // it waits for room to send, not for the peer
 	default:
 		e.fail(i, Timeout, true)
+	}
+}
+
+// mostProbes bounds the count of probes, by when their interval is the longest there is.
+const mostProbes = 20
+
+// probe sends one byte into a closed window (RFC 9293, section 3.8.6.1). The byte does not count as
+// sent before the peer acknowledges it, because the peer may drop it. So the next probe, which has
+// the same byte, is no retransmission. The connection fails after as many probes without an answer
+// as there may be retries, and stays open as long as there are answers.
+func (e *Engine) probe(i uint32) {
+	c := &e.conns[i]
+	if int(c.retries) >= e.tcp.Retries {
+		e.fail(i, Timeout, true)
+		return
+	}
+	c.sndNxt = c.sndUna // if the peer has closed a window that was in use, all in it is sent again
+	if e.segmentOf(c, header.TCPACK, 1, 0) {
+		c.retries++
+		c.probes = min(c.probes+1, mostProbes)
+		c.flags |= probing
+		c.flags &^= timing | needAck
+	}
+	e.arm(i, e.backedOffMS(c, c.probes))
+}
+
+// probed takes an answer to a probe.
+func (e *Engine) probed(i uint32, c *conn) {
+	c.retries = 0
+	if c.peerWnd == 0 {
+		return
+	}
+	c.probes = 0
+	c.flags &^= probing
+	if c.outstanding() {
+		e.arm(i, e.rtoMS(c))
 	}
 }
 

@@ -23,7 +23,7 @@ func (e *Engine) outputTCP(i uint32, c *conn) bool {
 	if !had && c.outstanding() {
 		e.arm(i, e.rtoMS(c))
 	} else if !had && c.state == open && before(c.sndNxt, c.sndEnd) && c.peerWnd == 0 {
-		e.arm(i, e.rtoMS(c))
+		e.arm(i, e.backedOffMS(c, c.probes))
 	}
 	return room
 }
@@ -67,21 +67,9 @@ func (e *Engine) emit(c *conn, f uint8, n int) bool {
 	if f&header.TCPSYN != 0 {
 		options = 4
 	}
-	at, ok := e.take(c, header.TCPBytes+options+n)
-	if !ok {
+	if !e.segmentOf(c, f, n, options) {
 		return false
 	}
-	b := e.frame[at : at+header.TCPBytes+options+n]
-	e.tcpHeader(b, c, c.sndNxt, c.rcvNxt, f)
-	if options != 0 {
-		b[12] = (header.TCPBytes + 4) / 4 << 4
-		b[20], b[21] = optionMSS, 4
-		binary.BigEndian.PutUint16(b[22:], e.mss)
-	}
-	if n > 0 {
-		e.message(c, b[header.TCPBytes:], c.sndNxt)
-	}
-	e.seal(c, b, at)
 	s := &e.stats.Templates[c.template]
 	if before(c.sndNxt, c.sndMax) {
 		s.Retransmits++
@@ -97,6 +85,27 @@ func (e *Engine) emit(c *conn, f uint8, n int) bool {
 		c.sndMax = c.sndNxt
 	}
 	c.flags &^= needAck
+	return true
+}
+
+// segmentOf writes one segment of the own step at sndNxt, with options bytes of them: 0, or 4 for
+// the MSS. It reports whether there was room.
+func (e *Engine) segmentOf(c *conn, f uint8, n, options int) bool {
+	at, ok := e.take(c, header.TCPBytes+options+n)
+	if !ok {
+		return false
+	}
+	b := e.frame[at : at+header.TCPBytes+options+n]
+	e.tcpHeader(b, c, c.sndNxt, c.rcvNxt, f)
+	if options != 0 {
+		b[12] = (header.TCPBytes + 4) / 4 << 4
+		b[20], b[21] = optionMSS, 4
+		binary.BigEndian.PutUint16(b[22:], e.mss)
+	}
+	if n > 0 {
+		e.message(c, b[header.TCPBytes:], c.sndNxt)
+	}
+	e.seal(c, b, at)
 	return true
 }
 

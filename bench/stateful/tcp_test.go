@@ -1,6 +1,7 @@
 package stateful
 
 import (
+	"encoding/binary"
 	"strings"
 	"testing"
 	"time"
@@ -321,4 +322,75 @@ type discard int
 func (d *discard) Write(b []byte) (int, error) {
 	*d += discard(len(b))
 	return len(b), nil
+}
+
+// TestClosedWindow: a window that stays closed longer than all retries last does not end the
+// connection as long as probes are answered, and no probe is counted as a retransmission. The
+// server probes at intervals that double.
+func TestClosedWindow(t *testing.T) {
+	const opens = 30 * time.Second
+	for _, tc := range []struct {
+		name   string
+		taken  bool // the peer takes the byte of a probe
+		silent bool // the peer does not answer
+		shrunk bool // the window is closed while segments are in flight
+	}{
+		{"answered", false, false, false},
+		{"taken", true, false, false},
+		{"unanswered", false, true, false},
+		{"shrunk", false, false, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			template := page()
+			template.Timeout = 2 * time.Minute
+			r := newTestPair(t, func(p *Profile) { p.Concurrency, p.TCP.Retries = 1, 3 }, template)
+			var probes []time.Duration
+			begun := !tc.shrunk
+			r.fault = func(to *memlink.Link, frame []byte) {
+				b, ok := transport(frame)
+				if now := time.Duration(r.server.since); !ok || b[13]&header.TCPSYN != 0 || now >= opens {
+					to.Inject(frame)
+					return
+				} else if n := len(b) - header.TCPBytes; to == r.serverLink && begun {
+					b[14], b[15] = 0, 0
+				} else if to == r.clientLink && n > 1 {
+					if begun {
+						return // what is on its way behind the first segment
+					}
+					begun = true
+				} else if to == r.clientLink && n == 1 {
+					probes = append(probes, now)
+					if tc.silent {
+						return
+					}
+					if !tc.taken { // the byte before it again, which is dropped and acknowledged
+						binary.BigEndian.PutUint32(b[4:], binary.BigEndian.Uint32(b[4:])-1)
+					}
+				}
+				framing.Seal(b, r.server.addressesOf(frame), header.ProtoTCP)
+				to.Inject(frame)
+			}
+			play(t, r, 1, 3*time.Minute)
+			c, s := r.client.stats.Total(), r.server.stats.Total()
+			if tc.silent {
+				if s.Failed[Timeout] != 1 || len(probes) != 3 || s.Retransmits != 0 || s.BytesOut != 0 {
+					t.Errorf("%d probes: %+v", len(probes), s)
+				}
+				return
+			}
+			clean(t, r, 1)
+			if again := s.Retransmits != 0; again != tc.shrunk || c.BytesIn != s.BytesOut {
+				t.Errorf("client %+v\nserver %+v", c, s)
+			}
+			if len(probes) < 7 {
+				t.Fatalf("probes at %s", probes)
+			}
+			for k := range probes[2:] {
+				one, next := probes[k+1]-probes[k], probes[k+2]-probes[k+1]
+				if ratio := float64(next) / float64(one); ratio < 1.9 || ratio > 2.1 {
+					t.Fatalf("probes at %s", probes)
+				}
+			}
+		})
+	}
 }
