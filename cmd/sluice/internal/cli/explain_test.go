@@ -94,6 +94,36 @@ func TestExplainBrokenManifests(t *testing.T) {
 	}
 }
 
+// TestExplainNoService: without a Service the command fails, with the directory and how to fill it.
+func TestExplainNoService(t *testing.T) {
+	dir := t.TempDir()
+	config := filepath.Join(dir, "gateway.yml.txt") // no manifest by its name
+	text, err := os.ReadFile("testdata/explain/config.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = append(text, "manifests: {directory: "+dir+"}\n"...)
+	if err := os.WriteFile(config, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, manifest := range []string{"", "{apiVersion: v1, kind: Node, metadata: {name: gw-1}}\n",
+		"{apiVersion: v1, kind: Secret, metadata: {name: s}}\n"} {
+		if manifest != "" {
+			if err := os.WriteFile(filepath.Join(dir, "a.yaml"), []byte(manifest), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, given := range [][]string{{"--manifests", dir}, {"--config", config}} {
+			args := append([]string{"explain", "--from", "198.51.100.7", "--to", "203.0.113.10:80"}, given...)
+			code, out, errs := sluice(t, args...)
+			if code != exitFailure || out != "" || !strings.Contains(errs, "no Service in "+dir) ||
+				!strings.Contains(errs, "kubectl get services,endpointslices,nodes") {
+				t.Errorf("%q: exit %d: %s%s", given, code, out, errs)
+			}
+		}
+	}
+}
+
 // TestExplainUsage: what it is asked wrongly, and what it cannot answer.
 func TestExplainUsage(t *testing.T) {
 	bad := filepath.Join(t.TempDir(), "bad.yaml")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -69,7 +70,13 @@ func Offline(
 	var off offline
 	cc := off.compilerConfig(c, node, tracker.Node(node))
 	compiler := compiler.New(cc)
-	snapshot, found, _ := compiler.Compile(tracker.Changes())
+	changes := tracker.Changes()
+	snapshot, found, _ := compiler.Compile(changes)
+	all := tracker.Locate(found)
+	unread := status.ProblemViews(slices.DeleteFunc(slices.Clone(all), readable))
+	if len(changes.Services) == 0 && len(unread) == 0 {
+		return v, errNoService(manifests)
+	}
 	x, err := New(Config{Hops: onLinkTable()})
 	if err != nil {
 		return v, err
@@ -87,10 +94,17 @@ func Offline(
 	if a.x, err = x.ask(snapshot, t, !q.Established, 0); err != nil {
 		return v, err
 	}
-	all := tracker.Locate(found)
 	v = a.view(status.ProblemViews(all))
-	v.Unread = status.ProblemViews(slices.DeleteFunc(all, readable))
+	v.Unread = unread
 	return v, nil
+}
+
+// errNoService returns the error for a directory without a Service: the answer for each packet
+// would be that it is the kernel's.
+func errNoService(dir string) error {
+	return fmt.Errorf("there is no Service in %s: put manifests of Services and EndpointSlices there, in files that "+
+		"end in .yaml, .yml or .json. Those of a cluster: kubectl get services,endpointslices,nodes -A -o yaml > "+
+		"%s", dir, filepath.Join(dir, "cluster.yaml"))
 }
 
 // readable reports whether a problem leaves what was written readable: it is neither about a
