@@ -22,6 +22,37 @@ type Host struct {
 	Reserved   []PortRange // net.ipv4.ip_local_reserved_ports: never chosen by the kernel
 }
 
+// WorkerPins returns the CPU of each worker: workerCPUs, or those that the process may run on, in
+// turn; -1 where there is none.
+func (c *Configuration) WorkerPins(workers int, allowed []int) []int {
+	cpus := c.WorkerCPUs
+	if len(cpus) == 0 {
+		cpus = allowed
+	}
+	pins := make([]int, workers)
+	for w := range pins {
+		pins[w] = -1
+		if len(cpus) > 0 {
+			pins[w] = cpus[w%len(cpus)]
+		}
+	}
+	return pins
+}
+
+// CPUs lists the CPUs that this process may run on.
+func CPUs() (list []int, err error) {
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		return nil, fmt.Errorf("read the CPUs this process may use: %w", err)
+	}
+	for cpu := range len(set) * 64 {
+		if set.IsSet(cpu) {
+			list = append(list, cpu)
+		}
+	}
+	return list, nil
+}
+
 // ReadHost reads the host in whose network namespace the process is.
 func ReadHost() (Host, error) {
 	h := Host{}
@@ -32,14 +63,8 @@ func ReadHost() (Host, error) {
 	for _, l := range links {
 		h.Interfaces = append(h.Interfaces, l.Name)
 	}
-	var set unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &set); err != nil {
-		return h, fmt.Errorf("read the CPUs this process may use: %w", err)
-	}
-	for cpu := range len(set) * 64 {
-		if set.IsSet(cpu) {
-			h.CPUs = append(h.CPUs, cpu)
-		}
+	if h.CPUs, err = CPUs(); err != nil {
+		return h, err
 	}
 	if h.LowestNice, err = lowestNice(); err != nil {
 		return h, err

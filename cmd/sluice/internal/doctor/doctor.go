@@ -43,6 +43,7 @@ type Facts struct {
 	ConfigError error
 	Running     *status.StatusView // nil if no daemon answers
 	RunningErr  error
+	Workers     []status.WorkerView // of the running daemon
 
 	// ConfigErrors are the fields of Config that do not fit this host, and StartError is why the
 	// daemon would not start on its interfaces, both by the daemon's own rules.
@@ -115,6 +116,8 @@ type Interface struct {
 	// FlowHash is by which fields packets are spread, of the kinds that the driver tells about.
 	FlowHash map[ethtool.Flow]ethtool.HashFields
 	Rings    ethtool.Rings // zero where the driver does not tell
+	// Interrupts are those that the driver requested; none where they cannot be read.
+	Interrupts []Interrupt
 	// NoAccessPlatform: a virtio device without VIRTIO_F_ACCESS_PLATFORM (Virtual I/O Device 1.1,
 	// section 6).
 	NoAccessPlatform bool
@@ -157,6 +160,7 @@ func (e *examination) interfaces() {
 		e.device(&e.f.Interfaces[i])
 	}
 	e.workers()
+	e.interrupts()
 	e.startError()
 }
 

@@ -61,6 +61,9 @@ func (f *Facts) readDaemon(ctx context.Context, socket string) {
 		return
 	}
 	f.Running = &view
+	if stats, err := client.Stats(ctx); err == nil { // else their CPUs follow from the configuration
+		f.Workers = stats.Workers
+	}
 	f.OtherNetNS = otherNamespace(daemonPID(socket))
 }
 

@@ -39,6 +39,7 @@ func readInterface(name string) Interface {
 	d.VLANs, d.Below = above(a.Index), below(link)
 	d.XDPFeatures, d.XDPKnown = netdev.XDPFeatures(a.Index)
 	d.readDriver(link)
+	d.Interrupts = irqRoots{"/sys", "/proc"}.readInterrupts(name)
 	return d
 }
 

@@ -76,7 +76,8 @@ func New(c Config) (*Group, error) {
 		return nil, err
 	}
 	g := &Group{c: c, fragments: fragments}
-	cpus := pinning(c.Settings, c.Plan.Workers)
+	allowed, _ := config.CPUs() // without them workers that have no workerCPUs are not pinned
+	cpus := c.Settings.WorkerPins(c.Plan.Workers, allowed)
 	for id := range c.Plan.Workers {
 		if err := g.add(id, cpus[id]); err != nil {
 			return nil, errors.Join(err, g.Close())
