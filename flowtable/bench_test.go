@@ -241,3 +241,44 @@ func BenchmarkRecover(b *testing.B) {
 	}
 	b.ReportMetric(b.Elapsed().Seconds()/float64(b.N), "s/recover")
 }
+
+// BenchmarkHandles is a worker's batch in a flood, 16 flows made and 16 ended, by two threads, and
+// by how many participants are registered: what a batch costs must not grow with them.
+func BenchmarkHandles(b *testing.B) {
+	for _, registered := range []int{2, 16, 64, 256} {
+		b.Run(fmt.Sprint(registered), func(b *testing.B) {
+			tb, own := testTable(b, 100_000, 0)
+			own.Leave()
+			handles := []*Handle{own}
+			for len(handles) < registered {
+				h, err := tb.Register()
+				if err != nil {
+					b.Fatal(err)
+				}
+				handles = append(handles, h)
+			}
+			const batches, batch = 2_000, 16
+			for b.Loop() {
+				var wg sync.WaitGroup
+				for w := range 2 {
+					h := handles[len(handles)-1-w]
+					wg.Go(func() {
+						for i := range uint32(batches) {
+							h.Enter(bootTime)
+							for k := range uint32(batch) {
+								f := newFlow(header.ProtoUDP, false, uint32(w)<<20|i*batch+k)
+								if r, s := h.Create(bootTime, &f); s == Created {
+									h.Delete(r)
+								}
+							}
+						}
+						h.Leave()
+					})
+				}
+				wg.Wait()
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*batches), "ns/batch")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}

@@ -10,7 +10,7 @@ import (
 )
 
 // MaxHandles is how many participants a table can have at once: 256 workers, and readers. A place
-// that was never registered costs 576 bytes of heap, and loops over participants do not visit it.
+// that was never registered costs 704 bytes of heap and nothing else.
 const MaxHandles = 256 + 8
 
 // ErrHandles means that MaxHandles are registered.
@@ -27,8 +27,10 @@ type participant struct {
 	// anything of the table; loaded by a handle that wants to reuse a record.
 	seen atomic.Uint64
 	_    [56]byte
-	// live[family][state]; state None counts them all.
-	live [2][16]atomic.Int32
+	// live[family][state]; state None counts them all. published is as much of it as is in
+	// Table.published; the owner alone reads it.
+	live      [2][16]atomic.Int32
+	published [2][16]int32
 	tally
 }
 
@@ -58,9 +60,13 @@ type Handle struct {
 	limbo   limbo
 	exposed bool // the pending flow has claimed a slot: others may read it
 
-	// The sums of the other participants' live counters, as of the first Create after an Enter.
+	// The sums of the other participants' published live counters, as of the first Create after an
+	// Enter.
 	others      [2][16]int32
 	othersStale bool
+	unpublished bool // live has changed
+
+	grace gracePass
 
 	hunt    [2]hunter
 	endings endings
@@ -109,6 +115,7 @@ func (h *Handle) Close() {
 func (h *Handle) Enter(now Time) {
 	t := h.t
 	h.limbo.stamp(t)
+	h.publish()
 	h.p.seen.Store(t.epoch.Load())
 	h.online = true
 	h.othersStale = true
@@ -119,18 +126,42 @@ func (h *Handle) Enter(now Time) {
 // is online and does not Enter keeps all dead records of the table from being reused.
 func (h *Handle) Leave() {
 	h.limbo.stamp(h.t)
+	h.publish()
 	h.abandon()
 	h.online = false
 	h.p.seen.Store(offline)
 }
 
-// safe returns the lowest epoch that any online participant has seen.
-func (t *Table) safe() uint64 {
-	low := uint64(offline)
-	for i := range t.participants[:t.watermark.Load()] {
-		low = min(low, t.participants[i].seen.Load())
+// gracePass is a walk over all participants, a part of it with each Enter, that finds an epoch
+// which all that are online have seen.
+type gracePass struct {
+	next  int32  // participant
+	start uint64 // the epoch when the pass began
+	low   uint64 // the lowest epoch seen by the participants so far
+	safe  uint64 // what the last pass found
+}
+
+// graceStride is how many participants an Enter reads: each is a cache line that its owner writes
+// with each of its own Enters.
+const graceStride = 16
+
+// safe returns an epoch that all online participants have seen: batches that are stamped with it, or
+// an earlier one, are free. A pass that began at epoch e finds e at most. Such a batch had left the
+// index before, so a participant that was offline when the pass came by finds none of its records,
+// whatever epoch it stores when it enters.
+func (h *Handle) safe() uint64 {
+	g, n := &h.grace, h.t.watermark.Load()
+	if g.next == 0 {
+		g.start, g.low = h.t.epoch.Load(), offline
 	}
-	return low
+	end := min(g.next+graceStride, n)
+	for i := range h.t.participants[g.next:end] {
+		g.low = min(g.low, h.t.participants[int(g.next)+i].seen.Load())
+	}
+	if g.next = end; end == n {
+		g.next, g.safe = 0, min(g.low, g.start)
+	}
+	return g.safe
 }
 
 func family(v6 bool) int {

@@ -213,7 +213,7 @@ func (h *Handle) reclaim() {
 	if l.n == 0 {
 		return
 	}
-	safe := t.safe()
+	safe := h.safe()
 	for budget := max(maxReclaim, 2*l.retired); l.n > 0 && budget > 0; budget-- {
 		b := &l.batches[l.first]
 		if b.stamp > safe {

@@ -84,6 +84,7 @@ type hunter struct {
 
 // count books a flow in or out.
 func (h *Handle) count(v6 bool, s State, by int32) {
+	h.unpublished = true
 	c := &h.p.live[family(v6)]
 	c[s].Store(c[s].Load() + by) // one writer
 	c[None].Store(c[None].Load() + by)
@@ -92,6 +93,7 @@ func (h *Handle) count(v6 bool, s State, by int32) {
 // moved books a change of a live flow.
 func (h *Handle) moved(r Ref, before, after meta) {
 	if from, to := before.state(), after.state(); from != to {
+		h.unpublished = true
 		c := &h.p.live[family(r&refV6 != 0)]
 		c[from].Store(c[from].Load() - 1)
 		c[to].Store(c[to].Load() + 1)
@@ -105,12 +107,30 @@ func (h *Handle) moved(r Ref, before, after meta) {
 // changes up to now, and the others' up to the first Create in the batch.
 func (h *Handle) live(f int, s State) int32 { return h.others[f][s] + h.p.live[f][s].Load() }
 
-// recount sums up the other participants.
+// publish adds what has changed of this participant's live counters to the published sums: a step
+// then reads two lines for all others, however many they are.
+func (h *Handle) publish() {
+	if !h.unpublished {
+		return
+	}
+	h.unpublished = false
+	for f := range h.p.live {
+		for s := range h.p.live[f] {
+			n, was := h.p.live[f][s].Load(), &h.p.published[f][s]
+			if n != *was {
+				h.t.published.live[f][s].Add(n - *was)
+				*was = n
+			}
+		}
+	}
+}
+
+// recount takes what the others have published.
 func (h *Handle) recount() {
-	h.others, h.othersStale = h.t.recovered, false
-	for i := range h.t.participants[:h.t.watermark.Load()] {
-		if p := &h.t.participants[i]; p != h.p {
-			p.addTo(&h.others)
+	h.othersStale = false
+	for f := range h.others {
+		for s := range h.others[f] {
+			h.others[f][s] = h.t.recovered[f][s] + h.t.published.live[f][s].Load() - h.p.published[f][s]
 		}
 	}
 }

@@ -82,6 +82,7 @@ func (e *endings) end(h *Handle, a *arena) (ended int) {
 			h.count(a.v6, State(s), -n)
 		}
 	}
+	h.publish()
 	e.n = 0
 	return ended
 }

@@ -116,6 +116,8 @@ type Table struct {
 	orphaned orphaned
 	_        [64]byte
 
+	published published
+
 	watermark    atomic.Int32 // participants ever registered at once
 	participants [MaxHandles]participant
 	orphans      [MaxHandles]orphans
@@ -126,6 +128,12 @@ type Table struct {
 
 	mu      sync.Mutex // Register and Handle.Close
 	handles [MaxHandles]*Handle
+}
+
+// published sums up participants' live counters, as of the last Enter or Leave of each.
+type published struct {
+	live [2][16]atomic.Int32
+	_    [64]byte
 }
 
 // head is the first page of the memory.
