@@ -32,49 +32,59 @@ func manyBackends(b *services.Builder) {
 // BenchmarkStep measures what a worker does with a packet of a known flow: parse,
 // judge, look up, translate both ends, queue; everything but a real link. Flows are
 // drawn uniformly. One operation is one packet; injecting and taking is not counted.
+// With rebind each step has a new view of the routes: each packet's flow must be bound again.
 func BenchmarkStep(b *testing.B) {
-	for _, flows := range []int{1_000, 100_000, 1_000_000} {
-		b.Run(fmt.Sprintf("flows=%d", flows), func(b *testing.B) {
-			l := newLab(b, labConfig{flows: uint32(flows) + 64, snat: services.PortRange{First: 2000, Count: 60_000},
-				edit: manyBackends})
-			g := l.workers[0]
-			frame := headertest.UDP(join(client4, 1), join(vip4, 53), "0123456789abcdef01").Bytes()
-			frame[40], frame[41] = 0, 0 // no UDP checksum, so that ports may be changed freely
-			client := func(n int) []byte {
-				binary.BigEndian.PutUint32(frame[26:], 0x65000000+uint32(n/50_000)) // 101.0.0.x
-				binary.BigEndian.PutUint16(frame[34:], uint16(1024+n%50_000))
-				headertest.SealIPv4(frame)
-				return frame
-			}
-			open := 0
-			for n := range flows {
-				if !g.nic.Inject(client(n)) {
-					b.Fatal("link full")
-				}
-				if n%64 == 63 || n == flows-1 {
-					l.step(0)
-					open += g.nic.Loop()
-				}
-			}
-			if open != flows {
-				b.Fatalf("only %d of %d flows could be opened: %v", open, flows, l.drops())
-			}
-			rnd := rand.New(rand.NewPCG(1, 2))
-			var spent time.Duration
-			packets := 0
-			for b.Loop() {
-				for range 64 {
-					g.nic.Inject(client(rnd.IntN(flows)))
-				}
-				l.now += uint64(10 * time.Microsecond)
-				began := time.Now()
-				g.Step(l.now)
-				spent += time.Since(began)
-				packets += g.nic.Loop()
-			}
-			b.ReportMetric(float64(spent.Nanoseconds())/float64(packets), "ns/packet")
-			b.ReportMetric(float64(packets)/spent.Seconds()/1e6, "Mpps")
-			b.ReportMetric(0, "ns/op")
-		})
+	for _, rebind := range []bool{false, true} {
+		for _, flows := range []int{1_000, 100_000, 1_000_000} {
+			b.Run(fmt.Sprintf("rebind=%v/flows=%d", rebind, flows), func(b *testing.B) { benchStep(b, flows, rebind) })
+		}
 	}
+}
+
+func benchStep(b *testing.B, flows int, rebind bool) {
+	l := newLab(b, labConfig{flows: uint32(flows) + 64, snat: services.PortRange{First: 2000, Count: 60_000},
+		edit: manyBackends})
+	g := l.workers[0]
+	frame := headertest.UDP(join(client4, 1), join(vip4, 53), "0123456789abcdef01").Bytes()
+	frame[40], frame[41] = 0, 0 // no UDP checksum, so that ports may be changed freely
+	client := func(n int) []byte {
+		binary.BigEndian.PutUint32(frame[26:], 0x65000000+uint32(n/50_000)) // 101.0.0.x
+		binary.BigEndian.PutUint16(frame[34:], uint16(1024+n%50_000))
+		headertest.SealIPv4(frame)
+		return frame
+	}
+	open := 0
+	for n := range flows {
+		if !g.nic.Inject(client(n)) {
+			b.Fatal("link full")
+		}
+		if n%64 == 63 || n == flows-1 {
+			l.step(0)
+			open += g.nic.Loop()
+		}
+	}
+	if open != flows {
+		b.Fatalf("only %d of %d flows could be opened: %v", open, flows, l.drops())
+	}
+	rnd := rand.New(rand.NewPCG(1, 2))
+	var spent time.Duration
+	packets := 0
+	for b.Loop() {
+		for range 64 {
+			g.nic.Inject(client(rnd.IntN(flows)))
+		}
+		l.now += uint64(10 * time.Microsecond)
+		if rebind {
+			view := *l.hops.View()
+			view.Generation++
+			l.hops.Publish(&view)
+		}
+		began := time.Now()
+		g.Step(l.now)
+		spent += time.Since(began)
+		packets += g.nic.Loop()
+	}
+	b.ReportMetric(float64(spent.Nanoseconds())/float64(packets), "ns/packet")
+	b.ReportMetric(float64(packets)/spent.Seconds()/1e6, "Mpps")
+	b.ReportMetric(0, "ns/op")
 }

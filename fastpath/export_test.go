@@ -79,3 +79,11 @@ func (w *Worker) PlainAt(packet []byte, beforeEnd int) bool {
 	w.inspect(0, 1, 1)
 	return w.b.search[0].End != 0
 }
+
+// Judged returns what judgeAny parsed last, and forgets it: the zero Packet if all packets since
+// the last call took the plain path.
+func (w *Worker) Judged() header.Packet {
+	p := w.b.pkt
+	w.b.pkt = header.Packet{}
+	return p
+}

@@ -139,7 +139,10 @@ func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 		d, end, f, side := g.desc[i], g.search[i].End, flows[i], g.search[i].Side()
 		binding, id := f.BoundTo(side)
 		if binding != w.planner.View.Generation { // as in boundHop
-			break
+			var ok bool
+			if id, ok = w.rebind(&g.search[i], f); !ok {
+				break
+			}
 		}
 		hop := w.c.Hops.Hop(nexthop.ID(id))
 		if hop == nil || end > hop.PlainEnd() || end == 0 {
@@ -172,6 +175,17 @@ func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 	w.b.fetch.fetched(int(i - from))
 	w.stats.Backends.Add(counted[from:i])
 	return int(i - from), i < to
+}
+
+// rebind binds the flow that a packet matched by the current view: a change of one route takes two
+// lookups for each flow, and no flow off the plain path. It returns the hop, and false if the flow
+// is bound by another view all the same, as another worker's is newer.
+//
+//go:noinline
+func (w *Worker) rebind(s *flowtable.Search, f *flowtable.Flow) (id uint16, ok bool) {
+	w.planner.Bind(w.flows.Ref(s))
+	binding, id := f.BoundTo(s.Side())
+	return id, binding == w.planner.View.Generation
 }
 
 // boundHop returns the hop of an ID, or nil if the flow was not bound by the view. The compiler

@@ -132,6 +132,9 @@ func (h *Handle) Match(group []Search, flows []*Flow, rewrites []header.Rewrite,
 // Side returns which side of its flow a packet that matched is on.
 func (s *Search) Side() Side { return slotSideOf(s.slot) }
 
+// Ref returns the flow that a packet matched.
+func (h *Handle) Ref(s *Search) Ref { return h.t.arenas[s.Family].ref(slotIndex(s.slot)) }
+
 // More continues a search that did not match: another slot of the bucket may have the same tag, or
 // the key may be in a bucket that follows. It reports whether there is another flow to match. Rare.
 func (h *Handle) More(s *Search) bool {
