@@ -118,7 +118,7 @@ func (w *Worker) prepare(f *prepared) {
 	*n = decide.Plan{}
 	req := decide.Request{
 		Tuple: &f.packet.Tuple, Opens: decide.IsSYN(f.packet.TCPFlags), TTL: f.packet.TTL,
-		Random: *w.draws.peek(f.draw), DryRun: true,
+		Random: *w.draws.peek(f.draw), DryRun: true, Speculative: true,
 	}
 	w.planner.Plan(n, &req)
 	if f.planned = n.Certain(); n.Verdict.Action == decide.Queued {

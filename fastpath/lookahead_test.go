@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -54,7 +53,7 @@ func serveByAllBut(b *services.Builder, gone int) {
 		b.SetService(svc)
 		b.SetFrontend(&services.Frontend{
 			Key:  services.FrontendKey{Addr: addr(choiceVIP), Port: uint16(1000 + i), Proto: header.ProtoUDP},
-			Kind: services.LoadBalancer, Service: svc, Outside: services.Rule{Set: set}, Turn: new(atomic.Uint32),
+			Kind: services.LoadBalancer, Service: svc, Outside: services.Rule{Set: set}, Turn: new(services.Turn),
 		})
 	}
 }

@@ -3,7 +3,6 @@ package fastpath_test
 import (
 	"encoding/binary"
 	"net/netip"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -49,7 +48,7 @@ func rules(
 		b.SetAddr(a, b.Settings().Owned(a)|services.AddrVIP)
 	}
 	f := &services.Frontend{Key: services.FrontendKey{Addr: addr(ip), Port: port, Proto: proto}, Kind: kind,
-		Service: svc, Outside: outside, Pod: pod, Turn: new(atomic.Uint32)}
+		Service: svc, Outside: outside, Pod: pod, Turn: new(services.Turn)}
 	b.SetFrontend(f)
 	return f
 }

@@ -145,10 +145,10 @@ type gracePass struct {
 // with each of its own Enters.
 const graceStride = 16
 
-// safe returns an epoch that all online participants have seen: batches that are stamped with it or
-// with an earlier one are free. A pass that began at epoch e finds e at most. Such a batch had left the
-// index before, so a participant that was offline when the pass came by finds none of its records,
-// whatever epoch it stores when it enters.
+// safe returns an epoch that all online participants have seen: batches that are stamped with it
+// or with an earlier one are free. A pass that began at epoch e finds e at most. Such a batch had
+// left the index before, so a participant that was offline when the pass came by finds none of its
+// records, whatever epoch it stores when it enters.
 func (h *Handle) safe() uint64 {
 	g, n := &h.grace, h.t.watermark.Load()
 	if g.next == 0 {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"sync/atomic"
 
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/steer"
@@ -164,7 +163,7 @@ func (r *run) setFrontends(u *unit) (lost []objects.Problem) {
 			f.Allowed = services.NewPrefixes(ranges)
 		}
 		if u.ports[c.port].scheduler.InTurn() {
-			if f.Turn = new(atomic.Uint32); had && before.Turn != nil {
+			if f.Turn = new(services.Turn); had && before.Turn != nil {
 				f.Turn = before.Turn
 			}
 		}

@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
-	"sync/atomic"
 	"testing"
 
 	"sluice.dev/sluice/fastpath/services"
@@ -93,7 +92,7 @@ func TestTurnsOfFrontends(t *testing.T) {
 	w := newPinWorld("None")
 	addrs := []string{"192.0.2.1", "192.0.2.2"}
 	w.service.Spec.ExternalIPs = addrs
-	turnsNow := func(scheduler string, endpoints ...string) (turns [2]*atomic.Uint32) {
+	turnsNow := func(scheduler string, endpoints ...string) (turns [2]*services.Turn) {
 		w.service = w.service.DeepCopy()
 		w.service.Annotations["sluice.dev/scheduler"] = scheduler
 		w.endpoints(endpoints...)
@@ -115,7 +114,7 @@ func TestTurnsOfFrontends(t *testing.T) {
 	if next := turnsNow("wrr", "10.0.0.1", "10.0.0.2"); next != first {
 		t.Error("a frontend begins its turns anew with each version")
 	}
-	if other := turnsNow("maglev", "10.0.0.1", "10.0.0.2"); other != [2]*atomic.Uint32{} {
+	if other := turnsNow("maglev", "10.0.0.1", "10.0.0.2"); other != [2]*services.Turn{} {
 		t.Error("maglev takes turns")
 	}
 }

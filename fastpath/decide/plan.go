@@ -38,6 +38,9 @@ type Request struct {
 	// that of source address and port.
 	Random [2]uint64
 	DryRun bool // take no turn
+	// Speculative: the plan is made again if it is not certain (Certain). So it need not compare
+	// the connections of many backends; then it has no backend.
+	Speculative bool
 }
 
 // Refusal is a verdict, and whether the sender gets an ICMP error.
@@ -128,14 +131,22 @@ func (s *Planner) unserved(n *Plan, dst *header.Addr) {
 // HostSource reports whether an address is ours on the host link.
 func (s *Planner) HostSource(a header.Addr) bool { return a == s.Host4 || a == s.Host6 }
 
+// maxSpeculative bounds the backends that a speculative plan compares. To compare more costs more
+// than the cache miss that it saves.
+const maxSpeculative = 16
+
 // choose finds the backend of a plan that is admitted: the one the client is pinned to, if that is
 // in the set in force and not excluded, else the scheduler's choice.
 func (s *Planner) choose(n *Plan, req *Request) {
-	if svc := n.Frontend.Service; svc.AffinitySeconds != 0 && s.Pins != nil {
+	svc := n.Frontend.Service
+	if svc.AffinitySeconds != 0 && s.Pins != nil {
 		n.Pin, _ = s.Pins.Get(s.Now, req.Tuple.Src, svc.Identity)
 		if s.follow(n, n.Pin, req.Not) {
 			return
 		}
+	}
+	if req.Speculative && svc.Scheduler.ByLoad() && len(n.Rule.Set.Backends) > maxSpeculative {
+		return
 	}
 	d := services.Draw{Tuple: req.Tuple, Random: req.Random[0], Loads: s.Loads, Not: req.Not, DryRun: req.DryRun}
 	n.Choice = s.Snap.Choose(n.Frontend, n.Rule.Set, &d)

@@ -28,7 +28,7 @@ func choosers(by Scheduler, weights ...uint16) (*Snapshot, *Frontend, *EndpointS
 		}
 	}
 	b.SetService(svc)
-	return b.Build(), &Frontend{Service: svc, Turn: new(atomic.Uint32)}, set
+	return b.Build(), &Frontend{Service: svc, Turn: new(Turn)}, set
 }
 
 func client(n int) *header.Tuple {

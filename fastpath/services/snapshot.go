@@ -215,7 +215,13 @@ type Frontend struct {
 	// these. Each frontend has its own, as each virtual server of IPVS has: with a shared one,
 	// clients that use two frontends in turn would reach only a part of the backends by each. It is
 	// the only field of a Snapshot that workers write; versions of a frontend share it.
-	Turn *atomic.Uint32
+	Turn *Turn
+}
+
+// Turn is a counter on a cache line of its own, as all workers write it.
+type Turn struct {
+	atomic.Uint32
+	_ [60]byte
 }
 
 // Rule is how new flows of one kind of client are treated.
