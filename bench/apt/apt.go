@@ -132,7 +132,8 @@ func Use(ctx context.Context, dir string, suites []string, f func(*Apt) error) (
 
 // open makes the directory and reads the lists of some suites.
 func open(ctx context.Context, dir string, from Source, suites []string) (*Apt, error) {
-	a := &Apt{Dir: dir, Suites: suites, env: append(os.Environ(), "APT_CONFIG="+filepath.Join(dir, "apt.conf"), "LC_ALL=C")}
+	env := append(os.Environ(), "APT_CONFIG="+filepath.Join(dir, "apt.conf"), "LC_ALL=C")
+	a := &Apt{Dir: dir, Suites: suites, env: env}
 	for _, d := range []string{"lists/partial", "archives/partial", "parts"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
 			return nil, err
