@@ -56,7 +56,7 @@ func MachineSource(etc string) (Source, error) {
 			}
 		}
 	}
-	return Source{}, fmt.Errorf("%s: no source of Debian's archive (%s); what is fetched comes from there, add one",
+	return Source{}, fmt.Errorf("%s: no source of Debian's archive (%s); packages are fetched from there, add one",
 		etc, strings.Join(debianSuites, ", "))
 }
 
@@ -151,7 +151,7 @@ func open(ctx context.Context, dir string, from Source, suites []string) (*Apt, 
 	// configuration is.
 	acquire, err := exec.CommandContext(ctx, "apt-config", "dump", "Acquire").Output()
 	if err != nil {
-		return nil, fmt.Errorf("apt-config: %w; what is fetched comes by apt, so this needs a Debian", err)
+		return nil, fmt.Errorf("apt-config: %w; packages are fetched by apt, so this needs Debian", err)
 	}
 	conf := string(acquire) + fmt.Sprintf(`
 Dir::Etc::Main "/dev/null";

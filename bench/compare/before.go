@@ -104,7 +104,7 @@ func (c *comparison) pairs() (list []bothBuilds) {
 	}
 	limited := ""
 	if n := own.limited + old.limited; n > 0 {
-		limited = fmt.Sprintf("%d of %d rates are what the generator could send", n, len(own.noDrop)+len(old.noDrop))
+		limited = fmt.Sprintf("%d of %d rates are the generator's limit", n, len(own.noDrop)+len(old.noDrop))
 	}
 	noDrop := rate("no_drop_rates", own.noDrop, old.noDrop)
 	noDrop.remark = limited

@@ -86,7 +86,7 @@ func (s *stage) establish(ctx context.Context, x *subject, lab *stateless.Lab) (
 		return 0, err
 	}
 	if len(samples) == 0 {
-		return 0, errors.New("no sample of what arrived")
+		return 0, errors.New("no sample of received packets")
 	}
 	for _, frame := range samples {
 		if err := checkFrame(frame, x); err != nil {

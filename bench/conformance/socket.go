@@ -59,7 +59,7 @@ func connect(stream bool, from netip.Addr, to netip.AddrPort, limit time.Duratio
 
 func (s *socket) open(from netip.Addr, to netip.AddrPort, level, option int, limit time.Duration) (string, error) {
 	if err := unix.SetsockoptInt(s.fd, level, option, 1); err != nil {
-		return "", fmt.Errorf("ask for ICMP errors: %w", err)
+		return "", fmt.Errorf("request ICMP errors: %w", err)
 	}
 	if from.IsValid() {
 		if err := unix.Bind(s.fd, sockaddr(netip.AddrPortFrom(from, 0))); err != nil {

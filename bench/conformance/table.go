@@ -111,7 +111,8 @@ func omitted(cases []*Case) string {
 func unasked(cases []*Case) string {
 	var b strings.Builder
 	fmt.Fprint(&b,
-		"\n## What kube-proxy is not asked\n\nAnd whatever a setting of Sluice's decides.\n\n| case | probe | Sluice "+
+		"\n## Probes that kube-proxy does not get\n\nProbes that depend on a setting of Sluice are left out, too.\n\n"+
+			"| case | probe | Sluice "+
 			"| why |\n| --- | --- | --- | --- |\n")
 	for _, c := range cases {
 		for _, s := range c.steps {

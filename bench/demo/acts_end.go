@@ -205,14 +205,14 @@ func (d *demo) toTry() [][2]string {
 	web, vip := d.web[0].Addr4().String(), webVIP4.String()
 	return [][2]string{
 		{"ip netns exec " + ns(d.client.Name) + " curl http://" + vip, "a request; the answer names the backend"},
-		{sluice + " services", "what is served"},
+		{sluice + " services", "Services and their frontends"},
 		{sluice + " backends", "the endpoints, their next hops and traffic"},
 		{sluice + " flows", "the flow table"},
 		{sluice + " stats", "per worker, per drop reason, the laws"},
-		{sluice + " status", "what is applied, and how each queue is served"},
+		{sluice + " status", "state of the configuration and of each queue"},
 		{sluice + " explain --from " + d.client.Addr4().String() + " --to " + vip,
-			"what becomes of a packet, step by step"},
-		{"ip netns exec " + ns("gateway") + " " + sluice + " doctor", "what of this host may trouble a gateway"},
+			"the decision about a packet, step by step"},
+		{"ip netns exec " + ns("gateway") + " " + sluice + " doctor", "problems of this host for a gateway"},
 		{"ip netns exec " + ns("gateway") + " ip -d link", "the gateway's interfaces"},
 		{sluice + " drain " + web, "no new connections to " + d.web[0].Name},
 		{sluice + " undrain " + web, "and back"},

@@ -172,7 +172,7 @@ func (d *demo) sweep() {
 		d.p.say("removed %s of a run that was killed", dir)
 	}
 	if err != nil {
-		d.p.say("what a killed run left cannot be removed: %v", err)
+		d.p.say("cannot clean up after a killed run: %v", err)
 	}
 }
 

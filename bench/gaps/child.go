@@ -56,7 +56,7 @@ type process struct {
 func RunChild(ctx context.Context, text string, in io.Reader, out io.Writer) error {
 	p := &process{}
 	if err := json.Unmarshal([]byte(text), &p.Child); err != nil {
-		return fmt.Errorf("what to measure: %w", err)
+		return fmt.Errorf("configuration of the measurement: %w", err)
 	}
 	if err := p.Variant.settle(p.CPU, p.CPUs); err != nil {
 		return err

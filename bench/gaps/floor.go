@@ -62,7 +62,7 @@ func (f *floor) window(ctx context.Context, cpu int, length time.Duration) (w Wi
 		return w, fmt.Errorf("the C loop: %w", err)
 	}
 	if err := json.Unmarshal(text, &w); err != nil {
-		return w, fmt.Errorf("what the C loop says: %w", err)
+		return w, fmt.Errorf("output of the C loop: %w", err)
 	}
 	return w, nil
 }

@@ -38,11 +38,11 @@ func variants() []Variant {
 	}
 	return []Variant{
 		with("sluice", "as the daemon sets it", func(*Variant) {}),
-		with("quiet", "without changes: what is the scheduler's", func(v *Variant) { v.Quiet = true }),
+		with("quiet", "without changes: gaps of the scheduler only", func(v *Variant) { v.Quiet = true }),
 		with("unyielding", "the worker runs until it is preempted", func(v *Variant) { v.Unyielding = true }),
 		with("locked", "the worker locked to its thread (runtime.LockOSThread)", func(v *Variant) { v.Locked = true }),
 		with("gogc400", "GOGC=400", func(v *Variant) { v.GCPercent = 400 }),
-		with("nogc", "GOGC=off: what collections cost", func(v *Variant) { v.GCPercent = -1 }),
+		with("nogc", "GOGC=off: the cost of collections", func(v *Variant) { v.GCPercent = -1 }),
 		with("procs", "GOMAXPROCS = as many as CPUs", func(v *Variant) { v.MaxProcs = 0 }),
 		with("procs+6", "GOMAXPROCS = workers + 6", func(v *Variant) { v.MaxProcs = workers + 6 }),
 		with("kept-off", "no other thread on the worker's CPU", func(v *Variant) { v.Apart = true }),

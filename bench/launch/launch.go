@@ -115,7 +115,7 @@ func (g *Gateway) Socket() string { return g.path(filepath.Join(stateDir, socket
 // Configuration is the gateway's configuration as New wrote it.
 func (g *Gateway) Configuration() string {
 	var b strings.Builder
-	b.WriteString("# What is not here has its default: sluice config defaults\n" +
+	b.WriteString("# Fields that are not here have their default: sluice config defaults\n" +
 		"apiVersion: sluice.dev/v1alpha1\nkind: GatewayConfiguration\n")
 	fmt.Fprintf(&b, "nodeName: %s\ninterfaces:\n", g.config.NodeName)
 	for _, i := range g.config.Interfaces {

@@ -33,8 +33,8 @@ func (u Usage) Sub(before Usage) Usage {
 		Waited: u.Waited - before.Waited}
 }
 
-var errOneProcessor = errors.New("all its threads are bound to one processor each: pinned ones cannot be told; give " +
-	"it two")
+var errOneProcessor = errors.New("all its threads are bound to one processor each: which are pinned is unknown; " +
+	"give it two")
 
 // ProcessUsage reads the processor time of a process.
 func ProcessUsage(pid int) (u Usage, err error) {

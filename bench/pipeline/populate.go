@@ -95,11 +95,11 @@ func (g *gate) learn(wave []flow) error {
 		}
 		buf = frame
 		if r := header.Parse(frame, &p); r != stats.None {
-			return fmt.Errorf("the worker sent what it would not take: %v", r)
+			return fmt.Errorf("the worker sent a packet that it does not accept: %v", r)
 		}
 		tag := tagOf(frame, &p)
 		if int(tag) >= len(wave) {
-			return fmt.Errorf("the worker sent a packet that nobody gave it: %x", frame)
+			return fmt.Errorf("the worker sent a packet that it did not receive: %x", frame)
 		}
 		f := &wave[tag]
 		f.snat, f.snatPort = p.Tuple.Src[15]-2, p.Tuple.SrcPort

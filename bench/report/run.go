@@ -65,7 +65,7 @@ func Run(ctx context.Context, c Config) error {
 	}
 	p.Done()
 	if failed != nil {
-		return fmt.Errorf("failed: %s; what they printed is in %s/NAME.log", strings.Join(failed, ", "), c.Out)
+		return fmt.Errorf("failed: %s; their output is in %s/NAME.log", strings.Join(failed, ", "), c.Out)
 	}
 	return nil
 }

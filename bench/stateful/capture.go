@@ -302,7 +302,7 @@ func profileText(path string, list []Template, c CaptureConfig) string {
 	var b strings.Builder
 	note := "sizes only"
 	if c.Bytes {
-		note = "what clients sent is in it"
+		note = "it contains what clients sent"
 	}
 	fmt.Fprintf(&b, "# From a capture, %d conversations, %s. Rates, pools and vip are to be changed.\n", len(list),
 		note)

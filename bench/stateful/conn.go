@@ -144,7 +144,7 @@ func (t *table) remove(hash, number uint32) {
 	i := hash >> 1 & t.mask
 	for uint32(t.slots[i]) != number {
 		if t.slots[i] == 0 {
-			panic("stateful: a connection is not in the table; find who changed its key or hash")
+			panic("stateful: a connection is not in the table; its key or hash was changed")
 		}
 		i = (i + 1) & t.mask
 	}

@@ -113,7 +113,7 @@ func (l *line) engine(c Config) (*Engine, error) {
 func (l *Lab) play(ctx context.Context, r *Result, client, server *driver, progress io.Writer) error {
 	for began := time.Now(); !client.ready.Load() || !server.ready.Load(); {
 		if time.Since(began) > resolveTimeout {
-			return fmt.Errorf("no answer to ARP or neighbour discovery after %s: client asks for %s (answered: %v), "+
+			return fmt.Errorf("no answer to ARP or neighbour discovery after %s: client requests %s (answered: %v), "+
 				"server for %s (answered: %v)",
 				resolveTimeout, client.engine.c.Gateway, client.ready.Load(), server.engine.c.Gateway,
 				server.ready.Load())

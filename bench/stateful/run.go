@@ -118,7 +118,7 @@ func (c *RunConfig) profile() (*Profile, error) {
 		p.Concurrency = c.Concurrency
 	}
 	if err := p.Validate(); err != nil {
-		return nil, fmt.Errorf("%s, with what flags change: %w", path, err)
+		return nil, fmt.Errorf("%s, with the changes by flags: %w", path, err)
 	}
 	if c.Repeat < 1 || c.Churn < 0 || c.Churn > 100 {
 		return nil, fmt.Errorf("--repeat %d, --churn %d: at least 1, and 0 to 100 a second, are possible", c.Repeat,

@@ -8,7 +8,7 @@ import (
 	"sluice.dev/sluice/bench/report"
 )
 
-// benchCommand is what the Makefile's bench targets are made of.
+// benchCommand has the commands of the Makefile's bench targets.
 func benchCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "bench",
@@ -24,7 +24,7 @@ func benchRun() *cobra.Command {
 	c := report.Config{Set: "quick", Out: "bench/out", Stdout: os.Stdout, Stderr: os.Stderr}
 	command := &cobra.Command{
 		Use:   "run",
-		Short: "Run experiments one after another and save what each found",
+		Short: "Run experiments one after another and save their results",
 		Long: "run runs a set of experiments. Each leaves NAME.json, which sluice-bench report reads, and NAME.log; " +
 			"one that\n" +
 			"fails does not stop the others, and is a line of the report. The quick set takes a minute, the full one " +
@@ -49,7 +49,7 @@ func benchGo() *cobra.Command {
 	b := report.Benchmarks{Dir: ".", Stdout: os.Stdout, Progress: os.Stderr}
 	command := &cobra.Command{
 		Use:   "go",
-		Short: "Run the Go benchmarks of what every packet passes, for benchstat",
+		Short: "Run the Go benchmarks of the packet path, for benchstat",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return b.Run(cmd.Context()) },
 	}
@@ -79,7 +79,7 @@ func benchBaseline() *cobra.Command {
 	baselines, goDir, experiments := "bench/baselines", "bench/out", "bench/out"
 	command := &cobra.Command{
 		Use:   "baseline",
-		Short: "Replace the baselines by what was measured last, from one machine and commits of this tree's history",
+		Short: "Replace the baselines by the last results, from one machine and commits of this tree's history",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return report.Adopt(baselines, goDir, experiments, report.Experiments(), report.History("."))

@@ -16,7 +16,7 @@ func compareCommand() *cobra.Command {
 		Long: "compare builds a client, a gateway and a server, and in turn has each system forward the same UDP " +
 			"packets:\n\n" +
 			compare.Describe() +
-			"\nIt prints rates, processor time per packet and latency, and what Sluice's ratios to the others are.\n" +
+			"\nIt prints rates, processor time per packet and latency, and Sluice's ratios to the others.\n" +
 			"It needs Linux 6.12, root, nft; for kube-proxy iptables too, and the control plane that the first run\n" +
 			"builds (make cluster-binaries); for asavie/xdp, Go and this tree. --quick needs less, and a minute.\n\n" +
 			"With --before an older sluice is measured beside this one, in the same rounds, side by side: of each " +
@@ -44,7 +44,7 @@ func compareCommand() *cobra.Command {
 	f.StringVar(&c.Sluice, "sluice", besideMe("sluice"), "the sluice binary")
 	f.StringVar(&c.Bench, "l2fwd", besideMe("sluice-bench"), "the sluice-bench binary, which is l2fwd")
 	f.StringSliceVar(&c.Systems, "systems", c.Systems,
-		"what to measure, of the list above (default all but asavie-drained, kernel-rps and sluice-before)")
+		"systems to measure, of the list above (default all but asavie-drained, kernel-rps and sluice-before)")
 	f.IntSliceVar(&c.Services, "services", c.Services,
 		"Services of Sluice and kube-proxy; several numbers: a comparison for each")
 	f.IntVar(&c.Flows, "flows", c.Flows, "UDP flows")
@@ -62,7 +62,7 @@ func compareCommand() *cobra.Command {
 	f.StringSliceVar(&at, "at", nil,
 		"instead of all else, processor time and latency at these rates, packets per second: 50k,150k")
 	f.DurationVar(&c.Together, "together", c.Together,
-		"send at once what is due in this time, 64 packets at most: the longer, the fewer wake-ups of the generator "+
+		"send the packets of this time at once, 64 at most: the longer, the fewer wake-ups of the generator "+
 			"(default 50us)")
 	f.StringVar(&c.Options, "sluice-options", "",
 		"more of Sluice's configuration, as YAML: 'sockets: {coalesce: 100us}'")

@@ -46,7 +46,7 @@ func gapsCommand() *cobra.Command {
 	f.IntVar(&c.Endpoints, "endpoints", c.Endpoints, "endpoints of each Service")
 	f.IntVar(&c.Rate, "rate", c.Rate, "changes a second")
 	f.IntVar(&c.CPU, "cpu", c.CPU, "the worker's CPU; -1 is the last that this process may use")
-	f.StringVar(&c.Profiles, "profiles", "", "directory for a pprof profile of what each variant allocated; it is made")
+	f.StringVar(&c.Profiles, "profiles", "", "directory for a pprof profile of each variant's allocations; it is made")
 	f.StringVar(&c.JSON, "json", "", "file to save the results in")
 	command.AddCommand(&cobra.Command{
 		Use: "child", Short: "The measured process", Hidden: true, Args: cobra.ExactArgs(1),

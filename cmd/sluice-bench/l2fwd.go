@@ -103,10 +103,10 @@ func proportionalCommand() *cobra.Command {
 		l2fwd.AsWorked}
 	command := &cobra.Command{
 		Use:   "proportional",
-		Short: "Show what a worker uses of its core at no load, some and full load",
-		Long: "proportional finds the rate that one worker forwards at most, then offers parts of it, and says what\n" +
-			"the worker's thread used of a core and how long packets were under way, for each time that a worker\n" +
-			"may look for packets before it sleeps. Medians of interleaved samples. It needs Linux 6.12 and root.",
+		Short: "Measure a worker's CPU time at no load, some and full load",
+		Long: "proportional finds the highest rate that one worker forwards, then offers parts of it, and prints\n" +
+			"the CPU time of the worker's thread and the latency of packets, for each time that a worker may\n" +
+			"spin before it sleeps. Medians of interleaved samples. It needs Linux 6.12 and root.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			e.Out, e.Progress = cmd.OutOrStdout(), cmd.ErrOrStderr()

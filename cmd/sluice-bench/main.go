@@ -35,7 +35,7 @@ func main() {
 	}
 }
 
-// exitStatus is what to end with: the status of a command that ran in a guest is passed on.
+// exitStatus returns the exit status: that of a command in a guest, if there is one.
 func exitStatus(err error) int {
 	var inGuest *vm.ExitError
 	if errors.As(err, &inGuest) {
@@ -69,7 +69,7 @@ func unread(f *os.File) bool {
 	return err == nil && n == 1 && fds[0].Revents&unix.POLLERR != 0
 }
 
-// explained is what to print of an error. After a signal all errors are consequences of it, in
+// explained returns the message for an error. After a signal all errors are consequences of it, in
 // words of the operation that was under way: "context canceled", "signal: killed".
 func explained(ctx context.Context, err error) string {
 	text := strings.TrimSpace(err.Error())
@@ -130,7 +130,7 @@ func demoCommand() *cobra.Command {
 	c := demo.Config{Out: os.Stdout}
 	command := &cobra.Command{
 		Use:   "demo",
-		Short: "Build a network, run the gateway in it, send traffic, judge what happened",
+		Short: "Build a network, run the gateway in it, send traffic, and check the results",
 		Long: "demo builds client, gateway and backend network namespaces, runs `sluice run` in the gateway's,\n" +
 			"sends real traffic through it, changes endpoints, kills it, and prints what happened. The exit\n" +
 			"status is 0 only if every expectation was met. It needs Linux 6.12, root, and no other tool.",

@@ -14,7 +14,7 @@ func pipelineCommand() *cobra.Command {
 	c := pipeline.Defaults()
 	command := &cobra.Command{
 		Use:   "pipeline",
-		Short: "Measure what a worker does with a packet, without a kernel, beside the same in C",
+		Short: "Measure a worker's time per packet, without a kernel, beside the same in C",
 		Long: "pipeline drives a real worker over in-memory links, with a real table of services and flows, and " +
 			"times\n" +
 			"its steps alone: nanoseconds a packet by number of flows, new flows, a full table, colliding flows, " +
@@ -46,12 +46,12 @@ func pipelineCommand() *cobra.Command {
 	f := command.Flags()
 	f.StringSliceVar(&c.Scenarios, "scenario", nil, "only these: "+strings.Join(pipeline.Scenarios(), ", "))
 	f.IntSliceVar(&c.Flows, "flows", nil, "numbers of flows of the sweep (default 1000,100000,1000000)")
-	f.BoolVar(&c.Full, "full", false, "the sweep goes on to 10,000,000 flows: 5 GB of memory")
+	f.BoolVar(&c.Full, "full", false, "the sweep continues to 10,000,000 flows: 5 GB of memory")
 	f.BoolVar(&c.IPv4, "ipv4", c.IPv4,
 		"measure IPv4 (fill, collisions, two-workers, services and updates are over IPv4 in any case)")
 	f.BoolVar(&c.IPv6, "ipv6", c.IPv6, "measure IPv6")
 	f.BoolVar(&c.Reference, "reference", c.Reference, "run the same work in C beside it; needs clang, gcc or cc")
-	f.IntVar(&c.Repeat, "repeat", c.Repeat, "samples of each figure, in turns with what it is compared to")
+	f.IntVar(&c.Repeat, "repeat", c.Repeat, "samples of each figure, in turns with those it is compared to")
 	f.IntVar(&c.Chunks, "windows", c.Chunks, "chunks of 4096 packets of each sample, whose median it is")
 	f.IntVar(&c.CPU, "cpu", c.CPU, "the core to measure on; -1 is the last")
 	f.StringVar(&c.Profile, "profile", "", "save a CPU profile of the whole run in this file, for go tool pprof")
@@ -65,7 +65,7 @@ func pipelineCommand() *cobra.Command {
 	return command
 }
 
-// turnsCommand is what --before runs of builds that have it.
+// turnsCommand is the command that --before runs, of builds that have it.
 func turnsCommand() *cobra.Command {
 	c := pipeline.Defaults()
 	c.Reference = false
@@ -85,6 +85,6 @@ func turnsCommand() *cobra.Command {
 	f.BoolVar(&c.IPv4, "ipv4", true, "over IPv4")
 	f.BoolVar(&c.IPv6, "ipv6", true, "over IPv6")
 	f.IntVar(&c.CPU, "cpu", c.CPU, "the core to measure on")
-	f.BoolVar(&speaks, "speaks", false, "print the version of what it reads and writes, and do nothing else")
+	f.BoolVar(&speaks, "speaks", false, "print the version of its input and output, and do nothing else")
 	return command
 }

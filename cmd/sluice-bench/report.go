@@ -17,7 +17,7 @@ func reportCommand() *cobra.Command {
 	var html, plots, docs string
 	command := &cobra.Command{
 		Use:   "report --from FILE... [FILE...]",
-		Short: "Show what experiments saved with --json: one HTML page, plots, the figures of README and docs",
+		Short: "Render results saved with --json: one HTML page, plots, the figures of README and docs",
 		Long: "report reads files that the other commands saved with --json and writes the requested forms: one HTML " +
 			"page\n" +
 			"that needs no network, every plot as SVG and PNG, or, into the source tree that --docs names, the " +

@@ -15,8 +15,8 @@ func rolloutCommand() *cobra.Command {
 		Short: "Replace all pods of a Service under load, on Sluice and on kube-proxy",
 		Long: "rollout runs etcd and kube-apiserver with thousands of Services, has one of them replace all its " +
 			"pods\n" +
-			"as a Deployment does while clients open new connections, and says for each system how many failed,\n" +
-			"how many went to pods that were gone, how long until none did, and what the control process used.\n" +
+			"as a Deployment does while clients open new connections, and prints for each system how many failed,\n" +
+			"how many went to pods that were gone, how long until none did, and the control process's CPU time.\n" +
 			"It needs Linux 6.12, root, and for kube-proxy the tools nft and iptables; the first run builds the\n" +
 			"control plane, which takes minutes (make cluster-binaries).",
 		Args: cobra.NoArgs,
@@ -27,7 +27,7 @@ func rolloutCommand() *cobra.Command {
 	}
 	f := command.Flags()
 	f.StringVar(&c.Sluice, "sluice", besideMe("sluice"), "the sluice binary")
-	f.StringSliceVar(&c.Systems, "systems", c.Systems, "what to measure, of "+strings.Join(rollout.Systems, ", "))
+	f.StringSliceVar(&c.Systems, "systems", c.Systems, "systems to measure, of "+strings.Join(rollout.Systems, ", "))
 	f.IntVar(&c.Services, "services", c.Services, "Services in all")
 	f.IntVar(&c.Pods, "pods", c.Pods, "endpoints of each Service that does not roll")
 	f.IntVar(&c.Replicas, "replicas", c.Replicas, "pods of the Service that rolls")

@@ -13,18 +13,18 @@ func statefulCommand() *cobra.Command {
 	c := stateful.Defaults()
 	command := &cobra.Command{
 		Use:   "stateful [PROFILE]",
-		Short: "Open connections by a profile, through a gateway, and count what became of them",
+		Short: "Open connections by a profile, through a gateway, and count their results",
 		Long: "stateful plays exchanges of real protocols over many connections, with a TCP of its own at both ends " +
 			"over\n" +
 			"AF_XDP: client and server pools, rates, ramps and shares are in PROFILE, a file or the name of one in\n" +
-			"bench/profiles. Servers tag what they send, so a connection that meets two servers is found out: then\n" +
+			"bench/profiles. Servers tag their data, so a connection that reaches two servers is detected: then\n" +
 			"the exit status is 1.\n\n" +
 			"Without --client it builds a network of its own: --through none is a wire, --through sluice a gateway " +
 			"with\n" +
 			"the server pool as endpoints, which --churn removes and adds while traffic flows. With --client and " +
 			"--server\n" +
 			"it plays over interfaces that are there and takes all their packets while it runs. With --memory both\n" +
-			"ends play in this process, to show what the generator itself can do.",
+			"ends run in this process, to measure the generator itself.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return fmt.Errorf("stateful takes one profile, not %d", len(args))
@@ -46,7 +46,7 @@ func statefulCommand() *cobra.Command {
 		},
 	}
 	f := command.Flags()
-	f.StringSliceVar(&c.Through, "through", c.Through, "what is between the ends, in turns: none, sluice")
+	f.StringSliceVar(&c.Through, "through", c.Through, "gateways between the ends, in turns: none, sluice")
 	f.StringVar(&c.Sluice, "sluice", besideMe("sluice"), "the sluice binary")
 	f.IntVar(&c.Churn, "churn", 0, "edits of the endpoints each second, through sluice")
 	f.StringVar(&c.Client, "client", "", "the clients' interface: INTERFACE[@NAMESPACE]")
@@ -78,9 +78,9 @@ func templateCommand() *cobra.Command {
 		Short: "Write the TCP and UDP conversations of a capture (pcap, pcapng) as a profile",
 		Long: "template takes the conversations of a capture that have a beginning, in order of their first packet, " +
 			"and\n" +
-			"prints a profile: who sent how many bytes after how long, one template each. The end that sent first is " +
+			"prints a profile: the bytes of each end and their times, one template each. The end that sent first is " +
 			"the\n" +
-			"client. Payload is not copied unless --bytes is given: captures hold what nobody may see.",
+			"client. Payload is not copied unless --bytes is given: captures may hold private data.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return fmt.Errorf("template takes one capture file (pcap, pcapng), not %d", len(args))
@@ -94,6 +94,6 @@ func templateCommand() *cobra.Command {
 	f := command.Flags()
 	f.IntVar(&c.Conversations, "conversations", c.Conversations, fmt.Sprintf("how many are taken, at most %d",
 		stateful.MaxTemplates))
-	f.BoolVar(&c.Bytes, "bytes", false, "write what clients sent, byte by byte, as hex")
+	f.BoolVar(&c.Bytes, "bytes", false, "write the bytes that clients sent, as hex")
 	return command
 }

@@ -29,7 +29,7 @@ func (s *statelessFlags) register(c *cobra.Command) {
 	f.BoolVar(&s.e.Loopback, "loopback", false, "make a veth pair between two namespaces, and use that")
 	f.StringVar(&s.tx, "tx", "", "INTERFACE[@NETNS] to send on")
 	f.StringVar(&s.rx, "rx", "",
-		"INTERFACE[@NETNS] to receive on; it gets an XDP program that takes what was sent, and nothing else")
+		"INTERFACE[@NETNS] to receive on; it gets an XDP program that takes the packets sent, and no others")
 	f.StringVar(&s.mac, "to-mac", "", "destination MAC address: the gateway's; without it, the receiver's")
 	f.StringVar(&s.protocol, "protocol", "udp", "udp, syn or icmp")
 	f.StringVar(&s.sources, "from", "10.1.0.1-10.1.0.250", "source addresses: ADDRESS, FIRST-LAST or PREFIX/BITS")
@@ -100,10 +100,10 @@ func statelessCommand() *cobra.Command {
 	var rate string
 	command := &cobra.Command{
 		Use:   "stateless",
-		Short: "Send packets that know when they were sent, and judge what arrives",
+		Short: "Send packets with time stamps, and check those that arrive",
 		Long: "stateless sends UDP datagrams, TCP SYNs or echo requests of many flows at a rate, from --tx, and " +
-			"says\n" +
-			"what arrived at --rx: loss, order, duplicates, damage, flows that changed their destination, latency.\n" +
+			"reports on\n" +
+			"the packets at --rx: loss, order, duplicates, damage, flows that changed their destination, latency.\n" +
 			"Between the two is the system to measure; with --loopback, a wire. It needs Linux 6.12 and root.",
 		Example: "  sluice-bench stateless --loopback --rate 100k\n" +
 			"  sluice-bench stateless --tx eth0@client --rx eth0@server --to-mac 02:00:00:00:00:01 --to 192.0.2.1 " +

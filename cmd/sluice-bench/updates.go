@@ -14,9 +14,9 @@ func updatesCommand() *cobra.Command {
 		Use:   "updates",
 		Short: "Measure how long changes of endpoints take to reach packets",
 		Long: "updates runs the gateway on an API server with thousands of Services, changes endpoints at a steady\n" +
-			"rate, and says how long after the change the first packet went by it, what flows of another Service\n" +
-			"lost meanwhile, and what the daemon used. It needs Linux 6.12 and root; with --server real, also the\n" +
-			"control plane that the first run builds (make cluster-binaries).",
+			"rate, and prints the time from a change to the first packet that follows it, the losses of another\n" +
+			"Service's flows, and the daemon's CPU time and memory. It needs Linux 6.12 and root; with --server\n" +
+			"real, also the control plane that the first run builds (make cluster-binaries).",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := updates.Run(cmd.Context(), c)

@@ -18,7 +18,7 @@ func vmCommand() *cobra.Command {
 		Short: "Run a command in a QEMU guest: other kernels, drivers of real NICs",
 		Long: "vm runs a command in a guest whose processor is emulated, on a kernel of Debian's, with the drivers " +
 			"of\n" +
-			"real NICs: igb and virtio-net do zero-copy there. It installs nothing, and says nothing of speed.",
+			"real NICs: igb and virtio-net do zero-copy there. It installs nothing. Its figures are not of real speed.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
@@ -61,7 +61,7 @@ func vmRunCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "run [flags] -- COMMAND ARGS...",
 		Short: "Boot a guest, run a command in it as root, end with its status",
-		Long: "run boots a guest whose root is this machine's, read-only; what is written lies in memory, and only " +
+		Long: "run boots a guest whose root is this machine's, read-only; writes go to memory, and only " +
 			"--share keeps it.\n" +
 			"A pair is a NIC and one that faces it, NAME and NAME-peer, a virtio-net. bpffs, tracefs, debugfs and " +
 			"cgroup2\n" +
@@ -102,7 +102,7 @@ func vmRunCommand() *cobra.Command {
 	f.StringVar(&c.Memory, "memory", "2G", "the guest's memory")
 	f.IntVar(&c.CPUs, "cpus", 2, "the guest's processors")
 	f.StringVar(&c.Share, "share", "", "a directory that the guest may write to, under the same name")
-	f.StringVar(&c.Console, "console", "", "a file to keep what the kernel says")
+	f.StringVar(&c.Console, "console", "", "a file for the kernel's messages")
 	f.DurationVar(&c.Limit, "limit", 10*time.Minute, "end the guest after this time")
 	return command
 }

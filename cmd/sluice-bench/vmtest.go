@@ -22,9 +22,9 @@ func vmTestCommand() *cobra.Command {
 		Short: "Try the gateway on emulated NICs and other kernels, a guest each",
 		Long: "test boots a guest for each pair of NICs and each kernel of a set, runs `sluice run` between them, " +
 			"sends TCP and\n" +
-			"UDP of both families, kills the daemon, takes links down, and holds it to its laws. It prints what was " +
-			"tried\n" +
-			"where, in which mode, and what came of it. Processors are emulated: no figure is one of speed.",
+			"UDP of both families, kills the daemon, takes links down, and checks its laws. It prints each case, " +
+			"its\n" +
+			"guest, mode and result. Processors are emulated: no figure is one of speed.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if c.Rows, err = rowsOf(matrix.Set(set), only); err != nil {
@@ -49,7 +49,7 @@ func vmTestCommand() *cobra.Command {
 	f.StringVar(&only, "only", "",
 		"of the set, guests whose name matches this regular expression: trixie-backports igb+igb")
 	f.StringVar(&c.Sluice, "sluice", besideMe("sluice"), "the sluice binary, without cgo")
-	f.StringVar(&c.Logs, "logs", "bench/out/vm", "directory for what the guests say")
+	f.StringVar(&c.Logs, "logs", "bench/out/vm", "directory for the guests' output")
 	f.IntVar(&c.Patience, "patience", 1, "multiplies every bound of time, for a machine that has more to do")
 	return command
 }
@@ -77,7 +77,7 @@ func rowsOf(set matrix.Set, only string) ([]matrix.Row, error) {
 	return left, nil
 }
 
-// vmGuestCommand is what vm test runs in a guest.
+// vmGuestCommand is the command that vm test runs in a guest.
 func vmGuestCommand() *cobra.Command {
 	c := guest.Config{Results: os.Stdout, Log: os.Stderr}
 	var leftMode, rightMode, vlan string
@@ -106,8 +106,8 @@ func vmGuestCommand() *cobra.Command {
 	f.StringVar(&rightMode, "right", "", "the mode that right must be in")
 	f.StringVar(&c.Options, "options", "", "more of the gateway's configuration")
 	f.IntVar(&c.MTU, "mtu", 0, "of both segments; 0 is 1500")
-	f.StringVar(&vlan, "vlan", "", "who handles VLAN tags: nobody, the gateway, or devices")
-	f.StringSliceVar(&c.Cases, "cases", nil, "what to try, in order")
+	f.StringVar(&vlan, "vlan", "", "VLAN tags are handled by the gateway, by devices, or not at all")
+	f.StringSliceVar(&c.Cases, "cases", nil, "cases to run, in order")
 	f.Int64Var(&c.Bytes, "bytes", 1e6, "of each TCP transfer")
 	f.IntVar(&c.Kills, "kills", 1, "how often to kill the daemon")
 	f.IntVar(&c.Patience, "patience", 1, "multiplies every bound of time")

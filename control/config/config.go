@@ -1,17 +1,16 @@
 // Package config is the gateway's configuration file: one strict YAML (or JSON)
 // document of kind GatewayConfiguration.
 //
-//	file ──decode──▶ Configuration ──Validate──▶ what the daemon runs by
+//	//	file ──decode──▶ Configuration ──Validate──▶ the daemon
 //	          ▲                                       │
 //	     Default()                             Diff(next) at reload
 //
 // Three rules hold. A field that is not known is refused, so a misspelt one never
-// passes for its default. All problems are reported at once, each with its line,
-// its field and what to do. Every default is a value that Default returns and that
-// `sluice config defaults` prints; nothing is defaulted anywhere else.
+// passes for its default. All problems are reported at once, each with its line, its field and a
+// remedy. Default returns all defaults, and `sluice config defaults` prints them; there are no
+// others.
 //
-// A Configuration is a plain value. After Load nobody writes to it; a reload
-// makes a new one.
+// A Configuration is a plain value. It is not changed after Load; a reload makes a new one.
 package config
 
 import (
@@ -24,15 +23,15 @@ import (
 	"strings"
 )
 
-// APIVersion and Kind are what a file must start with.
+// APIVersion and Kind are the first fields of a file.
 const (
 	APIVersion = "sluice.dev/v1alpha1"
 	Kind       = "GatewayConfiguration"
 )
 
-// Configuration is the whole file. The tag `reload:"live"` marks what a running
-// daemon takes over; everything else needs a restart (see Diff). Units and
-// defaults of every field are in defaults.yaml, which a test holds against Default.
+// Configuration is the whole file. A running daemon applies changes of fields with the tag
+// `reload:"live"`; the others need a restart (see Diff). Units and defaults of every field are in
+// defaults.yaml, which a test compares with Default.
 type Configuration struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -122,19 +121,18 @@ const (
 	ZeroCopyRequire ZeroCopy = "require" // or refuse to start
 )
 
-// SNAT is what the gateway calls itself towards backends.
+// SNAT is the source of packets to backends.
 type SNAT struct {
-	// Addresses are the source addresses. A family that has none takes what the
-	// kernel would: of the interface that the packet leaves by.
+	// Addresses are the source addresses. A family that has none uses the address that the kernel
+	// would: that of the outgoing interface.
 	Addresses []netip.Addr `json:"addresses"`
 	// Ports is the range of source ports.
 	Ports PortRange `json:"ports"`
 }
 
-// Proxy is what kube-proxy knows by flags and fields of its own, and how backends are
-// chosen.
+// Proxy has the settings that kube-proxy has flags and fields for, and the scheduler.
 type Proxy struct {
-	// ClusterIPs: they are frontends for what comes from outside, too.
+	// ClusterIPs: they are frontends for packets from outside, too.
 	ClusterIPs bool `json:"clusterIPs" reload:"live"`
 	// ClusterCIDRs are the addresses of pods (clusterCIDR of kube-proxy).
 	ClusterCIDRs []netip.Prefix `json:"clusterCIDRs" reload:"live"`
@@ -149,7 +147,7 @@ type Proxy struct {
 // Scheduler is how a backend is chosen, by the names of IPVS (ipvsadm(8)).
 type Scheduler string
 
-// Schedulers are all that there are; the first is the default.
+// Schedulers lists all schedulers; the first is the default.
 var Schedulers = []Scheduler{"maglev", "rr", "wrr", "lc", "wlc", "sh", "dh", "sed", "nq", "random"}
 
 // Kubernetes is the API server as a source of objects.
@@ -157,7 +155,7 @@ type Kubernetes struct {
 	Enabled bool `json:"enabled"`
 	// Kubeconfig is a file; empty is the service account of the pod.
 	Kubeconfig string `json:"kubeconfig"`
-	// Events: what users must know is written as Events of the objects concerned.
+	// Events: problems are written as Events of their objects.
 	Events bool `json:"events"`
 	// StaleEndpointTimeout is how long endpoints of a Service are served that vanish all at once
 	// without having been seen terminating: a controller may have been restarted. 0 is not at all.
@@ -174,12 +172,13 @@ type Health struct {
 type Flows struct {
 	IPv4 int `json:"ipv4"`
 	IPv6 int `json:"ipv6"`
-	// Profile is where timeouts come from that the file does not give.
+	// Profile selects the defaults of the timeouts.
 	Profile  Profile  `json:"profile"`
 	Timeouts Timeouts `json:"timeouts"`
 }
 
-// Maglev is what gateways that should choose alike must share.
+// Maglev has the settings that must be the same on all gateways of a cluster, so that they choose
+// alike.
 type Maglev struct {
 	Seed string `json:"seed"`
 }
@@ -190,7 +189,7 @@ func (m Maglev) SelectKey() [2]uint64 {
 	return [2]uint64{binary.LittleEndian.Uint64(sum[:]), binary.LittleEndian.Uint64(sum[8:])}
 }
 
-// UnservedPolicy is what a port of a VIP gets that no service has.
+// UnservedPolicy is how packets to a port of a VIP without a service are treated.
 type UnservedPolicy string
 
 // The policies for unserved ports.
@@ -211,7 +210,7 @@ type Sockets struct {
 	// Spin is how long a worker looks for packets before it sleeps, Sleep how long it
 	// sleeps at most.
 	Spin Duration `json:"spin"`
-	// SpinAsWorked: nor, all in all, longer than packets took.
+	// SpinAsWorked: and no longer, in total, than it worked on packets.
 	SpinAsWorked bool `json:"spinAsWorked"`
 	// Coalesce is how long a worker naps, instead of sleeping until the next packet, where at least
 	// four packets are expected meanwhile; 0 is never.
@@ -219,7 +218,7 @@ type Sockets struct {
 	Sleep    Duration `json:"sleep"`
 }
 
-// HostLink is the veth pair by which packets go back into the kernel.
+// HostLink is the veth pair by which packets are given to the kernel.
 type HostLink struct {
 	// Addresses of the kernel's end, one per family, each with a prefix that has room for the other
 	// end; without one there is no host link.
@@ -277,8 +276,8 @@ type Drain struct {
 // StatusSocket returns the path of the socket that `sluice status` and the others talk to.
 func (c *Configuration) StatusSocket() string { return filepath.Join(c.StateDir, "status.sock") }
 
-// NodeNameVariable is an environment variable that names the node where the
-// configuration does not: pods of a DaemonSet share a configuration.
+// NodeNameVariable is an environment variable that names the node if the configuration does not:
+// pods of a DaemonSet share a configuration.
 const NodeNameVariable = "SLUICE_NODE_NAME"
 
 // Node returns the node's name: the configured one, or the environment's, or the host's

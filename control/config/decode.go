@@ -50,7 +50,7 @@ func ParseFile(name string, data []byte) (*Configuration, error) {
 	return c, nil
 }
 
-// decoder walks a YAML tree along the Go type and collects what does not fit. It
+// decoder walks a YAML tree along the Go type and collects errors. It
 // does not use the library's own decoding, which stops at the first wrong type
 // and does not know a field's path.
 type decoder struct {

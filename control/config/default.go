@@ -9,7 +9,7 @@ import (
 //go:embed defaults.yaml
 var defaultsYAML []byte
 
-// DefaultsYAML returns every default as a commented file. A test holds it against Default.
+// DefaultsYAML returns every default as a commented file. A test compares it with Default.
 func DefaultsYAML() []byte { return append([]byte(nil), defaultsYAML...) }
 
 // Default returns a configuration with every default; only the interfaces are
@@ -74,7 +74,7 @@ func Default() *Configuration {
 	}
 }
 
-// setDefaults gives an element of the list what the file does not say.
+// setDefaults fills in the fields of a list's element that the file does not have.
 func (i *Interface) setDefaults() {
 	*i = Interface{Mode: ModeAuto, ZeroCopy: ZeroCopyAuto, NAPI: NAPI{Threaded: ThreadedKeep}}
 }

@@ -14,7 +14,7 @@ type Change struct {
 	Restart bool
 }
 
-// String says what happens to the change.
+// String describes the change, and whether it needs a restart.
 func (c Change) String() string {
 	if c.Restart {
 		return fmt.Sprintf("%s: %s stays until the daemon restarts; the file says %s", c.Path, c.Old, c.New)
@@ -70,8 +70,8 @@ func same(a, b reflect.Value) bool {
 	return reflect.DeepEqual(a.Interface(), b.Interface())
 }
 
-// Reload returns what a daemon that runs by c runs by after next was read: the new
-// value of every live field, the old value of all others. Neither c nor next changes.
+// Reload returns the configuration in force after a daemon that runs with c has read next: the new
+// value of every live field, the old value of all others. It does not modify c or next.
 func (c *Configuration) Reload(next *Configuration) *Configuration {
 	merged := *c
 	after := leaves(next)

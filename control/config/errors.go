@@ -14,7 +14,7 @@ type Error struct {
 	Line int    // 0 if the field is not in the file
 	// Path of the field, such as interfaces[0].mode; empty for the file as a whole.
 	Path string
-	// Problem says what is wrong and what to do.
+	// Problem is what is wrong, and the remedy.
 	Problem string
 }
 
@@ -59,7 +59,7 @@ func (d *decoder) finish(file string) Errors {
 	return d.errs
 }
 
-// textProblem puts a library's parse error into our words.
+// textProblem rewords a library's parse error.
 func textProblem(v reflect.Value, text string, err error) string {
 	switch v.Interface().(type) {
 	case netip.Prefix:
@@ -90,7 +90,7 @@ func fieldNames(t reflect.Type) []string {
 	return names
 }
 
-// suggest says what an unknown name may have been meant to be.
+// suggest returns the known name that is most like an unknown one.
 func suggest(name string, known []string) string {
 	best, bestDistance := "", 3
 	for _, k := range known {

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Host is what a configuration is judged against before anything is touched.
+// Host has the facts about this machine that a configuration is checked against at start.
 type Host struct {
 	Interfaces []string
 	CPUs       []int       // that this process may run on
@@ -76,8 +76,8 @@ func ReadHost() (Host, error) {
 	return h, err
 }
 
-// lowestNice is the lowest nice value that the calling thread may take, 0 at most (capabilities(7),
-// setrlimit(2)).
+// lowestNice returns the lowest nice value that the calling thread may take, 0 at most
+// (capabilities(7), setrlimit(2)).
 func lowestNice() (int, error) {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var sets [2]unix.CapUserData
@@ -94,8 +94,8 @@ func lowestNice() (int, error) {
 	return min(20-int(min(limit.Cur, 40)), 0), nil
 }
 
-// InMemory says whether a path, or where it is missing the nearest directory above
-// it, is on a file system without a disk behind it. In doubt it is.
+// InMemory reports whether a path, or if it is missing the nearest directory above it, is on a file
+// system without a disk. If it cannot tell, it returns true.
 func InMemory(path string) bool {
 	var st unix.Statfs_t
 	for {
@@ -136,8 +136,8 @@ func readReserved(path string) (list []PortRange, err error) {
 	return list, nil
 }
 
-// CheckHost says what in the configuration does not fit this host; name is the
-// file's, for messages. Its error is an Errors with every problem.
+// CheckHost returns what in the configuration does not fit this host, as an Errors with every
+// problem; name is the file's, for messages.
 func (c *Configuration) CheckHost(name string, h Host) error {
 	k := check{}
 	for i, f := range c.Interfaces {

@@ -9,11 +9,12 @@ import (
 // vm-test-full).
 const oldestMajor, oldestMinor = 6, 12
 
-// ErrKernelRelease is wrapped by CheckKernel's error where a release cannot be understood, so that
-// nothing is known against it.
+// ErrKernelRelease is wrapped by CheckKernel's error if a release cannot be parsed: the kernel may
+// be new enough.
 var ErrKernelRelease = errors.New("cannot be understood")
 
-// CheckKernel says whether the gateway runs on a kernel, by its release as uname -r prints it.
+// CheckKernel returns an error if the gateway does not run on a kernel, by its release as uname -r
+// prints it.
 func CheckKernel(release string) error {
 	var major, minor int
 	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {

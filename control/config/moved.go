@@ -14,9 +14,9 @@ const (
 	ofProfile = "is now a constant of flows.profile, default: %s, rfc: %s, because "
 )
 
-// moved is what became of the fields of version 0.0 that this version does not have: the name
-// that each has now, or the constant or the derived value in its place and why. A file that has
-// such a field is refused with this text.
+// moved maps each field of version 0.0 that this version does not have to its present name, or to
+// the constant or derived value that replaces it and the reason. A file that has such a field is
+// refused with this text.
 var moved = map[string]string{
 	"frames.size":      "is now tuning.frameSize",
 	"frames.perQueue":  "is now derived: two frames for each descriptor of tuning.ringSize",

@@ -43,13 +43,13 @@ func (d *Duration) UnmarshalText(b []byte) error {
 // PortRange is the ports First to Last, both included, written "first-last".
 type PortRange struct{ First, Last uint16 }
 
-// Count is how many ports there are.
+// Count returns the number of ports.
 func (r PortRange) Count() int { return int(r.Last) - int(r.First) + 1 }
 
-// Contains says whether a port is in the range.
+// Contains reports whether a port is in the range.
 func (r PortRange) Contains(port uint16) bool { return r.First <= port && port <= r.Last }
 
-// Overlaps says whether two ranges share a port.
+// Overlaps reports whether two ranges share a port.
 func (r PortRange) Overlaps(o PortRange) bool { return r.First <= o.Last && o.First <= r.Last }
 
 // String writes first-last.

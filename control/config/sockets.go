@@ -2,7 +2,7 @@ package config
 
 import "time"
 
-// minTxBudget is what a system call of AF_XDP sends without being told otherwise, and the
+// minTxBudget is how many packets a system call of AF_XDP sends by default, and the
 // least that it can be told (TX_BATCH_SIZE, net/xdp/xsk.c).
 const minTxBudget = 32
 

@@ -8,14 +8,14 @@ type Profile string
 // The profiles.
 const (
 	// ProfileDefault deviates from RFC 5382, RFC 4787 and RFC 7857 where inbound
-	// floods make it wise: flows that nobody answered and flows that are over go sooner.
+	// floods require it: flows without an answer, and flows that are over, expire sooner.
 	ProfileDefault Profile = "default"
 	// ProfileRFC keeps to RFC 5382 REQ-5 (transitory 4 minutes, established 2 hours
 	// 4 minutes), RFC 4787 REQ-5 (UDP 5 minutes) and RFC 5508 REQ-1 (ICMP 60 s).
 	ProfileRFC Profile = "rfc"
 )
 
-// Timeouts says how long a flow lives without a packet, by state. Those of the other states are
+// Timeouts are how long a flow lives without a packet, by state. Those of the other states are
 // constants of the flow table, by profile (flowtable.Timeouts).
 type Timeouts struct {
 	Established  Duration `json:"established"`  // handshake complete

@@ -2,8 +2,8 @@ package config
 
 import "time"
 
-// Tuning is what few installations need. defaults.yaml and docs/tuning.md have the symptom that
-// calls for each field; without the symptom its default is right.
+// Tuning has settings that few installations need. defaults.yaml and docs/tuning.md have the
+// symptom that calls for each field; without the symptom its default is right.
 type Tuning struct {
 	// RingSize is the size of each of the four rings of a socket, in descriptors.
 	RingSize int `json:"ringSize"`

@@ -160,7 +160,8 @@ func (k *check) workers(c *Configuration) {
 	}
 }
 
-// answerable says whether packets to an address are forwarded: workers drop all others as martian.
+// answerable reports whether packets to an address are forwarded: workers drop all others as
+// martian.
 func answerable(a netip.Addr) bool {
 	if !a.IsValid() || a.Zone() != "" || a.Is4In6() {
 		return false

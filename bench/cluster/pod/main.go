@@ -43,7 +43,7 @@ func serve(args []string, ended <-chan os.Signal) error {
 		return err
 	}
 	if flags.NArg() != 1 || *port == 0 || *port > 65535 {
-		return fmt.Errorf("name who answers, and a port from 1 to 65535")
+		return fmt.Errorf("give the name to answer with, and a port from 1 to 65535")
 	}
 	// A pod may have less than all capabilities, and is in the namespace that it serves in.
 	s, err := topo.ServeHere(flags.Arg(0), uint16(*port), netip.IPv6Unspecified())

@@ -59,7 +59,7 @@ func (l *lab) start() (string, error) {
 			errs = append(errs, fmt.Errorf("%s is in %s mode, want %s: %s", nic.Name, mode, want, why))
 		}
 		if repeated(why) {
-			errs = append(errs, fmt.Errorf("%s: the reason says a thing twice: %s", nic.Name, why))
+			errs = append(errs, fmt.Errorf("%s: the reason repeats itself: %s", nic.Name, why))
 		}
 	}
 	l.modes = strings.Join(modes, " + ")

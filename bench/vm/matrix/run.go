@@ -88,7 +88,7 @@ func Run(ctx context.Context, c Config) error {
 	if err := table(c.Out, outcomes); err != nil {
 		return err
 	}
-	fmt.Fprintf(c.Out, "\n%d guests, %d failed, %v; what they said is in %s\n", len(outcomes), failed,
+	fmt.Fprintf(c.Out, "\n%d guests, %d failed, %v; their output is in %s\n", len(outcomes), failed,
 		time.Since(began).Round(time.Second), c.Logs)
 	if failed > 0 {
 		return fmt.Errorf("%d of %d guests failed", failed, len(outcomes))

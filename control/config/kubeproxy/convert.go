@@ -20,7 +20,7 @@ type entry struct {
 	comments    []string
 }
 
-// conversion is one file's way from theirs to ours.
+// conversion is the conversion of one file.
 type conversion struct {
 	options Options
 	mode    string // of kube-proxy; never empty
@@ -48,7 +48,7 @@ func newConversion(settings []setting, o Options) *conversion {
 	return c
 }
 
-// text is what a field says, or empty.
+// text returns the text of a field, or "".
 func (c *conversion) text(path string) string {
 	if s := c.by[path]; s != nil {
 		return s.text
@@ -83,7 +83,7 @@ func (c *conversion) become(s *setting, path, value, differs string) {
 	c.set(path, value, strings.TrimSuffix(s.path+": "+s.text+"; "+differs, "; "))
 }
 
-// set puts a line into the result. Of two timeouts the shorter holds, as with them.
+// set puts a line into the result. Of two timeouts the shorter one applies, as in kube-proxy.
 func (c *conversion) set(path, value, comment string) {
 	for i := range c.entries {
 		if e := &c.entries[i]; e.path == path {
@@ -99,20 +99,19 @@ func (c *conversion) set(path, value, comment string) {
 	c.entries = append(c.entries, entry{path, value, []string{comment}})
 }
 
-// settle tells of the settings whose value gave way to another's.
+// settle reports the settings whose value was replaced by another's.
 func (c *conversion) settle() {
 	for i := range c.fields {
 		f := &c.fields[i]
 		for _, e := range c.entries {
 			if here := e.path + ": " + e.value; strings.HasPrefix(f.Here, e.path+": ") && f.Here != here {
-				f.Fate, f.Here, f.Why = Differs, here, "another field says less, and the shorter holds"
+				f.Fate, f.Here, f.Why = Differs, here, "another field is shorter, and the shorter one applies"
 			}
 		}
 	}
 }
 
-// check holds the result against our own rules: what they refuse is a problem of the
-// field that it came from.
+// check validates the result: an error is reported for the field that the value came from.
 func (c *conversion) check(name string) config.Errors {
 	whole := *c
 	if len(whole.options.Interfaces) == 0 {
@@ -158,7 +157,7 @@ func (c *conversion) modeSetting(s *setting) {
 	}
 }
 
-// The modes of finding out who is a pod.
+// The modes of detecting which clients are pods.
 const byClusterCIDR = "ClusterCIDR"
 
 func (c *conversion) clusterCIDR(s *setting) {
@@ -201,12 +200,12 @@ func quoted[T fmt.Stringer](list []T) string {
 func (c *conversion) detectLocalMode(s *setting) {
 	switch s.text {
 	case byClusterCIDR:
-		c.tell(s, Kept, "", "it is the only mode here: who is a pod is told by proxy.clusterCIDRs")
+		c.tell(s, Kept, "", "it is the only mode here: proxy.clusterCIDRs decides which clients are pods")
 	case "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix":
 		c.tell(s, Kept, "",
-			"it tells the pods of this node from everybody else, and what comes in by the gateway's interfaces is "+
+			"it tells the pods of this node from all other clients, and packets from the gateway's interfaces are "+
 				"never "+
-				"from those. Without proxy.clusterCIDRs everybody counts as outside here, too")
+				"from those. Without proxy.clusterCIDRs all clients count as outside here, too")
 	default:
 		c.refuse(s, "is %q, kube-proxy has ClusterCIDR, NodeCIDR, BridgeInterface and InterfaceNamePrefix", s.text)
 	}
@@ -282,7 +281,7 @@ func (c *conversion) kubeconfig(s *setting) {
 		c.become(s, "kubernetes.kubeconfig", `""`,
 			"that file is of kube-proxy's own pod, with its service account; empty takes the pod's own. "+
 				"The address of the API server is then that of Service default/kubernetes, unless "+
-				"KUBERNETES_SERVICE_HOST says another (apiServer of the chart)")
+				"KUBERNETES_SERVICE_HOST is set (apiServer of the chart)")
 	case !filepath.IsAbs(s.text):
 		c.refuse(s, "is %q, Sluice takes an absolute path only", s.text)
 	default:
@@ -298,7 +297,7 @@ func (c *conversion) logFormat(s *setting) {
 	c.become(s, "log.format", s.text, "")
 }
 
-// debugVerbosity is where Kubernetes' components begin to tell what they do in detail
+// debugVerbosity is the verbosity from which Kubernetes' components log details
 // (Kubernetes community, sig-instrumentation/logging.md: 4 is debug level).
 const debugVerbosity = 4
 

@@ -2,54 +2,54 @@
 //
 //	KubeProxyConfiguration ──read──▶ settings ──rules──▶ Result
 //	(or a ConfigMap with one)        path, value, line   YAML of ours, and for each
-//	                                                     setting what became of it
+//	                                                     setting its conversion
 //
 // Every field that kube-proxy v1.36 knows (k8s.io/kube-proxy config/v1alpha1 types.go)
-// has a rule, as have those that it knew once and clusters still carry. A field
-// without a rule is an error with its line: nothing is passed over in silence. A field
-// that has its zero value is not set, as kube-proxy puts its default in the place of
-// it; the exceptions are the fields where their type tells absent from zero.
+// has a rule, and so has each former field that clusters still have. A field without a rule is an
+// error with its line: no field is ignored silently. A field with its zero value counts as not set,
+// because kube-proxy replaces it by its default, except where its type distinguishes absent from
+// zero.
 //
 // The package reads no file and no host; the caller gives it bytes.
 package kubeproxy
 
-// Fate is what became of a field.
+// Fate is how a field was converted.
 type Fate string
 
 // The fates.
 const (
 	Kept      Fate = "kept"       // it means the same here
-	Differs   Fate = "differs"    // it was taken over, or not, and something is not the same
-	NoMeaning Fate = "no meaning" // there is nothing here that it could be about
+	Differs   Fate = "differs"    // converted or not, the behaviour is not the same
+	NoMeaning Fate = "no meaning" // Sluice has nothing that it would apply to
 )
 
-// Field is one field that was set, and what became of it.
+// Field is one field that was set, and its conversion.
 type Field struct {
 	Line  int    `json:"line"` // in the file; 0 if the document was JSON inside of JSON
 	Path  string `json:"path"`
 	Value string `json:"value"`
 	Fate  Fate   `json:"fate"`
-	// Here is what it became, as "path: value"; empty if it became nothing.
+	// Here is the setting that it was converted to, as "path: value"; empty if there is none.
 	Here string `json:"here,omitempty"`
 	Why  string `json:"why,omitempty"`
 }
 
-// Options are what kube-proxy's configuration cannot know.
+// Options are the inputs that kube-proxy's configuration does not have.
 type Options struct {
 	// Interfaces to forward on. Without any the result is not complete.
 	Interfaces []string
 	// CPUs of a gateway node, by which conntrack.maxPerCore counts; at least 1.
 	CPUs int
-	// CPUsAssumed: nobody said how many those are, and CPUs is a guess.
+	// CPUsAssumed: CPUs was not given and is a guess.
 	CPUsAssumed bool
 }
 
-// Result is a configuration of ours and its story.
+// Result is a configuration of Sluice, and how it was made.
 type Result struct {
 	Fields []Field `json:"fields"` // in the order of the file
-	// Notes are defaults of kube-proxy that were in force and are others here.
+	// Notes are defaults of kube-proxy that were in force and differ here.
 	Notes []string `json:"notes"`
-	// Warnings are what to look at before the file is used: it is right only for some gateways.
+	// Warnings are values to check before the file is used: they are right only for some gateways.
 	Warnings []string `json:"warnings"`
 	// YAML is the file, with all of the above as comments. It passes config.Parse if
 	// Options.Interfaces has an entry.
@@ -85,8 +85,7 @@ func Convert(name string, data []byte, o Options) (*Result, error) {
 	return &Result{Fields: c.fields, Notes: c.remarks, Warnings: c.warnings, YAML: text}, nil
 }
 
-// Known lists the fields that have a rule, for tests that hold them against
-// kube-proxy's own types.
+// Known lists the fields that have a rule, for tests that compare them with kube-proxy's own types.
 func Known() (paths []string) {
 	for path := range rules() {
 		paths = append(paths, path)

@@ -60,7 +60,7 @@ func timeout(name, differs string) func(*conversion, *setting) {
 	}
 }
 
-// What kube-proxy makes of conntrack.maxPerCore and min (k8s.io/kubernetes
+// How kube-proxy uses conntrack.maxPerCore and min (k8s.io/kubernetes
 // pkg/proxy/conntrack/sysctls.go getConntrackMax, v1alpha1/defaults.go).
 const (
 	defaultMaxPerCore = 32 * 1024
@@ -104,14 +104,13 @@ func (c *conversion) conntrackMax(s *setting) {
 	c.set("flows.ipv6", value, "like flows.ipv4")
 }
 
-// notes are what kube-proxy did without being told, where Sluice does another thing
-// without being told.
+// notes lists the defaults in which kube-proxy and Sluice differ.
 func (c *conversion) notes() {
 	unset := func(path string) bool { return c.by[path] == nil }
 	note := func(format string, args ...any) { c.remarks = append(c.remarks, fmt.Sprintf(format, args...)) }
 	d := config.Default()
 	if unset("nodePortAddresses") && c.mode == modeNFTables {
-		c.set("nodeAddresses", "[primary]", "mode nftables takes primary where nodePortAddresses says nothing")
+		c.set("nodeAddresses", "[primary]", "mode nftables takes primary if nodePortAddresses is not set")
 	} else if unset("nodePortAddresses") {
 		note("Node ports are served on all addresses of the gateway's interfaces. kube-proxy in mode %s serves them "+
 			"on all "+
@@ -122,7 +121,7 @@ func (c *conversion) notes() {
 			"that replies come back.")
 	}
 	if c.mode == modeIPVS && unset("ipvs.scheduler") {
-		c.set("proxy.scheduler", "rr", "mode ipvs takes rr where ipvs.scheduler says nothing")
+		c.set("proxy.scheduler", "rr", "mode ipvs takes rr if ipvs.scheduler is not set")
 	} else if c.mode != modeIPVS {
 		note("kube-proxy in mode %s draws a backend at random for each flow; here Maglev chooses (proxy.scheduler), "+
 			"as evenly, "+
@@ -141,7 +140,7 @@ func (c *conversion) notes() {
 	}
 }
 
-// warn says what is right for some gateways only, or for some clients.
+// warn warns of values that are right for some gateways or clients only.
 func (c *conversion) warn() {
 	warn := func(format string, args ...any) { c.warnings = append(c.warnings, fmt.Sprintf(format, args...)) }
 	for _, e := range c.entries {
@@ -157,7 +156,7 @@ func (c *conversion) warn() {
 		case "metrics.address", "health.address":
 			text, _ := strconv.Unquote(e.value)
 			if at, err := netip.ParseAddrPort(text); err == nil && at.Addr() == netip.IPv4Unspecified() {
-				warn("%s is %s, and 0.0.0.0 is IPv4 only: write \":%d\" to be asked over IPv6, too.", e.path, text,
+				warn("%s is %s, and 0.0.0.0 is IPv4 only: write \":%d\" to listen on IPv6, too.", e.path, text,
 					at.Port())
 			}
 		}

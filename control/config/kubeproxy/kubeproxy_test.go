@@ -210,10 +210,10 @@ func TestOtherFiles(t *testing.T) {
 		{"an unknown field in a ConfigMap",
 			"kind: ConfigMap\ndata:\n  config.conf: |\n    kind: KubeProxyConfiguration\n    apiVersion: " +
 				"kubeproxy.config.k8s.io/v1alpha1\n    what: 1\n",
-			"x:6: what: is no field"},
+			"x:6: what: is not a field"},
 		{"an unknown field on one line",
 			`{"kind": "ConfigMap", "data": {"proxy": "kind: KubeProxyConfiguration\napiVersion: kubeproxy.config.k8s.io/v1alpha1\nwhat: 1"}}`,
-			"x: what: is no field"},
+			"x: what: is not a field"},
 		{"a value that is none of ours", body + "hostnameOverride: " + strings.Repeat("a", 300),
 			"x:3: hostnameOverride: became nodeName: "},
 		{"too large", strings.Repeat("#", maxBytes+1), "is larger than"},

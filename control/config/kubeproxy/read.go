@@ -57,10 +57,10 @@ func (r *reader) fail(path string, line int, format string, args ...any) {
 		Problem: fmt.Sprintf(format, args...)})
 }
 
-// noLines is the offset where a line of the text is none of the file.
+// noLines is the offset of a text whose lines are not lines of the file.
 const noLines = -1
 
-// at is the line of the file that a node's line is; 0 if there is none.
+// at returns the line of the file for a node's line; 0 if there is none.
 func (r *reader) at(line int) int {
 	if line == 0 || r.offset == noLines {
 		return 0
@@ -185,7 +185,7 @@ func (r *reader) walk(prefix string, n *yaml.Node, table map[string]rule) {
 			r.setting(path, key.Line, value, rule)
 		case !isSection(path, table):
 			r.fail(path, key.Line,
-				"is no field that kube-proxy v1.36 knows, nor one it once knew; remove it, or see whether it is "+
+				"is not a field of kube-proxy v1.36 or of earlier versions; remove it, or see whether it is "+
 					"spelt right")
 		case value.Kind == yaml.MappingNode:
 			r.walk(path, value, table)
@@ -196,7 +196,7 @@ func (r *reader) walk(prefix string, n *yaml.Node, table map[string]rule) {
 	}
 }
 
-// isSection says whether fields are below a path.
+// isSection reports whether fields are below a path.
 func isSection(path string, table map[string]rule) bool {
 	for known := range table {
 		if strings.HasPrefix(known, path+".") {
@@ -206,7 +206,7 @@ func isSection(path string, table map[string]rule) bool {
 	return false
 }
 
-// setting reads one field; what has its zero value is not set.
+// setting reads one field; a field with its zero value is not set.
 func (r *reader) setting(path string, line int, n *yaml.Node, rule rule) {
 	s := setting{path: path, line: r.at(line), rule: rule}
 	if n.Tag == "!!null" {
@@ -220,7 +220,7 @@ func (r *reader) setting(path string, line int, n *yaml.Node, rule rule) {
 	}
 }
 
-// read takes a value by its type and says whether it is other than zero.
+// read parses a value by its type and reports whether it is not zero.
 func (s *setting) read(n *yaml.Node) (set bool, problem string) {
 	if want := s.rule.holds; want == lists || want == anything {
 		return s.readMany(n)
@@ -250,8 +250,7 @@ func (s *setting) read(n *yaml.Node) (set bool, problem string) {
 	}
 }
 
-// readMany takes a list of texts, or whatever there is below a field that is looked at
-// no further.
+// readMany reads a list of texts, or any value of a field whose value is not used.
 func (s *setting) readMany(n *yaml.Node) (set bool, problem string) {
 	if s.rule.holds == anything {
 		s.text = strings.Join(flatten(n, s.path == "featureGates"), ", ")

@@ -14,10 +14,10 @@ const (
 	numbers
 	durations
 	lists    // of texts
-	anything // is looked at no further
+	anything // is not used
 )
 
-// rule says what becomes of a field.
+// rule is how a field is converted.
 type rule struct {
 	holds holds
 	// zeroIsSet: their type is a pointer, so that a zero that is written is meant.
@@ -34,13 +34,13 @@ const (
 	modeNFTables = "nftables"
 )
 
-// none is what becomes of a field that nothing here could be about.
+// none is the conversion of a field that Sluice has nothing for.
 func none(why string) func(*conversion, *setting) {
 	return func(c *conversion, s *setting) { c.none(s, why) }
 }
 
-// rules is every field of theirs. Where their meaning is not plain from
-// k8s.io/kube-proxy config/v1alpha1 types.go, the source is named.
+// rules has every field of kube-proxy. If the meaning is not clear from k8s.io/kube-proxy
+// config/v1alpha1 types.go, the source is named.
 func rules() map[string]rule {
 	table := map[string]rule{
 		"mode":             {become: (*conversion).modeSetting},
@@ -72,8 +72,8 @@ func rules() map[string]rule {
 		"detectLocal.interfaceNamePrefix": {become: none("see detectLocalMode")},
 
 		"clientConnection.kubeconfig":         {become: (*conversion).kubeconfig},
-		"clientConnection.acceptContentTypes": {become: none("the client chooses; it asks for protobuf")},
-		"clientConnection.contentType":        {become: none("the client chooses; it asks for protobuf")},
+		"clientConnection.acceptContentTypes": {become: none("the client chooses; it requests protobuf")},
+		"clientConnection.contentType":        {become: none("the client chooses; it requests protobuf")},
 		"clientConnection.qps": {holds: anything,
 			become: none("three watches, and an Event now and then, need no limit of their own")},
 		"clientConnection.burst": {holds: numbers,
@@ -150,7 +150,7 @@ func conntrackRules() map[string]rule {
 	}
 }
 
-// otherRules are what is not for Linux, and what kube-proxy no longer has but files do.
+// otherRules are for fields that are not for Linux, and for fields of former versions.
 func otherRules() map[string]rule {
 	table := map[string]rule{
 		"windowsRunAsService": {holds: flags, become: none("it is of Windows nodes")},

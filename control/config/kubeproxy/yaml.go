@@ -28,7 +28,8 @@ func (c *conversion) yaml() []byte {
 	})
 
 	b := &strings.Builder{}
-	comment(b, "", "Made from a configuration of kube-proxy. What is not here has its default: sluice config defaults")
+	comment(b, "", "Made from a configuration of kube-proxy. Fields that are not here have their default: "+
+		"sluice config defaults")
 	fmt.Fprintf(b, "apiVersion: %s\nkind: %s\n", config.APIVersion, config.Kind)
 	open := "" // the path of the mapping that lines are in
 	named := false
@@ -48,11 +49,11 @@ func section(path string) int {
 	return slices.Index(sections, name)
 }
 
-// interfaces prints those of the options, or what to put there.
+// interfaces prints those of the options, or a template.
 func (c *conversion) interfaces(b *strings.Builder) {
 	b.WriteString("\n")
 	if len(c.options.Interfaces) == 0 {
-		comment(b, "", "kube-proxy knows no interfaces. Name those that service traffic arrives by and leaves by:")
+		comment(b, "", "kube-proxy has no list of interfaces. Name those that service traffic uses:")
 		b.WriteString("interfaces: []\n# - name: eth0\n")
 		return
 	}
@@ -86,9 +87,9 @@ func (e entry) print(b *strings.Builder, open string) string {
 	return strings.Join(parts[:len(parts)-1], ".")
 }
 
-// rest prints what left no line in the file.
+// rest prints the fields without a line in the file.
 func (c *conversion) rest(b *strings.Builder) {
-	heading := "\n# Of kube-proxy's configuration, what became no line above:\n"
+	heading := "\n# Fields of kube-proxy's configuration without a line above:\n"
 	for _, f := range c.fields {
 		if f.Here == "" {
 			b.WriteString(heading)
@@ -97,7 +98,7 @@ func (c *conversion) rest(b *strings.Builder) {
 			comment(b, "", fmt.Sprintf("  %s: %s", f.Fate, f.Why))
 		}
 	}
-	heading = "\n# What kube-proxy did by default, and Sluice does not:\n"
+	heading = "\n# Defaults of kube-proxy that differ in Sluice:\n"
 	for _, n := range c.remarks {
 		b.WriteString(heading)
 		heading = ""

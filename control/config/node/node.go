@@ -1,4 +1,4 @@
-// Package node finds its way in YAML trees that keep their lines.
+// Package node looks up keys in YAML trees that keep their lines.
 package node
 
 import "go.yaml.in/yaml/v3"

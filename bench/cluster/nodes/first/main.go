@@ -36,7 +36,7 @@ func main() {
 
 func run(args []string) error {
 	if len(args) == 0 {
-		return fmt.Errorf("name the file that says what the node is")
+		return fmt.Errorf("name the file that describes the node")
 	}
 	text, err := os.ReadFile(args[0])
 	if err != nil {

@@ -92,7 +92,7 @@ func (s *session) printFields(result *kubeproxy.Result, complete bool) error {
 		r.line("Check: " + w)
 	}
 	if !complete {
-		r.line("The configuration is not complete: kube-proxy knows no interfaces. Name them in it, or here with " +
+		r.line("The configuration is not complete: kube-proxy has no list of interfaces. Name them in it, or with " +
 			"--interface.")
 	}
 	return r.flush()

@@ -75,7 +75,7 @@ func TestFromKubeProxyRefuses(t *testing.T) {
 		code int
 		want string
 	}{
-		{"an unknown field", []string{file}, exitFailure, file + ":10: modee: is no field"},
+		{"an unknown field", []string{file}, exitFailure, file + ":10: modee: is not a field"},
 		{"no file", []string{file + "x"}, exitFailure, "no such file"},
 		{"no argument", nil, exitUsage, "takes one argument, not 0"},
 		{"no CPUs", []string{file, "--cpus", "0"}, exitUsage, "--cpus is 0"},
