@@ -1,4 +1,4 @@
-// Package nat changes packets. What package header found, nat rewrites in place:
+// Package nat rewrites packets in place, as package header has parsed them:
 // addresses, ports, identifiers, TTL, and every checksum that covers them.
 //
 // One sentence holds the translation: a packet leaves with the reverse of the

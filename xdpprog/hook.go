@@ -12,9 +12,9 @@ import (
 var (
 	// ErrDeviceGone: the interface does not exist any more, or not in this network namespace.
 	ErrDeviceGone = errors.New("the interface is gone")
-	// ErrDetached: somebody detached our program; Attach again.
+	// ErrDetached: our program was detached; Attach again.
 	ErrDetached = errors.New("the program is not attached any more")
-	// ErrForeign: the hook holds somebody else's program.
+	// ErrForeign: the hook holds another process's program.
 	ErrForeign = errors.New("another XDP program is attached")
 	// ErrAttached: this Steering has attached there before; Port.Close first.
 	ErrAttached = errors.New("attached already")

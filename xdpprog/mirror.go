@@ -13,7 +13,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// mirror is what the maps hold: rules are changed by difference, and a node port
+// mirror is a copy of the maps' contents: rules are changed by difference, and a node port
 // or an address is one bit of a word that holds others'. The control loop is the
 // only writer of map and mirror.
 type mirror struct {
@@ -82,7 +82,7 @@ func (r *mirror) read(maps map[string]*ebpf.Map) error {
 	return errors.Join(err, each(maps[steerMapNodeports], func(word uint32, bits uint64) { r.ports[word] = bits }))
 }
 
-// rules is what the mirror holds, without an order.
+// rules returns the rules of the mirror, without an order.
 func (r *mirror) rules() Rules {
 	held := Rules{
 		Frontends: slices.Collect(maps.Keys(r.frontends)), Sources: slices.Collect(maps.Keys(r.sources)),

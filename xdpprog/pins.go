@@ -188,7 +188,7 @@ func openPinned(path string) (link.Link, error) {
 	return l, nil
 }
 
-// pin makes a link outlive the process. What cannot be pinned is not attached.
+// pin makes a link outlive the process. A link that cannot be pinned is detached.
 func pin(l link.Link, path string) error {
 	if path == "" {
 		return nil

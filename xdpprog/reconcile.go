@@ -42,7 +42,7 @@ func (s *Steering) Reconcile(want Rules) (changed int, err error) {
 	return changed, errors.Join(errs...)
 }
 
-// keyList is what one table of keys must hold.
+// keyList has the wanted keys of one table.
 type keyList struct {
 	table string
 	keys  []FrontendKey

@@ -40,7 +40,7 @@ import (
 
 //go:generate go run github.com/cilium/ebpf/cmd/bpf2go -target bpfel -type endpoint -type addr_flags -type shortcut -type config -type counts -cflags "-mcpu=v3 -Wall -Wextra -Werror" steer steer.bpf.c
 
-// Config is what a Steering is loaded with. Zero fields get the defaults below.
+// Config configures a Steering. Zero fields get the defaults below.
 type Config struct {
 	// PinDir is a directory on a bpffs, made if it is missing. Empty: nothing is
 	// pinned, and everything ends with the process.
@@ -189,7 +189,7 @@ type Settings struct {
 	// HostLinkIndex is the kernel-side end of the host link; zero turns the egress
 	// programs off.
 	HostLinkIndex int
-	// Unserved steers a VIP's TCP, UDP and SCTP packets for ports nobody serves.
+	// Unserved steers a VIP's TCP, UDP and SCTP packets for ports without a frontend.
 	// An address that is also the node's own is exempt.
 	Unserved bool
 	// PassAfter as in Config; zero means Config's.

@@ -11,7 +11,7 @@ import (
 
 // The table is built incrementally, so a mistake would stay unseen until its Service changes again.
 // Therefore each Check compiles a few Services from scratch and compares. Its cost is bounded by a
-// number of endpoints, which only a single Service may exceed.
+// number of endpoints, which only a single Service by itself may exceed.
 const (
 	checkEndpoints = 40 // of the units of one check together
 	checkUnits     = 8

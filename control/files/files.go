@@ -36,7 +36,7 @@ import (
 // Kind is the kind of Source that objects from files have.
 const Kind = "manifests"
 
-// Config is what a Watcher needs.
+// Config configures a Watcher.
 type Config struct {
 	Log     *slog.Logger
 	Dir     string

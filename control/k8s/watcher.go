@@ -17,7 +17,7 @@ import (
 // Kind is the kind of Source that objects from an API server have.
 const Kind = "kubernetes"
 
-// Config is what a Watcher needs.
+// Config configures a Watcher.
 type Config struct {
 	Log     *slog.Logger
 	Client  *rest.Config

@@ -25,7 +25,7 @@ func (p *Publisher) Publish(s *services.Snapshot) {
 	p.handle.Store(s)
 }
 
-// Published is the generation of the current snapshot, 0 before the first.
+// Published returns the generation of the current snapshot, 0 before the first.
 func (p *Publisher) Published() uint64 {
 	if s := p.handle.Load(); s != nil {
 		return s.Generation
@@ -33,8 +33,8 @@ func (p *Publisher) Published() uint64 {
 	return 0
 }
 
-// Oldest is the generation of the oldest snapshot that a worker may still use;
-// the published one's if no worker uses any. It never waits.
+// Oldest returns the generation of the oldest snapshot that a worker may still use; the published
+// one's if no worker uses any. It never waits.
 //
 // The order matters: a worker that sleeps when its block is read loads the handle after that, and
 // so finds no older snapshot than the one loaded here before. A worker that woke and has not stored

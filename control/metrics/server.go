@@ -13,7 +13,7 @@ import (
 	"sluice.dev/sluice/control/web"
 )
 
-// Config is what a Server needs.
+// Config configures a Server.
 type Config struct {
 	Address  string // to listen on, such as :9470
 	Source   Source

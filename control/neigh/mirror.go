@@ -19,7 +19,7 @@ import (
 	"sluice.dev/sluice/fastpath/nexthop"
 )
 
-// Config is what a Mirror needs. Zero durations mean the defaults.
+// Config configures a Mirror. Zero durations mean the defaults.
 type Config struct {
 	Links    []LinkConfig   // in the order of the configuration: position is nexthop.Hop.Link
 	HostLink *HostLink      // nil if there is none: destinations of Kind Kernel get no hop

@@ -106,7 +106,7 @@ type FlowView struct {
 	ExpiresSeconds int64 `json:"expiresSeconds"`
 }
 
-// WorkerView is what one worker counted (stats.Block).
+// WorkerView has the counters of one worker (stats.Block).
 type WorkerView struct {
 	Worker       int    `json:"worker"`
 	CPU          int    `json:"cpu"` // -1 if it is not pinned
@@ -176,7 +176,7 @@ type StatsView struct {
 	Snapshot   SnapshotView      `json:"snapshot"`
 }
 
-// QueueStatsView is what the kernel counts for one AF_XDP socket (struct xdp_statistics).
+// QueueStatsView has the kernel's counters of one AF_XDP socket (struct xdp_statistics).
 type QueueStatsView struct {
 	Interface       string `json:"interface"`
 	Queue           int    `json:"queue"`

@@ -33,7 +33,7 @@ type KeepSource struct {
 	Proto uint8       `json:"proto"`
 }
 
-// Set is what the kernel program sends to user space.
+// Set is a set of rules by which the kernel program sends packets to user space.
 type Set struct {
 	Frontends   []services.FrontendKey // with an address of their own
 	NodePorts   []NodePort

@@ -15,7 +15,7 @@ import (
 	"sluice.dev/sluice/control/status"
 )
 
-// Config is what a Server needs.
+// Config configures a Server.
 type Config struct {
 	// Name is the name of the condition, Purpose what is missing while the server does not listen,
 	// Field the configuration field with the address.
@@ -82,7 +82,7 @@ func (s *Server) Run(ctx context.Context) {
 	s.set("warn", "stopped", nil)
 }
 
-// ServeConfig is what Serve needs.
+// ServeConfig configures Serve.
 type ServeConfig struct {
 	Handler http.Handler
 	Log     *slog.Logger

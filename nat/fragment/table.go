@@ -39,7 +39,7 @@ const (
 	entryBorn
 )
 
-// Status is what the table knows about a datagram.
+// Status is the state of a datagram in the table.
 type Status uint8
 
 const (

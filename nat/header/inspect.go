@@ -13,7 +13,7 @@ type Frame struct {
 	Len  uint32
 }
 
-// Plain is what Inspect saw of a packet, and the key of its flow.
+// Plain is the result of Inspect for a packet, and the key of its flow.
 type Plain struct {
 	Family uint32 // PlainIPv4, PlainIPv6 or NotPlain; what follows is of plain packets alone, but for End
 	Proto  uint32 // TCP's number or UDP's

@@ -15,7 +15,7 @@ const (
 	LaterFragment                 // carries no ports
 )
 
-// Packet is what Parse found. Offsets are in bytes from the start of the frame.
+// Packet is the result of Parse. Offsets are in bytes from the start of the frame.
 // It is pointer-free and one cache line; a batch holds an array of them.
 type Packet struct {
 	// Tuple is the packet's own direction. For a LaterFragment both ports are

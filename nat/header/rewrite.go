@@ -2,7 +2,7 @@ package header
 
 import "unsafe"
 
-// Rewrite is what a plain packet's headers are rewritten to. Ports and checksum deltas are in the
+// Rewrite has the new headers of a plain packet. Ports and checksum deltas are in the
 // byte order of the headers, read as little endian, so that they are written without a swap.
 // Ones-complement sums do not depend on the byte order (RFC 1071 section 2).
 //

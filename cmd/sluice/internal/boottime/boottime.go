@@ -1,6 +1,6 @@
 // Package boottime reads CLOCK_BOOTTIME: the clock of flows and affinity pins, of the
-// workers' LoopTick and of the kernel program's heartbeat. It goes on while the machine
-// sleeps, and a process that starts later reads the same one.
+// workers' LoopTick and of the kernel program's heartbeat. It continues while the machine is
+// suspended, and all processes read the same one.
 package boottime
 
 import "golang.org/x/sys/unix"

@@ -32,7 +32,7 @@ func (s *session) runCommand() *cobra.Command {
 			defer stop()
 			go func() {
 				<-ctx.Done()
-				stop() // from here on a signal does what it does by default
+				stop() // from here on a signal has its default effect
 			}()
 			return listed(s.app.Run(ctx, file))
 		},
@@ -127,7 +127,7 @@ func (s *session) checkInterfaces(ctx context.Context, file string) (doubts int,
 	return 0, fmt.Errorf("%s\n%s", plural(len(failed), "problem"), strings.Join(failed, "\n"))
 }
 
-// listed puts each of several problems on a line of its own.
+// listed prints each of several problems on a line of its own.
 func listed(err error) error {
 	var errs config.Errors
 	if errors.As(err, &errs) && len(errs) > 1 {

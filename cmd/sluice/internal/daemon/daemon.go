@@ -1,7 +1,6 @@
-// Package daemon puts the gateway together: it is the one place where the control
-// loop, the workers, the kernel program and the operator's interfaces meet. It makes
-// and starts them, reloads, drains and stops; what they do is in packages of their own,
-// beside it (docs/architecture.md has the list) and in control and fastpath.
+// Package daemon puts the gateway together: it makes the control loop, the workers, the kernel
+// program and the operator's interfaces, starts them, reloads, drains and stops. They are in
+// packages of their own, beside it (docs/architecture.md has the list) and in control and fastpath.
 //
 //	config ─► flow table ─► host link ─► mirror of routes ─► control loop
 //	                                                            │ first snapshot
@@ -95,7 +94,7 @@ type Daemon struct {
 	servers  servers
 	health   healthServers
 
-	// There are two contexts: workers run until nothing sends them packets any more.
+	// There are two contexts: workers run until the programs no longer redirect packets to them.
 	life          context.Context
 	cancel        context.CancelFunc // ends every goroutine but the workers
 	group         sync.WaitGroup

@@ -174,7 +174,7 @@ func sources(st *loop.Status) (list []status.SourceView) {
 	return list
 }
 
-// stalled lists workers that run and stand still.
+// stalled lists running workers that are stalled.
 func (d *Daemon) stalled() []int {
 	if !d.isOpen() {
 		return nil
@@ -182,7 +182,7 @@ func (d *Daemon) stalled() []int {
 	return d.workers.Stalled(boottime.Nanos())
 }
 
-// conditions returns what an operator should know of, and that stops nothing.
+// conditions returns conditions that an operator should know of, and that stop nothing.
 func (d *Daemon) conditions() (list []status.ConditionView) {
 	if d.servers.metrics != nil {
 		list = append(list, d.servers.metrics.Condition())

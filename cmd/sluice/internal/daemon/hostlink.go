@@ -14,7 +14,7 @@ import (
 	"sluice.dev/sluice/fastpath"
 )
 
-// minHostMTU is what IPv6 needs (RFC 8200 section 5).
+// minHostMTU is the least MTU of IPv6 (RFC 8200 section 5).
 const minHostMTU = 1280
 
 // hostMTU returns the largest MTU of the interfaces, bounded by the longest packet.

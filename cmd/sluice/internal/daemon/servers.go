@@ -54,7 +54,7 @@ func (s *servers) wait() {
 	if s.status != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
-		_ = s.status.Shutdown(ctx) // what is still streamed is cut
+		_ = s.status.Shutdown(ctx) // responses still streaming are cut
 	}
 	s.group.Wait()
 }

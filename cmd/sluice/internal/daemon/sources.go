@@ -44,7 +44,7 @@ func (d *Daemon) makeObjects() error {
 	return err
 }
 
-// feeds are what the control loop waits for.
+// feeds returns the sources that the control loop waits for.
 func (o *inputs) feeds() (list []tracker.Feed) {
 	if o.kubernetes != nil {
 		list = append(list, o.kubernetes.Feeds()...)

@@ -62,8 +62,8 @@ func (d *Daemon) clear(keep bool) (errs []error) {
 }
 
 // keeps reports whether flows and programs are left for the next process: a gateway that forwards
-// leaves them if drain.handOver is set, whatever the reason of its end; one that failed to start
-// leaves them if they are of a predecessor.
+// leaves them if drain.handOver is set, regardless of the reason of its end; one that failed to
+// start leaves them if they are of a predecessor.
 func (d *Daemon) keeps() bool {
 	if d.isOpen() {
 		return d.configuration().Drain.HandOver

@@ -9,15 +9,15 @@ import (
 	"sluice.dev/sluice/fastpath"
 )
 
-// mayZeroCopy reports whether zero-copy counts for the size of frames. Where it is required it
-// counts: opening the socket reports a driver without it.
+// mayZeroCopy reports whether the size of frames must suit zero-copy. It must if zero-copy is
+// required: opening the socket reports a driver without it.
 func mayZeroCopy(f config.Interface, d Device) bool {
 	return f.ZeroCopy == config.ZeroCopyRequire ||
 		f.ZeroCopy != config.ZeroCopyNever && netdev.MayZeroCopy(netdev.XDPFeatures(d.Index))
 }
 
-// Check refuses a device that cannot work, before anything is changed. about names what the refusal
-// is about, as the name of a condition does.
+// Check refuses a device that cannot work, before anything is changed. about is the subject of the
+// refusal, in the form of a condition's name.
 func Check(d Device, f config.Interface, chosen frames.Choice) (about string, err error) {
 	if room := frames.LongRoom(chosen.Size); d.MTU > room {
 		do := fmt.Sprintf("ip link set %s mtu %d", d.Name, room)

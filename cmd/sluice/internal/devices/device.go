@@ -1,7 +1,7 @@
 // Package devices reads the network devices of the configuration as the kernel has
-// them now: their queues, their driver, the frames that fit their packets. It refuses
-// what cannot work before anything is changed (Check), and assigns queues to workers
-// (Plan). Package ports opens sockets on them.
+// them now: their queues, their driver, the frames that fit their packets. It refuses devices that
+// cannot work before anything is changed (Check), and assigns queues to workers (Plan). Package
+// ports opens sockets on them.
 package devices
 
 import (

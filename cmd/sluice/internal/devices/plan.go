@@ -47,7 +47,7 @@ func NewPlan(devices []Device, c *config.Configuration) (Plan, error) {
 	return p, nil
 }
 
-// Links is how many sockets a worker has.
+// Links returns how many sockets a worker has.
 func (p *Plan) Links(worker int) (n int) {
 	for _, places := range p.Places {
 		for _, at := range places {
@@ -59,7 +59,7 @@ func (p *Plan) Links(worker int) (n int) {
 	return n
 }
 
-// First is the position of a port's first link at a worker.
+// First returns the position of a port's first link at a worker.
 func (p *Plan) First(port, worker int) int {
 	for _, at := range p.Places[port] {
 		if at.Worker == worker {

@@ -3,9 +3,9 @@
 //
 //	Read(host) ──▶ Facts ──▶ Examine (pure) ──▶ []Finding
 //
-// Reading never changes anything and never needs the daemon. Where a daemon runs, its own view of
-// modes and queues takes precedence over a guess. What cannot be read, for lack of a capability or
-// on an old kernel, is a finding, too.
+// Reading never changes anything and never needs the daemon. If a daemon runs, its own view of
+// modes and queues takes precedence over a guess. A fact that cannot be read, for lack of a
+// capability or on an old kernel, is a finding, too.
 package doctor
 
 import (
@@ -35,7 +35,7 @@ type Finding struct {
 	Do      string `json:"do,omitempty"` // empty where Level is OK
 }
 
-// Facts is what was read from a host.
+// Facts are the facts read from a host.
 type Facts struct {
 	Config *config.Configuration // nil if there is none to check against
 	// ConfigFile is the file of Config, ConfigError why Config is nil.
@@ -77,7 +77,7 @@ type Listener struct {
 	Addr     netip.AddrPort
 }
 
-// SocketState is what is at the status socket's path.
+// SocketState is the state of the status socket's path.
 type SocketState string
 
 // The states of the status socket.

@@ -228,7 +228,7 @@ func readSocket(path string) SocketState {
 }
 
 // readListeners lists TCP sockets that listen and UDP sockets that are bound and
-// not connected. What cannot be read is left out: the lists are advice.
+// not connected. It leaves out lists that cannot be read: they are advice only.
 func readListeners(procNet string) []Listener {
 	var list []Listener
 	for _, file := range []struct{ name, protocol, state string }{

@@ -80,9 +80,9 @@ func withoutAccessPlatform(bits string) bool {
 	return len(bits) > accessPlatform && bits[accessPlatform] == '0'
 }
 
-// readQueues asks the driver, as the daemon does: a driver that does not tell has one queue for it.
-// How many there are to receive on /sys says all the same, where it is of this network namespace:
-// packets are spread over all of them.
+// readQueues reads the queues from the driver, as the daemon does: a driver that does not report
+// them counts as having one. The number of receive queues is in /sys in any case, if that is of
+// this network namespace: packets are spread over all of them.
 func (d *Interface) readQueues(index int) {
 	d.Queues, d.RSSQueues = 1, 1
 	c, err := ethtool.ReadChannels(d.Name)
@@ -106,7 +106,8 @@ func countReceiving(name string) (n int) {
 	return len(list)
 }
 
-// programName is the attached program's name, or its number for who may not ask.
+// programName returns the attached program's name, or its number if the caller may not read the
+// name.
 func programName(id uint32) (name string, hidden bool) {
 	name = fmt.Sprintf("program %d", id)
 	p, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
@@ -134,7 +135,8 @@ func above(index int) (names []string) {
 	return names
 }
 
-// below lists what a device gets its packets from: what it was made on, and what is enslaved to it.
+// below lists the devices that a device gets its packets from: the one it was made on, and those
+// enslaved to it.
 func below(link netlink.Link) (list []Lower) {
 	links, err := netlink.LinkList()
 	if err != nil {

@@ -26,7 +26,7 @@ import (
 	"sluice.dev/sluice/xdpprog"
 )
 
-// Config is what an Explainer shares with the workers.
+// Config has the parts that an Explainer shares with the workers.
 type Config struct {
 	Flows    *flowtable.Table
 	Affinity *affinity.Table
@@ -37,7 +37,7 @@ type Config struct {
 // Explainer explains packets. It is a participant of the flow table and has a handle of its own for
 // snapshots, so that an answer is about one snapshot.
 type Explainer struct {
-	mu       sync.Mutex // one question at a time
+	mu       sync.Mutex // one call at a time
 	e        *decide.Explainer
 	services services.Handle
 	closed   bool // the table's memory may be gone

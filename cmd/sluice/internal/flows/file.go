@@ -1,8 +1,7 @@
-// Package flows is what the daemon does with flows and affinity pins besides forwarding by
-// them: it opens their files and takes over what a predecessor left in them (Open,
-// OpenPins), counts its flows for their backends (Reader.Adopt), lists and ends flows,
-// returns which rules of the kernel program they still need (Reader.InUse), and forgets
-// the pins to backends that are lost (Pins).
+// Package flows has the daemon's operations on flows and affinity pins besides forwarding: it opens
+// their files and takes over what a predecessor left in them (Open, OpenPins), counts its flows for
+// their backends (Reader.Adopt), lists and ends flows, returns which rules of the kernel program
+// they still need (Reader.InUse), and forgets the pins to backends that are lost (Pins).
 package flows
 
 import (
@@ -36,8 +35,8 @@ func Open(c *config.Configuration, log *slog.Logger) (*flowtable.File, error) {
 	return file, nil
 }
 
-// halfOpenPart is the part of the table that flows nobody has answered may take: one in eight, so
-// that a flood of SYNs leaves room for those that are answered.
+// halfOpenPart is the part of the table that half-open flows may take: one in eight, so that a
+// flood of SYNs leaves room for answered ones.
 const halfOpenPart = 8
 
 func tableConfig(c *config.Configuration) flowtable.Config {

@@ -10,9 +10,9 @@ import (
 // InUse implements loop.Flows: frontends that flows were opened by stay steered until those have
 // ended, and so do the sources of their replies. UDP flows end with their endpoint (fastpath), not
 // with the port or address that they were opened by: kube-proxy leaves their conntrack entries
-// alone, too (k8s.io/kubernetes pkg/proxy/conntrack/cleanup.go checks the endpoint only). Where the
-// endpoint does not serve any more, the client's next packet goes to the kernel at once. Of ICMP
-// queries only the address that answers come to counts.
+// alone, too (k8s.io/kubernetes pkg/proxy/conntrack/cleanup.go checks the endpoint only). If the
+// endpoint does not serve any more, the client's next packet goes to the kernel at once. For ICMP
+// queries only the destination of their answers counts.
 func (r *Reader) InUse(set *steer.Set) (used steer.Set) {
 	frontends := make(map[services.FrontendKey]bool, len(set.Frontends))
 	for _, k := range set.Frontends {

@@ -82,7 +82,7 @@ func (p *Pins) forget() {
 }
 
 // Prune forgets the pins that a predecessor left to backends that the first complete table gives no
-// new flows to: what was lost between the two processes is reported by nothing else. It must be
+// new flows to: nothing else reports backends that were lost between the two processes. It must be
 // called before the workers begin.
 func (p *Pins) Prune(s *services.Snapshot) (ended int) {
 	type place struct {
@@ -118,8 +118,8 @@ func (p *Pins) Close(remove bool) error {
 	return p.file.Close()
 }
 
-// Counts returns how many pins there are and what became of others.
+// Counts returns the table's counters.
 func (p *Pins) Counts() affinity.Counts { return p.file.Table.Counts(flowtable.Time(boottime.Nanos())) }
 
-// Table is where workers keep the pins.
+// Table returns the table of pins, which the workers share.
 func (p *Pins) Table() *affinity.Table { return p.file.Table }

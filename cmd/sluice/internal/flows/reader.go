@@ -12,8 +12,8 @@ import (
 	"sluice.dev/sluice/flowtable"
 )
 
-// Reader is the control side's way into the flow table: a participant of its
-// own, online only while a slice is copied.
+// Reader is the control side's access to the flow table: a participant of its own, online only
+// while a slice is copied.
 type Reader struct {
 	mu     sync.Mutex // one participant, several callers
 	handle *flowtable.Handle
@@ -25,7 +25,7 @@ type Reader struct {
 
 var errClosed = errors.New("the daemon is ending: flows can no longer be read")
 
-// NewReader takes a place in the flow table. services is what the workers judge packets by.
+// NewReader takes a place in the flow table. services has the snapshot that the workers use.
 func NewReader(t *flowtable.Table, services *services.Handle) (*Reader, error) {
 	h, err := t.Register()
 	if err != nil {
@@ -34,7 +34,7 @@ func NewReader(t *flowtable.Table, services *services.Handle) (*Reader, error) {
 	return &Reader{handle: h, services: services}, nil
 }
 
-// Close gives the place up. Who asks afterwards gets no flows.
+// Close gives the place back. Later calls return no flows.
 func (r *Reader) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -139,7 +139,7 @@ func MakeWhole(name, driver string, size int) string {
 	return fmt.Sprintf("ip link set %s mtu %d", name, ZeroCopyMTU(driver))
 }
 
-// Interface is what decides.
+// Interface has the properties of an interface that the choice depends on.
 type Interface struct {
 	Name, Driver string
 	MTU          int

@@ -11,7 +11,7 @@ import (
 // losesProgram is another function in tests, which have no such driver.
 var losesProgram = netdev.LosesProgram
 
-// carrier is what shows that a device was down since the program was attached.
+// carrier shows whether a device was down since the program was attached.
 type carrier struct {
 	up     bool
 	losses uint32

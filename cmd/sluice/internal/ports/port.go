@@ -39,7 +39,7 @@ type port struct {
 	piecesSince time.Time
 	kept        kept         // as it is, though it should be otherwise
 	napi        *napi.Device // its settings, while the port is open; or nil
-	// refused is what the device did not take of its settings.
+	// refused lists the settings that the device did not take.
 	refused []string
 }
 

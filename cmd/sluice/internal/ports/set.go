@@ -26,7 +26,7 @@ import (
 	"sluice.dev/sluice/xdpprog"
 )
 
-// Config is what ports are made of.
+// Config has the parts of ports.
 type Config struct {
 	Settings *config.Configuration // as at the start
 	Log      *slog.Logger

@@ -94,7 +94,7 @@ func (s *Set) NotOpen() (why []string) {
 	return why
 }
 
-// conditions are what is wrong with the port, if it is open.
+// conditions returns the problems of an open port.
 func (p *port) conditions(chosen frames.Choice) (list []status.ConditionView) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

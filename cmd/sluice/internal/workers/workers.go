@@ -38,7 +38,7 @@ const (
 	ownTTL       = 64 // of ICMP errors and echo replies, as Linux has it (net.ipv4.ip_default_ttl)
 )
 
-// Config is what workers are made of.
+// Config has the parts of workers.
 type Config struct {
 	Settings  *config.Configuration // as at the start
 	Log       *slog.Logger
