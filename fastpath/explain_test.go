@@ -212,7 +212,7 @@ func TestExplain(t *testing.T) {
 	ask := func(proto uint8, src, dst string) decide.Explanation {
 		return e.Explain(tuple(proto, src, dst), true, flowtable.Time(l.now))
 	}
-	// A pod is told by which range, and nobody else is.
+	// Only for pods the explanation has the matching range.
 	x := ask(header.ProtoTCP, join("10.0.1.200", 1), join(ruleVIP, 100))
 	if !x.Pod || x.PodRange.String() != "10.0.1.128/25" || x.Source != decide.SourceClient || x.Out.SrcPort != 1 {
 		t.Errorf("pod: %+v", x)

@@ -18,7 +18,7 @@ func (k *clockwork) step(moved int) Rest {
 	return k.p.After(moved, from, k.now)
 }
 
-// TestSpin: how long a worker polls for packets before it sleeps never exceeds Spin, nor what it
+// TestSpin: the time for which a worker polls before it sleeps exceeds neither Spin nor what it
 // worked where it is bounded by that.
 func TestSpin(t *testing.T) {
 	for _, c := range []struct {

@@ -9,7 +9,7 @@ import (
 )
 
 // Workers with different snapshots bind one flow at once. Whichever is last: a
-// generation never has another one's hops, nor a service another one's backend.
+// generation never has another one's hops, and a service never another one's backend.
 func TestBindAtOnce(t *testing.T) {
 	tb, h := testTable(t, 10, 0)
 	r := h.mustCreate(t, bootTime, newFlow(header.ProtoUDP, false, 1))

@@ -31,7 +31,7 @@ import (
 	"sluice.dev/sluice/nat/fragment"
 )
 
-// Child is what a measured process is told, as JSON in its only argument.
+// Child is the input of a measured process, as JSON in its only argument.
 type Child struct {
 	Variant Variant `json:"variant"`
 	Server  string  `json:"server"` // URL

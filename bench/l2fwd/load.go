@@ -120,14 +120,14 @@ func monotonic() uint64 {
 	return uint64(t.Nano())
 }
 
-// due is how many packets the rate owes by now. It waits a little if there are none.
+// due is how many packets the rate is behind by now. It waits a little if there are none.
 func (s *source) due(sent uint64) int {
 	if s.rate == 0 {
 		return sourceBatch
 	}
-	owed := int(time.Since(s.started).Seconds()*s.rate) - int(sent)
-	if owed > 0 {
-		return min(owed, pacedBatch)
+	behind := int(time.Since(s.started).Seconds()*s.rate) - int(sent)
+	if behind > 0 {
+		return min(behind, pacedBatch)
 	}
 	if wait := time.Duration(float64(time.Second) / s.rate); wait > sourceSpinFor {
 		time.Sleep(min(wait, sourceNap))

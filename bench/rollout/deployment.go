@@ -56,7 +56,7 @@ func newRollout(c *Config, next func() *pod) *rollout {
 	return r
 }
 
-// step is what happens at a time: who is born, becomes ready, is told to end, and dies.
+// step has the pods that are created, become ready, begin to terminate and end at one time.
 // The caller makes it true and writes the slice if anything changed.
 type step struct {
 	born, ready, ended, died []*pod

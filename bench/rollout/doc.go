@@ -13,7 +13,7 @@
 // # Pods
 //
 // A pod is an address on one of a few hosts and a server on it. It starts, becomes ready
-// some time later, is told to end (terminating, still serving, as the API says), and is
+// some time later, begins to terminate (terminating and serving, in terms of the API), and is
 // dead a grace later: its server and its address are gone, so what is still sent to it
 // meets silence. How many start and end at a time is what a Deployment does with maxSurge
 // and maxUnavailable of 25 %. Endpoints of the other Services are addresses where nobody

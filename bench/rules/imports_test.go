@@ -84,7 +84,7 @@ var rules = []rule{
 		Why: "a port sees workers and kernel program in interfaces of its own, so that a test can replace them"},
 	{From: internal + "/steering",
 		Never: []string{internal, "fastpath/xsk", "flowtable", "control/compiler", "control/loop"},
-		Why:   "it translates control's sets for xdpprog; it must not see who asks, nor what is on an interface"},
+		Why:   "it translates control's sets for xdpprog; it must see neither its callers nor interfaces"},
 	{From: internal + "/flows", Never: []string{internal, "fastpath/xsk", "xdpprog", "control/loop"},
 		But: []string{internal + "/boottime"},
 		Why: "what is done with flows and pins needs no device, no socket and no kernel program"},

@@ -17,7 +17,7 @@ import (
 	"github.com/google/gopacket/pcapgo"
 )
 
-// CaptureConfig says what to take from a capture.
+// CaptureConfig selects the packets of a capture.
 type CaptureConfig struct {
 	Conversations int  // at most
 	Bytes         bool // copy what clients sent, instead of its size

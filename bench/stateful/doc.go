@@ -1,6 +1,6 @@
 // Package stateful is a generator of connections, in the manner of TRex's ASTF: a
 // client engine opens connections to a server engine and plays templates of real
-// exchanges over them, through whatever is in between, and says what became of each.
+// exchanges over them, through the system between the ends, and records the result of each.
 //
 //	profile.yaml                client engine                     server engine
 //	  templates ──► Plan ──►  ┌──────────────┐                  ┌──────────────┐
@@ -50,7 +50,7 @@
 //
 // `--through none` is one veth pair, `--through sluice` a gateway process with a Service
 // for each template, whose endpoints `--churn` removes and adds meanwhile. With
-// `--client` and `--server` it is whatever lies between two interfaces: their packets
+// `--client` and `--server` it is the network between two interfaces: their packets
 // are the engines' while it runs. `--memory` leaves the kernel out. The exit status is 1
 // if a connection met two servers, got other bytes than were sent, or was reset by a
 // server that had not given it up. Over UDP an exchange may move when its server was

@@ -13,7 +13,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// Config says what an engine plays and over what.
+// Config has an engine's profile and link.
 type Config struct {
 	Role    Side
 	Profile *Profile // validated
@@ -23,9 +23,9 @@ type Config struct {
 	MAC     [6]byte        // of the interface
 
 	// Own is an address of the interface that is no part of the pool; it may be
-	// invalid. It is answered for, and asks for the gateway.
+	// invalid. The engine answers ARP for it, and resolves the gateway with it.
 	Own netip.Addr
-	// Gateway is where all packets go. Its MAC is asked for, unless GatewayMAC says it.
+	// Gateway is where all packets go. Its MAC is resolved, unless GatewayMAC is set.
 	Gateway    netip.Addr
 	GatewayMAC [6]byte
 
@@ -62,7 +62,7 @@ type Engine struct {
 
 	ethernet  [header.EthernetBytes]byte // of everything that is sent; complete once resolved
 	resolved  bool
-	askedAt   uint32   // milliseconds; when the gateway was last asked for
+	askedAt   uint32   // milliseconds; time of the last request for the gateway
 	first4    uint32   // last four bytes of the pool's first address
 	first6    [16]byte // IPv6: its first twelve
 	addresses uint32
@@ -208,7 +208,7 @@ func (e *Engine) setClock(now uint64) {
 	e.us, e.ms = uint32(e.since/1000), uint32(e.since/1_000_000)
 }
 
-// Ready says whether the gateway is known.
+// Ready reports whether the gateway's MAC is known.
 func (e *Engine) Ready() bool { return e.resolved }
 
 // Stop ends the client's new connections; those that are open go on.
@@ -371,7 +371,7 @@ func (e *Engine) allocate(k *key, hash uint32) uint32 {
 	return i
 }
 
-// release ends a record, in whatever state.
+// release ends a record, in any state.
 func (e *Engine) release(i uint32) {
 	c := &e.conns[i]
 	e.leave(c)

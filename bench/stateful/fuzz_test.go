@@ -11,7 +11,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// FuzzReceive: whatever arrives in the middle of exchanges, no frame is lost, every
+// FuzzReceive: with any packets in the middle of exchanges, no frame is lost, every
 // connection is either in the table or free, and both engines go on.
 func FuzzReceive(f *testing.F) {
 	r, err := newPair(smallProfile(f, page(), burst(), query()))

@@ -28,7 +28,7 @@ type built struct {
 	churn *churn
 }
 
-// play runs the profile and says what the gateway lost of it.
+// play runs the profile and reports the gateway's losses.
 func (b *built) play(ctx context.Context, p *Profile, progress io.Writer) (*Result, error) {
 	r, err := Play(ctx, &b.Lab, p, progress)
 	if err != nil && b.gate != nil {

@@ -81,7 +81,7 @@ func Memory(ctx context.Context, c MemoryConfig) ([]results.Point, error) {
 
 // shuffle puts the free records in random order. Connections that are opened, and later
 // expire, one after the other would else lie one after the other in memory, and the processor
-// would fetch them before they are asked for: flattery that traffic does not offer.
+// would fetch them in advance, which does not happen with real traffic.
 func (e *Engine) shuffle() {
 	order := rand.New(rand.NewPCG(1, uint64(e.role))).Perm(len(e.conns) - 1)
 	e.free = 0

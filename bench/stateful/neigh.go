@@ -32,7 +32,7 @@ func (e *Engine) resolve(mac [6]byte) {
 	e.resolved = true
 }
 
-// answersFor says whether an address is ours to answer for.
+// answersFor reports whether the engine answers requests for an address.
 func (e *Engine) answersFor(address []byte) bool {
 	if _, ok := e.localNumber(address); ok {
 		return true
@@ -49,7 +49,7 @@ func (e *Engine) asker() netip.Addr {
 	return e.mine.First
 }
 
-// ask asks for the gateway's MAC, every now and then until it is known.
+// ask requests the gateway's MAC, periodically until it is known.
 func (e *Engine) ask() {
 	if e.askedAt != 0 && e.ms-e.askedAt < askEveryMS {
 		return

@@ -30,7 +30,7 @@ var (
 	serverMAC = [6]byte{2, 0, 0, 0, 0, 2}
 )
 
-// newPair makes both engines. Each finds the other's MAC by asking for it.
+// newPair makes both engines. Each resolves the other's MAC.
 func newPair(p *Profile) (*pair, error) {
 	r := &pair{}
 	for i := range r.buf {

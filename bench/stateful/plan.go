@@ -176,7 +176,7 @@ func turns(p *Profile) []uint8 {
 }
 
 // Message is what a peer that is no engine must send as a step, with a tag if it
-// has one: whoever writes a real server for a template needs it.
+// has one: a real server for a template needs it.
 func (t *Template) Message(number int, tag Tag) []byte {
 	s := &t.Steps[number]
 	b := make([]byte, s.Size)

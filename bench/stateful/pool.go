@@ -45,7 +45,7 @@ func ParsePool(addresses, ports string) (p Pool, err error) {
 	return p, nil
 }
 
-// Is6 says whether the pool is of IPv6.
+// Is6 reports whether the pool is of IPv6.
 func (p *Pool) Is6() bool { return p.First.Is6() }
 
 // Len counts the addresses; -1 if there are more than an int of 32 bits holds.

@@ -18,7 +18,7 @@ import (
 	"sluice.dev/sluice/bench/stateless"
 )
 
-// RunConfig is what the command is asked for.
+// RunConfig has the arguments of the command.
 type RunConfig struct {
 	Profile string // a file, or the name of one of bench/profiles
 	IPv6    bool   // the profile's addresses, put into IPv6
@@ -56,10 +56,10 @@ func Defaults() RunConfig {
 	}
 }
 
-// ErrBroken is returned when a run showed what must not be: its table says what.
+// ErrBroken is returned when a run had violations; its table lists them.
 var ErrBroken = errors.New("the verdict is bad")
 
-// Run does what the command is asked for, prints tables and saves the figures.
+// Run runs the command, prints tables and saves the figures.
 func Run(ctx context.Context, c RunConfig) error {
 	if c.Repeat == 0 {
 		c.Repeat = 1

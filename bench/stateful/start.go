@@ -26,8 +26,8 @@ func newStarter(p *Profile) starter {
 const (
 	// begunPerStep bounds one step's new connections, so that answers are not kept waiting.
 	begunPerStep = 32
-	// owed bounds what is caught up with after a stall, in seconds of the rate.
-	owed = 0.05
+	// catchUp bounds the backlog that is caught up with after a stall, in seconds of the rate.
+	catchUp = 0.05
 	// tupleTries is how many addresses and ports are looked at for one that is free.
 	tupleTries = 64
 )
@@ -57,7 +57,7 @@ func (e *Engine) begin() {
 	}
 	if !unlimited {
 		rate := s.rate(time.Duration(e.since - s.began))
-		s.due = min(s.due+rate*float64(e.us-s.last)/1e6, max(rate*owed, begunPerStep))
+		s.due = min(s.due+rate*float64(e.us-s.last)/1e6, max(rate*catchUp, begunPerStep))
 		s.last = e.us
 	}
 	for n := 0; n < begunPerStep && s.active < s.concurrency && (unlimited || s.due >= 1); n++ {

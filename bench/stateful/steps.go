@@ -15,7 +15,7 @@ func (e *Engine) stepOf(c *conn) *step {
 	return &e.plan.steps[t.first+uint32(c.step)]
 }
 
-// ownTurn says whether the step is this side's.
+// ownTurn reports whether the step is this side's.
 func (e *Engine) ownTurn(c *conn) bool {
 	s := e.stepOf(c)
 	return s != nil && s.from == e.role

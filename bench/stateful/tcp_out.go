@@ -29,7 +29,7 @@ func (e *Engine) outputTCP(i uint32, c *conn) bool {
 }
 
 // outputData sends as much of the message as the windows let, then FIN if it is
-// time, or else an acknowledgement if one is owed.
+// time, or else an acknowledgement if one is due.
 func (e *Engine) outputData(c *conn) bool {
 	window := min(uint32(c.peerWnd), uint32(e.tcp.Window))
 	for before(c.sndNxt, c.sndEnd) {

@@ -8,7 +8,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// opens says whether a datagram of nobody begins an exchange. One of a later step does
+// opens reports whether a datagram without a flow begins an exchange. One of a later step does
 // too: a translator that moved the exchange here must be found out, and is, when the
 // client reads the answer's tag.
 func (e *Engine) opens(template uint8, payload []byte) bool {

@@ -139,7 +139,7 @@ func (r *reader) list(n *yaml.Node, what string, each func(*yaml.Node)) {
 	}
 }
 
-// scalar reads one value with parse and says what it should look like.
+// scalar reads one value with parse; its error describes the form of the value.
 func scalar[T any](r *reader, to *T, like string, parse func(string) (T, error)) func(*yaml.Node) {
 	return func(n *yaml.Node) {
 		v, err := parse(n.Value)

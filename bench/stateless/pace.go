@@ -50,15 +50,15 @@ func (p *pacer) due(now uint64) (n uint64, done bool) {
 	n = p.burst
 	if p.perNano > 0 {
 		elapsed := float64(min(now, p.end)) - float64(p.start)
-		owed := uint64(max(elapsed, 0)*p.perNano) - min(p.taken+p.forgiven, uint64(max(elapsed, 0)*p.perNano))
-		if most := uint64(p.perNano*debtNanos) + p.group; owed > most {
-			p.forgiven += owed - most
-			owed = most
+		behind := uint64(max(elapsed, 0)*p.perNano) - min(p.taken+p.forgiven, uint64(max(elapsed, 0)*p.perNano))
+		if most := uint64(p.perNano*debtNanos) + p.group; behind > most {
+			p.forgiven += behind - most
+			behind = most
 		}
-		if owed < p.group && now < p.end && p.taken+owed < p.limit {
+		if behind < p.group && now < p.end && p.taken+behind < p.limit {
 			return 0, false
 		}
-		n = min(owed, p.burst)
+		n = min(behind, p.burst)
 	}
 	if now >= p.end && (p.perNano == 0 || n == 0) {
 		return 0, true

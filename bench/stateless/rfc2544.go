@@ -47,7 +47,7 @@ type Search struct {
 	Of int
 	// Trials bounds the number of trials, with those repeated: 60.
 	Trials int
-	// Progress is told of every trial; may be nil.
+	// Progress is called for every trial; may be nil.
 	Progress func(Step)
 }
 

@@ -25,7 +25,7 @@ type Lab struct {
 	Proxy    func(ctx context.Context, node Role, on bool) error
 	Suite    *Suite
 	Counters *Counters
-	// Log is told what goes on.
+	// Log is called with each step of the run.
 	Log func(format string, args ...any)
 }
 

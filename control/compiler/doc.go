@@ -21,8 +21,8 @@
 // Full compile equals the incremental one, except for those numbers. A Compiler has no goroutine,
 // clock or file. One goroutine uses it.
 //
-// Of the packages of control it imports objects, steer and maglev; neither the tracker, which
-// returns Changes, nor the loop, which publishes and steers.
+// Of the packages of control it imports objects, steer and maglev. It does not import the tracker,
+// which returns Changes, or the loop, which publishes and steers.
 //
 // # What is served
 //

@@ -95,7 +95,7 @@ func ExampleCompiler_Problems() {
 			Count: 1000},
 	})
 	other := web()
-	other.Name = "web-2" // asks for the VIP and port that Service web has
+	other.Name = "web-2" // claims the VIP and port that Service web has
 	other.CreationTimestamp = metav1.Unix(2000, 0)
 	all := changed(web(), slice("10.0.1.12"))
 	s, _ := objects.TrimService(other)

@@ -64,7 +64,7 @@ func TestRebuildKeepsIndexes(t *testing.T) {
 	}
 }
 
-// TestRebuildLosesPins: what the repair itself takes from new flows is told of.
+// TestRebuildLosesPins: backends that the repair itself takes from new flows are reported.
 func TestRebuildLosesPins(t *testing.T) {
 	w := newPinWorld("ClientIP")
 	told := 0

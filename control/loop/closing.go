@@ -14,7 +14,7 @@ type flowWalk struct {
 	reopened entries   // opened again since the walk began, which may have missed their flows
 }
 
-// close removes from the kernel program what is neither wanted nor in use.
+// close removes from the kernel program entries that are no longer wanted or in use.
 func (l *Loop) close() {
 	if !l.replaced || l.pending.closes() == 0 {
 		return

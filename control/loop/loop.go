@@ -29,7 +29,7 @@ type Config struct {
 	HealthChecks HealthChecks
 	// NodeChanged, if not nil, is called when the NodeInfo of the Node that the compiler's
 	// configuration names changes, also when the Node is deleted. It is called on the loop's
-	// goroutine: it must not block, nor call methods of the Loop that send it a request.
+	// goroutine: it must not block, and must not call methods of the Loop that send it a request.
 	NodeChanged func(objects.NodeInfo)
 	// Prepare, if not nil, changes the compiler's configuration by what the feeds have read, such
 	// as this Node, before the first table is compiled. It is called once, on the loop's goroutine.

@@ -129,7 +129,7 @@ func TestSourcesOfAllLinks(t *testing.T) {
 	}
 }
 
-// A new primary address is a new generation, for host routes too, and is told.
+// A new primary address makes a new generation, for host routes too, and is reported.
 func TestNewPrimaryAddress(t *testing.T) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
 		if r := m.lookup("10.0.0.7"); r != (nexthop.Route{Kind: nexthop.OnLink}) || len(m.Sources()) != 0 {

@@ -122,7 +122,7 @@ func (s *Service) readScheduling(annotations map[string]string) {
 
 // healthPort returns the health check node port of a Service of type LoadBalancer with external
 // traffic policy Local (k8s.io/kubernetes pkg/api/v1/service, NeedsHealthCheck). It returns 0 for
-// any other Service, whatever the field has.
+// any other Service, with any value of the field.
 func healthPort(spec *corev1.ServiceSpec) uint16 {
 	p := spec.HealthCheckNodePort
 	if spec.Type != corev1.ServiceTypeLoadBalancer ||

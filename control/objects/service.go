@@ -14,7 +14,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// labelProxyName is the label of Services that another proxy serves, whatever its value.
+// labelProxyName is the label, with any value, of Services that another proxy serves.
 const labelProxyName = "service.kubernetes.io/service-proxy-name"
 
 // Service has the fields of a v1 Service that are compiled. It is immutable.

@@ -17,7 +17,7 @@ import (
 // Changes. It is safe for concurrent use.
 //
 // Three rules:
-//   - Changes that cancel out are not returned, nor is an update that changes no field in use.
+//   - Changes that cancel out, and updates that change no field in use, are not returned.
 //   - If the new version of an object is malformed, its last good version stays in use.
 //   - An object that is read at two places is a Problem. The version of the place that sorts first
 //     is used; when that is deleted, the other one is.

@@ -38,7 +38,7 @@ func TestPinsSwapThreads(t *testing.T) {
 	if g.all.Count() == 1 {
 		g.all.Set(cpu + 1) // as in TestTidy
 	}
-	// onThread is a thread of its own that does what it is told.
+	// onThread is a thread of its own that runs functions.
 	onThread := func() func(func()) {
 		do, done := make(chan func()), make(chan struct{})
 		t.Cleanup(func() { close(do) })

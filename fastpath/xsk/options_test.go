@@ -40,7 +40,7 @@ func TestOptionsAreSet(t *testing.T) {
 }
 
 // TestBusyPollOnVeth: packets come whether the device can be polled or not, and the
-// state is told. Where a later kernel's veth can be polled the reason must go away.
+// state is reported. If a later kernel's veth can be polled, the reason must be empty.
 func TestBusyPollOnVeth(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	w := xsktest.NewWire(t, "sl0", "sl0p")

@@ -195,7 +195,7 @@ func endAll() {
 	}
 }
 
-// Begun is what the host is told before the command runs; its status follows.
+// Begun is sent to the host before the command runs; its status follows.
 const Begun = "begun "
 
 // tell writes to the host how far the guest is.

@@ -1,5 +1,5 @@
 // Command chart lints the chart and renders it into the manifests that are committed, or with
-// -check says whether they are what it renders. With -values it renders a release of one's own.
+// -check compares them with its output. With -values it renders a release with other values.
 package main
 
 import (
@@ -44,7 +44,7 @@ func main() {
 	fmt.Printf("the chart in %s has nothing to complain about, and %s %s\n", fromRoot(*dir), done, fromRoot(*file))
 }
 
-// fromRoot names a path as whoever called make sees it, two directories above this module.
+// fromRoot returns a path relative to the repository's root, two directories above this module.
 func fromRoot(path string) string {
 	if rel, ok := strings.CutPrefix(filepath.ToSlash(path), "../"); ok {
 		return filepath.Join("deploy", rel)

@@ -1,4 +1,4 @@
-// Package spec is what a node's first process is told by its parent.
+// Package spec is the input of a node's first process, from its parent.
 package spec
 
 // Node describes what a node consists of. It is written as JSON to the file that the first

@@ -9,7 +9,7 @@ import (
 	"sluice.dev/sluice/internal/pinned"
 )
 
-// TestOutputHasARevision: whoever reads what is printed as JSON learns of a change by the revision,
+// TestOutputHasARevision: readers of the JSON output detect a change by the revision,
 // and so does a daemon that a command of another version asks. The configuration has its
 // apiVersion.
 func TestOutputHasARevision(t *testing.T) {

@@ -12,7 +12,8 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// TestFailedNeighbour: who did not answer the kernel is told from who was not asked or did.
+// TestFailedNeighbour: a neighbour that did not answer is distinguished from those that did, or
+// that were not probed.
 func TestFailedNeighbour(t *testing.T) {
 	runtime.LockOSThread() // never unlocked: the thread ends with the test, and its namespace with it
 	ns, err := netns.New()

@@ -7,7 +7,7 @@ import (
 	"sluice.dev/sluice/fastpath/stats"
 )
 
-// TestStalled: who has not moved for long is told, also who never did.
+// TestStalled: workers without a pass for long are listed, also those that never had one.
 func TestStalled(t *testing.T) {
 	const second = uint64(1e9)
 	g := &Group{startedAt: 100 * second}
