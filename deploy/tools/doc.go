@@ -4,4 +4,8 @@
 //
 //	go run ./chart   lint and render deploy/chart (make chart)
 //	go run ./image   put binaries into an image (make image)
+//	go run ./release archives, SBOMs and sums of a release (make release)
+//
+// Package licenses has the licence texts of what is linked into a binary, which image and archives
+// carry.
 package tools

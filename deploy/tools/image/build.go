@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"debug/elf"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -17,7 +18,14 @@ import (
 
 // binary is the gateway's for one architecture, by Go's name of it.
 type binary struct {
-	arch    string
+	arch     string
+	content  []byte
+	licenses []file // what is distributed with it
+}
+
+// file is one of the image, by its path without the leading slash.
+type file struct {
+	name    string
 	content []byte
 }
 
@@ -25,6 +33,8 @@ type binary struct {
 const (
 	binDir  = "bin"
 	binName = "sluice"
+	// licenseDir is where tools that check images look for licences.
+	licenseDir = "licenses"
 )
 
 // epoch is the time of everything in the image, so that a build does not show when it was.
@@ -37,9 +47,6 @@ var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AA
 func build(binaries []binary, labels map[string]string) (v1.ImageIndex, error) {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, b := range binaries {
-		if err := b.check(); err != nil {
-			return nil, err
-		}
 		image, err := b.image(labels)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", b.arch, err)
@@ -112,20 +119,28 @@ func (b binary) config(image v1.Image, labels map[string]string) *v1.ConfigFile 
 	return file
 }
 
-// layer is a tar with the binary, owned by root, of the time 0.
+// layer is a tar with the binary and the licences, owned by root, of the time 0.
 func (b binary) layer() (v1.Layer, error) {
 	var t bytes.Buffer
 	w := tar.NewWriter(&t)
-	for _, h := range []tar.Header{
-		{Typeflag: tar.TypeDir, Name: binDir + "/", Mode: 0o755},
-		{Typeflag: tar.TypeReg, Name: binDir + "/" + binName, Mode: 0o555, Size: int64(len(b.content))},
-	} {
-		h.ModTime, h.Format = epoch, tar.FormatUSTAR
+	add := func(h tar.Header, content []byte) error {
+		h.Size, h.ModTime, h.Format = int64(len(content)), epoch, tar.FormatUSTAR
 		if err := w.WriteHeader(&h); err != nil {
-			return nil, err
+			return err
 		}
+		_, err := w.Write(content)
+		return err
 	}
-	if _, err := w.Write(b.content); err != nil {
+	err := errors.Join(
+		add(tar.Header{Typeflag: tar.TypeDir, Name: binDir + "/", Mode: 0o755}, nil),
+		add(tar.Header{Typeflag: tar.TypeReg, Name: binDir + "/" + binName, Mode: 0o555}, b.content),
+		add(tar.Header{Typeflag: tar.TypeDir, Name: licenseDir + "/", Mode: 0o755}, nil),
+	)
+	for _, f := range b.licenses {
+		h := tar.Header{Typeflag: tar.TypeReg, Name: licenseDir + "/" + f.name, Mode: 0o444}
+		err = errors.Join(err, add(h, f.content))
+	}
+	if err != nil {
 		return nil, err
 	}
 	if err := w.Close(); err != nil {

@@ -23,6 +23,7 @@ import (
 const (
 	gateway = "./cmd/sluice"
 	static  = "./testdata/static"
+	tree    = "../../.."
 )
 
 // compile builds a program as `make image` does, into a directory of its own.
@@ -32,7 +33,7 @@ func compile(t *testing.T, program, arch string) string {
 	args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", path}
 	c := exec.Command("go", append(args, program)...)
 	if program == gateway {
-		c.Dir = "../../.."
+		c.Dir = tree
 	}
 	c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch)
 	if out, err := c.CombinedOutput(); err != nil {
@@ -48,7 +49,7 @@ func TestReproducible(t *testing.T) {
 	for i := range files {
 		out := filepath.Join(t.TempDir(), "image.tar")
 		var err error
-		if digests[i], err = run(out, "v1", "abc", []string{"amd64=" + compile(t, gateway, "amd64"), "arm64=" +
+		if digests[i], err = run(tree, out, "v1", "abc", []string{"amd64=" + compile(t, gateway, "amd64"), "arm64=" +
 			compile(t, static, "arm64")}); err != nil {
 			t.Fatal(err)
 		}
@@ -130,11 +131,11 @@ func images(t *testing.T, file string) map[string]v1.Image {
 	return byArch
 }
 
-// The image has the binary and nothing else, and what it has runs by itself.
+// The image has the binary and licences, nothing else, and the binary runs by itself.
 func TestContents(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "image.tar")
 	binary := compile(t, gateway, runtime.GOARCH)
-	if _, err := run(out, "v1", "abc", []string{runtime.GOARCH + "=" + binary}); err != nil {
+	if _, err := run(tree, out, "v1", "abc", []string{runtime.GOARCH + "=" + binary}); err != nil {
 		t.Fatal(err)
 	}
 	image := images(t, out)[runtime.GOARCH]
@@ -173,8 +174,13 @@ func TestContents(t *testing.T) {
 			}
 		}
 	}
-	if got := strings.Join(names, " "); strings.ReplaceAll(got, "bin/ ", "bin ") != "bin bin/sluice" {
-		t.Errorf("files %s, want the binary alone", got)
+	want := "bin bin/sluice licenses licenses/LICENSE licenses/THIRD_PARTY_LICENSES"
+	if got := strings.ReplaceAll(strings.Join(names, " "), "/ ", " "); got != want {
+		t.Errorf("files %s, want %s", got, want)
+	}
+	if others, err := os.ReadFile(filepath.Join(root, "licenses/THIRD_PARTY_LICENSES")); err != nil ||
+		!strings.Contains(string(others), "\ngithub.com/cilium/ebpf v") {
+		t.Errorf("licences of others: %.500s, %v", others, err)
 	}
 	// In a root directory that has nothing but the image.
 	cmd := exec.Command(c.Config.Entrypoint[0], "version")
@@ -206,7 +212,8 @@ func TestRefused(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			out := filepath.Join(t.TempDir(), "image.tar")
-			if _, err := run(out, "v1", "", []string{tt.arg}); err == nil || !strings.Contains(err.Error(), tt.want) {
+			_, err := run(tree, out, "v1", "", []string{tt.arg})
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("%v, want %s", err, tt.want)
 			}
 			if _, err := os.Stat(out); err == nil {

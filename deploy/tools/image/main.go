@@ -1,5 +1,5 @@
-// Command image puts the gateway's binary into a container image: one layer with one
-// file, nothing else, built without a daemon and without a base image. The same
+// Command image puts the gateway's binary into a container image: one layer with the binary in
+// /bin and licences in /licenses, built without a daemon and without a base image. The same
 // binaries give the same digest, whenever and wherever it runs.
 //
 //	go run ./image -o sluice-image.tar -version v1 amd64=bin/sluice arm64=bin/arm64/sluice
@@ -14,14 +14,17 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"sluice.dev/sluice/deploy/tools/licenses"
 )
 
 func main() {
 	out := flag.String("o", "sluice-image.tar", "file to write")
 	version := flag.String("version", "unknown", "label org.opencontainers.image.version, and tag")
 	revision := flag.String("revision", "", "label org.opencontainers.image.revision")
+	tree := flag.String("tree", "../..", "root of the repository, which the binaries were built from")
 	flag.Parse()
-	digest, err := run(*out, *version, *revision, flag.Args())
+	digest, err := run(*tree, *out, *version, *revision, flag.Args())
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -33,7 +36,7 @@ func main() {
 }
 
 // run writes the image of binaries, each given as arch=path, and returns its digest.
-func run(out, version, revision string, args []string) (string, error) {
+func run(tree, out, version, revision string, args []string) (string, error) {
 	if len(args) == 0 {
 		return "", fmt.Errorf("no binaries: name them as amd64=bin/sluice")
 	}
@@ -46,6 +49,10 @@ func run(out, version, revision string, args []string) (string, error) {
 	if revision != "" {
 		labels["org.opencontainers.image.revision"] = revision
 	}
+	license, err := os.ReadFile(filepath.Join(tree, "LICENSE"))
+	if err != nil {
+		return "", err
+	}
 	var binaries []binary
 	for _, arg := range args {
 		arch, path, ok := strings.Cut(arg, "=")
@@ -56,7 +63,16 @@ func run(out, version, revision string, args []string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		binaries = append(binaries, binary{arch, content})
+		b := binary{arch: arch, content: content}
+		if err := b.check(); err != nil {
+			return "", err
+		}
+		others, err := licenses.Of(tree, content)
+		if err != nil {
+			return "", fmt.Errorf("%s: licences: %w", arch, err)
+		}
+		b.licenses = []file{{"LICENSE", license}, {licenses.FileName, others}}
+		binaries = append(binaries, b)
 	}
 	index, err := build(binaries, labels)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"path/filepath"
 
 	cdx "github.com/CycloneDX/cyclonedx-go"
@@ -22,13 +23,13 @@ type image struct {
 }
 
 // readImage reads what the file holds, not what it was made of.
-func readImage(path, version string) (i *image, err error) {
+func readImage(file, version string) (i *image, err error) {
 	dir, err := os.MkdirTemp("", name+"-image-")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if err := unpack(path, dir); err != nil {
+	if err := unpack(file, dir); err != nil {
 		return nil, err
 	}
 	outer, err := layout.ImageIndexFromPath(dir)
@@ -40,7 +41,7 @@ func readImage(path, version string) (i *image, err error) {
 		return nil, err
 	}
 	if len(top.Manifests) != 1 {
-		return nil, fmt.Errorf("%s holds %d images, want one", path, len(top.Manifests))
+		return nil, fmt.Errorf("%s holds %d images, want one", file, len(top.Manifests))
 	}
 	digest := top.Manifests[0].Digest
 	url := packageurl.NewPackageURL(packageurl.TypeOCI, "", name, digest.String(),
@@ -69,7 +70,8 @@ func readImage(path, version string) (i *image, err error) {
 	return i, nil
 }
 
-// only is the one file of an image. Another one would be missing in the SBOM, so it is refused.
+// only is the one file of an image besides licences. Another one would be missing in the SBOM, so
+// it is refused.
 func only(one v1.Image, arch, version string) (a *application, err error) {
 	contents := mutate.Extract(one)
 	defer contents.Close()
@@ -82,7 +84,7 @@ func only(one v1.Image, arch, version string) (a *application, err error) {
 			return a, nil
 		case err != nil:
 			return nil, err
-		case h.Typeflag == tar.TypeDir:
+		case h.Typeflag == tar.TypeDir || path.Dir(path.Clean(h.Name)) == "licenses":
 			continue
 		case a != nil:
 			return nil, fmt.Errorf("%s is in it besides the binary: list it in the SBOM", h.Name)
@@ -98,8 +100,8 @@ func only(one v1.Image, arch, version string) (a *application, err error) {
 }
 
 // unpack writes the files of a tar into a directory, which they cannot leave.
-func unpack(path, dir string) error {
-	f, err := os.Open(path)
+func unpack(file, dir string) error {
+	f, err := os.Open(file)
 	if err != nil {
 		return err
 	}

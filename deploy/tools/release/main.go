@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"helm.sh/helm/v3/pkg/chart/loader"
+
+	"sluice.dev/sluice/deploy/tools/licenses"
 )
 
 // name is the program's, the chart's and the image's.
@@ -100,7 +102,11 @@ func run(r release, args []string, out io.Writer) error {
 			return fmt.Errorf("%s: %w", path, err)
 		}
 		suffix := "-linux-" + arch
-		files := []file{{"LICENSE", 0o644, license}, {name, 0o755, content}}
+		others, err := licenses.Of(r.tree, content)
+		if err != nil {
+			return fmt.Errorf("%s: licences: %w", path, err)
+		}
+		files := []file{{"LICENSE", 0o644, license}, {licenses.FileName, 0o644, others}, {name, 0o755, content}}
 		if err := errors.Join(
 			writeArchive(r.path(suffix+".tar.gz"), r.time, files),
 			writeBOM(r.path(suffix+".cdx.json"), binaryBOM(&r, a)),

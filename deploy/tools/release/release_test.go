@@ -163,7 +163,8 @@ func TestRelease(t *testing.T) {
 			t.Errorf("%s: %+v of %s, %d dependencies", arch, c, b.Metadata.Timestamp, len(*b.Dependencies))
 		}
 		archived := contents(t, r.path("-linux-"+arch+".tar.gz"))
-		if !bytes.Equal(archived[name], content) || len(archived) != 2 || len(archived["LICENSE"]) == 0 {
+		if !bytes.Equal(archived[name], content) || len(archived) != 3 || len(archived["LICENSE"]) == 0 ||
+			!bytes.Contains(archived["THIRD_PARTY_LICENSES"], []byte("\ngithub.com/cilium/ebpf v")) {
 			t.Errorf("%s: the archive holds %d files, or another binary", arch, len(archived))
 		}
 	}
