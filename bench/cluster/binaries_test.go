@@ -1,8 +1,6 @@
 package cluster
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -11,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 )
 
 // TestVersions: the version that the linker writes into kubernetes is the one that is
@@ -91,31 +88,5 @@ func TestSweep(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(parent, gone)); !os.IsNotExist(err) {
 		t.Errorf("%s is left: %v", gone, err)
-	}
-}
-
-func TestPoll(t *testing.T) {
-	broken := errors.New("broken")
-	tries := 0
-	err := poll(t.Context(), time.Minute, func(context.Context) error {
-		if tries++; tries < 3 {
-			return broken
-		}
-		return nil
-	})
-	if err != nil || tries != 3 {
-		t.Errorf("%d tries: %v", tries, err)
-	}
-	err = poll(t.Context(), time.Millisecond, func(context.Context) error { return broken })
-	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, broken) {
-		t.Errorf("gave up with %v, want what was wrong last, too", err)
-	}
-	tries = 0
-	err = poll(t.Context(), time.Minute, func(context.Context) error {
-		tries++
-		return fmt.Errorf("wrapped: %w", permanent{broken})
-	})
-	if !errors.Is(err, broken) || tries != 1 {
-		t.Errorf("%d tries of what is permanent: %v", tries, err)
 	}
 }

@@ -67,6 +67,9 @@ var (
 	stopTimeout  = machine.Slower(10 * time.Second)
 )
 
+// askEvery is how often is asked for what is waited for, at most.
+const askEvery = 20 * time.Millisecond
+
 // Start starts etcd and the API server and returns when it is ready. What was started
 // before an error is ended.
 func Start(ctx context.Context, c Config) (*Cluster, error) {

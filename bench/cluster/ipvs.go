@@ -6,13 +6,15 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+
+	"sluice.dev/sluice/bench/topo"
 )
 
 // ipvsTable is IPVS's virtual servers and their destinations, in the calling thread's namespace.
 const ipvsTable = "/proc/thread-self/net/ip_vs"
 
 // errUntold: the marker is there, and so may be all else.
-var errUntold = permanent{errors.New("cannot determine whether kube-proxy has finished")}
+var errUntold = topo.Final(errors.New("cannot determine whether kube-proxy has finished"))
 
 // hasServer returns nil if the marker, in one family, is a virtual server with a destination, and
 // the one before it is gone. kube-proxy makes servers first, goes on to IP sets and rules of

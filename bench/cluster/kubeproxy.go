@@ -86,7 +86,7 @@ func (c *Cluster) KubeProxy(ctx context.Context, config ProxyConfig) (*Proxy, er
 	if err := p.start(); err != nil {
 		return nil, fmt.Errorf("cluster: kube-proxy on %s: %w", config.Host.Name, err)
 	}
-	if err := poll(ctx, config.Timeout, p.synced); err != nil {
+	if err := topo.Until(ctx, config.Timeout, askEvery, p.synced); err != nil {
 		err = fmt.Errorf("cluster: kube-proxy on %s has not synced: %w\n%s", config.Host.Name, err, p.Log())
 		_ = p.Stop() // what it did not do comes first
 		return nil, err

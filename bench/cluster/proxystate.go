@@ -17,6 +17,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sluice.dev/sluice/bench/topo"
 )
 
 // metricsURL is kube-proxy's default, on loopback, so there is one in each namespace.
@@ -31,7 +33,7 @@ func (p *Proxy) Metrics(ctx context.Context) (string, error) {
 	}
 	select {
 	case <-p.process.Done():
-		return "", permanent{fmt.Errorf("it ended: %w", p.process.Err())}
+		return "", topo.Final(fmt.Errorf("it ended: %w", p.process.Err()))
 	default:
 	}
 	transport := &http.Transport{DialContext: p.config.Host.Dial, DisableKeepAlives: true}
@@ -158,7 +160,7 @@ func (p *Proxy) mark(ctx context.Context) error {
 		return err
 	}
 	busy := map[string]bool{}
-	err = poll(ctx, startTimeout, func(ctx context.Context) error {
+	err = topo.Until(ctx, startTimeout, askEvery, func(ctx context.Context) error {
 		var untold error
 		for _, ip := range clusterIPs {
 			err := p.programmed(ctx, ip, busy)

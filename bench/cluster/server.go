@@ -99,14 +99,14 @@ func (c *Cluster) StartAPIServer(ctx context.Context) (err error) {
 
 // ready waits until the API server reports that it is ready.
 func (c *Cluster) ready(ctx context.Context) error {
-	err := poll(ctx, startTimeout, func(ctx context.Context) error {
+	err := topo.Until(ctx, startTimeout, askEvery, func(ctx context.Context) error {
 		for _, p := range [...]struct {
 			name    string
 			process *topo.Process
 		}{{"etcd", c.etcd}, {"kube-apiserver", c.apiServer}} {
 			select {
 			case <-p.process.Done():
-				return permanent{fmt.Errorf("%s ended: %w\n%s", p.name, p.process.Err(), c.Log(p.name))}
+				return topo.Final(fmt.Errorf("%s ended: %w\n%s", p.name, p.process.Err(), c.Log(p.name)))
 			default:
 			}
 		}

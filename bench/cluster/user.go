@@ -130,7 +130,7 @@ func (c *Cluster) allowed(ctx context.Context, user string, rule *rbacv1.PolicyR
 	if len(rule.ResourceNames) > 0 {
 		about.Name = rule.ResourceNames[0]
 	}
-	return poll(ctx, startTimeout, func(ctx context.Context) error {
+	return topo.Until(ctx, startTimeout, askEvery, func(ctx context.Context) error {
 		r, err := c.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
 			Spec: authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: &about},
 		}, metav1.CreateOptions{})

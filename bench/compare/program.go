@@ -45,24 +45,18 @@ func (x *program) start(ctx context.Context, p *place) (err error) {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, programTimeout)
-	defer cancel()
-	for {
-		on, err := hasProgram(p.gateway, frontDev, backDev)
-		if err != nil {
-			return err
-		}
-		if on {
-			return nil
-		}
+	return topo.Until(ctx, programTimeout, 5*time.Millisecond, func(context.Context) error {
 		select {
 		case <-x.process.Done():
-			return fmt.Errorf("%s ended: %w", filepath.Base(x.path), x.process.Err())
-		case <-ctx.Done():
-			return fmt.Errorf("%s does not forward: %w", filepath.Base(x.path), ctx.Err())
-		case <-time.After(5 * time.Millisecond):
+			return topo.Final(fmt.Errorf("%s ended: %w", filepath.Base(x.path), x.process.Err()))
+		default:
 		}
-	}
+		on, err := hasProgram(p.gateway, frontDev, backDev)
+		if err == nil && !on {
+			err = fmt.Errorf("%s does not forward", filepath.Base(x.path))
+		}
+		return err
+	})
 }
 
 // hasProgram reports whether XDP programs are on all of a host's interfaces.

@@ -16,6 +16,7 @@ import (
 	"sluice.dev/sluice/bench/cluster"
 	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/machine"
+	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/control/status"
 )
 
@@ -135,7 +136,7 @@ func (s *sluice) sync(ctx context.Context) error {
 	if err := s.c.Put(ctx, marker, slice); err != nil {
 		return err
 	}
-	err := until(ctx, func() error {
+	err := topo.Until(ctx, applyTimeout, 20*time.Millisecond, func(ctx context.Context) error {
 		all, err := s.gate.Client.Services(ctx)
 		if err != nil {
 			return err
@@ -154,25 +155,6 @@ func (s *sluice) sync(ctx context.Context) error {
 	return err
 }
 
-// until waits for a condition.
-func until(ctx context.Context, condition func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
-	defer cancel()
-	tick := time.NewTicker(machine.Slower(20 * time.Millisecond))
-	defer tick.Stop()
-	for {
-		err := condition()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", ctx.Err(), err)
-		case <-tick.C:
-		}
-	}
-}
-
 // configure replaces the configuration file and waits until the daemon has taken it.
 func (s *sluice) configure(ctx context.Context, options string) (bool, error) {
 	before, err := s.gate.Client.Status(ctx, false)
@@ -183,7 +165,7 @@ func (s *sluice) configure(ctx context.Context, options string) (bool, error) {
 	if err := s.gate.WriteConfiguration(text); err != nil {
 		return false, err
 	}
-	err = until(ctx, func() error {
+	err = topo.Until(ctx, applyTimeout, 20*time.Millisecond, func(ctx context.Context) error {
 		now, err := s.gate.Client.Status(ctx, false)
 		if err != nil {
 			return err

@@ -3,6 +3,7 @@ package demo
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/control/status"
 )
 
@@ -62,16 +64,9 @@ func (d *demo) kernels() error {
 			grouped(n.Retransmitted()), text)
 	}
 	d.p.say("")
-	d.p.expect(len(damaged) == 0, "no kernel counts a bad checksum or header: %s", orElse(strings.Join(damaged, "; "),
+	d.p.expect(len(damaged) == 0, "no kernel counts a bad checksum or header: %s", cmp.Or(strings.Join(damaged, "; "),
 		"0"))
 	return nil
-}
-
-func orElse(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
 }
 
 func add(sum, m map[string]uint64) {
@@ -91,7 +86,7 @@ func counts(m map[string]uint64) string {
 			out = append(out, fmt.Sprintf("%s %s", k, grouped(m[k])))
 		}
 	}
-	return orElse(strings.Join(out, ", "), "none")
+	return cmp.Or(strings.Join(out, ", "), "none")
 }
 
 // lawTimeout is how long the laws may take to hold: a reading in the middle of a
@@ -129,15 +124,11 @@ func law(holds bool) string {
 // settled reads each worker when both of its laws hold, or as it is when the time
 // is over.
 func (d *demo) settled(ctx context.Context) ([]status.WorkerView, error) {
-	ctx, cancel := context.WithTimeout(ctx, d.bound(lawTimeout))
-	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
 	var workers []status.WorkerView
-	for {
+	err := topo.Until(ctx, d.bound(lawTimeout), 20*time.Millisecond, func(ctx context.Context) error {
 		v, err := d.gw.Client.Stats(ctx)
 		if err != nil {
-			return nil, err
+			return topo.Final(err)
 		}
 		if workers == nil {
 			workers = v.Workers
@@ -147,18 +138,17 @@ func (d *demo) settled(ctx context.Context) ([]status.WorkerView, error) {
 				*old = w
 			}
 		}
-		if !slices.ContainsFunc(workers, func(w status.WorkerView) bool {
-			return !w.PacketLaw.Holds ||
-				!w.FrameLaw.Holds
-		}) {
-			return workers, nil
+		for _, w := range workers {
+			if !w.PacketLaw.Holds || !w.FrameLaw.Holds {
+				return errWaiting
+			}
 		}
-		select {
-		case <-ctx.Done():
-			return workers, nil
-		case <-tick.C:
-		}
+		return nil
+	})
+	if errors.Is(err, errWaiting) {
+		err = nil
 	}
+	return workers, err
 }
 
 // leave ends the daemon and looks at what is left of it.
@@ -166,13 +156,13 @@ func (d *demo) leave() error {
 	began := time.Now()
 	err := d.gw.Stop()
 	d.p.expect(err == nil, "the daemon ends by itself with exit status 0 (%s), after %.1f s",
-		orElse(errorText(err), "it did"), time.Since(began).Seconds())
+		cmp.Or(errorText(err), "it did"), time.Since(began).Seconds())
 	left, err := d.gw.Leftovers()
 	if err != nil {
 		return err
 	}
 	d.p.expect(len(left) == 0, "no interface, XDP or TC program, mount, pin, flow table or socket of it is left: %s",
-		orElse(strings.Join(left, ", "), "none"))
+		cmp.Or(strings.Join(left, ", "), "none"))
 	return nil
 }
 

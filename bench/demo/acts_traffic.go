@@ -115,12 +115,7 @@ func (d *demo) http(ctx context.Context) error {
 			return ctx.Err()
 		}
 		deviation := r.Deviation(d.fair())
-		cells := []any{way.name, way.target, grouped(r.Requests), grouped(r.Failed())}
-		for _, b := range d.web {
-			cells = append(cells, share(r, b.Name))
-		}
-		d.p.row(c, append(cells, fmt.Sprintf("%.1fσ", deviation), quantile(r, 50), quantile(r, 99))...)
-		d.errors(r)
+		d.shares(c, r, r, deviation, way.name, way.target, grouped(r.Requests), grouped(r.Failed()))
 		requests, failed, worst = requests+r.Requests, failed+r.Failed(), max(worst, deviation)
 		rate += float64(r.Requests) / r.Elapsed.Seconds() / float64(len(ways))
 	}
@@ -131,6 +126,16 @@ func (d *demo) http(ctx context.Context) error {
 	d.p.expect(worst <= maxDeviation, "every share is within %d standard deviations of fair: the worst is %.1f off",
 		maxDeviation, worst)
 	return nil
+}
+
+// shares is a row of what a client saw: some cells, each backend's share of what was drawn, how far
+// the worst is from fair, and times; and what went wrong below it.
+func (d *demo) shares(c columns, r, drawn *topo.Result, deviation float64, cells ...any) {
+	for _, b := range d.web {
+		cells = append(cells, share(drawn, b.Name))
+	}
+	d.p.row(c, append(cells, fmt.Sprintf("%.1fσ", deviation), quantile(r, 50), quantile(r, 99))...)
+	d.errors(r)
 }
 
 // fair are equal weights of web's endpoints.
@@ -186,12 +191,7 @@ func (d *demo) udp(ctx context.Context) error {
 			moves += s.Moves
 		}
 		deviation := drawn.Deviation(d.fair())
-		cells := []any{"VIP", target, d.udpFlows, grouped(r.Requests), grouped(r.Failed())}
-		for _, b := range d.web {
-			cells = append(cells, share(drawn, b.Name))
-		}
-		d.p.row(c, append(cells, fmt.Sprintf("%.1fσ", deviation), quantile(r, 50), quantile(r, 99))...)
-		d.errors(r)
+		d.shares(c, r, drawn, deviation, "VIP", target, d.udpFlows, grouped(r.Requests), grouped(r.Failed()))
 		lost, worst = lost+r.Failed(), max(worst, deviation)
 	}
 	d.p.say("")
@@ -204,17 +204,12 @@ func (d *demo) udp(ctx context.Context) error {
 
 // rounds waits until every flow has been answered so often, or has lost something.
 func (d *demo) rounds(ctx context.Context, f *topo.Flows, n int64) {
-	ctx, cancel := context.WithTimeout(ctx, d.bound(answerTimeout))
-	defer cancel()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for slices.ContainsFunc(f.States(), func(s topo.FlowState) bool { return s.Answers+s.Lost < n }) {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
+	_ = topo.Until(ctx, d.bound(answerTimeout), 10*time.Millisecond, func(context.Context) error {
+		if slices.ContainsFunc(f.States(), func(s topo.FlowState) bool { return s.Answers+s.Lost < n }) {
+			return errWaiting
 		}
-	}
+		return nil
+	})
 }
 
 // clientAddress compares what backends see under the two external traffic policies.

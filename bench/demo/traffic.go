@@ -2,6 +2,7 @@ package demo
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -56,29 +57,25 @@ const answerTimeout = 12 * time.Second
 // silent waits until every long-lived flow has answered once more, and returns how
 // many did not in time. Broken ones are not waited for.
 func (d *demo) silent(ctx context.Context) int {
-	f := d.flows
-	ctx, cancel := context.WithTimeout(ctx, d.bound(answerTimeout))
-	defer cancel()
-	before := f.States()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		waiting := 0
-		for i, s := range f.States() {
+	before := d.flows.States()
+	waiting := 0
+	_ = topo.Until(ctx, d.bound(answerTimeout), 10*time.Millisecond, func(context.Context) error {
+		waiting = 0
+		for i, s := range d.flows.States() {
 			if s.Broken == nil && s.Answers == before[i].Answers {
 				waiting++
 			}
 		}
-		if waiting == 0 {
-			return 0
+		if waiting > 0 {
+			return errWaiting
 		}
-		select {
-		case <-ctx.Done():
-			return waiting
-		case <-tick.C:
-		}
-	}
+		return nil
+	})
+	return waiting
 }
+
+// errWaiting is of a wait whose end in time is seen in what was waited for.
+var errWaiting = errors.New("not yet")
 
 // unbroken states that the long-lived flows live, all of them.
 func (d *demo) unbroken(ctx context.Context) {
@@ -87,7 +84,7 @@ func (d *demo) unbroken(ctx context.Context) {
 		quiet)
 	for _, s := range d.flows.States() {
 		if s.Broken != nil {
-			d.p.say("   %s -> %s, with %s: %v", s.Local, s.Target, orElse(s.Backend, "nobody"), s.Broken)
+			d.p.say("   %s -> %s, with %s: %v", s.Local, s.Target, cmp.Or(s.Backend, "nobody"), s.Broken)
 		}
 	}
 }

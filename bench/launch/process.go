@@ -53,23 +53,14 @@ func (g *Gateway) Applied(ctx context.Context) (status.StatusView, error) {
 	if g.process == nil {
 		return status.StatusView{}, errNotRunning
 	}
-	ctx, cancel := context.WithTimeout(ctx, g.patience(applyTimeout))
-	defer cancel()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		v, err := g.Client.Status(ctx, true)
-		if err == nil {
-			return v, nil
+	var v status.StatusView
+	err := topo.Until(ctx, g.patience(applyTimeout), 5*time.Millisecond, func(ctx context.Context) (err error) {
+		if v, err = g.Client.Status(ctx, true); err != nil && !g.Running() {
+			return topo.Final(fmt.Errorf("the daemon ended: %w", g.ended()))
 		}
-		select {
-		case <-g.process.Done():
-			return v, fmt.Errorf("the daemon ended: %w", g.ended())
-		case <-ctx.Done():
-			return v, fmt.Errorf("%w: %w", ctx.Err(), err)
-		case <-tick.C:
-		}
-	}
+		return err
+	})
+	return v, err
 }
 
 // ended is how the process ended, for a sentence about it. It is told once: a later

@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+
+	"sluice.dev/sluice/bench/topo"
 )
 
 // Lab is the cluster that cases run in.
@@ -223,19 +225,11 @@ func (l *Lab) anyReady(ctx context.Context, old []string) bool {
 // WaitEmpty waits until the namespaces of all cases are gone: their pods hold what the next ones
 // need.
 func (l *Lab) WaitEmpty(ctx context.Context, limit time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for {
+	return topo.Until(ctx, limit, time.Second, func(ctx context.Context) error {
 		left, err := l.namespaces(ctx)
-		if err == nil && len(left) == 0 {
-			return nil
+		if err == nil && len(left) > 0 {
+			err = fmt.Errorf("namespaces of cases are left: %s", strings.Join(left, ", "))
 		}
-		select {
-		case <-ctx.Done():
-			return errors.Join(fmt.Errorf("namespaces of cases are left: %s", strings.Join(left, ", ")), err)
-		case <-tick.C:
-		}
-	}
+		return err
+	})
 }

@@ -189,21 +189,15 @@ func (n *Node) kubeletFlags(kubeconfig string) []string {
 
 // wait asks until there is no error. A node that has ended never gets there.
 func (n *Node) wait(ctx context.Context, timeout time.Duration, ready func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	for {
+	return topo.Until(ctx, timeout, 50*time.Millisecond, func(ctx context.Context) error {
 		err := ready(ctx)
-		if err == nil {
-			return nil
-		}
 		select {
 		case <-n.process.Done():
-			return fmt.Errorf("the node has ended: %w\n%s", n.process.Err(), n.Log("first"))
-		case <-ctx.Done():
+			return topo.Final(fmt.Errorf("the node has ended: %w\n%s", n.process.Err(), n.Log("first")))
+		default:
 			return err
-		case <-time.After(50 * time.Millisecond):
 		}
-	}
+	})
 }
 
 // hasRuntime reports whether containerd answers.

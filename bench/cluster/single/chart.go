@@ -18,6 +18,7 @@ import (
 
 	"sluice.dev/sluice/bench/cluster/nodes"
 	"sluice.dev/sluice/bench/launch"
+	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/control/status"
 )
 
@@ -173,19 +174,7 @@ func (c *Cluster) SetVIPs(ctx context.Context, namespace, name string, vips ...s
 	return err
 }
 
-// Eventually asks until there is no error, and else returns the last one.
+// Eventually waits until a condition holds.
 func Eventually(ctx context.Context, timeout time.Duration, condition func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	for {
-		err := condition(ctx)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("after %s: %w", timeout, err)
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
+	return topo.Until(ctx, timeout, 100*time.Millisecond, condition)
 }

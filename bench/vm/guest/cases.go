@@ -241,19 +241,20 @@ func isUp(s *status.StatusView, name string) bool {
 // await polls the daemon's status until something holds.
 func (l *lab) await(what string, holds func(*status.StatusView) bool) error {
 	limit := l.patience(20 * time.Second)
-	for end := time.Now().Add(limit); ; {
-		s, err := l.gate.Client.Status(l.ctx, false)
-		if err == nil && holds(&s) {
-			return nil
+	err := topo.Until(l.ctx, limit, 50*time.Millisecond, func(ctx context.Context) error {
+		s, err := l.gate.Client.Status(ctx, false)
+		if err == nil && !holds(&s) {
+			err = errNotYet
 		}
-		if time.Now().After(end) {
-			return fmt.Errorf("waited %v for %s: %w", limit, what, errors.Join(err, context.DeadlineExceeded))
-		}
-		if err := topo.Pause(l.ctx, 50*time.Millisecond); err != nil {
-			return err
-		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("waited %v for %s: %w", limit, what, err)
 	}
+	return nil
 }
+
+var errNotYet = errors.New("it is not so yet")
 
 // onLink changes an interface of the gateway.
 func (l *lab) onLink(name string, change func(netlink.Link) error) error {
