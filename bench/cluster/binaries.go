@@ -80,7 +80,7 @@ func Build(ctx context.Context, progress io.Writer) (*Binaries, error) {
 // BuildSet is Build for other programs of the same release. It returns the directory that they are
 // in.
 func BuildSet(ctx context.Context, progress io.Writer, s Set) (dir string, err error) {
-	source, err := moduleDir(ctx, s.Module)
+	source, err := ModuleDir(ctx, s.Module)
 	if err != nil {
 		return "", err
 	}
@@ -106,8 +106,8 @@ func binariesIn(dir string) *Binaries {
 	}
 }
 
-// moduleDir is where a nested module lies in the tree that the caller is in.
-func moduleDir(ctx context.Context, module string) (string, error) {
+// ModuleDir is where a nested module lies in the tree that the caller is in.
+func ModuleDir(ctx context.Context, module string) (string, error) {
 	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "sluice.dev/sluice").Output()
 	if err != nil {
 		return "", fmt.Errorf("cluster: find the source tree (run this inside of it): %w", err)

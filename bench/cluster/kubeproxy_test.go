@@ -17,6 +17,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"sluice.dev/sluice/bench/machine"
+	"sluice.dev/sluice/bench/observer"
 	"sluice.dev/sluice/bench/topo"
 )
 
@@ -128,7 +129,7 @@ func kubeProxyForwards(t *testing.T, mode string, ruleset []string, tools *Runti
 func endProxy(ctx context.Context, t *testing.T, p *Proxy, ruleset []string) {
 	t.Helper()
 	gateway, tools := p.config.Host, p.config.Runtime
-	used, err := p.CPU()
+	used, err := observer.ProcessUsage(p.PID())
 	if err != nil || used.Own == 0 || used.Children == 0 {
 		t.Errorf("processor time %+v: %v", used, err)
 	}

@@ -8,11 +8,9 @@ import (
 	"io"
 	"net/http"
 	"net/netip"
-	"os"
 	"os/exec"
 	"strconv"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -69,47 +67,6 @@ func (p *Proxy) synced(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// Usage is the processor time that a process has used.
-type Usage struct {
-	Own      time.Duration // by its threads
-	Children time.Duration // by the programs it ran (nft, iptables-restore, ipset) that have ended
-}
-
-// CPU is what kube-proxy has used so far, to 10 ms (proc(5), /proc/PID/stat).
-func (p *Proxy) CPU() (Usage, error) {
-	if p.process == nil {
-		return Usage{}, errStopped
-	}
-	return cpu(p.process.PID())
-}
-
-// userHz is the unit of times in /proc/PID/stat, the same on all architectures of Linux
-// but alpha (include/uapi/asm-generic/param.h).
-const userHz = 100
-
-func cpu(pid int) (Usage, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return Usage{}, fmt.Errorf("cluster: %w", err)
-	}
-	// The second field is the program's name in brackets, with any characters. utime,
-	// stime, cutime, cstime are the fields 14 to 17 of proc(5), which counts from 1.
-	const afterName, utime = 3, 14
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-	var ticks [4]int64
-	for i := range ticks {
-		at := utime - afterName + i
-		if at >= len(fields) {
-			return Usage{}, fmt.Errorf("cluster: /proc/%d/stat has %d fields", pid, len(fields))
-		}
-		if ticks[i], err = strconv.ParseInt(fields[at], 10, 64); err != nil {
-			return Usage{}, fmt.Errorf("cluster: /proc/%d/stat: %w", pid, err)
-		}
-	}
-	const tick = time.Second / userHz
-	return Usage{Own: time.Duration(ticks[0]+ticks[1]) * tick, Children: time.Duration(ticks[2]+ticks[3]) * tick}, nil
 }
 
 // PID is kube-proxy's process; 0 once stopped.

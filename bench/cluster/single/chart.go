@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -16,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"sluice.dev/sluice/bench/cluster"
 	"sluice.dev/sluice/bench/cluster/nodes"
 	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/topo"
@@ -105,12 +105,12 @@ func merge(into, from map[string]any) {
 
 // tool runs a program of deploy/tools, a module of its own.
 func tool(ctx context.Context, pkg string, args ...string) (string, error) {
-	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "sluice.dev/sluice").Output()
+	dir, err := cluster.ModuleDir(ctx, "deploy/tools")
 	if err != nil {
-		return "", fmt.Errorf("find the source tree (run this inside of it): %w", err)
+		return "", err
 	}
 	run := exec.CommandContext(ctx, "go", append([]string{"run", pkg}, args...)...)
-	run.Dir = filepath.Join(strings.TrimSpace(string(root)), "deploy", "tools")
+	run.Dir = dir
 	out, err := run.CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("deploy/tools: %s: %w\n%s", pkg, err, out)
