@@ -28,7 +28,7 @@ func (kernel) counters(context.Context) (map[string]uint64, error) { return nil,
 func (kernel) diagnosis() string                                   { return "" }
 
 // nftables is the least that does what Sluice does: two rules.
-type nftables struct{}
+type nftables struct{ kernel }
 
 func (nftables) start(ctx context.Context, p *place) error {
 	if err := p.gateway.Forward(true); err != nil {
@@ -63,10 +63,6 @@ func twoRules() string {
 }
 `, serviceVIP, servicePort, endpoints, strings.Join(list, ", "), endpointPort, backDev)
 }
-
-func (nftables) stop() error                                         { return nil }
-func (nftables) counters(context.Context) (map[string]uint64, error) { return nil, nil }
-func (nftables) diagnosis() string                                   { return "" }
 
 // steerPackets has the kernel spread what a host's interface receives over the CPUs of
 // a mask, or over none (RPS, Documentation/networking/scaling.rst).

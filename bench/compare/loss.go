@@ -1,8 +1,10 @@
 package compare
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -131,18 +133,8 @@ func (l losses) since(before losses) losses {
 
 // String lists the largest first.
 func (l losses) String() string {
-	names := make([]string, 0, len(l))
-	for name := range l {
-		names = append(names, name)
-	}
-	slices.SortFunc(names, func(a, b string) int {
-		if l[a] != l[b] {
-			if l[a] > l[b] {
-				return -1
-			}
-			return 1
-		}
-		return strings.Compare(a, b)
+	names := slices.SortedFunc(maps.Keys(l), func(a, b string) int {
+		return cmp.Or(cmp.Compare(l[b], l[a]), strings.Compare(a, b))
 	})
 	for i, name := range names {
 		names[i] = fmt.Sprintf("%s %d", name, l[name])

@@ -249,29 +249,15 @@ func measureLatency(ctx context.Context, s *stage, x *subject, _ *comparison, f 
 		if most == 0 {
 			return nil // a system that loses at any rate has no share of it
 		}
-		if f.latency == nil {
-			f.latency = map[int]*latency{}
-		}
 		for _, load := range loads {
 			r, err := lab.Trial(ctx, stateless.Load{Rate: most * float64(load) / 100, Duration: s.Duration})
 			if err != nil {
 				return err
 			}
-			h := r.Received.Latency
-			if h == nil || h.Count() == 0 {
+			if h := r.Received.Latency; h == nil || h.Count() == 0 {
 				return fmt.Errorf("no latency at %d %% of %.0f packets a second", load, most)
 			}
-			l := f.latency[load]
-			if l == nil {
-				l = &latency{percentiles: map[string][]float64{}, all: stateless.NewHistogram()}
-				f.latency[load] = l
-			}
-			l.all.Merge(h)
-			l.sent = append(l.sent, r.Sent.Rate()/r.Load.Rate)
-			l.delivered = append(l.delivered, 1-r.Loss())
-			for _, p := range percentiles {
-				l.percentiles[p.name] = append(l.percentiles[p.name], float64(p.at(h))/float64(time.Microsecond))
-			}
+			add(&f.latency, load, r)
 		}
 		return nil
 	})

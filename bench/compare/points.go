@@ -28,20 +28,42 @@ type figures struct {
 	cpu, cpuSame, user, system, interrupts []float64
 	delivered                              []float64 // share that arrived at that rate
 	latency                                map[int]*latency
-	at                                     map[float64]*atRate // by rate
-	lost                                   losses              // at the highest rate, all rounds
-	sent, received                         uint64              // the same
+	at                                     map[float64]*latency // by rate of Config.At
+	lost                                   losses               // at the highest rate, all rounds
+	sent, received                         uint64               // the same
 	// packets that arrived in a later trial than theirs, or were nobody's
 	late  uint64
 	flows []int // that arrived, in each check
 }
 
-// latency is at one load, in microseconds.
+// latency is at one load or rate, in microseconds; a sample per round.
 type latency struct {
-	percentiles map[string][]float64 // by name, a sample per round
+	// cpu is, at a rate, processor time of the whole machine per packet that arrived, in nanoseconds.
+	cpu         []float64
+	percentiles map[string][]float64 // by name
 	sent        []float64            // rate that was sent, as a share of the requested one
 	delivered   []float64            // share that arrived: only that has a latency
 	all         *stateless.Histogram
+}
+
+// add adds what became of a trial in which something arrived to what is known at its load.
+func add[K comparable](known *map[K]*latency, at K, r *stateless.Result) *latency {
+	if *known == nil {
+		*known = map[K]*latency{}
+	}
+	l := (*known)[at]
+	if l == nil {
+		l = &latency{percentiles: map[string][]float64{}, all: stateless.NewHistogram()}
+		(*known)[at] = l
+	}
+	h := r.Received.Latency
+	l.all.Merge(h)
+	l.sent = append(l.sent, r.Sent.Rate()/r.Load.Rate)
+	l.delivered = append(l.delivered, 1-r.Loss())
+	for _, p := range percentiles {
+		l.percentiles[p.name] = append(l.percentiles[p.name], float64(p.at(h))/float64(time.Microsecond))
+	}
+	return l
 }
 
 // percentiles that are reported, by what they are called.
@@ -68,10 +90,8 @@ type comparison struct {
 
 // of finds a system that was measured, or nil.
 func (c *comparison) of(name string) *figures {
-	for _, f := range c.systems {
-		if f.kind.name == name && len(f.rate) > 0 {
-			return f
-		}
+	if f := c.named(name); f != nil && len(f.rate) > 0 {
+		return f
 	}
 	return nil
 }

@@ -7,43 +7,21 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"time"
 
 	"sluice.dev/sluice/bench/results"
 	"sluice.dev/sluice/bench/stateless"
 )
 
-// atRate is what was measured at one of Config.At, a sample per round.
-type atRate struct {
-	cpu         []float64 // processor time of the whole machine per packet that arrived, nanoseconds
-	percentiles map[string][]float64
-	sent        []float64 // share of the rate
-	delivered   []float64
-}
-
 // measureAt measures processor time and latency at each requested rate.
 func measureAt(ctx context.Context, s *stage, x *subject, _ *comparison, f *figures) error {
-	if f.at == nil {
-		f.at = map[float64]*atRate{}
-	}
 	return s.generating(ctx, x, f, stateless.Timed, func(lab *stateless.Lab) error {
 		for _, rate := range s.At {
 			r, used, err := s.trialAt(ctx, lab, rate)
 			if err != nil {
 				return err
 			}
-			a := f.at[rate]
-			if a == nil {
-				a = &atRate{percentiles: map[string][]float64{}}
-				f.at[rate] = a
-			}
+			a := add(&f.at, rate, r)
 			a.cpu = append(a.cpu, float64(used.Busy)/float64(r.Received.Packets))
-			a.sent = append(a.sent, r.Sent.Rate()/rate)
-			a.delivered = append(a.delivered, 1-r.Loss())
-			for _, p := range percentiles {
-				a.percentiles[p.name] = append(a.percentiles[p.name],
-					float64(p.at(r.Received.Latency))/float64(time.Microsecond))
-			}
 		}
 		return nil
 	})
@@ -56,12 +34,7 @@ func (c *comparison) printAt(w io.Writer) {
 		fmt.Fprintf(w, "%s us\t", p.name)
 	}
 	fmt.Fprint(w, "sent\tarrived\t\n")
-	var nftables *figures
-	for _, f := range c.systems {
-		if f.kind.name == "nftables" {
-			nftables = f
-		}
-	}
+	nftables := c.named("nftables")
 	for _, rate := range c.At {
 		for _, f := range c.systems {
 			a := f.at[rate]
