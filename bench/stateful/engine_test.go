@@ -240,7 +240,7 @@ func (a *arrived) want(c *conn) ([]byte, int) {
 	sum, n := sha256.New(), 0
 	for k := range t.Steps {
 		if t.Steps[k].From != a.e.role {
-			b := t.Message(k, tag)
+			b := t.message(k, tag)
 			sum.Write(b)
 			n += len(b)
 		}
@@ -255,4 +255,22 @@ func (a *arrived) completed() (n uint64) {
 		}
 	}
 	return n
+}
+
+// message is what a peer that is no engine must send as a step, with a tag if it has one.
+func (t *Template) message(number int, tag Tag) []byte {
+	s := &t.Steps[number]
+	b := make([]byte, s.Size)
+	if s.Bytes != nil {
+		copy(b, s.Bytes)
+	} else {
+		for at := 0; at < s.Size; at += patternBytes {
+			copy(b[at:], pattern[:patternBytes])
+		}
+	}
+	if s.From == Server || s.Bytes == nil && t.Protocol == ProtocolUDP {
+		tag.Step = uint16(number)
+		tag.Put(b)
+	}
+	return b
 }

@@ -178,7 +178,7 @@ func converse(c net.Conn, template *Template, side Side, server uint32, client n
 			if err := topo.Pause(context.Background(), s.After); err != nil {
 				return err
 			}
-			if _, err := c.Write(template.Message(k, tag)); err != nil {
+			if _, err := c.Write(template.message(k, tag)); err != nil {
 				return err
 			}
 			continue
@@ -187,7 +187,7 @@ func converse(c net.Conn, template *Template, side Side, server uint32, client n
 		if _, err := io.CopyN(got, c, int64(s.Size)); err != nil {
 			return fmt.Errorf("step %d: %w", k, err)
 		}
-		if want := sha256.Sum256(template.Message(k, tag)); !bytes.Equal(got.Sum(nil), want[:]) {
+		if want := sha256.Sum256(template.message(k, tag)); !bytes.Equal(got.Sum(nil), want[:]) {
 			return fmt.Errorf("step %d: %d bytes came, and are not the template's", k, s.Size)
 		}
 	}

@@ -174,22 +174,3 @@ func turns(p *Profile) []uint8 {
 	}
 	return out
 }
-
-// Message is what a peer that is no engine must send as a step, with a tag if it
-// has one: a real server for a template needs it.
-func (t *Template) Message(number int, tag Tag) []byte {
-	s := &t.Steps[number]
-	b := make([]byte, s.Size)
-	if s.Bytes != nil {
-		copy(b, s.Bytes)
-	} else {
-		for at := 0; at < s.Size; at += patternBytes {
-			copy(b[at:], pattern[:patternBytes])
-		}
-	}
-	if s.From == Server || s.Bytes == nil && t.Protocol == ProtocolUDP {
-		tag.Step = uint16(number)
-		tag.Put(b)
-	}
-	return b
-}

@@ -95,73 +95,62 @@ func Points(system string, params map[string]string, runs []*Result) []results.P
 		return nil
 	}
 	p := runs[0].Profile
-	points := pointsOf(system, params, "all", runs, func(r *Result) (Counts, Counts, *hdr.Histogram, *hdr.Histogram) {
-		return r.Client.Total(), r.Server.Total(), merged(r.Client.Connect), merged(r.Client.FirstByte)
+	points := pointsOf(system, params, "all", runs, func(r *Result) told {
+		return told{r.Client.Total(), r.Server.Total(), merged(r.Client.Connect), merged(r.Client.FirstByte)}
 	})
 	for i := range p.Templates {
-		points = append(points, pointsOf(system, params, p.Templates[i].Name, runs, func(r *Result) (Counts, Counts,
-			*hdr.Histogram, *hdr.Histogram) {
-			return r.Client.Templates[i], r.Server.Templates[i], r.Client.Connect[i], r.Client.FirstByte[i]
+		points = append(points, pointsOf(system, params, p.Templates[i].Name, runs, func(r *Result) told {
+			return told{r.Client.Templates[i], r.Server.Templates[i], r.Client.Connect[i], r.Client.FirstByte[i]}
 		})...)
 	}
 	return points
 }
 
+// told is what both engines say of one template, or of all.
+type told struct {
+	client, server     Counts
+	connect, firstByte *hdr.Histogram
+}
+
 func pointsOf(
-	system string, params map[string]string, template string, runs []*Result, of func(*Result) (c, s Counts, connect,
-		first *hdr.Histogram),
+	system string, params map[string]string, template string, runs []*Result, of func(*Result) told,
 ) []results.Point {
 	all := map[string]string{"profile": runs[0].Profile.Name, "template": template}
-	for k, v := range params {
-		all[k] = v
+	maps.Copy(all, params)
+	var list []told
+	for _, r := range runs {
+		list = append(list, of(r))
 	}
-	point := func(metric, unit, better string, f func(r *Result) float64) results.Point {
+	point := func(metric, unit, better string, f func(i int) float64) results.Point {
 		p := results.Point{Experiment: "stateful", System: system, Params: all, Metric: metric, Unit: unit,
 			Better: better}
-		for _, r := range runs {
-			p.Samples = append(p.Samples, f(r))
+		for i := range list {
+			p.Samples = append(p.Samples, f(i))
 		}
 		return p
 	}
-	distribution := func(metric string, which func(r *Result) *hdr.Histogram) results.Point {
+	distribution := func(metric string, which func(*told) *hdr.Histogram) results.Point {
 		p := point(metric+"_p99", "us", "lower",
-			func(r *Result) float64 { return float64(which(r).ValueAtQuantile(99)) })
-		for _, b := range which(runs[len(runs)-1]).CumulativeDistributionWithTicks(2) {
+			func(i int) float64 { return float64(which(&list[i]).ValueAtQuantile(99)) })
+		for _, b := range which(&list[len(list)-1]).CumulativeDistributionWithTicks(2) {
 			p.Curve = append(p.Curve, [2]float64{b.Quantile, float64(b.ValueAt)})
 		}
 		return p
 	}
-	none := 0.0
-	violations := point("violations", "connections", "lower", func(r *Result) float64 {
-		c, _, _,
-			_ := of(r)
-		return float64(c.Violations)
-	})
-	violations.Target = &none
+	violations := point("violations", "connections", "lower",
+		func(i int) float64 { return float64(list[i].client.Violations) })
+	violations.Target = new(float64)
 	points := []results.Point{
-		point("completed_per_second", "1/s", "higher", func(r *Result) float64 {
-			c, _, _,
-				_ := of(r)
-			return float64(c.Completed) / r.Seconds
-		}),
-		point("failed", "connections", "lower", func(r *Result) float64 {
-			c, _, _,
-				_ := of(r)
-			return float64(c.Failures())
-		}),
-		point("retransmits", "packets", "lower", func(r *Result) float64 {
-			c, s, _, _ := of(r)
-			return float64(c.Retransmits + s.Retransmits)
-		}),
-		point("moved", "exchanges", "lower", func(r *Result) float64 { c, _, _, _ := of(r); return float64(c.Moved) }),
+		point("completed_per_second", "1/s", "higher",
+			func(i int) float64 { return float64(list[i].client.Completed) / runs[i].Seconds }),
+		point("failed", "connections", "lower", func(i int) float64 { return float64(list[i].client.Failures()) }),
+		point("retransmits", "packets", "lower",
+			func(i int) float64 { return float64(list[i].client.Retransmits + list[i].server.Retransmits) }),
+		point("moved", "exchanges", "lower", func(i int) float64 { return float64(list[i].client.Moved) }),
 		violations,
 	}
-	if _, _, connect, _ := of(runs[0]); connect.TotalCount() > 0 {
-		points = append(points, distribution("connect", func(r *Result) *hdr.Histogram {
-			_, _, h,
-				_ := of(r)
-			return h
-		}))
+	if list[0].connect.TotalCount() > 0 {
+		points = append(points, distribution("connect", func(t *told) *hdr.Histogram { return t.connect }))
 	}
-	return append(points, distribution("first_byte", func(r *Result) *hdr.Histogram { _, _, _, h := of(r); return h }))
+	return append(points, distribution("first_byte", func(t *told) *hdr.Histogram { return t.firstByte }))
 }

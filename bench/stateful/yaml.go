@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -111,7 +112,7 @@ func (r *reader) fields(n *yaml.Node, what string, known map[string]func(*yaml.N
 		switch {
 		case !ok:
 			r.fail(key, "%s has no field %q: remove it, or use one of %s", what, key.Value,
-				strings.Join(sortedKeys(known), ", "))
+				strings.Join(slices.Sorted(maps.Keys(known)), ", "))
 		case seen[key.Value]:
 			r.fail(key, "%s has the field %q twice: remove one", what, key.Value)
 		default:
@@ -119,14 +120,6 @@ func (r *reader) fields(n *yaml.Node, what string, known map[string]func(*yaml.N
 		}
 		seen[key.Value] = true
 	}
-}
-
-func sortedKeys(m map[string]func(*yaml.Node)) (keys []string) {
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }
 
 func (r *reader) list(n *yaml.Node, what string, each func(*yaml.Node)) {
