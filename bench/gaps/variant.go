@@ -48,18 +48,12 @@ func variants() []Variant {
 		with("kept-off", "no other thread on the worker's CPU", func(v *Variant) { v.Apart = true }),
 		with("short-slice", "scheduler slice of 0.1 ms for all threads (Linux 6.12)",
 			func(v *Variant) { v.Slice = 100 * time.Microsecond }),
-		with("locked-kept-off", "locked, and no other thread on its CPU", func(v *Variant) {
-			v.Locked, v.Apart = true,
-				true
-		}),
-		with("locked-short", "locked, and a slice of 0.1 ms", func(v *Variant) {
-			v.Locked, v.Slice = true,
-				100*time.Microsecond
-		}),
-		with("go-defaults", "locked, as many Ps as CPUs", func(v *Variant) {
-			v.Locked, v.Settings = true,
-				goruntime.Settings{}
-		}),
+		with("locked-kept-off", "locked, and no other thread on its CPU",
+			func(v *Variant) { v.Locked, v.Apart = true, true }),
+		with("locked-short", "locked, and a slice of 0.1 ms",
+			func(v *Variant) { v.Locked, v.Slice = true, 100*time.Microsecond }),
+		with("go-defaults", "locked, as many Ps as CPUs",
+			func(v *Variant) { v.Locked, v.Settings = true, goruntime.Settings{} }),
 	}
 }
 

@@ -58,22 +58,12 @@ func (r *runner) collide(plain *gate, name string, set []tuple4) error {
 
 // flowsOf opens UDP flows of these tuples.
 func (r *runner) flowsOf(set []tuple4) (*gate, error) {
-	w, err := newWorld(worldConfig{services: 1, backends: 64, capacity: roomFor(len(set))})
-	if err != nil {
-		return nil, err
-	}
-	for _, t := range set {
-		w.flows = append(w.flows, flow{client: t.src, clientPort: t.srcPort, proto: header.ProtoUDP})
-	}
-	g, err := w.addGate(0, 1)
-	if err == nil {
-		err = g.open(w.flows)
-	}
-	if err != nil {
-		w.close()
-		return nil, err
-	}
-	return g, nil
+	return populated(worldConfig{services: 1, backends: 64, capacity: roomFor(len(set))}, func(w *world) []flow {
+		for _, t := range set {
+			w.flows = append(w.flows, flow{client: t.src, clientPort: t.srcPort, proto: header.ProtoUDP})
+		}
+		return w.flows
+	})
 }
 
 // possible reports whether a tuple can be a client's of another address than all of ours. Its

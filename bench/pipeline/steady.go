@@ -150,13 +150,18 @@ func roomFor(flows int) uint32 { return uint32(flows/3*4 + 64) }
 
 // populated makes a world of one worker with so many open flows. The caller closes g.w.
 func (r *runner) populated(c worldConfig, flows int) (*gate, error) {
+	return populated(c, func(w *world) []flow { return w.addClients(flows, r.rnd) })
+}
+
+// populated makes a world of one worker in which these flows are open. The caller closes g.w.
+func populated(c worldConfig, flows func(*world) []flow) (*gate, error) {
 	w, err := newWorld(c)
 	if err != nil {
 		return nil, err
 	}
 	g, err := w.addGate(0, 1)
 	if err == nil {
-		err = g.open(w.addClients(flows, r.rnd))
+		err = g.open(flows(w))
 	}
 	if err != nil {
 		w.close()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,7 +30,7 @@ func (b *beforeRun) whole(u unit, round int) error {
 	if err := sameKeys(found); err != nil {
 		return err
 	}
-	for _, key := range sortedKeys(found[now]) {
+	for _, key := range slices.Sorted(maps.Keys(found[now])) {
 		p, q := found[now][key], found[then][key]
 		b.pair(results.Point{Params: p.Params, Metric: p.Metric, Unit: p.Unit, Better: p.Better}, q.Median(),
 			p.Median(), p.Median()/q.Median())
@@ -75,7 +76,7 @@ func (b *beforeRun) runOne(build build, u unit) (map[string]results.Point, error
 // sameKeys returns an error that names what only one of the builds measured.
 func sameKeys(found [2]map[string]results.Point) error {
 	for i, other := range [2]int{now: then, then: now} {
-		for _, key := range sortedKeys(found[i]) {
+		for _, key := range slices.Sorted(maps.Keys(found[i])) {
 			if _, both := found[other][key]; !both {
 				p := found[i][key]
 				return fmt.Errorf("the builds do not measure the same: only %s has %s of %s: choose with --scenario "+
@@ -88,12 +89,4 @@ func sameKeys(found [2]map[string]results.Point) error {
 		return errors.New("neither build measured a worker: choose another --scenario")
 	}
 	return nil
-}
-
-func sortedKeys(m map[string]results.Point) (keys []string) {
-	for key := range m {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
 }

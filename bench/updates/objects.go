@@ -11,9 +11,11 @@ import (
 	"sluice.dev/sluice/bench/cluster"
 )
 
+// GatewayNode is the name of the Node that the gateway runs on.
+const GatewayNode = "gateway"
+
 const (
 	namespace   = "updates"
-	gatewayNode = "gateway"
 	servicePort = 80
 	podPort     = 8080
 )
@@ -64,8 +66,9 @@ func (c *Config) otherSlice(i, version int) *discoveryv1.EndpointSlice {
 	return cluster.NewSlice(c.otherService(i), "x", corev1.IPv4Protocol, endpoints...)
 }
 
-// objects are all that is there at first.
-func (c *Config) objects(steadyAt ...netip.Addr) (list []cluster.Object) {
+// Population is every object that is there at first, without the gateway's Node. Other
+// measurements change the same Services.
+func (c *Config) Population(steadyAt ...netip.Addr) (list []cluster.Object) {
 	for i := range c.Probed {
 		list = append(list, c.probedService(i), c.probedSlice(i, 0))
 	}
