@@ -72,13 +72,14 @@ func (c *Config) prepare() error {
 // fits reports whether frames fit the MTU of the sending interface, which tags do not
 // count against.
 func (c *Config) fits() error {
-	mtu, err := c.Tx.Port.mtu()
+	a, err := c.Tx.Port.attributes()
 	if err != nil {
 		return err
 	}
 	for _, s := range c.Traffic.Sizes {
-		if s.Bytes > mtu+ethernetBytes+len(c.Traffic.VLANs)*vlanBytes+fcsBytes {
-			return fmt.Errorf("frame size %d does not fit interface %s with MTU %d", s.Bytes, c.Tx.Port.Interface, mtu)
+		if s.Bytes > a.MTU+ethernetBytes+len(c.Traffic.VLANs)*vlanBytes+fcsBytes {
+			return fmt.Errorf("frame size %d does not fit interface %s with MTU %d", s.Bytes,
+				c.Tx.Port.Interface, a.MTU)
 		}
 	}
 	return nil

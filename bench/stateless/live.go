@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
@@ -36,18 +35,11 @@ type liveSender struct {
 }
 
 func openLiveSender(t Traffic, tx Tx) (*liveSender, error) {
-	s := &liveSender{traffic: t, tx: tx, clock: newClock()}
-	err := tx.Port.Run(func() error {
-		dev, err := netlink.LinkByName(tx.Port.Interface)
-		if err != nil {
-			return fmt.Errorf("interface %s: %w", tx.Port.Interface, err)
-		}
-		s.ifindex = dev.Attrs().Index
-		return nil
-	})
+	a, err := tx.Port.attributes()
 	if err != nil {
 		return nil, err
 	}
+	s := &liveSender{traffic: t, tx: tx, clock: newClock(), ifindex: a.Index}
 	objects, _, err := s.load(t.Run, 0) // so that what is wrong shows now
 	if err != nil {
 		return nil, err

@@ -48,34 +48,28 @@ func (p *Port) Run(f func() error) error {
 	return p.Namespace.Run(f)
 }
 
-// MAC is the interface's address.
-func (p *Port) MAC() (mac net.HardwareAddr, err error) {
+// attributes are what the kernel says of the interface.
+func (p *Port) attributes() (a *netlink.LinkAttrs, err error) {
 	err = p.Run(func() error {
 		link, err := netlink.LinkByName(p.Interface)
 		if err == nil {
-			mac = link.Attrs().HardwareAddr
+			a = link.Attrs()
 		}
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("interface %s: %w", p.Interface, err)
 	}
-	return mac, nil
+	return a, nil
 }
 
-// mtu is the interface's.
-func (p *Port) mtu() (mtu int, err error) {
-	err = p.Run(func() error {
-		link, err := netlink.LinkByName(p.Interface)
-		if err == nil {
-			mtu = link.Attrs().MTU
-		}
-		return err
-	})
+// MAC is the interface's address.
+func (p *Port) MAC() (net.HardwareAddr, error) {
+	a, err := p.attributes()
 	if err != nil {
-		return 0, fmt.Errorf("interface %s: %w", p.Interface, err)
+		return nil, err
 	}
-	return mtu, nil
+	return a.HardwareAddr, nil
 }
 
 // queues counts the interface's receive and transmit queues: one each where the driver does
@@ -93,22 +87,15 @@ func (p *Port) queues() (rx, tx int, err error) {
 
 // losses reads the counters of packets that the interface lost.
 func (p *Port) losses() (map[string]uint64, error) {
-	out := make(map[string]uint64)
-	err := p.Run(func() error {
-		link, err := netlink.LinkByName(p.Interface)
-		if err != nil {
-			return err
-		}
-		if s := link.Attrs().Statistics; s != nil {
-			out["rx_dropped"], out["rx_errors"], out["rx_missed_errors"] = s.RxDropped, s.RxErrors, s.RxMissedErrors
-			out["tx_dropped"], out["tx_errors"] = s.TxDropped, s.TxErrors
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("interface %s: counters: %w", p.Interface, err)
+	a, err := p.attributes()
+	if err != nil || a.Statistics == nil {
+		return nil, err
 	}
-	return out, nil
+	s := a.Statistics
+	return map[string]uint64{
+		"rx_dropped": s.RxDropped, "rx_errors": s.RxErrors, "rx_missed_errors": s.RxMissedErrors,
+		"tx_dropped": s.TxDropped, "tx_errors": s.TxErrors,
+	}, nil
 }
 
 // Guard refuses to send where real traffic may be: in the machine's own namespace, and
