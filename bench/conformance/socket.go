@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/bench/machine"
+	"sluice.dev/sluice/bench/topo"
 )
 
 // patience is how long a client waits until it calls silence a drop: longer than the
@@ -62,11 +63,11 @@ func (s *socket) open(from netip.Addr, to netip.AddrPort, level, option int, lim
 		return "", fmt.Errorf("request ICMP errors: %w", err)
 	}
 	if from.IsValid() {
-		if err := unix.Bind(s.fd, sockaddr(netip.AddrPortFrom(from, 0))); err != nil {
+		if err := unix.Bind(s.fd, topo.Sockaddr(netip.AddrPortFrom(from, 0))); err != nil {
 			return "", fmt.Errorf("bind to %s: %w", from, err)
 		}
 	}
-	err := unix.Connect(s.fd, sockaddr(to))
+	err := unix.Connect(s.fd, topo.Sockaddr(to))
 	if err != nil && !errors.Is(err, unix.EINPROGRESS) {
 		return s.failure(err), nil
 	}
@@ -84,13 +85,6 @@ func (s *socket) open(from netip.Addr, to netip.AddrPort, level, option int, lim
 		s.local, s.port = netip.AddrFrom16(n.Addr).String(), uint16(n.Port)
 	}
 	return "", nil
-}
-
-func sockaddr(a netip.AddrPort) unix.Sockaddr {
-	if a.Addr().Is4() {
-		return &unix.SockaddrInet4{Addr: a.Addr().As4(), Port: int(a.Port())}
-	}
-	return &unix.SockaddrInet6{Addr: a.Addr().As16(), Port: int(a.Port())}
 }
 
 func (s *socket) close() { unix.Close(s.fd) }

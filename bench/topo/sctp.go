@@ -78,7 +78,7 @@ func (h *Host) dialSCTP(ctx context.Context, to netip.AddrPort, timeout time.Dur
 	}
 	var conn net.Conn
 	err := socketSCTP(netip.AddrPortFrom(from, 0), func(fd int) error {
-		err := unix.Connect(fd, sockaddr(to))
+		err := unix.Connect(fd, Sockaddr(to))
 		for end := time.Now().Add(timeout); errors.Is(err, unix.EINPROGRESS) || errors.Is(err, unix.EINTR); {
 			err = connected(fd, time.Until(end))
 		}
@@ -137,7 +137,7 @@ func socketSCTP(at netip.AddrPort, prepare func(fd int) error, take func(*os.Fil
 	}
 	f := os.NewFile(uintptr(fd), "sctp")
 	defer f.Close()
-	if err := unix.Bind(fd, sockaddr(at)); err != nil {
+	if err := unix.Bind(fd, Sockaddr(at)); err != nil {
 		return os.NewSyscallError("bind", err)
 	}
 	if err := prepare(fd); err != nil {
@@ -146,7 +146,8 @@ func socketSCTP(at netip.AddrPort, prepare func(fd int) error, take func(*os.Fil
 	return take(f)
 }
 
-func sockaddr(a netip.AddrPort) unix.Sockaddr {
+// Sockaddr is an address and a port as system calls take it.
+func Sockaddr(a netip.AddrPort) unix.Sockaddr {
 	if a.Addr().Is4() {
 		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}
 	}
