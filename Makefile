@@ -7,8 +7,14 @@ LDFLAGS   := -s -w -X sluice.dev/sluice/control/status.Version=$(VERSION)
 BUILD     := $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 FUZZTIME  ?= 60s
 OUT       := bench/out
-# Tests with namespaces and pins share one machine: packages run one after another.
-TEST      := SLUICE_VALIDATE=1 $(GO) test -tags root -p 1 -timeout 15m
+# Tests that need root share one machine, its namespaces and pins, so their packages run one after another (ALONE), and so does
+# control/loop, whose TestScale holds durations to bounds. All others run beside each other (BESIDE), as in `make unit`.
+TOGETHER  := SLUICE_VALIDATE=1 $(GO) test -tags root -timeout 15m
+TEST      := $(TOGETHER) -p 1
+ALONE      = ./control/loop $(shell grep -lrE '^//go:build.*\broot\b' --include='*_test.go' . | xargs -n 1 dirname | sort -u)
+BESIDE     = $(filter-out $(ALONE),$(patsubst $(shell $(GO) list -m)/%,./%,$(shell $(GO) list ./...)))
+# Of what shares memory between goroutines: for the race detector.
+SHARING   := ./flowtable% ./nat% ./fastpath% ./control% ./cmd%
 
 .PHONY: help
 help: ## list the targets
@@ -28,8 +34,9 @@ test-tools:
 
 .PHONY: test
 test: build test-tools ## every test that root can run without a cluster: some minutes
-	$(TEST) ./...
-	$(TEST) -short -tags root,noasm ./nat/... ./flowtable/... ./fastpath # without the assembly: its twins
+	$(TOGETHER) $(BESIDE)
+	$(TEST) $(ALONE)
+	$(TOGETHER) -short -tags root,noasm ./nat/... ./flowtable/... ./fastpath # without the assembly: its twins
 
 .PHONY: unit
 unit: ## the tests that need no root, which is most of them: run these first
@@ -37,7 +44,8 @@ unit: ## the tests that need no root, which is most of them: run these first
 
 .PHONY: race
 race: ## what shares memory between goroutines, and the daemon on real traffic, under the race detector
-	$(TEST) -race -short ./flowtable/... ./nat/... ./fastpath/... ./control/... ./cmd/...
+	$(TOGETHER) -race -short $(filter $(SHARING),$(BESIDE))
+	$(TEST) -race -short $(filter $(SHARING),$(ALONE))
 	SLUICE_RACE=1 $(TEST) -run 'TestWorkersShareFlows|TestFragments|TestReload|TestClientAddressIsKept|TestDeviceDeletedAndCreated' -count=1 ./bench/e2e
 
 .PHONY: e2e
