@@ -38,7 +38,8 @@ type figures struct {
 
 // latency is at one load or rate, in microseconds; a sample per round.
 type latency struct {
-	// cpu is, at a rate, processor time of the whole machine per packet that arrived, in nanoseconds.
+	// cpu is, at a rate, processor time of the whole machine per packet that arrived, in
+	// nanoseconds.
 	cpu         []float64
 	percentiles map[string][]float64 // by name
 	sent        []float64            // rate that was sent, as a share of the requested one
