@@ -108,7 +108,7 @@ func TestBeforePoints(t *testing.T) {
 			t.Errorf("%s: %g of %d, %s; want %+v", p.Metric, p.Median(), len(p.Samples), p.Remark, w)
 		}
 		if p.Metric == "ratio of no_drop_rates" &&
-			!strings.HasPrefix(p.Remark, "1 of 4 rates are what the generator could send; too few") {
+			!strings.HasPrefix(p.Remark, "1 of 4 rates are the generator's limit; too few") {
 			t.Errorf("remark %q", p.Remark)
 		}
 		delete(want, p.Metric)
