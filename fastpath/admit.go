@@ -88,7 +88,7 @@ func (w *Worker) newFlow(f *flowtable.NewFlow, p *header.Packet, n *decide.Plan)
 		f.SourcePort = p.Tuple.SrcPort
 		f.Ports = portChoice(n.Random, services.PortRange{First: 1024, Count: 64512})
 	} else {
-		f.Ports = portChoice(n.Random, w.planner.Snap.SNATPorts)
+		f.Ports = portChoice(n.Random, w.planner.Snap.SourcePorts(n.Source))
 	}
 }
 
@@ -127,7 +127,7 @@ func (w *Worker) keepPort(n *flowtable.NewFlow, old *header.Tuple, onlyOne bool)
 	if old.Src != n.Source && (onlyOne || w.planner.Snap.Owned(old.Src)&services.AddrSNAT == 0) {
 		return
 	}
-	if n.SourcePort == 0 && !w.planner.Snap.SNATPorts.Contains(old.SrcPort) {
+	if n.SourcePort == 0 && !w.planner.Snap.SourcePorts(old.Src).Contains(old.SrcPort) {
 		return
 	}
 	n.Source, n.SourcePort = old.Src, old.SrcPort

@@ -205,8 +205,8 @@ func fillSnapshot(b *services.Builder, snat services.PortRange) {
 	unserve(b, 8, emptyVIP, services.EmptyReject)
 	unserve(b, 9, dropVIP, services.EmptyDrop)
 	b.SetAddr(addr(node4), services.AddrNode)
-	b.SetAddr(addr(snat4), services.AddrSNAT)
-	b.SetAddr(addr(snat6), services.AddrSNAT)
+	b.SetAddr(addr(snat4), services.AddrSNAT|services.AddrLocal)
+	b.SetAddr(addr(snat6), services.AddrSNAT|services.AddrLocal)
 }
 
 func serve(

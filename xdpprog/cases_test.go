@@ -15,6 +15,7 @@ const (
 	nodeVIP4         = "192.0.2.12" // an external IP that is the node's own
 	node4, node6     = "198.51.100.1", "2001:db8:1::1"
 	snat4, snat6     = "203.0.113.5", "2001:db8:2::5"
+	own4, own6       = "203.0.113.6", "2001:db8:2::6" // SNAT addresses that the node does not have
 	client4, client6 = "100.64.7.7", "2001:db8:7::7"
 	kept4, kept6     = "10.0.0.5", "fd00::5"
 	local4, local6   = "198.51.100.2", "2001:db8:1::2" // the node's, without node ports
@@ -47,7 +48,8 @@ func fixture() Rules {
 		Addrs: map[header.Addr]AddrFlags{
 			addr(vip4): AddrVIP, addr(vip6): AddrVIP, addr(bareVIP4): AddrVIP, addr(nodeVIP4): AddrVIP | AddrNode,
 			addr(local4): AddrLocal, addr(local6): AddrLocal,
-			addr(node4): AddrNode, addr(node6): AddrNode, addr(snat4): AddrSNAT, addr(snat6): AddrSNAT,
+			addr(node4): AddrNode, addr(node6): AddrNode, addr(snat4): AddrSNAT | AddrLocal,
+			addr(snat6): AddrSNAT | AddrLocal, addr(own4): AddrSNAT, addr(own6): AddrSNAT,
 		},
 		Sources: []FrontendKey{
 			key(kept4, tcp, 8080), key(kept6, tcp, 8080), key(node4, tcp, 8080), key(bareVIP4, tcp, 8080),
@@ -132,6 +134,18 @@ func verdictCases() []verdictCase {
 			snatCount}, kernel},
 		{"port before the range", pkt{src: plain4, dst: snat4, proto: tcp, sport: 80, dport: snatFirst - 1}, kernel},
 		{"port after the range", pkt{src: plain4, dst: snat4, proto: tcp, sport: 80, dport: snatFirst + snatCount},
+			kernel},
+		{"reply to an address of ours alone, port before the range", pkt{src: plain4, dst: own4, proto: tcp, sport: 80,
+			dport: snatFirst - 1}, steers},
+		{"reply to an address of ours alone, port after the range", pkt{src: plain6, dst: own6, proto: udp, sport: 80,
+			dport: snatFirst + snatCount}, steers},
+		{"reply to an address of ours alone, first port", pkt{src: plain4, dst: own4, proto: sctp, sport: 9,
+			dport: 1024}, steers},
+		{"reply to an address of ours alone, node port", pkt{src: plain4, dst: own4, proto: tcp, sport: 80,
+			dport: 30080}, steers},
+		{"system port at an address of ours alone", pkt{src: plain4, dst: own4, proto: tcp, sport: 80, dport: 1023},
+			kernel},
+		{"system port at an address of ours alone v6", pkt{src: plain6, dst: own6, proto: tcp, sport: 80, dport: 22},
 			kernel},
 		{"range at an address that is not SNAT", pkt{src: plain4, dst: node4, proto: tcp, sport: 80, dport: snatFirst},
 			kernel},

@@ -24,9 +24,11 @@ enum addr_flags {
 };
 
 /* What says of an IPv4 packet that it is ours: a frontend, an address that replies or node ports
- * come to. A word of a shortcut: address, port, protocol, which of these; the latter two kinds
- * have neither port nor protocol. No word is 0. */
-enum shortcut_kind { SHORT_FRONTEND = 1, SHORT_SNAT, SHORT_NODE };
+ * come to, an SNAT address that the node does not have. A word of a shortcut: address, port,
+ * protocol, which of these; all but the first kind have neither port nor protocol. No word is 0. */
+enum shortcut_kind { SHORT_FRONTEND = 1, SHORT_SNAT, SHORT_NODE, SHORT_OWN_SNAT };
+/* The first port that replies to such an address come to (RFC 6335 section 6: below are system ports). */
+enum { OWN_SNAT_FIRST = 1024 };
 enum { SHORTCUT_WORDS = 8, SHORTCUT_BITS = 14 };
 
 /* Words with the same hash, in one cache line. */

@@ -27,7 +27,8 @@ const (
 	AddrVIP = AddrFlags(steerAddrFlagsVIP)
 	// AddrNode: accepts node ports.
 	AddrNode = AddrFlags(steerAddrFlagsNODE)
-	// AddrSNAT: replies come to it, in the SNAT port range.
+	// AddrSNAT: replies come to it, in the SNAT port range, or, if it is neither AddrNode nor
+	// AddrLocal, in the range from 1024 on.
 	AddrSNAT = AddrFlags(steerAddrFlagsSNAT)
 	// AddrLocal: an address of this node. It steers nothing by itself; it keeps
 	// unserved ports of an address that is also a VIP, and fragments while no socket
@@ -40,6 +41,13 @@ const (
 	addrHasKeep     = AddrFlags(steerAddrFlagsHAS_KEEP)
 	addrOurs        = AddrVIP | AddrNode | AddrSNAT | AddrLocal
 )
+
+// ownSNATFirst is the first port that replies to an SNAT address come to which the node does not
+// have.
+const ownSNATFirst = 1024
+
+// ownSNAT reports whether an address is for our replies alone.
+func (f AddrFlags) ownSNAT() bool { return f&(AddrSNAT|AddrNode|AddrLocal) == AddrSNAT }
 
 // NodePort is a port that is open on every address with AddrNode, for one family.
 type NodePort struct {
@@ -173,7 +181,12 @@ func (s *Steering) syncAddr(a header.Addr) error {
 	want := st.flags()
 	if want != st.kernel {
 		m := s.maps[steerMapAddrs]
-		s.shortcuts.remove(addrShortcuts(a, st.kernel&^want)...)
+		stays := addrShortcuts(a, want)
+		for _, word := range addrShortcuts(a, st.kernel) {
+			if !slices.Contains(stays, word) {
+				s.shortcuts.remove(word)
+			}
+		}
 		if want == 0 {
 			if err := m.Delete(words(a)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 				return fmt.Errorf("disown address %v: %w", a, err)
@@ -181,7 +194,7 @@ func (s *Steering) syncAddr(a header.Addr) error {
 		} else if err := m.Put(words(a), uint32(want)); err != nil {
 			return full(m, fmt.Errorf("own address %v: %w", a, err))
 		}
-		s.shortcuts.add(addrShortcuts(a, want)...)
+		s.shortcuts.add(stays...)
 		st.kernel = want
 		s.rules.addrs[a] = st
 	}

@@ -21,12 +21,13 @@ import (
 func TestRulesInPlace(t *testing.T) {
 	b := newRig(t, Settings{SNATFirst: snatFirst, SNATCount: snatCount, HostLinkIndex: hostLinkIx}, Rules{})
 	b.beat(time.Second)
-	must(t, b.OpenAddr(addr(node6), AddrSNAT)) // a neighbour in the table
+	must(t, b.OpenAddr(addr(node6), AddrSNAT|AddrLocal)) // a neighbour in the table
 	frontend := pkt{src: client4, dst: vip4, proto: tcp, dport: 80}
 	nodePort := pkt{src: client6, dst: node6, proto: sctp, dport: 30000}
 	nodePort4 := pkt{src: client4, dst: node4, proto: sctp, dport: 30000}
 	reply6 := pkt{src: plain6, dst: node6, proto: tcp, dport: snatFirst}
 	reply := pkt{src: plain4, dst: snat4, proto: tcp, dport: snatFirst}
+	other := pkt{src: plain4, dst: snat4, proto: tcp, dport: snatFirst - 1}
 	kept := pkt{src: kept4, dst: client4, proto: tcp, sport: 8080}
 	fragments := pkt{src: client4, dst: vip4, proto: tcp, fragOffset: 8}
 	echo := pkt{src: client4, dst: vip4, proto: icmp4, icmpType: 8}
@@ -66,7 +67,12 @@ func TestRulesInPlace(t *testing.T) {
 		{"IPv4 takes node ports again", func() error { return b.OpenAddr(addr(node4), AddrNode) }, nodePort4, steers},
 		{"its node port closed", func() error { return b.CloseNodePort(false, sctp, 30000) }, nodePort4, kernel},
 
-		{"SNAT address", func() error { return b.OpenAddr(addr(snat4), AddrSNAT) }, reply, steers},
+		{"SNAT address of the node", func() error { return b.OpenAddr(addr(snat4), AddrSNAT|AddrLocal) }, reply,
+			steers},
+		{"port outside of the range", func() error { return nil }, other, kernel},
+		{"the node has the address no longer", func() error { return b.CloseAddr(addr(snat4), AddrLocal) }, other,
+			steers},
+		{"it has the address again", func() error { return b.OpenAddr(addr(snat4), AddrLocal) }, other, kernel},
 		{"range moved", func() error { return b.SetSettings(Settings{SNATFirst: snatFirst + 1, SNATCount: 9}) }, reply,
 			kernel},
 		{"range moved back", func() error {

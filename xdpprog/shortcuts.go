@@ -97,6 +97,7 @@ const (
 	shortFrontend shortcutKind = 1 + iota
 	shortSNAT
 	shortNode
+	shortOwnSNAT
 )
 
 // shortcutWord is what short_cut of steer.bpf.c compares with. ok is false for IPv6, which has
@@ -124,10 +125,10 @@ func frontendShortcut(k FrontendKey) (list []uint64) {
 // addrShortcuts are the words of an address for each of some flags.
 func addrShortcuts(a header.Addr, flags AddrFlags) (list []uint64) {
 	for _, f := range []struct {
-		flag AddrFlags
+		is   bool
 		kind shortcutKind
-	}{{AddrSNAT, shortSNAT}, {AddrNode, shortNode}} {
-		if word, ok := shortcutWord(f.kind, a, 0, 0); ok && flags&f.flag != 0 {
+	}{{flags&AddrSNAT != 0, shortSNAT}, {flags&AddrNode != 0, shortNode}, {flags.ownSNAT(), shortOwnSNAT}} {
+		if word, ok := shortcutWord(f.kind, a, 0, 0); ok && f.is {
 			list = append(list, word)
 		}
 	}

@@ -50,11 +50,10 @@ INLINE __u32 flags_of(__be32 *addr)
 	return flags ? *flags : 0;
 }
 
-/* Whether shortcuts know an IPv4 packet. The multiplier is that of Fibonacci hashing (Knuth,
- * The Art of Computer Programming, volume 3, section 6.4). */
-INLINE bool short_cut(struct tuple *t, bool reply, bool node_port)
+/* Whether shortcuts have a word of that kind for an IPv4 packet. The multiplier is that of
+ * Fibonacci hashing (Knuth, The Art of Computer Programming, volume 3, section 6.4). */
+INLINE bool short_cut(struct tuple *t, enum shortcut_kind kind)
 {
-	enum shortcut_kind kind = reply ? SHORT_SNAT : node_port ? SHORT_NODE : SHORT_FRONTEND;
 	__u64 word = (__u64)kind << 56 | t->dst.addr[3];
 	if (kind == SHORT_FRONTEND)
 		word |= (__u64)t->dst.proto << 48 | (__u64)t->dst.port << 32;
@@ -75,9 +74,13 @@ INLINE bool short_cut(struct tuple *t, bool reply, bool node_port)
 INLINE bool to_us(struct tuple *t, struct config *s, __u32 *dst)
 {
 	bool reply = (__u16)(ntohs(t->dst.port) - s->snat_first) < s->snat_count;
+	/* An SNAT address that the node does not have replies to all ports but the well-known ones. */
+	bool own_reply = ntohs(t->dst.port) >= OWN_SNAT_FIRST;
 	bool node_port = node_port_open(t);
 	bool ports = !t->echo && !t->fragment;
-	if (ports && !t->v6 && short_cut(t, reply, node_port))
+	if (ports && !t->v6 &&
+	    (short_cut(t, reply ? SHORT_SNAT : node_port ? SHORT_NODE : SHORT_FRONTEND) ||
+	     (own_reply && short_cut(t, SHORT_OWN_SNAT))))
 		return 1;
 	bool asked = !reply && !node_port && ports;
 	if (asked && map_lookup(&frontends, &t->dst))
@@ -89,7 +92,7 @@ INLINE bool to_us(struct tuple *t, struct config *s, __u32 *dst)
 		return *dst & VIP;
 	if (t->fragment) /* behind an extension header may be anything: on the node's addresses, the node's */
 		return !(*dst & NODE) || is_transport(t);
-	if ((*dst & NODE && node_port) || (*dst & SNAT && reply))
+	if ((*dst & NODE && node_port) || (*dst & SNAT && (reply || (own_reply && !(*dst & (NODE | LOCAL))))))
 		return 1;
 	if (*dst & HAS_FRONTEND && !asked && map_lookup(&frontends, &t->dst))
 		return 1;

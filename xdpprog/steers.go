@@ -24,7 +24,7 @@ const (
 // String returns it as part of a sentence: the packet is steered by ...
 func (m Match) String() string {
 	return [...]string{
-		"no rule", "its frontend", "its node port", "the range of ports that replies come to (snat.ports)", "its VIP",
+		"no rule", "its frontend", "its node port", "the range of ports that replies come to", "its VIP",
 		"the backend it comes from",
 	}[m]
 }
@@ -33,6 +33,7 @@ func (m Match) String() string {
 type facts struct {
 	src, dst                    AddrFlags // as the kernel has them
 	frontend, nodePort, replied bool      // of the destination
+	ownReplied                  bool      // of the destination, if its address is only ours
 	source                      bool
 	unserved                    bool // Settings.Unserved
 }
@@ -46,7 +47,7 @@ func (f *facts) match() Match {
 		return MatchFrontend
 	case f.dst&AddrNode != 0 && f.nodePort:
 		return MatchNodePort
-	case f.dst&AddrSNAT != 0 && f.replied:
+	case f.dst&AddrSNAT != 0 && (f.replied || f.ownReplied && f.dst.ownSNAT()):
 		return MatchReply
 	case f.unserved && f.dst&(AddrVIP|AddrNode|AddrLocal) == AddrVIP:
 		return MatchUnserved
@@ -73,7 +74,8 @@ func (s *Steering) Steers(t *header.Tuple) (Match, error) {
 	}
 	f := facts{
 		nodePort: ports&mask != 0, replied: t.DstPort-settings.SnatFirst < settings.SnatCount,
-		unserved: settings.Unserved != 0,
+		ownReplied: t.DstPort >= ownSNATFirst,
+		unserved:   settings.Unserved != 0,
 	}
 	src, dst := FrontendKey{t.Src, t.SrcPort, t.Proto}, FrontendKey{t.Dst, t.DstPort, t.Proto}
 	var errs [4]error
@@ -106,7 +108,7 @@ func (s *Steering) holds(table string, k FrontendKey) (bool, error) {
 func (r *Rules) Steers(t *header.Tuple, v Settings) Match {
 	f := facts{
 		src: r.Addrs[t.Src], dst: r.Addrs[t.Dst],
-		replied: t.DstPort-v.SNATFirst < v.SNATCount, unserved: v.Unserved,
+		replied: t.DstPort-v.SNATFirst < v.SNATCount, ownReplied: t.DstPort >= ownSNATFirst, unserved: v.Unserved,
 	}
 	for _, k := range r.Frontends {
 		if k.Addr == t.Dst {

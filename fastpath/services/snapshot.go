@@ -260,7 +260,7 @@ type Snapshot struct {
 	// SNATByRoute4 and SNATByRoute6: a flow leaves from the Source of its
 	// route where that is an AddrSNAT, and from any of the above only where it is not.
 	SNATByRoute4, SNATByRoute6 bool
-	// SNATPorts is the range for source ports: First, Count of them.
+	// SNATPorts is the range for source ports of addresses that the node has, too: see SourcePorts.
 	SNATPorts PortRange
 
 	frontends index[FrontendKey, *Frontend]
@@ -275,6 +275,22 @@ type PortRange struct{ First, Count uint16 }
 
 // Contains reports whether a port is in the range.
 func (r PortRange) Contains(port uint16) bool { return port-r.First < r.Count }
+
+// OwnPorts is the range for source ports of addresses that the node does not have: all but the
+// system ports (RFC 6335 section 6).
+var OwnPorts = PortRange{First: 1024, Count: 65536 - 1024}
+
+// SourcePorts returns the range for source ports of an SNAT address: SNATPorts where the node has
+// the address, and uses ports of it for its own connections and listeners, else OwnPorts.
+//
+// Such an address may be a VIP, too: a request and a reply differ in where they come from, and the
+// flow of a reply is looked up first.
+func (s *Snapshot) SourcePorts(a header.Addr) PortRange {
+	if s.Owned(a)&(AddrSNAT|AddrNode|AddrLocal) == AddrSNAT {
+		return OwnPorts
+	}
+	return s.SNATPorts
+}
 
 // UnservedPolicy is what happens to a packet for a port of a VIP that no service has.
 type UnservedPolicy uint8

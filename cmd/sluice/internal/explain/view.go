@@ -231,8 +231,8 @@ func (a *answer) whyNone() string {
 		return fmt.Sprintf("none: %v is no address of a Service that is served, and none of this node", t.Dst)
 	case flags&services.AddrVIP != 0:
 		return fmt.Sprintf("none: %v is served, but not %s; it has %s", t.Dst, end, a.portsOf(t.Dst))
-	case flags&services.AddrSNAT != 0 && a.snapshot.SNATPorts.Contains(t.DstPort):
-		return "none: it goes to a port of snat.ports, as replies do, and no flow has it"
+	case flags&services.AddrSNAT != 0 && a.snapshot.SourcePorts(t.Dst).Contains(t.DstPort):
+		return "none: it goes to a source port of ours, as replies do, and no flow has it"
 	case flags&services.AddrNode != 0:
 		return fmt.Sprintf("none: %v is this node's, and %s is no node port", t.Dst, end)
 	}

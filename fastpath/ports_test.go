@@ -1,0 +1,53 @@
+package fastpath_test
+
+import (
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/header/headertest"
+)
+
+// TestConnectionsToOneBackend: an SNAT address that the node does not have takes all ports but the
+// system ones, enough for 50,000 connections to one backend, none of them refused. One that the node
+// has stays in the configured range.
+func TestConnectionsToOneBackend(t *testing.T) {
+	const most = 50_000
+	for _, c := range []struct {
+		name  string
+		flags services.AddrFlags
+		want  int
+	}{
+		{"the gateway's own", services.AddrSNAT, most},
+		{"an address of the node", services.AddrSNAT | services.AddrLocal, 10_000},
+		{"an address that accepts node ports", services.AddrSNAT | services.AddrNode, 10_000},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := newLab(t, labConfig{
+				flows: 70_000, halfOpen: 70_000, snat: services.PortRange{First: 20000, Count: 10_000},
+				edit: func(b *services.Builder) { b.SetAddr(addr(snat4), c.flags) },
+			})
+			w, made := l.workers[0], 0
+			for n := range most {
+				l.now += uint64(5 * time.Microsecond) // all together less than half a second: none is old enough to give way
+				w.nic.Inject(headertest.TCP(join(client4, uint16(1024+n)), join(vip4, 80), headertest.SYN).Bytes())
+				w.Step(l.now)
+				for frame, ok := w.nic.Take(nil); ok; frame, ok = w.nic.Take(nil) {
+					var p header.Packet
+					if r := header.Parse(frame, &p); r != stats.None {
+						t.Fatal(r)
+					}
+					if port := p.Tuple.SrcPort; port < 1024 || c.want < most && (port < 20_000 || port >= 30_000) {
+						t.Fatalf("source port %d", port)
+					}
+					made++
+				}
+			}
+			if made != c.want {
+				t.Errorf("%d of %d connections have a port, want %d; drops %v", made, most, c.want, l.drops())
+			}
+		})
+	}
+}
