@@ -11,8 +11,8 @@ import (
 )
 
 // TestConnectionsToOneBackend: an SNAT address that the node does not have takes all ports but the
-// system ones, enough for 50,000 connections to one backend, none of them refused. One that the node
-// has stays in the configured range.
+// system ones, enough for 50,000 connections to one backend, none of them refused. One that the
+// node has stays in the configured range.
 func TestConnectionsToOneBackend(t *testing.T) {
 	const most = 50_000
 	for _, c := range []struct {
@@ -31,7 +31,7 @@ func TestConnectionsToOneBackend(t *testing.T) {
 			})
 			w, made := l.workers[0], 0
 			for n := range most {
-				l.now += uint64(5 * time.Microsecond) // all together less than half a second: none is old enough to give way
+				l.now += uint64(5 * time.Microsecond) // all in less than half a second: none is old enough to give way
 				w.nic.Inject(headertest.TCP(join(client4, uint16(1024+n)), join(vip4, 80), headertest.SYN).Bytes())
 				w.Step(l.now)
 				for frame, ok := w.nic.Take(nil); ok; frame, ok = w.nic.Take(nil) {

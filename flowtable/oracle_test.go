@@ -72,7 +72,7 @@ func (o *oracle) create(n *NewFlow, ref Ref, reply header.Tuple, now Time) *orac
 func (o *oracle) freePort(n *NewFlow, rests func(*header.Tuple) bool, now Time) (port uint16, ok bool) {
 	var weakest *oracleFlow
 	for _, wake := range []bool{false, true} {
-		for try := range 16 {
+		for try := range maxPortTries {
 			i := try
 			if n.SourcePort != 0 {
 				i--

@@ -32,9 +32,9 @@ func (n *NewFlow) port(i int) (port uint16, ok bool) {
 }
 
 // maxPortTries bounds the ports that are tried for one flow: where 50,000 of 64,512 are taken, one
-// flow in 10^7 finds none that is free. Where some of them rest and no other is free, they are tried
-// a second time: so there are at most twice as many probes, and one more for the port of a flow
-// that gives way.
+// flow in 10^7 finds none that is free. Where some of them rest and no other is free, they are
+// tried a second time: so there are at most twice as many probes, and one more for the port of a
+// flow that gives way.
 const (
 	maxPortTries = 64
 	portsAtOnce  = 8 // whose buckets are prefetched together

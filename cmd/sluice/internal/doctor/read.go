@@ -42,7 +42,7 @@ func Read(ctx context.Context, file, socket string) (*Facts, error) {
 		return nil, err
 	}
 	f.CPUs = max(1, len(f.Host.CPUs))
-	f.Listeners = readListeners("/proc/net")
+	f.Listeners, f.Addresses = readListeners("/proc/net"), readAddresses()
 	if f.Config != nil {
 		errors.As(f.Config.CheckHost(f.ConfigFile, f.Host), &f.ConfigErrors)
 		f.readConfigured(f.Config)
@@ -64,7 +64,38 @@ func (f *Facts) readDaemon(ctx context.Context, socket string) {
 	if stats, err := client.Stats(ctx); err == nil { // else their CPUs follow from the configuration
 		f.Workers = stats.Workers
 	}
+	if list, err := client.Backends(ctx); err == nil {
+		f.Busiest = busiest(list)
+	}
 	f.OtherNetNS = otherNamespace(daemonPID(socket))
+}
+
+// busiest returns the backend of each family that has the most connections.
+func busiest(list []status.BackendView) (most [2]*status.BackendView) {
+	for i := range list {
+		family := 0
+		if list[i].Address.Addr().Is6() {
+			family = 1
+		}
+		if most[family] == nil || list[i].Connections > most[family].Connections {
+			most[family] = &list[i]
+		}
+	}
+	return most
+}
+
+// readAddresses returns the addresses of this network namespace.
+func readAddresses() (list []netip.Addr) {
+	found, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil // then all are taken for the gateway's own
+	}
+	for _, a := range found {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			list = append(list, p.Addr())
+		}
+	}
+	return list
 }
 
 // daemonPID returns the daemon's pid in this command's pid namespace, which differs from that in
