@@ -55,8 +55,8 @@ func TestHealthy(t *testing.T) {
 	}
 }
 
-// TestSourcePorts: an address that the node does not have takes more ports, and 50,000 connections to
-// one backend are no reason to warn.
+// TestSourcePorts: an address that the node does not have takes more ports, and 50,000 connections
+// to one backend are no reason to warn.
 func TestSourcePorts(t *testing.T) {
 	f := healthy()
 	f.Config.SNAT.Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.1")}

@@ -269,8 +269,8 @@ func (e *examination) ports() {
 	e.metricsPort(c.Metrics.Address)
 }
 
-// sourcePorts compares the source ports that there are towards one backend with what the busiest one
-// has.
+// sourcePorts compares the source ports that there are towards one backend with what the busiest
+// one has.
 func (e *examination) sourcePorts() {
 	c := e.f.Config
 	for family, name := range [2]string{"IPv4", "IPv6"} {
