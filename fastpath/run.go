@@ -86,7 +86,8 @@ func (w *Worker) loop(c RunConfig, pin *thread.Pin) {
 		if moved > 0 {
 			w.stats.BusyNanos.Store(w.stats.BusyNanos.Load() + after - now)
 		}
-		if rest := pace.After(moved, now, after); rest != GoOn {
+		// Who is late with expiry does not rest: the next step continues it.
+		if rest := pace.After(moved, now, after); rest != GoOn && w.due == 0 {
 			if rest == Nap {
 				thread.Nap(c.Coalesce)
 			} else {

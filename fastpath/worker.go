@@ -3,6 +3,7 @@ package fastpath
 import (
 	"errors"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -103,6 +104,7 @@ type Worker struct {
 	n         counts
 	ticks     flowtable.Ticks // now, as of begin
 	swept     flowtable.Time
+	due       int            // records of the flow table to sweep, for the time until swept
 	published flowtable.Time // the counts
 	counted   flowtable.Time // all backends' counters
 	entered   uint64         // the generation to publish after the remaining rounds
@@ -230,15 +232,22 @@ func (w *Worker) reclaim() {
 // sweepEvery is the time between two calls of Sweep: shorter slices are not worth a call.
 const sweepEvery = flowtable.Time(time.Millisecond)
 
-// expire sweeps this worker's share of the flow table that is due by now.
+// expire sweeps this worker's share of the flow table that is due by now. A step sweeps no more
+// than it may hold up packets for; the steps that follow sweep the rest.
 func (w *Worker) expire() {
-	elapsed := w.planner.Now - w.swept
-	if elapsed < sweepEvery {
-		return
+	if elapsed := w.planner.Now - w.swept; elapsed >= sweepEvery {
+		w.swept = w.planner.Now
+		w.due = min(w.due+w.sweepShare(time.Duration(elapsed)), w.sweepShare(math.MaxInt64))
 	}
-	w.swept = w.planner.Now
-	quota := w.c.Flows.SweepQuota(time.Duration(elapsed))
-	w.flows.Sweep(w.planner.Now, (quota+w.c.Workers-1)/w.c.Workers)
+	if w.due > 0 {
+		examined, _ := w.flows.Sweep(w.planner.Now, w.due)
+		w.due -= examined
+	}
+}
+
+// sweepShare is how many records are this worker's to sweep for a time.
+func (w *Worker) sweepShare(elapsed time.Duration) int {
+	return (w.c.Flows.SweepQuota(elapsed) + w.c.Workers - 1) / w.c.Workers
 }
 
 // Close gives the worker's place in the flow table back. Run and all calls of Do

@@ -2,6 +2,7 @@ package flowtable
 
 import (
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,4 +19,11 @@ func benchMemory(b *testing.B, size int64) []byte {
 		b.Log("on small pages: ", err)
 	}
 	return mem
+}
+
+// threadTime returns the processor time that this thread has used.
+func threadTime() time.Duration {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts) // cannot fail on Linux
+	return time.Duration(ts.Nano())
 }

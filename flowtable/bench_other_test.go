@@ -2,6 +2,13 @@
 
 package flowtable
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 func benchMemory(_ *testing.B, size int64) []byte { return heapMemory(size) }
+
+var started = time.Now()
+
+func threadTime() time.Duration { return time.Since(started) }

@@ -2,6 +2,8 @@ package flowtable
 
 import (
 	"fmt"
+	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -204,6 +206,58 @@ func BenchmarkSweep(b *testing.B) {
 				examined += e
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(examined), "ns/record")
+		})
+	}
+}
+
+// BenchmarkSweepStep is the longest step of a worker that is late with the expiry of ten million
+// flows, of which all are expired, or none, or one in two: the processor time of Enter and Sweep
+// together, which does not count what else the machine does meanwhile.
+func BenchmarkSweepStep(b *testing.B) {
+	const flows = 10_000_000
+	for _, expired := range []int{0, 50, 100} { // percent
+		b.Run(fmt.Sprintf("expired=%d%%", expired), func(b *testing.B) {
+			c := Config{IPv4Flows: flows, Timeouts: DefaultTimeouts()}
+			size, err := Size(c)
+			if err != nil {
+				b.Fatal(err)
+			}
+			tb, err := New(benchMemory(b, size), c)
+			if err != nil {
+				b.Fatal(err)
+			}
+			h, err := tb.Register()
+			if err != nil {
+				b.Fatal(err)
+			}
+			now := bootTime + 3600*second
+			for n := range uint32(flows) {
+				born := now
+				if int(n*2654435761>>16%100) < expired {
+					born = bootTime
+				}
+				if n%64 == 0 {
+					h.Enter(born)
+				}
+				h.mustCreate(b, born, newFlow(header.ProtoUDP, false, n))
+			}
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			var took []time.Duration
+			for b.Loop() {
+				for left := int(tb.positions()); left > 0 && len(took) < flows; {
+					start := threadTime()
+					h.Enter(now)
+					examined, _ := h.Sweep(now, left)
+					took = append(took, threadTime()-start)
+					left -= examined
+				}
+			}
+			slices.Sort(took)
+			b.ReportMetric(0, "ns/op")
+			b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/1000, "us/p50")
+			b.ReportMetric(float64(took[len(took)*999/1000].Nanoseconds())/1000, "us/p99.9")
+			b.ReportMetric(float64(took[len(took)-1].Nanoseconds())/1000, "us/longest")
 		})
 	}
 }

@@ -76,7 +76,7 @@ func TestLoads(t *testing.T) {
 		{"TIME_WAIT", header.ProtoTCP, []does{closed}, [3]int32{}},
 		{"TIME_WAIT, deleted", header.ProtoTCP, []does{closed, remove}, [3]int32{}},
 		{"TIME_WAIT, bound again", header.ProtoTCP, []does{closed, bind(2), bind(1)}, [3]int32{}},
-		{"expired, swept", header.ProtoTCP, []does{func(h *Handle, _ Ref) { h.Sweep(bootTime+3600*second, 1<<20) }},
+		{"expired, swept", header.ProtoTCP, []does{func(h *Handle, _ Ref) { h.sweepAll(bootTime + 3600*second) }},
 			[3]int32{}},
 		{"bound to the same", header.ProtoUDP, []does{bind(1), bind(1)}, [3]int32{0, 1, 0}},
 		{"bound to another", header.ProtoUDP, []does{bind(2)}, [3]int32{0, 0, 1}},

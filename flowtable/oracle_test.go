@@ -239,7 +239,7 @@ func TestOracle(t *testing.T) {
 		}
 	}
 	h.Enter(now)
-	h.Sweep(now, 1<<20)
+	h.sweepAll(now)
 	if c := tb.Counts(); c.Live[0]+c.Live[1] != uint64(len(live)) {
 		t.Errorf("Counts says %v flows, the oracle has %d", c.Live, len(live))
 	}

@@ -9,12 +9,20 @@ import (
 // sweepPeriod is how long one sweep over the whole table takes, at SweepQuota's pace.
 const sweepPeriod = 5 * time.Second
 
+// What one call of Sweep does at most, so that it holds up packets for no longer than 200 us, after
+// any pause and however many flows are expired: it examines sweepRecords, of which it claims
+// sweepChunk at a time, and claims no more when it has ended sweepEnds flows.
+const (
+	sweepRecords = 8192
+	sweepChunk   = 128
+	sweepEnds    = 512
+)
+
 // SweepQuota returns how many records all workers together must sweep for the
-// time since their last sweep. More than a second counts as one: after a stop of the whole process
-// the sweep catches up in slices, not at once. Lookup itself ignores expired flows, so a late sweep
-// is never visible.
+// time since their last sweep, at most the whole table. Lookup itself ignores expired flows, so a
+// late sweep is never visible.
 func (t *Table) SweepQuota(elapsed time.Duration) int {
-	elapsed = min(max(elapsed, 0), time.Second)
+	elapsed = min(max(elapsed, 0), sweepPeriod)
 	return int((t.positions()*uint64(elapsed) + uint64(sweepPeriod) - 1) / uint64(sweepPeriod))
 }
 
@@ -87,19 +95,22 @@ func (e *endings) end(h *Handle, a *arena) (ended int) {
 	return ended
 }
 
-// Sweep examines the next max records of the whole table and ends the expired
-// flows among them. Workers share one cursor.
+// Sweep examines the next records of the whole table, max or fewer, and ends the expired
+// flows among them. What it has not examined of max is the caller's to sweep in its next step: the
+// work of one call is bounded. Workers share one cursor.
 func (h *Handle) Sweep(now Time, max int) (examined, expired int) {
-	t := h.t
-	total := t.positions()
-	max = int(min(uint64(max), total))
-	from := t.sweep.Add(uint64(max)) - uint64(max)
-	for tk := now.ticks(); max > 0; {
-		a, first, end, n := t.slice(from%total, max)
-		expired += h.sweep(a, first, end, tk)
+	total := h.t.positions()
+	max = int(min(uint64(max), total, sweepRecords))
+	for examined < max && expired < sweepEnds {
+		n := min(sweepChunk, max-examined)
+		from := h.t.sweep.Add(uint64(n)) - uint64(n)
 		examined += n
-		from += uint64(n)
-		max -= n
+		for n > 0 {
+			a, first, end, part := h.t.slice(from%total, n)
+			expired += h.sweep(a, first, end, now.ticks())
+			from += uint64(part)
+			n -= part
+		}
 	}
 	if expired != 0 {
 		h.p.shed[ShedExpired].Add(uint64(expired))

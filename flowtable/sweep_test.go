@@ -8,6 +8,46 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
+// sweepAll sweeps the whole table once.
+func (h *Handle) sweepAll(now Time) (examined, expired int) {
+	for all := int(h.t.positions()); examined < all; {
+		part, ended := h.Sweep(now, all-examined)
+		examined, expired = examined+part, expired+ended
+	}
+	return examined, expired
+}
+
+// TestSweepIsBounded: however much one call is to sweep, it examines and ends no more than takes
+// 200 us; and calls that follow examine the rest, each record once.
+func TestSweepIsBounded(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		now  Time
+	}{{"all expired", bootTime + 3600*second}, {"none expired", bootTime}} {
+		const flows = 20_000
+		tb, h := testTable(t, flows, 0)
+		for n := range uint32(flows) {
+			if n%64 == 0 {
+				h.Enter(bootTime)
+			}
+			h.mustCreate(t, bootTime, newFlow(header.ProtoUDP, false, n))
+		}
+		ended, all := 0, int(tb.positions())
+		for left := all; left > 0; {
+			h.Enter(c.now)
+			examined, expired := h.Sweep(c.now, left)
+			if examined > sweepRecords || expired >= sweepEnds+sweepChunk || examined == 0 {
+				t.Fatalf("%s: one call examined %d records and ended %d flows", c.name, examined, expired)
+			}
+			left, ended = left-examined, ended+expired
+		}
+		if want := flows * b2i(c.now != bootTime); ended != want {
+			t.Errorf("%s: %d of %d flows ended", c.name, ended, want)
+		}
+		validate(t, tb)
+	}
+}
+
 // TestSweepEndsExpiredFlows: of flows that lie mixed, of both families, more than are ended
 // together, the sweep ends those that are expired and no other, and counts each once.
 func TestSweepEndsExpiredFlows(t *testing.T) {
@@ -30,7 +70,7 @@ func TestSweepEndsExpiredFlows(t *testing.T) {
 		}
 	}
 	now := bootTime + Time(32*time.Second)
-	if _, expired := h.Sweep(now, int(tb.positions())); expired != 4*flows-len(kept) {
+	if _, expired := h.sweepAll(now); expired != 4*flows-len(kept) {
 		t.Errorf("%d flows expired, want %d", expired, 4*flows-len(kept))
 	}
 	for _, r := range kept {
@@ -127,7 +167,7 @@ func TestHammerSweep(t *testing.T) {
 					h.Enter(at)
 				}
 				if w%2 == 0 && op%64 == 0 {
-					h.Sweep(at, int(tb.positions()))
+					h.sweepAll(at)
 				}
 				n := newFlow([]uint8{header.ProtoTCP, header.ProtoUDP}[rnd.IntN(2)], rnd.IntN(3) == 0,
 					uint32(rnd.IntN(400)))

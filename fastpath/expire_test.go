@@ -1,0 +1,90 @@
+package fastpath_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat/header"
+)
+
+// longExpired makes UDP flows that nobody answered, at a time.
+func longExpired(t *testing.T, l *lab, flows int, born flowtable.Time) {
+	t.Helper()
+	h, err := l.table.Register()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	for n := range flows {
+		if n%64 == 0 {
+			h.Enter(born)
+		}
+		f := flowtable.NewFlow{
+			Client: header.Tuple{Src: addr(client4), SrcPort: uint16(n), Dst: addr(vip4), DstPort: uint16(n >> 16),
+				Proto: header.ProtoUDP},
+			Backend: addr(backend4), BackendPort: uint16(n >> 15), Source: addr(vip4),
+			Ports: flowtable.Ports{First: 1024, Count: 64512, Start: uint16(n), Stride: 1},
+		}
+		if _, s := h.Create(born, &f); s != flowtable.Created {
+			t.Fatalf("flow %d: %v", n, s)
+		}
+	}
+}
+
+// TestLateExpiryIsBounded: a worker that is late ends no more flows in a step than hold up packets
+// for a moment, and the steps that follow continue, also if no time passes.
+func TestLateExpiryIsBounded(t *testing.T) {
+	const flows = 100_000
+	for _, c := range []struct {
+		late   time.Duration
+		atMost int // flows that are due
+	}{{100 * time.Millisecond, flows / 10}, {time.Second, flows}, {10 * time.Second, flows}} {
+		l := newLab(t, labConfig{flows: flows})
+		l.validate = false
+		g := l.workers[0]
+		for range 1000 { // what is due in the empty table
+			g.Step(l.now)
+		}
+		longExpired(t, l, flows, flowtable.Time(l.now-uint64(time.Minute)))
+		l.now += uint64(c.late)
+		ended := func() int { counts := l.table.Counts(); return int(counts.Shed[flowtable.ShedExpired]) }
+		steps := 0
+		for before := -1; ended() > before; steps++ {
+			before = ended()
+			g.Step(l.now)
+			if n := ended() - before; n > 1000 {
+				t.Errorf("%v late: %d flows ended in step %d", c.late, n, steps)
+				break
+			}
+		}
+		if n := ended(); n == 0 || n > c.atMost || c.late >= 5*time.Second && n != flows {
+			t.Errorf("%v late: %d of %d flows ended", c.late, n, flows)
+		}
+		t.Logf("%v late: %d flows ended in %d steps", c.late, ended(), steps)
+	}
+}
+
+// TestLateWorkerDoesNotSleep: a worker that wakes after a long time, with a table full of flows
+// that are expired, ends all of them before it sleeps again.
+func TestLateWorkerDoesNotSleep(t *testing.T) {
+	const flows = 100_000
+	l := newLab(t, labConfig{flows: flows})
+	longExpired(t, l, flows, 1) // by the clock of Run, when the machine booted
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- l.workers[0].Run(ctx, fastpath.RunConfig{CPU: -1, Sleep: time.Hour}) }()
+	deadline := time.Now().Add(20 * time.Second)
+	for l.table.Counts().Live[0] > 0 && time.Now().Before(deadline) {
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if live := l.table.Counts().Live[0]; live > 0 {
+		t.Errorf("%d of %d expired flows left, and the worker sleeps", live, flows)
+	}
+}
