@@ -53,8 +53,7 @@ func (s Status) String() string {
 // (portSearch). The commit of the client key then creates the flow: from then on any handle that
 // finds it may act on it.
 func (h *Handle) Create(now Time, n *NewFlow) (Ref, Status) {
-	t := now.ticks()
-	r, s := h.create(t, n)
+	r, s := h.create(now, n)
 	switch s {
 	case Created:
 		h.p.created[family(n.Client.V6)].Add(1)
@@ -64,8 +63,8 @@ func (h *Handle) Create(now Time, n *NewFlow) (Ref, Status) {
 	return r, s
 }
 
-func (h *Handle) create(now ticks, n *NewFlow) (Ref, Status) {
-	a := h.arena(n.Client.V6)
+func (h *Handle) create(at Time, n *NewFlow) (Ref, Status) {
+	a, now := h.arena(n.Client.V6), at.ticks()
 	if a.flows == 0 {
 		return 0, TableFull
 	}
@@ -80,12 +79,13 @@ func (h *Handle) create(now ticks, n *NewFlow) (Ref, Status) {
 	if i == 0 {
 		return 0, TableFull // all of the reserve is in limbo
 	}
-	if s := h.admit(a, n.Client.Proto, now); s != Created {
+	if s := h.admit(a, n.Client.Proto, at); s != Created {
 		h.local[family(a.v6)].put(h.t, a, a.ref(i)) // no other handle has seen it
 		return 0, s
 	}
 	f := a.flow(i)
-	f.meta.Store(uint64(makeMeta(initial(client.proto), client.proto, n.Flags, now) | metaPending))
+	born := makeMeta(initial(client.proto), client.proto, n.Flags, now)
+	f.meta.Store(uint64(born | metaPending))
 	f.bound.Store(0)
 	f.owner.Store(packOwner(n.Service, n.BackendRef))
 	f.created = now
@@ -116,6 +116,9 @@ func (h *Handle) create(now ticks, n *NewFlow) (Ref, Status) {
 	}
 	a.activate(i)
 	h.count(a.v6, initial(client.proto), 1)
+	if kind := ringOf(born); kind != shedNever {
+		h.note(a, i, kind)
+	}
 	return a.ref(i), Created
 }
 

@@ -21,6 +21,7 @@
 //	meta   (flow.go)    the word that makes refresh and expiry exclude each other
 //	limbo  (pool.go)    when a dead record may be used again
 //	counted (loads.go)  how many connections each backend has, exactly
+//	ring   (ring.go)    what gives way first, as a hint
 //
 // The reply key's uniqueness is the allocation of the source port: Create
 // commits the reply key first, and tries the next port if another flow has it.
@@ -36,7 +37,8 @@
 // At 5 keys to an index bucket of 64 bytes and with the reserve of records, an
 // IPv4 flow takes 92 bytes and an IPv6 flow 158. Below 740,000 flows the size of the reserve
 // follows from MaxHandles: 1.5 MB, 3 MB for IPv6. After a crash the index is not trusted: Recover
-// rebuilds it from the records.
+// rebuilds it from the records. Beside it, on the heap, are rings of up to 2.4 bytes per flow, for
+// all handles that make flows together (ShareRings).
 //
 // # Backends that do not answer
 //
@@ -54,8 +56,16 @@
 // # Pressure
 //
 // The table never grows. When it is full, Create sheds a flow to make a new one: expired, closed,
-// unreplied UDP, half-open, unconfirmed, idle UDP, in this order. Established flows are never shed:
-// if there are no others, Create fails. Flows are shed in the same order where the source ports
-// towards one backend run short, and where the few buckets that may hold a client's key are full by
-// chance.
+// reset, unreplied UDP, half-open, unconfirmed, idle UDP, in this order. Established flows are
+// never shed: if there are no others, Create fails. Flows are shed in the same order where the
+// source ports towards one backend run short, and where the few buckets that may hold a client's
+// key are full by chance.
+//
+// The flow to shed is found by age, in rings of what each handle made or changed (ring), and by
+// probes of random records where no ring has one (hunter). One Create examines a bounded number
+// of records (maxExamined), wherever in the table these flows are; so does Sweep.
+//
+// An assured UDP flow is protected for four seconds of silence for each second in which it had
+// packets (protection). Of UDP flows that hold a port, the one that was used least is shed first,
+// then one of the prefix that holds most of the ports tried.
 package flowtable

@@ -95,7 +95,8 @@ const (
 // connection which has no answer yet. fn: the client of an Unconfirmed flow sent FIN.
 // In SynSeen ag means instead that the client repeated its SYN, and repeat is the age of the flow
 // when it last did. In the states of an open connection repeat records SYNs towards a backend that
-// is gone (repeatOpen).
+// is gone (repeatOpen). In UDPAssured flags is the number of seconds after the first in which the
+// flow had packets (usedSeconds): not repeat, as Match finds only flows whose repeat is 0.
 type meta uint64
 
 const (
@@ -106,6 +107,8 @@ const (
 	metaFin         meta   = 1 << 39
 	metaNotes              = metaReset | metaAgain | metaFin | metaRepeat // end with the state
 	metaFlagsShift         = 40
+	metaUsedShift          = metaFlagsShift
+	metaUsed        meta   = 255 << metaUsedShift
 	metaProtoShift         = 48
 	metaRepeatShift        = 56
 	metaRepeat      meta   = 255 << metaRepeatShift

@@ -132,6 +132,8 @@ type arena struct {
 	six     []record6
 	flows   uint32 // how many may live
 	records uint32 // how many there are: flows and the reserve
+	// indexBits is the length of the greatest record number.
+	indexBits uint
 
 	freed stack         // magazines of free records
 	fresh atomic.Uint32 // records from here on were never used

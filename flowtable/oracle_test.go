@@ -2,6 +2,7 @@ package flowtable
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -70,7 +71,7 @@ func (o *oracle) create(n *NewFlow, ref Ref, reply header.Tuple, now Time) *orac
 // order: first those that do not rest, of which the table is asked; if there is none,
 // the port of the flow that gives way, which ends.
 func (o *oracle) freePort(n *NewFlow, rests func(*header.Tuple) bool, now Time) (port uint16, ok bool) {
-	var weakest *oracleFlow
+	var holders []*oracleFlow
 	for _, wake := range []bool{false, true} {
 		for try := range maxPortTries {
 			i := try
@@ -96,9 +97,15 @@ func (o *oracle) freePort(n *NewFlow, rests func(*header.Tuple) bool, now Time) 
 			if f == nil {
 				return port, true
 			}
-			if weakest == nil || f.before(weakest, now) {
-				weakest = f
+			if !slices.Contains(holders, f) {
+				holders = append(holders, f)
 			}
+		}
+	}
+	var weakest *oracleFlow
+	for _, f := range holders {
+		if weakest == nil || f.before(weakest, holders, now) {
+			weakest = f
 		}
 	}
 	if weakest == nil || weakest.rank(now) == 0 {
@@ -116,9 +123,12 @@ func (f *oracleFlow) idle(now Time) time.Duration {
 // rank is the higher, the sooner the flow gives its port; at 0 it never does.
 func (f *oracleFlow) rank(now Time) int {
 	young := f.idle(now) < time.Second/2
+	if f.notes.reset() && f.state >= Unconfirmed && f.state <= LastAckBackend {
+		return 5 * b2i(f.idle(now) >= time.Second)
+	}
 	switch f.state {
 	case Closed, TimeWaitClient, TimeWaitBackend:
-		return 5
+		return 6
 	case UDPNew, UDPReplied:
 		return 4
 	case SynSeen, SynRecv:
@@ -130,15 +140,47 @@ func (f *oracleFlow) rank(now Time) int {
 			return 2
 		}
 	case UDPAssured:
-		if f.idle(now) > 2*time.Minute {
+		if f.idle(now) > min(4*f.used(), 120)*time.Second {
 			return 1
 		}
 	}
 	return 0
 }
 
-func (f *oracleFlow) before(g *oracleFlow, now Time) bool {
+// waits reports whether the flow is a UDP query that may get its answer yet.
+func (f *oracleFlow) waits(now Time) bool {
+	return (f.state == UDPNew || f.state == UDPReplied) && f.idle(now) < time.Second/2
+}
+
+func (f *oracleFlow) used() time.Duration { return time.Duration(f.notes.usedSeconds()) }
+
+// held is how many of the holders have clients in the flow's prefix.
+func (f *oracleFlow) held(holders []*oracleFlow) (n int) {
+	prefix := func(f *oracleFlow) string {
+		if f.client.V6 {
+			return string(f.client.Src[:7])
+		}
+		return string(f.client.Src[:15])
+	}
+	for _, g := range holders {
+		n += b2i(prefix(f) == prefix(g))
+	}
+	return n
+}
+
+func (f *oracleFlow) before(g *oracleFlow, holders []*oracleFlow, now Time) bool {
 	a, b := f.rank(now), g.rank(now)
+	if young := f.waits(now); a > 0 && b > 0 && young != g.waits(now) {
+		return !young
+	}
+	if a == b && f.client.Proto == header.ProtoUDP {
+		if f.used() != g.used() {
+			return f.used() < g.used()
+		}
+		if n, most := f.held(holders), g.held(holders); n != most {
+			return n > most
+		}
+	}
 	return a > b || a == b && f.idle(now) > g.idle(now)
 }
 
@@ -149,7 +191,7 @@ func (o *oracle) observe(f *oracleFlow, side Side, flags uint8, now Time) {
 	m |= f.notes
 	n := m.observe(side, flags, now.ticks())
 	if n != m {
-		f.state, f.notes = n.state(), n&metaNotes
+		f.state, f.notes = n.state(), n&(metaNotes|metaUsed)
 		if n.seen() != m.seen() {
 			f.seen = now
 		}
@@ -175,7 +217,9 @@ func TestOracle(t *testing.T) {
 			h.Enter(now)
 			h.Sweep(now, rnd.IntN(500))
 		}
-		n := newFlow(protos[rnd.IntN(3)], rnd.IntN(2) == 0, uint32(rnd.IntN(500)))
+		client := uint32(rnd.IntN(500))
+		n := newFlow(protos[rnd.IntN(3)], rnd.IntN(2) == 0, client)
+		n.Client.Src[6+8*b2i(!n.Client.V6)] = byte(client % 5) // the last byte of its /56 or /24
 		n.Ports = Ports{First: 5000, Count: 40, Start: uint16(rnd.IntN(40)), Stride: 7}
 		n.Backend = addrN(n.Client.V6, 11, uint32(rnd.IntN(3)))
 		if rnd.IntN(4) == 0 {

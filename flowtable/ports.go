@@ -50,7 +50,9 @@ const (
 // The last keeps a backend reachable whose ports are taken by a flood, or by thousands of
 // connections that are over: there are some ten thousand ports to a backend, so they run short long
 // before the table does. Flows give way as in a full table, in the same order, except young
-// handshakes.
+// handshakes; and a UDP flow without an answer is the last to give way while it is as young. Of UDP
+// flows of one kind it is one of those that were used least, and of these one from the source
+// prefix that holds most of the ports tried (RFC 6888, REQ-4: the ports are to be shared fairly).
 type portSearch struct {
 	a     *arena
 	i     uint32 // the pending flow
@@ -60,9 +62,20 @@ type portSearch struct {
 
 	rested bool // a port was passed over because it rests
 
-	holder victim // of the ports that are taken
-	port   uint16 // the holder's
+	holders int // of the ports that are taken, in Handle.holders
 }
+
+// holder is the flow that holds a port.
+type holder struct {
+	victim
+	port   uint16
+	young  bool   // UDP that waits for an answer, or its client does for the next: taken last
+	held   uint16 // how many of the ports tried the prefix holds, if that was asked
+	prefix uint64 // of its client: /24 or /56
+}
+
+// maxHolders is how many holders are judged: all, or nearly, as two tries meet the same.
+const maxHolders = maxPortTries
 
 // reply sets k to the key of the backend's packets, but for the ports.
 func (n *NewFlow) reply(k *key) {
@@ -79,14 +92,14 @@ func (n *NewFlow) replyPorts(port uint16) uint32 {
 
 // allocatePort commits the reply key of a pending flow.
 func (h *Handle) allocatePort(a *arena, i uint32, n *NewFlow, now ticks) (hash uint64, s Status) {
-	ps := portSearch{a: a, i: i, n: n, now: now, holder: victim{kind: shedNever}}
+	ps := portSearch{a: a, i: i, n: n, now: now}
 	n.reply(&ps.reply)
 	a.setAddr(i, ReplySide, &ps.reply)
 	hash, s = ps.try(h, false)
 	if ps.rested && s != Created {
 		hash, s = ps.try(h, true)
 	}
-	if ps.holder.kind != shedNever && s != Created {
+	if s != Created {
 		hash, s = ps.takeOver(h)
 	}
 	return hash, s
@@ -147,26 +160,94 @@ func (ps *portSearch) probe(h *Handle, port uint16, wake bool) (hash uint64, s S
 	return hash, Created
 }
 
-// judge remembers the holder of a port if it gives way before the one remembered.
+// judge remembers the holder of a port.
 func (ps *portSearch) judge(h *Handle, i uint32, port uint16) {
 	m := ps.a.flow(i).load()
-	if !m.live() {
+	if !m.live() || ps.holders == maxHolders {
 		return
 	}
 	kind := h.t.shedOf(m, ps.now)
 	if m.state().HalfOpen() && ps.now.since(m.seen()) < halfOpenGrace {
-		return
+		kind = shedNever
 	}
-	if ps.holder.weigh(i, m, kind, ps.now) {
-		ps.port = port
+	for k := range h.holders[:ps.holders] {
+		if h.holders[k].record == i {
+			return // the second try meets it again
+		}
 	}
+	h.holders[ps.holders] = holder{
+		victim: victim{i, m, kind}, port: port, prefix: ps.a.prefixOf(i),
+		young: kind == ShedUnreplied && ps.now.since(m.seen()) < halfOpenGrace,
+	}
+	ps.holders++
 }
 
-// takeOver ends the remembered holder, unless something has happened to it since, and
-// takes its port, also if that rests now.
-func (ps *portSearch) takeOver(h *Handle) (hash uint64, s Status) {
-	if !h.giveUp(ps.a, ps.holder.record, ps.holder.meta, ps.holder.kind) {
-		return 0, PortsExhausted
+// prefixOf returns the prefix of a flow's client that one subscriber is likely to have: the first
+// 24 bits of IPv4, 56 of IPv6 (RFC 6177 section 2).
+func (a *arena) prefixOf(i uint32) uint64 {
+	if a.v6 {
+		return a.six[i].addr[ClientSide][0] >> 8
 	}
-	return ps.probe(h, ps.port, true)
+	return a.four[i].addr[ClientSide] >> 40
+}
+
+// takeOver ends the holder that gives way first, unless something has happened to it since, and
+// takes its port, also if that rests now. If it does not get that, it goes on with the next.
+func (ps *portSearch) takeOver(h *Handle) (hash uint64, s Status) {
+	for range ps.holders {
+		first := ps.first(h)
+		if first == nil {
+			break
+		}
+		v := first.victim
+		first.kind = shedNever
+		if !h.giveUp(ps.a, v.record, v.meta, v.kind) {
+			continue
+		}
+		if hash, s = ps.probe(h, first.port, true); s == Created {
+			return hash, s
+		}
+	}
+	return 0, PortsExhausted
+}
+
+// first returns the holder that gives way first, or nil.
+func (ps *portSearch) first(h *Handle) (first *holder) {
+	for k := range h.holders[:ps.holders] {
+		if c := &h.holders[k]; c.kind != shedNever && (first == nil || ps.before(h, c, first)) {
+			first = c
+		}
+	}
+	return first
+}
+
+// before reports whether one holder gives way before another.
+func (ps *portSearch) before(h *Handle, c, first *holder) bool {
+	if c.young != first.young {
+		return first.young
+	}
+	if c.kind != first.kind {
+		return c.kind < first.kind
+	}
+	if !header.Stateful(c.meta.proto()) {
+		if used, least := c.meta.usedSeconds(), first.meta.usedSeconds(); used != least {
+			return used < least
+		}
+		if n, most := ps.held(h, c), ps.held(h, first); n != most {
+			return n > most
+		}
+	}
+	return ps.now.since(c.meta.seen()) > ps.now.since(first.meta.seen())
+}
+
+// held returns how many of the ports tried the prefix of a holder has.
+func (ps *portSearch) held(h *Handle, of *holder) uint16 {
+	if of.held == 0 {
+		for k := range h.holders[:ps.holders] {
+			if h.holders[k].prefix == of.prefix {
+				of.held++
+			}
+		}
+	}
+	return of.held
 }

@@ -30,21 +30,28 @@ func TestPortsGiveWay(t *testing.T) {
 		steps []step
 		age   Time
 		want  Shed
+		used  Time // seconds with packets, if it is more than one
 	}{
-		{"TIME_WAIT", header.ProtoTCP, append(open[:3:3], closed...), 30 * second, ShedClosed},
-		{"refused", header.ProtoTCP, []step{{B, tcpRST, 0}}, 0, ShedClosed},
-		{"UDP without a reply", header.ProtoUDP, nil, 0, ShedUnreplied},
-		{"UDP with one reply", header.ProtoUDP, []step{{B, 0, 0}}, 0, ShedUnreplied},
-		{"SYNs", header.ProtoTCP, nil, second, ShedHalfOpen},
-		{"answered SYNs", header.ProtoTCP, []step{synAck}, 20 * second, ShedHalfOpen},
-		{"blind ACKs", header.ProtoTCP, open[:2], 200 * second, ShedUnconfirmed},
-		{"UDP, idle", header.ProtoUDP, []step{{B, 0, 0}, {C, 0, 0}}, 200 * second, ShedIdle},
+		{"TIME_WAIT", header.ProtoTCP, append(open[:3:3], closed...), 30 * second, ShedClosed, 0},
+		{"refused", header.ProtoTCP, []step{{B, tcpRST, 0}}, 0, ShedClosed, 0},
+		{"UDP without a reply", header.ProtoUDP, nil, 0, ShedUnreplied, 0},
+		{"UDP with one reply", header.ProtoUDP, []step{{B, 0, 0}}, 0, ShedUnreplied, 0},
+		{"SYNs", header.ProtoTCP, nil, second, ShedHalfOpen, 0},
+		{"answered SYNs", header.ProtoTCP, []step{synAck}, 20 * second, ShedHalfOpen, 0},
+		{"blind ACKs", header.ProtoTCP, open[:2], 200 * second, ShedUnconfirmed, 0},
+		{"UDP, used for a second, idle", header.ProtoUDP, []step{{B, 0, 0}, {C, 0, 0}}, 5 * second, ShedIdle, 0},
+		{"UDP, used for 3 s, idle", header.ProtoUDP, []step{{B, 0, 0}, {C, 0, 0}}, 17 * second, ShedIdle, 3},
+		{"UDP, used for 100 s, idle", header.ProtoUDP, []step{{B, 0, 0}, {C, 0, 0}}, 222 * second, ShedIdle, 100},
+		{"reset", header.ProtoTCP, append(open[:3:3], step{B, tcpRST, 0}), 2 * second, ShedReset, 0},
 
-		{"young SYNs", header.ProtoTCP, []step{synAck}, second / 5, shedNever},
-		{"young ACKs", header.ProtoTCP, open[:2], second / 5, shedNever},
-		{"open connections", header.ProtoTCP, open, 7000 * second, shedNever},
-		{"half-closed connections", header.ProtoTCP, append(open[:3:3], closed[0]), 250 * second, shedNever},
-		{"UDP, busy", header.ProtoUDP, []step{{B, 0, 0}, {C, 0, 0}}, 100 * second, shedNever},
+		{"young SYNs", header.ProtoTCP, []step{synAck}, second / 5, shedNever, 0},
+		{"young ACKs", header.ProtoTCP, open[:2], second / 5, shedNever, 0},
+		{"open connections", header.ProtoTCP, open, 7000 * second, shedNever, 0},
+		{"half-closed connections", header.ProtoTCP, append(open[:3:3], closed[0]), 250 * second, shedNever, 0},
+		{"UDP, used for a second, busy", header.ProtoUDP, []step{{B, 0, 0}, {C, 0, 0}}, 4 * second, shedNever, 0},
+		{"UDP, used for 3 s, busy", header.ProtoUDP, []step{{B, 0, 0}, {C, 0, 0}}, 13 * second, shedNever, 3},
+		{"UDP, used for 100 s, busy", header.ProtoUDP, []step{{B, 0, 0}, {C, 0, 0}}, 218 * second, shedNever, 100},
+		{"just reset", header.ProtoTCP, append(open[:3:3], step{B, tcpRST, 0}), second / 2, shedNever, 0},
 	} {
 		for _, v6 := range []bool{false, true} {
 			tb, h := testTableOf(t, Config{IPv4Flows: 200_000, IPv6Flows: 200_000, Timeouts: DefaultTimeouts()})
@@ -61,6 +68,9 @@ func TestPortsGiveWay(t *testing.T) {
 				r := h.mustCreate(t, bootTime, n)
 				for _, s := range c.steps {
 					h.Observe(r, s.side, s.flags, bootTime)
+				}
+				for used := Time(1); used < c.used; used++ {
+					h.Observe(r, B, 0, bootTime+used*second)
 				}
 			}
 			now := bootTime + c.age
@@ -150,10 +160,10 @@ func TestChangedPortHolderIsNotShed(t *testing.T) {
 	tb, h := testTable(t, 10, 0)
 	held := toOneBackend(header.ProtoUDP, false, 1)
 	r := h.mustCreate(t, bootTime, held)
-	ps := portSearch{a: &tb.arenas[0], now: bootTime.ticks(), holder: victim{kind: shedNever}}
+	ps := portSearch{a: &tb.arenas[0], now: bootTime.ticks()}
 	ps.judge(h, r.index(), h.reply(r).DstPort)
-	if ps.holder.kind != ShedUnreplied {
-		t.Fatalf("judged %v", ps.holder.kind)
+	if ps.holders != 1 || h.holders[0].kind != ShedUnreplied {
+		t.Fatalf("%d judged, %v", ps.holders, h.holders[0].kind)
 	}
 	h.Observe(r, ReplySide, 0, bootTime)
 	if _, s := ps.takeOver(h); s != PortsExhausted {

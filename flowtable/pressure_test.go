@@ -23,8 +23,8 @@ func (t *Table) kinds(now Time) (n [NumSheds + 1]int) {
 // A full table with flows of all kinds, mixed: new flows end the old ones in the
 // stated order, kind by kind, and stop at the established and the busy.
 func TestShedOrder(t *testing.T) {
-	const each = 100
-	tb, h := testTableOf(t, Config{IPv4Flows: 8 * each, HalfOpen: 8 * each, Timeouts: DefaultTimeouts()})
+	const each = 40 // in all no more than are in reach of the probes
+	tb, h := testTableOf(t, Config{IPv4Flows: 9 * each, HalfOpen: 9 * each, Timeouts: DefaultTimeouts()})
 	n := uint32(0)
 	testShedOrder(t, tb, h, each, 0, func(proto uint8) NewFlow {
 		n++
@@ -35,9 +35,9 @@ func TestShedOrder(t *testing.T) {
 // The same where the table has room, but not the chain of the client's key: all clients
 // have one home, and no reply key is in its chain.
 func TestFullChainShedOrder(t *testing.T) {
-	const each = memberBits / 8
+	const each = memberBits / 9
 	tb, h := testTableOf(t, Config{IPv4Flows: 1000, HalfOpen: 1000, Timeouts: DefaultTimeouts()})
-	testShedOrder(t, tb, h, each, memberBits-8*each, oneHome(tb, h, 17))
+	testShedOrder(t, tb, h, each, memberBits-9*each, oneHome(tb, h, 17))
 }
 
 // oneHome returns what makes flows whose client keys have the same home, and whose reply
@@ -71,6 +71,8 @@ func testShedOrder(t *testing.T, tb *Table, h *Handle, each, more int, flow func
 	}{
 		{header.ProtoUDP, bootTime, nil}, // expired
 		{header.ProtoTCP, now, []step{{B, tcpRST, 0}}},
+		{header.ProtoTCP, bootTime, []step{{B, tcpSYN | tcpACK, 0}, {C, tcpACK, 0}, {B, tcpACK, 0},
+			{B, tcpRST, 0}}},
 		{header.ProtoUDP, now, nil},
 		{header.ProtoTCP, now, []step{{B, tcpSYN | tcpACK, 0}}},
 		{header.ProtoTCP, bootTime, []step{{B, tcpSYN | tcpACK, 0}, {C, tcpACK, 0}}}, // unconfirmed
@@ -79,11 +81,11 @@ func testShedOrder(t *testing.T, tb *Table, h *Handle, each, more int, flow func
 		{header.ProtoTCP, bootTime, []step{{B, tcpSYN | tcpACK, 0}, {C, tcpACK, 0}, {B, tcpACK, 0}}},
 	}
 	var order []int
-	for n := range 8 * each {
-		order = append(order, n%8)
+	for n := range 9 * each {
+		order = append(order, n%9)
 	}
 	for range more {
-		order = append(order, 7)
+		order = append(order, 8)
 	}
 	rand.New(rand.NewPCG(testSeed(t), 3)).Shuffle(len(order), func(i, j int) {
 		order[i], order[j] = order[j],
@@ -96,11 +98,12 @@ func testShedOrder(t *testing.T, tb *Table, h *Handle, each, more int, flow func
 			h.Observe(r, s.side, s.flags, k.born)
 		}
 	}
-	if got, want := tb.kinds(now), [NumSheds + 1]int{each, each, each, each, each, each, 2*each + more}; got != want {
+	want := [NumSheds + 1]int{each, each, each, each, each, each, each, 2*each + more}
+	if got := tb.kinds(now); got != want {
 		t.Fatalf("the table has %v, want %v", got, want)
 	}
 	// The new ones are established at once, so that only the old ones are shed.
-	for i := range 6 * each {
+	for i := range NumSheds * each {
 		h.Enter(now)
 		r := h.mustCreate(t, now, flow(header.ProtoTCP))
 		h.establish(r, now)
@@ -118,7 +121,7 @@ func testShedOrder(t *testing.T, tb *Table, h *Handle, each, more int, flow func
 	}
 	c := tb.Counts()
 	shed := uint64(each)
-	if c.Shed != [NumSheds]uint64{shed, shed, shed, shed, shed, shed} || c.Refused[TableFull] != 1 {
+	if c.Shed != [NumSheds]uint64{shed, shed, shed, shed, shed, shed, shed} || c.Refused[TableFull] != 1 {
 		t.Errorf("counted: shed %v, refused %v", c.Shed, c.Refused)
 	}
 	validate(t, tb)
@@ -220,15 +223,13 @@ func TestRefusedSYNsLookAtFewRecords(t *testing.T) {
 			t.Fatalf("Create: %v, want a refusal", s)
 		}
 	}
-	for range 2 * huntLength / halfOpenSample {
+	for n := range 100 {
+		h.hunt.begin()
 		refuse()
-	}
-	before := [2]uint32{h.hunt[0].cursor, h.hunt[1].cursor}
-	for range 100 {
-		refuse()
-	}
-	if after := [2]uint32{h.hunt[0].cursor, h.hunt[1].cursor}; after != before {
-		t.Errorf("after thousands of refusals in one tick the hunt continues: from %v to %v", before, after)
+		examined := h.hunt.examined()
+		if n >= 2 && examined != 0 || examined > maxExamined {
+			t.Errorf("refusal %d of one moment examined %d records", n, examined)
+		}
 	}
 	later := bootTime + Time(time.Second)
 	h.mustCreate(t, later, newFlow(header.ProtoTCP, true, 1_000_000))

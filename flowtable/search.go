@@ -157,7 +157,7 @@ func (h *Handle) More(s *Search) bool {
 func (f *Flow) Seen(now Ticks) {
 	if m := f.load(); ticks(now).since(m.seen()) >= refreshTicks {
 		// If another worker was faster, it has refreshed or ended the flow.
-		f.swap(m, m.at(ticks(now)))
+		f.swap(m, m.refreshed(ticks(now)))
 	}
 }
 

@@ -185,7 +185,7 @@ func TestMatchEqualsObserve(t *testing.T) {
 						}
 						after := f.load()
 						valid := m.live() && !tb.lifetimes.expired(m, now.ticks())
-						plain := valid && notes == 0 && want&^metaSeen == m&^metaSeen &&
+						plain := valid && notes == 0 && want&^(metaSeen|metaUsed) == m&^metaSeen &&
 							moves[state][side][classACK]&refresh|datagram[state][side]&refresh != 0
 						if (got != nil) != plain {
 							t.Fatalf("%v, notes %x, age %d, side %d: matched %v, want %v", state, notes, age, side,

@@ -264,9 +264,21 @@ func (m meta) observe(from Side, tcpFlags uint8, now ticks) meta {
 	case note&^m != 0:
 		return m.at(now)&^metaNotes | note
 	case mv&refresh != 0 && (m&(metaReset|metaAgain|metaRepeat) != 0 || now.since(m.seen()) >= refreshTicks):
-		return m.at(now) &^ (metaReset | metaAgain | metaRepeat)
+		return m.refreshed(now) &^ (metaReset | metaAgain | metaRepeat)
 	}
 	return m
+}
+
+// usedSeconds returns in how many seconds an assured UDP flow had packets, up to 256.
+func (m meta) usedSeconds() int32 { return 1 + int32(m&metaUsed>>metaUsedShift) }
+
+// refreshed returns a flow that stays in its state and has no notes, refreshed. It is for once a
+// second; of assured UDP it counts that second.
+func (m meta) refreshed(now ticks) meta {
+	if m.state() == UDPAssured && m&metaUsed != metaUsed {
+		m += 1 << metaUsedShift
+	}
+	return m.at(now)
 }
 
 // answered returns m after the backend's SYN-ACK, for a flow on which a SYN is remembered. An SCTP

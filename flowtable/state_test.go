@@ -159,8 +159,13 @@ func TestDatagramStates(t *testing.T) {
 		// TCP flags of other protocols are nobody's business.
 		for flags := range 256 {
 			m := makeMeta(c.from, c.proto, 1, 1000)
-			if got := m.observe(c.side, uint8(flags), 1020); got != m.withState(c.to).at(1020) {
-				t.Errorf("%s: %v seen %d, want %v seen 1020", c.name, got.state(), got.seen(), c.to)
+			want := m.withState(c.to).at(1020)
+			if c.from == UDPAssured {
+				want += 1 << metaUsedShift
+			}
+			if got := m.observe(c.side, uint8(flags), 1020); got != want {
+				t.Errorf("%s: %v seen %d, used for %d s; want %v seen 1020, %d s", c.name, got.state(), got.seen(),
+					got.usedSeconds(), c.to, want.usedSeconds())
 			}
 		}
 	}

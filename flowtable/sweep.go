@@ -13,9 +13,9 @@ const sweepPeriod = 5 * time.Second
 // any pause and however many flows are expired: it examines sweepRecords, of which it claims
 // sweepChunk at a time, and claims no more when it has ended sweepEnds flows.
 const (
-	sweepRecords = 8192
+	sweepRecords = 4096
 	sweepChunk   = 128
-	sweepEnds    = 512
+	sweepEnds    = 256
 )
 
 // SweepQuota returns how many records all workers together must sweep for the

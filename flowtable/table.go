@@ -106,7 +106,8 @@ type Table struct {
 	steady    steady
 	geometry  geometries
 	halfOpen  int32
-	udpIdle   int32 // ticks
+	udpIdle   int32  // ticks
+	workers   uint32 // that share the rings
 
 	_        [64]byte
 	epoch    atomic.Uint64
@@ -172,6 +173,7 @@ func view(mem []byte, c *Config) (*Table, error) {
 	t.lifetimes, _ = c.Timeouts.lifetimes() // checked
 	t.steady = t.lifetimes.steady()
 	t.udpIdle = ticksOf(c.Timeouts.UDPIdle)
+	t.workers = 1
 	if c.HalfOpen == 0 {
 		t.halfOpen = int32(max(1, (uint64(c.IPv4Flows)+uint64(c.IPv6Flows))/8))
 	}
@@ -185,6 +187,7 @@ func view(mem []byte, c *Config) (*Table, error) {
 			continue
 		}
 		a.records = flows + reserve(flows)
+		a.indexBits = indexBits(a.records)
 		a.homes = homesFor(flows)
 		a.fresh.Store(1)
 		// Safety: as above; the types are pointer-free, and their sizes are asserted.

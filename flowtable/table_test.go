@@ -245,15 +245,23 @@ func TestBytesPerFlow(t *testing.T) {
 	}{
 		{"IPv4", Config{IPv4Flows: 1 << 20, Timeouts: DefaultTimeouts()}, 96},
 		{"IPv6", Config{IPv6Flows: 1 << 20, Timeouts: DefaultTimeouts()}, 160},
+		{"IPv4 beside IPv6", Config{IPv4Flows: 1 << 20, IPv6Flows: 1 << 20, Timeouts: DefaultTimeouts()}, 96 + 160},
 	} {
 		size, err := Size(c.c)
 		if err != nil {
 			t.Fatal(err)
 		}
+		layout, tb := size, &Table{halfOpen: int32((c.c.IPv4Flows + c.c.IPv6Flows) / 8)}
+		tb.arenas[0].flows, tb.arenas[1].flows = c.c.IPv4Flows, c.c.IPv6Flows
+		for f := range tb.arenas {
+			for kind := firstRing; kind < firstRing+numRings && tb.arenas[f].flows > 0; kind++ {
+				size += 4 * int64(tb.ringEntries(&tb.arenas[f], kind))
+			}
+		}
 		if got := float64(size) / (1 << 20); got > float64(c.most) {
 			t.Errorf("%s: %.1f bytes per flow, want at most %d", c.name, got, c.most)
 		} else {
-			t.Logf("%s: %.1f bytes per flow", c.name, got)
+			t.Logf("%s: %.1f bytes per flow, %.1f of them rings", c.name, got, float64(size-layout)/(1<<20))
 		}
 	}
 }

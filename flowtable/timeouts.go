@@ -25,8 +25,8 @@ type Timeouts struct {
 	UDPReplied   time.Duration // UDP: the client sent after a reply
 	ICMP         time.Duration
 
-	// UDPIdle is not a timeout: an assured UDP flow that was idle for longer may be shed if the
-	// table is full.
+	// UDPIdle is not a timeout: an assured UDP flow that was idle for longer may be shed under
+	// pressure. One that was little used may be shed before: see protection.
 	UDPIdle time.Duration
 }
 

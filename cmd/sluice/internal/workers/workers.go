@@ -76,6 +76,7 @@ func New(c Config) (*Group, error) {
 		return nil, err
 	}
 	g := &Group{c: c, fragments: fragments}
+	c.Flows.ShareRings(c.Plan.Workers)
 	allowed, _ := config.CPUs() // without them workers that have no workerCPUs are not pinned
 	cpus := c.Settings.WorkerPins(c.Plan.Workers, allowed)
 	for id := range c.Plan.Workers {
