@@ -18,6 +18,9 @@ struct tuple {
 	bool v6, fragment;
 	bool echo; /* an ICMP echo request */
 	bool cut;  /* not read: the readable bytes ended too early */
+	/* The VLANs it is in, the inner one in the lower half: a VLAN ID, and 1 << 12 where its tag is
+	 * of 802.1ad. 0: in none, as frames are whose tags have a priority alone (ID 0). */
+	__u32 vlans;
 };
 
 /* Whether what ends at p is readable. */
@@ -226,6 +229,9 @@ INLINE bool read_frame(void *data, void *end, struct tuple *t)
 		struct vlan *tag = data + at;
 		if (!within(tag + 1, end, t))
 			return 0;
+		__u32 id = ntohs(tag->tci) & 0xfff;
+		if (id)
+			t->vlans = t->vlans << 16 | (type == ETHERTYPE_QINQ) << 12 | id;
 		type = ntohs(tag->type);
 		at += sizeof(*tag);
 	}

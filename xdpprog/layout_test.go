@@ -22,7 +22,7 @@ func TestLayoutHasAVersion(t *testing.T) {
 	}
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(spec.Maps)) {
-		if name == steerMapXsks || name == steerMapQueues { // every port's own, and never taken over
+		if ofPort(name) { // never taken over
 			continue
 		}
 		m := spec.Maps[name]

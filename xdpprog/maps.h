@@ -44,13 +44,31 @@ struct config {
 };
 
 struct counts {
-	__u64 steered, passed, missed_dropped, missed_passed, egress_redirected;
+	__u64 steered, passed, missed_dropped, missed_passed, egress_redirected, foreign_passed;
 };
 
-/* Each interface has these two of its own; all other maps are shared. The sockets by
- * receive queue, and how many queues, from the first on, are meant to have one; 0: all. */
+/* The unicast MAC addresses that frames for this node have as destination, that of the interface
+ * first: the first six bytes of a frame, as the upper six of a word that is
+ * read from there. None: they are not known. */
+enum { MAX_MACS = 64 };
+struct mac_set {
+	__u64 n, word[MAX_MACS];
+};
+
+/* The set in use is number active & 1. The other one is written, then active: no frame meets half
+ * of a change. */
+struct mac_sets {
+	__u64 active;
+	struct mac_set set[2];
+};
+
+/* Each interface has these four of its own; all other maps are shared. The sockets by
+ * receive queue; how many queues, from the first on, are meant to have one; 0: all; for which MAC
+ * addresses and for which VLANs (struct tuple) frames are this node's. */
 struct { UINT(type, MAP_XSK); UINT(max_entries, 1024); UINT(key_size, 4); UINT(value_size, 4); } xsks SEC(".maps");
 struct { UINT(type, MAP_ARRAY); UINT(max_entries, 1); TYPE(key, __u32); TYPE(value, __u32); } queues SEC(".maps");
+struct { UINT(type, MAP_ARRAY); UINT(map_flags, MMAPABLE); UINT(max_entries, 1); TYPE(key, __u32); TYPE(value, struct mac_sets); } macs SEC(".maps");
+struct { UINT(type, MAP_HASH); UINT(map_flags, NO_PREALLOC); UINT(max_entries, 4096); TYPE(key, __u32); TYPE(value, __u8); } vlans SEC(".maps");
 struct { UINT(type, MAP_HASH); UINT(max_entries, 1); TYPE(key, struct endpoint); TYPE(value, __u8); } frontends SEC(".maps");
 struct { UINT(type, MAP_HASH); UINT(max_entries, 1); TYPE(key, struct endpoint); TYPE(value, __u8); } keep_sources SEC(".maps");
 struct { UINT(type, MAP_HASH); UINT(max_entries, 1); TYPE(key, __be32[4]); TYPE(value, enum addr_flags); } addrs SEC(".maps");

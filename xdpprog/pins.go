@@ -28,7 +28,7 @@ const (
 
 // mapLayout must change with the meaning of any shared map's bytes; a change of
 // type or size is noticed without.
-const mapLayout = 1
+const mapLayout = 2
 
 // ErrNoBPFFS is returned by Load if PinDir is not on a mounted bpffs.
 var ErrNoBPFFS = errors.New("not on a mounted BPF file system")
@@ -43,7 +43,7 @@ func (s *Steering) openMaps() error {
 		}
 	}
 	for name, spec := range s.spec.Maps {
-		if name == steerMapXsks || name == steerMapQueues { // every port's own
+		if ofPort(name) {
 			continue
 		}
 		m, err := s.openMap(spec, dir)
@@ -53,6 +53,11 @@ func (s *Steering) openMaps() error {
 		s.maps[name] = m
 	}
 	return nil
+}
+
+// ofPort reports whether each port has a map of that name of its own.
+func ofPort(name string) bool {
+	return name == steerMapXsks || name == steerMapQueues || name == steerMapMacs || name == steerMapVlans
 }
 
 func (s *Steering) openMap(spec *ebpf.MapSpec, dir string) (*ebpf.Map, error) {

@@ -84,6 +84,7 @@ func (b *rig) fate(t *testing.T, frame []byte) Counters {
 		Steered: after.Steered - before.Steered, Passed: after.Passed - before.Passed,
 		MissedDropped: after.MissedDropped - before.MissedDropped,
 		MissedPassed:  after.MissedPassed - before.MissedPassed,
+		ForeignPassed: after.ForeignPassed - before.ForeignPassed,
 	}
 }
 

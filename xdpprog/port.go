@@ -62,6 +62,8 @@ type Port struct {
 	id      ebpf.ProgramID
 	xsks    *ebpf.Map
 	queues  *ebpf.Map
+	macs    *ebpf.Map
+	vlans   *ebpf.Map
 }
 
 // Attach puts the steering program on an interface. What a predecessor left there
@@ -87,6 +89,7 @@ func (s *Steering) attach(program string, ifindex int, name string, mode AttachM
 	}
 	defer c.Close()
 	p.program, p.xsks, p.queues = c.DetachProgram(program), c.DetachMap(steerMapXsks), c.DetachMap(steerMapQueues)
+	p.macs, p.vlans = c.DetachMap(steerMapMacs), c.DetachMap(steerMapVlans)
 	info, err := p.program.Info()
 	if err == nil {
 		p.id, _ = info.ID()
@@ -285,7 +288,7 @@ func (p *Port) release(detach bool) error {
 }
 
 func (p *Port) close() error {
-	return errors.Join(p.program.Close(), p.xsks.Close(), p.queues.Close())
+	return errors.Join(p.program.Close(), p.xsks.Close(), p.queues.Close(), p.macs.Close(), p.vlans.Close())
 }
 
 func (p *Port) pinPath() string { return p.s.linkPin(hookXDP, p.ifindex) }

@@ -8,7 +8,8 @@
  *   egress     TCX on a NIC, way out: replies of kept-client backends that the
  *              kernel sends (endpoints on this node, overlays) go to the host link
  *
- * The maps but xsks and queues are shared by all interfaces. All change in place.
+ * The maps but xsks, queues, macs and vlans are shared by all interfaces. All change in
+ * place.
  */
 #include "frame.h"
 
@@ -114,6 +115,29 @@ INLINE bool kept(struct tuple *t, __u32 except)
 	return src & HAS_KEEP && !(src & except) && (t->fragment || map_lookup(&keep_sources, &t->src));
 }
 
+/* Whether a frame is this node's: in none or in one of its VLANs, and for one of its unicast MAC
+ * addresses (multicast is no tuple's). A switch floods frames for others, and a device in promiscuous
+ * mode delivers them; the kernel drops those (PACKET_OTHERHOST, eth_type_trans of
+ * net/ethernet/eth.c), but for what it bridges. As long as the addresses are not known, every
+ * frame is. */
+INLINE bool for_this_node(void *data, void *end, struct tuple *t)
+{
+	struct mac_sets *d = first(&macs);
+	__u64 *head = data;
+	if (!d || (void *)(head + 1) > end)
+		return 1;
+	struct mac_set *known = &d->set[d->active & 1];
+	__u64 n = known->n, mac = *head << 16;
+	if (!n)
+		return 1;
+	if (t->vlans && !map_lookup(&vlans, &t->vlans))
+		return 0;
+	for (__u32 i = 0; i < MAX_MACS && i < n; i++)
+		if (known->word[i] == mac)
+			return 1;
+	return 0;
+}
+
 SEC("xdp.frags") int steer(struct xdp_md *ctx)
 {
 	struct tuple t = {};
@@ -128,6 +152,10 @@ SEC("xdp.frags") int steer(struct xdp_md *ctx)
 	if ((!read_plain(data, end, &t) && !read_frame(data, end, &t)) ||
 	    (!to_us(&t, s, &dst) && (dst & (NODE | LOCAL) || !kept(&t, NODE | SNAT)))) {
 		c->passed++;
+		return XDP_PASS;
+	}
+	if (!for_this_node(data, end, &t)) {
+		c->foreign_passed++;
 		return XDP_PASS;
 	}
 	if (redirect_map(&xsks, ctx->rx_queue_index, XDP_PASS) == XDP_REDIRECT) {

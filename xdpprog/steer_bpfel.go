@@ -40,6 +40,7 @@ type steerCounts struct {
 	MissedDropped    uint64
 	MissedPassed     uint64
 	EgressRedirected uint64
+	ForeignPassed    uint64
 }
 
 type steerEndpoint struct {
@@ -48,6 +49,16 @@ type steerEndpoint struct {
 	Port  uint16
 	Proto uint8
 	Zero  [5]uint8
+}
+
+type steerMacSets struct {
+	_      structs.HostLayout
+	Active uint64
+	Set    [2]struct {
+		_    structs.HostLayout
+		N    uint64
+		Word [64]uint64
+	}
 }
 
 type steerShortcut struct {
@@ -64,10 +75,12 @@ const (
 	steerMapFrontends   = "frontends"
 	steerMapHeartbeat   = "heartbeat"
 	steerMapKeepSources = "keep_sources"
+	steerMapMacs        = "macs"
 	steerMapNodeports   = "nodeports"
 	steerMapQueues      = "queues"
 	steerMapSettings    = "settings"
 	steerMapShortcuts   = "shortcuts"
+	steerMapVlans       = "vlans"
 	steerMapXsks        = "xsks"
 	steerProgEgress     = "egress"
 	steerProgHostLink   = "host_link"
@@ -130,10 +143,12 @@ type steerMapSpecs struct {
 	Frontends   *ebpf.MapSpec `ebpf:"frontends"`
 	Heartbeat   *ebpf.MapSpec `ebpf:"heartbeat"`
 	KeepSources *ebpf.MapSpec `ebpf:"keep_sources"`
+	Macs        *ebpf.MapSpec `ebpf:"macs"`
 	Nodeports   *ebpf.MapSpec `ebpf:"nodeports"`
 	Queues      *ebpf.MapSpec `ebpf:"queues"`
 	Settings    *ebpf.MapSpec `ebpf:"settings"`
 	Shortcuts   *ebpf.MapSpec `ebpf:"shortcuts"`
+	Vlans       *ebpf.MapSpec `ebpf:"vlans"`
 	Xsks        *ebpf.MapSpec `ebpf:"xsks"`
 }
 
@@ -168,10 +183,12 @@ type steerMaps struct {
 	Frontends   *ebpf.Map `ebpf:"frontends"`
 	Heartbeat   *ebpf.Map `ebpf:"heartbeat"`
 	KeepSources *ebpf.Map `ebpf:"keep_sources"`
+	Macs        *ebpf.Map `ebpf:"macs"`
 	Nodeports   *ebpf.Map `ebpf:"nodeports"`
 	Queues      *ebpf.Map `ebpf:"queues"`
 	Settings    *ebpf.Map `ebpf:"settings"`
 	Shortcuts   *ebpf.Map `ebpf:"shortcuts"`
+	Vlans       *ebpf.Map `ebpf:"vlans"`
 	Xsks        *ebpf.Map `ebpf:"xsks"`
 }
 
@@ -182,10 +199,12 @@ func (m *steerMaps) Close() error {
 		m.Frontends,
 		m.Heartbeat,
 		m.KeepSources,
+		m.Macs,
 		m.Nodeports,
 		m.Queues,
 		m.Settings,
 		m.Shortcuts,
+		m.Vlans,
 		m.Xsks,
 	)
 }

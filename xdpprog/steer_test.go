@@ -239,6 +239,7 @@ func BenchmarkSteer(b *testing.B) {
 		{"to the node", steerProgSteer, pkt{src: client4, dst: node4, proto: tcp, dport: 22}, xdpPass},
 		{"stranger", steerProgSteer, pkt{src: client4, dst: plain4, proto: tcp, dport: 80}, xdpPass},
 		{"stranger v6", steerProgSteer, pkt{src: client6, dst: plain6, proto: tcp, dport: 80}, xdpPass},
+		{"other MAC", steerProgSteer, pkt{src: client4, dst: vip4, proto: tcp, dport: 80, toMAC: 2}, xdpPass},
 	} {
 		i, err := s.instance(c.program)
 		if err != nil {
@@ -247,6 +248,7 @@ func BenchmarkSteer(b *testing.B) {
 		if err := i.Maps[steerMapXsks].Put(uint32(0), uint32(socket)); err != nil {
 			b.Fatal(err)
 		}
+		setDestinations(b, i, Destinations{MACs: []MAC{ownMAC}})
 		b.Run(c.name, func(b *testing.B) {
 			got, d, err := i.Programs[c.program].Benchmark(c.p.frame(), b.N, nil)
 			if err != nil {

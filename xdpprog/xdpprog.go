@@ -3,16 +3,18 @@
 // them and finds them again after a restart.
 //
 //	NIC in ──► steer ──┬─ a rule matches ──► xsks[queue] ──► worker
-//	                   │                        └─ no socket: heartbeat young: drop
-//	                   │                                      old or never: kernel
-//	                   │                                      queue never served: kernel
+//	                   │   │                    └─ no socket: heartbeat young: drop
+//	                   │   │                                  old or never: kernel
+//	                   │   │                                  queue never served: kernel
+//	                   │   └─ another's MAC address, or a VLAN without a device: kernel
 //	                   └─ no rule, any doubt ─► kernel, untouched
 //	NIC out ─► egress ─── source is kept ─────► host link ──► host_link ──► worker
 //
 // What matches is in maps shared by all interfaces and changed in place: Frontends,
 // node ports, addresses with their flags, kept sources, settings. What an
 // interface has of its own is its program instance, its sockets (an XSKMAP takes only
-// sockets of the receiving device and queue) and how many queues get one.
+// sockets of the receiving device and queue), how many queues get one, and for which MAC
+// addresses and VLANs frames are this node's.
 //
 // Everything attached is a bpf_link and, where Config.PinDir is set, pinned with the
 // shared maps on a bpffs. A daemon that dies leaves a working kernel side; its
@@ -22,7 +24,7 @@
 // writer, and a second gateway needs a directory of its own.
 //
 // The order that keeps every packet in good hands: Load, SetSettings, Reconcile,
-// Attach, SetQueues, SetSocket, Heartbeat; then DetachOthers.
+// Attach, SetQueues, SetDestinations, SetSocket, Heartbeat; then DetachOthers.
 package xdpprog
 
 import (
@@ -38,7 +40,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-//go:generate go run github.com/cilium/ebpf/cmd/bpf2go -target bpfel -type endpoint -type addr_flags -type shortcut -type config -type counts -cflags "-mcpu=v3 -Wall -Wextra -Werror" steer steer.bpf.c
+//go:generate go run github.com/cilium/ebpf/cmd/bpf2go -target bpfel -type endpoint -type addr_flags -type shortcut -type config -type counts -type mac_sets -cflags "-mcpu=v3 -Wall -Wextra -Werror" steer steer.bpf.c
 
 // Config configures a Steering. Zero fields get the defaults below.
 type Config struct {
@@ -163,6 +165,7 @@ type Counters struct {
 	MissedDropped    uint64 // a rule matched, no socket, heartbeat young
 	MissedPassed     uint64 // a rule matched, no socket, heartbeat old or a queue beyond Port.SetQueues
 	EgressRedirected uint64 // sent by the kernel, caught for the host link
+	ForeignPassed    uint64 // a rule matched, and the frame is not this node's: Port.SetDestinations
 }
 
 // Counters sums over the CPUs.
@@ -178,6 +181,7 @@ func (s *Steering) Counters() (Counters, error) {
 		sum.MissedDropped += c.MissedDropped
 		sum.MissedPassed += c.MissedPassed
 		sum.EgressRedirected += c.EgressRedirected
+		sum.ForeignPassed += c.ForeignPassed
 	}
 	return sum, nil
 }
