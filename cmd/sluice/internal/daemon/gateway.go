@@ -119,6 +119,7 @@ func (d *Daemon) Stats() status.StatsView {
 		v.Steering = map[string]uint64{
 			"steered": k.Steered, "passed": k.Passed, "missed_dropped": k.MissedDropped,
 			"missed_passed": k.MissedPassed, "egress_redirected": k.EgressRedirected,
+			"foreign_passed": k.ForeignPassed,
 		}
 	}
 	v.Queues = d.ports.QueueStats()

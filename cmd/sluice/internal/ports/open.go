@@ -111,6 +111,7 @@ func (s *Set) attachPort(ctx context.Context, p *port) error {
 	if err := attach.SetQueues(served); err != nil {
 		return p.closed(errors.Join(err, s.closePort(ctx, p)))
 	}
+	s.followDestinations(p, time.Now()) // before the first frame is taken
 	for _, sl := range p.slots[:served] {
 		if err := attach.SetSocket(sl.queue, sl.socket.Load().FD()); err != nil {
 			return p.closed(errors.Join(err, s.closePort(ctx, p)))
@@ -137,6 +138,7 @@ func (p *port) attachTo(k Program, r *refusals) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.attach = attach
+	p.destinations, p.known = destinations{}, nil // as a program takes frames at first
 	if p.genericMTU = 0; attach.Mode() == xdpprog.Generic {
 		p.genericMTU = p.device.MTU
 		if known := p.refusedAt(r, p.device.Index); known != 0 {

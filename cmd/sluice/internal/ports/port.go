@@ -37,8 +37,12 @@ type port struct {
 	pieces     string // why packets do not arrive whole in zero-copy; empty as long as they do
 	// piecesSince is when that was confirmed.
 	piecesSince time.Time
-	kept        kept         // as it is, though it should be otherwise
-	napi        *napi.Device // its settings, while the port is open; or nil
+	// destinations are in force; known are their MAC addresses, with the time when one was found to
+	// be one no more, or zero.
+	destinations destinations
+	known        map[xdpprog.MAC]time.Time
+	kept         kept         // as it is, though it should be otherwise
+	napi         *napi.Device // its settings, while the port is open; or nil
 	// refused lists the settings that the device did not take.
 	refused []string
 }

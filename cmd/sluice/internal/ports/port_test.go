@@ -248,8 +248,10 @@ func TestProgramStays(t *testing.T) {
 	vip := header.AddrFrom4([4]byte{192, 0, 2, 1})
 	must(t, l.steer.OpenAddr(vip, xdpprog.AddrVIP))
 	must(t, l.steer.OpenFrontend(xdpprog.FrontendKey{Addr: vip, Port: 80, Proto: header.ProtoUDP}))
+	frame := packet.Bytes()
 	arrives := func(when string) {
 		t.Helper()
+		copy(frame, addressOf(t, nic))
 		rx := &l.workers.Blocks()[0].Rx
 		before := rx.Load()
 		deadline := time.Now().Add(machine.Slower(5 * time.Second))
@@ -257,7 +259,7 @@ func TestProgramStays(t *testing.T) {
 			if time.Now().After(deadline) {
 				t.Fatalf("%s: no packet arrives", when)
 			}
-			inject(t, "peer0", packet.Bytes())
+			inject(t, "peer0", frame)
 		}
 	}
 	arrives("at the start")

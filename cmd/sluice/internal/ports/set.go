@@ -74,6 +74,7 @@ type Set struct {
 	original *napi.Original // what devices had before `interfaces[].napi`
 	refusals *refusals      // of native mode
 	ports    []*port        // in the order of the configuration, the host link's last
+	links    linkList
 }
 
 // New makes the ports that the plan says, which are not open yet.

@@ -113,6 +113,12 @@ func (p *port) conditions(chosen frames.Choice) (list []status.ConditionView) {
 				fmt.Sprintf("interface %s is down: nothing is received on it, and what should leave by it is "+
 					"dropped; ip link set %s up", p.name, p.name)))
 	}
+	if why := p.destinations.unknown; why != "" {
+		list = append(list,
+			status.Warning("mac-addresses",
+				fmt.Sprintf("interface %s: frames for other hosts, and of VLANs that no device is in, are forwarded "+
+					"as if they were for this node, as its MAC addresses are not known: %s", p.name, why)))
+	}
 	if p.pieces != "" && p.kept.mtu == 0 { // else that was said
 		list = append(list, p.piecesCondition())
 	}

@@ -18,13 +18,23 @@ const watchEvery = 500 * time.Millisecond
 func (s *Set) Watch(ctx context.Context, first func(context.Context)) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
+	changed := s.watchLinks(ctx)
+	listen, rest := changed, (<-chan time.Time)(nil)
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-listen:
+			took := s.linksChanged()
+			listen, rest = nil, time.After(restPerReading*took)
+			continue
+		case <-rest:
+			listen, rest = changed, nil
+			continue
 		case <-tick.C:
 		}
 		first(ctx)
+		s.followAll(time.Now())
 		for _, p := range s.ports {
 			if ctx.Err() != nil || !s.check(ctx, p) {
 				continue
