@@ -67,7 +67,7 @@ func BenchmarkNewNeighbour(b *testing.B) {
 	before := m.routes
 	b.ReportAllocs()
 	for b.Loop() {
-		m.resolve(addr("10.0.0.7"))
+		m.resolve(addr("10.0.0.7"), false)
 		m.tracked[neighKey{10, addr("10.0.0.7")}].hosted = false
 		m.routes = before
 	}

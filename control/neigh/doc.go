@@ -59,11 +59,17 @@
 // kernel resolves it: a neighbour message with NTF_USE does what sending a packet would do
 // (include/uapi/linux/neighbour.h), for ARP and for neighbour discovery, and leaves nothing behind.
 // The same message, every ProbeInterval, keeps a tracked neighbour fresh; meanwhile a stale one
-// stays in use. A permanent entry is used and never changed. At most 1024 destinations that have
-// never answered are tracked; a new one replaces the one with the oldest request, so that a flood
-// from invented addresses does not displace destinations in use. A hop is ready while a MAC address
+// stays in use. A permanent entry is used and never changed. A hop is ready while a MAC address
 // is known that has not failed: after the kernel has removed an entry, the last address stays in
 // use until the kernel answers the new request.
+//
+// Senders with invented addresses make packets for as many destinations on a link. So requests come
+// in two queues. First ones are for backends, for clients of connections past their handshake and
+// for what was resolved before: at most 1024 of these that have never answered are tracked, and
+// each is requested again every second. Of all others at most 1024 are tracked, a new one replaces
+// the one with the oldest request of the prefix (/24, /64) that has most, and the kernel gets 64
+// requests a second for them, of which one prefix may take half, a second one a quarter and so on:
+// they take a quarter of its neighbour table (gc_thresh3 is 1024 by default) at most.
 //
 // # Hops and generations
 //

@@ -76,6 +76,7 @@ type Mirror struct {
 	known      map[neighKey]usableNeighbour // every one of the kernel on our devices
 	tracked    map[neighKey]*neighbour      // those we send to
 	waiting    waiting                      // those of tracked that have never answered
+	budget     budget                       // of requests to the kernel
 	forgotAt   time.Time                    // last forgetHosts
 	rules      []string                     // warnings: policy rules that are not honoured
 	multipath  []string                     // warnings: routes that are not spread
@@ -236,8 +237,10 @@ func (m *Mirror) follow(ctx context.Context, tick <-chan time.Time) (overrun boo
 			if !m.apply(batch) {
 				overrun, events = true, nil
 			}
+		case r := <-m.table.FirstRequests():
+			m.resolve(r.Addr, true)
 		case r := <-m.table.Requests():
-			m.resolve(r.Addr)
+			m.resolve(r.Addr, false)
 		case <-m.wake:
 			m.pace.force()
 		case <-reading.C:

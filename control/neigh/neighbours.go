@@ -16,13 +16,15 @@ type neighbour struct {
 	key         neighKey
 	gateway     bool // a route names it
 	host        bool // a worker requested it as a destination
+	first       bool // host: by a first request
 	hosted      bool // host: a host route leads to it
 	ready       bool // mac is known and has not failed
 	mac         [6]byte
 	hops        []hopKey      // the hops it is behind, one for each route MTU
 	requestedAt time.Time     // last request of a worker
 	usedAt      time.Time     // last call of kernel.use
-	place       *list.Element // among the waiting; nil if it is not one of them
+	list        *list.List    // among the waiting; nil if it is not one of them
+	place       *list.Element // in list
 }
 
 const (
@@ -136,15 +138,11 @@ func (m *Mirror) readNeighbours() (int, error) {
 	return differences, nil
 }
 
-// track returns the neighbour, and keeps it fresh from now on. It returns nil if too many
-// neighbours that are not gateways wait for an answer.
+// track returns the neighbour, and keeps it fresh from now on.
 func (m *Mirror) track(key neighKey, gateway bool) *neighbour {
 	n := m.tracked[key]
 	if n == nil {
 		entry, ready := m.known[key]
-		if !ready && !gateway && m.waiting.full() {
-			return nil
-		}
 		n = &neighbour{key: key, mac: entry.mac, ready: ready}
 		m.tracked[key] = n
 	}
@@ -155,8 +153,8 @@ func (m *Mirror) track(key neighKey, gateway bool) *neighbour {
 }
 
 // resolve handles the request of a worker that found no hop, or none that is ready, for a
-// destination.
-func (m *Mirror) resolve(a header.Addr) {
+// destination. Beyond its budget, one that is not first and that nothing is known of is ignored.
+func (m *Mirror) resolve(a header.Addr, first bool) {
 	t, ok := m.targets.Lookup(a.Netip())
 	if !ok || t.kind != nexthop.OnLink {
 		return
@@ -165,11 +163,12 @@ func (m *Mirror) resolve(a header.Addr) {
 	if t.via != (header.Addr{}) {
 		key.addr = t.via
 	}
-	n := m.track(key, t.via != (header.Addr{}))
-	if n == nil {
+	if _, known := m.known[key]; !known && !first && key.addr == a && m.tracked[key] == nil &&
+		!m.budget.allows(groupOf(key), m.now()) {
 		return
 	}
-	n.requestedAt = m.now()
+	n := m.track(key, t.via != (header.Addr{}))
+	n.requestedAt, n.first = m.now(), n.first || first
 	if key.addr == a {
 		n.host = true
 		m.admitHost(n)
@@ -199,6 +198,9 @@ func (m *Mirror) use(n *neighbour) (told bool) {
 	if now.Sub(n.usedAt) < interval || !m.devices[int(n.key.dev)].up {
 		return false
 	}
+	if n.unknown() && !known && !m.budget.take(groupOf(n.key), now) {
+		return false
+	}
 	n.usedAt = now
 	if err := m.kernel.use(int(n.key.dev), n.key.addr.Netip()); err != nil {
 		m.log.Debug("neighbour not resolved", "error", err)
@@ -217,7 +219,6 @@ func (m *Mirror) useAgain(n *neighbour) {
 // that neither answer nor are requested any more.
 func (m *Mirror) keepFresh() {
 	now, uses, expired := m.now(), 0, false
-	m.waiting.displaced = 0
 	for _, n := range m.tracked {
 		idle := now.Sub(n.requestedAt)
 		if !n.ready && !n.gateway {
@@ -226,8 +227,8 @@ func (m *Mirror) keepFresh() {
 				m.forget(n)
 				continue
 			}
-			if idle >= m.probeInterval {
-				continue // no worker sends to it now
+			if idle >= m.probeInterval || n.unknown() {
+				continue // no worker sends to it now, or workers repeat their requests
 			}
 		}
 		if uses < usesPerTick && m.use(n) {

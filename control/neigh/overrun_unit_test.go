@@ -15,7 +15,7 @@ import (
 // over the newer reading.
 func TestEventsFromBeforeAnOverrunAreDiscarded(t *testing.T) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
-		m.table.Resolve(addr("10.0.0.9"))
+		m.table.ResolveFirst(addr("10.0.0.9"))
 		synctest.Wait()
 		old := k.ch
 		old <- []event{{neighbourChanged, neighbourEvent("10.0.0.9", netlink.NUD_REACHABLE, 2, 0, 0, 0, 0, 1)}}
@@ -48,7 +48,7 @@ func TestEventsFromBeforeAnOverrunAreDiscarded(t *testing.T) {
 func TestContinuousOverruns(t *testing.T) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
 		m.settle(time.Second)
-		m.table.Resolve(addr("10.0.0.9"))
+		m.table.ResolveFirst(addr("10.0.0.9"))
 		synctest.Wait()
 		generation, readings := m.table.View().Generation, k.read()
 		for range 5000 { // 5 s

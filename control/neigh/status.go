@@ -31,7 +31,7 @@ func (m *Mirror) Status() Status {
 
 func (m *Mirror) report() {
 	s := &Status{
-		Generation: m.generation, Neighbours: len(m.tracked), Waiting: m.waiting.list.Len(), Hops: len(m.ids.byKey),
+		Generation: m.generation, Neighbours: len(m.tracked), Waiting: m.waiting.len(), Hops: len(m.ids.byKey),
 		Readings: m.counts.readings, LostEvents: m.counts.lost, Drift: m.counts.drift, Warnings: slices.Concat(m.rules,
 			m.multipath),
 	}

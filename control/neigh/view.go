@@ -40,7 +40,9 @@ func (m *Mirror) publish() {
 	m.routes = routes
 	m.table.Publish(&nexthop.View{Generation: m.generation, Routes: routes})
 	for _, n := range m.tracked {
-		m.use(n) // gateways that are new
+		if !n.unknown() {
+			m.use(n) // gateways that are new
+		}
 	}
 }
 

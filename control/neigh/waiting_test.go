@@ -14,74 +14,132 @@ func invented(n int) string {
 	return netip.AddrFrom4([4]byte{10, byte(100 + n>>16), byte(n >> 8), byte(n)}).String()
 }
 
-// TestSpoofedSourcesDoNotStarveBackends: with the waiting places taken and the flood going on, a
-// backend on the link is resolved at its first request.
+// flood makes a worker's requests for invented destinations.
+func (m *mirror) flood(from, packets int) {
+	for n := range packets {
+		m.table.Resolve(addr(invented(from + n)))
+		synctest.Wait()
+	}
+}
+
+// askedOf is how many requests to the kernel were for invented destinations.
+func (k *fakeKernel) askedOf(from, packets int) (asked int) {
+	for n := range packets {
+		asked += k.asked(netip.MustParseAddr(invented(from + n)))
+	}
+	return asked
+}
+
+// TestSpoofedSourcesDoNotStarveBackends: with a flood going on, a backend on the link is resolved
+// at its first request, and when it failed, it is resolved again.
 func TestSpoofedSourcesDoNotStarveBackends(t *testing.T) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
-		n := 0
-		flood := func(packets int) {
-			for range packets {
-				m.table.Resolve(addr(invented(n)))
-				synctest.Wait()
-				n++
-			}
+		backend := netip.MustParseAddr("10.0.0.77")
+		state := func(s int) {
+			k.ch <- []event{{neighbourChanged, neighbourEvent(backend.String(), s, 2, 0, 0, 0, 0, 7)}}
+			synctest.Wait()
 		}
-		flood(3 * maxPending)
-		m.settle(time.Second)
-		m.table.Resolve(addr("10.0.0.77"))
+		m.flood(0, 10_000)
+		m.table.ResolveFirst(addr(backend.String()))
 		synctest.Wait()
-		if k.asked(netip.MustParseAddr("10.0.0.77")) != 1 {
+		if k.asked(backend) != 1 {
 			t.Error("a backend on the link is not resolved")
 		}
-		// Before the answer is here the flood takes all places: asked again, it is used.
-		flood(maxPending)
-		k.ch <- []event{{neighbourChanged, neighbourEvent("10.0.0.77", netlink.NUD_REACHABLE, 2, 0, 0, 0, 0, 7)}}
-		m.table.Resolve(addr("10.0.0.77"))
-		synctest.Wait()
-		if r := m.lookup("10.0.0.77"); r.Hop == 0 || !m.table.Hop(r.Hop).Ready {
+		m.flood(10_000, 10_000)
+		state(netlink.NUD_REACHABLE)
+		if r := m.lookup(backend.String()); r.Hop == 0 || !m.table.Hop(r.Hop).Ready {
 			t.Errorf("answered and not used: %+v", r)
 		}
-		m.settle(time.Second)
-		if s := m.Status(); s.Waiting != maxPending || s.Neighbours != maxPending+1 {
-			t.Errorf("%+v", s)
-		}
-	})
-}
-
-// TestOldestWaitingGivesWay: a neighbour that is requested repeatedly keeps its place.
-func TestOldestWaitingGivesWay(t *testing.T) {
-	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
-		for n := range maxPending + 50 { // the places are taken, and no request came since
-			m.table.Resolve(addr(invented(n)))
-			if n%100 == 0 {
-				m.table.Resolve(addr("10.0.0.77"))
-			}
-			m.settle(time.Millisecond)
-		}
-		k.ch <- []event{{neighbourChanged, neighbourEvent("10.0.0.77", netlink.NUD_REACHABLE, 2, 0, 0, 0, 0, 7)}}
+		asked := k.asked(backend)
+		state(netlink.NUD_FAILED)
+		m.settle(2 * time.Second)
+		m.flood(20_000, 10_000)
+		m.table.ResolveFirst(addr(backend.String()))
 		synctest.Wait()
-		if r := m.lookup("10.0.0.77"); r.Hop == 0 {
-			t.Error("a neighbour that is requested all the time was replaced")
+		if k.asked(backend) == asked {
+			t.Error("a backend that failed is not resolved again")
+		}
+		state(netlink.NUD_REACHABLE)
+		if r := m.lookup(backend.String()); r.Hop == 0 || !m.table.Hop(r.Hop).Ready {
+			t.Errorf("answered again and not used: %+v", r)
 		}
 	})
 }
 
-// TestLookupsOfRandomDestinationsAreBounded: a flood does not become as many
-// questions to the kernel.
+// TestWhoGivesWay: of unknown hosts the one with the oldest request of the prefix that has most;
+// those of first requests have places of their own.
+func TestWhoGivesWay(t *testing.T) {
+	var w waiting
+	host := func(a string, first bool) *neighbour {
+		return &neighbour{key: neighKey{1, addr(a)}, host: true, first: first}
+	}
+	var flooded []*neighbour
+	other := host("10.0.0.77", false)
+	w.requested(other)
+	for n := range maxPending - 1 { // of four prefixes, the first one larger
+		a := netip.AddrFrom4([4]byte{10, 1, byte(n / 256), byte(n)})
+		if n >= 256 {
+			a = netip.AddrFrom4([4]byte{10, 1, byte(1 + n%4), byte(n / 4)})
+		}
+		flooded = append(flooded, host(a.String(), false))
+		if got := w.requested(flooded[n]); got != nil {
+			t.Fatalf("%v gave way, and there is room", got.key)
+		}
+	}
+	w.requested(flooded[0]) // again: the second is the oldest now
+	for n := range 20 {
+		new := netip.AddrFrom4([4]byte{10, 9, byte(n), 1})
+		if got := w.requested(host(new.String(), false)); got != flooded[1+n] {
+			t.Fatalf("%v gave way, want %v", got.key, flooded[1+n].key)
+		}
+	}
+	if other.place == nil || w.len() != maxPending {
+		t.Errorf("%d wait", w.len())
+	}
+	known := host("10.0.0.1", true)
+	w.requested(known)
+	for n := range maxFirst - 1 {
+		a := netip.AddrFrom4([4]byte{10, 1, byte(n >> 8), byte(n)})
+		if got := w.requested(host(a.String(), true)); got != nil {
+			t.Fatalf("%v gave way, and there is room", got.key)
+		}
+	}
+	if got := w.requested(host("10.0.0.2", true)); got != known {
+		t.Errorf("%v gave way", got.key)
+	}
+	other.first = true // by a first request
+	if w.requested(other); w.unknowns != maxPending-1 || other.list != &w.first {
+		t.Errorf("%d unknown", w.unknowns)
+	}
+}
+
+// TestLookupsOfRandomDestinationsAreBounded: a flood of 10,000 destinations a second becomes
+// so few requests that the kernel's neighbour table has room, also while routes change, and one of
+// a prefix leaves others some.
 func TestLookupsOfRandomDestinationsAreBounded(t *testing.T) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
 		m.settle(500 * time.Millisecond) // between two ticks
-		const flood = 4 * displacementsPerTick
-		for n := range flood {
-			m.table.Resolve(addr(invented(n)))
+		const seconds, perSecond = 5, 10_000
+		for second := range seconds {
+			m.flood(second*perSecond, perSecond)
+			k.set(func() {
+				k.top.routes = append(k.top.routes, route("192.0.2.0/24", via("10.0.0.1")))
+			})
+			k.ch <- []event{{kind: topologyChanged}}
+			m.settle(time.Second)
+		}
+		asked := k.askedOf(0, seconds*perSecond)
+		if most := unknownPerSecond * seconds; asked < most/2 || asked > most {
+			t.Errorf("asked %d times, want at most %d", asked, most)
+		}
+		for n := range 2 * unknownPerSecond {
+			m.table.Resolve(addr(netip.AddrFrom4([4]byte{10, 77, 0, byte(n)}).String()))
 			synctest.Wait()
 		}
-		asked := 0
-		for n := range flood {
-			asked += k.asked(netip.MustParseAddr(invented(n)))
-		}
-		if want := maxPending + displacementsPerTick; asked != want {
-			t.Errorf("asked %d times, want %d", asked, want)
+		m.table.Resolve(addr("10.78.0.1"))
+		synctest.Wait()
+		if k.asked(netip.MustParseAddr("10.78.0.1")) != 1 {
+			t.Error("one prefix takes all requests")
 		}
 	})
 }

@@ -100,6 +100,7 @@ type Table struct {
 	hops     [MaxHops]atomic.Pointer[Hop]
 	view     atomic.Pointer[View]
 	requests chan Request
+	first    chan Request
 }
 
 // Request makes the control loop resolve the next hop of an address.
@@ -111,7 +112,7 @@ const requestQueue = 256
 
 // NewTable returns a table without routes.
 func NewTable() *Table {
-	t := &Table{requests: make(chan Request, requestQueue)}
+	t := &Table{requests: make(chan Request, requestQueue), first: make(chan Request, requestQueue)}
 	t.view.Store(&View{})
 	t.hops[ViaKernel].Store(&Hop{Kind: Kernel, Ready: true})
 	t.hops[NoRoute].Store(&Hop{Kind: Unreachable})
@@ -146,8 +147,21 @@ func (t *Table) Resolve(a header.Addr) {
 	}
 }
 
-// Requests returns the channel of the requests, for the control loop.
+// ResolveFirst is Resolve for a destination that no sender of a packet can invent: a backend, the
+// client of a connection that stands, one that was resolved before. Such requests have a queue of
+// their own.
+func (t *Table) ResolveFirst(a header.Addr) {
+	select {
+	case t.first <- Request{a}:
+	default:
+	}
+}
+
+// Requests returns the channel of the requests of Resolve, for the control loop.
 func (t *Table) Requests() <-chan Request { return t.requests }
+
+// FirstRequests returns that of the requests of ResolveFirst.
+func (t *Table) FirstRequests() <-chan Request { return t.first }
 
 // Route is the result of a lookup.
 type Route struct {
