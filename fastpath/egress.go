@@ -16,6 +16,7 @@ type outgoing struct {
 	v6         bool
 	splittable bool // IPv4 without DF: may be fragmented
 	dst        header.Addr
+	precedence precedence // while it waits for its next hop
 }
 
 // egressQueue collects the packets that a step sends on one link.
@@ -46,6 +47,9 @@ func (w *Worker) send(o outgoing, id nexthop.ID) decide.Verdict {
 func (w *Worker) sendTo(o outgoing, id nexthop.ID, hop *nexthop.Hop) decide.Verdict {
 	switch {
 	case id == 0 || hop == nil || (hop.Kind == nexthop.OnLink && !hop.Ready):
+		if id != 0 { // it was resolved before, or is a gateway
+			o.precedence = max(o.precedence, known)
+		}
 		return w.hold(o)
 	case hop.Kind == nexthop.Kernel:
 		return w.sendKernel(o) // which fragments, or reports, packets that are too big

@@ -40,7 +40,8 @@ func (w *Worker) deliver(d Desc, p *header.Packet, ref flowtable.Ref, side flowt
 	if p.Fragment != header.NotFragment && !p.Tuple.V6 {
 		nat.SetIPv4ID(frame, p, w.frags.id)
 	}
-	return w.send(outgoing{d, p.L3, p.End, p.Tuple.V6, !p.DF && !p.Tuple.V6, out.Dst}, id)
+	return w.send(outgoing{d, p.L3, p.End, p.Tuple.V6, !p.DF && !p.Tuple.V6, out.Dst,
+		precedenceOf(f.State(), side)}, id)
 }
 
 // fits reports whether a packet may take a hop: Queued if so, or the drop, with the

@@ -1,6 +1,7 @@
 package fastpath
 
 import (
+	"encoding/binary"
 	"time"
 
 	"sluice.dev/sluice/fastpath/decide"
@@ -20,9 +21,35 @@ const retryEvery = flowtable.Time(time.Millisecond)
 // requestEvery paces repeated requests: one may have been lost if there were too many.
 const requestEvery = flowtable.Time(100 * time.Millisecond)
 
-// hopQueue holds translated packets whose next hop is not known yet, oldest first.
+// precedence is the order in which packets that wait for next hops have room.
+type precedence uint8
+
+const (
+	// anybodys: whoever sends packets from invented addresses makes as many destinations: clients
+	// of flows that nothing is proven of, senders of pings.
+	anybodys precedence = iota
+	// known: to a backend, or to a next hop that was resolved before.
+	known
+	// established: of a connection past its handshake.
+	established
+)
+
+// precedenceOf is that of a flow's packet from a side.
+func precedenceOf(s flowtable.State, side flowtable.Side) precedence {
+	switch {
+	case s >= flowtable.Established && s <= flowtable.TimeWaitBackend:
+		return established
+	case side == flowtable.ClientSide:
+		return known
+	}
+	return anybodys
+}
+
+// hopQueue holds translated packets whose next hop is not known yet, oldest first. Packets that are
+// anybody's have half of it.
 type hopQueue struct {
 	held      []heldPacket // capacity is fixed
+	anybodys  int          // of these
 	perHop    int
 	retryAt   flowtable.Time
 	requestAt flowtable.Time
@@ -48,6 +75,43 @@ func (q *hopQueue) waitingFor(dst *header.Addr) (n int) {
 	return n
 }
 
+// givesWay returns the packet that makes room for one of a precedence, or -1: of the lowest
+// precedence that is below it, or anybody's, the oldest one to the prefix that most such packets
+// wait for (prefixes share 256 counters).
+func (q *hopQueue) givesWay(to precedence) int {
+	lowest := to
+	for i := range q.held {
+		lowest = min(lowest, q.held[i].o.precedence)
+	}
+	if lowest == to && to != anybodys {
+		return -1
+	}
+	var waiting [256]uint16
+	most := uint16(0)
+	for i := range q.held {
+		if o := &q.held[i].o; o.precedence == lowest {
+			waiting[prefixHash(&o.dst)]++
+			most = max(most, waiting[prefixHash(&o.dst)])
+		}
+	}
+	for i := range q.held {
+		if o := &q.held[i].o; o.precedence == lowest && waiting[prefixHash(&o.dst)] == most {
+			return i
+		}
+	}
+	return -1
+}
+
+// prefixHash is of an address's /24 or /64. The multiplier is that of Fibonacci hashing (Knuth, The
+// Art of Computer Programming, volume 3, section 6.4).
+func prefixHash(a *header.Addr) uint8 {
+	prefix := binary.BigEndian.Uint64(a[:8])
+	if a.Is4() {
+		prefix = uint64(binary.BigEndian.Uint32(a[12:]) >> 8)
+	}
+	return uint8(prefix * 0x9e3779b97f4a7c15 >> 56)
+}
+
 // mayHold reports whether a queue with a limit takes a packet. The limit is one of frames: frames
 // beyond the first of each packet, in all queues, reduce it.
 func (w *Worker) mayHold(d Desc, held, limit int) bool {
@@ -59,14 +123,45 @@ func (w *Worker) hold(o outgoing) decide.Verdict {
 	q := &w.hops
 	waiting := q.waitingFor(&o.dst)
 	if waiting == 0 {
-		w.c.Hops.Resolve(o.dst)
+		w.request(&o)
 	}
-	if !w.mayHold(o.desc, len(q.held), cap(q.held)) || waiting >= q.perHop {
+	if waiting >= q.perHop {
 		return drop(stats.NeighbourQueueFull)
 	}
+	for !w.mayHold(o.desc, len(q.held), cap(q.held)) || o.precedence == anybodys && q.anybodys >= cap(q.held)/2 {
+		i := q.givesWay(o.precedence)
+		if i < 0 {
+			return drop(stats.NeighbourQueueFull)
+		}
+		w.displace(i)
+	}
 	q.held = append(q.held, heldPacket{o, w.planner.Now + holdFor})
+	if o.precedence == anybodys {
+		q.anybodys++
+	}
 	w.countHeld(o.desc, 1)
 	return queued
+}
+
+// request requests the hop of a packet that is held.
+func (w *Worker) request(o *outgoing) {
+	if o.precedence == anybodys {
+		w.c.Hops.Resolve(o.dst)
+		return
+	}
+	w.c.Hops.ResolveFirst(o.dst)
+}
+
+// displace drops the held packet at a place.
+func (w *Worker) displace(i int) {
+	q := &w.hops
+	o := q.held[i].o
+	if o.precedence == anybodys {
+		q.anybodys--
+	}
+	q.held = append(q.held[:i], q.held[i+1:]...)
+	w.countHeld(o.desc, -1)
+	w.dropped(o.desc, stats.NeighbourDisplaced)
 }
 
 // release looks up again the next hops of held packets and the first
@@ -85,7 +180,7 @@ func (w *Worker) releaseHops() (moved int) {
 	if ask {
 		q.requestAt = w.planner.Now + requestEvery
 	}
-	kept := q.held[:0]
+	kept, anybody := q.held[:0], 0
 	all := q.held
 	for i := range all {
 		h := &all[i]
@@ -94,9 +189,12 @@ func (w *Worker) releaseHops() (moved int) {
 		if id == 0 || hop == nil || (hop.Kind == nexthop.OnLink && !hop.Ready) {
 			if w.planner.Now < h.deadline {
 				if ask && (i == 0 || all[i-1].o.dst != h.o.dst) {
-					w.c.Hops.Resolve(h.o.dst)
+					w.request(&h.o)
 				}
 				kept = append(kept, *h)
+				if h.o.precedence == anybodys {
+					anybody++
+				}
 				continue
 			}
 			w.countHeld(h.o.desc, -1)
@@ -110,6 +208,6 @@ func (w *Worker) releaseHops() (moved int) {
 			w.dropped(h.o.desc, v.Reason)
 		}
 	}
-	q.held = kept
+	q.held, q.anybodys = kept, anybody
 	return moved
 }

@@ -38,7 +38,7 @@ func (w *Worker) echo(d Desc, p *header.Packet) decide.Verdict {
 	}
 	nat.EchoReply(w.frame(d), p, w.c.TTL)
 	dst := p.Tuple.Src
-	return w.send(outgoing{d, p.L3, p.End, p.Tuple.V6, false, dst}, w.planner.View.Lookup(&dst).Hop)
+	return w.send(outgoing{d, p.L3, p.End, p.Tuple.V6, false, dst, anybodys}, w.planner.View.Lookup(&dst).Hop)
 }
 
 // checksumICMP reports whether the checksum of a message is right, also of one in several frames.
@@ -80,7 +80,8 @@ func (w *Worker) icmpError(d Desc, p *header.Packet) decide.Verdict {
 	innerOut := out.Reverse()
 	nat.DecrementTTL(frame, p)
 	nat.TranslateICMPError(frame, p, &inner, out.Src, out.Dst, &innerOut, f.Delta(side))
-	return w.send(outgoing{d, p.L3, p.End, p.Tuple.V6, false, out.Dst}, w.nextHop(f, side, &out.Dst))
+	o := outgoing{d, p.L3, p.End, p.Tuple.V6, false, out.Dst, precedenceOf(f.State(), side)}
+	return w.send(o, w.nextHop(f, side, &out.Dst))
 }
 
 // icmpNoFlow decides about an error that belongs to no flow. On an address that the node shares it
@@ -119,7 +120,7 @@ func (w *Worker) sendError(d Desc, p *header.Packet, kind nat.ErrorKind, mtu uin
 	w.n.generated++
 	dst := p.Tuple.Src
 	v := w.send(outgoing{
-		Desc{Addr: start, Len: uint32(n)}, header.EthernetBytes, uint16(n), p.Tuple.V6, false, dst,
+		Desc{Addr: start, Len: uint32(n)}, header.EthernetBytes, uint16(n), p.Tuple.V6, false, dst, anybodys,
 	}, w.planner.View.Lookup(&dst).Hop)
 	if v.Action == decide.Drop {
 		w.dropped(Desc{Addr: start, Len: uint32(n)}, v.Reason)

@@ -174,7 +174,7 @@ func (w *Worker) fromKernel(d Desc, p *header.Packet) decide.Verdict {
 	if route.Kind != nexthop.OnLink {
 		return drop(stats.HostLinkOther)
 	}
-	return w.send(outgoing{d, p.L3, p.End, p.Tuple.V6, !p.DF, p.Tuple.Dst}, route.Hop)
+	return w.send(outgoing{d, p.L3, p.End, p.Tuple.V6, !p.DF, p.Tuple.Dst, anybodys}, route.Hop)
 }
 
 func isICMP(p *header.Packet) bool {

@@ -41,7 +41,7 @@ func TestHeldUntilResolved(t *testing.T) {
 		t.Fatalf("held %d, want 3", g.stats.Held.Load())
 	}
 	select {
-	case r := <-l.hops.Requests():
+	case r := <-l.hops.FirstRequests():
 		if r.Addr != addr("10.0.9.1") {
 			t.Fatalf("requested %v", r.Addr)
 		}
@@ -67,17 +67,17 @@ func TestHeldUntilResolved(t *testing.T) {
 // TestLostRequestIsRepeated: the queue of requests was full when the first was made.
 func TestLostRequestIsRepeated(t *testing.T) {
 	l := newLab(t, labConfig{edit: unresolved})
-	for len(l.hops.Requests()) < cap(l.hops.Requests()) {
-		l.hops.Resolve(addr("10.0.9.77"))
+	for len(l.hops.FirstRequests()) < cap(l.hops.FirstRequests()) {
+		l.hops.ResolveFirst(addr("10.0.9.77"))
 	}
 	l.send(0, headertest.UDP(join(client4, 5), join(vip4, 99), "x"))
-	for len(l.hops.Requests()) > 0 {
-		<-l.hops.Requests()
+	for len(l.hops.FirstRequests()) > 0 {
+		<-l.hops.FirstRequests()
 	}
 	for range 3 {
 		l.step(60 * time.Millisecond)
 	}
-	if len(l.hops.Requests()) == 0 {
+	if len(l.hops.FirstRequests()) == 0 {
 		t.Error("nobody asked again")
 	}
 }

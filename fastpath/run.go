@@ -147,7 +147,7 @@ func (w *Worker) shutdown() {
 		w.countHeld(h.desc, -1)
 		w.dropped(h.desc, stats.Shutdown)
 	}
-	w.hops.held, w.frags.held = w.hops.held[:0], w.frags.held[:0]
+	w.hops.held, w.hops.anybodys, w.frags.held = w.hops.held[:0], 0, w.frags.held[:0]
 	w.tasks.end()
 	w.planner.Snap, w.planner.View = nil, nil
 	w.publishAllBackends()

@@ -75,6 +75,7 @@ const (
 	NoRoute            // the kernel has no route to the next hop
 	NeighbourPending   // the next hop did not answer in time
 	NeighbourQueueFull // too many packets wait for next hops
+	NeighbourDisplaced // gave way to another packet that waits for a next hop
 	PacketTooBig       // larger than the next link's MTU and not to be fragmented
 	TxRingFull         // the link did not take it
 	LinkDown           // the link is down or gone
@@ -138,6 +139,7 @@ var dropReasonNames = [NumDropReasons]string{
 	NoRoute:             "no_route",
 	NeighbourPending:    "neighbour_pending",
 	NeighbourQueueFull:  "neighbour_queue_full",
+	NeighbourDisplaced:  "neighbour_displaced",
 	PacketTooBig:        "packet_too_big",
 	TxRingFull:          "tx_ring_full",
 	LinkDown:            "link_down",

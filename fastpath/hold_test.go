@@ -1,0 +1,130 @@
+package fastpath_test
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/header/headertest"
+)
+
+// flood sends 10 pings in a millisecond from addresses on a link that nobody has: as many answers
+// wait for their next hops.
+type flood struct {
+	*lab
+	n int
+}
+
+func (f *flood) invented() string {
+	f.n++
+	return netip.AddrFrom4([4]byte{10, byte(64 + f.n>>16&63), byte(f.n >> 8), byte(f.n)}).String()
+}
+
+func (f *flood) millisecond() {
+	for range 10 {
+		f.workers[0].nic.Inject(headertest.Echo(f.invented(), vip4, 1, 1, false).Bytes())
+	}
+	f.step(time.Millisecond)
+}
+
+// TestKnownNeighboursFirst: beside 10,000 packets a second that wait for destinations nobody has, a
+// backend's neighbour entry expires. The packet of an established flow waits for it and leaves, and
+// so does the one that opens a new flow. The control loop takes one request of each kind in a
+// millisecond.
+func TestKnownNeighboursFirst(t *testing.T) {
+	l := newLab(t, labConfig{edit: func(b *services.Builder) {
+		serve(b, 10, vip4, 99, header.ProtoTCP, "10.0.9.1", 99, false)
+	}})
+	f := &flood{lab: l}
+	const hopOfBackend nexthop.ID = 3
+	hop := nexthop.Hop{Kind: nexthop.OnLink, Ready: true, MTU: 1500, DstMAC: macBackend, SrcMAC: macOurs}
+	l.hops.SetHop(hopOfBackend, &hop)
+	view := *l.hops.View()
+	resolved := nexthop.Route{Hop: hopOfBackend, Kind: nexthop.OnLink}
+	view.Routes = view.Routes.InsertPersist(prefix("10.0.9.1/32"), resolved)
+	view.Routes = view.Routes.InsertPersist(prefix("10.64.0.0/10"), nexthop.Route{Kind: nexthop.OnLink})
+	l.hops.Publish(&view)
+
+	client := join(client4, 40000)
+	_, snat, end := l.open(client, join(vip4, 99))
+	l.send(0, headertest.TCP(end, snat, headertest.SYN|headertest.ACK))
+	l.out(l.workers[0].nic)
+	l.send(0, headertest.TCP(client, join(vip4, 99), headertest.ACK))
+	l.out(l.workers[0].nic)
+	l.send(0, headertest.TCP(end, snat, headertest.ACK))
+	l.out(l.workers[0].nic)
+
+	for range 300 {
+		f.millisecond()
+	}
+	for _, c := range []struct {
+		name string
+		p    *headertest.Packet
+	}{
+		{"established flow", headertest.TCP(client, join(vip4, 99), headertest.ACK)},
+		{"new flow", headertest.TCP(join(client4, 40001), join(vip4, 99), headertest.SYN)},
+	} {
+		failed := hop
+		failed.Ready = false
+		l.hops.SetHop(hopOfBackend, &failed)
+		l.workers[0].nic.Inject(c.p.Bytes())
+		leaves := false
+		for range 900 {
+			f.millisecond()
+			if l.answer(addr("10.0.9.1")) {
+				l.hops.SetHop(hopOfBackend, &hop)
+			}
+			for {
+				frame, ok := l.workers[0].nic.Take(nil)
+				if !ok {
+					break
+				}
+				leaves = leaves || [6]byte(frame[:6]) == macBackend
+			}
+		}
+		if !leaves {
+			t.Errorf("%s: its packet does not leave", c.name)
+		}
+	}
+	d := l.drops()
+	if d[stats.NeighbourQueueFull.String()] != 0 || d[stats.NeighbourDisplaced.String()] == 0 {
+		t.Errorf("drops %v", d)
+	}
+}
+
+// answer is a millisecond of the control loop: it takes one request of each kind, and reports
+// whether one was for an address.
+func (l *lab) answer(a header.Addr) (found bool) {
+	for _, requests := range []<-chan nexthop.Request{l.hops.FirstRequests(), l.hops.Requests()} {
+		select {
+		case r := <-requests:
+			found = found || r.Addr == a
+		default:
+		}
+	}
+	return found
+}
+
+// TestLargestPrefixGivesWay: of packets that anybody may cause, those of a flooded prefix do not
+// take the room of others.
+func TestLargestPrefixGivesWay(t *testing.T) {
+	l := newLab(t, labConfig{})
+	f := &flood{lab: l}
+	view := *l.hops.View()
+	view.Routes = view.Routes.InsertPersist(prefix("10.64.0.0/10"), nexthop.Route{Kind: nexthop.OnLink})
+	l.hops.Publish(&view)
+	l.send(0, headertest.Echo("10.0.9.9", vip4, 1, 1, false)) // of 10.0.9.0/24, on a link and not known
+	for range 20 {
+		f.millisecond()
+	}
+	l.resolve("10.0.9.9")
+	l.step(2 * time.Millisecond)
+	frame, _ := l.out(l.workers[0].nic)
+	if [6]byte(frame[:6]) != macBackend {
+		t.Errorf("sent to %x", frame[:6])
+	}
+}
