@@ -33,6 +33,9 @@ func (w *Worker) icmp(d Desc, p *header.Packet) decide.Verdict {
 }
 
 func (w *Worker) echo(d Desc, p *header.Packet) decide.Verdict {
+	if w.planner.Forged(p.Tuple.Src) {
+		return drop(stats.SpoofedSource)
+	}
 	if !w.checksumICMP(d, p) {
 		return drop(stats.ICMPChecksum)
 	}

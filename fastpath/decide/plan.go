@@ -90,7 +90,7 @@ func (s *Planner) Plan(n *Plan, req *Request) {
 	switch {
 	case n.Outcome == services.Unserved:
 		s.unserved(n, &req.Tuple.Dst)
-	case s.Forged(req.Tuple.Src):
+	case s.Forged(req.Tuple.Src), s.Snap.FromFrontend(req.Tuple):
 		n.Verdict = dropped(stats.SpoofedSource)
 	case req.Tuple.Stateful() && !req.Opens:
 		n.Verdict = dropped(stats.NoFlow)
@@ -211,7 +211,8 @@ func (s *Planner) source(random uint64, r *nexthop.Route, v6 bool) (header.Addr,
 // Forged reports whether a packet claims to be from this node and came from outside: it gets no
 // flow. The kernel must not get it from us either: on the host link it accepts local sources, so it
 // would accept the packet. An address that is only a VIP is a possible source: another gateway may
-// share it, and an external IP may be another node's address.
+// share it, and an external IP may be another node's address, which opens connections from ports
+// that are no frontend's (services.Snapshot.FromFrontend).
 func (s *Planner) Forged(src header.Addr) bool {
 	const own = services.AddrLocal | services.AddrNode | services.AddrSNAT
 	return s.Snap.Owned(src)&own != 0 || s.HostSource(src)

@@ -321,6 +321,16 @@ func (s *Snapshot) Frontend(t *header.Tuple) *Frontend {
 // FrontendByKey finds a frontend by its own key.
 func (s *Snapshot) FrontendByKey(k FrontendKey) (*Frontend, bool) { return s.frontends.get(k) }
 
+// FromFrontend reports whether the source of a packet from outside, address, port and protocol, is
+// a frontend. A frontend sends nothing of its own accord: only what this gateway answers for it has
+// that source. A flow from there would have two services answer each other, for ever where both
+// answer whatever they get (CVE-2024-2169). A node port counts at no address: its number may be
+// the port of any client.
+func (s *Snapshot) FromFrontend(t *header.Tuple) bool {
+	_, ok := s.frontends.get(FrontendKey{t.Src, t.SrcPort, t.Proto})
+	return ok
+}
+
 // Owned returns the ways in which an address is ours; zero if it is not.
 func (s *Snapshot) Owned(a header.Addr) AddrFlags {
 	flags, _ := s.addrs.get(a)

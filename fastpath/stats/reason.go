@@ -35,7 +35,7 @@ const (
 	MartianSource      // loopback, multicast, broadcast, zero or link-local source
 	MartianDestination // the same kinds of address as a destination
 	LandAttack         // source equals destination
-	SpoofedSource      // an address of ours as the source of a packet from outside
+	SpoofedSource      // an address of ours, or a frontend, as the source of a packet from outside
 
 	// Fragments.
 	FragmentTiny    // first fragment without its whole header chain (RFC 7112, RFC 1858)

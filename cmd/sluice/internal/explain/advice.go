@@ -47,6 +47,10 @@ func (a *answer) advice(v *status.ExplainView, malformed stats.DropReason) strin
 	case stats.NoLocalEndpoints:
 		return a.localAdvice(object)
 	case stats.SpoofedSource:
+		if a.snapshot.FromFrontend(&a.tuple) {
+			return fmt.Sprintf("%v is a frontend itself, and answered by this gateway: if a client has the address, "+
+				"it must use another port", v.From)
+		}
 		return fmt.Sprintf("%v is an address of this gateway, which cannot come in from outside: if another host has "+
 			"it, too, change one of them", v.From.Addr())
 	case stats.NoRoute:

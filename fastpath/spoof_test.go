@@ -1,0 +1,97 @@
+package fastpath_test
+
+import (
+	"fmt"
+	"testing"
+
+	"sluice.dev/sluice/bench/memlink"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/header/headertest"
+)
+
+// echoAll is the network around a gateway whose backends echo what they get, and whose router sends
+// what is for a VIP back to the gateway. It plays at most so many rounds, and returns how many
+// packets backends got.
+func (l *lab) echoAll(link *memlink.Link, rounds int) (served int) {
+	l.t.Helper()
+	for range rounds {
+		frame, ok := link.Take(nil)
+		if !ok {
+			return served
+		}
+		var p header.Packet
+		if r := header.Parse(frame, &p); r != stats.None {
+			l.t.Fatal(r)
+		}
+		src, dst := ends(&p.Tuple)
+		if l.hops.View().Lookup(&p.Tuple.Dst).Hop == hopBackend {
+			served++
+			src, dst = dst, src
+		}
+		l.send(0, headertest.UDP(src.String(), dst.String(), "echo"))
+	}
+	l.t.Fatalf("packets still circle after %d rounds, in which backends got %d", rounds, served)
+	return served
+}
+
+// TestServicesDoNotAnswerEachOther: one datagram that claims to come from a service which answers
+// everything, sent to another one, keeps both busy for ever (CVE-2024-2169). A frontend is no
+// source.
+func TestServicesDoNotAnswerEachOther(t *testing.T) {
+	for _, kind := range []services.FrontendKind{services.LoadBalancer, services.ExternalIP, services.ClusterIP} {
+		t.Run(kind.String(), func(t *testing.T) {
+			l := newLab(t, labConfig{edit: func(b *services.Builder) {
+				for i, end := range []string{backend4, second4} {
+					id := services.ServiceID(30 + i)
+					to := services.Rule{Set: set(b, id, uint32(id), header.ProtoUDP, end)}
+					rules(b, id, kind, fmt.Sprintf("203.0.113.6%d", i), 7, header.ProtoUDP, to, to)
+				}
+			}})
+			one, two := join("203.0.113.60", 7), join("203.0.113.61", 7)
+			l.send(0, headertest.UDP(one, two, "forged"))
+			if served := l.echoAll(l.workers[0].nic, 100); served != 0 {
+				t.Errorf("backends got %d packets of a forged one", served)
+			}
+			l.wantDrop(stats.SpoofedSource, 1)
+			e := l.explainer()
+			if x := e.Explain(tuple(header.ProtoUDP, one, two), true, flowtable.Time(l.now)); x.Verdict.Reason !=
+				stats.SpoofedSource {
+				t.Errorf("explained as %v", x.Verdict)
+			}
+			// Hairpin: a backend that uses a service is a client; so is a VIP from another port.
+			for _, client := range []string{join(second4, 7), join("203.0.113.61", 40000)} {
+				l.send(0, headertest.UDP(client, one, "query"))
+				_, p := l.out(l.workers[0].nic)
+				l.wantTuple(&p, "", join(backend4, 8080))
+			}
+			l.wantDrop(stats.SpoofedSource, 1)
+		})
+	}
+}
+
+// TestFrontendOpensNothing: nor does a connection come from a frontend.
+func TestFrontendOpensNothing(t *testing.T) {
+	l := newLab(t, labConfig{})
+	l.send(0, headertest.TCP(join(keepVIP, 80), join(vip4, 80), headertest.SYN),
+		headertest.TCP(join(keepVIP, 80), join(vip4, 80), headertest.ACK))
+	l.nothing(l.workers[0].nic, l.workers[0].host)
+	l.wantDrop(stats.SpoofedSource, 2)
+}
+
+// TestEchoBetweenOurOwn: a request that claims to come from a VIP is answered once, as another node
+// may have that address, and one from an address of this node is not.
+func TestEchoBetweenOurOwn(t *testing.T) {
+	l := newLab(t, labConfig{})
+	g := l.workers[0]
+	l.send(0, headertest.Echo(keepVIP, vip4, 1, 1, false))
+	l.out(g.nic)
+	l.send(0, headertest.Echo(vip4, keepVIP, 1, 1, true)) // which the router sends back here
+	l.out(g.host)
+	l.nothing(g.nic, g.host)
+	l.send(0, headertest.Echo(node4, vip4, 1, 1, false))
+	l.nothing(g.nic, g.host)
+	l.wantDrop(stats.SpoofedSource, 1)
+}
