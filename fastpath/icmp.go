@@ -4,6 +4,7 @@ import (
 	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat"
 	"sluice.dev/sluice/nat/header"
 )
@@ -76,6 +77,11 @@ func (w *Worker) icmpError(d Desc, p *header.Packet) decide.Verdict {
 	if p.TTL <= 1 {
 		return drop(stats.TTLExceeded) // no error about an error (RFC 1122 section 3.2.2)
 	}
+	if mtu, ok := header.PathMTU(frame, p); ok {
+		if r := w.judgePathMTU(mtu, nat.QuotedBytes(frame, &inner), &inner, side); r != stats.None {
+			return drop(r)
+		}
+	}
 	w.planner.Bind(ref)
 	f := w.flows.Flow(ref)
 	var out header.Tuple
@@ -85,6 +91,41 @@ func (w *Worker) icmpError(d Desc, p *header.Packet) decide.Verdict {
 	nat.TranslateICMPError(frame, p, &inner, out.Src, out.Dst, &innerOut, f.Delta(side))
 	o := outgoing{d, p.L3, p.End, p.Tuple.V6, false, out.Dst, precedenceOf(f.State(), side)}
 	return w.send(o, w.nextHop(f, side, &out.Dst))
+}
+
+// Announcements of path MTUs that a worker translates from one site of clients
+// (header.SitePrefix4) per second, and at once. A backend keeps a path MTU for ten minutes
+// (net.ipv4.route.mtu_expires), so a site needs about one for each backend in that time; at once
+// come as many as a sender has segments under way.
+const pathMTURate, pathMTUBurst = 20, 50
+
+// minIPv6MTU is below all that is announced over IPv6 (RFC 8200 section 5, RFC 8201 section 4).
+const minIPv6MTU = 1280
+
+// judgePathMTU returns why the announcement of a path MTU is not translated, if it is not. What a
+// client announces lowers its backend's path MTU to our address, which all clients share: so it
+// must be one that a link on the way can have, about a packet that was too big for it, and no
+// flood. inner is the quoted packet, which was quoted bytes long. side is whose error it is; the
+// rate is about clients, and counts by the flow's, as the source of an error is any router's on the
+// way.
+func (w *Worker) judgePathMTU(mtu uint32, quoted int, inner *header.Packet, side flowtable.Side) stats.DropReason {
+	floor := uint32(w.c.PathMTUFloor)
+	if inner.Tuple.V6 {
+		floor = max(floor, minIPv6MTU)
+	}
+	switch {
+	case mtu < floor:
+		return stats.ICMPMTUFloor
+	case quoted <= int(mtu) || !inner.DF:
+		return stats.ICMPMTUQuote
+	case side == flowtable.ReplySide:
+		return stats.None
+	}
+	hi, lo := inner.Tuple.Dst.Prefix(header.SitePrefix4, header.SitePrefix6)
+	if !w.pathMTUs.Allow(w.siteKey.Words(hi, lo, 0), uint64(w.planner.Now)) {
+		return stats.ICMPMTULimit
+	}
+	return stats.None
 }
 
 // icmpNoFlow decides about an error that belongs to no flow. On an address that the node shares it

@@ -48,9 +48,10 @@ func TestErrorFromBackendSide(t *testing.T) {
 		{"v6", join(client6, 40000), join(vip6, 80), "2001:db8:1::fe", snat6, header.ICMPv6PacketTooBig, 0},
 	}
 	for _, tt := range tests {
-		for _, quote := range []int{-1, quoted8(tt.snat)} {
+		for _, quote := range []int{500, quoted8(tt.snat)} {
 			l := newLab(t, labConfig{workers: 2})
-			sent, _, _ := l.open(tt.client, tt.vip)
+			l.open(tt.client, tt.vip)
+			sent := l.long(1500, tt.client, tt.vip)
 			l.send(1, headertest.ICMPError(tt.router, tt.snat, tt.icmpType, tt.code, 1400, sent, quote))
 			frame, p := l.out(l.workers[1].nic)
 			var inner header.Packet
@@ -69,6 +70,16 @@ func TestErrorFromBackendSide(t *testing.T) {
 	}
 }
 
+// long sends a segment of so many bytes, IP header and all, and returns the frame that leaves.
+func (l *lab) long(bytes int, src, dst string) []byte {
+	l.t.Helper()
+	p := headertest.TCP(src, dst, headertest.ACK)
+	p.DF, p.Payload = true, make([]byte, bytes-quoted8(p.Src.String())-12)
+	l.send(0, p)
+	frame, _ := l.out(l.workers[0].nic)
+	return frame
+}
+
 // quoted8 is an IP header and 8 bytes: the least an error must quote.
 func quoted8(ip string) int {
 	if a := addr(ip); a.Is4() {
@@ -82,9 +93,8 @@ func TestErrorFromClientSide(t *testing.T) {
 	l := newLab(t, labConfig{})
 	g := l.workers[0]
 	_, snat, be := l.open(join(client4, 40000), join(vip4, 80))
-	l.send(0, headertest.TCP(be, snat, headertest.SYN|headertest.ACK))
-	reply, _ := l.out(g.nic)
-	l.send(0, headertest.ICMPError("198.51.100.1", vip4, header.ICMPUnreachable, 4, 1300, reply, -1))
+	reply := l.long(1500, be, snat)
+	l.send(0, headertest.ICMPError("198.51.100.1", vip4, header.ICMPUnreachable, 4, 1300, reply, 500))
 	frame, p := l.out(g.nic)
 	var inner header.Packet
 	if r := header.ParseInner(frame, &p, &inner); r != stats.None {

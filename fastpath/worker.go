@@ -65,6 +65,9 @@ type Config struct {
 	// packets that it generates.
 	ICMPRate, ICMPBurst int
 	TTL                 uint8
+	// PathMTUFloor is the lowest path MTU that an ICMP error about a flow may announce, in bytes;
+	// over IPv6 1280 is, where that is higher.
+	PathMTUFloor uint16
 	// FramesKept counts frames that a closed link could not give back yet, or is nil.
 	FramesKept func() int
 	// Seed makes source ports unguessable. Zero takes one from the system.
@@ -97,6 +100,8 @@ type Worker struct {
 	hops     hopQueue
 	frags    fragmentQueue
 	limit    nat.RateLimit
+	pathMTUs *nat.RateLimits   // by site of clients
+	siteKey  flowtable.HashKey // of hashes for it
 	draws    draws
 	ahead    lookahead
 	host     nexthop.Hop
@@ -145,9 +150,10 @@ func New(c Config) (*Worker, error) {
 			Flows: flows, Loads: c.Flows.Loads(), Pins: c.Affinity,
 			Host4: c.HostSource4, Host6: c.HostSource6, Routes: new(decide.RouteCache),
 		},
-		draws: draws{source: newRandom(c.Seed)},
-		limit: nat.NewRateLimit(c.ICMPRate, c.ICMPBurst),
-		host:  nexthop.Hop{Kind: nexthop.Kernel, Ready: true, DstMAC: c.HostMAC.Kernel, SrcMAC: c.HostMAC.User},
+		draws:    draws{source: newRandom(c.Seed)},
+		limit:    nat.NewRateLimit(c.ICMPRate, c.ICMPBurst),
+		pathMTUs: nat.NewRateLimits(pathMTURate, pathMTUBurst), siteKey: flowtable.RandomHashKey(),
+		host: nexthop.Hop{Kind: nexthop.Kernel, Ready: true, DstMAC: c.HostMAC.Kernel, SrcMAC: c.HostMAC.User},
 	}
 	w.hops = newHopQueue(c.HeldPackets, c.HeldPerHop)
 	w.frags = newFragmentQueue(c.HeldFragments, c.FragmentWait)

@@ -59,14 +59,18 @@ func translateQuote(frame []byte, inner *header.Packet, out *header.Tuple, d hea
 	}
 }
 
+// QuotedBytes is how long a quoted packet was when it was sent, by its own length field.
+func QuotedBytes(frame []byte, inner *header.Packet) int {
+	if inner.Tuple.V6 {
+		return header.IPv6Bytes + int(binary.BigEndian.Uint16(frame[inner.L3+ipv6LengthOffset:]))
+	}
+	return int(binary.BigEndian.Uint16(frame[inner.L3+ipv4LengthOffset:]))
+}
+
 // quotedTransportBytes is how long the transport part of a quoted packet was when it was
 // sent, by its own length field: the CRC of SCTP depends on it. Below zero if it lies.
 func quotedTransportBytes(frame []byte, inner *header.Packet) int {
-	if inner.Tuple.V6 {
-		payload := binary.BigEndian.Uint16(frame[inner.L3+ipv6LengthOffset:])
-		return int(payload) + header.IPv6Bytes - int(inner.L4-inner.L3)
-	}
-	return int(binary.BigEndian.Uint16(frame[inner.L3+ipv4LengthOffset:])) - int(inner.L4-inner.L3)
+	return QuotedBytes(frame, inner) - int(inner.L4-inner.L3)
 }
 
 // sumHeaders adds the words of a quote that translation may change. Both parts

@@ -26,6 +26,32 @@ func NewRateLimit(perSecond, burst int) RateLimit {
 	return RateLimit{costNanos: cost, depthNanos: cost * uint64(burst-1)}
 }
 
+// RateLimits is a fixed number of token buckets of one rate. Whoever is limited takes the bucket of
+// a hash, which should be keyed, or somebody could choose to share another's. Those who share one
+// have the rate together. It belongs to one worker.
+type RateLimits struct {
+	limit  RateLimit // its fullAt is the bucket's in use
+	fullAt [limitBuckets]uint64
+}
+
+// limitBuckets is a power of two: 8 KiB of them, enough that hardly two of those who are limited at
+// one time share one.
+const limitBuckets = 1024
+
+// NewRateLimits returns full buckets, each as NewRateLimit returns one.
+func NewRateLimits(perSecond, burst int) *RateLimits {
+	return &RateLimits{limit: NewRateLimit(perSecond, burst)}
+}
+
+// Allow is RateLimit.Allow of the bucket of a hash.
+func (r *RateLimits) Allow(hash, now uint64) bool {
+	bucket := &r.fullAt[hash%limitBuckets]
+	r.limit.fullAt = *bucket
+	ok := r.limit.Allow(now)
+	*bucket = r.limit.fullAt
+	return ok
+}
+
 // Allow takes a token if there is one. now is in nanoseconds; a clock that stands
 // still or runs backwards gives no tokens.
 func (r *RateLimit) Allow(now uint64) bool {

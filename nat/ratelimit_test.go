@@ -60,3 +60,21 @@ func TestRateLimitZero(t *testing.T) {
 		}
 	}
 }
+
+// Who takes more than the rate gets the rate, and whoever has another bucket is not concerned.
+func TestRateLimits(t *testing.T) {
+	r := nat.NewRateLimits(20, 50)
+	now, allowed := 7*second, [2]int{}
+	for i := range 10_000 {
+		if r.Allow(1, now) {
+			allowed[0]++
+		}
+		if i%1000 == 0 && r.Allow(2, now) {
+			allowed[1]++
+		}
+		now += second / 10_000
+	}
+	if allowed[0] < 69 || allowed[0] > 70 || allowed[1] != 10 {
+		t.Errorf("%d of 10,000 and %d of 10 in a second, want burst and rate, and all", allowed[0], allowed[1])
+	}
+}

@@ -96,6 +96,8 @@ func TestBadFields(t *testing.T) {
 		{"policy", "unservedVIPPort: ignore",
 			`gw.yaml:5: unservedVIPPort: is "ignore", choose one of pass, reject, drop`},
 		{"fragments", "tuning: {fragments: -1}", "gw.yaml:5: tuning.fragments: is -1, choose from 0 to 1048576"},
+		{"path MTU floor", "tuning: {pathMTUFloor: 1400}",
+			"gw.yaml:5: tuning.pathMTUFloor: is 1400, choose from 68 to 1280"},
 		{"ICMP rate", "tuning: {icmpRate: -1}", "gw.yaml:5: tuning.icmpRate: is -1, choose from 0 to 1000000"},
 		{"few clients", "tuning: {affinityClients: 1}",
 			"gw.yaml:5: tuning.affinityClients: is 1, choose from 1024 to 67108864"},

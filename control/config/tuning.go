@@ -17,6 +17,8 @@ type Tuning struct {
 	Fragments int `json:"fragments"`
 	// ICMPRate bounds the ICMP errors of the gateway's own, per second, of all workers together.
 	ICMPRate int `json:"icmpRate"`
+	// PathMTUFloor is the lowest path MTU that is believed of an ICMP error, in bytes.
+	PathMTUFloor int `json:"pathMTUFloor"`
 	// TimeWaitBackend is how long a flow keeps its source port that the backend closed first. Its
 	// default depends on flows.profile.
 	TimeWaitBackend Duration `json:"timeWaitBackend"`
@@ -66,6 +68,7 @@ func (k *check) tuning(c *Configuration) {
 	k.between("tuning.affinityClients", t.AffinityClients, 1024, 1<<26)
 	k.between("tuning.fragments", t.Fragments, 0, 1<<20)
 	k.between("tuning.icmpRate", t.ICMPRate, 0, 1_000_000)
+	k.between("tuning.pathMTUFloor", t.PathMTUFloor, 68, 1280) // of RFC 791 and RFC 8200
 	k.duration("tuning.timeWaitBackend", t.TimeWaitBackend, time.Second, maxTimeout)
 	k.duration("tuning.passAfter", t.PassAfter, 3*time.Second, time.Hour)
 }

@@ -55,6 +55,9 @@ const (
 	ICMPHeader      // truncated, or an embedded packet that makes no sense
 	ICMPChecksum    // an ICMP error whose checksum does not verify (RFC 5508 REQ-3)
 	ICMPNoFlow      // an ICMP error about a flow we do not have
+	ICMPMTUFloor    // announces a path MTU below the floor
+	ICMPMTUQuote    // announces a path MTU, and the packet it quotes was not too big for that
+	ICMPMTULimit    // announces a path MTU, and its client's network has announced too many
 	ICMPType        // a type that is not translated
 	Protocol        // a protocol that is not translated
 
@@ -123,6 +126,9 @@ var dropReasonNames = [NumDropReasons]string{
 	ICMPHeader:          "icmp_header",
 	ICMPChecksum:        "icmp_checksum",
 	ICMPNoFlow:          "icmp_no_flow",
+	ICMPMTUFloor:        "icmp_mtu_floor",
+	ICMPMTUQuote:        "icmp_mtu_quote",
+	ICMPMTULimit:        "icmp_mtu_limit",
 	ICMPType:            "icmp_type",
 	Protocol:            "protocol",
 	TTLExceeded:         "ttl_exceeded",

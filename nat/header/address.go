@@ -32,6 +32,24 @@ func Unicast(a *Addr) bool {
 	return !martian6(binary.BigEndian.Uint64(a[:8]), binary.BigEndian.Uint64(a[8:]))
 }
 
+// Bits of an address that are a site's: /24 is the longest prefix of IPv4 that networks accept
+// routes to from each other, and /56 of IPv6 is what a site gets, or more (RFC 6177).
+const (
+	SitePrefix4 = 24
+	SitePrefix6 = 56
+)
+
+// Prefix returns the first bits of an address, of IPv4 bits4 and of IPv6 bits6, as two words, and
+// zeros behind them. No two prefixes of the same lengths, of whatever family, have the same words.
+func (a *Addr) Prefix(bits4, bits6 int) (hi, lo uint64) {
+	bits := bits6
+	if a.Is4() {
+		bits = 96 + bits4 // behind ::ffff:0:0/96
+	}
+	hi, lo = binary.BigEndian.Uint64(a[:8]), binary.BigEndian.Uint64(a[8:])
+	return hi & (^uint64(0) << max(64-bits, 0)), lo & (^uint64(0) << min(128-bits, 64))
+}
+
 // setMapped makes a zero address the mapped form of four bytes. It is one store:
 // a load of the address in larger pieces than it was stored in waits for the
 // stores to reach the cache (6 ns per packet).

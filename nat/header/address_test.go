@@ -57,3 +57,32 @@ func last(p netip.Prefix) netip.Addr {
 	}
 	return netip.AddrFrom16(b)
 }
+
+// TestPrefix: hosts of one site have one prefix, and no two sites have, of whatever family.
+func TestPrefix(t *testing.T) {
+	type words struct{ hi, lo uint64 }
+	of := func(s string) (w words) {
+		a := header.AddrFrom(netip.MustParseAddr(s))
+		w.hi, w.lo = a.Prefix(header.SitePrefix4, header.SitePrefix6)
+		return w
+	}
+	for _, same := range [][2]string{
+		{"198.51.100.1", "198.51.100.254"}, {"2001:db8:0:1200::1", "2001:db8:0:12ff:ffff::"},
+	} {
+		if of(same[0]) != of(same[1]) {
+			t.Errorf("%s and %s are of one site: %x, %x", same[0], same[1], of(same[0]), of(same[1]))
+		}
+	}
+	seen := map[words]string{}
+	for _, s := range []string{"198.51.100.1", "198.51.101.1", "199.51.100.1", "2001:db8:0:1200::1",
+		"2001:db8:0:1300::1", "2001:db9:0:1200::1", "64:ff9b::1"} {
+		if other := seen[of(s)]; other != "" {
+			t.Errorf("%s and %s are of two sites, with one prefix", s, other)
+		}
+		seen[of(s)] = s
+	}
+	a := header.AddrFrom(netip.MustParseAddr("198.51.100.1"))
+	if hi, lo := a.Prefix(32, 128); hi != 0 || lo != 0xffff_c633_6401 {
+		t.Errorf("all bits are %x %x", hi, lo)
+	}
+}

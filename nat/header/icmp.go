@@ -29,6 +29,10 @@ const (
 	ICMPv6Redirect         = 137 // RFC 4861 section 4.5
 )
 
+// ICMPFragmentationNeeded is the code of ICMPUnreachable about a packet that is too big for a link
+// and has DF set.
+const ICMPFragmentationNeeded = 4
+
 // minInnerBytes is what an error carries of the transport header at least (RFC 792):
 // enough for the ports of TCP, UDP and SCTP, and for the identifier of a query.
 const minInnerBytes = 8
@@ -74,6 +78,19 @@ func ChecksumLongICMP(frame []byte, p *Packet, rest uint16) bool {
 		sum = checksum.Add(sum, checksum.Add(p.End-p.L4, ProtoICMPv6))
 	}
 	return sum == 0xffff
+}
+
+// PathMTU returns the path MTU that an ICMP error announces (RFC 1191 section 4, RFC 4443 section
+// 3.2), in bytes. ok is false for messages of other types and codes.
+func PathMTU(frame []byte, p *Packet) (mtu uint32, ok bool) {
+	rest := frame[p.L4+4:]
+	switch {
+	case p.Tuple.V6 && p.ICMPType == ICMPv6PacketTooBig:
+		return binary.BigEndian.Uint32(rest), true
+	case !p.Tuple.V6 && p.ICMPType == ICMPUnreachable && p.ICMPCode == ICMPFragmentationNeeded:
+		return uint32(binary.BigEndian.Uint16(rest[2:])), true
+	}
+	return 0, false
 }
 
 // ParseInner reads the packet embedded in an ICMP or ICMPv6 error: the header

@@ -113,7 +113,7 @@ func (g *Group) add(id, cpu int) error {
 		HeldPackets: heldPackets, HeldPerHop: heldPerHop,
 		HeldFragments: c.Tuning.HeldFragments(), FragmentWait: fragmentWait,
 		ICMPRate: share(c.Tuning.ICMPRate, plan.Workers), ICMPBurst: share(c.Tuning.ICMPBurst(), plan.Workers),
-		TTL:        ownTTL,
+		TTL: ownTTL, PathMTUFloor: uint16(c.Tuning.PathMTUFloor),
 		FramesKept: umem.Kept,
 		Validate:   os.Getenv("SLUICE_VALIDATE") == "1",
 	}

@@ -1,0 +1,106 @@
+package fastpath_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/header/headertest"
+)
+
+// tooBig describes the error that announces a path MTU.
+func tooBig(from, to string, mtu uint32, quoted []byte) *headertest.Packet {
+	if a := addr(to); a.Is4() {
+		return headertest.ICMPError(from, to, header.ICMPUnreachable, header.ICMPFragmentationNeeded, mtu, quoted, 40)
+	}
+	return headertest.ICMPError(from, to, header.ICMPv6PacketTooBig, 0, mtu, quoted, 60)
+}
+
+// TestPathMTU: what a client announces lowers its backend's path MTU for all clients. What real
+// tunnels announce passes, and what no link on the way can have announced is dropped.
+func TestPathMTU(t *testing.T) {
+	for _, family := range []struct{ name, client, vip, router, backend string }{
+		{"v4", client4, vip4, "198.51.100.1", backend4}, {"v6", client6, vip6, "2001:db8:c::1", backend6},
+	} {
+		for _, tt := range []struct {
+			name   string
+			mtu    uint32
+			quoted int // bytes of the segment that is said to be too big
+			want   stats.DropReason
+		}{
+			{"tunnel of 1,400", 1400, 1500, stats.None},
+			{"tunnel of 1,280", 1280, 1500, stats.None},
+			{"just too big", 1400, 1401, stats.None},
+			{"just below the floor", 1279, 1500, stats.ICMPMTUFloor},
+			{"the least that Linux takes", 552, 1500, stats.ICMPMTUFloor},
+			{"none", 0, 1500, stats.ICMPMTUFloor},
+			{"a segment that fits", 1400, 1400, stats.ICMPMTUQuote},
+			{"a short segment", 1280, 60, stats.ICMPMTUQuote},
+		} {
+			for _, fromBackend := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/%s/backend %v", family.name, tt.name, fromBackend), func(t *testing.T) {
+					l := newLab(t, labConfig{})
+					g := l.workers[0]
+					_, snat, be := l.open(join(family.client, 40000), join(family.vip, 80))
+					if fromBackend {
+						sent := l.long(tt.quoted, join(family.client, 40000), join(family.vip, 80))
+						var p header.Packet
+						header.Parse(sent, &p)
+						l.send(0, tooBig(family.backend, p.Tuple.Src.String(), tt.mtu, sent))
+					} else {
+						l.send(0, tooBig(family.router, family.vip, tt.mtu, l.long(tt.quoted, be, snat)))
+					}
+					if tt.want != stats.None {
+						l.nothing(g.nic, g.host)
+						l.wantDrop(tt.want, 1)
+						return
+					}
+					frame, p := l.out(g.nic)
+					if mtu := binary.BigEndian.Uint32(frame[p.L4+4:]); mtu != tt.mtu {
+						t.Errorf("announces %d, want %d", mtu, tt.mtu)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestPathMTUOfFragmentable: a router fragments what has DF clear, and announces nothing.
+func TestPathMTUOfFragmentable(t *testing.T) {
+	l := newLab(t, labConfig{})
+	_, snat, be := l.open(join(client4, 40000), join(vip4, 80))
+	p := headertest.TCP(be, snat, headertest.ACK)
+	p.Payload = make([]byte, 1460)
+	l.send(0, p)
+	sent, _ := l.out(l.workers[0].nic)
+	l.send(0, tooBig("198.51.100.1", vip4, 1400, sent))
+	l.wantDrop(stats.ICMPMTUQuote, 1)
+}
+
+// TestPathMTURate: one network's clients announce so many a second, whatever routers they name, and
+// keep nobody else from it. Errors that announce nothing are not counted.
+func TestPathMTURate(t *testing.T) {
+	l := newLab(t, labConfig{})
+	g := l.workers[0]
+	quote := func(client string) []byte {
+		_, snat, be := l.open(join(client, 40000), join(vip4, 80))
+		return l.long(1500, be, snat)
+	}
+	flood, honest := quote(client4), quote("198.51.101.7")
+	for i := range 1000 {
+		l.send(0, tooBig(fmt.Sprintf("192.0.2.%d", 2+i%200), vip4, 1400, flood))
+	}
+	if n := g.nic.Loop(); n < 50 || n > 52 || l.drops()["icmp_mtu_limit"] != uint64(1000-n) {
+		t.Errorf("%d of 1,000 within 1 ms passed, want the burst of 50; drops %v", n, l.drops())
+	}
+	l.send(0, tooBig("198.51.101.1", vip4, 1400, honest))
+	l.out(g.nic)
+	l.send(0, headertest.ICMPError("198.51.100.1", vip4, header.ICMPUnreachable, 1, 0, flood, 40))
+	l.out(g.nic)
+	l.step(time.Second)
+	l.send(0, tooBig("198.51.100.1", vip4, 1400, flood))
+	l.out(g.nic)
+}
