@@ -29,10 +29,13 @@ func (w *Worker) admit(d Desc, p *header.Packet, old *header.Tuple, f *prepared)
 	return ref, v
 }
 
-// refused sends the ICMP error of a refusal, if it has one, and returns the verdict.
+// refused sends the ICMP error or the RST of a refusal, if it has one, and returns the verdict.
 func (w *Worker) refused(d Desc, p *header.Packet, n *decide.Plan) decide.Verdict {
 	if n.Notify {
 		w.sendError(d, p, n.Error, 0)
+	}
+	if n.Reset {
+		w.sendReset(d, p)
 	}
 	return n.Verdict
 }
@@ -62,7 +65,14 @@ func (w *Worker) carry(
 
 // flowRequest returns the request for a packet's flow, with the next random numbers.
 func (w *Worker) flowRequest(p *header.Packet) decide.Request {
-	return decide.Request{Tuple: &p.Tuple, Opens: decide.IsSYN(p.TCPFlags), TTL: p.TTL, Random: w.draws.take()}
+	return requestOf(p, w.draws.take())
+}
+
+func requestOf(p *header.Packet, random [2]uint64) decide.Request {
+	return decide.Request{
+		Tuple: &p.Tuple, Opens: decide.IsSYN(p.TCPFlags), RST: p.TCPFlags&header.TCPRST != 0, TTL: p.TTL,
+		Random: random,
+	}
 }
 
 // create inserts the flow of a plan (insert).

@@ -16,6 +16,7 @@ type counts struct {
 	generated, returned          uint64
 	kernelRx, flows, icmpLimited uint64
 	retried                      uint64 // flows
+	resets, resetsLimited        uint64
 	held                         int64
 	heldMore                     int // frames of held packets beyond one each
 	batches                      uint64
@@ -100,6 +101,8 @@ func (w *Worker) publish(moved int) {
 	s.FlowsCreated.Store(n.flows)
 	s.FlowsRetried.Store(n.retried)
 	s.ICMPLimited.Store(n.icmpLimited)
+	s.Resets.Store(n.resets)
+	s.ResetsLimited.Store(n.resetsLimited)
 	s.Held.Store(n.held)
 	s.Batches.Store(n.batches)
 	for ; n.dirty != 0; n.dirty &= n.dirty - 1 {

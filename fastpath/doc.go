@@ -25,8 +25,8 @@
 // The files, in the order in which a packet meets them: worker.go (the step), pipeline.go (the fast
 // path), lookahead.go (packets of a group without a flow), judge.go (the slow path), admit.go
 // (making a flow), retry.go (another backend for one that is not answered), forward.go (a known
-// flow), icmp.go (errors and echo), fragment.go, hold.go (next hops that are not known yet),
-// egress.go (Ethernet and out). run.go and pace.go run the steps, and wait between them.
+// flow), icmp.go (errors and echo), reset.go, fragment.go, hold.go (next hops that are not known
+// yet), egress.go (Ethernet and out). run.go and pace.go run the steps, and wait between them.
 //
 // Package decide, below this one, plans new flows and classifies packets against their flows.
 // Workers carry its decisions out.

@@ -42,6 +42,7 @@ func tuple(proto uint8, src, dst string) header.Tuple {
 // protocols, ranges, pods, affinity and schedulers, empty sets and hops of all kinds.
 func crowd(b *services.Builder) {
 	b.Settings().Pods = ranges("10.0.1.128/25", podCIDR)
+	b.Settings().ResetUnknown = true
 	b.SetAddr(addr(node4), services.AddrNode|services.AddrLocal)
 	// two near, one unreachable, one behind the kernel
 	ends := []string{"10.0.1.21", "10.0.1.22", "10.0.8.23", "10.244.0.24"}
@@ -158,6 +159,9 @@ func predicted(x *decide.Explanation) string {
 	if x.Notify {
 		s += fmt.Sprintf(" error %d", x.Error)
 	}
+	if x.Reset {
+		s += " RST"
+	}
 	return s
 }
 
@@ -166,7 +170,10 @@ func predicted(x *decide.Explanation) string {
 func (l *lab) happens(p *headertest.Packet) string {
 	l.t.Helper()
 	before := l.drops()
-	errors := l.workers[0].stats.Generated.Load() + l.workers[0].stats.ICMPLimited.Load()
+	limited := func() uint64 {
+		return l.workers[0].stats.ICMPLimited.Load() + l.workers[0].stats.ResetsLimited.Load()
+	}
+	errors := l.workers[0].stats.Generated.Load() + limited()
 	l.send(0, p)
 	s := ""
 	for name, n := range l.drops() {
@@ -174,7 +181,7 @@ func (l *lab) happens(p *headertest.Packet) string {
 			s += name
 		}
 	}
-	told := l.workers[0].stats.Generated.Load()+l.workers[0].stats.ICMPLimited.Load() != errors
+	told := l.workers[0].stats.Generated.Load()+limited() != errors
 	for host, link := range map[bool]interface {
 		Take([]byte) ([]byte, bool)
 	}{false: l.workers[0].nic, true: l.workers[0].host} {
@@ -190,6 +197,11 @@ func (l *lab) happens(p *headertest.Packet) string {
 			if out.Tuple.Proto == header.ProtoICMP {
 				kinds := map[[2]uint8]nat.ErrorKind{{3, 3}: nat.PortUnreachable, {3, 1}: nat.HostUnreachable}
 				s += fmt.Sprintf(" error %d", kinds[[2]uint8{out.ICMPType, out.ICMPCode}])
+				told = false
+				continue
+			}
+			if out.Tuple.Proto == header.ProtoTCP && out.TCPFlags&header.TCPRST != 0 {
+				s += " RST"
 				told = false
 				continue
 			}

@@ -161,12 +161,16 @@ func (w *Worker) sendError(d Desc, p *header.Packet, kind nat.ErrorKind, mtu uin
 		w.pool.Put(addr)
 		return
 	}
+	w.answer(Desc{Addr: start, Len: uint32(n)}, p)
+}
+
+// answer sends a packet of our own, IP behind an Ethernet header without tags, to the source of p.
+func (w *Worker) answer(d Desc, p *header.Packet) {
 	w.n.generated++
 	dst := p.Tuple.Src
-	v := w.send(outgoing{
-		Desc{Addr: start, Len: uint32(n)}, header.EthernetBytes, uint16(n), p.Tuple.V6, false, dst, anybodys,
-	}, w.planner.View.Lookup(&dst).Hop)
+	o := outgoing{d, header.EthernetBytes, uint16(d.Len), p.Tuple.V6, false, dst, anybodys}
+	v := w.send(o, w.planner.View.Lookup(&dst).Hop)
 	if v.Action == decide.Drop {
-		w.dropped(Desc{Addr: start, Len: uint32(n)}, v.Reason)
+		w.dropped(d, v.Reason)
 	}
 }

@@ -116,10 +116,8 @@ func (o *lookahead) repeats(i int) bool {
 func (w *Worker) prepare(f *prepared) {
 	n := &f.plan
 	*n = decide.Plan{}
-	req := decide.Request{
-		Tuple: &f.packet.Tuple, Opens: decide.IsSYN(f.packet.TCPFlags), TTL: f.packet.TTL,
-		Random: *w.draws.peek(f.draw), DryRun: true, Speculative: true,
-	}
+	req := requestOf(&f.packet, *w.draws.peek(f.draw))
+	req.DryRun, req.Speculative = true, true
 	w.planner.Plan(n, &req)
 	if f.planned = n.Certain(); n.Verdict.Action == decide.Queued {
 		w.newFlow(&f.flow, &f.packet, n)

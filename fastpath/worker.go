@@ -61,8 +61,8 @@ type Config struct {
 	// HeldFragments bounds the fragments that wait for their first one, for FragmentWait.
 	HeldFragments int
 	FragmentWait  time.Duration
-	// ICMPRate (per second) and ICMPBurst limit this worker's own ICMP errors. TTL is the TTL of
-	// packets that it generates.
+	// ICMPRate (per second) and ICMPBurst limit this worker's own ICMP errors, and its RSTs
+	// apart from them. TTL is the TTL of packets that it generates.
 	ICMPRate, ICMPBurst int
 	TTL                 uint8
 	// PathMTUFloor is the lowest path MTU that an ICMP error about a flow may announce, in bytes;
@@ -100,6 +100,7 @@ type Worker struct {
 	hops     hopQueue
 	frags    fragmentQueue
 	limit    nat.RateLimit
+	resets   nat.RateLimit
 	pathMTUs *nat.RateLimits   // by site of clients
 	siteKey  flowtable.HashKey // of hashes for it
 	draws    draws
@@ -152,6 +153,7 @@ func New(c Config) (*Worker, error) {
 		},
 		draws:    draws{source: newRandom(c.Seed)},
 		limit:    nat.NewRateLimit(c.ICMPRate, c.ICMPBurst),
+		resets:   nat.NewRateLimit(c.ICMPRate, c.ICMPBurst),
 		pathMTUs: nat.NewRateLimits(pathMTURate, pathMTUBurst), siteKey: flowtable.RandomHashKey(),
 		host: nexthop.Hop{Kind: nexthop.Kernel, Ready: true, DstMAC: c.HostMAC.Kernel, SrcMAC: c.HostMAC.User},
 	}

@@ -28,6 +28,8 @@ type Config struct {
 	SelectKey [2]uint64
 	// UnservedPort is what happens to packets for a VIP's port without a service.
 	UnservedPort services.UnservedPolicy
+	// ResetUnknown: see services.Snapshot.
+	ResetUnknown bool
 
 	// ClusterIPs: ClusterIPs are frontends, too.
 	ClusterIPs bool

@@ -65,6 +65,7 @@ func (c *Compiler) begin() *run {
 func (r *run) configure(old Config, cfg *Config) {
 	s := r.builder.Settings()
 	s.SelectKey, s.UnservedPort, s.SNATPorts = cfg.SelectKey, cfg.UnservedPort, cfg.SNATPorts
+	s.ResetUnknown = cfg.ResetUnknown
 	s.SNAT4, s.SNAT6 = slices.Clone(cfg.SNAT4), slices.Clone(cfg.SNAT6)
 	s.SNATByRoute4, s.SNATByRoute6 = cfg.SNATByRoute4, cfg.SNATByRoute6
 	s.Pods, s.RetryOther = services.NewPrefixes(slices.Clone(cfg.ClusterCIDRs)), cfg.RetryOther

@@ -56,6 +56,8 @@ type Configuration struct {
 	Maglev          Maglev         `json:"maglev" reload:"live"`
 	UnservedVIPPort UnservedPolicy `json:"unservedVIPPort" reload:"live"`
 
+	UnknownConnection UnknownPolicy `json:"unknownConnection" reload:"live"`
+
 	Sockets  Sockets  `json:"sockets"`
 	HostLink HostLink `json:"hostLink"`
 
@@ -197,6 +199,16 @@ const (
 	UnservedPass   UnservedPolicy = "pass"
 	UnservedReject UnservedPolicy = "reject"
 	UnservedDrop   UnservedPolicy = "drop"
+)
+
+// UnknownPolicy is what a segment gets that is in the middle of a TCP connection which the gateway
+// does not know.
+type UnknownPolicy string
+
+// The policies for unknown connections.
+const (
+	UnknownReset UnknownPolicy = "reset"
+	UnknownDrop  UnknownPolicy = "drop"
 )
 
 // Sockets is how workers use their AF_XDP sockets and their cores; docs/tuning.md has the

@@ -39,7 +39,8 @@ func Default() *Configuration {
 			Profile:  ProfileDefault,
 			Timeouts: TimeoutsOf(ProfileDefault),
 		},
-		UnservedVIPPort: UnservedPass,
+		UnservedVIPPort:   UnservedPass,
+		UnknownConnection: UnknownReset,
 		Sockets: Sockets{
 			BusyPollBudget: 64, // NAPI_POLL_WEIGHT
 			Spin:           Duration(20 * time.Microsecond),

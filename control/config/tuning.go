@@ -15,7 +15,8 @@ type Tuning struct {
 	AffinityClients int `json:"affinityClients"`
 	// Fragments bounds the datagrams whose fragments are remembered, of all workers together.
 	Fragments int `json:"fragments"`
-	// ICMPRate bounds the ICMP errors of the gateway's own, per second, of all workers together.
+	// ICMPRate bounds the ICMP errors of the gateway's own, per second, of all workers together;
+	// and the RSTs, too.
 	ICMPRate int `json:"icmpRate"`
 	// PathMTUFloor is the lowest path MTU that is believed of an ICMP error, in bytes.
 	PathMTUFloor int `json:"pathMTUFloor"`

@@ -241,6 +241,7 @@ func (k *check) flows(c *Configuration) {
 
 func (k *check) policies(c *Configuration) {
 	oneOf(k, "unservedVIPPort", c.UnservedVIPPort, UnservedPass, UnservedReject, UnservedDrop)
+	oneOf(k, "unknownConnection", c.UnknownConnection, UnknownReset, UnknownDrop)
 	k.duration("drain.timeout", c.Drain.Timeout, 0, 24*time.Hour)
 	oneOf(k, "log.level", c.Log.Level, LogDebug, LogInfo, LogWarn, LogError)
 	oneOf(k, "log.format", c.Log.Format, LogText, LogJSON)

@@ -144,6 +144,8 @@ func (c *collector) worker(e emitter, w *status.WorkerView) {
 	e.gauge(c.d.held, float64(w.Held), id)
 	e.count(c.d.fromKernel, float64(w.KernelRx), id)
 	e.count(c.d.icmpLimited, float64(w.ICMPLimited), id)
+	e.count(c.d.resets, float64(w.Resets), id)
+	e.count(c.d.resetsLimited, float64(w.ResetsLimited), id)
 	e.count(c.d.flowsCreated, float64(w.FlowsCreated), id)
 	e.count(c.d.flowsRetried, float64(w.FlowsRetried), id)
 	e.count(c.d.batches, float64(w.Batches), id)

@@ -15,7 +15,7 @@ type descs struct {
 
 	received, receivedBytes, transmitted, transmittedBytes, returned, generated, held      *prometheus.Desc
 	fromKernel, icmpLimited, flowsCreated, flowsRetried, batches, polls, busy, idle, pulse *prometheus.Desc
-	frames, umem, dropped, steering, socket                                                *prometheus.Desc
+	resets, resetsLimited, frames, umem, dropped, steering, socket                         *prometheus.Desc
 
 	noLocal                                                       *prometheus.Desc
 	affinityPins, affinityCapacity, affinityEvicted, affinityLost *prometheus.Desc
@@ -93,12 +93,14 @@ func (d *descs) describeWorkers() {
 	d.transmitted = d.new("worker_transmitted_packets_total", "Packets given to NICs.", worker)
 	d.transmittedBytes = d.new("worker_transmitted_bytes_total", "Bytes given to NICs.", worker)
 	d.returned = d.new("worker_returned_packets_total", "Packets given to the kernel by the host link.", worker)
-	d.generated = d.new("worker_generated_packets_total", "Packets of the gateway's own: ICMP errors, echo replies.",
+	d.generated = d.new("worker_generated_packets_total", "Packets of the gateway's own: ICMP errors, RSTs, fragments.",
 		worker)
 	d.held = d.new("worker_held_packets", "Packets that wait for a next hop or a first fragment.", worker)
 	d.dropped = d.new("worker_dropped_packets_total", "Packets dropped, by reason.", worker, "reason")
 	d.fromKernel = d.new("worker_host_link_packets_total", "Packets that came in by the host link.", worker)
 	d.icmpLimited = d.new("worker_icmp_limited_total", "ICMP errors that the rate limit suppressed.", worker)
+	d.resets = d.new("worker_resets_total", "RSTs sent in answer to segments of unknown connections.", worker)
+	d.resetsLimited = d.new("worker_resets_limited_total", "RSTs that the rate limit suppressed.", worker)
 	d.flowsCreated = d.new("worker_flows_created_total", "Flows created.", worker)
 	d.flowsRetried = d.new("worker_flows_retried_total",
 		"Flows given to another backend, because theirs did not answer.", worker)

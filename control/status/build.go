@@ -165,8 +165,8 @@ func WorkerOf(worker, cpu int, b *stats.Block, now uint64) WorkerView {
 		Rx: b.Rx.Load(), RxBytes: b.RxBytes.Load(), Tx: b.Tx.Load(), TxBytes: b.TxBytes.Load(),
 		Generated: b.Generated.Load(), Returned: b.Returned.Load(), Held: b.Held.Load(), Dropped: b.Dropped(),
 		KernelRx: b.KernelRx.Load(), FlowsCreated: b.FlowsCreated.Load(), FlowsRetried: b.FlowsRetried.Load(),
-		ICMPLimited: b.ICMPLimited.Load(),
-		Batches:     b.Batches.Load(), Polls: b.Polls.Load(), BusyNanos: b.BusyNanos.Load(),
+		ICMPLimited: b.ICMPLimited.Load(), Resets: b.Resets.Load(), ResetsLimited: b.ResetsLimited.Load(),
+		Batches: b.Batches.Load(), Polls: b.Polls.Load(), BusyNanos: b.BusyNanos.Load(),
 		IdleNanos:  b.IdleNanos.Load(),
 		Generation: b.Generation.Load(), PulseNanos: -1, Drops: map[string]uint64{},
 	}

@@ -89,8 +89,8 @@ func (q *ExplainQuery) Tuple() header.Tuple {
 // The verdicts of an ExplainView.
 const (
 	VerdictForward = "forward" // to Backend, or back to the client of a flow
-	VerdictReject  = "reject"  // dropped, and the sender gets an ICMP error
-	VerdictDrop    = "drop"    // without an ICMP error
+	VerdictReject  = "reject"  // dropped, and the sender gets an ICMP error or an RST
+	VerdictDrop    = "drop"    // without
 	VerdictPass    = "pass"    // to the kernel, which treats it as without Sluice
 )
 
@@ -153,7 +153,7 @@ func (q *ExplainQuery) query() url.Values {
 	return v
 }
 
-// explain serves /v1/explain.
+// explain serves /v2/explain.
 func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
 	v := r.URL.Query()
 	var established bool

@@ -443,14 +443,14 @@ func TestBadRequests(t *testing.T) {
 		code         int
 		want         string
 	}{
-		{"GET", "/v1/flows?cleint=10.0.0.1", 400, "parameter cleint: is not known"},
-		{"GET", "/v1/flows?client=ten", 400, `parameter client: \"ten\" is no address`},
-		{"GET", "/v1/flows?state=a&state=b", 400, "parameter state is given 2 times"},
-		{"DELETE", "/v1/flows", 400, "give a filter"},
-		{"DELETE", "/v1/flows?all=perhaps", 400, "parameter all"},
-		{"PUT", "/v1/drains/nobody", 400, "is no address"},
-		{"POST", "/v1/stats", 405, "Method Not Allowed"},
-		{"GET", "/v2/stats", 404, "404"},
+		{"GET", "/v2/flows?cleint=10.0.0.1", 400, "parameter cleint: is not known"},
+		{"GET", "/v2/flows?client=ten", 400, `parameter client: \"ten\" is no address`},
+		{"GET", "/v2/flows?state=a&state=b", 400, "parameter state is given 2 times"},
+		{"DELETE", "/v2/flows", 400, "give a filter"},
+		{"DELETE", "/v2/flows?all=perhaps", 400, "parameter all"},
+		{"PUT", "/v2/drains/nobody", 400, "is no address"},
+		{"POST", "/v2/stats", 405, "Method Not Allowed"},
+		{"GET", "/v1/stats", 404, "404"},
 	} {
 		request, err := http.NewRequestWithContext(t.Context(), q.method, "http://sluice"+q.path, nil)
 		if err != nil {

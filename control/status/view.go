@@ -121,12 +121,14 @@ type WorkerView struct {
 	KernelRx     uint64 `json:"kernelRx"`
 	FlowsCreated uint64 `json:"flowsCreated"`
 	// FlowsRetried counts flows that got another backend, because theirs did not answer.
-	FlowsRetried uint64 `json:"flowsRetried"`
-	ICMPLimited  uint64 `json:"icmpLimited"`
-	Batches      uint64 `json:"batches"`
-	Polls        uint64 `json:"polls"`
-	BusyNanos    uint64 `json:"busyNanos"`
-	IdleNanos    uint64 `json:"idleNanos"`
+	FlowsRetried  uint64 `json:"flowsRetried"`
+	ICMPLimited   uint64 `json:"icmpLimited"`
+	Resets        uint64 `json:"resets"`
+	ResetsLimited uint64 `json:"resetsLimited"`
+	Batches       uint64 `json:"batches"`
+	Polls         uint64 `json:"polls"`
+	BusyNanos     uint64 `json:"busyNanos"`
+	IdleNanos     uint64 `json:"idleNanos"`
 	// Generation is the oldest snapshot the worker may still use; 0 while Asleep or waking.
 	Generation uint64 `json:"generation"`
 	Asleep     bool   `json:"asleep"`

@@ -65,6 +65,8 @@ type Explanation struct {
 	Verdict Verdict
 	Notify  bool
 	Error   nat.ErrorKind
+	// Reset: the sender gets an RST (if the rate allows).
+	Reset bool
 
 	// Known: the packet has a flow, Flow, on Side. Standing is what the flow is to it; if
 	// it is superseded, all below is about the flow that would replace it.
@@ -183,6 +185,7 @@ func (e *Explainer) known(s *Planner, x *Explanation) bool {
 // planned copies a plan into the explanation.
 func (x *Explanation) planned(s *Planner, n *Plan) {
 	x.Verdict, x.Notify, x.Error = n.Verdict, n.Notify, n.Error
+	x.Reset = n.Reset
 	x.Decision, x.Pin, x.PinInSet, x.Backend = n.Decision, n.Pin, n.Pinned, n.Backend
 	x.Slot, x.Source, x.Out = n.Choice.Slot, n.Origin, header.Tuple{}
 	if x.Pod {

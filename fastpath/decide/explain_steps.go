@@ -203,5 +203,8 @@ func (x *Explanation) verdictText() string {
 			nat.TimeExceeded:    "time exceeded",
 		}[x.Error]
 	}
+	if x.Reset {
+		s += "; the sender gets an RST"
+	}
 	return s
 }

@@ -31,6 +31,7 @@ type Planner struct {
 type Request struct {
 	Tuple *header.Tuple // client to frontend
 	Opens bool          // it opens a connection; UDP always does
+	RST   bool          // it is an RST
 	TTL   uint8
 	// Not is a backend that the flow must not get if there is another; zero for none.
 	Not services.BackendRef
@@ -43,11 +44,12 @@ type Request struct {
 	Speculative bool
 }
 
-// Refusal is a verdict, and whether the sender gets an ICMP error.
+// Refusal is a verdict, and whether the sender gets an ICMP error, or an RST.
 type Refusal struct {
 	Verdict Verdict
 	Notify  bool
 	Error   nat.ErrorKind // where Notify
+	Reset   bool
 }
 
 // Plan is a flow before it exists: all that is decided about it but its source port.
@@ -93,7 +95,7 @@ func (s *Planner) Plan(n *Plan, req *Request) {
 	case s.Forged(req.Tuple.Src), s.Snap.FromFrontend(req.Tuple):
 		n.Verdict = dropped(stats.SpoofedSource)
 	case req.Tuple.Stateful() && !req.Opens:
-		n.Verdict = dropped(stats.NoFlow)
+		n.Verdict, n.Reset = dropped(stats.NoFlow), s.resets(n, req)
 	case n.Outcome == services.Denied:
 		n.Verdict = dropped(stats.SourceRangeDenied)
 	case req.TTL <= 1:
@@ -110,7 +112,16 @@ func (s *Planner) Plan(n *Plan, req *Request) {
 
 // refuse drops the packet and notifies its sender.
 func (n *Plan) refuse(r stats.DropReason, err nat.ErrorKind) {
-	n.Refusal = Refusal{dropped(r), true, err}
+	n.Refusal = Refusal{Verdict: dropped(r), Notify: true, Error: err}
+}
+
+// resets reports whether a packet in the middle of an unknown connection gets an RST
+// (docs/adr/0015). Whoever the Service drops in silence learns nothing. A ClusterIP is every
+// node's, and the connection may be known to another one. SCTP has no RST, and what has its place,
+// ABORT, must not be sent without a look at every chunk of the packet (RFC 9260 section 8.4).
+func (s *Planner) resets(n *Plan, req *Request) bool {
+	return s.Snap.ResetUnknown && req.Tuple.Proto == header.ProtoTCP && !req.RST &&
+		n.Frontend.Kind != services.ClusterIP && n.Outcome != services.Denied && n.Outcome != services.Silence
 }
 
 // unserved decides about a packet for no frontend. Addresses of the node and SNAT addresses are

@@ -36,7 +36,7 @@ func (v Verdict) String() string {
 }
 
 // Unreachable is the refusal of a packet if the kernel has no route to its destination.
-var Unreachable = Refusal{dropped(stats.NoRoute), true, nat.HostUnreachable}
+var Unreachable = Refusal{Verdict: dropped(stats.NoRoute), Notify: true, Error: nat.HostUnreachable}
 
 var (
 	queued   = Verdict{Action: Queued}

@@ -250,6 +250,8 @@ type Snapshot struct {
 	SelectKey [2]uint64
 	// UnservedPort is how packets for a VIP's port without a frontend are treated.
 	UnservedPort UnservedPolicy
+	// ResetUnknown: a segment of a TCP connection that is not known gets an RST.
+	ResetUnknown bool
 	// Pods are the addresses of pods (cluster CIDRs); nil if that is not known.
 	Pods *Prefixes
 	// RetryOther: a client whose backend has answered neither its SYN nor the first repetition gets

@@ -16,7 +16,7 @@ type Block struct {
 	RxBytes   atomic.Uint64
 	Tx        atomic.Uint64 // packets given to NIC links
 	TxBytes   atomic.Uint64
-	Generated atomic.Uint64 // packets of our own: ICMP errors, echo replies
+	Generated atomic.Uint64 // packets of our own: ICMP errors, RSTs, fragments
 	Returned  atomic.Uint64 // packets given to the kernel by the host link, translated or not
 	Held      atomic.Int64  // packets waiting for a next hop or a first fragment, now
 	Drops     [NumDropReasons]atomic.Uint64
@@ -24,7 +24,10 @@ type Block struct {
 	FlowsCreated atomic.Uint64
 	FlowsRetried atomic.Uint64 // flows given to another backend because theirs did not answer
 	ICMPLimited  atomic.Uint64 // errors of our own that the rate limit suppressed
-	KernelRx     atomic.Uint64 // packets that came in by the host link
+	// Resets are RSTs in answer to segments of unknown connections; ResetsLimited the rate limit
+	// suppressed.
+	Resets, ResetsLimited atomic.Uint64
+	KernelRx              atomic.Uint64 // packets that came in by the host link
 
 	Batches   atomic.Uint64 // loop passes that moved at least one packet
 	Polls     atomic.Uint64 // times the worker slept

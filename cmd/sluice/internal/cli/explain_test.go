@@ -62,7 +62,7 @@ func TestExplainOffline(t *testing.T) {
 	}
 	for _, want := range []string{
 		"forward ", "pass ", "reject no_endpoints", "reject frontend_rejected", "drop source_range",
-		"drop no_local_endpoints", "drop no_flow", "drop spoofed_source", "drop martian_source"} {
+		"drop no_local_endpoints", "reject no_flow", "drop spoofed_source", "drop martian_source"} {
 		if !seen[want] {
 			t.Errorf("no packet has the verdict %q", want)
 		}

@@ -164,7 +164,8 @@ func (s *session) flowsDeleteCommand(filter *status.FlowFilter) *cobra.Command {
 		Short: "Delete the flows that match",
 		Long: "delete ends the flows that match the filters of `sluice flows`. Without a filter it refuses, unless " +
 			"--all is given.\n" +
-			"Neither end is notified: packets of an open connection are dropped as no_flow from then on.",
+			"Neither end is notified at once: a client learns it by an RST when it sends next (no_flow), unless " +
+			"unknownConnection is drop.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			switch {

@@ -89,7 +89,7 @@ func (a *answer) decided(v *status.ExplainView) {
 		v.Verdict = status.VerdictPass
 	case x.Verdict.Action == decide.Queued:
 		v.Verdict = status.VerdictForward
-	case x.Notify:
+	case x.Notify || x.Reset:
 		v.Verdict, v.Reason = status.VerdictReject, x.Verdict.Reason.String()
 	default:
 		v.Verdict, v.Reason = status.VerdictDrop, x.Verdict.Reason.String()

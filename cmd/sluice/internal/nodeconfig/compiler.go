@@ -27,6 +27,7 @@ func Compiler(
 ) compiler.Config {
 	cc := compiler.Config{
 		NodeName: node, SelectKey: c.Maglev.SelectKey(), UnservedPort: unserved(c.UnservedVIPPort),
+		ResetUnknown: c.UnknownConnection == config.UnknownReset,
 		SNATPorts:    services.PortRange{First: c.SNAT.Ports.First, Count: uint16(c.SNAT.Ports.Count())},
 		MaxFrontends: programRoom, MaxAddrs: programRoom, MaxSources: programRoom,
 	}

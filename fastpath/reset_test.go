@@ -1,0 +1,110 @@
+package fastpath_test
+
+import (
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/header/headertest"
+)
+
+func resetUnknown(b *services.Builder) { b.Settings().ResetUnknown = true }
+
+// TestUnknownConnection: a segment of a connection that is not known gets the RST that a host would
+// send (RFC 9293 section 3.10.7.1), where the gateway is that host to its sender.
+func TestUnknownConnection(t *testing.T) {
+	const ack = headertest.ACK
+	silent := join("203.0.113.63", 80)
+	for _, tt := range []struct {
+		name, from, to string
+		flags          uint8
+		reset          bool
+		drop           stats.DropReason
+	}{
+		{"data to a VIP", join(client4, 40000), join(vip4, 80), ack | headertest.PSH, true, stats.NoFlow},
+		{"data to a VIP, IPv6", join(client6, 40000), join(vip6, 80), ack, true, stats.NoFlow},
+		{"data to a node port", join(client4, 40000), join(node4, 30080), ack, true, stats.NoFlow},
+		{"the end of a connection", join(client4, 40000), join(vip4, 80), ack | headertest.FIN, true, stats.NoFlow},
+		{"an answer to a forged SYN", join(client4, 40000), join(vip4, 80), ack | headertest.SYN, true, stats.NoFlow},
+		{"no endpoint left", join(client4, 40000), join(emptyVIP, 80), ack, true, stats.NoFlow},
+		{"an RST", join(client4, 40000), join(vip4, 80), headertest.RST, false, stats.NoFlow},
+		{"an RST with an ACK", join(client4, 40000), join(vip4, 80), headertest.RST | ack, false, stats.NoFlow},
+		{"endpoints elsewhere", join(client4, 40000), join(dropVIP, 80), ack, false, stats.NoFlow},
+		{"a client that may not", join(client4, 40000), silent, ack, false, stats.NoFlow},
+		{"a ClusterIP", join(client4, 40000), join(clusterIP, 80), ack, false, stats.NoFlow},
+		{"from an address of the node", join(node4, 40000), join(vip4, 80), ack, false, stats.SpoofedSource},
+		{"from a frontend", join(keepVIP, 80), join(vip4, 80), ack, false, stats.SpoofedSource},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := newLab(t, labConfig{edit: func(b *services.Builder) {
+				resetUnknown(b)
+				to := set(b, 30, 30, header.ProtoTCP, backend4)
+				both(b, 30, "203.0.113.63", header.ProtoTCP, to).Allowed = ranges("192.0.2.0/24")
+				rules(b, 31, services.ClusterIP, clusterIP, 80, header.ProtoTCP, services.Rule{Set: to},
+					services.Rule{Set: to})
+			}})
+			g := l.workers[0]
+			x := l.explainer().Explain(tuple(header.ProtoTCP, tt.from, tt.to), false, flowtable.Time(l.now))
+			if want := tt.reset || tt.flags&headertest.RST != 0; x.Reset != want {
+				t.Errorf("explained: RST %v, want %v", x.Reset, want)
+			}
+			p := headertest.TCP(tt.from, tt.to, tt.flags)
+			p.Payload = []byte("data")
+			l.send(0, p)
+			l.wantDrop(tt.drop, 1)
+			if !tt.reset {
+				l.nothing(g.nic, g.host)
+				return
+			}
+			frame, out := l.out(g.nic)
+			l.wantTuple(&out, tt.to, tt.from)
+			seq := binary.BigEndian.Uint32(frame[out.L4+4:])
+			if out.TCPFlags != headertest.RST || seq != p.Ack || out.TTL != 64 || out.End-out.L4 != 20 {
+				t.Errorf("answered %x, want an RST of sequence number %x", frame, p.Ack)
+			}
+			if sent := g.stats.Resets.Load(); sent != 1 || g.stats.Generated.Load() != 1 {
+				t.Errorf("%d RSTs counted", sent)
+			}
+		})
+	}
+}
+
+// TestUnknownConnectionDropped: in silence, by configuration; SCTP always.
+func TestUnknownConnectionDropped(t *testing.T) {
+	l := newLab(t, labConfig{})
+	l.send(0, headertest.TCP(join(client4, 40000), join(vip4, 80), headertest.ACK))
+	l.nothing(l.workers[0].nic)
+	l = newLab(t, labConfig{edit: func(b *services.Builder) {
+		resetUnknown(b)
+		both(b, 30, ruleVIP, header.ProtoSCTP, set(b, 30, 30, header.ProtoSCTP, backend4))
+	}})
+	l.send(0, headertest.SCTP(join(client4, 40000), join(ruleVIP, 80), 0))
+	l.nothing(l.workers[0].nic)
+	l.wantDrop(stats.NoFlow, 1)
+}
+
+// TestResetRate: RSTs and ICMP errors do not use up each other's rate.
+func TestResetRate(t *testing.T) {
+	l := newLab(t, labConfig{edit: resetUnknown})
+	g := l.workers[0]
+	for i := range uint16(200) {
+		l.send(0, headertest.TCP(join(client4, 1000+i), join(vip4, 80), headertest.ACK))
+	}
+	sent := g.nic.Loop()
+	if sent < 50 || sent > 52 || g.stats.Resets.Load() != uint64(sent) ||
+		g.stats.ResetsLimited.Load() != uint64(200-sent) {
+		t.Errorf("%d RSTs for 200 segments in 200 µs, want the burst of 50; counted %d, limited %d", sent,
+			g.stats.Resets.Load(), g.stats.ResetsLimited.Load())
+	}
+	l.send(0, headertest.TCP(join(client4, 1), join(emptyVIP, 80), headertest.SYN))
+	if _, p := l.out(g.nic); p.ICMPType != header.ICMPUnreachable {
+		t.Errorf("no ICMP error, but %+v", p)
+	}
+	l.step(time.Second)
+	l.send(0, headertest.TCP(join(client4, 1), join(vip4, 80), headertest.ACK))
+	l.out(g.nic)
+}
