@@ -2,6 +2,8 @@ package fastpath_test
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"net/netip"
 	"sync"
 	"testing"
 	"time"
@@ -43,9 +45,50 @@ func stickyLab(t *testing.T, workers int) *lab {
 // opens opens a flow and returns the backend's address.
 func (l *lab) opens(worker int, proto uint8, client, vip string) string {
 	l.t.Helper()
+	_, end := l.begins(worker, proto, client, vip)
+	return end.Addr().String()
+}
+
+// begins opens a flow and returns what its first packet left with.
+func (l *lab) begins(worker int, proto uint8, client, vip string) (snat, end netip.AddrPort) {
+	l.t.Helper()
 	l.send(worker, packet(proto, client, vip, headertest.SYN))
 	_, p := l.out(l.workers[worker].nic)
-	return p.Tuple.Dst.String()
+	return ends(&p.Tuple)
+}
+
+// stands opens a flow that comes to stand, and returns the backend's address.
+func (l *lab) stands(worker int, proto uint8, client, vip string) string {
+	l.t.Helper()
+	snat, end := l.begins(worker, proto, client, vip)
+	l.answers(worker, proto, client, vip, snat.String(), end.String())
+	return end.Addr().String()
+}
+
+// answers sends what makes a flow stand whose first packet left from snat to end.
+func (l *lab) answers(worker int, proto uint8, client, vip, snat, end string) {
+	l.t.Helper()
+	const syn, ack = headertest.SYN, headertest.ACK
+	answer, next := packet(proto, end, snat, syn|ack), packet(proto, client, vip, ack)
+	last := packet(proto, end, snat, ack)
+	if proto == header.ProtoTCP {
+		answer.Seq, answer.Ack = 1000, 0x01020305
+		next.Seq, next.Ack = 0x01020305, 1001
+		last.Seq, last.Ack, last.Payload = 1001, 0x01020305, []byte("x")
+	}
+	for _, p := range []*headertest.Packet{answer, next, last} {
+		l.send(worker, p)
+		l.out(l.workers[worker].nic)
+	}
+}
+
+// pin returns the pin of a client of stickyLab.
+func (l *lab) pin(client string, proto uint8) (backend string, tentative bool) {
+	pin, tentative, ok := l.pins.Get(flowtable.Time(l.now), addr(client), stickyIdn+uint64(proto))
+	if !ok {
+		return "none", false
+	}
+	return pin.Addr.String(), tentative
 }
 
 // TestAffinity: sessionAffinity ClientIP. One row for each thing that a pin is, or is not,
@@ -67,7 +110,7 @@ func TestAffinity(t *testing.T) {
 		} {
 			t.Run(fmt.Sprintf("proto %d: %s", proto, tt.name), func(t *testing.T) {
 				l := stickyLab(t, 2)
-				first := l.opens(0, proto, join(client4, 40000), join(ruleVIP, 80))
+				first := l.stands(0, proto, join(client4, 40000), join(ruleVIP, 80))
 				l.step(tt.after)
 				if next := l.opens(1, proto, tt.client, tt.vip); (next == first) != tt.same {
 					t.Errorf("the first went to %s, this to %s", first, next)
@@ -77,24 +120,18 @@ func TestAffinity(t *testing.T) {
 	}
 }
 
-// TestAffinitySlides: each new flow counts, and packets of open ones do not.
+// TestAffinitySlides: each new flow that stands counts, and packets of open ones do not.
 func TestAffinitySlides(t *testing.T) {
 	l := stickyLab(t, 1)
-	first := l.opens(0, header.ProtoTCP, join(client4, 40000), join(ruleVIP, 80))
+	first := l.stands(0, header.ProtoTCP, join(client4, 40000), join(ruleVIP, 80))
 	for n := range uint16(4) {
 		l.step(40 * time.Second)
-		if next := l.opens(0, header.ProtoTCP, join(client4, 40001+n), join(ruleVIP, 80)); next != first {
+		if next := l.stands(0, header.ProtoTCP, join(client4, 40001+n), join(ruleVIP, 80)); next != first {
 			t.Fatalf("after %d s it went from %s to %s", 40*(n+1), first, next)
 		}
 	}
 	client, vip := join(client4, 40008), join(ruleVIP, 80)
-	l.send(0, headertest.TCP(client, vip, headertest.SYN))
-	_, p := l.out(l.workers[0].nic)
-	src, dst := ends(&p.Tuple)
-	l.send(0, headertest.TCP(dst.String(), src.String(), headertest.SYN|headertest.ACK),
-		headertest.TCP(client, vip, headertest.ACK))
-	l.out(l.workers[0].nic)
-	l.out(l.workers[0].nic)
+	l.stands(0, header.ProtoTCP, client, vip)
 	l.step(40 * time.Second)
 	l.send(0, headertest.TCP(client, vip, headertest.ACK))
 	l.out(l.workers[0].nic)
@@ -109,7 +146,7 @@ func TestAffinitySlides(t *testing.T) {
 func TestAffinityFollowsTheSet(t *testing.T) {
 	l := stickyLab(t, 1)
 	key := services.FrontendKey{Addr: addr(ruleVIP), Port: 80, Proto: header.ProtoTCP}
-	first := l.opens(0, header.ProtoTCP, join(client4, 40000), join(ruleVIP, 80))
+	first := l.stands(0, header.ProtoTCP, join(client4, 40000), join(ruleVIP, 80))
 	all, _ := l.handle.Load().FrontendByKey(key)
 	var rest []services.BackendRef
 	for _, r := range all.Outside.Set.Backends {
@@ -149,6 +186,107 @@ func TestAffinityMovesWithARetry(t *testing.T) {
 	for n := range uint16(8) {
 		if next := l.opens(0, header.ProtoTCP, join(client4, 40001+n), join(ruleVIP, 80)); next != moved {
 			t.Fatalf("a new connection goes to %s, the one that moved to %s", next, moved)
+		}
+	}
+}
+
+// TestConfirmedPinWaitsForARetry: a connection of a pinned client is given to another backend. The
+// pin moves when that has answered, as only then it is known that the client is who it says.
+func TestConfirmedPinWaitsForARetry(t *testing.T) {
+	l := stickyLab(t, 1)
+	l.publish(func(b *services.Builder) { b.Settings().RetryOther = true })
+	client, vip := join(client4, 40001), join(ruleVIP, 80)
+	first := l.stands(0, header.ProtoTCP, join(client4, 40000), vip)
+	l.opens(0, header.ProtoTCP, client, vip)
+	l.step(time.Second)
+	l.opens(0, header.ProtoTCP, client, vip)
+	l.step(2 * time.Second)
+	snat, end := l.begins(0, header.ProtoTCP, client, vip)
+	moved := end.Addr().String()
+	if pin, tentative := l.pin(client4, header.ProtoTCP); moved == first || pin != first || tentative {
+		t.Fatalf("from %s to %s; pinned to %s, tentatively %v", first, moved, pin, tentative)
+	}
+	l.answers(0, header.ProtoTCP, client, vip, snat.String(), end.String())
+	if pin, tentative := l.pin(client4, header.ProtoTCP); pin != moved || tentative {
+		t.Errorf("%s has answered; pinned to %s, tentatively %v", moved, pin, tentative)
+	}
+}
+
+// TestAffinityOfForgedFlows: flows that never stand, of random sources and of pinned clients
+// themselves, move no client and make no pin last. 4,001 SYNs moved all of 200 clients
+// once.
+func TestAffinityOfForgedFlows(t *testing.T) {
+	const clients, rounds = 200, 60
+	for _, proto := range []uint8{header.ProtoTCP, header.ProtoUDP} {
+		l := stickyLab(t, 1)
+		vip, port := join(ruleVIP, 80), uint16(2000)
+		client := func(c int) string { return fmt.Sprintf("198.51.100.%d", 1+c) }
+		was := map[int]string{}
+		for c := range clients {
+			was[c] = l.stands(0, proto, join(client(c), 1000), vip)
+		}
+		for c := range clients {
+			if l.pins.Counts(flowtable.Time(l.now)).Evicted == 0 {
+				break
+			}
+			if pin, _ := l.pin(client(c), proto); pin == "none" {
+				delete(was, c) // their sets were full of others
+			}
+		}
+		random := rand.New(rand.NewPCG(1, 2))
+		for range rounds {
+			for n := range 128 {
+				from := fmt.Sprintf("100.%d.%d.%d", random.IntN(256), random.IntN(256), random.IntN(256))
+				if n%8 == 0 {
+					from = client(random.IntN(clients))
+				}
+				port++
+				l.workers[0].nic.Inject(packet(proto, join(from, port), vip, headertest.SYN).Bytes())
+			}
+			l.step(500 * time.Millisecond)
+			l.workers[0].nic.Loop()
+		}
+		if n := l.workers[0].stats.FlowsCreated.Load(); len(was) < clients*9/10 || n < rounds*100 {
+			t.Fatalf("%d clients pinned, %d flows made: the test shows nothing", len(was), n)
+		}
+		for c, backend := range was {
+			if pin, tentative := l.pin(client(c), proto); pin != backend || tentative {
+				t.Fatalf("protocol %d: %s was pinned to %s, now to %s, tentatively %v", proto, client(c), backend, pin,
+					tentative)
+			}
+		}
+		l.step(31 * time.Second)
+		for c := range was {
+			if pin, tentative := l.pin(client(c), proto); pin != "none" && !tentative {
+				t.Fatalf("protocol %d: forged flows made the pin of %s last", proto, client(c))
+			}
+		}
+	}
+}
+
+// TestFirstConnectionsTogether: a browser opens six connections at once; none stands yet, and all
+// go to one backend. Nothing else comes of it: without an answer the client is soon forgotten.
+func TestFirstConnectionsTogether(t *testing.T) {
+	l := stickyLab(t, 2)
+	first := l.opens(0, header.ProtoTCP, join(client4, 40000), join(ruleVIP, 80))
+	for n := range uint16(5) {
+		if next := l.opens(int(n%2), header.ProtoTCP, join(client4, 40001+n), join(ruleVIP, 80)); next != first {
+			t.Errorf("the first went to %s, another to %s", first, next)
+		}
+	}
+	if pin, tentative := l.pin(client4, header.ProtoTCP); pin != first || !tentative {
+		t.Errorf("pinned to %s, tentatively %v", pin, tentative)
+	}
+	l.step(11 * time.Second)
+	if pin, _ := l.pin(client4, header.ProtoTCP); pin != "none" {
+		t.Errorf("after 11 s without an answer it is pinned to %s", pin)
+	}
+	// One datagram and one answer, from another port each time.
+	first = l.opens(0, header.ProtoUDP, join(client4, 40000), join(ruleVIP, 80))
+	for n := range uint16(3) {
+		l.step(50 * time.Second)
+		if next := l.opens(0, header.ProtoUDP, join(client4, 40001+n), join(ruleVIP, 80)); next != first {
+			t.Errorf("UDP: the first went to %s, another to %s", first, next)
 		}
 	}
 }
@@ -194,13 +332,12 @@ func TestAffinityAgrees(t *testing.T) {
 				got[p.Tuple.Dst.String()] = true
 			}
 		}
-		pin, ok := l.pins.Get(flowtable.Time(l.now), addr(client), stickyIdn+header.ProtoTCP)
-		if len(got) != 1 || !ok || !got[pin.Addr.String()] {
-			t.Errorf("client %s went to %v, its pin is %v", client, got, pin)
+		if pin, tentative := l.pin(client, header.ProtoTCP); len(got) != 1 || !got[pin] || !tentative {
+			t.Errorf("client %s went to %v, its pin is %v, tentative %v", client, got, pin, tentative)
 		}
 	}
-	if n := l.pins.Counts(flowtable.Time(l.now)); n.Live != clients {
-		t.Errorf("%d pins for %d clients: %+v", n.Live, clients, n)
+	if n := l.pins.Counts(flowtable.Time(l.now)); n.Tentative != clients || n.Live != 0 {
+		t.Errorf("pins for %d clients: %+v", clients, n)
 	}
 }
 
@@ -211,7 +348,7 @@ func TestAffinityOfRefusedFlows(t *testing.T) {
 		f.Service.AffinitySeconds, f.Service.Identity = 60, stickyIdn
 	}})
 	pinned := func(client string) bool {
-		_, ok := l.pins.Get(flowtable.Time(l.now), addr(client), stickyIdn)
+		_, _, ok := l.pins.Get(flowtable.Time(l.now), addr(client), stickyIdn)
 		return ok
 	}
 	l.opens(0, header.ProtoTCP, join(client4, 40000), join(ruleVIP, 80))

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -264,12 +265,18 @@ func TestExplain(t *testing.T) {
 	// A pin in the set, and one that is not.
 	f, _ := l.handle.Load().FrontendByKey(services.FrontendKey{Addr: addr(ruleVIP), Port: 120, Proto: header.ProtoTCP})
 	for end, in := range map[string]bool{"10.0.1.22": true, "10.0.1.99": false} {
-		l.pins.Set(flowtable.Time(l.now), addr(client4), f.Service.Identity, affinity.Pin{Addr: addr(end), Port: 8080},
-			60)
+		pin := affinity.Pin{Addr: addr(end), Port: 8080}
+		l.pins.Confirm(flowtable.Time(l.now), addr(client4), f.Service.Identity, pin, 60)
 		x = ask(header.ProtoTCP, join(client4, 1), join(ruleVIP, 120))
 		if x.Pin.Addr != addr(end) || x.PinInSet != in || in != (x.Backend.Addr == addr(end)) {
 			t.Errorf("pinned to %s: %+v", end, x)
 		}
+	}
+	l.pins.Settle(flowtable.Time(l.now), addr("198.51.100.99"), f.Service.Identity,
+		affinity.Pin{Addr: addr("10.0.1.22"), Port: 8080}, affinity.Pin{}, 60)
+	x = ask(header.ProtoTCP, join("198.51.100.99", 1), join(ruleVIP, 120))
+	if steps := fmt.Sprint(x.Steps()); !x.Tentative || !strings.Contains(steps, "tentatively pinned to the backend") {
+		t.Errorf("a tentative pin: %v", steps)
 	}
 	// A known flow, from both sides.
 	l.send(0, headertest.TCP(join(client4, 7), join(vip4, 80), headertest.SYN))
@@ -395,7 +402,7 @@ func TestExplainFlowOfEarlierProcess(t *testing.T) {
 func TestExplanationAsText(t *testing.T) {
 	l := newLab(t, labConfig{edit: crowd})
 	e := l.explainer()
-	l.pins.Set(flowtable.Time(l.now), addr(client4), 30<<32, affinity.Pin{Addr: addr("10.0.1.22"), Port: 8080}, 60)
+	l.pins.Confirm(flowtable.Time(l.now), addr(client4), 30<<32, affinity.Pin{Addr: addr("10.0.1.22"), Port: 8080}, 60)
 	for _, tt := range []struct {
 		name, src, dst string
 		want           []string

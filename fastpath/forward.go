@@ -12,8 +12,8 @@ import (
 // forward forwards a packet of a known flow and updates the flow.
 func (w *Worker) forward(d Desc, p *header.Packet, ref flowtable.Ref, side flowtable.Side) decide.Verdict {
 	v := w.deliver(d, p, ref, side)
-	if v.Action == decide.Queued {
-		w.flows.Observe(ref, side, p.TCPFlags, w.planner.Now)
+	if v.Action == decide.Queued && w.flows.Observe(ref, side, p.TCPFlags, w.planner.Now) {
+		w.planner.Confirm(ref)
 	}
 	return v
 }

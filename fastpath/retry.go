@@ -8,9 +8,9 @@ import (
 )
 
 // retry gives a connection whose backend does not answer, or is gone, to another backend, by the
-// same rules as a new one; its client's pin moves with it. It returns the flow that the packet
-// belongs to: the new one, or the old one if there is no other backend, if there is no room for a
-// new flow, or if the old backend has answered meanwhile; or else 0 and the verdict.
+// same rules as a new one; its client's pin moves with it, if it is tentative. It returns the flow
+// that the packet belongs to: the new one, or the old one where there is no other backend, no room
+// for a new flow towards it, or where it has been answered after all; or 0 and the verdict.
 //
 // The new flow keeps nothing of the old one. The old backend may have the SYN and be
 // slow: its answers are recognised for a while and dropped (flowtable.Handle.Abandoned), so the

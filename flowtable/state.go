@@ -50,6 +50,13 @@ func (s State) String() string {
 // connection pool.
 func (s State) HalfOpen() bool { return s == SynSeen || s == SynRecv }
 
+// Stands reports whether both ends have spoken, and the client has heard the backend: a TCP or SCTP
+// flow whose handshake is complete, also one that is over, or a UDP flow whose client spoke after a
+// reply, which its sender may have guessed.
+func (s State) Stands() bool {
+	return s >= Established && s <= TimeWaitBackend || s == UDPAssured
+}
+
 // class is the class of a TCP packet by its flags.
 type class uint8
 
@@ -306,22 +313,22 @@ func (m meta) confirmed(next State) State {
 	return next
 }
 
-// Observe updates the flow by one of its packets. It writes at most once a second, or when the
-// state changes.
-func (h *Handle) Observe(r Ref, from Side, tcpFlags uint8, now Time) {
+// Observe tells the flow about one of its packets, and reports whether the flow stands since
+// (State.Stands). It writes at most once a second, or when the state changes.
+func (h *Handle) Observe(r Ref, from Side, tcpFlags uint8, now Time) (stands bool) {
 	f := h.Flow(r)
 	for t := now.ticks(); ; {
 		m := f.load()
 		if !m.live() {
-			return
+			return false
 		}
 		n := m.observe(from, tcpFlags, t)
 		if n == m {
-			return
+			return false
 		}
 		if f.swap(m, n) {
 			h.moved(r, m, n)
-			return
+			return n.state().Stands() && !m.state().Stands()
 		}
 	}
 }

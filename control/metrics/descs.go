@@ -17,9 +17,9 @@ type descs struct {
 	fromKernel, icmpLimited, flowsCreated, flowsRetried, batches, polls, busy, idle, pulse *prometheus.Desc
 	resets, resetsLimited, frames, umem, dropped, steering, socket                         *prometheus.Desc
 
-	noLocal                                                       *prometheus.Desc
-	affinityPins, affinityCapacity, affinityEvicted, affinityLost *prometheus.Desc
-	checks, checkDifferences                                      *prometheus.Desc
+	noLocal                                                                          *prometheus.Desc
+	affinityPins, affinityTentative, affinityCapacity, affinityEvicted, affinityLost *prometheus.Desc
+	checks, checkDifferences                                                         *prometheus.Desc
 
 	tableCapacity, tableUsed, tableHalfOpen, tableFlows, tableEvents, tableShared *prometheus.Desc
 }

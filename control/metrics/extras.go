@@ -16,8 +16,8 @@ type Extras struct {
 
 // Affinity is the state of the memory of clients.
 type Affinity struct {
-	// Pins live now, Capacity is how many there is room for.
-	Pins, Capacity int
+	// Pins and Tentative ones live now, Capacity is how many there is room for.
+	Pins, Tentative, Capacity int
 	// Evicted pins gave way to others before their time; Lost ones were never stored.
 	Evicted, Lost uint64
 }
@@ -27,6 +27,8 @@ type SelfCheck struct{ Runs, Differences uint64 }
 
 func (d *descs) describeExtras() {
 	d.affinityPins = d.new("affinity_pins", "Clients remembered for sessionAffinity ClientIP.")
+	d.affinityTentative = d.new("affinity_tentative_pins",
+		"Clients remembered for sessionAffinity ClientIP of which no flow has stood: others take their room.")
 	d.affinityCapacity = d.new("affinity_capacity_pins", "Clients there is room for (tuning.affinityClients).")
 	d.affinityEvicted = d.new("affinity_evicted_total", "Clients forgotten before their time, for lack of room.")
 	d.affinityLost = d.new("affinity_lost_total",
@@ -40,6 +42,7 @@ func (x *Extras) collect(e emitter, d *descs) {
 	if x.Affinity != nil {
 		a := x.Affinity()
 		e.gauge(d.affinityPins, float64(a.Pins))
+		e.gauge(d.affinityTentative, float64(a.Tentative))
 		e.gauge(d.affinityCapacity, float64(a.Capacity))
 		e.count(d.affinityEvicted, float64(a.Evicted))
 		e.count(d.affinityLost, float64(a.Lost))

@@ -51,7 +51,7 @@ func extras() Extras {
 	return Extras{
 		Backends:  func() bool { return true },
 		KubeProxy: k,
-		Affinity:  func() Affinity { return Affinity{Pins: 5, Capacity: 262144, Evicted: 1, Lost: 2} },
+		Affinity:  func() Affinity { return Affinity{Pins: 5, Tentative: 3, Capacity: 262144, Evicted: 1, Lost: 2} },
 		SelfCheck: func() SelfCheck { return SelfCheck{Runs: 9, Differences: 0} },
 	}
 }

@@ -82,9 +82,11 @@ type Explanation struct {
 	services.Decision
 	PodRange netip.Prefix // which of Snapshot.Pods the client is in, if it is
 
-	// Pin is the backend that the client is pinned to, if it is pinned. PinInSet: that backend is
-	// in the set of the client's rule, and therefore chosen; Scheduler did not choose then.
+	// Pin is the backend that the client is pinned to, if it is pinned. Tentative: no flow of the
+	// client's has stood since. PinInSet: that backend is in the set of the client's rule, and
+	// therefore chosen; Scheduler did not choose then.
 	Pin       affinity.Pin
+	Tentative bool
 	PinInSet  bool
 	Scheduler services.Scheduler
 	Slot      int    // of the set's Table; -1 where connections were compared
@@ -186,7 +188,7 @@ func (e *Explainer) known(s *Planner, x *Explanation) bool {
 func (x *Explanation) planned(s *Planner, n *Plan) {
 	x.Verdict, x.Notify, x.Error = n.Verdict, n.Notify, n.Error
 	x.Reset = n.Reset
-	x.Decision, x.Pin, x.PinInSet, x.Backend = n.Decision, n.Pin, n.Pinned, n.Backend
+	x.Decision, x.Pin, x.Tentative, x.PinInSet, x.Backend = n.Decision, n.Pin, n.Tentative, n.Pinned, n.Backend
 	x.Slot, x.Source, x.Out = n.Choice.Slot, n.Origin, header.Tuple{}
 	if x.Pod {
 		x.PodRange, _ = s.Snap.Pods.Match(x.Tuple.Src)

@@ -123,7 +123,10 @@ func (x *Explanation) ruleText() string {
 }
 
 func (x *Explanation) affinityText() string {
-	seconds := x.Frontend.Service.AffinitySeconds
+	seconds, pinned := x.Frontend.Service.AffinitySeconds, "pinned"
+	if x.Tentative {
+		pinned = "tentatively pinned"
+	}
 	switch {
 	case seconds == 0:
 		return "none"
@@ -131,10 +134,10 @@ func (x *Explanation) affinityText() string {
 		return fmt.Sprintf("%d s, and the client is not pinned", seconds)
 	case !x.PinInSet:
 		return fmt.Sprintf(
-			"%d s, and the client is pinned to %v, which may not be had", seconds, end(x.Pin.Addr, x.Pin.Port),
+			"%d s, and the client is %s to %v, which may not be had", seconds, pinned, end(x.Pin.Addr, x.Pin.Port),
 		)
 	}
-	return fmt.Sprintf("%d s, and the client is pinned to the backend", seconds)
+	return fmt.Sprintf("%d s, and the client is %s to the backend", seconds, pinned)
 }
 
 func (x *Explanation) schedulerText() string {

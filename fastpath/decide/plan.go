@@ -58,6 +58,7 @@ type Plan struct {
 	Refusal // Queued: the flow may be made
 
 	Pin        affinity.Pin    // of the client; zero if it has none
+	Tentative  bool            // the pin is
 	Pinned     bool            // the pin chose the backend
 	Choice     services.Choice // by the scheduler, if there is no such pin
 	Backend    *services.Backend
@@ -151,7 +152,7 @@ const maxSpeculative = 16
 func (s *Planner) choose(n *Plan, req *Request) {
 	svc := n.Frontend.Service
 	if svc.AffinitySeconds != 0 && s.Pins != nil {
-		n.Pin, _ = s.Pins.Get(s.Now, req.Tuple.Src, svc.Identity)
+		n.Pin, n.Tentative, _ = s.Pins.Get(s.Now, req.Tuple.Src, svc.Identity)
 		if s.follow(n, n.Pin, req.Not) {
 			return
 		}
@@ -236,22 +237,4 @@ func (n *Plan) Certain() bool {
 	}
 	svc := n.Frontend.Service
 	return svc.AffinitySeconds == 0 && !svc.Scheduler.InTurn() && !svc.Scheduler.ByLoad()
-}
-
-// Settle pins the client to the planned backend, or renews its pin, for a service with session
-// affinity (k8s.io/kubernetes pkg/proxy/nftables/proxier.go: the time counts from the client's last
-// new flow). If another worker was faster with a flow of this client, Settle changes the plan to
-// that worker's choice and returns true, so that a client's first two flows have one backend.
-func (s *Planner) Settle(n *Plan, req *Request) (moved bool) {
-	svc := n.Frontend.Service
-	if svc.AffinitySeconds == 0 || s.Pins == nil {
-		return false
-	}
-	want := affinity.Pin{Addr: n.Backend.Addr, Port: n.Backend.Port}
-	got := s.Pins.Settle(s.Now, req.Tuple.Src, svc.Identity, want, n.Pin, svc.AffinitySeconds)
-	if got == want || !s.follow(n, got, req.Not) {
-		return false
-	}
-	s.address(n, req)
-	return true
 }

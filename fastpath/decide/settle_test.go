@@ -59,7 +59,7 @@ func TestSettleTakesTheFirstPin(t *testing.T) {
 				Proto: header.ProtoTCP}, Opens: true, TTL: 64}
 			var n Plan
 			s.Plan(&n, &req)
-			pins.Set(now, at("198.51.100.8"), 7, affinity.Pin{Addr: stranger, Port: 8080}, 60)
+			pins.Confirm(now, at("198.51.100.8"), 7, affinity.Pin{Addr: stranger, Port: 8080}, 60)
 			lost := Request{Tuple: &header.Tuple{Src: at("198.51.100.8"), Dst: f.Key.Addr, SrcPort: 1, DstPort: 80,
 				Proto: header.ProtoTCP}, Opens: true, TTL: 64, Not: set.Backends[1]}
 			var again Plan
@@ -70,7 +70,7 @@ func TestSettleTakesTheFirstPin(t *testing.T) {
 				t.Fatalf("the plan is %+v", n)
 			}
 			if tt.faster != (header.Addr{}) {
-				pins.Set(now, client, 7, affinity.Pin{Addr: tt.faster, Port: 8080}, 60)
+				pins.Confirm(now, client, 7, affinity.Pin{Addr: tt.faster, Port: 8080}, 60)
 			}
 			s.Settle(&n, &req)
 			if n.Backend.Addr != tt.backend || n.Origin != tt.origin || n.Route.Kind != tt.kind || n.Verdict != queued {

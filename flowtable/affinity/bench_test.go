@@ -11,7 +11,7 @@ func BenchmarkAffinity(b *testing.B) {
 	for _, n := range []int{1 << 10, 1 << 16, 1 << 20} {
 		tb := testTable(b, n)
 		for i := range n {
-			tb.Set(bootTime, client(i), 7, backend(i%1000), 10800)
+			tb.Confirm(bootTime, client(i), 7, backend(i%1000), 10800)
 		}
 		// An order that no prefetcher guesses.
 		at := func(i int) int { return int(uint64(i) * 2654435761 % uint64(n)) }
@@ -51,7 +51,7 @@ func BenchmarkForget(b *testing.B) {
 	const n = 1 << 18
 	tb := testTable(b, n)
 	for i := range n {
-		tb.Set(bootTime, client(i), 7, backend(i%1000), 10800)
+		tb.Confirm(bootTime, client(i), 7, backend(i%1000), 10800)
 	}
 	b.ReportAllocs()
 	for b.Loop() {

@@ -5,9 +5,18 @@
 //
 // What a pin means is kube-proxy's ClientIP affinity (k8s.io/kubernetes pkg/proxy/nftables,
 // Service.spec.sessionAffinityConfig): its key is the client's address and the service port, so
-// that all frontends of the port share it. Each new flow sets it again and restarts its time;
-// packets of flows do not. The caller decides whether a pin's backend may still be used, and if
-// not, settles on another (Settle).
+// that all frontends of the port share it. Each new flow that comes to stand sets it again, and
+// its time counts from then; other packets do not touch it. Whether a pin's backend may still be
+// used is the caller's to judge; if not, the caller settles on another.
+//
+// A packet that opens a flow may have a forged source. So a pin is tentative at first, and
+// confirmed when a flow of the client's stands:
+//
+//	new flow ── Settle ──► tentative ── Confirm ──► confirmed
+//	                       gives way to any pin     gives way to confirmed pins only
+//
+// A tentative pin is there for the other first flows of a client. It never takes the slot of
+// another client's confirmed pin, and never makes a confirmed one last longer.
 //
 // # The shape in memory
 //
@@ -15,9 +24,9 @@
 //	set, 512 B:  ctl | 10 tags of 16 bits | 10 slots of 48 B
 //
 // The hash of the key, which is keyed, chooses the set; five pins to a set on average when there
-// are as many as configured. In a full set the pin that ends first gives way. There are no
-// pointers in it: it is the heap (NewHeap) or a file on tmpfs (OpenFile), which keeps the pins
-// when the process ends. Times are CLOCK_BOOTTIME, by argument.
+// are as many as configured. In a full set a tentative pin gives way, else the one that ends
+// first. There are no pointers in it: it is the heap (NewHeap) or a file on tmpfs (OpenFile),
+// which keeps the pins when the process ends. Times are CLOCK_BOOTTIME, by argument.
 //
 // # No locks
 //

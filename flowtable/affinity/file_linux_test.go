@@ -42,11 +42,11 @@ func TestFileKeepsPins(t *testing.T) {
 	}
 	const n = 600
 	for i := range n {
-		f.Table.Set(bootTime, client(i), 7, backend(i), uint32(100+i%2*100))
+		f.Table.Confirm(bootTime, client(i), 7, backend(i), uint32(100+i%2*100))
 	}
 	for i := range f.Table.sets[:50] {
 		s := &f.Table.sets[i]
-		at, _, ok := s.claim(s.ctl.Load(), -1, 0)
+		at, _, ok := s.claim(s.ctl.Load(), -1, 0, false)
 		if !ok {
 			t.Fatal("no slot to claim")
 		}
@@ -61,7 +61,7 @@ func TestFileKeepsPins(t *testing.T) {
 	}
 	validate(t, f.Table)
 	for i := range n {
-		if p, ok := f.Table.Get(bootTime, client(i), 7); ok && p != backend(i) {
+		if p, _, ok := f.Table.Get(bootTime, client(i), 7); ok && p != backend(i) {
 			t.Errorf("client %d has %+v", i, p)
 		}
 	}
@@ -80,6 +80,33 @@ func TestFileKeepsPins(t *testing.T) {
 	}
 }
 
+// A file of the version that knew no tentative pins is converted: its pins are kept, and confirmed,
+// however often their slots were written.
+func TestFileOfTheVersionBefore(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "affinity")
+	f := mustOpen(t, path, fileConfig, bootTime)
+	f.Table.Confirm(bootTime, client(1), 7, backend(1), 1000)
+	f.Table.Confirm(bootTime, client(2), 7, backend(2), 1000)
+	who := client(1)
+	key := keyOf(&who, 7)
+	s, tag := f.Table.place(&key)
+	var e entry
+	_, at := s.read(tag, &key, &e)
+	s.slots[at].end.Or(1 << 15) // written 32,768 times
+	mapped.Slice[head](f.file.Mem, 0, 1)[0].version = untentative
+	mustClose(t, f)
+	f = mustOpen(t, path, fileConfig, bootTime)
+	defer mustClose(t, f)
+	if f.Recovery != (Recovery{Kept: 2}) {
+		t.Errorf("%+v", f.Recovery)
+	}
+	for n := 1; n <= 2; n++ {
+		if p, tentative, ok := f.Table.Get(bootTime, client(n), 7); p != backend(n) || tentative || !ok {
+			t.Errorf("client %d: %+v, tentative %v, %v", n, p, tentative, ok)
+		}
+	}
+}
+
 func TestFileOfAnotherKind(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -88,7 +115,7 @@ func TestFileOfAnotherKind(t *testing.T) {
 		why  string
 	}{
 		{"magic", func(h *head) { h.magic++ }, fileConfig, "no affinity table"},
-		{"version", func(h *head) { h.version++ }, fileConfig, "version 2"},
+		{"version", func(h *head) { h.version++ }, fileConfig, "version 3"},
 		{"sets", func(h *head) { h.setBytes *= 2 }, fileConfig, "made for"},
 		{"no key", func(h *head) { h.secret = flowtable.HashKey{} }, fileConfig, "no hash key"},
 		{"another size", func(*head) {}, Config{Clients: 5000}, "bytes"},
@@ -98,7 +125,7 @@ func TestFileOfAnotherKind(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "affinity")
 			f := mustOpen(t, path, fileConfig, bootTime)
-			f.Table.Set(bootTime, client(1), 7, backend(1), 1000)
+			f.Table.Confirm(bootTime, client(1), 7, backend(1), 1000)
 			c.edit(&mapped.Slice[head](f.file.Mem, 0, 1)[0])
 			mustClose(t, f)
 			f = mustOpen(t, path, c.want, bootTime)
@@ -106,10 +133,10 @@ func TestFileOfAnotherKind(t *testing.T) {
 			if !f.Recovery.Fresh || !strings.Contains(f.Recovery.Why, c.why) {
 				t.Errorf("%+v, want a fresh table because of %q", f.Recovery, c.why)
 			}
-			if _, ok := f.Table.Get(bootTime, client(1), 7); ok {
+			if _, _, ok := f.Table.Get(bootTime, client(1), 7); ok {
 				t.Error("a fresh table has a pin")
 			}
-			f.Table.Set(bootTime, client(1), 7, backend(1), 1000)
+			f.Table.Confirm(bootTime, client(1), 7, backend(1), 1000)
 			validate(t, f.Table)
 		})
 	}
@@ -149,7 +176,7 @@ func TestRecoverDamaged(t *testing.T) {
 			words := make([]uint64, size/8) // aligned as a set must be
 			mem := unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), size)
 			tb := format(mem, &fileConfig)
-			tb.Set(bootTime, client(1), 7, backend(1), 1000)
+			tb.Confirm(bootTime, client(1), 7, backend(1), 1000)
 			who := client(1)
 			key := keyOf(&who, 7)
 			s, tag := tb.place(&key)

@@ -94,20 +94,20 @@ func TestHammer(t *testing.T) {
 		for op := range operations {
 			n, svc := rnd.IntN(clients), uint64(rnd.IntN(services))
 			now := bootTime + flowtable.Time(op)*second/100
-			pin, ok := tb.Get(now, client(n), svc)
+			pin, _, ok := tb.Get(now, client(n), svc)
 			if ok && !proven(t, n, svc, pin) {
 				return
 			}
 			switch want := proof(n, svc, rnd.Uint64()); rnd.IntN(10) {
 			case 0:
-				tb.Set(now, client(n), svc, want, uint32(1+rnd.IntN(20)))
+				tb.Confirm(now, client(n), svc, want, uint32(1+rnd.IntN(20)))
 			case 1, 2, 3:
 				if !proven(t, n, svc, tb.Settle(now, client(n), svc, want, pin, uint32(1+rnd.IntN(20)))) {
 					return
 				}
 			case 4:
 				if ok {
-					tb.Settle(now, client(n), svc, pin, pin, uint32(1+rnd.IntN(20)))
+					tb.Confirm(now, client(n), svc, pin, uint32(1+rnd.IntN(20)))
 				}
 			case 5:
 				if rnd.IntN(50) == 0 {
@@ -136,21 +136,21 @@ func TestReadersSeeOnePinDuringMoves(t *testing.T) {
 	}
 	tb := testTable(t, 1)
 	for n := range setSlots { // full
-		tb.Set(bootTime, client(n), 7, backend(n), 1000)
+		tb.Confirm(bootTime, client(n), 7, backend(n), 1000)
 	}
-	tb.Set(bootTime, client(0), 7, backend(100), 2000)
+	tb.Confirm(bootTime, client(0), 7, backend(100), 2000)
 	var stop atomic.Bool
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for i := 0; !stop.Load(); i++ {
-			tb.Set(bootTime, client(0), 7, backend(100+i%2), uint32(2000+i%3))
-			tb.Set(bootTime, client(1+i%50), 7, backend(1), uint32(1+i%900))
+			tb.Confirm(bootTime, client(0), 7, backend(100+i%2), uint32(2000+i%3))
+			tb.Confirm(bootTime, client(1+i%50), 7, backend(1), uint32(1+i%900))
 		}
 	})
 	for range 4 * runtime.GOMAXPROCS(0) {
 		wg.Go(func() {
 			for !stop.Load() {
-				if p, ok := tb.Get(bootTime, client(0), 7); !ok || p != backend(100) && p != backend(101) {
+				if p, _, ok := tb.Get(bootTime, client(0), 7); !ok || p != backend(100) && p != backend(101) {
 					t.Errorf("the pin is %+v, %v", p, ok)
 					return
 				}
@@ -168,10 +168,10 @@ func TestReadersSeeOnePinDuringMoves(t *testing.T) {
 func TestStoppedWriters(t *testing.T) {
 	tb := testTable(t, 1)
 	s := &tb.sets[0]
-	tb.Set(bootTime, client(0), 7, backend(0), 1000)
+	tb.Confirm(bootTime, client(0), 7, backend(0), 1000)
 	claim := func() {
 		t.Helper()
-		if _, _, ok := s.claim(s.ctl.Load(), 0, 0); !ok {
+		if _, _, ok := s.claim(s.ctl.Load(), 0, 0, false); !ok {
 			t.Fatal("no slot to claim")
 		}
 	}
@@ -179,28 +179,24 @@ func TestStoppedWriters(t *testing.T) {
 		if p := tb.Settle(bootTime, client(n), 7, backend(n), Pin{}, 10); p != backend(n) {
 			t.Errorf("with %d writers stopped: settled on %+v", n-1, p)
 		}
-		if p, ok := tb.Get(bootTime, client(n), 7); !ok || p != backend(n) {
+		if p, _, ok := tb.Get(bootTime, client(n), 7); !ok || p != backend(n) {
 			t.Errorf("with %d writers stopped: pinned to %+v, %v", n-1, p, ok)
 		}
 		claim()
 	}
 	lost := tb.Counts(bootTime).Lost
-	if p, ok := tb.Get(bootTime, client(0), 7); !ok || p != backend(0) || lost != 0 {
+	if p, _, ok := tb.Get(bootTime, client(0), 7); !ok || p != backend(0) || lost != 0 {
 		t.Fatalf("the pin that no writer claimed: %+v, %v; %d updates lost", p, ok, lost)
 	}
-	if p := tb.Settle(bootTime, client(0), 7, backend(5), backend(0), 10); p != backend(5) {
-		t.Errorf("settled on %+v", p)
-	}
-	if p, ok := tb.Get(bootTime, client(0), 7); !ok || p != backend(0) {
+	tb.Confirm(bootTime, client(0), 7, backend(5), 10)
+	if p, _, ok := tb.Get(bootTime, client(0), 7); !ok || p != backend(0) {
 		t.Errorf("an update that is lost should leave the pin: %+v, %v", p, ok)
 	}
 	if lost := tb.Counts(bootTime).Lost; lost != 1 {
 		t.Errorf("%d updates lost, want 1", lost)
 	}
-	if p := tb.Settle(bootTime, client(0), 7, backend(0), backend(0), 2000); p != backend(0) {
-		t.Errorf("prolonged: %+v", p)
-	}
-	if _, ok := tb.Get(bootTime+1999*second, client(0), 7); !ok {
+	tb.Confirm(bootTime, client(0), 7, backend(0), 2000)
+	if _, _, ok := tb.Get(bootTime+1999*second, client(0), 7); !ok {
 		t.Error("to prolong a pin takes no slot, and should have worked")
 	}
 }

@@ -36,7 +36,10 @@ type head struct {
 const (
 	headBytes   = 4096
 	headMagic   = 0x7974696e69666661 // "affinity", little endian
-	headVersion = 1
+	headVersion = 2
+	// untentative is the version before, in which a count had the bit of endTentative: no pin of it
+	// was tentative. The rest is the same.
+	untentative = 1
 )
 
 // Size returns how many bytes of memory a table needs in a file.
@@ -78,6 +81,12 @@ func recoverTable(mem []byte, c *Config, now flowtable.Time) (t *Table, r Recove
 	t, h := view(mem, c)
 	want := c.describe(len(mem))
 	want.secret = h.secret
+	if before := want; h.version == untentative {
+		if before.version = untentative; *h == before {
+			t.confirmAll()
+			h.version = headVersion // last: who is stopped in between begins again
+		}
+	}
 	switch {
 	case h.magic != want.magic:
 		return nil, r, fmt.Errorf("%w: no affinity table here", ErrLayout)
@@ -93,6 +102,15 @@ func recoverTable(mem []byte, c *Config, now flowtable.Time) (t *Table, r Recove
 		t.recoverSet(&t.sets[i], ticksAt(now), &r)
 	}
 	return t, r, nil
+}
+
+// confirmAll converts the sets of version untentative.
+func (t *Table) confirmAll() {
+	for i := range t.sets {
+		for at := range t.sets[i].slots {
+			t.sets[i].slots[at].end.And(^uint64(endTentative))
+		}
+	}
 }
 
 // recoverSet keeps the pins of a set that are whole. It frees claimed slots: no reader has seen

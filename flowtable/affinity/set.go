@@ -47,7 +47,7 @@ type set struct {
 type slot struct {
 	key     [3]atomic.Uint64 // client address, service
 	backend [2]atomic.Uint64 // address
-	end     atomic.Uint64    // end of the pin in ticks << 32 | port << 16 | how often written
+	end     atomic.Uint64    // packEnd, and how often the slot was written
 }
 
 const (
@@ -62,10 +62,27 @@ type entry struct {
 	end     uint64
 }
 
-func packEnd(until ticks, port uint16) uint64 { return uint64(until)<<32 | uint64(port)<<16 }
+// The end of a pin, the backend's port, whether the pin is tentative, and how often its slot was
+// written:
+//
+//	63        32 31      16  15  14       0
+//	[ until, ticks ][ port ][tnt][ written ]
+const (
+	endTentative = 1 << 15
+	endWritten   = 1<<15 - 1
+)
 
-func (e *entry) until() ticks { return ticks(e.end >> 32) }
-func (e *entry) port() uint16 { return uint16(e.end >> 16) }
+func packEnd(until ticks, port uint16, tentative bool) uint64 {
+	end := uint64(until)<<32 | uint64(port)<<16
+	if tentative {
+		end |= endTentative
+	}
+	return end
+}
+
+func (e *entry) until() ticks    { return ticks(e.end >> 32) }
+func (e *entry) port() uint16    { return uint16(e.end >> 16) }
+func (e *entry) tentative() bool { return e.end&endTentative != 0 }
 
 func (e *entry) pins(backend [2]uint64, port uint16) bool {
 	return e.backend == backend && e.port() == port
@@ -111,14 +128,14 @@ func (s *set) tag(i int) uint16 {
 	return uint16(s.tags[i/tagsPer].Load() >> (i % tagsPer * tagBits))
 }
 
-// claim takes a slot other than keep to write a pin in: a free one, or else that of the pin which
-// ends first (about first, if that pin is being set again). It fails if ctl is not c any more, or
-// if all others are claimed.
-func (s *set) claim(c uint64, keep int, now ticks) (at int, evicted, ok bool) {
+// claim takes a slot to write a pin in: a free one, or else the one that victim returns. evicted:
+// it had a confirmed pin with some time left. at is -1 if there is none to take. ok is false if ctl
+// is not c any more.
+func (s *set) claim(c uint64, own int, now ticks, tentative bool) (at int, evicted, ok bool) {
 	free := ^(c | c>>claimShift) & slotMask
 	if free == 0 {
-		if at, evicted = s.first(c, keep, now); at < 0 {
-			return 0, false, false
+		if at, evicted = s.victim(c, own, now, tentative); at < 0 {
+			return -1, false, false
 		}
 	} else {
 		at = bits.TrailingZeros64(free)
@@ -127,22 +144,39 @@ func (s *set) claim(c uint64, keep int, now ticks) (at int, evicted, ok bool) {
 	return at, evicted, s.ctl.CompareAndSwap(c, next+versionOne)
 }
 
-// first returns the valid slot that ends first, and whether it has not ended yet.
-func (s *set) first(c uint64, keep int, now ticks) (at int, alive bool) {
+// victim returns the valid slot whose pin gives way to another key's: one that has ended, else a
+// tentative one, else, to a pin that is confirmed, a confirmed one; of several, the one that ends
+// first. own is the slot of the writer's key: the pin that is replaced is there until the new one
+// is, but where a tentative pin finds no other slot.
+func (s *set) victim(c uint64, own int, now ticks, tentative bool) (at int, evicted bool) {
+	const ended, unconfirmed, confirmed, last, none = 0, 1, 2, 3, 4
 	at = -1
-	var left int32
+	best, first := none, int32(0)
 	for m := c & slotMask; m != 0; m &= m - 1 {
 		i := bits.TrailingZeros64(m)
-		l := ticks(s.slots[i].end.Load() >> 32).since(now)
-		if i != keep && (at < 0 || l < left) {
-			at, left = i, l
+		e := entry{end: s.slots[i].end.Load()}
+		rank, left := confirmed, e.until().since(now)
+		switch {
+		case i == own && tentative:
+			rank = last
+		case i == own:
+			rank = none
+		case left < 0:
+			rank = ended
+		case e.tentative():
+			rank = unconfirmed
+		case tentative:
+			rank = none
+		}
+		if rank < best || rank == best && rank != none && left < first {
+			at, best, first = i, rank, left
 		}
 	}
-	return at, left >= 0
+	return at, best == confirmed
 }
 
 // write fills a claimed slot. It increments the count in the end word, so that a writer that has
-// read the former end and is about to change it (prolong) fails.
+// read the former end and is about to change it (renew) fails.
 func (s *set) write(at int, tag uint16, e *entry) {
 	w, shift := &s.tags[at/tagsPer], at%tagsPer*tagBits
 	w.And(^(uint64(1<<tagBits-1) << shift))
@@ -154,7 +188,7 @@ func (s *set) write(at int, tag uint16, e *entry) {
 	for i := range e.backend {
 		l.backend[i].Store(e.backend[i])
 	}
-	l.end.Store(e.end | uint64(uint16(l.end.Load()+1)))
+	l.end.Store(e.end | (l.end.Load()+1)&endWritten)
 }
 
 // commit makes a claimed slot the key's pin, instead of slot old (-1: there is none).

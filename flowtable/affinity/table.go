@@ -105,39 +105,42 @@ func (t *Table) place(key *[3]uint64) (s *set, tag uint16) {
 }
 
 // Get returns the pin of a client's flows to a service (services.Service.Identity), if it
-// has one. It does not make the pin last longer.
-func (t *Table) Get(now flowtable.Time, client header.Addr, service uint64) (Pin, bool) {
+// has one, and whether that is tentative. It does not make the pin last longer.
+func (t *Table) Get(now flowtable.Time, client header.Addr, service uint64) (pin Pin, tentative, ok bool) {
 	key := keyOf(&client, service)
 	s, tag := t.place(&key)
 	var e entry
 	if _, at := s.read(tag, &key, &e); at < 0 || !e.alive(ticksAt(now)) {
-		return Pin{}, false
+		return Pin{}, false, false
 	}
-	return e.pin(), true
+	return e.pin(), e.tentative(), true
 }
 
-// Set pins a client to a backend, in place of its former pin. The pin lasts for seconds, from 1
-// to MaxSeconds, and up to a tenth of a second more.
-func (t *Table) Set(now flowtable.Time, client header.Addr, service uint64, pin Pin, seconds uint32) {
-	o := settling{now: ticksAt(now), want: pin, force: true, tries: maxTries}
+// Confirm is for a flow that stands: it pins the client to the flow's backend, in place of its
+// former pin. The pin lasts for seconds, from 1 to MaxSeconds, and up to a tenth of a second more.
+func (t *Table) Confirm(now flowtable.Time, client header.Addr, service uint64, pin Pin, seconds uint32) {
+	o := settling{now: ticksAt(now), want: pin, tries: maxTries}
 	t.settle(&o, &client, service, seconds)
 }
 
-// Settle is called for a new flow whose worker has read the pin old (the zero Pin: none) and has
-// chosen want. It pins the client to want and returns want. But if another worker has pinned the
-// client to a third backend meanwhile, it renews that pin and returns it: so workers that see a
-// client's first flows at once agree. If the client has lost its pin meanwhile, Settle pins it to
-// want. It also returns want if the pin cannot be stored (Counts.Lost).
+// Settle is for a new flow, of which it is not known whether its client is who it says. Its worker
+// has read old (the zero Pin: none) and would take want. Settle pins the client to want,
+// tentatively, and returns it; but if the client is pinned to something else than old meanwhile,
+// it returns that. So workers that see a client's first flows at once agree. If the client has
+// lost the pin meanwhile, want is taken. A tentative pin that is there lasts on; a confirmed one
+// does not, and gives way only if it is old and not want: the caller must have found that it
+// cannot be used. Where want cannot be stored, it is returned all the same: in a set that is full
+// of confirmed pins it has no room.
 func (t *Table) Settle(now flowtable.Time, client header.Addr, service uint64, want, old Pin, seconds uint32) Pin {
-	o := settling{now: ticksAt(now), want: want, old: old, tries: maxTries}
+	o := settling{now: ticksAt(now), want: want, old: old, tentative: true, tries: maxTries}
 	return t.settle(&o, &client, service, seconds)
 }
 
-// settling is one Set or Settle under way.
+// settling is one Confirm or Settle under way.
 type settling struct {
 	now       ticks
 	want, old Pin
-	force     bool
+	tentative bool // Settle
 	tries     int
 }
 
@@ -154,14 +157,14 @@ func (t *Table) settle(o *settling, client *header.Addr, service uint64, seconds
 	for range o.tries {
 		c, at := s.read(tag, &mine.key, &e)
 		if at >= 0 && e.alive(o.now) {
-			if p := e.pin(); !o.force && p != o.old {
+			if p := e.pin(); o.tentative && p != o.old {
 				o.want = p
 			}
 		}
-		mine.backend, mine.end = wordsOf(&o.want.Addr), packEnd(until, o.want.Port)
+		mine.backend, mine.end = wordsOf(&o.want.Addr), packEnd(until, o.want.Port, o.tentative)
 		switch {
 		case at >= 0 && e.pins(mine.backend, o.want.Port):
-			if !s.prolong(c, at, e.end, until) {
+			if !s.renew(c, at, &e, o.now, mine.end) {
 				continue
 			}
 			if claimed >= 0 {
@@ -169,9 +172,12 @@ func (t *Table) settle(o *settling, client *header.Addr, service uint64, seconds
 			}
 			return o.want
 		case claimed < 0:
-			n, evicted, ok := s.claim(c, at, o.now)
-			if ok {
+			n, evicted, ok := s.claim(c, at, o.now, o.tentative)
+			switch {
+			case ok:
 				claimed = n
+			case n < 0 && o.tentative && s.ctl.Load() == c && c>>claimShift&slotMask == 0:
+				return o.want // all are confirmed
 			}
 			if ok && evicted {
 				t.evicted.Add(1)
@@ -190,12 +196,21 @@ func (t *Table) settle(o *settling, client *header.Addr, service uint64, seconds
 	return o.want
 }
 
-// prolong gives the pin of a valid slot another end, and reports whether the slot still held that
-// pin then.
-func (s *set) prolong(c uint64, at int, end uint64, until ticks) bool {
-	next := end&(1<<32-1) | uint64(until)<<32
-	if next == end {
+// renew gives the pin of a valid slot another end (packEnd), and reports whether the slot still
+// was that pin's when it had it. What is tentative changes no confirmed pin that is alive.
+func (s *set) renew(c uint64, at int, e *entry, now ticks, end uint64) bool {
+	kept := e.alive(now) && !e.tentative()
+	next := end | e.end&endWritten
+	if next == e.end || kept && next&endTentative != 0 {
 		return true // several flows of a client in one tick write nothing
 	}
-	return s.slots[at].end.CompareAndSwap(end, next) && s.ctl.Load() == c
+	if !s.slots[at].end.CompareAndSwap(e.end, next) {
+		return false
+	}
+	if kept || next&endTentative != 0 && e.alive(now) {
+		return s.ctl.Load() == c
+	}
+	// Before, the pin might have been another's to take. Who has judged it so, and has not taken
+	// it yet, finds another ctl.
+	return s.ctl.CompareAndSwap(c, c+versionOne)
 }

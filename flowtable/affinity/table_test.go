@@ -12,7 +12,7 @@ import (
 func TestSettle(t *testing.T) {
 	type step struct {
 		at        time.Duration
-		do        string // settle, set, get
+		do        string // settle, confirm, get
 		want, old int    // backends; 0 is none
 		got       int
 		seconds   uint32
@@ -47,9 +47,23 @@ func TestSettle(t *testing.T) {
 		{"the same after its end", []step{{0, "settle", 1, 0, 1, 10}, {11 * time.Second, "settle", 1, 0, 1, 10},
 			{21 * time.Second, "get", 0, 0, 1, 0}}},
 		{"lost meanwhile", []step{{0, "settle", 2, 1, 2, 10}, {0, "get", 0, 0, 2, 0}}},
-		{"set in place of another", []step{{0, "settle", 1, 0, 1, 10}, {0, "set", 2, 0, 0, 5},
+		{"a flow that stands confirms it", []step{{0, "settle", 1, 0, 1, 10}, {5 * time.Second, "confirm", 1, 0, 0, 20},
+			{25 * time.Second, "get", 0, 0, 1, 0}, {26 * time.Second, "get", 0, 0, 0, 0}}},
+		{"a new flow does not prolong a confirmed one", []step{{0, "confirm", 1, 0, 0, 10},
+			{9 * time.Second, "settle", 1, 1, 1, 10}, {10 * time.Second, "get", 0, 0, 1, 0},
+			{11 * time.Second, "get", 0, 0, 0, 0}}},
+		{"nor does another's", []step{{0, "confirm", 1, 0, 0, 10}, {9 * time.Second, "settle", 2, 0, 1, 10},
+			{11 * time.Second, "get", 0, 0, 0, 0}}},
+		{"nor does a new flow shorten it", []step{{0, "confirm", 1, 0, 0, 100}, {0, "settle", 1, 1, 1, 10},
+			{99 * time.Second, "get", 0, 0, 1, 0}}},
+		{"a confirmed one whose backend is gone moves", []step{{0, "confirm", 1, 0, 0, 100}, {0, "settle", 2, 1, 2, 10},
+			{9 * time.Second, "get", 0, 0, 2, 0}, {11 * time.Second, "get", 0, 0, 0, 0}}},
+		{"a new flow after its end is tentative", []step{{0, "confirm", 1, 0, 0, 10},
+			{11 * time.Second, "settle", 1, 0, 1, 10}, {12 * time.Second, "settle", 1, 1, 1, 10},
+			{22 * time.Second, "get", 0, 0, 1, 0}}},
+		{"confirmed in place of another", []step{{0, "settle", 1, 0, 1, 10}, {0, "confirm", 2, 0, 0, 5},
 			{5 * time.Second, "get", 0, 0, 2, 0}, {6 * time.Second, "get", 0, 0, 0, 0}}},
-		{"the longest", []step{{0, "set", 1, 0, 0, 1 << 31}, {MaxSeconds * time.Second, "get", 0, 0, 1, 0},
+		{"the longest", []step{{0, "confirm", 1, 0, 0, 1 << 31}, {MaxSeconds * time.Second, "get", 0, 0, 1, 0},
 			{(MaxSeconds + 1) * time.Second, "get", 0, 0, 0, 0}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -67,18 +81,18 @@ func TestSettle(t *testing.T) {
 					switch s.do {
 					case "settle":
 						got = tb.Settle(now, client(n), 7, pin(s.want), pin(s.old), s.seconds)
-					case "set":
-						tb.Set(now, client(n), 7, pin(s.want), s.seconds)
+					case "confirm":
+						tb.Confirm(now, client(n), 7, pin(s.want), s.seconds)
 					case "get":
 						var ok bool
-						if got, ok = tb.Get(now, client(n), 7); ok != (s.got != 0) {
+						if got, _, ok = tb.Get(now, client(n), 7); ok != (s.got != 0) {
 							t.Errorf("client %d, %+v: found: %v", n, s, ok)
 						}
 					}
 					if got != want {
 						t.Errorf("client %d, %+v: got %+v, want %+v", n, s, got, want)
 					}
-					if _, ok := tb.Get(now, client(n), 8); ok {
+					if _, _, ok := tb.Get(now, client(n), 8); ok {
 						t.Error("another service has the pin")
 					}
 				}
@@ -92,8 +106,9 @@ func TestSettle(t *testing.T) {
 type model map[[3]uint64]modelPin
 
 type modelPin struct {
-	pin   Pin
-	until flowtable.Time
+	pin       Pin
+	until     flowtable.Time
+	tentative bool
 }
 
 func (m model) get(now flowtable.Time, k [3]uint64) (Pin, bool) {
@@ -103,11 +118,14 @@ func (m model) get(now flowtable.Time, k [3]uint64) (Pin, bool) {
 	return Pin{}, false
 }
 
-func (m model) settle(now flowtable.Time, k [3]uint64, want, old Pin, seconds uint32, force bool) Pin {
-	if p, ok := m.get(now, k); ok && p != old && !force {
+func (m model) settle(now flowtable.Time, k [3]uint64, want, old Pin, seconds uint32) Pin {
+	p, ok := m.get(now, k)
+	if ok && p != old {
 		want = p
 	}
-	m[k] = modelPin{want, now + flowtable.Time(seconds)*second}
+	if !ok || p != want || m[k].tentative {
+		m[k] = modelPin{want, now + flowtable.Time(seconds)*second, true}
+	}
 	return want
 }
 
@@ -128,15 +146,15 @@ func TestOracle(t *testing.T) {
 		k := keyOf(&who, svc)
 		switch rnd.IntN(20) {
 		case 0:
-			tb.Set(now, who, svc, backend(op%5), seconds)
-			m.settle(now, k, backend(op%5), Pin{}, seconds, true)
+			tb.Confirm(now, who, svc, backend(op%5), seconds)
+			m[k] = modelPin{backend(op % 5), now + flowtable.Time(seconds)*second, false}
 		case 1, 2, 3, 4, 5, 6:
 			old, _ := m.get(now, k)
 			if rnd.IntN(3) == 0 {
 				old = Pin{}
 			}
 			want := backend(rnd.IntN(5))
-			got, expect := tb.Settle(now, who, svc, want, old, seconds), m.settle(now, k, want, old, seconds, false)
+			got, expect := tb.Settle(now, who, svc, want, old, seconds), m.settle(now, k, want, old, seconds)
 			if got != expect {
 				t.Fatalf("operation %d: settled on %+v, the map on %+v", op, got, expect)
 			}
@@ -145,7 +163,7 @@ func TestOracle(t *testing.T) {
 				compareAll(t, tb, m, now, backend(rnd.IntN(5)), svc)
 			}
 		default:
-			got, ok := tb.Get(now, who, svc)
+			got, _, ok := tb.Get(now, who, svc)
 			if want, has := m.get(now, k); got != want || ok != has {
 				t.Fatalf("operation %d: %+v %v, the map has %+v %v", op, got, ok, want, has)
 			}
@@ -160,10 +178,12 @@ func TestOracle(t *testing.T) {
 // compareAll compares what Each, Counts and Forget return with the map.
 func compareAll(t *testing.T, tb *Table, m model, now flowtable.Time, gone Pin, svc uint64) {
 	t.Helper()
-	live, match := 0, 0
+	live, tentative, match := 0, 0, 0
 	for k := range m {
 		if p, ok := m.get(now, k); ok {
-			live++
+			if live++; m[k].tentative {
+				tentative++
+			}
 			if p == gone && k[2] == svc {
 				match++
 			}
@@ -172,13 +192,13 @@ func compareAll(t *testing.T, tb *Table, m model, now flowtable.Time, gone Pin, 
 	seen := 0
 	tb.Each(now, func(e *Entry) bool {
 		p := m[keyOf(&e.Client, e.Service)]
-		if seen++; p.pin != e.Pin || p.until != now+flowtable.Time(e.Left) {
+		if seen++; p.pin != e.Pin || p.tentative != e.Tentative || p.until != now+flowtable.Time(e.Left) {
 			t.Errorf("walked over %+v, the map has %+v", e, p)
 		}
 		return true
 	})
-	if c := tb.Counts(now); seen != live || c.Live != live {
-		t.Errorf("%d pins walked over, %d counted, the map has %d", seen, c.Live, live)
+	if c := tb.Counts(now); seen != live || c.Live+c.Tentative != live || c.Tentative != tentative {
+		t.Errorf("%d pins walked over, %+v counted, the map has %d, %d of them tentative", seen, c, live, tentative)
 	}
 	forgotten := tb.Forget(now, func(service uint64, pin Pin) bool { return pin == gone && service == svc })
 	for k, p := range m {
@@ -204,28 +224,34 @@ func TestFullSet(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			tb := testTable(t, 1) // one set
 			for n := range setSlots {
-				tb.Set(bootTime, client(n), 7, backend(n), uint32(10+10*((n+4)%setSlots))) // 6 ends first
+				tb.Confirm(bootTime, client(n), 7, backend(n), uint32(10+10*((n+4)%setSlots))) // 6 ends first
 			}
 			if live := tb.Counts(bootTime).Live; live != setSlots {
 				t.Fatalf("%d pins of %d", live, setSlots)
 			}
 			now := bootTime + c.later
-			tb.Set(now, client(100), 7, backend(1), 1)
+			tb.Confirm(now, client(100), 7, backend(1), 1)
 			for n := range setSlots {
-				if p, ok := tb.Get(now, client(n), 7); ok != (n != 6) || ok && p != backend(n) {
+				if p, _, ok := tb.Get(now, client(n), 7); ok != (n != 6) || ok && p != backend(n) {
 					t.Errorf("pin %d: %+v %v", n, p, ok)
 				}
 			}
-			if p, ok := tb.Get(now, client(100), 7); !ok || p != backend(1) {
+			if p, _, ok := tb.Get(now, client(100), 7); !ok || p != backend(1) {
 				t.Errorf("the new pin: %+v %v", p, ok)
 			}
 			if got := tb.Counts(now); got.Evicted != c.evicted || got.Live != setSlots || got.Lost != 0 {
 				t.Errorf("%+v, want %d evicted", got, c.evicted)
 			}
-			// A pin that moves in a full set takes its own place in the end, or another's, but is
-			// never without.
+			// A confirmed pin that cannot be used gives its own slot, where all others are
+			// confirmed.
 			if p := tb.Settle(now, client(100), 7, backend(2), backend(1), 1); p != backend(2) {
 				t.Errorf("moved to %+v", p)
+			}
+			if p, tentative, ok := tb.Get(now, client(100), 7); !ok || !tentative || p != backend(2) {
+				t.Errorf("moved: %+v, tentative %v, %v", p, tentative, ok)
+			}
+			if got := tb.Counts(now); got.Evicted != c.evicted || got.Live != setSlots-1 || got.Tentative != 1 {
+				t.Errorf("moved: %+v", got)
 			}
 			validate(t, tb)
 		})
@@ -237,7 +263,7 @@ func TestCapacity(t *testing.T) {
 	const n = 50_000
 	tb := testTable(t, n)
 	for i := range n {
-		tb.Set(bootTime, client(i), uint64(i%3), backend(i%1000), 10800)
+		tb.Confirm(bootTime, client(i), uint64(i%3), backend(i%1000), 10800)
 	}
 	c := tb.Counts(bootTime)
 	if c.Capacity != n || c.Evicted > n/150 || c.Live+int(c.Evicted) != n {
@@ -251,9 +277,9 @@ func TestCapacity(t *testing.T) {
 	validate(t, tb)
 }
 
-// prolong changes nothing if the slot has another pin by now, even one with the same end, and
+// renew changes nothing if the slot has another pin by now, even one with the same end, and
 // returns false if the set has changed.
-func TestProlongOfReplacedPin(t *testing.T) {
+func TestRenewOfReplacedPin(t *testing.T) {
 	tb := testTable(t, 1)
 	s := &tb.sets[0]
 	var e entry
@@ -261,25 +287,26 @@ func TestProlongOfReplacedPin(t *testing.T) {
 	who := client(1)
 	key := keyOf(&who, 7)
 	_, tag := tb.place(&key)
-	tb.Set(bootTime, client(1), 7, pin, 10)
+	tb.Confirm(bootTime, client(1), 7, pin, 10)
 	c, at := s.read(tag, &key, &e)
-	tb.Set(bootTime, client(3), 7, backend(3), 10)
-	if s.prolong(c, at, e.end, e.until().after(5)) {
+	tb.Confirm(bootTime, client(3), 7, backend(3), 10)
+	longer := func(e *entry, sec uint32) uint64 { return packEnd(e.until().after(sec), e.port(), false) }
+	if s.renew(c, at, &e, ticksAt(bootTime), longer(&e, 5)) {
 		t.Error("the set has changed: the pin may be another's")
 	}
 	c, at = s.read(tag, &key, &e)
-	if !s.prolong(c, at, e.end, e.until().after(5)) {
+	if !s.renew(c, at, &e, ticksAt(bootTime), longer(&e, 5)) {
 		t.Error("the set has not changed, and the pin is not prolonged")
 	}
 
 	_, at = s.read(tag, &key, &e)
 	tb.Forget(bootTime, func(_ uint64, p Pin) bool { return p == pin })
-	tb.Set(bootTime, client(2), 7, pin, 20) // prolonged twice by 5
+	tb.Confirm(bootTime, client(2), 7, pin, 20) // prolonged twice by 5
 	if now := s.slots[at].load(); now.key == e.key || now.until() != e.until() || now.port() != e.port() {
 		t.Fatalf("slot %d has %+v after %+v: the test is wrong", at, now, e)
 	}
-	s.prolong(s.ctl.Load(), at, e.end, e.until().after(1000))
-	if _, ok := tb.Get(bootTime+21*second, client(2), 7); ok {
+	s.renew(s.ctl.Load(), at, &e, ticksAt(bootTime), longer(&e, 1000))
+	if _, _, ok := tb.Get(bootTime+21*second, client(2), 7); ok {
 		t.Error("another client's pin was prolonged")
 	}
 }
@@ -289,7 +316,7 @@ func TestSetGivesUpAfterMaxTries(t *testing.T) {
 	tb := testTable(t, 1)
 	who := client(1)
 	for n := range 3 {
-		o := settling{now: ticksAt(bootTime), want: backend(1), tries: 1}
+		o := settling{now: ticksAt(bootTime), want: backend(1), tentative: n == 1, tries: 1}
 		if p := tb.settle(&o, &who, 7, 10); p != backend(1) {
 			t.Errorf("settled on %+v", p)
 		}
@@ -317,9 +344,9 @@ func TestNoAllocation(t *testing.T) {
 	if a := testing.AllocsPerRun(1000, func() {
 		n++
 		now += second
-		old, _ := tb.Get(now, client(n%2000), 7)
+		old, _, _ := tb.Get(now, client(n%2000), 7)
 		tb.Settle(now, client(n%2000), 7, backend(n%10), old, 10800)
-		tb.Set(now, client(n%3000), 8, backend(n%10), 10800)
+		tb.Confirm(now, client(n%3000), 8, backend(n%10), 10800)
 	}); a != 0 {
 		t.Errorf("%v allocations", a)
 	}

@@ -14,6 +14,8 @@ type Entry struct {
 	Service uint64 // services.Service.Identity
 	Pin     Pin
 	Left    time.Duration // until it ends, to a tenth of a second
+	// Tentative: no flow of the client's has stood since the pin was made.
+	Tentative bool
 }
 
 // Each calls f for each pin that has not ended, until f returns false. Pins that are set or moved
@@ -31,7 +33,9 @@ func (t *Table) Each(now flowtable.Time, f func(*Entry) bool) {
 
 func (e *entry) entry(left int32) *Entry {
 	client := addrOf([2]uint64{e.key[0], e.key[1]})
-	return &Entry{Client: client, Service: e.key[2], Pin: e.pin(), Left: time.Duration(left) * tick}
+	return &Entry{
+		Client: client, Service: e.key[2], Pin: e.pin(), Left: time.Duration(left) * tick, Tentative: e.tentative(),
+	}
 }
 
 // snapshot copies what a set held at one moment, and returns how many pins that is.
@@ -90,10 +94,11 @@ func (s *set) search(c uint64, now ticks, match func(uint64, Pin) bool) (at int)
 
 // Counts are the table's counters.
 type Counts struct {
-	Capacity int    // as configured
-	Live     int    // pins that have not ended, counted by a walk of the table
-	Evicted  uint64 // pins evicted before their time, since the process began
-	Lost     uint64 // pins that could not be stored: too many at once in one set
+	Capacity  int    // as configured
+	Live      int    // confirmed pins whose time is not over: the table is walked for it
+	Tentative int    // tentative ones, likewise
+	Evicted   uint64 // confirmed pins that gave way before their time, since the process began
+	Lost      uint64 // pins that could not be stored: too many at once in one set
 }
 
 // Counts returns the counters. Each is right for some moment during the call.
@@ -102,7 +107,12 @@ func (t *Table) Counts(now flowtable.Time) Counts {
 	for i := range t.sets {
 		s := &t.sets[i]
 		for m := s.ctl.Load() & slotMask; m != 0; m &= m - 1 {
-			if ticks(s.slots[bits.TrailingZeros64(m)].end.Load()>>32).since(ticksAt(now)) >= 0 {
+			e := entry{end: s.slots[bits.TrailingZeros64(m)].end.Load()}
+			switch {
+			case !e.alive(ticksAt(now)):
+			case e.tentative():
+				c.Tentative++
+			default:
 				c.Live++
 			}
 		}

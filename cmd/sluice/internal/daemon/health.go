@@ -79,5 +79,7 @@ func (d *Daemon) selfChecks() metrics.SelfCheck {
 // affinity implements metrics.Extras.Affinity.
 func (d *Daemon) affinity() metrics.Affinity {
 	c := d.pins.Counts()
-	return metrics.Affinity{Pins: c.Live, Capacity: c.Capacity, Evicted: c.Evicted, Lost: c.Lost}
+	return metrics.Affinity{
+		Pins: c.Live, Tentative: c.Tentative, Capacity: c.Capacity, Evicted: c.Evicted, Lost: c.Lost,
+	}
 }

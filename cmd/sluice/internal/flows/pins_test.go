@@ -57,11 +57,11 @@ func TestForgetPins(t *testing.T) {
 			client := func(i int) header.Addr { return header.AddrFrom4([4]byte{198, 51, 100, byte(i)}) }
 			service := [4]uint64{web, web, db, db}
 			for i, last := range []string{"1", "2", "1", "2"} {
-				p.file.Table.Set(now, client(i), service[i], pin(last), 60)
+				p.file.Table.Confirm(now, client(i), service[i], pin(last), 60)
 			}
 			tt.do(p)
 			for i, want := range tt.left {
-				if _, ok := p.file.Table.Get(now, client(i), service[i]); ok != want {
+				if _, _, ok := p.file.Table.Get(now, client(i), service[i]); ok != want {
 					t.Errorf("pin %d is there: %v", i, ok)
 				}
 			}
