@@ -37,8 +37,8 @@ func (w *Worker) deliver(d Desc, p *header.Packet, ref flowtable.Ref, side flowt
 	frame := w.frame(d)
 	nat.DecrementTTL(frame, p)
 	nat.Translate(frame, p, &out, f.Delta(side))
-	if p.Fragment != header.NotFragment && !p.Tuple.V6 {
-		nat.SetIPv4ID(frame, p, w.frags.id)
+	if p.Fragment != header.NotFragment {
+		nat.SetFragmentID(frame, p, w.frags.id)
 	}
 	return w.send(outgoing{d, p.L3, p.End, p.Tuple.V6, !p.DF && !p.Tuple.V6, out.Dst,
 		precedenceOf(f.State(), side)}, id)

@@ -1,43 +1,16 @@
 package fastpath
 
 import (
-	"time"
-
 	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/stats"
-	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/fragment"
 	"sluice.dev/sluice/nat/header"
 )
 
-// fragmentQueue holds later fragments that came before their first one. All workers share the ports
-// of datagrams (fragment.Table), so it does not matter which of them receives the first fragment.
-//
-// They wait for a second by default. Reordering within a datagram takes milliseconds; the full
-// reassembly time of RFC 791 would only serve senders that never send a first fragment.
-type fragmentQueue struct {
-	held    []heldFragment // capacity is fixed
-	wait    flowtable.Time
-	retryAt flowtable.Time
-	id      uint16 // IPv4 identification of the datagram being judged
-}
-
-type heldFragment struct {
-	desc     Desc
-	key      uint64
-	deadline flowtable.Time
-	link     int
-}
-
-func newFragmentQueue(limit int, wait time.Duration) fragmentQueue {
-	return fragmentQueue{held: make([]heldFragment, 0, limit), wait: flowtable.Time(wait)}
-}
-
-func (q *fragmentQueue) len() int { return len(q.held) }
-
 // firstFragment records the ports of a datagram, for all workers.
 func (w *Worker) firstFragment(p *header.Packet) stats.DropReason {
-	id, status := w.c.Fragments.Record(uint64(w.planner.Now), w.c.Fragments.Key(p), p.Tuple.SrcPort, p.Tuple.DstPort)
+	of := w.c.Fragments.Datagram(p)
+	id, status := w.c.Fragments.Record(uint64(w.planner.Now), of, p.Tuple.SrcPort, p.Tuple.DstPort)
 	w.frags.id = id
 	switch status {
 	case fragment.Overlap:
@@ -51,64 +24,78 @@ func (w *Worker) firstFragment(p *header.Packet) stats.DropReason {
 // laterFragment finds the ports that the datagram's first fragment carried, or
 // holds the fragment until they are known.
 func (w *Worker) laterFragment(d Desc, p *header.Packet) decide.Verdict {
-	key := w.c.Fragments.Key(p)
-	v, known := w.judgeFragment(d, p, key)
-	if known {
-		return v
-	}
-	q := &w.frags
-	if !w.mayHold(d, len(q.held), cap(q.held)) {
+	of := w.c.Fragments.Datagram(p)
+	first := w.lookupFirst(of.Key)
+	switch {
+	case first.status != fragment.Unknown:
+		return w.judgeLater(d, p, &first)
+	case !w.holdFragment(d, of):
 		return drop(stats.FragmentLimit)
 	}
-	q.held = append(q.held, heldFragment{d, key, w.planner.Now + q.wait, w.b.link})
-	w.countHeld(d, 1)
 	return queued
 }
 
-// judgeFragment judges a later fragment whose first one is known.
-func (w *Worker) judgeFragment(d Desc, p *header.Packet, key uint64) (v decide.Verdict, known bool) {
-	src, dst, id, status := w.c.Fragments.Lookup(uint64(w.planner.Now), key)
-	switch status {
-	case fragment.Unknown:
-		return decide.Verdict{}, false
-	case fragment.Overlap:
-		return drop(stats.FragmentOverlap), true
-	}
-	if isICMP(p) {
-		return w.notOurs(d, p), true
-	}
-	w.frags.id = id
-	p.Tuple.SrcPort, p.Tuple.DstPort = src, dst
-	return w.judgeFlow(d, p, w.flows.Hash(&p.Tuple), nil), true
+// datagramHead is what a datagram's first fragment said.
+type datagramHead struct {
+	src, dst uint16
+	id       uint32
+	status   fragment.Status
 }
 
-// releaseFragments looks up again the first fragments of held ones.
+func (w *Worker) lookupFirst(key uint64) (f datagramHead) {
+	f.src, f.dst, f.id, f.status = w.c.Fragments.Lookup(uint64(w.planner.Now), key)
+	return f
+}
+
+// judgeLater judges a later fragment whose first one is known.
+func (w *Worker) judgeLater(d Desc, p *header.Packet, f *datagramHead) decide.Verdict {
+	switch {
+	case f.status == fragment.Overlap:
+		return drop(stats.FragmentOverlap)
+	case isICMP(p):
+		return w.notOurs(d, p)
+	}
+	w.frags.id = f.id
+	p.Tuple.SrcPort, p.Tuple.DstPort = f.src, f.dst
+	return w.judgeFlow(d, p, w.flows.Hash(&p.Tuple), nil)
+}
+
+// releaseFragments drops those that have waited too long, and looks up again the first fragments
+// of the others if any first fragment has come since. A worker that records one meanwhile may be
+// missed by the lookups, but not by the next comparison.
 func (w *Worker) releaseFragments() (moved int) {
 	q := &w.frags
-	if len(q.held) == 0 || w.planner.Now < q.retryAt {
+	if q.count == 0 || w.planner.Now < q.retryAt {
 		return 0
 	}
 	q.retryAt = w.planner.Now + retryEvery
-	kept := q.held[:0]
-	for _, h := range q.held {
-		w.b.link, w.b.kernel = h.link, h.link == w.c.Host
-		p := &w.b.pkt
-		w.parse(h.desc, p)      // cannot fail: it parsed before and has not changed
-		w.countHeld(h.desc, -1) // before it is sent, which may cut it
-		v, known := w.judgeFragment(h.desc, p, h.key)
-		switch {
-		case known:
-		case w.planner.Now < h.deadline:
-			w.countHeld(h.desc, 1)
-			kept = append(kept, h)
-			continue
-		default:
-			v = drop(stats.FragmentTimeout)
-		}
-		moved++
-		w.carryOut(h.desc, p, v)
+	if recorded := w.c.Fragments.Recorded(); recorded != q.tried {
+		q.tried = recorded
+		moved = w.releaseKnown()
 	}
-	q.held = kept
+	for q.first != 0 && w.planner.Now >= q.slots[q.first].deadline {
+		w.dropped(w.unhold(q.first).desc, stats.FragmentTimeout)
+		moved++
+	}
+	return moved
+}
+
+// releaseKnown sends the held fragments whose first one is known, oldest first.
+func (w *Worker) releaseKnown() (moved int) {
+	q := &w.frags
+	for i := q.first; i != 0; {
+		at := i
+		i = q.slots[i].next
+		f := w.lookupFirst(q.slots[at].key)
+		if f.status == fragment.Unknown {
+			continue
+		}
+		h, p := w.unhold(at), &w.b.pkt
+		w.b.link, w.b.kernel = h.link, h.link == w.c.Host
+		w.parse(h.desc, p) // cannot fail: it parsed before and has not changed
+		w.carryOut(h.desc, p, w.judgeLater(h.desc, p, &f))
+		moved++
+	}
 	return moved
 }
 

@@ -84,6 +84,8 @@ type labConfig struct {
 	long      bool
 	// heldFragments bounds the fragments that wait, in frames; 0 is 64.
 	heldFragments int
+	// frames of each worker, and datagrams whose fragments are remembered; 0 are 1024.
+	frames, fragments int
 }
 
 func newLab(t testing.TB, c labConfig) *lab {
@@ -113,7 +115,10 @@ func newLab(t testing.TB, c labConfig) *lab {
 	l := &lab{t: t, now: uint64(time.Hour), table: table, pins: pins, hops: nexthop.NewTable(), validate: !bench}
 	l.routes()
 	l.publish(func(b *services.Builder) { fillSnapshot(b, c.snat) }, c.edit)
-	frags, err := fragment.New(make([]atomic.Uint64, fragment.Words(1024)), [2]uint64{1, 2})
+	if c.fragments == 0 {
+		c.fragments = 1024
+	}
+	frags, err := fragment.New(make([]atomic.Uint64, fragment.Words(c.fragments)), [2]uint64{1, 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +130,7 @@ func newLab(t testing.TB, c labConfig) *lab {
 }
 
 func (l *lab) addWorker(id int, c *labConfig, frags *fragment.Table) {
-	frameSize := max(c.frameSize, frameSize)
+	frameSize, frames := max(c.frameSize, frameSize), max(c.frames, frames)
 	mem := make([]byte, frames*frameSize)
 	chains := fastpath.NewChains(frames, frameSize)
 	g := &gate{nic: memlink.New(mem, frameSize, ringSize), host: memlink.New(mem, frameSize, ringSize),

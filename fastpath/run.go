@@ -143,11 +143,10 @@ func (w *Worker) shutdown() {
 		w.countHeld(h.o.desc, -1)
 		w.dropped(h.o.desc, stats.Shutdown)
 	}
-	for _, h := range w.frags.held {
-		w.countHeld(h.desc, -1)
-		w.dropped(h.desc, stats.Shutdown)
+	for w.frags.first != 0 {
+		w.dropped(w.unhold(w.frags.first).desc, stats.Shutdown)
 	}
-	w.hops.held, w.hops.anybodys, w.frags.held = w.hops.held[:0], 0, w.frags.held[:0]
+	w.hops.held, w.hops.anybodys = w.hops.held[:0], 0
 	w.tasks.end()
 	w.planner.Snap, w.planner.View = nil, nil
 	w.publishAllBackends()

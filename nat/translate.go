@@ -16,6 +16,7 @@ const (
 	ipv4ChecksumOffset = 10
 	ipv4SrcOffset      = 12
 	ipv4DstOffset      = 16
+	fragmentIDOffset   = 4 // RFC 8200 section 4.5
 	ipv6LengthOffset   = 4
 	ipv6HopOffset      = 7
 	ipv6SrcOffset      = 8
@@ -46,8 +47,8 @@ func DecrementTTL(frame []byte, p *header.Packet) {
 }
 
 // Translate gives a packet the tuple out. d must be the delta from the packet's own tuple to out,
-// which is of the same family and protocol. Ports are rewritten where there are any: not in a later
-// fragment. An ICMP packet must be a query. The frame may be the first part of one, if
+// which is of the same family and protocol. Ports are rewritten where there are any: not in a
+// later fragment. An ICMP packet must be a query. The frame may be the first part of one, if
 // header.ParseLong took it, here and wherever a packet is changed.
 func Translate(frame []byte, p *header.Packet, out *header.Tuple, d header.Delta) {
 	translateAddrs(frame, p, out, d)
@@ -134,10 +135,17 @@ func updateICMP(message []byte, delta uint16) {
 	}
 }
 
-// SetIPv4ID gives an IPv4 fragment the identification of its datagram. After SNAT
-// all clients share one source address, so fragments of two of them must not
-// share one identification as well (RFC 6864 section 5.3.1).
-func SetIPv4ID(frame []byte, p *header.Packet, id uint16) {
+// SetFragmentID gives a fragment the identification of its datagram (package fragment), 16 bits
+// over IPv4. No checksum covers that of IPv6.
+func SetFragmentID(frame []byte, p *header.Packet, id uint32) {
+	if p.Tuple.V6 {
+		binary.BigEndian.PutUint32(frame[p.FragmentHeader+fragmentIDOffset:], id)
+		return
+	}
+	setIPv4ID(frame, p, uint16(id))
+}
+
+func setIPv4ID(frame []byte, p *header.Packet, id uint16) {
 	h := (*[header.IPv4Bytes]byte)(frame[p.L3:])
 	old := binary.BigEndian.Uint16(h[ipv4IDOffset:])
 	binary.BigEndian.PutUint16(h[ipv4IDOffset:], id)

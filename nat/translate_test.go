@@ -244,12 +244,12 @@ func TestTranslateFragments(t *testing.T) {
 	}
 }
 
-func TestSetIPv4ID(t *testing.T) {
+func TestSetFragmentID(t *testing.T) {
 	frame := headertest.Split(headertest.UDP(ends[false].client, ends[false].vip, string(make([]byte, 200))).Bytes(),
 		80, 1)[1]
 	p := mustParse(t, frame)
 	for id := range 1 << 16 {
-		nat.SetIPv4ID(frame, p, uint16(id))
+		nat.SetFragmentID(frame, p, uint32(id))
 		if err := headertest.Verify(frame); err != nil {
 			t.Fatalf("id %d: %v", id, err)
 		}

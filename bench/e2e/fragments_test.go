@@ -95,6 +95,57 @@ func TestFragments(t *testing.T) {
 	}
 }
 
+// TestSharedIdentifications: two clients send datagrams of one identification to one VIP at once.
+// Behind SNAT they have one source, and the backend's kernel puts each together from its own parts.
+func TestSharedIdentifications(t *testing.T) {
+	const datagrams, clients = 50, 2
+	l := newLab(t, labConfig{Config: topo.Config{Backends: 1, Clients: clients, Queues: 2}})
+	for _, vip := range []string{vip4, vip6} {
+		t.Run(vip, func(t *testing.T) {
+			var wires [clients]*wire
+			var conns [clients]net.PacketConn
+			for i, c := range l.Clients {
+				from := c.Addr4()
+				if vip == vip6 {
+					from = c.Addr6()
+				}
+				wires[i] = openWire(t, c, l.Gateway.Interfaces[0].MAC)
+				conn, err := c.ListenPacket("udp", netip.AddrPortFrom(from, 0).String())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				conns[i] = conn
+			}
+			answered := 0
+			for n := range datagrams {
+				var payloads [clients]string
+				var parts [clients][][]byte
+				for i := range clients {
+					payloads[i] = fmt.Sprintf("client %d, %04d", i, n) + strings.Repeat(string('a'+rune(i)), 3000)
+					whole := headertest.UDP(conns[i].LocalAddr().String(), at(vip, dnsPort).String(), payloads[i])
+					parts[i] = headertest.Split(whole.Bytes(), 1400, uint32(9000+n))
+				}
+				for part := range parts[0] {
+					for i := range clients {
+						if err := wires[i].send(parts[i][part]); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				for i := range clients {
+					if answer(conns[i], payloads[i]) {
+						answered++
+					}
+				}
+			}
+			if answered != datagrams*clients {
+				t.Errorf("%d of %d datagrams answered", answered, datagrams*clients)
+			}
+		})
+	}
+}
+
 // answer waits for the echo of one datagram.
 func answer(conn net.PacketConn, payload string) bool {
 	var b [8192]byte

@@ -66,7 +66,7 @@ func Default() *Configuration {
 			RingSize:        2048,
 			FrameSize:       AutoFrameSize,
 			AffinityClients: 1 << 18,
-			Fragments:       1024,
+			Fragments:       8192,
 			ICMPRate:        1000, // as the kernel's own: net.ipv4.icmp_msgs_per_sec
 			PathMTUFloor:    1280, // what every link carries that IPv6 uses (RFC 8200 section 5)
 			TimeWaitBackend: timeWaitBackendOf(ProfileDefault),

@@ -191,7 +191,7 @@ func TestMovedNamesExist(t *testing.T) {
 }
 
 // TestEffectiveDefaults: what a gateway runs by without a word in its file is what version 0.0
-// had as defaults, wherever it comes from now.
+// had as defaults, wherever it comes from now. But for room for fragments, of which there is more.
 func TestEffectiveDefaults(t *testing.T) {
 	c := Default()
 	ours, kernels := c.Tuning.HostLinkEnds()
@@ -206,8 +206,6 @@ func TestEffectiveDefaults(t *testing.T) {
 		"workerNice 0":                         c.Tuning.WorkerNice,
 		"proxy.affinityClients 262144":         c.Tuning.AffinityClients,
 		"heartbeat.passAfter 30s":              c.Tuning.PassAfter,
-		"fragments.contexts 1024":              c.Tuning.Fragments,
-		"fragments.held 256":                   c.Tuning.HeldFragments(),
 		"icmp.ratePerSecond 1000":              c.Tuning.ICMPRate,
 		"icmp.burst 50":                        c.Tuning.ICMPBurst(),
 		"statusSocket /run/sluice/status.sock": c.StatusSocket(),

@@ -9,9 +9,10 @@ import (
 type model map[uint64]*modelContext
 
 type modelContext struct {
-	src, dst, id uint16
-	born         uint64
-	poisoned     bool
+	src, dst uint16
+	id       uint32
+	born     uint64
+	poisoned bool
 }
 
 func (m model) record(now, key uint64, src, dst uint16) Status {
@@ -59,7 +60,7 @@ func FuzzFragments(f *testing.F) {
 			case 0:
 				src, dst := uint16(steps[2]%4)+1, uint16(steps[2]/4%2)+1
 				want := m.record(now, key, src, dst)
-				id, got := table.Record(now, key, src, dst)
+				id, got := table.Record(now, Datagram{Key: key}, src, dst)
 				if got != want {
 					t.Fatalf("record %d: %v, want %v", n, got, want)
 				}

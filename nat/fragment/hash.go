@@ -61,6 +61,33 @@ func datagramKey(secret [2]uint64, p *header.Packet) uint64 {
 	return s.sum()
 }
 
+// sourcePrefix hashes the network that a packet comes from: 24 bits of an IPv4 address, 56 of an
+// IPv6 address, which is what a site has at least (RFC 6177).
+func sourcePrefix(secret [2]uint64, p *header.Packet) uint64 {
+	const v4Bits, v6Bits, inputBytes = 24, 56, 9
+	prefix, family := binary.BigEndian.Uint64(p.Tuple.Src[:8])>>(64-v6Bits), uint64(1)
+	if !p.Tuple.V6 {
+		a := p.Tuple.Src.As4()
+		prefix, family = uint64(binary.BigEndian.Uint32(a[:])>>(32-v4Bits)), 0
+	}
+	s := newSip(secret)
+	s.add(prefix)
+	s.add(family | inputBytes<<56)
+	return s.sum()
+}
+
+// permute32 maps 32 bits to 32 bits, one to one: a Feistel network of four rounds over two halves.
+// Its inputs to the hash are none of permute's.
+func permute32(secret [2]uint64, x uint32) uint32 {
+	left, right := uint16(x>>16), uint16(x)
+	for round := range uint64(4) {
+		s := newSip(secret)
+		s.add(uint64(right) | round<<16 | 1<<32 | 8<<56)
+		left, right = right, left^uint16(s.sum())
+	}
+	return uint32(left)<<16 | uint32(right)
+}
+
 // permute maps 16 bits to 16 bits, one to one: a Feistel network of four rounds
 // over two bytes.
 func permute(secret [2]uint64, x uint16) uint16 {

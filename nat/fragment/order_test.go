@@ -54,9 +54,9 @@ func (g *gateway) receive(frame []byte) {
 	if reason := header.Parse(frame, &p); reason != stats.None {
 		g.t.Fatalf("dropped: %v", reason)
 	}
-	key := g.table.Key(&p)
+	d := g.table.Datagram(&p)
 	if p.Fragment == header.LaterFragment {
-		src, dst, id, s := g.table.Lookup(now, key)
+		src, dst, id, s := g.table.Lookup(now, d.Key)
 		if s == fragment.Unknown {
 			g.held = append(g.held, frame)
 			return
@@ -65,7 +65,7 @@ func (g *gateway) receive(frame []byte) {
 		g.send(frame, &p, id)
 		return
 	}
-	id, s := g.table.Record(now, key, p.Tuple.SrcPort, p.Tuple.DstPort)
+	id, s := g.table.Record(now, d, p.Tuple.SrcPort, p.Tuple.DstPort)
 	if s != fragment.Known {
 		g.t.Fatalf("record: %v", s)
 	}
@@ -77,13 +77,11 @@ func (g *gateway) receive(frame []byte) {
 	}
 }
 
-func (g *gateway) send(frame []byte, p *header.Packet, id uint16) {
+func (g *gateway) send(frame []byte, p *header.Packet, id uint32) {
 	out := g.out
 	out.SrcPort = p.Tuple.SrcPort + 20000
 	nat.Translate(frame, p, &out, header.DeltaOf(&p.Tuple, &out))
-	if !p.Tuple.V6 {
-		nat.SetIPv4ID(frame, p, id)
-	}
+	nat.SetFragmentID(frame, p, id)
 	g.sent = append(g.sent, frame)
 }
 
@@ -157,16 +155,18 @@ func TestClientsDoNotShareIdentifications(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var ids []uint16
-	for _, client := range []string{"192.0.2.1:4000", "192.0.2.2:4000"} {
-		first := headertest.Split(headertest.UDP(client, "198.51.100.7:53", strings.Repeat("x", 200)).Bytes(), 80,
-			0x1234)[0]
+	ids := map[uint32]bool{0x1234: true}
+	for _, ends := range [][2]string{
+		{"192.0.2.1:4000", "198.51.100.7:53"}, {"192.0.2.2:4000", "198.51.100.7:53"},
+		{"[2001:db8::1]:4000", "[2001:db8:1::7]:53"}, {"[2001:db8::2]:4000", "[2001:db8:1::7]:53"},
+	} {
+		first := headertest.Split(headertest.UDP(ends[0], ends[1], strings.Repeat("x", 200)).Bytes(), 80, 0x1234)[0]
 		var p header.Packet
 		header.Parse(first, &p)
-		id, _ := table.Record(now, table.Key(&p), p.Tuple.SrcPort, p.Tuple.DstPort)
-		ids = append(ids, id)
-	}
-	if ids[0] == ids[1] {
-		t.Errorf("both leave with %d", ids[0])
+		id, _ := table.Record(now, table.Datagram(&p), p.Tuple.SrcPort, p.Tuple.DstPort)
+		if ids[id] {
+			t.Errorf("%s leaves with %#x, as another does or as it came", ends[0], id)
+		}
+		ids[id] = true
 	}
 }

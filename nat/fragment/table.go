@@ -22,21 +22,29 @@ const (
 	// identifications of ours, so they do not meet at an IPv4 receiver.
 	reuseAge = time.Second
 
-	bucketWords  = 16
-	entriesPer   = 5
-	entryWords   = 3
-	minBuckets   = 16
-	writerTries  = 256
-	readerTries  = 16
-	versionBusy  = 1
-	flagPoisoned = 1
+	bucketWords = 16
+	entriesPer  = 5
+	entryWords  = 3
+	minBuckets  = 16
+	writerTries = 256
+	readerTries = 16
+	versionBusy = 1
 )
 
 // An entry is empty if its born word is zero.
+//
+//	value  63        48 47             32 31             0
+//	       [ source port | destination port | identification ]
+//	born   63                     16 15     1      0
+//	       [ time, units of 65,536 ns | source | poisoned ]
 const (
 	entryKey = iota
 	entryValue
 	entryBorn
+
+	bornPoisoned  = 1
+	bornSourceMax = 1<<15 - 1
+	bornTime      = ^uint64(1<<16 - 1)
 )
 
 // Status is the state of a datagram in the table.
@@ -51,10 +59,19 @@ const (
 
 // Table is shared by all workers. All methods are safe for concurrent use.
 type Table struct {
-	mem    []atomic.Uint64
-	mask   uint64 // of buckets
-	secret [2]uint64
-	nextID atomic.Uint32
+	mem      []atomic.Uint64
+	mask     uint64 // of buckets
+	secret   [2]uint64
+	nextID4  atomic.Uint32
+	nextID6  atomic.Uint32
+	recorded atomic.Uint64
+}
+
+// Datagram is what a fragment says of its datagram: what it is known by, and who sent it.
+type Datagram struct {
+	Key    uint64
+	Source uint16 // a hash of the network that it comes from, 15 bits: the sources that share the table
+	V6     bool
 }
 
 // Words is how much memory a table of at least that many contexts needs.
@@ -81,55 +98,63 @@ func New(mem []atomic.Uint64, secret [2]uint64) (*Table, error) {
 // Contexts is how many datagrams the table can remember.
 func (t *Table) Contexts() int { return len(t.mem) / bucketWords * entriesPer }
 
-// Key names a fragment's datagram.
-func (t *Table) Key(p *header.Packet) uint64 { return datagramKey(t.secret, p) }
+// Datagram returns what a fragment says of its datagram.
+func (t *Table) Datagram(p *header.Packet) Datagram {
+	return Datagram{
+		Key: datagramKey(t.secret, p), Source: uint16(sourcePrefix(t.secret, p) & bornSourceMax), V6: p.Tuple.V6,
+	}
+}
 
 // Record remembers the ports that a datagram's first fragment carries and returns
-// the datagram's new identification. A duplicate gets the one the original got.
+// the datagram's new identification, 16 bits over IPv4. A duplicate gets the one the original got.
 // Status is Known, Overlap or Full. now is in nanoseconds of a clock that all
 // callers share.
-func (t *Table) Record(now, key uint64, src, dst uint16) (id uint16, s Status) {
-	b := t.bucket(key)
+func (t *Table) Record(now uint64, d Datagram, src, dst uint16) (id uint32, s Status) {
+	b := t.bucket(d.Key)
 	version, ok := b.lock()
 	if !ok {
 		return 0, Full
 	}
-	e := b.slotFor(key)
+	e := b.slotFor(now, &d)
 	value, born := e[entryValue].Load(), e[entryBorn].Load()
 	switch {
-	case e[entryKey].Load() != key || born == 0 || age(now, born) >= uint64(reuseAge):
-		id, s = t.NewID(), Known
-		e[entryKey].Store(key)
+	case e[entryKey].Load() != d.Key || born == 0 || age(now, born) >= uint64(reuseAge):
+		id, s = t.newID(d.V6), Known
+		e[entryKey].Store(d.Key)
 		e[entryValue].Store(pack(src, dst, id))
-		e[entryBorn].Store(max(now, 1))
-	case value&flagPoisoned != 0 || value>>32 != pack(src, dst, 0)>>32:
+		e[entryBorn].Store(max(now, ^bornTime+1)&bornTime | uint64(d.Source)<<1)
+	case born&bornPoisoned != 0 || value>>32 != pack(src, dst, 0)>>32:
 		s = Overlap
-		e[entryValue].Store(value | flagPoisoned)
+		e[entryBorn].Store(born | bornPoisoned)
 	default:
 		_, _, id = unpack(value)
 		s = Known
 	}
 	b.unlock(version)
+	t.recorded.Add(1) // what a Lookup finds from now on; pairs with the load in Recorded
 	return id, s
 }
 
+// Recorded returns a number that has changed if a Record has ended since.
+func (t *Table) Recorded() uint64 { return t.recorded.Load() }
+
 // Lookup returns what a datagram's first fragment said, and its new
 // identification. Status is Known, Unknown or Overlap.
-func (t *Table) Lookup(now, key uint64) (src, dst, id uint16, s Status) {
+func (t *Table) Lookup(now, key uint64) (src, dst uint16, id uint32, s Status) {
 	b := t.bucket(key)
 	for range readerTries {
 		version := b[0].Load()
 		if version&versionBusy != 0 {
 			continue
 		}
-		value, found := b.find(now, key)
+		value, poisoned, found := b.find(now, key)
 		if b[0].Load() != version {
 			continue
 		}
 		switch {
 		case !found:
 			return 0, 0, 0, Unknown
-		case value&flagPoisoned != 0:
+		case poisoned:
 			return 0, 0, 0, Overlap
 		}
 		src, dst, id = unpack(value)
@@ -143,24 +168,34 @@ func (t *Table) bucket(key uint64) *bucket {
 	return (*bucket)(t.mem[at : at+bucketWords])
 }
 
-// NewID returns identifications that do not repeat within 65,536 datagrams and
+// NewID returns IPv4 identifications that do not repeat within 65,536 datagrams and
 // cannot be predicted (RFC 7739): a secret permutation of a counter.
 func (t *Table) NewID() uint16 {
-	return permute(t.secret, uint16(t.nextID.Add(1)))
+	return permute(t.secret, uint16(t.nextID4.Add(1)))
 }
 
-// age is how long ago born was; a clock that runs backwards makes nothing older.
+// newID returns an identification; over IPv6 it does not repeat within 2^32 datagrams.
+func (t *Table) newID(v6 bool) uint32 {
+	if v6 {
+		return permute32(t.secret, t.nextID6.Add(1))
+	}
+	return uint32(t.NewID())
+}
+
+// age is how long ago the time of a born word was, at most 66 us too long; a clock that runs
+// backwards makes nothing older.
 func age(now, born uint64) uint64 {
+	born &= bornTime
 	if born >= now {
 		return 0
 	}
 	return now - born
 }
 
-func pack(src, dst, id uint16) uint64 {
-	return uint64(src)<<48 | uint64(dst)<<32 | uint64(id)<<16
+func pack(src, dst uint16, id uint32) uint64 {
+	return uint64(src)<<48 | uint64(dst)<<32 | uint64(id)
 }
 
-func unpack(v uint64) (src, dst, id uint16) {
-	return uint16(v >> 48), uint16(v >> 32), uint16(v >> 16)
+func unpack(v uint64) (src, dst uint16, id uint32) {
+	return uint16(v >> 48), uint16(v >> 32), uint32(v)
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-const start = uint64(time.Hour)
+const start = uint64(time.Hour) & bornTime
 
 func newTable(t testing.TB, contexts int) *Table {
 	t.Helper()
@@ -37,7 +37,7 @@ func TestRecordAndLookup(t *testing.T) {
 	if _, _, _, s := table.Lookup(start, 42); s != Unknown {
 		t.Errorf("an empty table knows: %v", s)
 	}
-	id, s := table.Record(start, 42, 1000, 53)
+	id, s := table.Record(start, Datagram{Key: 42}, 1000, 53)
 	if s != Known {
 		t.Fatalf("record: %v", s)
 	}
@@ -48,14 +48,14 @@ func TestRecordAndLookup(t *testing.T) {
 	if _, _, _, s := table.Lookup(start, 43); s != Unknown {
 		t.Errorf("another datagram: %v", s)
 	}
-	if again, s := table.Record(start+1, 42, 1000, 53); again != id || s != Known {
+	if again, s := table.Record(start+1, Datagram{Key: 42}, 1000, 53); again != id || s != Known {
 		t.Errorf("a duplicate: id %d, want %d; %v", again, id, s)
 	}
 }
 
 func TestContextsExpire(t *testing.T) {
 	table := newTable(t, 80)
-	table.Record(start, 42, 1000, 53)
+	table.Record(start, Datagram{Key: 42}, 1000, 53)
 	if _, _, _, s := table.Lookup(start+uint64(Life)-1, 42); s != Known {
 		t.Errorf("just before: %v", s)
 	}
@@ -71,11 +71,11 @@ func TestContextsExpire(t *testing.T) {
 func TestOverlapDropsTheDatagram(t *testing.T) {
 	for _, ports := range [][2]uint16{{1001, 53}, {1000, 54}} {
 		table := newTable(t, 80)
-		table.Record(start, 42, 1000, 53)
-		if _, s := table.Record(start+1, 42, ports[0], ports[1]); s != Overlap {
+		table.Record(start, Datagram{Key: 42}, 1000, 53)
+		if _, s := table.Record(start+1, Datagram{Key: 42}, ports[0], ports[1]); s != Overlap {
 			t.Errorf("other ports: %v", s)
 		}
-		if _, s := table.Record(start+2, 42, 1000, 53); s != Overlap {
+		if _, s := table.Record(start+2, Datagram{Key: 42}, 1000, 53); s != Overlap {
 			t.Errorf("the first ports again: %v", s)
 		}
 		if _, _, _, s := table.Lookup(start+2, 42); s != Overlap {
@@ -90,15 +90,15 @@ func TestOverlapDropsTheDatagram(t *testing.T) {
 // An identification that comes round is a new datagram, with a new identification of ours.
 func TestReusedIdentification(t *testing.T) {
 	table := newTable(t, 80)
-	old, _ := table.Record(start, 42, 1000, 53)
-	id, s := table.Record(start+uint64(reuseAge), 42, 2000, 53)
+	old, _ := table.Record(start, Datagram{Key: 42}, 1000, 53)
+	id, s := table.Record(start+uint64(reuseAge), Datagram{Key: 42}, 2000, 53)
 	if s != Known || id == old {
 		t.Errorf("id %d after %d, %v", id, old, s)
 	}
 	if src, _, again, s := table.Lookup(start+uint64(reuseAge), 42); src != 2000 || again != id || s != Known {
 		t.Errorf("lookup: %d %d %v", src, again, s)
 	}
-	if _, _, _, s := table.Lookup(start+uint64(reuseAge)+uint64(Life)-1, 42); s != Known {
+	if _, _, _, s := table.Lookup(start+uint64(reuseAge)+uint64(Life)-1<<16, 42); s != Known {
 		t.Errorf("its life began with the old one: %v", s)
 	}
 }
@@ -107,9 +107,9 @@ func TestIdentificationsDoNotRepeat(t *testing.T) {
 	table := newTable(t, 1<<16)
 	seen := make([]bool, 1<<16)
 	inOrder := 0
-	last := uint16(0)
+	last := uint32(0)
 	for key := range uint64(1 << 16) {
-		id, s := table.Record(start, key*0x9e3779b97f4a7c15, 1, 2)
+		id, s := table.Record(start, Datagram{Key: key * 0x9e3779b97f4a7c15}, 1, 2)
 		if s != Known || seen[id] {
 			t.Fatalf("datagram %d: id %d again, or %v", key, id, s)
 		}
@@ -130,14 +130,53 @@ func TestFullTableEvictsTheOldest(t *testing.T) {
 	table := newTable(t, 80)
 	bucket := func(n uint64) uint64 { return n << 8 } // all in bucket 0
 	for n := range uint64(100_000) {
-		if _, s := table.Record(start+n, bucket(n), 1, 2); s != Known {
+		if _, s := table.Record(start+n<<16, Datagram{Key: bucket(n)}, 1, 2); s != Known {
 			t.Fatalf("datagram %d: %v", n, s)
 		}
 	}
 	for n := range uint64(10) {
-		_, _, _, s := table.Lookup(start+100_000, bucket(99_999-n))
+		_, _, _, s := table.Lookup(start+100_000<<16, bucket(99_999-n))
 		if known := n < entriesPer; known != (s == Known) {
 			t.Errorf("%d datagrams ago: %v", n, s)
+		}
+	}
+}
+
+// One network's datagrams take no other's place, however many they are; if each source has one, the
+// oldest gives way.
+func TestSourcesShareBuckets(t *testing.T) {
+	table := newTable(t, 80)
+	now := start
+	record := func(n uint64, source uint16) {
+		now += 1 << 16
+		table.Record(now, Datagram{Key: n << 8, Source: source}, 1, 2) // all in bucket 0
+	}
+	known := func(n uint64) bool {
+		_, _, _, s := table.Lookup(now, n<<8)
+		return s == Known
+	}
+	for n := range uint64(3) {
+		record(1+n, uint16(n)) // honest ones
+	}
+	for n := range uint64(1000) {
+		record(100+n, 99)
+	}
+	for n := range uint64(3) {
+		if !known(1 + n) {
+			t.Errorf("datagram %d was pushed out by another network", 1+n)
+		}
+	}
+	if !known(1099) || !known(1098) || known(1097) {
+		t.Error("of the network that has most, others than the youngest are known")
+	}
+	for n := range uint64(4) {
+		record(2000+n, uint16(200+n)) // forged sources
+	}
+	for n, want := range map[uint64]bool{
+		1: false, 2: false, 3: false, 1098: false, 1099: true, 2000: true, 2001: true, 2002: true, 2003: true,
+	} {
+		if known(n) != want {
+			t.Errorf("of sources with one datagram each, is %d known? %v", n, !want)
 		}
 	}
 }
@@ -159,7 +198,8 @@ func TestConcurrentWorkersSeeWholeContexts(t *testing.T) {
 				n := (i*7 + w*5) % keys
 				key := (n + 1) << 8 // bucket 0
 				if i%2 == w%2 {
-					if _, s := table.Record(start+i, key, uint16(n), uint16(n)+1); s != Known && s != Full {
+					d := Datagram{Key: key}
+					if _, s := table.Record(start+i, d, uint16(n), uint16(n)+1); s != Known && s != Full {
 						t.Errorf("record: %v", s)
 						return
 					}
@@ -187,17 +227,17 @@ func TestConcurrentRecordsAgree(t *testing.T) {
 	table := newTable(t, 80)
 	const workers = 4
 	for n := range uint64(2000) {
-		var got [workers]uint16
+		var got [workers]uint32
 		var ready, wg sync.WaitGroup
 		ready.Add(workers)
 		for w := range workers {
 			wg.Go(func() {
 				ready.Done()
 				ready.Wait()
-				id, s := table.Record(start, (n+1)*0x9e3779b97f4a7c15, 5, 6)
+				id, s := table.Record(start, Datagram{Key: (n + 1) * 0x9e3779b97f4a7c15}, 5, 6)
 				for s == Full { // another was stopped while it wrote
 					runtime.Gosched()
-					id, s = table.Record(start, (n+1)*0x9e3779b97f4a7c15, 5, 6)
+					id, s = table.Record(start, Datagram{Key: (n + 1) * 0x9e3779b97f4a7c15}, 5, 6)
 				}
 				if s != Known {
 					t.Errorf("record: %v", s)
@@ -218,15 +258,15 @@ func TestConcurrentRecordsAgree(t *testing.T) {
 // else.
 func TestBusyBucketIsBounded(t *testing.T) {
 	table := newTable(t, 80)
-	table.Record(start, 42, 1, 2)
+	table.Record(start, Datagram{Key: 42}, 1, 2)
 	table.bucket(42).lock()
-	if _, s := table.Record(start, 42, 1, 2); s != Full {
+	if _, s := table.Record(start, Datagram{Key: 42}, 1, 2); s != Full {
 		t.Errorf("record: %v", s)
 	}
 	if _, _, _, s := table.Lookup(start, 42); s != Unknown {
 		t.Errorf("lookup: %v", s)
 	}
-	if _, s := table.Record(start, 43, 1, 2); s != Known {
+	if _, s := table.Record(start, Datagram{Key: 43}, 1, 2); s != Known {
 		t.Errorf("another bucket: %v", s)
 	}
 }
@@ -235,7 +275,7 @@ func TestTableAllocatesNothing(t *testing.T) {
 	table := newTable(t, 80)
 	key := uint64(1)
 	if n := testing.AllocsPerRun(100, func() {
-		table.Record(start, key, 1, 2)
+		table.Record(start, Datagram{Key: key}, 1, 2)
 		table.Lookup(start, key)
 		key++
 	}); n != 0 {
@@ -245,7 +285,7 @@ func TestTableAllocatesNothing(t *testing.T) {
 
 func BenchmarkLookup(b *testing.B) {
 	table := newTable(b, 1<<16)
-	table.Record(start, 42, 1, 2)
+	table.Record(start, Datagram{Key: 42}, 1, 2)
 	for b.Loop() {
 		table.Lookup(start, 42)
 	}
@@ -256,6 +296,6 @@ func BenchmarkRecord(b *testing.B) {
 	key := uint64(0)
 	for b.Loop() {
 		key += 0x9e3779b97f4a7c15
-		table.Record(start, key, 1, 2)
+		table.Record(start, Datagram{Key: key}, 1, 2)
 	}
 }

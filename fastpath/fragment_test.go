@@ -1,0 +1,137 @@
+package fastpath_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/header/headertest"
+)
+
+// TestGarbageFragments: while first fragments of nothing and later fragments without a first one
+// come, an honest datagram that is complete within 100 ms passes whole, in order and in reverse.
+func TestGarbageFragments(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	one := func() string { return fmt.Sprintf("192.0.2.%d", 1+random.IntN(250)) }
+	many := func() string {
+		return fmt.Sprintf("100.%d.%d.%d", random.IntN(256), random.IntN(256), random.IntN(256))
+	}
+	for _, tt := range []struct {
+		name      string
+		perSecond int // of each kind
+		from      func() string
+		c         labConfig
+	}{
+		{"64/s, one network", 64, one, labConfig{heldFragments: 64, fragments: 80}},
+		{"64/s, any source", 64, many, labConfig{heldFragments: 64, fragments: 80}},
+		{"10,000/s, one network", 10_000, one, labConfig{heldFragments: 256}},
+		{"10,000/s, any source", 10_000, many, labConfig{heldFragments: 2048, fragments: 8192, frames: 8192}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := newLab(t, tt.c)
+			g, id, due := l.workers[0], uint32(0), 0
+			inject := func(parts ...[]byte) {
+				for _, part := range parts {
+					g.nic.Inject(part)
+				}
+			}
+			garbage := func(at int, text string) {
+				id++
+				whole := headertest.UDP(join(tt.from(), 7), join(vip4, 99), text).Bytes()
+				inject(headertest.Split(whole, 80, id%60000)[at])
+			}
+			const datagrams, interval = 20, 99 // ms
+			var late [][]byte
+			passed := 0
+			for ms := range interval*datagrams + 2 {
+				if ms%interval == 0 {
+					inject(late...)
+					late = nil
+				}
+				if n := ms / interval; ms%interval == 0 && n < datagrams {
+					whole := headertest.UDP(join(client4, 5), join(vip4, 53), string(make([]byte, 200))).Bytes()
+					parts, soon := headertest.Split(whole, 80, uint32(60000+n)), 1
+					if n%2 == 1 {
+						slices.Reverse(parts)
+						soon = 2
+					}
+					inject(parts[:soon]...)
+					late = parts[soon:]
+				}
+				for due += tt.perSecond; due >= 1000; due -= 1000 {
+					garbage(0, string(make([]byte, 100)))
+					garbage(1, string(make([]byte, 100)))
+				}
+				l.step(time.Millisecond)
+				for frame, ok := g.nic.Take(nil); ok; frame, ok = g.nic.Take(nil) {
+					var p header.Packet
+					if header.Parse(frame, &p) == stats.None && p.Tuple.Dst == addr(backend4) {
+						passed++
+					}
+				}
+			}
+			if passed != 3*datagrams {
+				t.Errorf("%d of %d honest fragments passed; drops: %v", passed, 3*datagrams, l.drops())
+			}
+		})
+	}
+}
+
+// TestFragmentIdentifications: two clients chose one identification. What leaves from one address
+// of ours to one backend has two, which are none of the clients', whichever workers take the parts,
+// and so have the backend's answers. An ICMP error that quotes what we sent finds its client.
+func TestFragmentIdentifications(t *testing.T) {
+	const chosen = 0x1234
+	for _, tt := range []struct {
+		name, vip, backend, router string
+		clients                    []string
+		icmp, code                 uint8
+	}{
+		{"IPv4", join(vip4, 53), join(backend4, 5353), "10.0.1.254",
+			[]string{join(client4, 5), join("198.51.100.8", 5)}, 3, 4},
+		{"IPv6", join(vip6, 53), join(backend6, 5353), "2001:db8:1::fe",
+			[]string{join(client6, 5), join("2001:db8:c::8", 5)}, 2, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := newLab(t, labConfig{workers: 2})
+			seen := map[uint32]bool{chosen: true, 1: true, 2: true}
+			send := func(src, dst string, id uint32) (first []byte, p header.Packet) {
+				whole := headertest.UDP(src, dst, string(make([]byte, 300))).Bytes()
+				for at, part := range headertest.Split(whole, 160, id) {
+					g := l.workers[at%2]
+					g.nic.Inject(part)
+					l.step(time.Microsecond)
+					frame, ok := g.nic.Take(nil)
+					var later header.Packet
+					if !ok || header.Parse(frame, &later) != stats.None {
+						t.Fatalf("nothing was sent, or what does not parse; drops: %v", l.drops())
+					}
+					switch {
+					case at == 0 && seen[later.FragmentID]:
+						t.Errorf("a datagram of %s leaves with %#x", src, later.FragmentID)
+					case at == 0:
+						first, p = frame, later
+						seen[p.FragmentID] = true
+					case later.FragmentID != p.FragmentID:
+						t.Errorf("parts leave with %#x and %#x", p.FragmentID, later.FragmentID)
+					}
+				}
+				return first, p
+			}
+			for n, client := range tt.clients {
+				frame, p := send(client, tt.vip, chosen)
+				snat, _ := ends(&p.Tuple)
+				send(tt.backend, snat.String(), uint32(1+n))
+				l.send(0, headertest.ICMPError(tt.router, snat.Addr().String(), tt.icmp, tt.code, 1400, frame, 120))
+				if _, p := l.out(l.workers[0].nic); p.Tuple.Dst.Netip() != netip.MustParseAddrPort(client).Addr() {
+					t.Errorf("the error about a packet of %s goes to %v", client, p.Tuple.Dst)
+				}
+			}
+		})
+	}
+}
