@@ -93,7 +93,7 @@ func TestFragmentIdentifications(t *testing.T) {
 		icmp, code                 uint8
 	}{
 		{"IPv4", join(vip4, 53), join(backend4, 5353), "10.0.1.254",
-			[]string{join(client4, 5), join("198.51.100.8", 5)}, 3, 4},
+			[]string{join(client4, 5), join("198.51.100.8", 5)}, 3, 1},
 		{"IPv6", join(vip6, 53), join(backend6, 5353), "2001:db8:1::fe",
 			[]string{join(client6, 5), join("2001:db8:c::8", 5)}, 2, 0},
 	} {
@@ -101,8 +101,8 @@ func TestFragmentIdentifications(t *testing.T) {
 			l := newLab(t, labConfig{workers: 2})
 			seen := map[uint32]bool{chosen: true, 1: true, 2: true}
 			send := func(src, dst string, id uint32) (first []byte, p header.Packet) {
-				whole := headertest.UDP(src, dst, string(make([]byte, 300))).Bytes()
-				for at, part := range headertest.Split(whole, 160, id) {
+				whole := headertest.UDP(src, dst, string(make([]byte, 1800))).Bytes()
+				for at, part := range headertest.Split(whole, 1400, id) {
 					g := l.workers[at%2]
 					g.nic.Inject(part)
 					l.step(time.Microsecond)
@@ -127,7 +127,7 @@ func TestFragmentIdentifications(t *testing.T) {
 				frame, p := send(client, tt.vip, chosen)
 				snat, _ := ends(&p.Tuple)
 				send(tt.backend, snat.String(), uint32(1+n))
-				l.send(0, headertest.ICMPError(tt.router, snat.Addr().String(), tt.icmp, tt.code, 1400, frame, 120))
+				l.send(0, headertest.ICMPError(tt.router, snat.Addr().String(), tt.icmp, tt.code, 1300, frame, 120))
 				if _, p := l.out(l.workers[0].nic); p.Tuple.Dst.Netip() != netip.MustParseAddrPort(client).Addr() {
 					t.Errorf("the error about a packet of %s goes to %v", client, p.Tuple.Dst)
 				}
