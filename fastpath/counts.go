@@ -17,6 +17,8 @@ type counts struct {
 	kernelRx, flows, icmpLimited uint64
 	retried                      uint64 // flows
 	resets, resetsLimited        uint64
+	wrongChecksums               uint64 // of segments that would have changed a flow
+	unfinishedChecksums          uint64
 	held                         int64
 	heldMore                     int // frames of held packets beyond one each
 	batches                      uint64
@@ -103,6 +105,8 @@ func (w *Worker) publish(moved int) {
 	s.ICMPLimited.Store(n.icmpLimited)
 	s.Resets.Store(n.resets)
 	s.ResetsLimited.Store(n.resetsLimited)
+	s.WrongChecksums.Store(n.wrongChecksums)
+	s.UnfinishedChecksums.Store(n.unfinishedChecksums)
 	s.Held.Store(n.held)
 	s.Batches.Store(n.batches)
 	for ; n.dirty != 0; n.dirty &= n.dirty - 1 {

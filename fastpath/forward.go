@@ -11,8 +11,9 @@ import (
 
 // forward forwards a packet of a known flow and updates the flow.
 func (w *Worker) forward(d Desc, p *header.Packet, ref flowtable.Ref, side flowtable.Side) decide.Verdict {
+	s := w.segment(d, p, ref, side) // before it is rewritten, and may leave
 	v := w.deliver(d, p, ref, side)
-	if v.Action == decide.Queued && w.flows.Observe(ref, side, p.TCPFlags, w.planner.Now) {
+	if v.Action == decide.Queued && w.flows.Observe(ref, side, s, w.planner.Now) {
 		w.planner.Confirm(ref)
 	}
 	return v

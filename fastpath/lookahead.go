@@ -143,12 +143,13 @@ func (w *Worker) forwardFirst(d Desc, p *header.Packet, ref flowtable.Ref) decid
 	if hop == nil || end > hop.PlainEnd() || w.toLink[hop.Link] == nil {
 		return w.forward(d, p, ref, flowtable.ClientSide)
 	}
+	s := w.segment(d, p, ref, flowtable.ClientSide)
 	rewrites := [1]header.Rewrite{{MACs: hop.MACs()}}
 	f.Rewrite(flowtable.ClientSide, p.Tuple.V6, &rewrites[0])
 	nat.TranslatePlain(&w.memory, []Desc{d}, rewrites[:], nil)
 	w.stats.Backends.Count(f.BackendRef(), uint8(flowtable.ClientSide), d.Len)
 	w.queue(w.toLink[hop.Link].link, Desc{Addr: d.Addr, Len: end})
-	w.flows.Observe(ref, flowtable.ClientSide, p.TCPFlags, w.planner.Now)
+	w.flows.Observe(ref, flowtable.ClientSide, s, w.planner.Now)
 	return queued
 }
 

@@ -41,7 +41,7 @@ func (h *Handle) Repeated(r Ref, now Time, gone bool) bool {
 		switch {
 		case !m.live():
 		case m.state() == SynSeen:
-			n, second = m.repeat(t.since(f.created))
+			n, second = m.repeat(t.since(ticks(f.word())))
 		case gone && m.state().open():
 			n, second = m.repeatOpen(t)
 		}

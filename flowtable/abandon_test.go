@@ -66,7 +66,7 @@ func TestRepeatedAnswered(t *testing.T) {
 	if m := h.Flow(r).load(); m&metaAgain == 0 || m&metaRepeat == 0 {
 		t.Fatalf("meta %#x has no note of a repetition", m)
 	}
-	h.Observe(r, ReplySide, tcpSYN|tcpACK, bootTime+3*second)
+	h.Observe(r, ReplySide, seg(ReplySide, tcpSYN|tcpACK), bootTime+3*second)
 	if m := h.Flow(r).load(); m.state() != SynRecv || m&(metaNotes|0xff<<56) != 0 {
 		t.Fatalf("after the answer: %v, notes %#x", m.state(), m&metaNotes)
 	}
@@ -122,7 +122,7 @@ func TestRepeatedOnAnOpenConnection(t *testing.T) {
 				if h.Awaits(r) != (i == 0) {
 					t.Errorf("after %d packets it waits for an answer: %v", i, h.Awaits(r))
 				}
-				h.Observe(r, p.side, p.flags, start)
+				h.Observe(r, p.side, seg(p.side, p.flags), start)
 			}
 			answered := true
 			for _, p := range c.packets {
@@ -133,7 +133,7 @@ func TestRepeatedOnAnOpenConnection(t *testing.T) {
 				if again != p.want {
 					t.Errorf("SYN at %v: %v, want %v", time.Duration(p.at), again, p.want)
 				}
-				h.Observe(r, p.side, p.flags, start+p.at)
+				h.Observe(r, p.side, seg(p.side, p.flags), start+p.at)
 				answered = p.flags != tcpSYN
 				if h.Flow(r).State() != Established || h.Awaits(r) == answered {
 					t.Errorf("at %v: %v, waits for an answer: %v", time.Duration(p.at), h.Flow(r).State(), h.Awaits(r))
@@ -249,7 +249,7 @@ func TestAbandonRace(t *testing.T) {
 		var abandoned bool
 		var wg sync.WaitGroup
 		wg.Go(func() { abandoned = other.Abandon(r, bootTime) })
-		own.Observe(r, ReplySide, tcpSYN|tcpACK, bootTime)
+		own.Observe(r, ReplySide, seg(ReplySide, tcpSYN|tcpACK), bootTime)
 		wg.Wait()
 		state := own.Flow(r).State()
 		if want := map[bool]State{true: None, false: SynRecv}[abandoned]; state != want {

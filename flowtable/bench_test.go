@@ -101,7 +101,7 @@ func benchLookup(b *testing.B, h *Handle, tuples []header.Tuple, batch int, flow
 				r, _ := h.Lookup(search[j].hash, &part[i+j], bootTime)
 				sink += uint64(r)
 				if r != 0 {
-					sink += uint64(h.Flow(r).created)
+					sink += uint64(h.Flow(r).word())
 				}
 			}
 		}
@@ -279,7 +279,7 @@ func BenchmarkObserve(b *testing.B) {
 	r := h.mustCreate(b, bootTime, newFlow(header.ProtoTCP, false, 1))
 	h.establish(r, bootTime)
 	for b.Loop() {
-		h.Observe(r, ClientSide, tcpACK, bootTime)
+		h.Observe(r, ClientSide, seg(ClientSide, tcpACK), bootTime)
 	}
 }
 

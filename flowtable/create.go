@@ -2,6 +2,7 @@ package flowtable
 
 import (
 	"encoding/binary"
+	"sync/atomic"
 
 	"sluice.dev/sluice/nat/header"
 )
@@ -16,7 +17,6 @@ type NewFlow struct {
 	Ports       Ports  // tried after SourcePort; those that rest, last
 	Service     uint32 // below 1<<31
 	BackendRef  uint32 // the low bits are its index, see MaxBackends; 0: no backend that counts
-	Flags       uint8  // the caller's; stored, not read
 }
 
 // Status is the result of a Create.
@@ -84,11 +84,11 @@ func (h *Handle) create(at Time, n *NewFlow) (Ref, Status) {
 		return 0, s
 	}
 	f := a.flow(i)
-	born := makeMeta(initial(client.proto), client.proto, n.Flags, now)
+	born := makeMeta(initial(client.proto), client.proto, now)
 	f.meta.Store(uint64(born | metaPending))
 	f.bound.Store(0)
 	f.owner.Store(packOwner(n.Service, n.BackendRef))
-	f.created = now
+	atomic.StoreUint32((*uint32)(&f.created), uint32(now)) // a reader of an old slot may load it
 	a.setAddr(i, ClientSide, &client)
 	f.ports[ClientSide].Store(client.ports)
 

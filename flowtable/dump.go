@@ -14,11 +14,10 @@ type Info struct {
 	Reset         bool // an RST was the last packet
 	Idle          time.Duration
 	Expires       time.Duration // zero: expired, not yet swept
-	Age           time.Duration
+	Age           time.Duration // since the flow was made, or its connection established
 	Service       uint32
 	Backend       uint32
 	Binding       uint32
-	Flags         uint8
 	Counted       bool // in the load of its backend
 }
 
@@ -71,15 +70,24 @@ func (h *Handle) info(a *arena, i uint32, now ticks, out *Info) bool {
 		Reset:   m.reset(),
 		Idle:    max(0, span(m.seen(), now)),
 		Expires: max(0, time.Duration(left)*tick),
-		Age:     max(0, span(f.created, now)),
+		Age:     f.age(m, now),
 		Binding: f.Binding(),
-		Flags:   m.flags(),
 	}
 	out.Service, out.Backend = f.Owner()
 	out.Counted = f.owner.Load()&counted != 0
 	a.tuple(i, ClientSide, &out.Client)
 	a.tuple(i, ReplySide, &out.Reply)
 	return true
+}
+
+// age returns how long ago the flow was made, or its connection was established. In SynRecv of TCP
+// that is when the backend answered, as nothing refreshes the flow meanwhile.
+func (f *Flow) age(m meta, now ticks) time.Duration {
+	since := ticks(f.word())
+	if m.provable() {
+		since = m.seen()
+	}
+	return max(0, span(since, now))
 }
 
 // Counts are the table's counters.

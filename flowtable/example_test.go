@@ -54,7 +54,7 @@ func Example() {
 		Ports:  flowtable.Ports{First: 20000, Count: 1000, Start: 7, Stride: 3},
 	})
 	fmt.Println(status)
-	h.Observe(r, flowtable.ClientSide, header.TCPSYN, boot)
+	h.Observe(r, flowtable.ClientSide, flowtable.Segment{Flags: header.TCPSYN, Seq: 1000}, boot)
 	var leaves header.Tuple
 	h.Outgoing(r, flowtable.ClientSide, &leaves)
 	fmt.Println("SYN leaves as", text(&leaves))
@@ -62,7 +62,7 @@ func Example() {
 	// The reply has the other key of the same record.
 	reply := leaves.Reverse()
 	r, side := h.Lookup(h.Hash(&reply), &reply, boot)
-	h.Observe(r, side, header.TCPSYN|header.TCPACK, boot)
+	h.Observe(r, side, flowtable.Segment{Flags: header.TCPSYN | header.TCPACK, Seq: 5000, Ack: 1001}, boot)
 	h.Outgoing(r, side, &leaves)
 	fmt.Println("SYN-ACK leaves as", text(&leaves))
 

@@ -54,7 +54,7 @@ func (s *synFlood) forged(syns uint32) {
 		s.n++
 		f := newFlow(header.ProtoTCP, false, s.n)
 		if r, status := s.flooded.Create(s.now, &f); status == Created {
-			s.flooded.Observe(r, ReplySide, tcpSYN|tcpACK, s.now)
+			s.flooded.Observe(r, ReplySide, seg(ReplySide, tcpSYN|tcpACK), s.now)
 		}
 	}
 }
@@ -69,7 +69,7 @@ func (s *synFlood) connect() {
 		s.refused++
 		return
 	}
-	s.other.Observe(r, ReplySide, tcpSYN|tcpACK, s.now)
+	s.other.Observe(r, ReplySide, seg(ReplySide, tcpSYN|tcpACK), s.now)
 	s.open = append(s.open, honest{f, s.now + handshake})
 }
 
@@ -80,8 +80,8 @@ func (s *synFlood) complete() {
 		if r == 0 {
 			s.lost++
 		} else {
-			s.other.Observe(r, ClientSide, tcpACK, s.now)
-			s.other.Observe(r, ReplySide, tcpACK, s.now)
+			s.other.Observe(r, ClientSide, seg(ClientSide, tcpACK), s.now)
+			s.other.Observe(r, ReplySide, seg(ReplySide, tcpACK), s.now)
 		}
 		s.open = s.open[1:]
 	}
@@ -239,7 +239,7 @@ func TestUDPPortsInSpoofedFlood(t *testing.T) {
 				for len(asked) > 0 && asked[0].due <= now {
 					if r, _ := h.lookup(&asked[0].flow.Client, now); r != 0 {
 						answered++
-						h.Observe(r, ReplySide, 0, now)
+						h.Observe(r, ReplySide, seg(ReplySide, 0), now)
 					}
 					asked = asked[1:]
 				}
@@ -309,7 +309,7 @@ func TestResetConnectionsHoldNoPorts(t *testing.T) {
 			continue
 		}
 		h.establish(r, now)
-		h.Observe(r, ReplySide, tcpRST|tcpACK, now)
+		h.Observe(r, ReplySide, seg(ReplySide, tcpRST|tcpACK), now)
 		h.Sweep(now, tb.SweepQuota(10*time.Millisecond))
 	}
 	if refused > 0 {
@@ -332,7 +332,7 @@ func TestClientsOfCrashedBackendReconnect(t *testing.T) {
 		}
 		r := h.mustCreate(t, bootTime, toOneBackend(header.ProtoTCP, false, n))
 		h.establish(r, bootTime)
-		h.Observe(r, ReplySide, tcpRST|tcpACK, bootTime)
+		h.Observe(r, ReplySide, seg(ReplySide, tcpRST|tcpACK), bootTime)
 	}
 	again := 0
 	for n := range uint32(clients) {

@@ -47,17 +47,20 @@ func span(from, to ticks) time.Duration { return time.Duration(to.since(from)) *
 //	48  addr     IPv4: 2 x 8 bytes; IPv6: 2 x 32 bytes (client tuple, reply tuple)
 //
 // Writers: any handle writes meta and owner (see counted) by compare-and-swap, and bound in one
-// store (BindHops); the owner of a dead record writes next; the creator writes ports, addr, delta,
-// created and sum before the flow is live, and nobody after that. ports is atomic because the
-// creator changes the reply port while it probes, and a reader that loaded an old slot may read it
-// meanwhile.
+// store (BindHops); the owner of a dead record writes next; the creator writes ports, addr, delta
+// and sum before the flow is live, and nobody after that; created is the creator's, and then that
+// of the handle whose swap of meta changed the meaning of the word (Observe). ports is atomic
+// because the creator changes the reply port while it probes, and a reader that loaded an old slot
+// may read it meanwhile.
 //
 // The lists of pool.go use the fields of records that are not live.
 type Flow struct {
-	meta    atomic.Uint64
-	bound   atomic.Uint64
-	owner   atomic.Uint64
-	delta   header.Delta
+	meta  atomic.Uint64
+	bound atomic.Uint64
+	owner atomic.Uint64
+	delta header.Delta
+	// created is when the flow was made or its connection was established. In SynRecv of TCP it is
+	// the initial sequence number of the backend instead, if this version of the program saw it.
 	created ticks
 	sum     uint32 // fold of both keyed hashes, by which recovery detects a torn record
 	next    atomic.Uint32
@@ -88,41 +91,55 @@ const (
 // can never both succeed:
 //
 //	63    56 55    48 47    40 39 38 37 36 35  32 31               0
-//	[repeat][ proto  ][ flags ][fn][ag][pd][rs][state][ last seen, ticks ]
+//	[repeat][ proto  ][ notes ][fn][ag][pd][rs][state][ last seen, ticks ]
 //
 // State zero is no flow: free, dead, or in limbo. pd is set while the flow is pending (its keys
-// are being inserted). rs: an RST was the last packet. ag: the client sent a SYN on the open
-// connection which has no answer yet. fn: the client of an Unconfirmed flow sent FIN.
+// are being inserted). rs: an end sent an RST, and nothing has shown since that the connection lives
+// on; last seen is the time of the RST then. ag: the client sent a SYN on the open connection which
+// has no answer yet. fn: the client of an Unconfirmed flow sent FIN. Further notes, of TCP and SCTP,
+// on which no packet that is forwarded by Match depends:
+//
+//	40  who sent the RST of rs: the client (0) or the backend (1)
+//	41  the connection is Established though its client sent a FIN: the client sent data after it
+//	42  the same of the backend
+//
 // In SynSeen ag means instead that the client repeated its SYN, and repeat is the age of the flow
 // when it last did. In the states of an open connection repeat records SYNs towards a backend that
-// is gone (repeatOpen). In UDPAssured flags is the number of seconds after the first in which the
+// is gone (repeatOpen). In UDPAssured notes is the number of seconds after the first in which the
 // flow had packets (usedSeconds): not repeat, as Match finds only flows whose repeat is 0.
 type meta uint64
 
 const (
-	metaStateShift         = 32
-	metaReset       meta   = 1 << 36
-	metaPending     meta   = 1 << 37
-	metaAgain       meta   = 1 << 38
-	metaFin         meta   = 1 << 39
-	metaNotes              = metaReset | metaAgain | metaFin | metaRepeat // end with the state
-	metaFlagsShift         = 40
-	metaUsedShift          = metaFlagsShift
-	metaUsed        meta   = 255 << metaUsedShift
-	metaProtoShift         = 48
-	metaRepeatShift        = 56
-	metaRepeat      meta   = 255 << metaRepeatShift
-	metaSeen        meta   = 1<<32 - 1
-	metaLife        uint64 = 63 // state, rs and pd: the index of lifetimes
+	metaStateShift          = 32
+	metaReset        meta   = 1 << 36
+	metaPending      meta   = 1 << 37
+	metaAgain        meta   = 1 << 38
+	metaFin          meta   = 1 << 39
+	metaResetBackend meta   = 1 << metaFlagsShift
+	metaFinClient    meta   = 1 << 41
+	metaFinBackend   meta   = 1 << 42
+	metaFins                = metaFinClient | metaFinBackend
+	metaFlagsShift          = 40
+	metaUsedShift           = metaFlagsShift
+	metaUsed         meta   = 255 << metaUsedShift
+	metaProtoShift          = 48
+	metaRepeatShift         = 56
+	metaRepeat       meta   = 255 << metaRepeatShift
+	metaSeen         meta   = 1<<32 - 1
+	metaLife         uint64 = 63 // state, rs and pd: the index of lifetimes
+
+	// metaNotes end with the state.
+	metaNotes = metaCleared | metaFin | metaResetBackend | metaFins
+	// metaCleared end with a packet that refreshes the flow.
+	metaCleared = metaReset | metaAgain | metaRepeat
 )
 
-func makeMeta(s State, proto, flags uint8, now ticks) meta {
-	return meta(proto)<<metaProtoShift | meta(flags)<<metaFlagsShift | meta(s)<<metaStateShift | meta(now)
+func makeMeta(s State, proto uint8, now ticks) meta {
+	return meta(proto)<<metaProtoShift | meta(s)<<metaStateShift | meta(now)
 }
 
 func (m meta) state() State    { return State(m>>metaStateShift) & 15 }
 func (m meta) proto() uint8    { return uint8(m >> metaProtoShift) }
-func (m meta) flags() uint8    { return uint8(m >> metaFlagsShift) }
 func (m meta) seen() ticks     { return ticks(m) }
 func (m meta) pending() bool   { return m&metaPending != 0 }
 func (m meta) reset() bool     { return m&metaReset != 0 }
@@ -133,6 +150,12 @@ func (m meta) at(t ticks) meta { return m&^metaSeen | meta(t) }
 
 func (m meta) withState(s State) meta {
 	return m&^(15<<metaStateShift) | meta(s)<<metaStateShift
+}
+
+// word returns created, and swapWord changes it. They publish nothing but the word itself.
+func (f *Flow) word() uint32 { return atomic.LoadUint32((*uint32)(&f.created)) }
+func (f *Flow) swapWord(old, new uint32) {
+	atomic.CompareAndSwapUint32((*uint32)(&f.created), old, new)
 }
 
 func (f *Flow) load() meta              { return meta(f.meta.Load()) }
@@ -150,9 +173,6 @@ func (f *Flow) State() State { return f.load().state() }
 
 // Proto returns the IANA protocol number.
 func (f *Flow) Proto() uint8 { return f.load().proto() }
-
-// Flags returns the caller's flags of NewFlow.
-func (f *Flow) Flags() uint8 { return f.load().flags() }
 
 // Owner returns the service and the backend given to Create or to the last Bind.
 func (f *Flow) Owner() (service, backendRef uint32) {

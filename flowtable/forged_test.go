@@ -7,31 +7,39 @@ import (
 )
 
 // A sender that forges addresses and does not receive the answers: SYN, any ACK or FIN, a second
-// SYN. Such flows fill the table, which is in reach of the probes, and keep nobody out.
+// SYN, RST. Such flows fill the table, which is in reach of the probes, and keep nobody out.
 func TestForgedHandshakesAreShed(t *testing.T) {
 	const flows = 480
 	const C, B = ClientSide, ReplySide
-	const S, A, F = uint8(tcpSYN), uint8(tcpACK), uint8(tcpFIN)
+	const S, A, F, R = uint8(tcpSYN), uint8(tcpACK), uint8(tcpFIN), uint8(tcpRST)
+	const X, P = uint8(tcpACK | tcpURG), uint8(tcpPSH) // a blind ACK, payload
 	for _, c := range []struct {
 		name  string
 		proto uint8
 		steps []step
 	}{
-		{"SYN, ACK", header.ProtoTCP, []step{{B, S | A, 0}, {C, A, 0}}},
-		{"SYN, ACK, SYN-ACK again", header.ProtoTCP, []step{{B, S | A, 0}, {C, A, 0}, {B, S | A, 0}}},
-		{"SYN, FIN", header.ProtoTCP, []step{{B, S | A, 0}, {C, F | A, 0}}},
-		{"SYN, ACK, FIN", header.ProtoTCP, []step{{B, S | A, 0}, {C, A, 0}, {C, F | A, 0}}},
-		{"SYN, ACK, refused", header.ProtoTCP, []step{{B, S | A, 0}, {C, A, 0}, {B, tcpRST, 0}}},
-		{"SYN, ACK, SYN, challenged", header.ProtoTCP, []step{{B, S | A, 0}, {C, A, 0}, {C, S, 0}, {B, A, 0}}},
+		{"SYN, ACK", header.ProtoTCP, []step{{B, S | A, 0}, {C, X, 0}}},
+		{"SYN, data", header.ProtoTCP, []step{{B, S | A, 0}, {C, X | P, 0}}},
+		{"SYN, ACK, SYN-ACK again", header.ProtoTCP, []step{{B, S | A, 0}, {C, X, 0}, {B, S | A, 0}}},
+		{"SYN, FIN", header.ProtoTCP, []step{{B, S | A, 0}, {C, F | X, 0}}},
+		{"SYN, ACK, FIN", header.ProtoTCP, []step{{B, S | A, 0}, {C, X, 0}, {C, F | X, 0}}},
+		{"SYN, ACK, refused", header.ProtoTCP, []step{{B, S | A, 0}, {C, X, 0}, {B, R, 0}}},
+		{"SYN, ACK, refused, ACK", header.ProtoTCP, []step{{B, S | A, 0}, {C, X, 0}, {B, R, 0}, {C, X | P, 0}}},
+		{"SYN, ACK, SYN, challenged", header.ProtoTCP, []step{{B, S | A, 0}, {C, X, 0}, {C, S, 0}, {B, A, 0},
+			{C, X, 0}, {B, A, 0}}},
+		{"SYN, challenged, reset, ACK", header.ProtoTCP, []step{{B, S | A, 0}, {C, S, 0}, {B, A, 0}, {C, R, 0},
+			{C, X | P, 0}, {B, A, 0}}},
+		{"before the SYN-ACK", header.ProtoTCP, []step{{C, X, 0}, {C, X | P, 0}, {B, A, 0}, {C, X, 0}, {B, A, 0}}},
+		{"COOKIE ECHO", header.ProtoSCTP, []step{{B, S | A, 0}, {C, A, 0}}},
 		{"UDP, one packet and its reply", header.ProtoUDP, []step{{B, 0, 0}}},
 		{"UDP, one packet and many replies", header.ProtoUDP, []step{{B, 0, 0}, {B, 0, 0}, {B, 0, 0}}},
 	} {
-		tb, h := testTable(t, flows, 0)
+		tb, h := testTableOf(t, Config{IPv4Flows: flows, HalfOpen: flows + 1, Timeouts: DefaultTimeouts()})
 		for n := range uint32(flows) {
 			h.Enter(bootTime)
 			r := h.mustCreate(t, bootTime, newFlow(c.proto, false, n))
 			for _, s := range c.steps {
-				h.Observe(r, s.side, s.flags, bootTime)
+				h.Observe(r, s.side, seg(s.side, s.flags), bootTime)
 			}
 		}
 		now := bootTime + second
@@ -53,10 +61,10 @@ func TestForgedHandshakesAreShed(t *testing.T) {
 // that was used, and is not counted as half-open.
 func TestUnconfirmedConnectionTimeout(t *testing.T) {
 	tb, h := testTable(t, 10, 0)
-	n := newFlow(header.ProtoTCP, false, 1)
+	n := newFlow(header.ProtoSCTP, false, 1)
 	r := h.mustCreate(t, bootTime, n)
-	h.Observe(r, ReplySide, tcpSYN|tcpACK, bootTime)
-	h.Observe(r, ClientSide, tcpACK, bootTime)
+	h.Observe(r, ReplySide, seg(ReplySide, tcpSYN|tcpACK), bootTime)
+	h.Observe(r, ClientSide, seg(ClientSide, tcpACK), bootTime)
 	if c := tb.Counts(); c.HalfOpen != 0 || c.States[Unconfirmed] != 1 {
 		t.Errorf("%d half-open, states %v", c.HalfOpen, c.States)
 	}
@@ -71,9 +79,9 @@ func TestUnconfirmedAreNotUnderTheCap(t *testing.T) {
 	const halfOpen = 20
 	tb, h := testTableOf(t, Config{IPv4Flows: 1000, HalfOpen: halfOpen, Timeouts: DefaultTimeouts()})
 	for n := range uint32(10 * halfOpen) {
-		r := h.mustCreate(t, bootTime, newFlow(header.ProtoTCP, false, n))
-		h.Observe(r, ReplySide, tcpSYN|tcpACK, bootTime)
-		h.Observe(r, ClientSide, tcpACK, bootTime)
+		r := h.mustCreate(t, bootTime, newFlow(header.ProtoSCTP, false, n))
+		h.Observe(r, ReplySide, seg(ReplySide, tcpSYN|tcpACK), bootTime)
+		h.Observe(r, ClientSide, seg(ClientSide, tcpACK), bootTime)
 	}
 	for n := range uint32(5 * halfOpen) {
 		now := bootTime + Time(n)*second/10
@@ -94,12 +102,12 @@ func TestUnconfirmedAreShedByAge(t *testing.T) {
 	tb, h := testTable(t, flows, 0)
 	now := bootTime + 100*second
 	ack := func(r Ref, at Time) {
-		h.Observe(r, ReplySide, tcpSYN|tcpACK, at)
-		h.Observe(r, ClientSide, tcpACK, at)
+		h.Observe(r, ReplySide, seg(ReplySide, tcpSYN|tcpACK), at)
+		h.Observe(r, ClientSide, seg(ClientSide, tcpACK), at)
 	}
 	for n := range uint32(flows) {
 		born := bootTime + Time(n%2)*99*second
-		ack(h.mustCreate(t, born, newFlow(header.ProtoTCP, false, n)), born)
+		ack(h.mustCreate(t, born, newFlow(header.ProtoSCTP, false, n)), born)
 	}
 	for n := range uint32(flows / 4) {
 		h.Enter(now)
@@ -107,7 +115,7 @@ func TestUnconfirmedAreShedByAge(t *testing.T) {
 	}
 	old := 0
 	for n := uint32(0); n < flows; n += 2 {
-		f := newFlow(header.ProtoTCP, false, n)
+		f := newFlow(header.ProtoSCTP, false, n)
 		if r, _ := h.lookup(&f.Client, now); r != 0 {
 			old++
 		}
@@ -117,7 +125,7 @@ func TestUnconfirmedAreShedByAge(t *testing.T) {
 	}
 	for n := uint32(0); ; n++ { // until only the new are left
 		h.Enter(now)
-		f := newFlow(header.ProtoTCP, false, 20_000+n)
+		f := newFlow(header.ProtoSCTP, false, 20_000+n)
 		r, s := h.Create(now, &f)
 		if s == TableFull {
 			break
@@ -155,9 +163,9 @@ func TestTailLossInTimeWait(t *testing.T) {
 		n := newFlow(header.ProtoTCP, false, 1)
 		r := h.mustCreate(t, bootTime, n)
 		h.establish(r, bootTime)
-		h.Observe(r, c.first, tcpFIN|tcpACK, bootTime)
-		h.Observe(r, c.first^1, tcpFIN|tcpACK, bootTime)
-		h.Observe(r, c.first, tcpACK, bootTime) // of something far before the FIN
+		h.Observe(r, c.first, seg(c.first, tcpFIN|tcpACK), bootTime)
+		h.Observe(r, c.first^1, seg(c.first^1, tcpFIN|tcpACK), bootTime)
+		h.Observe(r, c.first, seg(c.first, tcpACK), bootTime) // of something far before the FIN
 		now := bootTime
 		for range 40 {
 			now += 4 * second
@@ -166,7 +174,7 @@ func TestTailLossInTimeWait(t *testing.T) {
 				t.Fatalf("%s: gone %d s after the FIN, with packets all the time", c.name, (now-bootTime)/second)
 			}
 			for _, side := range c.speaks {
-				h.Observe(r, side, tcpACK, now)
+				h.Observe(r, side, seg(side, tcpACK), now)
 			}
 		}
 		if s := h.Flow(r).State(); s != c.state || !h.Closing(r) ||

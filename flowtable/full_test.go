@@ -22,7 +22,7 @@ var givesWay = []struct {
 		{ReplySide, tcpACK, 0}, {ReplySide, tcpRST, 0}}},
 	{ShedUnreplied, header.ProtoUDP, nil},
 	{ShedHalfOpen, header.ProtoTCP, nil},
-	{ShedUnconfirmed, header.ProtoTCP, []step{{ReplySide, tcpSYN | tcpACK, 0}, {ClientSide, tcpACK, 0}}},
+	{ShedUnconfirmed, header.ProtoSCTP, []step{{ReplySide, tcpSYN | tcpACK, 0}, {ClientSide, tcpACK, 0}}},
 	{ShedIdle, header.ProtoUDP, []step{{ReplySide, 0, 0}, {ClientSide, 0, 0}}},
 }
 
@@ -44,7 +44,7 @@ func fullTable(t testing.TB, flows uint32, kind Shed, give func(n uint32) bool, 
 		}
 		r := h.mustCreate(t, bootTime, newFlow(of.proto, false, n))
 		for _, s := range of.steps {
-			h.Observe(r, s.side, s.flags, bootTime)
+			h.Observe(r, s.side, seg(s.side, s.flags), bootTime)
 		}
 	}
 	if recovered {
@@ -154,7 +154,7 @@ func TestEstablishedFirst(t *testing.T) {
 		if s == Created {
 			made++
 			for range rnd.IntN(2) {
-				h.Observe(r, ReplySide, []uint8{tcpSYN | tcpACK, tcpRST}[rnd.IntN(2)], now)
+				h.Observe(r, ReplySide, seg(ReplySide, []uint8{tcpSYN | tcpACK, tcpRST}[rnd.IntN(2)]), now)
 			}
 		}
 	}

@@ -196,7 +196,8 @@ func TestHammer(t *testing.T) {
 					t.Errorf("reply tuple found on side %d", s)
 				}
 				h.Bind(r, uint32(op), 1, uint32(rnd.IntN(3)), 3, 4) // as after a change of routes
-				h.Observe(r, Side(rnd.IntN(2)), tcpACK, bootTime)
+				side = Side(rnd.IntN(2))
+				h.Observe(r, side, seg(side, tcpACK), bootTime)
 			}
 		}
 		for len(own) > 0 {
@@ -275,7 +276,8 @@ func TestHammerUnderPressure(t *testing.T) {
 					t.Errorf("flow of %+v inspected as %+v", n.Client, buf[0].Client)
 				}
 			default:
-				h.Observe(r, side^Side(rnd.IntN(2)), uint8(rnd.IntN(32)), now)
+				from := side ^ Side(rnd.IntN(2))
+				h.Observe(r, from, seg(from, uint8(rnd.IntN(32))), now)
 			}
 		}
 	})

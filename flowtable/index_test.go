@@ -126,7 +126,7 @@ func (s *indexLab) pending(record uint32, n uint16) key {
 	s.a.setAddr(record, ClientSide, &k)
 	f := s.a.flow(record)
 	f.ports[ClientSide].Store(k.ports)
-	f.meta.Store(uint64(makeMeta(UDPNew, header.ProtoUDP, 0, 0) | metaPending))
+	f.meta.Store(uint64(makeMeta(UDPNew, header.ProtoUDP, 0) | metaPending))
 	return k
 }
 
@@ -210,7 +210,7 @@ func TestEveryOrderOfTwoInsertions(t *testing.T) {
 // The key's old flow ends meanwhile: its slot is still a member for a moment.
 func TestEveryOrderWithTheOldFlowEnding(t *testing.T) {
 	race(t, func(s *indexLab) { s.insertNow(3, 1, 7) }, func(s *indexLab) []actor {
-		s.a.flow(3).meta.Store(uint64(makeMeta(UDPNew, header.ProtoUDP, 0, 0)))
+		s.a.flow(3).meta.Store(uint64(makeMeta(UDPNew, header.ProtoUDP, 0)))
 		return []actor{&remover{record: 3, slot: slotOf(3, ClientSide), tag: 7}}
 	})
 }

@@ -39,7 +39,7 @@ func TestLoads(t *testing.T) {
 	established := func(h *Handle, r Ref) { h.establish(r, bootTime) }
 	closed := func(h *Handle, r Ref) { h.establish(r, bootTime); h.closedByBackend(r, bootTime) }
 	remove := func(h *Handle, r Ref) { h.Delete(r) }
-	reset := func(h *Handle, r Ref) { h.Observe(r, ClientSide, tcpRST, bootTime) }
+	reset := func(h *Handle, r Ref) { h.Observe(r, ClientSide, seg(ClientSide, tcpRST), bootTime) }
 	bind := func(ref uint32) func(h *Handle, r Ref) {
 		return func(h *Handle, r Ref) { h.Bind(r, 1, 5, ref, 0, 0) }
 	}
@@ -57,21 +57,25 @@ func TestLoads(t *testing.T) {
 		{"deleted", header.ProtoTCP, []does{established, remove}, [3]int32{}},
 		{"abandoned", header.ProtoTCP, []does{func(h *Handle, r Ref) { h.Abandon(r, bootTime) }}, [3]int32{}},
 		{"half closed", header.ProtoTCP, []does{established,
-			func(h *Handle, r Ref) { h.Observe(r, ClientSide, tcpFIN|tcpACK, bootTime) }}, [3]int32{0, 1, 0}},
+			func(h *Handle, r Ref) { h.Observe(r, ClientSide, seg(ClientSide, tcpFIN|tcpACK), bootTime) }},
+			[3]int32{0, 1, 0}},
 		{"refused", header.ProtoTCP,
-			[]does{func(h *Handle, r Ref) { h.Observe(r, ReplySide, tcpRST|tcpACK, bootTime) }}, [3]int32{}},
+			[]does{func(h *Handle, r Ref) { h.Observe(r, ReplySide, seg(ReplySide, tcpRST|tcpACK), bootTime) }},
+			[3]int32{}},
 		{"reset", header.ProtoTCP, []does{established, reset}, [3]int32{}},
 		{"reset, by both", header.ProtoTCP, []does{established, reset,
-			func(h *Handle, r Ref) { h.Observe(r, ReplySide, tcpRST, bootTime) }}, [3]int32{}},
+			func(h *Handle, r Ref) { h.Observe(r, ReplySide, seg(ReplySide, tcpRST), bootTime) }}, [3]int32{}},
 		{"reset, bound to another", header.ProtoTCP, []does{established, reset, bind(2)}, [3]int32{}},
 		{"reset, deleted", header.ProtoTCP, []does{established, reset, remove}, [3]int32{}},
 		{"a forged RST: the connection continues", header.ProtoTCP, []does{established, reset,
-			func(h *Handle, r Ref) { h.Observe(r, ReplySide, tcpACK, bootTime) }}, [3]int32{0, 1, 0}},
+			func(h *Handle, r Ref) { h.Observe(r, ReplySide, seg(ReplySide, tcpACK), bootTime+second) }},
+			[3]int32{0, 1, 0}},
 		{"a forged RST: the connection continues, and ends", header.ProtoTCP, []does{established, reset,
-			func(h *Handle, r Ref) { h.Observe(r, ReplySide, tcpACK, bootTime) }, remove}, [3]int32{}},
+			func(h *Handle, r Ref) { h.Observe(r, ReplySide, seg(ReplySide, tcpACK), bootTime+second) }, remove},
+			[3]int32{}},
 		{"both sent FIN", header.ProtoTCP, []does{established, func(h *Handle, r Ref) {
-			h.Observe(r, ClientSide, tcpFIN|tcpACK, bootTime)
-			h.Observe(r, ReplySide, tcpFIN|tcpACK, bootTime)
+			h.Observe(r, ClientSide, seg(ClientSide, tcpFIN|tcpACK), bootTime)
+			h.Observe(r, ReplySide, seg(ReplySide, tcpFIN|tcpACK), bootTime)
 		}}, [3]int32{}},
 		{"TIME_WAIT", header.ProtoTCP, []does{closed}, [3]int32{}},
 		{"TIME_WAIT, deleted", header.ProtoTCP, []does{closed, remove}, [3]int32{}},
@@ -121,8 +125,8 @@ func TestLoadsOfRefused(t *testing.T) {
 	}
 	for i := range uint32(3) {
 		r := h.mustCreate(t, bootTime, flow(i))
-		h.Observe(r, ReplySide, 0, bootTime)
-		h.Observe(r, ClientSide, 0, bootTime) // assured: gives way to nobody
+		h.Observe(r, ReplySide, seg(ReplySide, 0), bootTime)
+		h.Observe(r, ClientSide, seg(ClientSide, 0), bootTime) // assured: gives way to nobody
 	}
 	n := flow(4)
 	if _, s := h.Create(bootTime, &n); s != PortsExhausted {
@@ -230,7 +234,7 @@ func TestLoadsHammer(t *testing.T) {
 		r := own.mustCreate(t, bootTime, n)
 		if i%2 == 0 {
 			own.establish(r, bootTime)
-			own.Observe(r, ClientSide, tcpFIN|tcpACK, bootTime) // one FIN from being over
+			own.Observe(r, ClientSide, seg(ClientSide, tcpFIN|tcpACK), bootTime) // one FIN from being over
 		}
 	}
 	now := bootTime + second
@@ -267,7 +271,7 @@ func TestLoadsHammer(t *testing.T) {
 			case 1:
 				h.Sweep(now+3600*second*Time(rnd.IntN(2)), 3)
 			case 2:
-				h.Observe(r, ReplySide, tcpFIN|tcpACK, now)
+				h.Observe(r, ReplySide, seg(ReplySide, tcpFIN|tcpACK), now)
 			default:
 				h.Bind(r, uint32(i+1), 7, uint32(rnd.IntN(4)), 1, 1)
 			}
@@ -289,7 +293,7 @@ func TestLoadsRaces(t *testing.T) {
 	bind := func(ref uint32) do { return func(h *Handle, r Ref) { h.Bind(r, 1, 7, ref, 1, 1) } }
 	adopt := func(ref uint32) do { return func(h *Handle, r Ref) { h.Adopt(r, 7, ref) } }
 	remove := func(h *Handle, r Ref) { h.Delete(r) }
-	fin := func(h *Handle, r Ref) { h.Observe(r, ReplySide, tcpFIN|tcpACK, bootTime) }
+	fin := func(h *Handle, r Ref) { h.Observe(r, ReplySide, seg(ReplySide, tcpFIN|tcpACK), bootTime) }
 	for _, c := range []struct {
 		name    string
 		backend uint32 // of the flow before
@@ -320,7 +324,7 @@ func TestLoadsRaces(t *testing.T) {
 				}
 				refs[i] = own.mustCreate(t, bootTime, n)
 				own.establish(refs[i], bootTime)
-				own.Observe(refs[i], ClientSide, tcpFIN|tcpACK, bootTime)
+				own.Observe(refs[i], ClientSide, seg(ClientSide, tcpFIN|tcpACK), bootTime)
 			}
 			own.Leave()
 			seed := testSeed(t)

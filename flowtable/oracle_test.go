@@ -20,7 +20,8 @@ type oracleFlow struct {
 	ref           Ref
 	state         State
 	notes         meta
-	seen          Time // of the last refresh
+	isn           uint32 // the backend's
+	seen          Time   // of the last refresh
 }
 
 func (o *oracle) timeout(f *oracleFlow) time.Duration {
@@ -186,10 +187,15 @@ func (f *oracleFlow) before(g *oracleFlow, holders []*oracleFlow, now Time) bool
 
 // observe mirrors the machine through its reference table in state_test.go's
 // terms: it uses meta.observe, which that test holds against the text.
-func (o *oracle) observe(f *oracleFlow, side Side, flags uint8, now Time) {
-	m := makeMeta(f.state, f.client.Proto, 0, f.seen.ticks())
+func (o *oracle) observe(f *oracleFlow, side Side, s Segment, now Time) {
+	m := makeMeta(f.state, f.client.Proto, f.seen.ticks())
 	m |= f.notes
-	n := m.observe(side, flags, now.ticks())
+	n := m.observe(side, s, f.isn, now.ticks())
+	if n.provable() && side == ReplySide && (f.state == SynSeen || s.class() == classSYNACK) {
+		if f.isn = s.Seq; s.class() != classSYNACK {
+			f.isn--
+		}
+	}
 	if n != m {
 		f.state, f.notes = n.state(), n&(metaNotes|metaUsed)
 		if n.seen() != m.seen() {
@@ -264,9 +270,11 @@ func TestOracle(t *testing.T) {
 			h.Delete(want.ref)
 			o.remove(want)
 		default:
-			side, flags := Side(rnd.IntN(2)), uint8(rnd.IntN(32))
-			h.Observe(want.ref, side, flags, now)
-			o.observe(want, side, flags, now)
+			side := Side(rnd.IntN(2))
+			s := seg(side, uint8(rnd.IntN(32)))
+			s.Ack, s.Seq = s.Ack+uint32(rnd.IntN(2)), s.Seq+uint32(rnd.IntN(2))
+			h.Observe(want.ref, side, s, now)
+			o.observe(want, side, s, now)
 			if st := h.Flow(want.ref).State(); st != want.state {
 				t.Fatalf("operation %d: state %v, the oracle has %v", op, st, want.state)
 			}

@@ -22,7 +22,6 @@ func TestOldRefAfterLeave(t *testing.T) {
 	made := make([]NewFlow, flows)
 	for i := range made {
 		made[i] = newFlow(header.ProtoUDP, false, uint32(i))
-		made[i].Flags = 0x5a
 		killer.mustCreate(t, bootTime, made[i])
 	}
 	holder.Enter(bootTime)
@@ -33,11 +32,11 @@ func TestOldRefAfterLeave(t *testing.T) {
 	if got := holder.reply(ref); got != reply {
 		t.Errorf("after its end the holder reads %+v, it found %+v", got, reply)
 	}
-	if f := holder.Flow(ref); f.Proto() != header.ProtoUDP || f.Flags() != 0x5a {
-		t.Errorf("after its end the holder reads protocol %d and flags %#x", f.Proto(), f.Flags())
+	if f := holder.Flow(ref); f.Proto() != header.ProtoUDP || f.Service() != 7 {
+		t.Errorf("after its end the holder reads protocol %d and service %d", f.Proto(), f.Service())
 	}
 	holder.Bind(ref, 7, 1, 2, 3, 4)
-	holder.Observe(ref, ReplySide, 0, bootTime)
+	holder.Observe(ref, ReplySide, seg(ReplySide, 0), bootTime)
 	validate(t, tb)
 	for range 10 {
 		killer.Enter(bootTime)

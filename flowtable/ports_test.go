@@ -38,14 +38,15 @@ func TestPortsGiveWay(t *testing.T) {
 		{"UDP with one reply", header.ProtoUDP, []step{{B, 0, 0}}, 0, ShedUnreplied, 0},
 		{"SYNs", header.ProtoTCP, nil, second, ShedHalfOpen, 0},
 		{"answered SYNs", header.ProtoTCP, []step{synAck}, 20 * second, ShedHalfOpen, 0},
-		{"blind ACKs", header.ProtoTCP, open[:2], 200 * second, ShedUnconfirmed, 0},
+		{"blind ACKs", header.ProtoTCP, []step{synAck, {C, tcpACK | tcpURG, 0}}, 20 * second, ShedHalfOpen, 0},
+		{"COOKIE ECHOs", header.ProtoSCTP, open[:2], 200 * second, ShedUnconfirmed, 0},
 		{"UDP, used for a second, idle", header.ProtoUDP, []step{{B, 0, 0}, {C, 0, 0}}, 5 * second, ShedIdle, 0},
 		{"UDP, used for 3 s, idle", header.ProtoUDP, []step{{B, 0, 0}, {C, 0, 0}}, 17 * second, ShedIdle, 3},
 		{"UDP, used for 100 s, idle", header.ProtoUDP, []step{{B, 0, 0}, {C, 0, 0}}, 222 * second, ShedIdle, 100},
 		{"reset", header.ProtoTCP, append(open[:3:3], step{B, tcpRST, 0}), 2 * second, ShedReset, 0},
 
 		{"young SYNs", header.ProtoTCP, []step{synAck}, second / 5, shedNever, 0},
-		{"young ACKs", header.ProtoTCP, open[:2], second / 5, shedNever, 0},
+		{"young COOKIE ECHOs", header.ProtoSCTP, open[:2], second / 5, shedNever, 0},
 		{"open connections", header.ProtoTCP, open, 7000 * second, shedNever, 0},
 		{"half-closed connections", header.ProtoTCP, append(open[:3:3], closed[0]), 250 * second, shedNever, 0},
 		{"UDP, used for a second, busy", header.ProtoUDP, []step{{B, 0, 0}, {C, 0, 0}}, 4 * second, shedNever, 0},
@@ -67,10 +68,10 @@ func TestPortsGiveWay(t *testing.T) {
 				}
 				r := h.mustCreate(t, bootTime, n)
 				for _, s := range c.steps {
-					h.Observe(r, s.side, s.flags, bootTime)
+					h.Observe(r, s.side, seg(s.side, s.flags), bootTime)
 				}
 				for used := Time(1); used < c.used; used++ {
-					h.Observe(r, B, 0, bootTime+used*second)
+					h.Observe(r, B, seg(B, 0), bootTime+used*second)
 				}
 			}
 			now := bootTime + c.age
@@ -82,7 +83,7 @@ func TestPortsGiveWay(t *testing.T) {
 				r, s := h.Create(now, &f)
 				if s == Created {
 					made++
-					if c.proto == header.ProtoTCP {
+					if c.proto != header.ProtoUDP {
 						h.establish(r, now)
 					} else {
 						h.assure(r, now)
@@ -132,13 +133,13 @@ func TestPortHolderShedOrder(t *testing.T) {
 		{2, []step{{B, tcpRST, 0}}}, // 7007
 	} {
 		born := now - k.age*second
-		r := h.mustCreate(t, born, flow(header.ProtoTCP, uint32(i), 7000+uint16(i)))
+		r := h.mustCreate(t, born, flow(header.ProtoSCTP, uint32(i), 7000+uint16(i)))
 		for _, s := range k.steps {
-			h.Observe(r, s.side, s.flags, born)
+			h.Observe(r, s.side, seg(s.side, s.flags), born)
 		}
 	}
 	for i, want := range []uint16{7007, 7006, 7004, 7003, 7002, 7001, 0} {
-		n := newFlow(header.ProtoTCP, false, uint32(100+i))
+		n := newFlow(header.ProtoSCTP, false, uint32(100+i))
 		n.Backend, n.Ports = addrN(false, 11, 1), Ports{First: 7000, Count: 8, Start: uint16(i), Stride: 1}
 		r, s := h.Create(now, &n)
 		if want == 0 {
@@ -165,7 +166,7 @@ func TestChangedPortHolderIsNotShed(t *testing.T) {
 	if ps.holders != 1 || h.holders[0].kind != ShedUnreplied {
 		t.Fatalf("%d judged, %v", ps.holders, h.holders[0].kind)
 	}
-	h.Observe(r, ReplySide, 0, bootTime)
+	h.Observe(r, ReplySide, seg(ReplySide, 0), bootTime)
 	if _, s := ps.takeOver(h); s != PortsExhausted {
 		t.Errorf("%v", s)
 	}

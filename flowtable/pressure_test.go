@@ -75,8 +75,8 @@ func testShedOrder(t *testing.T, tb *Table, h *Handle, each, more int, flow func
 			{B, tcpRST, 0}}},
 		{header.ProtoUDP, now, nil},
 		{header.ProtoTCP, now, []step{{B, tcpSYN | tcpACK, 0}}},
-		{header.ProtoTCP, bootTime, []step{{B, tcpSYN | tcpACK, 0}, {C, tcpACK, 0}}}, // unconfirmed
-		{header.ProtoUDP, bootTime, []step{{B, 0, 0}, {C, 0, 0}}},                    // idle
+		{header.ProtoSCTP, bootTime, []step{{B, tcpSYN | tcpACK, 0}, {C, tcpACK, 0}}}, // unconfirmed
+		{header.ProtoUDP, bootTime, []step{{B, 0, 0}, {C, 0, 0}}},                     // idle
 		{header.ProtoUDP, now, []step{{B, 0, 0}, {C, 0, 0}}},
 		{header.ProtoTCP, bootTime, []step{{B, tcpSYN | tcpACK, 0}, {C, tcpACK, 0}, {B, tcpACK, 0}}},
 	}
@@ -95,7 +95,7 @@ func testShedOrder(t *testing.T, tb *Table, h *Handle, each, more int, flow func
 		k := kinds[n]
 		r := h.mustCreate(t, k.born, flow(k.proto))
 		for _, s := range k.steps {
-			h.Observe(r, s.side, s.flags, k.born)
+			h.Observe(r, s.side, seg(s.side, s.flags), k.born)
 		}
 	}
 	want := [NumSheds + 1]int{each, each, each, each, each, each, each, 2*each + more}
@@ -241,8 +241,8 @@ func TestRefusedSYNsLookAtFewRecords(t *testing.T) {
 
 // assure brings a UDP flow to where it gives way to no other.
 func (h *Handle) assure(r Ref, now Time) {
-	h.Observe(r, ReplySide, 0, now)
-	h.Observe(r, ClientSide, 0, now)
+	h.Observe(r, ReplySide, seg(ReplySide, 0), now)
+	h.Observe(r, ClientSide, seg(ClientSide, 0), now)
 }
 
 // A range of ports is used to the last one where the order meets every port, and the
@@ -379,8 +379,8 @@ func TestNoAllocations(t *testing.T) {
 		h.match(&f.Client, now)
 		r, _ := h.Create(now, &f)
 		if r, side := h.Lookup(hash, &f.Client, now); r != 0 {
-			h.Observe(r, side, tcpSYN, now)
-			h.Observe(r, ReplySide, tcpSYN|tcpACK, now)
+			h.Observe(r, side, seg(side, tcpSYN), now)
+			h.Observe(r, ReplySide, seg(ReplySide, tcpSYN|tcpACK), now)
 			h.Closing(r)
 		}
 		if n%5 == 0 && r != 0 {

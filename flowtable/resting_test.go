@@ -8,9 +8,9 @@ import (
 
 // closedByBackend brings an open connection to TIME_WAIT at its backend.
 func (h *Handle) closedByBackend(r Ref, now Time) {
-	h.Observe(r, ReplySide, tcpFIN|tcpACK, now)
-	h.Observe(r, ClientSide, tcpFIN|tcpACK, now)
-	h.Observe(r, ReplySide, tcpACK, now)
+	h.Observe(r, ReplySide, seg(ReplySide, tcpFIN|tcpACK), now)
+	h.Observe(r, ClientSide, seg(ClientSide, tcpFIN|tcpACK), now)
+	h.Observe(r, ReplySide, seg(ReplySide, tcpACK), now)
 }
 
 // The port of a connection that its backend holds in TIME_WAIT is free at once for

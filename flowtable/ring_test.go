@@ -78,7 +78,7 @@ func TestRingEntriesProveThemselves(t *testing.T) {
 	if _, _, ok := a.still(entry, ShedHalfOpen); ok {
 		t.Error("an established flow is taken for half-open")
 	}
-	h.Observe(r, ReplySide, tcpRST, bootTime)
+	h.Observe(r, ReplySide, seg(ReplySide, tcpRST), bootTime)
 	if i, _, ok := a.still(h.rings[0][ShedReset-firstRing].entry(0), ShedReset); !ok || i != r.index() {
 		t.Error("the flow is not in the ring of those that were reset")
 	}

@@ -99,7 +99,7 @@ func TestAssociations(t *testing.T) {
 			tb, h := testTable(t, 10, 0)
 			r := h.mustCreate(t, bootTime, newFlow(header.ProtoSCTP, false, 1))
 			for i, s := range c.chunks {
-				h.Observe(r, s.side, flagsOfChunk(t, s.kind), bootTime+Time(i)*second)
+				h.Observe(r, s.side, seg(s.side, flagsOfChunk(t, s.kind)), bootTime+Time(i)*second)
 				if got := h.Flow(r).State(); got != s.want {
 					t.Fatalf("packet %d: %v, want %v", i, got, s.want)
 				}
@@ -118,7 +118,7 @@ func (h *Handle) association(t *testing.T, now Time, chunks []chunk) (Ref, NewFl
 	n := newFlow(header.ProtoSCTP, false, 1)
 	r := h.mustCreate(t, now, n)
 	for _, c := range chunks {
-		h.Observe(r, c.side, flagsOfChunk(t, c.kind), now)
+		h.Observe(r, c.side, seg(c.side, flagsOfChunk(t, c.kind)), now)
 	}
 	return r, n
 }
@@ -166,14 +166,14 @@ func TestHeartbeatsHoldAnAssociation(t *testing.T) {
 			now := bootTime
 			for beat := range 7 * 24 * 60 * 2 {
 				if forged {
-					h.Observe(r, ClientSide, flagsOfChunk(t, initiate), now+second)
-					h.Observe(r, ReplySide, flagsOfChunk(t, initAck), now+second)
+					h.Observe(r, ClientSide, seg(ClientSide, flagsOfChunk(t, initiate)), now+second)
+					h.Observe(r, ReplySide, seg(ReplySide, flagsOfChunk(t, initAck)), now+second)
 				}
 				now += 33 * second // RFC 9260 section 8.3: the interval, an RTO and half of it at most
 				if got, _ := h.lookup(&n.Client, now); got != r {
 					t.Fatalf("%s: lost before heartbeat %d of side %d", name, beat, side)
 				}
-				h.Observe(r, side, flagsOfChunk(t, chunkHeartbeat), now)
+				h.Observe(r, side, seg(side, flagsOfChunk(t, chunkHeartbeat)), now)
 			}
 			if s := h.Flow(r).State(); s != Established {
 				t.Errorf("%s: %v", name, s)
@@ -195,7 +195,7 @@ func TestINITsAreHalfOpen(t *testing.T) {
 	f = newFlow(header.ProtoSCTP, false, 1)
 	r, _ := h.lookup(&f.Client, bootTime)
 	for i := range Time(12) {
-		h.Observe(r, ClientSide, flagsOfChunk(t, initiate), bootTime+i*second)
+		h.Observe(r, ClientSide, seg(ClientSide, flagsOfChunk(t, initiate)), bootTime+i*second)
 	}
 	if got, _ := h.lookup(&f.Client, bootTime+12*second); got != 0 {
 		t.Error("INITs hold a flow")
@@ -212,7 +212,7 @@ func TestAssociationReopenedAfterAbort(t *testing.T) {
 		if got, _ := h.lookup(&n.Client, now); got != r {
 			t.Fatalf("packet %d finds no flow", i)
 		}
-		h.Observe(r, c.side, flagsOfChunk(t, c.kind), now)
+		h.Observe(r, c.side, seg(c.side, flagsOfChunk(t, c.kind)), now)
 		now += second
 	}
 	if got, _ := h.lookup(&n.Client, now+7000*second); got != r {

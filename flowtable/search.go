@@ -113,7 +113,7 @@ func (l *lifetimes) steady() (s steady) {
 				mv = datagram[state][side]
 			}
 			if mv == move(state)|refresh {
-				s[side][state] = l[makeMeta(state, 0, 0, 0).life()]
+				s[side][state] = l[makeMeta(state, 0, 0).life()]
 			}
 		}
 	}

@@ -64,7 +64,7 @@ func TestSearch(t *testing.T) {
 			if got, _ := h.match(&reply, bootTime); got != nil {
 				t.Fatalf("flow %d: a first reply matched", i)
 			}
-			h.Observe(r, ReplySide, 0, bootTime)
+			h.Observe(r, ReplySide, seg(ReplySide, 0), bootTime)
 			if got, side, rewrite = h.matchAndRewrite(&reply, bootTime); got != h.Flow(r) || side != ReplySide {
 				t.Fatalf("flow %d: %p on side %d by its reply, want %p", i, got, side, h.Flow(r))
 			}
@@ -112,8 +112,8 @@ func TestMatchComparesAll(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		n := newFlow(header.ProtoUDP, v6, 1)
 		r := h.mustCreate(t, bootTime, n)
-		h.Observe(r, ReplySide, 0, bootTime)
-		h.Observe(r, ClientSide, 0, bootTime) // assured: a datagram of either side changes nothing
+		h.Observe(r, ReplySide, seg(ReplySide, 0), bootTime)
+		h.Observe(r, ClientSide, seg(ClientSide, 0), bootTime) // assured: a datagram of either side changes nothing
 		reply := h.reply(r)
 		for side, tuple := range []*header.Tuple{&n.Client, &reply} {
 			s := [1]Search{{Plain: plainOf(tuple), slot: slotOf(r.index(), Side(side))}}
@@ -172,20 +172,26 @@ func TestMatchEqualsObserve(t *testing.T) {
 			if (state >= UDPNew) != (proto == header.ProtoUDP) || state == ICMPEcho {
 				continue
 			}
-			for _, notes := range []meta{0, metaReset, metaAgain, metaFin, metaPending, 3 << metaRepeatShift} {
+			for _, notes := range []meta{0, metaReset, metaAgain, metaFin, metaPending, metaFinClient,
+				metaFinBackend, 3 << metaRepeatShift} {
 				for _, age := range []int32{-20, -1, 0, 1, 9, 10, 11, 500, 2410, 3010, 74410, 74411, 1 << 30} {
 					for side := range tuples {
 						now := bootTime + 1000*24*3600*second
-						m := makeMeta(state, proto, 0, now.ticks()-ticks(age)) | notes
+						m := makeMeta(state, proto, now.ticks()-ticks(age)) | notes
 						f.meta.Store(uint64(m))
-						want := m.observe(Side(side), header.TCPACK, now.ticks())
+						want := m.observe(Side(side), seg(Side(side), tcpACK), testISN, now.ticks())
+						data := m.observe(Side(side), seg(Side(side), tcpACK|tcpPSH), testISN, now.ticks())
 						got, _ := h.match(&tuples[side], now)
 						if got != nil {
 							got.Seen(now.Ticks())
 						}
 						after := f.load()
 						valid := m.live() && !tb.lifetimes.expired(m, now.ticks())
-						plain := valid && notes == 0 && want&^(metaSeen|metaUsed) == m&^metaSeen &&
+						written := metaSeen // by a refresh
+						if state == UDPAssured {
+							written |= metaUsed
+						}
+						plain := valid && notes&^metaFins == 0 && (want^m)&^written == 0 && data == want &&
 							moves[state][side][classACK]&refresh|datagram[state][side]&refresh != 0
 						if (got != nil) != plain {
 							t.Fatalf("%v, notes %x, age %d, side %d: matched %v, want %v", state, notes, age, side,
@@ -297,7 +303,7 @@ func TestRepliesMatchAfterParse(t *testing.T) {
 	steady := l.steady()
 	seen := map[meta]bool{}
 	for _, proto := range []uint8{header.ProtoTCP, header.ProtoUDP} {
-		for todo := []meta{makeMeta(initial(proto), proto, 0, 1000)}; len(todo) > 0; {
+		for todo := []meta{makeMeta(initial(proto), proto, 1000)}; len(todo) > 0; {
 			m := todo[0]
 			if todo = todo[1:]; seen[m&^metaSeen] {
 				continue
@@ -308,7 +314,7 @@ func TestRepliesMatchAfterParse(t *testing.T) {
 			}
 			for flags := range 256 {
 				for _, now := range []ticks{1000, 1015, 1600} {
-					todo = append(todo, m.observe(ClientSide, uint8(flags), now))
+					todo = append(todo, m.observe(ClientSide, seg(ClientSide, uint8(flags)), testISN, now))
 				}
 			}
 		}

@@ -34,8 +34,6 @@ const (
 	// of all is chosen: where the cap holds a flood for longer than a handshake takes, no handshake
 	// is ended by it, and the shorter the grace the greater the flood that the cap holds.
 	capGrace = int32(200 * time.Millisecond / tick)
-	// resetGrace is how long an RST may be taken back before its flow gives way: it may be forged.
-	resetGrace = int32(time.Second / tick)
 )
 
 // idleProtection is how long an assured UDP flow is protected for each second in which it had

@@ -100,19 +100,49 @@ func classOf(flags uint8) class {
 type move uint16
 
 const (
-	refresh move = 1 << 4 // refresh the flow, and forget an RST
-	reset   move = 1 << 5 // put the flow on the reset timer
-	ask     move = 1 << 6 // remember the SYN
-	answer  move = 1 << 7 // begin anew, if a SYN is remembered
-	finish  move = 1 << 8 // remember the client's FIN until the backend sends
-	confirm move = 1 << 9 // the backend sends: the client's packets were genuine
+	refresh move = 1 << 4  // refresh the flow
+	reset   move = 1 << 5  // put the flow on the reset timer
+	ask     move = 1 << 6  // remember the SYN
+	answer  move = 1 << 7  // begin anew, if a SYN is remembered
+	finish  move = 1 << 8  // remember the client's FIN until the backend sends
+	confirm move = 1 << 9  // the backend sends: the client's packets were genuine
+	prove   move = 1 << 10 // only if the segment proves that the connection is established
+	restore move = 1 << 11 // data of the side that sent the FIN: Established, and remember the FIN
 )
 
 // moves is the state machine: moves[state][side][class]. A packet without an entry leaves the flow
-// as it is, without a refresh. In particular: SYN and SYN-ACK never refresh (a lone retransmitted
-// SYN must not hold a half-open flow), and an RST outside the handshake changes no state: no
-// sequence numbers are tracked, so it may be forged, and any later packet of the flow cancels it
-// (RFC 7857 section 2.2).
+// as it is, without a refresh. Segments that change more than the time of the flow must have a good
+// checksum (Changes). In particular: SYN and SYN-ACK never refresh (a lone retransmitted SYN must
+// not hold a half-open flow).
+//
+// # What proves a handshake
+//
+// A sender that forges SYNs from foreign addresses can forge all that the client would send next.
+// It does not receive the backend's SYN-ACK, and so does not know its sequence number. So in SynRecv
+// a TCP flow keeps that number (Flow.created), and becomes Established by a client's segment that
+// acknowledges it, and no more than it, or by data of the backend, which has established the
+// connection then (TCP Fast Open, RFC 7413, included). Nothing else takes it out of SynRecv: not a
+// backend's bare ACK, which may be the challenge to a second SYN (RFC 9293 section 3.10.7.4), nor
+// its RST, which a forged ACK provokes too (ibid., SYN-RECEIVED). Of a connection that was set up
+// before this flow, the backend's first packet is a bare ACK: then the client must acknowledge the
+// sequence number of that.
+//
+// SCTP has Unconfirmed in between: the client has sent its COOKIE ECHO, which only the server can
+// verify. It answers the right one at once with COOKIE ACK (RFC 9260 section 5.1), and a forged one
+// not at all. Until then the flow has the timeout of an open association, but gives way under
+// pressure.
+//
+// # What may be forged on an open connection
+//
+// Sequence numbers of open connections are not tracked, so a FIN or an RST may be forged. An end
+// that has closed its direction sends no new data, and an end that has sent or accepted an RST
+// nothing at all. So:
+//
+//   - Data of the side that sent the FIN takes the flow back to Established. The FIN is remembered,
+//     as the data may have been overtaken by it: then the other side's FIN leads to LastAck. Once
+//     both sides have sent FIN, each packet refreshes the flow, and none takes the FINs back.
+//   - An RST changes no state, but starts a shorter timer (RFC 7857 section 2.2), which no packet
+//     refreshes until one shows that the connection lives on (outlives).
 //
 // A SYN on a connection that is open may be forged as well, or the client may have
 // lost the connection (RFC 9293 section 3.5.1). Only the backend knows, so the SYN is forwarded to
@@ -122,13 +152,7 @@ const (
 // client, whose ACK undoes it. A backend's RST is no answer: a sender that forged the SYN could
 // forge it too.
 //
-// The client's packets alone prove nothing, as no sequence numbers are tracked: a sender
-// that forges SYNs from foreign addresses can forge an ACK after each, or a FIN.
-// Only the backend knows which ACK acknowledges its own SYN-ACK. It answers other ACKs with an RST
-// (RFC 9293 section 3.10.7.4, SYN-RECEIVED) or not at all, and the right one with data or with an
-// ACK of the client's data, if there is any. Until then the flow is Unconfirmed: it has the timeout
-// of an open connection, but gives way under pressure. The backend's ACK after a SYN is about that
-// SYN, and confirms nothing.
+// # SCTP
 //
 // An SCTP association (RFC 9260 sections 5.1 and 9.2) takes the same states:
 //
@@ -137,13 +161,12 @@ const (
 //	COOKIE ECHO        Unconfirmed    SHUTDOWN COMPLETE  TimeWaitClient
 //	COOKIE ACK         Established    ABORT              as an RST
 //
-// with four differences. The server answers a right COOKIE ECHO at once, so Unconfirmed is
-// short, and does not answer a forged one. Heartbeats, 30 s apart and answered (section 8.3), are
-// ACKs that keep an idle association. There is no half-closed association: after a SHUTDOWN the
-// other end sends its remaining data and answers with SHUTDOWN ACK. After SHUTDOWN COMPLETE no
-// TIME_WAIT is needed, because verification tags identify old packets, but the flow gets it. And an
-// endpoint answers an INIT on an open association with INIT ACK, whether or not it is forged, and
-// continues until a valid COOKIE ECHO (section 5.2.2): see answered.
+// with four differences. Unconfirmed is as said above. Heartbeats, 30 s apart and answered (section
+// 8.3), are ACKs that keep an idle association. There is no half-closed association: after a
+// SHUTDOWN the other end sends its remaining data and answers with SHUTDOWN ACK. After SHUTDOWN
+// COMPLETE no TIME_WAIT is needed, because verification tags identify old packets, but the flow gets
+// it. And an endpoint answers an INIT on an open association with INIT ACK, whether or not it is
+// forged, and continues until a valid COOKIE ECHO (section 5.2.2): see answered.
 var moves = makeMoves()
 
 func makeMoves() (m [NumStates][2][numClasses]move) {
@@ -162,18 +185,20 @@ func makeMoves() (m [NumStates][2][numClasses]move) {
 	m[SynSeen][ReplySide][classSYNACK] = move(SynRecv)
 	m[SynSeen][ReplySide][classACK] = move(SynRecv)
 	m[SynSeen][ReplySide][classFIN] = move(SynRecv)
-	m[SynRecv][ClientSide][classACK] = move(Unconfirmed)
-	m[SynRecv][ClientSide][classFIN] = move(Unconfirmed) | finish
+	m[SynRecv][ClientSide][classACK] = move(Established) | prove
+	m[SynRecv][ClientSide][classFIN] = move(FinClient) | prove
+	m[SynRecv][ReplySide][classACK] = move(Established) | prove
+	m[SynRecv][ReplySide][classFIN] = move(FinBackend) | prove
 	m[Unconfirmed][ClientSide][classACK] = move(Unconfirmed) | refresh
 	m[Unconfirmed][ClientSide][classFIN] = move(Unconfirmed) | refresh | finish
 	m[Unconfirmed][ClientSide][classRST] = move(Unconfirmed) | reset
 	m[Unconfirmed][ReplySide][classACK] = move(Established) | refresh | confirm
 	m[Unconfirmed][ReplySide][classFIN] = move(FinBackend) | confirm
 	m[Unconfirmed][ReplySide][classRST] = move(Closed)
-	for _, s := range []State{SynSeen, SynRecv} {
-		m[s][ReplySide][classRST] = move(Closed)
-		m[s][ClientSide][classRST] = move(s) | reset
-	}
+	m[SynSeen][ReplySide][classRST] = move(Closed)
+	m[SynSeen][ClientSide][classRST] = move(SynSeen) | reset
+	both(SynRecv, classRST, move(SynRecv)|reset)
+	m[Closed][ReplySide][classSYNACK] = move(SynRecv) // the RST was the answer to a forged segment
 
 	// Data, and the closing of one direction.
 	for _, s := range []State{Established, FinClient, FinBackend} {
@@ -187,6 +212,8 @@ func makeMoves() (m [NumStates][2][numClasses]move) {
 	}
 	m[Established][ClientSide][classFIN] = move(FinClient)
 	m[Established][ReplySide][classFIN] = move(FinBackend)
+	m[FinClient][ClientSide][classACK] = move(FinClient) | refresh | restore
+	m[FinBackend][ReplySide][classACK] = move(FinBackend) | refresh | restore
 	m[FinClient][ReplySide][classFIN] = move(LastAckClient)
 	m[FinBackend][ClientSide][classFIN] = move(LastAckBackend)
 
@@ -234,20 +261,41 @@ func initial(proto uint8) State {
 // refreshTicks is how old last seen may be before a packet renews it.
 const refreshTicks = int32(time.Second / tick)
 
-// observe returns m as changed by a packet at time now; m itself if nothing need be written.
-func (m meta) observe(from Side, tcpFlags uint8, now ticks) meta {
-	var mv move
-	if header.Stateful(m.proto()) {
-		mv = moves[m.state()][from&1][classOf(tcpFlags)]
-	} else {
-		mv = datagram[m.state()][from&1]
-	}
+// observe returns m as changed by a packet at time now; m itself if nothing need be written. isn is
+// the backend's initial sequence number, where m is provable.
+func (m meta) observe(from Side, s Segment, isn uint32, now ticks) meta {
 	if m.seen()-now < 1<<31 {
 		now = m.seen() // another worker's batch is later than ours: never step back
 	}
+	if !header.Stateful(m.proto()) {
+		return m.take(datagram[m.state()][from&1], from, now)
+	}
+	c := s.class()
+	mv := moves[m.state()][from&1][c]
+	switch {
+	case mv&prove != 0:
+		mv = m.proof(mv, from, &s, isn, now)
+	case m.reset() && m.state() > SynRecv && (c == classACK || c == classFIN):
+		if !m.outlives(from, &s, now) {
+			return m
+		}
+	case mv&answer != 0 && m.provable() && s.Seq == isn:
+		return m // the same SYN-ACK again: with the SYN before it, it would hold the flow
+	}
+	if mv&restore != 0 && s.Data {
+		return m.withState(Established).at(now)&^metaNotes | finOf(from)
+	}
+	return m.take(mv, from, now)
+}
+
+// take returns m as changed by a move of a packet from one side.
+func (m meta) take(mv move, from Side, now ticks) meta {
 	next := State(mv & 15)
-	if mv&confirm != 0 {
+	switch {
+	case mv&confirm != 0:
 		next = m.confirmed(next)
+	case m.state() == Established && m&finOf(from^1) != 0:
+		next = next.otherFin(from)
 	}
 	note := meta(0)
 	if mv&finish != 0 {
@@ -267,11 +315,12 @@ func (m meta) observe(from Side, tcpFlags uint8, now ticks) meta {
 	case next != m.state():
 		return m.withState(next).at(now)&^metaNotes | note
 	case mv&reset != 0 && !m.reset():
-		return m.at(now) | metaReset // the timer starts with the first RST, later ones do not move it
+		// The timer starts with the first RST, later ones do not move it.
+		return m.at(now)&^metaResetBackend | metaReset | meta(from)<<metaFlagsShift
 	case note&^m != 0:
 		return m.at(now)&^metaNotes | note
-	case mv&refresh != 0 && (m&(metaReset|metaAgain|metaRepeat) != 0 || now.since(m.seen()) >= refreshTicks):
-		return m.refreshed(now) &^ (metaReset | metaAgain | metaRepeat)
+	case mv&refresh != 0 && (m&metaCleared != 0 || now.since(m.seen()) >= refreshTicks):
+		return m.refreshed(now)
 	}
 	return m
 }
@@ -282,10 +331,68 @@ func (m meta) usedSeconds() int32 { return 1 + int32(m&metaUsed>>metaUsedShift) 
 // refreshed returns a flow that stays in its state and has no notes, refreshed. It is for once a
 // second; of assured UDP it counts that second.
 func (m meta) refreshed(now ticks) meta {
-	if m.state() == UDPAssured && m&metaUsed != metaUsed {
-		m += 1 << metaUsedShift
+	if m.state() == UDPAssured {
+		if m&metaUsed != metaUsed {
+			m += 1 << metaUsedShift
+		}
+		return m.at(now)
 	}
-	return m.at(now)
+	return m.at(now) &^ (metaCleared | metaResetBackend)
+}
+
+// provable reports whether a flow waits for proof that its connection is established, and has the
+// backend's initial sequence number for it.
+func (m meta) provable() bool { return m.state() == SynRecv && m.proto() == header.ProtoTCP }
+
+// proof returns the move of a segment that may prove a handshake: mv if it does, and a move that
+// changes nothing if not. For an association it is the move of a COOKIE ECHO.
+func (m meta) proof(mv move, from Side, s *Segment, isn uint32, now ticks) move {
+	ok := s.Ack == isn+1
+	if from == ReplySide {
+		ok = s.Data && (!m.reset() || m.outlives(from, s, now))
+	}
+	switch {
+	case m.proto() == header.ProtoSCTP && from == ReplySide:
+		return move(SynRecv)
+	case m.proto() == header.ProtoSCTP && s.class() == classFIN:
+		return move(Unconfirmed) | finish
+	case m.proto() == header.ProtoSCTP:
+		return move(Unconfirmed)
+	case ok:
+		return mv
+	}
+	return move(SynRecv)
+}
+
+// resetGrace is how long after an RST packets may still arrive that were under way. A younger RST
+// makes its flow no candidate to give way: it may be forged.
+const resetGrace = int32(time.Second / tick)
+
+// resetBy returns which side sent the RST of a flow that is reset.
+func (m meta) resetBy() Side { return Side(m >> metaFlagsShift & 1) }
+
+// outlives reports whether a segment that is neither SYN nor RST shows that an RST did not end the
+// connection. The end that sent it, if it was not forged, has no data to send. The end that
+// accepted it sends nothing, but for what was under way. The client's ACK shows nothing: without
+// data it may be forged to hold a connection that the client, which did not ask for it, has reset.
+func (m meta) outlives(from Side, s *Segment, now ticks) bool {
+	late := now.since(m.seen()) >= resetGrace
+	return s.Data && (late || from == m.resetBy()) || from == ReplySide && late
+}
+
+// finOf returns the note that a side sent a FIN and data after it.
+func finOf(from Side) meta { return metaFinClient << from }
+
+// otherFin returns the state after a FIN of a side on an Established connection whose other side
+// has sent one as well.
+func (s State) otherFin(from Side) State {
+	switch {
+	case s == FinClient && from == ClientSide:
+		return LastAckBackend
+	case s == FinBackend && from == ReplySide:
+		return LastAckClient
+	}
+	return s
 }
 
 // answered returns m after the backend's SYN-ACK, for a flow on which a SYN is remembered. An SCTP
@@ -313,23 +420,63 @@ func (m meta) confirmed(next State) State {
 	return next
 }
 
-// Observe tells the flow about one of its packets, and reports whether the flow stands since
+// Changes reports whether a segment with a good checksum would change the flow by more than the
+// time at which it was last seen. Of a segment that would, the caller verifies the checksum before
+// it calls Observe.
+func (h *Handle) Changes(r Ref, from Side, s Segment, now Time) bool {
+	f := h.Flow(r)
+	word, m := f.word(), f.load()
+	return m.live() && m.changedBy(m.observe(from, s, word, now.ticks()), from, &s, word)
+}
+
+// changedBy reports whether the step from m to n, or the number that is kept with it, is more than
+// a refresh.
+func (m meta) changedBy(n meta, from Side, s *Segment, word uint32) bool {
+	isn, ok := m.answeredBy(n, from, s)
+	return n.at(0) != m.at(0) || ok && isn != word
+}
+
+// answeredBy returns the backend's initial sequence number, if the step from m to n is by a segment
+// that has it.
+func (m meta) answeredBy(n meta, from Side, s *Segment) (isn uint32, ok bool) {
+	switch {
+	case from == ClientSide || !n.provable():
+		return 0, false
+	case s.class() == classSYNACK:
+		return s.Seq, true
+	}
+	return s.Seq - 1, m.state() == SynSeen
+}
+
+// Observe updates the flow by one of its packets, and reports whether the flow stands since
 // (State.Stands). It writes at most once a second, or when the state changes.
-func (h *Handle) Observe(r Ref, from Side, tcpFlags uint8, now Time) (stands bool) {
+func (h *Handle) Observe(r Ref, from Side, s Segment, now Time) (stands bool) {
 	f := h.Flow(r)
 	for t := now.ticks(); ; {
+		// The word before meta: where another handle changes both in between, the swap of either
+		// fails.
+		word := f.word()
 		m := f.load()
 		if !m.live() {
 			return false
 		}
-		n := m.observe(from, tcpFlags, t)
-		if n == m {
+		n := m.observe(from, s, word, t)
+		if s.Unverified && header.Stateful(m.proto()) && m.changedBy(n, from, &s, word) {
 			return false
 		}
-		if f.swap(m, n) {
+		if n != m && !f.swap(m, n) {
+			continue
+		}
+		if isn, ok := m.answeredBy(n, from, &s); ok {
+			f.swapWord(word, isn)
+		} else if m.provable() && !n.provable() {
+			f.swapWord(word, uint32(t))
+		}
+		if n != m {
 			h.moved(r, m, n)
 			return n.state().Stands() && !m.state().Stands()
 		}
+		return
 	}
 }
 

@@ -9,24 +9,32 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// The whole state machine as the reference states it. A cell is what one packet
-// does: a state, "." for nothing, "r" for a refresh, "R" for the reset timer, "a"
-// for a SYN that is remembered, "A" for nothing unless one is, "f" for a FIN that is.
+// The whole state machine as the reference states it, of a flow without notes. Columns are classes
+// of segments; data is an ACK with payload. A cell is what one packet does: a state, "." for
+// nothing, "r" for a refresh, "R" for the reset timer, "a" for a SYN that is remembered, "A" for
+// nothing unless one is, "f" for a FIN that is; "*" if it must acknowledge the backend's initial
+// sequence number, "c" or "b" behind a state if the client's or backend's FIN is remembered.
 const machine = `
-                    client:                                  backend:
-                    none ACK  FIN  S+A  SYN  RST             none ACK  FIN  S+A  SYN  RST
-SynSeen             .    .    .    .    .    R               .    SR   SR   SR   .    CL
-SynRecv             .    UN   UNf  .    .    R               .    .    .    A    .    CL
-Unconfirmed         .    r    f    .    a    R               .    ES   FB   A    .    CL
-Established         .    r    FC   .    a    R               .    r    FB   A    .    R
-FinClient           .    r    r    .    a    R               .    r    LC   A    .    R
-FinBackend          .    r    LB   .    a    R               .    r    r    A    .    R
-LastAckClient       .    TC   r    .    .    R               .    r    r    .    .    R
-LastAckBackend      .    r    r    .    .    R               .    TB   r    .    .    R
-TimeWaitClient      .    r    r    .    .    .               .    r    r    .    .    .
-TimeWaitBackend     .    r    r    .    .    .               .    r    r    .    .    .
-Closed              .    .    .    .    .    .               .    .    .    .    .    .
+                    client:                                       backend:
+                    none ACK  data FIN  S+A  SYN  RST             none ACK  data FIN  S+A  SYN  RST
+SynSeen             .    .    .    .    .    .    R               .    SR   SR   SR   SR   .    CL
+SynRecv             .    ES*  ES*  FC*  .    .    R               .    .    ES   .    A    .    R
+Unconfirmed         .    r    r    f    .    a    R               .    ES   ES   FB   A    .    CL
+Established         .    r    r    FC   .    a    R               .    r    r    FB   A    .    R
+FinClient           .    r    ESc  r    .    a    R               .    r    r    LC   A    .    R
+FinBackend          .    r    r    LB   .    a    R               .    r    ESb  r    A    .    R
+LastAckClient       .    TC   TC   r    .    .    R               .    r    r    r    .    .    R
+LastAckBackend      .    r    r    r    .    .    R               .    TB   TB   r    .    .    R
+TimeWaitClient      .    r    r    r    .    .    .               .    r    r    r    .    .    .
+TimeWaitBackend     .    r    r    r    .    .    .               .    r    r    r    .    .    .
+Closed              .    .    .    .    .    .    .               .    .    .    .    SR   .    .
 `
+
+// The cells of an association that differ: none has a sequence number.
+var machineOfSCTP = strings.NewReplacer(
+	"SynRecv             .    ES*  ES*  FC*  .    .    R               .    .    ES   .    A",
+	"SynRecv             .    UN   UN   UNf  .    .    R               .    .    .    .    A",
+)
 
 var stateByName = map[string]State{
 	"SynSeen": SynSeen, "SynRecv": SynRecv, "Unconfirmed": Unconfirmed, "Established": Established,
@@ -34,9 +42,17 @@ var stateByName = map[string]State{
 	"FinBackend": FinBackend, "LastAckClient": LastAckClient, "LastAckBackend": LastAckBackend,
 	"TimeWaitClient": TimeWaitClient, "TimeWaitBackend": TimeWaitBackend, "Closed": Closed,
 	"SR": SynRecv, "UN": Unconfirmed, "UNf": Unconfirmed, "ES": Established, "FC": FinClient, "FB": FinBackend,
+	"ESc": Established, "ESb": Established,
 	"LC": LastAckClient,
 	"LB": LastAckBackend, "TC": TimeWaitClient, "TB": TimeWaitBackend, "CL": Closed,
 }
+
+// columns are those of machine, of one side.
+var columns = []struct {
+	class class
+	data  bool
+}{{classNone, false}, {classACK, false}, {classACK, true}, {classFIN, false}, {classSYNACK, false}, {classSYN, false},
+	{classRST, false}}
 
 // flagsOf has every set of flags that a class may come with.
 func flagsOf(c class) (sets []uint8) {
@@ -58,84 +74,195 @@ func flagsOf(c class) (sets []uint8) {
 }
 
 func TestStateMachine(t *testing.T) {
-	for name, proto := range map[string]uint8{"TCP": header.ProtoTCP, "SCTP": header.ProtoSCTP} {
-		t.Run(name, func(t *testing.T) { testStateMachine(t, proto) })
-	}
+	t.Run("TCP", func(t *testing.T) { testStateMachine(t, header.ProtoTCP, machine) })
+	t.Run("SCTP", func(t *testing.T) { testStateMachine(t, header.ProtoSCTP, machineOfSCTP.Replace(machine)) })
 }
 
-func testStateMachine(t *testing.T, proto uint8) {
-	const start, now = ticks(1000), ticks(1000 + 25)
+func testStateMachine(t *testing.T, proto uint8, machine string) {
 	cells := 0
 	for _, line := range strings.Split(strings.TrimSpace(machine), "\n")[2:] {
 		col := strings.Fields(line)
-		state := stateByName[col[0]]
 		for i, want := range col[1:] {
-			side, c := Side(i/int(numClasses)), class(i%int(numClasses))
+			side, column := Side(i/len(columns)), columns[i%len(columns)]
 			cells++
-			for _, flags := range flagsOf(c) {
-				m := makeMeta(state, proto, 0x5a, start)
-				got := m.observe(side, flags, now)
-				name := fmt.Sprintf("%s, side %d, flags %#02x", col[0], side, flags)
-				switch want {
-				case "a":
-					if got != m|metaAgain {
-						t.Errorf("%s: %v %v, seen %d; want nothing but a note", name, got.state(), got.reset(),
-							got.seen())
-					}
-				case ".", "A":
-					if got != m {
-						t.Errorf("%s: changed to %v %v, seen %d; want no change", name, got.state(), got.reset(),
-							got.seen())
-					}
-				case "r":
-					if got != m.at(now) {
-						t.Errorf("%s: %v %v, seen %d; want a refresh", name, got.state(), got.reset(), got.seen())
-					}
-					if late := m.at(now-9).observe(side, flags, now); late != m.at(now-9) {
-						t.Errorf("%s: written less than a second after the last packet", name)
-					}
-				case "R":
-					if got != m.at(now)|metaReset {
-						t.Errorf("%s: %v %v, seen %d; want the reset timer", name, got.state(), got.reset(), got.seen())
-					}
-					if again := got.observe(side, flags, now+50); again != got {
-						t.Errorf("%s: a second RST moved the timer", name)
-					}
-				case "f", "UNf":
-					if got != m.withState(Unconfirmed).at(now)|metaFin {
-						t.Errorf("%s: %v %v, seen %d; want UNCONFIRMED with a FIN", name, got.state(), got.reset(),
-							got.seen())
-					}
-					if again := got.observe(side, flags, now+25); again != got.at(now+25) {
-						t.Errorf("%s: a second FIN does not refresh", name)
-					}
-				default:
-					if got != m.withState(stateByName[want]).at(now) {
-						t.Errorf("%s: %v, seen %d; want %s", name, got.state(), got.seen(), want)
+			for _, flags := range flagsOf(column.class) {
+				s := seg(side, flags&(tcpFIN|tcpSYN|tcpRST|tcpACK))
+				s.Flags, s.Data = flags, column.data
+				name := fmt.Sprintf("%s, side %d, flags %#02x, data %v", col[0], side, flags, s.Data)
+				testCell(t, name, stateByName[col[0]], proto, side, s, want)
+			}
+		}
+	}
+	if want := int(Closed) * 2 * len(columns); cells != want {
+		t.Errorf("the reference has %d cells, want %d", cells, want)
+	}
+}
+
+// testCell tests what one segment does to a flow without notes.
+func testCell(t *testing.T, name string, state State, proto uint8, side Side, s Segment, want string) {
+	t.Helper()
+	const start, now = ticks(1000), ticks(1000 + 25)
+	m := makeMeta(state, proto, start)
+	got := m.observe(side, s, testISN, now)
+	differ := func(what string) {
+		t.Errorf("%s: %v, notes %x, seen %d; want %s", name, got.state(), got&metaNotes, got.seen(), what)
+	}
+	if bare := strings.TrimSuffix(want, "*"); bare != want {
+		for _, wrong := range []uint32{testISN, s.Ack + 1, s.Ack + 1<<31} {
+			other := s
+			other.Ack = wrong
+			if n := m.observe(side, other, testISN, now); n != m {
+				t.Errorf("%s: %v by an acknowledgment of %d, want no change", name, n.state(), wrong)
+			}
+		}
+		want = bare
+	}
+	switch want {
+	case "a":
+		if got != m|metaAgain {
+			differ("nothing but a note")
+		}
+	case ".", "A":
+		if got != m {
+			differ("no change")
+		}
+	case "r":
+		if got != m.at(now) {
+			differ("a refresh")
+		}
+		if late := m.at(now-9).observe(side, s, testISN, now); late != m.at(now-9) {
+			t.Errorf("%s: written less than a second after the last packet", name)
+		}
+	case "R":
+		if got != m.at(now)|metaReset|meta(side)<<metaFlagsShift {
+			differ("the reset timer")
+		}
+		for from := range Side(2) {
+			if again := got.observe(from, s, testISN, now+50); s.Flags&tcpRST != 0 && again != got &&
+				again.state() == state {
+				t.Errorf("%s: another RST moved the timer", name)
+			}
+		}
+	case "f", "UNf":
+		if got != m.withState(Unconfirmed).at(now)|metaFin {
+			differ("UNCONFIRMED with a FIN")
+		}
+		if again := got.observe(side, s, testISN, now+25); again != got.at(now+25) {
+			t.Errorf("%s: a second FIN does not refresh", name)
+		}
+	case "ESc":
+		if got != m.withState(Established).at(now)|metaFinClient {
+			differ("ESTABLISHED with the client's FIN")
+		}
+	case "ESb":
+		if got != m.withState(Established).at(now)|metaFinBackend {
+			differ("ESTABLISHED with the backend's FIN")
+		}
+	default:
+		if got != m.withState(stateByName[want]).at(now) {
+			differ(want)
+		}
+	}
+	if want == "A" {
+		s.Seq++ // of another handshake
+		to := m.withState(SynRecv).at(now)
+		if proto == header.ProtoSCTP && (state == Unconfirmed || state == Established) {
+			to = m.at(now) // the server answers an INIT and forgets it
+		}
+		if got = (m | metaReset | metaAgain).observe(side, s, testISN, now); got != to {
+			differ(fmt.Sprintf("%v after a SYN", to.state()))
+		}
+	}
+}
+
+// Every state, with every note, and every segment, at several times: what must not happen, said
+// without the machine.
+func TestStateMachineProperties(t *testing.T) {
+	const start = ticks(1000)
+	singles := []meta{metaReset, metaReset | metaResetBackend, metaAgain, metaFin, metaFinClient, metaFinBackend,
+		7 << metaRepeatShift}
+	checked := 0
+	for _, proto := range []uint8{header.ProtoTCP, header.ProtoSCTP} {
+		for state := SynSeen; state <= Closed; state++ {
+			for set := range 1 << len(singles) {
+				m := makeMeta(state, proto, start)
+				for i, note := range singles {
+					if set>>i&1 != 0 {
+						m |= note
 					}
 				}
-				if want == "r" || want == "f" || len(want) >= 2 {
-					if back := (m | metaReset | metaAgain).observe(side, flags,
-						start); back&(metaReset|metaAgain) != 0 {
-						t.Errorf("%s: a packet of the flow did not take back the RST and the SYN", name)
-					}
-				}
-				if want == "A" {
-					again, to := (m|metaReset|metaAgain).observe(side, flags, now), SynRecv
-					if proto == header.ProtoSCTP && (state == Unconfirmed || state == Established) {
-						to = state // the server answers an INIT and forgets it
-					}
-					if again != m.withState(to).at(now) {
-						t.Errorf("%s, after a SYN: %v %v, seen %d; want %v", name, again.state(), again.reset(),
-							again.seen(), to)
+				for flags := range uint8(64) {
+					for variant := range 16 {
+						side, s := Side(variant&1), seg(Side(variant&1), flags)
+						s.Data = variant&2 != 0
+						if variant&4 != 0 {
+							s.Ack, s.Seq = s.Ack+12345, s.Seq+12345
+						}
+						now := start + 4
+						if variant&8 != 0 {
+							now = start + ticks(resetGrace)
+						}
+						n := m.observe(side, s, testISN, now)
+						checked++
+						if why := forbidden(m, n, side, &s, now); why != "" {
+							t.Fatalf("%v, notes %x, side %d, %+v, %d ticks later: %s: %v, notes %x, seen %d",
+								state, m&metaNotes, side, s, now-start, why, n.state(), n&metaNotes, n.seen()-start)
+						}
 					}
 				}
 			}
 		}
 	}
-	if want := int(Closed) * 2 * int(numClasses); cells != want {
-		t.Errorf("the reference has %d cells, want %d", cells, want)
+	if checked < 1_000_000 {
+		t.Errorf("%d steps", checked)
 	}
+}
+
+// forbidden returns why a step must not be, or nothing.
+func forbidden(m, n meta, side Side, s *Segment, now ticks) string {
+	from, to := m.state(), n.state()
+	rst, syn, fin := s.Flags&tcpRST != 0, s.Flags&tcpSYN != 0, s.Flags&tcpFIN != 0
+	late, tcp := now-m.seen() >= 10, m.proto() == header.ProtoTCP
+	same := m&metaReset != 0 && (m&metaResetBackend != 0) == (side == ReplySide)
+	proven := side == ClientSide && s.Ack == 0 || side == ReplySide && s.Data
+	changed := n != m && to == from && n.seen() != m.seen() || to != from
+	switch {
+	case to == None || to > Closed || n.proto() != m.proto() || n.pending():
+		return "no such flow"
+	case to != from && !rst && n&(metaReset|metaAgain|metaResetBackend|metaRepeat) != 0:
+		return "notes of another state"
+	case n.seen() != m.seen() && n.seen() != now:
+		return "a time that never was"
+	case from == SynSeen && side == ClientSide && to != SynSeen:
+		return "the client alone opened a connection"
+	case from == SynRecv && tcp && to > SynRecv && (rst || syn || !proven):
+		return "a handshake without proof"
+	case from == SynRecv && tcp && to > SynRecv && side == ReplySide && m.reset() && !late && !same:
+		return "data of the backend that were under way, behind the client's RST"
+	case from == SynRecv && tcp && to == SynRecv && changed && !rst && (m&metaAgain == 0 || s.Seq == testISN):
+		return "a half-open flow was refreshed"
+	case rst && to != from && to != Closed:
+		return "an RST opened"
+	case from > SynRecv && from < Closed && m.reset() && !rst && !syn && n != m &&
+		!(s.Data && (same || late)) && !(side == ReplySide && late):
+		return "an RST was taken back"
+	case from > SynRecv && from < LastAckClient && m.reset() && !rst && !syn && s.Flags&tcpACK != 0 && s.Data &&
+		same && n.reset():
+		return "data did not take back the RST"
+	case from == FinClient && to == Established && (side != ClientSide || !s.Data || fin || n&metaFinClient == 0):
+		return "the client's FIN was taken back"
+	case from == FinBackend && to == Established && (side != ReplySide || !s.Data || fin || n&metaFinBackend == 0):
+		return "the backend's FIN was taken back"
+	case from >= LastAckClient && from <= TimeWaitBackend && to < from:
+		return "a connection that both ends closed is open"
+	case from == Established && fin && !rst && !syn && !m.reset() && side == ReplySide && m&metaFinClient != 0 &&
+		to != LastAckClient:
+		return "the client's FIN was forgotten"
+	case from == Established && fin && !rst && !syn && !m.reset() && side == ClientSide && m&metaFinBackend != 0 &&
+		to != LastAckBackend:
+		return "the backend's FIN was forgotten"
+	}
+	return ""
 }
 
 func TestDatagramStates(t *testing.T) {
@@ -158,12 +285,12 @@ func TestDatagramStates(t *testing.T) {
 	} {
 		// TCP flags of other protocols are nobody's business.
 		for flags := range 256 {
-			m := makeMeta(c.from, c.proto, 1, 1000)
+			m := makeMeta(c.from, c.proto, 1000)
 			want := m.withState(c.to).at(1020)
 			if c.from == UDPAssured {
 				want += 1 << metaUsedShift
 			}
-			if got := m.observe(c.side, uint8(flags), 1020); got != want {
+			if got := m.observe(c.side, seg(c.side, uint8(flags)), 0, 1020); got != want {
 				t.Errorf("%s: %v seen %d, used for %d s; want %v seen 1020, %d s", c.name, got.state(), got.seen(),
 					got.usedSeconds(), c.to, want.usedSeconds())
 			}
@@ -173,9 +300,9 @@ func TestDatagramStates(t *testing.T) {
 
 // A packet of an older batch must not make a flow look older.
 func TestObserveNeverStepsBack(t *testing.T) {
-	m := makeMeta(Established, header.ProtoTCP, 0, 1000)
+	m := makeMeta(Established, header.ProtoTCP, 1000)
 	for _, flags := range []uint8{tcpACK, tcpFIN, tcpRST} {
-		if got := m.observe(ClientSide, flags, 950); got.seen() != 1000 {
+		if got := m.observe(ClientSide, seg(ClientSide, flags), 0, 950); got.seen() != 1000 {
 			t.Errorf("flags %#x: seen %d, want 1000", flags, got.seen())
 		}
 	}
@@ -192,7 +319,8 @@ type step struct {
 func TestSegmentSequences(t *testing.T) {
 	const C, B = ClientSide, ReplySide
 	const S, A, F, R = uint8(tcpSYN), uint8(tcpACK), uint8(tcpFIN), uint8(tcpRST)
-	open := []step{{C, S, SynSeen}, {B, S | A, SynRecv}, {C, A, Unconfirmed}, {B, A, Established}}
+	const P, X, N = uint8(tcpPSH), uint8(tcpACK | tcpURG), uint8(tcpECE) // payload, a blind ACK, another handshake
+	open := []step{{C, S, SynSeen}, {B, S | A, SynRecv}, {C, A, Established}, {B, A, Established}}
 	acked := open[:3]
 	for _, c := range []struct {
 		name    string
@@ -216,47 +344,64 @@ func TestSegmentSequences(t *testing.T) {
 			step{C, R, Established}), false},
 		{"and opens it again", append(open[:4:4], step{C, S, Established}, step{B, A, Established},
 			step{C, R, Established},
-			step{C, S, Established}, step{B, S | A, SynRecv}, step{C, A, Unconfirmed}, step{B, A, Established}), false},
+			step{C, S, Established}, step{B, S | A, SynRecv}, step{C, A, Established}, step{B, A, Established}), false},
 		{"a blind RST and SYN move nothing", append(open[:4:4], step{C, R, Established}, step{C, S, Established},
 			step{B, A, Established}, step{C, A, Established}), false},
 		{"reset, opened again", append(open[:4:4], step{C, R, Established}, step{C, S, Established},
-			step{B, S | A, SynRecv}, step{C, A, Unconfirmed}), false},
+			step{B, S | A, SynRecv}, step{C, A, Established}), false},
 		{"reset while closing, opened again", append(open[:4:4], step{C, F | A, FinClient}, step{C, R, FinClient},
-			step{C, S, FinClient}, step{B, S | A, SynRecv}, step{C, A, Unconfirmed}), false},
+			step{C, S, FinClient}, step{B, S | A, SynRecv}, step{C, A, Established}), false},
 		{"closing, forgotten by both, opened again", append(open[:4:4], step{B, F | A, FinBackend},
-			step{C, S, FinBackend}, step{B, S | A, SynRecv}, step{C, A, Unconfirmed}), false},
+			step{C, S, FinBackend}, step{B, S | A, SynRecv}, step{C, A, Established}), false},
 		{"opened again, refused", append(open[:4:4], step{C, R, Established}, step{C, S, Established},
-			step{B, S | A, SynRecv}, step{B, R, Closed}), true},
+			step{B, S | A, SynRecv}, step{B, R, SynRecv}, step{C, A, Established}), false},
 		{"SYN-ACK without a SYN", append(open[:4:4], step{B, S | A, Established}), false},
 		{"SYN-ACK after the challenge", append(open[:4:4], step{C, S, Established}, step{B, A, Established},
 			step{B, S | A, Established}), false},
 		{"handshake reset by the client, opened again", append(open[:2:2], step{C, R, SynRecv}, step{C, S, SynRecv},
-			step{B, S | A, SynRecv}, step{C, A, Unconfirmed}), false},
+			step{B, S | A | N, SynRecv}, step{C, A, SynRecv}, step{C, A | N, Established}), false},
 		{"a blind RST is taken back", append(open[:4:4], step{C, R, Established}, step{B, A, Established}), false},
 		{"challenge ACK to a first SYN", []step{{C, S, SynSeen}, {B, A, SynRecv}, {C, R, SynRecv}, {C, S, SynRecv},
-			{B, S | A, SynRecv}, {C, A, Unconfirmed}}, false},
-		{"set up before our time", []step{{C, A, SynSeen}, {B, A, SynRecv}, {C, A, Unconfirmed}, {B, A, Established}},
-			false},
-		{"FIN with the handshake's ACK", []step{{C, S, SynSeen}, {B, S | A, SynRecv}, {C, F | A, Unconfirmed},
+			{B, S | A | N, SynRecv}, {C, A, SynRecv}, {C, A | N, Established}}, false},
+		{"set up before our time", []step{{C, A, SynSeen}, {B, A, SynRecv}, {C, X, SynRecv}, {C, A, Established},
+			{B, A, Established}}, false},
+		{"set up before our time, the backend sends", []step{{C, A, SynSeen}, {B, A | P, SynRecv}, {C, X, SynRecv},
+			{B, A | P, Established}}, false},
+		{"FIN with the handshake's ACK", []step{{C, S, SynSeen}, {B, S | A, SynRecv}, {C, F | A, FinClient},
 			{B, A, FinClient}, {B, F | A, LastAckClient}, {C, A, TimeWaitClient}}, true},
-		{"FIN before the backend spoke", append(acked[:3:3], step{C, F | A, Unconfirmed}, step{C, A, Unconfirmed},
+		{"FIN before the backend spoke", append(acked[:3:3], step{C, F | A, FinClient}, step{C, A, FinClient},
 			step{B, F | A, LastAckClient}), true},
 		{"the backend closes as its first word", append(acked[:3:3], step{B, F | A, FinBackend},
 			step{C, F | A, LastAckBackend}), true},
-		{"a blind ACK is refused", append(acked[:3:3], step{B, R, Closed}), true},
-		{"the SYN-ACK comes again, its ACK was lost", append(acked[:3:3], step{B, S | A, Unconfirmed},
-			step{C, A, Unconfirmed}, step{B, A, Established}), false},
-		{"the answer to a SYN confirms no ACK", append(acked[:3:3], step{C, S, Unconfirmed}, step{B, A, Unconfirmed},
+		{"a blind ACK is refused", append(open[:2:2], step{C, X, SynRecv}, step{B, R, SynRecv}, step{C, X | P, SynRecv},
+			step{B, R, SynRecv}), false},
+		{"a blind ACK is refused, the client's follows", append(open[:2:2], step{C, X, SynRecv}, step{B, R, SynRecv},
+			step{C, A, Established}, step{B, A | P, Established}), false},
+		{"a blind ACK overtakes the SYN", []step{{C, S, SynSeen}, {B, R, Closed}, {B, S | A, SynRecv},
+			{C, A, Established}}, false},
+		{"the backend sends before the client acknowledges", append(open[:2:2], step{B, A, SynRecv},
+			step{B, A | P, Established}), false},
+		{"a blind RST, data of the same side", append(open[:4:4], step{C, R, Established},
+			step{C, A | P, Established}, step{C, F | A, FinClient}), false},
+		{"a blind FIN, data of the same side", append(open[:4:4], step{C, F | A, FinClient},
+			step{C, A | P, Established}, step{C, F | A, FinClient}), false},
+		{"data behind the client's FIN", append(open[:4:4], step{C, F | A, FinClient}, step{C, A | P, Established},
+			step{B, A, Established}, step{B, F | A, LastAckClient}, step{C, A, TimeWaitClient}), true},
+		{"data behind the backend's FIN", append(open[:4:4], step{B, F | A, FinBackend},
+			step{B, A | P, Established}, step{C, F | A, LastAckBackend}, step{B, A, TimeWaitBackend}), true},
+		{"the SYN-ACK comes again, its ACK was lost", append(acked[:3:3], step{B, S | A, Established},
+			step{C, A, Established}, step{B, A, Established}), false},
+		{"a SYN after the handshake", append(acked[:3:3], step{C, S, Established}, step{B, A, Established},
 			step{B, A, Established}), false},
-		{"a blind RST is taken back before the backend spoke", append(acked[:3:3], step{C, R, Unconfirmed},
-			step{C, A, Unconfirmed}, step{B, A, Established}), false},
+		{"a blind RST is taken back before the backend spoke", append(acked[:3:3], step{C, R, Established},
+			step{C, A, Established}, step{B, A, Established}), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tb, h := testTable(t, 10, 0)
 			n := newFlow(header.ProtoTCP, false, 1)
 			r := h.mustCreate(t, bootTime, n)
 			for i, s := range c.steps {
-				h.Observe(r, s.side, s.flags, bootTime+Time(i)*second)
+				h.Observe(r, s.side, seg(s.side, s.flags), bootTime+Time(i)*second)
 				if got := h.Flow(r).State(); got != s.want {
 					t.Fatalf("packet %d: %v, want %v", i, got, s.want)
 				}
@@ -286,8 +431,8 @@ func TestTimeouts(t *testing.T) {
 	}{
 		{"SYN seen", header.ProtoTCP, open[:1], d.SynSeen, rfc.SynSeen},
 		{"SYN-ACK seen", header.ProtoTCP, open[:2], d.SynAckSeen, rfc.SynAckSeen},
-		{"connected, nobody speaks", header.ProtoTCP, open[:3], d.Established, rfc.Established},
-		{"RST while nobody speaks", header.ProtoTCP, append(open[:3:3], rst(ClientSide)), d.ResetEstablished,
+		{"acknowledged, not confirmed", header.ProtoSCTP, open[:3], d.Established, rfc.Established},
+		{"RST before it is confirmed", header.ProtoSCTP, append(open[:3:3], rst(ClientSide)), d.ResetEstablished,
 			rfc.ResetEstablished},
 		{"established", header.ProtoTCP, open, d.Established, rfc.Established},
 		{"one FIN", header.ProtoTCP, append(open[:4:4], fin(ClientSide)), d.Fin, rfc.Fin},
@@ -318,7 +463,7 @@ func TestTimeouts(t *testing.T) {
 					n := newFlow(c.proto, false, i)
 					r := h.mustCreate(t, bootTime, n)
 					for _, s := range c.steps {
-						h.Observe(r, s.side, s.flags, bootTime)
+						h.Observe(r, s.side, seg(s.side, s.flags), bootTime)
 					}
 					flows = append(flows, n)
 				}
@@ -361,13 +506,13 @@ func TestRefresh(t *testing.T) {
 		if got, _ := h.lookup(&n.Client, now); got != r {
 			t.Fatalf("connection lost after %v", time.Duration(now-bootTime))
 		}
-		h.Observe(r, Side(now/(7000*second)&1), tcpACK, now)
+		h.Observe(r, Side(now/(7000*second)&1), seg(Side(now/(7000*second)&1), tcpACK), now)
 	}
 
 	m := newFlow(header.ProtoTCP, false, 2)
 	r = h.mustCreate(t, now, m)
 	for range 20 {
-		h.Observe(r, ClientSide, tcpSYN, now)
+		h.Observe(r, ClientSide, seg(ClientSide, tcpSYN), now)
 		now += second
 	}
 	if got, _ := h.lookup(&m.Client, now); got != 0 {
@@ -375,22 +520,128 @@ func TestRefresh(t *testing.T) {
 	}
 }
 
-// A forged RST cuts an idle connection's life to four minutes, and no further.
+// A forged RST cuts an idle connection's life to four minutes, and no further, and what shows that
+// the connection lives on takes it back. A client's ACK without data does not.
 func TestBlindRST(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		by    Side
+		from  Side
+		flags uint8
+		lives bool
+	}{
+		{"the client's, its data", ClientSide, ClientSide, tcpACK | tcpPSH, true},
+		{"the client's, the backend's data", ClientSide, ReplySide, tcpACK | tcpPSH, true},
+		{"the client's, the backend's ACK", ClientSide, ReplySide, tcpACK, true},
+		{"the client's, its ACK", ClientSide, ClientSide, tcpACK, false},
+		{"the backend's, its data", ReplySide, ReplySide, tcpACK | tcpPSH, true},
+		{"the backend's, its ACK", ReplySide, ReplySide, tcpACK, true},
+		{"the backend's, the client's data", ReplySide, ClientSide, tcpACK | tcpPSH, true},
+		{"the backend's, the client's ACK", ReplySide, ClientSide, tcpACK, false},
+	} {
+		_, h := testTable(t, 10, 0)
+		n := newFlow(header.ProtoTCP, false, 1)
+		r := h.mustCreate(t, bootTime, n)
+		h.establish(r, bootTime)
+		idle := bootTime + 7000*second
+		for i := range Time(239) {
+			h.Observe(r, c.by, seg(c.by, tcpRST), idle+i*second)
+		}
+		if got, _ := h.lookup(&n.Client, idle+239*second); got != r {
+			t.Fatalf("%s: an RST ended an idle connection within four minutes", c.name)
+		}
+		h.Observe(r, c.from, seg(c.from, c.flags), idle+239*second)
+		if got, _ := h.lookup(&n.Client, idle+7000*second); (got == r) != c.lives {
+			t.Errorf("%s: lives on %v, want %v", c.name, got == r, c.lives)
+		}
+	}
+}
+
+// What was under way when an RST came does not take it back: the connection gives way a second
+// after it, and ends when its time is over.
+func TestResetConnectionGivesWay(t *testing.T) {
+	for by := range Side(2) {
+		tb, h := testTable(t, 10, 0)
+		n := newFlow(header.ProtoTCP, false, 1)
+		r := h.mustCreate(t, bootTime, n)
+		h.establish(r, bootTime)
+		h.Observe(r, by, seg(by, tcpRST|tcpACK), bootTime)
+		h.Observe(r, by^1, seg(by^1, tcpACK|tcpPSH), bootTime+second/2)
+		h.Observe(r, ReplySide, seg(ReplySide, tcpACK), bootTime+second/2)
+		h.Observe(r, ClientSide, seg(ClientSide, tcpFIN|tcpACK), bootTime+second/2)
+		m := h.Flow(r).load()
+		if tb.shedOf(m, (bootTime+second/2).ticks()) != shedNever || tb.shedOf(m, (bootTime+second).ticks()) != ShedReset ||
+			m.resetBy() != by || m.seen() != bootTime.ticks() || m.counts() {
+			t.Errorf("side %d: %v, notes %x: not reset, or not since the RST", by, m.state(), m&metaNotes)
+		}
+		h.Observe(r, by, seg(by, tcpACK|tcpPSH), bootTime+second/2)
+		m = h.Flow(r).load()
+		if tb.shedOf(m, (bootTime+2*second).ticks()) != shedNever || m.state() != Established || !m.counts() {
+			t.Errorf("side %d: %v, notes %x after data of the side that sent the RST", by, m.state(), m&metaNotes)
+		}
+		validate(t, tb)
+	}
+}
+
+// A FIN that the client did not send shortens a connection until the client's next data, and no
+// longer; the ACKs of a client that has closed leave it closed.
+func TestBlindFIN(t *testing.T) {
+	for by := range Side(2) {
+		_, h := testTable(t, 10, 0)
+		n := newFlow(header.ProtoTCP, false, 1)
+		r := h.mustCreate(t, bootTime, n)
+		h.establish(r, bootTime)
+		now := bootTime
+		for range 3 {
+			h.Observe(r, by, seg(by, tcpFIN|tcpACK), now)
+			now += 299 * second
+			h.Observe(r, by, seg(by, tcpACK), now)
+			if s := h.Flow(r).State(); s != FinClient+State(by) {
+				t.Fatalf("side %d: %v after a FIN and an ACK", by, s)
+			}
+			h.Observe(r, by, seg(by, tcpACK|tcpPSH), now)
+			now += 7000 * second
+			if got, _ := h.lookup(&n.Client, now); got != r {
+				t.Fatalf("side %d: gone, though the side that sent a FIN sent data after it", by)
+			}
+		}
+	}
+}
+
+// A segment whose checksum is not known to be good changes nothing but the time, in any state.
+func TestUnverifiedSegmentsChangeNothing(t *testing.T) {
 	_, h := testTable(t, 10, 0)
-	n := newFlow(header.ProtoTCP, false, 1)
-	r := h.mustCreate(t, bootTime, n)
-	h.establish(r, bootTime)
-	idle := bootTime + 7000*second
-	for i := range Time(239) {
-		h.Observe(r, ReplySide, tcpRST, idle+i*second)
+	r := h.mustCreate(t, bootTime, newFlow(header.ProtoTCP, false, 1))
+	f, changing := h.Flow(r), 0
+	for state := SynSeen; state <= Closed; state++ {
+		for _, notes := range []meta{0, metaReset, metaAgain, metaReset | metaAgain, metaFinClient} {
+			for flags := range uint8(64) {
+				for side := range Side(2) {
+					for _, s := range []Segment{seg(side, flags), seg(side, flags|tcpECE)} {
+						m := makeMeta(state, header.ProtoTCP, bootTime.ticks()) | notes
+						f.meta.Store(uint64(m))
+						f.created = ticks(testISN & 0xffffffff)
+						changes := h.Changes(r, side, s, bootTime+5*second)
+						s.Unverified = true
+						h.Observe(r, side, s, bootTime+5*second)
+						if f.load().at(0) != m.at(0) || f.word() != testISN {
+							t.Fatalf("%v, notes %x, side %d, %+v: notes %x, word %d", state, notes, side, s,
+								f.load()&metaNotes, f.word())
+						}
+						s.Unverified = false
+						h.Observe(r, side, s, bootTime+5*second)
+						if did := f.load().at(0) != m.at(0) || f.word() != testISN; did != changes {
+							t.Fatalf("%v, notes %x, side %d, %+v: Changes said %v", state, notes, side, s, changes)
+						} else if did {
+							changing++
+						}
+					}
+				}
+			}
+		}
 	}
-	if got, _ := h.lookup(&n.Client, idle+239*second); got != r {
-		t.Fatal("an RST ended an idle connection within four minutes")
-	}
-	h.Observe(r, ClientSide, tcpACK, idle+239*second)
-	if got, _ := h.lookup(&n.Client, idle+7000*second); got != r {
-		t.Fatal("a packet after an RST did not restore the connection")
+	if changing < 1000 {
+		t.Errorf("%d segments change something: too few to say anything", changing)
 	}
 }
 
@@ -405,7 +656,7 @@ func TestReopenedAfterReset(t *testing.T) {
 		left  time.Duration
 	}{
 		{"handshake", []step{{B, tcpSYN | tcpACK, 0}}, d.Reset},
-		{"unconfirmed", []step{{B, tcpSYN | tcpACK, 0}, {C, tcpACK, 0}}, d.ResetEstablished},
+		{"acknowledged", []step{{B, tcpSYN | tcpACK, 0}, {C, tcpACK, 0}}, d.ResetEstablished},
 		{"established", []step{{B, tcpSYN | tcpACK, 0}, {C, tcpACK, 0}, {B, tcpACK, 0}}, d.ResetEstablished},
 		{"closing", []step{{B, tcpSYN | tcpACK, 0}, {C, tcpACK, 0}, {B, tcpACK, 0}, {C, tcpFIN, 0}}, d.Reset},
 	} {
@@ -419,7 +670,7 @@ func TestReopenedAfterReset(t *testing.T) {
 				if got, _ := h.lookup(&n.Client, now); got != r {
 					t.Fatalf("flags %#x find no flow", flags)
 				}
-				h.Observe(r, side, flags, now)
+				h.Observe(r, side, seg(side, flags), now)
 			}
 			for _, s := range append(c.steps, step{C, tcpRST, 0}) {
 				say(s.side, s.flags)
@@ -430,9 +681,9 @@ func TestReopenedAfterReset(t *testing.T) {
 				t.Error("the SYN is scheduled anew")
 			}
 			now += second
-			say(B, tcpSYN|tcpACK)
+			say(B, tcpSYN|tcpACK|tcpECE)
 			now += 5 * second
-			say(C, tcpACK)
+			say(C, tcpACK|tcpECE)
 			say(B, tcpACK)
 			now += 7000 * second
 			say(C, tcpACK)
@@ -451,8 +702,8 @@ func TestSYNsDoNotRefreshHalfOpenFlows(t *testing.T) {
 	r := h.mustCreate(t, bootTime, n)
 	now := bootTime
 	for range 32 {
-		h.Observe(r, ClientSide, tcpSYN, now)
-		h.Observe(r, ReplySide, tcpSYN|tcpACK, now)
+		h.Observe(r, ClientSide, seg(ClientSide, tcpSYN), now)
+		h.Observe(r, ReplySide, seg(ReplySide, tcpSYN|tcpACK), now)
 		now += second
 	}
 	if got, _ := h.lookup(&n.Client, now); got != 0 {

@@ -63,7 +63,7 @@ func TestSweepEndsExpiredFlows(t *testing.T) {
 					t.Fatalf("flow %d: %v", i, s)
 				}
 				if i%3 == 0 {
-					h.Observe(r, ReplySide, tcpSYN|tcpACK, bootTime+Time(20*time.Second))
+					h.Observe(r, ReplySide, seg(ReplySide, tcpSYN|tcpACK), bootTime+Time(20*time.Second))
 					kept = append(kept, r)
 				}
 			}
@@ -103,7 +103,7 @@ func TestSweepSkipsRefreshedFlows(t *testing.T) {
 		refs[i], _ = h.Create(bootTime, &n)
 		h.endings.add(h, a, refs[i].index(), h.Flow(refs[i]).load())
 	}
-	other.Observe(refs[0], ReplySide, 0, now)
+	other.Observe(refs[0], ReplySide, seg(ReplySide, 0), now)
 	other.Delete(refs[1])
 	if ended := h.endings.end(h, a); ended != 1 {
 		t.Errorf("%d flows ended, want the one that nothing happened to", ended)
@@ -186,9 +186,9 @@ func TestHammerSweep(t *testing.T) {
 				case 1:
 					h.Abandon(r, at)
 				case 2, 3:
-					h.Observe(r, side^1, []uint8{tcpSYN | tcpACK, tcpACK, tcpFIN | tcpACK}[rnd.IntN(3)], at)
+					h.Observe(r, side^1, seg(side^1, []uint8{tcpSYN | tcpACK, tcpACK, tcpFIN | tcpACK}[rnd.IntN(3)]), at)
 				case 4, 5:
-					h.Observe(r, side, []uint8{tcpACK, tcpFIN | tcpACK, tcpRST}[rnd.IntN(3)], at)
+					h.Observe(r, side, seg(side, []uint8{tcpACK, tcpFIN | tcpACK, tcpRST}[rnd.IntN(3)]), at)
 				}
 			}
 		})

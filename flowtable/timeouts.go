@@ -108,7 +108,7 @@ func (t *Timeouts) lifetimes() (l lifetimes, err error) {
 		}
 		for _, s := range e.states {
 			// Last seen may be a second behind the last packet: see refreshTicks.
-			m := makeMeta(s, 0, 0, 0)
+			m := makeMeta(s, 0, 0)
 			l[m.life()] = ticksOf(e.normal) + refreshTicks
 			l[(m | metaReset).life()] = ticksOf(e.afterRST) + refreshTicks
 		}

@@ -27,7 +27,11 @@ type Block struct {
 	// Resets are RSTs in answer to segments of unknown connections; ResetsLimited the rate limit
 	// suppressed.
 	Resets, ResetsLimited atomic.Uint64
-	KernelRx              atomic.Uint64 // packets that came in by the host link
+	// Segments that would have changed a flow, if their checksum were right: it is wrong, or the
+	// sender left it to a device (CHECKSUM_PARTIAL). They were forwarded.
+	WrongChecksums, UnfinishedChecksums atomic.Uint64
+
+	KernelRx atomic.Uint64 // packets that came in by the host link
 
 	Batches   atomic.Uint64 // loop passes that moved at least one packet
 	Polls     atomic.Uint64 // times the worker slept

@@ -25,6 +25,8 @@ const (
 const (
 	sctpPortBytes = 4
 	sctpTagOffset = 4
+	sctpCRCOffset = 8
+	sctpError     = 9  // chunk type
 	chunkBytes    = 4  // type, flags, length
 	chunkPadBytes = 3  // at most, behind the last chunk
 	initBytes     = 20 // an INIT without parameters (RFC 9260 section 3.3.2)

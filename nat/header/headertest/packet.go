@@ -66,10 +66,20 @@ const (
 	Destination = 60
 )
 
-// TCP describes a segment; the ends are "address:port".
+// ISN is the initial sequence number of both ends in TCP.
+const ISN = 0x01020304
+
+// TCP describes a segment of a connection on which neither end has sent data; the ends are
+// "address:port".
 func TCP(src, dst string, flags uint8) *Packet {
 	p := between(src, dst)
-	p.Proto, p.Flags, p.Seq, p.Ack = 6, flags, 0x01020304, 0x05060708
+	p.Proto, p.Flags, p.Seq = 6, flags, ISN+1
+	if flags&SYN != 0 {
+		p.Seq = ISN
+	}
+	if flags&ACK != 0 {
+		p.Ack = ISN + 1
+	}
 	return p
 }
 

@@ -1,0 +1,82 @@
+package fastpath
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat/header"
+)
+
+// A segment that changes its flow, by more than the time at which the flow was last seen, must have
+// a good checksum: who does not know the connection would otherwise change its flow with packets
+// that no end of the connection takes. Such segments are few (handshake, FIN, RST, and what follows
+// them). A segment with a bad checksum is forwarded, with a checksum that is as wrong as before.
+
+// segment returns what the flow table must know of a packet. It must be called before the packet is
+// rewritten. Of a fragment, the checksum covers more than is here: it changes nothing.
+func (w *Worker) segment(d Desc, p *header.Packet, ref flowtable.Ref, side flowtable.Side) flowtable.Segment {
+	s := flowtable.Segment{Flags: p.TCPFlags, Unverified: p.Fragment != header.NotFragment}
+	if !p.Tuple.Stateful() || p.Fragment == header.LaterFragment {
+		return s
+	}
+	b := p.Transport(w.frame(d))
+	if p.Tuple.Proto == header.ProtoTCP {
+		h := (*[header.TCPBytes]byte)(b)
+		s.Seq, s.Ack = binary.BigEndian.Uint32(h[4:8]), binary.BigEndian.Uint32(h[8:12])
+		s.Data = p.End-p.L4 > uint16(h[12]>>4)*4
+	} else {
+		s.Data = header.SCTPCarries(b[header.SCTPBytes])
+	}
+	s.Unverified = s.Unverified || !w.flows.Changes(ref, side, s, w.planner.Now) || !w.verify(d, p)
+	return s
+}
+
+// verify reports whether the checksum of a TCP segment or SCTP packet is good, and counts it if
+// not.
+func (w *Worker) verify(d Desc, p *header.Packet) bool {
+	switch w.transportChecksum(d, p) {
+	case header.ChecksumGood:
+		return true
+	case header.ChecksumUnfinished:
+		w.n.unfinishedChecksums++
+	default:
+		w.n.wrongChecksums++
+	}
+	return false
+}
+
+func (w *Worker) transportChecksum(d Desc, p *header.Packet) header.Checksum {
+	part := w.frame(d)
+	if p.Tuple.Proto == header.ProtoSCTP {
+		return header.VerifySCTP(part[p.L4:], w.crc(d, p))
+	}
+	rest := uint16(0)
+	if d.Len == 0 {
+		rest = w.chains.sum(w.mem, d, len(part), int(p.End), len(part)-int(p.L4))
+	}
+	return header.VerifyTCP(part, p, rest)
+}
+
+var (
+	castagnoli = crc32.MakeTable(crc32.Castagnoli)
+	noCRC      [4]byte
+)
+
+// crc returns the CRC32c of an SCTP packet whose CRC field is zero.
+func (w *Worker) crc(d Desc, p *header.Packet) uint32 {
+	const at, end = header.SCTPBytes - len(noCRC), header.SCTPBytes // of the field
+	b := p.Transport(w.frame(d))
+	crc := crc32.Update(crc32.Update(0, castagnoli, b[:at]), castagnoli, noCRC[:])
+	crc = crc32.Update(crc, castagnoli, b[end:])
+	if d.Len != 0 {
+		return crc
+	}
+	left := int(p.End-p.L4) - len(b)
+	for next, more := w.chains.Next(d.Addr); more && left > 0; next, more = w.chains.Next(next) {
+		n := min(left, int(w.chains.at(next).bytes))
+		crc = crc32.Update(crc, castagnoli, w.mem[next:next+uint64(n)])
+		left -= n
+	}
+	return crc
+}
