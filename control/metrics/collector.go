@@ -146,6 +146,8 @@ func (c *collector) worker(e emitter, w *status.WorkerView) {
 	e.count(c.d.icmpLimited, float64(w.ICMPLimited), id)
 	e.count(c.d.resets, float64(w.Resets), id)
 	e.count(c.d.resetsLimited, float64(w.ResetsLimited), id)
+	e.count(c.d.badChecksums, float64(w.WrongChecksums), id, "wrong")
+	e.count(c.d.badChecksums, float64(w.UnfinishedChecksums), id, "unfinished")
 	e.count(c.d.flowsCreated, float64(w.FlowsCreated), id)
 	e.count(c.d.flowsRetried, float64(w.FlowsRetried), id)
 	e.count(c.d.batches, float64(w.Batches), id)

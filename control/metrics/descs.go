@@ -15,7 +15,7 @@ type descs struct {
 
 	received, receivedBytes, transmitted, transmittedBytes, returned, generated, held      *prometheus.Desc
 	fromKernel, icmpLimited, flowsCreated, flowsRetried, batches, polls, busy, idle, pulse *prometheus.Desc
-	resets, resetsLimited, frames, umem, dropped, steering, socket                         *prometheus.Desc
+	resets, resetsLimited, badChecksums, frames, umem, dropped, steering, socket           *prometheus.Desc
 
 	noLocal                                                                          *prometheus.Desc
 	affinityPins, affinityTentative, affinityCapacity, affinityEvicted, affinityLost *prometheus.Desc
@@ -101,6 +101,8 @@ func (d *descs) describeWorkers() {
 	d.icmpLimited = d.new("worker_icmp_limited_total", "ICMP errors that the rate limit suppressed.", worker)
 	d.resets = d.new("worker_resets_total", "RSTs sent in answer to segments of unknown connections.", worker)
 	d.resetsLimited = d.new("worker_resets_limited_total", "RSTs that the rate limit suppressed.", worker)
+	d.badChecksums = d.new("worker_bad_checksums_total",
+		"TCP segments and SCTP packets that changed no flow because of their checksum.", worker, "kind")
 	d.flowsCreated = d.new("worker_flows_created_total", "Flows created.", worker)
 	d.flowsRetried = d.new("worker_flows_retried_total",
 		"Flows given to another backend, because theirs did not answer.", worker)

@@ -166,6 +166,7 @@ func WorkerOf(worker, cpu int, b *stats.Block, now uint64) WorkerView {
 		Generated: b.Generated.Load(), Returned: b.Returned.Load(), Held: b.Held.Load(), Dropped: b.Dropped(),
 		KernelRx: b.KernelRx.Load(), FlowsCreated: b.FlowsCreated.Load(), FlowsRetried: b.FlowsRetried.Load(),
 		ICMPLimited: b.ICMPLimited.Load(), Resets: b.Resets.Load(), ResetsLimited: b.ResetsLimited.Load(),
+		WrongChecksums: b.WrongChecksums.Load(), UnfinishedChecksums: b.UnfinishedChecksums.Load(),
 		Batches: b.Batches.Load(), Polls: b.Polls.Load(), BusyNanos: b.BusyNanos.Load(),
 		IdleNanos:  b.IdleNanos.Load(),
 		Generation: b.Generation.Load(), PulseNanos: -1, Drops: map[string]uint64{},

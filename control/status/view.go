@@ -125,10 +125,14 @@ type WorkerView struct {
 	ICMPLimited   uint64 `json:"icmpLimited"`
 	Resets        uint64 `json:"resets"`
 	ResetsLimited uint64 `json:"resetsLimited"`
-	Batches       uint64 `json:"batches"`
-	Polls         uint64 `json:"polls"`
-	BusyNanos     uint64 `json:"busyNanos"`
-	IdleNanos     uint64 `json:"idleNanos"`
+	// WrongChecksums and UnfinishedChecksums count segments that were forwarded and changed no flow,
+	// because their checksum was wrong, or left to a device that did not compute it.
+	WrongChecksums      uint64 `json:"wrongChecksums"`
+	UnfinishedChecksums uint64 `json:"unfinishedChecksums"`
+	Batches             uint64 `json:"batches"`
+	Polls               uint64 `json:"polls"`
+	BusyNanos           uint64 `json:"busyNanos"`
+	IdleNanos           uint64 `json:"idleNanos"`
 	// Generation is the oldest snapshot the worker may still use; 0 while Asleep or waking.
 	Generation uint64 `json:"generation"`
 	Asleep     bool   `json:"asleep"`

@@ -76,8 +76,16 @@ func (d *Daemon) DeleteFlows(ctx context.Context, f *status.FlowFilter) (int, er
 func (d *Daemon) Explain(q *status.ExplainQuery) (status.ExplainView, error) {
 	return d.explain.Explain(q, &explain.Gateway{
 		Snapshot: d.snapshot(), Open: d.isOpen(), Steers: d.steer.Steers, NextHop: d.nextHopOf,
-		Problems: status.ProblemViews(d.loop.Status().Problems),
+		Problems: status.ProblemViews(d.loop.Status().Problems), UnfinishedChecksums: d.unfinishedChecksums(),
 	})
+}
+
+// unfinishedChecksums sums what the workers have counted.
+func (d *Daemon) unfinishedChecksums() (n uint64) {
+	for _, b := range d.workers.Blocks() {
+		n += b.UnfinishedChecksums.Load()
+	}
+	return n
 }
 
 // Drain implements status.Gateway.

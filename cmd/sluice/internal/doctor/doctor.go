@@ -163,6 +163,7 @@ func (e *examination) interfaces() {
 	}
 	e.workers()
 	e.interrupts()
+	e.checksums()
 	e.startError()
 }
 

@@ -591,3 +591,35 @@ func TestReasonForCopyMode(t *testing.T) {
 		}
 	}
 }
+
+// TestUnfinishedChecksums: the daemon's counter, and the interfaces that have senders on this
+// machine.
+func TestUnfinishedChecksums(t *testing.T) {
+	for name, c := range map[string]struct {
+		workers []status.WorkerView
+		kind    string
+		subject string
+	}{
+		"none":               {[]status.WorkerView{{WrongChecksums: 7}}, "veth", ""},
+		"of two workers":     {[]status.WorkerView{{UnfinishedChecksums: 2}, {UnfinishedChecksums: 3}}, "veth", "eth0"},
+		"hardware, at least": {[]status.WorkerView{{UnfinishedChecksums: 5}}, "device", "eth0"},
+	} {
+		f := healthy()
+		f.Running, f.Workers = &status.StatusView{Ready: true}, c.workers
+		f.Interfaces[0].Kind, f.Interfaces[0].PeerFeatures = c.kind, map[string]bool{}
+		subject := ""
+		for _, finding := range Examine(f) {
+			if finding.Check != "checksums" {
+				continue
+			}
+			subject = finding.Subject
+			if finding.Level != Warn || !strings.HasPrefix(finding.Found, "5 ") ||
+				!strings.Contains(finding.Do, "ethtool -K DEV tx off") {
+				t.Errorf("%s: %+v", name, finding)
+			}
+		}
+		if subject != c.subject {
+			t.Errorf("%s: about %q, want %q", name, subject, c.subject)
+		}
+	}
+}

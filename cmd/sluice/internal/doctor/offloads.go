@@ -58,6 +58,36 @@ func (e *examination) vethPeer(d *Interface) {
 	}
 }
 
+// checksums: what the workers of the daemon have counted. Which interface the segments came in by
+// is not counted: it is one with senders on this machine.
+func (e *examination) checksums() {
+	if e.daemon == nil {
+		return
+	}
+	n := uint64(0)
+	for _, w := range e.f.Workers {
+		n += w.UnfinishedChecksums
+	}
+	if n == 0 {
+		return
+	}
+	var all, virtual []string
+	for i := range e.f.Interfaces {
+		d := &e.f.Interfaces[i]
+		if all = append(all, d.Name); d.Kind != "device" {
+			virtual = append(virtual, d.Name)
+		}
+	}
+	if len(virtual) == 0 {
+		virtual = all
+	}
+	names := strings.Join(virtual, ", ")
+	e.add(Warn, "checksums", names, fmt.Sprintf("%d TCP segments or SCTP packets came with unfinished checksums: "+
+		"their receivers drop them, and connections of their senders are not completed", n),
+		"at their senders, which are on this machine, behind "+names+": ethtool -K DEV tx off; "+
+			"sluice_worker_bad_checksums_total tells whether they go on")
+}
+
 // mergedBelow: generic XDP on a device that lies on another sees packets after the other's GRO has
 // merged them into ones of up to 64 KiB, which no next hop takes. On its own device GRO leaves them
 // alone (netif_elide_gro, include/linux/netdevice.h), and native XDP is before it.

@@ -16,6 +16,9 @@ func (a *answer) advice(v *status.ExplainView, malformed stats.DropReason) strin
 	switch {
 	case v.Verdict == status.VerdictForward && a.unanswered.IsValid():
 		return fmt.Sprintf("see that %v is up and on this link: ip neigh show %v", a.unanswered, a.unanswered)
+	case v.Verdict == status.VerdictForward && a.unfinished > 0 && a.tuple.Stateful():
+		return fmt.Sprintf("if the connection is not completed: %d segments came with unfinished checksums, and "+
+			"`sluice doctor` names where", a.unfinished)
 	case v.Verdict == status.VerdictForward:
 		return ""
 	case v.Verdict == status.VerdictPass:

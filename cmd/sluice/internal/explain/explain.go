@@ -94,12 +94,14 @@ type Gateway struct {
 	// NextHop returns where packets to an address go, in words.
 	NextHop  func(netip.Addr) string
 	Problems []status.ProblemView // of all objects
+	// UnfinishedChecksums is what the workers have counted (stats.Block).
+	UnfinishedChecksums uint64
 }
 
 // Explain explains a packet for a running gateway.
 func (x *Explainer) Explain(q *status.ExplainQuery, g *Gateway) (status.ExplainView, error) {
 	t := q.Tuple()
-	a := answer{query: q, snapshot: g.Snapshot, tuple: t, closed: !g.Open}
+	a := answer{query: q, snapshot: g.Snapshot, tuple: t, closed: !g.Open, unfinished: g.UnfinishedChecksums}
 	a.match, a.unread = g.Steers(&t)
 	var err error
 	if a.x, err = x.ask(a.snapshot, t, !q.Established, flowtable.Time(boottime.Nanos())); err != nil {
@@ -145,6 +147,7 @@ type answer struct {
 	unread     error         // why match is not known
 	closed     bool          // the kernel program is not on the interfaces yet
 	unanswered netip.Addr    // the neighbour of the next hop, if it does not answer
+	unfinished uint64        // checksums of segments that the gateway received
 	hop        string        // how the next hop is reached; "" if the explanation says all
 	// offline is not nil where no gateway was asked.
 	offline *offline
