@@ -157,8 +157,8 @@ func (l *lab) pastHalfOpen() (n uint64) {
 
 // A sender that sees no answers: SYN; a SYN with another sequence number, which the backend
 // challenges, and before that an ACK with a bad checksum; the RST of the client whose address that
-// is; another bad ACK, with data. None of it brings a flow past the half-open states, and where 30,000 such packets
-// have taken all of a backend's ports, honest clients get theirs at once.
+// is; another bad ACK, with data. None of it brings a flow past the half-open states, and where
+// 30,000 such packets have taken all of a backend's ports, honest clients get theirs at once.
 func TestBlindSenderHoldsNoPort(t *testing.T) {
 	for family, c := range map[string]struct{ vip, blind, honest string }{
 		"IPv4": {vip4, "198.18.%d.%d", "198.51.100.9"},

@@ -93,11 +93,11 @@ const (
 //	63    56 55    48 47    40 39 38 37 36 35  32 31               0
 //	[repeat][ proto  ][ notes ][fn][ag][pd][rs][state][ last seen, ticks ]
 //
-// State zero is no flow: free, dead, or in limbo. pd is set while the flow is pending (its keys
-// are being inserted). rs: an end sent an RST, and nothing has shown since that the connection lives
+// State zero is no flow: free, dead, or in limbo. pd is set while the flow is pending (its keys are
+// being inserted). rs: an end sent an RST, and nothing has shown since that the connection lives
 // on; last seen is the time of the RST then. ag: the client sent a SYN on the open connection which
-// has no answer yet. fn: the client of an Unconfirmed flow sent FIN. Further notes, of TCP and SCTP,
-// on which no packet that is forwarded by Match depends:
+// has no answer yet. fn: the client of an Unconfirmed flow sent FIN. Further notes, of TCP and
+// SCTP, on which no packet that is forwarded by Match depends:
 //
 //	40  who sent the RST of rs: the client (0) or the backend (1)
 //	41  the connection is Established though its client sent a FIN: the client sent data after it

@@ -118,14 +118,14 @@ const (
 // # What proves a handshake
 //
 // A sender that forges SYNs from foreign addresses can forge all that the client would send next.
-// It does not receive the backend's SYN-ACK, and so does not know its sequence number. So in SynRecv
-// a TCP flow keeps that number (Flow.created), and becomes Established by a client's segment that
-// acknowledges it, and no more than it, or by data of the backend, which has established the
-// connection then (TCP Fast Open, RFC 7413, included). Nothing else takes it out of SynRecv: not a
-// backend's bare ACK, which may be the challenge to a second SYN (RFC 9293 section 3.10.7.4), nor
-// its RST, which a forged ACK provokes too (ibid., SYN-RECEIVED). Of a connection that was set up
-// before this flow, the backend's first packet is a bare ACK: then the client must acknowledge the
-// sequence number of that.
+// It does not receive the backend's SYN-ACK, and so does not know its sequence number. So in
+// SynRecv a TCP flow keeps that number (Flow.created), and becomes Established by a client's
+// segment that acknowledges it, and no more than it, or by data of the backend, which has
+// established the connection then (TCP Fast Open, RFC 7413, included). Nothing else takes it out of
+// SynRecv: not a backend's bare ACK, which may be the challenge to a second SYN (RFC 9293 section
+// 3.10.7.4), nor its RST, which a forged ACK provokes too (ibid., SYN-RECEIVED). Of a connection
+// that was set up before this flow, the backend's first packet is a bare ACK: then the client must
+// acknowledge the sequence number of that.
 //
 // SCTP has Unconfirmed in between: the client has sent its COOKIE ECHO, which only the server can
 // verify. It answers the right one at once with COOKIE ACK (RFC 9260 section 5.1), and a forged one
@@ -164,9 +164,9 @@ const (
 // with four differences. Unconfirmed is as said above. Heartbeats, 30 s apart and answered (section
 // 8.3), are ACKs that keep an idle association. There is no half-closed association: after a
 // SHUTDOWN the other end sends its remaining data and answers with SHUTDOWN ACK. After SHUTDOWN
-// COMPLETE no TIME_WAIT is needed, because verification tags identify old packets, but the flow gets
-// it. And an endpoint answers an INIT on an open association with INIT ACK, whether or not it is
-// forged, and continues until a valid COOKIE ECHO (section 5.2.2): see answered.
+// COMPLETE no TIME_WAIT is needed, because verification tags identify old packets, but the flow
+// gets it. And an endpoint answers an INIT on an open association with INIT ACK, whether or not it
+// is forged, and continues until a valid COOKIE ECHO (section 5.2.2): see answered.
 var moves = makeMoves()
 
 func makeMoves() (m [NumStates][2][numClasses]move) {

@@ -186,7 +186,8 @@ func TestHammerSweep(t *testing.T) {
 				case 1:
 					h.Abandon(r, at)
 				case 2, 3:
-					h.Observe(r, side^1, seg(side^1, []uint8{tcpSYN | tcpACK, tcpACK, tcpFIN | tcpACK}[rnd.IntN(3)]), at)
+					flags := []uint8{tcpSYN | tcpACK, tcpACK, tcpFIN | tcpACK}[rnd.IntN(3)]
+					h.Observe(r, side^1, seg(side^1, flags), at)
 				case 4, 5:
 					h.Observe(r, side, seg(side, []uint8{tcpACK, tcpFIN | tcpACK, tcpRST}[rnd.IntN(3)]), at)
 				}

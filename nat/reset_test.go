@@ -24,7 +24,7 @@ func TestBuildReset(t *testing.T) {
 		{"a SYN and its data", headertest.TCP("198.51.100.7:1", "203.0.113.1:80", headertest.SYN),
 			headertest.RST | headertest.ACK, 0, 0x01020304 + 1 + 5},
 	} {
-		tt.packet.Payload = []byte("12345")
+		tt.packet.Payload, tt.packet.Seq, tt.packet.Ack = []byte("12345"), 0x01020304, 0x05060708
 		tt.packet.TCPOptions = []byte{1, 1, 1, 1, 1}
 		orig := tt.packet.Bytes()
 		var p header.Packet

@@ -125,8 +125,8 @@ type WorkerView struct {
 	ICMPLimited   uint64 `json:"icmpLimited"`
 	Resets        uint64 `json:"resets"`
 	ResetsLimited uint64 `json:"resetsLimited"`
-	// WrongChecksums and UnfinishedChecksums count segments that were forwarded and changed no flow,
-	// because their checksum was wrong, or left to a device that did not compute it.
+	// WrongChecksums and UnfinishedChecksums count segments that were forwarded and changed no
+	// flow, because their checksum was wrong, or left to a device that did not compute it.
 	WrongChecksums      uint64 `json:"wrongChecksums"`
 	UnfinishedChecksums uint64 `json:"unfinishedChecksums"`
 	Batches             uint64 `json:"batches"`

@@ -95,7 +95,9 @@ func TestUnfinishedChecksums(t *testing.T) {
 		proto uint8
 		n     uint64
 		want  bool
-	}{{header.ProtoTCP, 3, true}, {header.ProtoSCTP, 3, true}, {header.ProtoUDP, 3, false}, {header.ProtoTCP, 0, false}} {
+	}{
+		{header.ProtoTCP, 3, true}, {header.ProtoSCTP, 3, true}, {header.ProtoUDP, 3, false}, {header.ProtoTCP, 0, false},
+	} {
 		a := answer{tuple: header.Tuple{Proto: c.proto}, unfinished: c.n}
 		if got := a.advice(&forwarded, stats.None); strings.Contains(got, "3 segments") != c.want {
 			t.Errorf("protocol %d, %d unfinished: %q", c.proto, c.n, got)
