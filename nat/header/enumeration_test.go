@@ -40,6 +40,20 @@ func TestEnumerateIPv4Options(t *testing.T) {
 	}
 }
 
+// Every pointer and every flag of the options that routers write into, with every length.
+func TestEnumerateIPv4OptionsThatAreWritten(t *testing.T) {
+	frame := tcp(func(p *headertest.Packet) { p.Options = make([]byte, 16) })
+	for _, option := range []byte{7, 68, 148} {
+		for length := range 18 {
+			for pointer := range 20 {
+				for flags := range 256 {
+					agree(t, "option", patch(frame, 34, option, byte(length), byte(pointer), byte(flags)))
+				}
+			}
+		}
+	}
+}
+
 func TestEnumerateTCP(t *testing.T) {
 	base := tcp(func(p *headertest.Packet) { p.TCPOptions = make([]byte, 24) })
 	for offset := range 16 {

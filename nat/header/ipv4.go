@@ -17,11 +17,20 @@ const (
 
 // IPv4 options (RFC 791 section 3.1): type, then length and data but for the first two.
 const (
-	optionEnd    = 0
-	optionNoOp   = 1
-	optionLSRR   = 131 // loose source route
-	optionSSRR   = 137 // strict source route
-	optionHeader = 2   // bytes of type and length
+	optionEnd         = 0
+	optionNoOp        = 1
+	optionRecordRoute = 7
+	optionTimestamp   = 68
+	optionLSRR        = 131 // loose source route
+	optionSSRR        = 137 // strict source route
+	optionRouterAlert = 148 // RFC 2113
+	optionHeader      = 2   // bytes of type and length
+)
+
+// Flags of the timestamp option (RFC 791 section 3.1): what routers write into it.
+const (
+	timestampAddrs  = 1 // their addresses, and the times
+	timestampListed = 3 // the times, those whose addresses the sender has listed
 )
 
 // parseIPv4 reads the packet whose header starts at l3, of a frame of so many bytes.
@@ -92,6 +101,7 @@ func judgeOptions(h []byte) stats.DropReason {
 	if checksum.Sum(h) != 0xffff {
 		return stats.IPv4Checksum
 	}
+	var recorded, stamped bool
 	for options := h[IPv4Bytes:]; len(options) > 0; {
 		switch options[0] {
 		case optionEnd:
@@ -105,7 +115,45 @@ func judgeOptions(h []byte) stats.DropReason {
 		if len(options) < optionHeader || options[1] < optionHeader || int(options[1]) > len(options) {
 			return stats.IPv4Header
 		}
+		option := options[:options[1]]
 		options = options[options[1]:]
+		sound := true
+		switch option[0] {
+		case optionRecordRoute:
+			sound, recorded = !recorded && soundRecord(option), true
+		case optionTimestamp:
+			sound, stamped = !stamped && soundTimestamp(option), true
+		case optionRouterAlert:
+			sound = len(option) >= 4
+		}
+		if !sound {
+			return stats.IPv4Header
+		}
 	}
 	return stats.None
+}
+
+// soundRecord and soundTimestamp judge the options that routers write into. They must begin behind
+// their own header, and have room for a whole entry or for none; else the datagram is discarded
+// (RFC 791 section 3.1; __ip_options_compile, net/ipv4/ip_options.c). The gateway writes nothing.
+func soundRecord(option []byte) bool {
+	if len(option) < 3 || option[2] < 4 {
+		return false
+	}
+	room := len(option) - int(option[2]) + 1
+	return room <= 0 || room >= 4
+}
+
+func soundTimestamp(option []byte) bool {
+	if len(option) < 4 || option[2] < 5 {
+		return false
+	}
+	entry, room, flag := 4, len(option)-int(option[2])+1, option[3]&15
+	if flag == timestampAddrs || flag == timestampListed {
+		entry = 8
+	}
+	if room <= 0 { // a router counts itself among those that found none
+		return flag == timestampListed || option[3]>>4 != 15
+	}
+	return room >= entry
 }

@@ -217,6 +217,26 @@ func TestParseDropReasons(t *testing.T) {
 			stats.IPv4Header},
 		{"option type in the last byte", tcp(func(p *headertest.Packet) { p.Options = []byte{1, 1, 1, 7} }),
 			stats.IPv4Header},
+		{"record route without room for an address", tcp(func(p *headertest.Packet) {
+			p.Options = []byte{7, 8, 6, 0, 0,
+				0, 0, 0}
+		}), stats.IPv4Header},
+		{"record route that points at itself", tcp(func(p *headertest.Packet) {
+			p.Options = []byte{7, 7, 3, 0, 0, 0,
+				0}
+		}), stats.IPv4Header},
+		{"two record routes", tcp(func(p *headertest.Packet) { p.Options = []byte{7, 3, 4, 7, 3, 4} }),
+			stats.IPv4Header},
+		{"timestamp without room for address and time", tcp(func(p *headertest.Packet) {
+			p.Options = []byte{68, 8, 5,
+				1, 0, 0, 0, 0}
+		}), stats.IPv4Header},
+		{"timestamp whose overflow count overflows", tcp(func(p *headertest.Packet) {
+			p.Options = []byte{68, 4, 5,
+				0xf0}
+		}), stats.IPv4Header},
+		{"router alert without a value", tcp(func(p *headertest.Packet) { p.Options = []byte{148, 2, 0, 0} }),
+			stats.IPv4Header},
 		{"ipv4 in the ipv6 ethertype", patch(tcp6, 14, 0x45), stats.IPv6Header},
 		{"jumbogram", patch(tcp6, 18, 0, 0), stats.IPv6Header},
 		{"hop-by-hop second", extensions(60, 0), stats.IPv6ExtensionHeader},

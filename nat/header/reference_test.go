@@ -134,6 +134,7 @@ func (r *reference) ipv4(l3 int) stats.DropReason {
 }
 
 func options(b []byte) stats.DropReason {
+	seen := map[byte]bool{}
 	for i := 0; i < len(b); {
 		switch {
 		case b[i] == 0:
@@ -144,11 +145,37 @@ func options(b []byte) stats.DropReason {
 			return stats.IPv4SourceRoute
 		case i+1 >= len(b) || b[i+1] < 2 || i+int(b[i+1]) > len(b):
 			return stats.IPv4Header
+		case seen[b[i]] || written(b[i:i+int(b[i+1])]):
+			return stats.IPv4Header
 		default:
+			seen[b[i]] = b[i] == 7 || b[i] == 68
 			i += int(b[i+1])
 		}
 	}
 	return stats.None
+}
+
+// written reports whether an option that routers write into is one they could not.
+func written(o []byte) bool {
+	header, entry := 3, 4
+	switch o[0] {
+	default:
+		return false
+	case 148:
+		return len(o) < 4
+	case 68:
+		if header = 4; len(o) >= 4 && (o[3]%16 == 1 || o[3]%16 == 3) {
+			entry = 8
+		}
+	case 7:
+	}
+	if len(o) < header || int(o[2]) < header+1 {
+		return true
+	}
+	if full := int(o[2]) > len(o); full {
+		return o[0] == 68 && o[3]/16 == 15 && o[3]%16 != 3
+	}
+	return int(o[2])-1+entry > len(o)
 }
 
 func (r *reference) fragment(offset int, more bool) {
