@@ -22,13 +22,13 @@ const (
 	EtherType      // steered, yet neither IPv4 nor IPv6
 
 	// IPv4, RFC 791 and RFC 1812 section 5.2.2.
-	IPv4Header      // version, header length or total length do not fit
+	IPv4Header      // version, header length, total length or an option do not fit
 	IPv4Checksum    // header checksum does not verify
 	IPv4SourceRoute // LSRR or SSRR option (RFC 7126 section 4.3, 4.4)
 
 	// IPv6, RFC 8200.
 	IPv6Header          // version or payload length do not fit
-	IPv6ExtensionHeader // truncated, too many, or in an order RFC 8200 section 4.1 forbids
+	IPv6ExtensionHeader // truncated, too many, in an order RFC 8200 section 4.1 forbids, or with bad options
 	IPv6RoutingHeader   // type 0 (RFC 5095) or any with segments left
 
 	// Addresses.

@@ -88,6 +88,19 @@ func TestEnumerateIPv6Chain(t *testing.T) {
 	}
 }
 
+// Every IPv6 option with every length, behind pads of each length.
+func TestEnumerateIPv6Options(t *testing.T) {
+	for pads := range 9 {
+		data := make([]byte, 22)
+		base := options6(data...)
+		for option := range 256 {
+			for length := range 22 {
+				agree(t, "option", patch(base, 56+pads, byte(option), byte(length)))
+			}
+		}
+	}
+}
+
 func TestEnumerateIPv6Fragment(t *testing.T) {
 	base := extensions(60, 44)
 	for word := range 1 << 16 {

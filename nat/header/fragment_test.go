@@ -136,7 +136,7 @@ func TestParseFirstFragmentWithoutItsChain(t *testing.T) {
 		p := headertest.TCP(client6, vip6, headertest.SYN)
 		p.Extensions = []headertest.Extension{
 			{Type: headertest.Fragment, Data: []byte{0, 1, 0, 0, 0, 7}},
-			{Type: headertest.Destination, Data: append(padding, make([]byte, 8)...)},
+			{Type: headertest.Destination, Data: append(padding, 0x1e, 6, 0, 0, 0, 0, 0, 0)},
 		}
 		frame := p.Bytes()[:62+n]
 		binary.BigEndian.PutUint16(frame[18:], uint16(8+n))

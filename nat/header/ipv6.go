@@ -109,8 +109,57 @@ func (p *Packet) walkExtensions(frame []byte, next uint8) stats.DropReason {
 		if at+bytes > end {
 			return p.shortChain()
 		}
+		if (next == nextHopByHop || next == nextDestination) && !soundOptions(frame[at+2:at+bytes]) {
+			return stats.IPv6ExtensionHeader
+		}
 		next, at = h[0], at+bytes
 	}
+}
+
+// Options of a hop-by-hop or destination options header (RFC 8200 section 4.2): type, then length
+// of data but for the first, and data.
+const (
+	optionPad1      = 0
+	optionPadN      = 1
+	maxPadBytes     = 7 // RFC 8200 section 4.2: what alignment to 8 bytes can need
+	maxIPv6Options  = 8 // net.ipv6.max_hbh_opts_number and max_dst_opts_number of Linux
+	optionActionBit = 6 // the two bits above: what to do with an option that is not known; 0: skip it
+)
+
+// soundOptions reports whether a receiver takes the options: all within their header, few, pads
+// that are short and zero (RFC 4942 section 2.1.9.5), and none of a type that has to be known
+// (ip6_parse_tlv, net/ipv6/exthdrs.c). What it discards is counted here, not at the backend.
+func soundOptions(options []byte) bool {
+	pad, others := 0, 0
+	for len(options) > 0 {
+		bytes := 1
+		if options[0] != optionPad1 {
+			if len(options) < 2 {
+				return false
+			}
+			bytes = 2 + int(options[1])
+		}
+		if bytes > len(options) {
+			return false
+		}
+		switch options[0] {
+		case optionPad1, optionPadN:
+			pad += bytes
+			for _, b := range options[min(bytes, 2):bytes] {
+				if b != 0 {
+					return false
+				}
+			}
+		default:
+			pad = 0
+			others++
+		}
+		if pad > maxPadBytes || others > maxIPv6Options || options[0]>>optionActionBit != 0 {
+			return false
+		}
+		options = options[bytes:]
+	}
+	return true
 }
 
 // shortChain names a chain that ends before the transport header: in a first

@@ -190,6 +190,13 @@ func extensions(types ...uint8) []byte {
 	})
 }
 
+// options6 has a destination options header with them.
+func options6(options ...byte) []byte {
+	return udp6(func(p *headertest.Packet) {
+		p.Extensions = []headertest.Extension{{Type: headertest.Destination, Data: options}}
+	})
+}
+
 func TestParseDropReasons(t *testing.T) {
 	tcp4 := corpus()["tcp4"]
 	tcp6 := corpus()["tcp6"]
@@ -239,6 +246,13 @@ func TestParseDropReasons(t *testing.T) {
 			stats.IPv4Header},
 		{"ipv4 in the ipv6 ethertype", patch(tcp6, 14, 0x45), stats.IPv6Header},
 		{"jumbogram", patch(tcp6, 18, 0, 0), stats.IPv6Header},
+		{"option beyond its header", options6(5, 2, 0, 0, 5, 1), stats.IPv6ExtensionHeader},
+		{"option without a length", options6(1, 3, 0, 0, 0, 5), stats.IPv6ExtensionHeader},
+		{"pad that is not zero", options6(1, 4, 0, 0, 7, 0), stats.IPv6ExtensionHeader},
+		{"pad of eight bytes", options6(1, 6, 0, 0, 0, 0, 0, 0, 5, 4, 0, 0, 0, 0), stats.IPv6ExtensionHeader},
+		{"option that must be known", options6(0x40, 4, 0, 0, 0, 0), stats.IPv6ExtensionHeader},
+		{"nine options", options6(5, 0, 5, 0, 5, 0, 5, 0, 5, 0, 5, 0, 5, 0, 5, 0, 5, 0, 1, 0, 0, 0),
+			stats.IPv6ExtensionHeader},
 		{"hop-by-hop second", extensions(60, 0), stats.IPv6ExtensionHeader},
 		{"two fragment headers", patch(extensions(44, 44), 14+40+2, 0, 0, 0, 0, 0, 0, 17, 0, 0, 0),
 			stats.IPv6ExtensionHeader},

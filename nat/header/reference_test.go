@@ -3,6 +3,7 @@ package header_test
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
@@ -247,6 +248,9 @@ func (r *reference) chain(next, at int) stats.DropReason {
 		if at+n > end {
 			return extension()
 		}
+		if next%60 == 0 && !tolerable(r.frame[at+2:at+n], 0, 8) {
+			return stats.IPv6ExtensionHeader
+		}
 		next, at = int(b[0]), at+n
 	}
 	r.p.Tuple.Proto, r.p.L4 = uint8(next), uint16(at)
@@ -254,6 +258,26 @@ func (r *reference) chain(next, at int) stats.DropReason {
 		return r.payload(0, 0)
 	}
 	return r.payload(end-start-8, end-int(r.p.FragmentHeader)-8)
+}
+
+// tolerable reports whether a receiver takes IPv6 options that follow so many bytes of pads, and may
+// be so many.
+func tolerable(b []byte, pads, left int) bool {
+	switch {
+	case pads > 7 || left < 0:
+		return false
+	case len(b) == 0:
+		return true
+	case b[0] == 0:
+		return tolerable(b[1:], pads+1, left)
+	case len(b) == 1 || int(b[1]) > len(b)-2:
+		return false
+	}
+	data, rest := b[2:2+b[1]], b[2+b[1]:]
+	if b[0] == 1 {
+		return len(strings.Trim(string(data), "\x00")) == 0 && tolerable(rest, pads+2+len(data), left)
+	}
+	return b[0] < 64 && tolerable(rest, 0, left-1)
 }
 
 // payload judges what follows the IP header: fragmentBytes of a datagram that would be
