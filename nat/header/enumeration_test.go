@@ -40,6 +40,19 @@ func TestEnumerateIPv4Options(t *testing.T) {
 	}
 }
 
+// Tags of every length in security labels of every length.
+func TestEnumerateIPv4SecurityLabels(t *testing.T) {
+	frame := tcp(func(p *headertest.Packet) { p.Options = make([]byte, 20) })
+	for length := range 22 {
+		for first := range 18 {
+			for second := range 18 {
+				f := patch(frame, 34, 134, byte(length), 0, 0, 0, byte(first%3), 1, byte(first))
+				agree(t, "label", patch(f, 40+first, 2, byte(second)))
+			}
+		}
+	}
+}
+
 // Every pointer and every flag of the options that routers write into, with every length.
 func TestEnumerateIPv4OptionsThatAreWritten(t *testing.T) {
 	frame := tcp(func(p *headertest.Packet) { p.Options = make([]byte, 16) })

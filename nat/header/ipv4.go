@@ -22,6 +22,7 @@ const (
 	optionRecordRoute = 7
 	optionTimestamp   = 68
 	optionLSRR        = 131 // loose source route
+	optionCIPSO       = 134 // security labels (FIPS 188)
 	optionSSRR        = 137 // strict source route
 	optionRouterAlert = 148 // RFC 2113
 	optionHeader      = 2   // bytes of type and length
@@ -101,7 +102,7 @@ func judgeOptions(h []byte) stats.DropReason {
 	if checksum.Sum(h) != 0xffff {
 		return stats.IPv4Checksum
 	}
-	var recorded, stamped bool
+	var recorded, stamped, labelled bool
 	for options := h[IPv4Bytes:]; len(options) > 0; {
 		switch options[0] {
 		case optionEnd:
@@ -123,6 +124,8 @@ func judgeOptions(h []byte) stats.DropReason {
 			sound, recorded = !recorded && soundRecord(option), true
 		case optionTimestamp:
 			sound, stamped = !stamped && soundTimestamp(option), true
+		case optionCIPSO:
+			sound, labelled = !labelled && soundCIPSO(option), true
 		case optionRouterAlert:
 			sound = len(option) >= 4
 		}
@@ -156,4 +159,18 @@ func soundTimestamp(option []byte) bool {
 		return flag == timestampListed || option[3]>>4 != 15
 	}
 	return room >= entry
+}
+
+// soundCIPSO: a domain that is not 0, and tags that fill the option. Linux refuses others also where
+// it knows of no labels (cipso_v4_validate, include/net/cipso_ipv4.h).
+func soundCIPSO(option []byte) bool {
+	if len(option) < 8 || binary.BigEndian.Uint32(option[2:]) == 0 {
+		return false
+	}
+	for tags := option[6:]; len(tags) > 0; tags = tags[tags[1]:] {
+		if len(tags) < 2 || tags[1] == 0 || int(tags[1]) > len(tags) {
+			return false
+		}
+	}
+	return true
 }

@@ -242,6 +242,14 @@ func TestParseDropReasons(t *testing.T) {
 			p.Options = []byte{68, 4, 5,
 				0xf0}
 		}), stats.IPv4Header},
+		{"security label without a domain", tcp(func(p *headertest.Packet) {
+			p.Options = []byte{134, 8, 0, 0, 0, 0, 1,
+				2}
+		}), stats.IPv4Header},
+		{"security label whose tags do not fill it", tcp(func(p *headertest.Packet) {
+			p.Options = []byte{134, 10, 0, 0,
+				0, 1, 1, 3, 0, 0}
+		}), stats.IPv4Header},
 		{"router alert without a value", tcp(func(p *headertest.Packet) { p.Options = []byte{148, 2, 0, 0} }),
 			stats.IPv4Header},
 		{"ipv4 in the ipv6 ethertype", patch(tcp6, 14, 0x45), stats.IPv6Header},

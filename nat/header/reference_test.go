@@ -149,7 +149,7 @@ func options(b []byte) stats.DropReason {
 		case seen[b[i]] || written(b[i:i+int(b[i+1])]):
 			return stats.IPv4Header
 		default:
-			seen[b[i]] = b[i] == 7 || b[i] == 68
+			seen[b[i]] = b[i] == 7 || b[i] == 68 || b[i] == 134
 			i += int(b[i+1])
 		}
 	}
@@ -164,6 +164,15 @@ func written(o []byte) bool {
 		return false
 	case 148:
 		return len(o) < 4
+	case 134:
+		if len(o) < 8 || word(o[2:]) == 0 && word(o[4:]) == 0 {
+			return true
+		}
+		at := 6
+		for at < len(o)-1 && o[at+1] > 0 {
+			at += int(o[at+1])
+		}
+		return at != len(o)
 	case 68:
 		if header = 4; len(o) >= 4 && (o[3]%16 == 1 || o[3]%16 == 3) {
 			entry = 8
