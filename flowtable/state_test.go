@@ -571,7 +571,8 @@ func TestResetConnectionGivesWay(t *testing.T) {
 		h.Observe(r, ClientSide, seg(ClientSide, tcpFIN|tcpACK), bootTime+second/2)
 		m := h.Flow(r).load()
 		if tb.shedOf(m, (bootTime+second/2).ticks()) != shedNever ||
-			tb.shedOf(m, (bootTime+second).ticks()) != ShedReset || m.resetBy() != by || m.seen() != bootTime.ticks() || m.counts() {
+			tb.shedOf(m, (bootTime+second).ticks()) != ShedReset || m.resetBy() != by ||
+			m.seen() != bootTime.ticks() || m.counts() {
 			t.Errorf("side %d: %v, notes %x: not reset, or not since the RST", by, m.state(), m&metaNotes)
 		}
 		h.Observe(r, by, seg(by, tcpACK|tcpPSH), bootTime+second/2)

@@ -96,7 +96,8 @@ func TestUnfinishedChecksums(t *testing.T) {
 		n     uint64
 		want  bool
 	}{
-		{header.ProtoTCP, 3, true}, {header.ProtoSCTP, 3, true}, {header.ProtoUDP, 3, false}, {header.ProtoTCP, 0, false},
+		{header.ProtoTCP, 3, true}, {header.ProtoSCTP, 3, true}, {header.ProtoUDP, 3, false},
+		{header.ProtoTCP, 0, false},
 	} {
 		a := answer{tuple: header.Tuple{Proto: c.proto}, unfinished: c.n}
 		if got := a.advice(&forwarded, stats.None); strings.Contains(got, "3 segments") != c.want {
