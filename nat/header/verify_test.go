@@ -14,7 +14,9 @@ import (
 // A segment of any length, in one part or cut in two at any place: its checksum is good, and wrong
 // with any byte changed.
 func TestVerifyTCP(t *testing.T) {
-	for _, ends := range [][2]string{{"192.0.2.1:40000", "198.51.100.7:80"}, {"[2001:db8::1]:40000", "[2001:db8:f::2]:80"}} {
+	for _, ends := range [][2]string{
+		{"192.0.2.1:40000", "198.51.100.7:80"}, {"[2001:db8::1]:40000", "[2001:db8:f::2]:80"},
+	} {
 		for payload := range 67 {
 			segment := headertest.TCP(ends[0], ends[1], headertest.FIN|headertest.ACK)
 			segment.Payload, segment.Padding = make([]byte, payload), 3
