@@ -71,7 +71,8 @@ func corpus() map[string][]byte {
 			func(p *headertest.Packet) { p.Extensions = []headertest.Extension{{Type: 0, Data: padding}} }),
 		"tcp6 chain": with(tcp6(), func(p *headertest.Packet) {
 			p.Extensions = []headertest.Extension{{Type: 0, Data: padding},
-				{Type: 60, Data: append(padding, 0x1e, 6, 0, 0, 0, 0, 0, 0)}, {Type: 43, Data: []byte{4, 0, 0, 0, 0, 0}}}
+				{Type: 60, Data: append(padding, 0x1e, 6, 0, 0, 0, 0, 0, 0)},
+				{Type: 43, Data: []byte{4, 0, 0, 0, 0, 0}}}
 		}),
 		"udp6": udp6().Bytes(),
 		"atomic6": with(udp6(), func(p *headertest.Packet) {

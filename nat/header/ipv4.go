@@ -161,8 +161,8 @@ func soundTimestamp(option []byte) bool {
 	return room >= entry
 }
 
-// soundCIPSO: a domain that is not 0, and tags that fill the option. Linux refuses others also where
-// it knows of no labels (cipso_v4_validate, include/net/cipso_ipv4.h).
+// soundCIPSO: a domain that is not 0, and tags that fill the option. Linux refuses others also
+// where it knows of no labels (cipso_v4_validate, include/net/cipso_ipv4.h).
 func soundCIPSO(option []byte) bool {
 	if len(option) < 8 || binary.BigEndian.Uint32(option[2:]) == 0 {
 		return false

@@ -269,8 +269,8 @@ func (r *reference) chain(next, at int) stats.DropReason {
 	return r.payload(end-start-8, end-int(r.p.FragmentHeader)-8)
 }
 
-// tolerable reports whether a receiver takes IPv6 options that follow so many bytes of pads, and may
-// be so many.
+// tolerable reports whether a receiver takes IPv6 options that follow so many bytes of pads, and
+// may be so many.
 func tolerable(b []byte, pads, left int) bool {
 	switch {
 	case pads > 7 || left < 0:
