@@ -90,11 +90,17 @@ func benchStep(b *testing.B, flows int, rebind bool) {
 }
 
 // BenchmarkConnection measures connections that are opened and closed: SYN, SYN-ACK, ACK, a FIN of
-// each side and the last ACK, each in a step of 64. One operation is a connection; injecting and
-// taking is not counted.
+// each side and the last ACK, each in a step of 64, or the SYN alone. One operation is a
+// connection; injecting and taking is not counted.
 func BenchmarkConnection(b *testing.B) {
+	b.Run("SYN", func(b *testing.B) { benchConnection(b, false) })
+	b.Run("whole", func(b *testing.B) { benchConnection(b, true) })
+}
+
+func benchConnection(b *testing.B, whole bool) {
 	const batch = 64
-	l := newLab(b, labConfig{flows: 1 << 17, snat: services.PortRange{First: 2000, Count: 60_000}, edit: manyBackends})
+	l := newLab(b, labConfig{flows: 1 << 17, halfOpen: 1 << 17, snat: services.PortRange{First: 2000, Count: 60_000},
+		edit: manyBackends})
 	g, port := l.workers[0], 0
 	client := make([]string, batch)
 	var src, dst [batch]string
@@ -130,6 +136,9 @@ func BenchmarkConnection(b *testing.B) {
 			client[i] = join(fmt.Sprintf("101.%d.%d.7", port>>16&255, port>>8&255), uint16(1024+port&0xff))
 		}
 		pass(true, func(i int) *headertest.Packet { return headertest.TCP(client[i], vip, tcpSYN) })
+		if !whole {
+			continue
+		}
 		pass(false, func(i int) *headertest.Packet { return headertest.TCP(dst[i], src[i], tcpSYN|tcpACK) })
 		pass(false, func(i int) *headertest.Packet { return headertest.TCP(client[i], vip, tcpACK) })
 		pass(false, func(i int) *headertest.Packet { return headertest.TCP(client[i], vip, tcpFIN|tcpACK) })

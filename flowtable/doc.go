@@ -53,6 +53,14 @@
 // until its next Enter or Leave. It must call Leave before it blocks: otherwise no handle can reuse
 // a record meanwhile.
 //
+// # Packets that may be forged
+//
+// Observe tells the flow of each of its packets (Segment). A segment of TCP or SCTP that changes
+// more than the time at which the flow was last seen must have a good checksum: Changes reports
+// whether one would. A TCP flow keeps the backend's initial sequence number until the client has
+// acknowledged it: before that no packet of the client takes it past the half-open states. What
+// proves what is written at the state machine (moves, state.go).
+//
 // # Pressure
 //
 // The table never grows. When it is full, Create sheds a flow to make a new one: expired, closed,

@@ -12,7 +12,7 @@ const (
 	ShedReset                   // TCP, open or closing, and an RST was the last packet
 	ShedUnreplied               // UDP without a reply, or without a packet of the client after it
 	ShedHalfOpen                // TCP, the client has not acknowledged
-	ShedUnconfirmed             // TCP, acknowledged, but the backend has not spoken since
+	ShedUnconfirmed             // SCTP, acknowledged, but the backend has not sent since
 	ShedIdle                    // UDP, replied, idle for longer than it is protected
 	NumSheds        = iota
 	shedNever       = Shed(NumSheds)

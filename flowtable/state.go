@@ -13,9 +13,9 @@ type State uint8
 const (
 	None            State = iota
 	SynSeen               // TCP: SYN seen
-	SynRecv               // TCP: the backend answered, the client has not yet
-	Unconfirmed           // TCP: the client acknowledged, the backend has not sent since
-	Established           // TCP: handshake complete: the backend sent after the client acknowledged
+	SynRecv               // TCP: the backend answered, the client has not proven that it knows the answer
+	Unconfirmed           // SCTP: the client acknowledged, the backend has not sent since
+	Established           // TCP: handshake complete
 	FinClient             // TCP: the client closed first
 	FinBackend            // TCP: the backend closed first
 	LastAckClient         // TCP: both sent FIN, the client first
