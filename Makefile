@@ -165,7 +165,7 @@ vm-conformance-diff: build ## conformance-diff AGAINST=ipvs, in a guest whose ke
 # The long tests, without measurements (bench-full). A part that fails does not keep the others from running.
 .PHONY: nightly
 nightly: build ## the long tests one after another: hours; fails at the end if a part failed
-	@failed=; for part in release-check vm-test-full vm-kernel-test e2e cluster cluster-test upstream-test conformance conformance-diff vm-conformance-diff fuzz fuzz-objects; do \
+	@failed=; for part in release-check vm-test-full vm-kernel-test e2e cluster cluster-test upstream-test conformance conformance-diff vm-conformance-diff fuzz fuzz-objects fuzz-packets; do \
 		echo "== $$part"; $(MAKE) $$part || failed="$$failed $$part"; done; \
 	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
@@ -204,6 +204,12 @@ OBJECTS   ?= 1000000
 .PHONY: fuzz-objects
 fuzz-objects: ## mutated Services, EndpointSlices and Nodes beside good ones, OBJECTS (1000000) of them
 	SLUICE_OBJECTS=$(OBJECTS) $(GO) test -count=1 -timeout 30m -run TestMutatedObjects -v ./control/compiler
+
+PACKETS   ?= 10000000
+
+.PHONY: fuzz-packets
+fuzz-packets: ## mutated packets beside open flows, judged by a decoder of its own: PACKETS (10000000) of them in memory; minutes
+	SLUICE_PACKETS=$(PACKETS) $(GO) test -count=1 -timeout 60m -run 'TestGarbage$$' -v ./fastpath
 
 # Results lie in bench/out, which git ignores; those of the quick set beside it, so that they
 # never pass for the full ones. An experiment that fails is a line of the report, so the

@@ -86,6 +86,8 @@ type labConfig struct {
 	heldFragments int
 	// frames of each worker, and datagrams whose fragments are remembered; 0 are 1024.
 	frames, fragments int
+	// tap is put between the worker and its links, if not nil.
+	tap func(link fastpath.Link, memory []byte, host bool) fastpath.Link
 }
 
 func newLab(t testing.TB, c labConfig) *lab {
@@ -140,10 +142,14 @@ func (l *lab) addWorker(id int, c *labConfig, frags *fragment.Table) {
 		g.host.Chain(chains)
 	}
 	g.stats.Backends.Ensure(128)
+	links := []fastpath.Link{g.nic, g.host}
+	if c.tap != nil {
+		links = []fastpath.Link{c.tap(g.nic, mem, false), c.tap(g.host, mem, true)}
+	}
 	var err error
 	g.Worker, err = fastpath.New(fastpath.Config{
 		ID: id, Memory: mem, Pool: fastpath.NewPool(frames, frameSize), Chains: chains,
-		Links: []fastpath.Link{g.nic, g.host}, Egress: []int{0}, Host: 1,
+		Links: links, Egress: []int{0}, Host: 1,
 		HostMAC: fastpath.HostMAC{Kernel: macKernel, User: macUser}, HostSource4: addr(hostSource),
 		Flows: l.table, Affinity: l.pins, Workers: c.workers, Services: &l.handle, Hops: l.hops, Fragments: frags,
 		Stats:       g.stats,

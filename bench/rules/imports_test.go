@@ -98,6 +98,9 @@ var rules = []rule{
 		Why: "the laboratory is not in the production binary"},
 	{From: "bench/xdp", Never: []string{"bench", "fastpath", "control", "xdpprog"},
 		Why: "it puts any program on any interface, below everything that measures"},
+	{From: "bench/garbage", Never: []string{"bench", "fastpath", "flowtable", "nat", "control", "xdpprog"},
+		But: []string{"nat/header/headertest"},
+		Why: "it judges what they do, with code of its own"},
 	{From: "", Never: []string{"github.com/asavie/xdp"}, But: []string{"bench/asavie"},
 		Why: "asavie/xdp is the measured baseline, not a way to forward"},
 }

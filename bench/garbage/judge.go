@@ -1,0 +1,433 @@
+package garbage
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"net/netip"
+
+	"github.com/google/gopacket"
+	"github.com/google/gopacket/layers"
+)
+
+// Judge judges frames that a gateway sent, by the frames that it received. It learns from the
+// packets towards servers which client an answer must reach. It is not safe for concurrent use.
+type Judge struct {
+	// VIPs are addresses that clients send to; Sources those that servers see, but for the clients'
+	// own; Servers are the backends.
+	VIPs, Sources, Servers map[netip.Addr]bool
+
+	open    map[reply]reply // by what a server's answer has: what it must leave with
+	asked   map[reply]bool  // what answers to packets that were too big for their path may leave with
+	parsers [2]*gopacket.DecodingLayerParser
+	layers  struct {
+		ip4  layers.IPv4
+		ip6  layers.IPv6
+		tcp  layers.TCP
+		udp  layers.UDP
+		list []gopacket.LayerType
+	}
+}
+
+// reply is the tuple of an answer.
+type reply struct {
+	proto    uint8
+	src, dst netip.AddrPort
+}
+
+// NewJudge returns a judge that knows of no flow.
+func NewJudge(vips, sources, servers []netip.Addr) *Judge {
+	j := &Judge{VIPs: set(vips), Sources: set(sources), Servers: set(servers), open: map[reply]reply{},
+		asked: map[reply]bool{}}
+	l := &j.layers
+	for i, first := range []gopacket.LayerType{layers.LayerTypeIPv4, layers.LayerTypeIPv6} {
+		j.parsers[i] = gopacket.NewDecodingLayerParser(first, &l.ip4, &l.ip6, &l.tcp, &l.udp)
+		j.parsers[i].IgnoreUnsupported = true
+	}
+	return j
+}
+
+func set(list []netip.Addr) map[netip.Addr]bool {
+	m := map[netip.Addr]bool{}
+	for _, a := range list {
+		m[a] = true
+	}
+	return m
+}
+
+// TooBig tells of a packet that may have made a flow although it was too big for its path: the
+// judge does not see how it would have left.
+func (j *Judge) TooBig(in []byte) {
+	if v, err := decode(in); err == nil {
+		src, dst := v.ends()
+		j.asked[reply{v.proto, dst, src}] = true
+	}
+}
+
+// Refused returns what a receiver refuses a frame for, or nil.
+func Refused(frame []byte) error {
+	_, err := decode(frame)
+	return err
+}
+
+// WrongSum reports whether the transport checksum of a whole packet that is not Refused is wrong.
+func WrongSum(frame []byte) bool {
+	v, err := decode(frame)
+	return err == nil && !v.fragment() && v.checksumField() >= 0 && !v.unsummed() && v.residual() != 0
+}
+
+// Fragment reports whether a frame that is not Refused has a fragment.
+func Fragment(frame []byte) bool {
+	v, err := decode(frame)
+	return err == nil && v.fragment()
+}
+
+// Same reports whether two frames carry the same IP packet.
+func Same(a, b []byte) bool {
+	x, y := ipOf(a), ipOf(b)
+	return x != nil && bytes.Equal(x, y)
+}
+
+// ipOf is the IP packet of a frame whatever is in it, or nil.
+func ipOf(frame []byte) []byte {
+	at := 12
+	for len(frame) >= at+6 && (be16(frame[at:]) == 0x8100 || be16(frame[at:]) == 0x88a8) {
+		at += 4
+	}
+	if len(frame) < at+22 {
+		return nil
+	}
+	b := frame[at+2:]
+	n := int(be16(b[2:]))
+	if be16(frame[at:]) == 0x86dd {
+		n = 40 + int(be16(b[4:]))
+	}
+	if n > len(b) {
+		return nil
+	}
+	return b[:n]
+}
+
+// Forwarded returns what is wrong with a frame that was made of another: it was to be refused, or
+// differs in more than what a translator changes, or its ends are not what they must be.
+func (j *Judge) Forwarded(in, out []byte) error {
+	a, err := decode(in)
+	if err != nil {
+		return fmt.Errorf("it is invalid: %w", err)
+	}
+	b, err := decode(out)
+	if err != nil {
+		return fmt.Errorf("became invalid: %w", err)
+	}
+	if a.v6 != b.v6 || len(a.ip) != len(b.ip) || a.l4 != b.l4 || a.proto != b.proto {
+		return errors.New("is another kind of packet now")
+	}
+	if a.multicast {
+		return errors.New("was sent to many")
+	}
+	if a.icmp() && !a.isError() {
+		return echoed(&a, &b)
+	}
+	if b.ttl() != a.ttl()-1 || a.ttl() <= 1 {
+		return fmt.Errorf("TTL %d became %d", a.ttl(), b.ttl())
+	}
+	if err := unchanged(&a, &b); err != nil {
+		return err
+	}
+	if err := j.relate(&a, &b); err != nil {
+		return err
+	}
+	return j.second(&a, &b)
+}
+
+// unchanged compares what must not differ, and the checksums.
+func unchanged(a, b *view) error {
+	var may mask
+	may.header(a, 0)
+	if !a.later() {
+		may.transport(a, a.l4)
+	}
+	if a.isError() {
+		if err := may.quote(a, b); err != nil {
+			return err
+		}
+	}
+	for i := range a.ip {
+		if a.ip[i] != b.ip[i] && !may.at(i) {
+			return fmt.Errorf("byte %d changed from %#02x to %#02x", i, a.ip[i], b.ip[i])
+		}
+	}
+	switch {
+	case a.later() || a.checksumField() < 0:
+		return nil
+	case a.unsummed() != b.unsummed():
+		return errors.New("the checksum of a datagram came or went")
+	case a.unsummed():
+		return nil
+	}
+	if x, y := a.residual(), b.residual(); x != y {
+		return fmt.Errorf("the checksum was wrong by %#x, and is by %#x", x, y)
+	} else if a.isError() && x != 0 {
+		return errors.New("an ICMP error with a wrong checksum")
+	}
+	return nil
+}
+
+// mask has the bytes of a packet that may differ, as far as they are within its first 256.
+type mask [256 / 64]uint64
+
+func (m *mask) at(i int) bool { return i < 256 && m[i/64]>>(i%64)&1 != 0 }
+
+func (m *mask) allow(from, to int) {
+	for i := from; i < min(to, 256); i++ {
+		m[i/64] |= 1 << (i % 64)
+	}
+}
+
+// header allows what changes in an IP header at an offset.
+func (m *mask) header(v *view, at int) {
+	if v.v6 {
+		m.allow(at+7, at+40) // hop limit, addresses
+		return
+	}
+	m.allow(at+8, at+9)   // TTL
+	m.allow(at+10, at+20) // checksum, addresses
+	if v.fragment() {
+		m.allow(at+4, at+6)
+	}
+}
+
+// transport allows what changes in a transport header at an offset.
+func (m *mask) transport(v *view, at int) {
+	field := v.checksumField()
+	bytes := 2
+	switch v.proto {
+	case protoSCTP:
+		bytes = 4
+		fallthrough
+	case protoTCP, protoUDP:
+		m.allow(at, at+4)
+	}
+	if field >= 0 {
+		m.allow(at+field, at+field+bytes)
+	}
+}
+
+// quoted reads the packet that an error quotes, which may be cut off.
+func (v *view) quoted() (q view, err error) {
+	q = view{v6: v.v6, ip: v.ip[v.l4+8:], fragmentAt: -1}
+	switch {
+	case v.v6 && len(q.ip) >= 40:
+		q.proto, q.l4 = q.ip[6], 40
+		err = q.chain()
+	case !v.v6 && len(q.ip) >= 20:
+		q.proto, q.l4 = q.ip[9], int(q.ip[0]&15)*4
+		if q.l4 > len(q.ip) || add(0, q.ip[:q.l4]) != 0xffff {
+			err = errors.New("header checksum")
+		}
+	default:
+		err = errTruncated
+	}
+	if err == nil && len(q.transport()) < 8 {
+		err = errTruncated
+	}
+	return q, err
+}
+
+// quote allows what changes in the packet that an error quotes, but for its TTL.
+func (m *mask) quote(a, b *view) error {
+	x, err := a.quoted()
+	if err != nil {
+		return fmt.Errorf("it quotes what is invalid: %w", err)
+	}
+	if _, err := b.quoted(); err != nil {
+		return fmt.Errorf("it quotes what became invalid: %w", err)
+	}
+	at := a.l4 + 8
+	if a.v6 {
+		m.allow(at+8, at+40)
+	} else {
+		m.allow(at+10, at+20)
+	}
+	if x.icmp() {
+		m.allow(at+x.l4+4, at+x.l4+6) // the identifier of an echo
+	}
+	m.transport(&x, at+x.l4)
+	return nil
+}
+
+// echoed: an echo request to a VIP becomes its reply.
+func echoed(a, b *view) error {
+	request, answer := uint8(8), uint8(0)
+	if a.v6 {
+		request, answer = 128, 129
+	}
+	x, y := a.transport(), b.transport()
+	switch {
+	case x[0] != request || y[0] != answer || a.fragment():
+		return fmt.Errorf("ICMP type %d became %d", x[0], y[0])
+	case a.src() != b.dst() || a.dst() != b.src():
+		return errors.New("an echo reply to another")
+	case !bytes.Equal(x[4:], y[4:]) || x[1] != y[1]:
+		return errors.New("an echo reply with other data")
+	case a.residual() != 0 || b.residual() != 0:
+		return errors.New("an echo reply, or its request, with a wrong checksum")
+	}
+	return nil
+}
+
+// relate judges the ends: a packet to a server comes from an address of ours or from its own
+// client; an answer goes from the VIP to the client whose packets have the answer's tuple, and to
+// no other.
+func (j *Judge) relate(a, b *view) error {
+	if a.isError() {
+		return j.reported(a, b)
+	}
+	src, dst := b.ends()
+	from, to := a.ends()
+	if j.Servers[dst.Addr()] {
+		switch {
+		case !j.VIPs[to.Addr()]:
+			return fmt.Errorf("a server gets what was for %v", to)
+		case !j.Sources[src.Addr()] && src != from:
+			return fmt.Errorf("a server gets it from %v", src)
+		}
+		if src.Port() != 0 {
+			j.open[reply{b.proto, dst, src}] = reply{a.proto, to, from}
+		}
+		return nil
+	}
+	if !j.VIPs[src.Addr()] {
+		return fmt.Errorf("a client gets it from %v", src)
+	}
+	if src.Port() == 0 {
+		return nil
+	}
+	if !j.answers(reply{a.proto, from, to}, reply{b.proto, src, dst}) {
+		return fmt.Errorf("%v to %v became %v to %v, and belongs to another", from, to, src, dst)
+	}
+	return nil
+}
+
+// answers reports whether an answer of a server must leave as another.
+func (j *Judge) answers(in, out reply) bool {
+	want, known := j.open[in]
+	return want == out || !known && j.asked[out]
+}
+
+// reported judges the ends of an error: it comes from where the packet that it quotes was going,
+// and goes to who sent that; and that packet is one of a flow, in the same direction.
+func (j *Judge) reported(a, b *view) error {
+	x, _ := a.quoted() // mask.quote has read them
+	y, _ := b.quoted()
+	if b.src() != y.dst() || b.dst() != y.src() || a.dst() != x.src() {
+		return fmt.Errorf("an error from %v to %v, about a packet from %v to %v", b.src(), b.dst(), y.src(), y.dst())
+	}
+	from, to := x.ends()
+	src, dst := y.ends()
+	toServer := j.answers(reply{x.proto, src, dst}, reply{x.proto, from, to}) // it quotes an answer
+	toClient := j.answers(reply{x.proto, to, from}, reply{x.proto, dst, src})
+	if !toServer && !toClient {
+		return fmt.Errorf("about a packet from %v to %v, which was one from %v to %v", src, dst, from, to)
+	}
+	return nil
+}
+
+// second asks gopacket about both frames: what it reads of them must agree but for what is
+// translated.
+func (j *Judge) second(in, out *view) error {
+	l := &j.layers
+	a, err := j.read(in)
+	if err != nil {
+		return nil // it takes less than Linux (options of TCP): decode has judged it
+	}
+	b, err := j.read(out)
+	if err != nil {
+		return fmt.Errorf("gopacket, about what was fine before: %w", err)
+	}
+	src, dst := out.ends()
+	switch b.kind {
+	case layers.LayerTypeTCP:
+		if uint16(l.tcp.SrcPort) != src.Port() || uint16(l.tcp.DstPort) != dst.Port() {
+			return fmt.Errorf("gopacket reads ports %d, %d", l.tcp.SrcPort, l.tcp.DstPort)
+		}
+	case layers.LayerTypeUDP:
+		if uint16(l.udp.SrcPort) != src.Port() || uint16(l.udp.DstPort) != dst.Port() {
+			return fmt.Errorf("gopacket reads ports %d, %d", l.udp.SrcPort, l.udp.DstPort)
+		}
+	}
+	if a != b {
+		return fmt.Errorf("gopacket reads %+v, of what was %+v", b, a)
+	}
+	return nil
+}
+
+// fields are what gopacket reads and translation leaves.
+type fields struct {
+	kind                   gopacket.LayerType
+	version, headerWords   uint8
+	length                 uint16
+	seq, ack               uint32
+	offset                 uint8
+	window, urgent         uint16
+	syn, fin, rst, isAck   bool
+	datagram, payloadBytes int
+}
+
+func (j *Judge) read(v *view) (f fields, err error) {
+	l := &j.layers
+	if err := j.parsers[family(v.v6)].DecodeLayers(v.ip, &l.list); err != nil {
+		return f, err
+	}
+	for _, kind := range l.list {
+		switch f.kind = kind; kind {
+		case layers.LayerTypeIPv4:
+			f.version, f.headerWords, f.length = l.ip4.Version, l.ip4.IHL, l.ip4.Length
+		case layers.LayerTypeIPv6:
+			f.version, f.length = l.ip6.Version, l.ip6.Length
+		case layers.LayerTypeTCP:
+			t := &l.tcp
+			f.seq, f.ack, f.offset, f.window, f.urgent = t.Seq, t.Ack, t.DataOffset, t.Window, t.Urgent
+			f.syn, f.fin, f.rst, f.isAck, f.payloadBytes = t.SYN, t.FIN, t.RST, t.ACK, len(t.Payload)
+		case layers.LayerTypeUDP:
+			f.datagram, f.payloadBytes = int(l.udp.Length), len(l.udp.Payload)
+		}
+	}
+	return f, nil
+}
+
+// Own returns what is wrong with a frame that the gateway made itself: it must be an ICMP error
+// about one of the packets received, to who sent that.
+func (j *Judge) Own(out []byte, received func(yield func(frame []byte) bool)) error {
+	v, err := decode(out)
+	if err != nil {
+		return fmt.Errorf("it is invalid: %w", err)
+	}
+	if !v.isError() {
+		return errors.New("it is no ICMP error")
+	}
+	if v.residual() != 0 {
+		return errors.New("its checksum is wrong")
+	}
+	quote := v.transport()[8:]
+	for in := range received {
+		a, err := decode(in)
+		if err != nil || !bytes.HasPrefix(a.ip, quote) {
+			continue
+		}
+		if v.dst() != a.src() || v.src() != a.dst() {
+			return fmt.Errorf("from %v to %v about a packet from %v to %v", v.src(), v.dst(), a.src(), a.dst())
+		}
+		if a.isError() || a.later() || a.multicast {
+			return errors.New("about what no error may be about (RFC 1122 section 3.2.2)")
+		}
+		return nil
+	}
+	return errors.New("it quotes what was not received")
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// crc32c is RFC 9260 appendix A.
+func crc32c(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
