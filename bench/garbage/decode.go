@@ -18,6 +18,7 @@ type view struct {
 	fragmentAt int // bytes; -1 in a whole packet
 	more       bool
 	id         uint32
+	idAt       int  // IPv6: where the identification is; 0 in a whole packet
 	multicast  bool // the frame's receiver
 }
 
@@ -188,6 +189,7 @@ func (v *view) chain() error {
 			}
 			if word := be16(h[2:]); word&0xfff9 != 0 {
 				v.fragmentAt, v.more, v.id = int(word&0xfff8), word&1 != 0, binary.BigEndian.Uint32(h[4:])
+				v.idAt = v.l4 + 4
 			}
 		}
 		if len(h) < n {
@@ -423,6 +425,8 @@ func martian(a netip.Addr) bool {
 }
 
 func be16(b []byte) uint16 { return binary.BigEndian.Uint16(b) }
+
+func be32(b []byte) uint32 { return binary.BigEndian.Uint32(b) }
 
 // add is RFC 1071's sum.
 func add(sum uint16, b []byte) uint16 {

@@ -189,6 +189,9 @@ func (m *mask) allow(from, to int) {
 func (m *mask) header(v *view, at int) {
 	if v.v6 {
 		m.allow(at+7, at+40) // hop limit, addresses
+		if v.fragment() {
+			m.allow(at+v.idAt, at+v.idAt+4)
+		}
 		return
 	}
 	m.allow(at+8, at+9)   // TTL
@@ -398,17 +401,21 @@ func (j *Judge) read(v *view) (f fields, err error) {
 }
 
 // Own returns what is wrong with a frame that the gateway made itself: it must be an ICMP error
-// about one of the packets received, to who sent that.
+// about one of the packets received, to who sent that, or an RST in answer to one.
 func (j *Judge) Own(out []byte, received func(yield func(frame []byte) bool)) error {
 	v, err := decode(out)
 	if err != nil {
 		return fmt.Errorf("it is invalid: %w", err)
 	}
-	if !v.isError() {
-		return errors.New("it is no ICMP error")
+	reset := v.proto == protoTCP && !v.fragment() && v.transport()[13]&4 != 0
+	if !v.isError() && !reset {
+		return errors.New("it is no ICMP error and no RST")
 	}
 	if v.residual() != 0 {
 		return errors.New("its checksum is wrong")
+	}
+	if reset {
+		return v.answers(received)
 	}
 	quote := v.transport()[8:]
 	for in := range received {
@@ -425,6 +432,35 @@ func (j *Judge) Own(out []byte, received func(yield func(frame []byte) bool)) er
 		return nil
 	}
 	return errors.New("it quotes what was not received")
+}
+
+// answers returns what is wrong with an RST: it must answer a segment that was received, by RFC
+// 9293 section 3.10.7.1.
+func (v *view) answers(received func(yield func(frame []byte) bool)) error {
+	src, dst := v.ends()
+	t := v.transport()
+	for in := range received {
+		a, err := decode(in)
+		if err != nil || a.proto != protoTCP || a.fragment() || a.multicast {
+			continue
+		}
+		from, to := a.ends()
+		s := a.transport()
+		if from != dst || to != src || s[13]&4 != 0 {
+			continue
+		}
+		if s[13]&16 != 0 { // it has an ACK, which becomes the sequence number
+			if t[13] == 4 && bytes.Equal(t[4:8], s[8:12]) {
+				return nil
+			}
+			continue
+		}
+		length := uint32(len(s)-int(s[12]>>4)*4) + uint32(s[13]>>1&1) + uint32(s[13]&1)
+		if t[13] == 20 && be32(t[4:]) == 0 && be32(t[8:]) == be32(s[4:])+length {
+			return nil
+		}
+	}
+	return errors.New("an RST for no segment that was received")
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
