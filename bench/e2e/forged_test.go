@@ -1,0 +1,98 @@
+//go:build root
+
+package e2e
+
+import (
+	"io"
+	"net/netip"
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/bench/machine"
+	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/nat/header/headertest"
+)
+
+// TestBlindSender: a sender that sees no answers, of addresses that nobody has, towards Linux: a SYN
+// from each; then a SYN with another sequence number, which the backend challenges, with an ACK
+// whose checksum is bad behind it; an RST; another bad ACK, and a good one of a number that is
+// guessed. None of its flows is more than half-open, and honest clients connect meanwhile.
+func TestBlindSender(t *testing.T) {
+	const ports, blind, honest = 500, 4, 20
+	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}, small: true, damaging: true})
+	client := l.Clients[0]
+	w := openWire(t, client, l.Gateway.Interfaces[0].MAC)
+	vip := netip.AddrPortFrom(netip.MustParseAddr(vip4), webPort).String()
+	forged := map[netip.Addr]bool{}
+	var sources []string
+	for i := range byte(blind) {
+		a := client.Addr4().As4()
+		a[3] = 200 + i
+		forged[netip.AddrFrom4(a)] = true
+		for port := range uint16(ports) {
+			sources = append(sources, netip.AddrPortFrom(netip.AddrFrom4(a), 20000+port).String())
+		}
+	}
+	say := func(packets ...func(from string) []byte) {
+		t.Helper()
+		for _, from := range sources {
+			for _, packet := range packets {
+				if err := w.send(packet(from)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	segment := func(flags uint8, seq, ack uint32, bad bool) func(string) []byte {
+		return func(from string) []byte {
+			p := headertest.TCP(from, vip, flags)
+			p.Seq, p.Ack = p.Seq+seq, p.Ack+ack
+			frame := p.Bytes()
+			if bad {
+				frame[len(frame)-4] ^= 0x55 // of the checksum
+			}
+			return frame
+		}
+	}
+	const syn, ack, rst = headertest.SYN, headertest.ACK, headertest.RST
+	say(segment(syn, 0, 0, false))
+	say(segment(syn, 77777, 0, false), segment(ack, 0, 12345, true))
+	say(segment(rst, 0, 0, false))
+	say(segment(ack, 0, 12345, true), segment(ack, 0, 12345, false))
+
+	for i := range honest {
+		began := time.Now()
+		conn, err := client.Dial(l.ctx, "tcp", vip)
+		if err != nil {
+			t.Fatalf("honest connection %d: %v", i, err)
+		}
+		_, err = io.WriteString(conn, "GET / HTTP/1.0\r\n\r\n")
+		if err == nil {
+			_, err = io.Copy(io.Discard, conn)
+		}
+		if took := time.Since(began); err != nil || took > machine.Slower(time.Second) {
+			t.Errorf("honest connection %d: %v after %v", i, err, took)
+		}
+		conn.Close()
+	}
+	states := map[string]int{}
+	if err := l.gate.Client.Flows(l.ctx, status.FlowFilter{}, func(f *status.FlowView) error {
+		if forged[f.Client.Addr()] {
+			states[f.State]++
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("flows of forged addresses, by state: %v", states)
+	made := states["SYN_SENT"] + states["SYN_RECV"]
+	for state, n := range states {
+		if state != "SYN_SENT" && state != "SYN_RECV" && state != "CLOSED" {
+			t.Errorf("%d flows are %s", n, state)
+		}
+	}
+	if made < blind*ports/10 {
+		t.Errorf("%d half-open flows: too few to say anything", made)
+	}
+}
