@@ -14,10 +14,10 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// TestBlindSender: a sender that sees no answers, of addresses that nobody has, towards Linux: a SYN
-// from each; then a SYN with another sequence number, which the backend challenges, with an ACK
-// whose checksum is bad behind it; an RST; another bad ACK, and a good one of a number that is
-// guessed. None of its flows is more than half-open, and honest clients connect meanwhile.
+// TestBlindSender: a sender that sees no answers, of addresses that nobody has, towards Linux. From
+// each a SYN; a SYN with another sequence number, which the backend challenges, with a bad ACK
+// behind it; an RST; another bad ACK, and a good one of a number that is guessed. None of its flows
+// is more than half-open, and honest clients connect meanwhile.
 func TestBlindSender(t *testing.T) {
 	const ports, blind, honest = 500, 4, 20
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}, small: true, damaging: true})
