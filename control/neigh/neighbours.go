@@ -23,6 +23,7 @@ type neighbour struct {
 	hops        []hopKey      // the hops it is behind, one for each route MTU
 	requestedAt time.Time     // last request of a worker
 	usedAt      time.Time     // last call of kernel.use
+	silent      int           // unknown: how often the kernel was asked, and there was no answer
 	list        *list.List    // among the waiting; nil if it is not one of them
 	place       *list.Element // in list
 }
@@ -31,6 +32,8 @@ const (
 	// retryInterval is the interval of requests for a neighbour that does not answer; the kernel's
 	// three solicitations take as long.
 	retryInterval = time.Second
+	// maxRetryDoubles: for one that has never answered the interval doubles up to 8 s.
+	maxRetryDoubles = 3
 	// usesPerTick bounds the probes of one second.
 	usesPerTick = 512
 )
@@ -195,6 +198,9 @@ func (m *Mirror) use(n *neighbour) (told bool) {
 	if !n.ready || !known {
 		interval = retryInterval
 	}
+	if n.unknown() { // a silent one leaves its place in the budget to others
+		interval <<= max(0, min(n.silent-1, maxRetryDoubles))
+	}
 	if now.Sub(n.usedAt) < interval || !m.devices[int(n.key.dev)].up {
 		return false
 	}
@@ -202,6 +208,7 @@ func (m *Mirror) use(n *neighbour) (told bool) {
 		return false
 	}
 	n.usedAt = now
+	n.silent++
 	if err := m.kernel.use(int(n.key.dev), n.key.addr.Netip()); err != nil {
 		m.log.Debug("neighbour not resolved", "error", err)
 	}

@@ -15,8 +15,8 @@ const (
 	// unknownPerSecond bounds the requests to the kernel for destinations that have never answered
 	// and that nobody but the sender of a packet names. The kernel keeps each for 3 s
 	// (mcast_solicit times retrans_time_ms), and has room for 1024 (gc_thresh3) that are the whole
-	// node's: these take a quarter of it at most.
-	unknownPerSecond = 64
+	// node's: these take three quarters of it at most.
+	unknownPerSecond = 256
 )
 
 // waiting holds the hosts that have never answered. Those of first requests, to backends and of
