@@ -59,5 +59,9 @@ func (s *Planner) Confirm(ref flowtable.Ref) {
 	var toClient header.Tuple
 	s.Flows.Outgoing(ref, flowtable.ReplySide, &toClient)
 	pin := affinity.Pin{Addr: b.Addr, Port: b.Port}
-	s.Pins.Confirm(s.Now, toClient.Dst, svc.Identity, pin, svc.AffinitySeconds)
+	confirm := s.Pins.Confirm
+	if !toClient.Stateful() {
+		confirm = s.Pins.ConfirmUnproven
+	}
+	confirm(s.Now, toClient.Dst, svc.Identity, pin, svc.AffinitySeconds)
 }

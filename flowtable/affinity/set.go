@@ -131,10 +131,10 @@ func (s *set) tag(i int) uint16 {
 // claim takes a slot to write a pin in: a free one, or else the one that victim returns. evicted:
 // it had a confirmed pin with some time left. at is -1 if there is none to take. ok is false if ctl
 // is not c any more.
-func (s *set) claim(c uint64, own int, now ticks, tentative bool) (at int, evicted, ok bool) {
+func (s *set) claim(c uint64, own int, now ticks, yields bool) (at int, evicted, ok bool) {
 	free := ^(c | c>>claimShift) & slotMask
 	if free == 0 {
-		if at, evicted = s.victim(c, own, now, tentative); at < 0 {
+		if at, evicted = s.victim(c, own, now, yields); at < 0 {
 			return -1, false, false
 		}
 	} else {
@@ -148,7 +148,7 @@ func (s *set) claim(c uint64, own int, now ticks, tentative bool) (at int, evict
 // tentative one, else, to a pin that is confirmed, a confirmed one; of several, the one that ends
 // first. own is the slot of the writer's key: the pin that is replaced is there until the new one
 // is, but where a tentative pin finds no other slot.
-func (s *set) victim(c uint64, own int, now ticks, tentative bool) (at int, evicted bool) {
+func (s *set) victim(c uint64, own int, now ticks, yields bool) (at int, evicted bool) {
 	const ended, unconfirmed, confirmed, last, none = 0, 1, 2, 3, 4
 	at = -1
 	best, first := none, int32(0)
@@ -157,7 +157,7 @@ func (s *set) victim(c uint64, own int, now ticks, tentative bool) (at int, evic
 		e := entry{end: s.slots[i].end.Load()}
 		rank, left := confirmed, e.until().since(now)
 		switch {
-		case i == own && tentative:
+		case i == own && yields:
 			rank = last
 		case i == own:
 			rank = none
@@ -165,7 +165,7 @@ func (s *set) victim(c uint64, own int, now ticks, tentative bool) (at int, evic
 			rank = ended
 		case e.tentative():
 			rank = unconfirmed
-		case tentative:
+		case yields:
 			rank = none
 		}
 		if rank < best || rank == best && rank != none && left < first {

@@ -123,6 +123,13 @@ func (t *Table) Confirm(now flowtable.Time, client header.Addr, service uint64, 
 	t.settle(&o, &client, service, seconds)
 }
 
+// ConfirmUnproven is Confirm by a flow whose sender may have guessed that there was an answer
+// (UDP): its pin takes no confirmed one's room. In a set that is full of these it is not stored.
+func (t *Table) ConfirmUnproven(now flowtable.Time, client header.Addr, service uint64, pin Pin, seconds uint32) {
+	o := settling{now: ticksAt(now), want: pin, yields: true, tries: maxTries}
+	t.settle(&o, &client, service, seconds)
+}
+
 // Settle is for a new flow, of which it is not known whether its client is who it says. Its worker
 // has read old (the zero Pin: none) and would take want. Settle pins the client to want,
 // tentatively, and returns it; but if the client is pinned to something else than old meanwhile,
@@ -132,7 +139,7 @@ func (t *Table) Confirm(now flowtable.Time, client header.Addr, service uint64, 
 // cannot be used. Where want cannot be stored, it is returned all the same: in a set that is full
 // of confirmed pins it has no room.
 func (t *Table) Settle(now flowtable.Time, client header.Addr, service uint64, want, old Pin, seconds uint32) Pin {
-	o := settling{now: ticksAt(now), want: want, old: old, tentative: true, tries: maxTries}
+	o := settling{now: ticksAt(now), want: want, old: old, tentative: true, yields: true, tries: maxTries}
 	return t.settle(&o, &client, service, seconds)
 }
 
@@ -141,6 +148,7 @@ type settling struct {
 	now       ticks
 	want, old Pin
 	tentative bool // Settle
+	yields    bool // tentative, or ConfirmUnproven: it evicts no confirmed pin
 	tries     int
 }
 
@@ -172,11 +180,11 @@ func (t *Table) settle(o *settling, client *header.Addr, service uint64, seconds
 			}
 			return o.want
 		case claimed < 0:
-			n, evicted, ok := s.claim(c, at, o.now, o.tentative)
+			n, evicted, ok := s.claim(c, at, o.now, o.yields)
 			switch {
 			case ok:
 				claimed = n
-			case n < 0 && o.tentative && s.ctl.Load() == c && c>>claimShift&slotMask == 0:
+			case n < 0 && o.yields && s.ctl.Load() == c && c>>claimShift&slotMask == 0:
 				return o.want // all are confirmed
 			}
 			if ok && evicted {

@@ -351,3 +351,30 @@ func TestNoAllocation(t *testing.T) {
 		t.Errorf("%v allocations", a)
 	}
 }
+
+// TestUnprovenPinsYield: pins of flows whose sender may have guessed the answers, however many,
+// take no confirmed pin's room, and prolong their own.
+func TestUnprovenPinsYield(t *testing.T) {
+	tb := testTable(t, 200)
+	for i := range 200 {
+		tb.Confirm(bootTime, client(i), 7, backend(i), 100)
+	}
+	was := map[int]bool{}
+	for i := range 200 {
+		if _, _, ok := tb.Get(bootTime, client(i), 7); ok {
+			was[i] = true
+		}
+	}
+	for i := range 100_000 {
+		tb.ConfirmUnproven(bootTime+second, client(1000+i), 8, backend(1), 10800)
+	}
+	for i := range was {
+		if p, tentative, ok := tb.Get(bootTime+second, client(i), 7); !ok || tentative || p != backend(i) {
+			t.Fatalf("client %d of %d has %+v, %v", i, len(was), p, ok)
+		}
+	}
+	if _, tentative, ok := tb.Get(bootTime+second, client(1000), 8); len(was) < 180 || ok && tentative {
+		t.Errorf("%d pinned; the first unproven pin is tentative: %v", len(was), tentative)
+	}
+	validate(t, tb)
+}
