@@ -34,10 +34,11 @@ type ring struct {
 	_       [16]byte
 }
 
-// The sizes of rings, for all handles together, in entries of 4 bytes. Those of half-open flows
-// hold twice what the cap allows (ringEntries), as handles need not have equal shares. The others
-// hold the newest part of the table: what is older is found by probes. So rings cost at most 2.4
-// bytes per flow of the table.
+// The sizes of rings, in entries of 4 bytes. Each worker's of half-open flows holds twice what the
+// cap allows (ringEntries), as a flood may come to one worker alone: the oldest flow of a ring that
+// has lost some would be one of the newest. The others hold the newest part of the table, all
+// together: what is older is found by probes. By default rings cost 1.3 MB for each worker, and at
+// most 0.4 bytes per flow of the table.
 const (
 	ringShare  = 32
 	minEntries = 64 // of one ring
@@ -81,7 +82,10 @@ func (h *Handle) makeRing(a *arena, kind Shed) *ring {
 	shared := &h.p.rings[family(a.v6)][kind-firstRing]
 	r := shared.Load()
 	if r == nil {
-		n := (h.t.ringEntries(a, kind) + h.t.workers - 1) / h.t.workers
+		n := h.t.ringEntries(a, kind)
+		if kind != ShedHalfOpen { // a flood may come to one worker alone
+			n = (n + h.t.workers - 1) / h.t.workers
+		}
 		r = &ring{entries: make([]atomic.Uint32, max(minEntries, n))}
 		shared.Store(r) // publishes the ring; pairs with the load in ringAt
 	}
