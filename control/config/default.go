@@ -68,7 +68,7 @@ func Default() *Configuration {
 			AffinityClients: 1 << 18,
 			Fragments:       8192,
 			ICMPRate:        1000, // as the kernel's own: net.ipv4.icmp_msgs_per_sec
-			PathMTUFloor:    1280, // what every link carries that IPv6 uses (RFC 8200 section 5)
+			PathMTUFloor:    1200, // IPv4 inside of IPv6 over its smallest link: 1280 - 40 (RFC 8200 section 5)
 			TimeWaitBackend: timeWaitBackendOf(ProfileDefault),
 			PassAfter:       Duration(30 * time.Second),
 			HostLinkName:    "sluice",
