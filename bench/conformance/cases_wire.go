@@ -2,12 +2,13 @@ package conformance
 
 // wire adds the cases about the form of packets, which no field of a Service changes.
 func (b *cases) wire() {
-	c := b.add("On the wire/VLAN tags", "come-off")
+	// The node has no device of that VLAN: it is the kernel's, which drops it.
+	c := b.add("On the wire/VLAN tags", "no-device")
 	f := c.service().slice("", "b0")
 	to := []dest{f.vip4(), f.vip6(), f.node4(), f.node6()}
-	c.tagged(viaB0, whyNoVLAN, []uint16{100}, to...).tagged(viaB0, whyNoVLAN, []uint16{7, 100}, to...)
+	c.tagged(drop, "", []uint16{100}, to...).tagged(drop, "", []uint16{7, 100}, to...)
 
-	// The kernel takes what is tagged for its priority alone without any VLAN device.
+	// What is tagged for its priority alone needs no VLAN device.
 	c = b.add("On the wire/VLAN tags", "priority-alone")
 	f = c.service().slice("", "b0")
 	to = []dest{f.vip4(), f.vip6(), f.node4(), f.node6()}

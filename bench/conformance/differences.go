@@ -67,7 +67,6 @@ const (
 // Why kube-proxy is not asked.
 const (
 	whyUndefined = "kube-proxy promises nothing here"
-	whyNoVLAN    = "not run here: needs a VLAN device on the node, which this kernel does not have (no 8021q)"
 	whyNoTurns   = "kube-proxy chooses at random"
 	whyNoRetry   = "kube-proxy gives no connection to another endpoint, and counts no late answers (ADR 6)"
 )

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -11,6 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sluice.dev/sluice/nat/checksum"
+	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
@@ -197,6 +200,7 @@ func (c *crafter) tooBig(p *probe) ([]answer, error) {
 		inside, outer = c.w.Backends[2].Addr6(), c.w.Clients[1].Addr6()
 	}
 	about := headertest.ICMPError(inside.String(), got.src.Addr().String(), kind, code, narrow, got.frame, -1)
+	grow(about.Payload)
 	if err := c.wires[got.at].send(backend, about); err != nil {
 		return nil, err
 	}
@@ -205,11 +209,26 @@ func (c *crafter) tooBig(p *probe) ([]answer, error) {
 		return nil, err
 	}
 	about = headertest.ICMPError(outer.String(), to.Addr().String(), kind, code, narrow, reply.frame, -1)
+	grow(about.Payload)
 	if err := c.wires[0].send(client, about); err != nil {
 		return nil, err
 	}
 	toBackend, err := c.told(got.at, kind, code, got.dst, netip.Addr{})
 	return []answer{a, {verdict: "client " + toClient}, {verdict: "backend " + toBackend}}, err
+}
+
+// grow has the header of an IP packet claim more than narrow bytes, and that it may not be
+// fragmented: routers quote the beginning of a packet only, and an announced MTU is believed if the
+// quoted packet was larger.
+func grow(ip []byte) {
+	if ip[0]>>4 == 6 {
+		binary.BigEndian.PutUint16(ip[4:], narrow+1-header.IPv6Bytes)
+		return
+	}
+	binary.BigEndian.PutUint16(ip[2:], narrow+1)
+	ip[6] |= 0x40
+	sum := checksum.Sum(append(slices.Clone(ip[:10]), ip[12:header.IPv4Bytes]...))
+	binary.BigEndian.PutUint16(ip[10:], ^sum)
 }
 
 // lateSeq is the sequence number of late answers.

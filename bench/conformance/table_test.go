@@ -61,7 +61,7 @@ func TestIPVSSubset(t *testing.T) {
 		"Different on purpose/VIPs answer ping/ping":                      true,
 		"EndpointSlice/addressType/host-names":                            false,
 		"Affinity/each new flow starts the time anew/slides":              false,
-		"On the wire/VLAN tags/come-off":                                  false,
+		"On the wire/VLAN tags/no-device":                                 false,
 		"On the wire/VLAN tags/priority-alone":                            false,
 		"Whose address/ClusterIP/nobody-is-a-pod":                         false,
 		"Choosing a backend/maglev/maglev":                                false,
