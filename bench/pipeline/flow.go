@@ -84,6 +84,9 @@ func writeTransport(b []byte, t *header.Tuple, k kind, tag uint32) {
 	binary.BigEndian.PutUint16(b[2:], t.DstPort)
 	if t.Proto == header.ProtoTCP {
 		binary.BigEndian.PutUint32(b[4:], tag)
+		if k != opening { // of one wave, the number of the SYN-ACK is the client's tag
+			binary.BigEndian.PutUint32(b[8:], tag+1)
+		}
 		b[12], b[13] = 5<<4, tcpFlags(k)
 	} else {
 		binary.BigEndian.PutUint16(b[4:], uint16(len(b)))
