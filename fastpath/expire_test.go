@@ -72,8 +72,9 @@ func TestLateExpiryIsBounded(t *testing.T) {
 // that are expired, ends all of them before it sleeps again.
 func TestLateWorkerDoesNotSleep(t *testing.T) {
 	const flows = 100_000
-	l := newLab(t, labConfig{flows: flows})
-	longExpired(t, l, flows, 1) // by the clock of Run, when the machine booted
+	// By the clock of Run, the flows are from when the machine booted, which may be a moment ago.
+	l := newLab(t, labConfig{flows: flows, now: 1, timeouts: func(t *flowtable.Timeouts) { t.UDPUnreplied = time.Second }})
+	longExpired(t, l, flows, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- l.workers[0].Run(ctx, fastpath.RunConfig{CPU: -1, Sleep: time.Hour}) }()

@@ -74,8 +74,12 @@ type gate struct {
 
 type labConfig struct {
 	workers int
-	snat    services.PortRange
-	flows   uint32
+	// now is the time of the first step; 0 is an hour. Who calls Run sets it to a time before CLOCK_BOOTTIME.
+	now  uint64
+	snat services.PortRange
+	// timeouts changes those of the flow table, if not nil.
+	timeouts func(*flowtable.Timeouts)
+	flows    uint32
 	// halfOpen is how many flows may be half-open; 0: as flowtable.Config has it.
 	halfOpen uint32
 	edit     func(*services.Builder)
@@ -104,8 +108,15 @@ func newLab(t testing.TB, c labConfig) *lab {
 	if c.snat.Count == 0 {
 		c.snat = services.PortRange{First: 20000, Count: 10000}
 	}
+	if c.now == 0 {
+		c.now = uint64(time.Hour)
+	}
+	timeouts := flowtable.DefaultTimeouts()
+	if c.timeouts != nil {
+		c.timeouts(&timeouts)
+	}
 	table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: c.flows, IPv6Flows: c.flows, HalfOpen: c.halfOpen,
-		Timeouts: flowtable.DefaultTimeouts()})
+		Timeouts: timeouts})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +125,7 @@ func newLab(t testing.TB, c labConfig) *lab {
 		t.Fatal(err)
 	}
 	_, bench := t.(*testing.B)
-	l := &lab{t: t, now: uint64(time.Hour), table: table, pins: pins, hops: nexthop.NewTable(), validate: !bench}
+	l := &lab{t: t, now: c.now, table: table, pins: pins, hops: nexthop.NewTable(), validate: !bench}
 	l.routes()
 	l.publish(func(b *services.Builder) { fillSnapshot(b, c.snat) }, c.edit)
 	if c.fragments == 0 {
