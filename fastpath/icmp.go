@@ -145,32 +145,37 @@ func (w *Worker) sendError(d Desc, p *header.Packet, kind nat.ErrorKind, mtu uin
 	if w.b.kernel && w.planner.View.Lookup(&p.Tuple.Src).Hop == 0 {
 		return
 	}
-	if !w.limit.Allow(uint64(w.planner.Now)) {
-		w.n.icmpLimited++
-		return
+	w.answer(p, &w.limit, &w.n.icmpLimited, func(b []byte) (int, bool) {
+		return nat.BuildError(b, w.frame(d), p, kind, p.Tuple.Dst, mtu)
+	})
+}
+
+// answer sends a packet of our own to the source of p: IP behind an Ethernet header without tags,
+// which build writes into a frame. It reports whether there was one. Where the rate does not allow
+// it, or no frame is free, it is counted as limited.
+func (w *Worker) answer(
+	p *header.Packet, rate *nat.RateLimit, limited *uint64, build func(b []byte) (n int, ok bool),
+) bool {
+	if !rate.Allow(uint64(w.planner.Now)) {
+		*limited++
+		return false
 	}
 	addr, ok := w.pool.Get()
 	if !ok {
-		w.n.icmpLimited++
-		return
+		*limited++
+		return false
 	}
-	start := addr + frameHeadroom
-	end := addr + w.pool.frameSize
-	n, ok := nat.BuildError(w.mem[start:end:end], w.frame(d), p, kind, p.Tuple.Dst, mtu)
+	start, end := addr+frameHeadroom, addr+w.pool.frameSize
+	n, ok := build(w.mem[start:end:end])
 	if !ok {
 		w.pool.Put(addr)
-		return
+		return false
 	}
-	w.answer(Desc{Addr: start, Len: uint32(n)}, p)
-}
-
-// answer sends a packet of our own, IP behind an Ethernet header without tags, to the source of p.
-func (w *Worker) answer(d Desc, p *header.Packet) {
 	w.n.generated++
-	dst := p.Tuple.Src
-	o := outgoing{d, header.EthernetBytes, uint16(d.Len), p.Tuple.V6, false, dst, anybodys}
-	v := w.send(o, w.planner.View.Lookup(&dst).Hop)
-	if v.Action == decide.Drop {
+	d, dst := Desc{Addr: start, Len: uint32(n)}, p.Tuple.Src
+	o := outgoing{d, header.EthernetBytes, uint16(n), p.Tuple.V6, false, dst, anybodys}
+	if v := w.send(o, w.planner.View.Lookup(&dst).Hop); v.Action == decide.Drop {
 		w.dropped(d, v.Reason)
 	}
+	return true
 }
