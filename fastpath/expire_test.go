@@ -73,7 +73,9 @@ func TestLateExpiryIsBounded(t *testing.T) {
 func TestLateWorkerDoesNotSleep(t *testing.T) {
 	const flows = 100_000
 	// By the clock of Run, the flows are from when the machine booted, which may be a moment ago.
-	l := newLab(t, labConfig{flows: flows, now: 1, timeouts: func(t *flowtable.Timeouts) { t.UDPUnreplied = time.Second }})
+	l := newLab(t, labConfig{flows: flows, now: 1, timeouts: func(t *flowtable.Timeouts) {
+		t.UDPUnreplied = time.Second
+	}})
 	longExpired(t, l, flows, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

@@ -74,7 +74,8 @@ type gate struct {
 
 type labConfig struct {
 	workers int
-	// now is the time of the first step; 0 is an hour. Who calls Run sets it to a time before CLOCK_BOOTTIME.
+	// now is the time of the first step; 0 is an hour. Where Run is called, it must be before
+	// CLOCK_BOOTTIME, which Run goes by.
 	now  uint64
 	snat services.PortRange
 	// timeouts changes those of the flow table, if not nil.
