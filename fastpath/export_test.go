@@ -16,17 +16,40 @@ func (w *Worker) StepByOracle(now uint64) int {
 		n := link.Receive(w.b.desc[:])
 		moved += n
 		w.count(i, n)
+		w.received(n)
 		for _, d := range w.b.desc[:n] {
 			w.n.rxBytes += uint64(d.Len)
 			w.judgeAny(d)
 		}
 		w.transmit()
 	}
+	moved += w.openByOracle()
 	moved += w.release()
 	w.transmit()
 	w.reclaim()
 	w.expire()
 	w.publish(moved)
+	return moved
+}
+
+// openByOracle is openParked with judgeAny for every packet.
+func (w *Worker) openByOracle() (moved int) {
+	w.opening = true
+	for w.parked.count > 0 && w.opens > 0 {
+		n := w.parked.take(w.b.desc[:], w.opens)
+		for _, d := range w.b.desc[:n] {
+			w.countHeld(d, -1)
+		}
+		w.b.kernel = false
+		for _, d := range w.b.desc[:n] {
+			bytes := w.n.rxBytes
+			w.judgeAny(d)
+			w.n.rxBytes = bytes
+		}
+		w.transmit()
+		moved += n
+	}
+	w.opening = false
 	return moved
 }
 

@@ -111,11 +111,18 @@ func (w *Worker) judgeFlow(d Desc, p *header.Packet, hash uint64, f *prepared) d
 			}
 			return drop(stats.BackendGone)
 		case decide.Unanswered:
+			if w.opens == 0 { // the backend gets this one, too, and another the next
+				return w.forward(d, p, ref, side)
+			}
+			w.opens--
 			next, v := w.retry(p, hash, ref)
 			if next == 0 {
 				return v
 			}
 			return w.forward(d, p, next, side)
+		}
+		if !w.b.kernel && w.parks() {
+			return w.park(d, hash)
 		}
 		w.flows.Outgoing(ref, flowtable.ClientSide, &old)
 		w.flows.Delete(ref)
@@ -125,6 +132,12 @@ func (w *Worker) judgeFlow(d Desc, p *header.Packet, hash uint64, f *prepared) d
 	}
 	if w.b.kernel {
 		return w.fromKernel(d, p)
+	}
+	if opens(p) {
+		if w.parks() {
+			return w.park(d, hash)
+		}
+		w.opens--
 	}
 	ref, v := w.admit(d, p, &old, f)
 	if ref == 0 {

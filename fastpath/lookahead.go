@@ -50,6 +50,10 @@ func (w *Worker) judgeSlow(i, end int) {
 		w.judgeAny(d)
 		return
 	}
+	if w.parks() {
+		w.judgeToPark(d, s)
+		return
+	}
 	ahead := &w.ahead
 	if i >= ahead.end {
 		w.lookAhead(i, end)

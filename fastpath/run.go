@@ -86,8 +86,8 @@ func (w *Worker) loop(c RunConfig, pin *thread.Pin) {
 		if moved > 0 {
 			w.stats.BusyNanos.Store(w.stats.BusyNanos.Load() + after - now)
 		}
-		// Who is late with expiry does not rest: the next step continues it.
-		if rest := pace.After(moved, now, after); rest != GoOn && w.due == 0 {
+		// Who is late with expiry or has packets parked does not rest: the next step continues.
+		if rest := pace.After(moved, now, after); rest != GoOn && w.due == 0 && w.parked.count == 0 {
 			if rest == Nap {
 				thread.Nap(c.Coalesce)
 			} else {
@@ -145,6 +145,11 @@ func (w *Worker) shutdown() {
 	}
 	for w.frags.first != 0 {
 		w.dropped(w.unhold(w.frags.first).desc, stats.Shutdown)
+	}
+	for w.parked.count > 0 {
+		d := w.parked.shift().desc
+		w.countHeld(d, -1)
+		w.dropped(d, stats.Shutdown)
 	}
 	w.hops.held, w.hops.anybodys = w.hops.held[:0], 0
 	w.tasks.end()

@@ -17,7 +17,7 @@ func TestShutdownPublishesAllBackends(t *testing.T) {
 }
 
 func shutDown(t *testing.T, more func(*services.Builder)) {
-	const first, backends = 20, 100
+	const first, backends = 20, 64
 	l := newLab(t, labConfig{edit: func(b *services.Builder) {
 		if more != nil {
 			more(b)

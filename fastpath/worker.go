@@ -98,6 +98,9 @@ type Worker struct {
 	// suspects counts the links with a piece.
 	suspects int
 	hops     hopQueue
+	parked   parkedQueue
+	opens    int  // flows that this step may open yet
+	opening  bool // parked packets are being judged
 	frags    fragmentQueue
 	limit    nat.RateLimit
 	resets   nat.RateLimit
@@ -159,6 +162,7 @@ func New(c Config) (*Worker, error) {
 	}
 	w.hops = newHopQueue(c.HeldPackets, c.HeldPerHop)
 	w.frags = newFragmentQueue(c.HeldFragments, c.FragmentWait)
+	w.parked = newParkedQueue(c.Pool.Total())
 	w.out, w.pieces = make([]egressQueue, len(c.Links)), make([]piece, len(c.Links))
 	for i := range w.out {
 		w.out[i].link = i
@@ -206,8 +210,12 @@ func (w *Worker) Step(now uint64) int {
 		if w.suspects != 0 {
 			w.refute(i, w.b.desc[:n])
 		}
-		w.judgeAll(n) // find or make flows, rewrite, queue, drop with a reason
+		w.received(n)
+		w.judgeAll(n) // find or make flows, rewrite, queue, park, drop with a reason
 		w.transmit()
+	}
+	if w.parked.count > 0 {
+		moved += w.openParked()
 	}
 	moved += w.release()
 	w.transmit()
@@ -219,7 +227,7 @@ func (w *Worker) Step(now uint64) int {
 
 // begin opens a step: one clock value, one snapshot and one view for all of it.
 func (w *Worker) begin(now flowtable.Time) {
-	w.planner.Now, w.ticks = now, now.Ticks()
+	w.planner.Now, w.ticks, w.opens = now, now.Ticks(), OpensPerStep
 	w.flows.Enter(now)
 	w.planner.Snap = w.c.Services.Load()
 	w.planner.View = w.c.Hops.View()
@@ -274,5 +282,5 @@ func (w *Worker) Frames() (total, free, links, held int) {
 	if w.c.FramesKept != nil {
 		links += w.c.FramesKept()
 	}
-	return w.pool.Total(), w.pool.Free(), links, w.hops.len() + w.frags.len() + w.n.heldMore
+	return w.pool.Total(), w.pool.Free(), links, w.hops.len() + w.frags.len() + w.parked.len() + w.n.heldMore
 }

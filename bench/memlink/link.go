@@ -18,6 +18,7 @@ type Link struct {
 	tx        ring[fastpath.Desc]
 	done      ring[uint64]
 	down      bool
+	burst     int              // the most packets that Receive returns, if not 0
 	chains    *fastpath.Chains // or nil
 	// Frames of the packets in rx and tx beyond one each.
 	rxMore, txMore int
@@ -131,8 +132,14 @@ func (l *Link) Loop() (n int) {
 // SetUp takes the link down or up.
 func (l *Link) SetUp(up bool) { l.down = !up }
 
+// SetBurst makes Receive return at most n packets at a time; 0 takes that back.
+func (l *Link) SetBurst(n int) { l.burst = n }
+
 // Receive implements fastpath.Link.
 func (l *Link) Receive(batch []fastpath.Desc) int {
+	if l.burst > 0 {
+		batch = batch[:min(len(batch), l.burst)]
+	}
 	n := min(len(batch), l.rx.n)
 	taken := copy(batch[:n], l.rx.first())
 	l.rx.drop(taken)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 
+	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
 )
@@ -70,6 +71,10 @@ func (g *gate) say(flows []flow, k kind, tcpOnly bool) error {
 			}
 			n++
 		}
+	}
+	if k == opening {
+		g.nic.SetBurst(fastpath.OpensPerStep)
+		defer g.nic.SetBurst(0)
 	}
 	spent, err := g.drain(g.now, n)
 	g.now += uint64(spent)

@@ -69,6 +69,7 @@ const (
 	SourceRangeDenied  // its source is not in the Service's loadBalancerSourceRanges
 	NoEndpoints        // the service has no usable endpoint; rejected by ICMP
 	NoLocalEndpoints   // external traffic policy Local and none here; dropped without an error
+	NewFlowDisplaced   // waited for its flow to be opened, and gave way to a newer one
 	FlowTableFull      // nothing left to shed
 	HalfOpenLimit      // too many half-open flows
 	SNATPortsExhausted // no free source port towards this backend
@@ -138,6 +139,7 @@ var dropReasonNames = [NumDropReasons]string{
 	SourceRangeDenied:   "source_range",
 	NoEndpoints:         "no_endpoints",
 	NoLocalEndpoints:    "no_local_endpoints",
+	NewFlowDisplaced:    "new_flow_displaced",
 	FlowTableFull:       "flow_table_full",
 	HalfOpenLimit:       "half_open_limit",
 	SNATPortsExhausted:  "snat_ports_exhausted",
