@@ -1,6 +1,7 @@
 package fastpath
 
 import (
+	"net/netip"
 	"slices"
 
 	"sluice.dev/sluice/fastpath/decide"
@@ -90,6 +91,13 @@ func (w *Worker) Lookup(t *header.Tuple, now uint64) (flowtable.Ref, flowtable.S
 func (w *Worker) Outgoing(ref flowtable.Ref) (out header.Tuple) {
 	w.flows.Outgoing(ref, flowtable.ClientSide, &out)
 	return out
+}
+
+// ClientOf returns the client of a flow.
+func (w *Worker) ClientOf(ref flowtable.Ref) string {
+	var out header.Tuple
+	w.flows.Outgoing(ref, flowtable.ReplySide, &out)
+	return netip.AddrPortFrom(out.Dst.Netip(), out.DstPort).String()
 }
 
 // PlainAt reports whether inspect judges a packet that begins so many bytes before the end of the

@@ -89,6 +89,8 @@ type labConfig struct {
 	long      bool
 	// heldFragments bounds the fragments that wait, in frames; 0 is 64.
 	heldFragments int
+	// ring is the size of each ring of a link; 0 is 256.
+	ring int
 	// frames of each worker, and datagrams whose fragments are remembered; 0 are 1024.
 	frames, fragments int
 	// tap is put between the worker and its links, if not nil.
@@ -147,7 +149,8 @@ func (l *lab) addWorker(id int, c *labConfig, frags *fragment.Table) {
 	frameSize, frames := max(c.frameSize, frameSize), max(c.frames, frames)
 	mem := make([]byte, frames*frameSize)
 	chains := fastpath.NewChains(frames, frameSize)
-	g := &gate{nic: memlink.New(mem, frameSize, ringSize), host: memlink.New(mem, frameSize, ringSize),
+	ring := max(c.ring, ringSize)
+	g := &gate{nic: memlink.New(mem, frameSize, ring), host: memlink.New(mem, frameSize, ring),
 		stats: new(stats.Block)}
 	if c.long {
 		g.nic.Chain(chains)

@@ -21,11 +21,11 @@ const (
 	// OpensPerStep is the most flows that a step opens: about 100 us.
 	OpensPerStep = 64
 	// opensPerFullStep is for a step that got all the packets that fit a batch: more wait, and the
-	// worker must keep up with those of known flows. 20,000 such steps a second still open 640,000
+	// worker must keep up with those of known flows. 20,000 such steps a second still open 320,000
 	// flows.
-	opensPerFullStep = 2 * groupSize
+	opensPerFullStep = groupSize
 	// maxParked is half of the default receive ring. A step opens at least opensPerFullStep, so a
-	// packet waits for 32 steps at most. Of a small UMEM a quarter of the frames may be parked: the
+	// packet waits for 64 steps at most. Of a small UMEM a quarter of the frames may be parked: the
 	// rings need the others.
 	maxParked = 1024
 )

@@ -14,7 +14,7 @@ import (
 )
 
 // opensPerFullStep is how many flows a step opens at most that got a full batch.
-const opensPerFullStep = 32
+const opensPerFullStep = 16
 
 // opener is a packet that opens a flow of its own, of TCP or UDP, over either family.
 func opener(n int) *headertest.Packet {
