@@ -136,9 +136,9 @@ func TestEstablishedFirst(t *testing.T) {
 	flooded, lostFlooded := l.offer(rate, share, syns.packet, long)
 	l.step(time.Second) // publishes all counters
 	percent := func(lost, came int) float64 { return 100 * float64(lost) / float64(came) }
-	t.Logf("%.2f M packets/s, one in %d of %d established connections; lost of these: %d of %d (%.2f %%) beside packets "+
-		"of known flows, %d of %d (%.2f %%) beside %d SYNs; %d flows opened; drops %v", rate*1000, share, flows, lost,
-		came, percent(lost, came), lostFlooded, flooded, percent(lostFlooded, flooded), syns.next,
+	t.Logf("%.2f M packets/s, one in %d of %d established connections; lost of these: %d of %d (%.2f %%) "+
+		"beside packets of known flows, %d of %d (%.2f %%) beside %d SYNs; %d flows opened; drops %v", rate*1000, share,
+		flows, lost, came, percent(lost, came), lostFlooded, flooded, percent(lostFlooded, flooded), syns.next,
 		g.stats.FlowsCreated.Load(), l.drops())
 	if percent(lostFlooded, flooded) > percent(lost, came)+1 {
 		t.Error("established connections lose more beside SYNs")

@@ -182,7 +182,8 @@ func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 // which has matched, is bound by another: a change of one route costs two lookups for each flow,
 // and takes none off the plain path. It reports whether the first one's flow is bound by the
 // current view now; it is not if that was not why finishPlain stopped, or if another worker's view
-// is newer. It is no part of finishPlain's loop: a call there makes every packet slower, by 3 to 8 %.
+// is newer. It is no part of finishPlain's loop: a call there makes every packet slower, by 3 to
+// 8 %.
 func (w *Worker) rebind(first, end int) bool {
 	s := w.b.searchOf(first)
 	if w.bound(s, w.flows.Flow(w.flows.Ref(s))) {
