@@ -66,13 +66,23 @@ func newHopQueue(limit, perHop int) hopQueue {
 
 func (q *hopQueue) len() int { return len(q.held) }
 
-func (q *hopQueue) waitingFor(dst *header.Addr) (n int) {
+// waitingFor returns how many packets wait for the next hop of a destination, and where the oldest
+// of their lowest and their highest precedence are.
+func (q *hopQueue) waitingFor(dst *header.Addr) (n, lowest, highest int) {
 	for i := range q.held {
-		if q.held[i].o.dst == *dst {
-			n++
+		o := &q.held[i].o
+		if o.dst != *dst {
+			continue
 		}
+		if n == 0 || o.precedence < q.held[lowest].o.precedence {
+			lowest = i
+		}
+		if n == 0 || o.precedence > q.held[highest].o.precedence {
+			highest = i
+		}
+		n++
 	}
-	return n
+	return n, lowest, highest
 }
 
 // givesWay returns the packet that makes room for one of a precedence, or -1: of the lowest
@@ -118,15 +128,19 @@ func (w *Worker) mayHold(d Desc, held, limit int) bool {
 	return held+w.n.heldMore+w.chains.Buffers(d) <= limit
 }
 
-// hold keeps a packet until its next hop is known, and requests the hop.
+// hold keeps a packet until its next hop is known, and requests the hop: again if the packet
+// precedes those that wait for it. Where they are too many, one of the lowest precedence gives way.
 func (w *Worker) hold(o outgoing) decide.Verdict {
 	q := &w.hops
-	waiting := q.waitingFor(&o.dst)
-	if waiting == 0 {
+	waiting, lowest, highest := q.waitingFor(&o.dst)
+	if waiting == 0 || o.precedence > q.held[highest].o.precedence {
 		w.request(&o)
 	}
 	if waiting >= q.perHop {
-		return drop(stats.NeighbourQueueFull)
+		if q.held[lowest].o.precedence >= o.precedence {
+			return drop(stats.NeighbourQueueFull)
+		}
+		w.displace(lowest)
 	}
 	for !w.mayHold(o.desc, len(q.held), cap(q.held)) || o.precedence == anybodys && q.anybodys >= cap(q.held)/2 {
 		i := q.givesWay(o.precedence)
@@ -188,7 +202,7 @@ func (w *Worker) releaseHops() (moved int) {
 		hop := w.c.Hops.Hop(id)
 		if id == 0 || hop == nil || (hop.Kind == nexthop.OnLink && !hop.Ready) {
 			if w.planner.Now < h.deadline {
-				if ask && (i == 0 || all[i-1].o.dst != h.o.dst) {
+				if ask && (i == 0 || all[i-1].o.dst != h.o.dst || all[i-1].o.precedence < h.o.precedence) {
 					w.request(&h.o)
 				}
 				kept = append(kept, *h)

@@ -2,6 +2,7 @@ package fastpath_test
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -126,5 +127,50 @@ func TestLargestPrefixGivesWay(t *testing.T) {
 	frame, _ := l.out(l.workers[0].nic)
 	if [6]byte(frame[:6]) != macBackend {
 		t.Errorf("sent to %x", frame[:6])
+	}
+}
+
+// TestEstablishedWaitsBesideForged: SYNs from the address of a client whose neighbour entry has
+// expired take all places of that next hop, with the backend's answers. The packet of the client's
+// connection takes one of them.
+func TestEstablishedWaitsBesideForged(t *testing.T) {
+	l := newLab(t, labConfig{})
+	const client, hopOfClient = "10.0.9.9", nexthop.ID(3) // on a link
+	hop := nexthop.Hop{Kind: nexthop.OnLink, Ready: true, MTU: 1500, DstMAC: macBackend, SrcMAC: macOurs}
+	l.hops.SetHop(hopOfClient, &hop)
+	view := *l.hops.View()
+	onLink := nexthop.Route{Hop: hopOfClient, Kind: nexthop.OnLink}
+	view.Routes = view.Routes.InsertPersist(prefix(client+"/32"), onLink)
+	l.hops.Publish(&view)
+	g := l.workers[0]
+	_, snat, end := l.open(join(client, 40000), join(vip4, 80))
+	l.send(0, headertest.TCP(end, snat, headertest.SYN|headertest.ACK))
+	l.out(g.nic)
+	l.send(0, headertest.TCP(join(client, 40000), join(vip4, 80), headertest.ACK))
+	l.out(g.nic)
+	failed := hop
+	failed.Ready = false
+	l.hops.SetHop(hopOfClient, &failed)
+	for n := range uint16(40) {
+		_, forged, from := l.open(join(client, 50000+n), join(vip4, 80))
+		l.send(0, headertest.TCP(from, forged, headertest.SYN|headertest.ACK))
+	}
+	before := len(l.hops.FirstRequests())
+	data := headertest.TCP(end, snat, headertest.ACK)
+	data.Payload = []byte("response")
+	l.send(0, data)
+	if n := len(l.hops.FirstRequests()); n != before+1 {
+		t.Errorf("%d hops were asked for first, and %d with the established flow's", before, n)
+	}
+	l.hops.SetHop(hopOfClient, &hop)
+	l.step(2 * time.Millisecond)
+	for {
+		frame, ok := g.nic.Take(nil)
+		if !ok {
+			t.Fatalf("the packet of the established flow does not leave: drops %v", l.drops())
+		}
+		if strings.HasSuffix(string(frame), "response") {
+			return
+		}
 	}
 }
