@@ -102,6 +102,7 @@ const (
 //	40  who sent the RST of rs: the client (0) or the backend (1)
 //	41  the connection is Established though its client sent a FIN: the client sent data after it
 //	42  the same of the backend
+//	43  the handshake was reset and has begun anew (SynRecv): it is as old as that, whatever follows
 //
 // In SynSeen ag means instead that the client repeated its SYN, and repeat is the age of the flow
 // when it last did. In the states of an open connection repeat records SYNs towards a backend that
@@ -118,6 +119,7 @@ const (
 	metaResetBackend meta   = 1 << metaFlagsShift
 	metaFinClient    meta   = 1 << 41
 	metaFinBackend   meta   = 1 << 42
+	metaRenewed      meta   = 1 << 43
 	metaFins                = metaFinClient | metaFinBackend
 	metaFlagsShift          = 40
 	metaUsedShift           = metaFlagsShift
@@ -129,7 +131,7 @@ const (
 	metaLife         uint64 = 63 // state, rs and pd: the index of lifetimes
 
 	// metaNotes end with the state.
-	metaNotes = metaCleared | metaFin | metaResetBackend | metaFins
+	metaNotes = metaCleared | metaFin | metaResetBackend | metaFins | metaRenewed
 	// metaCleared end with a packet that refreshes the flow.
 	metaCleared = metaReset | metaAgain | metaRepeat
 )

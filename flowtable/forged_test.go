@@ -188,3 +188,23 @@ func TestTailLossInTimeWait(t *testing.T) {
 		validate(t, tb)
 	}
 }
+
+// TestForgedHandshakesEnd: a sender that sees no answers, and resets its own handshake to open it
+// again, does not hold a half-open flow by it, nor make it young again and again.
+func TestForgedHandshakesEnd(t *testing.T) {
+	_, h := testTable(t, 10, 0)
+	n := newFlow(header.ProtoTCP, false, 1)
+	r := h.mustCreate(t, bootTime, n)
+	now, isn := bootTime, uint32(1000)
+	for range 30 {
+		now += 2 * second
+		isn += 64000
+		if got, _ := h.lookup(&n.Client, now); got != r {
+			return
+		}
+		h.Observe(r, ClientSide, Segment{Flags: tcpRST}, now)
+		h.Observe(r, ClientSide, Segment{Flags: tcpSYN}, now)
+		h.Observe(r, ReplySide, Segment{Flags: tcpSYN | tcpACK, Seq: isn}, now)
+	}
+	t.Errorf("half open for %d s, seen at %d", (now-bootTime)/second, h.Flow(r).load().seen()-bootTime.ticks())
+}

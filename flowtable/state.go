@@ -127,6 +127,10 @@ const (
 // that was set up before this flow, the backend's first packet is a bare ACK: then the client must
 // acknowledge the sequence number of that.
 //
+// A client may reset its handshake and begin anew, and so may who forges it. The first time that
+// makes the flow young again, later times do not: or it would be held, and be no candidate to give
+// way, for three packets each second.
+//
 // SCTP has Unconfirmed in between: the client has sent its COOKIE ECHO, which only the server can
 // verify. It answers the right one at once with COOKIE ACK (RFC 9260 section 5.1), and a forged one
 // not at all. Until then the flow has the timeout of an open association, but gives way under
@@ -308,14 +312,23 @@ func (m meta) take(mv move, from Side, now ticks) meta {
 		}
 		return m | metaAgain
 	case mv&answer != 0:
-		if m&metaAgain == 0 {
+		switch {
+		case m&metaAgain == 0:
 			return m
+		case m.state() == SynRecv && m&metaRenewed != 0:
+			return m &^ metaAgain
+		case m.state() == SynRecv:
+			return m.at(now)&^metaNotes | metaRenewed
 		}
 		return m.answered(next).at(now) &^ metaNotes
 	case next != m.state():
 		return m.withState(next).at(now)&^metaNotes | note
 	case mv&reset != 0 && !m.reset():
-		// The timer starts with the first RST, later ones do not move it.
+		// The timer starts with the first RST, later ones do not move it. A handshake that has
+		// begun anew once has had it.
+		if m.state() == SynRecv && m&metaRenewed != 0 {
+			now = m.seen()
+		}
 		return m.at(now)&^metaResetBackend | metaReset | meta(from)<<metaFlagsShift
 	case note&^m != 0:
 		return m.at(now)&^metaNotes | note

@@ -169,6 +169,9 @@ func testCell(t *testing.T, name string, state State, proto uint8, side Side, s 
 		if proto == header.ProtoSCTP && (state == Unconfirmed || state == Established) {
 			to = m.at(now) // the server answers an INIT and forgets it
 		}
+		if state == SynRecv {
+			to |= metaRenewed
+		}
 		if got = (m | metaReset | metaAgain).observe(side, s, testISN, now); got != to {
 			differ(fmt.Sprintf("%v after a SYN", to.state()))
 		}
