@@ -204,3 +204,38 @@ func (l *lab) forgetOwners() {
 		h.Bind(f.Ref, 0, 0, 0, 0, 0)
 	}
 }
+
+// TestSYNsThatReachNobodyDoNotMoveDrainingConnection: the endpoint was removed and still serves the
+// connection, which is idle. A SYN that its kernel does not see has no challenge: it shows nothing.
+func TestSYNsThatReachNobodyDoNotMoveDrainingConnection(t *testing.T) {
+	for name, forge := range map[string]func(syn *headertest.Packet) []byte{
+		"bad checksum": func(syn *headertest.Packet) []byte { return damage(syn.Bytes()) },
+		"TTL of one": func(syn *headertest.Packet) []byte {
+			syn.TTL = 1
+			return syn.Bytes()
+		},
+		"fragment": func(syn *headertest.Packet) []byte {
+			syn.Payload = make([]byte, 64)
+			return headertest.Split(syn.Bytes(), 32, 7)[0]
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := retryLab(t, true, false, backend4, second4)
+			g := l.workers[0]
+			src, dst := l.syn(0)
+			l.shake(src, dst)
+			l.leaves(dst)
+			for range 4 {
+				l.step(time.Second)
+				g.nic.Inject(forge(headertest.TCP(join(client4, 40000), join(ruleVIP, 80), headertest.SYN)))
+				l.step(time.Millisecond)
+				for ok := true; ok; _, ok = g.nic.Take(nil) {
+				}
+			}
+			l.step(time.Second)
+			if _, d := l.syn(0); d != dst || l.retried() != 0 || l.state() != flowtable.Established {
+				t.Errorf("the connection went from %s to %s, %v, %d retried", dst, d, l.state(), l.retried())
+			}
+		})
+	}
+}

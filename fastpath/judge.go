@@ -102,6 +102,9 @@ func (w *Worker) judgeFlow(d Desc, p *header.Packet, hash uint64, f *prepared) d
 	ref, side := w.flows.Lookup(hash, &p.Tuple, w.planner.Now)
 	var old header.Tuple // towards the backend, of the flow that this one replaces
 	if ref != 0 {
+		if side == flowtable.ClientSide && w.unheard(d, p) {
+			return w.deliver(d, p, ref, side)
+		}
 		switch w.planner.Classify(ref, side, p) {
 		case decide.Stands:
 			return w.forward(d, p, ref, side)

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"hash/crc32"
 
+	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
 )
@@ -30,6 +31,14 @@ func (w *Worker) segment(d Desc, p *header.Packet, ref flowtable.Ref, side flowt
 	}
 	s.Unverified = s.Unverified || !w.flows.Changes(ref, side, s, w.planner.Now) || !w.verify(d, p)
 	return s
+}
+
+// unheard reports whether a packet of a known flow opens a connection and does not reach a
+// backend's connection as it is, or is not known to. Then no challenge says that the connection
+// lives on (RFC 5961 section 4): so it must be no repetition, and not replace the flow.
+func (w *Worker) unheard(d Desc, p *header.Packet) bool {
+	return p.Tuple.Stateful() && decide.IsSYN(p.TCPFlags) &&
+		(p.Fragment != header.NotFragment || p.TTL <= 1 || !w.verify(d, p))
 }
 
 // verify reports whether the checksum of a TCP segment or SCTP packet is good, and counts it if
