@@ -3,12 +3,14 @@ package flowtable
 import (
 	"errors"
 	"fmt"
+	"os"
+	"unsafe"
 
 	"sluice.dev/sluice/flowtable/mapped"
 )
 
 // ErrInUse means that another process has the table's file open. A second
-// instance must refuse to start: two processes in one table would reuse each
+// instance must wait: two processes in one table would reuse each
 // other's records, since grace periods do not reach across processes.
 var ErrInUse = mapped.ErrInUse
 
@@ -20,37 +22,133 @@ type File struct {
 	file     *mapped.File
 }
 
+// Resize is what becomes of flows that do not fit in a table of the configured size.
+type Resize uint8
+
+const (
+	ResizeFit   Resize = iota // the size that was found stays in force
+	ResizeForce               // they are lost
+)
+
 // OpenFile opens or makes the table's file, locks it against other processes for
-// as long as it is open, and recovers the flows in it. A file of another version
-// or size, or a damaged one, is replaced by an empty table; Recovery has the reason.
-func OpenFile(path string, c Config, now Time) (*File, error) {
-	size, err := Size(c)
-	if err != nil {
+// as long as it is open, and recovers the flows in it. From a table of another size they are moved
+// to one of the configured size, which needs the memory of both meanwhile; where that, or the size,
+// is too small, resize decides. A file of another version or a damaged one is replaced by an empty
+// table. Recovery has what was done, and the reason.
+func OpenFile(path string, c Config, now Time, resize Resize) (*File, error) {
+	if err := c.check(); err != nil {
 		return nil, err
 	}
-	file, why, err := mapped.Open(path, size)
+	file, err := mapped.Lock(path)
 	if err != nil {
 		return nil, err
 	}
 	f := &File{file: file}
-	if err := f.open(why, c, now); err != nil {
+	if err := f.open(path, c, now, resize); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return f, nil
 }
 
-func (f *File) open(why string, c Config, now Time) (err error) {
+func (f *File) open(path string, c Config, now Time, resize Resize) error {
+	// Of a process that died while it moved flows: the file that has the path is whole.
+	if err := os.Remove(path + ".new"); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	found, why := f.found(c)
 	if why == "" {
-		f.Table, f.Recovery, err = Recover(f.file.Mem, c, now)
+		err := f.takeOver(path, found, c, now, resize)
 		if err == nil || !errors.Is(err, ErrLayout) {
 			return err
 		}
 		why = err.Error()
 	}
-	f.Recovery = Recovery{Fresh: true, Why: why}
+	if err := f.file.Empty(c.layout().size); err != nil {
+		return err
+	}
+	f.Recovery = Recovery{Fresh: true, Why: why, Unread: why != mapped.NewFile}
+	var err error
 	f.Table, err = New(f.file.Mem, c)
 	return err
+}
+
+// found returns the configuration with the sizes of the table in the file, or why there is no table
+// of this version.
+func (f *File) found(c Config) (found Config, why string) {
+	size, err := f.file.Size()
+	switch {
+	case err != nil:
+		return c, err.Error()
+	case size == 0:
+		return c, mapped.NewFile
+	}
+	page := heapMemory(headerSize)
+	if _, err := f.file.ReadAt(page, 0); err != nil {
+		return c, fmt.Sprintf("no flow table here: %d bytes", size)
+	}
+	// Safety: the page is aligned, longer than a head, and without pointers.
+	h := (*head)(unsafe.Pointer(&page[0]))
+	switch {
+	case h.magic != headMagic:
+		return c, "no flow table here"
+	case h.version != headVersion:
+		return c, fmt.Sprintf("version %d of the table, this program has %d", h.version, headVersion)
+	}
+	found = c
+	found.IPv4Flows, found.IPv6Flows = h.flows[0], h.flows[1]
+	if found.check() != nil || found.layout().size != size || h.size != size {
+		return c, fmt.Sprintf("damaged: %d bytes for %d IPv4 and %d IPv6 flows", size, h.flows[0], h.flows[1])
+	}
+	return found, ""
+}
+
+// takeOver recovers the table that has been found, in a table of the configured size if it can.
+func (f *File) takeOver(path string, found, c Config, now Time, resize Resize) error {
+	if err := f.file.Map(found.layout().size); err != nil {
+		return err
+	}
+	kept := ""
+	if found != c {
+		err := f.moveTo(path+".new", found, c, now, resize)
+		if err == nil || errors.Is(err, ErrLayout) {
+			return err
+		}
+		kept = err.Error()
+	}
+	var err error
+	f.Table, f.Recovery, err = Recover(f.file.Mem, found, now)
+	if kept != "" {
+		f.Recovery.Kept, f.Recovery.Why = true, kept
+		f.Recovery.FoundFlows = [2]uint32{found.IPv4Flows, found.IPv6Flows}
+	}
+	return err
+}
+
+// moveTo makes a new file and table, moves the flows, and puts it in place of this file.
+func (f *File) moveTo(path string, found, c Config, now Time, resize Resize) error {
+	old, err := openView(f.file.Mem, found)
+	if err != nil {
+		return err
+	}
+	file, err := mapped.Lock(path)
+	if err != nil {
+		return err
+	}
+	var t *Table
+	var rec Recovery
+	if err = file.Empty(c.layout().size); err == nil {
+		t, rec, err = moveFlows(old, file.Mem, c, now, resize == ResizeForce)
+	}
+	if err == nil {
+		err = file.Replace(f.file)
+	}
+	if err == nil {
+		dead := f.file
+		f.file, f.Table, f.Recovery = file, t, rec
+		return dead.Close()
+	}
+	return errors.Join(err, file.Remove())
 }
 
 // Close unmaps the table and lets another process open it. The Table must not be used afterwards.

@@ -15,7 +15,7 @@ var fileConfig = Config{IPv4Flows: 1000, IPv6Flows: 100, Timeouts: DefaultTimeou
 
 func mustOpen(t *testing.T, path string, c Config) *File {
 	t.Helper()
-	f, err := OpenFile(path, c, bootTime)
+	f, err := OpenFile(path, c, bootTime, ResizeFit)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,17 +51,6 @@ func TestFileKeepsFlows(t *testing.T) {
 		t.Error("the flow is not found again")
 	}
 	validate(t, f.Table)
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
-
-	other := fileConfig
-	other.IPv4Flows = 2000
-	f = mustOpen(t, path, other)
-	if !f.Recovery.Fresh || f.Table.Counts().Live[0] != 0 {
-		t.Errorf("opened with another size: %+v", f.Recovery)
-	}
-	validate(t, f.Table)
 	if err := f.Remove(); err != nil {
 		t.Fatal(err)
 	}
@@ -79,8 +68,153 @@ func TestFileOfAnotherVersion(t *testing.T) {
 	}
 	f = mustOpen(t, path, fileConfig)
 	defer f.Close()
-	if !f.Recovery.Fresh || !bytes.Contains([]byte(f.Recovery.Why), []byte("version")) {
+	if !f.Recovery.Fresh || !f.Recovery.Unread || !bytes.Contains([]byte(f.Recovery.Why), []byte("version")) {
 		t.Errorf("%+v, want a fresh table because of the version", f.Recovery)
+	}
+}
+
+// TestFileResized: flows move into a table of another size as they are, and none is lost where they
+// do not fit unless that is asked for.
+func TestFileResized(t *testing.T) {
+	const n = 600 // of each family
+	from := Config{IPv4Flows: 1000, IPv6Flows: 1000, Timeouts: DefaultTimeouts(), HalfOpen: 4 * n}
+	sized := func(v4, v6 uint32) Config {
+		c := from
+		c.IPv4Flows, c.IPv6Flows = v4, v6
+		return c
+	}
+	for _, k := range []struct {
+		name   string
+		to     Config
+		resize Resize
+		want   [2]int // flows of each family after it
+		kept   bool
+	}{
+		{"up", sized(100_000, 5000), ResizeFit, [2]int{n, n}, false},
+		{"up and down", sized(2000, n), ResizeFit, [2]int{n, n}, false},
+		{"down", sized(n, n), ResizeFit, [2]int{n, n}, false},
+		{"down too far", sized(n, n-1), ResizeFit, [2]int{n, n}, true},
+		{"a family less", sized(1000, 0), ResizeFit, [2]int{n, n}, true},
+		{"down too far by force", sized(n, n/2), ResizeForce, [2]int{n, n / 2}, false},
+		{"a family less by force", sized(1000, 0), ResizeForce, [2]int{n, 0}, false},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "flows")
+			f := mustOpen(t, path, from)
+			h, err := f.Table.Register()
+			if err != nil {
+				t.Fatal(err)
+			}
+			h.Enter(bootTime)
+			var flows []NewFlow
+			var before []Info
+			for i := range uint32(2 * n) {
+				nf := newFlow(header.ProtoTCP, i&1 == 1, i)
+				r := h.mustCreate(t, bootTime, nf)
+				if i&2 == 0 {
+					h.establish(r, bootTime)
+				}
+				var info Info
+				h.Inspect(r, bootTime, &info)
+				flows, before = append(flows, nf), append(before, info)
+			}
+			incarnation := f.Table.Incarnation()
+			if err := f.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if f, err = OpenFile(path, k.to, bootTime, k.resize); err != nil {
+				t.Fatal(err)
+			}
+			checkResized(t, f, flows, before, k.want)
+			r, lost := f.Recovery, 2*n-k.want[0]-k.want[1]
+			if r.Fresh || r.Kept != k.kept || r.Moved == k.kept || r.Lost != lost || r.Torn+r.Expired != 0 ||
+				r.FoundFlows != [2]uint32{1000, 1000} {
+				t.Errorf("%+v, want %d lost", r, lost)
+			}
+			if got := f.Table.Incarnation(); got != incarnation+1 {
+				t.Errorf("incarnation %d after %d", got, incarnation)
+			}
+			inForce := k.to
+			if k.kept {
+				inForce = from
+			}
+			if err := f.Close(); err != nil {
+				t.Fatal(err)
+			}
+			f = mustOpen(t, path, inForce) // what has been moved is a file as any other
+			checkResized(t, f, flows, before, k.want)
+			if left, _ := filepath.Glob(path + ".*"); len(left) != 0 {
+				t.Errorf("left beside the file: %q", left)
+			}
+			if err := f.Remove(); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// checkResized compares the flows of a table with what they were, and fills the table with more.
+func checkResized(t *testing.T, f *File, flows []NewFlow, before []Info, want [2]int) {
+	t.Helper()
+	validate(t, f.Table)
+	h, err := f.Table.Register()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	h.Enter(bootTime)
+	defer h.Leave()
+	var found [2]int
+	for i := range flows {
+		r, side := h.lookup(&flows[i].Client, bootTime)
+		if r == 0 {
+			if before[i].State == Established && want[i&1] >= len(flows)/4 {
+				t.Errorf("established flow %d is lost, and there was room", i)
+			}
+			continue
+		}
+		found[i&1]++
+		var got Info
+		h.Inspect(r, bootTime, &got)
+		expect := before[i]
+		expect.Ref, expect.Binding, expect.Counted, expect.Service, expect.Backend = got.Ref, 0, false, 0, 0
+		if side != ClientSide || got != expect {
+			t.Fatalf("flow %d is %+v, was %+v", i, got, expect)
+		}
+		if again, side := h.lookup(&got.Reply, bootTime); again != r || side != ReplySide {
+			t.Fatalf("flow %d is not found by its reply", i)
+		}
+	}
+	c := f.Table.Counts()
+	if found != want || c.Live != [2]uint64{uint64(want[0]), uint64(want[1])} {
+		t.Errorf("%v flows are found, %v counted, want %v", found, c.Live, want)
+	}
+}
+
+// TestFileOfUnknownContents: a table that cannot be read is not the same as none.
+func TestFileOfUnknownContents(t *testing.T) {
+	for name, k := range map[string]struct {
+		content []byte
+		unread  bool
+	}{
+		"empty":   {nil, false},
+		"short":   {[]byte("x"), true},
+		"strange": {bytes.Repeat([]byte("strange"), 1000), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "flows")
+			for _, name := range []string{path, path + ".new"} { // one of a process that died meanwhile
+				if err := os.WriteFile(name, k.content, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			f := mustOpen(t, path, fileConfig)
+			defer f.Close()
+			if r := f.Recovery; !r.Fresh || r.Unread != k.unread || r.Why == "" {
+				t.Errorf("%+v, want unread %v", r, k.unread)
+			}
+			validate(t, f.Table)
+		})
 	}
 }
 
@@ -88,7 +222,7 @@ func TestFileOfAnotherVersion(t *testing.T) {
 // killed its lock is released. The second process is this test again.
 func TestFileInUse(t *testing.T) {
 	if path := os.Getenv("SLUICE_TEST_FLOW_FILE"); path != "" {
-		if _, err := OpenFile(path, fileConfig, bootTime); !errors.Is(err, ErrInUse) {
+		if _, err := OpenFile(path, fileConfig, bootTime, ResizeFit); !errors.Is(err, ErrInUse) {
 			t.Fatalf("a file in use: %v, want ErrInUse", err)
 		}
 		return
@@ -96,7 +230,7 @@ func TestFileInUse(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "flows")
 	f := mustOpen(t, path, fileConfig)
 	defer f.Close()
-	if _, err := OpenFile(path, fileConfig, bootTime); !errors.Is(err, ErrInUse) {
+	if _, err := OpenFile(path, fileConfig, bootTime, ResizeFit); !errors.Is(err, ErrInUse) {
 		t.Errorf("opened twice in one process: %v, want ErrInUse", err)
 	}
 	cmd := exec.Command(os.Args[0], "-test.run=^TestFileInUse$", "-test.v")
@@ -109,11 +243,11 @@ func TestFileInUse(t *testing.T) {
 
 func TestFileErrors(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := OpenFile(filepath.Join(dir, "missing", "flows"), fileConfig, bootTime); !errors.Is(err,
+	if _, err := OpenFile(filepath.Join(dir, "missing", "flows"), fileConfig, bootTime, ResizeFit); !errors.Is(err,
 		os.ErrNotExist) {
 		t.Errorf("no directory: %v", err)
 	}
-	if _, err := OpenFile(filepath.Join(dir, "flows"), Config{}, bootTime); err == nil {
+	if _, err := OpenFile(filepath.Join(dir, "flows"), Config{}, bootTime, ResizeFit); err == nil {
 		t.Error("no flows configured: accepted")
 	}
 }

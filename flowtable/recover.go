@@ -17,7 +17,17 @@ type Recovery struct {
 	Expired   int // not taken over
 	Torn      int // half-written, damaged, or two with one key: dropped
 	Fresh     bool
-	Why       string // why Fresh
+	Why       string // why Fresh, or why Kept
+
+	// Moved: they were in a table of another size, FoundFlows (IPv4 and IPv6).
+	Moved      bool
+	FoundFlows [2]uint32
+	// Kept: the size found stays in force, as the flows did not fit in the configured one.
+	Kept bool
+	// Lost flows did not fit, and the caller accepted that (Resize).
+	Lost int
+	// Unread: Fresh, and a table was there whose flows cannot be read or counted.
+	Unread bool
 }
 
 // Recover takes over the table that a dead process left in mem. It uses only the records and
@@ -26,27 +36,11 @@ type Recovery struct {
 // future, and if its keys hash to the sum that its creator stored. Nobody else may use the memory.
 // It fails with ErrLayout if the memory holds another version or size, and leaves it as it was.
 func Recover(mem []byte, c Config, now Time) (*Table, Recovery, error) {
-	t, err := view(mem, &c)
+	t, err := openView(mem, c)
 	if err != nil {
 		return nil, Recovery{}, err
 	}
-	found, want := *t.head, t.describe(&c)
-	want.secret, want.incarnation = found.secret, found.incarnation
-	switch {
-	case found.magic != want.magic:
-		return nil, Recovery{}, fmt.Errorf("%w: no flow table here", ErrLayout)
-	case found.version != want.version:
-		return nil, Recovery{}, fmt.Errorf(
-			"%w: version %d, this program has %d", ErrLayout, found.version, want.version,
-		)
-	case found != want:
-		return nil, Recovery{}, fmt.Errorf("%w: made for %d IPv4 and %d IPv6 flows, configured are %d and %d",
-			ErrLayout, found.flows[0], found.flows[1], want.flows[0], want.flows[1])
-	case found.secret == (HashKey{}):
-		return nil, Recovery{}, fmt.Errorf("%w: no hash key", ErrLayout)
-	}
 	t.head.incarnation++
-	t.secret = found.secret
 	var rec Recovery
 	for f := range t.arenas {
 		t.recoverArena(&t.arenas[f], now.ticks(), &rec)
@@ -54,8 +48,41 @@ func Recover(mem []byte, c Config, now Time) (*Table, Recovery, error) {
 	return t, rec, nil
 }
 
+// openView lays a table over memory that has one of this version and size, and changes nothing. It
+// fails with ErrLayout if the memory has none.
+func openView(mem []byte, c Config) (*Table, error) {
+	t, err := view(mem, &c)
+	if err != nil {
+		return nil, err
+	}
+	found, want := *t.head, t.describe(&c)
+	want.secret, want.incarnation = found.secret, found.incarnation
+	switch {
+	case found.magic != want.magic:
+		return nil, fmt.Errorf("%w: no flow table here", ErrLayout)
+	case found.version != want.version:
+		return nil, fmt.Errorf("%w: version %d, this program has %d", ErrLayout, found.version, want.version)
+	case found != want:
+		return nil, fmt.Errorf("%w: made for %d IPv4 and %d IPv6 flows, configured are %d and %d",
+			ErrLayout, found.flows[0], found.flows[1], want.flows[0], want.flows[1])
+	case found.secret == (HashKey{}):
+		return nil, fmt.Errorf("%w: no hash key", ErrLayout)
+	}
+	t.secret = found.secret
+	return t, nil
+}
+
 // hashes are the hashes of a record's two keys.
 type hashes [2]uint64
+
+// both hashes the two keys of a record.
+func (s *HashKey) both(a *arena, i uint32) (hs hashes) {
+	for side := range hs {
+		k := a.keyOf(i, Side(side))
+		hs[side] = s.hash(a.v6, &k)
+	}
+	return hs
+}
 
 func (t *Table) recoverArena(a *arena, now ticks, rec *Recovery) {
 	clear(a.buckets)
@@ -78,17 +105,13 @@ func (t *Table) recoverArena(a *arena, now ticks, rec *Recovery) {
 func (h *Handle) recoverFlow(a *arena, i uint32, now ticks, rec *Recovery) bool {
 	f := a.flow(i)
 	m := f.load()
-	var hs hashes
-	for side := range hs {
-		k := a.keyOf(i, Side(side))
-		hs[side] = h.secret.hash(a.v6, &k)
-	}
+	hs := h.secret.both(a, i)
 	switch {
 	case !f.whole(m, &hs, now):
 		rec.Torn++
 	case h.t.lifetimes.expired(m, now):
 		rec.Expired++
-	case !h.reinsert(a, i, &hs):
+	case h.reinsert(a, i, &hs) != inserted:
 		rec.Torn++
 	default:
 		rec.Recovered++
@@ -123,19 +146,19 @@ func (a *arena) deltaOf(i uint32) header.Delta {
 	return header.DeltaOf(&client, &out)
 }
 
-// reinsert puts both keys of a record in the index; false if one is taken. It passes time 0, so
-// that no flow expires meanwhile.
-func (h *Handle) reinsert(a *arena, i uint32, hs *hashes) bool {
+// reinsert puts both keys of a record in the index, or none. It passes time 0, so that no flow
+// expires meanwhile.
+func (h *Handle) reinsert(a *arena, i uint32, hs *hashes) insertion {
 	for _, side := range [2]Side{ReplySide, ClientSide} {
 		k := a.keyOf(i, side)
 		if _, ins := h.insert(a, hs[side], &k, slotOf(i, side), 0); ins != inserted {
 			if side == ClientSide {
 				a.remove(hs[ReplySide], slotOf(i, ReplySide))
 			}
-			return false
+			return ins
 		}
 	}
-	return true
+	return inserted
 }
 
 // refree makes magazines of the dead records below the last live one.

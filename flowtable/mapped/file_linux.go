@@ -11,8 +11,9 @@ import (
 
 // File is a locked file, and the memory that it is mapped to.
 type File struct {
-	Mem  []byte // of page alignment; nobody may use it after Close
+	Mem  []byte // of page alignment; nil before Map or Empty; nobody may use it after Close
 	file *os.File
+	path string // Replace changes it
 }
 
 // Open opens or makes the file that has the path, locks it against other processes
@@ -20,19 +21,70 @@ type File struct {
 // emptied, and why is the reason; otherwise why is empty. It fails with ErrInUse if another
 // process has the file.
 func Open(path string, size int64) (f *File, why string, err error) {
-	file, err := openLocked(path)
-	if err != nil {
-		return nil, "", fmt.Errorf("%s: %w", path, err)
+	if f, err = Lock(path); err != nil {
+		return nil, "", err
 	}
-	f = &File{file: file}
-	if why, err = f.resize(size); err == nil {
-		err = f.mapMemory(size)
+	found, err := f.Size()
+	if err == nil {
+		if found == size {
+			err = f.Map(size)
+		} else {
+			why, err = resized(found, size), f.Empty(size)
+		}
 	}
 	if err != nil {
 		f.Close()
-		return nil, "", fmt.Errorf("%s: %w", path, err)
+		return nil, "", err
 	}
 	return f, why, nil
+}
+
+// resized is why a file is emptied.
+func resized(found, size int64) string {
+	if found == 0 {
+		return NewFile
+	}
+	return fmt.Sprintf("the file has %d bytes, this configuration needs %d", found, size)
+}
+
+// Lock opens or makes the file that has the path and locks it, as Open does, and changes nothing of
+// what is in it. Map or Empty must follow, before Mem is used.
+func Lock(path string) (*File, error) {
+	file, err := openLocked(path)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return &File{file: file, path: path}, nil
+}
+
+// Size returns the file's size in bytes.
+func (f *File) Size() (int64, error) {
+	found, err := f.file.Stat()
+	if err != nil {
+		return 0, err
+	}
+	return found.Size(), nil
+}
+
+// ReadAt implements io.ReaderAt, for who decides by the contents what to map.
+func (f *File) ReadAt(b []byte, offset int64) (int, error) { return f.file.ReadAt(b, offset) }
+
+// Empty gives the file its size, by way of zero, so that all of it reads as zero, and maps it.
+func (f *File) Empty(size int64) error {
+	if err := errors.Join(f.file.Truncate(0), f.file.Truncate(size)); err != nil {
+		return fmt.Errorf("%s: %w", f.path, err)
+	}
+	return f.Map(size)
+}
+
+// Replace gives the file the path of another one that this process has locked, too: until then, a
+// process that opens the path waits for or finds the other one, which has no name afterwards.
+func (f *File) Replace(other *File) error {
+	if err := os.Rename(f.path, other.path); err != nil {
+		return err
+	}
+	f.path = other.path
+	return nil
 }
 
 // lockTries bounds how often a file may be deleted between its opening and locking.
@@ -78,27 +130,15 @@ func lock(f *os.File, path string) (current bool, err error) {
 	return err == nil && os.SameFile(ours, named), err
 }
 
-// resize gives the file its size, by way of zero, so that all of it reads as zero.
-func (f *File) resize(size int64) (why string, err error) {
-	found, err := f.file.Stat()
-	if err != nil || found.Size() == size {
-		return "", err
-	}
-	if why = "new file"; found.Size() != 0 {
-		why = fmt.Sprintf("the file has %d bytes, this configuration needs %d", found.Size(), size)
-	}
-	return why, errors.Join(f.file.Truncate(0), f.file.Truncate(size))
-}
-
-// mapMemory maps the file and makes sure that all of it is backed: a page that
+// Map maps a file of that size and makes sure that all of it is backed: a page that
 // cannot be had must be an error now, not a SIGBUS in a worker later.
-func (f *File) mapMemory(size int64) error {
+func (f *File) Map(size int64) error {
 	if err := unix.Fallocate(int(f.file.Fd()), 0, 0, size); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
-		return fmt.Errorf("reserving %d bytes: %w", size, err)
+		return fmt.Errorf("%s: reserving %d bytes: %w", f.path, size, err)
 	}
 	mem, err := mapAligned(int(f.file.Fd()), int(size))
 	if err != nil {
-		return fmt.Errorf("mmap of %d bytes: %w", size, err)
+		return fmt.Errorf("%s: mmap of %d bytes: %w", f.path, size, err)
 	}
 	f.Mem = mem
 	// Before Linux 6.1 huge pages come from here, where shmem_enabled is advise.
@@ -158,5 +198,5 @@ func (f *File) Close() error {
 // Remove closes the file and deletes it.
 func (f *File) Remove() error {
 	// Deleted while locked, so that no other process can have opened it in between.
-	return errors.Join(os.Remove(f.file.Name()), f.Close())
+	return errors.Join(os.Remove(f.path), f.Close())
 }

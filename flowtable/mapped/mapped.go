@@ -16,6 +16,9 @@ import (
 // ErrInUse means that another process has the file open.
 var ErrInUse = errors.New("file is in use by another process")
 
+// NewFile is the reason of Open for a file that was empty: nothing was lost.
+const NewFile = "new file"
+
 // Slice lays n values of T over memory, from an offset in bytes. T must be free of
 // pointers. It panics if they do not fit or are not aligned: then the caller's layout is wrong.
 func Slice[T any](mem []byte, offset int64, n int) []T {

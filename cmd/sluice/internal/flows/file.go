@@ -19,7 +19,7 @@ import (
 // flows that a predecessor left.
 func Open(c *config.Configuration, log *slog.Logger) (*flowtable.File, error) {
 	file, err := flowtable.OpenFile(filepath.Join(c.StateDir, "flows"), tableConfig(c),
-		flowtable.Time(boottime.Nanos()))
+		flowtable.Time(boottime.Nanos()), flowtable.ResizeFit)
 	if errors.Is(err, flowtable.ErrInUse) {
 		return nil, fmt.Errorf("another sluice runs with stateDir %s: stop it, or give this one a stateDir and "+
 			"interfaces of its own (%w)", c.StateDir, err)

@@ -1,0 +1,104 @@
+package flowtable
+
+import "errors"
+
+// errNoFit means that a table is too small for the flows that are to be moved into it.
+var errNoFit = errors.New("flowtable: the flows do not fit")
+
+// moveFlows fills mem with a table of c's size that has the flows of another one, which a dead
+// process left: the memory of old is only read. The table keeps old's hash key, and so the flows'
+// sums. The connections that are never shed come first. What does not fit is lost if force is set;
+// otherwise moveFlows fails with errNoFit.
+func moveFlows(old *Table, mem []byte, c Config, now Time, force bool) (*Table, Recovery, error) {
+	c.HashKey = old.head.secret
+	t, err := New(mem, c)
+	if err != nil {
+		return nil, Recovery{}, err
+	}
+	t.head.incarnation = old.head.incarnation + 1
+	rec := Recovery{Moved: true, FoundFlows: old.head.flows}
+	m := mover{h: &Handle{t: t, secret: &t.secret}, old: old, now: now.ticks(), force: force, rec: &rec}
+	for f := range t.arenas {
+		if err := m.family(&old.arenas[f], &t.arenas[f]); err != nil {
+			return nil, Recovery{}, err
+		}
+	}
+	return t, rec, nil
+}
+
+type mover struct {
+	h     *Handle // of the new table
+	old   *Table
+	now   ticks
+	force bool
+	rec   *Recovery
+}
+
+// family moves the flows of one arena.
+func (m *mover) family(from, to *arena) error {
+	for _, first := range [2]bool{true, false} {
+		for i := uint32(1); i <= from.records && from.flows != 0; i++ {
+			w := from.flow(i).load()
+			if w.state() == None || (w.state() == Established) != first {
+				continue
+			}
+			if err := m.flow(from, to, i); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// flow moves one record, or counts why it is not moved.
+func (m *mover) flow(from, to *arena, i uint32) error {
+	f := from.flow(i)
+	w, hs := f.load(), m.h.secret.both(from, i)
+	switch {
+	case !f.whole(w, &hs, m.now):
+		m.rec.Torn++
+		return nil
+	case m.h.t.lifetimes.expired(w, m.now):
+		m.rec.Expired++
+		return nil
+	}
+	result := full
+	if at := to.fresh.Load(); at <= to.flows && to.flows != 0 {
+		to.copyFrom(from, at, i)
+		if result = m.h.reinsert(to, at, &hs); result == inserted {
+			to.fresh.Store(at + 1)
+			m.rec.Recovered++
+			live := &m.h.t.recovered[family(to.v6)]
+			live[None]++
+			live[w.state()]++
+			return nil
+		}
+		to.flow(at).meta.Store(0) // the next flow gets the record
+	}
+	switch {
+	case result == taken:
+		m.rec.Torn++ // two have one key, as in recoverFlow
+	case m.force:
+		m.rec.Lost++
+	default:
+		return errNoFit
+	}
+	return nil
+}
+
+// copyFrom makes record at of what record i of another arena has. As in recoverFlow, the numbers of
+// the dead process are not taken.
+func (a *arena) copyFrom(from *arena, at, i uint32) {
+	f, g := a.flow(at), from.flow(i)
+	if a.v6 {
+		a.six[at].addr = from.six[i].addr
+	} else {
+		a.four[at].addr = from.four[i].addr
+	}
+	for side := range f.ports {
+		f.ports[side].Store(g.ports[side].Load())
+	}
+	f.created, f.sum = g.created, g.sum
+	f.meta.Store(g.meta.Load())
+	f.delta = a.deltaOf(at)
+}
