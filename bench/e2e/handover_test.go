@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 
 	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/control/status"
 )
 
 const handsOver = "drain: {timeout: 1s, handOver: true}\n"
@@ -137,6 +139,68 @@ func TestManualCleanup(t *testing.T) {
 	}
 	l.wantServed("after cleaning up")
 	l.handOverNoMore()
+}
+
+// TestFlowTableResized: established connections outlive restarts with a larger and a smaller flow
+// table; one that is too small does not come in force.
+func TestFlowTableResized(t *testing.T) {
+	const open = 200
+	l := newLab(t, labConfig{Config: topo.Config{Backends: 3, Queues: 2},
+		options: "flows: {ipv4: 4096, ipv6: 4096}\n" + handsOver})
+	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort),
+		at(vip6, webPort)}, Flows: open, Interval: 100 * time.Millisecond, Timeout: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	was := "ipv4: 4096, ipv6: 4096"
+	for _, to := range []struct {
+		sizes string
+		room  uint64 // for IPv4 afterwards
+		warns bool
+	}{
+		{"ipv4: 65536, ipv6: 8192", 65536, false},
+		{"ipv4: 2048, ipv6: 2048", 2048, false},
+		{"ipv4: 64, ipv6: 64", 2048, true},
+	} {
+		l.handOver()
+		if err := l.gate.WriteConfiguration(strings.Replace(l.gate.Configuration(), was, to.sizes, 1)); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.gate.Start(l.ctx); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second) // every flow asks several times
+		l.wantRoom(to.sizes, to.room, to.warns)
+		if n := flows.Broken(); n > 0 {
+			t.Fatalf("%s: %d of %d flows broke", to.sizes, n, open)
+		}
+	}
+	r := flows.Stop()
+	t.Logf("%d established flows, three times in a table of another size: 0 broken, %d answers", open, r.Requests)
+	if r.Failed() > 0 {
+		t.Errorf("flows broken: %v", r.Errors)
+	}
+	l.handOverNoMore()
+}
+
+// wantRoom compares the size of the table in force, and whether status warns of it.
+func (l *lab) wantRoom(sizes string, room uint64, warns bool) {
+	l.t.Helper()
+	stats, err := l.gate.Client.Stats(l.ctx)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	if got := stats.Flows[0].Capacity; got != room {
+		l.t.Errorf("%s: room for %d IPv4 flows, want %d", sizes, got, room)
+	}
+	v, err := l.gate.Client.Status(l.ctx, false)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	warned := slices.ContainsFunc(v.Conditions, func(c status.ConditionView) bool { return c.Name == "flow-table" })
+	if warned != warns {
+		l.t.Errorf("%s: warned %v, want %v: %+v", sizes, warned, warns, v.Conditions)
+	}
 }
 
 // TestIdleConnectionsCountAfterCrash: connections that send nothing count in their backends' loads

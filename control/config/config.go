@@ -174,6 +174,8 @@ type Health struct {
 type Flows struct {
 	IPv4 int `json:"ipv4"`
 	IPv6 int `json:"ipv6"`
+	// Resize is what becomes of a predecessor's flows that do not fit in these.
+	Resize Resize `json:"resize"`
 	// Profile selects the defaults of the timeouts.
 	Profile  Profile  `json:"profile"`
 	Timeouts Timeouts `json:"timeouts"`

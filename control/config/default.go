@@ -36,6 +36,7 @@ func Default() *Configuration {
 		Flows: Flows{
 			IPv4:     1 << 20,
 			IPv6:     1 << 18,
+			Resize:   ResizeFit,
 			Profile:  ProfileDefault,
 			Timeouts: TimeoutsOf(ProfileDefault),
 		},

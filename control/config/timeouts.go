@@ -15,6 +15,17 @@ const (
 	ProfileRFC Profile = "rfc"
 )
 
+// Resize is what a start does with the flows of a table of another size that do not fit in the new
+// one.
+type Resize string
+
+const (
+	// ResizeFit keeps the old size, and so all flows: a restart loses none that nobody decided on.
+	ResizeFit Resize = "fit"
+	// ResizeForce ends the flows that do not fit; established connections are moved first.
+	ResizeForce Resize = "force"
+)
+
 // Timeouts are how long a flow lives without a packet, by state. Those of the other states are
 // constants of the flow table, by profile (flowtable.Timeouts).
 type Timeouts struct {

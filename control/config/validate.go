@@ -231,6 +231,7 @@ func (k *check) flows(c *Configuration) {
 	if c.Flows.IPv4 == 0 && c.Flows.IPv6 == 0 {
 		k.fail("flows", "has room for no flow of either family, set ipv4 or ipv6")
 	}
+	oneOf(k, "flows.resize", c.Flows.Resize, ResizeFit, ResizeForce)
 	oneOf(k, "flows.profile", c.Flows.Profile, ProfileDefault, ProfileRFC)
 	for _, leaf := range leaves(c) {
 		if d, ok := leaf.value.(Duration); ok && strings.HasPrefix(leaf.path, "flows.timeouts.") {

@@ -10,6 +10,8 @@ type Extras struct {
 	KubeProxy *KubeProxy
 	// Affinity counts what is remembered for sessionAffinity ClientIP.
 	Affinity func() Affinity
+	// Start counts what the start found in the flow table.
+	Start func() Start
 	// SelfCheck counts comparisons of the incremental table with a full rebuild.
 	SelfCheck func() SelfCheck
 }
@@ -20,6 +22,13 @@ type Affinity struct {
 	Pins, Tentative, Capacity int
 	// Evicted pins gave way to others before their time; Lost ones were never stored.
 	Evicted, Lost uint64
+}
+
+// Start is what became of the flows that an earlier process left.
+type Start struct {
+	Recovered, Expired, Torn, Lost int
+	// Unread: there was a table whose flows could not be read, and so not be counted.
+	Unread bool
 }
 
 // SelfCheck is how often the gateway checked itself since the start.
@@ -33,6 +42,10 @@ func (d *descs) describeExtras() {
 	d.affinityEvicted = d.new("affinity_evicted_total", "Clients forgotten before their time, for lack of room.")
 	d.affinityLost = d.new("affinity_lost_total",
 		"Clients that could not be remembered: too many at once in one place of the memory.")
+	d.startFlows = d.new("flow_table_start_flows",
+		"Flows that an earlier process left, by what the start did with them.", "result")
+	d.startUnread = d.new("flow_table_start_unreadable",
+		"1 if the start found a flow table that it could not read: its flows are lost, nobody knows how many.")
 	d.checks = d.new("self_checks_total", "Comparisons of the table with one built anew from all objects.")
 	d.checkDifferences = d.new("self_check_differences_total",
 		"Comparisons that found a difference, which is a bug of ours.")
@@ -47,11 +60,28 @@ func (x *Extras) collect(e emitter, d *descs) {
 		e.count(d.affinityEvicted, float64(a.Evicted))
 		e.count(d.affinityLost, float64(a.Lost))
 	}
+	if x.Start != nil {
+		x.Start().collect(e, d)
+	}
 	if x.SelfCheck != nil {
 		c := x.SelfCheck()
 		e.count(d.checks, float64(c.Runs))
 		e.count(d.checkDifferences, float64(c.Differences))
 	}
+}
+
+func (s Start) collect(e emitter, d *descs) {
+	for _, r := range []struct {
+		result string
+		flows  int
+	}{{"recovered", s.Recovered}, {"expired", s.Expired}, {"torn", s.Torn}, {"lost", s.Lost}} {
+		e.gauge(d.startFlows, float64(r.flows), r.result)
+	}
+	unread := 0.0
+	if s.Unread {
+		unread = 1
+	}
+	e.gauge(d.startUnread, unread)
 }
 
 // register adds what is a collector of its own.

@@ -52,6 +52,7 @@ func extras() Extras {
 		Backends:  func() bool { return true },
 		KubeProxy: k,
 		Affinity:  func() Affinity { return Affinity{Pins: 5, Tentative: 3, Capacity: 262144, Evicted: 1, Lost: 2} },
+		Start:     func() Start { return Start{Recovered: 4, Expired: 3, Torn: 2, Lost: 1, Unread: true} },
 		SelfCheck: func() SelfCheck { return SelfCheck{Runs: 9, Differences: 0} },
 	}
 }

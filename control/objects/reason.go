@@ -17,6 +17,8 @@ const (
 	ReasonDuplicate Reason = "DuplicateObject"
 	// ReasonEndpointsHeld: endpoints that vanished are served for a time.
 	ReasonEndpointsHeld Reason = "EndpointsHeld"
+	// ReasonFlowsLost: a start of the gateway found flows that it could not take over.
+	ReasonFlowsLost Reason = "FlowsLost"
 	// ReasonNotServed: any other that is Refused.
 	ReasonNotServed Reason = "NotServed"
 	// ReasonServedDifferently: any other Warning.

@@ -318,6 +318,7 @@ func (d *Daemon) startControl(ctx context.Context) error {
 		return err
 	}
 	d.applySources()
+	d.reportLosses(cc.NodeName)
 	d.spawn(func() { d.pins.Run(ctx) })
 	d.readObjects(ctx)
 	d.spawn(func() { _ = d.loop.Run(ctx) })

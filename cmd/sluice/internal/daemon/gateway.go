@@ -214,6 +214,9 @@ func (d *Daemon) conditions() (list []status.ConditionView) {
 		list = append(list, status.Failed("host-link", "cannot be repaired, so the kernel gets nothing from us: "+
 			hostErr.Error()))
 	}
+	if why := flows.Losses(&d.flows.Recovery); why != "" {
+		list = append(list, status.Warning("flow-table", why))
+	}
 	list = append(list, d.ports.Conditions()...)
 	if d.isOpen() {
 		list = append(list, d.workers.Conditions(boottime.Nanos())...)

@@ -39,7 +39,7 @@ func (d *Daemon) startServers(ctx context.Context) error {
 			Address: c.Metrics.Address, Source: d, Log: d.log,
 			Registry: metrics.NewRegistry(d, metrics.Extras{
 				Backends:  func() bool { return d.configuration().Metrics.Backends },
-				KubeProxy: d.health.kubeProxy, Affinity: d.affinity, SelfCheck: d.selfChecks,
+				KubeProxy: d.health.kubeProxy, Affinity: d.affinity, Start: d.startFlows, SelfCheck: d.selfChecks,
 			}),
 		})
 		s.group.Go(func() { s.metrics.Run(ctx) })

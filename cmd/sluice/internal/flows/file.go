@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"time"
 
 	"sluice.dev/sluice/cmd/sluice/internal/boottime"
 	"sluice.dev/sluice/control/config"
@@ -18,8 +19,13 @@ import (
 // Open takes the lock on the flow table, which makes this the only instance, and takes over the
 // flows that a predecessor left.
 func Open(c *config.Configuration, log *slog.Logger) (*flowtable.File, error) {
+	resize := flowtable.ResizeFit
+	if c.Flows.Resize == config.ResizeForce {
+		resize = flowtable.ResizeForce
+	}
+	began := time.Now()
 	file, err := flowtable.OpenFile(filepath.Join(c.StateDir, "flows"), tableConfig(c),
-		flowtable.Time(boottime.Nanos()), flowtable.ResizeFit)
+		flowtable.Time(boottime.Nanos()), resize)
 	if errors.Is(err, flowtable.ErrInUse) {
 		return nil, fmt.Errorf("another sluice runs with stateDir %s: stop it, or give this one a stateDir and "+
 			"interfaces of its own (%w)", c.StateDir, err)
@@ -27,10 +33,18 @@ func Open(c *config.Configuration, log *slog.Logger) (*flowtable.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r := file.Recovery; r.Fresh {
+	r := &file.Recovery
+	switch {
+	case r.Fresh:
 		log.Info("flow table is new", "why", r.Why)
-	} else {
+	case r.Moved:
+		log.Info("flow table has another size, flows moved", "flows", r.Recovered, "expired", r.Expired, "torn", r.Torn,
+			"fromIPv4", r.FoundFlows[0], "fromIPv6", r.FoundFlows[1], "took", time.Since(began).Round(time.Millisecond))
+	default:
 		log.Info("flow table taken over", "flows", r.Recovered, "expired", r.Expired, "torn", r.Torn)
+	}
+	if why := Losses(r); why != "" {
+		log.Warn(why)
 	}
 	return file, nil
 }
