@@ -137,7 +137,11 @@ func TestHealthOfManifestNode(t *testing.T) {
 
 // health asks as a client does.
 func (l *lab) health(at netip.AddrPort, path string) (code int, body string, err error) {
-	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DialContext: l.Clients[0].Dial,
+	return l.healthFrom(l.Clients[0], at, path)
+}
+
+func (l *lab) healthFrom(h *topo.Host, at netip.AddrPort, path string) (code int, body string, err error) {
+	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DialContext: h.Dial,
 		DisableKeepAlives: true}}
 	r, err := client.Get(fmt.Sprintf("http://%v%s", at, path))
 	if err != nil {

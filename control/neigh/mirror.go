@@ -87,6 +87,7 @@ type Mirror struct {
 	sources          atomic.Pointer[[]netip.Addr] // shared
 	addressesChanged chan struct{}
 	status           atomic.Pointer[Status] // shared
+	ways             atomic.Pointer[Ways]   // shared
 	ready            chan struct{}          // closed after the first View
 	readyOnce        sync.Once
 

@@ -76,12 +76,16 @@ func (m *Mirror) readTopology(forced bool) error {
 	multipath := multipathWarnings(t.routes, next, devices, m.host)
 	logNew(m.log, multipath, m.multipath)
 	m.multipath = multipath
-	if forced || !sameTargets(m.targets, next) {
+	routesChanged := forced || !sameTargets(m.targets, next)
+	if routesChanged {
 		m.targets = new(bart.Table[target])
 		for p, t := range next {
 			m.targets.Insert(p, t)
 		}
 		m.publish()
+	}
+	if routesChanged || devicesChanged {
+		m.publishWays()
 	}
 	if devicesChanged || forced {
 		m.rewriteHops()

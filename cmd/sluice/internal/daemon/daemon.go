@@ -90,6 +90,7 @@ type Daemon struct {
 	open     chan struct{} // closed when packets are forwarded
 	adopted  chan struct{} // closed when a predecessor's flows count for their backends
 	draining atomic.Bool
+	reach    reachability
 	failed   chan error
 	servers  servers
 	health   healthServers

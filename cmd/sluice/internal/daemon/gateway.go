@@ -217,6 +217,7 @@ func (d *Daemon) conditions() (list []status.ConditionView) {
 	if why := flows.Losses(&d.flows.Recovery); why != "" {
 		list = append(list, status.Warning("flow-table", why))
 	}
+	list = append(list, d.linkConditions()...)
 	list = append(list, d.ports.Conditions()...)
 	if d.isOpen() {
 		list = append(list, d.workers.Conditions(boottime.Nanos())...)

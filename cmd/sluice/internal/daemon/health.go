@@ -55,7 +55,7 @@ func (d *Daemon) failures() (list []health.Failure) {
 		list = append(list, health.Failure{Reason: fmt.Sprintf("worker %d does not move", id), Restart: true})
 	}
 	if d.isOpen() {
-		for _, why := range d.ports.NotOpen() {
+		for _, why := range d.unreachable() {
 			list = append(list, health.Failure{Reason: why})
 		}
 	}

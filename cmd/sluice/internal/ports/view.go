@@ -76,22 +76,12 @@ func (p *port) queueStats() (list []status.QueueStatsView) {
 	return list
 }
 
-// Conditions reports what is wrong with open ports; NotOpen is about the others.
+// Conditions reports what is wrong with open ports, but for what Links says.
 func (s *Set) Conditions() (list []status.ConditionView) {
 	for _, p := range s.ports {
 		list = append(list, p.conditions(s.frames)...)
 	}
 	return list
-}
-
-// NotOpen returns the reason of each port that is not open.
-func (s *Set) NotOpen() (why []string) {
-	for _, p := range s.ports {
-		if !p.isOpen() {
-			why = append(why, "interface "+p.name+" is not open: "+p.reason())
-		}
-	}
-	return why
 }
 
 // conditions returns the problems of an open port.
@@ -106,12 +96,6 @@ func (p *port) conditions(chosen frames.Choice) (list []status.ConditionView) {
 	}
 	if about, err := devices.Check(p.device, p.config, chosen); err != nil {
 		list = append(list, status.Failed(about, err.Error()))
-	}
-	if !p.device.Up {
-		list = append(list,
-			status.Failed("link",
-				fmt.Sprintf("interface %s is down: nothing is received on it, and what should leave by it is "+
-					"dropped; ip link set %s up", p.name, p.name)))
 	}
 	if why := p.destinations.unknown; why != "" {
 		list = append(list,

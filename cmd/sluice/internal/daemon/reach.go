@@ -1,0 +1,106 @@
+package daemon
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+
+	"sluice.dev/sluice/cmd/sluice/internal/ports"
+	"sluice.dev/sluice/cmd/sluice/internal/reach"
+	"sluice.dev/sluice/control/neigh"
+	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/fastpath/services"
+)
+
+// reachability is whether packets can reach backends and clients. The goroutine that watches the
+// ports looks; health checks read what it found.
+type reachability struct {
+	judge reach.Judge
+	// backends are those of snapshot and ways.
+	backends []neigh.Way
+	snapshot *services.Snapshot
+	ways     *neigh.Ways
+
+	found atomic.Pointer[found]
+}
+
+type found struct {
+	why     []string
+	blocked []ports.Link
+}
+
+// watchPorts is what is done before each look at the ports.
+func (d *Daemon) watchPorts(ctx context.Context) {
+	d.watchHostLink(ctx)
+	d.lookReach()
+}
+
+func (d *Daemon) lookReach() {
+	r := &d.reach
+	s, w := d.snapshot(), d.mirror.Ways() // before the links, as Judge.Look requires
+	if r.snapshot != s || r.ways != w {
+		r.snapshot, r.ways, r.backends = s, w, backendWays(s, w)
+	}
+	facts := reach.Facts{Backends: r.backends, Defaults: w.Defaults()}
+	f := &found{}
+	for _, l := range d.ports.Links() {
+		link := reach.Link{Name: l.Name, Why: l.Why}
+		if l.Host {
+			facts.Host = &link
+		} else {
+			facts.Links = append(facts.Links, link)
+		}
+		if l.Why != "" {
+			f.blocked = append(f.blocked, l)
+		}
+	}
+	f.why = r.judge.Look(&facts)
+	before := r.found.Swap(f)
+	if before == nil || !slices.Equal(before.why, f.why) {
+		d.logReach(before != nil, f.why)
+	}
+}
+
+// backendWays returns the ways to backends that may get new flows, each once.
+func backendWays(s *services.Snapshot, w *neigh.Ways) (list []neigh.Way) {
+	s.Backends(func(b *services.Backend) bool {
+		if b.Flags&(services.BackendReady|services.BackendServing) == 0 {
+			return true
+		}
+		if way := w.To(b.Addr.Netip()); !slices.Contains(list, way) {
+			list = append(list, way)
+		}
+		return true
+	})
+	return list
+}
+
+func (d *Daemon) logReach(again bool, why []string) {
+	switch {
+	case len(why) > 0:
+		d.log.Error("packets do not get through: health checks say so", "why", why)
+	case again:
+		d.log.Info("packets get through again")
+	}
+}
+
+// unreachable returns why packets cannot reach backends or clients.
+func (d *Daemon) unreachable() []string {
+	if f := d.reach.found.Load(); f != nil {
+		return f.why
+	}
+	return nil
+}
+
+// linkConditions reports each interface that no packet can pass, also where others of its side can.
+func (d *Daemon) linkConditions() (list []status.ConditionView) {
+	f := d.reach.found.Load()
+	if f == nil {
+		return nil
+	}
+	for _, l := range f.blocked {
+		list = append(list, status.Failed("link", "nothing is received on interface "+l.Name+
+			", and what should leave by it is dropped: it "+l.Why))
+	}
+	return list
+}

@@ -1,0 +1,68 @@
+package neigh
+
+import (
+	"net/netip"
+
+	"github.com/gaissmai/bart"
+
+	"sluice.dev/sluice/fastpath/nexthop"
+)
+
+// Way is by which link the kernel's routes lead to an address, whether its neighbour answers or
+// not.
+type Way struct {
+	Kind    nexthop.Kind
+	Link    int  // OnLink: position in Config.Links
+	Default bool // by a default route, of prefix length 0
+}
+
+// Ways are the ways to all addresses. They are immutable: other routes or links are other Ways.
+type Ways struct {
+	targets *bart.Table[target]
+	links   map[int32]int // of devices
+}
+
+// Ways returns the ways as they were read last; safe for any goroutine. It is nil before the first
+// reading.
+func (m *Mirror) Ways() *Ways { return m.ways.Load() }
+
+func (m *Mirror) publishWays() {
+	w := &Ways{targets: m.targets, links: make(map[int32]int, len(m.links))}
+	for index, d := range m.devices {
+		if d.link != notOurs {
+			w.links[int32(index)] = d.link
+		}
+	}
+	m.ways.Store(w)
+}
+
+// To returns the way to an address.
+func (w *Ways) To(a netip.Addr) Way {
+	prefix, t, ok := w.targets.LookupPrefixLPM(netip.PrefixFrom(a, a.BitLen()))
+	if !ok {
+		return Way{}
+	}
+	return w.wayOf(t, prefix.Bits() == 0)
+}
+
+// Defaults returns the links that default routes lead to.
+func (w *Ways) Defaults() (links []int) {
+	for _, any := range [...]netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		t, ok := w.targets.Get(netip.PrefixFrom(any, 0))
+		if way := w.wayOf(t, true); ok && way.Kind == nexthop.OnLink {
+			links = append(links, way.Link)
+		}
+	}
+	return links
+}
+
+func (w *Ways) wayOf(t target, isDefault bool) Way {
+	link, ours := w.links[t.dev]
+	switch {
+	case t.kind != nexthop.OnLink:
+		return Way{Kind: t.kind}
+	case !ours: // its device went since the routes were read
+		return Way{}
+	}
+	return Way{Kind: nexthop.OnLink, Link: link, Default: isDefault}
+}
