@@ -59,6 +59,9 @@ type scratch struct {
 func (r *run) build(u *unit) {
 	r.setUses(u)
 	problems := slices.Clone(u.refusedClaims)
+	if u.denied != "" && u.service.Served() {
+		problems = u.denials()
+	}
 	r.matchPorts(u)
 	u.shares.renew(u)
 	delete(r.short, u)

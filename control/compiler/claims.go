@@ -25,8 +25,13 @@ func compareClaims(a, b claim) int {
 	return cmp.Or(steer.CompareKeys(a.key, b.key), cmp.Compare(a.kind, b.kind))
 }
 
-// setClaims replaces a unit's claims by those of its new version. settleClaims decides which unit
-// has a frontend once all claims are known.
+func (c *claim) nodePort() bool {
+	return c.key.Addr == services.AnyIPv4 || c.key.Addr == services.AnyIPv6
+}
+
+// setClaims replaces a unit's claims by those of its new version. A denied unit has claims, too, so
+// that admit can tell what it would use; winner passes it over. settleClaims decides which unit has
+// a frontend once all claims are known.
 func (r *run) setClaims(u *unit, now *objects.Service) {
 	for _, a := range u.vips {
 		r.setVIP(a, -1)
@@ -34,12 +39,13 @@ func (r *run) setClaims(u *unit, now *objects.Service) {
 	r.contest(u.claims)
 	before := u.claims
 	u.claims, u.refusedClaims, u.fits = nil, nil, 0
+	fits, _ := r.fitting(now)
+	if !u.unlisted {
+		u.claims, u.refusedClaims = r.claimsOf(now, fits)
+		u.refusedClaims = append(u.refusedClaims, tooMany(now, fits)...)
+	}
 	if u.denied == "" {
-		u.fits, _ = r.fitting(now)
-		u.claims, u.refusedClaims = r.claimsOf(now, u.fits)
-		u.refusedClaims = append(u.refusedClaims, tooMany(now, u.fits)...)
-	} else if now.Served() {
-		u.refusedClaims = u.denials(now)
+		u.fits = fits
 	}
 	r.contest(u.claims)
 	if !slices.Equal(before, u.claims) {
@@ -143,6 +149,9 @@ func (r *run) dropFrontends(u *unit) {
 // setFrontends puts the frontends that a unit wins into the snapshot, and returns a problem for
 // each of the others.
 func (r *run) setFrontends(u *unit) (lost []objects.Problem) {
+	if u.denied != "" {
+		return nil
+	}
 	more := 0
 	for _, c := range u.claims {
 		if w := r.winner(c.key); w != u {

@@ -47,6 +47,9 @@ type Config struct {
 	// MaxFrontends, MaxAddrs and MaxSources are what the kernel program has room for: frontends
 	// with an address, addresses (VIPs and kept sources), kept sources. 0 is no bound.
 	MaxFrontends, MaxAddrs, MaxSources int
+	// NamespaceShare is the part of each of these, and of all backends, that the Services of one
+	// namespace may use, in percent. 0 is no bound.
+	NamespaceShare int
 }
 
 // Compiler compiles objects into Snapshots. It keeps what it compiled, so that Compile rebuilds
@@ -79,11 +82,11 @@ type Compiler struct {
 	lostPins lostPins
 	// total is the sum of all units' wants; crowded: some units are denied. short are those with an
 	// endpoint that got no number.
-	total   wants
+	total   total
 	crowded bool
 	short   map[*unit]bool
-	// deniedBy, if not nil, decides instead of admit: it returns unit.denied.
-	deniedBy func(unitKey) string
+	// deniedBy, if not nil, decides instead of admit: it returns unit.denied and unit.unlisted.
+	deniedBy func(unitKey) (denied string, unlisted bool)
 	// former are the numbers of the compiler that this one replaces; otherwise nil.
 	former *assignments
 
@@ -105,22 +108,24 @@ func (k unitKey) compare(o unitKey) int {
 
 // unit is one Service and the EndpointSlices that name it. It is compiled as a whole.
 type unit struct {
-	num           int32
-	key           unitKey
-	service       *objects.Service // nil while there are only slices
-	slices        []*objects.Slice // by name
-	claims        []claim          // by key
-	vips          []header.Addr    // the addresses that own counts it for
-	held          []services.FrontendKey
-	uses          []header.Addr // its endpoints' addresses, in order
-	ports         []*port
-	refusedClaims []objects.Problem // claims refused regardless of other units
-	shares        shares
-	fits          int // the first so many of the Service's ports are served
-	wants         wants
-	denied        string // the limit that is reached by older units; "" if the unit is admitted
-	problems      []objects.Problem
-	health        HealthCheck // Port 0: none
+	num            int32
+	key            unitKey
+	service        *objects.Service // nil while there are only slices
+	slices         []*objects.Slice // by name
+	claims         []claim          // by key
+	vips           []header.Addr    // the addresses that own counts it for
+	held           []services.FrontendKey
+	uses           []header.Addr // its endpoints' addresses, in order
+	ports          []*port
+	refusedClaims  []objects.Problem // claims refused regardless of other units
+	shares         shares
+	fits           int // the first so many of the Service's ports are served
+	wants          wants
+	won, lostAddrs int    // see charge; valid only while some units are denied
+	unlisted       bool   // its claims are not kept (list)
+	denied         string // why the unit is not served; "" if it is admitted
+	problems       []objects.Problem
+	health         HealthCheck // Port 0: none
 }
 
 // New returns a Compiler that has compiled nothing.
@@ -137,6 +142,7 @@ func New(cfg Config) *Compiler {
 		zones:        map[string]string{},
 		withProblems: map[*unit]bool{},
 		short:        map[*unit]bool{},
+		total:        newTotal(),
 		tables:       tableStore{},
 		ids:          newIdentities(),
 	}
@@ -247,7 +253,7 @@ func (c *Compiler) unit(k unitKey) *unit {
 	}
 	u := &unit{key: k}
 	if c.deniedBy != nil {
-		u.denied = c.deniedBy(k)
+		u.denied, u.unlisted = c.deniedBy(k)
 	}
 	if n := len(c.free); n > 0 {
 		u.num, c.free = c.free[n-1], c.free[:n-1]

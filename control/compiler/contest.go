@@ -52,13 +52,16 @@ func (r *run) holder(k services.FrontendKey) *unit {
 	return r.units[unitKey{f.Service.Namespace, f.Service.Name}]
 }
 
-// winner returns the unit that gets a frontend; nil if none claims it. Claims by ClusterIP and by
-// the status of a load balancer, which are allocated, come before those by external IP, because any
-// author of a Service may write any address there (CVE-2020-8554). The claims of one frontend are
-// compared once in a run.
+// winner returns the unit that gets a frontend; nil if no admitted one claims it. Claims by
+// ClusterIP and by the status of a load balancer, which are allocated, come before those by
+// external IP, because any author of a Service may write any address there (CVE-2020-8554). The
+// claims of one frontend are compared once in a run.
 func (r *run) winner(k services.FrontendKey) *unit {
 	if only, ok := r.claims.only(k); ok {
-		return r.byNum[only]
+		if u := r.byNum[only]; u.denied == "" {
+			return u
+		}
+		return nil
 	}
 	w, known := r.winners[k]
 	if !known {
@@ -72,6 +75,9 @@ func (r *run) compete(k services.FrontendKey) (best *unit) {
 	taken := false // by an external IP
 	r.claims.each(k, func(num int32) {
 		u := r.byNum[num]
+		if u.denied != "" {
+			return
+		}
 		external := u.kindOf(k) == services.ExternalIP
 		if best == nil || external != taken && taken ||
 			external == taken && cmp.Or(cmp.Compare(u.service.Created, best.service.Created),

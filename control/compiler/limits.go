@@ -1,9 +1,7 @@
 package compiler
 
 import (
-	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 
 	"sluice.dev/sluice/control/objects"
@@ -26,7 +24,7 @@ const (
 )
 
 // wants is an upper bound of what a unit uses of shared tables: duplicates of one endpoint count
-// separately, and so do addresses that Services share.
+// separately, and so do frontends and addresses that several units claim (see charge).
 type wants struct{ frontends, addrs, sources, backends int }
 
 func (w *wants) add(o wants, by int) {
@@ -36,8 +34,9 @@ func (w *wants) add(o wants, by int) {
 	w.backends += by * o.backends
 }
 
-// exceeds returns the bound that is exceeded; "" if none is.
-func (w *wants) exceeds(cfg *Config) string {
+// exceeds returns the bound that is exceeded; "" if none is. Percent is the part of each table that
+// counts; 0 is all.
+func (w *wants) exceeds(cfg *Config, percent int) string {
 	for _, l := range [...]struct {
 		what      string
 		want, max int
@@ -47,8 +46,12 @@ func (w *wants) exceeds(cfg *Config) string {
 		{"sources of replies", w.sources, cfg.MaxSources},
 		{"backends", w.backends, maxBackends},
 	} {
-		if l.max > 0 && l.want > l.max {
-			return fmt.Sprintf("%d %s", l.max, l.what)
+		most := l.max
+		if percent > 0 && most > 0 {
+			most = max(1, most*percent/100)
+		}
+		if most > 0 && l.want > most {
+			return fmt.Sprintf("%d %s", most, l.what)
 		}
 	}
 	return ""
@@ -164,60 +167,6 @@ func (r *run) localEndpoints(s *objects.Slice) (n int) {
 		}
 	}
 	return n
-}
-
-// admit denies the youngest Services when all together exceed a limit, so that no new Service
-// displaces one that works, and every gateway decides alike. It is called once in a run, after all
-// changes are recorded.
-func (r *run) admit() {
-	if r.deniedBy != nil {
-		return
-	}
-	for u := range r.dirty {
-		r.total.add(u.wants, -1)
-		u.wants = r.wantsOf(u)
-		r.total.add(u.wants, +1)
-	}
-	fits := r.total.exceeds(&r.cfg) == ""
-	if fits && !r.crowded {
-		return
-	}
-	r.crowded = !fits
-	var taken wants
-	for _, u := range slices.SortedFunc(maps.Values(r.units), compareAges) {
-		with := taken
-		with.add(u.wants, +1)
-		denied := ""
-		if !fits && u.wants != (wants{}) {
-			denied = with.exceeds(&r.cfg)
-		}
-		if denied == "" {
-			taken = with
-		}
-		if denied != u.denied {
-			u.denied = denied
-			r.setClaims(u, u.service)
-			r.dirty[u] = true
-		}
-	}
-}
-
-// compareAges orders units by creation, then by name.
-func compareAges(a, b *unit) int {
-	created := func(u *unit) int64 {
-		if u.service == nil {
-			return 0
-		}
-		return u.service.Created
-	}
-	return cmp.Or(cmp.Compare(created(a), created(b)), a.key.compare(b.key))
-}
-
-// denials returns the problem of a Service that is denied.
-func (u *unit) denials(s *objects.Service) []objects.Problem {
-	return []objects.Problem{{Object: s.ID, Severity: objects.Refused, Reason: objects.ReasonNoRoom,
-		Message: fmt.Sprintf("is not served: there is room for %s of all Services together, and older Services have it",
-			u.denied)}}
 }
 
 // Starved reports whether endpoints lack numbers and some are free.

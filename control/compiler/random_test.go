@@ -254,9 +254,10 @@ func TestIncrementalEqualsFull(t *testing.T) {
 			cfg.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16"),
 				netip.MustParsePrefix("fd01::/64")}[:w.one(3)]
 			cfg.Scheduler = services.Scheduler(w.Uint64N(uint64(services.NumSchedulers)))
-			cfg.MaxFrontends, cfg.MaxAddrs, cfg.MaxSources = 0, 0, 0 // no bound
+			cfg.MaxFrontends, cfg.MaxAddrs, cfg.MaxSources, cfg.NamespaceShare = 0, 0, 0, 0 // no bound
 			if w.chance(25) {
 				cfg.MaxFrontends, cfg.MaxAddrs, cfg.MaxSources = 10*w.one(6), 10*w.one(6), 10*w.one(6)
+				cfg.NamespaceShare = 50 * w.one(2)
 			}
 			apply(c.Configure(cfg))
 		case w.chance(2):

@@ -115,11 +115,11 @@ func (c *Compiler) compare(units []*unit, given HandedOut, published *services.S
 func (c *Compiler) anew(units []*unit) *Compiler {
 	fresh := New(c.cfg)
 	fresh.drains, fresh.zones, fresh.zone = c.drains, c.zones, c.zone
-	fresh.deniedBy = func(k unitKey) string {
+	fresh.deniedBy = func(k unitKey) (string, bool) {
 		if u := c.units[k]; u != nil {
-			return u.denied
+			return u.denied, u.unlisted
 		}
-		return ""
+		return "", false
 	}
 	known, changes := map[*unit]bool{}, &objects.Changes{}
 	claimant := func(u *unit) {

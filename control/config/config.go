@@ -144,6 +144,8 @@ type Proxy struct {
 	StrictSourceRanges bool `json:"strictSourceRanges" reload:"live"`
 	// Scheduler is that of Services without the annotation sluice.dev/scheduler.
 	Scheduler Scheduler `json:"scheduler" reload:"live"`
+	// NamespaceShare is the part of each bounded table that one namespace may use, in percent.
+	NamespaceShare int `json:"namespaceShare" reload:"live"`
 }
 
 // Scheduler is how a backend is chosen, by the names of IPVS (ipvsadm(8)).

@@ -32,6 +32,7 @@ func Default() *Configuration {
 		},
 		Proxy: Proxy{
 			ClusterIPs: true, ClusterCIDRs: []netip.Prefix{}, Scheduler: Schedulers[0],
+			NamespaceShare: 50,
 		},
 		Flows: Flows{
 			IPv4:     1 << 20,

@@ -83,7 +83,7 @@ func TestReload(t *testing.T) {
 	}
 	want := []string{
 		"nodeAddresses", "proxy.clusterIPs", "proxy.clusterCIDRs", "proxy.masqueradeAll", "proxy.strictSourceRanges",
-		"proxy.scheduler", "maglev.seed", "unservedVIPPort", "unknownConnection",
+		"proxy.scheduler", "proxy.namespaceShare", "maglev.seed", "unservedVIPPort", "unknownConnection",
 		"kubernetes.staleEndpointTimeout", "metrics.backends", "log.level", "drain.timeout", "drain.handOver",
 		"tuning.passAfter",
 	}

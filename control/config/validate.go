@@ -207,6 +207,7 @@ func (k *check) proxy(c *Configuration) {
 		}
 	}
 	oneOf(k, "proxy.scheduler", c.Proxy.Scheduler, Schedulers...)
+	k.between("proxy.namespaceShare", c.Proxy.NamespaceShare, 1, 100)
 	k.duration("kubernetes.staleEndpointTimeout", c.Kubernetes.StaleEndpointTimeout, 0, time.Hour)
 	if c.Kubernetes.Kubeconfig != "" && !filepath.IsAbs(c.Kubernetes.Kubeconfig) {
 		k.fail("kubernetes.kubeconfig", "is %q, write an absolute path, or \"\" for the pod's service account",

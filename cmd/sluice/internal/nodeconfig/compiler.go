@@ -54,6 +54,7 @@ func unserved(p config.UnservedPolicy) services.UnservedPolicy {
 func proxied(p *config.Proxy, to *compiler.Config) {
 	to.ClusterIPs, to.ClusterCIDRs = p.ClusterIPs, p.ClusterCIDRs
 	to.MasqueradeAll, to.StrictSourceRanges = p.MasqueradeAll, p.StrictSourceRanges
+	to.NamespaceShare = p.NamespaceShare
 	to.Scheduler, _ = services.ParseScheduler(string(p.Scheduler)) // checked at start
 	// Without it a client whose backend does not answer waits for its own timeout.
 	to.RetryOther = true

@@ -1,0 +1,111 @@
+package compiler
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/fastpath/services"
+)
+
+// greedy is a Service of namespace a, of which others that are equal claim the same external IPs.
+func greedy(n, ips, ports int) *corev1.Service {
+	s := wide(fmt.Sprintf("greedy-%d", n), 0, ports, int64(n+1))
+	s.Namespace, s.Spec.ClusterIP = "a", fmt.Sprintf("10.97.%d.%d", n>>8, n&255)
+	for i := range ips {
+		s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, fmt.Sprintf("198.51.100.%d", i+1))
+	}
+	return s
+}
+
+// all counts the frontends in the snapshot by namespace.
+func (l *limited) all() map[string]int {
+	n := map[string]int{}
+	l.snapshot.Frontends(func(f *services.Frontend) bool { n[f.Service.Namespace]++; return true })
+	return n
+}
+
+// TestLostClaimsTakeNoRoom: equal Services of one namespace, whose claims all lose but the
+// oldest's, leave room for a younger one of another namespace. The figures are those of a gateway.
+func TestLostClaimsTakeNoRoom(t *testing.T) {
+	const room = 229_376
+	l := newLimited(t, Config{MaxFrontends: room, MaxAddrs: room, MaxSources: room})
+	l.cfg.ClusterIPs = false
+	for i := range 54 {
+		l.tracker.Upsert(limitsSource, greedy(i, 128, 64))
+	}
+	victim := wide("victim", 1, 3, 1000)
+	victim.Spec.ExternalIPs = []string{"10.96.0.1"}
+	l.tracker.Upsert(limitsSource, victim)
+	l.Compile(l.tracker.Changes())
+	if n, _ := l.served(1); n != 3 {
+		t.Errorf("the younger Service has %d frontends, want 3", n)
+	}
+}
+
+// TestRoomFollowsContests: in a full table a Service is charged for what it gets alone, also after
+// those that it lost to are gone or denied.
+func TestRoomFollowsContests(t *testing.T) {
+	l := newLimited(t, Config{MaxFrontends: 20, MaxAddrs: 100, MaxSources: 100})
+	for i := range 4 { // a frontend of its own each, and 3 that all claim
+		l.tracker.Upsert(limitsSource, greedy(i, 3, 1))
+	}
+	l.tracker.Upsert(limitsSource, wide("victim", 1, 10, 1000))
+	l.compile()
+	if n := l.all(); n["a"] != 4+3 || n["n"] != 10 {
+		t.Fatalf("frontends %v", n)
+	}
+	l.tracker.Delete(limitsSource, objects.ObjectID{Kind: objects.KindService, Namespace: "a", Name: "greedy-0"})
+	l.compile()
+	if n := l.all(); n["a"] != 3+3 || n["n"] != 10 {
+		t.Errorf("without the oldest: frontends %v", n)
+	}
+	l.tracker.Upsert(limitsSource, wide("older", 2, 8, 0)) // the youngest gives way
+	problems := l.compile()
+	if n := l.all(); n["a"] != 3+3 || n["n"] != 8 || len(problems) == 0 {
+		t.Errorf("with an older one: frontends %v, %v", n, problems)
+	}
+}
+
+// TestNamespaceShare: a namespace gets no more than its share of each table, what is beyond is
+// refused for that object alone, and other namespaces have the rest.
+func TestNamespaceShare(t *testing.T) {
+	l := newLimited(t, Config{MaxFrontends: 20, MaxAddrs: 100, MaxSources: 100, NamespaceShare: 50})
+	for i := range 3 {
+		l.tracker.Upsert(limitsSource, greedy(i, 0, 4))
+	}
+	l.tracker.Upsert(limitsSource, wide("victim", 1, 10, 1000))
+	problems := l.compile()
+	if n := l.all(); n["a"] != 8 || n["n"] != 10 {
+		t.Errorf("frontends %v", n)
+	}
+	if len(problems) != 1 || problems[0].Object.Name != "greedy-2" || problems[0].Reason != objects.ReasonNoRoom {
+		t.Errorf("problems %v", problems)
+	}
+	l.tracker.Upsert(limitsSource, greedy(1, 0, 2)) // makes room for the third
+	if problems := l.compile(); len(problems) != 0 || l.all()["a"] != 10 {
+		t.Errorf("frontends %v, %v", l.all(), problems)
+	}
+}
+
+// TestClaimsOfOneNamespaceAreBounded: a namespace whose Services ask for more than a whole table
+// has no claims for the youngest of them, however many lose, because claims take memory.
+func TestClaimsOfOneNamespaceAreBounded(t *testing.T) {
+	l := newLimited(t, Config{MaxFrontends: 20, MaxAddrs: 100, MaxSources: 100, NamespaceShare: 50})
+	for i := range 10 {
+		l.tracker.Upsert(limitsSource, greedy(i, 3, 1)) // 4 each, 3 of them in common
+	}
+	l.tracker.Upsert(limitsSource, wide("victim", 1, 10, 1000))
+	problems := l.compile()
+	claims := 0
+	for _, u := range l.units {
+		if u.key.namespace == "a" {
+			claims += len(u.claims)
+		}
+	}
+	if n := l.all(); claims != 20 || n["a"] != 5+3 || n["n"] != 10 {
+		t.Errorf("%d claims of the namespace, frontends %v, %v", claims, n, problems)
+	}
+}
