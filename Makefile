@@ -127,7 +127,7 @@ vm-test-full: build ## the same on the oldest kernel and the newest ones, and wh
 #   TestHugePages  reads smaps in /proc: QEMU writes that file itself, with zeros
 # The package fastpath itself takes more than ten minutes so, and has no assembly: ARM64_PACKAGES=./fastpath ARM64_TIMEOUT=1h.
 ARM64_PACKAGES ?= ./nat/... ./flowtable/... ./fastpath/services ./fastpath/stats ./fastpath/thread ./fastpath/xsk/... ./control/maglev
-ARM64_TIMEOUT  ?= 10m
+ARM64_TIMEOUT  ?= 20m
 ARM64_WITHOUT  := ^(TestFileInUse|TestHugePages)$$
 
 .PHONY: arm64-test
