@@ -10,7 +10,7 @@ import (
 )
 
 // ErrInUse means that another process has the table's file open. A second
-// instance must wait: two processes in one table would reuse each
+// instance must refuse to start: two processes in one table would reuse each
 // other's records, since grace periods do not reach across processes.
 var ErrInUse = mapped.ErrInUse
 

@@ -59,8 +59,7 @@ func (j *Judge) Look(f *Facts) (why []string) {
 	if len(f.Backends) > 0 && !j.reachesBackends(f) {
 		why = append(why, "no packet reaches a backend: "+blocked(f, backend, "the kernel has no route to any"))
 	}
-	if client := j.clientSide(); !slices.ContainsFunc(f.Links, func(l Link) bool { return l.Why == "" }) ||
-		!j.passes(f, client) {
+	if client := j.clientSide(); !passes(f, client) {
 		why = append(why, "no packet reaches a client: "+blocked(f, client, "no interface passes packets"))
 	}
 	return why
@@ -122,7 +121,8 @@ func (j *Judge) clientSide() func(i int) bool {
 	return func(int) bool { return true }
 }
 
-func (j *Judge) passes(f *Facts, of func(int) bool) bool {
+// passes reports whether packets can pass a link of a side.
+func passes(f *Facts, of func(int) bool) bool {
 	for i, l := range f.Links {
 		if of(i) && l.Why == "" {
 			return true
