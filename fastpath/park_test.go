@@ -39,8 +39,8 @@ func (l *lab) inject(packets ...*headertest.Packet) {
 	}
 }
 
-// TestStepOpensBoundedly: whatever arrives, no step opens more flows than it may; what it leaves
-// is opened by later steps, though nothing arrives.
+// TestStepOpensBoundedly: no step opens more flows than its budget, however many packets arrive;
+// later steps open the others, also if no packet arrives then.
 func TestStepOpensBoundedly(t *testing.T) {
 	for _, arrive := range []int{1, fastpath.OpensPerStep, fastpath.OpensPerStep + 1, 200, fastpath.BatchSize} {
 		t.Run(fmt.Sprint(arrive), func(t *testing.T) {

@@ -102,7 +102,7 @@ const (
 //	40  who sent the RST of rs: the client (0) or the backend (1)
 //	41  the connection is Established though its client sent a FIN: the client sent data after it
 //	42  the same of the backend
-//	43  the handshake was reset and has begun anew (SynRecv): it is as old as that, whatever follows
+//	43  the handshake was reset and has begun anew (SynRecv): later packets do not renew its age
 //
 // In SynSeen ag means instead that the client repeated its SYN, and repeat is the age of the flow
 // when it last did. In the states of an open connection repeat records SYNs towards a backend that

@@ -163,8 +163,8 @@ func (r *run) claimedByOlder(u *unit, c claim) (older bool) {
 	return older
 }
 
-// list makes a unit claim its frontends, or none: a namespace whose Services ask for more than a
-// whole table must not fill the memory with claims.
+// list sets a unit's claims, or removes all of them if it is unlisted: claims of a namespace whose
+// Services ask for more frontends than the whole table has must not fill the memory.
 func (r *run) list(u *unit, unlisted bool, stale map[*unit]bool) {
 	if unlisted == u.unlisted {
 		return
