@@ -10,9 +10,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
+
+	"sluice.dev/sluice/internal/trusted"
 )
 
 // File is such a file. A nil File remembers nothing. Any number of goroutines may use it.
@@ -40,7 +41,7 @@ func Open[T any](path string) (*File[T], error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	f := &File[T]{path: path, boot: strings.TrimSpace(string(boot)), devices: map[string]device[T]{}}
-	text, err := os.ReadFile(path)
+	text, err := trusted.ReadState(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(text) == 0 {
 		return f, nil // empty: the machine crashed before it was written
 	}
@@ -115,9 +116,5 @@ func (f *File[T]) save() error {
 	if err != nil {
 		return err
 	}
-	next := filepath.Join(filepath.Dir(f.path), "."+filepath.Base(f.path)+".next")
-	if err := os.WriteFile(next, append(text, '\n'), 0o600); err != nil {
-		return err
-	}
-	return os.Rename(next, f.path)
+	return trusted.WriteState(f.path, append(text, '\n'))
 }

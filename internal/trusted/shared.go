@@ -1,0 +1,31 @@
+package trusted
+
+import (
+	"os"
+	"path/filepath"
+)
+
+// Directory refuses a directory of files for Open that others may write. Its links are followed.
+func Directory(path string) error {
+	to, err := resolve(path)
+	if err != nil {
+		return err
+	}
+	return directory(to, false)
+}
+
+// Open opens a file for reading that an operator or kubelet has written. Its links are followed:
+// the files of a ConfigMap are links to those of ..data, which is a link to a directory.
+func Open(path string) (*os.File, error) {
+	if err := Directory(filepath.Dir(path)); err != nil {
+		return nil, err
+	}
+	to, err := resolve(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := directory(filepath.Dir(to), false); err != nil {
+		return nil, err
+	}
+	return open(to, os.O_RDONLY)
+}
