@@ -230,6 +230,7 @@ func BenchmarkSweepStep(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
+			h.MakeRings()
 			now := bootTime + 3600*second
 			for n := range uint32(flows) {
 				born := now

@@ -15,7 +15,7 @@ type NewFlow struct {
 	Source      header.Addr
 	SourcePort  uint16 // if not zero, tried first, also if it rests (resting)
 	Ports       Ports  // tried after SourcePort; those that rest, last
-	Service     uint32 // below 1<<31
+	Service     uint32 // below 1<<28
 	BackendRef  uint32 // the low bits are its index, see MaxBackends; 0: no backend that counts
 }
 
@@ -64,6 +64,7 @@ func (h *Handle) Create(now Time, n *NewFlow) (Ref, Status) {
 }
 
 func (h *Handle) create(at Time, n *NewFlow) (Ref, Status) {
+	h.probed = 0
 	a, now := h.arena(n.Client.V6), at.ticks()
 	if a.flows == 0 {
 		return 0, TableFull
@@ -236,6 +237,9 @@ func (h *Handle) end(a *arena, i uint32, m meta, hashes *[2]uint64) bool {
 		return false
 	}
 	h.t.book(a.flow(i))
+	if m.charges() {
+		h.t.bookCharge(a, i, h.now)
+	}
 	if m.state() == TimeWaitBackend {
 		// Before the key is free. If the flow has expired, so has the port's rest.
 		h.t.resting.begin(hashes[ReplySide], m.seen()+ticks(h.t.lifetimes[m.life()]))

@@ -101,6 +101,9 @@ type Counts struct {
 	Created     [2]uint64
 	Shed        [NumSheds]uint64
 	Refused     [PortsExhausted + 1]uint64 // by Status; the first two stay 0
+	// Of the table of sources: allowances forgotten before they were whole, and flows that are not
+	// counted to their source, both for lack of room.
+	SourcesEvicted, SourcesMissed uint64
 }
 
 // Counts sums up the counters of all participants. It is exact if none is at work, and an
@@ -130,6 +133,7 @@ func (t *Table) Counts() (c Counts) {
 			}
 		}
 	}
+	c.SourcesEvicted, c.SourcesMissed = t.sources.evicted.Load(), t.sources.missed.Load()
 	c.HalfOpen = c.States[SynSeen] + c.States[SynRecv]
 	c.MaxHalfOpen = uint64(t.halfOpen)
 	return c

@@ -41,7 +41,7 @@ func span(from, to ticks) time.Duration { return time.Duration(to.since(from)) *
 //
 //	 0  meta     state and last seen, see below
 //	 8  bound    binding, hop to the client, hop to the backend
-//	16  owner    counted, service, backend
+//	16  owner    counted, charges, service, backend
 //	24  delta    28 created   32 sum   36 next
 //	40  ports    client tuple, reply tuple (source<<16 | destination)
 //	48  addr     IPv4: 2 x 8 bytes; IPv6: 2 x 32 bytes (client tuple, reply tuple)
@@ -100,7 +100,7 @@ const (
 // SCTP, on which no packet that is forwarded by Match depends:
 //
 //	40  who sent the RST of rs: the client (0) or the backend (1)
-//	41  the connection is Established though its client sent a FIN: the client sent data after it
+//	41  the client sent a FIN, and data after it, which took it back
 //	42  the same of the backend
 //	43  the handshake was reset and has begun anew (SynRecv): later packets do not renew its age
 //
@@ -178,12 +178,12 @@ func (f *Flow) Proto() uint8 { return f.load().proto() }
 
 // Owner returns the service and the backend given to Create or to the last Bind.
 func (f *Flow) Owner() (service, backendRef uint32) {
-	o := f.owner.Load() &^ counted
+	o := f.owner.Load() &^ ownerFlags
 	return uint32(o >> 32), uint32(o)
 }
 
 // Service and BackendRef return the halves of Owner.
-func (f *Flow) Service() uint32    { return uint32(f.owner.Load() &^ counted >> 32) }
+func (f *Flow) Service() uint32    { return serviceOf(f.owner.Load()) }
 func (f *Flow) BackendRef() uint32 { return uint32(f.owner.Load()) }
 
 // Bound returns the number given to the last Bind, and the hops towards the
@@ -218,7 +218,7 @@ func (f *Flow) BindHops(binding uint32, nhBackend, nhClient uint16) {
 	f.bound.Store(uint64(binding)<<32 | uint64(nhClient)<<16 | uint64(nhBackend))
 }
 
-// packOwner returns an owner word without the counted bit. Service IDs are below 1<<31.
+// packOwner returns an owner word without flags. Service IDs are below 1<<28.
 func packOwner(service, backendRef uint32) uint64 {
-	return (uint64(service)<<32 | uint64(backendRef)) &^ counted
+	return (uint64(service)<<32 | uint64(backendRef)) &^ ownerFlags
 }

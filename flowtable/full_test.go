@@ -29,10 +29,23 @@ var givesWay = []struct {
 const givesWayAge = 8 * second // less than what any of them lives
 
 // fullTable has flows, of which as many as give is true for give way as one kind, and the others
-// are established. If recovered, a process has died since, and no ring has any.
-func fullTable(t testing.TB, flows uint32, kind Shed, give func(n uint32) bool, recovered bool) (*Table, *Handle) {
+// are established. If recovered, a process has died since. What gives way and is not noted when it
+// becomes so, the sweep has passed once.
+func fullTable(t testing.TB, memory func(size int64) []byte, flows uint32, kind Shed, give func(n uint32) bool,
+	recovered bool) (*Table, *Handle) {
 	c := Config{IPv4Flows: flows, HalfOpen: flows, Timeouts: DefaultTimeouts(), HashKey: testKey}
-	tb, h := testTableOf(t, c)
+	size, err := Size(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tb, err := New(memory(size), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := tb.Register()
+	if err != nil {
+		t.Fatal(err)
+	}
 	of := &givesWay[kind-ShedClosed]
 	for n := range flows {
 		if n%64 == 0 {
@@ -48,7 +61,6 @@ func fullTable(t testing.TB, flows uint32, kind Shed, give func(n uint32) bool, 
 		}
 	}
 	if recovered {
-		var err error
 		if tb, _, err = Recover(tb.mem, c, bootTime+second); err != nil {
 			t.Fatal(err)
 		}
@@ -57,6 +69,12 @@ func fullTable(t testing.TB, flows uint32, kind Shed, give func(n uint32) bool, 
 		}
 	}
 	h.Enter(bootTime + givesWayAge)
+	if kind >= ShedHalfOpen {
+		for left := int(tb.positions()); left > 0; {
+			n, _ := h.Sweep(bootTime+givesWayAge, left)
+			left -= n
+		}
+	}
 	return tb, h
 }
 
@@ -76,8 +94,9 @@ var parts = []part{
 	{"each hundredth", 1, func(n, _ uint32) bool { return n%100 == 0 }},
 }
 
-// TestFullTableAdmits: where one flow in a hundred gives way, 99 % of new flows find room, whatever
-// gives way and wherever it is, in a bounded number of records. Nothing else ends.
+// TestFullTableAdmits: where one flow in a hundred gives way, 99 % of new flows find room,
+// whatever gives way and wherever it is, in a bounded number of records. 99 in 100 examine few,
+// also behind a restart. Nothing else ends.
 func TestFullTableAdmits(t *testing.T) {
 	for _, p := range parts {
 		flows, newcomers := uint32(100_000), uint32(200)
@@ -92,8 +111,9 @@ func TestFullTableAdmits(t *testing.T) {
 				name := fmt.Sprintf("%s, %v, recovered %v", p.name, of.kind, recovered)
 				t.Run(name, func(t *testing.T) {
 					give := func(n uint32) bool { return p.give(n, flows) }
-					tb, h := fullTable(t, flows, of.kind, give, recovered)
-					now, refused, most := bootTime+givesWayAge, 0, 0
+					tb, h := fullTable(t, heapMemory, flows, of.kind, give, recovered)
+					now, refused := bootTime+givesWayAge, 0
+					var examined []int
 					for n := range newcomers {
 						now += Time(10 * time.Microsecond)
 						h.Enter(now)
@@ -104,13 +124,17 @@ func TestFullTableAdmits(t *testing.T) {
 						} else {
 							refused++
 						}
-						most = max(most, h.hunt.examined())
+						examined = append(examined, h.hunt.examined())
 					}
+					slices.Sort(examined)
 					if refused > int(newcomers/100) {
 						t.Errorf("%d of %d new flows refused", refused, newcomers)
 					}
-					if most > maxExamined {
+					if most := examined[len(examined)-1]; most > maxExamined {
 						t.Errorf("%d records examined for one flow", most)
+					}
+					if p99 := examined[len(examined)*99/100-1]; p99 > 2*probeGroup {
+						t.Errorf("99 %% examine %d records at most, want %d", p99, 2*probeGroup)
 					}
 					if c := tb.Counts(); c.Shed[of.kind] != uint64(int(newcomers)-refused) {
 						t.Errorf("%d made, shed %v", int(newcomers)-refused, c.Shed)
@@ -118,6 +142,54 @@ func TestFullTableAdmits(t *testing.T) {
 					validate(t, tb)
 				})
 			}
+		}
+	}
+}
+
+// TestLeastUsedIdleFlowGivesWay: in a full table a UDP flow that had packets in many seconds does
+// not give way before flows of two packets, though it is idle for longer and first in the table.
+func TestLeastUsedIdleFlowGivesWay(t *testing.T) {
+	const flows, twoPackets = 2000, 100 // one flow in so many
+	for round := range 20 {
+		tb, h := testTable(t, flows, 0)
+		h.hunt.random += uint64(round) * 0x9e3779b97f4a7c15
+		talk := func(n uint32, now Time) {
+			r := h.mustCreate(t, now, newFlow(header.ProtoUDP, false, n))
+			h.Observe(r, ReplySide, seg(ReplySide, 0), now)
+			h.Observe(r, ClientSide, seg(ClientSide, 0), now)
+		}
+		now := bootTime
+		talk(0, now)
+		first := newFlow(header.ProtoUDP, false, 0)
+		for range 12 {
+			now += second
+			h.Enter(now)
+			used, _ := h.lookup(&first.Client, now)
+			h.Observe(used, ClientSide, seg(ClientSide, 0), now)
+		}
+		now += 40 * second
+		for n := range uint32(flows - 1) {
+			if n%64 == 0 {
+				h.Enter(now)
+			}
+			if n%twoPackets == 0 {
+				talk(n+1, now)
+			} else {
+				h.establish(h.mustCreate(t, now, newFlow(header.ProtoTCP, false, n+1)), now)
+			}
+		}
+		now += 13 * second
+		h.Enter(now)
+		for left := int(tb.positions()); left > 0; {
+			n, _ := h.Sweep(now, left)
+			left -= n
+		}
+		f := newFlow(header.ProtoTCP, false, flows+5)
+		if _, s := h.Create(now, &f); s != Created {
+			t.Fatalf("Create: %v", s)
+		}
+		if r, _ := h.lookup(&first.Client, now); r == 0 {
+			t.Fatalf("round %d: the flow that was used most is gone", round)
 		}
 	}
 }
@@ -180,36 +252,52 @@ func TestEstablishedFirst(t *testing.T) {
 // BenchmarkFullTable is what a new flow costs in a full table, by what gives way: the median, and
 // the slowest of a hundred.
 func BenchmarkFullTable(b *testing.B) {
-	const flows = 1_048_000
 	for _, p := range parts {
-		for _, recovered := range []bool{false, true} {
-			b.Run(fmt.Sprintf("%s, recovered %v", p.name, recovered), func(b *testing.B) {
-				give := func(n uint32) bool { return p.give(n, flows) }
-				_, h := fullTable(b, flows, ShedClosed, give, recovered)
-				now, n, examined := bootTime+givesWayAge, uint32(flows), 0
-				var took []time.Duration
-				for b.Loop() {
-					if len(took) == flows/1000 {
-						continue // so many that the part which gives way is what it was
-					}
-					if now += Time(time.Microsecond); n%32 == 0 {
-						h.Enter(now)
-					}
-					f := newFlow(header.ProtoTCP, false, n)
-					n++
-					start := time.Now()
-					r, s := h.Create(now, &f)
-					took = append(took, time.Since(start))
-					if examined += h.hunt.examined(); s == Created {
-						h.establish(r, now)
-					}
+		for _, of := range givesWay {
+			for _, recovered := range []bool{false, true} {
+				if p.name == "1 % scattered" || of.kind == ShedClosed {
+					name := fmt.Sprintf("%s, %v, recovered %v", p.name, of.kind, recovered)
+					b.Run(name, func(b *testing.B) { benchFullTable(b, p, of.kind, recovered) })
 				}
-				slices.Sort(took)
-				b.ReportMetric(0, "ns/op")
-				b.ReportMetric(float64(took[len(took)/2].Nanoseconds()), "ns/p50")
-				b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds()), "ns/p99")
-				b.ReportMetric(float64(examined)/float64(len(took)), "records/create")
-			})
+			}
 		}
 	}
+}
+
+func benchFullTable(b *testing.B, p part, kind Shed, recovered bool) {
+	const flows = 1_048_000
+	give := func(n uint32) bool { return p.give(n, flows) }
+	memory := func(size int64) []byte { return benchMemory(b, size) }
+	_, h := fullTable(b, memory, flows, kind, give, recovered)
+	now, n, examined := bootTime+givesWayAge, uint32(flows), 0
+	h.MakeRings()
+	create := func() time.Duration {
+		if now += Time(time.Microsecond); n%32 == 0 {
+			h.Enter(now)
+		}
+		f := newFlow(header.ProtoTCP, false, n)
+		n++
+		start := time.Now()
+		r, s := h.Create(now, &f)
+		took := time.Since(start)
+		if examined += h.hunt.examined(); s == Created {
+			h.establish(r, now)
+		}
+		return took
+	}
+	for range flows / 1000 {
+		create() // not measured: the backends' counters of a recovered table are touched for the first time
+	}
+	examined = 0
+	var took []time.Duration
+	for b.Loop() {
+		if len(took) < flows/1000 { // so many that the part which gives way is what it was
+			took = append(took, create())
+		}
+	}
+	slices.Sort(took)
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(float64(took[len(took)/2].Nanoseconds()), "ns/p50")
+	b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds()), "ns/p99")
+	b.ReportMetric(float64(examined)/float64(len(took)), "records/create")
 }

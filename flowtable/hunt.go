@@ -12,16 +12,16 @@ import (
 //
 //	probe a group of records           expired flows, and any that no ring has
 //	kind by kind, in the order:
-//	    the oldest of it in a ring     ours, then another handle's
+//	    the oldest of it in a ring     a dead process's, then ours, then another handle's
 //	    or among the probed ones
 //	    or probe on, if by the counters there are enough of the kind to find one
 //	probe on for any that gives way
 //
-// Rings do not have all flows: none that this process has recovered, none that became idle, and not
-// those that were lost when a ring was full. Records are probed at random, a group at a time, so
-// that the cache misses of a group overlap, and neither the order in the table nor who knows it
-// makes a difference. A table whose records are all in reach of the probes is searched in order
-// instead, to the end.
+// Rings do not have all flows: not those that were lost when a ring was full, for which there was
+// no entry when a dead process's flows were taken over, or which the sweep has not passed since
+// they became idle. Records are probed at random, a group at a time, so that the cache misses of
+// a group overlap, and neither the order in the table nor who knows it makes a difference. A
+// table whose records are all in reach of the probes is searched in order instead, to the end.
 //
 // One search examines no more records than maxExamined. A Create makes two at most: at the
 // half-open cap (shedHalfOpen), and in the full table (shed).
@@ -153,15 +153,15 @@ func (h *Handle) shed(a *arena, now Time) bool {
 func (h *Handle) shedKind(a *arena, kind Shed, v *victim, now ticks, resting bool) bool {
 	f := family(a.v6)
 	c := noCandidate
-	if kind >= firstRing && kind < firstRing+numRings && (kind == ShedReset || h.liveOf(f, kind) > 0) {
+	if kind >= firstRing && (kind == ShedReset || h.liveOf(f, kind) > 0) {
 		c = h.oldest(a, kind, now)
-		if !c.found() && v.kind > kind && !resting {
+		if !c.found() && kind <= ShedHalfOpen && v.kind > kind && !resting {
 			for h.likely(f, kind) && v.kind > kind && h.hunt.probes > 0 {
 				h.probe(a, now, v)
 			}
 		}
 	}
-	if v.kind <= kind && (!c.found() || now.since(v.meta.seen()) > c.age(now)) {
+	if first := c.victim; v.kind <= kind && first.weigh(v.record, v.meta, v.kind, now) {
 		c = candidate{victim: *v, a: a}
 		*v = victim{kind: shedNever}
 	}
@@ -216,87 +216,6 @@ func (h *Handle) draw(a *arena) []uint32 {
 	return u.group[:]
 }
 
-// oldest returns the oldest flow of a kind that our ring has, or if it has none, another's.
-func (h *Handle) oldest(a *arena, kind Shed, now ticks) candidate {
-	least := int32(0)
-	if kind == ShedReset {
-		least = resetGrace
-	}
-	if r := h.rings[family(a.v6)][kind-firstRing]; r != nil {
-		if c := h.peek(r, a, kind, now, least); c.found() {
-			return c
-		}
-	}
-	for range min(otherRings, int(h.t.watermark.Load())-1) {
-		if c := h.peekOther(a, kind, now, least); c.found() {
-			return c
-		}
-		h.nextDonor()
-	}
-	return noCandidate
-}
-
-// peekOther returns the oldest flow of a kind that the donor's ring has.
-func (h *Handle) peekOther(a *arena, kind Shed, now ticks, least int32) candidate {
-	if h.hunt.donor == h.id || h.hunt.donor >= int(h.t.watermark.Load()) {
-		h.nextDonor()
-	}
-	if h.hunt.donor != h.id {
-		if r := h.t.ringAt(h.hunt.donor, family(a.v6), kind); r != nil {
-			return h.peek(r, a, kind, now, least)
-		}
-	}
-	return noCandidate
-}
-
-// nextDonor goes on to the next participant that is not this one, if there is another.
-func (h *Handle) nextDonor() {
-	n := int(h.t.watermark.Load())
-	u := &h.hunt
-	if u.donor = (u.donor + 1) % n; u.donor == h.id {
-		u.donor = (u.donor + 1) % n
-	}
-}
-
-// peek returns the oldest flow in a ring that is of its kind and at least so many ticks old, and
-// drops the entries before it that are not what they were.
-func (h *Handle) peek(r *ring, a *arena, kind Shed, now ticks, least int32) candidate {
-	head, from, to := r.bounds(r == h.rings[family(a.v6)][kind-firstRing])
-	found, first := noCandidate, from
-	stride, run, young := uint64(1), 0, 0
-	for n := 0; n < ringWindow && from < to && h.hunt.entries > 0; n++ {
-		if ahead := from + ringAhead*stride; ahead < to {
-			prefetch.Read((*byte)(unsafe.Pointer(a.flow(r.entry(ahead) & (1<<a.indexBits - 1)))))
-		}
-		h.hunt.entries--
-		i, m, ok := a.still(r.entry(from), kind)
-		if !ok {
-			if run++; run >= ringRun && run%8 == 0 {
-				stride *= 2
-			}
-			if from += stride; young == 0 {
-				first = from
-			}
-			continue
-		}
-		if now.since(m.seen()) >= least {
-			if h.t.lifetimes.expired(m, now) {
-				kind = ShedExpired
-			}
-			found = candidate{victim{i, m, kind}, a, r, from}
-			break
-		}
-		if young++; young > ringYoung {
-			break
-		}
-		from++
-	}
-	if first = min(first, to); first > head {
-		r.head.CompareAndSwap(head, first)
-	}
-	return found
-}
-
 // shedHalfOpen makes room under the half-open cap: it ends the oldest half-open flow that it finds,
 // of either family, unless all are young.
 func (h *Handle) shedHalfOpen(a *arena, now Time) bool {
@@ -324,8 +243,10 @@ func (h *Handle) oldestHalfOpen(a *arena, now ticks) candidate {
 	best := noCandidate
 	arenas := [2]*arena{a, h.arena(!a.v6)}
 	for _, a := range arenas {
-		if r := h.rings[family(a.v6)][ShedHalfOpen-firstRing]; r != nil {
-			best.orOlder(h.peek(r, a, ShedHalfOpen, now, capGrace), now)
+		for _, r := range h.nearRings(a, ShedHalfOpen) {
+			if r != nil {
+				best.orOlder(h.peek(r, a, ShedHalfOpen, now, capGrace), now)
+			}
 		}
 	}
 	others := otherRings

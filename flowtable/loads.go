@@ -26,9 +26,10 @@ const counted = 1 << 63
 
 // Loads returns how many connections each backend has, by the index of its BackendRef: flows that
 // are live and not over (LAST_ACK, TIME_WAIT, closed). A connection that was reset does not count
-// until a later packet clears the reset. A flow of an earlier process counts from its Bind or Adopt
-// on. An expired flow counts until it is swept. A flow towards a backend that is gone counts at its
-// index, even if that index belongs to another backend now. Only the table writes the loads.
+// until a later packet clears the reset, and one that both sides have closed not until both have
+// sent data since. A flow of an earlier process counts from its Bind or Adopt on. An expired flow
+// counts until it is swept. A flow towards a backend that is gone counts at its index, even if that
+// index belongs to another backend now. Only the table writes the loads.
 func (t *Table) Loads() []atomic.Int32 { return t.loads }
 
 func (t *Table) loadOf(owner uint64) *atomic.Int32 { return &t.loads[owner&(MaxBackends-1)] }
@@ -36,8 +37,12 @@ func (t *Table) loadOf(owner uint64) *atomic.Int32 { return &t.loads[owner&(MaxB
 // over reports whether the connection has ended on both sides.
 func (s State) over() bool { return s >= LastAckClient && s <= Closed }
 
-// counts reports whether a flow in this condition counts as a connection of its backend.
-func (m meta) counts() bool { return m.live() && !m.state().over() && !m.reset() }
+// counts reports whether a flow in this condition counts as a connection of its backend. Where both
+// sides have sent a FIN and one has taken it back, it does not: what did that may be forged, or a
+// retransmission.
+func (m meta) counts() bool {
+	return m.live() && !m.state().over() && !m.reset() && (m.state() == Established || !m.bothFins())
+}
 
 // bookPending counts a flow that is about to be live. No other handle has its owner word yet.
 func (t *Table) bookPending(f *Flow) {
@@ -68,30 +73,33 @@ func (t *Table) book(f *Flow) {
 	}
 }
 
-// assign gives a flow another owner, and its count to the new backend.
-func (t *Table) assign(f *Flow, service, backendRef uint32) {
+// assign gives a flow another owner, and its count to the new backend. Its charge ends if it is
+// another service's.
+func (t *Table) assign(a *arena, i, service, backendRef uint32) {
 	want := packOwner(service, backendRef)
-	for {
+	for f := a.flow(i); ; {
 		o := f.owner.Load()
-		if o&^counted == want {
+		if o&^ownerFlags == want {
 			return
 		}
-		if o&counted == 0 {
-			if f.owner.CompareAndSwap(o, want) {
-				return
-			}
-			continue
+		next, left := want, o&charges
+		if serviceOf(o) == service {
+			next, left = next|left, 0
 		}
-		next := want
-		if backendRef != 0 {
+		if o&counted != 0 && backendRef != 0 {
 			next |= counted
 			t.loadOf(next).Add(1)
 		}
 		if f.owner.CompareAndSwap(o, next) {
-			t.loadOf(o).Add(-1)
+			if o&counted != 0 {
+				t.loadOf(o).Add(-1)
+			}
+			if left != 0 {
+				t.refund(a, i, o)
+			}
 			return
 		}
-		if backendRef != 0 {
+		if next&counted != 0 {
 			t.loadOf(next).Add(-1)
 		}
 	}
@@ -103,7 +111,7 @@ func (t *Table) assign(f *Flow, service, backendRef uint32) {
 // next packet sees the old number and binds again.
 func (h *Handle) Bind(r Ref, binding, service, backendRef uint32, nhBackend, nhClient uint16) {
 	f := h.Flow(r)
-	h.t.assign(f, service, backendRef)
+	h.t.assign(h.arena(r&refV6 != 0), r.index(), service, backendRef)
 	h.t.book(f)
 	f.BindHops(binding, nhBackend, nhClient)
 }

@@ -18,7 +18,7 @@ func TestLoadsIndex(t *testing.T) {
 	for _, index := range []uint32{0, 1, services.MaxBackends - 1} {
 		n := newFlow(header.ProtoUDP, false, index)
 		n.BackendRef = uint32(services.MakeBackendRef(index, 4095))
-		n.Service = math.MaxInt32
+		n.Service = 1<<28 - 1
 		r := h.mustCreate(t, bootTime, n)
 		if got := tb.Loads()[index].Load(); got != 1 {
 			t.Errorf("backend %d has a load of %d, want 1", index, got)
@@ -367,7 +367,8 @@ func TestLoadsOneFlow(t *testing.T) {
 		changes = 200_000
 	}
 	tb, h := testTable(t, 10, 0)
-	f := h.Flow(h.mustCreate(t, bootTime, newFlow(header.ProtoUDP, false, 1)))
+	r := h.mustCreate(t, bootTime, newFlow(header.ProtoUDP, false, 1))
+	f := h.Flow(r)
 	seed := testSeed(t)
 	var wg sync.WaitGroup
 	for w := range hammerWorkers {
@@ -376,7 +377,7 @@ func TestLoadsOneFlow(t *testing.T) {
 			for range changes {
 				switch rnd.IntN(3) {
 				case 0:
-					tb.assign(f, 7, uint32(rnd.IntN(3)))
+					tb.assign(h.arena(false), r.index(), 7, uint32(rnd.IntN(3)))
 					tb.book(f)
 				case 1:
 					tb.book(f)

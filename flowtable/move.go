@@ -32,10 +32,12 @@ type mover struct {
 	now   ticks
 	force bool
 	rec   *Recovery
+	found finder // of the family that is moved
 }
 
 // family moves the flows of one arena.
 func (m *mover) family(from, to *arena) error {
+	m.found = finder{}
 	for _, first := range [2]bool{true, false} {
 		for i := uint32(1); i <= from.records && from.flows != 0; i++ {
 			w := from.flow(i).load()
@@ -47,6 +49,7 @@ func (m *mover) family(from, to *arena) error {
 			}
 		}
 	}
+	m.h.t.leftover[family(to.v6)] = m.found.rings(m.now)
 	return nil
 }
 
@@ -71,6 +74,7 @@ func (m *mover) flow(from, to *arena, i uint32) error {
 			live := &m.h.t.recovered[family(to.v6)]
 			live[None]++
 			live[w.state()]++
+			m.found.note(m.h.t, to, at, w)
 			return nil
 		}
 		to.flow(at).meta.Store(0) // the next flow gets the record

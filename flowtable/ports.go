@@ -40,6 +40,10 @@ const (
 	portsAtOnce  = 8 // whose buckets are prefetched together
 )
 
+// Probed returns how many ports the last Create has probed: one, where ports are not short. Each is
+// a cache miss, of which portsAtOnce overlap.
+func (h *Handle) Probed() int { return h.probed }
+
 // portSearch is the choice of a source port for a pending flow, by the commit of its
 // reply key. It takes, in this order:
 //
@@ -138,6 +142,7 @@ func (h *Handle) fetchPorts(a *arena, n *NewFlow, first int) {
 
 // probe tries one port.
 func (ps *portSearch) probe(h *Handle, port uint16, wake bool) (hash uint64, s Status) {
+	h.probed++
 	k := &ps.reply
 	k.ports = ps.n.replyPorts(port)
 	hash = h.secret.hash(ps.a.v6, k)

@@ -87,18 +87,20 @@ func (s *HashKey) both(a *arena, i uint32) (hs hashes) {
 func (t *Table) recoverArena(a *arena, now ticks, rec *Recovery) {
 	clear(a.buckets)
 	h := &Handle{t: t, secret: &t.secret}
-	last := uint32(0)
+	last, d := uint32(0), finder{}
 	for i := uint32(1); i <= a.records && a.flows != 0; i++ {
 		f := a.flow(i)
-		if o := f.owner.Load(); o&counted != 0 {
-			f.owner.Store(o &^ counted) // loads begin at 0; Bind and Adopt count what lives
+		if o := f.owner.Load(); o&ownerFlags != 0 {
+			f.owner.Store(o &^ ownerFlags) // counts begin at 0; Bind, Adopt and Charge count what lives
 		}
 		if f.load().state() != None && h.recoverFlow(a, i, now, rec) {
 			last = i
+			d.note(t, a, i, f.load())
 		}
 	}
 	a.fresh.Store(last + 1)
 	t.refree(a, last)
+	t.leftover[family(a.v6)] = d.rings(now)
 }
 
 // recoverFlow makes the flow of one record live, or drops it.

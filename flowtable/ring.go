@@ -5,9 +5,16 @@ import (
 	"sync/atomic"
 )
 
-// ring holds flows of one family that give way as one kind, in the order in which they became of
-// that kind: the oldest first. A handle has one for each family and each kind that has rings
-// (ringOf), and pushes what it makes or changes itself. Any handle may take from it.
+// ring holds flows of one family that give way as one kind. A handle has one for each family and
+// each kind, and any handle may take from it. By kind, what is pushed, and in which order:
+//
+//	closed, reset, unreplied, half-open  what the handle makes or changes, as it becomes of the kind
+//	                                     (ringOf): the oldest first
+//	settled, unconfirmed, idle           what its sweep passes while the table is nearly full
+//	                                     (survey.go): in the table's order. Settled flows are
+//	                                     half-open, and what became established is not between them.
+//
+// Those of the first four kinds that a dead process left are in the table's rings (Table.leftover).
 //
 // A ring is a hint. It is lossy: when it is full, the newest entry replaces the oldest. And an
 // entry is no proof: its flow may have changed or ended since, and its record may be another flow's
@@ -38,19 +45,25 @@ type ring struct {
 // cap allows (ringEntries), as a flood may come to one worker alone: the oldest flow of a ring that
 // has lost some would be one of the newest. The others hold the newest part of the table, all
 // together: what is older is found by probes. By default rings cost 1.3 MB for each worker, and at
-// most 0.4 bytes per flow of the table.
+// most 0.8 bytes per flow of the table.
 const (
 	ringShare  = 32
 	minEntries = 64 // of one ring
-	firstRing  = ShedClosed
-	numRings   = 4 // ShedClosed to ShedHalfOpen
+
+	// A kind's ring is number kind - firstRing of a handle's; those of the kinds that are noted as
+	// they are made come first.
+	firstRing   = ShedClosed
+	madeRings   = 4 // ShedClosed to ShedHalfOpen
+	settledRing = int(NumSheds - firstRing)
+	numRings    = settledRing + 1
 )
 
 // ShareRings says how many handles will make flows: each has that part of the rings. Without it
 // each has rings of full size. It must be called before any handle makes a flow.
 func (t *Table) ShareRings(workers int) { t.workers = uint32(min(max(workers, 1), MaxHandles)) }
 
-// ringOf returns the kind whose ring a flow in this condition is in, or shedNever.
+// ringOf returns the kind in whose ring a flow in this condition is noted when it gets into it, or
+// shedNever.
 func ringOf(m meta) Shed {
 	switch s := m.state(); {
 	case s == SynSeen || s == SynRecv:
@@ -68,28 +81,56 @@ func ringOf(m meta) Shed {
 // note remembers a flow that has just become one of a kind that has rings. The handle must be
 // online, and the ref of its batch: then the record is that flow's, also if it has ended since.
 func (h *Handle) note(a *arena, i uint32, kind Shed) {
-	r := h.rings[family(a.v6)][kind-firstRing]
+	h.pushTo(int(kind-firstRing), a, i)
+}
+
+// pushTo pushes a flow to one of our rings.
+func (h *Handle) pushTo(n int, a *arena, i uint32) {
+	r := h.rings[family(a.v6)][n]
 	if r == nil {
-		r = h.makeRing(a, kind)
+		r = h.makeRing(a, n)
 	}
 	r.push(i | a.flow(i).sum<<a.indexBits)
 	h.pushed = true
 }
 
-// makeRing gives a handle a ring that it has not needed before: most participants are readers, and
-// need none. It stays when the handle is closed, for the next owner of its place.
-func (h *Handle) makeRing(a *arena, kind Shed) *ring {
-	shared := &h.p.rings[family(a.v6)][kind-firstRing]
+// MakeRings allocates and touches the memory of all rings, for a handle that will make flows: else
+// the first flow of each kind pays for it, milliseconds where the half-open cap is large. A reader
+// needs none.
+func (h *Handle) MakeRings() {
+	for f := range h.t.arenas {
+		a := &h.t.arenas[f]
+		if a.flows == 0 {
+			continue
+		}
+		for n, r := range h.rings[f] {
+			if r == nil {
+				r = h.makeRing(a, n)
+			}
+			if r.next == 0 {
+				for i := range r.entries {
+					r.entries[i].Store(0)
+				}
+			}
+		}
+	}
+}
+
+// makeRing gives a handle a ring that it has not had before. It stays when the handle is closed,
+// for the next owner of its place.
+func (h *Handle) makeRing(a *arena, n int) *ring {
+	shared := &h.p.rings[family(a.v6)][n]
 	r := shared.Load()
 	if r == nil {
-		n := h.t.ringEntries(a, kind)
+		kind := firstRing + Shed(n)
+		entries := h.t.ringEntries(a, kind)
 		if kind != ShedHalfOpen { // a flood may come to one worker alone
-			n = (n + h.t.workers - 1) / h.t.workers
+			entries = (entries + h.t.workers - 1) / h.t.workers
 		}
-		r = &ring{entries: make([]atomic.Uint32, max(minEntries, n))}
+		r = newRing(max(minEntries, entries))
 		shared.Store(r) // publishes the ring; pairs with the load in ringAt
 	}
-	h.rings[family(a.v6)][kind-firstRing] = r
+	h.rings[family(a.v6)][n] = r
 	return r
 }
 
@@ -106,9 +147,9 @@ func (t *Table) ringEntries(a *arena, kind Shed) uint32 {
 }
 
 // ringAt returns a participant's ring, or nil.
-func (t *Table) ringAt(id, f int, kind Shed) *ring {
-	return t.participants[id].rings[f][kind-firstRing].Load()
-}
+func (t *Table) ringAt(id, f, n int) *ring { return t.participants[id].rings[f][n].Load() }
+
+func newRing(entries uint32) *ring { return &ring{entries: make([]atomic.Uint32, entries)} }
 
 func (r *ring) push(entry uint32) {
 	r.entries[r.at].Store(entry)
@@ -148,7 +189,7 @@ func (r *ring) entry(position uint64) uint32 {
 }
 
 // still returns the record of an entry and its meta, and whether it is what the entry says: a live
-// flow of the ring's kind, with the same part of the sum.
+// flow in a state of the ring's kind, with the same part of the sum.
 //
 // The sum is loaded after a meta that is live. That meta was stored after the sum was (activate),
 // and a record that was live while this handle is online is not used again before it enters anew:
@@ -159,10 +200,21 @@ func (a *arena) still(entry uint32, kind Shed) (i uint32, m meta, ok bool) {
 		return 0, 0, false
 	}
 	f := a.flow(i)
-	if m = f.load(); !m.live() || ringOf(m) != kind {
+	if m = f.load(); !m.live() || !m.of(kind) {
 		return i, m, false
 	}
 	return i, m, f.sum<<a.indexBits == entry&^(1<<a.indexBits-1)
+}
+
+// of reports whether a flow in this condition is of a kind, or may become so with time.
+func (m meta) of(kind Shed) bool {
+	switch kind {
+	case ShedUnconfirmed:
+		return m.state() == Unconfirmed
+	case ShedIdle:
+		return m.state() == UDPAssured
+	}
+	return ringOf(m) == kind
 }
 
 func indexBits(records uint32) uint { return uint(bits.Len32(records)) }

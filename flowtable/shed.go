@@ -9,7 +9,7 @@ type Shed uint8
 const (
 	ShedExpired     Shed = iota // expired; the sweep ends these
 	ShedClosed                  // TCP, closed or in TIME_WAIT
-	ShedReset                   // TCP, open or closing, and an RST was the last packet
+	ShedReset                   // TCP, open or closing, and an RST was the last packet, or both sides sent a FIN
 	ShedUnreplied               // UDP without a reply, or without a packet of the client after it
 	ShedHalfOpen                // TCP, the client has not acknowledged
 	ShedUnconfirmed             // SCTP, acknowledged, but the backend has not sent since
@@ -59,6 +59,12 @@ func (t *Table) shedOf(m meta, now ticks) Shed {
 		return kind
 	}
 	switch m.state() {
+	case Established, FinClient, FinBackend:
+		// Idle for a second, with two FINs: more likely over than not. It is found by probes only:
+		// packets that refresh it would make it a young entry at the head of a ring.
+		if m.bothFins() && now.since(m.seen()) >= resetGrace {
+			return ShedReset
+		}
 	case Unconfirmed:
 		if now.since(m.seen()) >= halfOpenGrace {
 			return ShedUnconfirmed
@@ -99,6 +105,9 @@ func (h *Handle) moved(r Ref, before, after meta) {
 	}
 	if before.counts() != after.counts() {
 		h.t.book(h.Flow(r))
+	}
+	if before.charges() != after.charges() {
+		h.t.bookCharge(h.arena(r&refV6 != 0), r.index(), h.now)
 	}
 	if kind := ringOf(after); kind != shedNever && kind != ringOf(before) {
 		h.note(h.arena(r&refV6 != 0), r.index(), kind)

@@ -107,7 +107,7 @@ const (
 	finish  move = 1 << 8  // remember the client's FIN until the backend sends
 	confirm move = 1 << 9  // the backend sends: the client's packets were genuine
 	prove   move = 1 << 10 // only if the segment proves that the connection is established
-	restore move = 1 << 11 // data of the side that sent the FIN: Established, and remember the FIN
+	restore move = 1 << 11 // data of the side that sent a FIN take the FIN back (restored)
 )
 
 // moves is the state machine: moves[state][side][class]. A packet without an entry leaves the flow
@@ -142,9 +142,10 @@ const (
 // that has closed its direction sends no new data, and an end that has sent or accepted an RST
 // nothing at all. So:
 //
-//   - Data of the side that sent the FIN takes the flow back to Established. The FIN is remembered,
-//     as the data may have been overtaken by it: then the other side's FIN leads to LastAck. Once
-//     both sides have sent FIN, each packet refreshes the flow, and none takes the FINs back.
+//   - Data of a side that sent a FIN takes that FIN back. It is remembered, as the data may have
+//     been overtaken by it, or be a retransmission: on an Established connection the other side's
+//     FIN leads to LastAck then, and where both sides have sent one the flow gives way while it is
+//     idle (bothFins), but has the timeout of the state.
 //   - An RST changes no state, but starts a shorter timer (RFC 7857 section 2.2), which no packet
 //     refreshes until one shows that the connection lives on (outlives).
 //
@@ -238,6 +239,10 @@ func makeMoves() (m [NumStates][2][numClasses]move) {
 		both(s, classACK, move(s)|refresh)
 		both(s, classFIN, move(s)|refresh)
 	}
+	for _, s := range []State{LastAckClient, LastAckBackend, TimeWaitClient, TimeWaitBackend} {
+		m[s][ClientSide][classACK] |= restore
+		m[s][ReplySide][classACK] |= restore
+	}
 	return m
 }
 
@@ -287,7 +292,7 @@ func (m meta) observe(from Side, s Segment, isn uint32, now ticks) meta {
 		return m // the same SYN-ACK again: with the SYN before it, it would hold the flow
 	}
 	if mv&restore != 0 && s.Data {
-		return m.withState(Established).at(now)&^metaNotes | finOf(from)
+		return m.restored(from).at(now)
 	}
 	return m.take(mv, from, now)
 }
@@ -395,6 +400,33 @@ func (m meta) outlives(from Side, s *Segment, now ticks) bool {
 
 // finOf returns the note that a side sent a FIN and data after it.
 func finOf(from Side) meta { return metaFinClient << from }
+
+// restored returns m after data of a side that has sent a FIN. The other side's FIN, if it has sent
+// one, stands until its own data.
+func (m meta) restored(from Side) meta {
+	next, fins := Established, m&metaFins|finOf(from)
+	if m.state() >= LastAckClient {
+		next = finStates[from^1]
+	}
+	return m.withState(next)&^metaNotes | fins
+}
+
+// finStates are the states of a connection that one side has closed.
+var finStates = [2]State{ClientSide: FinClient, ReplySide: FinBackend}
+
+// bothFins reports whether both sides of a connection that is open have sent a FIN, and one of them
+// data after it, or both have.
+func (m meta) bothFins() bool {
+	switch m.state() {
+	case Established:
+		return m&metaFins == metaFins
+	case FinClient:
+		return m&metaFinBackend != 0
+	case FinBackend:
+		return m&metaFinClient != 0
+	}
+	return false
+}
 
 // otherFin returns the state after a FIN of a side on an Established connection whose other side
 // has sent one as well.

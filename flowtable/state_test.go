@@ -23,10 +23,10 @@ Unconfirmed         .    r    r    f    .    a    R               .    ES   ES  
 Established         .    r    r    FC   .    a    R               .    r    r    FB   A    .    R
 FinClient           .    r    ESc  r    .    a    R               .    r    r    LC   A    .    R
 FinBackend          .    r    r    LB   .    a    R               .    r    ESb  r    A    .    R
-LastAckClient       .    TC   TC   r    .    .    R               .    r    r    r    .    .    R
-LastAckBackend      .    r    r    r    .    .    R               .    TB   TB   r    .    .    R
-TimeWaitClient      .    r    r    r    .    .    .               .    r    r    r    .    .    .
-TimeWaitBackend     .    r    r    r    .    .    .               .    r    r    r    .    .    .
+LastAckClient       .    TC   FBc  r    .    .    R               .    r    FCb  r    .    .    R
+LastAckBackend      .    r    FBc  r    .    .    R               .    TB   FCb  r    .    .    R
+TimeWaitClient      .    r    FBc  r    .    .    .               .    r    FCb  r    .    .    .
+TimeWaitBackend     .    r    FBc  r    .    .    .               .    r    FCb  r    .    .    .
 Closed              .    .    .    .    .    .    .               .    .    .    .    SR   .    .
 `
 
@@ -42,7 +42,7 @@ var stateByName = map[string]State{
 	"FinBackend": FinBackend, "LastAckClient": LastAckClient, "LastAckBackend": LastAckBackend,
 	"TimeWaitClient": TimeWaitClient, "TimeWaitBackend": TimeWaitBackend, "Closed": Closed,
 	"SR": SynRecv, "UN": Unconfirmed, "UNf": Unconfirmed, "ES": Established, "FC": FinClient, "FB": FinBackend,
-	"ESc": Established, "ESb": Established,
+	"ESc": Established, "ESb": Established, "FCb": FinClient, "FBc": FinBackend,
 	"LC": LastAckClient,
 	"LB": LastAckBackend, "TC": TimeWaitClient, "TB": TimeWaitBackend, "CL": Closed,
 }
@@ -150,13 +150,13 @@ func testCell(t *testing.T, name string, state State, proto uint8, side Side, s 
 		if again := got.observe(side, s, testISN, now+25); again != got.at(now+25) {
 			t.Errorf("%s: a second FIN does not refresh", name)
 		}
-	case "ESc":
-		if got != m.withState(Established).at(now)|metaFinClient {
-			differ("ESTABLISHED with the client's FIN")
+	case "ESc", "FBc":
+		if got != m.withState(stateByName[want]).at(now)|metaFinClient {
+			differ(stateByName[want].String() + " with the client's FIN")
 		}
-	case "ESb":
-		if got != m.withState(Established).at(now)|metaFinBackend {
-			differ("ESTABLISHED with the backend's FIN")
+	case "ESb", "FCb":
+		if got != m.withState(stateByName[want]).at(now)|metaFinBackend {
+			differ(stateByName[want].String() + " with the backend's FIN")
 		}
 	default:
 		if got != m.withState(stateByName[want]).at(now) {
@@ -256,8 +256,12 @@ func forbidden(m, n meta, side Side, s *Segment, now ticks) string {
 		return "the client's FIN was taken back"
 	case from == FinBackend && to == Established && (side != ReplySide || !s.Data || fin || n&metaFinBackend == 0):
 		return "the backend's FIN was taken back"
-	case from >= LastAckClient && from <= TimeWaitBackend && to < from:
+	case from >= LastAckClient && from <= TimeWaitBackend && to < from &&
+		(!s.Data || rst || syn || fin || to != finStates[side^1] || n&finOf(side) == 0):
 		return "a connection that both ends closed is open"
+	case from >= FinClient && from <= TimeWaitBackend && to > SynRecv && to < LastAckClient && to != from &&
+		m&metaFins&^n != 0:
+		return "a FIN was forgotten"
 	case from == Established && fin && !rst && !syn && !m.reset() && side == ReplySide && m&metaFinClient != 0 &&
 		to != LastAckClient:
 		return "the client's FIN was forgotten"
@@ -460,7 +464,8 @@ func TestTimeouts(t *testing.T) {
 			want time.Duration
 		}{{"default", d, c.d}, {"rfc", rfc, c.rfc}} {
 			t.Run(c.name+"/"+profile.name, func(t *testing.T) {
-				tb, h := testTableOf(t, Config{IPv4Flows: 1000, HalfOpen: 1001, Timeouts: profile.t})
+				tb, h := testTableOf(t, Config{IPv4Flows: 1000, HalfOpen: 1001, Timeouts: profile.t,
+					HashKey: testKey}) // by chance another key fills a chain, and a flow finds no place
 				var flows []NewFlow
 				for i := range uint32(1000) {
 					n := newFlow(c.proto, false, i)
@@ -608,6 +613,51 @@ func TestBlindFIN(t *testing.T) {
 			if got, _ := h.lookup(&n.Client, now); got != r {
 				t.Fatalf("side %d: gone, though the side that sent a FIN sent data after it", by)
 			}
+		}
+	}
+}
+
+// One side has closed, and FINs that the other did not send make the connection look over. Data of
+// the other take it back, and of the first side as well if its FIN was forged, too.
+func TestBlindFINs(t *testing.T) {
+	for by := range Side(2) {
+		for _, genuine := range []bool{true, false} { // the FIN of the first side
+			tb, h := testTable(t, 10, 0)
+			n := newFlow(header.ProtoTCP, false, 1)
+			r := h.mustCreate(t, bootTime, n)
+			h.establish(r, bootTime)
+			now, want, life := bootTime, finStates[by^1], 299*second
+			if !genuine {
+				want, life = Established, 7000*second
+			}
+			for range 3 {
+				h.Observe(r, by^1, seg(by^1, tcpFIN|tcpACK), now)
+				h.Observe(r, by, seg(by, tcpFIN|tcpACK), now+second)
+				h.Observe(r, by^1, seg(by^1, tcpACK), now+2*second) // of data before the FIN
+				if s := h.Flow(r).State(); s < LastAckClient || s > TimeWaitBackend {
+					t.Fatalf("side %d: %v after both FINs and an ACK", by, s)
+				}
+				now += 3 * second
+				h.Observe(r, by, seg(by, tcpACK|tcpPSH), now)
+				if !genuine {
+					h.Observe(r, by^1, seg(by^1, tcpACK|tcpPSH), now)
+				}
+				h.Observe(r, by^1, seg(by^1, tcpACK), now)
+				if s := h.Flow(r).State(); s != want || h.Closing(r) {
+					t.Fatalf("side %d: %v after data, want %v", by, s, want)
+				}
+				if kind := tb.shedOf(h.Flow(r).load(), now.ticks()+9); kind != shedNever {
+					t.Errorf("side %d: gives way as %v, though it is in use", by, kind)
+				}
+				if kind := tb.shedOf(h.Flow(r).load(), now.ticks()+10); kind != ShedReset {
+					t.Errorf("side %d: idle for a second, it gives way as %v, want as if reset", by, kind)
+				}
+				now += life
+				if got, _ := h.lookup(&n.Client, now); got != r {
+					t.Fatalf("side %d: gone, though the side that sent a FIN sent data after it", by)
+				}
+			}
+			validate(t, tb)
 		}
 	}
 }

@@ -15,7 +15,7 @@ const sweepPeriod = 5 * time.Second
 const (
 	sweepRecords = 4096
 	sweepChunk   = 128
-	sweepEnds    = 256
+	sweepEnds    = 128
 )
 
 // SweepQuota returns how many records all workers together must sweep for the
@@ -120,10 +120,16 @@ func (h *Handle) Sweep(now Time, max int) (examined, expired int) {
 
 // sweep ends the expired ones of records [first, end) and returns how many.
 func (h *Handle) sweep(a *arena, first, end uint32, now ticks) (expired int) {
-	e := &h.endings
+	e, nearlyFull := &h.endings, h.t.nearlyFull(a)
 	for i := first; i < end; i++ {
 		m := a.flow(i).load()
-		if !m.live() || !h.t.lifetimes.expired(m, now) {
+		if !m.live() {
+			continue
+		}
+		if !h.t.lifetimes.expired(m, now) {
+			if nearlyFull {
+				h.survey(a, i, m, now)
+			}
 			continue
 		}
 		if e.add(h, a, i, m); e.n == endingsSize {

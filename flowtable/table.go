@@ -14,7 +14,10 @@ type Config struct {
 	IPv4Flows, IPv6Flows uint32
 	// HalfOpen is how many flows of both families may be half-open; 0 is an eighth of all.
 	HalfOpen uint32
-	Timeouts Timeouts
+	// LimitSources is how many sources of limited services have room, each of 64 bytes; 0 is
+	// DefaultLimitSources.
+	LimitSources uint32
+	Timeouts     Timeouts
 	// HashKey is for tests that must repeat; zero takes a random one.
 	HashKey HashKey
 }
@@ -122,10 +125,13 @@ type Table struct {
 	watermark    atomic.Int32 // participants ever registered at once
 	participants [MaxHandles]participant
 	orphans      [MaxHandles]orphans
-	recovered    [2][16]int32 // live flows at Recover, by state
+	recovered    [2][16]int32        // live flows at Recover, by state
+	leftover     [2][madeRings]*ring // flows at Recover, by kind; nil if there were none
 	resting      resting
 	abandoned    abandoned
 	loads        []atomic.Int32
+	serviceUses  []serviceUse // by service
+	sources      *sources
 
 	mu      sync.Mutex // Register and Handle.Close
 	handles [MaxHandles]*Handle
@@ -170,6 +176,7 @@ func view(mem []byte, c *Config) (*Table, error) {
 	}
 	// Pages of loads that no backend uses are never touched.
 	t := &Table{mem: mem, halfOpen: int32(c.HalfOpen), loads: make([]atomic.Int32, MaxBackends)}
+	t.serviceUses, t.sources = make([]serviceUse, MaxServices), newSources(c.LimitSources)
 	t.lifetimes, _ = c.Timeouts.lifetimes() // checked
 	t.steady = t.lifetimes.steady()
 	t.udpIdle = ticksOf(c.Timeouts.UDPIdle)

@@ -282,8 +282,8 @@ func TestBytesPerFlow(t *testing.T) {
 		layout, tb := size, &Table{halfOpen: int32((c.c.IPv4Flows + c.c.IPv6Flows) / 8)}
 		tb.arenas[0].flows, tb.arenas[1].flows = c.c.IPv4Flows, c.c.IPv6Flows
 		for f := range tb.arenas {
-			for kind := firstRing; kind < firstRing+numRings && tb.arenas[f].flows > 0; kind++ {
-				size += 4 * int64(tb.ringEntries(&tb.arenas[f], kind))
+			for n := 0; n < numRings && tb.arenas[f].flows > 0; n++ {
+				size += 4 * int64(tb.ringEntries(&tb.arenas[f], firstRing+Shed(n)))
 			}
 		}
 		if got := float64(size) / (1 << 20); got > float64(c.most) {

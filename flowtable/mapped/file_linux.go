@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/internal/trusted"
 )
 
 // File is a locked file, and the memory that it is mapped to.
@@ -19,7 +21,7 @@ type File struct {
 // Open opens or makes the file that has the path, locks it against other processes
 // for as long as it is open, and maps size bytes of it. A file of another size is
 // emptied, and why is the reason; otherwise why is empty. It fails with ErrInUse if another
-// process has the file.
+// process has the file, and with a trusted.Refusal if others may write it or its directory.
 func Open(path string, size int64) (f *File, why string, err error) {
 	if f, err = Lock(path); err != nil {
 		return nil, "", err
@@ -93,7 +95,7 @@ const lockTries = 10
 // openLocked opens the file that has the path, and locks it.
 func openLocked(path string) (*os.File, error) {
 	for range lockTries {
-		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		f, err := trusted.OpenState(path, os.O_RDWR|os.O_CREATE)
 		if err != nil {
 			return nil, err
 		}
@@ -123,7 +125,7 @@ func lock(f *os.File, path string) (current bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	named, err := os.Stat(path)
+	named, err := os.Lstat(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
 	}

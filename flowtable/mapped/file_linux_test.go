@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"sluice.dev/sluice/internal/trusted"
 )
 
 func mustOpen(t *testing.T, path string, size int64) (*File, string) {
@@ -118,4 +120,30 @@ func TestFileOpenedAndRemoved(t *testing.T) {
 	}
 	wg.Wait()
 	t.Logf("opened %d times", opened.Load())
+}
+
+// TestOthersFile: a link, or a file that others may write, is not mapped, and what a link names
+// keeps its content.
+func TestOthersFile(t *testing.T) {
+	dir := t.TempDir()
+	path, victim := filepath.Join(dir, "table"), filepath.Join(dir, "victim")
+	if err := os.WriteFile(victim, []byte("content"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(victim, path); err != nil {
+		t.Fatal(err)
+	}
+	var refusal *trusted.Refusal
+	if _, _, err := Open(path, 8192); !errors.As(err, &refusal) {
+		t.Errorf("a link: %v", err)
+	}
+	if text, err := os.ReadFile(victim); err != nil || string(text) != "content" {
+		t.Errorf("what it names has now %d bytes, %v", len(text), err)
+	}
+	if err := errors.Join(os.Rename(victim, path), os.Chmod(path, 0o660)); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := Open(path, 8192); !errors.As(err, &refusal) {
+		t.Errorf("a file that its group may write: %v", err)
+	}
 }

@@ -14,8 +14,12 @@ import (
 // machine mostly forbid it (shmem_enabled: never); MADV_COLLAPSE works all the same.
 func TestHugePages(t *testing.T) {
 	const size = 8 << 20
-	path := filepath.Join("/dev/shm", fmt.Sprintf("sluice-test-%d", os.Getpid()))
-	f, _ := mustOpen(t, path, size)
+	dir, err := os.MkdirTemp("/dev/shm", "sluice-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	f, _ := mustOpen(t, filepath.Join(dir, "table"), size)
 	t.Cleanup(func() { f.Remove() })
 	at := uintptr(unsafe.Pointer(&f.Mem[0]))
 	if at%hugePage != 0 {

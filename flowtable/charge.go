@@ -1,0 +1,144 @@
+package flowtable
+
+import (
+	"sync/atomic"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+// The flags of the owner word, besides counted. Services with limits charge their flows: the
+// counts of a flow's source and of its service.
+//
+//	enrolled  the flow has stood, and its service has limits
+//	charged   it is in the count of its service
+//	sourced   it is in the count of its source, too
+//
+// The counts are exact by the protocol of counted (L1-L3): charged and sourced are set and cleared
+// in one compare-and-swap of the owner word; one is added before they are set and subtracted after
+// they are cleared; and after a swap of meta that changes whether an enrolled flow is charged, its
+// handle calls bookCharge.
+const (
+	enrolled   = 1 << 62
+	charged    = 1 << 61
+	sourced    = 1 << 60
+	charges    = enrolled | charged | sourced
+	ownerFlags = counted | charges
+)
+
+// MaxServices is how many services can have a count: numbers from it on have none.
+const MaxServices = 1 << 20
+
+// serviceUse is what a service has of its limits.
+type serviceUse struct {
+	flows atomic.Int32
+	_     uint32
+	due   atomic.Uint64 // of takeToken
+}
+
+// Rates are what the service of a flow allows in new connections a second; 0 is no limit.
+type Rates struct{ Source, Service uint32 }
+
+// Use is what is used of a limit: flows that stand, and when the allowance of new ones is whole
+// (Spent).
+type Use struct {
+	Flows uint32
+	Due   Time
+}
+
+// charges reports whether a flow in this condition is charged, if it is enrolled.
+func (m meta) charges() bool { return m.counts() && m.state().Stands() }
+
+// Charge is for a flow that has come to stand and whose service has limits: it counts from now on
+// until it ends, at its source and its service, and takes a token of each rate.
+func (h *Handle) Charge(r Ref, n Rates, now Time) {
+	a, i := h.arena(r&refV6 != 0), r.index()
+	f := a.flow(i)
+	o := f.owner.Load()
+	for o&enrolled == 0 {
+		if f.owner.CompareAndSwap(o, o|enrolled) {
+			break
+		}
+		o = f.owner.Load()
+	}
+	h.t.bookCharge(a, i, now)
+	service := serviceOf(o)
+	if n.Source != 0 {
+		h.t.sources.take(h.t.sourceOf(a, i, service), n.Source, now)
+	}
+	if u := h.t.serviceUse(service); n.Service != 0 && u != nil {
+		takeToken(&u.due, n.Service, now)
+	}
+}
+
+// Charged reports whether a flow is in the count of its service.
+func (h *Handle) Charged(r Ref) bool { return h.Flow(r).owner.Load()&charged != 0 }
+
+// SourceUse returns what a client's source has of a service's limits.
+func (t *Table) SourceUse(client *header.Addr, v6 bool, service uint32) Use {
+	flows, due := t.sources.count(t.sources.idOf(client, v6, service))
+	return Use{flows, due}
+}
+
+// ServiceUse returns what all clients have of a service's limits.
+func (t *Table) ServiceUse(service uint32) Use {
+	u := t.serviceUse(service)
+	if u == nil {
+		return Use{}
+	}
+	return Use{uint32(max(0, u.flows.Load())), Time(u.due.Load())}
+}
+
+// Table returns the table that the handle is of.
+func (h *Handle) Table() *Table { return h.t }
+
+func serviceOf(owner uint64) uint32 { return uint32(owner &^ ownerFlags >> 32) }
+
+func (t *Table) serviceUse(service uint32) *serviceUse {
+	if service >= MaxServices {
+		return nil
+	}
+	return &t.serviceUses[service]
+}
+
+func (t *Table) sourceOf(a *arena, i, service uint32) uint64 {
+	var client header.Tuple
+	a.tuple(i, ClientSide, &client)
+	return t.sources.idOf(&client.Src, a.v6, service)
+}
+
+// bookCharge charges an enrolled flow, or ends the charge, as its meta demands (L3).
+func (t *Table) bookCharge(a *arena, i uint32, now Time) {
+	for f := a.flow(i); ; {
+		want := f.load().charges()
+		o := f.owner.Load()
+		if o&enrolled == 0 || o&charged != 0 == want {
+			return
+		}
+		if !want {
+			if f.owner.CompareAndSwap(o, o&^(charged|sourced)) {
+				t.refund(a, i, o)
+			}
+			continue
+		}
+		next := o | charged
+		if t.sources.add(t.sourceOf(a, i, serviceOf(o)), now) {
+			next |= sourced
+		}
+		if u := t.serviceUse(serviceOf(o)); u != nil {
+			u.flows.Add(1)
+		}
+		if !f.owner.CompareAndSwap(o, next) {
+			t.refund(a, i, next)
+		}
+	}
+}
+
+// refund ends the charge of a flow whose owner word was o.
+func (t *Table) refund(a *arena, i uint32, o uint64) {
+	if o&sourced != 0 {
+		t.sources.sub(t.sourceOf(a, i, serviceOf(o)))
+	}
+	if u := t.serviceUse(serviceOf(o)); o&charged != 0 && u != nil {
+		u.flows.Add(-1)
+	}
+}

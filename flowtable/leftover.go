@@ -1,0 +1,45 @@
+package flowtable
+
+import (
+	"cmp"
+	"slices"
+)
+
+// finder collects the flows that a dead process left and that give way, so that a full table
+// admits new flows after a restart as fast as before: of each kind that is noted when a flow
+// becomes of it (ringOf), as many as the rings of all workers hold.
+type finder [madeRings][]found
+
+// found is a flow as an entry of a ring, and when it was last seen.
+type found struct {
+	entry uint32
+	seen  ticks
+}
+
+// note remembers a flow if it is of a kind that has rings.
+func (d *finder) note(t *Table, a *arena, i uint32, m meta) {
+	kind := ringOf(m)
+	if kind == shedNever {
+		return
+	}
+	if l := &d[kind-firstRing]; uint32(len(*l)) < max(minEntries, t.ringEntries(a, kind)) {
+		*l = append(*l, found{i | a.flow(i).sum<<a.indexBits, m.seen()})
+	}
+}
+
+// rings makes rings of what was found, oldest first.
+func (d *finder) rings(now ticks) (rings [madeRings]*ring) {
+	for k, l := range d {
+		if len(l) == 0 {
+			continue
+		}
+		slices.SortFunc(l, func(a, b found) int { return -cmp.Compare(now.since(a.seen), now.since(b.seen)) })
+		r := newRing(uint32(len(l)))
+		for _, f := range l {
+			r.push(f.entry)
+		}
+		r.tail.Store(r.next)
+		rings[k] = r
+	}
+	return rings
+}

@@ -1,0 +1,129 @@
+package flowtable
+
+import (
+	"unsafe"
+
+	"sluice.dev/sluice/nat/prefetch"
+)
+
+// oldest returns the oldest flow of a kind that a dead process left, or if it left none, that our
+// ring has, or if it has none, another's.
+func (h *Handle) oldest(a *arena, kind Shed, now ticks) candidate {
+	least := int32(0)
+	if kind == ShedReset {
+		least = resetGrace
+	}
+	for _, r := range h.nearRings(a, kind) {
+		if r != nil {
+			if c := h.peek(r, a, kind, now, least); c.found() {
+				return c
+			}
+		}
+	}
+	for range min(otherRings, int(h.t.watermark.Load())-1) {
+		if c := h.peekOther(a, kind, now, least); c.found() {
+			return c
+		}
+		h.nextDonor()
+	}
+	return noCandidate
+}
+
+// nearRings returns the rings that are searched first for a kind, each nil if there is none: that
+// of what a dead process left, and our own, before which comes that of settled flows.
+func (h *Handle) nearRings(a *arena, kind Shed) (rings [3]*ring) {
+	f, n := family(a.v6), int(kind-firstRing)
+	if n < madeRings {
+		rings[0] = h.t.leftover[f][n]
+	}
+	if kind == ShedHalfOpen {
+		rings[1] = h.rings[f][settledRing]
+	}
+	rings[2] = h.rings[f][n]
+	return rings
+}
+
+// peekOther returns the oldest flow of a kind that the donor's rings have.
+func (h *Handle) peekOther(a *arena, kind Shed, now ticks, least int32) candidate {
+	if h.hunt.donor == h.id || h.hunt.donor >= int(h.t.watermark.Load()) {
+		h.nextDonor()
+	}
+	if h.hunt.donor == h.id {
+		return noCandidate
+	}
+	f, c := family(a.v6), noCandidate
+	if r := h.t.ringAt(h.hunt.donor, f, settledRing); r != nil && kind == ShedHalfOpen {
+		c = h.peek(r, a, kind, now, least)
+	}
+	if r := h.t.ringAt(h.hunt.donor, f, int(kind-firstRing)); r != nil && !c.found() {
+		c = h.peek(r, a, kind, now, least)
+	}
+	return c
+}
+
+// nextDonor goes on to the next participant that is not this one, if there is another.
+func (h *Handle) nextDonor() {
+	n := int(h.t.watermark.Load())
+	u := &h.hunt
+	if u.donor = (u.donor + 1) % n; u.donor == h.id {
+		u.donor = (u.donor + 1) % n
+	}
+}
+
+// peek returns the oldest flow in a ring that is of its kind and at least so many ticks old, and
+// drops the entries before it that are not what they were.
+func (h *Handle) peek(r *ring, a *arena, kind Shed, now ticks, least int32) candidate {
+	own := h.rings[family(a.v6)]
+	head, from, to := r.bounds(r == own[kind-firstRing] || r == own[settledRing])
+	found, first := noCandidate, from
+	stride, run, young := uint64(1), 0, 0
+	for n := 0; n < ringWindow && from < to && h.hunt.entries > 0; n++ {
+		if ahead := from + ringAhead*stride; ahead < to {
+			prefetch.Read((*byte)(unsafe.Pointer(a.flow(r.entry(ahead) & (1<<a.indexBits - 1)))))
+		}
+		h.hunt.entries--
+		i, m, ok := a.still(r.entry(from), kind)
+		// An idle flow that was used again is not expected to be idle soon.
+		if !ok || kind > ShedHalfOpen && h.t.shedOf(m, now) > kind {
+			if run++; run >= ringRun && run%8 == 0 {
+				stride *= 2
+			}
+			if from += stride; young == 0 {
+				first = from
+			}
+			continue
+		}
+		if now.since(m.seen()) >= least {
+			if h.t.lifetimes.expired(m, now) {
+				kind = ShedExpired
+			}
+			found = candidate{victim{i, m, kind}, a, r, from}
+			break
+		}
+		if young++; young > ringYoung {
+			break
+		}
+		from++
+	}
+	if found.kind == ShedIdle {
+		h.leastUsed(&found, to, now)
+		first = found.position
+	}
+	if first = min(first, to); first > head {
+		r.head.CompareAndSwap(head, first)
+	}
+	return found
+}
+
+// leastUsed replaces an idle flow by the one of the next few in its ring that was used least. Those
+// before it leave the ring until the sweep passes them again.
+func (h *Handle) leastUsed(c *candidate, to uint64, now ticks) {
+	for p := c.position + 1; p < min(to, c.position+probeGroup) && h.hunt.entries > 0; p++ {
+		h.hunt.entries--
+		if i, m, ok := c.a.still(c.ring.entry(p), ShedIdle); ok && h.t.shedOf(m, now) == ShedIdle &&
+			m.usedSeconds() < c.meta.usedSeconds() {
+			c.victim, c.position = victim{i, m, ShedIdle}, p
+			return
+		}
+	}
+}
