@@ -26,8 +26,9 @@ func onBPFFS(dir string) (bool, error) {
 	}
 }
 
-// EnsureBPFFS makes dir a directory on a bpffs, mounting one there if there is
-// none. It reports whether it mounted; the mount outlives the process, as pins must.
+// EnsureBPFFS makes dir a directory on a bpffs, mounting one there if there is none. It reports
+// whether it mounted; the mount outlives the process, as pins must. It fails where the mount would
+// hide something: a directory of another file system that is not empty.
 func EnsureBPFFS(dir string) (mountedHere bool, err error) {
 	ok, err := onBPFFS(dir)
 	if err != nil {
@@ -38,6 +39,13 @@ func EnsureBPFFS(dir string) (mountedHere bool, err error) {
 	}
 	if ok {
 		return false, nil
+	}
+	switch entries, err := os.ReadDir(dir); {
+	case err != nil:
+		return false, fmt.Errorf("bpffs directory: %w", err)
+	case len(entries) > 0:
+		return false, fmt.Errorf("bpfFS %s is no bpffs, and not empty: a mount would hide %s; mount one (mount -t bpf "+
+			"bpf DIR) or name another directory", dir, entries[0].Name())
 	}
 	if err := unix.Mount("bpf", dir, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil {
 		return false, fmt.Errorf("mount bpffs on %s: %w", dir, explain(err))

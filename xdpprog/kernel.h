@@ -26,6 +26,7 @@ enum { NO_PREALLOC = 1 };    /* BPF_F_NO_PREALLOC */
 enum { MMAPABLE = 1 << 10 }; /* BPF_F_MMAPABLE: among other things, values begin at the beginning of a page */
 enum { XDP_DROP = 1, XDP_PASS = 2, XDP_REDIRECT = 4 };
 enum { TCX_NEXT = -1 };
+#define CURRENT_NETNS ((__u64)-1) /* BPF_F_CURRENT_NETNS: that of the device */
 
 struct xdp_md {
 	__u32 data, data_end, data_meta, ingress_ifindex, rx_queue_index;
@@ -37,9 +38,29 @@ struct __sk_buff {
 	__u32 data, data_end;
 };
 
+struct bpf_sock; /* referenced: what a lookup returns must be released */
+
+struct bpf_sock_tuple {
+	union {
+		struct {
+			__be32 saddr, daddr;
+			__be16 sport, dport;
+		} ipv4;
+		struct {
+			__be32 saddr[4], daddr[4];
+			__be16 sport, dport;
+		} ipv6;
+	};
+};
+
 static void *(*const map_lookup)(void *map, const void *key) = (void *)1;
 static long (*const redirect)(__u32 ifindex, __u64 flags) = (void *)23;
 static long (*const skb_pull_data)(struct __sk_buff *skb, __u32 len) = (void *)39;
+static struct bpf_sock *(*const sk_lookup_udp)(struct xdp_md *ctx, struct bpf_sock_tuple *t, __u32 size, __u64 netns,
+					       __u64 flags) = (void *)85;
+static long (*const sk_release)(struct bpf_sock *sk) = (void *)86;
+static struct bpf_sock *(*const skc_lookup_tcp)(struct xdp_md *ctx, struct bpf_sock_tuple *t, __u32 size, __u64 netns,
+						__u64 flags) = (void *)99;
 static long (*const redirect_map)(void *map, __u64 key, __u64 action_on_miss) = (void *)51;
 static __u64 (*const ktime_get_boot_ns)(void) = (void *)125;
 

@@ -105,6 +105,11 @@ func TestPinDirectory(t *testing.T) {
 	if _, err := Load(Config{PinDir: filepath.Join(dir, "plain", "pins")}); !errors.Is(err, ErrNoBPFFS) {
 		t.Errorf("pins on a plain file system: %v", err)
 	}
+	full := filepath.Join(dir, "full")
+	must(t, os.MkdirAll(filepath.Join(full, "etc"), 0o700))
+	if _, err := EnsureBPFFS(full); err == nil || !strings.Contains(err.Error(), "a mount would hide etc") {
+		t.Errorf("EnsureBPFFS of a directory with files: %v", err)
+	}
 	mount := filepath.Join(dir, "bpf")
 	for _, want := range []bool{true, false} { // mounted the first time, found the second
 		here, err := EnsureBPFFS(mount)

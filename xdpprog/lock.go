@@ -6,6 +6,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/internal/trusted"
 )
 
 // ErrInUse is returned by Load if another Steering, of this process or another,
@@ -50,7 +52,7 @@ func lockDir(dir string) (*os.File, error) {
 		if err != nil {
 			return nil, err
 		}
-		f, err := os.Open(dir)
+		f, err := trusted.OpenStateDirectory(dir) // who may write it may replace programs and maps
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}
@@ -78,6 +80,6 @@ func isThere(f *os.File, path string) bool {
 	if err != nil {
 		return false
 	}
-	found, err := os.Stat(path)
+	found, err := os.Lstat(path)
 	return err == nil && os.SameFile(opened, found)
 }

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"sluice.dev/sluice/internal/trusted"
 )
 
 // TestSecondInstance: who comes second changes nothing of the first's, and has its
@@ -45,4 +47,23 @@ func TestSecondInstance(t *testing.T) {
 	if _, err := os.Stat(c.PinDir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the pin directory is still there: %v", err)
 	}
+}
+
+// TestOthersPins: a directory of pins that others may write, or a link to one, is not used.
+func TestOthersPins(t *testing.T) {
+	isolate(t)
+	c := Config{PinDir: pinDir(t)}
+	must(t, os.MkdirAll(c.PinDir, 0o700))
+	must(t, os.Chmod(c.PinDir, 0o777))
+	var refusal *trusted.Refusal
+	if _, err := Load(c); !errors.As(err, &refusal) {
+		t.Errorf("all may write it: %v", err)
+	}
+	must(t, os.Chmod(c.PinDir, 0o700))
+	link := Config{PinDir: c.PinDir + "-link"}
+	must(t, os.Symlink(filepath.Base(c.PinDir), link.PinDir))
+	if _, err := Load(link); !errors.As(err, &refusal) {
+		t.Errorf("a link: %v", err)
+	}
+	must(t, load(t, c).Close(true))
 }

@@ -12,6 +12,10 @@ struct endpoint {
 	__u8 proto, zero[5];
 } __attribute__((aligned(8)));
 
+/* What a frontend's entry says besides that it is one: its address is one of the node's, so the node's
+ * own sockets come first. Such a frontend has no shortcut. */
+enum frontend_value { PLAIN_FRONTEND = 1, AT_NODE = 2 };
+
 /* Why an address matters: what it is to us; that a map below has an entry with
  * it; that it is one of the node's, which by itself is no reason to steer. */
 enum addr_flags {
@@ -40,7 +44,8 @@ struct config {
 	__u64 pass_after_ns; /* a heartbeat older than this is no heartbeat */
 	__u32 host_link;     /* ifindex of the kernel-side end; 0: egress is off */
 	__u16 snat_first, snat_count;
-	__u64 unserved; /* not 0: packets to unserved ports of a VIP are ours */
+	__u32 unserved; /* not 0: packets to unserved ports of a VIP are ours */
+	__u16 local_first, local_count; /* ports of the node's own connections: net.ipv4.ip_local_port_range */
 };
 
 struct counts {

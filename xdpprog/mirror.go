@@ -17,7 +17,7 @@ import (
 // or an address is one bit of a word that holds others'. The control loop is the
 // only writer of map and mirror.
 type mirror struct {
-	frontends, sources map[FrontendKey]struct{}
+	frontends, sources map[FrontendKey]uint8 // with the value in the kernel's map
 	addrs              map[header.Addr]addrState
 	ports              [nodePortWords]uint64
 }
@@ -42,7 +42,7 @@ func (a addrState) flags() AddrFlags {
 
 const nodePortWords = 6 * (1 << 16) / 64
 
-func (r *mirror) set(table string) map[FrontendKey]struct{} {
+func (r *mirror) set(table string) map[FrontendKey]uint8 {
 	if table == steerMapFrontends {
 		return r.frontends
 	}
@@ -59,7 +59,15 @@ func (r *mirror) use(table string, a header.Addr, by int32) {
 	r.addrs[a] = st
 }
 
-func has[K comparable](set map[K]struct{}, k K) bool {
+// value is what the entry of a key in a table must have.
+func (r *mirror) value(table string, k FrontendKey) uint8 {
+	if table == steerMapFrontends && r.addrs[k.Addr].own&addrOfNode != 0 {
+		return atNode
+	}
+	return plainEntry
+}
+
+func has[K comparable, V any](set map[K]V, k K) bool {
 	_, ok := set[k]
 	return ok
 }
@@ -67,15 +75,15 @@ func has[K comparable](set map[K]struct{}, k K) bool {
 // read makes the mirror what the maps hold.
 func (r *mirror) read(maps map[string]*ebpf.Map) error {
 	*r = mirror{
-		frontends: map[FrontendKey]struct{}{}, sources: map[FrontendKey]struct{}{},
+		frontends: map[FrontendKey]uint8{}, sources: map[FrontendKey]uint8{},
 		addrs: map[header.Addr]addrState{},
 	}
 	err := each(maps[steerMapAddrs], func(a [4]uint32, flags uint32) {
 		r.addrs[addrOf(a)] = addrState{own: AddrFlags(flags) & addrOurs, kernel: AddrFlags(flags)}
 	})
 	for _, table := range []string{steerMapFrontends, steerMapKeepSources} {
-		err = errors.Join(err, each(maps[table], func(e steerEndpoint, _ uint8) {
-			r.set(table)[keyOf(e)] = struct{}{}
+		err = errors.Join(err, each(maps[table], func(e steerEndpoint, value uint8) {
+			r.set(table)[keyOf(e)] = value
 			r.use(table, addrOf(e.Addr), 1)
 		}))
 	}

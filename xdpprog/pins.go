@@ -28,7 +28,7 @@ const (
 
 // mapLayout must change with the meaning of any shared map's bytes; a change of
 // type or size is noticed without.
-const mapLayout = 2
+const mapLayout = 3
 
 // ErrNoBPFFS is returned by Load if PinDir is not on a mounted bpffs.
 var ErrNoBPFFS = errors.New("not on a mounted BPF file system")

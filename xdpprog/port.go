@@ -235,6 +235,21 @@ func (p *Port) SetSocket(queue int, fd int) error {
 	return nil
 }
 
+// KeepSocket is SetSocket for a queue whose packets the socket has already, and reports whether it
+// had lost them: another tool emptied the map. Nobody can read an XSKMAP, but an update of an entry
+// that must exist fails if it does not (xsk_map_update_elem, net/xdp/xskmap.c). Another's socket in
+// the entry is replaced, and not reported.
+func (p *Port) KeepSocket(queue int, fd int) (lost bool, err error) {
+	err = p.xsks.Update(uint32(queue), uint32(fd), ebpf.UpdateExist)
+	if err == nil {
+		return false, nil
+	}
+	if !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return false, fmt.Errorf("socket of %s queue %d: %w", p.name, queue, err)
+	}
+	return true, p.SetSocket(queue, fd)
+}
+
 // ClearSocket takes the packets of a queue away from its socket.
 func (p *Port) ClearSocket(queue int) error {
 	if err := p.xsks.Delete(uint32(queue)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {

@@ -38,6 +38,11 @@ func (s *Steering) Reconcile(want Rules) (changed int, err error) {
 			do(s.syncAddr(a))
 		}
 	}
+	for k, value := range s.rules.frontends {
+		if value != s.rules.value(steerMapFrontends, k) {
+			do(s.syncFrontend(k))
+		}
+	}
 	s.reconcileShortcuts()
 	return changed, errors.Join(errs...)
 }

@@ -40,6 +40,14 @@ const (
 	addrHasFrontend = AddrFlags(steerAddrFlagsHAS_FRONTEND)
 	addrHasKeep     = AddrFlags(steerAddrFlagsHAS_KEEP)
 	addrOurs        = AddrVIP | AddrNode | AddrSNAT | AddrLocal
+	addrOfNode      = AddrNode | AddrLocal
+)
+
+// The values of entries (maps.h, enum frontend_value). A frontend at an address of the node gets
+// only packets that are not of a TCP or UDP socket of the node.
+const (
+	plainEntry uint8 = 1 + iota // PLAIN_FRONTEND
+	atNode                      // AT_NODE
 )
 
 // ownSNATFirst is the first port that replies to an SNAT address come to which the node does not
@@ -144,16 +152,16 @@ func (s *Steering) setAddr(a header.Addr, flags AddrFlags) error {
 }
 
 func (s *Steering) open(table string, k FrontendKey) error {
-	if set := s.rules.set(table); !has(set, k) {
-		if err := s.maps[table].Put(k.endpoint(), uint8(1)); err != nil {
+	if set, value := s.rules.set(table), s.rules.value(table, k); !has(set, k) {
+		if err := s.maps[table].Put(k.endpoint(), value); err != nil {
 			return full(s.maps[table], fmt.Errorf("steer %v: %w", k, err))
 		}
-		set[k] = struct{}{}
+		set[k] = value
 		s.rules.use(table, k.Addr, 1)
 	}
 	err := s.syncAddr(k.Addr)
 	if err == nil && table == steerMapFrontends {
-		s.shortcuts.add(frontendShortcut(k)...)
+		s.shortcuts.add(s.rules.frontendShortcut(k)...)
 	}
 	if errors.Is(err, unix.E2BIG) { // nothing finds the entry without its address
 		err = errors.Join(err, s.close(table, k))
@@ -161,10 +169,34 @@ func (s *Steering) open(table string, k FrontendKey) error {
 	return err
 }
 
+// syncFrontends sets the values of an address's frontends, and their shortcuts, after the address
+// became one of the node, or no longer is one.
+func (s *Steering) syncFrontends(a header.Addr) error {
+	for k, value := range s.rules.frontends {
+		if k.Addr == a && value != s.rules.value(steerMapFrontends, k) {
+			if err := s.syncFrontend(k); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (s *Steering) syncFrontend(k FrontendKey) error {
+	s.shortcuts.remove(wordOf(k)...)
+	value := s.rules.value(steerMapFrontends, k)
+	if err := s.maps[steerMapFrontends].Put(k.endpoint(), value); err != nil {
+		return fmt.Errorf("steer %v: %w", k, err)
+	}
+	s.rules.frontends[k] = value
+	s.shortcuts.add(s.rules.frontendShortcut(k)...)
+	return nil
+}
+
 func (s *Steering) close(table string, k FrontendKey) error {
 	if set := s.rules.set(table); has(set, k) {
 		if table == steerMapFrontends {
-			s.shortcuts.remove(frontendShortcut(k)...)
+			s.shortcuts.remove(wordOf(k)...)
 		}
 		if err := s.maps[table].Delete(k.endpoint()); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return fmt.Errorf("stop steering %v: %w", k, err)
@@ -179,6 +211,11 @@ func (s *Steering) close(table string, k FrontendKey) error {
 func (s *Steering) syncAddr(a header.Addr) error {
 	st := s.rules.addrs[a]
 	want := st.flags()
+	if (want^st.kernel)&addrOfNode != 0 && st.frontends > 0 {
+		if err := s.syncFrontends(a); err != nil {
+			return err
+		}
+	}
 	if want != st.kernel {
 		m := s.maps[steerMapAddrs]
 		stays := addrShortcuts(a, want)

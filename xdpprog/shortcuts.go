@@ -114,8 +114,17 @@ func shortcutBucket(word uint64) int {
 	return int(word * 0x9e3779b97f4a7c15 >> (64 - shortcutBits))
 }
 
-// frontendShortcut is the word of a frontend, as a list of at most one.
-func frontendShortcut(k FrontendKey) (list []uint64) {
+// frontendShortcut is the word that a frontend has, as a list of at most one: none at an address of
+// the node, as only the map says of it that the node's sockets come first.
+func (r *mirror) frontendShortcut(k FrontendKey) []uint64 {
+	if r.value(steerMapFrontends, k) == atNode {
+		return nil
+	}
+	return wordOf(k)
+}
+
+// wordOf is the word of a frontend, as a list of at most one.
+func wordOf(k FrontendKey) (list []uint64) {
 	if word, ok := shortcutWord(shortFrontend, k.Addr, k.Port, k.Proto); ok {
 		list = append(list, word)
 	}
@@ -144,7 +153,7 @@ func (s *Steering) reconcileShortcuts() {
 		}
 	}
 	for k := range s.rules.frontends {
-		want(frontendShortcut(k))
+		want(s.rules.frontendShortcut(k))
 	}
 	for a, st := range s.rules.addrs {
 		want(addrShortcuts(a, st.kernel))

@@ -74,7 +74,7 @@ func TestShortcutBucketFull(t *testing.T) {
 		if n >= 1<<16 {
 			k.Addr, k.Port = header.AddrFrom4([4]byte{198, 19, byte(n >> 8), byte(n)}), 80+uint16(n>>16)
 		}
-		if shortcutBucket(frontendShortcut(k)[0]) == 5 {
+		if shortcutBucket(wordOf(k)[0]) == 5 {
 			crowd = append(crowd, k)
 		}
 	}
@@ -158,8 +158,15 @@ func TestShortcutsAgreeWithMaps(t *testing.T) {
 			continue
 		}
 		wanted := map[uint64]struct{}{}
-		must(t, each(b.maps[steerMapFrontends], func(e steerEndpoint, _ uint8) {
-			for _, w := range frontendShortcut(keyOf(e)) {
+		must(t, each(b.maps[steerMapFrontends], func(e steerEndpoint, value uint8) {
+			flags, err := b.flagsOf(addrOf(e.Addr))
+			must(t, err)
+			if ofNode := flags&addrOfNode != 0; ofNode != (value == atNode) {
+				t.Fatalf("step %d: %v has value %d, its address flags %#x", step, keyOf(e), value, flags)
+			} else if ofNode {
+				return
+			}
+			for _, w := range wordOf(keyOf(e)) {
 				wanted[w] = struct{}{}
 			}
 		}))
@@ -187,7 +194,7 @@ func TestShortcutsOfAPredecessor(t *testing.T) {
 	if len(want) == 0 {
 		t.Fatal("no shortcuts")
 	}
-	old.shortcuts.add(frontendShortcut(key(bareVIP4, tcp, 80))...)
+	old.shortcuts.add(wordOf(key(bareVIP4, tcp, 80))...)
 	old.shortcuts.remove(want[0])
 	must(t, old.Close(false))
 
@@ -196,7 +203,7 @@ func TestShortcutsOfAPredecessor(t *testing.T) {
 	if got := heldShortcuts(t, s); !slices.Equal(got, want) {
 		t.Errorf("taken over: %#x, want %#x", got, want)
 	}
-	s.shortcuts.add(frontendShortcut(key(bareVIP4, tcp, 80))...)
+	s.shortcuts.add(wordOf(key(bareVIP4, tcp, 80))...)
 	if n, err := s.Reconcile(fixture()); err != nil || n != 0 {
 		t.Errorf("Reconcile with what the maps hold: %d changes, %v", n, err)
 	}

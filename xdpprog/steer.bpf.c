@@ -12,6 +12,7 @@
  * place.
  */
 #include "frame.h"
+#include "socket.h"
 
 /* What egress makes readable: VLAN tags, two IP headers, ICMP, ports. */
 enum { HEADER_BYTES = 160 };
@@ -66,25 +67,34 @@ INLINE bool short_cut(struct tuple *t, enum shortcut_kind kind)
 	return 0;
 }
 
+/* Whether the destination is a frontend; at an address of the node, *shared becomes true. */
+INLINE bool is_frontend(struct tuple *t, bool *shared)
+{
+	__u8 *value = map_lookup(&frontends, &t->dst);
+	*shared |= value && *value == AT_NODE;
+	return value;
+}
+
 /* To us: a frontend, a node port, a reply to an SNAT address. If not, *dst becomes the
- * flags of the destination's address.
+ * flags of the destination's address. *shared: it may be for a socket of the node as well.
  *
  * A lookup in a hash map costs more than all else together, and the port says which one
  * most probably ends the search: no reply and no node port is to a frontend. While a
  * frontend opens, between its own entry and its address's, either answer is right. */
-INLINE bool to_us(struct tuple *t, struct config *s, __u32 *dst)
+INLINE bool to_us(struct tuple *t, struct config *s, __u32 *dst, bool *shared)
 {
 	bool reply = (__u16)(ntohs(t->dst.port) - s->snat_first) < s->snat_count;
 	/* An SNAT address that the node does not have replies to all ports but the well-known ones. */
 	bool own_reply = ntohs(t->dst.port) >= OWN_SNAT_FIRST;
 	bool node_port = node_port_open(t);
 	bool ports = !t->echo && !t->fragment;
+	*shared = ports && node_port && (__u16)(ntohs(t->dst.port) - s->local_first) < s->local_count;
 	if (ports && !t->v6 &&
 	    (short_cut(t, reply ? SHORT_SNAT : node_port ? SHORT_NODE : SHORT_FRONTEND) ||
 	     (own_reply && short_cut(t, SHORT_OWN_SNAT))))
 		return 1;
 	bool asked = !reply && !node_port && ports;
-	if (asked && map_lookup(&frontends, &t->dst))
+	if (asked && is_frontend(t, shared))
 		return 1;
 	*dst = flags_of(t->dst.addr);
 	if (!(*dst & ~(HAS_KEEP | LOCAL)))
@@ -95,7 +105,7 @@ INLINE bool to_us(struct tuple *t, struct config *s, __u32 *dst)
 		return !(*dst & NODE) || is_transport(t);
 	if ((*dst & NODE && node_port) || (*dst & SNAT && (reply || (own_reply && !(*dst & (NODE | LOCAL))))))
 		return 1;
-	if (*dst & HAS_FRONTEND && !asked && map_lookup(&frontends, &t->dst))
+	if (*dst & HAS_FRONTEND && !asked && is_frontend(t, shared))
 		return 1;
 	return s->unserved && (*dst & (VIP | NODE | LOCAL)) == VIP;
 }
@@ -142,6 +152,7 @@ SEC("xdp.frags") int steer(struct xdp_md *ctx)
 {
 	struct tuple t = {};
 	__u32 dst = 0;
+	bool shared = 0;
 	struct config *s = first(&settings);
 	struct counts *c = first(&counters);
 	if (!s || !c)
@@ -150,12 +161,16 @@ SEC("xdp.frags") int steer(struct xdp_md *ctx)
 	/* Who comes in with an address of this node as source is not our backend. A VIP may
 	 * be one's: anybody may write any address as an external IP. */
 	if ((!read_plain(data, end, &t) && !read_frame(data, end, &t)) ||
-	    (!to_us(&t, s, &dst) && (dst & (NODE | LOCAL) || !kept(&t, NODE | SNAT)))) {
+	    (!to_us(&t, s, &dst, &shared) && (dst & (NODE | LOCAL) || !kept(&t, NODE | SNAT)))) {
 		c->passed++;
 		return XDP_PASS;
 	}
 	if (!for_this_node(data, end, &t)) {
 		c->foreign_passed++;
+		return XDP_PASS;
+	}
+	if (shared && has_socket(ctx, &t)) {
+		c->passed++;
 		return XDP_PASS;
 	}
 	if (redirect_map(&xsks, ctx->rx_queue_index, XDP_PASS) == XDP_REDIRECT) {

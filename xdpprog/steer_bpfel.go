@@ -30,7 +30,9 @@ type steerConfig struct {
 	HostLink    uint32
 	SnatFirst   uint16
 	SnatCount   uint16
-	Unserved    uint64
+	Unserved    uint32
+	LocalFirst  uint16
+	LocalCount  uint16
 }
 
 type steerCounts struct {

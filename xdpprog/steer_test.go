@@ -215,6 +215,7 @@ func BenchmarkSteer(b *testing.B) {
 		b.Fatal(err)
 	}
 	rules := fixture()
+	rules.Frontends = append(rules.Frontends, key(local4, tcp, 80), key(local6, tcp, 80), key(local4, udp, 80))
 	for n := len(rules.Frontends); n < 50_000; n++ { // as many as a large cluster has
 		vip := header.AddrFrom4([4]byte{10, 96, byte(n >> 8), byte(n)})
 		rules.Frontends = append(rules.Frontends, FrontendKey{Addr: vip, Port: 80, Proto: tcp})
@@ -235,6 +236,10 @@ func BenchmarkSteer(b *testing.B) {
 		{"reply v6", steerProgSteer, pkt{src: plain6, dst: snat6, proto: tcp, sport: 80, dport: snatFirst},
 			xdpRedirect},
 		{"node port", steerProgSteer, pkt{src: client4, dst: node4, proto: tcp, dport: 30080}, xdpRedirect},
+		{"frontend at the node", steerProgSteer, pkt{src: client4, dst: local4, proto: tcp, dport: 80}, xdpRedirect},
+		{"frontend at the node v6", steerProgSteer, pkt{src: client6, dst: local6, proto: tcp, dport: 80}, xdpRedirect},
+		{"frontend at the node UDP", steerProgSteer, pkt{src: client4, dst: local4, proto: udp, dport: 80},
+			xdpRedirect},
 		{"kept source", steerProgSteer, pkt{src: kept4, dst: client4, proto: tcp, sport: 8080}, xdpRedirect},
 		{"to the node", steerProgSteer, pkt{src: client4, dst: node4, proto: tcp, dport: 22}, xdpPass},
 		{"stranger", steerProgSteer, pkt{src: client4, dst: plain4, proto: tcp, dport: 80}, xdpPass},

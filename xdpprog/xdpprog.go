@@ -193,6 +193,10 @@ type Settings struct {
 	// HostLinkIndex is the kernel-side end of the host link; zero turns the egress
 	// programs off.
 	HostLinkIndex int
+	// LocalFirst and LocalCount are the ports that the node's own connections have
+	// (net.ipv4.ip_local_port_range). A node port in it gets only packets that are not of a TCP or
+	// UDP socket of the node.
+	LocalFirst, LocalCount uint16
 	// Unserved steers a VIP's TCP, UDP and SCTP packets for ports without a frontend.
 	// An address that is also the node's own is exempt.
 	Unserved bool
@@ -204,7 +208,7 @@ type Settings struct {
 func (s *Steering) SetSettings(v Settings) error {
 	raw := steerConfig{
 		PassAfterNs: uint64(v.PassAfter), HostLink: uint32(v.HostLinkIndex),
-		SnatFirst: v.SNATFirst, SnatCount: v.SNATCount,
+		SnatFirst: v.SNATFirst, SnatCount: v.SNATCount, LocalFirst: v.LocalFirst, LocalCount: v.LocalCount,
 	}
 	if v.PassAfter == 0 {
 		raw.PassAfterNs = uint64(s.config.PassAfter)

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The node's own sockets: those of the network namespace that the device is in.
+ */
+#pragma once
+
+#include "frame.h"
+
+/* Whether a socket of the node has this connection, or listens for it. An ICMP error is asked about
+ * as what it quotes. Of SCTP nothing can be asked. */
+INLINE bool has_socket(struct xdp_md *ctx, struct tuple *t)
+{
+	struct bpf_sock_tuple q = {};
+	__u32 size = sizeof(q.ipv4);
+	if (t->v6) {
+		size = sizeof(q.ipv6);
+		__builtin_memcpy(q.ipv6.saddr, t->src.addr, 16);
+		__builtin_memcpy(q.ipv6.daddr, t->dst.addr, 16);
+		q.ipv6.sport = t->src.port;
+		q.ipv6.dport = t->dst.port;
+	} else {
+		q.ipv4.saddr = t->src.addr[3];
+		q.ipv4.daddr = t->dst.addr[3];
+		q.ipv4.sport = t->src.port;
+		q.ipv4.dport = t->dst.port;
+	}
+	struct bpf_sock *sk = 0;
+	if (t->dst.proto == PROTO_TCP)
+		sk = skc_lookup_tcp(ctx, &q, size, CURRENT_NETNS, 0);
+	else if (t->dst.proto == PROTO_UDP)
+		sk = sk_lookup_udp(ctx, &q, size, CURRENT_NETNS, 0);
+	if (sk)
+		sk_release(sk);
+	return sk;
+}
