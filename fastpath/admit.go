@@ -106,6 +106,7 @@ func (w *Worker) newFlow(f *flowtable.NewFlow, p *header.Packet, n *decide.Plan)
 // retransmission on another queue), it returns that worker's flow, and made is false.
 func (w *Worker) insert(f *flowtable.NewFlow, n *decide.Plan) (ref flowtable.Ref, v decide.Verdict, made bool) {
 	ref, status := w.flows.Create(w.planner.Now, f)
+	w.opens -= min(w.opens, max(0, w.flows.Probed()-freeProbes)/probesPerOpen)
 	switch status {
 	case flowtable.Created:
 		w.n.flows++

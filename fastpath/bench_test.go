@@ -117,6 +117,12 @@ func benchConnection(b *testing.B, whole bool) {
 		b.StopTimer()
 		for i := range batch {
 			frame, ok := g.nic.Take(nil)
+			for tries := 0; !ok && tries < batch; tries++ { // parked, where ports are short
+				b.StartTimer()
+				g.Step(l.now)
+				b.StopTimer()
+				frame, ok = g.nic.Take(nil)
+			}
 			if !ok {
 				b.Fatalf("a packet was lost: %v", l.drops())
 			}

@@ -14,13 +14,16 @@ func (w *Worker) forward(d Desc, p *header.Packet, ref flowtable.Ref, side flowt
 	s := w.segment(d, p, ref, side) // before it is rewritten, and may leave
 	v := w.deliver(d, p, ref, side)
 	if v.Action == decide.Queued && w.flows.Observe(ref, side, s, w.planner.Now) {
-		w.planner.Confirm(ref)
+		w.planner.Stood(ref)
 	}
 	return v
 }
 
 // deliver forwards a packet of a known flow with the reverse of the other side's tuple.
 func (w *Worker) deliver(d Desc, p *header.Packet, ref flowtable.Ref, side flowtable.Side) decide.Verdict {
+	if w.c.StrictReversePath && side == flowtable.ReplySide && w.offPath(p, ref) {
+		return drop(stats.ReversePath)
+	}
 	if p.TTL <= 1 {
 		w.sendError(d, p, nat.TimeExceeded, 0)
 		return drop(stats.TTLExceeded)

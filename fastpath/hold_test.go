@@ -32,6 +32,29 @@ func (f *flood) millisecond() {
 	f.step(time.Millisecond)
 }
 
+// TestStepDisplacesBoundedly: where the queue of packets that wait for next hops is full, a step
+// searches it for no more packets than its budget, however many arrive; the others are dropped.
+func TestStepDisplacesBoundedly(t *testing.T) {
+	const room, budget, arrive = 32, 16, 200
+	l := newLab(t, labConfig{})
+	view := *l.hops.View()
+	view.Routes = view.Routes.InsertPersist(prefix("10.64.0.0/10"), nexthop.Route{Kind: nexthop.OnLink})
+	l.hops.Publish(&view)
+	f := &flood{lab: l}
+	for range arrive {
+		l.inject(headertest.Echo(f.invented(), vip4, 1, 1, false))
+	}
+	l.step(time.Millisecond)
+	got := l.drops()
+	if got["neighbour_displaced"] != budget || got["neighbour_queue_full"] != arrive-room-budget {
+		t.Errorf("%v, want %d displaced, and the others dropped", got, budget)
+	}
+	f.millisecond()
+	if n := l.drops()["neighbour_displaced"]; n != budget+10 {
+		t.Errorf("%d displaced after the next step, want %d", n, budget+10)
+	}
+}
+
 // TestKnownNeighboursFirst: beside 10,000 packets a second that wait for destinations nobody has, a
 // backend's neighbour entry expires. The packet of an established flow waits for it and leaves, and
 // so does the one that opens a new flow. The control loop takes one request of each kind in a

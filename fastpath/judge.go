@@ -107,6 +107,12 @@ func (w *Worker) judgeFlow(d Desc, p *header.Packet, hash uint64, f *prepared) d
 		}
 		switch w.planner.Classify(ref, side, p) {
 		case decide.Stands:
+			if side == flowtable.ClientSide && p.Tuple.Stateful() && decide.IsSYN(p.TCPFlags) {
+				w.planner.Bind(ref)
+				if r := w.planner.LimitedAgain(ref, &p.Tuple); r != stats.None {
+					return drop(r)
+				}
+			}
 			return w.forward(d, p, ref, side)
 		case decide.BackendGone:
 			if w.planner.WithinGrace(ref, p) {
@@ -114,7 +120,7 @@ func (w *Worker) judgeFlow(d Desc, p *header.Packet, hash uint64, f *prepared) d
 			}
 			return drop(stats.BackendGone)
 		case decide.Unanswered:
-			if w.opens == 0 { // the backend gets this one, too, and another the next
+			if w.opens <= opensForParked { // the backend gets this one, too, and another the next
 				return w.forward(d, p, ref, side)
 			}
 			w.opens--
@@ -135,6 +141,9 @@ func (w *Worker) judgeFlow(d Desc, p *header.Packet, hash uint64, f *prepared) d
 	}
 	if w.b.kernel {
 		return w.fromKernel(d, p)
+	}
+	if p.Fragment != header.NotFragment && w.planner.Snap.AtNode(&p.Tuple) {
+		return toKernel
 	}
 	if opens(p) {
 		if w.parks() {

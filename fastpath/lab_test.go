@@ -93,6 +93,9 @@ type labConfig struct {
 	ring int
 	// frames of each worker, and datagrams whose fragments are remembered; 0 are 1024.
 	frames, fragments int
+	// reversePath is the interface of the NIC's link, if not nil: then the reverse path is strict.
+	// Hops are on interface 0.
+	reversePath *int
 	// tap is put between the worker and its links, if not nil.
 	tap func(link fastpath.Link, memory []byte, host bool) fastpath.Link
 }
@@ -161,8 +164,13 @@ func (l *lab) addWorker(id int, c *labConfig, frags *fragment.Table) {
 	if c.tap != nil {
 		links = []fastpath.Link{c.tap(g.nic, mem, false), c.tap(g.host, mem, true)}
 	}
+	interfaces := []int{0, 0}
+	if c.reversePath != nil {
+		interfaces[0] = *c.reversePath
+	}
 	var err error
 	g.Worker, err = fastpath.New(fastpath.Config{
+		Interfaces: interfaces, StrictReversePath: c.reversePath != nil,
 		ID: id, Memory: mem, Pool: fastpath.NewPool(frames, frameSize), Chains: chains,
 		Links: links, Egress: []int{0}, Host: 1,
 		HostMAC: fastpath.HostMAC{Kernel: macKernel, User: macUser}, HostSource4: addr(hostSource),

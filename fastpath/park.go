@@ -24,9 +24,17 @@ const (
 	// worker must keep up with those of known flows. 20,000 such steps a second still open 320,000
 	// flows.
 	opensPerFullStep = groupSize
-	// maxParked is half of the default receive ring. A step opens at least opensPerFullStep, so a
-	// packet waits for 64 steps at most. Of a small UMEM a quarter of the frames may be parked: the
-	// rings need the others.
+	// probesPerOpen is how many source ports cost as much of the budget as a flow, beyond the first
+	// freeProbes. Towards a backend whose ports are all taken, 64 are probed in vain, some 30 times
+	// the work for a flow.
+	probesPerOpen = 2
+	freeProbes    = 32
+	// opensForParked is what received packets of known flows leave of it: repetitions that take
+	// their flows to other backends (retry).
+	opensForParked = opensPerFullStep / 2
+	// maxParked is half of the default receive ring. A step opens at least opensForParked of the
+	// parked, so a packet waits for 128 steps at most where ports are not short. Of a small UMEM a
+	// quarter of the frames may be parked: the rings need the others.
 	maxParked = 1024
 )
 

@@ -105,6 +105,13 @@ func (w *Worker) inspect(first, end, n int) {
 func (w *Worker) finish(first, end int) {
 	for width := groupSize; first < end; {
 		upTo := min(first+width, end)
+		if w.c.StrictReversePath {
+			if upTo = w.onPath(first, upTo); upTo == first {
+				w.judgeSlow(first, end) // drops it, or knows better
+				first++
+				continue
+			}
+		}
 		n, matched := w.finishPlain(first, upTo)
 		if first += n; first == upTo {
 			width = min(2*width, groupSize)
@@ -178,6 +185,14 @@ func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 	return int(i - from), i < to
 }
 
+// match returns the searches of the packets from first to end, of one group, up to the first that
+// matches no flow, and writes their flows.
+func (w *Worker) match(first, end int, flows *[groupSize]*flowtable.Flow) []flowtable.Search {
+	var rewrites [groupSize]header.Rewrite
+	group := w.b.group(first &^ (groupSize - 1)).search[first%groupSize : (end-1)%groupSize+1]
+	return group[:w.flows.Match(group, flows[:len(group)], rewrites[:len(group)], w.ticks)]
+}
+
 // rebind binds flows of the packets from first to end by the current view, where the first one's,
 // which has matched, is bound by another: a change of one route costs two lookups for each flow,
 // and takes none off the plain path. It reports whether the first one's flow is bound by the
@@ -190,15 +205,13 @@ func (w *Worker) rebind(first, end int) bool {
 		return false
 	}
 	var flows [groupSize]*flowtable.Flow
-	var rewrites [groupSize]header.Rewrite
-	group := w.b.group(first &^ (groupSize - 1)).search[first%groupSize : (end-1)%groupSize+1]
-	n := w.flows.Match(group, flows[:len(group)], rewrites[:len(group)], w.ticks)
-	for i := range group[:n] {
+	group := w.match(first, end, &flows)
+	for i := range group {
 		if !w.bound(&group[i], flows[i]) {
 			w.planner.Bind(w.flows.Ref(&group[i]))
 		}
 	}
-	return n > 0 && w.bound(s, flows[0])
+	return len(group) > 0 && w.bound(s, flows[0])
 }
 
 // bound reports whether a packet's flow knows its next hop by the current view.

@@ -36,6 +36,12 @@ type Config struct {
 	// Egress maps an interface index (nexthop.Hop.Link) to the position in Links
 	// of the link to transmit on.
 	Egress []int
+	// Interfaces has the interface index of each of Links. Only StrictReversePath needs it; what it
+	// has for the host link is not read.
+	Interfaces []int
+	// StrictReversePath: a reply must come from the interface and VLAN by which packets to its
+	// backend leave.
+	StrictReversePath bool
 	// Host is the position in Links of the host link, or -1.
 	Host int
 	// HostMAC are the kernel's end of the host link and ours.
@@ -140,6 +146,9 @@ func New(c Config) (*Worker, error) {
 			return nil, fmt.Errorf("fastpath: interface %d transmits on link %d of %d", i, l, len(c.Links))
 		}
 	}
+	if c.StrictReversePath && len(c.Interfaces) != len(c.Links) {
+		return nil, fmt.Errorf("fastpath: %d links, and the interfaces of %d", len(c.Links), len(c.Interfaces))
+	}
 	if c.Chains == nil {
 		c.Chains = NewChains(c.Pool.Total(), int(c.Pool.frameSize))
 	}
@@ -147,6 +156,7 @@ func New(c Config) (*Worker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("fastpath: worker %d: %w", c.ID, err)
 	}
+	flows.MakeRings()
 	w := &Worker{
 		c: c, mem: c.Memory, memory: header.NewMemory(c.Memory), pool: c.Pool, chains: c.Chains,
 		flows: flows, stats: c.Stats,
@@ -228,6 +238,7 @@ func (w *Worker) Step(now uint64) int {
 // begin opens a step: one clock value, one snapshot and one view for all of it.
 func (w *Worker) begin(now flowtable.Time) {
 	w.planner.Now, w.ticks, w.opens = now, now.Ticks(), OpensPerStep
+	w.hops.mayDisplace = displacedPerStep
 	w.flows.Enter(now)
 	w.planner.Snap = w.c.Services.Load()
 	w.planner.View = w.c.Hops.View()

@@ -24,6 +24,7 @@ func (s *Planner) Bind(ref flowtable.Ref) {
 	}
 	service, backend := s.owner(ref)
 	s.Flows.Bind(ref, s.View.Generation, service, backend, hopToBackend, hopToClient)
+	Recharge(s.Snap, s.Flows, ref, s.Now)
 }
 
 // owner is Adopt by the flow's tuples.

@@ -93,6 +93,12 @@ type Explanation struct {
 	Turn      uint32 // the flow's turn, for schedulers that take turns
 	Loads     []Load // what was compared, for schedulers that compare connections
 
+	// SourceUse and ServiceUse are what is used of the limits of the frontend's Service at Now, if
+	// that is known (Counted).
+	SourceUse, ServiceUse flowtable.Use
+	Counted               bool
+	Now                   flowtable.Time
+
 	// Backend is the chosen one, or the known flow's; nil if there is none, or it is gone.
 	Backend *services.Backend
 	// Out is the packet as it leaves. The source port of a new flow is drawn when it is
@@ -181,6 +187,11 @@ func (e *Explainer) known(s *Planner, x *Explanation) bool {
 	if x.Standing == BackendGone && x.Flow.Idle >= replyGrace {
 		x.Verdict = dropped(stats.BackendGone)
 	}
+	if again {
+		if r := s.LimitedAgain(ref, &x.Tuple); r != stats.None {
+			x.Verdict = dropped(r)
+		}
+	}
 	return x.Standing != Superseded
 }
 
@@ -193,6 +204,7 @@ func (x *Explanation) planned(s *Planner, n *Plan) {
 	if x.Pod {
 		x.PodRange, _ = s.Snap.Pods.Match(x.Tuple.Src)
 	}
+	x.limits(s)
 	if n.Backend == nil {
 		return
 	}
@@ -210,6 +222,16 @@ func (x *Explanation) planned(s *Planner, n *Plan) {
 	if !n.Pinned && svc.Scheduler.ByLoad() {
 		x.Loads = s.compared(n.Rule.Set)
 	}
+}
+
+// limits sets what is used of the limits of the frontend's Service.
+func (x *Explanation) limits(s *Planner) {
+	if x.Frontend == nil || s.Flows == nil {
+		return
+	}
+	id, t := uint32(x.Frontend.Service.ID), s.Flows.Table()
+	x.SourceUse, x.ServiceUse = t.SourceUse(&x.Tuple.Src, x.Tuple.V6, id), t.ServiceUse(id)
+	x.Counted, x.Now = true, s.Now
 }
 
 // compared returns the loads that a scheduler by connections compares.

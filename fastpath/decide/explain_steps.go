@@ -28,6 +28,9 @@ func (x *Explanation) Steps() []Step {
 			add("client", "%s", x.clientText())
 			add("endpoints", "%s", x.ruleText())
 		}
+		if x.Rule != nil && !x.Known && f.Service.Limits.Any() {
+			add("limits", "%s", x.limitsText())
+		}
 		if x.Backend != nil {
 			add("affinity", "%s", x.affinityText())
 			add("scheduler", "%s", x.schedulerText())
@@ -120,6 +123,36 @@ func (x *Explanation) ruleText() string {
 		return fmt.Sprintf("%d, and the client's address would be kept, but it is the backend's own", n)
 	}
 	return fmt.Sprintf("%d, and the client's address is replaced", n)
+}
+
+// limitsText lists the limits of the Service, and what is used of each.
+func (x *Explanation) limitsText() string {
+	l := &x.Frontend.Service.Limits
+	var parts []string
+	connections := func(who string, limit uint32, u flowtable.Use) {
+		switch {
+		case limit == 0:
+		case x.Counted:
+			parts = append(parts, fmt.Sprintf("%s has %d of %d connections", who, u.Flows, limit))
+		default:
+			parts = append(parts, fmt.Sprintf("%s may have %d connections", who, limit))
+		}
+	}
+	rate := func(who string, limit uint32, u flowtable.Use) {
+		if limit == 0 {
+			return
+		}
+		text := fmt.Sprintf("%s may open %d a second", who, limit)
+		if x.Counted && flowtable.Spent(u.Due, limit, x.Now) {
+			text += ", and has opened them"
+		}
+		parts = append(parts, text)
+	}
+	connections("the source", l.SourceConnections, x.SourceUse)
+	rate("the source", l.SourceNewConnections, x.SourceUse)
+	connections("the Service", l.Connections, x.ServiceUse)
+	rate("all sources together", l.NewConnections, x.ServiceUse)
+	return strings.Join(parts, "; ")
 }
 
 func (x *Explanation) affinityText() string {

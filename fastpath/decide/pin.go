@@ -12,7 +12,7 @@ import (
 const handshakeSeconds = 10
 
 // Settle pins the client to the planned backend, for a service with session affinity: tentatively,
-// as who sent the packet is not known yet (see Confirm). Where another worker was faster with a
+// as who sent the packet is not known yet (see Stood). Where another worker was faster with a
 // flow of this client, its choice holds, so that a client's first flows do not part: then Settle
 // changes the plan, and returns true.
 //
@@ -40,10 +40,10 @@ func (s *Planner) Settle(n *Plan, req *Request) (moved bool) {
 	return true
 }
 
-// Confirm pins the client of a flow that has come to stand to the flow's backend, for as long as
+// confirm pins the client of a flow that has come to stand to the flow's backend, for as long as
 // its service says (k8s.io/kubernetes pkg/proxy/nftables/proxier.go: the time counts from the
 // client's last new flow). The flow must be bound.
-func (s *Planner) Confirm(ref flowtable.Ref) {
+func (s *Planner) confirm(ref flowtable.Ref) {
 	if s.Pins == nil {
 		return
 	}

@@ -106,6 +106,10 @@ func (s *Planner) Plan(n *Plan, req *Request) {
 	case n.Outcome == services.Silence:
 		n.Verdict = dropped(stats.NoLocalEndpoints)
 	default:
+		if r := s.limited(n, req); r != stats.None {
+			n.Verdict = dropped(r)
+			return
+		}
 		s.choose(n, req)
 		s.address(n, req)
 	}
@@ -236,5 +240,5 @@ func (n *Plan) Certain() bool {
 		return true
 	}
 	svc := n.Frontend.Service
-	return svc.AffinitySeconds == 0 && !svc.Scheduler.InTurn() && !svc.Scheduler.ByLoad()
+	return svc.AffinitySeconds == 0 && !svc.Limits.Any() && !svc.Scheduler.InTurn() && !svc.Scheduler.ByLoad()
 }

@@ -76,6 +76,7 @@ func (s *Planner) gone(ref flowtable.Ref) bool {
 	}
 	binding, toBackend, toClient := f.Bound()
 	s.Flows.Bind(ref, binding, service, backend, toBackend, toClient)
+	Recharge(s.Snap, s.Flows, ref, s.Now)
 	return false
 }
 

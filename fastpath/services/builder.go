@@ -26,10 +26,25 @@ func NewBuilder(prev *Snapshot) *Builder {
 func (b *Builder) Settings() *Snapshot { return &b.s }
 
 // SetFrontend adds or replaces a frontend.
-func (b *Builder) SetFrontend(f *Frontend) { b.s.frontends.set(b.edit, f.Key, f) }
+func (b *Builder) SetFrontend(f *Frontend) {
+	if b.s.frontends.set(b.edit, f.Key, f) {
+		b.countPort(f.Key, 1)
+	}
+}
 
 // DeleteFrontend removes a frontend.
-func (b *Builder) DeleteFrontend(k FrontendKey) { b.s.frontends.delete(b.edit, k) }
+func (b *Builder) DeleteFrontend(k FrontendKey) {
+	if b.s.frontends.delete(b.edit, k) {
+		b.countPort(k, -1)
+	}
+}
+
+// countPort adds delta to the uses of a frontend's port.
+func (b *Builder) countPort(k FrontendKey, delta int32) {
+	if k.Addr != AnyIPv4 && k.Addr != AnyIPv6 {
+		*b.s.portUses.own(b.edit, uint32(k.Port)) += delta
+	}
+}
 
 // SetAddr sets the ways in which an address is ours; zero flags remove it.
 func (b *Builder) SetAddr(a header.Addr, flags AddrFlags) {

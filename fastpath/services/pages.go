@@ -126,7 +126,8 @@ func (x *index[K, V]) own(e edit, k K) *bucket[K, V] {
 	return b
 }
 
-func (x *index[K, V]) set(e edit, k K, v V) {
+// set reports whether there was no entry of k before.
+func (x *index[K, V]) set(e edit, k K, v V) bool {
 	if x.n >= int(x.size)*indexLoad {
 		x.grow(e)
 	}
@@ -134,16 +135,18 @@ func (x *index[K, V]) set(e edit, k K, v V) {
 	for i := range b.kv {
 		if b.kv[i].k == k {
 			b.kv[i].v = v
-			return
+			return false
 		}
 	}
 	b.kv = append(b.kv, entry[K, V]{k, v})
 	x.n++
+	return true
 }
 
-func (x *index[K, V]) delete(e edit, k K) {
+// delete reports whether there was an entry of k.
+func (x *index[K, V]) delete(e edit, k K) bool {
 	if _, ok := x.get(k); !ok {
-		return
+		return false
 	}
 	b := x.own(e, k)
 	for i := range b.kv {
@@ -152,9 +155,10 @@ func (x *index[K, V]) delete(e edit, k K) {
 			b.kv[i], b.kv[last] = b.kv[last], entry[K, V]{} // no stale pointer
 			b.kv = b.kv[:last]
 			x.n--
-			return
+			break
 		}
 	}
+	return true
 }
 
 // grow doubles the table, or makes it.

@@ -106,10 +106,13 @@ func (s *EndpointSet) Slots() int {
 }
 
 func (s *EndpointSet) at(slot int) BackendRef {
-	if len(s.Table) != 0 {
-		return s.Backends[s.Table[slot]]
+	switch {
+	case len(s.Table) == 0:
+		return s.Backends[slot]
+	case s.Named != nil:
+		return s.Named[s.Table[slot]]
 	}
-	return s.Backends[slot]
+	return s.Backends[s.Table[slot]]
 }
 
 // another draws a slot that has another backend than not, by the shares of the table if there is

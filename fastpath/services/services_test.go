@@ -44,6 +44,10 @@ func (m *model) check(t *testing.T, s *Snapshot) {
 		if got, ok := s.FrontendByKey(key); got != m.frontends[key] || ok != (got != nil) {
 			t.Fatalf("generation %d: frontend %v is %v, %v", s.Generation, key, got, ok)
 		}
+		from := header.Tuple{Src: key.Addr, SrcPort: key.Port, Proto: key.Proto}
+		if got := s.FromFrontend(&from); got != (m.frontends[key] != nil) {
+			t.Fatalf("generation %d: a packet from %v is one from a frontend: %v", s.Generation, key, got)
+		}
 		if got := s.Owned(addr(n)); got != m.addrs[addr(n)] {
 			t.Fatalf("generation %d: address %v has flags %v, want %v", s.Generation, addr(n), got, m.addrs[addr(n)])
 		}

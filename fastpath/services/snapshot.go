@@ -103,6 +103,8 @@ type Service struct {
 	AffinitySeconds uint32
 	// Scheduler chooses among a set's backends.
 	Scheduler Scheduler
+	// Limits are those of this port.
+	Limits Limits
 	// Topology is, by family (0 is IPv4), which hints the sets of policy Cluster follow.
 	Topology [2]Topology
 	// LocalExternal and LocalInternal: externalTrafficPolicy and internalTrafficPolicy are
@@ -162,7 +164,10 @@ type EndpointSet struct {
 	Backends []BackendRef // in order of address and port; weights are not 0
 	Weights  []uint16     // by position in Backends; nil if all are 1
 	Table    []uint16
-	Empty    Empty
+	// Named is what the positions in Table mean while the table is that of an earlier version of
+	// the set: backends of this one, some of them more than once. Nil: positions in Backends.
+	Named []BackendRef
+	Empty Empty
 }
 
 // Pick returns the backend of a hash's slot. It returns 0 where the set is empty.
@@ -266,6 +271,7 @@ type Snapshot struct {
 	SNATPorts PortRange
 
 	frontends index[FrontendKey, *Frontend]
+	portUses  pages[int32] // by port, of frontends with an address: see FromFrontend
 	addrs     index[header.Addr, AddrFlags]
 	backends  pages[Backend]
 	serving   pages[uint64] // by backend index, a bit each: see Serves
@@ -323,12 +329,27 @@ func (s *Snapshot) Frontend(t *header.Tuple) *Frontend {
 // FrontendByKey finds a frontend by its own key.
 func (s *Snapshot) FrontendByKey(k FrontendKey) (*Frontend, bool) { return s.frontends.get(k) }
 
+// AtNode reports whether a packet's destination is a frontend, node ports excepted, at an address
+// of the node. The kernel program asks for the node's sockets before it takes a packet to one, but
+// takes fragments without asking: those that belong to no flow may be a socket's.
+func (s *Snapshot) AtNode(t *header.Tuple) bool {
+	if s.Owned(t.Dst)&(AddrNode|AddrLocal) == 0 {
+		return false
+	}
+	_, ok := s.frontends.get(FrontendKey{t.Dst, t.DstPort, t.Proto})
+	return ok
+}
+
 // FromFrontend reports whether the source of a packet from outside, address, port and protocol, is
 // a frontend. A frontend sends nothing of its own accord: only what this gateway answers for it has
 // that source. A flow from there would have two services answer each other, for ever where both
 // answer whatever they get (CVE-2024-2169). A node port counts at no address: its number may be
-// the port of any client.
+// the port of any client. Few clients have a port that a frontend has, so most packets cost one
+// load.
 func (s *Snapshot) FromFrontend(t *header.Tuple) bool {
+	if uses := s.portUses.at(uint32(t.SrcPort)); uses == nil || *uses == 0 {
+		return false
+	}
 	_, ok := s.frontends.get(FrontendKey{t.Src, t.SrcPort, t.Proto})
 	return ok
 }

@@ -1,0 +1,88 @@
+package decide
+
+import (
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat/header"
+)
+
+// limited returns the limit of the service that a new flow runs into, or None. A flow that replaces
+// one whose backend does not answer (Request.Not) is no new connection.
+func (s *Planner) limited(n *Plan, req *Request) stats.DropReason {
+	svc := n.Frontend.Service
+	if !svc.Limits.Any() || req.Not != 0 || s.Flows == nil { // without a table nothing is counted
+		return stats.None
+	}
+	return s.over(svc.Limits, uint32(svc.ID), req.Tuple)
+}
+
+// LimitedAgain returns the limit that a client's SYN runs into on a flow that stands, or None. No
+// plan is made for it, but where the backend's connection is gone, by the client's RST for example,
+// it opens another one. The flow must be bound, and is counted already unless it was reset.
+func (s *Planner) LimitedAgain(ref flowtable.Ref, t *header.Tuple) stats.DropReason {
+	f := s.Flows.Flow(ref)
+	l := limitsOf(s.Snap, f)
+	if !l.Any() || !f.State().Stands() {
+		return stats.None
+	}
+	if s.Flows.Charged(ref) {
+		l.SourceConnections, l.Connections = 0, 0
+	}
+	return s.over(l, f.Service(), t)
+}
+
+// over returns the limit of a service that one more connection of a client runs into, or None.
+func (s *Planner) over(l services.Limits, id uint32, client *header.Tuple) stats.DropReason {
+	t := s.Flows.Table()
+	if l.SourceConnections|l.SourceNewConnections != 0 {
+		u := t.SourceUse(&client.Src, client.V6, id)
+		switch {
+		case l.SourceConnections != 0 && u.Flows >= l.SourceConnections:
+			return stats.LimitSourceConnections
+		case l.SourceNewConnections != 0 && flowtable.Spent(u.Due, l.SourceNewConnections, s.Now):
+			return stats.LimitSourceRate
+		}
+	}
+	if l.Connections|l.NewConnections != 0 {
+		u := t.ServiceUse(id)
+		switch {
+		case l.Connections != 0 && u.Flows >= l.Connections:
+			return stats.LimitServiceConnections
+		case l.NewConnections != 0 && flowtable.Spent(u.Due, l.NewConnections, s.Now):
+			return stats.LimitServiceRate
+		}
+	}
+	return stats.None
+}
+
+// Stood is for a flow that has come to stand: it counts to its service's limits, and its client is
+// pinned (pin). The flow must be bound.
+func (s *Planner) Stood(ref flowtable.Ref) {
+	s.charge(ref)
+	s.confirm(ref)
+}
+
+// charge counts a flow that stands to the limits of its service, if it has any.
+func (s *Planner) charge(ref flowtable.Ref) {
+	if l := limitsOf(s.Snap, s.Flows.Flow(ref)); l.Any() {
+		s.Flows.Charge(ref, flowtable.Rates{Source: l.SourceNewConnections, Service: l.NewConnections}, s.Now)
+	}
+}
+
+// Recharge is for a flow of an earlier process that has been given to its service, as snapshot s
+// numbers it. If it stands, it counts to the service's limits; it takes no token.
+func Recharge(s *services.Snapshot, h *flowtable.Handle, ref flowtable.Ref, now flowtable.Time) {
+	f := h.Flow(ref)
+	if l := limitsOf(s, f); l.Any() && f.State().Stands() {
+		h.Charge(ref, flowtable.Rates{}, now)
+	}
+}
+
+// limitsOf returns the limits of a flow's service; none if that is gone.
+func limitsOf(s *services.Snapshot, f *flowtable.Flow) services.Limits {
+	if svc := s.Service(services.ServiceID(f.Service())); svc != nil {
+		return svc.Limits
+	}
+	return services.Limits{}
+}

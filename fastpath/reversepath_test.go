@@ -1,0 +1,151 @@
+package fastpath_test
+
+import (
+	"fmt"
+	"testing"
+
+	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/header/headertest"
+)
+
+// TestStrictReversePath: a packet in a backend's name answers a connection only if it comes from
+// the interface and VLAN by which packets to the backend leave. Without the setting it answers
+// from anywhere.
+func TestStrictReversePath(t *testing.T) {
+	here, elsewhere := 0, 1
+	const vlan = 20 | 3<<13 // with a priority, which makes no difference
+	for _, c := range []struct {
+		name   string
+		nic    *int // strict, if not nil
+		kernel bool // the backend is behind the kernel
+		tags   []uint16
+		host   bool // the reply comes from the host link
+		ok     bool
+	}{
+		{"the way it left", &here, false, []uint16{20}, false, true},
+		{"with a priority", &here, false, []uint16{vlan}, false, true},
+		{"with a tag of a priority alone", &here, false, []uint16{3 << 13, 20}, false, true},
+		{"the clients' VLAN", &here, false, []uint16{10}, false, false},
+		{"no VLAN", &here, false, nil, false, false},
+		{"a VLAN in the VLAN", &here, false, []uint16{20, 20}, false, false},
+		{"another interface", &elsewhere, false, []uint16{20}, false, false},
+		{"the host link", &here, false, []uint16{20}, true, false},
+		{"anywhere, not strict", nil, false, nil, false, true},
+		{"behind the kernel", &here, true, nil, true, true},
+		{"behind the kernel, from outside", &here, true, nil, false, false},
+	} {
+		protos := []uint8{header.ProtoTCP, header.ProtoUDP}
+		if c.kernel { // the laboratory's backend on the node has a TCP port alone
+			protos = protos[:1]
+		}
+		for _, proto := range protos {
+			t.Run(fmt.Sprintf("%s, protocol %d", c.name, proto), func(t *testing.T) {
+				l := newLab(t, labConfig{reversePath: c.nic})
+				g := l.workers[0]
+				hop := *l.hops.Hop(hopBackend)
+				hop.VLANs, hop.VLAN[0] = 1, nexthop.Tag{TPID: header.EtherTypeVLAN, TCI: 20}
+				l.hops.SetHop(hopBackend, &hop)
+				out, vip := g.nic, join(vip4, 80)
+				switch {
+				case c.kernel:
+					out, vip = g.host, join(localVIP, 80)
+				case proto == header.ProtoUDP:
+					vip = join(vip4, 53)
+				}
+				l.send(0, packet(proto, join(client4, 40000), vip, headertest.SYN))
+				_, p := l.out(out)
+				snat, end := ends(&p.Tuple)
+				before := l.state()
+
+				reply := packet(proto, end.String(), snat.String(), headertest.SYN|headertest.ACK)
+				reply.VLAN = c.tags
+				link := g.nic
+				if c.host {
+					link = g.host
+				}
+				link.Inject(reply.Bytes())
+				l.step(1)
+				_, sent := g.nic.Take(nil)
+				if after := l.state(); sent != c.ok || (after != before) != c.ok {
+					t.Errorf("reply forwarded %v, state %v after %v; want forwarded %v; drops %v", sent, after, before,
+						c.ok, l.drops())
+				}
+				if !c.ok {
+					l.wantDrop(stats.ReversePath, 1)
+				}
+			})
+		}
+	}
+}
+
+// TestForgedBackendSide: packets in a backend's name, from the clients' side, make no half-open
+// flow stand, where the reverse path is strict.
+func TestForgedBackendSide(t *testing.T) {
+	elsewhere := 1
+	const flows = 400
+	l := newLab(t, labConfig{reversePath: &elsewhere, frames: 4096, ring: 1024})
+	g := l.workers[0]
+	for n := range uint16(flows) {
+		l.send(0, headertest.TCP(join("198.18.0.1", 10000+n), join(vip4, 80), headertest.SYN))
+		_, p := l.out(g.nic)
+		snat, end := ends(&p.Tuple)
+		forged := headertest.TCP(end.String(), snat.String(), headertest.SYN|headertest.ACK)
+		data := headertest.TCP(end.String(), snat.String(), headertest.ACK)
+		data.Seq, data.Payload = forged.Seq+1, []byte("x")
+		l.send(0, forged, data)
+	}
+	c := l.table.Counts()
+	if n := l.pastHalfOpen(); n != 0 || c.States[flowtable.SynSeen] != flows {
+		t.Errorf("%d flows past half-open, %v", n, c.States)
+	}
+	l.wantDrop(stats.ReversePath, 2*flows)
+}
+
+// TestForgedRepliesOnStandingFlows: where the reverse path is strict, packets in a backend's name
+// from another interface do not reach the client of a connection that stands, either.
+func TestForgedRepliesOnStandingFlows(t *testing.T) {
+	for _, proto := range []uint8{header.ProtoUDP, header.ProtoTCP} {
+		here := 0
+		l := newLab(t, labConfig{reversePath: &here})
+		g, client, vip := l.workers[0], join(client4, 40000), join(vip4, 53)
+		if proto == header.ProtoTCP {
+			vip = join(vip4, 80)
+		}
+		snat, end := l.begins(0, proto, client, vip)
+		l.answers(0, proto, client, vip, snat.String(), end.String())
+		reply := packet(proto, end.String(), snat.String(), headertest.ACK)
+		l.send(0, reply)
+		l.out(g.nic)
+		hop := *l.hops.Hop(hopBackend)
+		hop.Link = 3 // from now on the NIC is the clients' alone
+		l.hops.SetHop(hopBackend, &hop)
+		l.send(0, reply)
+		l.nothing(g.nic)
+		l.wantDrop(stats.ReversePath, 1)
+	}
+}
+
+// TestForgedRepliesOfUnknownNeighbour: a backend whose neighbour is not resolved has got no packet
+// and so answers none: who answers in its name is a forger.
+func TestForgedRepliesOfUnknownNeighbour(t *testing.T) {
+	elsewhere := 1
+	const flows, ports, vip, dead = 40, 500, "203.0.113.99", "10.0.9.5"
+	l := newLab(t, labConfig{reversePath: &elsewhere, snat: services.PortRange{First: 20000, Count: ports},
+		edit: func(b *services.Builder) { serve(b, 20, vip, 80, header.ProtoTCP, dead, 8080, false) }})
+	for n := range uint16(flows) {
+		l.send(0, headertest.TCP(join("198.18.0.1", 10000+n), join(vip, 80), headertest.SYN))
+	}
+	for n := range uint16(ports) {
+		forged := headertest.TCP(join(dead, 8080), join(snat4, 20000+n), headertest.SYN|headertest.ACK)
+		data := headertest.TCP(join(dead, 8080), join(snat4, 20000+n), headertest.ACK)
+		data.Seq, data.Payload = forged.Seq+1, []byte("x")
+		l.send(0, forged, data)
+	}
+	if n, half := l.pastHalfOpen(), l.table.Counts().HalfOpen; n != 0 || half == 0 {
+		t.Errorf("%d flows past half-open, %d half-open", n, half)
+	}
+}
