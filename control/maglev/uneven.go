@@ -33,7 +33,8 @@ func fillByRound(table []uint16, turns []turn) {
 		}
 		return 1
 	})
-	for range size {
+	for filled := range size {
+		yield(filled + 1)
 		d := &h[0]
 		t := &turns[d.turn]
 		slot := t.next
