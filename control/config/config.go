@@ -17,9 +17,11 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 )
 
@@ -51,6 +53,7 @@ type Configuration struct {
 	NodePortRange PortRange         `json:"nodePortRange"`
 	SNAT          SNAT              `json:"snat"`
 	Proxy         Proxy             `json:"proxy"`
+	Limits        Limits            `json:"limits" reload:"live"`
 
 	Flows           Flows          `json:"flows"`
 	Maglev          Maglev         `json:"maglev" reload:"live"`
@@ -70,6 +73,8 @@ type Configuration struct {
 	Health   Health  `json:"health"`
 	Log      Log     `json:"log"`
 	Drain    Drain   `json:"drain" reload:"live"`
+
+	Sandbox Sandbox `json:"sandbox"`
 
 	Tuning Tuning `json:"tuning"`
 }
@@ -140,12 +145,32 @@ type Proxy struct {
 	ClusterCIDRs []netip.Prefix `json:"clusterCIDRs" reload:"live"`
 	// MasqueradeAll: pods do not keep their address towards ClusterIPs either.
 	MasqueradeAll bool `json:"masqueradeAll" reload:"live"`
+	// ExternalIPs are the addresses that Services may have as external IPs. Empty: all but those of
+	// this node.
+	ExternalIPs []netip.Prefix `json:"externalIPs" reload:"live"`
+	// DeniedHostPorts are ports of the node's own addresses that no endpoint of a Service may have.
+	DeniedHostPorts []PortRange `json:"deniedHostPorts" reload:"live"`
+	// StrictReversePath: a reply must come from the interface and VLAN by which packets to its
+	// backend leave.
+	StrictReversePath bool `json:"strictReversePath"`
 	// StrictSourceRanges: loadBalancerSourceRanges guard node ports and external IPs, too.
 	StrictSourceRanges bool `json:"strictSourceRanges" reload:"live"`
 	// Scheduler is that of Services without the annotation sluice.dev/scheduler.
 	Scheduler Scheduler `json:"scheduler" reload:"live"`
 	// NamespaceShare is the part of each bounded table that one namespace may use, in percent.
 	NamespaceShare int `json:"namespaceShare" reload:"live"`
+}
+
+// Limits bound the connections to each port of a Service that has no annotation for it; 0 is no
+// limit.
+type Limits struct {
+	// ConnectionsPerSource may be open at once, and NewConnectionsPerSource be opened in a second,
+	// of one IPv4 address or one /64 of IPv6.
+	ConnectionsPerSource    int `json:"connectionsPerSource"`
+	NewConnectionsPerSource int `json:"newConnectionsPerSource"`
+	// Connections and NewConnections are of all sources together.
+	Connections    int `json:"connections"`
+	NewConnections int `json:"newConnections"`
 }
 
 // Scheduler is how a backend is chosen, by the names of IPVS (ipvsadm(8)).
@@ -161,6 +186,10 @@ type Kubernetes struct {
 	Kubeconfig string `json:"kubeconfig"`
 	// Events: problems are written as Events of their objects.
 	Events bool `json:"events"`
+	// NodeSelector selects the Nodes that are gateways, and DaemonSet (namespace/name) runs them:
+	// with either gone, drain.handOver leaves nothing to a next process.
+	NodeSelector string `json:"nodeSelector"`
+	DaemonSet    string `json:"daemonSet"`
 	// StaleEndpointTimeout is how long endpoints of a Service are served that vanish all at once
 	// without having been seen terminating: a controller may have been restarted. 0 is not at all.
 	StaleEndpointTimeout Duration `json:"staleEndpointTimeout" reload:"live"`
@@ -170,6 +199,17 @@ type Kubernetes struct {
 // serves nothing. Health check node ports are not affected.
 type Health struct {
 	Address string `json:"address"`
+}
+
+// ListensOn returns the ports that the daemon serves metrics and health checks at.
+func (c *Configuration) ListensOn() (ports []uint16) {
+	for _, address := range [...]string{c.Metrics.Address, c.Health.Address} {
+		_, port, _ := net.SplitHostPort(address) // "" is none
+		if n, err := strconv.ParseUint(port, 10, 16); err == nil {
+			ports = append(ports, uint16(n))
+		}
+	}
+	return ports
 }
 
 // Flows sizes the flow table and its timeouts.
@@ -252,8 +292,18 @@ type Manifests struct {
 // Metrics is where /metrics, /healthz and /readyz are served; empty serves nothing.
 type Metrics struct {
 	Address string `json:"address"`
+	TLS     TLS    `json:"tls"`
+	// TokenFile is a file of bearer tokens, one in each line. A request for /metrics must have one
+	// of them; with an empty path none is needed.
+	TokenFile string `json:"tokenFile"`
 	// Backends: each backend has series of its own, not each Service alone.
 	Backends bool `json:"backends" reload:"live"`
+}
+
+// TLS is a certificate and its key, files in PEM form; both empty is plain HTTP.
+type TLS struct {
+	CertFile string `json:"certFile"`
+	KeyFile  string `json:"keyFile"`
 }
 
 // Log shapes the daemon's log on standard error.
@@ -289,8 +339,23 @@ type Drain struct {
 	HandOver bool `json:"handOver"`
 }
 
+// Sandbox is whether the daemon confines itself after its start (package sandbox).
+type Sandbox string
+
+// The choices for the sandbox.
+const (
+	SandboxEnforce Sandbox = "enforce" // or refuse to start
+	SandboxNone    Sandbox = "none"
+)
+
 // StatusSocket returns the path of the socket that `sluice status` and the others talk to.
 func (c *Configuration) StatusSocket() string { return filepath.Join(c.StateDir, "status.sock") }
+
+// WaitingSocket returns the path of the status socket of a process that waits for another one.
+func (c *Configuration) WaitingSocket() string { return filepath.Join(c.StateDir, WaitingSocketFile) }
+
+// WaitingSocketFile is the name of a waiting process's status socket, beside the other one.
+const WaitingSocketFile = "waiting.sock"
 
 // NodeNameVariable is an environment variable that names the node if the configuration does not:
 // pods of a DaemonSet share a configuration.

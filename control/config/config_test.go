@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/internal/trusted"
 )
 
 // difference shows where two configurations differ, as their prints do.
@@ -149,6 +150,10 @@ func TestBadFields(t *testing.T) {
 			`gw.yaml:5: metrics.address: is "localhost", write address:port`},
 		{"metrics in the SNAT range", "metrics: {address: ':20000'}",
 			"gw.yaml:5: metrics.address: has port 20000 inside snat.ports (16384-29999)"},
+		{"a certificate without its key", "metrics: {tls: {certFile: /etc/tls.crt}}",
+			"gw.yaml:5: metrics.tls.keyFile: is missing: TLS needs certFile and keyFile"},
+		{"tokens at a relative path", "metrics: {tokenFile: tokens}",
+			`gw.yaml:5: metrics.tokenFile: is "tokens", write an absolute path`},
 		{"log level", "log: {level: loud}", `gw.yaml:5: log.level: is "loud", choose one of debug, info, warn, error`},
 		{"nice", "tuning: {workerNice: 5}", "gw.yaml:5: tuning.workerNice: is 5, choose from -20 to 0"},
 		{"CPU twice", "workerCPUs: [1, 1]", "gw.yaml:5: workerCPUs[1]: is CPU 1 again"},
@@ -367,6 +372,16 @@ func TestLoad(t *testing.T) {
 	}
 	if c, err := Load(file); err != nil || len(c.Interfaces) != 1 {
 		t.Errorf("got %+v, %v", c, err)
+	}
+	if err := os.Chmod(file, 0o606); err != nil {
+		t.Fatal(err)
+	}
+	var refusal *trusted.Refusal
+	if _, err := Load(file); !errors.As(err, &refusal) || !strings.Contains(err.Error(), "chmod go-w "+file) {
+		t.Errorf("a file that all may write: %v", err)
+	}
+	if c, err := LoadAnyones(file); err != nil || len(c.Interfaces) != 1 {
+		t.Errorf("who only looks at it: %+v, %v", c, err)
 	}
 }
 

@@ -14,24 +14,52 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"sluice.dev/sluice/control/config/node"
+	"sluice.dev/sluice/internal/trusted"
 )
 
 // maxFileBytes bounds a configuration file.
 const maxFileBytes = 1 << 20
 
 // Load reads a file, fills in defaults and validates. Its error is an Errors with
-// every problem, or the reason why the file cannot be read.
+// every problem, or the reason why the file cannot be read: also a trusted.Refusal, where others
+// than root and this process's user may write the file.
 func Load(path string) (*Configuration, error) {
+	data, err := Read(path)
+	if err != nil {
+		return nil, err
+	}
+	return ParseFile(path, data)
+}
+
+// Read returns what Load parses.
+func Read(path string) ([]byte, error) {
+	f, err := trusted.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	return readAll(f)
+}
+
+// LoadAnyones is Load for who does not act by the file: it may be anybody's, or a pipe.
+func LoadAnyones(path string) (*Configuration, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
+	data, err := readAll(f)
+	if err != nil {
+		return nil, err
+	}
+	return ParseFile(path, data)
+}
+
+func readAll(f *os.File) ([]byte, error) {
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
-	return ParseFile(path, data)
+	return data, nil
 }
 
 // Parse is Load for bytes that come from no file.

@@ -31,8 +31,12 @@ func Default() *Configuration {
 			Ports: PortRange{16384, 29999},
 		},
 		Proxy: Proxy{
-			ClusterIPs: true, ClusterCIDRs: []netip.Prefix{}, Scheduler: Schedulers[0],
-			NamespaceShare: 50,
+			ClusterIPs: true, ClusterCIDRs: []netip.Prefix{}, ExternalIPs: []netip.Prefix{},
+			DeniedHostPorts: []PortRange{
+				{22, 22}, {53, 53}, {179, 179}, {2379, 2380}, {6443, 6443}, {9470, 9470}, {10248, 10250},
+				{10255, 10257}, {10259, 10259},
+			},
+			Scheduler: Schedulers[0], NamespaceShare: 50,
 		},
 		Flows: Flows{
 			IPv4:     1 << 20,
@@ -60,14 +64,16 @@ func Default() *Configuration {
 		Manifests:  Manifests{Directory: "/etc/sluice/manifests"},
 		StateDir:   "/run/sluice",
 		BPFFS:      "/sys/fs/bpf",
-		Metrics:    Metrics{Address: ":9470"},
+		Metrics:    Metrics{Address: "127.0.0.1:9470"},
 		Health:     Health{Address: ":10256"},
 		Log:        Log{Level: LogInfo, Format: LogText},
 		Drain:      Drain{Timeout: Duration(10 * time.Second)},
+		Sandbox:    SandboxEnforce,
 		Tuning: Tuning{
 			RingSize:        2048,
 			FrameSize:       AutoFrameSize,
 			AffinityClients: 1 << 18,
+			LimitSources:    1 << 16,
 			Fragments:       8192,
 			ICMPRate:        1000, // as the kernel's own: net.ipv4.icmp_msgs_per_sec
 			PathMTUFloor:    1200, // IPv4 inside of IPv6 over its smallest link: 1280 - 40 (RFC 8200 section 5)

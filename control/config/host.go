@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/internal/trusted"
 )
 
 // Host has the facts about this machine that a configuration is checked against at start.
@@ -69,11 +71,16 @@ func ReadHost() (Host, error) {
 	if h.LowestNice, err = lowestNice(); err != nil {
 		return h, err
 	}
-	if h.Ephemeral, err = readEphemeral("/proc/sys/net/ipv4/ip_local_port_range"); err != nil {
+	if h.Ephemeral, err = ReadEphemeral(); err != nil {
 		return h, err
 	}
 	h.Reserved, err = readReserved("/proc/sys/net/ipv4/ip_local_reserved_ports")
 	return h, err
+}
+
+// ReadEphemeral returns the ports that the kernel gives to the node's own connections.
+func ReadEphemeral() (PortRange, error) {
+	return readEphemeral("/proc/sys/net/ipv4/ip_local_port_range")
 }
 
 // lowestNice returns the lowest nice value that the calling thread may take, 0 at most
@@ -169,6 +176,10 @@ func (c *Configuration) CheckHost(name string, h Host) error {
 			do = `create it, or write "" if Services come from the API server alone`
 		}
 		k.fail("manifests.directory", "%s is no directory, %s", c.Manifests.Directory, do)
+	} else if err == nil {
+		if err := trusted.Directory(c.Manifests.Directory); err != nil {
+			k.fail("manifests.directory", "cannot be trusted: %v", err)
+		}
 	}
 	if len(k.errs) == 0 {
 		return nil

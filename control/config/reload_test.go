@@ -82,8 +82,10 @@ func TestReload(t *testing.T) {
 		}
 	}
 	want := []string{
-		"nodeAddresses", "proxy.clusterIPs", "proxy.clusterCIDRs", "proxy.masqueradeAll", "proxy.strictSourceRanges",
-		"proxy.scheduler", "proxy.namespaceShare", "maglev.seed", "unservedVIPPort", "unknownConnection",
+		"nodeAddresses", "proxy.clusterIPs", "proxy.clusterCIDRs", "proxy.masqueradeAll", "proxy.externalIPs",
+		"proxy.deniedHostPorts", "proxy.strictSourceRanges", "proxy.scheduler", "proxy.namespaceShare",
+		"limits.connectionsPerSource", "limits.newConnectionsPerSource", "limits.connections",
+		"limits.newConnections", "maglev.seed", "unservedVIPPort", "unknownConnection",
 		"kubernetes.staleEndpointTimeout", "metrics.backends", "log.level", "drain.timeout", "drain.handOver",
 		"tuning.passAfter",
 	}

@@ -52,8 +52,13 @@ func (r PortRange) Contains(port uint16) bool { return r.First <= port && port <
 // Overlaps reports whether two ranges share a port.
 func (r PortRange) Overlaps(o PortRange) bool { return r.First <= o.Last && o.First <= r.Last }
 
-// String writes first-last.
-func (r PortRange) String() string { return fmt.Sprintf("%d-%d", r.First, r.Last) }
+// String writes first-last, or one port.
+func (r PortRange) String() string {
+	if r.First == r.Last {
+		return strconv.Itoa(int(r.First))
+	}
+	return fmt.Sprintf("%d-%d", r.First, r.Last)
+}
 
 // MarshalText writes what UnmarshalText reads.
 func (r PortRange) MarshalText() ([]byte, error) { return []byte(r.String()), nil }

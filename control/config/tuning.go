@@ -13,6 +13,8 @@ type Tuning struct {
 	WorkerNice int `json:"workerNice"`
 	// AffinityClients bounds the clients that are remembered for sessionAffinity ClientIP.
 	AffinityClients int `json:"affinityClients"`
+	// LimitSources bounds the sources whose connections are counted for limits.
+	LimitSources int `json:"limitSources"`
 	// Fragments bounds the datagrams whose fragments are remembered, of all workers together.
 	Fragments int `json:"fragments"`
 	// ICMPRate bounds the ICMP errors of the gateway's own, per second, of all workers together;
@@ -67,6 +69,7 @@ func (k *check) tuning(c *Configuration) {
 	}
 	k.between("tuning.workerNice", t.WorkerNice, -20, 0)
 	k.between("tuning.affinityClients", t.AffinityClients, 1024, 1<<26)
+	k.between("tuning.limitSources", t.LimitSources, 1024, 1<<26)
 	k.between("tuning.fragments", t.Fragments, 0, 1<<20)
 	k.between("tuning.icmpRate", t.ICMPRate, 0, 1_000_000)
 	k.between("tuning.pathMTUFloor", t.PathMTUFloor, 68, 1280) // of RFC 791 and RFC 8200

@@ -10,6 +10,9 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/labels"
+
+	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -206,12 +209,28 @@ func (k *check) proxy(c *Configuration) {
 			k.fail(fmt.Sprintf("proxy.clusterCIDRs[%d]", i), "is %s with host bits set, write %s", p, p.Masked())
 		}
 	}
+	for i, p := range c.Proxy.ExternalIPs {
+		if p != p.Masked() {
+			k.fail(fmt.Sprintf("proxy.externalIPs[%d]", i), "is %s with host bits set, write %s", p, p.Masked())
+		}
+	}
 	oneOf(k, "proxy.scheduler", c.Proxy.Scheduler, Schedulers...)
 	k.between("proxy.namespaceShare", c.Proxy.NamespaceShare, 1, 100)
+	k.between("limits.connectionsPerSource", c.Limits.ConnectionsPerSource, 0, services.MaxLimit)
+	k.between("limits.newConnectionsPerSource", c.Limits.NewConnectionsPerSource, 0, services.MaxLimit)
+	k.between("limits.connections", c.Limits.Connections, 0, services.MaxLimit)
+	k.between("limits.newConnections", c.Limits.NewConnections, 0, services.MaxLimit)
 	k.duration("kubernetes.staleEndpointTimeout", c.Kubernetes.StaleEndpointTimeout, 0, time.Hour)
 	if c.Kubernetes.Kubeconfig != "" && !filepath.IsAbs(c.Kubernetes.Kubeconfig) {
 		k.fail("kubernetes.kubeconfig", "is %q, write an absolute path, or \"\" for the pod's service account",
 			c.Kubernetes.Kubeconfig)
+	}
+	if _, err := labels.Parse(c.Kubernetes.NodeSelector); err != nil {
+		k.fail("kubernetes.nodeSelector", "%q is no label selector: %v", c.Kubernetes.NodeSelector, err)
+	}
+	if namespace, name, _ := strings.Cut(c.Kubernetes.DaemonSet, "/"); c.Kubernetes.DaemonSet != "" &&
+		(namespace == "" || name == "" || strings.Contains(name, "/")) {
+		k.fail("kubernetes.daemonSet", "is %q, write namespace/name", c.Kubernetes.DaemonSet)
 	}
 	if !c.Kubernetes.Enabled && c.Manifests.Directory == "" {
 		k.fail("kubernetes.enabled",
@@ -247,6 +266,7 @@ func (k *check) policies(c *Configuration) {
 	k.duration("drain.timeout", c.Drain.Timeout, 0, 24*time.Hour)
 	oneOf(k, "log.level", c.Log.Level, LogDebug, LogInfo, LogWarn, LogError)
 	oneOf(k, "log.format", c.Log.Format, LogText, LogJSON)
+	oneOf(k, "sandbox", c.Sandbox, SandboxEnforce, SandboxNone)
 }
 
 func (k *check) hostLink(c *Configuration) {
@@ -302,9 +322,25 @@ func (k *check) paths(c *Configuration) {
 			filepath.Base(s), len(s), maxSocketPath)
 	}
 	k.listener(c, "metrics.address", c.Metrics.Address)
+	k.metrics(&c.Metrics)
 	k.listener(c, "health.address", c.Health.Address)
 	if a := c.Health.Address; a != "" && a == c.Metrics.Address {
 		k.fail("health.address", "is %s like metrics.address, give each a port of its own", a)
+	}
+}
+
+func (k *check) metrics(m *Metrics) {
+	for _, f := range []struct{ path, value, other string }{
+		{"metrics.tls.certFile", m.TLS.CertFile, m.TLS.KeyFile},
+		{"metrics.tls.keyFile", m.TLS.KeyFile, m.TLS.CertFile},
+		{"metrics.tokenFile", m.TokenFile, ""},
+	} {
+		switch {
+		case f.value == "" && f.other != "":
+			k.fail(f.path, "is missing: TLS needs certFile and keyFile, write both or none")
+		case f.value != "" && !filepath.IsAbs(f.value):
+			k.fail(f.path, "is %q, write an absolute path", f.value)
+		}
 	}
 }
 

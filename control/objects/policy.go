@@ -83,7 +83,7 @@ func (s *Service) readRanges(spec *corev1.ServiceSpec) (malformed []FieldProblem
 		p, err := parsePrefix(text)
 		if err != nil {
 			bad[Family(strings.Contains(text, ":"))] = true
-			problems = append(problems, FieldProblem{field, fmt.Sprintf("%q %v; it is ignored", text, err), Warning})
+			problems = append(problems, warn(field, "%q %v; it is ignored", text, err))
 			continue
 		}
 		f := Family(p.Addr().Is6())
@@ -110,11 +110,11 @@ func (s *Service) readScheduling(annotations map[string]string) {
 		if scheduler, known := services.ParseScheduler(strings.TrimSpace(name)); known {
 			s.Scheduler = &scheduler
 		} else {
-			s.Problems = append(s.Problems, FieldProblem{"metadata.annotations[" + annotationScheduler + "]",
-				fmt.Sprintf("%q is none of %s; the default is used", name, strings.Join(services.SchedulerNames(),
-					", ")), Warning})
+			s.Problems = append(s.Problems, warn("metadata.annotations["+annotationScheduler+"]",
+				"%q is none of %s; the default is used", name, strings.Join(services.SchedulerNames(), ", ")))
 		}
 	}
+	s.readLimits(annotations)
 	rules, problems := readWeights(annotations)
 	s.Weights = rules
 	s.Problems = append(s.Problems, problems...)

@@ -3,7 +3,9 @@ package objects
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
+	"unicode"
 )
 
 // Source is where an object was read: the kind of source (such as "manifests") and the path in it.
@@ -96,12 +98,14 @@ func (p Problem) String() string {
 		parts = append(parts, p.Source.String())
 	}
 	if p.Object != (ObjectID{}) {
-		parts = append(parts, p.Object.String())
+		id := p.Object
+		id.Namespace, id.Name = clip(id.Namespace, maxName), clip(id.Name, maxName)
+		parts = append(parts, id.String())
 	}
 	if p.Field != "" {
 		parts = append(parts, p.Field)
 	}
-	return oneLine(strings.Join(append(parts, p.Message), ": "))
+	return Printable(strings.Join(append(parts, p.Message), ": "))
 }
 
 // CompareProblems orders by object, then by source, field and message.
@@ -110,13 +114,44 @@ func CompareProblems(a, b Problem) int {
 		cmp.Compare(a.Field, b.Field), cmp.Compare(a.Message, b.Message), cmp.Compare(a.Severity, b.Severity))
 }
 
-// oneLine replaces control characters, so that text of an object or file cannot forge further
-// lines.
-func oneLine(s string) string {
+// Printable replaces what is not printable, or no UTF-8, so that text of an object or file can
+// neither forge further lines nor control a terminal (unicode.IsPrint: control characters of C0 and
+// C1, separators of lines, and marks that change the direction of text are not). Kept runes stay.
+func Printable(s string, kept ...rune) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r == '\u2028' || r == '\u2029' {
-			return ' '
+		if unicode.IsPrint(r) || slices.Contains(kept, r) {
+			return r
 		}
-		return r
+		return ' '
 	}, s)
+}
+
+// LimitAlike drops, of each object's problems that have the same Reason, those beyond
+// MaxFieldProblems, and adds one with their number. It leaves MaxFieldProblems and one more, which
+// is such a number of LimitProblems. The problems must be in order, and stay so.
+func LimitAlike(problems []Problem) []Problem {
+	type kind struct {
+		object ObjectID
+		reason Reason
+	}
+	count := map[kind]int{}
+	for i := range problems {
+		count[kind{problems[i].Object, problems[i].Why()}]++
+	}
+	var more []Problem
+	seen := map[kind]int{}
+	problems = slices.DeleteFunc(problems, func(p Problem) bool {
+		k := kind{p.Object, p.Why()}
+		if seen[k]++; seen[k] <= MaxFieldProblems || count[k] <= MaxFieldProblems+1 {
+			return false
+		}
+		if seen[k] == count[k] {
+			p.Field, p.Message = "", fmt.Sprintf("%d more problems", count[k]-MaxFieldProblems)
+			more = append(more, p)
+		}
+		return true
+	})
+	problems = append(problems, more...)
+	slices.SortFunc(problems, CompareProblems)
+	return problems
 }

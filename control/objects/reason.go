@@ -9,6 +9,8 @@ const (
 	ReasonFrontendConflict Reason = "FrontendConflict"
 	// ReasonPortClash: the frontend would take replies to our own source ports.
 	ReasonPortClash Reason = "PortClash"
+	// ReasonAddressNotAllowed: the operator does not let Services have the address.
+	ReasonAddressNotAllowed Reason = "AddressNotAllowed"
 	// ReasonNoRoom: older Services have all there is of something that all share.
 	ReasonNoRoom Reason = "NoRoom"
 	// ReasonInvalidObject: no API server would have taken this version of the object.

@@ -35,6 +35,7 @@ type Service struct {
 	Affinity  uint32              // seconds; 0 is none
 	Scheduler *services.Scheduler // nil: the configuration's
 	Weights   WeightRules
+	Limits    Limits
 	Problems  []FieldProblem
 }
 
@@ -65,7 +66,7 @@ func (s *Service) equal(o *Service) bool {
 		s.skip == o.skip && s.HealthPort == o.HealthPort && s.refused == o.refused && slices.Equal(s.Ports, o.Ports) &&
 		slices.Equal(s.VIPs, o.VIPs) &&
 		slices.Equal(s.Ranges[0], o.Ranges[0]) && slices.Equal(s.Ranges[1], o.Ranges[1]) && s.Affinity == o.Affinity &&
-		equalPointees(s.Scheduler, o.Scheduler) && slices.Equal(s.Weights, o.Weights) &&
+		equalPointees(s.Scheduler, o.Scheduler) && slices.Equal(s.Weights, o.Weights) && s.Limits == o.Limits &&
 		slices.Equal(s.Problems, o.Problems)
 }
 

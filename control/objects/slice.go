@@ -91,6 +91,7 @@ func TrimSlice(in *discoveryv1.EndpointSlice) (s *Slice, malformed []FieldProble
 // readPorts leaves out ports without a number, which match no Service port. A missing name is the
 // empty name, as in the API server.
 func (s *Slice) readPorts(ports []discoveryv1.EndpointPort) (malformed []FieldProblem) {
+	known := map[SlicePort]bool{}
 	for i, p := range ports {
 		var kind corev1.Protocol
 		if p.Protocol != nil {
@@ -113,6 +114,13 @@ func (s *Slice) readPorts(ports []discoveryv1.EndpointPort) (malformed []FieldPr
 		sp := SlicePort{Proto: proto, Port: uint16(*p.Port)}
 		if p.Name != nil {
 			sp.Name = *p.Name
+		}
+		if name := (SlicePort{Name: sp.Name, Proto: proto}); known[name] {
+			malformed = append(malformed, refuse(fmt.Sprintf("ports[%d].name", i), "%q is the name of another port",
+				sp.Name))
+			continue
+		} else {
+			known[name] = true
 		}
 		s.Ports = append(s.Ports, sp)
 	}

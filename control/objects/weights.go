@@ -1,7 +1,6 @@
 package objects
 
 import (
-	"fmt"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -27,24 +26,25 @@ type weightRule struct {
 
 type WeightRules []weightRule
 
-// readWeights returns the valid entries, nil if there are none, and a problem for each invalid one.
+// readWeights returns the valid ones of the first entries, nil if there are none, and a problem for
+// each invalid one. An annotation may have hundreds of thousands of entries.
 func readWeights(annotations map[string]string) (rules WeightRules, problems []FieldProblem) {
 	text, ok := annotations[annotationWeights]
 	if !ok {
 		return nil, nil
 	}
 	const field = "metadata.annotations[" + annotationWeights + "]"
+	entries := 0
 	for entry := range strings.SplitSeq(text, ",") {
 		if entry = strings.TrimSpace(entry); entry == "" {
 			continue
 		}
-		if len(rules) == maxWeightRules {
-			return rules, append(problems, FieldProblem{field, fmt.Sprintf("only the first %d entries are used",
-				maxWeightRules), Warning})
+		if entries++; entries > maxWeightRules {
+			return rules, append(problems, warn(field, "only the first %d entries are used", maxWeightRules))
 		}
 		rule, why := parseWeight(entry)
 		if why != "" {
-			problems = append(problems, FieldProblem{field, fmt.Sprintf("%q %s; it is ignored", entry, why), Warning})
+			problems = append(problems, warn(field, "%q %s; it is ignored", entry, why))
 			continue
 		}
 		rules = append(rules, rule)
