@@ -41,6 +41,9 @@ type Config struct {
 	Log     *slog.Logger
 	Dir     string
 	Tracker *tracker.Tracker
+	// Anyones: the files may be anybody's, as nobody acts by them. Otherwise they and the directory
+	// are refused where others than root and this process's user may write them (package trusted).
+	Anyones bool
 	// Settle is how long a file must not change before it is read; 0 is 50 ms.
 	Settle time.Duration
 	// Rescan is the interval of scans without a notification, for filesystems that have none; 0 is

@@ -2,6 +2,7 @@ package files
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -12,6 +13,7 @@ import (
 
 	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/tracker"
+	"sluice.dev/sluice/internal/trusted"
 )
 
 // rig is a Watcher on a directory of its own.
@@ -294,6 +296,53 @@ func TestFileThatNeverSettles(t *testing.T) {
 	if w.Tracker.Changes().Len() != 1 {
 		t.Error("a file that is written without end holds up another")
 	}
+}
+
+// TestOthersMayWrite: a manifest or a directory that others may write is refused, what was read
+// before stays, and the mode alone ends that.
+func TestOthersMayWrite(t *testing.T) {
+	r := newRig(t)
+	chmod := func(name string, mode os.FileMode) {
+		if err := os.Chmod(filepath.Join(r.dir, name), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.write("a.yaml", service("a", "10.0.0.1"))
+	r.write("b.yaml", service("b", "10.0.0.2"))
+	r.want("before", "10.0.0.1 10.0.0.2")
+	chmod("b.yaml", 0o666)
+	got, problems := r.served()
+	if got != "10.0.0.1 10.0.0.2" || len(problems) != 1 || !strings.Contains(problems[0], "chmod go-w") {
+		t.Errorf("a file that all may write: %q, problems %q", got, problems)
+	}
+	chmod("b.yaml", 0o644)
+	r.want("its owner alone", "10.0.0.1 10.0.0.2")
+	chmod("", 0o777)
+	var refusal *trusted.Refusal
+	if err := r.Sync(t.Context()); !errors.As(err, &refusal) {
+		t.Errorf("a directory that all may write: %v", err)
+	}
+	chmod("", 0o755)
+	r.want("the directory's owner alone", "10.0.0.1 10.0.0.2")
+}
+
+// TestAnyones: who does not act by manifests reads those that others may write.
+func TestAnyones(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "a.yaml"), []byte(service("a", "10.0.0.1")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Chmod(filepath.Join(dir, "a.yaml"), 0o666), os.Chmod(dir, 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	w := New(Config{Log: slog.New(slog.DiscardHandler), Dir: dir, Tracker: tracker.New(), Anyones: true})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	done := make(chan struct{})
+	go func() { defer close(done); _ = w.Run(ctx) }()
+	r := &rig{t: t, dir: dir, Watcher: w}
+	r.want("anyone's", "10.0.0.1")
+	cancel()
+	<-done
 }
 
 func TestDirectoryGoneAndBack(t *testing.T) {

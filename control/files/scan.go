@@ -14,21 +14,16 @@ import (
 
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/tracker"
+	"sluice.dev/sluice/internal/stamp"
+	"sluice.dev/sluice/internal/trusted"
 )
 
 // file is the state of one file.
 type file struct {
-	stamp   stamp
+	stamp   stamp.Stamp
 	since   time.Time // when it was first seen like this
 	read    bool      // like this
 	objects map[objects.ObjectID]bool
-}
-
-// stamp identifies a version of a file without reading it.
-type stamp struct {
-	device, inode uint64
-	size          int64
-	modified      time.Time
 }
 
 const (
@@ -86,6 +81,12 @@ func (w *Watcher) scan(now time.Time) (unsettled bool, err error) {
 
 // list returns the names of manifests, in order.
 func (w *Watcher) list() (names []string, err error) {
+	// Checked each time: modes change.
+	if !w.Anyones {
+		if err := trusted.Directory(w.Dir); err != nil {
+			return nil, err
+		}
+	}
 	entries, err := os.ReadDir(w.Dir)
 	if err != nil {
 		return nil, err
@@ -113,7 +114,7 @@ func (w *Watcher) look(name string, now time.Time) *file {
 		f = &file{since: now}
 		w.files[name] = f
 	}
-	s, err := stampOf(filepath.Join(w.Dir, name))
+	s, err := stamp.Of(filepath.Join(w.Dir, name))
 	if err != nil || s != f.stamp {
 		f.stamp, f.since, f.read = s, now, false
 	}
@@ -123,22 +124,14 @@ func (w *Watcher) look(name string, now time.Time) *file {
 // settled reports whether the file has not changed for a while, by its modification time or by our
 // clock.
 func (f *file) settled(now time.Time, settle time.Duration) bool {
-	return f.read || now.Sub(f.since) >= settle || now.Sub(f.stamp.modified) >= settle
-}
-
-func stampOf(path string) (s stamp, err error) {
-	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
-		return s, err
-	}
-	return stamp{uint64(st.Dev), st.Ino, st.Size, time.Unix(st.Mtim.Unix())}, nil
+	return f.read || now.Sub(f.since) >= settle || now.Sub(f.stamp.Modified) >= settle
 }
 
 // read reads a file into the batch. It returns false if the file changed meanwhile.
 func (w *Watcher) read(name string, f *file, batch *tracker.Batch) bool {
 	path := filepath.Join(w.Dir, name)
-	data, err := readBounded(path)
-	if s, serr := stampOf(path); serr != nil || s != f.stamp {
+	data, err := w.readBounded(path)
+	if s, serr := stamp.Of(path); serr != nil || s != f.stamp {
 		return false
 	}
 	if err != nil {
@@ -187,8 +180,15 @@ func (w *Watcher) place(name string) objects.Source {
 // errEmpty: a file is usually empty because it is about to be written.
 var errEmpty = errors.New("the file is empty; to take its objects away, delete it")
 
-func readBounded(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+func (w *Watcher) open(path string) (*os.File, error) {
+	if w.Anyones {
+		return os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	}
+	return trusted.Open(path)
+}
+
+func (w *Watcher) readBounded(path string) ([]byte, error) {
+	f, err := w.open(path)
 	if err != nil {
 		return nil, err
 	}

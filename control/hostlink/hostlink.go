@@ -186,33 +186,38 @@ func ensure(c *Config) (*HostLink, error) {
 
 // pair finds or creates the two ends.
 func pair(c *Config) (created bool, err error) {
-	user, err := find(c.Name)
-	if err != nil {
-		return false, err
-	}
-	kern, err := find(c.KernelName)
-	if err != nil {
-		return false, err
-	}
-	if user == nil && kern == nil {
+	user, kern, err := ends(c.Name, c.KernelName)
+	if err == nil && user == nil && kern == nil {
 		return true, create(c)
+	}
+	return false, err
+}
+
+// ends finds the two ends, which are both nil if neither is there. Interfaces that have the names
+// and are not the ends of one pair are ErrForeign.
+func ends(name, kernelName string) (user, kern netlink.Link, err error) {
+	if user, err = find(name); err != nil {
+		return nil, nil, err
+	}
+	if kern, err = find(kernelName); err != nil || user == nil && kern == nil {
+		return nil, nil, err
 	}
 	for _, end := range [...]struct {
 		name string
 		link netlink.Link
-	}{{c.Name, user}, {c.KernelName, kern}} {
+	}{{name, user}, {kernelName, kern}} {
 		if end.link == nil {
 			continue
 		}
 		if _, ok := end.link.(*netlink.Veth); !ok {
-			return false, fmt.Errorf("%s is a %s: %w", end.name, end.link.Type(), ErrForeign)
+			return nil, nil, fmt.Errorf("%s is a %s: %w", end.name, end.link.Type(), ErrForeign)
 		}
 	}
 	// A peer in another namespace has an index of that namespace.
 	if user == nil || kern == nil || user.Attrs().NetNsID != -1 || user.Attrs().ParentIndex != kern.Attrs().Index {
-		return false, fmt.Errorf("%s and %s are not the two ends of one pair: %w", c.Name, c.KernelName, ErrForeign)
+		return nil, nil, fmt.Errorf("%s and %s are not the two ends of one pair: %w", name, kernelName, ErrForeign)
 	}
-	return false, nil
+	return user, kern, nil
 }
 
 // find returns nil if there is no such interface.

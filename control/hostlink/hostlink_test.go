@@ -157,10 +157,20 @@ func TestPacketsPassBothWays(t *testing.T) {
 		} {
 			dst := netip.AddrPortFrom(netip.MustParseAddr(tc.dst), 5000)
 			l := must[net.PacketConn](t)(net.ListenPacket("udp", dst.String()))
-			wire.send(t, udpFrame(h, netip.MustParseAddr(tc.src), dst, []byte(tc.name)))
-			_ = l.SetReadDeadline(time.Now().Add(time.Second))
 			in := make([]byte, 100)
-			n, from, err := l.ReadFrom(in)
+			var n int
+			var from net.Addr
+			var err error
+			for range 20 {
+				// An IPv6 address takes packets only after a worker of the kernel's has looked at
+				// it, also without duplicate address detection (addrconf_dad_work,
+				// net/ipv6/addrconf.c).
+				wire.send(t, udpFrame(h, netip.MustParseAddr(tc.src), dst, []byte(tc.name)))
+				_ = l.SetReadDeadline(time.Now().Add(250 * time.Millisecond))
+				if n, from, err = l.ReadFrom(in); !errors.Is(err, os.ErrDeadlineExceeded) {
+					break
+				}
+			}
 			if err != nil {
 				t.Errorf("%s: %v", tc.name, err)
 			} else if got := from.(*net.UDPAddr).AddrPort().Addr().Unmap(); got.String() != tc.src ||

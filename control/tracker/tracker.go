@@ -106,8 +106,8 @@ func (b *Batch) Upsert(from objects.Source, object runtime.Object) {
 // stays in use.
 func (b *Batch) Malformed(from objects.Source, id objects.ObjectID, field, message string) {
 	id = objects.MakeObjectID(id.Kind, id.Namespace, id.Name)
-	b.ops = append(b.ops, operation{source: from, id: id, bad: []objects.FieldProblem{{Field: field, Message: message,
-		Severity: objects.Refused}}})
+	b.ops = append(b.ops, operation{source: from, id: id, bad: []objects.FieldProblem{{Field: objects.ClipError(field),
+		Message: objects.ClipError(message), Severity: objects.Refused}}})
 }
 
 // Delete records that a place no longer has the object.
