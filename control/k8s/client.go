@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -40,13 +41,13 @@ const (
 	userAgent = "sluice"
 )
 
-// clients are the three API groups over one set of connections.
-type clients struct{ core, discovery, events rest.Interface }
+// clients are the API groups over one set of connections.
+type clients struct{ core, discovery, events, apps rest.Interface }
 
 func newClients(base *rest.Config, log *slog.Logger) (c clients, err error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, discoveryv1.AddToScheme, eventsv1.AddToScheme,
+		corev1.AddToScheme, discoveryv1.AddToScheme, eventsv1.AddToScheme, appsv1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			return c, fmt.Errorf("register API types: %w", err)
@@ -55,7 +56,7 @@ func newClients(base *rest.Config, log *slog.Logger) (c clients, err error) {
 	codecs := serializer.NewCodecFactory(scheme).WithoutConversion()
 	base = rest.CopyConfig(base)
 	base.UserAgent = userAgent
-	// Three lists and three watches are no load; Events have their own limit.
+	// Five lists and five watches are no load; Events have their own limit.
 	base.QPS = -1
 	base.WarningHandler = rest.NoWarnings{} // they are for authors of objects
 	transport, err := rest.HTTPClientFor(base)
@@ -66,7 +67,7 @@ func newClients(base *rest.Config, log *slog.Logger) (c clients, err error) {
 		to *rest.Interface
 		gv schema.GroupVersion
 	}{{&c.core, corev1.SchemeGroupVersion}, {&c.discovery, discoveryv1.SchemeGroupVersion},
-		{&c.events, eventsv1.SchemeGroupVersion}} {
+		{&c.events, eventsv1.SchemeGroupVersion}, {&c.apps, appsv1.SchemeGroupVersion}} {
 		if *g.to, err = newClient(base, transport, g.gv, guarded{codecs, log}); err != nil {
 			return c, fmt.Errorf("API server %s: %w", base.Host, err)
 		}

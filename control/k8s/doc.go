@@ -14,6 +14,11 @@
 //	endpointslices  label !service.kubernetes.io/headless
 //	nodes           field metadata.name=<node name>
 //
+// and, to tell the end of a gateway from a rolling update (belongs.go), without the Tracker:
+//
+//	nodes           field metadata.name=<node name>, label kubernetes.nodeSelector
+//	daemonsets      field metadata.name=<name of kubernetes.daemonSet>
+//
 // What must hold:
 //   - The control loop publishes nothing before each of the three has been listed once;
 //     each of them is a tracker.Feed for that.
@@ -28,8 +33,8 @@
 //
 // # Rights
 //
-// These rules and no others are needed (rbac.authorization.k8s.io/v1 ClusterRole); the
-// last three only where Events are written:
+// These rules are needed (rbac.authorization.k8s.io/v1 ClusterRole), the last three only where
+// Events are written:
 //
 //	""                services        list, watch
 //	discovery.k8s.io  endpointslices  list, watch
@@ -37,6 +42,10 @@
 //	events.k8s.io     events          create, patch
 //	""                services        get
 //	discovery.k8s.io  endpointslices  get
+//
+// and, where kubernetes.daemonSet is set, of a Role in its namespace:
+//
+//	apps              daemonsets      list, watch
 //
 // Get reads the UID of the object that an Event is about; without it kubectl describe does not show
 // the Event. The rule for nodes may name one in resourceNames: a list or watch whose field selector
@@ -46,7 +55,7 @@
 //
 // # Size
 //
-// The package speaks through client-go's REST client and a scheme of three groups, not
+// The package speaks through client-go's REST client and a scheme of four groups, not
 // through the clientset, which registers every API there is: a program with nothing but
 // these imports is 16 MB instead of 37 MB, its heap at start 0.4 MB instead of 1.2 MB.
 package k8s

@@ -131,7 +131,7 @@ func (s *series) before(o *series) bool {
 	return cmp.Or(cmp.Compare(s.wait, o.wait), cmp.Compare(s.order, o.order)) < 0
 }
 
-// text returns the Event's note, shortened to what the API accepts.
+// text returns the Event's note, printable, shortened to what the API accepts.
 func (s *series) text() string {
 	p := &s.problem
 	note := p.Message
@@ -141,6 +141,7 @@ func (s *series) text() string {
 	if p.Serving {
 		note += " (its last good version is served)"
 	}
+	note = objects.Printable(note)
 	if s.more > 0 {
 		more := fmt.Sprintf(" (and %d more)", s.more)
 		return short(note, maxNote-len(more)) + more

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"sluice.dev/sluice/control/objects"
 )
@@ -158,5 +160,17 @@ func TestEventTextIsTruncated(t *testing.T) {
 	s, _ := o.due(time.Unix(0, 0))
 	if n := s.text(); len(n) > maxNote || !strings.HasSuffix(n, "é (and 1 more)") {
 		t.Errorf("%d bytes that end with %q", len(n), n[max(0, len(n)-20):])
+	}
+}
+
+// TestNoteIsPrintable: an Event repeats text of an object, and kubectl prints it to a terminal.
+func TestNoteIsPrintable(t *testing.T) {
+	p := testProblem("a", strings.Repeat("a\x1b[2J\u009b\u202e\u2028\n\x00\xff", 500))
+	p.Field = "spec.\x1b]0;owned\x07"
+	c := newClerk()
+	c.pass(time.Second, 1, p)
+	if len(c.did) != 1 || len(c.did[0]) < 900 || len(c.did[0]) > maxNote+2 || !utf8.ValidString(c.did[0]) ||
+		strings.ContainsFunc(c.did[0], func(r rune) bool { return !unicode.IsPrint(r) }) {
+		t.Errorf("%q", c.did)
 	}
 }

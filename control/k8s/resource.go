@@ -106,18 +106,28 @@ func (r *resource) relist() {
 	}
 }
 
-// reflect runs client-go's Reflector until ctx is done. The Reflector handles backoff, expired
-// watches and bookmarks.
-func (r *resource) reflect(ctx context.Context) (err error) {
+// reflect runs client-go's Reflector until ctx is done, or until it panics, which is logged. The
+// Reflector handles backoff, expired watches and bookmarks.
+func (w *Watcher) reflect(
+	ctx context.Context, name string, lw cache.ListerWatcher, kind runtime.Object, store cache.ReflectorStore,
+) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v, at %s", p, firstFrame(debug.Stack()))
-			r.w.Log.Error("watching failed; it is started anew", "source", r.Source().Path, "panic", p, "stack",
+			w.Log.Error("watching failed; it is started anew", "source", name, "panic", p, "stack",
 				string(debug.Stack()))
 		}
 	}()
 	// Log client-go's messages at level debug: the status has what matters.
-	log := logr.FromSlogHandler(debugHandler{r.w.Log.Handler()})
+	log := logr.FromSlogHandler(debugHandler{w.Log.Handler()})
+	cache.NewReflectorWithOptions(lw, kind, store, cache.ReflectorOptions{
+		Name: "sluice/" + name, Logger: &log,
+	}).RunWithContext(logr.NewContext(ctx, log))
+	return nil
+}
+
+// reflect runs a Reflector whose requests the status follows.
+func (r *resource) reflect(ctx context.Context) error {
 	lw := cache.NewFilteredListWatchFromClient(r.client, r.now.Source.Path, metav1.NamespaceAll,
 		func(o *metav1.ListOptions) {
 			o.LabelSelector, o.FieldSelector = r.labels, r.fields
@@ -132,10 +142,7 @@ func (r *resource) reflect(ctx context.Context) (err error) {
 			return watching, r.note(ctx, err, true)
 		},
 	}
-	cache.NewReflectorWithOptions(noted, r.kind, r.store, cache.ReflectorOptions{
-		Name: "sluice/" + r.now.Source.Path, Logger: &log,
-	}).RunWithContext(logr.NewContext(ctx, log))
-	return nil
+	return r.w.reflect(ctx, r.now.Source.Path, noted, r.kind, r.store)
 }
 
 // note records the result of a request. Only an open watch shows that no event is missed. Two

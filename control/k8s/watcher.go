@@ -27,6 +27,8 @@ type Config struct {
 	// StaleEndpointTimeout is how long endpoints are served that vanish all at once without having
 	// been seen terminating; 0 is not at all.
 	StaleEndpointTimeout time.Duration
+	// Belongs is what Leaving goes by.
+	Belongs Belongs
 }
 
 // Watcher reads an API server.
@@ -35,6 +37,7 @@ type Watcher struct {
 	clients   clients
 	hold      *hold
 	resources []*resource
+	belongs   []*presence
 }
 
 // New returns a Watcher, which Run starts. It does not connect to the API server.
@@ -45,7 +48,7 @@ func New(cfg Config) (*Watcher, error) {
 	}
 	w := &Watcher{Config: cfg, clients: c}
 	w.hold = newHold(cfg.Tracker.Apply, cfg.StaleEndpointTimeout)
-	w.resources = w.watched()
+	w.resources, w.belongs = w.watched(), w.presences()
 	return w, nil
 }
 
@@ -62,6 +65,9 @@ func (w *Watcher) Run(ctx context.Context) {
 	var group sync.WaitGroup
 	for _, r := range w.resources {
 		group.Go(func() { r.run(ctx) })
+	}
+	for _, p := range w.belongs {
+		group.Go(func() { p.run(ctx) })
 	}
 	group.Wait()
 	w.hold.stop()

@@ -1,6 +1,6 @@
 // Package k8stest is an API server for tests: real HTTP with the list and watch protocol
 // of Kubernetes (streamed lists, chunked lists, bookmarks, selectors, 410 Gone) over
-// Services, EndpointSlices and Nodes in memory, and a place to write Events to.
+// Services, EndpointSlices, Nodes and DaemonSets in memory, and a place to write Events to.
 //
 //	s := k8stest.Start(tb)
 //	s.Set(service, slice)          // created or updated, with a new resource version
@@ -21,6 +21,7 @@ import (
 	"sync"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -106,6 +107,7 @@ func New() *Server {
 		{resource: "services", apiVersion: "v1", name: "Service"},
 		{resource: "endpointslices", apiVersion: "discovery.k8s.io/v1", name: "EndpointSlice"},
 		{resource: "nodes", apiVersion: "v1", name: "Node"},
+		{resource: "daemonsets", apiVersion: "apps/v1", name: "DaemonSet"},
 	} {
 		k.objects, k.grown = map[string]*object{}, make(chan struct{})
 		s.kinds[k.resource] = k
@@ -254,8 +256,10 @@ func (s *Server) encode(o runtime.Object, version uint64) (*kind, *object) {
 		k, meta = s.kinds["endpointslices"], &o.ObjectMeta
 	case *corev1.Node:
 		k, meta = s.kinds["nodes"], &o.ObjectMeta
+	case *appsv1.DaemonSet:
+		k, meta = s.kinds["daemonsets"], &o.ObjectMeta
 	default:
-		panic(fmt.Sprintf("k8stest: %T is not served; give it a Service, EndpointSlice or Node", o))
+		panic(fmt.Sprintf("k8stest: %T is not served; give it a Service, EndpointSlice, Node or DaemonSet", o))
 	}
 	meta.ResourceVersion = strconv.FormatUint(version, 10)
 	if meta.UID == "" {
