@@ -163,8 +163,9 @@ func (r *run) claimedByOlder(u *unit, c claim) (older bool) {
 	return older
 }
 
-// list sets a unit's claims, or removes all of them if it is unlisted: claims of a namespace whose
-// Services ask for more frontends than the whole table has must not fill the memory.
+// list sets a unit's claims, or removes all of them if it is unlisted. Units are unlisted where the
+// Services of their namespace claim more frontends than the table holds: all claims would take too
+// much memory.
 func (r *run) list(u *unit, unlisted bool, stale map[*unit]bool) {
 	if unlisted == u.unlisted {
 		return

@@ -2,11 +2,13 @@ package compiler
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/control/tracker"
 	"sluice.dev/sluice/fastpath/services"
 )
 
@@ -87,6 +89,44 @@ func TestNamespaceShare(t *testing.T) {
 	l.tracker.Upsert(limitsSource, greedy(1, 0, 2)) // makes room for the third
 	if problems := l.compile(); len(problems) != 0 || l.all()["a"] != 10 {
 		t.Errorf("frontends %v, %v", l.all(), problems)
+	}
+}
+
+// TestSlotsOfTablesAreShared: Services of a few thousand endpoints for each port have tables as
+// long as the largest ones. A namespace gets no more than its share of all slots.
+func TestSlotsOfTablesAreShared(t *testing.T) {
+	l := newLimited(t, Config{NamespaceShare: 50})
+	l.deferring = true // nothing is built here
+	const ports, endpoints = 7, 10_500
+	var b tracker.Batch
+	for i := range 3 {
+		name := fmt.Sprintf("long-%d", i)
+		b.Upsert(limitsSource, wide(name, byte(i+1), ports, int64(i)))
+		for n := 0; n < endpoints; n += 500 {
+			b.Upsert(limitsSource, wideSlice(name, byte(n/500), ports, 500))
+		}
+	}
+	victim, slice := wide("victim", 9, ports, 1000), wideSlice("victim", 100, ports, 5)
+	victim.Namespace, slice.Namespace = "victim", "victim"
+	b.Upsert(limitsSource, victim)
+	b.Upsert(limitsSource, slice)
+	l.tracker.Apply(&b)
+	_, problems, _ := l.Compile(l.tracker.Changes())
+	if len(problems) != 1 || problems[0].Object.Name != "long-2" || problems[0].Reason != objects.ReasonNoRoom ||
+		!strings.Contains(problems[0].Message, "room for 67108864 slots") {
+		t.Errorf("problems %v", problems)
+	}
+	for last, want := range map[byte]int{1: endpoints, 2: endpoints, 3: 0, 9: 5} {
+		if _, n := l.served(last); n != want {
+			t.Errorf("10.96.0.%d has %d endpoints, want %d", last, n, want)
+		}
+	}
+	// Schedulers that compare connections have no tables.
+	third := wide("long-2", 3, ports, 2)
+	third.Annotations = map[string]string{"sluice.dev/scheduler": "lc"}
+	l.tracker.Upsert(limitsSource, third)
+	if _, problems, _ := l.Compile(l.tracker.Changes()); len(problems) != 0 {
+		t.Errorf("problems %v of a Service without tables", problems)
 	}
 }
 

@@ -26,9 +26,11 @@ type port struct {
 // familySet has a service port's endpoints of one family.
 type familySet struct {
 	members  []member // in order of address and port
+	spare    []member // memory for the next members, where there are many; those of before the last build
 	sets     [numSets]chosenSet
 	topology services.Topology // the hints that the cluster set follows
 	keep     keepMode
+	merged   merged
 }
 
 // member is an endpoint of a service port.
@@ -52,25 +54,37 @@ type scratch struct {
 	names   []string
 	addrs   []header.Addr
 	hints   []hintBits
+	in      []services.BackendRef // by index; all zero between uses
+}
+
+// chosen returns a list by backend index, to note refs in. The caller sets it to zero again.
+func (s *scratch) chosen() []services.BackendRef {
+	if s.in == nil {
+		s.in = make([]services.BackendRef, services.MaxBackends)
+	}
+	return s.in
 }
 
 // build compiles a dirty unit. Unchanged parts keep their identity: a backend keeps its ref, a set
 // of the same backends its table.
 func (r *run) build(u *unit) {
+	r.inlined = 0
 	r.setUses(u)
 	problems := slices.Clone(u.refusedClaims)
 	if u.denied != "" && u.service.Served() {
 		problems = u.denials()
 	}
 	r.matchPorts(u)
-	u.shares.renew(u)
+	if u.shares.renew(u) {
+		u.reread = true
+	}
 	delete(r.short, u)
-	room := maxServiceBackends
+	room, offered := maxServiceBackends, u.offers()
 	for i, p := range u.ports {
-		r.setScheduler(u, p)
+		p.scheduler = r.schedulerOf(u.service)
 		before, had := p.families, room
 		for f := range p.families {
-			problems = append(problems, r.buildFamily(u, p, f == 1, &room)...)
+			problems = append(problems, r.buildFamily(u, p, f == 1, &room, offered)...)
 		}
 		if had >= 0 && room < 0 {
 			problems = append(problems, objects.Problem{Object: u.service.ID, Field: fmt.Sprintf("spec.ports[%d]", i),
@@ -79,15 +93,18 @@ func (r *run) build(u *unit) {
 					"ports), the most that one can have; the rest of them and later ports' get nothing",
 					maxServiceBackends)})
 		}
-		problems = append(problems, unmatched(u, i, p.spec)...)
+		problems = append(problems, unmatched(u, i, p.spec, offered)...)
 		r.losePins(p, before)
 		r.loseAffinity(p, u.service.Affinity)
 		r.setServicePort(u, p)
 	}
+	u.reread = false
+	u.shares.sweep(u)
 	problems = append(problems, r.setFrontends(u)...)
 	problems = append(problems, u.objectProblems()...)
 	slices.SortFunc(problems, objects.CompareProblems)
 	problems = slices.Compact(problems) // a problem of every port is reported once
+	problems = objects.LimitAlike(problems)
 	if !slices.Equal(problems, u.problems) {
 		u.problems, r.reported = problems, true
 		r.noteProblems(u)
@@ -100,14 +117,15 @@ func (r *run) build(u *unit) {
 func (r *run) matchPorts(u *unit) {
 	old := u.ports
 	u.ports = nil
+	at := make(map[portID]int, len(old))
+	for i, p := range old {
+		at[portID{p.spec.Name, p.spec.Proto}] = i
+	}
 	if u.fits > 0 {
 		for _, spec := range u.service.Ports[:u.fits] {
-			at := slices.IndexFunc(old, func(p *port) bool {
-				return p != nil && p.spec.Name == spec.Name && p.spec.Proto == spec.Proto
-			})
 			p := &port{}
-			if at >= 0 {
-				p, old[at] = old[at], nil
+			if i, was := at[portID{spec.Name, spec.Proto}]; was {
+				p, old[i] = old[i], nil
 			} else {
 				p.id, p.identity = r.serviceID(u, &spec), serviceIdentity(u.key, spec)
 			}
@@ -131,9 +149,11 @@ func (r *run) setServicePort(u *unit, p *port) {
 		}
 	}
 	r.scratch.refs = refs
+	limits := u.service.Limits.Over(r.cfg.Limits)
 	topology := [2]services.Topology{p.families[0].topology, p.families[1].topology}
 	if s := p.service; s != nil && s.Port == p.spec.Port && s.AffinitySeconds == u.service.Affinity &&
-		s.Scheduler == p.scheduler && s.Topology == topology && s.LocalExternal == u.service.LocalExternal &&
+		s.Scheduler == p.scheduler && s.Limits == limits &&
+		s.Topology == topology && s.LocalExternal == u.service.LocalExternal &&
 		s.LocalInternal == u.service.LocalInternal && slices.Equal(s.Backends, refs) {
 		return
 	}
@@ -141,29 +161,28 @@ func (r *run) setServicePort(u *unit, p *port) {
 		ID: p.id, Namespace: u.key.namespace, Name: u.key.name,
 		PortName: p.spec.Name, Proto: p.spec.Proto, Port: p.spec.Port, Backends: slices.Clone(refs),
 		Identity: p.identity, AffinitySeconds: u.service.Affinity,
-		Scheduler: p.scheduler, Topology: topology,
+		Scheduler: p.scheduler, Limits: limits, Topology: topology,
 		LocalExternal: u.service.LocalExternal, LocalInternal: u.service.LocalInternal,
 	}
 	r.builder.SetService(p.service)
 	r.changed = true
 }
 
-// setScheduler sets the scheduler of the Service, or that of the configuration.
-func (r *run) setScheduler(u *unit, p *port) {
-	p.scheduler = r.cfg.Scheduler
-	if s := u.service.Scheduler; s != nil {
-		p.scheduler = *s
+// schedulerOf returns the scheduler of the Service, or that of the configuration.
+func (r *run) schedulerOf(s *objects.Service) services.Scheduler {
+	if s.Scheduler != nil {
+		return *s.Scheduler
 	}
+	return r.cfg.Scheduler
 }
 
 func (r *run) removePort(p *port) {
 	before := p.families
 	for f := range p.families {
 		r.setMembers(p, &p.families[f], nil, keepNone)
-		for _, s := range p.families[f].sets {
-			r.tables.release(s.table)
+		for which := range p.families[f].sets {
+			r.dropSet(&p.families[f].sets[which])
 		}
-		p.families[f].sets = [numSets]chosenSet{}
 	}
 	r.losePins(p, before)
 	r.builder.DeleteService(p.id)
@@ -171,45 +190,17 @@ func (r *run) removePort(p *port) {
 	r.changed = true
 }
 
-// setUses records the addresses of a unit's endpoints, so that the unit is built again when one of
-// them becomes, or stops being, an address that no endpoint can have.
-func (r *run) setUses(u *unit) {
-	now := r.scratch.addrs[:0]
-	if u.fits > 0 {
-		for _, s := range u.slices {
-			for _, e := range s.Endpoints {
-				now = append(now, e.Addr)
-			}
-		}
-	}
-	slices.SortFunc(now, objects.CompareAddrs)
-	now = slices.Compact(now)
-	r.scratch.addrs = now
-	old := u.uses
-	if slices.Equal(old, now) {
-		return
-	}
-	for _, a := range old {
-		if _, stays := slices.BinarySearchFunc(now, a, objects.CompareAddrs); !stays {
-			r.uses.remove(a, u.num)
-		}
-	}
-	for _, a := range now {
-		if _, was := slices.BinarySearchFunc(old, a, objects.CompareAddrs); !was {
-			r.uses.add(a, u.num)
-		}
-	}
-	u.uses = slices.Clone(now)
-}
-
 // buildFamily compiles the endpoints of one family of a service port. It subtracts the number of
-// endpoints from room, which is what the Service may still have; negative means that there was too
-// little.
-func (r *run) buildFamily(u *unit, p *port, v6 bool, room *int) (problems []objects.Problem) {
+// endpoints that the slices list, also of duplicates and refused ones, from room, which is what the
+// Service may still have; negative means that there was too little.
+func (r *run) buildFamily(u *unit, p *port, v6 bool, room *int, o *offers) (problems []objects.Problem) {
 	f := &p.families[objects.Family(v6)]
 	var members []member
+	listed := 0
 	if u.service.Families[objects.Family(v6)] && *room >= 0 {
-		members, problems = r.merge(u, p.spec, v6)
+		members, listed, problems = r.merge(u, f, o.of(p.spec), v6)
+	} else {
+		f.merged = merged{}
 	}
 	if over := len(members) - maxPortBackends; over > 0 {
 		problems = append(problems, objects.Problem{Object: u.service.ID, Severity: objects.Refused,
@@ -217,8 +208,10 @@ func (r *run) buildFamily(u *unit, p *port, v6 bool, room *int) (problems []obje
 				maxPortBackends)})
 		members = members[:maxPortBackends]
 	}
-	if *room -= len(members); *room < 0 {
-		members, *room = members[:max(0, len(members)+*room)], -1
+	if listed > *room {
+		members, *room = members[:max(0, min(len(members), *room))], -1
+	} else {
+		*room -= listed
 	}
 	n := r.needs(u.service, p.spec, objects.Family(v6))
 	if short := r.setMembers(p, f, members, n.keep); short > 0 {
@@ -228,33 +221,6 @@ func (r *run) buildFamily(u *unit, p *port, v6 bool, room *int) (problems []obje
 				services.MaxBackends)})
 	}
 	return append(problems, r.setSets(u, p, f, n)...)
-}
-
-// merge collects the endpoints of a port from all slices, each once, in order.
-func (r *run) merge(u *unit, sp objects.ServicePort, v6 bool) (all []member, problems []objects.Problem) {
-	all = r.scratch.members[:0]
-	for _, s := range u.slices {
-		if s.V6 != v6 {
-			continue
-		}
-		for _, p := range s.Ports {
-			if p.Name == sp.Name && p.Proto == sp.Proto {
-				var refused []objects.FieldProblem
-				all, refused = r.appendMembers(all, u, s, p)
-				for _, f := range objects.LimitProblems(refused) {
-					problems = append(problems, f.Problem(s.ID))
-				}
-			}
-		}
-	}
-	r.scratch.members = all
-	// Of duplicates the first one stays: one that is not terminating before one that is, then by
-	// readiness, then by the remaining fields, so that the order of slices does not matter.
-	slices.SortFunc(all, func(a, b member) int {
-		return cmp.Or(compareMembers(a, b), cmp.Compare(rank(b.flags), rank(a.flags)), cmp.Compare(b.hints, a.hints),
-			cmp.Compare(b.weight, a.weight))
-	})
-	return slices.CompactFunc(all, func(a, b member) bool { return compareMembers(a, b) == 0 }), problems
 }
 
 func rank(f services.BackendFlags) int {
@@ -333,18 +299,27 @@ func (r *run) setMembers(p *port, f *familySet, members []member, keep keepMode)
 	if f.keep == keep && slices.EqualFunc(old, members, func(a, b member) bool { b.ref = a.ref; return a == b }) {
 		return 0
 	}
-	for _, m := range old {
-		at, stays := slices.BinarySearchFunc(members, m, compareMembers)
-		if !stays {
-			r.builder.DeleteBackend(m.ref)
-			r.ids.retireBackend(m.ref, p.id, r.generation)
-			r.changed = true
-		} else {
-			members[at].ref = m.ref
-			if members[at] != m {
-				r.setBackend(p, members[at])
-			}
+	i := 0
+	for j := range members {
+		m := &members[j]
+		for ; i < len(old) && !m.same(&old[i]) && compareMembers(old[i], *m) < 0; i++ {
+			r.removeMember(p, old[i], f.keep)
 		}
+		if i == len(old) || !m.same(&old[i]) {
+			continue
+		}
+		m.ref = old[i].ref
+		if *m != old[i] {
+			r.setBackend(p, *m)
+		}
+		if before, now := f.keep.keeps(old[i]), keep.keeps(*m); before != now {
+			r.setKeep(p, old[i], before, -1)
+			r.setKeep(p, *m, now, +1)
+		}
+		i++
+	}
+	for ; i < len(old); i++ {
+		r.removeMember(p, old[i], f.keep)
 	}
 	for i := range members {
 		m := &members[i]
@@ -357,12 +332,24 @@ func (r *run) setMembers(p *port, f *familySet, members []member, keep keepMode)
 			continue
 		}
 		r.setBackend(p, *m)
+		r.setKeep(p, *m, keep.keeps(*m), +1)
 	}
-	members = slices.Clone(slices.DeleteFunc(members, func(m member) bool { return m.ref == 0 }))
-	r.setKeeps(p, old, f.keep, -1)
-	r.setKeeps(p, members, keep, +1)
-	f.members, f.keep = members, keep
+	if short > 0 {
+		members = slices.DeleteFunc(members, func(m member) bool { return m.ref == 0 })
+	}
+	f.members, f.spare = append(f.spare[:0], members...), nil
+	if len(old) >= r.keepFrom {
+		f.spare = old
+	}
+	f.keep = keep
 	return short
+}
+
+func (r *run) removeMember(p *port, m member, keep keepMode) {
+	r.builder.DeleteBackend(m.ref)
+	r.ids.retireBackend(m.ref, p.id, r.generation)
+	r.setKeep(p, m, keep.keeps(m), -1)
+	r.changed = true
 }
 
 func (r *run) setBackend(p *port, m member) {
@@ -371,15 +358,17 @@ func (r *run) setBackend(p *port, m member) {
 	r.changed = true
 }
 
-// setKeeps counts the members whose clients may keep their address. Their replies carry no address
-// of ours, so the kernel program steers them by their source, whether or not the members take new
+// setKeep counts a member whose clients may keep their address. Its replies carry no address of
+// ours, so the kernel program steers them by their source, whether or not the member takes new
 // flows.
-func (r *run) setKeeps(p *port, members []member, keep keepMode, by int32) {
-	for _, m := range members {
-		if keep == keepAll || keep == keepLocal && m.flags&services.BackendLocal != 0 {
-			r.countKeep(steer.KeepSource{Addr: m.addr, Port: m.port, Proto: p.spec.Proto}, by)
-		}
+func (r *run) setKeep(p *port, m member, keeps bool, by int32) {
+	if keeps {
+		r.countKeep(steer.KeepSource{Addr: m.addr, Port: m.port, Proto: p.spec.Proto}, by)
 	}
+}
+
+func (k keepMode) keeps(m member) bool {
+	return k == keepAll || k == keepLocal && m.flags&services.BackendLocal != 0
 }
 
 // endpointName returns 10.0.0.1:80/TCP or [2001:db8::1]:80/TCP.

@@ -71,7 +71,7 @@ func (r *run) serves(v objects.VIP) bool { return v.Kind != services.ClusterIP |
 // vipsOf returns the addresses that clients reach a Service at.
 func (r *run) vipsOf(s *objects.Service) (addrs []header.Addr) {
 	for _, v := range s.VIPs {
-		if r.serves(v) {
+		if r.serves(v) && r.permits(v) {
 			addrs = append(addrs, v.Addr)
 		}
 	}
@@ -97,7 +97,11 @@ func (r *run) claimsOf(s *objects.Service, ports int) (claims []claim, refusedCl
 	}
 	for i, p := range s.Ports[:ports] {
 		for _, v := range s.VIPs {
-			if !r.serves(v) {
+			if !r.serves(v) || !r.permits(v) {
+				continue
+			}
+			if r.unguarded(v, p.Proto) {
+				refusedClaims = append(refusedClaims, unguardedProblem(s, i, v))
 				continue
 			}
 			add(claim{services.FrontendKey{Addr: v.Addr, Port: p.Port, Proto: p.Proto}, v.Kind, i},
@@ -111,7 +115,7 @@ func (r *run) claimsOf(s *objects.Service, ports int) (claims []claim, refusedCl
 		}
 	}
 	slices.SortFunc(claims, compareClaims)
-	return claims, refusedClaims
+	return claims, append(refusedClaims, r.notPermitted(s)...)
 }
 
 // clashesWithReplies reports whether a frontend would take packets that are replies to source

@@ -19,6 +19,14 @@ type Config struct {
 	// LocalAddresses are all of this node's. NodeAddresses are those of them that
 	// accept node ports.
 	LocalAddresses, NodeAddresses []header.Addr
+	// ExternalIPs are what Services may have as external IPs. Empty: all but the addresses of this
+	// node, which are LocalAddresses and OtherAddresses.
+	ExternalIPs []netip.Prefix
+	// OtherAddresses are this node's besides: those that its Node object has, and those of a scope
+	// that is not global.
+	OtherAddresses []header.Addr
+	// DeniedHostPorts are the ports of this node's addresses that no endpoint has.
+	DeniedHostPorts []services.PortRange
 	// SNAT4 and SNAT6 are source addresses towards backends, SNATPorts their source ports.
 	SNAT4, SNAT6 []header.Addr
 	SNATPorts    services.PortRange
@@ -41,14 +49,16 @@ type Config struct {
 	StrictSourceRanges bool
 	// Scheduler is the scheduler of Services without the annotation.
 	Scheduler services.Scheduler
+	// Limits are those of Services without an annotation for them.
+	Limits services.Limits
 	// RetryOther: see services.Snapshot.
 	RetryOther bool
 
 	// MaxFrontends, MaxAddrs and MaxSources are what the kernel program has room for: frontends
 	// with an address, addresses (VIPs and kept sources), kept sources. 0 is no bound.
 	MaxFrontends, MaxAddrs, MaxSources int
-	// NamespaceShare is the part of each of these, and of all backends, that the Services of one
-	// namespace may use, in percent. 0 is no bound.
+	// NamespaceShare is the part of each of these, of all backends and of the slots of all tables
+	// that the Services of one namespace may use, in percent. 0 is no bound.
 	NamespaceShare int
 }
 
@@ -57,7 +67,8 @@ type Config struct {
 // of their arrival, except for the numbers of services and backends. One goroutine uses it.
 type Compiler struct {
 	cfg    Config
-	pods   [2]bool // by family: ClusterCIDRs has one
+	pods   [2]bool              // by family: ClusterCIDRs has one
+	nodes  map[header.Addr]bool // the addresses of this node
 	units  map[unitKey]*unit
 	byNum  []*unit // by unit.num
 	free   []int32 // unit numbers
@@ -80,6 +91,15 @@ type Compiler struct {
 	tables   tableStore
 	ids      identities
 	lostPins lostPins
+	// queue are the tables to build, see deferred.go; wrongTable is a difference that Check
+	// reports. comparing: large tables are not built, as a job compares them.
+	deferring bool
+	allowance int // slots that this Compile may still build, see BuildAtOnce
+	comparing bool
+	// inlineSlots is maxInlineSlots, keepFrom is minKept, but in tests.
+	inlineSlots, keepFrom int
+	queue                 []*TableJob
+	wrongTable            string
 	// total is the sum of all units' wants; crowded: some units are denied. short are those with an
 	// endpoint that got no number.
 	total   total
@@ -115,7 +135,10 @@ type unit struct {
 	claims         []claim          // by key
 	vips           []header.Addr    // the addresses that own counts it for
 	held           []services.FrontendKey
-	uses           []header.Addr // its endpoints' addresses, in order
+	uses           []header.Addr    // its endpoints' addresses, in order, with duplicates
+	usesSpare      []header.Addr    // memory for the next uses, where there are many
+	usedBy         []*objects.Slice // the slices that have them
+	reread         bool             // what endpoints depend on changed, besides their slices
 	ports          []*port
 	refusedClaims  []objects.Problem // claims refused regardless of other units
 	shares         shares
@@ -145,6 +168,8 @@ func New(cfg Config) *Compiler {
 		total:        newTotal(),
 		tables:       tableStore{},
 		ids:          newIdentities(),
+		inlineSlots:  maxInlineSlots,
+		keepFrom:     minKept,
 	}
 	r := c.begin()
 	r.configure(Config{}, &c.cfg)

@@ -36,8 +36,14 @@ func (r *run) settleClaims() {
 		r.claims.each(k, func(num int32) { r.dirty[r.byNum[num]] = true })
 	}
 	for a := range addrs {
-		r.uses.each(a, func(num int32) { r.dirty[r.byNum[num]] = true })
+		r.uses.each(a, r.reread)
 	}
+}
+
+// reread makes a unit dirty whose endpoints may be other ones, though its slices are the same.
+func (r *run) reread(num int32) {
+	u := r.byNum[num]
+	r.dirty[u], u.reread = true, true
 }
 
 // holder returns the unit that has a frontend in the snapshot before this run; nil if none has.
@@ -105,12 +111,16 @@ func (u *unit) kindOf(k services.FrontendKey) services.FrontendKind {
 }
 
 // notAnEndpoint returns why packets to an endpoint of a unit would come back to the gateway; "" if
-// they would not. Addresses of this node are allowed: the kernel delivers to them, as to the
-// endpoint of a host-network pod. An external IP rules out endpoints of its own namespace only:
-// otherwise its author could remove any endpoint (CVE-2020-8554).
+// they would not. Addresses of this node are allowed, but for the ports that the operator denies:
+// the kernel delivers to them, as to the endpoint of a host-network pod. An external IP rules out
+// endpoints of its own namespace only: otherwise its author could remove any endpoint
+// (CVE-2020-8554).
 func (r *run) notAnEndpoint(u *unit, a header.Addr, port uint16, proto uint8) string {
 	o, ours := r.own[a]
 	switch {
+	case r.deniedHostPort(a, port):
+		return fmt.Sprintf("%q is a port of this node that no Service may reach (proxy.deniedHostPorts)",
+			endpointName(a, port, proto))
 	case !ours || o.flags&services.AddrLocal != 0:
 		return ""
 	case o.flags&services.AddrSNAT != 0:

@@ -10,8 +10,11 @@
 //
 //	claims.go, contest.go       frontends that a unit claims, and which unit has them
 //	limits.go                   what one Service may have, and all together
+//	offers.go                   the ports of a unit's slices, by name and protocol
 //	build.go, sets.go           endpoints, and those of them that take new flows (choose.go)
+//	patch.go, merge.go          what a changed slice changes in a long list of endpoints
 //	tables.go, turns.go         Maglev tables and turns, one copy of equal ones
+//	deferred.go                 large tables, which another goroutine builds
 //	shares.go, ranges.go        weights of endpoints, clients that may use a frontend
 //	identities.go, inherit.go   numbers of backends and services, given out and taken back
 //	unpin.go                    pins of session affinity that are lost

@@ -1,8 +1,11 @@
 package compiler
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"sluice.dev/sluice/nat/header"
 )
@@ -47,6 +50,30 @@ func (c *Compiler) Undrain(d Drain) error {
 	delete(c.drains, d)
 	c.touched = append(c.touched, d.Addr)
 	return nil
+}
+
+// Drains returns all drains in force, in order.
+func (c *Compiler) Drains() []Drain {
+	return slices.SortedFunc(maps.Keys(c.drains), func(a, b Drain) int {
+		return cmp.Or(a.Addr.Netip().Compare(b.Addr.Netip()), cmp.Compare(a.Port, b.Port))
+	})
+}
+
+// SetDrains replaces all drains from the next compile on, also by drains that no endpoint has now:
+// those of a predecessor.
+func (c *Compiler) SetDrains(list []Drain) {
+	was := c.drains
+	c.drains = make(map[Drain]bool, len(list))
+	for _, d := range list {
+		if c.drains[d] = true; !was[d] {
+			c.touched = append(c.touched, d.Addr)
+		}
+	}
+	for d := range was {
+		if !c.drains[d] {
+			c.touched = append(c.touched, d.Addr)
+		}
+	}
 }
 
 // Count returns the number of backends that d names.

@@ -2,8 +2,11 @@ package compiler
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/control/steer"
 	"sluice.dev/sluice/fastpath/services"
 )
 
@@ -18,6 +21,15 @@ func (c *Compiler) CheckAll(t HandedOut) string {
 		}
 	}
 	return ""
+}
+
+// TreatAllAsLarge makes the compiler defer every table, and merge all endpoints as it does those of
+// large Services.
+func (c *Compiler) TreatAllAsLarge() { c.deferring, c.inlineSlots, c.keepFrom = true, 0, 1 }
+
+// Pending reports whether tables are to be built.
+func (c *Compiler) Pending() bool {
+	return slices.ContainsFunc(c.queue, func(j *TableJob) bool { return !j.dropped && c.wants(j) })
 }
 
 // FullHealthChecks are those of a state compiled from nothing.
@@ -81,3 +93,24 @@ func (c *Compiler) one() *unit {
 	}
 	return u
 }
+
+// Facts are the compiled Services of a namespace, as a worker reads them.
+func (c *Compiler) Facts(namespace string) []byte {
+	var all []byte
+	units := slices.SortedFunc(maps.Values(c.units), func(a, b *unit) int { return a.key.compare(b.key) })
+	for _, u := range units {
+		if u.key.namespace != namespace {
+			continue
+		}
+		f := &facts{Compiler: c, unit: u}
+		f.addPorts()
+		f.addBackends()
+		f.addFrontends(slices.SortedFunc(slices.Values(u.held), steer.CompareKeys))
+		f.addProblems()
+		all = append(all, f.buf...)
+	}
+	return all
+}
+
+// Queued is the number of tables that wait to be built.
+func (c *Compiler) Queued() int { return len(c.queue) }

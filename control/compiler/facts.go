@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"slices"
 
+	"sluice.dev/sluice/control/maglev"
 	"sluice.dev/sluice/control/steer"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/nat/header"
@@ -16,6 +17,8 @@ type facts struct {
 	*Compiler
 	unit *unit
 	buf  []byte
+	// skipTables leaves out large tables, which verifyTables has compared.
+	skipTables bool
 }
 
 // differ returns in what a compiled unit differs from the result of a fresh compiler for the same
@@ -99,7 +102,10 @@ func (f *facts) addPorts() {
 		f.text(s.Name)
 		f.text(s.PortName)
 		for _, n := range [...]uint64{uint64(s.Proto), uint64(s.Port), s.Identity, uint64(s.AffinitySeconds),
-			uint64(s.Scheduler), uint64(s.Topology[0]), uint64(s.Topology[1]), uint64(len(s.Backends))} {
+			uint64(s.Scheduler), uint64(s.Limits.SourceConnections),
+			uint64(s.Limits.SourceNewConnections),
+			uint64(s.Limits.Connections), uint64(s.Limits.NewConnections),
+			uint64(s.Topology[0]), uint64(s.Topology[1]), uint64(len(s.Backends))} {
 			f.num(n)
 		}
 		f.bit(s.LocalExternal)
@@ -173,6 +179,9 @@ func (f *facts) rule(r *services.Rule) {
 	}
 	for _, w := range r.Set.Weights {
 		f.num(uint64(w))
+	}
+	if f.skipTables && maglev.Size(len(r.Set.Backends)) > f.inlineSlots {
+		return
 	}
 	f.num(uint64(len(r.Set.Table)))
 	for _, slot := range r.Set.Table {

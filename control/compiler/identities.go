@@ -35,7 +35,7 @@ type retiredBackend struct {
 func newIdentities() identities {
 	return identities{
 		backends: recycler[retiredBackend]{next: 1, limit: services.MaxBackends}, // 0: services.Snapshot.Serves
-		services: recycler[services.ServiceID]{next: 1, limit: 1 << 31},
+		services: recycler[services.ServiceID]{next: 1, limit: 1 << 28},
 	}
 }
 

@@ -122,7 +122,7 @@ func (c *Compiler) inheritPins(from *Compiler) {
 	now, pinning := c.pins()
 	for service := range pinned {
 		if pinning[service] {
-			c.lostPins.retake(service, now)
+			c.lostPins.retake(service, func(p LostPin) bool { return now[p] })
 		} else {
 			c.lostPins.wait(LostPin{Service: service}, c.snapshot.Generation)
 		}

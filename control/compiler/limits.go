@@ -2,8 +2,8 @@ package compiler
 
 import (
 	"fmt"
-	"slices"
 
+	"sluice.dev/sluice/control/maglev"
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/fastpath/services"
 )
@@ -21,17 +21,21 @@ const (
 	maxServiceBackends = services.MaxBackends / 8
 	// maxBackends leaves a sixteenth for numbers that wait for snapshots and flows to end.
 	maxBackends = services.MaxBackends - services.MaxBackends/16
+	// maxSlots are 256 MiB of tables over backends: 133,000 Services of ten endpoints have as many.
+	// 10,486 endpoints take as many slots as 65,536, so the bound on backends is none on slots.
+	maxSlots = 1 << 27
 )
 
 // wants is an upper bound of what a unit uses of shared tables: duplicates of one endpoint count
 // separately, and so do frontends and addresses that several units claim (see charge).
-type wants struct{ frontends, addrs, sources, backends int }
+type wants struct{ frontends, addrs, sources, backends, slots int }
 
 func (w *wants) add(o wants, by int) {
 	w.frontends += by * o.frontends
 	w.addrs += by * o.addrs
 	w.sources += by * o.sources
 	w.backends += by * o.backends
+	w.slots += by * o.slots
 }
 
 // exceeds returns the bound that is exceeded; "" if none is. Percent is the part of each table that
@@ -45,6 +49,7 @@ func (w *wants) exceeds(cfg *Config, percent int) string {
 		{"addresses", w.addrs, cfg.MaxAddrs},
 		{"sources of replies", w.sources, cfg.MaxSources},
 		{"backends", w.backends, maxBackends},
+		{"slots of tables over backends", w.slots, maxSlots},
 	} {
 		most := l.max
 		if percent > 0 && most > 0 {
@@ -113,39 +118,60 @@ func (r *run) wantsOf(u *unit) (w wants) {
 		if !u.service.Families[f] {
 			continue
 		}
-		var keeps []keepMode
+		wanted := make(map[portID]*portWants, ports)
 		for _, p := range u.service.Ports[:ports] {
-			keeps = append(keeps, r.needs(u.service, p, f).keep)
+			wanted[portID{p.Name, p.Proto}] = &portWants{needs: r.needs(u.service, p, f)}
 		}
 		for _, s := range u.slices {
 			if objects.Family(s.V6) == f {
-				backends, sources, addrs := r.wantsOfSlice(u.service.Ports[:ports], keeps, s)
+				backends, sources, addrs := r.wantsOfSlice(wanted, s)
 				w.backends += backends
 				w.sources += sources
 				ends += addrs
 			}
 		}
+		if tableOf(r.schedulerOf(u.service)) != noTable {
+			for _, p := range wanted {
+				w.slots += p.slots()
+			}
+		}
 	}
+	w.slots = min(w.slots, numSets*408*maxServiceBackends) // the most for so many: 65,537 slots of 161 endpoints
 	w.backends, w.sources = min(w.backends, maxServiceBackends), min(w.sources, maxServiceBackends)
 	w.addrs += min(ends, maxServiceBackends)
 	return w
 }
 
-func (r *run) wantsOfSlice(
-	ports []objects.ServicePort, keeps []keepMode, s *objects.Slice,
-) (backends, sources, addrs int) {
+// portWants are the endpoints that slices list for a service port in one family.
+type portWants struct {
+	needs
+	endpoints int
+}
+
+// slots returns the slots of the port's tables, if all of its endpoints take new flows.
+func (p *portWants) slots() (n int) {
+	if p.endpoints == 0 {
+		return 0
+	}
+	for _, needed := range p.sets {
+		if needed {
+			n += maglev.Size(p.endpoints)
+		}
+	}
+	return n
+}
+
+func (r *run) wantsOfSlice(ports map[portID]*portWants, s *objects.Slice) (backends, sources, addrs int) {
 	here := -1 // endpoints on this node, when they are counted
 	for _, sp := range s.Ports {
-		i := slices.IndexFunc(ports, func(p objects.ServicePort) bool {
-			return p.Name == sp.Name &&
-				p.Proto == sp.Proto
-		})
-		if i < 0 {
+		p := ports[portID{sp.Name, sp.Proto}]
+		if p == nil {
 			continue
 		}
 		backends += len(s.Endpoints)
+		p.endpoints += len(s.Endpoints)
 		kept := 0
-		switch keeps[i] {
+		switch p.keep {
 		case keepAll:
 			kept = len(s.Endpoints)
 		case keepLocal:

@@ -211,6 +211,13 @@ func (w world) step(t *tracker.Tracker) {
 // only what they led to; and the kernel program, given only differences, must have
 // open what the full set says.
 func TestIncrementalEqualsFull(t *testing.T) {
+	t.Run("at once", func(t *testing.T) { incrementalEqualsFull(t, false) })
+	t.Run("tables deferred", func(t *testing.T) { incrementalEqualsFull(t, true) })
+}
+
+// incrementalEqualsFull, deferred: each table is built while more changes come, and endpoints are
+// merged as those of large Services are.
+func incrementalEqualsFull(t *testing.T, deferred bool) {
 	changes, checkEvery := 20_000, 50
 	if os.Getenv("SLUICE_E2E") == "full" {
 		changes, checkEvery = 1_000_000, 1_000
@@ -222,6 +229,9 @@ func TestIncrementalEqualsFull(t *testing.T) {
 	t.Logf("seed %d: go test -run TestIncrementalEqualsFull -seed %[1]d", seed)
 	w := world{rand.New(rand.NewPCG(seed, 0))}
 	tracker, c := tracker.New(), compiler.New(controltest.Config())
+	if deferred {
+		c.TreatAllAsLarge()
+	}
 	owners := controltest.NewOwners(t)
 	c.Watch(owners)
 	kernel := controltest.NewKernel()
@@ -235,11 +245,21 @@ func TestIncrementalEqualsFull(t *testing.T) {
 		kernel.Must(t, &steer.Open, kernel.Open)
 		kernel.Must(t, &steer.Close, kernel.Close)
 		owners.Published(s)
+		if !onlyTheirOwn(s) {
+			t.Fatal("a set has a slot for a backend that is not in it")
+		}
 		if w.chance(20) {
 			owners.Oldest += w.Uint64N(s.Generation - owners.Oldest + 1)
 			c.Release(owners.Oldest)
 		}
 	}
+	var building *compiler.TableJob
+	install := func() {
+		building.Build()
+		apply(c.Install(building))
+		building = nil
+	}
+	built := 0
 	answers, cfg := 0, controltest.Config()
 	for n := 1; n <= changes; n++ {
 		w.step(tracker)
@@ -272,10 +292,22 @@ func TestIncrementalEqualsFull(t *testing.T) {
 		if w.chance(60) { // else several changes meet in one compile
 			apply(c.Compile(tracker.Changes()))
 		}
+		if building == nil && w.chance(50) {
+			building = c.NextTable()
+		} else if building != nil && w.chance(20) {
+			install()
+			built++
+		}
 		if n%checkEvery != 0 {
 			continue
 		}
 		apply(c.Compile(tracker.Changes()))
+		for building != nil || c.Pending() {
+			if building == nil {
+				building = c.NextTable()
+			}
+			install()
+		}
 		full, fullProblems, steer := c.Full(tracker.State())
 		if got, want := describe(snapshot, problems), describe(full, fullProblems); got != want {
 			t.Fatalf("after %d changes, full against incremental:\n%s", n, cmp.Diff(strings.Split(want, "\n"),
@@ -288,11 +320,36 @@ func TestIncrementalEqualsFull(t *testing.T) {
 		}
 		kernel.Equal(t, &steer.Open)
 	}
+	if deferred != (built > 0) {
+		t.Errorf("%d tables were built while more changes came", built)
+	}
 	if answers == 0 {
 		t.Error("there never was a health check node port")
 	}
 	t.Logf("%d changes compared with a full compile %d times: %d generations, %d backend refs, %d health checks",
 		changes, changes/checkEvery, snapshot.Generation, owners.Opened, answers)
+}
+
+// onlyTheirOwn reports whether the slots of each set's table are of backends of that set: so what
+// is not in the set gets no new flow.
+func onlyTheirOwn(s *services.Snapshot) bool {
+	right := true
+	s.Frontends(func(f *services.Frontend) bool {
+		for _, set := range []*services.EndpointSet{f.Outside.Set, f.Pod.Set} {
+			named := set.Named
+			if named == nil {
+				named = set.Backends
+			}
+			for _, position := range set.Table {
+				right = right && int(position) < len(named)
+			}
+			for _, ref := range set.Named {
+				right = right && slices.Contains(set.Backends, ref)
+			}
+		}
+		return right
+	})
+	return right
 }
 
 // describe is render with the contents of Maglev tables.

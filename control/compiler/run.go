@@ -21,6 +21,7 @@ type run struct {
 	builder    *services.Builder
 	changed    bool // the snapshot differs
 	generation uint64
+	inlined    int  // slots of the unit that is built
 	reported   bool // problems differ
 	dirty      map[*unit]bool
 	contested  map[services.FrontendKey]bool  // claims of them changed
@@ -86,10 +87,14 @@ func (r *run) configure(old Config, cfg *Config) {
 	for _, a := range cfg.LocalAddresses {
 		r.setFlags(a, r.own[a].flags|services.AddrLocal)
 	}
+	r.nodes = map[header.Addr]bool{}
+	for _, a := range slices.Concat(cfg.LocalAddresses, cfg.OtherAddresses) {
+		r.nodes[a] = true
+	}
 	r.settleZone()
 	rekeyed := old.SelectKey != cfg.SelectKey
 	for _, u := range r.units {
-		r.dirty[u] = true
+		r.reread(u.num)
 		r.setClaims(u, u.service)
 		if rekeyed {
 			u.dropSets()
@@ -114,7 +119,9 @@ func (r *run) setService(id objects.ObjectID, now *objects.Service) {
 func (r *run) setSlice(id objects.ObjectID, now *objects.Slice) {
 	if before, ok := r.owner[id]; ok {
 		u := r.units[before]
-		u.slices = slices.DeleteFunc(u.slices, func(s *objects.Slice) bool { return s.ID == id })
+		if at, ok := slices.BinarySearchFunc(u.slices, id, compareSliceID); ok {
+			u.slices = slices.Delete(u.slices, at, at+1)
+		}
 		delete(r.owner, id)
 		r.dirty[u] = true
 	}
@@ -122,11 +129,13 @@ func (r *run) setSlice(id objects.ObjectID, now *objects.Slice) {
 		return
 	}
 	u := r.unit(unitKey{id.Namespace, now.Service})
-	at, _ := slices.BinarySearchFunc(u.slices, now, func(a, b *objects.Slice) int { return a.ID.Compare(b.ID) })
+	at, _ := slices.BinarySearchFunc(u.slices, now.ID, compareSliceID)
 	u.slices = slices.Insert(u.slices, at, now)
 	r.owner[id] = u.key
 	r.dirty[u] = true
 }
+
+func compareSliceID(s *objects.Slice, id objects.ObjectID) int { return s.ID.Compare(id) }
 
 // setVIP counts services that have an address as a VIP.
 func (r *run) setVIP(a header.Addr, by int32) {
@@ -159,6 +168,7 @@ func (r *run) settleAddrs(change *steer.Change) {
 		if now == before {
 			continue
 		}
+		r.uses.each(a, r.reread)
 		r.builder.SetAddr(a, now)
 		r.changed = true
 		if gained := now &^ before; gained != 0 {
@@ -182,7 +192,7 @@ func (r *run) finish() (*services.Snapshot, []objects.Problem, *steer.Change) {
 	r.settleClaims()
 	r.settleAddrs(change)
 	for _, a := range r.touched {
-		r.uses.each(a, func(num int32) { r.dirty[r.byNum[num]] = true })
+		r.uses.each(a, r.reread)
 	}
 	r.touched = nil
 	units := slices.SortedFunc(maps.Keys(r.dirty), func(a, b *unit) int { return a.key.compare(b.key) })
@@ -195,6 +205,7 @@ func (r *run) finish() (*services.Snapshot, []objects.Problem, *steer.Change) {
 			r.forget(u)
 		}
 	}
+	r.allowance = 0
 	r.steer(change)
 	if r.changed {
 		r.snapshot = r.builder.Build()

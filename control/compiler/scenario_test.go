@@ -160,7 +160,8 @@ func (s *scenario) do(t *testing.T, words []string) {
 }
 
 // parseGateway reads lines of "name value...": node, address, local, snat, snat-ports
-// FIRST COUNT, cluster-ips, cluster-cidr, masquerade-all, strict-source-ranges, scheduler.
+// FIRST COUNT, cluster-ips, cluster-cidr, masquerade-all, strict-source-ranges, scheduler,
+// external-ips, other, deny FIRST COUNT.
 func parseGateway(t *testing.T, text string) (cfg compiler.Config) {
 	for line := range strings.Lines(text) {
 		w := strings.Fields(line)
@@ -181,6 +182,15 @@ func parseGateway(t *testing.T, text string) (cfg compiler.Config) {
 			first, _ := strconv.Atoi(w[1])
 			count, _ := strconv.Atoi(w[2])
 			cfg.SNATPorts = services.PortRange{First: uint16(first), Count: uint16(count)}
+		case "other":
+			cfg.OtherAddresses = append(cfg.OtherAddresses, header.AddrFrom(netip.MustParseAddr(w[1])))
+		case "deny":
+			first, _ := strconv.Atoi(w[1])
+			count, _ := strconv.Atoi(w[2])
+			cfg.DeniedHostPorts = append(cfg.DeniedHostPorts,
+				services.PortRange{First: uint16(first), Count: uint16(count)})
+		case "external-ips":
+			cfg.ExternalIPs = append(cfg.ExternalIPs, netip.MustParsePrefix(w[1]))
 		case "cluster-ips":
 			cfg.ClusterIPs = true
 		case "cluster-cidr":

@@ -36,6 +36,12 @@ func (c *Compiler) Check(given HandedOut, published *services.Snapshot) (checked
 	if difference = c.missing(given); difference == "" {
 		difference = c.compare(units, given, published)
 	}
+	if difference == "" {
+		difference, c.wrongTable = c.wrongTable, ""
+	}
+	for _, u := range units {
+		c.verifyTables(u)
+	}
 	return len(units), difference
 }
 
@@ -51,7 +57,8 @@ func (c *Compiler) sample() (units []*unit) {
 			break
 		}
 		c.nextCheck++
-		if u == nil || c.short[u] { // which endpoint gets no number depends on the order of arrival
+		// Which endpoint gets no number depends on the order of arrival.
+		if u == nil || c.short[u] || u.waits() {
 			continue
 		}
 		units = append(units, u)
@@ -101,7 +108,7 @@ func (c *Compiler) compare(units []*unit, given HandedOut, published *services.S
 		return "what is published is not what was compiled last"
 	}
 	fresh := c.anew(units)
-	got, want := &facts{Compiler: c}, &facts{Compiler: fresh}
+	got, want := &facts{Compiler: c, skipTables: c.deferring}, &facts{Compiler: fresh, skipTables: c.deferring}
 	for _, u := range units {
 		if d := got.differ(u, want); d != "" {
 			return fmt.Sprintf("Service %s/%s: %s differ", u.key.namespace, u.key.name, d)
@@ -115,6 +122,7 @@ func (c *Compiler) compare(units []*unit, given HandedOut, published *services.S
 func (c *Compiler) anew(units []*unit) *Compiler {
 	fresh := New(c.cfg)
 	fresh.drains, fresh.zones, fresh.zone = c.drains, c.zones, c.zone
+	fresh.comparing, fresh.inlineSlots = c.deferring, c.inlineSlots
 	fresh.deniedBy = func(k unitKey) (string, bool) {
 		if u := c.units[k]; u != nil {
 			return u.denied, u.unlisted
@@ -172,6 +180,7 @@ func (c *Compiler) Rebuild(s *objects.State) (*services.Snapshot, []objects.Prob
 	snapshot, problems, _ := fresh.Compile(&s.All)
 	fresh.former.retireRest(&fresh.ids, snapshot.Generation)
 	fresh.former = nil // later ones get new numbers
+	fresh.deferring, fresh.inlineSlots, fresh.keepFrom = c.deferring, c.inlineSlots, c.keepFrom
 	fresh.inheritPins(c)
 	*c = *fresh
 	steer := c.Steer()

@@ -23,6 +23,8 @@ type chosenSet struct {
 	set   *services.EndpointSet
 	table *sharedTable
 	kind  tableKind
+	// deferred: the table is an older one, or none, until the set's own is built.
+	deferred *deferral
 }
 
 // keepMode is which members' replies carry no address of ours.
@@ -100,8 +102,7 @@ func (r *run) setSets(u *unit, p *port, f *familySet, n needs) (problems []objec
 	f.topology = services.TopologyNone
 	for which := range f.sets {
 		if !n.sets[which] {
-			r.tables.release(f.sets[which].table)
-			f.sets[which] = chosenSet{}
+			r.dropSet(&f.sets[which])
 			continue
 		}
 		chosen, empty, topology := choose(f.members, which == localSet, r.scratch.refs[:0])
@@ -118,31 +119,54 @@ func (r *run) setSets(u *unit, p *port, f *familySet, n needs) (problems []objec
 				problems = append(problems, problem)
 			}
 		}
-		r.setSet(p, f, which, &services.EndpointSet{Backends: chosen, Weights: f.weights(chosen), Empty: empty})
+		r.setSet(u, p, f, which, &services.EndpointSet{Backends: chosen, Weights: f.weights(chosen), Empty: empty})
 	}
 	return problems
 }
 
 // setSet makes a set equal to want, and copies want.Backends. It builds a table only if neither the
 // former set nor the port's other set has it.
-func (r *run) setSet(p *port, f *familySet, which int, want *services.EndpointSet) {
-	kind := tableOf(p.scheduler)
-	if f.sets[which].is(kind, want) {
+func (r *run) setSet(u *unit, p *port, f *familySet, which int, want *services.EndpointSet) {
+	kind, now := tableOf(p.scheduler), &f.sets[which]
+	if now.is(kind, want) {
 		return
 	}
-	before := f.sets[which].table
-	if other := &f.sets[clusterSet]; which == localSet && other.is(kind, want) {
-		f.sets[which] = *other
+	other := &f.sets[clusterSet]
+	if which == localSet && other.is(kind, want) && other.deferred == nil {
 		r.tables.share(other.table)
+		r.dropSet(now)
+		*now = *other
+		return
+	}
+	if now.set != nil && slices.Equal(now.set.Backends, want.Backends) {
+		want.Backends = now.set.Backends
 	} else {
 		want.Backends = slices.Clone(want.Backends)
-		table := r.buildTable(p, f, kind, want)
-		if table != nil {
-			want.Table = table.slots
-		}
-		f.sets[which] = chosenSet{want, table, kind}
 	}
-	r.tables.release(before)
+	if r.deferring && r.defers(slotsOf(kind, want)) {
+		family := 0
+		if f == &p.families[1] {
+			family = 1
+		}
+		r.deferTable(r.job(u, p, family, which, kind, want), want)
+		return
+	}
+	var table *sharedTable
+	if !r.comparing || !r.large(kind, want) {
+		table = r.buildTable(p, f, kind, want)
+	}
+	if table != nil {
+		want.Table = table.slots
+	}
+	r.dropSet(now)
+	*now = chosenSet{set: want, table: table, kind: kind}
+}
+
+// dropSet removes a set, and releases its table.
+func (r *run) dropSet(c *chosenSet) {
+	r.tables.release(c.table)
+	c.deferred.drop()
+	*c = chosenSet{}
 }
 
 func (c *chosenSet) is(kind tableKind, want *services.EndpointSet) bool {
@@ -151,14 +175,22 @@ func (c *chosenSet) is(kind tableKind, want *services.EndpointSet) bool {
 }
 
 func (r *run) buildTable(p *port, f *familySet, kind tableKind, s *services.EndpointSet) *sharedTable {
+	return r.tables.get(kind.build(func() []string {
+		r.scratch.names = appendNames(r.scratch.names[:0], f.members, s.Backends, p.spec.Proto)
+		return r.scratch.names
+	}, s.Weights, len(s.Backends), r.cfg.SelectKey))
+}
+
+// build returns the slots of a table over n backends; nil if a set of them needs none. It calls
+// names for those of the backends if it needs them.
+func (kind tableKind) build(names func() []string, weights []uint16, n int, key [2]uint64) []uint16 {
 	switch {
-	case len(s.Backends) == 0:
+	case n == 0:
 		return nil
 	case kind == hashTable:
-		return r.tables.get(maglev.Table(r.names(p, f, s.Backends), widen(s.Weights), r.cfg.SelectKey,
-			maglev.Size(len(s.Backends))))
-	case kind == turnTable && s.Weights != nil:
-		return r.tables.get(turns(s.Weights, maglev.Size(len(s.Weights))))
+		return maglev.Table(names(), widen(weights), key, maglev.Size(n))
+	case kind == turnTable && weights != nil:
+		return turns(weights, maglev.Size(n))
 	}
 	return nil
 }
@@ -170,18 +202,16 @@ func widen(weights []uint16) (wide []uint32) {
 	return wide
 }
 
-// names returns the names of backends in Maglev tables: address, port and protocol, which are the
-// same on every gateway.
-func (r *run) names(p *port, f *familySet, chosen []services.BackendRef) []string {
-	names := r.scratch.names[:0]
+// appendNames appends the names of chosen members in Maglev tables: address, port and protocol,
+// which are the same on every gateway.
+func appendNames(names []string, members []member, chosen []services.BackendRef, proto uint8) []string {
 	i := 0
-	for _, m := range f.members {
+	for _, m := range members {
 		if i < len(chosen) && chosen[i] == m.ref {
-			names = append(names, endpointName(m.addr, m.port, p.spec.Proto))
+			names = append(names, endpointName(m.addr, m.port, proto))
 			i++
 		}
 	}
-	r.scratch.names = names
 	return names
 }
 
@@ -190,7 +220,10 @@ func (u *unit) dropSets() {
 	for _, p := range u.ports {
 		for f := range p.families {
 			for which := range p.families[f].sets {
-				p.families[f].sets[which].set = nil
+				s := &p.families[f].sets[which]
+				s.set = nil
+				s.deferred.drop()
+				s.deferred = nil
 			}
 		}
 	}

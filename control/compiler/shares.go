@@ -1,6 +1,7 @@
 package compiler
 
 import (
+	"maps"
 	"slices"
 
 	"sluice.dev/sluice/control/objects"
@@ -15,20 +16,29 @@ type shares struct {
 	of    map[*objects.Slice][]uint16
 }
 
-// renew drops results of former rules and slices.
-func (h *shares) renew(u *unit) {
+// renew drops results of former rules, and reports whether the rules changed.
+func (h *shares) renew(u *unit) bool {
 	var rules objects.WeightRules
 	if u.service != nil {
 		rules = u.service.Weights
 	}
-	if !slices.Equal(h.rules, rules) {
-		*h = shares{rules: rules}
+	if slices.Equal(h.rules, rules) {
+		return false
 	}
-	for s := range h.of {
-		if !slices.Contains(u.slices, s) {
-			delete(h.of, s)
-		}
+	*h = shares{rules: rules}
+	return true
+}
+
+// sweep drops results of former slices.
+func (h *shares) sweep(u *unit) {
+	if len(h.of) <= len(u.slices) {
+		return
 	}
+	known := make(map[*objects.Slice]bool, len(u.slices))
+	for _, s := range u.slices {
+		known[s] = true
+	}
+	maps.DeleteFunc(h.of, func(s *objects.Slice, _ []uint16) bool { return !known[s] })
 }
 
 // get returns the weights of a slice's endpoints by the annotations of slice and Service; nil if

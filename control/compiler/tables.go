@@ -41,7 +41,11 @@ func (ts tableStore) get(slots []uint16) *sharedTable {
 	if len(slots) == 0 {
 		return nil
 	}
-	sum := checksum(slots)
+	return ts.add(slots, checksum(slots))
+}
+
+// add is get of at least one slot, with their checksum.
+func (ts tableStore) add(slots []uint16, sum uint64) *sharedTable {
 	for _, t := range ts[sum] {
 		if slices.Equal(t.slots, slots) {
 			t.users++

@@ -47,15 +47,16 @@ func (l *lostPins) forget(service uint64) {
 
 // retake removes backends from waiting that take new flows again: workers may have pinned clients
 // to them since.
-func (l *lostPins) retake(service uint64, chosen map[LostPin]bool) {
+func (l *lostPins) retake(service uint64, chosen func(LostPin) bool) {
 	if l.of[service] == 0 {
 		return
 	}
 	l.waiting = slices.DeleteFunc(l.waiting, func(w retired[LostPin]) bool {
-		if chosen[w.what] {
+		again := w.what.Service == service && chosen(w.what)
+		if again {
 			l.forget(service)
 		}
-		return chosen[w.what]
+		return again
 	})
 }
 
@@ -80,27 +81,42 @@ func (r *run) losePins(p *port, families [2]familySet) {
 	if r.lostPins.notify == nil || p.service == nil || p.service.AffinitySeconds == 0 {
 		return
 	}
-	now, again := map[services.BackendRef]bool{}, map[LostPin]bool{}
+	now := r.scratch.chosen()
+	for f := range families {
+		for _, s := range p.families[f].sets {
+			for _, ref := range s.backends() {
+				now[ref.Index()] = ref
+			}
+		}
+	}
+	r.lostPins.retake(p.identity, func(pin LostPin) bool {
+		for f := range p.families {
+			members := p.families[f].members
+			at, is := slices.BinarySearchFunc(members, member{addr: pin.Addr, port: pin.Port}, compareMembers)
+			if is && now[members[at].ref.Index()] == members[at].ref {
+				return true
+			}
+		}
+		return false
+	})
 	for f := range families {
 		before, after := &families[f], &p.families[f]
 		if before.sets == after.sets {
 			continue
 		}
-		for _, s := range after.sets {
-			for _, ref := range s.backends() {
-				now[ref] = true
-			}
-		}
-		for i := range after.members {
-			if m := &after.members[i]; now[m.ref] {
-				again[LostPin{p.identity, m.addr, m.port}] = true
-			}
-		}
 		for _, s := range before.sets {
 			r.losePinsOf(p, before.members, s.backends(), now)
 		}
 	}
-	r.lostPins.retake(p.identity, again)
+	for f := range families {
+		for _, sets := range [][numSets]chosenSet{families[f].sets, p.families[f].sets} {
+			for _, s := range sets {
+				for _, ref := range s.backends() {
+					now[ref.Index()] = 0
+				}
+			}
+		}
+	}
 }
 
 // loseAffinity records it if a port has lost session affinity since its last version.
@@ -110,9 +126,9 @@ func (r *run) loseAffinity(p *port, seconds uint32) {
 	}
 }
 
-// losePinsOf records those of a set's backends that are not in now. The set's backends are in the
-// order of members.
-func (r *run) losePinsOf(p *port, members []member, set []services.BackendRef, now map[services.BackendRef]bool) {
+// losePinsOf records those of a set's backends that are not in now, which is by index. The set's
+// backends are in the order of members.
+func (r *run) losePinsOf(p *port, members []member, set []services.BackendRef, now []services.BackendRef) {
 	i := 0
 	for _, ref := range set {
 		for i < len(members) && members[i].ref != ref {
@@ -121,8 +137,8 @@ func (r *run) losePinsOf(p *port, members []member, set []services.BackendRef, n
 		if i == len(members) {
 			return
 		}
-		if m := &members[i]; !now[ref] {
-			now[ref] = true // once, if it was in both sets
+		if m := &members[i]; now[ref.Index()] != ref {
+			now[ref.Index()] = ref // once, if it was in both sets
 			r.lostPins.wait(LostPin{p.identity, m.addr, m.port}, r.generation)
 		}
 	}

@@ -26,7 +26,7 @@ func (r *run) settleZone() {
 	r.zone = zone
 	for _, u := range r.units {
 		if slices.ContainsFunc(u.slices, func(s *objects.Slice) bool { return s.Hints }) {
-			r.dirty[u] = true
+			r.reread(u.num)
 		}
 	}
 }
