@@ -7,6 +7,7 @@ import (
 	"context"
 	"os"
 
+	"sluice.dev/sluice/cmd/sluice/internal/cleanup"
 	"sluice.dev/sluice/cmd/sluice/internal/cli"
 	"sluice.dev/sluice/cmd/sluice/internal/daemon"
 	"sluice.dev/sluice/cmd/sluice/internal/devices"
@@ -14,7 +15,8 @@ import (
 )
 
 func main() {
-	app := cli.App{Run: daemon.Run, StartError: devices.StartError, Explain: explain.Offline, Out: os.Stdout,
+	app := cli.App{Run: daemon.Run, StartError: devices.StartError, Explain: explain.Offline, Cleanup: cleanup.Run,
+		Out: os.Stdout,
 		Err: os.Stderr}
 	os.Exit(app.Main(context.Background(), os.Args[1:]))
 }

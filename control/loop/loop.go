@@ -3,6 +3,7 @@ package loop
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -31,6 +32,9 @@ type Config struct {
 	// configuration names changes, also when the Node is deleted. It is called on the loop's
 	// goroutine: it must not block, and must not call methods of the Loop that send it a request.
 	NodeChanged func(objects.NodeInfo)
+	// SaveDrains, if not nil, is called with all drains when one came or went, before the request
+	// for it is answered. It is called on the loop's goroutine.
+	SaveDrains func([]compiler.Drain) error
 	// Prepare, if not nil, changes the compiler's configuration by what the feeds have read, such
 	// as this Node, before the first table is compiled. It is called once, on the loop's goroutine.
 	Prepare func(*compiler.Config)
@@ -71,6 +75,9 @@ type Loop struct {
 	// walking is the walk that runs, which is sent to walkDone when it ends; or nil.
 	walking  *flowWalk
 	walkDone chan *flowWalk
+	// building is the table that another goroutine builds, which is sent to tableDone; or nil.
+	building  *compiler.TableJob
+	tableDone chan *compiler.TableJob
 	// outstanding is the Sync that the observer has not received yet. healthEdits is the
 	// Compiler.HealthEdits of the last call of HealthChecks; healthNotified: there was one.
 	outstanding    *Sync
@@ -83,19 +90,23 @@ type Loop struct {
 	progress progress
 }
 
+// firstSlots are the slots of large tables that are built before the first snapshot: half a second.
+const firstSlots = 6_000_000
+
 // New returns a Loop, which Run starts.
 func New(cfg Config) *Loop {
 	if cfg.Retry == 0 {
 		cfg.Retry = time.Second
 	}
 	return &Loop{
-		Config:   cfg,
-		requests: make(chan func()),
-		ready:    make(chan struct{}),
-		walkDone: make(chan *flowWalk, 1),
-		ended:    make(chan struct{}),
-		pending:  newPending(),
-		progress: progress{changed: make(chan struct{}), feeds: map[objects.Source]error{}},
+		Config:    cfg,
+		requests:  make(chan func()),
+		ready:     make(chan struct{}),
+		walkDone:  make(chan *flowWalk, 1),
+		tableDone: make(chan *compiler.TableJob, 1),
+		ended:     make(chan struct{}),
+		pending:   newPending(),
+		progress:  progress{changed: make(chan struct{}), feeds: map[objects.Source]error{}},
 
 		walkInterval: cfg.Retry, refusedInterval: cfg.Retry,
 	}
@@ -115,6 +126,8 @@ func (l *Loop) Run(ctx context.Context) error {
 		return err
 	}
 	l.prepare()
+	l.Compiler.DeferTables(true)
+	l.Compiler.BuildAtOnce(firstSlots)
 	l.update(true)
 	tick := time.NewTicker(l.Retry)
 	defer tick.Stop()
@@ -133,9 +146,13 @@ func (l *Loop) Run(ctx context.Context) error {
 			request()
 		case q := <-l.walkDone:
 			l.finishWalk(q)
+		case j := <-l.tableDone:
+			l.building = nil
+			l.apply(l.Compiler.Install(j))
 		case <-tick.C:
 			l.leftovers()
 			l.selfCheck(time.Now())
+			l.buildTable()
 		}
 	}
 }
@@ -205,6 +222,22 @@ func (l *Loop) apply(snapshot *services.Snapshot, _ []objects.Problem, steer *st
 	l.open()
 	l.note()
 	l.completed()
+	l.buildTable()
+}
+
+// buildTable starts to build the next deferred table, unless one is built. The goroutine uses
+// nothing that has to outlive the loop, so nobody waits for it at the end.
+func (l *Loop) buildTable() {
+	if l.building != nil {
+		return
+	}
+	if j := l.Compiler.NextTable(); j != nil {
+		l.building = j
+		go func() {
+			j.Build()
+			l.tableDone <- j
+		}()
+	}
 }
 
 // leftovers retries what could not be done at once: frontends that live flows needed, entries that
@@ -383,6 +416,11 @@ func (l *Loop) drain(ctx context.Context, d compiler.Drain, do func(compiler.Dra
 	requested := l.request(ctx, func() {
 		if err = do(d); err != nil {
 			return
+		}
+		if l.SaveDrains != nil {
+			if err = l.SaveDrains(l.Compiler.Drains()); err != nil {
+				err = fmt.Errorf("done, and a restart will not know of it: %w", err)
+			}
 		}
 		backends = l.Compiler.Count(d)
 		none := &objects.Changes{}

@@ -488,8 +488,13 @@ func TestDrainByRequest(t *testing.T) {
 			f, _ := r.handle.Load().FrontendByKey(vipKey(1))
 			return len(f.Outside.Set.Backends)
 		}
+		var saved []compiler.Drain
+		r.SaveDrains = func(list []compiler.Drain) error { saved = list; return nil }
 		if n, err := r.Drain(t.Context(), d); n != 1 || err != nil || set() != 9 {
 			t.Errorf("drained %d, %v; %d take new flows", n, err, set())
+		}
+		if !slices.Equal(saved, []compiler.Drain{d}) {
+			t.Errorf("saved %v, want %v", saved, d)
 		}
 		if _, err := r.Drain(t.Context(),
 			compiler.Drain{Addr: header.AddrFrom4([4]byte{10, 99, 99, 99})}); !errors.Is(err,
@@ -498,6 +503,9 @@ func TestDrainByRequest(t *testing.T) {
 		}
 		if n, err := r.Undrain(t.Context(), d); n != 1 || err != nil || set() != 10 {
 			t.Errorf("undrained %d, %v; %d take new flows", n, err, set())
+		}
+		if len(saved) > 0 {
+			t.Errorf("saved %v after it was undrained", saved)
 		}
 		if _, err := r.Undrain(t.Context(), d); !errors.Is(err, compiler.ErrNotDrained) {
 			t.Errorf("undrain twice: %v", err)

@@ -141,15 +141,7 @@ func TestUpdateLatency(t *testing.T) {
 	const perSecond = 1_000
 	d := &delays{first: make(chan struct{})}
 	table := newTable(controltest.Large.Tracker())
-	// As the daemon's controlWindow.
-	loop := loop.New(loop.Config{
-		Log: slog.New(slog.DiscardHandler), Tracker: table.tracker, Compiler: table.compiler,
-		Publisher: table.publisher, Steering: controltest.NewKernel(), Observer: d, Window: 2 * time.Millisecond,
-	})
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { ended <- loop.Run(ctx) }()
-	<-d.first
+	loop, stop := table.run(t, d)
 	runtime.GC()
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -160,11 +152,7 @@ func TestUpdateLatency(t *testing.T) {
 	for start := time.Now(); sent < seconds*perSecond; <-tick.C {
 		// A ticker that fell behind loses ticks; what is due is sent all the same.
 		for due := int(time.Since(start).Seconds() * perSecond); sent < min(due, seconds*perSecond); sent++ {
-			s := controltest.Large.Slice(sent*7919%controltest.Large.Services, 0, sent/controltest.Large.Services+1)
-			s.Annotations = map[string]string{
-				corev1.EndpointsLastChangeTriggerTime: time.Now().Format(time.RFC3339Nano),
-			}
-			table.tracker.Upsert(controltest.Source, s)
+			table.change(controltest.Large, sent)
 		}
 	}
 	if err := loop.Wait(t.Context()); err != nil {
@@ -172,11 +160,37 @@ func TestUpdateLatency(t *testing.T) {
 	}
 	runtime.ReadMemStats(&after)
 	slept := noise()
-	cancel()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	stop()
 	report(t, d, sent, slept, &before, &after)
+}
+
+// run runs a loop over the table, as the daemon does, and returns it after its first pass. stop
+// ends it.
+func (t *table) run(tb testing.TB, d *delays) (l *loop.Loop, stop func()) {
+	tb.Helper()
+	l = loop.New(loop.Config{
+		Log: slog.New(slog.DiscardHandler), Tracker: t.tracker, Compiler: t.compiler,
+		Publisher: t.publisher, Steering: controltest.NewKernel(), Observer: d, Window: 2 * time.Millisecond,
+	})
+	ctx, cancel := context.WithCancel(tb.Context())
+	ended := make(chan error)
+	go func() { ended <- l.Run(ctx) }()
+	<-d.first
+	return l, func() {
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			tb.Error(err)
+		}
+	}
+}
+
+// change applies the n-th change of a cluster's endpoints, which is of now.
+func (t *table) change(c controltest.Cluster, n int) {
+	s := c.Slice(n*7919%c.Services, 0, n/c.Services+1)
+	s.Annotations = map[string]string{
+		corev1.EndpointsLastChangeTriggerTime: time.Now().Format(time.RFC3339Nano),
+	}
+	t.tracker.Upsert(controltest.Source, s)
 }
 
 // oversleep measures how late a goroutine beside wakes that sleeps a millisecond: what the

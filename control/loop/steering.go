@@ -23,6 +23,7 @@ type Flows interface {
 	// InUse returns the part of a set that live flows need: frontends and node
 	// ports their clients send to, keep-sources that answer them. Of an address
 	// it returns those of the flags in the set that are needed: AddrVIP and AddrNode
-	// if clients send to it, AddrSNAT if replies come to it.
+	// if clients send to it, AddrSNAT if replies come to it. Flows through frontends of the set
+	// that are at an address of the node, and served no more, end: nothing needs those.
 	InUse(*steer.Set) steer.Set
 }

@@ -128,5 +128,5 @@ func (d *descs) describeFlows() {
 	d.tableEvents = d.new("flow_table_events_total", "What happened to flows: created.", "family", "event")
 	d.tableShared = d.new("flow_table_shared_events_total",
 		"What happened to flows of both families, which share the half-open cap: shed, by what they were, and "+
-			"refused, by why.", "event")
+			"refused, by why; and to sources of limits that had no room.", "event")
 }

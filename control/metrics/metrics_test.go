@@ -22,6 +22,7 @@ import (
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/control/status/statustest"
 	"sluice.dev/sluice/control/tracker"
+	"sluice.dev/sluice/control/web"
 	"sluice.dev/sluice/fastpath/stats"
 )
 
@@ -94,8 +95,20 @@ func await(t *testing.T, what string, done func() bool) {
 
 func get(t *testing.T, s *Server, path string) (int, string) {
 	t.Helper()
+	return getWith(t, s, path, "")
+}
+
+func getWith(t *testing.T, s *Server, path, token string) (int, string) {
+	t.Helper()
 	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	response, err := client.Get(fmt.Sprintf("http://%s%s", s.Addr(), path))
+	request, err := http.NewRequestWithContext(t.Context(), "GET", fmt.Sprintf("http://%s%s", s.Addr(), path), http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	response, err := client.Do(request)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,6 +262,40 @@ func TestHealth(t *testing.T) {
 				t.Errorf("got %d %q, want %d %q", code, body, c.code, c.body)
 			}
 		})
+	}
+}
+
+// TestTokens: metrics and reasons are for those who send a token; health is for everybody.
+func TestTokens(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(file, []byte("secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	tokens, err := web.ReadTokens(file, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := statustest.New()
+	notReady(g)
+	s := NewServer(Config{Address: "127.0.0.1:0", Source: g, Registry: NewRegistry(g, extras()), Log: log,
+		Tokens: tokens})
+	start(t, s)
+	for _, c := range []struct {
+		token, path string
+		code        int
+		body        string
+	}{
+		{"", "/metrics", 401, "a bearer token is needed\n"},
+		{"wrong", "/metrics", 401, "a bearer token is needed\n"},
+		{"secret", "/metrics", 200, "sluice_build_info"},
+		{"", "/healthz", 200, "ok\n"},
+		{"", "/readyz", 503, "no; why is for those who send a token\n"},
+		{"secret", "/readyz", 503, "draining\n"},
+	} {
+		if code, body := getWith(t, s, c.path, c.token); code != c.code || !strings.Contains(body, c.body) {
+			t.Errorf("%s with token %q: %d %.100q, want %d %q", c.path, c.token, code, body, c.code, c.body)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -21,6 +22,10 @@ type Config struct {
 	Log      *slog.Logger
 	// Retry is how often a taken port is tried again; 0 is web.DefaultRetry.
 	Retry time.Duration
+	// TLS and Tokens are nil for plain HTTP and for answers to everybody. Without a token
+	// /healthz and /readyz answer by their code alone.
+	TLS    *tls.Config
+	Tokens *web.Tokens
 	// Stale is how long ago a worker's last pass may be; 0 is DefaultStale.
 	Stale time.Duration
 }
@@ -41,17 +46,17 @@ func NewServer(c Config) *Server {
 	}
 	s := &Server{config: c}
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(c.Registry, promhttp.HandlerOpts{
+	mux.Handle("GET /metrics", c.Tokens.Guard(promhttp.HandlerFor(c.Registry, promhttp.HandlerOpts{
 		ErrorLog:            slog.NewLogLogger(c.Log.Handler(), slog.LevelWarn),
 		ErrorHandling:       promhttp.ContinueOnError, // one bad series must not hide the others
 		MaxRequestsInFlight: 4,
 		Timeout:             10 * time.Second,
-	}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.unhealthy()) })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.unready()) })
+	})))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) { s.answer(w, r, s.unhealthy()) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) { s.answer(w, r, s.unready()) })
 	s.Server = web.New(web.Config{
 		Name: "metrics-listener", Purpose: "metrics", Field: "metrics.address",
-		Address: c.Address, Handler: mux, Log: c.Log, Retry: c.Retry,
+		Address: c.Address, Handler: mux, Log: c.Log, Retry: c.Retry, TLS: c.TLS,
 	})
 	return s
 }
@@ -87,7 +92,10 @@ func (s *Server) unready() []string {
 	return v.NotReady
 }
 
-func answer(w http.ResponseWriter, reasons []string) {
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, reasons []string) {
+	if t := s.config.Tokens; len(reasons) > 0 && t != nil && !t.Admits(r) {
+		reasons = []string{"no; why is for those who send a token"}
+	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	body := "ok\n"
 	if len(reasons) > 0 {

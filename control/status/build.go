@@ -14,8 +14,8 @@ import (
 )
 
 // ServiceViews lists a snapshot's services by namespace, name and port, with the counts of the
-// totals.
-func ServiceViews(s *services.Snapshot, l *Totals) []ServiceView {
+// totals. open returns how many connections of a service port count to its limits; it may be nil.
+func ServiceViews(s *services.Snapshot, l *Totals, open func(services.ServiceID) uint32) []ServiceView {
 	list := []ServiceView{}
 	at := map[services.ServiceID]int{}
 	usable := map[services.BackendRef]bool{} // once per backend, however many frontends choose it
@@ -31,6 +31,7 @@ func ServiceViews(s *services.Snapshot, l *Totals) []ServiceView {
 				Frontends: []FrontendView{}, Traffic: l.Retired(p.ID),
 				Scheduler: p.Scheduler.String(), AffinitySeconds: p.AffinitySeconds,
 				ExternalPolicy: policyName(p.LocalExternal), InternalPolicy: policyName(p.LocalInternal),
+				Limits:    limitsView(p, open),
 				Topology4: topologyName(p.Topology[0]), Topology6: topologyName(p.Topology[1]),
 			})
 		}
@@ -73,6 +74,21 @@ func ServiceViews(s *services.Snapshot, l *Totals) []ServiceView {
 			cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.PortName, b.PortName))
 	})
 	return list
+}
+
+// limitsView returns a service port's limits; nil if it has none.
+func limitsView(p *services.Service, open func(services.ServiceID) uint32) *LimitsView {
+	if !p.Limits.Any() {
+		return nil
+	}
+	v := &LimitsView{
+		SourceConnections: p.Limits.SourceConnections, SourceNewConnections: p.Limits.SourceNewConnections,
+		Connections: p.Limits.Connections, NewConnections: p.Limits.NewConnections,
+	}
+	if open != nil {
+		v.Open = open(p.ID)
+	}
+	return v
 }
 
 func frontendView(f *services.Frontend) FrontendView {

@@ -54,7 +54,7 @@ func TestServiceViews(t *testing.T) {
 	blocks[0].Backends.At(0).ToBackend.Add(3)
 	blocks[1].Backends.At(0).ToBackend.Add(4)
 	blocks[1].Backends.At(1).ToClientBytes.Add(100)
-	got := ServiceViews(s, NewTotals(blocks))
+	got := ServiceViews(s, NewTotals(blocks), nil)
 	want := []ServiceView{{
 		Namespace: "default", Name: "web", PortName: "http", Protocol: "TCP", Port: 80,
 		Frontends: []FrontendView{

@@ -9,6 +9,8 @@ import (
 	"os"
 	"syscall"
 	"time"
+
+	"sluice.dev/sluice/internal/trusted"
 )
 
 // ErrInUse is returned by Listen when another process answers on the socket.
@@ -20,7 +22,8 @@ const (
 )
 
 // Listen makes the unix socket. It replaces a socket on which no process answers, left by a daemon
-// that was killed; anything else at the path is an error.
+// that was killed; anything else at the path is an error, and so is a directory that others may
+// write.
 func Listen(path string) (net.Listener, error) {
 	if err := removeStale(path); err != nil {
 		return nil, err
@@ -40,15 +43,12 @@ func Listen(path string) (net.Listener, error) {
 }
 
 func removeStale(path string) error {
-	s, err := os.Lstat(path)
+	err := trusted.Socket(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("status socket: %w", err)
-	}
-	if s.Mode()&fs.ModeSocket == 0 {
-		return fmt.Errorf("status socket: %s exists and is no socket; remove it or choose another stateDir", path)
 	}
 	conn, err := net.DialTimeout("unix", path, dialTimeout)
 	if err == nil {

@@ -55,6 +55,9 @@ func NewServer(g Gateway, log *slog.Logger) *Server {
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    1 << 16,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, connKey{}, c)
+		},
 	}
 	return s
 }
@@ -180,7 +183,7 @@ func (s *Server) deleteFlows(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, http.StatusInternalServerError, err)
 		return
 	}
-	s.log.Info("flows deleted by the operator", "count", n, "filter", filter.String())
+	s.log.Info("flows deleted by the operator", append(asker(r), "count", n, "filter", filter.String())...)
 	s.reply(w, Count{n})
 }
 
@@ -201,7 +204,7 @@ func (s *Server) drain(w http.ResponseWriter, r *http.Request, on bool) {
 		if !on {
 			text = "backend undrained by the operator: it gets new flows again"
 		}
-		s.log.Info(text, "backend", e.String(), "count", n)
+		s.log.Info(text, append(asker(r), "backend", e.String(), "count", n)...)
 		s.reply(w, Count{n})
 	}
 }

@@ -31,7 +31,11 @@ func serve(t *testing.T, g status.Gateway) (*status.Client, string) {
 
 func serveLogged(t *testing.T, g status.Gateway, log *slog.Logger) (*status.Client, string) {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "s")
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o755); err != nil { // whatever the mask
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "s")
 	l, err := status.Listen(path)
 	if err != nil {
 		t.Fatal(err)
@@ -104,6 +108,16 @@ func TestListen(t *testing.T) {
 		}
 		if b, _ := os.ReadFile(path); string(b) != "keep" {
 			t.Error("the file was touched")
+		}
+	})
+	t.Run("a directory that all may write", func(t *testing.T) {
+		dir := t.TempDir()
+		if err := os.Chmod(dir, 0o777); err != nil {
+			t.Fatal(err)
+		}
+		_, err := status.Listen(filepath.Join(dir, "s"))
+		if err == nil || !strings.Contains(err.Error(), "chmod go-w") {
+			t.Errorf("got %v", err)
 		}
 	})
 	t.Run("no directory", func(t *testing.T) {
@@ -443,13 +457,13 @@ func TestBadRequests(t *testing.T) {
 		code         int
 		want         string
 	}{
-		{"GET", "/v2/flows?cleint=10.0.0.1", 400, "parameter cleint: is not known"},
-		{"GET", "/v2/flows?client=ten", 400, `parameter client: \"ten\" is no address`},
-		{"GET", "/v2/flows?state=a&state=b", 400, "parameter state is given 2 times"},
-		{"DELETE", "/v2/flows", 400, "give a filter"},
-		{"DELETE", "/v2/flows?all=perhaps", 400, "parameter all"},
-		{"PUT", "/v2/drains/nobody", 400, "is no address"},
-		{"POST", "/v2/stats", 405, "Method Not Allowed"},
+		{"GET", "/v3/flows?cleint=10.0.0.1", 400, "parameter cleint: is not known"},
+		{"GET", "/v3/flows?client=ten", 400, `parameter client: \"ten\" is no address`},
+		{"GET", "/v3/flows?state=a&state=b", 400, "parameter state is given 2 times"},
+		{"DELETE", "/v3/flows", 400, "give a filter"},
+		{"DELETE", "/v3/flows?all=perhaps", 400, "parameter all"},
+		{"PUT", "/v3/drains/nobody", 400, "is no address"},
+		{"POST", "/v3/stats", 405, "Method Not Allowed"},
 		{"GET", "/v1/stats", 404, "404"},
 	} {
 		request, err := http.NewRequestWithContext(t.Context(), q.method, "http://sluice"+q.path, nil)
@@ -488,8 +502,10 @@ func TestEndpoint(t *testing.T) {
 	}
 }
 
-// TestLogOfChanges: the log has what an operator did in the form of the command, not of the URL.
+// TestLogOfChanges: the log has what an operator did, in the form of the command and not of the
+// URL, and by which user and process.
 func TestLogOfChanges(t *testing.T) {
+	by := fmt.Sprintf("uid=%d pid=%d", os.Getuid(), os.Getpid())
 	var log bytes.Buffer
 	c, _ := serveLogged(t, statustest.New(), slog.New(slog.NewTextHandler(&log, nil)))
 	for _, tt := range []struct {
@@ -499,12 +515,12 @@ func TestLogOfChanges(t *testing.T) {
 		{func() (int, error) {
 			return c.DeleteFlows(t.Context(), status.FlowFilter{VIP: endpoint(t, "203.0.113.10:80"), Protocol: "tcp"},
 				false)
-		}, `filter="vip 203.0.113.10:80, protocol tcp"`},
+		}, by + ` count=0 filter="vip 203.0.113.10:80, protocol tcp"`},
 		{func() (int, error) { return c.DeleteFlows(t.Context(), status.FlowFilter{}, true) }, `filter="all flows"`},
 		{func() (int, error) { return c.Drain(t.Context(), endpoint(t, "10.1.0.11:8080"), true) },
-			`msg="backend drained by the operator" backend=10.1.0.11:8080 count=1`},
+			`msg="backend drained by the operator" ` + by + ` backend=10.1.0.11:8080 count=1`},
 		{func() (int, error) { return c.Drain(t.Context(), endpoint(t, "10.1.0.11:8080"), false) },
-			`msg="backend undrained by the operator: it gets new flows again" backend=10.1.0.11:8080`},
+			`msg="backend undrained by the operator: it gets new flows again" ` + by + ` backend=10.1.0.11:8080`},
 	} {
 		log.Reset()
 		if _, err := tt.do(); err != nil || !strings.Contains(log.String(), tt.want) {

@@ -34,11 +34,22 @@ type ServiceView struct {
 	// Topology4 and Topology6 are the hints that policy Cluster follows: node, zone, or none.
 	Topology4 string `json:"topologyIPv4,omitempty"`
 	Topology6 string `json:"topologyIPv6,omitempty"`
+	// Limits are those in force, if there is one.
+	Limits *LimitsView `json:"limits,omitempty"`
 	// Backends counts the endpoints of both families that are known, Usable those that take new
 	// flows.
 	Backends int     `json:"backends"`
 	Usable   int     `json:"usable"`
 	Traffic  Traffic `json:"traffic"`
+}
+
+// LimitsView has a service port's limits; 0 is none. Open is how many connections count to them.
+type LimitsView struct {
+	SourceConnections    uint32 `json:"connectionsPerSource,omitempty"`
+	SourceNewConnections uint32 `json:"newConnectionsPerSource,omitempty"`
+	Connections          uint32 `json:"connections,omitempty"`
+	NewConnections       uint32 `json:"newConnections,omitempty"`
+	Open                 uint32 `json:"open"`
 }
 
 // FrontendView is one address and port that clients of a service send to.
@@ -175,7 +186,8 @@ type FlowTableView struct {
 type StatsView struct {
 	Workers []WorkerView    `json:"workers"`
 	Flows   []FlowTableView `json:"flows"`
-	// FlowEvents are counted for both families together, by name: shed_*, refused_*.
+	// FlowEvents are counted for both families together, by name: shed_*, refused_*,
+	// limit_sources_*.
 	FlowEvents map[string]uint64 `json:"flowEvents"`
 	Steering   map[string]uint64 `json:"steering"` // the kernel program's counters, by name
 	Queues     []QueueStatsView  `json:"queues"`

@@ -4,6 +4,7 @@ package web
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -27,6 +28,8 @@ type Config struct {
 	Retry time.Duration
 	// Once: a connection ends with its first answer.
 	Once bool
+	// TLS, unless nil, is what connections are encrypted by.
+	TLS *tls.Config
 }
 
 // maxConnections of one Server. Scrapers and probers are few.
@@ -63,6 +66,9 @@ func (s *Server) Run(ctx context.Context) {
 		if err == nil {
 			warned = false
 			s.set("ok", "listening on "+l.Addr().String(), l.Addr())
+			if c.TLS != nil {
+				l = tls.NewListener(l, c.TLS)
+			}
 			err = Serve(ctx, l, ServeConfig{Handler: c.Handler, Log: c.Log, Limit: s.limit, Once: c.Once})
 		}
 		if err == nil {

@@ -18,6 +18,7 @@ func sampleServices() []status.ServiceView {
 			},
 			Scheduler: "maglev", AffinitySeconds: 10800, ExternalPolicy: "Cluster", InternalPolicy: "Cluster",
 			Topology4: "zone",
+			Limits:    &status.LimitsView{SourceConnections: 100, Connections: 5000, NewConnections: 200, Open: 12},
 			Backends:  3, Usable: 2,
 			Traffic: status.Traffic{Flows: 12, ToBackend: 3400, ToBackendBytes: 1 << 20, ToClient: 5600,
 				ToClientBytes: 3 << 30},

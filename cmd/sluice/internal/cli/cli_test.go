@@ -48,8 +48,13 @@ func daemon(t *testing.T, g status.Gateway) string {
 
 func sluice(t *testing.T, args ...string) (code int, out, errs string) {
 	t.Helper()
+	return sluiceWith(t, explainOffline, args...)
+}
+
+func sluiceWith(t *testing.T, explain ExplainOffline, args ...string) (code int, out, errs string) {
+	t.Helper()
 	var o, e bytes.Buffer
-	app := App{Out: &o, Err: &e, Explain: explainOffline, StartError: func(*config.Configuration) error { return nil },
+	app := App{Out: &o, Err: &e, Explain: explain, StartError: func(*config.Configuration) error { return nil },
 		Run: func(context.Context, string) error { return errors.New("no daemon in this test") }}
 	code = app.Main(t.Context(), args)
 	return code, o.String(), e.String()

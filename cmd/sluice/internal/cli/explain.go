@@ -73,7 +73,8 @@ func unread(list []status.ProblemView) error {
 	text := "the answer above is without what cannot be read:"
 	for i := range list[:min(mostUnread, len(list))] {
 		p := &list[i]
-		text += "\n  " + strings.TrimPrefix(p.Source+": ", ": ") + strings.TrimPrefix(problemText(p), p.Source+": ")
+		text += "\n  " + oneLine(strings.TrimPrefix(p.Source+": ", ": ")+
+			strings.TrimPrefix(problemText(p), p.Source+": "))
 	}
 	if more := len(list) - mostUnread; more > 0 {
 		text += fmt.Sprintf("\n  and %d more, which -o json lists", more)

@@ -41,6 +41,7 @@ func TestExplainOffline(t *testing.T) {
 		{"unserved-reject", "reject", "198.51.100.7", "203.0.113.10:81", ""},
 		{"stranger", "config", "198.51.100.7", "203.0.113.99:80", ""},
 		{"the-nodes", "config", "198.51.100.7", "192.0.2.10:22", ""},
+		{"limits", "limits", "198.51.100.7:40000", "203.0.113.10:80", ""},
 		{"late-reply", "config", "10.1.0.11:8080", "192.0.2.10:20000", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

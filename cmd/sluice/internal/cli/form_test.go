@@ -27,6 +27,7 @@ func TestOutputHasARevision(t *testing.T) {
 		{"status", status.StatusView{}},
 		{"doctor", []doctor.Finding{}},
 		{"version", status.Build{}},
+		{"cleanup", cleanupView{}},
 		{"config from-kube-proxy", kubeproxy.Result{}},
 	} {
 		form += pinned.Form(c.command+": ", c.printed)

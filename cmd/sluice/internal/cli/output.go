@@ -6,9 +6,10 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
-	"unicode"
 
 	"sigs.k8s.io/yaml"
+
+	"sluice.dev/sluice/control/objects"
 )
 
 // outputFormat is the flag -o.
@@ -38,6 +39,9 @@ func (f *outputFormat) Set(s string) error {
 
 // print writes v as JSON or YAML, or calls table.
 func (s *session) print(v any, table func(*rows)) error {
+	if s.format != formatTable {
+		v = withLists(v)
+	}
 	var out []byte
 	var err error
 	switch s.format {
@@ -76,20 +80,12 @@ func (r *rows) row(cells ...any) {
 	r.line(strings.Join(text, "\t"))
 }
 
-// oneLine makes a message of several lines one line, and replaces control characters, so that text
-// of an object cannot control the terminal.
-func oneLine(s string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, strings.ReplaceAll(s, "\n", "; "))
-}
+// oneLine makes a message of several lines one line that is printable.
+func oneLine(s string) string { return objects.Printable(strings.ReplaceAll(s, "\n", "; ")) }
 
-// line writes text unchanged; without a tab it does not affect the columns.
+// line writes a line with the tabs that it has; without a tab it does not affect the columns.
 func (r *rows) line(text string) {
-	if _, err := fmt.Fprintln(r.w, text); err != nil && r.err == nil {
+	if _, err := fmt.Fprintln(r.w, objects.Printable(text, '\t')); err != nil && r.err == nil {
 		r.err = err
 	}
 }

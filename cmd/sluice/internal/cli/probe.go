@@ -3,11 +3,13 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/metrics"
 	"sluice.dev/sluice/control/status"
 )
@@ -25,6 +27,7 @@ func (s *session) probeCommand() *cobra.Command {
 		Args:      cobra.MatchAll(one, cobra.OnlyValidArgs),
 		ValidArgs: []string{"live", "ready"},
 		RunE: func(c *cobra.Command, args []string) error {
+			s.socket = ownSocket(s.socket)
 			return s.ask(func(client *status.Client) error {
 				if args[0] == "live" {
 					v, err := client.Stats(c.Context())
@@ -38,6 +41,16 @@ func (s *session) probeCommand() *cobra.Command {
 			})
 		},
 	}
+}
+
+// ownSocket returns the status socket of the process that waits, if another container's process has
+// the other one: the kubelet asks about this container. Outside of containers, where all processes
+// are seen, it returns the socket itself.
+func ownSocket(socket string) string {
+	if pid, err := status.PeerPID(socket); err == nil && pid == 0 {
+		return filepath.Join(filepath.Dir(socket), config.WaitingSocketFile)
+	}
+	return socket
 }
 
 // alive returns an error that names the workers whose last pass is too long ago. A worker without

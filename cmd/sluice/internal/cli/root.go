@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/status"
 )
 
@@ -33,7 +34,10 @@ type App struct {
 	// would start.
 	StartError func(*config.Configuration) error
 	// Explain explains a packet without a daemon.
-	Explain  ExplainOffline
+	Explain ExplainOffline
+	// Cleanup removes what a process left on this node, and returns what that was, also before an
+	// error.
+	Cleanup  func(*config.Configuration) (removed []string, err error)
 	Out, Err io.Writer
 }
 
@@ -49,7 +53,7 @@ func (a *App) Main(ctx context.Context, args []string) int {
 	if err == nil {
 		return exitOK
 	}
-	fmt.Fprintln(a.Err, "sluice:", err)
+	fmt.Fprintln(a.Err, "sluice:", objects.Printable(err.Error(), '\n'))
 	var usage usageError
 	if !s.started || errors.As(err, &usage) {
 		fmt.Fprintln(a.Err, "Run `sluice help` for the commands, `sluice COMMAND --help` for one.")
@@ -92,7 +96,8 @@ func (s *session) root() *cobra.Command {
 		s.runCommand(), s.configCommand(),
 		s.servicesCommand(), s.backendsCommand(), s.flowsCommand(), s.explainCommand(),
 		s.drainCommand(), s.undrainCommand(),
-		s.statsCommand(), s.statusCommand(), s.probeCommand(), s.doctorCommand(), s.versionCommand(),
+		s.statsCommand(), s.statusCommand(), s.probeCommand(), s.doctorCommand(), s.cleanupCommand(),
+		s.versionCommand(),
 	)
 	return root
 }

@@ -78,7 +78,11 @@ func (s *session) configCommand() *cobra.Command {
 
 // checkConfig prints one line or, as JSON or YAML, the configuration with all defaults.
 func (s *session) checkConfig(ctx context.Context, file string, host bool) error {
-	cfg, err := config.Load(file)
+	load := config.LoadAnyones // a file that is written on another machine, or in a pipe
+	if host {
+		load = config.Load
+	}
+	cfg, err := load(file)
 	if err != nil {
 		return listed(err)
 	}

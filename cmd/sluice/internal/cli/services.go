@@ -70,8 +70,8 @@ func (f serviceFlag) selects(namespace, name, port string) bool {
 }
 
 func serviceRows(r *rows, list []status.ServiceView) {
-	r.row("NAMESPACE", "NAME", "PORT", "FRONTENDS", "POLICY", "SCHEDULER", "AFFINITY", "BACKENDS", "CREATED",
-		"PACKETS-IN", "BYTES-IN", "PACKETS-OUT", "BYTES-OUT")
+	r.row("NAMESPACE", "NAME", "PORT", "FRONTENDS", "POLICY", "SCHEDULER", "AFFINITY", "LIMITS", "BACKENDS",
+		"CREATED", "PACKETS-IN", "BYTES-IN", "PACKETS-OUT", "BYTES-OUT")
 	for i := range list {
 		v := &list[i]
 		frontends := make([]string, len(v.Frontends))
@@ -79,7 +79,8 @@ func serviceRows(r *rows, list []status.ServiceView) {
 			frontends[j] = f.Address
 		}
 		r.row(v.Namespace, v.Name, servicePort(v.PortName, v.Port, v.Protocol), strings.Join(frontends, ","),
-			v.ExternalPolicy, v.Scheduler, affinity(v.AffinitySeconds), fmt.Sprintf("%d/%d", v.Usable, v.Backends),
+			v.ExternalPolicy, v.Scheduler, affinity(v.AffinitySeconds), limits(v.Limits),
+			fmt.Sprintf("%d/%d", v.Usable, v.Backends),
 			v.Traffic.Flows,
 			v.Traffic.ToBackend, byteCount(v.Traffic.ToBackendBytes), v.Traffic.ToClient,
 			byteCount(v.Traffic.ToClientBytes))
@@ -92,6 +93,30 @@ func affinity(seconds uint32) string {
 		return "-"
 	}
 	return (time.Duration(seconds) * time.Second).String()
+}
+
+// limits prints how many connections a service port has of those that it may have, and what else is
+// limited: those of one source, and new ones a second.
+func limits(v *status.LimitsView) string {
+	if v == nil {
+		return "-"
+	}
+	text := fmt.Sprintf("open=%d", v.Open)
+	if v.Connections != 0 {
+		text += fmt.Sprintf("/%d", v.Connections)
+	}
+	for _, l := range []struct {
+		limit uint32
+		form  string
+	}{
+		{v.SourceConnections, ",source=%d"}, {v.NewConnections, ",new=%d/s"},
+		{v.SourceNewConnections, ",source-new=%d/s"},
+	} {
+		if l.limit != 0 {
+			text += fmt.Sprintf(l.form, l.limit)
+		}
+	}
+	return text
 }
 
 // newFlows returns whether a backend takes new flows, in one word; -o json has the reason if it
@@ -163,8 +188,8 @@ func (s *session) drainCommand() *cobra.Command {
 		Use:   "drain BACKEND",
 		Short: "Keep new flows from a backend; its old ones live on",
 		Long: "drain keeps new flows from a backend (an address or address:port); flows it has live on.\n" +
-			"`sluice backends` shows it as drained, `sluice undrain` ends it. It is not kept over a restart\n" +
-			"of the daemon.",
+			"`sluice backends` shows it as drained, `sluice undrain` ends it. It outlives\n" +
+			"restarts of the daemon.",
 		Args:              one,
 		ValidArgsFunction: s.completeBackend,
 		RunE:              func(c *cobra.Command, args []string) error { return s.drain(c, args[0], true) },

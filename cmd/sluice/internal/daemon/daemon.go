@@ -3,13 +3,15 @@
 // packages of their own, beside it (docs/architecture.md has the list) and in control and fastpath.
 //
 //	config ─► flow table ─► host link ─► mirror of routes ─► control loop
-//	                                                            │ first snapshot
+//	              │ in use                                      │
+//	          standby: reads, compiles, waits                   │ first snapshot
 //	       status, metrics ◄── workers ◄── sockets, programs ◄──┘
 //
 // The order of start matters. The lock on the flow table comes first, so that a second instance
-// changes nothing. The first snapshot is published before any socket is bound, so that no packet is
-// ever judged by an incomplete table. Stopping is the reverse order. It restores the node, or
-// leaves everything to the next process (drain.handOver).
+// changes nothing: it waits until the first one ends (standby.go). The first snapshot is published
+// before any socket is bound, so that no packet is ever judged by an incomplete table. Stopping is
+// the reverse order. It restores the node, or leaves everything to the next process
+// (drain.handOver).
 package daemon
 
 import (
@@ -29,6 +31,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/cmd/sluice/internal/devices"
+	"sluice.dev/sluice/cmd/sluice/internal/drains"
 	"sluice.dev/sluice/cmd/sluice/internal/explain"
 	"sluice.dev/sluice/cmd/sluice/internal/flows"
 	"sluice.dev/sluice/cmd/sluice/internal/frames"
@@ -42,6 +45,7 @@ import (
 	"sluice.dev/sluice/control/hostlink"
 	"sluice.dev/sluice/control/loop"
 	"sluice.dev/sluice/control/neigh"
+	"sluice.dev/sluice/control/sandbox"
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
@@ -71,6 +75,7 @@ type Daemon struct {
 	routed []netip.Addr // source addresses with a route to the host link
 
 	stateOnDisk bool
+	sandbox     *sandbox.State // nil if there is none
 
 	flows    *flowtable.File
 	pins     *flows.Pins
@@ -84,12 +89,15 @@ type Daemon struct {
 	steer    *steering.Program
 	explain  *explain.Explainer
 	objects  inputs
+	compiler *compiler.Compiler // made by the standby, if there was one
+	waited   bool               // for another process, which may still be ending
 	loop     *loop.Loop
 	totals   *status.Totals
 	bpffs    *steering.Mount
 	open     chan struct{} // closed when packets are forwarded
 	adopted  chan struct{} // closed when a predecessor's flows count for their backends
 	draining atomic.Bool
+	leaving  string // why no process follows on this node; set by drain
 	reach    reachability
 	failed   chan error
 	servers  servers
@@ -134,6 +142,12 @@ func Run(ctx context.Context, file string) error {
 	defer d.cancel()
 	d.workersLife, d.cancelWorkers = context.WithCancel(context.WithoutCancel(ctx))
 	defer d.cancelWorkers()
+	if err := d.own(ctx); err != nil {
+		if ctx.Err() != nil {
+			err = nil // it was asked to end while it waited
+		}
+		return errors.Join(err, d.stop())
+	}
 	if err := d.start(d.life); err != nil {
 		return errors.Join(err, d.stop())
 	}
@@ -156,11 +170,7 @@ func checkKernel() error {
 
 func (d *Daemon) newLogger(c *config.Configuration) *slog.Logger {
 	d.setLevel(c)
-	options := &slog.HandlerOptions{Level: d.level}
-	if c.Log.Format == config.LogJSON {
-		return slog.New(slog.NewJSONHandler(os.Stderr, options))
-	}
-	return slog.New(slog.NewTextHandler(os.Stderr, options))
+	return slog.New(newHandler(os.Stderr, c.Log.Format, d.level))
 }
 
 func (d *Daemon) setLevel(c *config.Configuration) {
@@ -174,9 +184,9 @@ func (d *Daemon) setLevel(c *config.Configuration) {
 func (d *Daemon) start(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
 		d.openFlows, d.loadProgram, d.makeHostLink, d.makeDatapath,
-		d.startMirror, d.startControl, d.startServers,
+		d.startMirror, d.confine, d.startControl, d.startServers,
 	} {
-		if err := step(ctx); err != nil {
+		if err := d.retryInUse(ctx, step); err != nil {
 			return err
 		}
 	}
@@ -201,19 +211,12 @@ func (d *Daemon) fail(err error) {
 	}
 }
 
-// openFlows opens the flow table, whose lock makes this the only instance, and the affinity pins.
-func (d *Daemon) openFlows(context.Context) error {
+// openFlows makes what is beside the flow table: its reader, and the affinity pins.
+func (d *Daemon) openFlows(context.Context) (err error) {
 	c := d.config
-	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
-		return fmt.Errorf("stateDir: %w", err)
-	}
 	d.stateOnDisk = !config.InMemory(c.StateDir)
 	if d.stateOnDisk {
 		d.log.Warn(onDisk, "stateDir", c.StateDir)
-	}
-	var err error
-	if d.flows, err = flows.Open(c, d.log); err != nil {
-		return err
 	}
 	if d.reader, err = flows.NewReader(d.flows.Table, &d.services); err != nil {
 		return err
@@ -298,22 +301,24 @@ func (d *Daemon) startMirror(ctx context.Context) (err error) {
 
 // startControl starts reading and compiling objects. The loop publishes on its own from then on.
 func (d *Daemon) startControl(ctx context.Context) error {
-	if err := d.makeObjects(); err != nil {
-		return err
-	}
 	cc := d.compilerConfig(d.config)
-	compiler := compiler.New(cc)
-	compiler.Watch(d.totals)
-	compiler.WatchFlows(d.hasConnections)
-	compiler.WatchPins(d.pins.Lose)
+	if d.compiler == nil {
+		d.compiler = compiler.New(cc)
+	}
+	// What a standby has compiled was not counted yet, and no worker knew its numbers.
+	d.loadDrains()
+	d.compiler.Watch(d.totals)
+	d.compiler.WatchFlows(d.hasConnections)
+	d.compiler.WatchPins(d.pins.Lose)
 	d.makeHealth(d.objects.tracker, cc.NodeName)
 	d.health.ports.SetAddresses(nodeconfig.HealthAddresses(d.config, cc.NodeAddresses))
 	d.loop = loop.New(loop.Config{
-		Log: d.log, Tracker: d.objects.tracker, Compiler: compiler,
+		Log: d.log, Tracker: d.objects.tracker, Compiler: d.compiler,
 		Publisher: loop.NewPublisher(&d.services, d.workers.Blocks()),
 		Steering:  d.steer, Flows: d.reader, Feeds: d.objects.feeds(), NodeChanged: d.objects.noteNode,
-		Prepare: d.current,
-		Window:  controlWindow, Observer: d.health.kubeProxy, HealthChecks: d.health.ports,
+		Prepare:    d.current,
+		SaveDrains: func(list []compiler.Drain) error { return drains.Save(d.fixed.StateDir, list) },
+		Window:     controlWindow, Observer: d.health.kubeProxy, HealthChecks: d.health.ports,
 	})
 	if err := d.applySettings(); err != nil {
 		return err
@@ -322,6 +327,7 @@ func (d *Daemon) startControl(ctx context.Context) error {
 	d.reportLosses(cc.NodeName)
 	d.spawn(func() { d.pins.Run(ctx) })
 	d.readObjects(ctx)
+	d.writeEvents(ctx)
 	d.spawn(func() { _ = d.loop.Run(ctx) })
 	d.spawn(func() { d.followAddresses(ctx) })
 	return nil

@@ -3,14 +3,21 @@ package daemon
 import (
 	"time"
 
+	"sluice.dev/sluice/cmd/sluice/internal/drains"
 	"sluice.dev/sluice/cmd/sluice/internal/flows"
 )
 
 // drain serves flows until no connection is open or the time is over. Readiness is off at once.
-// With drain.handOver it does not wait: the next process serves them.
+// With drain.handOver it does not wait: the next process serves them, if one is to be expected.
 func (d *Daemon) drain() error {
 	d.draining.Store(true)
-	if d.configuration().Drain.HandOver && d.isOpen() {
+	if k := d.objects.kubernetes; k != nil {
+		d.leaving = k.Leaving()
+	}
+	switch {
+	case d.leaving != "":
+		d.log.Info("this node is no gateway any more: nothing is left for a next process", "why", d.leaving)
+	case d.configuration().Drain.HandOver && d.isOpen():
 		d.log.Info("handing over: flows, programs and host link stay for the next process", "connections",
 			d.connections(),
 			"passAfter", d.configuration().Tuning.PassAfter.D())
@@ -32,6 +39,19 @@ func (d *Daemon) drain() error {
 		}
 	}
 	return nil
+}
+
+// loadDrains gives the compiler the drains that a predecessor saved. Those that cannot be read are
+// lost, which stops nothing: backends take new flows again.
+func (d *Daemon) loadDrains() {
+	list, err := drains.Load(d.config.StateDir)
+	if err != nil {
+		d.log.Error("drains of the process before are lost: drain again what must get no new flows", "error", err)
+	}
+	if len(list) > 0 {
+		d.log.Info("drains of the process before hold", "drains", list)
+	}
+	d.compiler.SetDrains(list)
 }
 
 func (d *Daemon) connections() uint64 {

@@ -29,7 +29,11 @@ func (d *Daemon) snapshot() *services.Snapshot {
 }
 
 // Services implements status.Gateway.
-func (d *Daemon) Services() []status.ServiceView { return status.ServiceViews(d.snapshot(), d.totals) }
+func (d *Daemon) Services() []status.ServiceView {
+	return status.ServiceViews(d.snapshot(), d.totals, func(id services.ServiceID) uint32 {
+		return d.flows.Table.ServiceUse(uint32(id)).Flows
+	})
+}
 
 // Backends implements status.Gateway.
 func (d *Daemon) Backends() []status.BackendView {
@@ -210,6 +214,7 @@ func (d *Daemon) conditions() (list []status.ConditionView) {
 	if d.stateOnDisk {
 		list = append(list, status.Warning("state-dir", onDisk))
 	}
+	list = append(list, d.sandboxCondition())
 	if hostErr != nil {
 		list = append(list, status.Failed("host-link", "cannot be repaired, so the kernel gets nothing from us: "+
 			hostErr.Error()))

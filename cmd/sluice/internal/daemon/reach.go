@@ -32,6 +32,11 @@ type found struct {
 // watchPorts is what is done before each look at the ports.
 func (d *Daemon) watchPorts(ctx context.Context) {
 	d.watchHostLink(ctx)
+	if d.steer.LocalPortsChanged() {
+		if err := d.applySettings(); err != nil {
+			d.log.Error("kernel program settings", "error", err)
+		}
+	}
 	d.lookReach()
 }
 

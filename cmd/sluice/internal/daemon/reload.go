@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -14,6 +13,7 @@ import (
 	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/internal/trusted"
 )
 
 // configuration returns the configuration in force.
@@ -34,10 +34,10 @@ func (d *Daemon) watchConfig(ctx context.Context, hup <-chan os.Signal) {
 	} else {
 		d.log.Warn("changes of the configuration file are not noticed; SIGHUP reloads it", "error", err)
 	}
-	last, _ := os.ReadFile(d.file) // if it is gone by now, its return is a change
+	last := d.readFile() // if it is gone by now, its return is a change
 	look := func() {
-		now, err := os.ReadFile(d.file)
-		if err != nil || slices.Equal(now, last) {
+		now := d.readFile()
+		if now.missing || now == last {
 			return // another file, or one that is just being replaced
 		}
 		last = now
@@ -56,6 +56,22 @@ func (d *Daemon) watchConfig(ctx context.Context, hup <-chan os.Signal) {
 			look()
 		}
 	}
+}
+
+// outcome is what reading the configuration file gave.
+type outcome struct {
+	content string
+	refused string // why it must not be read; a change of modes ends that
+	missing bool
+}
+
+func (d *Daemon) readFile() outcome {
+	content, err := config.Read(d.file)
+	var refusal *trusted.Refusal
+	if errors.As(err, &refusal) {
+		return outcome{refused: err.Error()}
+	}
+	return outcome{content: string(content), missing: err != nil}
 }
 
 func watchDirectory(dir string) (*fsnotify.Watcher, error) {

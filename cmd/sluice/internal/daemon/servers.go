@@ -2,14 +2,18 @@ package daemon
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"sync"
 	"time"
 
+	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/metrics"
 	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/control/web"
 )
 
 // servers are the operator's interfaces. Neither stops forwarding when it fails.
@@ -23,6 +27,10 @@ type servers struct {
 // metrics and health, which may be in use.
 func (d *Daemon) startServers(ctx context.Context) error {
 	c := d.config
+	secret, tokens, err := secure(&c.Metrics, d.log)
+	if err != nil {
+		return err
+	}
 	l, err := status.Listen(c.StatusSocket())
 	if err != nil {
 		return fmt.Errorf("stateDir: %w", err)
@@ -36,7 +44,7 @@ func (d *Daemon) startServers(ctx context.Context) error {
 	})
 	if c.Metrics.Address != "" {
 		s.metrics = metrics.NewServer(metrics.Config{
-			Address: c.Metrics.Address, Source: d, Log: d.log,
+			Address: c.Metrics.Address, Source: d, Log: d.log, TLS: secret, Tokens: tokens,
 			Registry: metrics.NewRegistry(d, metrics.Extras{
 				Backends:  func() bool { return d.configuration().Metrics.Backends },
 				KubeProxy: d.health.kubeProxy, Affinity: d.affinity, Start: d.startFlows, SelfCheck: d.selfChecks,
@@ -47,6 +55,21 @@ func (d *Daemon) startServers(ctx context.Context) error {
 	s.group.Go(func() { d.health.proxy.Run(ctx) })
 	s.group.Go(func() { d.health.ports.Run(ctx) })
 	return nil
+}
+
+// secure reads the files that metrics are guarded by.
+func secure(m *config.Metrics, log *slog.Logger) (secret *tls.Config, tokens *web.Tokens, err error) {
+	if m.TLS.CertFile != "" {
+		if secret, err = web.TLS(m.TLS.CertFile, m.TLS.KeyFile, log); err != nil {
+			return nil, nil, fmt.Errorf("metrics.tls: %w", err)
+		}
+	}
+	if m.TokenFile != "" {
+		if tokens, err = web.ReadTokens(m.TokenFile, log); err != nil {
+			return nil, nil, fmt.Errorf("metrics.tokenFile: %w", err)
+		}
+	}
+	return secret, tokens, nil
 }
 
 // wait ends the servers. The context they run under must be done.

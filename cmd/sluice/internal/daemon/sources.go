@@ -18,6 +18,7 @@ type inputs struct {
 	tracker    *tracker.Tracker
 	kubernetes *k8s.Watcher   // nil if it is not a source
 	files      *files.Watcher // nil if it is not a source
+	reading    bool
 	// nodeChanged receives when something of the own Node changed.
 	nodeChanged chan struct{}
 }
@@ -40,6 +41,7 @@ func (d *Daemon) makeObjects() error {
 	o.kubernetes, err = k8s.New(k8s.Config{
 		Log: d.log, Client: client, Tracker: o.tracker, NodeName: node,
 		StaleEndpointTimeout: c.Kubernetes.StaleEndpointTimeout.D(),
+		Belongs:              k8s.Belongs{NodeSelector: c.Kubernetes.NodeSelector, DaemonSet: c.Kubernetes.DaemonSet},
 	})
 	return err
 }
@@ -55,18 +57,26 @@ func (o *inputs) feeds() (list []tracker.Feed) {
 	return list
 }
 
-// readObjects starts reading.
+// readObjects starts reading, unless a standby has.
 func (d *Daemon) readObjects(ctx context.Context) {
 	o := &d.objects
+	if o.reading {
+		return
+	}
+	o.reading = true
 	if o.files != nil {
 		d.spawn(func() { _ = o.files.Run(ctx) })
 	}
-	if o.kubernetes == nil {
-		return
+	if o.kubernetes != nil {
+		d.spawn(func() { o.kubernetes.Run(ctx) })
 	}
-	d.spawn(func() { o.kubernetes.Run(ctx) })
-	if d.config.Kubernetes.Events {
-		d.spawn(func() { o.kubernetes.RunEvents(ctx, d.loop.Problems) })
+}
+
+// writeEvents starts to write Events about problems. Of two processes only the one that forwards
+// does.
+func (d *Daemon) writeEvents(ctx context.Context) {
+	if k := d.objects.kubernetes; k != nil && d.config.Kubernetes.Events {
+		d.spawn(func() { k.RunEvents(ctx, d.loop.Problems) })
 	}
 }
 

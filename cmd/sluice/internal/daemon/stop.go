@@ -4,6 +4,9 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"path/filepath"
+
+	"sluice.dev/sluice/cmd/sluice/internal/drains"
 )
 
 // stop undoes what start has done, in reverse: first the goroutines that repair things, then the
@@ -48,23 +51,29 @@ func (d *Daemon) stop() error {
 // clear removes from the node what outlives the process, unless it is kept for the next one.
 func (d *Daemon) clear(keep bool) (errs []error) {
 	if keep {
-		return append(errs, d.flows.Close(), d.pins.Close(false))
+		return append(errs, d.pins.Close(false), d.flows.Close())
 	}
 	if h := d.hostLink(); h != nil {
 		errs = append(errs, h.Remove())
 	}
 	errs = append(errs, d.bpffs.Remove())
 	if d.flows != nil {
-		errs = append(errs, d.flows.Remove(), d.pins.Close(true))
+		errs = append(errs, d.pins.Close(true), d.flows.Remove())
+		if d.leaving != "" {
+			_ = os.Remove(filepath.Join(d.config.StateDir, drains.Name))
+		}
 		_ = os.Remove(d.config.StateDir) // if it is empty now
 	}
 	return errs
 }
 
 // keeps reports whether flows and programs are left for the next process: a gateway that forwards
-// leaves them if drain.handOver is set, regardless of the reason of its end; one that failed to
-// start leaves them if they are of a predecessor.
+// leaves them if drain.handOver is set, regardless of the reason of its end, unless its node is no
+// gateway any more; one that failed to start leaves them if they are of a predecessor.
 func (d *Daemon) keeps() bool {
+	if d.leaving != "" {
+		return false
+	}
 	if d.isOpen() {
 		return d.configuration().Drain.HandOver
 	}

@@ -59,6 +59,19 @@ func (p *Plan) Links(worker int) (n int) {
 	return n
 }
 
+// Ports returns the port of each link of a worker, by position.
+func (p *Plan) Ports(worker int) []int {
+	ports := make([]int, p.Links(worker))
+	for port, places := range p.Places {
+		for _, at := range places {
+			if at.Worker == worker {
+				ports[at.Position] = port
+			}
+		}
+	}
+	return ports
+}
+
 // First returns the position of a port's first link at a worker.
 func (p *Plan) First(port, worker int) int {
 	for _, at := range p.Places[port] {

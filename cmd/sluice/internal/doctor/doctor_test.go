@@ -142,6 +142,10 @@ func TestFindings(t *testing.T) {
 			f.Busiest[1] = &status.BackendView{Address: netip.MustParseAddrPort("[fd00::1]:80"), Connections: 11_000}
 		}, Warn, "source-ports", "13616 connections to one backend, by the ports of the interface; [fd00::1]:80 has " +
 			"11000", "add to snat.addresses"},
+		{"source addresses wait for a restart", func(f *Facts) {
+			f.Running = &status.StatusView{Ready: true}
+			f.Running.Config.NeedRestart = []string{"snat.addresses: [] stays until the daemon restarts"}
+		}, Warn, "source-ports", "others in force than the file says: snat.addresses: [] stays", "restart it"},
 		{"many listeners", func(f *Facts) {
 			for p := range 8 {
 				f.Listeners = append(f.Listeners,

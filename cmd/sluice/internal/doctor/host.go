@@ -273,6 +273,14 @@ func (e *examination) ports() {
 // one has.
 func (e *examination) sourcePorts() {
 	c := e.f.Config
+	if e.f.Running != nil {
+		for _, change := range e.f.Running.Config.NeedRestart {
+			if strings.HasPrefix(change, "snat.") {
+				e.add(Warn, "source-ports", "", "the daemon has others in force than the file says: "+change,
+					"restart it; until then what follows about connections to one backend is not so")
+			}
+		}
+	}
 	for family, name := range [2]string{"IPv4", "IPv6"} {
 		ports, of := 0, "of the interface"
 		for _, a := range c.SNAT.Addresses {

@@ -58,6 +58,8 @@ func (a *answer) advice(v *status.ExplainView, malformed stats.DropReason) strin
 			"it, too, change one of them", v.From.Addr())
 	case stats.NoRoute:
 		return a.routeAdvice(v)
+	case stats.LimitSourceConnections, stats.LimitSourceRate, stats.LimitServiceConnections, stats.LimitServiceRate:
+		return limitAdvice(a.x.Verdict.Reason, object)
 	case stats.FrontendRejected:
 		return "unservedVIPPort of the configuration says what happens to a VIP's other ports"
 	}
@@ -80,6 +82,20 @@ func (a *answer) passAdvice() string {
 	}
 	return "`sluice services` lists what is served, `sluice status` what is not and why; if kube-proxy runs here, " +
 		"the packet may be its own"
+}
+
+// limitAdvice is for a new connection that a limit of its Service refuses.
+func limitAdvice(r stats.DropReason, object string) string {
+	annotation, setting := "limit-connections", "connections"
+	if r == stats.LimitSourceRate || r == stats.LimitServiceRate {
+		annotation, setting = "limit-new-connections", "newConnections"
+	}
+	if r == stats.LimitSourceConnections || r == stats.LimitSourceRate {
+		annotation, setting = annotation+"-per-source", setting+"PerSource"
+	}
+	return fmt.Sprintf("if it is to be served, raise the annotation sluice.dev/%s of Service %s, or limits.%s of the "+
+		"configuration if the Service has none; `sluice flows --service %s` lists what is open", annotation, object,
+		setting, object)
 }
 
 // localAdvice is for a Service of policy Local without an endpoint on this node.

@@ -7,9 +7,11 @@ import (
 
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/fastpath/decide"
+	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/xdpprog"
 )
 
 // TestMalformedAgreesWithTheParser: addresses and ports that no packet can have are refused with
@@ -102,6 +104,36 @@ func TestUnfinishedChecksums(t *testing.T) {
 		a := answer{tuple: header.Tuple{Proto: c.proto}, unfinished: c.n}
 		if got := a.advice(&forwarded, stats.None); strings.Contains(got, "3 segments") != c.want {
 			t.Errorf("protocol %d, %d unfinished: %q", c.proto, c.n, got)
+		}
+	}
+}
+
+// TestSocketsFirst: the step of the kernel program says where a socket of the node comes before the
+// frontend, and only there.
+func TestSocketsFirst(t *testing.T) {
+	const says = "unless a TCP or UDP socket of the node has it"
+	vip := header.AddrFrom(netip.MustParseAddr("192.0.2.1"))
+	for _, c := range []struct {
+		name  string
+		flags services.AddrFlags
+		proto uint8
+		match xdpprog.Match
+		want  bool
+	}{
+		{"at the node", services.AddrVIP | services.AddrLocal, header.ProtoTCP, xdpprog.MatchFrontend, true},
+		{"SCTP, whose sockets are not looked up", services.AddrVIP | services.AddrLocal, header.ProtoSCTP,
+			xdpprog.MatchFrontend, false},
+		{"elsewhere", services.AddrVIP, header.ProtoTCP, xdpprog.MatchFrontend, false},
+		{"no rule", services.AddrVIP | services.AddrLocal, header.ProtoTCP, xdpprog.MatchNone, false},
+	} {
+		b := services.NewBuilder(nil)
+		b.SetAddr(vip, c.flags)
+		s := &services.Service{ID: 1, Name: "web", Proto: c.proto, Port: 80}
+		b.SetService(s)
+		b.SetFrontend(&services.Frontend{Key: services.FrontendKey{Addr: vip, Port: 80, Proto: c.proto}, Service: s})
+		a := answer{snapshot: b.Build(), tuple: header.Tuple{Dst: vip, DstPort: 80, Proto: c.proto}, match: c.match}
+		if got := a.kernelStep().Text; strings.Contains(got, says) != c.want {
+			t.Errorf("%s: %q", c.name, got)
 		}
 	}
 }

@@ -46,7 +46,7 @@ func Offline(
 ) (v status.ExplainView, err error) {
 	c := config.Default()
 	if configFile != "" {
-		if c, err = config.Load(configFile); err != nil {
+		if c, err = config.LoadAnyones(configFile); err != nil {
 			return v, err
 		}
 	}
@@ -116,7 +116,7 @@ func readable(p objects.Problem) bool {
 // readOnce reads a directory of manifests as the daemon does.
 func readOnce(ctx context.Context, dir string, tracker *tracker.Tracker) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	w := files.New(files.Config{Log: slog.New(slog.DiscardHandler), Dir: dir, Tracker: tracker})
+	w := files.New(files.Config{Log: slog.New(slog.DiscardHandler), Dir: dir, Tracker: tracker, Anyones: true})
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
 	err := w.Sync(ctx)
@@ -173,6 +173,8 @@ func (off *offline) markUnknown(x *decide.Explanation, s *status.ExplainStep) {
 	case s.Name == "affinity" && x.Frontend.Service.AffinitySeconds != 0:
 		s.Text, s.Unknown = fmt.Sprintf("%d s, as if the client was not pinned", x.Frontend.Service.AffinitySeconds),
 			true
+	case s.Name == "limits":
+		s.Unknown = true
 	case s.Name == "leaves as" && x.Source != decide.SourceClient && !off.sources[family4or6(x.Tuple.V6)]:
 		s.Text, s.Unknown = fmt.Sprintf("the address that its route leaves from, a port to be drawn -> %v",
 			addrPort(x.Out.Dst, x.Out.DstPort)), true

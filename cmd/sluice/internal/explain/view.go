@@ -61,6 +61,8 @@ func (a *answer) kernelStep() status.ExplainStep {
 		s.Text = "leaves it to the kernel: no rule is about it"
 	case a.closed:
 		s.Text = "is not on the interfaces yet; it would take the packet, by " + a.match.String()
+	case a.match == xdpprog.MatchFrontend && a.tuple.Proto != header.ProtoSCTP && a.snapshot.AtNode(&a.tuple):
+		s.Text += ", unless a TCP or UDP socket of the node has it: then it is the kernel's"
 	}
 	return s
 }

@@ -5,8 +5,6 @@
 package flows
 
 import (
-	"errors"
-	"fmt"
 	"log/slog"
 	"path/filepath"
 	"time"
@@ -17,7 +15,8 @@ import (
 )
 
 // Open takes the lock on the flow table, which makes this the only instance, and takes over the
-// flows that a predecessor left.
+// flows that a predecessor left. It returns flowtable.ErrInUse while another process runs, and then
+// has changed nothing.
 func Open(c *config.Configuration, log *slog.Logger) (*flowtable.File, error) {
 	resize := flowtable.ResizeFit
 	if c.Flows.Resize == config.ResizeForce {
@@ -26,10 +25,6 @@ func Open(c *config.Configuration, log *slog.Logger) (*flowtable.File, error) {
 	began := time.Now()
 	file, err := flowtable.OpenFile(filepath.Join(c.StateDir, "flows"), tableConfig(c),
 		flowtable.Time(boottime.Nanos()), resize)
-	if errors.Is(err, flowtable.ErrInUse) {
-		return nil, fmt.Errorf("another sluice runs with stateDir %s: stop it, or give this one a stateDir and "+
-			"interfaces of its own (%w)", c.StateDir, err)
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +51,8 @@ const halfOpenPart = 8
 func tableConfig(c *config.Configuration) flowtable.Config {
 	return flowtable.Config{
 		IPv4Flows: uint32(c.Flows.IPv4), IPv6Flows: uint32(c.Flows.IPv6), Timeouts: timeouts(c),
-		HalfOpen: max(1, uint32(c.Flows.IPv4+c.Flows.IPv6)/halfOpenPart),
+		HalfOpen:     max(1, uint32(c.Flows.IPv4+c.Flows.IPv6)/halfOpenPart),
+		LimitSources: uint32(c.Tuning.LimitSources),
 	}
 }
 

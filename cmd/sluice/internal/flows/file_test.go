@@ -35,6 +35,7 @@ func TestTableConfig(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			tt.want.LimitSources = 1 << 16
 			if got := tableConfig(c); got != tt.want {
 				t.Errorf("got %+v, want %+v", got, tt.want)
 			}

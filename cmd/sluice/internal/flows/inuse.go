@@ -1,6 +1,8 @@
 package flows
 
 import (
+	"context"
+
 	"sluice.dev/sluice/control/steer"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
@@ -13,6 +15,9 @@ import (
 // alone, too (k8s.io/kubernetes pkg/proxy/conntrack/cleanup.go checks the endpoint only). If the
 // endpoint does not serve any more, the client's next packet goes to the kernel at once. For ICMP
 // queries only the destination of their answers counts.
+//
+// A frontend at an address of the node is not held open: it ends with its flows, so that what it
+// took cannot outlive it where the node's own packets go.
 func (r *Reader) InUse(set *steer.Set) (used steer.Set) {
 	frontends := make(map[services.FrontendKey]bool, len(set.Frontends))
 	for _, k := range set.Frontends {
@@ -31,7 +36,17 @@ func (r *Reader) InUse(set *steer.Set) (used steer.Set) {
 		addrs[a.Addr] = 0
 	}
 	snapshot := r.services.Load()
+	ending := func(f *flowtable.Info) bool {
+		k := services.FrontendKey{Addr: f.Client.Dst, Port: f.Client.DstPort, Proto: f.Client.Proto}
+		_, asked := frontends[k]
+		return asked && atNode(snapshot, k)
+	}
+	n := 0
 	r.all(func(f *flowtable.Info) {
+		if ending(f) {
+			n++
+			return
+		}
 		dst, src := &f.Client, &f.Reply
 		markAddr(addrs, src.Dst, services.AddrSNAT)
 		if !dst.Stateful() && !(dst.Proto == header.ProtoUDP && serves(snapshot, f)) {
@@ -42,6 +57,9 @@ func (r *Reader) InUse(set *steer.Set) (used steer.Set) {
 		mark(sources, steer.KeepSource{Addr: src.Src, Port: src.SrcPort, Proto: src.Proto})
 		markAddr(addrs, dst.Dst, services.AddrVIP|services.AddrNode)
 	})
+	if n > 0 {
+		_, _ = r.delete(context.Background(), ending) // fails if the daemon is ending
+	}
 	used.Frontends, used.NodePorts, used.KeepSources = marked(frontends), marked(ports), marked(sources)
 	for _, a := range set.Addrs {
 		if a.Flags &= addrs[a.Addr]; a.Flags != 0 {
@@ -49,6 +67,15 @@ func (r *Reader) InUse(set *steer.Set) (used steer.Set) {
 		}
 	}
 	return used
+}
+
+// atNode reports whether a key is at an address of the node and no longer a frontend.
+func atNode(s *services.Snapshot, k services.FrontendKey) bool {
+	if s == nil || s.Owned(k.Addr)&(services.AddrNode|services.AddrLocal) == 0 {
+		return false
+	}
+	_, served := s.FrontendByKey(k)
+	return !served
 }
 
 // serves reports whether the backend of a flow serves, as the workers see it. A flow of an earlier

@@ -99,6 +99,53 @@ func TestInUse(t *testing.T) {
 	}
 }
 
+// TestFlowsEndAtTheNode: a frontend that closes at an address of the node ends its flows, and so is
+// not in use; one at any other address stays for them, and so does one that is served again.
+func TestFlowsEndAtTheNode(t *testing.T) {
+	of := func(s string) header.Addr { return header.AddrFrom(netip.MustParseAddr(s)) }
+	key := func(s string) services.FrontendKey {
+		return services.FrontendKey{Addr: of(s), Port: 40000, Proto: header.ProtoTCP}
+	}
+	node, again, vip := key("192.0.2.1"), key("192.0.2.2"), key("203.0.113.9")
+	table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 1024, IPv6Flows: 1024,
+		Timeouts: flowtable.DefaultTimeouts()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := services.NewBuilder(nil)
+	for _, k := range []services.FrontendKey{node, again} {
+		b.SetAddr(k.Addr, services.AddrLocal)
+	}
+	service := &services.Service{ID: 1, Namespace: "x", Name: "y", Proto: header.ProtoTCP, Port: 40000}
+	b.SetService(service)
+	b.SetFrontend(&services.Frontend{Key: again, Service: service})
+	h := new(services.Handle)
+	h.Store(b.Build())
+	r, err := NewReader(table, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	all := []services.FrontendKey{node, again, vip}
+	for _, k := range all {
+		create(t, table, true, &flowtable.NewFlow{
+			Client:  header.Tuple{Src: of("198.51.100.7"), SrcPort: 6443, Dst: k.Addr, DstPort: k.Port, Proto: k.Proto},
+			Backend: of("10.0.0.5"), BackendPort: 8080, Source: of("192.0.2.20"), Service: 1,
+			Ports: flowtable.Ports{First: 20000, Count: 1000, Stride: 1},
+		})
+	}
+	got := r.InUse(&steer.Set{Frontends: all})
+	got.Sort()
+	if want := []services.FrontendKey{again, vip}; !slices.Equal(got.Frontends, want) {
+		t.Errorf("in use: %v, want %v", got.Frontends, want)
+	}
+	var left []header.Addr
+	r.all(func(f *flowtable.Info) { left = append(left, f.Client.Dst) })
+	if len(left) != 2 || slices.Contains(left, node.Addr) {
+		t.Errorf("flows to %v are left, want those to %v and %v", left, again.Addr, vip.Addr)
+	}
+}
+
 // backendThat is a table with one backend in that state, or without.
 func backendThat(state string, index uint32, a header.Addr) *services.Handle {
 	b := services.NewBuilder(nil)

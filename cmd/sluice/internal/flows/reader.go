@@ -164,6 +164,7 @@ func (r *Reader) adoptSlice(cursor uint64, adopted *int) (next uint64) {
 		service, backend := decide.Adopt(s, &f.Client, &toBackend)
 		if backend != 0 && r.handle.Adopt(f.Ref, service, backend) {
 			*adopted++
+			decide.Recharge(s, r.handle, f.Ref, now)
 		}
 	}
 	return next

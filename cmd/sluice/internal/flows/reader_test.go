@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"sluice.dev/sluice/cmd/sluice/internal/boottime"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
@@ -80,6 +81,55 @@ func TestReaderAdopts(t *testing.T) {
 				f.Service, f.Backend, want)
 		}
 	})
+}
+
+// TestReaderCharges: a flow that stood under an earlier process counts to the limits of its service
+// once it is adopted.
+func TestReaderCharges(t *testing.T) {
+	of := func(s string) header.Addr { return header.AddrFrom(netip.MustParseAddr(s)) }
+	handle, vip, client := new(services.Handle), of("203.0.113.9"), of("198.51.100.7")
+	table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 1024, Timeouts: flowtable.DefaultTimeouts()})
+	must(t, err)
+	r, err := NewReader(table, handle)
+	must(t, err)
+	defer r.Close()
+	b := services.NewBuilder(nil)
+	be := services.Backend{Addr: of("10.0.0.5"), Port: 8080, Service: 3, Ref: services.MakeBackendRef(5, 1)}
+	svc := &services.Service{
+		ID: 3, Backends: []services.BackendRef{be.Ref}, Limits: services.Limits{SourceConnections: 9},
+	}
+	b.SetBackend(be)
+	b.SetService(svc)
+	b.SetFrontend(&services.Frontend{
+		Key: services.FrontendKey{Addr: vip, Port: 53, Proto: header.ProtoUDP}, Service: svc,
+	})
+	handle.Store(b.Build())
+	h, err := table.Register()
+	must(t, err)
+	now := flowtable.Time(boottime.Nanos())
+	h.Enter(now)
+	for i := range 2 {
+		ref, status := h.Create(now, &flowtable.NewFlow{ // no owner, as recovered
+			Client: header.Tuple{Src: client, SrcPort: uint16(1000 + i), Dst: vip, DstPort: 53,
+				Proto: header.ProtoUDP},
+			Backend: be.Addr, BackendPort: be.Port, Source: of("192.0.2.20"),
+			Ports: flowtable.Ports{First: 20000, Count: 1000, Stride: 1},
+		})
+		if status != flowtable.Created {
+			t.Fatal(status)
+		}
+		if i == 0 { // the other one does not stand
+			h.Observe(ref, flowtable.ReplySide, flowtable.Segment{}, now)
+			h.Observe(ref, flowtable.ClientSide, flowtable.Segment{}, now)
+		}
+	}
+	h.Leave()
+	for range 2 {
+		r.Adopt()
+		if source, all := table.SourceUse(&client, false, 3).Flows, table.ServiceUse(3).Flows; source != 1 || all != 1 {
+			t.Errorf("the source has %d flows and the service %d, want 1 of each", source, all)
+		}
+	}
 }
 
 func must(t *testing.T, err error) {

@@ -51,6 +51,7 @@ func TableViews(c *flowtable.Counts) (list []status.FlowTableView, events map[st
 	for s := flowtable.TableFull; s <= flowtable.PortsExhausted; s++ {
 		events["refused_"+s.String()] = c.Refused[s]
 	}
+	events["limit_sources_evicted"], events["limit_sources_missed"] = c.SourcesEvicted, c.SourcesMissed
 	return list, events
 }
 

@@ -28,6 +28,7 @@ func TestFlowTableViews(t *testing.T) {
 	flow(3, "2001:db8::7", "2001:db8:f::9", "2001:db8::20", "fd00::5")
 	c := table.Counts()
 	c.Shed[flowtable.ShedExpired], c.Refused[flowtable.TableFull] = 7, 8
+	c.SourcesEvicted, c.SourcesMissed = 9, 10
 	list, events := TableViews(&c)
 	for i, want := range []uint64{2, 1} {
 		if v := list[i]; v.Used != want || v.HalfOpen != want || v.Counters["created"] != want || len(v.Counters) != 1 {
@@ -35,7 +36,8 @@ func TestFlowTableViews(t *testing.T) {
 		}
 	}
 	if events["shed_expired"] != 7 || events["refused_"+flowtable.TableFull.String()] != 8 ||
-		len(events) != int(flowtable.NumSheds)+3 {
+		events["limit_sources_evicted"] != 9 || events["limit_sources_missed"] != 10 ||
+		len(events) != int(flowtable.NumSheds)+5 {
 		t.Errorf("of both families: %v", events)
 	}
 }

@@ -32,11 +32,23 @@ func Compiler(
 		MaxFrontends: programRoom, MaxAddrs: programRoom, MaxSources: programRoom,
 	}
 	proxied(&c.Proxy, &cc)
+	cc.Limits = services.Limits{
+		SourceConnections:    uint32(c.Limits.ConnectionsPerSource),
+		SourceNewConnections: uint32(c.Limits.NewConnectionsPerSource),
+		Connections:          uint32(c.Limits.Connections),
+		NewConnections:       uint32(c.Limits.NewConnections),
+	}
 	for _, a := range all {
 		if a.Global {
 			cc.LocalAddresses = append(cc.LocalAddresses, header.AddrFrom(a.Prefix.Addr()))
+		} else {
+			cc.OtherAddresses = append(cc.OtherAddresses, header.AddrFrom(a.Prefix.Addr()))
 		}
 	}
+	for _, a := range info.Addresses {
+		cc.OtherAddresses = append(cc.OtherAddresses, header.AddrFrom(a))
+	}
+	cc.DeniedHostPorts = deniedHostPorts(c)
 	cc.NodeAddresses = nodePortAddresses(c, all, info)
 	cc.SNAT4, cc.SNATByRoute4 = sourcesOf(c.SNAT.Addresses, routed, false)
 	cc.SNAT6, cc.SNATByRoute6 = sourcesOf(c.SNAT.Addresses, routed, true)
@@ -50,9 +62,21 @@ func unserved(p config.UnservedPolicy) services.UnservedPolicy {
 	}[p]
 }
 
+// deniedHostPorts are the configured ones, and those that this process listens on.
+func deniedHostPorts(c *config.Configuration) (list []services.PortRange) {
+	for _, p := range c.Proxy.DeniedHostPorts {
+		list = append(list, services.PortRange{First: p.First, Count: uint16(p.Count())})
+	}
+	for _, own := range c.ListensOn() {
+		list = append(list, services.PortRange{First: own, Count: 1})
+	}
+	return list
+}
+
 // proxied copies what the configuration says of how Services are served.
 func proxied(p *config.Proxy, to *compiler.Config) {
 	to.ClusterIPs, to.ClusterCIDRs = p.ClusterIPs, p.ClusterCIDRs
+	to.ExternalIPs = p.ExternalIPs
 	to.MasqueradeAll, to.StrictSourceRanges = p.MasqueradeAll, p.StrictSourceRanges
 	to.NamespaceShare = p.NamespaceShare
 	to.Scheduler, _ = services.ParseScheduler(string(p.Scheduler)) // checked at start

@@ -57,6 +57,7 @@ func (s *Set) check(ctx context.Context, p *port) (reopened bool) {
 		}
 	}
 	if reason == nil {
+		s.keepSockets(p)
 		return false
 	}
 	if p.isOpen() {
@@ -78,6 +79,28 @@ func (s *Set) check(ctx context.Context, p *port) (reopened bool) {
 	}
 	s.log.Info("interface is back", "interface", p.name)
 	return true
+}
+
+// keepSockets gives the packets of served queues back to their sockets where another tool has taken
+// them away.
+func (s *Set) keepSockets(p *port) {
+	p.mu.Lock()
+	attach, slots := p.attach, p.slots[:p.served]
+	p.mu.Unlock()
+	for _, sl := range slots {
+		socket := sl.socket.Load()
+		if socket == nil {
+			continue
+		}
+		lost, err := attach.KeepSocket(sl.queue, socket.FD())
+		switch {
+		case err != nil:
+			s.log.Warn("a queue's packets may not reach its socket", "interface", p.name, "error", err)
+		case lost:
+			s.log.Warn("a queue had lost its socket: another tool has changed the map; it is there again",
+				"interface", p.name, "queue", sl.queue)
+		}
+	}
 }
 
 // reopenReason reads the device as it is now and returns why the port must be opened again; nil if

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"sluice.dev/sluice/internal/trusted"
 	"sluice.dev/sluice/xdpprog"
 )
 
@@ -22,15 +23,16 @@ const madeLine = "directory made"
 
 // EnsureMount makes sure that there is a bpffs, and marks in stateDir what it had to do for that.
 func EnsureMount(dir, stateDir string) (*Mount, error) {
-	m := &Mount{dir: dir, mark: filepath.Join(stateDir, "bpffs")}
+	m, err := FindMount(dir, stateDir)
+	if err != nil {
+		return nil, err
+	}
 	_, before := os.Stat(dir)
 	mounted, err := xdpprog.EnsureBPFFS(dir)
 	if err != nil {
 		return nil, err
 	}
 	if !mounted {
-		text, err := os.ReadFile(m.mark)
-		m.mounted, m.made = err == nil, strings.Contains(string(text), madeLine)
 		return m, nil
 	}
 	m.mounted, m.made = true, errors.Is(before, os.ErrNotExist)
@@ -38,8 +40,22 @@ func EnsureMount(dir, stateDir string) (*Mount, error) {
 	if m.made {
 		text += madeLine + "\n"
 	}
-	return m, os.WriteFile(m.mark, []byte(text), 0o600)
+	return m, trusted.WriteState(m.mark, []byte(text))
 }
+
+// FindMount returns what a process marked in stateDir that it had to do for its bpffs.
+func FindMount(dir, stateDir string) (*Mount, error) {
+	m := &Mount{dir: dir, mark: filepath.Join(stateDir, "bpffs")}
+	text, err := trusted.ReadState(m.mark)
+	if errors.Is(err, os.ErrNotExist) {
+		return m, nil
+	}
+	m.mounted, m.made = err == nil, strings.Contains(string(text), madeLine)
+	return m, err
+}
+
+// Mounted reports whether Remove has something to undo.
+func (m *Mount) Mounted() bool { return m.mounted }
 
 // Remove undoes EnsureMount. A nil Mount has nothing to undo.
 func (m *Mount) Remove() error {

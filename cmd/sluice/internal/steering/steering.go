@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -24,8 +25,9 @@ import (
 // Program is the kernel program. It implements loop.Steering and ports.Program. One object
 // that is refused does not keep the others from being done.
 type Program struct {
-	mu sync.Mutex // the control loop and the reopening of ports share the maps
-	s  *xdpprog.Steering
+	mu    sync.Mutex // the control loop and the reopening of ports share the maps
+	s     *xdpprog.Steering
+	local config.PortRange // net.ipv4.ip_local_port_range, as the kernel program has it
 }
 
 // Load finds or makes the BPF maps; nothing is attached yet.
@@ -169,18 +171,36 @@ func first(err error) error {
 	return err
 }
 
+// LocalPortsChanged reports whether net.ipv4.ip_local_port_range is another than at the last
+// SetSettings. One that cannot be read has not changed.
+func (k *Program) LocalPortsChanged() bool {
+	now, err := config.ReadEphemeral()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return err == nil && now != k.local
+}
+
 // SetSettings writes the parameters of the programs.
 func (k *Program) SetSettings(c *config.Configuration, host *hostlink.HostLink) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	local, err := config.ReadEphemeral()
+	if err != nil {
+		return err
+	}
 	s := xdpprog.Settings{
+		LocalFirst: local.First, LocalCount: uint16(min(local.Count(), math.MaxUint16)),
 		SNATFirst: c.SNAT.Ports.First, SNATCount: uint16(c.SNAT.Ports.Count()),
 		Unserved: c.UnservedVIPPort != config.UnservedPass, PassAfter: c.Tuning.PassAfter.D(),
 	}
 	if host != nil {
 		s.HostLinkIndex = host.KernelIndex
 	}
-	return k.s.SetSettings(s)
+	if err := k.s.SetSettings(s); err != nil {
+		return err
+	}
+	k.local = local
+	return nil
 }
 
 // Attach implements ports.Program.

@@ -123,6 +123,7 @@ func (g *Group) add(id, cpu int) error {
 	for port := range c.Interfaces {
 		fc.Egress = append(fc.Egress, plan.First(port, id))
 	}
+	fc.StrictReversePath, fc.Interfaces = c.Proxy.StrictReversePath, plan.Ports(id)
 	if host := g.c.Host; host != nil {
 		fc.Host = plan.First(len(c.Interfaces), id)
 		fc.HostMAC = fastpath.HostMAC{Kernel: host.KernelMAC, User: host.MAC}

@@ -1,0 +1,76 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/control/status/statustest"
+)
+
+// TestListsAreNeverNull: every command that prints JSON prints [] or {} where it has nothing to
+// list. It walks the tree of commands, and fails for one that it has no arguments for.
+func TestListsAreNeverNull(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "gateway.yaml")
+	const text = "apiVersion: sluice.dev/v1alpha1\nkind: GatewayConfiguration\ninterfaces: [{name: eth0}]\n"
+	proxy := filepath.Join(t.TempDir(), "proxy.yaml")
+	const proxyText = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
+	for path, text := range map[string]string{file: text, proxy: proxyText} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	args := map[string][]string{
+		"services": {}, "backends": {}, "flows": {"--protocol", "icmp"}, "flows delete": {"--all"},
+		"stats": {}, "status": {},
+		"explain": {"--from", "198.51.100.7", "--to", "192.0.2.10:80"},
+		"drain":   {"10.1.0.11:8080"}, "undrain": {"10.1.0.11:8080"},
+		"cleanup": {}, "version": {}, "doctor": {"--config", file},
+		"config check": {file}, "config defaults": {}, "config from-kube-proxy": {proxy},
+	}
+	printNothing := []string{"run", "probe", "help", "completion"}
+	var commands []string
+	s := &session{app: &App{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}}}
+	for _, c := range s.root().Commands() {
+		commands = append(commands, c.Name())
+		for _, sub := range c.Commands() {
+			commands = append(commands, c.Name()+" "+sub.Name())
+		}
+	}
+	null := regexp.MustCompile(`(?m)^.*\bnull\b.*$`)
+	for _, name := range commands {
+		if slices.Contains(printNothing, name) || name == "config" {
+			continue
+		}
+		own, known := args[name]
+		if !known {
+			t.Errorf("no arguments for the command %q", name)
+			continue
+		}
+		g := statustest.New()
+		if !slices.Contains([]string{"explain", "drain", "undrain"}, name) { // which need a backend
+			g.ServiceList, g.BackendList = nil, nil
+		}
+		g.StatusView, g.StatsView = status.StatusView{PID: os.Getpid()}, status.StatsView{}
+		var out, errs bytes.Buffer
+		app := App{Out: &out, Err: &errs, Explain: explainOffline,
+			StartError: func(*config.Configuration) error { return nil },
+			Run:        func(context.Context, string) error { return nil },
+			Cleanup:    func(*config.Configuration) ([]string, error) { return nil, nil }}
+		asJSON := []string{"-o", "json", "--socket", daemon(t, g)}
+		app.Main(t.Context(), slices.Concat(strings.Fields(name), own, asJSON))
+		if out.Len() == 0 {
+			t.Errorf("%s prints nothing: %s", name, errs.String())
+		}
+		if lines := null.FindAllString(out.String(), -1); len(lines) > 0 {
+			t.Errorf("%s: %q", name, lines)
+		}
+	}
+}

@@ -1,0 +1,113 @@
+package loop_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"sluice.dev/sluice/control/controltest"
+	"sluice.dev/sluice/control/tracker"
+)
+
+// costly is a Service of nearly as many endpoints as a port can have; few are the Services beside
+// it.
+var (
+	costly = controltest.Cluster{Services: 1, Endpoints: 65_000}
+	few    = controltest.Cluster{Services: 100, Endpoints: 10}
+)
+
+const costlySlices = 650
+
+// costlySlice is the n-th slice of the costly Service, whose endpoints have weights from 1 to 9.
+func costlySlice(n, version int) *discoveryv1.EndpointSlice {
+	s := costly.Slice(0, n, version)
+	s.Namespace = "costly"
+	weights := []byte{}
+	for i, e := range s.Endpoints {
+		weights = append(weights, e.Addresses[0]...)
+		weights = append(weights, '=', byte('1'+(i+version)%9), ',')
+	}
+	s.Annotations = map[string]string{"sluice.dev/weights": string(weights)}
+	return s
+}
+
+func addCostly(t *tracker.Tracker) {
+	var b tracker.Batch
+	service := controltest.Service(0)
+	service.Namespace = "costly"
+	service.Spec.Ports[0].NodePort = 29_999
+	service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "203.99.0.1"}}
+	b.Upsert(controltest.Source, service)
+	for n := range costlySlices {
+		b.Upsert(controltest.Source, costlySlice(n, 0))
+	}
+	t.Apply(&b)
+}
+
+// TestUpdateLatencyBesideCostlyService sends 200 changes a second to a running loop while a Service
+// of 65,000 endpoints with weights changes 50 times a second, and asks how long each of the others
+// takes from the source's word to the table in use. First it does so without that Service.
+//
+//	go test ./control/loop -run TestUpdateLatencyBesideCostlyService -v
+func TestUpdateLatencyBesideCostlyService(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds tables of 4 million slots for ten seconds")
+	}
+	alone, _ := latencyOfOthers(t, false)
+	beside, late := latencyOfOthers(t, true)
+	t.Logf("p99 of others: %v without the costly Service, %v beside it", alone, beside)
+	if !raceDetector && beside > 10*time.Millisecond+2*late {
+		t.Errorf("others wait %v (p99) beside a Service of 65,000 endpoints, on a machine that wakes sleepers up to "+
+			"%v late", beside, late)
+	}
+}
+
+func latencyOfOthers(t *testing.T, beside bool) (p99, late time.Duration) {
+	d := &delays{first: make(chan struct{})}
+	table := newTable(few.Tracker())
+	if beside {
+		addCostly(table.tracker)
+	}
+	loop, stop := table.run(t, d)
+	// The first changes after the start need memory that the later ones use again.
+	for n := range 20 {
+		if beside {
+			table.tracker.Upsert(controltest.Source, costlySlice(n, n+1))
+		}
+		if err := loop.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	noise := oversleep()
+	const perSecond, seconds = 200, 5
+	tick := time.NewTicker(time.Second / perSecond)
+	defer tick.Stop()
+	costlySent := 0
+	for start, sent := time.Now(), 0; sent < seconds*perSecond; <-tick.C {
+		// The costly Service changes 50 times a second.
+		if n := int(time.Since(start).Seconds() * 50); beside && costlySent < n {
+			costlySent = n
+			table.tracker.Upsert(controltest.Source, costlySlice(n*7919%costlySlices, n))
+		}
+		for due := int(time.Since(start).Seconds() * perSecond); sent < min(due, seconds*perSecond); sent++ {
+			table.change(few, sent)
+		}
+	}
+	if err := loop.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	slept := noise()
+	stop()
+	if len(d.all) != perSecond*seconds {
+		t.Errorf("%d changes were sent, %d published", perSecond*seconds, len(d.all))
+	}
+	slices.Sort(d.all)
+	slices.Sort(d.took)
+	t.Logf("beside the costly Service %v: p50 %v, p99 %v, max %v; a pass p50 %v, p99 %v, max %v", beside,
+		quantile(d.all, 50), quantile(d.all, 99), d.all[len(d.all)-1],
+		quantile(d.took, 50), quantile(d.took, 99), d.took[len(d.took)-1])
+	return quantile(d.all, 99), slept[len(slept)-1]
+}

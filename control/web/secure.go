@@ -1,0 +1,148 @@
+package web
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"sluice.dev/sluice/internal/stamp"
+)
+
+// maxTokenFile bounds the file of tokens, which each change of it is read into memory.
+const maxTokenFile = 64 << 10
+
+// watched is what was read of files, read again when one of them has changed. What cannot be read
+// leaves the last good value in force, as a certificate and its key change one after the other.
+type watched[T any] struct {
+	files []string
+	read  func() (T, error)
+	log   *slog.Logger
+
+	mu     sync.Mutex    // guards what follows
+	stamps []stamp.Stamp // of the files when they were last read
+	value  T
+}
+
+// watch fails if the files cannot be read now.
+func watch[T any](log *slog.Logger, read func() (T, error), files ...string) (*watched[T], error) {
+	w := &watched[T]{files: files, read: read, log: log, stamps: stampsOf(files)}
+	var err error
+	w.value, err = read()
+	return w, err
+}
+
+func (w *watched[T]) get() T {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	stamps := stampsOf(w.files)
+	if slices.Equal(stamps, w.stamps) {
+		return w.value
+	}
+	w.stamps = stamps
+	value, err := w.read()
+	if err != nil {
+		w.log.Warn("changed files cannot be used: what they were stays in force", "files", w.files, "error", err)
+		return w.value
+	}
+	w.value = value
+	return value
+}
+
+// stampsOf has the zero stamp for a file that is not there.
+func stampsOf(files []string) (stamps []stamp.Stamp) {
+	for _, file := range files {
+		s, _ := stamp.Of(file)
+		stamps = append(stamps, s)
+	}
+	return stamps
+}
+
+// TLS returns a configuration with a certificate and its key, PEM files that may be renewed while
+// it is in use. It fails if they cannot be used now.
+func TLS(certFile, keyFile string, log *slog.Logger) (*tls.Config, error) {
+	pair, err := watch(log, func() (tls.Certificate, error) {
+		return tls.LoadX509KeyPair(certFile, keyFile)
+	}, certFile, keyFile)
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			c := pair.get()
+			return &c, nil
+		},
+	}, nil
+}
+
+// Tokens admits requests by bearer tokens (RFC 6750 section 2.1) from a file, one in each line, so
+// that a new one can be there before the old one goes. The file may change while it is in use.
+type Tokens struct{ sums *watched[[][sha256.Size]byte] }
+
+// ReadTokens fails if the file cannot be read or has no token.
+func ReadTokens(file string, log *slog.Logger) (*Tokens, error) {
+	sums, err := watch(log, func() ([][sha256.Size]byte, error) { return readSums(file) }, file)
+	return &Tokens{sums}, err
+}
+
+func readSums(file string) (sums [][sha256.Size]byte, err error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxTokenFile+1))
+	switch {
+	case err != nil:
+		return nil, err
+	case len(text) > maxTokenFile:
+		return nil, fmt.Errorf("%s: more than %d bytes", file, maxTokenFile)
+	}
+	for line := range bytes.Lines(text) {
+		if token := bytes.TrimSpace(line); len(token) > 0 {
+			sums = append(sums, sha256.Sum256(token))
+		}
+	}
+	if len(sums) == 0 {
+		return nil, fmt.Errorf("%s: %w", file, errNoToken)
+	}
+	return sums, nil
+}
+
+var errNoToken = errors.New("no token in it: write one in a line")
+
+// Guard answers 401 without one of the tokens. A nil Tokens admits everybody.
+func (t *Tokens) Guard(h http.Handler) http.Handler {
+	if t == nil {
+		return h
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !t.Admits(r) {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			http.Error(w, "a bearer token is needed", http.StatusUnauthorized)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// Admits reports whether a request has one of the tokens. How long it takes does not depend on how
+// much of a token is right.
+func (t *Tokens) Admits(r *http.Request) bool {
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	sum, found := sha256.Sum256([]byte(strings.TrimSpace(token))), 0
+	for _, s := range t.sums.get() {
+		found |= subtle.ConstantTimeCompare(s[:], sum[:])
+	}
+	return found == 1 && strings.EqualFold(scheme, "Bearer")
+}
