@@ -170,15 +170,11 @@ func (s *subject) trial(
 func timedTrial(
 	ctx context.Context, lab *stateless.Lab, load stateless.Load,
 ) (r *stateless.Result, used procstat.Spent, err error) {
-	before, err := procstat.Read()
-	if err != nil {
-		return nil, used, err
-	}
-	if r, err = lab.Trial(ctx, load); err != nil {
-		return nil, used, err
-	}
-	after, err := procstat.Read()
-	return r, after.Since(before), err
+	used, err = procstat.During(func() (err error) {
+		r, err = lab.Trial(ctx, load)
+		return err
+	})
+	return r, used, err
 }
 
 // trialAt is timedTrial at a rate at which something must arrive.

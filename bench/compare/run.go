@@ -195,18 +195,10 @@ const quietShare = 0.05
 // noteLoad records in the run how busy the machine was without us: processor time per
 // packet includes that of all other processes.
 func (s *stage) noteLoad(ctx context.Context, run *results.Run) error {
-	before, err := procstat.Read()
+	u, err := procstat.During(func() error { return topo.Pause(ctx, time.Second) })
 	if err != nil {
 		return err
 	}
-	if err := topo.Pause(ctx, time.Second); err != nil {
-		return err
-	}
-	after, err := procstat.Read()
-	if err != nil {
-		return err
-	}
-	u := after.Since(before)
 	share := u.ShareOf(u.Busy)
 	run.Machine.Notes = fmt.Sprintf("%.0f %% of all processors busy before the measurement", 100*share)
 	if share > quietShare {

@@ -103,6 +103,7 @@ func (b *cases) serviceAddresses() {
 	c = b.add("Service/externalIPs", "an-address-of-the-node")
 	c.service(clusterIPType, servicePort(7070),
 		func(f *front) { f.Spec.ExternalIPs = []string{"10.71.0.1", "fd71::1"} }).slice("", "b0")
+	c.with(`proxy.externalIPs: ["10.71.0.1/32", "fd71::1/128"]` + "\n")
 	c.tcp(outside, "b0 from gateway", destination("the node's address", "10.71.0.1", 7070)).
 		tcp(outside, "b0 from gateway", destination("the node's address", "fd71::1", 7070)).
 		tcp(outside, passListen, destination("the node's address", "10.71.0.1", 7071))

@@ -50,9 +50,19 @@ var prose = []string{
 	"Health//healthz and /livez of the node",
 }
 
-// elsewhere is rows that no packet through an API server's objects can show, each with
-// what shows it.
+// limitTests are the tests that show the limits.
+const limitTests = "fastpath, TestLimits; bench/e2e, TestConnectionLimit and TestRateLimit"
+
+// elsewhere is rows that no case shows, each with what shows it.
 var elsewhere = map[string]string{
+	"Service/annotations sluice.dev/limit-*":             limitTests,
+	"Limits/sluice.dev/limit-connections":                limitTests,
+	"Limits/sluice.dev/limit-connections-per-source":     limitTests,
+	"Limits/sluice.dev/limit-new-connections":            limitTests,
+	"Limits/sluice.dev/limit-new-connections-per-source": limitTests,
+	"Different on purpose/An external IP that is an address of the node": "bench/e2e, " +
+		"TestTenantTakesNothingOfTheNode, on an API server of its own; Service/externalIPs here allows the address",
+	"Different on purpose/An endpoint at a port of the node itself": "bench/e2e, TestHostPortsAreDenied",
 	"Different on purpose/Manifests": "an API server adds what manifests may leave out; " +
 		"control/compiler/testdata/malformed.txtar",
 }

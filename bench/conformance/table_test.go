@@ -2,9 +2,10 @@ package conformance
 
 import (
 	"flag"
-	"os"
 	"strings"
 	"testing"
+
+	"sluice.dev/sluice/bench/pagetest"
 )
 
 var update = flag.Bool("update", false, "rewrite the tables of docs/conformance.md")
@@ -12,32 +13,16 @@ var update = flag.Bool("update", false, "rewrite the tables of docs/conformance.
 // TestTables: the tables of docs/conformance.md are those of the cases and of the
 // listed differences.
 func TestTables(t *testing.T) {
-	const path, mark = "../../docs/conformance.md", "<!-- Written by make conformance-doc. -->\n"
 	known, err := rows(document)
 	if err != nil {
 		t.Fatal(err)
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	head, got, found := strings.Cut(string(text), mark)
-	if !found {
-		t.Fatalf("%s has no line %q", path, mark)
 	}
 	want := tables(all(), append(known, prose...))
 	if strings.Contains(want, "no such probe") {
 		t.Error("a listed difference names no probe")
 	}
-	if got == want {
-		return
-	}
-	if !*update {
-		t.Fatalf("%s is not what the cases say: make conformance-doc", path)
-	}
-	if err := os.WriteFile(path, []byte(head+mark+want), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	pagetest.Keep(t, "../../docs/conformance.md", "<!-- Written by make conformance-doc. -->\n", "", want, *update,
+		"make conformance-doc")
 }
 
 // TestIPVSSubset: the subset is what docs/conformance.md says, and nothing is listed of what is not

@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
-
 	"sluice.dev/sluice/bench/observer"
 	"sluice.dev/sluice/bench/topo"
 )
@@ -255,56 +253,6 @@ func TestUDPLeavesUnservingEndpointAtOnce(t *testing.T) {
 	if r := flows.Stop(); r.Failed() > 2 { // a datagram may be under way to the endpoint as it goes
 		t.Errorf("lost: %v", r.Errors)
 	}
-}
-
-// TestSecondInstance: it refuses to start, reports the reason, and leaves the first alone.
-func TestSecondInstance(t *testing.T) {
-	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
-	load := l.hammer(at(vip4, webPort), time.Millisecond)
-	var out strings.Builder
-	p, err := l.Gateway.Start(topo.Command{Path: daemonBinary, Args: []string{"run", "--config", l.gate.ConfigFile()},
-		Stdout: &out, Stderr: &out})
-	if err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case <-p.Done():
-	case <-time.After(5 * time.Second):
-		t.Fatal("the second instance still runs")
-	}
-	if p.Err() == nil || !strings.Contains(out.String(), "another sluice runs") {
-		t.Errorf("the second instance said %q, %v", out.String(), p.Err())
-	}
-	if r := load.stop(t); r.Failed() > 0 {
-		t.Errorf("the first instance suffered: %v", r.Errors)
-	}
-}
-
-// TestLinkFaults: an interface goes down and up, and is deleted and created again.
-func TestLinkFaults(t *testing.T) {
-	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 2}})
-	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort)}, Flows: 100,
-		Interval: 50 * time.Millisecond, Timeout: 20 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	// Linux takes IPv6 addresses away from a link that goes down unless it is told not to.
-	if err := l.Gateway.SetSysctl("net.ipv6.conf.back0.keep_addr_on_down", "1"); err != nil {
-		t.Fatal(err)
-	}
-	for range 3 {
-		l.onLink("back0", netlink.LinkSetDown)
-		time.Sleep(200 * time.Millisecond) // how long the link is down
-		l.onLink("back0", netlink.LinkSetUp)
-		time.Sleep(time.Second) // retransmissions come through again
-	}
-	if n := flows.Broken(); n > 0 {
-		t.Errorf("%d of 100 flows broke while the link flapped", n)
-	}
-	r := flows.Stop()
-	t.Logf("three flaps of 200 ms: %d answers, 0 broken", r.Requests)
-	l.wantServed("after the flaps")
-	l.checkLaws()
 }
 
 func (l *lab) wantServed(when string) {

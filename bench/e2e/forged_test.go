@@ -96,3 +96,67 @@ func TestBlindSender(t *testing.T) {
 		t.Errorf("%d half-open flows: too few to say anything", made)
 	}
 }
+
+// TestStrictReversePath: with proxy.strictReversePath, packets in backends' names from the clients'
+// side change nothing, and real connections and datagrams pass: backends are on another interface.
+func TestStrictReversePath(t *testing.T) {
+	const flows = 20
+	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}, small: true, damaging: true,
+		options: "proxy: {strictReversePath: true}\n"})
+	client := l.Clients[0]
+	w := openWire(t, client, l.Gateway.Interfaces[0].MAC)
+	vip := netip.AddrPortFrom(netip.MustParseAddr(vip4), webPort).String()
+	nobody := client.Addr4().As4()
+	nobody[3] = 200 // its SYNs are answered, and nobody acknowledges
+	for port := range uint16(flows) {
+		from := netip.AddrPortFrom(netip.AddrFrom4(nobody), 20000+port).String()
+		if err := w.send(headertest.TCP(from, vip, headertest.SYN).Bytes()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	states := func() (list []status.FlowView) {
+		t.Helper()
+		if err := l.gate.Client.Flows(l.ctx, status.FlowFilter{}, func(f *status.FlowView) error {
+			if f.Client.Addr() == netip.AddrFrom4(nobody) {
+				list = append(list, *f)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return list
+	}
+	open := states()
+	for ; len(open) < flows && l.ctx.Err() == nil; open = states() {
+		time.Sleep(10 * time.Millisecond)
+	}
+	for _, f := range open {
+		p := headertest.TCP(f.Backend.String(), f.SNAT.String(), headertest.ACK)
+		p.Payload = []byte("forged")
+		if err := w.send(p.Bytes()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for l.counted("reverse_path") < flows && l.ctx.Err() == nil {
+		time.Sleep(10 * time.Millisecond)
+	}
+	for _, f := range states() {
+		if f.State != "SYN_SENT" && f.State != "SYN_RECV" {
+			t.Errorf("after a forged segment of its backend, %v is %s", f.Client, f.State)
+		}
+	}
+	conn, err := client.Dial(l.ctx, "tcp", vip)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "GET / HTTP/1.0\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := io.Copy(io.Discard, conn); n == 0 || err != nil {
+		t.Errorf("an answer of %d bytes, %v", n, err)
+	}
+	if n := l.counted("reverse_path"); n != flows {
+		t.Errorf("%d packets dropped as reverse_path, want the %d forged ones", n, flows)
+	}
+}

@@ -3,21 +3,14 @@
 package e2e
 
 import (
-	"errors"
 	"maps"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
-
 	"sluice.dev/sluice/bench/topo"
-	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/status"
 )
 
@@ -49,13 +42,19 @@ func TestHandOver(t *testing.T) {
 		l.wantStartWithin(time.Second, all-ended)
 		time.Sleep(2 * time.Second) // every flow asks several times
 	}
+	l.wantUnbroken(flows, open, "three times handed over")
+	l.handOverNoMore()
+}
+
+// wantUnbroken ends established flows, none of which may have broken or missed an answer.
+func (l *lab) wantUnbroken(flows *topo.Flows, open int, after string) {
+	l.t.Helper()
 	broken := flows.Broken()
 	r := flows.Stop()
-	t.Logf("%d established flows, three times handed over: %d broken, %d answers", open, broken, r.Requests)
+	l.t.Logf("%d established flows, %s: %d broken, %d answers", open, after, broken, r.Requests)
 	if broken > 0 || r.Failed() > 0 {
-		t.Errorf("flows broken: %v", r.Errors)
+		l.t.Errorf("flows broken: %v", r.Errors)
 	}
-	l.handOverNoMore()
 }
 
 // handOver ends the daemon, which must leave everything, and not wait for connections.
@@ -95,50 +94,6 @@ func (l *lab) handOverNoMore() {
 			return
 		}
 	}
-}
-
-// TestManualCleanup: the commands of docs/operations.md remove all that was left for a next
-// process.
-func TestManualCleanup(t *testing.T) {
-	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}, options: handsOver})
-	c, err := config.Load(l.gate.ConfigFile())
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.handOver()
-	ours, _ := c.Tuning.HostLinkEnds()
-	l.onLink(ours, netlink.LinkDel)
-	for _, err := range []error{
-		os.RemoveAll(filepath.Join(c.BPFFS, "sluice")),
-		// On a node the BPF file system stays; here it is the daemon's own.
-		unix.Unmount(c.BPFFS, 0), os.Remove(c.BPFFS),
-		os.RemoveAll(c.StateDir),
-	} {
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			t.Error(err)
-		}
-	}
-	// The kernel detaches what was pinned in a worker of its own, after the pin is gone
-	// (bpf_link_put, kernel/bpf/syscall.c).
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		left, err := l.gate.Leftovers()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(left) == 0 {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Errorf("left behind: %q", left)
-			break
-		}
-	}
-	// Nothing of it is missed by a gateway that begins anew.
-	if err := l.gate.Start(l.ctx); err != nil {
-		t.Fatal(err)
-	}
-	l.wantServed("after cleaning up")
-	l.handOverNoMore()
 }
 
 // TestFlowTableResized: established connections outlive restarts with a larger and a smaller flow

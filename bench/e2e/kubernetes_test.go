@@ -5,6 +5,7 @@ package e2e
 import (
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -26,8 +27,16 @@ const apiVIP = "203.0.113.40"
 // kubeconfig.
 func apiServer(t *testing.T, gateway *topo.Host, kubeconfig string) *k8stest.Server {
 	t.Helper()
+	return apiServerAt(t, gateway.Listen, kubeconfig)
+}
+
+// apiServerAt is an API server behind a listener of its own.
+func apiServerAt(
+	t *testing.T, listen func(network, address string) (net.Listener, error), kubeconfig string,
+) *k8stest.Server {
+	t.Helper()
 	s := k8stest.New()
-	s.Listen = gateway.Listen
+	s.Listen = listen
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
 	}

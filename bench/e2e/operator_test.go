@@ -67,6 +67,14 @@ func TestReload(t *testing.T) {
 	if got := unserved(); !strings.Contains(got, "refused") {
 		t.Errorf("after a bad file the policy is not the last good one: %s", got)
 	}
+	// Refused by its mode, which needs no other content, also by a daemon that is confined.
+	refused := func() bool { problem, _ := config(); return strings.Contains(problem, "chmod go-w") }
+	for _, mode := range []os.FileMode{0o666, 0o600} {
+		if err := os.Chmod(l.gate.ConfigFile(), mode); err != nil {
+			t.Fatal(err)
+		}
+		l.eventually(5*time.Second, "the file's mode is seen", func() bool { return refused() == (mode == 0o666) })
+	}
 	reload("tuning: {ringSize: 1024}\n", func() bool {
 		problem, restart := config()
 		return problem == "" && len(restart) == 1 && strings.Contains(restart[0], "tuning.ringSize")

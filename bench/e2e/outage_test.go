@@ -56,12 +56,18 @@ type apiSource interface {
 // another order, or with a history too short to watch on from. Objects are the same, so
 // the table stays the same, and no flow breaks. Then what changes is served.
 func TestOutage(t *testing.T) {
-	t.Run("in memory", func(t *testing.T) { outage(t, &memorySource{}) })
+	onBothServers(t, func(t *testing.T) { outage(t, &memorySource{}) },
+		func(t *testing.T) { outage(t, &realSource{}) })
+}
+
+// onBothServers runs a test with an API server in memory and with a kube-apiserver.
+func onBothServers(t *testing.T, memory, real func(*testing.T)) {
+	t.Run("in memory", memory)
 	t.Run("kube-apiserver", func(t *testing.T) {
 		if !cluster.Enabled() {
 			t.Skip("needs a control plane, which takes minutes to build: " + cluster.EnableVariable + "=1")
 		}
-		outage(t, &realSource{})
+		real(t)
 	})
 }
 

@@ -14,7 +14,8 @@
 // it all to the next, as after a crash. Close removes the directory, in any state;
 // Sweep does that for processes that were killed before they could.
 //
-// A Gateway belongs to one goroutine, its Client to any.
+// A Gateway belongs to one goroutine, its Client to any. Another one may write manifests: Apply,
+// Write and Remove touch nothing else.
 package launch
 
 import (
@@ -28,6 +29,7 @@ import (
 
 	"sluice.dev/sluice/bench/machine"
 	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/status"
 )
 
@@ -51,6 +53,7 @@ type Gateway struct {
 	config  Config
 	dir     string
 	process *topo.Process // nil while none runs, or none that matters any more
+	second  *topo.Process // waits for process; nil if there is none
 }
 
 // Names in the gateway's directory.
@@ -111,6 +114,17 @@ func (g *Gateway) LogFile() string { return g.path(logFile) }
 
 // Socket is the path of the status socket, for `sluice --socket`.
 func (g *Gateway) Socket() string { return g.path(filepath.Join(stateDir, socketFile)) }
+
+// StateDir is the directory of the daemon's files, such as the flow table.
+func (g *Gateway) StateDir() string { return g.path(stateDir) }
+
+// BPFFS is the BPF file system in which the daemon pins.
+func (g *Gateway) BPFFS() string { return g.path(bpfDir) }
+
+// WaitingSocket is the path of the status socket of a process that waits.
+func (g *Gateway) WaitingSocket() string {
+	return g.path(filepath.Join(stateDir, config.WaitingSocketFile))
+}
 
 // Configuration is the gateway's configuration as New wrote it.
 func (g *Gateway) Configuration() string {

@@ -23,18 +23,29 @@ const stopTimeout = 10 * time.Second
 var errNotRunning = errors.New("the daemon does not run")
 
 // Launch starts the daemon and does not wait for it to forward.
-func (g *Gateway) Launch() error {
+func (g *Gateway) Launch() (err error) {
+	g.process, err = g.launch()
+	return err
+}
+
+// LaunchSecond starts a daemon that waits for the one that runs. When that one has ended by Kill or
+// Stop, it is the gateway's.
+func (g *Gateway) LaunchSecond() (err error) {
+	g.second, err = g.launch()
+	return err
+}
+
+func (g *Gateway) launch() (*topo.Process, error) {
 	// Appended to, because the successor of a killed daemon writes on.
 	log, err := os.OpenFile(g.LogFile(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer log.Close() // the daemon has its own
-	g.process, err = g.config.Host.Start(topo.Command{
+	return g.config.Host.Start(topo.Command{
 		Path: g.config.Sluice, Args: []string{"run", "--config", g.ConfigFile()},
 		Env: g.config.Env, Stdout: log, Stderr: log,
 	})
-	return err
 }
 
 // Start starts the daemon and returns once everything that is in the manifests is
@@ -104,7 +115,7 @@ func (g *Gateway) Kill() error {
 		return fmt.Errorf("kill the daemon: %w", err)
 	}
 	<-g.process.Done()
-	g.process = nil
+	g.process, g.second = g.second, nil
 	return nil
 }
 
@@ -125,7 +136,7 @@ func (g *Gateway) Stop() error {
 	select {
 	case <-g.process.Done():
 		err := g.process.Err()
-		g.process = nil
+		g.process, g.second = g.second, nil
 		return err
 	case <-time.After(g.patience(stopTimeout)):
 		return fmt.Errorf("still runs %s after SIGTERM", g.patience(stopTimeout))
@@ -135,10 +146,12 @@ func (g *Gateway) Stop() error {
 // Close ends the daemon if it runs, however that goes, and removes everything.
 func (g *Gateway) Close() error {
 	var err error
-	if g.process != nil {
-		err = g.process.Stop(g.patience(stopTimeout))
-		g.process = nil
+	for _, p := range []*topo.Process{g.second, g.process} {
+		if p != nil {
+			err = errors.Join(err, p.Stop(g.patience(stopTimeout)))
+		}
 	}
+	g.process, g.second = nil, nil
 	g.Client.Close()
 	return errors.Join(err, removeDirectory(g.dir))
 }
@@ -175,4 +188,13 @@ func (g *Gateway) Log() string {
 		return err.Error()
 	}
 	return string(text[max(0, len(text)-logTailBytes):])
+}
+
+// StopSecond ends the daemon that waits, as Kubernetes would.
+func (g *Gateway) StopSecond() error {
+	first := g.process
+	g.process, g.second = g.second, nil
+	err := g.Stop()
+	g.process = first
+	return err
 }

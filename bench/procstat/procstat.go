@@ -83,6 +83,19 @@ func (u Usage) Since(b Usage) Spent {
 	return s
 }
 
+// During is what is spent while f runs. It returns f's error.
+func During(f func() error) (Spent, error) {
+	before, err := Read()
+	if err != nil {
+		return Spent{}, err
+	}
+	if err := f(); err != nil {
+		return Spent{}, err
+	}
+	after, err := Read()
+	return after.Since(before), err
+}
+
 // all is the time of all processors.
 func (s *Spent) all() time.Duration { return time.Duration(s.CPUs) * s.Elapsed }
 

@@ -2,34 +2,16 @@ package upstream
 
 import (
 	"flag"
-	"os"
-	"strings"
 	"testing"
+
+	"sluice.dev/sluice/bench/pagetest"
 )
 
 var update = flag.Bool("update", false, "rewrite the tables of docs/upstream.md")
 
 // TestTables: the tables of docs/upstream.md are those of the cases.
 func TestTables(t *testing.T) {
-	const path = "../../docs/upstream.md"
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	head, got, found := strings.Cut(string(text), mark)
-	if !found {
-		t.Fatalf("%s has no line %q", path, mark)
-	}
-	want := tables()
-	if got == want {
-		return
-	}
-	if !*update {
-		t.Fatalf("%s is not what the cases say: make upstream-doc", path)
-	}
-	if err := os.WriteFile(path, []byte(head+mark+want), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	pagetest.Keep(t, "../../docs/upstream.md", mark, "", tables(), *update, "make upstream-doc")
 }
 
 // Each case runs somewhere or has a reason why it does not, and is listed once.

@@ -244,7 +244,7 @@ func openGateway(ctx context.Context, c *single.Cluster) error {
 			return err
 		}
 		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints,
-			func(taint corev1.Taint) bool { return taint.Key == single.GatewayLabel })
+			func(taint corev1.Taint) bool { return taint.Key == single.GatewayTaint })
 		_, err = c.Client().CoreV1().Nodes().Update(ctx, n, metav1.UpdateOptions{})
 		return err
 	})

@@ -40,7 +40,8 @@ type Config struct {
 	Server string
 	// Pods are the ranges of its pods' addresses, IPv4 and IPv6.
 	Pods [2]netip.Prefix
-	// Labels and Taints that it registers with.
+	// Labels that an administrator gives it, as a kubelet cannot give itself every one (admission
+	// plugin NodeRestriction), and Taints that it registers with.
 	Labels map[string]string
 	Taints []corev1.Taint
 	// Images that it has from the start.
@@ -124,7 +125,20 @@ func (n *Node) start(ctx context.Context) (err error) {
 	if err := n.wait(ctx, registerTimeout, n.isReady); err != nil {
 		return fmt.Errorf("not Ready: %w\n%s", err, n.Log("kubelet"))
 	}
-	return nil
+	return n.label(ctx)
+}
+
+func (n *Node) label(ctx context.Context) error {
+	if len(n.config.Labels) == 0 {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": n.config.Labels}})
+	if err != nil {
+		return err
+	}
+	_, err = n.config.Cluster.Client().CoreV1().Nodes().Patch(ctx, n.Name, types.MergePatchType, patch,
+		metav1.PatchOptions{})
+	return err
 }
 
 func (n *Node) spec() (*spec.Node, error) {
@@ -171,15 +185,9 @@ func (n *Node) kubeletFlags(kubeconfig string) []string {
 		"--cert-dir=/var/lib/kubelet/pki", "--hostname-override=" + n.Name,
 		"--node-ip=" + last.Addr4.Addr().String() + "," + last.Addr6.Addr().String(), "--v=2",
 	}
-	var labels, taints []string
-	for k, v := range n.config.Labels {
-		labels = append(labels, k+"="+v)
-	}
+	var taints []string
 	for i := range n.config.Taints {
 		taints = append(taints, n.config.Taints[i].ToString())
-	}
-	if len(labels) > 0 {
-		flags = append(flags, "--node-labels="+strings.Join(labels, ","))
 	}
 	if len(taints) > 0 {
 		flags = append(flags, "--register-with-taints="+strings.Join(taints, ","))

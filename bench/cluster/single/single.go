@@ -21,7 +21,10 @@ import (
 )
 
 // GatewayLabel and GatewayTaint are the chart's, of nodes that are gateways.
-const GatewayLabel = "sluice.dev/gateway"
+const (
+	GatewayLabel = "node-restriction.kubernetes.io/sluice-gateway"
+	GatewayTaint = "sluice.dev/gateway"
+)
 
 // Config describes the cluster to run. The zero value is good.
 type Config struct {
@@ -196,7 +199,7 @@ func (c *Cluster) startNodes(ctx context.Context, kubelet string) error {
 		if i == 0 {
 			config.Name = "gateway"
 			config.Labels = map[string]string{GatewayLabel: "true"}
-			config.Taints = []corev1.Taint{{Key: GatewayLabel, Value: "true", Effect: corev1.TaintEffectNoSchedule}}
+			config.Taints = []corev1.Taint{{Key: GatewayTaint, Value: "true", Effect: corev1.TaintEffectNoSchedule}}
 		}
 		if c.config.Names != nil {
 			config.Name = c.config.Names[i]
