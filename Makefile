@@ -52,6 +52,18 @@ race: ## what shares memory between goroutines, and the daemon on real traffic, 
 e2e: build ## the long end-to-end runs: 1 GiB transfers, kill -9, churn, idle and memory figures
 	SLUICE_E2E=full $(TEST) -v -count=1 ./bench/e2e/...
 
+RUNS      ?= 200
+
+.PHONY: faults
+faults: ## the tests of the fault plan (docs/faults.md): what comes at a random moment RUNS (200) times; an hour
+	SLUICE_FAULT_RUNS=$(RUNS) $(GO) run ./bench/faults/run
+
+SOAK      ?= 60m
+
+.PHONY: soak
+soak: build ## real traffic for SOAK (60m) with faults, floods and changes: no connection breaks, nothing grows
+	./bin/sluice-bench soak --duration $(SOAK)
+
 .PHONY: cluster-binaries
 cluster-binaries: ## build etcd and Kubernetes into the user's cache: minutes, once
 	$(GO) run ./bench/cluster/build
@@ -261,6 +273,7 @@ lint: ## formatting, columns, vet, linters, spelling
 	$(GO) test ./bench/rules -run Columns
 	$(GO) vet ./...
 	$(GO) vet -tags root ./...
+	cd deploy/tools && $(GO) vet ./... # a module of its own: its go.sum has to know what the gateway imports
 	$(GO) tool staticcheck -tags root ./... # without the tag, much of bench is used by no test
 	@git ls-files "*.go" "*.c" "*.h" "*.s" "*.md" "*.yaml" Makefile | xargs $(GO) tool misspell -error
 

@@ -98,7 +98,7 @@ func rootCommand() *cobra.Command {
 	}
 	root.AddCommand(clusterCommand(), compareCommand(), demoCommand(), gapsCommand(), pipelineCommand(),
 		rolloutCommand(), updatesCommand(), l2fwdCommand(), statefulCommand(), benchCommand(), reportCommand(),
-		statelessCommand(), rfc2544Command(), vmCommand())
+		soakCommand(), statelessCommand(), rfc2544Command(), vmCommand())
 	return root
 }
 
