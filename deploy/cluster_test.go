@@ -89,6 +89,11 @@ func create(ctx context.Context, t *testing.T, client kubernetes.Interface, o *o
 			_, err := client.RbacV1().ClusterRoleBindings().Create(ctx, &o.binding, strict)
 			return err
 		},
+		func() error { _, err := client.RbacV1().Roles(namespace).Create(ctx, &o.ownRole, strict); return err },
+		func() error {
+			_, err := client.RbacV1().RoleBindings(namespace).Create(ctx, &o.ownBinding, strict)
+			return err
+		},
 		func() error {
 			_, err := client.AppsV1().DaemonSets(namespace).Create(ctx, &o.daemonSet, strict)
 			return err

@@ -29,6 +29,8 @@ type objects struct {
 	configMap      corev1.ConfigMap
 	role           rbacv1.ClusterRole
 	binding        rbacv1.ClusterRoleBinding
+	ownRole        rbacv1.Role
+	ownBinding     rbacv1.RoleBinding
 	daemonSet      appsv1.DaemonSet
 }
 
@@ -42,6 +44,8 @@ func readManifests(t *testing.T) (o objects) {
 		"v1 Namespace": &o.namespace, "v1 ServiceAccount": &o.serviceAccount, "v1 ConfigMap": &o.configMap,
 		"rbac.authorization.k8s.io/v1 ClusterRole":        &o.role,
 		"rbac.authorization.k8s.io/v1 ClusterRoleBinding": &o.binding,
+		"rbac.authorization.k8s.io/v1 Role":               &o.ownRole,
+		"rbac.authorization.k8s.io/v1 RoleBinding":        &o.ownBinding,
 		"apps/v1 DaemonSet":                               &o.daemonSet,
 	}
 	for _, doc := range bytes.Split(text, []byte("\n---\n")) {
@@ -96,6 +100,15 @@ func TestRights(t *testing.T) {
 		s[0].Namespace != o.namespace.Name {
 		t.Errorf("the binding is not of %s to %s: %+v", o.role.Name, o.serviceAccount.Name, o.binding)
 	}
+	own := []rbacv1.PolicyRule{{APIGroups: []string{"apps"}, Resources: []string{"daemonsets"},
+		ResourceNames: []string{o.daemonSet.Name}, Verbs: []string{"list", "watch"}}}
+	if diff := gocmp.Diff(own, o.ownRole.Rules); diff != "" || o.ownRole.Namespace != o.daemonSet.Namespace {
+		t.Errorf("rights in the own namespace: -want +got:\n%s", diff)
+	}
+	if b := o.ownBinding; b.RoleRef.Name != o.ownRole.Name || b.Namespace != o.ownRole.Namespace ||
+		!slices.Equal(b.Subjects, s) {
+		t.Errorf("the binding is not of %s to %s: %+v", o.ownRole.Name, o.serviceAccount.Name, b)
+	}
 }
 
 // capabilities are those of the pod, as the manifests have them.
@@ -137,7 +150,7 @@ func TestPod(t *testing.T) {
 		"no connection ended by a rollout": c.Drain.HandOver,
 		"one gateway away at a time": o.daemonSet.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable.
 			IntValue() == 1,
-		"gateways only":       pod.NodeSelector["sluice.dev/gateway"] == "true",
+		"gateways only":       pod.NodeSelector["node-restriction.kubernetes.io/sluice-gateway"] == "true",
 		"its service account": pod.ServiceAccountName == o.serviceAccount.Name,
 		"the selector's labels": containsAll(o.daemonSet.Spec.Template.Labels,
 			o.daemonSet.Spec.Selector.MatchLabels),
@@ -164,8 +177,8 @@ func testProbes(t *testing.T, container *corev1.Container, c *config.Configurati
 			port = p.ContainerPort
 		}
 	}
-	if want := c.Metrics.Address; fmt.Sprintf(":%d", port) != want {
-		t.Errorf("port %d, want %s as metrics.address has it", port, want)
+	if port != 0 || c.Metrics.Address != "127.0.0.1:9470" {
+		t.Errorf("port %d and metrics at %s, want them for the node alone", port, c.Metrics.Address)
 	}
 	// A port may be another process's: then it must neither answer for the daemon nor keep
 	// it from being ready. What waits for the API server must not be killed.

@@ -16,17 +16,25 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{ .Values.serviceAccount.name | default (ternary (include "sluice.name" .) "default" .Values.serviceAccount.create) }}
 {{- end }}
 
+{{- define "sluice.daemonSet" -}}
+{{ .Release.Namespace }}/{{ include "sluice.name" . }}
+{{- end }}
+
 {{/* What a pod needs, under what the values say. */}}
 {{- define "sluice.config" -}}
-{{- $pod := dict "kubernetes" (dict "enabled" true) "manifests" (dict "directory" "") -}}
+{{- $selector := list -}}
+{{- range $label, $value := .Values.nodeSelector }}{{ $selector = append $selector (printf "%s=%s" $label $value) }}{{ end -}}
+{{- $kubernetes := dict "enabled" true "nodeSelector" (join "," $selector) "daemonSet" (include "sluice.daemonSet" .) -}}
+{{- $pod := dict "kubernetes" $kubernetes "manifests" (dict "directory" "") -}}
+{{- if .Values.podMonitor.enabled }}{{ $_ := set $pod "metrics" (dict "address" ":9470") }}{{ end -}}
 {{- $header := dict "apiVersion" "sluice.dev/v1alpha1" "kind" "GatewayConfiguration" -}}
 {{- toYaml (mergeOverwrite $pod (deepCopy .Values.config) $header) -}}
 {{- end }}
 
-{{/* Where Prometheus asks; empty where the configuration says nowhere. */}}
+{{/* Where Prometheus can ask; empty where the configuration says nowhere, or the node alone. */}}
 {{- define "sluice.metricsAddress" -}}
-{{- $m := get .Values.config "metrics" | default dict -}}
-{{- if hasKey $m "address" }}{{ $m.address }}{{ else }}:9470{{ end -}}
+{{- $address := dig "metrics" "address" (ternary ":9470" "" .Values.podMonitor.enabled) .Values.config -}}
+{{- if not (or (hasPrefix "127." $address) (hasPrefix "[::1]" $address)) }}{{ $address }}{{ end -}}
 {{- end }}
 
 {{- define "sluice.metricsPort" -}}

@@ -55,7 +55,7 @@ func TestEveryModule(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		texts, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)), "LICENSE*"))
+		texts, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)), "[Ll][Ii][Cc][Ee][Nn][Ss][Ee]*"))
 		if err != nil || len(texts) == 0 {
 			t.Fatalf("%s: no licence in %s, %v", f[1], dir, err)
 		}
