@@ -218,10 +218,10 @@ func (d *Daemon) openFlows(context.Context) (err error) {
 	if d.stateOnDisk {
 		d.log.Warn(onDisk, "stateDir", c.StateDir)
 	}
-	if d.reader, err = flows.NewReader(d.flows.Table, &d.services); err != nil {
+	if d.pins, err = flows.OpenPins(c, d.log); err != nil { // first, for retryInUse
 		return err
 	}
-	d.pins, err = flows.OpenPins(c, d.log)
+	d.reader, err = flows.NewReader(d.flows.Table, &d.services)
 	return err
 }
 

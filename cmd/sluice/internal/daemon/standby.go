@@ -104,8 +104,8 @@ func (d *Daemon) retryInUse(ctx context.Context, step func(context.Context) erro
 	deadline := time.Now().Add(releaseTime)
 	for {
 		err := step(ctx)
-		inUse := errors.Is(err, xdpprog.ErrInUse) || errors.Is(err, hostlink.ErrInUse) ||
-			errors.Is(err, status.ErrInUse)
+		inUse := errors.Is(err, flowtable.ErrInUse) || errors.Is(err, xdpprog.ErrInUse) ||
+			errors.Is(err, hostlink.ErrInUse) || errors.Is(err, status.ErrInUse)
 		if !d.waited || !inUse || time.Now().After(deadline) {
 			return err
 		}

@@ -1,0 +1,39 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"sluice.dev/sluice/control/hostlink"
+	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/xdpprog"
+)
+
+// TestRetryInUse: what the process that was waited for still has, while the kernel ends it, is waited
+// for, too. The table of pins has the lock of a flow table's file. A process that did not wait fails
+// at once, and so does one with another error.
+func TestRetryInUse(t *testing.T) {
+	other := errors.New("another error")
+	for _, c := range []struct {
+		err    error
+		waited bool
+		steps  int
+	}{
+		{flowtable.ErrInUse, true, 3}, {xdpprog.ErrInUse, true, 3}, {hostlink.ErrInUse, true, 3},
+		{status.ErrInUse, true, 3}, {flowtable.ErrInUse, false, 1}, {other, true, 1},
+	} {
+		steps := 0
+		err := (&Daemon{waited: c.waited}).retryInUse(t.Context(), func(context.Context) error {
+			if steps++; steps < 3 {
+				return fmt.Errorf("pins: %w", c.err)
+			}
+			return nil
+		})
+		if steps != c.steps || (err == nil) != (c.steps == 3) {
+			t.Errorf("%v, waited %v: %d steps, %v; want %d steps", c.err, c.waited, steps, err, c.steps)
+		}
+	}
+}
