@@ -1,5 +1,5 @@
-// Package fastpath moves frames from receive to transmit. It is one loop,
-// Worker.Step, run by one goroutine per queue index on a CPU of its own:
+// Package fastpath moves frames from receive to transmit. It is one loop, Worker.Step, run for each
+// queue index by the goroutine of a Runner, which is pinned to a CPU:
 //
 //	links ──Receive──► Batch ─┬─inspect─find─finish──────► egress queues ──Transmit──► links
 //	                          │   plain, of a known flow      ▲
@@ -26,8 +26,8 @@
 // path), lookahead.go (packets of a group without a flow), judge.go (the slow path), park.go (new
 // flows beyond a step's budget), admit.go (making a flow), retry.go (another backend for one that
 // is not answered), forward.go (a known flow), icmp.go (errors and echo), reset.go, fragment.go,
-// hold.go (next hops that are not known yet), egress.go (Ethernet and out). run.go and pace.go run
-// the steps, and wait between them.
+// hold.go (next hops that are not known yet), egress.go (Ethernet and out). runner.go, run.go and pace.go
+// run the steps of workers that share a CPU, and wait between them.
 //
 // Package decide, below this one, plans new flows and classifies packets against their flows.
 // Workers carry its decisions out.

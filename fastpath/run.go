@@ -5,10 +5,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	mrand "math/rand/v2"
-	"runtime"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/fastpath/thread"
@@ -40,98 +37,44 @@ type RunConfig struct {
 // busySleep bounds a sleep while packets are held for a next hop or a fragment.
 const busySleep = time.Millisecond
 
-// Run pins the calling goroutine and steps until ctx is done or Stop is called. Packets that are
-// still held are then dropped.
+// Run runs the worker alone, until ctx is done or Stop is called. Packets that are still held are
+// then dropped.
 func (w *Worker) Run(ctx context.Context, c RunConfig) error {
-	var pin *thread.Pin
-	var err error
-	if c.CPU >= 0 && c.Threads != nil {
-		if pin, err = c.Threads.Pin(c.CPU); err == nil {
-			defer pin.Release()
-		}
-	} else {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		if c.CPU >= 0 {
-			err = thread.Bind(c.CPU)
-		}
-	}
+	r, err := NewRunner(c)
 	if err != nil {
 		return fmt.Errorf("worker %d: %w", w.c.ID, err)
 	}
-	defer w.shutdown()
+	defer r.Close()
 	cancel := context.AfterFunc(ctx, w.Stop)
 	defer cancel()
-	w.loop(c, pin)
-	return nil
+	r.until = w
+	r.Take(w)
+	return r.Run(ctx)
 }
 
-// loop steps while there is traffic and sleeps while there is none. pin, if there is one, is
-// the goroutine's: it may have changed threads in any gap, and while it slept.
-func (w *Worker) loop(c RunConfig, pin *thread.Pin) {
-	var clock clock
-	now := clock.now()
-	turn := now // when this one began
-	pace := NewPace(&c, now)
-	for !w.stop.Load() {
-		if pin != nil && c.Turn > 0 && now-turn >= uint64(c.Turn) {
-			thread.Yield()
-			pin.Check() // a thread that was looking for work just then takes it within less than thread.Gap
-			now = clock.now()
-			turn = now
-		}
-		w.tasks.run(w)
-		moved := w.Step(now)
-		after := clock.now()
-		if moved > 0 {
-			w.stats.BusyNanos.Store(w.stats.BusyNanos.Load() + after - now)
-		}
-		// Who is late with expiry or has packets parked does not rest: the next step continues.
-		if rest := pace.After(moved, now, after); rest != GoOn && w.due == 0 && w.parked.count == 0 {
-			if rest == Nap {
-				thread.Nap(c.Coalesce)
-			} else {
-				w.sleep(c.Sleep)
-			}
-			woke := clock.now()
-			w.stats.IdleNanos.Store(w.stats.IdleNanos.Load() + woke - after)
-			after, turn = woke, woke
-		}
-		if pin != nil && after-now > thread.Gap {
-			pin.Check()
-		}
-		now = after
-	}
-}
-
-// sleep blocks until a link has packets, another goroutine wakes the worker, or the time is over.
-// Meanwhile the worker uses no flow and no snapshot.
-func (w *Worker) sleep(limit time.Duration) {
-	if w.hops.len()+w.frags.len() > 0 {
-		limit = busySleep
-	}
+// rest prepares for a sleep: until awake, the worker uses no flow and no snapshot.
+func (w *Worker) rest() {
 	w.publishAllBackends()
 	w.flows.Leave()
 	w.planner.Snap, w.planner.View = nil, nil
 	w.stats.Generation.Store(stats.Offline)
-	fds := w.wake.fds[:1]
-	for _, l := range w.c.Links {
-		if fd := l.FD(); fd >= 0 && len(fds) < cap(fds) {
-			fds = append(fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
-		}
-	}
-	// An error is EINTR, or a link was just closed: the next step handles that.
-	_, _ = unix.Poll(fds, int(limit/time.Millisecond))
-	if fds[0].Revents != 0 {
-		w.wake.drain()
-	}
+}
+
+// awake ends a rest. From here on any generation may be loaded. The store must come before the load
+// in begin: a writer that has published since sees that the worker is awake.
+func (w *Worker) awake() {
 	w.stats.Polls.Add(1)
-	// From here on any generation may be loaded. This store must come before the
-	// load in begin: a writer that has published since sees that the worker is awake.
 	w.stats.Generation.Store(0)
 }
 
-// Stop ends Run after the current step. Safe from any goroutine.
+// patient reports whether the worker may rest: who is late with expiry or has packets parked goes
+// on in the next step.
+func (w *Worker) patient() bool { return w.due == 0 && w.parked.count == 0 }
+
+// holds reports whether packets wait for a next hop or a fragment.
+func (w *Worker) holds() bool { return w.hops.len()+w.frags.len() > 0 }
+
+// Stop ends the worker after the current step. Safe from any goroutine.
 func (w *Worker) Stop() {
 	w.stop.Store(true)
 	w.wake.signal()

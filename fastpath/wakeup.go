@@ -6,13 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxPollLinks bounds the links a worker sleeps on.
-const maxPollLinks = 63
-
-// wakeup ends a worker's sleep from another goroutine: an eventfd.
+// wakeup ends a sleep from another goroutine: an eventfd.
 type wakeup struct {
-	fd  atomic.Int32 // 0 while closed
-	fds [1 + maxPollLinks]unix.PollFd
+	fd atomic.Int32 // 0 while closed
 }
 
 func (e *wakeup) open() error {
@@ -20,7 +16,6 @@ func (e *wakeup) open() error {
 	if err != nil {
 		return err
 	}
-	e.fds[0] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
 	e.fd.Store(int32(fd))
 	return nil
 }
@@ -30,6 +25,9 @@ func (e *wakeup) close() {
 		unix.Close(int(fd))
 	}
 }
+
+// poll is what poll(2) waits for.
+func (e *wakeup) poll() unix.PollFd { return unix.PollFd{Fd: e.fd.Load(), Events: unix.POLLIN} }
 
 func (e *wakeup) signal() {
 	if fd := e.fd.Load(); fd != 0 {

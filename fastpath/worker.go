@@ -85,7 +85,8 @@ type Config struct {
 // HostMAC are the two ends of the host link.
 type HostMAC struct{ Kernel, User [6]byte }
 
-// Worker is one queue's loop. Only its own goroutine touches it, except Do and Stop.
+// Worker forwards the packets of its links. Only the goroutine of its Runner touches it, except Do
+// and Stop.
 type Worker struct {
 	c      Config
 	mem    []byte
@@ -127,6 +128,7 @@ type Worker struct {
 	tasks     tasks
 	wake      wakeup
 	stop      atomic.Bool
+	next      *Runner // who is to step it after this step, or nil
 }
 
 // New checks the configuration and returns a worker that has not started.

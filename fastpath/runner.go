@@ -1,0 +1,257 @@
+package fastpath
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/fastpath/thread"
+)
+
+// Runner is a goroutine that steps workers in turn, pinned to a CPU. Workers that share a CPU share
+// a Runner: two goroutines there would wait for each other's time slices.
+//
+// A worker is handed from one Runner to another between two steps (Hand), with its sockets as they
+// are; a Runner moves to another CPU between two steps (SetCPU). So where packets are forwarded
+// changes without a packet lost.
+type Runner struct {
+	c     RunConfig
+	wake  wakeup
+	until *Worker // Run returns once this one has ended; nil: when ctx is done
+
+	// attention says that there is something to do for attend.
+	attention atomic.Bool
+	mu        sync.Mutex
+	arrived   []*Worker // taken, not yet among workers
+	cpu       int       // to run on
+	ended     bool      // takes no more
+
+	// Only Run's goroutine uses what follows.
+	workers []*Worker
+	pin     *thread.Pin
+	at      int // the CPU that it is pinned to
+	fds     []unix.PollFd
+}
+
+// NewRunner returns a runner without workers.
+func NewRunner(c RunConfig) (*Runner, error) {
+	r := &Runner{c: c, cpu: c.CPU, at: c.CPU}
+	if err := r.wake.open(); err != nil {
+		return nil, fmt.Errorf("eventfd: %w", err)
+	}
+	return r, nil
+}
+
+// Close frees what NewRunner took. Run must have ended.
+func (r *Runner) Close() { r.wake.close() }
+
+// Take makes the runner step a worker that no other runner steps. It reports false if it has ended.
+// Safe from any goroutine.
+func (r *Runner) Take(w *Worker) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended {
+		return false
+	}
+	r.arrived = append(r.arrived, w)
+	r.alert()
+	return true
+}
+
+// Hand gives a worker to another runner after the step in which it is called. It must run on the
+// worker's goroutine (Worker.Do).
+func (w *Worker) Hand(to *Runner) { w.next = to }
+
+// SetCPU moves the runner to another CPU. If that one cannot be used, the runner stays where it is.
+// It has no effect on a runner without RunConfig.Threads. Safe from any goroutine.
+func (r *Runner) SetCPU(cpu int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cpu = cpu
+	r.alert()
+}
+
+// alert makes the loop attend.
+func (r *Runner) alert() {
+	r.attention.Store(true)
+	r.wake.signal()
+}
+
+// Run pins the calling goroutine and steps the runner's workers until ctx is done and they have
+// ended.
+func (r *Runner) Run(ctx context.Context) (err error) {
+	if r.c.CPU >= 0 && r.c.Threads != nil {
+		r.pin, err = r.c.Threads.Pin(r.c.CPU)
+	} else {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		if r.c.CPU >= 0 {
+			err = thread.Bind(r.c.CPU)
+		}
+	}
+	if err != nil {
+		r.end()
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.alert()
+	})
+	defer stop()
+	r.loop(ctx)
+	if r.pin != nil {
+		r.pin.Release()
+	}
+	return nil
+}
+
+// loop steps while there is traffic and sleeps while there is none. The goroutine may have changed
+// threads in any gap, and while it slept.
+func (r *Runner) loop(ctx context.Context) {
+	var clock clock
+	now := clock.now()
+	turn := now // when this one began
+	pace := NewPace(&r.c, now)
+	for {
+		if r.attention.Load() && !r.attend(ctx) {
+			return
+		}
+		if r.pin != nil && r.c.Turn > 0 && now-turn >= uint64(r.c.Turn) {
+			thread.Yield()
+			r.pin.Check() // a thread that was looking for work just then takes it within less than thread.Gap
+			now = clock.now()
+			turn = now
+		}
+		began, moved, patient := now, 0, true
+		for _, w := range r.workers {
+			w.tasks.run(w)
+			n := w.Step(now)
+			after := clock.now()
+			if n > 0 {
+				w.stats.BusyNanos.Store(w.stats.BusyNanos.Load() + after - now)
+			}
+			if w.next != nil || w.stop.Load() {
+				r.attention.Store(true)
+			}
+			moved, patient, now = moved+n, patient && w.patient(), after
+		}
+		if len(r.workers) == 0 {
+			now = clock.now()
+		}
+		after := now
+		if rest := pace.After(moved, began, after); rest != GoOn && patient && !r.attention.Load() {
+			if rest == Nap {
+				thread.Nap(r.c.Coalesce)
+			} else {
+				r.sleep()
+			}
+			now = clock.now()
+			for _, w := range r.workers {
+				w.stats.IdleNanos.Store(w.stats.IdleNanos.Load() + now - after)
+			}
+			turn = now
+		}
+		if r.pin != nil && now-began > thread.Gap {
+			r.pin.Check()
+		}
+	}
+}
+
+// attend does what others asked for: it ends workers, hands them on, takes those that have arrived,
+// and moves to another CPU. It reports whether the loop goes on.
+func (r *Runner) attend(ctx context.Context) bool {
+	r.attention.Store(false) // before it looks: what comes later is seen in the next pass
+	r.mu.Lock()
+	r.workers = append(r.workers, r.arrived...)
+	r.arrived = nil
+	r.mu.Unlock()
+	r.workers = slices.DeleteFunc(r.workers, func(w *Worker) bool {
+		if w.stop.Load() {
+			w.shutdown()
+			return true
+		}
+		to := w.next
+		w.next = nil
+		return to != nil && to != r && to.Take(w) // not while r.mu is held: to may hand one to r
+	})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.pin != nil && r.cpu != r.at {
+		r.move()
+	}
+	switch {
+	case len(r.workers)+len(r.arrived) > 0:
+		return true
+	case r.until != nil:
+		r.ended = r.until.stop.Load()
+	default:
+		r.ended = ctx.Err() != nil
+	}
+	return !r.ended
+}
+
+// move pins the goroutine to r.cpu, or stays where it is.
+func (r *Runner) move() {
+	pin, err := r.c.Threads.Pin(r.cpu)
+	if err != nil { // the CPU is offline, or the cpuset shrank
+		r.cpu = r.at
+		return
+	}
+	old := r.pin
+	r.pin, r.at = pin, r.cpu
+	old.Release()
+}
+
+// end ends workers that were never stepped.
+func (r *Runner) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ended = true
+	for _, w := range r.arrived {
+		w.shutdown()
+	}
+	r.arrived = nil
+}
+
+// sleep blocks until a link has packets, another goroutine wakes the runner or a worker, or the
+// time is over.
+func (r *Runner) sleep() {
+	limit := r.c.Sleep
+	r.fds = append(r.fds[:0], r.wake.poll())
+	for _, w := range r.workers {
+		r.fds = append(r.fds, w.wake.poll())
+	}
+	for _, w := range r.workers {
+		if w.holds() {
+			limit = min(limit, busySleep)
+		}
+		w.rest()
+		for _, l := range w.c.Links {
+			if fd := l.FD(); fd >= 0 {
+				r.fds = append(r.fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
+			}
+		}
+	}
+	timeout := int(limit / time.Millisecond)
+	if len(r.workers) == 0 {
+		timeout = -1 // what comes wakes it
+	}
+	// An error is EINTR, or a link was just closed: the next step handles that.
+	_, _ = unix.Poll(r.fds, timeout)
+	if r.fds[0].Revents != 0 {
+		r.wake.drain()
+	}
+	for i, w := range r.workers {
+		if r.fds[1+i].Revents != 0 {
+			w.wake.drain()
+		}
+		w.awake()
+	}
+}

@@ -1,0 +1,191 @@
+package fastpath_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/thread"
+	"sluice.dev/sluice/nat/header/headertest"
+)
+
+// running are runners with the workers of a lab, worker i at first with runner i mod their number.
+type running struct {
+	t       *testing.T
+	l       *lab
+	runners []*fastpath.Runner
+	ended   chan error
+	cancel  context.CancelFunc
+}
+
+func run(t *testing.T, l *lab, runners int, c fastpath.RunConfig) *running {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	r := &running{t: t, l: l, ended: make(chan error, runners), cancel: cancel}
+	for range runners {
+		runner, err := fastpath.NewRunner(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.runners = append(r.runners, runner)
+	}
+	for i, w := range l.workers {
+		context.AfterFunc(ctx, w.Stop)
+		r.runners[i%runners].Take(w.Worker)
+	}
+	for _, runner := range r.runners {
+		go func() { r.ended <- runner.Run(ctx) }()
+	}
+	return r
+}
+
+// end stops all workers, and waits until the runners have ended.
+func (r *running) end() {
+	r.t.Helper()
+	r.cancel()
+	for _, runner := range r.runners {
+		if err := <-r.ended; err != nil {
+			r.t.Error(err)
+		}
+		defer runner.Close()
+	}
+}
+
+// hand gives a worker to a runner.
+func (r *running) hand(worker, to int) {
+	r.t.Helper()
+	if !r.l.workers[worker].Do(r.t.Context(), func(w *fastpath.Worker) { w.Hand(r.runners[to]) }) {
+		r.t.Fatalf("worker %d does not answer", worker)
+	}
+}
+
+// thread is the thread that steps a worker.
+func (r *running) thread(worker int) (tid int) {
+	r.t.Helper()
+	if !r.l.workers[worker].Do(r.t.Context(), func(*fastpath.Worker) { tid = unix.Gettid() }) {
+		r.t.Fatalf("worker %d does not answer", worker)
+	}
+	return tid
+}
+
+// drained counts the packets that a worker has sent since the last time.
+func (r *running) drained(worker int) (n int) {
+	for _, frame := range drain(r.l.workers[worker].nic) {
+		if frame != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// TestRunnersHandWorkers: two workers that move between two runners all the time are each stepped
+// by one of them, and forward every packet once.
+func TestRunnersHandWorkers(t *testing.T) {
+	l := newLab(t, labConfig{workers: 2})
+	r := run(t, l, 2, fastpath.RunConfig{CPU: -1, Spin: 10 * time.Microsecond, Sleep: time.Second})
+	if a, b := r.thread(0), r.thread(1); a == b {
+		t.Errorf("both workers are stepped by thread %d", a)
+	}
+	r.hand(1, 0)
+	if a, b := r.thread(0), r.thread(1); a != b {
+		t.Errorf("one runner has both workers, and threads %d and %d step them", a, b)
+	}
+	const rounds, packets = 400, 16
+	var sent [2]int
+	for round := range rounds {
+		for w := range l.workers {
+			r.hand(w, (round+w)%2)
+			l.workers[w].Do(t.Context(), func(*fastpath.Worker) {
+				sent[w] += r.drained(w)
+				for i := range packets {
+					l.workers[w].nic.Inject(headertest.UDP(join(client4, uint16(1024+i)), join(vip4, 53), "q").Bytes())
+				}
+			})
+		}
+	}
+	r.end()
+	for w := range l.workers {
+		sent[w] += r.drained(w)
+		if got := l.workers[w].stats.Rx.Load(); got != rounds*packets || sent[w] != rounds*packets {
+			t.Errorf("worker %d received %d packets and sent %d, want %d of both", w, got, sent[w], rounds*packets)
+		}
+	}
+}
+
+// TestRunnerTakesAfterTheEnd: a runner that has ended takes no worker, which then stays where it
+// was.
+func TestRunnerTakesAfterTheEnd(t *testing.T) {
+	l := newLab(t, labConfig{workers: 2})
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	ended, err := fastpath.NewRunner(fastpath.RunConfig{CPU: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ended.Close()
+	if err := ended.Run(over); err != nil {
+		t.Fatal(err)
+	}
+	if ended.Take(l.workers[0].Worker) {
+		t.Error("a runner that has ended took a worker")
+	}
+	r := run(t, l, 1, fastpath.RunConfig{CPU: -1, Sleep: time.Second})
+	r.runners = append(r.runners, ended)
+	was := r.thread(1)
+	r.hand(1, 1)
+	if is := r.thread(1); is != was {
+		t.Errorf("thread %d steps the worker, before it was %d", is, was)
+	}
+	r.runners = r.runners[:1]
+	r.end()
+}
+
+// TestRunnerMoves: a runner moves to another CPU, and one that it cannot use leaves it where it is.
+func TestRunnerMoves(t *testing.T) {
+	var all unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
+		t.Fatal(err)
+	}
+	first := anyCPU(t)
+	second := first + 1
+	for second < 1<<10 && !all.IsSet(second) {
+		second++
+	}
+	if second == 1<<10 {
+		t.Skip("this process may use one CPU only")
+	}
+	group, err := thread.NewGroup(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := run(t, newLab(t, labConfig{}), 1, fastpath.RunConfig{CPU: first, Threads: group, Sleep: time.Second})
+	at := func() (cpu int) {
+		var mask unix.CPUSet
+		r.l.workers[0].Do(t.Context(), func(*fastpath.Worker) { _ = unix.SchedGetaffinity(unix.Gettid(), &mask) })
+		for !mask.IsSet(cpu) {
+			cpu++
+		}
+		if mask.Count() != 1 {
+			return -mask.Count()
+		}
+		return cpu
+	}
+	for _, c := range []struct{ to, want int }{{second, second}, {first, first}, {1 << 9, first}, {second, second}} {
+		r.runners[0].SetCPU(c.to)
+		deadline := time.Now().Add(10 * time.Second)
+		is := at()
+		for ; is != c.want && time.Now().Before(deadline); is = at() {
+			time.Sleep(time.Millisecond)
+		}
+		if is != c.want {
+			t.Errorf("moved to CPU %d it runs on %d, want %d", c.to, is, c.want)
+		}
+	}
+	r.end()
+	if strays, err := group.Tidy(); err != nil || strays != 0 {
+		t.Errorf("%d threads are still bound, %v", strays, err)
+	}
+}
