@@ -11,6 +11,7 @@ package doctor
 import (
 	"net/netip"
 
+	"sluice.dev/sluice/cmd/sluice/internal/irq"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/ethtool"
 	"sluice.dev/sluice/control/status"
@@ -119,7 +120,7 @@ type Interface struct {
 	FlowHash map[ethtool.Flow]ethtool.HashFields
 	Rings    ethtool.Rings // zero where the driver does not tell
 	// Interrupts are those that the driver requested; none where they cannot be read.
-	Interrupts []Interrupt
+	Interrupts []irq.Interrupt
 	// NoAccessPlatform: a virtio device without VIRTIO_F_ACCESS_PLATFORM (Virtual I/O Device 1.1,
 	// section 6).
 	NoAccessPlatform bool

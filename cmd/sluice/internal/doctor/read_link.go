@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"sluice.dev/sluice/cmd/sluice/internal/irq"
 	"sluice.dev/sluice/cmd/sluice/internal/netdev"
 	"sluice.dev/sluice/cmd/sluice/internal/rss"
 	"sluice.dev/sluice/control/ethtool"
@@ -39,7 +40,7 @@ func readInterface(name string) Interface {
 	d.VLANs, d.Below = above(a.Index), below(link)
 	d.XDPFeatures, d.XDPKnown = netdev.XDPFeatures(a.Index)
 	d.readDriver(link)
-	d.Interrupts = irqRoots{"/sys", "/proc"}.readInterrupts(name)
+	d.Interrupts = irq.Host.Read(name)
 	return d
 }
 
