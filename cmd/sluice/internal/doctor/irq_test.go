@@ -17,7 +17,7 @@ func TestInterrupts(t *testing.T) {
 			f.Host.CPUs, f.Config.WorkerCPUs = []int{0, 1, 2, 3, 4, 5, 6, 7}, []int{4, 5, 6, 7}
 			for q, cpu := range cpus {
 				f.Interfaces[0].Interrupts = append(f.Interfaces[0].Interrupts,
-					irq.Interrupt{40 + q, "eth0-TxRx-" + string(rune('0'+q)), q, []int{cpu}})
+					irq.Interrupt{Number: 40 + q, Name: "eth0-TxRx-" + string(rune('0'+q)), Queue: q, CPUs: []int{cpu}})
 			}
 		}
 	}
@@ -32,7 +32,7 @@ func TestInterrupts(t *testing.T) {
 		{"apart", on(0, 1, 2, 3), OK, "no interrupt", ""},
 		{"another interrupt", func(f *Facts) {
 			on()(f)
-			f.Interfaces[0].Interrupts = []irq.Interrupt{{40, "eth0", -1, []int{4}}}
+			f.Interfaces[0].Interrupts = []irq.Interrupt{{Number: 40, Name: "eth0", Queue: -1, CPUs: []int{4}}}
 		}, "", "", ""},
 		{"another queue", on(0, 1, 2, 3, 4), OK, "no interrupt", ""},
 		{"shared", on(0, 1, 7, 4), Warn, "42 (eth0-TxRx-2) on CPU 7 of worker 3, 43 (eth0-TxRx-3) on CPU 4 of worker 0",

@@ -1,0 +1,62 @@
+package placement
+
+import (
+	"slices"
+	"time"
+)
+
+const (
+	// Every is the time between two looks at where packets arrive.
+	Every = 200 * time.Millisecond
+	// fewest is how many packets say where packets arrive.
+	fewest = 200
+	// share is the least share of packets, as 1/share, by which a CPU counts as one where they
+	// arrive.
+	share = 10
+	// alike is how many looks in a row must say the same: a sender that the scheduler moved for a
+	// moment moves no workers.
+	alike = 3
+)
+
+// Arrivals tells from counters by CPU where packets arrive.
+type Arrivals struct {
+	before []uint64
+	last   []int // what the last look said
+	times  int   // that it said so
+	cpus   []int // what enough looks said
+}
+
+// Look takes the counters, by CPU, and reports whether it became known, or changed, where packets
+// arrive.
+func (a *Arrivals) Look(counts []uint64) (changed bool) {
+	before := a.before
+	a.before = slices.Clone(counts)
+	if len(before) != len(counts) {
+		return false
+	}
+	var sum uint64
+	for cpu := range counts {
+		sum += counts[cpu] - before[cpu]
+	}
+	if sum < fewest {
+		a.times = 0
+		return false
+	}
+	var now []int
+	for cpu := range counts {
+		if share*(counts[cpu]-before[cpu]) >= sum {
+			now = append(now, cpu)
+		}
+	}
+	if !slices.Equal(now, a.last) {
+		a.last, a.times = now, 0
+	}
+	if a.times++; a.times < alike || slices.Equal(now, a.cpus) {
+		return false
+	}
+	a.cpus = now
+	return true
+}
+
+// CPUs are those where packets arrive; none as long as that is not known.
+func (a *Arrivals) CPUs() []int { return a.cpus }

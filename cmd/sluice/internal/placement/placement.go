@@ -1,0 +1,142 @@
+// Package placement chooses the CPUs that workers run on.
+//
+// Where packets arrive, the kernel's receive work (NAPI) runs, and takes turns with whatever is
+// pinned there. So workers belong on the other CPUs, and several workers on one of those rather
+// than one of them beside receive work:
+//
+//	NIC queue 0 ──► CPU 0: NAPI, program ──┐
+//	NIC queue 1 ──► CPU 0: NAPI, program ──┴──► CPU 1: workers 0 and 1, one goroutine
+//
+// Where interrupts are delivered to is read before the first packet. From then on the kernel
+// program's counters, which are kept by CPU, say where packets do arrive: interrupts that move, and
+// devices that have none.
+package placement
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Machine is what a choice is made by. CPUs are numbered as the kernel does.
+type Machine struct {
+	Allowed []int // that the process may use, in ascending order
+	// Isolated are the CPUs of Allowed, and others that the process may choose, that the kernel's
+	// scheduler leaves alone (isolcpus).
+	Isolated []int
+	// Interrupts are the CPUs that interrupts of the interfaces are delivered to.
+	Interrupts []int
+	// Near are the CPUs of the NUMA nodes that the interfaces are at; nil if that is not known.
+	Near []int
+	// Core is the first thread of the core that a CPU is a thread of; nil if that is not known.
+	Core map[int]int
+}
+
+// Placement says where workers run.
+type Placement struct {
+	CPUs []int  // of each worker; -1 is any
+	Why  string // of all of them
+}
+
+// At returns the CPUs in use, each once, in the order of workers.
+func (p *Placement) At() (cpus []int) {
+	for _, cpu := range p.CPUs {
+		if !slices.Contains(cpus, cpu) {
+			cpus = append(cpus, cpu)
+		}
+	}
+	return cpus
+}
+
+// Fixed is the placement that a configuration has: worker i on cpus[i].
+func Fixed(cpus []int, workers int) Placement {
+	return Placement{CPUs: slices.Clone(cpus[:workers]), Why: "workerCPUs has them"}
+}
+
+// Polling is the placement of workers that poll the NIC themselves (sockets.busyPoll): no receive
+// work is done elsewhere.
+func Polling(m *Machine, workers int) Placement {
+	return Placement{CPUs: spread(m.candidates(nil), workers), Why: "each polls the NIC itself (sockets.busyPoll)"}
+}
+
+// Choose places workers apart from the CPUs where packets arrive, as far as there are others: where
+// fewer than half of the CPUs are left, as with a queue for each CPU, workers use all of them. seen
+// says that arrive was counted, and not taken from interrupts.
+func Choose(m *Machine, workers int, arrive []int, seen bool) Placement {
+	how := "interrupts of the interfaces are delivered to"
+	if seen {
+		how = "packets arrive on"
+	}
+	all, free := m.candidates(nil), m.candidates(arrive)
+	switch {
+	case len(all) == 0:
+		return Placement{CPUs: slices.Repeat([]int{-1}, workers), Why: "it is not known which CPUs may be used"}
+	case len(arrive) == 0:
+		return Placement{CPUs: spread(all, workers), Why: "spread: it is not known yet where packets arrive"}
+	case 2*len(free) < len(all) || len(free) == 0:
+		return Placement{CPUs: spread(all, workers),
+			Why: fmt.Sprintf("spread: %s CPU %s, most of those that there are", how, list(arrive))}
+	}
+	return Placement{CPUs: spread(free, workers), Why: fmt.Sprintf("apart: %s CPU %s", how, list(arrive))}
+}
+
+// candidates are the CPUs that workers may have but for some, the best first: those alone that are
+// isolated, if there are any.
+func (m *Machine) candidates(but []int) (cpus []int) {
+	of := m.Allowed
+	if len(m.Isolated) > 0 {
+		of = m.Isolated
+	}
+	used := map[int]bool{} // cores with somebody on them
+	for _, cpu := range but {
+		used[m.core(cpu)] = true
+	}
+	for _, cpu := range of {
+		if !slices.Contains(but, cpu) {
+			cpus = append(cpus, cpu)
+		}
+	}
+	far := func(cpu int) int {
+		if m.Near == nil || slices.Contains(m.Near, cpu) {
+			return 0
+		}
+		return 1
+	}
+	slices.SortStableFunc(cpus, func(a, b int) int { return far(a) - far(b) })
+	// One thread of each core first.
+	var first, second []int
+	for _, cpu := range cpus {
+		if core := m.core(cpu); used[core] {
+			second = append(second, cpu)
+		} else {
+			used[core] = true
+			first = append(first, cpu)
+		}
+	}
+	return append(first, second...)
+}
+
+func (m *Machine) core(cpu int) int {
+	if core, known := m.Core[cpu]; known {
+		return core
+	}
+	return cpu
+}
+
+// spread gives workers the first CPUs, in turn.
+func spread(cpus []int, workers int) []int {
+	at := make([]int, workers)
+	for w := range at {
+		at[w] = cpus[w%len(cpus)]
+	}
+	return at
+}
+
+func list(cpus []int) string {
+	s := make([]string, len(cpus))
+	for i, cpu := range cpus {
+		s[i] = strconv.Itoa(cpu)
+	}
+	return strings.Join(s, ", ")
+}

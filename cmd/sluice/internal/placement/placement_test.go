@@ -1,0 +1,135 @@
+package placement
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"sluice.dev/sluice/cmd/sluice/internal/irq"
+)
+
+// TestChoose: where workers go, by machine and by where packets arrive.
+func TestChoose(t *testing.T) {
+	two, eight := []int{0, 1}, []int{0, 1, 2, 3, 4, 5, 6, 7}
+	threads := map[int]int{0: 0, 1: 1, 2: 2, 3: 3, 4: 0, 5: 1, 6: 2, 7: 3} // four cores of two threads
+	for _, c := range []struct {
+		name    string
+		m       Machine
+		workers int
+		arrive  []int
+		want    []int
+		why     string
+	}{
+		{"nothing known", Machine{Allowed: two}, 2, nil, []int{0, 1}, "not known yet"},
+		{"no CPUs known", Machine{}, 2, []int{0}, []int{-1, -1}, "may be used"},
+		{"one CPU", Machine{Allowed: []int{3}}, 2, []int{3}, []int{3, 3}, "spread"},
+		{"one of two", Machine{Allowed: two}, 2, []int{0}, []int{1, 1}, "apart: packets arrive on CPU 0"},
+		{"the other of two", Machine{Allowed: two}, 2, []int{1}, []int{0, 0}, "apart"},
+		{"both", Machine{Allowed: two}, 2, two, []int{0, 1}, "spread: packets arrive on CPU 0, 1"},
+		{"a quarter", Machine{Allowed: eight}, 4, []int{0, 1}, []int{2, 3, 4, 5}, "apart"},
+		{"more workers than free CPUs", Machine{Allowed: eight}, 8, []int{0, 1, 2, 3}, []int{4, 5, 6, 7, 4, 5, 6, 7}, "apart"},
+		{"most", Machine{Allowed: eight}, 4, []int{0, 1, 2, 3, 4}, []int{0, 1, 2, 3}, "spread"},
+		{"a CPU of somebody else", Machine{Allowed: two}, 2, []int{7}, []int{0, 1}, "apart"},
+		{"isolated", Machine{Allowed: []int{0, 1}, Isolated: []int{2, 3}}, 3, []int{0}, []int{2, 3, 2}, "apart"},
+		{"isolated, and packets there", Machine{Allowed: two, Isolated: []int{2, 3}}, 2, []int{2}, []int{3, 3}, "apart"},
+		{"near", Machine{Allowed: eight, Near: []int{4, 5, 6, 7}}, 5, []int{4, 5}, []int{6, 7, 0, 1, 2}, "apart"},
+		{"cores", Machine{Allowed: eight, Core: threads}, 6, []int{0}, []int{1, 2, 3, 4, 5, 6}, "apart"},
+		{"cores, two arrive", Machine{Allowed: eight, Core: threads}, 3, []int{0, 1}, []int{2, 3, 4}, "apart"},
+	} {
+		p := Choose(&c.m, c.workers, c.arrive, true)
+		if !slices.Equal(p.CPUs, c.want) || !strings.Contains(p.Why, c.why) {
+			t.Errorf("%s: %v, %q; want %v, and %q in it", c.name, p.CPUs, p.Why, c.want, c.why)
+		}
+	}
+	if p := Choose(&Machine{Allowed: two}, 1, []int{0}, false); !strings.Contains(p.Why, "interrupts") {
+		t.Errorf("by interrupts: %q", p.Why)
+	}
+	if p := Polling(&Machine{Allowed: two}, 3); !slices.Equal(p.CPUs, []int{0, 1, 0}) {
+		t.Errorf("polling: %v", p.CPUs)
+	}
+	if at := (&Placement{CPUs: []int{1, 0, 1}}).At(); !slices.Equal(at, []int{1, 0}) {
+		t.Errorf("at: %v", at)
+	}
+}
+
+// TestArrivals: it becomes known where packets arrive when enough looks say the same, and it stays
+// so while few come.
+func TestArrivals(t *testing.T) {
+	var a Arrivals
+	counts := make([]uint64, 4)
+	look := func(packets ...uint64) bool {
+		for cpu, n := range packets {
+			counts[cpu] += n
+		}
+		return a.Look(counts)
+	}
+	expect := func(what string, changed, want bool, cpus ...int) {
+		t.Helper()
+		if changed != want || !slices.Equal(a.CPUs(), cpus) {
+			t.Fatalf("%s: changed %v, CPUs %v; want %v, %v", what, changed, a.CPUs(), want, cpus)
+		}
+	}
+	expect("first", look(1000), false)
+	expect("one", look(1000, 50), false)
+	expect("two", look(1000, 50), false)
+	expect("three", look(1000, 50), true, 0)
+	expect("four", look(1000), false, 0)
+	expect("few", look(0, fewest-1), false, 0)
+	for range alike - 1 {
+		expect("elsewhere", look(0, 0, 1000, 1000), false, 0)
+	}
+	expect("a look that says otherwise", look(1000), false, 0)
+	for range alike - 1 {
+		expect("elsewhere again", look(0, 0, 1000, 1000), false, 0)
+	}
+	expect("elsewhere, enough", look(0, 0, 1000, 1000), true, 2, 3)
+	expect("a tenth counts", look(900, 0, 100), false, 2, 3)
+	expect("another number of CPUs", a.Look(make([]uint64, 2)), false, 2, 3)
+}
+
+// TestRead reads a machine from files.
+func TestRead(t *testing.T) {
+	root := t.TempDir()
+	for path, text := range map[string]string{
+		"sys/devices/system/cpu/isolated":                           "2-3\n",
+		"sys/devices/system/cpu/cpu0/topology/thread_siblings_list": "0,2\n",
+		"sys/devices/system/cpu/cpu2/topology/thread_siblings_list": "0,2\n",
+		"sys/devices/system/node/node1/cpulist":                     "2-3\n",
+		"sys/class/net/eth0/device/numa_node":                       "1\n",
+		"sys/class/net/eth1/device/numa_node":                       "-1\n",
+		"sys/class/net/eth0/device/msi_irqs/40":                     "msix\n",
+		"sys/class/net/eth0/device/msi_irqs/41":                     "msix\n",
+		"proc/irq/40/effective_affinity_list":                       "1\n",
+		"proc/irq/40/eth0/x":                                        "",
+		"proc/irq/41/effective_affinity_list":                       "0\n",
+		"proc/irq/41/eth0-TxRx-0/x":                                 "",
+	} {
+		path = filepath.Join(root, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := Read(irq.Roots{Sys: filepath.Join(root, "sys"), Proc: filepath.Join(root, "proc")}, []string{"eth0", "eth1", "eth9"},
+		[]int{0, 1, 2})
+	want := &Machine{Allowed: []int{0, 1, 2}, Isolated: []int{2}, Interrupts: []int{0}, Near: []int{2, 3},
+		Core: map[int]int{0: 0, 2: 0}}
+	if mayUse(3) {
+		want.Isolated = append(want.Isolated, 3)
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if mayUse(1 << 13) {
+		t.Error("a CPU that is not there may be used")
+	}
+	nothing := Read(irq.Roots{Sys: root, Proc: root}, []string{"eth0"}, []int{0})
+	if !reflect.DeepEqual(nothing, &Machine{Allowed: []int{0}, Core: map[int]int{}}) {
+		t.Errorf("of nothing: %+v", nothing)
+	}
+}
