@@ -26,8 +26,8 @@
 // path), lookahead.go (packets of a group without a flow), judge.go (the slow path), park.go (new
 // flows beyond a step's budget), admit.go (making a flow), retry.go (another backend for one that
 // is not answered), forward.go (a known flow), icmp.go (errors and echo), reset.go, fragment.go,
-// hold.go (next hops that are not known yet), egress.go (Ethernet and out). runner.go, run.go and pace.go
-// run the steps of workers that share a CPU, and wait between them.
+// hold.go (next hops that are not known yet), egress.go (Ethernet and out). runner.go, run.go and
+// pace.go run the steps of workers that share a CPU, and wait between them.
 //
 // Package decide, below this one, plans new flows and classifies packets against their flows.
 // Workers carry its decisions out.

@@ -79,7 +79,9 @@ func TestLateWorkerDoesNotSleep(t *testing.T) {
 	longExpired(t, l, flows, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- l.workers[0].Run(ctx, fastpath.RunConfig{CPU: -1, Sleep: time.Hour}) }()
+	go func() {
+		ended <- l.workers[0].Run(ctx, fastpath.RunConfig{CPU: -1, Waiting: fastpath.Waiting{Sleep: time.Hour}})
+	}()
 	deadline := time.Now().Add(20 * time.Second)
 	for l.table.Counts().Live[0] > 0 && time.Now().Before(deadline) {
 		time.Sleep(time.Millisecond)

@@ -6,7 +6,7 @@ type Rest uint8
 const (
 	// GoOn: poll again at once.
 	GoOn Rest = iota
-	// Nap: for RunConfig.Coalesce, also if packets come meanwhile.
+	// Nap: for Waiting.Coalesce, also if packets come meanwhile.
 	Nap
 	// Sleep: until a packet comes.
 	Sleep
@@ -22,7 +22,7 @@ const napPackets = 4
 // -C, rx-usecs). If they come one by one, it sleeps until the next one comes, after polling a
 // little longer, because the next is often close.
 type Pace struct {
-	c *RunConfig
+	c *Waiting
 
 	lastWork uint64 // when there was a packet last
 	credit   uint64 // nanoseconds that may be spent polling without packets, at most Spin
@@ -35,7 +35,7 @@ type Pace struct {
 }
 
 // NewPace returns the pace of a worker that begins now, in nanoseconds.
-func NewPace(c *RunConfig, now uint64) *Pace {
+func NewPace(c *Waiting, now uint64) *Pace {
 	return &Pace{c: c, lastWork: now, counted: now}
 }
 

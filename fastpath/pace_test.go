@@ -32,7 +32,7 @@ func TestSpin(t *testing.T) {
 		{"two packets", true, 2, 2_000},
 		{"busy", true, 100, 20_000},
 	} {
-		k := &clockwork{p: NewPace(&RunConfig{Spin: 20 * time.Microsecond, SpinAsWorked: c.asWorked}, 0)}
+		k := &clockwork{p: NewPace(&Waiting{Spin: 20 * time.Microsecond, SpinAsWorked: c.asWorked}, 0)}
 		if c.packets > 0 && k.step(c.packets) != GoOn {
 			t.Errorf("%s: rests after a step with packets", c.name)
 		}
@@ -49,7 +49,7 @@ func TestSpin(t *testing.T) {
 // even if the next packet always comes before the worker would sleep.
 func TestSpinningTakesNoLongerThanWork(t *testing.T) {
 	for _, every := range []uint64{2_500, 5_000, 12_500, 19_000, 100_000} {
-		k := &clockwork{p: NewPace(&RunConfig{Spin: 20 * time.Microsecond, SpinAsWorked: true}, 0)}
+		k := &clockwork{p: NewPace(&Waiting{Spin: 20 * time.Microsecond, SpinAsWorked: true}, 0)}
 		k.step(100) // from here on each next one can be found
 		worked, polled := k.now, uint64(0)
 		for next := k.now + every; k.now < 50_000_000; {
@@ -88,7 +88,7 @@ func TestNap(t *testing.T) {
 		{"1,000 a second", 1_000_000, 50 * time.Microsecond, Sleep},
 		{"200,000 a second, coalescing off", 5_000, 0, Sleep},
 	} {
-		k := &clockwork{p: NewPace(&RunConfig{Coalesce: c.nap}, 0)}
+		k := &clockwork{p: NewPace(&Waiting{Coalesce: c.nap}, 0)}
 		next := c.every // when the next packet comes
 		var rests [Sleep + 1]int
 		for k.now < 50_000_000 {

@@ -21,13 +21,18 @@ type RunConfig struct {
 	// otherwise preempts it after 10 ms (thread.Yield). 0 is never; a worker that is locked to its
 	// thread never yields.
 	Turn time.Duration
-	// Spin is how long the worker polls for more work before it sleeps. The longer,
-	// the lower the latency of the next packet and the higher the cost of silence.
+	Waiting
+}
+
+// Waiting is how workers wait for packets.
+type Waiting struct {
+	// Spin is how long they poll for more work before they sleep. The longer, the lower the latency
+	// of the next packet and the higher the cost of silence.
 	Spin time.Duration
 	// SpinAsWorked limits the time spent spinning to the time spent on packets, in total: CPU time
 	// then follows load, instead of reaching a whole core as soon as packets are closer than Spin.
 	SpinAsWorked bool
-	// Coalesce is how long one nap is. A worker naps if so many packets come that some are expected
+	// Coalesce is how long one nap is. Workers nap if so many packets come that some are expected
 	// meanwhile (Pace); 0 is never.
 	Coalesce time.Duration
 	// Sleep bounds one sleep, so that flows expire on an idle gateway.

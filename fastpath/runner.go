@@ -18,8 +18,7 @@ import (
 // a Runner: two goroutines there would wait for each other's time slices.
 //
 // A worker is handed from one Runner to another between two steps (Hand), with its sockets as they
-// are; a Runner moves to another CPU between two steps (SetCPU). So where packets are forwarded
-// changes without a packet lost.
+// are. So where packets are forwarded changes without a packet lost.
 type Runner struct {
 	c     RunConfig
 	wake  wakeup
@@ -29,19 +28,22 @@ type Runner struct {
 	attention atomic.Bool
 	mu        sync.Mutex
 	arrived   []*Worker // taken, not yet among workers
-	cpu       int       // to run on
+	waiting   Waiting   // from the next pass on
 	ended     bool      // takes no more
+	pinned    chan struct{}
 
 	// Only Run's goroutine uses what follows.
 	workers []*Worker
 	pin     *thread.Pin
-	at      int // the CPU that it is pinned to
 	fds     []unix.PollFd
+
+	// bound is pin, for others; nil before Run.
+	bound atomic.Pointer[thread.Pin]
 }
 
 // NewRunner returns a runner without workers.
 func NewRunner(c RunConfig) (*Runner, error) {
-	r := &Runner{c: c, cpu: c.CPU, at: c.CPU}
+	r := &Runner{c: c, waiting: c.Waiting, pinned: make(chan struct{})}
 	if err := r.wake.open(); err != nil {
 		return nil, fmt.Errorf("eventfd: %w", err)
 	}
@@ -68,14 +70,29 @@ func (r *Runner) Take(w *Worker) bool {
 // worker's goroutine (Worker.Do).
 func (w *Worker) Hand(to *Runner) { w.next = to }
 
-// SetCPU moves the runner to another CPU. If that one cannot be used, the runner stays where it is.
-// It has no effect on a runner without RunConfig.Threads. Safe from any goroutine.
-func (r *Runner) SetCPU(cpu int) {
+// Wait changes how the runner waits. Safe from any goroutine.
+func (r *Runner) Wait(w Waiting) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.cpu = cpu
-	r.alert()
+	if r.waiting != w {
+		r.waiting = w
+		r.alert()
+	}
 }
+
+// CPU is the one that the runner is pinned to, or -1.
+func (r *Runner) CPU() int { return r.c.CPU }
+
+// Thread is the thread that the runner was found on last, or 0. Safe from any goroutine.
+func (r *Runner) Thread() int {
+	if p := r.bound.Load(); p != nil {
+		return p.Thread()
+	}
+	return 0
+}
+
+// Pinned is closed once Run has pinned the runner.
+func (r *Runner) Pinned() <-chan struct{} { return r.pinned }
 
 // alert makes the loop attend.
 func (r *Runner) alert() {
@@ -99,6 +116,8 @@ func (r *Runner) Run(ctx context.Context) (err error) {
 		r.end()
 		return err
 	}
+	r.bound.Store(r.pin)
+	close(r.pinned)
 	stop := context.AfterFunc(ctx, func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -118,7 +137,7 @@ func (r *Runner) loop(ctx context.Context) {
 	var clock clock
 	now := clock.now()
 	turn := now // when this one began
-	pace := NewPace(&r.c, now)
+	pace := NewPace(&r.c.Waiting, now)
 	for {
 		if r.attention.Load() && !r.attend(ctx) {
 			return
@@ -165,7 +184,7 @@ func (r *Runner) loop(ctx context.Context) {
 }
 
 // attend does what others asked for: it ends workers, hands them on, takes those that have arrived,
-// and moves to another CPU. It reports whether the loop goes on.
+// and waits in another way. It reports whether the loop goes on.
 func (r *Runner) attend(ctx context.Context) bool {
 	r.attention.Store(false) // before it looks: what comes later is seen in the next pass
 	r.mu.Lock()
@@ -183,9 +202,7 @@ func (r *Runner) attend(ctx context.Context) bool {
 	})
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.pin != nil && r.cpu != r.at {
-		r.move()
-	}
+	r.c.Waiting = r.waiting // which the loop's Pace reads
 	switch {
 	case len(r.workers)+len(r.arrived) > 0:
 		return true
@@ -195,18 +212,6 @@ func (r *Runner) attend(ctx context.Context) bool {
 		r.ended = ctx.Err() != nil
 	}
 	return !r.ended
-}
-
-// move pins the goroutine to r.cpu, or stays where it is.
-func (r *Runner) move() {
-	pin, err := r.c.Threads.Pin(r.cpu)
-	if err != nil { // the CPU is offline, or the cpuset shrank
-		r.cpu = r.at
-		return
-	}
-	old := r.pin
-	r.pin, r.at = pin, r.cpu
-	old.Release()
 }
 
 // end ends workers that were never stepped.

@@ -85,7 +85,8 @@ func (r *running) drained(worker int) (n int) {
 // by one of them, and forward every packet once.
 func TestRunnersHandWorkers(t *testing.T) {
 	l := newLab(t, labConfig{workers: 2})
-	r := run(t, l, 2, fastpath.RunConfig{CPU: -1, Spin: 10 * time.Microsecond, Sleep: time.Second})
+	r := run(t, l, 2, fastpath.RunConfig{CPU: -1,
+		Waiting: fastpath.Waiting{Spin: 10 * time.Microsecond, Sleep: time.Second}})
 	if a, b := r.thread(0), r.thread(1); a == b {
 		t.Errorf("both workers are stepped by thread %d", a)
 	}
@@ -132,7 +133,7 @@ func TestRunnerTakesAfterTheEnd(t *testing.T) {
 	if ended.Take(l.workers[0].Worker) {
 		t.Error("a runner that has ended took a worker")
 	}
-	r := run(t, l, 1, fastpath.RunConfig{CPU: -1, Sleep: time.Second})
+	r := run(t, l, 1, fastpath.RunConfig{CPU: -1, Waiting: fastpath.Waiting{Sleep: time.Second}})
 	r.runners = append(r.runners, ended)
 	was := r.thread(1)
 	r.hand(1, 1)
@@ -143,49 +144,23 @@ func TestRunnerTakesAfterTheEnd(t *testing.T) {
 	r.end()
 }
 
-// TestRunnerMoves: a runner moves to another CPU, and one that it cannot use leaves it where it is.
-func TestRunnerMoves(t *testing.T) {
-	var all unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &all); err != nil {
-		t.Fatal(err)
-	}
-	first := anyCPU(t)
-	second := first + 1
-	for second < 1<<10 && !all.IsSet(second) {
-		second++
-	}
-	if second == 1<<10 {
-		t.Skip("this process may use one CPU only")
-	}
+// TestRunnerWithoutItsCPU: a runner whose CPU is not there ends with an error, and is never pinned.
+func TestRunnerWithoutItsCPU(t *testing.T) {
 	group, err := thread.NewGroup(0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := run(t, newLab(t, labConfig{}), 1, fastpath.RunConfig{CPU: first, Threads: group, Sleep: time.Second})
-	at := func() (cpu int) {
-		var mask unix.CPUSet
-		r.l.workers[0].Do(t.Context(), func(*fastpath.Worker) { _ = unix.SchedGetaffinity(unix.Gettid(), &mask) })
-		for !mask.IsSet(cpu) {
-			cpu++
-		}
-		if mask.Count() != 1 {
-			return -mask.Count()
-		}
-		return cpu
+	r, err := fastpath.NewRunner(fastpath.RunConfig{CPU: 1 << 9, Threads: group})
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, c := range []struct{ to, want int }{{second, second}, {first, first}, {1 << 9, first}, {second, second}} {
-		r.runners[0].SetCPU(c.to)
-		deadline := time.Now().Add(10 * time.Second)
-		is := at()
-		for ; is != c.want && time.Now().Before(deadline); is = at() {
-			time.Sleep(time.Millisecond)
-		}
-		if is != c.want {
-			t.Errorf("moved to CPU %d it runs on %d, want %d", c.to, is, c.want)
-		}
+	defer r.Close()
+	if err := r.Run(t.Context()); err == nil {
+		t.Error("no error")
 	}
-	r.end()
-	if strays, err := group.Tidy(); err != nil || strays != 0 {
-		t.Errorf("%d threads are still bound, %v", strays, err)
+	select {
+	case <-r.Pinned():
+		t.Error("it is pinned")
+	default:
 	}
 }

@@ -43,8 +43,8 @@ func TestRunPinned(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			go func() {
-				ended <- l.workers[0].Run(ctx, fastpath.RunConfig{CPU: cpu, Threads: c.threads, Spin: time.Millisecond,
-					Sleep: time.Millisecond})
+				ended <- l.workers[0].Run(ctx, fastpath.RunConfig{CPU: cpu, Threads: c.threads,
+					Waiting: fastpath.Waiting{Spin: time.Millisecond, Sleep: time.Millisecond}})
 			}()
 			astray := 0
 			for range 100 {
@@ -91,7 +91,8 @@ func TestRunYields(t *testing.T) {
 	cpu := anyCPU(t)
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	go func() {
-		ended <- l.workers[0].Run(ctx, fastpath.RunConfig{CPU: cpu, Threads: group, Turn: thread.Turn, Spin: time.Hour})
+		ended <- l.workers[0].Run(ctx, fastpath.RunConfig{CPU: cpu, Threads: group, Turn: thread.Turn,
+			Waiting: fastpath.Waiting{Spin: time.Hour}})
 	}()
 	defer func() {
 		cancel()

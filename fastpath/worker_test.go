@@ -352,7 +352,8 @@ func TestDo(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
 	go func() {
-		ended <- w.Run(ctx, fastpath.RunConfig{CPU: -1, Spin: 20 * time.Microsecond, Sleep: 100 * time.Millisecond})
+		ended <- w.Run(ctx, fastpath.RunConfig{CPU: -1,
+			Waiting: fastpath.Waiting{Spin: 20 * time.Microsecond, Sleep: 100 * time.Millisecond}})
 	}()
 	var group sync.WaitGroup
 	var ran atomic.Int64

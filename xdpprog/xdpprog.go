@@ -168,11 +168,31 @@ type Counters struct {
 	ForeignPassed    uint64 // a rule matched, and the frame is not this node's: Port.SetDestinations
 }
 
+func (s *Steering) countersByCPU() (counts []steerCounts, err error) {
+	if err := s.maps[steerMapCounters].Lookup(uint32(0), &counts); err != nil {
+		return nil, fmt.Errorf("read BPF counters: %w", err)
+	}
+	return counts, nil
+}
+
+// Arrivals counts, by CPU, the packets that the programs have seen on interfaces.
+func (s *Steering) Arrivals() ([]uint64, error) {
+	perCPU, err := s.countersByCPU()
+	if err != nil {
+		return nil, err
+	}
+	arrived := make([]uint64, len(perCPU))
+	for cpu, c := range perCPU {
+		arrived[cpu] = c.Steered + c.Passed + c.MissedDropped + c.MissedPassed + c.ForeignPassed
+	}
+	return arrived, nil
+}
+
 // Counters sums over the CPUs.
 func (s *Steering) Counters() (Counters, error) {
-	var perCPU []steerCounts
-	if err := s.maps[steerMapCounters].Lookup(uint32(0), &perCPU); err != nil {
-		return Counters{}, fmt.Errorf("read BPF counters: %w", err)
+	perCPU, err := s.countersByCPU()
+	if err != nil {
+		return Counters{}, err
 	}
 	var sum Counters
 	for _, c := range perCPU {

@@ -87,8 +87,8 @@ func RunChild(ctx context.Context, text string, in io.Reader, out io.Writer) err
 		turn = 0
 	}
 	go func() {
-		ended <- p.worker.Run(ctx, fastpath.RunConfig{CPU: p.CPU, Threads: threads, Turn: turn, Spin: forever,
-			Sleep: time.Second})
+		ended <- p.worker.Run(ctx, fastpath.RunConfig{CPU: p.CPU, Threads: threads, Turn: turn,
+			Waiting: fastpath.Waiting{Spin: forever, Sleep: time.Second}})
 	}()
 	go func() { p.watch.Run(ctx); ended <- nil }()
 	go func() { _ = p.loop.Run(ctx); ended <- nil }()

@@ -38,12 +38,13 @@ type Config struct {
 	Mode      xsk.Mode
 	// TxBudget is how many packets one system call may send; 0: the transmit ring.
 	TxBudget int
-	// Spin and Sleep are fastpath.RunConfig's; negative Spin never sleeps.
+	// Spin and Sleep are fastpath.Waiting's, by default those of `waiting: shared`; negative Spin
+	// never sleeps.
 	Spin, Sleep time.Duration
 	// SpinAsWorked bounds spinning, all in all, by the time that was spent on packets, too: CPU
 	// time is then at most twice that of the work, and sleeping.
 	SpinAsWorked bool
-	// Coalesce is RunConfig's too; 0 is the default, less than 0 never.
+	// Coalesce is Waiting's, too; 0 is the default, less than 0 never.
 	Coalesce time.Duration
 
 	// Ready, if set, is called once packets are forwarded, with the workers' statistics.
@@ -55,6 +56,7 @@ func (c *Config) setDefaults() error {
 		return errors.New("l2fwd: name the interfaces to forward between")
 	}
 	d := config.Default()
+	shared := config.WaitsOf(config.WaitingShared)
 	if c.RingSize == 0 {
 		c.RingSize = d.Tuning.RingSize
 	}
@@ -65,14 +67,14 @@ func (c *Config) setDefaults() error {
 		c.Batch = fastpath.BatchSize
 	}
 	if c.Spin == 0 {
-		c.Spin, c.SpinAsWorked = d.Sockets.Spin.D(), d.Sockets.SpinAsWorked
+		c.Spin, c.SpinAsWorked = shared.Spin.D(), shared.SpinAsWorked
 	}
 	if c.Coalesce == 0 {
-		c.Coalesce = d.Sockets.Coalesce.D()
+		c.Coalesce = shared.Coalesce.D()
 	}
 	c.Coalesce = max(c.Coalesce, 0)
 	if c.Sleep == 0 {
-		c.Sleep = d.Sockets.Sleep.D()
+		c.Sleep = d.Tuning.Sleep.D()
 	}
 	if c.Batch < 1 || c.Queues < 0 {
 		return fmt.Errorf("l2fwd: batch of %d packets on %d queues: neither may be negative", c.Batch, c.Queues)

@@ -119,7 +119,7 @@ func (w *worker) run(ctx context.Context, c *Config, up func()) error {
 	done := ctx.Done()
 	now := time.Now()
 	began := now
-	pace := fastpath.NewPace(&fastpath.RunConfig{Spin: max(c.Spin, 0), SpinAsWorked: c.SpinAsWorked,
+	pace := fastpath.NewPace(&fastpath.Waiting{Spin: max(c.Spin, 0), SpinAsWorked: c.SpinAsWorked,
 		Coalesce: c.Coalesce}, 0)
 	for {
 		moved := w.step()

@@ -76,8 +76,10 @@ var rules = []rule{
 			"reasons' names)"},
 	{From: internal + "/devices", Never: []string{internal, "fastpath/xsk"}, But: hardware,
 		Why: "what a device is and which worker serves which queue follow from kernel and configuration alone"},
+	{From: internal + "/placement", Never: []string{internal, "fastpath", "control", "xdpprog"}, But: hardware,
+		Why: "where workers run follows from the machine and from counters alone"},
 	{From: internal + "/workers", Never: []string{internal, "xdpprog"},
-		But: append([]string{internal + "/devices", internal + "/boottime"}, hardware...),
+		But: append([]string{internal + "/devices", internal + "/boottime", internal + "/placement"}, hardware...),
 		Why: "a worker has links and does not know of sockets' lives; ports open and close while it runs"},
 	{From: internal + "/ports", Never: []string{internal, "control/compiler", "control/loop"},
 		But: append([]string{internal + "/devices"}, hardware...),
@@ -109,7 +111,7 @@ var rules = []rule{
 // drivers and NICs.
 const internal = "cmd/sluice/internal"
 
-var hardware = []string{internal + "/frames", internal + "/netdev", internal + "/rss"}
+var hardware = []string{internal + "/frames", internal + "/netdev", internal + "/rss", internal + "/irq"}
 
 type pkg struct {
 	ImportPath string

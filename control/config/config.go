@@ -46,6 +46,8 @@ type Configuration struct {
 	// them, in order; empty leaves the choice to the daemon.
 	Workers    int   `json:"workers"`
 	WorkerCPUs []int `json:"workerCPUs"`
+	// Waiting says whether latency comes first or processor time does.
+	Waiting Waiting `json:"waiting"`
 
 	// NodeAddresses selects the addresses that answer to node ports; empty selects
 	// all addresses of the configured interfaces.
@@ -263,15 +265,6 @@ type Sockets struct {
 	// BusyPoll: workers poll the NIC themselves, if not 0 (SO_BUSY_POLL, SO_PREFER_BUSY_POLL).
 	BusyPoll       Duration `json:"busyPoll"`
 	BusyPollBudget int      `json:"busyPollBudget"`
-	// Spin is how long a worker looks for packets before it sleeps, Sleep how long it
-	// sleeps at most.
-	Spin Duration `json:"spin"`
-	// SpinAsWorked: and no longer, in total, than it worked on packets.
-	SpinAsWorked bool `json:"spinAsWorked"`
-	// Coalesce is how long a worker naps, instead of sleeping until the next packet, where at least
-	// four packets are expected meanwhile; 0 is never.
-	Coalesce Duration `json:"coalesce"`
-	Sleep    Duration `json:"sleep"`
 }
 
 // HostLink is the veth pair by which packets are given to the kernel.

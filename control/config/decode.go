@@ -125,6 +125,10 @@ func (d *decoder) document(data []byte) *Configuration {
 		c.Flows.Timeouts = TimeoutsOf(ProfileRFC)
 		c.Tuning.TimeWaitBackend = timeWaitBackendOf(ProfileRFC)
 	}
+	if w := node.Lookup(root, "waiting"); w != nil && w.Value == string(WaitingShared) {
+		waits := WaitsOf(WaitingShared)
+		c.Tuning.Spin, c.Tuning.Coalesce = waits.Spin, waits.Coalesce
+	}
 	d.value("", root, reflect.ValueOf(c).Elem())
 	return c
 }

@@ -20,6 +20,7 @@ func Default() *Configuration {
 		Kind:          Kind,
 		Interfaces:    []Interface{},
 		WorkerCPUs:    []int{},
+		Waiting:       WaitingDedicated,
 		NodeAddresses: []AddressSelector{},
 		NodePortRange: PortRange{30000, 32767},
 		SNAT: SNAT{
@@ -49,10 +50,6 @@ func Default() *Configuration {
 		UnknownConnection: UnknownReset,
 		Sockets: Sockets{
 			BusyPollBudget: 64, // NAPI_POLL_WEIGHT
-			Spin:           Duration(20 * time.Microsecond),
-			SpinAsWorked:   true,
-			Coalesce:       Duration(30 * time.Microsecond),
-			Sleep:          Duration(100 * time.Millisecond),
 		},
 		HostLink: HostLink{
 			Addresses: []netip.Prefix{
@@ -72,6 +69,9 @@ func Default() *Configuration {
 		Tuning: Tuning{
 			RingSize:        2048,
 			FrameSize:       AutoFrameSize,
+			Spin:            WaitsOf(WaitingDedicated).Spin,
+			Coalesce:        WaitsOf(WaitingDedicated).Coalesce,
+			Sleep:           Duration(100 * time.Millisecond),
 			AffinityClients: 1 << 18,
 			LimitSources:    1 << 16,
 			Fragments:       8192,

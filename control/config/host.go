@@ -24,23 +24,6 @@ type Host struct {
 	Reserved   []PortRange // net.ipv4.ip_local_reserved_ports: never chosen by the kernel
 }
 
-// WorkerPins returns the CPU of each worker: workerCPUs, or those that the process may run on, in
-// turn; -1 where there is none.
-func (c *Configuration) WorkerPins(workers int, allowed []int) []int {
-	cpus := c.WorkerCPUs
-	if len(cpus) == 0 {
-		cpus = allowed
-	}
-	pins := make([]int, workers)
-	for w := range pins {
-		pins[w] = -1
-		if len(cpus) > 0 {
-			pins[w] = cpus[w%len(cpus)]
-		}
-	}
-	return pins
-}
-
 // CPUs lists the CPUs that this process may run on.
 func CPUs() (list []int, err error) {
 	var set unix.CPUSet

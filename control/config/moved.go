@@ -26,6 +26,10 @@ var moved = map[string]string{
 	"rings.completion": oneRingSize,
 
 	"workerNice":            "is now tuning.workerNice",
+	"sockets.spin":          "is now tuning.spin; waiting chooses it",
+	"sockets.spinAsWorked":  "is now derived: true on CPUs where packets arrive, and with waiting: shared",
+	"sockets.coalesce":      "is now tuning.coalesce; waiting chooses it",
+	"sockets.sleep":         "is now tuning.sleep",
 	"proxy.affinityClients": "is now tuning.affinityClients",
 	"heartbeat.passAfter":   "is now tuning.passAfter",
 	"fragments.contexts":    "is now tuning.fragments",

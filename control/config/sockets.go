@@ -17,9 +17,6 @@ func (k *check) sockets(c *Configuration) {
 		k.fail("sockets.busyPoll", "is %s, the kernel takes whole microseconds", s.BusyPoll)
 	}
 	k.between("sockets.busyPollBudget", s.BusyPollBudget, 8, 1024)
-	k.duration("sockets.spin", s.Spin, 0, 10*time.Millisecond)
-	k.duration("sockets.coalesce", s.Coalesce, 0, time.Millisecond)
-	k.duration("sockets.sleep", s.Sleep, time.Millisecond, time.Second)
 }
 
 func (k *check) napi(at string, n NAPI) {

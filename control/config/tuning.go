@@ -11,6 +11,11 @@ type Tuning struct {
 	FrameSize FrameSize `json:"frameSize"`
 	// WorkerNice is the nice value of packet threads, -20 to 0; 0 leaves them as the process is.
 	WorkerNice int `json:"workerNice"`
+	// Spin is how long a worker looks for packets before it sleeps, Coalesce how long it naps where
+	// packets come fast. Their defaults depend on Waiting. Sleep is how long it sleeps at most.
+	Spin     Duration `json:"spin"`
+	Coalesce Duration `json:"coalesce"`
+	Sleep    Duration `json:"sleep"`
 	// AffinityClients bounds the clients that are remembered for sessionAffinity ClientIP.
 	AffinityClients int `json:"affinityClients"`
 	// LimitSources bounds the sources whose connections are counted for limits.
@@ -73,6 +78,9 @@ func (k *check) tuning(c *Configuration) {
 	k.between("tuning.fragments", t.Fragments, 0, 1<<20)
 	k.between("tuning.icmpRate", t.ICMPRate, 0, 1_000_000)
 	k.between("tuning.pathMTUFloor", t.PathMTUFloor, 68, 1280) // of RFC 791 and RFC 8200
+	k.duration("tuning.spin", t.Spin, 0, 10*time.Millisecond)
+	k.duration("tuning.coalesce", t.Coalesce, 0, time.Millisecond)
+	k.duration("tuning.sleep", t.Sleep, time.Millisecond, time.Second)
 	k.duration("tuning.timeWaitBackend", t.TimeWaitBackend, time.Second, maxTimeout)
 	k.duration("tuning.passAfter", t.PassAfter, 3*time.Second, time.Hour)
 }

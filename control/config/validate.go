@@ -44,6 +44,7 @@ func validate(c *Configuration, refused map[string]bool) Errors {
 	k.flows(c)
 	k.policies(c)
 	k.tuning(c)
+	oneOf(&k, "waiting", c.Waiting, WaitingDedicated, WaitingShared)
 	k.sockets(c)
 	k.hostLink(c)
 	k.paths(c)

@@ -120,7 +120,7 @@ type FlowView struct {
 // WorkerView has the counters of one worker (stats.Block).
 type WorkerView struct {
 	Worker       int    `json:"worker"`
-	CPU          int    `json:"cpu"` // -1 if it is not pinned
+	CPU          int    `json:"cpu"` // -1 if it is not pinned; workers of one CPU take turns
 	Rx           uint64 `json:"rx"`
 	RxBytes      uint64 `json:"rxBytes"`
 	Tx           uint64 `json:"tx"`
@@ -228,8 +228,10 @@ type StatusView struct {
 	NotReady []string `json:"notReady,omitempty"`
 	Draining bool     `json:"draining"`
 	// Applied: everything read so far is published, steered, and seen by every worker.
-	Applied    bool            `json:"applied"`
-	Frames     FramesView      `json:"frames"`
+	Applied bool       `json:"applied"`
+	Frames  FramesView `json:"frames"`
+	// Places are the CPUs with workers; empty before the first packet can be forwarded.
+	Places     []PlaceView     `json:"places"`
 	Config     ConfigView      `json:"config"`
 	Snapshot   SnapshotView    `json:"snapshot"`
 	Sources    []SourceView    `json:"sources"`
@@ -242,6 +244,21 @@ type StatusView struct {
 type FramesView struct {
 	Bytes  int    `json:"bytes"`
 	Reason string `json:"reason"`
+}
+
+// PlaceView is a CPU and the workers that run there in turn, on one thread.
+type PlaceView struct {
+	CPU     int    `json:"cpu"` // -1: any
+	Workers []int  `json:"workers"`
+	Why     string `json:"why"` // they run there
+	// Waiting is how they wait for packets, and why so.
+	Waiting string `json:"waiting"`
+	// Arrive: packets arrive on this CPU, so that the kernel's receive work has a part of its time.
+	Arrive bool `json:"arrive"`
+	// ShortSlice: the thread has a time slice of 100 us, and so does not wait long for others.
+	ShortSlice bool `json:"shortSlice"`
+	// WaitedPercent is the part of the last second in which the thread could run, and others ran.
+	WaitedPercent float64 `json:"waitedPercent"`
 }
 
 // ConfigView is the configuration file's state.

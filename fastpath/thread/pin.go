@@ -42,15 +42,15 @@ const Gap = 5_000
 // Group is the pinned goroutines of a process. Its methods may be called by any goroutine.
 type Group struct {
 	all   unix.CPUSet // that the process may use
-	nice  int         // of pinned threads, or 0: like all others, which have
-	usual int
+	nice  int         // of pinned threads, or 0: like all others
+	usual unix.SchedAttr
 	mu    sync.Mutex             // guards Tidy, and writes of pins
 	pins  atomic.Pointer[[]*Pin] // never written to again
 }
 
 // NewGroup must be called before anything of the process is pinned. With a nice value other than 0
-// (setpriority(2); below that of the process CAP_SYS_NICE is needed), pinned threads have it, and
-// the shortest time slice there is.
+// (setpriority(2); below that of the process CAP_SYS_NICE is needed), pinned threads have it. All
+// have the shortest time slice there is, for which no privilege is needed.
 func NewGroup(nice int) (*Group, error) {
 	g := &Group{nice: nice}
 	g.pins.Store(new([]*Pin))
@@ -58,14 +58,14 @@ func NewGroup(nice int) (*Group, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the scheduling of this process: %w", err)
 	}
-	g.usual = int(a.Nice)
+	g.usual = *a
 	if err := unix.SchedGetaffinity(0, &g.all); err != nil {
 		return nil, fmt.Errorf("read the CPUs this process may use: %w", err)
 	}
 	return g, nil
 }
 
-// Pin is one goroutine's. Only that goroutine calls its methods.
+// Pin is one goroutine's. Only that goroutine calls its methods, but Thread.
 type Pin struct {
 	group *Group
 	cpu   unix.CPUSet
@@ -114,12 +114,13 @@ const slice = 100 * time.Microsecond
 
 // prioritize gives a thread the nice value and the time slice of pinned ones.
 func (g *Group) prioritize(tid int) error {
-	if g.nice == 0 {
-		return nil
+	nice := g.nice
+	if nice == 0 {
+		nice = int(g.usual.Nice)
 	}
-	if err := schedule(tid, g.nice, slice); err != nil {
+	if err := schedule(tid, nice, slice); err != nil {
 		return fmt.Errorf(
-			"give a worker the nice value %d: %w (below that of the process it needs CAP_SYS_NICE)", g.nice, err,
+			"give a worker the nice value %d: %w (below that of the process it needs CAP_SYS_NICE)", nice, err,
 		)
 	}
 	return nil
@@ -127,9 +128,7 @@ func (g *Group) prioritize(tid int) error {
 
 // deprioritize takes back what prioritize gave.
 func (g *Group) deprioritize(tid int) {
-	if g.nice != 0 {
-		_ = schedule(tid, g.usual, 0) // see Check
-	}
+	_ = schedule(tid, int(g.usual.Nice), 0) // see Check
 }
 
 // schedule changes a thread's nice value and time slice; 0 is the usual one. A thread under another
@@ -156,6 +155,16 @@ func bind(tid int, set *unix.CPUSet, cpu int) error {
 		return fmt.Errorf("pin to CPU %d: %w (is the CPU online and in the process's cpuset?)", cpu, err)
 	}
 	return nil
+}
+
+// Thread is the thread that the goroutine was found on last. Safe from any goroutine.
+func (p *Pin) Thread() int { return int(p.tid.Load()) }
+
+// ShortSlice reports whether a thread has the time slice of pinned ones: kernels before Linux 6.12
+// have none to give.
+func ShortSlice(tid int) bool {
+	a, err := unix.SchedGetAttr(tid, 0)
+	return err == nil && a.Runtime == uint64(slice)
 }
 
 // Check pins the thread that the goroutine runs on now. It must be called after every gap of more
@@ -230,8 +239,8 @@ func (g *Group) TidyEvery(ctx context.Context, pace time.Duration) error {
 	}
 }
 
-// Tidy gives threads that are bound to a worker's CPU or have a worker's nice value, and run no
-// worker, the mask and the priority of the process, and returns how many there were.
+// Tidy gives threads that are bound to a worker's CPU or have a worker's nice value or time slice,
+// and run no worker, the mask and the priority of the process, and returns how many there were.
 func (g *Group) Tidy() (unowned int, err error) {
 	tasks, err := filepath.Glob("/proc/self/task/[0-9]*")
 	if err != nil {
@@ -256,14 +265,16 @@ func (g *Group) Tidy() (unowned int, err error) {
 	return unowned, nil
 }
 
-// prioritized reports whether a thread has the nice value of workers, where that differs from the
-// usual one.
+// prioritized reports whether a thread has the nice value or the time slice of workers, where that
+// differs from the usual one.
 func (g *Group) prioritized(tid int) bool {
-	if g.nice == 0 || g.nice == g.usual {
+	a, err := unix.SchedGetAttr(tid, 0)
+	if err != nil || a.Policy != unix.SCHED_NORMAL {
 		return false
 	}
-	a, err := unix.SchedGetAttr(tid, 0)
-	return err == nil && a.Policy == unix.SCHED_NORMAL && int(a.Nice) == g.nice
+	usual := &g.usual
+	return a.Runtime == uint64(slice) && usual.Runtime != a.Runtime ||
+		g.nice != 0 && int(a.Nice) == g.nice && usual.Nice != a.Nice
 }
 
 // isUnowned reports whether a thread has a worker's mask or priority and no worker.

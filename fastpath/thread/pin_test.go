@@ -82,6 +82,10 @@ func TestTidy(t *testing.T) {
 		g, cpu := group(t)
 		testTidy(t, g, cpu, func(tid int) error { return unix.SchedSetaffinity(tid, &g.pinned()[0].cpu) })
 	})
+	t.Run("slice", func(t *testing.T) {
+		g, cpu := group(t)
+		testTidy(t, g, cpu, g.prioritize)
+	})
 	t.Run("priority", func(t *testing.T) {
 		g, cpu := groupOf(t, lower(t))
 		testTidy(t, g, cpu, g.prioritize)

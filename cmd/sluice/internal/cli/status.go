@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -81,9 +82,30 @@ func statusTables(r *rows, v *status.StatusView) {
 		r.row("Frames:", fmt.Sprintf("%d bytes: %s", v.Frames.Bytes, v.Frames.Reason))
 	}
 	sourceRows(r, v.Sources)
+	placeRows(r, v.Places)
 	interfaceRows(r, v.Interfaces)
 	conditionRows(r, v.Conditions)
 	problemRows(r, v.Problems)
+}
+
+func placeRows(r *rows, list []status.PlaceView) {
+	if len(list) == 0 { // a daemon of before, or one that waits
+		return
+	}
+	section(r)
+	r.row("CPU", "WORKERS", "WHY", "PACKETS-ARRIVE", "SHORT-SLICE", "WAITED", "WAITING")
+	for _, p := range list {
+		cpu := "any"
+		if p.CPU >= 0 {
+			cpu = strconv.Itoa(p.CPU)
+		}
+		workers := make([]string, len(p.Workers))
+		for i, id := range p.Workers {
+			workers[i] = strconv.Itoa(id)
+		}
+		r.row(cpu, strings.Join(workers, ","), p.Why, yesNo(p.Arrive), yesNo(p.ShortSlice),
+			fmt.Sprintf("%.0f%%", p.WaitedPercent), p.Waiting)
+	}
 }
 
 // stamp prints a time in the zone of the daemon.

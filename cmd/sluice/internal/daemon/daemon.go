@@ -35,7 +35,9 @@ import (
 	"sluice.dev/sluice/cmd/sluice/internal/explain"
 	"sluice.dev/sluice/cmd/sluice/internal/flows"
 	"sluice.dev/sluice/cmd/sluice/internal/frames"
+	"sluice.dev/sluice/cmd/sluice/internal/irq"
 	"sluice.dev/sluice/cmd/sluice/internal/nodeconfig"
+	"sluice.dev/sluice/cmd/sluice/internal/placement"
 	"sluice.dev/sluice/cmd/sluice/internal/ports"
 	"sluice.dev/sluice/cmd/sluice/internal/steering"
 	"sluice.dev/sluice/cmd/sluice/internal/workers"
@@ -239,6 +241,20 @@ func (d *Daemon) loadProgram(context.Context) error {
 	return err
 }
 
+// machine is what workers are placed by. Without the CPUs that the process may use, workers are not
+// pinned.
+func (d *Daemon) machine() *placement.Machine {
+	var names []string
+	for _, i := range d.fixed.Interfaces {
+		names = append(names, i.Name)
+	}
+	allowed, err := config.CPUs()
+	if err != nil {
+		d.log.Warn("workers are not pinned", "error", err)
+	}
+	return placement.Read(irq.Host, names, allowed)
+}
+
 // makeDatapath makes the workers, which do not run yet, and the ports, which are not open.
 func (d *Daemon) makeDatapath(context.Context) error {
 	found, err := devices.Find(d.config)
@@ -259,6 +275,7 @@ func (d *Daemon) makeDatapath(context.Context) error {
 	if d.workers, err = workers.New(workers.Config{
 		Settings: d.fixed, Log: d.log, Plan: plan, FrameSize: found.Frames.Size,
 		Flows: d.flows.Table, Affinity: d.pins.Table(), Services: &d.services, Hops: d.hops, Host: d.host,
+		Machine: d.machine(), Arrivals: d.steer.Arrivals,
 	}); err != nil {
 		return err
 	}

@@ -166,7 +166,7 @@ func (d *Daemon) Status() status.StatusView {
 		Draining: d.draining.Load(), Snapshot: d.snapshotView(),
 		Config: d.configView(), Sources: d.sourceViews(st), Problems: status.ProblemViews(st.Problems),
 		Conditions: d.conditions(),
-		Frames:     status.FramesView{Bytes: d.frames.Size, Reason: d.frames.Reason},
+		Frames:     status.FramesView{Bytes: d.frames.Size, Reason: d.frames.Reason}, Places: d.workers.Places(),
 	}
 	v.Applied = st.Applied == st.Read && st.Oldest >= st.Generation && d.isOpen()
 	v.Interfaces = d.ports.Views()

@@ -12,9 +12,9 @@ import (
 	"sluice.dev/sluice/xdpprog"
 )
 
-// TestRetryInUse: what the process that was waited for still has, while the kernel ends it, is waited
-// for, too. The table of pins has the lock of a flow table's file. A process that did not wait fails
-// at once, and so does one with another error.
+// TestRetryInUse: what the process that was waited for still has, while the kernel ends it, is
+// waited for, too. The table of pins has the lock of a flow table's file. A process that did not
+// wait fails at once, and so does one with another error.
 func TestRetryInUse(t *testing.T) {
 	other := errors.New("another error")
 	for _, c := range []struct {

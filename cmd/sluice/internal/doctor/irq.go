@@ -3,7 +3,10 @@ package doctor
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
+
+	"sluice.dev/sluice/cmd/sluice/internal/placement"
 )
 
 // pinned returns the CPUs that workers are pinned to, with the worker of each: by the daemon, or by
@@ -19,12 +22,42 @@ func (e *examination) pinned() map[int]int {
 		return workerOf
 	}
 	n, _ := e.workerCount()
-	for w, cpu := range e.f.Config.WorkerPins(n, e.f.Host.CPUs) {
+	for w, cpu := range e.placed(n).CPUs {
 		if _, taken := workerOf[cpu]; cpu >= 0 && !taken {
 			workerOf[cpu] = w
 		}
 	}
 	return workerOf
+}
+
+// placed is where the daemon would place workers at its start.
+func (e *examination) placed(workers int) placement.Placement {
+	if cpus := e.f.Config.WorkerCPUs; len(cpus) > 0 {
+		return placement.Fixed(cpus, workers)
+	}
+	m := &placement.Machine{Allowed: e.f.Host.CPUs}
+	for i := range e.f.Interfaces {
+		for _, irq := range e.f.Interfaces[i].Interrupts {
+			if irq.Queue >= 0 {
+				m.Interrupts = append(m.Interrupts, irq.CPUs...)
+			}
+		}
+	}
+	slices.Sort(m.Interrupts)
+	m.Interrupts = slices.Compact(m.Interrupts)
+	if e.f.Config.Sockets.BusyPoll > 0 {
+		return placement.Polling(m, workers)
+	}
+	return placement.Choose(m, workers, m.Interrupts, false)
+}
+
+// firstHalf names the first half of some CPUs, rounded down.
+func firstHalf(cpus []int) string {
+	text := make([]string, len(cpus)/2)
+	for i := range text {
+		text[i] = strconv.Itoa(cpus[i])
+	}
+	return "CPU " + strings.Join(text, ",")
 }
 
 // mostInterrupts bounds the list of interrupts in a finding.
@@ -77,8 +110,13 @@ func (e *examination) interruptsOf(d *Interface, workerOf map[int]int, free []in
 		e.ok("irq-affinity", d.Name, "no interrupt of a queue in use is on a worker's CPU")
 	case e.f.Config.Sockets.BusyPoll != 0:
 		e.ok("irq-affinity", d.Name, found+", as it should be with sockets.busyPoll")
-	case len(free) == 0:
+	case len(free) == 0 && (len(e.f.Config.WorkerCPUs) > 0 || len(e.f.Host.CPUs) < 2):
 		e.ok("irq-affinity", d.Name, found+"; every CPU has a worker, so there is no other")
+	case len(free) == 0:
+		e.add(Warn, "irq-affinity", d.Name, found+": every CPU takes interrupts and has a worker, which take turns",
+			"deliver the interrupts of all interfaces to "+firstHalf(e.f.Host.CPUs)+
+				" (/proc/irq/N/smp_affinity_list), and keep irqbalance from moving them (--banirq): "+
+				"workers go to the other CPUs by themselves")
 	default:
 		e.add(Warn, "irq-affinity", d.Name, found+": the kernel's receive work and the worker take turns there",
 			strings.Join(commands, "; ")+", each on a CPU of its NUMA node, and keep irqbalance from moving them "+

@@ -1,12 +1,10 @@
 package doctor
 
 import (
-	"reflect"
 	"strings"
 	"testing"
 
 	"sluice.dev/sluice/cmd/sluice/internal/irq"
-	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/status"
 )
 
@@ -46,7 +44,15 @@ func TestInterrupts(t *testing.T) {
 		{"no other CPU", func(f *Facts) {
 			on(0, 1, 2, 3)(f)
 			f.Host.CPUs, f.Config.WorkerCPUs = []int{0, 1, 2, 3}, nil
+		}, Warn, "every CPU takes interrupts and has a worker", "to CPU 0,1 ("},
+		{"no other CPU, and it was chosen", func(f *Facts) {
+			on(0, 1, 2, 3)(f)
+			f.Host.CPUs, f.Config.WorkerCPUs = []int{0, 1, 2, 3}, []int{0, 1, 2, 3}
 		}, OK, "every CPU has a worker", ""},
+		{"the daemon's choice", func(f *Facts) {
+			on(0, 1, 0, 1)(f)
+			f.Config.WorkerCPUs = nil
+		}, OK, "no interrupt", ""},
 		{"the daemon's pins", func(f *Facts) {
 			on(0, 1, 2, 3)(f)
 			f.Running = &status.StatusView{Ready: true}
@@ -72,17 +78,5 @@ func TestInterrupts(t *testing.T) {
 				t.Errorf("%+v, want %s %q %q", found, c.level, c.found, c.do)
 			}
 		})
-	}
-}
-
-// TestWorkerPins is beside what depends on it: the daemon pins by the same rule.
-func TestWorkerPins(t *testing.T) {
-	c := config.Default()
-	for _, tt := range []struct{ configured, allowed, want []int }{
-		{nil, []int{2, 3}, []int{2, 3, 2}}, {[]int{5}, []int{2, 3, 5}, []int{5, 5, 5}}, {nil, nil, []int{-1, -1, -1}},
-	} {
-		if c.WorkerCPUs = tt.configured; !reflect.DeepEqual(c.WorkerPins(3, tt.allowed), tt.want) {
-			t.Errorf("%v of %v: %v, want %v", tt.configured, tt.allowed, c.WorkerPins(3, tt.allowed), tt.want)
-		}
 	}
 }

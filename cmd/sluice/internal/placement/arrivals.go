@@ -6,10 +6,13 @@ import (
 )
 
 const (
-	// Every is the time between two looks at where packets arrive.
-	Every = 200 * time.Millisecond
-	// fewest is how many packets say where packets arrive.
-	fewest = 200
+	// Every is the time between two looks at where packets arrive, and EveryIdle while none do.
+	Every     = 200 * time.Millisecond
+	EveryIdle = time.Second
+	// fewest is how many packets say where packets arrive. They are waited for, at most for
+	// patience looks.
+	fewest   = 200
+	patience = 25
 	// share is the least share of packets, as 1/share, by which a CPU counts as one where they
 	// arrive.
 	share = 10
@@ -21,6 +24,8 @@ const (
 // Arrivals tells from counters by CPU where packets arrive.
 type Arrivals struct {
 	before []uint64
+	looks  int   // since before
+	idle   bool  // no packets since before
 	last   []int // what the last look said
 	times  int   // that it said so
 	cpus   []int // what enough looks said
@@ -30,14 +35,20 @@ type Arrivals struct {
 // arrive.
 func (a *Arrivals) Look(counts []uint64) (changed bool) {
 	before := a.before
-	a.before = slices.Clone(counts)
 	if len(before) != len(counts) {
+		a.before, a.looks = slices.Clone(counts), 0
 		return false
 	}
 	var sum uint64
 	for cpu := range counts {
 		sum += counts[cpu] - before[cpu]
 	}
+	a.looks++
+	a.idle = sum == 0
+	if sum < fewest && a.looks < patience {
+		return false
+	}
+	a.before, a.looks = slices.Clone(counts), 0
 	if sum < fewest {
 		a.times = 0
 		return false
@@ -56,6 +67,14 @@ func (a *Arrivals) Look(counts []uint64) (changed bool) {
 	}
 	a.cpus = now
 	return true
+}
+
+// Next is the time until the next look.
+func (a *Arrivals) Next() time.Duration {
+	if a.idle {
+		return EveryIdle
+	}
+	return Every
 }
 
 // CPUs are those where packets arrive; none as long as that is not known.

@@ -39,25 +39,19 @@ type Placement struct {
 	Why  string // of all of them
 }
 
-// At returns the CPUs in use, each once, in the order of workers.
-func (p *Placement) At() (cpus []int) {
-	for _, cpu := range p.CPUs {
-		if !slices.Contains(cpus, cpu) {
-			cpus = append(cpus, cpu)
-		}
-	}
-	return cpus
-}
-
-// Fixed is the placement that a configuration has: worker i on cpus[i].
+// Fixed is the placement that a configuration has: on its CPUs, in turn.
 func Fixed(cpus []int, workers int) Placement {
-	return Placement{CPUs: slices.Clone(cpus[:workers]), Why: "workerCPUs has them"}
+	return Placement{CPUs: spread(cpus, workers), Why: "workerCPUs has it"}
 }
 
 // Polling is the placement of workers that poll the NIC themselves (sockets.busyPoll): no receive
 // work is done elsewhere.
 func Polling(m *Machine, workers int) Placement {
-	return Placement{CPUs: spread(m.candidates(nil), workers), Why: "each polls the NIC itself (sockets.busyPoll)"}
+	p := Choose(m, workers, nil, false)
+	if len(m.candidates(nil)) > 0 {
+		p.Why = "each polls the NIC itself (sockets.busyPoll)"
+	}
+	return p
 }
 
 // Choose places workers apart from the CPUs where packets arrive, as far as there are others: where

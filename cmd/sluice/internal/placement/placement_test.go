@@ -30,11 +30,13 @@ func TestChoose(t *testing.T) {
 		{"the other of two", Machine{Allowed: two}, 2, []int{1}, []int{0, 0}, "apart"},
 		{"both", Machine{Allowed: two}, 2, two, []int{0, 1}, "spread: packets arrive on CPU 0, 1"},
 		{"a quarter", Machine{Allowed: eight}, 4, []int{0, 1}, []int{2, 3, 4, 5}, "apart"},
-		{"more workers than free CPUs", Machine{Allowed: eight}, 8, []int{0, 1, 2, 3}, []int{4, 5, 6, 7, 4, 5, 6, 7}, "apart"},
+		{"more workers than free CPUs", Machine{Allowed: eight}, 8, []int{0, 1, 2, 3}, []int{4, 5, 6, 7, 4, 5, 6, 7},
+			"apart"},
 		{"most", Machine{Allowed: eight}, 4, []int{0, 1, 2, 3, 4}, []int{0, 1, 2, 3}, "spread"},
 		{"a CPU of somebody else", Machine{Allowed: two}, 2, []int{7}, []int{0, 1}, "apart"},
 		{"isolated", Machine{Allowed: []int{0, 1}, Isolated: []int{2, 3}}, 3, []int{0}, []int{2, 3, 2}, "apart"},
-		{"isolated, and packets there", Machine{Allowed: two, Isolated: []int{2, 3}}, 2, []int{2}, []int{3, 3}, "apart"},
+		{"isolated, and packets there", Machine{Allowed: two, Isolated: []int{2, 3}}, 2, []int{2}, []int{3, 3},
+			"apart"},
 		{"near", Machine{Allowed: eight, Near: []int{4, 5, 6, 7}}, 5, []int{4, 5}, []int{6, 7, 0, 1, 2}, "apart"},
 		{"cores", Machine{Allowed: eight, Core: threads}, 6, []int{0}, []int{1, 2, 3, 4, 5, 6}, "apart"},
 		{"cores, two arrive", Machine{Allowed: eight, Core: threads}, 3, []int{0, 1}, []int{2, 3, 4}, "apart"},
@@ -50,8 +52,11 @@ func TestChoose(t *testing.T) {
 	if p := Polling(&Machine{Allowed: two}, 3); !slices.Equal(p.CPUs, []int{0, 1, 0}) {
 		t.Errorf("polling: %v", p.CPUs)
 	}
-	if at := (&Placement{CPUs: []int{1, 0, 1}}).At(); !slices.Equal(at, []int{1, 0}) {
-		t.Errorf("at: %v", at)
+	if p := Polling(&Machine{}, 2); !slices.Equal(p.CPUs, []int{-1, -1}) {
+		t.Errorf("polling on CPUs that are not known: %v", p.CPUs)
+	}
+	if p := Fixed([]int{5, 3}, 3); !slices.Equal(p.CPUs, []int{5, 3, 5}) {
+		t.Errorf("fixed: %v", p.CPUs)
 	}
 }
 
@@ -72,12 +77,22 @@ func TestArrivals(t *testing.T) {
 			t.Fatalf("%s: changed %v, CPUs %v; want %v, %v", what, changed, a.CPUs(), want, cpus)
 		}
 	}
+	if a.Look(counts); a.Next() != Every {
+		t.Errorf("%v until the second look", a.Next())
+	}
+	if a.Look(counts); a.Next() != EveryIdle {
+		t.Errorf("%v until the next look without packets", a.Next())
+	}
 	expect("first", look(1000), false)
-	expect("one", look(1000, 50), false)
+	if a.Next() != Every {
+		t.Errorf("%v until the next look with packets", a.Next())
+	}
 	expect("two", look(1000, 50), false)
 	expect("three", look(1000, 50), true, 0)
 	expect("four", look(1000), false, 0)
-	expect("few", look(0, fewest-1), false, 0)
+	for range alike * patience {
+		expect("few", look(0, 1), false, 0)
+	}
 	for range alike - 1 {
 		expect("elsewhere", look(0, 0, 1000, 1000), false, 0)
 	}
@@ -86,8 +101,16 @@ func TestArrivals(t *testing.T) {
 		expect("elsewhere again", look(0, 0, 1000, 1000), false, 0)
 	}
 	expect("elsewhere, enough", look(0, 0, 1000, 1000), true, 2, 3)
-	expect("a tenth counts", look(900, 0, 100), false, 2, 3)
-	expect("another number of CPUs", a.Look(make([]uint64, 2)), false, 2, 3)
+	for range alike - 1 {
+		expect("a little at a time", look(fewest/2), false, 2, 3)
+		expect("a little at a time", look(fewest/2), false, 2, 3)
+	}
+	expect("a little at a time, enough", look(fewest/2), false, 2, 3)
+	expect("a little at a time, enough", look(fewest/2), true, 0)
+	expect("a tenth counts", look(900, 0, 100), false, 0)
+	expect("a tenth counts", look(900, 0, 100), false, 0)
+	expect("a tenth counts", look(900, 0, 100), true, 0, 2)
+	expect("another number of CPUs", a.Look(make([]uint64, 2)), false, 0, 2)
 }
 
 // TestRead reads a machine from files.
@@ -115,8 +138,8 @@ func TestRead(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got := Read(irq.Roots{Sys: filepath.Join(root, "sys"), Proc: filepath.Join(root, "proc")}, []string{"eth0", "eth1", "eth9"},
-		[]int{0, 1, 2})
+	got := Read(irq.Roots{Sys: filepath.Join(root, "sys"), Proc: filepath.Join(root, "proc")},
+		[]string{"eth0", "eth1", "eth9"}, []int{0, 1, 2})
 	want := &Machine{Allowed: []int{0, 1, 2}, Isolated: []int{2}, Interrupts: []int{0}, Near: []int{2, 3},
 		Core: map[int]int{0: 0, 2: 0}}
 	if mayUse(3) {

@@ -234,6 +234,9 @@ func (k *Program) DetachOthers() error {
 // Counters returns what the program counts. It asks the kernel alone, and so takes no lock.
 func (k *Program) Counters() (xdpprog.Counters, error) { return k.s.Counters() }
 
+// Arrivals counts the packets that have arrived, by CPU.
+func (k *Program) Arrivals() ([]uint64, error) { return k.s.Arrivals() }
+
 // Steers reports which rule sends a packet to a worker, as the kernel's maps have it now.
 func (k *Program) Steers(t *header.Tuple) (xdpprog.Match, error) { return k.s.Steers(t) }
 

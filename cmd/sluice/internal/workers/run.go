@@ -31,19 +31,18 @@ func (g *Group) Run(ctx context.Context, fail func(error)) {
 		}
 	}()
 	for _, w := range g.workers {
-		g.done.Add(1)
-		go func() {
-			defer g.done.Done()
-			s := &c.Sockets
-			rc := fastpath.RunConfig{
-				CPU: w.cpu, Threads: threads, Turn: thread.Turn,
-				Spin: s.Spin.D(), SpinAsWorked: s.SpinAsWorked, Coalesce: s.Coalesce.D(), Sleep: s.Sleep.D(),
-			}
-			if err := w.Run(ctx, rc); err != nil {
-				fail(err)
-			}
-		}()
+		context.AfterFunc(ctx, w.Stop)
 	}
+	r := &runners{g: g, config: fastpath.RunConfig{Threads: threads, Turn: thread.Turn}}
+	if err := r.begin(ctx); err != nil {
+		fail(err)
+		return
+	}
+	g.done.Add(1)
+	go func() {
+		defer g.done.Done()
+		r.follow(ctx)
+	}()
 }
 
 // Wait returns when the workers have ended. From then on Do runs on the caller's goroutine.

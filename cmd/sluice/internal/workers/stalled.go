@@ -8,7 +8,7 @@ import (
 )
 
 // stalledAfter is how long ago a worker's last pass may be before it counts as stalled. A worker
-// without work wakes once in sockets.sleep, which is a second at most.
+// without work wakes once in tuning.sleep, which is a second at most.
 const stalledAfter = 5 * time.Second
 
 // Stalled lists the workers whose last pass is more than stalledAfter ago. They must have been
@@ -28,7 +28,7 @@ func (g *Group) Conditions(now uint64) (list []status.ConditionView) {
 		list = append(list,
 			status.Failed("worker", fmt.Sprintf("worker %d has not moved for more than %v: its queues are not served; "+
 				"see whether CPU %d is taken by something of real-time priority, and restart the daemon", id,
-				stalledAfter, g.workers[id].cpu)))
+				stalledAfter, g.placed.Load().CPUs[id])))
 	}
 	return list
 }
@@ -36,8 +36,9 @@ func (g *Group) Conditions(now uint64) (list []status.ConditionView) {
 // Views returns the counters of the workers.
 func (g *Group) Views(now uint64) []status.WorkerView {
 	views := make([]status.WorkerView, len(g.workers))
+	p := g.placed.Load()
 	for i, w := range g.workers {
-		views[i] = status.WorkerOf(i, w.cpu, w.block, now)
+		views[i] = status.WorkerOf(i, p.CPUs[i], w.block, now)
 	}
 	return views
 }

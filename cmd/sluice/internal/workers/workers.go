@@ -16,8 +16,10 @@ import (
 	"time"
 
 	"sluice.dev/sluice/cmd/sluice/internal/devices"
+	"sluice.dev/sluice/cmd/sluice/internal/placement"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/hostlink"
+	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
@@ -49,6 +51,9 @@ type Config struct {
 	Services  *services.Handle
 	Hops      *nexthop.Table
 	Host      *hostlink.HostLink // nil if there is none
+	Machine   *placement.Machine
+	// Arrivals counts the packets that have arrived, by CPU.
+	Arrivals func() ([]uint64, error)
 }
 
 // Group is the workers of a gateway.
@@ -59,6 +64,9 @@ type Group struct {
 	started   bool
 	startedAt uint64 // CLOCK_BOOTTIME
 	done      sync.WaitGroup
+	placed    atomic.Pointer[placement.Placement]
+	places    atomic.Pointer[[]status.PlaceView]
+	moves     bool // workers go where no packets arrive
 }
 
 // worker is a fastpath.Worker and what belongs to it alone.
@@ -66,7 +74,6 @@ type worker struct {
 	*fastpath.Worker
 	umem  *xsk.UMEM
 	block *stats.Block
-	cpu   int
 }
 
 // New makes workers without links, which do nothing yet.
@@ -77,10 +84,11 @@ func New(c Config) (*Group, error) {
 	}
 	g := &Group{c: c, fragments: fragments}
 	c.Flows.ShareRings(c.Plan.Workers)
-	allowed, _ := config.CPUs() // without them workers that have no workerCPUs are not pinned
-	cpus := c.Settings.WorkerPins(c.Plan.Workers, allowed)
+	p, moves := c.place()
+	g.placed.Store(&p)
+	g.moves = moves
 	for id := range c.Plan.Workers {
-		if err := g.add(id, cpus[id]); err != nil {
+		if err := g.add(id); err != nil {
 			return nil, errors.Join(err, g.Close())
 		}
 	}
@@ -94,7 +102,7 @@ func newFragments(contexts int) (*fragment.Table, error) {
 		[2]uint64{binary.LittleEndian.Uint64(secret[:]), binary.LittleEndian.Uint64(secret[8:])})
 }
 
-func (g *Group) add(id, cpu int) error {
+func (g *Group) add(id int) error {
 	c, plan := g.c.Settings, &g.c.Plan
 	links := plan.Links(id)
 	umem, err := xsk.NewUMEM(xsk.UMEMConfig{
@@ -103,7 +111,7 @@ func (g *Group) add(id, cpu int) error {
 	if err != nil {
 		return err
 	}
-	w := &worker{umem: umem, block: new(stats.Block), cpu: cpu}
+	w := &worker{umem: umem, block: new(stats.Block)}
 	g.workers = append(g.workers, w)
 	fc := fastpath.Config{
 		ID: id, Memory: umem.Bytes(), Pool: fastpath.NewPool(umem.Frames(), umem.FrameSize()), Chains: umem.Chains(),

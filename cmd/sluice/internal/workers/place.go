@@ -1,0 +1,252 @@
+package workers
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"sluice.dev/sluice/cmd/sluice/internal/placement"
+	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/thread"
+)
+
+const (
+	// settle is the least time between two moves of workers.
+	settle = 2 * time.Second
+	// schedEvery is the time over which it is measured how long threads waited for others.
+	schedEvery = time.Second
+)
+
+// place chooses where workers run at first, and says whether they may move later.
+func (c *Config) place() (p placement.Placement, moves bool) {
+	workers := c.Plan.Workers
+	switch s := c.Settings; {
+	case len(s.WorkerCPUs) > 0:
+		return placement.Fixed(s.WorkerCPUs, workers), false
+	case s.Sockets.BusyPoll > 0:
+		return placement.Polling(c.Machine, workers), false
+	}
+	return placement.Choose(c.Machine, workers, c.Machine.Interrupts, false), len(c.Machine.Allowed) > 1
+}
+
+// waiting returns how workers of a CPU wait, and why so. known says that it is known where packets
+// arrive.
+func waiting(c *config.Configuration, known, arrive bool) (fastpath.Waiting, string) {
+	waits, why := c.Waits(), string(c.Waiting)
+	switch {
+	case c.Waiting == config.WaitingShared:
+	case c.Sockets.BusyPoll > 0:
+		why += ", and it polls the NIC itself"
+	case !known:
+		waits, why = config.WaitsOf(config.WaitingShared), why+", but as shared until it is known where packets arrive"
+	case arrive:
+		waits, why = config.WaitsOf(config.WaitingShared), why+", but as shared where packets arrive"
+	default:
+		why += ", and no packets arrive here"
+	}
+	w := fastpath.Waiting{Spin: waits.Spin.D(), SpinAsWorked: waits.SpinAsWorked, Coalesce: waits.Coalesce.D(),
+		Sleep: c.Tuning.Sleep.D()}
+	bound := ""
+	if w.SpinAsWorked {
+		bound = ", no longer than it works on packets"
+	}
+	return w, fmt.Sprintf("looks for packets for %v%s (%s)", w.Spin, bound, why)
+}
+
+// runners step the workers of a group, those of one CPU together. Its methods run one after
+// another: begin, and then follow.
+type runners struct {
+	g        *Group
+	config   fastpath.RunConfig
+	all      []*fastpath.Runner // one for each CPU that ever had workers; more without a CPU
+	arrivals placement.Arrivals
+	moved    time.Time // when workers moved last
+	// waited is, by runner, what its thread had waited for others.
+	waited  []threadWait
+	percent []float64
+	asked   time.Time
+}
+
+type threadWait struct {
+	thread int
+	waited time.Duration
+}
+
+// begin starts the workers where the group's first placement has them.
+func (r *runners) begin(ctx context.Context) error {
+	p := r.g.placed.Load()
+	for id, w := range r.g.workers {
+		runner, err := r.on(ctx, p.CPUs[id])
+		if err != nil {
+			return err
+		}
+		runner.Take(w.Worker)
+	}
+	r.wait()
+	return nil
+}
+
+// on returns the runner of a CPU, or a new one if the CPU is -1.
+func (r *runners) on(ctx context.Context, cpu int) (*fastpath.Runner, error) {
+	if at := slices.IndexFunc(r.all, func(x *fastpath.Runner) bool { return x.CPU() == cpu }); at >= 0 && cpu >= 0 {
+		return r.all[at], nil
+	}
+	c := r.config
+	c.CPU = cpu
+	c.Waiting, _ = r.waitingOn(cpu)
+	runner, err := fastpath.NewRunner(c)
+	if err != nil {
+		return nil, fmt.Errorf("workers: %w", err)
+	}
+	failed := make(chan error, 1)
+	r.g.done.Add(1)
+	go func() {
+		defer r.g.done.Done()
+		defer runner.Close()
+		if err := runner.Run(ctx); err != nil {
+			failed <- fmt.Errorf("workers: %w", err)
+		}
+	}()
+	select {
+	case err := <-failed:
+		return nil, err
+	case <-runner.Pinned():
+	}
+	r.all = append(r.all, runner)
+	return runner, nil
+}
+
+// arrive returns the CPUs where packets arrive, counted or by the interrupts of interfaces.
+func (r *runners) arrive() []int {
+	if cpus := r.arrivals.CPUs(); len(cpus) > 0 {
+		return cpus
+	}
+	return r.g.c.Machine.Interrupts
+}
+
+func (r *runners) waitingOn(cpu int) (fastpath.Waiting, string) {
+	arrive := r.arrive()
+	return waiting(r.g.c.Settings, len(arrive) > 0, slices.Contains(arrive, cpu))
+}
+
+// wait has every runner wait as its CPU asks for, and notes what is where.
+func (r *runners) wait() {
+	p := r.g.placed.Load()
+	var views []status.PlaceView
+	for i, runner := range r.all {
+		cpu := runner.CPU()
+		w, text := r.waitingOn(cpu)
+		runner.Wait(w)
+		v := status.PlaceView{CPU: cpu, Why: p.Why, Waiting: text, Arrive: slices.Contains(r.arrive(), cpu)}
+		for id, at := range p.CPUs {
+			if at == cpu && (cpu >= 0 || id == i) {
+				v.Workers = append(v.Workers, id)
+			}
+		}
+		if len(v.Workers) == 0 {
+			continue
+		}
+		if tid := runner.Thread(); tid != 0 {
+			v.ShortSlice = thread.ShortSlice(tid)
+		}
+		if i < len(r.percent) {
+			v.WaitedPercent = r.percent[i]
+		}
+		views = append(views, v)
+	}
+	r.g.places.Store(&views)
+}
+
+// follow moves workers when packets arrive elsewhere, until ctx is done.
+func (r *runners) follow(ctx context.Context) {
+	late := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-time.After(r.arrivals.Next()):
+			counts, err := r.g.c.Arrivals()
+			if err != nil {
+				r.g.c.Log.Warn("where packets arrive is not known: workers stay where they are", "error", err)
+				return
+			}
+			asked := r.ask(now)
+			late = r.arrivals.Look(counts) || late
+			if late && now.Sub(r.moved) >= settle {
+				late = false
+				r.choose(ctx, now)
+				asked = true
+			}
+			if asked {
+				r.wait()
+			}
+		}
+	}
+}
+
+// choose places workers anew, where they may move.
+func (r *runners) choose(ctx context.Context, now time.Time) {
+	if !r.g.moves {
+		return
+	}
+	log := r.g.c.Log
+	p := placement.Choose(r.g.c.Machine, len(r.g.workers), r.arrivals.CPUs(), true)
+	if slices.Equal(p.CPUs, r.g.placed.Load().CPUs) {
+		r.g.placed.Store(&p)
+	} else if err := r.move(ctx, &p); err != nil {
+		log.Warn("workers stay where they are", "wanted", p.CPUs, "because", p.Why, "error", err)
+	} else {
+		r.moved = now
+		log.Info("workers moved", "cpus", p.CPUs, "because", p.Why)
+	}
+}
+
+// move hands the workers to the runners of a placement: all of them, or where a CPU cannot be used
+// none.
+func (r *runners) move(ctx context.Context, p *placement.Placement) error {
+	to := make([]*fastpath.Runner, len(p.CPUs))
+	for id, cpu := range p.CPUs {
+		var err error
+		if to[id], err = r.on(ctx, cpu); err != nil {
+			return err
+		}
+	}
+	for id := range to {
+		if err := r.g.Do(ctx, id, func(w *fastpath.Worker) { w.Hand(to[id]) }); err != nil {
+			return err
+		}
+	}
+	r.g.placed.Store(p)
+	return nil
+}
+
+// ask measures, once in schedEvery, how long the runners' threads waited for others, and reports
+// whether it did.
+func (r *runners) ask(now time.Time) bool {
+	since := now.Sub(r.asked)
+	if since < schedEvery {
+		return false
+	}
+	r.asked = now
+	waited, percent := make([]threadWait, len(r.all)), make([]float64, len(r.all))
+	for i, runner := range r.all {
+		tid := runner.Thread()
+		waited[i] = threadWait{tid, waitedFor(tid)}
+		if i < len(r.waited) && r.waited[i].thread == tid {
+			percent[i] = 100 * float64(waited[i].waited-r.waited[i].waited) / float64(since)
+		}
+	}
+	r.waited, r.percent = waited, percent
+	return true
+}
+
+// Places are the CPUs with workers.
+func (g *Group) Places() []status.PlaceView {
+	if views := g.places.Load(); views != nil {
+		return *views
+	}
+	return []status.PlaceView{} // they have not begun
+}

@@ -1,0 +1,82 @@
+package workers
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/cmd/sluice/internal/devices"
+	"sluice.dev/sluice/cmd/sluice/internal/placement"
+	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/fastpath"
+)
+
+// TestPlace: where workers are at first, and whether they may move.
+func TestPlace(t *testing.T) {
+	two := &placement.Machine{Allowed: []int{0, 1}, Interrupts: []int{1}}
+	for _, c := range []struct {
+		name   string
+		m      *placement.Machine
+		change func(*config.Configuration)
+		want   []int
+		moves  bool
+	}{
+		{"by interrupts", two, func(*config.Configuration) {}, []int{0, 0}, true},
+		{"as configured", two, func(c *config.Configuration) { c.WorkerCPUs = []int{1} }, []int{1, 1}, false},
+		{"polling", two, func(c *config.Configuration) { c.Sockets.BusyPoll = 20_000 }, []int{0, 1}, false},
+		{"one CPU", &placement.Machine{Allowed: []int{4}}, func(*config.Configuration) {}, []int{4, 4}, false},
+		{"no CPUs known", &placement.Machine{}, func(*config.Configuration) {}, []int{-1, -1}, false},
+	} {
+		s := config.Default()
+		c.change(s)
+		p, moves := (&Config{Settings: s, Plan: devices.Plan{Workers: 2}, Machine: c.m}).place()
+		if !slices.Equal(p.CPUs, c.want) || moves != c.moves {
+			t.Errorf("%s: %v, moves %v; want %v, %v", c.name, p.CPUs, moves, c.want, c.moves)
+		}
+	}
+}
+
+// TestWaiting: how workers wait, by configuration and by where packets arrive.
+func TestWaiting(t *testing.T) {
+	const file = "apiVersion: sluice.dev/v1alpha1\nkind: GatewayConfiguration\ninterfaces: [{name: eth0}]\n"
+	const us, ms = time.Microsecond, time.Millisecond
+	shared := fastpath.Waiting{Spin: 20 * us, SpinAsWorked: true, Coalesce: 30 * us, Sleep: 100 * ms}
+	dedicated := fastpath.Waiting{Spin: ms, Sleep: 100 * ms}
+	for _, c := range []struct {
+		text          string
+		known, arrive bool
+		want          fastpath.Waiting
+		why           string
+	}{
+		{"", true, false, dedicated, "1ms (dedicated, and no packets arrive here)"},
+		{"", true, true, shared, "no longer than it works on packets (dedicated, but as shared where packets arrive)"},
+		{"", false, false, shared, "until it is known"},
+		{"sockets: {busyPoll: 20us}", false, true, dedicated, "polls the NIC itself"},
+		{"waiting: shared", true, false, shared, "(shared)"},
+		{"waiting: shared", true, true, shared, "(shared)"},
+		{"tuning: {spin: 5us, coalesce: 10us, sleep: 50ms}", true, false,
+			fastpath.Waiting{Spin: 5 * us, Coalesce: 10 * us, Sleep: 50 * ms}, "5µs (dedicated"},
+		{"waiting: shared\ntuning: {spin: 5us}", true, false,
+			fastpath.Waiting{Spin: 5 * us, SpinAsWorked: true, Coalesce: 30 * us, Sleep: 100 * ms}, "(shared)"},
+	} {
+		s, err := config.ParseFile("gw.yaml", []byte(file+c.text+"\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if w, why := waiting(s, c.known, c.arrive); w != c.want || !strings.Contains(why, c.why) {
+			t.Errorf("%q, known %v, arrive %v: %+v, %q; want %+v, %q", c.text, c.known, c.arrive, w, why, c.want, c.why)
+		}
+	}
+}
+
+// TestWaitedFor: the first thread waited at least for its first turn.
+func TestWaitedFor(t *testing.T) {
+	if waitedFor(os.Getpid()) <= 0 {
+		t.Error("the first thread never waited")
+	}
+	if waitedFor(1<<30) != 0 {
+		t.Error("a thread that is not there waited")
+	}
+}
