@@ -38,10 +38,11 @@ func TestUnknownConnection(t *testing.T) {
 		}
 		began := time.Now()
 		_ = conn.SetDeadline(began.Add(machine.Slower(time.Second)))
-		if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
-			t.Fatal(err)
+		// An ACK of the first answer may have been late, and reset: then the request is refused.
+		if _, err = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err == nil {
+			_, err = io.Copy(io.Discard, conn)
 		}
-		if _, err = io.Copy(io.Discard, conn); !errors.Is(err, unix.ECONNRESET) {
+		if !errors.Is(err, unix.ECONNRESET) {
 			t.Errorf("%s: the client reads %v after %v, want a reset", vip, err, time.Since(began))
 		}
 		t.Logf("%s: reset after %v", vip, time.Since(began))
