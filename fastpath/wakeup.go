@@ -1,6 +1,7 @@
 package fastpath
 
 import (
+	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -9,6 +10,7 @@ import (
 // wakeup ends a sleep from another goroutine: an eventfd.
 type wakeup struct {
 	fd atomic.Int32 // 0 while closed
+	mu sync.Mutex   // a number that is closed may be another file's: signal and close exclude each other
 }
 
 func (e *wakeup) open() error {
@@ -21,6 +23,8 @@ func (e *wakeup) open() error {
 }
 
 func (e *wakeup) close() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	if fd := e.fd.Swap(0); fd != 0 {
 		unix.Close(int(fd))
 	}
@@ -30,6 +34,8 @@ func (e *wakeup) close() {
 func (e *wakeup) poll() unix.PollFd { return unix.PollFd{Fd: e.fd.Load(), Events: unix.POLLIN} }
 
 func (e *wakeup) signal() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	if fd := e.fd.Load(); fd != 0 {
 		one := [8]byte{1}
 		_, _ = unix.Write(int(fd), one[:]) // EAGAIN: it is signalled already
