@@ -53,6 +53,10 @@ type Config struct {
 	// Sizes of the tables. The kernel reserves about 16 bytes per entry at Load, and takes
 	// some 80 more for each that is used.
 	MaxFrontends, MaxSources, MaxAddrs uint32
+	// Interfaces and HostLink say how many programs to load beside each other at Load. More are
+	// loaded when they are attached.
+	Interfaces int
+	HostLink   bool
 	// Logger gets what was attached, taken over and replaced. Nil: nothing is logged.
 	Logger *slog.Logger
 }
@@ -88,6 +92,7 @@ type Steering struct {
 	rules     mirror
 	shortcuts shortcuts
 
+	prepared     []*prepared   // instances that no interface has yet
 	egressLoaded *ebpf.Program // once there is an interface that has it
 
 	mu     sync.Mutex            // guards ports and egress, for Check
@@ -127,16 +132,13 @@ func Load(c Config) (*Steering, error) {
 	return s, nil
 }
 
-func (s *Steering) start() error {
+func (s *Steering) start() (err error) {
 	if err := s.openMaps(); err != nil {
 		return err
 	}
-	// Loaded once for nothing but the kernel's judgement: better now than at Attach.
-	trial, err := s.instance(steerProgSteer)
-	if err != nil {
+	if err := s.prepare(); err != nil {
 		return err
 	}
-	trial.Close()
 	if err := s.rules.read(s.maps); err != nil {
 		return err
 	}
@@ -147,10 +149,15 @@ func (s *Steering) start() error {
 	return s.takeOverSettings()
 }
 
-// instance loads one program with the shared maps and a port's maps of its own.
-func (s *Steering) instance(program string) (*ebpf.Collection, error) {
+// instanceSpec is what load needs for a program.
+func (s *Steering) instanceSpec(program string) *ebpf.CollectionSpec {
 	spec := s.spec.Copy()
 	spec.Programs = map[string]*ebpf.ProgramSpec{program: spec.Programs[program]}
+	return spec
+}
+
+// load loads one program with the shared maps and a port's maps of its own.
+func (s *Steering) load(program string, spec *ebpf.CollectionSpec) (*ebpf.Collection, error) {
 	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: s.maps})
 	if err != nil {
 		return nil, fmt.Errorf("load BPF program %q: %w", program, explain(err))
@@ -282,6 +289,7 @@ func (s *Steering) Close(detach bool) error {
 	if detach && s.config.PinDir != "" {
 		errs = append(errs, s.detachStale(), removePins(s.config.PinDir))
 	}
+	s.closePrepared()
 	for _, m := range s.maps {
 		errs = append(errs, m.Close())
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/netip"
 	"time"
@@ -34,6 +35,7 @@ type result struct {
 	answers   int64 // over established connections
 	datagrams *topo.Result
 	findings  []error // each makes the soak fail
+	progress  io.Writer
 }
 
 // most is how many findings are kept; one is enough to fail.
@@ -41,6 +43,7 @@ const most = 20
 
 func (r *result) found(err error) {
 	if err != nil && len(r.findings) < most {
+		fmt.Fprintf(r.progress, "found: %v\n", err)
 		r.findings = append(r.findings, err)
 	}
 }
@@ -59,10 +62,10 @@ func Run(ctx context.Context, c Config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.close()) }()
-	r := &result{tallies: make([]tally, len(faults))}
+	r := &result{tallies: make([]tally, len(faults)), progress: c.Progress}
 	fmt.Fprintf(c.Progress, "seed %d\n", c.Seed)
 	if err := w.rounds(ctx, r); err != nil {
-		return fmt.Errorf("%w\n%s", err, w.gate.Log())
+		return fmt.Errorf("%w\n%s", errors.Join(append(r.findings, err)...), w.gate.Log())
 	}
 	w.end(ctx, r)
 	if err := r.print(&c); err != nil {

@@ -243,7 +243,7 @@ func (d *Daemon) loadProgram(context.Context) error {
 
 // machine is what workers are placed by. Without the CPUs that the process may use, workers are not
 // pinned.
-func (d *Daemon) machine() *placement.Machine {
+func (d *Daemon) machine() placement.Machine {
 	var names []string
 	for _, i := range d.fixed.Interfaces {
 		names = append(names, i.Name)

@@ -140,7 +140,7 @@ func TestRead(t *testing.T) {
 	}
 	got := Read(irq.Roots{Sys: filepath.Join(root, "sys"), Proc: filepath.Join(root, "proc")},
 		[]string{"eth0", "eth1", "eth9"}, []int{0, 1, 2})
-	want := &Machine{Allowed: []int{0, 1, 2}, Isolated: []int{2}, Interrupts: []int{0}, Near: []int{2, 3},
+	want := Machine{Allowed: []int{0, 1, 2}, Isolated: []int{2}, Interrupts: []int{0}, Near: []int{2, 3},
 		Core: map[int]int{0: 0, 2: 0}}
 	if mayUse(3) {
 		want.Isolated = append(want.Isolated, 3)
@@ -152,7 +152,7 @@ func TestRead(t *testing.T) {
 		t.Error("a CPU that is not there may be used")
 	}
 	nothing := Read(irq.Roots{Sys: root, Proc: root}, []string{"eth0"}, []int{0})
-	if !reflect.DeepEqual(nothing, &Machine{Allowed: []int{0}, Core: map[int]int{}}) {
+	if !reflect.DeepEqual(nothing, Machine{Allowed: []int{0}, Core: map[int]int{}}) {
 		t.Errorf("of nothing: %+v", nothing)
 	}
 }

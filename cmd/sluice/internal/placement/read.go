@@ -15,8 +15,8 @@ import (
 
 // Read reads the machine, for workers of some interfaces on the CPUs that the process may use. What
 // cannot be read is left out: it makes a choice better, and none needs it.
-func Read(r irq.Roots, interfaces []string, allowed []int) *Machine {
-	m := &Machine{Allowed: allowed, Core: map[int]int{}}
+func Read(r irq.Roots, interfaces []string, allowed []int) Machine {
+	m := Machine{Allowed: allowed, Core: map[int]int{}}
 	cpus := filepath.Join(r.Sys, "devices/system/cpu")
 	for _, cpu := range readCPUs(filepath.Join(cpus, "isolated")) {
 		if slices.Contains(allowed, cpu) || mayUse(cpu) {

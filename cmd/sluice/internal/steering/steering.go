@@ -34,6 +34,7 @@ type Program struct {
 func Load(c *config.Configuration, log *slog.Logger) (*Program, error) {
 	s, err := xdpprog.Load(xdpprog.Config{
 		PinDir: filepath.Join(c.BPFFS, "sluice"), PassAfter: c.Tuning.PassAfter.D(), Logger: log,
+		Interfaces: len(c.Interfaces), HostLink: c.HostLink.Enabled(),
 	})
 	if errors.Is(err, xdpprog.ErrInUse) {
 		return nil, fmt.Errorf("another sluice runs with bpfFS %s: stop it, or give this one a bpfFS, a "+

@@ -27,9 +27,9 @@ func (c *Config) place() (p placement.Placement, moves bool) {
 	case len(s.WorkerCPUs) > 0:
 		return placement.Fixed(s.WorkerCPUs, workers), false
 	case s.Sockets.BusyPoll > 0:
-		return placement.Polling(c.Machine, workers), false
+		return placement.Polling(&c.Machine, workers), false
 	}
-	return placement.Choose(c.Machine, workers, c.Machine.Interrupts, false), len(c.Machine.Allowed) > 1
+	return placement.Choose(&c.Machine, workers, c.Machine.Interrupts, false), len(c.Machine.Allowed) > 1
 }
 
 // waiting returns how workers of a CPU wait, and why so. known says that it is known where packets
@@ -193,7 +193,7 @@ func (r *runners) choose(ctx context.Context, now time.Time) {
 		return
 	}
 	log := r.g.c.Log
-	p := placement.Choose(r.g.c.Machine, len(r.g.workers), r.arrivals.CPUs(), true)
+	p := placement.Choose(&r.g.c.Machine, len(r.g.workers), r.arrivals.CPUs(), true)
 	if slices.Equal(p.CPUs, r.g.placed.Load().CPUs) {
 		r.g.placed.Store(&p)
 	} else if err := r.move(ctx, &p); err != nil {

@@ -15,10 +15,10 @@ import (
 
 // TestPlace: where workers are at first, and whether they may move.
 func TestPlace(t *testing.T) {
-	two := &placement.Machine{Allowed: []int{0, 1}, Interrupts: []int{1}}
+	two := placement.Machine{Allowed: []int{0, 1}, Interrupts: []int{1}}
 	for _, c := range []struct {
 		name   string
-		m      *placement.Machine
+		m      placement.Machine
 		change func(*config.Configuration)
 		want   []int
 		moves  bool
@@ -26,8 +26,8 @@ func TestPlace(t *testing.T) {
 		{"by interrupts", two, func(*config.Configuration) {}, []int{0, 0}, true},
 		{"as configured", two, func(c *config.Configuration) { c.WorkerCPUs = []int{1} }, []int{1, 1}, false},
 		{"polling", two, func(c *config.Configuration) { c.Sockets.BusyPoll = 20_000 }, []int{0, 1}, false},
-		{"one CPU", &placement.Machine{Allowed: []int{4}}, func(*config.Configuration) {}, []int{4, 4}, false},
-		{"no CPUs known", &placement.Machine{}, func(*config.Configuration) {}, []int{-1, -1}, false},
+		{"one CPU", placement.Machine{Allowed: []int{4}}, func(*config.Configuration) {}, []int{4, 4}, false},
+		{"no CPUs known", placement.Machine{}, func(*config.Configuration) {}, []int{-1, -1}, false},
 	} {
 		s := config.Default()
 		c.change(s)

@@ -38,6 +38,9 @@ func (g *Group) Run(ctx context.Context, fail func(error)) {
 		fail(err)
 		return
 	}
+	if g.c.Arrivals == nil {
+		return
+	}
 	g.done.Add(1)
 	go func() {
 		defer g.done.Done()

@@ -51,8 +51,9 @@ type Config struct {
 	Services  *services.Handle
 	Hops      *nexthop.Table
 	Host      *hostlink.HostLink // nil if there is none
-	Machine   *placement.Machine
-	// Arrivals counts the packets that have arrived, by CPU.
+	// Machine is what workers are placed by; without CPUs in it they are not pinned.
+	Machine placement.Machine
+	// Arrivals counts the packets that have arrived, by CPU. Nil: workers stay where they are.
 	Arrivals func() ([]uint64, error)
 }
 

@@ -1,0 +1,62 @@
+package xdpprog
+
+import "github.com/cilium/ebpf"
+
+// prepared is an instance that is being loaded, or was. The verifier takes longer than all else of a
+// start, and packets that find no socket are dropped meanwhile, so the programs of all interfaces
+// are loaded beside each other.
+type prepared struct {
+	program string
+	done    chan struct{} // closed once the following are valid
+	c       *ebpf.Collection
+	err     error
+}
+
+// prepare loads an instance of the steering program, for the kernel's judgement: better now than at
+// Attach. Meanwhile it begins to load the others that Config expects.
+func (s *Steering) prepare() error {
+	first := &prepared{program: steerProgSteer, done: make(chan struct{})}
+	s.prepared = append(s.prepared, first)
+	var others []string
+	for i := 1; i < s.config.Interfaces; i++ {
+		others = append(others, steerProgSteer)
+	}
+	if s.config.HostLink {
+		others = append(others, steerProgHostLink, steerProgEgress)
+	}
+	for _, program := range others {
+		p := &prepared{program: program, done: make(chan struct{})}
+		s.prepared = append(s.prepared, p)
+		spec := s.instanceSpec(program)
+		go func() {
+			defer close(p.done)
+			p.c, p.err = s.load(program, spec)
+		}()
+	}
+	defer close(first.done)
+	first.c, first.err = s.load(first.program, s.instanceSpec(first.program))
+	return first.err
+}
+
+// instance returns a program with the shared maps and a port's maps of its own: one that was
+// prepared, or a new one.
+func (s *Steering) instance(program string) (*ebpf.Collection, error) {
+	for i, p := range s.prepared {
+		if p.program == program {
+			s.prepared = append(s.prepared[:i:i], s.prepared[i+1:]...)
+			<-p.done
+			return p.c, p.err
+		}
+	}
+	return s.load(program, s.instanceSpec(program))
+}
+
+// closePrepared closes the instances that were never used.
+func (s *Steering) closePrepared() {
+	for _, p := range s.prepared {
+		if <-p.done; p.err == nil {
+			p.c.Close()
+		}
+	}
+	s.prepared = nil
+}
