@@ -73,6 +73,7 @@ cluster-binaries: ## build etcd and Kubernetes into the user's cache: minutes, o
 .PHONY: cluster
 cluster: build cluster-binaries ## the tests against a real API server and kube-proxy
 	SLUICE_CLUSTER=1 $(TEST) -count=1 ./bench/cluster/... ./deploy
+	SLUICE_CLUSTER=1 $(TEST) -count=1 -run 'TestTenant|TestOutage' ./bench/e2e
 
 .PHONY: cluster-test
 cluster-test: cluster-binaries ## the chart on a cluster of one machine, with kubelets, containerd and runc: reached, updated, removed

@@ -56,7 +56,7 @@ func (c *Cluster) ServiceAccount(
 			return User{}, wrap(err)
 		}
 		for i := range rules {
-			if err := c.allowed(ctx, full, &rules[i]); err != nil {
+			if err := c.allowed(ctx, full, "", &rules[i]); err != nil {
 				return User{}, wrap(err)
 			}
 		}
@@ -117,15 +117,45 @@ func (c *Cluster) allow(ctx context.Context, namespace, name string, rules []rba
 	return err
 }
 
-// allowed waits until the authorizer knows a rule: it learns of RBAC objects by watches
-// of its own, some time after they are written.
-func (c *Cluster) allowed(ctx context.Context, user string, rule *rbacv1.PolicyRule) error {
+// Tenant makes a ServiceAccount, and a token for it, that may do what the rules say in its own
+// namespace, and nothing else.
+func (c *Cluster) Tenant(ctx context.Context, namespace, name string, rules ...rbacv1.PolicyRule) (User, error) {
+	user, err := c.ServiceAccount(ctx, namespace, name)
+	if err != nil {
+		return User{}, err
+	}
+	wrap := func(err error) error { return fmt.Errorf("cluster: tenant %s/%s: %w", namespace, name, err) }
+	meta := metav1.ObjectMeta{Name: name}
+	rbac := c.client.RbacV1()
+	if _, err := rbac.Roles(namespace).Create(ctx, &rbacv1.Role{ObjectMeta: meta, Rules: rules},
+		metav1.CreateOptions{}); err != nil {
+		return User{}, wrap(err)
+	}
+	if _, err := rbac.RoleBindings(namespace).Create(ctx, &rbacv1.RoleBinding{
+		ObjectMeta: meta,
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: name}},
+	}, metav1.CreateOptions{}); err != nil {
+		return User{}, wrap(err)
+	}
+	for i := range rules {
+		if err := c.allowed(ctx, user.Name, namespace, &rules[i]); err != nil {
+			return User{}, wrap(err)
+		}
+	}
+	return user, nil
+}
+
+// allowed waits until the authorizer knows a rule, in one namespace or in all: it learns of RBAC
+// objects by watches of its own, some time after they are written.
+func (c *Cluster) allowed(ctx context.Context, user, namespace string, rule *rbacv1.PolicyRule) error {
 	if len(rule.Resources) == 0 || len(rule.Verbs) == 0 || len(rule.APIGroups) == 0 {
 		return nil // about URLs
 	}
 	resource, subresource, _ := strings.Cut(rule.Resources[0], "/")
 	about := authorizationv1.ResourceAttributes{
-		Verb: rule.Verbs[0], Group: rule.APIGroups[0], Resource: resource, Subresource: subresource,
+		Namespace: namespace,
+		Verb:      rule.Verbs[0], Group: rule.APIGroups[0], Resource: resource, Subresource: subresource,
 	}
 	if len(rule.ResourceNames) > 0 {
 		about.Name = rule.ResourceNames[0]

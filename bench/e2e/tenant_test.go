@@ -48,10 +48,32 @@ func TestTenantTakesNothingOfTheNode(t *testing.T) {
 }
 
 func tenant(t *testing.T, api tenantAPI) {
+	l := tenantLab(t, api, "")
+	g := l.Gateway
+	own := l.serveOwn(t)
+	own.check(t, "before")
+
+	attack := takeNode([]string{g.Addr4().String(), g.Interfaces[1].Addr4.Addr().String()}, l.Backends[0])
+	api.put(t, attack...)
+	l.hear(t, api, "during", 51)
+	own.check(t, "with the tenant's Services")
+	if s := l.outageState(); s.failing > 0 {
+		t.Errorf("%d sources fail", s.failing)
+	}
+	api.remove(t, attack...)
+	l.hear(t, api, "after", 52)
+	own.check(t, "after them")
+}
+
+// tenantLab is a gateway that has an API server on another host, and few ports for connections of
+// its own.
+func tenantLab(t *testing.T, api tenantAPI, options string) *lab {
+	t.Helper()
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	l := newLab(t, labConfig{
-		Config: topo.Config{Queues: 2, Backends: 2}, small: true,
-		options: fmt.Sprintf("kubernetes: {enabled: true, kubeconfig: %s}\nmetrics: {address: ':9470'}\n", kubeconfig),
+	return newLab(t, labConfig{
+		Config: topo.Config{Queues: 2, Backends: 2}, small: true, lasts: 10 * time.Minute,
+		options: fmt.Sprintf("kubernetes: {enabled: true, kubeconfig: %s}\nmetrics: {address: ':9470'}\n%s", kubeconfig,
+			options),
 		prepare: func(l *lab) {
 			err := l.Gateway.SetSysctl("net/ipv4/ip_local_port_range", fmt.Sprintf("%d %d", localFirst, localLast))
 			if err != nil {
@@ -61,55 +83,58 @@ func tenant(t *testing.T, api tenantAPI) {
 			api.put(t, cluster.NewNode(gatewayNode, "", l.Gateway.Addr4()))
 		},
 	})
-	g, client := l.Gateway, l.Clients[0]
-	bgp, err := g.Listen("tcp", netip.AddrPortFrom(g.Addr4(), 179).String())
+}
+
+// ownTraffic is the node's own: listeners, and a resolver that it asks.
+type ownTraffic struct {
+	l        *lab
+	resolver netip.AddrPort
+}
+
+func (l *lab) serveOwn(t *testing.T) *ownTraffic {
+	t.Helper()
+	bgp, err := l.Gateway.Listen("tcp", netip.AddrPortFrom(l.Gateway.Addr4(), 179).String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer bgp.Close()
+	t.Cleanup(func() { bgp.Close() })
 	go greet(bgp)
-	resolver := answers(t, client, netip.AddrPortFrom(client.Addr4(), 53))
-	nodeIsItsOwn := func(when string) {
-		t.Helper()
-		if got := firstLine(t, client, netip.AddrPortFrom(g.Addr4(), 179), ""); got != "the node" {
-			t.Errorf("%s: port 179 is answered by %q", when, got)
-		}
-		for at, want := range map[string]string{":9470/metrics": "sluice_", ":10256/livez": "ealth"} {
-			if got := page(t, client, "http://"+g.Addr4().String()+at); !strings.Contains(got, want) {
-				t.Errorf("%s: %s is answered by %.60q", when, at, got)
-			}
-		}
-		if err := resolves(g, resolver); err != nil {
-			t.Errorf("%s: the resolver's answer: %v", when, err)
-		}
-	}
-	nodeIsItsOwn("before")
+	return &ownTraffic{l, answers(t, l.Clients[0], netip.AddrPortFrom(l.Clients[0].Addr4(), 53))}
+}
 
-	attack := takeNode([]string{g.Addr4().String(), g.Interfaces[1].Addr4.Addr().String()}, l.Backends[0])
-	api.put(t, attack...)
-	hear := func(name, when string) {
-		t.Helper()
-		s := apiService(name, "")
-		s.Spec.ClusterIP, s.Spec.ClusterIPs, s.Status = "", nil, corev1.ServiceStatus{}
-		s.Spec.Type, s.Spec.ExternalIPs = corev1.ServiceTypeClusterIP, []string{"203.0.113." + when}
-		api.put(t, s, apiSlice(name, l.Backends[0]))
-		l.await(30*time.Second, "the API server says that there is Service "+name, func() bool {
-			all, err := l.gate.Client.Services(l.ctx)
-			return err == nil && slices.ContainsFunc(all, func(v status.ServiceView) bool { return v.Name == name })
-		})
-		l.applied()
-		if firstLine(t, client, at(s.Spec.ExternalIPs[0], webPort), "GET / HTTP/1.0\r\n\r\n") == "" {
-			t.Errorf("Service %s is not served", name)
+// check asks each of them.
+func (o *ownTraffic) check(t *testing.T, when string) {
+	t.Helper()
+	g, client := o.l.Gateway, o.l.Clients[0]
+	if got := firstLine(t, client, netip.AddrPortFrom(g.Addr4(), 179), ""); got != "the node" {
+		t.Errorf("%s: port 179 is answered by %q", when, got)
+	}
+	for at, want := range map[string]string{":9470/metrics": "sluice_", ":10256/livez": "ealth"} {
+		if got := page(t, client, "http://"+g.Addr4().String()+at); !strings.Contains(got, want) {
+			t.Errorf("%s: %s is answered by %.60q", when, at, got)
 		}
 	}
-	hear("during", "51")
-	nodeIsItsOwn("with the tenant's Services")
-	if s := l.outageState(); s.failing > 0 {
-		t.Errorf("%d sources fail", s.failing)
+	if err := resolves(g, o.resolver); err != nil {
+		t.Errorf("%s: the resolver's answer: %v", when, err)
 	}
-	api.remove(t, attack...)
-	hear("after", "52")
-	nodeIsItsOwn("after them")
+}
+
+// hear writes a Service, the youngest, at an address of its own, and expects it to be served. So
+// all that was written before has been heard, too.
+func (l *lab) hear(t *testing.T, api tenantAPI, name string, address byte) {
+	t.Helper()
+	s := apiService(name, "")
+	s.Spec.ClusterIP, s.Spec.ClusterIPs, s.Status = "", nil, corev1.ServiceStatus{}
+	s.Spec.Type, s.Spec.ExternalIPs = corev1.ServiceTypeClusterIP, []string{fmt.Sprint("203.0.113.", address)}
+	api.put(t, s, apiSlice(name, l.Backends[0]))
+	l.await(30*time.Second, "the API server says that there is Service "+name, func() bool {
+		all, err := l.gate.Client.Services(l.ctx)
+		return err == nil && slices.ContainsFunc(all, func(v status.ServiceView) bool { return v.Name == name })
+	})
+	l.applied()
+	if firstLine(t, l.Clients[0], at(s.Spec.ExternalIPs[0], webPort), "GET / HTTP/1.0\r\n\r\n") == "" {
+		t.Errorf("Service %s is not served", name)
+	}
 }
 
 // takeNode is what a tenant, and a controller that trusts him, can write about addresses.
