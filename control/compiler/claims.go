@@ -153,6 +153,7 @@ func (r *run) dropFrontends(u *unit) {
 // setFrontends puts the frontends that a unit wins into the snapshot, and returns a problem for
 // each of the others.
 func (r *run) setFrontends(u *unit) (lost []objects.Problem) {
+	u.guard.renew(u.service, &r.cfg)
 	if u.denied != "" {
 		return nil
 	}
@@ -170,11 +171,10 @@ func (r *run) setFrontends(u *unit) (lost []objects.Problem) {
 		}
 		before, had := r.builder.Settings().FrontendByKey(c.key)
 		f := r.frontend(u, c)
-		if ranges := r.allowed(u.service, c); had && slices.Equal(before.Allowed.List(), ranges) {
+		if had {
 			f.Allowed = before.Allowed
-		} else {
-			f.Allowed = services.NewPrefixes(ranges)
 		}
+		f.Allowed = r.allowed(u, c, f.Allowed)
 		if u.ports[c.port].scheduler.InTurn() {
 			if f.Turn = new(services.Turn); had && before.Turn != nil {
 				f.Turn = before.Turn

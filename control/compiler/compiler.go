@@ -142,6 +142,7 @@ type unit struct {
 	ports          []*port
 	refusedClaims  []objects.Problem // claims refused regardless of other units
 	shares         shares
+	guard          guard
 	fits           int // the first so many of the Service's ports are served
 	wants          wants
 	won, lostAddrs int    // see charge; valid only while some units are denied

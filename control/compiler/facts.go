@@ -2,6 +2,7 @@ package compiler
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/binary"
 	"slices"
 
@@ -19,6 +20,7 @@ type facts struct {
 	buf  []byte
 	// skipTables leaves out large tables, which verifyTables has compared.
 	skipTables bool
+	sums       map[any][sha256.Size]byte // see once
 }
 
 // differ returns in what a compiled unit differs from the result of a fresh compiler for the same
@@ -161,9 +163,7 @@ func (f *facts) addFrontends(keys []services.FrontendKey) {
 		if fe.Pod != fe.Outside {
 			f.rule(&fe.Pod)
 		}
-		for _, prefix := range fe.Allowed.List() {
-			f.text(prefix.String())
-		}
+		f.ranges(fe.Allowed)
 	}
 }
 
@@ -173,20 +173,52 @@ func (f *facts) rule(r *services.Rule) {
 		f.text("none")
 		return
 	}
-	f.num(uint64(r.Set.Empty))
-	for _, ref := range r.Set.Backends {
+	f.once(r.Set, func() { f.set(r.Set) })
+}
+
+func (f *facts) set(s *services.EndpointSet) {
+	f.num(uint64(s.Empty))
+	for _, ref := range s.Backends {
 		f.backend(ref)
 	}
-	for _, w := range r.Set.Weights {
+	for _, w := range s.Weights {
 		f.num(uint64(w))
 	}
-	if f.skipTables && maglev.Size(len(r.Set.Backends)) > f.inlineSlots {
+	if f.skipTables && maglev.Size(len(s.Backends)) > f.inlineSlots {
 		return
 	}
-	f.num(uint64(len(r.Set.Table)))
-	for _, slot := range r.Set.Table {
+	f.num(uint64(len(s.Table)))
+	for _, slot := range s.Table {
 		f.buf = binary.BigEndian.AppendUint16(f.buf, slot)
 	}
+}
+
+func (f *facts) ranges(p *services.Prefixes) {
+	common, also := p.Parts()
+	f.once(common, func() {
+		for _, prefix := range common.List() {
+			f.text(prefix.String())
+		}
+	})
+	f.text(also.String())
+}
+
+// once adds a digest of what add adds. Many frontends share what is added for a key, which must be
+// a pointer to it.
+func (f *facts) once(key any, add func()) {
+	sum, known := f.sums[key]
+	if !known {
+		outer := f.buf
+		f.buf = nil
+		add()
+		sum = sha256.Sum256(f.buf)
+		f.buf = outer
+		if f.sums == nil {
+			f.sums = map[any][sha256.Size]byte{}
+		}
+		f.sums[key] = sum
+	}
+	f.buf = append(f.buf, sum[:]...)
 }
 
 func (f *facts) addProblems() {

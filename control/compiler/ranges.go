@@ -2,35 +2,48 @@ package compiler
 
 import (
 	"net/netip"
+	"slices"
 
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/nat/header"
 )
+
+// guard is a unit's source ranges, by family, as the sets that its frontends share: there may be
+// thousands of frontends, and tens of thousands of ranges.
+type guard [2]struct {
+	set  *services.Prefixes // nil: every client
+	node bool               // it admits the node itself
+}
+
+// renew makes sets of ranges that changed.
+func (g *guard) renew(s *objects.Service, cfg *Config) {
+	for f := range g {
+		if s == nil {
+			g[f].set = nil
+		} else if !slices.Equal(g[f].set.List(), s.Ranges[f]) {
+			g[f].set = services.NewPrefixes(s.Ranges[f])
+		}
+		g[f].node = slices.ContainsFunc(cfg.LocalAddresses, g[f].set.Contains)
+	}
+}
 
 // allowed returns the clients that may use a frontend; nil is all clients. If the ranges admit the
 // node itself, they admit the load balancer's address too, because the node uses that as its source
-// if it has the address (k8s.io/kubernetes pkg/proxy/nftables/proxier.go, allowFromNode).
-func (r *run) allowed(s *objects.Service, c claim) []netip.Prefix {
-	ranges := s.Ranges[objects.Family(!is4(c.key.Addr))]
-	if len(ranges) == 0 || c.kind == services.ClusterIP ||
+// if it has the address (k8s.io/kubernetes pkg/proxy/nftables/proxier.go, allowFromNode). It returns
+// before, which the frontend had, if that is the same.
+func (r *run) allowed(u *unit, c claim, before *services.Prefixes) *services.Prefixes {
+	g := &u.guard[objects.Family(!is4(c.key.Addr))]
+	if g.set == nil || c.kind == services.ClusterIP ||
 		c.kind != services.LoadBalancer && !r.cfg.StrictSourceRanges {
 		return nil
 	}
-	if c.kind == services.NodePort || !containsAny(ranges, r.cfg.LocalAddresses) {
-		return ranges
+	if c.kind == services.NodePort || !g.node {
+		return g.set
 	}
 	vip := c.key.Addr.Netip()
-	return append(ranges[:len(ranges):len(ranges)], netip.PrefixFrom(vip, vip.BitLen()))
-}
-
-func containsAny(ranges []netip.Prefix, addrs []header.Addr) bool {
-	for _, a := range addrs {
-		for _, p := range ranges {
-			if p.Contains(a.Netip()) {
-				return true
-			}
-		}
+	and := netip.PrefixFrom(vip, vip.BitLen())
+	if common, also := before.Parts(); common == g.set && also == and {
+		return before
 	}
-	return false
+	return g.set.And(and)
 }

@@ -91,6 +91,10 @@ func limitsView(p *services.Service, open func(services.ServiceID) uint32) *Limi
 	return v
 }
 
+// maxSourceRanges bounds those that are listed: a Service may have tens of thousands, for each of
+// thousands of frontends.
+const maxSourceRanges = 100
+
 func frontendView(f *services.Frontend) FrontendView {
 	rule := ruleView(f.Outside)
 	v := FrontendView{Kind: f.Kind.String(), KeepClient: rule.KeepClient, Usable: rule.Usable, Slots: rule.Slots,
@@ -99,7 +103,9 @@ func frontendView(f *services.Frontend) FrontendView {
 		pods := ruleView(f.Pod)
 		v.Pods = &pods
 	}
-	for _, p := range f.Allowed.List() {
+	ranges := f.Allowed.List()
+	v.MoreSourceRanges = max(0, len(ranges)-maxSourceRanges)
+	for _, p := range ranges[:len(ranges)-v.MoreSourceRanges] {
 		v.SourceRanges = append(v.SourceRanges, p.String())
 	}
 	port := strconv.Itoa(int(f.Key.Port))

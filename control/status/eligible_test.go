@@ -98,6 +98,24 @@ func TestFrontendViewOfOneWithoutTable(t *testing.T) {
 	}
 }
 
+// TestSourceRangesAreBounded: a Service may have tens of thousands, for each of thousands of
+// frontends.
+func TestSourceRangesAreBounded(t *testing.T) {
+	var list []netip.Prefix
+	for i := range 300 {
+		list = append(list, netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 51, byte(i >> 8), byte(i)}), 32))
+	}
+	for n, more := range map[int]int{0: 0, 1: 0, 100: 0, 101: 1, 300: 200} {
+		set := &services.EndpointSet{}
+		v := frontendView(&services.Frontend{Outside: services.Rule{Set: set}, Pod: services.Rule{Set: set},
+			Allowed: services.NewPrefixes(list[:n])})
+		if len(v.SourceRanges) != n-more || v.MoreSourceRanges != more {
+			t.Errorf("of %d ranges %d are listed and %d are more, want %d more", n, len(v.SourceRanges),
+				v.MoreSourceRanges, more)
+		}
+	}
+}
+
 func prefixes(list ...string) (all []netip.Prefix) {
 	for _, p := range list {
 		all = append(all, netip.MustParsePrefix(p))

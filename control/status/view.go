@@ -64,8 +64,10 @@ type FrontendView struct {
 	Empty string `json:"empty,omitempty"`
 	// Pods is the rule for clients inside the cluster, where it differs.
 	Pods *RuleView `json:"pods,omitempty"`
-	// SourceRanges are the only clients that may use it; if empty, all may.
-	SourceRanges []string `json:"sourceRanges,omitempty"`
+	// SourceRanges are the only clients that may use it, the first hundred of them, and
+	// MoreSourceRanges how many others there are; if empty, all may.
+	SourceRanges     []string `json:"sourceRanges,omitempty"`
+	MoreSourceRanges int      `json:"moreSourceRanges,omitempty"`
 }
 
 // RuleView is the rule for new flows of one kind of client; see FrontendView.
