@@ -172,7 +172,7 @@ func (r *run) list(u *unit, unlisted bool, stale map[*unit]bool) {
 	}
 	r.younger(u, stale)
 	u.unlisted = unlisted
-	r.setClaims(u, u.service)
+	r.setClaims(u, u.service, true)
 	r.younger(u, stale)
 	r.dirty[u], stale[u] = true, true
 }
@@ -186,7 +186,7 @@ func (r *run) deny(u *unit, denied string, stale map[*unit]bool) {
 		r.younger(u, stale)
 	}
 	u.denied = denied
-	r.setClaims(u, u.service)
+	r.setClaims(u, u.service, true)
 	r.dirty[u] = true
 }
 
@@ -202,13 +202,14 @@ func (r *run) younger(u *unit, stale map[*unit]bool) {
 
 // compareAges orders units by creation, then by name.
 func compareAges(a, b *unit) int {
-	created := func(u *unit) int64 {
-		if u.service == nil {
-			return 0
-		}
-		return u.service.Created
+	return cmp.Or(cmp.Compare(created(a.service), created(b.service)), a.key.compare(b.key))
+}
+
+func created(s *objects.Service) int64 {
+	if s == nil {
+		return 0
 	}
-	return cmp.Or(cmp.Compare(created(a), created(b)), a.key.compare(b.key))
+	return s.Created
 }
 
 // denials returns the problem of a Service that is denied.

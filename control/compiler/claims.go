@@ -31,12 +31,12 @@ func (c *claim) nodePort() bool {
 
 // setClaims replaces a unit's claims by those of its new version. A denied unit has claims, too, so
 // that admit can tell what it would use; winner passes it over. settleClaims decides which unit has
-// a frontend once all claims are known.
-func (r *run) setClaims(u *unit, now *objects.Service) {
+// a frontend once all claims are known. moved: the unit may win or lose against others though its
+// claims stay the same.
+func (r *run) setClaims(u *unit, now *objects.Service, moved bool) {
 	for _, a := range u.vips {
 		r.setVIP(a, -1)
 	}
-	r.contest(u.claims)
 	before := u.claims
 	u.claims, u.refusedClaims, u.fits = nil, nil, 0
 	fits, _ := r.fitting(now)
@@ -47,8 +47,12 @@ func (r *run) setClaims(u *unit, now *objects.Service) {
 	if u.denied == "" {
 		u.fits = fits
 	}
-	r.contest(u.claims)
-	if !slices.Equal(before, u.claims) {
+	same := slices.Equal(before, u.claims)
+	if moved || !same {
+		r.contest(before)
+		r.contest(u.claims)
+	}
+	if !same {
 		for _, c := range before {
 			r.claims.remove(c.key, u.num)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/controltest"
+	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/tracker"
 )
 
@@ -56,5 +57,31 @@ func TestChangeOfALoserIsCheap(t *testing.T) {
 	t.Logf("%v allocations among 50, %v among 800", few, many)
 	if many > few+50 {
 		t.Errorf("a change of one Service costs %v allocations where 50 claim its frontend, %v where 800 do", few, many)
+	}
+}
+
+// TestUnmovedClaimsAreNotContested: a change of something else than age, addresses and ports is no
+// reason to compare a Service with all others that claim the same: 40 Services with 8,192 frontends
+// took half a second of the loop for each change of one.
+func TestUnmovedClaimsAreNotContested(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(*corev1.Service)
+		want   int
+	}{
+		{"an annotation", func(s *corev1.Service) { s.Annotations = map[string]string{"sluice.dev/scheduler": "rr"} }, 0},
+		{"the age", func(s *corev1.Service) { s.CreationTimestamp = metav1.NewTime(time.Unix(9, 0)) }, 2},
+		{"a port", func(s *corev1.Service) { s.Spec.Ports[0].Port = 81 }, 4},
+		{"an address", func(s *corev1.Service) { s.Spec.ExternalIPs = nil }, 2},
+	} {
+		h := newHostileTenant(t)
+		service := tenantService(func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"203.0.113.66"} })
+		h.tracker.Upsert(hostileSource, service)
+		h.compile()
+		tt.change(service)
+		trimmed, malformed := objects.TrimService(service)
+		if got := h.compiler.Contests(trimmed); got != tt.want || len(malformed) > 0 {
+			t.Errorf("%s: %d frontends are contested, want %d %v", tt.name, got, tt.want, malformed)
+		}
 	}
 }

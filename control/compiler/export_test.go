@@ -114,3 +114,11 @@ func (c *Compiler) Facts(namespace string) []byte {
 
 // Queued is the number of tables that wait to be built.
 func (c *Compiler) Queued() int { return len(c.queue) }
+
+// Contests is how many frontends other Services may win or lose by a new version of a Service. The
+// compiler is of no use afterwards.
+func (c *Compiler) Contests(s *objects.Service) int {
+	r := c.begin()
+	r.setService(s.ID, s)
+	return len(r.contested)
+}

@@ -95,7 +95,7 @@ func (r *run) configure(old Config, cfg *Config) {
 	rekeyed := old.SelectKey != cfg.SelectKey
 	for _, u := range r.units {
 		r.reread(u.num)
-		r.setClaims(u, u.service)
+		r.setClaims(u, u.service, false)
 		if rekeyed {
 			u.dropSets()
 		}
@@ -110,7 +110,7 @@ func (cfg *Config) addresses() []header.Addr {
 func (r *run) setService(id objects.ObjectID, now *objects.Service) {
 	u := r.unit(unitKey{id.Namespace, id.Name})
 	r.dirty[u] = true
-	r.setClaims(u, now)
+	r.setClaims(u, now, created(u.service) != created(now))
 	u.service = now
 }
 
