@@ -78,7 +78,7 @@ func (w *Watcher) RunEvents(ctx context.Context, problems Problems) {
 
 func (w *Watcher) newEvents(problems Problems) *Events {
 	return &Events{
-		w: w, problems: problems, outstanding: outstanding{},
+		w: w, problems: problems, outstanding: newOutstanding(),
 		limit: flowcontrol.NewTokenBucketRateLimiter(eventsPerSecond, eventsAtOnce),
 	}
 }

@@ -16,6 +16,8 @@ const (
 	eventMemory = 30 * time.Minute
 	// maxEvents bounds the series. A further Problem gets its Event when others are forgotten.
 	maxEvents = 4096
+	// maxNamespaceEvents bounds those of one namespace, whose author may make any number of Problems.
+	maxNamespaceEvents = maxEvents / 8
 	// eventMinInterval is the first interval between two writes about one Problem. It doubles with
 	// each, up to eventMaxInterval: a Problem that appears and ends all day costs six requests an
 	// hour.
@@ -33,9 +35,16 @@ type about struct {
 	reason objects.Reason
 }
 
+// author is a namespace that has series. Objects without one have one together.
+type author struct {
+	series int
+	wrote  time.Time // the last Event about it, or the last refusal of one
+}
+
 // series is one Event and the Problems it stands for.
 type series struct {
 	about
+	author  *author
 	problem objects.Problem // the first of them, as it is now
 	more    int             // others about the same
 	order   int             // in the list that was looked at last
@@ -51,22 +60,29 @@ type series struct {
 }
 
 // outstanding has the series to write Events about. It does no input or output.
-type outstanding map[about]*series
+type outstanding struct {
+	series  map[about]*series
+	authors map[string]*author // by namespace; those with a series
+}
+
+func newOutstanding() outstanding {
+	return outstanding{series: map[about]*series{}, authors: map[string]*author{}}
+}
 
 // sources are the kinds of Source whose Problems become Events. Objects from files need not be in
 // the API server.
 var sources = map[string]bool{Kind: true, "health": true}
 
 // look takes the list of all Problems.
-func (o outstanding) look(list []objects.Problem, now time.Time) {
-	seen := make(map[about]bool, len(o))
+func (o *outstanding) look(list []objects.Problem, now time.Time) {
+	seen := make(map[about]bool, len(o.series))
 	for i := range list {
 		p := &list[i]
 		if !sources[p.Source.Kind] || p.Object == (objects.ObjectID{}) {
 			continue
 		}
 		a := about{p.Object, p.Field, p.Why()}
-		s := o[a]
+		s := o.series[a]
 		if seen[a] {
 			if s != nil {
 				s.more++
@@ -75,11 +91,9 @@ func (o outstanding) look(list []objects.Problem, now time.Time) {
 		}
 		seen[a] = true
 		if s == nil {
-			if len(o) >= maxEvents {
+			if s = o.begin(a); s == nil {
 				continue
 			}
-			s = &series{about: a}
-			o[a] = s
 		}
 		if !s.out {
 			s.out = true
@@ -87,7 +101,7 @@ func (o outstanding) look(list []objects.Problem, now time.Time) {
 		}
 		s.problem, s.more, s.order = *p, 0, i
 	}
-	for a, s := range o {
+	for a, s := range o.series {
 		if s.out && !seen[a] {
 			s.out, s.last = false, now
 		}
@@ -95,25 +109,45 @@ func (o outstanding) look(list []objects.Problem, now time.Time) {
 	o.forget(now)
 }
 
+// begin adds a series; it returns nil if there is no room.
+func (o *outstanding) begin(a about) *series {
+	of := o.authors[a.object.Namespace]
+	if of == nil {
+		of = &author{}
+	}
+	if len(o.series) >= maxEvents || of.series >= maxNamespaceEvents {
+		return nil
+	}
+	of.series++
+	s := &series{about: a, author: of}
+	o.series[a], o.authors[a.object.Namespace] = s, of
+	return s
+}
+
 // forget drops series that ended eventMemory ago, and older ones first if there is no room.
-func (o outstanding) forget(now time.Time) {
-	const room = maxEvents / 8
-	over := slices.Collect(maps.Values(o))
+func (o *outstanding) forget(now time.Time) {
+	const part = 8 // so much of the room is made
+	over := slices.Collect(maps.Values(o.series))
 	over = slices.DeleteFunc(over, func(s *series) bool { return s.out })
 	slices.SortFunc(over, func(a, b *series) int { return a.last.Compare(b.last) })
 	for _, s := range over {
-		if len(o) <= maxEvents-room && now.Sub(s.last) <= eventMemory {
-			return
+		if len(o.series) <= maxEvents-maxEvents/part && now.Sub(s.last) <= eventMemory &&
+			s.author.series <= maxNamespaceEvents-maxNamespaceEvents/part {
+			continue
 		}
-		delete(o, s.about)
+		delete(o.series, s.about)
+		if s.author.series--; s.author.series == 0 {
+			delete(o.authors, s.object.Namespace)
+		}
 	}
 }
 
 // due returns the Event to write next or, if none is due, nil and the time of the next one; the
-// zero time if there is none. Events with the shortest interval come first, so that none waits
-// behind those that are refused or change often.
-func (o outstanding) due(now time.Time) (first *series, at time.Time) {
-	for _, s := range o {
+// zero time if there is none. Namespaces take turns, so that none waits behind what another one's
+// author does. Of one, Events with the shortest interval come first, so that none waits behind
+// those that are refused or change often.
+func (o *outstanding) due(now time.Time) (first *series, at time.Time) {
+	for _, s := range o.series {
 		switch {
 		case !s.out || s.name != "" && s.written == s.count && s.note == s.text():
 		case now.Before(s.next):
@@ -128,7 +162,8 @@ func (o outstanding) due(now time.Time) (first *series, at time.Time) {
 }
 
 func (s *series) before(o *series) bool {
-	return cmp.Or(cmp.Compare(s.wait, o.wait), cmp.Compare(s.order, o.order)) < 0
+	return cmp.Or(s.author.wrote.Compare(o.author.wrote), cmp.Compare(s.wait, o.wait),
+		cmp.Compare(s.order, o.order)) < 0
 }
 
 // text returns the Event's note, printable, shortened to what the API accepts.
@@ -160,5 +195,5 @@ func (s *series) refused(now time.Time) { s.delay(now, eventRetry) }
 
 func (s *series) delay(now time.Time, least time.Duration) {
 	s.wait = min(max(2*s.wait, least), eventMaxInterval)
-	s.next = now.Add(s.wait)
+	s.next, s.author.wrote = now.Add(s.wait), now
 }

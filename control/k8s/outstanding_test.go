@@ -2,6 +2,7 @@ package k8s
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,7 +25,7 @@ type clerk struct {
 	did    []string
 }
 
-func newClerk() *clerk { return &clerk{outstanding: outstanding{}, now: time.Unix(1e9, 0)} }
+func newClerk() *clerk { return &clerk{outstanding: newOutstanding(), now: time.Unix(1e9, 0)} }
 
 // pass lets time go by and writes at most most Events about a list.
 func (c *clerk) pass(d time.Duration, most int, list ...objects.Problem) {
@@ -117,13 +118,13 @@ func TestOutstandingIsBounded(t *testing.T) {
 	k := newClerk()
 	var list []objects.Problem
 	for i := range 2 * maxEvents {
-		list = append(list, testProblem(fmt.Sprint("s", i), "x"))
+		list = append(list, inNamespace(fmt.Sprint("n", i%8), testProblem(fmt.Sprint("s", i), "x")))
 	}
 	k.look(list[:maxEvents+1], k.now)
-	if len(k.outstanding) != maxEvents {
-		t.Errorf("%d are remembered, want %d", len(k.outstanding), maxEvents)
+	if len(k.series) != maxEvents {
+		t.Errorf("%d are remembered, want %d", len(k.series), maxEvents)
 	}
-	for _, s := range k.outstanding {
+	for _, s := range k.series {
 		s.name, s.note = "event", s.text()
 		s.wrote(k.now)
 	}
@@ -134,6 +135,41 @@ func TestOutstandingIsBounded(t *testing.T) {
 	k.pass(time.Second, 1, list[maxEvents:]...)
 	if want := fmt.Sprintf("s%d x", maxEvents); len(k.did) != 1 || k.did[0] != want {
 		t.Errorf("written: %v, want %s: what is over made no room", k.did, want)
+	}
+}
+
+func inNamespace(name string, p objects.Problem) objects.Problem {
+	p.Object.Namespace = name
+	return p
+}
+
+// TestNamespacesTakeTurns: who makes more Problems than Events can be written about, and new ones
+// all the time, delays another namespace's Event by one of his own, and leaves room for it. It had
+// none, as long as 4,096 of his were outstanding.
+func TestNamespacesTakeTurns(t *testing.T) {
+	k := newClerk()
+	var list []objects.Problem
+	for i := range 2 * maxEvents {
+		list = append(list, inNamespace("a", testProblem(fmt.Sprint("s", i), "x")))
+	}
+	k.pass(time.Second, 25, list...)
+	k.did = nil
+	for i := range 10 { // younger ones of his, besides
+		list = append(list, inNamespace("a", testProblem(fmt.Sprint("t", i), "x")))
+		now := append(list[maxEvents*i/10:len(list):len(list)], testProblem("victim", fmt.Sprint(i)))
+		k.pass(eventMaxInterval, 2, now...)
+		if want := fmt.Sprint("victim ", i); !slices.Contains(k.did, want) {
+			t.Fatalf("written: %v, want %q among them", k.did, want)
+		}
+		k.did = nil
+	}
+	if got := k.authors["a"].series; got > maxNamespaceEvents {
+		t.Errorf("%d series of one namespace, want %d at most", got, maxNamespaceEvents)
+	}
+	k.look(nil, k.now)
+	k.look(nil, k.now.Add(2*eventMemory))
+	if len(k.series) != 0 || len(k.authors) != 0 {
+		t.Errorf("%d series of %d namespaces are remembered for ever", len(k.series), len(k.authors))
 	}
 }
 
@@ -155,7 +191,7 @@ func TestNextEventTime(t *testing.T) {
 // TestEventTextIsTruncated with its tail.
 func TestEventTextIsTruncated(t *testing.T) {
 	p := testProblem("a", strings.Repeat("é", maxNote))
-	o := outstanding{}
+	o := newOutstanding()
 	o.look([]objects.Problem{p, p}, time.Unix(0, 0))
 	s, _ := o.due(time.Unix(0, 0))
 	if n := s.text(); len(n) > maxNote || !strings.HasSuffix(n, "é (and 1 more)") {
