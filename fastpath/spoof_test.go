@@ -81,6 +81,38 @@ func TestFrontendOpensNothing(t *testing.T) {
 	l.wantDrop(stats.SpoofedSource, 2)
 }
 
+// TestExternalIPKeepsNobodyAway: whoever may write a Service may write a client's address and ports as
+// external IPs. The client is kept away from Services of that namespace, and from no others
+// (CVE-2020-8554).
+func TestExternalIPKeepsNobodyAway(t *testing.T) {
+	client := join("198.51.100.7", 40000)
+	for kind, want := range map[services.FrontendKind][2]stats.DropReason{
+		services.ExternalIP:   {stats.None, stats.SpoofedSource},
+		services.LoadBalancer: {stats.SpoofedSource, stats.SpoofedSource}, // allocated: no client has it
+	} {
+		for i, namespace := range []string{"tenant", "default"} {
+			t.Run(fmt.Sprint(kind, " of ", namespace), func(t *testing.T) {
+				l := newLab(t, labConfig{edit: func(b *services.Builder) {
+					to := services.Rule{Set: set(b, 30, 30, header.ProtoTCP, backend4)}
+					f := *rules(b, 30, kind, "198.51.100.7", 40000, header.ProtoTCP, to, to)
+					service := *f.Service
+					service.Namespace, f.Service = namespace, &service
+					b.SetService(f.Service)
+					b.SetFrontend(&f)
+				}})
+				l.send(0, headertest.TCP(client, join(vip4, 80), headertest.SYN))
+				if want[i] != stats.None {
+					l.nothing(l.workers[0].nic, l.workers[0].host)
+					l.wantDrop(want[i], 1)
+					return
+				}
+				_, p := l.out(l.workers[0].nic)
+				l.wantTuple(&p, "", join(backend4, 8080))
+			})
+		}
+	}
+}
+
 // TestEchoBetweenOurOwn: a request that claims to come from a VIP is answered once, as another node
 // may have that address, and one from an address of this node is not.
 func TestEchoBetweenOurOwn(t *testing.T) {

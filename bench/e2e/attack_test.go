@@ -68,7 +68,8 @@ func TestTenantAttacks(t *testing.T) {
 		try  func()
 	}{
 		{"rights", a.rights}, {"addresses of the node", a.nodeAddresses}, {"ports of the node", a.hostPorts},
-		{"addresses that nobody can have", a.illegalAddresses}, {"control characters", a.controlCharacters},
+		{"addresses of a client", a.clientAddress}, {"addresses that nobody can have", a.illegalAddresses},
+		{"control characters", a.controlCharacters},
 		{"shared tables", a.sharedTables},
 	} {
 		began := time.Now()
@@ -99,6 +100,11 @@ func newAttack(t *testing.T) *attack {
 	config := api.cluster.RESTConfig(user)
 	config.WarningHandler = rest.NoWarnings{} // external IPs are deprecated
 	if a.tenant, err = kubernetes.NewForConfig(config); err != nil {
+		t.Fatal(err)
+	}
+	// The client has no more ports for its connections than the tenant can name.
+	err = l.Clients[0].SetSysctl("net/ipv4/ip_local_port_range", fmt.Sprintf("%d %d", localFirst, localLast))
+	if err != nil {
 		t.Fatal(err)
 	}
 	victim := apiService("shop", "")
@@ -327,6 +333,16 @@ func (a *attack) hostPorts() {
 	}
 }
 
+// clientAddress: external IPs that are a client's, with every port that its connections can have.
+// What the client sends is no frontend's answer, and is served.
+func (a *attack) clientAddress() {
+	for _, o := range takeNode([]string{a.Clients[0].Addr4().String()}, a.Backends[0]) {
+		if !strings.HasPrefix(o.GetName(), "status-") {
+			a.mustWrite(o)
+		}
+	}
+}
+
 // illegalAddresses: endpoints and frontends that are no unicast address, or the gateway's own.
 func (a *attack) illegalAddresses() {
 	tried, accepted := 0, 0
@@ -477,6 +493,7 @@ func (a *attack) sharedTables() {
 		}
 		a.mustWrite(s)
 	}
+	a.hears()
 	a.reports("Service", "greedy-", "NoRoom", "proxy.namespaceShare")
 	all, err := a.gate.Client.Services(a.ctx)
 	if err != nil {

@@ -93,7 +93,7 @@ func (s *Planner) Plan(n *Plan, req *Request) {
 	switch {
 	case n.Outcome == services.Unserved:
 		s.unserved(n, &req.Tuple.Dst)
-	case s.Forged(req.Tuple.Src), s.Snap.FromFrontend(req.Tuple):
+	case s.Forged(req.Tuple.Src), s.Snap.FromFrontend(req.Tuple, n.Frontend):
 		n.Verdict = dropped(stats.SpoofedSource)
 	case req.Tuple.Stateful() && !req.Opens:
 		n.Verdict, n.Reset = dropped(stats.NoFlow), s.resets(n, req)

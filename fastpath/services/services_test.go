@@ -45,7 +45,7 @@ func (m *model) check(t *testing.T, s *Snapshot) {
 			t.Fatalf("generation %d: frontend %v is %v, %v", s.Generation, key, got, ok)
 		}
 		from := header.Tuple{Src: key.Addr, SrcPort: key.Port, Proto: key.Proto}
-		if got := s.FromFrontend(&from); got != (m.frontends[key] != nil) {
+		if got := s.FromFrontend(&from, &Frontend{}); got != (m.frontends[key] != nil) {
 			t.Fatalf("generation %d: a packet from %v is one from a frontend: %v", s.Generation, key, got)
 		}
 		if got := s.Owned(addr(n)); got != m.addrs[addr(n)] {

@@ -340,18 +340,19 @@ func (s *Snapshot) AtNode(t *header.Tuple) bool {
 	return ok
 }
 
-// FromFrontend reports whether the source of a packet from outside, address, port and protocol, is
-// a frontend. A frontend sends nothing of its own accord: only what this gateway answers for it has
-// that source. A flow from there would have two services answer each other, for ever where both
-// answer whatever they get (CVE-2024-2169). A node port counts at no address: its number may be
-// the port of any client. Few clients have a port that a frontend has, so most packets cost one
-// load.
-func (s *Snapshot) FromFrontend(t *header.Tuple) bool {
+// FromFrontend reports whether the source of a packet from outside to a frontend, address, port and
+// protocol, is a frontend, too. A frontend sends nothing of its own accord: only what this gateway
+// answers for it has that source. A flow from there would have two services answer each other, for
+// ever where both answer whatever they get (CVE-2024-2169). A node port counts at no address: its
+// number may be the port of any client. An external IP counts for its own namespace only: otherwise
+// its author could keep any client away from others' Services (CVE-2020-8554). Few clients have a
+// port that a frontend has, so most packets cost one load.
+func (s *Snapshot) FromFrontend(t *header.Tuple, to *Frontend) bool {
 	if uses := s.portUses.at(uint32(t.SrcPort)); uses == nil || *uses == 0 {
 		return false
 	}
-	_, ok := s.frontends.get(FrontendKey{t.Src, t.SrcPort, t.Proto})
-	return ok
+	f, ok := s.frontends.get(FrontendKey{t.Src, t.SrcPort, t.Proto})
+	return ok && (f.Kind != ExternalIP || f.Service.Namespace == to.Service.Namespace)
 }
 
 // Owned returns the ways in which an address is ours; zero if it is not.

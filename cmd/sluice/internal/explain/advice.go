@@ -50,7 +50,7 @@ func (a *answer) advice(v *status.ExplainView, malformed stats.DropReason) strin
 	case stats.NoLocalEndpoints:
 		return a.localAdvice(object)
 	case stats.SpoofedSource:
-		if a.snapshot.FromFrontend(&a.tuple) {
+		if a.x.Frontend != nil && a.snapshot.FromFrontend(&a.tuple, a.x.Frontend) {
 			return fmt.Sprintf("%v is a frontend itself, and answered by this gateway: if a client has the address, "+
 				"it must use another port", v.From)
 		}
