@@ -89,12 +89,12 @@ func (r *run) claimsOf(s *objects.Service, ports int) (claims []claim, refusedCl
 		return nil, nil
 	}
 	add := func(c claim, field string) {
-		if r.clashesWithReplies(c.key) {
+		if ports := r.replyPorts(c); ports.Contains(c.key.Port) {
 			refusedClaims = append(refusedClaims, objects.Problem{Object: s.ID, Field: field, Severity: objects.Refused,
 				Reason: objects.ReasonPortClash,
 				Message: fmt.Sprintf("%s is in the range of source ports (%d to %d) on a source address of this "+
 					"gateway",
-					keyString(c.key), r.cfg.SNATPorts.First, r.cfg.SNATPorts.First+r.cfg.SNATPorts.Count-1)})
+					keyString(c.key), ports.First, ports.First+ports.Count-1)})
 			return
 		}
 		claims = append(claims, c)
@@ -122,19 +122,28 @@ func (r *run) claimsOf(s *objects.Service, ports int) (claims []claim, refusedCl
 	return claims, append(refusedClaims, r.notPermitted(s)...)
 }
 
-// clashesWithReplies reports whether a frontend would take packets that are replies to source
-// addresses and ports of ours.
-func (r *run) clashesWithReplies(k services.FrontendKey) bool {
-	if !r.cfg.SNATPorts.Contains(k.Port) {
-		return false
-	}
-	switch k.Addr {
+// replyPorts are those at which a frontend would take packets that are replies to source addresses
+// and ports of ours. An address that the node does not have may be a VIP, too, if it was allocated:
+// replies to flows are told from requests, and only those that come late are not. An external IP is
+// anybody's, who would get those.
+func (r *run) replyPorts(c claim) services.PortRange {
+	own := false // a source address of ours
+	switch c.key.Addr {
 	case services.AnyIPv4:
-		return slices.ContainsFunc(r.cfg.SNAT4, r.acceptsNodePorts)
+		own = slices.ContainsFunc(r.cfg.SNAT4, r.acceptsNodePorts)
 	case services.AnyIPv6:
-		return slices.ContainsFunc(r.cfg.SNAT6, r.acceptsNodePorts)
+		own = slices.ContainsFunc(r.cfg.SNAT6, r.acceptsNodePorts)
+	default:
+		flags := r.own[c.key.Addr].flags
+		own = flags&services.AddrSNAT != 0
+		if own && flags&(services.AddrNode|services.AddrLocal) == 0 && c.kind == services.ExternalIP {
+			return services.OwnPorts
+		}
 	}
-	return r.own[k.Addr].flags&services.AddrSNAT != 0
+	if !own {
+		return services.PortRange{}
+	}
+	return r.cfg.SNATPorts
 }
 
 func (r *run) acceptsNodePorts(a header.Addr) bool { return r.own[a].flags&services.AddrNode != 0 }

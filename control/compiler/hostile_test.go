@@ -54,6 +54,7 @@ func newHostileTenant(t *testing.T) *hostileTenant {
 	cfg.ClusterIPs, cfg.ClusterCIDRs = true, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}
 	cfg.LocalAddresses = cfg.NodeAddresses[:1]
 	cfg.SNAT6 = []header.Addr{header.AddrFrom(netip.MustParseAddr("2001:db8::20"))}
+	cfg.SNAT4 = append(cfg.SNAT4, header.AddrFrom4([4]byte{192, 0, 2, 30}))
 	cfg.MaxFrontends, cfg.MaxAddrs, cfg.MaxSources, cfg.NamespaceShare = 65_536, 65_536, 65_536, 50
 	h := &hostileTenant{t: t, tracker: tracker.New(), compiler: compiler.New(cfg)}
 	var batch tracker.Batch
@@ -310,6 +311,18 @@ func frontendAddresses() (rows []hostile) {
 				fields[field](s, "192.0.2.20")
 				s.Spec.Ports[0].Port = 30_100
 			})}})
+	}
+	// No interface has it, so replies come to all ports but the system's.
+	for port, frontends := range map[int32]int{1023: 3, 1024: 2, 65_535: 2} {
+		row := hostile{name: fmt.Sprint("external IP of a source that no interface has, port ", port),
+			frontends: frontends, objects: []runtime.Object{tenantService(func(s *corev1.Service) {
+				fields["external IP"](s, "192.0.2.30")
+				s.Spec.Ports[0].Port = port
+			})}}
+		if frontends < 3 {
+			row.want = []string{"192.0.2.30:", "is in the range of source ports (1024 to 65535)"}
+		}
+		rows = append(rows, row)
 	}
 	for _, endpoint := range []string{"100.64.77.1", "100.64.77.11"} { // of a good Service, at its ports
 		rows = append(rows, hostile{name: "external IP " + endpoint, frontends: 3,
