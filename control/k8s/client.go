@@ -14,11 +14,44 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"sluice.dev/sluice/internal/trusted"
 )
 
 // ClientConfig returns the configuration of the API client: from a kubeconfig file or, if file is
-// "", from the pod's service account.
+// "", from the pod's service account. The kubeconfig and the files that either names are refused if
+// others could change them (package trusted): they say which API server is believed. client-go reads
+// them again later, from the same directories.
 func ClientConfig(file string) (*rest.Config, error) {
+	if err := unchanged(file); err != nil { // before it is read
+		return nil, err
+	}
+	c, err := clientConfig(file)
+	if err != nil {
+		return nil, err
+	}
+	if err := unchanged(c.BearerTokenFile, c.CAFile, c.CertFile, c.KeyFile); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// unchanged refuses files that others could change; "" is none.
+func unchanged(files ...string) error {
+	for _, path := range files {
+		if path == "" {
+			continue
+		}
+		f, err := trusted.Open(path)
+		if err != nil {
+			return fmt.Errorf("kubernetes.kubeconfig: %w", err)
+		}
+		f.Close()
+	}
+	return nil
+}
+
+func clientConfig(file string) (*rest.Config, error) {
 	if file == "" {
 		c, err := rest.InClusterConfig()
 		if err != nil {

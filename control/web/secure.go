@@ -7,15 +7,14 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"sync"
 
 	"sluice.dev/sluice/internal/stamp"
+	"sluice.dev/sluice/internal/trusted"
 )
 
 // maxTokenFile bounds the file of tokens, which each change of it is read into memory.
@@ -71,7 +70,7 @@ func stampsOf(files []string) (stamps []stamp.Stamp) {
 // it is in use. It fails if they cannot be used now.
 func TLS(certFile, keyFile string, log *slog.Logger) (*tls.Config, error) {
 	pair, err := watch(log, func() (tls.Certificate, error) {
-		return tls.LoadX509KeyPair(certFile, keyFile)
+		return readPair(certFile, keyFile)
 	}, certFile, keyFile)
 	if err != nil {
 		return nil, err
@@ -85,6 +84,21 @@ func TLS(certFile, keyFile string, log *slog.Logger) (*tls.Config, error) {
 	}, nil
 }
 
+func readPair(certFile, keyFile string) (pair tls.Certificate, err error) {
+	cert, err := trusted.Read(certFile)
+	if err != nil {
+		return pair, err
+	}
+	key, err := trusted.Read(keyFile)
+	if err != nil {
+		return pair, err
+	}
+	if pair, err = tls.X509KeyPair(cert, key); err != nil {
+		err = fmt.Errorf("%s and %s: %w", certFile, keyFile, err)
+	}
+	return pair, err
+}
+
 // Tokens admits requests by bearer tokens (RFC 6750 section 2.1) from a file, one in each line, so
 // that a new one can be there before the old one goes. The file may change while it is in use.
 type Tokens struct{ sums *watched[[][sha256.Size]byte] }
@@ -96,12 +110,7 @@ func ReadTokens(file string, log *slog.Logger) (*Tokens, error) {
 }
 
 func readSums(file string) (sums [][sha256.Size]byte, err error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxTokenFile+1))
+	text, err := trusted.Read(file)
 	switch {
 	case err != nil:
 		return nil, err

@@ -21,6 +21,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"sluice.dev/sluice/internal/trusted"
 )
 
 // replace writes a file as volumes of Secrets do: another one in its place.
@@ -157,4 +159,36 @@ func TestTokens(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(map[string]int{"Bearer third": 200, "Bearer ": 401})
+}
+
+// TestSecretsAreTrusted: a certificate, its key and tokens are refused where others could change them.
+// Whoever may write the tokens reads the metrics.
+func TestSecretsAreTrusted(t *testing.T) {
+	dir := t.TempDir()
+	cert, key := certificate(t, 1)
+	for name, text := range map[string]string{"tls.crt": cert, "tls.key": key, "tokens": "first\n"} {
+		replace(t, filepath.Join(dir, name), text)
+	}
+	log := slog.New(slog.DiscardHandler)
+	read := func() error {
+		_, errTLS := TLS(filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"), log)
+		_, errTokens := ReadTokens(filepath.Join(dir, "tokens"), log)
+		return errors.Join(errTLS, errTokens)
+	}
+	if err := read(); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"tls.crt", "tls.key", "tokens"} {
+		path := filepath.Join(dir, name)
+		if err := os.Chmod(path, 0o606); err != nil {
+			t.Fatal(err)
+		}
+		var refused *trusted.Refusal
+		if err := read(); !errors.As(err, &refused) || refused.Path != path {
+			t.Errorf("%s that all may write: %v", name, err)
+		}
+		if err := os.Chmod(path, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 }

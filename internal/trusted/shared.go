@@ -29,3 +29,16 @@ func Open(path string) (*os.File, error) {
 	}
 	return open(to, os.O_RDONLY)
 }
+
+// maxShared bounds a file that is read as a whole: a chain of certificates, a list of tokens.
+const maxShared = 1 << 20
+
+// Read reads a file as Open opens it.
+func Read(path string) ([]byte, error) {
+	f, err := Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return readBounded(f, maxShared)
+}
