@@ -20,6 +20,9 @@ type Config struct {
 	Source   Source
 	Registry *prometheus.Registry
 	Log      *slog.Logger
+	// NotReady returns why no traffic should be sent to this gateway. Everybody who reaches the
+	// address may ask for it as often as he likes, so it must be cheap, and so must Source.Stats.
+	NotReady func() []string
 	// Retry is how often a taken port is tried again; 0 is web.DefaultRetry.
 	Retry time.Duration
 	// TLS and Tokens are nil for plain HTTP and for answers to everybody. Without a token
@@ -53,7 +56,7 @@ func NewServer(c Config) *Server {
 		Timeout:             10 * time.Second,
 	})))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) { s.answer(w, r, s.unhealthy()) })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) { s.answer(w, r, s.unready()) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) { s.answer(w, r, c.NotReady()) })
 	s.Server = web.New(web.Config{
 		Name: "metrics-listener", Purpose: "metrics", Field: "metrics.address",
 		Address: c.Address, Handler: mux, Log: c.Log, Retry: c.Retry, TLS: c.TLS,
@@ -78,18 +81,6 @@ func (s *Server) unhealthy() []string {
 		}
 	}
 	return reasons
-}
-
-// unready returns why no traffic should be sent to this gateway.
-func (s *Server) unready() []string {
-	v := s.config.Source.Status()
-	switch {
-	case v.Ready:
-		return nil
-	case len(v.NotReady) == 0:
-		return []string{"not ready"}
-	}
-	return v.NotReady
 }
 
 func (s *Server) answer(w http.ResponseWriter, r *http.Request, reasons []string) {

@@ -45,6 +45,7 @@ func (d *Daemon) startServers(ctx context.Context) error {
 	if c.Metrics.Address != "" {
 		s.metrics = metrics.NewServer(metrics.Config{
 			Address: c.Metrics.Address, Source: d, Log: d.log, TLS: secret, Tokens: tokens,
+			NotReady: d.notReady,
 			Registry: metrics.NewRegistry(d, metrics.Extras{
 				Backends:  func() bool { return d.configuration().Metrics.Backends },
 				KubeProxy: d.health.kubeProxy, Affinity: d.affinity, Start: d.startFlows, SelfCheck: d.selfChecks,
