@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // TestSecondInstance: another process of the namespace is refused while the first
@@ -57,5 +58,54 @@ func TestSecondInstance(t *testing.T) {
 			t.Error("Remove keeps the lock")
 		}
 		must[*HostLink](t)(Ensure(testConfig())).Remove()
+	})
+}
+
+// TestLockOfAnotherUser: a user of the node who has the name of the lock keeps no gateway from
+// starting.
+func TestLockOfAnotherUser(t *testing.T) {
+	for uid, want := range map[int]error{0: ErrInUse, 12345: nil} {
+		inNamespace(t, func(t *testing.T) {
+			holdName(t, uid)
+			h, err := Ensure(testConfig())
+			if !errors.Is(err, want) {
+				t.Errorf("the name is bound by user %d: %v, want %v", uid, err, want)
+			}
+			if err != nil {
+				return
+			}
+			if h.lock != nil {
+				t.Error("it has a lock that another user has")
+			}
+			if err := h.Remove(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// holdName has another process hold a socket with the name of the lock, which a user has made.
+func holdName(t *testing.T, uid int) {
+	t.Helper()
+	if err := unix.Setfsuid(uid); err != nil { // of this thread
+		t.Fatal(err)
+	}
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err := errors.Join(err, unix.Setfsuid(0)); err != nil {
+		t.Fatal(err)
+	}
+	socket := os.NewFile(uintptr(fd), "lock")
+	defer socket.Close()
+	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: lockName("sluice0")}); err != nil {
+		t.Fatal(err)
+	}
+	other := exec.Command("sleep", "60")
+	other.ExtraFiles = []*os.File{socket}
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = other.Process.Kill()
+		_ = other.Wait()
 	})
 }
