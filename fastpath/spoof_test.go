@@ -81,8 +81,8 @@ func TestFrontendOpensNothing(t *testing.T) {
 	l.wantDrop(stats.SpoofedSource, 2)
 }
 
-// TestExternalIPKeepsNobodyAway: whoever may write a Service may write a client's address and ports as
-// external IPs. The client is kept away from Services of that namespace, and from no others
+// TestExternalIPKeepsNobodyAway: whoever may write a Service may write a client's address and ports
+// as external IPs. The client is kept away from Services of that namespace, and from no others
 // (CVE-2020-8554).
 func TestExternalIPKeepsNobodyAway(t *testing.T) {
 	client := join("198.51.100.7", 40000)

@@ -69,7 +69,9 @@ func TestUnmovedClaimsAreNotContested(t *testing.T) {
 		change func(*corev1.Service)
 		want   int
 	}{
-		{"an annotation", func(s *corev1.Service) { s.Annotations = map[string]string{"sluice.dev/scheduler": "rr"} }, 0},
+		{"an annotation", func(s *corev1.Service) {
+			s.Annotations = map[string]string{"sluice.dev/scheduler": "rr"}
+		}, 0},
 		{"the age", func(s *corev1.Service) { s.CreationTimestamp = metav1.NewTime(time.Unix(9, 0)) }, 2},
 		{"a port", func(s *corev1.Service) { s.Spec.Ports[0].Port = 81 }, 4},
 		{"an address", func(s *corev1.Service) { s.Spec.ExternalIPs = nil }, 2},

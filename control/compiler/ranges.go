@@ -29,8 +29,8 @@ func (g *guard) renew(s *objects.Service, cfg *Config) {
 
 // allowed returns the clients that may use a frontend; nil is all clients. If the ranges admit the
 // node itself, they admit the load balancer's address too, because the node uses that as its source
-// if it has the address (k8s.io/kubernetes pkg/proxy/nftables/proxier.go, allowFromNode). It returns
-// before, which the frontend had, if that is the same.
+// if it has the address (k8s.io/kubernetes pkg/proxy/nftables/proxier.go, allowFromNode). It
+// returns before, which the frontend had, if that is the same.
 func (r *run) allowed(u *unit, c claim, before *services.Prefixes) *services.Prefixes {
 	g := &u.guard[objects.Family(!is4(c.key.Addr))]
 	if g.set == nil || c.kind == services.ClusterIP ||

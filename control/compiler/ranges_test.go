@@ -35,9 +35,9 @@ func many(ports, endpoints int, vips ...string) (*corev1.Service, *discoveryv1.E
 	})
 }
 
-// TestFrontendsShareRanges: the source ranges of a Service are one set in memory, whatever number of
-// frontends it has, and the same one after a change of something else. 1,000 frontends with 40,000
-// ranges took 2 GiB and 20 s of the loop, by one object of 680 KB.
+// TestFrontendsShareRanges: the source ranges of a Service are one set in memory, whatever number
+// of frontends it has, and the same one after a change of something else. 1,000 frontends with
+// 40,000 ranges took 2 GiB and 20 s of the loop, by one object of 680 KB.
 func TestFrontendsShareRanges(t *testing.T) {
 	h := newHostileTenant(t)
 	service, slice := many(500, 1, "203.0.113.66", "203.0.113.67")

@@ -20,8 +20,8 @@ import (
 
 // ClientConfig returns the configuration of the API client: from a kubeconfig file or, if file is
 // "", from the pod's service account. The kubeconfig and the files that either names are refused if
-// others could change them (package trusted): they say which API server is believed. client-go reads
-// them again later, from the same directories.
+// others could change them (package trusted): they say which API server is believed. client-go
+// reads them again later, from the same directories.
 func ClientConfig(file string) (*rest.Config, error) {
 	if err := unchanged(file); err != nil { // before it is read
 		return nil, err

@@ -13,8 +13,9 @@ import (
 	"sluice.dev/sluice/internal/trusted"
 )
 
-// TestClientConfigIsTrusted: a kubeconfig, and each file that it names, is refused where others could
-// change it: it says which API server is believed. Those of a Secret, which are links, are taken.
+// TestClientConfigIsTrusted: a kubeconfig, and each file that it names, is refused where others
+// could change it: it says which API server is believed. Those of a Secret, which are links, are
+// taken.
 func TestClientConfigIsTrusted(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -16,7 +16,8 @@ const (
 	eventMemory = 30 * time.Minute
 	// maxEvents bounds the series. A further Problem gets its Event when others are forgotten.
 	maxEvents = 4096
-	// maxNamespaceEvents bounds those of one namespace, whose author may make any number of Problems.
+	// maxNamespaceEvents bounds those of one namespace, whose author may make any number of
+	// Problems.
 	maxNamespaceEvents = maxEvents / 8
 	// eventMinInterval is the first interval between two writes about one Problem. It doubles with
 	// each, up to eventMaxInterval: a Problem that appears and ends all day costs six requests an

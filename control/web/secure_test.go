@@ -161,8 +161,8 @@ func TestTokens(t *testing.T) {
 	want(map[string]int{"Bearer third": 200, "Bearer ": 401})
 }
 
-// TestSecretsAreTrusted: a certificate, its key and tokens are refused where others could change them.
-// Whoever may write the tokens reads the metrics.
+// TestSecretsAreTrusted: a certificate, its key and tokens are refused where others could change
+// them. Whoever may write the tokens reads the metrics.
 func TestSecretsAreTrusted(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := certificate(t, 1)
