@@ -2,8 +2,8 @@ package xdpprog
 
 import "github.com/cilium/ebpf"
 
-// prepared is an instance that is being loaded, or was. The verifier takes longer than all else of a
-// start, and packets that find no socket are dropped meanwhile, so the programs of all interfaces
+// prepared is an instance that is being loaded, or was. The verifier takes longer than all else of
+// a start, and packets that find no socket are dropped meanwhile, so the programs of all interfaces
 // are loaded beside each other.
 type prepared struct {
 	program string

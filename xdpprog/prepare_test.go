@@ -30,7 +30,8 @@ func TestPrepared(t *testing.T) {
 	must(t, err)
 	must(t, first.queues.Put(uint32(0), uint32(7)))
 	var other uint32
-	if err := second.queues.Lookup(uint32(0), &other); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) || other != 0 {
+	err = second.queues.Lookup(uint32(0), &other)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) || other != 0 {
 		t.Errorf("the second interface serves %d queues, %v: it has the first one's map", other, err)
 	}
 	must(t, s.Close(true))
