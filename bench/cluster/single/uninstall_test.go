@@ -4,11 +4,13 @@ package single
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -69,31 +71,16 @@ func (s *scenario) remove(ctx context.Context) {
 	}))
 }
 
-// uninstall is what docs/operations.md says for a node that is to be a gateway no more:
-// drain.handOver becomes false, which is taken over without a restart, and then the release goes.
+// uninstall is `helm uninstall`: the gateway sees that its DaemonSet is gone, and leaves a clean node
+// in spite of drain.handOver.
 func (s *scenario) uninstall(ctx context.Context) {
-	d := s.Daemon()
-	before, err := d.Status(ctx, false)
-	s.must(err)
-	began := time.Now()
-	s.apply(ctx, "a", "config: {drain: {handOver: false}}\n")
-	s.must(Eventually(ctx, patience, func(ctx context.Context) error {
-		v, err := d.Status(ctx, false)
-		if err == nil && !v.Config.LoadedAt.After(before.Config.LoadedAt) {
-			err = fmt.Errorf("the configuration of %s is still in force", v.Config.LoadedAt)
-		}
-		return err
-	}))
-	d.Close()
-	s.t.Logf("drain.handOver: false was taken over %s after the ConfigMap changed",
-		time.Since(began).Round(time.Second))
 	s.remove(ctx)
-	s.wantClean(ctx, "after SIGTERM with drain.handOver: false")
+	s.wantClean(ctx, "after the DaemonSet is gone")
 	s.silent(ctx)
 }
 
-// uninstallByHand installs again, and removes the release while it hands over: all that stays goes
-// by the documented commands.
+// uninstallByHand installs again, and removes the release while the daemon is dead: all that stays
+// goes by the documented command.
 func (s *scenario) uninstallByHand(ctx context.Context) {
 	s.apply(ctx, "b")
 	s.must(s.Installed(ctx, patience))
@@ -102,16 +89,48 @@ func (s *scenario) uninstallByHand(ctx context.Context) {
 		return s.datagrams(ctx, netipAddrs(webVIP4, webVIP6),
 			20)
 	})
+	s.copyFromPod("/bin/sluice", "/usr/local/bin/sluice", 0o755)
+	s.copyFromPod("/etc/sluice/gateway.yaml", "/root/gateway.yaml", 0o600)
+	s.killForGood(ctx)
 	s.remove(ctx)
 	left := s.leftOnNode(ctx)
 	if len(left) == 0 {
-		s.t.Fatal("nothing was handed over, so nothing can be cleaned up")
+		s.t.Fatal("the daemon left nothing, so nothing can be cleaned up")
 	}
-	s.t.Logf("handed over and left: %d things", len(left))
-	_, err := s.Gateway.Shell(ctx, s.documented())
+	s.t.Logf("the daemon left %d things", len(left))
+	out, err := s.Gateway.Shell(ctx, "cd /root; PATH=$PATH:/usr/local/bin\n"+s.documented())
 	s.must(err)
-	s.wantClean(ctx, "after the documented commands")
+	s.t.Log(out)
+	s.wantClean(ctx, "after the documented command")
 	s.silent(ctx)
+}
+
+// copyFromPod gives the gateway's node a file of its pod.
+func (s *scenario) copyFromPod(from, to string, mode os.FileMode) {
+	s.t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/root%s", s.daemon(), from))
+	s.must(err)
+	to = s.Gateway.Path(to)
+	s.must(os.MkdirAll(filepath.Dir(to), 0o755))
+	s.must(os.WriteFile(to, text, mode))
+}
+
+// killForGood kills the daemon until the kubelet waits before it starts it again.
+func (s *scenario) killForGood(ctx context.Context) {
+	s.t.Helper()
+	s.must(Eventually(ctx, patience, func(ctx context.Context) error {
+		pod, err := s.GatewayPod(ctx)
+		if err != nil {
+			return err
+		}
+		if len(pod.Status.ContainerStatuses) == 1 && pod.Status.ContainerStatuses[0].State.Waiting != nil {
+			return nil
+		}
+		if pid, ok := s.findDaemon(); ok {
+			err = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		return errors.Join(err, errors.New("the daemon is started again and again"))
+	}))
 }
 
 // wantClean waits a little: the kernel detaches what was pinned after the pin is gone
