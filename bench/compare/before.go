@@ -16,8 +16,6 @@ import (
 // interval of their median is from the sixth smallest to the sixth largest.
 const BeforeRepeat = 20
 
-const ours = "sluice" // the system that the older build is compared with
-
 // checkBefore puts the older build beside this one. Without other systems by name these two are
 // all.
 func (c *Config) checkBefore() error {

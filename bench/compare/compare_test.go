@@ -51,7 +51,7 @@ func run(m *testing.M) int {
 func config(systems ...string) Config {
 	c := Defaults()
 	c.Systems, c.Sluice, c.Bench = systems, sluiceBinary, benchBinary
-	c.Services, c.Flows, c.Repeat = []int{20}, 200, 1
+	c.Services, c.Flows, c.Repeat, c.Rows = []int{20}, 200, 1, []Senders{twoQueues()}
 	c.Duration, c.Trial = 200*time.Millisecond, 50*time.Millisecond
 	c.Out, c.Progress = io.Discard, io.Discard
 	return c
@@ -80,7 +80,7 @@ func openStage(t *testing.T, c Config) *stage {
 	if err := s.open(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.prepare(t.Context(), c.Services[0]); err != nil {
+	if err := s.prepare(t.Context(), c.Services[0], c.Rows[0]); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -95,9 +95,12 @@ func TestSystemsForward(t *testing.T) {
 				t.Skipf("kube-proxy is measured where %s is set", cluster.EnableVariable)
 			}
 			c := config(k.name)
-			if k.name == paired.Before {
+			switch k.name {
+			case paired.Before:
 				c = config()
 				c.Before = sluiceBinary
+			case withOptions:
+				c.Options = "sockets: {coalesce: 0s}"
 			}
 			s := openStage(t, c)
 			var net *topo.Net
@@ -132,11 +135,9 @@ func forwards(ctx context.Context, s *stage, x *subject) (err error) {
 	if flows != s.Flows && x.kind.base() != "asavie" {
 		return fmt.Errorf("%d of %d flows arrived", flows, s.Flows)
 	}
-	if x.kind.rps {
-		if v, err := x.place.gateway.Device(frontDev, "queues/rx-1/rps_cpus"); err != nil ||
-			v != fmt.Sprintf("%x", everyCPU()) {
-			return fmt.Errorf("RPS of queue 1 is %q, %v", v, err)
-		}
+	mask, _ := s.mask(x.kind.rps)
+	if v, err := x.place.gateway.Device(frontDev, "queues/rx-1/rps_cpus"); err != nil || v != fmt.Sprintf("%x", mask) {
+		return fmt.Errorf("RPS of queue 1 is %q, want %x: %v", v, mask, err)
 	}
 	_, err = readLosses(ctx, x.place, x.system)
 	return err
@@ -222,7 +223,7 @@ func TestRun(t *testing.T) {
 
 // TestRunAt: processor time and latency at the requested rates, and nothing else.
 func TestRunAt(t *testing.T) {
-	c := config("sluice-one", "nftables")
+	c := config("sluice", "nftables")
 	var out bytes.Buffer
 	c.At, c.Duration = []float64{20_000, 50_000}, time.Second // processor time is counted in ticks of 10 ms
 	c.Out, c.JSON = &out, filepath.Join(t.TempDir(), "run.json")
@@ -241,13 +242,14 @@ func TestRunAt(t *testing.T) {
 		}
 	}
 	want := map[string]int{}
-	for _, system := range c.Systems {
-		for _, rate := range []string{"20000", "50000"} {
-			for _, metric := range []string{
-				"cpu_per_packet", "one-way, p50", "one-way, p99", "one-way, p99.9", "one-way, max",
-			} {
+	for _, rate := range []string{"20000", "50000"} {
+		for _, metric := range []string{
+			"cpu_per_packet", "one-way, p50", "one-way, p99", "one-way, p99.9", "one-way, max",
+		} {
+			for _, system := range c.Systems {
 				want[system+" "+metric+" at "+rate] = 1
 			}
+			want["sluice ratio of "+metric+" at "+rate] = 1
 		}
 	}
 	if !maps.Equal(found, want) {
@@ -266,10 +268,12 @@ func TestConfigRefuses(t *testing.T) {
 		"no services": func(c *Config) { c.Services = nil },
 		"flows":       func(c *Config) { c.Flows = maxFlows + 1 },
 		"frame":       func(c *Config) { c.Frame = 60 },
-		"queues":      func(c *Config) { c.Queues = 17 },
+		"queues":      func(c *Config) { c.Rows = []Senders{{[]int{0}, 17}} },
+		"idle CPU":    func(c *Config) { c.Rows = []Senders{{[]int{0, 0}, 1}} },
 		"loss":        func(c *Config) { c.LossBound = 1 },
 		"rounds":      func(c *Config) { c.Repeat = 0 },
-		"CPU":         func(c *Config) { c.SenderCPUs = []int{4096} },
+		"CPU":         func(c *Config) { c.Rows = []Senders{{[]int{4096}, 1}} },
+		"options":     func(c *Config) { c.Systems = []string{withOptions} },
 		"no rate":     func(c *Config) { c.At = []float64{50_000, 0} },
 		"rate, twice": func(c *Config) { c.At = []float64{50_000, 10_000, 50_000} },
 		"together":    func(c *Config) { c.Together = -time.Second },

@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"time"
 
@@ -22,25 +21,22 @@ type Config struct {
 	Services []int
 	Flows    int // UDP flows, all of them established before anything is measured
 	Frame    int // bytes, with the frame check sequence (RFC 2544, section 9.1)
-	Queues   int // of every interface, and workers of every forwarder in user space
-	// SenderCPUs are where packets come from: one thread per queue, in turn. An
-	// interface's interrupts are there too, because a veth has no others. With one CPU of two
-	// it is as on a machine whose NIC interrupts one core, and RPS spreads them.
-	SenderCPUs []int
-	Repeat     int           // rounds, each of all systems
-	Duration   time.Duration // of each measurement
-	Trial      time.Duration // of each step of the search for the no-drop rate
-	LossBound  float64       // of the no-drop rate: a share of what was sent
-	Quick      bool          // no search, no latency: a sanity check in a minute
-	Rates      bool          // the highest rates and nothing else
+	// Rows are where packets come from, a comparison for each. nil: StandardSenders; one CPU with
+	// two queues for Quick, At and Before.
+	Rows      []Senders
+	Repeat    int           // rounds, each of all systems
+	Duration  time.Duration // of each measurement
+	Trial     time.Duration // of each step of the search for the no-drop rate
+	LossBound float64       // of the no-drop rate: a share of what was sent
+	Quick     bool          // no search, no latency: a sanity check in a minute
+	Rates     bool          // the highest rates and nothing else
 	// At are rates, packets per second, at which processor time and latency are measured, and
 	// nothing else: what a system costs below its limit, and who waits for it.
 	At []float64
 	// Together is for how long a generator's thread collects packets to send them at once, where
 	// there is a rate; stateless.Tx's default if 0.
 	Together time.Duration
-	// Options are more of Sluice's configuration, in YAML; empty in every measurement that is
-	// compared with a target.
+	// Options are more of Sluice's configuration, in YAML, which system sluice-options alone has.
 	Options string
 	Trials  bool   // say of each trial of the search what was lost, and where
 	JSON    string // file for a results.Run; none if empty
@@ -57,7 +53,7 @@ type Config struct {
 // Defaults is the comparison as it is documented.
 func Defaults() Config {
 	return Config{
-		Services: []int{5000}, Flows: 1000, Frame: 64, Queues: 2, SenderCPUs: []int{0}, Repeat: 5,
+		Services: []int{5000}, Flows: 1000, Frame: 64, Repeat: 5,
 		Duration: 2 * time.Second, Trial: 500 * time.Millisecond, LossBound: 0.001,
 		Out: os.Stdout, Progress: os.Stderr,
 	}
@@ -93,6 +89,20 @@ func (c *Config) check() error {
 	if len(c.Systems) == 0 {
 		c.Systems = defaultSystems(true)
 	}
+	if err := c.checkOptions(); err != nil {
+		return err
+	}
+	if c.Rows == nil {
+		c.Rows = StandardSenders()
+		if c.Quick || c.Before != "" || len(c.At) > 0 {
+			c.Rows = []Senders{twoQueues()}
+		}
+	}
+	for _, r := range c.Rows {
+		if err := r.check(); err != nil {
+			return err
+		}
+	}
 	for _, name := range c.Systems {
 		if _, err := kindOf(name); err != nil {
 			return err
@@ -115,20 +125,28 @@ func (c *Config) check() error {
 		return fmt.Errorf("%d flows: 1 to %d are possible", c.Flows, maxFlows)
 	case c.Frame < 64 || c.Frame > 1518:
 		return fmt.Errorf("frames of %d bytes: 64 to 1518 are possible", c.Frame)
-	case c.Queues < 1 || c.Queues > 16:
-		return fmt.Errorf("%d queues: 1 to 16 are possible", c.Queues)
 	case c.Repeat < 1 || c.Duration < 100*time.Millisecond || c.Trial < 50*time.Millisecond:
 		return fmt.Errorf("%d rounds, measurements of %s, trials of %s: at least 1, 100ms and 50ms", c.Repeat,
 			c.Duration, c.Trial)
 	case c.LossBound < 0 || c.LossBound >= 1:
 		return fmt.Errorf("loss bound %g: it is a share, from 0 to less than 1", c.LossBound)
-	case len(c.SenderCPUs) == 0 || slices.Max(c.SenderCPUs) >= runtime.NumCPU() || slices.Min(c.SenderCPUs) < 0:
-		return fmt.Errorf("sender CPUs %v: this machine has 0 to %d", c.SenderCPUs, runtime.NumCPU()-1)
 	case os.Geteuid() != 0:
 		return errors.New("network namespaces, XDP and AF_XDP need root")
 	}
-	return errors.Join(c.program(&c.Sluice, "sluice", "sluice-one"), c.program(&c.Bench, "l2fwd"),
+	return errors.Join(c.program(&c.Sluice, ours, "sluice-one", placed, withOptions), c.program(&c.Bench, "l2fwd"),
 		conntrackRoom(c.Flows))
+}
+
+// checkOptions adds the system that has options to those that have none.
+func (c *Config) checkOptions() error {
+	named := slices.Contains(c.Systems, withOptions)
+	switch {
+	case c.Options == "" && named:
+		return fmt.Errorf("system %s is the daemon with options: name them with --sluice-options", withOptions)
+	case c.Options != "" && !named:
+		c.Systems = append(slices.Clone(c.Systems), withOptions)
+	}
+	return nil
 }
 
 // program checks the binary of systems, if one of them is measured.
@@ -147,11 +165,12 @@ func (c *Config) program(path *string, systems ...string) error {
 	return nil
 }
 
-// kinds are the systems to measure.
-func (c *Config) kinds() (list []kind) {
+// kinds are the systems to measure with some senders: if packets arrive on all CPUs, there is
+// nowhere else to steer them.
+func (c *Config) kinds(from Senders) (list []kind) {
 	for _, name := range c.Systems {
 		k, err := kindOf(name)
-		if err == nil { // check has seen to it
+		if _, ok := from.mask(k.rps); err == nil && ok { // check has seen to the error
 			list = append(list, k)
 		}
 	}

@@ -5,8 +5,8 @@
 //	generator           the system under test          receiver
 //	(bench/stateless,   sluice run · l2fwd over our    (bench/stateless: an
 //	 AF_XDP, a thread   rings · l2fwd over asavie/xdp  XDP program counts
-//	 per queue)         · ip_forward · nftables ·      and drops)
-//	                    kube-proxy
+//	 per queue)         · XDP NAT · ip_forward ·       and drops)
+//	                    nftables · kube-proxy
 //
 // Clients are 100 addresses with many ports, N flows in all, UDP to one load balancer's
 // address. What translates sends them to ten endpoints, from the gateway's address. Packets go one
@@ -54,28 +54,47 @@
 // The same: veth pairs, their queues, offloads off (also GRO), MTU, permanent neighbours,
 // routes, addresses, the packets and their order, the generator's threads and their CPUs, the
 // receiver. The interrupts of a veth run on the CPU of who sends, so for all systems packets
-// arrive on Config.SenderCPUs, by as many queues.
+// arrive on the CPUs of Senders, by as many queues.
 //
 // Different, because it is what the systems are: an XDP program is on the gateway's interfaces for
 // those in user space, and none for those in the kernel. With one, a veth polls (NAPI) and queues
 // 256 packets; what does not fit is dropped and the generator goes on. Without one a packet is
 // handled inside the generator's system call, so the generator cannot be faster than the kernel
 // forwards, and nothing is lost: unless packets are steered (RPS) to another CPU's backlog
-// (net.core.netdev_max_backlog, 1000). Forwarders in user space have their workers on the CPUs
-// where no packet arrives, if there are any: one on each with all queues that fall to it, but
-// asavie/xdp, of which a worker has one queue. That is what is advised for hardware
-// (docs/tuning.md): the interrupts of a queue and its worker on one core take turns at starving
-// each other.
+// (net.core.netdev_max_backlog, 1000). XDP NAT has a program and no queue: it translates in the
+// poll, on the CPU where packets arrive.
+//
+// # Sluice as it comes
+//
+// System sluice is the daemon with its defaults and nothing else: no worker is placed, no setting
+// changed. sluice-placed has, by hand, a worker on each CPU where no packet arrives, with all
+// queues that fall to it, and so has l2fwd; asavie/xdp is placed likewise, with a worker for each
+// queue. That is what is advised for hardware (docs/tuning.md): the interrupts of a queue and its
+// worker on one core take turns at starving each other. sluice-options is the daemon with
+// Config.Options.
+//
+// # Peers at their best
+//
+// A system in the kernel handles packets where they arrive, or on all CPUs (its name with -rps), or
+// on the CPUs where no packet arrives (-rps-free). Which is the fastest depends on the senders, the
+// machine and the figure: with one sender of two CPUs it is often -rps-free, with a sender on each
+// there is no CPU for that. So each way is a system, all are measured in the same rounds, and each
+// ratio is to the one whose median is best in the figure that the ratio is of: the report names it
+// and those that it was chosen of. Where a peer was measured in one way alone, the report says
+// that. RPS does not apply to XDP NAT: it is about packets that have passed XDP.
+//
+// A comparison is made for each of Config.Rows: packets from one CPU by one queue, from one CPU by
+// two queues, and from each CPU by a queue.
 //
 // # Read before quoting a ratio
 //
-// With SenderCPUs {0} of two processors, a system in the kernel without RPS has the one that the
-// generator runs on, and nothing else; with RPS, and with workers in user space, the second one
-// too. So a ratio to a system "as installed" is for the larger part a second core, as it is on a
-// machine whose NIC interrupts one core, and says little about the work per packet: that is the
-// ratio to the same system with RPS, and processor time per packet. With a thread on each processor
-// (SenderCPUs {0, 1}), as behind a NIC with a queue and an interrupt per core, all systems have
-// both: quote both figures, or neither.
+// With senders on one of two CPUs, a system in the kernel without RPS has the one that the
+// generator runs on, and nothing else, XDP NAT too; with RPS, and with workers in user space, the
+// second one too. So a ratio to a system "as installed" is for the larger part a second core, as it
+// is on a machine whose NIC interrupts one core, and says little about the work per packet: that is
+// the ratio to the same system at its best, and processor time per packet. With a thread on each
+// processor, as behind a NIC with a queue and an interrupt per core, all systems have both. Quote
+// the ratio to a peer at its best, of all rows of senders, or none.
 //
 // # What a veth is not
 //

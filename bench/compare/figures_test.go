@@ -2,6 +2,7 @@ package compare
 
 import (
 	"errors"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -11,7 +12,7 @@ import (
 
 // TestTargets: ratios are of the same round, and of the right systems.
 func TestTargets(t *testing.T) {
-	c := &comparison{Config: &Config{SenderCPUs: []int{0}}, services: 5000}
+	c := &comparison{Config: &Config{Flows: 1000}, Senders: twoQueues(), services: 5000}
 	for _, s := range []struct {
 		name string
 		rate []float64
@@ -20,6 +21,7 @@ func TestTargets(t *testing.T) {
 		{"sluice", []float64{1e6, 2e6, 3e6}, []float64{missing, 90, 90}},   // nothing arrived in the first round
 		{"l2fwd", []float64{1e6, 1e6, 2e6}, nil},                           // 1, 2, 1.5
 		{"nftables-rps", []float64{1e6, 2e6, 3e6}, []float64{10, 60, 100}}, // 1.5, 0.9
+		{"xdp-nat", []float64{1e6, 2.5e6, 2e6}, []float64{50, 45, 50}},     // 1, 0.8, 1.5; 2, 1.8
 	} {
 		f := &figures{rate: s.rate, cpu: s.cpu}
 		f.kind, _ = kindOf(s.name)
@@ -30,8 +32,8 @@ func TestTargets(t *testing.T) {
 		met            bool
 	}
 	want := map[string]row{
-		"throughput l2fwd": {1.5, 0.95, true}, "throughput nftables-rps": {1, 1.15, false},
-		"cpu nftables-rps": {1.2, 1, false},
+		"throughput l2fwd": {1.5, 0.95, true}, "throughput nftables": {1, 1.2, false}, "cpu nftables": {1.2, 1, false},
+		"throughput xdp-nat": {1, 0.9, true},
 	}
 	for _, p := range c.points() {
 		if p.Target == nil {
@@ -45,6 +47,119 @@ func TestTargets(t *testing.T) {
 	}
 	if len(want) > 0 {
 		t.Errorf("missing: %v", want)
+	}
+}
+
+// TestBestOfTwins: a ratio is to the way of steering that is best in its own figure, whatever the
+// others are, and says which; one that failed is not chosen.
+func TestBestOfTwins(t *testing.T) {
+	c := &comparison{Config: &Config{Flows: 1000, At: []float64{20_000}}, Senders: twoQueues(), services: 5000}
+	at := func(cpu, p50 float64) map[float64]*latency {
+		return map[float64]*latency{20_000: {cpu: []float64{cpu}, percentiles: map[string][]float64{"p50": {p50}}}}
+	}
+	for _, f := range []*figures{
+		{kind: kind{name: ours}, rate: []float64{6e6, 6e6, 6e6}, cpu: []float64{90}, at: at(100, 12)},
+		{kind: kind{name: "nftables"}, rate: []float64{3e6, 3e6, 3e6}, cpu: []float64{60}, at: at(50, 3)},
+		{kind: kind{name: "nftables-rps"}, rate: []float64{9e6, 1e6, 4e6}, cpu: []float64{120}, at: at(40, 8)},
+		{kind: kind{name: "nftables-rps-free"}, rate: []float64{5e6, 5e6, missing}, cpu: []float64{100}},
+		{kind: kind{name: "kube-proxy-nftables"}, rate: []float64{2e6}},
+		{kind: kind{name: "kube-proxy-nftables-rps"}, rate: []float64{8e6}, failed: errors.New("ended")},
+	} {
+		f.kind, _ = kindOf(f.kind.name)
+		c.systems = append(c.systems, f)
+	}
+	const all = "nftables, nftables-rps, nftables-rps-free"
+	want := map[string]struct {
+		median float64
+		remark string
+	}{
+		"nftables " + ofRate:                     {1.2, "nftables-rps-free, the best of " + all},
+		"nftables " + ofCPU:                      {1.5, "nftables, the best of " + all},
+		"kube-proxy-nftables " + ofRate:          {3, "only kube-proxy-nftables was measured"},
+		"nftables ratio of cpu_per_packet 20000": {2.5, "nftables-rps, the best of nftables, nftables-rps"},
+		"nftables ratio of one-way, p50 20000":   {4, "nftables, the best of nftables, nftables-rps"},
+	}
+	points := c.points()
+	for _, p := range points {
+		if p.Unit != "ratio" {
+			continue
+		}
+		name := strings.TrimSpace(p.Params["against"] + " " + p.Metric + " " + p.Params["rate"])
+		if w, ok := want[name]; !ok || p.System != ours || p.Median() != w.median || p.Remark != w.remark {
+			t.Errorf("%s: %g, %q; want %+v", name, p.Median(), p.Remark, w)
+		}
+		delete(want, name)
+	}
+	if len(want) > 0 {
+		t.Errorf("missing: %v", want)
+	}
+	var out strings.Builder
+	if err := c.print(&out, points); err != nil {
+		t.Fatal(err)
+	}
+	if c.At = nil; !strings.Contains(out.String(), "the best of nftables, nftables-rps\n") {
+		t.Errorf("the table of rates does not say what was chosen:\n%s", &out)
+	}
+	out.Reset()
+	if err := c.print(&out, points); err != nil ||
+		!strings.Contains(out.String(), "  nftables-rps-free, the best of "+all) {
+		t.Errorf("the table does not say what was chosen: %v\n%s", err, &out)
+	}
+}
+
+// TestSendersDecideWhereRPSGoes: packets are steered to all CPUs, or to those where none arrives,
+// and where there are none, that way is not measured.
+func TestSendersDecideWhereRPSGoes(t *testing.T) {
+	c := Config{Systems: []string{"nftables", "nftables-rps", "nftables-rps-free"}}
+	every := StandardSenders()[2]
+	if n := runtime.NumCPU(); n > 1 && n <= maxQueues {
+		one := twoQueues()
+		all, _ := one.mask(rpsAll)
+		if free, ok := one.mask(rpsFree); !ok || free|1 != all || free&1 != 0 {
+			t.Errorf("RPS over free CPUs is %x, over all %x, and packets arrive on CPU 0", free, all)
+		}
+		if got := len(c.kinds(one)); got != 3 {
+			t.Errorf("%d of 3 systems are measured", got)
+		}
+	}
+	if _, ok := every.mask(rpsFree); ok && runtime.NumCPU() <= maxQueues {
+		t.Error("packets arrive on all CPUs, and some are free")
+	} else if got := c.kinds(every); !ok && len(got) != 2 {
+		t.Errorf("without free CPUs %v are measured", got)
+	}
+	list, err := ParseSenders([]string{"every-cpu", "one-queue"})
+	if err != nil || len(list) != 2 || list[1].Queues != 1 || len(list[0].CPUs) != list[0].Queues {
+		t.Errorf("%v, %v", list, err)
+	}
+	if _, err := ParseSenders([]string{"two"}); err == nil {
+		t.Error("senders that do not exist")
+	}
+}
+
+// TestSluiceIsTheDefaults: what is placed by hand and what has options has another name, whatever
+// else is requested.
+func TestSluiceIsTheDefaults(t *testing.T) {
+	c := Config{Options: "sockets: {coalesce: 0s}", Systems: []string{ours}}
+	if err := c.checkOptions(); err != nil || !slices.Equal(c.Systems, []string{ours, withOptions}) {
+		t.Errorf("%v, %v", c.Systems, err)
+	}
+	s := newStage(&c)
+	s.Senders, s.services = twoQueues(), 1
+	for name, want := range map[string]sluice{
+		ours: {}, "sluice-one": {}, placed: {cpus: s.fewCPUs()}, withOptions: {options: c.Options}, paired.Before: {},
+	} {
+		k, err := kindOf(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, err := s.newSystem(&k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := x.(*sluice); !slices.Equal(got.cpus, want.cpus) || got.options != want.options {
+			t.Errorf("%s has workers on CPUs %v and options %q, want %v and %q", name, got.cpus, got.options, want.cpus,
+				want.options)
+		}
 	}
 }
 
@@ -81,7 +196,7 @@ func TestOrderOfBuildsAlternates(t *testing.T) {
 // TestBeforePoints: ratios are now/before of equal rounds, judged by which direction of each figure
 // is better. If one of the two failed, the other is not reported.
 func TestBeforePoints(t *testing.T) {
-	c := &comparison{Config: &Config{Before: "sluice", Services: []int{1}, SenderCPUs: []int{0}}, services: 1}
+	c := &comparison{Config: &Config{Before: "sluice", Services: []int{1}}, Senders: twoQueues(), services: 1}
 	now := &figures{rate: []float64{2, 4, 2, 4, 2, 4, 9}, cpu: []float64{11, 11, 11, 11, 11, 11, missing}, limited: 1,
 		noDrop:  []float64{1, 1},
 		latency: map[int]*latency{50: {percentiles: map[string][]float64{"p50": {3, 3, 3, 3, 3, 3}}}}}

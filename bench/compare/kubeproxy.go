@@ -37,6 +37,9 @@ func (c *control) hold(ctx context.Context, services int) error {
 	if err := c.cluster.Thaw(); err != nil {
 		return err
 	}
+	if c.services == services {
+		return nil
+	}
 	if c.services != 0 {
 		if err := c.cluster.Reset(ctx); err != nil {
 			return err

@@ -36,7 +36,7 @@ func (s *stage) generator(ctx context.Context, x *subject, method stateless.Meth
 		},
 		Tx: stateless.Tx{
 			Port: stateless.Port{Interface: "eth0", Namespace: x.place.client}, Queues: min(s.Queues, s.Flows),
-			CPUs: s.SenderCPUs, Together: s.Together, OwnNetwork: true,
+			CPUs: s.CPUs, Together: s.Together, OwnNetwork: true,
 		},
 		Rx: stateless.Rx{Port: stateless.Port{Interface: "eth0", Namespace: x.place.server}, Method: method},
 	})

@@ -84,6 +84,7 @@ var loads = []int{10, 50, 90}
 // comparison is what was measured with one number of Services.
 type comparison struct {
 	*Config
+	Senders
 	services int
 	systems  []*figures
 	cpuRate  float64 // packets per second, the same for all
@@ -95,45 +96,6 @@ func (c *comparison) of(name string) *figures {
 		return f
 	}
 	return nil
-}
-
-// target is a ratio of Sluice to another system, and the bound on it.
-type target struct {
-	against string
-	of      string // what the ratio is of
-	metric  func(*figures) []float64
-	bound   float64 // 0: shown, and not held
-	better  string
-}
-
-// targetServices is how many Services kube-proxy has where Sluice's rate is held to its.
-const targetServices = 5000
-
-func rateOf(f *figures) []float64    { return f.rate }
-func cpuOf(f *figures) []float64     { return f.cpu }
-func cpuSameOf(f *figures) []float64 { return f.cpuSame }
-
-const (
-	ofRate    = "ratio of rates"
-	ofCPU     = "ratio of cpu_per_packet at each one's highest rate"
-	ofCPUSame = "ratio of cpu_per_packet, all at one rate"
-)
-
-// targets are what the project holds itself to.
-func targets() []target {
-	list := []target{
-		{"l2fwd", ofRate, rateOf, 0.95, "higher"},
-		{"nftables-rps", ofRate, rateOf, 1.15, "higher"},
-		{"kube-proxy-nftables", ofRate, rateOf, 2.5, "higher"},
-		{"kube-proxy-nftables-rps", ofRate, rateOf, 1.5, "higher"},
-	}
-	for _, k := range kinds {
-		if k.peer {
-			list = append(list, target{k.name, ofCPU, cpuOf, 1, "lower"}, target{k.name, ofCPUSame, cpuSameOf, 0,
-				"lower"})
-		}
-	}
-	return list
 }
 
 // missing stands for the sample of a round that has none.
@@ -182,24 +144,25 @@ func (c *comparison) points() (list []results.Point) {
 func (c *comparison) point(
 	experiment string, f *figures, metric, unit, better string, samples []float64,
 ) results.Point {
-	return results.Point{
+	p := results.Point{
 		Experiment: experiment, System: f.kind.name, Params: c.params(), Metric: metric, Unit: unit, Better: better,
 		Samples: known(samples),
 	}
+	if f.kind.name == withOptions {
+		p.Params["sluice_options"] = c.Options
+	}
+	return p
 }
 
 // params are the conditions of all figures of the comparison.
 func (c *comparison) params() map[string]string {
 	var cpus []string
-	for _, n := range c.SenderCPUs {
+	for _, n := range c.CPUs {
 		cpus = append(cpus, strconv.Itoa(n))
 	}
 	params := map[string]string{
 		"services": strconv.Itoa(c.services), "flows": strconv.Itoa(c.Flows), "frame": strconv.Itoa(c.Frame),
 		"queues": strconv.Itoa(c.Queues), "sender_cpus": strings.Join(cpus, ","),
-	}
-	if c.Options != "" {
-		params["sluice_options"] = c.Options
 	}
 	return params
 }
@@ -234,38 +197,6 @@ func differences(a, b []float64) (list []float64) {
 		if d := a[i] - b[i]; !math.IsNaN(d) {
 			list = append(list, d)
 		}
-	}
-	return list
-}
-
-// ratioPoints are Sluice against the others.
-func (c *comparison) ratioPoints() (list []results.Point) {
-	own := c.of("sluice")
-	if own == nil {
-		return nil
-	}
-	for _, t := range targets() {
-		other := c.of(t.against)
-		if other == nil {
-			continue
-		}
-		experiment := "throughput"
-		if t.better == "lower" {
-			experiment = "cpu"
-		}
-		samples := ratios(t.metric(own), t.metric(other))
-		if len(samples) == 0 {
-			continue
-		}
-		p := c.point(experiment, own, t.of, "ratio", t.better, samples)
-		p.Params["against"] = t.against
-		if t.bound > 0 {
-			p.Target = &t.bound
-		}
-		if other.kind.cluster && t.better == "higher" && c.services != targetServices {
-			p.Target = nil // shown, and not held: with few Services kube-proxy has few rules
-		}
-		list = append(list, p)
 	}
 	return list
 }

@@ -27,23 +27,49 @@ func measureAt(ctx context.Context, s *stage, x *subject, _ *comparison, f *figu
 	})
 }
 
+// atMetric is a figure of Config.At, at one rate.
+type atMetric struct {
+	experiment, name, unit string
+	of                     func(*figures) []float64
+}
+
+// atMetrics are the figures at a rate.
+func atMetrics(rate float64) []atMetric {
+	list := []atMetric{{"cpu", "cpu_per_packet", "ns", func(f *figures) []float64 {
+		if a := f.at[rate]; a != nil {
+			return a.cpu
+		}
+		return nil
+	}}}
+	for _, p := range percentiles {
+		list = append(list, atMetric{"latency", "one-way, " + p.name, "us", func(f *figures) []float64 {
+			if a := f.at[rate]; a != nil {
+				return a.percentiles[p.name]
+			}
+			return nil
+		}})
+	}
+	return list
+}
+
 // printAt writes the table of Config.At.
 func (c *comparison) printAt(w io.Writer) {
-	fmt.Fprint(w, "system\tMpps\tns CPU/packet\tx nftables\t")
+	fmt.Fprint(w, "system\tMpps\tns CPU/packet\tx nftables' best\t")
 	for _, p := range percentiles {
 		fmt.Fprintf(w, "%s us\t", p.name)
 	}
 	fmt.Fprint(w, "sent\tarrived\t\n")
-	nftables := c.named("nftables")
 	for _, rate := range c.At {
+		cpu := atMetrics(rate)[0].of
+		nftables := c.best("nftables", cpu, "lower")
 		for _, f := range c.systems {
 			a := f.at[rate]
 			if a == nil {
 				continue
 			}
 			ratio := "-"
-			if nftables != nil && nftables.at[rate] != nil {
-				ratio = fmt.Sprintf("%.2f", median(ratios(a.cpu, nftables.at[rate].cpu)))
+			if nftables != nil {
+				ratio = fmt.Sprintf("%.2f", median(ratios(a.cpu, cpu(nftables))))
 			}
 			fmt.Fprintf(w, "%s\t%.3f\t%.0f\t%s\t", f.kind.name, rate/1e6, median(a.cpu), ratio)
 			for _, p := range percentiles {
@@ -57,12 +83,8 @@ func (c *comparison) printAt(w io.Writer) {
 // atPoints are the figures of Config.At.
 func (c *comparison) atPoints(f *figures) (list []results.Point) {
 	for _, rate := range slices.Sorted(maps.Keys(f.at)) {
-		a := f.at[rate]
-		points := []results.Point{c.point("cpu", f, "cpu_per_packet", "ns", "lower", a.cpu)}
-		for _, p := range percentiles {
-			points = append(points, c.point("latency", f, "one-way, "+p.name, "us", "lower", a.percentiles[p.name]))
-		}
-		for _, p := range points {
+		for _, m := range atMetrics(rate) {
+			p := c.point(m.experiment, f, m.name, m.unit, "lower", m.of(f))
 			p.Params["rate"] = strconv.FormatFloat(rate, 'f', -1, 64)
 			list = append(list, p)
 		}

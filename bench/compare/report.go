@@ -14,11 +14,13 @@ import (
 // print writes the tables of a comparison.
 func (c *comparison) print(out io.Writer, points []results.Point) error {
 	fmt.Fprintf(out,
-		"\n%d Services, %d UDP flows, %d byte frames, %d queues, packets from CPUs %v; medians of %d rounds\n\n",
-		c.services, c.Flows, c.Frame, c.Queues, c.SenderCPUs, c.Repeat)
+		"\n%d Services, %d UDP flows, %d byte frames, %v; medians of %d rounds\n\n",
+		c.services, c.Flows, c.Frame, c.Senders, c.Repeat)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	if len(c.At) > 0 {
 		c.printAt(w)
+		fmt.Fprintln(w)
+		printTargets(w, points)
 		return errors.Join(w.Flush(), c.printBefore(out), c.printFailures(out))
 	}
 	c.printRates(w)
@@ -34,7 +36,8 @@ func (c *comparison) print(out io.Writer, points []results.Point) error {
 	return errors.Join(c.printBefore(out), c.printLosses(out))
 }
 
-var rivals = []string{"l2fwd", "nftables-rps", "kube-proxy-nftables", "kube-proxy-nftables-rps"}
+// rivals have a column of ratios of rates, each at its best.
+var rivals = []string{"l2fwd", "xdp-nat", "nftables", "kube-proxy-nftables"}
 
 func (c *comparison) printRates(w io.Writer) {
 	fmt.Fprint(w, "system\tMpps\tno-drop Mpps\t")
@@ -52,7 +55,7 @@ func (c *comparison) printRates(w io.Writer) {
 		}
 		fmt.Fprintf(w, "%s\t%.3f\t%s\t", f.kind.name, median(f.rate)/1e6, noDrop)
 		for _, r := range rivals {
-			if other := c.of(r); other != nil {
+			if other := c.best(r, rateOf, "higher"); other != nil {
 				fmt.Fprintf(w, "%.2f\t", median(ratios(f.rate, other.rate)))
 				continue
 			}
@@ -66,8 +69,8 @@ func (c *comparison) printRates(w io.Writer) {
 
 func (c *comparison) printLatency(w io.Writer) {
 	fmt.Fprint(w,
-		"one-way latency, us\tload\tp50\tp99\tp99.9\tmax\tp50 added to kernel's\tp50 of nftables\tsent\tarrived\t\n")
-	nft, base := c.of("nftables"), c.of("kernel")
+		"one-way latency, us\tload\tp50\tp99\tp99.9\tmax\tp50 added to kernel's\tbest p50 of nftables\tsent\t"+
+			"arrived\t\n")
 	for _, f := range c.systems {
 		for _, load := range loads {
 			l := f.latency[load]
@@ -78,31 +81,42 @@ func (c *comparison) printLatency(w io.Writer) {
 			for _, p := range percentiles {
 				fmt.Fprintf(w, "%.0f\t", median(l.percentiles[p.name]))
 			}
-			for i, other := range [...]*figures{base, nft} {
-				if other == nil || other.latency[load] == nil {
-					fmt.Fprint(w, "-\t")
-					continue
-				}
-				p50 := other.latency[load].percentiles["p50"]
-				if i == 0 {
-					fmt.Fprintf(w, "%+.0f\t", median(differences(l.percentiles["p50"], p50)))
-					continue
-				}
-				fmt.Fprintf(w, "%.0f\t", median(p50))
+			added, nftables := "-", "-"
+			if base := c.of("kernel"); base != nil && base.latency[load] != nil {
+				added = fmt.Sprintf("%+.0f", median(differences(l.percentiles["p50"],
+					base.latency[load].percentiles["p50"])))
 			}
-			fmt.Fprintf(w, "%.0f %%\t%.2f %%\t\n", 100*median(l.sent), 100*median(l.delivered))
+			if best := c.best("nftables", p50At(load), "lower"); best != nil {
+				nftables = fmt.Sprintf("%.0f", median(p50At(load)(best)))
+			}
+			fmt.Fprintf(w, "%s\t%s\t%.0f %%\t%.2f %%\t\n", added, nftables, 100*median(l.sent),
+				100*median(l.delivered))
 		}
 	}
 }
 
+// p50At is the median latency at a load.
+func p50At(load int) func(*figures) []float64 {
+	return func(f *figures) []float64 {
+		if l := f.latency[load]; l != nil {
+			return l.percentiles["p50"]
+		}
+		return nil
+	}
+}
+
 func printTargets(w io.Writer, points []results.Point) {
-	fmt.Fprint(w, "Sluice against\tof\tratio\ttarget\t\t\n")
+	fmt.Fprint(w, "system\tagainst\tof\tratio\ttarget\t\t  chosen\n")
 	for _, p := range points {
 		if p.Unit != "ratio" || p.Params["against"] == paired.Before {
 			continue
 		}
+		what := p.Metric
+		if rate := p.Params["rate"]; rate != "" {
+			what += " at " + rate
+		}
 		if p.Target == nil {
-			fmt.Fprintf(w, "%s\t%s\t%.2f\t-\t\t\n", p.Params["against"], p.Metric, p.Median())
+			fmt.Fprintf(w, "%s\t%s\t%s\t%.2f\t-\t\t  %s\n", p.System, p.Params["against"], what, p.Median(), p.Remark)
 			continue
 		}
 		sign, said := ">=", "met"
@@ -112,8 +126,8 @@ func printTargets(w io.Writer, points []results.Point) {
 		if !p.Met() {
 			said = "MISSED"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%.2f\t%s %.2f\t%s\t\n", p.Params["against"], p.Metric, p.Median(), sign, *p.Target,
-			said)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%.2f\t%s %.2f\t%s\t  %s\n", p.System, p.Params["against"], what, p.Median(), sign,
+			*p.Target, said, p.Remark)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"slices"
 	"time"
 
@@ -50,25 +49,27 @@ func Run(ctx context.Context, c Config) (run *results.Run, err error) {
 	var failed []error
 	var rows []paired.Row
 	for _, n := range c.Services {
-		if err := s.prepare(ctx, n); err != nil {
-			return nil, err
+		for _, from := range c.Rows {
+			if err := s.prepare(ctx, n, from); err != nil {
+				return nil, err
+			}
+			if bar == nil {
+				bar = progress.Start(c.Progress, c.steps())
+			}
+			found, err := s.compare(ctx, bar)
+			if err != nil {
+				return nil, err
+			}
+			points := found.points()
+			run.Points = append(run.Points, points...)
+			for _, f := range found.systems {
+				failed = append(failed, f.failed)
+			}
+			if err := found.print(c.Out, points); err != nil {
+				return nil, err
+			}
+			rows = append(rows, found.beforeRows()...)
 		}
-		if bar == nil {
-			bar = progress.Start(c.Progress, len(c.Services)*len(c.Systems)*c.stepsOfSystem())
-		}
-		found, err := s.compare(ctx, bar)
-		if err != nil {
-			return nil, err
-		}
-		points := found.points()
-		run.Points = append(run.Points, points...)
-		for _, f := range found.systems {
-			failed = append(failed, f.failed)
-		}
-		if err := found.print(c.Out, points); err != nil {
-			return nil, err
-		}
-		rows = append(rows, found.beforeRows()...)
 	}
 	bar.Done()
 	if c.FailSlower {
@@ -83,7 +84,7 @@ func (s *stage) open(ctx context.Context) (err error) {
 	if s.temporary, err = scratch.Temporary("sluice-compare-"); err != nil {
 		return err
 	}
-	for _, k := range s.Config.kinds() {
+	for _, k := range s.Config.kinds(twoQueues()) {
 		var err error
 		switch base := k.base(); {
 		case (base == "asavie" || base == "asavie-drained") && s.asavie == "":
@@ -110,10 +111,10 @@ func (s *stage) close() error {
 	return errors.Join(err, os.RemoveAll(s.temporary))
 }
 
-// compare is a run with one number of Services.
+// compare is a run with one number of Services, and packets from one place.
 func (s *stage) compare(ctx context.Context, bar *progress.Progress) (*comparison, error) {
-	found := &comparison{Config: s.Config, services: s.services}
-	for _, k := range s.Config.kinds() {
+	found := &comparison{Config: s.Config, Senders: s.Senders, services: s.services}
+	for _, k := range s.Config.kinds(s.Senders) {
 		found.systems = append(found.systems, &figures{kind: k})
 	}
 	for _, part := range s.parts() {
@@ -122,7 +123,8 @@ func (s *stage) compare(ctx context.Context, bar *progress.Progress) (*compariso
 		}
 		for round := range s.Repeat {
 			for _, f := range turn(found.systems, round) {
-				bar.Step(fmt.Sprintf("%d Services, %s, round %d: %s", s.services, part.name, round+1, f.kind.name))
+				bar.Step(fmt.Sprintf("%d Services, %v, %s, round %d: %s", s.services, s.Senders, part.name, round+1,
+					f.kind.name))
 				if f.failed != nil || found.unpaired(f) {
 					continue
 				}
@@ -161,15 +163,15 @@ func turn(systems []*figures, round int) []*figures {
 }
 
 // prepare starts the kube-proxies, while nothing is measured.
-func (s *stage) prepare(ctx context.Context, services int) error {
-	s.services = services
+func (s *stage) prepare(ctx context.Context, services int, from Senders) error {
+	s.services, s.Senders = services, from
 	if s.control == nil {
 		return nil
 	}
 	if err := s.control.hold(ctx, s.services); err != nil {
 		return err
 	}
-	for _, k := range s.Config.kinds() {
+	for _, k := range s.Config.kinds(from) {
 		if !k.cluster || s.kept[k.base()] != nil || s.broken[k.base()] != nil {
 			continue
 		}
@@ -231,36 +233,10 @@ func (c *Config) parts() []part {
 	return []part{first, second}
 }
 
-// stepsOfSystem is how often a system is measured with one number of Services.
-func (c *Config) stepsOfSystem() int { return c.Repeat * len(c.parts()) }
-
-// freeCPUs are those on which no packet arrives; all, if packets arrive on all.
-func (c *Config) freeCPUs() (cpus []int) {
-	for cpu := range runtime.NumCPU() {
-		if !slices.Contains(c.SenderCPUs, cpu) {
-			cpus = append(cpus, cpu)
-		}
+// steps is how often a system is measured.
+func (c *Config) steps() (n int) {
+	for _, from := range c.Rows {
+		n += len(c.Services) * len(c.kinds(from)) * c.Repeat * len(c.parts())
 	}
-	if cpus == nil {
-		return c.SenderCPUs
-	}
-	return cpus
+	return n
 }
-
-// fewCPUs are where forwarders have a worker each: no more than there are queues.
-func (c *Config) fewCPUs() []int {
-	free := c.freeCPUs()
-	return free[:min(len(free), c.Queues)]
-}
-
-// workerCPUs is where forwarders with a worker per queue have them.
-func (c *Config) workerCPUs() (cpus []int) {
-	free := c.freeCPUs()
-	for q := range c.Queues {
-		cpus = append(cpus, free[q%len(free)])
-	}
-	return cpus
-}
-
-// everyCPU is a mask for RPS.
-func everyCPU() uint64 { return 1<<min(63, runtime.NumCPU()) - 1 }

@@ -9,14 +9,12 @@ import (
 	"sluice.dev/sluice/bench/launch"
 )
 
-// sluice is the daemon with its defaults, and a worker on each of some CPUs.
+// sluice is the daemon: with its defaults, unless CPUs or options are given.
 type sluice struct {
-	path  string
-	files map[string][]byte // manifests
-	cpus  []int             // of the workers; nil is the daemon's own choice
-	// options are more of the configuration; empty in every measurement that is
-	// compared with a target.
-	options string
+	path    string
+	files   map[string][]byte // manifests
+	cpus    []int             // of the workers; nil is the daemon's own choice
+	options string            // more of the configuration
 	gate    *launch.Gateway
 }
 

@@ -21,6 +21,7 @@ type subject struct {
 // comes, so they cost nothing. All others are made for a measurement and taken down after it.
 type stage struct {
 	*Config
+	Senders                             // of this run
 	services  int                       // of this run
 	temporary string                    // directory
 	asavie    string                    // program
@@ -39,12 +40,18 @@ func newStage(c *Config) *stage {
 // newSystem makes the system of a kind, not started.
 func (s *stage) newSystem(k *kind) (system, error) {
 	switch k.base() {
-	case "sluice":
-		return s.newSluice(s.Sluice, s.services)
+	case ours:
+		return s.newSluice(sluice{path: s.Sluice}, s.services)
 	case "sluice-one":
-		return s.newSluice(s.Sluice, 1)
+		return s.newSluice(sluice{path: s.Sluice}, 1)
+	case placed:
+		return s.newSluice(sluice{path: s.Sluice, cpus: s.fewCPUs()}, s.services)
+	case withOptions:
+		return s.newSluice(sluice{path: s.Sluice, options: s.Options}, s.services)
 	case paired.Before:
-		return s.newSluice(s.before.Path, s.services)
+		return s.newSluice(sluice{path: s.before.Path}, s.services)
+	case "xdp-nat":
+		return &xdpNAT{services: natServices(s.services), flows: s.Flows}, nil
 	case "l2fwd":
 		return &program{path: s.Bench, args: []string{"l2fwd", "--i-own-this-network"}, queues: s.Queues,
 			cpus: s.fewCPUs()}, nil
@@ -64,7 +71,8 @@ func (s *stage) newSystem(k *kind) (system, error) {
 	return nil, fmt.Errorf("system %s has no implementation", k.name)
 }
 
-func (s *stage) newSluice(path string, services int) (system, error) {
+// newSluice gives a daemon its manifests.
+func (s *stage) newSluice(x sluice, services int) (system, error) {
 	if s.files[services] == nil {
 		files, err := manifests(services)
 		if err != nil {
@@ -72,7 +80,8 @@ func (s *stage) newSluice(path string, services int) (system, error) {
 		}
 		s.files[services] = files
 	}
-	return &sluice{path: path, files: s.files[services], cpus: s.fewCPUs(), options: s.Options}, nil
+	x.files = s.files[services]
+	return &x, nil
 }
 
 // with has a subject measured: it forwards while use runs.
@@ -99,8 +108,8 @@ func (s *stage) with(ctx context.Context, k kind, use func(context.Context, *sub
 		}
 		defer func() { err = errors.Join(err, p.freeze(true)) }()
 	}
-	if k.rps {
-		if err := steerPackets(here.place.gateway, frontDev, s.Queues, everyCPU()); err != nil {
+	if mask, _ := s.mask(k.rps); mask != 0 {
+		if err := steerPackets(here.place.gateway, frontDev, s.Queues, mask); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, steerPackets(here.place.gateway, frontDev, s.Queues, 0)) }()

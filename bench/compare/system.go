@@ -31,33 +31,72 @@ type kind struct {
 	cluster    bool // needs kube-proxy and a control plane
 	// optional systems are measured when they are named.
 	optional bool
-	rps      bool // received packets are spread over all CPUs (receive packet steering)
+	rps      rps
 	services bool // has as many Services as the Config says; else one
 	what     string
 }
 
-var kinds = []kind{
-	{name: "sluice", translates: true, services: true,
+// rps is on which CPUs a system in the kernel handles what it receives (receive packet steering,
+// Documentation/networking/scaling.rst).
+type rps uint8
+
+const (
+	noRPS   rps = iota // where packets arrive
+	rpsAll             // all CPUs
+	rpsFree            // those on which no packet arrives
+)
+
+// suffix is how names of systems end, and says how packets are steered to them.
+func (r rps) suffix() string { return [...]string{"", "-rps", "-rps-free"}[r] }
+
+// what is said of a system that is another one but for how packets are steered.
+func (r rps) what() string {
+	return [...]string{"", "the same, RPS over all CPUs", "the same, RPS over the CPUs where no packet arrives"}[r]
+}
+
+// steered are a system in the kernel and its twins with RPS, which are optional if nothing is
+// compared with it.
+func steered(k kind) (list []kind) {
+	name := k.name
+	for r := noRPS; r <= rpsFree; r++ {
+		if k.rps, k.name = r, name+r.suffix(); r != noRPS {
+			k.what, k.optional = r.what(), !k.peer
+		}
+		list = append(list, k)
+	}
+	return list
+}
+
+var kinds = slices.Concat([]kind{
+	{name: ours, translates: true, services: true,
 		what: "the daemon with its defaults, as many Services as kube-proxy"},
 	{name: "sluice-one", translates: true, what: "the same, with one Service"},
+	{name: placed, translates: true, services: true,
+		what: "as sluice, and by hand a worker on each CPU where no packet arrives"},
+	{name: withOptions, translates: true, services: true, optional: true,
+		what: "as sluice, and what --sluice-options says"},
 	{name: paired.Before, translates: true, services: true, optional: true,
 		what: "an older build of the daemon (--before), otherwise as sluice"},
-	{name: "l2fwd", what: "our rings, MAC addresses rewritten, nothing else"},
+	{name: "l2fwd", what: "our rings, MAC addresses rewritten, nothing else; workers as sluice-placed"},
 	{name: "asavie", what: "l2fwd over asavie/xdp v0.3.3 as it is"},
 	{name: "asavie-drained", optional: true, what: "the same, its transmit ring drained by the caller"},
-	{name: "kernel", what: "ip_forward, no netfilter rules"},
-	{name: "kernel-rps", optional: true, rps: true, what: "the same, RPS over all CPUs"},
-	{name: "nftables", translates: true, peer: true, what: "DNAT and masquerade, two rules"},
-	{name: "nftables-rps", translates: true, peer: true, rps: true, what: "the same, RPS over all CPUs"},
-	{name: "kube-proxy-nftables", translates: true, peer: true, cluster: true, services: true,
-		what: "kube-proxy as installed"},
-	{name: "kube-proxy-nftables-rps", translates: true, peer: true, cluster: true, services: true, rps: true,
-		what: "the same, RPS over all CPUs"},
-	{name: "kube-proxy-iptables", translates: true, peer: true, cluster: true, services: true,
-		what: "kube-proxy as installed"},
-	{name: "kube-proxy-iptables-rps", translates: true, peer: true, cluster: true, services: true, rps: true,
-		what: "the same, RPS over all CPUs"},
-}
+	{name: "xdp-nat", translates: true, peer: true, services: true,
+		what: "NAT in the kernel by an XDP program, as Cilium's acceleration does it (bench/xdpnat)"},
+},
+	steered(kind{name: "kernel", what: "ip_forward, no netfilter rules"}),
+	steered(kind{name: "nftables", translates: true, peer: true, what: "DNAT and masquerade, two rules"}),
+	steered(kind{name: "kube-proxy-nftables", translates: true, peer: true, cluster: true, services: true,
+		what: "kube-proxy as installed"}),
+	steered(kind{name: "kube-proxy-iptables", translates: true, peer: true, cluster: true, services: true,
+		what: "kube-proxy as installed"}),
+)
+
+// Systems that ratios are of, and the one that has what Config.Options says.
+const (
+	ours        = "sluice"
+	placed      = "sluice-placed"
+	withOptions = "sluice-options"
+)
 
 // Systems are the names of what can be measured, in the order of tables.
 func Systems() (names []string) {
@@ -95,4 +134,4 @@ func kindOf(name string) (kind, error) {
 }
 
 // base is the system without the way packets are steered to it.
-func (k *kind) base() string { return strings.TrimSuffix(k.name, "-rps") }
+func (k *kind) base() string { return strings.TrimSuffix(k.name, k.rps.suffix()) }

@@ -196,7 +196,7 @@ func (n *NAT) fill(services []Service) error {
 		}
 	}
 	if _, err := n.objects.Maglev.BatchUpdate(slots, chosen, nil); err != nil {
-		return fmt.Errorf("Maglev tables: %w", err)
+		return fmt.Errorf("tables of Maglev hashing: %w", err)
 	}
 	if _, err := n.objects.Backends.BatchUpdate(places, backends, nil); err != nil {
 		return fmt.Errorf("backends: %w", err)

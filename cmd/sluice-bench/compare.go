@@ -9,20 +9,23 @@ import (
 
 func compareCommand() *cobra.Command {
 	c := compare.Defaults()
-	var at []string
+	var at, senders []string
+	own := compare.Senders{CPUs: []int{0}, Queues: 2}
 	command := &cobra.Command{
 		Use:   "compare",
-		Short: "Measure Sluice beside l2fwd, the kernel, nftables and kube-proxy",
+		Short: "Measure Sluice beside l2fwd, the kernel, nftables, XDP NAT and kube-proxy",
 		Long: "compare builds a client, a gateway and a server, and in turn has each system forward the same UDP " +
 			"packets:\n\n" +
 			compare.Describe() +
-			"\nIt prints rates, processor time per packet and latency, and Sluice's ratios to the others.\n" +
+			"\nIt prints rates, processor time per packet and latency, and Sluice's ratios to the others: to the\n" +
+			"best of the ways in which packets are steered to a system in the kernel, which is named.\n" +
 			"It needs Linux 6.12, root, nft; for kube-proxy iptables too, and the control plane that the first run\n" +
 			"builds (make cluster-binaries); for asavie/xdp, Go and this tree. --quick needs less, and a minute.\n\n" +
 			"With --before an older sluice is measured beside this one, in the same rounds, side by side: of each " +
 			"figure\n" +
 			"the ratio now/before, a 95 % interval of its median, and whether it is unchanged within 3 %.",
 		Example: "  sluice-bench compare --quick\n" +
+			"  sluice-bench compare --senders every-cpu --systems sluice,xdp-nat,nftables,nftables-rps\n" +
 			"  sluice-bench compare --before ../older/bin/sluice --rates",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -33,10 +36,17 @@ func compareCommand() *cobra.Command {
 				}
 				c.At = append(c.At, r)
 			}
+			var err error
+			if c.Rows, err = compare.ParseSenders(senders); err != nil {
+				return err
+			}
+			if cmd.Flags().Changed("queues") || cmd.Flags().Changed("sender-cpus") {
+				c.Rows = []compare.Senders{own}
+			}
 			if c.Before != "" && !cmd.Flags().Changed("repeat") {
 				c.Repeat = compare.BeforeRepeat
 			}
-			_, err := compare.Run(cmd.Context(), c)
+			_, err = compare.Run(cmd.Context(), c)
 			return err
 		},
 	}
@@ -44,14 +54,18 @@ func compareCommand() *cobra.Command {
 	f.StringVar(&c.Sluice, "sluice", besideMe("sluice"), "the sluice binary")
 	f.StringVar(&c.Bench, "l2fwd", besideMe("sluice-bench"), "the sluice-bench binary, which is l2fwd")
 	f.StringSliceVar(&c.Systems, "systems", c.Systems,
-		"systems to measure, of the list above (default all but asavie-drained, kernel-rps and sluice-before)")
+		"systems to measure, of the list above (default all but those of options and older builds, asavie-drained "+
+			"and\nthe kernel's forwarding with RPS)")
 	f.IntSliceVar(&c.Services, "services", c.Services,
 		"Services of Sluice and kube-proxy; several numbers: a comparison for each")
 	f.IntVar(&c.Flows, "flows", c.Flows, "UDP flows")
 	f.IntVar(&c.Frame, "frame", c.Frame, "bytes of a frame, with its check sequence")
-	f.IntVar(&c.Queues, "queues", c.Queues, "queues of every interface")
-	f.IntSliceVar(&c.SenderCPUs, "sender-cpus", c.SenderCPUs,
-		"CPUs of the generator's threads, one thread per queue, in turn; packets arrive there")
+	f.StringSliceVar(&senders, "senders", nil,
+		"where packets come from, a comparison for each: one-queue and two-queues of CPU 0, every-cpu with a queue\n"+
+			"each (default all three; two-queues with --quick, --at and --before)")
+	f.IntVar(&own.Queues, "queues", own.Queues, "instead of --senders: queues of every interface")
+	f.IntSliceVar(&own.CPUs, "sender-cpus", own.CPUs,
+		"instead of --senders: CPUs of the generator's threads, one thread per queue, in turn; packets arrive there")
 	f.IntVar(&c.Repeat, "repeat", c.Repeat, "rounds, each of all systems")
 	f.DurationVar(&c.Duration, "duration", c.Duration, "of each measurement")
 	f.DurationVar(&c.Trial, "trial", c.Trial, "of each step of the search for the no-drop rate")
@@ -65,7 +79,7 @@ func compareCommand() *cobra.Command {
 		"send the packets of this time at once, 64 at most: the longer, the fewer wake-ups of the generator "+
 			"(default 50us)")
 	f.StringVar(&c.Options, "sluice-options", "",
-		"more of Sluice's configuration, as YAML: 'sockets: {coalesce: 100us}'")
+		"more of Sluice's configuration, as YAML, for a system sluice-options: 'sockets: {coalesce: 100us}'")
 	f.BoolVar(&c.Trials, "trials", c.Trials,
 		"print each trial of the search for the no-drop rate, with where packets were lost")
 	f.StringVar(&c.Before, "before", "",

@@ -1,0 +1,127 @@
+package compare
+
+import (
+	"strconv"
+
+	"sluice.dev/sluice/bench/results"
+)
+
+// target is a ratio of a system to another one, or to the best of its twins, and the bound on it.
+type target struct {
+	own, against string
+	of           string // what the ratio is of
+	metric       func(*figures) []float64
+	bound        float64 // 0: shown, and not held
+	better       string
+}
+
+// targetServices is how many Services kube-proxy has where Sluice's rate is held to its.
+const targetServices = 5000
+
+func rateOf(f *figures) []float64    { return f.rate }
+func cpuOf(f *figures) []float64     { return f.cpu }
+func cpuSameOf(f *figures) []float64 { return f.cpuSame }
+
+const (
+	ofRate    = "ratio of rates"
+	ofCPU     = "ratio of cpu_per_packet at each one's highest rate"
+	ofCPUSame = "ratio of cpu_per_packet, all at one rate"
+)
+
+// targets are what the project holds itself to, with these senders and flows.
+func (c *comparison) targets() []target {
+	nftables, xdpNAT := 1.2, 0.0
+	if len(c.quiet()) == 0 {
+		nftables = 1.15 // the kernel has all CPUs without being told
+	}
+	switch {
+	case c.Flows <= 1000:
+		xdpNAT = 0.9
+	case c.Flows >= 1_000_000:
+		xdpNAT = 1 // its map misses the caches, one packet after another
+	}
+	list := []target{
+		{ours, placed, ofRate, rateOf, 0.95, "higher"},
+		{ours, "l2fwd", ofRate, rateOf, 0.95, "higher"},
+		{placed, "l2fwd", ofRate, rateOf, 0.95, "higher"},
+		{ours, "xdp-nat", ofRate, rateOf, xdpNAT, "higher"},
+		{ours, "nftables", ofRate, rateOf, nftables, "higher"},
+		{ours, "kube-proxy-nftables", ofRate, rateOf, 1.5, "higher"},
+		{ours, "kube-proxy-iptables", ofRate, rateOf, 0, "higher"},
+	}
+	for _, k := range kinds {
+		if !k.peer || k.rps != noRPS {
+			continue
+		}
+		bound := 1.0
+		if k.name == "xdp-nat" {
+			bound = 0 // nothing is cheaper than not to leave the kernel
+		}
+		list = append(list, target{ours, k.name, ofCPU, cpuOf, bound, "lower"},
+			target{ours, k.name, ofCPUSame, cpuSameOf, 0, "lower"})
+	}
+	return list
+}
+
+// ratioPoints are Sluice against the best of each of the others.
+func (c *comparison) ratioPoints() (list []results.Point) {
+	for _, t := range c.targets() {
+		experiment := "throughput"
+		if t.better == "lower" {
+			experiment = "cpu"
+		}
+		p, other, ok := c.ratioPoint(experiment, &t)
+		if !ok {
+			continue
+		}
+		if t.bound > 0 {
+			p.Target = &t.bound
+		}
+		if other.kind.cluster && t.better == "higher" && c.services != targetServices {
+			p.Target = nil // shown, and not held: with few Services kube-proxy has few rules
+		}
+		list = append(list, p)
+	}
+	return append(list, c.atRatioPoints()...)
+}
+
+// ratioPoint is a system's figure by that of the best of another's twins, in the same rounds.
+func (c *comparison) ratioPoint(experiment string, t *target) (p results.Point, other *figures, ok bool) {
+	own := c.named(t.own)
+	if own == nil {
+		return p, nil, false
+	}
+	if other = c.best(t.against, t.metric, t.better); other == nil {
+		return p, nil, false
+	}
+	samples := ratios(t.metric(own), t.metric(other))
+	if len(samples) == 0 {
+		return p, nil, false
+	}
+	p = c.point(experiment, own, t.of, "ratio", t.better, samples)
+	p.Params["against"] = t.against
+	if kindHasTwins(t.against) {
+		p.Remark = c.chosen(other, t.metric)
+	}
+	return p, other, true
+}
+
+// atRatioPoints are ratios at each rate of Config.At.
+func (c *comparison) atRatioPoints() (list []results.Point) {
+	for _, rate := range c.At {
+		for _, base := range c.bases() {
+			if k, err := kindOf(base); err != nil || !k.peer {
+				continue
+			}
+			for _, m := range atMetrics(rate) {
+				p, _, ok := c.ratioPoint(m.experiment, &target{own: ours, against: base, of: "ratio of " + m.name,
+					metric: m.of, better: "lower"})
+				if ok {
+					p.Params["rate"] = strconv.FormatFloat(rate, 'f', -1, 64)
+					list = append(list, p)
+				}
+			}
+		}
+	}
+	return list
+}

@@ -1,0 +1,60 @@
+package compare
+
+import (
+	"context"
+	"net/netip"
+
+	"sluice.dev/sluice/bench/xdpnat"
+)
+
+// xdpNAT is NAT in the kernel by an XDP program. Packets are translated where they arrive: RPS is
+// about packets that have passed XDP.
+type xdpNAT struct {
+	services []xdpnat.Service
+	flows    int
+	nat      *xdpnat.NAT
+}
+
+func (x *xdpNAT) start(_ context.Context, p *place) error {
+	return p.gateway.Run(func() (err error) {
+		x.nat, err = xdpnat.Attach(xdpnat.Config{
+			Front:    xdpnat.Port{Interface: frontDev, NextHop: p.mac(p.client)},
+			Back:     xdpnat.Port{Interface: backDev, NextHop: p.mac(p.server)},
+			Services: x.services, SNAT: []netip.Addr{p.gatewayBack4()}, Flows: x.flows,
+		})
+		return err
+	})
+}
+
+func (x *xdpNAT) stop() error {
+	if x.nat == nil {
+		return nil
+	}
+	n := x.nat
+	x.nat = nil
+	return n.Close()
+}
+
+// counters: a flow that is made while the flows are established already was evicted.
+func (x *xdpNAT) counters(context.Context) (map[string]uint64, error) {
+	c, err := x.nat.Counters()
+	return map[string]uint64{
+		"xdp-nat flows made": c.Made, "xdp-nat no free port": c.NoPort, "xdp-nat no entry": c.Failed,
+	}, err
+}
+
+func (*xdpNAT) diagnosis() string { return "" }
+
+// natServices are the Services that all systems have.
+func natServices(services int) (list []xdpnat.Service) {
+	const udp = 17
+	for _, o := range objects(services) {
+		vip := netip.MustParseAddr(o.service.Status.LoadBalancer.Ingress[0].IP)
+		s := xdpnat.Service{Frontend: netip.AddrPortFrom(vip, servicePort), Protocol: udp}
+		for _, e := range o.slice.Endpoints {
+			s.Backends = append(s.Backends, netip.AddrPortFrom(netip.MustParseAddr(e.Addresses[0]), endpointPort))
+		}
+		list = append(list, s)
+	}
+	return list
+}
