@@ -124,8 +124,6 @@ func TestReadmeRatios(t *testing.T) {
 			"scenario": "steady", "to": "c-reference", "family": "ipv4", "flows": "1000000", "headers": "cold",
 			"packets": "both"}},
 		{"l2fwd", "compare", "ratio of rates", map[string]string{"against": "l2fwd"}},
-		{"kube-proxy", "compare", "ratio of rates", map[string]string{
-			"against": "kube-proxy-nftables-rps", "services": "5000"}},
 		{"the same with one Service", "pipeline", "ratio", map[string]string{
 			"scenario": "services", "to": "1", "flows": "1000000", "backends": ""}},
 	} {

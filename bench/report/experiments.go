@@ -19,6 +19,12 @@ type Experiment struct {
 	Minutes float64
 }
 
+// Peers in each way in which packets are steered to them: ratios are to the best.
+const (
+	nftables  = "nftables,nftables-rps,nftables-rps-free"
+	kubeProxy = "kube-proxy-nftables,kube-proxy-nftables-rps,kube-proxy-nftables-rps-free"
+)
+
 // Experiments is what the report is made of, in the order it is run and shown. The report
 // has a line for each that is missing.
 func Experiments() []Experiment {
@@ -36,33 +42,34 @@ func Experiments() []Experiment {
 				"rate",
 			Quick:   []string{"compare", "--quick"},
 			Full:    []string{"compare", "--rates"},
-			Minutes: 4,
+			Minutes: 20,
 		},
 		{
 			Name:  "latency",
 			About: "the rate without loss, latency at parts of it, and CPU per packet at one rate for all",
 			Full: []string{"compare", "--services", "1000", "--systems",
-				"sluice-one,l2fwd,kernel,nftables,nftables-rps", "--trial", "300ms", "--duration", "1s"},
-			Minutes: 8,
+				"sluice,sluice-placed,l2fwd,xdp-nat,kernel," + nftables, "--senders", "two-queues", "--trial", "300ms",
+				"--duration", "1s"},
+			Minutes: 12,
 		},
 		{
 			Name: "services", About: "the same rates against the number of Services",
-			Full: []string{"compare", "--rates", "--services", "1,100,1000,10000", "--systems",
-				"sluice,l2fwd,nftables-rps,kube-proxy-nftables,kube-proxy-nftables-rps," +
-					"kube-proxy-iptables,kube-proxy-iptables-rps"},
-			Minutes: 15,
+			Full: []string{"compare", "--rates", "--services", "1,100,1000,10000", "--senders", "two-queues",
+				"--systems", "sluice,sluice-placed,l2fwd,xdp-nat," + nftables + "," + kubeProxy +
+					",kube-proxy-iptables,kube-proxy-iptables-rps,kube-proxy-iptables-rps-free"},
+			Minutes: 25,
 		},
 		{
 			Name: "flows-10k", About: "the same rates with 10,000 flows and one Service",
 			Full: []string{"compare", "--rates", "--services", "1", "--flows", "10000", "--systems",
-				"sluice,l2fwd,nftables-rps,kube-proxy-nftables"},
-			Minutes: 4,
+				"sluice,sluice-placed,l2fwd,xdp-nat," + nftables + "," + kubeProxy},
+			Minutes: 12,
 		},
 		{
 			Name: "flows-100k", About: "the same rates with 100,000 flows and one Service",
 			Full: []string{"compare", "--rates", "--services", "1", "--flows", "100000", "--systems",
-				"sluice,l2fwd,nftables-rps,kube-proxy-nftables"},
-			Minutes: 4,
+				"sluice,sluice-placed,l2fwd,xdp-nat," + nftables + "," + kubeProxy},
+			Minutes: 12,
 		},
 		{
 			Name: "gaps", About: "how long a worker stands still because of the Go runtime",

@@ -64,7 +64,7 @@ func fixture() []*results.Run {
 		}
 	}
 	for i, h := range headlines {
-		p := results.Point{Experiment: h.Experiment, System: "sluice", Params: maps.Clone(h.Params), Metric: h.Metric,
+		p := results.Point{Experiment: h.Experiment, System: h.System, Params: maps.Clone(h.Params), Metric: h.Metric,
 			Unit:   "ratio",
 			Better: "lower", Samples: []float64{1 + float64(i)/8}, Target: ptr(1.25)}
 		delete(p.Params, "backends") // it must not have any
