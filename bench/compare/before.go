@@ -113,7 +113,7 @@ func (c *comparison) pairs() (list []bothBuilds) {
 	}
 	delays := func(param, value string, now, then map[string][]float64) {
 		for _, p := range centralPercentiles {
-			list = append(list, bothBuilds{"latency", "one-way, " + p, "lower", "%.1f us", 1, now[p], then[p], param,
+			list = append(list, bothBuilds{"latency", c.way() + ", " + p, "lower", "%.1f us", 1, now[p], then[p], param,
 				value, ""})
 		}
 	}

@@ -121,6 +121,24 @@ func TestSystemsForward(t *testing.T) {
 	}
 }
 
+// TestSystemsForwardBothWays: each packet is answered, and the answers reach the clients from the
+// VIP.
+func TestSystemsForwardBothWays(t *testing.T) {
+	for _, name := range []string{"sluice", "l2fwd", "xdp-nat", "nftables", "nftables-rps"} {
+		t.Run(name, func(t *testing.T) {
+			c := config(name)
+			c.BothWays = true
+			s := openStage(t, c)
+			err := s.with(t.Context(), mustKind(t, name), func(ctx context.Context, x *subject) error {
+				return s.answering(x, func() error { return forwards(ctx, s, x) })
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
 func forwards(ctx context.Context, s *stage, x *subject) (err error) {
 	lab, err := s.generator(ctx, x, stateless.Count)
 	if err != nil {
@@ -223,7 +241,17 @@ func TestRun(t *testing.T) {
 
 // TestRunAt: processor time and latency at the requested rates, and nothing else.
 func TestRunAt(t *testing.T) {
+	for _, both := range []bool{false, true} {
+		t.Run(fmt.Sprintf("both ways %v", both), func(t *testing.T) { runsAt(t, both) })
+	}
+}
+
+func runsAt(t *testing.T, both bool) {
 	c := config("sluice", "nftables")
+	way := "one-way"
+	if c.BothWays = both; both {
+		way = "round trip"
+	}
 	var out bytes.Buffer
 	c.At, c.Duration = []float64{20_000, 50_000}, time.Second // processor time is counted in ticks of 10 ms
 	c.Out, c.JSON = &out, filepath.Join(t.TempDir(), "run.json")
@@ -237,14 +265,14 @@ func TestRunAt(t *testing.T) {
 	found := map[string]int{}
 	for _, p := range run.Points {
 		found[p.System+" "+p.Metric+" at "+p.Params["rate"]] += len(p.Samples)
-		if p.Median() <= 0 || p.Target != nil {
-			t.Errorf("%s %s is %g, target %v", p.System, p.Metric, p.Median(), p.Target)
+		if p.Median() <= 0 || p.Target != nil || (p.Params["ways"] == "both") != both {
+			t.Errorf("%s %s is %g, target %v, %v", p.System, p.Metric, p.Median(), p.Target, p.Params)
 		}
 	}
 	want := map[string]int{}
 	for _, rate := range []string{"20000", "50000"} {
 		for _, metric := range []string{
-			"cpu_per_packet", "one-way, p50", "one-way, p99", "one-way, p99.9", "one-way, max",
+			"cpu_per_packet", way + ", p50", way + ", p99", way + ", p99.9", way + ", max",
 		} {
 			for _, system := range c.Systems {
 				want[system+" "+metric+" at "+rate] = 1

@@ -36,10 +36,13 @@ type Config struct {
 	// Together is for how long a generator's thread collects packets to send them at once, where
 	// there is a rate; stateless.Tx's default if 0.
 	Together time.Duration
-	// Options are more of Sluice's configuration, in YAML, which system sluice-options alone has.
+	// Options are more of Sluice's configuration, in YAML; system sluice-options alone has them.
 	Options string
-	Trials  bool   // say of each trial of the search what was lost, and where
-	JSON    string // file for a results.Run; none if empty
+	// BothWays has the server answer each packet: a rate is of answers that reach the client, each
+	// translated twice, and a latency that of the round trip.
+	BothWays bool
+	Trials   bool   // say of each trial of the search what was lost, and where
+	JSON     string // file for a results.Run; none if empty
 
 	// Before is the binary of an older daemon, or its directory: system sluice-before, measured
 	// beside sluice.

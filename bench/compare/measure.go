@@ -38,13 +38,22 @@ func (s *stage) generator(ctx context.Context, x *subject, method stateless.Meth
 			Port: stateless.Port{Interface: "eth0", Namespace: x.place.client}, Queues: min(s.Queues, s.Flows),
 			CPUs: s.CPUs, Together: s.Together, OwnNetwork: true,
 		},
-		Rx: stateless.Rx{Port: stateless.Port{Interface: "eth0", Namespace: x.place.server}, Method: method},
+		Rx: s.receiver(x, method),
 	})
 }
 
 // generating has use measure with a generator; every flow is established and checked
 // before.
 func (s *stage) generating(
+	ctx context.Context, x *subject, f *figures, method stateless.Method, use func(*stateless.Lab) error,
+) error {
+	if s.BothWays {
+		return s.answering(x, func() error { return s.generate(ctx, x, f, method, use) })
+	}
+	return s.generate(ctx, x, f, method, use)
+}
+
+func (s *stage) generate(
 	ctx context.Context, x *subject, f *figures, method stateless.Method, use func(*stateless.Lab) error,
 ) (err error) {
 	lab, err := s.generator(ctx, x, method)
@@ -89,7 +98,7 @@ func (s *stage) establish(ctx context.Context, x *subject, lab *stateless.Lab) (
 		return 0, errors.New("no sample of received packets")
 	}
 	for _, frame := range samples {
-		if err := checkFrame(frame, x); err != nil {
+		if err := s.checkFrame(frame, x); err != nil {
 			return 0, err
 		}
 	}
@@ -97,7 +106,7 @@ func (s *stage) establish(ctx context.Context, x *subject, lab *stateless.Lab) (
 }
 
 // checkFrame returns what is wrong with a frame at the receiver.
-func checkFrame(frame []byte, x *subject) error {
+func (s *stage) checkFrame(frame []byte, x *subject) error {
 	p := gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.NoCopy)
 	ip, isIP := p.Layer(layers.LayerTypeIPv4).(*layers.IPv4)
 	udp, isUDP := p.Layer(layers.LayerTypeUDP).(*layers.UDP)
@@ -107,6 +116,13 @@ func checkFrame(frame []byte, x *subject) error {
 	src, _ := netip.AddrFromSlice(ip.SrcIP)
 	dst, _ := netip.AddrFromSlice(ip.DstIP)
 	got := fmt.Sprintf("%s:%d to %s:%d", src, udp.SrcPort, dst, udp.DstPort)
+	if s.BothWays {
+		if src != serviceVIP || udp.SrcPort != servicePort || !clientNet.Contains(dst) {
+			return fmt.Errorf("an answer arrived from %s: want it from %s:%d to %s", got, serviceVIP, servicePort,
+				clientNet)
+		}
+		return nil
+	}
 	if !x.kind.translates {
 		if !clientNet.Contains(src) || dst != serviceVIP || udp.DstPort != servicePort {
 			return fmt.Errorf("a packet arrived from %s: want it as it was sent, from %s to %s:%d", got, clientNet,
@@ -236,9 +252,12 @@ func measureCost(ctx context.Context, s *stage, x *subject, c *comparison, f *fi
 // measureLatency sends at shares of the system's own no-drop rate.
 func measureLatency(ctx context.Context, s *stage, x *subject, _ *comparison, f *figures) error {
 	// Every packet's addresses, checksums and order are checked once; threads that do so would take
-	// the processor of a worker, and not that of a system inside of the generator's call.
-	if err := s.generating(ctx, x, f, stateless.Full, func(*stateless.Lab) error { return nil }); err != nil {
-		return err
+	// the processor of a worker, and not that of a system inside of the generator's call. Not where
+	// answers arrive: the client's queues have the generator's sockets.
+	if !s.BothWays {
+		if err := s.generating(ctx, x, f, stateless.Full, func(*stateless.Lab) error { return nil }); err != nil {
+			return err
+		}
 	}
 	return s.generating(ctx, x, f, stateless.Timed, func(lab *stateless.Lab) error {
 		most := median(f.noDrop)

@@ -164,7 +164,18 @@ func (c *comparison) params() map[string]string {
 		"services": strconv.Itoa(c.services), "flows": strconv.Itoa(c.Flows), "frame": strconv.Itoa(c.Frame),
 		"queues": strconv.Itoa(c.Queues), "sender_cpus": strings.Join(cpus, ","),
 	}
+	if c.BothWays {
+		params["ways"] = "both"
+	}
 	return params
+}
+
+// way is what a latency is of.
+func (c *Config) way() string {
+	if c.BothWays {
+		return "round trip"
+	}
+	return "one-way"
 }
 
 // latencyPoints are absolute, and what the system adds to the kernel's plain forwarding
@@ -174,7 +185,7 @@ func (c *comparison) latencyPoints(f *figures) (list []results.Point) {
 	for _, load := range slices.Sorted(maps.Keys(f.latency)) {
 		l := f.latency[load]
 		for _, p := range percentiles {
-			x := c.point("latency", f, "one-way, "+p.name, "us", "lower", l.percentiles[p.name])
+			x := c.point("latency", f, c.way()+", "+p.name, "us", "lower", l.percentiles[p.name])
 			x.Params["load"] = strconv.Itoa(load)
 			if p.name == "p50" {
 				x.Curve = l.all.Curve()

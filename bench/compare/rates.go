@@ -34,7 +34,7 @@ type atMetric struct {
 }
 
 // atMetrics are the figures at a rate.
-func atMetrics(rate float64) []atMetric {
+func (c *comparison) atMetrics(rate float64) []atMetric {
 	list := []atMetric{{"cpu", "cpu_per_packet", "ns", func(f *figures) []float64 {
 		if a := f.at[rate]; a != nil {
 			return a.cpu
@@ -42,7 +42,7 @@ func atMetrics(rate float64) []atMetric {
 		return nil
 	}}}
 	for _, p := range percentiles {
-		list = append(list, atMetric{"latency", "one-way, " + p.name, "us", func(f *figures) []float64 {
+		list = append(list, atMetric{"latency", c.way() + ", " + p.name, "us", func(f *figures) []float64 {
 			if a := f.at[rate]; a != nil {
 				return a.percentiles[p.name]
 			}
@@ -60,7 +60,7 @@ func (c *comparison) printAt(w io.Writer) {
 	}
 	fmt.Fprint(w, "sent\tarrived\t\n")
 	for _, rate := range c.At {
-		cpu := atMetrics(rate)[0].of
+		cpu := c.atMetrics(rate)[0].of
 		nftables := c.best("nftables", cpu, "lower")
 		for _, f := range c.systems {
 			a := f.at[rate]
@@ -83,7 +83,7 @@ func (c *comparison) printAt(w io.Writer) {
 // atPoints are the figures of Config.At.
 func (c *comparison) atPoints(f *figures) (list []results.Point) {
 	for _, rate := range slices.Sorted(maps.Keys(f.at)) {
-		for _, m := range atMetrics(rate) {
+		for _, m := range c.atMetrics(rate) {
 			p := c.point(m.experiment, f, m.name, m.unit, "lower", m.of(f))
 			p.Params["rate"] = strconv.FormatFloat(rate, 'f', -1, 64)
 			list = append(list, p)

@@ -14,8 +14,8 @@ import (
 // print writes the tables of a comparison.
 func (c *comparison) print(out io.Writer, points []results.Point) error {
 	fmt.Fprintf(out,
-		"\n%d Services, %d UDP flows, %d byte frames, %v; medians of %d rounds\n\n",
-		c.services, c.Flows, c.Frame, c.Senders, c.Repeat)
+		"\n%d Services, %d UDP flows, %s, %d byte frames, %v; medians of %d rounds\n\n",
+		c.services, c.Flows, c.way(), c.Frame, c.Senders, c.Repeat)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	if len(c.At) > 0 {
 		c.printAt(w)
@@ -68,8 +68,8 @@ func (c *comparison) printRates(w io.Writer) {
 }
 
 func (c *comparison) printLatency(w io.Writer) {
-	fmt.Fprint(w,
-		"one-way latency, us\tload\tp50\tp99\tp99.9\tmax\tp50 added to kernel's\tbest p50 of nftables\tsent\t"+
+	fmt.Fprint(w, c.way(),
+		" latency, us\tload\tp50\tp99\tp99.9\tmax\tp50 added to kernel's\tbest p50 of nftables\tsent\t"+
 			"arrived\t\n")
 	for _, f := range c.systems {
 		for _, load := range loads {
@@ -167,12 +167,13 @@ func (c *comparison) printFailures(out io.Writer) error {
 
 func (f *figures) percent(n uint64) float64 { return 100 * float64(n) / float64(f.sent) }
 
-// places divides what was lost: before the system (its interface's queue was full, or
-// the socket's rings behind it), behind it (the receiver's queue was full), and the
-// rest, which it received and did not send. A veth counts a packet that finds its peer's queue
-// full at both ends.
+// places divides what was lost: before the system (its interface's queue was full, or the
+// socket's rings behind it), behind it (the receiver's queue was full, or one on the way of
+// answers), and the rest, which it received and did not send. A veth counts a packet that finds
+// its peer's queue full at both ends.
 func (f *figures) places() (before, in, behind uint64) {
-	before, behind = f.lost[frontDev+" rx_dropped"], f.lost[backDev+" tx_dropped"]
+	before = f.lost[frontDev+" rx_dropped"]
+	behind = f.lost[backDev+" tx_dropped"] + f.lost[backDev+" rx_dropped"] + f.lost[frontDev+" tx_dropped"]
 	lost := f.sent - min(f.sent, f.received)
 	return before, lost - min(lost, before+behind), behind
 }

@@ -109,15 +109,25 @@ func (s *stage) with(ctx context.Context, k kind, use func(context.Context, *sub
 		defer func() { err = errors.Join(err, p.freeze(true)) }()
 	}
 	if mask, _ := s.mask(k.rps); mask != 0 {
-		if err := steerPackets(here.place.gateway, frontDev, s.Queues, mask); err != nil {
-			return err
+		for _, dev := range s.receiving() {
+			if err := steerPackets(here.place.gateway, dev, s.Queues, mask); err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, steerPackets(here.place.gateway, dev, s.Queues, 0)) }()
 		}
-		defer func() { err = errors.Join(err, steerPackets(here.place.gateway, frontDev, s.Queues, 0)) }()
 	}
 	if err := use(ctx, here); err != nil {
 		return explained(err, here.system)
 	}
 	return nil
+}
+
+// receiving are the gateway's interfaces that packets arrive at.
+func (s *stage) receiving() []string {
+	if s.BothWays {
+		return []string{frontDev, backDev}
+	}
+	return []string{frontDev}
 }
 
 // build makes a place and starts a system in it.

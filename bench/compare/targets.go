@@ -113,7 +113,7 @@ func (c *comparison) atRatioPoints() (list []results.Point) {
 			if k, err := kindOf(base); err != nil || !k.peer {
 				continue
 			}
-			for _, m := range atMetrics(rate) {
+			for _, m := range c.atMetrics(rate) {
 				p, _, ok := c.ratioPoint(m.experiment, &target{own: ours, against: base, of: "ratio of " + m.name,
 					metric: m.of, better: "lower"})
 				if ok {

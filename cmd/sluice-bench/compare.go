@@ -72,6 +72,8 @@ func compareCommand() *cobra.Command {
 	f.Float64Var(&c.LossBound, "loss", c.LossBound, "share that the no-drop rate may lose")
 	f.BoolVar(&c.Quick, "quick", c.Quick,
 		"a check in a minute: no kube-proxy unless named, no no-drop rate, no latency")
+	f.BoolVar(&c.BothWays, "both-ways", false,
+		"the server answers each packet: rates are of answers that reach the client, latencies of round trips")
 	f.BoolVar(&c.Rates, "rates", c.Rates, "the highest rates and nothing else")
 	f.StringSliceVar(&at, "at", nil,
 		"instead of all else, processor time and latency at these rates, packets per second: 50k,150k")
