@@ -139,8 +139,37 @@ func TestSystemsForwardBothWays(t *testing.T) {
 	}
 }
 
+// TestManyFlows: more flows than defaults have room for arrive one way, and from other addresses
+// than the gateway's own.
+func TestManyFlows(t *testing.T) {
+	const flows = fewFlows + 20_000
+	for _, name := range []string{"sluice", "xdp-nat", "nftables"} {
+		t.Run(name, func(t *testing.T) {
+			c := config(name)
+			c.Flows = flows
+			s := openStage(t, c)
+			f := &figures{}
+			err := s.with(t.Context(), mustKind(t, name), func(ctx context.Context, x *subject) error {
+				return s.generating(ctx, x, f, stateless.Count, func(lab *stateless.Lab) error {
+					lost, err := readLosses(ctx, x.place, x.system)
+					if n := lost["xdp-nat flows made"]; name == "xdp-nat" && n != flows {
+						t.Errorf("%d flows made, want %d: some were evicted", n, flows)
+					}
+					return err
+				})
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f.flows[0] != flows {
+				t.Errorf("%d of %d flows arrive", f.flows[0], flows)
+			}
+		})
+	}
+}
+
 func forwards(ctx context.Context, s *stage, x *subject) (err error) {
-	lab, err := s.generator(ctx, x, stateless.Count)
+	lab, err := s.generator(ctx, x, stateless.Count, firstPort, s.Flows)
 	if err != nil {
 		return err
 	}
@@ -172,7 +201,7 @@ func joined(a, b error) error {
 // pass for translated, and the other way round.
 func TestCheckFrameRefuses(t *testing.T) {
 	for _, test := range []struct{ runs, judgedAs, want string }{
-		{"kernel", "nftables", "want it from 10.72.0.1 to port 8080"},
+		{"kernel", "nftables", "want it from [10.72.0.1] to port 8080"},
 		{"nftables", "kernel", "want it as it was sent"},
 	} {
 		t.Run(test.runs, func(t *testing.T) {
@@ -301,6 +330,7 @@ func TestConfigRefuses(t *testing.T) {
 		"loss":        func(c *Config) { c.LossBound = 1 },
 		"rounds":      func(c *Config) { c.Repeat = 0 },
 		"CPU":         func(c *Config) { c.Rows = []Senders{{[]int{4096}, 1}} },
+		"many flows":  func(c *Config) { c.Systems, c.Flows = []string{"kube-proxy-nftables"}, fewFlows+1 },
 		"options":     func(c *Config) { c.Systems = []string{withOptions} },
 		"no rate":     func(c *Config) { c.At = []float64{50_000, 0} },
 		"rate, twice": func(c *Config) { c.At = []float64{50_000, 10_000, 50_000} },

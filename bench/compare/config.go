@@ -62,10 +62,6 @@ func Defaults() Config {
 	}
 }
 
-// maxFlows is what all systems can have at once: Sluice takes an eighth of its flow table
-// for flows that nobody has answered, and nobody answers here.
-const maxFlows = 100_000
-
 // quicken makes a sanity check of it. What was requested by name stays.
 func (c *Config) quicken() {
 	if len(c.Systems) == 0 {
@@ -90,7 +86,7 @@ func (c *Config) check() error {
 		c.quicken()
 	}
 	if len(c.Systems) == 0 {
-		c.Systems = defaultSystems(true)
+		c.Systems = defaultSystems(!c.many())
 	}
 	if err := c.checkOptions(); err != nil {
 		return err
@@ -124,8 +120,6 @@ func (c *Config) check() error {
 	switch {
 	case c.Together < 0:
 		return fmt.Errorf("packets of %s sent at once: it is a time ahead", c.Together)
-	case c.Flows < 1 || c.Flows > maxFlows:
-		return fmt.Errorf("%d flows: 1 to %d are possible", c.Flows, maxFlows)
 	case c.Frame < 64 || c.Frame > 1518:
 		return fmt.Errorf("frames of %d bytes: 64 to 1518 are possible", c.Frame)
 	case c.Repeat < 1 || c.Duration < 100*time.Millisecond || c.Trial < 50*time.Millisecond:
@@ -137,7 +131,7 @@ func (c *Config) check() error {
 		return errors.New("network namespaces, XDP and AF_XDP need root")
 	}
 	return errors.Join(c.program(&c.Sluice, ours, "sluice-one", placed, withOptions), c.program(&c.Bench, "l2fwd"),
-		conntrackRoom(c.Flows))
+		c.checkMany())
 }
 
 // checkOptions adds the system that has options to those that have none.

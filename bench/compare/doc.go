@@ -86,6 +86,15 @@
 // A comparison is made for each of Config.Rows: packets from one CPU by one queue, from one CPU by
 // two queues, and from each CPU by a queue.
 //
+// # Both ways, and many flows
+//
+// With Config.BothWays the server's interface answers each packet (XDP_TX), and what is counted are
+// answers that reach the client. Above 100,000 flows defaults have no room, so every system is made
+// large enough, and nothing else is changed (many.go): 16 SNAT addresses, Sluice's flow table, XDP
+// NAT's map, nf_conntrack_max and nf_conntrack_buckets, which the machine's owner sets. Flows are
+// established in parts of 100,000, answered each, before anything is measured, also one way.
+// kube-proxy masquerades with one address and is left out.
+//
 // # Read before quoting a ratio
 //
 // With senders on one of two CPUs, a system in the kernel without RPS has the one that the

@@ -50,6 +50,26 @@ func TestTargets(t *testing.T) {
 	}
 }
 
+// TestBounds: those that depend on senders and flows.
+func TestBounds(t *testing.T) {
+	every := StandardSenders()[2]
+	for _, test := range []struct {
+		flows           int
+		from            Senders
+		xdpNAT, against float64
+	}{
+		{1000, every, 0.9, 1.15}, {fewFlows, every, 0, 1.15}, {1_000_000, every, 1, 1.15}, {maxFlows, every, 1, 1.15},
+	} {
+		c := &comparison{Config: &Config{Flows: test.flows}, Senders: test.from}
+		for _, x := range c.targets() {
+			want := map[string]float64{"xdp-nat": test.xdpNAT, "nftables": test.against, placed: 0.95}[x.against]
+			if x.of == ofRate && want != 0 && x.bound != want {
+				t.Errorf("%d flows, %v: bound to %s is %g, want %g", test.flows, test.from, x.against, x.bound, want)
+			}
+		}
+	}
+}
+
 // TestBestOfTwins: a ratio is to the way of steering that is best in its own figure, whatever the
 // others are, and says which; one that failed is not chosen.
 func TestBestOfTwins(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"os"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -28,15 +27,18 @@ func (kernel) counters(context.Context) (map[string]uint64, error) { return nil,
 func (kernel) diagnosis() string                                   { return "" }
 
 // nftables is the least that does what Sluice does: two rules.
-type nftables struct{ kernel }
+type nftables struct {
+	kernel
+	from []netip.Addr // the sources of translated packets; the interface's own address if nil
+}
 
-func (nftables) start(ctx context.Context, p *place) error {
+func (n nftables) start(ctx context.Context, p *place) error {
 	if err := p.gateway.Forward(true); err != nil {
 		return err
 	}
 	return p.gateway.Run(func() error {
 		c := exec.CommandContext(ctx, "nft", "-f", "-")
-		c.Stdin = strings.NewReader(twoRules())
+		c.Stdin = strings.NewReader(twoRules(n.from))
 		if out, err := c.CombinedOutput(); err != nil {
 			return fmt.Errorf("nft: %w (install the package nftables, or leave this system out with --systems)\n%s",
 				err, out)
@@ -46,7 +48,11 @@ func (nftables) start(ctx context.Context, p *place) error {
 }
 
 // twoRules choose an endpoint at random, as kube-proxy does.
-func twoRules() string {
+func twoRules(from []netip.Addr) string {
+	source := "masquerade"
+	if len(from) > 0 {
+		source = fmt.Sprintf("snat to %s-%s", from[0], from[len(from)-1])
+	}
 	var list []string
 	for i := range endpoints {
 		list = append(list, fmt.Sprintf("%d : %s", i, endpoint(i)))
@@ -58,10 +64,10 @@ func twoRules() string {
 	}
 	chain postrouting {
 		type nat hook postrouting priority srcnat
-		oifname %s masquerade
+		oifname %s %s
 	}
 }
-`, serviceVIP, servicePort, endpoints, strings.Join(list, ", "), endpointPort, backDev)
+`, serviceVIP, servicePort, endpoints, strings.Join(list, ", "), endpointPort, backDev, source)
 }
 
 // steerPackets has the kernel spread what a host's interface receives over the CPUs of
@@ -71,29 +77,6 @@ func steerPackets(h *topo.Host, dev string, queues int, mask uint64) error {
 		if err := h.SetDevice(dev, fmt.Sprintf("queues/rx-%d/rps_cpus", q), strconv.FormatUint(mask, 16)); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// conntrackRoom reports whether the machine's connection tracking takes so many flows. The
-// limit is the machine's, and can be set in its first namespace only.
-func conntrackRoom(flows int) error {
-	const file = "/proc/sys/net/netfilter/nf_conntrack_max"
-	text, err := os.ReadFile(file)
-	if os.IsNotExist(err) {
-		return nil // not loaded yet; loading makes room for as many as memory suggests
-	}
-	if err != nil {
-		return err
-	}
-	most, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil {
-		return fmt.Errorf("%s: %w", file, err)
-	}
-	// Entries of a place that was closed stay until the kernel's worker comes round.
-	if need := 2 * flows; most < need {
-		return fmt.Errorf("%d flows: nf_conntrack_max is %d: sysctl -w net.netfilter.nf_conntrack_max=%d", flows, most,
-			need)
 	}
 	return nil
 }

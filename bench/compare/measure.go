@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/google/gopacket"
@@ -23,19 +24,22 @@ const (
 	checkedPackets       = 1000      // at a time, at least
 )
 
-// generator opens the generator at a subject's place.
-func (s *stage) generator(ctx context.Context, x *subject, method stateless.Method) (*stateless.Lab, error) {
+// generator opens the generator at a subject's place, with flows whose source ports begin
+// somewhere.
+func (s *stage) generator(
+	ctx context.Context, x *subject, method stateless.Method, port uint16, flows int,
+) (*stateless.Lab, error) {
 	return stateless.Open(ctx, stateless.Config{
 		Traffic: stateless.Traffic{
 			Sources:          stateless.Addresses{First: clientNet.Addr().Next(), Count: clientAddresses},
 			Destinations:     stateless.Addresses{First: serviceVIP},
-			SourcePorts:      stateless.Ports{First: firstPort, Last: lastPort},
+			SourcePorts:      stateless.Ports{First: port, Last: lastPort},
 			DestinationPorts: stateless.Ports{First: servicePort},
-			Flows:            s.Flows, Sizes: []stateless.Size{{Bytes: s.Frame, Weight: 1}},
+			Flows:            flows, Sizes: []stateless.Size{{Bytes: s.Frame, Weight: 1}},
 			DestinationMAC: x.place.frontMAC(),
 		},
 		Tx: stateless.Tx{
-			Port: stateless.Port{Interface: "eth0", Namespace: x.place.client}, Queues: min(s.Queues, s.Flows),
+			Port: stateless.Port{Interface: "eth0", Namespace: x.place.client}, Queues: min(s.Queues, flows),
 			CPUs: s.CPUs, Together: s.Together, OwnNetwork: true,
 		},
 		Rx: s.receiver(x, method),
@@ -47,16 +51,25 @@ func (s *stage) generator(ctx context.Context, x *subject, method stateless.Meth
 func (s *stage) generating(
 	ctx context.Context, x *subject, f *figures, method stateless.Method, use func(*stateless.Lab) error,
 ) error {
-	if s.BothWays {
-		return s.answering(x, func() error { return s.generate(ctx, x, f, method, use) })
+	generate := func() error { return s.generate(ctx, x, f, method, use) }
+	open := func() error { return s.openMany(ctx, x) }
+	switch {
+	case s.BothWays && s.many():
+		return s.answering(x, func() error { return inTurn(open, generate) })
+	case s.BothWays:
+		return s.answering(x, generate)
+	case s.many():
+		if err := s.answering(x, open); err != nil {
+			return err
+		}
 	}
-	return s.generate(ctx, x, f, method, use)
+	return generate()
 }
 
 func (s *stage) generate(
 	ctx context.Context, x *subject, f *figures, method stateless.Method, use func(*stateless.Lab) error,
 ) (err error) {
-	lab, err := s.generator(ctx, x, method)
+	lab, err := s.generator(ctx, x, method, firstPort, s.Flows)
 	if err != nil {
 		return err
 	}
@@ -73,11 +86,13 @@ func (s *stage) generate(
 // few times, and returns how many did. What arrives must be as the system ought to send it.
 // Losses are no failure here: others on the machine may have the processor.
 func (s *stage) establish(ctx context.Context, x *subject, lab *stateless.Lab) (flows int, err error) {
-	packets := uint64(max(warmRounds*s.Flows, checkedPackets))
+	load := warmLoad(uint64(max(warmRounds*s.Flows, checkedPackets)), warmRate)
+	if s.many() {
+		load = warmLoad(uint64(s.Flows), manyRate)
+	}
 	var r *stateless.Result
 	for range warmTimes {
-		most := 10*time.Second + time.Duration(packets)*time.Second/warmRate
-		if r, err = lab.Trial(ctx, stateless.Load{Rate: warmRate, Packets: packets, Duration: most}); err != nil {
+		if r, err = lab.Trial(ctx, load); err != nil {
 			return 0, err
 		}
 		if v := r.Received.Violations; len(v) > 0 && x.kind.translates {
@@ -88,7 +103,8 @@ func (s *stage) establish(ctx context.Context, x *subject, lab *stateless.Lab) (
 		}
 	}
 	if flows == 0 {
-		return 0, fmt.Errorf("none of %d packets arrived at %d packets a second; %v", r.Sent.Packets, warmRate, r.Drops)
+		return 0, fmt.Errorf("none of %d packets arrived at %.0f packets a second; %v", r.Sent.Packets, load.Rate,
+			r.Drops)
 	}
 	samples, err := lab.Samples()
 	if err != nil {
@@ -103,6 +119,23 @@ func (s *stage) establish(ctx context.Context, x *subject, lab *stateless.Lab) (
 		}
 	}
 	return flows, nil
+}
+
+// warmLoad is a number of packets at a rate.
+func warmLoad(packets uint64, rate float64) stateless.Load {
+	const patience = 10 * time.Second
+	return stateless.Load{Rate: rate, Packets: packets,
+		Duration: patience + time.Duration(float64(packets)/rate*float64(time.Second))}
+}
+
+// inTurn calls functions until one fails.
+func inTurn(list ...func() error) error {
+	for _, f := range list {
+		if err := f(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // checkFrame returns what is wrong with a frame at the receiver.
@@ -130,8 +163,8 @@ func (s *stage) checkFrame(frame []byte, x *subject) error {
 		}
 		return nil
 	}
-	if want := x.place.gatewayBack4(); src != want || !isEndpoint(dst) || udp.DstPort != endpointPort {
-		return fmt.Errorf("a packet arrived from %s: want it from %s to port %d of an endpoint", got, want,
+	if want := s.sources(x.place); !slices.Contains(want, src) || !isEndpoint(dst) || udp.DstPort != endpointPort {
+		return fmt.Errorf("a packet arrived from %s: want it from %v to port %d of an endpoint", got, want,
 			endpointPort)
 	}
 	return nil
@@ -254,7 +287,7 @@ func measureLatency(ctx context.Context, s *stage, x *subject, _ *comparison, f 
 	// Every packet's addresses, checksums and order are checked once; threads that do so would take
 	// the processor of a worker, and not that of a system inside of the generator's call. Not where
 	// answers arrive: the client's queues have the generator's sockets.
-	if !s.BothWays {
+	if !s.BothWays && !s.many() {
 		if err := s.generating(ctx, x, f, stateless.Full, func(*stateless.Lab) error { return nil }); err != nil {
 			return err
 		}

@@ -15,13 +15,14 @@ type sluice struct {
 	files   map[string][]byte // manifests
 	cpus    []int             // of the workers; nil is the daemon's own choice
 	options string            // more of the configuration
+	room    string            // of the configuration, for many flows
 	gate    *launch.Gateway
 }
 
 func (s *sluice) start(ctx context.Context, p *place) (err error) {
-	var options string
+	options := s.room
 	if s.options != "" {
-		options = s.options + "\n"
+		options += s.options + "\n"
 	}
 	if s.cpus != nil {
 		list, err := json.Marshal(s.cpus)

@@ -51,7 +51,7 @@ func (s *stage) newSystem(k *kind) (system, error) {
 	case paired.Before:
 		return s.newSluice(sluice{path: s.before.Path}, s.services)
 	case "xdp-nat":
-		return &xdpNAT{services: natServices(s.services), flows: s.Flows}, nil
+		return &xdpNAT{services: natServices(s.services), flows: s.Flows, sources: s.sources}, nil
 	case "l2fwd":
 		return &program{path: s.Bench, args: []string{"l2fwd", "--i-own-this-network"}, queues: s.Queues,
 			cpus: s.fewCPUs()}, nil
@@ -62,7 +62,11 @@ func (s *stage) newSystem(k *kind) (system, error) {
 	case "kernel":
 		return kernel{}, nil
 	case "nftables":
-		return nftables{}, nil
+		n := nftables{}
+		if s.many() {
+			n.from = s.sources(nil)
+		}
+		return n, nil
 	case "kube-proxy-nftables":
 		return &kubeProxy{mode: "nftables", control: s.control}, nil
 	case "kube-proxy-iptables":
@@ -80,7 +84,7 @@ func (s *stage) newSluice(x sluice, services int) (system, error) {
 		}
 		s.files[services] = files
 	}
-	x.files = s.files[services]
+	x.files, x.room = s.files[services], s.room()
 	return &x, nil
 }
 

@@ -12,6 +12,7 @@ import (
 type xdpNAT struct {
 	services []xdpnat.Service
 	flows    int
+	sources  func(*place) []netip.Addr
 	nat      *xdpnat.NAT
 }
 
@@ -20,7 +21,7 @@ func (x *xdpNAT) start(_ context.Context, p *place) error {
 		x.nat, err = xdpnat.Attach(xdpnat.Config{
 			Front:    xdpnat.Port{Interface: frontDev, NextHop: p.mac(p.client)},
 			Back:     xdpnat.Port{Interface: backDev, NextHop: p.mac(p.server)},
-			Services: x.services, SNAT: []netip.Addr{p.gatewayBack4()}, Flows: x.flows,
+			Services: x.services, SNAT: x.sources(p), Flows: x.flows,
 		})
 		return err
 	})

@@ -72,6 +72,24 @@ func Experiments() []Experiment {
 			Minutes: 12,
 		},
 		{
+			Name: "flows-1m", About: "the same rates with 1,000,000 flows, beside NAT in the kernel by XDP",
+			Full: []string{"compare", "--rates", "--services", "1", "--flows", "1000000", "--systems",
+				"sluice,sluice-placed,l2fwd,xdp-nat"},
+			Minutes: 25,
+		},
+		{
+			Name: "flows-4m", About: "the same rates with 4,000,000 flows, beside NAT in the kernel by XDP",
+			Full: []string{"compare", "--rates", "--services", "1", "--flows", "4000000", "--repeat", "3", "--systems",
+				"sluice,sluice-placed,l2fwd,xdp-nat"},
+			Minutes: 60,
+		},
+		{
+			Name: "both-ways", About: "the same rates with each packet answered, one Service",
+			Full: []string{"compare", "--rates", "--services", "1", "--both-ways", "--systems",
+				"sluice,sluice-placed,l2fwd,xdp-nat," + nftables},
+			Minutes: 8,
+		},
+		{
 			Name: "gaps", About: "how long a worker stands still because of the Go runtime",
 			Full:    []string{"gaps"},
 			Minutes: 8,
