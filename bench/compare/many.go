@@ -104,8 +104,11 @@ func conntrackRoom(name string, need int) error {
 	return nil
 }
 
-// manyRate is that of packets that establish many flows.
+// manyRate is that of packets that establish many flows, at first: a rate at which packets are lost
+// is halved for the next try, down to that of few flows.
 const manyRate = 200_000
+
+func rateOfTry(n int) float64 { return max(manyRate/float64(int(1)<<n), warmRate) }
 
 // openMany establishes many flows, some at a time, so that each is answered, and the answer
 // followed by another packet, before a system has more than it takes of those that are not. The
@@ -132,8 +135,8 @@ func (s *stage) openSome(ctx context.Context, x *subject, port uint16, flows int
 		return err
 	}
 	defer func() { err = errors.Join(err, lab.Close()) }()
-	for range warmTimes {
-		r, err := lab.Trial(ctx, warmLoad(uint64(warmRounds*flows), manyRate))
+	for n := range warmTimes {
+		r, err := lab.Trial(ctx, warmLoad(uint64(warmRounds*flows), rateOfTry(n)))
 		if err != nil || r.Received.Flows == r.Sent.Flows {
 			return err
 		}

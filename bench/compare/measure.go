@@ -87,11 +87,11 @@ func (s *stage) generate(
 // Losses are no failure here: others on the machine may have the processor.
 func (s *stage) establish(ctx context.Context, x *subject, lab *stateless.Lab) (flows int, err error) {
 	load := warmLoad(uint64(max(warmRounds*s.Flows, checkedPackets)), warmRate)
-	if s.many() {
-		load = warmLoad(uint64(s.Flows), manyRate)
-	}
 	var r *stateless.Result
-	for range warmTimes {
+	for n := range warmTimes {
+		if s.many() {
+			load = warmLoad(uint64(s.Flows), rateOfTry(n))
+		}
 		if r, err = lab.Trial(ctx, load); err != nil {
 			return 0, err
 		}
