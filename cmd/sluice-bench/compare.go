@@ -81,7 +81,7 @@ func compareCommand() *cobra.Command {
 		"send the packets of this time at once, 64 at most: the longer, the fewer wake-ups of the generator "+
 			"(default 50us)")
 	f.StringVar(&c.Options, "sluice-options", "",
-		"more of Sluice's configuration, as YAML, for a system sluice-options: 'sockets: {coalesce: 100us}'")
+		"more of Sluice's configuration, as YAML, for a system sluice-options: 'waiting: shared'")
 	f.BoolVar(&c.Trials, "trials", c.Trials,
 		"print each trial of the search for the no-drop rate, with where packets were lost")
 	f.StringVar(&c.Before, "before", "",

@@ -71,8 +71,8 @@ func (s *scenario) remove(ctx context.Context) {
 	}))
 }
 
-// uninstall is `helm uninstall`: the gateway sees that its DaemonSet is gone, and leaves a clean node
-// in spite of drain.handOver.
+// uninstall is `helm uninstall`: the gateway sees that its DaemonSet is gone, and leaves a clean
+// node in spite of drain.handOver.
 func (s *scenario) uninstall(ctx context.Context) {
 	s.remove(ctx)
 	s.wantClean(ctx, "after the DaemonSet is gone")
