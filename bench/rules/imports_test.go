@@ -58,6 +58,8 @@ var rules = []rule{
 		"control/steer", "control/maglev"},
 		Why: "the table is a function of objects, configuration and drains; it must not see who reads them, " +
 			"publishes it or steers by it"},
+	{From: "control/pools", Never: []string{"fastpath", "control", "k8s.io/client-go", "golang.org/x/sys"},
+		Why: "which address a Service has follows from objects alone; it must not see who reads and writes them"},
 	{From: "control/loop", Never: []string{"control", "k8s.io/client-go", "github.com/cilium",
 		"github.com/vishvananda"}, But: []string{"control/objects", "control/tracker", "control/steer",
 		"control/compiler", "control/maglev"},

@@ -24,6 +24,11 @@ var laboratory = []string{
 	"gonum.org/v1/plot",                       // plots
 }
 
+// controllers are the modules that only sluice-controller needs.
+var controllers = []string{
+	"go4.org/netipx", // ranges of pools
+}
+
 // drawing lists parts of the paths of modules that draw or compute plots.
 var drawing = []string{"gonum.org/", "plot", "freetype", "/gg", "/gofpdf", "/fonts", "svg", "golang.org/x/image"}
 
@@ -31,6 +36,9 @@ var drawing = []string{"gonum.org/", "plot", "freetype", "/gg", "/gofpdf", "/fon
 func forbidden(module string) string {
 	if slices.Contains(laboratory, module) {
 		return "is the laboratory's"
+	}
+	if slices.Contains(controllers, module) {
+		return "is the controller's"
 	}
 	for _, part := range drawing {
 		if strings.Contains(module, part) {
@@ -66,7 +74,8 @@ func TestNoLaboratoryIsLinked(t *testing.T) {
 	// is named above.
 	for _, path := range required(t) {
 		if !linked[path] && forbidden(path) == "" {
-			t.Errorf("%s is required by go.mod and not linked into sluice: name it in laboratory", path)
+			t.Errorf("%s is required by go.mod and not linked into sluice: name it in laboratory or "+
+				"controllers", path)
 		}
 	}
 }

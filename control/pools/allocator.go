@@ -1,0 +1,406 @@
+package pools
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// claim is what one Service has.
+type claim struct {
+	key       string
+	uid       types.UID
+	pool      string // "" for one of Occupy
+	addresses []netip.Addr
+	ports     []Port
+	sharing   Sharing
+	// taken: the addresses are no allocation of ours, but nobody gets them: takenBy has them. The
+	// Service exceptKey may.
+	taken              bool
+	takenBy, exceptKey string
+}
+
+// Allocator has the pools and all claims on their addresses. The zero value has no pools, which is
+// something else than none: nothing is decided before SetPools.
+type Allocator struct {
+	ready  bool
+	pools  []*Pool // by name
+	claims map[string]*claim
+	at     map[netip.Addr][]*claim
+}
+
+// SetPools replaces the pools. Claims that no pool has any more, or whose pool is not for the
+// Service any more, are dropped when the Service is looked at (Adopt, Converge).
+func (a *Allocator) SetPools(pools []*Pool) {
+	a.pools, a.ready = slices.Clone(pools), true
+	slices.SortFunc(a.pools, func(p, q *Pool) int { return strings.Compare(p.Name, q.Name) })
+	for _, key := range a.keys() {
+		c := a.claims[key]
+		if c.taken {
+			continue
+		}
+		p := a.poolWith(c.addresses, c.pool)
+		if p == nil {
+			a.Release(key)
+			continue
+		}
+		c.pool = p.Name
+	}
+}
+
+func (a *Allocator) keys() []string {
+	keys := make([]string, 0, len(a.claims))
+	for k := range a.claims {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// Pools returns the pools, by name.
+func (a *Allocator) Pools() []*Pool { return a.pools }
+
+func (a *Allocator) pool(name string) *Pool {
+	i := slices.IndexFunc(a.pools, func(p *Pool) bool { return p.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return a.pools[i]
+}
+
+// poolWith returns a pool that has all addresses: the preferred one if it does.
+func (a *Allocator) poolWith(addresses []netip.Addr, preferred string) *Pool {
+	if p := a.pool(preferred); p != nil && p.containsAll(addresses) {
+		return p
+	}
+	for _, p := range a.pools {
+		if p.containsAll(addresses) {
+			return p
+		}
+	}
+	return nil
+}
+
+// Claimed returns what a Service has, and from which pool.
+func (a *Allocator) Claimed(key string) (addresses []netip.Addr, pool string) {
+	if c := a.claims[key]; c != nil && !c.taken {
+		return c.addresses, c.pool
+	}
+	return nil, ""
+}
+
+// Release drops a claim and reports whether there was one.
+func (a *Allocator) Release(key string) bool {
+	c := a.claims[key]
+	if c == nil {
+		return false
+	}
+	delete(a.claims, key)
+	for _, address := range c.addresses {
+		rest := slices.DeleteFunc(a.at[address], func(other *claim) bool { return other == c })
+		if len(rest) == 0 {
+			delete(a.at, address)
+			continue
+		}
+		a.at[address] = rest
+	}
+	return true
+}
+
+func (a *Allocator) hold(c *claim) {
+	a.Release(c.key)
+	if a.claims == nil {
+		a.claims, a.at = map[string]*claim{}, map[netip.Addr][]*claim{}
+	}
+	a.claims[c.key] = c
+	for _, address := range c.addresses {
+		a.at[address] = append(a.at[address], c)
+	}
+}
+
+// Occupy keeps addresses from all Services but those that have them already, and from all but one
+// if its key is given. By is who has them, for messages.
+func (a *Allocator) Occupy(key, by, except string, addresses []netip.Addr) {
+	a.hold(&claim{key: key, addresses: addresses, taken: true, takenBy: by, exceptKey: except})
+}
+
+// free returns why an address cannot be had. One that is adopted, because the status lists it, is
+// not kept from its Service by those that Occupy names.
+func (a *Allocator) free(r *Request, address netip.Addr, adopt bool) *Refusal {
+	for _, c := range a.at[address] {
+		if c.key == r.Key {
+			continue
+		}
+		if c.taken {
+			if !adopt && c.exceptKey != r.Key {
+				return refuse(AddressTaken, "%s: %s has it", address, c.takenBy)
+			}
+			continue
+		}
+		if why := r.Sharing.with(&c.sharing, c.key); why != nil {
+			return refuse(why.Reason, "%s: %s", address, why.Message)
+		}
+		for _, p := range r.Ports {
+			if slices.Contains(c.ports, p) {
+				return refuse(PortTaken, "%s: Service %s has port %s of it", address, c.key, p)
+			}
+		}
+	}
+	return nil
+}
+
+// Assign gives a Service certain addresses, instead of those that it has.
+func (a *Allocator) Assign(r *Request, addresses []netip.Addr) *Refusal {
+	return a.assign(r, addresses, false)
+}
+
+func (a *Allocator) assign(r *Request, addresses []netip.Addr, adopt bool) *Refusal {
+	pool, refusal := a.poolFor(r, addresses)
+	if refusal != nil {
+		return refusal
+	}
+	for _, address := range addresses {
+		if why := a.free(r, address, adopt); why != nil {
+			return why
+		}
+	}
+	a.hold(&claim{key: r.Key, uid: r.UID, pool: pool.Name, addresses: slices.Clone(addresses),
+		ports: slices.Clone(r.Ports), sharing: r.Sharing})
+	return nil
+}
+
+// poolFor returns the pool that addresses are from: the one that the Service asks for, or the one
+// that it has them from, or the first by name.
+func (a *Allocator) poolFor(r *Request, addresses []netip.Addr) (*Pool, *Refusal) {
+	var refusal *Refusal
+	has := func(p *Pool) bool {
+		if p == nil || !p.containsAll(addresses) {
+			return false
+		}
+		why, ok := p.admits(r)
+		if !ok && refusal == nil {
+			refusal = refuse(PoolNotAllowed, "%s: %s", join(addresses), why)
+		}
+		return ok
+	}
+	if r.Pool != "" {
+		p := a.pool(r.Pool)
+		switch {
+		case p == nil:
+			return nil, refuse(UnknownPool, "there is no pool %s", r.Pool)
+		case has(p):
+			return p, nil
+		case refusal != nil:
+			return nil, refusal
+		}
+		return nil, refuse(OutsidePools, "%s: not in pool %s, which the Service asks for", join(addresses), r.Pool)
+	}
+	if _, current := a.Claimed(r.Key); has(a.pool(current)) {
+		return a.pool(current), nil
+	}
+	for _, p := range a.pools {
+		if has(p) {
+			return p, nil
+		}
+	}
+	switch {
+	case refusal != nil:
+		return nil, refusal
+	case len(addresses) > 1:
+		return nil, refuse(OutsidePools, "%s: no pool has all of them", join(addresses))
+	}
+	return nil, refuse(OutsidePools, "%s: no pool has it", join(addresses))
+}
+
+// Allocate gives a Service what it asks for: its wish, or addresses that it has already, or the
+// first free ones of the first pool that is for it.
+func (a *Allocator) Allocate(r *Request) ([]netip.Addr, *Refusal) {
+	if len(r.Addresses) > 0 {
+		return r.Addresses, a.Assign(r, r.Addresses)
+	}
+	if current, _ := a.Claimed(r.Key); current != nil {
+		v4, v6 := families(current)
+		if v4 && !r.V4 || v6 && !r.V6 {
+			return nil, refuse(WrongFamily, "has %s, and its ClusterIPs are %s", join(current), familyNames(r.V4, r.V6))
+		}
+		if refusal := a.assign(r, current, true); refusal != nil {
+			return nil, refusal
+		}
+		if v4 == r.V4 && v6 == r.V6 {
+			return current, nil
+		}
+		if all, refusal := a.extend(r); refusal == nil {
+			return all, nil
+		} else if r.prefers() {
+			return current, nil
+		} else {
+			return nil, refusal
+		}
+	}
+	tiers, refusal := a.tiers(r)
+	if refusal != nil {
+		return nil, refusal
+	}
+	for _, tier := range tiers {
+		if addresses := a.best(r, tier); addresses != nil {
+			return addresses, a.Assign(r, addresses)
+		}
+	}
+	return nil, refuse(PoolEmpty, "no free %s address in %s", familyNames(r.V4, r.V6), poolNames(tiers))
+}
+
+func poolNames(tiers [][]*Pool) string {
+	var names []string
+	for _, tier := range tiers {
+		for _, p := range tier {
+			names = append(names, p.Name)
+		}
+	}
+	const most = 5
+	if len(names) > most {
+		names = append(names[:most], "others")
+	}
+	if len(names) == 1 {
+		return "pool " + names[0]
+	}
+	return "pools " + strings.Join(names, ", ")
+}
+
+// tiers returns the pools that a Service may have addresses from, those first that are dedicated to
+// it.
+func (a *Allocator) tiers(r *Request) ([][]*Pool, *Refusal) {
+	if r.Pool != "" {
+		p := a.pool(r.Pool)
+		if p == nil {
+			return nil, refuse(UnknownPool, "there is no pool %s", r.Pool)
+		}
+		if why, ok := p.admits(r); !ok {
+			return nil, refuse(PoolNotAllowed, "%s", why)
+		}
+		return [][]*Pool{{p}}, nil
+	}
+	var dedicated, general []*Pool
+	for _, p := range a.pools {
+		_, admits := p.admits(r)
+		switch {
+		case !p.autoAssign || !admits:
+		case p.dedicated():
+			dedicated = append(dedicated, p)
+		case p.only == nil:
+			general = append(general, p)
+		}
+	}
+	slices.SortStableFunc(dedicated, func(p, q *Pool) int { return cmp.Compare(p.priority(), q.priority()) })
+	if len(dedicated)+len(general) == 0 {
+		return nil, refuse(NoPool, "none of the %d pools is for this Service: one must have autoAssign, and name "+
+			"its namespace and labels in serviceAllocation, or have none", len(a.pools))
+	}
+	return [][]*Pool{dedicated, general}, nil
+}
+
+// best returns addresses from one of the pools, and nil if none has what is needed. A pool that has
+// both families wins where both are asked for; with policy PreferDualStack one is better than none.
+func (a *Allocator) best(r *Request, pools []*Pool) []netip.Addr {
+	var firstChoice, secondChoice []netip.Addr
+	for _, p := range pools {
+		v4, v6 := a.first(r, p)
+		switch {
+		case !r.dual() && r.V4 && v4 != nil:
+			return v4
+		case !r.dual() && r.V6 && v6 != nil:
+			return v6
+		case !r.dual() || !r.prefers() && (v4 == nil || v6 == nil):
+			continue
+		case v4 != nil && v6 != nil:
+			return append(v4, v6...)
+		}
+		if r.V6First {
+			v4, v6 = v6, v4
+		}
+		if firstChoice == nil {
+			firstChoice = v4
+		}
+		if secondChoice == nil {
+			secondChoice = v6
+		}
+	}
+	if firstChoice == nil {
+		return secondChoice
+	}
+	return firstChoice
+}
+
+// first returns the first address of each family that a Service can have from a pool, and nil where
+// there is none. Families that it does not need are left out.
+func (a *Allocator) first(r *Request, p *Pool) (v4, v6 []netip.Addr) {
+	for _, ipRange := range p.ranges {
+		to := &v4
+		if ipRange.From().Is6() {
+			to = &v6
+		}
+		if *to != nil || ipRange.From().Is4() && !r.V4 || ipRange.From().Is6() && !r.V6 {
+			continue
+		}
+		for address := ipRange.From(); ; address = address.Next() {
+			if !(p.avoidBuggyIPs && buggy(address)) && a.free(r, address, false) == nil {
+				*to = []netip.Addr{address}
+				break
+			}
+			if address == ipRange.To() {
+				break
+			}
+		}
+	}
+	return v4, v6
+}
+
+// extend adds the family that a Service lacks, from a pool that has its address, too.
+func (a *Allocator) extend(r *Request) ([]netip.Addr, *Refusal) {
+	current, name := a.Claimed(r.Key)
+	v4, _ := families(current)
+	missing := *r
+	missing.V4, missing.V6 = !v4, v4
+	candidates := []*Pool{a.pool(name)}
+	for _, p := range a.pools {
+		if _, admits := p.admits(r); admits && p.Name != name && p.containsAll(current) && r.Pool == "" {
+			candidates = append(candidates, p)
+		}
+	}
+	more := a.best(&missing, candidates)
+	if more == nil {
+		return nil, refuse(PoolEmpty, "no free %s address in %s, which has %s", familyNames(missing.V4, missing.V6),
+			poolNames([][]*Pool{candidates}), join(current))
+	}
+	all := append(slices.Clone(current), more...)
+	return all, a.assign(r, all, true)
+}
+
+// Use is how many addresses of a pool are claimed, and how many it has (Pool.Size).
+type Use struct{ Used4, Used6, Size4, Size6 int64 }
+
+// Usage returns the use of each pool. An address that several Services share counts once, and one
+// in several pools in that of its claim.
+func (a *Allocator) Usage() map[string]Use {
+	all := make(map[string]Use, len(a.pools))
+	for _, p := range a.pools {
+		v4, v6 := p.Size()
+		all[p.Name] = Use{Size4: v4, Size6: v6}
+	}
+	for address, claims := range a.at {
+		i := slices.IndexFunc(claims, func(c *claim) bool { return !c.taken })
+		if i < 0 {
+			continue
+		}
+		u := all[claims[i].pool]
+		if address.Is4() {
+			u.Used4++
+		} else {
+			u.Used6++
+		}
+		all[claims[i].pool] = u
+	}
+	return all
+}

@@ -1,0 +1,131 @@
+package pools
+
+import (
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Result is what becomes of a Service.
+type Result struct {
+	// Keep: nothing is known of pools yet, so the status must stay as it is.
+	Keep bool
+	// Addresses is what the status must list. None: it must list nothing.
+	Addresses []netip.Addr
+	Pool      string
+	// Refusal is why there are no addresses; nil if there are, or if the Service asks for none.
+	Refusal *Refusal
+	// Notes are what its author should know although it has addresses.
+	Notes []*Refusal
+	// Freed: addresses or ports are free that were not, so that others may get what they lacked.
+	Freed bool
+}
+
+// Forget drops what a Service has, which was deleted or is not ours any more. It reports whether
+// others may get what they lacked.
+func (a *Allocator) Forget(key string) (freed bool) { return a.Release(key) }
+
+// Adopt claims what the status of a Service lists, if it may have that. Call it for every Service
+// before Converge is called for the first, and after SetPools: so nobody is given an address that
+// another Service has.
+func (a *Allocator) Adopt(s *corev1.Service, namespaceLabels map[string]string) {
+	r, refusal := RequestOf(s, namespaceLabels)
+	if !a.ready || refusal != nil {
+		return
+	}
+	a.sameService(r)
+	a.adopt(r, StatusOf(s))
+}
+
+// sameService drops a claim of another Service that had the name.
+func (a *Allocator) sameService(r *Request) {
+	if c := a.claims[r.Key]; c != nil && c.uid != r.UID {
+		a.Release(r.Key)
+	}
+}
+
+// adopt returns why what a Service has cannot stay; nil if it does, or if it has nothing.
+func (a *Allocator) adopt(r *Request, has []netip.Addr) *Refusal {
+	if len(has) == 0 {
+		return nil
+	}
+	v4, v6 := families(has)
+	switch {
+	case len(has) > 2 || len(has) == 2 && !(v4 && v6), v4 && !r.V4, v6 && !r.V6:
+		return refuse(WrongFamily, "the status lists %s, and the ClusterIPs are %s", join(has), familyNames(r.V4, r.V6))
+	case len(r.Addresses) > 0 && !sameAddresses(has, r.Addresses):
+		return refuse(BadWish, "the Service asks for %s instead", join(r.Addresses))
+	case a.pool(r.Pool) != nil && !a.pool(r.Pool).containsAll(has):
+		return refuse(BadWish, "the Service asks for pool %s instead", r.Pool)
+	}
+	return a.assign(r, has, true)
+}
+
+func sameAddresses(a, b []netip.Addr) bool {
+	return len(a) == len(b) && !slices.ContainsFunc(a, func(x netip.Addr) bool { return !slices.Contains(b, x) })
+}
+
+// Converge decides what a Service of type LoadBalancer that is ours has from now on.
+func (a *Allocator) Converge(s *corev1.Service, namespaceLabels map[string]string) (result Result) {
+	if !a.ready {
+		return Result{Keep: true}
+	}
+	key := KeyOf(s)
+	before := a.claims[key]
+	defer func() { result.Freed = before != nil && a.frees(before, a.claims[key]) }()
+	r, refusal := RequestOf(s, namespaceLabels)
+	a.sameService(r)
+	switch {
+	case !r.V4 && !r.V6: // the API server has not given it a ClusterIP
+		a.Release(key)
+		return Result{}
+	case len(a.pools) == 0:
+		a.Release(key)
+		return Result{Refusal: refuse(NoPool, "there are no pools: create an AddressPool")}
+	case refusal != nil:
+		a.Release(key)
+		return Result{Refusal: refusal}
+	}
+	return a.converge(r, StatusOf(s))
+}
+
+func (a *Allocator) converge(r *Request, has []netip.Addr) Result {
+	var notes []*Refusal
+	if why := a.adopt(r, has); why != nil {
+		a.Release(r.Key)
+		if why.Reason != BadWish { // that its author asks for another address is no news to the author
+			notes = append(notes, refuse(why.Reason, "the address was replaced: %s", why.Message))
+		}
+	}
+	addresses, refusal := a.Allocate(r)
+	if refusal != nil {
+		if current, _ := a.Claimed(r.Key); current != nil {
+			// What it has is not enough, or not its own any more. The next try begins with nothing.
+			a.Release(r.Key)
+			addresses, refusal = a.Allocate(r)
+		}
+	}
+	if refusal != nil {
+		a.Release(r.Key)
+		return Result{Refusal: refusal, Notes: notes}
+	}
+	if r.dual() && len(addresses) < 2 {
+		_, pool := a.Claimed(r.Key)
+		notes = append(notes, refuse(PoolEmpty, "one family only: pool %s has no free address of the other", pool))
+	}
+	_, pool := a.Claimed(r.Key)
+	return Result{Addresses: addresses, Pool: pool, Notes: notes}
+}
+
+// frees reports whether something that a claim had is free with the one after it.
+func (a *Allocator) frees(before, after *claim) bool {
+	if before == after || before.taken {
+		return false
+	}
+	if after == nil || !sameAddresses(before.addresses, after.addresses) {
+		return true
+	}
+	return before.sharing.Key != after.sharing.Key || before.sharing.Backend != after.sharing.Backend ||
+		slices.ContainsFunc(before.ports, func(p Port) bool { return !slices.Contains(after.ports, p) })
+}

@@ -1,0 +1,175 @@
+package pools
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Prefixes of the annotations that are read, with their slashes.
+const (
+	metallb    = "metallb.io/"
+	oldMetalLB = "metallb.universe.tf/"
+	cilium     = "lbipam.cilium.io/"
+)
+
+// Request is what a Service asks for.
+type Request struct {
+	Key             string    // namespace/name
+	UID             types.UID // of the Service; another one is another Service
+	Namespace       string
+	Labels          labels.Set
+	NamespaceLabels labels.Set
+	// V4, V6 are the families of its ClusterIPs.
+	V4, V6 bool
+	// V6First: the first ClusterIP is an IPv6 address.
+	V6First bool
+	Policy  corev1.IPFamilyPolicy
+	Ports   []Port
+	Sharing Sharing
+	// Pool and Addresses are wishes: "" and none if the Service has none.
+	Pool      string
+	Addresses []netip.Addr
+}
+
+func (r *Request) dual() bool { return r.V4 && r.V6 }
+
+// prefers reports whether one family does where two are asked for.
+func (r *Request) prefers() bool { return r.Policy == corev1.IPFamilyPolicyPreferDualStack }
+
+// KeyOf returns the key of a Service.
+func KeyOf(s *corev1.Service) string { return s.Namespace + "/" + s.Name }
+
+// RequestOf reads a Service. With a Refusal, what could be read is returned, too.
+func RequestOf(s *corev1.Service, namespaceLabels map[string]string) (*Request, *Refusal) {
+	r := &Request{
+		Key: KeyOf(s), UID: s.UID, Namespace: s.Namespace, Labels: s.Labels, NamespaceLabels: namespaceLabels,
+		Policy: corev1.IPFamilyPolicySingleStack, Sharing: sharingOf(s),
+	}
+	if s.Spec.IPFamilyPolicy != nil {
+		r.Policy = *s.Spec.IPFamilyPolicy
+	}
+	for _, a := range clusterIPs(s) {
+		r.V6First = r.V6First || a.Is6() && !r.V4
+		r.V4, r.V6 = r.V4 || a.Is4(), r.V6 || a.Is6()
+	}
+	for _, p := range s.Spec.Ports {
+		r.Ports = append(r.Ports, Port{p.Protocol, p.Port})
+	}
+	r.Pool, _ = annotation(s, metallb+"address-pool", oldMetalLB+"address-pool")
+	var refusal *Refusal
+	r.Addresses, refusal = wishOf(s)
+	switch {
+	case refusal != nil:
+	case r.Policy == corev1.IPFamilyPolicyRequireDualStack && r.V4 != r.V6:
+		refusal = refuse(NotDualStack, "ipFamilyPolicy is RequireDualStack, but there is one ClusterIP")
+	case len(r.Addresses) > 0:
+		refusal = r.checkFamilies()
+	}
+	return r, refusal
+}
+
+func clusterIPs(s *corev1.Service) (list []netip.Addr) {
+	texts := s.Spec.ClusterIPs
+	if len(texts) == 0 {
+		texts = []string{s.Spec.ClusterIP}
+	}
+	for _, text := range texts {
+		if a, err := parseAddress(text); err == nil {
+			list = append(list, a)
+		}
+	}
+	return list
+}
+
+// wishOf returns the addresses that a Service asks for.
+func wishOf(s *corev1.Service) ([]netip.Addr, *Refusal) {
+	text, name := annotation(s, metallb+"loadBalancerIPs", oldMetalLB+"loadBalancerIPs", cilium+"ips",
+		"io.cilium/lb-ipam-ips")
+	if s.Spec.LoadBalancerIP != "" {
+		if text != "" {
+			return nil, refuse(BadWish, "spec.loadBalancerIP and annotation %s are both set: remove one", name)
+		}
+		text, name = s.Spec.LoadBalancerIP, "spec.loadBalancerIP"
+	}
+	var list []netip.Addr
+	for _, word := range words(text) {
+		a, err := parseAddress(word)
+		if err != nil {
+			return nil, refuse(BadWish, "%s: %s", name, err)
+		}
+		list = append(list, a)
+	}
+	if len(list) > 2 || len(list) == 2 && list[0].Is4() == list[1].Is4() {
+		return nil, refuse(BadWish, "%s is %q: one address, or one of each family", name, text)
+	}
+	return list, nil
+}
+
+// checkFamilies compares the wish with the families of the Service.
+func (r *Request) checkFamilies() *Refusal {
+	v4, v6 := families(r.Addresses)
+	if v4 != r.V4 || v6 != r.V6 {
+		return refuse(BadWish, "asks for %s, and its ClusterIPs are %s: one address of each family of the ClusterIPs "+
+			"is needed", join(r.Addresses), familyNames(r.V4, r.V6))
+	}
+	return nil
+}
+
+func families(list []netip.Addr) (v4, v6 bool) {
+	for _, a := range list {
+		v4, v6 = v4 || a.Is4(), v6 || a.Is6()
+	}
+	return v4, v6
+}
+
+func familyNames(v4, v6 bool) string {
+	switch {
+	case v4 && v6:
+		return "IPv4 and IPv6"
+	case v6:
+		return "IPv6"
+	}
+	return "IPv4"
+}
+
+// annotation returns the first that is there, and its name.
+func annotation(s *corev1.Service, names ...string) (value, name string) {
+	for _, n := range names {
+		if v, there := s.Annotations[n]; there {
+			return v, n
+		}
+	}
+	return "", ""
+}
+
+// words splits a list at commas.
+func words(text string) []string {
+	list := strings.Split(text, ",")
+	for i := range list {
+		list[i] = strings.TrimSpace(list[i])
+	}
+	return slices.DeleteFunc(list, func(w string) bool { return w == "" })
+}
+
+func join(list []netip.Addr) string {
+	texts := make([]string, len(list))
+	for i, a := range list {
+		texts[i] = a.String()
+	}
+	return strings.Join(texts, ", ")
+}
+
+// StatusOf returns the addresses that the status lists.
+func StatusOf(s *corev1.Service) (list []netip.Addr) {
+	for _, i := range s.Status.LoadBalancer.Ingress {
+		if a, err := parseAddress(i.IP); err == nil {
+			list = append(list, a)
+		}
+	}
+	return list
+}

@@ -1,0 +1,85 @@
+package pools
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// Port is a port that a Service has at its addresses.
+type Port struct {
+	Protocol corev1.Protocol
+	Number   int32
+}
+
+func (p Port) String() string { return fmt.Sprintf("%d/%s", p.Number, p.Protocol) }
+
+// Sharing is with whom a Service shares its addresses. Services with equal keys do, if no two have
+// the same port, and if they send to the same pods where externalTrafficPolicy is Local.
+type Sharing struct {
+	Key string // "" shares with nobody
+	// Backend is the selector of a Service with policy Local, "" with Cluster.
+	Backend string
+	// Cilium: the key is of lbipam.cilium.io. Such a Service shares only with its like: in its own
+	// namespace and in those that both list, with an equal policy and, where that is Local, a
+	// selector.
+	Cilium     bool
+	Local      bool
+	Namespace  string
+	Namespaces []string // further ones; "*" is all
+}
+
+func sharingOf(s *corev1.Service) Sharing {
+	local := s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+	h := Sharing{Namespace: s.Namespace, Local: local}
+	if h.Local {
+		h.Backend = labels.Set(s.Spec.Selector).String()
+	}
+	var name string
+	h.Key, name = annotation(s, metallb+"allow-shared-ip", oldMetalLB+"allow-shared-ip", cilium+"sharing-key",
+		"io.cilium/lb-ipam-sharing-key")
+	if h.Cilium = strings.Contains(name, "cilium"); h.Cilium {
+		list, _ := annotation(s, cilium+"sharing-cross-namespace", "io.cilium/lb-ipam-sharing-cross-namespace")
+		h.Namespaces = words(list)
+	}
+	return h
+}
+
+// with returns why two Services cannot be at one address.
+func (h *Sharing) with(other *Sharing, name string) *Refusal {
+	switch {
+	case h.Key == "" && other.Key == "":
+		return refuse(AddressTaken, "Service %s has it", name)
+	case h.Key == "":
+		return refuse(AddressTaken, "Service %s has it, and this one has no sharing key", name)
+	case other.Key == "":
+		return refuse(AddressTaken, "Service %s has it, and shares it with nobody", name)
+	case h.Key != other.Key:
+		return refuse(BadSharingKey, "Service %s has it, with another sharing key (%q)", name, other.Key)
+	case h.Cilium != other.Cilium:
+		return refuse(BadSharingKey, "Service %s has it: one of the two has a sharing key of lbipam.cilium.io, and "+
+			"the other one of metallb.io", name)
+	case h.Backend != other.Backend:
+		return refuse(BadSharingKey, "Service %s has it: with externalTrafficPolicy Local both need it, and the same "+
+			"selector", name)
+	}
+	if !h.Cilium {
+		return nil
+	}
+	switch {
+	case h.Namespace != other.Namespace && !(h.lists(other.Namespace) && other.lists(h.Namespace)):
+		return refuse(BadSharingKey, "Service %s has it, in another namespace: both must list the other's in "+
+			"lbipam.cilium.io/sharing-cross-namespace", name)
+	case h.Local != other.Local || h.Local && h.Backend == "":
+		return refuse(BadSharingKey, "Service %s has it: both need the same externalTrafficPolicy, and with Local a "+
+			"selector", name)
+	}
+	return nil
+}
+
+func (h *Sharing) lists(namespace string) bool {
+	return slices.Contains(h.Namespaces, "*") || slices.Contains(h.Namespaces, namespace)
+}
