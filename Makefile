@@ -3,7 +3,7 @@
 
 GO        ?= go
 VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-LDFLAGS   := -s -w -X sluice.dev/sluice/control/status.Version=$(VERSION)
+LDFLAGS   := -s -w -X sluice.dev/sluice/control/status.Version=$(VERSION) -X main.version=$(VERSION)
 BUILD     := $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 FUZZTIME  ?= 60s
 OUT       := bench/out
@@ -21,8 +21,8 @@ help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## build bin/sluice and bin/sluice-bench
-	CGO_ENABLED=0 $(BUILD) -o bin/ ./cmd/sluice ./cmd/sluice-bench
+build: ## build bin/sluice, bin/sluice-controller and bin/sluice-bench
+	CGO_ENABLED=0 $(BUILD) -o bin/ ./cmd/sluice ./cmd/sluice-controller ./cmd/sluice-bench
 
 .PHONY: demo
 demo: build ## three namespaces, real traffic, under a minute; KEEP=1 leaves it standing
@@ -72,7 +72,7 @@ cluster-binaries: ## build etcd and Kubernetes into the user's cache: minutes, o
 # and download some hundred modules.
 .PHONY: cluster
 cluster: build cluster-binaries ## the tests against a real API server and kube-proxy
-	SLUICE_CLUSTER=1 $(TEST) -count=1 ./bench/cluster/... ./deploy
+	SLUICE_CLUSTER=1 $(TEST) -count=1 ./bench/cluster/... ./control/allocate ./deploy
 	SLUICE_CLUSTER=1 $(TEST) -count=1 -run 'TestTenant|TestOutage' ./bench/e2e
 
 .PHONY: cluster-test

@@ -1,0 +1,350 @@
+package allocate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+
+	"sluice.dev/sluice/control/pools"
+)
+
+// controller is one term of a leader.
+type controller struct {
+	config Config
+	log    *slog.Logger
+	client kubernetes.Interface
+	lease  holder
+	events *events
+
+	services, namespaces cache.Store
+	queue                workqueue.TypedRateLimitingInterface[string]
+
+	mu    sync.Mutex // guards what follows
+	alloc pools.Allocator
+	// waiting are Services that were refused, and are looked at again when something is free.
+	waiting map[string]bool
+	// written has what this process wrote, until the cache has that, too.
+	written map[string]*corev1.Service
+	told    map[string]string // the last Event about a Service
+	counts  counts
+}
+
+// holder is the lease, as far as writers need it.
+type holder interface {
+	valid() bool
+	doubt()
+}
+
+// counts are for metrics.
+type counts struct{ written, conflicts, failed int64 }
+
+func newController(c Config, client kubernetes.Interface, l holder, e *events) *controller {
+	return &controller{
+		config: c, log: c.Log, client: client, lease: l, events: e,
+		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](
+			retryFirst, retryLast)),
+		waiting: map[string]bool{}, written: map[string]*corev1.Service{}, told: map[string]string{},
+	}
+}
+
+// Pauses before a write is tried again.
+const (
+	retryFirst = 20 * time.Millisecond
+	retryLast  = 30 * time.Second
+)
+
+// writeTimeout bounds one request.
+const writeTimeout = 10 * time.Second
+
+// ours reports whether a Service is to have its addresses from here.
+func (c *controller) ours(s *corev1.Service) bool {
+	if s.Spec.Type != corev1.ServiceTypeLoadBalancer {
+		return false
+	}
+	if s.Spec.LoadBalancerClass == nil {
+		return c.config.Default
+	}
+	return *s.Spec.LoadBalancerClass == c.config.Class
+}
+
+// all returns the Services of the cache, the oldest first.
+func (c *controller) all() []*corev1.Service {
+	var list []*corev1.Service
+	for _, o := range c.services.List() {
+		if s, ok := o.(*corev1.Service); ok {
+			list = append(list, s)
+		}
+	}
+	sortByAge(list)
+	return list
+}
+
+func sortByAge(list []*corev1.Service) {
+	slices.SortFunc(list, func(a, b *corev1.Service) int {
+		if n := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); n != 0 {
+			return n
+		}
+		return strings.Compare(pools.KeyOf(a), pools.KeyOf(b))
+	})
+}
+
+// namespaceLabels returns nil while the namespace is not in the cache.
+func (c *controller) namespaceLabels(s *corev1.Service) map[string]string {
+	if o, there, err := c.namespaces.GetByKey(s.Namespace); err == nil && there {
+		if n, ok := o.(*corev1.Namespace); ok {
+			if n.Labels == nil {
+				return map[string]string{}
+			}
+			return n.Labels
+		}
+	}
+	return nil
+}
+
+// selectsNamespaces reports whether labels of namespaces decide about a pool.
+func (c *controller) selectsNamespaces() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.ContainsFunc(c.alloc.Pools(), (*pools.Pool).SelectsNamespaces)
+}
+
+// setPools takes over pools, and claims what the Services have before anything is given.
+func (c *controller) setPools(list []*pools.Pool, services []*corev1.Service) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.alloc.SetPools(list)
+	for _, s := range services {
+		if newer := c.newer(s); newer != nil {
+			s = newer
+		}
+		if c.ours(s) {
+			c.alloc.Adopt(s, c.namespaceLabels(s))
+		} else {
+			c.occupy(s)
+		}
+	}
+}
+
+// occupy keeps the addresses of a Service that is not ours from all others.
+func (c *controller) occupy(s *corev1.Service) {
+	key := "not ours: " + pools.KeyOf(s)
+	c.alloc.Release(key)
+	if has := pools.StatusOf(s); len(has) > 0 {
+		c.alloc.Occupy(key, fmt.Sprintf("Service %s, which another controller serves,", pools.KeyOf(s)), "", has)
+	}
+}
+
+// newer returns what this process wrote of a Service, if the cache does not have that yet.
+func (c *controller) newer(s *corev1.Service) *corev1.Service {
+	written := c.written[pools.KeyOf(s)]
+	if written == nil || written.UID != s.UID {
+		return nil
+	}
+	n, err := resourceversion.CompareResourceVersion(s.ResourceVersion, written.ResourceVersion)
+	if err == nil && n < 0 {
+		return written
+	}
+	return nil
+}
+
+func (c *controller) work(ctx context.Context) {
+	for {
+		key, shutdown := c.queue.Get()
+		if shutdown || ctx.Err() != nil {
+			return
+		}
+		if err := c.process(ctx, key); err != nil && ctx.Err() == nil {
+			c.log.Debug("a Service is tried again", "service", key, "error", err)
+			c.queue.AddRateLimited(key)
+		} else {
+			c.queue.Forget(key)
+		}
+		c.queue.Done(key)
+	}
+}
+
+// process brings one Service to what it must be.
+func (c *controller) process(ctx context.Context, key string) error {
+	o, there, err := c.services.GetByKey(key)
+	if err != nil {
+		return fmt.Errorf("cache: %w", err)
+	}
+	s, _ := o.(*corev1.Service)
+	if !there || s == nil {
+		c.gone(key)
+		return nil
+	}
+	next, changed := c.decide(s)
+	if !changed {
+		return nil
+	}
+	return c.write(ctx, next)
+}
+
+// gone forgets a Service that was deleted.
+func (c *controller) gone(key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	freed := c.alloc.Forget(key)
+	freed = c.alloc.Release("not ours: "+key) || freed
+	freed = c.alloc.Release(unknownKey(key)) || freed
+	delete(c.waiting, key)
+	delete(c.written, key)
+	delete(c.told, key)
+	c.wake(freed)
+}
+
+// wake has the Services looked at again that were refused.
+func (c *controller) wake(freed bool) {
+	if !freed {
+		return
+	}
+	keys := make([]string, 0, len(c.waiting))
+	for key := range c.waiting {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	for _, key := range keys {
+		c.queue.Add(key)
+	}
+}
+
+// decide returns what must be written.
+func (c *controller) decide(s *corev1.Service) (next *corev1.Service, changed bool) {
+	key := pools.KeyOf(s)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.newer(s) != nil {
+		return s, false // the cache has it soon, and then it is looked at
+	}
+	delete(c.written, key)
+	if !c.ours(s) {
+		freed := c.alloc.Forget(key)
+		if s.Spec.Type == corev1.ServiceTypeLoadBalancer {
+			c.occupy(s)
+		} else {
+			freed = c.alloc.Release("not ours: "+key) || freed
+			next, changed = withoutResult(s)
+		}
+		delete(c.waiting, key)
+		c.wake(freed)
+		return next, changed
+	}
+	labels := c.namespaceLabels(s)
+	if labels == nil && slices.ContainsFunc(c.alloc.Pools(), (*pools.Pool).SelectsNamespaces) {
+		return s, false // looked at again when the namespace is known
+	}
+	result := c.alloc.Converge(s, labels)
+	if result.Keep {
+		return s, false
+	}
+	delete(c.waiting, key)
+	c.wake(result.Freed)
+	if result.Refusal != nil || len(result.Notes) > 0 {
+		c.waiting[key] = true
+	}
+	c.tell(s, result)
+	return withResult(s, result, c.config.Identity)
+}
+
+// tell writes an Event about what was decided, if that is new.
+func (c *controller) tell(s *corev1.Service, r pools.Result) {
+	key, text := pools.KeyOf(s), said(condition(r, "").Message)
+	before, known := c.told[key]
+	if before == text && known {
+		return
+	}
+	c.told[key] = text
+	about := serviceReference(s)
+	for _, n := range r.Notes {
+		c.events.add(about, corev1.EventTypeWarning, string(n.Reason), "Allocate", n.Message)
+	}
+	switch {
+	case r.Refusal != nil:
+		c.events.add(about, corev1.EventTypeWarning, string(r.Refusal.Reason), "Allocate", r.Refusal.Message)
+	case len(r.Addresses) > 0 && !slices.Equal(r.Addresses, pools.StatusOf(s)):
+		c.events.add(about, corev1.EventTypeNormal, assigned, "Allocate", text)
+	}
+}
+
+// unknownKey is of the claim that stands while nobody knows whether a write has happened.
+func unknownKey(key string) string { return "unknown: " + key }
+
+var errNotLeading = errors.New("the Lease is not good any more: nothing is written")
+
+// write writes the status of a Service, if it is still the version that was decided about.
+func (c *controller) write(ctx context.Context, s *corev1.Service) error {
+	_, err := c.update(ctx, s)
+	return err
+}
+
+// update returns the Service as written.
+func (c *controller) update(ctx context.Context, s *corev1.Service) (*corev1.Service, error) {
+	if s.ResourceVersion == "" {
+		panic("allocate: a write without resourceVersion overwrites what is there: pass an object of the API server")
+	}
+	// A request that was sent is waited for, so that its result is known.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
+	defer cancel()
+	// After this nothing but the request: what decides is that s was read before.
+	if !c.lease.valid() {
+		return nil, errNotLeading
+	}
+	after, err := c.client.CoreV1().Services(s.Namespace).UpdateStatus(ctx, s, metav1.UpdateOptions{})
+	return after, c.account(s, after, err)
+}
+
+// account keeps what a write changed.
+func (c *controller) account(s, after *corev1.Service, err error) error {
+	key := pools.KeyOf(s)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case err == nil:
+		c.counts.written++
+		c.written[key] = after
+		c.wake(c.alloc.Release(unknownKey(key)))
+		return nil
+	case apierrors.IsConflict(err):
+		c.counts.conflicts++
+		// It has changed, so no write about this version can happen any more.
+		c.wake(c.alloc.Release(unknownKey(key)))
+	case refused(err):
+		c.counts.failed++
+		c.log.Warn("a Service's status cannot be written", "service", key, "error", err)
+	default:
+		c.counts.failed++
+		c.lease.doubt()
+		// It may have happened, or may yet: its addresses are nobody else's until the Service
+		// changes.
+		if has := pools.StatusOf(s); len(has) > 0 {
+			c.alloc.Occupy(unknownKey(key), "Service "+key+", to whose status it was perhaps written,", key, has)
+		}
+		c.log.Warn("a Service's status was perhaps not written; it is tried again", "service", key, "error", err)
+	}
+	return fmt.Errorf("write the status of Service %s: %w", key, err)
+}
+
+// refused reports whether an API server has said that it did not write.
+func refused(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	code := status.Status().Code
+	return code >= http.StatusBadRequest && code < http.StatusInternalServerError && code != http.StatusRequestTimeout
+}

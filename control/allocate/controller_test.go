@@ -1,0 +1,306 @@
+package allocate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
+
+	"sluice.dev/sluice/control/pools"
+)
+
+// holding is a lease that is good, or not.
+type holding struct{ good, doubtful bool }
+
+func (h *holding) valid() bool { return h.good }
+func (h *holding) doubt()      { h.doubtful = true }
+
+// bench is a controller whose API server is a map, and whose caches are filled by the test.
+type bench struct {
+	*testing.T
+	*controller
+	client *fake.Clientset
+	lease  *holding
+	fail   error // of the next writes
+	writes int
+}
+
+func newBench(t *testing.T, services ...*corev1.Service) *bench {
+	t.Helper()
+	b := &bench{T: t, client: fake.NewClientset(), lease: &holding{good: true}}
+	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	config := Config{Log: log, Identity: "me", Class: "sluice.dev/sluice", Default: true, Workers: 2}
+	b.controller = newController(config, b.client, b.lease, newEvents(b.client, log, "me"))
+	b.services, b.namespaces = cache.NewStore(cache.MetaNamespaceKeyFunc), cache.NewStore(cache.MetaNamespaceKeyFunc)
+	for _, s := range services {
+		if err := b.client.Tracker().Add(s); err != nil {
+			t.Fatal(err)
+		}
+		b.cache(s)
+	}
+	b.client.PrependReactor("update", "services", func(clienttesting.Action) (bool, runtime.Object, error) {
+		b.writes++
+		return b.fail != nil, nil, b.fail
+	})
+	return b
+}
+
+func (b *bench) cache(s *corev1.Service) {
+	b.Helper()
+	if err := b.services.Add(s); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// look takes what the API server has into the cache.
+func (b *bench) look(name string) *corev1.Service {
+	b.Helper()
+	s, err := b.client.CoreV1().Services("default").Get(b.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.cache(s)
+	return s
+}
+
+func (b *bench) pools(specs ...pools.Spec) {
+	b.Helper()
+	var list []*pools.Pool
+	for i, spec := range specs {
+		p, err := pools.New(fmt.Sprint("p", i), spec)
+		if err != nil {
+			b.Fatal(err)
+		}
+		list = append(list, p)
+	}
+	b.setPools(list, b.all())
+}
+
+func balancer(name string, annotations map[string]string) *corev1.Service {
+	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name),
+		ResourceVersion: "10", Annotations: annotations}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer,
+		ClusterIP: "10.0.0.1", ClusterIPs: []string{"10.0.0.1"}}}
+}
+
+func (b *bench) condition(name string) metav1.Condition {
+	b.Helper()
+	for _, c := range b.look(name).Status.Conditions {
+		if c.Type == ConditionType {
+			return c
+		}
+	}
+	return metav1.Condition{}
+}
+
+// A write of which nobody knows whether it happened keeps its address, until the Service has
+// changed; and then the Lease is not given up.
+func TestWriteInDoubt(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, balancer("a", nil), balancer("b", nil))
+	b.pools(pools.Spec{Addresses: []string{"192.0.2.1/32"}})
+	b.fail = context.DeadlineExceeded
+	if err := b.process(t.Context(), "default/a"); err == nil {
+		t.Fatal("no error")
+	}
+	if !b.lease.doubtful {
+		t.Error("the Lease may be given up")
+	}
+	// The Service asks for what there is not: it has no claim any more, but the write may come yet.
+	s := b.look("a").DeepCopy()
+	s.Annotations = map[string]string{"metallb.io/address-pool": "nowhere"}
+	b.cache(s)
+	if err := b.process(t.Context(), "default/a"); err == nil {
+		t.Fatal("no error")
+	}
+	b.fail = nil
+	if err := b.process(t.Context(), "default/b"); err != nil {
+		t.Fatal(err)
+	}
+	if c := b.condition("b"); c.Reason != string(pools.PoolEmpty) {
+		t.Fatalf("b: %+v", c)
+	}
+	if err := b.process(t.Context(), "default/a"); err != nil { // now a has another version
+		t.Fatal(err)
+	}
+	if err := b.process(t.Context(), "default/b"); err != nil {
+		t.Fatal(err)
+	}
+	if c := b.condition("b"); c.Reason != assigned {
+		t.Errorf("b: %+v", c)
+	}
+}
+
+// What an API server refuses did not happen, and is no doubt.
+func TestRefusedWrites(t *testing.T) {
+	t.Parallel()
+	of := schema.GroupResource{Resource: "services"}
+	for name, test := range map[string]struct {
+		err   error
+		doubt bool
+	}{
+		"conflict": {apierrors.NewConflict(of, "a", errors.New("changed")), false},
+		"gone":     {apierrors.NewNotFound(of, "a"), false}, "forbidden": {apierrors.NewForbidden(of, "a", nil), false},
+		"busy":    {apierrors.NewTooManyRequests("busy", 1), false},
+		"timeout": {apierrors.NewTimeoutError("slow", 1), true}, "internal": {apierrors.NewInternalError(io.EOF), true},
+		"network": {io.ErrUnexpectedEOF, true},
+	} {
+		b := newBench(t, balancer("a", nil))
+		b.pools(pools.Spec{Addresses: []string{"192.0.2.1/32"}})
+		b.fail = test.err
+		if err := b.process(t.Context(), "default/a"); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+		if b.lease.doubtful != test.doubt {
+			t.Errorf("%s: doubt is %v", name, b.lease.doubtful)
+		}
+	}
+}
+
+func TestNothingIsWrittenWithoutLease(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, balancer("a", nil))
+	b.pools(pools.Spec{Addresses: []string{"192.0.2.1/32"}})
+	b.lease.good = false
+	if err := b.process(t.Context(), "default/a"); !errors.Is(err, errNotLeading) || b.writes != 0 {
+		t.Errorf("%d writes, %v", b.writes, err)
+	}
+	if _, err := b.fence(t.Context(), b.all()); !errors.Is(err, errNotLeading) || b.writes != 0 {
+		t.Errorf("fence: %d writes, %v", b.writes, err)
+	}
+}
+
+// A cache that is behind does not take back what was written, nor frees it.
+func TestCacheIsBehind(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, balancer("a", nil), balancer("b", nil))
+	spec := pools.Spec{Addresses: []string{"192.0.2.1/32"}}
+	b.pools(spec)
+	if err := b.process(t.Context(), "default/a"); err != nil {
+		t.Fatal(err)
+	}
+	b.written["default/a"].ResourceVersion = "11" // a fake API server counts no versions
+	for range 3 {
+		if err := b.process(t.Context(), "default/a"); err != nil || b.writes != 1 {
+			t.Fatalf("%d writes, %v", b.writes, err)
+		}
+	}
+	b.pools() // and the pools go and come back meanwhile
+	b.pools(spec)
+	if err := b.process(t.Context(), "default/b"); err != nil {
+		t.Fatal(err)
+	}
+	if c := b.condition("b"); c.Reason != string(pools.PoolEmpty) {
+		t.Errorf("b: %+v", c)
+	}
+}
+
+// A Service is not decided about before the labels of its namespace are known, if they count.
+func TestNamespaceIsNotKnownYet(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, balancer("a", nil))
+	b.pools(pools.Spec{Addresses: []string{"192.0.2.1/32"}}, pools.Spec{Addresses: []string{"198.51.100.1/32"},
+		ServiceAllocation: &pools.ServiceAllocation{NamespaceSelectors: []metav1.LabelSelector{
+			{MatchLabels: map[string]string{"team": "x"}}}}})
+	if err := b.process(t.Context(), "default/a"); err != nil || b.writes != 0 {
+		t.Fatalf("%d writes, %v", b.writes, err)
+	}
+	if err := b.namespaces.Add(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default",
+		Labels: map[string]string{"team": "x"}}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.process(t.Context(), "default/a"); err != nil {
+		t.Fatal(err)
+	}
+	if got := pools.StatusOf(b.look("a")); len(got) != 1 || got[0].String() != "198.51.100.1" {
+		t.Errorf("has %v", got)
+	}
+}
+
+// Addresses of Services that others serve are not given, and their status is not touched.
+func TestOthersServices(t *testing.T) {
+	t.Parallel()
+	class := "example.org/lb"
+	other := balancer("other", nil)
+	other.Spec.LoadBalancerClass = &class
+	other.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.0"}}
+	b := newBench(t, other, balancer("a", nil))
+	b.pools(pools.Spec{Addresses: []string{"192.0.2.0/31"}})
+	for _, name := range []string{"a", "other"} {
+		if err := b.process(t.Context(), "default/"+name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := pools.StatusOf(b.look("a")); len(got) != 1 || got[0].String() != "192.0.2.1" {
+		t.Errorf("a has %v", got)
+	}
+	if got := b.look("other"); len(got.Status.Conditions) > 0 || len(got.Status.LoadBalancer.Ingress) != 1 {
+		t.Errorf("other has %+v", got.Status)
+	}
+}
+
+func TestReadingPools(t *testing.T) {
+	t.Parallel()
+	var told []string
+	s := poolSet{tell: func(about corev1.ObjectReference, reason, note string) {
+		told = append(told, about.Kind+" "+about.Name+" "+reason+" "+note)
+	}}
+	object := func(version, kind, namespace, name string, spec map[string]any) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{"apiVersion": version, "kind": kind, "spec": spec,
+			"metadata": map[string]any{"namespace": namespace, "name": name, "uid": kind + namespace + name}}}
+	}
+	own := object("sluice.dev/v1alpha1", "AddressPool", "", "main", map[string]any{"addresses": []any{"192.0.2.0/28"}})
+	same := object("metallb.io/v1beta1", "IPAddressPool", "metallb-system", "main",
+		map[string]any{"addresses": []any{"198.51.100.0/28"}})
+	overlapping := object("metallb.io/v1beta1", "IPAddressPool", "metallb-system", "other", map[string]any{
+		"addresses": []any{"192.0.2.8/29"}, "colour": "red", "serviceAllocation": map[string]any{"size": int64(1)}})
+	all := []*unstructured.Unstructured{overlapping, same, own}
+	names := func() (list []string) {
+		for _, p := range s.read(all) {
+			list = append(list, p.Name)
+		}
+		return list
+	}
+	expect := func(what string, want ...string) {
+		t.Helper()
+		if len(told) != len(want) {
+			t.Errorf("%s: told %q", what, told)
+		}
+		for _, w := range want {
+			if !slices.ContainsFunc(told, func(s string) bool { return strings.HasPrefix(s, w) }) {
+				t.Errorf("%s: no %q in %q", what, w, told)
+			}
+		}
+		told = nil
+	}
+	if got := names(); !slices.Equal(got, []string{"main", "other"}) {
+		t.Errorf("pools are %v", got)
+	}
+	expect("first", "IPAddressPool main PoolNameTaken", "IPAddressPool other PoolsOverlap 192.0.2.8",
+		"IPAddressPool other FieldNotDone Sluice does not read spec.colour, spec.serviceAllocation.size")
+	names()
+	expect("again")
+	own.Object["spec"] = map[string]any{"addresses": []any{"192.0.2"}}
+	if got := s.read(all); len(got) != 2 || !got[0].Contains(netip.MustParseAddr("192.0.2.1")) {
+		t.Errorf("a mistake took the pool away: %v", got)
+	}
+	expect("a mistake", "AddressPool main PoolInvalid pool main: addresses[0]")
+	own.Object["spec"] = "x"
+	names()
+	expect("another", "AddressPool main PoolInvalid spec is missing; what it said before")
+}

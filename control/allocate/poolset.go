@@ -1,0 +1,137 @@
+package allocate
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"sluice.dev/sluice/control/pools"
+)
+
+// poolSet reads the objects of both kinds of pools. One that cannot be read keeps what it said
+// before, so that a mistake takes no address away.
+type poolSet struct {
+	last map[types.UID]*pools.Pool // what each said when it could be read
+	told map[types.UID]string      // what was said of each, so that it is said once
+	tell func(about corev1.ObjectReference, reason, note string)
+}
+
+// Reasons of Events about pools.
+const (
+	poolInvalid   = "PoolInvalid"   // it cannot be read
+	poolNameTaken = "PoolNameTaken" // another one has the name, and is used
+	poolsOverlap  = "PoolsOverlap"
+	fieldNotDone  = "FieldNotDone"
+)
+
+// read returns the pools of all objects, and says what is wrong with them. Own kinds come first:
+// where two have a name, the first one is used.
+func (s *poolSet) read(objects []*unstructured.Unstructured) []*pools.Pool {
+	objects = slices.Clone(objects)
+	slices.SortFunc(objects, func(a, b *unstructured.Unstructured) int {
+		return cmp.Or(-strings.Compare(a.GetAPIVersion(), b.GetAPIVersion()), // sluice.dev, metallb.io
+			strings.Compare(a.GetNamespace(), b.GetNamespace()), strings.Compare(a.GetName(), b.GetName()))
+	})
+	var list []*pools.Pool
+	last, told := map[types.UID]*pools.Pool{}, map[types.UID]string{}
+	for _, o := range objects {
+		var problems []string
+		note := func(reason, format string, args ...any) {
+			problems = append(problems, reason+"\x00"+fmt.Sprintf(format, args...))
+		}
+		p, unknown, err := readPool(o)
+		if err != nil {
+			p = s.last[o.GetUID()]
+			state := "it gives no addresses"
+			if p != nil {
+				state = "what it said before stays in force"
+			}
+			note(poolInvalid, "%v; %s", err, state)
+		}
+		if len(unknown) > 0 {
+			note(fieldNotDone, "Sluice does not read %s", strings.Join(unknown, ", "))
+		}
+		if p != nil {
+			last[o.GetUID()] = p
+			list = s.add(list, p, note)
+		}
+		told[o.GetUID()] = strings.Join(problems, "\x01")
+		if told[o.GetUID()] != s.told[o.GetUID()] {
+			s.say(o, problems)
+		}
+	}
+	s.last, s.told = last, told
+	return list
+}
+
+// add appends a pool, if its name is free.
+func (s *poolSet) add(list []*pools.Pool, p *pools.Pool, note func(reason, format string, args ...any)) []*pools.Pool {
+	for _, q := range list {
+		if q.Name == p.Name {
+			note(poolNameTaken, "another pool has the name %s, and this one is not used: rename one", p.Name)
+			return list
+		}
+	}
+	for _, q := range list {
+		if at, overlap := p.Overlaps(q); overlap {
+			note(poolsOverlap, "%s is in pool %s, too: it is given once, from either", at, q.Name)
+		}
+	}
+	return append(list, p)
+}
+
+func (s *poolSet) say(o *unstructured.Unstructured, problems []string) {
+	for _, p := range problems {
+		reason, text, _ := strings.Cut(p, "\x00")
+		s.tell(corev1.ObjectReference{APIVersion: o.GetAPIVersion(), Kind: o.GetKind(), Namespace: o.GetNamespace(),
+			Name: o.GetName(), UID: o.GetUID()}, reason, text)
+	}
+}
+
+// readPool returns a pool, and the fields of its specification that are not known here.
+func readPool(o *unstructured.Unstructured) (p *pools.Pool, unknown []string, err error) {
+	raw, there := o.Object["spec"].(map[string]any)
+	if !there {
+		return nil, nil, errors.New("spec is missing")
+	}
+	unknown = unknownFields(raw)
+	text, err := json.Marshal(raw)
+	if err != nil {
+		return nil, unknown, fmt.Errorf("spec: %w", err)
+	}
+	var spec pools.Spec
+	if err := json.Unmarshal(text, &spec); err != nil {
+		return nil, unknown, fmt.Errorf("spec: %w", err)
+	}
+	p, err = pools.New(o.GetName(), spec)
+	return p, unknown, err
+}
+
+// known fields of a pool's specification, and of its serviceAllocation.
+var known = map[string][]string{
+	"spec":              {"addresses", "autoAssign", "avoidBuggyIPs", "serviceAllocation"},
+	"serviceAllocation": {"priority", "namespaces", "namespaceSelectors", "serviceSelectors"},
+}
+
+func unknownFields(spec map[string]any) (list []string) {
+	for _, name := range slices.Sorted(maps.Keys(spec)) {
+		if !slices.Contains(known["spec"], name) {
+			list = append(list, "spec."+name)
+		}
+	}
+	allocation, _ := spec["serviceAllocation"].(map[string]any)
+	for _, name := range slices.Sorted(maps.Keys(allocation)) {
+		if !slices.Contains(known["serviceAllocation"], name) {
+			list = append(list, "spec.serviceAllocation."+name)
+		}
+	}
+	return list
+}

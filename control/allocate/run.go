@@ -1,0 +1,332 @@
+package allocate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/klog/v2"
+
+	"sluice.dev/sluice/control/pools"
+)
+
+// Config configures Run.
+type Config struct {
+	Client *rest.Config
+	Log    *slog.Logger
+	// Namespace and Lease name the Lease that the leader holds. Identity must be another one in
+	// each process, also after a restart.
+	Namespace, Lease, Identity string
+	// LeaseDuration is how long others wait for a leader that is silent.
+	LeaseDuration time.Duration
+	// Class of Services that are ours. Default: those without a class are, too.
+	Class   string
+	Default bool
+	// MetalLB: IPAddressPools of metallb.io are pools, too, if the API server has that kind.
+	MetalLB bool
+	// Workers is how many Services are written at once; 0 is DefaultWorkers.
+	Workers int
+	// Metrics, unless nil, is told of what is done.
+	Metrics *Metrics
+}
+
+// DefaultWorkers keep an API server busy that answers within milliseconds, and no more.
+const DefaultWorkers = 8
+
+// Intervals.
+const (
+	// askEvery is how often is asked for kinds that are not there.
+	askEvery = 10 * time.Second
+	// gather is how long pools may change before they are read.
+	gather = 100 * time.Millisecond
+)
+
+// Run leads when it can, until ctx is done; then it returns nil. It returns ErrLeaseLost when it
+// may not lead any more: the process must end.
+func Run(ctx context.Context, c Config) error {
+	if c.Workers == 0 {
+		c.Workers = DefaultWorkers
+	}
+	c.Client = rest.CopyConfig(c.Client)
+	c.Client.UserAgent = "sluice-controller"
+	c.Client.QPS = -1 // Workers is the bound
+	c.Client.WarningHandler = rest.NoWarnings{}
+	client, err := kubernetes.NewForConfig(c.Client)
+	if err != nil {
+		return fmt.Errorf("API server %s: %w", c.Client.Host, err)
+	}
+	dynamicClient, err := dynamic.NewForConfig(c.Client)
+	if err != nil {
+		return fmt.Errorf("API server %s: %w", c.Client.Host, err)
+	}
+	l := &lease{renewWithin: c.LeaseDuration * 2 / 3, now: time.Now, Interface: &resourcelock.LeaseLock{
+		LeaseMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: c.Lease}, Client: client.CoordinationV1(),
+		LockConfig: resourcelock.ResourceLockConfig{Identity: c.Identity},
+	}}
+	return elect(ctx, c, l, func(ctx context.Context) error { return lead(ctx, c, client, dynamicClient, l) })
+}
+
+// elect waits for the Lease and runs a term while it is held. The Lease is given up only after the
+// term, and so after its last write.
+func elect(ctx context.Context, c Config, l *lease, term func(context.Context) error) error {
+	election, stopElection := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopElection()
+	ended := make(chan error, 1)
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: l, LeaseDuration: c.LeaseDuration, RenewDeadline: l.renewWithin, RetryPeriod: c.LeaseDuration * 2 / 15,
+		ReleaseOnCancel: true, Name: c.Lease,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(held context.Context) {
+				held, cancel := context.WithCancel(held)
+				defer cancel()
+				defer context.AfterFunc(ctx, cancel)()
+				err := term(held)
+				l.end()
+				ended <- err
+				stopElection()
+			},
+			OnStoppedLeading: func() {},
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("lease: %w", err)
+	}
+	defer context.AfterFunc(ctx, func() {
+		if !l.hasLed() {
+			stopElection()
+		}
+	})()
+	elector.Run(klog.NewContext(election, logr.FromSlogHandler(c.Log.Handler())))
+	if !l.hasLed() {
+		return nil // ctx is done
+	}
+	if err := <-ended; ctx.Err() == nil {
+		if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, errNotLeading) {
+			err = ErrLeaseLost
+		}
+		return err
+	}
+	return nil
+}
+
+// lead is a term: it returns when ctx is done and nothing is written any more.
+func lead(ctx context.Context, c Config, client kubernetes.Interface, other dynamic.Interface, l *lease) error {
+	c.Log.Info("this process leads", "lease", c.Namespace+"/"+c.Lease, "identity", c.Identity, "handed over",
+		l.handedOver())
+	e := newEvents(client, c.Log, c.Identity)
+	k := newController(c, client, l, e)
+	p := &poolSource{config: c, client: client, dynamic: other, changed: make(chan struct{}, 1),
+		set: poolSet{tell: func(about corev1.ObjectReference, reason, note string) {
+			e.add(about, corev1.EventTypeWarning, reason, "ReadPool", note)
+		}}}
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer k.queue.ShutDown()
+	running.Go(func() { e.run(ctx) })
+	labelsChanged := func() {
+		if k.selectsNamespaces() {
+			p.poke()
+		}
+	}
+	if err := k.start(ctx, &running, labelsChanged); err != nil {
+		return err
+	}
+	if err := p.start(ctx, &running); err != nil {
+		return err
+	}
+	services := k.all()
+	if !l.handedOver() {
+		var err error
+		begin := time.Now()
+		l.doubt()
+		if services, err = k.fence(ctx, services); err != nil {
+			return err
+		}
+		l.trust()
+		c.Log.Info("every Service is written: no write of a leader before can succeed", "services", len(services),
+			"took", time.Since(begin))
+	}
+	sortByAge(services)
+	k.setPools(p.read(), services)
+	c.Metrics.leads(k)
+	defer c.Metrics.leads(nil)
+	k.enqueue()
+	for range c.Workers {
+		running.Go(func() { k.work(ctx) })
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-p.changed:
+			pause(ctx, gather)
+			k.setPools(p.read(), k.all())
+			k.enqueue()
+		}
+	}
+}
+
+// start fills the caches of Services and namespaces.
+func (c *controller) start(ctx context.Context, running *sync.WaitGroup, labelsChanged func()) error {
+	services, err := newServices(c.client)
+	if err != nil {
+		return err
+	}
+	namespaces, err := newNamespaces(c.client)
+	if err != nil {
+		return err
+	}
+	c.services, c.namespaces = services.GetStore(), namespaces.GetStore()
+	enqueue := func(o any) {
+		if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(o); err == nil {
+			c.queue.Add(key)
+		}
+	}
+	served, err := services.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: enqueue, UpdateFunc: func(_, o any) { enqueue(o) }, DeleteFunc: enqueue,
+	})
+	if err != nil {
+		return fmt.Errorf("follow Services: %w", err)
+	}
+	if _, err = namespaces.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { labelsChanged() }, UpdateFunc: func(before, after any) {
+			b, _ := before.(*corev1.Namespace)
+			a, _ := after.(*corev1.Namespace)
+			if b == nil || a == nil || !maps.Equal(a.Labels, b.Labels) {
+				labelsChanged()
+			}
+		},
+	}); err != nil {
+		return fmt.Errorf("follow namespaces: %w", err)
+	}
+	running.Go(func() { services.RunWithContext(ctx) })
+	running.Go(func() { namespaces.RunWithContext(ctx) })
+	if !cache.WaitForCacheSync(ctx.Done(), served.HasSynced, namespaces.HasSynced) {
+		return ctx.Err()
+	}
+	return nil
+}
+
+// enqueue has all Services looked at, the oldest first.
+func (c *controller) enqueue() {
+	for _, s := range c.all() {
+		c.queue.Add(pools.KeyOf(s))
+	}
+}
+
+// poolSource has the objects of pools.
+type poolSource struct {
+	config  Config
+	client  kubernetes.Interface
+	dynamic dynamic.Interface
+	changed chan struct{} // has a value after a change
+
+	mu     sync.Mutex // guards stores
+	stores []cache.Store
+	set    poolSet // the term's goroutine only
+}
+
+func (p *poolSource) poke() {
+	select {
+	case p.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (p *poolSource) read() []*pools.Pool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var objects []*unstructured.Unstructured
+	for _, s := range p.stores {
+		for _, o := range s.List() {
+			if u, ok := o.(*unstructured.Unstructured); ok {
+				objects = append(objects, u)
+			}
+		}
+	}
+	return p.set.read(objects)
+}
+
+// start returns when all pools are known. MetalLB's may be installed later.
+func (p *poolSource) start(ctx context.Context, running *sync.WaitGroup) error {
+	for first := true; ; first = false {
+		there, err := served(p.client.Discovery(), addressPools)
+		if there {
+			break
+		}
+		if first || err != nil {
+			p.config.Log.Warn("the API server has no AddressPools, and no address is given until it does: install the "+
+				"CustomResourceDefinition of the chart", "kind", addressPools.GroupResource(), "error", err)
+		}
+		if pause(ctx, askEvery); ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	if err := p.follow(ctx, running, addressPools); err != nil || !p.config.MetalLB {
+		return err
+	}
+	there, err := served(p.client.Discovery(), ipAddressPools)
+	for ; err != nil; there, err = served(p.client.Discovery(), ipAddressPools) {
+		p.config.Log.Warn("whether there are pools of MetalLB is not known, and no address is given until it is",
+			"error", err)
+		if pause(ctx, askEvery); ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	if there {
+		return p.follow(ctx, running, ipAddressPools)
+	}
+	running.Go(func() { p.expect(ctx, running) })
+	return nil
+}
+
+// expect follows MetalLB's pools when the API server has them.
+func (p *poolSource) expect(ctx context.Context, running *sync.WaitGroup) {
+	for ctx.Err() == nil {
+		pause(ctx, askEvery)
+		if there, err := served(p.client.Discovery(), ipAddressPools); !there || err != nil {
+			continue
+		}
+		if err := p.follow(ctx, running, ipAddressPools); err != nil && ctx.Err() == nil {
+			p.config.Log.Warn("pools of MetalLB cannot be read", "error", err)
+		}
+		p.poke()
+		return
+	}
+}
+
+// follow fills a cache.
+func (p *poolSource) follow(ctx context.Context, running *sync.WaitGroup, kind schema.GroupVersionResource) error {
+	i, err := newPools(p.dynamic, kind)
+	if err != nil {
+		return err
+	}
+	if _, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { p.poke() }, UpdateFunc: func(any, any) { p.poke() }, DeleteFunc: func(any) { p.poke() },
+	}); err != nil {
+		return fmt.Errorf("follow %s: %w", kind.GroupResource(), err)
+	}
+	running.Go(func() { i.RunWithContext(ctx) })
+	if !cache.WaitForCacheSync(ctx.Done(), i.HasSynced) {
+		return ctx.Err()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stores = append(p.stores, i.GetStore())
+	return nil
+}
