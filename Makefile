@@ -90,18 +90,19 @@ deploy-check: ## the manifests are what the chart renders; the image is reproduc
 	cd deploy/tools && $(GO) vet ./... && $(GO) test -count=1 ./... # its inputs are outside of its module
 
 IMAGE_ARCHS ?= amd64 arm64
+IMAGE_OF    := ./cmd/sluice ./cmd/sluice-controller
 
 .PHONY: image
-image: ## bin/sluice-image.tar: an OCI image of bin/ARCH/sluice, reproducible, without Docker (VERSION=tag)
-	for arch in $(IMAGE_ARCHS); do CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(BUILD) -o bin/$$arch/sluice ./cmd/sluice || exit 1; done
+image: ## bin/sluice-image.tar: an OCI image of gateway and controller, reproducible, without Docker (VERSION=tag)
+	for arch in $(IMAGE_ARCHS); do CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(BUILD) -o bin/$$arch/ $(IMAGE_OF) || exit 1; done
 	cd deploy/tools && $(GO) run ./image -o ../../bin/sluice-image.tar -version $(VERSION) -revision "$$(git rev-parse HEAD)" \
-		$(foreach arch,$(IMAGE_ARCHS),$(arch)=../../bin/$(arch)/sluice)
+		$(foreach arch,$(IMAGE_ARCHS),$(arch)=../../bin/$(arch)/sluice,../../bin/$(arch)/sluice-controller)
 
 # A release is of a commit: nothing in it depends on when and in which directory it is built, nor on the settings of a
 # user's Go. REBUILD=-a compiles everything anew, whatever is in the build cache.
 RELEASE_GO := CGO_ENABLED=0 GOFLAGS= GOWORK=off GOEXPERIMENT= GOOS=linux GOAMD64=v1 GOARM64=v8.0
 REVISION  = $(shell git rev-parse HEAD)
-RELEASED  := amd64=../../bin/amd64/sluice arm64=../../bin/arm64/sluice
+RELEASED  := $(foreach arch,amd64 arm64,$(arch)=../../bin/$(arch)/sluice,../../bin/$(arch)/sluice-controller)
 
 .PHONY: release
 release: ## dist/: binaries, image, chart, SBOMs and SHA256SUMS of a version, reproducible (VERSION=0.1.0)
@@ -109,7 +110,7 @@ release: ## dist/: binaries, image, chart, SBOMs and SHA256SUMS of a version, re
 	cd deploy/tools && $(GO) run ./release -check -version '$(VERSION)'
 	rm -rf dist && mkdir dist
 	for arch in amd64 arm64; do $(RELEASE_GO) GOARCH=$$arch $(GO) build $(REBUILD) -trimpath -buildvcs=false \
-		-ldflags '$(LDFLAGS) -X sluice.dev/sluice/control/status.Commit=$(REVISION)' -o bin/$$arch/sluice ./cmd/sluice || exit 1; done
+		-ldflags '$(LDFLAGS) -X sluice.dev/sluice/control/status.Commit=$(REVISION)' -o bin/$$arch/ $(IMAGE_OF) || exit 1; done
 	cd deploy/tools && $(GO) run ./image -o ../../dist/sluice-$(VERSION)-image.tar -version $(VERSION) -revision $(REVISION) $(RELEASED)
 	cd deploy/tools && $(GO) run ./release -dir ../../dist -version $(VERSION) -revision $(REVISION) \
 		-time $$(git log -1 --format=%ct) $(RELEASED)

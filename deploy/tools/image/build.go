@@ -16,11 +16,12 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// binary is the gateway's for one architecture, by Go's name of it.
+// binary is the gateway's for one architecture, by Go's name of it, with others beside it.
 type binary struct {
 	arch     string
 	content  []byte
-	licenses []file // what is distributed with it
+	others   []file // programs that are not started by default, by their names
+	licenses []file // what is distributed with them
 }
 
 // file is one of the image, by its path without the leading slash.
@@ -62,21 +63,30 @@ func build(binaries []binary, labels map[string]string) (v1.ImageIndex, error) {
 // check refuses what would not run in an image that has nothing else: a binary of
 // another machine, or one that needs a dynamic loader.
 func (b binary) check() error {
-	f, err := elf.NewFile(bytes.NewReader(b.content))
+	for _, o := range b.others {
+		if err := checkContent(b.arch, o.content); err != nil {
+			return fmt.Errorf("%s: %w", o.name, err)
+		}
+	}
+	return checkContent(b.arch, b.content)
+}
+
+func checkContent(arch string, content []byte) error {
+	f, err := elf.NewFile(bytes.NewReader(content))
 	if err != nil {
-		return fmt.Errorf("%s: the file is no ELF binary: %w", b.arch, err)
+		return fmt.Errorf("%s: the file is no ELF binary: %w", arch, err)
 	}
 	defer f.Close()
-	machine, known := machines[b.arch]
+	machine, known := machines[arch]
 	if !known {
-		return fmt.Errorf("%s: no such architecture here; choose amd64 or arm64", b.arch)
+		return fmt.Errorf("%s: no such architecture here; choose amd64 or arm64", arch)
 	}
 	if f.Machine != machine {
-		return fmt.Errorf("%s: the binary is for %s; build it with GOARCH=%s", b.arch, f.Machine, b.arch)
+		return fmt.Errorf("%s: the binary is for %s; build it with GOARCH=%s", arch, f.Machine, arch)
 	}
 	for _, p := range f.Progs {
 		if p.Type == elf.PT_INTERP {
-			return fmt.Errorf("%s: the binary is not static; build it with CGO_ENABLED=0", b.arch)
+			return fmt.Errorf("%s: the binary is not static; build it with CGO_ENABLED=0", arch)
 		}
 	}
 	return nil
@@ -119,7 +129,7 @@ func (b binary) config(image v1.Image, labels map[string]string) *v1.ConfigFile 
 	return file
 }
 
-// layer is a tar with the binary and the licences, owned by root, of the time 0.
+// layer is a tar with the binaries and the licences, owned by root, of the time 0.
 func (b binary) layer() (v1.Layer, error) {
 	var t bytes.Buffer
 	w := tar.NewWriter(&t)
@@ -134,8 +144,12 @@ func (b binary) layer() (v1.Layer, error) {
 	err := errors.Join(
 		add(tar.Header{Typeflag: tar.TypeDir, Name: binDir + "/", Mode: 0o755}, nil),
 		add(tar.Header{Typeflag: tar.TypeReg, Name: binDir + "/" + binName, Mode: 0o555}, b.content),
-		add(tar.Header{Typeflag: tar.TypeDir, Name: licenseDir + "/", Mode: 0o755}, nil),
 	)
+	for _, f := range b.others {
+		h := tar.Header{Typeflag: tar.TypeReg, Name: binDir + "/" + f.name, Mode: 0o555}
+		err = errors.Join(err, add(h, f.content))
+	}
+	err = errors.Join(err, add(tar.Header{Typeflag: tar.TypeDir, Name: licenseDir + "/", Mode: 0o755}, nil))
 	for _, f := range b.licenses {
 		h := tar.Header{Typeflag: tar.TypeReg, Name: licenseDir + "/" + f.name, Mode: 0o444}
 		err = errors.Join(err, add(h, f.content))

@@ -21,18 +21,19 @@ import (
 
 // The programs that images are made of here.
 const (
-	gateway = "./cmd/sluice"
-	static  = "./testdata/static"
-	tree    = "../../.."
+	gateway    = "./cmd/sluice"
+	controller = "./cmd/sluice-controller"
+	static     = "./testdata/static"
+	tree       = "../../.."
 )
 
 // compile builds a program as `make image` does, into a directory of its own.
 func compile(t *testing.T, program, arch string) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "sluice")
+	path := filepath.Join(t.TempDir(), filepath.Base(program))
 	args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", path}
 	c := exec.Command("go", append(args, program)...)
-	if program == gateway {
+	if program != static {
 		c.Dir = tree
 	}
 	c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch)
@@ -131,11 +132,12 @@ func images(t *testing.T, file string) map[string]v1.Image {
 	return byArch
 }
 
-// The image has the binary and licences, nothing else, and the binary runs by itself.
+// The image has the programs and licences, nothing else, and each runs by itself.
 func TestContents(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "image.tar")
 	binary := compile(t, gateway, runtime.GOARCH)
-	if _, err := run(tree, out, "v1", "abc", []string{runtime.GOARCH + "=" + binary}); err != nil {
+	if _, err := run(tree, out, "v1", "abc", []string{runtime.GOARCH + "=" + binary + "," + compile(t, controller,
+		runtime.GOARCH)}); err != nil {
 		t.Fatal(err)
 	}
 	image := images(t, out)[runtime.GOARCH]
@@ -174,22 +176,25 @@ func TestContents(t *testing.T) {
 			}
 		}
 	}
-	want := "bin bin/sluice licenses licenses/LICENSE licenses/THIRD_PARTY_LICENSES"
+	want := "bin bin/sluice bin/sluice-controller licenses licenses/LICENSE licenses/THIRD_PARTY_LICENSES"
 	if got := strings.ReplaceAll(strings.Join(names, " "), "/ ", " "); got != want {
 		t.Errorf("files %s, want %s", got, want)
 	}
 	if others, err := os.ReadFile(filepath.Join(root, "licenses/THIRD_PARTY_LICENSES")); err != nil ||
-		!strings.Contains(string(others), "\ngithub.com/cilium/ebpf v") {
+		!strings.Contains(string(others), "\ngithub.com/cilium/ebpf v") || // the gateway's
+		!strings.Contains(string(others), "\ngo4.org/netipx v") { // the controller's
 		t.Errorf("licences of others: %.500s, %v", others, err)
 	}
 	// In a root directory that has nothing but the image.
-	cmd := exec.Command(c.Config.Entrypoint[0], "version")
-	cmd.Dir, cmd.Env = "/", c.Config.Env
-	if cmd.SysProcAttr = chroot(root); os.Geteuid() != 0 {
+	if os.Geteuid() != 0 {
 		t.Fatal("needs root: chroot")
 	}
-	if text, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v: %s", err, text)
+	for _, command := range [][]string{{c.Config.Entrypoint[0], "version"}, {"/bin/sluice-controller", "--version"}} {
+		cmd := exec.Command(command[0], command[1])
+		cmd.Dir, cmd.Env, cmd.SysProcAttr = "/", c.Config.Env, chroot(root)
+		if text, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%q: %v: %s", command, err, text)
+		}
 	}
 }
 
@@ -209,6 +214,7 @@ func TestRefused(t *testing.T) {
 		{"no binary", "amd64=main.go", "no ELF binary"},
 		{"no file", "amd64=/nonexistent", "no such file"},
 		{"no architecture", good, "name it as"},
+		{"a second binary that is none", "arm64=" + good + ",main.go", "main.go: arm64: the file is no ELF binary"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			out := filepath.Join(t.TempDir(), "image.tar")

@@ -1,8 +1,8 @@
-// Command image puts the gateway's binary into a container image: one layer with the binary in
-// /bin and licences in /licenses, built without a daemon and without a base image. The same
-// binaries give the same digest, whenever and wherever it runs.
+// Command image puts the gateway's binary into a container image, and programs of other processes
+// beside it: one layer with them in /bin and licences in /licenses, built without a daemon and
+// without a base image. The same binaries give the same digest, whenever and wherever it runs.
 //
-//	go run ./image -o sluice-image.tar -version v1 amd64=bin/sluice arm64=bin/arm64/sluice
+//	go run ./image -o sluice-image.tar -version v1 amd64=bin/sluice,bin/sluice-controller
 //
 // The file is an OCI image layout in a tar (OCI image specification, image-layout.md).
 package main
@@ -35,7 +35,8 @@ func main() {
 	fmt.Printf("%s  %s  (sluice:%s; another tag: make image VERSION=...)\n", digest, path, *version)
 }
 
-// run writes the image of binaries, each given as arch=path, and returns its digest.
+// run writes the image of binaries, given as arch=path,path for each architecture, the one that is
+// started by default first, and returns its digest.
 func run(tree, out, version, revision string, args []string) (string, error) {
 	if len(args) == 0 {
 		return "", fmt.Errorf("no binaries: name them as amd64=bin/sluice")
@@ -55,19 +56,27 @@ func run(tree, out, version, revision string, args []string) (string, error) {
 	}
 	var binaries []binary
 	for _, arg := range args {
-		arch, path, ok := strings.Cut(arg, "=")
+		arch, list, ok := strings.Cut(arg, "=")
 		if !ok {
 			return "", fmt.Errorf("%q is no binary, name it as amd64=bin/sluice", arg)
 		}
-		content, err := os.ReadFile(path)
-		if err != nil {
-			return "", err
+		b := binary{arch: arch}
+		var contents [][]byte
+		for i, path := range strings.Split(list, ",") {
+			content, err := os.ReadFile(path)
+			if err != nil {
+				return "", err
+			}
+			if contents = append(contents, content); i == 0 {
+				b.content = content
+			} else {
+				b.others = append(b.others, file{filepath.Base(path), content})
+			}
 		}
-		b := binary{arch: arch, content: content}
 		if err := b.check(); err != nil {
 			return "", err
 		}
-		others, err := licenses.Of(tree, content)
+		others, err := licenses.Of(tree, contents...)
 		if err != nil {
 			return "", fmt.Errorf("%s: licences: %w", arch, err)
 		}

@@ -8,6 +8,7 @@ package licenses
 
 import (
 	"bytes"
+	"cmp"
 	"debug/buildinfo"
 	"encoding/json"
 	"errors"
@@ -32,10 +33,33 @@ type module struct {
 
 func (m module) String() string { return strings.TrimSpace(m.Path + " " + m.Version) }
 
-// Of returns the file for a binary that the go command of a tree has built. The same binary gives
+// Of returns the file for binaries that the go command of a tree has built. The same binaries give
 // the same bytes. Modules that are not in the module cache are downloaded, and checked against
 // go.sum of the tree.
-func Of(tree string, binary []byte) ([]byte, error) {
+func Of(tree string, binaries ...[]byte) ([]byte, error) {
+	var modules []module // the standard library first
+	for _, binary := range binaries {
+		list, err := modulesOf(tree, binary)
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range list {
+			if !slices.Contains(modules, m) {
+				modules = append(modules, m)
+			}
+		}
+	}
+	if err := download(tree, modules[1:]); err != nil {
+		return nil, err
+	}
+	slices.SortFunc(modules[1:], func(a, b module) int {
+		return cmp.Or(strings.Compare(a.Path, b.Path), strings.Compare(a.Version, b.Version))
+	})
+	return write(modules)
+}
+
+// modulesOf returns what is linked into a binary, the standard library first.
+func modulesOf(tree string, binary []byte) ([]module, error) {
 	info, err := buildinfo.Read(bytes.NewReader(binary))
 	if err != nil {
 		return nil, err
@@ -55,10 +79,7 @@ func Of(tree string, binary []byte) ([]byte, error) {
 		}
 		modules = append(modules, module{Path: d.Path, Version: d.Version})
 	}
-	if err := download(tree, modules[1:]); err != nil {
-		return nil, err
-	}
-	return write(modules)
+	return modules, nil
 }
 
 // goCommand runs the go command in a tree, without the settings of a user's Go.

@@ -16,7 +16,7 @@ import (
 	"github.com/package-url/packageurl-go"
 )
 
-// image is a container image: an index of images, each of one binary.
+// image is a container image: an index of images, each with the binaries of an architecture.
 type image struct {
 	component    cdx.Component
 	applications []*application
@@ -61,41 +61,41 @@ func readImage(file, version string) (i *image, err error) {
 		if err != nil {
 			return nil, err
 		}
-		a, err := only(one, d.Platform.Architecture, version)
+		list, err := programs(one, d.Platform.Architecture, version)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", d.Platform.Architecture, err)
 		}
-		i.applications = append(i.applications, a)
+		i.applications = append(i.applications, list...)
 	}
 	return i, nil
 }
 
-// only is the one file of an image besides licences. Another one would be missing in the SBOM, so
-// it is refused.
-func only(one v1.Image, arch, version string) (a *application, err error) {
+// programs are the files of an image besides licences. One that is no program of Go would be
+// missing in the SBOM, so it is refused.
+func programs(one v1.Image, arch, version string) (list []*application, err error) {
 	contents := mutate.Extract(one)
 	defer contents.Close()
 	for r := tar.NewReader(contents); ; {
 		h, err := r.Next()
 		switch {
-		case errors.Is(err, io.EOF) && a == nil:
+		case errors.Is(err, io.EOF) && list == nil:
 			return nil, errors.New("there is no file in it")
 		case errors.Is(err, io.EOF):
-			return a, nil
+			return list, nil
 		case err != nil:
 			return nil, err
 		case h.Typeflag == tar.TypeDir || path.Dir(path.Clean(h.Name)) == "licenses":
 			continue
-		case a != nil:
-			return nil, fmt.Errorf("%s is in it besides the binary: list it in the SBOM", h.Name)
 		}
 		content, err := io.ReadAll(r)
 		if err != nil {
 			return nil, err
 		}
-		if a, err = newApplication(arch, version, content); err != nil {
+		a, err := newApplication(arch, version, content)
+		if err != nil {
 			return nil, fmt.Errorf("%s: %w", h.Name, err)
 		}
+		list = append(list, a)
 	}
 }
 

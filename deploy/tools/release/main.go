@@ -2,7 +2,8 @@
 // binary, the chart's archive, an SBOM of each binary and of the image, and SHA256SUMS.
 //
 //	go run ./release -check -version 0.1.0
-//	go run ./release -dir ../../dist -version 0.1.0 -revision 1a2b3c -time 1795461955 amd64=bin/amd64/sluice
+//	go run ./release -dir ../../dist -version 0.1.0 -revision 1a2b3c -time 1795461955 \
+//		amd64=bin/amd64/sluice,bin/amd64/sluice-controller
 //
 // The directory must hold the image already, as sluice-VERSION-image.tar. The same inputs give the
 // same bytes: every time in an archive or SBOM is the one that is given, the commit's.
@@ -81,8 +82,8 @@ func inOrder(tree, version string) error {
 	return errors.Join(errs...)
 }
 
-// run adds to the directory of the release what is made of binaries, given as arch=path, and of the
-// image.
+// run adds to the directory of the release what is made of binaries, given as for the image, and of
+// the image. An archive has the first one, which runs without Kubernetes.
 func run(r release, args []string, out io.Writer) error {
 	license, err := os.ReadFile(filepath.Join(r.tree, "LICENSE"))
 	if err != nil {
@@ -93,6 +94,7 @@ func run(r release, args []string, out io.Writer) error {
 		if !ok {
 			return fmt.Errorf("%q is no binary, name it as amd64=bin/amd64/sluice", arg)
 		}
+		path, _, _ = strings.Cut(path, ",")
 		content, err := os.ReadFile(path)
 		if err != nil {
 			return err

@@ -38,12 +38,12 @@ func command(t *testing.T, dir string, env []string, args ...string) string {
 	return string(out)
 }
 
-// built compiles the gateway, as the tests of the image do.
-func built(t *testing.T, arch string) string {
+// built compiles the gateway or the controller, as the tests of the image do.
+func built(t *testing.T, arch, program string) string {
 	t.Helper()
-	out := filepath.Join(t.TempDir(), name)
+	out := filepath.Join(t.TempDir(), program)
 	command(t, tree, []string{"CGO_ENABLED=0", "GOOS=linux", "GOARCH=" + arch},
-		"go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", out, "./cmd/sluice")
+		"go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", out, "./cmd/"+program)
 	return out
 }
 
@@ -100,8 +100,13 @@ func components(t *testing.T, b *cdx.BOM) map[string]cdx.Component {
 // TestRelease makes a release twice from one set of inputs, in two directories: equal files, every
 // module in the SBOMs, and digests that sha256sum confirms.
 func TestRelease(t *testing.T) {
-	binaries := map[string]string{"amd64": built(t, "amd64"), "arm64": built(t, "arm64")}
-	args := []string{"amd64=" + binaries["amd64"], "arm64=" + binaries["arm64"]}
+	binaries := map[string]string{"amd64": built(t, "amd64", name), "arm64": built(t, "arm64", name)}
+	beside := map[string]string{"amd64": built(t, "amd64", "sluice-controller"),
+		"arm64": built(t, "arm64", "sluice-controller")}
+	var args []string
+	for _, arch := range []string{"amd64", "arm64"} {
+		args = append(args, arch+"="+binaries[arch]+","+beside[arch])
+	}
 	dirs := [2]string{t.TempDir(), filepath.Join(t.TempDir(), "elsewhere")}
 	for i, dir := range dirs {
 		r := release{tree, dir, testVersion, "abc", testTime}
@@ -143,6 +148,7 @@ func TestRelease(t *testing.T) {
 		b := decoded(t, r.path("-linux-"+arch+".cdx.json"))
 		want := listed(t, binary)
 		maps.Copy(both, want)
+		maps.Copy(both, listed(t, beside[arch]))
 		got := components(t, b)
 		if len(want) < 30 || len(got) != len(want) {
 			t.Errorf("%s: %d components, and %d modules", arch, len(got), len(want))
@@ -169,7 +175,7 @@ func TestRelease(t *testing.T) {
 		}
 	}
 	b := decoded(t, r.path("-image.cdx.json"))
-	if got := components(t, b); len(got) != len(both)+2 { // and a binary for each architecture
+	if got := components(t, b); len(got) != len(both)+4 { // and two programs for each architecture
 		t.Errorf("image: %d components, and %d modules", len(got), len(both))
 	} else if c := b.Metadata.Component; c.Type != cdx.ComponentTypeContainer ||
 		c.PackageURL != "pkg:oci/sluice@sha256:"+(*c.Hashes)[0].Value+"?tag=0.1.0" {

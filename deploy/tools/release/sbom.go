@@ -38,7 +38,11 @@ func newApplication(arch, version string, content []byte) (*application, error) 
 	}
 	url := golang(info.Main.Path, "v"+version)
 	url.Qualifiers = packageurl.QualifiersFromMap(map[string]string{"goos": settings["GOOS"], "goarch": arch})
-	a := &application{component: component(cdx.ComponentTypeApplication, name, version, url)}
+	program := path.Base(info.Path)
+	if program != name { // several programs of one module
+		url.Subpath = "cmd/" + program
+	}
+	a := &application{component: component(cdx.ComponentTypeApplication, program, version, url)}
 	a.component.Hashes = hash(content)
 	a.component.Licenses = &cdx.Licenses{{License: &cdx.License{ID: "Apache-2.0"}}}
 	a.modules = append(a.modules, library("std", strings.TrimPrefix(info.GoVersion, "go")))
