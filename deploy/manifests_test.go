@@ -68,6 +68,71 @@ func readManifests(t *testing.T) (o objects) {
 	return o
 }
 
+// The controller's rights are these and no others: it writes the status of Services, and one Lease.
+// It runs as nobody, with no capability.
+func TestControllerManifests(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("manifests/controller.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	var deployment appsv1.Deployment
+	for _, doc := range bytes.Split(text, []byte("\n---\n")) {
+		var role rbacv1.ClusterRole // a Role has the same fields
+		if err := yaml.Unmarshal(doc, &role); err != nil {
+			t.Fatal(err)
+		}
+		switch role.Kind {
+		case "ClusterRole", "Role":
+			if err := yaml.UnmarshalStrict(doc, &role); err != nil {
+				t.Error(err)
+			}
+		case "Deployment":
+			if err := yaml.UnmarshalStrict(doc, &deployment); err != nil {
+				t.Error(err)
+			}
+			continue
+		default:
+			continue
+		}
+		for _, r := range role.Rules {
+			for _, resource := range r.Resources {
+				for _, verb := range r.Verbs {
+					got = append(got, fmt.Sprintf("%s %s/%s %s %s", role.Kind, r.APIGroups[0], resource, verb,
+						strings.Join(r.ResourceNames, ",")))
+				}
+			}
+		}
+	}
+	want := []string{
+		"ClusterRole /namespaces list ", "ClusterRole /namespaces watch ", "ClusterRole /services get ",
+		"ClusterRole /services list ", "ClusterRole /services watch ", "ClusterRole /services/status update ",
+		"ClusterRole events.k8s.io/events create ", "ClusterRole metallb.io/ipaddresspools list ",
+		"ClusterRole metallb.io/ipaddresspools watch ", "ClusterRole sluice.dev/addresspools list ",
+		"ClusterRole sluice.dev/addresspools watch ", "Role coordination.k8s.io/leases create ",
+		"Role coordination.k8s.io/leases get sluice-controller",
+		"Role coordination.k8s.io/leases update sluice-controller",
+	}
+	slices.Sort(got)
+	if diff := gocmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	pod := deployment.Spec.Template.Spec
+	c := pod.Containers[0]
+	if pod.HostNetwork || !*pod.SecurityContext.RunAsNonRoot || *c.SecurityContext.AllowPrivilegeEscalation ||
+		!*c.SecurityContext.ReadOnlyRootFilesystem || len(c.SecurityContext.Capabilities.Add) > 0 ||
+		!slices.Equal(c.SecurityContext.Capabilities.Drop, []corev1.Capability{"ALL"}) {
+		t.Errorf("the pod may more than it must: %+v, %+v", pod.SecurityContext, c.SecurityContext)
+	}
+	if s := deployment.Spec.Selector.MatchLabels["app.kubernetes.io/name"]; s == "sluice" {
+		t.Error("the gateways' selector matches the controller's pods")
+	}
+	if !slices.Contains(c.Args, "--lease=sluice-controller") {
+		t.Errorf("the Lease is not the one of the Role: %q", c.Args)
+	}
+}
+
 // The gateway's rights are these and no others, none by a wildcard.
 func TestRights(t *testing.T) {
 	t.Parallel()

@@ -1,23 +1,35 @@
 package allocate_test
 
 import (
+	"bytes"
+	"os"
 	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	"sigs.k8s.io/yaml"
 )
 
 // rights are those of the chart's roles.
-func rights(t *testing.T) []rbacv1.PolicyRule {
+func rights(t *testing.T) (rules []rbacv1.PolicyRule) {
 	t.Helper()
-	return []rbacv1.PolicyRule{
-		{APIGroups: []string{""}, Resources: []string{"services"}, Verbs: []string{"get", "list", "watch"}},
-		{APIGroups: []string{""}, Resources: []string{"services/status"}, Verbs: []string{"update"}},
-		{APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: []string{"list", "watch"}},
-		{APIGroups: []string{"sluice.dev"}, Resources: []string{"addresspools"}, Verbs: []string{"list", "watch"}},
-		{APIGroups: []string{"metallb.io"}, Resources: []string{"ipaddresspools"}, Verbs: []string{"list", "watch"}},
-		{APIGroups: []string{"events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create"}},
-		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"create"}},
-		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"},
-			ResourceNames: []string{"sluice-controller"}, Verbs: []string{"get", "update"}},
+	text, err := os.ReadFile("../../deploy/manifests/controller.yaml")
+	if err != nil {
+		t.Fatal(err)
 	}
+	for _, document := range bytes.Split(text, []byte("\n---\n")) {
+		var role struct {
+			Kind  string
+			Rules []rbacv1.PolicyRule
+		}
+		if err := yaml.Unmarshal(document, &role); err != nil {
+			t.Fatal(err)
+		}
+		if role.Kind == "ClusterRole" || role.Kind == "Role" {
+			rules = append(rules, role.Rules...)
+		}
+	}
+	if len(rules) == 0 {
+		t.Fatal("the manifests have no roles")
+	}
+	return rules
 }

@@ -12,6 +12,17 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end }}
 
+{{/* The controller's pods are none of the gateways': other labels. */}}
+{{- define "sluice.controllerSelector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}-controller
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "sluice.controllerLabels" -}}
+{{ include "sluice.controllerSelector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+{{- end }}
+
 {{- define "sluice.serviceAccount" -}}
 {{ .Values.serviceAccount.name | default (ternary (include "sluice.name" .) "default" .Values.serviceAccount.create) }}
 {{- end }}

@@ -1,5 +1,6 @@
 // Command chart lints the chart and renders it into the manifests that are committed, or with
-// -check compares them with its output. With -values it renders a release with other values.
+// -check compares them with its output: the gateway, and beside it the controller, which the
+// chart's default values leave out. With -values it renders a release with other values.
 package main
 
 import (
@@ -67,6 +68,17 @@ func run(dir, file, valuesFile string, check bool) error {
 	if err != nil {
 		return err
 	}
+	if err := put(dir, file, got, check); err != nil || valuesFile != "" {
+		return err
+	}
+	if got, err = controller(dir); err != nil {
+		return err
+	}
+	return put(dir, filepath.Join(filepath.Dir(file), "controller.yaml"), got, check)
+}
+
+// put writes a file, or compares it.
+func put(dir, file string, got []byte, check bool) error {
 	if !check {
 		return os.WriteFile(file, got, 0o644)
 	}
@@ -109,6 +121,32 @@ func Manifests(dir string, values map[string]any) ([]byte, error) {
 		"privileged\n", namespace)
 	for _, m := range list {
 		fmt.Fprintf(&b, "---\n%s\n", strings.TrimSpace(m.Content))
+	}
+	return b.Bytes(), nil
+}
+
+// controller renders what the chart has for the controller alone, into the gateway's namespace.
+func controller(dir string) ([]byte, error) {
+	c, err := loader.LoadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	list, err := render(c, map[string]any{"controller": map[string]any{"enabled": true}})
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "# Rendered from deploy/chart with controller.enabled by `make chart`. Do not edit.\n"+
+		"# It goes beside sluice.yaml, which has the namespace. What must fit your cluster: the image.\n")
+	separator := ""
+	for _, m := range list {
+		if base := filepath.Base(m.Name); base == "controller.yaml" || base == "addresspools.yaml" {
+			fmt.Fprintf(&b, "%s%s\n", separator, strings.TrimSpace(m.Content))
+			separator = "---\n"
+		}
+	}
+	if separator == "" {
+		return nil, errors.New("the chart renders no controller")
 	}
 	return b.Bytes(), nil
 }
