@@ -3,6 +3,7 @@ package allocate
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -73,19 +74,18 @@ func withoutManagedFields(o any) (any, error) {
 	return o, nil
 }
 
-// served reports whether the API server has a kind.
-func served(client discovery.DiscoveryInterface, resource schema.GroupVersionResource) (bool, error) {
-	list, err := client.ServerResourcesForGroupVersion(resource.GroupVersion().String())
+// served reports whether the API server has a kind. The discovery client's own methods cannot be
+// interrupted, and wait for half a minute.
+func served(ctx context.Context, client discovery.DiscoveryInterface, kind schema.GroupVersionResource) (bool, error) {
+	path := "/apis/" + kind.GroupVersion().String()
+	var list metav1.APIResourceList
+	err := client.RESTClient().Get().AbsPath(path).Do(ctx).Into(&list)
 	switch {
 	case apierrors.IsNotFound(err):
 		return false, nil
 	case err != nil:
-		return false, fmt.Errorf("ask the API server for %s: %w", resource.GroupResource(), err)
+		return false, fmt.Errorf("ask the API server for %s: %w", kind.GroupResource(), err)
 	}
-	for _, r := range list.APIResources {
-		if r.Name == resource.Resource {
-			return true, nil
-		}
-	}
-	return false, nil
+	is := func(r metav1.APIResource) bool { return r.Name == kind.Resource }
+	return slices.ContainsFunc(list.APIResources, is), nil
 }

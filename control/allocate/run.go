@@ -265,7 +265,7 @@ func (p *poolSource) read() []*pools.Pool {
 // start returns when all pools are known. MetalLB's may be installed later.
 func (p *poolSource) start(ctx context.Context, running *sync.WaitGroup) error {
 	for first := true; ; first = false {
-		there, err := served(p.client.Discovery(), addressPools)
+		there, err := served(ctx, p.client.Discovery(), addressPools)
 		if there {
 			break
 		}
@@ -280,8 +280,8 @@ func (p *poolSource) start(ctx context.Context, running *sync.WaitGroup) error {
 	if err := p.follow(ctx, running, addressPools); err != nil || !p.config.MetalLB {
 		return err
 	}
-	there, err := served(p.client.Discovery(), ipAddressPools)
-	for ; err != nil; there, err = served(p.client.Discovery(), ipAddressPools) {
+	there, err := served(ctx, p.client.Discovery(), ipAddressPools)
+	for ; err != nil; there, err = served(ctx, p.client.Discovery(), ipAddressPools) {
 		p.config.Log.Warn("whether there are pools of MetalLB is not known, and no address is given until it is",
 			"error", err)
 		if pause(ctx, askEvery); ctx.Err() != nil {
@@ -299,7 +299,7 @@ func (p *poolSource) start(ctx context.Context, running *sync.WaitGroup) error {
 func (p *poolSource) expect(ctx context.Context, running *sync.WaitGroup) {
 	for ctx.Err() == nil {
 		pause(ctx, askEvery)
-		if there, err := served(p.client.Discovery(), ipAddressPools); !there || err != nil {
+		if there, err := served(ctx, p.client.Discovery(), ipAddressPools); !there || err != nil {
 			continue
 		}
 		if err := p.follow(ctx, running, ipAddressPools); err != nil && ctx.Err() == nil {

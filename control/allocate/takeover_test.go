@@ -381,3 +381,44 @@ func TestLateWrite(t *testing.T) {
 		break
 	}
 }
+
+// TestAPIServerAway: an API server that does not answer for longer than a Lease ends the leader,
+// and nothing else: each Service has what it had when another process leads, and those that came
+// meanwhile get theirs.
+func TestAPIServerAway(t *testing.T) {
+	l := newLab(t)
+	binary := build(t)
+	l.createPool("main", `{addresses: [192.0.2.0/24], avoidBuggyIPs: true}`)
+	leading := l.controller(binary, "--lease-duration", "2s")
+	const n = 50
+	var services []*corev1.Service
+	for i := range n {
+		services = append(services, service(fmt.Sprintf("s%d", i)))
+	}
+	l.create(services...)
+	before := l.allAssigned(n)
+	if err := l.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	frozen := time.Now()
+	l.ended(leading)
+	// The Lease's two seconds, and a request that is on its way (writeTimeout of the package).
+	if took := time.Since(frozen); took > machine.Slower(15*time.Second) {
+		t.Errorf("the leader ended after %v", took)
+	}
+	if leading.err == nil {
+		t.Error("the leader ended without an error")
+	}
+	if err := l.Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	next := l.controller(binary, "--lease-duration", "2s")
+	l.create(service("late"))
+	after := l.allAssigned(n + 1)
+	for name, address := range before {
+		if after[name] != address {
+			t.Errorf("Service %s had %s, and has %s", name, address, after[name])
+		}
+	}
+	l.stop(next)
+}
