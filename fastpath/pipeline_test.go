@@ -56,7 +56,11 @@ func twinsAgree(t *testing.T, c labConfig, least int) map[string]uint64 {
 		w.labs[i] = newLab(t, c)
 	}
 	forwarded := 0
-	for step := range 1500 {
+	steps := 1500
+	if testing.Short() {
+		steps, least = steps/5, least/5
+	}
+	for step := range steps {
 		n := w.r.IntN(140)
 		if w.r.IntN(10) == 0 {
 			n = 256 + w.r.IntN(100) // a full batch, and then one that is not; more than the ring takes is lost to both

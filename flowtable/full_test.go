@@ -100,6 +100,9 @@ var parts = []part{
 func TestFullTableAdmits(t *testing.T) {
 	for _, p := range parts {
 		flows, newcomers := uint32(100_000), uint32(200)
+		if scale() > 1 {
+			flows, newcomers = 20_000, 40
+		}
 		if p.percent > 1 {
 			flows, newcomers = 1_048_000/scale(), 1000
 		}
