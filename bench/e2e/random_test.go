@@ -43,8 +43,8 @@ func moments(t *testing.T) *rand.Rand {
 }
 
 // inARow is how many faults come before every connection must have had another answer. A client's
-// kernel waits twice as long each time that it sends in vain (RFC 6298, section 5.5), so faults that
-// never end keep it from sending at all.
+// kernel waits twice as long each time that it sends in vain (RFC 6298, section 5.5), so faults
+// that never end keep it from sending at all.
 const inARow = 5
 
 // established opens connections that live through faults. One breaks if it has no answer for a
