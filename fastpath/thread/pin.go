@@ -112,15 +112,16 @@ func setTimerSlack() {
 // without effect before).
 const slice = 100 * time.Microsecond
 
-// prioritize gives a thread the nice value and the time slice of pinned ones.
+// prioritize gives a thread the nice value and the time slice of pinned ones. A slice that is
+// refused is no error: ShortSlice tells.
 func (g *Group) prioritize(tid int) error {
-	nice := g.nice
-	if nice == 0 {
-		nice = int(g.usual.Nice)
+	if g.nice == 0 {
+		_ = schedule(tid, int(g.usual.Nice), slice)
+		return nil
 	}
-	if err := schedule(tid, nice, slice); err != nil {
+	if err := schedule(tid, g.nice, slice); err != nil {
 		return fmt.Errorf(
-			"give a worker the nice value %d: %w (below that of the process it needs CAP_SYS_NICE)", nice, err,
+			"give a worker the nice value %d: %w (below that of the process it needs CAP_SYS_NICE)", g.nice, err,
 		)
 	}
 	return nil
