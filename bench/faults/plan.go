@@ -37,7 +37,8 @@ var Plan = []Fault{
 		Name: "the process dies", How: "SIGKILL at random moments under load, also while it starts",
 		Target: "0 connections broken, no flow half written, forwarding again within a second",
 		Tests:  []Test{e2e("TestKillAtRandom", "TestKill"), {"flowtable", []string{"TestRecoverMidOperation"}}},
-		Figure: "200 deaths: 0 of 500 broken, 0 flows torn; forwarding again after 0.57 s (median), 2.6 s at most, beside a soak",
+		Figure: "200 deaths: 0 of 500 broken, 0 flows torn; forwarding again after 0.57 s (median), 2.6 s at most, " +
+			"beside a soak",
 	}, {
 		Name: "a panic", How: "SIGABRT, by which the Go runtime ends a process as by a panic; panics of decoders in " +
 			"the control loop",
