@@ -2,12 +2,14 @@ package fastpath_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/fastpath/thread"
 	"sluice.dev/sluice/nat/header/headertest"
 )
@@ -162,5 +164,40 @@ func TestRunnerWithoutItsCPU(t *testing.T) {
 	case <-r.Pinned():
 		t.Error("it is pinned")
 	default:
+	}
+}
+
+// TestRunnersEndWhileWorkersMove: whenever the end comes while workers move, all runners end, and
+// each worker is shut down: Do is refused, and it counts as offline.
+func TestRunnersEndWhileWorkersMove(t *testing.T) {
+	bound, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for range 50 {
+		l := newLab(t, labConfig{workers: 2})
+		r := run(t, l, 3, fastpath.RunConfig{CPU: -1,
+			Waiting: fastpath.Waiting{Spin: time.Microsecond, Sleep: time.Minute}})
+		var moving sync.WaitGroup
+		for w := range l.workers {
+			moving.Go(func() {
+				for i := 0; ; i++ {
+					if i == 20+w {
+						go r.cancel() // while the workers go on moving
+					}
+					if !l.workers[w].Do(bound, func(x *fastpath.Worker) { x.Hand(r.runners[i%3]) }) {
+						return
+					}
+				}
+			})
+		}
+		moving.Wait()
+		if bound.Err() != nil {
+			t.Fatal("a worker was not shut down")
+		}
+		r.end()
+		for w := range l.workers {
+			if g := l.workers[w].stats.Generation.Load(); g != stats.Offline {
+				t.Errorf("worker %d has ended and may use generation %d", w, g)
+			}
+		}
 	}
 }
