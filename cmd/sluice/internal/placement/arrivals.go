@@ -14,8 +14,9 @@ const (
 	fewest   = 200
 	patience = 25
 	// share is the least share of packets, as 1/share, by which a CPU counts as one where they
-	// arrive.
-	share = 10
+	// arrive, and stays the least by which it goes on to count: one whose share is about the least
+	// would come and go.
+	share, stays = 10, 20
 	// alike is how many looks in a row must say the same: a sender that the scheduler moved for a
 	// moment moves no workers.
 	alike = 3
@@ -55,7 +56,11 @@ func (a *Arrivals) Look(counts []uint64) (changed bool) {
 	}
 	var now []int
 	for cpu := range counts {
-		if share*(counts[cpu]-before[cpu]) >= sum {
+		least := uint64(share)
+		if slices.Contains(a.cpus, cpu) {
+			least = stays
+		}
+		if least*(counts[cpu]-before[cpu]) >= sum {
 			now = append(now, cpu)
 		}
 	}

@@ -110,7 +110,15 @@ func TestArrivals(t *testing.T) {
 	expect("a tenth counts", look(900, 0, 100), false, 0)
 	expect("a tenth counts", look(900, 0, 100), false, 0)
 	expect("a tenth counts", look(900, 0, 100), true, 0, 2)
-	expect("another number of CPUs", a.Look(make([]uint64, 2)), false, 0, 2)
+	for range 2 * alike {
+		expect("a twentieth still counts", look(950, 0, 50), false, 0, 2)
+		expect("less than a tenth does not yet", look(850, 60, 90), false, 0, 2)
+	}
+	for range alike - 1 {
+		expect("less than a twentieth", look(960, 0, 40), false, 0, 2)
+	}
+	expect("less than a twentieth, enough", look(960, 0, 40), true, 0)
+	expect("another number of CPUs", a.Look(make([]uint64, 2)), false, 0)
 }
 
 // TestRead reads a machine from files.
