@@ -13,12 +13,8 @@ import (
 	"sluice.dev/sluice/fastpath/thread"
 )
 
-const (
-	// settle is the least time between two moves of workers.
-	settle = 2 * time.Second
-	// schedEvery is the time over which it is measured how long threads waited for others.
-	schedEvery = time.Second
-)
+// schedEvery is the time over which it is measured how long threads waited for others.
+const schedEvery = time.Second
 
 // place chooses where workers run at first, and says whether they may move later.
 func (c *Config) place() (p placement.Placement, moves bool) {
@@ -63,7 +59,7 @@ type runners struct {
 	config   fastpath.RunConfig
 	all      []*fastpath.Runner // one for each CPU that ever had workers; more without a CPU
 	arrivals placement.Arrivals
-	moved    time.Time // when workers moved last
+	pause    placement.Pause // since workers moved last
 	// waited is, by runner, what its thread had waited for others.
 	waited  []threadWait
 	percent []float64
@@ -175,7 +171,7 @@ func (r *runners) follow(ctx context.Context) {
 			}
 			asked := r.ask(now)
 			late = r.arrivals.Look(counts) || late
-			if late && now.Sub(r.moved) >= settle {
+			if late && r.pause.Over(now) {
 				late = false
 				r.choose(ctx, now)
 				asked = true
@@ -199,7 +195,7 @@ func (r *runners) choose(ctx context.Context, now time.Time) {
 	} else if err := r.move(ctx, &p); err != nil {
 		log.Warn("workers stay where they are", "wanted", p.CPUs, "because", p.Why, "error", err)
 	} else {
-		r.moved = now
+		r.pause.Begin(now)
 		log.Info("workers moved", "cpus", p.CPUs, "because", p.Why)
 	}
 }
