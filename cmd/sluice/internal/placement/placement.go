@@ -111,6 +111,9 @@ func (m *Machine) candidates(but []int) (cpus []int) {
 	return append(first, second...)
 }
 
+// Choice reports whether there is more than one CPU to choose from.
+func (m *Machine) Choice() bool { return len(m.candidates(nil)) > 1 }
+
 func (m *Machine) core(cpu int) int {
 	if core, known := m.Core[cpu]; known {
 		return core

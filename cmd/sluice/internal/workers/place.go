@@ -25,7 +25,7 @@ func (c *Config) place() (p placement.Placement, moves bool) {
 	case s.Sockets.BusyPoll > 0:
 		return placement.Polling(&c.Machine, workers), false
 	}
-	return placement.Choose(&c.Machine, workers, c.Machine.Interrupts, false), len(c.Machine.Allowed) > 1
+	return placement.Choose(&c.Machine, workers, c.Machine.Interrupts, false), c.Machine.Choice()
 }
 
 // waiting returns how workers of a CPU wait, and why so. known says that it is known where packets

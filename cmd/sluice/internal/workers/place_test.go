@@ -27,6 +27,8 @@ func TestPlace(t *testing.T) {
 		{"as configured", two, func(c *config.Configuration) { c.WorkerCPUs = []int{1} }, []int{1, 1}, false},
 		{"polling", two, func(c *config.Configuration) { c.Sockets.BusyPoll = 20_000 }, []int{0, 1}, false},
 		{"one CPU", placement.Machine{Allowed: []int{4}}, func(*config.Configuration) {}, []int{4, 4}, false},
+		{"one CPU, and isolated ones", placement.Machine{Allowed: []int{0}, Isolated: []int{1, 2}},
+			func(*config.Configuration) {}, []int{1, 2}, true},
 		{"no CPUs known", placement.Machine{}, func(*config.Configuration) {}, []int{-1, -1}, false},
 	} {
 		s := config.Default()
