@@ -29,7 +29,8 @@ type Machine struct {
 	Interrupts []int
 	// Near are the CPUs of the NUMA nodes that the interfaces are at; nil if that is not known.
 	Near []int
-	// Core is the first thread of the core that a CPU is a thread of; nil if that is not known.
+	// Core is the first thread of the core that a CPU is a thread of, also of CPUs that the process
+	// may not use; nil if that is not known.
 	Core map[int]int
 }
 

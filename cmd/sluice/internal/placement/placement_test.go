@@ -40,6 +40,8 @@ func TestChoose(t *testing.T) {
 		{"near", Machine{Allowed: eight, Near: []int{4, 5, 6, 7}}, 5, []int{4, 5}, []int{6, 7, 0, 1, 2}, "apart"},
 		{"cores", Machine{Allowed: eight, Core: threads}, 6, []int{0}, []int{1, 2, 3, 4, 5, 6}, "apart"},
 		{"cores, two arrive", Machine{Allowed: eight, Core: threads}, 3, []int{0, 1}, []int{2, 3, 4}, "apart"},
+		{"packets arrive on the other thread, which is not ours", Machine{Allowed: []int{4, 5}, Core: threads}, 1,
+			[]int{0}, []int{5}, "apart"},
 	} {
 		p := Choose(&c.m, c.workers, c.arrive, true)
 		if !slices.Equal(p.CPUs, c.want) || !strings.Contains(p.Why, c.why) {
@@ -127,6 +129,7 @@ func TestRead(t *testing.T) {
 	for path, text := range map[string]string{
 		"sys/devices/system/cpu/isolated":                           "2-3\n",
 		"sys/devices/system/cpu/cpu0/topology/thread_siblings_list": "0,2\n",
+		"sys/devices/system/cpu/cpu1/topology/thread_siblings_list": "1,5\n",
 		"sys/devices/system/cpu/cpu2/topology/thread_siblings_list": "0,2\n",
 		"sys/devices/system/node/node1/cpulist":                     "2-3\n",
 		"sys/class/net/eth0/device/numa_node":                       "1\n",
@@ -149,7 +152,7 @@ func TestRead(t *testing.T) {
 	got := Read(irq.Roots{Sys: filepath.Join(root, "sys"), Proc: filepath.Join(root, "proc")},
 		[]string{"eth0", "eth1", "eth9"}, []int{0, 1, 2})
 	want := Machine{Allowed: []int{0, 1, 2}, Isolated: []int{2}, Interrupts: []int{0}, Near: []int{2, 3},
-		Core: map[int]int{0: 0, 2: 0}}
+		Core: map[int]int{0: 0, 2: 0, 1: 1, 5: 1}}
 	if mayUse(3) {
 		want.Isolated = append(want.Isolated, 3)
 	}

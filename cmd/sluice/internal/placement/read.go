@@ -25,8 +25,8 @@ func Read(r irq.Roots, interfaces []string, allowed []int) Machine {
 	}
 	for _, cpu := range slices.Concat(m.Allowed, m.Isolated) {
 		threads := readCPUs(filepath.Join(cpus, "cpu"+strconv.Itoa(cpu), "topology/thread_siblings_list"))
-		if len(threads) > 0 {
-			m.Core[cpu] = threads[0]
+		for _, thread := range threads {
+			m.Core[thread] = threads[0]
 		}
 	}
 	for _, name := range interfaces {
