@@ -92,13 +92,6 @@ func (m *Machine) candidates(but []int) (cpus []int) {
 			cpus = append(cpus, cpu)
 		}
 	}
-	far := func(cpu int) int {
-		if m.Near == nil || slices.Contains(m.Near, cpu) {
-			return 0
-		}
-		return 1
-	}
-	slices.SortStableFunc(cpus, func(a, b int) int { return far(a) - far(b) })
 	// One thread of each core first.
 	var first, second []int
 	for _, cpu := range cpus {
@@ -109,7 +102,16 @@ func (m *Machine) candidates(but []int) (cpus []int) {
 			first = append(first, cpu)
 		}
 	}
-	return append(first, second...)
+	// But before that those of the NICs' nodes, as docs/tuning.md has it ("Real NICs").
+	far := func(cpu int) int {
+		if m.Near == nil || slices.Contains(m.Near, cpu) {
+			return 0
+		}
+		return 1
+	}
+	cpus = append(first, second...)
+	slices.SortStableFunc(cpus, func(a, b int) int { return far(a) - far(b) })
+	return cpus
 }
 
 // Choice reports whether there is more than one CPU to choose from.

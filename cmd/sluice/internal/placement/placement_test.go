@@ -42,6 +42,8 @@ func TestChoose(t *testing.T) {
 		{"cores, two arrive", Machine{Allowed: eight, Core: threads}, 3, []int{0, 1}, []int{2, 3, 4}, "apart"},
 		{"packets arrive on the other thread, which is not ours", Machine{Allowed: []int{4, 5}, Core: threads}, 1,
 			[]int{0}, []int{5}, "apart"},
+		{"near second threads before far cores", Machine{Allowed: eight, Near: []int{0, 1, 4, 5}, Core: threads}, 4,
+			[]int{0, 1}, []int{4, 5, 2, 3}, "apart"},
 	} {
 		p := Choose(&c.m, c.workers, c.arrive, true)
 		if !slices.Equal(p.CPUs, c.want) || !strings.Contains(p.Why, c.why) {
