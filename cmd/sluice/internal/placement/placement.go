@@ -117,6 +117,13 @@ func (m *Machine) candidates(but []int) (cpus []int) {
 // Choice reports whether there is more than one CPU to choose from.
 func (m *Machine) Choice() bool { return len(m.candidates(nil)) > 1 }
 
+// Remove leaves a CPU out from now on.
+func (m *Machine) Remove(cpu int) {
+	is := func(other int) bool { return other == cpu }
+	m.Allowed = slices.DeleteFunc(slices.Clone(m.Allowed), is)
+	m.Isolated = slices.DeleteFunc(slices.Clone(m.Isolated), is)
+}
+
 func (m *Machine) core(cpu int) int {
 	if core, known := m.Core[cpu]; known {
 		return core

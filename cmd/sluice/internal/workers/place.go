@@ -2,9 +2,12 @@ package workers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/cmd/sluice/internal/placement"
 	"sluice.dev/sluice/control/config"
@@ -183,40 +186,54 @@ func (r *runners) follow(ctx context.Context) {
 	}
 }
 
-// choose places workers anew, where they may move.
+// choose places workers anew, where they may move. A CPU that cannot be used any more, as it is
+// offline or was taken out of the cpuset, is left out until the daemon starts again.
 func (r *runners) choose(ctx context.Context, now time.Time) {
 	if !r.g.moves {
 		return
 	}
-	log := r.g.c.Log
-	p := placement.Choose(&r.g.c.Machine, len(r.g.workers), r.arrivals.CPUs(), true)
-	if slices.Equal(p.CPUs, r.g.placed.Load().CPUs) {
-		r.g.placed.Store(&p)
-	} else if err := r.move(ctx, &p); err != nil {
-		log.Warn("workers stay where they are", "wanted", p.CPUs, "because", p.Why, "error", err)
-	} else {
-		r.pause.Begin(now)
-		log.Info("workers moved", "cpus", p.CPUs, "because", p.Why)
+	log, m := r.g.c.Log, &r.g.c.Machine
+	for {
+		p := placement.Choose(m, len(r.g.workers), r.arrivals.CPUs(), true)
+		if slices.Equal(p.CPUs, r.g.placed.Load().CPUs) {
+			r.g.placed.Store(&p)
+			return
+		}
+		if slices.Contains(p.CPUs, -1) {
+			return // no CPU is left: they stay
+		}
+		failed, err := r.move(ctx, &p)
+		switch {
+		case err == nil:
+			r.pause.Begin(now)
+			log.Info("workers moved", "cpus", p.CPUs, "because", p.Why)
+			return
+		case errors.Is(err, unix.EINVAL): // sched_setaffinity(2)
+			log.Warn("no worker runs on a CPU that cannot be used", "cpu", failed, "error", err)
+			m.Remove(failed)
+		default:
+			log.Warn("workers stay where they are", "wanted", p.CPUs, "because", p.Why, "error", err)
+			return
+		}
 	}
 }
 
 // move hands the workers to the runners of a placement: all of them, or where a CPU cannot be used
-// none.
-func (r *runners) move(ctx context.Context, p *placement.Placement) error {
+// none. It returns that CPU.
+func (r *runners) move(ctx context.Context, p *placement.Placement) (failed int, err error) {
 	to := make([]*fastpath.Runner, len(p.CPUs))
 	for id, cpu := range p.CPUs {
-		var err error
 		if to[id], err = r.on(ctx, cpu); err != nil {
-			return err
+			return cpu, err
 		}
 	}
 	for id := range to {
 		if err := r.g.Do(ctx, id, func(w *fastpath.Worker) { w.Hand(to[id]) }); err != nil {
-			return err
+			return -1, err
 		}
 	}
 	r.g.placed.Store(p)
-	return nil
+	return -1, nil
 }
 
 // ask measures, once in schedEvery, how long the runners' threads waited for others, and reports
