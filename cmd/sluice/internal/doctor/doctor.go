@@ -12,6 +12,7 @@ import (
 	"net/netip"
 
 	"sluice.dev/sluice/cmd/sluice/internal/irq"
+	"sluice.dev/sluice/cmd/sluice/internal/placement"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/ethtool"
 	"sluice.dev/sluice/control/status"
@@ -60,7 +61,9 @@ type Facts struct {
 	HugePages int    // reserved, of the default size
 	CPUs      int
 
-	Host       config.Host
+	Host config.Host
+	// Machine has what Host and Interfaces do not have of what workers are placed by.
+	Machine    placement.Machine
 	Sysctls    map[string]string // those that could be read, such as net.ipv4.ip_forward
 	Listeners  []Listener
 	Addresses  []netip.Addr           // of this network namespace

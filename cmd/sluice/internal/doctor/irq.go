@@ -35,7 +35,8 @@ func (e *examination) placed(workers int) placement.Placement {
 	if cpus := e.f.Config.WorkerCPUs; len(cpus) > 0 {
 		return placement.Fixed(cpus, workers)
 	}
-	m := &placement.Machine{Allowed: e.f.Host.CPUs}
+	m := e.f.Machine
+	m.Allowed, m.Interrupts = e.f.Host.CPUs, nil
 	for i := range e.f.Interfaces {
 		for _, irq := range e.f.Interfaces[i].Interrupts {
 			if irq.Queue >= 0 {
@@ -46,9 +47,9 @@ func (e *examination) placed(workers int) placement.Placement {
 	slices.Sort(m.Interrupts)
 	m.Interrupts = slices.Compact(m.Interrupts)
 	if e.f.Config.Sockets.BusyPoll > 0 {
-		return placement.Polling(m, workers)
+		return placement.Polling(&m, workers)
 	}
-	return placement.Choose(m, workers, m.Interrupts, false)
+	return placement.Choose(&m, workers, m.Interrupts, false)
 }
 
 // firstHalf names the first half of some CPUs, rounded down.

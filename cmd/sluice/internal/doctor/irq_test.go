@@ -53,6 +53,11 @@ func TestInterrupts(t *testing.T) {
 			on(0, 1, 0, 1)(f)
 			f.Config.WorkerCPUs = nil
 		}, OK, "no interrupt", ""},
+		{"the daemon's choice, isolated CPUs", func(f *Facts) {
+			on(0, 1, 2, 3)(f)
+			f.Host.CPUs, f.Config.WorkerCPUs = []int{0, 1, 2, 3}, nil
+			f.Machine.Isolated = []int{4, 5, 6, 7}
+		}, OK, "no interrupt", ""},
 		{"the daemon's pins", func(f *Facts) {
 			on(0, 1, 2, 3)(f)
 			f.Running = &status.StatusView{Ready: true}

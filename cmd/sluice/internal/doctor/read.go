@@ -19,6 +19,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sluice.dev/sluice/cmd/sluice/internal/irq"
+	"sluice.dev/sluice/cmd/sluice/internal/placement"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/status"
 )
@@ -217,10 +219,13 @@ func (f *Facts) readConfigured(c *config.Configuration) {
 	for _, key := range []string{"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding", "net.ipv4.conf.all.rp_filter"} {
 		f.readSysctl(key, "")
 	}
+	var names []string
 	for _, i := range c.Interfaces {
+		names = append(names, i.Name)
 		f.readSysctl("net.ipv4.conf.%s.rp_filter", i.Name)
 		f.Interfaces = append(f.Interfaces, readInterface(i.Name))
 	}
+	f.Machine = placement.Read(irq.Host, names, f.Host.CPUs)
 }
 
 // readSysctl reads a sysctl; name, an interface, may contain dots.
