@@ -56,6 +56,7 @@ func (d *Daemon) openAll(ctx context.Context) error {
 		return err
 	}
 	d.workers.Run(d.workersLife, d.fail)
+	d.spawn(func() { d.workers.Follow(ctx) }) // which asks the program, and so ends before that is released
 	return d.ports.Attach(ctx)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -50,6 +51,8 @@ func TestCPUIsLost(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	g.Run(ctx, func(err error) { t.Error(err) })
+	var followed sync.WaitGroup
+	followed.Go(func() { g.Follow(ctx) })
 	if p := g.placed.Load(); !slices.Equal(p.CPUs, []int{at}) {
 		t.Errorf("at first on CPU %v, want %d", p.CPUs, at)
 	}
@@ -61,6 +64,7 @@ func TestCPUIsLost(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	cancel()
+	followed.Wait()
 	g.Wait()
 	if err := g.Close(); err != nil {
 		t.Error(err)

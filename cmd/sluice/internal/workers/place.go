@@ -59,6 +59,7 @@ func waiting(c *config.Configuration, known, arrive bool) (fastpath.Waiting, str
 // another: begin, and then follow.
 type runners struct {
 	g        *Group
+	life     context.Context // of the runners
 	config   fastpath.RunConfig
 	all      []*fastpath.Runner // one for each CPU that ever had workers; more without a CPU
 	arrivals placement.Arrivals
@@ -75,10 +76,10 @@ type threadWait struct {
 }
 
 // begin starts the workers where the group's first placement has them.
-func (r *runners) begin(ctx context.Context) error {
+func (r *runners) begin() error {
 	p := r.g.placed.Load()
 	for id, w := range r.g.workers {
-		runner, err := r.on(ctx, p.CPUs[id])
+		runner, err := r.on(p.CPUs[id])
 		if err != nil {
 			return err
 		}
@@ -89,7 +90,7 @@ func (r *runners) begin(ctx context.Context) error {
 }
 
 // on returns the runner of a CPU, or a new one if the CPU is -1.
-func (r *runners) on(ctx context.Context, cpu int) (*fastpath.Runner, error) {
+func (r *runners) on(cpu int) (*fastpath.Runner, error) {
 	if at := slices.IndexFunc(r.all, func(x *fastpath.Runner) bool { return x.CPU() == cpu }); at >= 0 && cpu >= 0 {
 		return r.all[at], nil
 	}
@@ -105,7 +106,7 @@ func (r *runners) on(ctx context.Context, cpu int) (*fastpath.Runner, error) {
 	go func() {
 		defer r.g.done.Done()
 		defer runner.Close()
-		if err := runner.Run(ctx); err != nil {
+		if err := runner.Run(r.life); err != nil {
 			failed <- fmt.Errorf("workers: %w", err)
 		}
 	}()
@@ -223,7 +224,7 @@ func (r *runners) choose(ctx context.Context, now time.Time) {
 func (r *runners) move(ctx context.Context, p *placement.Placement) (failed int, err error) {
 	to := make([]*fastpath.Runner, len(p.CPUs))
 	for id, cpu := range p.CPUs {
-		if to[id], err = r.on(ctx, cpu); err != nil {
+		if to[id], err = r.on(cpu); err != nil {
 			return cpu, err
 		}
 	}

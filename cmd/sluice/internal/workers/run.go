@@ -33,19 +33,20 @@ func (g *Group) Run(ctx context.Context, fail func(error)) {
 	for _, w := range g.workers {
 		context.AfterFunc(ctx, w.Stop)
 	}
-	r := &runners{g: g, config: fastpath.RunConfig{Threads: threads, Turn: thread.Turn}}
-	if err := r.begin(ctx); err != nil {
+	r := &runners{g: g, life: ctx, config: fastpath.RunConfig{Threads: threads, Turn: thread.Turn}}
+	if err := r.begin(); err != nil {
 		fail(err)
 		return
 	}
-	if g.c.Arrivals == nil {
-		return
+	g.runners = r
+}
+
+// Follow moves workers when packets arrive elsewhere, until ctx is done. It must begin after Run
+// and end before Wait, and before Config.Arrivals has nothing to count any more.
+func (g *Group) Follow(ctx context.Context) {
+	if g.runners != nil && g.c.Arrivals != nil {
+		g.runners.follow(ctx)
 	}
-	g.done.Add(1)
-	go func() {
-		defer g.done.Done()
-		r.follow(ctx)
-	}()
 }
 
 // Wait returns when the workers have ended. From then on Do runs on the caller's goroutine.

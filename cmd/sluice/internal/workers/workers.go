@@ -67,7 +67,8 @@ type Group struct {
 	done      sync.WaitGroup
 	placed    atomic.Pointer[placement.Placement]
 	places    atomic.Pointer[[]status.PlaceView]
-	moves     bool // workers go where no packets arrive
+	moves     bool     // workers go where no packets arrive
+	runners   *runners // nil until they run
 }
 
 // worker is a fastpath.Worker and what belongs to it alone.
