@@ -381,7 +381,7 @@ func TestServices(t *testing.T) {
 	for name, want := range map[string]struct{ reason, part string }{
 		"taken": {"AddressTaken", "default/dual has it"}, "outside": {"OutsidePools", "203.0.113.1"},
 		"unknown": {"UnknownPool", "nowhere"}, "bad": {"BadWish", "lbipam.cilium.io/ips"},
-		"sharing": {"BadSharingKey", `default/shared has it, with another sharing key ("k")`},
+		"sharing": {"BadSharingKey", "default/shared has it, with another sharing key"},
 		"waits":   {"PoolEmpty", "no free IPv4 address in pool main"}, "same-port": {"PortTaken", "80/TCP"},
 	} {
 		l.has(name, want.reason)

@@ -201,3 +201,28 @@ func checkClaims(t *testing.T, a *pools.Allocator, services map[string]*corev1.S
 		}
 	}
 }
+
+// A key is not told: it is all that another namespace needs to share the address.
+func TestKeysAreNotTold(t *testing.T) {
+	t.Parallel()
+	a := onePool(t)
+	s, _ := newService(t, "", []string{"name=a", "ips=10.0.0.1", "share=secret"})
+	a.Converge(s, nil)
+	s, _ = newService(t, "", []string{"name=b", "ips=10.0.0.1", "share=guess", "wish=192.0.2.1"})
+	got := a.Converge(s, nil)
+	if why := got.Refusal; why == nil || why.Reason != pools.BadSharingKey || strings.Contains(why.Message, "secret") {
+		t.Error(why)
+	}
+}
+
+// onePool is an allocator that can give 192.0.2.1.
+func onePool(t *testing.T) *pools.Allocator {
+	t.Helper()
+	p, err := pools.New("p", pools.Spec{Addresses: []string{"192.0.2.1/32"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &pools.Allocator{}
+	a.SetPools([]*pools.Pool{p})
+	return a
+}

@@ -57,8 +57,8 @@ func (h *Sharing) with(other *Sharing, name string) *Refusal {
 		return refuse(AddressTaken, "Service %s has it, and this one has no sharing key", name)
 	case other.Key == "":
 		return refuse(AddressTaken, "Service %s has it, and shares it with nobody", name)
-	case h.Key != other.Key:
-		return refuse(BadSharingKey, "Service %s has it, with another sharing key (%q)", name, other.Key)
+	case h.Key != other.Key: // which one is not told: who knows it may share
+		return refuse(BadSharingKey, "Service %s has it, with another sharing key", name)
 	case h.Cilium != other.Cilium:
 		return refuse(BadSharingKey, "Service %s has it: one of the two has a sharing key of lbipam.cilium.io, and "+
 			"the other one of metallb.io", name)
