@@ -15,7 +15,7 @@ type claim struct {
 	uid       types.UID
 	pool      string // "" for one of Occupy
 	addresses []netip.Addr
-	ports     []Port
+	ports     map[Port]bool // a Service may have tens of thousands
 	sharing   Sharing
 	// taken: the addresses are no allocation of ours, but nobody gets them: takenBy has them. The
 	// Service exceptKey may.
@@ -144,7 +144,7 @@ func (a *Allocator) free(r *Request, address netip.Addr, adopt bool) *Refusal {
 			return refuse(why.Reason, "%s: %s", address, why.Message)
 		}
 		for _, p := range r.Ports {
-			if slices.Contains(c.ports, p) {
+			if c.ports[p] {
 				return refuse(PortTaken, "%s: Service %s has port %s of it", address, c.key, p)
 			}
 		}
@@ -167,8 +167,12 @@ func (a *Allocator) assign(r *Request, addresses []netip.Addr, adopt bool) *Refu
 			return why
 		}
 	}
-	a.hold(&claim{key: r.Key, uid: r.UID, pool: pool.Name, addresses: slices.Clone(addresses),
-		ports: slices.Clone(r.Ports), sharing: r.Sharing})
+	ports := make(map[Port]bool, len(r.Ports))
+	for _, p := range r.Ports {
+		ports[p] = true
+	}
+	a.hold(&claim{key: r.Key, uid: r.UID, pool: pool.Name, addresses: slices.Clone(addresses), ports: ports,
+		sharing: r.Sharing})
 	return nil
 }
 

@@ -127,5 +127,14 @@ func (a *Allocator) frees(before, after *claim) bool {
 		return true
 	}
 	return before.sharing.Key != after.sharing.Key || before.sharing.Backend != after.sharing.Backend ||
-		slices.ContainsFunc(before.ports, func(p Port) bool { return !slices.Contains(after.ports, p) })
+		lacks(after.ports, before.ports)
+}
+
+func lacks(after, before map[Port]bool) bool {
+	for p := range before {
+		if !after[p] {
+			return true
+		}
+	}
+	return false
 }

@@ -7,10 +7,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"sluice.dev/sluice/bench/machine"
 	"sluice.dev/sluice/control/pools"
 )
 
@@ -225,4 +227,25 @@ func onePool(t *testing.T) *pools.Allocator {
 	a := &pools.Allocator{}
 	a.SetPools([]*pools.Pool{p})
 	return a
+}
+
+// Many ports cost no more than their number: a Service that has them must not hold up all others.
+func TestManyPorts(t *testing.T) {
+	t.Parallel()
+	const ports = 60000
+	a := onePool(t)
+	begin := time.Now()
+	for i, protocol := range []corev1.Protocol{"TCP", "UDP", "SCTP", "TCP"} {
+		s, _ := newService(t, "", []string{fmt.Sprint("name=", i), "ips=10.0.0.1", "share=k"})
+		for n := range ports {
+			number := int32(1 + i/3*ports + n)
+			s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Protocol: protocol, Port: number})
+		}
+		if got := a.Converge(s, nil); got.Refusal != nil {
+			t.Fatal(got.Refusal)
+		}
+	}
+	if took, bound := time.Since(begin), machine.Slower(15*time.Second); took > bound {
+		t.Errorf("took %v, more than %v", took, bound)
+	}
 }
