@@ -51,6 +51,10 @@ func (a *Allocator) adopt(r *Request, has []netip.Addr) *Refusal {
 		return nil
 	}
 	v4, v6 := families(has)
+	if len(has) == 2 && v4 && v6 && r.V4 != r.V6 { // it has given up a family, and keeps the other one's
+		has = slices.DeleteFunc(slices.Clone(has), func(a netip.Addr) bool { return a.Is4() != r.V4 })
+		v4, v6 = r.V4, r.V6
+	}
 	switch {
 	case len(has) > 2 || len(has) == 2 && !(v4 && v6), v4 && !r.V4, v6 && !r.V6:
 		return refuse(WrongFamily, "the status lists %s, and the ClusterIPs are %s", join(has), familyNames(r.V4, r.V6))
