@@ -98,6 +98,33 @@ func balancer(name string, annotations map[string]string) *corev1.Service {
 		ClusterIP: "10.0.0.1", ClusterIPs: []string{"10.0.0.1"}}}
 }
 
+// must processes Services of namespace default, one after another.
+func (b *bench) must(names ...string) {
+	b.Helper()
+	for _, name := range names {
+		if err := b.process(b.Context(), "default/"+name); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// queued empties the queue and reports whether a Service was in it.
+func (b *bench) queued(wanted string) (was bool) {
+	for b.queue.Len() > 0 {
+		key, _ := b.queue.Get()
+		was = was || key == wanted
+		b.queue.Done(key)
+	}
+	return was
+}
+
+func (b *bench) has(name, want string) {
+	b.Helper()
+	if got := texts(pools.StatusOf(b.look(name))); got != want {
+		b.Errorf("%s has %q, want %q (%+v)", name, got, want, b.condition(name))
+	}
+}
+
 func (b *bench) condition(name string) metav1.Condition {
 	b.Helper()
 	for _, c := range b.look(name).Status.Conditions {
@@ -303,4 +330,32 @@ func TestReadingPools(t *testing.T) {
 	own.Object["spec"] = "x"
 	names()
 	expect("another", "AddressPool main PoolInvalid spec is missing; what it said before")
+}
+
+// A Service that waits is looked at again when the other one permits sharing.
+func TestSharingIsPermittedLater(t *testing.T) {
+	t.Parallel()
+	key := func(more ...string) map[string]string {
+		m := map[string]string{"lbipam.cilium.io/sharing-key": "k"}
+		for _, list := range more {
+			m["lbipam.cilium.io/sharing-cross-namespace"] = list
+		}
+		return m
+	}
+	waiting := balancer("b", key("default"))
+	waiting.Namespace = "other"
+	b := newBench(t, balancer("a", key()), waiting)
+	b.pools(pools.Spec{Addresses: []string{"192.0.2.1/32"}})
+	b.must("a")
+	if err := b.process(t.Context(), "other/b"); err != nil {
+		t.Fatal(err)
+	}
+	b.queued("")
+	a := b.look("a").DeepCopy()
+	a.Annotations = key("other")
+	b.cache(a)
+	b.must("a")
+	if !b.queued("other/b") {
+		t.Error("other/b is not looked at again")
+	}
 }

@@ -130,8 +130,7 @@ func (a *Allocator) frees(before, after *claim) bool {
 	if after == nil || !sameAddresses(before.addresses, after.addresses) {
 		return true
 	}
-	return before.sharing.Key != after.sharing.Key || before.sharing.Backend != after.sharing.Backend ||
-		lacks(after.ports, before.ports)
+	return !before.sharing.equals(&after.sharing) || lacks(after.ports, before.ports)
 }
 
 func lacks(after, before map[Port]bool) bool {

@@ -83,3 +83,8 @@ func (h *Sharing) with(other *Sharing, name string) *Refusal {
 func (h *Sharing) lists(namespace string) bool {
 	return slices.Contains(h.Namespaces, "*") || slices.Contains(h.Namespaces, namespace)
 }
+
+func (h *Sharing) equals(other *Sharing) bool {
+	return h.Key == other.Key && h.Backend == other.Backend && h.Cilium == other.Cilium && h.Local == other.Local &&
+		h.Namespace == other.Namespace && slices.Equal(h.Namespaces, other.Namespaces)
+}
