@@ -359,3 +359,14 @@ func TestSharingIsPermittedLater(t *testing.T) {
 		t.Error("other/b is not looked at again")
 	}
 }
+
+// A status that lists an address twice is not what it must be.
+func TestTwiceTheSame(t *testing.T) {
+	t.Parallel()
+	s := balancer("a", nil)
+	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}, {IP: "192.0.2.1"}}
+	want := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
+	if !setIngress(&s.Status, want) {
+		t.Errorf("%v is taken for %v", s.Status.LoadBalancer.Ingress, want)
+	}
+}

@@ -89,7 +89,7 @@ func setIngress(status *corev1.ServiceStatus, addresses []netip.Addr) (changed b
 		a, err := netip.ParseAddr(i.IP)
 		return err != nil || i.Hostname != "" || i.IPMode != nil && *i.IPMode != corev1.LoadBalancerIPModeVIP ||
 			!slices.Contains(addresses, a)
-	})
+	}) && !slices.ContainsFunc(addresses, func(a netip.Addr) bool { return !lists(has, a) })
 	if same {
 		return false
 	}
@@ -100,6 +100,13 @@ func setIngress(status *corev1.ServiceStatus, addresses []netip.Addr) (changed b
 			corev1.LoadBalancerIngress{IP: a.String(), IPMode: &vip})
 	}
 	return true
+}
+
+func lists(has []corev1.LoadBalancerIngress, address netip.Addr) bool {
+	return slices.ContainsFunc(has, func(i corev1.LoadBalancerIngress) bool {
+		a, err := netip.ParseAddr(i.IP)
+		return err == nil && a == address
+	})
 }
 
 func setCondition(status *corev1.ServiceStatus, c metav1.Condition) (changed bool) {
