@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -132,6 +133,7 @@ func (c *controller) setPools(list []*pools.Pool, services []*corev1.Service) {
 			s = newer
 		}
 		if c.ours(s) {
+			c.alloc.Release(othersKey(pools.KeyOf(s)))
 			c.alloc.Adopt(s, c.namespaceLabels(s))
 		} else {
 			c.occupy(s)
@@ -139,14 +141,19 @@ func (c *controller) setPools(list []*pools.Pool, services []*corev1.Service) {
 	}
 }
 
-// occupy keeps the addresses of a Service that is not ours from all others.
-func (c *controller) occupy(s *corev1.Service) {
-	key := "not ours: " + pools.KeyOf(s)
-	c.alloc.Release(key)
-	if has := pools.StatusOf(s); len(has) > 0 {
-		c.alloc.Occupy(key, fmt.Sprintf("Service %s, which another controller serves,", pools.KeyOf(s)), "", has)
+// occupy keeps the addresses of a Service that is not ours from all others, and reports whether it
+// has given up one.
+func (c *controller) occupy(s *corev1.Service) (freed bool) {
+	var has []netip.Addr
+	if s.Spec.Type == corev1.ServiceTypeLoadBalancer {
+		has = pools.StatusOf(s)
 	}
+	key := pools.KeyOf(s)
+	return c.alloc.Occupy(othersKey(key), fmt.Sprintf("Service %s, which another controller serves,", key), "", has)
 }
+
+// othersKey is of the claim for a Service that is not ours.
+func othersKey(key string) string { return "not ours: " + key }
 
 // newer returns what this process wrote of a Service, if the cache does not have that yet.
 func (c *controller) newer(s *corev1.Service) *corev1.Service {
@@ -200,7 +207,7 @@ func (c *controller) gone(key string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	freed := c.alloc.Forget(key)
-	freed = c.alloc.Release("not ours: "+key) || freed
+	freed = c.alloc.Release(othersKey(key)) || freed
 	freed = c.alloc.Release(unknownKey(key)) || freed
 	delete(c.waiting, key)
 	delete(c.written, key)
@@ -234,16 +241,15 @@ func (c *controller) decide(s *corev1.Service) (next *corev1.Service, changed bo
 	delete(c.written, key)
 	if !c.ours(s) {
 		freed := c.alloc.Forget(key)
-		if s.Spec.Type == corev1.ServiceTypeLoadBalancer {
-			c.occupy(s)
-		} else {
-			freed = c.alloc.Release("not ours: "+key) || freed
+		freed = c.occupy(s) || freed
+		if s.Spec.Type != corev1.ServiceTypeLoadBalancer {
 			next, changed = withoutResult(s)
 		}
 		delete(c.waiting, key)
 		c.wake(freed)
 		return next, changed
 	}
+	c.wake(c.alloc.Release(othersKey(key)))
 	labels := c.namespaceLabels(s)
 	if labels == nil && slices.ContainsFunc(c.alloc.Pools(), (*pools.Pool).SelectsNamespaces) {
 		return s, false // looked at again when the namespace is known

@@ -370,3 +370,38 @@ func TestTwiceTheSame(t *testing.T) {
 		t.Errorf("%v is taken for %v", s.Status.LoadBalancer.Ingress, want)
 	}
 }
+
+// A Service that another controller serves gives up an address: who waits for it gets it.
+func TestOthersGiveUpAddresses(t *testing.T) {
+	t.Parallel()
+	class := "example.org/lb"
+	other := balancer("other", nil)
+	other.Spec.LoadBalancerClass = &class
+	other.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.0"}}
+	for name, change := range map[string]func(*corev1.Service){
+		"another address": func(s *corev1.Service) { s.Status.LoadBalancer.Ingress[0].IP = "198.51.100.1" },
+		"no address":      func(s *corev1.Service) { s.Status.LoadBalancer.Ingress = nil },
+		"ours, and asks for nothing that is there": func(s *corev1.Service) {
+			s.Spec.LoadBalancerClass, s.Status.LoadBalancer.Ingress = nil, nil
+			s.Annotations = map[string]string{"metallb.io/address-pool": "nowhere"}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, other.DeepCopy(), balancer("a", nil))
+			b.pools(pools.Spec{Addresses: []string{"192.0.2.0/32"}})
+			b.must("other", "a")
+			b.has("a", "")
+			b.queued("")
+			next := other.DeepCopy()
+			change(next)
+			b.cache(next)
+			b.must("other")
+			if !b.queued("default/a") {
+				t.Error("a is not looked at again")
+			}
+			b.must("a")
+			b.has("a", "192.0.2.0")
+		})
+	}
+}

@@ -122,9 +122,18 @@ func (a *Allocator) hold(c *claim) {
 }
 
 // Occupy keeps addresses from all Services but those that have them already, and from all but one
-// if its key is given. By is who has them, for messages.
-func (a *Allocator) Occupy(key, by, except string, addresses []netip.Addr) {
+// if its key is given, instead of those that it kept under the key before. By is who has them, for
+// messages. It reports whether one of those before is not kept any more.
+func (a *Allocator) Occupy(key, by, except string, addresses []netip.Addr) (freed bool) {
+	if before := a.claims[key]; before != nil {
+		freed = slices.ContainsFunc(before.addresses, func(x netip.Addr) bool { return !slices.Contains(addresses, x) })
+	}
+	if len(addresses) == 0 {
+		a.Release(key)
+		return freed
+	}
 	a.hold(&claim{key: key, addresses: addresses, taken: true, takenBy: by, exceptKey: except})
+	return freed
 }
 
 // free returns why an address cannot be had. One that is adopted, because the status lists it, is
