@@ -40,8 +40,10 @@ type controller struct {
 	waiting map[string]bool
 	// written has what this process wrote, until the cache has that, too.
 	written map[string]*corev1.Service
-	told    map[string]string // the last Event about a Service
-	counts  counts
+	// doubts has the version that the writes were about of which nobody knows whether they happened.
+	doubts map[string]string
+	told   map[string]string // the last Event about a Service
+	counts counts
 }
 
 // holder is the lease, as far as writers need it.
@@ -58,7 +60,8 @@ func newController(c Config, client kubernetes.Interface, l holder, e *events) *
 		config: c, log: c.Log, client: client, lease: l, events: e,
 		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](
 			retryFirst, retryLast)),
-		waiting: map[string]bool{}, written: map[string]*corev1.Service{}, told: map[string]string{},
+		waiting: map[string]bool{}, written: map[string]*corev1.Service{}, doubts: map[string]string{},
+		told: map[string]string{},
 	}
 }
 
@@ -208,7 +211,7 @@ func (c *controller) gone(key string) {
 	defer c.mu.Unlock()
 	freed := c.alloc.Forget(key)
 	freed = c.alloc.Release(othersKey(key)) || freed
-	freed = c.alloc.Release(unknownKey(key)) || freed
+	freed = c.doubtsEnd(key) || freed
 	delete(c.waiting, key)
 	delete(c.written, key)
 	delete(c.told, key)
@@ -239,6 +242,9 @@ func (c *controller) decide(s *corev1.Service) (next *corev1.Service, changed bo
 		return s, false // the cache has it soon, and then it is looked at
 	}
 	delete(c.written, key)
+	if version, there := c.doubts[key]; there && version != s.ResourceVersion {
+		c.wake(c.doubtsEnd(key)) // a write about another version has happened, or cannot any more
+	}
 	if !c.ours(s) {
 		freed := c.alloc.Forget(key)
 		freed = c.occupy(s) || freed
@@ -323,12 +329,10 @@ func (c *controller) account(s, after *corev1.Service, err error) error {
 	case err == nil:
 		c.counts.written++
 		c.written[key] = after
-		c.wake(c.alloc.Release(unknownKey(key)))
+		c.wake(c.doubtsEnd(key))
 		return nil
 	case apierrors.IsConflict(err):
-		c.counts.conflicts++
-		// It has changed, so no write about this version can happen any more.
-		c.wake(c.alloc.Release(unknownKey(key)))
+		c.counts.conflicts++ // earlier doubts end when the cache shows what is there now
 	case refused(err):
 		c.counts.failed++
 		c.log.Warn("a Service's status cannot be written", "service", key, "error", err)
@@ -337,12 +341,28 @@ func (c *controller) account(s, after *corev1.Service, err error) error {
 		c.lease.doubt()
 		// It may have happened, or may yet: its addresses are nobody else's until the Service
 		// changes.
-		if has := pools.StatusOf(s); len(has) > 0 {
-			c.alloc.Occupy(unknownKey(key), "Service "+key+", to whose status it was perhaps written,", key, has)
-		}
+		c.isDoubtful(s)
 		c.log.Warn("a Service's status was perhaps not written; it is tried again", "service", key, "error", err)
 	}
 	return fmt.Errorf("write the status of Service %s: %w", key, err)
+}
+
+// isDoubtful keeps what may have been written, beside what earlier writes about the same version may
+// have.
+func (c *controller) isDoubtful(s *corev1.Service) {
+	key, has := pools.KeyOf(s), pools.StatusOf(s)
+	if c.doubts[key] == s.ResourceVersion {
+		has = append(has, c.alloc.Occupied(unknownKey(key))...)
+	}
+	c.doubts[key] = s.ResourceVersion
+	slices.SortFunc(has, netip.Addr.Compare)
+	c.wake(c.alloc.Occupy(unknownKey(key), "Service "+key+", to whose status it was perhaps written,", key,
+		slices.Compact(has)))
+}
+
+func (c *controller) doubtsEnd(key string) (freed bool) {
+	delete(c.doubts, key)
+	return c.alloc.Release(unknownKey(key))
 }
 
 // refused reports whether an API server has said that it did not write.

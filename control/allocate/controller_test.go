@@ -405,3 +405,59 @@ func TestOthersGiveUpAddresses(t *testing.T) {
 		})
 	}
 }
+
+// A doubt ends when the Service has another version.
+func TestDoubtEnds(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*corev1.Service){
+		"it was written": func(s *corev1.Service) {
+			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
+			s.Status.Conditions = append(s.Status.Conditions,
+				condition(pools.Result{Addresses: pools.StatusOf(s), Pool: "p0"}, "me"))
+		},
+		"its type is another": func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			share := map[string]string{"metallb.io/allow-shared-ip": "k"}
+			b := newBench(t, balancer("a", share), balancer("b", share))
+			b.pools(pools.Spec{Addresses: []string{"192.0.2.1/32"}})
+			b.fail = context.DeadlineExceeded
+			if err := b.process(t.Context(), "default/a"); err == nil {
+				t.Fatal("no error")
+			}
+			b.fail = nil
+			b.must("b")
+			b.has("b", "")
+			b.queued("")
+			a := balancer("a", share)
+			a.ResourceVersion = "12"
+			change(a)
+			b.cache(a)
+			b.must("a")
+			if !b.queued("default/b") {
+				t.Error("b is not looked at again")
+			}
+			b.must("b")
+			b.has("b", "192.0.2.1")
+		})
+	}
+}
+
+// Several writes of one version in doubt: any of them may have happened.
+func TestSeveralDoubts(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, balancer("a", nil), balancer("b", nil))
+	one, two := pools.Spec{Addresses: []string{"192.0.2.1/32"}}, pools.Spec{Addresses: []string{"192.0.2.2/32"}}
+	b.fail = context.DeadlineExceeded
+	for _, spec := range []pools.Spec{one, two} {
+		b.pools(spec)
+		if err := b.process(t.Context(), "default/a"); err == nil {
+			t.Fatal("no error")
+		}
+	}
+	b.fail = nil
+	b.pools(one)
+	b.must("b")
+	b.has("b", "")
+}

@@ -136,6 +136,14 @@ func (a *Allocator) Occupy(key, by, except string, addresses []netip.Addr) (free
 	return freed
 }
 
+// Occupied returns what Occupy keeps under a key.
+func (a *Allocator) Occupied(key string) []netip.Addr {
+	if c := a.claims[key]; c != nil && c.taken {
+		return c.addresses
+	}
+	return nil
+}
+
 // free returns why an address cannot be had. One that is adopted, because the status lists it, is
 // not kept from its Service by those that Occupy names.
 func (a *Allocator) free(r *Request, address netip.Addr, adopt bool) *Refusal {
