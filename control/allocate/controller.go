@@ -138,11 +138,24 @@ func (c *controller) setPools(list []*pools.Pool, services []*corev1.Service) {
 		if c.ours(s) {
 			c.alloc.Release(othersKey(pools.KeyOf(s)))
 			c.alloc.Adopt(s, c.namespaceLabels(s))
+			c.keepListed(s)
 		} else {
 			c.occupy(s)
 		}
 	}
 }
+
+// keepListed keeps from all others what the status of a Service of ours lists and what it must not
+// have any more: gateways serve that until the status is written. It reports whether it gave up one.
+func (c *controller) keepListed(s *corev1.Service) (freed bool) {
+	key := pools.KeyOf(s)
+	claimed, _ := c.alloc.Claimed(key)
+	lost := slices.DeleteFunc(pools.StatusOf(s), func(a netip.Addr) bool { return slices.Contains(claimed, a) })
+	return c.alloc.Occupy(listedKey(key), "Service "+key+", whose status still lists it,", key, lost)
+}
+
+// listedKey is of the claim for what a status still lists.
+func listedKey(key string) string { return "listed: " + key }
 
 // occupy keeps the addresses of a Service that is not ours from all others, and reports whether it
 // has given up one.
@@ -211,6 +224,7 @@ func (c *controller) gone(key string) {
 	defer c.mu.Unlock()
 	freed := c.alloc.Forget(key)
 	freed = c.alloc.Release(othersKey(key)) || freed
+	freed = c.alloc.Release(listedKey(key)) || freed
 	freed = c.doubtsEnd(key) || freed
 	delete(c.waiting, key)
 	delete(c.written, key)
@@ -247,6 +261,7 @@ func (c *controller) decide(s *corev1.Service) (next *corev1.Service, changed bo
 	}
 	if !c.ours(s) {
 		freed := c.alloc.Forget(key)
+		freed = c.alloc.Release(listedKey(key)) || freed
 		freed = c.occupy(s) || freed
 		if s.Spec.Type != corev1.ServiceTypeLoadBalancer {
 			next, changed = withoutResult(s)
@@ -265,7 +280,8 @@ func (c *controller) decide(s *corev1.Service) (next *corev1.Service, changed bo
 		return s, false
 	}
 	delete(c.waiting, key)
-	c.wake(result.Freed)
+	gaveUp := c.keepListed(s)
+	c.wake(result.Freed || gaveUp)
 	if result.Refusal != nil || len(result.Notes) > 0 {
 		c.waiting[key] = true
 	}
@@ -329,7 +345,11 @@ func (c *controller) account(s, after *corev1.Service, err error) error {
 	case err == nil:
 		c.counts.written++
 		c.written[key] = after
-		c.wake(c.doubtsEnd(key))
+		ended := c.doubtsEnd(key)
+		if after != nil && c.ours(after) {
+			ended = c.keepListed(after) || ended
+		}
+		c.wake(ended)
 		return nil
 	case apierrors.IsConflict(err):
 		c.counts.conflicts++ // earlier doubts end when the cache shows what is there now

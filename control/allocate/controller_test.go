@@ -461,3 +461,43 @@ func TestSeveralDoubts(t *testing.T) {
 	b.must("b")
 	b.has("b", "")
 }
+
+// What a status lists is nobody else's, also where its Service lost it, until the status says so.
+func TestStatusListsWhatWasLost(t *testing.T) {
+	t.Parallel()
+	denied := apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, "a", nil)
+	for name, lose := range map[string]func(*bench, *corev1.Service){
+		"told": func(b *bench, a *corev1.Service) {
+			b.pools(pools.Spec{Addresses: []string{"192.0.2.1/32"}})
+			a.Annotations = map[string]string{"metallb.io/address-pool": "nowhere"}
+			b.cache(a)
+			b.fail = denied
+			if err := b.process(b.Context(), "default/a"); err == nil {
+				b.Error("no error")
+			}
+		},
+		"from the start": func(b *bench, a *corev1.Service) {
+			a.Annotations = map[string]string{"metallb.io/address-pool": "nowhere"}
+			b.cache(a)
+			b.pools(pools.Spec{Addresses: []string{"192.0.2.1/32"}})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := balancer("a", nil)
+			a.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
+			b := newBench(t, a, balancer("b", nil))
+			lose(b, a.DeepCopy())
+			b.fail = nil
+			b.must("b")
+			b.has("b", "")
+			b.queued("")
+			b.must("a")
+			if !b.queued("default/b") {
+				t.Error("b is not looked at again")
+			}
+			b.must("b")
+			b.has("b", "192.0.2.1")
+		})
+	}
+}

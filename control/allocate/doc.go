@@ -28,6 +28,8 @@
 //     its class (fence). From then on no write of any leader before can succeed: each is about a
 //     version that the new leader has replaced. Only then are addresses given.
 //   - A write whose result is unknown keeps its addresses, until the Service has changed.
+//   - What a status lists is given to no other Service, also where its own has lost it, until the
+//     status is written without it.
 //
 // A leader that loses the Lease does not lead again: Run returns, and the process ends.
 package allocate
