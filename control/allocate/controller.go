@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -30,6 +31,9 @@ type controller struct {
 	client kubernetes.Interface
 	lease  holder
 	events *events
+
+	patience time.Duration // fencePatience, or less in tests
+	unfenced atomic.Bool   // the fence passed over a Service
 
 	services, namespaces cache.Store
 	queue                workqueue.TypedRateLimitingInterface[string]
@@ -57,7 +61,7 @@ type counts struct{ written, conflicts, failed int64 }
 
 func newController(c Config, client kubernetes.Interface, l holder, e *events) *controller {
 	return &controller{
-		config: c, log: c.Log, client: client, lease: l, events: e,
+		config: c, log: c.Log, client: client, lease: l, events: e, patience: fencePatience,
 		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](
 			retryFirst, retryLast)),
 		waiting: map[string]bool{}, written: map[string]*corev1.Service{}, doubts: map[string]string{},

@@ -39,6 +39,8 @@ type bench struct {
 	lease  *holding
 	fail   error // of the next writes
 	writes int
+	// afterWrite, unless nil, is called after each write.
+	afterWrite func()
 }
 
 func newBench(t *testing.T, services ...*corev1.Service) *bench {
@@ -56,6 +58,9 @@ func newBench(t *testing.T, services ...*corev1.Service) *bench {
 	}
 	b.client.PrependReactor("update", "services", func(clienttesting.Action) (bool, runtime.Object, error) {
 		b.writes++
+		if b.afterWrite != nil {
+			b.afterWrite()
+		}
 		return b.fail != nil, nil, b.fail
 	})
 	return b
@@ -499,5 +504,48 @@ func TestStatusListsWhatWasLost(t *testing.T) {
 			b.must("b")
 			b.has("b", "192.0.2.1")
 		})
+	}
+}
+
+// A Service that cannot be written does not keep all others without an address for ever.
+func TestFenceAndOneThatCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	of := schema.GroupResource{Resource: "services"}
+	for name, test := range map[string]struct {
+		err  error
+		over bool
+	}{
+		"policy": {apierrors.NewForbidden(of, "a", errors.New("a policy says no")), true},
+		"size":   {apierrors.NewInternalError(errors.New("etcdserver: request is too large")), true},
+		"busy":   {apierrors.NewTooManyRequests("busy", 1), false}, "timeout": {apierrors.NewTimeoutError("slow", 1), false},
+		"away": {apierrors.NewServiceUnavailable("away"), false}, "network": {io.ErrUnexpectedEOF, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, balancer("a", nil))
+			b.fail, b.patience = test.err, 0
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			b.afterWrite = func() {
+				if b.writes == 3 {
+					cancel()
+				}
+			}
+			list, err := b.fence(ctx, b.all())
+			if over := err == nil && len(list) == 1; over != test.over || b.unfenced.Load() != test.over {
+				t.Errorf("%d Services, %v, unfenced %v", len(list), err, b.unfenced.Load())
+			}
+		})
+	}
+	b := newBench(t, balancer("a", nil))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	b.fail, b.afterWrite = apierrors.NewForbidden(of, "a", nil), func() {
+		if b.writes == 3 {
+			cancel()
+		}
+	}
+	if _, err := b.fence(ctx, b.all()); err == nil || b.unfenced.Load() {
+		t.Error("it is passed over at once")
 	}
 }

@@ -26,7 +26,9 @@
 //     that comes late fails if the object has changed since.
 //   - A leader that takes over, but for one that was handed the Lease, first writes each Service of
 //     its class (fence). From then on no write of any leader before can succeed: each is about a
-//     version that the new leader has replaced. Only then are addresses given.
+//     version that the new leader has replaced. Only then are addresses given. The exception is a
+//     Service that the API server does not write (unwritable): its author would keep all others
+//     waiting. Should a late write of it succeed, it gets another address when that is seen.
 //   - A write whose result is unknown keeps its addresses, until the Service has changed.
 //   - What a status lists is given to no other Service, also where its own has lost it, until the
 //     status is written without it.

@@ -157,9 +157,11 @@ func lead(ctx context.Context, c Config, client kubernetes.Interface, other dyna
 		if services, err = k.fence(ctx, services); err != nil {
 			return err
 		}
-		l.trust()
-		c.Log.Info("every Service is written: no write of a leader before can succeed", "services", len(services),
-			"took", time.Since(begin))
+		if !k.unfenced.Load() {
+			l.trust()
+			c.Log.Info("every Service is written: no write of a leader before can succeed", "services", len(services),
+				"took", time.Since(begin))
+		}
 	}
 	sortByAge(services)
 	k.setPools(p.read(), services)
