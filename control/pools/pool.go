@@ -42,6 +42,8 @@ type Pool struct {
 	autoAssign    bool
 	avoidBuggyIPs bool
 	only          *only // nil: for all Services
+	// size4s, size6s are how many addresses can be had.
+	size4s, size6s int64
 }
 
 // only is whom a pool is for. A Service must match one of each kind that is there.
@@ -70,6 +72,9 @@ func New(name string, s Spec) (*Pool, error) {
 	}
 	var err error
 	if p.only, err = newOnly(s.ServiceAllocation); err != nil {
+		errs = append(errs, err)
+	}
+	if p.size4s, p.size6s, err = p.count(); err != nil {
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -175,16 +180,29 @@ func (p *Pool) Overlaps(q *Pool) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// Size returns how many addresses can be had, at most math.MaxInt64 of each family.
+// Size returns how many addresses can be had, at most math.MaxInt64 of each family. One that is in
+// several ranges counts once.
 func (p *Pool) Size() (v4, v6 int64) {
+	return p.size4s, p.size6s
+}
+
+func (p *Pool) count() (v4, v6 int64, err error) {
+	var b netipx.IPSetBuilder
 	for _, r := range p.ranges {
+		b.AddRange(r)
+	}
+	set, err := b.IPSet()
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, r := range set.Ranges() {
 		if r.From().Is4() {
 			v4 = saturated(v4, p.size4(r))
 		} else {
 			v6 = saturated(v6, size6(r))
 		}
 	}
-	return v4, v6
+	return v4, v6, nil
 }
 
 func saturated(a, b int64) int64 {
