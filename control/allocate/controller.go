@@ -44,7 +44,7 @@ type controller struct {
 	waiting map[string]bool
 	// written has what this process wrote, until the cache has that, too.
 	written map[string]*corev1.Service
-	// doubts has the version that the writes were about of which nobody knows whether they happened.
+	// doubts has the version that writes were about of which nobody knows whether they happened.
 	doubts map[string]string
 	told   map[string]string // the last Event about a Service
 	counts counts
@@ -150,7 +150,8 @@ func (c *controller) setPools(list []*pools.Pool, services []*corev1.Service) {
 }
 
 // keepListed keeps from all others what the status of a Service of ours lists and what it must not
-// have any more: gateways serve that until the status is written. It reports whether it gave up one.
+// have any more: gateways serve that until the status is written. It reports whether it gave up
+// one.
 func (c *controller) keepListed(s *corev1.Service) (freed bool) {
 	key := pools.KeyOf(s)
 	claimed, _ := c.alloc.Claimed(key)
@@ -371,8 +372,8 @@ func (c *controller) account(s, after *corev1.Service, err error) error {
 	return fmt.Errorf("write the status of Service %s: %w", key, err)
 }
 
-// isDoubtful keeps what may have been written, beside what earlier writes about the same version may
-// have.
+// isDoubtful keeps what may have been written, beside what earlier writes about the same version
+// may have.
 func (c *controller) isDoubtful(s *corev1.Service) {
 	key, has := pools.KeyOf(s), pools.StatusOf(s)
 	if c.doubts[key] == s.ResourceVersion {

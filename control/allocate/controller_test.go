@@ -515,10 +515,11 @@ func TestFenceAndOneThatCannotBeWritten(t *testing.T) {
 		err  error
 		over bool
 	}{
-		"policy": {apierrors.NewForbidden(of, "a", errors.New("a policy says no")), true},
-		"size":   {apierrors.NewInternalError(errors.New("etcdserver: request is too large")), true},
-		"busy":   {apierrors.NewTooManyRequests("busy", 1), false}, "timeout": {apierrors.NewTimeoutError("slow", 1), false},
-		"away": {apierrors.NewServiceUnavailable("away"), false}, "network": {io.ErrUnexpectedEOF, false},
+		"policy":  {apierrors.NewForbidden(of, "a", errors.New("a policy says no")), true},
+		"size":    {apierrors.NewInternalError(errors.New("etcdserver: request is too large")), true},
+		"busy":    {apierrors.NewTooManyRequests("busy", 1), false},
+		"timeout": {apierrors.NewTimeoutError("slow", 1), false},
+		"away":    {apierrors.NewServiceUnavailable("away"), false}, "network": {io.ErrUnexpectedEOF, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
