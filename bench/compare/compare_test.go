@@ -100,7 +100,7 @@ func TestSystemsForward(t *testing.T) {
 				c = config()
 				c.Before = sluiceBinary
 			case withOptions:
-				c.Options = "sockets: {coalesce: 0s}"
+				c.Options = "tuning: {coalesce: 0s}"
 			}
 			s := openStage(t, c)
 			var net *topo.Net

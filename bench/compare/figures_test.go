@@ -159,7 +159,7 @@ func TestSendersDecideWhereRPSGoes(t *testing.T) {
 // TestSluiceIsTheDefaults: what is placed by hand and what has options has another name, whatever
 // else is requested.
 func TestSluiceIsTheDefaults(t *testing.T) {
-	c := Config{Options: "sockets: {coalesce: 0s}", Systems: []string{ours}}
+	c := Config{Options: "tuning: {coalesce: 0s}", Systems: []string{ours}}
 	if err := c.checkOptions(); err != nil || !slices.Equal(c.Systems, []string{ours, withOptions}) {
 		t.Errorf("%v, %v", c.Systems, err)
 	}
