@@ -19,11 +19,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
 	"sluice.dev/sluice/control/allocate"
+	"sluice.dev/sluice/internal/kubeconfig"
 )
 
 // version is written by the linker.
@@ -89,7 +88,7 @@ func (f *flags) run(ctx context.Context) (err error) {
 		f.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
 	klog.SetSlogLogger(f.Log)
-	if f.Client, err = clientConfig(f.kubeconfig); err != nil {
+	if f.Client, err = kubeconfig.Load(f.kubeconfig, "--kubeconfig"); err != nil {
 		return err
 	}
 	host, err := os.Hostname()
@@ -104,22 +103,6 @@ func (f *flags) run(ctx context.Context) (err error) {
 		}
 	}
 	return allocate.Run(ctx, f.Config)
-}
-
-func clientConfig(file string) (*rest.Config, error) {
-	if file == "" {
-		c, err := rest.InClusterConfig()
-		if err != nil {
-			return nil, fmt.Errorf("--kubeconfig is empty, so the pod's service account is used: %w; outside of a "+
-				"pod, name a kubeconfig file", err)
-		}
-		return c, nil
-	}
-	c, err := clientcmd.BuildConfigFromFlags("", file)
-	if err != nil {
-		return nil, fmt.Errorf("--kubeconfig %s: %w", file, err)
-	}
-	return c, nil
 }
 
 // serve answers /healthz and /metrics until ctx is done.

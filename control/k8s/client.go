@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
+	"sluice.dev/sluice/internal/kubeconfig"
 	"sluice.dev/sluice/internal/trusted"
 )
 
@@ -26,7 +26,7 @@ func ClientConfig(file string) (*rest.Config, error) {
 	if err := unchanged(file); err != nil { // before it is read
 		return nil, err
 	}
-	c, err := clientConfig(file)
+	c, err := kubeconfig.Load(file, "kubernetes.kubeconfig")
 	if err != nil {
 		return nil, err
 	}
@@ -49,22 +49,6 @@ func unchanged(files ...string) error {
 		f.Close()
 	}
 	return nil
-}
-
-func clientConfig(file string) (*rest.Config, error) {
-	if file == "" {
-		c, err := rest.InClusterConfig()
-		if err != nil {
-			return nil, fmt.Errorf("kubernetes.kubeconfig is empty, so the pod's service account is used: %w; "+
-				"outside of a pod, name a kubeconfig file", err)
-		}
-		return c, nil
-	}
-	c, err := clientcmd.BuildConfigFromFlags("", file)
-	if err != nil {
-		return nil, fmt.Errorf("kubernetes.kubeconfig %s: %w", file, err)
-	}
-	return c, nil
 }
 
 const (
