@@ -6,11 +6,11 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"sluice.dev/sluice/bench/results"
 	"sluice.dev/sluice/bench/stateless"
+	"sluice.dev/sluice/internal/numbers"
 )
 
 // figures are what was measured of one system: a sample per round, missing where there is none, so
@@ -156,13 +156,9 @@ func (c *comparison) point(
 
 // params are the conditions of all figures of the comparison.
 func (c *comparison) params() map[string]string {
-	var cpus []string
-	for _, n := range c.CPUs {
-		cpus = append(cpus, strconv.Itoa(n))
-	}
 	params := map[string]string{
 		"services": strconv.Itoa(c.services), "flows": strconv.Itoa(c.Flows), "frame": strconv.Itoa(c.Frame),
-		"queues": strconv.Itoa(c.Queues), "sender_cpus": strings.Join(cpus, ","),
+		"queues": strconv.Itoa(c.Queues), "sender_cpus": numbers.Join(c.CPUs, ","),
 	}
 	if c.BothWays {
 		params["ways"] = "both"

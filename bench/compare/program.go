@@ -9,12 +9,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
 
 	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/internal/numbers"
 )
 
 // program is a forwarder that is a process in the gateway's namespace.
@@ -33,14 +33,10 @@ type program struct {
 const programTimeout = 15 * time.Second
 
 func (x *program) start(ctx context.Context, p *place) (err error) {
-	var cpus []string
-	for _, c := range x.cpus {
-		cpus = append(cpus, strconv.Itoa(c))
-	}
 	args := append(x.args,
 		"--in", frontDev, "--out", backDev,
 		"--next-in", p.mac(p.client).String(), "--next-out", p.mac(p.server).String(),
-		"--queues", strconv.Itoa(x.queues), "--cpus", strings.Join(cpus, ","))
+		"--queues", strconv.Itoa(x.queues), "--cpus", numbers.Join(x.cpus, ","))
 	x.process, err = p.gateway.Start(topo.Command{Path: x.path, Args: args, Stdout: &x.log, Stderr: &x.log})
 	if err != nil {
 		return err

@@ -7,11 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"sluice.dev/sluice/internal/numbers"
 	"sluice.dev/sluice/internal/trusted"
 )
 
@@ -140,7 +140,7 @@ func (c *Configuration) CheckHost(name string, h Host) error {
 		if !slices.Contains(h.CPUs, cpu) {
 			k.fail(fmt.Sprintf("workerCPUs[%d]", i),
 				"this process may not run on CPU %d, choose among %s (cpuset, taskset)",
-				cpu, joinInts(h.CPUs))
+				cpu, numbers.Join(h.CPUs, ","))
 		}
 	}
 	if nice := c.Tuning.WorkerNice; nice < h.LowestNice {
@@ -183,12 +183,4 @@ func (h Host) ChosenByKernel(r PortRange) (uint16, bool) {
 		}
 	}
 	return 0, false
-}
-
-func joinInts(list []int) string {
-	s := make([]string, len(list))
-	for i, v := range list {
-		s[i] = strconv.Itoa(v)
-	}
-	return strings.Join(s, ",")
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/internal/numbers"
 )
 
 func (s *session) statusCommand() *cobra.Command {
@@ -99,11 +100,7 @@ func placeRows(r *rows, list []status.PlaceView) {
 		if p.CPU >= 0 {
 			cpu = strconv.Itoa(p.CPU)
 		}
-		workers := make([]string, len(p.Workers))
-		for i, id := range p.Workers {
-			workers[i] = strconv.Itoa(id)
-		}
-		r.row(cpu, strings.Join(workers, ","), p.Why, yesNo(p.Arrive), yesNo(p.ShortSlice),
+		r.row(cpu, numbers.Join(p.Workers, ","), p.Why, yesNo(p.Arrive), yesNo(p.ShortSlice),
 			fmt.Sprintf("%.0f%%", p.WaitedPercent), p.Waiting)
 	}
 }

@@ -3,10 +3,11 @@ package doctor
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
+	"sluice.dev/sluice/cmd/sluice/internal/irq"
 	"sluice.dev/sluice/cmd/sluice/internal/placement"
+	"sluice.dev/sluice/internal/numbers"
 )
 
 // pinned returns the CPUs that workers are pinned to, with the worker of each: by the daemon, or by
@@ -32,33 +33,13 @@ func (e *examination) pinned() map[int]int {
 
 // placed is where the daemon would place workers at its start.
 func (e *examination) placed(workers int) placement.Placement {
-	if cpus := e.f.Config.WorkerCPUs; len(cpus) > 0 {
-		return placement.Fixed(cpus, workers)
-	}
 	m := e.f.Machine
 	m.Allowed, m.Interrupts = e.f.Host.CPUs, nil
 	for i := range e.f.Interfaces {
-		for _, irq := range e.f.Interfaces[i].Interrupts {
-			if irq.Queue >= 0 {
-				m.Interrupts = append(m.Interrupts, irq.CPUs...)
-			}
-		}
+		m.Interrupts = irq.Add(m.Interrupts, e.f.Interfaces[i].Interrupts)
 	}
-	slices.Sort(m.Interrupts)
-	m.Interrupts = slices.Compact(m.Interrupts)
-	if e.f.Config.Sockets.BusyPoll > 0 {
-		return placement.Polling(&m, workers)
-	}
-	return placement.Choose(&m, workers, m.Interrupts, false)
-}
-
-// firstHalf names the first half of some CPUs, rounded down.
-func firstHalf(cpus []int) string {
-	text := make([]string, len(cpus)/2)
-	for i := range text {
-		text[i] = strconv.Itoa(cpus[i])
-	}
-	return "CPU " + strings.Join(text, ",")
+	p, _ := placement.First(&m, workers, e.f.Config.WorkerCPUs, e.f.Config.Sockets.BusyPoll > 0)
+	return p
 }
 
 // mostInterrupts bounds the list of interrupts in a finding.
@@ -115,7 +96,8 @@ func (e *examination) interruptsOf(d *Interface, workerOf map[int]int, free []in
 		e.ok("irq-affinity", d.Name, found+"; every CPU has a worker, so there is no other")
 	case len(free) == 0:
 		e.add(Warn, "irq-affinity", d.Name, found+": every CPU takes interrupts and has a worker, which take turns",
-			"deliver the interrupts of all interfaces to "+firstHalf(e.f.Host.CPUs)+
+			"deliver the interrupts of all interfaces to CPU "+
+				numbers.Join(e.f.Host.CPUs[:len(e.f.Host.CPUs)/2], ",")+
 				" (/proc/irq/N/smp_affinity_list), and keep irqbalance from moving them (--banirq): "+
 				"workers go to the other CPUs by themselves")
 	default:

@@ -61,6 +61,18 @@ func (r Roots) Read(name string) (list []Interrupt) {
 	return list
 }
 
+// Add adds the CPUs that interrupts of queues are delivered to to others, and returns all of them
+// in ascending order.
+func Add(cpus []int, list []Interrupt) []int {
+	for _, i := range list {
+		if i.Queue >= 0 {
+			cpus = append(cpus, i.CPUs...)
+		}
+	}
+	slices.Sort(cpus)
+	return slices.Compact(cpus)
+}
+
 // actionOf returns the name under which an interrupt was requested: a directory beside its files
 // (register_handler_proc of kernel/irq/proc.c). It is empty if nobody requested it.
 func actionOf(dir string) string {

@@ -15,8 +15,8 @@ package placement
 import (
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
+
+	"sluice.dev/sluice/internal/numbers"
 )
 
 // Machine is what a choice is made by. CPUs are numbered as the kernel does.
@@ -55,6 +55,18 @@ func Polling(m *Machine, workers int) Placement {
 	return p
 }
 
+// First places workers at their start: on fixed CPUs if there are any (workerCPUs), or as it is
+// right where they poll the NIC, or apart from interrupts. It says whether they may move later.
+func First(m *Machine, workers int, fixed []int, poll bool) (p Placement, moves bool) {
+	switch {
+	case len(fixed) > 0:
+		return Fixed(fixed, workers), false
+	case poll:
+		return Polling(m, workers), false
+	}
+	return Choose(m, workers, m.Interrupts, false), m.Choice()
+}
+
 // Choose places workers apart from the CPUs where packets arrive, as far as there are others: where
 // fewer than half of the CPUs are left, as with a queue for each CPU, workers use all of them. seen
 // says that arrive was counted, and not taken from interrupts.
@@ -71,9 +83,9 @@ func Choose(m *Machine, workers int, arrive []int, seen bool) Placement {
 		return Placement{CPUs: spread(all, workers), Why: "spread: it is not known yet where packets arrive"}
 	case 2*len(free) < len(all) || len(free) == 0:
 		return Placement{CPUs: spread(all, workers),
-			Why: fmt.Sprintf("spread: %s CPU %s, most of those that there are", how, list(arrive))}
+			Why: fmt.Sprintf("spread: %s CPU %s, most of those that there are", how, numbers.Join(arrive, ", "))}
 	}
-	return Placement{CPUs: spread(free, workers), Why: fmt.Sprintf("apart: %s CPU %s", how, list(arrive))}
+	return Placement{CPUs: spread(free, workers), Why: fmt.Sprintf("apart: %s CPU %s", how, numbers.Join(arrive, ", "))}
 }
 
 // candidates are the CPUs that workers may have but for some, the best first: those alone that are
@@ -138,12 +150,4 @@ func spread(cpus []int, workers int) []int {
 		at[w] = cpus[w%len(cpus)]
 	}
 	return at
-}
-
-func list(cpus []int) string {
-	s := make([]string, len(cpus))
-	for i, cpu := range cpus {
-		s[i] = strconv.Itoa(cpu)
-	}
-	return strings.Join(s, ", ")
 }

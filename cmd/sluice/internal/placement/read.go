@@ -30,18 +30,12 @@ func Read(r irq.Roots, interfaces []string, allowed []int) Machine {
 		}
 	}
 	for _, name := range interfaces {
-		for _, i := range r.Read(name) {
-			if i.Queue >= 0 {
-				m.Interrupts = append(m.Interrupts, i.CPUs...)
-			}
-		}
+		m.Interrupts = irq.Add(m.Interrupts, r.Read(name))
 		node, err := os.ReadFile(filepath.Join(r.Sys, "class/net", name, "device/numa_node"))
 		if at := strings.TrimSpace(string(node)); err == nil && at != "-1" {
 			m.Near = append(m.Near, readCPUs(filepath.Join(r.Sys, "devices/system/node/node"+at, "cpulist"))...)
 		}
 	}
-	slices.Sort(m.Interrupts)
-	m.Interrupts = slices.Compact(m.Interrupts)
 	return m
 }
 

@@ -21,14 +21,8 @@ const schedEvery = time.Second
 
 // place chooses where workers run at first, and says whether they may move later.
 func (c *Config) place() (p placement.Placement, moves bool) {
-	workers := c.Plan.Workers
-	switch s := c.Settings; {
-	case len(s.WorkerCPUs) > 0:
-		return placement.Fixed(s.WorkerCPUs, workers), false
-	case s.Sockets.BusyPoll > 0:
-		return placement.Polling(&c.Machine, workers), false
-	}
-	return placement.Choose(&c.Machine, workers, c.Machine.Interrupts, false), c.Machine.Choice()
+	s := c.Settings
+	return placement.First(&c.Machine, c.Plan.Workers, s.WorkerCPUs, s.Sockets.BusyPoll > 0)
 }
 
 // waiting returns how workers of a CPU wait, and why so. known says that it is known where packets
