@@ -47,7 +47,7 @@ func (c *comparison) best(base string, metric func(*figures) []float64, better s
 	})
 }
 
-// chosen says how the best was chosen: its name, and those that it was chosen of.
+// chosen names the best system, and the systems that it was compared with.
 func (c *comparison) chosen(f *figures, metric func(*figures) []float64) string {
 	list := c.twins(f.kind.base(), metric)
 	if len(list) < 2 {

@@ -70,8 +70,8 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestBestOfTwins: a ratio is to the way of steering that is best in its own figure, whatever the
-// others are, and says which; one that failed is not chosen.
+// TestBestOfTwins: each figure is compared with the best way of RPS for that figure, and says which
+// it was. A way whose measurement failed is not chosen.
 func TestBestOfTwins(t *testing.T) {
 	c := &comparison{Config: &Config{Flows: 1000, At: []float64{20_000}}, Senders: twoQueues(), services: 5000}
 	at := func(cpu, p50 float64) map[float64]*latency {
@@ -156,8 +156,8 @@ func TestSendersDecideWhereRPSGoes(t *testing.T) {
 	}
 }
 
-// TestSluiceIsTheDefaults: what is placed by hand and what has options has another name, whatever
-// else is requested.
+// TestSluiceIsTheDefaults: the system sluice has the daemon's defaults. Placed by hand or with
+// options it has another name.
 func TestSluiceIsTheDefaults(t *testing.T) {
 	c := Config{Options: "tuning: {coalesce: 0s}", Systems: []string{ours}}
 	if err := c.checkOptions(); err != nil || !slices.Equal(c.Systems, []string{ours, withOptions}) {

@@ -15,8 +15,8 @@ import (
 // Up to fewFlows all systems have their defaults. More do not fit: Sluice's table has a million
 // flows and takes an eighth of it for those that nobody answers, and an address has 64,512 ports
 // for each endpoint. So with more, every system is made large enough and nothing else is
-// changed: SNAT addresses, Sluice's flow table, the map of XDP NAT, and nf_conntrack_max by
-// whoever owns the machine. kube-proxy masquerades with one address, and is not measured.
+// changed: SNAT addresses, Sluice's flow table, the map of XDP NAT, and nf_conntrack_max, which
+// the user sets. kube-proxy masquerades with one address only, so it is not measured.
 const (
 	fewFlows      = 100_000
 	maxFlows      = 4_000_000

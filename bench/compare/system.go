@@ -46,7 +46,7 @@ const (
 	rpsFree            // those on which no packet arrives
 )
 
-// suffix is how names of systems end, and says how packets are steered to them.
+// suffix ends the name of a system that gets its packets by RPS, and says how.
 func (r rps) suffix() string { return [...]string{"", "-rps", "-rps-free"}[r] }
 
 // what is said of a system that is another one but for how packets are steered.

@@ -7,8 +7,9 @@ import (
 	"testing"
 )
 
-// Keep fails the test unless a page has want behind the line begin, up to the line end, or to its
-// own end where end is "". With update it writes that instead. how says how to update the page.
+// Keep fails the test unless the text of a page between the lines begin and end is want; with an
+// end of "" the text goes on to the end of the page. With update it writes want there. how is the
+// command that updates the page, for the message.
 func Keep(t testing.TB, path, begin, end, want string, update bool, how string) {
 	t.Helper()
 	text, err := os.ReadFile(path)

@@ -20,7 +20,7 @@ type Config struct {
 	// SNAT are addresses that packets to endpoints come from, 16 at most.
 	SNAT                []netip.Addr
 	FirstPort, LastPort uint16 // of SNAT; 1024 to 65535 if both are 0
-	// Flows are how many are known at once, whatever comes.
+	// Flows is the number of flows that are kept at once.
 	Flows int
 }
 

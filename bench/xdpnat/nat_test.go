@@ -278,7 +278,7 @@ func TestFullMapEvicts(t *testing.T) {
 	}
 }
 
-// TestKeepsFlows: as many flows as the configuration says stay, whatever CPUs they come on.
+// TestKeepsFlows: as many flows as the configuration says are kept, from whichever CPU they come.
 func TestKeepsFlows(t *testing.T) {
 	const flows = 500
 	r := newRig(t, 1, func(c *Config) { c.Flows = flows })
