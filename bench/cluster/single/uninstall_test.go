@@ -90,7 +90,7 @@ func (s *scenario) uninstallByHand(ctx context.Context) {
 			20)
 	})
 	s.copyFromPod("/bin/sluice", "/usr/local/bin/sluice", 0o755)
-	s.copyFromPod("/etc/sluice/gateway.yaml", "/root/gateway.yaml", 0o600)
+	s.copyFromPod("/etc/sluice/gateway.yaml", "/usr/local/etc/gateway.yaml", 0o600)
 	s.killForGood(ctx)
 	s.remove(ctx)
 	left := s.leftOnNode(ctx)
@@ -98,7 +98,7 @@ func (s *scenario) uninstallByHand(ctx context.Context) {
 		s.t.Fatal("the daemon left nothing, so nothing can be cleaned up")
 	}
 	s.t.Logf("the daemon left %d things", len(left))
-	out, err := s.Gateway.Shell(ctx, "cd /root; PATH=$PATH:/usr/local/bin\n"+s.documented())
+	out, err := s.Gateway.Shell(ctx, "cd /usr/local/etc; PATH=$PATH:/usr/local/bin\n"+s.documented())
 	s.must(err)
 	s.t.Log(out)
 	s.wantClean(ctx, "after the documented command")
