@@ -122,7 +122,7 @@ func (c *comparison) pairs() (list []bothBuilds) {
 			delays("load", strconv.Itoa(load), l.percentiles, o.percentiles)
 		}
 	}
-	for _, at := range c.At {
+	for _, at := range c.rates {
 		if a, o := own.at[at], old.at[at]; a != nil && o != nil {
 			value := strconv.FormatFloat(at, 'f', -1, 64)
 			x := cpu("cpu_per_packet", a.cpu, o.cpu)

@@ -11,10 +11,13 @@ import (
 
 // twins are the systems that are the same but for how packets are steered to them, as far as they
 // have samples of a figure. One that failed stays out, unless all did: what it did before it failed
-// is not how it does.
-func (c *comparison) twins(base string, metric func(*figures) []float64) (list []*figures) {
+// is not how it does. With ways, only those steered in one of them.
+func (c *comparison) twins(base string, metric func(*figures) []float64, ways ...rps) (list []*figures) {
 	for _, failed := range [...]bool{false, true} {
 		for _, f := range c.systems {
+			if len(ways) > 0 && !slices.Contains(ways, f.kind.rps) {
+				continue
+			}
 			if f.kind.base() == base && len(known(metric(f))) > 0 && (f.failed != nil) == failed {
 				list = append(list, f)
 			}
@@ -27,8 +30,8 @@ func (c *comparison) twins(base string, metric func(*figures) []float64) (list [
 }
 
 // best is the twin whose median of a figure is best; nil if none has any.
-func (c *comparison) best(base string, metric func(*figures) []float64, better string) *figures {
-	list := c.twins(base, metric)
+func (c *comparison) best(base string, metric func(*figures) []float64, better string, ways ...rps) *figures {
+	list := c.twins(base, metric, ways...)
 	if list == nil {
 		return nil
 	}
@@ -48,8 +51,8 @@ func (c *comparison) best(base string, metric func(*figures) []float64, better s
 }
 
 // chosen names the best system, and the systems that it was compared with.
-func (c *comparison) chosen(f *figures, metric func(*figures) []float64) string {
-	list := c.twins(f.kind.base(), metric)
+func (c *comparison) chosen(f *figures, metric func(*figures) []float64, ways ...rps) string {
+	list := c.twins(f.kind.base(), metric, ways...)
 	if len(list) < 2 {
 		return "only " + f.kind.name + " was measured"
 	}

@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -52,7 +54,7 @@ func config(systems ...string) Config {
 	c := Defaults()
 	c.Systems, c.Sluice, c.Bench = systems, sluiceBinary, benchBinary
 	c.Services, c.Flows, c.Repeat, c.Rows = []int{20}, 200, 1, []Senders{twoQueues()}
-	c.Duration, c.Trial = 200*time.Millisecond, 50*time.Millisecond
+	c.Duration, c.Trial, c.Settle = 200*time.Millisecond, 50*time.Millisecond, 0
 	c.Out, c.Progress = io.Discard, io.Discard
 	return c
 }
@@ -283,6 +285,7 @@ func runsAt(t *testing.T, both bool) {
 	}
 	var out bytes.Buffer
 	c.At, c.Duration = []float64{20_000, 50_000}, time.Second // processor time is counted in ticks of 10 ms
+	c.Settle = 100 * time.Millisecond
 	c.Out, c.JSON = &out, filepath.Join(t.TempDir(), "run.json")
 	if _, err := Run(t.Context(), c); err != nil {
 		t.Fatal(err)
@@ -294,7 +297,7 @@ func runsAt(t *testing.T, both bool) {
 	found := map[string]int{}
 	for _, p := range run.Points {
 		found[p.System+" "+p.Metric+" at "+p.Params["rate"]] += len(p.Samples)
-		if p.Median() <= 0 || p.Target != nil || (p.Params["ways"] == "both") != both {
+		if p.Median() <= 0 || (p.Params["ways"] == "both") != both {
 			t.Errorf("%s %s is %g, target %v, %v", p.System, p.Metric, p.Median(), p.Target, p.Params)
 		}
 	}
@@ -318,6 +321,51 @@ func runsAt(t *testing.T, both bool) {
 	}
 }
 
+// TestRunAtShares: the no-drop rate of nftables is searched once, and its shares are rates at which
+// all are measured.
+func TestRunAtShares(t *testing.T) {
+	c := config("sluice", "nftables")
+	c.AtShares, c.Repeat = []float64{0.05}, 2
+	c.LossBound = 0.5 // the machine may do other things
+	c.Out, c.JSON = io.Discard, filepath.Join(t.TempDir(), "run.json")
+	run, err := Run(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rates := map[string]int{}
+	for _, p := range run.Points {
+		if p.Metric == "one-way, p50" {
+			rates[p.Params["rate"]] += len(p.Samples)
+		}
+	}
+	if len(rates) != 1 {
+		t.Fatalf("samples by rate %v, want those of one rate", rates)
+	}
+	for rate, samples := range rates {
+		pps, err := strconv.ParseFloat(rate, 64)
+		if err != nil || pps < 1000 || math.Mod(pps, 1000) != 0 || samples != 2*len(c.Systems) {
+			t.Errorf("%d samples at %s packets a second, %v", samples, rate, err)
+		}
+	}
+}
+
+// TestLongestGap: a loop that is alone on a CPU has gaps shorter than it runs, and one on a CPU
+// that is not there does not run.
+func TestLongestGap(t *testing.T) {
+	const d = 20 * time.Millisecond
+	if most, err := longestGap(t.Context(), 0, d); err != nil || most <= 0 {
+		t.Errorf("%v, %v", most, err)
+	}
+	if _, err := longestGap(t.Context(), 1<<9, d); err == nil {
+		t.Error("no error of a CPU that is not there")
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := longestGap(over, 0, time.Hour); err == nil {
+		t.Error("no error though it was cancelled")
+	}
+}
+
 func TestConfigRefuses(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"system":      func(c *Config) { c.Systems = []string{"ipvs"} },
@@ -333,6 +381,9 @@ func TestConfigRefuses(t *testing.T) {
 		"many flows":  func(c *Config) { c.Systems, c.Flows = []string{"kube-proxy-nftables"}, fewFlows+1 },
 		"options":     func(c *Config) { c.Systems = []string{withOptions} },
 		"no rate":     func(c *Config) { c.At = []float64{50_000, 0} },
+		"share":       func(c *Config) { c.Systems, c.AtShares = []string{"nftables"}, []float64{1.1} },
+		"share of":    func(c *Config) { c.AtShares = []float64{0.5} },
+		"settle":      func(c *Config) { c.Settle = -time.Second },
 		"rate, twice": func(c *Config) { c.At = []float64{50_000, 10_000, 50_000} },
 		"together":    func(c *Config) { c.Together = -time.Second },
 		"older build": func(c *Config) { c.Systems = []string{"sluice", paired.Before} },

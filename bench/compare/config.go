@@ -27,12 +27,16 @@ type Config struct {
 	Repeat    int           // rounds, each of all systems
 	Duration  time.Duration // of each measurement
 	Trial     time.Duration // of each step of the search for the no-drop rate
+	Settle    time.Duration // of slow traffic before anything is measured
 	LossBound float64       // of the no-drop rate: a share of what was sent
 	Quick     bool          // no search, no latency: a sanity check in a minute
 	Rates     bool          // the highest rates and nothing else
 	// At are rates, packets per second, at which processor time and latency are measured, and
 	// nothing else: what a system costs below its limit, and who waits for it.
 	At []float64
+	// AtShares are more of them, as shares of the no-drop rate of nftables at its best, which is
+	// searched first, once with each row of senders.
+	AtShares []float64
 	// Together is for how long a generator's thread collects packets to send them at once, where
 	// there is a rate; stateless.Tx's default if 0.
 	Together time.Duration
@@ -57,7 +61,7 @@ type Config struct {
 func Defaults() Config {
 	return Config{
 		Services: []int{5000}, Flows: 1000, Frame: 64, Repeat: 5,
-		Duration: 2 * time.Second, Trial: 500 * time.Millisecond, LossBound: 0.001,
+		Duration: 2 * time.Second, Trial: 500 * time.Millisecond, Settle: 2 * time.Second, LossBound: 0.001,
 		Out: os.Stdout, Progress: os.Stderr,
 	}
 }
@@ -93,7 +97,7 @@ func (c *Config) check() error {
 	}
 	if c.Rows == nil {
 		c.Rows = StandardSenders()
-		if c.Quick || c.Before != "" || len(c.At) > 0 {
+		if c.Quick || c.Before != "" || c.atRates() {
 			c.Rows = []Senders{twoQueues()}
 		}
 	}
@@ -117,9 +121,21 @@ func (c *Config) check() error {
 			return fmt.Errorf("measurements at %g packets per second: name rates above 0, each once", rate)
 		}
 	}
+	for _, share := range c.AtShares {
+		if share <= 0 || share > 1 {
+			return fmt.Errorf("measurements at %g %% of nftables' no-drop rate: name shares above 0, up to 100 %%",
+				100*share)
+		}
+	}
+	if len(c.AtShares) > 0 && !slices.ContainsFunc(c.Systems, isNftables) {
+		return errors.New("measurements at shares of nftables' no-drop rate: nftables is not among the systems: " +
+			"name it")
+	}
 	switch {
 	case c.Together < 0:
 		return fmt.Errorf("packets of %s sent at once: it is a time ahead", c.Together)
+	case c.Settle < 0:
+		return fmt.Errorf("%s of slow traffic at first: it is a time ahead", c.Settle)
 	case c.Frame < 64 || c.Frame > 1518:
 		return fmt.Errorf("frames of %d bytes: 64 to 1518 are possible", c.Frame)
 	case c.Repeat < 1 || c.Duration < 100*time.Millisecond || c.Trial < 50*time.Millisecond:
@@ -130,8 +146,8 @@ func (c *Config) check() error {
 	case os.Geteuid() != 0:
 		return errors.New("network namespaces, XDP and AF_XDP need root")
 	}
-	return errors.Join(c.program(&c.Sluice, ours, "sluice-one", placed, withOptions), c.program(&c.Bench, "l2fwd"),
-		c.checkMany())
+	return errors.Join(c.program(&c.Sluice, ours, "sluice-one", placed, shared, withOptions),
+		c.program(&c.Bench, "l2fwd"), c.checkMany())
 }
 
 // checkOptions adds the system that has options to those that have none.

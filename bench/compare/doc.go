@@ -16,11 +16,12 @@
 //
 // Rounds are interleaved: A B C, B C A, C A B. A system is built in namespaces of its own, its
 // flows are established and what arrives is checked (every flow, addresses and ports of samples),
-// it is measured and taken down. kube-proxy with thousands of Services would take a minute for that
-// each time; so it is started once, and while others are measured its process and the control plane
-// are stopped (SIGSTOP). Rules in a namespace through which no packet goes cost nothing, a stopped
-// process neither. While it is measured kube-proxy runs, as installed; the control plane stays
-// stopped, because it would be on other machines.
+// it takes slow traffic for a while (Config.Settle: Sluice's workers move once they have seen where
+// packets arrive), it is measured and taken down. kube-proxy with thousands of Services would take
+// a minute for that each time; so it is started once, and while others are measured its process and
+// the control plane are stopped (SIGSTOP). Rules in a namespace through which no packet goes cost
+// nothing, a stopped process neither. While it is measured kube-proxy runs, as installed; the
+// control plane stays stopped, because it would be on other machines.
 //
 //   - Throughput is what arrives per second when packets are sent as fast as they can be. What was
 //     queued when sending ended counts: up to the rings of each queue, 0.4 % of two seconds at half

@@ -73,7 +73,8 @@ func TestBounds(t *testing.T) {
 // TestBestOfTwins: each figure is compared with the best way of RPS for that figure, and says which
 // it was. A way whose measurement failed is not chosen.
 func TestBestOfTwins(t *testing.T) {
-	c := &comparison{Config: &Config{Flows: 1000, At: []float64{20_000}}, Senders: twoQueues(), services: 5000}
+	c := &comparison{Config: &Config{Flows: 1000, At: []float64{20_000}}, Senders: twoQueues(), services: 5000,
+		rates: []float64{20_000}}
 	at := func(cpu, p50 float64) map[float64]*latency {
 		return map[float64]*latency{20_000: {cpu: []float64{cpu}, percentiles: map[string][]float64{"p50": {p50}}}}
 	}
@@ -91,13 +92,16 @@ func TestBestOfTwins(t *testing.T) {
 	const all = "nftables, nftables-rps, nftables-rps-free"
 	want := map[string]struct {
 		median float64
+		bound  float64 // 0: none
 		remark string
 	}{
-		"nftables " + ofRate:                     {1.2, "nftables-rps-free, the best of " + all},
-		"nftables " + ofCPU:                      {1.5, "nftables, the best of " + all},
-		"kube-proxy-nftables " + ofRate:          {3, "only kube-proxy-nftables was measured"},
-		"nftables ratio of cpu_per_packet 20000": {2.5, "nftables-rps, the best of nftables, nftables-rps"},
-		"nftables ratio of one-way, p50 20000":   {4, "nftables, the best of nftables, nftables-rps"},
+		"nftables " + ofRate:            {1.2, 1.2, "nftables-rps-free, the best of " + all},
+		"nftables " + ofCPU:             {1.5, 1, "nftables, the best of " + all},
+		"kube-proxy-nftables " + ofRate: {3, 1.5, "only kube-proxy-nftables was measured"},
+		"nftables ratio of cpu_per_packet 20000": {2.5, 0,
+			"nftables-rps, the best of nftables, nftables-rps"},
+		"nftables with RPS ratio of one-way, p50 20000":    {1.5, 1.1, "only nftables-rps was measured"},
+		"nftables without RPS ratio of one-way, p50 20000": {4, 1.4, "only nftables was measured"},
 	}
 	points := c.points()
 	for _, p := range points {
@@ -105,8 +109,9 @@ func TestBestOfTwins(t *testing.T) {
 			continue
 		}
 		name := strings.TrimSpace(p.Params["against"] + " " + p.Metric + " " + p.Params["rate"])
-		if w, ok := want[name]; !ok || p.System != ours || p.Median() != w.median || p.Remark != w.remark {
-			t.Errorf("%s: %g, %q; want %+v", name, p.Median(), p.Remark, w)
+		if w, ok := want[name]; !ok || p.System != ours || p.Median() != w.median || p.Remark != w.remark ||
+			(p.Target == nil) != (w.bound == 0) || p.Target != nil && *p.Target != w.bound {
+			t.Errorf("%s: %g, %q, target %v; want %+v", name, p.Median(), p.Remark, p.Target, w)
 		}
 		delete(want, name)
 	}

@@ -79,6 +79,11 @@ func (s *stage) generate(
 		return err
 	}
 	f.flows = append(f.flows, flows)
+	if s.Settle > 0 {
+		if _, err := lab.Trial(ctx, stateless.Load{Rate: warmRate, Duration: s.Settle}); err != nil {
+			return err
+		}
+	}
 	return use(lab)
 }
 

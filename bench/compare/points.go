@@ -87,7 +87,9 @@ type comparison struct {
 	Senders
 	services int
 	systems  []*figures
-	cpuRate  float64 // packets per second, the same for all
+	cpuRate  float64   // packets per second, the same for all
+	rates    []float64 // packets per second, at which all are measured
+	floor    []float64 // by round, for how many microseconds at most an empty CPU did not run
 }
 
 // of finds a system that was measured, or nil.

@@ -5,17 +5,102 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
+	"runtime"
 	"slices"
 	"strconv"
+	"time"
 
 	"sluice.dev/sluice/bench/results"
 	"sluice.dev/sluice/bench/stateless"
+	"sluice.dev/sluice/fastpath/thread"
 )
 
+// atRates reports whether figures at given rates are all that is measured.
+func (c *Config) atRates() bool { return len(c.At)+len(c.AtShares) > 0 }
+
+// isNftables reports whether a system is nftables, however packets are steered to it.
+func isNftables(name string) bool {
+	k, err := kindOf(name)
+	return err == nil && k.base() == "nftables"
+}
+
+// measureNoDrop searches the rate that Config.AtShares are shares of.
+func measureNoDrop(ctx context.Context, s *stage, x *subject, _ *comparison, f *figures) error {
+	return s.generating(ctx, x, f, stateless.Count, func(lab *stateless.Lab) error {
+		r, err := lab.Trial(ctx, stateless.Load{Duration: s.Duration})
+		if err != nil {
+			return err
+		}
+		found, err := s.searchNoDrop(ctx, x, lab, r)
+		f.noDrop = append(f.noDrop, found.Rate)
+		return err
+	})
+}
+
+// chooseRates turns Config.AtShares into rates.
+func (c *comparison) chooseRates() {
+	c.rates = slices.Clone(c.At)
+	noDrop := func(f *figures) []float64 { return f.noDrop }
+	best := c.best("nftables", noDrop, "higher")
+	if best == nil || len(c.AtShares) == 0 {
+		return
+	}
+	most := median(best.noDrop)
+	fmt.Fprintf(c.Progress, "nftables loses nothing to speak of up to %.3f Mpps (%s)\n", most/1e6,
+		c.chosen(best, noDrop))
+	for _, share := range c.AtShares {
+		const step = 1000 // a round number
+		if rate := math.Round(share*most/step) * step; rate > 0 && !slices.Contains(c.rates, rate) {
+			c.rates = append(c.rates, rate)
+		}
+	}
+}
+
+// measureFloor measures for how long a loop on a CPU where no packet arrives does not run while the
+// machine is left alone. What forwards there cannot be away for less.
+func measureFloor(ctx context.Context, c *comparison) error {
+	free := c.quiet()
+	if len(free) == 0 {
+		return nil
+	}
+	most, err := longestGap(ctx, free[0], c.Duration)
+	if err == nil {
+		c.floor = append(c.floor, float64(most)/float64(time.Microsecond))
+	}
+	return err
+}
+
+// longestGap is the longest time between two readings of the clock in a loop on a CPU.
+func longestGap(ctx context.Context, cpu int, d time.Duration) (most time.Duration, err error) {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with its mask
+		if err := thread.Bind(cpu); err != nil {
+			done <- err
+			return
+		}
+		for begin := time.Now(); ctx.Err() == nil; {
+			last := time.Now()
+			for range 1000 {
+				now := time.Now()
+				most = max(most, now.Sub(last))
+				last = now
+			}
+			if last.Sub(begin) >= d {
+				break
+			}
+		}
+		done <- ctx.Err()
+	}()
+	err = <-done
+	return most, err
+}
+
 // measureAt measures processor time and latency at each requested rate.
-func measureAt(ctx context.Context, s *stage, x *subject, _ *comparison, f *figures) error {
+func measureAt(ctx context.Context, s *stage, x *subject, c *comparison, f *figures) error {
 	return s.generating(ctx, x, f, stateless.Timed, func(lab *stateless.Lab) error {
-		for _, rate := range s.At {
+		for _, rate := range c.rates {
 			r, used, err := s.trialAt(ctx, lab, rate)
 			if err != nil {
 				return err
@@ -31,6 +116,7 @@ func measureAt(ctx context.Context, s *stage, x *subject, _ *comparison, f *figu
 type atMetric struct {
 	experiment, name, unit string
 	of                     func(*figures) []float64
+	percentile             string // of a latency
 }
 
 // atMetrics are the figures at a rate.
@@ -40,14 +126,14 @@ func (c *comparison) atMetrics(rate float64) []atMetric {
 			return a.cpu
 		}
 		return nil
-	}}}
+	}, ""}}
 	for _, p := range percentiles {
 		list = append(list, atMetric{"latency", c.way() + ", " + p.name, "us", func(f *figures) []float64 {
 			if a := f.at[rate]; a != nil {
 				return a.percentiles[p.name]
 			}
 			return nil
-		}})
+		}, p.name})
 	}
 	return list
 }
@@ -59,7 +145,7 @@ func (c *comparison) printAt(w io.Writer) {
 		fmt.Fprintf(w, "%s us\t", p.name)
 	}
 	fmt.Fprint(w, "sent\tarrived\t\n")
-	for _, rate := range c.At {
+	for _, rate := range c.rates {
 		cpu := c.atMetrics(rate)[0].of
 		nftables := c.best("nftables", cpu, "lower")
 		for _, f := range c.systems {
@@ -77,6 +163,9 @@ func (c *comparison) printAt(w io.Writer) {
 			}
 			fmt.Fprintf(w, "%.0f %%\t%.2f %%\t\n", 100*median(a.sent), 100*median(a.delivered))
 		}
+	}
+	if len(c.floor) > 0 {
+		fmt.Fprintf(w, "empty CPU %d\t-\t-\t-\t-\t-\t-\t%.0f\t-\t-\t\n", c.quiet()[0], median(c.floor))
 	}
 }
 

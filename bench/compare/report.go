@@ -17,7 +17,7 @@ func (c *comparison) print(out io.Writer, points []results.Point) error {
 		"\n%d Services, %d UDP flows, %s, %d byte frames, %v; medians of %d rounds\n\n",
 		c.services, c.Flows, c.way(), c.Frame, c.Senders, c.Repeat)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	if len(c.At) > 0 {
+	if c.atRates() {
 		c.printAt(w)
 		fmt.Fprintln(w)
 		printTargets(w, points)

@@ -121,8 +121,16 @@ func (s *stage) compare(ctx context.Context, bar *progress.Progress) (*compariso
 		if part.before != nil {
 			part.before(found)
 		}
-		for round := range s.Repeat {
+		for round := range part.rounds(s.Config) {
+			if part.round != nil {
+				if err := part.round(ctx, found); err != nil {
+					return nil, err
+				}
+			}
 			for _, f := range turn(found.systems, round) {
+				if part.of != nil && !part.of(f.kind.name) {
+					continue
+				}
 				bar.Step(fmt.Sprintf("%d Services, %v, %s, round %d: %s", s.services, s.Senders, part.name, round+1,
 					f.kind.name))
 				if f.failed != nil || found.unpaired(f) {
@@ -214,8 +222,19 @@ func (s *stage) noteLoad(ctx context.Context, run *results.Run) error {
 // the medians.
 type part struct {
 	name    string
+	of      func(system string) bool // which are measured; nil: all
+	once    bool                     // in one round
 	before  func(*comparison)
+	round   func(context.Context, *comparison) error // before the systems of each round
 	measure func(context.Context, *stage, *subject, *comparison, *figures) error
+}
+
+// rounds is how often each system is measured.
+func (p *part) rounds(c *Config) int {
+	if p.once {
+		return 1
+	}
+	return c.Repeat
 }
 
 func (c *Config) parts() []part {
@@ -225,8 +244,12 @@ func (c *Config) parts() []part {
 	}
 	first := part{name: "throughput", measure: measureThroughput}
 	switch {
-	case len(c.At) > 0:
-		return []part{{name: "rates", measure: measureAt}}
+	case c.atRates():
+		rates := part{name: "rates", before: (*comparison).chooseRates, round: measureFloor, measure: measureAt}
+		if len(c.AtShares) == 0 {
+			return []part{rates}
+		}
+		return []part{{name: "no-drop rate", of: isNftables, once: true, measure: measureNoDrop}, rates}
 	case c.Rates:
 		return []part{first}
 	}
@@ -236,7 +259,13 @@ func (c *Config) parts() []part {
 // steps is how often a system is measured.
 func (c *Config) steps() (n int) {
 	for _, from := range c.Rows {
-		n += len(c.Services) * len(c.kinds(from)) * c.Repeat * len(c.parts())
+		for _, p := range c.parts() {
+			for _, k := range c.kinds(from) {
+				if p.of == nil || p.of(k.name) {
+					n += len(c.Services) * p.rounds(c)
+				}
+			}
+		}
 	}
 	return n
 }

@@ -46,6 +46,8 @@ func (s *stage) newSystem(k *kind) (system, error) {
 		return s.newSluice(sluice{path: s.Sluice}, 1)
 	case placed:
 		return s.newSluice(sluice{path: s.Sluice, cpus: s.fewCPUs()}, s.services)
+	case shared:
+		return s.newSluice(sluice{path: s.Sluice, options: "waiting: shared"}, s.services)
 	case withOptions:
 		return s.newSluice(sluice{path: s.Sluice, options: s.Options}, s.services)
 	case paired.Before:

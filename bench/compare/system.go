@@ -73,6 +73,7 @@ var kinds = slices.Concat([]kind{
 	{name: "sluice-one", translates: true, what: "the same, with one Service"},
 	{name: placed, translates: true, services: true,
 		what: "as sluice, and by hand a worker on each CPU where no packet arrives"},
+	{name: shared, translates: true, services: true, optional: true, what: "as sluice, with waiting: shared"},
 	{name: withOptions, translates: true, services: true, optional: true,
 		what: "as sluice, and what --sluice-options says"},
 	{name: paired.Before, translates: true, services: true, optional: true,
@@ -95,6 +96,7 @@ var kinds = slices.Concat([]kind{
 const (
 	ours        = "sluice"
 	placed      = "sluice-placed"
+	shared      = "sluice-shared"
 	withOptions = "sluice-options"
 )
 

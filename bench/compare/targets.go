@@ -9,7 +9,8 @@ import (
 // target is a ratio of a system to another one, or to the best of its twins, and the bound on it.
 type target struct {
 	own, against string
-	of           string // what the ratio is of
+	way          steering // how packets may be steered to against
+	of           string   // what the ratio is of
 	metric       func(*figures) []float64
 	bound        float64 // 0: shown, and not held
 	better       string
@@ -41,13 +42,13 @@ func (c *comparison) targets() []target {
 		xdpNAT = 1 // its map misses the caches, one packet after another
 	}
 	list := []target{
-		{ours, placed, ofRate, rateOf, 0.95, "higher"},
-		{ours, "l2fwd", ofRate, rateOf, 0.95, "higher"},
-		{placed, "l2fwd", ofRate, rateOf, 0.95, "higher"},
-		{ours, "xdp-nat", ofRate, rateOf, xdpNAT, "higher"},
-		{ours, "nftables", ofRate, rateOf, nftables, "higher"},
-		{ours, "kube-proxy-nftables", ofRate, rateOf, 1.5, "higher"},
-		{ours, "kube-proxy-iptables", ofRate, rateOf, 0, "higher"},
+		{ours, placed, anyWay, ofRate, rateOf, 0.95, "higher"},
+		{ours, "l2fwd", anyWay, ofRate, rateOf, 0.95, "higher"},
+		{placed, "l2fwd", anyWay, ofRate, rateOf, 0.95, "higher"},
+		{ours, "xdp-nat", anyWay, ofRate, rateOf, xdpNAT, "higher"},
+		{ours, "nftables", anyWay, ofRate, rateOf, nftables, "higher"},
+		{ours, "kube-proxy-nftables", anyWay, ofRate, rateOf, 1.5, "higher"},
+		{ours, "kube-proxy-iptables", anyWay, ofRate, rateOf, 0, "higher"},
 	}
 	for _, k := range kinds {
 		if !k.peer || k.rps != noRPS {
@@ -57,8 +58,8 @@ func (c *comparison) targets() []target {
 		if k.name == "xdp-nat" {
 			bound = 0 // nothing is cheaper than not to leave the kernel
 		}
-		list = append(list, target{ours, k.name, ofCPU, cpuOf, bound, "lower"},
-			target{ours, k.name, ofCPUSame, cpuSameOf, 0, "lower"})
+		list = append(list, target{ours, k.name, anyWay, ofCPU, cpuOf, bound, "lower"},
+			target{ours, k.name, anyWay, ofCPUSame, cpuSameOf, 0, "lower"})
 	}
 	return list
 }
@@ -91,7 +92,7 @@ func (c *comparison) ratioPoint(experiment string, t *target) (p results.Point, 
 	if own == nil {
 		return p, nil, false
 	}
-	if other = c.best(t.against, t.metric, t.better); other == nil {
+	if other = c.best(t.against, t.metric, t.better, t.way.ways...); other == nil {
 		return p, nil, false
 	}
 	samples := ratios(t.metric(own), t.metric(other))
@@ -99,24 +100,68 @@ func (c *comparison) ratioPoint(experiment string, t *target) (p results.Point, 
 		return p, nil, false
 	}
 	p = c.point(experiment, own, t.of, "ratio", t.better, samples)
-	p.Params["against"] = t.against
+	p.Params["against"] = t.against + t.way.name
 	if kindHasTwins(t.against) {
-		p.Remark = c.chosen(other, t.metric)
+		p.Remark = c.chosen(other, t.metric, t.way.ways...)
 	}
 	return p, other, true
 }
 
+// steering says by which ways of steering a peer may be at its best, where a bound is for some.
+type steering struct {
+	name string // behind the peer's
+	ways []rps  // nil: all
+}
+
+var (
+	anyWay    = steering{}
+	steeredBy = steering{" with RPS", []rps{rpsAll, rpsFree}}
+	unsteered = steering{" without RPS", []rps{noRPS}}
+)
+
+// atTargets are what the project holds itself to at each rate, against a peer. Without RPS a system
+// in the kernel has handled a packet before the generator's system call returns; with RPS, as
+// Sluice, on another CPU.
+func (c *comparison) atTargets(peer string, m *atMetric) (list []target) {
+	type bounds map[string]float64 // by percentile
+	for _, x := range []struct {
+		own    string
+		way    steering
+		bounds bounds
+	}{
+		{ours, steeredBy, bounds{"p50": 1.1, "p99": 1.1, "p99.9": 1.1, "max": 1}},
+		{ours, unsteered, bounds{"p50": 1.4, "p99": 1.4}},
+		{shared, steeredBy, bounds{"p50": 2, "p99.9": 3}},
+	} {
+		t := target{own: x.own, against: peer, of: "ratio of " + m.name, metric: m.of, better: "lower"}
+		if peer == "nftables" && m.percentile != "" {
+			if t.way = x.way; !c.BothWays {
+				t.bound = x.bounds[m.percentile]
+			}
+		} else if x.own == ours && len(x.way.ways) == 1 {
+			continue // once is enough
+		}
+		list = append(list, t)
+	}
+	return list
+}
+
 // atRatioPoints are ratios at each rate of Config.At.
 func (c *comparison) atRatioPoints() (list []results.Point) {
-	for _, rate := range c.At {
+	for _, rate := range c.rates {
 		for _, base := range c.bases() {
 			if k, err := kindOf(base); err != nil || !k.peer {
 				continue
 			}
 			for _, m := range c.atMetrics(rate) {
-				p, _, ok := c.ratioPoint(m.experiment, &target{own: ours, against: base, of: "ratio of " + m.name,
-					metric: m.of, better: "lower"})
-				if ok {
+				for _, t := range c.atTargets(base, &m) {
+					p, _, ok := c.ratioPoint(m.experiment, &t)
+					if !ok {
+						continue
+					}
+					if t.bound > 0 {
+						p.Target = &t.bound
+					}
 					p.Params["rate"] = strconv.FormatFloat(rate, 'f', -1, 64)
 					list = append(list, p)
 				}

@@ -1,6 +1,10 @@
 package main
 
 import (
+	"fmt"
+	"strconv"
+	"strings"
+
 	"github.com/spf13/cobra"
 
 	"sluice.dev/sluice/bench/compare"
@@ -30,6 +34,15 @@ func compareCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, rate := range at {
+				if share, ok := strings.CutSuffix(rate, "%"); ok {
+					percent, err := strconv.ParseFloat(share, 64)
+					if err != nil {
+						return fmt.Errorf("--at %s: a share of nftables' no-drop rate is a number and %%, as 50%%",
+							rate)
+					}
+					c.AtShares = append(c.AtShares, percent/100)
+					continue
+				}
 				r, err := stateless.ParseRate(rate)
 				if err != nil {
 					return err
@@ -69,6 +82,8 @@ func compareCommand() *cobra.Command {
 	f.IntVar(&c.Repeat, "repeat", c.Repeat, "rounds, each of all systems")
 	f.DurationVar(&c.Duration, "duration", c.Duration, "of each measurement")
 	f.DurationVar(&c.Trial, "trial", c.Trial, "of each step of the search for the no-drop rate")
+	f.DurationVar(&c.Settle, "settle", c.Settle,
+		"of slow traffic to each system before it is measured: by it sluice's workers move")
 	f.Float64Var(&c.LossBound, "loss", c.LossBound, "share that the no-drop rate may lose")
 	f.BoolVar(&c.Quick, "quick", c.Quick,
 		"a check in a minute: no kube-proxy unless named, no no-drop rate, no latency")
@@ -76,7 +91,8 @@ func compareCommand() *cobra.Command {
 		"the server answers each packet: rates are of answers that reach the client, latencies of round trips")
 	f.BoolVar(&c.Rates, "rates", c.Rates, "the highest rates and nothing else")
 	f.StringSliceVar(&at, "at", nil,
-		"instead of all else, processor time and latency at these rates, packets per second: 50k,150k")
+		"instead of all else, processor time and latency at these rates, packets per second, or shares of the "+
+			"no-drop\nrate of nftables at its best: 50k,150k,90%")
 	f.DurationVar(&c.Together, "together", c.Together,
 		"send the packets of this time at once, 64 at most: the longer, the fewer wake-ups of the generator "+
 			"(default 50us)")
