@@ -349,23 +349,6 @@ func TestRunAtShares(t *testing.T) {
 	}
 }
 
-// TestLongestGap: a loop that is alone on a CPU has gaps shorter than it runs, and one on a CPU
-// that is not there does not run.
-func TestLongestGap(t *testing.T) {
-	const d = 20 * time.Millisecond
-	if most, err := longestGap(t.Context(), 0, d); err != nil || most <= 0 {
-		t.Errorf("%v, %v", most, err)
-	}
-	if _, err := longestGap(t.Context(), 1<<9, d); err == nil {
-		t.Error("no error of a CPU that is not there")
-	}
-	over, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := longestGap(over, 0, time.Hour); err == nil {
-		t.Error("no error though it was cancelled")
-	}
-}
-
 func TestConfigRefuses(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"system":      func(c *Config) { c.Systems = []string{"ipvs"} },

@@ -1,11 +1,13 @@
 package compare
 
 import (
+	"context"
 	"errors"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"sluice.dev/sluice/bench/paired"
 )
@@ -129,6 +131,47 @@ func TestBestOfTwins(t *testing.T) {
 	if err := c.print(&out, points); err != nil ||
 		!strings.Contains(out.String(), "  nftables-rps-free, the best of "+all) {
 		t.Errorf("the table does not say what was chosen: %v\n%s", err, &out)
+	}
+}
+
+// TestAbsences: what packets wait for that come all the time while a CPU is away now and then.
+func TestAbsences(t *testing.T) {
+	const us = time.Microsecond
+	for _, x := range []struct {
+		gaps             []time.Duration
+		p50, p99, p9, pm time.Duration
+	}{
+		{nil, 0, 0, 0, 0},
+		// 1 ms of 100: every hundredth packet waits, every thousandth longer than 900 us.
+		{[]time.Duration{1000 * us}, 0, 0, 900 * us, 1000 * us},
+		// Ten of 1 ms: a tenth waits, a hundredth longer than 900 us, a thousandth than 990.
+		{slices.Repeat([]time.Duration{1000 * us}, 10), 0, 900 * us, 990 * us, 1000 * us},
+		// 2000 - 1900 us and no more: the second is too short to count.
+		{[]time.Duration{2000 * us, 500 * us}, 0, 1000 * us, 1900 * us, 2000 * us},
+		{[]time.Duration{1000 * us, 950 * us}, 0, 475 * us, 925 * us, 1000 * us},
+		{[]time.Duration{100_000 * us}, 50_000 * us, 99_000 * us, 99_900 * us, 100_000 * us},
+	} {
+		a := absences{gaps: x.gaps, of: 100_000 * us}
+		got := [...]time.Duration{a.percentile(50), a.percentile(99), a.percentile(99.9), a.percentile(100)}
+		if want := [...]time.Duration{x.p50, x.p99, x.p9, x.pm}; got != want {
+			t.Errorf("%v: %v, want %v", x.gaps, got, want)
+		}
+	}
+}
+
+// TestWatch: a loop has gaps shorter than it runs, and one on a CPU that is not there does not run.
+func TestWatch(t *testing.T) {
+	const d = 20 * time.Millisecond
+	if a, err := watch(t.Context(), 0, d); err != nil || a.of < d || a.percentile(100) > a.of {
+		t.Errorf("%v, %v", a, err)
+	}
+	if _, err := watch(t.Context(), 1<<9, d); err == nil {
+		t.Error("no error of a CPU that is not there")
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := watch(over, 0, time.Hour); err == nil {
+		t.Error("no error though it was cancelled")
 	}
 }
 

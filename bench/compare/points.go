@@ -89,7 +89,8 @@ type comparison struct {
 	systems  []*figures
 	cpuRate  float64   // packets per second, the same for all
 	rates    []float64 // packets per second, at which all are measured
-	floor    []float64 // by round, for how many microseconds at most an empty CPU did not run
+	// floor is what an empty CPU is away for, in microseconds, by percentile; a sample per round.
+	floor map[string][]float64
 }
 
 // of finds a system that was measured, or nil.

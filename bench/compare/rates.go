@@ -6,14 +6,11 @@ import (
 	"io"
 	"maps"
 	"math"
-	"runtime"
 	"slices"
 	"strconv"
-	"time"
 
 	"sluice.dev/sluice/bench/results"
 	"sluice.dev/sluice/bench/stateless"
-	"sluice.dev/sluice/fastpath/thread"
 )
 
 // atRates reports whether figures at given rates are all that is measured.
@@ -55,46 +52,6 @@ func (c *comparison) chooseRates() {
 			c.rates = append(c.rates, rate)
 		}
 	}
-}
-
-// measureFloor measures for how long a loop on a CPU where no packet arrives does not run while the
-// machine is left alone. What forwards there cannot be away for less.
-func measureFloor(ctx context.Context, c *comparison) error {
-	free := c.quiet()
-	if len(free) == 0 {
-		return nil
-	}
-	most, err := longestGap(ctx, free[0], c.Duration)
-	if err == nil {
-		c.floor = append(c.floor, float64(most)/float64(time.Microsecond))
-	}
-	return err
-}
-
-// longestGap is the longest time between two readings of the clock in a loop on a CPU.
-func longestGap(ctx context.Context, cpu int, d time.Duration) (most time.Duration, err error) {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with its mask
-		if err := thread.Bind(cpu); err != nil {
-			done <- err
-			return
-		}
-		for begin := time.Now(); ctx.Err() == nil; {
-			last := time.Now()
-			for range 1000 {
-				now := time.Now()
-				most = max(most, now.Sub(last))
-				last = now
-			}
-			if last.Sub(begin) >= d {
-				break
-			}
-		}
-		done <- ctx.Err()
-	}()
-	err = <-done
-	return most, err
 }
 
 // measureAt measures processor time and latency at each requested rate.
@@ -164,9 +121,7 @@ func (c *comparison) printAt(w io.Writer) {
 			fmt.Fprintf(w, "%.0f %%\t%.2f %%\t\n", 100*median(a.sent), 100*median(a.delivered))
 		}
 	}
-	if len(c.floor) > 0 {
-		fmt.Fprintf(w, "empty CPU %d\t-\t-\t-\t-\t-\t-\t%.0f\t-\t-\t\n", c.quiet()[0], median(c.floor))
-	}
+	c.printFloor(w)
 }
 
 // atPoints are the figures of Config.At.

@@ -1,0 +1,105 @@
+package compare
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"runtime"
+	"slices"
+	"time"
+
+	"sluice.dev/sluice/fastpath/thread"
+)
+
+// A thread that forwards on a CPU is away from its packets whenever the CPU is: a hypervisor stops
+// it, an interrupt is handled, the scheduler runs somebody else. The floor is what a loop that is
+// alone on such a CPU is away for while nothing is measured: in latency, as if packets came all the
+// time and a packet waited for the end of the gap that it came in.
+
+// absences are the gaps in which a loop on a CPU did not run.
+type absences struct {
+	gaps []time.Duration // those longer than shortGap, the longest first
+	of   time.Duration   // for how long it was looked
+}
+
+// shortGap is longer than reading the clock takes.
+const shortGap = time.Microsecond
+
+// watch measures the gaps of a CPU.
+func watch(ctx context.Context, cpu int, d time.Duration) (a absences, err error) {
+	const most = 1 << 16 // 32,000 interrupts a second for two seconds
+	a.gaps = make([]time.Duration, 0, most)
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with its mask
+		if err := thread.Bind(cpu); err != nil {
+			done <- err
+			return
+		}
+		for begin, last := time.Now(), time.Now(); ctx.Err() == nil && a.of < d; a.of = last.Sub(begin) {
+			for range 1000 {
+				now := time.Now()
+				if gap := now.Sub(last); gap > shortGap && len(a.gaps) < most {
+					a.gaps = append(a.gaps, gap)
+				}
+				last = now
+			}
+		}
+		done <- ctx.Err()
+	}()
+	err = <-done
+	slices.SortFunc(a.gaps, func(x, y time.Duration) int { return int(y - x) })
+	return a, err
+}
+
+// percentile is the least wait that so many percent of packets do not exceed, if they come all the
+// time and each waits for the end of the gap that it comes in.
+func (a *absences) percentile(p float64) time.Duration {
+	// A gap g has max(0, g-w) in which a packet waits for longer than w. Where the n longest gaps
+	// are longer than w, packets wait for longer than that in their sum less n times w.
+	left := (1 - p/100) * float64(a.of)
+	sum := 0.0
+	for n, g := range a.gaps {
+		sum += float64(g)
+		next := 0.0
+		if n+1 < len(a.gaps) {
+			next = float64(a.gaps[n+1])
+		}
+		if w := (sum - left) / float64(n+1); w >= next {
+			return time.Duration(max(0, math.Round(w)))
+		}
+	}
+	return 0
+}
+
+// measureFloor measures the floor of the first CPU where no packet arrives.
+func measureFloor(ctx context.Context, c *comparison) error {
+	free := c.quiet()
+	if len(free) == 0 {
+		return nil
+	}
+	a, err := watch(ctx, free[0], c.Duration)
+	if err != nil {
+		return err
+	}
+	if c.floor == nil {
+		c.floor = map[string][]float64{}
+	}
+	for name, p := range map[string]float64{"p50": 50, "p99": 99, "p99.9": 99.9, "max": 100} {
+		c.floor[name] = append(c.floor[name], float64(a.percentile(p))/float64(time.Microsecond))
+	}
+	return nil
+}
+
+// printFloor writes the floor's line of the table of rates.
+func (c *comparison) printFloor(w io.Writer) {
+	if c.floor == nil {
+		return
+	}
+	fmt.Fprintf(w, "empty CPU %d\t-\t-\t-\t", c.quiet()[0])
+	for _, p := range percentiles {
+		fmt.Fprintf(w, "%.0f\t", median(c.floor[p.name]))
+	}
+	fmt.Fprint(w, "-\t-\t\n")
+}
