@@ -175,7 +175,9 @@ func (r *Runner) loop(ctx context.Context) {
 			for _, w := range r.workers {
 				w.stats.IdleNanos.Store(w.stats.IdleNanos.Load() + now - after)
 			}
-			turn = now
+			if now-after >= thread.Retaken {
+				turn = now
+			}
 		}
 		if r.pin != nil && now-began > thread.Gap {
 			r.pin.Check()

@@ -13,8 +13,11 @@ import (
 	"testing"
 	"time"
 
+	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/observer"
+	"sluice.dev/sluice/bench/stateless"
 	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/control/config"
 )
 
 // background is a load that runs while something happens.
@@ -291,27 +294,62 @@ func TestBadManifest(t *testing.T) {
 	l.wantServed("with a bad manifest beside")
 }
 
-// TestIdle: what a gateway that forwards nothing costs.
+// TestIdle: what a gateway costs that forwards nothing, and one that forwards 1,000 packets a
+// second, in both ways of waiting.
 func TestIdle(t *testing.T) {
-	const flows = 1 << 20
-	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}, options: fmt.Sprintf("flows: {ipv4: %d, ipv6: %d}\n",
-		flows, flows/4)})
+	const flows, port, rate = 1 << 20, 9000, 1000
 	span := 3 * time.Second
 	if full() {
 		span = 20 * time.Second
 	}
-	before := cpuTime(t, l.gate.PID())
-	time.Sleep(span) // the time that is measured
-	used := cpuTime(t, l.gate.PID()) - before
-	share := float64(used) / float64(span)
-	t.Logf("idle for %v: %.2f %% of one core in all, 2 queues", span, 100*share)
-	if share > 0.02 {
-		t.Errorf("an idle gateway used %.2f %% of a core", 100*share)
-	}
-	for _, line := range strings.Split(procFile(t, l.gate.PID(), "status"), "\n") {
-		if strings.HasPrefix(line, "VmRSS") || strings.HasPrefix(line, "Rss") {
-			t.Log(line)
-		}
+	for _, x := range []struct {
+		waiting config.Waiting
+		busy    float64 // the most at that rate, of a core
+	}{{config.WaitingDedicated, 1}, {config.WaitingShared, 0.05}} {
+		t.Run(string(x.waiting), func(t *testing.T) {
+			l := newLab(t, labConfig{Config: topo.Config{Backends: 1, Queues: 2}, quick: true,
+				options: fmt.Sprintf("flows: {ipv4: %d, ipv6: %d}\nwaiting: %s\n", flows, flows/4, x.waiting)})
+			l.apply(launch.Service{Name: "one-way", UDP: true, Port: port, VIPs: []string{keepVIP4},
+				Endpoints: []launch.Endpoint{{Addr: l.Backends[0].Addr4(), Port: port, Node: l.Backends[0].Name}}})
+			l.applied()
+			used := func() time.Duration { return cpuTime(t, l.gate.PID()) }
+			check := func(doing string, before time.Duration, most float64) {
+				share := float64(used()-before) / float64(span)
+				t.Logf("%s for %v: %.2f %% of one core in all, 2 queues", doing, span, 100*share)
+				if share > most {
+					t.Errorf("a gateway used %.2f %% of a core while %s", 100*share, doing)
+				}
+			}
+			before := used()
+			time.Sleep(span) // the time that is measured
+			check("idle", before, 0.02)
+			generator, err := stateless.Open(l.ctx, stateless.Config{
+				Traffic: l.generator(stateless.UDP, 100, port),
+				Tx:      stateless.Tx{Port: portOf(l.Clients[0]), CPUs: []int{0}, Queues: 2, OwnNetwork: true},
+				Rx:      stateless.Rx{Port: portOf(l.Backends[0])}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer generator.Close()
+			// Workers move once they have seen where packets arrive.
+			if _, err := generator.Trial(l.ctx, stateless.Load{Duration: 2 * time.Second, Rate: rate}); err != nil {
+				t.Fatal(err)
+			}
+			before = used()
+			r, err := generator.Trial(l.ctx, stateless.Load{Duration: span, Rate: rate})
+			if err != nil {
+				t.Fatal(err)
+			}
+			check(fmt.Sprintf("forwarding %d packets a second", rate), before, x.busy)
+			if r.Received.Packets < r.Sent.Packets/2 {
+				t.Errorf("%d of %d packets arrived", r.Received.Packets, r.Sent.Packets)
+			}
+			for _, line := range strings.Split(procFile(t, l.gate.PID(), "status"), "\n") {
+				if strings.HasPrefix(line, "VmRSS") || strings.HasPrefix(line, "Rss") {
+					t.Log(line)
+				}
+			}
+		})
 	}
 }
 
@@ -324,15 +362,22 @@ func procFile(t *testing.T, pid int, name string) string {
 	return string(b)
 }
 
-// cpuTime is user and system time of a process (proc(5): fields 14 and 15 of stat, in ticks of 10
-// ms).
-func cpuTime(t *testing.T, pid int) time.Duration {
+// cpuTime is what the threads of a process have run for (schedstat: Documentation/scheduler/
+// sched-stats.rst). Times in stat are of ticks, and miss what is shorter.
+func cpuTime(t *testing.T, pid int) (sum time.Duration) {
 	t.Helper()
-	stat := procFile(t, pid, "stat")
-	fields := strings.Fields(stat[strings.LastIndex(stat, ")")+2:])
-	var user, system int
-	if _, err := fmt.Sscan(fields[11]+" "+fields[12], &user, &system); err != nil {
-		t.Fatal(err)
+	threads, err := filepath.Glob(filepath.Join("/proc", fmt.Sprint(pid), "task", "*", "schedstat"))
+	if err != nil || len(threads) == 0 {
+		t.Fatalf("no threads of process %d: %v", pid, err)
 	}
-	return time.Duration(user+system) * 10 * time.Millisecond
+	for _, path := range threads {
+		var ran time.Duration
+		if b, err := os.ReadFile(path); err == nil { // else it has ended
+			if _, err := fmt.Sscan(string(b), &ran); err != nil {
+				t.Fatal(err)
+			}
+		}
+		sum += ran
+	}
+	return sum
 }

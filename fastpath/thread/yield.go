@@ -11,6 +11,11 @@ import (
 // the time (runtime, gcController.findRunnableGCWorker).
 const Turn = time.Millisecond
 
+// Retaken is how long a goroutine is in a system call, in nanoseconds, before the Go scheduler
+// takes its P away in any case (runtime, retake). It comes back to a new turn. From a shorter call
+// it mostly comes back to the turn that it left.
+const Retaken = 10_000_000
+
 // Yield lets the Go scheduler run the goroutines that wait for the caller's P, and then continues,
 // nearly always on the same thread: 50 to 65 ns if none waits (go test -bench Yield). The caller
 // must not be locked to its thread, and must call Pin.Check afterwards.
