@@ -73,6 +73,9 @@ type Rx struct {
 	// Queues is how many receive queues there are, all by default.
 	Queues int
 	CPUs   []int // as Tx.CPUs
+	// Keep is of how many packets of a trial Timed keeps when each was sent and came:
+	// Received.Arrivals. The first of a trial are kept.
+	Keep int
 	// VLANs is how many tags a packet has on arrival; Traffic's if nil.
 	VLANs *int
 	// Settle is for how long nothing must arrive until a trial is over; 100 ms if zero. A

@@ -1,6 +1,13 @@
 package stateless
 
-import "fmt"
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cilium/ebpf"
+)
 
 // The ages of packets as the program of the receiver counts them: exact below 32 ns, and from
 // there on 32 steps between powers of two (delay_bucket in receive.bpf.c).
@@ -37,11 +44,15 @@ func (p *program) delays() ([]uint64, error) {
 type timer struct {
 	counter
 	before []uint64 // delays at begin
+	keep   int      // Rx.Keep
 }
 
 func (t *timer) begin(run uint16) (err error) {
 	if err := t.counter.begin(run); err != nil {
 		return err
+	}
+	if err := t.objects.Arrived.Set(uint32(0)); err != nil {
+		return fmt.Errorf("forget the packets kept: %w", err)
 	}
 	t.before, err = t.delays()
 	return err
@@ -62,5 +73,33 @@ func (t *timer) end() (Received, error) {
 			r.Latency.record(delayNanos(uint32(i)), int64(n))
 		}
 	}
-	return r, nil
+	if t.keep > 0 {
+		r.Arrivals, err = t.arrivals()
+	}
+	return r, err
+}
+
+// arrivals are the packets kept since begin, in the order in which they came.
+func (t *timer) arrivals() ([]Arrival, error) {
+	var n uint32
+	if err := t.objects.Arrived.Get(&n); err != nil {
+		return nil, fmt.Errorf("read how many packets were kept: %w", err)
+	}
+	n = min(n, uint32(t.keep))
+	if n == 0 {
+		return nil, nil
+	}
+	keys, values := make([]uint32, n), make([]receiveArrival, n)
+	var cursor ebpf.MapBatchCursor
+	got, err := t.objects.Arrivals.BatchLookup(&cursor, keys, values, nil)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil, fmt.Errorf("read the packets kept: %w", err)
+	}
+	list := make([]Arrival, got)
+	for i, a := range values[:got] {
+		list[i] = Arrival{Sent: a.Sent, Came: a.Came, Flow: a.Flow, CPU: a.Cpu}
+	}
+	// Two CPUs may take their places and their times in another order.
+	slices.SortStableFunc(list, func(a, b Arrival) int { return cmp.Compare(a.Came, b.Came) })
+	return list, nil
 }

@@ -100,6 +100,9 @@ func (c *Config) check() error {
 	if c.Tx.Source == LiveFrames && c.Traffic.Fragments > 1 {
 		bad("live frames cannot be fragments: use AF_XDP")
 	}
+	if c.Rx.Keep < 0 || c.Rx.Keep > maxKeep || c.Rx.Keep > 0 && c.Rx.Method != Timed {
+		bad("%d packets kept by receiver %s: timed keeps up to %d", c.Rx.Keep, c.Rx.Method, maxKeep)
+	}
 	if *c.Rx.VLANs < 0 || *c.Rx.VLANs > 2 {
 		bad("%d VLAN tags on arrival: want 0 to 2", *c.Rx.VLANs)
 	}
@@ -109,6 +112,8 @@ func (c *Config) check() error {
 const (
 	defaultTogether = 50 * time.Microsecond
 	defaultSettle   = 100 * time.Millisecond
+	// maxKeep packets take 400 MB in the kernel.
+	maxKeep = 1 << 24
 	// settleTimes bounds how often Settle may start over.
 	settleTimes = 10
 	// startAfter is what threads need to be ready.
@@ -139,7 +144,7 @@ func openReceiver(ctx context.Context, c *Config) (receiver, error) {
 	case Full:
 		return openFull(ctx, &c.Traffic, c.Rx, p)
 	case Timed:
-		return &timer{counter: counter{program: p}}, nil
+		return &timer{counter: counter{program: p}, keep: c.Rx.Keep}, nil
 	}
 	return &counter{program: p}, nil
 }

@@ -14,8 +14,10 @@
 volatile const __u32 l3_offset = 14, tag_offset = 42, later_tag_offset = 0, v6 = 0;
 volatile const __u32 flow_count = 1;
 volatile const __u32 timed = 0; /* count: how old packets are, too */
+volatile const __u32 kept = 0;  /* count: of so many packets when they were sent and came, too */
 
 __u32 run = 0;       /* changes with each trial */
+__u32 arrived = 0;   /* packets of this run that are kept, or would be if there were room */
 __u32 unstamped = 0; /* set where the driver has no room before a packet */
 
 struct counts {
@@ -49,6 +51,19 @@ struct {
 	TYPE(value, __u64);
 } delays SEC(".maps");
 
+struct arrival {
+	__u64 sent, came; /* CLOCK_MONOTONIC, nanoseconds */
+	__u32 flow, cpu;
+};
+
+struct { /* the loader sets the size */
+	UINT(type, MAP_ARRAY);
+	UINT(max_entries, 1);
+	UINT(map_flags, MMAPABLE);
+	TYPE(key, __u32);
+	TYPE(value, struct arrival);
+} arrivals SEC(".maps");
+
 struct { /* a bit per flow that was seen; the loader sets the size */
 	UINT(type, MAP_ARRAY);
 	UINT(max_entries, 1);
@@ -71,6 +86,7 @@ struct {
 } sockets SEC(".maps");
 
 static __u64 (*const ktime_get_ns)(void) = (void *)5;
+static __u32 (*const smp_processor_id)(void) = (void *)8;
 static long (*const xdp_adjust_meta)(struct xdp_md *ctx, int delta) = (void *)54;
 static long (*const xdp_load_bytes)(struct xdp_md *ctx, __u32 offset, void *to, __u32 len) = (void *)189;
 
@@ -116,18 +132,32 @@ INLINE __u32 delay_bucket(__u64 nanos)
 	return nanos < DELAY_STEPS ? nanos : (shift << DELAY_FINE) + (nanos >> shift);
 }
 
+INLINE void keep_arrival(struct tag *t, __u64 age, __u64 now)
+{
+	__u32 at = __sync_fetch_and_add(&arrived, 1);
+	struct arrival *a = at < kept ? map_lookup(&arrivals, &at) : 0;
+	if (!a)
+		return;
+	a->sent = now - age;
+	a->came = now;
+	a->flow = ntohl(t->flow);
+	a->cpu = smp_processor_id();
+}
+
 INLINE void note_delay(struct tag *t)
 {
 	__u64 sent = (__u64)ntohs(t->time_high) << 32 | ntohl(t->time_low);
-	__u64 nanos = (ktime_get_ns() - sent) & 0xffffffffffff;
-	__u32 bucket = delay_bucket(nanos);
+	__u64 now = ktime_get_ns(), nanos = (now - sent) & 0xffffffffffff;
 	if (nanos >> 47) /* stamped by a CPU whose clock is a little ahead */
-		bucket = 0;
+		nanos = 0;
+	__u32 bucket = delay_bucket(nanos);
 	if (bucket >= DELAYS)
 		bucket = DELAYS - 1;
 	__u64 *n = map_lookup(&delays, &bucket);
 	if (n)
 		++*n;
+	if (kept)
+		keep_arrival(t, nanos, now);
 }
 
 INLINE void keep_sample(struct xdp_md *ctx, __u32 number)

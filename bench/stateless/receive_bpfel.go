@@ -13,6 +13,14 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type receiveArrival struct {
+	_    structs.HostLayout
+	Sent uint64
+	Came uint64
+	Flow uint32
+	Cpu  uint32
+}
+
 type receiveCounts struct {
 	_       structs.HostLayout
 	Packets uint64
@@ -31,6 +39,7 @@ type receiveSample struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	receiveMapArrivals        = "arrivals"
 	receiveMapDelays          = "delays"
 	receiveMapFlows           = "flows"
 	receiveMapSamples         = "samples"
@@ -38,7 +47,9 @@ const (
 	receiveMapTotals          = "totals"
 	receiveProgCount          = "count"
 	receiveProgRedirectTagged = "redirect_tagged"
+	receiveVarArrived         = "arrived"
 	receiveVarFlowCount       = "flow_count"
+	receiveVarKept            = "kept"
 	receiveVarL3Offset        = "l3_offset"
 	receiveVarLaterTagOffset  = "later_tag_offset"
 	receiveVarRun             = "run"
@@ -98,18 +109,21 @@ type receiveProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type receiveMapSpecs struct {
-	Delays  *ebpf.MapSpec `ebpf:"delays"`
-	Flows   *ebpf.MapSpec `ebpf:"flows"`
-	Samples *ebpf.MapSpec `ebpf:"samples"`
-	Sockets *ebpf.MapSpec `ebpf:"sockets"`
-	Totals  *ebpf.MapSpec `ebpf:"totals"`
+	Arrivals *ebpf.MapSpec `ebpf:"arrivals"`
+	Delays   *ebpf.MapSpec `ebpf:"delays"`
+	Flows    *ebpf.MapSpec `ebpf:"flows"`
+	Samples  *ebpf.MapSpec `ebpf:"samples"`
+	Sockets  *ebpf.MapSpec `ebpf:"sockets"`
+	Totals   *ebpf.MapSpec `ebpf:"totals"`
 }
 
 // receiveVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type receiveVariableSpecs struct {
+	Arrived        *ebpf.VariableSpec `ebpf:"arrived"`
 	FlowCount      *ebpf.VariableSpec `ebpf:"flow_count"`
+	Kept           *ebpf.VariableSpec `ebpf:"kept"`
 	L3Offset       *ebpf.VariableSpec `ebpf:"l3_offset"`
 	LaterTagOffset *ebpf.VariableSpec `ebpf:"later_tag_offset"`
 	Run            *ebpf.VariableSpec `ebpf:"run"`
@@ -139,15 +153,17 @@ func (o *receiveObjects) Close() error {
 //
 // It can be passed to loadReceiveObjects or ebpf.CollectionSpec.LoadAndAssign.
 type receiveMaps struct {
-	Delays  *ebpf.Map `ebpf:"delays"`
-	Flows   *ebpf.Map `ebpf:"flows"`
-	Samples *ebpf.Map `ebpf:"samples"`
-	Sockets *ebpf.Map `ebpf:"sockets"`
-	Totals  *ebpf.Map `ebpf:"totals"`
+	Arrivals *ebpf.Map `ebpf:"arrivals"`
+	Delays   *ebpf.Map `ebpf:"delays"`
+	Flows    *ebpf.Map `ebpf:"flows"`
+	Samples  *ebpf.Map `ebpf:"samples"`
+	Sockets  *ebpf.Map `ebpf:"sockets"`
+	Totals   *ebpf.Map `ebpf:"totals"`
 }
 
 func (m *receiveMaps) Close() error {
 	return _ReceiveClose(
+		m.Arrivals,
 		m.Delays,
 		m.Flows,
 		m.Samples,
@@ -160,7 +176,9 @@ func (m *receiveMaps) Close() error {
 //
 // It can be passed to loadReceiveObjects or ebpf.CollectionSpec.LoadAndAssign.
 type receiveVariables struct {
+	Arrived        *ebpf.Variable `ebpf:"arrived"`
 	FlowCount      *ebpf.Variable `ebpf:"flow_count"`
+	Kept           *ebpf.Variable `ebpf:"kept"`
 	L3Offset       *ebpf.Variable `ebpf:"l3_offset"`
 	LaterTagOffset *ebpf.Variable `ebpf:"later_tag_offset"`
 	Run            *ebpf.Variable `ebpf:"run"`

@@ -49,12 +49,13 @@ func attachProgram(t *Traffic, r *Rx) (*program, error) {
 		receiveVarL3Offset: uint32(l.l3), receiveVarTagOffset: uint32(l.tag),
 		receiveVarLaterTagOffset: uint32(l.laterTag),
 		receiveVarV6:             v6, receiveVarFlowCount: uint32(t.Flows),
-		receiveVarTimed: timed,
+		receiveVarTimed: timed, receiveVarKept: uint32(r.Keep),
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return nil, fmt.Errorf("program of the receiver: %s: %w", name, err)
 		}
 	}
+	spec.Maps[receiveMapArrivals].MaxEntries = uint32(max(r.Keep, 1))
 	spec.Maps[receiveMapFlows].MaxEntries = uint32(t.Flows+63) / 64
 	p := &program{flows: t.Flows}
 	if err := spec.LoadAndAssign(&p.objects, nil); err != nil {

@@ -32,6 +32,9 @@ type Sent struct {
 	// Dropped counts packets that the device dropped in the act of sending (EBUSY). They
 	// are in Packets.
 	Dropped uint64
+	// Threads are the numbers of the sending threads (gettid(2)) by transmit queue. Queue q of n
+	// sends the flows that are q modulo n.
+	Threads []int
 }
 
 // Received is what arrived. Lost and duplicated packets are known exactly as
@@ -58,9 +61,18 @@ type Received struct {
 	Latency *Histogram
 	// Queues are the packets by receive queue (Full) or by CPU.
 	Queues []uint64
+	// Arrivals are the packets that Rx.Keep keeps, in the order in which they came.
+	Arrivals []Arrival
 	// Starved counts packets that the kernel dropped because the receiver itself was too
 	// slow: they are lost, but not by what is measured.
 	Starved uint64
+}
+
+// Arrival is a packet that came.
+type Arrival struct {
+	Sent, Came uint64 // CLOCK_MONOTONIC, nanoseconds: its time stamp, and the run of the XDP program
+	Flow       uint32
+	CPU        uint32 // that the program ran on
 }
 
 // Rate is packets per second that were sent.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/xsk"
@@ -91,6 +92,7 @@ func (s *socketSender) send(l Load, run uint16, start uint64, stop *atomic.Bool)
 	writers := make([]*writer, n)
 	dropped := make([]uint64, n)
 	cpu := make([]time.Duration, n)
+	threads := make([]int, n)
 	var g errgroup.Group
 	for i, q := range s.queues {
 		g.Go(func() error {
@@ -99,6 +101,7 @@ func (s *socketSender) send(l Load, run uint16, start uint64, stop *atomic.Bool)
 				q.begin(writers[i], s.tx.Burst)
 				before := s.sockets[i].Counters().EBUSY
 				p := newPacer(part(l, i, n), start, s.tx.Burst, uint64(s.tx.Together), s.tx.Spin)
+				threads[i] = unix.Gettid()
 				began := threadTime()
 				ends[i] = q.run(p, &s.clock, stop)
 				cpu[i] = threadTime() - began
@@ -111,7 +114,7 @@ func (s *socketSender) send(l Load, run uint16, start uint64, stop *atomic.Bool)
 	if err := g.Wait(); err != nil {
 		return Sent{}, err // a queue that did not begin has no writer
 	}
-	var sent Sent
+	sent := Sent{Threads: threads}
 	for i, q := range s.queues {
 		sent.Packets += q.packets
 		sent.Bytes += q.bytes
