@@ -91,5 +91,9 @@ func (s *stage) receiver(x *subject, method stateless.Method) stateless.Rx {
 	if s.BothWays {
 		at = x.place.client
 	}
-	return stateless.Rx{Port: stateless.Port{Interface: "eth0", Namespace: at}, Method: method}
+	r := stateless.Rx{Port: stateless.Port{Interface: "eth0", Namespace: at}, Method: method}
+	if method == stateless.Timed {
+		r.Keep = s.keep
+	}
+	return r
 }

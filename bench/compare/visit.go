@@ -1,0 +1,74 @@
+package compare
+
+import (
+	"context"
+	"errors"
+
+	"sluice.dev/sluice/bench/launch"
+	"sluice.dev/sluice/bench/stateless"
+	"sluice.dev/sluice/bench/topo"
+)
+
+// Visit is a system in its place, with a generator whose flows are established: for experiments
+// that look at a system in another way than a comparison.
+type Visit struct {
+	System  string
+	Senders Senders
+	// Process forwards, where that is done in user space; else 0.
+	Process int
+	// Gateway receives packets from the client at Front; Server has the receiver.
+	Gateway, Server *topo.Host
+	Front           string
+	Lab             *stateless.Lab // receives by stateless.Timed
+}
+
+// processes is a system that is a process.
+type processes interface{ pid() int }
+
+func (s *sluice) pid() int  { return s.gate.PID() }
+func (x *program) pid() int { return x.process.PID() }
+
+// Each visits each system of a Config, with each of its senders and numbers of Services: use has it
+// until it returns. keep is the number of packets of which the receiver keeps time stamps. The
+// first error ends it.
+func Each(ctx context.Context, c Config, keep int, use func(context.Context, *Visit) error) (err error) {
+	if err := c.check(); err != nil {
+		return err
+	}
+	if _, err := launch.Sweep(); err != nil {
+		return err
+	}
+	s := newStage(&c)
+	s.keep = keep
+	defer func() { err = errors.Join(err, s.close()) }()
+	if err := s.open(ctx); err != nil {
+		return err
+	}
+	for _, n := range c.Services {
+		for _, from := range c.Rows {
+			if err := s.prepare(ctx, n, from); err != nil {
+				return err
+			}
+			for _, k := range c.kinds(from) {
+				if err := s.with(ctx, k, func(ctx context.Context, x *subject) error {
+					return s.visit(ctx, x, use)
+				}); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return s.closeKept()
+}
+
+func (s *stage) visit(ctx context.Context, x *subject, use func(context.Context, *Visit) error) error {
+	v := &Visit{System: x.kind.name, Senders: s.Senders, Gateway: x.place.gateway, Server: x.place.server,
+		Front: frontDev}
+	if p, ok := x.system.(processes); ok {
+		v.Process = p.pid()
+	}
+	return s.generating(ctx, x, new(figures), stateless.Timed, func(lab *stateless.Lab) error {
+		v.Lab = lab
+		return use(ctx, v)
+	})
+}
