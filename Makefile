@@ -263,7 +263,7 @@ figures: build ## docs/benchmarks.md, README's ratios and docs/plots from bench/
 
 .PHONY: generate
 generate: ## rebuild the BPF object and its Go (needs clang, llvm and libbpf-dev)
-	$(GO) generate ./xdpprog ./bench/stateless ./bench/xdpnat
+	$(GO) generate ./xdpprog ./bench/stateless ./bench/tail ./bench/xdpnat
 
 .PHONY: generate-check
 generate-check: ## the committed BPF object is what its source compiles to

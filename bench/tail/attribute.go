@@ -1,0 +1,402 @@
+package tail
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/elastic/go-seccomp-bpf/arch"
+	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/bench/stateless"
+)
+
+// Cause is why a packet was not further on its way at some time.
+type Cause uint8
+
+// The causes, in the order of a packet's way.
+const (
+	Sender      Cause = iota // the generator, after it stamped the packet: at work, or behind another thread
+	Arrival                  // the softirq that receives for the gateway
+	Asleep                   // the worker slept, and nobody had woken it
+	WakeUp                   // it was woken, and its CPU, which had nothing else to do, did not run it yet
+	Behind                   // it could run, and another thread had its CPU
+	Interrupted              // it had its CPU, and a softirq or an interrupt took it
+	Work                     // it worked; a system in the kernel: forwarding
+	Send                     // it was in a system call that sends
+	Delivery                 // after that: the softirq that receives, for the receiver
+	Unknown                  // events do not tell
+	causes
+)
+
+// String names a cause, as tables have it.
+func (c Cause) String() string {
+	return [...]string{"sender", "arrival", "asleep", "wake-up", "behind another", "interrupted", "work", "send",
+		"delivery", "unknown"}[c]
+}
+
+// Part is a time of a packet's way.
+type Part struct {
+	From, To uint64
+	Cause    Cause
+	// Detail says more: whose thread, which softirq, what the worker slept in.
+	Detail string
+	// Calls are the system calls that another thread of the forwarder began in this time, if it is
+	// that one's; see judge.explain.
+	Calls string
+}
+
+// Way is a packet's, in parts without gaps.
+type Way struct {
+	stateless.Arrival
+	Parts []Part
+	// worker is the thread that sent it on; 0 if it is not known, or the kernel forwarded it.
+	worker uint32
+}
+
+// Took is the packet's latency in nanoseconds.
+func (w *Way) Took() uint64 { return w.Came - w.Sent }
+
+// setup is who is who in a recording.
+type setup struct {
+	senders   []uint32 // threads of the generator, by queue
+	forwarder int      // the process that forwards; 0 where the kernel does
+	generator int      // this process
+	front     device   // that packets arrive at
+}
+
+// judge divides the ways of packets.
+type judge struct {
+	setup
+	*timeline
+	queues  []uint64 // NAPIs of front, by queue; nil if they are not known
+	workers []uint32 // threads of the forwarder that sent packets on
+}
+
+// newJudge finds out which queues and which workers there are.
+func newJudge(s setup, t *timeline, packets []stateless.Arrival) *judge {
+	j := &judge{setup: s, timeline: t}
+	// The queues of a veth are an array (struct veth_priv), so their addresses rise with their
+	// numbers. A queue that took nothing has no poll.
+	for id, polls := range t.polls[s.front] {
+		if last := polls[len(polls)-1]; last.before+uint64(last.work) > 0 {
+			j.queues = append(j.queues, id)
+		}
+	}
+	slices.Sort(j.queues)
+	if len(j.queues) != len(s.senders) {
+		j.queues = nil
+	}
+	if s.forwarder != 0 {
+		j.findWorkers(packets)
+	}
+	return j
+}
+
+// findWorkers finds the threads of the forwarder in whose calls packets were received: others send,
+// too, to netlink and to the status socket's clients.
+func (j *judge) findWorkers(packets []stateless.Arrival) {
+	const few = 3
+	times := map[uint32]int{}
+	for i := range packets {
+		on, ok := j.spanAt(uint16(packets[i].CPU), packets[i].Came)
+		if !ok || j.recording.threads[on.thread].process != j.forwarder {
+			continue
+		}
+		if c, ok := j.callAt(on.thread, packets[i].Came); ok && c.number == unix.SYS_SENDTO {
+			times[on.thread]++
+		}
+	}
+	for id, n := range times {
+		if n >= few {
+			j.workers = append(j.workers, id)
+		}
+	}
+	slices.Sort(j.workers)
+}
+
+// way divides that of a packet, the rank-th that came of those that share its stamp and queue.
+func (j *judge) way(p stateless.Arrival, rank uint32) Way {
+	w := Way{Arrival: p}
+	queue := int(p.Flow) % len(j.senders)
+	sender := j.senders[queue]
+	sent, ok := j.nextCall(sender, unix.SYS_SENDTO, p.Sent)
+	if !ok || sent.from > p.Came {
+		w.parts(p.Sent, p.Came, []uint64{}, func(uint64) (Cause, string) { return Unknown, "no call of the sender" })
+		return w
+	}
+	j.walk(&w, p.Sent, sent.from, j.causeOf(sender, Sender))
+	if j.forwarder == 0 {
+		j.walk(&w, sent.from, p.Came, j.inKernel(&p, sender))
+		return w
+	}
+	arrived := min(j.arrived(queue, sent.from, rank), p.Came)
+	j.walk(&w, sent.from, arrived, j.arriving(sender))
+	worker, onward := j.sentBy(&p, arrived)
+	if worker == 0 {
+		j.walk(&w, arrived, p.Came, func(uint64) (Cause, string) { return Unknown, "no call of a worker" })
+		return w
+	}
+	w.worker = worker
+	j.walk(&w, arrived, onward, j.causeOf(worker, Work))
+	j.walk(&w, onward, p.Came, j.delivering(worker, uint16(p.CPU)))
+	return w
+}
+
+// arrived is when a queue's NAPI gave the rank-th packet after a time to whom it is for.
+func (j *judge) arrived(queue int, from uint64, rank uint32) uint64 {
+	if j.queues == nil {
+		return from
+	}
+	polls := j.polls[j.front][j.queues[queue]]
+	first := at(polls, pollAt, from) + 1
+	for i := first; i < len(polls); i++ {
+		if polls[i].before+uint64(polls[i].work)-polls[first].before > uint64(rank) {
+			return polls[i].at
+		}
+	}
+	return from
+}
+
+// sentBy is the worker that sent a packet on, and when its call began: the one whose call the
+// receiver's program ran in, or else the first that sent after the packet had arrived.
+func (j *judge) sentBy(p *stateless.Arrival, arrived uint64) (worker uint32, from uint64) {
+	if s, ok := j.spanAt(uint16(p.CPU), p.Came); ok && slices.Contains(j.workers, s.thread) {
+		if c, ok := j.callAt(s.thread, p.Came); ok && c.number == unix.SYS_SENDTO && c.from >= arrived {
+			return s.thread, c.from
+		}
+	}
+	for _, id := range j.workers {
+		c, ok := j.nextCall(id, unix.SYS_SENDTO, arrived)
+		if ok && c.from <= p.Came && (worker == 0 || c.from < from) {
+			worker, from = id, c.from
+		}
+	}
+	return worker, from
+}
+
+// walk divides a time at each event that may change the cause.
+func (j *judge) walk(w *Way, from, to uint64, cause func(uint64) (Cause, string)) {
+	if from >= to {
+		return
+	}
+	var cuts []uint64
+	cut := func(t uint64) {
+		if t > from && t < to {
+			cuts = append(cuts, t)
+		}
+	}
+	for _, list := range j.cpus {
+		for i := max(at(list, spanFrom, from), 0); i < len(list) && list[i].from < to; i++ {
+			cut(list[i].from)
+		}
+	}
+	for _, id := range slices.Concat(j.workers, j.senders) {
+		states := j.states[id]
+		for i := max(at(states, changeFrom, from), 0); i < len(states) && states[i].from < to; i++ {
+			cut(states[i].from)
+		}
+		calls := j.calls[id]
+		for i := max(at(calls, callFrom, from), 0); i < len(calls) && calls[i].from < to; i++ {
+			cut(calls[i].from)
+			cut(calls[i].to)
+		}
+	}
+	slices.Sort(cuts)
+	w.parts(from, to, slices.Compact(cuts), cause)
+}
+
+// parts appends the parts of a time; neighbours of one cause and detail are one.
+func (w *Way) parts(from, to uint64, cuts []uint64, cause func(uint64) (Cause, string)) {
+	for _, end := range append(cuts, to) {
+		c, detail := cause(from)
+		if n := len(w.Parts); n > 0 && w.Parts[n-1].Cause == c && w.Parts[n-1].Detail == detail &&
+			w.Parts[n-1].To == from {
+			w.Parts[n-1].To = end
+		} else {
+			w.Parts = append(w.Parts, Part{From: from, To: end, Cause: c, Detail: detail})
+		}
+		from = end
+	}
+}
+
+// causeOf is why a thread that has to do something has not done it. own is what its own work counts
+// as; Sender counts as that in any state.
+func (j *judge) causeOf(id uint32, own Cause) func(uint64) (Cause, string) {
+	return func(time uint64) (Cause, string) {
+		c, detail := j.stateCause(id, own, time)
+		if own == Sender && c != Sender {
+			if detail != "" {
+				detail = ": " + detail
+			}
+			return Sender, c.String() + detail
+		}
+		return c, detail
+	}
+}
+
+func (j *judge) stateCause(id uint32, own Cause, time uint64) (Cause, string) {
+	s, cpu := j.stateAt(id, time)
+	on, known := j.spanAt(cpu, time)
+	c, inCall := j.callAt(id, time)
+	switch {
+	case s == unknown || !known:
+		return Unknown, "no event of the thread"
+	case s == asleep && inCall:
+		return Asleep, callName(c.number)
+	case s == asleep:
+		return Asleep, ""
+	case s != running && on.context == inThread && on.thread == 0:
+		return WakeUp, ""
+	case s != running && on.context == inThread && on.thread == id: // it is just beginning
+		return WakeUp, ""
+	case s != running && on.context == inThread:
+		return Behind, j.nameOf(on.thread)
+	case s != running:
+		return Interrupted, on.name()
+	case inCall && c.number == unix.SYS_SENDTO && on.context != inInterrupt:
+		return Send, ""
+	case on.context != inThread:
+		return Interrupted, on.name()
+	case inCall:
+		return own, callName(c.number)
+	}
+	return own, ""
+}
+
+// arriving is for the time after the generator's call began, until the packet is in the ring.
+func (j *judge) arriving(sender uint32) func(uint64) (Cause, string) {
+	return func(time uint64) (Cause, string) {
+		s, cpu := j.stateAt(sender, time)
+		on, ok := j.spanAt(cpu, time)
+		switch {
+		case !ok:
+			return Unknown, ""
+		case on.context == inSoftirq && on.vector == netRX:
+			return Arrival, ""
+		case on.context != inThread:
+			return Arrival, on.name()
+		case s == running && on.thread == sender:
+			return Sender, ""
+		case on.thread == 0:
+			return Arrival, "idle"
+		}
+		return Arrival, "behind " + j.nameOf(on.thread)
+	}
+}
+
+// delivering is for the time after the worker's call began, until the receiver has the packet.
+func (j *judge) delivering(worker uint32, cpu uint16) func(uint64) (Cause, string) {
+	return func(time uint64) (Cause, string) {
+		if c, ok := j.callAt(worker, time); ok && c.number == unix.SYS_SENDTO {
+			return j.stateCause(worker, Send, time)
+		}
+		on, ok := j.spanAt(cpu, time)
+		switch {
+		case !ok:
+			return Unknown, ""
+		case on.context != inThread:
+			return Delivery, on.name()
+		case on.thread == 0:
+			return Delivery, "idle"
+		}
+		return Delivery, "behind " + j.nameOf(on.thread)
+	}
+}
+
+// inKernel is for the time after the generator's call began, where the kernel forwards on the CPU
+// that the receiver's program runs on.
+func (j *judge) inKernel(p *stateless.Arrival, sender uint32) func(uint64) (Cause, string) {
+	return func(time uint64) (Cause, string) {
+		on, ok := j.spanAt(uint16(p.CPU), time)
+		s, cpu := j.stateAt(sender, time)
+		_, sending := j.callAt(sender, time)
+		sending = sending && s == running
+		switch {
+		case !ok:
+			return Unknown, ""
+		case on.context == inSoftirq && on.vector == netRX:
+			return Work, ""
+		case on.context != inThread:
+			return Interrupted, on.name()
+		case sending && (cpu == uint16(p.CPU) || on.thread == 0):
+			return Sender, "sending"
+		case on.thread == 0:
+			return WakeUp, ""
+		}
+		return Behind, j.nameOf(on.thread)
+	}
+}
+
+// explain adds to a way what other threads of the forwarder did while the packet waited for them.
+func (j *judge) explain(w *Way) {
+	for i := range w.Parts {
+		p := &w.Parts[i]
+		if p.Cause != Behind {
+			continue
+		}
+		_, cpu := j.stateAt(w.worker, p.From)
+		on, ok := j.spanAt(cpu, p.From)
+		if !ok {
+			continue
+		}
+		count := map[string]int{}
+		list := j.calls[on.thread]
+		for k := at(list, callFrom, p.From) + 1; k < len(list) && list[k].from < p.To; k++ {
+			count[callName(list[k].number)]++
+		}
+		names := slices.SortedFunc(maps.Keys(count), func(a, b string) int {
+			return cmp.Or(cmp.Compare(count[b], count[a]), cmp.Compare(a, b))
+		})
+		for k, name := range names[:min(len(names), mostCalls)] {
+			if k > 0 {
+				p.Calls += ", "
+			}
+			p.Calls += fmt.Sprintf("%s %d", name, count[name])
+		}
+	}
+}
+
+const mostCalls = 5 // that a part names
+
+// nameOf says which thread, and whose.
+func (j *judge) nameOf(id uint32) string {
+	t, ok := j.recording.threads[id]
+	switch {
+	case !ok:
+		return fmt.Sprintf("thread %d", id)
+	case slices.Contains(j.senders, id):
+		return "the generator"
+	case t.process == j.generator:
+		return "sluice-bench"
+	case t.process == j.forwarder && slices.Contains(j.workers, id):
+		return t.name + ", a worker's thread"
+	case t.process == j.forwarder:
+		return t.name + ", another thread"
+	}
+	return t.name
+}
+
+// name says what took a CPU from its thread.
+func (s *span) name() string {
+	if s.context == inInterrupt {
+		return [...]string{"device interrupt", "timer interrupt", "reschedule interrupt", "call interrupt"}[s.vector%4]
+	}
+	// The order of include/linux/interrupt.h.
+	names := [...]string{"HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU"}
+	if int(s.vector) < len(names) {
+		return "softirq " + names[s.vector]
+	}
+	return fmt.Sprintf("softirq %d", s.vector)
+}
+
+// callName is a system call's name.
+func callName(number uint32) string {
+	if names, err := arch.GetInfo(""); err == nil {
+		if name, ok := names.SyscallNumbers[int(number)]; ok {
+			return name
+		}
+	}
+	return fmt.Sprintf("system call %d", number)
+}

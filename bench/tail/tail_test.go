@@ -1,0 +1,89 @@
+//go:build root
+
+package tail
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/bench/compare"
+	"sluice.dev/sluice/bench/launch"
+	"sluice.dev/sluice/bench/results"
+)
+
+const culprit = "tail-culprit" // as the kernel names its thread
+
+// A thread that computes on the worker's CPU is what the slowest packets wait behind, by name.
+func TestNamesTheCulprit(t *testing.T) {
+	dir := t.TempDir()
+	sluice, err := launch.Build(dir, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cpu := min(1, runtime.NumCPU()-1) // where compare places a worker
+	compute(t, dir, cpu)
+	var out bytes.Buffer
+	c := Defaults()
+	c.Sluice, c.JSON = sluice, filepath.Join(dir, "tail.json")
+	c.Systems, c.At = []string{"sluice-placed"}, []float64{20_000}
+	if c.Rows, err = compare.ParseSenders([]string{"one-queue"}); err != nil {
+		t.Fatal(err)
+	}
+	c.Flows, c.Duration, c.Settle = 200, 500*time.Millisecond, 100*time.Millisecond
+	c.Out, c.Progress = &out, io.Discard
+	if _, err := Run(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	run, err := results.Load(c.JSON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var behind, all float64
+	for _, p := range run.Points {
+		if p.Params["packets"] == "beyond p99" {
+			all += p.Median()
+			if p.Metric == Behind.String() {
+				behind += p.Median()
+			}
+		}
+	}
+	if want := "behind another: " + culprit; !bytes.Contains(out.Bytes(), []byte(want)) || behind < all/4 {
+		t.Errorf("the slowest packets took %.0f us, %.0f of it behind other threads; want a quarter at least, and %q "+
+			"named in:\n%s", all, behind, want, out.String())
+	}
+}
+
+// compute keeps a CPU busy with a process of the culprit's name until the test ends, and if it is
+// killed for a minute at most.
+func compute(t *testing.T, dir string, cpu int) {
+	t.Helper()
+	shell, err := exec.LookPath("sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(dir, culprit)
+	if err := os.Symlink(shell, name); err != nil {
+		t.Fatal(err)
+	}
+	c := exec.CommandContext(t.Context(), name, "-c", "ulimit -t 60; while :; do :; done")
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = c.Process.Kill()
+		_ = c.Wait()
+	})
+	var set unix.CPUSet
+	set.Set(cpu)
+	if err := unix.SchedSetaffinity(c.Process.Pid, &set); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"sluice.dev/sluice/bench/compare"
+	"sluice.dev/sluice/bench/stateless"
+	"sluice.dev/sluice/bench/tail"
+)
+
+func tailCommand() *cobra.Command {
+	c := tail.Defaults()
+	var rates, senders []string
+	command := &cobra.Command{
+		Use:   "tail",
+		Short: "Say where the slowest packets waited",
+		Long: "tail has systems forward the packets of compare at some rates, records what the scheduler, softirqs\n" +
+			"and interrupts do meanwhile, and divides the way of the slowest packets by it: asleep, behind another\n" +
+			"thread (which), interrupted, at work, in the send. It needs root and a kernel with BTF, and no tracefs.",
+		Example: "  sluice-bench tail --rate 200k --senders two-queues\n" +
+			"  sluice-bench tail --rate 20k,200k --systems sluice,l2fwd,nftables-rps --worst 3 --json tail.json",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if cmd.Flags().Changed("rate") {
+				c.At = nil
+			}
+			for _, rate := range rates {
+				r, err := stateless.ParseRate(rate)
+				if err != nil {
+					return err
+				}
+				c.At = append(c.At, r)
+			}
+			var err error
+			if c.Rows, err = compare.ParseSenders(senders); err != nil {
+				return err
+			}
+			_, err = tail.Run(cmd.Context(), c)
+			return err
+		},
+	}
+	f := command.Flags()
+	f.StringVar(&c.Sluice, "sluice", besideMe("sluice"), "the sluice binary")
+	f.StringVar(&c.Bench, "l2fwd", besideMe("sluice-bench"), "the sluice-bench binary, which is l2fwd")
+	f.StringSliceVar(&c.Systems, "systems", c.Systems, "systems to look at, of those of compare")
+	f.StringSliceVar(&rates, "rate", nil, "packets per second, one rate or several (default 20k,100k,200k)")
+	f.StringSliceVar(&senders, "senders", nil,
+		"where packets come from, each in turn: one-queue and two-queues of CPU 0, every-cpu with a queue each "+
+			"(default two-queues)")
+	f.DurationVar(&c.Duration, "duration", c.Duration, "of each trial; at each rate there are two, and one is recorded")
+	f.IntVar(&c.Repeat, "repeat", c.Repeat, "pairs of trials at each rate")
+	f.DurationVar(&c.Settle, "settle", c.Settle, "of slow traffic to each system before that")
+	f.StringVar(&c.Options, "sluice-options", "",
+		"more of Sluice's configuration, as YAML, for a system sluice-options")
+	f.IntVar(&c.Worst, "worst", c.Worst, "slowest packets of each trial to print with their whole way")
+	f.StringVar(&c.JSON, "json", "", "save the results in this file")
+	return command
+}
