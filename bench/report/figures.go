@@ -18,6 +18,8 @@ const (
 	sweep        kind = iota // lines against a condition that was varied
 	bars                     // one bar a system
 	distribution             // percentiles on a scale of nines
+	stack                    // bars of series on top of each other
+	way                      // times from and to, a line for each series
 )
 
 // figure is one plot, before it is drawn. Which there are follows from the points alone: an
@@ -30,6 +32,7 @@ type figure struct {
 	LogY   bool
 	Target *float64 // drawn as a line, if all points have the same
 	Series []series
+	Bars   []string // of a stack; a pair of a series is the number of a bar and a value
 }
 
 // series is one line, or one bar (Pairs has one element then).
@@ -60,7 +63,7 @@ type group struct {
 
 // figures returns the figures to draw of the points, in a stable order.
 func figures(runs []*results.Run) []figure {
-	points := latest(runs)
+	tail, points := apart(latest(runs))
 	curves := make(map[string]bool) // experiments whose loads are distributions
 	for _, p := range points {
 		curves[p.Experiment] = curves[p.Experiment] || len(p.Curve) > 1
@@ -85,6 +88,7 @@ func figures(runs []*results.Run) []figure {
 		list = append(list, distributionOf(g))
 	}
 	list = append(list, bests(points)...)
+	list = append(list, tailFigures(tail)...)
 	names, styles := make(map[string]int), make(map[string]int)
 	for i := range list {
 		for j := range list[i].Series {

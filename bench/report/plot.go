@@ -106,9 +106,14 @@ func (f *figure) plot() (*plot.Plot, error) {
 	p.Add(grid)
 	p.Y.Tick.Marker = amounts{}
 	var err error
-	if f.Kind == bars {
+	switch f.Kind {
+	case bars:
 		err = f.addBars(p)
-	} else {
+	case stack:
+		err = f.addStack(p)
+	case way:
+		err = f.addWay(p)
+	default:
 		err = f.addLines(p)
 	}
 	if err == nil && f.Target != nil {
@@ -117,7 +122,9 @@ func (f *figure) plot() (*plot.Plot, error) {
 	if err != nil {
 		return nil, fmt.Errorf("plot %s: %w", f.Name, err)
 	}
-	f.scale(p)
+	if f.Kind != way {
+		f.scale(p)
+	}
 	return p, nil
 }
 
@@ -203,12 +210,16 @@ func (f *figure) addBars(p *plot.Plot) error {
 		names = append(names, s.Name)
 	}
 	p.X.Min, p.X.Max = -0.7, float64(len(f.Series))-0.3
+	f.nameBars(p, names)
+	return nil
+}
+
+func (f *figure) nameBars(p *plot.Plot, names []string) {
 	p.NominalX(names...)
 	if len(names) > 4 { // longer than a bar is wide
 		p.X.Tick.Label.Rotation = math.Pi / 7
 		p.X.Tick.Label.XAlign, p.X.Tick.Label.YAlign = draw.XRight, draw.YCenter
 	}
-	return nil
 }
 
 // barColour sets Sluice apart; the names are under the bars.

@@ -57,7 +57,7 @@ func Run(ctx context.Context, c Config) (*results.Run, error) {
 		return nil, err
 	}
 	for _, a := range found {
-		run.Points = append(run.Points, a.points(&c.Config)...)
+		run.Points = merge(run.Points, a.points(&c.Config))
 	}
 	return run, run.Finish(c.JSON)
 }
