@@ -29,12 +29,12 @@ func (d *Daemon) openPorts(ctx context.Context) {
 	if err := d.steer.DetachOthers(); err != nil {
 		d.log.Warn("what a predecessor left could not be removed", "error", err)
 	}
-	d.lookReach()
+	d.lookReach(ctx)
 	d.beat()
 	close(d.open)
 	d.log.Info("forwarding", "workers", d.workers.Len(), "took", time.Since(d.startedAt).Round(time.Millisecond))
 	d.spawn(func() { d.heartbeat(ctx) })
-	d.ports.Watch(ctx, d.watchPorts)
+	d.ports.Watch(ctx, d.watchHostLink, d.watchLocalPorts, d.lookReach)
 }
 
 // adoptFlows counts a predecessor's flows for their backends. It runs beside the workers: it

@@ -29,18 +29,18 @@ type found struct {
 	blocked []ports.Link
 }
 
-// watchPorts is what is done before each look at the ports.
-func (d *Daemon) watchPorts(ctx context.Context) {
-	d.watchHostLink(ctx)
-	if d.steer.LocalPortsChanged() {
-		if err := d.applySettings(); err != nil {
-			d.log.Error("kernel program settings", "error", err)
-		}
+// watchLocalPorts tells the kernel program if net.ipv4.ip_local_port_range has changed.
+func (d *Daemon) watchLocalPorts(context.Context) {
+	if !d.steer.LocalPortsChanged() {
+		return
 	}
-	d.lookReach()
+	if err := d.applySettings(); err != nil {
+		d.log.Error("kernel program settings", "error", err)
+	}
 }
 
-func (d *Daemon) lookReach() {
+// lookReach judges whether backends can be reached.
+func (d *Daemon) lookReach(context.Context) {
 	r := &d.reach
 	s, w := d.snapshot(), d.mirror.Ways() // before the links, as Judge.Look requires
 	if r.snapshot != s || r.ways != w {

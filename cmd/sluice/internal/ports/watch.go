@@ -12,10 +12,14 @@ import (
 // watchEvery is how often ports are looked at. The sockets of a deleted device report that, too.
 const watchEvery = 500 * time.Millisecond
 
+// breath is the pause between two parts of a look. A thread that does system calls on a worker's
+// CPU keeps it until it sleeps: done at once, a look is a millisecond in which packets wait.
+const breath = 5 * time.Millisecond
+
 // Watch looks at the ports again and again until ctx is done. It opens those again whose device was
 // changed, or deleted and created again, and those whose program was detached. It calls first
-// before each look.
-func (s *Set) Watch(ctx context.Context, first func(context.Context)) {
+// before each look, one function after another.
+func (s *Set) Watch(ctx context.Context, first ...func(context.Context)) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	changed := s.watchLinks(ctx)
@@ -33,16 +37,27 @@ func (s *Set) Watch(ctx context.Context, first func(context.Context)) {
 			continue
 		case <-tick.C:
 		}
-		first(ctx)
+		for _, f := range first {
+			f(ctx)
+			breathe(ctx)
+		}
 		s.followAll(time.Now())
 		for _, p := range s.ports {
-			if ctx.Err() != nil || !s.check(ctx, p) {
+			if breathe(ctx); ctx.Err() != nil || !s.check(ctx, p) {
 				continue
 			}
 			if err := s.AttachEgress(); err != nil {
 				s.log.Warn("egress program", "error", err)
 			}
 		}
+	}
+}
+
+// breathe sleeps for a breath.
+func breathe(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(breath):
 	}
 }
 

@@ -4,6 +4,7 @@ package rss
 
 import (
 	"encoding/binary"
+	"sync/atomic"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -41,14 +42,22 @@ func Queues(ifindex int) (n int, known bool) {
 
 // ask returns the attributes of the kernel's answer.
 func ask(ifindex int) ([]byte, error) {
-	id, err := familyID()
-	if err != nil {
-		return nil, err
+	id := int(knownFamily.Load())
+	if id == 0 {
+		var err error
+		if id, err = familyID(); err != nil {
+			return nil, err
+		}
+		knownFamily.Store(int32(id))
 	}
 	header := nl.NewRtAttr(unix.NLA_F_NESTED|attrHeader, nil)
 	header.AddRtAttr(unix.ETHTOOL_A_HEADER_DEV_INDEX, nl.Uint32Attr(uint32(ifindex)))
 	return execute(id, unix.ETHTOOL_MSG_RSS_GET, header)
 }
+
+// knownFamily is familyID's answer, or 0. The family keeps its number: it is no module
+// (CONFIG_ETHTOOL_NETLINK, net/Kconfig).
+var knownFamily atomic.Int32
 
 // familyID is the number that the running kernel gave the family. (Not by netlink.GenlFamilyGet:
 // its header has two bytes, and the two after them in memory are sent along.)
