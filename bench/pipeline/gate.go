@@ -31,18 +31,23 @@ type gate struct {
 
 // addGate makes one of so many workers.
 func (w *world) addGate(id, workers int) (*gate, error) {
+	return w.addGateOver(id, workers, func(nic *memlink.Link) fastpath.Link { return nic })
+}
+
+// addGateOver is addGate with something between the worker and its link to everybody.
+func (w *world) addGateOver(id, workers int, over func(nic *memlink.Link) fastpath.Link) (*gate, error) {
 	umem, err := hugeMemory(umemFrames * frameSize)
 	if err != nil {
 		return nil, fmt.Errorf("UMEM: %w", err)
 	}
 	g := &gate{
-		w: w, now: startOfTime, umem: umem, stats: new(stats.Block),
+		w: w, now: w.start, umem: umem, stats: new(stats.Block),
 		nic: memlink.New(umem, frameSize, chunkFrames), host: memlink.New(umem, frameSize, hostFrames),
 	}
 	g.stats.Backends.Ensure(w.backendCount())
 	g.Worker, err = fastpath.New(fastpath.Config{
 		ID: id, Memory: umem[:umemFrames*frameSize], Pool: fastpath.NewPool(umemFrames, frameSize),
-		Links: []fastpath.Link{g.nic, g.host}, Egress: []int{0}, Host: 1,
+		Links: []fastpath.Link{over(g.nic), g.host}, Egress: []int{0}, Host: 1,
 		HostMAC:     fastpath.HostMAC{Kernel: macKernel, User: macUser},
 		HostSource4: addr4(0xc0000001), HostSource6: addr6(net6|9<<16, 1),
 		Flows: w.table, Affinity: w.pins, Workers: workers, Services: &w.handle, Hops: w.hops,

@@ -60,6 +60,7 @@ type worldConfig struct {
 // world is what workers of one experiment share.
 type world struct {
 	worldConfig
+	start  uint64 // where the time of its workers begins
 	memory []byte
 	table  *flowtable.Table
 	pins   *affinity.Table
@@ -78,7 +79,7 @@ func newWorld(c worldConfig) (*world, error) {
 	if c.timeouts == (flowtable.Timeouts{}) {
 		c.timeouts = flowtable.DefaultTimeouts()
 	}
-	w := &world{worldConfig: c, hops: nexthop.NewTable()}
+	w := &world{worldConfig: c, start: startOfTime, hops: nexthop.NewTable()}
 	fc := c.tableConfig()
 	size, err := flowtable.Size(fc)
 	if err != nil {
@@ -167,6 +168,13 @@ func (w *world) publish() {
 
 // serve puts a Service's two ports with so many of its backends into the table.
 func (w *world) serve(b *services.Builder, n, backends int) {
+	w.serveBy(b, n, backends, func(names []string) []uint16 {
+		return maglev.Table(names, nil, [2]uint64{5, 6}, maglev.Size(len(names)))
+	})
+}
+
+// serveBy is serve with something that makes the tables of the backends' names.
+func (w *world) serveBy(b *services.Builder, n, backends int, table func(names []string) []uint16) {
 	for half, proto := range [2]uint8{header.ProtoTCP, header.ProtoUDP} {
 		id := services.ServiceID(2*n + half + 1)
 		svc := &services.Service{ID: id, Namespace: "bench", Name: "service-" + strconv.Itoa(n), Proto: proto,
@@ -184,7 +192,7 @@ func (w *world) serve(b *services.Builder, n, backends int) {
 			set.Backends = append(set.Backends, be.Ref)
 			names = append(names, be.Addr.String())
 		}
-		set.Table = maglev.Table(names, nil, [2]uint64{5, 6}, maglev.Size(len(names)))
+		set.Table = table(names)
 		b.SetService(svc)
 		b.SetFrontend(&services.Frontend{
 			Key:     services.FrontendKey{Addr: vipAddr(w.v6, n), Port: frontendPort, Proto: proto},

@@ -95,6 +95,11 @@ func Experiments() []Experiment {
 			Minutes: 8,
 		},
 		{
+			Name: "steps", About: "a worker's longest step, whatever happens beside it",
+			Full:    []string{"steps"},
+			Minutes: 2,
+		},
+		{
 			Name: "updates", About: "how long a change takes to reach packets",
 			Full:    []string{"updates"},
 			Minutes: 1,

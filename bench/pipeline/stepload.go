@@ -1,0 +1,103 @@
+package pipeline
+
+import (
+	"context"
+	"math"
+	"runtime/metrics"
+	"slices"
+	"time"
+
+	"sluice.dev/sluice/control/maglev"
+	"sluice.dev/sluice/fastpath/services"
+)
+
+// snapshotEvery is the time between two tables. One takes some 50 ms to build.
+const snapshotEvery = 200 * time.Millisecond
+
+// publishSnapshots publishes tables in each of which every one of the Services is new.
+func publishSnapshots(ctx context.Context, g *gate) error {
+	table := maglev.Table(make([]string, g.w.backends), nil, [2]uint64{5, 6}, maglev.Size(g.w.backends))
+	every := time.NewTicker(snapshotEvery)
+	defer every.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-every.C:
+		}
+		b := services.NewBuilder(g.w.handle.Load())
+		for i := range g.w.services {
+			g.w.serveBy(b, i, g.w.backends, func([]string) []uint16 { return table })
+		}
+		g.w.handle.Store(b.Build())
+	}
+}
+
+// routesEvery is the time between two changes of routes.
+const routesEvery = 10 * time.Millisecond
+
+// publishRoutes publishes views, by each of which every flow must be bound again.
+func publishRoutes(ctx context.Context, g *gate) error {
+	every := time.NewTicker(routesEvery)
+	defer every.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-every.C:
+		}
+		view := *g.w.hops.View()
+		view.Generation++
+		g.w.hops.Publish(&view)
+	}
+}
+
+// tree is what the collector has to mark.
+type tree struct{ left, right *tree }
+
+func newTree(depth int) *tree {
+	if depth == 0 {
+		return new(tree)
+	}
+	return &tree{newTree(depth - 1), newTree(depth - 1)}
+}
+
+const (
+	liveDepth    = 20 // 2 M nodes of 16 bytes
+	garbageDepth = 14
+)
+
+// makeGarbage keeps the collector at work: one collection follows the other.
+func makeGarbage(ctx context.Context, _ *gate) error {
+	live := newTree(liveDepth)
+	for ctx.Err() == nil {
+		live.left.left = newTree(garbageDepth)
+	}
+	return nil
+}
+
+// pauses are how often the collector stopped all goroutines, by how long (runtime/metrics).
+type pauses metrics.Float64Histogram
+
+func readPauses() pauses {
+	list := []metrics.Sample{{Name: "/sched/pauses/total/gc:seconds"}}
+	metrics.Read(list)
+	h := list[0].Value.Float64Histogram()
+	return pauses{Counts: slices.Clone(h.Counts), Buckets: h.Buckets}
+}
+
+// since returns how many pauses there were from before to p, and an upper bound of the longest.
+func (p *pauses) since(before *pauses) (count uint64, longest time.Duration) {
+	for i, n := range p.Counts {
+		if n -= before.Counts[i]; n == 0 {
+			continue
+		}
+		count += n
+		bound := p.Buckets[i+1]
+		if math.IsInf(bound, 1) {
+			bound = p.Buckets[i]
+		}
+		longest = time.Duration(bound * float64(time.Second))
+	}
+	return count, longest
+}
