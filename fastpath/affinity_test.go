@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
@@ -235,7 +236,7 @@ func TestAffinityOfForgedFlows(t *testing.T) {
 		}
 		random := rand.New(rand.NewPCG(1, 2))
 		for range rounds {
-			for n := range 64 { // as many as one step opens
+			for n := range 2 * fastpath.OpensPerStep { // as many as two steps open
 				from := fmt.Sprintf("100.%d.%d.%d", random.IntN(256), random.IntN(256), random.IntN(256))
 				if n%8 == 0 {
 					from = client(random.IntN(clients))
@@ -244,6 +245,7 @@ func TestAffinityOfForgedFlows(t *testing.T) {
 				l.workers[0].nic.Inject(packet(proto, join(from, port), vip, headertest.SYN).Bytes())
 			}
 			l.step(500 * time.Millisecond)
+			l.step(0)
 			l.workers[0].nic.Loop()
 		}
 		if n := l.workers[0].stats.FlowsCreated.Load(); len(was) < clients*9/10 || n < rounds*50 {

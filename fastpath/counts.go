@@ -80,7 +80,7 @@ func (w *Worker) publish(moved int) {
 	w.publishBackends(moved)
 	n.batches += uint64(min(moved, 1))
 	n.moved = n.moved || moved != 0 || n.dirty != 0
-	if moved >= BatchSize && w.planner.Now-w.published < publishEvery {
+	if moved >= w.take && w.planner.Now-w.published < publishEvery {
 		return
 	}
 	w.published = w.planner.Now
@@ -116,21 +116,27 @@ func (w *Worker) publish(moved int) {
 }
 
 // A saturated worker begins to publish backends' counters when they are this old, other workers in
-// each step. Each step publishes a limited number, and the last step before a sleep all that are
-// left.
+// each step. Each step publishes a limited number, more if it moved nothing, and the worker does
+// not sleep before all are published (patient): a packet that comes meanwhile does not wait for a
+// hundred thousand of them, which take milliseconds.
 const (
 	backendsEvery  = flowtable.Time(time.Second)
 	backendsAtOnce = 16
+	backendsIdle   = 64
 )
 
 // publishBackends publishes the counters of backends, and then the generation. A full batch means
 // that more packets wait.
 func (w *Worker) publishBackends(moved int) {
 	w.advanceGeneration()
-	if w.rounds == 0 && moved >= BatchSize && w.planner.Now-w.counted < backendsEvery {
+	if w.rounds == 0 && moved >= w.take && w.planner.Now-w.counted < backendsEvery {
 		return
 	}
-	for w.stats.Backends.Publish(backendsAtOnce) {
+	limit := backendsAtOnce
+	if moved == 0 {
+		limit = backendsIdle
+	}
+	for w.stats.Backends.Publish(limit) {
 		w.counted = w.planner.Now
 		if w.rounds == 0 {
 			return
@@ -158,7 +164,8 @@ func (w *Worker) advanceGeneration() {
 	w.entered, w.rounds = w.planner.Snap.Generation, 2
 }
 
-// publishAllBackends publishes all backends' counters: the worker may sleep for long.
+// publishAllBackends publishes what is left of the backends' counters: the worker may sleep for
+// long. A patient one has nothing left.
 func (w *Worker) publishAllBackends() {
 	w.stats.Backends.Publish(stats.MaxBackends) // the rest of the current round
 	w.stats.Backends.Publish(stats.MaxBackends)

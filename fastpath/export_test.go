@@ -14,7 +14,7 @@ func (w *Worker) StepByOracle(now uint64) int {
 	w.begin(flowtable.Time(now))
 	moved := 0
 	for i, link := range w.c.Links {
-		n := link.Receive(w.b.desc[:])
+		n := link.Receive(w.b.desc[:w.take])
 		moved += n
 		w.count(i, n)
 		w.received(n)
@@ -28,7 +28,7 @@ func (w *Worker) StepByOracle(now uint64) int {
 	moved += w.release()
 	w.transmit()
 	w.reclaim()
-	w.expire()
+	w.expire(moved)
 	w.publish(moved)
 	return moved
 }
@@ -78,6 +78,9 @@ type PlannedFlow struct {
 	Backend, Source header.Addr
 	Ports           []uint16
 }
+
+// Patient reports whether the worker may sleep.
+func (w *Worker) Patient() bool { return w.patient() }
 
 // Forget empties the lookahead.
 func (w *Worker) Forget() { w.ahead.first, w.ahead.end = 0, 0 }

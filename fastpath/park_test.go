@@ -104,6 +104,10 @@ func TestParkedInOrder(t *testing.T) {
 		l.step(time.Microsecond)
 		collect()
 	}
+	for range 200 / fastpath.OpensPerStep {
+		l.step(time.Microsecond)
+		collect()
+	}
 	last := -1
 	of150 := ""
 	for _, s := range sent {

@@ -72,9 +72,11 @@ func (w *Worker) awake() {
 	w.stats.Generation.Store(0)
 }
 
-// patient reports whether the worker may rest: who is late with expiry or has packets parked goes
-// on in the next step.
-func (w *Worker) patient() bool { return w.due == 0 && w.parked.count == 0 }
+// patient reports whether the worker may rest: who is late with expiry, or has packets parked or
+// counters of backends to publish, goes on in the next step.
+func (w *Worker) patient() bool {
+	return w.due == 0 && w.parked.count == 0 && !w.stats.Backends.Pending()
+}
 
 // holds reports whether packets wait for a next hop or a fragment.
 func (w *Worker) holds() bool { return w.hops.len()+w.frags.len() > 0 }

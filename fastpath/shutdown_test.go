@@ -17,7 +17,7 @@ func TestShutdownPublishesAllBackends(t *testing.T) {
 }
 
 func shutDown(t *testing.T, more func(*services.Builder)) {
-	const first, backends = 20, 64
+	const first, backends = 20, fastpath.OpensPerStep
 	l := newLab(t, labConfig{edit: func(b *services.Builder) {
 		if more != nil {
 			more(b)

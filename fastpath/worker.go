@@ -106,8 +106,10 @@ type Worker struct {
 	suspects int
 	hops     hopQueue
 	parked   parkedQueue
-	opens    int  // flows that this step may open yet
-	opening  bool // parked packets are being judged
+	take     int    // packets that this step takes from each link
+	viewed   uint32 // the generation of the last step's view, or 0
+	opens    int    // flows that this step may open yet
+	opening  bool   // parked packets are being judged
 	frags    fragmentQueue
 	limit    nat.RateLimit
 	resets   nat.RateLimit
@@ -172,6 +174,7 @@ func New(c Config) (*Worker, error) {
 		pathMTUs: nat.NewRateLimits(pathMTURate, pathMTUBurst), siteKey: flowtable.RandomHashKey(),
 		host: nexthop.Hop{Kind: nexthop.Kernel, Ready: true, DstMAC: c.HostMAC.Kernel, SrcMAC: c.HostMAC.User},
 	}
+	w.take = BatchSize
 	w.hops = newHopQueue(c.HeldPackets, c.HeldPerHop)
 	w.frags = newFragmentQueue(c.HeldFragments, c.FragmentWait)
 	w.parked = newParkedQueue(c.Pool.Total())
@@ -213,7 +216,7 @@ func (w *Worker) Step(now uint64) int {
 	w.begin(flowtable.Time(now))
 	moved := 0
 	for i, link := range w.c.Links {
-		n := link.Receive(w.b.desc[:])
+		n := link.Receive(w.b.desc[:w.take])
 		if n == 0 {
 			continue
 		}
@@ -232,7 +235,7 @@ func (w *Worker) Step(now uint64) int {
 	moved += w.release()
 	w.transmit()
 	w.reclaim()
-	w.expire()
+	w.expire(moved)
 	w.publish(moved)
 	return moved
 }
@@ -243,10 +246,25 @@ func (w *Worker) begin(now flowtable.Time) {
 	w.hops.mayDisplace = displacedPerStep
 	w.flows.Enter(now)
 	w.planner.Snap = w.c.Services.Load()
-	w.planner.View = w.c.Hops.View()
+	w.enter(w.c.Hops.View())
 	if w.planner.Snap != nil {
 		w.stats.Backends.Expect(w.planner.Snap.BackendIndexes())
 	}
+}
+
+// packetsPerBinding is how many packets a step takes while their flows must be bound by a new view
+// of the routes, at some 0.6 us each: no more than hold up others for 50 us.
+const packetsPerBinding = 64
+
+// enter decides by a view how many packets the step takes.
+func (w *Worker) enter(view *nexthop.View) {
+	switch {
+	case w.viewed != 0 && w.viewed != view.Generation || w.planner.Rebound > groupSize:
+		w.take = packetsPerBinding
+	case w.take < BatchSize:
+		w.take *= 2
+	}
+	w.planner.View, w.viewed, w.planner.Rebound = view, view.Generation, 0
 }
 
 // reclaim takes sent frames back and gives the links empty ones.
@@ -261,15 +279,23 @@ func (w *Worker) reclaim() {
 // sweepEvery is the time between two calls of Sweep: shorter slices are not worth a call.
 const sweepEvery = flowtable.Time(time.Millisecond)
 
+// sweepBusy is how many records a step sweeps at most that got all the packets that it takes: more
+// wait.
+const sweepBusy = flowtable.SweepRecords / 4
+
 // expire sweeps this worker's share of the flow table that is due by now. A step sweeps no more
 // than it may hold up packets for; the steps that follow sweep the rest.
-func (w *Worker) expire() {
+func (w *Worker) expire(moved int) {
 	if elapsed := w.planner.Now - w.swept; elapsed >= sweepEvery {
 		w.swept = w.planner.Now
 		w.due = min(w.due+w.sweepShare(time.Duration(elapsed)), w.sweepShare(math.MaxInt64))
 	}
 	if w.due > 0 {
-		examined, _ := w.flows.Sweep(w.planner.Now, w.due)
+		limit := w.due
+		if moved >= w.take {
+			limit = min(limit, sweepBusy)
+		}
+		examined, _ := w.flows.Sweep(w.planner.Now, limit)
 		w.due -= examined
 	}
 }

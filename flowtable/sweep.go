@@ -9,13 +9,14 @@ import (
 // sweepPeriod is how long one sweep over the whole table takes, at SweepQuota's pace.
 const sweepPeriod = 5 * time.Second
 
-// What one call of Sweep does at most, so that it holds up packets for no longer than 200 us, after
-// any pause and however many flows are expired: it examines sweepRecords, of which it claims
-// sweepChunk at a time, and claims no more when it has ended sweepEnds flows.
+// What one call of Sweep does at most, so that it holds up packets for no longer than 50 us, after
+// any pause and however many flows are expired: it examines SweepRecords, of which it claims
+// sweepChunk at a time, and claims no more when it has ended one of sweepPerEnd of those that it
+// may examine.
 const (
-	sweepRecords = 4096
-	sweepChunk   = 128
-	sweepEnds    = 128
+	SweepRecords = 2048
+	sweepChunk   = 32
+	sweepPerEnd  = 32
 )
 
 // SweepQuota returns how many records all workers together must sweep for the
@@ -100,8 +101,8 @@ func (e *endings) end(h *Handle, a *arena) (ended int) {
 // work of one call is bounded. Workers share one cursor.
 func (h *Handle) Sweep(now Time, max int) (examined, expired int) {
 	total := h.t.positions()
-	max = int(min(uint64(max), total, sweepRecords))
-	for examined < max && expired < sweepEnds {
+	max = int(min(uint64(max), total, SweepRecords))
+	for ends := max/sweepPerEnd + 1; examined < max && expired < ends; {
 		n := min(sweepChunk, max-examined)
 		from := h.t.sweep.Add(uint64(n)) - uint64(n)
 		examined += n

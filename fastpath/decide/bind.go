@@ -14,6 +14,7 @@ func (s *Planner) Bind(ref flowtable.Ref) {
 	if binding == s.View.Generation {
 		return
 	}
+	s.Rebound++
 	var toBackend, toClient header.Tuple
 	s.Flows.Outgoing(ref, flowtable.ClientSide, &toBackend)
 	s.Flows.Outgoing(ref, flowtable.ReplySide, &toClient)

@@ -25,6 +25,7 @@ type Planner struct {
 	Pins         *affinity.Table // of session affinity; nil if there is none
 	Host4, Host6 header.Addr     // our own addresses on the host link
 	Routes       *RouteCache     // nil: none
+	Rebound      int             // flows that Bind had to bind, since somebody set it
 }
 
 // Request is what a plan depends on: a packet that may make a flow.

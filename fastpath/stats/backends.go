@@ -155,9 +155,14 @@ func (c *Counters) Count(ref uint32, way uint8, bytes uint32) {
 	}
 }
 
-// deal empties the log into the lists.
+// sumsPerDeal bounds the lists that are added up at once. Packets whose order repeats fill many
+// lists at the same time: a hundred of them take a millisecond.
+const sumsPerDeal = 2
+
+// deal empties the log into the lists. A packet of a full list whose turn has not come is added to
+// its sum at once.
 func (c *Counters) deal() {
-	log := c.log[:c.logged]
+	log, sums := c.log[:c.logged], sumsPerDeal
 	c.logged = 0
 	for _, e := range log {
 		n := e.page()
@@ -166,10 +171,22 @@ func (c *Counters) deal() {
 			continue
 		}
 		at := c.noted[n]
+		if at == listSize {
+			if sums == 0 {
+				if way := e.way(); page.count(way, e) {
+					page.mark(way)
+				}
+				continue
+			}
+			sums--
+			c.sumAll(n, page)
+			at = 0
+		}
 		page.list[at&(listSize-1)] = note(e & noteBits)
 		if c.noted[n] = at + 1; at == 0 {
 			c.marked[n/64] |= 1 << (n % 64)
-		} else if at == listSize-1 {
+		} else if at == listSize-1 && sums > 0 {
+			sums--
 			c.sumAll(n, page)
 		}
 	}
@@ -212,9 +229,21 @@ func (p *counterPage) mark(way uint32) {
 	}
 }
 
-// Publish continues a round over all pages, and adds at most limit backends' sums to the Counters.
-// It reports whether the round is complete: what was counted before the round began is then
-// published. Only the worker calls it.
+// notesPerSum is how many notes are added up in the time in which one backend's sums are published.
+const notesPerSum = 256
+
+// Pending reports whether something was counted that is not published. Only the worker calls it.
+func (c *Counters) Pending() bool {
+	pages := uint64(c.logged)
+	for _, marked := range c.marked {
+		pages |= marked
+	}
+	return pages != 0
+}
+
+// Publish continues a round over all pages, and adds at most limit backends' sums to the Counters,
+// fewer where it has to add up lists before. It reports whether the round is complete: what was
+// counted before the round began is then published. Only the worker calls it.
 func (c *Counters) Publish(limit int) (done bool) {
 	c.deal()
 	for ; c.round < counterPages; c.round++ {
@@ -227,8 +256,9 @@ func (c *Counters) Publish(limit int) (done bool) {
 			continue
 		}
 		page := c.pages[c.round].Load()
+		limit -= int(c.noted[c.round]) / notesPerSum
 		c.sum(uint32(c.round), page)
-		if limit -= page.publish(limit); limit <= 0 {
+		if limit -= page.publish(max(limit, 1)); limit <= 0 {
 			return false // the page may have more
 		}
 		*word &^= mark

@@ -87,3 +87,62 @@ func TestFullSums(t *testing.T) {
 		}
 	}
 }
+
+// TestListsFillTogether: packets whose order repeats fill the lists of all pages at the same time.
+// Not all of these are added up at once, and nothing is lost.
+func TestListsFillTogether(t *testing.T) {
+	const pages, backends = 20, 4 // of each page
+	var c Counters
+	c.Ensure(pages << counterPageBits)
+	c.Expect(pages << counterPageBits)
+	full := func() (n int) {
+		for _, noted := range c.noted[:pages] {
+			if noted == listSize {
+				n++
+			}
+		}
+		return n
+	}
+	most := 0
+	const packets = 3 * listSize * pages
+	for i := range packets {
+		before := full()
+		c.Count(1<<20|uint32(i%pages)<<counterPageBits|uint32(i/pages%backends), 0, 1)
+		if c.logged == 0 {
+			most = max(most, before-full())
+		}
+	}
+	if most > sumsPerDeal || most == 0 {
+		t.Errorf("%d lists were added up at once, want 1 to %d", most, sumsPerDeal)
+	}
+	for calls := 0; c.Pending(); calls++ {
+		if calls > 2*pages*backends {
+			t.Fatal("something stays to be published")
+		}
+		before := [2]uint64{published(&c, pages), notes(&c, pages)}
+		c.Publish(16)
+		if n := published(&c, pages) - before[0]; n > 16*3*listSize/backends {
+			t.Fatalf("%d packets were published at once", n)
+		}
+		if n := before[1] - min(before[1], notes(&c, pages)); n > listSize {
+			t.Fatalf("%d notes were added up at once", n)
+		}
+	}
+	if n := published(&c, pages); n != packets {
+		t.Errorf("%d of %d packets are counted", n, packets)
+	}
+}
+
+func published(c *Counters, pages int) (n uint64) {
+	for i := range uint32(pages << counterPageBits) {
+		n += c.At(i).ToBackend.Load()
+	}
+	return n
+}
+
+func notes(c *Counters, pages int) (n uint64) {
+	for _, noted := range c.noted[:pages] {
+		n += uint64(noted)
+	}
+	return n
+}

@@ -1,0 +1,86 @@
+package fastpath_test
+
+import (
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/nat/header/headertest"
+)
+
+// TestSleepsWhenCountersArePublished: counters of many backends are published by steps, a few in
+// each, and the worker does not sleep before. A packet that comes meanwhile waits for one step.
+func TestSleepsWhenCountersArePublished(t *testing.T) {
+	const backends = 5000
+	l := newLab(t, labConfig{})
+	w := l.workers[0]
+	w.stats.Backends.Ensure(backends)
+	for i := range uint32(backends) {
+		w.stats.Backends.Count(1<<20|i, 0, 60)
+	}
+	published := func() (n int) {
+		for i := range uint32(backends) {
+			n += int(w.stats.Backends.At(i).ToBackend.Load())
+		}
+		return n
+	}
+	if w.Patient() {
+		t.Error("the worker would sleep, and publish all counters before")
+	}
+	for last := published(); !w.Patient(); {
+		l.step(time.Microsecond)
+		now := published()
+		if now-last > 64 || now == last && now < backends {
+			t.Fatalf("a step published the counters of %d backends", now-last)
+		}
+		last = now
+	}
+	if n := published(); n != backends {
+		t.Errorf("the worker would sleep with the counters of %d of %d backends published", n, backends)
+	}
+}
+
+// TestFewPacketsWhileRoutesChange: after a change of routes each flow must be bound again, which
+// takes longer than to forward its packet. So steps take fewer packets until most are bound.
+func TestFewPacketsWhileRoutesChange(t *testing.T) {
+	const flows = fastpath.BatchSize
+	l := newLab(t, labConfig{})
+	w := l.workers[0]
+	send := func() (moved int) {
+		for i := range uint16(flows) {
+			w.nic.Inject(headertest.UDP(join(client4, 1000+i), join(vip4, 53), "x").Bytes())
+		}
+		l.now += uint64(time.Microsecond)
+		return w.Step(l.now)
+	}
+	rest := func() {
+		for range 2 * flows / fastpath.OpensPerStep {
+			l.step(time.Microsecond)
+			w.nic.Loop()
+		}
+	}
+	send()
+	rest()
+	if n := send(); n != flows {
+		t.Fatalf("a step took %d packets of known flows, want %d", n, flows)
+	}
+	rest()
+	view := *l.hops.View()
+	view.Generation++
+	l.hops.Publish(&view)
+	var taken []int
+	for n, left := send(), flows; left > 0; n = w.Step(l.now) {
+		taken, left = append(taken, n), left-n
+		if n == 0 {
+			t.Fatalf("steps took %v packets and no more", taken)
+		}
+		w.nic.Loop()
+	}
+	if taken[0] > 64 || taken[1] > 64 {
+		t.Errorf("steps took %v packets, the first of flows that had to be bound again", taken)
+	}
+	rest()
+	if n := send(); n != flows {
+		t.Errorf("a step took %d packets when all flows were bound, want %d", n, flows)
+	}
+}
