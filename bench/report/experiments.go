@@ -118,6 +118,11 @@ func Experiments() []Experiment {
 			Minutes: 5,
 		},
 		{
+			Name: "connect", About: "what a TCP client feels, beside kube-proxy: connect, first byte, 10 KB",
+			Full:    []string{"connections"},
+			Minutes: 4,
+		},
+		{
 			Name: "generator",
 			About: "what the lab's generator and receiver reach over a bare veth: the ceiling of what is measured " +
 				"with them",

@@ -48,6 +48,7 @@ var varied = []struct{ param, label string }{
 	{"services", "Services configured"},
 	{"flows", "Flows, chosen uniformly at random"},
 	{"load", "Offered load, % of the most"},
+	{"connections/s", "Connections a second"},
 	{"workers", "Workers"},
 }
 

@@ -106,7 +106,7 @@ func New(c Config) (*Engine, error) {
 	e := &Engine{
 		c: c, plan: newPlan(p), link: c.Link, pool: c.Pool, mem: c.UMEM, role: c.Role, tcp: p.TCP,
 		mss: uint16(p.TCP.MSS), seed: 0x51ce + uint64(c.Role), minRTO: uint32(p.TCP.MinRTO.Microseconds()),
-		waitMS: milliseconds(p.TCP.TimeWait), six: p.Clients.Is6(), stats: newStats(p), mine: p.Servers,
+		waitMS: milliseconds(p.TCP.TimeWait), six: p.Clients.Is6(), stats: NewStats(p), mine: p.Servers,
 	}
 	if c.Role == Client {
 		e.mine = p.Clients

@@ -86,9 +86,10 @@ type PacketCounts struct {
 type Stats struct {
 	Packets   PacketCounts
 	Templates []Counts
-	// Microseconds; client only.
-	Connect, FirstByte []*hdr.Histogram
-	Violations         []Violation // the first few
+	// Microseconds by template; client only. Whole is from the first SYN or datagram to the end of
+	// the last step: the last byte of the last answer, where servers have the last word.
+	Connect, FirstByte, Whole []*hdr.Histogram
+	Violations                []Violation // the first few
 }
 
 // keptViolations is how many are remembered with their facts.
@@ -99,11 +100,13 @@ const (
 	significantDigits = 3
 )
 
-func newStats(p *Profile) Stats {
+// NewStats returns those of an engine that has done nothing.
+func NewStats(p *Profile) Stats {
 	s := Stats{Templates: make([]Counts, len(p.Templates)), Violations: make([]Violation, 0, keptViolations)}
 	for range p.Templates {
 		s.Connect = append(s.Connect, hdr.New(1, longestUS, significantDigits))
 		s.FirstByte = append(s.FirstByte, hdr.New(1, longestUS, significantDigits))
+		s.Whole = append(s.Whole, hdr.New(1, longestUS, significantDigits))
 	}
 	return s
 }

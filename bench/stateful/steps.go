@@ -78,6 +78,10 @@ func (e *Engine) beginMessage(i uint32, c *conn) {
 // finished is called when the last step is done.
 func (e *Engine) finished(i uint32, c *conn) {
 	t := &e.plan.templates[c.template]
+	if e.role == Client {
+		// fails beyond a minute: what lasts so long is no exchange that anybody waits for
+		_ = e.stats.Whole[c.template].RecordValue(int64(e.us - c.opened))
+	}
 	switch {
 	case c.protocol == ProtocolUDP && e.role == Client:
 		e.stats.Templates[c.template].Completed++

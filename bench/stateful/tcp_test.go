@@ -394,3 +394,32 @@ func TestClosedWindow(t *testing.T) {
 		})
 	}
 }
+
+// TestWholeExchange: the time of an exchange is that from its SYN to the last byte of the answer,
+// and there is one for each that was completed.
+func TestWholeExchange(t *testing.T) {
+	p, err := Named("http")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Templates = p.Templates[:1]
+	r, err := newPair(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for now := uint64(time.Hour); r.client.stats.Templates[0].Completed < 100; now += uint64(10 * time.Microsecond) {
+		if now > uint64(time.Hour+10*time.Second) {
+			t.Fatalf("%d exchanges were completed in 10 s", r.client.stats.Templates[0].Completed)
+		}
+		r.step(now)
+	}
+	s := &r.client.stats
+	if n := s.Whole[0].TotalCount(); n < 100 || n > int64(s.Templates[0].Connected) {
+		t.Errorf("%d exchanges were timed, of %d connections and %d completed", n, s.Templates[0].Connected,
+			s.Templates[0].Completed)
+	}
+	connect, first, whole := s.Connect[0].Mean(), s.FirstByte[0].Mean(), s.Whole[0].Mean()
+	if whole < connect+first {
+		t.Errorf("to connect took %.1f us, then to the first byte %.1f, and all together %.1f", connect, first, whole)
+	}
+}

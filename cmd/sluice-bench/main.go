@@ -96,8 +96,8 @@ func rootCommand() *cobra.Command {
 			return errors.Join(canWrite(c, "json"), canWrite(c, "profile"))
 		},
 	}
-	root.AddCommand(clusterCommand(), compareCommand(), tailCommand(), demoCommand(), gapsCommand(),
-		pipelineCommand(), stepsCommand(),
+	root.AddCommand(clusterCommand(), compareCommand(), connectionsCommand(), tailCommand(), demoCommand(),
+		gapsCommand(), pipelineCommand(), stepsCommand(),
 		rolloutCommand(), updatesCommand(), l2fwdCommand(), statefulCommand(), benchCommand(), reportCommand(),
 		soakCommand(), statelessCommand(), rfc2544Command(), vmCommand())
 	return root
