@@ -344,6 +344,12 @@ const (
 // StatusSocket returns the path of the socket that `sluice status` and the others talk to.
 func (c *Configuration) StatusSocket() string { return filepath.Join(c.StateDir, "status.sock") }
 
+// PulseSocket returns the path of the socket on which the gateway says that it forwards, and what.
+func (c *Configuration) PulseSocket() string { return filepath.Join(c.StateDir, PulseSocketFile) }
+
+// PulseSocketFile is that socket's name.
+const PulseSocketFile = "pulse.sock"
+
 // WaitingSocket returns the path of the status socket of a process that waits for another one.
 func (c *Configuration) WaitingSocket() string { return filepath.Join(c.StateDir, WaitingSocketFile) }
 

@@ -100,10 +100,13 @@ type Daemon struct {
 	adopted  chan struct{} // closed when a predecessor's flows count for their backends
 	draining atomic.Bool
 	leaving  string // why no process follows on this node; set by drain
-	reach    reachability
-	failed   chan error
-	servers  servers
-	health   healthServers
+	// handingOver: the process ends and leaves everything to the next one.
+	handingOver atomic.Bool
+	pulses      pulses
+	reach       reachability
+	failed      chan error
+	servers     servers
+	health      healthServers
 
 	// There are two contexts: workers run until the programs no longer redirect packets to them.
 	life          context.Context

@@ -10,10 +10,11 @@ import (
 // drain serves flows until no connection is open or the time is over. Readiness is off at once.
 // With drain.handOver it does not wait: the next process serves them, if one is to be expected.
 func (d *Daemon) drain() error {
-	d.draining.Store(true)
 	if k := d.objects.kubernetes; k != nil {
 		d.leaving = k.Leaving()
 	}
+	d.handingOver.Store(d.leaving == "" && d.keeps())
+	d.draining.Store(true)
 	switch {
 	case d.leaving != "":
 		d.log.Info("this node is no gateway any more: nothing is left for a next process", "why", d.leaving)

@@ -34,7 +34,7 @@ func (d *Daemon) openPorts(ctx context.Context) {
 	close(d.open)
 	d.log.Info("forwarding", "workers", d.workers.Len(), "took", time.Since(d.startedAt).Round(time.Millisecond))
 	d.spawn(func() { d.heartbeat(ctx) })
-	d.ports.Watch(ctx, d.watchHostLink, d.watchLocalPorts, d.lookReach)
+	d.ports.Watch(ctx, func() { d.lookReach(ctx) }, d.watchHostLink, d.watchLocalPorts, d.lookReach)
 }
 
 // adoptFlows counts a predecessor's flows for their backends. It runs beside the workers: it

@@ -42,6 +42,9 @@ func (d *Daemon) startServers(ctx context.Context) error {
 			d.log.Error("status socket", "error", err)
 		}
 	})
+	if err := d.servePulse(ctx); err != nil {
+		return err
+	}
 	if c.Metrics.Address != "" {
 		s.metrics = metrics.NewServer(metrics.Config{
 			Address: c.Metrics.Address, Source: d, Log: d.log, TLS: secret, Tokens: tokens,

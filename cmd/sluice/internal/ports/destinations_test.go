@@ -185,7 +185,7 @@ func TestMACChanged(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		l.s.Watch(ctx, func(context.Context) {})
+		l.s.Watch(ctx, func() {}, func(context.Context) {})
 	}()
 	defer func() { cancel(); <-watched }()
 

@@ -17,23 +17,25 @@ const watchEvery = 500 * time.Millisecond
 const breath = 5 * time.Millisecond
 
 // Watch looks at the ports again and again until ctx is done. It opens those again whose device was
-// changed, or deleted and created again, and those whose program was detached. It calls first
-// before each look, one function after another.
-func (s *Set) Watch(ctx context.Context, first ...func(context.Context)) {
+// changed, or deleted and created again, and those whose program was detached. It calls changed at
+// once when the kernel tells of a change of a link, and first before each look, all one after
+// another.
+func (s *Set) Watch(ctx context.Context, changed func(), first ...func(context.Context)) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
-	changed := s.watchLinks(ctx)
-	listen, rest := changed, (<-chan time.Time)(nil)
+	links := s.watchLinks(ctx)
+	listen, rest := links, (<-chan time.Time)(nil)
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-listen:
 			took := s.linksChanged()
+			changed()
 			listen, rest = nil, time.After(restPerReading*took)
 			continue
 		case <-rest:
-			listen, rest = changed, nil
+			listen, rest = links, nil
 			continue
 		case <-tick.C:
 		}

@@ -1,0 +1,18 @@
+// Package pulse is what a gateway says of itself to who brings packets to it: a line each 100 ms
+// that it forwards, and what. The announcer (control/announce) reads it.
+//
+//	gateway ── Server ── pulse.sock ── Follow ── announcer
+//	  State, when it changed                      Sight: a State, or why there is none
+//	  an empty line otherwise
+//
+// It is a socket of its own, and not a request on the status socket: who may read it can change
+// nothing, and its form is not that of the operator's commands.
+//
+// Neither side can hang the other. The gateway drops a reader that takes no bytes for a second. The
+// reader knows that the gateway has died when the kernel closes the connection, which takes no
+// time, and that it stands still when nothing came for Silence.
+//
+// The announcer does not read the pinned heartbeat that the kernel program judges (ADR 3): that one
+// is written once a second, and reading it takes the right to use BPF. Both say the same of the
+// workers: a State lists those that are stalled among its failures.
+package pulse

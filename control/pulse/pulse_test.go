@@ -1,0 +1,150 @@
+package pulse
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// gateway is a server whose state a test sets.
+type gateway struct {
+	state  atomic.Pointer[State]
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+func serve(t *testing.T, path string, first *State) *gateway {
+	t.Helper()
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	g := &gateway{cancel: cancel, done: make(chan struct{})}
+	g.state.Store(first)
+	go func() {
+		defer close(g.done)
+		NewServer(g.state.Load, slog.New(slog.DiscardHandler)).Serve(ctx, l)
+	}()
+	t.Cleanup(g.stop)
+	return g
+}
+
+func (g *gateway) stop() { g.cancel(); <-g.done }
+
+func follow(t *testing.T, path string) <-chan Sight {
+	t.Helper()
+	sights := make(chan Sight, 64)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); Follow(ctx, path, func(s Sight) { sights <- s }) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return sights
+}
+
+// await returns the first sight that is as asked for.
+func await(t *testing.T, sights <-chan Sight, what string, is func(Sight) bool) Sight {
+	t.Helper()
+	end := time.After(10 * time.Second)
+	var last Sight
+	for {
+		select {
+		case last = <-sights:
+			if is(last) {
+				return last
+			}
+		case <-end:
+			t.Fatalf("waited for %s; the last sight is %+v", what, last)
+		}
+	}
+}
+
+// A reader sees what a gateway says, its last words, that it has ended, and the next process.
+func TestFollow(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "p")
+	sights := follow(t, path)
+	await(t, sights, "no gateway", func(s Sight) bool {
+		return s.State == nil && strings.Contains(s.Lost, "no gateway")
+	})
+	vips := []VIP{{netip.MustParseAddr("192.0.2.1"), []Service{{Namespace: "default", Name: "web", Usable: true}}}}
+	first := &State{PID: 1, Phase: Serving, VIPs: vips}
+	g := serve(t, path, first)
+	await(t, sights, "the first state", func(s Sight) bool { return s.Lost == "" && s.State.Equal(first) })
+	g.state.Store(&State{PID: 1, Phase: Serving, Failures: []string{"interface back0 is down"}})
+	await(t, sights, "a failure", func(s Sight) bool { return len(s.State.Failures) == 1 && len(s.State.VIPs) == 0 })
+	g.state.Store(&State{PID: 1, Phase: HandingOver})
+	g.stop()
+	await(t, sights, "the last words", func(s Sight) bool { return s.Lost == "" && s.State.Phase == HandingOver })
+	lost := await(t, sights, "the end", func(s Sight) bool { return s.Lost != "" })
+	if lost.State.Phase != HandingOver || !strings.Contains(lost.Lost, "ended") {
+		t.Errorf("after the end: %+v", lost)
+	}
+	serve(t, path, &State{PID: 2, Phase: Opening})
+	await(t, sights, "the next process", func(s Sight) bool { return s.Lost == "" && s.State.PID == 2 })
+}
+
+// A process that is stopped keeps its connection; the reader notices that nothing comes, and that
+// it goes on.
+func TestSilence(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "p")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	sights := follow(t, path)
+	conn, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	say := func(text string) {
+		t.Helper()
+		if _, err := conn.Write([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	say(`{"pid":1,"phase":"serving"}` + "\n")
+	heard := await(t, sights, "a state", func(s Sight) bool { return s.Lost == "" })
+	silent := await(t, sights, "silence", func(s Sight) bool { return strings.Contains(s.Lost, "stands still") })
+	if d := silent.At.Sub(heard.At); d < Silence {
+		t.Errorf("silent after %v", d)
+	}
+	say("\n")
+	await(t, sights, "the next line", func(s Sight) bool { return s.Lost == "" && s.State.PID == 1 })
+	say(`{"pid":`) // a line that is not complete is none
+	await(t, sights, "silence", func(s Sight) bool { return s.Lost != "" })
+	say(`2,"phase":"serving"}` + "\n")
+	await(t, sights, "the rest of it", func(s Sight) bool { return s.Lost == "" && s.State.PID == 2 })
+}
+
+// A reader that reads nothing is let go, and others are served meanwhile.
+func TestReaderThatDoesNotRead(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "p")
+	big := &State{PID: 1, Phase: Serving}
+	for i := range 20_000 { // more than a socket's buffers take
+		big.VIPs = append(big.VIPs, VIP{netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}),
+			[]Service{{Namespace: "default", Name: "service", Usable: true}}})
+	}
+	g := serve(t, path, big)
+	lazy, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lazy.Close()
+	await(t, follow(t, path), "the state", func(s Sight) bool { return s.State != nil && s.State.Equal(big) })
+	begin := time.Now()
+	g.stop()
+	if d := time.Since(begin); d > 5*time.Second {
+		t.Errorf("the gateway took %v to end", d)
+	}
+}

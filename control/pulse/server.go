@@ -1,0 +1,97 @@
+package pulse
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+)
+
+const (
+	// maxReaders: one announcer, its successor, and somebody who looks.
+	maxReaders = 8
+	// writeTimeout is how long a reader may take no bytes.
+	writeTimeout = time.Second
+)
+
+// Server tells readers what a gateway says.
+type Server struct {
+	source func() *State
+	log    *slog.Logger
+}
+
+// NewServer returns a server. It calls source once each Every for each reader, from several
+// goroutines. source must return the same pointer while nothing changed, and never write to what it
+// has returned.
+func NewServer(source func() *State, log *slog.Logger) *Server {
+	return &Server{source: source, log: log}
+}
+
+// Serve answers on a listener, which it closes, until ctx is done and all readers have their last
+// line.
+func (s *Server) Serve(ctx context.Context, l net.Listener) {
+	defer context.AfterFunc(ctx, func() { l.Close() })()
+	var readers sync.WaitGroup
+	defer readers.Wait()
+	places := make(chan struct{}, maxReaders)
+	for {
+		conn, err := l.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			s.log.Warn("pulse socket", "error", err)
+			select {
+			case <-ctx.Done():
+				l.Close()
+				return
+			case <-time.After(Every): // out of file descriptors, for instance
+			}
+			continue
+		}
+		select {
+		case places <- struct{}{}:
+		default:
+			conn.Close()
+			continue
+		}
+		readers.Go(func() {
+			defer func() { conn.Close(); <-places }()
+			if err := s.write(ctx, conn); err != nil {
+				s.log.Debug("a reader of the pulse is gone", "error", err)
+			}
+		})
+	}
+}
+
+// write writes lines to one reader. The last one comes after ctx is done, so that it says how the
+// gateway ends.
+func (s *Server) write(ctx context.Context, conn net.Conn) error {
+	tick := time.NewTicker(Every)
+	defer tick.Stop()
+	var last *State
+	for end := false; ; {
+		state, text := s.source(), []byte("\n")
+		if state != last {
+			body, err := json.Marshal(state)
+			if err != nil {
+				return err
+			}
+			text, last = append(body, '\n'), state
+		}
+		if err := conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+			return err
+		}
+		if _, err := conn.Write(text); err != nil || end {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			end = true
+		case <-tick.C:
+		}
+	}
+}

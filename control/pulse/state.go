@@ -1,0 +1,62 @@
+package pulse
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Intervals.
+const (
+	// Every is how often a gateway writes a line.
+	Every = 100 * time.Millisecond
+	// Silence is after how long without a line a gateway counts as standing still: several lines,
+	// since a machine may be busy.
+	Silence = 500 * time.Millisecond
+)
+
+// Phase is what a gateway's process does.
+type Phase string
+
+// The phases, in their order.
+const (
+	Opening     Phase = "opening"     // it does not forward yet; flows of the process before wait for it
+	Serving     Phase = "serving"     // it forwards, unless Failures says otherwise
+	Draining    Phase = "draining"    // it forwards what it has, and ends; nobody follows
+	HandingOver Phase = "handingOver" // it ends, and leaves its flows to the next process
+)
+
+// State is what a gateway says of itself.
+type State struct {
+	PID   int   `json:"pid"`
+	Phase Phase `json:"phase"`
+	// Failures are why packets that are sent here would not be forwarded: a worker that stands, an
+	// interface that is down. Empty: they would.
+	Failures []string `json:"failures,omitempty"`
+	// VIPs are the addresses of Services of type LoadBalancer that are served, in order.
+	VIPs []VIP `json:"vips,omitempty"`
+}
+
+// VIP is an address and whose it is.
+type VIP struct {
+	Address  netip.Addr `json:"address"`
+	Services []Service  `json:"services"` // in order; several share the address
+}
+
+// Service is one Service of a VIP.
+type Service struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// Local: externalTrafficPolicy is Local. Usable: new connections to the VIP find an endpoint
+	// here, with policy Local one of this node.
+	Local  bool `json:"local,omitempty"`
+	Usable bool `json:"usable"`
+}
+
+// Equal reports whether two states say the same.
+func (s *State) Equal(o *State) bool {
+	return s.PID == o.PID && s.Phase == o.Phase && slices.Equal(s.Failures, o.Failures) &&
+		slices.EqualFunc(s.VIPs, o.VIPs, func(a, b VIP) bool {
+			return a.Address == b.Address && slices.Equal(a.Services, b.Services)
+		})
+}
