@@ -21,8 +21,8 @@ help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## build bin/sluice, bin/sluice-controller and bin/sluice-bench
-	CGO_ENABLED=0 $(BUILD) -o bin/ ./cmd/sluice ./cmd/sluice-controller ./cmd/sluice-bench
+build: ## build bin/sluice, bin/sluice-controller, bin/sluice-announcer and bin/sluice-bench
+	CGO_ENABLED=0 $(BUILD) -o bin/ ./cmd/sluice ./cmd/sluice-controller ./cmd/sluice-announcer ./cmd/sluice-bench
 
 .PHONY: demo
 demo: build ## three namespaces, real traffic, under a minute; KEEP=1 leaves it standing

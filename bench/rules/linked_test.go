@@ -24,9 +24,10 @@ var laboratory = []string{
 	"gonum.org/v1/plot",                       // plots
 }
 
-// controllers are the modules that only sluice-controller needs.
-var controllers = []string{
-	"go4.org/netipx", // ranges of pools
+// others are the modules that only sluice-controller and sluice-announcer need.
+var others = []string{
+	"github.com/osrg/gobgp/v4", // BGP
+	"go4.org/netipx",           // ranges of pools
 }
 
 // drawing lists parts of the paths of modules that draw or compute plots.
@@ -37,8 +38,8 @@ func forbidden(module string) string {
 	if slices.Contains(laboratory, module) {
 		return "is the laboratory's"
 	}
-	if slices.Contains(controllers, module) {
-		return "is the controller's"
+	if slices.Contains(others, module) {
+		return "is the controller's or the announcer's"
 	}
 	for _, part := range drawing {
 		if strings.Contains(module, part) {
@@ -75,7 +76,7 @@ func TestNoLaboratoryIsLinked(t *testing.T) {
 	for _, path := range required(t) {
 		if !linked[path] && forbidden(path) == "" {
 			t.Errorf("%s is required by go.mod and not linked into sluice: name it in laboratory or "+
-				"controllers", path)
+				"others", path)
 		}
 	}
 }

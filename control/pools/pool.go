@@ -282,3 +282,13 @@ func (p *Pool) priority() int {
 
 // SelectsNamespaces reports whether labels of namespaces decide about the pool.
 func (p *Pool) SelectsNamespaces() bool { return p.only != nil && len(p.only.byNamespace) > 0 }
+
+// Covers reports whether all addresses of a prefix are the pool's.
+func (p *Pool) Covers(prefix netip.Prefix) bool {
+	var b netipx.IPSetBuilder
+	for _, r := range p.ranges {
+		b.AddRange(r)
+	}
+	set, err := b.IPSet()
+	return err == nil && set.ContainsPrefix(prefix)
+}

@@ -1,0 +1,9 @@
+// Package announce tests the announcer against routers that are not ours: BIRD 2 and FRR of Debian,
+// each in a namespace, with the real gateway, its real packet process, and clients that reach VIPs
+// by the routers' routes alone.
+//
+//	router, client ── front bridge ── gateway ── back bridge ── backend
+//	BIRD or FRR                       sluice run, sluice-announcer
+//
+// SLUICE_ANNOUNCE=full repeats each failure ten times and prints the times.
+package announce

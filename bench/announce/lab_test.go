@@ -1,0 +1,358 @@
+//go:build root
+
+package announce
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"sluice.dev/sluice/bench/launch"
+	"sluice.dev/sluice/bench/machine"
+	"sluice.dev/sluice/bench/routers"
+	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/control/announce/view"
+)
+
+const (
+	vip4, vip6 = "203.0.113.10", "2001:db8:f::10"
+	node       = "gateway"
+	port       = 8080
+)
+
+var (
+	packages  *routers.Packages
+	announcer string
+	gateway   string
+)
+
+func full() bool { return os.Getenv("SLUICE_ANNOUNCE") == "full" }
+
+// runs is how often a failure is repeated.
+func runs() int {
+	if full() {
+		return 10
+	}
+	return 1
+}
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	fail := func(err error) int { fmt.Fprintln(os.Stderr, err); return 1 }
+	dir, err := os.MkdirTemp("", "sluice-announce-")
+	if err != nil {
+		return fail(err)
+	}
+	defer os.RemoveAll(dir)
+	if gateway, err = launch.Build(dir, false); err != nil {
+		return fail(err)
+	}
+	announcer = filepath.Join(dir, "sluice-announcer")
+	c := exec.Command("go", "build", "-o", announcer, "sluice.dev/sluice/cmd/sluice-announcer")
+	c.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := c.CombinedOutput(); err != nil {
+		return fail(fmt.Errorf("build sluice-announcer: %w\n%s", err, out))
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	defer cancel()
+	if packages, err = routers.Fetch(ctx, os.Stderr); err != nil {
+		return fail(err)
+	}
+	return m.Run()
+}
+
+// lab is a network with a gateway that forwards, a router in front of it, and an announcer.
+type lab struct {
+	*topo.Net
+	t      *testing.T
+	ctx    context.Context
+	kind   string // of the router
+	gate   *launch.Gateway
+	router *routers.Router
+	dir    string // of the announcer
+	flags  []string
+	ours   *topo.Process
+	log    *os.File
+	closed bool
+	ended  bool // the announcer was told to
+}
+
+// config is what differs from lab to lab.
+type config struct {
+	kind    string   // bird, frr
+	flags   []string // of the announcer
+	options string   // of the gateway
+}
+
+func newLab(t *testing.T, c config) *lab {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), machine.Slower(3*time.Minute))
+	t.Cleanup(cancel)
+	n, err := topo.New(topo.Config{})
+	must(t, err)
+	dir, err := os.MkdirTemp("", "sluice-announce-") // short, for the paths of sockets
+	must(t, err)
+	l := &lab{Net: n, t: t, ctx: ctx, kind: c.kind, dir: dir, flags: c.flags}
+	t.Cleanup(l.close)
+	_, err = n.Backends[0].Serve(port)
+	must(t, err)
+	// The client has routes by the router alone.
+	must(t, n.Clients[0].Run(func() error {
+		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+			routes, err := netlink.RouteList(nil, family)
+			if err != nil {
+				return err
+			}
+			for i := range routes {
+				if d := routes[i].Dst; d == nil || d.IP.IsUnspecified() {
+					if err := netlink.RouteDel(&routes[i]); err != nil {
+						return err
+					}
+				}
+			}
+		}
+		return nil
+	}))
+	l.gate, err = launch.New(launch.Config{Sluice: gateway, Host: n.Gateway, NodeName: node,
+		Options: "flows: {ipv4: 65536, ipv6: 65536}\ntuning: {affinityClients: 4096}\n" + c.options})
+	must(t, err)
+	l.apply(launch.Service{Name: "web", Port: port, VIPs: []string{vip4, vip6}})
+	must(t, l.gate.Start(ctx))
+	return l
+}
+
+// apply writes a Service with the backend as its endpoint.
+func (l *lab) apply(s launch.Service) {
+	l.t.Helper()
+	b := l.Backends[0]
+	if s.Endpoints == nil {
+		for _, a := range []netip.Addr{b.Addr4(), b.Addr6()} {
+			s.Endpoints = append(s.Endpoints, launch.Endpoint{Addr: a, Port: port, Node: "other"})
+		}
+	}
+	must(l.t, l.gate.Apply(s))
+}
+
+// startRouter starts BIRD or FRR by its configuration.
+func (l *lab) startRouter(bird, frr string) {
+	l.t.Helper()
+	dir := filepath.Join(l.dir, "router")
+	must(l.t, os.MkdirAll(dir, 0o700))
+	var err error
+	if l.kind == "bird" {
+		l.router, err = packages.BIRD(l.Clients[0], dir, l.fill(bird))
+	} else {
+		l.router, err = packages.FRR(l.Clients[0], dir, l.fill(frr))
+	}
+	must(l.t, err)
+}
+
+// fill puts addresses into a configuration.
+func (l *lab) fill(text string) string {
+	return strings.NewReplacer("GATEWAY4", l.Gateway.Addr4().String(), "GATEWAY6", l.Gateway.Addr6().String(),
+		"CLIENT4", l.Clients[0].Addr4().String(), "CLIENT6", l.Clients[0].Addr6().String()).Replace(text)
+}
+
+// write replaces the announcer's objects.
+func (l *lab) write(text string) {
+	l.t.Helper()
+	path := filepath.Join(l.dir, "objects.yaml")
+	must(l.t, os.WriteFile(path+".new", []byte(l.fill(text)), 0o600))
+	must(l.t, os.Rename(path+".new", path))
+}
+
+func (l *lab) state() string { return filepath.Join(l.dir, "state") }
+
+// start starts the announcer.
+func (l *lab) start() {
+	l.t.Helper()
+	var err error
+	if l.log == nil {
+		l.log, err = os.Create(filepath.Join(l.dir, "announcer.log"))
+		must(l.t, err)
+	}
+	l.ours, err = l.Gateway.Start(topo.Command{Path: announcer, Stdout: l.log, Stderr: l.log, Args: append([]string{
+		"--config", filepath.Join(l.dir, "objects.yaml"), "--node-name", node, "--state-dir", l.state(), "--log",
+		"text",
+		"--gateway", filepath.Join(l.gate.StateDir(), "pulse.sock"), "--listen", ""}, l.flags...)})
+	must(l.t, err)
+	l.ended = false
+}
+
+// done is closed when the announcer has ended, unless it was told to.
+func (l *lab) done() <-chan struct{} {
+	if l.ours == nil || l.ended {
+		return nil
+	}
+	return l.ours.Done()
+}
+
+// kill ends the announcer without a word.
+func (l *lab) kill() error {
+	l.ended = true
+	if err := l.ours.Signal(os.Kill); err != nil {
+		return err
+	}
+	<-l.ours.Done()
+	return nil
+}
+
+// ask returns what the announcer says.
+func (l *lab) ask() (*view.View, error) {
+	return view.Ask(l.ctx, filepath.Join(l.state(), "status.sock"))
+}
+
+// forget ends a lab before its test, to have the machine for the next one.
+func (l *lab) forget() {
+	l.close()
+	l.closed = true
+}
+
+func (l *lab) close() {
+	if l.closed {
+		return
+	}
+	if l.t.Failed() {
+		text, _ := os.ReadFile(filepath.Join(l.dir, "announcer.log"))
+		l.t.Logf("announcer:\n%s", text)
+		if v, err := l.ask(); err == nil {
+			var b bytes.Buffer
+			_ = view.Print(&b, v)
+			l.t.Logf("status:\n%s", b.String())
+		}
+		if l.router != nil {
+			l.t.Logf("router:\n%s", l.router.Log())
+			for _, command := range map[string][]string{"bird": {"show protocols all", "show route all"},
+				"frr": {"show bgp ipv4 unicast", "show bgp ipv6 unicast", "show bgp neighbors"}}[l.kind] {
+				out, err := l.router.Ask(l.ctx, command)
+				l.t.Logf("%s: %v\n%s", command, err, out)
+			}
+		}
+	}
+	if l.ours != nil {
+		check(l.t, l.ours.Stop(5*time.Second))
+	}
+	if l.router != nil {
+		check(l.t, l.router.Stop())
+	}
+	if l.gate != nil {
+		if l.gate.Running() {
+			check(l.t, l.gate.Stop())
+		}
+		check(l.t, l.gate.Close())
+	}
+	check(l.t, l.Net.Close())
+	if l.log != nil {
+		l.log.Close()
+	}
+	check(l.t, os.RemoveAll(l.dir))
+}
+
+// within waits for a condition, and says how long it took.
+func (l *lab) within(most time.Duration, what string, is func() (bool, error)) time.Duration {
+	l.t.Helper()
+	begin := time.Now()
+	var last error
+	err := topo.Until(l.ctx, machine.Slower(most), 2*time.Millisecond, func(context.Context) error {
+		select {
+		case <-l.done():
+			return topo.Final(fmt.Errorf("the announcer has ended: %w", l.ours.Err()))
+		default:
+		}
+		yes, err := is()
+		if last = err; yes {
+			return nil
+		}
+		return fmt.Errorf("not yet: %w", err)
+	})
+	if err != nil {
+		l.t.Fatalf("%s: not within %v: %v (%v)", what, most, err, last)
+	}
+	return time.Since(begin)
+}
+
+// routed waits until the router's kernel has a route, or has it no more.
+func (l *lab) routed(prefix string, want bool, most time.Duration) time.Duration {
+	l.t.Helper()
+	p := netip.MustParsePrefix(prefix)
+	return l.within(most, fmt.Sprintf("route to %s: %v", prefix, want), func() (bool, error) {
+		has, err := l.router.HasRoute(p)
+		return has == want, err
+	})
+}
+
+// asked waits until the router's answer has all of some words.
+func (l *lab) asked(command string, words ...string) {
+	l.t.Helper()
+	var out string
+	l.within(20*time.Second, fmt.Sprintf("%q has %q", command, words), func() (bool, error) {
+		var err error
+		if out, err = l.router.Ask(l.ctx, command); err != nil {
+			return false, err
+		}
+		for _, w := range words {
+			if !strings.Contains(out, w) {
+				return false, fmt.Errorf("no %q in %s", w, out)
+			}
+		}
+		return true, nil
+	})
+}
+
+// answers checks that a VIP answers the client.
+func (l *lab) answers(vip string) {
+	l.t.Helper()
+	c := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			return l.Clients[0].Dial(ctx, network, address)
+		}}}
+	r, err := c.Get("http://" + netip.AddrPortFrom(netip.MustParseAddr(vip), port).String() + "/")
+	must(l.t, err)
+	r.Body.Close()
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// both runs a test with each router.
+func both(t *testing.T, test func(t *testing.T, kind string)) {
+	for _, kind := range []string{"bird", "frr"} {
+		t.Run(kind, func(t *testing.T) { test(t, kind) })
+	}
+}
+
+// replaceWords replaces words, each by the next one.
+func replaceWords(text string, pairs ...string) string {
+	return strings.NewReplacer(pairs...).Replace(text)
+}
+
+const pools = `
+apiVersion: sluice.dev/v1alpha1
+kind: AddressPool
+metadata: {name: public, labels: {tier: front}}
+spec: {addresses: [203.0.113.0/24, "2001:db8:f::/64"]}
+---
+`

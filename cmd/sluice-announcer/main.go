@@ -1,0 +1,221 @@
+// Command sluice-announcer announces the VIPs that the gateway on this node serves. See package
+// announce. It is a process of its own, so that its sessions outlive the gateway's.
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/spf13/cobra"
+
+	"sluice.dev/sluice/control/announce"
+	"sluice.dev/sluice/control/announce/bgp"
+	"sluice.dev/sluice/control/announce/file"
+	"sluice.dev/sluice/control/announce/view"
+)
+
+// version is written by the linker.
+var version = "unknown"
+
+type flags struct {
+	config, node, gateway, stateDir string
+	hold, drainDelay                time.Duration
+	routerID, listen, logFormat     string
+	log                             *slog.Logger
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := command().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "sluice-announcer:", err)
+		os.Exit(1)
+	}
+}
+
+func command() *cobra.Command {
+	var f flags
+	c := &cobra.Command{
+		Use: "sluice-announcer", Short: "Announce the VIPs that the gateway on this node serves", Version: version,
+		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
+		RunE: func(c *cobra.Command, _ []string) error { return f.run(c.Context()) },
+	}
+	p := c.Flags()
+	p.StringVar(&f.config, "config", "", "file with the objects that say what is announced to whom")
+	p.StringVar(&f.node, "node-name", os.Getenv("SLUICE_NODE_NAME"),
+		"this node; by default $SLUICE_NODE_NAME, or the host name")
+	p.StringVar(&f.gateway, "gateway", "/run/sluice/pulse.sock", "socket of the gateway: pulse.sock in its stateDir")
+	p.StringVar(&f.stateDir, "state-dir", filepath.Dir(view.DefaultSocket), "for the status socket, and for the next "+
+		"process")
+	p.DurationVar(&f.hold, "hold", announce.DefaultHold,
+		"how long a gateway's process that ended is waited for, before its routes go; 0: not at all")
+	p.DurationVar(&f.drainDelay, "drain-delay", announce.DefaultDrainDelay,
+		"how long a node that is excluded or deleted announces its routes as leaving, before they go")
+	p.StringVar(&f.routerID, "router-id", "", "of BGP, an IPv4 address; by default the node's first, or one from its "+
+		"name")
+	p.StringVar(&f.listen, "listen", ":9472", "address of /metrics and /healthz; empty: none")
+	p.StringVar(&f.logFormat, "log", "json", "format of the log: json or text")
+	c.AddCommand(status())
+	return c
+}
+
+func status() *cobra.Command {
+	var socket string
+	c := &cobra.Command{Use: "status", Short: "Print to whom each VIP is announced, or why it is not",
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			v, err := view.Ask(c.Context(), socket)
+			if err != nil {
+				return err
+			}
+			return view.Print(c.OutOrStdout(), v)
+		}}
+	c.Flags().StringVar(&socket, "socket", view.DefaultSocket, "of the announcer")
+	return c
+}
+
+func (f *flags) validate() error {
+	var errs []error
+	if f.config == "" {
+		errs = append(errs, errors.New("--config is missing: the file with BGPPeers, BGPAdvertisements and "+
+			"AddressPools"))
+	}
+	if f.hold < 0 || f.hold > announce.MaxHold {
+		errs = append(errs, fmt.Errorf("--hold is %v: must be from 0 to %v, after which the kernel gets the packets "+
+			"of a "+
+			"gateway that is away", f.hold, announce.MaxHold))
+	}
+	if f.drainDelay < 0 {
+		errs = append(errs, fmt.Errorf("--drain-delay is %v: must be 0 or more", f.drainDelay))
+	}
+	if f.logFormat != "json" && f.logFormat != "text" {
+		errs = append(errs, fmt.Errorf("--log is %q: must be json or text", f.logFormat))
+	}
+	if f.routerID != "" {
+		if a, err := netip.ParseAddr(f.routerID); err != nil || !a.Is4() {
+			errs = append(errs, fmt.Errorf("--router-id is %q: must be an IPv4 address", f.routerID))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (f *flags) run(ctx context.Context) (err error) {
+	if err := f.validate(); err != nil {
+		return err
+	}
+	f.log = slog.New(slog.NewJSONHandler(os.Stderr, nil))
+	if f.logFormat == "text" {
+		f.log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
+	if f.node, err = nodeName(f.node); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(f.stateDir, 0o700); err != nil {
+		return fmt.Errorf("--state-dir: %w", err)
+	}
+	l, err := view.Listen(filepath.Join(f.stateDir, "status.sock"))
+	if err != nil {
+		return fmt.Errorf("--state-dir: %w", err)
+	}
+	defer l.Close()
+	source, err := file.New(f.config, f.node, f.log)
+	if err != nil {
+		return fmt.Errorf("--config: %w", err)
+	}
+	return f.announce(ctx, source, l)
+}
+
+// announce runs until ctx is done.
+func (f *flags) announce(ctx context.Context, source announce.Source, l net.Listener) error {
+	c := announce.Config{Log: f.log, Version: version, Source: source, Gateway: f.gateway, Hold: f.hold,
+		State: filepath.Join(f.stateDir, "announced.json"), DrainDelay: f.drainDelay}
+	resumed := announce.Resumes(c.State)
+	id, err := f.router()
+	if err != nil {
+		return err
+	}
+	c.Speakers = []announce.Speaker{bgp.New(bgp.Config{Log: f.log, RouterID: id, Restarting: resumed})}
+	loop := announce.New(c)
+	if f.listen != "" {
+		if err := f.serve(ctx, loop); err != nil {
+			return err
+		}
+	}
+	go view.Serve(ctx, l, loop.View, f.log)
+	f.log.Info("announcing", "node", f.node, "router ID", id, "hold", f.hold, "resumed", resumed)
+	loop.Run(ctx)
+	return nil
+}
+
+// nodeName is the given name, or the host's as the kubelet derives it.
+func nodeName(given string) (string, error) {
+	if given != "" {
+		return given, nil
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("--node-name is empty, and this machine's name cannot be read: %w", err)
+	}
+	return strings.ToLower(strings.TrimSpace(host)), nil
+}
+
+// router returns the router ID: the given one, the first IPv4 address of an interface, or one that
+// follows from the node's name, which must not be another router's (RFC 6286).
+func (f *flags) router() (netip.Addr, error) {
+	if f.routerID != "" {
+		return netip.ParseAddr(f.routerID)
+	}
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("addresses of this machine, for the router ID: %w", err)
+	}
+	for _, a := range addresses {
+		if n, ok := a.(*net.IPNet); ok {
+			if ip, ok := netip.AddrFromSlice(n.IP); ok && ip.Unmap().Is4() && ip.Unmap().IsGlobalUnicast() {
+				return ip.Unmap(), nil
+			}
+		}
+	}
+	h := fnv.New32a()
+	h.Write([]byte(f.node))
+	sum := h.Sum32()
+	return netip.AddrFrom4([4]byte{cmp.Or(byte(sum>>24)&0x7f, 1), byte(sum >> 16), byte(sum >> 8), byte(sum)}), nil
+}
+
+// serve answers /healthz and /metrics until ctx is done.
+func (f *flags) serve(ctx context.Context, loop *announce.Loop) error {
+	l, err := net.Listen("tcp", f.listen)
+	if err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(announce.Metrics{View: loop.View}, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	s := &http.Server{Handler: mux, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second}
+	context.AfterFunc(ctx, func() { s.Close() })
+	go func() {
+		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			f.log.Error("metrics and health are not served any more", "error", err)
+		}
+	}()
+	return nil
+}

@@ -1,0 +1,147 @@
+package bgp
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"sluice.dev/sluice/control/announce"
+	"sluice.dev/sluice/control/announce/file"
+	"sluice.dev/sluice/control/announce/kinds"
+	"sluice.dev/sluice/control/pulse"
+)
+
+const objects = `
+apiVersion: sluice.dev/v1alpha1
+kind: AddressPool
+metadata: {name: public, labels: {tier: front}}
+spec: {addresses: [192.0.2.0/24, "2001:db8::/64"]}
+---
+apiVersion: sluice.dev/v1alpha1
+kind: AddressPool
+metadata: {name: few}
+spec: {addresses: [198.51.100.4-198.51.100.9]}
+---
+apiVersion: sluice.dev/v1alpha1
+kind: BGPPeer
+metadata: {name: ebgp}
+spec: {myASN: 64500, peerASN: 64501, peerAddress: 10.0.0.1}
+---
+apiVersion: sluice.dev/v1alpha1
+kind: BGPPeer
+metadata: {name: ibgp}
+spec: {myASN: 64500, peerASN: 64500, peerAddress: 10.0.0.2, dualStackAddressFamily: true}
+---
+apiVersion: sluice.dev/v1alpha1
+kind: BGPPeer
+metadata: {name: elsewhere}
+spec: {myASN: 64500, peerASN: 64501, peerAddress: 10.0.0.3, nodeSelectors: [{matchLabels: {rack: b}}]}
+---
+`
+
+// TestPlan: each case is objects, what is seen, and routes with what each peer is told.
+func TestPlan(t *testing.T) {
+	t.Parallel()
+	const all = "kind: BGPAdvertisement\napiVersion: sluice.dev/v1alpha1\nmetadata: {name: all}\nspec: "
+	for name, c := range map[string]struct {
+		objects string
+		vips    string // addresses; with L: policy Local without an endpoint
+		node    announce.Node
+		verdict announce.Verdict
+		want    string
+		why     string // of the first VIP's lines
+	}{
+		"each as it is": {objects: all + "{}", vips: "192.0.2.7 2001:db8::7",
+			want: "192.0.2.7/32 ebgp[] ibgp[]\n2001:db8::7/128 ibgp[]"},
+		"attributes": {objects: all + "{localPref: 200, communities: ['64500:2', '64500:1', 'large:1:2:3'], peers: " +
+			"[ibgp]}\n---\n" +
+			strings.Replace(all, "all", "other", 1) + "{communities: ['64500:9']}", vips: "192.0.2.7",
+			want: "192.0.2.7/32 ebgp[64500:9] ibgp[local preference 200 64500:1 64500:2 64500:9 large:1:2:3]"},
+		"no local preference to others": {objects: all + "{localPref: 200, peers: [ebgp]}", vips: "192.0.2.7",
+			want: "192.0.2.7/32 ebgp[]"},
+		"aggregates": {objects: all + "{aggregationLength: 24, aggregationLengthV6: 64}",
+			vips: "192.0.2.7 192.0.2.9 2001:db8::7",
+			want: "192.0.2.0/24 ebgp[] ibgp[]\n2001:db8::/64 ibgp[]"},
+		"an aggregate outside of the pool": {objects: all + "{aggregationLength: 24}", vips: "198.51.100.5",
+			want: "198.51.100.5/32 ebgp[] ibgp[]", why: "not as 198.51.100.0/24, which pool few does not cover"},
+		"pools": {objects: all + "{ipAddressPools: [few]}", vips: "192.0.2.7 198.51.100.5",
+			want: "198.51.100.5/32 ebgp[] ibgp[]", why: "no BGPAdvertisement is for pool public"},
+		"pools by label": {objects: all + "{ipAddressPoolSelectors: [{matchLabels: {tier: front}}]}",
+			vips: "192.0.2.7 198.51.100.5",
+			want: "192.0.2.7/32 ebgp[] ibgp[]"},
+		"nodes": {objects: all + "{nodeSelectors: [{matchLabels: {rack: b}}]}", vips: "192.0.2.7",
+			why: "no BGPAdvertisement is for pool public, this node"},
+		"peers of other nodes": {objects: all + "{peers: [elsewhere]}", vips: "192.0.2.7",
+			why: "has no BGPPeer that is for this node"},
+		"a peer of this node": {objects: all + "{peers: [elsewhere]}", vips: "192.0.2.7",
+			node: announce.Node{Labels: labels.Set{"rack": "b"}}, want: "192.0.2.7/32 elsewhere[]"},
+		"services": {objects: all + "{serviceSelectors: [{matchLabels: {app: vip-192.0.2.7}}]}",
+			vips: "192.0.2.7 192.0.2.8",
+			want: "192.0.2.7/32 ebgp[] ibgp[]"},
+		"no pool": {objects: all + "{}", vips: "203.0.113.1", why: "no pool has the address"},
+		"policy Local": {objects: all + "{}", vips: "192.0.2.7L 192.0.2.8", want: "192.0.2.8/32 ebgp[] ibgp[]",
+			why: "externalTrafficPolicy of default/vip-192.0.2.7 is Local, and no endpoint on this node is ready"},
+		"cordoned": {objects: all + "{localPref: 200, communities: ['64500:1']}", vips: "192.0.2.7",
+			node: announce.Node{Name: "n", Cordoned: true},
+			want: "192.0.2.7/32 ebgp[64500:1 GRACEFUL_SHUTDOWN] ibgp[local preference 0 64500:1 GRACEFUL_SHUTDOWN]",
+			why:  "cordoned"},
+		"draining": {objects: all + "{}", vips: "192.0.2.7", verdict: announce.Verdict{Grade: announce.Leaving,
+			Why: "drains"},
+			want: "192.0.2.7/32 ebgp[GRACEFUL_SHUTDOWN] ibgp[local preference 0 GRACEFUL_SHUTDOWN]", why: "drains"},
+		"excluded": {objects: all + "{}", vips: "192.0.2.7", why: "exclude-from-external-load-balancers",
+			node: announce.Node{Name: "n", Labels: labels.Set{announce.ExcludeLabel: ""}}},
+		"held": {objects: all + "{}", vips: "192.0.2.7", verdict: announce.Verdict{Grade: announce.Yes,
+			Why: "waited for"},
+			want: "192.0.2.7/32 ebgp[] ibgp[]", why: "waited for"},
+		"gone": {objects: all + "{}", vips: "192.0.2.7", verdict: announce.Verdict{Grade: announce.No,
+			Why: "back0 is down"},
+			why: "back0 is down"},
+		"no advertisement": {vips: "192.0.2.7", why: "no BGPAdvertisement"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			list, err := file.Decode([]byte(objects + c.objects))
+			if err != nil {
+				t.Fatal(err)
+			}
+			set, problems := new(kinds.Reader).Read(list)
+			if len(problems) > 0 {
+				t.Fatal(problems)
+			}
+			in := announce.Input{Node: c.node, Verdict: c.verdict, Set: set, Services: map[string]labels.Set{}}
+			if c.verdict.Why == "" {
+				in.Verdict.Grade = announce.Yes
+			}
+			for _, v := range strings.Fields(c.vips) {
+				text, local := strings.CutSuffix(v, "L")
+				name := "vip-" + text
+				in.Services["default/"+name] = labels.Set{"app": strings.ReplaceAll(name, ":", "-")}
+				in.Verdict.VIPs = append(in.Verdict.VIPs, pulse.VIP{Address: netip.MustParseAddr(text),
+					Services: []pulse.Service{{Namespace: "default", Name: name, Local: local}}})
+			}
+			p := NewPlan(&announce.World{Node: c.node, VIPs: announce.Judge(&in), Set: set})
+			var got []string
+			for _, r := range p.Routes {
+				line := r.Prefix.String()
+				for _, peer := range slices.Sorted(maps.Keys(r.To)) {
+					line += fmt.Sprintf(" %s[%v]", peer, r.To[peer])
+				}
+				got = append(got, line)
+			}
+			if diff := gocmp.Diff(c.want, strings.Join(got, "\n")); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			first := p.Lines[in.Verdict.VIPs[0].Address]
+			if len(first) == 0 || !strings.Contains(first[0].Why, c.why) || c.why == "" && first[0].Why != "" {
+				t.Errorf("said of the first VIP: %+v, want %q", first, cmp.Or(c.why, "nothing"))
+			}
+		})
+	}
+}

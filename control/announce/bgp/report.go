@@ -1,0 +1,100 @@
+package bgp
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/osrg/gobgp/v4/api"
+
+	"sluice.dev/sluice/control/announce"
+	"sluice.dev/sluice/control/announce/view"
+)
+
+// Report implements announce.Speaker.
+func (s *Speaker) Report() announce.Report {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := announce.Report{VIPs: map[netip.Addr][]view.Line{}, Problems: slices.Clone(s.problems)}
+	routes := map[string]int{}
+	for i := range s.plan.Routes {
+		for name := range s.plan.Routes[i].To {
+			routes[name]++
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.sessions)) {
+		session := s.sessions[name]
+		p := view.Peer{Speaker: protocol, Name: name, ASN: session.peer.PeerASN, Up: session.up,
+			State: cmp.Or(strings.TrimPrefix(session.state, "BGP_FSM_"), "none"), BFD: session.bfd,
+			Routes:  routes[name],
+			Address: cmp.Or(session.peer.Interface, session.address.String())}
+		if !session.since.IsZero() {
+			p.Since = &session.since
+		}
+		if !session.up {
+			p.Why = session.why
+		}
+		r.Peers = append(r.Peers, p)
+	}
+	for vip, lines := range s.plan.Lines {
+		lines = slices.Clone(lines)
+		for i := range lines {
+			s.withSession(&lines[i], vip)
+		}
+		r.VIPs[vip] = lines
+	}
+	return r
+}
+
+// withSession says whether the peer of a line gets it.
+func (s *Speaker) withSession(l *view.Line, vip netip.Addr) {
+	session := s.sessions[l.To]
+	if l.State == view.Not || session == nil {
+		return
+	}
+	if _, err := session.hop(vip.Is4()); err != nil {
+		l.State, l.Why = view.Not, err.Error()
+		return
+	}
+	if !session.up {
+		l.State, l.Why = view.Waiting, "the session is not up"
+		if session.why != "" {
+			l.Why += ": " + session.why
+		}
+	}
+}
+
+// bfdStates reads the states of BFD sessions.
+func (s *Speaker) bfdStates(ctx context.Context) {
+	states := map[netip.Addr]string{}
+	s.server.ListBfdPeer(ctx, func(address string, p *api.BfdPeerState) {
+		if a, err := netip.ParseAddr(address); err == nil {
+			states[a.WithZone("")] = strings.ToLower(strings.TrimPrefix(p.SessionState.String(), "BFD_SESSION_STATE_"))
+		}
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, session := range s.sessions {
+		if session.peer.BFD != nil {
+			session.bfd = cmp.Or(states[session.address.WithZone("")], "none")
+		}
+	}
+}
+
+// quiet passes on warnings of GoBGP: what it says of each step of a session is logged here, once.
+type quiet struct{ slog.Handler }
+
+// Enabled implements slog.Handler.
+func (q quiet) Enabled(ctx context.Context, l slog.Level) bool {
+	return l >= slog.LevelWarn && q.Handler.Enabled(ctx, l)
+}
+
+// WithAttrs implements slog.Handler.
+func (q quiet) WithAttrs(a []slog.Attr) slog.Handler { return quiet{q.Handler.WithAttrs(a)} }
+
+// WithGroup implements slog.Handler.
+func (q quiet) WithGroup(name string) slog.Handler { return quiet{q.Handler.WithGroup(name)} }

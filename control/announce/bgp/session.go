@@ -1,0 +1,156 @@
+package bgp
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"reflect"
+	"time"
+
+	"github.com/osrg/gobgp/v4/api"
+
+	"sluice.dev/sluice/control/announce/kinds"
+)
+
+// restartTime is how long peers keep the routes of a process that restarts, in seconds (RFC 4724,
+// section 3): a pod of a rollout that has to fetch its image may take a minute.
+const restartTime = 120
+
+// deferralTime is how long after a restart the first routes are sent, at the latest, in seconds:
+// GoBGP waits for the End-of-RIB of all peers, for the choice of routes that is not made here.
+const deferralTime = 1
+
+// families are IPv4 and IPv6 unicast.
+var families = map[bool]*api.Family{
+	true:  {Afi: api.Family_AFI_IP, Safi: api.Family_SAFI_UNICAST},
+	false: {Afi: api.Family_AFI_IP6, Safi: api.Family_SAFI_UNICAST},
+}
+
+// session is one peer as GoBGP has it.
+type session struct {
+	peer *kinds.Peer
+	// address is the router's, with a zone for a link-local one. For an unnumbered peer it is found
+	// among the interface's neighbours.
+	address netip.Addr
+	named   netip.Addr // the address in the set of neighbours that policies name the peer by
+	// ours are the next hops for routes of the other family than the session's addresses.
+	ours map[bool]netip.Addr // by Is4
+
+	up    bool
+	state string
+	since time.Time
+	bfd   string
+	why   string
+}
+
+func newSession(p *kinds.Peer) *session { return &session{peer: p, address: p.Address} }
+
+// same reports whether a peer can go on as it is.
+func (s *session) same(p *kinds.Peer) bool {
+	a, b := *s.peer, *p
+	a.Ref, b.Ref, a.NodeLabels, b.NodeLabels = kinds.Ref{}, kinds.Ref{}, nil, nil
+	return reflect.DeepEqual(&a, &b)
+}
+
+// configuration is the peer in GoBGP's words. restarting: routes of a process before may be there.
+func (s *session) configuration(restarting bool) *api.Peer {
+	p := s.peer
+	c := &api.Peer{
+		Conf: &api.PeerConf{NeighborAddress: s.address.String(), PeerAsn: p.PeerASN, LocalAsn: p.MyASN,
+			AuthPassword: p.Password, Description: p.Name},
+		Timers: &api.Timers{Config: &api.TimersConfig{
+			HoldTime: uint64(p.Hold / time.Second), KeepaliveInterval: uint64(p.Keepalive / time.Second),
+			ConnectRetry: uint64(p.Connect / time.Second), IdleHoldTimeAfterReset: uint64(max(1,
+				p.Connect/time.Second)),
+		}},
+		Transport: &api.Transport{RemotePort: uint32(p.Port)},
+	}
+	if p.Source.IsValid() {
+		c.Transport.LocalAddress = p.Source.String()
+	}
+	if p.MultiHop {
+		c.EbgpMultihop = &api.EbgpMultihop{Enabled: true, MultihopTtl: 255}
+	}
+	if p.BFD != nil {
+		c.Bfd = &api.BfdPeerConfig{Enabled: true, DesiredMinimumTxInterval: uint32(p.BFD.Transmit / time.Microsecond),
+			RequiredMinimumReceive: uint32(p.BFD.Receive / time.Microsecond),
+			DetectionMultiplier:    uint32(p.BFD.Multiplier)}
+	}
+	for _, is4 := range []bool{true, false} {
+		if !p.Carries(map[bool]netip.Addr{true: netip.IPv4Unspecified(), false: netip.IPv6Unspecified()}[is4]) {
+			continue
+		}
+		c.AfiSafis = append(c.AfiSafis, &api.AfiSafi{
+			Config:            &api.AfiSafiConfig{Family: families[is4], Enabled: true},
+			MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: p.Restart}},
+		})
+	}
+	if p.Restart {
+		c.GracefulRestart = &api.GracefulRestart{Enabled: true, RestartTime: restartTime, DeferralTime: deferralTime,
+			LocalRestarting: restarting}
+	}
+	return c
+}
+
+// nextHops finds this node's addresses on the interface towards a peer.
+func nextHops(p *kinds.Peer, address netip.Addr) map[bool]netip.Addr {
+	local := p.Source
+	if !local.IsValid() {
+		local = sourceTo(address)
+	}
+	hops := map[bool]netip.Addr{}
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		return hops
+	}
+	for _, i := range interfaces {
+		addresses, err := i.Addrs()
+		if err != nil {
+			continue
+		}
+		found := map[bool]netip.Addr{}
+		here := p.Interface != "" && i.Name == p.Interface
+		for _, a := range addresses {
+			n, ok := a.(*net.IPNet)
+			if !ok {
+				continue
+			}
+			ip, _ := netip.AddrFromSlice(n.IP)
+			ip = ip.Unmap()
+			here = here || ip == local.WithZone("")
+			if ip.IsGlobalUnicast() && !found[ip.Is4()].IsValid() {
+				found[ip.Is4()] = ip
+			}
+		}
+		if here {
+			return found
+		}
+	}
+	return hops
+}
+
+// sourceTo returns the address that packets to another one leave with. Nothing is sent.
+func sourceTo(a netip.Addr) netip.Addr {
+	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 179)))
+	if err != nil {
+		return netip.Addr{}
+	}
+	defer conn.Close()
+	if at, ok := conn.LocalAddr().(*net.UDPAddr); ok {
+		return at.AddrPort().Addr().Unmap()
+	}
+	return netip.Addr{}
+}
+
+// hop returns the next hop to tell for routes of a family; not valid: GoBGP's choice, which is the
+// end of the session here.
+func (s *session) hop(is4 bool) (hop netip.Addr, err error) {
+	if s.peer.Interface != "" || s.address.Is4() == is4 {
+		return netip.Addr{}, nil // unnumbered: RFC 8950
+	}
+	if h := s.ours[is4]; h.IsValid() {
+		return h, nil
+	}
+	return netip.Addr{}, fmt.Errorf("the interface towards %v has no IPv%d address to be the next hop", s.address,
+		map[bool]int{true: 4, false: 6}[is4])
+}

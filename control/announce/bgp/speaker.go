@@ -1,0 +1,427 @@
+package bgp
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	wire "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+	"github.com/osrg/gobgp/v4/pkg/server"
+
+	"sluice.dev/sluice/control/announce"
+	"sluice.dev/sluice/control/announce/kinds"
+)
+
+// Config configures a Speaker.
+type Config struct {
+	Log *slog.Logger
+	// RouterID of this node, an IPv4 address; peers may have one of their own.
+	RouterID netip.Addr
+	// Restarting: a process before may have announced routes, which peers with graceful restart
+	// keep.
+	Restarting bool
+}
+
+// Speaker is a BGP speaker.
+type Speaker struct {
+	config  Config
+	log     *slog.Logger
+	changed chan struct{}
+
+	// The goroutine that calls Apply has these.
+	server   *server.BgpServer // nil before the first peer
+	identity identity          // of server
+	variants map[string]*variant
+	next     uint32
+	paths    map[netip.Prefix]*variant
+
+	mu       sync.Mutex // guards what follows, which Report reads
+	sessions map[string]*session
+	plan     *Plan
+	problems []kinds.Problem
+}
+
+// identity is what a server has for all peers.
+type identity struct {
+	asn      uint32
+	routerID netip.Addr
+}
+
+// New returns a speaker without peers.
+func New(c Config) *Speaker {
+	return &Speaker{config: c, log: c.Log, changed: make(chan struct{}, 1), variants: map[string]*variant{},
+		paths: map[netip.Prefix]*variant{}, sessions: map[string]*session{}, plan: &Plan{}}
+}
+
+// Name implements announce.Speaker.
+func (s *Speaker) Name() string { return protocol }
+
+// Changed implements announce.Speaker.
+func (s *Speaker) Changed() <-chan struct{} { return s.changed }
+
+func (s *Speaker) poke() {
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Apply implements announce.Speaker. What cannot be done is tried again with the next call.
+func (s *Speaker) Apply(w *announce.World) {
+	ctx := context.Background()
+	plan := NewPlan(w)
+	s.mu.Lock()
+	s.plan, s.problems = plan, nil
+	s.mu.Unlock()
+	if err := s.ensureServer(ctx, plan); err != nil {
+		s.log.Error("BGP cannot be started", "error", err)
+		return
+	}
+	if s.server == nil {
+		return
+	}
+	// Sessions that end first, so that their addresses are free; routes before sessions that begin,
+	// so that a restarting one tells all of them at once.
+	s.removePeers(ctx, plan)
+	s.prepare(ctx, plan)
+	if err := s.applyRoutes(ctx, plan); err != nil {
+		s.log.Error("routes are not as they should be, and are tried again", "error", err)
+	}
+	s.addPeers(ctx, plan)
+	s.bfdStates(ctx)
+}
+
+// ensureServer starts GoBGP for the first peer. Another router ID needs another start, by which all
+// sessions end.
+func (s *Speaker) ensureServer(ctx context.Context, plan *Plan) error {
+	if len(plan.Peers) == 0 {
+		return s.stopServer(ctx)
+	}
+	want := identity{asn: plan.Peers[0].MyASN, routerID: s.config.RouterID}
+	for _, p := range plan.Peers {
+		if p.RouterID.IsValid() {
+			want.routerID = p.RouterID
+			break
+		}
+	}
+	for _, p := range plan.Peers {
+		if p.RouterID.IsValid() && p.RouterID != want.routerID {
+			s.note(p.Ref, kinds.FieldNotDone, fmt.Sprintf("routerID: a node has one, and another BGPPeer says %v",
+				want.routerID))
+		}
+	}
+	if s.server != nil && s.identity.routerID == want.routerID {
+		return nil
+	}
+	if err := s.stopServer(ctx); err != nil {
+		return err
+	}
+	return s.startServer(ctx, want)
+}
+
+func (s *Speaker) startServer(ctx context.Context, id identity) error {
+	level := new(slog.LevelVar)
+	level.Set(slog.LevelWarn)
+	b := server.NewBgpServer(server.LoggerOption(slog.New(quiet{s.log.Handler()}), level))
+	go b.Serve()
+	err := b.StartBgp(ctx, &api.StartBgpRequest{Global: &api.Global{Asn: id.asn, RouterId: id.routerID.String(),
+		ListenPort: -1}})
+	if err == nil {
+		err = learnNothing(ctx, b)
+	}
+	if err == nil {
+		err = b.WatchEvent(ctx, server.WatchEventMessageCallbacks{
+			OnPeerUpdate: func(m *apiutil.WatchEventMessage_PeerEvent, at time.Time) { s.peerChanged(m, at) },
+		}, server.WatchPeer())
+	}
+	if err != nil {
+		b.Stop()
+		return err
+	}
+	s.server, s.identity = b, id
+	if err := s.assign(ctx); err != nil {
+		return err
+	}
+	return nil
+}
+
+// learnNothing has GoBGP reject the routes of peers. Our own pass the same policy.
+func learnNothing(ctx context.Context, b *server.BgpServer) error {
+	own := &api.Policy{Name: "own", Statements: []*api.Statement{{Name: "own",
+		Conditions: &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL},
+		Actions:    &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_ACCEPT}}}}
+	if err := b.AddPolicy(ctx, &api.AddPolicyRequest{Policy: own}); err != nil {
+		return err
+	}
+	return b.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
+		Name: "global", Direction: api.PolicyDirection_POLICY_DIRECTION_IMPORT,
+		Policies:      []*api.Policy{{Name: own.Name}},
+		DefaultAction: api.RouteAction_ROUTE_ACTION_REJECT}})
+}
+
+func (s *Speaker) stopServer(context.Context) error {
+	if s.server == nil {
+		return nil
+	}
+	s.server.Stop()
+	s.server = nil
+	s.variants, s.paths = map[string]*variant{}, map[netip.Prefix]*variant{}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sessions = map[string]*session{}
+	return nil
+}
+
+func (s *Speaker) note(about kinds.Ref, reason, text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.problems = append(s.problems, kinds.Problem{About: about, Reason: reason, Note: text})
+}
+
+// removePeers ends sessions that are not wanted any more, or not as they are.
+func (s *Speaker) removePeers(ctx context.Context, plan *Plan) {
+	for name, session := range maps.Clone(s.sessions) {
+		i := slices.IndexFunc(plan.Peers, func(p *kinds.Peer) bool { return p.Name == name })
+		if i >= 0 && session.same(plan.Peers[i]) {
+			continue
+		}
+		if session.state != "" {
+			s.deletePeer(ctx, session)
+		}
+		s.mu.Lock()
+		delete(s.sessions, name)
+		s.mu.Unlock()
+	}
+}
+
+// deletePeer tells the peer that the session ends (RFC 4486): it removes the routes at once.
+func (s *Speaker) deletePeer(ctx context.Context, session *session) {
+	err := s.server.DeletePeer(ctx, &api.DeletePeerRequest{Address: session.address.String()})
+	if err != nil {
+		s.log.Warn("a session does not end", "peer", session.peer.Name, "error", err)
+	}
+}
+
+// prepare makes what is known of each peer: its address, and the set of neighbours that policies
+// name it by.
+func (s *Speaker) prepare(ctx context.Context, plan *Plan) {
+	for _, p := range plan.Peers {
+		s.mu.Lock()
+		session := s.sessions[p.Name]
+		if session == nil {
+			session = newSession(p)
+			s.sessions[p.Name] = session
+		}
+		session.peer = p // another selector or version of the same
+		before, address, known, up := session.named, session.address, session.state != "", session.up
+		s.mu.Unlock()
+		var why string
+		if p.Interface != "" && !up {
+			var err error
+			if address, err = linkLocal(p.Interface); err != nil {
+				why = err.Error()
+			}
+			if known && address != before {
+				s.deletePeer(ctx, session)
+				known = false
+			}
+		}
+		var ours map[bool]netip.Addr
+		if address.IsValid() {
+			ours = nextHops(p, address)
+			if address != before {
+				s.nameNeighbour(ctx, p.Name, address)
+			}
+		}
+		s.mu.Lock()
+		session.address, session.named, session.ours = address, address, ours
+		if !known {
+			session.state, session.why = "", why
+		}
+		s.mu.Unlock()
+	}
+}
+
+func (s *Speaker) nameNeighbour(ctx context.Context, name string, address netip.Addr) {
+	err := s.server.AddDefinedSet(ctx, &api.AddDefinedSetRequest{Replace: true, DefinedSet: &api.DefinedSet{
+		DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: neighbours(name),
+		List: []string{netip.PrefixFrom(address.WithZone(""), address.BitLen()).String()},
+	}})
+	if err != nil {
+		s.log.Error("a peer has no policy", "peer", name, "error", err)
+	}
+}
+
+// addPeers begins sessions.
+func (s *Speaker) addPeers(ctx context.Context, plan *Plan) {
+	for _, p := range plan.Peers {
+		s.mu.Lock()
+		session := s.sessions[p.Name]
+		begin := session.state == "" && session.address.IsValid()
+		s.mu.Unlock()
+		if !begin {
+			continue
+		}
+		err := s.server.AddPeer(ctx, &api.AddPeerRequest{Peer: session.configuration(s.config.Restarting)})
+		s.mu.Lock()
+		if session.why = ""; err != nil {
+			session.why = err.Error()
+			s.log.Warn("a session cannot begin, and is tried again", "peer", p.Name, "error", err)
+		} else if session.state == "" { // GoBGP may have said more already
+			session.state = "IDLE"
+		}
+		s.mu.Unlock()
+	}
+}
+
+// applyRoutes makes GoBGP's table that of the plan.
+func (s *Speaker) applyRoutes(ctx context.Context, plan *Plan) error {
+	var errs []error
+	wanted := map[netip.Prefix]bool{}
+	var add []*apiutil.Path
+	for i := range plan.Routes {
+		r := &plan.Routes[i]
+		wanted[r.Prefix] = true
+		key := s.keyOf(r)
+		v := s.variants[key]
+		if v == nil {
+			var err error
+			if v, err = s.newVariant(ctx, r, key); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+		}
+		if s.paths[r.Prefix] == v {
+			continue
+		}
+		path, err := pathOf(r.Prefix, v)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		add = append(add, path)
+		s.paths[r.Prefix] = v
+	}
+	var gone []*apiutil.Path
+	for prefix, v := range s.paths {
+		if wanted[prefix] {
+			continue
+		}
+		if path, err := pathOf(prefix, v); err != nil {
+			errs = append(errs, err)
+		} else {
+			gone = append(gone, path)
+		}
+		delete(s.paths, prefix)
+	}
+	if len(gone) > 0 {
+		errs = append(errs, s.server.DeletePath(apiutil.DeletePathRequest{Paths: gone}))
+	}
+	if len(add) > 0 {
+		answers, err := s.server.AddPath(apiutil.AddPathRequest{Paths: add})
+		errs = append(errs, err)
+		for _, a := range answers {
+			errs = append(errs, a.Error)
+		}
+	}
+	errs = append(errs, s.dropVariants(ctx))
+	return errors.Join(errs...)
+}
+
+func pathOf(prefix netip.Prefix, v *variant) (*apiutil.Path, error) {
+	nlri, err := wire.NewIPAddrPrefix(prefix)
+	if err != nil {
+		return nil, fmt.Errorf("%v: %w", prefix, err)
+	}
+	p := &apiutil.Path{Nlri: nlri, Attrs: []wire.PathAttributeInterface{wire.NewPathAttributeOrigin(0),
+		wire.NewPathAttributeCommunities([]uint32{v.number})}}
+	if prefix.Addr().Is4() {
+		p.Family = wire.RF_IPv4_UC
+		hop, err := wire.NewPathAttributeNextHop(netip.IPv4Unspecified())
+		if err != nil {
+			return nil, err
+		}
+		p.Attrs = append(p.Attrs, hop)
+		return p, nil
+	}
+	p.Family = wire.RF_IPv6_UC
+	reach, err := wire.NewPathAttributeMpReachNLRI(wire.RF_IPv6_UC, []wire.PathNLRI{{NLRI: nlri}},
+		netip.IPv6Unspecified())
+	if err != nil {
+		return nil, err
+	}
+	p.Attrs = append(p.Attrs, reach)
+	return p, nil
+}
+
+// peerChanged takes what GoBGP says of a session. It is called by a goroutine of GoBGP.
+func (s *Speaker) peerChanged(m *apiutil.WatchEventMessage_PeerEvent, at time.Time) {
+	if m.Type != apiutil.PEER_EVENT_STATE {
+		return
+	}
+	state := m.Peer.State.SessionState.String()
+	s.mu.Lock()
+	for _, session := range s.sessions {
+		if !sameNeighbour(session.address, m.Peer.State.NeighborAddress) {
+			continue
+		}
+		up := m.Peer.State.SessionState == wire.BGP_FSM_ESTABLISHED
+		if up != session.up {
+			session.since = at
+			s.logSession(session, up, m)
+		}
+		session.up, session.state = up, state
+	}
+	s.mu.Unlock()
+	s.poke()
+}
+
+// sameNeighbour compares addresses of which one may lack its zone.
+func sameNeighbour(a, b netip.Addr) bool {
+	if a.Zone() == "" || b.Zone() == "" {
+		a, b = a.WithZone(""), b.WithZone("")
+	}
+	return a == b
+}
+
+func (s *Speaker) logSession(session *session, up bool, m *apiutil.WatchEventMessage_PeerEvent) {
+	if up {
+		s.log.Info("BGP session is up", "peer", session.peer.Name, "address", session.address)
+		session.why = ""
+		return
+	}
+	session.why = m.Peer.State.DisconnectMessage
+	s.log.Warn("BGP session is down", "peer", session.peer.Name, "address", session.address, "why",
+		cmp.Or(session.why, "not known"))
+}
+
+// Close implements announce.Speaker. Sessions with graceful restart are cut without a word, so that
+// peers keep their routes for the next process; others are ended.
+func (s *Speaker) Close() {
+	if s.server == nil {
+		return
+	}
+	ctx := context.Background()
+	restart := false
+	for _, session := range s.sessions {
+		if session.peer.Restart {
+			restart = true
+			continue
+		}
+		if session.state != "" {
+			s.deletePeer(ctx, session)
+		}
+	}
+	if !restart {
+		s.server.Stop()
+	}
+}

@@ -1,0 +1,105 @@
+package announce
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"sluice.dev/sluice/control/announce/kinds"
+	"sluice.dev/sluice/control/pulse"
+)
+
+// ExcludeLabel on a node keeps load balancers' traffic away from it, with any value
+// (k8s.io/api/core/v1, LabelNodeExcludeBalancers).
+const ExcludeLabel = "node.kubernetes.io/exclude-from-external-load-balancers"
+
+// Node is this node.
+type Node struct {
+	Name   string
+	Labels labels.Set
+	// Cordoned: spec.unschedulable. Deleted: it is about to be deleted.
+	Cordoned, Deleted bool
+}
+
+// grade says how far the node announces at all.
+func (n *Node) grade() (Grade, string) {
+	_, excluded := n.Labels[ExcludeLabel]
+	switch {
+	case excluded:
+		return No, "node " + n.Name + " has the label " + ExcludeLabel
+	case n.Deleted:
+		return No, "node " + n.Name + " is about to be deleted"
+	case n.Cordoned:
+		return Leaving, "node " + n.Name + " is cordoned: routers prefer others"
+	}
+	return Yes, ""
+}
+
+// Input is what Judge decides by.
+type Input struct {
+	Node    Node
+	Verdict Verdict
+	// Leaves: the node has not announced as Leaving for long enough to stop.
+	Leaves bool
+	Set    *kinds.Set
+	// Services has the labels of Services by namespace/name; nil where there are none to read.
+	Services map[string]labels.Set
+}
+
+// Standing is a VIP and how far it is to be announced.
+type Standing struct {
+	VIP      netip.Addr
+	Services []string // namespace/name
+	Labels   []labels.Set
+	Pool     *kinds.Pool
+	Grade    Grade
+	Why      string
+}
+
+// Judge returns the standing of each VIP that the gateway serves, or served last, in order.
+func Judge(in *Input) []Standing {
+	node, why := in.Node.grade()
+	if node == No && in.Leaves {
+		node = Leaving
+	}
+	list := make([]Standing, 0, len(in.Verdict.VIPs))
+	for i := range in.Verdict.VIPs {
+		v := &in.Verdict.VIPs[i]
+		s := Standing{VIP: v.Address, Pool: in.Set.PoolOf(v.Address), Grade: min(node, in.Verdict.Grade)}
+		switch {
+		case node < in.Verdict.Grade:
+			s.Why = why
+		default:
+			s.Why = in.Verdict.Why
+		}
+		for _, service := range v.Services {
+			key := service.Namespace + "/" + service.Name
+			s.Services = append(s.Services, key)
+			s.Labels = append(s.Labels, in.Services[key])
+		}
+		if s.Pool == nil {
+			s.Grade, s.Why = No, "no pool has the address: only addresses of AddressPools are announced"
+		} else if local := withoutEndpoint(v); local != "" {
+			s.Grade, s.Why = No, local
+		}
+		list = append(list, s)
+	}
+	return list
+}
+
+// withoutEndpoint returns why no Service of a VIP can use what is sent here; "" if one can. A
+// Service of policy Cluster without endpoints refuses connections, which tells clients more than
+// silence.
+func withoutEndpoint(v *pulse.VIP) string {
+	var names []string
+	for _, s := range v.Services {
+		if !s.Local || s.Usable {
+			return ""
+		}
+		names = append(names, s.Namespace+"/"+s.Name)
+	}
+	return fmt.Sprintf("externalTrafficPolicy of %s is Local, and no endpoint on this node is ready",
+		strings.Join(names, ", "))
+}

@@ -1,0 +1,92 @@
+package kinds
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+)
+
+func object(t *testing.T, api, kind, name, spec string) *unstructured.Unstructured {
+	t.Helper()
+	o := &unstructured.Unstructured{}
+	text := fmt.Sprintf("apiVersion: %s\nkind: %s\nmetadata: {name: %s}\nspec: %s\n", api, kind, name, spec)
+	if err := yaml.Unmarshal([]byte(text), &o.Object); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+const own, metallb = "sluice.dev/v1alpha1", "metallb.io/v1beta2"
+
+// TestBad: what is said of mistakes.
+func TestBad(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("testdata/bad.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		n++
+		spec, want, _ := strings.Cut(strings.TrimSpace(line), " => ")
+		kind, text, _ := strings.Cut(spec, " ")
+		_, problems := new(Reader).Read([]*unstructured.Unstructured{object(t, own, kind, "x", text)})
+		if len(problems) == 0 || !strings.Contains(problems[0].Note, want) {
+			t.Errorf("%s: %+v, want %q", spec, problems, want)
+		}
+	}
+	if n < 30 {
+		t.Errorf("%d rows were read", n)
+	}
+}
+
+// An object that cannot be read keeps what it said; one that was never read is not used.
+func TestMistakesMoveNothing(t *testing.T) {
+	t.Parallel()
+	var r Reader
+	peer := func(spec string) *unstructured.Unstructured { return object(t, own, "BGPPeer", "x", spec) }
+	set, problems := r.Read([]*unstructured.Unstructured{peer("{myASN: 1, peerASN: 2, peerAddress: 10.0.0.1}")})
+	if len(set.Peers) != 1 || len(problems) > 0 {
+		t.Fatalf("%+v, %v", set, problems)
+	}
+	for range 2 {
+		set, problems = r.Read([]*unstructured.Unstructured{peer("{myASN: 1, peerASN: 2, peerAddress: tor}")})
+		if len(set.Peers) != 1 || set.Peers[0].Address.String() != "10.0.0.1" || len(problems) != 1 ||
+			!strings.Contains(problems[0].Note, "what it said before stays in force") {
+			t.Errorf("%+v, %v", set, problems)
+		}
+	}
+	if set, _ = r.Read(nil); len(set.Peers) != 0 {
+		t.Errorf("an object that is gone: %+v", set.Peers)
+	}
+}
+
+// MetalLB's objects are read as they are, ours come first, and fields that ask for nothing are
+// fine.
+func TestMetalLB(t *testing.T) {
+	t.Parallel()
+	set, problems := new(Reader).Read([]*unstructured.Unstructured{
+		object(t, metallb, "BGPPeer", "tor", "{myASN: 1, peerASN: 2, peerAddress: 10.0.0.1, bfdProfile: fast, "+
+			"ebgpMultiHop: false, disableMP: false, passwordSecret: {}}"),
+		object(t, metallb, "BGPPeer", "other", "{myASN: 1, peerASN: 2, peerAddress: 10.0.0.1}"),
+		object(t, own, "BGPPeer", "other", "{myASN: 1, peerASN: 2, peerAddress: 10.0.0.2}"),
+		object(t, "metallb.io/v1beta1", "BFDProfile", "fast", "{receiveInterval: 100, transmitInterval: 100, "+
+			"echoMode: false, passiveMode: false}"),
+		object(t, "metallb.io/v1beta1", "IPAddressPool", "pool", "{addresses: [192.0.2.0/24]}"),
+		object(t, "metallb.io/v1beta1", "BGPAdvertisement", "all", "{ipAddressPools: [pool], peers: [tor]}"),
+	})
+	if len(set.Peers) != 2 || set.Peers[0].Address.String() != "10.0.0.2" || set.Peers[1].BFD == nil ||
+		len(set.Pools) != 1 || len(set.Advertisements) != 1 {
+		t.Errorf("%+v", set)
+	}
+	if len(problems) != 1 || problems[0].Reason != NameTaken || problems[0].About.APIVersion != metallb {
+		t.Errorf("%+v", problems)
+	}
+}

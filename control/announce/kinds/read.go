@@ -1,0 +1,257 @@
+package kinds
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"sluice.dev/sluice/control/pools"
+)
+
+// Groups of kinds.
+const (
+	Group   = "sluice.dev"
+	MetalLB = "metallb.io"
+)
+
+// Ref names an object.
+type Ref struct{ APIVersion, Kind, Namespace, Name, UID string }
+
+func (r Ref) String() string {
+	if r.Namespace != "" {
+		return fmt.Sprintf("%s %s/%s", r.Kind, r.Namespace, r.Name)
+	}
+	return r.Kind + " " + r.Name
+}
+
+func refOf(o *unstructured.Unstructured) Ref {
+	return Ref{o.GetAPIVersion(), o.GetKind(), o.GetNamespace(), o.GetName(), string(o.GetUID())}
+}
+
+// Reasons of Problems.
+const (
+	Invalid      = "Invalid"      // it cannot be read
+	NameTaken    = "NameTaken"    // another one of its kind has the name, and is used
+	FieldNotDone = "FieldNotDone" // Sluice does not do what a field asks for
+	NotFound     = "NotFound"     // what it names is not there
+)
+
+// Problem is what is wrong with an object, and what becomes of it.
+type Problem struct {
+	About        Ref
+	Reason, Note string
+}
+
+// Reader reads objects. It remembers what each said when it could be read last.
+type Reader struct {
+	// Password returns the password in a Secret of a namespace. It may be nil: there are no
+	// Secrets.
+	Password func(namespace, name string) (string, error)
+
+	last map[Ref]any
+}
+
+// reading is one call of Read.
+type reading struct {
+	*Reader
+	next     map[Ref]any
+	problems []Problem
+	set      Set
+	alias    map[string]Community
+	profiles map[string]*BFD
+}
+
+// Read returns what all objects say together. Objects of sluice.dev come first: where two of a kind
+// have a name, the first one is used.
+func (r *Reader) Read(objects []*unstructured.Unstructured) (*Set, []Problem) {
+	objects = slices.Clone(objects)
+	slices.SortFunc(objects, func(a, b *unstructured.Unstructured) int {
+		return cmp.Or(-strings.Compare(a.GetAPIVersion(), b.GetAPIVersion()), // sluice.dev, metallb.io
+			strings.Compare(a.GetKind(), b.GetKind()), strings.Compare(a.GetNamespace(), b.GetNamespace()),
+			strings.Compare(a.GetName(), b.GetName()))
+	})
+	run := &reading{Reader: r, next: map[Ref]any{}, alias: map[string]Community{}, profiles: map[string]*BFD{}}
+	taken := map[string]bool{}
+	of := func(kinds ...string) (list []*unstructured.Unstructured) {
+		for _, o := range objects {
+			if !slices.Contains(kinds, o.GetKind()) {
+				continue
+			}
+			if name := kinds[0] + " " + o.GetName(); taken[name] {
+				run.note(o, NameTaken, "another %s has the name %s, and this one is not used: rename one", o.GetKind(),
+					o.GetName())
+				continue
+			} else {
+				taken[name] = true
+			}
+			list = append(list, o)
+		}
+		return list
+	}
+	// What others refer to comes first.
+	for _, o := range of("AddressPool", "IPAddressPool") {
+		run.pool(o)
+	}
+	for _, o := range of("Community") {
+		run.community(o)
+	}
+	for _, o := range of("BFDProfile") {
+		if b, ok := readOne(run, o, newBFD); ok {
+			run.profiles[o.GetName()] = b
+		}
+	}
+	for _, o := range of("BGPPeer") {
+		run.peer(o)
+	}
+	for _, o := range of("BGPAdvertisement") {
+		a, ok := readOne(run, o, func(s *AdvertisementSpec) (*Advertisement, error) {
+			return newAdvertisement(o.GetName(), s, run.alias)
+		})
+		if ok {
+			run.set.Advertisements = append(run.set.Advertisements, a)
+			run.check(o, a)
+		}
+	}
+	r.last = run.next
+	return &run.set, run.problems
+}
+
+func (r *reading) note(o *unstructured.Unstructured, reason, format string, args ...any) {
+	r.problems = append(r.problems, Problem{refOf(o), reason, fmt.Sprintf(format, args...)})
+}
+
+// readOne reads an object's specification, or returns what it said before.
+func readOne[S, T any](r *reading, o *unstructured.Unstructured, make func(*S) (T, error)) (value T, ok bool) {
+	ref := refOf(o)
+	raw, err := specOf(o)
+	if err == nil {
+		if unknown := unknownFields(o.GetKind(), raw); len(unknown) > 0 {
+			r.note(o, FieldNotDone, "Sluice does not do what these ask for: %s", strings.Join(unknown, ", "))
+		}
+		var spec S
+		if err = decode(raw, &spec); err == nil {
+			value, err = make(&spec)
+		}
+	}
+	if err != nil {
+		state := "it is not used"
+		if before, there := r.last[ref].(T); there {
+			value, ok, state = before, true, "what it said before stays in force"
+			r.next[ref] = before
+		}
+		r.note(o, Invalid, "%v; %s", err, state)
+		return value, ok
+	}
+	r.next[ref] = value
+	return value, true
+}
+
+func specOf(o *unstructured.Unstructured) (map[string]any, error) {
+	raw, there := o.Object["spec"].(map[string]any)
+	if !there && o.GetKind() != "BGPAdvertisement" && o.GetKind() != "BFDProfile" { // theirs may be empty
+		return nil, errors.New("spec is missing")
+	}
+	return raw, nil
+}
+
+func decode(raw map[string]any, into any) error {
+	text, err := json.Marshal(raw)
+	if err == nil {
+		err = json.Unmarshal(text, into)
+	}
+	if err != nil {
+		return fmt.Errorf("spec: %w", err)
+	}
+	return nil
+}
+
+func unknownFields(kind string, spec map[string]any) (list []string) {
+	for _, name := range slices.Sorted(maps.Keys(spec)) {
+		if nothing, there := idle[name]; there && reflect.DeepEqual(spec[name], nothing) {
+			continue
+		}
+		if !slices.Contains(known[kind], name) {
+			list = append(list, "spec."+name)
+		}
+	}
+	return list
+}
+
+func (r *reading) pool(o *unstructured.Unstructured) {
+	p, ok := readOne(r, o, func(s *pools.Spec) (*pools.Pool, error) { return pools.New(o.GetName(), *s) })
+	if ok {
+		r.set.Pools = append(r.set.Pools, &Pool{p, o.GetLabels()})
+	}
+}
+
+func (r *reading) community(o *unstructured.Unstructured) {
+	read := func(s *CommunitySpec) (map[string]Community, error) {
+		names := map[string]Community{}
+		var errs []error
+		for _, a := range s.Communities {
+			c, err := ParseCommunity(a.Value)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("communities: %s: %w", a.Name, err))
+			}
+			names[a.Name] = c
+		}
+		return names, errors.Join(errs...)
+	}
+	if names, ok := readOne(r, o, read); ok {
+		maps.Copy(r.alias, names)
+	}
+}
+
+func (r *reading) peer(o *unstructured.Unstructured) {
+	p, ok := readOne(r, o, func(s *PeerSpec) (*Peer, error) {
+		p, err := newPeer(o.GetName(), s)
+		if err != nil {
+			return nil, err
+		}
+		p.Ref = refOf(o)
+		if p.passwordRef != "" {
+			namespace := cmp.Or(s.PasswordSecret.Namespace, o.GetNamespace())
+			if r.Password == nil {
+				return nil, errors.New("passwordSecret: there are no Secrets here; write password")
+			}
+			if p.Password, err = r.Password(namespace, p.passwordRef); err != nil {
+				return nil, fmt.Errorf("passwordSecret: %w", err)
+			}
+		}
+		if s.BFDProfile != "" {
+			if p.BFD = r.profiles[s.BFDProfile]; p.BFD == nil {
+				return nil, fmt.Errorf("bfdProfile: there is no BFDProfile %s that can be used", s.BFDProfile)
+			}
+		}
+		if p.BFD != nil && p.MultiHop {
+			r.note(o, FieldNotDone, "bfdProfile with ebgpMultiHop: BFD here is for neighbours of one link (RFC 5881); "+
+				"this session has none")
+			p.BFD = nil
+		}
+		return p, nil
+	})
+	if ok {
+		r.set.Peers = append(r.set.Peers, p)
+	}
+}
+
+// check tells which pools and peers of an advertisement are not there.
+func (r *reading) check(o *unstructured.Unstructured, a *Advertisement) {
+	for _, name := range a.pools {
+		if !slices.ContainsFunc(r.set.Pools, func(p *Pool) bool { return p.Name == name }) {
+			r.note(o, NotFound, "ipAddressPools: there is no pool %s", name)
+		}
+	}
+	for _, name := range a.peers {
+		if !slices.ContainsFunc(r.set.Peers, func(p *Peer) bool { return p.Name == name }) {
+			r.note(o, NotFound, "peers: there is no BGPPeer %s", name)
+		}
+	}
+}

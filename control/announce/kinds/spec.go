@@ -1,0 +1,89 @@
+package kinds
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// PeerSpec is the specification of a BGPPeer (sluice.dev/v1alpha1, and metallb.io/v1beta2).
+type PeerSpec struct {
+	// MyASN is this side's AS number, PeerASN the router's. Equal ones are iBGP.
+	MyASN   uint32 `json:"myASN"`
+	PeerASN uint32 `json:"peerASN,omitempty"`
+	// PeerAddress is the router's; or Interface has the one router behind it (unnumbered).
+	PeerAddress string `json:"peerAddress,omitempty"`
+	Interface   string `json:"interface,omitempty"`
+	// SourceAddress is the end of the session here; empty: by the route to the router.
+	SourceAddress string `json:"sourceAddress,omitempty"`
+	PeerPort      uint16 `json:"peerPort,omitempty"` // 0 is 179
+	// HoldTime and KeepaliveTime are those of RFC 4271, section 10: 90 s and a third of HoldTime.
+	HoldTime      *metav1.Duration `json:"holdTime,omitempty"`
+	KeepaliveTime *metav1.Duration `json:"keepaliveTime,omitempty"`
+	// ConnectTime is how long after a failed attempt to connect the next one is made.
+	ConnectTime *metav1.Duration `json:"connectTime,omitempty"`
+	RouterID    string           `json:"routerID,omitempty"`
+	// NodeSelectors: one must match the node, unless there is none.
+	NodeSelectors []metav1.LabelSelector `json:"nodeSelectors,omitempty"`
+	// Password is that of TCP MD5 (RFC 2385); or it is in a Secret of type basic-auth.
+	Password              string                 `json:"password,omitempty"`
+	PasswordSecret        corev1.SecretReference `json:"passwordSecret,omitzero"`
+	BFDProfile            string                 `json:"bfdProfile,omitempty"`
+	EnableGracefulRestart bool                   `json:"enableGracefulRestart,omitempty"`
+	EBGPMultiHop          bool                   `json:"ebgpMultiHop,omitempty"`
+	// DualStackAddressFamily: the session carries both families, not that of its addresses alone.
+	DualStackAddressFamily bool `json:"dualStackAddressFamily,omitempty"`
+}
+
+// AdvertisementSpec is the specification of a BGPAdvertisement (metallb.io/v1beta1).
+type AdvertisementSpec struct {
+	// AggregationLength and AggregationLengthV6 are the lengths of the prefixes that are announced;
+	// nil is 32 and 128.
+	AggregationLength   *int32 `json:"aggregationLength,omitempty"`
+	AggregationLengthV6 *int32 `json:"aggregationLengthV6,omitempty"`
+	// LocalPref is sent to peers of the same AS; 0: none, which routers take for 100.
+	LocalPref uint32 `json:"localPref,omitempty"`
+	// Communities are such as 64500:7, large:64500:1:2, or the name in a Community.
+	Communities []string `json:"communities,omitempty"`
+	// IPAddressPools and IPAddressPoolSelectors: pools by name, and by their labels. Neither: all.
+	IPAddressPools         []string               `json:"ipAddressPools,omitempty"`
+	IPAddressPoolSelectors []metav1.LabelSelector `json:"ipAddressPoolSelectors,omitempty"`
+	NodeSelectors          []metav1.LabelSelector `json:"nodeSelectors,omitempty"`
+	ServiceSelectors       []metav1.LabelSelector `json:"serviceSelectors,omitempty"`
+	Peers                  []string               `json:"peers,omitempty"` // by name; none: all
+}
+
+// BFDProfileSpec is the specification of a BFDProfile (metallb.io/v1beta1). Intervals are in
+// milliseconds.
+type BFDProfileSpec struct {
+	ReceiveInterval  *uint32 `json:"receiveInterval,omitempty"`
+	TransmitInterval *uint32 `json:"transmitInterval,omitempty"`
+	DetectMultiplier *uint32 `json:"detectMultiplier,omitempty"`
+}
+
+// CommunitySpec is the specification of a Community (metallb.io/v1beta1): names for communities.
+type CommunitySpec struct {
+	Communities []CommunityAlias `json:"communities,omitempty"`
+}
+
+// CommunityAlias is one of them.
+type CommunityAlias struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// known are the fields of each kind that are read.
+var known = map[string][]string{
+	"BGPPeer": {"myASN", "peerASN", "peerAddress", "interface", "sourceAddress", "peerPort", "holdTime",
+		"keepaliveTime",
+		"connectTime", "routerID", "nodeSelectors", "password", "passwordSecret", "bfdProfile", "enableGracefulRestart",
+		"ebgpMultiHop", "dualStackAddressFamily"},
+	"BGPAdvertisement": {"aggregationLength", "aggregationLengthV6", "localPref", "communities", "ipAddressPools",
+		"ipAddressPoolSelectors", "nodeSelectors", "serviceSelectors", "peers"},
+	"BFDProfile":    {"receiveInterval", "transmitInterval", "detectMultiplier"},
+	"Community":     {"communities"},
+	"AddressPool":   {"addresses", "autoAssign", "avoidBuggyIPs", "serviceAllocation"},
+	"IPAddressPool": {"addresses", "autoAssign", "avoidBuggyIPs", "serviceAllocation"},
+}
+
+// idle are fields and values by which nothing is asked for: MetalLB's API server adds them.
+var idle = map[string]any{"disableMP": false, "echoMode": false, "passiveMode": false, "vrf": "", "dynamicASN": ""}

@@ -1,0 +1,320 @@
+package announce
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"sluice.dev/sluice/control/announce/kinds"
+	"sluice.dev/sluice/control/announce/view"
+	"sluice.dev/sluice/control/pulse"
+)
+
+// Objects are what a Source has read. They must not be changed.
+type Objects struct {
+	Kinds []*unstructured.Unstructured
+	// Services has the labels of Services by namespace/name; nil where there are none to read.
+	Services map[string]labels.Set
+	Node     Node
+	// Password returns the password in a Secret; nil where there are none.
+	Password func(namespace, name string) (string, error)
+}
+
+// Source reads objects.
+type Source interface {
+	// Run reads until ctx is done, and calls changed after a change, from any goroutine.
+	Run(ctx context.Context, changed func())
+	// Objects returns all that is known; waiting is what is not read yet, empty if all is.
+	Objects() (o *Objects, waiting string)
+}
+
+// Config configures a Loop.
+type Config struct {
+	Log      *slog.Logger
+	Version  string
+	Source   Source
+	Speakers []Speaker
+	// Gateway is the path of the gateway's pulse socket, State the file for the next process.
+	Gateway, State string
+	// Hold is how long a gateway's process that ended is waited for.
+	Hold time.Duration
+	// DrainDelay is how long routes are announced as leaving before they go.
+	DrainDelay time.Duration
+	// Tell, unless nil, is told what is wrong with objects, each thing once.
+	Tell func(kinds.Problem)
+}
+
+// DefaultDrainDelay gives routers the time to move traffic to others: RFC 8326, section 4, leaves
+// it to the operator; routers in one data centre take a second or two.
+const DefaultDrainDelay = 5 * time.Second
+
+// again is how often speakers try again what could not be done.
+const again = time.Second
+
+// Loop brings together what is seen of the gateway, objects and speakers.
+type Loop struct {
+	config  Config
+	started time.Time
+	watch   Watch
+	reader  kinds.Reader
+	// resumed: the process before announced something.
+	resumed bool
+	// leaving is since when the node keeps traffic away; zero: it does not, or nothing was
+	// announced when it began to.
+	leaving time.Time
+	applied bool // something was given to the speakers
+	saved   []pulse.VIP
+	told    map[kinds.Problem]bool
+
+	set      *kinds.Set
+	problems []kinds.Problem
+	world    *World
+	verdict  Verdict
+	node     Node
+
+	mu      sync.Mutex // guards sights
+	sights  []pulse.Sight
+	seen    chan struct{}
+	changed chan struct{}
+	current atomic.Pointer[view.View]
+}
+
+// New returns a Loop. It reads what the process before left.
+func New(c Config) *Loop {
+	l := &Loop{config: c, started: time.Now(), seen: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		watch: Watch{Hold: c.Hold}, set: &kinds.Set{}, told: map[kinds.Problem]bool{}}
+	vips, err := load(c.State)
+	if err != nil {
+		c.Log.Warn("what the process before announced is not known", "error", err)
+	}
+	if l.resumed = len(vips) > 0; l.resumed {
+		l.watch.Resume(vips, l.started)
+		l.saved = vips
+	}
+	l.publish("the first objects")
+	return l
+}
+
+// View returns what is announced now.
+func (l *Loop) View() *view.View { return l.current.Load() }
+
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Run announces until ctx is done.
+func (l *Loop) Run(ctx context.Context) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	running.Go(func() { l.config.Source.Run(ctx, func() { poke(l.changed) }) })
+	running.Go(func() {
+		pulse.Follow(ctx, l.config.Gateway, func(s pulse.Sight) {
+			l.mu.Lock()
+			l.sights = append(l.sights, s)
+			l.mu.Unlock()
+			poke(l.seen)
+		})
+	})
+	reports := make(chan struct{}, 1)
+	for _, s := range l.config.Speakers {
+		running.Go(func() {
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case <-s.Changed():
+					poke(reports)
+				}
+			}
+		})
+	}
+	tick := time.NewTicker(again)
+	defer tick.Stop()
+	alarm := time.NewTimer(0)
+	defer alarm.Stop()
+	read := true
+	for {
+		if next := l.step(time.Now(), read); !next.IsZero() {
+			alarm.Reset(time.Until(next))
+		}
+		read = false
+		select {
+		case <-ctx.Done():
+			for _, s := range l.config.Speakers {
+				s.Close()
+			}
+			return
+		case <-l.changed:
+			read = true
+		case <-l.seen:
+		case <-reports:
+		case <-tick.C:
+		case <-alarm.C:
+		}
+	}
+}
+
+// step judges and has the speakers announce. It returns when it must be called again at the latest;
+// zero: when something changes.
+func (l *Loop) step(now time.Time, read bool) (next time.Time) {
+	l.mu.Lock()
+	sights := l.sights
+	l.sights = nil
+	l.mu.Unlock()
+	for _, s := range sights {
+		l.watch.See(s, now)
+	}
+	objects, waiting := l.config.Source.Objects()
+	if waiting != "" {
+		l.publish(waiting)
+		return time.Time{}
+	}
+	if read {
+		l.reader.Password = objects.Password
+		l.set, l.problems = l.reader.Read(objects.Kinds)
+	}
+	l.node, l.verdict = objects.Node, l.watch.Verdict(now)
+	// Routes of a process before stay with peers that keep them, until this one has told all.
+	if !l.applied && !l.watch.Heard(now) {
+		l.publish("the gateway: " + cmp.Or(l.verdict.Why, "it is not heard yet"))
+		return l.verdict.Until
+	}
+	in := Input{Node: l.node, Verdict: l.verdict, Set: l.set, Services: objects.Services}
+	in.Leaves, next = l.leaves(now)
+	if next.IsZero() || !l.verdict.Until.IsZero() && l.verdict.Until.Before(next) {
+		next = l.verdict.Until
+	}
+	l.world = &World{Node: l.node, VIPs: Judge(&in), Set: l.set}
+	for _, s := range l.config.Speakers {
+		s.Apply(l.world)
+	}
+	l.applied = true
+	l.save()
+	l.publish("")
+	return next
+}
+
+// leaves reports whether the node, which keeps traffic away, still announces that routes leave, and
+// until when.
+func (l *Loop) leaves(now time.Time) (bool, time.Time) {
+	if grade, _ := l.node.grade(); grade != No {
+		l.leaving = time.Time{}
+		return false, time.Time{}
+	}
+	if l.leaving.IsZero() {
+		l.leaving = now
+		if !l.applied && !l.resumed {
+			l.leaving = now.Add(-l.config.DrainDelay) // nobody was told anything
+		}
+	}
+	end := l.leaving.Add(l.config.DrainDelay)
+	if !now.Before(end) {
+		return false, time.Time{}
+	}
+	return true, end
+}
+
+// save leaves for the next process what is announced.
+func (l *Loop) save() {
+	var vips []pulse.VIP
+	for i := range l.world.VIPs {
+		if l.world.VIPs[i].Grade != No {
+			vips = append(vips, l.verdict.VIPs[i])
+		}
+	}
+	if slices.EqualFunc(vips, l.saved, func(a, b pulse.VIP) bool {
+		return a.Address == b.Address && slices.Equal(a.Services, b.Services)
+	}) {
+		return
+	}
+	if err := store(l.config.State, vips); err != nil {
+		l.config.Log.Warn("what is announced is not known to the next process", "error", err)
+		return
+	}
+	l.saved = vips
+}
+
+// publish makes the View. waiting is what is waited for before anything is announced.
+func (l *Loop) publish(waiting string) {
+	v := &view.View{Node: l.node.Name, PID: os.Getpid(), Version: l.config.Version, StartedAt: l.started,
+		Waiting: waiting, Gateway: l.verdict.Grade.String(), Why: l.verdict.Why,
+		Peers: []view.Peer{}, VIPs: []view.VIP{}, Problems: []view.Problem{}}
+	if !l.verdict.Until.IsZero() {
+		v.Until = &l.verdict.Until
+	}
+	problems := slices.Clone(l.problems)
+	if l.world != nil {
+		at := map[string]int{}
+		for i := range l.world.VIPs {
+			s := &l.world.VIPs[i]
+			line := view.VIP{Address: s.VIP, Services: s.Services, To: []view.Line{}}
+			if s.Pool != nil {
+				line.Pool = s.Pool.Name
+			}
+			at[s.VIP.String()] = len(v.VIPs)
+			v.VIPs = append(v.VIPs, line)
+		}
+		for _, s := range l.config.Speakers {
+			r := s.Report()
+			v.Peers = append(v.Peers, r.Peers...)
+			problems = append(problems, r.Problems...)
+			for vip, lines := range r.VIPs {
+				if i, there := at[vip.String()]; there {
+					v.VIPs[i].To = append(v.VIPs[i].To, lines...)
+				}
+			}
+		}
+	}
+	for _, p := range problems {
+		v.Problems = append(v.Problems, view.Problem{Object: p.About.String(), Reason: p.Reason, Note: p.Note})
+	}
+	l.tell(problems)
+	l.log(v)
+	l.current.Store(v)
+}
+
+// tell reports each problem once, and again after it was gone.
+func (l *Loop) tell(problems []kinds.Problem) {
+	told := map[kinds.Problem]bool{}
+	for _, p := range problems {
+		if told[p] = true; !l.told[p] {
+			l.config.Log.Warn("an object is not as it should be", "object", p.About.String(), "reason", p.Reason,
+				"problem", p.Note)
+			if l.config.Tell != nil {
+				l.config.Tell(p)
+			}
+		}
+	}
+	l.told = told
+}
+
+// log writes a line when the gateway's standing changes.
+func (l *Loop) log(v *view.View) {
+	before := l.current.Load()
+	if before == nil || before.Gateway == v.Gateway && before.Why == v.Why && before.Waiting == v.Waiting {
+		return
+	}
+	attributes := []any{"announced", v.Gateway, "vips", len(v.VIPs)}
+	if why := strings.TrimSpace(cmp.Or(v.Waiting, v.Why)); why != "" {
+		attributes = append(attributes, "why", why)
+	}
+	if v.Gateway == Yes.String() && v.Why == "" {
+		l.config.Log.Info("the gateway forwards", attributes...)
+		return
+	}
+	l.config.Log.Warn("the gateway's standing has changed", attributes...)
+}

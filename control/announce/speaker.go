@@ -1,0 +1,41 @@
+package announce
+
+import (
+	"net/netip"
+
+	"sluice.dev/sluice/control/announce/kinds"
+	"sluice.dev/sluice/control/announce/view"
+)
+
+// World is what a speaker announces by. It must not be changed.
+type World struct {
+	Node Node
+	VIPs []Standing
+	Set  *kinds.Set
+}
+
+// Speaker brings packets to this node by one protocol. Its methods are called by one goroutine, and
+// must not wait for the network.
+type Speaker interface {
+	// Name is the protocol's: bgp.
+	Name() string
+	// Apply replaces what is announced. It is called again with the same World now and then, so
+	// that what could not be done is tried again.
+	Apply(w *World)
+	// Changed has a value when Report may say something else.
+	Changed() <-chan struct{}
+	// Report says what is announced now, and to whom.
+	Report() Report
+	// Close ends it. Where the other side keeps routes of a process that restarts (graceful
+	// restart) they stay.
+	Close()
+}
+
+// Report is what a speaker does. Its lists are in order.
+type Report struct {
+	Peers []view.Peer
+	// VIPs says to whom each is announced, or why it is not.
+	VIPs map[netip.Addr][]view.Line
+	// Problems are of objects, found while they are used.
+	Problems []kinds.Problem
+}

@@ -1,0 +1,113 @@
+package view
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"sluice.dev/sluice/internal/trusted"
+)
+
+const (
+	socketMode = 0o600
+	// timeout bounds both ends of a question.
+	timeout = 5 * time.Second
+)
+
+// DefaultSocket is where the announcer answers by default.
+const DefaultSocket = "/run/sluice-announcer/status.sock"
+
+// Listen makes the socket. It replaces one that a process left which was killed. A second announcer
+// of the node is refused: two of them would take each other's sessions.
+func Listen(path string) (net.Listener, error) {
+	if err := trusted.Socket(path); err == nil {
+		conn, err := net.DialTimeout("unix", path, timeout)
+		if err == nil {
+			conn.Close()
+			return nil, fmt.Errorf("another announcer answers on %s: stop it, or give this one a --state-dir of its "+
+				"own",
+				path)
+		}
+		if !errors.Is(err, syscall.ECONNREFUSED) {
+			return nil, fmt.Errorf("status socket: %w", err)
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("status socket: %w", err)
+		}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("status socket: %w", err)
+	}
+	lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		// The mode of a socket that is not bound yet becomes the mode of its file (unix_bind_bsd,
+		// net/unix/af_unix.c), so at no time can others open it.
+		var chmod error
+		err := raw.Control(func(fd uintptr) { chmod = syscall.Fchmod(int(fd), socketMode) })
+		return errors.Join(err, chmod)
+	}}
+	l, err := lc.Listen(context.Background(), "unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("status socket: %w", err)
+	}
+	return l, nil
+}
+
+// Serve writes a View to whoever connects, until ctx is done.
+func Serve(ctx context.Context, l net.Listener, current func() *View, log *slog.Logger) {
+	defer context.AfterFunc(ctx, func() { l.Close() })()
+	for {
+		conn, err := l.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			log.Warn("status socket", "error", err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+			continue
+		}
+		go func() {
+			defer conn.Close()
+			if conn.SetWriteDeadline(time.Now().Add(timeout)) == nil {
+				_ = json.NewEncoder(conn).Encode(current()) // a reader that goes away is no news
+			}
+		}()
+	}
+}
+
+// Ask returns what the announcer behind a socket says.
+func Ask(ctx context.Context, path string) (*View, error) {
+	d := net.Dialer{Timeout: timeout}
+	conn, err := d.DialContext(ctx, "unix", path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return nil, fmt.Errorf("no announcer answers on %s: is sluice-announcer running? Name its socket with --socket",
+			path)
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("no permission to open %s: run as the user that the announcer runs as (root)", path)
+	case err != nil:
+		return nil, fmt.Errorf("ask the announcer: %w", err)
+	}
+	defer conn.Close()
+	if err := conn.SetReadDeadline(time.Now().Add(timeout)); err != nil {
+		return nil, err
+	}
+	text, err := io.ReadAll(conn)
+	if err != nil {
+		return nil, fmt.Errorf("the announcer on %s does not answer: %w", path, err)
+	}
+	var v View
+	if err := json.Unmarshal(text, &v); err != nil {
+		return nil, fmt.Errorf("the announcer's answer cannot be read; are both of the same version? %w", err)
+	}
+	return &v, nil
+}
