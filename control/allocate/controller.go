@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"sluice.dev/sluice/control/pools"
+	"sluice.dev/sluice/internal/kubewatch"
 )
 
 // controller is one term of a leader.
@@ -30,7 +31,7 @@ type controller struct {
 	log    *slog.Logger
 	client kubernetes.Interface
 	lease  holder
-	events *events
+	events *kubewatch.Events
 
 	patience time.Duration // fencePatience, or less in tests
 	unfenced atomic.Bool   // the fence passed over a Service
@@ -59,7 +60,14 @@ type holder interface {
 // counts are for metrics.
 type counts struct{ written, conflicts, failed int64 }
 
-func newController(c Config, client kubernetes.Interface, l holder, e *events) *controller {
+// reportingController is who writes our Events.
+const reportingController = "sluice.dev/controller"
+
+func serviceReference(s *corev1.Service) corev1.ObjectReference {
+	return corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: s.Namespace, Name: s.Name, UID: s.UID}
+}
+
+func newController(c Config, client kubernetes.Interface, l holder, e *kubewatch.Events) *controller {
 	return &controller{
 		config: c, log: c.Log, client: client, lease: l, events: e, patience: fencePatience,
 		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](
@@ -304,13 +312,13 @@ func (c *controller) tell(s *corev1.Service, r pools.Result) {
 	c.told[key] = text
 	about := serviceReference(s)
 	for _, n := range r.Notes {
-		c.events.add(about, corev1.EventTypeWarning, string(n.Reason), "Allocate", n.Message)
+		c.events.Add(about, corev1.EventTypeWarning, string(n.Reason), "Allocate", n.Message)
 	}
 	switch {
 	case r.Refusal != nil:
-		c.events.add(about, corev1.EventTypeWarning, string(r.Refusal.Reason), "Allocate", r.Refusal.Message)
+		c.events.Add(about, corev1.EventTypeWarning, string(r.Refusal.Reason), "Allocate", r.Refusal.Message)
 	case len(r.Addresses) > 0 && !slices.Equal(r.Addresses, pools.StatusOf(s)):
-		c.events.add(about, corev1.EventTypeNormal, assigned, "Allocate", text)
+		c.events.Add(about, corev1.EventTypeNormal, assigned, "Allocate", text)
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"sluice.dev/sluice/control/pools"
+	"sluice.dev/sluice/internal/kubewatch"
 )
 
 // holding is a lease that is good, or not.
@@ -48,7 +49,8 @@ func newBench(t *testing.T, services ...*corev1.Service) *bench {
 	b := &bench{T: t, client: fake.NewClientset(), lease: &holding{good: true}}
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	config := Config{Log: log, Identity: "me", Class: "sluice.dev/sluice", Default: true, Workers: 2}
-	b.controller = newController(config, b.client, b.lease, newEvents(b.client, log, "me"))
+	b.controller = newController(config, b.client, b.lease, kubewatch.NewEvents(b.client, log, reportingController,
+		"me"))
 	b.services, b.namespaces = cache.NewStore(cache.MetaNamespaceKeyFunc), cache.NewStore(cache.MetaNamespaceKeyFunc)
 	for _, s := range services {
 		if err := b.client.Tracker().Add(s); err != nil {

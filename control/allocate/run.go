@@ -23,6 +23,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"sluice.dev/sluice/control/pools"
+	"sluice.dev/sluice/internal/kubewatch"
 )
 
 // Config configures Run.
@@ -128,16 +129,16 @@ func elect(ctx context.Context, c Config, l *lease, term func(context.Context) e
 func lead(ctx context.Context, c Config, client kubernetes.Interface, other dynamic.Interface, l *lease) error {
 	c.Log.Info("this process leads", "lease", c.Namespace+"/"+c.Lease, "identity", c.Identity, "handed over",
 		l.handedOver())
-	e := newEvents(client, c.Log, c.Identity)
+	e := kubewatch.NewEvents(client, c.Log, reportingController, c.Identity)
 	k := newController(c, client, l, e)
 	p := &poolSource{config: c, client: client, dynamic: other, changed: make(chan struct{}, 1),
 		set: poolSet{tell: func(about corev1.ObjectReference, reason, note string) {
-			e.add(about, corev1.EventTypeWarning, reason, "ReadPool", note)
+			e.Add(about, corev1.EventTypeWarning, reason, "ReadPool", note)
 		}}}
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer k.queue.ShutDown()
-	running.Go(func() { e.run(ctx) })
+	running.Go(func() { e.Run(ctx) })
 	labelsChanged := func() {
 		if k.selectsNamespaces() {
 			p.poke()
@@ -267,7 +268,7 @@ func (p *poolSource) read() []*pools.Pool {
 // start returns when all pools are known. MetalLB's may be installed later.
 func (p *poolSource) start(ctx context.Context, running *sync.WaitGroup) error {
 	for first := true; ; first = false {
-		there, err := served(ctx, p.client.Discovery(), addressPools)
+		there, err := kubewatch.Served(ctx, p.client.Discovery(), addressPools)
 		if there {
 			break
 		}
@@ -282,8 +283,8 @@ func (p *poolSource) start(ctx context.Context, running *sync.WaitGroup) error {
 	if err := p.follow(ctx, running, addressPools); err != nil || !p.config.MetalLB {
 		return err
 	}
-	there, err := served(ctx, p.client.Discovery(), ipAddressPools)
-	for ; err != nil; there, err = served(ctx, p.client.Discovery(), ipAddressPools) {
+	there, err := kubewatch.Served(ctx, p.client.Discovery(), ipAddressPools)
+	for ; err != nil; there, err = kubewatch.Served(ctx, p.client.Discovery(), ipAddressPools) {
 		p.config.Log.Warn("whether there are pools of MetalLB is not known, and no address is given until it is",
 			"error", err)
 		if pause(ctx, askEvery); ctx.Err() != nil {
@@ -301,7 +302,7 @@ func (p *poolSource) start(ctx context.Context, running *sync.WaitGroup) error {
 func (p *poolSource) expect(ctx context.Context, running *sync.WaitGroup) {
 	for ctx.Err() == nil {
 		pause(ctx, askEvery)
-		if there, err := served(ctx, p.client.Discovery(), ipAddressPools); !there || err != nil {
+		if there, err := kubewatch.Served(ctx, p.client.Discovery(), ipAddressPools); !there || err != nil {
 			continue
 		}
 		if err := p.follow(ctx, running, ipAddressPools); err != nil && ctx.Err() == nil {

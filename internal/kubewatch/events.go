@@ -1,9 +1,10 @@
-package allocate
+package kubewatch
 
 import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,9 +13,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record/util"
 )
-
-// reportingController is who writes our Events.
-const reportingController = "sluice.dev/controller"
 
 const (
 	maxNote = 1024 // bytes (events.k8s.io/v1 Event.note)
@@ -26,21 +24,24 @@ const (
 	eventTimeout  = 10 * time.Second
 )
 
-// events writes Events, one after another, so that nobody waits for them.
-type events struct {
+// Events writes Events, one after another, so that nobody waits for them.
+type Events struct {
 	client   kubernetes.Interface
 	log      *slog.Logger
+	reporter string // who writes them: reportingController
 	instance string
 	queue    chan *eventsv1.Event
 }
 
-func newEvents(client kubernetes.Interface, log *slog.Logger, instance string) *events {
-	return &events{client: client, log: log, instance: clip(instance, maxInstance-len("...")),
+// NewEvents returns Events of a reporter, such as sluice.dev/controller, and one process of it.
+func NewEvents(client kubernetes.Interface, log *slog.Logger, reporter, instance string) *Events {
+	return &Events{client: client, log: log, reporter: reporter, instance: clip(instance, maxInstance-len("...")),
 		queue: make(chan *eventsv1.Event, waitingEvents)}
 }
 
-// add queues an Event.
-func (e *events) add(about corev1.ObjectReference, kind, reason, action, note string) {
+// Add queues an Event of a kind (Normal, Warning), or drops it where too many wait. Notes that are
+// too long are cut.
+func (e *Events) Add(about corev1.ObjectReference, kind, reason, action, note string) {
 	now := time.Now()
 	namespace := about.Namespace
 	if namespace == "" {
@@ -48,7 +49,7 @@ func (e *events) add(about corev1.ObjectReference, kind, reason, action, note st
 	}
 	event := &eventsv1.Event{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: util.GenerateEventName(about.Name, now.UnixNano())},
-		EventTime:  metav1.NewMicroTime(now), ReportingController: reportingController, ReportingInstance: e.instance,
+		EventTime:  metav1.NewMicroTime(now), ReportingController: e.reporter, ReportingInstance: e.instance,
 		Action: action, Reason: reason, Type: kind, Regarding: about, Note: clip(note, maxNote-len("...")),
 	}
 	select {
@@ -58,7 +59,8 @@ func (e *events) add(about corev1.ObjectReference, kind, reason, action, note st
 	}
 }
 
-func (e *events) run(ctx context.Context) {
+// Run writes them until ctx is done.
+func (e *Events) Run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -75,6 +77,10 @@ func (e *events) run(ctx context.Context) {
 	}
 }
 
-func serviceReference(s *corev1.Service) corev1.ObjectReference {
-	return corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: s.Namespace, Name: s.Name, UID: s.UID}
+// clip cuts a text to a number of bytes, and says so.
+func clip(s string, limit int) string {
+	if len(s) <= limit {
+		return s
+	}
+	return strings.ToValidUTF8(s[:limit], "") + "..."
 }

@@ -1,0 +1,62 @@
+// Package kubewatch has what controllers of Sluice that use client-go's informers share: how they
+// list, how they ask for kinds that may be missing, and Events.
+package kubewatch
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/tools/cache"
+)
+
+// NewInformer returns an informer whose first list is what the API server has now, and not what a
+// cache of it had some time ago: a claim that is not seen would be given to another Service. What
+// it keeps has no managedFields.
+func NewInformer(
+	example runtime.Object,
+	list func(context.Context, metav1.ListOptions) (runtime.Object, error),
+	follow func(context.Context, metav1.ListOptions) (watch.Interface, error),
+) (cache.SharedIndexInformer, error) {
+	lw := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			if o.ResourceVersion == "0" {
+				o.ResourceVersion = ""
+			}
+			return list(ctx, o)
+		},
+		WatchFuncWithContext: follow,
+	}
+	i := cache.NewSharedIndexInformer(lw, example, 0, cache.Indexers{})
+	return i, i.SetTransform(withoutManagedFields)
+}
+
+// withoutManagedFields halves what an object takes.
+func withoutManagedFields(o any) (any, error) {
+	if m, ok := o.(metav1.Object); ok {
+		m.SetManagedFields(nil)
+	}
+	return o, nil
+}
+
+// Served reports whether the API server has a kind. The discovery client's own methods cannot be
+// interrupted, and wait for half a minute.
+func Served(ctx context.Context, client discovery.DiscoveryInterface, kind schema.GroupVersionResource) (bool, error) {
+	path := "/apis/" + kind.GroupVersion().String()
+	var list metav1.APIResourceList
+	err := client.RESTClient().Get().AbsPath(path).Do(ctx).Into(&list)
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("ask the API server for %s: %w", kind.GroupResource(), err)
+	}
+	is := func(r metav1.APIResource) bool { return r.Name == kind.Resource }
+	return slices.ContainsFunc(list.APIResources, is), nil
+}
